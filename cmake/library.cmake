@@ -1,0 +1,12 @@
+# The library: the folders' object libraries in one archive. `remat` is what programs link.
+add_library(remat STATIC $<TARGET_OBJECTS:remat_engine> $<TARGET_OBJECTS:remat_memory> $<TARGET_OBJECTS:remat_ops>)
+foreach(isa ${remat_isas})
+  target_sources(remat PRIVATE $<TARGET_OBJECTS:remat_cell_${isa}>)
+endforeach()
+target_include_directories(remat PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}> $<INSTALL_INTERFACE:include>)
+target_link_libraries(remat PUBLIC OpenMP::OpenMP_C m)
+foreach(part OPENBLAS JEMALLOC)
+  if(REMAT_HAVE_${part})
+    target_link_libraries(remat PUBLIC PkgConfig::${part})
+  endif()
+endforeach()

@@ -1,0 +1,242 @@
+/* remat.h: the public interface of Remat. Everything a program needs to describe a network, see the
+ * plan of its training step, and run that step inside a known number of bytes.
+ *
+ *     remat_graph *g;                                   // 1. describe
+ *     remat_graph_create(&g);
+ *     remat_value tokens  = remat_input(g, "tokens",  REMAT_I32, REMAT_SEQUENCE, 2, (int64_t[]){T, B});
+ *     remat_value targets = remat_input(g, "targets", REMAT_I32, REMAT_SEQUENCE, 2, (int64_t[]){T, B});
+ *     remat_value e = remat_embedding(g, tokens, remat_param(g, "embedding.weight", 2, (int64_t[]){256, E},
+ *                                                            remat_init_normal(1.0)));
+ *     remat_value h = remat_lstm(g, e, w_ih, w_hh, b_ih, b_hh);
+ *     remat_value loss = remat_softmax_cross_entropy(g, remat_linear(g, h, w, b), targets);
+ *
+ *     remat_config config = REMAT_CONFIG_INIT;          // 2. plan
+ *     config.strategy = "segments"; config.segments = 32;
+ *     remat_session *s;
+ *     if (remat_session_create(g, loss, &config, &s)) die(remat_last_error());
+ *
+ *     remat_write(s, REMAT_INPUT, 0, my_tokens, bytes);  // 3. run
+ *     remat_write(s, REMAT_INPUT, 1, my_targets, bytes);
+ *     remat_step_result r;
+ *     remat_step(s, 1e-3, &r);                          // forward, backward, clip, update
+ *
+ * Ownership  What you _create you _free; _free(NULL) is allowed. Values belong to their graph. Configs
+ *            and strings are copied. A returned const pointer is borrowed, valid until its owner is freed.
+ * Errors     Every fallible call returns a remat_status; the sentence, with numbers, is remat_last_error().
+ *            The library never exits, never prints, and reads no file of its own accord.
+ * Threads    One object is used by one thread at a time; the error text is per thread. A session computes
+ *            on its own `threads` OpenMP threads.
+ * Shapes     Row-major, written (T,B,C): timesteps, batch, features; innermost last. Units are in names.
+ * Bits       Loss, gradients and parameters are bit-identical for every strategy and segment count on the
+ *            same device, thread count and tile. See docs/promises.md.
+ */
+#ifndef REMAT_H
+#define REMAT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define REMAT_VERSION "0.1.0"
+#define REMAT_MAX_RANK 4
+
+/* ---- Errors ------------------------------------------------------------------------------------- */
+
+#define REMAT_STATUS_MAP(X)                                                                              \
+    X(OK, "success")                                                                                     \
+    X(INVALID, "the caller passed something that cannot work")                                           \
+    X(MEMORY, "the host or the device is out of memory")                                                 \
+    X(INFEASIBLE, "no plan fits the budget")                                                             \
+    X(MISSING, "this build or device lacks the requested feature")                                       \
+    X(DEVICE, "the device reported a failure")                                                           \
+    X(PEER, "another rank failed, or disagrees about the plan")                                          \
+    X(IO, "a file could not be read or written")                                                         \
+    X(INTERNAL, "a bug in Remat: please report it")
+
+typedef enum {
+#define REMAT_STATUS_ENUM(name, text) REMAT_##name,
+    REMAT_STATUS_MAP(REMAT_STATUS_ENUM)
+#undef REMAT_STATUS_ENUM
+} remat_status;
+
+const char *remat_status_text(remat_status status); /* the general sentence above; never NULL */
+const char *remat_last_error(void);                 /* what exactly went wrong, on this thread; "" if nothing */
+
+/* ---- Describe: the graph ------------------------------------------------------------------------ */
+
+typedef struct remat_graph remat_graph;
+typedef struct remat_session remat_session;
+typedef struct {
+    int32_t id; /* 0 is "no value" */
+} remat_value;
+#define REMAT_NONE ((remat_value){0})
+
+typedef enum { REMAT_F32, REMAT_F64, REMAT_I32 } remat_dtype;
+
+/* Whether the first axis of a value is time. Time is what Remat cuts into tiles: a SEQUENCE input is
+ * (T,B) or (T,B,C); a WHOLE one has no time axis, e.g. labels (B) or features (B,C). All sequences of a
+ * graph have the same T and B. */
+typedef enum { REMAT_WHOLE, REMAT_SEQUENCE } remat_axis;
+
+/* How a parameter starts. Drawn from (seed, parameter, element): the same on any machine. */
+typedef struct {
+    enum { REMAT_INIT_ZERO, REMAT_INIT_CONSTANT, REMAT_INIT_NORMAL, REMAT_INIT_UNIFORM } kind;
+    double scale; /* the constant; the standard deviation; the bound of [-scale, scale] */
+} remat_init;
+static inline remat_init remat_init_zero(void) { return (remat_init){REMAT_INIT_ZERO, 0}; }
+static inline remat_init remat_init_constant(double value) { return (remat_init){REMAT_INIT_CONSTANT, value}; }
+static inline remat_init remat_init_normal(double deviation) { return (remat_init){REMAT_INIT_NORMAL, deviation}; }
+static inline remat_init remat_init_uniform(double bound) { return (remat_init){REMAT_INIT_UNIFORM, bound}; }
+
+remat_status remat_graph_create(remat_graph **out);
+void remat_graph_free(remat_graph *graph);
+
+/* The first mistake made while building, or REMAT_OK. Builders nest: after a mistake they return "no
+ * value", which later builders pass on, so one test at the end is enough. */
+remat_status remat_graph_check(const remat_graph *graph);
+
+remat_value remat_input(remat_graph *, const char *name, remat_dtype, remat_axis, int rank, const int64_t *dim);
+remat_value remat_param(remat_graph *, const char *name, int rank, const int64_t *dim, remat_init);
+
+/* Layers. x is a sequence (T,B,C) or whole (B,C); biases may be REMAT_NONE where marked [b]. Equations, gate
+ * order and the layout of weights are PyTorch's, so parameters move between the two unchanged. */
+remat_value remat_embedding(remat_graph *, remat_value tokens, remat_value weight); /* (T,B),(V,C) -> (T,B,C) */
+remat_value remat_linear(remat_graph *, remat_value x, remat_value w, remat_value b /*[b]*/); /* w (N,C) -> (..,N) */
+remat_value remat_lstm(remat_graph *, remat_value x, remat_value w_ih, remat_value w_hh, /* (4H,C),(4H,H)      */
+                       remat_value b_ih /*[b]*/, remat_value b_hh /*[b]*/);              /* (4H),(4H); i,f,g,o  */
+remat_value remat_gru(remat_graph *, remat_value x, remat_value w_ih, remat_value w_hh,  /* (3H,C),(3H,H)      */
+                      remat_value b_ih /*[b]*/, remat_value b_hh /*[b]*/);               /* (3H),(3H); r,z,n    */
+remat_value remat_rnn_tanh(remat_graph *, remat_value x, remat_value w_ih, remat_value w_hh, /* (H,C),(H,H)    */
+                           remat_value b_ih /*[b]*/, remat_value b_hh /*[b]*/);              /* (H),(H)        */
+remat_value remat_layer_norm(remat_graph *, remat_value x, remat_value gain, remat_value bias, double epsilon);
+remat_value remat_dropout(remat_graph *, remat_value x, double probability); /* identity in evaluation */
+remat_value remat_add(remat_graph *, remat_value a, remat_value b);          /* same shape             */
+remat_value remat_mul(remat_graph *, remat_value a, remat_value b);          /* same shape             */
+remat_value remat_scale(remat_graph *, remat_value x, double factor);
+remat_value remat_sigmoid(remat_graph *, remat_value x);
+remat_value remat_tanh(remat_graph *, remat_value x);
+remat_value remat_relu(remat_graph *, remat_value x);
+remat_value remat_gelu(remat_graph *, remat_value x); /* the exact one, x Phi(x), PyTorch's default */
+remat_value remat_last_step(remat_graph *, remat_value x);      /* (T,B,C) -> (B,C), step T-1       */
+remat_value remat_mean_over_time(remat_graph *, remat_value x); /* (T,B,C) -> (B,C)                 */
+
+/* Losses: a mean over every row (softmax_cross_entropy, in nats) or every element (mse); a scalar. */
+remat_value remat_softmax_cross_entropy(remat_graph *, remat_value logits, remat_value targets); /* (..,V),(..) */
+remat_value remat_mse(remat_graph *, remat_value x, remat_value target);
+
+/* ---- Plan: the session -------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *device;   /* "cpu", or "null": computes nothing, counts everything                        */
+    int threads;          /* 0: as many as the machine offers this process                                */
+    uint64_t seed;        /* parameters and dropout are drawn from it                                     */
+    const char *strategy; /* "none", "segments", "sqrt": see memory/strategies.def                        */
+    int64_t segments;     /* for "segments"                                                               */
+    int64_t tile;         /* timesteps in a tile; 0: from the shapes alone (see docs/tiles.md)            */
+    bool fold_embedding;  /* rewrite embedding -> recurrent input projection into one table where smaller */
+    bool plan_only;       /* allocate nothing: the plan can be read, nothing can run                      */
+    bool inference;       /* no gradients and no optimizer: only remat_evaluate                           */
+    bool stateful;        /* carried states continue from call to call instead of starting at zero        */
+    const remat_value *outputs; /* borrowed during create: values kept whole, for remat_read(REMAT_OUTPUT) */
+    int n_outputs;
+    const char *optimizer; /* "sgd", "adam", "adamw"; NULL: gradients only, remat_step refuses            */
+    double momentum;       /* sgd                                                                         */
+    bool nesterov;         /* sgd                                                                         */
+    double beta1, beta2, epsilon; /* adam, adamw                                                          */
+    double weight_decay;          /* sgd, adam: added to the gradient; adamw: decoupled                   */
+    double clip_grad_norm;        /* global 2-norm over all parameters; 0: no clipping                    */
+} remat_config;
+
+#define REMAT_CONFIG_INIT                                                                                \
+    ((remat_config){.device = "cpu", .strategy = "none", .fold_embedding = true, .beta1 = 0.9,           \
+                    .beta2 = 0.999, .epsilon = 1e-8})
+
+/* Plans, checks and places the step that minimises `loss`, a scalar of `graph` (for inference it may be
+ * REMAT_NONE). The graph is borrowed until the session is freed. INVALID names the mistake; MEMORY says how
+ * many bytes were wanted. */
+remat_status remat_session_create(const remat_graph *, remat_value loss, const remat_config *, remat_session **out);
+void remat_session_free(remat_session *);
+
+/* What the plan promises. Bytes are exact; times are predictions. */
+typedef struct {
+    const char *strategy, *device;
+    int threads;
+    int64_t timesteps, batch, tile, n_tiles, n_stages;
+    int64_t segments;           /* as run                                                                 */
+    int64_t segments_requested; /* as asked; larger than `segments` when there are fewer stages than that */
+    uint64_t params_bytes, gradients_bytes, optimizer_bytes, inputs_bytes, packed_bytes, other_bytes;
+    uint64_t activations_peak_bytes;   /* checkpoints, saved, gradients of activations and scratch together */
+    uint64_t activations_floor_bytes;  /* the most that is ever alive at once: no placement can be below  */
+    uint64_t planned_peak_bytes;       /* the arena: everything the step touches                          */
+    int64_t peak_step;                 /* the step of the plan at which activations peak                  */
+    uint64_t forward_ns, recompute_ns, backward_ns; /* predicted                                          */
+    double recompute_factor;           /* forward work done / forward work needed, 1 when nothing is redone */
+    int64_t n_steps;                   /* lines of the plan                                               */
+} remat_plan_summary;
+remat_plan_summary remat_session_plan(const remat_session *);
+
+/* Texts for people and for diffing; the caller frees them with remat_text_free. NULL when out of memory. */
+char *remat_plan_describe(const remat_session *);      /* the table: per stage what is kept, bytes, the peak */
+char *remat_plan_stages_json(const remat_session *);   /* the same as one JSON array                         */
+char *remat_plan_steps_text(const remat_session *);    /* the program itself, one RUN / FREE a line          */
+char *remat_plan_problem_text(const remat_session *);  /* what the strategy was given                        */
+void remat_text_free(char *text);
+
+/* ---- Run ---------------------------------------------------------------------------------------- */
+
+/* Named arrays of a session. OPTIMIZER holds the optimizer's state as "PARAMETER.momentum_buffer",
+ * "PARAMETER.exp_avg", "PARAMETER.exp_avg_sq"; OUTPUT the values asked for in the config; CARRIED the
+ * carried states of a stateful session. Indices run from 0 in order of definition. */
+typedef enum { REMAT_INPUT, REMAT_PARAM, REMAT_GRADIENT, REMAT_OPTIMIZER, REMAT_OUTPUT, REMAT_CARRIED } remat_kind;
+typedef struct {
+    const char *name;
+    remat_dtype dtype;
+    int rank;
+    int64_t dim[REMAT_MAX_RANK];
+    uint64_t bytes;
+} remat_array;
+
+int64_t remat_count(const remat_session *, remat_kind);
+remat_status remat_array_info(const remat_session *, remat_kind, int64_t index, remat_array *out);
+int64_t remat_find(const remat_session *, remat_kind, const char *name); /* -1 when there is none */
+
+/* Copies a whole array in or out; `bytes` must be the array's size. Integers are checked against the range
+ * that the layers reading them allow (INVALID names the first that is outside). */
+remat_status remat_write(remat_session *, remat_kind, int64_t index, const void *data, uint64_t bytes);
+remat_status remat_read(remat_session *, remat_kind, int64_t index, void *data, uint64_t bytes);
+
+typedef struct {
+    double loss;      /* a float's value; mean over all rows, in the units of the loss                    */
+    double grad_norm; /* global 2-norm before clipping                                                    */
+    uint64_t arena_peak_bytes; /* measured: the furthest byte of the arena any step of the plan has used  */
+    uint64_t recomputed_stages;
+} remat_step_result;
+
+remat_status remat_gradients(remat_session *, remat_step_result *); /* forward and backward               */
+remat_status remat_update(remat_session *, double lr, remat_step_result *); /* clip, then the optimizer   */
+remat_status remat_step(remat_session *, double lr, remat_step_result *);   /* both                       */
+remat_status remat_evaluate(remat_session *, remat_step_result *);          /* forward only, no dropout   */
+
+/* The number of updates made so far: part of the random key of dropout and of Adam's bias correction. Set it
+ * when a training state is restored. */
+int64_t remat_step_count(const remat_session *);
+void remat_set_step_count(remat_session *, int64_t steps);
+
+/* ---- About this build --------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *version, *compiler, *instruction_set, *gemm_library, *host_allocator;
+    int threads;          /* that a session uses by default                                               */
+    const char *devices;  /* comma separated                                                              */
+    uint64_t host_allocated_bytes, host_resident_bytes; /* the allocator's own statistics; 0: unknown     */
+} remat_build_info;
+remat_build_info remat_build(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

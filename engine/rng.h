@@ -1,0 +1,38 @@
+/* rng.h: counter-based randomness: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
+ * SC 2011). A number is a function of (seed, step, node, timestep, element) and nothing else, so a
+ * recomputed stage draws exactly what it drew before, and there is no state to save.
+ *
+ *   key     = (seed low 32, seed high 32 ^ node)     counter = (element/4, timestep, step low 32, step high 32)
+ *   output  word element%4
+ */
+#ifndef RM_RNG_H
+#define RM_RNG_H
+
+#include <stdint.h>
+
+typedef struct { uint32_t word[4]; } rm_philox;
+
+static inline rm_philox rm_philox4x32(rm_philox counter, uint32_t key0, uint32_t key1) {
+    for (int round = 0; round < 10; round++) {
+        uint64_t a = (uint64_t)0xD2511F53u * counter.word[0];
+        uint64_t b = (uint64_t)0xCD9E8D57u * counter.word[2];
+        counter = (rm_philox){{(uint32_t)(b >> 32) ^ counter.word[1] ^ key0, (uint32_t)b,
+                               (uint32_t)(a >> 32) ^ counter.word[3] ^ key1, (uint32_t)a}};
+        key0 += 0x9E3779B9u;
+        key1 += 0xBB67AE85u;
+    }
+    return counter;
+}
+
+/* The four words of elements 4*block .. 4*block+3. */
+static inline rm_philox rm_random4(uint64_t seed, uint64_t step, uint32_t node, uint32_t timestep, uint32_t block) {
+    return rm_philox4x32((rm_philox){{block, timestep, (uint32_t)step, (uint32_t)(step >> 32)}}, (uint32_t)seed,
+                         (uint32_t)(seed >> 32) ^ node);
+}
+static inline uint32_t rm_random(uint64_t seed, uint64_t step, uint32_t node, uint32_t timestep, uint64_t element) {
+    return rm_random4(seed, step, node, timestep, (uint32_t)(element / 4)).word[element % 4];
+}
+/* In [0,1), 24 bits. */
+static inline float rm_uniform(uint32_t word) { return (float)(word >> 8) * 0x1p-24f; }
+
+#endif

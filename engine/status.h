@@ -1,0 +1,36 @@
+/* status.h: how a function fails. Part of the shared floor: every folder may use it.
+ *
+ *   REQUIRE(cond, INVALID, "T is %ld; it must be at least 1", T);   the caller's mistake
+ *   TRY(may_fail());                                                 pass a failure up unchanged
+ *   FAIL(IO, "cannot write %s: %s", path, strerror(errno));          a failure found here
+ *
+ * The sentence is kept per thread and read with remat_last_error(). It is written for the user: it says what
+ * is wrong, with numbers, and names the remedy. Where cleanup is needed use `goto done` with TRY_GOTO.
+ */
+#ifndef RM_STATUS_H
+#define RM_STATUS_H
+
+#include "engine/remat.h"
+
+/* Records the sentence (printf-style) and returns `status`. */
+remat_status rm_fail(remat_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Puts "prefix: " before the sentence already recorded; returns `status`. */
+remat_status rm_fail_in(remat_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#define FAIL(code, ...) return rm_fail(REMAT_##code, __VA_ARGS__)
+#define REQUIRE(cond, code, ...)                                                                         \
+    do {                                                                                                 \
+        if (!(cond)) return rm_fail(REMAT_##code, __VA_ARGS__);                                          \
+    } while (0)
+#define TRY(call)                                                                                        \
+    do {                                                                                                 \
+        remat_status try_status_ = (call);                                                               \
+        if (try_status_) return try_status_;                                                             \
+    } while (0)
+#define TRY_GOTO(status, label, call)                                                                    \
+    do {                                                                                                 \
+        if (((status) = (call))) goto label;                                                             \
+    } while (0)
+
+#endif

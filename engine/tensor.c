@@ -1,0 +1,52 @@
+/* tensor.c: arithmetic on shapes. */
+#include "engine/tensor.h"
+
+#include <stdio.h>
+
+#include "engine/status.h"
+
+rm_desc rm_desc_make(remat_dtype dtype, int rank, const int64_t *dim) {
+    rm_desc desc = {.dtype = dtype, .rank = rank, .dim = {1, 1, 1, 1}};
+    for (int i = 0; i < rank && i < REMAT_MAX_RANK; i++) desc.dim[i] = dim[i];
+    return desc;
+}
+
+int64_t rm_desc_count(const rm_desc *desc) {
+    int64_t count = 1;
+    for (int i = 0; i < desc->rank; i++) count *= desc->dim[i];
+    return count;
+}
+
+uint64_t rm_desc_bytes(const rm_desc *desc) { return (uint64_t)rm_desc_count(desc) * rm_dtype_bytes(desc->dtype); }
+
+bool rm_desc_equal(const rm_desc *a, const rm_desc *b) {
+    if (a->dtype != b->dtype || a->rank != b->rank) return false;
+    for (int i = 0; i < a->rank; i++)
+        if (a->dim[i] != b->dim[i]) return false;
+    return true;
+}
+
+int64_t rm_desc_last(const rm_desc *desc) { return desc->rank > 0 ? desc->dim[desc->rank - 1] : 1; }
+int64_t rm_desc_rows(const rm_desc *desc) { return rm_desc_count(desc) / rm_desc_last(desc); }
+
+const char *rm_desc_text(const rm_desc *desc, char *buffer) {
+    static const char *const name[] = {"f32", "f64", "i32"};
+    int n = snprintf(buffer, RM_DESC_TEXT, "%s (", name[desc->dtype]);
+    for (int i = 0; i < desc->rank; i++)
+        n += snprintf(buffer + n, RM_DESC_TEXT - (size_t)n, i ? ",%lld" : "%lld", (long long)desc->dim[i]);
+    snprintf(buffer + n, RM_DESC_TEXT - (size_t)n, ")");
+    return buffer;
+}
+
+remat_status rm_desc_check(const rm_desc *desc, const char *what) {
+    REQUIRE(desc->rank >= 0 && desc->rank <= REMAT_MAX_RANK, INVALID, "%s has rank %d; ranks go from 0 to %d", what,
+            desc->rank, REMAT_MAX_RANK);
+    int64_t bytes = (int64_t)rm_dtype_bytes(desc->dtype);
+    for (int i = 0; i < desc->rank; i++) {
+        REQUIRE(desc->dim[i] >= 1, INVALID, "%s has dimension %d of size %lld; every size must be at least 1", what, i,
+                (long long)desc->dim[i]);
+        REQUIRE(!__builtin_mul_overflow(bytes, desc->dim[i], &bytes) && bytes < INT64_MAX / 4, INVALID,
+                "%s is too large: its bytes do not fit 61 bits; make a size smaller", what);
+    }
+    return REMAT_OK;
+}

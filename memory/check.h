@@ -1,0 +1,37 @@
+/* check.h: the judge. Simulates a plan against its problem and trusts nothing: every read must be alive, every object
+ * is made once before it is freed, every stage is differentiated exactly once, last first, and nothing is left over.
+ * It shares no code with the strategies. It also writes down every buffer's lifetime, which is what place.h needs. */
+#ifndef RM_CHECK_H
+#define RM_CHECK_H
+
+#include "memory/plan.h"
+
+typedef enum { RM_BUFFER_PIECE, RM_BUFFER_SAVED, RM_BUFFER_SCRATCH } rm_buffer_kind;
+
+/* One buffer, alive in the steps first..last inclusive. A piece that is freed and made again has several. */
+typedef struct {
+    uint8_t kind;  /* rm_buffer_kind */
+    int32_t index; /* PIECE: the piece; SAVED: the stage's private block; SCRATCH: the stage */
+    int64_t first, last;
+    uint64_t bytes; /* > 0: empty buffers are left out */
+} rm_lifetime;
+
+typedef struct {
+    rm_lifetime *item; /* in order of `first`; of buffers that start together: pieces, saved, scratch */
+    int64_t count, capacity;
+} rm_lifetimes;
+void rm_lifetimes_free(rm_lifetimes *lifetimes);
+
+typedef struct {
+    uint64_t peak_bytes; /* the most alive at once, resident bytes not counted: no placement can be below */
+    int64_t peak_step;   /* the first step at which it is reached */
+    uint64_t forward_ns, recompute_ns, backward_ns; /* first forward of each stage; repeats; backwards */
+    int64_t recomputed_stages;                      /* forward runs beyond the first, counted */
+    double recompute_factor;                        /* (forward_ns + recompute_ns) / forward_ns; 1 if that is 0 */
+} rm_verdict;
+
+/* INTERNAL names the first step that is wrong and why ("step 12 (run backward 3): saved 3 is not alive"). On success
+ * *lifetimes (zeroed or freed before) is filled; it may be NULL. */
+remat_status rm_plan_check(const rm_problem *problem, const rm_plan *plan, rm_verdict *verdict, rm_lifetimes *lifetimes);
+
+#endif

@@ -1,0 +1,27 @@
+/* host.h: host memory, through jemalloc where it was found when building (mallocx and friends), through the C library
+ * elsewhere. Every allocation of the library goes through here, so that tests can count them and make one fail. */
+#ifndef RM_HOST_H
+#define RM_HOST_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+void *rm_malloc(size_t bytes);               /* NULL when there is none; bytes 0 gives a unique pointer */
+void *rm_calloc(size_t count, size_t bytes); /* NULL also when the product overflows */
+void *rm_realloc(void *pointer, size_t bytes);
+void rm_free(void *pointer); /* NULL allowed */
+char *rm_strdup(const char *text);
+
+/* One large block, aligned to `alignment`; NULL when there is none. */
+void *rm_block_alloc(size_t bytes, size_t alignment);
+void rm_block_free(void *block, size_t bytes);
+
+const char *rm_host_allocator(void);           /* "jemalloc 5.3.0", "libc" */
+void rm_host_stats(uint64_t *allocated_bytes, uint64_t *resident_bytes); /* 0 and 0 where unknown */
+
+/* For tests: the n-th allocation from now (1 is the next) and only that one fails; 0: none. And how many allocations
+ * (of any kind above) this process has made so far. */
+void rm_host_fail_at(int64_t n);
+int64_t rm_host_allocations(void);
+
+#endif

@@ -1,0 +1,37 @@
+/* plan.h: a plan is a straight-line program over the objects of a problem (problem.h). To recompute is to RUN again.
+ *
+ *   run forward 3 drop        run forward 3 all        run backward 3
+ *   free state 3              free saved 3             free dstate 4
+ *   save state 3              load state 3             (the second tier: not yet produced by any strategy)
+ */
+#ifndef RM_PLAN_H
+#define RM_PLAN_H
+
+#include "memory/problem.h"
+
+typedef enum { RM_RUN_FORWARD, RM_RUN_BACKWARD, RM_FREE, RM_SAVE, RM_LOAD } rm_verb;
+typedef enum { RM_STATE, RM_SAVED, RM_DSTATE } rm_object;
+
+typedef struct {
+    uint8_t verb;   /* rm_verb */
+    int8_t option;  /* RUN_FORWARD: RM_DROP or an option of the stage */
+    uint8_t object; /* FREE, SAVE, LOAD: rm_object */
+    int32_t index;  /* stage, or cut */
+} rm_step;
+
+typedef struct rm_plan {
+    rm_step *step;
+    int64_t n_steps, capacity;
+} rm_plan;
+
+/* Appends; MEMORY when it cannot grow. */
+remat_status rm_plan_add(rm_plan *plan, rm_step step);
+remat_status rm_plan_run_forward(rm_plan *plan, int64_t stage, int option);
+remat_status rm_plan_run_backward(rm_plan *plan, int64_t stage);
+remat_status rm_plan_free_object(rm_plan *plan, rm_object object, int64_t index);
+void rm_plan_free(rm_plan *plan); /* frees what is inside, leaves *plan zeroed */
+
+remat_status rm_plan_write(const rm_problem *problem, const rm_plan *plan, FILE *file); /* option names from problem */
+remat_status rm_plan_read(const rm_problem *problem, rm_plan *plan, const char *text, size_t length);
+
+#endif

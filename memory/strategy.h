@@ -1,0 +1,32 @@
+/* strategy.h: a strategy proposes a plan; check.h disposes. To add one: a file strategy_NAME.c that ends in a
+ * `const rm_strategy rm_strategy_NAME`, and a line STRATEGY(NAME) in strategies.def. It sees numbers only. */
+#ifndef RM_STRATEGY_H
+#define RM_STRATEGY_H
+
+#include "memory/plan.h"
+
+typedef struct {
+    int64_t segments;      /* "segments": as asked, >= 1                 */
+    uint64_t budget_bytes; /* for strategies that take one; 0: no limit  */
+} rm_wish;
+
+typedef struct {
+    int64_t segments; /* that the plan has; 1 when everything is kept */
+} rm_proposal;
+
+typedef struct {
+    const char *name, *doc;
+    /* Appends a whole step to the empty *plan. INVALID: the wish makes no sense. INFEASIBLE: nothing fits. */
+    remat_status (*propose)(const rm_problem *problem, const rm_wish *wish, rm_plan *plan, rm_proposal *proposal);
+} rm_strategy;
+
+extern const rm_strategy *const rm_strategies[];
+extern const int rm_n_strategies;
+const rm_strategy *rm_strategy_find(const char *name); /* NULL: no such strategy */
+
+/* The uniform schedule over given segment starts (ascending, start[0] == 0): shared by segments, sqrt and none.
+ * Forward drops inside every segment but the last, keeping state(start[i]); each segment is then run again to keep,
+ * last first, and differentiated. Every object is freed as soon as nothing reads it any more. */
+remat_status rm_plan_from_segments(const rm_problem *problem, const int64_t *start, int64_t n_segments, rm_plan *plan);
+
+#endif

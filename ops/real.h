@@ -1,0 +1,17 @@
+/* real.h: an op file is compiled twice, as float and as double (op.h, "Two precisions"). Included first by each. */
+#ifndef RM_REAL_H
+#define RM_REAL_H
+
+#include <math.h>
+
+#ifdef RM_REAL_DOUBLE
+typedef double real;
+#define RM_REAL REMAT_F64
+#define RM_OP(name) rm_op_##name##_f64
+#else
+typedef float real;
+#define RM_REAL REMAT_F32
+#define RM_OP(name) rm_op_##name
+#endif
+
+#endif
