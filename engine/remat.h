@@ -156,7 +156,7 @@ typedef struct {
                     .beta2 = 0.999, .epsilon = 1e-8})
 
 /* Plans, checks and places the step that minimises `loss`, a scalar of `graph` (for inference it may be
- * REMAT_NONE). The graph is borrowed until the session is freed. INVALID names the mistake; MEMORY says how
+ * REMAT_NONE). The graph is copied. INVALID names the mistake; MEMORY says how
  * many bytes were wanted. */
 remat_status remat_session_create(const remat_graph *, remat_value loss, const remat_config *, remat_session **out);
 void remat_session_free(remat_session *);

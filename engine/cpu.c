@@ -1,0 +1,166 @@
+/* cpu.c: the default device. Its queue runs everything at once on the caller's OpenMP threads, so events and
+ * synchronisation have nothing to do. Its block is the arena of memory/arena.h. */
+#include <omp.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/device.h"
+#include "memory/arena.h"
+#include "memory/host.h"
+#include "ops/gemm.h"
+
+struct rm_device {
+    int threads;
+    rm_rates rates; /* flops_per_s == 0: not measured yet */
+};
+struct rm_queue {
+    int threads;
+};
+
+static remat_status cpu_open(int threads, rm_device **out) {
+    *out = rm_calloc(1, sizeof **out);
+    REQUIRE(*out, MEMORY, "out of memory for a device");
+    (*out)->threads = threads;
+    return REMAT_OK;
+}
+static void cpu_close(rm_device *device) { rm_free(device); }
+
+static uint64_t cpu_free_bytes(rm_device *device) {
+    (void)device;
+    return (uint64_t)sysconf(_SC_AVPHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Best of a few products of the size a tile makes, and of a few copies larger than the caches' share. */
+static void measure_rates(float *block, int64_t n, int threads, rm_rates *out) {
+    double product = 1e30, copy = 1e30;
+    float *a = block, *b = block + n * n, *c = block + 2 * n * n;
+    for (int i = 0; i < 4; i++) {
+        double start = seconds();
+        rm_gemm(threads, RM_PLAIN, RM_PLAIN, n, n, n, 1, a, n, b, n, 0, c, n);
+        product = fmin(product, seconds() - start);
+        start = seconds();
+        memcpy(c, a, (size_t)(n * n) * sizeof *a);
+        copy = fmin(copy, seconds() - start);
+    }
+    *out = (rm_rates){.flops_per_s = 2.0 * (double)(n * n * n) / product,
+                      .bytes_per_s = 2.0 * (double)(n * n) * sizeof *a / copy,
+                      .call_ns = 2000};
+}
+
+static remat_status cpu_rates(rm_device *device, rm_rates *out) {
+    enum { N = 512 };
+    if (!device->rates.flops_per_s) {
+        float *block = rm_calloc(3 * N * N, sizeof *block);
+        REQUIRE(block, MEMORY, "out of memory for measuring the CPU's speed");
+        measure_rates(block, N, device->threads, &device->rates);
+        rm_free(block);
+    }
+    *out = device->rates;
+    return REMAT_OK;
+}
+
+static remat_status cpu_block_create(rm_device *device, uint64_t bytes, rm_block **out) {
+    (void)device;
+    return rm_arena_create(bytes, (rm_arena **)out);
+}
+static void cpu_block_free(rm_block *block) { rm_arena_free((rm_arena *)block); }
+static void *cpu_claim(rm_block *block, uint64_t offset, uint64_t bytes) {
+    return rm_arena_claim((rm_arena *)block, offset, bytes);
+}
+static uint64_t cpu_high_water(const rm_block *block) { return rm_arena_high_water((const rm_arena *)block); }
+
+static remat_status cpu_queue_create(rm_device *device, rm_queue **out) {
+    *out = rm_calloc(1, sizeof **out);
+    REQUIRE(*out, MEMORY, "out of memory for a queue");
+    (*out)->threads = device->threads;
+    return REMAT_OK;
+}
+static void cpu_queue_free(rm_queue *queue) { rm_free(queue); }
+
+/* Work is done when it is given, so there is nothing to record: one shared token stands for every event. */
+static remat_status cpu_event_create(rm_device *device, rm_event **out) {
+    *out = (rm_event *)device;
+    return REMAT_OK;
+}
+static void cpu_event_free(rm_event *event) { (void)event; }
+static void cpu_event(rm_queue *queue, rm_event *event) { (void)queue, (void)event; }
+static remat_status cpu_synchronize(rm_queue *queue) {
+    (void)queue;
+    return REMAT_OK;
+}
+
+static void cpu_copy_in(rm_queue *queue, void *device, const void *host, uint64_t bytes) {
+    (void)queue;
+    memcpy(device, host, bytes);
+}
+static void cpu_copy_out(rm_queue *queue, void *host, const void *device, uint64_t bytes) {
+    (void)queue;
+    memcpy(host, device, bytes);
+}
+static void cpu_fill(rm_queue *queue, void *device, int byte, uint64_t bytes) {
+    (void)queue;
+    memset(device, byte, bytes);
+}
+
+static void cpu_run(rm_queue *queue, const rm_op *op, rm_pass pass, const rm_call *call) {
+    rm_call threaded = *call;
+    threaded.threads = queue->threads;
+    (pass == RM_FORWARD ? op->forward : op->backward)[RM_DEVICE_CPU](&threaded);
+}
+static void cpu_pack(rm_queue *queue, const rm_op *op, const rm_call *call, void *packed) {
+    rm_call threaded = *call;
+    threaded.threads = queue->threads;
+    op->pack(&threaded, packed);
+}
+static void cpu_update(rm_queue *queue, const rm_optimizer *optimizer, const rm_update *update, int64_t n,
+                       float *parameter, const float *gradient, float *const *state) {
+    rm_update threaded = *update;
+    threaded.threads = queue->threads;
+    optimizer->update(&threaded, n, parameter, gradient, state);
+}
+static double cpu_sum_of_squares(rm_queue *queue, const float *x, int64_t n) {
+    return rm_sum_of_squares(x, n, queue->threads);
+}
+
+const rm_device_api rm_device_cpu = {
+    .name = "cpu",
+    .doc = "this machine's processors, through OpenMP",
+    .kernels = RM_DEVICE_CPU,
+    .open = cpu_open,
+    .close = cpu_close,
+    .free_bytes = cpu_free_bytes,
+    .rates = cpu_rates,
+    .block_create = cpu_block_create,
+    .block_free = cpu_block_free,
+    .claim = cpu_claim,
+    .high_water = cpu_high_water,
+    .queue_create = cpu_queue_create,
+    .queue_free = cpu_queue_free,
+    .event_create = cpu_event_create,
+    .event_free = cpu_event_free,
+    .event_record = cpu_event,
+    .event_wait = cpu_event,
+    .synchronize = cpu_synchronize,
+    .copy_in = cpu_copy_in,
+    .copy_out = cpu_copy_out,
+    .copy = cpu_copy_in,
+    .fill = cpu_fill,
+    .run = cpu_run,
+    .pack = cpu_pack,
+    .update = cpu_update,
+    .sum_of_squares = cpu_sum_of_squares,
+};
+
+const rm_device_api *rm_device_find(const char *name) {
+    static const rm_device_api *const all[] = {&rm_device_cpu, &rm_device_null};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (name && !strcmp(all[i]->name, name)) return all[i];
+    return NULL;
+}

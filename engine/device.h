@@ -1,0 +1,64 @@
+/* device.h: what a device is: one table of functions, for whoever writes a backend.
+ *
+ * State contracts. Work given to one queue runs in the order given; different queues are ordered by events alone.
+ * Every pointer handed to a queue lies in the device's block (or, where a slot says so, in host memory), is valid until
+ * the queue has been synchronised, and device buffers are aligned to RM_ALIGN. Sizes are in bytes. Failures of
+ * asynchronous work surface at the next synchronize. A queue belongs to one thread.
+ *
+ * cpu   queues run their work at once, in the caller's thread, on its OpenMP threads; events are no-ops.
+ * null  computes nothing and counts everything: plans for networks of any size run in milliseconds.
+ */
+#ifndef RM_DEVICE_H
+#define RM_DEVICE_H
+
+#include "engine/status.h"
+#include "ops/op.h"
+#include "ops/optimizer.h"
+
+typedef struct rm_device rm_device;
+typedef struct rm_block rm_block; /* the one block of memory a session has on its device */
+typedef struct rm_queue rm_queue;
+typedef struct rm_event rm_event;
+
+typedef struct {
+    double flops_per_s, bytes_per_s; /* what large matrix products and large copies reach */
+    double call_ns;                  /* cost of one kernel call that does nothing         */
+} rm_rates;
+
+typedef struct rm_device_api {
+    const char *name, *doc;
+    rm_device_kind kernels; /* which column of an op's kernel table it runs */
+
+    remat_status (*open)(int threads, rm_device **out);
+    void (*close)(rm_device *);                                 /* NULL allowed */
+    uint64_t (*free_bytes)(rm_device *);                        /* that a block could have; 0: unknown */
+    remat_status (*rates)(rm_device *, rm_rates *out);          /* measured once, in milliseconds */
+
+    remat_status (*block_create)(rm_device *, uint64_t bytes, rm_block **out); /* zero-filled */
+    void (*block_free)(rm_block *);                             /* NULL allowed */
+    void *(*claim)(rm_block *, uint64_t offset, uint64_t bytes); /* in use from now on; returns its address */
+    uint64_t (*high_water)(const rm_block *);                   /* the furthest byte ever claimed */
+
+    remat_status (*queue_create)(rm_device *, rm_queue **out);
+    void (*queue_free)(rm_queue *);                             /* NULL allowed; synchronises first */
+    remat_status (*event_create)(rm_device *, rm_event **out);
+    void (*event_free)(rm_event *);                             /* NULL allowed */
+    void (*event_record)(rm_queue *, rm_event *);
+    void (*event_wait)(rm_queue *, rm_event *);                 /* later work on the queue waits for the event */
+    remat_status (*synchronize)(rm_queue *);                    /* returns when all is done; reports failures */
+
+    void (*copy_in)(rm_queue *, void *device, const void *host, uint64_t bytes);
+    void (*copy_out)(rm_queue *, void *host, const void *device, uint64_t bytes);
+    void (*copy)(rm_queue *, void *to, const void *from, uint64_t bytes); /* within the device */
+    void (*fill)(rm_queue *, void *device, int byte, uint64_t bytes);
+    void (*run)(rm_queue *, const rm_op *, rm_pass, const rm_call *);
+    void (*pack)(rm_queue *, const rm_op *, const rm_call *, void *packed);
+    void (*update)(rm_queue *, const rm_optimizer *, const rm_update *, int64_t n, float *parameter,
+                   const float *gradient, float *const *state);
+    double (*sum_of_squares)(rm_queue *, const float *x, int64_t n); /* synchronises */
+} rm_device_api;
+
+extern const rm_device_api rm_device_cpu, rm_device_null;
+const rm_device_api *rm_device_find(const char *name); /* NULL: this build has no such device */
+
+#endif

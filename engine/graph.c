@@ -1,0 +1,286 @@
+/* graph.c: the builders of remat.h: they infer shapes, remember the first mistake, and pass "no value" on. */
+#include "engine/graph.h"
+
+#include <string.h>
+
+#include "memory/host.h"
+
+remat_status remat_graph_create(remat_graph **out) {
+    remat_graph *graph = rm_calloc(1, sizeof *graph);
+    REQUIRE(graph, MEMORY, "out of memory for a graph");
+    graph->value_capacity = graph->node_capacity = 16;
+    graph->value = rm_calloc((size_t)graph->value_capacity, sizeof *graph->value);
+    graph->node = rm_calloc((size_t)graph->node_capacity, sizeof *graph->node);
+    graph->n_values = 1;
+    if (!graph->value || !graph->node) {
+        remat_graph_free(graph);
+        FAIL(MEMORY, "out of memory for a graph");
+    }
+    *out = graph;
+    return REMAT_OK;
+}
+
+void remat_graph_free(remat_graph *graph) {
+    if (!graph) return;
+    for (int32_t i = 0; graph->value && i < graph->n_values; i++) rm_free(graph->value[i].name);
+    for (int32_t i = 0; graph->node && i < graph->n_nodes; i++) rm_free(graph->node[i].attr);
+    rm_free(graph->value);
+    rm_free(graph->node);
+    rm_free(graph);
+}
+
+remat_status remat_graph_check(const remat_graph *graph) {
+    if (graph->status) return rm_fail(graph->status, "%s", graph->error);
+    return REMAT_OK;
+}
+
+/* ---- Growing, and the sticky error --------------------------------------------------------------------------- */
+
+/* Keeps the first mistake's sentence. Returns 0, "no value". */
+static int32_t mistake(remat_graph *graph, remat_status status) {
+    if (!graph->status) {
+        graph->status = status;
+        strncpy(graph->error, remat_last_error(), sizeof graph->error - 1);
+    }
+    return 0;
+}
+
+static remat_status grow(void **array, int32_t count, int32_t *capacity, size_t item_bytes) {
+    if (count < *capacity) return REMAT_OK;
+    void *larger = rm_realloc(*array, (size_t)*capacity * 2 * item_bytes);
+    REQUIRE(larger, MEMORY, "out of memory for a graph of %d items", count);
+    *array = larger;
+    *capacity *= 2;
+    return REMAT_OK;
+}
+
+static remat_status add_value(remat_graph *graph, const char *name, rm_value value, int32_t *id) {
+    TRY(grow((void **)&graph->value, graph->n_values, &graph->value_capacity, sizeof value));
+    if (name) {
+        value.name = rm_strdup(name);
+        REQUIRE(value.name, MEMORY, "out of memory for the name %s", name);
+    }
+    *id = graph->n_values++;
+    graph->value[*id] = value;
+    return REMAT_OK;
+}
+
+/* ---- Leaves -------------------------------------------------------------------------------------------------- */
+
+static remat_status check_name(const remat_graph *graph, const char *name) {
+    REQUIRE(name && *name, INVALID, "an input or parameter needs a name");
+    for (int32_t i = 1; i < graph->n_values; i++)
+        REQUIRE(!graph->value[i].name || strcmp(graph->value[i].name, name), INVALID,
+                "the name %s is used twice; inputs and parameters need names of their own", name);
+    return REMAT_OK;
+}
+
+static remat_status check_sequence(remat_graph *graph, const char *name, const rm_desc *desc) {
+    REQUIRE(desc->rank >= 2, INVALID, "%s is a sequence, so it is (T,B) or (T,B,C); rank %d was given", name,
+            desc->rank);
+    if (!graph->timesteps) {
+        graph->timesteps = desc->dim[0];
+        graph->batch = desc->dim[1];
+    }
+    REQUIRE(desc->dim[0] == graph->timesteps && desc->dim[1] == graph->batch, INVALID,
+            "%s has T=%lld, B=%lld, but the graph's other sequences have T=%lld, B=%lld; all must agree", name,
+            (long long)desc->dim[0], (long long)desc->dim[1], (long long)graph->timesteps, (long long)graph->batch);
+    return REMAT_OK;
+}
+
+static remat_status add_input(remat_graph *graph, const char *name, remat_dtype dtype, remat_axis axis, int rank,
+                              const int64_t *dim, int32_t *id) {
+    TRY(check_name(graph, name));
+    REQUIRE(dtype == REMAT_F32 || dtype == REMAT_I32, INVALID, "input %s: only f32 and i32 inputs are supported", name);
+    rm_desc desc = rm_desc_make(dtype, rank, dim);
+    TRY(rm_desc_check(&desc, name));
+    if (axis == REMAT_SEQUENCE) TRY(check_sequence(graph, name, &desc));
+    return add_value(graph, name,
+                     (rm_value){.origin = RM_VALUE_INPUT, .desc = desc, .sequence = axis == REMAT_SEQUENCE}, id);
+}
+
+remat_value remat_input(remat_graph *graph, const char *name, remat_dtype dtype, remat_axis axis, int rank,
+                        const int64_t *dim) {
+    int32_t id = 0;
+    remat_status status = graph->status ? graph->status : add_input(graph, name, dtype, axis, rank, dim, &id);
+    return (remat_value){status ? mistake(graph, status) : id};
+}
+
+static remat_status add_param(remat_graph *graph, const char *name, int rank, const int64_t *dim, remat_init init,
+                              int32_t *id) {
+    TRY(check_name(graph, name));
+    rm_desc desc = rm_desc_make(REMAT_F32, rank, dim);
+    TRY(rm_desc_check(&desc, name));
+    return add_value(graph, name,
+                     (rm_value){.origin = RM_VALUE_PARAM, .desc = desc, .needs_gradient = true, .init = init}, id);
+}
+
+remat_value remat_param(remat_graph *graph, const char *name, int rank, const int64_t *dim, remat_init init) {
+    int32_t id = 0;
+    remat_status status = graph->status ? graph->status : add_param(graph, name, rank, dim, init, &id);
+    return (remat_value){status ? mistake(graph, status) : id};
+}
+
+/* ---- Nodes --------------------------------------------------------------------------------------------------- */
+
+rm_desc rm_value_desc(const remat_graph *graph, int32_t value, int64_t tau) {
+    rm_desc desc = graph->value[value].desc;
+    if (tau && graph->value[value].sequence) desc.dim[0] = tau;
+    return desc;
+}
+
+void rm_node_descs(const remat_graph *graph, const rm_node *node, int64_t tau, rm_desc *x, rm_desc *y, rm_desc *state) {
+    for (int i = 0; i < RM_MAX_IN; i++)
+        x[i] = node->x[i] ? rm_value_desc(graph, node->x[i], tau) : (rm_desc){.rank = -1};
+    node->op->infer(x, node->attr, y, state); /* succeeded when the node was added; tau does not change that */
+}
+
+/* Which of the inputs have a time axis: all that are not shared weights, or none. */
+static remat_status check_axes(const remat_graph *graph, const rm_op *op, const int32_t *x, bool *sequence) {
+    *sequence = graph->value[x[0]].sequence;
+    for (int i = 0; i < op->n_in; i++) {
+        if (!x[i]) continue;
+        bool is = graph->value[x[i]].sequence, weight = op->weights >> i & 1;
+        REQUIRE(!(weight && is), INVALID, "%s: input %d is shared by all timesteps, so it cannot be a sequence",
+                op->name, i);
+        REQUIRE(weight || is == *sequence, INVALID,
+                "%s: input %d %s a time axis, but input 0 %s; give both the same kind", op->name, i,
+                is ? "has" : "lacks", *sequence ? "has one" : "does not");
+    }
+    REQUIRE(*sequence || (op->time != RM_TIME_RECURRENT && op->time != RM_TIME_LAST), INVALID,
+            "%s works along time, but its input is not a sequence; make it a REMAT_SEQUENCE input", op->name);
+    return REMAT_OK;
+}
+
+static remat_status add_node(remat_graph *graph, const rm_op *op, const int32_t *x, const void *attr,
+                             size_t attr_bytes, int32_t *id) {
+    rm_desc descs[RM_MAX_IN], y = {.dim = {1, 1, 1, 1}}, state[RM_MAX_STATE];
+    bool needs_gradient = false, sequence;
+    for (int i = 0; i < RM_MAX_IN; i++) {
+        bool given = i < op->n_in && x[i];
+        REQUIRE(i >= op->n_in || given || op->optional >> i & 1, INVALID, "%s: input %d is missing", op->name, i);
+        descs[i] = given ? graph->value[x[i]].desc : (rm_desc){.rank = -1};
+        needs_gradient |= given && graph->value[x[i]].needs_gradient;
+    }
+    TRY(check_axes(graph, op, x, &sequence));
+    TRY(op->infer(descs, attr, &y, state));
+    TRY(rm_desc_check(&y, op->name));
+    rm_node node = {.op = op, .attr_bytes = attr_bytes, .key = (uint32_t)graph->n_nodes};
+    memcpy(node.x, x, (size_t)op->n_in * sizeof *x);
+    TRY(grow((void **)&graph->node, graph->n_nodes, &graph->node_capacity, sizeof node));
+    if (attr_bytes) {
+        node.attr = rm_malloc(attr_bytes);
+        REQUIRE(node.attr, MEMORY, "out of memory for a node");
+        memcpy(node.attr, attr, attr_bytes);
+    }
+    bool keeps_time = op->time == RM_TIME_POINTWISE || op->time == RM_TIME_RECURRENT;
+    remat_status status = add_value(graph, NULL,
+                                    (rm_value){.origin = RM_VALUE_RESULT,
+                                               .desc = y,
+                                               .sequence = sequence && keeps_time,
+                                               .needs_gradient = needs_gradient,
+                                               .node = graph->n_nodes},
+                                    &node.y);
+    if (status) {
+        rm_free(node.attr);
+        return status;
+    }
+    graph->node[graph->n_nodes++] = node;
+    *id = node.y;
+    return REMAT_OK;
+}
+
+int32_t rm_graph_add(remat_graph *graph, const rm_op *op, const int32_t *x, const void *attr, size_t attr_bytes) {
+    if (graph->status) return 0;
+    for (int i = 0; i < op->n_in; i++)
+        if (x[i] < 0 || x[i] >= graph->n_values)
+            return mistake(graph, rm_fail(REMAT_INVALID, "%s: input %d is not a value of this graph", op->name, i));
+    int32_t id = 0;
+    remat_status status = add_node(graph, op, x, attr, attr_bytes, &id);
+    return status ? mistake(graph, status) : id;
+}
+
+static remat_value build(remat_graph *graph, const char *op, const int32_t *x, const void *attr, size_t attr_bytes) {
+    return (remat_value){rm_graph_add(graph, rm_op_find(op), x, attr, attr_bytes)};
+}
+#define BUILD(op, ...) build(graph, op, (int32_t[RM_MAX_IN]){__VA_ARGS__}, NULL, 0)
+#define BUILD_WITH(attr, op, ...) build(graph, op, (int32_t[RM_MAX_IN]){__VA_ARGS__}, &(attr), sizeof(attr))
+
+remat_value remat_embedding(remat_graph *graph, remat_value tokens, remat_value weight) {
+    return BUILD("embedding", tokens.id, weight.id);
+}
+remat_value remat_linear(remat_graph *graph, remat_value x, remat_value w, remat_value b) {
+    return BUILD("linear", x.id, w.id, b.id);
+}
+remat_value remat_lstm(remat_graph *graph, remat_value x, remat_value w_ih, remat_value w_hh, remat_value b_ih,
+                       remat_value b_hh) {
+    return BUILD("lstm", x.id, w_ih.id, w_hh.id, b_ih.id, b_hh.id);
+}
+remat_value remat_gru(remat_graph *graph, remat_value x, remat_value w_ih, remat_value w_hh, remat_value b_ih,
+                      remat_value b_hh) {
+    return BUILD("gru", x.id, w_ih.id, w_hh.id, b_ih.id, b_hh.id);
+}
+remat_value remat_rnn_tanh(remat_graph *graph, remat_value x, remat_value w_ih, remat_value w_hh, remat_value b_ih,
+                           remat_value b_hh) {
+    return BUILD("rnn_tanh", x.id, w_ih.id, w_hh.id, b_ih.id, b_hh.id);
+}
+remat_value remat_layer_norm(remat_graph *graph, remat_value x, remat_value gain, remat_value bias, double epsilon) {
+    rm_layer_norm_attr attr = {epsilon};
+    return BUILD_WITH(attr, "layer_norm", x.id, gain.id, bias.id);
+}
+remat_value remat_dropout(remat_graph *graph, remat_value x, double probability) {
+    rm_dropout_attr attr = {probability};
+    return BUILD_WITH(attr, "dropout", x.id);
+}
+remat_value remat_scale(remat_graph *graph, remat_value x, double factor) {
+    rm_scale_attr attr = {factor};
+    return BUILD_WITH(attr, "scale", x.id);
+}
+remat_value remat_add(remat_graph *graph, remat_value a, remat_value b) { return BUILD("add", a.id, b.id); }
+remat_value remat_mul(remat_graph *graph, remat_value a, remat_value b) { return BUILD("mul", a.id, b.id); }
+remat_value remat_sigmoid(remat_graph *graph, remat_value x) { return BUILD("sigmoid", x.id); }
+remat_value remat_tanh(remat_graph *graph, remat_value x) { return BUILD("tanh", x.id); }
+remat_value remat_relu(remat_graph *graph, remat_value x) { return BUILD("relu", x.id); }
+remat_value remat_gelu(remat_graph *graph, remat_value x) { return BUILD("gelu", x.id); }
+remat_value remat_last_step(remat_graph *graph, remat_value x) { return BUILD("last_step", x.id); }
+remat_value remat_mean_over_time(remat_graph *graph, remat_value x) { return BUILD("mean_over_time", x.id); }
+remat_value remat_softmax_cross_entropy(remat_graph *graph, remat_value logits, remat_value targets) {
+    return BUILD("softmax_cross_entropy", logits.id, targets.id);
+}
+remat_value remat_mse(remat_graph *graph, remat_value x, remat_value target) { return BUILD("mse", x.id, target.id); }
+
+/* ---- Copy ---------------------------------------------------------------------------------------------------- */
+
+static remat_status copy_into(const remat_graph *graph, remat_graph *copy) {
+    while (copy->value_capacity < graph->n_values)
+        TRY(grow((void **)&copy->value, copy->value_capacity, &copy->value_capacity, sizeof *copy->value));
+    while (copy->node_capacity < graph->n_nodes)
+        TRY(grow((void **)&copy->node, copy->node_capacity, &copy->node_capacity, sizeof *copy->node));
+    for (int32_t i = 1; i < graph->n_values; i++) {
+        int32_t id;
+        TRY(add_value(copy, graph->value[i].name, graph->value[i], &id));
+    }
+    for (int32_t i = 0; i < graph->n_nodes; i++) {
+        rm_node node = graph->node[i];
+        node.attr = rm_malloc(node.attr_bytes + 1);
+        REQUIRE(node.attr, MEMORY, "out of memory for a node");
+        if (node.attr_bytes) memcpy(node.attr, graph->node[i].attr, node.attr_bytes);
+        copy->node[copy->n_nodes++] = node;
+    }
+    copy->timesteps = graph->timesteps;
+    copy->batch = graph->batch;
+    return REMAT_OK;
+}
+
+remat_status rm_graph_copy(const remat_graph *graph, remat_graph **out) {
+    TRY(remat_graph_check(graph));
+    remat_graph *copy;
+    TRY(remat_graph_create(&copy));
+    remat_status status = copy_into(graph, copy);
+    if (status) {
+        remat_graph_free(copy);
+        return status;
+    }
+    *out = copy;
+    return REMAT_OK;
+}

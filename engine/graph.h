@@ -1,0 +1,55 @@
+/* graph.h: the network as its author described it: values and the nodes that make them, in topological order by
+ * construction. The builders of remat.h fill it (graph.c); fold.c rewrites a copy; chain.h cuts it into stages. */
+#ifndef RM_GRAPH_H
+#define RM_GRAPH_H
+
+#include "engine/tensor.h"
+#include "ops/op.h"
+
+typedef enum { RM_VALUE_INPUT, RM_VALUE_PARAM, RM_VALUE_RESULT } rm_origin;
+
+typedef struct {
+    rm_origin origin;
+    char *name;         /* of inputs and parameters; NULL for results */
+    rm_desc desc;       /* of the whole value: (T,B,..) for a sequence */
+    bool sequence;      /* the first axis is time */
+    bool needs_gradient;
+    remat_init init;    /* parameters */
+    int32_t node;       /* results: who makes it */
+} rm_value;
+
+typedef struct {
+    const rm_op *op;
+    void *attr;            /* owned copy, or NULL */
+    size_t attr_bytes;
+    int32_t x[RM_MAX_IN];  /* value ids; 0: optional and not given */
+    int32_t y;
+    uint32_t key;          /* for randomness: the node's number in the graph as described, kept by rewrites */
+} rm_node;
+
+struct remat_graph {
+    rm_value *value; /* [0] is "no value" */
+    int32_t n_values, value_capacity;
+    rm_node *node;
+    int32_t n_nodes, node_capacity;
+    int64_t timesteps, batch; /* of all sequences; 0 while there is none */
+    remat_status status;      /* of the first mistake */
+    char error[512];
+};
+
+/* A deep copy. */
+remat_status rm_graph_copy(const remat_graph *graph, remat_graph **out);
+
+/* Appends a node after inferring its result. 0 after a mistake, which the graph remembers. */
+int32_t rm_graph_add(remat_graph *graph, const rm_op *op, const int32_t *x, const void *attr, size_t attr_bytes);
+
+/* The inputs' and the result's shapes as an op sees them for `tau` timesteps (tau = 0: as they are). */
+void rm_node_descs(const remat_graph *graph, const rm_node *node, int64_t tau, rm_desc *x, rm_desc *y, rm_desc *state);
+rm_desc rm_value_desc(const remat_graph *graph, int32_t value, int64_t tau);
+
+/* Rewrites embedding -> recurrent layer into one table (V,G*H) = weight w_ih^T that the layer reads by token, wherever
+ * the vocabulary is smaller than the number of rows T*B and nobody else reads the embedding (fold.c). `loss` and
+ * outputs keep their ids. Says how many layers were folded. */
+remat_status rm_graph_fold_embeddings(remat_graph *graph, const int32_t *keep, int n_keep, int *n_folded);
+
+#endif
