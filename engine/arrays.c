@@ -1,0 +1,198 @@
+/* arrays.c: the named arrays of a session: which there are, copying them in and out, and how parameters start. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/rng.h"
+#include "engine/session.h"
+#include "memory/host.h"
+
+/* ---- The lists ------------------------------------------------------------------------------------------------ */
+
+static remat_status add_array(remat_session *s, remat_kind kind, const char *name, const char *suffix, rm_desc desc,
+                              uint64_t offset) {
+    int64_t n = s->n_arrays[kind];
+    void *larger = rm_realloc(s->array[kind], (size_t)(n + 1) * sizeof(rm_array));
+    REQUIRE(larger, MEMORY, "out of memory for the list of arrays");
+    s->array[kind] = larger;
+    size_t length = strlen(name) + strlen(suffix) + 2;
+    char *text = rm_malloc(length);
+    REQUIRE(text, MEMORY, "out of memory for the name %s", name);
+    snprintf(text, length, *suffix ? "%s.%s" : "%s%s", name, suffix);
+    s->array[kind][n] = (rm_array){.name = text, .desc = desc, .offset = offset};
+    s->n_arrays[kind]++;
+    return REMAT_OK;
+}
+
+/* The least upper limit that the layers reading integers from this input set. */
+static int64_t bound_of(const remat_session *s, int32_t value) {
+    int64_t bound = 0;
+    for (int32_t n = 0; n < s->graph->n_nodes; n++) {
+        const rm_node *node = &s->graph->node[n];
+        if (s->chain.role[n] == RM_ROLE_DEAD || !node->op->bound) continue;
+        rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+        rm_node_descs(s->graph, node, 0, x, &y, state);
+        for (int i = 0; i < node->op->n_in; i++) {
+            int64_t limit = node->x[i] == value ? node->op->bound(x, node->attr, i) : 0;
+            if (limit && (!bound || limit < bound)) bound = limit;
+        }
+    }
+    return bound;
+}
+
+static remat_status list_param(remat_session *s, int32_t v) {
+    const rm_value *value = &s->graph->value[v];
+    const rm_residents *at = &s->chain.at;
+    TRY(add_array(s, REMAT_PARAM, value->name, "", value->desc, at->value[v].offset));
+    if (s->inference) return REMAT_OK;
+    TRY(add_array(s, REMAT_GRADIENT, value->name, "", value->desc, at->gradient[v].offset));
+    for (int i = 0; s->optimizer && i < s->optimizer->states_used(&s->update); i++)
+        TRY(add_array(s, REMAT_OPTIMIZER, value->name, s->optimizer->state_name[i], value->desc,
+                      at->optimizer_state[v * RM_MAX_OPTIMIZER_STATE + i]));
+    return REMAT_OK;
+}
+
+static remat_status list_carried(remat_session *s) {
+    uint64_t offset = s->chain.at.carried;
+    for (int k = 0; s->stateful && k < s->chain.n_carried; k++) {
+        const rm_carried *carried = &s->chain.carried[k];
+        rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+        rm_node_descs(s->graph, &s->graph->node[carried->node], 0, x, &y, state);
+        char name[64];
+        snprintf(name, sizeof name, "carried.%d", k);
+        TRY(add_array(s, REMAT_CARRIED, name, "", carried->state < 0 ? y : state[carried->state], offset));
+        offset += carried->bytes;
+    }
+    return REMAT_OK;
+}
+
+remat_status rm_session_list_arrays(remat_session *s) {
+    for (int32_t v = 1; v < s->graph->n_values; v++) {
+        const rm_value *value = &s->graph->value[v];
+        if (value->origin == RM_VALUE_PARAM) TRY(list_param(s, v));
+        if (value->origin != RM_VALUE_INPUT) continue;
+        TRY(add_array(s, REMAT_INPUT, value->name, "", value->desc, s->chain.at.value[v].offset));
+        s->array[REMAT_INPUT][s->n_arrays[REMAT_INPUT] - 1].bound = bound_of(s, v);
+    }
+    for (int i = 0; i < s->chain.n_outputs; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "output.%d", i);
+        TRY(add_array(s, REMAT_OUTPUT, name, "", s->graph->value[s->chain.outputs[i]].desc, s->chain.at.output[i]));
+    }
+    return list_carried(s);
+}
+
+void rm_session_free_arrays(remat_session *s) {
+    for (int kind = 0; kind < RM_ARRAY_KINDS; kind++) {
+        for (int64_t i = 0; i < s->n_arrays[kind]; i++) rm_free(s->array[kind][i].name);
+        rm_free(s->array[kind]);
+    }
+}
+
+/* ---- Asking --------------------------------------------------------------------------------------------------- */
+
+int64_t remat_count(const remat_session *s, remat_kind kind) {
+    return (unsigned)kind < RM_ARRAY_KINDS ? s->n_arrays[kind] : 0;
+}
+
+static remat_status find_array(const remat_session *s, remat_kind kind, int64_t index, const rm_array **out) {
+    REQUIRE(index >= 0 && index < remat_count(s, kind), INVALID, "no array %lld of that kind; this session has %lld",
+            (long long)index, (long long)remat_count(s, kind));
+    *out = &s->array[kind][index];
+    return REMAT_OK;
+}
+
+remat_status remat_array_info(const remat_session *s, remat_kind kind, int64_t index, remat_array *out) {
+    const rm_array *array;
+    TRY(find_array(s, kind, index, &array));
+    *out = (remat_array){.name = array->name,
+                         .dtype = array->desc.dtype,
+                         .rank = array->desc.rank,
+                         .bytes = rm_desc_bytes(&array->desc)};
+    memcpy(out->dim, array->desc.dim, sizeof out->dim);
+    return REMAT_OK;
+}
+
+int64_t remat_find(const remat_session *s, remat_kind kind, const char *name) {
+    for (int64_t i = 0; i < remat_count(s, kind); i++)
+        if (!strcmp(s->array[kind][i].name, name)) return i;
+    return -1;
+}
+
+/* ---- Copying -------------------------------------------------------------------------------------------------- */
+
+static remat_status check_copy(const remat_session *s, remat_kind kind, int64_t index, const void *data, uint64_t bytes,
+                               const rm_array **array) {
+    REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it holds no arrays");
+    TRY(find_array(s, kind, index, array));
+    REQUIRE(data, INVALID, "%s: no data was given", (*array)->name);
+    REQUIRE(bytes == rm_desc_bytes(&(*array)->desc), INVALID, "%s holds %llu bytes, but %llu were given",
+            (*array)->name, (unsigned long long)rm_desc_bytes(&(*array)->desc), (unsigned long long)bytes);
+    return REMAT_OK;
+}
+
+static remat_status check_range(const rm_array *array, const int32_t *data) {
+    int64_t n = rm_desc_count(&array->desc);
+    for (int64_t i = 0; array->bound && i < n; i++)
+        REQUIRE(data[i] >= 0 && data[i] < array->bound, INVALID,
+                "%s: element %lld is %d; the layers that read it allow 0 to %lld", array->name, (long long)i, data[i],
+                (long long)array->bound - 1);
+    return REMAT_OK;
+}
+
+remat_status remat_write(remat_session *s, remat_kind kind, int64_t index, const void *data, uint64_t bytes) {
+    const rm_array *array;
+    TRY(check_copy(s, kind, index, data, bytes, &array));
+    if (array->desc.dtype == REMAT_I32) TRY(check_range(array, data));
+    s->api->copy_in(s->runner.queue, s->runner.resident + array->offset, data, bytes);
+    s->packed_is_stale |= kind == REMAT_PARAM;
+    return s->api->synchronize(s->runner.queue);
+}
+
+remat_status remat_read(remat_session *s, remat_kind kind, int64_t index, void *data, uint64_t bytes) {
+    const rm_array *array;
+    TRY(check_copy(s, kind, index, data, bytes, &array));
+    s->api->copy_out(s->runner.queue, data, s->runner.resident + array->offset, bytes);
+    return s->api->synchronize(s->runner.queue);
+}
+
+/* ---- How parameters start ------------------------------------------------------------------------------------- */
+
+enum { DRAW_STEP = 0x696e6974 }; /* "init": a step of the random key that no training step reaches */
+
+/* Box-Muller on two uniforms; 1-u keeps the logarithm finite. */
+static double normal(uint32_t first, uint32_t second) {
+    double u = 1.0 - rm_uniform(first), v = rm_uniform(second);
+    return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v);
+}
+
+static void draw(const rm_value *value, uint64_t seed, uint32_t number, float *out) {
+    int64_t n = rm_desc_count(&value->desc);
+    double scale = value->init.scale;
+    for (int64_t i = 0; i < n; i++) {
+        rm_philox r = rm_random4(seed, (uint64_t)DRAW_STEP << 32, number, (uint32_t)(i >> 32), (uint32_t)i);
+        switch (value->init.kind) {
+        case REMAT_INIT_ZERO: out[i] = 0; break;
+        case REMAT_INIT_CONSTANT: out[i] = (float)scale; break;
+        case REMAT_INIT_NORMAL: out[i] = (float)(scale * normal(r.word[0], r.word[1])); break;
+        case REMAT_INIT_UNIFORM: out[i] = (float)(scale * (2.0 * rm_uniform(r.word[0]) - 1.0)); break;
+        }
+    }
+}
+
+remat_status rm_session_draw_parameters(remat_session *s) {
+    uint32_t number = 0;
+    int64_t index = 0;
+    for (int32_t v = 1; v < s->graph->n_values; v++) {
+        const rm_value *value = &s->graph->value[v];
+        if (value->origin != RM_VALUE_PARAM) continue;
+        uint64_t bytes = rm_desc_bytes(&value->desc);
+        float *drawn = rm_malloc(bytes);
+        REQUIRE(drawn, MEMORY, "out of memory for drawing %s (%llu bytes)", value->name, (unsigned long long)bytes);
+        draw(value, s->runner.seed, number++, drawn);
+        remat_status status = remat_write(s, REMAT_PARAM, index++, drawn, bytes);
+        rm_free(drawn);
+        TRY(status);
+    }
+    return REMAT_OK;
+}

@@ -1,0 +1,151 @@
+/* chain.h: a graph cut into a chain of stages, ready for the planner (a problem of numbers) and for the executor (a
+ * program of kernel calls for each kind of run).
+ *
+ * Roles. Every node that the loss or an output depends on is one of
+ *   TABLE  made of parameters alone, or at least without the time axis, and read by the chain: run once a step, before
+ *          it; its backward runs once, after it. Resident. (The folded embedding table is one.)
+ *   CHAIN  along time: run once for each tile. In a graph without sequences: every node, cut by depth.
+ *   POST   behind a reduction over time (a classifier on the last step): part of the last tile's stage.
+ *
+ * Spine and leaf. In one stage, a node is on the SPINE if a later stage needs something it leads to: a carried state,
+ * or a value that crosses the next cut. The others are LEAVES: the loss head above all. Forward runs of a stage run the
+ * spine only. The backward run of the stage first runs the leaves forward, then everything backward. So a leaf runs
+ * exactly once whatever is recomputed, and what it makes (the logits) lives in one stage's scratch, never for all T.
+ *
+ *         x ──► lstm ──► lstm ─┬─► linear ──► cross entropy        leaves: inside "run backward"
+ *     state(s) ─►│───►────►│───┴─► state(s+1)                      spine:  "run forward"
+ */
+#ifndef RM_CHAIN_H
+#define RM_CHAIN_H
+
+#include "engine/device.h"
+#include "engine/graph.h"
+#include "memory/problem.h"
+
+/* ---- Roles ---------------------------------------------------------------------------------------------------- */
+
+typedef enum { RM_ROLE_DEAD, RM_ROLE_TABLE, RM_ROLE_CHAIN, RM_ROLE_POST } rm_role;
+
+/* One role a node, in `role` (n_nodes entries). INVALID when a sequence depends on what is known only after the last
+ * timestep. */
+remat_status rm_roles(const remat_graph *graph, const int32_t *keep, int n_keep, uint8_t *role);
+
+/* ---- Where things are ----------------------------------------------------------------------------------------- */
+
+typedef enum { RM_NOWHERE, RM_RESIDENT, RM_AT_STATE, RM_AT_DSTATE, RM_AT_SAVED, RM_AT_SCRATCH } rm_space;
+
+/* An address the executor can resolve for any stage of a class. */
+typedef struct {
+    uint8_t space;      /* rm_space */
+    uint8_t next;       /* AT_STATE, AT_DSTATE: 1: at cut s+1, 0: at cut s */
+    int32_t slot;       /* AT_STATE, AT_DSTATE: position in that cut's list; a shorter list means NULL */
+    uint64_t offset;    /* RESIDENT: in the block; SAVED, SCRATCH: in the stage's own block */
+    uint64_t per_time;  /* RESIDENT: plus this times the tile's first timestep */
+    uint64_t per_stage; /* RESIDENT: plus this times the stage's number */
+} rm_where;
+
+/* Offsets of everything that stays. Filled by resident.c. */
+typedef struct {
+    rm_where *value;    /* by value id: inputs, parameters, tables; NOWHERE for the rest */
+    rm_where *gradient; /* by value id: parameters and tables */
+    uint64_t *packed;   /* by node: offset of its packed weights; UINT64_MAX: none */
+    uint64_t *output;   /* by position in `outputs` */
+    uint64_t *optimizer_state; /* by value id * RM_MAX_OPTIMIZER_STATE + i */
+    uint64_t carried, carried_next; /* stateful sessions: the states between calls */
+    uint64_t gradients_offset, gradients_bytes; /* all gradients, one run of bytes: to be zeroed */
+    uint64_t loss_offset, loss_bytes;           /* one float a stage */
+    uint64_t one_offset;                        /* the float 1: the loss's own gradient */
+    uint64_t table_scratch;                     /* the prologue's and epilogue's scratch */
+    uint64_t bytes;                             /* of everything above */
+} rm_residents;
+
+/* ---- Programs ------------------------------------------------------------------------------------------------- */
+
+typedef enum { RM_DO_FORWARD, RM_DO_BACKWARD, RM_DO_ADD, RM_DO_COPY, RM_DO_ZERO } rm_do;
+
+typedef struct {
+    uint8_t what;  /* rm_do. ADD: y += x[0]. COPY: y = x[0]. ZERO: y = 0. A NULL y or x[0] makes these nothing */
+    int32_t node;
+    int64_t count; /* ADD, COPY, ZERO: elements, 4 bytes each */
+    rm_where x[RM_MAX_IN], y, state_in[RM_MAX_STATE], state_out[RM_MAX_STATE];
+    rm_where dy, dx[RM_MAX_IN], dstate_out[RM_MAX_STATE], dstate_in[RM_MAX_STATE];
+    rm_where aux, scratch;
+} rm_instruction;
+
+typedef struct {
+    rm_instruction *item;
+    int32_t n, capacity;
+    uint64_t scratch_bytes;
+    double flops, moved_bytes;
+    uint64_t time_ns; /* predicted */
+} rm_program;
+
+typedef enum { RM_PROGRAM_DROP, RM_PROGRAM_KEEP, RM_PROGRAM_BACKWARD, RM_PROGRAM_EVALUATE, RM_PROGRAMS } rm_program_kind;
+
+/* Stages alike in shape share a class: all full tiles are one. */
+typedef struct {
+    int64_t tau;                  /* timesteps; 0 where the chain is cut by depth */
+    int32_t first_node, n_nodes;  /* in chain->order */
+    bool last;                    /* the last stage: holds POST nodes too */
+    uint64_t saved_bytes;
+    rm_program program[RM_PROGRAMS];
+} rm_class;
+
+typedef struct {
+    int32_t node; /* a carried state of this node ... */
+    int state;    /* ... this one; or -1: the running sum of a reduction over time that others read */
+    uint64_t bytes;
+} rm_carried;
+
+typedef struct rm_chain {
+    const remat_graph *graph; /* borrowed */
+    uint8_t *role;
+    int32_t *order;           /* CHAIN nodes, then POST nodes: n_order of them */
+    int32_t n_order, n_chain_nodes;
+    int64_t timesteps, batch, tile, n_stages;
+    bool timed;               /* cut along time, not by depth */
+    int32_t loss;             /* value id; 0: none */
+    int32_t outputs[16];
+    int n_outputs;
+    int n_carried;
+    rm_carried carried[64];
+    int32_t n_classes;
+    rm_class *class;
+    int32_t *piece;           /* by depth: value id -> piece of its activation, or -1 */
+    int32_t *dpiece;          /* ... of its gradient */
+    int32_t *from, *until;    /* by depth: value id -> stage that makes it, last stage that reads it */
+    rm_program prologue, epilogue; /* the TABLE nodes */
+    rm_residents at;
+    rm_problem problem, evaluation;
+} rm_chain;
+
+typedef struct {
+    int64_t tile;        /* as asked; 0: from the shapes */
+    int threads;
+    bool inference, stateful;
+    int optimizer_states;
+    rm_rates rates;
+} rm_chain_config;
+
+/* tau = 512 rows / B, rounded down to a power of two, within 8..256, and no longer than T (docs/tiles.md). */
+int64_t rm_default_tile(int64_t timesteps, int64_t batch);
+
+/* Cuts, lays out what is resident, writes the programs and both problems. *chain zeroed before; rm_chain_free takes what
+ * a failure left, too. */
+remat_status rm_chain_build(const remat_graph *graph, int32_t loss, const int32_t *outputs, int n_outputs,
+                            const rm_chain_config *config, rm_chain *chain);
+void rm_chain_free(rm_chain *chain);
+
+const rm_class *rm_stage_class(const rm_chain *chain, int64_t stage);
+
+/* The steps of rm_chain_build, in order (one file each). */
+remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config);   /* resident.c */
+remat_status rm_chain_write_programs(rm_chain *chain, const rm_chain_config *);  /* program.c  */
+remat_status rm_chain_write_problems(rm_chain *chain, const rm_chain_config *);  /* chain.c    */
+
+/* By depth: position of a value among the pieces of state(cut), or of its gradient among those of dstate(cut); -1: it is
+ * not there. Along time: position of a node's carried state, the same at every cut. */
+int32_t rm_chain_slot(const rm_chain *chain, int64_t cut, int32_t value, bool gradient);
+int32_t rm_carried_slot(const rm_chain *chain, int32_t node, int state);
+
+#endif

@@ -1,0 +1,491 @@
+/* program.c: writes, for each class of stages, the list of kernel calls of each kind of run (chain.h), and decides where
+ * every operand lies. What lives only inside one run is given a place in the stage's scratch by the same placement that
+ * packs the arena (memory/place.h). No policy here: which stages run, and how often, is the plan's business. */
+#include <string.h>
+
+#include "engine/chain.h"
+#include "memory/host.h"
+#include "memory/place.h"
+
+/* One program being written. Offsets of AT_SCRATCH are buffer numbers until `finish` puts the real ones in. */
+typedef struct {
+    rm_chain *chain;
+    rm_class *class;
+    rm_program *program;
+    const rm_chain_config *config;
+    rm_lifetimes buffers;
+    rm_where *value;       /* by value id: where it is now */
+    rm_where *gradient;    /* by value id: where its gradient is collected */
+    uint8_t *contributed;  /* by value id: its gradient has a first term already */
+    rm_where *aux;         /* by node */
+    rm_where *saved_value; /* by value id, of the class: AT_SAVED offset; NOWHERE: not saved */
+    rm_where *saved_aux;   /* by node, of the class */
+    uint8_t *spine;        /* by node, of the class */
+} builder;
+
+static const rm_where nowhere;
+
+/* ---- Scratch buffers and instructions ------------------------------------------------------------------------- */
+
+static remat_status new_buffer(builder *b, uint64_t bytes, rm_where *out) {
+    *out = nowhere;
+    if (!bytes) return REMAT_OK;
+    if (b->buffers.count == b->buffers.capacity) {
+        int64_t capacity = b->buffers.capacity ? 2 * b->buffers.capacity : 32;
+        void *larger = rm_realloc(b->buffers.item, (size_t)capacity * sizeof *b->buffers.item);
+        REQUIRE(larger, MEMORY, "out of memory for a stage's program");
+        b->buffers.item = larger;
+        b->buffers.capacity = capacity;
+    }
+    int64_t now = b->program->n;
+    b->buffers.item[b->buffers.count] = (rm_lifetime){
+        .kind = RM_BUFFER_SCRATCH, .index = (int32_t)b->buffers.count, .first = now, .last = now, .bytes = rm_align_up(bytes)};
+    *out = (rm_where){.space = RM_AT_SCRATCH, .offset = (uint64_t)b->buffers.count++};
+    return REMAT_OK;
+}
+
+static void use(builder *b, const rm_where *where) {
+    if (where->space == RM_AT_SCRATCH) b->buffers.item[where->offset].last = b->program->n;
+}
+
+/* Every operand of an instruction, as one array. */
+enum { N_OPERANDS = (sizeof(rm_instruction) - offsetof(rm_instruction, x)) / sizeof(rm_where) };
+static rm_where *operands(rm_instruction *instruction) { return instruction->x; }
+
+static remat_status emit(builder *b, rm_instruction instruction) {
+    rm_program *program = b->program;
+    if (program->n == program->capacity) {
+        int32_t capacity = program->capacity ? 2 * program->capacity : 16;
+        void *larger = rm_realloc(program->item, (size_t)capacity * sizeof *program->item);
+        REQUIRE(larger, MEMORY, "out of memory for a stage's program");
+        program->item = larger;
+        program->capacity = capacity;
+    }
+    for (int i = 0; i < N_OPERANDS; i++) use(b, operands(&instruction) + i);
+    program->item[program->n++] = instruction;
+    return REMAT_OK;
+}
+
+static remat_status emit_simple(builder *b, rm_do what, rm_where y, rm_where x, uint64_t bytes) {
+    rm_instruction instruction = {.what = (uint8_t)what, .node = -1, .count = (int64_t)(bytes / 4), .y = y};
+    instruction.x[0] = x;
+    b->program->moved_bytes += (what == RM_DO_ADD ? 3.0 : 2.0) * (double)bytes;
+    return emit(b, instruction);
+}
+
+/* Adds a call's cost to the program and reserves its scratch. */
+static remat_status account(builder *b, const rm_node *node, rm_pass pass, rm_where *scratch) {
+    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+    rm_node_descs(b->chain->graph, node, b->class ? b->class->tau : 0, x, &y, state);
+    rm_cost cost = {0};
+    node->op->cost(x, &y, node->attr, pass, &cost);
+    b->program->flops += cost.flops;
+    b->program->moved_bytes += cost.moved_bytes;
+    return new_buffer(b, cost.scratch_bytes, scratch);
+}
+
+/* Puts the buffers' offsets in and predicts the time: arithmetic and traffic overlap, calls add up. */
+static remat_status finish(builder *b) {
+    rm_placement placement = {0};
+    TRY(rm_place(&b->buffers, &placement));
+    rm_program *program = b->program;
+    for (int32_t n = 0; n < program->n; n++)
+        for (int i = 0; i < N_OPERANDS; i++) {
+            rm_where *where = operands(&program->item[n]) + i;
+            if (where->space == RM_AT_SCRATCH) where->offset = placement.offset[where->offset];
+        }
+    program->scratch_bytes = rm_align_up(placement.bytes);
+    rm_placement_free(&placement);
+    const rm_rates *rates = &b->config->rates;
+    double arithmetic = program->flops / rates->flops_per_s, traffic = program->moved_bytes / rates->bytes_per_s;
+    program->time_ns = (uint64_t)(1e9 * (arithmetic > traffic ? arithmetic : traffic) + rates->call_ns * program->n);
+    return REMAT_OK;
+}
+
+/* ---- Small questions ------------------------------------------------------------------------------------------ */
+
+static const rm_node *node_at(const builder *b, int32_t position) {
+    return &b->chain->graph->node[b->chain->order[b->class->first_node + position]];
+}
+static int32_t index_of(const builder *b, const rm_node *node) { return (int32_t)(node - b->chain->graph->node); }
+
+static uint64_t tile_bytes(const builder *b, int32_t value) {
+    rm_desc desc = rm_value_desc(b->chain->graph, value, b->class ? b->class->tau : 0);
+    return rm_desc_bytes(&desc);
+}
+
+/* Does this value's only copy outlive the stage, at the next cut? By depth: it is read further on. */
+static bool crosses_out(const builder *b, int32_t value) {
+    if (!b->class || b->chain->timed || b->chain->piece[value] < 0) return false;
+    int64_t stage = b->chain->from[value];
+    return rm_chain_slot(b->chain, stage + 1, value, false) >= 0 && b->class == rm_stage_class(b->chain, stage);
+}
+
+static bool made_here(const builder *b, int32_t value) {
+    const rm_value *v = &b->chain->graph->value[value];
+    if (!value || v->origin != RM_VALUE_RESULT || !b->class) return false;
+    for (int32_t i = 0; i < b->class->n_nodes; i++)
+        if (node_at(b, i)->y == value) return true;
+    return false;
+}
+
+/* A reduction over time whose result somebody reads: its running sum is carried from tile to tile. */
+static bool accumulates(const builder *b, const rm_node *node) {
+    return rm_carried_slot(b->chain, index_of(b, node), -1) >= 0;
+}
+
+/* Along time a reduction to the last step makes nothing in earlier tiles. */
+static bool runs_here(const builder *b, const rm_node *node) {
+    return !b->class || !b->chain->timed || b->class->last || node->op->time != RM_TIME_LAST;
+}
+
+static bool learns(const builder *b, const rm_node *node) {
+    return !b->config->inference && b->chain->graph->value[node->y].needs_gradient;
+}
+
+/* ---- Forward -------------------------------------------------------------------------------------------------- */
+
+typedef enum { DROPPING, KEEPING, LEAF } forward_mode;
+
+static remat_status place_result(builder *b, const rm_node *node, forward_mode mode, rm_where *y) {
+    rm_chain *chain = b->chain;
+    if (node->y == chain->loss) {
+        *y = (rm_where){.space = RM_RESIDENT, .offset = chain->at.loss_offset, .per_stage = sizeof(float)};
+    } else if (!b->class) { /* a table */
+        *y = chain->at.value[node->y];
+    } else if (mode != LEAF && crosses_out(b, node->y)) {
+        *y = (rm_where){.space = RM_AT_STATE, .next = 1, .slot = rm_chain_slot(chain, chain->from[node->y] + 1, node->y, false)};
+    } else if (mode == KEEPING && b->saved_value[node->y].space) {
+        *y = b->saved_value[node->y];
+    } else {
+        return new_buffer(b, tile_bytes(b, node->y), y);
+    }
+    return REMAT_OK;
+}
+
+static remat_status place_aux(builder *b, const rm_node *node, forward_mode mode, rm_where *aux) {
+    *aux = nowhere;
+    if (mode == DROPPING || !learns(b, node) || !node->op->aux_bytes) return REMAT_OK;
+    if (mode == KEEPING && b->class) {
+        *aux = b->saved_aux[index_of(b, node)];
+        return REMAT_OK;
+    }
+    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+    rm_node_descs(b->chain->graph, node, b->class ? b->class->tau : 0, x, &y, state);
+    return new_buffer(b, node->op->aux_bytes(x, node->attr), aux);
+}
+
+/* The tile's share of a sum over time is added to what earlier tiles carried here. */
+static remat_status carry_sum(builder *b, const rm_node *node) {
+    int32_t slot = rm_carried_slot(b->chain, index_of(b, node), -1);
+    rm_where before = {.space = RM_AT_STATE, .slot = slot}, after = {.space = RM_AT_STATE, .next = 1, .slot = slot};
+    rm_where share = b->value[node->y];
+    uint64_t bytes = tile_bytes(b, node->y);
+    TRY(emit_simple(b, RM_DO_COPY, after, share, bytes));
+    TRY(emit_simple(b, RM_DO_ADD, after, before, bytes));
+    b->value[node->y] = after;
+    return REMAT_OK;
+}
+
+static remat_status emit_forward(builder *b, const rm_node *node, forward_mode mode) {
+    if (!runs_here(b, node)) return REMAT_OK;
+    rm_instruction call = {.what = RM_DO_FORWARD, .node = index_of(b, node)};
+    for (int i = 0; i < RM_MAX_IN; i++) call.x[i] = node->x[i] ? b->value[node->x[i]] : nowhere;
+    for (int k = 0; k < node->op->n_state; k++) {
+        int32_t slot = rm_carried_slot(b->chain, call.node, k);
+        call.state_in[k] = (rm_where){.space = RM_AT_STATE, .slot = slot};
+        call.state_out[k] = (rm_where){.space = RM_AT_STATE, .next = 1, .slot = slot};
+    }
+    TRY(place_result(b, node, mode, &call.y));
+    TRY(place_aux(b, node, mode, &call.aux));
+    TRY(account(b, node, RM_FORWARD, &call.scratch));
+    b->value[node->y] = call.y;
+    b->aux[call.node] = call.aux;
+    TRY(emit(b, call));
+    return accumulates(b, node) && mode != LEAF ? carry_sum(b, node) : REMAT_OK;
+}
+
+/* ---- Backward ------------------------------------------------------------------------------------------------- */
+
+/* Where the gradient of input `value` is collected, and whether it holds a first term already. */
+static remat_status gradient_of(builder *b, int32_t value, rm_where *where, bool *contributed) {
+    rm_chain *chain = b->chain;
+    if (chain->at.gradient[value].space) { /* a parameter or a table: zeroed when the step begins */
+        *where = chain->at.gradient[value];
+        *contributed = true;
+        return REMAT_OK;
+    }
+    if (!b->gradient[value].space) {
+        if (made_here(b, value)) {
+            TRY(new_buffer(b, tile_bytes(b, value), &b->gradient[value]));
+        } else { /* by depth: it came across the cut before this stage, and its gradient goes back across it */
+            int64_t stage = b->class - chain->class;
+            b->gradient[value] = (rm_where){.space = RM_AT_DSTATE, .slot = rm_chain_slot(chain, stage, value, true)};
+            b->contributed[value] = chain->until[value] > stage; /* a later stage has written it */
+        }
+    }
+    *where = b->gradient[value];
+    *contributed = b->contributed[value];
+    return REMAT_OK;
+}
+
+/* dy of a node, or NOWHERE when nobody asks for its gradient and it carries none back through time. */
+static remat_status incoming(builder *b, const rm_node *node, rm_where *dy) {
+    rm_chain *chain = b->chain;
+    int32_t sum = rm_carried_slot(chain, index_of(b, node), -1);
+    if (node->y == chain->loss) {
+        *dy = (rm_where){.space = RM_RESIDENT, .offset = chain->at.one_offset};
+    } else if (!b->class) {
+        *dy = chain->at.gradient[node->y];
+    } else if (sum >= 0 && !b->class->last) {
+        *dy = (rm_where){.space = RM_AT_DSTATE, .next = 1, .slot = sum};
+    } else if (b->contributed[node->y]) {
+        *dy = b->gradient[node->y];
+    } else if (node->op->n_state) {
+        TRY(new_buffer(b, tile_bytes(b, node->y), dy));
+        return emit_simple(b, RM_DO_ZERO, *dy, nowhere, tile_bytes(b, node->y));
+    } else {
+        *dy = nowhere;
+    }
+    return REMAT_OK;
+}
+
+/* Fills call->dx. Kernels overwrite, so a second term goes to a buffer of its own, and is added afterwards. */
+static remat_status place_input_gradients(builder *b, const rm_node *node, rm_instruction *call, rm_where *add_to) {
+    for (int i = 0; i < node->op->n_in; i++) {
+        int32_t value = node->x[i];
+        if (!value || !b->chain->graph->value[value].needs_gradient || node->op->discrete >> i & 1) continue;
+        rm_where target;
+        bool contributed;
+        TRY(gradient_of(b, value, &target, &contributed));
+        if ((node->op->weights >> i & 1) || !contributed) {
+            call->dx[i] = target;
+        } else {
+            TRY(new_buffer(b, tile_bytes(b, value), &call->dx[i]));
+            add_to[i] = target;
+        }
+        b->contributed[value] = 1;
+    }
+    return REMAT_OK;
+}
+
+static void place_saves(const builder *b, const rm_node *node, rm_instruction *call) {
+    for (int i = 0; i < node->op->n_in; i++)
+        if (node->x[i] && (node->op->saves.in >> i & 1)) call->x[i] = b->value[node->x[i]];
+    if (node->op->saves.out) call->y = b->value[node->y];
+    call->aux = b->aux[call->node];
+    for (int k = 0; k < node->op->n_state; k++) {
+        int32_t slot = rm_carried_slot(b->chain, call->node, k);
+        if (node->op->saves.state) call->state_in[k] = (rm_where){.space = RM_AT_STATE, .slot = slot};
+        call->dstate_in[k] = (rm_where){.space = RM_AT_DSTATE, .slot = slot};
+        call->dstate_out[k] = (rm_where){.space = RM_AT_DSTATE, .next = 1, .slot = slot};
+    }
+}
+
+static remat_status emit_backward(builder *b, const rm_node *node) {
+    if (!runs_here(b, node) || !learns(b, node)) return REMAT_OK;
+    rm_instruction call = {.what = RM_DO_BACKWARD, .node = index_of(b, node)};
+    rm_where add_to[RM_MAX_IN] = {0};
+    TRY(incoming(b, node, &call.dy));
+    if (!call.dy.space) return REMAT_OK;
+    place_saves(b, node, &call);
+    TRY(place_input_gradients(b, node, &call, add_to));
+    TRY(account(b, node, RM_BACKWARD, &call.scratch));
+    TRY(emit(b, call));
+    for (int i = 0; i < RM_MAX_IN; i++)
+        if (add_to[i].space) TRY(emit_simple(b, RM_DO_ADD, add_to[i], call.dx[i], tile_bytes(b, node->x[i])));
+    int32_t sum = rm_carried_slot(b->chain, call.node, -1);
+    if (sum < 0 || !b->class) return REMAT_OK;
+    rm_where earlier = {.space = RM_AT_DSTATE, .slot = sum}; /* d(sum) is the same for every tile */
+    return emit_simple(b, RM_DO_COPY, earlier, call.dy, tile_bytes(b, node->y));
+}
+
+/* ---- What a class saves --------------------------------------------------------------------------------------- */
+
+static void mark_spine(builder *b) {
+    const remat_graph *graph = b->chain->graph;
+    for (int32_t i = b->class->n_nodes - 1; i >= 0; i--) {
+        const rm_node *node = node_at(b, i);
+        bool needed = crosses_out(b, node->y) || node->op->n_state || accumulates(b, node);
+        for (int32_t j = i + 1; !needed && j < b->class->n_nodes; j++)
+            for (int k = 0; k < RM_MAX_IN; k++)
+                needed |= node_at(b, j)->x[k] == node->y && b->spine[index_of(b, node_at(b, j))];
+        b->spine[node - graph->node] = needed;
+    }
+}
+
+static bool is_on_spine(const builder *b, const rm_node *node) { return b->spine[index_of(b, node)]; }
+
+/* Is a spine node's result read by the stage's backward run: by a leaf, or by a backward that declared it? */
+static bool read_in_backward(const builder *b, const rm_node *maker) {
+    if (learns(b, maker) && maker->op->saves.out) return true;
+    for (int32_t i = 0; i < b->class->n_nodes; i++) {
+        const rm_node *node = node_at(b, i);
+        for (int k = 0; k < node->op->n_in; k++)
+            if (node->x[k] == maker->y && (!is_on_spine(b, node) || (learns(b, node) && node->op->saves.in >> k & 1)))
+                return true;
+    }
+    return false;
+}
+
+static void lay_out_saved(builder *b) {
+    uint64_t cursor = 0;
+    for (int32_t i = 0; i < b->class->n_nodes; i++) {
+        const rm_node *node = node_at(b, i);
+        if (!is_on_spine(b, node) || b->config->inference) continue;
+        rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+        rm_node_descs(b->chain->graph, node, b->class->tau, x, &y, state);
+        uint64_t aux_bytes = learns(b, node) && node->op->aux_bytes ? node->op->aux_bytes(x, node->attr) : 0;
+        if (aux_bytes) {
+            b->saved_aux[index_of(b, node)] = (rm_where){.space = RM_AT_SAVED, .offset = cursor};
+            cursor += rm_align_up(aux_bytes);
+        }
+        if (read_in_backward(b, node) && !crosses_out(b, node->y) && !accumulates(b, node)) {
+            b->saved_value[node->y] = (rm_where){.space = RM_AT_SAVED, .offset = cursor};
+            cursor += rm_align_up(tile_bytes(b, node->y));
+        }
+    }
+    b->class->saved_bytes = cursor;
+}
+
+/* ---- The programs of one class -------------------------------------------------------------------------------- */
+
+/* Starts a program: only what comes from outside the stage is anywhere yet. */
+static void begin(builder *b, rm_program *program) {
+    const rm_chain *chain = b->chain;
+    size_t values = (size_t)chain->graph->n_values;
+    b->program = program;
+    b->buffers.count = 0;
+    memcpy(b->value, chain->at.value, values * sizeof *b->value);
+    memset(b->gradient, 0, values * sizeof *b->gradient);
+    memset(b->contributed, 0, values);
+    memset(b->aux, 0, (size_t)chain->graph->n_nodes * sizeof *b->aux);
+    if (chain->timed || !b->class) return;
+    int64_t stage = b->class - chain->class;
+    for (int32_t v = 1; v < chain->graph->n_values; v++) {
+        int32_t slot = rm_chain_slot(chain, stage, v, false);
+        if (slot >= 0) b->value[v] = (rm_where){.space = RM_AT_STATE, .slot = slot};
+    }
+}
+
+static remat_status write_forward(builder *b, rm_program_kind kind, forward_mode mode, bool leaves_too) {
+    begin(b, &b->class->program[kind]);
+    for (int32_t i = 0; i < b->class->n_nodes; i++)
+        if (leaves_too || is_on_spine(b, node_at(b, i))) TRY(emit_forward(b, node_at(b, i), mode));
+    return REMAT_OK;
+}
+
+/* Values that the evaluation hands out are copied to their resident arrays as they are made. */
+static remat_status write_evaluation(builder *b) {
+    TRY(write_forward(b, RM_PROGRAM_EVALUATE, DROPPING, true));
+    rm_chain *chain = b->chain;
+    for (int i = 0; i < chain->n_outputs; i++) {
+        const rm_value *value = &chain->graph->value[chain->outputs[i]];
+        rm_where to = {.space = RM_RESIDENT, .offset = chain->at.output[i]};
+        if (value->sequence) to.per_time = rm_desc_bytes(&value->desc) / (uint64_t)chain->timesteps;
+        bool made = made_here(b, chain->outputs[i]) && b->value[chain->outputs[i]].space;
+        bool whole_too_early = chain->timed && !value->sequence && !b->class->last;
+        if (made && !whole_too_early)
+            TRY(emit_simple(b, RM_DO_COPY, to, b->value[chain->outputs[i]], tile_bytes(b, chain->outputs[i])));
+    }
+    return finish(b);
+}
+
+static remat_status write_backward(builder *b) {
+    begin(b, &b->class->program[RM_PROGRAM_BACKWARD]);
+    for (int32_t i = 0; i < b->class->n_nodes; i++) { /* what the forward run left */
+        const rm_node *node = node_at(b, i);
+        if (!is_on_spine(b, node)) continue;
+        int64_t next_cut = b->chain->timed ? 0 : b->class - b->chain->class + 1;
+        if (crosses_out(b, node->y))
+            b->value[node->y] =
+                (rm_where){.space = RM_AT_STATE, .next = 1, .slot = rm_chain_slot(b->chain, next_cut, node->y, false)};
+        else if (accumulates(b, node))
+            b->value[node->y] = (rm_where){
+                .space = RM_AT_STATE, .next = 1, .slot = rm_carried_slot(b->chain, index_of(b, node), -1)};
+        else
+            b->value[node->y] = b->saved_value[node->y];
+        b->aux[index_of(b, node)] = b->saved_aux[index_of(b, node)];
+        if (crosses_out(b, node->y) && learns(b, node)) {
+            b->gradient[node->y] =
+                (rm_where){.space = RM_AT_DSTATE, .next = 1, .slot = rm_chain_slot(b->chain, next_cut, node->y, true)};
+            b->contributed[node->y] = 1;
+        }
+    }
+    for (int32_t i = 0; i < b->class->n_nodes; i++)
+        if (!is_on_spine(b, node_at(b, i))) TRY(emit_forward(b, node_at(b, i), LEAF));
+    for (int32_t i = b->class->n_nodes - 1; i >= 0; i--) TRY(emit_backward(b, node_at(b, i)));
+    return finish(b);
+}
+
+static remat_status write_class(builder *b) {
+    const remat_graph *graph = b->chain->graph;
+    memset(b->saved_value, 0, (size_t)graph->n_values * sizeof *b->saved_value);
+    memset(b->saved_aux, 0, (size_t)graph->n_nodes * sizeof *b->saved_aux);
+    mark_spine(b);
+    lay_out_saved(b);
+    TRY(write_evaluation(b));
+    if (b->config->inference) return REMAT_OK;
+    TRY(write_forward(b, RM_PROGRAM_DROP, DROPPING, false));
+    TRY(finish(b));
+    TRY(write_forward(b, RM_PROGRAM_KEEP, KEEPING, false));
+    TRY(finish(b));
+    return write_backward(b);
+}
+
+/* ---- Tables: once a step -------------------------------------------------------------------------------------- */
+
+static remat_status write_tables(builder *b) {
+    const rm_chain *chain = b->chain;
+    b->class = NULL;
+    begin(b, &b->chain->prologue);
+    for (int32_t n = 0; n < chain->graph->n_nodes; n++)
+        if (chain->role[n] == RM_ROLE_TABLE) TRY(emit_forward(b, &chain->graph->node[n], DROPPING));
+    TRY(finish(b));
+    if (b->config->inference) return REMAT_OK;
+    begin(b, &b->chain->epilogue); /* tables that save aux run forward again, now keeping it: they are few and small */
+    for (int32_t n = 0; n < chain->graph->n_nodes; n++)
+        if (chain->role[n] == RM_ROLE_TABLE && chain->graph->node[n].op->aux_bytes)
+            TRY(emit_forward(b, &chain->graph->node[n], LEAF));
+    for (int32_t n = chain->graph->n_nodes - 1; n >= 0; n--)
+        if (chain->role[n] == RM_ROLE_TABLE) TRY(emit_backward(b, &chain->graph->node[n]));
+    return finish(b);
+}
+
+/* ---- All of it ------------------------------------------------------------------------------------------------ */
+
+static void free_builder(builder *b) {
+    rm_free(b->value);
+    rm_free(b->gradient);
+    rm_free(b->contributed);
+    rm_free(b->aux);
+    rm_free(b->saved_value);
+    rm_free(b->saved_aux);
+    rm_free(b->spine);
+    rm_lifetimes_free(&b->buffers);
+}
+
+static remat_status write_all(builder *b) {
+    for (int32_t c = 0; c < b->chain->n_classes; c++) {
+        b->class = &b->chain->class[c];
+        TRY(write_class(b));
+    }
+    return write_tables(b);
+}
+
+remat_status rm_chain_write_programs(rm_chain *chain, const rm_chain_config *config) {
+    size_t values = (size_t)chain->graph->n_values, nodes = (size_t)chain->graph->n_nodes + 1;
+    builder b = {.chain = chain,
+                 .config = config,
+                 .value = rm_calloc(values, sizeof(rm_where)),
+                 .gradient = rm_calloc(values, sizeof(rm_where)),
+                 .contributed = rm_calloc(values, 1),
+                 .aux = rm_calloc(nodes, sizeof(rm_where)),
+                 .saved_value = rm_calloc(values, sizeof(rm_where)),
+                 .saved_aux = rm_calloc(nodes, sizeof(rm_where)),
+                 .spine = rm_calloc(nodes, 1)};
+    bool got = b.value && b.gradient && b.contributed && b.aux && b.saved_value && b.saved_aux && b.spine;
+    remat_status status = got ? write_all(&b) : rm_fail(REMAT_MEMORY, "out of memory for the stages' programs");
+    free_builder(&b);
+    return status;
+}

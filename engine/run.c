@@ -1,0 +1,180 @@
+/* run.c: interprets a checked plan. See run.h. */
+#include "engine/run.h"
+
+#include <string.h>
+
+void rm_schedule_free(rm_schedule *schedule) {
+    rm_plan_free(&schedule->plan);
+    rm_lifetimes_free(&schedule->lifetimes);
+    rm_placement_free(&schedule->placement);
+    memset(schedule, 0, sizeof *schedule);
+}
+
+/* The stage whose program runs, and what its addresses are relative to. stage < 0: tables. */
+typedef struct {
+    rm_runner *runner;
+    const rm_problem *problem;
+    int64_t stage, tau, t0;
+} frame;
+
+/* ---- Addresses ------------------------------------------------------------------------------------------------ */
+
+static void *carried_address(const frame *f, const rm_where *where, uint64_t base) {
+    uint64_t offset = base;
+    for (int32_t k = 0; k < where->slot; k++) offset += f->runner->chain->carried[k].bytes;
+    return f->runner->resident + offset;
+}
+
+static void *in_list(const frame *f, const rm_lists *lists, const rm_where *where) {
+    int64_t cut = f->stage + where->next;
+    if (where->slot < 0 || lists->start[cut] + where->slot >= lists->start[cut + 1]) return NULL;
+    return f->runner->piece[lists->item[lists->start[cut] + where->slot]];
+}
+
+static void *resolve(const frame *f, const rm_where *where) {
+    const rm_runner *r = f->runner;
+    switch ((rm_space)where->space) {
+    case RM_RESIDENT:
+        return r->resident + where->offset + where->per_time * (uint64_t)f->t0 + where->per_stage * (uint64_t)f->stage;
+    case RM_AT_STATE:
+        if (r->stateful && r->chain->timed && f->stage == 0 && !where->next)
+            return carried_address(f, where, r->chain->at.carried);
+        return in_list(f, &f->problem->state, where);
+    case RM_AT_DSTATE: return in_list(f, &f->problem->dstate, where);
+    case RM_AT_SAVED: return (char *)r->saved[f->stage] + where->offset;
+    case RM_AT_SCRATCH: return (char *)r->scratch + where->offset;
+    case RM_NOWHERE: break;
+    }
+    return NULL;
+}
+
+/* ---- Calls ---------------------------------------------------------------------------------------------------- */
+
+static void build_call(const frame *f, const rm_instruction *i, rm_call *call) {
+    const rm_runner *r = f->runner;
+    const remat_graph *graph = r->chain->graph;
+    const rm_node *node = &graph->node[i->node];
+    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+    rm_node_descs(graph, node, f->tau, x, &y, state);
+    bool timed = graph->value[node->x[0]].sequence;
+    uint64_t packed = r->chain->at.packed[i->node];
+    *call = (rm_call){.attr = node->attr,
+                      .y = {y, resolve(f, &i->y)},
+                      .dy = {y, resolve(f, &i->dy)},
+                      .aux = resolve(f, &i->aux),
+                      .scratch = resolve(f, &i->scratch),
+                      .packed = packed == UINT64_MAX ? NULL : r->resident + packed,
+                      .key = {r->seed, r->updates, node->key},
+                      .t0 = timed ? f->t0 : 0,
+                      .t_total = timed ? r->chain->timesteps : 1,
+                      .training = r->training};
+    for (int k = 0; k < RM_MAX_IN; k++) {
+        call->x[k] = (rm_tensor){x[k], resolve(f, &i->x[k])};
+        call->dx[k] = (rm_tensor){x[k], resolve(f, &i->dx[k])};
+    }
+    for (int k = 0; k < node->op->n_state; k++) {
+        call->state_in[k] = (rm_tensor){state[k], resolve(f, &i->state_in[k])};
+        call->state_out[k] = (rm_tensor){state[k], resolve(f, &i->state_out[k])};
+        call->dstate_in[k] = (rm_tensor){state[k], resolve(f, &i->dstate_in[k])};
+        call->dstate_out[k] = (rm_tensor){state[k], resolve(f, &i->dstate_out[k])};
+    }
+}
+
+static void run_add(const rm_runner *r, void *to, void *from, int64_t count) {
+    rm_desc flat = rm_desc_make(REMAT_F32, 1, &count);
+    rm_call call = {.y = {flat, to}, .x = {{flat, to}, {flat, from}}, .t_total = 1};
+    r->api->run(r->queue, rm_op_find("add"), RM_FORWARD, &call);
+}
+
+static void run_instruction(const frame *f, const rm_instruction *i) {
+    const rm_runner *r = f->runner;
+    if (i->what == RM_DO_FORWARD || i->what == RM_DO_BACKWARD) {
+        rm_call call;
+        build_call(f, i, &call);
+        r->api->run(r->queue, r->chain->graph->node[i->node].op, i->what == RM_DO_FORWARD ? RM_FORWARD : RM_BACKWARD,
+                    &call);
+        return;
+    }
+    void *y = resolve(f, &i->y), *x = resolve(f, &i->x[0]);
+    uint64_t bytes = (uint64_t)i->count * 4;
+    if (i->what == RM_DO_ZERO && y) r->api->fill(r->queue, y, 0, bytes);
+    if (i->what == RM_DO_COPY && y && x) r->api->copy(r->queue, y, x, bytes);
+    if (i->what == RM_DO_ADD && y && x) run_add(r, y, x, i->count);
+}
+
+static void run_program(const frame *f, const rm_program *program) {
+    for (int32_t n = 0; n < program->n; n++) run_instruction(f, &program->item[n]);
+}
+
+void rm_run_tables(rm_runner *runner, const rm_program *program) {
+    frame f = {.runner = runner, .stage = 0};
+    runner->scratch = runner->resident + runner->chain->at.table_scratch;
+    run_program(&f, program);
+}
+
+void rm_run_packing(rm_runner *runner) {
+    const rm_chain *chain = runner->chain;
+    for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
+        const rm_node *node = &chain->graph->node[n];
+        if (chain->at.packed[n] == UINT64_MAX) continue;
+        rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+        rm_node_descs(chain->graph, node, 0, x, &y, state);
+        rm_call call = {.attr = node->attr, .t_total = 1};
+        for (int k = 0; k < RM_MAX_IN; k++) {
+            const rm_where *where = &chain->at.value[node->x[k]];
+            bool weight = node->op->weights >> k & 1;
+            call.x[k] = (rm_tensor){x[k], weight && where->space ? runner->resident + where->offset : NULL};
+        }
+        runner->api->pack(runner->queue, node->op, &call, runner->resident + chain->at.packed[n]);
+    }
+}
+
+/* ---- The plan ------------------------------------------------------------------------------------------------- */
+
+/* Claims what begins to live at this step. Returns the next lifetime to look at. */
+static int64_t claim_buffers(rm_runner *runner, const rm_schedule *schedule, int64_t next, int64_t step) {
+    for (; next < schedule->lifetimes.count && schedule->lifetimes.item[next].first == step; next++) {
+        const rm_lifetime *life = &schedule->lifetimes.item[next];
+        void *address = runner->api->claim(runner->block, runner->arena_offset + schedule->placement.offset[next], life->bytes);
+        switch ((rm_buffer_kind)life->kind) {
+        case RM_BUFFER_PIECE: runner->piece[life->index] = address; break;
+        case RM_BUFFER_SAVED: runner->saved[life->index] = address; break;
+        case RM_BUFFER_SCRATCH: runner->scratch = address; break;
+        }
+    }
+    return next;
+}
+
+static rm_program_kind program_of(const rm_runner *runner, const rm_step *step) {
+    if (!runner->training) return RM_PROGRAM_EVALUATE;
+    if (step->verb == RM_RUN_BACKWARD) return RM_PROGRAM_BACKWARD;
+    return step->option == RM_DROP ? RM_PROGRAM_DROP : RM_PROGRAM_KEEP;
+}
+
+/* The last tile's carried states are what a stateful session begins with next time. */
+static void keep_carried(const frame *f) {
+    for (int32_t k = 0; k < f->runner->chain->n_carried; k++) {
+        rm_where where = {.space = RM_AT_STATE, .next = 1, .slot = k};
+        void *from = in_list(f, &f->problem->state, &where);
+        f->runner->api->copy(f->runner->queue, carried_address(f, &where, f->runner->chain->at.carried_next), from,
+                             f->runner->chain->carried[k].bytes);
+    }
+}
+
+void rm_run(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule) {
+    int64_t next = 0, last_stage = problem->n_stages - 1;
+    for (int64_t s = 0; s < schedule->plan.n_steps; s++) {
+        const rm_step *step = &schedule->plan.step[s];
+        next = claim_buffers(runner, schedule, next, s);
+        if (step->verb != RM_RUN_FORWARD && step->verb != RM_RUN_BACKWARD) continue;
+        const rm_class *class = rm_stage_class(runner->chain, step->index);
+        frame f = {.runner = runner,
+                   .problem = problem,
+                   .stage = step->index,
+                   .tau = class->tau,
+                   .t0 = runner->chain->timed ? step->index * runner->chain->tile : 0};
+        run_program(&f, &class->program[program_of(runner, step)]);
+        if (runner->stateful && runner->chain->timed && step->verb == RM_RUN_FORWARD && step->index == last_stage)
+            keep_carried(&f);
+    }
+}

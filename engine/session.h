@@ -1,0 +1,45 @@
+/* session.h: what a session is made of; private to session.c (life and steps), arrays.c (named arrays in and out) and
+ * describe.c (texts). The only place that knows graph, plan and device together. */
+#ifndef RM_SESSION_H
+#define RM_SESSION_H
+
+#include "engine/run.h"
+#include "memory/strategy.h"
+#include "ops/optimizer.h"
+
+typedef struct {
+    char *name;
+    rm_desc desc;
+    uint64_t offset; /* in the block */
+    int64_t bound;   /* inputs of integers: exclusive upper limit; 0: none */
+} rm_array;
+
+enum { RM_ARRAY_KINDS = REMAT_CARRIED + 1 };
+
+struct remat_session {
+    remat_graph *graph; /* own copy, rewritten */
+    rm_chain chain;
+    rm_schedule training, evaluation;
+    rm_proposal proposal;
+    int64_t segments_requested;
+    const rm_strategy *strategy;
+    const rm_device_api *api;
+    rm_device *device;
+    rm_runner runner;
+    int threads, n_folded;
+    bool plan_only, inference, stateful;
+    const rm_optimizer *optimizer;
+    rm_update update; /* lr, step and gradient_scale change from update to update */
+    double clip_grad_norm, grad_norm;
+    bool packed_is_stale, has_gradients;
+    uint64_t arena_bytes;
+    float *loss; /* one a stage, on the host */
+    rm_array *array[RM_ARRAY_KINDS];
+    int64_t n_arrays[RM_ARRAY_KINDS];
+};
+
+remat_status rm_session_list_arrays(remat_session *session);       /* arrays.c */
+void rm_session_free_arrays(remat_session *session);               /* arrays.c */
+remat_status rm_session_draw_parameters(remat_session *session);   /* arrays.c */
+
+#endif
