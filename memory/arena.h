@@ -23,8 +23,9 @@ uint64_t rm_arena_bytes(const rm_arena *arena);
 void *rm_arena_claim(rm_arena *arena, uint64_t offset, uint64_t bytes);
 uint64_t rm_arena_high_water(const rm_arena *arena);
 
-/* The furthest non-pattern byte, for tests: rm_arena_paint fills [from, size) with a pattern; rm_arena_painted_until
- * returns the end of what has been written since (a real measurement, in contrast to the claims above). */
+/* What really was written, in contrast to the claims above; for tests. rm_arena_paint fills [from, size) with a
+ * pattern; rm_arena_written_until returns the end of the last 4 bytes (a float) that differ from it, and `from` when
+ * none do. Before the first paint it returns the size. */
 void rm_arena_paint(rm_arena *arena, uint64_t from);
 uint64_t rm_arena_written_until(const rm_arena *arena);
 

@@ -1,6 +1,10 @@
 /* check.h: the judge. Simulates a plan against its problem and trusts nothing: every read must be alive, every object
  * is made once before it is freed, every stage is differentiated exactly once, last first, and nothing is left over.
- * It shares no code with the strategies. It also writes down every buffer's lifetime, which is what place.h needs. */
+ * It shares no code with the strategies. It also writes down every buffer's lifetime, which is what place.h needs.
+ *
+ * Beyond what memory demands, it objects to work that cannot serve any purpose: saved(s) is made exactly once in a
+ * plan (so what a keeping run does besides, such as adding up the loss, is done once), and a stage that has been
+ * differentiated is not run again. SAVE and LOAD are refused until there is a second tier. */
 #ifndef RM_CHECK_H
 #define RM_CHECK_H
 
@@ -13,7 +17,7 @@ typedef struct {
     uint8_t kind;  /* rm_buffer_kind */
     int32_t index; /* PIECE: the piece; SAVED: the stage's private block; SCRATCH: the stage */
     int64_t first, last;
-    uint64_t bytes; /* > 0: empty buffers are left out */
+    uint64_t bytes; /* a multiple of RM_ALIGN, rounded up to it; > 0: empty buffers are left out */
 } rm_lifetime;
 
 typedef struct {

@@ -12,9 +12,17 @@ void *rm_realloc(void *pointer, size_t bytes);
 void rm_free(void *pointer); /* NULL allowed */
 char *rm_strdup(const char *text);
 
-/* One large block, aligned to `alignment`; NULL when there is none. */
+/* One large block, aligned to `alignment` (a power of two); NULL when there is none. Contents are undefined. Blocks of
+ * RM_BLOCK_MAPPED bytes and more are mapped straight from the system: they go back to it the moment they are freed, and
+ * huge pages are asked for. Smaller ones come from the allocator. */
+#define RM_BLOCK_MAPPED ((size_t)1 << 20)
 void *rm_block_alloc(size_t bytes, size_t alignment);
 void rm_block_free(void *block, size_t bytes);
+
+/* A zero-filled block of any size whose end (bytes rounded up to 64) touches an unreadable page. That the END is exact
+ * is the point, so the start is aligned to 64 bytes and no more. Always mapped: an allocator has no such page. */
+void *rm_guarded_alloc(size_t bytes);
+void rm_guarded_free(void *block, size_t bytes);
 
 const char *rm_host_allocator(void);           /* "jemalloc 5.3.0", "libc" */
 void rm_host_stats(uint64_t *allocated_bytes, uint64_t *resident_bytes); /* 0 and 0 where unknown */

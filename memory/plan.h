@@ -3,6 +3,10 @@
  *   run forward 3 drop        run forward 3 all        run backward 3
  *   free state 3              free saved 3             free dstate 4
  *   save state 3              load state 3             (the second tier: not yet produced by any strategy)
+ *
+ * When a plan begins, state(0) and dstate(S) are alive and nothing else is; when it ends, nothing is. A RUN makes
+ * objects and never ends one; FREE ends exactly one. Objects without pieces follow the same rules (dstate(S), and often
+ * state(0)): they are made by the same RUN and must be freed once like any other, so no rule depends on sizes.
  */
 #ifndef RM_PLAN_H
 #define RM_PLAN_H
@@ -31,7 +35,14 @@ remat_status rm_plan_run_backward(rm_plan *plan, int64_t stage);
 remat_status rm_plan_free_object(rm_plan *plan, rm_object object, int64_t index);
 void rm_plan_free(rm_plan *plan); /* frees what is inside, leaves *plan zeroed */
 
-remat_status rm_plan_write(const rm_problem *problem, const rm_plan *plan, FILE *file); /* option names from problem */
+/* One step as it stands in the text ("run forward 3 all"), into a buffer of RM_STEP_TEXT bytes; takes any bits. */
+#define RM_STEP_TEXT 64
+const char *rm_step_text(const rm_problem *problem, rm_step step, char *buffer);
+
+/* Text, one step a line; blank lines and what follows a '#' do not count. The reader fills the empty *plan, takes any
+ * bytes, and answers INVALID naming line and reason: unknown words, stages, cuts and options that the problem does not
+ * have. Whether the steps make sense together is for check.h. */
+remat_status rm_plan_write(const rm_problem *problem, const rm_plan *plan, FILE *file);
 remat_status rm_plan_read(const rm_problem *problem, rm_plan *plan, const char *text, size_t length);
 
 #endif

@@ -30,6 +30,10 @@
 #define RM_MAX_OPTIONS 4
 #define RM_DROP (-1) /* the option of a forward run that keeps nothing */
 
+/* The names an option may have, NULL at the end: "all" (everything backward reads), "lean" (less, rebuilt in backward),
+ * "boundary" (nothing but the states at the cuts). A new kind of option adds its name here. */
+extern const char *const rm_option_names[];
+
 typedef struct {
     uint64_t bytes; /* a multiple of RM_ALIGN */
 } rm_piece;
@@ -39,7 +43,7 @@ typedef struct {
 } rm_work;
 
 typedef struct {
-    const char *name;     /* "all", "lean", ...: static strings */
+    const char *name;     /* one of rm_option_names; no two options of a stage share one */
     uint64_t saved_bytes; /* the private block */
     rm_work forward, backward;
 } rm_option;
@@ -81,13 +85,15 @@ void rm_problem_free(rm_problem *problem);
 
 uint64_t rm_problem_resident_bytes(const rm_problem *problem); /* each rounded up to RM_ALIGN */
 
-/* INVALID with a sentence when the numbers contradict each other (a piece id out of range, no option, sizes that
- * overflow, lists that do not ascend). Every other function in memory/ assumes a problem that passed. */
+/* INVALID with a sentence when the numbers contradict each other: no stages, no option, a piece id out of range, a piece
+ * that is not a multiple of RM_ALIGN, list starts that do not ascend, pieces in dstate(S), bytes or times that add up to
+ * 2^60 and more, names that are unknown, repeated or unprintable. Every other function in memory/ assumes a problem that
+ * passed. */
 remat_status rm_problem_check(const rm_problem *problem);
 
-/* Text, one line a fact, that reads back to the same problem: for tests/problems/, bug reports and diffing. The
- * reader takes any bytes and answers INVALID naming line and reason. Option names read back as one of the known
- * static names. */
+/* Text, one line a fact, that reads back to the same problem: for tests/problems/, bug reports and diffing (the form is
+ * drawn in problem_text.c). The reader takes any bytes, answers INVALID naming line and reason, and gives only problems
+ * that pass rm_problem_check; on failure *problem is left zeroed. Memory taken is proportional to `length`. */
 remat_status rm_problem_write(const rm_problem *problem, FILE *file);
 remat_status rm_problem_read(rm_problem *problem, const char *text, size_t length);
 

@@ -29,4 +29,8 @@ const rm_strategy *rm_strategy_find(const char *name); /* NULL: no such strategy
  * last first, and differentiated. Every object is freed as soon as nothing reads it any more. */
 remat_status rm_plan_from_segments(const rm_problem *problem, const int64_t *start, int64_t n_segments, rm_plan *plan);
 
+/* The same with starts chosen here: n_segments (INVALID below 1; at most one per stage) of as nearly the same kept bytes
+ * as whole stages allow. Of stages that are alike, the numbers of stages differ by at most one. */
+remat_status rm_plan_evenly(const rm_problem *problem, int64_t n_segments, rm_plan *plan, rm_proposal *proposal);
+
 #endif

@@ -1,0 +1,173 @@
+/* host.c: host memory. Small things come from jemalloc (mallocx and friends) or the C library; large blocks straight
+ * from the system, for two reasons: the arena wants an unreadable page right behind its last byte, which no allocator
+ * offers, and a block of gigabytes that is freed should leave the process at once instead of waiting in a cache. */
+#include "memory/host.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifdef REMAT_HAVE_JEMALLOC
+#include <jemalloc/jemalloc.h>
+#endif
+
+#define HUGE_PAGE ((size_t)2 << 20)
+
+/* ---- Counting and failing on purpose ------------------------------------------------------------ */
+
+static _Atomic int64_t allocations;
+static _Atomic int64_t until_failure; /* the next allocation lowers it; the one that reaches 0 fails */
+
+void rm_host_fail_at(int64_t n) { atomic_store(&until_failure, n > 0 ? n : 0); }
+int64_t rm_host_allocations(void) { return atomic_load(&allocations); }
+
+/* Counts one allocation; true when it is the one that has to fail. */
+static bool must_fail(void) {
+    atomic_fetch_add_explicit(&allocations, 1, memory_order_relaxed);
+    int64_t left = atomic_load_explicit(&until_failure, memory_order_relaxed);
+    while (left > 0) /* 0 stays 0, so that only one fails: hence not a plain decrement */
+        if (atomic_compare_exchange_weak(&until_failure, &left, left - 1)) return left == 1;
+    return false;
+}
+
+/* ---- Small things ------------------------------------------------------------------------------- */
+
+#ifdef REMAT_HAVE_JEMALLOC
+/* A size of 0 is undefined for mallocx: every request below is at least 1. Requests beyond PTRDIFF_MAX can never be
+ * met, and some versions assert on them. */
+static void *take(size_t bytes, int flags) { return bytes > PTRDIFF_MAX ? NULL : mallocx(bytes, flags); }
+static void *take_plain(size_t bytes) { return take(bytes, 0); }
+static void *take_zeroed(size_t bytes) { return take(bytes, MALLOCX_ZERO); }
+static void *take_aligned(size_t bytes, size_t alignment) { return take(bytes, MALLOCX_ALIGN(alignment)); }
+static void *resize(void *pointer, size_t bytes) { return bytes > PTRDIFF_MAX ? NULL : rallocx(pointer, bytes, 0); }
+static void give(void *pointer) { dallocx(pointer, 0); }
+static void give_aligned(void *pointer, size_t bytes) {
+    (void)bytes; /* sdallocx would want the alignment too, which the caller no longer knows */
+    dallocx(pointer, 0);
+}
+#else
+static void *take_plain(size_t bytes) { return bytes > PTRDIFF_MAX ? NULL : malloc(bytes); }
+static void *take_zeroed(size_t bytes) { return bytes > PTRDIFF_MAX ? NULL : calloc(1, bytes); }
+static void *take_aligned(size_t bytes, size_t alignment) {
+    void *pointer = NULL;
+    if (alignment < sizeof(void *)) alignment = sizeof(void *);
+    return bytes > PTRDIFF_MAX || posix_memalign(&pointer, alignment, bytes) ? NULL : pointer;
+}
+static void *resize(void *pointer, size_t bytes) { return bytes > PTRDIFF_MAX ? NULL : realloc(pointer, bytes); }
+static void give(void *pointer) { free(pointer); }
+static void give_aligned(void *pointer, size_t bytes) {
+    (void)bytes;
+    free(pointer);
+}
+#endif
+
+static size_t at_least_one(size_t bytes) { return bytes ? bytes : 1; }
+
+void *rm_malloc(size_t bytes) { return must_fail() ? NULL : take_plain(at_least_one(bytes)); }
+
+void *rm_calloc(size_t count, size_t bytes) {
+    size_t total;
+    if (must_fail() || __builtin_mul_overflow(count, bytes, &total)) return NULL;
+    return take_zeroed(at_least_one(total));
+}
+
+void *rm_realloc(void *pointer, size_t bytes) {
+    if (!pointer) return rm_malloc(bytes);
+    return must_fail() ? NULL : resize(pointer, at_least_one(bytes));
+}
+
+void rm_free(void *pointer) {
+    if (pointer) give(pointer);
+}
+
+char *rm_strdup(const char *text) {
+    size_t bytes = strlen(text) + 1;
+    char *copy = rm_malloc(bytes);
+    return copy ? memcpy(copy, text, bytes) : NULL;
+}
+
+/* ---- Large blocks ------------------------------------------------------------------------------- */
+
+static size_t page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
+
+/* Rounds up to a power of two; 0 when that overflows. */
+static size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) & ~(to - 1); }
+
+/* Whole pages, starting at a multiple of `alignment`: maps more than that and gives the two ends back. */
+static void *map_pages(size_t bytes, size_t alignment) {
+    size_t page = page_bytes(), slack = alignment > page ? alignment - page : 0;
+    if (bytes > PTRDIFF_MAX - slack) return NULL;
+    char *start = mmap(NULL, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (start == MAP_FAILED) return NULL;
+    char *block = (char *)round_up((size_t)start, alignment > page ? alignment : page);
+    if (block > start) munmap(start, (size_t)(block - start));
+    if (start + slack > block) munmap(block + bytes, (size_t)(start + slack - block));
+    if (bytes >= 2 * HUGE_PAGE) (void)madvise(block, bytes, MADV_HUGEPAGE); /* a wish; a system may lack them */
+    return block;
+}
+
+void *rm_block_alloc(size_t bytes, size_t alignment) {
+    if (must_fail() || bytes > PTRDIFF_MAX) return NULL;
+    if (bytes < RM_BLOCK_MAPPED) return take_aligned(at_least_one(bytes), alignment);
+    return map_pages(round_up(bytes, page_bytes()), alignment > HUGE_PAGE ? alignment : HUGE_PAGE);
+}
+
+void rm_block_free(void *block, size_t bytes) {
+    if (!block) return;
+    if (bytes < RM_BLOCK_MAPPED)
+        give_aligned(block, bytes);
+    else
+        munmap(block, round_up(bytes, page_bytes()));
+}
+
+/*   | pages, starting at a huge page                  | guard |
+ *   |<- less than a page ->|<- bytes, rounded to 64 ->|       |
+ *                          ^ the block                        */
+void *rm_guarded_alloc(size_t bytes) {
+    size_t page = page_bytes();
+    if (must_fail() || bytes > PTRDIFF_MAX - 2 * page) return NULL;
+    size_t inside = round_up(at_least_one(bytes), page);
+    char *pages = map_pages(inside + page, inside >= HUGE_PAGE ? HUGE_PAGE : page);
+    if (!pages) return NULL;
+    if (mprotect(pages + inside, page, PROT_NONE)) {
+        munmap(pages, inside + page);
+        return NULL;
+    }
+    return pages + inside - round_up(at_least_one(bytes), 64);
+}
+
+void rm_guarded_free(void *block, size_t bytes) {
+    if (!block) return;
+    size_t page = page_bytes(), inside = round_up(at_least_one(bytes), page);
+    munmap((char *)block + round_up(at_least_one(bytes), 64) - inside, inside + page);
+}
+
+/* ---- What the allocator says of itself ---------------------------------------------------------- */
+
+#ifdef REMAT_HAVE_JEMALLOC
+#define TEXT_OF(x) #x
+#define TEXT(x) TEXT_OF(x)
+
+const char *rm_host_allocator(void) {
+    return "jemalloc " TEXT(JEMALLOC_VERSION_MAJOR) "." TEXT(JEMALLOC_VERSION_MINOR) "." TEXT(JEMALLOC_VERSION_BUGFIX);
+}
+
+static uint64_t statistic(const char *name) {
+    size_t value = 0, size = sizeof value;
+    return mallctl(name, &value, &size, NULL, 0) ? 0 : value;
+}
+
+void rm_host_stats(uint64_t *allocated_bytes, uint64_t *resident_bytes) {
+    uint64_t epoch = 1; /* jemalloc caches its statistics; writing the epoch refreshes them */
+    size_t size = sizeof epoch;
+    (void)mallctl("epoch", &epoch, &size, &epoch, size);
+    *allocated_bytes = statistic("stats.allocated");
+    *resident_bytes = statistic("stats.resident");
+}
+#else
+const char *rm_host_allocator(void) { return "libc"; }
+void rm_host_stats(uint64_t *allocated_bytes, uint64_t *resident_bytes) { *allocated_bytes = *resident_bytes = 0; }
+#endif

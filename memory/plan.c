@@ -1,0 +1,136 @@
+/* plan.c: plans as a growing list of steps, and as text. Which plans make sense is for check.c to say. */
+#include "memory/plan.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "memory/host.h"
+#include "memory/scan.h"
+
+remat_status rm_plan_add(rm_plan *plan, rm_step step) {
+    if (plan->n_steps == plan->capacity) {
+        int64_t capacity = plan->capacity ? plan->capacity * 2 : 64;
+        rm_step *grown = rm_realloc(plan->step, (size_t)capacity * sizeof *grown);
+        REQUIRE(grown, MEMORY, "out of host memory for a plan of %lld steps; use a larger tile or fewer cuts",
+                (long long)capacity);
+        plan->step = grown;
+        plan->capacity = capacity;
+    }
+    plan->step[plan->n_steps++] = step;
+    return REMAT_OK;
+}
+
+remat_status rm_plan_run_forward(rm_plan *plan, int64_t stage, int option) {
+    return rm_plan_add(plan, (rm_step){.verb = RM_RUN_FORWARD, .option = (int8_t)option, .index = (int32_t)stage});
+}
+
+remat_status rm_plan_run_backward(rm_plan *plan, int64_t stage) {
+    return rm_plan_add(plan, (rm_step){.verb = RM_RUN_BACKWARD, .index = (int32_t)stage});
+}
+
+remat_status rm_plan_free_object(rm_plan *plan, rm_object object, int64_t index) {
+    return rm_plan_add(plan, (rm_step){.verb = RM_FREE, .object = (uint8_t)object, .index = (int32_t)index});
+}
+
+void rm_plan_free(rm_plan *plan) {
+    rm_free(plan->step);
+    *plan = (rm_plan){0};
+}
+
+/* ---- Text --------------------------------------------------------------------------------------- */
+
+static const char *const object_words[] = {[RM_STATE] = "state", [RM_SAVED] = "saved", [RM_DSTATE] = "dstate", NULL};
+static const char *const move_words[] = {"free", "save", "load", NULL};
+static const rm_verb move_verbs[] = {RM_FREE, RM_SAVE, RM_LOAD};
+
+static const char *option_word(const rm_problem *problem, rm_step step) {
+    if (step.option == RM_DROP) return "drop";
+    if (step.index < 0 || step.index >= problem->n_stages) return "?";
+    const rm_stage *stage = &problem->stage[step.index];
+    return step.option >= 0 && step.option < stage->n_options ? stage->option[step.option].name : "?";
+}
+
+const char *rm_step_text(const rm_problem *problem, rm_step step, char *buffer) {
+    const char *object = step.object <= RM_DSTATE ? object_words[step.object] : "?";
+    int index = (int)step.index;
+    switch (step.verb) {
+    case RM_RUN_FORWARD:
+        snprintf(buffer, RM_STEP_TEXT, "run forward %d %s", index, option_word(problem, step));
+        break;
+    case RM_RUN_BACKWARD:
+        snprintf(buffer, RM_STEP_TEXT, "run backward %d", index);
+        break;
+    case RM_FREE:
+        snprintf(buffer, RM_STEP_TEXT, "free %s %d", object, index);
+        break;
+    case RM_SAVE:
+        snprintf(buffer, RM_STEP_TEXT, "save %s %d", object, index);
+        break;
+    case RM_LOAD:
+        snprintf(buffer, RM_STEP_TEXT, "load %s %d", object, index);
+        break;
+    default:
+        snprintf(buffer, RM_STEP_TEXT, "verb number %d", step.verb);
+    }
+    return buffer;
+}
+
+remat_status rm_plan_write(const rm_problem *problem, const rm_plan *plan, FILE *file) {
+    char text[RM_STEP_TEXT];
+    for (int64_t i = 0; i < plan->n_steps; i++)
+        if (fprintf(file, "%s\n", rm_step_text(problem, plan->step[i], text)) < 0) break;
+    REQUIRE(!fflush(file) && !ferror(file), IO, "cannot write the plan: %s", strerror(errno));
+    return REMAT_OK;
+}
+
+/* The option's number, or RM_DROP; false when the stage has no option of that name. */
+static bool read_option(rm_scan *scan, const rm_stage *stage, int8_t *option) {
+    for (int k = 0; k < stage->n_options; k++)
+        if (rm_scan_is(scan, stage->option[k].name)) {
+            *option = (int8_t)k;
+            return true;
+        }
+    *option = RM_DROP;
+    return rm_scan_is(scan, "drop");
+}
+
+static bool read_run(const rm_problem *problem, rm_scan *scan, rm_step *step) {
+    int64_t stage;
+    bool forward = rm_scan_is(scan, "forward");
+    if (!forward && !rm_scan_is(scan, "backward")) return false;
+    if (!rm_scan_index(scan, problem->n_stages, &stage)) return false;
+    *step = (rm_step){.verb = forward ? RM_RUN_FORWARD : RM_RUN_BACKWARD, .index = (int32_t)stage};
+    return !forward || read_option(scan, &problem->stage[stage], &step->option);
+}
+
+static bool read_move(const rm_problem *problem, rm_scan *scan, rm_verb verb, rm_step *step) {
+    int64_t index;
+    int object = rm_scan_any(scan, object_words);
+    if (object < 0) return false;
+    if (!rm_scan_index(scan, problem->n_stages + (object != RM_SAVED), &index)) return false;
+    *step = (rm_step){.verb = (uint8_t)verb, .object = (uint8_t)object, .index = (int32_t)index};
+    return true;
+}
+
+static bool read_step(const rm_problem *problem, rm_scan *scan, rm_step *step) {
+    if (rm_scan_is(scan, "run")) return read_run(problem, scan, step) && rm_scan_done(scan);
+    int move = rm_scan_any(scan, move_words);
+    return move >= 0 && read_move(problem, scan, move_verbs[move], step) && rm_scan_done(scan);
+}
+
+static remat_status not_understood(const rm_scan *scan, const rm_problem *problem) {
+    char rest[80];
+    rm_scan_rest(scan, rest, sizeof rest);
+    FAIL(INVALID, "line %lld of the plan: '%s' is not understood here (the chain has stages 0 to %lld)",
+         (long long)scan->line, rest, (long long)problem->n_stages - 1);
+}
+
+remat_status rm_plan_read(const rm_problem *problem, rm_plan *plan, const char *text, size_t length) {
+    remat_status status = REMAT_OK;
+    for (rm_scan scan = rm_scan_begin(text, length); !status && rm_scan_line(&scan);) {
+        rm_step step;
+        status = read_step(problem, &scan, &step) ? rm_plan_add(plan, step) : not_understood(&scan, problem);
+    }
+    if (status) rm_plan_free(plan);
+    return status;
+}

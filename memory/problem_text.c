@@ -1,0 +1,261 @@
+/* problem_text.c: a problem as text, one line a fact, in this order:
+ *
+ *   problem 1                                       # the version of this form
+ *   resident 4096 parameters                        # bytes, name
+ *   stages 2
+ *   pieces 1
+ *   piece 0 bytes 64
+ *   stage 0 drop time 10 scratch 64                 # nanoseconds, bytes
+ *   stage 0 keep all saved 512 forward time 12 scratch 64 backward time 30 scratch 128
+ *   stage 1 ...
+ *   state 1 pieces 0                                # lists without pieces have no line
+ *   dstate 1 pieces 0
+ *   saved 1 pieces 0
+ *
+ * Everything ascends; a fact that is missing, twice or out of order is an error. Main entries: rm_problem_write and
+ * rm_problem_read. What the numbers must satisfy among each other is in problem.c.
+ */
+#include "memory/problem.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "memory/scan.h"
+
+#define VERSION 1
+
+/* ---- Writing ------------------------------------------------------------------------------------ */
+
+static void write_work(const char *before, rm_work work, FILE *file) {
+    fprintf(file, "%s time %llu scratch %llu", before, (unsigned long long)work.time_ns,
+            (unsigned long long)work.scratch_bytes);
+}
+
+static void write_stage(const rm_stage *stage, int64_t s, FILE *file) {
+    fprintf(file, "stage %lld", (long long)s);
+    write_work(" drop", stage->drop, file);
+    for (int k = 0; k < stage->n_options; k++) {
+        const rm_option *option = &stage->option[k];
+        fprintf(file, "\nstage %lld keep %s saved %llu", (long long)s, option->name,
+                (unsigned long long)option->saved_bytes);
+        write_work(" forward", option->forward, file);
+        write_work(" backward", option->backward, file);
+    }
+    fputc('\n', file);
+}
+
+static void write_lists(const rm_lists *lists, int64_t count, const char *name, FILE *file) {
+    for (int64_t i = 0; i < count; i++) {
+        if (lists->start[i] == lists->start[i + 1]) continue;
+        fprintf(file, "%s %lld pieces", name, (long long)i);
+        for (int64_t k = lists->start[i]; k < lists->start[i + 1]; k++) fprintf(file, " %d", (int)lists->item[k]);
+        fputc('\n', file);
+    }
+}
+
+remat_status rm_problem_write(const rm_problem *problem, FILE *file) {
+    fprintf(file, "problem %d\n", VERSION);
+    for (int i = 0; i < problem->n_resident; i++)
+        fprintf(file, "resident %llu %s\n", (unsigned long long)problem->resident[i].bytes, problem->resident[i].name);
+    fprintf(file, "stages %lld\npieces %lld\n", (long long)problem->n_stages, (long long)problem->n_pieces);
+    for (int64_t i = 0; i < problem->n_pieces; i++)
+        fprintf(file, "piece %lld bytes %llu\n", (long long)i, (unsigned long long)problem->piece[i].bytes);
+    for (int64_t s = 0; s < problem->n_stages; s++) write_stage(&problem->stage[s], s, file);
+    write_lists(&problem->state, problem->n_stages + 1, "state", file);
+    write_lists(&problem->dstate, problem->n_stages + 1, "dstate", file);
+    write_lists(&problem->saved, problem->n_stages, "saved", file);
+    REQUIRE(!fflush(file) && !ferror(file), IO, "cannot write the problem: %s", strerror(errno));
+    return REMAT_OK;
+}
+
+/* ---- Reading: first how much there is, so that a short text cannot ask for much memory ------------ */
+
+typedef enum { STATE, DSTATE, SAVED, LISTS } list_kind;
+static const char *const list_words[] = {"state", "dstate", "saved", NULL};
+
+typedef struct {
+    int64_t lines, items[LISTS]; /* upper limits of what the text can define */
+} extent;
+
+static extent measure(const char *text, size_t length) {
+    extent extent = {0};
+    for (rm_scan scan = rm_scan_begin(text, length); rm_scan_line(&scan); extent.lines++) {
+        int kind = rm_scan_any(&scan, list_words);
+        if (kind < 0) continue;
+        uint64_t number;
+        if (!rm_scan_number(&scan, UINT64_MAX, &number) || !rm_scan_is(&scan, "pieces")) continue;
+        while (rm_scan_number(&scan, UINT64_MAX, &number)) extent.items[kind]++;
+    }
+    return extent;
+}
+
+/* ---- Reading: line by line ------------------------------------------------------------------------ */
+
+typedef struct {
+    rm_problem *problem;
+    rm_scan scan;
+    extent extent;
+    bool versioned;      /* the first line was there */
+    bool sized;          /* "pieces" was read and the arrays are there */
+    int64_t n_stages;    /* -1 before "stages" */
+    int64_t pieces_read; /* so many of them, in order */
+    int64_t stages_read; /* the stage whose options are being read is stages_read - 1 */
+    int64_t lists_read[LISTS];
+} reader;
+
+static bool read_work(rm_scan *scan, rm_work *work) {
+    return rm_scan_is(scan, "time") && rm_scan_number(scan, UINT64_MAX, &work->time_ns) &&
+           rm_scan_is(scan, "scratch") && rm_scan_number(scan, UINT64_MAX, &work->scratch_bytes);
+}
+
+static bool read_version(reader *r) {
+    uint64_t version;
+    bool first = !r->versioned;
+    r->versioned = true;
+    return first && rm_scan_number(&r->scan, VERSION, &version) && version == VERSION;
+}
+
+static bool read_resident(reader *r) {
+    rm_problem *problem = r->problem;
+    int most = (int)(sizeof problem->resident / sizeof problem->resident[0]);
+    if (r->sized || problem->n_resident == most) return false;
+    rm_resident *resident = &problem->resident[problem->n_resident];
+    if (!rm_scan_number(&r->scan, UINT64_MAX, &resident->bytes)) return false;
+    if (!rm_scan_rest(&r->scan, resident->name, sizeof resident->name)) return false;
+    r->scan.at = r->scan.stop;
+    problem->n_resident++;
+    return true;
+}
+
+static bool read_stages(reader *r) { return r->n_stages < 0 && rm_scan_index(&r->scan, r->extent.lines, &r->n_stages); }
+
+/* The last count: now the arrays can be had. Sets *status only for want of memory. */
+static bool read_pieces(reader *r, remat_status *status) {
+    int64_t n_pieces;
+    if (r->sized || r->n_stages < 0 || !rm_scan_index(&r->scan, r->extent.lines, &n_pieces)) return false;
+    rm_problem head = *r->problem;
+    const int64_t *items = r->extent.items;
+    *status = rm_problem_alloc(r->problem, r->n_stages, n_pieces, items[STATE], items[DSTATE], items[SAVED]);
+    r->problem->n_resident = head.n_resident;
+    memcpy(r->problem->resident, head.resident, sizeof head.resident);
+    r->sized = !*status;
+    return true;
+}
+
+static bool read_piece(reader *r) {
+    int64_t id;
+    if (!r->sized || !rm_scan_index(&r->scan, r->problem->n_pieces, &id) || id != r->pieces_read) return false;
+    r->pieces_read++;
+    return rm_scan_is(&r->scan, "bytes") && rm_scan_number(&r->scan, UINT64_MAX, &r->problem->piece[id].bytes);
+}
+
+static bool read_option(reader *r, rm_stage *stage) {
+    if (stage->n_options == RM_MAX_OPTIONS) return false;
+    rm_option *option = &stage->option[stage->n_options++];
+    int name = rm_scan_any(&r->scan, rm_option_names);
+    if (name < 0) return false;
+    option->name = rm_option_names[name];
+    return rm_scan_is(&r->scan, "saved") && rm_scan_number(&r->scan, UINT64_MAX, &option->saved_bytes) &&
+           rm_scan_is(&r->scan, "forward") && read_work(&r->scan, &option->forward) &&
+           rm_scan_is(&r->scan, "backward") && read_work(&r->scan, &option->backward);
+}
+
+static bool read_stage(reader *r) {
+    int64_t s;
+    if (!r->sized || !rm_scan_index(&r->scan, r->problem->n_stages, &s)) return false;
+    if (rm_scan_is(&r->scan, "keep")) return s == r->stages_read - 1 && read_option(r, &r->problem->stage[s]);
+    return s == r->stages_read++ && rm_scan_is(&r->scan, "drop") && read_work(&r->scan, &r->problem->stage[s].drop);
+}
+
+static rm_lists *lists_of(rm_problem *problem, list_kind kind) {
+    return kind == STATE ? &problem->state : kind == DSTATE ? &problem->dstate : &problem->saved;
+}
+
+/* Lists i .. of a kind end where the last list read ends; start[i+1] is set as list i is passed. */
+static bool read_list(reader *r, list_kind kind) {
+    int64_t i, id;
+    if (!r->sized || !rm_scan_index(&r->scan, r->problem->n_stages + (kind != SAVED), &i)) return false;
+    rm_lists *lists = lists_of(r->problem, kind);
+    if (i < r->lists_read[kind] || !rm_scan_is(&r->scan, "pieces")) return false;
+    while (r->lists_read[kind] < i) {
+        int64_t empty = r->lists_read[kind]++;
+        lists->start[empty + 1] = lists->start[empty];
+    }
+    int64_t end = lists->start[i];
+    while (rm_scan_index(&r->scan, r->problem->n_pieces, &id)) lists->item[end++] = (int32_t)id;
+    lists->start[i + 1] = end;
+    r->lists_read[kind] = i + 1;
+    return end > lists->start[i];
+}
+
+static void end_lists(reader *r) {
+    for (list_kind kind = STATE; kind < LISTS; kind++) {
+        rm_lists *lists = lists_of(r->problem, kind);
+        for (int64_t i = r->lists_read[kind]; i < r->problem->n_stages + (kind != SAVED); i++)
+            lists->start[i + 1] = lists->start[i];
+    }
+}
+
+static remat_status read_fact(reader *r) {
+    static const char *const facts[] = {"problem", "resident", "stages", "pieces", "piece", "stage", NULL};
+    remat_status status = REMAT_OK;
+    bool understood;
+    rm_scan line = r->scan;
+    int list = rm_scan_any(&r->scan, list_words), fact = list < 0 ? rm_scan_any(&r->scan, facts) : -1;
+    if (fact != 0 && !r->versioned)
+        understood = false;
+    else if (list >= 0)
+        understood = read_list(r, (list_kind)list);
+    else
+        switch (fact) {
+        case 0:
+            understood = read_version(r);
+            break;
+        case 1:
+            understood = read_resident(r);
+            break;
+        case 2:
+            understood = read_stages(r);
+            break;
+        case 3:
+            understood = read_pieces(r, &status);
+            break;
+        case 4:
+            understood = read_piece(r);
+            break;
+        case 5:
+            understood = read_stage(r);
+            break;
+        default:
+            understood = false;
+        }
+    if (status || (understood && rm_scan_done(&r->scan))) return status;
+    char text[80], rest[80];
+    rm_scan_rest(&line, text, sizeof text);
+    rm_scan_rest(&r->scan, rest, sizeof rest);
+    FAIL(INVALID,
+         "line %lld of the problem ('%s') is not understood from '%s' on: a wrong word, a number that is too "
+         "large, or a fact that is repeated or out of order",
+         (long long)line.line, text, rest);
+}
+
+static remat_status finish(reader *r) {
+    REQUIRE(r->sized, INVALID, "the problem's text ends before 'stages' and 'pieces' were given");
+    REQUIRE(r->pieces_read == r->problem->n_pieces, INVALID, "the problem says it has %lld pieces, and describes %lld",
+            (long long)r->problem->n_pieces, (long long)r->pieces_read);
+    REQUIRE(r->stages_read == r->problem->n_stages, INVALID, "the problem says it has %lld stages, and describes %lld",
+            (long long)r->problem->n_stages, (long long)r->stages_read);
+    end_lists(r);
+    return rm_problem_check(r->problem);
+}
+
+remat_status rm_problem_read(rm_problem *problem, const char *text, size_t length) {
+    *problem = (rm_problem){0};
+    reader r = {
+        .problem = problem, .scan = rm_scan_begin(text, length), .extent = measure(text, length), .n_stages = -1};
+    remat_status status = REMAT_OK;
+    while (!status && rm_scan_line(&r.scan)) status = read_fact(&r);
+    if (!status) status = finish(&r);
+    if (status) rm_problem_free(problem);
+    return status;
+}

@@ -1,0 +1,108 @@
+/* segmented.c: the uniform schedule, and the even cut: what `none`, `segments` and `sqrt` share. They differ only in how
+ * many segments they ask for.
+ *
+ * For segments [0,2) and [2,4) of four stages:
+ *
+ *   sweep     forward 0 drop, forward 1 drop             keeping state 0 and state 2; state 1 goes at once
+ *   last      forward 2 keep, forward 3 keep, backward 3, backward 2
+ *   again     forward 0 keep, forward 1 keep, backward 1, backward 0
+ */
+#include "memory/strategy.h"
+
+#include "memory/host.h"
+
+#define KEEP 0 /* option 0 keeps everything that backward wants */
+
+/* Forward over [begin,end), dropping; state(begin) is the checkpoint and stays. */
+static remat_status sweep(rm_plan *plan, int64_t begin, int64_t end) {
+    for (int64_t s = begin; s < end; s++) {
+        TRY(rm_plan_run_forward(plan, s, RM_DROP));
+        if (s > begin) TRY(rm_plan_free_object(plan, RM_STATE, s));
+    }
+    return REMAT_OK;
+}
+
+/* Forward over [begin,end), keeping. state(end) is made by the way: on the first pass it ends the chain, and later it
+ * begins a segment that has been differentiated. Either way nobody reads it. */
+static remat_status keep(rm_plan *plan, int64_t begin, int64_t end) {
+    for (int64_t s = begin; s < end; s++) TRY(rm_plan_run_forward(plan, s, KEEP));
+    return rm_plan_free_object(plan, RM_STATE, end);
+}
+
+static remat_status differentiate(rm_plan *plan, int64_t begin, int64_t end) {
+    for (int64_t s = end - 1; s >= begin; s--) {
+        TRY(rm_plan_run_backward(plan, s));
+        TRY(rm_plan_free_object(plan, RM_SAVED, s));
+        TRY(rm_plan_free_object(plan, RM_STATE, s));
+        TRY(rm_plan_free_object(plan, RM_DSTATE, s + 1));
+    }
+    return REMAT_OK;
+}
+
+static remat_status require_starts(const rm_problem *problem, const int64_t *start, int64_t n_segments) {
+    REQUIRE(n_segments >= 1 && n_segments <= problem->n_stages, INVALID, "%lld segments of %lld stages cannot be",
+            (long long)n_segments, (long long)problem->n_stages);
+    REQUIRE(start[0] == 0, INVALID, "the first segment starts at stage %lld, not 0", (long long)start[0]);
+    for (int64_t i = 1; i < n_segments; i++)
+        REQUIRE(start[i] > start[i - 1] && start[i] < problem->n_stages, INVALID,
+                "segment %lld of %lld starts at stage %lld, after one that starts at %lld; there are %lld stages",
+                (long long)i, (long long)n_segments, (long long)start[i], (long long)start[i - 1],
+                (long long)problem->n_stages);
+    return REMAT_OK;
+}
+
+remat_status rm_plan_from_segments(const rm_problem *problem, const int64_t *start, int64_t n_segments, rm_plan *plan) {
+    TRY(require_starts(problem, start, n_segments));
+    for (int64_t i = 0; i + 1 < n_segments; i++) TRY(sweep(plan, start[i], start[i + 1]));
+    int64_t end = problem->n_stages;
+    for (int64_t i = n_segments - 1; i >= 0; i--) {
+        TRY(keep(plan, start[i], end));
+        TRY(differentiate(plan, start[i], end));
+        end = start[i];
+    }
+    return rm_plan_free_object(plan, RM_DSTATE, 0);
+}
+
+/* ---- The even cut ------------------------------------------------------------------------------- */
+
+static uint64_t list_bytes(const rm_problem *problem, const rm_lists *lists, int64_t i) {
+    uint64_t bytes = 0;
+    for (int64_t k = lists->start[i]; k < lists->start[i + 1]; k++) bytes += problem->piece[lists->item[k]].bytes;
+    return bytes;
+}
+
+/* What stage s holds while its segment is kept: saved(s) and state(s). One byte more, so that a stage that holds
+ * nothing is still counted. */
+static uint64_t weight(const rm_problem *problem, int64_t s) {
+    return problem->stage[s].option[KEEP].saved_bytes + list_bytes(problem, &problem->saved, s) +
+           list_bytes(problem, &problem->state, s) + 1;
+}
+
+/* Segment i starts at the cut nearest to i/N of the chain's weight, moved where needed so that no segment is empty. For
+ * stages that are alike these are the cuts nearest to i S/N: the numbers of stages differ by at most one. */
+static void cut_evenly(const rm_problem *problem, int64_t n_segments, int64_t *start) {
+    int64_t n_stages = problem->n_stages, c = 0;
+    unsigned __int128 total = 0, before = 0; /* before: the weight of the stages in front of cut c */
+    for (int64_t s = 0; s < n_stages; s++) total += weight(problem, s);
+    start[0] = 0;
+    for (int64_t i = 1; i < n_segments; i++) {
+        unsigned __int128 goal = total * (unsigned __int128)i / (unsigned __int128)n_segments;
+        int64_t most = n_stages - (n_segments - i);
+        while (c < most && before + weight(problem, c) / 2 < goal) before += weight(problem, c++);
+        while (c <= start[i - 1]) before += weight(problem, c++);
+        start[i] = c;
+    }
+}
+
+remat_status rm_plan_evenly(const rm_problem *problem, int64_t n_segments, rm_plan *plan, rm_proposal *proposal) {
+    REQUIRE(n_segments >= 1, INVALID, "%lld segments were asked for; ask for 1 or more (1 recomputes nothing)",
+            (long long)n_segments);
+    if (n_segments > problem->n_stages) n_segments = problem->n_stages;
+    int64_t *start = rm_malloc((size_t)n_segments * sizeof *start);
+    REQUIRE(start, MEMORY, "out of host memory to cut a chain into %lld segments", (long long)n_segments);
+    cut_evenly(problem, n_segments, start);
+    remat_status status = rm_plan_from_segments(problem, start, n_segments, plan);
+    rm_free(start);
+    proposal->segments = n_segments;
+    return status;
+}

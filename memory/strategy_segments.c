@@ -1,0 +1,12 @@
+/* strategy_segments.c: as many segments as the user asks for, at most one per stage. */
+#include "memory/strategy.h"
+
+static remat_status propose(const rm_problem *problem, const rm_wish *wish, rm_plan *plan, rm_proposal *proposal) {
+    return rm_plan_evenly(problem, wish->segments, plan, proposal);
+}
+
+const rm_strategy rm_strategy_segments = {
+    .name = "segments",
+    .doc = "N even segments; all but the last are recomputed, one at a time",
+    .propose = propose,
+};
