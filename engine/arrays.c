@@ -172,10 +172,18 @@ static void draw(const rm_value *value, uint64_t seed, uint32_t number, float *o
     for (int64_t i = 0; i < n; i++) {
         rm_philox r = rm_random4(seed, (uint64_t)DRAW_STEP << 32, number, (uint32_t)(i >> 32), (uint32_t)i);
         switch (value->init.kind) {
-        case REMAT_INIT_ZERO: out[i] = 0; break;
-        case REMAT_INIT_CONSTANT: out[i] = (float)scale; break;
-        case REMAT_INIT_NORMAL: out[i] = (float)(scale * normal(r.word[0], r.word[1])); break;
-        case REMAT_INIT_UNIFORM: out[i] = (float)(scale * (2.0 * rm_uniform(r.word[0]) - 1.0)); break;
+        case REMAT_INIT_ZERO:
+            out[i] = 0;
+            break;
+        case REMAT_INIT_CONSTANT:
+            out[i] = (float)scale;
+            break;
+        case REMAT_INIT_NORMAL:
+            out[i] = (float)(scale * normal(r.word[0], r.word[1]));
+            break;
+        case REMAT_INIT_UNIFORM:
+            out[i] = (float)(scale * (2.0 * rm_uniform(r.word[0]) - 1.0));
+            break;
         }
     }
 }

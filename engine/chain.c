@@ -56,7 +56,8 @@ static remat_status find_carried(rm_chain *chain) {
         const rm_node *node = &chain->graph->node[chain->order[i]];
         rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
         rm_node_descs(chain->graph, node, 0, x, &y, state);
-        for (int k = 0; k < node->op->n_state; k++) TRY(add_carried(chain, chain->order[i], k, rm_desc_bytes(&state[k])));
+        for (int k = 0; k < node->op->n_state; k++)
+            TRY(add_carried(chain, chain->order[i], k, rm_desc_bytes(&state[k])));
         if (node->op->time == RM_TIME_SUM && is_read(chain, node->y))
             TRY(add_carried(chain, chain->order[i], -1, rm_desc_bytes(&y)));
     }
@@ -83,9 +84,8 @@ static remat_status cut_time(rm_chain *chain, const rm_chain_config *config) {
     chain->class = rm_calloc((size_t)chain->n_classes, sizeof *chain->class);
     REQUIRE(chain->class, MEMORY, "out of memory for the stages");
     chain->class[0] = (rm_class){.tau = chain->tile, .n_nodes = chain->n_chain_nodes};
-    chain->class[chain->n_classes - 1] = (rm_class){.tau = chain->timesteps - (chain->n_stages - 1) * chain->tile,
-                                                    .n_nodes = chain->n_order,
-                                                    .last = true};
+    chain->class[chain->n_classes - 1] = (rm_class){
+        .tau = chain->timesteps - (chain->n_stages - 1) * chain->tile, .n_nodes = chain->n_order, .last = true};
     return REMAT_OK;
 }
 
@@ -108,7 +108,8 @@ static remat_status cut_depth(rm_chain *chain, const rm_chain_config *config) {
 
 static void find_spans(rm_chain *chain) {
     const remat_graph *graph = chain->graph;
-    for (int32_t v = 0; v < graph->n_values; v++) chain->from[v] = chain->until[v] = chain->piece[v] = chain->dpiece[v] = -1;
+    for (int32_t v = 0; v < graph->n_values; v++)
+        chain->from[v] = chain->until[v] = chain->piece[v] = chain->dpiece[v] = -1;
     for (int32_t s = 0; !chain->timed && s < chain->n_classes; s++)
         for (int32_t i = 0; i < chain->class[s].n_nodes; i++) {
             const rm_node *node = &graph->node[chain->order[chain->class[s].first_node + i]];
@@ -137,7 +138,8 @@ int32_t rm_chain_slot(const rm_chain *chain, int64_t cut, int32_t value, bool gr
 
 /* ---- The problem ---------------------------------------------------------------------------------------------- */
 
-static void list_cut_by_depth(const rm_chain *chain, int64_t cut, rm_problem *problem, int64_t *n_state, int64_t *n_dstate) {
+static void list_cut_by_depth(const rm_chain *chain, int64_t cut, rm_problem *problem, int64_t *n_state,
+                              int64_t *n_dstate) {
     for (int32_t v = 1; v < chain->graph->n_values; v++) {
         if (!crosses(chain, cut, v)) continue;
         problem->state.item[(*n_state)++] = chain->piece[v];
@@ -146,11 +148,13 @@ static void list_cut_by_depth(const rm_chain *chain, int64_t cut, rm_problem *pr
 }
 
 /* Along time: piece (c-1)*K+k is carried state k at cut c = 1..S, and its gradient at cut c = 1..S-1 comes after all. */
-static void list_cut_in_time(const rm_chain *chain, int64_t cut, rm_problem *problem, int64_t *n_state, int64_t *n_dstate) {
+static void list_cut_in_time(const rm_chain *chain, int64_t cut, rm_problem *problem, int64_t *n_state,
+                             int64_t *n_dstate) {
     int64_t carried = chain->n_carried, first = (cut - 1) * carried;
     for (int64_t k = 0; cut >= 1 && k < carried; k++) {
         problem->state.item[(*n_state)++] = (int32_t)(first + k);
-        if (cut < chain->n_stages) problem->dstate.item[(*n_dstate)++] = (int32_t)(chain->n_stages * carried + first + k);
+        if (cut < chain->n_stages)
+            problem->dstate.item[(*n_dstate)++] = (int32_t)(chain->n_stages * carried + first + k);
     }
 }
 

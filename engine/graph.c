@@ -152,8 +152,8 @@ static remat_status check_axes(const remat_graph *graph, const rm_op *op, const 
     return REMAT_OK;
 }
 
-static remat_status add_node(remat_graph *graph, const rm_op *op, const int32_t *x, const void *attr,
-                             size_t attr_bytes, int32_t *id) {
+static remat_status add_node(remat_graph *graph, const rm_op *op, const int32_t *x, const void *attr, size_t attr_bytes,
+                             int32_t *id) {
     rm_desc descs[RM_MAX_IN], y = {.dim = {1, 1, 1, 1}}, state[RM_MAX_STATE];
     bool needs_gradient = false, sequence;
     for (int i = 0; i < RM_MAX_IN; i++) {

@@ -38,8 +38,11 @@ static remat_status new_buffer(builder *b, uint64_t bytes, rm_where *out) {
         b->buffers.capacity = capacity;
     }
     int64_t now = b->program->n;
-    b->buffers.item[b->buffers.count] = (rm_lifetime){
-        .kind = RM_BUFFER_SCRATCH, .index = (int32_t)b->buffers.count, .first = now, .last = now, .bytes = rm_align_up(bytes)};
+    b->buffers.item[b->buffers.count] = (rm_lifetime){.kind = RM_BUFFER_SCRATCH,
+                                                      .index = (int32_t)b->buffers.count,
+                                                      .first = now,
+                                                      .last = now,
+                                                      .bytes = rm_align_up(bytes)};
     *out = (rm_where){.space = RM_AT_SCRATCH, .offset = (uint64_t)b->buffers.count++};
     return REMAT_OK;
 }
@@ -154,7 +157,8 @@ static remat_status place_result(builder *b, const rm_node *node, forward_mode m
     } else if (!b->class) { /* a table */
         *y = chain->at.value[node->y];
     } else if (mode != LEAF && crosses_out(b, node->y)) {
-        *y = (rm_where){.space = RM_AT_STATE, .next = 1, .slot = rm_chain_slot(chain, chain->from[node->y] + 1, node->y, false)};
+        *y = (rm_where){
+            .space = RM_AT_STATE, .next = 1, .slot = rm_chain_slot(chain, chain->from[node->y] + 1, node->y, false)};
     } else if (mode == KEEPING && b->saved_value[node->y].space) {
         *y = b->saved_value[node->y];
     } else {
@@ -401,8 +405,8 @@ static remat_status write_backward(builder *b) {
             b->value[node->y] =
                 (rm_where){.space = RM_AT_STATE, .next = 1, .slot = rm_chain_slot(b->chain, next_cut, node->y, false)};
         else if (accumulates(b, node))
-            b->value[node->y] = (rm_where){
-                .space = RM_AT_STATE, .next = 1, .slot = rm_carried_slot(b->chain, index_of(b, node), -1)};
+            b->value[node->y] =
+                (rm_where){.space = RM_AT_STATE, .next = 1, .slot = rm_carried_slot(b->chain, index_of(b, node), -1)};
         else
             b->value[node->y] = b->saved_value[node->y];
         b->aux[index_of(b, node)] = b->saved_aux[index_of(b, node)];

@@ -136,6 +136,8 @@ typedef struct {
     uint64_t seed;        /* parameters and dropout are drawn from it                                     */
     const char *strategy; /* "none", "segments", "sqrt": see memory/strategies.def                        */
     int64_t segments;     /* for "segments"                                                               */
+    const char *plan_steps; /* a plan of your own instead of a strategy's, as remat_plan_steps_text prints
+                               it; it is judged like any other. Borrowed during create; NULL: none        */
     int64_t tile;         /* timesteps in a tile; 0: from the shapes alone (see docs/tiles.md)            */
     bool fold_embedding;  /* rewrite embedding -> recurrent input projection into one table where smaller */
     bool plan_only;       /* allocate nothing: the plan can be read, nothing can run                      */

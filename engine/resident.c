@@ -38,7 +38,8 @@ static void lay_out_params(rm_chain *chain, const rm_chain_config *config) {
     const remat_graph *graph = chain->graph;
     uint64_t start = at->bytes;
     for (int32_t v = 1; v < graph->n_values; v++)
-        if (graph->value[v].origin == RM_VALUE_PARAM) at->value[v] = resident(reserve(&at->bytes, value_bytes(chain, v)));
+        if (graph->value[v].origin == RM_VALUE_PARAM)
+            at->value[v] = resident(reserve(&at->bytes, value_bytes(chain, v)));
     close_section(chain, "parameters", start);
     start = at->gradients_offset = at->bytes;
     for (int32_t v = 1; v < graph->n_values && !config->inference; v++)
@@ -99,7 +100,8 @@ static void lay_out_rest(rm_chain *chain, const rm_chain_config *config) {
     at->carried_next = reserve(&at->bytes, carried_bytes);
     close_section(chain, "loss and carried state", start);
     start = at->bytes;
-    for (int i = 0; i < chain->n_outputs; i++) at->output[i] = reserve(&at->bytes, value_bytes(chain, chain->outputs[i]));
+    for (int i = 0; i < chain->n_outputs; i++)
+        at->output[i] = reserve(&at->bytes, value_bytes(chain, chain->outputs[i]));
     close_section(chain, "outputs", start);
 }
 

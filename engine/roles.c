@@ -8,15 +8,14 @@ static void mark_live(const remat_graph *graph, const int32_t *keep, int n_keep,
         for (int i = 0; live[graph->node[n].y] && i < RM_MAX_IN; i++) live[graph->node[n].x[i]] = 1;
 }
 
-static bool runs_along_time(const remat_graph *graph, const rm_node *node) {
-    return graph->value[node->x[0]].sequence;
-}
+static bool runs_along_time(const remat_graph *graph, const rm_node *node) { return graph->value[node->x[0]].sequence; }
 
 /* value[v] = 1 when v depends on a sequence. */
 static void mark_timed(const remat_graph *graph, uint8_t *timed) {
     for (int32_t v = 1; v < graph->n_values; v++) timed[v] = graph->value[v].sequence;
     for (int32_t n = 0; n < graph->n_nodes; n++)
-        for (int i = 0; i < RM_MAX_IN; i++) timed[graph->node[n].y] |= graph->node[n].x[i] && timed[graph->node[n].x[i]];
+        for (int i = 0; i < RM_MAX_IN; i++)
+            timed[graph->node[n].y] |= graph->node[n].x[i] && timed[graph->node[n].x[i]];
 }
 
 static remat_status assign(const remat_graph *graph, const uint8_t *live, const uint8_t *timed, uint8_t *role) {

@@ -40,10 +40,14 @@ static void *resolve(const frame *f, const rm_where *where) {
         if (r->stateful && r->chain->timed && f->stage == 0 && !where->next)
             return carried_address(f, where, r->chain->at.carried);
         return in_list(f, &f->problem->state, where);
-    case RM_AT_DSTATE: return in_list(f, &f->problem->dstate, where);
-    case RM_AT_SAVED: return (char *)r->saved[f->stage] + where->offset;
-    case RM_AT_SCRATCH: return (char *)r->scratch + where->offset;
-    case RM_NOWHERE: break;
+    case RM_AT_DSTATE:
+        return in_list(f, &f->problem->dstate, where);
+    case RM_AT_SAVED:
+        return (char *)r->saved[f->stage] + where->offset;
+    case RM_AT_SCRATCH:
+        return (char *)r->scratch + where->offset;
+    case RM_NOWHERE:
+        break;
     }
     return NULL;
 }
@@ -135,11 +139,18 @@ void rm_run_packing(rm_runner *runner) {
 static int64_t claim_buffers(rm_runner *runner, const rm_schedule *schedule, int64_t next, int64_t step) {
     for (; next < schedule->lifetimes.count && schedule->lifetimes.item[next].first == step; next++) {
         const rm_lifetime *life = &schedule->lifetimes.item[next];
-        void *address = runner->api->claim(runner->block, runner->arena_offset + schedule->placement.offset[next], life->bytes);
+        void *address =
+            runner->api->claim(runner->block, runner->arena_offset + schedule->placement.offset[next], life->bytes);
         switch ((rm_buffer_kind)life->kind) {
-        case RM_BUFFER_PIECE: runner->piece[life->index] = address; break;
-        case RM_BUFFER_SAVED: runner->saved[life->index] = address; break;
-        case RM_BUFFER_SCRATCH: runner->scratch = address; break;
+        case RM_BUFFER_PIECE:
+            runner->piece[life->index] = address;
+            break;
+        case RM_BUFFER_SAVED:
+            runner->saved[life->index] = address;
+            break;
+        case RM_BUFFER_SCRATCH:
+            runner->scratch = address;
+            break;
         }
     }
     return next;

@@ -45,7 +45,8 @@ static remat_status set_up_optimizer(remat_session *s, const remat_config *confi
     if (!config->optimizer || config->inference) return REMAT_OK;
     s->optimizer = rm_optimizer_find(config->optimizer);
     REQUIRE(s->optimizer, INVALID, "there is no optimizer \"%s\"; there are: sgd, adam, adamw", config->optimizer);
-    REQUIRE(config->momentum >= 0 && config->momentum < 1, INVALID, "momentum is %g; use 0 to below 1", config->momentum);
+    REQUIRE(config->momentum >= 0 && config->momentum < 1, INVALID, "momentum is %g; use 0 to below 1",
+            config->momentum);
     REQUIRE(!config->nesterov || config->momentum > 0, INVALID, "nesterov needs a momentum above 0");
     REQUIRE(config->beta1 >= 0 && config->beta1 < 1 && config->beta2 >= 0 && config->beta2 < 1, INVALID,
             "beta1 and beta2 are %g and %g; use 0 to below 1", config->beta1, config->beta2);
@@ -59,12 +60,14 @@ static remat_status set_up_optimizer(remat_session *s, const remat_config *confi
 static remat_status check_ends(const remat_graph *graph, int32_t loss, const remat_config *config) {
     REQUIRE(loss >= 0 && loss < graph->n_values, INVALID, "the loss is not a value of this graph");
     REQUIRE(loss || config->inference, INVALID, "training needs a loss; set inference to run without one");
-    REQUIRE(!loss || graph->value[loss].origin == RM_VALUE_RESULT, INVALID, "the loss is not computed by any operation");
+    REQUIRE(!loss || graph->value[loss].origin == RM_VALUE_RESULT, INVALID,
+            "the loss is not computed by any operation");
     REQUIRE(!loss || graph->value[loss].desc.rank == 0, INVALID,
             "the loss is not a scalar; end the graph in softmax_cross_entropy or mse");
     REQUIRE(!loss || config->inference || graph->value[loss].needs_gradient, INVALID,
             "the loss depends on no parameter, so there is nothing to train");
-    REQUIRE(config->n_outputs >= 0 && config->n_outputs <= 16, INVALID, "n_outputs is %d; use 0 to 16", config->n_outputs);
+    REQUIRE(config->n_outputs >= 0 && config->n_outputs <= 16, INVALID, "n_outputs is %d; use 0 to 16",
+            config->n_outputs);
     for (int i = 0; i < config->n_outputs; i++) {
         int32_t id = config->outputs[i].id;
         REQUIRE(id > 0 && id < graph->n_values && graph->value[id].origin == RM_VALUE_RESULT, INVALID,
@@ -97,6 +100,12 @@ static remat_status judge_and_place(const rm_problem *problem, rm_schedule *sche
 
 static remat_status plan_training(remat_session *s, const remat_config *config) {
     if (s->inference) return REMAT_OK;
+    if (config->plan_steps) {
+        TRY(rm_plan_read(&s->chain.problem, &s->training.plan, config->plan_steps, strlen(config->plan_steps)));
+        if (judge_and_place(&s->chain.problem, &s->training))
+            return rm_fail(REMAT_INVALID, "the given plan is wrong: %s", remat_last_error());
+        return REMAT_OK;
+    }
     rm_wish wish = {.segments = config->segments};
     TRY(s->strategy->propose(&s->chain.problem, &wish, &s->training.plan, &s->proposal));
     return judge_and_place(&s->chain.problem, &s->training);
@@ -124,7 +133,8 @@ static uint64_t activations_bytes(const remat_session *s) {
 
 static remat_status allocate(remat_session *s, uint64_t seed) {
     rm_runner *r = &s->runner;
-    *r = (rm_runner){.api = s->api, .chain = &s->chain, .arena_offset = s->chain.at.bytes, .seed = seed, .stateful = s->stateful};
+    *r = (rm_runner){
+        .api = s->api, .chain = &s->chain, .arena_offset = s->chain.at.bytes, .seed = seed, .stateful = s->stateful};
     s->arena_bytes = s->chain.at.bytes + activations_bytes(s);
     if (s->plan_only) return REMAT_OK;
     TRY(s->api->block_create(s->device, s->arena_bytes, &r->block));
@@ -241,7 +251,8 @@ remat_status remat_update(remat_session *s, double lr, remat_step_result *result
     REQUIRE(s->optimizer, INVALID, "this session has no optimizer; name one in the config");
     REQUIRE(s->has_gradients, INVALID, "there are no gradients yet; call remat_gradients before remat_update");
     REQUIRE(lr >= 0 && isfinite(lr), INVALID, "the learning rate is %g; use a finite number of at least 0", lr);
-    double scale = s->clip_grad_norm > 0 ? s->clip_grad_norm / (s->grad_norm + 1e-6) : 1; /* as PyTorch's clip_grad_norm_ */
+    double scale =
+        s->clip_grad_norm > 0 ? s->clip_grad_norm / (s->grad_norm + 1e-6) : 1; /* as PyTorch's clip_grad_norm_ */
     s->update.gradient_scale = scale < 1 ? scale : 1;
     if (isnan(scale)) s->update.gradient_scale = scale; /* a NaN norm stays visible */
     s->update.lr = lr;

@@ -12,7 +12,8 @@ const char *remat_last_error(void) { return sentence; }
 const char *remat_status_text(remat_status status) {
     switch (status) {
 #define STATUS_TEXT(name, text)                                                                                        \
-    case REMAT_##name: return text;
+    case REMAT_##name:                                                                                                 \
+        return text;
         REMAT_STATUS_MAP(STATUS_TEXT)
 #undef STATUS_TEXT
     }
