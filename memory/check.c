@@ -29,6 +29,7 @@ typedef struct {
     cut *cut;              /* n_stages + 1 */
     piece *piece;          /* n_pieces     */
     int64_t next_backward; /* the stage to be differentiated next; -1: all are */
+    bool forward_only;     /* an evaluation: every stage runs, none is differentiated */
     uint64_t alive_bytes;
 } judge;
 
@@ -168,6 +169,7 @@ static remat_status run_forward(judge *j) {
 static remat_status run_backward(judge *j) {
     int64_t s = j->step.index;
     OBJECT_UNLESS(s >= 0 && s < j->problem->n_stages, "there is no such stage");
+    OBJECT_UNLESS(!j->forward_only, "this plan is for an evaluation; it differentiates nothing");
     OBJECT_UNLESS(j->next_backward >= 0, "every stage has been differentiated");
     OBJECT_UNLESS(s == j->next_backward, "the stage to be differentiated now is %lld", (long long)j->next_backward);
     TRY(must_live(j, RM_STATE, s));
@@ -221,8 +223,10 @@ static remat_status start(judge *j) {
 }
 
 static remat_status finish(const judge *j) {
-    REQUIRE(j->next_backward < 0, INTERNAL, "the plan ends before stage %lld has been differentiated",
-            (long long)j->next_backward);
+    REQUIRE(j->forward_only || j->next_backward < 0, INTERNAL,
+            "the plan ends before stage %lld has been differentiated", (long long)j->next_backward);
+    for (int64_t s = 0; s < j->problem->n_stages; s++)
+        REQUIRE(j->cut[s].ran, INTERNAL, "the plan ends and stage %lld never ran", (long long)s);
     for (int64_t c = 0; c <= j->problem->n_stages; c++)
         for (int object = RM_STATE; object <= RM_DSTATE; object++)
             REQUIRE(!j->cut[c].alive[object], INTERNAL, "the plan ends and %s %lld was never freed",
@@ -230,9 +234,9 @@ static remat_status finish(const judge *j) {
     return REMAT_OK;
 }
 
-remat_status rm_plan_check(const rm_problem *problem, const rm_plan *plan, rm_verdict *verdict,
-                           rm_lifetimes *lifetimes) {
-    judge j = {.problem = problem, .lifetimes = lifetimes, .verdict = verdict};
+static remat_status judge_plan(const rm_problem *problem, const rm_plan *plan, bool forward_only, rm_verdict *verdict,
+                               rm_lifetimes *lifetimes) {
+    judge j = {.problem = problem, .forward_only = forward_only, .lifetimes = lifetimes, .verdict = verdict};
     *verdict = (rm_verdict){.recompute_factor = 1};
     if (lifetimes) *lifetimes = (rm_lifetimes){0};
     remat_status status = start(&j);
@@ -248,4 +252,14 @@ remat_status rm_plan_check(const rm_problem *problem, const rm_plan *plan, rm_ve
     rm_free(j.cut);
     rm_free(j.piece);
     return status;
+}
+
+remat_status rm_plan_check(const rm_problem *problem, const rm_plan *plan, rm_verdict *verdict,
+                           rm_lifetimes *lifetimes) {
+    return judge_plan(problem, plan, false, verdict, lifetimes);
+}
+
+remat_status rm_plan_check_forward(const rm_problem *problem, const rm_plan *plan, rm_verdict *verdict,
+                                   rm_lifetimes *lifetimes) {
+    return judge_plan(problem, plan, true, verdict, lifetimes);
 }
