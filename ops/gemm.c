@@ -1,0 +1,86 @@
+/* gemm.c: matrix products (gemm.h). In float they come from OpenBLAS, which is kept to one thread: this file cuts the
+ * larger side of C among OpenMP threads itself, because the library's own threads wake slowly beside an OpenMP pool and
+ * may divide the work differently from call to call. In double, which only tests use, and where OpenBLAS was not found,
+ * plain loops: no build needs a BLAS to pass its tests.
+ */
+#include "ops/real.h"
+
+#include "ops/gemm.h"
+
+#if defined(REMAT_HAVE_OPENBLAS) && !defined(RM_REAL_DOUBLE)
+
+#include <cblas.h>
+#include <pthread.h>
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static void keep_to_one_thread(void) { openblas_set_num_threads(1); }
+const char *rm_gemm_library(void) { return openblas_get_config(); }
+static void prepare(void) { pthread_once(&once, keep_to_one_thread); }
+
+static CBLAS_TRANSPOSE orientation(rm_orientation is) { return is == RM_TRANSPOSED ? CblasTrans : CblasNoTrans; }
+
+static void multiply(rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha,
+                     const real *a, int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc) {
+    cblas_sgemm(CblasRowMajor, orientation(a_is), orientation(b_is), (blasint)m, (blasint)n, (blasint)k, alpha, a,
+                (blasint)lda, b, (blasint)ldb, beta, c, (blasint)ldc);
+}
+
+#else
+
+static void prepare(void) {}
+const char *rm_gemm_library(void) { return "plain loops"; }
+
+/* beta 0 must not read c: it may hold anything, NaN included. */
+static void scale_row(int64_t n, real beta, real *c) {
+    for (int64_t j = 0; j < n; j++) c[j] = beta == 0 ? 0 : beta * c[j];
+}
+
+static void multiply(rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha,
+                     const real *a, int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc) {
+    for (int64_t i = 0; i < m; i++) {
+        real *row = c + i * ldc;
+        scale_row(n, beta, row);
+        for (int64_t p = 0; p < k; p++) {
+            real left = alpha * (a_is == RM_TRANSPOSED ? a[p * lda + i] : a[i * lda + p]);
+            if (b_is == RM_TRANSPOSED)
+                for (int64_t j = 0; j < n; j++) row[j] += left * b[j * ldb + p];
+            else
+                for (int64_t j = 0; j < n; j++) row[j] += left * b[p * ldb + j];
+        }
+    }
+}
+
+#endif
+
+void rm_gemm_one(rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha, const real *a,
+                 int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc) {
+    prepare();
+    multiply(a_is, b_is, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+}
+
+/* Below this many multiply-adds (about 5 us of one core) a second thread costs more than it brings. */
+enum { SPLIT_MIN = 1 << 18 };
+/* Shares are whole multiples of this many rows or columns, so that no share but the last has ragged vectors. */
+enum { GRAIN = 16 };
+
+void rm_gemm(int threads, rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha,
+             const real *a, int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc) {
+    prepare();
+    int64_t side = m >= n ? m : n, grains = (side + GRAIN - 1) / GRAIN;
+    if (threads < 2 || grains < 2 || (double)m * (double)n * (double)k < SPLIT_MIN) {
+        multiply(a_is, b_is, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+        return;
+    }
+    int64_t shares = threads < grains ? threads : grains;
+#pragma omp parallel for num_threads((int)shares) schedule(static, 1)
+    for (int64_t share = 0; share < shares; share++) {
+        int64_t from = grains * share / shares * GRAIN, to = grains * (share + 1) / shares * GRAIN;
+        int64_t size = (to < side ? to : side) - from;
+        if (m >= n)
+            multiply(a_is, b_is, size, n, k, alpha, a + from * (a_is == RM_TRANSPOSED ? 1 : lda), lda, b, ldb, beta,
+                     c + from * ldc, ldc);
+        else
+            multiply(a_is, b_is, m, size, k, alpha, a, lda, b + from * (b_is == RM_TRANSPOSED ? ldb : 1), ldb, beta,
+                     c + from, ldc);
+    }
+}

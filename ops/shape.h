@@ -1,0 +1,94 @@
+/* shape.h: what op files share about shapes: refusals that name the op, where a call stands in time, costs of ops that
+ * only stream their operands, and from which size on a loop is worth a second thread. All static inline. */
+#ifndef RM_SHAPE_H
+#define RM_SHAPE_H
+
+#include "ops/real.h"
+
+#include "ops/op.h"
+
+/* Initialisers for samples. */
+#define RM_SCALAR(type)                                                                                                \
+    {                                                                                                                  \
+        type, 0, { 1, 1, 1, 1 }                                                                                        \
+    }
+#define RM_SHAPE1(type, a)                                                                                             \
+    {                                                                                                                  \
+        type, 1, { a, 1, 1, 1 }                                                                                        \
+    }
+#define RM_SHAPE2(type, a, b)                                                                                          \
+    {                                                                                                                  \
+        type, 2, { a, b, 1, 1 }                                                                                        \
+    }
+#define RM_SHAPE3(type, a, b, c)                                                                                       \
+    {                                                                                                                  \
+        type, 3, { a, b, c, 1 }                                                                                        \
+    }
+#define RM_ABSENT                                                                                                      \
+    {                                                                                                                  \
+        RM_REAL, -1, { 1, 1, 1, 1 }                                                                                    \
+    }
+
+/* Waking a second thread costs some microseconds: loops of fewer elements stay on one. The choice follows from the
+ * shape alone, and no result depends on it. */
+enum { RM_PARALLEL_MIN = 1 << 16, RM_PARALLEL_MIN_HEAVY = 1 << 14 /* an exp or more per element */ };
+
+/* Timesteps in this call's tile, for an operand x: its first dim where that is time, else 1. Needs no flag: a tile has
+ * at most t_total - t0 steps, t_total is 1 where there is no time, and a first dim of 1 means the same either way. */
+static inline int64_t rm_call_steps(const rm_call *call, const rm_desc *x) {
+    return x->rank > 0 && x->dim[0] <= call->t_total - call->t0 ? x->dim[0] : 1;
+}
+
+/* `part` counts things of x in this tile (rows, elements); the result, those of the whole sequence. */
+static inline double rm_call_total(const rm_call *call, const rm_desc *x, int64_t part) {
+    return (double)(part / rm_call_steps(call, x)) * (double)call->t_total;
+}
+
+/* ---- Refusals: INVALID, and the sentence ---------------------------------------------------------- */
+
+static inline remat_status rm_want_real(const char *op, const char *input, const rm_desc *x) {
+    char text[RM_DESC_TEXT];
+    REQUIRE(x->dtype == RM_REAL, INVALID, "%s: %s is %s; it must be real numbers of the graph's precision, not %s", op,
+            input, rm_desc_text(x, text), x->dtype == REMAT_I32 ? "integers" : "another one");
+    return REMAT_OK;
+}
+
+static inline remat_status rm_want_integer(const char *op, const char *input, const rm_desc *x) {
+    char text[RM_DESC_TEXT];
+    REQUIRE(x->dtype == REMAT_I32, INVALID, "%s: %s is %s; it must be integers (i32)", op, input,
+            rm_desc_text(x, text));
+    return REMAT_OK;
+}
+
+static inline remat_status rm_want_rank(const char *op, const char *input, const rm_desc *x, int least, int most) {
+    char text[RM_DESC_TEXT];
+    REQUIRE(x->rank >= least && x->rank <= most, INVALID, "%s: %s is %s, of rank %d; it must have rank %d to %d", op,
+            input, rm_desc_text(x, text), x->rank, least, most);
+    return REMAT_OK;
+}
+
+static inline remat_status rm_want_same(const char *op, const char *a_is, const rm_desc *a, const char *b_is,
+                                        const rm_desc *b) {
+    char a_text[RM_DESC_TEXT], b_text[RM_DESC_TEXT];
+    REQUIRE(rm_desc_equal(a, b), INVALID, "%s: %s is %s and %s is %s; they must have the same shape", op, a_is,
+            rm_desc_text(a, a_text), b_is, rm_desc_text(b, b_text));
+    return REMAT_OK;
+}
+
+/* A vector of `size` reals, such as a bias. */
+static inline remat_status rm_want_vector(const char *op, const char *input, const rm_desc *x, int64_t size) {
+    char text[RM_DESC_TEXT];
+    REQUIRE(x->dtype == RM_REAL && x->rank == 1 && x->dim[0] == size, INVALID,
+            "%s: %s is %s; it must be a real vector of %lld", op, input, rm_desc_text(x, text), (long long)size);
+    return REMAT_OK;
+}
+
+/* ---- Costs ---------------------------------------------------------------------------------------- */
+
+/* Every element of y costs `flops` and goes through `streams` arrays (x, y, dy, dx: each read or written once). */
+static inline rm_cost rm_cost_streaming(const rm_desc *y, double flops, double streams) {
+    double n = (double)rm_desc_count(y);
+    return (rm_cost){.flops = flops * n, .moved_bytes = streams * n * sizeof(real)};
+}
+
+#endif
