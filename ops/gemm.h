@@ -18,7 +18,11 @@ typedef enum { RM_PLAIN, RM_TRANSPOSED } rm_orientation;
 #ifdef RM_REAL_DOUBLE
 #define rm_gemm rm_gemm_f64
 #define rm_gemm_one rm_gemm_one_f64
+#define rm_gemm_library rm_gemm_library_f64
 #endif
+
+/* Which library it is, with its version: for `remat info`. */
+const char *rm_gemm_library(void);
 
 void rm_gemm(int threads, rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha,
              const real *a, int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc);

@@ -1,0 +1,23 @@
+/* build.c: what this build is made of: remat_build, for `remat info` and bug reports. */
+#include <omp.h>
+
+#include "engine/remat.h"
+#include "memory/host.h"
+#include "ops/cell/kernels.h"
+#include "ops/gemm.h"
+
+remat_build_info remat_build(void) {
+    remat_build_info info = {.version = REMAT_VERSION,
+#ifdef __clang__
+                             .compiler = "clang " __clang_version__,
+#else
+                             .compiler = "gcc " __VERSION__,
+#endif
+                             .instruction_set = rm_cell_kernels_get()->isa,
+                             .gemm_library = rm_gemm_library(),
+                             .host_allocator = rm_host_allocator(),
+                             .threads = omp_get_max_threads(),
+                             .devices = "cpu, null"};
+    rm_host_stats(&info.host_allocated_bytes, &info.host_resident_bytes);
+    return info;
+}
