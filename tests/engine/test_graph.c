@@ -1,0 +1,217 @@
+/* test_graph.c: describing a network: shapes, the sticky error, the embedding fold, and what a session refuses. */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/remat.h"
+
+static remat_graph *graph;
+static void set_up(void) { ck_assert_int_eq(remat_graph_create(&graph), REMAT_OK); }
+static void tear_down(void) { remat_graph_free(graph); }
+
+enum { T = 40, B = 2, V = 17, E = 3, H = 5 };
+
+static remat_value sequence(const char *name, remat_dtype dtype, int64_t t, int64_t b, int64_t c) {
+    return remat_input(graph, name, dtype, REMAT_SEQUENCE, c ? 3 : 2, (int64_t[]){t, b, c});
+}
+static remat_value matrix(const char *name, int64_t rows, int64_t columns) {
+    return remat_param(graph, name, 2, (int64_t[]){rows, columns}, remat_init_uniform(0.3));
+}
+
+static void expect_mistake(const char *words) {
+    ck_assert_int_eq(remat_graph_check(graph), REMAT_INVALID);
+    ck_assert_msg(strstr(remat_last_error(), words), "\"%s\" does not say \"%s\"", remat_last_error(), words);
+}
+
+START_TEST(first_mistake_is_kept) {
+    remat_value x = sequence("x", REMAT_F32, T, B, 3);
+    remat_value wrong = remat_linear(graph, x, matrix("w", 4, 99), REMAT_NONE);
+    ck_assert_int_eq(wrong.id, 0);
+    remat_value also = remat_linear(graph, remat_tanh(graph, wrong), matrix("w", 4, 4), REMAT_NONE);
+    ck_assert_int_eq(also.id, 0);
+    expect_mistake("linear");
+}
+END_TEST
+
+START_TEST(names_are_unique) {
+    sequence("x", REMAT_F32, T, B, 3);
+    matrix("x", 2, 2);
+    expect_mistake("used twice");
+}
+END_TEST
+
+START_TEST(sequences_agree) {
+    sequence("x", REMAT_F32, T, B, 3);
+    sequence("y", REMAT_F32, T + 1, B, 3);
+    expect_mistake("must agree");
+}
+END_TEST
+
+START_TEST(sizes_are_positive) {
+    sequence("x", REMAT_F32, 0, B, 3);
+    expect_mistake("at least 1");
+}
+END_TEST
+
+START_TEST(sizes_that_overflow_are_refused) {
+    sequence("x", REMAT_F32, INT64_MAX / 2, 1 << 20, 3);
+    expect_mistake("too large");
+}
+END_TEST
+
+START_TEST(recurrent_layers_need_time) {
+    remat_value x = remat_input(graph, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){B, 3});
+    remat_rnn_tanh(graph, x, matrix("w", 4, 3), matrix("u", 4, 4), REMAT_NONE, REMAT_NONE);
+    expect_mistake("time");
+}
+END_TEST
+
+START_TEST(one_pass_over_time) {
+    remat_value x = sequence("x", REMAT_F32, T, B, 3);
+    remat_value mean = remat_mean_over_time(graph, x);        /* (B,3), known only at the end */
+    remat_value y = remat_linear(graph, x, mean, REMAT_NONE); /* used as weights at every step */
+    remat_value loss = remat_mse(graph, y, sequence("t", REMAT_F32, T, B, B));
+    remat_config config = REMAT_CONFIG_INIT;
+    config.inference = true;
+    remat_session *s;
+    ck_assert_int_eq(remat_graph_check(graph), REMAT_OK);
+    ck_assert_int_eq(remat_session_create(graph, loss, &config, &s), REMAT_INVALID);
+    ck_assert(strstr(remat_last_error(), "one pass over time") != NULL);
+}
+END_TEST
+
+/* ---- A language model ----------------------------------------------------------------------------------------- */
+
+static remat_value language_model(void) {
+    remat_value tokens = sequence("tokens", REMAT_I32, T, B, 0), targets = sequence("targets", REMAT_I32, T, B, 0);
+    remat_value e = remat_embedding(graph, tokens, matrix("embedding.weight", V, E));
+    remat_value h = remat_lstm(graph, e, matrix("w_ih", 4 * H, E), matrix("w_hh", 4 * H, H), REMAT_NONE, REMAT_NONE);
+    return remat_softmax_cross_entropy(graph, remat_linear(graph, h, matrix("head", V, H), REMAT_NONE), targets);
+}
+
+static void expect_refused(remat_value loss, remat_config config, const char *words) {
+    remat_session *s;
+    ck_assert_int_ne(remat_session_create(graph, loss, &config, &s), REMAT_OK);
+    ck_assert_msg(strstr(remat_last_error(), words), "\"%s\" does not say \"%s\"", remat_last_error(), words);
+}
+
+START_TEST(sessions_refuse) {
+    remat_value loss = language_model();
+    remat_config config = REMAT_CONFIG_INIT, wrong;
+    expect_refused(REMAT_NONE, config, "needs a loss");
+    expect_refused((remat_value){1}, config, "not computed");
+    expect_refused((remat_value){loss.id - 1}, config, "scalar");
+    expect_refused((remat_value){999}, config, "not a value");
+    wrong = config, wrong.device = "tpu", expect_refused(loss, wrong, "device");
+    wrong = config, wrong.strategy = "magic", expect_refused(loss, wrong, "strategy");
+    wrong = config, wrong.strategy = "segments", expect_refused(loss, wrong, "segments");
+    wrong = config, wrong.optimizer = "lion", expect_refused(loss, wrong, "optimizer");
+    wrong = config, wrong.tile = -1, expect_refused(loss, wrong, "tile");
+    wrong = config, wrong.threads = -1, expect_refused(loss, wrong, "threads");
+    wrong = config, wrong.clip_grad_norm = -1, expect_refused(loss, wrong, "clip");
+    wrong = config, wrong.optimizer = "sgd", wrong.nesterov = true, expect_refused(loss, wrong, "momentum");
+    wrong = config, wrong.plan_steps = "run forward 0 all\n", expect_refused(loss, wrong, "given plan");
+    wrong = config, wrong.plan_steps = "go 0\n", expect_refused(loss, wrong, "line 1");
+}
+END_TEST
+
+static float loss_of(remat_value loss, remat_config config, float *gradient, uint64_t bytes) {
+    remat_session *s;
+    ck_assert_msg(remat_session_create(graph, loss, &config, &s) == REMAT_OK, "%s", remat_last_error());
+    int32_t data[T * B];
+    for (int i = 0; i < T * B; i++) data[i] = i * i % V;
+    ck_assert_int_eq(remat_write(s, REMAT_INPUT, 0, data, sizeof data), REMAT_OK);
+    ck_assert_int_eq(remat_write(s, REMAT_INPUT, 1, data, sizeof data), REMAT_OK);
+    remat_step_result r;
+    ck_assert_int_eq(remat_gradients(s, &r), REMAT_OK);
+    ck_assert_int_eq(remat_read(s, REMAT_GRADIENT, remat_find(s, REMAT_GRADIENT, "embedding.weight"), gradient, bytes),
+                     REMAT_OK);
+    data[3] = V;
+    ck_assert_int_eq(remat_write(s, REMAT_INPUT, 0, data, sizeof data), REMAT_INVALID);
+    ck_assert(strstr(remat_last_error(), "element 3 is 17") != NULL);
+    remat_session_free(s);
+    return (float)r.loss;
+}
+
+/* The same function by another route: equal up to rounding, and the plan says what it did. */
+START_TEST(folding_changes_rounding_only) {
+    remat_value loss = language_model();
+    remat_config config = REMAT_CONFIG_INIT;
+    float with[V * E], without[V * E];
+    config.fold_embedding = true;
+    float a = loss_of(loss, config, with, sizeof with);
+    config.fold_embedding = false;
+    float b = loss_of(loss, config, without, sizeof without);
+    ck_assert_float_eq_tol(a, b, 1e-5f);
+    for (int i = 0; i < V * E; i++) ck_assert_float_eq_tol(with[i], without[i], 1e-5f);
+}
+END_TEST
+
+START_TEST(folding_is_for_small_vocabularies) {
+    remat_value loss = language_model(); /* V = 17 < T*B = 80 */
+    remat_config config = REMAT_CONFIG_INIT;
+    config.plan_only = true;
+    remat_session *s;
+    ck_assert_int_eq(remat_session_create(graph, loss, &config, &s), REMAT_OK);
+    char *text = remat_plan_describe(s);
+    ck_assert(strstr(text, "folded") != NULL);
+    remat_text_free(text);
+    remat_session_free(s);
+    tear_down();
+    set_up();
+    remat_value tokens = sequence("tokens", REMAT_I32, 3, 2, 0), targets = sequence("targets", REMAT_I32, 3, 2, 0);
+    remat_value e = remat_embedding(graph, tokens, matrix("embedding.weight", V, E)); /* 17 > 6 rows */
+    remat_value h = remat_rnn_tanh(graph, e, matrix("w", H, E), matrix("u", H, H), REMAT_NONE, REMAT_NONE);
+    loss = remat_softmax_cross_entropy(graph, remat_linear(graph, h, matrix("head", V, H), REMAT_NONE), targets);
+    ck_assert_int_eq(remat_session_create(graph, loss, &config, &s), REMAT_OK);
+    text = remat_plan_describe(s);
+    ck_assert(strstr(text, "folded") == NULL);
+    remat_text_free(text);
+    remat_session_free(s);
+}
+END_TEST
+
+/* A million timesteps, on the device that computes nothing: planned, checked, placed and run in moments. */
+START_TEST(null_device_counts) {
+    int64_t steps = 1000000;
+    remat_value x = sequence("x", REMAT_F32, steps, 1, 8);
+    remat_value h = remat_lstm(graph, x, matrix("w", 4 * 64, 8), matrix("u", 4 * 64, 64), REMAT_NONE, REMAT_NONE);
+    remat_value loss = remat_mse(graph, h, sequence("t", REMAT_F32, steps, 1, 64));
+    remat_config config = REMAT_CONFIG_INIT;
+    config.device = "null";
+    config.strategy = "sqrt";
+    remat_session *s;
+    ck_assert_msg(remat_session_create(graph, loss, &config, &s) == REMAT_OK, "%s", remat_last_error());
+    remat_step_result r;
+    ck_assert_int_eq(remat_gradients(s, &r), REMAT_OK);
+    remat_plan_summary plan = remat_session_plan(s);
+    ck_assert_uint_eq(r.arena_peak_bytes, plan.planned_peak_bytes);
+    ck_assert_int_eq(plan.n_tiles, (steps + 255) / 256);
+    ck_assert_int_eq(plan.segments, 63); /* round(sqrt(3907)) */
+    ck_assert(r.recomputed_stages > 0 && (int64_t)r.recomputed_stages < plan.n_tiles);
+    remat_session_free(s);
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("graph");
+    TCase *tests = tcase_create("graph");
+    tcase_add_checked_fixture(tests, set_up, tear_down);
+    tcase_add_test(tests, first_mistake_is_kept);
+    tcase_add_test(tests, names_are_unique);
+    tcase_add_test(tests, sequences_agree);
+    tcase_add_test(tests, sizes_are_positive);
+    tcase_add_test(tests, sizes_that_overflow_are_refused);
+    tcase_add_test(tests, recurrent_layers_need_time);
+    tcase_add_test(tests, one_pass_over_time);
+    tcase_add_test(tests, sessions_refuse);
+    tcase_add_test(tests, folding_changes_rounding_only);
+    tcase_add_test(tests, folding_is_for_small_vocabularies);
+    tcase_add_test(tests, null_device_counts);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
