@@ -87,7 +87,12 @@ static void draw(const rm_key *key, uint32_t timestep, uint32_t first, uint32_t 
 static void map_group(const map *m, uint32_t timestep, int64_t from, int64_t n, const real *in, real *out) {
     uint32_t word[GROUP];
     draw(&m->call->key, timestep, (uint32_t)(from / 4), word);
-    for (int64_t i = 0; i < n; i++) out[i] = word[i] >> 8 >= m->threshold ? in[i] * m->scale : 0;
+    uint32_t threshold = m->threshold;
+    real scale = m->scale;
+    for (int64_t i = 0; i < n; i++) {
+        real kept = in[i] * scale; /* always computed: a choice, not a branch */
+        out[i] = word[i] >> 8 >= threshold ? kept : 0;
+    }
 }
 
 static void run(const rm_call *call, const rm_desc *shape, const real *in, real *out) {

@@ -8,10 +8,16 @@
 typedef double real;
 #define RM_REAL REMAT_F64
 #define RM_OP(name) rm_op_##name##_f64
+#define real_exp exp
+#define real_tanh tanh
+#define real_erfc erfc
 #else
 typedef float real;
 #define RM_REAL REMAT_F32
 #define RM_OP(name) rm_op_##name
+#define real_exp expf
+#define real_tanh tanhf
+#define real_erfc erfcf
 #endif
 
 #endif

@@ -1,0 +1,57 @@
+/* last_step.c: the op `last_step`: what a sequence ends with, for a head that reads the whole of it. */
+#include "ops/real.h"
+
+#include <string.h>
+
+#include "ops/op.h"
+#include "ops/shape.h"
+
+static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+    (void)attr, (void)state;
+    TRY(rm_want_real("last_step", "x", &x[0]));
+    TRY(rm_want_rank("last_step", "x", &x[0], 2, 4));
+    *y = (rm_desc){.dtype = RM_REAL, .rank = x[0].rank - 1, .dim = {1, 1, 1, 1}};
+    memcpy(y->dim, x[0].dim + 1, (size_t)y->rank * sizeof *y->dim);
+    return REMAT_OK;
+}
+
+static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+    (void)attr;
+    *out = rm_cost_streaming(y, 0, 2);
+    if (pass == RM_BACKWARD) out->moved_bytes = (double)(rm_desc_bytes(&x[0]) + rm_desc_bytes(y));
+}
+
+static void forward(const rm_call *call) {
+    int64_t steps = call->x[0].desc.dim[0], width = rm_desc_count(&call->y.desc);
+    memcpy(call->y.data, (const real *)call->x[0].data + (steps - 1) * width, (size_t)width * sizeof(real));
+}
+
+/* y = x[T-1]: every other step, and every tile but the last, has gradient 0. */
+static void backward(const rm_call *call) {
+    int64_t steps = call->x[0].desc.dim[0], width = rm_desc_count(&call->dy.desc);
+    real *dx = call->dx[0].data;
+    if (!dx) return;
+    memset(dx, 0, (size_t)(steps * width) * sizeof *dx);
+    if (call->t0 + steps == call->t_total) memcpy(dx + (steps - 1) * width, call->dy.data, (size_t)width * sizeof *dx);
+}
+
+static const rm_sample samples[] = {
+    {.name = "sequence", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 5, 2, 7)}},
+    {.name = "one timestep", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 1, 3, 2)}},
+    {.name = "no features", .sequence = true, .x = {RM_SHAPE2(RM_REAL, 4, 3)}},
+};
+
+const rm_op RM_OP(last_step) = {
+    .name = "last_step",
+    .doc = "y (B,..) = x[T-1], x (T,B,..)",
+    .n_in = 1,
+    .time = RM_TIME_LAST,
+    .infer = infer,
+    .cost = cost,
+    .define_forward = forward,
+    .define_backward = backward,
+    .forward = {forward},
+    .backward = {backward},
+    .samples = samples,
+    .n_samples = sizeof samples / sizeof *samples,
+};

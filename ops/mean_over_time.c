@@ -1,0 +1,69 @@
+/* mean_over_time.c: the op `mean_over_time`. Each tile gives its share of the mean; the engine adds them. */
+#include "ops/real.h"
+
+#include <string.h>
+
+#include "ops/op.h"
+#include "ops/shape.h"
+
+static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+    (void)attr, (void)state;
+    TRY(rm_want_real("mean_over_time", "x", &x[0]));
+    TRY(rm_want_rank("mean_over_time", "x", &x[0], 2, 4));
+    *y = (rm_desc){.dtype = RM_REAL, .rank = x[0].rank - 1, .dim = {1, 1, 1, 1}};
+    memcpy(y->dim, x[0].dim + 1, (size_t)y->rank * sizeof *y->dim);
+    return REMAT_OK;
+}
+
+static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+    (void)attr, (void)pass;
+    *out = rm_cost_streaming(&x[0], 1, 1);
+    out->moved_bytes += (double)rm_desc_bytes(y);
+}
+
+/* Threads share out columns; each column is summed in the order of time. */
+static void forward(const rm_call *call) {
+    enum { WIDTH = 64 };
+    const real *x = call->x[0].data; /* (tau,width) */
+    real *y = call->y.data;          /* (width)     */
+    int64_t steps = call->x[0].desc.dim[0], width = rm_desc_count(&call->y.desc);
+#pragma omp parallel for num_threads(call->threads) if (steps * width > RM_PARALLEL_MIN) schedule(static)
+    for (int64_t from = 0; from < width; from += WIDTH) {
+        int64_t n = width - from < WIDTH ? width - from : WIDTH;
+        real sum[WIDTH] = {0};
+        for (int64_t t = 0; t < steps; t++)
+            for (int64_t i = 0; i < n; i++) sum[i] += x[t * width + from + i];
+        for (int64_t i = 0; i < n; i++) y[from + i] = sum[i] / (real)call->t_total;
+    }
+}
+
+static void backward(const rm_call *call) {
+    const real *dy = call->dy.data;
+    real *dx = call->dx[0].data;
+    int64_t steps = call->x[0].desc.dim[0], width = rm_desc_count(&call->dy.desc);
+    if (!dx) return;
+#pragma omp parallel for num_threads(call->threads) if (steps * width > RM_PARALLEL_MIN) schedule(static)
+    for (int64_t t = 0; t < steps; t++) /* y = sum over t of x[t] / T */
+        for (int64_t i = 0; i < width; i++) dx[t * width + i] = dy[i] / (real)call->t_total;
+}
+
+static const rm_sample samples[] = {
+    {.name = "sequence", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 5, 2, 7)}},
+    {.name = "one timestep", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 1, 3, 2)}},
+    {.name = "no features", .sequence = true, .x = {RM_SHAPE2(RM_REAL, 9, 70)}},
+};
+
+const rm_op RM_OP(mean_over_time) = {
+    .name = "mean_over_time",
+    .doc = "y (B,..) = mean over t of x[t], x (T,B,..)",
+    .n_in = 1,
+    .time = RM_TIME_SUM,
+    .infer = infer,
+    .cost = cost,
+    .define_forward = forward,
+    .define_backward = backward,
+    .forward = {forward},
+    .backward = {backward},
+    .samples = samples,
+    .n_samples = sizeof samples / sizeof *samples,
+};

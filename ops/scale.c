@@ -1,0 +1,60 @@
+/* scale.c: the op `scale`, a multiplication by a constant of the graph. */
+#include "ops/real.h"
+
+#include "ops/op.h"
+#include "ops/shape.h"
+
+static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+    (void)state;
+    TRY(rm_want_real("scale", "x", &x[0]));
+    const rm_scale_attr *a = attr;
+    REQUIRE(a && isfinite(a->factor), INVALID, "scale: the factor is %g; it must be a finite number",
+            a ? a->factor : NAN);
+    *y = x[0];
+    return REMAT_OK;
+}
+
+static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+    (void)x, (void)attr;
+    *out = rm_cost_streaming(y, 1, 2);
+    if (pass == RM_BACKWARD) *out = rm_cost_streaming(y, 1, 2);
+}
+
+static void forward(const rm_call *call) {
+    const real *x = call->x[0].data;
+    real *y = call->y.data;
+    real factor = (real)((const rm_scale_attr *)call->attr)->factor;
+    int64_t n = rm_desc_count(&call->y.desc);
+#pragma omp parallel for num_threads(call->threads) if (n > RM_PARALLEL_MIN) schedule(static)
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] * factor;
+}
+
+static void backward(const rm_call *call) {
+    const real *dy = call->dy.data;
+    real *dx = call->dx[0].data;
+    real factor = (real)((const rm_scale_attr *)call->attr)->factor;
+    int64_t n = rm_desc_count(&call->dy.desc);
+    if (!dx) return;
+#pragma omp parallel for num_threads(call->threads) if (n > RM_PARALLEL_MIN) schedule(static)
+    for (int64_t i = 0; i < n; i++) dx[i] = dy[i] * factor; /* y = factor x */
+}
+
+static const rm_sample samples[] = {
+    {.name = "sequence", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 5, 2, 7)}, .attr = &(rm_scale_attr){-1.5}},
+    {.name = "whole", .x = {RM_SHAPE2(RM_REAL, 3, 11)}, .attr = &(rm_scale_attr){0.1}},
+};
+
+const rm_op RM_OP(scale) = {
+    .name = "scale",
+    .doc = "y = factor x; any shape",
+    .n_in = 1,
+    .time = RM_TIME_POINTWISE,
+    .infer = infer,
+    .cost = cost,
+    .define_forward = forward,
+    .define_backward = backward,
+    .forward = {forward},
+    .backward = {backward},
+    .samples = samples,
+    .n_samples = sizeof samples / sizeof *samples,
+};
