@@ -22,7 +22,9 @@
 #include "memory/holes.h"
 #include "memory/host.h"
 
-#define SMALL_PLAN 4000 /* buffers; above it nothing quadratic */
+#define SMALL_PLAN 4000   /* buffers; above it nothing quadratic */
+#define MOST_ROUNDS 1000  /* of fits in each order, */
+#define FIT_WORK 30000000 /* and no more than so many comparisons */
 
 typedef struct {
     const rm_lifetime *item;
@@ -153,6 +155,83 @@ static outcome try_sweeps(packer *p) {
     return outcome;
 }
 
+/* ---- Fits --------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int32_t id;
+    double rank; /* placed from the highest down */
+} turn;
+
+static int by_rank(const void *a, const void *b) {
+    const turn *x = a, *y = b;
+    if (x->rank != y->rank) return x->rank > y->rank ? -1 : 1;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+/* Each in its turn at the lowest place that is free during its whole life. placed[0..count-1]: the buffers that have
+ * their place, by offset. */
+static uint64_t fit(packer *p, const turn *turns, int32_t *placed) {
+    uint64_t bytes = 0;
+    for (int64_t count = 0; count < p->n; count++) {
+        int32_t id = turns[count].id;
+        const rm_lifetime *item = &p->item[id];
+        uint64_t at = 0;
+        for (int64_t k = 0; k < count; k++) {
+            const rm_lifetime *other = &p->item[placed[k]];
+            if (other->last < item->first || other->first > item->last) continue;
+            if (p->trial[placed[k]] >= at + size_of(item)) break;
+            at = larger(at, p->trial[placed[k]] + size_of(other));
+        }
+        p->trial[id] = at;
+        bytes = larger(bytes, at + size_of(item));
+        int64_t k = count;
+        for (; k > 0 && p->trial[placed[k - 1]] > at; k--) placed[k] = placed[k - 1];
+        placed[k] = id;
+    }
+    return bytes;
+}
+
+typedef enum { BY_SIZE, BY_AREA, BY_LIFE, N_ORDERS } order;
+
+static double rank_in(order order, const rm_lifetime *item) {
+    double size = (double)size_of(item), life = (double)(item->last - item->first + 1);
+    return order == BY_SIZE ? size + life * 1e-9 : order == BY_AREA ? size * life : life + size * 1e-18;
+}
+
+/* A fraction of the whole order, different in each round so that the same orders do not come round again. */
+static double leap(int64_t round) { return 0.05 + (double)(round * 37 % 101) / 101; }
+
+/* Where the block came out too large, the buffers that stick out had their turn too late: they move up, and everything is
+ * placed again (Joslin and Clements, "Squeaky wheel optimization", 1999). */
+static void fit_in_order(packer *p, order order, turn *turns, int32_t *placed, int64_t rounds) {
+    for (int64_t i = 0; i < p->n; i++) turns[i] = (turn){(int32_t)i, rank_in(order, &p->item[i])};
+    for (int64_t r = 0; r < rounds && !perfect(p); r++) {
+        qsort(turns, (size_t)p->n, sizeof *turns, by_rank);
+        uint64_t bytes = fit(p, turns, placed);
+        for (int64_t i = 0; i < p->n; i++) {
+            int32_t id = turns[i].id;
+            bool sticks_out = p->trial[id] + size_of(&p->item[id]) > p->floor_bytes;
+            turns[i].rank = (double)(p->n - i) + (sticks_out ? leap(r) * (double)p->n : 0);
+        }
+        keep_if_better(p, bytes);
+    }
+}
+
+static outcome try_fits(packer *p) {
+    turn *turns = rm_malloc((size_t)p->n * sizeof *turns);
+    int32_t *placed = rm_malloc((size_t)p->n * sizeof *placed);
+    int64_t rounds = 1 + FIT_WORK / (p->n * p->n + 1);
+    if (rounds > MOST_ROUNDS) rounds = MOST_ROUNDS;
+    for (order order = BY_SIZE; turns && placed && order < N_ORDERS && !perfect(p); order++)
+        fit_in_order(p, order, turns, placed, rounds);
+    outcome outcome = turns && placed ? FITS : NO_MEMORY;
+    rm_free(turns);
+    rm_free(placed);
+    return outcome;
+}
+
+/* ---- All together ------------------------------------------------------------------------------- */
+
 remat_status rm_place(const rm_lifetimes *lifetimes, rm_placement *out) {
     *out = (rm_placement){0};
     TRY(require_sense(lifetimes));
@@ -165,6 +244,7 @@ remat_status rm_place(const rm_lifetimes *lifetimes, rm_placement *out) {
     if (outcome == FITS) {
         p.floor_bytes = most_alive(&p);
         outcome = try_sweeps(&p);
+        if (outcome != NO_MEMORY && !perfect(&p) && p.n <= SMALL_PLAN) outcome = try_fits(&p);
     }
     rm_holes_free(&p.holes);
     rm_free(p.by_end);
