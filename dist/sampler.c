@@ -1,0 +1,102 @@
+/* sampler.c: the order itself: the Mersenne Twister (mt19937: Matsumoto and Nishimura, ACM TOMACS 8(1), 1998) that
+ * torch.Generator uses, and the shuffle of torch.randperm. Main entry: rm_sampler_create. */
+#include "dist/sampler.h"
+
+#include "memory/host.h"
+
+#include <assert.h>
+
+/* ---- mt19937 ---------------------------------------------------------------------------------------------------- */
+
+enum { WORDS = 624, SHIFT = 397 };
+
+typedef struct {
+    uint32_t word[WORDS];
+    int next;
+} twister;
+
+static void twister_seed(twister *t, uint32_t seed) {
+    t->word[0] = seed;
+    for (uint32_t i = 1; i < WORDS; i++)
+        t->word[i] = 1812433253u * (t->word[i - 1] ^ (t->word[i - 1] >> 30)) + i;
+    t->next = WORDS;
+}
+
+static void twister_refill(twister *t) {
+    for (int i = 0; i < WORDS; i++) {
+        uint32_t joined = (t->word[i] & 0x80000000u) | (t->word[(i + 1) % WORDS] & 0x7fffffffu);
+        t->word[i] = t->word[(i + SHIFT) % WORDS] ^ (joined >> 1) ^ ((joined & 1) ? 0x9908b0dfu : 0);
+    }
+    t->next = 0;
+}
+
+static uint32_t twister_draw(twister *t) {
+    if (t->next == WORDS) twister_refill(t);
+    uint32_t y = t->word[t->next++];
+    y ^= y >> 11;
+    y ^= (y << 7) & 0x9d2c5680u;
+    y ^= (y << 15) & 0xefc60000u;
+    return y ^ (y >> 18);
+}
+
+/* ---- The order -------------------------------------------------------------------------------------------------- */
+
+struct rm_sampler {
+    rm_sampler_config config;
+    int64_t count;
+    twister random;
+    uint32_t order[]; /* n of them */
+};
+
+/* torch.randperm draws 32 bits for each place, and 64 (high word first) from n = (2^32-1)/20 on, where the bias of the
+ * remainder would begin to show. */
+static uint64_t draw(twister *t, bool wide) {
+    uint64_t first = twister_draw(t);
+    return wide ? first << 32 | twister_draw(t) : first;
+}
+
+void rm_sampler_set_epoch(rm_sampler *s, int64_t epoch) {
+    assert(epoch >= 0);
+    int64_t n = s->config.n;
+    for (int64_t i = 0; i < n; i++) s->order[i] = (uint32_t)i;
+    if (!s->config.shuffle) return;
+    twister_seed(&s->random, (uint32_t)((uint64_t)s->config.seed + (uint64_t)epoch)); /* the low 32 bits, as torch */
+    bool wide = n >= UINT32_MAX / 20;
+    for (int64_t i = 0; i < n - 1; i++) {
+        int64_t j = i + (int64_t)(draw(&s->random, wide) % (uint64_t)(n - i));
+        uint32_t held = s->order[i];
+        s->order[i] = s->order[j];
+        s->order[j] = held;
+    }
+}
+
+static int64_t count_per_rank(const rm_sampler_config *c) {
+    return c->drop_last ? c->n / c->replicas : (c->n + c->replicas - 1) / c->replicas;
+}
+
+remat_status rm_sampler_create(const rm_sampler_config *config, rm_sampler **out) {
+    *out = NULL;
+    REQUIRE(config->n >= 1, INVALID, "the data set has %lld samples; at least one is needed", (long long)config->n);
+    REQUIRE(config->n <= UINT32_MAX, INVALID, "the data set has %lld samples; at most 4294967295 can be shuffled",
+            (long long)config->n);
+    REQUIRE(config->replicas >= 1 && config->replicas <= INT32_MAX, INVALID, "there cannot be %lld replicas",
+            (long long)config->replicas);
+    REQUIRE(config->rank >= 0 && config->rank < config->replicas, INVALID, "rank %lld of %lld does not exist",
+            (long long)config->rank, (long long)config->replicas);
+    rm_sampler *s = rm_malloc(sizeof *s + (size_t)config->n * sizeof s->order[0]);
+    REQUIRE(s, MEMORY, "no memory for the order of %lld samples (4 bytes each)", (long long)config->n);
+    s->config = *config;
+    s->count = count_per_rank(config);
+    rm_sampler_set_epoch(s, 0);
+    *out = s;
+    return REMAT_OK;
+}
+
+void rm_sampler_free(rm_sampler *s) { rm_free(s); }
+
+int64_t rm_sampler_count(const rm_sampler *s) { return s->count; }
+
+int64_t rm_sampler_at(const rm_sampler *s, int64_t k) {
+    assert(k >= 0 && k < s->count);
+    return s->order[(s->config.rank + k * s->config.replicas) % s->config.n];
+}

@@ -1,0 +1,158 @@
+/* file.c: see file.h. */
+#include "train/file.h"
+
+#include "memory/host.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+/* ---- Reading ---------------------------------------------------------------------------------------------------- */
+
+static remat_status open_plain(const char *path, int *fd, struct stat *about) {
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: a pipe is refused below, not waited for */
+    if (*fd < 0 && errno == ENOENT) FAIL(IO, "%s does not exist: check the path", path);
+    if (*fd < 0) FAIL(IO, "cannot open %s: %s", path, strerror(errno));
+    if (fstat(*fd, about) == 0 && S_ISREG(about->st_mode)) return REMAT_OK;
+    bool directory = S_ISDIR(about->st_mode);
+    close(*fd);
+    *fd = -1;
+    FAIL(IO, "%s is %s: give a plain file", path, directory ? "a directory" : "not a file that can be read twice");
+}
+
+remat_status rm_file_open(const char *path, int *fd, uint64_t *size) {
+    struct stat about = {0};
+    TRY(open_plain(path, fd, &about));
+    *size = (uint64_t)about.st_size;
+    return REMAT_OK;
+}
+
+remat_status rm_file_read_at(int fd, const char *path, uint64_t offset, void *data, size_t bytes) {
+    for (size_t done = 0; done < bytes;) {
+        ssize_t got = pread(fd, (char *)data + done, bytes - done, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) FAIL(IO, "cannot read %s: %s", path, strerror(errno));
+        if (got == 0)
+            FAIL(IO, "%s ends at byte %llu where %zu more were expected: it was cut short, fetch or save it again",
+                 path, (unsigned long long)(offset + done), bytes - done);
+        done += (size_t)got;
+    }
+    return REMAT_OK;
+}
+
+/* Grows the buffer to at least `wanted` bytes and one for the zero. */
+static remat_status grow(const char *path, uint8_t **data, size_t *capacity, size_t wanted) {
+    if (wanted < *capacity) return REMAT_OK;
+    size_t larger = wanted + wanted / 2 + 65536;
+    uint8_t *moved = rm_realloc(*data, larger);
+    REQUIRE(moved, MEMORY, "no memory for %s: %zu bytes were wanted", path, larger);
+    *data = moved;
+    *capacity = larger;
+    return REMAT_OK;
+}
+
+static remat_status read_all(gzFile file, const char *path, uint64_t limit, uint8_t **data, size_t *size) {
+    size_t capacity = 0;
+    *size = 0;
+    for (;;) {
+        TRY(grow(path, data, &capacity, *size + 65536));
+        int got = gzread(file, *data + *size, 65536);
+        if (got < 0) {
+            int code;
+            const char *why = gzerror(file, &code);
+            FAIL(IO, "%s is damaged (%s): fetch it again", path, code == Z_ERRNO ? strerror(errno) : why);
+        }
+        if (got == 0) break;
+        *size += (size_t)got;
+        REQUIRE(*size <= limit, IO, "%s is longer than %llu bytes, the most that is read from such a file", path,
+                (unsigned long long)limit);
+    }
+    (*data)[*size] = 0;
+    return REMAT_OK;
+}
+
+remat_status rm_file_read(const char *path, uint64_t limit, uint8_t **data, size_t *size) {
+    struct stat about = {0};
+    int fd;
+    *data = NULL;
+    TRY(open_plain(path, &fd, &about));
+    gzFile file = gzdopen(fd, "rb"); /* passes what is not gzip through as it is */
+    if (!file) {
+        close(fd);
+        FAIL(MEMORY, "no memory to read %s", path);
+    }
+    remat_status status = read_all(file, path, limit, data, size);
+    /* Only closing tells whether the last gzip block was whole. */
+    if (gzclose(file) != Z_OK && !status) status = rm_fail(REMAT_IO, "%s ends too early: fetch it again", path);
+    if (status) {
+        rm_free(*data);
+        *data = NULL;
+    }
+    return status;
+}
+
+/* ---- Writing ---------------------------------------------------------------------------------------------------- */
+
+remat_status rm_file_create(const char *path, rm_file_writer *out) {
+    *out = (rm_file_writer){.fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666), .path = path};
+    out->crc32 = (uint32_t)crc32(0, NULL, 0);
+    if (out->fd < 0) FAIL(IO, "cannot create %s: %s", path, strerror(errno));
+    return REMAT_OK;
+}
+
+static remat_status write_failed(const char *path) {
+    const char *remedy = errno == ENOSPC || errno == EFBIG || errno == EDQUOT ? ": make room, or save elsewhere" : "";
+    FAIL(IO, "cannot write %s: %s%s", path, strerror(errno), remedy);
+}
+
+remat_status rm_file_write(rm_file_writer *writer, const void *data, size_t bytes) {
+    for (size_t done = 0; done < bytes;) {
+        ssize_t put = write(writer->fd, (const char *)data + done, bytes - done);
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0) return write_failed(writer->path);
+        done += (size_t)put;
+    }
+    writer->bytes += bytes;
+    writer->crc32 = (uint32_t)crc32_z(writer->crc32, data, bytes);
+    return REMAT_OK;
+}
+
+void rm_file_abandon(rm_file_writer *writer) {
+    if (writer->fd >= 0) close(writer->fd);
+    writer->fd = -1;
+}
+
+remat_status rm_file_finish(rm_file_writer *writer) {
+    if (writer->fd < 0) return REMAT_OK;
+    int synced = fsync(writer->fd);
+    if (synced && (errno == EINVAL || errno == EROFS)) synced = 0; /* a terminal or a pipe has nothing to sync */
+    int failed = synced ? errno : 0;
+    if (close(writer->fd) && !failed) failed = errno;
+    writer->fd = -1;
+    errno = failed;
+    return failed ? write_failed(writer->path) : REMAT_OK;
+}
+
+remat_status rm_directory_sync(const char *path) {
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) FAIL(IO, "cannot open the directory %s: %s", path, strerror(errno));
+    int failed = fsync(fd) && errno != EINVAL ? errno : 0; /* EINVAL: this file system has no such thing */
+    close(fd);
+    if (failed) FAIL(IO, "cannot sync the directory %s: %s", path, strerror(failed));
+    return REMAT_OK;
+}
+
+bool rm_path_exists(const char *path) {
+    struct stat about;
+    return stat(path, &about) == 0;
+}
+
+remat_status rm_path_join(char *out, size_t out_bytes, const char *directory, const char *name) {
+    int wrote = snprintf(out, out_bytes, "%s/%s", directory, name);
+    REQUIRE(wrote > 0 && (size_t)wrote < out_bytes, INVALID, "the path %.60s.../%s is too long", directory, name);
+    return REMAT_OK;
+}

@@ -1,0 +1,43 @@
+/* file.h: reading a whole file, and writing one so that a full disk is noticed. Thin: the parsers (idx, npy, options,
+ * safetensors) work on memory; this is where files become memory. Every failure is a sentence naming the path. */
+#ifndef RM_FILE_H
+#define RM_FILE_H
+
+#include "engine/status.h"
+
+#include <sys/types.h>
+
+/* ---- Reading ---------------------------------------------------------------------------------------------------- */
+
+/* The whole file, unpacked if it is gzip, with a zero byte behind it that `size` does not count; free it with rm_free.
+ * IO when it is missing, damaged, or longer than `limit` bytes. */
+remat_status rm_file_read(const char *path, uint64_t limit, uint8_t **data, size_t *size);
+
+/* Opens a plain file for rm_file_read_at; IO when it is missing, or is a directory or a pipe. */
+remat_status rm_file_open(const char *path, int *fd, uint64_t *size);
+/* Exactly `bytes` bytes at `offset`; IO also when the file has become shorter. */
+remat_status rm_file_read_at(int fd, const char *path, uint64_t offset, void *data, size_t bytes);
+
+/* ---- Writing ---------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int fd; /* -1: closed */
+    const char *path;
+    uint64_t bytes;
+    uint32_t crc32; /* of everything written, zlib's */
+} rm_file_writer;
+
+remat_status rm_file_create(const char *path, rm_file_writer *out); /* `path` is borrowed while it is open */
+remat_status rm_file_write(rm_file_writer *writer, const void *data, size_t bytes);
+/* fsync, then close. Call rm_file_abandon instead after a failure; both may be called on a closed writer. */
+remat_status rm_file_finish(rm_file_writer *writer);
+void rm_file_abandon(rm_file_writer *writer);
+
+remat_status rm_directory_sync(const char *path); /* makes renames inside it survive a power cut */
+bool rm_path_exists(const char *path);
+/* "directory/name" into `out`; INVALID when it does not fit. */
+remat_status rm_path_join(char *out, size_t out_bytes, const char *directory, const char *name);
+
+#define RM_PATH_BYTES 4096
+
+#endif

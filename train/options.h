@@ -1,0 +1,85 @@
+/* options.h: the flags of `remat`: one table (options.c) that parses the command line and --config files, prints --help,
+ * says which flags go into the training state, and fills this struct. A new flag is a member here and a line there.
+ *
+ *     rm_options o;
+ *     status = rm_options_parse(&o, RM_TRAIN, argc, argv);   // INVALID: the sentence names the remedy; exit 2
+ *     ...
+ *     rm_options_free(&o);                                   // in any case
+ */
+#ifndef RM_OPTIONS_H
+#define RM_OPTIONS_H
+
+#include "engine/status.h"
+
+#include <stdio.h>
+
+typedef enum {
+    RM_TRAIN = 1,
+    RM_PLAN = 2,
+    RM_EVAL = 4,
+    RM_SAMPLE = 8,
+    RM_INFO = 16,
+    RM_REPORT = 32,
+} rm_command; /* bits: an option names the commands that take it */
+
+#define RM_MAX_OPTIONS 64
+
+typedef struct {
+    /* The model. 0 in embed: as hidden. */
+    char *model;
+    int64_t layers, hidden, embed, classes;
+    double dropout;
+    /* The data. 0 in seq_len: the task's own length. */
+    char *task, *data, *labels, *eval_data, *eval_labels;
+    int64_t seq_len, batch, samples, seed;
+    bool no_shuffle;
+    /* Training. A negative lr: the optimizer's own. */
+    int64_t steps, epochs;
+    char *optimizer;
+    double lr, momentum, beta1, beta2, eps, weight_decay, clip_grad_norm;
+    bool nesterov;
+    /* Memory and machine. */
+    char *checkpoint, *device;
+    int64_t checkpoint_segments, tile, threads;
+    bool no_fold;
+    /* Files. */
+    char *save, *resume, *init, *metrics, *dump_grads, *config;
+    int64_t save_every, keep, eval_every, log_every;
+    /* plan, sample, report. */
+    bool json, steps_text, problem, require_identical;
+    char *prompt;
+    int64_t length;
+    double temperature;
+
+    char **argument; /* what is not a flag (only `report` takes any); borrowed from argv */
+    int n_arguments;
+    bool help;
+    bool given[RM_MAX_OPTIONS]; /* by line of the table: said on the command line or in the config file */
+} rm_options;
+
+/* Defaults, then the file of --config, then the command line (argv[0] is the first argument after the command). */
+remat_status rm_options_parse(rm_options *options, rm_command command, int argc, char **argv);
+void rm_options_free(rm_options *options);
+
+/* The parts, for tests and fuzzers. */
+remat_status rm_options_defaults(rm_options *options);
+remat_status rm_options_parse_config(rm_options *options, const char *text, size_t size, const char *file);
+
+bool rm_options_given(const rm_options *options, const char *name);
+
+/* What a training state keeps of the flags, as texts by name. OF_MODEL: its arrays mean nothing under another value.
+ * OF_RUN: training could not continue bit for bit under another value. REMEMBERED: may be changed when resuming. */
+typedef enum { RM_FORGOTTEN, RM_REMEMBERED, RM_OF_RUN, RM_OF_MODEL } rm_option_memory;
+int rm_options_count(void);
+const char *rm_options_name(int index);
+rm_option_memory rm_options_memory(int index);
+/* The value as the command line would say it, into `text`. */
+const char *rm_options_text(const rm_options *options, int index, char *text, size_t text_bytes);
+/* Takes a saved value over where the flag was not given; INVALID where it was given, is binding for `command`, and
+ * differs. `source` is where it was saved, for the sentence. Values taken over count as given. */
+remat_status rm_options_adopt(rm_options *options, rm_command command, const char *name, const char *saved,
+                              const char *source);
+
+void rm_options_help(rm_command command, FILE *out);
+
+#endif
