@@ -52,6 +52,12 @@ static void keep_if_better(packer *p, uint64_t bytes) {
 
 static bool perfect(const packer *p) { return p->best_bytes == p->floor_bytes; }
 
+/* In a large plan, a thousandth is not worth more sweeps of a million buffers. */
+static bool good_enough(const packer *p) {
+    uint64_t allowed = p->n > SMALL_PLAN ? p->floor_bytes / 1000 : 0;
+    return p->best_bytes - p->floor_bytes <= allowed;
+}
+
 /* ---- What is known before anything is placed ---------------------------------------------------- */
 
 static remat_status require_sense(const rm_lifetimes *lifetimes) {
@@ -149,9 +155,9 @@ static outcome bisect(packer *p, int64_t steps) {
 static outcome try_sweeps(packer *p) {
     /* From one end there is always room; also the upper limit for everything that follows. */
     outcome outcome = try_sweep(p, (uint64_t)1 << 62, 0);
-    for (int k = 0; k < N_SHORT && outcome != NO_MEMORY && !perfect(p); k++)
+    for (int k = 0; k < N_SHORT && outcome != NO_MEMORY && !good_enough(p); k++)
         outcome = try_sweep(p, p->floor_bytes, short_steps[k]);
-    for (int k = 0; k < N_SHORT && outcome != NO_MEMORY && !perfect(p); k++) outcome = bisect(p, short_steps[k]);
+    for (int k = 0; k < N_SHORT && outcome != NO_MEMORY && !good_enough(p); k++) outcome = bisect(p, short_steps[k]);
     return outcome;
 }
 

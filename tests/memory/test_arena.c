@@ -1,0 +1,102 @@
+/* test_arena.c: the arena holds what was asked, measures itself truly, and ends in a wall. */
+#include "memory/arena.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "memory/host.h"
+#include "tests/memory/memory_test.h"
+
+static const uint64_t sizes[] = {0, 64, 4096, 4160, 1000000, (uint64_t)5 << 20};
+enum { N_SIZES = sizeof sizes / sizeof sizes[0] };
+
+START_TEST(zeroed_aligned_and_of_the_size_asked) {
+    for (int i = 0; i < N_SIZES; i++) {
+        rm_arena *arena;
+        ck_ok(rm_arena_create(sizes[i], &arena));
+        unsigned char *base = rm_arena_base(arena);
+        ck_assert_uint_eq((uintptr_t)base % 64, 0);
+        ck_assert_uint_eq(rm_arena_bytes(arena), sizes[i]);
+        ck_assert_uint_eq(rm_arena_high_water(arena), 0);
+        for (uint64_t b = 0; b < sizes[i]; b++)
+            if (base[b]) ck_abort_msg("byte %llu is not zero", (unsigned long long)b);
+        rm_arena_free(arena);
+    }
+    rm_arena_free(NULL);
+}
+END_TEST
+
+/* How a child ends that writes the byte at `offset`: 0, or the signal that killed it. */
+static int write_in_child(rm_arena *arena, uint64_t offset) {
+    pid_t child = fork();
+    if (child == 0) {
+        signal(SIGSEGV, SIG_DFL);
+        ((volatile unsigned char *)rm_arena_base(arena))[offset] = 1;
+        _exit(0);
+    }
+    int status;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    return WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+START_TEST(the_byte_after_the_end_is_a_wall) {
+    for (int i = 1; i < N_SIZES; i++) {
+        rm_arena *arena;
+        ck_ok(rm_arena_create(sizes[i], &arena));
+        ck_assert_int_eq(write_in_child(arena, sizes[i] - 1), 0);
+        ck_assert_int_eq(write_in_child(arena, sizes[i]), SIGSEGV);
+        rm_arena_free(arena);
+    }
+}
+END_TEST
+
+START_TEST(high_water_is_the_furthest_claim) {
+    rm_arena *arena;
+    ck_ok(rm_arena_create(1024, &arena));
+    ck_assert_ptr_eq(rm_arena_claim(arena, 128, 64), (char *)rm_arena_base(arena) + 128);
+    ck_assert_uint_eq(rm_arena_high_water(arena), 192);
+    rm_arena_claim(arena, 0, 64);
+    ck_assert_uint_eq(rm_arena_high_water(arena), 192);
+    rm_arena_claim(arena, 960, 64);
+    ck_assert_uint_eq(rm_arena_high_water(arena), 1024);
+    rm_arena_free(arena);
+}
+END_TEST
+
+START_TEST(paint_shows_what_was_written) {
+    rm_arena *arena;
+    ck_ok(rm_arena_create(65536, &arena));
+    float *floats = rm_arena_base(arena);
+    ck_assert_uint_eq(rm_arena_written_until(arena), 65536);
+    rm_arena_paint(arena, 256);
+    ck_assert_uint_eq(rm_arena_written_until(arena), 256);
+    floats[10] = 1; /* before the paint */
+    ck_assert_uint_eq(rm_arena_written_until(arena), 256);
+    float values[] = {0, 1, -1.5f, 1e30f};
+    for (int i = 0; i < 16384 - 64; i++) { /* ever further, every kind of value is seen */
+        floats[64 + i] = values[i % 4];
+        ck_assert_uint_eq(rm_arena_written_until(arena), 256 + (uint64_t)(i + 1) * 4);
+    }
+    rm_arena_paint(arena, 0);
+    ck_assert_uint_eq(rm_arena_written_until(arena), 0);
+    rm_arena_free(arena);
+}
+END_TEST
+
+START_TEST(too_large_says_how_much) {
+    rm_arena *arena = (rm_arena *)1;
+    ck_fails(rm_arena_create((uint64_t)1 << 50, &arena), MEMORY, "1125899906842624 bytes");
+    ck_assert_ptr_null(arena);
+    ck_fails(rm_arena_create(UINT64_MAX, &arena), MEMORY, "more segments");
+    for (int n = 1; n <= 2; n++) {
+        rm_host_fail_at(n);
+        ck_assert_int_eq(rm_arena_create(4096, &arena), REMAT_MEMORY);
+        ck_assert_ptr_null(arena);
+    }
+    rm_host_fail_at(0);
+}
+END_TEST
+
+RUN_TESTS("memory/arena", zeroed_aligned_and_of_the_size_asked, the_byte_after_the_end_is_a_wall,
+          high_water_is_the_furthest_claim, paint_shows_what_was_written, too_large_says_how_much)
