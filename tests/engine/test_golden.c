@@ -1,0 +1,200 @@
+/* test_golden.c: the engine against PyTorch, from files (tests/golden/): loss, every gradient, and ten steps of each
+ * optimizer, for each kind of cell and for a mixture of the other layers; under several plans.
+ *
+ * Tolerance. The files hold float64 results; we compute in float. One rounding is 2^-24 of a number, and an array's error
+ * is measured against its largest magnitude M: LIMIT * 2^-24 * M. PyTorch's own float run stays within 11 such units
+ * of the files (make.py prints it); roundings differ in order here, and the sigmoid and tanh by an ulp or two, so the limit
+ * is 48. An error in a formula shows at thousands of units. */
+#include <string.h>
+
+#include "tests/golden/golden.h"
+#include "tests/net.h"
+
+#define LIMIT 48
+#define STEPS 10
+enum { T = 7, B = 3, V = 11, E = 4, H = 5 };
+
+static const net byte_model = {.layers = 2, .vocabulary = V, .embed = E, .hidden = H, .timesteps = T, .batch = B};
+
+static remat_value matrix(remat_graph *g, const char *name, int64_t rows, int64_t columns) {
+    return remat_param(g, name, 2, (int64_t[]){rows, columns}, remat_init_zero());
+}
+static remat_value vector(remat_graph *g, const char *name, int64_t count) {
+    return remat_param(g, name, 1, &count, remat_init_zero());
+}
+
+/* make.py's Mixture. */
+static remat_value mixture(remat_graph *g) {
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, E});
+    remat_value target = remat_input(g, "target", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){B, 2});
+    remat_value inner = remat_linear(g, x, matrix(g, "inner.weight", H, E), vector(g, "inner.bias", H));
+    remat_value a =
+        remat_layer_norm(g, remat_gelu(g, inner), vector(g, "norm.weight", H), vector(g, "norm.bias", H), 1e-5);
+    remat_value w_ih = matrix(g, "rnn.weight_ih_l0", 3 * H, H), w_hh = matrix(g, "rnn.weight_hh_l0", 3 * H, H);
+    remat_value b_ih = vector(g, "rnn.bias_ih_l0", 3 * H), b_hh = vector(g, "rnn.bias_hh_l0", 3 * H);
+    remat_value h = remat_gru(g, a, w_ih, w_hh, b_ih, b_hh);
+    remat_value gate = remat_sigmoid(g, remat_linear(g, a, matrix(g, "gate.weight", H, H), vector(g, "gate.bias", H)));
+    remat_value z = remat_add(g, remat_mul(g, h, gate), remat_scale(g, remat_relu(g, a), 0.5));
+    remat_value pooled = remat_add(g, remat_tanh(g, remat_mean_over_time(g, z)), remat_last_step(g, z));
+    remat_value y = remat_linear(g, pooled, matrix(g, "head.weight", 2, H), vector(g, "head.bias", 2));
+    return remat_mse(g, y, target);
+}
+
+/* The networks, in the order of the loops below. */
+static const char *const names[] = {"lstm", "gru", "rnn", "mixture"};
+static remat_value build(remat_graph *g, int network) {
+    net n = byte_model;
+    n.cell = network;
+    return network < NET_CELLS ? net_build(g, &n) : mixture(g);
+}
+
+/* ---- Comparing ---------------------------------------------------------------------------------------------------- */
+
+/* count values against array, starting at element `from` of it. */
+static void compare(const golden_array *expected, int64_t from, const double *got, int64_t count, const char *what) {
+    double largest = 0;
+    for (int64_t i = 0; i < expected->count; i++) largest = fmax(largest, fabs(((double *)expected->data)[i]));
+    double limit = LIMIT * 0x1p-24 * largest;
+    for (int64_t i = 0; i < count; i++) {
+        double want = ((double *)expected->data)[from + i];
+        ck_assert_msg(fabs(got[i] - want) <= limit, "%s: %s[%ld] is %.9g, PyTorch says %.9g; %.1f units of 2^-24", what,
+                      expected->name, (long)(from + i), got[i], want, fabs(got[i] - want) / (0x1p-24 * largest));
+    }
+}
+
+/* Every array of one kind, against "FOLDER/its name". */
+static void compare_all(remat_session *s, remat_kind kind, const golden *g, const char *folder, const char *what) {
+    for (int64_t i = 0; i < remat_count(s, kind); i++) {
+        remat_array info;
+        CHECKED(remat_array_info(s, kind, i, &info));
+        const golden_array *expected = golden_find(g, folder, info.name);
+        ck_assert_uint_eq(info.bytes, expected->count * sizeof(float));
+        float *data = malloc(info.bytes);
+        double *wide = malloc(2 * info.bytes);
+        CHECKED(remat_read(s, kind, i, data, info.bytes));
+        for (int64_t k = 0; k < expected->count; k++) wide[k] = data[k];
+        compare(expected, 0, wide, expected->count, what);
+        free(data);
+        free(wide);
+    }
+}
+
+static void load(remat_session *s, const golden *g) {
+    for (int64_t i = 0; i < remat_count(s, REMAT_PARAM); i++) {
+        remat_array info;
+        CHECKED(remat_array_info(s, REMAT_PARAM, i, &info));
+        const golden_array *start = golden_find(g, "parameter", info.name);
+        CHECKED(remat_write(s, REMAT_PARAM, i, start->data, start->count * sizeof(float)));
+    }
+}
+
+/* Batch number `step`: the files hold STEPS of them in one array. */
+static void feed(remat_session *s, const golden *g, int step) {
+    static const char *const slot[] = {"input", "target"};
+    for (int i = 0; i < 2; i++) {
+        const golden_array *all = golden_find(g, slot[i], NULL);
+        uint64_t bytes = all->count / STEPS * 4;
+        CHECKED(remat_write(s, REMAT_INPUT, i, (char *)all->data + step * bytes, bytes));
+    }
+}
+
+/* ---- The tests ---------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *name;
+    remat_config config;
+    double lr;
+} recipe;
+
+static const recipe recipes[] = {
+    {"sgd", {.optimizer = "sgd", .momentum = 0.9, .nesterov = true, .weight_decay = 0.01, .clip_grad_norm = 0.25}, 0.5},
+    {"sgd_plain", {.optimizer = "sgd"}, 0.1},
+    {"adam",
+     {.optimizer = "adam", .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-3, .weight_decay = 0.01, .clip_grad_norm = 0.25},
+     0.01},
+    {"adamw", {.optimizer = "adamw", .beta1 = 0.8, .beta2 = 0.99, .epsilon = 1e-3, .weight_decay = 0.1}, 0.01},
+};
+
+/* Three ways to run the same step: everything kept; recomputed from a few tiles; the embedding not folded. */
+static remat_config with_plan(remat_config config, int plan) {
+    config.device = "cpu";
+    config.threads = plan == 2 ? 2 : 1;
+    config.strategy = plan == 1 ? "segments" : "none";
+    config.segments = plan == 1 ? 3 : 0;
+    config.tile = plan == 1 ? 2 : 0;
+    config.fold_embedding = plan != 2;
+    return config;
+}
+enum { PLANS = 3 };
+
+/* Session and file for (network, plan, recipe); the caller ends with done(). */
+typedef struct {
+    remat_graph *graph;
+    remat_session *session;
+    golden *file;
+} fixture;
+
+static fixture start(int network, int plan, const recipe *r) {
+    fixture b;
+    CHECKED(remat_graph_create(&b.graph));
+    remat_value loss = build(b.graph, network);
+    CHECKED(remat_graph_check(b.graph));
+    remat_config config = with_plan(r->config, plan);
+    CHECKED(remat_session_create(b.graph, loss, &config, &b.session));
+    b.file = golden_open(names[network]);
+    load(b.session, b.file);
+    return b;
+}
+static void done(fixture *b) {
+    remat_session_free(b->session);
+    remat_graph_free(b->graph);
+    golden_close(b->file);
+}
+
+START_TEST(loss_and_gradients) {
+    int network = _i / PLANS, plan = _i % PLANS;
+    fixture b = start(network, plan, &recipes[1]);
+    feed(b.session, b.file, 0);
+    remat_step_result r;
+    CHECKED(remat_gradients(b.session, &r));
+    compare(golden_find(b.file, "loss", NULL), 0, &r.loss, 1, names[network]);
+    compare_all(b.session, REMAT_GRADIENT, b.file, "gradient", names[network]);
+    done(&b);
+}
+END_TEST
+
+START_TEST(ten_steps) {
+    int network = _i / PLANS, plan = _i % PLANS;
+    for (size_t k = 0; k < sizeof recipes / sizeof *recipes; k++) {
+        const recipe *r = &recipes[k];
+        fixture b = start(network, plan, r);
+        double losses[STEPS], norms[STEPS];
+        for (int step = 0; step < STEPS; step++) {
+            remat_step_result result;
+            feed(b.session, b.file, step);
+            CHECKED(remat_step(b.session, r->lr, &result));
+            losses[step] = result.loss;
+            norms[step] = result.grad_norm;
+        }
+        compare(golden_find(b.file, r->name, "losses"), 0, losses, STEPS, names[network]);
+        compare(golden_find(b.file, r->name, "norms"), 0, norms, STEPS, names[network]);
+        compare_all(b.session, REMAT_PARAM, b.file, r->name, names[network]);
+        done(&b);
+    }
+}
+END_TEST
+
+int main(void) {
+    int runs = (int)(sizeof names / sizeof *names) * PLANS;
+    Suite *suite = suite_create("golden");
+    TCase *tcase = tcase_create("pytorch");
+    tcase_set_timeout(tcase, 120);
+    tcase_add_loop_test(tcase, loss_and_gradients, 0, runs);
+    tcase_add_loop_test(tcase, ten_steps, 0, runs);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}

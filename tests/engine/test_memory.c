@@ -1,0 +1,172 @@
+/* test_memory.c: the second promise. The planned peak is the arena's size and the measured high-water mark, to the byte;
+ * after the first step nothing is allocated; and where an allocation fails, creating or stepping a session answers
+ * MEMORY, having leaked nothing (the sanitizers' leak check watches this test too). */
+#define _GNU_SOURCE
+#include "tests/engine/interpose.h"
+
+#include <string.h>
+
+#include "memory/host.h"
+#include "tests/net.h"
+
+static const net nets[] = {
+    {NET_LSTM, 2, 17, 8, 12, 100, 4, 0.1}, {NET_GRU, 1, 300, 8, 16, 331, 1, 0},   {NET_RNN, 3, 17, 8, 12, 64, 5, 0.3},
+    {NET_LSTM, 1, 5, 3, 4, 1, 1, 0},       {NET_LSTM, 2, 256, 32, 64, 700, 2, 0},
+};
+enum { NETS = sizeof nets / sizeof *nets };
+
+typedef struct {
+    const char *strategy;
+    int64_t segments, tile;
+} choice;
+static const choice choices[] = {
+    {"none", 0, 0}, {"sqrt", 0, 8}, {"segments", 1, 8}, {"segments", 5, 8}, {"segments", 64, 1}};
+enum { CHOICES = sizeof choices / sizeof *choices };
+
+static remat_config configured(const choice *c) {
+    remat_config config = REMAT_CONFIG_INIT;
+    config.strategy = c->strategy;
+    config.segments = c->segments;
+    config.tile = c->tile;
+    config.threads = 2;
+    config.optimizer = "adam";
+    config.clip_grad_norm = 1;
+    return config;
+}
+
+/* Peak as planned == arena as used, whatever is resident; and the parts add up. */
+START_TEST(planned_is_measured) {
+    const net *n = &nets[_i / CHOICES];
+    remat_config config = configured(&choices[_i % CHOICES]);
+    remat_graph *g;
+    remat_session *s;
+    CHECKED(remat_graph_create(&g));
+    CHECKED(remat_session_create(g, net_build(g, n), &config, &s));
+    remat_plan_summary plan = remat_session_plan(s);
+    ck_assert_uint_ge(plan.activations_peak_bytes, plan.activations_floor_bytes);
+    ck_assert_uint_gt(plan.activations_floor_bytes, 0);
+    uint64_t parts = plan.params_bytes + plan.gradients_bytes + plan.optimizer_bytes + plan.inputs_bytes +
+                     plan.packed_bytes + plan.other_bytes + plan.activations_peak_bytes;
+    ck_assert_uint_eq(parts, plan.planned_peak_bytes);
+    for (int step = 0; step < 3; step++) {
+        remat_step_result r;
+        net_feed(s, n, step);
+        CHECKED(remat_step(s, 0.01, &r));
+        ck_assert_uint_eq(r.arena_peak_bytes, plan.planned_peak_bytes);
+    }
+    remat_session_free(s);
+    remat_graph_free(g);
+}
+END_TEST
+
+/* More segments never need more activations than none at all does; many need far less, where T is long. */
+START_TEST(segments_save) {
+    const net *n = &nets[4];
+    uint64_t bytes[CHOICES];
+    for (int i = 0; i < CHOICES; i++) {
+        remat_config config = configured(&choices[i]);
+        config.tile = 8;
+        config.plan_only = true;
+        remat_graph *g;
+        remat_session *s;
+        CHECKED(remat_graph_create(&g));
+        CHECKED(remat_session_create(g, net_build(g, n), &config, &s));
+        bytes[i] = remat_session_plan(s).activations_peak_bytes;
+        remat_session_free(s);
+        remat_graph_free(g);
+    }
+    for (int i = 1; i < CHOICES; i++) ck_assert_uint_le(bytes[i], bytes[0]);
+    ck_assert_uint_lt(bytes[1] * 4, bytes[0]);
+}
+END_TEST
+
+/* Steps 2..5: no malloc, no mmap, from anybody; no allocation of ours either. Evaluations may allocate at their first. */
+START_TEST(nothing_after_the_first_step) {
+    const net *n = &nets[_i];
+    remat_config config = configured(&choices[3]);
+    remat_graph *g;
+    remat_session *s;
+    remat_step_result r;
+    CHECKED(remat_graph_create(&g));
+    CHECKED(remat_session_create(g, net_build(g, n), &config, &s));
+    net_feed(s, n, 0);
+    CHECKED(remat_step(s, 0.01, &r));
+    long others = interposed_calls();
+    int64_t ours = rm_host_allocations();
+    for (int step = 1; step < 5; step++) CHECKED(remat_step(s, 0.01, &r));
+    ck_assert_int_eq(interposed_calls() - others, 0);
+    ck_assert_int_eq(rm_host_allocations() - ours, 0);
+    remat_session_free(s);
+    remat_graph_free(g);
+}
+END_TEST
+
+/* The interposer counts at all. */
+START_TEST(counting_works) {
+    long before = interposed_calls();
+    free(malloc(100));
+    ck_assert_int_eq(interposed_calls() - before, 2);
+    int64_t ours = rm_host_allocations();
+    rm_free(rm_malloc(100));
+    ck_assert_int_eq(rm_host_allocations() - ours, 1);
+    rm_host_fail_at(1);
+    ck_assert_ptr_null(rm_malloc(1));
+    void *next = rm_malloc(1);
+    ck_assert_ptr_nonnull(next);
+    rm_free(next);
+}
+END_TEST
+
+/* Graph, session, one step; the n-th allocation fails. Returns the first status that is not OK. */
+static remat_status attempt(const net *n, const choice *c, int64_t nth) {
+    remat_config config = configured(c);
+    remat_graph *g = NULL;
+    remat_session *s = NULL;
+    remat_step_result r;
+    rm_host_fail_at(nth);
+    remat_status status = remat_graph_create(&g);
+    remat_value loss = REMAT_NONE;
+    if (!status) loss = net_build(g, n);
+    if (!status) status = remat_graph_check(g);
+    if (!status) status = remat_session_create(g, loss, &config, &s);
+    if (!status) status = remat_step(s, 0.01, &r);
+    rm_host_fail_at(0);
+    if (status) ck_assert_msg(strlen(remat_last_error()) > 10, "allocation %ld: no sentence", (long)nth);
+    remat_session_free(s);
+    remat_graph_free(g);
+    return status;
+}
+
+START_TEST(failing_the_nth_allocation) {
+    const net *n = &nets[_i % 4];
+    const choice *c = &choices[_i / 4 ? 3 : 0];
+    CHECKED(attempt(n, c, 0));
+    int64_t before = rm_host_allocations();
+    CHECKED(attempt(n, c, 0));
+    int64_t needed = rm_host_allocations() - before;
+    ck_assert_int_gt(needed, 5);
+    for (int64_t nth = 1; nth <= needed; nth++) {
+        remat_status status = attempt(n, c, nth);
+        ck_assert_msg(status == REMAT_MEMORY, "allocation %ld of %ld failed, the answer was %d (%s)", (long)nth,
+                      (long)needed, status, remat_last_error());
+    }
+    CHECKED(attempt(n, c, needed + 1));
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("memory");
+    TCase *tcase = tcase_create("budget");
+    tcase_set_timeout(tcase, 300);
+    tcase_add_loop_test(tcase, planned_is_measured, 0, NETS * CHOICES);
+    tcase_add_test(tcase, segments_save);
+    tcase_add_test(tcase, counting_works);
+    tcase_add_loop_test(tcase, nothing_after_the_first_step, 0, NETS);
+    tcase_add_loop_test(tcase, failing_the_nth_allocation, 0, 8);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}

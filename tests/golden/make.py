@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Makes the golden files: what PyTorch computes for small networks, in double precision.
+
+    python3 tests/golden/make.py          # any PyTorch; run it by hand, commit what it writes
+
+The tests read the files (tests/golden/golden.h) and never need PyTorch. Each file holds one network: its initial
+parameters (rounded to float, so both sides start from the same numbers), its inputs, the loss and every gradient of the
+first batch, and, for each optimizer, the losses, gradient norms and final parameters of ten steps on ten batches.
+
+Format: a line "remat golden 1", a line "NAME DTYPE RANK DIM..." per array, an empty line; then the arrays' bytes, little
+endian, row-major, in the same order, with nothing between them.
+
+It also prints how far PyTorch's own float32 run lies from its float64 run, in units of 2^-24 times the largest magnitude
+of the array: the yardstick for the tolerances in tests/engine/test_golden.c.
+"""
+import os
+import struct
+
+import torch
+from torch import nn
+
+STEPS, T, B, V, E, H, L = 10, 7, 3, 11, 4, 5, 2
+
+OPTIMIZERS = {  # name -> (constructor, clip_grad_norm): the test sets the same numbers
+    "sgd": (lambda p: torch.optim.SGD(p, lr=0.5, momentum=0.9, nesterov=True, weight_decay=0.01), 0.25),
+    "sgd_plain": (lambda p: torch.optim.SGD(p, lr=0.1), 0.0),
+    "adam": (lambda p: torch.optim.Adam(p, lr=0.01, betas=(0.9, 0.999), eps=1e-3, weight_decay=0.01), 0.25),
+    "adamw": (lambda p: torch.optim.AdamW(p, lr=0.01, betas=(0.8, 0.99), eps=1e-3, weight_decay=0.1), 0.0),
+}
+
+
+class ByteModel(nn.Module):
+    """embedding -> layers -> linear; cross entropy at every timestep."""
+
+    def __init__(self, cell):
+        super().__init__()
+        self.embedding = nn.Embedding(V, E)
+        self.rnn = cell(E, H, num_layers=L)
+        self.head = nn.Linear(H, V)
+
+    def forward(self, tokens, targets):
+        y, _ = self.rnn(self.embedding(tokens))
+        return nn.functional.cross_entropy(self.head(y).reshape(-1, V), targets.reshape(-1))
+
+    @staticmethod
+    def batches(generator):
+        return [torch.randint(V, (STEPS, T, B), generator=generator) for _ in range(2)]
+
+
+class Mixture(nn.Module):
+    """The other layers, on real-valued sequences: regression from the mean over time and from the last step."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(E, H)
+        self.norm = nn.LayerNorm(H)
+        self.rnn = nn.GRU(H, H)
+        self.gate = nn.Linear(H, H)
+        self.head = nn.Linear(H, 2)
+
+    def forward(self, x, target):
+        a = self.norm(nn.functional.gelu(self.inner(x)))
+        h, _ = self.rnn(a)
+        z = h * torch.sigmoid(self.gate(a)) + torch.relu(a) * 0.5
+        pooled = torch.tanh(z.mean(0)) + z[-1]
+        return nn.functional.mse_loss(self.head(pooled), target)
+
+    @staticmethod
+    def batches(generator):
+        return [torch.randn(STEPS, T, B, E, generator=generator).double(),
+                torch.randn(STEPS, B, 2, generator=generator).double()]
+
+
+def train(model, batches, optimizer_name):
+    make, clip = OPTIMIZERS[optimizer_name]
+    optimizer = make(model.parameters())
+    losses, norms = [], []
+    for step in range(STEPS):
+        optimizer.zero_grad(set_to_none=True)
+        loss = model(batches[0][step], batches[1][step])
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), clip or float("inf")).item())
+        losses.append(loss.item())
+        optimizer.step()
+    return losses, norms
+
+
+def run(build, start, batches, dtype):
+    """Everything a golden file holds besides its inputs, computed in `dtype`."""
+    real = [b.to(dtype) if b.is_floating_point() else b for b in batches]
+
+    def fresh():
+        model = build().to(dtype)
+        model.load_state_dict({name: value.to(dtype) for name, value in start.items()})
+        return model
+
+    out = {}
+    model = fresh()
+    loss = model(real[0][0], real[1][0])
+    loss.backward()
+    out["loss"] = loss.detach().reshape(1)
+    for name, parameter in model.named_parameters():
+        out["gradient/" + name] = parameter.grad
+    for optimizer in OPTIMIZERS:
+        model = fresh()
+        losses, norms = train(model, real, optimizer)
+        out[optimizer + "/losses"] = torch.tensor(losses, dtype=torch.float64)
+        out[optimizer + "/norms"] = torch.tensor(norms, dtype=torch.float64)
+        for name, parameter in model.named_parameters():
+            out[optimizer + "/" + name] = parameter.detach()
+    return out
+
+
+def write(path, arrays):
+    kinds = {torch.float64: ("f64", "d"), torch.float32: ("f32", "f"), torch.int32: ("i32", "i")}
+    with open(path, "wb") as file:
+        file.write(b"remat golden 1\n")
+        for name, value in arrays.items():
+            dims = " ".join(str(d) for d in value.shape)
+            file.write(f"{name} {kinds[value.dtype][0]} {value.dim()} {dims}\n".encode())
+        file.write(b"\n")
+        for value in arrays.values():
+            flat = value.reshape(-1).tolist()
+            file.write(struct.pack(f"<{len(flat)}{kinds[value.dtype][1]}", *flat))
+
+
+def report(name, exact, single):
+    worst = {}
+    for key, value in exact.items():
+        unit = 2.0**-24 * max(value.abs().max().item(), 1e-30)
+        distance = (single[key].double() - value).abs().max().item() / unit
+        group = key.split("/")[0] if "/" in key else key
+        if "/" in key and group in OPTIMIZERS:
+            group += {"losses": " losses", "norms": " norms"}.get(key.split("/")[1], " parameters")
+        worst[group] = max(worst.get(group, 0), distance)
+    print(name, {key: round(value, 1) for key, value in worst.items()})
+
+
+def main():
+    here = os.path.dirname(os.path.abspath(__file__))
+    networks = {"lstm": lambda: ByteModel(nn.LSTM), "gru": lambda: ByteModel(nn.GRU), "rnn": lambda: ByteModel(nn.RNN),
+                "mixture": Mixture}
+    for index, (name, build) in enumerate(networks.items()):
+        torch.manual_seed(1 + index)
+        model = build()
+        generator = torch.Generator().manual_seed(101 + index)
+        batches = [b.float().double() if b.is_floating_point() else b for b in type(model).batches(generator)]
+        start = {key: value.float() for key, value in model.state_dict().items()}
+        exact, single = run(build, start, batches, torch.float64), run(build, start, batches, torch.float32)
+        arrays = {"parameter/" + key: value for key, value in start.items()}
+        for slot, batch in zip(("input", "target"), batches):
+            arrays[slot] = batch.float() if batch.is_floating_point() else batch.int()
+        arrays.update(exact)
+        write(os.path.join(here, name + ".golden"), arrays)
+        report(name, exact, single)
+
+
+if __name__ == "__main__":
+    main()
