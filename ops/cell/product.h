@@ -1,0 +1,126 @@
+/* cell/product.h: the one matrix product of the recurrent cells: a few rows by a few vectors, held in registers while k
+ * runs. Projections, the recurrence, its gradient, weight gradients and dx all go through rm_multiply.
+ *
+ *   C (rows, width vectors) += A (rows, depth) W (depth, width vectors)
+ *
+ * Every element of C is one chain of multiply-adds over ascending k, starting from what C held:
+ *     c = fma(a[0], w[0], c); c = fma(a[1], w[1], c); ...
+ * whatever the number of rows, and wherever the loops below are cut (storing and loading a float loses nothing). So an
+ * element's bits depend on its own operands only: not on the batch beside it, the threads, or the tile. This is what
+ * lets gates be rebuilt for many timesteps at once, bit for bit.
+ *
+ * W is packed: vector v of step k at w + k*w_step + v*RM_LANES.
+ * A is read in place: element (r,k) at a + r*a_row + k*a_step, where one of the two strides is 1.
+ */
+#ifndef RM_CELL_PRODUCT_H
+#define RM_CELL_PRODUCT_H
+
+#include "ops/vecmath.h"
+
+enum { WIDTH_MAX = 4 }; /* vectors: the gates of an LSTM */
+#if RM_LANES == 16
+enum { ROWS_MAX = 6 }; /* 6*4 sums, 4 weights, a broadcast: 29 of 32 registers */
+#elif RM_LANES == 8
+enum { ROWS_MAX = 3 }; /* 12 + 3 of 16 */
+#else
+enum { ROWS_MAX = 2 };
+#endif
+enum { DEPTH_BLOCK = 128 }; /* a block of W, 128 * 4 vectors, stays in the first-level cache while rows go by */
+
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 8")
+#endif
+
+typedef struct {
+    const float *a;
+    int64_t a_row, a_step;
+    const float *w;
+    int64_t w_step;
+    float *c;
+    int64_t c_row, c_vector; /* strides of C, in floats */
+} rm_product;
+
+RM_INLINE void multiply_tile(int rows, int width, const rm_product *p, int64_t a_row, int64_t a_step, int64_t depth) {
+    rm_vec sum[ROWS_MAX][WIDTH_MAX];
+    const float *a = p->a, *w = p->w;
+    const int64_t w_step = p->w_step;
+    UNROLL
+    for (int r = 0; r < rows; r++) UNROLL
+    for (int v = 0; v < width; v++) sum[r][v] = rm_load(p->c + r * p->c_row + v * p->c_vector);
+    for (int64_t k = 0; k < depth; k++, w += w_step, a += a_step) {
+        rm_vec weight[WIDTH_MAX];
+        UNROLL
+        for (int v = 0; v < width; v++) weight[v] = rm_load(w + v * RM_LANES);
+        UNROLL
+        for (int r = 0; r < rows; r++) {
+            rm_vec left = rm_splat(a[r * a_row]);
+            UNROLL
+            for (int v = 0; v < width; v++) sum[r][v] = rm_fma(left, weight[v], sum[r][v]);
+        }
+    }
+    UNROLL
+    for (int r = 0; r < rows; r++) UNROLL
+    for (int v = 0; v < width; v++) rm_store(p->c + r * p->c_row + v * p->c_vector, sum[r][v]);
+}
+
+/* The register tile of each shape, for A along its rows (a_step 1) and along its columns (a_row 1). */
+typedef void tile_kernel(const rm_product *p, int64_t depth);
+#define TILE(rows, width)                                                                                              \
+    static void tile_rows_##rows##_##width(const rm_product *p, int64_t depth) {                                       \
+        multiply_tile(rows, width, p, p->a_row, 1, depth);                                                             \
+    }                                                                                                                  \
+    static void tile_columns_##rows##_##width(const rm_product *p, int64_t depth) {                                    \
+        multiply_tile(rows, width, p, 1, p->a_step, depth);                                                            \
+    }
+#define TILES(rows) TILE(rows, 1) TILE(rows, 2) TILE(rows, 3) TILE(rows, 4)
+#define NAMES(kind, rows)                                                                                              \
+    { tile_##kind##_##rows##_1, tile_##kind##_##rows##_2, tile_##kind##_##rows##_3, tile_##kind##_##rows##_4 }
+
+TILES(1)
+TILES(2)
+#if RM_LANES >= 8
+TILES(3)
+#endif
+#if RM_LANES == 16
+TILES(4)
+TILES(5)
+TILES(6)
+#endif
+
+static tile_kernel *const tiles[2][ROWS_MAX][WIDTH_MAX] = {
+#if RM_LANES == 16
+    {NAMES(rows, 1), NAMES(rows, 2), NAMES(rows, 3), NAMES(rows, 4), NAMES(rows, 5), NAMES(rows, 6)},
+    {NAMES(columns, 1), NAMES(columns, 2), NAMES(columns, 3), NAMES(columns, 4), NAMES(columns, 5), NAMES(columns, 6)},
+#elif RM_LANES == 8
+    {NAMES(rows, 1), NAMES(rows, 2), NAMES(rows, 3)},
+    {NAMES(columns, 1), NAMES(columns, 2), NAMES(columns, 3)},
+#else
+    {NAMES(rows, 1), NAMES(rows, 2)},
+    {NAMES(columns, 1), NAMES(columns, 2)},
+#endif
+};
+
+/* Rows are dealt to tiles as evenly as possible: 16 is 6+5+5, not 6+6+4. */
+static void multiply_rows(rm_product p, int64_t rows, int width, int64_t depth) {
+    int64_t n_tiles = (rows + ROWS_MAX - 1) / ROWS_MAX, small = rows / n_tiles, larger = rows % n_tiles;
+    bool along_columns = p.a_step != 1;
+    for (int64_t i = 0; i < n_tiles; i++) {
+        int64_t count = small + (i < larger);
+        tiles[along_columns][count - 1][width - 1](&p, depth);
+        p.a += count * p.a_row;
+        p.c += count * p.c_row;
+    }
+}
+
+/* width <= WIDTH_MAX vectors; rows >= 1. */
+static void rm_multiply(rm_product p, int64_t rows, int width, int64_t depth) {
+    for (int64_t k = 0; k < depth; k += DEPTH_BLOCK) {
+        multiply_rows(p, rows, width, depth - k < DEPTH_BLOCK ? depth - k : DEPTH_BLOCK);
+        p.a += DEPTH_BLOCK * p.a_step;
+        p.w += DEPTH_BLOCK * p.w_step;
+    }
+}
+
+#endif

@@ -1,0 +1,131 @@
+/* gru.c: the op `gru`: the readable definition of the cell, and its descriptor. The float kernels that training runs
+ * are in cell/; recurrent.c has what the three cells share.
+ *
+ *   r = sigmoid(x W_ir^T + b_ir + h W_hr^T + b_hr)        q  = h W_hn^T + b_hn
+ *   z = sigmoid(x W_iz^T + b_iz + h W_hz^T + b_hz)        h' = (1 - z) n + z h
+ *   n = tanh   (x W_in^T + b_in + r q)                    (PyTorch's nn.GRU; rows of the weights: r, z, n)
+ *
+ * aux, from forward to backward: (tau,B,4H) in the order n r z q. Backward puts the gradients of the pre-activations in
+ * their place: then columns 0..3H (n r z) belong to the product with x, and H..4H (r z q) to that with h.
+ */
+#include "ops/real.h"
+
+#include "ops/recurrent.h"
+
+enum { R, Z, N, GATES };                  /* rows of the weights */
+enum { AUX_N, AUX_R, AUX_Z, AUX_Q, AUX }; /* columns of aux      */
+enum { STATE_H, STATES };
+
+static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+    (void)attr;
+    return rm_recurrent_infer("gru", GATES, STATES, x, y, state);
+}
+
+static uint64_t aux_bytes(const rm_desc *x, const void *attr) {
+    (void)attr;
+    int64_t rows = x[RM_X].dim[0] * x[RM_X].dim[1], hidden = x[RM_W_HH].dim[1];
+    return (uint64_t)(rows * AUX * hidden) * sizeof(real);
+}
+
+static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+    *out = rm_recurrent_cost(RM_CELL_GRU, x, pass, pass == RM_BACKWARD ? 25 : 75);
+    out->moved_bytes += (double)aux_bytes(x, attr) + 2.0 * (double)rm_desc_bytes(y);
+}
+
+/* One timestep of one row; aux (4H) receives n r z q. */
+static void define_step(const rm_recurrent *rec, int64_t t, int64_t b, const real *h_prev, real *aux, real *h) {
+    int64_t hidden = rec->hidden;
+    for (int64_t j = 0; j < hidden; j++) {
+        int64_t ur = R * hidden + j, uz = Z * hidden + j, un = N * hidden + j; /* rows of the weights */
+        real r = rm_sigmoid(rm_recurrent_input(rec, t, b, ur) + rm_recurrent_hidden(rec, h_prev, ur));
+        real z = rm_sigmoid(rm_recurrent_input(rec, t, b, uz) + rm_recurrent_hidden(rec, h_prev, uz));
+        real q = rm_recurrent_hidden(rec, h_prev, un);
+        real n = rm_tanh(rm_recurrent_input(rec, t, b, un) + r * q);
+        h[j] = (1 - z) * n + z * (h_prev ? h_prev[j] : 0);
+        aux[AUX_R * hidden + j] = r;
+        aux[AUX_Z * hidden + j] = z;
+        aux[AUX_N * hidden + j] = n;
+        aux[AUX_Q * hidden + j] = q;
+    }
+}
+
+static void define_forward(const rm_call *call) {
+    rm_recurrent r = rm_recurrent_of(call);
+    int64_t hidden = r.hidden, state = r.batch * hidden;
+    real *y = call->y.data, *h_out = call->state_out[STATE_H].data;
+    for (int64_t t = 0; t < r.tau; t++)
+        for (int64_t b = 0; b < r.batch; b++) {
+            int64_t row = t * r.batch + b;
+            const real *h_prev = rm_recurrent_previous(&r, y, &call->state_in[STATE_H], t, b);
+            real *aux = call->aux ? (real *)call->aux + row * AUX * hidden : call->scratch;
+            define_step(&r, t, b, h_prev, aux, y + row * hidden);
+        }
+    for (int64_t i = 0; i < state; i++) h_out[i] = y[(r.tau - 1) * state + i];
+}
+
+/* One element: n r z q become the gradients of their pre-activations; returns what reaches the previous h directly. */
+static real define_element(real dh, real h_prev, real *aux, int64_t hidden) {
+    real n = aux[AUX_N * hidden], r = aux[AUX_R * hidden], z = aux[AUX_Z * hidden], q = aux[AUX_Q * hidden];
+    real dn = dh * (1 - z) * (1 - n * n); /* h' = (1 - z) n + z h; n = tanh(.. + r q) */
+    aux[AUX_Z * hidden] = dh * (h_prev - n) * z * (1 - z);
+    aux[AUX_N * hidden] = dn;
+    aux[AUX_R * hidden] = dn * q * r * (1 - r);
+    aux[AUX_Q * hidden] = dn * r;
+    return dh * z;
+}
+
+static void define_backward(const rm_call *call) {
+    rm_recurrent r = rm_recurrent_of(call);
+    int64_t hidden = r.hidden, state = r.batch * hidden;
+    const real *dy = call->dy.data, *dh_out = call->dstate_out[STATE_H].data;
+    real *aux = call->aux, *dh = call->scratch, *dh_in = call->dstate_in[STATE_H].data; /* dh (B,H) goes back in time */
+    rm_dgates d = {aux, AUX * hidden, {AUX_R, AUX_Z, AUX_N}, {AUX_R, AUX_Z, AUX_Q}};
+    for (int64_t i = 0; i < state; i++) dh[i] = dh_out ? dh_out[i] : 0;
+    for (int64_t t = r.tau - 1; t >= 0; t--) {
+        for (int64_t b = 0; b < r.batch; b++) {
+            int64_t row = t * r.batch + b;
+            const real *h_prev = rm_recurrent_previous(&r, call->y.data, &call->state_in[STATE_H], t, b);
+            for (int64_t j = 0; j < hidden; j++)
+                dh[b * hidden + j] = define_element(dh[b * hidden + j] + dy[row * hidden + j], h_prev ? h_prev[j] : 0,
+                                                    aux + row * AUX * hidden + j, hidden);
+        }
+        rm_recurrent_define_dh(&r, &d, t, dh);
+    }
+    for (int64_t i = 0; dh_in && i < state; i++) dh_in[i] = dh[i];
+    rm_recurrent_define_gradients(call, &r, &d);
+}
+
+static const rm_sample samples[] = {RM_RECURRENT_SAMPLES(GATES)};
+
+#ifndef RM_REAL_DOUBLE
+static uint64_t packed_bytes(const rm_desc *x, const void *attr, int threads) {
+    (void)attr, (void)threads;
+    return rm_recurrent_packed_bytes(RM_CELL_GRU, x);
+}
+static void pack(const rm_call *call, void *packed) { rm_recurrent_pack(RM_CELL_GRU, call, packed); }
+static void forward(const rm_call *call) { rm_recurrent_forward(RM_CELL_GRU, call); }
+static void backward(const rm_call *call) { rm_recurrent_backward(RM_CELL_GRU, call); }
+#endif
+
+const rm_op RM_OP(gru) = {
+    .name = "gru",
+    .doc = "y (T,B,H) = h of a GRU over x (T,B,C); w_ih (3H,C), w_hh (3H,H), b_ih (3H), b_hh (3H); gates r z n",
+    .n_in = RM_RECURRENT_INPUTS,
+    .n_state = STATES,
+    .optional = 1u << RM_B_IH | 1u << RM_B_HH,
+    .weights = 1u << RM_W_IH | 1u << RM_W_HH | 1u << RM_B_IH | 1u << RM_B_HH,
+    .time = RM_TIME_RECURRENT,
+    .saves = {.in = 1u << RM_X | 1u << RM_W_IH | 1u << RM_W_HH, .out = true, .state = true},
+    .infer = infer,
+    .cost = cost,
+    .aux_bytes = aux_bytes,
+    .bound = rm_recurrent_bound,
+    .packed_bytes = RM_FAST(packed_bytes, NULL),
+    .pack = RM_FAST(pack, NULL),
+    .define_forward = define_forward,
+    .define_backward = define_backward,
+    .forward = {RM_FAST(forward, define_forward)},
+    .backward = {RM_FAST(backward, define_backward)},
+    .samples = samples,
+    .n_samples = sizeof samples / sizeof *samples,
+};

@@ -1,0 +1,91 @@
+/* rnn_tanh.c: the op `rnn_tanh`: the readable definition of the cell, and its descriptor. The float kernels that
+ * training runs are in cell/; recurrent.c has what the three cells share.
+ *
+ *   h' = tanh(x W_ih^T + b_ih + h W_hh^T + b_hh)          (PyTorch's nn.RNN)
+ *
+ * No aux: backward needs y alone. The gradients of the pre-activations (tau,B,H) are scratch.
+ */
+#include "ops/real.h"
+
+#include "ops/recurrent.h"
+
+enum { GATES = 1 };
+enum { STATE_H, STATES };
+
+static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+    (void)attr;
+    return rm_recurrent_infer("rnn_tanh", GATES, STATES, x, y, state);
+}
+
+static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+    (void)attr;
+    *out = rm_recurrent_cost(RM_CELL_RNN_TANH, x, pass, pass == RM_BACKWARD ? 5 : 25);
+    out->moved_bytes += 2.0 * (double)rm_desc_bytes(y);
+}
+
+static void define_forward(const rm_call *call) {
+    rm_recurrent r = rm_recurrent_of(call);
+    int64_t hidden = r.hidden, state = r.batch * hidden;
+    real *y = call->y.data, *h_out = call->state_out[STATE_H].data;
+    for (int64_t t = 0; t < r.tau; t++)
+        for (int64_t b = 0; b < r.batch; b++) {
+            const real *h_prev = rm_recurrent_previous(&r, y, &call->state_in[STATE_H], t, b);
+            for (int64_t j = 0; j < hidden; j++)
+                y[(t * r.batch + b) * hidden + j] =
+                    rm_tanh(rm_recurrent_input(&r, t, b, j) + rm_recurrent_hidden(&r, h_prev, j));
+        }
+    for (int64_t i = 0; i < state; i++) h_out[i] = y[(r.tau - 1) * state + i];
+}
+
+static void define_backward(const rm_call *call) {
+    rm_recurrent r = rm_recurrent_of(call);
+    int64_t hidden = r.hidden, state = r.batch * hidden;
+    const real *dy = call->dy.data, *y = call->y.data, *dh_out = call->dstate_out[STATE_H].data;
+    real *dh = call->scratch, *dgates = dh + state, *dh_in = call->dstate_in[STATE_H].data;
+    rm_dgates d = {dgates, hidden, {0}, {0}};
+    for (int64_t i = 0; i < state; i++) dh[i] = dh_out ? dh_out[i] : 0;
+    for (int64_t t = r.tau - 1; t >= 0; t--) {
+        for (int64_t i = 0; i < state; i++) {
+            real h = y[t * state + i];
+            dgates[t * state + i] = (dh[i] + dy[t * state + i]) * (1 - h * h); /* h' = tanh(..) */
+            dh[i] = 0;
+        }
+        rm_recurrent_define_dh(&r, &d, t, dh);
+    }
+    for (int64_t i = 0; dh_in && i < state; i++) dh_in[i] = dh[i];
+    rm_recurrent_define_gradients(call, &r, &d);
+}
+
+static const rm_sample samples[] = {RM_RECURRENT_SAMPLES(GATES)};
+
+#ifndef RM_REAL_DOUBLE
+static uint64_t packed_bytes(const rm_desc *x, const void *attr, int threads) {
+    (void)attr, (void)threads;
+    return rm_recurrent_packed_bytes(RM_CELL_RNN_TANH, x);
+}
+static void pack(const rm_call *call, void *packed) { rm_recurrent_pack(RM_CELL_RNN_TANH, call, packed); }
+static void forward(const rm_call *call) { rm_recurrent_forward(RM_CELL_RNN_TANH, call); }
+static void backward(const rm_call *call) { rm_recurrent_backward(RM_CELL_RNN_TANH, call); }
+#endif
+
+const rm_op RM_OP(rnn_tanh) = {
+    .name = "rnn_tanh",
+    .doc = "y (T,B,H) = h of a plain RNN over x (T,B,C); w_ih (H,C), w_hh (H,H), b_ih (H), b_hh (H); h = tanh(..)",
+    .n_in = RM_RECURRENT_INPUTS,
+    .n_state = STATES,
+    .optional = 1u << RM_B_IH | 1u << RM_B_HH,
+    .weights = 1u << RM_W_IH | 1u << RM_W_HH | 1u << RM_B_IH | 1u << RM_B_HH,
+    .time = RM_TIME_RECURRENT,
+    .saves = {.in = 1u << RM_X | 1u << RM_W_IH | 1u << RM_W_HH, .out = true, .state = true},
+    .infer = infer,
+    .cost = cost,
+    .bound = rm_recurrent_bound,
+    .packed_bytes = RM_FAST(packed_bytes, NULL),
+    .pack = RM_FAST(pack, NULL),
+    .define_forward = define_forward,
+    .define_backward = define_backward,
+    .forward = {RM_FAST(forward, define_forward)},
+    .backward = {RM_FAST(backward, define_backward)},
+    .samples = samples,
+    .n_samples = sizeof samples / sizeof *samples,
+};
