@@ -1,6 +1,7 @@
 /* cpu.c: the default device. Its queue runs everything at once on the caller's OpenMP threads, so events and
  * synchronisation have nothing to do. Its block is the arena of memory/arena.h. */
-#include <omp.h>
+#include <pthread.h>
+#include <math.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -12,7 +13,6 @@
 
 struct rm_device {
     int threads;
-    rm_rates rates; /* flops_per_s == 0: not measured yet */
 };
 struct rm_queue {
     int threads;
@@ -54,15 +54,19 @@ static void measure_rates(float *block, int64_t n, int threads, rm_rates *out) {
                       .call_ns = 2000};
 }
 
+/* Measured once a process and thread count: sessions are many, and the machine stays the same. */
 static remat_status cpu_rates(rm_device *device, rm_rates *out) {
-    enum { N = 512 };
-    if (!device->rates.flops_per_s) {
-        float *block = rm_calloc(3 * N * N, sizeof *block);
-        REQUIRE(block, MEMORY, "out of memory for measuring the CPU's speed");
-        measure_rates(block, N, device->threads, &device->rates);
-        rm_free(block);
-    }
-    *out = device->rates;
+    enum { N = 256, COUNTS = 64 };
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static rm_rates known[COUNTS];
+    rm_rates own = {0}, *rates = device->threads < COUNTS ? &known[device->threads] : &own;
+    pthread_mutex_lock(&lock);
+    float *block = rates->flops_per_s > 0 ? NULL : rm_calloc(3 * N * N, sizeof *block);
+    if (block) measure_rates(block, N, device->threads, rates);
+    *out = *rates;
+    pthread_mutex_unlock(&lock);
+    rm_free(block);
+    REQUIRE(out->flops_per_s > 0, MEMORY, "out of memory for measuring the CPU's speed");
     return REMAT_OK;
 }
 
