@@ -1,0 +1,191 @@
+/* test_problem.c: problems survive their text, and nonsense gets a sentence with its line. */
+#include "memory/problem.h"
+
+#include "memory/host.h"
+#include "tests/memory/chains.h"
+#include "tests/memory/memory_test.h"
+
+static void reads_back(const char *what, const rm_problem *problem) {
+    char *text = text_of(file, rm_problem_write(problem, file));
+    rm_problem again;
+    ck_ok(rm_problem_read(&again, text, strlen(text)));
+    char *second = text_of(file, rm_problem_write(&again, file));
+    ck_assert_msg(!strcmp(text, second), "%s changes when it is written and read", what);
+    ck_assert_int_eq(again.n_stages, problem->n_stages);
+    ck_assert_uint_eq(rm_problem_resident_bytes(&again), rm_problem_resident_bytes(problem));
+    rm_problem_free(&again);
+    free(text);
+    free(second);
+}
+
+START_TEST(text_reads_back) {
+    each_problem(reads_back);
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        chain c = {1 + (int64_t)seed * 3, seed % 2, 320, 4000, 999, (int)(seed % 4), seed % 3 == 0, seed % 5 == 0};
+        rm_problem problem;
+        ck_ok(chain_problem(&c, seed, &problem));
+        reads_back("a made-up chain", &problem);
+        rm_problem_free(&problem);
+    }
+}
+END_TEST
+
+START_TEST(numbers_mean_what_they_say) {
+    rm_problem p;
+    read_problem(RM_SOURCE_DIR "/tests/problems/four_tiles.problem", &p);
+    ck_assert_int_eq(p.n_stages, 4);
+    ck_assert_int_eq(p.n_pieces, 8);
+    ck_assert_uint_eq(rm_problem_resident_bytes(&p), 8192);
+    ck_assert_str_eq(p.resident[1].name, "gradients");
+    ck_assert_uint_eq(p.piece[5].bytes, 128);
+    ck_assert_uint_eq(p.stage[3].drop.time_ns, 30);
+    ck_assert_uint_eq(p.stage[3].drop.scratch_bytes, 192);
+    const rm_option *lean = &p.stage[2].option[1];
+    ck_assert_ptr_eq(lean->name, rm_option_names[1]);
+    ck_assert_uint_eq(lean->saved_bytes, 256);
+    ck_assert_uint_eq(lean->forward.time_ns, 95);
+    ck_assert_uint_eq(lean->backward.time_ns, 230);
+    ck_assert_uint_eq(lean->backward.scratch_bytes, 1280);
+    ck_assert_int_eq(p.state.start[4], 4);
+    ck_assert_int_eq(p.state.item[3], 3);
+    ck_assert_int_eq(p.dstate.start[1], 0); /* dstate 0 has no line */
+    ck_assert_int_eq(p.dstate.item[p.dstate.start[3]], 7);
+    rm_problem_free(&p);
+}
+END_TEST
+
+#define HEAD "problem 1\nstages 1\npieces 1\npiece 0 bytes 64\n"
+#define DROP "stage 0 drop time 1 scratch 0\n"
+#define KEEP "stage 0 keep all saved 64 forward time 1 scratch 0 backward time 2 scratch 0\n"
+
+START_TEST(nonsense_is_named) {
+    static const struct {
+        const char *text, *words;
+    } wrong[] = {
+        {"", "ends before"},
+        {"problem 1\n", "ends before"},
+        {"stages 1\n", "line 1"},
+        {"problem 2\n", "line 1"},
+        {"problem 1\nproblem 1\n", "line 2"},
+        {"problem 1\nstages 1 2\n", "line 2"},
+        {"problem 1\nstages -1\npieces 0\n", "line 2"},
+        {"problem 1\nstages 99999999999999999999\npieces 0\n", "line 2"},
+        {"problem 1\nstages 18446744073709551615\npieces 0\n", "line 2"},
+        {"problem 1\nstages 1000000\npieces 1\n", "line 2"}, /* more than there are lines */
+        {"problem 1\nstages 0\npieces 0\n", "0 stages"},
+        {"problem 1\npieces 0\nstages 1\n", "line 2"},
+        {"problem 1\nresident 64 \nstages 1\npieces 0\n" DROP KEEP, "needs a name"},
+        {HEAD DROP, "has 0 options"},
+        {HEAD KEEP, "line 5"},
+        {HEAD DROP KEEP KEEP, "two options called 'all'"},
+        {HEAD DROP DROP KEEP, "line 6"},
+        {HEAD DROP "stage 0 keep most saved 64\n", "line 6"},
+        {HEAD DROP KEEP "state 0 pieces 1\n", "line 7"},
+        {HEAD DROP KEEP "state 2 pieces 0\n", "line 7"},
+        {HEAD DROP KEEP "state 1 pieces 0\nstate 0 pieces 0\n", "line 8"},
+        {HEAD DROP KEEP "state 1 pieces 0\nstate 1 pieces 0\n", "line 8"},
+        {HEAD DROP KEEP "state 1 pieces\n", "line 7"},
+        {HEAD DROP KEEP "dstate 1 pieces 0\n", "dstate 1 has pieces"},
+        {HEAD DROP KEEP "saved 1 pieces 0\n", "line 7"},
+        {HEAD DROP KEEP "piece 0 bytes 64\n", "line 7"},
+        {HEAD DROP KEEP "what\n", "line 7 of the problem ('what')"},
+        {"problem 1\nstages 1\npieces 1\npiece 0 bytes 65\n" DROP KEEP, "not a multiple of 64"},
+        {"problem 1\nstages 1\npieces 2\npiece 0 bytes 64\n" DROP KEEP, "has 2 pieces, and describes 1"},
+        {"problem 1\nstages 2\npieces 1\npiece 0 bytes 64\n" DROP KEEP, "has 2 stages, and describes 1"},
+        {"problem 1\nstages 1\npieces 1\npiece 0 bytes 1152921504606846976\n" DROP KEEP, "2^60"},
+        {"problem 1\nresident 1152921504606846976 a\nstages 1\npieces 0\n" DROP KEEP, "2^60"},
+        {"problem 1\nresident 1 a-name-that-is-far-too-long-to-be-kept\n", "line 2"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        rm_problem problem;
+        ck_fails(rm_problem_read(&problem, wrong[i].text, strlen(wrong[i].text)), INVALID, wrong[i].words);
+        ck_assert_ptr_null(problem.stage);
+    }
+}
+END_TEST
+
+START_TEST(every_beginning_of_a_text_is_answered) {
+    char *text = file_text(RM_SOURCE_DIR "/tests/problems/skip.problem");
+    for (size_t length = 0; length < strlen(text); length++) {
+        char *part = malloc(length + 1); /* its own block, so that a sanitizer sees a read behind it */
+        memcpy(part, text, length);
+        rm_problem problem;
+        if (rm_problem_read(&problem, part, length) == REMAT_OK) rm_problem_free(&problem);
+        ck_assert_ptr_null(problem.stage);
+        free(part);
+    }
+    free(text);
+}
+END_TEST
+
+/* One number of a good problem made bad. */
+START_TEST(contradictions_are_found) {
+    chain c = {.n_stages = 3, .state_bytes = 128, .saved_bytes = 256, .scratch_bytes = 64, .lean = true};
+    rm_problem p;
+    ck_ok(chain_problem(&c, 1, &p));
+#define WITH(place, value, words)                                                                                      \
+    do {                                                                                                               \
+        __typeof__(place) good_ = (place);                                                                             \
+        (place) = (value);                                                                                             \
+        ck_fails(rm_problem_check(&p), INVALID, words);                                                                \
+        (place) = good_;                                                                                               \
+        ck_ok(rm_problem_check(&p));                                                                                   \
+    } while (0)
+    WITH(p.n_stages, 0, "0 stages");
+    WITH(p.n_stages, INT64_MAX, "stages");
+    WITH(p.n_pieces, -1, "-1 pieces");
+    WITH(p.piece[1].bytes, 100, "piece 1");
+    WITH(p.piece[1].bytes, (uint64_t)1 << 63, "2^60");
+    WITH(p.stage[1].n_options, 0, "stage 1");
+    WITH(p.stage[1].n_options, RM_MAX_OPTIONS + 1, "stage 1");
+    WITH(p.stage[2].option[0].name, NULL, "stage 2");
+    WITH(p.stage[2].option[0].name, "some", "'some'");
+    WITH(p.stage[2].option[0].name, "lean", "two options called 'lean'");
+    WITH(p.stage[0].option[1].saved_bytes, UINT64_MAX, "2^60");
+    WITH(p.stage[0].option[1].backward.time_ns, UINT64_MAX, "2^60");
+    WITH(p.stage[0].drop.scratch_bytes, UINT64_MAX - 5, "2^60");
+    WITH(p.state.start[0], 1, "state");
+    WITH(p.state.start[2], 0, "state");
+    WITH(p.state.item[2], 1000, "piece 1000");
+    WITH(p.dstate.item[0], -1, "piece -1");
+    WITH(p.dstate.start[3], 2, "dstate 3 has pieces");
+    WITH(p.saved.start[3], -1, "saved");
+    WITH(p.n_resident, 17, "17 resident");
+    WITH(p.resident[0].name[0], '\n', "printable");
+    WITH(p.resident[0].name[0], 0, "printable");
+    rm_problem_free(&p);
+}
+END_TEST
+
+START_TEST(every_failed_allocation_is_survived) {
+    const char *text = HEAD DROP KEEP "state 0 pieces 0\nstate 1 pieces 0\n";
+    rm_problem problem;
+    for (int n = 1;; n++) {
+        rm_host_fail_at(n);
+        remat_status status = rm_problem_read(&problem, text, strlen(text));
+        rm_host_fail_at(0);
+        if (!status) {
+            ck_assert_int_gt(n, 5);
+            break;
+        }
+        ck_assert_int_eq(status, REMAT_MEMORY);
+        ck_assert_ptr_null(problem.stage);
+    }
+    rm_problem_free(&problem);
+    rm_problem_free(&problem);
+}
+END_TEST
+
+START_TEST(a_full_disk_is_an_error) {
+    rm_problem p;
+    read_problem(RM_SOURCE_DIR "/tests/problems/four_tiles.problem", &p);
+    FILE *full = fopen("/dev/full", "w");
+    ck_fails(rm_problem_write(&p, full), IO, "cannot write");
+    fclose(full);
+    rm_problem_free(&p);
+}
+END_TEST
+
+RUN_TESTS("memory/problem", text_reads_back, numbers_mean_what_they_say, nonsense_is_named,
+          every_beginning_of_a_text_is_answered, contradictions_are_found, every_failed_allocation_is_survived,
+          a_full_disk_is_an_error)

@@ -1,0 +1,283 @@
+/* test_strategies.c: every strategy's plan passes the judge, is what its file says it is, and is made fast. */
+#include "memory/strategy.h"
+
+#include <math.h>
+#include <time.h>
+
+#include "memory/check.h"
+#include "memory/host.h"
+#include "memory/place.h"
+#include "tests/memory/chains.h"
+#include "tests/memory/memory_test.h"
+
+static void propose(const char *name, const rm_problem *problem, int64_t segments, rm_plan *plan, rm_proposal *proposal) {
+    rm_wish wish = {.segments = segments};
+    ck_ok(rm_strategy_find(name)->propose(problem, &wish, plan, proposal));
+}
+
+static rm_verdict judged(const rm_problem *problem, const rm_plan *plan) {
+    rm_verdict verdict;
+    ck_ok(rm_plan_check(problem, plan, &verdict, NULL));
+    return verdict;
+}
+
+START_TEST(the_list) {
+    ck_assert_int_ge(rm_n_strategies, 3);
+    for (int i = 0; i < rm_n_strategies; i++) {
+        ck_assert_ptr_eq(rm_strategy_find(rm_strategies[i]->name), rm_strategies[i]);
+        ck_assert_uint_gt(strlen(rm_strategies[i]->doc), 0);
+    }
+    ck_assert_ptr_null(rm_strategy_find("best"));
+    ck_assert_ptr_null(rm_strategy_find(""));
+}
+END_TEST
+
+START_TEST(two_segments_of_four_to_the_letter) {
+    rm_problem problem;
+    read_problem(RM_SOURCE_DIR "/tests/problems/four_tiles.problem", &problem);
+    rm_plan plan = {0};
+    ck_ok(rm_plan_from_segments(&problem, (int64_t[]){0, 2}, 2, &plan));
+    char *text = text_of(file, rm_plan_write(&problem, &plan, file));
+    ck_assert_str_eq(text, "run forward 0 drop\nrun forward 1 drop\nfree state 1\n"
+                           "run forward 2 all\nrun forward 3 all\nfree state 4\n"
+                           "run backward 3\nfree saved 3\nfree state 3\nfree dstate 4\n"
+                           "run backward 2\nfree saved 2\nfree state 2\nfree dstate 3\n"
+                           "run forward 0 all\nrun forward 1 all\nfree state 2\n"
+                           "run backward 1\nfree saved 1\nfree state 1\nfree dstate 2\n"
+                           "run backward 0\nfree saved 0\nfree state 0\nfree dstate 1\nfree dstate 0\n");
+    free(text);
+    rm_verdict v = judged(&problem, &plan);
+    ck_assert_uint_eq(v.forward_ns, 90 + 90 + 100 + 35);
+    ck_assert_uint_eq(v.recompute_ns, 100 + 100);
+    ck_assert_uint_eq(v.backward_ns, 200 * 3 + 70);
+    ck_assert_int_eq(v.recomputed_stages, 2);
+    rm_plan_free(&plan);
+    rm_problem_free(&problem);
+}
+END_TEST
+
+/* ---- Every strategy on everything ---------------------------------------------------------------- */
+
+static void try_all(const char *what, const rm_problem *problem) {
+    for (int i = 0; i < rm_n_strategies; i++)
+        for (int64_t segments = 1; segments <= problem->n_stages + 2; segments += 1 + segments / 8) {
+            rm_plan plan = {0};
+            rm_proposal proposal = {0};
+            propose(rm_strategies[i]->name, problem, segments, &plan, &proposal);
+            rm_verdict v;
+            ck_assert_msg(!rm_plan_check(problem, &plan, &v, NULL), "%s, %s: %s", what, rm_strategies[i]->name,
+                          remat_last_error());
+            ck_assert_int_ge(proposal.segments, 1);
+            ck_assert_int_le(proposal.segments, problem->n_stages);
+            ck_assert_int_lt(v.recomputed_stages, problem->n_stages); /* never the last segment */
+            ck_assert((v.recomputed_stages == 0) == (proposal.segments == 1));
+            rm_plan_free(&plan);
+        }
+}
+
+START_TEST(every_plan_is_accepted) {
+    each_problem(try_all);
+    for (uint64_t seed = 0; seed < 60; seed++) {
+        chain c = {1 + (int64_t)seed, seed % 2, seed % 7 * 64, 4000, 999, (int)(seed % 4), seed % 3 == 0, seed % 5 == 0};
+        rm_problem problem;
+        ck_ok(chain_problem(&c, seed, &problem));
+        try_all("a made-up chain", &problem);
+        rm_problem_free(&problem);
+    }
+}
+END_TEST
+
+START_TEST(wishes) {
+    rm_problem problem;
+    read_problem(RM_SOURCE_DIR "/tests/problems/four_tiles.problem", &problem);
+    rm_plan plan = {0};
+    rm_proposal proposal;
+    for (int64_t bad = 0; bad >= INT64_MIN / 2; bad = bad * 2 - 1) {
+        rm_wish wish = {.segments = bad};
+        ck_fails(rm_strategy_find("segments")->propose(&problem, &wish, &plan, &proposal), INVALID, "1 or more");
+        ck_assert_int_eq(plan.n_steps, 0);
+    }
+    int64_t asked[] = {1, 2, 3, 4, 5, 100, INT64_MAX}, got[] = {1, 2, 3, 4, 4, 4, 4};
+    for (int i = 0; i < 7; i++) {
+        propose("segments", &problem, asked[i], &plan, &proposal);
+        ck_assert_int_eq(proposal.segments, got[i]);
+        rm_plan_free(&plan);
+    }
+    propose("sqrt", &problem, 0, &plan, &proposal); /* others do not read `segments` */
+    ck_assert_int_eq(proposal.segments, 2);
+    rm_plan_free(&plan);
+    rm_problem_free(&problem);
+}
+END_TEST
+
+START_TEST(starts_that_cannot_be) {
+    rm_problem problem;
+    read_problem(RM_SOURCE_DIR "/tests/problems/four_tiles.problem", &problem);
+    rm_plan plan = {0};
+    ck_fails(rm_plan_from_segments(&problem, (int64_t[]){0}, 0, &plan), INVALID, "0 segments");
+    ck_fails(rm_plan_from_segments(&problem, (int64_t[]){0, 1, 2, 3, 4}, 5, &plan), INVALID, "5 segments");
+    ck_fails(rm_plan_from_segments(&problem, (int64_t[]){1, 2}, 2, &plan), INVALID, "stage 1, not 0");
+    ck_fails(rm_plan_from_segments(&problem, (int64_t[]){0, 2, 2}, 3, &plan), INVALID, "segment 2");
+    ck_fails(rm_plan_from_segments(&problem, (int64_t[]){0, 4}, 2, &plan), INVALID, "segment 1");
+    rm_plan_free(&plan);
+    rm_problem_free(&problem);
+}
+END_TEST
+
+/* ---- Where the cuts are ------------------------------------------------------------------------- */
+
+/* The plan's segments, from its text alone: a stage is the last of its segment when its keeping run is followed by the
+ * freeing of the state behind it. Sizes to size[], last segment first; returns how many. */
+static int64_t segment_sizes(const rm_plan *plan, int64_t *size) {
+    int64_t n = 0, stages = 0;
+    for (int64_t i = 0; i < plan->n_steps; i++) {
+        const rm_step *step = &plan->step[i];
+        if (step->verb != RM_RUN_FORWARD || step->option == RM_DROP) continue;
+        stages++;
+        if (step[1].verb != RM_FREE) continue;
+        size[n++] = stages;
+        stages = 0;
+    }
+    return n;
+}
+
+START_TEST(like_stages_are_cut_by_number) {
+    int64_t size[200];
+    uint64_t bytes[] = {0, 64, 192, 1000000};
+    for (int64_t stages = 1; stages <= 120; stages += stages < 40 ? 1 : 7)
+        for (int64_t segments = 1; segments <= stages; segments++) {
+            uint64_t saved = bytes[(stages + segments) % 4];
+            chain c = {.n_stages = stages, .saved_bytes = saved, .scratch_bytes = 64};
+            rm_problem problem;
+            ck_ok(chain_problem(&c, 3, &problem));
+            rm_plan plan = {0};
+            rm_proposal proposal;
+            propose("segments", &problem, segments, &plan, &proposal);
+            ck_assert_int_eq(proposal.segments, segments);
+            ck_assert_int_eq(segment_sizes(&plan, size), segments);
+            for (int64_t i = 0; i < segments; i++)
+                ck_assert(size[i] == stages / segments || size[i] == (stages + segments - 1) / segments);
+            rm_plan_free(&plan);
+            rm_problem_free(&problem);
+        }
+}
+END_TEST
+
+START_TEST(unlike_stages_are_cut_by_bytes) {
+    int64_t size[64];
+    for (uint64_t seed = 0; seed < 200; seed++) {
+        chain c = {.n_stages = 60, .unlike = true, .saved_bytes = 100000, .scratch_bytes = 64};
+        rm_problem problem;
+        ck_ok(chain_problem(&c, seed, &problem));
+        rm_plan plan = {0};
+        rm_proposal proposal;
+        int64_t segments = 2 + (int64_t)(seed % 12);
+        propose("segments", &problem, segments, &plan, &proposal);
+        ck_assert_int_eq(segment_sizes(&plan, size), segments);
+        uint64_t total = 0, largest = 0, most = 0;
+        for (int64_t s = 0; s < 60; s++) {
+            uint64_t bytes = problem.stage[s].option[0].saved_bytes;
+            total += bytes;
+            if (bytes > largest) largest = bytes;
+        }
+        int64_t s = 59;
+        for (int64_t i = 0; i < segments; i++) {
+            uint64_t sum = 0;
+            for (int64_t k = 0; k < size[i]; k++) sum += problem.stage[s--].option[0].saved_bytes;
+            if (sum > most) most = sum;
+        }
+        /* both ends of a segment are within half a stage of their goals */
+        ck_assert_uint_le(most, total / (uint64_t)segments + largest + 64);
+        rm_plan_free(&plan);
+        rm_problem_free(&problem);
+    }
+}
+END_TEST
+
+START_TEST(the_peak_of_a_uniform_chain_is_known) {
+    enum { S = 36 };
+    uint64_t state = 128, saved = 6400, scratch = 320;
+    chain c = {.n_stages = S, .state_bytes = state, .saved_bytes = saved, .scratch_bytes = scratch};
+    rm_problem problem;
+    ck_ok(chain_problem(&c, 1, &problem));
+    for (uint64_t segments = 2; segments <= S / 2; segments++) {
+        if (S % segments) continue;
+        rm_plan plan = {0};
+        rm_proposal proposal;
+        propose("segments", &problem, (int64_t)segments, &plan, &proposal);
+        uint64_t length = S / segments;
+        /* The second segment from the end, about to differentiate its last stage: checkpoints at the starts of segments
+         * 1..N-2 (that of segment 0 is empty), the states and saved blocks inside, two gradients, scratch. With two
+         * segments that one is the first, and the peak is in the last, whose checkpoint is not empty: the gradient
+         * behind its last stage is empty, but inside it a step later there are two as well. */
+        uint64_t inner = (segments - 2) * state + (length - 1) * state + length * saved + 2 * state + scratch;
+        uint64_t last = (segments - 1) * state + (length - 1) * state + length * saved + state + scratch;
+        rm_verdict v = judged(&problem, &plan);
+        ck_assert_uint_eq(v.peak_bytes, inner > last ? inner : last);
+        ck_assert_int_eq(v.recomputed_stages, (int64_t)(S - length));
+        rm_plan_free(&plan);
+    }
+    rm_problem_free(&problem);
+}
+END_TEST
+
+/* ---- Large and poor ----------------------------------------------------------------------------- */
+
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+START_TEST(a_hundred_thousand_stages) {
+    chain c = {.n_stages = 100000, .unlike = true, .state_bytes = 4096, .saved_bytes = 1 << 20, .scratch_bytes = 1 << 20};
+    rm_problem problem;
+    ck_ok(chain_problem(&c, 1, &problem));
+    for (int i = 0; i < rm_n_strategies; i++) {
+        double start = seconds();
+        rm_plan plan = {0};
+        rm_proposal proposal;
+        rm_verdict verdict;
+        rm_lifetimes lifetimes = {0};
+        rm_placement placement;
+        propose(rm_strategies[i]->name, &problem, 64, &plan, &proposal);
+        ck_ok(rm_plan_check(&problem, &plan, &verdict, &lifetimes));
+        ck_ok(rm_place(&lifetimes, &placement));
+        double took = seconds() - start; /* about 0.1 s; anything quadratic would take minutes */
+        ck_assert_msg(took < 20, "%s took %.1f s", rm_strategies[i]->name, took);
+        ck_ok(rm_placement_check(&lifetimes, &placement));
+        ck_assert_uint_le(placement.bytes, placement.floor_bytes + placement.floor_bytes / 100);
+        rm_placement_free(&placement);
+        rm_lifetimes_free(&lifetimes);
+        rm_plan_free(&plan);
+    }
+    rm_problem_free(&problem);
+}
+END_TEST
+
+START_TEST(every_failed_allocation_is_survived) {
+    chain c = {.n_stages = 100, .saved_bytes = 64};
+    rm_problem problem;
+    ck_ok(chain_problem(&c, 1, &problem));
+    for (int i = 0; i < rm_n_strategies; i++)
+        for (int n = 1;; n++) {
+            rm_plan plan = {0};
+            rm_proposal proposal;
+            rm_wish wish = {.segments = 7};
+            rm_host_fail_at(n);
+            remat_status status = rm_strategies[i]->propose(&problem, &wish, &plan, &proposal);
+            rm_host_fail_at(0);
+            rm_plan_free(&plan);
+            if (!status) {
+                ck_assert_int_gt(n, 2);
+                break;
+            }
+            ck_assert_int_eq(status, REMAT_MEMORY);
+        }
+    rm_problem_free(&problem);
+}
+END_TEST
+
+RUN_TESTS("memory/strategies", the_list, two_segments_of_four_to_the_letter, every_plan_is_accepted, wishes,
+          starts_that_cannot_be, like_stages_are_cut_by_number, unlike_stages_are_cut_by_bytes,
+          the_peak_of_a_uniform_chain_is_known, a_hundred_thousand_stages, every_failed_allocation_is_survived)
