@@ -103,7 +103,7 @@ static remat_status find_array(const remat_session *s, remat_kind kind, int64_t 
 }
 
 remat_status remat_array_info(const remat_session *s, remat_kind kind, int64_t index, remat_array *out) {
-    const rm_array *array;
+    const rm_array *array = NULL;
     TRY(find_array(s, kind, index, &array));
     *out = (remat_array){.name = array->name,
                          .dtype = array->desc.dtype,
@@ -141,7 +141,7 @@ static remat_status check_range(const rm_array *array, const int32_t *data) {
 }
 
 remat_status remat_write(remat_session *s, remat_kind kind, int64_t index, const void *data, uint64_t bytes) {
-    const rm_array *array;
+    const rm_array *array = NULL;
     TRY(check_copy(s, kind, index, data, bytes, &array));
     if (array->desc.dtype == REMAT_I32) TRY(check_range(array, data));
     s->api->copy_in(s->runner.queue, s->runner.resident + array->offset, data, bytes);
@@ -150,7 +150,7 @@ remat_status remat_write(remat_session *s, remat_kind kind, int64_t index, const
 }
 
 remat_status remat_read(remat_session *s, remat_kind kind, int64_t index, void *data, uint64_t bytes) {
-    const rm_array *array;
+    const rm_array *array = NULL;
     TRY(check_copy(s, kind, index, data, bytes, &array));
     s->api->copy_out(s->runner.queue, data, s->runner.resident + array->offset, bytes);
     return s->api->synchronize(s->runner.queue);

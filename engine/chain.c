@@ -290,7 +290,7 @@ remat_status rm_chain_build(const remat_graph *graph, int32_t loss, const int32_
 static void free_program(rm_program *program) { rm_free(program->item); }
 
 void rm_chain_free(rm_chain *chain) {
-    for (int32_t c = 0; c < chain->n_classes; c++)
+    for (int32_t c = 0; chain->class && c < chain->n_classes; c++)
         for (int p = 0; p < RM_PROGRAMS; p++) free_program(&chain->class[c].program[p]);
     free_program(&chain->prologue);
     free_program(&chain->epilogue);
