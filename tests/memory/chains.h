@@ -23,13 +23,13 @@ static inline int64_t roll_below(dice *d, int64_t n) { return (int64_t)(roll(d) 
 
 typedef struct {
     int64_t n_stages;
-    bool unlike;             /* sizes vary from a tenth of the following to all of it; else they are the following */
-    uint64_t state_bytes;    /* a state's own piece; 0: states are empty */
-    uint64_t saved_bytes;    /* the private block */
-    uint64_t scratch_bytes;  /* of any run */
-    int skips;               /* pieces that belong to the states of many cuts */
-    bool shares;             /* saved(s) holds state(s+1)'s own piece too */
-    bool lean;               /* a second option, with a fifth of the bytes */
+    bool unlike;            /* sizes vary from a tenth of the following to all of it; else they are the following */
+    uint64_t state_bytes;   /* a state's own piece; 0: states are empty */
+    uint64_t saved_bytes;   /* the private block */
+    uint64_t scratch_bytes; /* of any run */
+    int skips;              /* pieces that belong to the states of many cuts */
+    bool shares;            /* saved(s) holds state(s+1)'s own piece too */
+    bool lean;              /* a second option, with a fifth of the bytes */
 } chain;
 
 static inline uint64_t size_from(dice *d, const chain *c, uint64_t bytes) {
@@ -44,7 +44,8 @@ static inline rm_work work_from(dice *d, const chain *c, uint64_t time_ns) {
 static inline void stage_from(dice *d, const chain *c, rm_stage *stage) {
     stage->drop = work_from(d, c, 900);
     stage->n_options = 1 + c->lean;
-    stage->option[0] = (rm_option){"all", size_from(d, c, c->saved_bytes), work_from(d, c, 1000), work_from(d, c, 2000)};
+    stage->option[0] =
+        (rm_option){"all", size_from(d, c, c->saved_bytes), work_from(d, c, 1000), work_from(d, c, 2000)};
     if (c->lean)
         stage->option[1] = (rm_option){"lean", rm_align_up(stage->option[0].saved_bytes / 5), work_from(d, c, 950),
                                        work_from(d, c, 2300)};

@@ -90,7 +90,8 @@ START_TEST(counted_across_threads) {
     pthread_t thread[4];
     int failures[4] = {0};
     rm_host_fail_at(2000);
-    for (int i = 0; i < 4; i++) ck_assert_int_eq(pthread_create(&thread[i], NULL, allocate_a_thousand, &failures[i]), 0);
+    for (int i = 0; i < 4; i++)
+        ck_assert_int_eq(pthread_create(&thread[i], NULL, allocate_a_thousand, &failures[i]), 0);
     for (int i = 0; i < 4; i++) pthread_join(thread[i], NULL);
     ck_assert_int_eq(rm_host_allocations() - before, 4000);
     ck_assert_int_eq(failures[0] + failures[1] + failures[2] + failures[3], 1);

@@ -10,7 +10,8 @@
 #include "tests/memory/chains.h"
 #include "tests/memory/memory_test.h"
 
-static void propose(const char *name, const rm_problem *problem, int64_t segments, rm_plan *plan, rm_proposal *proposal) {
+static void propose(const char *name, const rm_problem *problem, int64_t segments, rm_plan *plan,
+                    rm_proposal *proposal) {
     rm_wish wish = {.segments = segments};
     ck_ok(rm_strategy_find(name)->propose(problem, &wish, plan, proposal));
 }
@@ -78,7 +79,8 @@ static void try_all(const char *what, const rm_problem *problem) {
 START_TEST(every_plan_is_accepted) {
     each_problem(try_all);
     for (uint64_t seed = 0; seed < 60; seed++) {
-        chain c = {1 + (int64_t)seed, seed % 2, seed % 7 * 64, 4000, 999, (int)(seed % 4), seed % 3 == 0, seed % 5 == 0};
+        chain c = {1 + (int64_t)seed, seed % 2,      seed % 7 * 64, 4000, 999,
+                   (int)(seed % 4),   seed % 3 == 0, seed % 5 == 0};
         rm_problem problem;
         ck_ok(chain_problem(&c, seed, &problem));
         try_all("a made-up chain", &problem);
@@ -206,10 +208,9 @@ START_TEST(the_peak_of_a_uniform_chain_is_known) {
         rm_proposal proposal;
         propose("segments", &problem, (int64_t)segments, &plan, &proposal);
         uint64_t length = S / segments;
-        /* The second segment from the end, about to differentiate its last stage: checkpoints at the starts of segments
-         * 1..N-2 (that of segment 0 is empty), the states and saved blocks inside, two gradients, scratch. With two
-         * segments that one is the first, and the peak is in the last, whose checkpoint is not empty: the gradient
-         * behind its last stage is empty, but inside it a step later there are two as well. */
+        /* `inner`: the second segment from the end, about to differentiate its last stage: the checkpoints of segments
+         * 1..N-2 (state 0 is empty), the states and saved blocks inside, two gradients, scratch. `last`: the same moment
+         * of the last segment: one checkpoint more, but the gradient behind the chain is empty. */
         uint64_t inner = (segments - 2) * state + (length - 1) * state + length * saved + 2 * state + scratch;
         uint64_t last = (segments - 1) * state + (length - 1) * state + length * saved + state + scratch;
         rm_verdict v = judged(&problem, &plan);
@@ -230,7 +231,8 @@ static double seconds(void) {
 }
 
 START_TEST(a_hundred_thousand_stages) {
-    chain c = {.n_stages = 100000, .unlike = true, .state_bytes = 4096, .saved_bytes = 1 << 20, .scratch_bytes = 1 << 20};
+    chain c = {
+        .n_stages = 100000, .unlike = true, .state_bytes = 4096, .saved_bytes = 1 << 20, .scratch_bytes = 1 << 20};
     rm_problem problem;
     ck_ok(chain_problem(&c, 1, &problem));
     for (int i = 0; i < rm_n_strategies; i++) {
