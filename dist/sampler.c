@@ -17,8 +17,7 @@ typedef struct {
 
 static void twister_seed(twister *t, uint32_t seed) {
     t->word[0] = seed;
-    for (uint32_t i = 1; i < WORDS; i++)
-        t->word[i] = 1812433253u * (t->word[i - 1] ^ (t->word[i - 1] >> 30)) + i;
+    for (uint32_t i = 1; i < WORDS; i++) t->word[i] = 1812433253u * (t->word[i - 1] ^ (t->word[i - 1] >> 30)) + i;
     t->next = WORDS;
 }
 

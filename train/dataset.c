@@ -49,8 +49,10 @@ static remat_status parse_labels(const uint8_t *data, size_t size, const char *p
     out->npy = is_npy(path);
     if (out->npy) {
         TRY(rm_npy_parse(data, size, path, &out->array));
-        REQUIRE(rm_npy_is_integer(&out->array), IO, "%s holds real numbers; labels must be whole: save it with "
-                ".astype('int32')", path);
+        REQUIRE(rm_npy_is_integer(&out->array), IO,
+                "%s holds real numbers; labels must be whole: save it with "
+                ".astype('int32')",
+                path);
         out->rank = out->array.rank;
         out->count = out->array.count;
     } else {

@@ -39,10 +39,8 @@ remat_status rm_copy_shape(int64_t timesteps, rm_data_shape *out) {
     REQUIRE(timesteps == 0 || timesteps >= 2 * LETTERS + 1, INVALID,
             "--seq-len=%lld: the copy problem needs at least 21 timesteps (10 letters, a mark, 10 answers)",
             (long long)timesteps);
-    *out = (rm_data_shape){.timesteps = timesteps ? timesteps : 120,
-                           .vocabulary = VOCABULARY,
-                           .classes = CLASSES,
-                           .every_step = true};
+    *out = (rm_data_shape){
+        .timesteps = timesteps ? timesteps : 120, .vocabulary = VOCABULARY, .classes = CLASSES, .every_step = true};
     return REMAT_OK;
 }
 

@@ -38,8 +38,8 @@ static remat_status read_features(feature_data *data, const rm_data_source *sour
     TRY(rm_file_read(source->data, RM_DATA_LIMIT, &data->file, &size));
     TRY(rm_npy_parse(data->file, size, source->data, &data->array));
     const rm_npy *array = &data->array;
-    REQUIRE(array->rank == 2 || array->rank == 3, IO, "%s has %d dimensions; features are [N,T] or [N,T,F]", source->data,
-            array->rank);
+    REQUIRE(array->rank == 2 || array->rank == 3, IO, "%s has %d dimensions; features are [N,T] or [N,T,F]",
+            source->data, array->rank);
     int64_t T = source->timesteps ? source->timesteps : array->dim[1];
     REQUIRE(T <= array->dim[1], INVALID, "--seq-len=%lld, but %s has %lld timesteps: leave it out, or give less",
             (long long)T, source->data, (long long)array->dim[1]);

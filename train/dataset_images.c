@@ -40,8 +40,9 @@ static remat_status read_images(image_data *data, const rm_data_source *source) 
     data->base.count = idx.dim[0];
     data->pixels = idx.count / idx.dim[0];
     int64_t T = source->timesteps ? source->timesteps : data->pixels;
-    REQUIRE(T <= data->pixels, INVALID, "--seq-len=%lld, but the images of %s have %lld pixels: leave it out, or give less",
-            (long long)T, source->data, (long long)data->pixels);
+    REQUIRE(T <= data->pixels, INVALID,
+            "--seq-len=%lld, but the images of %s have %lld pixels: leave it out, or give less", (long long)T,
+            source->data, (long long)data->pixels);
     data->base.shape = (rm_data_shape){.timesteps = T, .features = 1, .classes = source->classes};
     return rm_labels_read(source->labels, data->base.count, &data->labels, &data->base.shape.classes);
 }

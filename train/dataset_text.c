@@ -45,8 +45,8 @@ static remat_status open_file(text_data *data, const char *path) {
     TRY(rm_file_open(path, &data->fd, &size));
     data->base.count = size ? (int64_t)((size - 1) / (uint64_t)T) : 0;
     REQUIRE(data->base.count > 0, INVALID,
-            "%s has %llu bytes; one sample of %lld timesteps needs %lld: give a longer file or a smaller --seq-len", path,
-            (unsigned long long)size, (long long)T, (long long)T + 1);
+            "%s has %llu bytes; one sample of %lld timesteps needs %lld: give a longer file or a smaller --seq-len",
+            path, (unsigned long long)size, (long long)T, (long long)T + 1);
     return REMAT_OK;
 }
 

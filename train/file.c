@@ -95,6 +95,21 @@ remat_status rm_file_read(const char *path, uint64_t limit, uint8_t **data, size
     return status;
 }
 
+remat_status rm_file_checksum(const char *path, uint64_t *bytes, uint32_t *crc) {
+    int fd;
+    uint8_t block[16384];
+    remat_status status = REMAT_OK;
+    TRY(rm_file_open(path, &fd, bytes));
+    *crc = (uint32_t)crc32(0, NULL, 0);
+    for (uint64_t at = 0; at < *bytes && !status; at += sizeof block) {
+        size_t part = *bytes - at < sizeof block ? (size_t)(*bytes - at) : sizeof block;
+        status = rm_file_read_at(fd, path, at, block, part);
+        *crc = (uint32_t)crc32_z(*crc, block, part);
+    }
+    close(fd);
+    return status;
+}
+
 /* ---- Writing ---------------------------------------------------------------------------------------------------- */
 
 remat_status rm_file_create(const char *path, rm_file_writer *out) {

@@ -17,6 +17,8 @@ remat_status rm_file_read(const char *path, uint64_t limit, uint8_t **data, size
 remat_status rm_file_open(const char *path, int *fd, uint64_t *size);
 /* Exactly `bytes` bytes at `offset`; IO also when the file has become shorter. */
 remat_status rm_file_read_at(int fd, const char *path, uint64_t offset, void *data, size_t bytes);
+/* The length and zlib's CRC-32 of a file as it lies there. */
+remat_status rm_file_checksum(const char *path, uint64_t *bytes, uint32_t *crc);
 
 /* ---- Writing ---------------------------------------------------------------------------------------------------- */
 

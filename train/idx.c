@@ -9,7 +9,8 @@ remat_status rm_idx_parse(const uint8_t *data, size_t size, const char *name, rm
     *out = (rm_idx){.dim = {1, 1, 1, 1}, .count = 1};
     REQUIRE(size >= 4 && data[0] == 0 && data[1] == 0, IO,
             "%s is not an IDX file: it does not start with the bytes 0 0 (MNIST files look like "
-            "train-images-idx3-ubyte, plain or .gz)", name);
+            "train-images-idx3-ubyte, plain or .gz)",
+            name);
     REQUIRE(data[2] == 8, IO, "%s holds IDX type 0x%02x; only unsigned bytes (0x08) are read", name, data[2]);
     out->rank = data[3];
     REQUIRE(out->rank >= 1 && out->rank <= 4, IO, "%s has %d dimensions; 1 to 4 are read", name, out->rank);

@@ -16,8 +16,8 @@ remat_status rm_batch_create(rm_dataset *dataset, int64_t batch, rm_batch *out) 
         out->target = rm_malloc(out->target_bytes);
     }
     REQUIRE(out->input && out->target, MEMORY,
-            "no memory for a batch of %lld samples of %lld timesteps: make --batch or --seq-len smaller", (long long)batch,
-            (long long)shape->timesteps);
+            "no memory for a batch of %lld samples of %lld timesteps: make --batch or --seq-len smaller",
+            (long long)batch, (long long)shape->timesteps);
     return REMAT_OK;
 }
 
@@ -40,9 +40,11 @@ remat_status rm_batch_write(const rm_batch *b, remat_session *session) {
 
 remat_status rm_loader_create(rm_dataset *dataset, int64_t batch, int64_t seed, bool shuffle, rm_loader *out) {
     *out = (rm_loader){.per_epoch = dataset->count / batch};
-    REQUIRE(out->per_epoch > 0, INVALID,
-            "the data has %lld samples of %lld timesteps, fewer than --batch=%lld: give more data, or a smaller --batch or "
-            "--seq-len", (long long)dataset->count, (long long)dataset->shape.timesteps, (long long)batch);
+    REQUIRE(
+        out->per_epoch > 0, INVALID,
+        "the data has %lld samples of %lld timesteps, fewer than --batch=%lld: give more data, or a smaller --batch or "
+        "--seq-len",
+        (long long)dataset->count, (long long)dataset->shape.timesteps, (long long)batch);
     rm_sampler_config order = {.n = dataset->count, .replicas = 1, .seed = seed, .shuffle = shuffle};
     TRY(rm_sampler_create(&order, &out->sampler));
     return rm_batch_create(dataset, batch, &out->batch);
@@ -56,8 +58,10 @@ void rm_loader_free(rm_loader *loader) {
 
 remat_status rm_loader_seek(rm_loader *loader, int64_t epoch, int64_t position) {
     REQUIRE(epoch >= 0 && position >= 0 && position <= loader->per_epoch, INVALID,
-            "the training state is at batch %lld of epoch %lld, but an epoch of this data has %lld: it was saved with other "
-            "data", (long long)position, (long long)epoch, (long long)loader->per_epoch);
+            "the training state is at batch %lld of epoch %lld, but an epoch of this data has %lld: it was saved with "
+            "other "
+            "data",
+            (long long)position, (long long)epoch, (long long)loader->per_epoch);
     if (epoch != loader->epoch) rm_sampler_set_epoch(loader->sampler, epoch);
     loader->epoch = epoch;
     loader->position = position;

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef remat_value recurrent_builder(remat_graph *, remat_value x, remat_value w_ih, remat_value w_hh, remat_value b_ih,
-                                      remat_value b_hh);
+typedef remat_value recurrent_builder(remat_graph *, remat_value x, remat_value w_ih, remat_value w_hh,
+                                      remat_value b_ih, remat_value b_hh);
 static const struct {
     const char *name;
     recurrent_builder *build;
@@ -77,7 +77,8 @@ remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_
     remat_value x = input(g, data, batch), y = with_loss ? target(g, data, batch) : REMAT_NONE;
     int64_t width = data->vocabulary ? spec->embed : data->features;
     if (data->vocabulary)
-        x = remat_embedding(g, x, parameter(g, "embedding.weight", 0, 2, data->vocabulary, width, remat_init_normal(1)));
+        x = remat_embedding(g, x,
+                            parameter(g, "embedding.weight", 0, 2, data->vocabulary, width, remat_init_normal(1)));
     out->logits = head(g, spec, layers(g, spec, x, width));
     if (with_loss)
         out->loss = data->classes ? remat_softmax_cross_entropy(g, out->logits, y) : remat_mse(g, out->logits, y);

@@ -113,7 +113,8 @@ static remat_status read_header(reader *r, rm_npy *out) {
 
 /* Where the header's text begins and ends: its length has 2 bytes in version 1, 4 in versions 2 and 3. */
 static remat_status find_header(const uint8_t *data, size_t size, reader *r) {
-    REQUIRE(size >= 10 && !memcmp(data, "\x93NUMPY", 6), IO, "%s is not a .npy file: make one with numpy.save", r->name);
+    REQUIRE(size >= 10 && !memcmp(data, "\x93NUMPY", 6), IO, "%s is not a .npy file: make one with numpy.save",
+            r->name);
     REQUIRE(data[6] >= 1 && data[6] <= 3, IO, "%s is .npy version %d; versions 1 to 3 are read", r->name, data[6]);
     size_t start = data[6] == 1 ? 10 : 12;
     REQUIRE(size >= start, IO, "%s ends inside its header: save it again", r->name);
@@ -157,16 +158,22 @@ bool rm_npy_is_integer(const rm_npy *a) { return a->type >= RM_NPY_U1; }
 
 int64_t rm_npy_integer(const rm_npy *a, int64_t index) {
     switch (a->type) {
-    case RM_NPY_U1: return a->item[index];
-    case RM_NPY_I4: return READ(int32_t, a, index);
-    default: return READ(int64_t, a, index);
+    case RM_NPY_U1:
+        return a->item[index];
+    case RM_NPY_I4:
+        return READ(int32_t, a, index);
+    default:
+        return READ(int64_t, a, index);
     }
 }
 
 double rm_npy_real(const rm_npy *a, int64_t index) {
     switch (a->type) {
-    case RM_NPY_F4: return READ(float, a, index);
-    case RM_NPY_F8: return READ(double, a, index);
-    default: return (double)rm_npy_integer(a, index);
+    case RM_NPY_F4:
+        return READ(float, a, index);
+    case RM_NPY_F8:
+        return READ(double, a, index);
+    default:
+        return (double)rm_npy_integer(a, index);
     }
 }

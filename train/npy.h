@@ -12,7 +12,7 @@ typedef enum { RM_NPY_F4, RM_NPY_F8, RM_NPY_U1, RM_NPY_I4, RM_NPY_I8 } rm_npy_ty
 #define RM_NPY_MAX_RANK 4
 typedef struct {
     rm_npy_type type;
-    int rank; /* 0..4 */
+    int rank;                     /* 0..4 */
     int64_t dim[RM_NPY_MAX_RANK]; /* unused ones are 1 */
     int64_t count;
     const uint8_t *item; /* unaligned, little-endian, row-major: read it with the two below */

@@ -36,15 +36,15 @@ typedef struct {
 #define TINY 1e-300 /* "more than 0" */
 
 #define INT(name, member, commands, memory, def, low, high, help)                                                      \
-    {name, INTEGER, AT(member), commands, memory, def, low, high, NULL, "N", help}
+    { name, INTEGER, AT(member), commands, memory, def, low, high, NULL, "N", help }
 #define NUM(name, member, commands, memory, def, low, high, help)                                                      \
-    {name, REAL, AT(member), commands, memory, def, low, high, NULL, "X", help}
+    { name, REAL, AT(member), commands, memory, def, low, high, NULL, "X", help }
 #define TXT(name, member, commands, memory, value, help)                                                               \
-    {name, TEXT, AT(member), commands, memory, NULL, 0, 0, NULL, value, help}
+    { name, TEXT, AT(member), commands, memory, NULL, 0, 0, NULL, value, help }
 #define ONE(name, member, commands, memory, def, choices, help)                                                        \
-    {name, CHOICE, AT(member), commands, memory, def, 0, 0, choices, choices, help}
+    { name, CHOICE, AT(member), commands, memory, def, 0, 0, choices, choices, help }
 #define YES(name, member, commands, memory, help)                                                                      \
-    {name, SWITCH, AT(member), commands, memory, NULL, 0, 0, NULL, NULL, help}
+    { name, SWITCH, AT(member), commands, memory, NULL, 0, 0, NULL, NULL, help }
 
 /* clang-format off */
 static const option table[] = {
@@ -121,7 +121,8 @@ static const struct {
     {RM_EVAL, "eval", "", "The exact mean loss over a data set, each sample once."},
     {RM_SAMPLE, "sample", "", "Writes text with a trained lm model."},
     {RM_INFO, "info", "", "Version, devices, libraries, threads and memory."},
-    {RM_REPORT, "report", " FILE.jsonl...", "A table of runs from their --metrics files, and whether their losses agree."},
+    {RM_REPORT, "report", " FILE.jsonl...",
+     "A table of runs from their --metrics files, and whether their losses agree."},
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -158,8 +159,7 @@ static remat_status set_integer(rm_options *o, const option *line, const char *v
     char *end;
     errno = 0;
     long long number = strtoll(value, &end, 10);
-    if (isspace((unsigned char)*value) || end == value || *end)
-        return bad(where, line, value, "is not a whole number");
+    if (isspace((unsigned char)*value) || end == value || *end) return bad(where, line, value, "is not a whole number");
     if (errno == ERANGE || !((double)number >= line->low && (double)number <= line->high))
         return bad_range(where, line, value);
     *(int64_t *)member(o, line) = number;
@@ -210,11 +210,16 @@ static remat_status set_switch(rm_options *o, const option *line, const char *va
 static remat_status set(rm_options *o, const option *line, const char *value, place where) {
     o->given[line - table] = true;
     switch (line->type) {
-    case SWITCH: return set_switch(o, line, value, where);
-    case INTEGER: return set_integer(o, line, value, where);
-    case REAL: return set_real(o, line, value, where);
-    case TEXT: return set_text(o, line, value, where);
-    case CHOICE: return set_choice(o, line, value, where);
+    case SWITCH:
+        return set_switch(o, line, value, where);
+    case INTEGER:
+        return set_integer(o, line, value, where);
+    case REAL:
+        return set_real(o, line, value, where);
+    case TEXT:
+        return set_text(o, line, value, where);
+    case CHOICE:
+        return set_choice(o, line, value, where);
     }
     return REMAT_OK;
 }
@@ -280,7 +285,8 @@ static remat_status parse_line(rm_options *o, const char *text, size_t length, c
     const char *equals = memchr(text, '=', length);
     REQUIRE(equals, INVALID, "%swrite `name = value`", before);
     const char *name = text, *value = equals + 1;
-    size_t name_length = trim(&name, (size_t)(equals - text)), value_length = trim(&value, length - (size_t)(value - text));
+    size_t name_length = trim(&name, (size_t)(equals - text)),
+           value_length = trim(&value, length - (size_t)(value - text));
     if (name_length > 2 && !memcmp(name, "--", 2)) name += 2, name_length -= 2;
     const option *line = find(name, name_length);
     if (!line) return unknown(before, name, name_length, ~0);
@@ -418,11 +424,19 @@ const char *rm_options_text(const rm_options *o, int index, char *text, size_t b
     const option *line = &table[index];
     const void *at = member(o, line);
     switch (line->type) {
-    case SWITCH: snprintf(text, bytes, "%s", *(const bool *)at ? "true" : "false"); break;
-    case INTEGER: snprintf(text, bytes, "%lld", (long long)*(const int64_t *)at); break;
-    case REAL: snprintf(text, bytes, "%.17g", *(const double *)at); break;
+    case SWITCH:
+        snprintf(text, bytes, "%s", *(const bool *)at ? "true" : "false");
+        break;
+    case INTEGER:
+        snprintf(text, bytes, "%lld", (long long)*(const int64_t *)at);
+        break;
+    case REAL:
+        snprintf(text, bytes, "%.17g", *(const double *)at);
+        break;
     case TEXT:
-    case CHOICE: snprintf(text, bytes, "%s", *(char *const *)at ? *(char *const *)at : ""); break;
+    case CHOICE:
+        snprintf(text, bytes, "%s", *(char *const *)at ? *(char *const *)at : "");
+        break;
     }
     return text;
 }
@@ -442,7 +456,8 @@ static remat_status must_agree(const rm_options *o, const option *line, const ch
     rm_options_text(o, (int)(line - table), now, sizeof now);
     REQUIRE(!strcmp(now, saved), INVALID,
             "--%s=%.60s does not agree with the training state in %s, which has %s=%.60s: leave the flag out, or start "
-            "afresh", line->name, now, source, line->name, saved);
+            "afresh",
+            line->name, now, source, line->name, saved);
     return REMAT_OK;
 }
 

@@ -14,7 +14,7 @@ static const struct {
     const char *name;
     uint64_t bits;
 } dtypes[] = {
-    {"F32", 32}, {"F64", 64}, {"F16", 16}, {"BF16", 16}, {"I64", 64},     {"I32", 32},     {"I16", 16}, {"I8", 8},
+    {"F32", 32}, {"F64", 64}, {"F16", 16}, {"BF16", 16}, {"I64", 64},    {"I32", 32},    {"I16", 16}, {"I8", 8},
     {"U64", 64}, {"U32", 32}, {"U16", 16}, {"U8", 8},    {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"BOOL", 8},
 };
 enum { DTYPES = sizeof dtypes / sizeof dtypes[0] };
@@ -37,8 +37,8 @@ static remat_status read_shape(const char *file, const json_t *entry, rm_st_arra
     const json_t *shape = json_object_get(entry, "shape");
     REQUIRE(json_is_array(shape), IO, "%s: the array '%.80s' has no shape", file, out->name);
     size_t rank = json_array_size(shape);
-    REQUIRE(rank <= RM_ST_MAX_RANK, IO, "%s: the array '%.80s' has %zu dimensions; at most %d are read", file, out->name,
-            rank, RM_ST_MAX_RANK);
+    REQUIRE(rank <= RM_ST_MAX_RANK, IO, "%s: the array '%.80s' has %zu dimensions; at most %d are read", file,
+            out->name, rank, RM_ST_MAX_RANK);
     out->rank = (int)rank;
     for (size_t i = 0; i < rank; i++) {
         const json_t *dim = json_array_get(shape, i);
@@ -64,8 +64,8 @@ static remat_status read_array(const char *file, const char *name, const json_t 
     out->end = (uint64_t)json_integer_value(end);
     REQUIRE(out->end <= data_bytes, IO, "%s: the array '%.80s' ends at byte %llu of %llu: the file was cut short", file,
             name, (unsigned long long)out->end, (unsigned long long)data_bytes);
-    REQUIRE(out->end - out->begin == bytes, IO, "%s: the array '%.80s' needs %llu bytes by its shape but has %llu", file,
-            name, (unsigned long long)bytes, (unsigned long long)(out->end - out->begin));
+    REQUIRE(out->end - out->begin == bytes, IO, "%s: the array '%.80s' needs %llu bytes by its shape but has %llu",
+            file, name, (unsigned long long)bytes, (unsigned long long)(out->end - out->begin));
     return REMAT_OK;
 }
 
@@ -125,8 +125,8 @@ static void set_up(rm_safetensors *out, const char *path) {
 static remat_status split(rm_safetensors *file, const uint8_t prefix[8], uint64_t size, size_t *header_bytes) {
     uint64_t length = 0;
     for (int i = 7; i >= 0; i--) length = length << 8 | prefix[i];
-    REQUIRE(length <= MAX_HEADER_BYTES, IO, "%s is not a safetensors file: its header would have %llu bytes", file->path,
-            (unsigned long long)length);
+    REQUIRE(length <= MAX_HEADER_BYTES, IO, "%s is not a safetensors file: its header would have %llu bytes",
+            file->path, (unsigned long long)length);
     REQUIRE(length <= size - 8, IO, "%s ends inside its header: it was cut short, save it again", file->path);
     *header_bytes = (size_t)length;
     file->data_start = 8 + length;

@@ -64,9 +64,9 @@ remat_status rm_weights_save(remat_session *session, remat_kind kind, const char
 /* ---- Names ------------------------------------------------------------------------------------------------------ */
 
 static const char *const prefixes[] = {"module.", "_orig_mod.", "model."};
-static const char *const rooms[][2] = {{"lstm", "rnn"},   {"gru", "rnn"},     {"emb", "embedding"}, {"embed", "embedding"},
-                                       {"encoder", "embedding"}, {"fc", "head"}, {"linear", "head"}, {"out", "head"},
-                                       {"output", "head"}, {"decoder", "head"}};
+static const char *const rooms[][2] = {
+    {"lstm", "rnn"}, {"gru", "rnn"},     {"emb", "embedding"}, {"embed", "embedding"}, {"encoder", "embedding"},
+    {"fc", "head"},  {"linear", "head"}, {"out", "head"},      {"output", "head"},     {"decoder", "head"}};
 
 static const char *without_prefixes(const char *name) {
     for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0];) {
@@ -140,13 +140,16 @@ static remat_status match_all(remat_session *session, remat_kind kind, const rm_
     for (int64_t i = 0; i < count; i++) {
         remat_array ours;
         TRY(remat_array_info(session, kind, i, &ours));
-        REQUIRE(source[i] >= 0, INVALID, "%s has no '%s', which this model needs: give the flags of the model that was "
-                "saved", file->path, ours.name);
+        REQUIRE(source[i] >= 0, INVALID,
+                "%s has no '%s', which this model needs: give the flags of the model that was "
+                "saved",
+                file->path, ours.name);
     }
     return REMAT_OK;
 }
 
-static remat_status copy_all(remat_session *session, remat_kind kind, const rm_safetensors *file, const int64_t *source) {
+static remat_status copy_all(remat_session *session, remat_kind kind, const rm_safetensors *file,
+                             const int64_t *source) {
     void *buffer = NULL;
     TRY(one_array(session, kind, &buffer));
     remat_status status = REMAT_OK;

@@ -1,0 +1,266 @@
+/* command_train.c: `remat train`: sets everything up, then one loop: next batch, step, metrics, progress, and every so
+ * often an evaluation and a training state. Main entry: rm_command_train. */
+#include "train/commands.h"
+
+#include "train/evaluator.h"
+#include "train/metrics.h"
+#include "train/progress.h"
+#include "train/setup.h"
+#include "train/text.h"
+#include "train/weights.h"
+
+#include <math.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct {
+    rm_options *options;
+    rm_dataset *dataset, *eval_dataset;
+    rm_model model;
+    remat_session *session;
+    rm_loader loader;
+    rm_evaluator evaluator;
+    rm_state_store store;
+    rm_metrics metrics;
+    rm_progress progress;
+    char state[RM_PATH_BYTES]; /* resumed from; "" */
+    rm_state_point start;      /* where this run began */
+    int64_t step, last_step;
+    double lr, loss, started_s;
+    uint64_t arena_peak_bytes;
+} trainer;
+
+/* ---- Signals ---------------------------------------------------------------------------------------------------- */
+
+static volatile sig_atomic_t caught;
+static void remember(int signal) { caught = signal; }
+
+/* The step that is running is finished and saved; a second signal of the kind ends the program at once. */
+static void catch_signals(void) {
+    struct sigaction action = {.sa_handler = remember, .sa_flags = (int)SA_RESETHAND | SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+/* ---- Setting up ------------------------------------------------------------------------------------------------- */
+
+static bool same_place(const char *a, const char *b) {
+    size_t n = strlen(a), m = strlen(b);
+    while (n > 1 && a[n - 1] == '/') n--;
+    while (m > 1 && b[m - 1] == '/') m--;
+    return n == m && !memcmp(a, b, n);
+}
+
+/* A restart script says --save=DIR --resume=DIR every time: the first time there is nothing yet, and that is no mistake. */
+static remat_status find_start(trainer *t) {
+    bool found;
+    rm_options *o = t->options;
+    if (!o->resume) return REMAT_OK;
+    TRY(rm_state_find(o->resume, t->state, &found));
+    if (found) return rm_state_read(t->state, RM_TRAIN, o, &t->start);
+    if (o->save && same_place(o->save, o->resume)) return REMAT_OK;
+    FAIL(IO,
+         "%s holds no training state: give the directory that was named with --save (or the same one to both, to start "
+         "there)",
+         o->resume);
+}
+
+static remat_status open_data(trainer *t, rm_model_spec *spec) {
+    TRY(rm_setup_dataset(t->options, false, &t->dataset));
+    REQUIRE(!*t->state || t->start.samples == t->dataset->count, INVALID,
+            "the data has %lld samples, but %s was saved with %lld: resume with the data that it was trained on",
+            (long long)t->dataset->count, t->state, (long long)t->start.samples);
+    TRY(rm_setup_spec(t->options, t->dataset, spec));
+    const rm_options *o = t->options;
+    TRY(rm_loader_create(t->dataset, o->batch, o->seed, !o->no_shuffle, &t->loader));
+    return rm_loader_seek(&t->loader, t->start.epoch, t->start.position);
+}
+
+static remat_status open_evaluator(trainer *t, const rm_model_spec *training) {
+    rm_model_spec spec = *training;
+    const rm_options *o = t->options;
+    if (!o->eval_every && !o->eval_data) return REMAT_OK;
+    bool generated = !strcmp(o->task, "adding") || !strcmp(o->task, "copy");
+    REQUIRE(o->eval_data || generated, INVALID, "--eval-every needs something to evaluate on: --eval-data=FILE");
+    TRY(rm_setup_dataset(o, true, &t->eval_dataset));
+    spec.data = t->eval_dataset->shape;
+    return rm_evaluator_create(o, &spec, t->eval_dataset, &t->evaluator);
+}
+
+static remat_status open_session(trainer *t, const rm_model_spec *spec) {
+    remat_config config = rm_setup_training_config(t->options);
+    TRY(rm_model_build(spec, t->options->batch, true, &t->model));
+    TRY(remat_session_create(t->model.graph, t->model.loss, &config, &t->session));
+    if (*t->state) return rm_state_restore(t->state, &t->start, true, t->session);
+    return t->options->init ? rm_weights_import(t->session, t->options->init) : REMAT_OK;
+}
+
+static remat_status set_up(trainer *t) {
+    rm_model_spec spec;
+    rm_options *o = t->options;
+    TRY(find_start(t));
+    TRY(open_data(t, &spec));
+    if (o->save) TRY(rm_state_store_open(o->save, o->keep, t->start.step, &t->store));
+    TRY(open_session(t, &spec));
+    TRY(open_evaluator(t, &spec));
+    TRY(rm_metrics_open(o->metrics, t->start.step, &t->metrics));
+    t->step = t->start.step;
+    t->last_step = rm_options_given(o, "epochs") ? o->epochs * t->loader.per_epoch : o->steps;
+    t->lr = rm_setup_learning_rate(o);
+    t->loss = NAN;
+    return REMAT_OK;
+}
+
+static void tear_down(trainer *t) {
+    rm_evaluator_free(&t->evaluator);
+    rm_loader_free(&t->loader);
+    remat_session_free(t->session);
+    rm_model_free(&t->model);
+    rm_dataset_close(t->dataset);
+    rm_dataset_close(t->eval_dataset);
+    rm_state_store_close(&t->store);
+    rm_metrics_close(&t->metrics);
+}
+
+/* ---- The loop --------------------------------------------------------------------------------------------------- */
+
+static void introduce(trainer *t) {
+    char a[RM_TEXT], b[RM_TEXT], c[RM_TEXT];
+    const rm_options *o = t->options;
+    remat_plan_summary plan = remat_session_plan(t->session);
+    rm_progress_say(&t->progress, "%s, %lld x %lld: %s parameters; %s: %lld samples of %lld timesteps, batch %lld",
+                    o->model, (long long)o->layers, (long long)o->hidden,
+                    rm_count_text((double)plan.params_bytes / 4, a), o->data ? o->data : o->task,
+                    (long long)t->dataset->count, (long long)plan.timesteps, (long long)plan.batch);
+    rm_progress_say(&t->progress,
+                    "plan: %s, %lld segment%s, %lld tile%s of %lld; arena %s, of which activations %s; device "
+                    "%s, %d thread%s",
+                    plan.strategy, (long long)plan.segments, plan.segments == 1 ? "" : "s", (long long)plan.n_tiles,
+                    plan.n_tiles == 1 ? "" : "s", (long long)plan.tile, rm_bytes_text(plan.planned_peak_bytes, b),
+                    rm_bytes_text(plan.activations_peak_bytes, c), plan.device, plan.threads,
+                    plan.threads == 1 ? "" : "s");
+    if (plan.segments_requested > plan.segments)
+        rm_progress_say(&t->progress,
+                        "note: %lld segments were asked for; there are %lld tiles (--tile makes them smaller)",
+                        (long long)plan.segments_requested, (long long)plan.n_tiles);
+    if (*t->state)
+        rm_progress_say(&t->progress, "resumed from %s: step %lld, epoch %lld, batch %lld of %lld", t->state,
+                        (long long)t->start.step, (long long)t->start.epoch, (long long)t->start.position,
+                        (long long)t->loader.per_epoch);
+}
+
+/* One update. With --dump-grads the first is done in two halves, which gives the same bits. */
+static remat_status update(trainer *t, remat_step_result *result) {
+    rm_file_writer writer;
+    const char *dump = t->options->dump_grads;
+    if (!dump || t->step != t->start.step) return remat_step(t->session, t->lr, result);
+    TRY(remat_gradients(t->session, result));
+    TRY(rm_weights_save(t->session, REMAT_GRADIENT, dump, &writer));
+    double loss = result->loss;
+    TRY(remat_update(t->session, t->lr, result));
+    result->loss = loss;
+    return REMAT_OK;
+}
+
+/* Before anything is saved: parameters that are not numbers must not push good states out. */
+static remat_status must_be_finite(const trainer *t, const remat_step_result *result) {
+    if (!strcmp(t->options->device, "null")) return REMAT_OK;
+    REQUIRE(isfinite(result->loss) && isfinite(result->grad_norm), INTERNAL,
+            "step %lld: the loss is %g and the gradient's norm %g: training has diverged; make --lr smaller or set "
+            "--clip-grad-norm=1",
+            (long long)t->step, result->loss, result->grad_norm);
+    return REMAT_OK;
+}
+
+static remat_status make_step(trainer *t) {
+    remat_step_result result;
+    TRY(rm_loader_next(&t->loader));
+    TRY(rm_batch_write(&t->loader.batch, t->session));
+    double start = rm_now_s();
+    TRY(update(t, &result));
+    double seconds = rm_now_s() - start;
+    t->step++;
+    t->loss = result.loss;
+    t->arena_peak_bytes = result.arena_peak_bytes;
+    rm_step_event event = {.step = t->step,
+                           .loss = result.loss,
+                           .grad_norm = result.grad_norm,
+                           .lr = t->lr,
+                           .step_ms = seconds * 1e3,
+                           .tokens_per_s = (double)(t->dataset->shape.timesteps * t->loader.batch.batch) / seconds,
+                           .arena_peak_bytes = result.arena_peak_bytes,
+                           .rss_peak_bytes = rm_rss_peak_bytes()};
+    TRY(rm_metrics_step(&t->metrics, &event));
+    rm_progress_step(&t->progress, &event);
+    return must_be_finite(t, &result);
+}
+
+static remat_status evaluate(trainer *t) {
+    char text[160];
+    rm_eval_event event = {.step = t->step};
+    TRY(rm_evaluator_run(&t->evaluator, t->session, &event));
+    TRY(rm_metrics_eval(&t->metrics, &event));
+    rm_progress_say(&t->progress, "eval %6lld  %s", (long long)t->step, rm_eval_text(&event, text, sizeof text));
+    return REMAT_OK;
+}
+
+static remat_status save(trainer *t) {
+    rm_state_point point = {t->step, t->loader.epoch, t->loader.position, t->dataset->count};
+    return rm_state_save(&t->store, t->session, t->options, point);
+}
+
+static remat_status after_step(trainer *t) {
+    const rm_options *o = t->options;
+    bool last = t->step == t->last_step || caught;
+    bool eval_due =
+        t->eval_dataset && !caught && (t->step == t->last_step || (o->eval_every && t->step % o->eval_every == 0));
+    if (eval_due) TRY(evaluate(t));
+    return o->save && (last || t->step % o->save_every == 0) ? save(t) : REMAT_OK;
+}
+
+static remat_status finish(trainer *t) {
+    char wall[RM_TEXT], memory[RM_TEXT], arena[RM_TEXT];
+    rm_end_event end = {.steps = t->step,
+                        .loss = t->loss,
+                        .wall_s = rm_now_s() - t->started_s,
+                        .arena_peak_bytes = t->arena_peak_bytes,
+                        .rss_peak_bytes = rm_rss_peak_bytes(),
+                        .signal = caught};
+    TRY(rm_metrics_end(&t->metrics, &end));
+    TRY(rm_metrics_close(&t->metrics));
+    rm_progress_say(&t->progress, "%s after step %lld: loss %.9g, %s, arena %s of %s planned, process %s",
+                    caught ? "stopped" : "done", (long long)t->step, t->loss, rm_duration_text(end.wall_s, wall),
+                    rm_bytes_text(end.arena_peak_bytes, arena),
+                    rm_bytes_text(remat_session_plan(t->session).planned_peak_bytes, (char[RM_TEXT]){0}),
+                    rm_bytes_text(end.rss_peak_bytes, memory));
+    if (t->options->save) rm_progress_say(&t->progress, "saved in %s", t->options->save);
+    return rm_commands_flush();
+}
+
+static remat_status train(trainer *t) {
+    TRY(set_up(t));
+    remat_plan_summary plan = remat_session_plan(t->session);
+    TRY(rm_metrics_plan(&t->metrics, &plan, t->options, t->start.step));
+    t->started_s = rm_now_s();
+    rm_progress_start(&t->progress, stdout, t->start.step, t->last_step, t->options->log_every);
+    introduce(t);
+    if (t->step >= t->last_step)
+        rm_progress_say(&t->progress, "step %lld of %lld: nothing is left to do; give a larger --steps to go on",
+                        (long long)t->step, (long long)t->last_step);
+    while (t->step < t->last_step && !caught) {
+        TRY(make_step(t));
+        TRY(after_step(t));
+    }
+    return finish(t);
+}
+
+remat_status rm_command_train(rm_options *options, int *exit_status) {
+    trainer t = {.options = options, .store.lock = -1};
+    catch_signals();
+    remat_status status = train(&t);
+    tear_down(&t);
+    if (!status && caught) *exit_status = 128 + caught;
+    return status;
+}

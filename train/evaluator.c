@@ -1,0 +1,101 @@
+/* evaluator.c: see evaluator.h. */
+#include "train/evaluator.h"
+
+#include "memory/host.h"
+#include "train/setup.h"
+#include "train/weights.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static bool has_accuracy(const rm_data_shape *shape) { return shape->classes && !shape->every_step; }
+
+static remat_status create_part(const rm_options *options, const rm_model_spec *spec, rm_dataset *dataset,
+                                int64_t batch, rm_eval_part *part) {
+    remat_config config = rm_setup_inference_config(options);
+    TRY(rm_batch_create(dataset, batch, &part->batch));
+    TRY(rm_model_build(spec, batch, true, &part->model));
+    if (has_accuracy(&dataset->shape)) {
+        config.outputs = &part->model.logits;
+        config.n_outputs = 1;
+    }
+    return remat_session_create(part->model.graph, part->model.loss, &config, &part->session);
+}
+
+static void free_part(rm_eval_part *part) {
+    remat_session_free(part->session);
+    rm_model_free(&part->model);
+    rm_batch_free(&part->batch);
+    *part = (rm_eval_part){0};
+}
+
+remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec *spec, rm_dataset *dataset,
+                                 rm_evaluator *out) {
+    *out = (rm_evaluator){.dataset = dataset, .bytes = !strcmp(options->task, "lm")};
+    int64_t full = options->batch < dataset->count ? options->batch : dataset->count, rest = dataset->count % full;
+    if (has_accuracy(&dataset->shape)) {
+        out->logits = rm_calloc((size_t)full * (size_t)dataset->shape.classes, sizeof(float));
+        REQUIRE(out->logits, MEMORY, "no memory for the logits of %lld samples", (long long)full);
+    }
+    TRY(create_part(options, spec, dataset, full, &out->full));
+    return rest ? create_part(options, spec, dataset, rest, &out->rest) : REMAT_OK;
+}
+
+void rm_evaluator_free(rm_evaluator *evaluator) {
+    free_part(&evaluator->full);
+    free_part(&evaluator->rest);
+    rm_free(evaluator->logits);
+    evaluator->logits = NULL;
+}
+
+remat_session *rm_evaluator_session(rm_evaluator *evaluator) { return evaluator->full.session; }
+
+static int64_t likeliest(const float *logit, int64_t classes) {
+    int64_t best = 0;
+    for (int64_t k = 1; k < classes; k++)
+        if (logit[k] > logit[best]) best = k;
+    return best;
+}
+
+/* How many samples of the batch just evaluated have their class right. */
+static remat_status count_right(rm_evaluator *e, rm_eval_part *part, int64_t *right) {
+    int64_t classes = e->dataset->shape.classes, B = part->batch.batch;
+    const int32_t *target = part->batch.target;
+    TRY(remat_read(part->session, REMAT_OUTPUT, 0, e->logits, (uint64_t)(B * classes) * sizeof(float)));
+    for (int64_t b = 0; b < B; b++) *right += likeliest(e->logits + b * classes, classes) == target[b];
+    return REMAT_OK;
+}
+
+/* Adds the samples first..first+B-1 to the sums. */
+static remat_status run_part(rm_evaluator *e, rm_eval_part *part, int64_t first, double *loss_sum, int64_t *right) {
+    remat_step_result result;
+    for (int64_t b = 0; b < part->batch.batch; b++) TRY(rm_batch_put(&part->batch, b, first + b));
+    TRY(rm_batch_write(&part->batch, part->session));
+    TRY(remat_evaluate(part->session, &result));
+    *loss_sum += result.loss * (double)part->batch.batch;
+    return e->logits ? count_right(e, part, right) : REMAT_OK;
+}
+
+remat_status rm_evaluator_run(rm_evaluator *e, remat_session *weights, rm_eval_event *out) {
+    double loss_sum = 0;
+    int64_t right = 0, B = e->full.batch.batch, count = e->dataset->count;
+    if (weights != e->full.session) TRY(rm_weights_copy(weights, e->full.session));
+    if (e->rest.session) TRY(rm_weights_copy(weights, e->rest.session));
+    for (int64_t first = 0; first + B <= count; first += B) TRY(run_part(e, &e->full, first, &loss_sum, &right));
+    if (e->rest.session) TRY(run_part(e, &e->rest, count / B * B, &loss_sum, &right));
+    out->samples = count;
+    out->loss = loss_sum / (double)count;
+    out->accuracy = e->logits ? (double)right / (double)count : -1;
+    out->bytes = e->bytes;
+    return REMAT_OK;
+}
+
+const char *rm_eval_text(const rm_eval_event *event, char *text, size_t bytes) {
+    char more[80] = "";
+    if (event->bytes)
+        snprintf(more, sizeof more, "  bits per byte %.4f  perplexity %.4g", event->loss / M_LN2, exp(event->loss));
+    if (event->accuracy >= 0) snprintf(more, sizeof more, "  accuracy %.2f %%", 100 * event->accuracy);
+    snprintf(text, bytes, "loss %.9g%s  (%lld samples)", event->loss, more, (long long)event->samples);
+    return text;
+}

@@ -1,0 +1,38 @@
+/* evaluator.h: the exact mean loss over a data set: each sample once, in order, the last short batch by a second, smaller
+ * session. Used by `remat eval` and by --eval-every while training. */
+#ifndef RM_EVALUATOR_H
+#define RM_EVALUATOR_H
+
+#include "train/loader.h"
+#include "train/metrics.h"
+#include "train/model.h"
+
+typedef struct {
+    rm_batch batch;
+    rm_model model;
+    remat_session *session;
+} rm_eval_part;
+
+typedef struct {
+    rm_dataset *dataset; /* borrowed */
+    rm_eval_part full,
+        rest;      /* of `batch` samples each, and of those left over; a part without samples has no session */
+    float *logits; /* classify: of one batch */
+    bool bytes;
+} rm_evaluator;
+
+/* `spec` as the training model's, but for its data. Free in any case. */
+remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec *spec, rm_dataset *dataset,
+                                 rm_evaluator *out);
+void rm_evaluator_free(rm_evaluator *evaluator);
+
+/* A session to load weights into when there is no other to take them from. */
+remat_session *rm_evaluator_session(rm_evaluator *evaluator);
+
+/* With the parameters of `weights`, which may be rm_evaluator_session's. Fills everything but out->step. */
+remat_status rm_evaluator_run(rm_evaluator *evaluator, remat_session *weights, rm_eval_event *out);
+
+/* "loss 1.234  bits per byte 1.78  perplexity 3.43  (1115 samples)"; into text of at least 160 bytes. */
+const char *rm_eval_text(const rm_eval_event *event, char *text, size_t bytes);
+
+#endif

@@ -1,0 +1,73 @@
+/* main.c: the program `remat`: finds the command, parses its flags, runs it, and turns a status into an exit status:
+ * 0 done; 1 it failed; 2 it was asked for something that cannot work; 128 + n stopped by signal n. */
+#include "train/commands.h"
+
+#include "memory/host.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <signal.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    rm_command command;
+    remat_status (*run)(rm_options *, int *exit_status);
+    const char *doc;
+} commands[] = {
+    {"train", RM_TRAIN, rm_command_train, "train a network"},
+    {"plan", RM_PLAN, rm_command_plan, "print what train would do: stages, bytes, times"},
+    {"eval", RM_EVAL, rm_command_eval, "the exact loss of saved weights over a data set"},
+    {"sample", RM_SAMPLE, rm_command_sample, "write text with a trained model"},
+    {"report", RM_REPORT, rm_command_report, "compare runs: memory, time, and whether their losses agree"},
+    {"info", RM_INFO, rm_command_info, "what this build is made of"},
+};
+enum { COMMANDS = sizeof commands / sizeof commands[0] };
+
+remat_status rm_commands_flush(void) {
+    bool bad = fflush(stdout) || ferror(stdout);
+    if (bad) FAIL(IO, "cannot write the output: %s", strerror(errno));
+    return REMAT_OK;
+}
+
+static void print_usage(FILE *out) {
+    fputs("Remat trains recurrent networks on very long sequences in a small, known number of bytes.\n\n", out);
+    for (int i = 0; i < COMMANDS; i++) fprintf(out, "  remat %-7s %s\n", commands[i].name, commands[i].doc);
+    fputs("\n  remat train --data=FILE --checkpoint-segments=32     a first run\n"
+          "  remat COMMAND --help                                 its flags\n",
+          out);
+}
+
+static int fail(const char *command, remat_status status) {
+    fflush(stdout);
+    fprintf(stderr, "remat %s: %s\n", command, remat_last_error());
+    return status == REMAT_INVALID ? 2 : 1;
+}
+
+static int run(int i, int argc, char **argv) {
+    rm_options options;
+    int exit_status = 0;
+    remat_status status = rm_options_parse(&options, commands[i].command, argc, argv);
+    if (!status && options.help)
+        rm_options_help(commands[i].command, stdout);
+    else if (!status)
+        status = commands[i].run(&options, &exit_status);
+    rm_options_free(&options);
+    return status ? fail(commands[i].name, status) : exit_status;
+}
+
+int main(int argc, char **argv) {
+    json_set_alloc_funcs(rm_malloc, rm_free);
+    signal(SIGXFSZ, SIG_IGN); /* a file-size limit is then a failed write, with a sentence */
+    const char *name = argc > 1 ? argv[1] : "--help";
+    for (int i = 0; i < COMMANDS; i++)
+        if (!strcmp(name, commands[i].name)) return run(i, argc - 2, argv + 2);
+    bool help = !strcmp(name, "--help") || !strcmp(name, "-h") || !strcmp(name, "help");
+    if (!strcmp(name, "--version"))
+        puts("remat " REMAT_VERSION);
+    else if (help)
+        print_usage(argc > 1 ? stdout : stderr);
+    else
+        fprintf(stderr, "remat: there is no command '%.60s'; `remat --help` lists them\n", name);
+    return argc > 1 && (help || !strcmp(name, "--version")) ? 0 : 2;
+}

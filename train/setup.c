@@ -1,0 +1,93 @@
+/* setup.c: see setup.h. */
+#include "train/setup.h"
+
+#include "train/weights.h"
+
+#include <string.h>
+
+remat_status rm_setup_resume(rm_options *options, rm_command command, char state[RM_PATH_BYTES],
+                             rm_state_point *point) {
+    bool found;
+    TRY(rm_state_find(options->resume, state, &found));
+    REQUIRE(found, IO, "%s holds no training state: give the directory that was named with --save", options->resume);
+    return rm_state_read(state, command, options, point);
+}
+
+remat_status rm_setup_dataset(const rm_options *o, bool held_out, rm_dataset **out) {
+    rm_data_source source = {.data = held_out ? o->eval_data : o->data,
+                             .labels = held_out ? o->eval_labels : o->labels,
+                             .timesteps = o->seq_len,
+                             .classes = o->classes,
+                             .samples = held_out && o->samples > 1000 ? 1000 : o->samples,
+                             .seed = o->seed,
+                             .held_out = held_out};
+    return rm_dataset_open(o->task, &source, out);
+}
+
+static remat_status shape_without_data(const rm_options *o, rm_data_shape *out) {
+    if (!strcmp(o->task, "adding")) return rm_adding_shape(o->seq_len, out);
+    if (!strcmp(o->task, "copy")) return rm_copy_shape(o->seq_len, out);
+    REQUIRE(!strcmp(o->task, "lm"), INVALID, "--task=%s needs --data=FILE and --labels=FILE", o->task);
+    *out = rm_text_shape(o->seq_len);
+    return REMAT_OK;
+}
+
+remat_status rm_setup_spec(rm_options *o, const rm_dataset *dataset, rm_model_spec *out) {
+    rm_data_shape shape;
+    if (dataset)
+        shape = dataset->shape;
+    else
+        TRY(shape_without_data(o, &shape));
+    *out = (rm_model_spec){.cell = o->model,
+                           .layers = o->layers,
+                           .hidden = o->hidden,
+                           .embed = o->embed ? o->embed : o->hidden,
+                           .dropout = o->dropout,
+                           .data = shape};
+    o->seq_len = shape.timesteps;
+    if (!strcmp(o->task, "classify")) o->classes = shape.classes;
+    return REMAT_OK;
+}
+
+remat_config rm_setup_training_config(const rm_options *o) {
+    remat_config c = REMAT_CONFIG_INIT;
+    c.device = o->device;
+    c.threads = (int)o->threads;
+    c.seed = (uint64_t)o->seed;
+    c.strategy = o->checkpoint_segments ? "segments" : o->checkpoint;
+    c.segments = o->checkpoint_segments;
+    c.tile = o->tile;
+    c.fold_embedding = !o->no_fold;
+    c.optimizer = o->optimizer;
+    c.momentum = o->momentum;
+    c.nesterov = o->nesterov;
+    c.beta1 = o->beta1;
+    c.beta2 = o->beta2;
+    c.epsilon = o->eps;
+    c.weight_decay = o->weight_decay;
+    c.clip_grad_norm = o->clip_grad_norm;
+    return c;
+}
+
+remat_config rm_setup_inference_config(const rm_options *o) {
+    remat_config c = REMAT_CONFIG_INIT;
+    c.device = o->device;
+    c.threads = (int)o->threads;
+    c.seed = (uint64_t)o->seed;
+    c.tile = o->tile;
+    c.fold_embedding = !o->no_fold;
+    c.inference = true;
+    return c;
+}
+
+double rm_setup_learning_rate(const rm_options *o) {
+    if (o->lr >= 0) return o->lr;
+    return strcmp(o->optimizer, "sgd") ? 1e-3 : 0.1;
+}
+
+remat_status rm_setup_weights(const rm_options *o, const char *state, const rm_state_point *point,
+                              remat_session *session) {
+    if (*state) return rm_state_restore(state, point, false, session);
+    REQUIRE(o->init, INVALID, "there are no weights: say --resume=DIR (a training state) or --init=FILE.safetensors");
+    return rm_weights_import(session, o->init);
+}

@@ -1,0 +1,28 @@
+/* setup.h: from flags to things: the data set, the model, the session's config and its weights, as all commands need them.
+ * Holds no loop of its own. */
+#ifndef RM_SETUP_H
+#define RM_SETUP_H
+
+#include "train/model.h"
+#include "train/options.h"
+#include "train/state.h"
+
+/* --resume for eval and sample: finds the state, takes its model over into the options. IO when there is none. */
+remat_status rm_setup_resume(rm_options *options, rm_command command, char state[RM_PATH_BYTES], rm_state_point *point);
+
+/* Opens the data that the flags name: the training data, or held_out: --eval-data, or other samples of a generated task. */
+remat_status rm_setup_dataset(const rm_options *options, bool held_out, rm_dataset **out);
+
+/* The data's shape: the data set's if there is one, else (dataset NULL) what the flags alone say of lm, adding and copy.
+ * Writes what the data decided (seq_len, classes) back into the options. */
+remat_status rm_setup_spec(rm_options *options, const rm_dataset *dataset, rm_model_spec *out);
+
+remat_config rm_setup_training_config(const rm_options *options);
+remat_config rm_setup_inference_config(const rm_options *options);
+double rm_setup_learning_rate(const rm_options *options);
+
+/* Weights from --resume's state (if `state` is not empty) or from --init; neither: INVALID. For eval and sample. */
+remat_status rm_setup_weights(const rm_options *options, const char *state, const rm_state_point *point,
+                              remat_session *session);
+
+#endif

@@ -1,0 +1,54 @@
+/* text.c: see text.h. */
+#include "train/text.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char *scaled(double value, double base, const char *const unit[], int units, char text[RM_TEXT]) {
+    int i = 0;
+    for (; value >= base * 0.9995 && i < units - 1; i++) value /= base;
+    snprintf(text, RM_TEXT, i ? "%.1f%s" : "%.0f%s", value, unit[i]);
+    return text;
+}
+
+const char *rm_bytes_text(uint64_t bytes, char text[RM_TEXT]) {
+    static const char *const unit[] = {" B", " KiB", " MiB", " GiB", " TiB", " PiB"};
+    return scaled((double)bytes, 1024, unit, 6, text);
+}
+
+const char *rm_count_text(double count, char text[RM_TEXT]) {
+    static const char *const unit[] = {"", " k", " M", " G", " T"};
+    return scaled(count, 1000, unit, 5, text);
+}
+
+const char *rm_duration_text(double seconds, char text[RM_TEXT]) {
+    if (!(seconds >= 0 && seconds < 1e9)) seconds = 0;
+    long long s = (long long)(seconds + 0.5);
+    if (s < 3600)
+        snprintf(text, RM_TEXT, "%lld:%02lld", s / 60, s % 60);
+    else
+        snprintf(text, RM_TEXT, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
+    return text;
+}
+
+double rm_now_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Not getrusage: its ru_maxrss includes what the parent process had before it became this program. */
+uint64_t rm_rss_peak_bytes(void) {
+    char status[4096];
+    int fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    ssize_t got = read(fd, status, sizeof status - 1);
+    close(fd);
+    status[got > 0 ? got : 0] = 0;
+    const char *line = strstr(status, "VmHWM:");
+    return line ? strtoull(line + 6, NULL, 10) * 1024 : 0;
+}

@@ -1,0 +1,15 @@
+/* text.h: numbers as people read them, and what the process has used. */
+#ifndef RM_TEXT_H
+#define RM_TEXT_H
+
+#include <stdint.h>
+
+#define RM_TEXT 32
+const char *rm_bytes_text(uint64_t bytes, char text[RM_TEXT]);    /* "812 B", "45.6 MiB" */
+const char *rm_duration_text(double seconds, char text[RM_TEXT]); /* "0:12", "1:02:03"   */
+const char *rm_count_text(double count, char text[RM_TEXT]);      /* "812", "45.6 k"     */
+
+double rm_now_s(void);            /* of a clock that only goes forward */
+uint64_t rm_rss_peak_bytes(void); /* the most this process has had resident (VmHWM); 0: unknown */
+
+#endif
