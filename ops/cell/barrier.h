@@ -19,7 +19,7 @@ static inline void rm_barrier_pause(void) {
 #endif
 }
 
-enum { RM_BARRIER_SPINS = 4000 }; /* pauses before yielding: some tens of microseconds */
+enum { RM_BARRIER_SPINS = 1000 }; /* pauses before yielding: some tens of microseconds */
 
 /* Everything written before by any of the `threads` is visible to all after. The barrier starts zeroed. */
 static inline void rm_barrier_wait(rm_barrier *barrier, int threads) {

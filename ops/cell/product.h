@@ -27,10 +27,11 @@ enum { ROWS_MAX = 2 };
 #endif
 enum { DEPTH_BLOCK = 128 }; /* a block of W, 128 * 4 vectors, stays in the first-level cache while rows go by */
 
+/* A loop that must be unrolled, so that the arrays it indexes become registers. */
 #ifdef __clang__
-#define UNROLL _Pragma("clang loop unroll(full)")
+#define EACH(i, n) _Pragma("clang loop unroll(full)") for (int i = 0; i < (n); i++)
 #else
-#define UNROLL _Pragma("GCC unroll 8")
+#define EACH(i, n) _Pragma("GCC unroll 8") for (int i = 0; i < (n); i++)
 #endif
 
 typedef struct {
@@ -43,26 +44,22 @@ typedef struct {
 } rm_product;
 
 RM_INLINE void multiply_tile(int rows, int width, const rm_product *p, int64_t a_row, int64_t a_step, int64_t depth) {
-    rm_vec sum[ROWS_MAX][WIDTH_MAX];
+    rm_vec sum[ROWS_MAX][WIDTH_MAX], weight[WIDTH_MAX];
     const float *a = p->a, *w = p->w;
     const int64_t w_step = p->w_step;
-    UNROLL
-    for (int r = 0; r < rows; r++) UNROLL
-    for (int v = 0; v < width; v++) sum[r][v] = rm_load(p->c + r * p->c_row + v * p->c_vector);
+    EACH(r, rows) {
+        EACH(v, width) { sum[r][v] = rm_load(p->c + r * p->c_row + v * p->c_vector); }
+    }
     for (int64_t k = 0; k < depth; k++, w += w_step, a += a_step) {
-        rm_vec weight[WIDTH_MAX];
-        UNROLL
-        for (int v = 0; v < width; v++) weight[v] = rm_load(w + v * RM_LANES);
-        UNROLL
-        for (int r = 0; r < rows; r++) {
+        EACH(v, width) { weight[v] = rm_load(w + v * RM_LANES); }
+        EACH(r, rows) {
             rm_vec left = rm_splat(a[r * a_row]);
-            UNROLL
-            for (int v = 0; v < width; v++) sum[r][v] = rm_fma(left, weight[v], sum[r][v]);
+            EACH(v, width) { sum[r][v] = rm_fma(left, weight[v], sum[r][v]); }
         }
     }
-    UNROLL
-    for (int r = 0; r < rows; r++) UNROLL
-    for (int v = 0; v < width; v++) rm_store(p->c + r * p->c_row + v * p->c_vector, sum[r][v]);
+    EACH(r, rows) {
+        EACH(v, width) { rm_store(p->c + r * p->c_row + v * p->c_vector, sum[r][v]); }
+    }
 }
 
 /* The register tile of each shape, for A along its rows (a_step 1) and along its columns (a_row 1). */

@@ -1,0 +1,220 @@
+/* cells.c: how fast the recurrent cells run: forward and backward over T timesteps in tiles, as a training step runs
+ * them, without the rest of the step. For each shape and number of threads: the best of some repetitions, GFLOP/s, and
+ * the share of this machine's multiply-add peak, which is measured first. FLOPs are those of the products alone.
+ *
+ *   bench_cells [cell [B H T [C]]]       C 0 (the default): the embedding folded into the projection
+ */
+#include <math.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "ops/cell/kernels.h"
+#include "ops/op.h"
+
+typedef struct {
+    const rm_op *op;
+    int64_t batch, hidden, steps, in, gates, tau;
+} shape;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- The peak: independent multiply-adds in registers ------------------------------------------------ */
+
+typedef float vec16 __attribute__((vector_size(64)));
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f"), noinline)) static vec16 spin_avx512(int64_t n) {
+    vec16 a[16], x = {0}, y = {0};
+    for (int i = 0; i < 16; i++) a[i] = (vec16){0} + (float)i;
+    x += 0.999f, y += 1e-3f;
+    __asm__ volatile("" : "+v"(x), "+v"(y));
+    for (int64_t k = 0; k < n; k++) {
+#define SPIN(i) __asm__ volatile("vfmadd213ps %2, %1, %0" : "+v"(a[i]) : "v"(x), "v"(y))
+        SPIN(0), SPIN(1), SPIN(2), SPIN(3), SPIN(4), SPIN(5), SPIN(6), SPIN(7);
+        SPIN(8), SPIN(9), SPIN(10), SPIN(11), SPIN(12), SPIN(13), SPIN(14), SPIN(15);
+    }
+    for (int i = 1; i < 16; i++) a[0] += a[i];
+    return a[0];
+}
+#endif
+
+/* GFLOP/s of one core at 16 lanes; 0 where it cannot be measured. */
+static double peak_gflops(void) {
+#if defined(__x86_64__)
+    if (!__builtin_cpu_supports("avx512f")) return 0;
+    double best = INFINITY;
+    volatile float sink = 0;
+    for (int pass = 0; pass < 20; pass++) {
+        double start = now();
+        sink += spin_avx512(100000)[0];
+        double elapsed = now() - start;
+        if (elapsed < best) best = elapsed;
+    }
+    return 100000.0 * 16 * 16 * 2 / best * 1e-9;
+#else
+    return 0;
+#endif
+}
+
+/* ---- A tiled pass ------------------------------------------------------------------------------------ */
+
+static float *fill(int64_t count, float bound) {
+    float *x = aligned_alloc(RM_ALIGN, rm_align_up((uint64_t)count * 4 + 1));
+    if (!x) exit(1);
+    for (int64_t i = 0; i < count; i++) x[i] = ((float)((uint32_t)(i * 2654435761u) >> 8) * 0x1p-23f - 1) * bound;
+    return x;
+}
+
+static rm_tensor tensor(remat_dtype dtype, void *data, int rank, int64_t a, int64_t b, int64_t c) {
+    return (rm_tensor){{dtype, rank, {a, b, c, 1}}, data};
+}
+
+/* Everything of one shape: a call per tile, with its own y, aux and states, as when all is kept. */
+typedef struct {
+    shape s;
+    int64_t n_tiles;
+    rm_call *tile;
+    void *packed;
+} work;
+
+static int64_t tile_of(const shape *s) {
+    int64_t tau = 512 / s->batch;
+    return tau < 8 ? 8 : tau > 256 ? 256 : tau;
+}
+
+static void add_tile(work *w, int64_t i, const rm_call *weights) {
+    const shape *s = &w->s;
+    rm_call *c = &w->tile[i];
+    int64_t rows = s->tau * s->batch, state = s->batch * s->hidden;
+    *c = *weights;
+    if (s->in) {
+        c->x[0] = tensor(REMAT_F32, fill(rows * s->in, 1), 3, s->tau, s->batch, s->in);
+        c->dx[0] = tensor(REMAT_F32, fill(rows * s->in, 1), 3, s->tau, s->batch, s->in);
+    } else {
+        int32_t *token = (int32_t *)fill(rows, 1);
+        for (int64_t r = 0; r < rows; r++) token[r] = (int32_t)((uint32_t)((r + i * rows) * 2654435761u) >> 24);
+        c->x[0] = tensor(REMAT_I32, token, 2, s->tau, s->batch, 1);
+    }
+    c->y = tensor(REMAT_F32, fill(rows * s->hidden, 1), 3, s->tau, s->batch, s->hidden);
+    c->dy = tensor(REMAT_F32, fill(rows * s->hidden, 0.01f), 3, s->tau, s->batch, s->hidden);
+    rm_desc x[RM_MAX_IN];
+    for (int j = 0; j < RM_MAX_IN; j++) x[j] = c->x[j].desc;
+    c->aux = s->op->aux_bytes ? fill((int64_t)s->op->aux_bytes(x, NULL) / 4, 1) : NULL;
+    for (int j = 0; j < s->op->n_state; j++) {
+        if (i > 0) c->state_in[j] = w->tile[i - 1].state_out[j];
+        if (i > 0) c->dstate_in[j] = tensor(REMAT_F32, fill(state, 1), 2, s->batch, s->hidden, 1);
+        if (i > 0) w->tile[i - 1].dstate_out[j] = c->dstate_in[j];
+        c->state_out[j] = tensor(REMAT_F32, fill(state, 1), 2, s->batch, s->hidden, 1);
+    }
+}
+
+static void make_weights(const shape *s, rm_call *c) {
+    int64_t wide = s->gates * s->hidden, rows = s->in ? wide : 256, columns = s->in ? s->in : wide;
+    float bound = 1 / sqrtf((float)s->hidden);
+    for (int twice = 0; twice < 2; twice++) {
+        rm_tensor *x = twice ? c->dx : c->x;
+        x[1] = tensor(REMAT_F32, fill(rows * columns, bound), 2, rows, columns, 1);
+        x[2] = tensor(REMAT_F32, fill(wide * s->hidden, bound), 2, wide, s->hidden, 1);
+        x[3] = tensor(REMAT_F32, fill(wide, bound), 1, wide, 1, 1);
+        x[4] = tensor(REMAT_F32, fill(wide, bound), 1, wide, 1, 1);
+    }
+}
+
+static work make_work(shape s) {
+    s.tau = tile_of(&s);
+    work w = {.s = s, .n_tiles = s.steps / s.tau};
+    if (w.n_tiles < 1) w.n_tiles = 1;
+    w.tile = calloc((size_t)w.n_tiles, sizeof *w.tile);
+    rm_call weights = {.t_total = s.steps, .training = true};
+    make_weights(&s, &weights);
+    for (int64_t i = 0; i < w.n_tiles; i++) add_tile(&w, i, &weights);
+    rm_desc x[RM_MAX_IN];
+    rm_cost forward, backward;
+    for (int j = 0; j < RM_MAX_IN; j++) x[j] = w.tile[0].x[j].desc;
+    s.op->cost(x, &w.tile[0].y.desc, NULL, RM_FORWARD, &forward);
+    s.op->cost(x, &w.tile[0].y.desc, NULL, RM_BACKWARD, &backward);
+    w.packed = fill((int64_t)s.op->packed_bytes(x, NULL, 1) / 4, 0);
+    void *scratch = fill((int64_t)(forward.scratch_bytes + backward.scratch_bytes) / 4, 0);
+    for (int64_t i = 0; i < w.n_tiles; i++) w.tile[i].scratch = scratch, w.tile[i].packed = w.packed;
+    return w;
+}
+
+/* Seconds of a pass over all tiles. `only_forward`: nothing is kept. */
+static double forward_pass(work *w, int threads, bool only_forward) {
+    double start = now();
+    w->tile[0].threads = threads;
+    w->s.op->pack(&w->tile[0], w->packed);
+    for (int64_t i = 0; i < w->n_tiles; i++) {
+        rm_call call = w->tile[i];
+        call.threads = threads;
+        if (only_forward) call.aux = NULL;
+        w->s.op->forward[RM_DEVICE_CPU](&call);
+    }
+    return now() - start;
+}
+
+static double backward_pass(work *w, int threads) {
+    double start = now();
+    for (int64_t i = w->n_tiles - 1; i >= 0; i--) {
+        w->tile[i].threads = threads;
+        w->s.op->backward[RM_DEVICE_CPU](&w->tile[i]);
+    }
+    return now() - start;
+}
+
+static void report(const shape *s, double peak) {
+    work w = make_work(*s);
+    double rows = (double)(w.n_tiles * w.s.tau * s->batch), wide = (double)(s->gates * s->hidden);
+    double gflop = 2 * rows * wide * (double)(s->hidden + s->in) * 1e-9;
+    int most = omp_get_max_threads();
+    for (int threads = 1; threads <= most; threads++) {
+        double drop = INFINITY, forward = INFINITY, backward = INFINITY;
+        for (int pass = 0; pass < 5; pass++) {
+            drop = fmin(drop, forward_pass(&w, threads, true));
+            forward = fmin(forward, forward_pass(&w, threads, false));
+            backward = fmin(backward, backward_pass(&w, threads));
+        }
+        double rate_f = gflop / forward, rate_b = 2 * gflop / backward, all = peak * threads;
+        printf("%-8s B%-3lld H%-4lld C%-4lld T%-6lld tau %-3lld %d thr | drop %7.1f ms | keep %7.1f ms %6.1f GF/s "
+               "%3.0f%% | "
+               "backward %7.1f ms %6.1f GF/s %3.0f%%\n",
+               s->op->name, (long long)s->batch, (long long)s->hidden, (long long)s->in, (long long)s->steps,
+               (long long)w.s.tau, threads, drop * 1e3, forward * 1e3, rate_f, all > 0 ? 100 * rate_f / all : 0,
+               backward * 1e3, rate_b, all > 0 ? 100 * rate_b / all : 0);
+        fflush(stdout);
+    }
+}
+
+static shape shape_of(const char *cell, int64_t batch, int64_t hidden, int64_t steps, int64_t in) {
+    shape s = {rm_op_find(cell), batch, hidden, steps, in, 4, 0};
+    if (!s.op || !s.op->packed_bytes) fprintf(stderr, "no such cell: %s (lstm, gru or rnn_tanh)\n", cell), exit(2);
+    s.gates = !strcmp(cell, "lstm") ? 4 : !strcmp(cell, "gru") ? 3 : 1;
+    return s;
+}
+
+int main(int argc, char **argv) {
+    const char *cell = argc > 1 ? argv[1] : "lstm";
+    double peak = peak_gflops();
+    printf("kernels: %s; multiply-add peak of one core: %.0f GFLOP/s\n", rm_cell_kernels_get()->isa, peak);
+    if (argc > 4) {
+        shape s = shape_of(cell, atoll(argv[2]), atoll(argv[3]), atoll(argv[4]), argc > 5 ? atoll(argv[5]) : 0);
+        if (s.batch < 1 || s.hidden < 1 || s.steps < 1 || s.in < 0)
+            return fprintf(stderr, "sizes must be positive\n"), 2;
+        report(&s, peak);
+        return 0;
+    }
+    static const int64_t sizes[][4] = {{16, 256, 1024, 0},  {16, 256, 1024, 256}, {32, 512, 256, 0},
+                                       {32, 512, 256, 512}, {1, 128, 8192, 0},    {64, 1024, 64, 0}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        shape s = shape_of(cell, sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3]);
+        report(&s, peak);
+    }
+    return 0;
+}

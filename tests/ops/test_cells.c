@@ -1,0 +1,353 @@
+/* test_cells.c: the fast recurrent kernels against the readable definitions, over odd sizes, for every instruction set
+ * this machine has; and that their bits do not depend on threads, tiles, or on whether gates are kept.
+ *
+ * Against the definition: both round, in different places, sums of up to rows or 4H products; the bound is 400 float
+ * epsilons of the array's largest element, or of 0.05 where all are smaller (past a saturated tanh a gradient is a
+ * difference, 1 - h^2, whose error does not shrink with it). Everything else is compared bit for bit.
+ */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ops/cell/kernels.h"
+#include "ops/op.h"
+
+enum { Y, H_OUT, C_OUT, DX, DW_IH, DW_HH, DB_IH, DB_HH, DH_IN, DC_IN, ARRAYS };
+static const char *const array_name[ARRAYS] = {"y",     "h_out", "c_out", "dx",    "dw_ih",
+                                               "dw_hh", "db_ih", "db_hh", "dh_in", "dc_in"};
+enum { VOCABULARY = 5 };
+
+typedef struct {
+    const rm_op *op;
+    int64_t gates, tau, batch, in, hidden;
+    bool folded, bias_ih, bias_hh, state; /* state: non-zero incoming states and gradients of the outgoing ones */
+} problem;
+
+typedef struct {
+    float *array[ARRAYS];
+    int64_t count[ARRAYS];
+} result;
+
+/* Exactly as large as asked, so that a sanitizer sees one element too far. */
+static void *take(int64_t bytes) {
+    void *p = NULL;
+    ck_assert_int_eq(posix_memalign(&p, RM_ALIGN, (size_t)(bytes > 0 ? bytes : 1)), 0);
+    return p;
+}
+
+/* Uniform in [-bound, bound), a function of (salt, i). */
+static float *draw(int64_t count, float bound, uint32_t salt) {
+    float *x = take(count * 4);
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t u = ((uint32_t)i + 1) * 2654435761u ^ salt * 40503u;
+        u ^= u >> 15, u *= 2246822519u, u ^= u >> 13, u *= 3266489917u, u ^= u >> 16;
+        x[i] = ((float)(u >> 8) * 0x1p-23f - 1) * bound;
+    }
+    return x;
+}
+
+static int32_t *draw_tokens(int64_t count) {
+    int32_t *token = take(count * 4);
+    for (int64_t i = 0; i < count; i++) token[i] = (int32_t)((i * 7 + i / 3) % VOCABULARY);
+    return token;
+}
+
+static rm_tensor tensor(remat_dtype dtype, void *data, int rank, int64_t a, int64_t b, int64_t c) {
+    return (rm_tensor){{dtype, rank, {a, rank > 1 ? b : 1, rank > 2 ? c : 1, 1}}, data};
+}
+
+static void result_free(result *r) {
+    for (int i = 0; i < ARRAYS; i++) free(r->array[i]);
+}
+
+static rm_call make_inputs(const problem *p) {
+    int64_t wide = p->gates * p->hidden;
+    float bound = 1.5f / sqrtf((float)p->hidden);
+    rm_call call = {.t_total = p->tau, .training = true};
+    call.x[0] = p->folded ? tensor(REMAT_I32, draw_tokens(p->tau * p->batch), 2, p->tau, p->batch, 1)
+                          : tensor(REMAT_F32, draw(p->tau * p->batch * p->in, 1, 1), 3, p->tau, p->batch, p->in);
+    int64_t rows = p->folded ? VOCABULARY : wide, columns = p->folded ? wide : p->in;
+    call.x[1] = tensor(REMAT_F32, draw(rows * columns, p->folded ? 1 : bound, 2), 2, rows, columns, 1);
+    call.x[2] = tensor(REMAT_F32, draw(wide * p->hidden, bound, 3), 2, wide, p->hidden, 1);
+    call.x[3] = tensor(REMAT_F32, p->bias_ih ? draw(wide, 0.5f, 4) : NULL, p->bias_ih ? 1 : -1, wide, 1, 1);
+    call.x[4] = tensor(REMAT_F32, p->bias_hh ? draw(wide, 0.5f, 5) : NULL, p->bias_hh ? 1 : -1, wide, 1, 1);
+    call.dy = tensor(REMAT_F32, draw(p->tau * p->batch * p->hidden, 1, 6), 3, p->tau, p->batch, p->hidden);
+    for (int i = 0; i < p->op->n_state; i++) {
+        int64_t n = p->batch * p->hidden;
+        call.state_in[i] = tensor(REMAT_F32, p->state ? draw(n, 1, 7 + i) : NULL, 2, p->batch, p->hidden, 1);
+        call.dstate_out[i] = tensor(REMAT_F32, p->state ? draw(n, 1, 9 + i) : NULL, 2, p->batch, p->hidden, 1);
+    }
+    return call;
+}
+
+static void free_inputs(rm_call *call) {
+    for (int i = 0; i < RM_MAX_IN; i++) free(call->x[i].data);
+    for (int i = 0; i < RM_MAX_STATE; i++) free(call->state_in[i].data), free(call->dstate_out[i].data);
+    free(call->dy.data);
+}
+
+/* Gradients of weights start from numbers, not zeros: they are added to. */
+static result make_outputs(const problem *p, rm_call *call) {
+    int64_t wide = p->gates * p->hidden, state = p->batch * p->hidden;
+    int64_t count[ARRAYS] = {p->tau * state,
+                             state,
+                             p->op->n_state > 1 ? state : 0,
+                             p->folded ? 0 : p->tau * p->batch * p->in,
+                             rm_desc_count(&call->x[1].desc),
+                             wide * p->hidden,
+                             p->bias_ih ? wide : 0,
+                             p->bias_hh ? wide : 0,
+                             state,
+                             p->op->n_state > 1 ? state : 0};
+    result r = {0};
+    for (int i = 0; i < ARRAYS; i++) {
+        r.count[i] = count[i];
+        if (count[i]) r.array[i] = i >= DW_IH && i <= DB_HH ? draw(count[i], 1, 20) : take(count[i] * 4);
+        if (count[i] && !(i >= DW_IH && i <= DB_HH)) memset(r.array[i], 0xff, (size_t)count[i] * 4); /* NaN */
+    }
+    call->y = tensor(REMAT_F32, r.array[Y], 3, p->tau, p->batch, p->hidden);
+    for (int i = 0; i < p->op->n_state; i++) {
+        call->state_out[i] = tensor(REMAT_F32, r.array[H_OUT + i], 2, p->batch, p->hidden, 1);
+        call->dstate_in[i] = tensor(REMAT_F32, r.array[DH_IN + i], 2, p->batch, p->hidden, 1);
+    }
+    for (int i = 0; i < RM_MAX_IN; i++) call->dx[i] = (rm_tensor){call->x[i].desc, r.array[DX + i]};
+    return r;
+}
+
+static void *scratch_for(const problem *p, const rm_call *call, rm_pass pass) {
+    rm_desc x[RM_MAX_IN];
+    for (int i = 0; i < RM_MAX_IN; i++) x[i] = call->x[i].desc;
+    rm_cost cost;
+    p->op->cost(x, &call->y.desc, NULL, pass, &cost);
+    void *scratch = take((int64_t)cost.scratch_bytes);
+    memset(scratch, 0xff, cost.scratch_bytes);
+    return scratch;
+}
+
+static void run_kernel(const problem *p, rm_call *call, rm_kernel *kernel, rm_pass pass) {
+    call->scratch = scratch_for(p, call, pass);
+    kernel(call);
+    free(call->scratch);
+}
+
+typedef enum { DEFINITION, FAST, FAST_FORWARD_ONLY } way;
+
+static result run_problem(const problem *p, way how, int threads) {
+    rm_call call = make_inputs(p);
+    rm_desc x[RM_MAX_IN];
+    for (int i = 0; i < RM_MAX_IN; i++) x[i] = call.x[i].desc;
+    rm_desc y, state[RM_MAX_STATE];
+    ck_assert_msg(p->op->infer(x, NULL, &y, state) == REMAT_OK, "%s", remat_last_error());
+    result r = make_outputs(p, &call);
+    call.threads = threads;
+    void *packed = take((int64_t)p->op->packed_bytes(x, NULL, threads));
+    memset(packed, 0xff, p->op->packed_bytes(x, NULL, threads));
+    p->op->pack(&call, packed);
+    call.packed = packed;
+    int64_t aux_bytes = p->op->aux_bytes ? (int64_t)p->op->aux_bytes(x, NULL) : 0;
+    call.aux = how == FAST_FORWARD_ONLY || !aux_bytes ? NULL : take(aux_bytes);
+    if (call.aux) memset(call.aux, 0xff, (size_t)aux_bytes);
+    run_kernel(p, &call, how == DEFINITION ? p->op->define_forward : p->op->forward[RM_DEVICE_CPU], RM_FORWARD);
+    if (how != FAST_FORWARD_ONLY)
+        run_kernel(p, &call, how == DEFINITION ? p->op->define_backward : p->op->backward[RM_DEVICE_CPU], RM_BACKWARD);
+    free(call.aux);
+    free(packed);
+    free_inputs(&call);
+    return r;
+}
+
+static const char *say(const problem *p, int threads) {
+    static char text[200];
+    snprintf(text, sizeof text, "%s %s tau %d B %d C %d H %d%s%s%s%s, %d threads", rm_cell_kernels_get()->isa,
+             p->op->name, (int)p->tau, (int)p->batch, (int)p->in, (int)p->hidden, p->folded ? " folded" : "",
+             p->bias_ih ? " b_ih" : "", p->bias_hh ? " b_hh" : "", p->state ? " state" : "", threads);
+    return text;
+}
+
+static void same_numbers(const problem *p, const result *got, const result *want) {
+    for (int i = 0; i < ARRAYS; i++) {
+        double largest = 0.05, worst = 0;
+        for (int64_t j = 0; j < want->count[i]; j++) {
+            double diff = fabs((double)got->array[i][j] - want->array[i][j]);
+            if (!(diff <= worst)) worst = diff;
+            if (fabs(want->array[i][j]) > largest) largest = fabs(want->array[i][j]);
+        }
+        ck_assert_msg(worst <= 400 * 0x1p-23 * largest, "%s: %s differs from the definition by %g of %g", say(p, 1),
+                      array_name[i], worst, largest);
+    }
+}
+
+static void same_bits(const problem *p, const result *a, const result *b, int first, int last, int threads,
+                      const char *what) {
+    for (int i = first; i <= last; i++)
+        ck_assert_msg(a->count[i] == 0 || !memcmp(a->array[i], b->array[i], (size_t)a->count[i] * 4),
+                      "%s: %s has other bits %s", say(p, threads), array_name[i], what);
+}
+
+/* y and the states of two tiles, cut at `cut`, against the one of the whole. */
+static void check_cut(const problem *p, const result *whole, int64_t cut) {
+    rm_call call = make_inputs(p);
+    rm_desc x[RM_MAX_IN];
+    for (int i = 0; i < RM_MAX_IN; i++) x[i] = call.x[i].desc;
+    void *packed = take((int64_t)p->op->packed_bytes(x, NULL, 2));
+    call.threads = 2;
+    p->op->pack(&call, packed);
+    call.packed = packed;
+    result r = make_outputs(p, &call);
+    int64_t state = p->batch * p->hidden;
+    float *between[RM_MAX_STATE] = {take(state * 4), take(state * 4)};
+    float *all_x = call.x[0].data;
+    problem part = *p;
+    for (int half = 0; half < 2; half++) {
+        part.tau = half ? p->tau - cut : cut;
+        call.x[0].desc.dim[0] = call.y.desc.dim[0] = part.tau;
+        call.x[0].data = all_x + (half ? cut * p->batch * (p->folded ? 1 : p->in) : 0);
+        call.y.data = r.array[Y] + (half ? cut * state : 0);
+        void *old[RM_MAX_STATE] = {call.state_in[0].data, call.state_in[1].data};
+        for (int i = 0; i < p->op->n_state; i++) {
+            if (half) call.state_in[i].data = between[i];
+            call.state_out[i].data = half ? r.array[H_OUT + i] : between[i];
+        }
+        run_kernel(&part, &call, p->op->forward[RM_DEVICE_CPU], RM_FORWARD);
+        for (int i = 0; half == 0 && i < RM_MAX_STATE; i++) free(old[i]);
+    }
+    same_bits(p, &r, whole, Y, C_OUT, 2, "when the tile is cut in two");
+    call.x[0].data = all_x;
+    call.state_in[0].data = call.state_in[1].data = NULL;
+    free_inputs(&call);
+    free(between[0]), free(between[1]), free(packed);
+    result_free(&r);
+}
+
+static void check_problem(const problem *p, bool every_way) {
+    result one = run_problem(p, FAST, 1), defined = run_problem(p, DEFINITION, 1);
+    same_numbers(p, &one, &defined);
+    for (int threads = 2; every_way && threads <= 3; threads++) {
+        result more = run_problem(p, FAST, threads);
+        same_bits(p, &more, &one, Y, DC_IN, threads, "than with one thread");
+        result_free(&more);
+    }
+    if (every_way) {
+        result dropped = run_problem(p, FAST_FORWARD_ONLY, 1);
+        same_bits(p, &dropped, &one, Y, C_OUT, 1, "when no gates are kept");
+        result_free(&dropped);
+        if (p->tau > 1) check_cut(p, &one, (p->tau + 1) / 2);
+    }
+    result_free(&one);
+    result_free(&defined);
+}
+
+static const int64_t batches[] = {1, 2, 3, 5, 7, 8, 16, 17}, hiddens[] = {1, 3, 16, 17, 31, 64, 100};
+static const int64_t ins[] = {1, 5, 64}, taus[] = {1, 2, 7};
+#define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
+
+/* All sizes for one cell and one kind of input; biases and states take turns. */
+static void check_sizes(const char *name, int gates, bool folded) {
+    int turn = 0;
+    for (int b = 0; b < COUNT(batches); b++)
+        for (int h = 0; h < COUNT(hiddens); h++)
+            for (int c = 0; c < (folded ? 1 : COUNT(ins)); c++)
+                for (int t = 0; t < COUNT(taus); t++, turn++) {
+                    problem p = {.op = rm_op_find(name), .gates = gates, .tau = taus[t], .batch = batches[b]};
+                    p.in = ins[c], p.hidden = hiddens[h], p.folded = folded;
+                    p.bias_ih = turn % 2, p.bias_hh = turn / 2 % 2, p.state = turn % 3 > 0;
+                    check_problem(&p, turn % 5 == 0);
+                }
+}
+
+static const struct {
+    const char *name;
+    int gates;
+} cells[] = {{"lstm", 4}, {"gru", 3}, {"rnn_tanh", 1}};
+
+static void check_isa(int isa) {
+    const rm_cell_kernels *kernels = rm_cell_kernels_list(isa);
+    if (!kernels) {
+        printf("instruction set %d: not on this machine\n", isa);
+        return;
+    }
+    rm_cell_kernels_use(kernels);
+    for (int i = 0; i < COUNT(cells); i++)
+        for (int folded = 0; folded < 2; folded++) check_sizes(cells[i].name, cells[i].gates, folded);
+    rm_cell_kernels_use(NULL);
+}
+
+START_TEST(fast_kernels_match_the_definition) { check_isa(_i); }
+END_TEST
+
+/* More rows than are summed at once (48), and more depth than one block of weights (128). */
+START_TEST(sizes_beyond_one_chunk) {
+    for (int isa = 0; isa < RM_CELL_ISAS; isa++) {
+        if (!rm_cell_kernels_list(isa)) continue;
+        rm_cell_kernels_use(rm_cell_kernels_list(isa));
+        problem p = {.op = rm_op_find(cells[_i].name),
+                     .gates = cells[_i].gates,
+                     .tau = 3,
+                     .batch = 65,
+                     .in = 130,
+                     .hidden = 144,
+                     .bias_ih = true,
+                     .bias_hh = true,
+                     .state = true};
+        check_problem(&p, true);
+        rm_cell_kernels_use(NULL);
+    }
+}
+END_TEST
+
+/* What is not wanted is left out, and the rest is as before. */
+START_TEST(gradients_not_wanted) {
+    problem p = {
+        .op = rm_op_find(cells[_i].name), .gates = cells[_i].gates, .tau = 3, .batch = 2, .in = 3, .hidden = 5};
+    rm_call call = make_inputs(&p);
+    rm_desc x[RM_MAX_IN];
+    for (int i = 0; i < RM_MAX_IN; i++) x[i] = call.x[i].desc;
+    result all = run_problem(&p, FAST, 1), r = make_outputs(&p, &call);
+    void *packed = take((int64_t)p.op->packed_bytes(x, NULL, 1));
+    call.threads = 1;
+    p.op->pack(&call, packed);
+    call.packed = packed;
+    call.aux = take(p.op->aux_bytes ? (int64_t)p.op->aux_bytes(x, NULL) : 0);
+    run_kernel(&p, &call, p.op->forward[RM_DEVICE_CPU], RM_FORWARD);
+    call.dx[0].data = call.dx[1].data = call.dstate_in[0].data = call.dstate_in[1].data = NULL;
+    run_kernel(&p, &call, p.op->backward[RM_DEVICE_CPU], RM_BACKWARD);
+    same_bits(&p, &r, &all, DW_HH, DW_HH, 1, "when dx is not wanted");
+    ck_assert(isnan(r.array[DX][0]) && isnan(r.array[DH_IN][0]));
+    free(call.aux), free(packed);
+    free_inputs(&call);
+    result_free(&all), result_free(&r);
+}
+END_TEST
+
+START_TEST(shapes_are_refused) {
+    const rm_op *op = rm_op_find(cells[_i].name);
+    rm_desc y, state[RM_MAX_STATE], good[RM_MAX_IN];
+    for (int i = 0; i < RM_MAX_IN; i++) good[i] = op->samples[0].x[i];
+    ck_assert_int_eq(op->infer(good, NULL, &y, state), REMAT_OK);
+    for (int i = 0; i < RM_MAX_IN; i++) {
+        rm_desc bad[RM_MAX_IN];
+        memcpy(bad, good, sizeof bad);
+        bad[i].dim[bad[i].rank - 1]++;
+        ck_assert_int_eq(op->infer(bad, NULL, &y, state), REMAT_INVALID);
+        ck_assert_ptr_nonnull(strstr(remat_last_error(), cells[_i].name));
+    }
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("cells");
+    TCase *tests = tcase_create("cells");
+    tcase_set_timeout(tests, 300);
+    tcase_add_loop_test(tests, fast_kernels_match_the_definition, 0, RM_CELL_ISAS);
+    tcase_add_loop_test(tests, sizes_beyond_one_chunk, 0, COUNT(cells));
+    tcase_add_loop_test(tests, gradients_not_wanted, 0, COUNT(cells));
+    tcase_add_loop_test(tests, shapes_are_refused, 0, COUNT(cells));
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
