@@ -1,0 +1,86 @@
+/* fuzz_problem.c: any bytes as a problem's text. What is accepted must pass the problem's own check, read back from its
+ * own text unchanged, and get plans from every strategy that the judge accepts. */
+#include "tests/fuzz/fuzz.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory/place.h"
+#include "memory/strategy.h"
+
+static const char tiles[] = "problem 1\nresident 4096 parameters\nstages 3\npieces 5\n"
+                            "piece 0 bytes 64\npiece 1 bytes 128\npiece 2 bytes 0\npiece 3 bytes 64\npiece 4 bytes 64\n"
+                            "stage 0 drop time 90 scratch 512\n"
+                            "stage 0 keep all saved 1024 forward time 100 scratch 5 backward time 200 scratch 1024\n"
+                            "stage 0 keep lean saved 256 forward time 95 scratch 512 backward time 230 scratch 128\n"
+                            "stage 1 drop time 90 scratch 512\n"
+                            "stage 1 keep all saved 1024 forward time 100 scratch 64 backward time 200 scratch 0\n"
+                            "stage 2 drop time 1 scratch 0\n"
+                            "stage 2 keep boundary saved 0 forward time 1 scratch 0 backward time 2 scratch 0\n"
+                            "state 0 pieces 0\nstate 1 pieces 1 0\nstate 2 pieces 2\n"
+                            "dstate 1 pieces 3\ndstate 2 pieces 4 3\nsaved 1 pieces 2\n";
+static const char one[] = "# one stage\nproblem 1\nstages 1\npieces 0\nstage 0 drop time 10 scratch 64\n"
+                          "stage 0 keep all saved 640 forward time 11 scratch 64 backward time 20 scratch 128\n";
+
+const fuzz_seed *rm_fuzz_seeds(size_t *count) {
+    static const fuzz_seed seeds[] = {{tiles, sizeof tiles - 1}, {one, sizeof one - 1}};
+    *count = 2;
+    return seeds;
+}
+
+static void require(bool fact) {
+    if (!fact) {
+        fprintf(stderr, "%s\n", remat_last_error());
+        abort();
+    }
+}
+
+static char *text_of(const rm_problem *problem) {
+    char *text = NULL;
+    size_t length = 0;
+    FILE *file = open_memstream(&text, &length);
+    require(file && rm_problem_write(problem, file) == REMAT_OK);
+    fclose(file);
+    return text;
+}
+
+static void reads_back(const rm_problem *problem) {
+    char *text = text_of(problem);
+    rm_problem again;
+    require(rm_problem_read(&again, text, strlen(text)) == REMAT_OK);
+    char *second = text_of(&again);
+    require(!strcmp(text, second));
+    rm_problem_free(&again);
+    free(text);
+    free(second);
+}
+
+static void is_planned(const rm_problem *problem, const rm_strategy *strategy) {
+    rm_plan plan = {0};
+    rm_proposal proposal;
+    rm_verdict verdict;
+    rm_lifetimes lifetimes = {0};
+    rm_placement placement;
+    require(strategy->propose(problem, &(rm_wish){.segments = 2}, &plan, &proposal) == REMAT_OK);
+    require(rm_plan_check(problem, &plan, &verdict, &lifetimes) == REMAT_OK);
+    require(rm_place(&lifetimes, &placement) == REMAT_OK);
+    require(rm_placement_check(&lifetimes, &placement) == REMAT_OK);
+    require(placement.floor_bytes == verdict.peak_bytes);
+    rm_placement_free(&placement);
+    rm_lifetimes_free(&lifetimes);
+    rm_plan_free(&plan);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    rm_problem problem;
+    if (rm_problem_read(&problem, (const char *)data, size)) {
+        require(!problem.stage && remat_last_error()[0]);
+        return 0;
+    }
+    require(rm_problem_check(&problem) == REMAT_OK);
+    reads_back(&problem);
+    for (int i = 0; i < rm_n_strategies; i++) is_planned(&problem, rm_strategies[i]);
+    rm_problem_free(&problem);
+    return 0;
+}
