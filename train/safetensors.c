@@ -135,7 +135,7 @@ static remat_status split(rm_safetensors *file, const uint8_t prefix[8], uint64_
 }
 
 remat_status rm_safetensors_parse(const uint8_t *data, size_t size, const char *name, rm_safetensors *out) {
-    size_t header;
+    size_t header = 0;
     set_up(out, name);
     REQUIRE(size >= 8, IO, "%s is not a safetensors file: it has only %zu bytes", name, size);
     TRY(split(out, data, size, &header));
@@ -145,7 +145,7 @@ remat_status rm_safetensors_parse(const uint8_t *data, size_t size, const char *
 remat_status rm_safetensors_open(const char *path, rm_safetensors *out) {
     uint8_t prefix[8];
     uint64_t size;
-    size_t header;
+    size_t header = 0;
     set_up(out, path);
     TRY(rm_file_open(path, &out->fd, &size));
     REQUIRE(size >= 8, IO, "%s is not a safetensors file: it has only %llu bytes", path, (unsigned long long)size);
