@@ -1,0 +1,427 @@
+/* op_run.c: one op on one sample, tile by tile (op_run.h). */
+#include "tests/ops/op_run.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/ops/guard.h"
+
+/* ---- Shapes ------------------------------------------------------------------------------------- */
+
+static const rm_sample *sample_of(const op_setup *s) { return &s->op->samples[s->sample]; }
+
+static bool given(const op_setup *s, int i) { return i < s->op->n_in && sample_of(s)->x[i].rank >= 0; }
+
+static bool has_time(const op_setup *s, int i) { return sample_of(s)->sequence && !(s->op->weights >> i & 1); }
+
+int64_t op_steps(const op_setup *s) { return sample_of(s)->sequence ? sample_of(s)->x[0].dim[0] : 1; }
+
+/* The inputs' shapes when x has so many timesteps. */
+static void shapes_of(const op_setup *s, int64_t steps, rm_desc *x) {
+    for (int i = 0; i < RM_MAX_IN; i++) {
+        x[i] = i < s->op->n_in ? sample_of(s)->x[i] : (rm_desc){.rank = -1};
+        if (given(s, i) && has_time(s, i)) x[i].dim[0] = steps;
+    }
+}
+
+static op_array array_make(int64_t count) {
+    op_array a = {count, calloc((size_t)count + 1, sizeof(double))};
+    if (!a.value) abort();
+    return a;
+}
+
+static void array_free(op_array *a) {
+    free(a->value);
+    *a = (op_array){0};
+}
+
+/* ---- Inputs --------------------------------------------------------------------------------------- */
+
+static uint64_t next_word(uint64_t *seed) { /* splitmix64 */
+    uint64_t z = *seed += 0x9E3779B97F4A7C15u;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return z ^ z >> 31;
+}
+
+/* Away from 0, where relu has its kink. */
+static double next_real(uint64_t *seed) {
+    uint64_t word = next_word(seed);
+    double size = 0.1 + (double)(word >> 40) * 0x1p-24;
+    return (float)(word & 1 ? size : -size);
+}
+
+static op_array reals(int64_t count, uint64_t *seed) {
+    op_array a = array_make(count);
+    for (int64_t i = 0; i < count; i++) a.value[i] = next_real(seed);
+    return a;
+}
+
+static op_array integers(int64_t count, int64_t bound, uint64_t *seed) {
+    op_array a = array_make(count);
+    for (int64_t i = 0; i < count; i++) a.value[i] = (double)(next_word(seed) % (uint64_t)(bound > 0 ? bound : 1));
+    return a;
+}
+
+void op_inputs_make(const op_setup *s, uint64_t seed, op_inputs *out) {
+    *out = (op_inputs){0};
+    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+    shapes_of(s, op_steps(s), x);
+    for (int i = 0; i < s->op->n_in; i++) {
+        if (!given(s, i)) continue;
+        int64_t count = rm_desc_count(&x[i]);
+        bool integer = x[i].dtype == REMAT_I32;
+        out->x[i] = integer ? integers(count, s->op->bound ? s->op->bound(x, sample_of(s)->attr, i) : 1, &seed)
+                            : reals(count, &seed);
+    }
+    if (s->op->infer(x, sample_of(s)->attr, &y, state)) return;
+    out->dy = reals(rm_desc_count(&y), &seed);
+    for (int k = 0; k < s->op->n_state; k++) {
+        out->state[k] = reals(rm_desc_count(&state[k]), &seed);
+        out->dstate[k] = reals(rm_desc_count(&state[k]), &seed);
+    }
+}
+
+void op_inputs_free(op_inputs *in) {
+    for (int i = 0; i < RM_MAX_IN; i++) array_free(&in->x[i]);
+    for (int k = 0; k < RM_MAX_STATE; k++) array_free(&in->state[k]), array_free(&in->dstate[k]);
+    array_free(&in->dy);
+}
+
+void op_outputs_free(op_outputs *out) {
+    for (int i = 0; i < RM_MAX_IN; i++) array_free(&out->dx[i]);
+    for (int k = 0; k < RM_MAX_STATE; k++) array_free(&out->state[k]), array_free(&out->dstate[k]);
+    array_free(&out->y);
+}
+
+static double dot(const op_array *a, const op_array *b) {
+    double sum = 0;
+    for (int64_t i = 0; i < a->count && i < b->count; i++) sum += a->value[i] * b->value[i];
+    return sum;
+}
+
+double op_objective(const op_inputs *in, const op_outputs *out) {
+    double sum = dot(&in->dy, &out->y);
+    for (int k = 0; k < RM_MAX_STATE; k++) sum += dot(&in->dstate[k], &out->state[k]);
+    return sum;
+}
+
+/* ---- Between doubles and tensors ------------------------------------------------------------------ */
+
+static void put(const rm_tensor *to, const double *from) {
+    int64_t n = rm_desc_count(&to->desc);
+    for (int64_t i = 0; i < n; i++) switch (to->desc.dtype) {
+        case REMAT_F32:
+            ((float *)to->data)[i] = (float)from[i];
+            break;
+        case REMAT_F64:
+            ((double *)to->data)[i] = from[i];
+            break;
+        case REMAT_I32:
+            ((int32_t *)to->data)[i] = (int32_t)from[i];
+            break;
+        }
+}
+
+static double get(const rm_tensor *from, int64_t i) {
+    switch (from->desc.dtype) {
+    case REMAT_F32:
+        return ((const float *)from->data)[i];
+    case REMAT_F64:
+        return ((const double *)from->data)[i];
+    case REMAT_I32:
+        return ((const int32_t *)from->data)[i];
+    }
+    return NAN;
+}
+
+/* Copies (or adds) a tensor to an array, from element `at` on. */
+static void collect(const rm_tensor *from, op_array *to, int64_t at, bool add) {
+    int64_t n = from->data ? rm_desc_count(&from->desc) : 0;
+    for (int64_t i = 0; i < n; i++) to->value[at + i] = get(from, i) + (add ? to->value[at + i] : 0);
+}
+
+/* ---- The runner ----------------------------------------------------------------------------------- */
+
+typedef struct {
+    int64_t t0, steps;
+    rm_call call; /* forward's; backward's is made from it */
+} tile;
+
+typedef struct {
+    const op_setup *s;
+    const op_inputs *in;
+    op_outputs *out;
+    guard_set memory;
+    int64_t n_tiles;
+    tile *tiles;
+    rm_desc y, state[RM_MAX_STATE];                  /* of the whole sequence */
+    rm_tensor weight[RM_MAX_IN], dweight[RM_MAX_IN]; /* shared by the tiles   */
+    void *packed;
+} runner;
+
+static _Thread_local char sentence[512];
+
+/* A new tensor, filled from `values` if there are any. */
+static rm_tensor tensor_make(runner *r, rm_desc desc, const double *values, const char *what) {
+    rm_tensor t = {desc, guard_alloc(&r->memory, rm_desc_bytes(&desc), what)};
+    if (values) {
+        put(&t, values);
+        guard_seal(&r->memory, t.data);
+    }
+    return t;
+}
+
+static const char *judge(runner *r, const char *pass) {
+    bool overrun;
+    const char *what = guard_complaint(&r->memory, &overrun);
+    if (!what) return NULL;
+    snprintf(sentence, sizeof sentence, "%s %s %s", pass, overrun ? "wrote outside" : "changed", what);
+    return sentence;
+}
+
+static int64_t stride_of(const rm_desc *desc) { return rm_desc_count(desc) / desc->dim[0]; } /* of one timestep */
+
+static bool y_has_time(const runner *r) {
+    return sample_of(r->s)->sequence && (r->s->op->time == RM_TIME_POINTWISE || r->s->op->time == RM_TIME_RECURRENT);
+}
+
+static const char *const input_name[] = {"x[0]", "x[1]", "x[2]", "x[3]", "x[4]"};
+static const char *const dx_name[] = {"dx[0]", "dx[1]", "dx[2]", "dx[3]", "dx[4]"};
+
+/* x and the sizes that follow from it, for the tile's steps. */
+static void tile_inputs(runner *r, tile *t) {
+    rm_desc x[RM_MAX_IN];
+    shapes_of(r->s, t->steps, x);
+    for (int i = 0; i < RM_MAX_IN; i++) {
+        t->call.x[i] = (rm_tensor){x[i], NULL};
+        if (!given(r->s, i)) continue;
+        if (has_time(r->s, i))
+            t->call.x[i] = tensor_make(r, x[i], r->in->x[i].value + t->t0 * stride_of(&x[i]), input_name[i]);
+        else
+            t->call.x[i] = r->weight[i];
+    }
+}
+
+static void tile_descs(const rm_call *call, rm_desc *x) {
+    for (int i = 0; i < RM_MAX_IN; i++) x[i] = call->x[i].desc;
+}
+
+static void tile_scratch(runner *r, rm_call *call, rm_pass pass) {
+    rm_desc x[RM_MAX_IN];
+    rm_cost cost = {0};
+    tile_descs(call, x);
+    r->s->op->cost(x, &call->y.desc, call->attr, pass, &cost);
+    call->scratch = guard_alloc(&r->memory, cost.scratch_bytes, "scratch");
+}
+
+static const char *forward_tile(runner *r, int64_t k) {
+    const op_setup *s = r->s;
+    const rm_op *op = s->op;
+    tile *t = &r->tiles[k];
+    rm_call *c = &t->call;
+    *c = (rm_call){.attr = sample_of(s)->attr, .packed = r->packed, .key = {42, 7, 3}, .threads = s->threads};
+    c->training = !s->evaluate;
+    c->t0 = t->t0, c->t_total = op_steps(s);
+    tile_inputs(r, t);
+    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE] = {{0}};
+    tile_descs(c, x);
+    if (op->infer(x, c->attr, &y, state)) return remat_last_error();
+    c->y = tensor_make(r, y, NULL, "y");
+    for (int j = 0; j < op->n_state; j++) {
+        c->state_in[j] = (rm_tensor){state[j], NULL};
+        if (k > 0) c->state_in[j] = r->tiles[k - 1].call.state_out[j];
+        if (k == 0 && s->with_states) c->state_in[j] = tensor_make(r, state[j], r->in->state[j].value, "state_in");
+        c->state_out[j] = tensor_make(r, state[j], NULL, "state_out");
+    }
+    if (!s->no_aux) c->aux = guard_alloc(&r->memory, op->aux_bytes ? op->aux_bytes(x, c->attr) : 0, "aux");
+    tile_scratch(r, c, RM_FORWARD);
+    (s->define ? op->define_forward : op->forward[RM_DEVICE_CPU])(c);
+    guard_seal(&r->memory, c->y.data);
+    for (int j = 0; j < op->n_state; j++) guard_seal(&r->memory, c->state_out[j].data);
+    return judge(r, "forward");
+}
+
+/* ---- Tricks: what backward is shown ------------------------------------------------------------------ */
+
+static bool declared(const rm_op *op, int item) {
+    return item == OP_OUT ? op->saves.out : item == OP_STATE ? op->saves.state : op->saves.in >> item & 1;
+}
+
+/* The same shape, other numbers: still finite, still inside the bound of integers, often of the other sign. */
+static void *others(runner *r, const rm_tensor *t, int64_t bound, const char *what) {
+    rm_tensor other = {t->desc, guard_alloc(&r->memory, rm_desc_bytes(&t->desc), what)};
+    int64_t n = rm_desc_count(&t->desc);
+    double *value = array_make(n).value;
+    for (int64_t i = 0; i < n; i++)
+        value[i] = t->desc.dtype == REMAT_I32 ? (double)(((int64_t)get(t, i) + 1) % bound) : 0.7 - 1.3 * get(t, i);
+    put(&other, value);
+    free(value);
+    return other.data;
+}
+
+static void trick(runner *r, rm_tensor *t, int item, int64_t bound) {
+    const op_setup *s = r->s;
+    bool is_declared = declared(s->op, item);
+    if (!t->data) return;
+    if (s->trick == OP_DECLARED_OTHER && is_declared && s->which == item) t->data = others(r, t, bound, "a stand-in");
+    if (is_declared) return;
+    if (s->trick == OP_UNDECLARED_ABSENT) t->data = NULL;
+    if (s->trick == OP_UNDECLARED_OTHER || (s->trick == OP_UNDECLARED_NAN && t->desc.dtype == REMAT_I32))
+        t->data = others(r, t, bound, "a stand-in");
+    else if (s->trick == OP_UNDECLARED_NAN)
+        t->data = guard_alloc(&r->memory, rm_desc_bytes(&t->desc), "a stand-in"); /* poisoned: NaN */
+}
+
+static void trick_all(runner *r, rm_call *c) {
+    const rm_op *op = r->s->op;
+    rm_desc x[RM_MAX_IN];
+    tile_descs(c, x);
+    for (int i = 0; i < op->n_in; i++) {
+        bool integer = x[i].rank >= 0 && x[i].dtype == REMAT_I32;
+        trick(r, &c->x[i], i, integer && op->bound ? op->bound(x, c->attr, i) : 1);
+    }
+    trick(r, &c->y, OP_OUT, 1);
+    for (int j = 0; j < op->n_state; j++) {
+        trick(r, &c->state_in[j], OP_STATE, 1);
+        trick(r, &c->state_out[j], OP_STATE, 1);
+    }
+}
+
+static bool wanted(const runner *r, int which) { return !(r->s->trick == OP_UNWANTED && r->s->which == which); }
+
+/* ---- Backward --------------------------------------------------------------------------------------- */
+
+static void ask_for_gradients(runner *r, int64_t k, rm_call *c) {
+    const op_setup *s = r->s;
+    for (int i = 0; i < RM_MAX_IN; i++) {
+        c->dx[i] = (rm_tensor){c->x[i].desc, NULL};
+        if (!given(s, i) || c->x[i].desc.dtype == REMAT_I32 || !wanted(r, i)) continue;
+        c->dx[i] = s->op->weights >> i & 1 ? r->dweight[i] : tensor_make(r, c->x[i].desc, NULL, dx_name[i]);
+    }
+    for (int j = 0; j < s->op->n_state; j++) {
+        rm_desc desc = c->state_out[j].desc;
+        bool last = k == r->n_tiles - 1;
+        c->dstate_in[j] = c->dstate_out[j] = (rm_tensor){desc, NULL};
+        if (!last) c->dstate_out[j] = r->tiles[k + 1].call.dstate_in[j];
+        if (last && s->with_states) c->dstate_out[j] = tensor_make(r, desc, r->in->dstate[j].value, "dstate_out");
+        if (k > 0 || (s->with_states && wanted(r, RM_MAX_IN + j)))
+            c->dstate_in[j] = tensor_make(r, desc, NULL, "dstate_in");
+    }
+}
+
+static const char *backward_tile(runner *r, int64_t k) {
+    const op_setup *s = r->s;
+    tile *t = &r->tiles[k];
+    rm_call c = t->call;
+    ask_for_gradients(r, k, &c);
+    int64_t at = y_has_time(r) ? t->t0 * stride_of(&c.y.desc) : 0;
+    c.dy = tensor_make(r, c.y.desc, r->in->dy.value + at, "dy");
+    tile_scratch(r, &c, RM_BACKWARD);
+    trick_all(r, &c);
+    (s->define ? s->op->define_backward : s->op->backward[RM_DEVICE_CPU])(&c);
+    for (int i = 0; i < RM_MAX_IN; i++) t->call.dx[i] = c.dx[i];
+    for (int j = 0; j < s->op->n_state; j++) {
+        t->call.dstate_in[j] = c.dstate_in[j];
+        guard_seal(&r->memory, c.dstate_in[j].data);
+    }
+    return judge(r, "backward");
+}
+
+/* ---- The whole -------------------------------------------------------------------------------------- */
+
+/* Weights, their gradients, what is packed from them, and the tiles. */
+static const char *prepare(runner *r) {
+    const op_setup *s = r->s;
+    rm_desc x[RM_MAX_IN];
+    int64_t steps = op_steps(s), tau = s->tau > 0 ? s->tau : steps;
+    shapes_of(s, steps, x);
+    if (s->op->infer(x, sample_of(s)->attr, &r->y, r->state)) return remat_last_error();
+    rm_call call = {.attr = sample_of(s)->attr, .threads = s->threads};
+    for (int i = 0; i < RM_MAX_IN; i++) {
+        call.x[i].desc = x[i];
+        if (!given(s, i) || has_time(s, i)) continue;
+        call.x[i] = r->weight[i] = tensor_make(r, x[i], r->in->x[i].value, input_name[i]);
+        if (x[i].dtype == REMAT_I32 || !(s->op->weights >> i & 1)) continue;
+        op_array start = array_make(rm_desc_count(&x[i]));
+        for (int64_t j = 0; j < start.count; j++) start.value[j] = s->trick == OP_ONTO ? 3 : 0;
+        r->dweight[i] = (rm_tensor){x[i], guard_alloc(&r->memory, rm_desc_bytes(&x[i]), dx_name[i])};
+        put(&r->dweight[i], start.value);
+        array_free(&start);
+    }
+    if (s->op->pack) {
+        r->packed = guard_alloc(&r->memory, s->op->packed_bytes(x, call.attr, s->threads), "packed");
+        s->op->pack(&call, r->packed);
+        guard_seal(&r->memory, r->packed);
+    }
+    r->n_tiles = (steps + tau - 1) / tau;
+    r->tiles = calloc((size_t)r->n_tiles, sizeof *r->tiles);
+    if (!r->tiles) abort();
+    for (int64_t k = 0; k < r->n_tiles; k++) {
+        r->tiles[k].t0 = k * tau;
+        r->tiles[k].steps = steps - k * tau < tau ? steps - k * tau : tau;
+    }
+    return judge(r, "pack");
+}
+
+static void collect_forward(runner *r) {
+    op_outputs *out = r->out;
+    tile *last = &r->tiles[r->n_tiles - 1];
+    out->y = array_make(rm_desc_count(&r->y));
+    for (int64_t k = 0; k < r->n_tiles; k++) {
+        tile *t = &r->tiles[k];
+        if (y_has_time(r))
+            collect(&t->call.y, &out->y, t->t0 * stride_of(&r->y), false);
+        else if (r->s->op->time == RM_TIME_LAST)
+            collect(&t->call.y, &out->y, 0, false); /* the last one stays */
+        else
+            collect(&t->call.y, &out->y, 0, true);
+    }
+    for (int j = 0; j < r->s->op->n_state; j++) {
+        out->state[j] = array_make(rm_desc_count(&r->state[j]));
+        collect(&last->call.state_out[j], &out->state[j], 0, false);
+    }
+}
+
+static void collect_backward(runner *r) {
+    op_outputs *out = r->out;
+    for (int i = 0; i < r->s->op->n_in; i++) {
+        if (!given(r->s, i) || sample_of(r->s)->x[i].dtype == REMAT_I32 || !wanted(r, i)) continue;
+        out->dx[i] = array_make(rm_desc_count(&sample_of(r->s)->x[i]));
+        if (r->s->op->weights >> i & 1)
+            collect(&r->dweight[i], &out->dx[i], 0, false);
+        else
+            for (int64_t k = 0; k < r->n_tiles; k++)
+                collect(&r->tiles[k].call.dx[i], &out->dx[i],
+                        has_time(r->s, i) ? r->tiles[k].t0 * stride_of(&sample_of(r->s)->x[i]) : 0, false);
+    }
+    for (int j = 0; j < r->s->op->n_state; j++) {
+        if (!r->tiles[0].call.dstate_in[j].data) continue;
+        out->dstate[j] = array_make(rm_desc_count(&r->state[j]));
+        collect(&r->tiles[0].call.dstate_in[j], &out->dstate[j], 0, false);
+    }
+}
+
+static const char *run_tiles(runner *r) {
+    const char *wrong = NULL;
+    for (int64_t k = 0; k < r->n_tiles && !wrong; k++) wrong = forward_tile(r, k);
+    if (wrong) return wrong;
+    collect_forward(r);
+    if (r->s->forward_only || r->s->no_aux) return NULL;
+    int64_t first = r->s->op->time == RM_TIME_LAST ? r->n_tiles - 1 : 0; /* only the last tile is differentiated */
+    for (int64_t k = r->n_tiles - 1; k >= first && !wrong; k--) wrong = backward_tile(r, k);
+    if (!wrong) collect_backward(r);
+    return wrong;
+}
+
+const char *op_run(const op_setup *s, const op_inputs *in, op_outputs *out) {
+    runner r = {.s = s, .in = in, .out = out, .memory = {.variant = s->variant}};
+    *out = (op_outputs){0};
+    const char *wrong = prepare(&r);
+    if (!wrong) wrong = run_tiles(&r);
+    free(r.tiles);
+    guard_free(&r.memory);
+    return wrong;
+}

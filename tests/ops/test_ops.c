@@ -1,0 +1,183 @@
+/* test_ops.c: every op of the list keeps the promises of op.h (op_check.h), and gives the numbers that others give. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/ops/op_check.h"
+
+START_TEST(op_keeps_its_promises) {
+    const rm_op *op = rm_ops[_i], *op_f64 = rm_op_find_f64(op->name);
+    op_report report;
+    ck_assert_ptr_nonnull(op_f64);
+    const char *wrong = op_check(op, op_f64, &report);
+    ck_assert_msg(!wrong, "%s", wrong);
+    printf("%-22s gradients at %4.1f %% and float kernels at %4.1f %% of what is allowed; threads %s\n", op->name,
+           100 * report.gradient_error, 100 * report.float_error,
+           report.same_across_threads ? "do not matter" : "change the last bits");
+    fflush(stdout);
+}
+END_TEST
+
+START_TEST(op_list_is_in_order) {
+    for (int i = 0; i < rm_n_ops; i++) {
+        ck_assert_ptr_eq(rm_op_find(rm_ops[i]->name), rm_ops[i]);
+        ck_assert_str_eq(rm_op_find_f64(rm_ops[i]->name)->name, rm_ops[i]->name);
+        ck_assert_msg(rm_ops[i]->doc && *rm_ops[i]->doc, "%s has no doc", rm_ops[i]->name);
+    }
+    ck_assert_ptr_null(rm_op_find("no such op"));
+}
+END_TEST
+
+/* ---- Known answers, from definitions elsewhere (PyTorch 2 in double) ---------------------------------------- */
+
+/* y of a one-call op in double; x[i] are arrays of the shapes given. */
+static double y_of(const char *name, const void *attr, rm_tensor a, rm_tensor b, rm_tensor c, double *dx,
+                   int64_t which) {
+    const rm_op *op = rm_op_find_f64(name);
+    rm_call call = {.attr = attr, .x = {a, b, c}, .t_total = 1, .threads = 1, .training = true};
+    rm_desc x[RM_MAX_IN] = {a.desc, b.desc, c.desc}, state[RM_MAX_STATE];
+    double y[64], dy[64], gradient[64], aux[64], scratch[64];
+    ck_assert_msg(!op->infer(x, attr, &call.y.desc, state), "%s", remat_last_error());
+    call.dy.desc = call.y.desc;
+    for (int i = 0; i < 64; i++) dy[i] = 1;
+    call.y.data = y, call.dy.data = dy, call.aux = aux, call.scratch = scratch;
+    call.dx[0] = (rm_tensor){a.desc, gradient};
+    op->forward[RM_DEVICE_CPU](&call);
+    op->backward[RM_DEVICE_CPU](&call);
+    *dx = gradient[which];
+    return y[call.y.desc.rank ? which : 0];
+}
+
+#define CLOSE(got, expected) ck_assert_msg(fabs((got) - (expected)) <= 1e-14, "%.17g, not %.17g", got, expected)
+static const rm_tensor none = {.desc = {.rank = -1}};
+
+START_TEST(unary_ops_have_known_values) {
+    double x[2] = {1, -0.5}, dx;
+    rm_tensor t = {rm_desc_make(REMAT_F64, 1, (int64_t[]){2}), x};
+    CLOSE(y_of("gelu", NULL, t, none, none, &dx, 0), 0.841344746068543);
+    CLOSE(dx, 1.0833154705876864);
+    CLOSE(y_of("gelu", NULL, t, none, none, &dx, 1), -0.15426876936299349);
+    CLOSE(dx, 0.13250487534383712);
+    CLOSE(y_of("sigmoid", NULL, t, none, none, &dx, 1), 0.3775406687981454);
+    CLOSE(dx, 0.2350037122015945);
+    CLOSE(y_of("tanh", NULL, t, none, none, &dx, 1), -0.4621171572600098);
+    CLOSE(dx, 0.7864477329659274);
+    CLOSE(y_of("relu", NULL, t, none, none, &dx, 1), 0.0);
+    CLOSE(dx, 0.0);
+    CLOSE(y_of("relu", NULL, t, none, none, &dx, 0), 1.0);
+    CLOSE(dx, 1.0);
+    CLOSE(y_of("scale", &(rm_scale_attr){-3}, t, none, none, &dx, 1), 1.5);
+    CLOSE(dx, -3.0);
+}
+END_TEST
+
+START_TEST(losses_have_known_values) {
+    double logits[6] = {1, 2, 3, -1, 0.5, 0}, dx;
+    int32_t targets[2] = {2, 0};
+    rm_tensor x = {rm_desc_make(REMAT_F64, 2, (int64_t[]){2, 3}), logits};
+    rm_tensor t = {rm_desc_make(REMAT_I32, 1, (int64_t[]){2}), targets};
+    CLOSE(y_of("softmax_cross_entropy", NULL, x, t, none, &dx, 3), 1.2558682848905545);
+    CLOSE(dx, -0.4390241738451356);
+    double other[6] = {0, 2, 1, 1, 0.5, -2};
+    rm_tensor o = {x.desc, other};
+    CLOSE(y_of("mse", NULL, x, o, none, &dx, 5), 13.0 / 6);
+    CLOSE(dx, 2.0 / 3);
+}
+END_TEST
+
+START_TEST(layer_norm_has_known_values) {
+    double x[4] = {1, 2, 4, -1}, gain[4] = {1, 2, 0.5, 1}, bias[4] = {0, 1, 0, -1};
+    rm_tensor t = {rm_desc_make(REMAT_F64, 2, (int64_t[]){1, 4}), x};
+    rm_tensor g = {rm_desc_make(REMAT_F64, 1, (int64_t[]){4}), gain}, b = {g.desc, bias};
+    const rm_op *op = rm_op_find_f64("layer_norm");
+    ck_assert_ptr_nonnull(op);
+    double dgain[4] = {0}, dbias[4] = {0}, y[4], dy[4] = {1, 1, 1, 1}, gradient[4], aux[2];
+    rm_call call = {.attr = &(rm_layer_norm_attr){1e-5},
+                    .x = {t, g, b},
+                    .y = {t.desc, y},
+                    .dy = {t.desc, dy},
+                    .dx = {{t.desc, gradient}, {g.desc, dgain}, {b.desc, dbias}},
+                    .aux = aux,
+                    .t_total = 1,
+                    .threads = 1};
+    op->forward[RM_DEVICE_CPU](&call);
+    op->backward[RM_DEVICE_CPU](&call);
+    /* mean 1.5, variance 3.25 */
+    double rstd = 1 / sqrt(3.25 + 1e-5);
+    CLOSE(y[0], -0.5 * rstd);
+    CLOSE(y[1], 2 * 0.5 * rstd + 1);
+    CLOSE(y[3], -2.5 * rstd - 1);
+    CLOSE(dgain[2], 2.5 * rstd);
+    CLOSE(dbias[2], 1.0);
+    CLOSE(gradient[0] + gradient[1] + gradient[2] + gradient[3], 0.0); /* a shift of the row changes nothing */
+}
+END_TEST
+
+/* A row whose mean is far above its spread: one pass in float would find no variance at all. */
+START_TEST(layer_norm_survives_a_large_mean) {
+    enum { C = 512 };
+    static float x[C], y[C], gain[C], bias[C];
+    for (int i = 0; i < C; i++) x[i] = 20000 + (float)(i % 2), gain[i] = 1;
+    const rm_op *op = rm_op_find("layer_norm");
+    rm_desc row = rm_desc_make(REMAT_F32, 2, (int64_t[]){1, C}), vector = rm_desc_make(REMAT_F32, 1, (int64_t[]){C});
+    rm_call call = {.attr = &(rm_layer_norm_attr){1e-5},
+                    .x = {{row, x}, {vector, gain}, {vector, bias}},
+                    .y = {row, y},
+                    .t_total = 1,
+                    .threads = 1};
+    op->forward[RM_DEVICE_CPU](&call);
+    for (int i = 0; i < C; i++) ck_assert_msg(fabs(y[i] - (i % 2 ? 1.0 : -1.0)) < 1e-4, "%g", (double)y[i]);
+}
+END_TEST
+
+/* Logits at the ends of the float range, and NaN, which must reach the loss. */
+START_TEST(loss_of_extreme_logits) {
+    const rm_op *op = rm_op_find("softmax_cross_entropy");
+    float x[4][3] = {{1000, 0, -1000}, {-INFINITY, 0, 0}, {3e38f, 3e38f, -3e38f}, {0, NAN, 0}};
+    double expected[4] = {0, 0.69314718055994531, 0.69314718055994531, NAN};
+    int32_t target = 0;
+    for (int i = 0; i < 4; i++) {
+        float y, dy = 1, dx[3], aux[2];
+        double scratch[1];
+        int32_t t = i == 1 ? 1 : target;
+        rm_desc shape = rm_desc_make(REMAT_F32, 2, (int64_t[]){1, 3}), one = rm_desc_make(REMAT_I32, 1, (int64_t[]){1});
+        rm_call call = {.x = {{shape, x[i]}, {one, &t}},
+                        .y = {{REMAT_F32, 0, {1, 1, 1, 1}}, &y},
+                        .dy = {{REMAT_F32, 0, {1, 1, 1, 1}}, &dy},
+                        .dx = {{shape, dx}},
+                        .aux = aux,
+                        .scratch = scratch,
+                        .t_total = 1,
+                        .threads = 1};
+        op->forward[RM_DEVICE_CPU](&call);
+        op->backward[RM_DEVICE_CPU](&call);
+        if (i < 3) {
+            ck_assert_msg(fabs(y - expected[i]) <= 1e-6, "row %d: %g, not %g", i, (double)y, expected[i]);
+            ck_assert_msg(fabs((double)dx[0] + dx[1] + dx[2]) <= 1e-6, "row %d: gradients do not cancel", i);
+        } else {
+            ck_assert(isnan(y));
+        }
+    }
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("ops");
+    TCase *promises = tcase_create("promises"), *numbers = tcase_create("numbers");
+    tcase_set_timeout(promises, 120);
+    tcase_add_loop_test(promises, op_keeps_its_promises, 0, rm_n_ops);
+    tcase_add_test(promises, op_list_is_in_order);
+    tcase_add_test(numbers, unary_ops_have_known_values);
+    tcase_add_test(numbers, losses_have_known_values);
+    tcase_add_test(numbers, layer_norm_has_known_values);
+    tcase_add_test(numbers, layer_norm_survives_a_large_mean);
+    tcase_add_test(numbers, loss_of_extreme_logits);
+    suite_add_tcase(suite, promises);
+    suite_add_tcase(suite, numbers);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
