@@ -20,15 +20,15 @@ static inline void rm_adam_step(const rm_update *u, bool decay_gradient, int64_t
     float root2 = (float)sqrt(correction2), rate = -(float)(u->lr / correction1);
     bool near = weight1 < 0.5f;
     float *mean = state[0], *square = state[1];
-#pragma omp parallel for num_threads(u->threads) if (n > RM_PARALLEL_MIN) schedule(static)
-    for (int64_t i = 0; i < n; i++) {
-        float p = parameter[i] * shrink, g = gradient[i] * scale;
-        g = decay != 0 ? g + decay * p : g;
-        /* mean = beta1 mean + (1 - beta1) g, as an interpolation that is exact at both ends */
-        mean[i] = near ? mean[i] + weight1 * (g - mean[i]) : g - (g - mean[i]) * weight1_rest;
-        square[i] = square[i] * beta2 + weight2 * g * g;
-        parameter[i] = p + rate * mean[i] / (sqrtf(square[i]) / root2 + epsilon);
-    }
+    RM_PARALLEL_FOR(
+        u->threads, n > RM_PARALLEL_MIN, for (int64_t i = 0; i < n; i++) {
+            float p = parameter[i] * shrink, g = gradient[i] * scale;
+            g = decay != 0 ? g + decay * p : g;
+            /* mean = beta1 mean + (1 - beta1) g, as an interpolation that is exact at both ends */
+            mean[i] = near ? mean[i] + weight1 * (g - mean[i]) : g - (g - mean[i]) * weight1_rest;
+            square[i] = square[i] * beta2 + weight2 * g * g;
+            parameter[i] = p + rate * mean[i] / (sqrtf(square[i]) / root2 + epsilon);
+        });
 }
 
 #endif

@@ -24,8 +24,7 @@ static void forward(const rm_call *call) {
     const real *a = call->x[0].data, *b = call->x[1].data;
     real *y = call->y.data;
     int64_t n = rm_desc_count(&call->y.desc);
-#pragma omp parallel for num_threads(call->threads) if (n > RM_PARALLEL_MIN) schedule(static)
-    for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i];
+    RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN, for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i];);
 }
 
 /* y = a + b: both gradients are dy. */

@@ -104,11 +104,12 @@ static void run(const rm_call *call, const rm_desc *shape, const real *in, real 
     }
     map m = {call, (uint32_t)ceil(p * 0x1p24), (real)(1 / (1 - p))};
     int64_t groups = (width + GROUP - 1) / GROUP;
-#pragma omp parallel for num_threads(call->threads) if (count > RM_PARALLEL_MIN_HEAVY) schedule(static)
-    for (int64_t job = 0; job < steps * groups; job++) {
-        int64_t t = job / groups, from = job % groups * GROUP, at = t * width + from;
-        map_group(&m, (uint32_t)(call->t0 + t), from, width - from < GROUP ? width - from : GROUP, in + at, out + at);
-    }
+    RM_PARALLEL_FOR(
+        call->threads, count > RM_PARALLEL_MIN_HEAVY, for (int64_t job = 0; job < steps * groups; job++) {
+            int64_t t = job / groups, from = job % groups * GROUP, at = t * width + from;
+            map_group(&m, (uint32_t)(call->t0 + t), from, width - from < GROUP ? width - from : GROUP, in + at,
+                      out + at);
+        });
 }
 
 static void forward(const rm_call *call) { run(call, &call->y.desc, call->x[0].data, call->y.data); }

@@ -36,8 +36,9 @@ static void forward(const rm_call *call) {
     const real *weight = call->x[WEIGHT].data;   /* (V,C)    */
     real *y = call->y.data;                      /* (rows,C) */
     int64_t rows = rm_desc_count(&call->x[TOKENS].desc), c = call->x[WEIGHT].desc.dim[1];
-#pragma omp parallel for num_threads(call->threads) if (rows * c > RM_PARALLEL_MIN) schedule(static)
-    for (int64_t r = 0; r < rows; r++) memcpy(y + r * c, weight + token[r] * c, (size_t)c * sizeof *y);
+    RM_PARALLEL_FOR(call->threads, rows * c > RM_PARALLEL_MIN,
+                    for (int64_t r = 0; r < rows; r++)
+                        memcpy(y + r * c, weight + token[r] * c, (size_t)c * sizeof *y););
 }
 
 static void define_backward(const rm_call *call) {
@@ -58,12 +59,12 @@ static void backward(const rm_call *call) {
     int64_t rows = rm_desc_count(&call->x[TOKENS].desc), c = call->x[WEIGHT].desc.dim[1];
     int64_t width = (c / call->threads / 16 + 1) * 16; /* whole cache lines */
     if (!dweight) return;
-#pragma omp parallel for num_threads(call->threads) if (rows * c > RM_PARALLEL_MIN) schedule(static)
-    for (int64_t from = 0; from < c; from += width) {
-        int64_t to = from + width < c ? from + width : c;
-        for (int64_t r = 0; r < rows; r++)
-            for (int64_t j = from; j < to; j++) dweight[token[r] * c + j] += dy[r * c + j];
-    }
+    RM_PARALLEL_FOR(
+        call->threads, rows * c > RM_PARALLEL_MIN, for (int64_t from = 0; from < c; from += width) {
+            int64_t to = from + width < c ? from + width : c;
+            for (int64_t r = 0; r < rows; r++)
+                for (int64_t j = from; j < to; j++) dweight[token[r] * c + j] += dy[r * c + j];
+        });
 }
 
 static const rm_sample samples[] = {

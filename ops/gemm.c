@@ -72,7 +72,7 @@ void rm_gemm(int threads, rm_orientation a_is, rm_orientation b_is, int64_t m, i
         return;
     }
     int64_t shares = threads < grains ? threads : grains;
-#pragma omp parallel for num_threads((int)shares) schedule(static, 1)
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
     for (int64_t share = 0; share < shares; share++) {
         int64_t from = grains * share / shares * GRAIN, to = grains * (share + 1) / shares * GRAIN;
         int64_t size = (to < side ? to : side) - from;

@@ -51,14 +51,14 @@ static void forward(const rm_call *call) {
     row_facts *facts = call->aux;                                      /* (rows), or NULL */
     double epsilon = ((const rm_layer_norm_attr *)call->attr)->epsilon;
     int64_t rows = rm_desc_rows(shape), c = rm_desc_last(shape);
-#pragma omp parallel for num_threads(call->threads) if (rows * c > RM_PARALLEL_MIN_HEAVY) schedule(static)
-    for (int64_t r = 0; r < rows; r++) {
-        const real *x = (const real *)call->x[X].data + r * c;
-        real *y = (real *)call->y.data + r * c;
-        row_facts f = measure(x, c, epsilon);
-        for (int64_t i = 0; i < c; i++) y[i] = (x[i] - f.mean) * f.rstd * gain[i] + bias[i];
-        if (facts) facts[r] = f;
-    }
+    RM_PARALLEL_FOR(
+        call->threads, rows * c > RM_PARALLEL_MIN_HEAVY, for (int64_t r = 0; r < rows; r++) {
+            const real *x = (const real *)call->x[X].data + r * c;
+            real *y = (real *)call->y.data + r * c;
+            row_facts f = measure(x, c, epsilon);
+            for (int64_t i = 0; i < c; i++) y[i] = (x[i] - f.mean) * f.rstd * gain[i] + bias[i];
+            if (facts) facts[r] = f;
+        });
 }
 
 /* xhat depends on x also through the row's mean and rstd; with g = dy gain,
@@ -97,15 +97,13 @@ static void backward(const rm_call *call) {
     const row_facts *facts = call->aux;
     real *dx = call->dx[X].data;
     int64_t rows = rm_desc_rows(shape), c = rm_desc_last(shape);
-#pragma omp parallel num_threads(call->threads) if (rows * c > RM_PARALLEL_MIN_HEAVY)
-    {
-#pragma omp for schedule(static) nowait
-        for (int64_t r = 0; r < (dx ? rows : 0); r++)
-            backward_row(x + r * c, gain, dy + r * c, facts[r], c, dx + r * c);
-#pragma omp for schedule(static)
-        for (int64_t from = 0; from < c; from += WIDTH)
-            backward_columns(call, rows, c, from, from + WIDTH < c ? from + WIDTH : c);
-    }
+    bool large = rows * c > RM_PARALLEL_MIN_HEAVY;
+    RM_PARALLEL_FOR(call->threads, large,
+                    for (int64_t r = 0; r < (dx ? rows : 0); r++)
+                        backward_row(x + r * c, gain, dy + r * c, facts[r], c, dx + r * c););
+    RM_PARALLEL_FOR(call->threads, large,
+                    for (int64_t from = 0; from < c; from += WIDTH)
+                        backward_columns(call, rows, c, from, from + WIDTH < c ? from + WIDTH : c););
 }
 
 static const rm_layer_norm_attr usual = {1e-5};

@@ -67,8 +67,8 @@ static void forward(const rm_call *call) {
     real *y = call->y.data;
     int64_t rows = rm_desc_rows(&call->x[X].desc), c = call->x[W].desc.dim[1], n = call->x[W].desc.dim[0];
     if (b) {
-#pragma omp parallel for num_threads(call->threads) if (rows * n > RM_PARALLEL_MIN) schedule(static)
-        for (int64_t r = 0; r < rows; r++) memcpy(y + r * n, b, (size_t)n * sizeof *y);
+        RM_PARALLEL_FOR(call->threads, rows * n > RM_PARALLEL_MIN,
+                        for (int64_t r = 0; r < rows; r++) memcpy(y + r * n, b, (size_t)n * sizeof *y););
     }
     rm_gemm(call->threads, RM_PLAIN, RM_TRANSPOSED, rows, n, c, 1, x, c, w, c, b ? 1 : 0, y, n);
 }
@@ -77,14 +77,14 @@ static void forward(const rm_call *call) {
  * do not depend on the thread count. */
 static void add_column_sums(int threads, int64_t rows, int64_t n, const real *dy, real *db) {
     enum { WIDTH = 64 };
-#pragma omp parallel for num_threads(threads) if (rows * n > RM_PARALLEL_MIN) schedule(static)
-    for (int64_t from = 0; from < n; from += WIDTH) {
-        int64_t width = n - from < WIDTH ? n - from : WIDTH;
-        real sum[WIDTH] = {0};
-        for (int64_t r = 0; r < rows; r++)
-            for (int64_t j = 0; j < width; j++) sum[j] += dy[r * n + from + j];
-        for (int64_t j = 0; j < width; j++) db[from + j] += sum[j];
-    }
+    RM_PARALLEL_FOR(
+        threads, rows * n > RM_PARALLEL_MIN, for (int64_t from = 0; from < n; from += WIDTH) {
+            int64_t width = n - from < WIDTH ? n - from : WIDTH;
+            real sum[WIDTH] = {0};
+            for (int64_t r = 0; r < rows; r++)
+                for (int64_t j = 0; j < width; j++) sum[j] += dy[r * n + from + j];
+            for (int64_t j = 0; j < width; j++) db[from + j] += sum[j];
+        });
 }
 
 static void backward(const rm_call *call) {

@@ -27,14 +27,14 @@ static void forward(const rm_call *call) {
     const real *x = call->x[0].data; /* (tau,width) */
     real *y = call->y.data;          /* (width)     */
     int64_t steps = call->x[0].desc.dim[0], width = rm_desc_count(&call->y.desc);
-#pragma omp parallel for num_threads(call->threads) if (steps * width > RM_PARALLEL_MIN) schedule(static)
-    for (int64_t from = 0; from < width; from += WIDTH) {
-        int64_t n = width - from < WIDTH ? width - from : WIDTH;
-        real sum[WIDTH] = {0};
-        for (int64_t t = 0; t < steps; t++)
-            for (int64_t i = 0; i < n; i++) sum[i] += x[t * width + from + i];
-        for (int64_t i = 0; i < n; i++) y[from + i] = sum[i] / (real)call->t_total;
-    }
+    RM_PARALLEL_FOR(
+        call->threads, steps * width > RM_PARALLEL_MIN, for (int64_t from = 0; from < width; from += WIDTH) {
+            int64_t n = width - from < WIDTH ? width - from : WIDTH;
+            real sum[WIDTH] = {0};
+            for (int64_t t = 0; t < steps; t++)
+                for (int64_t i = 0; i < n; i++) sum[i] += x[t * width + from + i];
+            for (int64_t i = 0; i < n; i++) y[from + i] = sum[i] / (real)call->t_total;
+        });
 }
 
 static void backward(const rm_call *call) {
@@ -42,9 +42,9 @@ static void backward(const rm_call *call) {
     real *dx = call->dx[0].data;
     int64_t steps = call->x[0].desc.dim[0], width = rm_desc_count(&call->dy.desc);
     if (!dx) return;
-#pragma omp parallel for num_threads(call->threads) if (steps * width > RM_PARALLEL_MIN) schedule(static)
-    for (int64_t t = 0; t < steps; t++) /* y = sum over t of x[t] / T */
-        for (int64_t i = 0; i < width; i++) dx[t * width + i] = dy[i] / (real)call->t_total;
+    RM_PARALLEL_FOR(call->threads, steps * width > RM_PARALLEL_MIN,
+                    for (int64_t t = 0; t < steps; t++) /* y = sum over t of x[t] / T */
+                    for (int64_t i = 0; i < width; i++) dx[t * width + i] = dy[i] / (real)call->t_total;);
 }
 
 static const rm_sample samples[] = {

@@ -43,9 +43,9 @@ static void forward(const rm_call *call) {
     const real *x = call->x[X].data, *target = call->x[TARGET].data;
     int64_t n = rm_desc_count(shape), blocks = count_blocks(n);
     double *partial = call->scratch, sum = 0; /* (blocks) */
-#pragma omp parallel for num_threads(call->threads) if (n > RM_PARALLEL_MIN) schedule(static)
-    for (int64_t b = 0; b < blocks; b++)
-        partial[b] = sum_of_squares(x + b * BLOCK, target + b * BLOCK, n - b * BLOCK < BLOCK ? n - b * BLOCK : BLOCK);
+    RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN,
+                    for (int64_t b = 0; b < blocks; b++) partial[b] = sum_of_squares(
+                        x + b * BLOCK, target + b * BLOCK, n - b * BLOCK < BLOCK ? n - b * BLOCK : BLOCK););
     for (int64_t b = 0; b < blocks; b++) sum += partial[b];
     *(real *)call->y.data = (real)(sum / rm_call_total(call, shape, n));
 }
@@ -56,12 +56,13 @@ static void backward(const rm_call *call) {
     real *dx = call->dx[X].data, *dtarget = call->dx[TARGET].data;
     int64_t n = rm_desc_count(shape);
     real factor = (real)(2 * *(const real *)call->dy.data / rm_call_total(call, shape, n));
-#pragma omp parallel for num_threads(call->threads) if (n > RM_PARALLEL_MIN) schedule(static)
-    for (int64_t i = 0; i < n; i++) { /* y = sum over i of (x[i] - target[i])^2 / total */
-        real slope = (x[i] - target[i]) * factor;
-        if (dx) dx[i] = slope;
-        if (dtarget) dtarget[i] = -slope;
-    }
+    RM_PARALLEL_FOR(
+        call->threads, n > RM_PARALLEL_MIN,
+        for (int64_t i = 0; i < n; i++) { /* y = sum over i of (x[i] - target[i])^2 / total */
+                                          real slope = (x[i] - target[i]) * factor;
+                                          if (dx) dx[i] = slope;
+                                          if (dtarget) dtarget[i] = -slope;
+        });
 }
 
 static const rm_sample samples[] = {

@@ -22,16 +22,14 @@ static void forward(const rm_call *call) {
     const real *a = call->x[0].data, *b = call->x[1].data;
     real *y = call->y.data;
     int64_t n = rm_desc_count(&call->y.desc);
-#pragma omp parallel for num_threads(call->threads) if (n > RM_PARALLEL_MIN) schedule(static)
-    for (int64_t i = 0; i < n; i++) y[i] = a[i] * b[i];
+    RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN, for (int64_t i = 0; i < n; i++) y[i] = a[i] * b[i];);
 }
 
 /* out = dy times the other factor */
 static void product(const rm_call *call, const real *other, real *out) {
     const real *dy = call->dy.data;
     int64_t n = rm_desc_count(&call->dy.desc);
-#pragma omp parallel for num_threads(call->threads) if (n > RM_PARALLEL_MIN) schedule(static)
-    for (int64_t i = 0; i < n; i++) out[i] = dy[i] * other[i];
+    RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN, for (int64_t i = 0; i < n; i++) out[i] = dy[i] * other[i];);
 }
 
 static void backward(const rm_call *call) { /* y = a b */

@@ -22,9 +22,9 @@ double rm_sum_of_squares(const float *x, int64_t n, int threads) {
     for (int64_t done = 0; done < n; done += (int64_t)CHUNK * CHUNKS_A_ROUND) {
         int64_t left = n - done, chunks = (left + CHUNK - 1) / CHUNK;
         if (chunks > CHUNKS_A_ROUND) chunks = CHUNKS_A_ROUND;
-#pragma omp parallel for num_threads(threads) if (left > RM_PARALLEL_MIN) schedule(static)
-        for (int64_t c = 0; c < chunks; c++)
-            partial[c] = chunk_sum(x + done + c * CHUNK, left - c * CHUNK < CHUNK ? left - c * CHUNK : CHUNK);
+        RM_PARALLEL_FOR(threads, left > RM_PARALLEL_MIN,
+                        for (int64_t c = 0; c < chunks; c++) partial[c] =
+                            chunk_sum(x + done + c * CHUNK, left - c * CHUNK < CHUNK ? left - c * CHUNK : CHUNK););
         for (int64_t c = 0; c < chunks; c++) sum += partial[c];
     }
     return sum;

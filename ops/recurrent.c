@@ -188,24 +188,31 @@ void rm_recurrent_pack(rm_cell cell, const rm_call *call, void *packed) {
     rm_recurrent r = rm_recurrent_of(call);
     const rm_cell_kernels *kernels = rm_cell_kernels_get();
     bool folded = call->x[RM_X].desc.dtype == REMAT_I32;
-    bool alone = r.hidden * r.hidden < RM_PARALLEL_MIN / 4;
-#pragma omp parallel num_threads(call->threads) if (!alone)
+    bool alone = call->threads < 2 || r.hidden * r.hidden < RM_PARALLEL_MIN / 4;
+    if (alone) {
+        kernels->pack(cell, folded, r.in, r.hidden, r.w_ih, r.w_hh, r.b_ih, r.b_hh, packed, 0, 1);
+        return;
+    }
+#pragma omp parallel num_threads(call->threads)
     kernels->pack(cell, folded, r.in, r.hidden, r.w_ih, r.w_hh, r.b_ih, r.b_hh, packed, omp_get_thread_num(),
                   omp_get_num_threads());
 }
 
 typedef void cell_kernel(const rm_cell_job *job, int thread, int threads);
 
-/* More threads than blocks of units would only wait. */
+/* Threads beyond the blocks of units have nothing to do, but the region still asks for all (parallel.h). */
 static void run(cell_kernel *kernel, const rm_cell_job *job, int threads, int lanes) {
     int64_t blocks = (job->hidden + lanes - 1) / lanes;
-    if (threads > blocks) threads = (int)blocks;
-    if (threads < 2) {
+    if (threads < 2 || blocks < 2) {
         kernel(job, 0, 1);
         return;
     }
 #pragma omp parallel num_threads(threads)
-    kernel(job, omp_get_thread_num(), omp_get_num_threads());
+    {
+        int thread = omp_get_thread_num(), given = omp_get_num_threads();
+        int working = given < blocks ? given : (int)blocks;
+        if (thread < working) kernel(job, thread, working);
+    }
 }
 
 static rm_cell_job job_of(const rm_call *call, rm_barrier *barrier) {

@@ -22,8 +22,8 @@ static void forward(const rm_call *call) {
     const real *x = call->x[0].data;
     real *y = call->y.data;
     int64_t n = rm_desc_count(&call->y.desc);
-#pragma omp parallel for num_threads(call->threads) if (n > RM_PARALLEL_MIN) schedule(static)
-    for (int64_t i = 0; i < n; i++) y[i] = x[i] < 0 ? 0 : x[i]; /* NaN stays NaN */
+    RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN,
+                    for (int64_t i = 0; i < n; i++) y[i] = x[i] < 0 ? 0 : x[i];); /* NaN stays NaN */
 }
 
 static void backward(const rm_call *call) {
@@ -31,8 +31,8 @@ static void backward(const rm_call *call) {
     real *dx = call->dx[0].data;
     int64_t n = rm_desc_count(&call->dy.desc);
     if (!dx) return;
-#pragma omp parallel for num_threads(call->threads) if (n > RM_PARALLEL_MIN) schedule(static)
-    for (int64_t i = 0; i < n; i++) dx[i] = y[i] > 0 ? dy[i] : 0; /* y = max(x, 0) */
+    RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN,
+                    for (int64_t i = 0; i < n; i++) dx[i] = y[i] > 0 ? dy[i] : 0;); /* y = max(x, 0) */
 }
 
 static const rm_sample samples[] = {

@@ -25,8 +25,7 @@ static void forward(const rm_call *call) {
     real *y = call->y.data;
     real factor = (real)((const rm_scale_attr *)call->attr)->factor;
     int64_t n = rm_desc_count(&call->y.desc);
-#pragma omp parallel for num_threads(call->threads) if (n > RM_PARALLEL_MIN) schedule(static)
-    for (int64_t i = 0; i < n; i++) y[i] = x[i] * factor;
+    RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN, for (int64_t i = 0; i < n; i++) y[i] = x[i] * factor;);
 }
 
 static void backward(const rm_call *call) {
@@ -35,8 +34,8 @@ static void backward(const rm_call *call) {
     real factor = (real)((const rm_scale_attr *)call->attr)->factor;
     int64_t n = rm_desc_count(&call->dy.desc);
     if (!dx) return;
-#pragma omp parallel for num_threads(call->threads) if (n > RM_PARALLEL_MIN) schedule(static)
-    for (int64_t i = 0; i < n; i++) dx[i] = dy[i] * factor; /* y = factor x */
+    RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN,
+                    for (int64_t i = 0; i < n; i++) dx[i] = dy[i] * factor;); /* y = factor x */
 }
 
 static const rm_sample samples[] = {

@@ -9,16 +9,16 @@ static void update(const rm_update *u, int64_t n, float *parameter, const float 
     float rate = -(float)u->lr;
     float *buffer = u->momentum != 0 ? state[0] : NULL;
     bool first = u->step == 1;
-#pragma omp parallel for num_threads(u->threads) if (n > RM_PARALLEL_MIN) schedule(static)
-    for (int64_t i = 0; i < n; i++) {
-        float g = gradient[i] * scale;
-        if (decay != 0) g += decay * parameter[i];
-        if (buffer) {
-            buffer[i] = first ? g : momentum * buffer[i] + g;
-            g = u->nesterov ? g + momentum * buffer[i] : buffer[i];
-        }
-        parameter[i] += rate * g;
-    }
+    RM_PARALLEL_FOR(
+        u->threads, n > RM_PARALLEL_MIN, for (int64_t i = 0; i < n; i++) {
+            float g = gradient[i] * scale;
+            if (decay != 0) g += decay * parameter[i];
+            if (buffer) {
+                buffer[i] = first ? g : momentum * buffer[i] + g;
+                g = u->nesterov ? g + momentum * buffer[i] : buffer[i];
+            }
+            parameter[i] += rate * g;
+        });
 }
 
 const rm_optimizer rm_optimizer_sgd = {

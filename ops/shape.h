@@ -6,6 +6,7 @@
 #include "ops/real.h"
 
 #include "ops/op.h"
+#include "ops/parallel.h"
 
 /* Initialisers for samples. */
 #define RM_SCALAR(type)                                                                                                \

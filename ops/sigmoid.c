@@ -21,8 +21,8 @@ static void forward(const rm_call *call) {
     const real *x = call->x[0].data;
     real *y = call->y.data;
     int64_t n = rm_desc_count(&call->y.desc);
-#pragma omp parallel for num_threads(call->threads) if (n > RM_PARALLEL_MIN) schedule(static)
-    for (int64_t i = 0; i < n; i++) y[i] = 1 / (1 + real_exp(-x[i]));
+    RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN,
+                    for (int64_t i = 0; i < n; i++) y[i] = 1 / (1 + real_exp(-x[i])););
 }
 
 static void backward(const rm_call *call) {
@@ -30,8 +30,9 @@ static void backward(const rm_call *call) {
     real *dx = call->dx[0].data;
     int64_t n = rm_desc_count(&call->dy.desc);
     if (!dx) return;
-#pragma omp parallel for num_threads(call->threads) if (n > RM_PARALLEL_MIN) schedule(static)
-    for (int64_t i = 0; i < n; i++) dx[i] = dy[i] * y[i] * (1 - y[i]); /* y = 1 / (1 + e^-x),  y' = y (1 - y) */
+    RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN,
+                    for (int64_t i = 0; i < n; i++) dx[i] =
+                        dy[i] * y[i] * (1 - y[i]);); /* y = 1 / (1 + e^-x),  y' = y (1 - y) */
 }
 
 static const rm_sample samples[] = {

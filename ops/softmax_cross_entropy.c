@@ -126,9 +126,9 @@ static void forward(const rm_call *call) {
     const rm_desc *shape = &call->x[LOGITS].desc;
     int64_t rows = rm_desc_rows(shape), blocks = count_blocks(rows);
     double *partial = call->scratch, loss = 0; /* (blocks) */
-#pragma omp parallel for num_threads(call->threads) if (rm_desc_count(shape) > RM_PARALLEL_MIN_HEAVY) schedule(static)
-    for (int64_t b = 0; b < blocks; b++)
-        partial[b] = block_loss(call, b * BLOCK, (b + 1) * BLOCK < rows ? (b + 1) * BLOCK : rows);
+    RM_PARALLEL_FOR(call->threads, rm_desc_count(shape) > RM_PARALLEL_MIN_HEAVY,
+                    for (int64_t b = 0; b < blocks; b++) partial[b] =
+                        block_loss(call, b * BLOCK, (b + 1) * BLOCK < rows ? (b + 1) * BLOCK : rows););
     for (int64_t b = 0; b < blocks; b++) loss += partial[b];
     *(real *)call->y.data = (real)(loss / rm_call_total(call, shape, rows));
 }
@@ -140,13 +140,13 @@ static void backward(const rm_call *call) {
     int64_t rows = rm_desc_rows(shape), v = rm_desc_last(shape);
     double scale = *(const real *)call->dy.data / rm_call_total(call, shape, rows);
     if (!call->dx[LOGITS].data) return;
-#pragma omp parallel for num_threads(call->threads) if (rows * v > RM_PARALLEL_MIN_HEAVY) schedule(static)
-    for (int64_t r = 0; r < rows; r++) {
-        const real *x = (const real *)call->x[LOGITS].data + r * v, largest = facts[r].largest;
-        real *dx = (real *)call->dx[LOGITS].data + r * v, factor = (real)(scale / facts[r].sum);
-        for (int64_t i = 0; i < v; i++) dx[i] = rm_exp_nonpositive(x[i] - largest) * factor;
-        dx[target[r]] -= (real)scale;
-    }
+    RM_PARALLEL_FOR(
+        call->threads, rows * v > RM_PARALLEL_MIN_HEAVY, for (int64_t r = 0; r < rows; r++) {
+            const real *x = (const real *)call->x[LOGITS].data + r * v, largest = facts[r].largest;
+            real *dx = (real *)call->dx[LOGITS].data + r * v, factor = (real)(scale / facts[r].sum);
+            for (int64_t i = 0; i < v; i++) dx[i] = rm_exp_nonpositive(x[i] - largest) * factor;
+            dx[target[r]] -= (real)scale;
+        });
 }
 
 static const rm_sample samples[] = {

@@ -21,8 +21,7 @@ static void forward(const rm_call *call) {
     const real *x = call->x[0].data;
     real *y = call->y.data;
     int64_t n = rm_desc_count(&call->y.desc);
-#pragma omp parallel for num_threads(call->threads) if (n > RM_PARALLEL_MIN) schedule(static)
-    for (int64_t i = 0; i < n; i++) y[i] = real_tanh(x[i]);
+    RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN, for (int64_t i = 0; i < n; i++) y[i] = real_tanh(x[i]););
 }
 
 static void backward(const rm_call *call) {
@@ -30,8 +29,8 @@ static void backward(const rm_call *call) {
     real *dx = call->dx[0].data;
     int64_t n = rm_desc_count(&call->dy.desc);
     if (!dx) return;
-#pragma omp parallel for num_threads(call->threads) if (n > RM_PARALLEL_MIN) schedule(static)
-    for (int64_t i = 0; i < n; i++) dx[i] = dy[i] * (1 - y[i] * y[i]); /* y = tanh x,  y' = 1 - y^2 */
+    RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN,
+                    for (int64_t i = 0; i < n; i++) dx[i] = dy[i] * (1 - y[i] * y[i]);); /* y = tanh x,  y' = 1 - y^2 */
 }
 
 static const rm_sample samples[] = {

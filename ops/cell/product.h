@@ -15,6 +15,8 @@
 #ifndef RM_CELL_PRODUCT_H
 #define RM_CELL_PRODUCT_H
 
+#include <stdbool.h>
+
 #include "ops/vecmath.h"
 
 enum { WIDTH_MAX = 4 }; /* vectors: the gates of an LSTM */
