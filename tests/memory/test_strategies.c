@@ -112,6 +112,22 @@ START_TEST(wishes) {
 }
 END_TEST
 
+START_TEST(sqrt_is_rounded) {
+    static const int64_t expected[] = {0, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 4};
+    for (int64_t stages = 1; stages <= 13; stages++) {
+        chain c = {.n_stages = stages, .saved_bytes = 64};
+        rm_problem problem;
+        ck_ok(chain_problem(&c, 1, &problem));
+        rm_plan plan = {0};
+        rm_proposal proposal;
+        propose("sqrt", &problem, 0, &plan, &proposal);
+        ck_assert_int_eq(proposal.segments, expected[stages]);
+        rm_plan_free(&plan);
+        rm_problem_free(&problem);
+    }
+}
+END_TEST
+
 START_TEST(starts_that_cannot_be) {
     rm_problem problem;
     read_problem(RM_SOURCE_DIR "/tests/problems/four_tiles.problem", &problem);
@@ -281,5 +297,5 @@ START_TEST(every_failed_allocation_is_survived) {
 END_TEST
 
 RUN_TESTS("memory/strategies", the_list, two_segments_of_four_to_the_letter, every_plan_is_accepted, wishes,
-          starts_that_cannot_be, like_stages_are_cut_by_number, unlike_stages_are_cut_by_bytes,
+          sqrt_is_rounded, starts_that_cannot_be, like_stages_are_cut_by_number, unlike_stages_are_cut_by_bytes,
           the_peak_of_a_uniform_chain_is_known, a_hundred_thousand_stages, every_failed_allocation_is_survived)
