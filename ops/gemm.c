@@ -7,36 +7,17 @@
 
 #include "ops/gemm.h"
 
-#if defined(REMAT_HAVE_OPENBLAS) && !defined(RM_REAL_DOUBLE)
+#include <stdbool.h>
 
-#include <cblas.h>
-#include <pthread.h>
-
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static void keep_to_one_thread(void) { openblas_set_num_threads(1); }
-const char *rm_gemm_library(void) { return openblas_get_config(); }
-static void prepare(void) { pthread_once(&once, keep_to_one_thread); }
-
-static CBLAS_TRANSPOSE orientation(rm_orientation is) { return is == RM_TRANSPOSED ? CblasTrans : CblasNoTrans; }
-
-static void multiply(rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha,
-                     const real *a, int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc) {
-    cblas_sgemm(CblasRowMajor, orientation(a_is), orientation(b_is), (blasint)m, (blasint)n, (blasint)k, alpha, a,
-                (blasint)lda, b, (blasint)ldb, beta, c, (blasint)ldc);
-}
-
-#else
-
-static void prepare(void) {}
-const char *rm_gemm_library(void) { return "plain loops"; }
+/* ---- Plain loops ---------------------------------------------------------------------------------------------- */
 
 /* beta 0 must not read c: it may hold anything, NaN included. */
 static void scale_row(int64_t n, real beta, real *c) {
     for (int64_t j = 0; j < n; j++) c[j] = beta == 0 ? 0 : beta * c[j];
 }
 
-static void multiply(rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha,
-                     const real *a, int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc) {
+static void multiply_plainly(rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha,
+                             const real *a, int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc) {
     for (int64_t i = 0; i < m; i++) {
         real *row = c + i * ldc;
         scale_row(n, beta, row);
@@ -50,7 +31,43 @@ static void multiply(rm_orientation a_is, rm_orientation b_is, int64_t m, int64_
     }
 }
 
+#if defined(REMAT_HAVE_OPENBLAS) && !defined(RM_REAL_DOUBLE)
+
+/* ---- OpenBLAS ------------------------------------------------------------------------------------------------- */
+
+#include <cblas.h>
+#include <pthread.h>
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static void keep_to_one_thread(void) { openblas_set_num_threads(1); }
+static void prepare(void) { pthread_once(&once, keep_to_one_thread); }
+const char *rm_gemm_library(void) { return openblas_get_config(); }
+
+static CBLAS_TRANSPOSE orientation(rm_orientation is) { return is == RM_TRANSPOSED ? CblasTrans : CblasNoTrans; }
+
+/* On AVX-512 OpenBLAS sends products of up to 100^3 multiply-adds to kernels that call malloc, and after its first step
+ * Remat allocates nothing; those are small enough for plain loops. */
+static bool allocates(int64_t m, int64_t n, int64_t k) { return (double)m * (double)n * (double)k <= 1e6; }
+
+static void multiply(rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha,
+                     const real *a, int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc) {
+    if (allocates(m, n, k)) {
+        multiply_plainly(a_is, b_is, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+        return;
+    }
+    cblas_sgemm(CblasRowMajor, orientation(a_is), orientation(b_is), (blasint)m, (blasint)n, (blasint)k, alpha, a,
+                (blasint)lda, b, (blasint)ldb, beta, c, (blasint)ldc);
+}
+
+#else
+
+static void prepare(void) {}
+const char *rm_gemm_library(void) { return "plain loops"; }
+#define multiply multiply_plainly
+
 #endif
+
+/* ---- Both ----------------------------------------------------------------------------------------------------- */
 
 void rm_gemm_one(rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha, const real *a,
                  int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc) {
