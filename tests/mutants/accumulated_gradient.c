@@ -1,0 +1,5 @@
+/* Adds to dx, which it must overwrite. */
+#define SET_DX(i) dx[i] += dy[i] * x[i] * scratch[j]
+#include "tests/mutants/base.h"
+
+MUTANT(accumulated_gradient);

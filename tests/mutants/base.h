@@ -1,0 +1,98 @@
+/* base.h: a small correct op, y[t,c] = x[t,c]^2 w[c] + (t0 + t)/8, made to be broken. Each file beside this one defines one
+ * of the macros below otherwise, and so is an op with one mistake; unbroken.c has none. The harness of the ops must pass
+ * that and catch every other (tests/ops/test_mutants.c). */
+#include "ops/real.h"
+
+#include <stdint.h>
+
+#include "ops/op.h"
+#include "ops/shape.h"
+
+enum { X, W };
+
+#ifndef SAVED_INPUTS
+#define SAVED_INPUTS (1u << X | 1u << W)
+#endif
+#ifndef SAVES_OUTPUT
+#define SAVES_OUTPUT false
+#endif
+#ifndef WRITTEN_ROWS /* of the output */
+#define WRITTEN_ROWS steps
+#endif
+#ifndef TIMESTEP
+#define TIMESTEP (call->t0 + t)
+#endif
+#ifndef VALUE
+#define VALUE(i) (x[i] * x[i] * w[j])
+#endif
+#ifndef SCRATCH_USED /* elements of scratch, of which the op says it needs c */
+#define SCRATCH_USED c
+#endif
+#ifndef SET_DX /* scratch[j] is 2 w[j] */
+#define SET_DX(i) dx[i] = dy[i] * x[i] * scratch[j]
+#endif
+#ifndef SET_DW
+#define SET_DW(i) dw[j] += dy[i] * x[i] * x[i]
+#endif
+#ifndef FLOPS
+#define FLOPS 3
+#endif
+
+static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+    (void)attr, (void)state;
+    TRY(rm_want_real("mutant", "x", &x[X]));
+    TRY(rm_want_rank("mutant", "x", &x[X], 2, 2));
+    TRY(rm_want_vector("mutant", "w", &x[W], x[X].dim[1]));
+    *y = x[X];
+    return REMAT_OK;
+}
+
+static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+    (void)attr;
+    *out = rm_cost_streaming(y, FLOPS, 2);
+    if (pass == RM_BACKWARD) out->scratch_bytes = (uint64_t)x[X].dim[1] * sizeof(real);
+}
+
+static void forward(const rm_call *call) {
+    const real *x = call->x[X].data, *w = call->x[W].data;
+    real *y = call->y.data;
+    int64_t steps = call->y.desc.dim[0], c = call->y.desc.dim[1];
+    for (int64_t t = 0; t < WRITTEN_ROWS; t++)
+        for (int64_t j = 0; j < c; j++) y[t * c + j] = VALUE(t * c + j) + (real)0.125 * (real)TIMESTEP;
+}
+
+static void backward(const rm_call *call) {
+    const real *x = call->x[X].data, *w = call->x[W].data, *y = call->y.data, *dy = call->dy.data;
+    real *dx = call->dx[X].data, *dw = call->dx[W].data, *scratch = call->scratch;
+    int64_t steps = call->dy.desc.dim[0], c = call->dy.desc.dim[1];
+    (void)y;
+    for (int64_t j = 0; j < SCRATCH_USED; j++) scratch[j] = 2 * w[j < c ? j : 0];
+    for (int64_t t = 0; t < steps; t++)
+        for (int64_t j = 0; j < c; j++) {
+            if (dx) SET_DX(t * c + j);
+            if (dw) SET_DW(t * c + j);
+        }
+}
+
+static const rm_sample samples[] = {
+    {.name = "sequence", .sequence = true, .x = {RM_SHAPE2(RM_REAL, 7, 5), RM_SHAPE1(RM_REAL, 5)}},
+    {.name = "whole", .x = {RM_SHAPE2(RM_REAL, 3, 9), RM_SHAPE1(RM_REAL, 9)}},
+};
+
+#define MUTANT(title)                                                                                                  \
+    const rm_op RM_OP(title) = {                                                                                       \
+        .name = "mutant",                                                                                              \
+        .doc = #title,                                                                                                 \
+        .n_in = 2,                                                                                                     \
+        .weights = 1u << W,                                                                                            \
+        .time = RM_TIME_POINTWISE,                                                                                     \
+        .saves = {.in = SAVED_INPUTS, .out = SAVES_OUTPUT},                                                            \
+        .infer = infer,                                                                                                \
+        .cost = cost,                                                                                                  \
+        .define_forward = forward,                                                                                     \
+        .define_backward = backward,                                                                                   \
+        .forward = {forward},                                                                                          \
+        .backward = {backward},                                                                                        \
+        .samples = samples,                                                                                            \
+        .n_samples = 2,                                                                                                \
+    }

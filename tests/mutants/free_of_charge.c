@@ -1,0 +1,5 @@
+/* Says that it costs nothing. */
+#define FLOPS 0
+#include "tests/mutants/base.h"
+
+MUTANT(free_of_charge);

@@ -1,0 +1,62 @@
+/* test_mutants.c: the test of the tests. Every op in tests/mutants has one mistake; the harness must find it, and for the
+ * right reason. */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/ops/op_check.h"
+
+#define MUTANTS(X)                                                                                                     \
+    X(wrong_sign, "the objective changes by")                                                                          \
+    X(slightly_wrong, "the objective changes by")                                                                      \
+    X(undeclared_input, "`saves` does not declare")                                                                    \
+    X(undeclared_output, "`saves` does not declare")                                                                   \
+    X(over_declared_output, "no gradient depends on y")                                                                \
+    X(over_declared_input, "no gradient depends on it")                                                                \
+    X(non_repeatable, "other bits when the same call is made again")                                                   \
+    X(address_dependent, "other bits when the same call is made again")                                                \
+    X(scratch_overrun, "wrote outside scratch")                                                                        \
+    X(overwritten_weight_gradient, "not added to what is there")                                                       \
+    X(accumulated_gradient, "dx[0][0] is NaN")                                                                         \
+    X(forgotten_origin, "tile 1 of 7 timesteps: y is off")                                                             \
+    X(forgotten_row, "y[30] is NaN")                                                                                   \
+    X(free_of_charge, "claims to compute nothing")
+
+#define DECLARE(name, reason) extern const rm_op rm_op_##name, rm_op_##name##_f64;
+MUTANTS(DECLARE)
+DECLARE(unbroken, "")
+
+static const struct {
+    const rm_op *op, *op_f64;
+    const char *reason;
+} mutant[] = {
+#define ROW(name, reason) {&rm_op_##name, &rm_op_##name##_f64, reason},
+    MUTANTS(ROW)};
+
+START_TEST(mutant_is_caught) {
+    op_report report;
+    const char *wrong = op_check(mutant[_i].op, mutant[_i].op_f64, &report);
+    ck_assert_msg(wrong, "the harness finds nothing wrong with %s", mutant[_i].op->doc);
+    ck_assert_msg(strstr(wrong, mutant[_i].reason), "%s is caught for another reason: %s", mutant[_i].op->doc, wrong);
+}
+END_TEST
+
+START_TEST(unbroken_passes) {
+    op_report report;
+    const char *wrong = op_check(&rm_op_unbroken, &rm_op_unbroken_f64, &report);
+    ck_assert_msg(!wrong, "%s", wrong);
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("mutants");
+    TCase *tests = tcase_create("mutants");
+    tcase_add_loop_test(tests, mutant_is_caught, 0, (int)(sizeof mutant / sizeof *mutant));
+    tcase_add_test(tests, unbroken_passes);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
