@@ -261,9 +261,9 @@ RM_INLINE rm_vec before(const view *v, const float *sequence, const float *initi
 }
 
 /* i, f, g, o = activated sums;  c = f c + i g;  h = o tanh(c) */
-RM_INLINE void lstm_row(const view *v, float (*sum)[LANES], int64_t row, int64_t block, int n) {
+RM_INLINE void lstm_row(const view *v, float (*sum)[LANES], int64_t row, int64_t b, int64_t block, int n) {
     const rm_cell_job *job = v->job;
-    int64_t unit = block * LANES, b = row % v->batch;
+    int64_t unit = block * LANES;
     rm_vec i = rm_vec_sigmoid(rm_load(sum[0])), f = rm_vec_sigmoid(rm_load(sum[1]));
     rm_vec g = rm_vec_tanh(rm_load(sum[2])), o = rm_vec_sigmoid(rm_load(sum[3]));
     bool in_place = !job->c && row >= v->batch; /* forward-only: c lives in the outgoing state */
@@ -302,7 +302,7 @@ static void lstm_step(const view *v, int64_t t, int64_t block, int64_t from, int
     for (int64_t r = 0; r < rows; r++)
         for (int g = 0; g < 4; g++) rm_store(c.sum[r][g], input_of(v, row + r, g, block, n));
     add_hidden(v, &c, gates_at(v, v->job->packed + v->at.hh, v->hidden, block), t, from, rows);
-    for (int64_t r = 0; r < rows; r++) lstm_row(v, c.sum[r], row + r, block, n);
+    for (int64_t r = 0; r < rows; r++) lstm_row(v, c.sum[r], row + r, from + r, block, n);
 }
 
 static void gru_step(const view *v, int64_t t, int64_t block, int64_t from, int64_t rows) {
@@ -396,10 +396,10 @@ static void gather_dh(const view *v, chunk *c, group g, int64_t t, int64_t from,
 }
 
 /* gates become their gradients; the carry, dc of the timestep before. Quoted: the forward lines. */
-RM_INLINE void lstm_back(const view *v, rm_vec dh, int64_t row, int64_t unit, int n) {
+RM_INLINE void lstm_back(const view *v, rm_vec dh, int64_t row, int64_t b, int64_t unit, int n) {
     const rm_cell_job *job = v->job;
     const rm_vec one = rm_splat(1);
-    float *gates = job->gates + row * v->row + unit, *carry = job->carry + row % v->batch * v->hidden + unit;
+    float *gates = job->gates + row * v->row + unit, *carry = job->carry + b * v->hidden + unit;
     rm_vec i = rm_load_n(gates, n), f = rm_load_n(gates + v->hidden, n);
     rm_vec g = rm_load_n(gates + 2 * v->hidden, n), o = rm_load_n(gates + 3 * v->hidden, n);
     rm_vec tanh_c = rm_vec_tanh(rm_load_n(job->c + row * v->hidden + unit, n));
@@ -412,10 +412,10 @@ RM_INLINE void lstm_back(const view *v, rm_vec dh, int64_t row, int64_t unit, in
 }
 
 /* The carry is what reaches the h before directly. */
-RM_INLINE void gru_back(const view *v, rm_vec dh, int64_t row, int64_t unit, int lanes) {
+RM_INLINE void gru_back(const view *v, rm_vec dh, int64_t row, int64_t b, int64_t unit, int lanes) {
     const rm_cell_job *job = v->job;
     const rm_vec one = rm_splat(1);
-    float *gates = job->gates + row * v->row + unit, *carry = job->carry + row % v->batch * v->hidden + unit;
+    float *gates = job->gates + row * v->row + unit, *carry = job->carry + b * v->hidden + unit;
     rm_vec n = rm_load_n(gates, lanes), r = rm_load_n(gates + v->hidden, lanes);
     rm_vec z = rm_load_n(gates + 2 * v->hidden, lanes), q = rm_load_n(gates + 3 * v->hidden, lanes);
     dh += rm_load_n(carry, lanes);
@@ -442,9 +442,9 @@ RM_INLINE void backward_group(rm_cell cell, const view *v, int64_t t, group g, i
         for (int64_t r = 0; r < rows; r++) {
             rm_vec dh = rm_load(c.sum[r][i]);
             if (cell == RM_CELL_LSTM)
-                lstm_back(v, dh, row + r, unit, n);
+                lstm_back(v, dh, row + r, from + r, unit, n);
             else if (cell == RM_CELL_GRU)
-                gru_back(v, dh, row + r, unit, n);
+                gru_back(v, dh, row + r, from + r, unit, n);
             else
                 rnn_back(v, dh, row + r, unit, n);
         }
@@ -505,52 +505,82 @@ static void pack_operand(const operand *o, int64_t row, int64_t depth, int64_t b
     }
 }
 
-/* C += A W where C's last vector runs past its row: through a chunk. */
-static void multiply_ragged(rm_product p, int64_t rows, int width, int64_t depth, int last_lanes) {
-    for (int64_t from = 0; from < rows; from += ROWS_CHUNK) {
-        int64_t n = min64(ROWS_CHUNK, rows - from);
-        rm_product part = p;
-        chunk c;
-        part.a += from * p.a_row;
-        part.c = c.sum[0][0], part.c_row = WIDTH_MAX * LANES, part.c_vector = LANES;
-        for (int64_t r = 0; r < n; r++)
-            for (int i = 0; i < width; i++)
-                rm_store(c.sum[r][i],
-                         rm_load_n(p.c + (from + r) * p.c_row + i * p.c_vector, i == width - 1 ? last_lanes : LANES));
-        rm_multiply(part, n, width, depth);
-        for (int64_t r = 0; r < n; r++)
-            for (int i = 0; i < width; i++)
-                rm_store_n(p.c + (from + r) * p.c_row + i * p.c_vector, rm_load(c.sum[r][i]),
-                           i == width - 1 ? last_lanes : LANES);
+/* Rows [u, u+rows) of dgates^T for a stretch of the tile, as [rows/ROWS_MAX][k][LEFT_STEP]: in place they are columns,
+ * whose strides of 4H floats would put every row into the same few sets of the cache. */
+enum { LEFT_ROWS = 4 * ROWS_MAX, LEFT_STEP = LANES / 2, LEFT_FLOATS = DEPTH_BLOCK * LEFT_STEP + LANES };
+_Static_assert((int)ROWS_MAX <= (int)LEFT_STEP, "a tile's rows fit their step");
+
+static void pack_left(const float *dgates, int64_t row, int64_t rows, int64_t depth, float (*left)[LEFT_FLOATS]) {
+    for (int64_t u = 0; u < rows; u += ROWS_MAX) {
+        int n = (int)min64(ROWS_MAX, rows - u);
+        float *to = left[u / ROWS_MAX];
+        for (int64_t k = 0; k < depth; k++) rm_store(to + k * LEFT_STEP, rm_load_n(dgates + k * row + u, n));
     }
 }
 
-/* Rows [u, u_end) of dw (they lie in one gate), for a stretch of the tile: dw += dgates[k,column..]^T w[k,:]. */
-static void weight_gradient_rows(const view *v, float *dw, const operand *o, int64_t u, int64_t u_end, int64_t column,
-                                 int64_t row, int64_t depth, const float *w, int64_t block, int width) {
-    int last_lanes = lanes_of(block + width - 1, o->columns);
-    rm_product p = {v->job->gates + row * v->row + column, 1,          v->row, w, width * LANES,
-                    dw + u * o->columns + block * LANES,   o->columns, LANES};
-    if (last_lanes == LANES)
-        rm_multiply(p, u_end - u, width, depth);
-    else
-        multiply_ragged(p, u_end - u, width, depth, last_lanes);
+/* dw[u.., block..] += left w: in place, or through a chunk where dw's last vector runs past its row. */
+static void multiply_left(const float *left, const float *w, int width, int64_t depth, float *dw, int64_t columns,
+                          int rows, int last_lanes) {
+    rm_product p = {left, 1, LEFT_STEP, w, width * LANES, dw, columns, LANES};
+    if (last_lanes == LANES) {
+        rm_multiply(p, rows, width, depth);
+        return;
+    }
+    chunk c;
+    p.c = c.sum[0][0], p.c_row = WIDTH_MAX * LANES;
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < width; i++)
+            rm_store(c.sum[r][i], rm_load_n(dw + r * columns + i * LANES, i == width - 1 ? last_lanes : LANES));
+    rm_multiply(p, rows, width, depth);
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < width; i++)
+            rm_store_n(dw + r * columns + i * LANES, rm_load(c.sum[r][i]), i == width - 1 ? last_lanes : LANES);
+}
+
+/* The operand's columns that are packed at once: DEPTH_BLOCK rows of them lie on the stack, 256 KiB at 16 lanes. */
+enum { RIGHT_BLOCKS = 32 };
+typedef struct {
+    int64_t first, blocks; /* blocks [first, first+blocks) of its columns */
+    float w[DEPTH_BLOCK * RIGHT_BLOCKS * LANES];
+} __attribute__((aligned(64))) right;
+
+static void pack_right(const operand *o, int64_t row, int64_t depth, right *to) {
+    for (int64_t i = 0; i < to->blocks; i += WIDTH_MAX)
+        pack_operand(o, row, depth, to->first + i, (int)min64(WIDTH_MAX, to->blocks - i),
+                     to->w + i * DEPTH_BLOCK * LANES);
+}
+
+/* Rows [u, u_end) of dw, which lie in one gate, += dgates[row.., column..]^T times what is packed. */
+static void weight_gradient_rows(const view *v, float *dw, int64_t columns, int64_t u, int64_t u_end, int64_t column,
+                                 int64_t row, int64_t depth, const right *w) {
+    float left[LEFT_ROWS / ROWS_MAX][LEFT_FLOATS] __attribute__((aligned(64)));
+    const float *dgates = v->job->gates + row * v->row + column;
+    for (int64_t from = u; from < u_end; from += LEFT_ROWS) {
+        int64_t rows = min64(LEFT_ROWS, u_end - from);
+        pack_left(dgates + (from - u), v->row, rows, depth, left);
+        for (int64_t i = 0; i < w->blocks; i += WIDTH_MAX) {
+            int width = (int)min64(WIDTH_MAX, w->blocks - i);
+            for (int64_t r = 0; r < rows; r += ROWS_MAX)
+                multiply_left(left[r / ROWS_MAX], w->w + i * DEPTH_BLOCK * LANES, width, depth,
+                              dw + (from + r) * columns + (w->first + i) * LANES, columns,
+                              (int)min64(ROWS_MAX, rows - r), lanes_of(w->first + i + width - 1, columns));
+        }
+    }
 }
 
 /* dw (gates*H, columns) += dgates^T operand, this thread's rows of it. column_of_gate[g]: where gate g's dgates begin. */
 static void weight_gradient(const view *v, float *dw, operand o, const int64_t *column_of_gate) {
     int64_t wide = v->l->gates * v->hidden, first = wide * v->thread / v->threads;
     int64_t end = wide * (v->thread + 1) / v->threads, blocks = ceil_div(o.columns, LANES);
-    float w[DEPTH_BLOCK * WIDTH_MAX * LANES] __attribute__((aligned(64)));
+    right w;
     for (int64_t row = 0; row < v->rows; row += DEPTH_BLOCK)
-        for (int64_t block = 0; block < blocks; block += WIDTH_MAX) {
+        for (w.first = 0; w.first < blocks; w.first += RIGHT_BLOCKS) {
             int64_t depth = min64(DEPTH_BLOCK, v->rows - row);
-            int width = (int)min64(WIDTH_MAX, blocks - block);
-            pack_operand(&o, row, depth, block, width, w);
+            w.blocks = min64(RIGHT_BLOCKS, blocks - w.first);
+            pack_right(&o, row, depth, &w);
             for (int64_t u = first; u < end;) {
                 int64_t gate = u / v->hidden, u_end = min64(end, (gate + 1) * v->hidden);
-                weight_gradient_rows(v, dw, &o, u, u_end, column_of_gate[gate] + u % v->hidden, row, depth, w, block,
-                                     width);
+                weight_gradient_rows(v, dw, o.columns, u, u_end, column_of_gate[gate] + u % v->hidden, row, depth, &w);
                 u = u_end;
             }
         }
@@ -578,27 +608,36 @@ static void input_gradient(const view *v) {
     }
 }
 
-/* db += the tile's sum over rows of one vector of dgates, added up from zero in row order. */
-static void bias_gradient(const view *v, float *db, int64_t column, int n) {
-    rm_vec sum = rm_splat(0);
-    if (!db) return;
-    for (int64_t row = 0; row < v->rows; row++) sum += rm_load_n(v->job->gates + row * v->row + column, n);
-    rm_store_n(db, rm_load_n(db, n) + sum, n);
-}
-
-/* dtable[token[row]] += dgates[row], in row order; this thread's units. */
-static void table_gradient(const view *v) {
+/* Rows of dgates go by once, in order, for what needs no product:
+ *   dtable[token[row]] += dgates[row]        db += the tile's sum of dgates over rows, added up from zero
+ * for blocks [first, end) of every column. */
+enum { SWEEP_BLOCKS = 16 };
+static void sweep(const view *v, int64_t first, int64_t end) {
     const rm_cell_job *job = v->job;
-    int64_t wide = v->l->gates * v->hidden;
+    int columns = v->l->columns, gates = v->l->gates, first_h = v->l->first_h;
+    float *dtable = job->token ? job->dw_ih : NULL;
+    rm_vec sum[4][SWEEP_BLOCKS] = {0};
     for (int64_t row = 0; row < v->rows; row++)
-        for (int g = 0; g < v->l->gates; g++) {
-            float *to = job->dw_ih + job->token[row] * wide + v->l->x_gate[g] * v->hidden;
-            const float *from = job->gates + row * v->row + g * v->hidden;
-            for (int64_t block = v->first; block < v->end; block++) {
+        for (int column = 0; column < columns; column++) {
+            const float *from = job->gates + row * v->row + column * v->hidden;
+            float *entry =
+                dtable && column < gates ? dtable + (job->token[row] * gates + v->l->x_gate[column]) * v->hidden : NULL;
+            for (int64_t block = first; block < end; block++) {
                 int64_t unit = block * LANES;
                 int n = lanes_of(block, v->hidden);
-                rm_store_n(to + unit, rm_load_n(to + unit, n) + rm_load_n(from + unit, n), n);
+                rm_vec dgate = rm_load_n(from + unit, n);
+                sum[column][block - first] += dgate;
+                if (entry) rm_store_n(entry + unit, rm_load_n(entry + unit, n) + dgate, n);
             }
+        }
+    for (int column = 0; column < columns; column++)
+        for (int64_t block = first; block < end; block++) {
+            int64_t unit = block * LANES;
+            int n = lanes_of(block, v->hidden);
+            float *db_ih = job->db_ih && column < gates ? job->db_ih + v->l->x_gate[column] * v->hidden + unit : NULL;
+            float *db_hh = job->db_hh && column >= first_h ? job->db_hh + (column - first_h) * v->hidden + unit : NULL;
+            if (db_ih) rm_store_n(db_ih, rm_load_n(db_ih, n) + sum[column][block - first], n);
+            if (db_hh) rm_store_n(db_hh, rm_load_n(db_hh, n) + sum[column][block - first], n);
         }
 }
 
@@ -609,15 +648,10 @@ static void gradients(const view *v) {
         of_h[i] = (v->l->first_h + i) * v->hidden;
         of_x[v->l->x_gate[i]] = i * v->hidden;
     }
-    for (int g = 0; g < v->l->gates; g++)
-        for (int64_t block = v->first; block < v->end; block++) {
-            int64_t unit = block * LANES, u = g * v->hidden + unit;
-            int n = lanes_of(block, v->hidden);
-            bias_gradient(v, job->db_ih ? job->db_ih + u : NULL, of_x[g] + unit, n);
-            bias_gradient(v, job->db_hh ? job->db_hh + u : NULL, of_h[g] + unit, n);
-        }
+    if (job->db_ih || job->db_hh || (job->token && job->dw_ih))
+        for (int64_t block = v->first; block < v->end; block += SWEEP_BLOCKS)
+            sweep(v, block, min64(block + SWEEP_BLOCKS, v->end));
     if (job->dw_hh) weight_gradient(v, job->dw_hh, (operand){job->h_in, job->y, v->batch, v->hidden}, of_h);
-    if (job->dw_ih && job->token) table_gradient(v);
     if (job->dw_ih && !job->token) weight_gradient(v, job->dw_ih, (operand){NULL, job->x, 0, job->in}, of_x);
     if (job->dx) input_gradient(v);
 }
