@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+"""Prints sampler_orders.h: orders drawn by PyTorch's DistributedSampler, for test_sampler.c. Long ones as a checksum."""
+import torch
+from torch.utils.data.distributed import DistributedSampler
+
+
+class Samples(torch.utils.data.Dataset):
+    def __init__(self, n):
+        self.n = n
+
+    def __len__(self):
+        return self.n
+
+
+# n, replicas, rank, seed, epoch, shuffle, drop_last
+CASES = [
+    (4, 2, 0, 0, 0, True, False), (4, 2, 1, 0, 0, True, False), (4, 2, 0, 0, 1, True, False), (4, 2, 1, 0, 1, True, False),
+    (1, 1, 0, 0, 0, True, False), (1, 3, 2, 5, 2, True, False), (2, 1, 0, 7, 0, True, False), (2, 5, 4, 0, 3, True, False),
+    (7, 1, 0, 0, 0, True, False), (7, 1, 0, 0, 9, True, False), (7, 3, 1, 123, 4, True, False), (7, 3, 2, 123, 4, True, True),
+    (10, 4, 3, 42, 0, False, False), (10, 4, 3, 42, 0, False, True), (10, 4, 0, 2**31, 1, True, False),
+    (13, 2, 1, 2**32 - 1, 1, True, False), (13, 2, 1, 2**32 + 5, 0, True, False), (3, 8, 7, 1, 1, True, False),
+    (1000, 1, 0, 0, 0, True, False), (1000, 7, 6, 99, 12, True, False), (100003, 1, 0, 1, 1, True, False),
+]
+
+
+def checksum(order):
+    value = 0
+    for index in order:
+        value = (value * 1000003 + index) % 2**64
+    return value
+
+
+print("/* sampler_orders.h: made by make_sampler_orders.py with PyTorch %s. */" % torch.__version__.split("+")[0])
+print("static const struct {\n    rm_sampler_config config;\n    int64_t epoch, count;\n    uint64_t checksum;")
+print("    int64_t head[10]; /* the first of them */\n} orders[] = {")
+for n, replicas, rank, seed, epoch, shuffle, drop_last in CASES:
+    sampler = DistributedSampler(Samples(n), replicas, rank, shuffle, seed, drop_last)
+    sampler.set_epoch(epoch)
+    order = list(sampler)
+    print("    {{%d, %d, %d, %d, %s, %s}, %d, %d, %du, {%s}}," % (
+        n, replicas, rank, seed, str(shuffle).lower(), str(drop_last).lower(), epoch, len(order), checksum(order),
+        ", ".join(map(str, order[:10]))))
+print("};")

@@ -1,0 +1,193 @@
+/* test_options.c: flags, config files, and what a saved run remembers of them. */
+#include "train/options.h"
+
+#include "tests/train/train_test.h"
+
+static rm_options o;
+
+/* Parses a line cut at spaces. */
+static remat_status parse(rm_command command, const char *line) {
+    static char copy[1024];
+    static char *argv[32];
+    int argc = 0;
+    rm_options_free(&o);
+    strcpy(copy, line);
+    for (char *word = strtok(copy, " "); word; word = strtok(NULL, " ")) argv[argc++] = word;
+    return rm_options_parse(&o, command, argc, argv);
+}
+
+START_TEST(defaults_just_train) {
+    ck_ok(parse(RM_TRAIN, "--data=x"));
+    ck_assert_str_eq(o.model, "lstm");
+    ck_assert_str_eq(o.task, "lm");
+    ck_assert_str_eq(o.data, "x");
+    ck_assert(o.layers == 2 && o.hidden == 256 && o.batch == 16 && o.steps == 100 && o.lr < 0);
+    ck_assert(o.beta2 == 0.999 && o.eps == 1e-8 && o.checkpoint_segments == 0);
+    ck_assert(!rm_options_given(&o, "hidden") && rm_options_given(&o, "data"));
+    rm_options_free(&o);
+}
+END_TEST
+
+START_TEST(both_spellings_of_a_value) {
+    ck_ok(parse(RM_TRAIN, "--hidden=12 --layers 3 --lr 1e-2 --no-shuffle --model gru --no-fold=false --seed 7"));
+    ck_assert(o.hidden == 12 && o.layers == 3 && o.lr == 0.01 && o.no_shuffle && !o.no_fold && o.seed == 7);
+    ck_assert_str_eq(o.model, "gru");
+    rm_options_free(&o);
+}
+END_TEST
+
+/* What is wrong, and what the sentence must say. */
+static const struct {
+    rm_command command;
+    const char *line, *part;
+} wrong[] = {
+    {RM_TRAIN, "--hidden=12x", "not a whole number"},
+    {RM_TRAIN, "--hidden=", "not a whole number"},
+    {RM_TRAIN, "--hidden", "needs a value"},
+    {RM_TRAIN, "--hidden --layers=2", "needs a value"},
+    {RM_TRAIN, "--hidden=0", "from 1 to"},
+    {RM_TRAIN, "--hidden=-4", "from 1 to"},
+    {RM_TRAIN, "--hidden=99999999999999999999", "from 1 to"},
+    {RM_TRAIN, "--batch=1e3", "not a whole number"},
+    {RM_TRAIN, "--lr=nan", "not a number"},
+    {RM_TRAIN, "--lr=inf", "from 0 to"},
+    {RM_TRAIN, "--lr=-1", "from 0 to"},
+    {RM_TRAIN, "--lr=1e-3s", "not a number"},
+    {RM_TRAIN, "--eps=0", "more than 0"},
+    {RM_TRAIN, "--dropout=1", "from 0 to"},
+    {RM_TRAIN, "--seed=-1", "from 0 to"},
+    {RM_TRAIN, "--model=transformer", "lstm|gru|rnn"},
+    {RM_TRAIN, "--model=lst", "lstm|gru|rnn"},
+    {RM_TRAIN, "--model=lstm|gru", "lstm|gru|rnn"},
+    {RM_TRAIN, "--hiden=3", "did you mean --hidden?"},
+    {RM_TRAIN, "--bacth=3", "did you mean --batch?"},
+    {RM_TRAIN, "--zzzzzzzzz=3", "--help lists them"},
+    {RM_TRAIN, "--", "--help lists them"},
+    {RM_TRAIN, "hello", "flags are written --name=value"},
+    {RM_TRAIN, "-x", "flags are written --name=value"},
+    {RM_TRAIN, "--length=3", "belongs to `remat sample`"},
+    {RM_INFO, "--hidden=3", "not a flag of `remat info`"},
+    {RM_TRAIN, "--no-shuffle=perhaps", "true or false"},
+    {RM_TRAIN, "--steps=3 --epochs=2", "exclude each other"},
+    {RM_TRAIN, "--checkpoint=sqrt --checkpoint-segments=4", "exclude each other"},
+    {RM_TRAIN, "--checkpoint=segments", "--checkpoint-segments=N"},
+    {RM_TRAIN, "--checkpoint-segments=0", "from 1 to"},
+    {RM_TRAIN, "--nesterov --optimizer=sgd", "--momentum"},
+    {RM_TRAIN, "--init=a --resume=b", "exclude each other"},
+    {RM_TRAIN, "--save-every=3", "--save=DIR"},
+    {RM_TRAIN, "--data=", "is empty"},
+};
+enum { WRONG = sizeof wrong / sizeof wrong[0] };
+
+START_TEST(mistakes_get_a_sentence) {
+    ck_fails(parse(wrong[_i].command, wrong[_i].line), REMAT_INVALID, wrong[_i].part);
+    rm_options_free(&o);
+}
+END_TEST
+
+static remat_status parse_config(const char *text) {
+    rm_options_free(&o);
+    ck_ok(rm_options_defaults(&o));
+    return rm_options_parse_config(&o, text, strlen(text), "run.conf");
+}
+
+START_TEST(config_files) {
+    ck_ok(parse_config("# a run\n\n  hidden = 128   # wide\r\nmodel=gru\nno-shuffle = true\n--layers = 4\nlength = 9\n"
+                       "data = my text.txt\nlr=0.5"));
+    ck_assert(o.hidden == 128 && o.no_shuffle && o.layers == 4 && o.length == 9 && o.lr == 0.5);
+    ck_assert_str_eq(o.model, "gru");
+    ck_assert_str_eq(o.data, "my text.txt");
+    ck_fails(parse_config("hidden = 1\nhiden = 2\n"), REMAT_INVALID, "run.conf:2: hiden");
+    ck_fails(parse_config("hidden 1\n"), REMAT_INVALID, "run.conf:1: write `name = value`");
+    ck_fails(parse_config("\n\nhidden = x"), REMAT_INVALID, "run.conf:3: hidden = x: is not a whole number");
+    ck_fails(parse_config("config = other"), REMAT_INVALID, "cannot name another");
+    ck_fails(parse_config("= 3"), REMAT_INVALID, "not a flag");
+    rm_options_free(&o);
+    ck_ok(rm_options_defaults(&o));
+    ck_fails(rm_options_parse_config(&o, "a\0b", 3, "f"), REMAT_INVALID, "not a text file");
+    rm_options_free(&o);
+}
+END_TEST
+
+START_TEST(the_command_line_wins) {
+    char line[300];
+    const char *path = make_file("c.conf", "hidden=10\nlayers=5\n", 19);
+    snprintf(line, sizeof line, "--hidden=20 --config=%s", path);
+    ck_ok(parse(RM_TRAIN, line));
+    ck_assert(o.hidden == 20 && o.layers == 5);
+    ck_fails(parse(RM_TRAIN, "--config=/nowhere/x.conf"), REMAT_IO, "does not exist");
+    rm_options_free(&o);
+}
+END_TEST
+
+START_TEST(saved_flags_are_taken_over) {
+    ck_ok(parse(RM_TRAIN, "--hidden=20 --checkpoint=sqrt --lr=1e-3"));
+    ck_ok(rm_options_adopt(&o, RM_TRAIN, "layers", "7", "s"));
+    ck_ok(rm_options_adopt(&o, RM_TRAIN, "hidden", "20", "s"));
+    ck_ok(rm_options_adopt(&o, RM_TRAIN, "lr", "0.5", "s"));                /* the given one stays */
+    ck_ok(rm_options_adopt(&o, RM_TRAIN, "checkpoint-segments", "4", "s")); /* its rival was given */
+    ck_assert(o.layers == 7 && o.hidden == 20 && o.lr == 1e-3 && o.checkpoint_segments == 0);
+    ck_assert(rm_options_given(&o, "layers"));
+    ck_fails(rm_options_adopt(&o, RM_TRAIN, "hidden", "30", "s"), REMAT_INVALID, "--hidden=20 does not agree");
+    ck_fails(rm_options_adopt(&o, RM_TRAIN, "save", "x", "s"), REMAT_IO, "does not keep");
+    ck_fails(rm_options_adopt(&o, RM_TRAIN, "nothing", "x", "s"), REMAT_IO, "does not keep");
+    ck_fails(rm_options_adopt(&o, RM_TRAIN, "embed", "x", "s"), REMAT_INVALID, "not a whole number");
+    rm_options_free(&o);
+}
+END_TEST
+
+/* The order of the data binds training, not evaluation. */
+START_TEST(what_binds_depends_on_the_command) {
+    ck_ok(parse(RM_TRAIN, "--batch=4"));
+    ck_fails(rm_options_adopt(&o, RM_TRAIN, "batch", "8", "s"), REMAT_INVALID, "does not agree");
+    ck_ok(parse(RM_EVAL, "--batch=4"));
+    ck_ok(rm_options_adopt(&o, RM_EVAL, "batch", "8", "s"));
+    ck_ok(rm_options_adopt(&o, RM_EVAL, "data", "training.txt", "s"));
+    ck_assert(o.batch == 4 && !o.data);
+    rm_options_free(&o);
+}
+END_TEST
+
+/* Every flag that is kept can be said again as it is kept. */
+START_TEST(texts_read_back) {
+    char text[4096], again[4096];
+    rm_options other = {0};
+    ck_ok(parse(RM_TRAIN,
+                "--lr=0.1 --checkpoint-segments=3 --epochs=2 --data=d --labels=l --eval-data=e --eval-labels=f"));
+    ck_ok(rm_options_defaults(&other));
+    for (int i = 0; i < rm_options_count(); i++) {
+        if (rm_options_memory(i) == RM_FORGOTTEN) continue;
+        rm_options_text(&o, i, text, sizeof text);
+        if (strcmp(rm_options_name(i), "checkpoint") && strcmp(rm_options_name(i), "steps"))
+            ck_ok(rm_options_adopt(&other, RM_TRAIN, rm_options_name(i), text, "s"));
+        if (other.given[i]) ck_assert_str_eq(rm_options_text(&other, i, again, sizeof again), text);
+    }
+    ck_assert(other.lr == 0.1);
+    rm_options_free(&other);
+    rm_options_free(&o);
+}
+END_TEST
+
+START_TEST(report_takes_files) {
+    ck_ok(parse(RM_REPORT, "a.jsonl --require-identical b.jsonl"));
+    ck_assert(o.n_arguments == 2 && o.require_identical);
+    ck_assert_str_eq(o.argument[1], "b.jsonl");
+    ck_ok(parse(RM_TRAIN, "--help --nesterov"));
+    ck_assert(o.help);
+    rm_options_free(&o);
+}
+END_TEST
+
+int main(void) {
+    TCase *tests = tcase_create("options");
+    tcase_add_test(tests, defaults_just_train);
+    tcase_add_test(tests, both_spellings_of_a_value);
+    tcase_add_loop_test(tests, mistakes_get_a_sentence, 0, WRONG);
+    tcase_add_test(tests, config_files);
+    tcase_add_test(tests, the_command_line_wins);
+    tcase_add_test(tests, saved_flags_are_taken_over);
+    tcase_add_test(tests, what_binds_depends_on_the_command);
+    tcase_add_test(tests, texts_read_back);
+    tcase_add_test(tests, report_takes_files);
+    return run_suite("train/options", tests);
+}

@@ -1,0 +1,134 @@
+/* test_safetensors.c: arrays come back as they were written, and hostile files are refused. */
+#include "train/safetensors.h"
+
+#include "tests/train/train_test.h"
+
+static uint8_t bytes[4096];
+
+/* A file in memory with this header and so many bytes of data. */
+static remat_status parse(const char *header, size_t data_bytes, rm_safetensors *out) {
+    size_t length = strlen(header);
+    memset(bytes, 0, sizeof bytes);
+    for (int i = 0; i < 8; i++) bytes[i] = (uint8_t)((uint64_t)length >> (8 * i));
+    memcpy(bytes + 8, header, length);
+    return rm_safetensors_parse(bytes, 8 + length + data_bytes, "x", out);
+}
+
+static void refused(const char *part, size_t data_bytes, const char *header) {
+    rm_safetensors file;
+    ck_fails(parse(header, data_bytes, &file), REMAT_IO, part);
+    rm_safetensors_free(&file);
+}
+
+START_TEST(good_headers_are_read) {
+    rm_safetensors file;
+    ck_ok(parse("{\"__metadata__\":{\"format\":\"pt\"},"
+                "\"b\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[2,26]},"
+                "\"a\":{\"dtype\":\"BF16\",\"shape\":[],\"data_offsets\":[0,2]},"
+                "\"none\":{\"dtype\":\"I64\",\"shape\":[0,7],\"data_offsets\":[26,26]}}  ",
+                26, &file));
+    ck_assert_int_eq(file.count, 3);
+    ck_assert_str_eq(file.array[0].name, "a"); /* in order of place */
+    const rm_st_array *b = rm_safetensors_find(&file, "b");
+    ck_assert_ptr_nonnull(b);
+    ck_assert(b->rank == 2 && b->dim[0] == 2 && b->dim[1] == 3 && b->begin == 2 && b->end == 26);
+    ck_assert_str_eq(b->dtype, "F32");
+    ck_assert_ptr_null(rm_safetensors_find(&file, "c"));
+    rm_safetensors_free(&file);
+    ck_ok(parse("{}", 0, &file));
+    ck_assert_int_eq(file.count, 0);
+    rm_safetensors_free(&file);
+}
+END_TEST
+
+#define ARRAY(name, shape, begin, end)                                                                                 \
+    "\"" name "\":{\"dtype\":\"F32\",\"shape\":[" shape "],\"data_offsets\":[" begin "," end "]}"
+
+START_TEST(hostile_headers_are_refused) {
+    refused("overlaps", 8, "{" ARRAY("a", "2", "0", "8") "," ARRAY("b", "1", "4", "8") "}");
+    refused("hole", 12, "{" ARRAY("a", "1", "0", "4") "," ARRAY("b", "1", "8", "12") "}");
+    refused("hole", 8, "{" ARRAY("a", "1", "4", "8") "}");
+    refused("belong to no array", 8, "{" ARRAY("a", "1", "0", "4") "}");
+    refused("cut short", 4, "{" ARRAY("a", "2", "0", "8") "}");
+    refused("cut short", 4, "{" ARRAY("a", "2", "9223372036854775799", "9223372036854775807") "}");
+    refused("damaged offsets", 4, "{" ARRAY("a", "1", "4", "0") "}");
+    refused("damaged offsets", 4, "{" ARRAY("a", "1", "-4", "0") "}");
+    refused("damaged offsets", 4, "{" ARRAY("a", "1", "0.0", "4.0") "}");
+    refused("by its shape", 4, "{" ARRAY("a", "2", "0", "4") "}");
+    refused("impossible shape", 4, "{" ARRAY("a", "4294967296,4294967296,2", "0", "4") "}");
+    refused("impossible shape", 4, "{" ARRAY("a", "-1", "0", "4") "}");
+    refused("dimensions", 4, "{" ARRAY("a", "1,1,1,1,1,1,1,1,1", "0", "4") "}");
+    refused("duplicate", 8, "{" ARRAY("a", "1", "0", "4") "," ARRAY("a", "1", "4", "8") "}");
+    refused("dtype", 4, "{\"a\":{\"dtype\":\"F31\",\"shape\":[1],\"data_offsets\":[0,4]}}");
+    refused("dtype", 4, "{\"a\":{\"shape\":[1],\"data_offsets\":[0,4]}}");
+    refused("no shape", 4, "{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}");
+    refused("offsets", 4, "{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}");
+    refused("not an array", 0, "{\"a\":7}");
+    refused("start with {", 0, "[]");
+    refused("damaged", 0, "{\"a\":");
+    refused("start with {", 0, "");
+}
+END_TEST
+
+START_TEST(lengths_are_checked) {
+    rm_safetensors file;
+    uint8_t prefix[16] = {0};
+    ck_fails(rm_safetensors_parse(prefix, 7, "x", &file), REMAT_IO, "only 7 bytes");
+    prefix[0] = 9;
+    ck_fails(rm_safetensors_parse(prefix, 16, "x", &file), REMAT_IO, "cut short");
+    memset(prefix, 0xff, 8);
+    ck_fails(rm_safetensors_parse(prefix, 16, "x", &file), REMAT_IO, "would have");
+    rm_safetensors_free(&file);
+}
+END_TEST
+
+static const char *write_two(const char *name, const float *a, const float *b) {
+    const char *path = in_scratch(name);
+    remat_array arrays[] = {{"rnn.weight_ih_l0", REMAT_F32, 2, {2, 3}, 24}, {"head \"bias\"", REMAT_F32, 1, {2}, 8}};
+    rm_file_writer writer;
+    ck_ok(rm_file_create(path, &writer));
+    ck_ok(rm_safetensors_begin(&writer, arrays, 2));
+    ck_ok(rm_file_write(&writer, a, 24));
+    ck_ok(rm_file_write(&writer, b, 8));
+    ck_ok(rm_file_finish(&writer));
+    return path;
+}
+
+START_TEST(arrays_come_back) {
+    float a[6] = {1, 2, 3, 4, 5, 6.5f}, b[2] = {-1e-38f, 7}, read[6];
+    const char *path = write_two("two.safetensors", a, b);
+    rm_safetensors file;
+    ck_ok(rm_safetensors_open(path, &file));
+    ck_assert_int_eq(file.count, 2);
+    ck_assert_uint_eq(file.data_start % 8, 0);
+    ck_ok(rm_safetensors_read(&file, rm_safetensors_find(&file, "rnn.weight_ih_l0"), read));
+    ck_assert(!memcmp(read, a, sizeof a));
+    ck_ok(rm_safetensors_read(&file, rm_safetensors_find(&file, "head \"bias\""), read));
+    ck_assert(!memcmp(read, b, sizeof b));
+    rm_safetensors_free(&file);
+}
+END_TEST
+
+START_TEST(every_cut_of_a_file_is_noticed) {
+    float a[6] = {0}, b[2] = {0};
+    const char *path = write_two("cut.safetensors", a, b);
+    struct stat about;
+    ck_assert_int_eq(stat(path, &about), 0);
+    for (off_t size = about.st_size - 1; size >= 0; size--) {
+        rm_safetensors file;
+        ck_assert_int_eq(truncate(path, size), 0);
+        ck_assert_int_eq(rm_safetensors_open(path, &file), REMAT_IO);
+        rm_safetensors_free(&file);
+    }
+}
+END_TEST
+
+int main(void) {
+    TCase *tests = tcase_create("safetensors");
+    tcase_add_test(tests, good_headers_are_read);
+    tcase_add_test(tests, hostile_headers_are_refused);
+    tcase_add_test(tests, lengths_are_checked);
+    tcase_add_test(tests, arrays_come_back);
+    tcase_add_test(tests, every_cut_of_a_file_is_noticed);
+    return run_suite("train/safetensors", tests);
+}

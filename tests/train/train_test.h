@@ -1,0 +1,158 @@
+/* train_test.h: what the tests of train/ share: a scratch directory, small files, running the program `remat`. */
+#ifndef TRAIN_TEST_H
+#define TRAIN_TEST_H
+
+#include "engine/status.h"
+
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define ck_ok(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
+/* Fails with this status, and with a sentence that has `part` in it. */
+#define ck_fails(call, expected, part)                                                                                 \
+    do {                                                                                                               \
+        remat_status fails_ = (call);                                                                                  \
+        ck_assert_msg(fails_ == (expected), "%s: status %d, not %d: %s", #call, fails_, expected, remat_last_error()); \
+        ck_assert_msg(strstr(remat_last_error(), part), "%s: \"%s\" does not say \"%s\"", #call, remat_last_error(),   \
+                      part);                                                                                           \
+    } while (0)
+
+/* A directory of this test's own, gone when the test process ends well. Tests run in forked processes: each has its own. */
+static char scratch_directory[64];
+static inline void remove_scratch(void) {
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", scratch_directory);
+    if (system(command)) perror(command);
+}
+static inline const char *scratch(void) {
+    if (!*scratch_directory) {
+        strcpy(scratch_directory, "/tmp/remat_test_XXXXXX");
+        ck_assert_ptr_nonnull(mkdtemp(scratch_directory));
+        atexit(remove_scratch);
+    }
+    return scratch_directory;
+}
+
+/* A path in it; good until the 16th call after. */
+static inline char *in_scratch(const char *name) {
+    static char path[16][256];
+    static int next;
+    char *out = path[next++ % 16];
+    snprintf(out, sizeof path[0], "%s/%s", scratch(), name);
+    return out;
+}
+
+static inline const char *make_file(const char *name, const void *data, size_t size) {
+    const char *path = in_scratch(name);
+    FILE *file = fopen(path, "wb");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_uint_eq(fwrite(data, 1, size, file), size);
+    ck_assert_int_eq(fclose(file), 0);
+    return path;
+}
+
+/* `bytes` bytes of something like text: a repeating pattern that a model can begin to learn. */
+static inline const char *make_text(const char *name, size_t bytes) {
+    char *text = malloc(bytes);
+    ck_assert_ptr_nonnull(text);
+    for (size_t i = 0; i < bytes; i++)
+        text[i] = "the quick brown fox jumps over the lazy dog.\n"[(i * (1 + i / 997)) % 45];
+    const char *path = make_file(name, text, bytes);
+    free(text);
+    return path;
+}
+
+/* ---- Running the program ---------------------------------------------------------------------------------------- */
+
+enum { MOST_ARGUMENTS = 40 };
+static char program_output[1 << 16], program_errors[1 << 14];
+
+static inline void read_back(int fd, char *text, size_t bytes) {
+    lseek(fd, 0, SEEK_SET);
+    ssize_t got = read(fd, text, bytes - 1);
+    text[got > 0 ? got : 0] = 0;
+    close(fd);
+}
+static inline int temporary(void) {
+    char path[256];
+    snprintf(path, sizeof path, "%s/.captured_XXXXXX", scratch());
+    int fd = mkstemp(path);
+    ck_assert_int_ge(fd, 0);
+    unlink(path);
+    return fd;
+}
+
+/* Starts it with a line of arguments, cut at spaces; stdout and stderr go to the two files. */
+static inline pid_t start_program(const char *line, int out, int err) {
+    static char copy[4096];
+    char *argument[MOST_ARGUMENTS + 2] = {RM_BINARY_DIR "/remat"};
+    int n = 1;
+    ck_assert_uint_lt(strlen(line), sizeof copy);
+    strcpy(copy, line);
+    for (char *word = strtok(copy, " "); word && n <= MOST_ARGUMENTS; word = strtok(NULL, " ")) argument[n++] = word;
+    argument[n] = NULL;
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(out, 1);
+        dup2(err, 2);
+        execv(argument[0], argument);
+        _exit(127);
+    }
+    ck_assert_int_gt(child, 0);
+    return child;
+}
+
+/* Runs it to its end; its output is in program_output and program_errors. 128 + n when a signal ended it. */
+static inline int run_program(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static inline int run_program(const char *format, ...) {
+    char line[4096];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    int out = temporary(), err = temporary(), status;
+    pid_t child = start_program(line, out, err);
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    read_back(out, program_output, sizeof program_output);
+    read_back(err, program_errors, sizeof program_errors);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+#define ck_runs(...)                                                                                                   \
+    do {                                                                                                               \
+        int status_ = run_program(__VA_ARGS__);                                                                        \
+        ck_assert_msg(status_ == 0, "exit %d: %s", status_, program_errors);                                           \
+    } while (0)
+
+/* Ends with this status and one sentence on stderr that has `part` in it. */
+#define ck_refuses(status, part, ...)                                                                                  \
+    do {                                                                                                               \
+        int status_ = run_program(__VA_ARGS__);                                                                        \
+        ck_assert_msg(status_ == (status), "exit %d, not %d: %s", status_, status, program_errors);                    \
+        ck_assert_msg(strstr(program_errors, part), "\"%s\" does not say \"%s\"", program_errors, part);               \
+        char *end_ = strchr(program_errors, '\n');                                                                     \
+        ck_assert_msg(end_ && !end_[1], "more than one line: %s", program_errors);                                     \
+    } while (0)
+
+static inline int run_suite(const char *name, TCase *tests) {
+    tcase_set_timeout(tests, 300);
+    Suite *suite = suite_create(name);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+#endif
