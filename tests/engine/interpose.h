@@ -1,8 +1,9 @@
 /* interpose.h: counts what this process asks of the C library for memory, from any library, between two moments. Include
- * it in one file of a test program. Main entry: interposed_calls.
+ * it first in one file of a test program. Main entry: interposed_now.
  *
  * Ordinarily the program defines malloc and its relatives itself and passes them on. Under a sanitizer, whose own malloc
- * must stay in charge, the sanitizer's hooks count instead (mmap is counted either way). */
+ * must stay in charge, the sanitizer's hooks count instead (mmap they do not see).
+ */
 #ifndef INTERPOSE_H
 #define INTERPOSE_H
 
@@ -13,6 +14,22 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+typedef struct {
+    long calls;       /* allocations and frees */
+    long outstanding; /* allocations minus frees */
+} interposed;
+
+static atomic_long interpose_calls, interpose_outstanding;
+
+static interposed interposed_now(void) {
+    return (interposed){atomic_load(&interpose_calls), atomic_load(&interpose_outstanding)};
+}
+
+static void interpose_count(int change) {
+    atomic_fetch_add_explicit(&interpose_calls, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&interpose_outstanding, change, memory_order_relaxed);
+}
+
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define INTERPOSE_BY_HOOK 1
 #elif defined(__has_feature)
@@ -21,69 +38,72 @@
 #endif
 #endif
 
-static atomic_long interposed;
-
-/* malloc, calloc, realloc, free, aligned allocations, mmap and munmap so far. */
-static long interposed_calls(void) { return atomic_load(&interposed); }
-static void interpose_count(void) { atomic_fetch_add_explicit(&interposed, 1, memory_order_relaxed); }
-
 #ifdef INTERPOSE_BY_HOOK
 
 int __sanitizer_install_malloc_and_free_hooks(void (*)(const volatile void *, size_t), void (*)(const volatile void *));
-static void count_malloc(const volatile void *p, size_t bytes) { (void)p, (void)bytes, interpose_count(); }
-static void count_free(const volatile void *p) { (void)p, interpose_count(); }
+static void interpose_malloc(const volatile void *p, size_t bytes) {
+    (void)p, (void)bytes;
+    interpose_count(1);
+}
+static void interpose_free(const volatile void *p) {
+    (void)p;
+    interpose_count(-1);
+}
 __attribute__((constructor)) static void interpose_install(void) {
-    __sanitizer_install_malloc_and_free_hooks(count_malloc, count_free);
+    __sanitizer_install_malloc_and_free_hooks(interpose_malloc, interpose_free);
 }
 
 #else
 
-void *mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset) {
-    interpose_count();
-    return (void *)syscall(SYS_mmap, address, bytes, protection, flags, file, offset);
-}
-int munmap(void *address, size_t bytes) {
-    interpose_count();
-    return (int)syscall(SYS_munmap, address, bytes);
-}
-
 /* The next definition of a function, found at its first use (glibc's dlsym does not allocate when it succeeds). */
-#define NEXT(name)                                                                                                     \
+#define NEXT(name, change)                                                                                             \
     static __typeof__(&name) next;                                                                                     \
     if (!next) next = (__typeof__(&name))dlsym(RTLD_NEXT, #name);                                                      \
-    interpose_count()
+    interpose_count(change)
 
+void *malloc(size_t bytes);
+void *calloc(size_t count, size_t bytes);
+void *realloc(void *p, size_t bytes);
+void free(void *p);
 void *aligned_alloc(size_t alignment, size_t bytes);
 void *memalign(size_t alignment, size_t bytes);
 int posix_memalign(void **out, size_t alignment, size_t bytes);
 
 void *malloc(size_t bytes) {
-    NEXT(malloc);
+    NEXT(malloc, 1);
     return next(bytes);
 }
 void *calloc(size_t count, size_t bytes) {
-    NEXT(calloc);
+    NEXT(calloc, 1);
     return next(count, bytes);
 }
 void *realloc(void *p, size_t bytes) {
-    NEXT(realloc);
+    NEXT(realloc, p ? 0 : 1);
     return next(p, bytes);
 }
 void free(void *p) {
-    NEXT(free);
+    NEXT(free, p ? -1 : 0);
     next(p);
 }
 void *aligned_alloc(size_t alignment, size_t bytes) {
-    NEXT(aligned_alloc);
+    NEXT(aligned_alloc, 1);
     return next(alignment, bytes);
 }
 void *memalign(size_t alignment, size_t bytes) {
-    NEXT(memalign);
+    NEXT(memalign, 1);
     return next(alignment, bytes);
 }
 int posix_memalign(void **out, size_t alignment, size_t bytes) {
-    NEXT(posix_memalign);
+    NEXT(posix_memalign, 1);
     return next(out, alignment, bytes);
+}
+void *mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset) {
+    interpose_count(1);
+    return (void *)syscall(SYS_mmap, address, bytes, protection, flags, file, offset);
+}
+int munmap(void *address, size_t bytes) {
+    interpose_count(-1);
+    return (int)syscall(SYS_munmap, address, bytes);
 }
 
 #endif

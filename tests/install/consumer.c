@@ -1,0 +1,21 @@
+/* consumer.c: a program of somebody else, built against an installed Remat. */
+#include <remat.h>
+#include <stdio.h>
+
+int main(void) {
+    remat_graph *g;
+    if (remat_graph_create(&g)) return 1;
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){4, 3});
+    remat_value y = remat_input(g, "y", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){4, 2});
+    remat_value w = remat_param(g, "w", 2, (int64_t[]){2, 3}, remat_init_uniform(1));
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_session *s;
+    remat_step_result r;
+    remat_status status = remat_session_create(g, remat_mse(g, remat_linear(g, x, w, REMAT_NONE), y), &config, &s);
+    if (!status) status = remat_gradients(s, &r);
+    if (status) return fprintf(stderr, "%s\n", remat_last_error()), 1;
+    printf("Remat %s: loss %g\n", remat_build().version, r.loss);
+    remat_session_free(s);
+    remat_graph_free(g);
+    return 0;
+}
