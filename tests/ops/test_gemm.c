@@ -1,0 +1,113 @@
+/* test_gemm.c: matrix products of every orientation and awkward shape, in parts of larger matrices, against three loops
+ * in double; and exp.h, against the C library. */
+#include <check.h>
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ops/exp.h"
+#include "ops/gemm.h"
+
+typedef struct {
+    int64_t rows, columns, stride;
+    float *at;
+} matrix;
+
+static float pseudo(int64_t i) { return (float)((uint32_t)(i * 2654435761u + 12345u) >> 8) * 0x1p-23f - 1; }
+
+/* Stored rows are PAD longer than they need to be; the gaps hold NaN, which no product may read or write. */
+enum { PAD = 5 };
+static matrix matrix_make(int64_t rows, int64_t columns, int64_t seed) {
+    matrix m = {rows, columns, columns + PAD, malloc((size_t)(rows * (columns + PAD)) * sizeof(float))};
+    ck_assert_ptr_nonnull(m.at);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < m.stride; j++)
+            m.at[i * m.stride + j] = j < columns ? pseudo(seed + i * columns + j) : NAN;
+    return m;
+}
+
+static double element(const matrix *m, rm_orientation is, int64_t i, int64_t j) {
+    return is == RM_TRANSPOSED ? m->at[j * m->stride + i] : m->at[i * m->stride + j];
+}
+
+/* The bound: k products below 1 and a sum, each rounded once, in any order. */
+static void expect_product(const matrix *c, const matrix *before, const matrix *a, rm_orientation a_is, const matrix *b,
+                           rm_orientation b_is, int64_t k, double alpha, double beta) {
+    for (int64_t i = 0; i < c->rows; i++) {
+        for (int64_t j = 0; j < c->columns; j++) {
+            double sum = 0, size = 0;
+            for (int64_t p = 0; p < k; p++) {
+                double term = element(a, a_is, i, p) * element(b, b_is, p, j);
+                sum += term;
+                size += fabs(term);
+            }
+            double old = beta ? before->at[i * c->stride + j] : 0;
+            double expected = alpha * sum + beta * old;
+            double bound = FLT_EPSILON * ((double)k * 0.5 + 2) * (fabs(alpha) * size + fabs(beta * old)) + FLT_MIN;
+            ck_assert_msg(fabs(c->at[i * c->stride + j] - expected) <= bound,
+                          "(%ld,%ld) of (%ld,%ld) k %ld: %g, not %g", (long)i, (long)j, (long)c->rows, (long)c->columns,
+                          (long)k, (double)c->at[i * c->stride + j], expected);
+        }
+        for (int64_t j = c->columns; j < c->stride; j++) ck_assert(isnan(c->at[i * c->stride + j]));
+    }
+}
+
+static void try_shape(int threads, rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k,
+                      float alpha, float beta) {
+    matrix a = a_is == RM_TRANSPOSED ? matrix_make(k, m, 1) : matrix_make(m, k, 1);
+    matrix b = b_is == RM_TRANSPOSED ? matrix_make(n, k, 7) : matrix_make(k, n, 7);
+    matrix c = matrix_make(m, n, 3), before = matrix_make(m, n, 3);
+    if (beta == 0)
+        for (int64_t i = 0; i < m * c.stride; i++) c.at[i] = NAN; /* must not be read */
+    rm_gemm(threads, a_is, b_is, m, n, k, alpha, a.at, a.stride, b.at, b.stride, beta, c.at, c.stride);
+    expect_product(&c, &before, &a, a_is, &b, b_is, k, alpha, beta);
+    free(a.at), free(b.at), free(c.at), free(before.at);
+}
+
+START_TEST(products_of_every_orientation) {
+    static const int64_t shape[][3] = {{1, 1, 1},   {1, 33, 7},    {16, 64, 20},  {17, 5, 3},
+                                       {5, 129, 1}, {300, 40, 30}, {31, 500, 40}, {130, 130, 130}};
+    static const float factor[][2] = {{1, 0}, {1, 1}, {0.5f, -2}};
+    rm_orientation a_is = _i & 1 ? RM_TRANSPOSED : RM_PLAIN, b_is = _i & 2 ? RM_TRANSPOSED : RM_PLAIN;
+    for (size_t s = 0; s < sizeof shape / sizeof *shape; s++)
+        for (size_t f = 0; f < sizeof factor / sizeof *factor; f++)
+            for (int threads = 1; threads <= 3; threads += 2)
+                try_shape(threads, a_is, b_is, shape[s][0], shape[s][1], shape[s][2], factor[f][0], factor[f][1]);
+}
+END_TEST
+
+/* Every 397th float, and the ends. What is below the smallest normal number becomes 0. */
+START_TEST(exp_is_accurate) {
+    double worst = 0;
+    for (uint32_t bits = 0x80000000u; bits <= 0xff800000u - 397; bits += 397) {
+        float x;
+        memcpy(&x, &bits, sizeof x);
+        double got = rm_expf_nonpositive(x), exact = exp((double)x);
+        if (x < -87.3f) {
+            ck_assert(got == 0);
+            continue;
+        }
+        double ulps = fabs(got - exact) / ldexp(1, ilogb(exact) - 23);
+        if (!(ulps <= worst)) worst = ulps;
+    }
+    ck_assert_msg(worst <= 1.5, "off by %g units in the last place", worst);
+    ck_assert(rm_expf_nonpositive(0) == 1);
+    ck_assert(rm_expf_nonpositive(-INFINITY) == 0);
+    ck_assert(isnan(rm_expf_nonpositive(NAN)));
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("gemm");
+    TCase *tests = tcase_create("gemm");
+    tcase_set_timeout(tests, 120);
+    tcase_add_loop_test(tests, products_of_every_orientation, 0, 4);
+    tcase_add_test(tests, exp_is_accurate);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
