@@ -37,19 +37,20 @@ static double seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Best of a few products of the size a tile makes, and of a few copies larger than the caches' share. */
+/* Best of a few products on one core, times the cores (several at once would measure how busy the machine is just now),
+ * and of a few copies. */
 static void measure_rates(float *block, int64_t n, int threads, rm_rates *out) {
     double product = 1e30, copy = 1e30;
     float *a = block, *b = block + n * n, *c = block + 2 * n * n;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 8; i++) {
         double start = seconds();
-        rm_gemm(threads, RM_PLAIN, RM_PLAIN, n, n, n, 1, a, n, b, n, 0, c, n);
+        rm_gemm(1, RM_PLAIN, RM_PLAIN, n, n, n, 1, a, n, b, n, 0, c, n);
         product = fmin(product, seconds() - start);
         start = seconds();
         memcpy(c, a, (size_t)(n * n) * sizeof *a);
         copy = fmin(copy, seconds() - start);
     }
-    *out = (rm_rates){.flops_per_s = 2.0 * (double)(n * n * n) / product,
+    *out = (rm_rates){.flops_per_s = threads * 2.0 * (double)(n * n * n) / product,
                       .bytes_per_s = 2.0 * (double)(n * n) * sizeof *a / copy,
                       .call_ns = 2000};
 }
