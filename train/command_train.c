@@ -69,9 +69,10 @@ static remat_status find_start(trainer *t) {
 
 static remat_status open_data(trainer *t, rm_model_spec *spec) {
     TRY(rm_setup_dataset(t->options, false, &t->dataset));
-    REQUIRE(!*t->state || t->start.samples == t->dataset->count, INVALID,
-            "the data has %lld samples, but %s was saved with %lld: resume with the data that it was trained on",
-            (long long)t->dataset->count, t->state, (long long)t->start.samples);
+    REQUIRE(
+        !*t->state || t->start.samples == t->dataset->count, INVALID,
+        "the data has %lld samples, but %s was saved with %lld: that is other data; resume with what it was trained on",
+        (long long)t->dataset->count, t->state, (long long)t->start.samples);
     TRY(rm_setup_spec(t->options, t->dataset, spec));
     const rm_options *o = t->options;
     TRY(rm_loader_create(t->dataset, o->batch, o->seed, !o->no_shuffle, &t->loader));

@@ -141,6 +141,11 @@ void rm_file_abandon(rm_file_writer *writer) {
     writer->fd = -1;
 }
 
+void rm_file_remove(const char *path) {
+    struct stat about;
+    if (lstat(path, &about) == 0 && S_ISREG(about.st_mode)) unlink(path);
+}
+
 remat_status rm_file_finish(rm_file_writer *writer) {
     if (writer->fd < 0) return REMAT_OK;
     int synced = fsync(writer->fd);

@@ -34,6 +34,7 @@ remat_status rm_file_write(rm_file_writer *writer, const void *data, size_t byte
 /* fsync, then close. Call rm_file_abandon instead after a failure; both may be called on a closed writer. */
 remat_status rm_file_finish(rm_file_writer *writer);
 void rm_file_abandon(rm_file_writer *writer);
+void rm_file_remove(const char *path); /* if it is a plain file: never a device such as /dev/full */
 
 remat_status rm_directory_sync(const char *path); /* makes renames inside it survive a power cut */
 bool rm_path_exists(const char *path);

@@ -5,7 +5,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 static remat_status largest_array(remat_session *session, remat_kind kind, uint64_t *bytes) {
     *bytes = 1;
@@ -57,7 +56,7 @@ remat_status rm_weights_save(remat_session *session, remat_kind kind, const char
     if (!status) status = rm_file_finish(writer);
     rm_file_abandon(writer);
     rm_free(buffer);
-    if (status) unlink(path);
+    if (status) rm_file_remove(path);
     return status;
 }
 

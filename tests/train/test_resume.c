@@ -1,0 +1,135 @@
+/* test_resume.c: the program is killed with SIGKILL at any moment, again and again, and resumed; in the end its metrics
+ * hold the same losses, bit for bit, as those of a run that was left alone. Also Ctrl-C and SIGTERM, and restart scripts. */
+#include "tests/train/train_test.h"
+
+#include <jansson.h>
+#include <time.h>
+
+#define FLAGS "--hidden=24 --layers=2 --seq-len=64 --batch=4 --dropout=0.2 --threads=1 --lr=0.01 "
+enum { STEPS = 300 };
+
+typedef struct {
+    double loss[STEPS + 1];
+    int count;
+} losses;
+
+/* The losses by step; a step that is there twice must have the same loss twice. */
+static void read_losses(const char *path, losses *out) {
+    char line[4096];
+    FILE *file = fopen(path, "r");
+    *out = (losses){0};
+    ck_assert_ptr_nonnull(file);
+    while (fgets(line, sizeof line, file)) {
+        json_t *event = json_loads(line, 0, NULL);
+        const char *name = json_string_value(json_object_get(event, "event"));
+        if (name && !strcmp(name, "step")) {
+            int64_t step = json_integer_value(json_object_get(event, "step"));
+            double loss = json_number_value(json_object_get(event, "loss"));
+            ck_assert(step >= 1 && step <= STEPS);
+            ck_assert(out->loss[step] == 0 || out->loss[step] == loss);
+            if (out->loss[step] == 0) out->count++;
+            out->loss[step] = loss;
+        }
+        json_decref(event);
+    }
+    fclose(file);
+}
+
+static void same_losses(const losses *a, const losses *b) {
+    ck_assert_int_eq(a->count, STEPS);
+    ck_assert_int_eq(b->count, STEPS);
+    for (int i = 1; i <= STEPS; i++)
+        ck_assert_msg(a->loss[i] == b->loss[i], "step %d: %.9g and %.9g", i, a->loss[i], b->loss[i]);
+}
+
+static void wait_ms(int ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000L}, NULL); }
+
+/* Starts the program, and ends it with `signal` after so many milliseconds, if it is still there; its exit status. */
+static int run_and_signal(const char *line, int signal, int ms) {
+    int out = temporary(), err = temporary(), status = 0;
+    pid_t child = start_program(line, out, err);
+    for (int waited = 0; waited < ms && waitpid(child, &status, WNOHANG) == 0; waited++) wait_ms(1);
+    if (kill(child, 0) == 0) kill(child, signal);
+    if (waitpid(child, &status, 0) < 0) ck_assert_int_eq(errno, ECHILD);
+    read_back(out, program_output, sizeof program_output);
+    read_back(err, program_errors, sizeof program_errors);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+START_TEST(killed_at_any_moment) {
+    char line[2048];
+    losses alone, killed;
+    const char *text = make_text("text", 8192);
+    ck_runs("train --data=%s " FLAGS "--steps=%d --metrics=%s", text, STEPS, in_scratch("alone.jsonl"));
+    read_losses(in_scratch("alone.jsonl"), &alone);
+    snprintf(line, sizeof line, "train --data=%s " FLAGS "--steps=%d --metrics=%s --save=%s --save-every=3 --resume=%s",
+             text, STEPS, in_scratch("killed.jsonl"), in_scratch("st"), in_scratch("st"));
+    srand(7);
+    int kills = 0, status;
+    for (int i = 0; i < 60; i++) {
+        status = run_and_signal(line, SIGKILL, 10 + rand() % 120);
+        if (status == 0) break;
+        ck_assert_msg(status == 128 + SIGKILL, "exit %d: %s", status, program_errors);
+        kills++;
+    }
+    ck_assert_int_ge(kills, 2);
+    ck_runs("%s", line);
+    read_losses(in_scratch("killed.jsonl"), &killed);
+    same_losses(&alone, &killed);
+}
+END_TEST
+
+/* A second plan may go on where the first one stopped: the bits do not depend on it. */
+START_TEST(another_plan_continues) {
+    losses alone, changed;
+    const char *text = make_text("text", 8192);
+    ck_runs("train --data=%s " FLAGS "--steps=%d --tile=8 --metrics=%s", text, STEPS, in_scratch("alone.jsonl"));
+    ck_runs("train --data=%s " FLAGS "--steps=%d --tile=8 --metrics=%s --save=%s", text, STEPS / 2,
+            in_scratch("m.jsonl"), in_scratch("st"));
+    ck_runs("train --resume=%s --steps=%d --metrics=%s --checkpoint-segments=4", in_scratch("st"), STEPS,
+            in_scratch("m.jsonl"));
+    ck_assert_ptr_nonnull(strstr(program_output, "resumed from"));
+    read_losses(in_scratch("alone.jsonl"), &alone);
+    read_losses(in_scratch("m.jsonl"), &changed);
+    same_losses(&alone, &changed);
+}
+END_TEST
+
+static void stopped_by(int signal, int expected) {
+    char line[2048];
+    const char *text = make_text("text", 8192);
+    snprintf(line, sizeof line,
+             "train --data=%s " FLAGS "--steps=100000000 --save=%s --save-every=100000000 --metrics=%s", text,
+             in_scratch("st"), in_scratch("m.jsonl"));
+    ck_assert_int_eq(run_and_signal(line, signal, 400), expected);
+    ck_assert_msg(strstr(program_output, "stopped after step"), "%s", program_output);
+    ck_runs("train --resume=%s --steps=1", in_scratch("st")); /* what was saved is whole */
+    ck_assert_ptr_nonnull(strstr(program_output, "nothing is left to do"));
+}
+START_TEST(ctrl_c_saves_first) { stopped_by(SIGINT, 130); }
+END_TEST
+START_TEST(sigterm_saves_first) { stopped_by(SIGTERM, 143); }
+END_TEST
+
+START_TEST(resuming_from_nowhere) {
+    const char *text = make_text("text", 8192);
+    ck_refuses(1, "no training state", "train --data=%s --resume=%s", text, in_scratch("nothing"));
+    ck_refuses(1, "no training state", "train --data=%s --resume=%s --save=%s", text, in_scratch("a"), in_scratch("b"));
+    ck_runs("train --data=%s " FLAGS "--steps=2 --resume=%s/ --save=%s", text, in_scratch("new"), in_scratch("new"));
+    ck_runs("train --data=%s " FLAGS "--steps=4 --resume=%s/ --save=%s", text, in_scratch("new"), in_scratch("new"));
+    ck_assert_ptr_nonnull(strstr(program_output, "step 2, epoch 0, batch 2"));
+    ck_refuses(2, "already holds", "train --data=%s " FLAGS "--steps=2 --save=%s", text, in_scratch("new"));
+    ck_refuses(2, "--hidden=25 does not agree", "train --hidden=25 --resume=%s", in_scratch("new"));
+    ck_refuses(2, "other data", "train --data=%s --resume=%s --steps=9", make_text("longer", 9000), in_scratch("new"));
+}
+END_TEST
+
+int main(void) {
+    TCase *tests = tcase_create("resume");
+    tcase_add_test(tests, killed_at_any_moment);
+    tcase_add_test(tests, another_plan_continues);
+    tcase_add_test(tests, ctrl_c_saves_first);
+    tcase_add_test(tests, sigterm_saves_first);
+    tcase_add_test(tests, resuming_from_nowhere);
+    return run_suite("train/resume", tests);
+}

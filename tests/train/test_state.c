@@ -1,0 +1,336 @@
+/* test_state.c: a training state comes back to the bit; a failed save harms nothing; what does not fit is refused. The
+ * kill-at-any-moment side is test_resume.c. */
+#include "train/state.h"
+#include "train/setup.h"
+#include "train/loader.h"
+#include "train/weights.h"
+
+#include "memory/host.h"
+#include "tests/train/train_test.h"
+
+#include <sys/resource.h>
+
+#define FLAGS "--task=copy --seq-len=21 --batch=2 --hidden=5 --layers=2 --samples=9 --threads=1 "
+
+typedef struct {
+    rm_options options;
+    rm_dataset *dataset;
+    rm_loader loader;
+    rm_model model;
+    remat_session *session;
+} bench;
+
+static void parse(rm_options *o, const char *line) {
+    static char copy[512], *argv[20];
+    int argc = 0;
+    strcpy(copy, line);
+    for (char *word = strtok(copy, " "); word; word = strtok(NULL, " ")) argv[argc++] = word;
+    ck_ok(rm_options_parse(o, RM_TRAIN, argc, argv));
+}
+
+static void open_bench(bench *b, const char *flags) {
+    rm_model_spec spec;
+    parse(&b->options, flags);
+    remat_config config = rm_setup_training_config(&b->options);
+    ck_ok(rm_setup_dataset(&b->options, false, &b->dataset));
+    ck_ok(rm_setup_spec(&b->options, b->dataset, &spec));
+    ck_ok(rm_loader_create(b->dataset, b->options.batch, b->options.seed, true, &b->loader));
+    ck_ok(rm_model_build(&spec, b->options.batch, true, &b->model));
+    ck_ok(remat_session_create(b->model.graph, b->model.loss, &config, &b->session));
+}
+
+static void close_bench(bench *b) {
+    remat_session_free(b->session);
+    rm_model_free(&b->model);
+    rm_loader_free(&b->loader);
+    rm_dataset_close(b->dataset);
+    rm_options_free(&b->options);
+}
+
+static double step(bench *b) {
+    remat_step_result result;
+    ck_ok(rm_loader_next(&b->loader));
+    ck_ok(rm_batch_write(&b->loader.batch, b->session));
+    ck_ok(remat_step(b->session, 0.01, &result));
+    return result.loss;
+}
+
+static rm_state_point point_of(const bench *b) {
+    return (rm_state_point){remat_step_count(b->session), b->loader.epoch, b->loader.position, b->dataset->count};
+}
+
+static void save_ok(rm_state_store *store, bench *b) {
+    ck_ok(rm_state_save(store, b->session, &b->options, point_of(b)));
+}
+
+/* The names in a directory that begin with `prefix`. */
+static int count_entries(const char *directory, const char *prefix) {
+    char command[400];
+    snprintf(command, sizeof command, "ls -A %s | grep -c '^%s'", directory, prefix);
+    FILE *pipe = popen(command, "r");
+    int count = -1;
+    ck_assert(pipe && fscanf(pipe, "%d", &count) == 1);
+    pclose(pipe);
+    return count;
+}
+
+/* ---- */
+
+START_TEST(training_goes_on_bit_for_bit) {
+    static const char *const flags[] = {FLAGS, FLAGS "--optimizer=sgd --momentum=0.9 --dropout=0.3",
+                                        FLAGS "--optimizer=sgd",
+                                        FLAGS "--optimizer=adamw --model=gru --clip-grad-norm=0.1"};
+    bench a, b;
+    rm_state_store store;
+    rm_state_point point;
+    char state[RM_PATH_BYTES];
+    bool found;
+    double expected[6];
+    open_bench(&a, flags[_i]);
+    ck_ok(rm_state_store_open(in_scratch("deep/st"), 2, 0, &store));
+    for (int i = 0; i < 5; i++) step(&a);
+    save_ok(&store, &a);
+    for (int i = 0; i < 6; i++) expected[i] = step(&a);
+    open_bench(&b, flags[_i]);
+    ck_ok(rm_state_find(in_scratch("deep/st"), state, &found));
+    ck_assert(found);
+    ck_ok(rm_state_read(state, RM_TRAIN, &b.options, &point));
+    ck_assert(point.step == 5 && point.samples == 9);
+    ck_ok(rm_state_restore(state, &point, true, b.session));
+    ck_ok(rm_loader_seek(&b.loader, point.epoch, point.position));
+    for (int i = 0; i < 6; i++) {
+        double loss = step(&b);
+        ck_assert_msg(!memcmp(&loss, &expected[i], sizeof loss), "step %d: %.9g, not %.9g", i, loss, expected[i]);
+    }
+    rm_state_store_close(&store);
+    close_bench(&a);
+    close_bench(&b);
+}
+END_TEST
+
+START_TEST(the_newest_are_kept) {
+    bench b;
+    rm_state_store store;
+    char state[RM_PATH_BYTES];
+    bool found;
+    const char *directory = in_scratch("st");
+    open_bench(&b, FLAGS);
+    ck_ok(rm_state_find(directory, state, &found));
+    ck_assert(!found);
+    ck_ok(rm_state_store_open(directory, 2, 0, &store));
+    for (int i = 0; i < 4; i++) {
+        step(&b);
+        save_ok(&store, &b);
+    }
+    ck_assert_int_eq(count_entries(directory, "step-"), 2);
+    ck_ok(rm_state_find(directory, state, &found));
+    ck_assert(found && strstr(state, "step-00000004"));
+    ck_ok(rm_state_find(in_scratch("st/step-00000003"), state, &found)); /* one state by its own name */
+    ck_assert(found && strstr(state, "step-00000003"));
+    unlink(in_scratch("st/step-00000004/optimizer.safetensors")); /* not whole: not the newest */
+    ck_ok(rm_state_find(directory, state, &found));
+    ck_assert(found && strstr(state, "step-00000003"));
+    rm_state_store_close(&store);
+    close_bench(&b);
+}
+END_TEST
+
+START_TEST(places_are_guarded) {
+    bench b;
+    rm_state_store store, other;
+    open_bench(&b, FLAGS);
+    ck_ok(rm_state_store_open(in_scratch("st"), 0, 0, &store));
+    ck_fails(rm_state_store_open(in_scratch("st"), 0, 0, &other), REMAT_IO, "another run is saving");
+    rm_state_store_close(&other);
+    step(&b);
+    save_ok(&store, &b);
+    save_ok(&store, &b); /* again: nothing to do */
+    rm_state_store_close(&store);
+    ck_fails(rm_state_store_open(in_scratch("st"), 0, 0, &other), REMAT_INVALID, "already holds");
+    rm_state_store_close(&other);
+    ck_ok(rm_state_store_open(in_scratch("st"), 0, 1, &other));
+    rm_state_store_close(&other);
+    make_file("plain", "x", 1);
+    ck_fails(rm_state_store_open(in_scratch("plain/st"), 0, 0, &other), REMAT_IO, "--save");
+    rm_state_store_close(&other);
+    ck_fails(rm_state_store_open("/proc/st", 0, 0, &other), REMAT_IO, "--save");
+    close_bench(&b);
+}
+END_TEST
+
+START_TEST(what_a_killed_run_left_is_removed) {
+    rm_state_store store;
+    mkdir(in_scratch("st"), 0777);
+    mkdir(in_scratch("st/.tmp-step-00000007"), 0777);
+    make_file("st/.tmp-step-00000007/model.safetensors", "half", 4);
+    make_file("st/notes.txt", "mine", 4);
+    ck_ok(rm_state_store_open(in_scratch("st"), 2, 0, &store));
+    ck_assert_int_eq(count_entries(in_scratch("st"), "[.]tmp"), 0);
+    ck_assert_int_eq(count_entries(in_scratch("st"), "notes"), 1);
+    rm_state_store_close(&store);
+}
+END_TEST
+
+/* Saving fails at every possible size of the disk; what was saved before stays as it was. */
+START_TEST(a_full_disk_harms_nothing) {
+    bench b;
+    rm_state_store store;
+    rm_state_point point;
+    char state[RM_PATH_BYTES];
+    bool found;
+    signal(SIGXFSZ, SIG_IGN);
+    open_bench(&b, FLAGS);
+    ck_ok(rm_state_store_open(in_scratch("st"), 1, 0, &store));
+    step(&b);
+    save_ok(&store, &b);
+    step(&b);
+    struct stat largest;
+    ck_assert_int_eq(stat(in_scratch("st/step-00000001/optimizer.safetensors"), &largest), 0);
+    for (rlim_t limit = 0; limit < (rlim_t)largest.st_size; limit += 317) {
+        struct rlimit old, small;
+        getrlimit(RLIMIT_FSIZE, &old);
+        small = (struct rlimit){limit, old.rlim_max};
+        setrlimit(RLIMIT_FSIZE, &small);
+        remat_status status = rm_state_save(&store, b.session, &b.options, point_of(&b));
+        setrlimit(RLIMIT_FSIZE, &old);
+        ck_assert_int_eq(status, REMAT_IO);
+        ck_assert_msg(strstr(remat_last_error(), "step 2 was not saved"), "%s", remat_last_error());
+        ck_assert_int_eq(count_entries(in_scratch("st"), "[.]tmp"), 0);
+    }
+    ck_ok(rm_state_find(in_scratch("st"), state, &found));
+    ck_assert(found && strstr(state, "step-00000001"));
+    ck_ok(rm_state_read(state, RM_TRAIN, &b.options, &point));
+    ck_ok(rm_state_restore(state, &point, true, b.session));
+    rm_state_store_close(&store);
+    close_bench(&b);
+}
+END_TEST
+
+START_TEST(bits_that_changed_are_noticed) {
+    bench b;
+    rm_state_store store;
+    rm_state_point point = {0};
+    open_bench(&b, FLAGS);
+    ck_ok(rm_state_store_open(in_scratch("st"), 1, 0, &store));
+    step(&b);
+    save_ok(&store, &b);
+    FILE *file = fopen(in_scratch("st/step-00000001/model.safetensors"), "r+b");
+    fseek(file, -3, SEEK_END);
+    fputc(0x55, file);
+    fclose(file);
+    ck_fails(rm_state_restore(in_scratch("st/step-00000001"), &point, true, b.session), REMAT_IO,
+             "not as it was saved");
+    rm_state_store_close(&store);
+    close_bench(&b);
+}
+END_TEST
+
+START_TEST(other_flags_are_refused) {
+    bench b;
+    rm_options other;
+    rm_state_store store;
+    rm_state_point point;
+    open_bench(&b, FLAGS "--lr=0.5");
+    ck_ok(rm_state_store_open(in_scratch("st"), 1, 0, &store));
+    step(&b);
+    save_ok(&store, &b);
+    const char *state = in_scratch("st/step-00000001");
+    parse(&other, "--hidden=6");
+    ck_fails(rm_state_read(state, RM_TRAIN, &other, &point), REMAT_INVALID, "--hidden=6 does not agree");
+    rm_options_free(&other);
+    parse(&other, "--seed=6");
+    ck_fails(rm_state_read(state, RM_TRAIN, &other, &point), REMAT_INVALID, "--seed=6 does not agree");
+    rm_options_free(&other);
+    parse(&other, "--batch=2 --steps=7");
+    ck_ok(rm_state_read(state, RM_TRAIN, &other, &point));
+    ck_assert(other.hidden == 5 && other.steps == 7 && other.lr == 0.5 && !strcmp(other.task, "copy"));
+    rm_options_free(&other);
+    rm_state_store_close(&store);
+    close_bench(&b);
+}
+END_TEST
+
+START_TEST(damaged_json_is_refused) {
+    static const char *const bad[] = {
+        "",
+        "{",
+        "[]",
+        "7",
+        "{}",
+        "{\"format\":1}",
+        "{\"format\":2,\"step\":1,\"epoch\":0,\"position\":0,\"samples\":1,\"flags\":{}}",
+        "{\"format\":1,\"step\":-1,\"epoch\":0,\"position\":0,\"samples\":1,\"flags\":{}}",
+        "{\"format\":1,\"step\":1,\"epoch\":0,\"position\":0,\"samples\":1}",
+        "{\"format\":1,\"step\":1,\"epoch\":0,\"position\":0,\"samples\":1,\"flags\":{\"hidden\":3}}",
+        "{\"format\":1,\"step\":1,\"epoch\":0,\"position\":0,\"samples\":1,\"flags\":{\"nothing\":\"3\"}}",
+        "{\"format\":1,\"step\":1.5,\"epoch\":0,\"position\":0,\"samples\":1,\"flags\":{}}",
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        rm_options options;
+        rm_state_point point;
+        ck_ok(rm_options_defaults(&options));
+        ck_assert_int_eq(rm_state_parse(bad[i], strlen(bad[i]), "x", RM_TRAIN, &options, &point), REMAT_IO);
+        rm_options_free(&options);
+    }
+}
+END_TEST
+
+/* ---- Weights of other programs ---- */
+
+START_TEST(other_names_are_understood) {
+    static const char *const names[][2] = {{"rnn.weight_hh_l0", "rnn.weight_hh_l0"},
+                                           {"module.lstm.weight_ih_l1", "rnn.weight_ih_l1"},
+                                           {"_orig_mod.module.model.gru.bias_hh_l0", "rnn.bias_hh_l0"},
+                                           {"embed.weight", "embedding.weight"},
+                                           {"encoder.weight", "embedding.weight"},
+                                           {"fc.bias", "head.bias"},
+                                           {"decoder.weight", "head.weight"},
+                                           {"linear1.weight", "linear1.weight"},
+                                           {"model", "model"}};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char ours[64];
+        rm_weights_our_name(names[i][0], ours, sizeof ours);
+        ck_assert_str_eq(ours, names[i][1]);
+    }
+}
+END_TEST
+
+START_TEST(weights_that_do_not_fit_change_nothing) {
+    bench a, b;
+    rm_file_writer writer;
+    float before[10 * 5], after[10 * 5];
+    open_bench(&a, FLAGS);
+    const char *other[][2] = {{FLAGS "--model=gru", "'rnn."},
+                              {FLAGS "--embed=7", "(10,5)"},
+                              {FLAGS "--layers=3", "no 'rnn."},
+                              {FLAGS "--layers=1", "does not have"}};
+    ck_ok(rm_weights_save(a.session, REMAT_PARAM, in_scratch("w.safetensors"), &writer));
+    for (size_t i = 0; i < 4; i++) {
+        open_bench(&b, other[i][0]);
+        uint64_t bytes = i == 1 ? sizeof before / 5 * 7 : sizeof before;
+        if (i != 1) ck_ok(remat_read(b.session, REMAT_PARAM, 0, before, bytes));
+        ck_fails(rm_weights_import(b.session, in_scratch("w.safetensors")), REMAT_INVALID, other[i][1]);
+        if (i != 1) ck_ok(remat_read(b.session, REMAT_PARAM, 0, after, bytes));
+        if (i != 1) ck_assert(!memcmp(before, after, sizeof before));
+        close_bench(&b);
+    }
+    ck_fails(rm_weights_import(a.session, "/nowhere.safetensors"), REMAT_IO, "does not exist");
+    ck_fails(rm_weights_save(a.session, REMAT_PARAM, "/dev/full", &writer), REMAT_IO, "make room");
+    close_bench(&a);
+}
+END_TEST
+
+int main(void) {
+    TCase *tests = tcase_create("state");
+    tcase_add_loop_test(tests, training_goes_on_bit_for_bit, 0, 4);
+    tcase_add_test(tests, the_newest_are_kept);
+    tcase_add_test(tests, places_are_guarded);
+    tcase_add_test(tests, what_a_killed_run_left_is_removed);
+    tcase_add_test(tests, a_full_disk_harms_nothing);
+    tcase_add_test(tests, bits_that_changed_are_noticed);
+    tcase_add_test(tests, other_flags_are_refused);
+    tcase_add_test(tests, damaged_json_is_refused);
+    tcase_add_test(tests, other_names_are_understood);
+    tcase_add_test(tests, weights_that_do_not_fit_change_nothing);
+    return run_suite("train/state", tests);
+}
