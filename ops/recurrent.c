@@ -202,7 +202,8 @@ typedef void cell_kernel(const rm_cell_job *job, int thread, int threads);
 
 /* Threads beyond the blocks of units have nothing to do, but the region still asks for all (parallel.h). */
 static void run(cell_kernel *kernel, const rm_cell_job *job, int threads, int lanes) {
-    int64_t blocks = (job->hidden + lanes - 1) / lanes;
+    int64_t blocks = (job->hidden + lanes - 1) / lanes,
+            most = blocks < RM_BARRIER_THREADS ? blocks : RM_BARRIER_THREADS;
     if (threads < 2 || blocks < 2) {
         kernel(job, 0, 1);
         return;
@@ -210,7 +211,7 @@ static void run(cell_kernel *kernel, const rm_cell_job *job, int threads, int la
 #pragma omp parallel num_threads(threads)
     {
         int thread = omp_get_thread_num(), given = omp_get_num_threads();
-        int working = given < blocks ? given : (int)blocks;
+        int working = given < most ? given : (int)most;
         if (thread < working) kernel(job, thread, working);
     }
 }

@@ -112,6 +112,18 @@ RM_INLINE void rm_store_n(float *p, rm_vec v, int n) {
 }
 #endif
 
+/* A store past the caches, to an address aligned like the vector; others see such stores after rm_stream_end. */
+#if RM_LANES == 16
+RM_INLINE void rm_stream(float *p, rm_vec v) { _mm512_stream_ps(p, (__m512)v); }
+RM_INLINE void rm_stream_end(void) { _mm_sfence(); }
+#elif RM_LANES == 8
+RM_INLINE void rm_stream(float *p, rm_vec v) { _mm256_stream_ps(p, (__m256)v); }
+RM_INLINE void rm_stream_end(void) { _mm_sfence(); }
+#else
+RM_INLINE void rm_stream(float *p, rm_vec v) { rm_store(p, v); }
+RM_INLINE void rm_stream_end(void) {}
+#endif
+
 /* ---- Functions ------------------------------------------------------------------------------------ */
 
 /* x in [-126 ln2, 129 ln2], or NaN: *scale = 2^n (the bits of it, where n > 127), and p = e^r - 1, so that e^x = scale (1 + p). */

@@ -186,7 +186,10 @@ static view view_of(rm_cell cell, const rm_cell_job *job, int thread, int thread
     };
 }
 
-static void meet(const view *v) { rm_barrier_wait(v->job->barrier, v->threads); }
+/* The n-th time in this call, from 1. */
+static void meet(const view *v, int64_t n) {
+    if (v->threads > 1) rm_barrier_wait(v->job->barrier, v->thread, v->threads, (unsigned)n);
+}
 
 static const float *h_before(const view *v, int64_t t) {
     return t > 0 ? v->job->y + (t - 1) * v->batch * v->hidden : v->job->h_in;
@@ -260,6 +263,15 @@ RM_INLINE rm_vec before(const view *v, const float *sequence, const float *initi
     return initial ? rm_load_n(initial + row * v->hidden + unit, n) : rm_splat(0);
 }
 
+/* Stores an activated gate for backward. When folded nothing has touched that line yet, and nothing will until backward:
+ * then past the caches, which saves reading the line first (a tenth of the forward pass). */
+RM_INLINE void keep_n(const view *v, float *to, rm_vec gate, int n) {
+    if (v->job->token && v->hidden % LANES == 0)
+        rm_stream(to, gate);
+    else
+        rm_store_n(to, gate, n);
+}
+
 /* i, f, g, o = activated sums;  c = f c + i g;  h = o tanh(c) */
 RM_INLINE void lstm_row(const view *v, float (*sum)[LANES], int64_t row, int64_t b, int64_t block, int n) {
     const rm_cell_job *job = v->job;
@@ -273,10 +285,10 @@ RM_INLINE void lstm_row(const view *v, float (*sum)[LANES], int64_t row, int64_t
     rm_store_n(job->y + row * v->hidden + unit, o * rm_vec_tanh(c), n);
     if (!job->keep) return;
     float *gates = job->gates + row * v->row + unit;
-    rm_store_n(gates, i, n);
-    rm_store_n(gates + v->hidden, f, n);
-    rm_store_n(gates + 2 * v->hidden, g, n);
-    rm_store_n(gates + 3 * v->hidden, o, n);
+    keep_n(v, gates, i, n);
+    keep_n(v, gates + v->hidden, f, n);
+    keep_n(v, gates + 2 * v->hidden, g, n);
+    keep_n(v, gates + 3 * v->hidden, o, n);
 }
 
 /* n = tanh(x_n + r q);  h = n + z (h - n) */
@@ -289,10 +301,10 @@ RM_INLINE void gru_row(const view *v, float (*sum)[LANES], int64_t row, int64_t 
     rm_store_n(job->y + row * v->hidden + unit, rm_fma(z, h - n, n), n_lanes);
     if (!job->keep) return;
     float *gates = job->gates + row * v->row + unit;
-    rm_store_n(gates, n, n_lanes);
-    rm_store_n(gates + v->hidden, r, n_lanes);
-    rm_store_n(gates + 2 * v->hidden, z, n_lanes);
-    rm_store_n(gates + 3 * v->hidden, q, n_lanes);
+    keep_n(v, gates, n, n_lanes);
+    keep_n(v, gates + v->hidden, r, n_lanes);
+    keep_n(v, gates + 2 * v->hidden, z, n_lanes);
+    keep_n(v, gates + 3 * v->hidden, q, n_lanes);
 }
 
 static void lstm_step(const view *v, int64_t t, int64_t block, int64_t from, int64_t rows) {
@@ -367,8 +379,9 @@ RM_INLINE void forward(rm_cell cell, const rm_cell_job *job, int thread, int thr
     project(&v);
     for (int64_t t = 0; t < job->tau; t++) {
         forward_step(cell, &v, t);
-        if (t + 1 < job->tau) meet(&v);
+        if (t + 1 < job->tau) meet(&v, t + 1);
     }
+    rm_stream_end();
     int64_t last = (job->tau - 1) * v.batch * v.hidden;
     copy_units(&v, job->h_out, job->y + last);
     if (job->c) copy_units(&v, job->c_out, job->c + last);
@@ -661,7 +674,7 @@ RM_INLINE void backward(rm_cell cell, const rm_cell_job *job, int thread, int th
     copy_units(&v, job->carry, job->dc_out);
     for (int64_t t = job->tau - 1; t >= 0; t--) {
         backward_step(cell, &v, t);
-        meet(&v);
+        meet(&v, job->tau - t);
     }
     if (job->dh_in) backward_step(cell, &v, -1);
     copy_units(&v, job->dc_in, job->carry);
