@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# setup.sh: installs the Debian/Ubuntu packages that Remat is built from, if any is missing. Sourced or called by
+# quickstart.sh and test.sh; says what it does, asks nothing, and is quick when there is nothing to do.
+#
+#   scripts/setup.sh            what the build and its tests need
+#   scripts/setup.sh --checks   also what the sanitizer runs of scripts/test.sh need (clang and its OpenMP)
+#
+# Made for Debian 12, Debian 13 and Ubuntu 24.04. Elsewhere install the same things under the names your system gives
+# them, and set REMAT_SKIP_SETUP=1.
+set -euo pipefail
+
+packages=(build-essential cmake ninja-build pkg-config libopenblas-dev libjemalloc-dev libjansson-dev zlib1g-dev check)
+if [[ ${1:-} == --checks ]]; then
+    packages+=(clang libomp-dev)
+fi
+
+say() { printf '%s\n' "$*"; }
+die() {
+    printf 'setup: %s\n' "$*" >&2
+    exit 1
+}
+
+installed() { [[ $(dpkg-query -W -f='${db:Status-Abbrev}' "$1" 2>/dev/null) == ii* ]]; }
+
+# clang comes without its sanitizers on some releases; their package carries clang's version in its name.
+clang_runtime() {
+    local version
+    version=$(dpkg-query -W -f='${Depends}' clang 2>/dev/null | grep -o 'clang-[0-9]*' | head -n 1) || true
+    [[ $version ]] || die "clang is installed, but not from a package named clang-VERSION: set REMAT_SKIP_SETUP=1"
+    echo "libclang-rt-${version#clang-}-dev"
+}
+
+as_root() {
+    if [[ $(id -u) == 0 ]]; then
+        "$@"
+    else
+        sudo "$@"
+    fi
+}
+
+install() {
+    say "setup: installing with apt-get: $*"
+    if [[ $(id -u) != 0 ]] && ! command -v sudo >/dev/null; then
+        die "this needs root, and there is no sudo here. As root, run: apt-get install -y $*"
+    fi
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq ||
+        die "apt-get update failed: is the network there, and are the package sources right?"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/tmp/remat-setup.$$ 2>&1 || {
+        tail -n 20 /tmp/remat-setup.$$ >&2
+        rm -f /tmp/remat-setup.$$
+        die "apt-get install failed; its last lines are above. By hand: apt-get install $*"
+    }
+    rm -f /tmp/remat-setup.$$
+}
+
+ensure() {
+    local missing=() package
+    for package in "$@"; do
+        installed "$package" || missing+=("$package")
+    done
+    [[ ${#missing[@]} == 0 ]] || install "${missing[@]}"
+}
+
+[[ -z ${REMAT_SKIP_SETUP:-} ]] || exit 0
+command -v dpkg-query >/dev/null ||
+    die "no dpkg here. Install a C compiler, CMake >= 3.25, Ninja, pkg-config, OpenBLAS, jemalloc, jansson, zlib and Check
+       with your system's tools, then run this again with REMAT_SKIP_SETUP=1"
+ensure "${packages[@]}"
+if [[ ${1:-} == --checks ]]; then
+    ensure "$(clang_runtime)"
+fi

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# test.sh: everything that must hold, in one command: installs what is missing, builds, and runs the tests
+#
+#   1. under AddressSanitizer and UBSan (the whole suite),
+#   2. under ThreadSanitizer (what runs on several threads; clang),
+#   3. as released (the whole suite): last, so that the last lines are its summary.
+#
+#   scripts/test.sh [--quick]     --quick: only the last
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+quick=
+for argument in "$@"; do
+    case $argument in
+    --quick) quick=1 ;;
+    *) echo "test.sh: $argument is not a flag; there is only --quick" >&2 && exit 2 ;;
+    esac
+done
+
+if [[ $quick ]]; then scripts/setup.sh; else scripts/setup.sh --checks; fi
+# Threads that wait for each other by sleeping: the tests are many small programs on whatever cores there are.
+export OMP_WAIT_POLICY=passive
+jobs=$(nproc)
+
+build() { # build PRESET
+    local log
+    log=$(mktemp)
+    echo "building build/$1"
+    { cmake --preset "$1" && cmake --build "build/$1"; } >"$log" 2>&1 || {
+        tail -n 60 "$log" >&2
+        rm -f "$log"
+        echo "test.sh: building '$1' failed; its last lines are above" >&2
+        exit 1
+    }
+    ! grep -E 'warning:' "$log" || { rm -f "$log"; echo "test.sh: building '$1' gave the warnings above" >&2; exit 1; }
+    rm -f "$log"
+}
+
+if [[ ! $quick ]]; then
+    build sanitize
+    ctest --preset sanitize -j "$jobs"
+    build tsan
+    ctest --preset tsan -j "$jobs"
+fi
+build release
+ctest --preset release -j "$jobs"
