@@ -11,23 +11,33 @@
 
 /* ---- Plain loops ---------------------------------------------------------------------------------------------- */
 
-/* beta 0 must not read c: it may hold anything, NaN included. */
-static void scale_row(int64_t n, real beta, real *c) {
-    for (int64_t j = 0; j < n; j++) c[j] = beta == 0 ? 0 : beta * c[j];
+/* The sum over p of a[p stride] b[p], in eight running sums: a fixed order that vector code can follow. */
+static real dot(int64_t k, const real *a, int64_t stride, const real *b) {
+    enum { LANES = 8 };
+    real lane[LANES] = {0}, sum = 0;
+    int64_t p = 0;
+    if (stride == 1)
+        for (; p + LANES <= k; p += LANES)
+            for (int i = 0; i < LANES; i++) lane[i] += a[p + i] * b[p + i];
+    for (; p < k; p++) sum += a[p * stride] * b[p];
+    for (int i = 0; i < LANES; i++) sum += lane[i];
+    return sum;
 }
 
+/* Along the direction in which b is stored. beta 0 must not read c: it may hold anything, NaN included. */
 static void multiply_plainly(rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha,
                              const real *a, int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc) {
+    int64_t down = a_is == RM_TRANSPOSED ? 1 : lda, along = a_is == RM_TRANSPOSED ? lda : 1;
     for (int64_t i = 0; i < m; i++) {
         real *row = c + i * ldc;
-        scale_row(n, beta, row);
-        for (int64_t p = 0; p < k; p++) {
-            real left = alpha * (a_is == RM_TRANSPOSED ? a[p * lda + i] : a[i * lda + p]);
-            if (b_is == RM_TRANSPOSED)
-                for (int64_t j = 0; j < n; j++) row[j] += left * b[j * ldb + p];
-            else
+        for (int64_t j = 0; j < n; j++) row[j] = beta == 0 ? 0 : beta * row[j];
+        if (b_is == RM_TRANSPOSED)
+            for (int64_t j = 0; j < n; j++) row[j] += alpha * dot(k, a + i * down, along, b + j * ldb);
+        else
+            for (int64_t p = 0; p < k; p++) {
+                real left = alpha * a[i * down + p * along];
                 for (int64_t j = 0; j < n; j++) row[j] += left * b[p * ldb + j];
-        }
+            }
     }
 }
 

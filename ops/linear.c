@@ -103,9 +103,9 @@ static const rm_sample samples[] = {
      .x = {RM_SHAPE3(RM_REAL, 5, 2, 6), RM_SHAPE2(RM_REAL, 7, 6), RM_SHAPE1(RM_REAL, 7)}},
     {.name = "no bias", .x = {RM_SHAPE2(RM_REAL, 3, 4), RM_SHAPE2(RM_REAL, 5, 4), RM_ABSENT}},
     {.name = "one by one", .x = {RM_SHAPE2(RM_REAL, 1, 1), RM_SHAPE2(RM_REAL, 1, 1), RM_SHAPE1(RM_REAL, 1)}},
-    {.name = "large enough for threads",
+    {.name = "large enough for threads and the library",
      .sequence = true,
-     .x = {RM_SHAPE3(RM_REAL, 16, 8, 40), RM_SHAPE2(RM_REAL, 67, 40), RM_SHAPE1(RM_REAL, 67)}},
+     .x = {RM_SHAPE3(RM_REAL, 16, 8, 160), RM_SHAPE2(RM_REAL, 131, 160), RM_SHAPE1(RM_REAL, 131)}},
 };
 
 const rm_op RM_OP(linear) = {
