@@ -163,6 +163,7 @@ typedef struct {
     int64_t hidden, batch, rows, blocks, units; /* units: H rounded up to whole blocks */
     int64_t first, end;                         /* this thread's blocks of units */
     int64_t row;                                /* floats in a row of `gates` */
+    int64_t window;                             /* forward: the (t,b) that row 0 of `gates` stands for */
 } view;
 
 static view view_of(rm_cell cell, const rm_cell_job *job, int thread, int threads) {
@@ -216,7 +217,7 @@ static void project_rows(const view *v, group g, int64_t bias_vector, int64_t fr
         int64_t column = column_of(v, g.first, i);
         int n = lanes_of(column % v->hidden / LANES, v->hidden);
         for (int64_t r = 0; r < rows; r++)
-            rm_store_n(job->gates + (from + r) * v->row + column, rm_load(c.sum[r][i]), n);
+            rm_store_n(job->gates + (from - v->window + r) * v->row + column, rm_load(c.sum[r][i]), n);
     }
 }
 
@@ -226,15 +227,16 @@ static group gates_at(const view *v, const float *panels, int64_t depth, int64_t
     return (group){block, v->l->gates, panels + block * depth * step, step};
 }
 
-static void project(const view *v) {
+/* Timesteps [t, t+steps). */
+static void project(const view *v, int64_t t, int64_t steps) {
     const float *panels = v->job->packed + v->at.ih;
     bool plain = v->l->gates == 1;
-    int64_t in = v->job->in;
+    int64_t in = v->job->in, first = t * v->batch, end = first + steps * v->batch;
     if (v->job->token) return;
     for (int64_t block = v->first; block < v->end;) {
         group g = plain ? group_at(panels, in, block, v->end, v->blocks) : gates_at(v, panels, in, block);
-        for (int64_t from = 0; from < v->rows; from += ROWS_CHUNK)
-            project_rows(v, g, plain ? LANES : v->units, from, min64(ROWS_CHUNK, v->rows - from));
+        for (int64_t from = first; from < end; from += ROWS_CHUNK)
+            project_rows(v, g, plain ? LANES : v->units, from, min64(ROWS_CHUNK, end - from));
         block += plain ? g.width : 1;
     }
 }
@@ -243,7 +245,7 @@ static void project(const view *v) {
 RM_INLINE rm_vec input_of(const view *v, int64_t row, int column, int64_t block, int n) {
     const rm_cell_job *job = v->job;
     int64_t unit = block * LANES;
-    if (!job->token) return rm_load_n(job->gates + row * v->row + column * v->hidden + unit, n);
+    if (!job->token) return rm_load_n(job->gates + (row - v->window) * v->row + column * v->hidden + unit, n);
     const float *entry = job->table + job->token[row] * v->l->gates * v->hidden;
     return rm_load_n(entry + v->l->x_gate[column] * v->hidden + unit, n) +
            rm_load(job->packed + v->at.x_bias + column * v->units + unit);
@@ -376,8 +378,12 @@ static void copy_units(const view *v, float *to, const float *from) {
 
 RM_INLINE void forward(rm_cell cell, const rm_cell_job *job, int thread, int threads) {
     view v = view_of(cell, job, thread, threads);
-    project(&v);
+    int64_t ahead = rm_cell_steps_ahead(job->batch);
     for (int64_t t = 0; t < job->tau; t++) {
+        if (t % ahead == 0) {
+            v.window = job->keep || cell == RM_CELL_RNN_TANH ? 0 : t * v.batch;
+            project(&v, t, min64(ahead, job->tau - t));
+        }
         forward_step(cell, &v, t);
         if (t + 1 < job->tau) meet(&v, t + 1);
     }

@@ -25,16 +25,17 @@ typedef struct {
     const float *table;             /* folded: (V,G*H)                                    */
     const float *packed;
     float *y;                 /* (rows,H): forward fills it, backward reads it      */
-    const float *h_in, *c_in; /* (B,H), or NULL: zeros                              */
-    float *h_out, *c_out;     /* (B,H); forward                                     */
-    float *gates;             /* (rows,columns*H), see above. Forward: holds the projection of x, then the gates if
-                                       `keep`; NULL where neither is needed (folded and not `keep`). Backward: the gates,
-                                       which become the gradients of their pre-activations */
-    float *c;                 /* lstm (rows,H): forward may get NULL (forward-only) */
-    bool keep;                /* forward: backward will want `gates` activated      */
-    const float *dy, *dh_out, *dc_out;         /* backward: (rows,H), (B,H), (B,H); the last two may be NULL: zeros */
-    float *dh_in, *dc_in;                      /* (B,H) or NULL: not wanted                          */
-    float *carry;                              /* (B,H): backward's dc (lstm) or direct dh (gru)     */
+    const float *h_in, *c_in; /* (B,H), or NULL: zeros */
+    float *h_out, *c_out;     /* (B,H); forward */
+    /* (rows,columns*H), see above. Forward: the projection of x and then, if `keep`, the activated gates; if not `keep`,
+     * of rm_cell_steps_ahead timesteps at a time; NULL when folded and not `keep`. Backward: the activated gates, which
+     * become the gradients of their pre-activations. */
+    float *gates;
+    bool keep;
+    float *c;                          /* lstm (rows,H); forward-only: NULL */
+    const float *dy, *dh_out, *dc_out; /* backward: (rows,H), (B,H), (B,H); the last two may be NULL: zeros */
+    float *dh_in, *dc_in;              /* (B,H) or NULL: not wanted */
+    float *carry;                      /* (B,H), scratch: backward's dc (lstm), or the dh that passes by z (gru) */
     float *dx, *dw_ih, *dw_hh, *db_ih, *db_hh; /* NULL: not wanted; dw_ih is the table's when folded */
     rm_barrier *barrier;                       /* zeroed */
 } rm_cell_job;
@@ -58,14 +59,22 @@ const rm_cell_kernels *rm_cell_kernels_list(int i);
 enum { RM_CELL_ISAS = 3 };
 void rm_cell_kernels_use(const rm_cell_kernels *kernels);
 
+/* The input projection runs so many timesteps ahead of the recurrence: rows enough to use each weight often, few enough
+ * that they are still in the cache when the recurrence comes for them. */
+enum { RM_CELL_ROWS_AHEAD = 96 };
+static inline int64_t rm_cell_steps_ahead(int64_t batch) {
+    return batch < RM_CELL_ROWS_AHEAD ? RM_CELL_ROWS_AHEAD / batch : 1;
+}
+
 /* Scratch of one call, for the fast kernels and (in elements) for the definition. */
 static inline uint64_t rm_cell_scratch_bytes(rm_cell cell, bool backward, bool folded, int64_t tau, int64_t batch,
                                              int64_t hidden) {
-    int64_t rows = tau * batch, wide = rm_cell_columns(cell) * hidden, floats;
+    int64_t rows = tau * batch, ahead = rm_cell_steps_ahead(batch) * batch, wide = rm_cell_columns(cell) * hidden,
+            floats;
     if (backward)
         floats = 2 * batch * hidden + (cell == RM_CELL_RNN_TANH ? rows * hidden : 0);
-    else /* forward-only: the projections of the tile; folded, they are read from the table; an RNN's lie in y */
-        floats = folded || cell == RM_CELL_RNN_TANH ? wide : rows * wide;
+    else /* forward-only: projections; when folded they are read from the table, and a plain RNN's lie in y */
+        floats = folded || cell == RM_CELL_RNN_TANH ? wide : (ahead < rows ? ahead : rows) * wide;
     return (uint64_t)floats * sizeof(float);
 }
 
