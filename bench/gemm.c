@@ -1,6 +1,7 @@
-/* gemm.c: which library multiplies matrices fastest on the shapes of an LSTM? OpenBLAS, which this program is linked with,
- * beside oneDNN and BLIS, each opened privately (their symbols share names) where it is installed. Calls alternate between
- * the libraries, so that a machine busy with other work is unkind to all alike; the best of the rounds is printed.
+/* gemm.c: which library multiplies matrices fastest on the shapes of an LSTM? OpenBLAS, which this program is linked
+ * with, beside oneDNN and BLIS, each opened privately (their symbols share names) where it is installed. Calls
+ * alternate between the libraries, so that a machine busy with other work is unkind to all alike; the best of the
+ * rounds is printed.
  *
  *     bench_gemm [seconds per row, default 1]
  *

@@ -1,7 +1,7 @@
-/* exp.h: rm_exp_nonpositive, e^x for x <= 0 in plain arithmetic, so that a plain loop around it becomes vector code with
- * any instruction set and without fast-math; vecmath.h, its neighbour, is written in vectors, for the recurrent cells.
- * Float: within 1.1 units in the last place of the true value, by trial of every float. Double, which only tests use, is
- * the C library's.
+/* exp.h: rm_exp_nonpositive, e^x for x <= 0 in plain arithmetic, so that a plain loop around it becomes vector code
+ * with any instruction set and without fast-math; vecmath.h, its neighbour, is written in vectors, for the recurrent
+ * cells. Float: within 1.1 units in the last place of the true value, by trial of every float. Double, which only
+ * tests use, is the C library's.
  *
  *   e^x = 2^n e^r,   n = round(x / ln 2),   |r| <= ln 2 / 2,   e^r = 1 + r + r^2 (a minimax polynomial)
  */

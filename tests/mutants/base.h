@@ -1,6 +1,6 @@
-/* base.h: a small correct op, y[t,c] = x[t,c]^2 w[c] + (t0 + t)/8, made to be broken. Each file beside this one defines one
- * of the macros below otherwise, and so is an op with one mistake; unbroken.c has none. The harness of the ops must pass
- * that and catch every other (tests/ops/test_mutants.c). */
+/* base.h: a small correct op, y[t,c] = x[t,c]^2 w[c] + (t0 + t)/8, made to be broken. Each file beside this one
+ * defines one of the macros below otherwise, and so is an op with one mistake; unbroken.c has none. The harness of
+ * the ops must pass that and catch every other (tests/ops/test_mutants.c). */
 #include "ops/real.h"
 
 #include <stdint.h>

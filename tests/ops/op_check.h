@@ -1,6 +1,6 @@
-/* op_check.h: the generic harness. It knows nothing of any particular op: everything follows from the descriptor and its
- * samples. What it demands is what op.h promises, one function per promise in op_check.c. It is used on the list of ops
- * (test_ops.c), and on broken ones that it must catch (test_mutants.c). */
+/* op_check.h: the generic harness. It knows nothing of any particular op: everything follows from the descriptor and
+ * its samples. What it demands is what op.h promises, one function per promise in op_check.c. It is used on the list
+ * of ops (test_ops.c), and on broken ones that it must catch (test_mutants.c). */
 #ifndef RM_TEST_OP_CHECK_H
 #define RM_TEST_OP_CHECK_H
 

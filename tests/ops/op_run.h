@@ -1,6 +1,6 @@
 /* op_run.h: runs one op on one sample, forward and backward, as an executor would: tile after tile, carried states
- * threaded through, weight gradients added up. Every number goes in and comes out as a double, so that runs in float and
- * in double, of any tile, can be compared. What is to be concluded from such runs is op_check.h's business. */
+ * threaded through, weight gradients added up. Every number goes in and comes out as a double, so that runs in float
+ * and in double, of any tile, can be compared. What is to be concluded from such runs is op_check.h's business. */
 #ifndef RM_TEST_OP_RUN_H
 #define RM_TEST_OP_RUN_H
 

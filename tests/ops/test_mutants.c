@@ -1,5 +1,5 @@
-/* test_mutants.c: the test of the tests. Every op in tests/mutants has one mistake; the harness must find it, and for the
- * right reason. */
+/* test_mutants.c: the test of the tests. Every op in tests/mutants has one mistake; the harness must find it, and
+ * for the right reason. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* test_optimizers.c: the optimizers against the textbook in double, against PyTorch's numbers, and against themselves on
- * other thread counts; and the sum of squares behind the global norm. */
+/* test_optimizers.c: the optimizers against the textbook in double, against PyTorch's numbers, and against
+ * themselves on other thread counts; and the sum of squares behind the global norm. */
 #include <check.h>
 #include <float.h>
 #include <math.h>
