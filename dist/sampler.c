@@ -47,26 +47,41 @@ struct rm_sampler {
     uint32_t order[]; /* n of them */
 };
 
-/* torch.randperm draws 32 bits for each place, and 64 (high word first) from n = (2^32-1)/20 on, where the bias of the
- * remainder would begin to show. */
-static uint64_t draw(twister *t, bool wide) {
-    uint64_t first = twister_draw(t);
-    return wide ? first << 32 | twister_draw(t) : first;
+/* torch.randperm has two ways, and so must this. Up to here each draw of 32 bits picks, for the next place, one of those
+ * not yet placed. */
+#define WIDE_FROM (UINT32_MAX / 20)
+
+static void shuffle_narrow(twister *random, uint32_t *order, int64_t n) {
+    for (int64_t i = 0; i < n; i++) order[i] = (uint32_t)i;
+    for (int64_t i = 0; i < n - 1; i++) {
+        int64_t j = i + (int64_t)(twister_draw(random) % (uint64_t)(n - i));
+        uint32_t held = order[i];
+        order[i] = order[j];
+        order[j] = held;
+    }
+}
+
+/* From there on, where the remainder of 32 bits would be noticeably uneven: 64 bits a draw, high word first, and each
+ * newcomer takes the place of one that is already there, which moves to the end ("inside-out"). */
+static void shuffle_wide(twister *random, uint32_t *order, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t high = twister_draw(random), draw = high << 32 | twister_draw(random);
+        int64_t j = (int64_t)(draw % (uint64_t)(i + 1));
+        order[i] = (uint32_t)i;
+        order[i] = order[j];
+        order[j] = (uint32_t)i;
+    }
 }
 
 void rm_sampler_set_epoch(rm_sampler *s, int64_t epoch) {
     assert(epoch >= 0);
     int64_t n = s->config.n;
-    for (int64_t i = 0; i < n; i++) s->order[i] = (uint32_t)i;
-    if (!s->config.shuffle) return;
-    twister_seed(&s->random, (uint32_t)((uint64_t)s->config.seed + (uint64_t)epoch)); /* the low 32 bits, as torch */
-    bool wide = n >= UINT32_MAX / 20;
-    for (int64_t i = 0; i < n - 1; i++) {
-        int64_t j = i + (int64_t)(draw(&s->random, wide) % (uint64_t)(n - i));
-        uint32_t held = s->order[i];
-        s->order[i] = s->order[j];
-        s->order[j] = held;
+    if (!s->config.shuffle) {
+        for (int64_t i = 0; i < n; i++) s->order[i] = (uint32_t)i;
+        return;
     }
+    twister_seed(&s->random, (uint32_t)((uint64_t)s->config.seed + (uint64_t)epoch)); /* the low 32 bits, as torch */
+    (n < WIDE_FROM ? shuffle_narrow : shuffle_wide)(&s->random, s->order, n);
 }
 
 static int64_t count_per_rank(const rm_sampler_config *c) {
