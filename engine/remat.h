@@ -83,8 +83,9 @@ typedef enum { REMAT_F32, REMAT_F64, REMAT_I32 } remat_dtype;
 typedef enum { REMAT_WHOLE, REMAT_SEQUENCE } remat_axis;
 
 /* How a parameter starts. Drawn from (seed, parameter, element): the same on any machine. */
+typedef enum { REMAT_INIT_ZERO, REMAT_INIT_CONSTANT, REMAT_INIT_NORMAL, REMAT_INIT_UNIFORM } remat_init_kind;
 typedef struct {
-    enum { REMAT_INIT_ZERO, REMAT_INIT_CONSTANT, REMAT_INIT_NORMAL, REMAT_INIT_UNIFORM } kind;
+    remat_init_kind kind;
     double scale; /* the constant; the standard deviation; the bound of [-scale, scale] */
 } remat_init;
 static inline remat_init remat_init_zero(void) { return (remat_init){REMAT_INIT_ZERO, 0}; }

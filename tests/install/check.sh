@@ -21,6 +21,10 @@ $cc "$@" consumer.c $(pkg-config --cflags --libs remat) -o by_pkg_config
 $cc "$@" consumer.c $(pkg-config --static --cflags --libs remat) -o by_pkg_config_static
 ./by_pkg_config_static
 
+# The header alone is also C++.
+printf '#include <remat.h>\nint main() { return remat_init_zero().scale != 0; }\n' >header.cpp
+! command -v c++ >/dev/null || c++ -Wall -Wextra -Werror -fsyntax-only -I"$work/tree/include" header.cpp
+
 cmake -S . -B build -DCMAKE_PREFIX_PATH="$work/tree" -DCMAKE_C_COMPILER="$cc" -DCMAKE_C_FLAGS="$*" >configure.log ||
     { cat configure.log; exit 1; }
 cmake --build build >build.log || { cat build.log; exit 1; }
@@ -28,9 +32,8 @@ cmake --build build >build.log || { cat build.log; exit 1; }
 [ ! -x build/consumer_shared ] || ./build/consumer_shared
 
 "$work/tree/bin/remat" info >/dev/null
-for file in include/remat.h lib*/libremat.a lib*/cmake/Remat/RematConfig.cmake; do
-    # shellcheck disable=SC2086
-    ls "$work"/tree/$file "$work"/tree/lib/*/"${file##*/}" 2>/dev/null | grep -q . || { echo "not installed: $file"; exit 1; }
+for file in include/remat.h libremat.a RematConfig.cmake; do
+    [ "$(find "$work/tree" -path "*/$file")" ] || { echo "not installed: $file"; exit 1; }
 done
 ! grep -rn "$source\|$build" "$work/tree/lib"*/cmake "$pc" || { echo "the installed files name the build tree"; exit 1; }
 echo "the installed Remat works"
