@@ -20,8 +20,7 @@
 #define OPTIMIZER_FILE "optimizer.safetensors"
 #define STATE_FILE "state.json"
 #define UNFINISHED ".tmp-"
-static const char *const files[] = {STATE_FILE, MODEL_FILE,
-                                    OPTIMIZER_FILE}; /* removed in this order: see remove_state */
+static const char *const files[] = {STATE_FILE, MODEL_FILE, OPTIMIZER_FILE};
 enum { FILES = sizeof files / sizeof files[0] };
 
 /* ---- The directory ---------------------------------------------------------------------------------------------- */
@@ -81,7 +80,7 @@ static remat_status list_states(const char *directory, int64_t **steps, int64_t 
     return status;
 }
 
-/* state.json goes first: a state that is half removed is not whole, so it is never resumed. */
+/* A state that is half removed lacks a file, so it is not whole and never resumed. */
 static void remove_state(const char *state) {
     char path[RM_PATH_BYTES];
     for (int i = 0; i < FILES; i++)

@@ -192,6 +192,8 @@ START_TEST(batches_follow_the_order_and_can_start_anywhere) {
         memcpy(seen[i], loader.batch.input, sizeof seen[i]);
     }
     ck_assert(loader.epoch == 2 && loader.position == 1);
+    ck_assert(memcmp(seen[0], seen[3], sizeof seen[0]) &&
+              memcmp(seen[3], seen[6], sizeof seen[0])); /* each its order */
     ck_ok(rm_loader_create(d, 3, 5, true, &other));
     ck_ok(rm_loader_seek(&other, 1, 2));
     for (int i = 5; i < 7; i++) {

@@ -9,6 +9,7 @@
 #include "tests/train/train_test.h"
 
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
 #define FLAGS "--task=copy --seq-len=21 --batch=2 --hidden=5 --layers=2 --samples=9 --threads=1 "
 
@@ -74,7 +75,65 @@ static int count_entries(const char *directory, const char *prefix) {
     return count;
 }
 
-/* ---- */
+/* ---- Dying: these stand in front of the C library's, and end the process at the n-th of such calls. A file that is being
+ * synced then loses its second half, as in a power cut. ---- */
+
+static int die_at;        /* 0: never */
+static bool unsynced[64]; /* by file descriptor: written to since the last fsync */
+static void count_call(int fd) {
+    if (die_at == 0 || --die_at > 0) return;
+    off_t size = fd >= 0 ? lseek(fd, 0, SEEK_END) : 0;
+    if (size > 0 && ftruncate(fd, size / 2)) size = 0; /* a directory: nothing to lose */
+    _exit(42);
+}
+ssize_t write(int fd, const void *data, size_t bytes) {
+    count_call(-1);
+    if (fd < 64) unsynced[fd] = true;
+    return syscall(SYS_write, fd, data, bytes);
+}
+int fsync(int fd) {
+    count_call(fd);
+    if (fd < 64) unsynced[fd] = false;
+    return (int)syscall(SYS_fsync, fd);
+}
+int rename(const char *from, const char *to) {
+    count_call(-1);
+    for (int fd = 3; fd < 64; fd++)
+        if (die_at && unsynced[fd]) _exit(2); /* a power cut would leave a state of empty files */
+    return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+int unlink(const char *path) {
+    count_call(-1);
+    return (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+}
+int rmdir(const char *path) {
+    count_call(-1);
+    return (int)syscall(SYS_unlinkat, AT_FDCWD, path, AT_REMOVEDIR);
+}
+int mkdir(const char *path, mode_t mode) {
+    count_call(-1);
+    return (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
+}
+
+/* Saves in a process of its own; whether that died before the end. */
+static bool save_and_die(const char *directory, bench *b, rm_state_point point, int n) {
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        rm_state_store store;
+        die_at = n;
+        memset(unsynced, 0, sizeof unsynced);
+        remat_status failed = rm_state_store_open(directory, 1, 1, &store);
+        if (!failed) failed = rm_state_save(&store, b->session, &b->options, point);
+        _exit(failed ? 1 : 0);
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) != 2, "renamed before it was synced");
+    ck_assert_msg(WEXITSTATUS(status) != 1, "saving failed without dying");
+    return WEXITSTATUS(status) == 42;
+}
+
+/* ---- Saving and resuming ---- */
 
 START_TEST(training_goes_on_bit_for_bit) {
     static const char *const flags[] = {FLAGS, FLAGS "--optimizer=sgd --momentum=0.9 --dropout=0.3",
@@ -206,6 +265,41 @@ START_TEST(a_full_disk_harms_nothing) {
 }
 END_TEST
 
+/* The program dies at the n-th call that changes the disk, for every n: there is always a whole state, the old or the new. */
+START_TEST(dying_at_every_call) {
+    bench b;
+    rm_state_store store;
+    open_bench(&b, FLAGS);
+    ck_ok(rm_state_store_open(in_scratch("old"), 1, 0, &store));
+    step(&b);
+    save_ok(&store, &b);
+    rm_state_store_close(&store);
+    step(&b);
+    rm_state_point second = point_of(&b);
+    const char *directory = in_scratch("st");
+    char command[512];
+    snprintf(command, sizeof command, "rm -rf %1$s/st && cp -r %1$s/old %1$s/st", scratch());
+    bool died = true, old_seen = false, new_seen = false;
+    for (int n = 1; died; n++) {
+        char state[RM_PATH_BYTES];
+        rm_state_point point;
+        bool found;
+        ck_assert_int_eq(system(command), 0);
+        died = save_and_die(directory, &b, second, n);
+        ck_ok(rm_state_find(directory, state, &found));
+        ck_assert_msg(found, "nothing is left when it dies at call %d", n);
+        ck_ok(rm_state_read(state, RM_TRAIN, &b.options, &point));
+        ck_ok(rm_state_restore(state, &point, true, b.session));
+        ck_assert(point.step == 1 || point.step == 2);
+        old_seen = old_seen || point.step == 1;
+        new_seen = new_seen || (point.step == 2 && died);
+        ck_assert_msg(n < 1000 && (died || point.step == 2), "it ends, with the new state");
+    }
+    ck_assert(old_seen && new_seen);
+    close_bench(&b);
+}
+END_TEST
+
 START_TEST(bits_that_changed_are_noticed) {
     bench b;
     rm_state_store store;
@@ -327,6 +421,7 @@ int main(void) {
     tcase_add_test(tests, places_are_guarded);
     tcase_add_test(tests, what_a_killed_run_left_is_removed);
     tcase_add_test(tests, a_full_disk_harms_nothing);
+    tcase_add_test(tests, dying_at_every_call);
     tcase_add_test(tests, bits_that_changed_are_noticed);
     tcase_add_test(tests, other_flags_are_refused);
     tcase_add_test(tests, damaged_json_is_refused);
