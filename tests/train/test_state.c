@@ -79,7 +79,14 @@ static int count_entries(const char *directory, const char *prefix) {
  * synced then loses its second half, as in a power cut. ---- */
 
 static int die_at;        /* 0: never */
-static bool unsynced[64]; /* by file descriptor: written to since the last fsync */
+static ino_t unsynced[8]; /* files written to since their last fsync */
+static void note_sync(int fd, bool synced) {
+    struct stat about;
+    int at = 0;
+    if (die_at == 0 || fstat(fd, &about) || !S_ISREG(about.st_mode)) return;
+    while (at < 7 && unsynced[at] != about.st_ino && (synced || unsynced[at])) at++;
+    unsynced[at] = synced ? 0 : about.st_ino;
+}
 static void count_call(int fd) {
     if (die_at == 0 || --die_at > 0) return;
     off_t size = fd >= 0 ? lseek(fd, 0, SEEK_END) : 0;
@@ -88,18 +95,18 @@ static void count_call(int fd) {
 }
 ssize_t write(int fd, const void *data, size_t bytes) {
     count_call(-1);
-    if (fd < 64) unsynced[fd] = true;
+    note_sync(fd, false);
     return syscall(SYS_write, fd, data, bytes);
 }
 int fsync(int fd) {
     count_call(fd);
-    if (fd < 64) unsynced[fd] = false;
+    note_sync(fd, true);
     return (int)syscall(SYS_fsync, fd);
 }
 int rename(const char *from, const char *to) {
     count_call(-1);
-    for (int fd = 3; fd < 64; fd++)
-        if (die_at && unsynced[fd]) _exit(2); /* a power cut would leave a state of empty files */
+    for (int i = 0; i < 7; i++)
+        if (die_at && unsynced[i]) _exit(2); /* a power cut would leave a state of empty files */
     return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
 }
 int unlink(const char *path) {
@@ -122,7 +129,6 @@ static bool save_and_die(const char *directory, bench *b, rm_state_point point, 
     if (child == 0) {
         rm_state_store store;
         die_at = n;
-        memset(unsynced, 0, sizeof unsynced);
         remat_status failed = rm_state_store_open(directory, 1, 1, &store);
         if (!failed) failed = rm_state_save(&store, b->session, &b->options, point);
         _exit(failed ? 1 : 0);
