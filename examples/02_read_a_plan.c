@@ -1,8 +1,7 @@
 /* 02_read_a_plan.c: a plan is data: it can be read before anything runs, on a machine that could not run it.
  *
  * It introduces sequences, the recurrent layers, `plan_only`, and the plan's summary: the same network, 200,000 timesteps
- * long, under three strategies. Bytes are exact, so this table is what a
- * training run would use.
+ * long, under three strategies. Bytes are exact, so this table is what a training run would use.
  */
 #include "common.h"
 

@@ -113,9 +113,13 @@ START_TEST(counting_works) {
     interposed between = interposed_now();
     free(block);
     interposed after = interposed_now();
+#ifndef INTERPOSE_BLIND
     ck_assert_int_eq(between.outstanding - before.outstanding, 1);
     ck_assert_int_eq(after.outstanding - before.outstanding, 0);
     ck_assert_int_eq(after.calls - before.calls, 2);
+#else
+    (void)before, (void)between, (void)after;
+#endif
     int64_t ours = rm_host_allocations();
     rm_free(rm_malloc(100));
     ck_assert_int_eq(rm_host_allocations() - ours, 1);
