@@ -1,0 +1,93 @@
+/* test_vecmath.c: exp, sigmoid and tanh of ops/vecmath.h: errors against the C library in double over a few million floats
+ * of every size, and what happens at the ends. bench/vecmath.c does all 2^32. The bounds are docs/notes/vecmath.md's. */
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ops/vecmath.h"
+
+static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+static rm_vec vector_exp(rm_vec x) { return rm_vec_exp(x); }
+static rm_vec vector_sigmoid(rm_vec x) { return rm_vec_sigmoid(x); }
+static rm_vec vector_tanh(rm_vec x) { return rm_vec_tanh(x); }
+
+static const struct {
+    const char *name;
+    rm_vec (*vector)(rm_vec);
+    double (*exact)(double);
+    double bound; /* ulp */
+} functions[] = {{"exp", vector_exp, exp, 1.1},
+                 {"sigmoid", vector_sigmoid, sigmoid, 2.4},
+                 {"tanh", vector_tanh, tanh, RM_LANES > 4 ? 2.0 : 2.4 /* without fused multiply-adds */}};
+enum { EXP, SIGMOID, TANH, FUNCTIONS };
+
+/* All lanes but one hold something else, so that no lane leaks into another. */
+static float apply(int function, float x, int lane) {
+    rm_vec v = rm_splat(0.25f);
+    v[lane] = x;
+    return functions[function].vector(v)[lane];
+}
+
+/* In units in the last place of the exact result; below 2^-126 results may be 0. */
+static double ulps(float got, double exact) {
+    int exponent;
+    if (isinf((float)exact)) return (double)got == (float)exact ? 0 : INFINITY;
+    if (fabs(exact) < 0x1p-126 && fabs(got) <= 0x1p-126) return 0;
+    frexp(exact, &exponent);
+    return fabs(got - exact) / ldexp(1, exponent - 24);
+}
+
+START_TEST(errors_stay_within_their_bounds) {
+    for (uint64_t bits = 0; bits < 1ull << 32; bits += 1999) {
+        uint32_t word = (uint32_t)bits;
+        float x;
+        memcpy(&x, &word, sizeof x);
+        if (isnan(x)) continue;
+        double error = ulps(apply(_i, x, (int)(bits % RM_LANES)), functions[_i].exact(x));
+        ck_assert_msg(error <= functions[_i].bound, "%s(%a) is off by %g ulp", functions[_i].name, (double)x, error);
+    }
+}
+END_TEST
+
+START_TEST(ends) {
+    ck_assert(apply(EXP, INFINITY, 0) == INFINITY && apply(EXP, -INFINITY, 0) == 0 && apply(EXP, 0, 0) == 1);
+    ck_assert(apply(SIGMOID, INFINITY, 0) == 1 && apply(SIGMOID, -INFINITY, 0) == 0 && apply(SIGMOID, 0, 0) == 0.5f);
+    ck_assert(apply(TANH, INFINITY, 0) == 1 && apply(TANH, -INFINITY, 0) == -1 && apply(TANH, 0, 0) == 0);
+    ck_assert(apply(TANH, 9.2f, 0) == 1 && apply(TANH, 0x1p-140f, 0) == 0x1p-140f);
+    for (int f = 0; f < FUNCTIONS; f++) ck_assert_msg(isnan(apply(f, NAN, RM_LANES - 1)), "%s", functions[f].name);
+}
+END_TEST
+
+START_TEST(tanh_is_odd) {
+    for (float x = 1e-30f; x < 20; x *= 1.0007f) ck_assert(apply(TANH, -x, 1) == -apply(TANH, x, 1));
+}
+END_TEST
+
+START_TEST(short_loads_and_stores_touch_no_more) {
+    float from[RM_LANES], to[RM_LANES];
+    for (int i = 0; i < RM_LANES; i++) from[i] = (float)(i + 1);
+    for (int n = 1; n <= RM_LANES; n++) {
+        for (int i = 0; i < RM_LANES; i++) to[i] = -1;
+        rm_vec v = rm_load_n(from, n);
+        rm_store_n(to, v, n);
+        for (int i = 0; i < RM_LANES; i++) ck_assert(v[i] == (i < n ? from[i] : 0) && to[i] == (i < n ? from[i] : -1));
+    }
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("vecmath");
+    TCase *tests = tcase_create("vecmath");
+    tcase_set_timeout(tests, 120);
+    tcase_add_loop_test(tests, errors_stay_within_their_bounds, 0, FUNCTIONS);
+    tcase_add_test(tests, ends);
+    tcase_add_test(tests, tanh_is_odd);
+    tcase_add_test(tests, short_loads_and_stores_touch_no_more);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
