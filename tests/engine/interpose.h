@@ -3,7 +3,8 @@
  *
  * Ordinarily the program defines malloc and its relatives itself and passes them on. Under a sanitizer, whose own malloc
  * must stay in charge, the sanitizer's hooks count instead (mmap they do not see); under ThreadSanitizer nothing is counted,
- * because the observer of OpenMP that comes with it allocates at every parallel region.
+ * because the observer of OpenMP that comes with it allocates at every parallel region. For the same reason LLVM's libomp
+ * is left out: some builds of it format a text at every loop and throw it away. (gcc's runtime does nothing of the kind.)
  */
 #ifndef INTERPOSE_H
 #define INTERPOSE_H
@@ -11,6 +12,7 @@
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -56,11 +58,18 @@ __attribute__((constructor)) static void interpose_install(void) {
 
 #else
 
+/* `change` to what is outstanding, asked for by the code at `caller`. */
+static void interpose_from(const void *caller, int change) {
+    Dl_info library;
+    if (dladdr(caller, &library) && library.dli_fname && strstr(library.dli_fname, "libomp")) return;
+    interpose_count(change);
+}
+
 /* The next definition of a function, found at its first use (glibc's dlsym does not allocate when it succeeds). */
 #define NEXT(name, change)                                                                                             \
     static __typeof__(&name) next;                                                                                     \
     if (!next) next = (__typeof__(&name))dlsym(RTLD_NEXT, #name);                                                      \
-    interpose_count(change)
+    interpose_from(__builtin_return_address(0), change)
 
 void *malloc(size_t bytes);
 void *calloc(size_t count, size_t bytes);
@@ -99,11 +108,11 @@ int posix_memalign(void **out, size_t alignment, size_t bytes) {
     return next(out, alignment, bytes);
 }
 void *mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset) {
-    interpose_count(1);
+    interpose_from(__builtin_return_address(0), 1);
     return (void *)syscall(SYS_mmap, address, bytes, protection, flags, file, offset);
 }
 int munmap(void *address, size_t bytes) {
-    interpose_count(-1);
+    interpose_from(__builtin_return_address(0), -1);
     return (int)syscall(SYS_munmap, address, bytes);
 }
 
