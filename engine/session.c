@@ -4,11 +4,18 @@
 
 #include <omp.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "memory/host.h"
 
 /* ---- Configuration -------------------------------------------------------------------------------------------- */
+
+/* For sentences that say what there is: "none, segments, sqrt". */
+static void append_name(char *list, size_t size, const char *name) {
+    size_t length = strlen(list);
+    snprintf(list + length, size - length, "%s%s", length ? ", " : "", name);
+}
 
 static remat_status set_up_devices(remat_session *s, const remat_config *config) {
     s->api = rm_device_find(config->device ? config->device : "cpu");
@@ -21,7 +28,9 @@ static remat_status set_up_devices(remat_session *s, const remat_config *config)
 
 static remat_status set_up_policy(remat_session *s, const remat_config *config) {
     s->strategy = rm_strategy_find(config->strategy ? config->strategy : "none");
-    REQUIRE(s->strategy, INVALID, "there is no strategy \"%s\"; there are: none, segments, sqrt", config->strategy);
+    char known[128] = "";
+    for (int i = 0; i < rm_n_strategies; i++) append_name(known, sizeof known, rm_strategies[i]->name);
+    REQUIRE(s->strategy, INVALID, "there is no strategy \"%s\"; there are: %s", config->strategy, known);
     REQUIRE(config->tile >= 0, INVALID, "tile is %lld; use at least 1, or 0 to let the shapes decide",
             (long long)config->tile);
     s->segments_requested = config->segments;
@@ -44,7 +53,9 @@ static remat_status set_up_optimizer(remat_session *s, const remat_config *confi
                             .threads = s->threads};
     if (!config->optimizer || config->inference) return REMAT_OK;
     s->optimizer = rm_optimizer_find(config->optimizer);
-    REQUIRE(s->optimizer, INVALID, "there is no optimizer \"%s\"; there are: sgd, adam, adamw", config->optimizer);
+    char known[128] = "";
+    for (int i = 0; i < rm_n_optimizers; i++) append_name(known, sizeof known, rm_optimizers[i]->name);
+    REQUIRE(s->optimizer, INVALID, "there is no optimizer \"%s\"; there are: %s", config->optimizer, known);
     REQUIRE(config->momentum >= 0 && config->momentum < 1, INVALID, "momentum is %g; use 0 to below 1",
             config->momentum);
     REQUIRE(!config->nesterov || config->momentum > 0, INVALID, "nesterov needs a momentum above 0");
