@@ -63,7 +63,7 @@ static const option table[] = {
     TXT("eval-labels", eval_labels, RM_TRAIN, RM_REMEMBERED, "FILE", "their labels"),
     INT("seq-len", seq_len, RUN, RM_OF_RUN, "0", 0, 1e9, "timesteps of a sample; 0: lm 1000, adding 400, copy 120, classify all"),
     INT("batch", batch, RUN, RM_OF_RUN, "16", 1, 1e6, "samples of a step"),
-    INT("samples", samples, RUN, RM_OF_RUN, "10000", 1, 4e9, "adding, copy: how many are generated"),
+    INT("samples", samples, RUN, RM_OF_RUN, "10000", 1, 1e8, "adding, copy: how many are generated"),
     INT("seed", seed, RUN | RM_SAMPLE, RM_OF_RUN, "0", 0, 9e15, "of parameters, dropout, order and generated data"),
     YES("no-shuffle", no_shuffle, FIT, RM_OF_RUN, "take the samples in the order of the file"),
 
