@@ -44,3 +44,9 @@ if(REMAT_SANITIZE_FLAGS)
   add_compile_options(${REMAT_SANITIZE_FLAGS} -fno-omit-frame-pointer)
   add_link_options(${REMAT_SANITIZE_FLAGS})
 endif()
+
+# For programs that never leave this machine. clang 19 warns of its own idea of some processors.
+set(REMAT_NATIVE_FLAGS -march=native)
+if(CMAKE_C_COMPILER_ID MATCHES "Clang")
+  list(APPEND REMAT_NATIVE_FLAGS -Wno-unknown-warning-option -Wno-invalid-feature-combination)
+endif()
