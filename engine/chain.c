@@ -46,7 +46,8 @@ static bool is_read(const rm_chain *chain, int32_t value) {
 
 static remat_status add_carried(rm_chain *chain, int32_t node, int state, uint64_t bytes) {
     const int limit = (int)(sizeof chain->carried / sizeof *chain->carried);
-    REQUIRE(chain->n_carried < limit, INVALID, "more than %d carried states; use fewer recurrent layers", limit);
+    REQUIRE(chain->n_carried < limit, INVALID,
+            "more than %d carried states (an LSTM layer has two, a GRU layer one); use fewer layers", limit);
     chain->carried[chain->n_carried++] = (rm_carried){node, state, rm_align_up(bytes)};
     return REMAT_OK;
 }

@@ -57,6 +57,7 @@ extern "C" {
     X(IO, "a file could not be read or written")                                                         \
     X(INTERNAL, "a bug in Remat: please report it")
 
+/* INFEASIBLE and PEER are kept for byte budgets and for several ranks; nothing returns them yet. */
 typedef enum {
 #define REMAT_STATUS_ENUM(name, text) REMAT_##name,
     REMAT_STATUS_MAP(REMAT_STATUS_ENUM)
@@ -219,6 +220,7 @@ typedef struct {
     uint64_t recomputed_stages;
 } remat_step_result;
 
+/* The result must not be NULL: it is filled by each of these. */
 remat_status remat_gradients(remat_session *, remat_step_result *); /* forward and backward               */
 remat_status remat_update(remat_session *, double lr, remat_step_result *); /* clip, then the optimizer   */
 remat_status remat_step(remat_session *, double lr, remat_step_result *);   /* both                       */

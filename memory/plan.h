@@ -2,7 +2,7 @@
  *
  *   run forward 3 drop        run forward 3 all        run backward 3
  *   free state 3              free saved 3             free dstate 4
- *   save state 3              load state 3             (the second tier: not yet produced by any strategy)
+ *   save state 3              load state 3             (the second tier: no strategy makes them yet, check.h refuses them)
  *
  * When a plan begins, state(0) and dstate(S) are alive and nothing else is; when it ends, nothing is. A RUN makes
  * objects and never ends one; FREE ends exactly one. Objects without pieces follow the same rules (dstate(S), and often

@@ -17,8 +17,8 @@ typedef struct {
 static remat_status report(evaluation *e, rm_options *options) {
     char text[160];
     rm_eval_event event = {.step = e->point.step};
+    TRY(rm_metrics_open(options->metrics, 0, &e->metrics)); /* first: an evaluation can take long */
     TRY(rm_evaluator_run(&e->evaluator, rm_evaluator_session(&e->evaluator), &event));
-    TRY(rm_metrics_open(options->metrics, 0, &e->metrics));
     TRY(rm_metrics_eval(&e->metrics, &event));
     TRY(rm_metrics_close(&e->metrics));
     printf("%s\n", rm_eval_text(&event, text, sizeof text));

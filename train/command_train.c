@@ -9,8 +9,12 @@
 #include "train/text.h"
 #include "train/weights.h"
 
+#include "memory/host.h"
+
+#include <errno.h>
 #include <math.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -59,6 +63,10 @@ static remat_status find_start(trainer *t) {
     rm_options *o = t->options;
     if (!o->resume) return REMAT_OK;
     TRY(rm_state_find(o->resume, t->state, &found));
+    if (found && !o->save && !same_place(t->state, o->resume)) { /* a run goes on saving where it saved */
+        o->save = rm_strdup(o->resume);
+        REQUIRE(o->save, MEMORY, "no memory for the name %s", o->resume);
+    }
     if (found) return rm_state_read(t->state, RM_TRAIN, o, &t->start);
     if (o->save && same_place(o->save, o->resume)) return REMAT_OK;
     FAIL(IO,
@@ -98,10 +106,30 @@ static remat_status open_session(trainer *t, const rm_model_spec *spec) {
     return t->options->init ? rm_weights_import(t->session, t->options->init) : REMAT_OK;
 }
 
+static remat_status beside_path(const char *path, char beside[RM_PATH_BYTES]) {
+    int length = snprintf(beside, RM_PATH_BYTES, "%s.unfinished", path);
+    REQUIRE(length < RM_PATH_BYTES, INVALID, "the name %.60s... is too long", path);
+    return REMAT_OK;
+}
+
+/* A first step can take long: that its gradients can be written is tried before. */
+static remat_status try_dump(const char *path) {
+    rm_file_writer writer;
+    char beside[RM_PATH_BYTES];
+    if (!path || (rm_path_exists(path) && !rm_path_is_file(path))) return REMAT_OK;
+    TRY(beside_path(path, beside));
+    remat_status status = rm_file_create(beside, &writer);
+    if (status) return rm_fail(status, "%s: name a file that can be written with --dump-grads", remat_last_error());
+    rm_file_abandon(&writer);
+    rm_file_remove(beside);
+    return REMAT_OK;
+}
+
 static remat_status set_up(trainer *t) {
     rm_model_spec spec;
     rm_options *o = t->options;
     TRY(find_start(t));
+    TRY(try_dump(o->dump_grads));
     TRY(open_data(t, &spec));
     if (o->save) TRY(rm_state_store_open(o->save, o->keep, t->start.step, &t->store));
     TRY(open_session(t, &spec));
@@ -150,15 +178,28 @@ static void introduce(trainer *t) {
         rm_progress_say(&t->progress, "resumed from %s: step %lld, epoch %lld, batch %lld of %lld", t->state,
                         (long long)t->start.step, (long long)t->start.epoch, (long long)t->start.position,
                         (long long)t->loader.per_epoch);
+    if (*t->state && !o->save) rm_progress_say(&t->progress, "note: nothing will be saved; give --save=DIR to save");
+}
+
+/* Gradients are written beside their file and renamed, so that an earlier dump is replaced whole or not at all. What is
+ * there and is no plain file (a pipe, a device) is written to directly. */
+static remat_status dump_gradients(const trainer *t, const char *path) {
+    rm_file_writer writer;
+    char beside[RM_PATH_BYTES];
+    if (rm_path_exists(path) && !rm_path_is_file(path))
+        return rm_weights_save(t->session, REMAT_GRADIENT, path, &writer);
+    TRY(beside_path(path, beside));
+    TRY(rm_weights_save(t->session, REMAT_GRADIENT, beside, &writer));
+    REQUIRE(!rename(beside, path), IO, "cannot rename %s to %s: %s", beside, path, strerror(errno));
+    return REMAT_OK;
 }
 
 /* One update. With --dump-grads the first is done in two halves, which gives the same bits. */
 static remat_status update(trainer *t, remat_step_result *result) {
-    rm_file_writer writer;
     const char *dump = t->options->dump_grads;
     if (!dump || t->step != t->start.step) return remat_step(t->session, t->lr, result);
     TRY(remat_gradients(t->session, result));
-    TRY(rm_weights_save(t->session, REMAT_GRADIENT, dump, &writer));
+    TRY(dump_gradients(t, dump));
     double loss = result->loss;
     TRY(remat_update(t->session, t->lr, result));
     result->loss = loss;
@@ -168,7 +209,12 @@ static remat_status update(trainer *t, remat_step_result *result) {
 /* Before anything is saved: parameters that are not numbers must not push good states out. */
 static remat_status must_be_finite(const trainer *t, const remat_step_result *result) {
     if (!strcmp(t->options->device, "null")) return REMAT_OK;
-    REQUIRE(isfinite(result->loss) && isfinite(result->grad_norm), INTERNAL,
+    bool finite = isfinite(result->loss) && isfinite(result->grad_norm);
+    REQUIRE(finite || t->step > 1, INTERNAL,
+            "step 1: the loss is %g and the gradient's norm %g before any update: look for numbers that are not finite "
+            "in the data or in --init",
+            result->loss, result->grad_norm);
+    REQUIRE(finite, INTERNAL,
             "step %lld: the loss is %g and the gradient's norm %g: training has diverged; make --lr smaller or set "
             "--clip-grad-norm=1",
             (long long)t->step, result->loss, result->grad_norm);
@@ -231,11 +277,14 @@ static remat_status finish(trainer *t) {
                         .signal = caught};
     TRY(rm_metrics_end(&t->metrics, &end));
     TRY(rm_metrics_close(&t->metrics));
-    rm_progress_say(&t->progress, "%s after step %lld: loss %.9g, %s, arena %s of %s planned, process %s",
-                    caught ? "stopped" : "done", (long long)t->step, t->loss, rm_duration_text(end.wall_s, wall),
-                    rm_bytes_text(end.arena_peak_bytes, arena),
-                    rm_bytes_text(remat_session_plan(t->session).planned_peak_bytes, (char[RM_TEXT]){0}),
-                    rm_bytes_text(end.rss_peak_bytes, memory));
+    if (t->step > t->start.step)
+        rm_progress_say(&t->progress, "%s after step %lld: loss %.9g, %s, arena %s of %s planned, process %s",
+                        caught ? "stopped" : "done", (long long)t->step, t->loss, rm_duration_text(end.wall_s, wall),
+                        rm_bytes_text(end.arena_peak_bytes, arena),
+                        rm_bytes_text(remat_session_plan(t->session).planned_peak_bytes, (char[RM_TEXT]){0}),
+                        rm_bytes_text(end.rss_peak_bytes, memory));
+    else if (caught)
+        rm_progress_say(&t->progress, "stopped after step %lld, before the first of this run", (long long)t->step);
     if (t->options->save) rm_progress_say(&t->progress, "saved in %s", t->options->save);
     return rm_commands_flush();
 }

@@ -171,6 +171,11 @@ bool rm_path_exists(const char *path) {
     return stat(path, &about) == 0;
 }
 
+bool rm_path_is_file(const char *path) {
+    struct stat about;
+    return stat(path, &about) == 0 && S_ISREG(about.st_mode);
+}
+
 remat_status rm_path_join(char *out, size_t out_bytes, const char *directory, const char *name) {
     int wrote = snprintf(out, out_bytes, "%s/%s", directory, name);
     REQUIRE(wrote > 0 && (size_t)wrote < out_bytes, INVALID, "the path %.60s.../%s is too long", directory, name);

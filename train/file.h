@@ -38,6 +38,7 @@ void rm_file_remove(const char *path); /* if it is a plain file: never a device 
 
 remat_status rm_directory_sync(const char *path); /* makes renames inside it survive a power cut */
 bool rm_path_exists(const char *path);
+bool rm_path_is_file(const char *path); /* a plain file: no directory, device or pipe */
 /* "directory/name" into `out`; INVALID when it does not fit. */
 remat_status rm_path_join(char *out, size_t out_bytes, const char *directory, const char *name);
 

@@ -375,6 +375,38 @@ remat_status rm_options_defaults(rm_options *o) {
     return REMAT_OK;
 }
 
+/* Flags of which a run has one or the other: what is given nearer replaces what was saved, or stands in a file. */
+static const char *rival(const char *name) {
+    static const char *const pairs[][2] = {{"steps", "epochs"}, {"checkpoint", "checkpoint-segments"}};
+    for (int i = 0; i < 2; i++)
+        for (int j = 0; j < 2; j++)
+            if (!strcmp(name, pairs[i][j])) return pairs[i][1 - j];
+    return NULL;
+}
+
+/* Back to the default; a rival without one is an integer, and 0 means not given. */
+static remat_status reset(rm_options *o, const option *line) {
+    if (line->default_text) return set(o, line, line->default_text, (place){"--", "="});
+    *(int64_t *)member(o, line) = 0;
+    return REMAT_OK;
+}
+
+/* What the command line gives replaces its rival in a config file: --epochs=1 against `steps = 4`. o->given says what the
+ * command line gave; afterwards, what either gave. */
+static remat_status command_line_wins(rm_options *o, const bool *in_file) {
+    bool on_line[OPTIONS];
+    memcpy(on_line, o->given, sizeof on_line);
+    for (int i = 0; i < OPTIONS; i++) {
+        if (!in_file[i] || on_line[i]) continue;
+        const char *other = rival(table[i].name);
+        bool replaced = other && on_line[find(other, strlen(other)) - table];
+        bool agrees = !strcmp(table[i].name, "checkpoint-segments") && !strcmp(o->checkpoint, "segments");
+        if (replaced && !agrees) TRY(reset(o, &table[i]));
+        o->given[i] = !replaced || agrees;
+    }
+    return REMAT_OK;
+}
+
 static remat_status check_together(const rm_options *o, rm_command command) {
     bool n = rm_options_given(o, "checkpoint-segments"), policy = rm_options_given(o, "checkpoint");
     REQUIRE(!(n && policy && strcmp(o->checkpoint, "segments")), INVALID,
@@ -394,8 +426,12 @@ static remat_status check_together(const rm_options *o, rm_command command) {
 remat_status rm_options_parse(rm_options *o, rm_command command, int argc, char **argv) {
     TRY(rm_options_defaults(o));
     const char *config = find_config(argc, argv);
+    bool in_file[OPTIONS];
     if (config) TRY(read_config(o, config));
+    memcpy(in_file, o->given, sizeof in_file);
+    memset(o->given, 0, sizeof o->given);
     TRY(parse_arguments(o, command, argc, argv));
+    TRY(command_line_wins(o, in_file));
     return o->help ? REMAT_OK : check_together(o, command);
 }
 
@@ -439,15 +475,6 @@ const char *rm_options_text(const rm_options *o, int index, char *text, size_t b
         break;
     }
     return text;
-}
-
-/* Flags of which a run has one or the other: what was given now replaces what was saved then. */
-static const char *rival(const char *name) {
-    static const char *const pairs[][2] = {{"steps", "epochs"}, {"checkpoint", "checkpoint-segments"}};
-    for (int i = 0; i < 2; i++)
-        for (int j = 0; j < 2; j++)
-            if (!strcmp(name, pairs[i][j])) return pairs[i][1 - j];
-    return NULL;
 }
 
 /* Same value, whatever the spelling: 1e-3 is 0.001. */

@@ -236,7 +236,7 @@ remat_status rm_state_save(rm_state_store *store, remat_session *session, const 
     char unfinished[RM_PATH_BYTES], final[RM_PATH_BYTES];
     TRY(state_path(store->directory, UNFINISHED, point.step, unfinished));
     TRY(state_path(store->directory, "", point.step, final));
-    if (is_whole(final)) return REMAT_OK;
+    if (is_whole(final)) return prune(store);
     remove_state(final); /* what a machine that died while pruning left */
     remat_status status = write_state(unfinished, final, store, session, options, point);
     if (status) {

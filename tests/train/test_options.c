@@ -109,6 +109,27 @@ START_TEST(config_files) {
 }
 END_TEST
 
+/* Of two flags that exclude each other, the one on the command line replaces the one in the file. */
+START_TEST(rivals_in_a_file_give_way) {
+    char path[] = "/tmp/remat_rivals_XXXXXX", line[128];
+    int fd = mkstemp(path);
+    const char text[] = "steps = 4\ncheckpoint-segments = 8\n";
+    ck_assert_int_eq(write(fd, text, sizeof text - 1), (ssize_t)(sizeof text - 1));
+    close(fd);
+    snprintf(line, sizeof line, "--data=x --config=%s --epochs=2 --checkpoint=sqrt", path);
+    ck_ok(parse(RM_TRAIN, line));
+    ck_assert(rm_options_given(&o, "epochs") && !rm_options_given(&o, "steps"));
+    ck_assert_int_eq(o.checkpoint_segments, 0);
+    ck_assert_str_eq(o.checkpoint, "sqrt");
+    snprintf(line, sizeof line, "--data=x --config=%s --checkpoint=segments", path);
+    ck_ok(parse(RM_TRAIN, line));
+    ck_assert_int_eq(o.checkpoint_segments, 8);
+    ck_assert_int_eq(o.steps, 4);
+    unlink(path);
+    rm_options_free(&o);
+}
+END_TEST
+
 START_TEST(the_command_line_wins) {
     char line[300];
     const char *path = make_file("c.conf", "hidden=10\nlayers=5\n", 19);
@@ -184,6 +205,7 @@ int main(void) {
     tcase_add_test(tests, both_spellings_of_a_value);
     tcase_add_loop_test(tests, mistakes_get_a_sentence, 0, WRONG);
     tcase_add_test(tests, config_files);
+    tcase_add_test(tests, rivals_in_a_file_give_way);
     tcase_add_test(tests, the_command_line_wins);
     tcase_add_test(tests, saved_flags_are_taken_over);
     tcase_add_test(tests, what_binds_depends_on_the_command);

@@ -95,6 +95,29 @@ START_TEST(another_plan_continues) {
 }
 END_TEST
 
+/* Without --save a resumed run goes on saving where it was; from one state alone it saves nothing, and says so. */
+START_TEST(resumed_runs_go_on_saving) {
+    const char *text = make_text("text", 8192);
+    ck_runs("train --data=%s " FLAGS "--steps=2 --save=%s", text, in_scratch("st"));
+    ck_runs("train --resume=%s --steps=4", in_scratch("st"));
+    ck_assert_ptr_nonnull(strstr(program_output, "saved in"));
+    ck_runs("train --resume=%s/step-00000004 --steps=5", in_scratch("st"));
+    ck_assert_ptr_nonnull(strstr(program_output, "nothing will be saved"));
+    ck_runs("train --resume=%s --steps=4", in_scratch("st"));
+    ck_assert_ptr_nonnull(strstr(program_output, "step 4 of 4: nothing is left to do"));
+}
+END_TEST
+
+/* An earlier dump is replaced whole; one that cannot be written is refused before the first step. */
+START_TEST(gradients_are_dumped_whole) {
+    const char *text = make_text("text", 8192);
+    ck_runs("train --data=%s " FLAGS "--steps=1 --dump-grads=%s", text, in_scratch("g.safetensors"));
+    ck_runs("train --data=%s " FLAGS "--steps=1 --dump-grads=%s", text, in_scratch("g.safetensors"));
+    ck_assert_int_ne(access(in_scratch("g.safetensors.unfinished"), F_OK), 0);
+    ck_refuses(1, "--dump-grads", "train --data=%s " FLAGS "--steps=1 --dump-grads=%s", text, in_scratch("no/g"));
+}
+END_TEST
+
 static void stopped_by(int signal, int expected) {
     char line[2048];
     const char *text = make_text("text", 8192);
@@ -128,6 +151,8 @@ int main(void) {
     TCase *tests = tcase_create("resume");
     tcase_add_test(tests, killed_at_any_moment);
     tcase_add_test(tests, another_plan_continues);
+    tcase_add_test(tests, resumed_runs_go_on_saving);
+    tcase_add_test(tests, gradients_are_dumped_whole);
     tcase_add_test(tests, ctrl_c_saves_first);
     tcase_add_test(tests, sigterm_saves_first);
     tcase_add_test(tests, resuming_from_nowhere);
