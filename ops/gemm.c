@@ -47,10 +47,32 @@ static void multiply_plainly(rm_orientation a_is, rm_orientation b_is, int64_t m
 
 #include <cblas.h>
 #include <pthread.h>
+#include <stdatomic.h>
 
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static void keep_to_one_thread(void) { openblas_set_num_threads(1); }
-static void prepare(void) { pthread_once(&once, keep_to_one_thread); }
+/* OpenBLAS maps a packing buffer when one more caller than ever before is inside it at the same moment: in any step, as
+ * chance has it. So as many as there can be are taken at once, and given back, before the first product: it keeps them. */
+void *blas_memory_alloc(int position) __attribute__((weak));
+void blas_memory_free(void *buffer) __attribute__((weak));
+
+enum { MOST_BUFFERS = 64 };
+static void take_buffers(int n) {
+    void *buffer[MOST_BUFFERS];
+    if (!blas_memory_alloc || !blas_memory_free) return; /* a build that hides them */
+    if (n > MOST_BUFFERS) n = MOST_BUFFERS;
+    for (int i = 0; i < n; i++) buffer[i] = blas_memory_alloc(0);
+    for (int i = 0; i < n; i++) blas_memory_free(buffer[i]);
+}
+
+static void prepare(int threads) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static atomic_int prepared;
+    if (atomic_load_explicit(&prepared, memory_order_acquire) >= threads) return;
+    pthread_mutex_lock(&lock);
+    if (atomic_load(&prepared) == 0) openblas_set_num_threads(1);
+    if (atomic_load(&prepared) < threads) take_buffers(threads);
+    if (atomic_load(&prepared) < threads) atomic_store_explicit(&prepared, threads, memory_order_release);
+    pthread_mutex_unlock(&lock);
+}
 const char *rm_gemm_library(void) { return openblas_get_config(); }
 
 static CBLAS_TRANSPOSE orientation(rm_orientation is) { return is == RM_TRANSPOSED ? CblasTrans : CblasNoTrans; }
@@ -71,7 +93,7 @@ static void multiply(rm_orientation a_is, rm_orientation b_is, int64_t m, int64_
 
 #else
 
-static void prepare(void) {}
+static void prepare(int threads) { (void)threads; }
 const char *rm_gemm_library(void) { return "plain loops"; }
 #define multiply multiply_plainly
 
@@ -81,7 +103,7 @@ const char *rm_gemm_library(void) { return "plain loops"; }
 
 void rm_gemm_one(rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha, const real *a,
                  int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc) {
-    prepare();
+    prepare(1);
     multiply(a_is, b_is, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
@@ -92,7 +114,7 @@ enum { GRAIN = 16 };
 
 void rm_gemm(int threads, rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha,
              const real *a, int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc) {
-    prepare();
+    prepare(threads);
     int64_t side = m >= n ? m : n, grains = (side + GRAIN - 1) / GRAIN;
     if (threads < 2 || grains < 2 || (double)m * (double)n * (double)k < SPLIT_MIN) {
         multiply(a_is, b_is, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);

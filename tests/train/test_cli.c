@@ -2,6 +2,7 @@
 #include "tests/train/train_test.h"
 
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #define SMALL "--hidden=8 --layers=1 --seq-len=16 --batch=2 --threads=1 "
 
@@ -76,6 +77,25 @@ START_TEST(refusals_are_one_sentence) {
     snprintf(line, sizeof line, refusals[_i].line, scratch());
 #pragma GCC diagnostic pop
     ck_refuses(refusals[_i].status, refusals[_i].part, "%s", line);
+}
+END_TEST
+
+/* A dump that does not fit leaves the earlier one as it was. */
+START_TEST(a_full_disk_keeps_the_earlier_gradients) {
+    const char *text = make_text("text", 4096), *dump = in_scratch("g.safetensors");
+    struct stat before, after;
+    ck_runs("train --data=%s " SMALL "--steps=1 --dump-grads=%s", text, dump);
+    ck_assert_int_eq(stat(dump, &before), 0);
+    struct rlimit old, small;
+    getrlimit(RLIMIT_FSIZE, &old);
+    small = (struct rlimit){2000, old.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &small);
+    int status = run_program("train --data=%s " SMALL "--steps=1 --dump-grads=%s", text, dump);
+    setrlimit(RLIMIT_FSIZE, &old);
+    ck_assert_int_eq(status, 1);
+    ck_assert_msg(strstr(program_errors, "make room"), "%s", program_errors);
+    ck_assert_int_eq(stat(dump, &after), 0);
+    ck_assert(before.st_ino == after.st_ino && before.st_size == after.st_size && after.st_size > 2000);
 }
 END_TEST
 
@@ -218,6 +238,7 @@ int main(void) {
     tcase_add_test(tests, usage);
     tcase_add_loop_test(tests, refusals_are_one_sentence, 0, REFUSALS);
     tcase_add_test(tests, a_full_disk_ends_a_run_cleanly);
+    tcase_add_test(tests, a_full_disk_keeps_the_earlier_gradients);
     tcase_add_test(tests, a_run_and_its_plan_agree);
     tcase_add_test(tests, plans_have_the_same_losses);
     tcase_add_test(tests, evaluation_is_exact);
