@@ -216,7 +216,7 @@ remat_status remat_read(remat_session *, remat_kind, int64_t index, void *data, 
 typedef struct {
     double loss;      /* a float's value; mean over all rows, in the units of the loss                    */
     double grad_norm; /* global 2-norm before clipping                                                    */
-    uint64_t arena_peak_bytes; /* measured: the furthest byte of the arena any step of the plan has used  */
+    uint64_t arena_peak_bytes; /* counted as it runs: the furthest byte of the arena claimed by any step   */
     uint64_t recomputed_stages;
 } remat_step_result;
 
