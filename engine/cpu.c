@@ -117,7 +117,8 @@ static void cpu_fill(rm_queue *queue, void *device, int byte, uint64_t bytes) {
 static void cpu_run(rm_queue *queue, const rm_op *op, rm_pass pass, const rm_call *call) {
     rm_call threaded = *call;
     threaded.threads = queue->threads;
-    (pass == RM_FORWARD ? op->forward : op->backward)[RM_DEVICE_CPU](&threaded);
+    rm_kernel *const *kernels = pass == RM_FORWARD ? op->forward : pass == RM_BACKWARD ? op->backward : op->rebuild;
+    kernels[RM_DEVICE_CPU](&threaded);
 }
 static void cpu_pack(rm_queue *queue, const rm_op *op, const rm_call *call, void *packed) {
     rm_call threaded = *call;

@@ -11,6 +11,9 @@
  *   - The same call gives the same bits, however often it is made and wherever its buffers lie (all of
  *     them are aligned to RM_ALIGN bytes). Randomness is rm_random (rng.h), keyed by call->key.
  *   - Kernels allocate nothing, and cannot fail: what can be wrong is refused by infer.
+ *   - Saving less. A stage may be kept LEAN: then it saves no aux of an op that has `rebuild`, which makes aux again, bit
+ *     for bit, just before the op's backward; and neither y nor aux of an op marked `cheap`, whose forward is run again.
+ *     docs/lean.md says what that saves and costs.
  *
  * Two precisions. An op file is compiled twice: as float (rm_op_gelu) and, for the tests' finite
  * differences, as double (rm_op_gelu_f64). Its code says `real`. `define_*` is the readable definition, plain
@@ -25,7 +28,7 @@
 #define RM_MAX_IN 5
 #define RM_MAX_STATE 2
 
-typedef enum { RM_FORWARD, RM_BACKWARD } rm_pass;
+typedef enum { RM_FORWARD, RM_BACKWARD, RM_REBUILD } rm_pass;
 typedef enum { RM_DEVICE_CPU, RM_DEVICE_CUDA, RM_DEVICE_KINDS } rm_device_kind;
 
 /* How an op behaves along time, when its first input is a sequence. Shapes below are a tile's. */
@@ -101,6 +104,12 @@ typedef struct {
     void (*pack)(const rm_call *call, void *packed);   /* reads x[i] of `weights`; NULL exactly if packed_bytes is */
     rm_kernel *define_forward, *define_backward;
     rm_kernel *forward[RM_DEVICE_KINDS], *backward[RM_DEVICE_KINDS]; /* NULL: this device lacks it */
+    /* Lean saving. rebuild fills call->aux with what forward left there, every bit of it. It may read what backward may
+     * (x of saves.in, y, state_in), the inputs marked in `weights`, and `packed`; its cost is that of pass RM_REBUILD.
+     * NULL: aux, if any, is always saved. An op either has rebuild or is cheap, not both. */
+    rm_kernel *define_rebuild, *rebuild[RM_DEVICE_KINDS];
+    bool (*rebuilds)(const rm_desc *x, const void *attr); /* shapes for which the bits are the same; NULL: all of them */
+    bool cheap; /* forward costs about as much as reading a saved y would: rather run it again than save */
     const rm_sample *samples;
     int n_samples;
 } rm_op;

@@ -14,7 +14,7 @@
 
 /* ---- The table -------------------------------------------------------------------------------------------------- */
 
-typedef enum { SWITCH, INTEGER, REAL, TEXT, CHOICE } option_type;
+typedef enum { SWITCH, INTEGER, REAL, SIZE, TEXT, CHOICE } option_type;
 
 typedef struct {
     const char *name;
@@ -39,6 +39,9 @@ typedef struct {
     { name, INTEGER, AT(member), commands, memory, def, low, high, NULL, "N", help }
 #define NUM(name, member, commands, memory, def, low, high, help)                                                      \
     { name, REAL, AT(member), commands, memory, def, low, high, NULL, "X", help }
+/* Bytes, as people write them: 4096, 64KiB, 1.5GiB, 2GB; or a rate of so many a second. */
+#define BIG(name, member, commands, memory, value, help)                                                               \
+    { name, SIZE, AT(member), commands, memory, NULL, 0, 0, NULL, value, help }
 #define TXT(name, member, commands, memory, value, help)                                                               \
     { name, TEXT, AT(member), commands, memory, NULL, 0, 0, NULL, value, help }
 #define ONE(name, member, commands, memory, def, choices, help)                                                        \
@@ -81,7 +84,16 @@ static const option table[] = {
 
     INT("checkpoint-segments", checkpoint_segments, FIT, RM_REMEMBERED, NULL, 1, HUGE_COUNT,
         "keep activations at N places only and recompute the rest: same losses, less memory"),
-    ONE("checkpoint", checkpoint, FIT, RM_REMEMBERED, "none", "none|segments|sqrt", "none: keep everything; sqrt: choose N"),
+    ONE("checkpoint", checkpoint, FIT, RM_REMEMBERED, "none", "none|segments|sqrt|lean|optimal",
+        "none: keep everything; sqrt: choose N; lean: keep only h; optimal: the fastest that fits --memory-budget"),
+    BIG("memory-budget", memory_budget, FIT, RM_REMEMBERED, "SIZE",
+        "all bytes a step may use, e.g. 512MiB: takes the fastest plan that fits, or says the smallest that would"),
+    ONE("recompute", recompute, FIT, RM_REMEMBERED, "auto", "auto|exact-only|off",
+        "exact-only: only by running the same kernels again, no gates rebuilt from h; off: nothing is computed twice"),
+    TXT("spill", spill, FIT, RM_REMEMBERED, "DIR", "also move activations to a file in DIR, where that is faster than recomputing"),
+    YES("verify-recompute", verify_recompute, RM_TRAIN, RM_REMEMBERED, "compare a 64-bit hash of every recomputed boundary"),
+    TXT("calibration", calibration, FIT, RM_FORGOTTEN, "FILE",
+        "where measured kernel times are kept; 'off': do not measure [~/.cache/remat/calibration.json]"),
     INT("tile", tile, RUN, RM_OF_RUN, "0", 0, 1e9, "timesteps computed together; 0: from the shapes"),
     INT("threads", threads, MODEL, RM_REMEMBERED, "0", 0, 4096, "0: all that this process may use"),
     ONE("device", device, MODEL, RM_FORGOTTEN, "cpu", "cpu|null", "null computes nothing and counts everything"),
@@ -101,6 +113,13 @@ static const option table[] = {
     YES("json", json, RM_PLAN | RM_INFO, RM_FORGOTTEN, "one JSON object instead of text"),
     YES("steps-text", steps_text, RM_PLAN, RM_FORGOTTEN, "the plan itself, one RUN or FREE a line"),
     YES("problem", problem, RM_PLAN, RM_FORGOTTEN, "what the strategy was given: stages, bytes, times"),
+    YES("pareto", pareto, RM_PLAN, RM_FORGOTTEN, "memory against time, for every strategy; --json and --plot too"),
+    TXT("plot", plot, FIT, RM_FORGOTTEN, "FILE", "bytes alive over a step, by kind, as .svg, .png or .html; train adds what it measured"),
+    BIG("assume-memory", assume_memory, RM_PLAN, RM_FORGOTTEN, "SIZE", "--device=null: plan for a machine with so much"),
+    BIG("assume-flops", assume_flops, RM_PLAN, RM_FORGOTTEN, "RATE", "... so many operations a second, e.g. 60T"),
+    BIG("assume-bandwidth", assume_bandwidth, RM_PLAN, RM_FORGOTTEN, "RATE", "... so many bytes a second, e.g. 3.3TB"),
+    BIG("capacity", capacity, RM_PLACE, RM_FORGOTTEN, "SIZE", "stop at the first placement that fits; exit 1 when none is found"),
+    NUM("time-limit", time_limit, RM_PLACE, RM_FORGOTTEN, "60", 0, 1e6, "seconds to search for a smaller block"),
     TXT("prompt", prompt, RM_SAMPLE, RM_FORGOTTEN, "TEXT", "what the text begins with [a line end]"),
     INT("length", length, RM_SAMPLE, RM_FORGOTTEN, "500", 1, 1e12, "bytes to write"),
     NUM("temperature", temperature, RM_SAMPLE, RM_FORGOTTEN, "0.8", 0, 1e6, "0: always the likeliest byte; 1: as the model says"),
@@ -121,6 +140,8 @@ static const struct {
     {RM_EVAL, "eval", "", "The exact mean loss over a data set, each sample once."},
     {RM_SAMPLE, "sample", "", "Writes text with a trained lm model."},
     {RM_INFO, "info", "", "Version, devices, libraries, threads and memory."},
+    {RM_PLACE, "place", " FILE.csv",
+     "Packs buffers with known lifetimes into the smallest block: FILE has the columns id,lower,upper,size."},
     {RM_REPORT, "report", " FILE.jsonl...",
      "A table of runs from their --metrics files, and whether their losses agree."},
 };
@@ -176,6 +197,26 @@ static remat_status set_real(rm_options *o, const option *line, const char *valu
     return REMAT_OK;
 }
 
+/* A number and a unit: none, K M G T (powers of 1000), Ki Mi Gi Ti (of 1024), each with or without a B. */
+static remat_status set_size(rm_options *o, const option *line, const char *value, place where) {
+    static const char letters[] = "KMGT";
+    char *end;
+    double number = strtod(value, &end);
+    if (isspace((unsigned char)*value) || *value == '-' || end == value || !isfinite(number))
+        return bad(where, line, value, "is not a size such as 4096, 64KiB, 1.5GiB or 2GB");
+    const char *letter = *end ? strchr(letters, toupper((unsigned char)*end)) : NULL;
+    if (letter) {
+        bool binary = *++end == 'i';
+        end += binary;
+        for (const char *l = letters; l <= letter; l++) number *= binary ? 1024 : 1000;
+    }
+    end += *end == 'B';
+    if (*end) return bad(where, line, value, "has a unit that is not known; use B, KB, KiB, MB, MiB, GB, GiB, TB or TiB");
+    if (!(number >= 1 && number <= 1e18)) return bad(where, line, value, "must be from 1 to 1e18");
+    *(uint64_t *)member(o, line) = (uint64_t)number;
+    return REMAT_OK;
+}
+
 static remat_status set_text(rm_options *o, const option *line, const char *value, place where) {
     if (!*value) return bad(where, line, value, "is empty");
     char *copy = rm_strdup(value);
@@ -216,6 +257,8 @@ static remat_status set(rm_options *o, const option *line, const char *value, pl
         return set_integer(o, line, value, where);
     case REAL:
         return set_real(o, line, value, where);
+    case SIZE:
+        return set_size(o, line, value, where);
     case TEXT:
         return set_text(o, line, value, where);
     case CHOICE:
@@ -349,7 +392,7 @@ static remat_status parse_arguments(rm_options *o, rm_command command, int argc,
         } else if (!strncmp(argv[i], "--", 2)) {
             TRY(parse_flag(o, command, argc, argv, &i));
         } else {
-            REQUIRE(command == RM_REPORT, INVALID, "'%.*s' is not a flag: flags are written --name=value", MAX_SHOWN,
+            REQUIRE(command == RM_REPORT || command == RM_PLACE, INVALID, "'%.*s' is not a flag: flags are written --name=value", MAX_SHOWN,
                     argv[i]);
             o->argument[o->n_arguments++] = argv[i];
         }
@@ -468,6 +511,12 @@ const char *rm_options_text(const rm_options *o, int index, char *text, size_t b
         break;
     case REAL:
         snprintf(text, bytes, "%.17g", *(const double *)at);
+        break;
+    case SIZE:
+        if (*(const uint64_t *)at)
+            snprintf(text, bytes, "%llu", (unsigned long long)*(const uint64_t *)at);
+        else
+            *text = 0; /* not given, like a text */
         break;
     case TEXT:
     case CHOICE:

@@ -20,9 +20,10 @@ typedef enum {
     RM_SAMPLE = 8,
     RM_INFO = 16,
     RM_REPORT = 32,
+    RM_PLACE = 64,
 } rm_command; /* bits: an option names the commands that take it */
 
-#define RM_MAX_OPTIONS 64
+#define RM_MAX_OPTIONS 96
 
 typedef struct {
     /* The model. 0 in embed: as hidden. */
@@ -42,10 +43,17 @@ typedef struct {
     char *checkpoint, *device;
     int64_t checkpoint_segments, tile, threads;
     bool no_fold;
+    char *recompute, *spill, *calibration;
+    uint64_t memory_budget; /* 0: none */
+    bool verify_recompute;
     /* Files. */
     char *save, *resume, *init, *metrics, *dump_grads, *config;
     int64_t save_every, keep, eval_every, log_every;
-    /* plan, sample, report. */
+    /* plan, place, sample, report. 0 in a size or rate: not given. */
+    bool pareto;
+    char *plot;
+    uint64_t assume_memory, assume_flops, assume_bandwidth, capacity;
+    double time_limit;
     bool json, steps_text, problem, require_identical;
     char *prompt;
     int64_t length;
