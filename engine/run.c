@@ -3,13 +3,6 @@
 
 #include <string.h>
 
-void rm_schedule_free(rm_schedule *schedule) {
-    rm_plan_free(&schedule->plan);
-    rm_lifetimes_free(&schedule->lifetimes);
-    rm_placement_free(&schedule->placement);
-    memset(schedule, 0, sizeof *schedule);
-}
-
 /* The stage whose program runs, and what its addresses are relative to. stage < 0: tables. */
 typedef struct {
     rm_runner *runner;

@@ -5,16 +5,7 @@
 #define RM_RUN_H
 
 #include "engine/chain.h"
-#include "memory/place.h"
-
-/* A plan with everything decided about it. */
-typedef struct {
-    rm_plan plan;
-    rm_verdict verdict;
-    rm_lifetimes lifetimes;
-    rm_placement placement;
-} rm_schedule;
-void rm_schedule_free(rm_schedule *schedule);
+#include "memory/schedule.h"
 
 typedef struct {
     const rm_device_api *api;

@@ -103,25 +103,16 @@ static remat_status cut(remat_session *s, int32_t loss, const remat_config *conf
 
 /* ---- Plan, check, place --------------------------------------------------------------------------------------- */
 
-typedef remat_status plan_judge(const rm_problem *, const rm_plan *, rm_verdict *, rm_lifetimes *);
-
-static remat_status judge_and_place(plan_judge *judge, const rm_problem *problem, rm_schedule *schedule) {
-    TRY(judge(problem, &schedule->plan, &schedule->verdict, &schedule->lifetimes));
-    TRY(rm_place(&schedule->lifetimes, &schedule->placement));
-    return rm_placement_check(&schedule->lifetimes, &schedule->placement);
-}
-
 static remat_status plan_training(remat_session *s, const remat_config *config) {
     if (s->inference) return REMAT_OK;
     if (config->plan_steps) {
         TRY(rm_plan_read(&s->chain.problem, &s->training.plan, config->plan_steps, strlen(config->plan_steps)));
-        if (judge_and_place(rm_plan_check, &s->chain.problem, &s->training))
+        if (rm_schedule_settle(&s->chain.problem, false, &s->training))
             return rm_fail(REMAT_INVALID, "the given plan is wrong: %s", remat_last_error());
         return REMAT_OK;
     }
     rm_wish wish = {.segments = config->segments};
-    TRY(s->strategy->propose(&s->chain.problem, &wish, &s->training.plan, &s->proposal));
-    return judge_and_place(rm_plan_check, &s->chain.problem, &s->training);
+    return rm_schedule_propose(&s->chain.problem, s->strategy, &wish, &s->training);
 }
 
 /* An evaluation runs every stage forward once and keeps only the state it hands on. */
@@ -134,7 +125,7 @@ static remat_status plan_evaluation(remat_session *s) {
     }
     TRY(rm_plan_free_object(plan, RM_STATE, problem->n_stages));
     TRY(rm_plan_free_object(plan, RM_DSTATE, problem->n_stages));
-    return judge_and_place(rm_plan_check_forward, problem, &s->evaluation);
+    return rm_schedule_settle(problem, true, &s->evaluation);
 }
 
 static uint64_t activations_bytes(const remat_session *s) {

@@ -20,7 +20,6 @@ struct remat_session {
     remat_graph *graph; /* own copy, rewritten */
     rm_chain chain;
     rm_schedule training, evaluation;
-    rm_proposal proposal;
     int64_t segments_requested;
     const rm_strategy *strategy;
     const rm_device_api *api;

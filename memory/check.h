@@ -3,8 +3,11 @@
  * It shares no code with the strategies. It also writes down every buffer's lifetime, which is what place.h needs.
  *
  * Beyond what memory demands, it objects to work that cannot serve any purpose: saved(s) is made exactly once in a
- * plan (so what a keeping run does besides, such as adding up the loss, is done once), and a stage that has been
- * differentiated is not run again. SAVE and LOAD are refused until there is a second tier. */
+ * plan (so what a keeping run does besides, such as adding up the loss, is done once; a LOAD makes nothing new), and a
+ * stage that has been differentiated is not run again. SAVE and LOAD are refused where the problem has no second tier.
+ *
+ * Time. Two clocks run: the computation's, and the second tier's (problem.h, rm_tier). What they make of waits is
+ * wait_ns. */
 #ifndef RM_CHECK_H
 #define RM_CHECK_H
 
@@ -32,6 +35,9 @@ typedef struct {
     uint64_t forward_ns, recompute_ns, backward_ns; /* first forward of each stage; repeats; backwards */
     int64_t recomputed_stages;                      /* forward runs beyond the first, counted */
     double recompute_factor;                        /* (forward_ns + recompute_ns) / forward_ns; 1 if that is 0 */
+    uint64_t save_bytes, load_bytes; /* moved to and from the second tier; save_bytes is also the room it needs */
+    uint64_t transfer_ns, wait_ns;   /* the second tier's busy time; how long the computation waits for it */
+    uint64_t total_ns;               /* forward + recompute + backward + wait */
 } rm_verdict;
 
 /* INTERNAL names the first step that is wrong and why ("step 12 (run backward 3): saved 3 is not alive"). On success

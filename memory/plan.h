@@ -2,11 +2,17 @@
  *
  *   run forward 3 drop        run forward 3 all        run backward 3
  *   free state 3              free saved 3             free dstate 4
- *   save state 3              load state 3             (the second tier: no strategy makes them yet, check.h refuses them)
+ *   save saved 3              load saved 3             (the second tier: states and saved alone)
  *
  * When a plan begins, state(0) and dstate(S) are alive and nothing else is; when it ends, nothing is. A RUN makes
  * objects and never ends one; FREE ends exactly one. Objects without pieces follow the same rules (dstate(S), and often
  * state(0)): they are made by the same RUN and must be freed once like any other, so no rule depends on sizes.
+ *
+ * SAVE begins to copy an object (all its pieces and its private block) to the second tier; the object stays alive and
+ * unchanged, and its FREE waits for the copy. LOAD makes an object that is not alive from its copy: it is alive, and
+ * takes its bytes, from the LOAD on; the first RUN that reads it waits until it is there. A saved(s) that is loaded has
+ * the option it was saved with. An object is copied once a step; its copy may be loaded as often as it is needed.
+ * A plan that frees late and loads early lets transfers run beside the computation, and pays for it in bytes alive.
  */
 #ifndef RM_PLAN_H
 #define RM_PLAN_H

@@ -65,6 +65,13 @@ typedef struct {
     uint64_t bytes;
 } rm_resident;
 
+/* The second tier (a spill file, or a host's memory beside a device): where SAVE puts a copy of an object, and LOAD
+ * fetches it from. Transfers run one at a time, in the order of the plan, beside the computation; each takes
+ * latency_ns + bytes / rate. Rates of 0: there is no second tier. */
+typedef struct {
+    uint64_t save_bytes_per_s, load_bytes_per_s, latency_ns;
+} rm_tier;
+
 typedef struct rm_problem {
     int64_t n_stages;
     rm_stage *stage;
@@ -75,6 +82,7 @@ typedef struct rm_problem {
     rm_lists saved;  /* n_stages lists: the pieces of saved(s) besides its private block (usually none) */
     int n_resident;
     rm_resident resident[16];
+    rm_tier tier;
 } rm_problem;
 
 /* Zeroed arrays for so many stages, pieces and list items in all; MEMORY when they cannot be had. The caller fills

@@ -6,8 +6,9 @@
 #include "memory/plan.h"
 
 typedef struct {
-    int64_t segments;      /* "segments": as asked, >= 1                 */
-    uint64_t budget_bytes; /* for strategies that take one; 0: no limit  */
+    int64_t segments;      /* "segments": as asked, >= 1 */
+    uint64_t budget_bytes; /* of rm_schedule_bytes (schedule.h); 0: no limit */
+    bool no_recompute;     /* run no stage forward twice */
 } rm_wish;
 
 typedef struct {

@@ -1,0 +1,36 @@
+/* schedule.c: see schedule.h. */
+#include "memory/schedule.h"
+
+#include <string.h>
+
+void rm_schedule_free(rm_schedule *schedule) {
+    rm_plan_free(&schedule->plan);
+    rm_lifetimes_free(&schedule->lifetimes);
+    rm_placement_free(&schedule->placement);
+    memset(schedule, 0, sizeof *schedule);
+}
+
+uint64_t rm_schedule_bytes(const rm_schedule *schedule) {
+    return schedule->placement.bytes + (uint64_t)schedule->plan.n_steps * sizeof(rm_step) +
+           (uint64_t)schedule->lifetimes.count * (sizeof(rm_lifetime) + sizeof(uint64_t));
+}
+
+remat_status rm_schedule_settle(const rm_problem *problem, bool forward_only, rm_schedule *schedule) {
+    TRY((forward_only ? rm_plan_check_forward : rm_plan_check)(problem, &schedule->plan, &schedule->verdict,
+                                                               &schedule->lifetimes));
+    TRY(rm_place(&schedule->lifetimes, &schedule->placement));
+    return rm_placement_check(&schedule->lifetimes, &schedule->placement);
+}
+
+remat_status rm_schedule_propose(const rm_problem *problem, const rm_strategy *strategy, const rm_wish *wish,
+                                 rm_schedule *schedule) {
+    remat_status status = strategy->propose(problem, wish, &schedule->plan, &schedule->proposal);
+    if (!status) status = rm_schedule_settle(problem, false, schedule);
+    if (status) {
+        rm_schedule_free(schedule);
+        return status;
+    }
+    if (!wish->budget_bytes || rm_schedule_bytes(schedule) <= wish->budget_bytes) return REMAT_OK;
+    FAIL(INFEASIBLE, "the plan needs %llu bytes, and the budget is %llu",
+         (unsigned long long)rm_schedule_bytes(schedule), (unsigned long long)wish->budget_bytes);
+}
