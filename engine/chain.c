@@ -159,10 +159,8 @@ static void list_cut_in_time(const rm_chain *chain, int64_t cut, rm_problem *pro
     }
 }
 
-/* What a stage's backward reads of its own results that lie at the next cut: kept alive by saved(s). */
-static void list_saved(const rm_chain *chain, int64_t stage, rm_problem *problem, int64_t *n_saved) {
-    const rm_program *backward = &rm_stage_class(chain, stage)->program[RM_PROGRAM_BACKWARD];
-    int64_t begin = *n_saved, cut = stage + 1;
+/* Pieces of the next cut that this program reads: added to the list that begins at `begin`. */
+static void list_read(const rm_program *backward, int64_t cut, rm_problem *problem, int64_t begin, int64_t *n_saved) {
     for (int32_t n = 0; n < backward->n; n++) {
         const rm_instruction *call = &backward->item[n];
         for (int i = 0; i <= RM_MAX_IN; i++) {
@@ -174,6 +172,14 @@ static void list_saved(const rm_chain *chain, int64_t stage, rm_problem *problem
             if (!listed) problem->saved.item[(*n_saved)++] = piece;
         }
     }
+}
+
+/* What a stage's backward reads of its own results that lie at the next cut, in any option: kept alive by saved(s). */
+static void list_saved(const rm_chain *chain, int64_t stage, rm_problem *problem, int64_t *n_saved) {
+    const rm_class *class = rm_stage_class(chain, stage);
+    int64_t begin = *n_saved;
+    for (int k = 0; k < class->n_options; k++)
+        list_read(&class->option[k].backward, stage + 1, problem, begin, n_saved);
 }
 
 static void fill_lists(const rm_chain *chain, rm_problem *problem) {
@@ -222,6 +228,14 @@ static void count_items(const rm_chain *chain, int64_t *pieces, int64_t *state, 
     *dstate = *saved = *state;
 }
 
+/* An inference has no options; its stages are never kept, but a problem names one. */
+static rm_option option_of(const rm_class_option *option) {
+    return (rm_option){.name = option->name ? option->name : "all",
+                       .saved_bytes = option->saved_bytes,
+                       .forward = work_of(&option->forward),
+                       .backward = work_of(&option->backward)};
+}
+
 static remat_status write_problem(const rm_chain *chain, bool evaluation, rm_problem *problem) {
     int64_t pieces, state, dstate, saved;
     count_items(chain, &pieces, &state, &dstate, &saved);
@@ -230,12 +244,10 @@ static remat_status write_problem(const rm_chain *chain, bool evaluation, rm_pro
     fill_lists(chain, problem);
     for (int64_t s = 0; s < chain->n_stages; s++) {
         const rm_class *class = rm_stage_class(chain, s);
-        rm_work drop = work_of(&class->program[evaluation ? RM_PROGRAM_EVALUATE : RM_PROGRAM_DROP]);
-        problem->stage[s] = (rm_stage){.drop = drop, .n_options = 1};
-        problem->stage[s].option[0] = (rm_option){.name = "all",
-                                                  .saved_bytes = class->saved_bytes,
-                                                  .forward = work_of(&class->program[RM_PROGRAM_KEEP]),
-                                                  .backward = work_of(&class->program[RM_PROGRAM_BACKWARD])};
+        rm_stage *stage = &problem->stage[s];
+        *stage = (rm_stage){.drop = work_of(evaluation ? &class->evaluate : &class->drop)};
+        stage->n_options = evaluation || !class->n_options ? 1 : class->n_options;
+        for (int k = 0; k < stage->n_options; k++) stage->option[k] = option_of(&class->option[k]);
     }
     return REMAT_OK;
 }
@@ -291,8 +303,15 @@ remat_status rm_chain_build(const remat_graph *graph, int32_t loss, const int32_
 static void free_program(rm_program *program) { rm_free(program->item); }
 
 void rm_chain_free(rm_chain *chain) {
-    for (int32_t c = 0; chain->class && c < chain->n_classes; c++)
-        for (int p = 0; p < RM_PROGRAMS; p++) free_program(&chain->class[c].program[p]);
+    for (int32_t c = 0; chain->class && c < chain->n_classes; c++) {
+        rm_class *class = &chain->class[c];
+        free_program(&class->drop);
+        free_program(&class->evaluate);
+        for (int k = 0; k < RM_MAX_OPTIONS; k++) {
+            free_program(&class->option[k].forward);
+            free_program(&class->option[k].backward);
+        }
+    }
     free_program(&chain->prologue);
     free_program(&chain->epilogue);
     rm_free(chain->class);

@@ -61,7 +61,7 @@ typedef struct {
 
 /* ---- Programs ------------------------------------------------------------------------------------------------- */
 
-typedef enum { RM_DO_FORWARD, RM_DO_BACKWARD, RM_DO_ADD, RM_DO_COPY, RM_DO_ZERO } rm_do;
+typedef enum { RM_DO_FORWARD, RM_DO_BACKWARD, RM_DO_REBUILD, RM_DO_ADD, RM_DO_COPY, RM_DO_ZERO } rm_do;
 
 typedef struct {
     uint8_t what;  /* rm_do. ADD: y += x[0]. COPY: y = x[0]. ZERO: y = 0. A NULL y or x[0] makes these nothing */
@@ -80,15 +80,22 @@ typedef struct {
     uint64_t time_ns; /* predicted */
 } rm_program;
 
-typedef enum { RM_PROGRAM_DROP, RM_PROGRAM_KEEP, RM_PROGRAM_BACKWARD, RM_PROGRAM_EVALUATE, RM_PROGRAMS } rm_program_kind;
+/* One way of keeping a stage. "all": every aux and every result that backward reads. "lean": no aux that an op rebuilds,
+ * nothing of a cheap op; the backward run makes them again first, in its scratch. */
+typedef struct {
+    const char *name; /* of rm_option_names */
+    uint64_t saved_bytes;
+    rm_program forward, backward;
+} rm_class_option;
 
 /* Stages alike in shape share a class: all full tiles are one. */
 typedef struct {
     int64_t tau;                  /* timesteps; 0 where the chain is cut by depth */
     int32_t first_node, n_nodes;  /* in chain->order */
     bool last;                    /* the last stage: holds POST nodes too */
-    uint64_t saved_bytes;
-    rm_program program[RM_PROGRAMS];
+    rm_program drop, evaluate;
+    int n_options;                /* 0 for inference */
+    rm_class_option option[RM_MAX_OPTIONS];
 } rm_class;
 
 typedef struct {
@@ -123,6 +130,8 @@ typedef struct {
     int64_t tile;        /* as asked; 0: from the shapes */
     int threads;
     bool inference, stateful;
+    bool lean;               /* offer the option "lean" where it saves something */
+    rm_device_kind kernels;  /* the column of the ops' kernel tables that will run */
     int optimizer_states;
     rm_rates rates;
 } rm_chain_config;

@@ -18,10 +18,13 @@ typedef struct {
     rm_where *gradient;    /* by value id: where its gradient is collected */
     uint8_t *contributed;  /* by value id: its gradient has a first term already */
     rm_where *aux;         /* by node */
-    rm_where *saved_value; /* by value id, of the class: AT_SAVED offset; NOWHERE: not saved */
-    rm_where *saved_aux;   /* by node, of the class */
+    rm_where *saved_value; /* by value id, of the option: AT_SAVED offset; NOWHERE: not saved */
+    rm_where *saved_aux;   /* by node, of the option */
+    uint8_t *again;        /* by node, of the option: how a lean backward run makes what was not saved */
     uint8_t *spine;        /* by node, of the class */
 } builder;
+
+enum { NOT_AGAIN, REBUILT, RUN_AGAIN }; /* aux alone by the op's rebuild; y and aux by its forward */
 
 static const rm_where nowhere;
 
@@ -286,12 +289,29 @@ static void place_saves(const builder *b, const rm_node *node, rm_instruction *c
     }
 }
 
+/* Makes a node's aux again, in scratch, from what backward may read and the weights. */
+static remat_status emit_rebuild(builder *b, const rm_node *node) {
+    rm_instruction call = {.what = RM_DO_REBUILD, .node = index_of(b, node), .y = b->value[node->y]};
+    for (int i = 0; i < node->op->n_in; i++)
+        if (node->x[i] && ((node->op->saves.in | node->op->weights) >> i & 1)) call.x[i] = b->value[node->x[i]];
+    for (int k = 0; k < node->op->n_state; k++)
+        call.state_in[k] =
+            (rm_where){.space = RM_AT_STATE, .slot = rm_carried_slot(b->chain, call.node, k)};
+    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+    rm_node_descs(b->chain->graph, node, b->class->tau, x, &y, state);
+    TRY(new_buffer(b, node->op->aux_bytes(x, node->attr), &call.aux));
+    TRY(account(b, node, RM_REBUILD, &call.scratch));
+    b->aux[call.node] = call.aux;
+    return emit(b, call);
+}
+
 static remat_status emit_backward(builder *b, const rm_node *node) {
     if (!runs_here(b, node) || !learns(b, node)) return REMAT_OK;
     rm_instruction call = {.what = RM_DO_BACKWARD, .node = index_of(b, node)};
     rm_where add_to[RM_MAX_IN] = {0};
     TRY(incoming(b, node, &call.dy));
     if (!call.dy.space) return REMAT_OK;
+    if (b->class && b->again[call.node] == REBUILT) TRY(emit_rebuild(b, node));
     place_saves(b, node, &call);
     TRY(place_input_gradients(b, node, &call, add_to));
     TRY(account(b, node, RM_BACKWARD, &call.scratch));
@@ -320,36 +340,61 @@ static void mark_spine(builder *b) {
 
 static bool is_on_spine(const builder *b, const rm_node *node) { return b->spine[index_of(b, node)]; }
 
-/* Is a spine node's result read by the stage's backward run: by a leaf, or by a backward that declared it? */
+/* Is a spine node's result read by the stage's backward run: by a leaf, by a backward that declared it, or by a forward
+ * that is run again? (The last is known of all nodes behind this one.) */
 static bool read_in_backward(const builder *b, const rm_node *maker) {
     if (learns(b, maker) && maker->op->saves.out) return true;
     for (int32_t i = 0; i < b->class->n_nodes; i++) {
         const rm_node *node = node_at(b, i);
+        bool any_input = !is_on_spine(b, node) || b->again[index_of(b, node)] == RUN_AGAIN;
         for (int k = 0; k < node->op->n_in; k++)
-            if (node->x[k] == maker->y && (!is_on_spine(b, node) || (learns(b, node) && node->op->saves.in >> k & 1)))
-                return true;
+            if (node->x[k] == maker->y && (any_input || (learns(b, node) && node->op->saves.in >> k & 1))) return true;
     }
     return false;
 }
 
-static void lay_out_saved(builder *b) {
+/* Its result lies at the next cut, or in a carried sum: no stage saves it. */
+static bool lies_outside(const builder *b, const rm_node *node) {
+    return crosses_out(b, node->y) || accumulates(b, node);
+}
+
+static uint64_t aux_bytes(const builder *b, const rm_node *node, const rm_desc *x) {
+    return learns(b, node) && node->op->aux_bytes ? node->op->aux_bytes(x, node->attr) : 0;
+}
+
+/* How a lean stage does without a node's aux, or without its y too. */
+static uint8_t how_again(const builder *b, const rm_node *node, const rm_desc *x) {
+    const rm_op *op = node->op;
+    bool needed = aux_bytes(b, node, x) || read_in_backward(b, node);
+    if (op->cheap && needed && !op->n_state && !lies_outside(b, node)) return RUN_AGAIN;
+    bool same_bits = op->rebuild[b->config->kernels] && (!op->rebuilds || op->rebuilds(x, node->attr));
+    return same_bits && aux_bytes(b, node, x) ? REBUILT : NOT_AGAIN;
+}
+
+/* From the last node to the first, so that whoever reads a node's result has been decided about. */
+static void lay_out_saved(builder *b, bool lean, rm_class_option *option) {
+    const remat_graph *graph = b->chain->graph;
     uint64_t cursor = 0;
-    for (int32_t i = 0; i < b->class->n_nodes; i++) {
+    memset(b->saved_value, 0, (size_t)graph->n_values * sizeof *b->saved_value);
+    memset(b->saved_aux, 0, (size_t)graph->n_nodes * sizeof *b->saved_aux);
+    memset(b->again, 0, (size_t)graph->n_nodes);
+    for (int32_t i = b->class->n_nodes - 1; i >= 0; i--) {
         const rm_node *node = node_at(b, i);
-        if (!is_on_spine(b, node) || b->config->inference) continue;
+        if (!is_on_spine(b, node)) continue;
         rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
-        rm_node_descs(b->chain->graph, node, b->class->tau, x, &y, state);
-        uint64_t aux_bytes = learns(b, node) && node->op->aux_bytes ? node->op->aux_bytes(x, node->attr) : 0;
-        if (aux_bytes) {
+        rm_node_descs(graph, node, b->class->tau, x, &y, state);
+        uint8_t again = lean ? how_again(b, node, x) : NOT_AGAIN;
+        b->again[index_of(b, node)] = again;
+        if (aux_bytes(b, node, x) && again == NOT_AGAIN) {
             b->saved_aux[index_of(b, node)] = (rm_where){.space = RM_AT_SAVED, .offset = cursor};
-            cursor += rm_align_up(aux_bytes);
+            cursor += rm_align_up(aux_bytes(b, node, x));
         }
-        if (read_in_backward(b, node) && !crosses_out(b, node->y) && !accumulates(b, node)) {
+        if (read_in_backward(b, node) && !lies_outside(b, node) && again != RUN_AGAIN) {
             b->saved_value[node->y] = (rm_where){.space = RM_AT_SAVED, .offset = cursor};
             cursor += rm_align_up(tile_bytes(b, node->y));
         }
     }
-    b->class->saved_bytes = cursor;
+    option->saved_bytes = cursor;
 }
 
 /* ---- The programs of one class -------------------------------------------------------------------------------- */
@@ -372,8 +417,8 @@ static void begin(builder *b, rm_program *program) {
     }
 }
 
-static remat_status write_forward(builder *b, rm_program_kind kind, forward_mode mode, bool leaves_too) {
-    begin(b, &b->class->program[kind]);
+static remat_status write_forward(builder *b, rm_program *program, forward_mode mode, bool leaves_too) {
+    begin(b, program);
     for (int32_t i = 0; i < b->class->n_nodes; i++)
         if (leaves_too || is_on_spine(b, node_at(b, i))) TRY(emit_forward(b, node_at(b, i), mode));
     return REMAT_OK;
@@ -381,7 +426,7 @@ static remat_status write_forward(builder *b, rm_program_kind kind, forward_mode
 
 /* Values that the evaluation hands out are copied to their resident arrays as they are made. */
 static remat_status write_evaluation(builder *b) {
-    TRY(write_forward(b, RM_PROGRAM_EVALUATE, DROPPING, true));
+    TRY(write_forward(b, &b->class->evaluate, DROPPING, true));
     rm_chain *chain = b->chain;
     for (int i = 0; i < chain->n_outputs; i++) {
         const rm_value *value = &chain->graph->value[chain->outputs[i]];
@@ -395,46 +440,56 @@ static remat_status write_evaluation(builder *b) {
     return finish(b);
 }
 
-static remat_status write_backward(builder *b) {
-    begin(b, &b->class->program[RM_PROGRAM_BACKWARD]);
-    for (int32_t i = 0; i < b->class->n_nodes; i++) { /* what the forward run left */
-        const rm_node *node = node_at(b, i);
-        if (!is_on_spine(b, node)) continue;
-        int64_t next_cut = b->chain->timed ? 0 : b->class - b->chain->class + 1;
-        if (crosses_out(b, node->y))
-            b->value[node->y] =
-                (rm_where){.space = RM_AT_STATE, .next = 1, .slot = rm_chain_slot(b->chain, next_cut, node->y, false)};
-        else if (accumulates(b, node))
-            b->value[node->y] =
-                (rm_where){.space = RM_AT_STATE, .next = 1, .slot = rm_carried_slot(b->chain, index_of(b, node), -1)};
-        else
-            b->value[node->y] = b->saved_value[node->y];
-        b->aux[index_of(b, node)] = b->saved_aux[index_of(b, node)];
-        if (crosses_out(b, node->y) && learns(b, node)) {
-            b->gradient[node->y] =
-                (rm_where){.space = RM_AT_DSTATE, .next = 1, .slot = rm_chain_slot(b->chain, next_cut, node->y, true)};
-            b->contributed[node->y] = 1;
-        }
+/* Where the forward run left what backward may read. */
+static void find_kept(builder *b, const rm_node *node) {
+    int64_t next_cut = b->chain->timed ? 0 : b->class - b->chain->class + 1;
+    int32_t n = index_of(b, node);
+    if (crosses_out(b, node->y))
+        b->value[node->y] =
+            (rm_where){.space = RM_AT_STATE, .next = 1, .slot = rm_chain_slot(b->chain, next_cut, node->y, false)};
+    else if (accumulates(b, node))
+        b->value[node->y] = (rm_where){.space = RM_AT_STATE, .next = 1, .slot = rm_carried_slot(b->chain, n, -1)};
+    else
+        b->value[node->y] = b->saved_value[node->y];
+    b->aux[n] = b->saved_aux[n];
+    if (crosses_out(b, node->y) && learns(b, node)) {
+        b->gradient[node->y] =
+            (rm_where){.space = RM_AT_DSTATE, .next = 1, .slot = rm_chain_slot(b->chain, next_cut, node->y, true)};
+        b->contributed[node->y] = 1;
     }
+}
+
+static remat_status write_backward(builder *b, rm_class_option *option) {
+    begin(b, &option->backward);
     for (int32_t i = 0; i < b->class->n_nodes; i++)
-        if (!is_on_spine(b, node_at(b, i))) TRY(emit_forward(b, node_at(b, i), LEAF));
+        if (is_on_spine(b, node_at(b, i))) find_kept(b, node_at(b, i));
+    for (int32_t i = 0; i < b->class->n_nodes; i++) {
+        const rm_node *node = node_at(b, i);
+        if (!is_on_spine(b, node) || b->again[index_of(b, node)] == RUN_AGAIN) TRY(emit_forward(b, node, LEAF));
+    }
     for (int32_t i = b->class->n_nodes - 1; i >= 0; i--) TRY(emit_backward(b, node_at(b, i)));
     return finish(b);
 }
 
+static remat_status write_option(builder *b, const char *name, bool lean) {
+    rm_class_option *option = &b->class->option[b->class->n_options];
+    lay_out_saved(b, lean, option);
+    if (lean && option->saved_bytes >= b->class->option[0].saved_bytes) return REMAT_OK; /* saves nothing */
+    option->name = name;
+    b->class->n_options++;
+    TRY(write_forward(b, &option->forward, KEEPING, false));
+    TRY(finish(b));
+    return write_backward(b, option);
+}
+
 static remat_status write_class(builder *b) {
-    const remat_graph *graph = b->chain->graph;
-    memset(b->saved_value, 0, (size_t)graph->n_values * sizeof *b->saved_value);
-    memset(b->saved_aux, 0, (size_t)graph->n_nodes * sizeof *b->saved_aux);
     mark_spine(b);
-    lay_out_saved(b);
     TRY(write_evaluation(b));
     if (b->config->inference) return REMAT_OK;
-    TRY(write_forward(b, RM_PROGRAM_DROP, DROPPING, false));
+    TRY(write_forward(b, &b->class->drop, DROPPING, false));
     TRY(finish(b));
-    TRY(write_forward(b, RM_PROGRAM_KEEP, KEEPING, false));
-    TRY(finish(b));
-    return write_backward(b);
+    TRY(write_option(b, "all", false));
+    return b->config->lean ? write_option(b, "lean", true) : REMAT_OK;
 }
 
 /* ---- Tables: once a step -------------------------------------------------------------------------------------- */
@@ -465,6 +520,7 @@ static void free_builder(builder *b) {
     rm_free(b->aux);
     rm_free(b->saved_value);
     rm_free(b->saved_aux);
+    rm_free(b->again);
     rm_free(b->spine);
     rm_lifetimes_free(&b->buffers);
 }
@@ -487,8 +543,9 @@ remat_status rm_chain_write_programs(rm_chain *chain, const rm_chain_config *con
                  .aux = rm_calloc(nodes, sizeof(rm_where)),
                  .saved_value = rm_calloc(values, sizeof(rm_where)),
                  .saved_aux = rm_calloc(nodes, sizeof(rm_where)),
+                 .again = rm_calloc(nodes, 1),
                  .spine = rm_calloc(nodes, 1)};
-    bool got = b.value && b.gradient && b.contributed && b.aux && b.saved_value && b.saved_aux && b.spine;
+    bool got = b.value && b.gradient && b.contributed && b.aux && b.saved_value && b.saved_aux && b.again && b.spine;
     remat_status status = got ? write_all(&b) : rm_fail(REMAT_MEMORY, "out of memory for the stages' programs");
     free_builder(&b);
     return status;

@@ -57,7 +57,7 @@ extern "C" {
     X(IO, "a file could not be read or written")                                                         \
     X(INTERNAL, "a bug in Remat: please report it")
 
-/* INFEASIBLE and PEER are kept for byte budgets and for several ranks; nothing returns them yet. */
+/* PEER is kept for several ranks; nothing returns it yet. */
 typedef enum {
 #define REMAT_STATUS_ENUM(name, text) REMAT_##name,
     REMAT_STATUS_MAP(REMAT_STATUS_ENUM)
@@ -136,10 +136,22 @@ typedef struct {
     const char *device;   /* "cpu", or "null": computes nothing, counts everything                        */
     int threads;          /* 0: as many as the machine offers this process                                */
     uint64_t seed;        /* parameters and dropout are drawn from it                                     */
-    const char *strategy; /* "none", "segments", "sqrt": see memory/strategies.def                        */
+    const char *strategy; /* "none", "segments", "sqrt", "lean", "optimal": see memory/strategies.def     */
     int64_t segments;     /* for "segments"                                                               */
     const char *plan_steps; /* a plan of your own instead of a strategy's, as remat_plan_steps_text prints
                                it; it is judged like any other. Borrowed during create; NULL: none        */
+    uint64_t memory_budget; /* bytes that all of a session may use (remat_plan_summary.budgeted_bytes); 0: no
+                               limit. "optimal" takes the fastest plan that fits; every strategy is refused
+                               with INFEASIBLE, before anything is allocated, where its plan does not       */
+    const char *recompute; /* "auto"; "exact-only": only by running the same kernels again, no lean option;
+                              "off": nothing is computed twice                                            */
+    const char *spill_dir; /* plans may SAVE to and LOAD from a file here; borrowed during create; NULL: no */
+    bool verify_recompute; /* hash every state at every cut when it is first made, and compare whenever it is
+                              made or loaded again: a difference fails the step, naming stage and tensor   */
+    const char *calibration; /* file that keeps measured kernel times from run to run; "": measure, keep
+                                nothing; NULL: predict times from the device's rates. Borrowed            */
+    double assume_flops, assume_bandwidth; /* device "null": operations and bytes a second of the machine that
+                                is planned for; 0: some                                                   */
     int64_t tile;         /* timesteps in a tile; 0: from the shapes alone (see docs/tiles.md)            */
     bool fold_embedding;  /* rewrite embedding -> recurrent input projection into one table where smaller */
     bool plan_only;       /* allocate nothing: the plan can be read, nothing can run                      */
@@ -156,12 +168,13 @@ typedef struct {
 } remat_config;
 
 #define REMAT_CONFIG_INIT                                                                                \
-    ((remat_config){.device = "cpu", .strategy = "none", .fold_embedding = true, .beta1 = 0.9,           \
-                    .beta2 = 0.999, .epsilon = 1e-8})
+    ((remat_config){.device = "cpu", .strategy = "none", .recompute = "auto", .fold_embedding = true,    \
+                    .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8})
 
 /* Plans, checks and places the step that minimises `loss`, a scalar of `graph` (for inference it may be
  * REMAT_NONE). The graph is copied. INVALID names the mistake; MEMORY says how
- * many bytes were wanted. */
+ * many bytes were wanted; INFEASIBLE says the smallest memory_budget that would work, to the byte, where the peak is, and
+ * what is largest there. */
 remat_status remat_session_create(const remat_graph *, remat_value loss, const remat_config *, remat_session **out);
 void remat_session_free(remat_session *);
 
@@ -175,9 +188,16 @@ typedef struct {
     uint64_t params_bytes, gradients_bytes, optimizer_bytes, inputs_bytes, packed_bytes, other_bytes;
     uint64_t activations_peak_bytes;   /* checkpoints, saved, gradients of activations and scratch together */
     uint64_t activations_floor_bytes;  /* the most that is ever alive at once: no placement can be below  */
-    uint64_t planned_peak_bytes;       /* the arena: everything the step touches                          */
+    uint64_t planned_peak_bytes;       /* the arena: everything that the step's kernels touch             */
+    uint64_t workspace_bytes;          /* that libraries keep beside it: matrix packing, spill buffers    */
+    uint64_t tables_bytes;             /* the plan itself and what describes it, on the host              */
+    uint64_t budgeted_bytes;           /* the three together: what memory_budget limits                   */
+    uint64_t spill_bytes;              /* room taken in the spill file                                    */
     int64_t peak_step;                 /* the step of the plan at which activations peak                  */
     uint64_t forward_ns, recompute_ns, backward_ns; /* predicted                                          */
+    uint64_t transfer_ns, wait_ns;     /* the second tier's busy time; how long computing waits for it    */
+    uint64_t step_ns;                  /* forward + recompute + backward + wait                           */
+    bool measured_times;               /* predicted from measurements of this device, not from rates      */
     double recompute_factor;           /* forward work done / forward work needed, 1 when nothing is redone */
     int64_t n_steps;                   /* lines of the plan                                               */
 } remat_plan_summary;
@@ -189,6 +209,32 @@ char *remat_plan_stages_json(const remat_session *);   /* the same as one JSON a
 char *remat_plan_steps_text(const remat_session *);    /* the program itself, one RUN / FREE a line          */
 char *remat_plan_problem_text(const remat_session *);  /* what the strategy was given                        */
 void remat_text_free(char *text);
+
+/* Memory against time: what each strategy would need and take, for the session's own graph, device and tile. Points are
+ * in ascending order of bytes within a strategy; `frontier` marks those that no other beats in both. The array is the
+ * caller's, to free with remat_text_free((char *)points). */
+typedef struct {
+    const char *strategy;
+    int64_t segments;
+    uint64_t activations_peak_bytes, budgeted_bytes, spill_bytes;
+    uint64_t step_ns; /* predicted */
+    double recompute_factor;
+    bool frontier;
+} remat_pareto_point;
+remat_status remat_plan_pareto(const remat_session *, remat_pareto_point **points, int64_t *count);
+
+/* Bytes alive at each step of the plan, by kind, planned and (after a step that was traced) measured. */
+typedef enum { REMAT_LIVE_STATES, REMAT_LIVE_SAVED, REMAT_LIVE_GRADIENTS, REMAT_LIVE_SCRATCH, REMAT_LIVE_KINDS } remat_live;
+typedef struct {
+    int64_t step;      /* line of the plan                                                                */
+    uint64_t begin_ns; /* since the plan's first step: predicted, or measured                             */
+    uint64_t bytes[REMAT_LIVE_KINDS];
+    uint64_t resident_bytes; /* of the process, where measured; else 0                                    */
+} remat_live_point;
+remat_status remat_plan_timeline(const remat_session *, remat_live_point **points, int64_t *count); /* caller frees */
+/* Traces the next remat_gradients: costs a few microseconds a step of the plan. */
+remat_status remat_trace_next(remat_session *);
+remat_status remat_traced_timeline(const remat_session *, remat_live_point **points, int64_t *count); /* caller frees */
 
 /* ---- Run ---------------------------------------------------------------------------------------- */
 

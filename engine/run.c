@@ -85,11 +85,12 @@ static void run_add(const rm_runner *r, void *to, void *from, int64_t count) {
 
 static void run_instruction(const frame *f, const rm_instruction *i) {
     const rm_runner *r = f->runner;
-    if (i->what == RM_DO_FORWARD || i->what == RM_DO_BACKWARD) {
+    if (i->node >= 0) {
+        static const rm_pass pass[] = {
+            [RM_DO_FORWARD] = RM_FORWARD, [RM_DO_BACKWARD] = RM_BACKWARD, [RM_DO_REBUILD] = RM_REBUILD};
         rm_call call;
         build_call(f, i, &call);
-        r->api->run(r->queue, r->chain->graph->node[i->node].op, i->what == RM_DO_FORWARD ? RM_FORWARD : RM_BACKWARD,
-                    &call);
+        r->api->run(r->queue, r->chain->graph->node[i->node].op, pass[i->what], &call);
         return;
     }
     void *y = resolve(f, &i->y), *x = resolve(f, &i->x[0]);
@@ -149,10 +150,13 @@ static int64_t claim_buffers(rm_runner *runner, const rm_schedule *schedule, int
     return next;
 }
 
-static rm_program_kind program_of(const rm_runner *runner, const rm_step *step) {
-    if (!runner->training) return RM_PROGRAM_EVALUATE;
-    if (step->verb == RM_RUN_BACKWARD) return RM_PROGRAM_BACKWARD;
-    return step->option == RM_DROP ? RM_PROGRAM_DROP : RM_PROGRAM_KEEP;
+/* A stage is differentiated as it was kept. */
+static const rm_program *program_of(rm_runner *runner, const rm_class *class, const rm_step *step) {
+    if (!runner->training) return &class->evaluate;
+    if (step->verb == RM_RUN_BACKWARD) return &class->option[runner->kept[step->index]].backward;
+    if (step->option == RM_DROP) return &class->drop;
+    runner->kept[step->index] = step->option;
+    return &class->option[step->option].forward;
 }
 
 /* The last tile's carried states are what a stateful session begins with next time. */
@@ -177,7 +181,7 @@ void rm_run(rm_runner *runner, const rm_problem *problem, const rm_schedule *sch
                    .stage = step->index,
                    .tau = class->tau,
                    .t0 = runner->chain->timed ? step->index * runner->chain->tile : 0};
-        run_program(&f, &class->program[program_of(runner, step)]);
+        run_program(&f, program_of(runner, class, step));
         if (runner->stateful && runner->chain->timed && step->verb == RM_RUN_FORWARD && step->index == last_stage)
             keep_carried(&f);
     }

@@ -16,6 +16,7 @@ typedef struct {
     uint64_t arena_offset;   /* where activations begin in the block */
     void **piece;            /* by piece: its address while it is alive */
     void **saved;            /* by stage: its private block */
+    int8_t *kept;            /* by stage: the option it was last kept in */
     void *scratch;           /* of the step that is running */
     uint64_t seed, updates;
     bool training, stateful;

@@ -33,6 +33,10 @@ static remat_status set_up_policy(remat_session *s, const remat_config *config) 
     REQUIRE(s->strategy, INVALID, "there is no strategy \"%s\"; there are: %s", config->strategy, known);
     REQUIRE(config->tile >= 0, INVALID, "tile is %lld; use at least 1, or 0 to let the shapes decide",
             (long long)config->tile);
+    static const char *const ways[] = {"auto", "exact-only", "off"};
+    const char *way = config->recompute ? config->recompute : "auto";
+    while (s->recompute <= RM_RECOMPUTE_OFF && strcmp(ways[s->recompute], way)) s->recompute++;
+    REQUIRE(s->recompute <= RM_RECOMPUTE_OFF, INVALID, "recompute is \"%s\"; it can be auto, exact-only or off", way);
     s->segments_requested = config->segments;
     s->plan_only = config->plan_only;
     s->inference = config->inference;
@@ -95,6 +99,8 @@ static remat_status cut(remat_session *s, int32_t loss, const remat_config *conf
     rm_chain_config chain = {.tile = config->tile,
                              .threads = s->threads,
                              .inference = config->inference,
+                             .lean = s->recompute == RM_RECOMPUTE_AUTO,
+                             .kernels = s->api->kernels,
                              .stateful = config->stateful,
                              .optimizer_states = s->optimizer ? s->optimizer->states_used(&s->update) : 0};
     TRY(s->api->rates(s->device, &chain.rates));
@@ -111,7 +117,7 @@ static remat_status plan_training(remat_session *s, const remat_config *config) 
             return rm_fail(REMAT_INVALID, "the given plan is wrong: %s", remat_last_error());
         return REMAT_OK;
     }
-    rm_wish wish = {.segments = config->segments};
+    rm_wish wish = {.segments = config->segments, .no_recompute = s->recompute == RM_RECOMPUTE_OFF};
     return rm_schedule_propose(&s->chain.problem, s->strategy, &wish, &s->training);
 }
 
@@ -146,8 +152,9 @@ static remat_status allocate(remat_session *s, uint64_t seed) {
     r->resident = s->api->claim(r->block, 0, s->chain.at.bytes);
     r->piece = rm_calloc((size_t)s->chain.problem.n_pieces + 1, sizeof *r->piece);
     r->saved = rm_calloc((size_t)s->chain.n_stages + 1, sizeof *r->saved);
+    r->kept = rm_calloc((size_t)s->chain.n_stages, sizeof *r->kept);
     s->loss = rm_calloc((size_t)s->chain.n_stages, sizeof *s->loss);
-    REQUIRE(r->piece && r->saved && s->loss, MEMORY, "out of memory for the executor's tables");
+    REQUIRE(r->piece && r->saved && r->kept && s->loss, MEMORY, "out of memory for the executor's tables");
     float one = 1;
     s->api->copy_in(r->queue, r->resident + s->chain.at.one_offset, &one, sizeof one);
     TRY(s->api->synchronize(r->queue));
@@ -188,6 +195,7 @@ void remat_session_free(remat_session *s) {
     rm_free(s->loss);
     rm_free(s->runner.piece);
     rm_free(s->runner.saved);
+    rm_free(s->runner.kept);
     if (s->runner.queue) s->api->queue_free(s->runner.queue);
     if (s->runner.block) s->api->block_free(s->runner.block);
     rm_schedule_free(&s->training);

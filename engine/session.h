@@ -16,6 +16,9 @@ typedef struct {
 
 enum { RM_ARRAY_KINDS = REMAT_CARRIED + 1 };
 
+/* remat_config.recompute, in its words' order. */
+typedef enum { RM_RECOMPUTE_AUTO, RM_RECOMPUTE_EXACT_ONLY, RM_RECOMPUTE_OFF } rm_recompute;
+
 struct remat_session {
     remat_graph *graph; /* own copy, rewritten */
     rm_chain chain;
@@ -25,6 +28,7 @@ struct remat_session {
     const rm_device_api *api;
     rm_device *device;
     rm_runner runner;
+    rm_recompute recompute;
     int threads, n_folded;
     bool plan_only, inference, stateful;
     const rm_optimizer *optimizer;
