@@ -7,17 +7,27 @@
 #include "engine/tensor.h"
 #include "memory/host.h"
 
+/* What the second tier still does to a buffer, as moments on the computation's clock. */
+typedef struct {
+    uint64_t read_ns;  /* from then on nobody copies from it: it may be written, or end */
+    uint64_t there_ns; /* from then on it is loaded: it may be read, too */
+} transit;
+
 typedef struct {
     bool alive[3];       /* by rm_object: state(c), saved(c), dstate(c) */
+    bool copied[2];      /* RM_STATE, RM_SAVED: the second tier has, or will have, a copy */
     bool ran;            /* forward of stage c, in any way  */
     bool was_saved;      /* saved(c) was made, ever         */
-    int8_t option;       /* of saved(c), while it is alive  */
+    int8_t option;       /* of saved(c), since it was made  */
     int64_t saved_since; /* where the private block's lifetime is written down */
+    transit saved;       /* of the private block */
 } cut;
 
 typedef struct {
     int32_t uses;  /* alive objects it belongs to */
+    int64_t born;  /* the step that made it alive */
     int64_t since; /* where its lifetime is written down */
+    transit transit;
 } piece;
 
 typedef struct {
@@ -31,6 +41,8 @@ typedef struct {
     int64_t next_backward; /* the stage to be differentiated next; -1: all are */
     bool forward_only;     /* an evaluation: every stage runs, none is differentiated */
     uint64_t alive_bytes;
+    uint64_t now_ns;          /* the computation's clock */
+    uint64_t channel_free_ns; /* when the second tier will have done all it was given */
 } judge;
 
 void rm_lifetimes_free(rm_lifetimes *lifetimes) {
@@ -89,6 +101,7 @@ static remat_status begin_pieces(judge *j, rm_object object, int64_t c) {
     for (int64_t k = lists->start[c]; k < lists->start[c + 1]; k++) {
         piece *piece = &j->piece[lists->item[k]];
         if (piece->uses++ > 0) continue;
+        piece->born = j->t;
         TRY(begin(j, RM_BUFFER_PIECE, lists->item[k], j->problem->piece[lists->item[k]].bytes, &piece->since));
     }
     return REMAT_OK;
@@ -130,13 +143,46 @@ static uint64_t saved_bytes(const judge *j, int64_t s) {
     return j->problem->stage[s].option[j->cut[s].option].saved_bytes;
 }
 
-/* ---- Steps -------------------------------------------------------------------------------------- */
+/* ---- Two clocks --------------------------------------------------------------------------------- */
 
 static uint64_t add(uint64_t a, uint64_t b) { return a + b < a ? UINT64_MAX : a + b; }
 
-/* The call itself: scratch, and the moment at which most is alive. */
+static void wait_until(judge *j, uint64_t moment_ns) {
+    if (moment_ns <= j->now_ns) return;
+    j->verdict->wait_ns = add(j->verdict->wait_ns, moment_ns - j->now_ns);
+    j->now_ns = moment_ns;
+}
+
+typedef enum { TO_READ, TO_WRITE } intent; /* to end a buffer is as good as to write it */
+
+static void wait_for(judge *j, const transit *transit, intent intent) {
+    wait_until(j, transit->there_ns);
+    if (intent == TO_WRITE) wait_until(j, transit->read_ns);
+}
+
+static void wait_for_object(judge *j, rm_object object, int64_t c, intent intent) {
+    const rm_lists *lists = pieces_of(j->problem, object);
+    for (int64_t k = lists->start[c]; k < lists->start[c + 1]; k++)
+        wait_for(j, &j->piece[lists->item[k]].transit, intent);
+    if (object == RM_SAVED) wait_for(j, &j->cut[c].saved, intent);
+}
+
+/* Gives the second tier a transfer; returns the moment at which it is done. Nothing to move takes no time. */
+static uint64_t transfer(judge *j, uint64_t bytes, uint64_t bytes_per_s) {
+    if (bytes == 0) return j->now_ns;
+    unsigned __int128 ns = (unsigned __int128)bytes * 1000000000u / bytes_per_s;
+    uint64_t takes_ns = add(ns > UINT64_MAX ? UINT64_MAX : (uint64_t)ns, j->problem->tier.latency_ns);
+    uint64_t begin_ns = j->now_ns > j->channel_free_ns ? j->now_ns : j->channel_free_ns;
+    j->verdict->transfer_ns = add(j->verdict->transfer_ns, takes_ns);
+    return j->channel_free_ns = add(begin_ns, takes_ns);
+}
+
+/* ---- Steps -------------------------------------------------------------------------------------- */
+
+/* The call itself: its time, its scratch, and the moment at which most is alive. */
 static remat_status run(judge *j, int64_t s, rm_work work) {
     int64_t since = -1;
+    j->now_ns = add(j->now_ns, work.time_ns);
     TRY(begin(j, RM_BUFFER_SCRATCH, s, work.scratch_bytes, &since));
     if (j->alive_bytes > j->verdict->peak_bytes) {
         j->verdict->peak_bytes = j->alive_bytes;
@@ -155,7 +201,10 @@ static remat_status run_forward(judge *j) {
                   option);
     OBJECT_UNLESS(s <= j->next_backward, "stage %lld has been differentiated; nobody needs its forward", (long long)s);
     TRY(must_live(j, RM_STATE, s));
+    wait_for_object(j, RM_STATE, s, TO_READ);
+    wait_for_object(j, RM_STATE, s + 1, TO_WRITE);
     TRY(make(j, RM_STATE, s + 1));
+    if (option != RM_DROP) wait_for_object(j, RM_SAVED, s, TO_WRITE);
     if (option != RM_DROP) TRY(make_saved(j, s, option));
     rm_work work = option == RM_DROP ? stage->drop : stage->option[option].forward;
     rm_verdict *verdict = j->verdict;
@@ -175,6 +224,10 @@ static remat_status run_backward(judge *j) {
     TRY(must_live(j, RM_STATE, s));
     TRY(must_live(j, RM_SAVED, s));
     TRY(must_live(j, RM_DSTATE, s + 1));
+    wait_for_object(j, RM_STATE, s, TO_READ);
+    wait_for_object(j, RM_SAVED, s, TO_READ);
+    wait_for_object(j, RM_DSTATE, s + 1, TO_READ);
+    wait_for_object(j, RM_DSTATE, s, TO_WRITE);
     TRY(make(j, RM_DSTATE, s));
     rm_work work = j->problem->stage[s].option[j->cut[s].option].backward;
     j->verdict->backward_ns = add(j->verdict->backward_ns, work.time_ns);
@@ -182,15 +235,72 @@ static remat_status run_backward(judge *j) {
     return run(j, s, work);
 }
 
-static remat_status free_object(judge *j) {
+/* The step's object, of a kind that may be freed or moved. */
+static remat_status find_object(const judge *j, rm_object last_kind) {
     int64_t c = j->step.index;
     OBJECT_UNLESS(j->step.object <= RM_DSTATE, "there is no object of kind %d", j->step.object);
+    OBJECT_UNLESS(j->step.object <= last_kind, "a %s is never moved to the second tier", object_name[j->step.object]);
+    OBJECT_UNLESS(c >= 0 && c < j->problem->n_stages + (j->step.object != RM_SAVED), "there is no such object");
+    return REMAT_OK;
+}
+
+/* Buffers that end here wait for what the second tier still does to them; those that live on in another object do not. */
+static remat_status free_object(judge *j) {
+    TRY(find_object(j, RM_DSTATE));
+    int64_t c = j->step.index;
     rm_object object = (rm_object)j->step.object;
-    OBJECT_UNLESS(c >= 0 && c < j->problem->n_stages + (object != RM_SAVED), "there is no such object");
     TRY(must_live(j, object, c));
+    const rm_lists *lists = pieces_of(j->problem, object);
     j->cut[c].alive[object] = false;
     end_pieces(j, object, c);
-    if (object == RM_SAVED) end(j, saved_bytes(j, c), j->cut[c].saved_since);
+    for (int64_t k = lists->start[c]; k < lists->start[c + 1]; k++)
+        if (j->piece[lists->item[k]].uses == 0) wait_for(j, &j->piece[lists->item[k]].transit, TO_WRITE);
+    if (object != RM_SAVED) return REMAT_OK;
+    wait_for(j, &j->cut[c].saved, TO_WRITE);
+    end(j, saved_bytes(j, c), j->cut[c].saved_since);
+    return REMAT_OK;
+}
+
+static remat_status find_movable(const judge *j) {
+    OBJECT_UNLESS(rm_tier_there(&j->problem->tier), "there is no second tier to move it to or from");
+    return find_object(j, RM_SAVED);
+}
+
+static remat_status save(judge *j) {
+    TRY(find_movable(j));
+    int64_t c = j->step.index;
+    rm_object object = (rm_object)j->step.object;
+    TRY(must_live(j, object, c));
+    OBJECT_UNLESS(!j->cut[c].copied[object], "%s %lld is saved a second time", object_name[object], (long long)c);
+    j->cut[c].copied[object] = true;
+    const rm_lists *lists = pieces_of(j->problem, object);
+    uint64_t bytes = object == RM_SAVED ? rm_align_up(saved_bytes(j, c)) : 0;
+    for (int64_t k = lists->start[c]; k < lists->start[c + 1]; k++) bytes += j->problem->piece[lists->item[k]].bytes;
+    uint64_t done_ns = transfer(j, bytes, j->problem->tier.save_bytes_per_s);
+    for (int64_t k = lists->start[c]; k < lists->start[c + 1]; k++) j->piece[lists->item[k]].transit.read_ns = done_ns;
+    if (object == RM_SAVED) j->cut[c].saved.read_ns = done_ns;
+    j->verdict->save_bytes = add(j->verdict->save_bytes, bytes);
+    return REMAT_OK;
+}
+
+/* Pieces that are alive in another object have the same bits already, and are not fetched. */
+static remat_status load(judge *j) {
+    TRY(find_movable(j));
+    int64_t c = j->step.index;
+    rm_object object = (rm_object)j->step.object;
+    OBJECT_UNLESS(j->cut[c].copied[object], "there is no copy of %s %lld to load", object_name[object], (long long)c);
+    const rm_lists *lists = pieces_of(j->problem, object);
+    uint64_t before = j->alive_bytes;
+    TRY(make(j, object, c));
+    if (object == RM_SAVED) TRY(begin(j, RM_BUFFER_SAVED, c, saved_bytes(j, c), &j->cut[c].saved_since));
+    uint64_t bytes = j->alive_bytes - before;
+    uint64_t done_ns = transfer(j, bytes, j->problem->tier.load_bytes_per_s);
+    for (int64_t k = lists->start[c]; k < lists->start[c + 1]; k++) {
+        piece *piece = &j->piece[lists->item[k]];
+        if (piece->born == j->t) piece->transit.there_ns = done_ns;
+    }
+    if (object == RM_SAVED) j->cut[c].saved.there_ns = done_ns;
+    j->verdict->load_bytes = add(j->verdict->load_bytes, bytes);
     return REMAT_OK;
 }
 
@@ -203,8 +313,9 @@ static remat_status take_step(judge *j) {
     case RM_FREE:
         return free_object(j);
     case RM_SAVE:
+        return save(j);
     case RM_LOAD:
-        return object_to(j, "there is no second tier to move it to or from");
+        return load(j);
     default:
         return object_to(j, "there is no such verb");
     }
@@ -245,6 +356,8 @@ static remat_status judge_plan(const rm_problem *problem, const rm_plan *plan, b
         status = take_step(&j);
     }
     if (!status) status = finish(&j);
+    verdict->total_ns =
+        add(add(verdict->forward_ns, verdict->recompute_ns), add(verdict->backward_ns, verdict->wait_ns));
     if (verdict->forward_ns > 0)
         verdict->recompute_factor =
             ((double)verdict->forward_ns + (double)verdict->recompute_ns) / (double)verdict->forward_ns;

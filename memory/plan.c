@@ -32,6 +32,14 @@ remat_status rm_plan_free_object(rm_plan *plan, rm_object object, int64_t index)
     return rm_plan_add(plan, (rm_step){.verb = RM_FREE, .object = (uint8_t)object, .index = (int32_t)index});
 }
 
+remat_status rm_plan_save(rm_plan *plan, rm_object object, int64_t index) {
+    return rm_plan_add(plan, (rm_step){.verb = RM_SAVE, .object = (uint8_t)object, .index = (int32_t)index});
+}
+
+remat_status rm_plan_load(rm_plan *plan, rm_object object, int64_t index) {
+    return rm_plan_add(plan, (rm_step){.verb = RM_LOAD, .object = (uint8_t)object, .index = (int32_t)index});
+}
+
 void rm_plan_free(rm_plan *plan) {
     rm_free(plan->step);
     *plan = (rm_plan){0};

@@ -10,8 +10,10 @@
  *
  * SAVE begins to copy an object (all its pieces and its private block) to the second tier; the object stays alive and
  * unchanged, and its FREE waits for the copy. LOAD makes an object that is not alive from its copy: it is alive, and
- * takes its bytes, from the LOAD on; the first RUN that reads it waits until it is there. A saved(s) that is loaded has
- * the option it was saved with. An object is copied once a step; its copy may be loaded as often as it is needed.
+ * takes its bytes, from the LOAD on; the first RUN that reads it waits until it is there. Pieces that are alive in another
+ * object have these bits already and are not fetched. A RUN that writes over a piece, like a FREE that ends one, waits for
+ * every transfer of it. A saved(s) that is loaded has the option it was saved with. An object is copied once a step; its
+ * copy may be loaded as often as it is needed.
  * A plan that frees late and loads early lets transfers run beside the computation, and pays for it in bytes alive.
  */
 #ifndef RM_PLAN_H
@@ -39,6 +41,8 @@ remat_status rm_plan_add(rm_plan *plan, rm_step step);
 remat_status rm_plan_run_forward(rm_plan *plan, int64_t stage, int option);
 remat_status rm_plan_run_backward(rm_plan *plan, int64_t stage);
 remat_status rm_plan_free_object(rm_plan *plan, rm_object object, int64_t index);
+remat_status rm_plan_save(rm_plan *plan, rm_object object, int64_t index);
+remat_status rm_plan_load(rm_plan *plan, rm_object object, int64_t index);
 void rm_plan_free(rm_plan *plan); /* frees what is inside, leaves *plan zeroed */
 
 /* One step as it stands in the text ("run forward 3 all"), into a buffer of RM_STEP_TEXT bytes; takes any bits. */

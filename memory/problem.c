@@ -120,6 +120,16 @@ static remat_status check_resident(const rm_problem *problem, uint64_t *bytes) {
     return REMAT_OK;
 }
 
+static remat_status check_tier(const rm_tier *tier) {
+    bool saves = tier->save_bytes_per_s > 0, loads = tier->load_bytes_per_s > 0;
+    REQUIRE(saves == loads && (saves || tier->latency_ns == 0), INVALID,
+            "the second tier saves %llu and loads %llu bytes a second; both are above 0, or rates and latency all 0",
+            (unsigned long long)tier->save_bytes_per_s, (unsigned long long)tier->load_bytes_per_s);
+    REQUIRE(tier->latency_ns < TOO_MUCH, INVALID, "the second tier's latency is %llu ns, 2^60 or more",
+            (unsigned long long)tier->latency_ns);
+    return REMAT_OK;
+}
+
 remat_status rm_problem_check(const rm_problem *problem) {
     int64_t n_stages = problem->n_stages;
     REQUIRE(n_stages >= 1 && n_stages < INT32_MAX, INVALID, "the chain has %lld stages; it needs 1 to %d",
@@ -141,6 +151,7 @@ remat_status rm_problem_check(const rm_problem *problem) {
     }
     for (int64_t s = 0; s < n_stages; s++) TRY(check_stage(&problem->stage[s], s, &bytes, &time_ns));
     TRY(check_resident(problem, &bytes));
+    TRY(check_tier(&problem->tier));
     REQUIRE(bytes < TOO_MUCH && time_ns < TOO_MUCH, INVALID,
             "the chain's bytes or nanoseconds add up to 2^60 or more; make a size smaller");
     return REMAT_OK;

@@ -67,10 +67,12 @@ typedef struct {
 
 /* The second tier (a spill file, or a host's memory beside a device): where SAVE puts a copy of an object, and LOAD
  * fetches it from. Transfers run one at a time, in the order of the plan, beside the computation; each takes
- * latency_ns + bytes / rate. Rates of 0: there is no second tier. */
+ * latency_ns + bytes / rate, and none at all if there are no bytes to move. All 0: there is no second tier. */
 typedef struct {
     uint64_t save_bytes_per_s, load_bytes_per_s, latency_ns;
 } rm_tier;
+
+static inline bool rm_tier_there(const rm_tier *tier) { return tier->save_bytes_per_s > 0; }
 
 typedef struct rm_problem {
     int64_t n_stages;
@@ -95,7 +97,7 @@ uint64_t rm_problem_resident_bytes(const rm_problem *problem); /* each rounded u
 
 /* INVALID with a sentence when the numbers contradict each other: no stages, no option, a piece id out of range, a piece
  * that is not a multiple of RM_ALIGN, list starts that do not ascend, pieces in dstate(S), bytes or times that add up to
- * 2^60 and more, names that are unknown, repeated or unprintable. Every other function in memory/ assumes a problem that
+ * 2^60 and more, names that are unknown, repeated or unprintable, a second tier with one rate alone or none. Every other function in memory/ assumes a problem that
  * passed. */
 remat_status rm_problem_check(const rm_problem *problem);
 

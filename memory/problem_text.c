@@ -2,6 +2,7 @@
  *
  *   problem 1                                       # the version of this form
  *   resident 4096 parameters                        # bytes, name
+ *   tier save 2000 load 1500 latency 80             # bytes/s, bytes/s, nanoseconds; no line: no second tier
  *   stages 2
  *   pieces 1
  *   piece 0 bytes 64
@@ -57,6 +58,10 @@ remat_status rm_problem_write(const rm_problem *problem, FILE *file) {
     fprintf(file, "problem %d\n", VERSION);
     for (int i = 0; i < problem->n_resident; i++)
         fprintf(file, "resident %llu %s\n", (unsigned long long)problem->resident[i].bytes, problem->resident[i].name);
+    const rm_tier *tier = &problem->tier;
+    if (rm_tier_there(tier))
+        fprintf(file, "tier save %llu load %llu latency %llu\n", (unsigned long long)tier->save_bytes_per_s,
+                (unsigned long long)tier->load_bytes_per_s, (unsigned long long)tier->latency_ns);
     fprintf(file, "stages %lld\npieces %lld\n", (long long)problem->n_stages, (long long)problem->n_pieces);
     for (int64_t i = 0; i < problem->n_pieces; i++)
         fprintf(file, "piece %lld bytes %llu\n", (long long)i, (unsigned long long)problem->piece[i].bytes);
@@ -127,6 +132,15 @@ static bool read_resident(reader *r) {
     return true;
 }
 
+static bool read_tier(reader *r) {
+    rm_tier *tier = &r->problem->tier;
+    if (r->sized || rm_tier_there(tier)) return false;
+    return rm_scan_is(&r->scan, "save") && rm_scan_number(&r->scan, UINT64_MAX, &tier->save_bytes_per_s) &&
+           rm_scan_is(&r->scan, "load") && rm_scan_number(&r->scan, UINT64_MAX, &tier->load_bytes_per_s) &&
+           rm_scan_is(&r->scan, "latency") && rm_scan_number(&r->scan, UINT64_MAX, &tier->latency_ns) &&
+           rm_tier_there(tier);
+}
+
 static bool read_stages(reader *r) { return r->n_stages < 0 && rm_scan_index(&r->scan, r->extent.lines, &r->n_stages); }
 
 /* The last count: now the arrays can be had. Sets *status only for want of memory. */
@@ -137,6 +151,7 @@ static bool read_pieces(reader *r, remat_status *status) {
     const int64_t *items = r->extent.items;
     *status = rm_problem_alloc(r->problem, r->n_stages, n_pieces, items[STATE], items[DSTATE], items[SAVED]);
     r->problem->n_resident = head.n_resident;
+    r->problem->tier = head.tier;
     memcpy(r->problem->resident, head.resident, sizeof head.resident);
     r->sized = !*status;
     return true;
@@ -197,7 +212,7 @@ static void end_lists(reader *r) {
 }
 
 static remat_status read_fact(reader *r) {
-    static const char *const facts[] = {"problem", "resident", "stages", "pieces", "piece", "stage", NULL};
+    static const char *const facts[] = {"problem", "resident", "stages", "pieces", "piece", "stage", "tier", NULL};
     remat_status status = REMAT_OK;
     bool understood;
     rm_scan line = r->scan;
@@ -225,6 +240,9 @@ static remat_status read_fact(reader *r) {
             break;
         case 5:
             understood = read_stage(r);
+            break;
+        case 6:
+            understood = read_tier(r);
             break;
         default:
             understood = false;
