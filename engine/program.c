@@ -295,8 +295,7 @@ static remat_status emit_rebuild(builder *b, const rm_node *node) {
     for (int i = 0; i < node->op->n_in; i++)
         if (node->x[i] && ((node->op->saves.in | node->op->weights) >> i & 1)) call.x[i] = b->value[node->x[i]];
     for (int k = 0; k < node->op->n_state; k++)
-        call.state_in[k] =
-            (rm_where){.space = RM_AT_STATE, .slot = rm_carried_slot(b->chain, call.node, k)};
+        call.state_in[k] = (rm_where){.space = RM_AT_STATE, .slot = rm_carried_slot(b->chain, call.node, k)};
     rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
     rm_node_descs(b->chain->graph, node, b->class->tau, x, &y, state);
     TRY(new_buffer(b, node->op->aux_bytes(x, node->attr), &call.aux));

@@ -1,6 +1,6 @@
 /* session.c: describe -> plan -> check -> place -> run, tied together. remat_session_create does everything up to the
  * first byte of the block; the steps after that only run. */
-#include "engine/session.h"
+#include "engine/budget.h"
 
 #include <omp.h>
 #include <math.h>
@@ -117,8 +117,11 @@ static remat_status plan_training(remat_session *s, const remat_config *config) 
             return rm_fail(REMAT_INVALID, "the given plan is wrong: %s", remat_last_error());
         return REMAT_OK;
     }
-    rm_wish wish = {.segments = config->segments, .no_recompute = s->recompute == RM_RECOMPUTE_OFF};
-    return rm_schedule_propose(&s->chain.problem, s->strategy, &wish, &s->training);
+    rm_wish wish = {.segments = config->segments,
+                    .budget_bytes = rm_session_allowance(s, config->memory_budget),
+                    .no_recompute = s->recompute == RM_RECOMPUTE_OFF};
+    remat_status status = rm_schedule_propose(&s->chain.problem, s->strategy, &wish, &s->training);
+    return status == REMAT_INFEASIBLE ? rm_session_refuse(s, config->memory_budget) : status;
 }
 
 /* An evaluation runs every stage forward once and keeps only the state it hands on. */
@@ -132,6 +135,16 @@ static remat_status plan_evaluation(remat_session *s) {
     TRY(rm_plan_free_object(plan, RM_STATE, problem->n_stages));
     TRY(rm_plan_free_object(plan, RM_DSTATE, problem->n_stages));
     return rm_schedule_settle(problem, true, &s->evaluation);
+}
+
+/* Of plans that were given, of inference, and where the evaluation is the larger one. */
+static remat_status check_budget(const remat_session *s, const remat_config *config) {
+    uint64_t needed = rm_session_budgeted_bytes(s);
+    REQUIRE(!config->memory_budget || needed <= config->memory_budget, INFEASIBLE,
+            "a memory budget of %llu bytes is too small: %s needs %llu bytes",
+            (unsigned long long)config->memory_budget, s->inference ? "inference" : "this plan, with its evaluation,",
+            (unsigned long long)needed);
+    return REMAT_OK;
 }
 
 static uint64_t activations_bytes(const remat_session *s) {
@@ -169,8 +182,9 @@ static remat_status create(remat_session *s, const remat_graph *graph, int32_t l
     TRY(check_ends(graph, loss, config));
     TRY(rm_graph_copy(graph, &s->graph));
     TRY(cut(s, loss, config));
-    TRY(plan_training(s, config));
     TRY(plan_evaluation(s));
+    TRY(plan_training(s, config));
+    TRY(check_budget(s, config));
     TRY(rm_session_list_arrays(s));
     return allocate(s, config->seed);
 }

@@ -1,0 +1,125 @@
+/* budget.c: see budget.h. */
+#include "engine/budget.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* ---- Sums ----------------------------------------------------------------------------------------------------- */
+
+static uint64_t list_bytes(const rm_lists *lists, int64_t n) {
+    return (uint64_t)(n + 1) * sizeof *lists->start + (uint64_t)lists->start[n] * sizeof *lists->item;
+}
+
+static uint64_t problem_bytes(const rm_problem *p) {
+    if (!p->n_stages) return 0;
+    return (uint64_t)p->n_stages * sizeof *p->stage + (uint64_t)p->n_pieces * sizeof *p->piece +
+           list_bytes(&p->state, p->n_stages + 1) + list_bytes(&p->dstate, p->n_stages + 1) +
+           list_bytes(&p->saved, p->n_stages);
+}
+
+static uint64_t schedule_tables(const rm_schedule *schedule) {
+    return rm_schedule_bytes(schedule) - schedule->placement.bytes;
+}
+
+/* All tables but those of the training schedule. */
+static uint64_t other_tables(const remat_session *s) {
+    const rm_runner *r = &s->runner;
+    uint64_t stages = (uint64_t)s->chain.n_stages, pieces = (uint64_t)s->chain.problem.n_pieces + 1;
+    return problem_bytes(&s->chain.problem) + problem_bytes(&s->chain.evaluation) + schedule_tables(&s->evaluation) +
+           pieces * sizeof *r->piece + stages * (sizeof *r->saved + sizeof *r->kept + sizeof *s->loss);
+}
+
+uint64_t rm_session_workspace_bytes(const remat_session *s) {
+    (void)s;
+    return 0;
+}
+
+uint64_t rm_session_tables_bytes(const remat_session *s) { return other_tables(s) + schedule_tables(&s->training); }
+
+static uint64_t block_bytes(const remat_session *s) {
+    uint64_t training = s->training.placement.bytes, evaluation = s->evaluation.placement.bytes;
+    return training > evaluation ? training : evaluation;
+}
+
+uint64_t rm_session_budgeted_bytes(const remat_session *s) {
+    return s->chain.at.bytes + block_bytes(s) + rm_session_workspace_bytes(s) + rm_session_tables_bytes(s);
+}
+
+uint64_t rm_session_allowance(const remat_session *s, uint64_t budget) {
+    uint64_t others = s->chain.at.bytes + rm_session_workspace_bytes(s) + other_tables(s);
+    if (!budget) return 0;
+    return budget > others ? budget - others : 1;
+}
+
+/* ---- The sentence --------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    char name[64];
+    uint64_t bytes;
+} buffer;
+
+/* Keeps the three largest, in descending order. */
+enum { LARGEST = 3 };
+static void remember(buffer *largest, buffer b) {
+    for (int i = 0; i < LARGEST; i++)
+        if (b.bytes > largest[i].bytes) {
+            buffer lesser = largest[i];
+            largest[i] = b;
+            b = lesser;
+        }
+}
+
+static int64_t cut_of(const rm_lists *lists, int64_t n_lists, int32_t piece) {
+    for (int64_t c = 0; c < n_lists; c++)
+        for (int64_t k = lists->start[c]; k < lists->start[c + 1]; k++)
+            if (lists->item[k] == piece) return c;
+    return -1;
+}
+
+static void name_piece(const rm_problem *problem, int32_t piece, buffer *b) {
+    int64_t state = cut_of(&problem->state, problem->n_stages + 1, piece);
+    int64_t cut = state >= 0 ? state : cut_of(&problem->dstate, problem->n_stages + 1, piece);
+    snprintf(b->name, sizeof b->name, "%s %" PRId64, state >= 0 ? "state" : "gradient of state", cut);
+}
+
+static void name_buffer(const rm_problem *problem, const rm_lifetime *life, buffer *b) {
+    if (life->kind == RM_BUFFER_PIECE)
+        name_piece(problem, life->index, b);
+    else
+        snprintf(b->name, sizeof b->name, "%s stage %d",
+                 life->kind == RM_BUFFER_SAVED ? "what is saved of" : "scratch of", life->index);
+}
+
+static void find_largest(const remat_session *s, buffer *largest) {
+    const rm_problem *problem = &s->chain.problem;
+    const rm_schedule *schedule = &s->training;
+    for (int i = 0; i < problem->n_resident; i++) {
+        buffer b = {.bytes = problem->resident[i].bytes};
+        snprintf(b.name, sizeof b.name, "%s", problem->resident[i].name);
+        remember(largest, b);
+    }
+    for (int64_t i = 0; i < schedule->lifetimes.count; i++) {
+        const rm_lifetime *life = &schedule->lifetimes.item[i];
+        bool alive = life->first <= schedule->verdict.peak_step && schedule->verdict.peak_step <= life->last;
+        buffer b = {.bytes = life->bytes};
+        if (!alive || b.bytes <= largest[LARGEST - 1].bytes) continue;
+        name_buffer(problem, life, &b);
+        remember(largest, b);
+    }
+}
+
+remat_status rm_session_refuse(const remat_session *s, uint64_t budget) {
+    const rm_schedule *schedule = &s->training;
+    buffer largest[LARGEST] = {0};
+    char step[RM_STEP_TEXT], list[300] = "";
+    find_largest(s, largest);
+    for (int i = 0, n = 0; i < LARGEST && largest[i].bytes; i++)
+        n += snprintf(list + n, sizeof list - (size_t)n, "%s%s (%" PRIu64 " bytes)", i ? ", " : "", largest[i].name,
+                      largest[i].bytes);
+    rm_step_text(&s->chain.problem, schedule->plan.step[schedule->verdict.peak_step], step);
+    FAIL(INFEASIBLE,
+         "a memory budget of %" PRIu64 " bytes is too small: strategy %s needs at least %" PRIu64
+         " bytes here; its peak is at step %" PRId64 " of %" PRId64 " (%s), where the largest buffers are %s",
+         budget, s->strategy->name, rm_session_budgeted_bytes(s), schedule->verdict.peak_step, schedule->plan.n_steps,
+         step, list);
+}
