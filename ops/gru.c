@@ -7,6 +7,7 @@
  *
  * aux, from forward to backward: (tau,B,4H) in the order n r z q. Backward puts the gradients of the pre-activations in
  * their place: then columns 0..3H (n r z) belong to the product with x, and H..4H (r z q) to that with h.
+ * Kept lean, only y: all of a tile's aux follows from x and h (rebuild).
  */
 #include "ops/real.h"
 
@@ -28,12 +29,13 @@ static uint64_t aux_bytes(const rm_desc *x, const void *attr) {
 }
 
 static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
-    *out = rm_recurrent_cost(RM_CELL_GRU, x, pass, pass == RM_BACKWARD ? 25 : 75);
-    out->moved_bytes += (double)aux_bytes(x, attr) + 2.0 * (double)rm_desc_bytes(y);
+    double element_flops = pass == RM_BACKWARD ? 25 : pass == RM_REBUILD ? 72 : 75;
+    *out = rm_recurrent_cost(RM_CELL_GRU, x, pass, element_flops);
+    out->moved_bytes += (double)aux_bytes(x, attr) + (pass == RM_REBUILD ? 1.0 : 2.0) * (double)rm_desc_bytes(y);
 }
 
 /* One timestep of one row; aux (4H) receives n r z q. */
-static void define_step(const rm_recurrent *rec, int64_t t, int64_t b, const real *h_prev, real *aux, real *h) {
+static void define_gates(const rm_recurrent *rec, int64_t t, int64_t b, const real *h_prev, real *aux) {
     int64_t hidden = rec->hidden;
     for (int64_t j = 0; j < hidden; j++) {
         int64_t ur = R * hidden + j, uz = Z * hidden + j, un = N * hidden + j; /* rows of the weights */
@@ -41,11 +43,18 @@ static void define_step(const rm_recurrent *rec, int64_t t, int64_t b, const rea
         real z = rm_sigmoid(rm_recurrent_input(rec, t, b, uz) + rm_recurrent_hidden(rec, h_prev, uz));
         real q = rm_recurrent_hidden(rec, h_prev, un);
         real n = rm_tanh(rm_recurrent_input(rec, t, b, un) + r * q);
-        h[j] = (1 - z) * n + z * (h_prev ? h_prev[j] : 0);
         aux[AUX_R * hidden + j] = r;
         aux[AUX_Z * hidden + j] = z;
         aux[AUX_N * hidden + j] = n;
         aux[AUX_Q * hidden + j] = q;
+    }
+}
+
+static void define_step(const rm_recurrent *rec, int64_t t, int64_t b, const real *h_prev, real *aux, real *h) {
+    define_gates(rec, t, b, h_prev, aux);
+    for (int64_t j = 0; j < rec->hidden; j++) {
+        real z = aux[AUX_Z * rec->hidden + j], n = aux[AUX_N * rec->hidden + j];
+        h[j] = (1 - z) * n + z * (h_prev ? h_prev[j] : 0);
     }
 }
 
@@ -61,6 +70,15 @@ static void define_forward(const rm_call *call) {
             define_step(&r, t, b, h_prev, aux, y + row * hidden);
         }
     for (int64_t i = 0; i < state; i++) h_out[i] = y[(r.tau - 1) * state + i];
+}
+
+static void define_rebuild(const rm_call *call) {
+    rm_recurrent r = rm_recurrent_of(call);
+    for (int64_t t = 0; t < r.tau; t++)
+        for (int64_t b = 0; b < r.batch; b++) {
+            const real *h_prev = rm_recurrent_previous(&r, call->y.data, &call->state_in[STATE_H], t, b);
+            define_gates(&r, t, b, h_prev, (real *)call->aux + (t * r.batch + b) * AUX * r.hidden);
+        }
 }
 
 /* One element: n r z q become the gradients of their pre-activations; returns what reaches the previous h directly. */
@@ -104,6 +122,7 @@ static uint64_t packed_bytes(const rm_desc *x, const void *attr, int threads) {
 }
 static void pack(const rm_call *call, void *packed) { rm_recurrent_pack(RM_CELL_GRU, call, packed); }
 static void forward(const rm_call *call) { rm_recurrent_forward(RM_CELL_GRU, call); }
+static void rebuild(const rm_call *call) { rm_recurrent_rebuild(RM_CELL_GRU, call); }
 static void backward(const rm_call *call) { rm_recurrent_backward(RM_CELL_GRU, call); }
 #endif
 
@@ -126,6 +145,8 @@ const rm_op RM_OP(gru) = {
     .define_backward = define_backward,
     .forward = {RM_FAST(forward, define_forward)},
     .backward = {RM_FAST(backward, define_backward)},
+    .define_rebuild = define_rebuild,
+    .rebuild = {RM_FAST(rebuild, define_rebuild)},
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
 };

@@ -8,6 +8,7 @@
  *
  * aux, from forward to backward: gates (tau,B,4H), activated, in the order i f g o; then c (tau,B,H). tanh(c) is
  * computed again: 6H numbers a step with y, where others keep 7H and more. Backward puts dgates in gates' place.
+ * Kept lean, only y: all gates of a tile follow from h (rebuild), and c from the gates.
  */
 #include "ops/real.h"
 
@@ -28,23 +29,27 @@ static uint64_t aux_bytes(const rm_desc *x, const void *attr) {
 }
 
 static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
-    *out = rm_recurrent_cost(RM_CELL_LSTM, x, pass, pass == RM_BACKWARD ? 50 : 95);
-    out->moved_bytes += (double)aux_bytes(x, attr) + 2.0 * (double)rm_desc_bytes(y);
+    double element_flops = pass == RM_BACKWARD ? 50 : pass == RM_REBUILD ? 75 : 95;
+    *out = rm_recurrent_cost(RM_CELL_LSTM, x, pass, element_flops);
+    out->moved_bytes += (double)aux_bytes(x, attr) + (pass == RM_REBUILD ? 1.0 : 2.0) * (double)rm_desc_bytes(y);
 }
 
-/* One timestep of one row. gates (4H) receives the activated gates; c may be the same array as c_prev. */
-static void define_step(const rm_recurrent *r, int64_t t, int64_t b, const real *h_prev, const real *c_prev,
-                        real *gates, real *c, real *h) {
+/* One timestep of one row, up to c. gates (4H) receives the activated gates; c may be the same array as c_prev. */
+static void define_gates_and_c(const rm_recurrent *r, int64_t t, int64_t b, const real *h_prev, const real *c_prev,
+                               real *gates, real *c) {
     int64_t hidden = r->hidden;
     for (int64_t u = 0; u < GATES * hidden; u++) {
         real pre = rm_recurrent_input(r, t, b, u) + rm_recurrent_hidden(r, h_prev, u);
         gates[u] = u / hidden == G ? rm_tanh(pre) : rm_sigmoid(pre);
     }
-    for (int64_t j = 0; j < hidden; j++) {
-        real i = gates[I * hidden + j], f = gates[F * hidden + j], g = gates[G * hidden + j], o = gates[O * hidden + j];
-        c[j] = f * (c_prev ? c_prev[j] : 0) + i * g;
-        h[j] = o * rm_tanh(c[j]);
-    }
+    for (int64_t j = 0; j < hidden; j++)
+        c[j] = gates[F * hidden + j] * (c_prev ? c_prev[j] : 0) + gates[I * hidden + j] * gates[G * hidden + j];
+}
+
+static void define_step(const rm_recurrent *r, int64_t t, int64_t b, const real *h_prev, const real *c_prev,
+                        real *gates, real *c, real *h) {
+    define_gates_and_c(r, t, b, h_prev, c_prev, gates, c);
+    for (int64_t j = 0; j < r->hidden; j++) h[j] = gates[O * r->hidden + j] * rm_tanh(c[j]);
 }
 
 static void define_forward(const rm_call *call) {
@@ -67,6 +72,19 @@ static void define_forward(const rm_call *call) {
         }
     for (int64_t i = 0; i < state; i++) h_out[i] = y[(r.tau - 1) * state + i];
     for (int64_t i = 0; all_c && i < state; i++) c_out[i] = all_c[(r.tau - 1) * state + i];
+}
+
+/* Forward without its last line: h is known. */
+static void define_rebuild(const rm_call *call) {
+    rm_recurrent r = rm_recurrent_of(call);
+    real *gates = call->aux, *all_c = gates + r.tau * GATES * r.batch * r.hidden;
+    for (int64_t t = 0; t < r.tau; t++)
+        for (int64_t b = 0; b < r.batch; b++) {
+            int64_t row = t * r.batch + b;
+            const real *h_prev = rm_recurrent_previous(&r, call->y.data, &call->state_in[STATE_H], t, b);
+            const real *c_prev = rm_recurrent_previous(&r, all_c, &call->state_in[STATE_C], t, b);
+            define_gates_and_c(&r, t, b, h_prev, c_prev, gates + row * GATES * r.hidden, all_c + row * r.hidden);
+        }
 }
 
 /* One element: gates become their gradients, dc that of the previous c. */
@@ -116,6 +134,7 @@ static uint64_t packed_bytes(const rm_desc *x, const void *attr, int threads) {
 }
 static void pack(const rm_call *call, void *packed) { rm_recurrent_pack(RM_CELL_LSTM, call, packed); }
 static void forward(const rm_call *call) { rm_recurrent_forward(RM_CELL_LSTM, call); }
+static void rebuild(const rm_call *call) { rm_recurrent_rebuild(RM_CELL_LSTM, call); }
 static void backward(const rm_call *call) { rm_recurrent_backward(RM_CELL_LSTM, call); }
 #endif
 
@@ -138,6 +157,8 @@ const rm_op RM_OP(lstm) = {
     .define_backward = define_backward,
     .forward = {RM_FAST(forward, define_forward)},
     .backward = {RM_FAST(backward, define_backward)},
+    .define_rebuild = define_rebuild,
+    .rebuild = {RM_FAST(rebuild, define_rebuild)},
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
 };

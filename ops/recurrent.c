@@ -72,9 +72,10 @@ rm_cost rm_recurrent_cost(rm_cell cell, const rm_desc *x, rm_pass pass, double e
     return (rm_cost){
         .flops = passes * 2 * rows * wide * (in + hidden) + element_flops * rows * hidden,
         .moved_bytes = passes * (weights * sizeof(real) + (double)rm_desc_bytes(&x[RM_X])),
-        .scratch_bytes = rm_cell_scratch_bytes(cell, pass == RM_BACKWARD, folded, x[RM_X].dim[0], x[RM_X].dim[1],
-                                               x[RM_W_HH].dim[1]) /
-                         sizeof(float) * sizeof(real),
+        .scratch_bytes = pass == RM_REBUILD ? 0
+                                            : rm_cell_scratch_bytes(cell, pass == RM_BACKWARD, folded, x[RM_X].dim[0],
+                                                                    x[RM_X].dim[1], x[RM_W_HH].dim[1]) /
+                                                  sizeof(float) * sizeof(real),
     };
 }
 
@@ -198,10 +199,8 @@ void rm_recurrent_pack(rm_cell cell, const rm_call *call, void *packed) {
                   omp_get_num_threads());
 }
 
-typedef void cell_kernel(const rm_cell_job *job, int thread, int threads);
-
 /* Threads beyond the blocks of units have nothing to do, but the region still asks for all (parallel.h). */
-static void run(cell_kernel *kernel, const rm_cell_job *job, int threads, int lanes) {
+static void run(rm_cell_kernel *kernel, const rm_cell_job *job, int threads, int lanes) {
     int64_t blocks = (job->hidden + lanes - 1) / lanes,
             most = blocks < RM_BARRIER_THREADS ? blocks : RM_BARRIER_THREADS;
     if (threads < 2 || blocks < 2) {
@@ -251,6 +250,13 @@ void rm_recurrent_forward(rm_cell cell, const rm_call *call) {
         job.c = call->aux ? job.gates + job.tau * job.batch * wide : NULL;
     }
     run(kernels->forward[cell], &job, call->threads, kernels->lanes);
+}
+
+void rm_recurrent_rebuild(rm_cell cell, const rm_call *call) {
+    const rm_cell_kernels *kernels = rm_cell_kernels_get();
+    rm_cell_job job = job_of(call, NULL); /* nobody waits for anybody */
+    if (cell == RM_CELL_LSTM) job.c = job.gates + job.tau * job.batch * rm_cell_columns(cell) * job.hidden;
+    run(kernels->rebuild[cell], &job, call->threads, kernels->lanes);
 }
 
 void rm_recurrent_backward(rm_cell cell, const rm_call *call) {

@@ -46,7 +46,7 @@ remat_status rm_recurrent_infer(const char *cell, int gates, int n_state, const 
 int64_t rm_recurrent_bound(const rm_desc *x, const void *attr, int input);
 
 /* Of one tile: the products, with `element_flops` for each (t,b,unit); x and weights moved; scratch for both the
- * definition and the fast kernels. The cell adds what its aux moves. */
+ * definition and the fast kernels. The cell adds what its aux moves. Rebuilding makes the products of forward. */
 rm_cost rm_recurrent_cost(rm_cell cell, const rm_desc *x, rm_pass pass, double element_flops);
 
 /* ---- Readable definitions ------------------------------------------------------------------------- */
@@ -91,6 +91,8 @@ static inline real rm_tanh(real x) { return tanhf(x); }
 uint64_t rm_recurrent_packed_bytes(rm_cell cell, const rm_desc *x);
 void rm_recurrent_pack(rm_cell cell, const rm_call *call, void *packed);
 void rm_recurrent_forward(rm_cell cell, const rm_call *call);
+void rm_recurrent_rebuild(rm_cell cell,
+                          const rm_call *call); /* aux as forward left it; not of rnn_tanh, which has none */
 void rm_recurrent_backward(rm_cell cell, const rm_call *call);
 #endif
 

@@ -3,7 +3,8 @@
  *
  *   h' = tanh(x W_ih^T + b_ih + h W_hh^T + b_hh)          (PyTorch's nn.RNN)
  *
- * No aux: backward needs y alone. The gradients of the pre-activations (tau,B,H) are scratch.
+ * No aux: backward needs y alone, so there is nothing to keep leaner and nothing to rebuild. The gradients of the
+ * pre-activations (tau,B,H) are scratch.
  */
 #include "ops/real.h"
 

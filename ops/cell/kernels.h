@@ -40,6 +40,9 @@ typedef struct {
     rm_barrier *barrier;                       /* zeroed */
 } rm_cell_job;
 
+/* The share of thread `thread` of `threads`. */
+typedef void rm_cell_kernel(const rm_cell_job *job, int thread, int threads);
+
 typedef struct {
     const char *isa;
     int lanes; /* floats in a vector */
@@ -47,8 +50,9 @@ typedef struct {
     /* Biases may be NULL. w_ih is not read when folded. Thread `thread` of `threads` packs its share. */
     void (*pack)(rm_cell cell, bool folded, int64_t in, int64_t hidden, const float *w_ih, const float *w_hh,
                  const float *b_ih, const float *b_hh, float *packed, int thread, int threads);
-    void (*forward[RM_CELLS])(const rm_cell_job *job, int thread, int threads);
-    void (*backward[RM_CELLS])(const rm_cell_job *job, int thread, int threads);
+    rm_cell_kernel *forward[RM_CELLS];
+    rm_cell_kernel *rebuild[RM_CELLS]; /* gates and c as forward keeps them, from x, y, h_in, c_in; NULL: keeps none */
+    rm_cell_kernel *backward[RM_CELLS];
 } rm_cell_kernels;
 
 const rm_cell_kernels *rm_cell_kernels_get(void);

@@ -122,8 +122,10 @@ static rm_cost cost_of(const subject *s, int64_t times, rm_pass pass) {
 /* Ten times the timesteps: ten times the work; the fixed part (reading the weights) may be most of the bytes. */
 static const char *check_costs(subject *s) {
     const rm_sample *sample = &s->op->samples[s->sample];
-    for (int pass = RM_FORWARD; pass <= RM_BACKWARD; pass++) {
-        const char *name = pass == RM_FORWARD ? "forward" : "backward";
+    int last = s->op->rebuild[RM_DEVICE_CPU] ? RM_REBUILD : RM_BACKWARD;
+    for (int pass = RM_FORWARD; pass <= last; pass++) {
+        static const char *const pass_name[] = {"forward", "backward", "rebuild"};
+        const char *name = pass_name[pass];
         rm_cost one = cost_of(s, 1, (rm_pass)pass), ten = cost_of(s, 10, (rm_pass)pass);
         if (!(one.moved_bytes > 0)) return complain("%s claims to move no bytes", name);
         if (s->op->weights && sample->x[0].dtype != REMAT_I32 && !(one.flops > 0))
@@ -557,12 +559,75 @@ static const char *check_no_aux(subject *s) {
     return name ? complain("%s has other bits in a forward-only pass", name) : NULL;
 }
 
+/* ---- Promise: what is not saved by a lean stage is made again, bit for bit -------------------------------- */
+
+static const char *check_lean_descriptor(subject *s) {
+    const rm_op *op = s->op;
+    bool rebuild = op->rebuild[RM_DEVICE_CPU];
+    if (rebuild != (op->define_rebuild != NULL)) return complain("of rebuild and define_rebuild there is only one");
+    if (rebuild && op->cheap) return complain("it has rebuild and is cheap: one or the other");
+    if (rebuild && !op->aux_bytes) return complain("it has rebuild, but no aux to be rebuilt");
+    if (op->rebuilds && !rebuild) return complain("it has rebuilds, but no rebuild");
+    if (op->cheap && (op->time != RM_TIME_POINTWISE || op->n_state || op->pack))
+        return complain("it is cheap, but its forward needs more than a tile of x: states, other tiles or packed "
+                        "weights");
+    return NULL;
+}
+
+/* A lean run against one that saved everything; op_run itself compares what was made again. */
+static const char *compare_lean(op_setup setup, const op_inputs *in, op_trick trick) {
+    static const char *const when[] = {[OP_PLAIN] = "",
+                                       [OP_UNDECLARED_NAN] = " when what it may not read is NaN",
+                                       [OP_UNDECLARED_OTHER] = " when what it may not read has other values",
+                                       [OP_UNDECLARED_ABSENT] = " when what it may not read is absent"};
+    op_outputs kept, lean;
+    const char *wrong = op_run(&setup, in, &kept);
+    setup.lean = true, setup.trick = trick;
+    const char *wrong_lean = op_run(&setup, in, &lean), *name = NULL;
+    if (!wrong && !wrong_lean) name = different_bits(&kept, &lean);
+    op_outputs_free(&kept), op_outputs_free(&lean);
+    if (wrong) return complain("%s", wrong);
+    const char *how = setup.define ? ", by the definition" : setup.threads > 1 ? ", on two threads" : "";
+    if (wrong_lean) return complain("kept lean%s, tile %lld: %s%s", how, (long long)setup.tau, wrong_lean, when[trick]);
+    return name ? complain("kept lean%s, tile %lld: %s has other bits than when everything is saved%s", how,
+                           (long long)setup.tau, name, when[trick])
+                : NULL;
+}
+
+/* Every tile; buffers in several places, whose poison differs; and what is not declared, absent last. */
+static const char *check_lean_of(op_setup setup, const op_inputs *in) {
+    const char *wrong = NULL;
+    int64_t steps = op_steps(&setup);
+    for (setup.tau = 0; setup.tau <= 3 && setup.tau < steps && !wrong; setup.tau++)
+        for (setup.variant = 0; setup.variant < 3 && !wrong; setup.variant++) wrong = compare_lean(setup, in, OP_PLAIN);
+    setup.tau = 0, setup.variant = 0;
+    for (int trick = OP_UNDECLARED_NAN; trick <= OP_UNDECLARED_ABSENT && !wrong; trick++)
+        wrong = compare_lean(setup, in, (op_trick)trick);
+    return wrong;
+}
+
+static const char *check_lean(subject *s) {
+    const char *wrong = check_lean_descriptor(s);
+    if (wrong || !(s->op->rebuild[RM_DEVICE_CPU] || s->op->cheap)) return wrong;
+    op_setup setup = setup_f32(s), f64 = setup_f64(s);
+    op_inputs in;
+    op_inputs_make(&setup, 11, &in);
+    wrong = check_lean_of(setup, &in);
+    setup.threads = 2;
+    if (!wrong) wrong = check_lean_of(setup, &in);
+    setup.define = true;
+    if (!wrong) wrong = check_lean_of(setup, &in);
+    if (!wrong) wrong = check_lean_of(f64, &in);
+    op_inputs_free(&in);
+    return wrong;
+}
+
 /* ---- All of them ------------------------------------------------------------------------------------------ */
 
 static const char *check_sample(subject *s) {
     static const char *(*const checks[])(subject *) = {
-        check_refusals, check_costs, check_written, check_repeats,  check_undeclared, note_needed,
-        note_threads,   check_adds,  check_no_aux,  check_unwanted, check_kernels,    check_gradients,
+        check_refusals, check_costs,  check_written,  check_repeats, check_undeclared, note_needed,     note_threads,
+        check_adds,     check_no_aux, check_unwanted, check_lean,    check_kernels,    check_gradients,
     };
     for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
         const char *wrong = checks[i](s);

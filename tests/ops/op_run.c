@@ -246,7 +246,9 @@ static const char *forward_tile(runner *r, int64_t k) {
 
 /* ---- Tricks: what backward is shown ------------------------------------------------------------------ */
 
-static bool declared(const rm_op *op, int item) {
+/* Whether the pass may read it. Rebuild may read the weights as well, and no outgoing state. */
+static bool declared(const rm_op *op, rm_pass pass, int item) {
+    if (item < RM_MAX_IN && pass == RM_REBUILD && op->weights >> item & 1) return true;
     return item == OP_OUT ? op->saves.out : item == OP_STATE ? op->saves.state : op->saves.in >> item & 1;
 }
 
@@ -262,9 +264,8 @@ static void *others(runner *r, const rm_tensor *t, int64_t bound, const char *wh
     return other.data;
 }
 
-static void trick(runner *r, rm_tensor *t, int item, int64_t bound) {
+static void trick(runner *r, rm_tensor *t, bool is_declared, int item, int64_t bound) {
     const op_setup *s = r->s;
-    bool is_declared = declared(s->op, item);
     if (!t->data) return;
     if (s->trick == OP_DECLARED_OTHER && is_declared && s->which == item) t->data = others(r, t, bound, "a stand-in");
     if (is_declared) return;
@@ -275,19 +276,70 @@ static void trick(runner *r, rm_tensor *t, int item, int64_t bound) {
         t->data = guard_alloc(&r->memory, rm_desc_bytes(&t->desc), "a stand-in"); /* poisoned: NaN */
 }
 
-static void trick_all(runner *r, rm_call *c) {
+static void trick_all(runner *r, rm_call *c, rm_pass pass) {
     const rm_op *op = r->s->op;
     rm_desc x[RM_MAX_IN];
     tile_descs(c, x);
     for (int i = 0; i < op->n_in; i++) {
         bool integer = x[i].rank >= 0 && x[i].dtype == REMAT_I32;
-        trick(r, &c->x[i], i, integer && op->bound ? op->bound(x, c->attr, i) : 1);
+        trick(r, &c->x[i], declared(op, pass, i), i, integer && op->bound ? op->bound(x, c->attr, i) : 1);
     }
-    trick(r, &c->y, OP_OUT, 1);
+    trick(r, &c->y, declared(op, pass, OP_OUT), OP_OUT, 1);
+    bool state = declared(op, pass, OP_STATE);
     for (int j = 0; j < op->n_state; j++) {
-        trick(r, &c->state_in[j], OP_STATE, 1);
-        trick(r, &c->state_out[j], OP_STATE, 1);
+        trick(r, &c->state_in[j], state, OP_STATE, 1);
+        trick(r, &c->state_out[j], state && pass == RM_BACKWARD, OP_STATE, 1);
     }
+}
+
+/* ---- Lean: what backward reads is made again ---------------------------------------------------------- */
+
+/* The first byte that differs, or -1. */
+static int64_t first_difference(const void *a, const void *b, uint64_t bytes) {
+    const unsigned char *left = a, *right = b;
+    for (uint64_t i = 0; i < bytes; i++)
+        if (left[i] != right[i]) return (int64_t)i;
+    return -1;
+}
+
+/* Rebuilds *aux of forward's call, where the op says that the bits are the same: then they must be. */
+static const char *rebuild_tile(runner *r, const rm_call *forward, void **aux) {
+    const op_setup *s = r->s;
+    rm_desc x[RM_MAX_IN];
+    tile_descs(forward, x);
+    if (s->op->rebuilds && !s->op->rebuilds(x, forward->attr)) return NULL;
+    rm_call c = *forward;
+    uint64_t bytes = s->op->aux_bytes(x, forward->attr);
+    c.aux = guard_alloc(&r->memory, bytes, "aux");
+    tile_scratch(r, &c, RM_REBUILD);
+    trick_all(r, &c, RM_REBUILD);
+    (s->define ? s->op->define_rebuild : s->op->rebuild[RM_DEVICE_CPU])(&c);
+    const char *wrong = judge(r, "rebuild");
+    int64_t at = first_difference(c.aux, forward->aux, bytes);
+    *aux = c.aux;
+    if (wrong || at < 0) return wrong;
+    snprintf(sentence, sizeof sentence, "rebuild leaves another aux than forward did, from byte %lld of %llu",
+             (long long)at, (unsigned long long)bytes);
+    return sentence;
+}
+
+/* Runs forward again into new buffers, which backward will read. */
+static const char *repeat_tile(runner *r, const rm_call *forward, rm_call *backward) {
+    const op_setup *s = r->s;
+    rm_desc x[RM_MAX_IN];
+    tile_descs(forward, x);
+    rm_call c = *forward;
+    uint64_t bytes = rm_desc_bytes(&c.y.desc), aux_bytes = s->op->aux_bytes ? s->op->aux_bytes(x, c.attr) : 0;
+    c.y.data = guard_alloc(&r->memory, bytes, "y");
+    c.aux = guard_alloc(&r->memory, aux_bytes, "aux");
+    tile_scratch(r, &c, RM_FORWARD);
+    (s->define ? s->op->define_forward : s->op->forward[RM_DEVICE_CPU])(&c);
+    const char *wrong = judge(r, "forward, run again,");
+    backward->y.data = c.y.data, backward->aux = c.aux;
+    if (wrong) return wrong;
+    if (first_difference(c.y.data, forward->y.data, bytes) >= 0) return "forward, run again, gives another y";
+    if (first_difference(c.aux, forward->aux, aux_bytes) >= 0) return "forward, run again, leaves another aux";
+    return NULL;
 }
 
 static bool wanted(const runner *r, int which) { return !(r->s->trick == OP_UNWANTED && r->s->which == which); }
@@ -319,8 +371,12 @@ static const char *backward_tile(runner *r, int64_t k) {
     ask_for_gradients(r, k, &c);
     int64_t at = y_has_time(r) ? t->t0 * stride_of(&c.y.desc) : 0;
     c.dy = tensor_make(r, c.y.desc, r->in->dy.value + at, "dy");
+    const char *wrong = NULL;
+    if (s->lean && s->op->rebuild[RM_DEVICE_CPU]) wrong = rebuild_tile(r, &t->call, &c.aux);
+    if (s->lean && s->op->cheap) wrong = repeat_tile(r, &t->call, &c);
+    if (wrong) return wrong;
     tile_scratch(r, &c, RM_BACKWARD);
-    trick_all(r, &c);
+    trick_all(r, &c, RM_BACKWARD);
     (s->define ? s->op->define_backward : s->op->backward[RM_DEVICE_CPU])(&c);
     for (int i = 0; i < RM_MAX_IN; i++) t->call.dx[i] = c.dx[i];
     for (int j = 0; j < s->op->n_state; j++) {

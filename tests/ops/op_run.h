@@ -24,7 +24,7 @@ typedef struct {
     op_array y, state[RM_MAX_STATE], dx[RM_MAX_IN], dstate[RM_MAX_STATE];
 } op_outputs;
 
-/* Things backward may be tricked with. OP_INPUT(i), OP_OUT and OP_STATE name what is or is not declared in `saves`. */
+/* Things backward, and rebuild before it, may be tricked with. OP_INPUT(i), OP_OUT and OP_STATE name what is or is not declared in `saves`. */
 enum { OP_OUT = RM_MAX_IN, OP_STATE, OP_SAVEABLE };
 typedef enum {
     OP_PLAIN,             /* everything is readable                                             */
@@ -43,6 +43,7 @@ typedef struct {
     bool with_states; /* the first tile is given states and the last one their gradients; else NULL */
     bool evaluate;    /* call.training is false */
     bool no_aux;      /* forward only, aux NULL */
+    bool lean;        /* what backward reads is rebuilt, or forward run again, where the op says how    */
     bool forward_only;
     int64_t tau; /* 0: one tile */
     int threads, variant;
@@ -57,7 +58,8 @@ void op_inputs_make(const op_setup *setup, uint64_t seed, op_inputs *out);
 void op_inputs_free(op_inputs *inputs);
 void op_outputs_free(op_outputs *outputs);
 
-/* NULL, or a sentence: refused by infer, a buffer overrun, an input changed. `out` is to be freed either way. */
+/* NULL, or a sentence: refused by infer, a buffer overrun, an input changed; if lean, that what was rebuilt is not what
+ * forward left, though the op says so. `out` is to be freed either way. */
 const char *op_run(const op_setup *setup, const op_inputs *in, op_outputs *out);
 
 /* The sum over everything of dy y + dstate state: what backward differentiates. */
