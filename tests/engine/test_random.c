@@ -104,13 +104,28 @@ static remat_value random_net(net *n, bool timed) {
 
 /* ---- Random plans --------------------------------------------------------------------------------------------- */
 
-/* Stages a..b-1, state(a) alive: differentiate them, recomputing from random splits, to any depth. */
-static void random_reverse(FILE *out, int64_t a, int64_t b) {
-    if (b - a == 1) {
-        fprintf(
-            out,
-            "run forward %ld all\nfree state %ld\nrun backward %ld\nfree saved %ld\nfree dstate %ld\nfree state %ld\n",
-            (long)a, (long)b, (long)a, (long)a, (long)b, (long)a);
+/* One of the options that the session's problem gives the stage: "all", or sometimes "lean". */
+static const char *random_option(const char *problem, int64_t stage) {
+    char fact[48];
+    snprintf(fact, sizeof fact, "\nstage %ld keep lean ", (long)stage);
+    return strstr(problem, fact) && draw(2) ? "lean" : "all";
+}
+
+static void end_stage(FILE *out, int64_t s) {
+    fprintf(out, "run backward %ld\nfree saved %ld\nfree dstate %ld\nfree state %ld\n", (long)s, (long)s, (long)s + 1,
+            (long)s);
+}
+
+/* Stages a..b-1, state(a) alive: differentiate them. Keep the first and go on behind it, or recompute from a random
+ * split; to any depth. */
+static void random_reverse(FILE *out, const char *problem, int64_t a, int64_t b) {
+    if (b - a == 1 || draw(3) == 0) {
+        fprintf(out, "run forward %ld %s\n", (long)a, random_option(problem, a));
+        if (b - a == 1)
+            fprintf(out, "free state %ld\n", (long)b);
+        else
+            random_reverse(out, problem, a + 1, b);
+        end_stage(out, a);
         return;
     }
     int64_t split = a + 1 + draw((uint32_t)(b - a - 1));
@@ -118,17 +133,19 @@ static void random_reverse(FILE *out, int64_t a, int64_t b) {
         fprintf(out, "run forward %ld drop\n", (long)s);
         if (s > a) fprintf(out, "free state %ld\n", (long)s);
     }
-    random_reverse(out, split, b);
-    random_reverse(out, a, split);
+    random_reverse(out, problem, split, b);
+    random_reverse(out, problem, a, split);
 }
 
-static char *random_plan(int64_t n_stages) {
-    char *text;
+static char *random_plan(const remat_session *session) {
+    char *text, *problem = remat_plan_problem_text(session);
     size_t length;
+    ck_assert_ptr_nonnull(problem);
     FILE *out = open_memstream(&text, &length);
-    random_reverse(out, 0, n_stages);
+    random_reverse(out, problem, 0, remat_session_plan(session).n_stages);
     fprintf(out, "free dstate 0\n");
     fclose(out);
+    remat_text_free(problem);
     return text;
 }
 
@@ -230,7 +247,7 @@ static void try_one(uint64_t seed, bool timed) {
     config.tile = timed ? 1 + draw(4) : draw(3);
     config.seed = seed;
     remat_session *keep = open_session(&n, loss, &config, seed);
-    char *steps = random_plan(remat_session_plan(keep).n_stages), what[64];
+    char *steps = random_plan(keep), what[64];
     config.plan_steps = steps;
     remat_session *other = open_session(&n, loss, &config, seed);
     snprintf(what, sizeof what, "seed %lu, %s", (unsigned long)seed, timed ? "timed" : "deep");
@@ -257,7 +274,7 @@ START_TEST(wrong_plans_are_refused) {
     config.plan_only = true;
     remat_session *s;
     ck_assert_int_eq(remat_session_create(n.graph, loss, &config, &s), REMAT_OK);
-    char *steps = random_plan(remat_session_plan(s).n_stages);
+    char *steps = random_plan(s);
     remat_session_free(s);
     for (char *line = steps; *line; line = strchr(line, '\n') + 1) {
         char *without = strdup(steps), *end = strchr(line, '\n') + 1;
