@@ -51,6 +51,12 @@ uint64_t rm_session_allowance(const remat_session *s, uint64_t budget) {
     return budget > others ? budget - others : 1;
 }
 
+/* ---- What would have done ------------------------------------------------------------------------------------- */
+
+static _Thread_local uint64_t smallest;
+
+uint64_t remat_smallest_budget(void) { return smallest; }
+
 /* ---- The sentence --------------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -112,6 +118,7 @@ remat_status rm_session_refuse(const remat_session *s, uint64_t budget) {
     const rm_schedule *schedule = &s->training;
     buffer largest[LARGEST] = {0};
     char step[RM_STEP_TEXT], list[300] = "";
+    smallest = rm_session_budgeted_bytes(s);
     find_largest(s, largest);
     for (int i = 0, n = 0; i < LARGEST && largest[i].bytes; i++)
         n += snprintf(list + n, sizeof list - (size_t)n, "%s%s (%" PRIu64 " bytes)", i ? ", " : "", largest[i].name,
@@ -120,6 +127,14 @@ remat_status rm_session_refuse(const remat_session *s, uint64_t budget) {
     FAIL(INFEASIBLE,
          "a memory budget of %" PRIu64 " bytes is too small: strategy %s needs at least %" PRIu64
          " bytes here; its peak is at step %" PRId64 " of %" PRId64 " (%s), where the largest buffers are %s",
-         budget, s->strategy->name, rm_session_budgeted_bytes(s), schedule->verdict.peak_step, schedule->plan.n_steps,
+         budget, s->strategy->name, smallest, schedule->verdict.peak_step, schedule->plan.n_steps,
          step, list);
+}
+
+remat_status rm_session_check_budget(const remat_session *s, uint64_t budget) {
+    uint64_t needed = rm_session_budgeted_bytes(s);
+    if (!budget || needed <= budget) return REMAT_OK;
+    smallest = needed;
+    FAIL(INFEASIBLE, "a memory budget of %" PRIu64 " bytes is too small: %s needs %" PRIu64 " bytes", budget,
+         s->inference ? "inference" : "this plan, with its evaluation,", needed);
 }

@@ -23,4 +23,7 @@ uint64_t rm_session_allowance(const remat_session *session, uint64_t budget_byte
  * schedule is the smallest there is. */
 remat_status rm_session_refuse(const remat_session *session, uint64_t budget_bytes);
 
+/* What is left to check when all is planned: plans that were given, inference, an evaluation larger than the step. */
+remat_status rm_session_check_budget(const remat_session *session, uint64_t budget_bytes);
+
 #endif

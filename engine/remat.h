@@ -176,6 +176,7 @@ typedef struct {
  * many bytes were wanted; INFEASIBLE says the smallest memory_budget that would work, to the byte, where the peak is, and
  * what is largest there. */
 remat_status remat_session_create(const remat_graph *, remat_value loss, const remat_config *, remat_session **out);
+uint64_t remat_smallest_budget(void); /* after INFEASIBLE, on this thread: the memory_budget that would just do */
 void remat_session_free(remat_session *);
 
 /* What the plan promises. Bytes are exact; times are predictions. */

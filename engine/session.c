@@ -137,16 +137,6 @@ static remat_status plan_evaluation(remat_session *s) {
     return rm_schedule_settle(problem, true, &s->evaluation);
 }
 
-/* Of plans that were given, of inference, and where the evaluation is the larger one. */
-static remat_status check_budget(const remat_session *s, const remat_config *config) {
-    uint64_t needed = rm_session_budgeted_bytes(s);
-    REQUIRE(!config->memory_budget || needed <= config->memory_budget, INFEASIBLE,
-            "a memory budget of %llu bytes is too small: %s needs %llu bytes",
-            (unsigned long long)config->memory_budget, s->inference ? "inference" : "this plan, with its evaluation,",
-            (unsigned long long)needed);
-    return REMAT_OK;
-}
-
 static uint64_t activations_bytes(const remat_session *s) {
     uint64_t training = s->training.placement.bytes, evaluation = s->evaluation.placement.bytes;
     return training > evaluation ? training : evaluation;
@@ -184,7 +174,7 @@ static remat_status create(remat_session *s, const remat_graph *graph, int32_t l
     TRY(cut(s, loss, config));
     TRY(plan_evaluation(s));
     TRY(plan_training(s, config));
-    TRY(check_budget(s, config));
+    TRY(rm_session_check_budget(s, config->memory_budget));
     TRY(rm_session_list_arrays(s));
     return allocate(s, config->seed);
 }
