@@ -92,6 +92,13 @@ static void end(judge *j, uint64_t bytes, int64_t since) {
     if (j->lifetimes && bytes > 0) j->lifetimes->item[since].last = j->t - 1;
 }
 
+/* After every step that makes something. */
+static void note_peak(judge *j) {
+    if (j->alive_bytes <= j->verdict->peak_bytes) return;
+    j->verdict->peak_bytes = j->alive_bytes;
+    j->verdict->peak_step = j->t;
+}
+
 static const rm_lists *pieces_of(const rm_problem *problem, rm_object object) {
     return object == RM_STATE ? &problem->state : object == RM_DSTATE ? &problem->dstate : &problem->saved;
 }
@@ -179,15 +186,12 @@ static uint64_t transfer(judge *j, uint64_t bytes, uint64_t bytes_per_s) {
 
 /* ---- Steps -------------------------------------------------------------------------------------- */
 
-/* The call itself: its time, its scratch, and the moment at which most is alive. */
+/* The call itself: its time, and its scratch. */
 static remat_status run(judge *j, int64_t s, rm_work work) {
     int64_t since = -1;
     j->now_ns = add(j->now_ns, work.time_ns);
     TRY(begin(j, RM_BUFFER_SCRATCH, s, work.scratch_bytes, &since));
-    if (j->alive_bytes > j->verdict->peak_bytes) {
-        j->verdict->peak_bytes = j->alive_bytes;
-        j->verdict->peak_step = j->t;
-    }
+    note_peak(j);
     j->alive_bytes -= rm_align_up(work.scratch_bytes); /* its lifetime is [t,t], as begin wrote it */
     return REMAT_OK;
 }
@@ -293,6 +297,7 @@ static remat_status load(judge *j) {
     uint64_t before = j->alive_bytes;
     TRY(make(j, object, c));
     if (object == RM_SAVED) TRY(begin(j, RM_BUFFER_SAVED, c, saved_bytes(j, c), &j->cut[c].saved_since));
+    note_peak(j);
     uint64_t bytes = j->alive_bytes - before;
     uint64_t done_ns = transfer(j, bytes, j->problem->tier.load_bytes_per_s);
     for (int64_t k = lists->start[c]; k < lists->start[c + 1]; k++) {

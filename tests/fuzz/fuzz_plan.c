@@ -9,7 +9,7 @@
 #include "memory/place.h"
 #include "memory/strategy.h"
 
-static const char chain[] = "problem 1\nstages 3\npieces 5\n"
+static const char chain[] = "problem 1\ntier save 3000000000 load 2000000000 latency 50\nstages 3\npieces 5\n"
                             "piece 0 bytes 64\npiece 1 bytes 128\npiece 2 bytes 0\npiece 3 bytes 64\npiece 4 bytes 64\n"
                             "stage 0 drop time 90 scratch 512\n"
                             "stage 0 keep all saved 1024 forward time 100 scratch 5 backward time 200 scratch 1024\n"
@@ -43,11 +43,18 @@ static const rm_problem *the_problem(void) {
     return &problem;
 }
 
-/* The plans of all strategies as text, and one as raw steps. */
+static const char spilled[] = "run forward 0 all\nsave saved 0\nrun forward 1 all\nfree saved 0\nsave state 1\n"
+                              "free state 1\nrun forward 2 all\nfree state 3\nrun backward 2\nload state 1\n"
+                              "free saved 2\nfree state 2\nfree dstate 3\nrun backward 1\nload saved 0\n"
+                              "free saved 1\nfree state 1\nfree dstate 2\nrun backward 0\nfree saved 0\n"
+                              "free state 0\nfree dstate 1\nfree dstate 0\n";
+
+/* The plans of all strategies as text, one as raw steps, and one that uses the second tier. */
 const fuzz_seed *rm_fuzz_seeds(size_t *count) {
     static fuzz_seed seeds[16];
     static size_t made;
-    for (int i = 0; made == (size_t)i && i < rm_n_strategies && i < 15; i++) {
+    bool first = made == 0;
+    for (int i = 0; made == (size_t)i && i < rm_n_strategies && i < 14; i++) {
         rm_plan plan = {0};
         rm_proposal proposal;
         require(!rm_strategies[i]->propose(the_problem(), &(rm_wish){.segments = 3}, &plan, &proposal));
@@ -61,6 +68,7 @@ const fuzz_seed *rm_fuzz_seeds(size_t *count) {
         }
         rm_plan_free(&plan);
     }
+    if (first) seeds[made++] = (fuzz_seed){spilled, sizeof spilled - 1};
     *count = made;
     return seeds;
 }

@@ -124,7 +124,7 @@ START_TEST(what_is_wrong_is_named) {
         {"free dstate 0", "dstate 0 is not alive"},
         {"free state 0\nfree state 0", "step 1"},
         {"free state 0\nrun forward 0 all", "state 0 is not alive"},
-        {"save state 0", "no second tier"},
+        {"save state 0", "step 0 (save state 0): there is no second tier"},
         {"load state 0", "no second tier"},
     };
     rm_problem problem;
@@ -141,6 +141,126 @@ START_TEST(what_is_wrong_is_named) {
     ck_fails(check_text(&problem, "run forward 0 all\nfree state 1\nrun backward 0\nrun forward 0 drop", &v), INTERNAL,
              "nobody needs");
     ck_fails(check_text(&problem, "run forward 0 all\nrun backward 0\n", &v), INTERNAL, "never freed");
+    rm_problem_free(&problem);
+}
+END_TEST
+
+/* ---- The second tier ---------------------------------------------------------------------------- */
+
+START_TEST(two_clocks) {
+    static const char *const text = "run forward 0 all\n"                                  /* until 100  */
+                                    "save saved 0\n"                                       /* 100 to 248 */
+                                    "run forward 1 all\n"                                  /* until 200  */
+                                    "free saved 0\n"                                       /* waits 48   */
+                                    "save saved 1\n"                                       /* 248 to 396 */
+                                    "run forward 2 all\nrun forward 3 all\nfree state 4\n" /* until 383  */
+                                    "free saved 1\n"                                       /* waits 13   */
+                                    "run backward 3\n"                                     /* until 466  */
+                                    "load saved 1\n"                                       /* 466 to 742 */
+                                    "free saved 3\nfree state 3\nfree dstate 4\n"
+                                    "run backward 2\n" /* until 666  */
+                                    "free saved 2\nfree state 2\nfree dstate 3\n"
+                                    "load saved 0\n"   /* asked for at 666, 742 to 1018 */
+                                    "run backward 1\n" /* waits 76, until 942 */
+                                    "free saved 1\nfree state 1\nfree dstate 2\n"
+                                    "run backward 0\n" /* waits 76, until 1218 */
+                                    "free saved 0\nfree state 0\nfree dstate 1\nfree dstate 0\n";
+    rm_problem problem;
+    read_problem(FOUR, &problem);
+    problem.tier = (rm_tier){8000000000, 4000000000, 20}; /* 8 and 4 bytes a nanosecond */
+    rm_verdict v;
+    ck_ok(check_text(&problem, text, &v));
+    ck_assert_uint_eq(v.save_bytes, 2048);
+    ck_assert_uint_eq(v.load_bytes, 2048);
+    ck_assert_uint_eq(v.transfer_ns, 2 * 148 + 2 * 276);
+    ck_assert_uint_eq(v.wait_ns, 48 + 13 + 76 + 76);
+    ck_assert_uint_eq(v.forward_ns, 335);
+    ck_assert_uint_eq(v.backward_ns, 670);
+    ck_assert_uint_eq(v.total_ns, 1218);
+    ck_assert_uint_eq(v.peak_bytes, 2 * 1024 + 4 * 128 + 1024); /* backward 2: saved 1 is on its way in */
+    problem.tier = (rm_tier){UINT64_MAX, UINT64_MAX, 0};
+    ck_ok(check_text(&problem, text, &v));
+    ck_assert_uint_eq(v.total_ns, 335 + 670);
+    problem.tier = (rm_tier){1, 1, (uint64_t)1 << 59}; /* slow beyond all measure: no overflow */
+    ck_ok(check_text(&problem, text, &v));
+    ck_assert_uint_ge(v.total_ns, (uint64_t)1 << 61);
+    rm_problem_free(&problem);
+}
+END_TEST
+
+#define SHARING                                                                                                        \
+    "problem 1\ntier save 1000000000 load 1000000000 latency 0\nstages 2\npieces 2\n"                                  \
+    "piece 0 bytes 64\npiece 1 bytes 128\n"                                                                            \
+    "stage 0 drop time 10 scratch 0\n"                                                                                 \
+    "stage 0 keep all saved 256 forward time 10 scratch 0 backward time 20 scratch 0\n"                                \
+    "stage 1 drop time 10 scratch 0\n"                                                                                 \
+    "stage 1 keep all saved 0 forward time 10 scratch 0 backward time 20 scratch 0\n"                                  \
+    "state 0 pieces 0\nstate 1 pieces 1 0\n"
+
+#define BACKWARD_1 "run forward 1 all\nfree state 2\nrun backward 1\nfree saved 1\nfree dstate 2\n" /* takes 30 */
+#define BACKWARD_0 "run backward 0\nfree saved 0\nfree state 0\nfree dstate 1\nfree dstate 0\n"     /* takes 20 */
+
+/* Piece 0 belongs to state 0 and state 1. */
+START_TEST(transfers_of_shared_pieces) {
+    static const struct {
+        const char *text;
+        uint64_t save_bytes, load_bytes, wait_ns;
+    } case_[] = {
+        /* The copy of state 1 takes 192 from 10 on. Its end waits for piece 1 (162), and fetches piece 1 alone (128). */
+        {"run forward 0 all\nsave state 1\n" BACKWARD_1 "free state 1\nload state 1\nfree state 1\n" BACKWARD_0, 192,
+         128, 162 + 128},
+        /* The copy of state 0 takes 64 from 10 on. State 1 has piece 0 too: the first FREE ends nothing and does not
+         * wait, LOAD fetches nothing, and the last FREE comes at 60. */
+        {"run forward 0 all\nsave state 0\nfree state 0\nload state 0\n" BACKWARD_1 "free state 1\n" BACKWARD_0, 64, 0,
+         14},
+        /* Forward 0 writes piece 0 again, which is being copied. */
+        {"save state 0\nrun forward 0 all\n" BACKWARD_1 "free state 1\n" BACKWARD_0, 64, 0, 64},
+        /* A copy of nothing takes no time and is a copy nevertheless. */
+        {"run forward 0 all\nrun forward 1 all\nsave saved 1\nfree saved 1\nload saved 1\nfree state 2\n"
+         "run backward 1\nfree saved 1\nfree dstate 2\nfree state 1\n" BACKWARD_0,
+         0, 0, 0},
+    };
+    rm_problem problem;
+    ck_ok(rm_problem_read(&problem, SHARING, sizeof SHARING - 1));
+    for (size_t i = 0; i < sizeof case_ / sizeof *case_; i++) {
+        rm_verdict v;
+        ck_ok(check_text(&problem, case_[i].text, &v));
+        ck_assert_msg(v.save_bytes == case_[i].save_bytes && v.load_bytes == case_[i].load_bytes, "case %zu", i);
+        ck_assert_msg(v.wait_ns == case_[i].wait_ns, "case %zu waits %d", i, (int)v.wait_ns);
+        ck_assert_uint_eq(v.total_ns, 60 + v.wait_ns);
+    }
+    rm_problem_free(&problem);
+}
+END_TEST
+
+START_TEST(what_cannot_be_moved) {
+    static const struct {
+        const char *text, *words;
+    } wrong[] = {
+        {"save saved 0", "step 0 (save saved 0): saved 0 is not alive"},
+        {"load state 1", "there is no copy of state 1 to load"},
+        {"run forward 0 all\nsave state 1\nsave state 1", "state 1 is saved a second time"},
+        {"run forward 0 all\nsave state 1\nfree state 1\nload state 1\nsave state 1", "step 4"},
+        {"run forward 0 all\nsave state 1\nload state 1", "state 1 is alive already"},
+        {"run forward 0 all\nsave saved 0\nfree saved 0\nfree state 1\nrun forward 0 all", "made a second time"},
+        {"save dstate 2", "a dstate is never moved to the second tier"},
+        {"load dstate 2", "a dstate is never moved to the second tier"},
+        {"run forward 0 all\nsave saved 0\nfree saved 0\nload saved 0\nfree saved 0\nfree saved 0", "step 5"},
+    };
+    rm_problem problem;
+    ck_ok(rm_problem_read(&problem, SHARING, sizeof SHARING - 1));
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        rm_verdict v;
+        ck_fails(check_text(&problem, wrong[i].text, &v), INTERNAL, wrong[i].words);
+    }
+    rm_step steps[] = {{.verb = RM_SAVE, .object = 3},
+                       {.verb = RM_LOAD, .object = RM_SAVED, .index = 2},
+                       {.verb = RM_SAVE, .object = RM_STATE, .index = -1}};
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        rm_plan plan = {.step = &steps[i], .n_steps = 1};
+        rm_verdict v;
+        ck_fails(rm_plan_check(&problem, &plan, &v, NULL), INTERNAL, "step 0");
+    }
     rm_problem_free(&problem);
 }
 END_TEST
@@ -184,6 +304,8 @@ typedef struct {
     bool alive[3][80];   /* by object and index, as the plan claims */
     uint64_t value[400]; /* of a piece; 0: nobody has written it since it was last dead */
     uint64_t block[80];  /* of a stage's private block: 1 + the option that wrote it */
+    bool copy[2][80];    /* RM_STATE, RM_SAVED: the second tier has right values */
+    uint64_t block_copy[80];
 } rehearsal;
 
 static const rm_lists *lists_of(const rm_problem *p, int object) {
@@ -223,6 +345,16 @@ static bool rehearse_step(rehearsal *r, rm_step step, int64_t *to_differentiate)
         r->alive[step.object][i] = false;
         if (step.object == RM_SAVED) r->block[i] = 0;
         bury(r);
+        return true;
+    }
+    if (step.verb == RM_SAVE) {
+        r->copy[step.object][i] = pieces_right(r, step.object, i);
+        r->block_copy[i] = step.object == RM_SAVED ? r->block[i] : r->block_copy[i];
+        return true;
+    }
+    if (step.verb == RM_LOAD) {
+        write_pieces(r, step.object, i, r->copy[step.object][i]);
+        r->block[i] = step.object == RM_SAVED ? r->block_copy[i] : r->block[i];
         return true;
     }
     if (step.verb == RM_RUN_FORWARD) {
@@ -290,7 +422,7 @@ static bool mutate(dice *d, const rm_problem *problem, mutation mutation, rm_pla
         return step->verb == RM_RUN_FORWARD && step->option != before.option;
     case OBJECT:
         step->object = (uint8_t)roll_below(d, 4);
-        return step->verb == RM_FREE && step->object != before.object;
+        return step->verb >= RM_FREE && step->object != before.object;
     case VERB:
         step->verb = (uint8_t)roll_below(d, 6);
         return step->verb != before.verb;
@@ -316,6 +448,39 @@ static void some_chain(uint64_t seed, rm_problem *problem) {
                .shares = seed % 5 < 2,
                .lean = seed % 7 < 3};
     ck_ok(chain_problem(&c, seed, problem));
+    problem->tier = (rm_tier){3000000000, 2000000000, 100};
+}
+
+static void load_what_is_away(rm_plan *plan, bool away[2][80], int64_t s) {
+    for (int object = 0; object < 2; object++) {
+        if (away[object][s]) ck_ok(rm_plan_load(plan, (rm_object)object, s));
+        away[object][s] = false;
+    }
+}
+
+/* Moves some saved blocks and states out after their forward run, and in again before their backward run: right before,
+ * or while the stage behind it still has all it needed. */
+static void spill_some(dice *d, const rm_problem *problem, rm_plan *plan) {
+    rm_plan out = {0};
+    bool away[2][80] = {{false}}, made[80] = {false};
+    for (int64_t i = 0; i < plan->n_steps; i++) {
+        rm_step step = plan->step[i];
+        int64_t s = step.index;
+        if (step.verb == RM_RUN_BACKWARD) load_what_is_away(&out, away, s);
+        ck_ok(rm_plan_add(&out, step));
+        if (step.verb == RM_RUN_BACKWARD && s > 0 && roll_below(d, 2)) load_what_is_away(&out, away, s - 1);
+        if (step.verb != RM_RUN_FORWARD || step.option == RM_DROP || made[s]) continue;
+        made[s] = true;
+        for (int object = 0; object < 2; object++) {
+            if (roll_below(d, 2)) continue;
+            away[object][s] = true;
+            ck_ok(rm_plan_save(&out, (rm_object)object, s));
+            ck_ok(rm_plan_free_object(&out, (rm_object)object, s));
+        }
+    }
+    rm_plan_free(plan);
+    *plan = out;
+    ck_assert(rehearse(problem, plan));
 }
 
 START_TEST(mutants_are_rejected_or_harmless) {
@@ -329,7 +494,8 @@ START_TEST(mutants_are_rejected_or_harmless) {
         rm_wish wish = {.segments = 1 + roll_below(&d, problem.n_stages)};
         ck_ok(rm_strategy_find("segments")->propose(&problem, &wish, &plan, &proposal));
         ck_assert(rehearse(&problem, &plan));
-        for (int i = 0; i < 300; i++) {
+        if (seed % 2) spill_some(&d, &problem, &plan);
+        for (int i = 0; i < 400; i++) {
             mutation mutation = (enum mutation)(i % N_MUTATIONS);
             rm_plan mutant;
             copy_plan(&plan, &mutant);
@@ -358,12 +524,14 @@ END_TEST
 /* ---- The rest ----------------------------------------------------------------------------------- */
 
 START_TEST(lifetimes_add_up_to_the_peak) {
+    dice d = {60};
     for (uint64_t seed = 0; seed < 60; seed++) {
         rm_problem problem;
         some_chain(seed, &problem);
         rm_plan plan = {0};
         rm_proposal proposal;
         ck_ok(rm_strategy_find("sqrt")->propose(&problem, &(rm_wish){0}, &plan, &proposal));
+        if (seed % 2) spill_some(&d, &problem, &plan);
         rm_verdict v;
         rm_lifetimes l = {0};
         ck_ok(rm_plan_check(&problem, &plan, &v, &l));
@@ -416,5 +584,5 @@ START_TEST(every_failed_allocation_is_survived) {
 END_TEST
 
 RUN_TESTS("memory/check", one_stage, lifetimes_to_the_step, sizes_are_rounded_up, options_have_their_own_numbers,
-          what_is_wrong_is_named, steps_of_any_bits, mutants_are_rejected_or_harmless, lifetimes_add_up_to_the_peak,
-          every_failed_allocation_is_survived)
+          what_is_wrong_is_named, two_clocks, transfers_of_shared_pieces, what_cannot_be_moved, steps_of_any_bits,
+          mutants_are_rejected_or_harmless, lifetimes_add_up_to_the_peak, every_failed_allocation_is_survived)

@@ -28,8 +28,8 @@ START_TEST(text_and_steps_are_the_same_thing) {
     ck_ok(rm_plan_free_object(&built, RM_STATE, 4));
     ck_ok(rm_plan_free_object(&built, RM_SAVED, 3));
     ck_ok(rm_plan_free_object(&built, RM_DSTATE, 0));
-    ck_ok(rm_plan_add(&built, (rm_step){.verb = RM_SAVE, .object = RM_STATE, .index = 2}));
-    ck_ok(rm_plan_add(&built, (rm_step){.verb = RM_LOAD, .object = RM_SAVED, .index = 1}));
+    ck_ok(rm_plan_save(&built, RM_STATE, 2));
+    ck_ok(rm_plan_load(&built, RM_SAVED, 1));
     char *text = text_of(file, rm_plan_write(&problem, &built, file));
     ck_assert_str_eq(text, every_kind);
     ck_ok(rm_plan_read(&problem, &read, text, strlen(text)));
