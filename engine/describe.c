@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/session.h"
+#include "engine/budget.h"
 #include "memory/host.h"
 
 /* ---- Numbers -------------------------------------------------------------------------------------------------- */
@@ -17,6 +17,9 @@ static uint64_t resident_bytes(const remat_session *s, const char *name) {
 }
 
 static const rm_schedule *schedule_of(const remat_session *s) { return s->inference ? &s->evaluation : &s->training; }
+static const rm_problem *problem_of(const remat_session *s) {
+    return s->inference ? &s->chain.evaluation : &s->chain.problem;
+}
 
 remat_plan_summary remat_session_plan(const remat_session *s) {
     const rm_schedule *schedule = schedule_of(s);
@@ -40,10 +43,18 @@ remat_plan_summary remat_session_plan(const remat_session *s) {
         .activations_peak_bytes = s->arena_bytes - s->chain.at.bytes,
         .activations_floor_bytes = schedule->placement.floor_bytes,
         .planned_peak_bytes = s->arena_bytes,
+        .workspace_bytes = rm_session_workspace_bytes(s),
+        .tables_bytes = rm_session_tables_bytes(s),
+        .budgeted_bytes = rm_session_budgeted_bytes(s),
+        .memory_budget = s->memory_budget,
+        .spill_bytes = verdict->save_bytes,
         .peak_step = verdict->peak_step,
         .forward_ns = verdict->forward_ns,
         .recompute_ns = verdict->recompute_ns,
         .backward_ns = verdict->backward_ns,
+        .transfer_ns = verdict->transfer_ns,
+        .wait_ns = verdict->wait_ns,
+        .step_ns = verdict->total_ns,
         .recompute_factor = verdict->recompute_factor,
         .n_steps = schedule->plan.n_steps,
     };
@@ -56,9 +67,12 @@ remat_plan_summary remat_session_plan(const remat_session *s) {
 
 typedef struct {
     int32_t forward_runs;
-    bool checkpoint;    /* state(s) is kept from forward to backward, and is where a recomputation begins */
-    bool kept_at_first; /* its first forward run kept what backward needs */
-    uint64_t saved_bytes, state_bytes;
+    int8_t first,
+        kept;        /* the option of the first forward run, RM_DROP among them; and the one that was kept in the end */
+    bool checkpoint; /* state(s) outlives a run that dropped, or follows one: a segment begins there */
+    bool spilled, state_spilled; /* saved(s), state(s) are moved to the second tier */
+    uint64_t saved_bytes;        /* of the option kept */
+    uint64_t state_bytes;
 } fate;
 
 static uint64_t object_bytes(const rm_problem *problem, const rm_lists *lists, int64_t i) {
@@ -67,26 +81,62 @@ static uint64_t object_bytes(const rm_problem *problem, const rm_lists *lists, i
     return bytes;
 }
 
+/* Whether state(s), which the run at step i reads, is freed before anything else runs. */
+static bool freed_at_once(const rm_plan *plan, int64_t i) {
+    int32_t s = plan->step[i].index;
+    for (i++; i < plan->n_steps; i++) {
+        const rm_step *step = &plan->step[i];
+        if (step->verb == RM_RUN_FORWARD || step->verb == RM_RUN_BACKWARD) return false;
+        if (step->verb == RM_FREE && step->object == RM_STATE && step->index == s) return true;
+    }
+    return false;
+}
+
+static void note_run(const rm_plan *plan, int64_t i, fate *f) {
+    int8_t option = plan->step[i].option;
+    if (f->forward_runs++ == 0) f->first = option;
+    if (option != RM_DROP) f->kept = option;
+    if (option == RM_DROP && !f->checkpoint) f->checkpoint = !freed_at_once(plan, i);
+}
+
 /* One entry a stage; NULL when out of memory. */
 static fate *find_fates(const remat_session *s) {
-    const rm_problem *problem = s->inference ? &s->chain.evaluation : &s->chain.problem;
+    const rm_problem *problem = problem_of(s);
     const rm_plan *plan = &schedule_of(s)->plan;
     fate *fates = rm_calloc((size_t)problem->n_stages, sizeof *fates);
     for (int64_t i = 0; fates && i < plan->n_steps; i++) {
         const rm_step *step = &plan->step[i];
-        fate *f = &fates[step->index < problem->n_stages ? step->index : 0];
-        if (step->verb == RM_RUN_FORWARD && f->forward_runs++ == 0) {
-            f->kept_at_first = step->option != RM_DROP;
-            const rm_step *next = i + 1 < plan->n_steps ? step + 1 : step;
-            bool freed = next->verb == RM_FREE && next->object == RM_STATE && next->index == step->index;
-            f->checkpoint = !f->kept_at_first && !freed;
-        }
+        if (step->index >= problem->n_stages) continue; /* the last cut */
+        fate *f = &fates[step->index];
+        if (step->verb == RM_RUN_FORWARD) note_run(plan, i, f);
+        if (step->verb == RM_SAVE && step->object == RM_SAVED) f->spilled = true;
+        if (step->verb == RM_SAVE && step->object == RM_STATE) f->state_spilled = true;
     }
     for (int64_t i = 0; fates && i < problem->n_stages; i++) {
-        fates[i].saved_bytes = s->inference ? 0 : problem->stage[i].option[0].saved_bytes;
+        fates[i].saved_bytes = s->inference ? 0 : problem->stage[i].option[fates[i].kept].saved_bytes;
         fates[i].state_bytes = object_bytes(problem, &problem->state, i);
+        fates[i].checkpoint |= i > 0 && fates[i].first != RM_DROP && fates[i - 1].first == RM_DROP;
+        fates[i].checkpoint &= fates[i].state_bytes > 0;
     }
     return fates;
+}
+
+static const char *option_name(const remat_session *s, int64_t stage, int8_t option) {
+    return option == RM_DROP ? "none" : problem_of(s)->stage[stage].option[option].name;
+}
+
+/* "kept", "kept lean", "dropped, then recomputed", "dropped, recomputed lean", each perhaps with ", spilled". */
+static const char *fate_text(const remat_session *s, int64_t stage, const fate *f, char text[40]) {
+    const char *name = option_name(s, stage, f->kept);
+    bool all = !strcmp(name, "all");
+    if (s->inference)
+        return "run once";
+    else if (f->first != RM_DROP)
+        snprintf(text, 40, "kept%s%s", all ? "" : " ", all ? "" : name);
+    else
+        snprintf(text, 40, all ? "dropped, then recomputed" : "dropped, recomputed %s", name);
+    if (f->spilled) strcat(text, ", spilled");
+    return text;
 }
 
 /* ---- Text ----------------------------------------------------------------------------------------------------- */
@@ -124,27 +174,35 @@ static void print_head(FILE *out, const remat_session *s, const remat_plan_summa
 /* Rows i..j-1 share a segment: a stage and those after it up to the next checkpoint or change of treatment. */
 static int64_t end_of_row(const fate *fates, int64_t n, int64_t i) {
     int64_t j = i + 1;
-    while (j < n && !fates[j].checkpoint && fates[j].kept_at_first == fates[i].kept_at_first) j++;
+    while (j < n && !fates[j].checkpoint && fates[j].first == fates[i].first && fates[j].kept == fates[i].kept &&
+           fates[j].spilled == fates[i].spilled)
+        j++;
     return j;
 }
 
 static void print_row(FILE *out, const remat_session *s, const fate *fates, int64_t i, int64_t j) {
-    char saved[32], state[32], stages[48], steps[48];
+    char saved[32], state[32], stages[48], steps[48], runs[32], what[40];
     uint64_t bytes = 0;
-    for (int64_t k = i; k < j; k++) bytes += fates[k].saved_bytes;
+    int32_t least = fates[i].forward_runs, most = least;
+    for (int64_t k = i; k < j; k++) {
+        bytes += fates[k].saved_bytes;
+        if (fates[k].forward_runs < least) least = fates[k].forward_runs;
+        if (fates[k].forward_runs > most) most = fates[k].forward_runs;
+    }
     int64_t last = s->chain.timed && j * s->chain.tile < s->chain.timesteps ? j * s->chain.tile : s->chain.timesteps;
     snprintf(stages, sizeof stages, "%" PRId64 "..%" PRId64, i, j - 1);
     snprintf(steps, sizeof steps, s->chain.timed ? "%" PRId64 "..%" PRId64 : "-", i * s->chain.tile, last - 1);
-    const char *what = s->inference ? "run once" : fates[i].kept_at_first ? "kept" : "dropped, then recomputed";
-    fprintf(out, "  %-16s %-18s %-26s %6d %14s %12s\n", stages, steps, what, fates[i].forward_runs,
-            size_text(bytes, saved), size_text(fates[i].state_bytes, state));
+    snprintf(runs, sizeof runs, least == most ? "%d" : "%d..%d", least, most);
+    fprintf(out, "  %-16s %-18s %-33s %6s %12s %12s%s\n", stages, steps, fate_text(s, i, &fates[i], what), runs,
+            size_text(bytes, saved), fates[i].checkpoint ? size_text(fates[i].state_bytes, state) : "-",
+            fates[i].state_spilled ? ", spilled" : "");
 }
 
 static void print_rows(FILE *out, const remat_session *s, const fate *fates) {
     enum { HEAD = 12, TAIL = 4 };
     int64_t n = s->chain.n_stages, rows = 0, row = 0;
     for (int64_t i = 0; i < n; i = end_of_row(fates, n, i)) rows++;
-    fprintf(out, "\n  %-16s %-18s %-26s %6s %14s %12s\n", "stages", "timesteps", "what backward needs is", "runs",
+    fprintf(out, "\n  %-16s %-18s %-33s %6s %12s %12s\n", "stages", "timesteps", "what backward needs is", "runs",
             "saved", "checkpoint");
     for (int64_t i = 0, j; i < n; i = j, row++) {
         j = end_of_row(fates, n, i);
@@ -155,52 +213,157 @@ static void print_rows(FILE *out, const remat_session *s, const fate *fates) {
     }
 }
 
-static void print_resident(FILE *out, const remat_session *s, const remat_plan_summary *plan) {
+typedef struct {
+    int64_t kept, kept_lean, dropped, rebuilt, spilled, runs, checkpoints;
+} totals;
+
+static totals add_up(const remat_session *s, const fate *fates) {
+    totals sum = {0};
+    for (int64_t i = 0; i < s->chain.n_stages; i++) {
+        bool lean = fates[i].kept > 0, kept = fates[i].first != RM_DROP;
+        sum.kept += kept && !lean;
+        sum.kept_lean += kept && lean;
+        sum.dropped += !kept;
+        sum.rebuilt += lean;
+        sum.spilled += fates[i].spilled || fates[i].state_spilled;
+        sum.checkpoints += fates[i].checkpoint;
+        sum.runs += fates[i].forward_runs;
+    }
+    return sum;
+}
+
+static void print_totals(FILE *out, const remat_session *s, const fate *fates) {
+    totals sum = add_up(s, fates);
+    if (s->inference) return;
+    fprintf(out,
+            "\n  of %" PRId64 " stages %" PRId64 " are kept, %" PRId64 " kept lean, %" PRId64
+            " dropped and recomputed; %" PRId64 " rebuilt in backward, %" PRId64 " spilled; %" PRId64
+            " forward runs, %" PRId64 " checkpoint%s\n",
+            s->chain.n_stages, sum.kept, sum.kept_lean, sum.dropped, sum.rebuilt, sum.spilled, sum.runs,
+            sum.checkpoints, sum.checkpoints == 1 ? "" : "s");
+}
+
+static void print_bytes(FILE *out, const remat_session *s, const remat_plan_summary *plan) {
     fprintf(out, "\nBytes\n");
     for (int i = 0; i < s->chain.problem.n_resident; i++)
         if (s->chain.problem.resident[i].bytes)
             print_size(out, s->chain.problem.resident[i].name, s->chain.problem.resident[i].bytes);
     print_size(out, "activations, at their peak", plan->activations_peak_bytes);
     print_size(out, "planned peak = the arena", plan->planned_peak_bytes);
+    if (plan->workspace_bytes) print_size(out, "workspace of libraries", plan->workspace_bytes);
+    print_size(out, "tables of the plan", plan->tables_bytes);
+    print_size(out, "in all, under the budget", plan->budgeted_bytes);
+    if (plan->memory_budget) {
+        print_size(out, "the budget", plan->memory_budget);
+        fprintf(out, "  %-26s %14.1f %%\n", "of which is used",
+                100 * (double)plan->budgeted_bytes / (double)plan->memory_budget);
+    }
+    if (plan->spill_bytes) print_size(out, "spilled, in a file", plan->spill_bytes);
 }
 
-/* Which pieces are gradients: 1 in the result, one entry a piece. */
-static uint8_t *mark_gradients(const rm_problem *problem) {
-    uint8_t *mark = rm_calloc((size_t)problem->n_pieces + 1, 1);
-    for (int64_t i = 0; mark && i < problem->dstate.start[problem->n_stages + 1]; i++)
-        mark[problem->dstate.item[i]] = 1;
-    return mark;
+/* ---- The peak ------------------------------------------------------------------------------------------------- */
+
+/* Buffers of one kind and size that are alive at the peak. */
+typedef struct {
+    uint8_t kind; /* remat_live */
+    int64_t count;
+    int32_t first, last; /* stages, or cuts */
+    uint64_t bytes;      /* of each */
+} group;
+
+enum { GROUPS = 256, SHOWN = 5 };
+typedef struct {
+    uint64_t bytes[REMAT_LIVE_KINDS];
+    group group[GROUPS]; /* largest in all first, once sorted; what does not fit in is left out */
+    int n_groups;
+} peak;
+
+static void add_to_group(peak *p, remat_live kind, int32_t index, uint64_t bytes) {
+    int i = 0;
+    while (i < p->n_groups && (p->group[i].kind != kind || p->group[i].bytes != bytes)) i++;
+    if (i == GROUPS) return;
+    group *g = &p->group[i];
+    if (i == p->n_groups) p->n_groups++, *g = (group){(uint8_t)kind, 0, index, index, bytes};
+    g->count++;
+    if (index < g->first) g->first = index;
+    if (index > g->last) g->last = index;
+}
+
+static int larger_group(const void *a, const void *b) {
+    const group *x = a, *y = b;
+    uint64_t p = x->bytes * (uint64_t)x->count, q = y->bytes * (uint64_t)y->count;
+    return p != q ? (p < q ? 1 : -1) : (int)x->kind - (int)y->kind;
+}
+
+/* The first cut whose list has the piece, for each piece; NULL: out of memory. Gradients: ~cut. */
+static int32_t *find_cuts(const rm_problem *problem) {
+    int32_t *cut = rm_calloc((size_t)problem->n_pieces + 1, sizeof *cut);
+    for (int64_t c = problem->n_stages; cut && c >= 0; c--) {
+        for (int64_t k = problem->state.start[c]; k < problem->state.start[c + 1]; k++)
+            cut[problem->state.item[k]] = (int32_t)c;
+        for (int64_t k = problem->dstate.start[c]; k < problem->dstate.start[c + 1]; k++)
+            cut[problem->dstate.item[k]] = ~(int32_t)c;
+    }
+    return cut;
+}
+
+static bool find_peak(const remat_session *s, peak *p) {
+    const rm_lifetimes *lives = &schedule_of(s)->lifetimes;
+    int64_t step = schedule_of(s)->verdict.peak_step;
+    int32_t *cuts = find_cuts(problem_of(s));
+    *p = (peak){0};
+    for (int64_t i = 0; cuts && i < lives->count && lives->item[i].first <= step; i++) {
+        const rm_lifetime *life = &lives->item[i];
+        if (life->last < step) continue;
+        int32_t cut = life->kind == RM_BUFFER_PIECE ? cuts[life->index] : life->index;
+        remat_live kind = life->kind == RM_BUFFER_SAVED     ? REMAT_LIVE_SAVED
+                          : life->kind == RM_BUFFER_SCRATCH ? REMAT_LIVE_SCRATCH
+                          : cut < 0                         ? REMAT_LIVE_GRADIENTS
+                                                            : REMAT_LIVE_STATES;
+        p->bytes[kind] += life->bytes;
+        add_to_group(p, kind, cut < 0 ? ~cut : cut, life->bytes);
+    }
+    qsort(p->group, (size_t)p->n_groups, sizeof *p->group, larger_group);
+    rm_free(cuts);
+    return cuts != NULL;
+}
+
+static const char *group_text(const group *g, char text[96]) {
+    static const char *const what[] = {"states at cut", "saved of stage", "gradients at cut", "scratch of stage"};
+    int n = snprintf(text, 96, "%s%s %d", what[g->kind], g->first == g->last ? "" : "s", g->first);
+    if (g->first != g->last) n += snprintf(text + n, 96 - (size_t)n, "..%d", g->last);
+    if (g->count > 1) snprintf(text + n, 96 - (size_t)n, ": %" PRId64 " of", g->count);
+    return text;
 }
 
 static void print_peak(FILE *out, const remat_session *s, const remat_plan_summary *plan) {
-    const rm_problem *problem = s->inference ? &s->chain.evaluation : &s->chain.problem;
-    const rm_lifetimes *lives = &schedule_of(s)->lifetimes;
-    uint64_t state = 0, gradient = 0, saved = 0, scratch = 0;
-    uint8_t *is_gradient = mark_gradients(problem);
-    for (int64_t i = 0; is_gradient && i < lives->count; i++) {
-        const rm_lifetime *life = &lives->item[i];
-        if (life->first > plan->peak_step || life->last < plan->peak_step) continue;
-        *(life->kind == RM_BUFFER_SAVED     ? &saved
-          : life->kind == RM_BUFFER_SCRATCH ? &scratch
-          : is_gradient[life->index]        ? &gradient
-                                            : &state) += life->bytes;
-    }
-    rm_free(is_gradient);
-    char step[RM_STEP_TEXT];
+    static const char *const kind[] = {"states and checkpoints", "saved for backward", "gradients of states",
+                                       "scratch"};
+    char step[RM_STEP_TEXT], name[96], each[32], all[32];
+    peak p;
+    if (!find_peak(s, &p)) return;
     fprintf(out, "\nPeak: at step %" PRId64 " of %" PRId64 " (%s); alive there\n", plan->peak_step, plan->n_steps,
-            rm_step_text(problem, schedule_of(s)->plan.step[plan->peak_step], step));
-    print_size(out, "states and checkpoints", state);
-    print_size(out, "saved for backward", saved);
-    print_size(out, "gradients of states", gradient);
-    print_size(out, "scratch", scratch);
+            rm_step_text(problem_of(s), schedule_of(s)->plan.step[plan->peak_step], step));
+    for (int k = 0; k < REMAT_LIVE_KINDS; k++) print_size(out, kind[k], p.bytes[k]);
+    fprintf(out, "  the largest of them\n");
+    for (int i = 0; i < p.n_groups && i < SHOWN; i++)
+        fprintf(out, "    %-38s %12s%s%s\n", group_text(&p.group[i], name), size_text(p.group[i].bytes, each),
+                p.group[i].count > 1 ? ", together " : "",
+                p.group[i].count > 1 ? size_text(p.group[i].bytes * (uint64_t)p.group[i].count, all) : "");
 }
 
 static void print_times(FILE *out, const remat_plan_summary *plan) {
-    fprintf(out, "\nPredicted time of a step, ms\n");
-    fprintf(out, "  forward %.1f, recompute %.1f, backward %.1f; recompute factor %.3f\n",
-            1e-6 * (double)plan->forward_ns, 1e-6 * (double)plan->recompute_ns, 1e-6 * (double)plan->backward_ns,
-            plan->recompute_factor);
+    fprintf(out, "\nPredicted time of a step, ms (%s)\n",
+            plan->measured_times ? "from kernels measured here" : "estimated from the device's rates, not measured");
+    fprintf(out, "  forward %.1f, recompute %.1f, backward %.1f", 1e-6 * (double)plan->forward_ns,
+            1e-6 * (double)plan->recompute_ns, 1e-6 * (double)plan->backward_ns);
+    if (plan->transfer_ns)
+        fprintf(out, ", waiting for transfers %.1f (of %.1f)", 1e-6 * (double)plan->wait_ns,
+                1e-6 * (double)plan->transfer_ns);
+    fprintf(out, "; in all %.1f; recompute factor %.3f\n", 1e-6 * (double)plan->step_ns, plan->recompute_factor);
 }
+
+/* ---- Texts ---------------------------------------------------------------------------------------------------- */
 
 /* Texts are built in a memory stream; NULL when that fails. */
 typedef void text_writer(FILE *out, const remat_session *s);
@@ -227,35 +390,58 @@ static void write_description(FILE *out, const remat_session *s) {
     if (!fates) return;
     print_head(out, s, &plan);
     print_rows(out, s, fates);
-    print_resident(out, s, &plan);
+    print_totals(out, s, fates);
+    print_bytes(out, s, &plan);
     print_peak(out, s, &plan);
     print_times(out, &plan);
     rm_free(fates);
 }
 
+static const char *yes_no(bool yes) { return yes ? "true" : "false"; }
+
 static void write_stages(FILE *out, const remat_session *s) {
     fate *fates = find_fates(s);
     fprintf(out, "[");
-    for (int64_t i = 0; fates && i < s->chain.n_stages; i++)
+    for (int64_t i = 0; fates && i < s->chain.n_stages; i++) {
+        const fate *f = &fates[i];
         fprintf(out,
                 "%s\n  {\"stage\": %" PRId64 ", \"first_timestep\": %" PRId64 ", \"timesteps\": %" PRId64
-                ", \"forward_runs\": %d, \"kept_at_first\": %s, \"checkpoint\": %s, \"saved_bytes\": %" PRIu64
+                ", \"forward_runs\": %d, \"kept_at_first\": %s, \"option\": \"%s\", \"rebuilt\": %s"
+                ", \"checkpoint\": %s, \"spilled\": %s, \"state_spilled\": %s, \"saved_bytes\": %" PRIu64
                 ", \"state_bytes\": %" PRIu64 "}",
-                i ? "," : "", i, i * s->chain.tile, rm_stage_class(&s->chain, i)->tau, fates[i].forward_runs,
-                fates[i].kept_at_first ? "true" : "false", fates[i].checkpoint ? "true" : "false", fates[i].saved_bytes,
-                fates[i].state_bytes);
+                i ? "," : "", i, i * s->chain.tile, rm_stage_class(&s->chain, i)->tau, f->forward_runs,
+                yes_no(f->first != RM_DROP), option_name(s, i, s->inference ? RM_DROP : f->kept), yes_no(f->kept > 0),
+                yes_no(f->checkpoint), yes_no(f->spilled), yes_no(f->state_spilled), f->saved_bytes, f->state_bytes);
+    }
     fprintf(out, "\n]\n");
     rm_free(fates);
 }
 
-static void write_steps(FILE *out, const remat_session *s) {
-    rm_plan_write(s->inference ? &s->chain.evaluation : &s->chain.problem, &schedule_of(s)->plan, out);
+static void write_peak(FILE *out, const remat_session *s) {
+    char step[RM_STEP_TEXT];
+    peak p;
+    if (!find_peak(s, &p)) return;
+    int64_t at = schedule_of(s)->verdict.peak_step;
+    fprintf(out,
+            "{\"step\": %" PRId64 ", \"run\": \"%s\", \"states_bytes\": %" PRIu64 ", \"saved_bytes\": %" PRIu64
+            ", \"state_gradients_bytes\": %" PRIu64 ", \"scratch_bytes\": %" PRIu64 ", \"largest\": [",
+            at, rm_step_text(problem_of(s), schedule_of(s)->plan.step[at], step), p.bytes[REMAT_LIVE_STATES],
+            p.bytes[REMAT_LIVE_SAVED], p.bytes[REMAT_LIVE_GRADIENTS], p.bytes[REMAT_LIVE_SCRATCH]);
+    static const char *const kind[] = {"states", "saved", "state_gradients", "scratch"};
+    for (int i = 0; i < p.n_groups && i < SHOWN; i++)
+        fprintf(out,
+                "%s{\"kind\": \"%s\", \"first\": %d, \"last\": %d, \"count\": %" PRId64 ", \"bytes_each\": %" PRIu64
+                "}",
+                i ? ", " : "", kind[p.group[i].kind], p.group[i].first, p.group[i].last, p.group[i].count,
+                p.group[i].bytes);
+    fprintf(out, "]}\n");
 }
-static void write_problem(FILE *out, const remat_session *s) {
-    rm_problem_write(s->inference ? &s->chain.evaluation : &s->chain.problem, out);
-}
+
+static void write_steps(FILE *out, const remat_session *s) { rm_plan_write(problem_of(s), &schedule_of(s)->plan, out); }
+static void write_problem(FILE *out, const remat_session *s) { rm_problem_write(problem_of(s), out); }
 
 char *remat_plan_describe(const remat_session *s) { return write_text(s, write_description); }
 char *remat_plan_stages_json(const remat_session *s) { return write_text(s, write_stages); }
+char *remat_plan_peak_json(const remat_session *s) { return write_text(s, write_peak); }
 char *remat_plan_steps_text(const remat_session *s) { return write_text(s, write_steps); }
 char *remat_plan_problem_text(const remat_session *s) { return write_text(s, write_problem); }

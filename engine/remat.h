@@ -193,6 +193,7 @@ typedef struct {
     uint64_t workspace_bytes;          /* that libraries keep beside it: matrix packing, spill buffers    */
     uint64_t tables_bytes;             /* the plan itself and what describes it, on the host              */
     uint64_t budgeted_bytes;           /* the three together: what memory_budget limits                   */
+    uint64_t memory_budget;            /* as configured; 0: no limit                                      */
     uint64_t spill_bytes;              /* room taken in the spill file                                    */
     int64_t peak_step;                 /* the step of the plan at which activations peak                  */
     uint64_t forward_ns, recompute_ns, backward_ns; /* predicted                                          */
@@ -207,6 +208,7 @@ remat_plan_summary remat_session_plan(const remat_session *);
 /* Texts for people and for diffing; the caller frees them with remat_text_free. NULL when out of memory. */
 char *remat_plan_describe(const remat_session *);      /* the table: per stage what is kept, bytes, the peak */
 char *remat_plan_stages_json(const remat_session *);   /* the same as one JSON array                         */
+char *remat_plan_peak_json(const remat_session *);     /* what is alive at the peak, as one JSON object      */
 char *remat_plan_steps_text(const remat_session *);    /* the program itself, one RUN / FREE a line          */
 char *remat_plan_problem_text(const remat_session *);  /* what the strategy was given                        */
 void remat_text_free(char *text);
@@ -224,7 +226,8 @@ typedef struct {
 } remat_pareto_point;
 remat_status remat_plan_pareto(const remat_session *, remat_pareto_point **points, int64_t *count);
 
-/* Bytes alive at each step of the plan, by kind, planned and (after a step that was traced) measured. */
+/* Bytes alive at each step of the plan, by kind, planned and (after a step that was traced) measured. The arrays are
+ * freed with remat_text_free((char *)points). */
 typedef enum { REMAT_LIVE_STATES, REMAT_LIVE_SAVED, REMAT_LIVE_GRADIENTS, REMAT_LIVE_SCRATCH, REMAT_LIVE_KINDS } remat_live;
 typedef struct {
     int64_t step;      /* line of the plan                                                                */
@@ -232,10 +235,10 @@ typedef struct {
     uint64_t bytes[REMAT_LIVE_KINDS];
     uint64_t resident_bytes; /* of the process, where measured; else 0                                    */
 } remat_live_point;
-remat_status remat_plan_timeline(const remat_session *, remat_live_point **points, int64_t *count); /* caller frees */
+remat_status remat_plan_timeline(const remat_session *, remat_live_point **points, int64_t *count);
 /* Traces the next remat_gradients: costs a few microseconds a step of the plan. */
 remat_status remat_trace_next(remat_session *);
-remat_status remat_traced_timeline(const remat_session *, remat_live_point **points, int64_t *count); /* caller frees */
+remat_status remat_traced_timeline(const remat_session *, remat_live_point **points, int64_t *count);
 
 /* ---- Run ---------------------------------------------------------------------------------------- */
 

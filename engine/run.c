@@ -135,6 +135,7 @@ static int64_t claim_buffers(rm_runner *runner, const rm_schedule *schedule, int
         const rm_lifetime *life = &schedule->lifetimes.item[next];
         void *address =
             runner->api->claim(runner->block, runner->arena_offset + schedule->placement.offset[next], life->bytes);
+        if (runner->trace) rm_trace_claim(runner->trace, (rm_buffer_kind)life->kind, life->index, life->bytes);
         switch ((rm_buffer_kind)life->kind) {
         case RM_BUFFER_PIECE:
             runner->piece[life->index] = address;
@@ -173,6 +174,7 @@ void rm_run(rm_runner *runner, const rm_problem *problem, const rm_schedule *sch
     int64_t next = 0, last_stage = problem->n_stages - 1;
     for (int64_t s = 0; s < schedule->plan.n_steps; s++) {
         const rm_step *step = &schedule->plan.step[s];
+        if (runner->trace) rm_trace_step(runner->trace, *step);
         next = claim_buffers(runner, schedule, next, s);
         if (step->verb != RM_RUN_FORWARD && step->verb != RM_RUN_BACKWARD) continue;
         const rm_class *class = rm_stage_class(runner->chain, step->index);

@@ -5,6 +5,7 @@
 #define RM_RUN_H
 
 #include "engine/chain.h"
+#include "engine/trace.h"
 #include "memory/schedule.h"
 
 typedef struct {
@@ -20,6 +21,7 @@ typedef struct {
     void *scratch;           /* of the step that is running */
     uint64_t seed, updates;
     bool training, stateful;
+    rm_trace *trace;         /* writes down what is alive; NULL: nobody asked */
 } rm_runner;
 
 /* Runs a whole plan: of the training problem, or of the evaluation (runner->training). */

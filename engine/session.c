@@ -38,6 +38,7 @@ static remat_status set_up_policy(remat_session *s, const remat_config *config) 
     while (s->recompute <= RM_RECOMPUTE_OFF && strcmp(ways[s->recompute], way)) s->recompute++;
     REQUIRE(s->recompute <= RM_RECOMPUTE_OFF, INVALID, "recompute is \"%s\"; it can be auto, exact-only or off", way);
     s->segments_requested = config->segments;
+    s->memory_budget = config->memory_budget;
     s->plan_only = config->plan_only;
     s->inference = config->inference;
     s->stateful = config->stateful;
@@ -196,6 +197,7 @@ remat_status remat_session_create(const remat_graph *graph, remat_value loss, co
 void remat_session_free(remat_session *s) {
     if (!s) return;
     rm_session_free_arrays(s);
+    rm_trace_free(s->trace);
     rm_free(s->loss);
     rm_free(s->runner.piece);
     rm_free(s->runner.saved);
@@ -255,7 +257,10 @@ remat_status remat_gradients(remat_session *s, remat_step_result *result) {
     *result = (remat_step_result){.recomputed_stages = (uint64_t)s->training.verdict.recomputed_stages};
     begin_pass(s, true);
     s->api->fill(s->runner.queue, s->runner.resident + at->gradients_offset, 0, at->gradients_bytes);
+    if (s->trace_next) rm_trace_begin(s->runner.trace = s->trace);
     rm_run(&s->runner, &s->chain.problem, &s->training);
+    s->trace_next = false;
+    s->runner.trace = NULL;
     rm_run_tables(&s->runner, &s->chain.epilogue);
     TRY(end_pass(s, result));
     s->grad_norm = result->grad_norm = gradient_norm(s);

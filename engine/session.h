@@ -1,5 +1,6 @@
-/* session.h: what a session is made of; private to session.c (life and steps), arrays.c (named arrays in and out) and
- * describe.c (texts). The only place that knows graph, plan and device together. */
+/* session.h: what a session is made of; private to session.c (life and steps), arrays.c (named arrays in and out),
+ * describe.c (texts), timeline.c and pareto.c (numbers for pictures). The only place that knows graph, plan and device
+ * together. */
 #ifndef RM_SESSION_H
 #define RM_SESSION_H
 
@@ -28,7 +29,10 @@ struct remat_session {
     const rm_device_api *api;
     rm_device *device;
     rm_runner runner;
+    rm_trace *trace; /* NULL until a trace is asked for */
+    bool trace_next;
     rm_recompute recompute;
+    uint64_t memory_budget; /* 0: no limit */
     int threads, n_folded;
     bool plan_only, inference, stateful;
     const rm_optimizer *optimizer;

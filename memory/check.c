@@ -351,13 +351,14 @@ static remat_status finish(const judge *j) {
 }
 
 static remat_status judge_plan(const rm_problem *problem, const rm_plan *plan, bool forward_only, rm_verdict *verdict,
-                               rm_lifetimes *lifetimes) {
+                               rm_lifetimes *lifetimes, uint64_t *begin_ns) {
     judge j = {.problem = problem, .forward_only = forward_only, .lifetimes = lifetimes, .verdict = verdict};
     *verdict = (rm_verdict){.recompute_factor = 1};
     if (lifetimes) *lifetimes = (rm_lifetimes){0};
     remat_status status = start(&j);
     for (; !status && j.t < plan->n_steps; j.t++) {
         j.step = plan->step[j.t];
+        if (begin_ns) begin_ns[j.t] = j.now_ns;
         status = take_step(&j);
     }
     if (!status) status = finish(&j);
@@ -374,10 +375,15 @@ static remat_status judge_plan(const rm_problem *problem, const rm_plan *plan, b
 
 remat_status rm_plan_check(const rm_problem *problem, const rm_plan *plan, rm_verdict *verdict,
                            rm_lifetimes *lifetimes) {
-    return judge_plan(problem, plan, false, verdict, lifetimes);
+    return judge_plan(problem, plan, false, verdict, lifetimes, NULL);
 }
 
 remat_status rm_plan_check_forward(const rm_problem *problem, const rm_plan *plan, rm_verdict *verdict,
                                    rm_lifetimes *lifetimes) {
-    return judge_plan(problem, plan, true, verdict, lifetimes);
+    return judge_plan(problem, plan, true, verdict, lifetimes, NULL);
+}
+
+remat_status rm_plan_times(const rm_problem *problem, const rm_plan *plan, bool forward_only, uint64_t *begin_ns) {
+    rm_verdict verdict;
+    return judge_plan(problem, plan, forward_only, &verdict, NULL, begin_ns);
 }

@@ -48,4 +48,8 @@ remat_status rm_plan_check(const rm_problem *problem, const rm_plan *plan, rm_ve
 remat_status rm_plan_check_forward(const rm_problem *problem, const rm_plan *plan, rm_verdict *verdict,
                                    rm_lifetimes *lifetimes);
 
+/* When each step of a plan that passed begins, on the computation's clock, before it waits for anything: n_steps moments
+ * since the first. MEMORY. */
+remat_status rm_plan_times(const rm_problem *problem, const rm_plan *plan, bool forward_only, uint64_t *begin_ns);
+
 #endif
