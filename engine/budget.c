@@ -26,7 +26,8 @@ static uint64_t other_tables(const remat_session *s) {
     const rm_runner *r = &s->runner;
     uint64_t stages = (uint64_t)s->chain.n_stages, pieces = (uint64_t)s->chain.problem.n_pieces + 1;
     return problem_bytes(&s->chain.problem) + problem_bytes(&s->chain.evaluation) + schedule_tables(&s->evaluation) +
-           pieces * sizeof *r->piece + stages * (sizeof *r->saved + sizeof *r->kept + sizeof *s->loss);
+           (s->verify_recompute ? rm_verify_bytes(&s->chain) : 0) + pieces * sizeof *r->piece +
+           stages * (sizeof *r->saved + sizeof *r->kept + sizeof *s->loss);
 }
 
 uint64_t rm_session_workspace_bytes(const remat_session *s) {
@@ -127,8 +128,7 @@ remat_status rm_session_refuse(const remat_session *s, uint64_t budget) {
     FAIL(INFEASIBLE,
          "a memory budget of %" PRIu64 " bytes is too small: strategy %s needs at least %" PRIu64
          " bytes here; its peak is at step %" PRId64 " of %" PRId64 " (%s), where the largest buffers are %s",
-         budget, s->strategy->name, smallest, schedule->verdict.peak_step, schedule->plan.n_steps,
-         step, list);
+         budget, s->strategy->name, smallest, schedule->verdict.peak_step, schedule->plan.n_steps, step, list);
 }
 
 remat_status rm_session_check_budget(const remat_session *s, uint64_t budget) {

@@ -170,21 +170,47 @@ static void keep_carried(const frame *f) {
     }
 }
 
-void rm_run(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule) {
+static frame frame_of(rm_runner *runner, const rm_problem *problem, int64_t stage) {
+    return (frame){.runner = runner,
+                   .problem = problem,
+                   .stage = stage,
+                   .tau = rm_stage_class(runner->chain, stage)->tau,
+                   .t0 = runner->chain->timed ? stage * runner->chain->tile : 0};
+}
+
+void rm_run_program(rm_runner *runner, const rm_problem *problem, int64_t stage, const rm_program *program) {
+    frame f = frame_of(runner, problem, stage);
+    run_program(&f, program);
+}
+
+/* Between comparing what the program reads and what it made again. Hashes read what is there now, so the queue is waited
+ * for. */
+static remat_status run_verified(const frame *f, const rm_program *program, const rm_step *step, int64_t number) {
+    rm_runner *r = f->runner;
+    rm_verify_run run = {.program = program, .piece = r->piece, .step = *step, .number = number};
+    bool verify = r->verify && r->training;
+    if (r->disturb) r->disturb(r, number, false);
+    if (verify) TRY(r->api->synchronize(r->queue));
+    if (verify) TRY(rm_verify_before(r->verify, &run));
+    run_program(f, program);
+    if (r->disturb) r->disturb(r, number, true);
+    if (verify) TRY(r->api->synchronize(r->queue));
+    return verify ? rm_verify_after(r->verify, &run) : REMAT_OK;
+}
+
+remat_status rm_run(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule) {
     int64_t next = 0, last_stage = problem->n_stages - 1;
+    if (runner->verify && runner->training) rm_verify_begin(runner->verify);
     for (int64_t s = 0; s < schedule->plan.n_steps; s++) {
         const rm_step *step = &schedule->plan.step[s];
         if (runner->trace) rm_trace_step(runner->trace, *step);
         next = claim_buffers(runner, schedule, next, s);
         if (step->verb != RM_RUN_FORWARD && step->verb != RM_RUN_BACKWARD) continue;
         const rm_class *class = rm_stage_class(runner->chain, step->index);
-        frame f = {.runner = runner,
-                   .problem = problem,
-                   .stage = step->index,
-                   .tau = class->tau,
-                   .t0 = runner->chain->timed ? step->index * runner->chain->tile : 0};
-        run_program(&f, program_of(runner, class, step));
+        frame f = frame_of(runner, problem, step->index);
+        TRY(run_verified(&f, program_of(runner, class, step), step, s));
         if (runner->stateful && runner->chain->timed && step->verb == RM_RUN_FORWARD && step->index == last_stage)
             keep_carried(&f);
     }
+    return REMAT_OK;
 }

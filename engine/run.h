@@ -4,11 +4,11 @@
 #ifndef RM_RUN_H
 #define RM_RUN_H
 
-#include "engine/chain.h"
 #include "engine/trace.h"
+#include "engine/verify.h"
 #include "memory/schedule.h"
 
-typedef struct {
+typedef struct rm_runner {
     const rm_device_api *api;
     rm_block *block;
     rm_queue *queue;
@@ -22,10 +22,18 @@ typedef struct {
     uint64_t seed, updates;
     bool training, stateful;
     rm_trace *trace;         /* writes down what is alive; NULL: nobody asked */
+    rm_verify *verify;       /* compares states as they are made again and read; NULL: nothing is compared */
+    /* For tests: called before and after the program of every RUN (before what it made is compared); NULL: not. */
+    void (*disturb)(struct rm_runner *, int64_t plan_step, bool after);
+    void *disturber;
 } rm_runner;
 
-/* Runs a whole plan: of the training problem, or of the evaluation (runner->training). */
-void rm_run(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule);
+/* Runs a whole plan: of the training problem, or of the evaluation (runner->training). Fails where rm_verify_before or
+ * rm_verify_after does. */
+remat_status rm_run(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule);
+
+/* Runs one program of `stage` by itself, on what runner->piece, ->saved and ->scratch point to: for measuring. */
+void rm_run_program(rm_runner *runner, const rm_problem *problem, int64_t stage, const rm_program *program);
 
 /* Runs the prologue or the epilogue (chain.h, TABLE). */
 void rm_run_tables(rm_runner *runner, const rm_program *program);

@@ -42,6 +42,7 @@ static remat_status set_up_policy(remat_session *s, const remat_config *config) 
     s->plan_only = config->plan_only;
     s->inference = config->inference;
     s->stateful = config->stateful;
+    s->verify_recompute = config->verify_recompute && !config->inference && strcmp(s->api->name, "null");
     s->clip_grad_norm = config->clip_grad_norm;
     REQUIRE(config->clip_grad_norm >= 0, INVALID, "clip_grad_norm is %g; use a positive norm, or 0 for none",
             config->clip_grad_norm);
@@ -159,6 +160,7 @@ static remat_status allocate(remat_session *s, uint64_t seed) {
     r->kept = rm_calloc((size_t)s->chain.n_stages, sizeof *r->kept);
     s->loss = rm_calloc((size_t)s->chain.n_stages, sizeof *s->loss);
     REQUIRE(r->piece && r->saved && r->kept && s->loss, MEMORY, "out of memory for the executor's tables");
+    if (s->verify_recompute) TRY(rm_verify_create(&s->chain, &r->verify));
     float one = 1;
     s->api->copy_in(r->queue, r->resident + s->chain.at.one_offset, &one, sizeof one);
     TRY(s->api->synchronize(r->queue));
@@ -202,6 +204,7 @@ void remat_session_free(remat_session *s) {
     rm_free(s->runner.piece);
     rm_free(s->runner.saved);
     rm_free(s->runner.kept);
+    rm_verify_free(s->runner.verify);
     if (s->runner.queue) s->api->queue_free(s->runner.queue);
     if (s->runner.block) s->api->block_free(s->runner.block);
     rm_schedule_free(&s->training);
@@ -258,9 +261,11 @@ remat_status remat_gradients(remat_session *s, remat_step_result *result) {
     begin_pass(s, true);
     s->api->fill(s->runner.queue, s->runner.resident + at->gradients_offset, 0, at->gradients_bytes);
     if (s->trace_next) rm_trace_begin(s->runner.trace = s->trace);
-    rm_run(&s->runner, &s->chain.problem, &s->training);
+    s->has_gradients = false;
+    remat_status status = rm_run(&s->runner, &s->chain.problem, &s->training);
     s->trace_next = false;
     s->runner.trace = NULL;
+    TRY(status);
     rm_run_tables(&s->runner, &s->chain.epilogue);
     TRY(end_pass(s, result));
     s->grad_norm = result->grad_norm = gradient_norm(s);
@@ -306,7 +311,7 @@ remat_status remat_evaluate(remat_session *s, remat_step_result *result) {
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it cannot run");
     *result = (remat_step_result){0};
     begin_pass(s, false);
-    rm_run(&s->runner, &s->chain.evaluation, &s->evaluation);
+    TRY(rm_run(&s->runner, &s->chain.evaluation, &s->evaluation));
     return end_pass(s, result);
 }
 

@@ -34,7 +34,7 @@ struct remat_session {
     rm_recompute recompute;
     uint64_t memory_budget; /* 0: no limit */
     int threads, n_folded;
-    bool plan_only, inference, stateful;
+    bool plan_only, inference, stateful, verify_recompute;
     const rm_optimizer *optimizer;
     rm_update update; /* lr, step and gradient_scale change from update to update */
     double clip_grad_norm, grad_norm;

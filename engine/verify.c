@@ -1,0 +1,191 @@
+/* verify.c: see verify.h. Which pieces a run reads and makes is read off its program's operands: in a forward run what
+ * lies at the stage's own cut is read and what lies at the next one is made; a backward run reads at both and makes
+ * neither. */
+#include "engine/verify.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/hash.h"
+#include "memory/host.h"
+
+struct rm_verify {
+    const rm_chain *chain; /* borrowed */
+    uint64_t *hash;        /* by piece; 0: not made yet in this step */
+    uint64_t *bytes;       /* by kind of piece: without the padding, which nobody writes */
+    int32_t *value;        /* by depth, by piece: the value it holds; NULL along time */
+    int64_t n_hashes, comparisons;
+};
+
+/* ---- Life ----------------------------------------------------------------------------------------------------- */
+
+/* Pieces of states come before those of their gradients (chain.c). */
+static int64_t n_state_pieces(const rm_chain *chain) {
+    int64_t n = chain->n_stages * chain->n_carried;
+    for (int32_t id = 1; !chain->timed && id < chain->graph->n_values; id++) n += chain->piece[id] >= 0;
+    return n;
+}
+
+/* Along time the carried states repeat from cut to cut; by depth every piece is one of its own. */
+static int64_t n_kinds(const rm_chain *chain) { return chain->timed ? chain->n_carried : n_state_pieces(chain); }
+
+static rm_desc carried_desc(const rm_chain *chain, const rm_carried *carried) {
+    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+    rm_node_descs(chain->graph, &chain->graph->node[carried->node], 0, x, &y, state);
+    return carried->state < 0 ? y : state[carried->state];
+}
+
+static void fill_kinds(rm_verify *v) {
+    const rm_chain *chain = v->chain;
+    for (int k = 0; chain->timed && k < chain->n_carried; k++) {
+        rm_desc desc = carried_desc(chain, &chain->carried[k]);
+        v->bytes[k] = rm_desc_bytes(&desc);
+    }
+    for (int32_t id = 1; !chain->timed && id < chain->graph->n_values; id++) {
+        if (chain->piece[id] < 0) continue;
+        v->bytes[chain->piece[id]] = rm_desc_bytes(&chain->graph->value[id].desc);
+        v->value[chain->piece[id]] = id;
+    }
+}
+
+uint64_t rm_verify_bytes(const rm_chain *chain) {
+    uint64_t kinds = (uint64_t)n_kinds(chain);
+    return (uint64_t)n_state_pieces(chain) * sizeof(uint64_t) +
+           kinds * (sizeof(uint64_t) + (chain->timed ? 0 : sizeof(int32_t)));
+}
+
+remat_status rm_verify_create(const rm_chain *chain, rm_verify **out) {
+    rm_verify *v = rm_calloc(1, sizeof *v);
+    REQUIRE(v, MEMORY, "out of memory for verifying recomputation");
+    size_t kinds = (size_t)n_kinds(chain) + 1;
+    v->chain = chain;
+    v->n_hashes = n_state_pieces(chain);
+    v->hash = rm_calloc((size_t)v->n_hashes + 1, sizeof *v->hash);
+    v->bytes = rm_calloc(kinds, sizeof *v->bytes);
+    v->value = chain->timed ? NULL : rm_calloc(kinds, sizeof *v->value);
+    if (!v->hash || !v->bytes || (!chain->timed && !v->value)) {
+        rm_verify_free(v);
+        FAIL(MEMORY, "out of memory for the hashes of %" PRId64 " pieces of states", n_state_pieces(chain));
+    }
+    fill_kinds(v);
+    *out = v;
+    return REMAT_OK;
+}
+
+void rm_verify_free(rm_verify *v) {
+    if (!v) return;
+    rm_free(v->hash);
+    rm_free(v->bytes);
+    rm_free(v->value);
+    rm_free(v);
+}
+
+void rm_verify_begin(rm_verify *v) { memset(v->hash, 0, (size_t)v->n_hashes * sizeof *v->hash); }
+
+int64_t rm_verify_comparisons(const rm_verify *v) { return v->comparisons; }
+
+/* ---- The sentence --------------------------------------------------------------------------------------------- */
+
+/* "h of lstm rnn.weight_hh_l0": the layer by its op and the last of its parameters that has two dimensions. */
+static void name_tensor(const rm_verify *v, int32_t piece, char *text, size_t size) {
+    const rm_chain *chain = v->chain;
+    const remat_graph *graph = chain->graph;
+    const rm_carried *carried = chain->timed ? &chain->carried[piece % chain->n_carried] : NULL;
+    const rm_node *node = &graph->node[carried ? carried->node : graph->value[v->value[piece]].node];
+    const char *weight = "";
+    for (int i = 0; i < node->op->n_in; i++) {
+        const rm_value *value = &graph->value[node->x[i]];
+        if (node->x[i] && value->origin == RM_VALUE_PARAM && value->desc.rank == 2) weight = value->name;
+    }
+    static const char *const states[] = {"h", "c"};
+    const char *what = !carried ? "result" : carried->state < 0 ? "running sum" : states[carried->state];
+    snprintf(text, size, "%s of %s%s%s (node %d)", what, node->op->name, *weight ? " " : "", weight,
+             (int)(node - graph->node));
+}
+
+static void name_stage(const rm_chain *chain, int64_t stage, char *text, size_t size) {
+    const rm_class *class = rm_stage_class(chain, stage);
+    if (chain->timed)
+        snprintf(text, size, "stage %" PRId64 ", timesteps %" PRId64 " to %" PRId64, stage, stage * chain->tile,
+                 stage * chain->tile + class->tau - 1);
+    else
+        snprintf(text, size, "stage %" PRId64, stage);
+}
+
+static remat_status refuse(const rm_verify *v, const rm_verify_run *run, int64_t cut, int32_t piece, uint64_t now,
+                           bool made) {
+    char tensor[200], stage[96], line[RM_STEP_TEXT];
+    name_tensor(v, piece, tensor, sizeof tensor);
+    name_stage(v->chain, v->chain->timed ? cut - 1 : v->chain->from[v->value[piece]], stage, sizeof stage);
+    rm_step_text(&v->chain->problem, run->step, line);
+    if (made)
+        FAIL(
+            DEVICE,
+            "%s: %s, made again by step %" PRId64 " of the plan (%s), has hash %016" PRIx64 ", and had %016" PRIx64
+            " when it was first made: recomputation on this machine is not repeatable (bad memory, or a kernel that is "
+            "not deterministic); this step's gradients are not to be used",
+            stage, tensor, run->number, line, now, v->hash[piece]);
+    FAIL(DEVICE,
+         "%s: %s, as step %" PRId64 " of the plan (%s) reads it, has hash %016" PRIx64 ", and had %016" PRIx64
+         " when it was made: it changed where it was kept (bad memory or storage, or something wrote over it); this "
+         "step's "
+         "gradients are not to be used",
+         stage, tensor, run->number, line, now, v->hash[piece]);
+}
+
+/* ---- Comparing ------------------------------------------------------------------------------------------------ */
+
+/* A small memory of what this run has compared already: the same piece is an operand of several calls. */
+typedef struct {
+    int n;
+    int32_t piece[32];
+} seen;
+
+static bool seen_before(seen *s, int32_t piece) {
+    for (int i = 0; i < s->n; i++)
+        if (s->piece[i] == piece) return true;
+    if (s->n < (int)(sizeof s->piece / sizeof *s->piece)) s->piece[s->n++] = piece;
+    return false;
+}
+
+/* The piece an operand lies in, or -1; *cut: at which cut. */
+static int32_t piece_of(const rm_verify *v, const rm_verify_run *run, const rm_where *where, int64_t *cut) {
+    const rm_lists *state = &v->chain->problem.state;
+    if (where->space != RM_AT_STATE || where->slot < 0) return -1;
+    *cut = run->step.index + where->next;
+    if (state->start[*cut] + where->slot >= state->start[*cut + 1]) return -1;
+    return state->item[state->start[*cut] + where->slot];
+}
+
+static remat_status compare(rm_verify *v, const rm_verify_run *run, int64_t cut, int32_t piece, bool made) {
+    uint64_t bytes = v->bytes[v->chain->timed ? piece % v->chain->n_carried : piece];
+    uint64_t now = rm_hash(run->piece[piece], bytes, (uint64_t)piece);
+    if (!now) now = 1;
+    if (!v->hash[piece]) v->hash[piece] = now;
+    v->comparisons++;
+    return now == v->hash[piece] ? REMAT_OK : refuse(v, run, cut, piece, now, made);
+}
+
+/* Every operand of an instruction, as one array. */
+enum { N_OPERANDS = (sizeof(rm_instruction) - offsetof(rm_instruction, x)) / sizeof(rm_where) };
+
+static remat_status compare_operands(rm_verify *v, const rm_verify_run *run, bool made) {
+    bool forward = run->step.verb == RM_RUN_FORWARD;
+    seen s = {0};
+    if (made && !forward) return REMAT_OK;
+    for (int32_t n = 0; n < run->program->n; n++) {
+        const rm_where *operand = run->program->item[n].x;
+        for (int i = 0; i < N_OPERANDS; i++) {
+            int64_t cut;
+            int32_t piece = piece_of(v, run, &operand[i], &cut);
+            if (piece < 0 || (forward && operand[i].next != made) || seen_before(&s, piece)) continue;
+            TRY(compare(v, run, cut, piece, made));
+        }
+    }
+    return REMAT_OK;
+}
+
+remat_status rm_verify_before(rm_verify *v, const rm_verify_run *run) { return compare_operands(v, run, false); }
+remat_status rm_verify_after(rm_verify *v, const rm_verify_run *run) { return compare_operands(v, run, true); }
