@@ -3,6 +3,7 @@
  * the share of this machine's multiply-add peak, which is measured first. FLOPs are those of the products alone.
  *
  *   bench_cells [cell [B H T [C]]]       C 0 (the default): the embedding folded into the projection
+ *   bench_cells lean [cell]              keeping all against keeping lean, a table of B x H
  */
 #include <math.h>
 #include <omp.h>
@@ -170,25 +171,56 @@ static double backward_pass(work *w, int threads) {
     return now() - start;
 }
 
+/* The same, when no aux was kept: each tile's is rebuilt first, in one place for all. *rebuild: seconds of that alone. */
+static double lean_backward_pass(work *w, int threads, double *rebuild) {
+    double start = now();
+    *rebuild = 0;
+    for (int64_t i = w->n_tiles - 1; i >= 0; i--) {
+        rm_call call = w->tile[i];
+        call.threads = threads;
+        call.aux = w->tile[0].aux;
+        double before = now();
+        w->s.op->rebuild[RM_DEVICE_CPU](&call);
+        *rebuild += now() - before;
+        w->s.op->backward[RM_DEVICE_CPU](&call);
+    }
+    return now() - start;
+}
+
+/* Seconds of the passes of a step: the best of some, which take turns. */
+typedef struct {
+    double drop, forward, backward; /* nothing kept; all kept */
+    double lean_backward, rebuild;  /* INFINITY without rebuild; the second is a part of the first */
+} timing;
+
+static timing measure(work *w, int threads, int repetitions) {
+    timing best = {INFINITY, INFINITY, INFINITY, INFINITY, INFINITY};
+    for (int pass = 0; pass < repetitions; pass++) {
+        double rebuild;
+        best.forward = fmin(best.forward, forward_pass(w, threads, false));
+        best.backward = fmin(best.backward, backward_pass(w, threads));
+        best.drop = fmin(best.drop, forward_pass(w, threads, true));
+        if (!w->s.op->rebuild[RM_DEVICE_CPU]) continue;
+        best.lean_backward = fmin(best.lean_backward, lean_backward_pass(w, threads, &rebuild));
+        best.rebuild = fmin(best.rebuild, rebuild);
+    }
+    return best;
+}
+
 static void report(const shape *s, double peak) {
     work w = make_work(*s);
     double rows = (double)(w.n_tiles * w.s.tau * s->batch), wide = (double)(s->gates * s->hidden);
     double gflop = 2 * rows * wide * (double)(s->hidden + s->in) * 1e-9;
     int most = omp_get_max_threads();
     for (int threads = 1; threads <= most; threads++) {
-        double drop = INFINITY, forward = INFINITY, backward = INFINITY;
-        for (int pass = 0; pass < 5; pass++) {
-            drop = fmin(drop, forward_pass(&w, threads, true));
-            forward = fmin(forward, forward_pass(&w, threads, false));
-            backward = fmin(backward, backward_pass(&w, threads));
-        }
-        double rate_f = gflop / forward, rate_b = 2 * gflop / backward, all = peak * threads;
+        timing t = measure(&w, threads, 5);
+        double rate_f = gflop / t.forward, rate_b = 2 * gflop / t.backward, all = peak * threads;
         printf("%-8s B%-3lld H%-4lld C%-4lld T%-6lld tau %-3lld %d thr | drop %7.1f ms | keep %7.1f ms %6.1f GF/s "
                "%3.0f%% | "
                "backward %7.1f ms %6.1f GF/s %3.0f%%\n",
                s->op->name, (long long)s->batch, (long long)s->hidden, (long long)s->in, (long long)s->steps,
-               (long long)w.s.tau, threads, drop * 1e3, forward * 1e3, rate_f, all > 0 ? 100 * rate_f / all : 0,
-               backward * 1e3, rate_b, all > 0 ? 100 * rate_b / all : 0);
+               (long long)w.s.tau, threads, t.drop * 1e3, t.forward * 1e3, rate_f, all > 0 ? 100 * rate_f / all : 0,
+               t.backward * 1e3, rate_b, all > 0 ? 100 * rate_b / all : 0);
         fflush(stdout);
     }
 }
@@ -200,7 +232,40 @@ static shape shape_of(const char *cell, int64_t batch, int64_t hidden, int64_t s
     return s;
 }
 
+/* A row of the table: keeping everything against keeping y alone. */
+static void report_lean(const shape *s, double peak) {
+    work w = make_work(*s);
+    double gflop = 2 * (double)(w.n_tiles * w.s.tau * s->batch * s->gates * s->hidden * (s->hidden + s->in)) * 1e-9;
+    int most = omp_get_max_threads();
+    for (int threads = 1; threads <= most; threads++) {
+        timing t = measure(&w, threads, 7);
+        double rate = gflop / t.rebuild;
+        printf("| %-4s B%-2lld H%-3lld C%-3lld | %d | %6.1f | %6.1f | %6.1f | %6.1f (%3.0f%%) | %6.1f | %+5.1f%% |\n",
+               s->op->name, (long long)s->batch, (long long)s->hidden, (long long)s->in, threads, t.forward * 1e3,
+               t.backward * 1e3, t.drop * 1e3, t.rebuild * 1e3, peak > 0 ? 100 * rate / (peak * threads) : 0,
+               t.lean_backward * 1e3, 100 * ((t.drop + t.lean_backward) / (t.forward + t.backward) - 1));
+        fflush(stdout);
+    }
+}
+
+static void lean_table(const char *cell, double peak) {
+    static const int64_t batches[] = {1, 8, 32}, hiddens[] = {128, 256, 512};
+    printf("| work | threads | forward, all kept | backward | forward, lean | rebuild (of peak) | lean backward with "
+           "it | step |\n");
+    for (int b = 0; b < 3; b++)
+        for (int h = 0; h < 3; h++)
+            for (int folded = 1; folded >= 0; folded--) {
+                int64_t hidden = hiddens[h], steps = (1 << 27) / (batches[b] * hidden * hidden);
+                shape s = shape_of(cell, batches[b], hidden, steps < 64 ? 64 : steps, folded ? 0 : hidden);
+                report_lean(&s, peak);
+            }
+}
+
 int main(int argc, char **argv) {
+    if (argc > 1 && !strcmp(argv[1], "lean")) {
+        lean_table(argc > 2 ? argv[2] : "lstm", peak_gflops());
+        return 0;
+    }
     const char *cell = argc > 1 ? argv[1] : "lstm";
     double peak = peak_gflops();
     printf("kernels: %s; multiply-add peak of one core: %.0f GFLOP/s\n", rm_cell_kernels_get()->isa, peak);

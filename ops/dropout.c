@@ -139,6 +139,7 @@ const rm_op RM_OP(dropout) = {
     .define_backward = define_backward,
     .forward = {forward},
     .backward = {backward},
+    .cheap = true,
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
 };

@@ -55,6 +55,7 @@ const rm_op RM_OP(mul) = {
     .define_backward = backward,
     .forward = {forward},
     .backward = {backward},
+    .cheap = true,
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
 };

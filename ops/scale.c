@@ -54,6 +54,7 @@ const rm_op RM_OP(scale) = {
     .define_backward = backward,
     .forward = {forward},
     .backward = {backward},
+    .cheap = true,
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
 };

@@ -1,0 +1,94 @@
+/* pointwise.c: what it costs to run a pointwise op's forward again, beside what it costs to have saved its output: the
+ * reason why an op is marked `cheap` or is not (docs/lean.md). Picoseconds per element on one thread, the best of some:
+ *
+ *   forward    on an operand that a tile's neighbours have left in the cache (262,144 elements)
+ *   save+load  what saving instead moves: a copy out of the cache to memory that was not touched for long, and back
+ *
+ *   bench_pointwise
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "ops/op.h"
+
+enum { STEPS = 64, ROWS = 8, WIDTH = 512, COUNT = STEPS * ROWS * WIDTH, TILES = 256 /* 256 MiB: past the caches */ };
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static float *fill(int64_t count) {
+    float *x = aligned_alloc(RM_ALIGN, (size_t)count * sizeof *x);
+    if (!x) exit(1);
+    for (int64_t i = 0; i < count; i++) x[i] = ((float)((uint32_t)(i * 2654435761u) >> 8) * 0x1p-23f - 1) * 2;
+    return x;
+}
+
+static double picoseconds(double seconds, double elements) { return seconds / elements * 1e12; }
+
+/* The forward of an op whose further inputs are of x's shape, or vectors. */
+static double forward_time(const rm_op *op, const void *attr, bool vectors) {
+    rm_desc whole = rm_desc_make(REMAT_F32, 3, (int64_t[]){STEPS, ROWS, WIDTH});
+    rm_call call = {.attr = attr, .t_total = STEPS, .training = true, .threads = 1, .key = {1, 2, 3}};
+    for (int i = 0; i < op->n_in; i++) {
+        bool vector = vectors && i > 0;
+        call.x[i] =
+            (rm_tensor){vector ? rm_desc_make(REMAT_F32, 1, (int64_t[]){WIDTH}) : whole, fill(vector ? WIDTH : COUNT)};
+    }
+    call.y = (rm_tensor){whole, fill(COUNT)};
+    call.aux = fill(COUNT);
+    double best = INFINITY;
+    for (int pass = 0; pass < 30; pass++) {
+        double start = now();
+        op->forward[RM_DEVICE_CPU](&call);
+        best = fmin(best, now() - start);
+    }
+    for (int i = 0; i < op->n_in; i++) free(call.x[i].data);
+    free(call.y.data), free(call.aux);
+    return picoseconds(best, COUNT);
+}
+
+static double save_and_load_time(void) {
+    float *near = fill(COUNT), *far = fill((int64_t)TILES * COUNT);
+    double best = INFINITY;
+    for (int pass = 0; pass < 3; pass++) {
+        double start = now();
+        for (int64_t i = 0; i < TILES; i++) memcpy(far + i * COUNT, near, COUNT * sizeof *near);
+        for (int64_t i = TILES - 1; i >= 0; i--) memcpy(near, far + i * COUNT, COUNT * sizeof *near);
+        best = fmin(best, now() - start);
+    }
+    free(near), free(far);
+    return picoseconds(best, (double)TILES * COUNT);
+}
+
+int main(void) {
+    const struct {
+        const char *name;
+        const void *attr;
+        bool vectors;
+    } ops[] = {
+        {"scale", &(rm_scale_attr){2}, false},
+        {"add", NULL, false},
+        {"mul", NULL, false},
+        {"relu", NULL, false},
+        {"sigmoid", NULL, false},
+        {"tanh", NULL, false},
+        {"dropout", &(rm_dropout_attr){0.1}, false},
+        {"gelu", NULL, false},
+        {"layer_norm", &(rm_layer_norm_attr){1e-5}, true},
+    };
+    printf("| op | forward, ps | cheap |\n|---|--:|---|\n");
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+        const rm_op *op = rm_op_find(ops[i].name);
+        printf("| %s | %.0f | %s |\n", op->name, forward_time(op, ops[i].attr, ops[i].vectors),
+               op->cheap ? "yes" : "no");
+        fflush(stdout);
+    }
+    printf("| save+load | %.0f | |\n", save_and_load_time());
+    return 0;
+}
