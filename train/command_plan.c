@@ -1,11 +1,18 @@
-/* command_plan.c: `remat plan`: what `remat train` with the same flags would do, and nothing done. */
+/* command_plan.c: `remat plan`: what `remat train` with the same flags would do, and nothing done. --pareto shows what else
+ * there is; --plot draws either. */
 #include "train/commands.h"
 
 #include "train/metrics.h"
+#include "train/plot.h"
 #include "train/setup.h"
+#include "train/text.h"
 
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* ---- The plan --------------------------------------------------------------------------------------------------- */
 
 static remat_status print_text(char *text) {
     REQUIRE(text, MEMORY, "no memory for the text of the plan");
@@ -14,26 +21,113 @@ static remat_status print_text(char *text) {
     return REMAT_OK;
 }
 
-static remat_status print_json(const remat_session *session, const rm_options *options) {
-    remat_plan_summary summary = remat_session_plan(session);
-    json_t *plan = rm_metrics_plan_json(&summary, options);
-    char *stages = remat_plan_stages_json(session);
-    json_t *parsed = stages ? json_loads(stages, 0, NULL) : NULL;
-    bool bad = !parsed || json_object_set_new(plan, "stages", parsed) ||
-               json_dumpf(plan, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
-    remat_text_free(stages);
-    json_decref(plan);
+/* Takes the object over. */
+static remat_status print_object(json_t *object, bool bad) {
+    bad = !object || bad || json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+    json_decref(object);
     REQUIRE(!bad, MEMORY, "no memory for the plan as JSON");
     putchar('\n');
     return REMAT_OK;
 }
 
+/* Adds what a text of JSON says under a name; true: it could not. Takes the text over. */
+static bool add_parsed(json_t *object, const char *name, char *text) {
+    bool bad = !text || json_object_set_new(object, name, json_loads(text, 0, NULL));
+    remat_text_free(text);
+    return bad;
+}
+
+static remat_status print_json(const remat_session *session, const rm_options *options) {
+    remat_plan_summary summary = remat_session_plan(session);
+    json_t *plan = rm_metrics_plan_json(&summary, options);
+    bool bad = add_parsed(plan, "peak", remat_plan_peak_json(session));
+    bad = add_parsed(plan, "stages", remat_plan_stages_json(session)) || bad;
+    return print_object(plan, bad);
+}
+
+static remat_status plot_plan(const remat_session *session, const rm_options *o) {
+    remat_live_point *points;
+    rm_timeline timeline = {0};
+    remat_plan_summary plan = remat_session_plan(session);
+    TRY(remat_plan_timeline(session, &points, &timeline.n_planned));
+    timeline.planned = points;
+    remat_status status = rm_plot_timeline(o, &plan, &timeline);
+    remat_text_free((char *)points);
+    return status;
+}
+
 static remat_status print_plan(const remat_session *session, const rm_options *o) {
+    if (o->plot) TRY(plot_plan(session, o));
     if (o->json) return print_json(session, o);
     if (o->steps_text) return print_text(remat_plan_steps_text(session));
     if (o->problem) return print_text(remat_plan_problem_text(session));
     return print_text(remat_plan_describe(session));
 }
+
+/* ---- Memory against time ---------------------------------------------------------------------------------------- */
+
+typedef struct {
+    remat_pareto_point *point;
+    int64_t count;
+    double none_ns; /* of `none`; 0: it is not there */
+    remat_plan_summary plan;
+} pareto;
+
+static bool is_this_plan(const pareto *p, const remat_pareto_point *q) {
+    return !strcmp(q->strategy, p->plan.strategy) && q->budgeted_bytes == p->plan.budgeted_bytes &&
+           q->step_ns == p->plan.step_ns;
+}
+
+static void print_pareto_row(const pareto *p, const remat_pareto_point *q) {
+    char activations[RM_TEXT], all[RM_TEXT], spilled[RM_TEXT], segments[RM_TEXT], relative[RM_TEXT];
+    snprintf(segments, sizeof segments, strcmp(q->strategy, "spill") ? "%lld" : "-", (long long)q->segments);
+    snprintf(relative, sizeof relative, p->none_ns > 0 ? "%.3f" : "-", (double)q->step_ns / p->none_ns);
+    printf("%c %-10s %9s %14s %14s %12s %11.1f %9s %9.3f%s\n", q->frontier ? '*' : ' ', q->strategy, segments,
+           rm_bytes_text(q->activations_peak_bytes, activations), rm_bytes_text(q->budgeted_bytes, all),
+           q->spill_bytes ? rm_bytes_text(q->spill_bytes, spilled) : "-", 1e-6 * (double)q->step_ns, relative,
+           q->recompute_factor, is_this_plan(p, q) ? "  <- this plan" : "");
+}
+
+static remat_status print_pareto(const pareto *p) {
+    printf("Memory against time: %lld timesteps x batch %lld in %lld tiles of %lld; times are %s\n\n",
+           (long long)p->plan.timesteps, (long long)p->plan.batch, (long long)p->plan.n_tiles, (long long)p->plan.tile,
+           p->plan.measured_times ? "predicted from kernels measured here" : "estimated from the device's rates");
+    printf("  %-10s %9s %14s %14s %12s %11s %9s %9s\n", "strategy", "segments", "activations", "in all", "spilled",
+           "step [ms]", "to none", "recompute");
+    for (int64_t i = 0; i < p->count; i++) print_pareto_row(p, &p->point[i]);
+    printf("\n* no plan here needs less and takes less. `in all` is what --memory-budget limits.\n");
+    return REMAT_OK;
+}
+
+static json_t *pareto_row_json(const pareto *p, const remat_pareto_point *q) {
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:o, s:b, s:b}", "strategy", q->strategy, "segments",
+                     (json_int_t)q->segments, "activations_peak_bytes", (json_int_t)q->activations_peak_bytes,
+                     "budgeted_bytes", (json_int_t)q->budgeted_bytes, "spill_bytes", (json_int_t)q->spill_bytes,
+                     "step_ns", (json_int_t)q->step_ns, "recompute_factor", q->recompute_factor, "relative_time",
+                     p->none_ns > 0 ? json_real((double)q->step_ns / p->none_ns) : json_null(), "frontier", q->frontier,
+                     "this_plan", is_this_plan(p, q));
+}
+
+static remat_status print_pareto_json(const pareto *p, const rm_options *o) {
+    json_t *object = rm_metrics_plan_json(&p->plan, o), *list = json_array();
+    bool bad = false;
+    for (int64_t i = 0; i < p->count; i++) bad = json_array_append_new(list, pareto_row_json(p, &p->point[i])) || bad;
+    bad = json_object_set_new(object, "pareto", list) || bad;
+    return print_object(object, bad);
+}
+
+static remat_status show_pareto(const remat_session *session, const rm_options *o) {
+    pareto p = {.plan = remat_session_plan(session)};
+    TRY(remat_plan_pareto(session, &p.point, &p.count));
+    for (int64_t i = 0; i < p.count; i++)
+        if (!strcmp(p.point[i].strategy, "none")) p.none_ns = (double)p.point[i].step_ns;
+    remat_status status = o->plot ? rm_plot_pareto(o, &p.plan, p.point, p.count) : REMAT_OK;
+    if (!status) status = o->json ? print_pareto_json(&p, o) : print_pareto(&p);
+    remat_text_free((char *)p.point);
+    return status;
+}
+
+/* ---- The command ------------------------------------------------------------------------------------------------ */
 
 static remat_status make_plan(const rm_options *options, const rm_model_spec *spec) {
     rm_model model;
@@ -42,7 +136,7 @@ static remat_status make_plan(const rm_options *options, const rm_model_spec *sp
     config.plan_only = true;
     remat_status status = rm_model_build(spec, options->batch, true, &model);
     if (!status) status = remat_session_create(model.graph, model.loss, &config, &session);
-    if (!status) status = print_plan(session, options);
+    if (!status) status = (options->pareto ? show_pareto : print_plan)(session, options);
     remat_session_free(session);
     rm_model_free(&model);
     return status;
@@ -52,6 +146,7 @@ remat_status rm_command_plan(rm_options *options, int *exit_status) {
     (void)exit_status;
     rm_model_spec spec;
     rm_dataset *dataset = NULL;
+    TRY(rm_plot_check(options->plot));
     if (options->data) TRY(rm_setup_dataset(options, false, &dataset));
     remat_status status = rm_setup_spec(options, dataset, &spec);
     if (!status) status = make_plan(options, &spec);

@@ -104,11 +104,20 @@ static void add_summary(json_t *event, const remat_plan_summary *p) {
     json_object_set_new(event, "activations_peak_bytes", count(p->activations_peak_bytes));
     json_object_set_new(event, "activations_floor_bytes", count(p->activations_floor_bytes));
     json_object_set_new(event, "planned_peak_bytes", count(p->planned_peak_bytes));
+    json_object_set_new(event, "workspace_bytes", count(p->workspace_bytes));
+    json_object_set_new(event, "tables_bytes", count(p->tables_bytes));
+    json_object_set_new(event, "budgeted_bytes", count(p->budgeted_bytes));
+    json_object_set_new(event, "memory_budget", count(p->memory_budget));
+    json_object_set_new(event, "spill_bytes", count(p->spill_bytes));
     json_object_set_new(event, "peak_step", json_integer(p->peak_step));
     json_object_set_new(event, "n_steps", json_integer(p->n_steps));
     json_object_set_new(event, "forward_ns", count(p->forward_ns));
     json_object_set_new(event, "recompute_ns", count(p->recompute_ns));
     json_object_set_new(event, "backward_ns", count(p->backward_ns));
+    json_object_set_new(event, "transfer_ns", count(p->transfer_ns));
+    json_object_set_new(event, "wait_ns", count(p->wait_ns));
+    json_object_set_new(event, "step_ns", count(p->step_ns));
+    json_object_set_new(event, "measured_times", json_boolean(p->measured_times));
     json_object_set_new(event, "recompute_factor", real(p->recompute_factor));
 }
 

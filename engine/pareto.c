@@ -1,0 +1,181 @@
+/* pareto.c: memory against time: the plans of every strategy for a session's own graph, device and tile, each judged and
+ * placed as the one that runs is. Nothing is allocated on the device. Main entry: remat_plan_pareto. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/budget.h"
+#include "memory/family.h"
+
+#pragma weak rm_family_recompute /* until both are there */
+#pragma weak rm_family_spill
+#pragma weak rm_family_free
+
+typedef struct {
+    const remat_session *session;
+    remat_pareto_point *item;       /* freed with remat_text_free, so it is the C library's */
+    int64_t count, capacity, range; /* range: where the strategy at hand begins */
+} points;
+
+/* ---- One point ------------------------------------------------------------------------------------------------ */
+
+static remat_status add_point(points *p, const char *strategy, const rm_schedule *schedule) {
+    if (p->count == p->capacity) {
+        int64_t capacity = 2 * p->capacity + 64;
+        remat_pareto_point *grown = realloc(p->item, (size_t)capacity * sizeof *grown);
+        REQUIRE(grown, MEMORY, "out of memory for %lld plans", (long long)capacity);
+        p->item = grown;
+        p->capacity = capacity;
+    }
+    remat_session with = *p->session; /* the same in all else */
+    with.training = *schedule;
+    uint64_t evaluation = with.evaluation.placement.bytes, training = schedule->placement.bytes;
+    p->item[p->count++] = (remat_pareto_point){.strategy = strategy,
+                                               .segments = schedule->proposal.segments,
+                                               .activations_peak_bytes = training > evaluation ? training : evaluation,
+                                               .budgeted_bytes = rm_session_budgeted_bytes(&with),
+                                               .spill_bytes = schedule->verdict.save_bytes,
+                                               .step_ns = schedule->verdict.total_ns,
+                                               .recompute_factor = schedule->verdict.recompute_factor};
+    return REMAT_OK;
+}
+
+static rm_wish wish_of(const remat_session *s) {
+    return (rm_wish){.segments = 1, .no_recompute = s->recompute == RM_RECOMPUTE_OFF};
+}
+
+/* A strategy that cannot serve this session (it would recompute where that is off) has no point. */
+static remat_status add_proposal(points *p, const rm_strategy *strategy, int64_t segments) {
+    rm_schedule schedule = {0};
+    rm_wish wish = wish_of(p->session);
+    wish.segments = segments;
+    remat_status status = rm_schedule_propose(&p->session->chain.problem, strategy, &wish, &schedule);
+    bool serves = !status && !(wish.no_recompute && schedule.verdict.recomputed_stages);
+    if (serves) status = add_point(p, strategy->name, &schedule);
+    rm_schedule_free(&schedule);
+    return status == REMAT_INVALID || status == REMAT_INFEASIBLE ? REMAT_OK : status;
+}
+
+/* ---- Many ----------------------------------------------------------------------------------------------------- */
+
+/* Long chains take longer to judge and place, and get fewer points. */
+static int64_t points_for(int64_t n_stages) {
+    enum { MOST = 24, LEAST = 8, STAGES = 8192 };
+    int64_t n = n_stages > STAGES ? MOST * STAGES / n_stages : MOST;
+    return n < LEAST ? LEAST : n;
+}
+
+/* Numbers of segments spread geometrically from 2 (1 is `none`) to as many as there are stages. */
+static remat_status add_segments(points *p, const rm_strategy *strategy) {
+    int64_t n_stages = p->session->chain.n_stages, steps = points_for(n_stages), last = 1;
+    for (int64_t i = 0; i < steps; i++) {
+        int64_t n = llround(pow((double)n_stages, (double)i / (double)(steps - 1)));
+        if (n > last) TRY(add_proposal(p, strategy, n));
+        if (n > last) last = n;
+    }
+    return REMAT_OK;
+}
+
+static remat_status add_member(points *p, const char *name, const rm_family *family, int64_t i) {
+    rm_schedule schedule = {0};
+    const rm_problem *problem = &p->session->chain.problem;
+    remat_status status = family->write(family, problem, i, &schedule.plan, &schedule.proposal);
+    if (!status) status = rm_schedule_settle(problem, false, &schedule);
+    if (!status) status = add_point(p, name, &schedule);
+    rm_schedule_free(&schedule);
+    return status;
+}
+
+/* Members as evenly apart on a logarithmic scale of bytes as they come, the smallest and the fastest among them. */
+static remat_status add_family(points *p, const char *name, const rm_family *family) {
+    int64_t steps = points_for(p->session->chain.n_stages), i = 0;
+    if (!family->count) return REMAT_OK;
+    double low = log((double)family->member[0].peak_bytes + 1);
+    double high = log((double)family->member[family->count - 1].peak_bytes + 1);
+    for (int64_t k = 0; k < steps && i < family->count; k++) {
+        double at = low + (high - low) * (double)k / (double)(steps - 1);
+        while (i < family->count - 1 && log((double)family->member[i].peak_bytes + 1) < at - 1e-12) i++;
+        TRY(add_member(p, name, family, i++));
+    }
+    return i < family->count ? add_member(p, name, family, family->count - 1) : REMAT_OK;
+}
+
+typedef remat_status make_family(const rm_problem *, const rm_wish *, rm_family *);
+
+static remat_status add_made_family(points *p, const char *name, make_family *make) {
+    if (!make) return REMAT_OK;
+    rm_family family = {0};
+    rm_wish wish = wish_of(p->session);
+    remat_status status = make(&p->session->chain.problem, &wish, &family);
+    if (!status) status = add_family(p, name, &family);
+    rm_family_free(&family);
+    return status;
+}
+
+/* ---- In order ------------------------------------------------------------------------------------------------- */
+
+static int by_bytes(const void *a, const void *b) {
+    const remat_pareto_point *x = a, *y = b;
+    if (x->budgeted_bytes != y->budgeted_bytes) return x->budgeted_bytes < y->budgeted_bytes ? -1 : 1;
+    return x->step_ns < y->step_ns ? -1 : x->step_ns > y->step_ns;
+}
+
+static bool same(const remat_pareto_point *x, const remat_pareto_point *y) {
+    return x->budgeted_bytes == y->budgeted_bytes && x->step_ns == y->step_ns;
+}
+
+/* The points of one strategy in order of bytes, each once. */
+static void end_range(points *p) {
+    if (p->count == p->range) return;
+    qsort(p->item + p->range, (size_t)(p->count - p->range), sizeof *p->item, by_bytes);
+    int64_t kept = p->range + 1;
+    for (int64_t i = p->range + 1; i < p->count; i++)
+        if (!same(&p->item[i], &p->item[kept - 1])) p->item[kept++] = p->item[i];
+    p->range = p->count = kept;
+}
+
+/* A strategy's own way, and the session's plan if it is that strategy's. */
+static remat_status add_strategy(points *p, const rm_strategy *strategy) {
+    if (strategy == p->session->strategy) TRY(add_point(p, strategy->name, &p->session->training));
+    if (!strcmp(strategy->name, "segments"))
+        TRY(add_segments(p, strategy));
+    else if (!strcmp(strategy->name, "optimal"))
+        TRY(add_made_family(p, strategy->name, rm_family_recompute));
+    else
+        TRY(add_proposal(p, strategy, 1));
+    end_range(p);
+    return REMAT_OK;
+}
+
+static void mark_frontier(points *p) {
+    for (int64_t i = 0; i < p->count; i++) {
+        remat_pareto_point *x = &p->item[i];
+        x->frontier = true;
+        for (int64_t k = 0; k < p->count; k++) {
+            const remat_pareto_point *y = &p->item[k];
+            x->frontier &= !(y->budgeted_bytes <= x->budgeted_bytes && y->step_ns <= x->step_ns && !same(x, y));
+        }
+    }
+}
+
+static remat_status collect(points *p) {
+    for (int i = 0; i < rm_n_strategies; i++) TRY(add_strategy(p, rm_strategies[i]));
+    TRY(add_made_family(p, "spill", rm_family_spill));
+    end_range(p);
+    mark_frontier(p);
+    return REMAT_OK;
+}
+
+remat_status remat_plan_pareto(const remat_session *s, remat_pareto_point **out, int64_t *count) {
+    REQUIRE(s && out && count, INVALID, "remat_plan_pareto needs a session and a place for the result");
+    REQUIRE(!s->inference, INVALID, "this session was made for inference; it has one plan only");
+    points p = {.session = s};
+    remat_status status = collect(&p);
+    if (status) {
+        free(p.item);
+        return status;
+    }
+    *out = p.item;
+    *count = p.count;
+    return REMAT_OK;
+}
