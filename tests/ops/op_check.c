@@ -588,9 +588,10 @@ static const char *compare_lean(op_setup setup, const op_inputs *in, op_trick tr
     op_outputs_free(&kept), op_outputs_free(&lean);
     if (wrong) return complain("%s", wrong);
     const char *how = setup.define ? ", by the definition" : setup.threads > 1 ? ", on two threads" : "";
-    if (wrong_lean) return complain("kept lean%s, tile %lld: %s%s", how, (long long)setup.tau, wrong_lean, when[trick]);
+    int64_t tau = setup.tau ? setup.tau : op_steps(&setup);
+    if (wrong_lean) return complain("kept lean%s, tile %lld: %s%s", how, (long long)tau, wrong_lean, when[trick]);
     return name ? complain("kept lean%s, tile %lld: %s has other bits than when everything is saved%s", how,
-                           (long long)setup.tau, name, when[trick])
+                           (long long)tau, name, when[trick])
                 : NULL;
 }
 

@@ -20,11 +20,24 @@
     X(accumulated_gradient, "dx[0][0] is NaN")                                                                         \
     X(forgotten_origin, "tile 1 of 7 timesteps: y is off")                                                             \
     X(forgotten_row, "y[30] is NaN")                                                                                   \
-    X(free_of_charge, "claims to compute nothing")
+    X(free_of_charge, "claims to compute nothing")                                                                     \
+    X(rebuild_slightly_wrong, "rebuild leaves another aux than forward did")                                           \
+    X(rebuild_forgotten_row, "rebuild leaves another aux than forward did")                                            \
+    X(rebuild_shape_dependent, "sample \"whole\": kept lean, tile 1: rebuild leaves another aux")                      \
+    X(rebuild_undeclared_output, "when what it may not read is NaN")                                                   \
+    X(rebuild_aux_overrun, "rebuild wrote outside aux")                                                                \
+    X(rebuild_scratch_overrun, "rebuild wrote outside scratch")                                                        \
+    X(rebuild_changed_input, "rebuild changed x[0]")                                                                   \
+    X(rebuild_free_of_charge, "rebuild has weights, and claims to compute nothing")                                    \
+    X(rebuild_half_declared, "of rebuild and define_rebuild there is only one")                                        \
+    X(rebuild_and_cheap, "one or the other")                                                                           \
+    X(cheap_with_memory, "forward, run again, leaves another aux")
 
 #define DECLARE(name, reason) extern const rm_op rm_op_##name, rm_op_##name##_f64;
 MUTANTS(DECLARE)
-DECLARE(unbroken, "")
+
+#define CONTROLS(X) X(unbroken, "") X(rebuild_unbroken, "") X(rebuild_excluded_shape, "") X(cheap_unbroken, "")
+CONTROLS(DECLARE)
 
 static const struct {
     const rm_op *op, *op_f64;
@@ -41,10 +54,15 @@ START_TEST(mutant_is_caught) {
 }
 END_TEST
 
-START_TEST(unbroken_passes) {
+static const struct {
+    const rm_op *op, *op_f64;
+    const char *reason;
+} control[] = {CONTROLS(ROW)};
+
+START_TEST(control_passes) {
     op_report report;
-    const char *wrong = op_check(&rm_op_unbroken, &rm_op_unbroken_f64, &report);
-    ck_assert_msg(!wrong, "%s", wrong);
+    const char *wrong = op_check(control[_i].op, control[_i].op_f64, &report);
+    ck_assert_msg(!wrong, "%s: %s", control[_i].op->doc, wrong);
 }
 END_TEST
 
@@ -52,7 +70,7 @@ int main(void) {
     Suite *suite = suite_create("mutants");
     TCase *tests = tcase_create("mutants");
     tcase_add_loop_test(tests, mutant_is_caught, 0, (int)(sizeof mutant / sizeof *mutant));
-    tcase_add_test(tests, unbroken_passes);
+    tcase_add_loop_test(tests, control_passes, 0, (int)(sizeof control / sizeof *control));
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

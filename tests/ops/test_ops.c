@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "ops/cell/kernels.h"
 #include "tests/ops/op_check.h"
 
 START_TEST(op_keeps_its_promises) {
@@ -16,6 +17,20 @@ START_TEST(op_keeps_its_promises) {
            100 * report.gradient_error, 100 * report.float_error,
            report.same_across_threads ? "do not matter" : "change the last bits");
     fflush(stdout);
+}
+END_TEST
+
+/* Above it was the best that this machine has. */
+START_TEST(cells_keep_their_promises_with_every_instruction_set) {
+    const rm_op *op = rm_ops[_i], *op_f64 = rm_op_find_f64(op->name);
+    op_report report;
+    for (int isa = 0; op->time == RM_TIME_RECURRENT && isa < RM_CELL_ISAS; isa++) {
+        if (!rm_cell_kernels_list(isa)) continue;
+        rm_cell_kernels_use(rm_cell_kernels_list(isa));
+        const char *wrong = op_check(op, op_f64, &report);
+        ck_assert_msg(!wrong, "%s: %s", rm_cell_kernels_get()->isa, wrong);
+    }
+    rm_cell_kernels_use(NULL);
 }
 END_TEST
 
@@ -167,6 +182,7 @@ int main(void) {
     TCase *promises = tcase_create("promises"), *numbers = tcase_create("numbers");
     tcase_set_timeout(promises, 120);
     tcase_add_loop_test(promises, op_keeps_its_promises, 0, rm_n_ops);
+    tcase_add_loop_test(promises, cells_keep_their_promises_with_every_instruction_set, 0, rm_n_ops);
     tcase_add_test(promises, op_list_is_in_order);
     tcase_add_test(numbers, unary_ops_have_known_values);
     tcase_add_test(numbers, losses_have_known_values);

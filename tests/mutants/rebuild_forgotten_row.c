@@ -1,0 +1,5 @@
+/* Leaves the last row of aux as it found it. */
+#define REBUILT_ROWS steps - 1
+#include "tests/mutants/lean_base.h"
+
+MUTANT(rebuild_forgotten_row);
