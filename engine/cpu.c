@@ -9,6 +9,7 @@
 #include "engine/device.h"
 #include "memory/arena.h"
 #include "memory/host.h"
+#include "memory/spill.h"
 #include "ops/gemm.h"
 
 struct rm_device {
@@ -135,6 +136,31 @@ static double cpu_sum_of_squares(rm_queue *queue, const float *x, int64_t n) {
     return rm_sum_of_squares(x, n, queue->threads);
 }
 
+static remat_status cpu_store_open(rm_device *device, const char *where, rm_store **out) {
+    (void)device;
+    return rm_spill_open(where, (rm_spill **)out);
+}
+static remat_status cpu_store_measure(rm_store *store, rm_tier *rates) {
+    return rm_spill_measure((rm_spill *)store, rates);
+}
+static remat_status cpu_store_reserve(rm_store *store, uint64_t bytes) {
+    return rm_spill_reserve((rm_spill *)store, bytes);
+}
+static void cpu_store_close(rm_store *store) { rm_spill_close((rm_spill *)store); }
+static void cpu_store_save(rm_queue *queue, rm_store *store, const rm_part *part) {
+    (void)queue;
+    rm_spill_save((rm_spill *)store, part);
+}
+static void cpu_store_load(rm_queue *queue, rm_store *store, const rm_part *part) {
+    (void)queue;
+    rm_spill_load((rm_spill *)store, part);
+}
+static remat_status cpu_store_wait(rm_queue *queue, rm_store *store, uint64_t count) {
+    (void)queue;
+    return rm_spill_wait((rm_spill *)store, count);
+}
+static uint64_t cpu_store_given(const rm_store *store) { return rm_spill_given((const rm_spill *)store); }
+
 const rm_device_api rm_device_cpu = {
     .name = "cpu",
     .doc = "this machine's processors, through OpenMP",
@@ -162,6 +188,14 @@ const rm_device_api rm_device_cpu = {
     .pack = cpu_pack,
     .update = cpu_update,
     .sum_of_squares = cpu_sum_of_squares,
+    .store_open = cpu_store_open,
+    .store_measure = cpu_store_measure,
+    .store_reserve = cpu_store_reserve,
+    .store_close = cpu_store_close,
+    .store_save = cpu_store_save,
+    .store_load = cpu_store_load,
+    .store_wait = cpu_store_wait,
+    .store_given = cpu_store_given,
 };
 
 const rm_device_api *rm_device_find(const char *name) {

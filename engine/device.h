@@ -5,13 +5,15 @@
  * the queue has been synchronised, and device buffers are aligned to RM_ALIGN. Sizes are in bytes. Failures of
  * asynchronous work surface at the next synchronize. A queue belongs to one thread.
  *
- * cpu   queues run their work at once, in the caller's thread, on its OpenMP threads; events are no-ops.
+ * cpu   queues run their work at once, in the caller's thread, on its OpenMP threads; events are no-ops. Its store is a
+ *       file, and a thread beside (memory/spill.h).
  * null  computes nothing and counts everything: plans for networks of any size run in milliseconds.
  */
 #ifndef RM_DEVICE_H
 #define RM_DEVICE_H
 
 #include "engine/status.h"
+#include "memory/transfers.h"
 #include "ops/op.h"
 #include "ops/optimizer.h"
 
@@ -19,6 +21,7 @@ typedef struct rm_device rm_device;
 typedef struct rm_block rm_block; /* the one block of memory a session has on its device */
 typedef struct rm_queue rm_queue;
 typedef struct rm_event rm_event;
+typedef struct rm_store rm_store; /* the second tier: where SAVE leaves a copy, and LOAD finds it */
 
 typedef struct {
     double flops_per_s, bytes_per_s; /* what large matrix products and large copies reach */
@@ -56,6 +59,19 @@ typedef struct rm_device_api {
     void (*update)(rm_queue *, const rm_optimizer *, const rm_update *, int64_t n, float *parameter,
                    const float *gradient, float *const *state);
     double (*sum_of_squares)(rm_queue *, const float *x, int64_t n); /* synchronises */
+
+    /* The second tier; open is NULL where a device has none. Transfers are given part by part (memory/transfers.h) and
+     * done one at a time, in this order, beside what the queue does next; each begins after the work the queue was given
+     * before it. store_wait: later work on the queue comes after the first `count` transfers since opening. Its IO says
+     * that one failed; none is under way then, what was saved is worthless, and the store can be used afresh. */
+    remat_status (*store_open)(rm_device *, const char *where, rm_store **out);
+    remat_status (*store_measure)(rm_store *, rm_tier *rates);           /* in tenths of a second */
+    remat_status (*store_reserve)(rm_store *, uint64_t bytes);           /* IO, MEMORY: there is no such room */
+    void (*store_close)(rm_store *);                                     /* finishes what is under way */
+    void (*store_save)(rm_queue *, rm_store *, const rm_part *);
+    void (*store_load)(rm_queue *, rm_store *, const rm_part *);
+    remat_status (*store_wait)(rm_queue *, rm_store *, uint64_t count);
+    uint64_t (*store_given)(const rm_store *);                           /* transfers, since opening */
 } rm_device_api;
 
 extern const rm_device_api rm_device_cpu, rm_device_null;

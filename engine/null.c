@@ -5,6 +5,10 @@
 #include "engine/device.h"
 #include "memory/host.h"
 
+struct rm_store {
+    uint64_t given; /* transfers */
+};
+
 struct rm_block {
     uint64_t bytes, high_water;
 };
@@ -83,6 +87,33 @@ static double null_sum_of_squares(rm_queue *queue, const float *x, int64_t n) {
     return 0;
 }
 
+static remat_status null_store_open(rm_device *device, const char *where, rm_store **out) {
+    (void)device, (void)where;
+    *out = rm_calloc(1, sizeof **out);
+    REQUIRE(*out, MEMORY, "out of memory for a store");
+    return REMAT_OK;
+}
+/* Round figures again: 10 GB/s either way. */
+static remat_status null_store_measure(rm_store *store, rm_tier *rates) {
+    (void)store;
+    *rates = (rm_tier){.save_bytes_per_s = 10000000000, .load_bytes_per_s = 10000000000, .latency_ns = 10000};
+    return REMAT_OK;
+}
+static remat_status null_store_reserve(rm_store *store, uint64_t bytes) {
+    (void)store, (void)bytes;
+    return REMAT_OK;
+}
+static void null_store_close(rm_store *store) { rm_free(store); }
+static void null_store_move(rm_queue *queue, rm_store *store, const rm_part *part) {
+    (void)queue;
+    store->given += part->bytes == part->left;
+}
+static remat_status null_store_wait(rm_queue *queue, rm_store *store, uint64_t count) {
+    (void)queue, (void)store, (void)count;
+    return REMAT_OK;
+}
+static uint64_t null_store_given(const rm_store *store) { return store->given; }
+
 const rm_device_api rm_device_null = {
     .name = "null",
     .doc = "computes nothing, counts everything",
@@ -110,4 +141,12 @@ const rm_device_api rm_device_null = {
     .pack = null_pack,
     .update = null_update,
     .sum_of_squares = null_sum_of_squares,
+    .store_open = null_store_open,
+    .store_measure = null_store_measure,
+    .store_reserve = null_store_reserve,
+    .store_close = null_store_close,
+    .store_save = null_store_move,
+    .store_load = null_store_move,
+    .store_wait = null_store_wait,
+    .store_given = null_store_given,
 };

@@ -198,13 +198,16 @@ static remat_status run_verified(const frame *f, const rm_program *program, cons
     return verify ? rm_verify_after(r->verify, &run) : REMAT_OK;
 }
 
-remat_status rm_run(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule) {
+static remat_status run_plan(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule) {
     int64_t next = 0, last_stage = problem->n_stages - 1;
     if (runner->verify && runner->training) rm_verify_begin(runner->verify);
     for (int64_t s = 0; s < schedule->plan.n_steps; s++) {
         const rm_step *step = &schedule->plan.step[s];
+        int64_t first = next;
+        TRY(rm_run_wait(runner, schedule, s));
         if (runner->trace) rm_trace_step(runner->trace, *step);
         next = claim_buffers(runner, schedule, next, s);
+        if (step->verb == RM_SAVE || step->verb == RM_LOAD) rm_run_transfer(runner, problem, schedule, s, first);
         if (step->verb != RM_RUN_FORWARD && step->verb != RM_RUN_BACKWARD) continue;
         const rm_class *class = rm_stage_class(runner->chain, step->index);
         frame f = frame_of(runner, problem, step->index);
@@ -213,4 +216,10 @@ remat_status rm_run(rm_runner *runner, const rm_problem *problem, const rm_sched
             keep_carried(&f);
     }
     return REMAT_OK;
+}
+
+remat_status rm_run(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule) {
+    if (runner->store) runner->given_before = runner->api->store_given(runner->store);
+    remat_status status = run_plan(runner, problem, schedule), last = rm_run_wait_for_all(runner);
+    return last ? last : status;
 }

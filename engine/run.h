@@ -21,6 +21,8 @@ typedef struct rm_runner {
     void *scratch;           /* of the step that is running */
     uint64_t seed, updates;
     bool training, stateful;
+    rm_store *store;         /* the second tier; NULL: no plan uses it */
+    uint64_t given_before;   /* transfers it was given before this run of the plan */
     rm_trace *trace;         /* writes down what is alive; NULL: nobody asked */
     rm_verify *verify;       /* compares states as they are made again and read; NULL: nothing is compared */
     /* For tests: called before and after the program of every RUN (before what it made is compared); NULL: not. */
@@ -29,7 +31,7 @@ typedef struct rm_runner {
 } rm_runner;
 
 /* Runs a whole plan: of the training problem, or of the evaluation (runner->training). Fails where rm_verify_before or
- * rm_verify_after does. */
+ * rm_verify_after does, and where the second tier does (IO). However it ends, no transfer is under way any more. */
 remat_status rm_run(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule);
 
 /* Runs one program of `stage` by itself, on what runner->piece, ->saved and ->scratch point to: for measuring. */
@@ -40,5 +42,13 @@ void rm_run_tables(rm_runner *runner, const rm_program *program);
 
 /* Makes every node's packed weights anew. */
 void rm_run_packing(rm_runner *runner);
+
+/* In transfer.c. Gives the store the SAVE or LOAD that is line `number` of the plan, after its buffers were claimed; the
+ * first of their lifetimes is first_lifetime. Waits for what the line needs; IO when a transfer failed: then none is under
+ * way any more. Waits for all that was given. */
+void rm_run_transfer(const rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule, int64_t number,
+                     int64_t first_lifetime);
+remat_status rm_run_wait(const rm_runner *runner, const rm_schedule *schedule, int64_t number);
+remat_status rm_run_wait_for_all(const rm_runner *runner);
 
 #endif

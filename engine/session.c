@@ -109,6 +109,26 @@ static remat_status cut(remat_session *s, int32_t loss, const remat_config *conf
     return rm_chain_build(s->graph, loss, keep, config->n_outputs, &chain, &s->chain);
 }
 
+/* ---- The second tier ------------------------------------------------------------------------------------------ */
+
+/* Its speed is part of the problem. */
+static remat_status open_store(remat_session *s, const remat_config *config) {
+    if (!config->spill_dir || s->inference) return REMAT_OK;
+    REQUIRE(s->api->store_open, MISSING, "the device \"%s\" has no second tier to spill to", s->api->name);
+    TRY(s->api->store_open(s->device, config->spill_dir, &s->runner.store));
+    return s->api->store_measure(s->runner.store, &s->chain.problem.tier);
+}
+
+/* Room for the plan's copies; no plan, no store. */
+static remat_status settle_store(remat_session *s) {
+    rm_store *store = s->runner.store;
+    if (store && s->training.transfers.count && !s->plan_only)
+        return s->api->store_reserve(store, s->training.transfers.room_bytes);
+    if (store) s->api->store_close(store);
+    s->runner.store = NULL;
+    return REMAT_OK;
+}
+
 /* ---- Plan, check, place --------------------------------------------------------------------------------------- */
 
 static remat_status plan_training(remat_session *s, const remat_config *config) {
@@ -149,7 +169,8 @@ static uint64_t activations_bytes(const remat_session *s) {
 static remat_status allocate(remat_session *s, uint64_t seed) {
     rm_runner *r = &s->runner;
     *r = (rm_runner){
-        .api = s->api, .chain = &s->chain, .arena_offset = s->chain.at.bytes, .seed = seed, .stateful = s->stateful};
+        .api = s->api, .chain = &s->chain, .arena_offset = s->chain.at.bytes, .seed = seed, .stateful = s->stateful,
+        .store = r->store};
     s->arena_bytes = s->chain.at.bytes + activations_bytes(s);
     if (s->plan_only) return REMAT_OK;
     TRY(s->api->block_create(s->device, s->arena_bytes, &r->block));
@@ -175,9 +196,11 @@ static remat_status create(remat_session *s, const remat_graph *graph, int32_t l
     TRY(check_ends(graph, loss, config));
     TRY(rm_graph_copy(graph, &s->graph));
     TRY(cut(s, loss, config));
+    TRY(open_store(s, config));
     TRY(plan_evaluation(s));
     TRY(plan_training(s, config));
     TRY(rm_session_check_budget(s, config->memory_budget));
+    TRY(settle_store(s));
     TRY(rm_session_list_arrays(s));
     return allocate(s, config->seed);
 }
@@ -205,6 +228,7 @@ void remat_session_free(remat_session *s) {
     rm_free(s->runner.saved);
     rm_free(s->runner.kept);
     rm_verify_free(s->runner.verify);
+    if (s->runner.store) s->api->store_close(s->runner.store);
     if (s->runner.queue) s->api->queue_free(s->runner.queue);
     if (s->runner.block) s->api->block_free(s->runner.block);
     rm_schedule_free(&s->training);

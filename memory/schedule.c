@@ -7,18 +7,21 @@ void rm_schedule_free(rm_schedule *schedule) {
     rm_plan_free(&schedule->plan);
     rm_lifetimes_free(&schedule->lifetimes);
     rm_placement_free(&schedule->placement);
+    rm_transfers_free(&schedule->transfers);
     memset(schedule, 0, sizeof *schedule);
 }
 
 uint64_t rm_schedule_bytes(const rm_schedule *schedule) {
     return schedule->placement.bytes + (uint64_t)schedule->plan.n_steps * sizeof(rm_step) +
-           (uint64_t)schedule->lifetimes.count * (sizeof(rm_lifetime) + sizeof(uint64_t));
+           (uint64_t)schedule->lifetimes.count * (sizeof(rm_lifetime) + sizeof(uint64_t)) +
+           schedule->transfers.table_bytes;
 }
 
 remat_status rm_schedule_settle(const rm_problem *problem, bool forward_only, rm_schedule *schedule) {
     TRY((forward_only ? rm_plan_check_forward : rm_plan_check)(problem, &schedule->plan, &schedule->verdict,
                                                                &schedule->lifetimes));
     TRY(rm_place(&schedule->lifetimes, &schedule->placement));
+    TRY(rm_transfers_find(problem, &schedule->plan, &schedule->transfers));
     return rm_placement_check(&schedule->lifetimes, &schedule->placement);
 }
 

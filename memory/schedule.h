@@ -5,6 +5,7 @@
 
 #include "memory/place.h"
 #include "memory/strategy.h"
+#include "memory/transfers.h"
 
 typedef struct {
     rm_plan plan;
@@ -12,11 +13,12 @@ typedef struct {
     rm_verdict verdict;
     rm_lifetimes lifetimes;
     rm_placement placement;
+    rm_transfers transfers; /* to and from the second tier */
 } rm_schedule;
 void rm_schedule_free(rm_schedule *schedule); /* frees what is inside, leaves it zeroed */
 
 /* What the schedule asks of a machine beside what is resident: its block (placement.bytes), and the tables on the host
- * that describe it while it runs (steps, lifetimes, offsets). This is what a budget limits. */
+ * that describe it while it runs (steps, lifetimes, offsets, transfers). This is what a budget limits. */
 uint64_t rm_schedule_bytes(const rm_schedule *schedule);
 
 /* Judges, places, and asks the second opinion, for a schedule whose plan is there. */

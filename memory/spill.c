@@ -1,0 +1,459 @@
+/* spill.c: the spill file and its thread. Main entries: rm_spill_open, rm_spill_save, rm_spill_load, rm_spill_wait; what
+ * they promise is in spill.h.
+ *
+ *   caller    ── part, part, part ──►  ring of parts  ──►  thread  ◄── bounce buffer ──►  file
+ *
+ * A transfer is a run of parts. Saving, the thread fills the bounce buffer from part after part and writes it when it is
+ * full or the transfer ends; loading, it reads a bounce buffer full and hands it out. Without O_DIRECT there is nothing to
+ * align, and parts go straight between memory and the file. */
+#define _GNU_SOURCE
+#include "memory/spill.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "memory/host.h"
+
+enum { BOUNCE = 1 << 20, RING = 1024, STACK = 256 << 10 };
+
+typedef enum { SAVING, LOADING, STOPPING } errand;
+
+typedef struct {
+    rm_part part;
+    errand errand;
+} order;
+
+struct rm_spill {
+    char *directory;
+    int file;
+    bool bounced; /* opened with O_DIRECT: what is moved goes through the bounce buffer */
+    bool cached;  /* the page cache takes part and must be told to let go */
+    uint64_t room_bytes;
+    pthread_t thread;
+    bool started;
+
+    pthread_mutex_t lock; /* of everything down to the thread's own */
+    pthread_cond_t order_came, order_done;
+    order ring[RING];
+    uint64_t parts_given, parts_done, given, done; /* since opening; given, done: transfers */
+    int error;                                     /* the first errno since it was last reported */
+    errand failed;                                 /* what was being done then */
+    rm_spill_use use;
+
+    /* The thread's own. */
+    char *bounce;
+    uint64_t begin, end; /* bytes in the bounce buffer: [begin, end) */
+    uint64_t at;         /* where they lie in the file, or belong */
+};
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static uint64_t aligned(uint64_t bytes) {
+    return (bytes + RM_TRANSFER_ALIGN - 1) / RM_TRANSFER_ALIGN * RM_TRANSFER_ALIGN;
+}
+
+/* ---- Reading and writing: all of it, or an errno ------------------------------------------------- */
+
+static atomic_llong fail_countdown;
+static atomic_int fail_error;
+
+void rm_spill_fail_at(int64_t n, int error) {
+    atomic_store(&fail_error, error);
+    atomic_store(&fail_countdown, n);
+}
+
+/* True for the one operation that a test wants to fail. */
+static bool must_fail(void) { return atomic_load(&fail_countdown) > 0 && atomic_fetch_sub(&fail_countdown, 1) == 1; }
+
+static ssize_t move_some(rm_spill *spill, errand errand, char *memory, uint64_t bytes, uint64_t at) {
+    if (must_fail()) {
+        errno = atomic_load(&fail_error);
+        if (errno) return -1;
+        bytes = bytes > RM_TRANSFER_ALIGN ? bytes / 2 : bytes;
+    }
+    return errand == SAVING ? pwrite(spill->file, memory, bytes, (off_t)at)
+                            : pread(spill->file, memory, bytes, (off_t)at);
+}
+
+/* Some file systems take O_DIRECT when opening and refuse it when writing. */
+static bool give_up_direct(rm_spill *spill) {
+    int flags = fcntl(spill->file, F_GETFL);
+    if (flags < 0 || !(flags & O_DIRECT) || fcntl(spill->file, F_SETFL, flags & ~O_DIRECT)) return false;
+    return spill->cached = true;
+}
+
+/* The page cache would keep, as memory in use, what was to be got out of memory. */
+static void let_go(const rm_spill *spill, errand errand, uint64_t at, uint64_t bytes) {
+    unsigned write_out = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+    if (errand == SAVING) sync_file_range(spill->file, (off_t)at, (off_t)bytes, write_out);
+    posix_fadvise(spill->file, (off_t)at, (off_t)bytes, POSIX_FADV_DONTNEED);
+}
+
+static int move_all(rm_spill *spill, errand errand, char *memory, uint64_t bytes, uint64_t at) {
+    for (uint64_t done = 0; done < bytes;) {
+        ssize_t moved = move_some(spill, errand, memory + done, bytes - done, at + done);
+        if (moved < 0 && errno == EINTR) continue;
+        if (moved < 0 && errno == EINVAL && spill->bounced && give_up_direct(spill)) continue;
+        if (moved < 0) return errno;
+        uint64_t step = (uint64_t)moved;
+        if (spill->bounced && step < bytes - done) step -= step % RM_TRANSFER_ALIGN; /* the next begins aligned, too */
+        if (step == 0) return errand == SAVING ? ENOSPC : EIO;
+        done += step;
+    }
+    if (spill->cached) let_go(spill, errand, at, bytes);
+    return 0;
+}
+
+/* ---- Parts, in the thread -------------------------------------------------------------------------- */
+
+static int save_part(rm_spill *spill, const rm_part *part) {
+    const char *from = part->address;
+    if (spill->end == 0) spill->at = part->at;
+    for (uint64_t left = part->bytes; left > 0;) {
+        uint64_t some = least(left, BOUNCE - spill->end);
+        memcpy(spill->bounce + spill->end, from, some);
+        spill->end += some;
+        from += some;
+        left -= some;
+        bool last = left == 0 && part->bytes == part->left;
+        if (spill->end < BOUNCE && !last) continue;
+        int error = move_all(spill, SAVING, spill->bounce, aligned(spill->end), spill->at);
+        if (error) return error;
+        spill->at += spill->end;
+        spill->end = 0;
+    }
+    return 0;
+}
+
+static int load_part(rm_spill *spill, const rm_part *part) {
+    char *to = part->address;
+    uint64_t at = part->at;
+    for (uint64_t left = part->bytes; left > 0;) {
+        if (spill->begin == spill->end) {
+            uint64_t wanted = least(aligned(part->left - (part->bytes - left)), BOUNCE);
+            int error = move_all(spill, LOADING, spill->bounce, wanted, at);
+            if (error) return error;
+            spill->begin = 0;
+            spill->end = wanted;
+        }
+        uint64_t some = least(left, spill->end - spill->begin);
+        if (to) memcpy(to, spill->bounce + spill->begin, some);
+        if (to) to += some;
+        spill->begin += some;
+        at += some;
+        left -= some;
+    }
+    return 0;
+}
+
+static int buffered_part(rm_spill *spill, const order *order) {
+    const rm_part *part = &order->part;
+    for (uint64_t done = 0; part->address && done < part->bytes; done += BOUNCE) {
+        uint64_t some = least(part->bytes - done, BOUNCE);
+        int error = move_all(spill, order->errand, (char *)part->address + done, some, part->at + done);
+        if (error) return error;
+    }
+    return 0;
+}
+
+static int do_part(rm_spill *spill, const order *order) {
+    int error = !spill->bounced           ? buffered_part(spill, order)
+                : order->errand == SAVING ? save_part(spill, &order->part)
+                                          : load_part(spill, &order->part);
+    if (error || order->part.bytes == order->part.left) spill->begin = spill->end = 0; /* the transfer ends */
+    return error;
+}
+
+/* ---- The thread ---------------------------------------------------------------------------------- */
+
+/* After a failure the rest of what was given is passed over, until the failure has been reported. */
+static void carry_out(rm_spill *spill, const order *order) {
+    uint64_t start_ns = now_ns();
+    bool skip = spill->error;
+    if (!skip) *(order->errand == SAVING ? &spill->use.save_bytes : &spill->use.load_bytes) += order->part.bytes;
+    pthread_mutex_unlock(&spill->lock);
+    int error = skip ? 0 : do_part(spill, order);
+    pthread_mutex_lock(&spill->lock);
+    spill->use.busy_ns += now_ns() - start_ns;
+    if (!error) return;
+    spill->error = error;
+    spill->failed = order->errand;
+}
+
+static void *work(void *argument) {
+    rm_spill *spill = argument;
+    pthread_mutex_lock(&spill->lock);
+    for (;;) {
+        while (spill->parts_done == spill->parts_given) pthread_cond_wait(&spill->order_came, &spill->lock);
+        order order = spill->ring[spill->parts_done % RING];
+        if (order.errand == STOPPING) break;
+        carry_out(spill, &order);
+        spill->parts_done++;
+        spill->done += order.part.bytes == order.part.left;
+        pthread_cond_signal(&spill->order_done);
+    }
+    pthread_mutex_unlock(&spill->lock);
+    return NULL;
+}
+
+static void give(rm_spill *spill, const rm_part *part, errand errand) {
+    pthread_mutex_lock(&spill->lock);
+    while (spill->parts_given - spill->parts_done == RING) pthread_cond_wait(&spill->order_done, &spill->lock);
+    spill->ring[spill->parts_given++ % RING] = (order){*part, errand};
+    spill->given += part->bytes == part->left;
+    pthread_cond_signal(&spill->order_came);
+    pthread_mutex_unlock(&spill->lock);
+}
+
+void rm_spill_save(rm_spill *spill, const rm_part *part) { give(spill, part, SAVING); }
+void rm_spill_load(rm_spill *spill, const rm_part *part) { give(spill, part, LOADING); }
+
+static remat_status failure(const rm_spill *spill, int error, errand failed) {
+    const char *verb = failed == SAVING ? "written" : "read";
+    FAIL(IO,
+         "the spill file in %s cannot be %s: %s; this step was given up and can be tried again. Make room there or see "
+         "to the disk, or name another directory",
+         spill->directory, verb, strerror(error));
+}
+
+remat_status rm_spill_wait(rm_spill *spill, uint64_t count) {
+    pthread_mutex_lock(&spill->lock);
+    uint64_t start_ns = spill->done < count ? now_ns() : 0;
+    while (spill->done < count && !spill->error) pthread_cond_wait(&spill->order_done, &spill->lock);
+    int error = spill->error;
+    while (error && spill->parts_done < spill->parts_given) pthread_cond_wait(&spill->order_done, &spill->lock);
+    spill->error = 0;
+    if (start_ns) spill->use.wait_ns += now_ns() - start_ns;
+    errand failed = spill->failed;
+    pthread_mutex_unlock(&spill->lock);
+    return error ? failure(spill, error, failed) : REMAT_OK;
+}
+
+uint64_t rm_spill_given(const rm_spill *spill) { return spill->given; } /* the caller's own count */
+bool rm_spill_direct(const rm_spill *spill) { return !spill->cached; }
+
+rm_spill_use rm_spill_used(const rm_spill *spill) {
+    pthread_mutex_t *lock = (pthread_mutex_t *)&spill->lock;
+    pthread_mutex_lock(lock);
+    rm_spill_use use = spill->use;
+    pthread_mutex_unlock(lock);
+    return use;
+}
+
+/* ---- Opening ------------------------------------------------------------------------------------- */
+
+/* Without O_TMPFILE: a name that is taken away again at once. */
+static int open_named(const char *directory, int direct) {
+    size_t size = strlen(directory) + sizeof "/remat-spill-XXXXXX";
+    char *name = rm_malloc(size);
+    if (!name) return -1;
+    snprintf(name, size, "%s/remat-spill-XXXXXX", directory);
+    int file = mkostemp(name, O_CLOEXEC | direct);
+    int error = errno;
+    unlink(name); /* a refused O_DIRECT can leave the file behind */
+    rm_free(name);
+    errno = error;
+    return file;
+}
+
+static remat_status open_file(rm_spill *spill) {
+    int error = 0;
+    for (int try = 0; try < 4 && spill->file < 0; try++) {
+        int direct = try % 2 ? 0 : O_DIRECT;
+        spill->bounced = direct;
+        spill->cached = !direct;
+        spill->file = try < 2 ? open(spill->directory, O_TMPFILE | O_RDWR | O_CLOEXEC | direct, 0600)
+                              : open_named(spill->directory, direct);
+        error = errno;
+        bool no_use = error == ENOENT || error == ENOTDIR || error == EACCES || error == EROFS;
+        if (spill->file < 0 && no_use) break;
+    }
+    if (spill->file >= 0) return REMAT_OK;
+    FAIL(IO, "no spill file can be made in %s: %s; name a directory that exists and may be written to",
+         spill->directory, strerror(error));
+}
+
+/* Signals are for the program's own threads. */
+static int start_thread(rm_spill *spill) {
+    sigset_t all, before;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&spill->thread, &attributes, work, spill);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    spill->started = !error;
+    return error;
+}
+
+static remat_status set_up(rm_spill *spill, const char *directory) {
+    spill->directory = rm_strdup(directory);
+    spill->bounce = rm_block_alloc(BOUNCE, RM_TRANSFER_ALIGN);
+    REQUIRE(spill->directory && spill->bounce, MEMORY, "out of host memory for a spill file's buffer of %d bytes",
+            BOUNCE);
+    memset(spill->bounce, 0, BOUNCE); /* what pads the end of a copy is written, too */
+    TRY(open_file(spill));
+    int error = start_thread(spill);
+    REQUIRE(!error, MEMORY, "no thread can be started for spilling: %s", strerror(error));
+    return REMAT_OK;
+}
+
+remat_status rm_spill_open(const char *directory, rm_spill **out) {
+    *out = NULL;
+    REQUIRE(directory && *directory, INVALID, "spilling needs the name of a directory");
+    rm_spill *spill = rm_calloc(1, sizeof *spill);
+    REQUIRE(spill, MEMORY, "out of host memory for a spill file's record");
+    spill->file = -1;
+    pthread_mutex_init(&spill->lock, NULL);
+    pthread_cond_init(&spill->order_came, NULL);
+    pthread_cond_init(&spill->order_done, NULL);
+    remat_status status = set_up(spill, directory);
+    if (status)
+        rm_spill_close(spill);
+    else
+        *out = spill;
+    return status;
+}
+
+void rm_spill_close(rm_spill *spill) {
+    if (!spill) return;
+    if (spill->started) {
+        give(spill, &(rm_part){0}, STOPPING);
+        pthread_join(spill->thread, NULL);
+    }
+    if (spill->file >= 0) close(spill->file);
+    pthread_cond_destroy(&spill->order_done);
+    pthread_cond_destroy(&spill->order_came);
+    pthread_mutex_destroy(&spill->lock);
+    if (spill->bounce) rm_block_free(spill->bounce, BOUNCE);
+    rm_free(spill->directory);
+    rm_free(spill);
+}
+
+remat_status rm_spill_reserve(rm_spill *spill, uint64_t bytes) {
+    double mib = 1.0 / (1 << 20);
+    if (bytes <= spill->room_bytes) return REMAT_OK;
+    struct rlimit limit; /* to grow beyond it would be a signal, not an error */
+    bool limited = !getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < bytes;
+    REQUIRE(!limited, IO,
+            "spilling needs a file of %.1f MiB in %s, and this process may write files of at most %.1f MiB; raise that "
+            "limit (ulimit -f), or the memory budget",
+            (double)bytes * mib, spill->directory, (double)limit.rlim_cur * mib);
+    int error = posix_fallocate(spill->file, 0, (off_t)bytes);
+    struct statvfs disk;
+    double free_mib = statvfs(spill->directory, &disk) ? 0 : (double)disk.f_bavail * (double)disk.f_frsize * mib;
+    REQUIRE(
+        !error, IO,
+        "spilling needs a file of %.1f MiB in %s, which has %.1f MiB left: %s; make room, name another directory, or "
+        "raise the memory budget",
+        (double)bytes * mib, spill->directory, free_mib, strerror(error));
+    spill->room_bytes = bytes;
+    return REMAT_OK;
+}
+
+/* ---- Measuring ----------------------------------------------------------------------------------- */
+
+enum { SAMPLE = 4 << 20, SLOTS = 8, ROUNDS = 8, SMALL = 16 };
+#define WARM_UP_NS 80000000u
+#define TIMED_NS 150000000u
+
+/* One transfer of so many bytes, from start to end; the same memory serves for every MiB of it. */
+static remat_status one_transfer(rm_spill *spill, errand errand, char *memory, uint64_t bytes, int slot, uint64_t *ns) {
+    uint64_t start_ns = now_ns(), at = (uint64_t)slot * SAMPLE;
+    for (uint64_t left = bytes; left > 0;) {
+        uint64_t some = least(left, BOUNCE);
+        rm_part part = {memory, some, at, left};
+        give(spill, &part, errand);
+        at += some;
+        left -= some;
+    }
+    TRY(rm_spill_wait(spill, spill->given));
+    *ns += now_ns() - start_ns;
+    return REMAT_OK;
+}
+
+static uint64_t rate_of(uint64_t bytes, uint64_t ns, uint64_t latency_ns) {
+    ns = ns > latency_ns ? ns - latency_ns : 1;
+    uint64_t rate = (uint64_t)((double)bytes * 1e9 / (double)ns);
+    return rate > 0 ? rate : 1;
+}
+
+/* The file's blocks are written once before anything is timed: the first time costs more, and a step comes back to the
+ * same blocks. Small transfers tell the latency, large ones the rates. */
+static remat_status measure(rm_spill *spill, char *memory, rm_tier *rates) {
+    uint64_t warm_ns = 0, small_ns = 0, save_ns = 0, load_ns = 0, bytes = 0;
+    int slots = 0, small = 0;
+    while (slots < SLOTS && warm_ns < WARM_UP_NS) TRY(one_transfer(spill, SAVING, memory, SAMPLE, slots++, &warm_ns));
+    for (; small < SMALL && small_ns < WARM_UP_NS; small++)
+        TRY(one_transfer(spill, small % 2 ? LOADING : SAVING, memory, RM_TRANSFER_ALIGN, small % slots, &small_ns));
+    int rounds = 0;
+    for (; rounds < ROUNDS && save_ns + load_ns < TIMED_NS; rounds++, bytes += SAMPLE) {
+        TRY(one_transfer(spill, SAVING, memory, SAMPLE, rounds % slots, &save_ns));
+        TRY(one_transfer(spill, LOADING, memory, SAMPLE, (rounds + slots / 2) % slots, &load_ns));
+    }
+    uint64_t latency_ns = small_ns / (uint64_t)small;
+    *rates = (rm_tier){.save_bytes_per_s = rate_of(bytes, save_ns, (uint64_t)rounds * latency_ns),
+                       .load_bytes_per_s = rate_of(bytes, load_ns, (uint64_t)rounds * latency_ns),
+                       .latency_ns = latency_ns};
+    return REMAT_OK;
+}
+
+/* Once a process and disk: files come and go, and the disk stays the same. */
+static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+    dev_t disk;
+    rm_tier rates;
+} known[8];
+static int n_known;
+
+static bool find_known(dev_t disk, rm_tier *rates) {
+    bool found = false;
+    pthread_mutex_lock(&known_lock);
+    for (int i = 0; i < n_known && !found; i++) {
+        found = known[i].disk == disk;
+        *rates = known[i].rates;
+    }
+    pthread_mutex_unlock(&known_lock);
+    return found;
+}
+
+static void remember(dev_t disk, const rm_tier *rates) {
+    int most = sizeof known / sizeof *known;
+    pthread_mutex_lock(&known_lock);
+    known[n_known % most].disk = disk;
+    known[n_known % most].rates = *rates;
+    if (n_known < most) n_known++;
+    pthread_mutex_unlock(&known_lock);
+}
+
+remat_status rm_spill_measure(rm_spill *spill, rm_tier *rates) {
+    struct stat about;
+    bool told = !fstat(spill->file, &about);
+    if (told && find_known(about.st_dev, rates)) return REMAT_OK;
+    TRY(rm_spill_reserve(spill, (uint64_t)SAMPLE * SLOTS));
+    char *memory = rm_block_alloc(BOUNCE, RM_TRANSFER_ALIGN);
+    REQUIRE(memory, MEMORY, "out of host memory (%d bytes) to measure how fast the disk is", BOUNCE);
+    for (int i = 0; i < BOUNCE; i++) memory[i] = (char)(i * 37 >> 3); /* nothing that a disk could see through */
+    remat_status status = measure(spill, memory, rates);
+    rm_block_free(memory, BOUNCE);
+    spill->use = (rm_spill_use){0};
+    if (!status && told) remember(about.st_dev, rates);
+    return status;
+}

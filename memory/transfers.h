@@ -1,0 +1,34 @@
+/* transfers.h: what an executor must know about a plan's use of the second tier, decided before the first step: where
+ * each copy lies there, and which steps wait for which transfers. The judge (check.h) works out the waits too, as time;
+ * this works them out as transfers by number, and shares no code with it. */
+#ifndef RM_TRANSFERS_H
+#define RM_TRANSFERS_H
+
+#include "memory/plan.h"
+
+#define RM_TRANSFER_ALIGN 4096 /* copies begin on multiples of it */
+#define RM_NO_COPY UINT64_MAX
+
+/* The SAVE and LOAD steps of a plan are its transfers number 1, 2, ...; they are done in this order. */
+typedef struct {
+    int64_t count;                 /* 0: the plan uses no second tier, and the arrays are NULL */
+    uint64_t room_bytes;           /* of the second tier */
+    uint64_t *state_at, *saved_at; /* by cut, by stage: where the copy begins; RM_NO_COPY */
+    int32_t *wait;                 /* by step: all transfers up to this number must be done before it; 0: none */
+    uint64_t table_bytes;          /* what these arrays take on the host */
+} rm_transfers;
+
+/* One piece or private block of a transfer. In the second tier the parts of an object lie one behind the other: pieces in
+ * the order of their list, then the block. */
+typedef struct {
+    void *address;  /* in memory; NULL: these bytes of a copy are not wanted */
+    uint64_t bytes; /* a multiple of RM_ALIGN; 0 only where the whole object is empty */
+    uint64_t at;    /* in the second tier */
+    uint64_t left;  /* bytes from this part to the transfer's end: the last part has left == bytes */
+} rm_part;
+
+/* For a plan that passed the judge. Fills *transfers (zeroed or freed before); MEMORY. */
+remat_status rm_transfers_find(const rm_problem *problem, const rm_plan *plan, rm_transfers *transfers);
+void rm_transfers_free(rm_transfers *transfers); /* frees what is inside, leaves it zeroed */
+
+#endif
