@@ -16,6 +16,8 @@ typedef struct {
     uint64_t peak_bytes; /* resident not counted: the most alive at once; where objects share pieces, not below that */
     uint64_t time_ns;    /* predicted, of the whole step */
     int64_t runs;        /* forward runs */
+    uint64_t table_bytes; /* what rm_schedule_bytes adds to the block, or less; 0: unknown */
+    bool exact;           /* peak_bytes is what the judge will find */
 } rm_member;
 
 typedef struct rm_family {

@@ -7,7 +7,7 @@
 #include "memory/strategy.h"
 #include "memory/transfers.h"
 
-typedef struct {
+typedef struct rm_schedule {
     rm_plan plan;
     rm_proposal proposal;
     rm_verdict verdict;
@@ -20,6 +20,7 @@ void rm_schedule_free(rm_schedule *schedule); /* frees what is inside, leaves it
 /* What the schedule asks of a machine beside what is resident: its block (placement.bytes), and the tables on the host
  * that describe it while it runs (steps, lifetimes, offsets, transfers). This is what a budget limits. */
 uint64_t rm_schedule_bytes(const rm_schedule *schedule);
+uint64_t rm_table_bytes(int64_t n_steps, int64_t n_lifetimes); /* of it, the tables */
 
 /* Judges, places, and asks the second opinion, for a schedule whose plan is there. */
 remat_status rm_schedule_settle(const rm_problem *problem, bool forward_only, rm_schedule *schedule);

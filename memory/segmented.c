@@ -13,8 +13,7 @@
 
 #define KEEP 0 /* option 0 keeps everything that backward wants */
 
-/* Forward over [begin,end), dropping; state(begin) is the checkpoint and stays. */
-static remat_status sweep(rm_plan *plan, int64_t begin, int64_t end) {
+remat_status rm_plan_sweep(rm_plan *plan, int64_t begin, int64_t end) {
     for (int64_t s = begin; s < end; s++) {
         TRY(rm_plan_run_forward(plan, s, RM_DROP));
         if (s > begin) TRY(rm_plan_free_object(plan, RM_STATE, s));
@@ -29,14 +28,11 @@ static remat_status keep(rm_plan *plan, int64_t begin, int64_t end) {
     return rm_plan_free_object(plan, RM_STATE, end);
 }
 
-static remat_status differentiate(rm_plan *plan, int64_t begin, int64_t end) {
-    for (int64_t s = end - 1; s >= begin; s--) {
-        TRY(rm_plan_run_backward(plan, s));
-        TRY(rm_plan_free_object(plan, RM_SAVED, s));
-        TRY(rm_plan_free_object(plan, RM_STATE, s));
-        TRY(rm_plan_free_object(plan, RM_DSTATE, s + 1));
-    }
-    return REMAT_OK;
+remat_status rm_plan_differentiate(rm_plan *plan, int64_t s) {
+    TRY(rm_plan_run_backward(plan, s));
+    TRY(rm_plan_free_object(plan, RM_SAVED, s));
+    TRY(rm_plan_free_object(plan, RM_STATE, s));
+    return rm_plan_free_object(plan, RM_DSTATE, s + 1);
 }
 
 static remat_status require_starts(const rm_problem *problem, const int64_t *start, int64_t n_segments) {
@@ -53,11 +49,11 @@ static remat_status require_starts(const rm_problem *problem, const int64_t *sta
 
 remat_status rm_plan_from_segments(const rm_problem *problem, const int64_t *start, int64_t n_segments, rm_plan *plan) {
     TRY(require_starts(problem, start, n_segments));
-    for (int64_t i = 0; i + 1 < n_segments; i++) TRY(sweep(plan, start[i], start[i + 1]));
+    for (int64_t i = 0; i + 1 < n_segments; i++) TRY(rm_plan_sweep(plan, start[i], start[i + 1]));
     int64_t end = problem->n_stages;
     for (int64_t i = n_segments - 1; i >= 0; i--) {
         TRY(keep(plan, start[i], end));
-        TRY(differentiate(plan, start[i], end));
+        for (int64_t s = end - 1; s >= start[i]; s--) TRY(rm_plan_differentiate(plan, s));
         end = start[i];
     }
     return rm_plan_free_object(plan, RM_DSTATE, 0);
@@ -80,7 +76,7 @@ static uint64_t weight(const rm_problem *problem, int64_t s) {
 
 /* Segment i starts at the cut nearest to i/N of the chain's weight, moved where needed so that no segment is empty. For
  * stages that are alike these are the cuts nearest to i S/N: the numbers of stages differ by at most one. */
-static void cut_evenly(const rm_problem *problem, int64_t n_segments, int64_t *start) {
+void rm_cut_evenly(const rm_problem *problem, int64_t n_segments, int64_t *start) {
     int64_t n_stages = problem->n_stages, c = 0;
     unsigned __int128 total = 0, before = 0; /* before: the weight of the stages in front of cut c */
     for (int64_t s = 0; s < n_stages; s++) total += weight(problem, s);
@@ -100,7 +96,7 @@ remat_status rm_plan_evenly(const rm_problem *problem, int64_t n_segments, rm_pl
     if (n_segments > problem->n_stages) n_segments = problem->n_stages;
     int64_t *start = rm_malloc((size_t)n_segments * sizeof *start);
     REQUIRE(start, MEMORY, "out of host memory to cut a chain into %lld segments", (long long)n_segments);
-    cut_evenly(problem, n_segments, start);
+    rm_cut_evenly(problem, n_segments, start);
     remat_status status = rm_plan_from_segments(problem, start, n_segments, plan);
     rm_free(start);
     proposal->segments = n_segments;

@@ -15,15 +15,26 @@ typedef struct {
     int64_t segments; /* that the plan has; 1 when everything is kept */
 } rm_proposal;
 
+struct rm_schedule;
+
 typedef struct {
     const char *name, *doc;
     /* Appends a whole step to the empty *plan. INVALID: the wish makes no sense. INFEASIBLE: nothing fits. */
     remat_status (*propose)(const rm_problem *problem, const rm_wish *wish, rm_plan *plan, rm_proposal *proposal);
+    /* For strategies that choose among many plans: rm_schedule_propose (schedule.h), done their way. NULL for those that
+     * have only one. */
+    remat_status (*choose)(const rm_problem *problem, const rm_wish *wish, struct rm_schedule *schedule);
 } rm_strategy;
 
 extern const rm_strategy *const rm_strategies[];
 extern const int rm_n_strategies;
 const rm_strategy *rm_strategy_find(const char *name); /* NULL: no such strategy */
+
+/* The phrases that plans are made of. Each appends, frees what nobody reads any more, and fails with MEMORY alone.
+ *   sweep          forward over [begin,end), dropping; leaves state(begin), which must be alive, and state(end)
+ *   differentiate  backward s; ends saved(s), state(s) and dstate(s+1) */
+remat_status rm_plan_sweep(rm_plan *plan, int64_t begin, int64_t end);
+remat_status rm_plan_differentiate(rm_plan *plan, int64_t stage);
 
 /* The uniform schedule over given segment starts (ascending, start[0] == 0): shared by segments, sqrt and none.
  * Forward drops inside every segment but the last, keeping state(start[i]); each segment is then run again to keep,
@@ -33,5 +44,8 @@ remat_status rm_plan_from_segments(const rm_problem *problem, const int64_t *sta
 /* The same with starts chosen here: n_segments (INVALID below 1; at most one per stage) of as nearly the same kept bytes
  * as whole stages allow. Of stages that are alike, the numbers of stages differ by at most one. */
 remat_status rm_plan_evenly(const rm_problem *problem, int64_t n_segments, rm_plan *plan, rm_proposal *proposal);
+
+/* Those starts alone: n_segments of them, 1 <= n_segments <= n_stages. */
+void rm_cut_evenly(const rm_problem *problem, int64_t n_segments, int64_t *start);
 
 #endif

@@ -1,0 +1,68 @@
+/* groups.h: inside nest.c: a chain seen on one level, as a row of groups of what is on the level below, and the intervals
+ * of one group solved. groups.c makes levels, intervals.c solves. Groups that are alike are one rm_group. */
+#ifndef RM_GROUPS_H
+#define RM_GROUPS_H
+
+#include "memory/frontier.h"
+
+typedef struct {
+    int64_t begin, length; /* where one of its kind stands, in stages */
+    int32_t n;             /* children; 0: a stage */
+    int64_t child_at;      /* the first of them in the `member` of the level below */
+    uint64_t drop_ns, table_bytes;
+    uint64_t first_drop_bytes, rest_drop_bytes; /* the most alive in a sweep: its first stage; the others (0: none) */
+    uint64_t next_dstate_bytes;
+    int n_kept; /* ways to keep all of it */
+    rm_kept *kept;
+    uint8_t *mix; /* n_kept rows of n: which way each child is kept */
+    int n_alone;
+    rm_point *alone; /* its frontier. Of a stage: `right` is the option */
+} rm_group;
+
+typedef struct {
+    int64_t count;
+    int32_t *member; /* `count` groups in a row, by number */
+    rm_group *group;
+    int64_t n_groups;
+} rm_level;
+
+/* All fail with MEMORY alone. */
+remat_status rm_level_of_stages(const rm_footprint *footprint, rm_level *level);
+remat_status rm_level_of_groups(const rm_level *below, int64_t size, bool all_differ, rm_level *level);
+void rm_level_free(rm_level *level);
+
+static inline int32_t rm_child(const rm_level *below, const rm_group *group, int i) {
+    return below->member[group->child_at + i];
+}
+
+/* Fills kept and mix: from all children in their fastest way to all in their smallest, those first that win most bytes
+ * for their time. */
+remat_status rm_group_mixes(const rm_level *below, rm_group *group);
+
+/* Every interval of one group's children. */
+typedef struct {
+    const rm_footprint *footprint;
+    const rm_level *below;
+    int points, whole_points; /* the most of any interval's frontier, and of that of all children */
+    int64_t solved;           /* which group it holds; -1: none */
+    int32_t n;
+    int32_t *child; /* n */
+    int64_t *begin; /* n + 1: where the children stand in the group that was solved */
+    int64_t *first; /* by interval: its first point in the pool ... */
+    int32_t *count; /* ... and how many */
+    rm_point *pool;
+    int64_t used, capacity;
+    rm_point *scratch;
+} rm_solver;
+
+/* Nothing is done if it holds that group already. */
+remat_status rm_solve(rm_solver *solver, const rm_group *group, int64_t id);
+remat_status rm_solver_whole(const rm_solver *solver, rm_group *group); /* fills alone */
+void rm_solver_free(rm_solver *solver);
+
+static inline int64_t rm_interval(const rm_solver *solver, int u, int v) { return (int64_t)u * (solver->n + 1) + v; }
+static inline const rm_point *rm_solver_point(const rm_solver *solver, int u, int v, int i) {
+    return &solver->pool[solver->first[rm_interval(solver, u, v)] + i];
+}
+
+#endif

@@ -1,0 +1,37 @@
+/* nest.h: the best nested segments of a chain of any stages: a frontier of plans (frontier.h), by Rotor's recurrence over
+ * exact bytes (Herrmann, Beaumont, Eyraud-Dubois, Hermann, Joly, Shilova: "Optimal checkpointing for heterogeneous chains",
+ * 2019), coarse to fine. Differs from uniform.h, which knows more about less: chains of stages that are alike.
+ *
+ * Up to RM_NEST_FLAT stages every interval is solved in all three ways of footprint.h, and with few enough points the
+ * outcome is the best there is among plans of nested segments: see docs/notes/planner.md for what that leaves out. In a
+ * longer chain, about 16 stages in a row make a group, about 16 groups a group of groups, and so on, until no more than
+ * RM_NEST_FLAT are left. Among these the same recurrence is solved; a group can be
+ *
+ *   dropped   all its stages are
+ *   kept      all its stages are, in one of several mixes of their options
+ *   solved    alone, by its own frontier, which was found one level down
+ *
+ * so a segment ends inside a group only if the group is solved alone. Groups that are alike are solved once. No stage is
+ * run forward more often than there are groups beside it, on all levels: on average less than RM_NEST_MOST_RUNS times. */
+#ifndef RM_NEST_H
+#define RM_NEST_H
+
+#include "memory/frontier.h"
+#include "memory/strategy.h"
+
+#define RM_NEST_FLAT 40
+#define RM_NEST_MOST_RUNS 64
+
+typedef struct rm_nest rm_nest;
+
+/* `flat` is RM_NEST_FLAT, or another number >= 2 for experiments. MEMORY. The footprint must outlive it. */
+remat_status rm_nest_make(const rm_footprint *footprint, int flat, rm_nest **out);
+void rm_nest_free(rm_nest *nest);
+
+/* The frontier of the whole chain, owned by `nest`. */
+const rm_point *rm_nest_points(const rm_nest *nest, int *count);
+
+/* Appends point i's plan, but for the freeing of dstate(0). segments: how many runs of kept stages end in a backward. */
+remat_status rm_nest_write(rm_nest *nest, int i, rm_plan *plan, int64_t *segments);
+
+#endif

@@ -1,0 +1,166 @@
+/* recompute.c: the family of plans that recompute (family.h): nested segments (nest.c), and beside them what a user might
+ * ask for by name, so that `optimal` is never worse than any of it: even segments for a spread of numbers. What none of
+ * them beats in both bytes and time becomes a member. Main entry: rm_family_recompute.
+ *
+ * Bytes and times of all candidates are summed up from a footprint, and no plan is written for that. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory/family.h"
+#include "memory/host.h"
+#include "memory/nest.h"
+
+typedef enum { NESTED, EVEN } source;
+
+/* A member, and what it takes to write it. */
+typedef struct {
+    rm_member member;
+    source source;
+    int64_t which; /* NESTED: the point; EVEN: how many segments */
+} candidate;
+
+typedef struct {
+    rm_footprint footprint;
+    rm_nest *nest;
+    candidate *candidate; /* in the order of the members */
+    int64_t count, capacity;
+} candidates;
+
+static remat_status add(candidates *c, candidate one) {
+    if (c->count == c->capacity) {
+        int64_t capacity = c->capacity ? c->capacity * 2 : 1024;
+        void *grown = rm_realloc(c->candidate, (size_t)capacity * sizeof *c->candidate);
+        REQUIRE(grown, MEMORY, "out of host memory for %lld plans", (long long)capacity);
+        c->candidate = grown;
+        c->capacity = capacity;
+    }
+    one.member.exact = c->footprint.exact;
+    c->candidate[c->count++] = one;
+    return REMAT_OK;
+}
+
+/* ---- Candidates --------------------------------------------------------------------------------- */
+
+static remat_status add_nested(candidates *c) {
+    TRY(rm_nest_make(&c->footprint, RM_NEST_FLAT, &c->nest));
+    int count;
+    const rm_point *point = rm_nest_points(c->nest, &count);
+    for (int i = 0; i < count; i++) {
+        rm_member member = {
+            .peak_bytes = point[i].peak_bytes,
+            .time_ns = point[i].time_ns,
+            .runs = c->footprint.problem->n_stages + point[i].drops,
+            .table_bytes = c->footprint.table_bytes + point[i].table_bytes,
+        };
+        TRY(add(c, (candidate){member, NESTED, i}));
+    }
+    return REMAT_OK;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* The most alive while [begin,end) is swept, dropping, beside `held`. */
+static uint64_t sweep_peak(const rm_footprint *f, int64_t begin, int64_t end) {
+    uint64_t most = f->foot[begin].drop_bytes;
+    for (int64_t s = begin + 1; s < end; s++) most = larger(most, rm_beside(f, begin, s) + f->foot[s].drop_bytes);
+    return most;
+}
+
+/* Segments [start[i],start[i+1]), each kept whole in option 0, as rm_plan_from_segments does it. */
+static rm_member sum_segments(const rm_footprint *f, const int64_t *start, int64_t n) {
+    int64_t n_stages = f->problem->n_stages;
+    rm_member sum = {.runs = n_stages, .table_bytes = f->table_bytes};
+    uint64_t held = 0; /* the states that begin the segments before this one */
+    for (int64_t i = 0; i < n; i++) {
+        int64_t end = i + 1 < n ? start[i + 1] : n_stages;
+        rm_kept all = {0};
+        for (int64_t s = start[i]; s < end; s++) all = rm_kept_then(all, f->foot[s].kept[0]);
+        uint64_t most = larger(all.forward_bytes + f->foot[end - 1].next_dstate_bytes, all.backward_bytes);
+        sum.time_ns = rm_saturate(sum.time_ns, all.time_ns);
+        for (int64_t s = start[i]; s < end && i + 1 < n; s++) {
+            sum.time_ns = rm_saturate(sum.time_ns, f->foot[s].drop_ns);
+            sum.table_bytes += f->foot[s].table_bytes;
+            sum.runs++;
+        }
+        if (i + 1 < n) most = larger(most, sweep_peak(f, start[i], end));
+        sum.peak_bytes = larger(sum.peak_bytes, held + most);
+        if (i + 1 < n) held += rm_beside(f, start[i], end);
+    }
+    return sum;
+}
+
+/* Every number up to 8, then a fifth more each time; the square root, which has a name; and one for each stage. */
+static remat_status add_even(candidates *c) {
+    const rm_problem *problem = c->footprint.problem;
+    int64_t n_stages = problem->n_stages, root = llround(sqrt((double)n_stages));
+    int64_t *start = rm_malloc((size_t)n_stages * sizeof *start);
+    REQUIRE(start, MEMORY, "out of host memory to cut a chain of %lld stages", (long long)n_stages);
+    remat_status status = REMAT_OK;
+    for (int64_t n = 1, next; n <= n_stages && !status; n = next) {
+        rm_cut_evenly(problem, n, start);
+        status = add(c, (candidate){sum_segments(&c->footprint, start, n), EVEN, n});
+        next = n + 1 + (n < 8 ? 0 : n / 5);
+        if (n < root && next > root) next = root;
+        if (n < n_stages && next > n_stages) next = n_stages;
+    }
+    rm_free(start);
+    return status;
+}
+
+/* ---- Members ------------------------------------------------------------------------------------ */
+
+static int by_bytes(const void *a, const void *b) {
+    const candidate *x = a, *y = b;
+    if (x->member.peak_bytes != y->member.peak_bytes) return x->member.peak_bytes < y->member.peak_bytes ? -1 : 1;
+    if (x->member.time_ns != y->member.time_ns) return x->member.time_ns < y->member.time_ns ? -1 : 1;
+    if (x->source != y->source) return (int)x->source - (int)y->source;
+    return (x->which > y->which) - (x->which < y->which);
+}
+
+/* Those that no other beats in both bytes and time. */
+static remat_status choose(candidates *c, const rm_wish *wish, rm_family *family) {
+    int64_t n = 0, n_stages = c->footprint.problem->n_stages;
+    qsort(c->candidate, (size_t)c->count, sizeof *c->candidate, by_bytes);
+    for (int64_t i = 0; i < c->count; i++) {
+        candidate next = c->candidate[i];
+        if (wish->no_recompute && next.member.runs > n_stages) continue;
+        if (n == 0 || next.member.time_ns < c->candidate[n - 1].member.time_ns) c->candidate[n++] = next;
+    }
+    c->count = n;
+    family->member = rm_malloc((size_t)n * sizeof *family->member);
+    REQUIRE(family->member, MEMORY, "out of host memory for %lld plans", (long long)n);
+    for (int64_t i = 0; i < n; i++) family->member[i] = c->candidate[i].member;
+    family->count = n;
+    return REMAT_OK;
+}
+
+static remat_status write(const rm_family *family, const rm_problem *problem, int64_t i, rm_plan *plan,
+                          rm_proposal *proposal) {
+    candidates *c = family->own;
+    const candidate *this = &c->candidate[i];
+    if (this->source == EVEN) return rm_plan_evenly(problem, this->which, plan, proposal);
+    TRY(rm_nest_write(c->nest, (int)this->which, plan, &proposal->segments));
+    return rm_plan_free_object(plan, RM_DSTATE, 0);
+}
+
+static void free_own(rm_family *family) {
+    candidates *c = family->own;
+    if (!c) return;
+    rm_nest_free(c->nest);
+    rm_footprint_free(&c->footprint);
+    rm_free(c->candidate);
+    rm_free(c);
+}
+
+remat_status rm_family_recompute(const rm_problem *problem, const rm_wish *wish, rm_family *family) {
+    candidates *c = rm_calloc(1, sizeof *c);
+    REQUIRE(c, MEMORY, "out of host memory to plan");
+    *family = (rm_family){.write = write, .free_own = free_own, .own = c};
+    remat_status status = rm_footprint_make(problem, &c->footprint);
+    if (!status) status = add_nested(c);
+    if (!status) status = add_even(c);
+    if (!status) status = choose(c, wish, family);
+    if (status) rm_family_free(family);
+    return status;
+}
