@@ -1,6 +1,6 @@
 /* place_check.c: a second opinion on place.c, with which it shares nothing. It walks through time with the set of buffers
  * that are alive, ordered by address; a newcomer that overlaps anything overlaps its neighbour on one side. A dead buffer
- * is taken out when it is met. Main entry: rm_placement_check. */
+ * is taken out when it is met. Main entries: rm_placement_check, and rm_placement_check_aligned. */
 #include "memory/place.h"
 
 #include <stdlib.h>
@@ -70,11 +70,13 @@ static int by_offset(const void *a, const void *b) {
     return (x->id > y->id) - (x->id < y->id);
 }
 
-static remat_status check_alone(const rm_lifetimes *lifetimes, const rm_placement *placement) {
+static remat_status check_alone(const rm_lifetimes *lifetimes, const rm_placement *placement, uint64_t alignment) {
     for (int64_t i = 0; i < lifetimes->count; i++) {
         uint64_t offset = placement->offset[i], bytes = lifetimes->item[i].bytes;
-        REQUIRE(offset % RM_ALIGN == 0, INTERNAL, "buffer %lld is placed at %llu, not a multiple of %d", (long long)i,
-                (unsigned long long)offset, RM_ALIGN);
+        REQUIRE(i == 0 || lifetimes->item[i].first >= lifetimes->item[i - 1].first, INTERNAL,
+                "buffer %lld begins before the one listed before it", (long long)i);
+        REQUIRE(offset % alignment == 0, INTERNAL, "buffer %lld is placed at %llu, not a multiple of %llu",
+                (long long)i, (unsigned long long)offset, (unsigned long long)alignment);
         REQUIRE(bytes <= placement->bytes && offset <= placement->bytes - bytes, INTERNAL,
                 "buffer %lld, %llu bytes at %llu, does not lie inside the block of %llu bytes", (long long)i,
                 (unsigned long long)bytes, (unsigned long long)offset, (unsigned long long)placement->bytes);
@@ -112,7 +114,12 @@ static remat_status walk(const rm_lifetimes *lifetimes, const place *order, cons
 }
 
 remat_status rm_placement_check(const rm_lifetimes *lifetimes, const rm_placement *placement) {
-    TRY(check_alone(lifetimes, placement));
+    return rm_placement_check_aligned(lifetimes, placement, RM_ALIGN);
+}
+
+remat_status rm_placement_check_aligned(const rm_lifetimes *lifetimes, const rm_placement *placement,
+                                        uint64_t alignment) {
+    TRY(check_alone(lifetimes, placement, alignment));
     size_t n = (size_t)lifetimes->count;
     bits set = {{0}};
     place *order = rm_malloc(n * sizeof *order);
