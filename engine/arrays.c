@@ -24,22 +24,6 @@ static remat_status add_array(remat_session *s, remat_kind kind, const char *nam
     return REMAT_OK;
 }
 
-/* The least upper limit that the layers reading integers from this input set. */
-static int64_t bound_of(const remat_session *s, int32_t value) {
-    int64_t bound = 0;
-    for (int32_t n = 0; n < s->graph->n_nodes; n++) {
-        const rm_node *node = &s->graph->node[n];
-        if (s->chain.role[n] == RM_ROLE_DEAD || !node->op->bound) continue;
-        rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
-        rm_node_descs(s->graph, node, 0, x, &y, state);
-        for (int i = 0; i < node->op->n_in; i++) {
-            int64_t limit = node->x[i] == value ? node->op->bound(x, node->attr, i) : 0;
-            if (limit && (!bound || limit < bound)) bound = limit;
-        }
-    }
-    return bound;
-}
-
 static remat_status list_param(remat_session *s, int32_t v) {
     const rm_value *value = &s->graph->value[v];
     const rm_residents *at = &s->chain.at;
@@ -72,7 +56,7 @@ remat_status rm_session_list_arrays(remat_session *s) {
         if (value->origin == RM_VALUE_PARAM) TRY(list_param(s, v));
         if (value->origin != RM_VALUE_INPUT) continue;
         TRY(add_array(s, REMAT_INPUT, value->name, "", value->desc, s->chain.at.value[v].offset));
-        s->array[REMAT_INPUT][s->n_arrays[REMAT_INPUT] - 1].bound = bound_of(s, v);
+        s->array[REMAT_INPUT][s->n_arrays[REMAT_INPUT] - 1].bound = rm_chain_bound(&s->chain, v);
     }
     for (int i = 0; i < s->chain.n_outputs; i++) {
         char name[64];

@@ -270,6 +270,34 @@ remat_status rm_chain_write_problems(rm_chain *chain, const rm_chain_config *con
     return rm_problem_check(&chain->evaluation);
 }
 
+void rm_chain_take_times(rm_chain *chain) {
+    for (int64_t s = 0; s < chain->n_stages; s++) {
+        const rm_class *class = rm_stage_class(chain, s);
+        rm_stage *stage = &chain->problem.stage[s];
+        stage->drop.time_ns = class->drop.time_ns;
+        for (int k = 0; k < class->n_options; k++) {
+            stage->option[k].forward.time_ns = class->option[k].forward.time_ns;
+            stage->option[k].backward.time_ns = class->option[k].backward.time_ns;
+        }
+        chain->evaluation.stage[s].drop.time_ns = class->evaluate.time_ns;
+    }
+}
+
+int64_t rm_chain_bound(const rm_chain *chain, int32_t value) {
+    int64_t bound = 0;
+    for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
+        const rm_node *node = &chain->graph->node[n];
+        if (chain->role[n] == RM_ROLE_DEAD || !node->op->bound) continue;
+        rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+        rm_node_descs(chain->graph, node, 0, x, &y, state);
+        for (int i = 0; i < node->op->n_in; i++) {
+            int64_t limit = node->x[i] == value ? node->op->bound(x, node->attr, i) : 0;
+            if (limit && (!bound || limit < bound)) bound = limit;
+        }
+    }
+    return bound;
+}
+
 /* ---- All of it ------------------------------------------------------------------------------------------------ */
 
 remat_status rm_chain_build(const remat_graph *graph, int32_t loss, const int32_t *outputs, int n_outputs,

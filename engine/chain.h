@@ -152,6 +152,12 @@ remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config);  
 remat_status rm_chain_write_programs(rm_chain *chain, const rm_chain_config *);  /* program.c  */
 remat_status rm_chain_write_problems(rm_chain *chain, const rm_chain_config *);  /* chain.c    */
 
+/* The programs' times, where they have changed, into both problems. */
+void rm_chain_take_times(rm_chain *chain);
+
+/* The least upper limit that the layers reading integers from this input set; 0: none. */
+int64_t rm_chain_bound(const rm_chain *chain, int32_t value);
+
 /* By depth: position of a value among the pieces of state(cut), or of its gradient among those of dstate(cut); -1: it is
  * not there. Along time: position of a node's carried state, the same at every cut. */
 int32_t rm_chain_slot(const rm_chain *chain, int64_t cut, int32_t value, bool gradient);

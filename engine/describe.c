@@ -55,6 +55,8 @@ remat_plan_summary remat_session_plan(const remat_session *s) {
         .transfer_ns = verdict->transfer_ns,
         .wait_ns = verdict->wait_ns,
         .step_ns = verdict->total_ns,
+        .fixed_ns = s->fixed_ns,
+        .measured_times = s->measured_times,
         .recompute_factor = verdict->recompute_factor,
         .n_steps = schedule->plan.n_steps,
     };

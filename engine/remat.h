@@ -199,6 +199,7 @@ typedef struct {
     uint64_t forward_ns, recompute_ns, backward_ns; /* predicted                                          */
     uint64_t transfer_ns, wait_ns;     /* the second tier's busy time; how long computing waits for it    */
     uint64_t step_ns;                  /* forward + recompute + backward + wait                           */
+    uint64_t fixed_ns;                 /* beside it: packing weights, tables, clipping, the optimizer; whole step: sum */
     bool measured_times;               /* predicted from measurements of this device, not from rates      */
     double recompute_factor;           /* forward work done / forward work needed, 1 when nothing is redone */
     int64_t n_steps;                   /* lines of the plan                                               */

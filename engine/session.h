@@ -40,6 +40,8 @@ struct remat_session {
     double clip_grad_norm, grad_norm;
     bool packed_is_stale, has_gradients;
     uint64_t arena_bytes;
+    bool measured_times; /* of the programs; guessed from the device's rates before */
+    uint64_t fixed_ns;   /* predicted: what a step does beside its plan */
     float *loss; /* one a stage, on the host */
     rm_array *array[RM_ARRAY_KINDS];
     int64_t n_arrays[RM_ARRAY_KINDS];

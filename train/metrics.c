@@ -117,6 +117,7 @@ static void add_summary(json_t *event, const remat_plan_summary *p) {
     json_object_set_new(event, "transfer_ns", count(p->transfer_ns));
     json_object_set_new(event, "wait_ns", count(p->wait_ns));
     json_object_set_new(event, "step_ns", count(p->step_ns));
+    json_object_set_new(event, "fixed_ns", count(p->fixed_ns));
     json_object_set_new(event, "measured_times", json_boolean(p->measured_times));
     json_object_set_new(event, "recompute_factor", real(p->recompute_factor));
 }

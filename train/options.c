@@ -93,7 +93,7 @@ static const option table[] = {
     TXT("spill", spill, FIT, RM_REMEMBERED, "DIR", "also move activations to a file in DIR, where that is faster than recomputing"),
     YES("verify-recompute", verify_recompute, RM_TRAIN, RM_REMEMBERED, "compare a 64-bit hash of every recomputed boundary"),
     TXT("calibration", calibration, FIT, RM_FORGOTTEN, "FILE",
-        "where measured kernel times are kept; 'off': do not measure [~/.cache/remat/calibration.json]"),
+        "where measured times are kept; 'off': measure nothing [optimal: ~/.cache/remat/calibration.txt; else off]"),
     INT("tile", tile, RUN, RM_OF_RUN, "0", 0, 1e9, "timesteps computed together; 0: from the shapes"),
     INT("threads", threads, MODEL, RM_REMEMBERED, "0", 0, 4096, "0: all that this process may use"),
     ONE("device", device, MODEL, RM_FORGOTTEN, "cpu", "cpu|null", "null computes nothing and counts everything"),

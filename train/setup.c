@@ -3,7 +3,10 @@
 
 #include "train/weights.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 remat_status rm_setup_resume(rm_options *options, rm_command command, char state[RM_PATH_BYTES],
                              rm_state_point *point) {
@@ -49,6 +52,32 @@ remat_status rm_setup_spec(rm_options *o, const rm_dataset *dataset, rm_model_sp
     return REMAT_OK;
 }
 
+/* ---- Where measured times are kept ------------------------------------------------------------------------------ */
+
+/* $XDG_CACHE_HOME or ~/.cache, then remat/calibration.txt; "" (measure, keep nothing) where there is no home. Directories
+ * that cannot be made show as a file that cannot be written, which is no error. */
+static const char *own_calibration(void) {
+    static char path[RM_PATH_BYTES];
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (!(cache && *cache == '/') && !(home && *home)) return "";
+    bool given = cache && *cache == '/';
+    int n = snprintf(path, sizeof path, "%s%s", given ? cache : home, given ? "" : "/.cache");
+    if (n < 0 || n >= (int)sizeof path - 32) return "";
+    (void)mkdir(path, 0700);
+    strcpy(path + n, "/remat");
+    (void)mkdir(path, 0755);
+    strcpy(path + n, "/remat/calibration.txt");
+    return path;
+}
+
+/* Measuring takes seconds, the first time: only for who asks, and for plans that are chosen by their times. */
+static const char *calibration_file(const rm_options *o, const char *strategy) {
+    if (o->calibration) return strcmp(o->calibration, "off") ? o->calibration : NULL;
+    return !strcmp(strategy, "optimal") && strcmp(o->device, "null") ? own_calibration() : NULL;
+}
+
+/* ---- The session's config --------------------------------------------------------------------------------------- */
+
 remat_config rm_setup_training_config(const rm_options *o) {
     remat_config c = REMAT_CONFIG_INIT;
     c.device = o->device;
@@ -56,6 +85,7 @@ remat_config rm_setup_training_config(const rm_options *o) {
     c.seed = (uint64_t)o->seed;
     c.strategy = o->checkpoint_segments ? "segments" : o->checkpoint;
     c.segments = o->checkpoint_segments;
+    c.calibration = calibration_file(o, c.strategy);
     c.tile = o->tile;
     c.fold_embedding = !o->no_fold;
     c.optimizer = o->optimizer;

@@ -1,0 +1,352 @@
+/* measure.c: see measure.h. */
+#include "engine/measure.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "memory/host.h"
+
+struct rm_measure {
+    rm_measure_config config;
+    rm_runner runner;
+    uint64_t random;
+};
+
+enum { MOST_PASSES = 32, PROGRAMS = sizeof(rm_stage_times) / sizeof(uint64_t) };
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* ---- How much a window needs ---------------------------------------------------------------------------------- */
+
+static uint64_t list_bytes(const rm_problem *problem, const rm_lists *lists, int64_t first, int64_t last) {
+    uint64_t bytes = 0; /* a piece of several cuts counts several times: more than enough */
+    for (int64_t i = lists->start[first]; i < lists->start[last + 1]; i++)
+        bytes += problem->piece[lists->item[i]].bytes;
+    return bytes;
+}
+
+static uint64_t max64(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+static void stage_needs(const rm_class *class, uint32_t options, uint64_t *saved, uint64_t *scratch) {
+    *saved = 0;
+    *scratch = class->drop.scratch_bytes;
+    for (int k = 0; k < class->n_options; k++) {
+        if (!(options >> k & 1)) continue;
+        const rm_class_option *option = &class->option[k];
+        *saved = max64(*saved, rm_align_up(option->saved_bytes));
+        *scratch = max64(*scratch, max64(option->forward.scratch_bytes, option->backward.scratch_bytes));
+    }
+    *scratch = rm_align_up(*scratch);
+}
+
+static uint64_t window_bytes(const rm_chain *chain, const rm_window *window) {
+    const rm_problem *problem = &chain->problem;
+    int64_t last = window->first + window->count;
+    uint64_t bytes = list_bytes(problem, &problem->state, window->first, last), scratch = 0;
+    bytes += list_bytes(problem, &problem->dstate, window->first, last);
+    for (int64_t s = window->first; s < last; s++) {
+        uint64_t saved, own;
+        stage_needs(rm_stage_class(chain, s), window->options, &saved, &own);
+        bytes += saved;
+        scratch = max64(scratch, own);
+    }
+    return bytes + scratch;
+}
+
+/* Leaves out the option that saves most. */
+static void drop_largest_option(const rm_class *class, rm_window *window) {
+    int largest = -1;
+    for (int k = 0; k < class->n_options; k++)
+        if (window->options >> k & 1)
+            if (largest < 0 || class->option[k].saved_bytes > class->option[largest].saved_bytes) largest = k;
+    window->options &= ~(1u << largest);
+}
+
+bool rm_window_fit(const rm_measure_config *config, rm_window *window) {
+    uint64_t resident = config->chain->at.bytes;
+    if (config->block_bytes <= resident) return false;
+    uint64_t room = config->block_bytes - resident;
+    while (window->count > 1 && window_bytes(config->chain, window) > room) window->count /= 2;
+    while (window->options && window_bytes(config->chain, window) > room)
+        drop_largest_option(rm_stage_class(config->chain, window->first), window);
+    return window_bytes(config->chain, window) <= room;
+}
+
+/* ---- What the arrays hold ------------------------------------------------------------------------------------- */
+
+static uint32_t next_random(rm_measure *m) {
+    m->random = m->random * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(m->random >> 32);
+}
+
+/* Evenly in +-bound. */
+static void fill_reals(rm_measure *m, char *to, uint64_t bytes, double bound) {
+    float chunk[2048];
+    for (uint64_t done = 0; done < bytes; done += sizeof chunk) {
+        uint64_t part = bytes - done < sizeof chunk ? bytes - done : sizeof chunk;
+        for (uint64_t i = 0; i < part / sizeof *chunk; i++)
+            chunk[i] = (float)(bound * (next_random(m) * 0x1p-31 - 1.0));
+        m->config.api->copy_in(m->runner.queue, to + done, chunk, part);
+        (void)m->config.api->synchronize(m->runner.queue); /* a failure shows at the next one that is asked */
+    }
+}
+
+static void fill_integers(rm_measure *m, char *to, uint64_t bytes, int64_t bound) {
+    int32_t chunk[2048];
+    for (uint64_t done = 0; done < bytes; done += sizeof chunk) {
+        uint64_t part = bytes - done < sizeof chunk ? bytes - done : sizeof chunk;
+        for (uint64_t i = 0; i < part / sizeof *chunk; i++)
+            chunk[i] = bound ? (int32_t)(next_random(m) % (uint64_t)bound) : 0;
+        m->config.api->copy_in(m->runner.queue, to + done, chunk, part);
+        (void)m->config.api->synchronize(m->runner.queue);
+    }
+}
+
+/* As parameters start: a constant stays one, so that a normalising layer works on numbers like those it will see. */
+static void fill_parameters(rm_measure *m) {
+    const rm_chain *chain = m->config.chain;
+    for (int32_t v = 1; v < chain->graph->n_values; v++) {
+        const rm_value *value = &chain->graph->value[v];
+        if (value->origin != RM_VALUE_PARAM) continue;
+        char *to = m->runner.resident + chain->at.value[v].offset;
+        bool random = value->init.kind == REMAT_INIT_UNIFORM || value->init.kind == REMAT_INIT_NORMAL;
+        fill_reals(m, to, rm_desc_bytes(&value->desc), random ? value->init.scale : 0.05);
+    }
+}
+
+/* Of sequences, the timesteps of the window alone: nothing else is touched, so nothing else takes memory. */
+static void fill_inputs(rm_measure *m, const rm_window *window) {
+    const rm_chain *chain = m->config.chain;
+    int64_t last = window->first + window->count - 1;
+    uint64_t t0 = chain->timed ? (uint64_t)(window->first * chain->tile) : 0;
+    uint64_t t1 = chain->timed ? (uint64_t)(last * chain->tile + rm_stage_class(chain, last)->tau) : 1;
+    for (int32_t v = 1; v < chain->graph->n_values; v++) {
+        const rm_value *value = &chain->graph->value[v];
+        const rm_where *where = &chain->at.value[v];
+        if (value->origin != RM_VALUE_INPUT || where->space != RM_RESIDENT) continue;
+        bool part = chain->timed && value->sequence;
+        char *to = m->runner.resident + where->offset + (part ? where->per_time * t0 : 0);
+        uint64_t bytes = part ? where->per_time * (t1 - t0) : rm_desc_bytes(&value->desc);
+        if (value->desc.dtype == REMAT_I32)
+            fill_integers(m, to, bytes, rm_chain_bound(chain, v));
+        else
+            fill_reals(m, to, bytes, 1);
+    }
+}
+
+/* ---- Life ----------------------------------------------------------------------------------------------------- */
+
+static remat_status set_up(rm_measure *m, uint64_t bytes) {
+    const rm_chain *chain = m->config.chain;
+    rm_runner *r = &m->runner;
+    TRY(m->config.api->block_create(m->config.device, chain->at.bytes + bytes, &r->block));
+    TRY(m->config.api->queue_create(m->config.device, &r->queue));
+    r->resident = m->config.api->claim(r->block, 0, chain->at.bytes);
+    r->piece = rm_calloc((size_t)chain->problem.n_pieces + 1, sizeof *r->piece);
+    r->saved = rm_calloc((size_t)chain->n_stages + 1, sizeof *r->saved);
+    REQUIRE(r->piece && r->saved, MEMORY, "out of memory for measuring %lld stages", (long long)chain->n_stages);
+    float one = 1;
+    m->config.api->copy_in(r->queue, r->resident + chain->at.one_offset, &one, sizeof one);
+    fill_parameters(m);
+    rm_run_packing(r);
+    rm_run_tables(r, &chain->prologue);
+    return m->config.api->synchronize(r->queue);
+}
+
+remat_status rm_measure_create(const rm_measure_config *config, const rm_window *window, int64_t n, rm_measure **out) {
+    rm_measure *m = rm_calloc(1, sizeof *m);
+    REQUIRE(m, MEMORY, "out of memory for measuring");
+    m->config = *config;
+    m->random = 1;
+    m->runner = (rm_runner){
+        .api = config->api, .chain = config->chain, .arena_offset = config->chain->at.bytes, .training = true};
+    uint64_t bytes = 0;
+    for (int64_t i = 0; i < n; i++) bytes = max64(bytes, window_bytes(config->chain, &window[i]));
+    remat_status status = set_up(m, bytes);
+    if (status) {
+        rm_measure_free(m);
+        return status;
+    }
+    *out = m;
+    return REMAT_OK;
+}
+
+void rm_measure_free(rm_measure *m) {
+    if (!m) return;
+    rm_free(m->runner.piece);
+    rm_free(m->runner.saved);
+    if (m->runner.queue) m->config.api->queue_free(m->runner.queue);
+    if (m->runner.block) m->config.api->block_free(m->runner.block);
+    rm_free(m);
+}
+
+/* ---- A window in the block ------------------------------------------------------------------------------------ */
+
+static void *claim(rm_measure *m, uint64_t *cursor, uint64_t bytes) {
+    void *address = m->config.api->claim(m->runner.block, *cursor, bytes);
+    *cursor += bytes;
+    return address;
+}
+
+static void place_lists(rm_measure *m, const rm_lists *lists, const rm_window *window, uint64_t *cursor) {
+    const rm_problem *problem = &m->config.chain->problem;
+    for (int64_t i = lists->start[window->first]; i < lists->start[window->first + window->count + 1]; i++) {
+        void **piece = &m->runner.piece[lists->item[i]];
+        if (!*piece) *piece = claim(m, cursor, problem->piece[lists->item[i]].bytes);
+    }
+}
+
+static void place_window(rm_measure *m, const rm_window *window) {
+    const rm_chain *chain = m->config.chain;
+    uint64_t cursor = chain->at.bytes, scratch = 0;
+    place_lists(m, &chain->problem.state, window, &cursor);
+    place_lists(m, &chain->problem.dstate, window, &cursor);
+    for (int64_t s = window->first; s < window->first + window->count; s++) {
+        uint64_t saved, own;
+        stage_needs(rm_stage_class(chain, s), window->options, &saved, &own);
+        m->runner.saved[s] = claim(m, &cursor, saved);
+        scratch = max64(scratch, own);
+    }
+    m->runner.scratch = claim(m, &cursor, scratch);
+}
+
+/* What comes into the window from outside it: the state before it, the gradient behind it. */
+static void fill_ends(rm_measure *m, const rm_window *window) {
+    const rm_problem *problem = &m->config.chain->problem;
+    const struct {
+        const rm_lists *lists;
+        int64_t cut;
+    } end[] = {{&problem->state, window->first}, {&problem->dstate, window->first + window->count}};
+    for (int e = 0; e < 2; e++)
+        for (int64_t i = end[e].lists->start[end[e].cut]; i < end[e].lists->start[end[e].cut + 1]; i++) {
+            int32_t piece = end[e].lists->item[i];
+            fill_reals(m, m->runner.piece[piece], problem->piece[piece].bytes, e ? 1e-3 : 0.5);
+        }
+}
+
+static void forget_window(rm_measure *m, const rm_window *window) {
+    const rm_problem *problem = &m->config.chain->problem;
+    const rm_lists *lists[] = {&problem->state, &problem->dstate};
+    for (int k = 0; k < 2; k++)
+        for (int64_t i = lists[k]->start[window->first]; i < lists[k]->start[window->first + window->count + 1]; i++)
+            m->runner.piece[lists[k]->item[i]] = NULL;
+}
+
+/* ---- Passes --------------------------------------------------------------------------------------------------- */
+
+/* samples[stage][program][pass] */
+typedef uint64_t samples[PROGRAMS][MOST_PASSES];
+
+static uint64_t timed_run(rm_measure *m, int64_t stage, const rm_program *program) {
+    uint64_t start = now_ns();
+    rm_run_program(&m->runner, &m->config.chain->problem, stage, program);
+    (void)m->config.api->synchronize(m->runner.queue);
+    return now_ns() - start;
+}
+
+static void run_pass(rm_measure *m, const rm_window *window, rm_stage_times *times) {
+    const rm_chain *chain = m->config.chain;
+    for (int64_t i = 0; i < window->count; i++)
+        times[i].drop = timed_run(m, window->first + i, &rm_stage_class(chain, window->first + i)->drop);
+    for (int k = 0; k < RM_MAX_OPTIONS; k++) {
+        for (int64_t i = 0; i < window->count; i++) {
+            const rm_class *class = rm_stage_class(chain, window->first + i);
+            if ((window->options >> k & 1) && k < class->n_options)
+                times[i].forward[k] = timed_run(m, window->first + i, &class->option[k].forward);
+        }
+        for (int64_t i = window->count - 1; i >= 0; i--) {
+            const rm_class *class = rm_stage_class(chain, window->first + i);
+            if ((window->options >> k & 1) && k < class->n_options)
+                times[i].backward[k] = timed_run(m, window->first + i, &class->option[k].backward);
+        }
+    }
+}
+
+static int ascending(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static uint64_t median(uint64_t *sample, int n) {
+    qsort(sample, (size_t)n, sizeof *sample, ascending);
+    return n % 2 ? sample[n / 2] : (sample[n / 2 - 1] + sample[n / 2]) / 2;
+}
+
+/* The first pass warms up, and counts only where there is no time for another. */
+static int collect(rm_measure *m, const rm_window *window, double seconds, samples *sample) {
+    uint64_t start = now_ns();
+    int n = 0;
+    for (int pass = 0; pass <= MOST_PASSES; pass++) {
+        rm_stage_times times[RM_WINDOW_MOST] = {0};
+        run_pass(m, window, times);
+        n = pass ? pass : 1;
+        for (int64_t i = 0; i < window->count; i++)
+            for (int p = 0; p < PROGRAMS; p++) sample[i][p][n - 1] = ((const uint64_t *)&times[i])[p];
+        double spent = 1e-9 * (double)(now_ns() - start);
+        if (spent + spent / (pass + 1) > seconds) break;
+    }
+    return n;
+}
+
+remat_status rm_measure_window(rm_measure *m, const rm_window *window, double seconds, rm_stage_times *times) {
+    samples *sample = rm_calloc((size_t)window->count, sizeof *sample);
+    REQUIRE(sample, MEMORY, "out of memory for the measurements");
+    place_window(m, window);
+    fill_inputs(m, window);
+    fill_ends(m, window);
+    int n = collect(m, window, seconds, sample);
+    for (int64_t i = 0; i < window->count; i++)
+        for (int p = 0; p < PROGRAMS; p++) ((uint64_t *)&times[i])[p] = median(sample[i][p], n);
+    forget_window(m, window);
+    rm_free(sample);
+    return m->config.api->synchronize(m->runner.queue);
+}
+
+/* ---- Beside the plan ------------------------------------------------------------------------------------------ */
+
+static void update_parameters(rm_measure *m) {
+    const rm_measure_config *c = &m->config;
+    const rm_chain *chain = c->chain;
+    rm_update update = *c->update;
+    update.lr = 0;
+    update.step = 1;
+    update.gradient_scale = 1;
+    for (int32_t v = 1; v < chain->graph->n_values; v++) {
+        const rm_value *value = &chain->graph->value[v];
+        if (value->origin != RM_VALUE_PARAM) continue;
+        float *state[RM_MAX_OPTIMIZER_STATE] = {0};
+        for (int k = 0; k < c->optimizer_states; k++)
+            state[k] = (float *)(m->runner.resident + chain->at.optimizer_state[v * RM_MAX_OPTIMIZER_STATE + k]);
+        const float *gradient = (const float *)(m->runner.resident + chain->at.gradient[v].offset);
+        int64_t n = rm_desc_count(&value->desc);
+        (void)c->api->sum_of_squares(m->runner.queue, gradient, n);
+        if (c->optimizer)
+            c->api->update(m->runner.queue, c->optimizer, &update, n,
+                           (float *)(m->runner.resident + chain->at.value[v].offset), gradient, state);
+    }
+}
+
+remat_status rm_measure_fixed(rm_measure *m, double seconds, uint64_t *time_ns) {
+    const rm_chain *chain = m->config.chain;
+    uint64_t sample[MOST_PASSES], begin = now_ns();
+    int n = 0;
+    while (n < MOST_PASSES && (n < 2 || 1e-9 * (double)(now_ns() - begin) < seconds)) {
+        uint64_t start = now_ns();
+        rm_run_packing(&m->runner);
+        m->config.api->fill(m->runner.queue, m->runner.resident + chain->at.loss_offset, 0, chain->at.loss_bytes);
+        rm_run_tables(&m->runner, &chain->prologue);
+        m->config.api->fill(m->runner.queue, m->runner.resident + chain->at.gradients_offset, 0,
+                            chain->at.gradients_bytes);
+        rm_run_tables(&m->runner, &chain->epilogue);
+        update_parameters(m);
+        TRY(m->config.api->synchronize(m->runner.queue));
+        sample[n++] = now_ns() - start;
+    }
+    *time_ns = median(sample, n);
+    return REMAT_OK;
+}
