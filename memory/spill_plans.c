@@ -1,8 +1,373 @@
-/* spill_plans.c: the family of plans that use the second tier (family.h). Still empty: nothing is spilled. */
+/* spill_plans.c: the family of plans that use the second tier (family.h). Main entry: rm_family_spill.
+ *
+ * A plan of this family has a WINDOW: so many bytes of saved blocks in memory, forward and backward.
+ *
+ *   forward    every stage is kept in the window, or dropped. When the window is full the oldest block goes: its SAVE was
+ *              given as soon as it was made, so it has had the whole window's time to get away, and FREE rarely waits.
+ *   the end    what is in the window then is the TAIL. It was never saved, and backward begins with it at once.
+ *   backward   as soon as a block is freed, the next one that fits is loaded: again a whole window ahead of its use.
+ *
+ * Before the tail, so many of every 64 stages are spilled, evenly spread, and the others are dropped and run again from
+ * their state: all 64 is pure spilling; fewer is for a channel that cannot hide all of it behind the computation. States
+ * stay in memory or, for the smallest budgets, go the same way as the blocks.
+ *
+ * Thousands of such recipes are weighed by a formula; the best at each size, as many as can be had in some tens of
+ * milliseconds, are written out and judged, so what a member says of itself is what check.h says of it. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "engine/tensor.h"
+#include "memory/check.h"
 #include "memory/family.h"
+#include "memory/host.h"
+
+enum { PARTS = 64, GRID = 32, JUDGED_STEPS = 2500000, STEPS_A_STAGE = 12, LEAST_JUDGED = 24, MOST_JUDGED = 300 };
+
+typedef struct {
+    uint64_t window_bytes;
+    int64_t tail;                              /* the first stage of the tail */
+    int spilled;                               /* of PARTS stages before the tail */
+    int rest, end;                             /* the options before the tail, and in it */
+    bool states;                               /* states are spilled, too */
+    double bytes, ns;                          /* by the formula */
+    uint64_t peak_bytes, time_ns, table_bytes; /* by the judge */
+    int64_t runs;
+} recipe;
+
+/* ---- A recipe becomes a plan --------------------------------------------------------------------- */
+
+typedef struct {
+    const rm_problem *problem;
+    const recipe *recipe;
+    rm_plan *plan;
+    uint64_t held_bytes; /* in the window */
+    int64_t out;         /* stages before this one have gone */
+} walk;
+
+static uint64_t list_bytes(const rm_problem *problem, const rm_lists *lists, int64_t i) {
+    uint64_t bytes = 0;
+    for (int64_t k = lists->start[i]; k < lists->start[i + 1]; k++) bytes += problem->piece[lists->item[k]].bytes;
+    return bytes;
+}
+
+static uint64_t block_bytes(const rm_problem *problem, int64_t s, int option) {
+    return rm_align_up(problem->stage[s].option[option].saved_bytes) + list_bytes(problem, &problem->saved, s);
+}
+
+static bool is_spilled(const recipe *recipe, int64_t s) {
+    return (s + 1) * recipe->spilled / PARTS > s * recipe->spilled / PARTS;
+}
+
+/* What of state(s) belongs to the window; a state without bytes stays where it is. */
+static uint64_t state_bytes(const walk *w, int64_t s) {
+    return w->recipe->states ? list_bytes(w->problem, &w->problem->state, s) : 0;
+}
+
+static uint64_t forward_bytes(const walk *w, int64_t s) {
+    const recipe *r = w->recipe;
+    if (s >= r->tail) return block_bytes(w->problem, s, r->end) + state_bytes(w, s);
+    return (is_spilled(r, s) ? block_bytes(w->problem, s, r->rest) : 0) + state_bytes(w, s);
+}
+
+/* A stage that is run again needs the room of its block, too. */
+static uint64_t backward_bytes(const walk *w, int64_t s) {
+    return block_bytes(w->problem, s, w->recipe->rest) + state_bytes(w, s);
+}
+
+static remat_status let_oldest_go(walk *w) {
+    int64_t s = w->out++;
+    w->held_bytes -= forward_bytes(w, s);
+    if (is_spilled(w->recipe, s)) TRY(rm_plan_free_object(w->plan, RM_SAVED, s));
+    return state_bytes(w, s) ? rm_plan_free_object(w->plan, RM_STATE, s) : REMAT_OK;
+}
+
+static remat_status forward(walk *w, int64_t s) {
+    const recipe *r = w->recipe;
+    uint64_t bytes = forward_bytes(w, s);
+    while (w->held_bytes + bytes > r->window_bytes && w->out < s && w->out < r->tail) TRY(let_oldest_go(w));
+    w->held_bytes += bytes;
+    if (s >= r->tail) return rm_plan_run_forward(w->plan, s, r->end);
+    if (state_bytes(w, s)) TRY(rm_plan_save(w->plan, RM_STATE, s));
+    if (!is_spilled(r, s)) return rm_plan_run_forward(w->plan, s, RM_DROP);
+    TRY(rm_plan_run_forward(w->plan, s, r->rest));
+    return rm_plan_save(w->plan, RM_SAVED, s);
+}
+
+static remat_status fetch(walk *w, int64_t s) {
+    w->held_bytes += backward_bytes(w, s);
+    if (state_bytes(w, s)) TRY(rm_plan_load(w->plan, RM_STATE, s));
+    return is_spilled(w->recipe, s) ? rm_plan_load(w->plan, RM_SAVED, s) : REMAT_OK;
+}
+
+static remat_status backward(walk *w, int64_t s) {
+    const recipe *r = w->recipe;
+    if (s < r->tail && !is_spilled(r, s)) {
+        TRY(rm_plan_run_forward(w->plan, s, r->rest));
+        TRY(rm_plan_free_object(w->plan, RM_STATE, s + 1));
+    }
+    w->held_bytes -= s < w->out ? backward_bytes(w, s) : forward_bytes(w, s);
+    TRY(rm_plan_run_backward(w->plan, s));
+    TRY(rm_plan_free_object(w->plan, RM_SAVED, s));
+    TRY(rm_plan_free_object(w->plan, RM_STATE, s));
+    return rm_plan_free_object(w->plan, RM_DSTATE, s + 1);
+}
+
+static remat_status write_recipe(const rm_problem *problem, const recipe *recipe, rm_plan *plan) {
+    walk w = {.problem = problem, .recipe = recipe, .plan = plan};
+    int64_t n = problem->n_stages;
+    for (int64_t s = 0; s < n; s++) TRY(forward(&w, s));
+    TRY(rm_plan_free_object(plan, RM_STATE, n));
+    int64_t next = w.out - 1; /* the next to be fetched */
+    for (int64_t s = n - 1; s >= 0; s--) {
+        while (next >= 0 && (next >= s || w.held_bytes + backward_bytes(&w, next) <= recipe->window_bytes))
+            TRY(fetch(&w, next--));
+        TRY(backward(&w, s));
+    }
+    return rm_plan_free_object(plan, RM_DSTATE, 0);
+}
+
+/* ---- Sums over the stages before a cut: what the formula reads ------------------------------------ */
+
+typedef struct {
+    double block[RM_MAX_OPTIONS], forward_ns[RM_MAX_OPTIONS], backward_ns[RM_MAX_OPTIONS];
+    double drop_ns, state;
+} sums;
+
+typedef struct {
+    const rm_problem *problem;
+    const rm_wish *wish;
+    sums *before;                       /* n_stages + 1 */
+    int n_options;                      /* that every stage has */
+    double least_block[RM_MAX_OPTIONS]; /* the largest block and state of any stage: a window holds that at least */
+    double scratch;
+    recipe *recipe;
+    int64_t count, capacity;
+} search;
+
+static remat_status add_up(search *f) {
+    const rm_problem *p = f->problem;
+    f->before = rm_calloc((size_t)p->n_stages + 1, sizeof *f->before);
+    REQUIRE(f->before, MEMORY, "out of host memory to plan spilling for %lld stages", (long long)p->n_stages);
+    f->n_options = RM_MAX_OPTIONS;
+    for (int64_t s = 0; s < p->n_stages; s++)
+        if (p->stage[s].n_options < f->n_options) f->n_options = p->stage[s].n_options;
+    for (int64_t s = 0; s < p->n_stages; s++) {
+        sums *sum = &f->before[s + 1];
+        *sum = f->before[s];
+        double state = (double)list_bytes(p, &p->state, s);
+        for (int k = 0; k < f->n_options; k++) {
+            const rm_option *option = &p->stage[s].option[k];
+            double block = (double)block_bytes(p, s, k);
+            sum->block[k] += block;
+            sum->forward_ns[k] += (double)option->forward.time_ns;
+            sum->backward_ns[k] += (double)option->backward.time_ns;
+            f->least_block[k] = fmax(f->least_block[k], block + state);
+            f->scratch = fmax(f->scratch, (double)option->backward.scratch_bytes);
+        }
+        sum->drop_ns += (double)p->stage[s].drop.time_ns;
+        sum->state += state;
+    }
+    return REMAT_OK;
+}
+
+/* The tail: as many of the last stages as fit into the window, and at least one. */
+static int64_t tail_of(const search *f, const recipe *r) {
+    int64_t low = 0, high = f->problem->n_stages - 1; /* the first cut behind which everything fits */
+    const sums *all = &f->before[high + 1];
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+        const sums *sum = &f->before[middle];
+        double bytes = all->block[r->end] - sum->block[r->end] + (r->states ? all->state - sum->state : 0);
+        if (bytes <= (double)r->window_bytes)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+/* Computation and channel, each busy all the time, in each direction; what is longer counts. */
+static void weigh(const search *f, recipe *r) {
+    const rm_tier *tier = &f->problem->tier;
+    int64_t n = f->problem->n_stages;
+    const sums *all = &f->before[n], *rest = &f->before[r->tail];
+    double part = (double)r->spilled / PARTS, stages = (double)r->tail * ((r->states ? 1 : 0) + part);
+    double moved = part * rest->block[r->rest] + (r->states ? rest->state : 0);
+    double latency = stages * (double)tier->latency_ns;
+    double again = (1 - part) * rest->forward_ns[r->rest];
+    double first = part * rest->forward_ns[r->rest] + (1 - part) * rest->drop_ns;
+    double back = rest->backward_ns[r->rest] + all->backward_ns[r->end] - rest->backward_ns[r->end] + again;
+    r->ns = fmax(first, moved * 1e9 / (double)tier->save_bytes_per_s + latency) + all->forward_ns[r->end] -
+            rest->forward_ns[r->end] + fmax(back, moved * 1e9 / (double)tier->load_bytes_per_s + latency);
+    r->bytes = (double)r->window_bytes + (r->states ? 0 : all->state) + f->scratch;
+}
+
+/* ---- Which recipes there are ---------------------------------------------------------------------- */
+
+static remat_status propose(search *f, recipe r) {
+    if (f->count == f->capacity) {
+        int64_t capacity = f->capacity ? 2 * f->capacity : 256;
+        recipe *grown = rm_realloc(f->recipe, (size_t)capacity * sizeof *grown);
+        REQUIRE(grown, MEMORY, "out of host memory for %lld plans that spill", (long long)capacity);
+        f->recipe = grown;
+        f->capacity = capacity;
+    }
+    r.tail = tail_of(f, &r);
+    weigh(f, &r);
+    f->recipe[f->count++] = r;
+    return REMAT_OK;
+}
+
+/* The share of the stages at which the channel is as busy as the computation, forward or backward. */
+static int balanced_share(const search *f, int option) {
+    const sums *all = &f->before[f->problem->n_stages];
+    const rm_tier *tier = &f->problem->tier;
+    double latency = (double)f->problem->n_stages * (double)tier->latency_ns;
+    double save = all->block[option] * 1e9 / (double)tier->save_bytes_per_s + latency;
+    double load = all->block[option] * 1e9 / (double)tier->load_bytes_per_s + latency;
+    double again = all->forward_ns[option];
+    double share = 1;
+    if (save > all->forward_ns[option]) share = all->forward_ns[option] / save;
+    if (load > all->backward_ns[option] && share > (all->backward_ns[option] + again) / (load + again))
+        share = (all->backward_ns[option] + again) / (load + again);
+    return (int)(share * PARTS);
+}
+
+/* Windows from one block to everything: a few blocks, then in even ratios. */
+static remat_status propose_windows(search *f, recipe r) {
+    double least = fmax(f->least_block[r.rest], f->least_block[r.end]);
+    const sums *all = &f->before[f->problem->n_stages];
+    double most = fmax(all->block[r.end] + (r.states ? all->state : 0), least);
+    for (int i = 1; i <= 4; i++) {
+        r.window_bytes = (uint64_t)(least * i);
+        TRY(propose(f, r));
+    }
+    for (int i = 1; i <= GRID; i++) {
+        r.window_bytes = (uint64_t)(least * pow(most / least, (double)i / GRID) + 1);
+        TRY(propose(f, r));
+    }
+    for (int i = 1; i < 10; i++) {
+        r.window_bytes = (uint64_t)(most * i / 10);
+        if ((double)r.window_bytes >= least) TRY(propose(f, r));
+    }
+    return REMAT_OK;
+}
+
+static remat_status propose_shares(search *f, int rest, int end) {
+    int balanced = balanced_share(f, rest);
+    int shares[] = {PARTS, (PARTS + balanced) / 2, balanced, balanced * 3 / 4, balanced / 2, 0};
+    int n = f->wish->no_recompute || balanced >= PARTS ? 1 : sizeof shares / sizeof *shares;
+    for (int states = 0; states < 2; states++)
+        for (int i = 0; i < n; i++) {
+            if (i && shares[i] == shares[i - 1]) continue;
+            if (!shares[i] && !states) continue; /* spills nothing: the other family's */
+            TRY(propose_windows(f, (recipe){.spilled = shares[i], .rest = rest, .end = end, .states = states}));
+        }
+    return REMAT_OK;
+}
+
+static remat_status propose_all(search *f) {
+    for (int k = 0; k < f->n_options; k++) {
+        TRY(propose_shares(f, k, k));
+        if (k > 0) TRY(propose_shares(f, k, 0));
+    }
+    return REMAT_OK;
+}
+
+/* ---- The best of them, judged --------------------------------------------------------------------- */
+
+static int by_formula(const void *a, const void *b) {
+    const recipe *x = a, *y = b;
+    if (x->bytes != y->bytes) return x->bytes < y->bytes ? -1 : 1;
+    return (x->ns > y->ns) - (x->ns < y->ns);
+}
+
+static int by_judge(const void *a, const void *b) {
+    const recipe *x = a, *y = b;
+    if (x->peak_bytes != y->peak_bytes) return x->peak_bytes < y->peak_bytes ? -1 : 1;
+    return (x->time_ns > y->time_ns) - (x->time_ns < y->time_ns);
+}
+
+/* Leaves those that no smaller one beats, and of these at most as many as may be judged. The formula's times are not
+ * exact, so what it holds to be a little slower stays in. */
+static void thin_out(search *f) {
+    qsort(f->recipe, (size_t)f->count, sizeof *f->recipe, by_formula);
+    int64_t kept = 0, most = JUDGED_STEPS / STEPS_A_STAGE / f->problem->n_stages;
+    double best = f->count ? f->recipe[0].ns * 2 : 0;
+    for (int64_t i = 0; i < f->count; i++) {
+        if (f->recipe[i].ns > best * 1.001) continue;
+        best = f->recipe[i].ns < best ? f->recipe[i].ns : best;
+        f->recipe[kept++] = f->recipe[i];
+    }
+    most = most < LEAST_JUDGED ? LEAST_JUDGED : most > MOST_JUDGED ? MOST_JUDGED : most;
+    f->count = kept;
+    if (kept <= most) return;
+    for (int64_t i = 0; i < most; i++) f->recipe[i] = f->recipe[i * (kept - 1) / (most - 1)];
+    f->count = most;
+}
+
+static remat_status judge_recipe(const rm_problem *problem, recipe *r, rm_plan *plan) {
+    rm_verdict verdict;
+    plan->n_steps = 0;
+    TRY(write_recipe(problem, r, plan));
+    TRY(rm_plan_check(problem, plan, &verdict, NULL));
+    r->peak_bytes = verdict.peak_bytes;
+    r->time_ns = verdict.total_ns;
+    r->runs = problem->n_stages + verdict.recomputed_stages;
+    r->table_bytes = (uint64_t)plan->n_steps * (sizeof(rm_step) + sizeof(int32_t));
+    return REMAT_OK;
+}
+
+static remat_status judge_all(search *f) {
+    rm_plan plan = {0};
+    remat_status status = REMAT_OK;
+    for (int64_t i = 0; i < f->count && !status; i++) status = judge_recipe(f->problem, &f->recipe[i], &plan);
+    rm_plan_free(&plan);
+    if (status || f->count == 0) return status;
+    qsort(f->recipe, (size_t)f->count, sizeof *f->recipe, by_judge);
+    int64_t kept = 1;
+    for (int64_t i = 1; i < f->count; i++)
+        if (f->recipe[i].time_ns < f->recipe[kept - 1].time_ns) f->recipe[kept++] = f->recipe[i];
+    f->count = kept;
+    return REMAT_OK;
+}
+
+/* ---- The family ----------------------------------------------------------------------------------- */
+
+static remat_status write_member(const rm_family *family, const rm_problem *problem, int64_t i, rm_plan *plan,
+                                 rm_proposal *proposal) {
+    const recipe *r = &((const recipe *)family->own)[i];
+    proposal->segments = 1 + r->runs - problem->n_stages; /* each stage that is run again is a segment by itself */
+    return write_recipe(problem, r, plan);
+}
+
+static void free_recipes(rm_family *family) { rm_free(family->own); }
+
+static remat_status hand_over(search *f, rm_family *family) {
+    family->member = rm_calloc((size_t)f->count, sizeof *family->member);
+    REQUIRE(family->member, MEMORY, "out of host memory for %lld plans that spill", (long long)f->count);
+    for (int64_t i = 0; i < f->count; i++)
+        family->member[i] = (rm_member){.peak_bytes = f->recipe[i].peak_bytes,
+                                        .time_ns = f->recipe[i].time_ns,
+                                        .runs = f->recipe[i].runs,
+                                        .table_bytes = f->recipe[i].table_bytes,
+                                        .exact = true};
+    family->count = f->count;
+    family->own = f->recipe;
+    f->recipe = NULL;
+    return REMAT_OK;
+}
 
 remat_status rm_family_spill(const rm_problem *problem, const rm_wish *wish, rm_family *family) {
-    (void)problem, (void)wish;
-    *family = (rm_family){0};
-    return REMAT_OK;
+    *family = (rm_family){.write = write_member, .free_own = free_recipes};
+    if (!rm_tier_there(&problem->tier)) return REMAT_OK;
+    search f = {.problem = problem, .wish = wish};
+    remat_status status = add_up(&f);
+    if (!status) status = propose_all(&f);
+    if (!status) thin_out(&f);
+    if (!status) status = judge_all(&f);
+    if (!status) status = hand_over(&f, family);
+    rm_free(f.before);
+    rm_free(f.recipe);
+    return status;
 }

@@ -73,6 +73,7 @@ static remat_status settle(const menu *m, const choice *choice, uint64_t limit, 
     uint64_t tables = rm_table_bytes(schedule->plan.n_steps, schedule->lifetimes.count);
     if (schedule->verdict.peak_bytes + tables > limit) goto refused;
     TRY_GOTO(status, refused, rm_place(&schedule->lifetimes, &schedule->placement));
+    TRY_GOTO(status, refused, rm_transfers_find(m->problem, &schedule->plan, &schedule->transfers));
     if (rm_schedule_bytes(schedule) > limit) goto refused;
     TRY_GOTO(status, refused, rm_placement_check(&schedule->lifetimes, &schedule->placement));
     return REMAT_OK;
