@@ -2,6 +2,7 @@
  * there is; --plot draws either. */
 #include "train/commands.h"
 
+#include "train/budget.h"
 #include "train/metrics.h"
 #include "train/plot.h"
 #include "train/setup.h"
@@ -49,7 +50,7 @@ static remat_status plot_plan(const remat_session *session, const rm_options *o)
     remat_live_point *points;
     rm_timeline timeline = {0};
     remat_plan_summary plan = remat_session_plan(session);
-    TRY(remat_plan_timeline(session, &points, &timeline.n_planned));
+    TRY(remat_plan_timeline(session, &points, &timeline.n));
     timeline.planned = points;
     remat_status status = rm_plot_timeline(o, &plan, &timeline);
     remat_text_free((char *)points);
@@ -129,13 +130,15 @@ static remat_status show_pareto(const remat_session *session, const rm_options *
 
 /* ---- The command ------------------------------------------------------------------------------------------------ */
 
-static remat_status make_plan(const rm_options *options, const rm_model_spec *spec) {
-    rm_model model;
+static remat_status make_plan(const rm_options *options, const rm_model_spec *spec, const rm_dataset *dataset) {
+    rm_model model = {0};
     remat_session *session = NULL;
     remat_config config = rm_setup_training_config(options);
     config.plan_only = true;
-    remat_status status = rm_model_build(spec, options->batch, true, &model);
+    remat_status status = rm_budget_apply(options, rm_budget_data_bytes(options, &spec->data, dataset), &config);
+    if (!status) status = rm_model_build(spec, options->batch, true, &model);
     if (!status) status = remat_session_create(model.graph, model.loss, &config, &session);
+    if (status == REMAT_INFEASIBLE) status = rm_budget_advise(options, spec, dataset, 0);
     if (!status) status = (options->pareto ? show_pareto : print_plan)(session, options);
     remat_session_free(session);
     rm_model_free(&model);
@@ -149,7 +152,7 @@ remat_status rm_command_plan(rm_options *options, int *exit_status) {
     TRY(rm_plot_check(options->plot));
     if (options->data) TRY(rm_setup_dataset(options, false, &dataset));
     remat_status status = rm_setup_spec(options, dataset, &spec);
-    if (!status) status = make_plan(options, &spec);
+    if (!status) status = make_plan(options, &spec, dataset);
     rm_dataset_close(dataset);
     return status ? status : rm_commands_flush();
 }

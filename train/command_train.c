@@ -2,8 +2,10 @@
  * often an evaluation and a training state. Main entry: rm_command_train. */
 #include "train/commands.h"
 
+#include "train/budget.h"
 #include "train/evaluator.h"
 #include "train/metrics.h"
+#include "train/plot.h"
 #include "train/progress.h"
 #include "train/setup.h"
 #include "train/text.h"
@@ -98,10 +100,19 @@ static remat_status open_evaluator(trainer *t, const rm_model_spec *training) {
     return rm_evaluator_create(o, &spec, t->eval_dataset, &t->evaluator);
 }
 
-static remat_status open_session(trainer *t, const rm_model_spec *spec) {
+/* Within what the evaluator and the data leave of the budget. */
+static remat_status create_session(trainer *t, const rm_model_spec *spec) {
     remat_config config = rm_setup_training_config(t->options);
-    TRY(rm_model_build(spec, t->options->batch, true, &t->model));
-    TRY(remat_session_create(t->model.graph, t->model.loss, &config, &t->session));
+    uint64_t evaluator = rm_evaluator_bytes(&t->evaluator);
+    uint64_t held = rm_budget_data_bytes(t->options, &spec->data, t->dataset) + evaluator;
+    remat_status status = rm_budget_apply(t->options, held, &config);
+    if (!status) status = rm_model_build(spec, t->options->batch, true, &t->model);
+    if (!status) status = remat_session_create(t->model.graph, t->model.loss, &config, &t->session);
+    return status == REMAT_INFEASIBLE ? rm_budget_advise(t->options, spec, t->dataset, evaluator) : status;
+}
+
+static remat_status open_session(trainer *t, const rm_model_spec *spec) {
+    TRY(create_session(t, spec));
     if (*t->state) return rm_state_restore(t->state, &t->start, true, t->session);
     return t->options->init ? rm_weights_import(t->session, t->options->init) : REMAT_OK;
 }
@@ -128,12 +139,13 @@ static remat_status try_dump(const char *path) {
 static remat_status set_up(trainer *t) {
     rm_model_spec spec;
     rm_options *o = t->options;
+    TRY(rm_plot_check(o->plot));
     TRY(find_start(t));
     TRY(try_dump(o->dump_grads));
     TRY(open_data(t, &spec));
     if (o->save) TRY(rm_state_store_open(o->save, o->keep, t->start.step, &t->store));
+    TRY(open_evaluator(t, &spec)); /* first: what it takes is not the session's */
     TRY(open_session(t, &spec));
-    TRY(open_evaluator(t, &spec));
     TRY(rm_metrics_open(o->metrics, t->start.step, &t->metrics));
     t->step = t->start.step;
     t->last_step = rm_options_given(o, "epochs") ? o->epochs * t->loader.per_epoch : o->steps;
@@ -174,6 +186,11 @@ static void introduce(trainer *t) {
         rm_progress_say(&t->progress,
                         "note: %lld segments were asked for; there are %lld tiles (--tile makes them smaller)",
                         (long long)plan.segments_requested, (long long)plan.n_tiles);
+    if (plan.memory_budget)
+        rm_progress_say(&t->progress, "budget: %s of %s for the session, %s for data%s",
+                        rm_bytes_text(plan.budgeted_bytes, a), rm_bytes_text(plan.memory_budget, b),
+                        rm_bytes_text(rm_budget_given(o) - plan.memory_budget, c),
+                        t->eval_dataset ? " and evaluation" : "");
     if (*t->state)
         rm_progress_say(&t->progress, "resumed from %s: step %lld, epoch %lld, batch %lld of %lld", t->state,
                         (long long)t->start.step, (long long)t->start.epoch, (long long)t->start.position,
@@ -221,10 +238,32 @@ static remat_status must_be_finite(const trainer *t, const remat_step_result *re
     return REMAT_OK;
 }
 
+/* --plot draws the second step, which is warm; or the only one. */
+static bool is_drawn(const trainer *t) {
+    bool only = t->last_step == t->start.step + 1;
+    return t->options->plot && t->step == t->start.step + !only;
+}
+
+static remat_status draw(const trainer *t) {
+    remat_live_point *planned = NULL, *measured = NULL;
+    rm_timeline timeline = {0};
+    remat_plan_summary plan = remat_session_plan(t->session);
+    remat_status status = remat_plan_timeline(t->session, &planned, &timeline.n);
+    if (!status) status = remat_traced_timeline(t->session, &measured, &timeline.n);
+    timeline.planned = planned;
+    timeline.measured = measured;
+    if (!status) status = rm_plot_timeline(t->options, &plan, &timeline);
+    remat_text_free((char *)planned);
+    remat_text_free((char *)measured);
+    return status;
+}
+
 static remat_status make_step(trainer *t) {
     remat_step_result result;
+    bool drawn = is_drawn(t);
     TRY(rm_loader_next(&t->loader));
     TRY(rm_batch_write(&t->loader.batch, t->session));
+    if (drawn) TRY(remat_trace_next(t->session));
     double start = rm_now_s();
     TRY(update(t, &result));
     double seconds = rm_now_s() - start;
@@ -241,6 +280,8 @@ static remat_status make_step(trainer *t) {
                            .rss_peak_bytes = rm_rss_peak_bytes()};
     TRY(rm_metrics_step(&t->metrics, &event));
     rm_progress_step(&t->progress, &event);
+    if (drawn) TRY(draw(t));
+    if (drawn) rm_progress_say(&t->progress, "step %lld is drawn in %s", (long long)t->step, t->options->plot);
     return must_be_finite(t, &result);
 }
 

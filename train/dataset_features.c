@@ -44,6 +44,7 @@ static remat_status read_features(feature_data *data, const rm_data_source *sour
     REQUIRE(T <= array->dim[1], INVALID, "--seq-len=%lld, but %s has %lld timesteps: leave it out, or give less",
             (long long)T, source->data, (long long)array->dim[1]);
     data->base.count = array->dim[0];
+    data->base.held_bytes = size + 4 * (uint64_t)data->base.count;
     data->base.shape = (rm_data_shape){.timesteps = T, .features = array->dim[2], .classes = source->classes};
     return rm_labels_read(source->labels, data->base.count, &data->labels, &data->base.shape.classes);
 }

@@ -38,6 +38,7 @@ static remat_status read_images(image_data *data, const rm_data_source *source) 
     REQUIRE(idx.rank >= 2, IO, "%s has one dimension; images have 3: is this the file for --labels?", source->data);
     data->pixel = idx.item;
     data->base.count = idx.dim[0];
+    data->base.held_bytes = size + 4 * (uint64_t)data->base.count;
     data->pixels = idx.count / idx.dim[0];
     int64_t T = source->timesteps ? source->timesteps : data->pixels;
     REQUIRE(T <= data->pixels, INVALID,

@@ -49,6 +49,16 @@ void rm_evaluator_free(rm_evaluator *evaluator) {
     evaluator->logits = NULL;
 }
 
+static uint64_t part_bytes(const rm_eval_part *part) {
+    if (!part->session) return 0;
+    return remat_session_plan(part->session).budgeted_bytes + part->batch.input_bytes + part->batch.target_bytes;
+}
+
+uint64_t rm_evaluator_bytes(const rm_evaluator *e) {
+    uint64_t logits = e->logits ? 4 * (uint64_t)e->full.batch.batch * (uint64_t)e->dataset->shape.classes : 0;
+    return part_bytes(&e->full) + part_bytes(&e->rest) + logits + (e->dataset ? e->dataset->held_bytes : 0);
+}
+
 remat_session *rm_evaluator_session(rm_evaluator *evaluator) { return evaluator->full.session; }
 
 static int64_t likeliest(const float *logit, int64_t classes) {

@@ -26,6 +26,9 @@ remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec 
                                  rm_evaluator *out);
 void rm_evaluator_free(rm_evaluator *evaluator);
 
+/* All that it takes: sessions, batches, logits, and what its data set keeps in memory. 0 for a zeroed one. */
+uint64_t rm_evaluator_bytes(const rm_evaluator *evaluator);
+
 /* A session to load weights into when there is no other to take them from. */
 remat_session *rm_evaluator_session(rm_evaluator *evaluator);
 

@@ -42,7 +42,7 @@ static void print_usage(FILE *out) {
 static int fail(const char *command, remat_status status) {
     fflush(stdout);
     fprintf(stderr, "remat %s: %s\n", command, remat_last_error());
-    return status == REMAT_INVALID ? 2 : 1;
+    return status == REMAT_INVALID || status == REMAT_INFEASIBLE ? 2 : 1;
 }
 
 static int run(int i, int argc, char **argv) {

@@ -450,12 +450,32 @@ static remat_status command_line_wins(rm_options *o, const bool *in_file) {
     return REMAT_OK;
 }
 
+/* Ways of using memory that contradict each other. */
+static remat_status check_memory(const rm_options *o) {
+    bool recomputes = o->checkpoint_segments > 1 || !strcmp(o->checkpoint, "sqrt"), lean = !strcmp(o->checkpoint, "lean");
+    REQUIRE(strcmp(o->recompute, "off") || !(recomputes || lean), INVALID,
+            "--recompute=off forbids what --checkpoint%s%s does: give one of the two", recomputes && o->checkpoint_segments ? "-segments" : "=",
+            recomputes && o->checkpoint_segments ? "" : o->checkpoint);
+    REQUIRE(strcmp(o->recompute, "exact-only") || !lean, INVALID,
+            "--recompute=exact-only forbids what --checkpoint=lean does, rebuilding from h: give one of the two");
+    bool assumes = o->assume_memory || o->assume_flops || o->assume_bandwidth;
+    REQUIRE(!assumes || !strcmp(o->device, "null"), INVALID,
+            "--assume-memory, --assume-flops and --assume-bandwidth describe a machine that is not this one: they need "
+            "--device=null");
+    REQUIRE(!(o->assume_memory && o->memory_budget), INVALID,
+            "--assume-memory is the memory budget of the machine assumed; it and --memory-budget exclude each other");
+    REQUIRE(!(o->pareto && (o->steps_text || o->problem)), INVALID,
+            "--pareto shows many plans; --steps-text and --problem belong to one: leave one out");
+    return REMAT_OK;
+}
+
 static remat_status check_together(const rm_options *o, rm_command command) {
     bool n = rm_options_given(o, "checkpoint-segments"), policy = rm_options_given(o, "checkpoint");
     REQUIRE(!(n && policy && strcmp(o->checkpoint, "segments")), INVALID,
             "--checkpoint-segments and --checkpoint=%s exclude each other: give one", o->checkpoint);
     REQUIRE(n || strcmp(o->checkpoint, "segments"), INVALID,
             "--checkpoint=segments needs their number: say --checkpoint-segments=N");
+    TRY(check_memory(o));
     REQUIRE(!(rm_options_given(o, "steps") && rm_options_given(o, "epochs")), INVALID,
             "--steps and --epochs exclude each other: give one");
     REQUIRE(!(rm_options_given(o, "nesterov") && o->nesterov && o->momentum == 0), INVALID,

@@ -68,11 +68,18 @@ const char *rm_plot_quote(const char *text, char *out, size_t bytes) {
     return out;
 }
 
-/* 0.20000000000000001 as it was typed: 0.2. Whole numbers stay as they are. */
-static void shorten(char *value, size_t bytes) {
+/* Numbers as people type them: 0.2, not 0.20000000000000001; 64MiB, not 67108864; 6e+13. */
+static void shorten(const char *name, char *value, size_t bytes) {
+    static const char *const unit[] = {"", "KiB", "MiB", "GiB", "TiB"};
     char *end;
     double number = strtod(value, &end);
-    if (strchr(value, '.') && !*end) snprintf(value, bytes, "%.6g", number);
+    int u = 0;
+    if (*end || end == value) return;
+    if (strchr(value, '.')) snprintf(value, bytes, "%.6g", number);
+    if (!strstr(name, "memory") && strncmp(name, "assume", 6)) return;
+    if (strstr(name, "memory"))
+        for (; u < 4 && number >= 1024; u++) number /= 1024;
+    snprintf(value, bytes, "%.5g%s", number, unit[u]);
 }
 
 void rm_plot_flags(const rm_options *o, char *text, size_t bytes) {
@@ -84,7 +91,7 @@ void rm_plot_flags(const rm_options *o, char *text, size_t bytes) {
         if (!o->given[i] || (rm_options_memory(i) == RM_FORGOTTEN && !device)) continue;
         rm_options_text(o, i, value, sizeof value);
         bool on = !strcmp(value, "true");
-        shorten(value, sizeof value);
+        shorten(rm_options_name(i), value, sizeof value);
         n += (size_t)snprintf(text + n, bytes - n, "%s--%s%s%.60s", n ? " " : "", rm_options_name(i), on ? "" : "=",
                               on ? "" : value);
     }
@@ -163,10 +170,10 @@ static void write_head(const rm_plot *plot) {
     fprintf(plot->script, "set grid y linecolor rgb '#dddddd' linewidth 0.8\nset style fill solid 1 noborder\n");
     fprintf(plot->script, "set tmargin at screen 0.82\nset lmargin at screen 0.075\nset rmargin at screen 0.965\n"
                           "set bmargin at screen 0.185\n");
-    fprintf(
-        plot->script,
-        "set key at screen 0.52,0.03 center bottom horizontal Left reverse noenhanced samplen 2 textcolor rgb '%s'\n",
-        RM_PLOT_INK);
+    fprintf(plot->script,
+            "set key at screen 0.52,0.03 center bottom horizontal Left reverse noenhanced samplen 2 font ',11' width "
+            "-2 textcolor rgb '%s'\n",
+            RM_PLOT_INK);
     write_line(plot, 101, 0.962, ",16", RM_PLOT_INK, plot->heading);
     double y = write_flags(plot);
     write_line(plot, 104, y, ",11", RM_PLOT_INK, plot->numbers);

@@ -13,11 +13,11 @@
  * cannot be created. path NULL: nothing is asked for. */
 remat_status rm_plot_check(const char *path);
 
-/* Bytes alive over a step: filled by kind as planned; or, with `measured` (n_measured > 0), as measured, and the planned
- * sum as a line. */
+/* Bytes alive over a step, n steps of its plan: filled by kind as planned; or as measured, at the times measured, and the
+ * planned sum as a line over it. */
 typedef struct {
-    const remat_live_point *planned, *measured;
-    int64_t n_planned, n_measured;
+    const remat_live_point *planned, *measured; /* measured may be NULL */
+    int64_t n;
 } rm_timeline;
 remat_status rm_plot_timeline(const rm_options *options, const remat_plan_summary *plan, const rm_timeline *timeline);
 

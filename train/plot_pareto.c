@@ -67,12 +67,20 @@ static void write_memory_axis(const picture *p) {
     fprintf(p->plot.script, "set xlabel 'activations at their peak' textcolor rgb '%s'\n", RM_PLOT_INK);
 }
 
-static void write_axes(const picture *p) {
-    double most = p->slowest > 1.05 ? p->slowest : 1.05, span = most - 1;
-    write_memory_axis(p);
-    fprintf(p->plot.script, "set yrange [%.9g:%.9g]\n", 1 - 0.06 * span, most + 0.08 * span);
-    fprintf(p->plot.script, "set format y '%%.2f'\nset ylabel 'time of a step, relative to none' textcolor rgb '%s'\n",
-            RM_PLOT_INK);
+/* Times can differ by a few per cent or by a factor of ten: the axis is even in the speed, 1 / time, and names times. */
+static double height(const picture *p, uint64_t ns) { return 1 - p->none_ns / (double)ns; }
+
+static void write_time_axis(const picture *p) {
+    static const double tick[] = {1,    1.01, 1.02, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4, 1.5, 1.6,
+                                  1.75, 2,    2.5,  3,    4,   5,    7,   10,   20,  50,  1000};
+    double most = p->slowest > 1.02 ? 1 - 1 / p->slowest : 0.02, last = -1;
+    fprintf(p->plot.script, "set yrange [%.9g:%.9g]\nset ytics ('1.00' 0", -0.06 * most, 1.1 * most);
+    for (size_t i = 0; i < sizeof tick / sizeof *tick && 1 - 1 / tick[i] < 1.1 * most; i++) {
+        double at = 1 - 1 / tick[i];
+        if (at - last < 0.055 * most) continue;
+        fprintf(p->plot.script, ", '%.2f' %.9g", tick[i], last = at);
+    }
+    fprintf(p->plot.script, ")\nset ylabel 'time of a step, relative to none' textcolor rgb '%s'\n", RM_PLOT_INK);
 }
 
 /* Of the budget, what is left for activations beside what this run's plan has otherwise. */
@@ -83,7 +91,7 @@ static void write_budget(const picture *p) {
     if (plan->memory_budget <= others) return;
     double x = (double)(plan->memory_budget - others);
     if (x < p->low / 1.25 || x > p->high * 1.25) return;
-    snprintf(label, sizeof label, "budget: %s", rm_bytes_text(plan->memory_budget, text));
+    snprintf(label, sizeof label, "session's budget: %s", rm_bytes_text(plan->memory_budget, text));
     fprintf(p->plot.script,
             "set arrow 130 from first %.9g, graph 0 to first %.9g, graph 1 nohead linecolor rgb '%s' linewidth 1.4\n"
             "set label 130 %s at first %.9g, graph 0.98 right offset -0.6,0 noenhanced font ',11' textcolor rgb '%s'\n",
@@ -93,7 +101,7 @@ static void write_budget(const picture *p) {
 /* ---- Points ----------------------------------------------------------------------------------------------------- */
 
 static void write_point(const picture *p, const remat_pareto_point *q) {
-    fprintf(p->plot.script, "%.9g %.9g\n", (double)q->activations_peak_bytes, ratio(p, q->step_ns));
+    fprintf(p->plot.script, "%.9g %.9g\n", (double)q->activations_peak_bytes, height(p, q->step_ns));
 }
 
 static int64_t write_strategy(const picture *p, int i) {
@@ -126,13 +134,14 @@ static void write_frontier(const picture *p) {
 
 static void write_own(const picture *p) {
     char text[RM_TEXT], label[160], quoted[200];
-    double x = (double)p->plan->activations_peak_bytes, y = ratio(p, p->plan->step_ns);
+    double x = (double)p->plan->activations_peak_bytes, y = height(p, p->plan->step_ns);
     bool right = log(x / p->low) > 0.6 * log(p->high / p->low);
     snprintf(label, sizeof label, "this plan: %s, %s, x %.2f", p->plan->strategy,
-             rm_bytes_text(p->plan->activations_peak_bytes, text), y);
+             rm_bytes_text(p->plan->activations_peak_bytes, text), ratio(p, p->plan->step_ns));
     fprintf(p->plot.script,
             "set label 140 '' at %.9g,%.9g point pointtype 6 pointsize 2.6 linecolor rgb '%s' linewidth 2 front\n"
-            "set label 141 %s at %.9g,%.9g %s offset %s,1.3 front noenhanced font ',12' textcolor rgb '%s'\n",
+            "set style textbox opaque fillcolor rgb '#ffffff' noborder margins 0.4,0.4\n"
+            "set label 141 %s at %.9g,%.9g %s offset %s,1.5 front boxed noenhanced font ',12' textcolor rgb '%s'\n",
             x, y, RM_PLOT_INK, rm_plot_quote(label, quoted, sizeof quoted), x, y, right ? "right" : "left",
             right ? "1.2" : "-1.2", RM_PLOT_INK);
 }
@@ -140,7 +149,8 @@ static void write_own(const picture *p) {
 static void draw(const picture *p) {
     FILE *out = p->plot.script;
     int64_t n[STYLES];
-    write_axes(p);
+    write_memory_axis(p);
+    write_time_axis(p);
     write_budget(p);
     for (int i = 0; i < STYLES; i++) n[i] = write_strategy(p, i);
     write_frontier(p);
@@ -169,7 +179,7 @@ static void write_numbers(picture *p, const rm_options *o) {
              (long long)plan->timesteps, (long long)plan->batch, (long long)plan->n_tiles, 1e-6 * p->none_ns,
              plan->measured_times ? "from kernels measured here" : "estimated from rates",
              rm_bytes_text(plan->planned_peak_bytes - plan->activations_peak_bytes, a),
-             plan->memory_budget ? "; the budget is " : "",
+             plan->memory_budget ? "; the session's budget is " : "",
              plan->memory_budget ? rm_bytes_text(plan->memory_budget, b) : "");
     for (int64_t i = 0; i < p->count && plot->n_rows < RM_PLOT_ROWS; i++) {
         const remat_pareto_point *q = &p->point[i];

@@ -83,9 +83,16 @@ remat_config rm_setup_training_config(const rm_options *o) {
     c.device = o->device;
     c.threads = (int)o->threads;
     c.seed = (uint64_t)o->seed;
-    c.strategy = o->checkpoint_segments ? "segments" : o->checkpoint;
+    bool asked = rm_options_given(o, "checkpoint");
+    bool limited = o->memory_budget || o->assume_memory;
+    c.strategy = o->checkpoint_segments ? "segments" : limited && !asked ? "optimal" : o->checkpoint;
     c.segments = o->checkpoint_segments;
     c.calibration = calibration_file(o, c.strategy);
+    c.recompute = o->recompute;
+    c.spill_dir = o->spill;
+    c.verify_recompute = o->verify_recompute;
+    c.assume_flops = (double)o->assume_flops;
+    c.assume_bandwidth = (double)o->assume_bandwidth;
     c.tile = o->tile;
     c.fold_embedding = !o->no_fold;
     c.optimizer = o->optimizer;

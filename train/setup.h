@@ -17,6 +17,7 @@ remat_status rm_setup_dataset(const rm_options *options, bool held_out, rm_datas
  * Writes what the data decided (seq_len, classes) back into the options. */
 remat_status rm_setup_spec(rm_options *options, const rm_dataset *dataset, rm_model_spec *out);
 
+/* All but the budget, which is what budget.h leaves of it. A budget and no --checkpoint mean "optimal". */
 remat_config rm_setup_training_config(const rm_options *options);
 remat_config rm_setup_inference_config(const rm_options *options);
 double rm_setup_learning_rate(const rm_options *options);

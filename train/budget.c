@@ -1,0 +1,183 @@
+/* budget.c: see budget.h. */
+#include "train/budget.h"
+
+#include "train/setup.h"
+#include "train/text.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+uint64_t rm_budget_given(const rm_options *o) { return o->memory_budget ? o->memory_budget : o->assume_memory; }
+
+/* ---- What the program holds ------------------------------------------------------------------------------------- */
+
+static uint64_t batch_bytes(const rm_data_shape *shape, int64_t batch) {
+    uint64_t rows = (uint64_t)shape->timesteps * (uint64_t)batch;
+    return 4 *
+           (rows * (uint64_t)(shape->vocabulary ? 1 : shape->features) + (shape->every_step ? rows : (uint64_t)batch));
+}
+
+uint64_t rm_budget_data_bytes(const rm_options *o, const rm_data_shape *shape, const rm_dataset *dataset) {
+    uint64_t order = 4 * (uint64_t)(dataset ? dataset->count : 0);
+    return batch_bytes(shape, o->batch) + order + (dataset ? dataset->held_bytes : 0);
+}
+
+remat_status rm_budget_apply(const rm_options *o, uint64_t held, remat_config *config) {
+    uint64_t budget = rm_budget_given(o);
+    config->memory_budget = budget > held ? budget - held : 0;
+    REQUIRE(!budget || budget > held, INFEASIBLE,
+            "a memory budget of %llu bytes is too small: the program's own data and batches take %llu",
+            (unsigned long long)budget, (unsigned long long)held);
+    return REMAT_OK;
+}
+
+/* ---- What would fit --------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const rm_model_spec *spec;
+    const rm_dataset *dataset;
+    uint64_t other_bytes;
+    int64_t tile;   /* in timesteps, as the plan that did not fit has it */
+    double until_s; /* no new attempt after this */
+    char text[160]; /* the flags that would fit, and what they need */
+} search;
+
+/* Plans with these flags. INFEASIBLE is the ordinary answer; *out is NULL unless OK. */
+static remat_status plan_with(const search *s, const rm_options *o, bool limited, remat_session **out) {
+    rm_model model = {0};
+    rm_model_spec spec = *s->spec;
+    remat_config config = rm_setup_training_config(o);
+    *out = NULL;
+    spec.data.timesteps = o->seq_len;
+    config.plan_only = true;
+    config.calibration = NULL; /* bytes are asked for, not times */
+    remat_status status = REMAT_OK;
+    if (limited) status = rm_budget_apply(o, rm_budget_data_bytes(o, &spec.data, s->dataset) + s->other_bytes, &config);
+    if (!status) status = rm_model_build(&spec, o->batch, true, &model);
+    if (!status) status = remat_session_create(model.graph, model.loss, &config, out);
+    rm_model_free(&model);
+    return status;
+}
+
+/* Two digits, rounded up: given as a budget again, it must do. */
+static const char *size_text(uint64_t bytes, char text[RM_TEXT]) {
+    static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes;
+    int u = 0;
+    for (; value >= 1024 && u < 4; u++) value /= 1024;
+    snprintf(text, RM_TEXT, u ? "%.2f %s" : "%.0f %s", u ? ceil(value * 100) / 100 : value, unit[u]);
+    return text;
+}
+
+static uint64_t held_bytes(const search *s, const rm_options *o) {
+    rm_data_shape shape = s->spec->data;
+    shape.timesteps = o->seq_len;
+    return rm_budget_data_bytes(o, &shape, s->dataset) + s->other_bytes;
+}
+
+/* The smallest --memory-budget that these flags can do with, asked for by giving next to nothing; 0: that is no answer. */
+static uint64_t least_budget(const search *s, const rm_options *with) {
+    remat_session *session;
+    rm_options o = *with;
+    o.assume_memory = 0;
+    o.memory_budget = held_bytes(s, with) + 1;
+    remat_status status = plan_with(s, &o, true, &session);
+    remat_session_free(session);
+    return status == REMAT_INFEASIBLE ? held_bytes(s, with) + remat_smallest_budget() : 0;
+}
+
+/* Whether these flags fit; notes what they are and need. */
+static bool fits(search *s, const rm_options *o, const char *changes) {
+    char bytes[RM_TEXT];
+    uint64_t needs = least_budget(s, o);
+    if (!needs || needs > rm_budget_given(o)) return false;
+    snprintf(s->text, sizeof s->text, "%s would fit (needs %s)", changes, size_text(needs, bytes));
+    return true;
+}
+
+/* Halves one number until it fits. */
+static bool halve(search *s, const rm_options *base, const char *before, const char *name, int64_t from) {
+    for (int64_t n = from / 2; n >= 1 && rm_now_s() < s->until_s; n /= 2) {
+        char changes[96];
+        rm_options o = *base;
+        if (!strcmp(name, "tile")) o.tile = n;
+        if (!strcmp(name, "batch")) o.batch = n;
+        if (!strcmp(name, "seq-len")) o.seq_len = n;
+        snprintf(changes, sizeof changes, "%s--%s=%lld", before, name, (long long)n);
+        if (fits(s, &o, changes)) return true;
+    }
+    return false;
+}
+
+static bool halve_each(search *s, const rm_options *o, const char *before) {
+    return halve(s, o, before, "tile", s->tile) || halve(s, o, before, "batch", o->batch) ||
+           halve(s, o, before, "seq-len", o->seq_len);
+}
+
+/* Whether a second tier would help is asked of the null device, which has one: the bytes are the same. */
+static bool spill_would_fit(search *s, const rm_options *base) {
+    rm_options o = *base;
+    o.device = "null";
+    o.spill = ".";
+    return fits(s, &o, "--spill=DIR");
+}
+
+static rm_options with_optimal(const rm_options *base) {
+    rm_options o = *base;
+    o.checkpoint = "optimal";
+    o.checkpoint_segments = 0;
+    return o;
+}
+
+/* Shallow copies of the options: texts are borrowed, and nothing here is freed. */
+static bool find_change(search *s, const rm_options *o) {
+    char before[64] = "";
+    rm_options freer = *o;
+    const char *strategy = rm_setup_training_config(o).strategy;
+    bool may_recompute = !strcmp(o->recompute, "auto"), optimal = !strcmp(strategy, "optimal");
+    freer.recompute = "auto";
+    rm_options optimal_too = with_optimal(o), both = with_optimal(&freer);
+    if (!may_recompute && fits(s, &freer, "--recompute=auto")) return true;
+    if (!optimal && fits(s, &optimal_too, "--checkpoint=optimal")) return true;
+    if (!o->spill && spill_would_fit(s, o)) return true;
+    if (halve_each(s, o, before)) return true;
+    if (may_recompute && optimal) return false;
+    snprintf(before, sizeof before, "%s%s", may_recompute ? "" : "--recompute=auto ",
+             optimal ? "" : "--checkpoint=optimal ");
+    char alone[64];
+    snprintf(alone, sizeof alone, "%.*s", (int)strlen(before) - 1, before);
+    if (!may_recompute && !optimal && fits(s, &both, alone)) return true;
+    return halve_each(s, &both, before);
+}
+
+/* The tile that the shapes decide on, which does not depend on the strategy; 0: there is no plan at all. */
+static int64_t find_tile(const search *s, const rm_options *o) {
+    remat_session *session;
+    rm_options plain = *o;
+    plain.checkpoint = "none";
+    plain.checkpoint_segments = 0;
+    int64_t tile = plan_with(s, &plain, false, &session) ? 0 : remat_session_plan(session).tile;
+    remat_session_free(session);
+    return tile;
+}
+
+remat_status rm_budget_advise(const rm_options *o, const rm_model_spec *spec, const rm_dataset *dataset,
+                              uint64_t other_bytes) {
+    char sentence[700], least[160] = "";
+    search s = {.spec = spec, .dataset = dataset, .other_bytes = other_bytes, .until_s = rm_now_s() + 1};
+    snprintf(sentence, sizeof sentence, "%s", remat_last_error());
+    rm_options base = *o;
+    base.seq_len = spec->data.timesteps;
+    uint64_t bytes = least_budget(&s, &base);
+    if (bytes)
+        snprintf(least, sizeof least, "\n  --%s=%llu is the least that would do, with %llu for the program's own data",
+                 o->memory_budget ? "memory-budget" : "assume-memory", (unsigned long long)bytes,
+                 (unsigned long long)held_bytes(&s, &base));
+    s.tile = find_tile(&s, &base);
+    bool found = find_change(&s, &base);
+    return rm_fail(REMAT_INFEASIBLE, "%s%s\n  %s", sentence, least,
+                   found ? s.text
+                         : "no smaller --tile, --batch or --seq-len that was tried would fit: make --hidden or "
+                           "--layers smaller, or the budget larger");
+}
