@@ -58,7 +58,7 @@ static uint64_t lone_bytes(ledger *l, const rm_lists *lists, int64_t i) {
     return count_new(l, lists, i);
 }
 
-static void measure(ledger *l, int64_t s, bool states_share, rm_foot *foot) {
+static void measure(ledger *l, int64_t s, bool share, rm_foot *foot) {
     const rm_problem *p = l->problem;
     foot->state_bytes = lone_bytes(l, &p->state, s);
     foot->next_state_bytes = lone_bytes(l, &p->state, s + 1);
@@ -69,7 +69,7 @@ static void measure(ledger *l, int64_t s, bool states_share, rm_foot *foot) {
     foot->drop_bytes = states + rm_align_up(p->stage[s].drop.scratch_bytes);
     foot->drop_ns = p->stage[s].drop.time_ns;
     int64_t buffers = p->stage[s].drop.scratch_bytes > 0;
-    if (!states_share) buffers += count_filled(p, &p->state, s + 1);
+    if (!share) buffers += count_filled(p, &p->state, s + 1);
     foot->table_bytes = rm_table_bytes(2, buffers); /* the run, and the freeing of the state it made */
     measure_options(l, s, foot);
 }
@@ -106,8 +106,8 @@ static bool neighbours_alone(const rm_problem *problem, const span *state, const
     return true;
 }
 
-/* Fills `exact`, and `until` if two states share a piece. */
-static remat_status find_shares(rm_footprint *footprint) {
+/* Fills `exact`, and `until` if two states share a piece. *share: two states or two gradients do. */
+static remat_status find_shares(rm_footprint *footprint, bool *share) {
     const rm_problem *p = footprint->problem;
     size_t n = (size_t)p->n_pieces;
     span *spans = rm_malloc((3 * n + 1) * sizeof *spans);
@@ -120,13 +120,15 @@ static remat_status find_shares(rm_footprint *footprint) {
     find_spans(&p->dstate, p->n_stages + 1, p->n_pieces, spans + n);
     find_spans(&p->saved, p->n_stages, p->n_pieces, spans + 2 * n);
     footprint->exact = neighbours_alone(p, spans, spans + n, spans + 2 * n);
-    bool share = false;
+    bool states_share = false, gradients_share = false;
     for (size_t i = 0; i < n; i++) {
-        share |= spans[i].until > spans[i].from;
+        states_share |= spans[i].until > spans[i].from;
+        gradients_share |= spans[n + i].until > spans[n + i].from;
         footprint->until[i] = spans[i].until;
     }
     rm_free(spans);
-    if (share) return REMAT_OK;
+    *share = states_share || gradients_share || !footprint->exact;
+    if (states_share) return REMAT_OK;
     rm_free(footprint->until);
     footprint->until = NULL;
     return REMAT_OK;
@@ -134,10 +136,24 @@ static remat_status find_shares(rm_footprint *footprint) {
 
 /* ---- All of them -------------------------------------------------------------------------------- */
 
+/* Pieces of saved(s) with bytes, besides those of the states around it. */
+static int64_t count_own_saved(ledger *l, int64_t s) {
+    l->question++;
+    count_new(l, &l->problem->state, s);
+    count_new(l, &l->problem->state, s + 1);
+    const rm_lists *saved = &l->problem->saved;
+    int64_t own = 0;
+    for (int64_t k = saved->start[s]; k < saved->start[s + 1]; k++)
+        own += l->problem->piece[saved->item[k]].bytes > 0 && l->mark[saved->item[k]] != l->question;
+    return own;
+}
+
 /* Every run makes one object or two and each is freed: 3 steps for a keeping run, 2 for a backward run, and the two
- * objects that the plan begins with. Of the buffers only those are counted that are there for certain. */
-static uint64_t least_tables(const rm_problem *p, bool states_share) {
-    int64_t buffers = 0;
+ * objects that the plan begins with. Of the buffers only those are counted that are there for certain; where no two states
+ * share a piece, that is all of them. */
+static uint64_t least_tables(ledger *l, bool share) {
+    const rm_problem *p = l->problem;
+    int64_t buffers = share ? 0 : count_filled(p, &p->state, 0);
     for (int64_t s = 0; s < p->n_stages; s++) {
         const rm_stage *stage = &p->stage[s];
         int64_t least = INT64_MAX;
@@ -148,7 +164,8 @@ static uint64_t least_tables(const rm_problem *p, bool states_share) {
             if (own < least) least = own;
         }
         buffers += least;
-        if (!states_share) buffers += count_filled(p, &p->state, s + 1);
+        if (share) continue;
+        buffers += count_filled(p, &p->state, s + 1) + count_filled(p, &p->dstate, s) + count_own_saved(l, s);
     }
     return rm_table_bytes(5 * p->n_stages + 2, buffers);
 }
@@ -159,10 +176,10 @@ remat_status rm_footprint_make(const rm_problem *problem, rm_footprint *footprin
     ledger l = {problem, rm_calloc((size_t)problem->n_pieces, sizeof *l.mark), 0};
     remat_status status = REMAT_OK;
     if (footprint->foot && l.mark) {
-        TRY_GOTO(status, done, find_shares(footprint));
-        bool share = footprint->until || !footprint->exact;
+        bool share = true;
+        TRY_GOTO(status, done, find_shares(footprint, &share));
         for (int64_t s = 0; s < problem->n_stages; s++) measure(&l, s, share, &footprint->foot[s]);
-        footprint->table_bytes = least_tables(problem, share);
+        footprint->table_bytes = least_tables(&l, share);
     } else {
         status = rm_fail(REMAT_MEMORY, "out of host memory to plan for %lld stages", (long long)problem->n_stages);
     }

@@ -5,8 +5,8 @@
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-int rm_frontier_split(const rm_point *right, int n_right, const rm_point *left, int n_left, rm_sweep sweep,
-                      int32_t move, rm_point *out) {
+int rm_frontier_split(const rm_point *right, int n_right, const rm_point *left, int n_left, rm_sweep sweep, int move,
+                      rm_point *out) {
     uint64_t held = sweep.beside_bytes;
     uint64_t limit = larger(sweep.sweep_bytes, larger(held + right[0].peak_bytes, left[0].peak_bytes));
     int n = 0;
@@ -16,11 +16,9 @@ int rm_frontier_split(const rm_point *right, int n_right, const rm_point *left, 
         out[n++] = (rm_point){
             .peak_bytes = limit,
             .time_ns = rm_saturate(rm_saturate(right[r].time_ns, left[l].time_ns), sweep.time_ns),
-            .table_bytes = right[r].table_bytes + left[l].table_bytes + sweep.table_bytes,
-            .drops = right[r].drops + left[l].drops + sweep.drops,
-            .move = move,
-            .right = r,
-            .left = l,
+            .move = (int16_t)move,
+            .right = (uint16_t)r,
+            .left = (uint16_t)l,
         };
         uint64_t next_right = r + 1 < n_right ? held + right[r + 1].peak_bytes : UINT64_MAX;
         uint64_t next_left = l + 1 < n_left ? left[l + 1].peak_bytes : UINT64_MAX;
@@ -29,19 +27,14 @@ int rm_frontier_split(const rm_point *right, int n_right, const rm_point *left, 
     }
 }
 
-int rm_frontier_first(rm_kept kept, uint64_t dstate_bytes, const rm_point *right, int n_right, int32_t move,
+int rm_frontier_first(rm_kept kept, uint64_t dstate_bytes, const rm_point *right, int n_right, int move,
                       rm_point *out) {
     uint64_t least = larger(kept.forward_bytes + dstate_bytes, kept.backward_bytes);
     int n = 0;
     for (int r = 0; r < n_right; r++) {
-        rm_point p = right[r];
-        p.peak_bytes = larger(least, kept.held_bytes + p.peak_bytes);
-        p.time_ns = rm_saturate(p.time_ns, kept.time_ns);
-        p.move = move;
-        p.right = r;
-        p.left = 0;
-        if (n > 0 && out[n - 1].peak_bytes == p.peak_bytes) n--;
-        out[n++] = p;
+        uint64_t peak = larger(least, kept.held_bytes + right[r].peak_bytes);
+        if (n > 0 && out[n - 1].peak_bytes == peak) n--;
+        out[n++] = (rm_point){peak, rm_saturate(right[r].time_ns, kept.time_ns), (int16_t)move, (uint16_t)r, 0};
     }
     return n;
 }

@@ -6,25 +6,22 @@
 #include "memory/footprint.h"
 
 typedef struct {
-    uint64_t peak_bytes, time_ns, table_bytes; /* of the drops, see rm_foot */
-    int64_t drops;                             /* forward runs that keep nothing */
-    int32_t move;                              /* how it is come by: the caller's business ... */
-    int32_t right, left;                       /* ... and the points of the parts that it is made of */
+    uint64_t peak_bytes, time_ns;
+    int16_t move;         /* how it is come by: the caller's business ... */
+    uint16_t right, left; /* ... and the points of the parts that it is made of: never more than 2^16 in a frontier */
 } rm_point;
 
 /* Forward over the left part, dropping; the right part beside a held state; the left part. */
 typedef struct {
     uint64_t sweep_bytes; /* the most alive in the sweep */
     uint64_t beside_bytes;
-    uint64_t time_ns, table_bytes;
-    int64_t drops;
+    uint64_t time_ns;
 } rm_sweep;
 
 /* Each writes points to `out` (room for n_right + n_left, for n_right, for n_a + n_b) and answers how many. */
-int rm_frontier_split(const rm_point *right, int n_right, const rm_point *left, int n_left, rm_sweep sweep,
-                      int32_t move, rm_point *out);
-int rm_frontier_first(rm_kept kept, uint64_t dstate_bytes, const rm_point *right, int n_right, int32_t move,
+int rm_frontier_split(const rm_point *right, int n_right, const rm_point *left, int n_left, rm_sweep sweep, int move,
                       rm_point *out);
+int rm_frontier_first(rm_kept kept, uint64_t dstate_bytes, const rm_point *right, int n_right, int move, rm_point *out);
 int rm_frontier_merge(const rm_point *a, int n_a, const rm_point *b, int n_b, rm_point *out);
 
 /* In place: the ends, and of the others at most most-2, evenly spaced in the logarithm of the bytes. */

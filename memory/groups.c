@@ -17,6 +17,9 @@ void rm_level_free(rm_level *level) {
         rm_free(level->group[i].kept);
         rm_free(level->group[i].mix);
         rm_free(level->group[i].alone);
+        rm_free(level->group[i].alone_drops);
+        rm_free(level->group[i].first);
+        rm_free(level->group[i].how);
     }
     rm_free(level->group);
     rm_free(level->member);
@@ -75,17 +78,18 @@ static remat_status begin_stage(const rm_footprint *footprint, int64_t s, rm_gro
     const rm_foot *foot = &footprint->foot[s];
     *group = (rm_group){.begin = s, .length = 1, .n_kept = (int)foot->n_options};
     group->drop_ns = foot->drop_ns;
-    group->table_bytes = foot->table_bytes;
+    group->drops = (rm_drops){1, foot->table_bytes};
     group->first_drop_bytes = foot->drop_bytes;
     group->next_dstate_bytes = foot->next_dstate_bytes;
     group->kept = rm_malloc(sizeof foot->kept);
     group->alone = rm_malloc(RM_MAX_OPTIONS * sizeof *group->alone);
+    group->alone_drops = rm_calloc(RM_MAX_OPTIONS, sizeof *group->alone_drops);
     rm_point nothing = {0}, merged[RM_MAX_OPTIONS], one;
-    if (!group->kept || !group->alone) return no_memory(footprint->problem->n_stages);
+    if (!group->kept || !group->alone || !group->alone_drops) return no_memory(footprint->problem->n_stages);
     memcpy(group->kept, foot->kept, sizeof foot->kept);
     for (int k = 0; k < group->n_kept; k++) {
         rm_frontier_first(foot->kept[k], foot->next_dstate_bytes, &nothing, 1, 0, &one);
-        one.right = k;
+        one.right = (uint16_t)k;
         group->n_alone = rm_frontier_merge(group->alone, group->n_alone, &one, 1, merged);
         memcpy(group->alone, merged, (size_t)group->n_alone * sizeof one);
     }
@@ -129,7 +133,8 @@ static void begin_group(const rm_level *below, int64_t child_at, int32_t n, int6
         const rm_group *child = &below->group[rm_child(below, group, i)];
         group->length += child->length;
         group->drop_ns += child->drop_ns;
-        group->table_bytes += child->table_bytes;
+        group->drops.runs += child->drops.runs;
+        group->drops.table_bytes += child->drops.table_bytes;
         if (i == 0) group->first_drop_bytes = child->first_drop_bytes;
         if (i > 0) group->rest_drop_bytes = larger(group->rest_drop_bytes, child->first_drop_bytes);
         group->rest_drop_bytes = larger(group->rest_drop_bytes, child->rest_drop_bytes);

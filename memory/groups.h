@@ -5,18 +5,34 @@
 
 #include "memory/frontier.h"
 
+/* What a point drops: forward runs that keep nothing, and what they add to the tables (rm_foot). */
+typedef struct {
+    int64_t runs;
+    uint64_t table_bytes;
+} rm_drops;
+
+/* A point once its numbers are no longer needed: enough to write its plan. */
+typedef struct {
+    int16_t move; /* a lone child: 0; kept first in way k: -1-k; split before the child j places on: j */
+    uint16_t right, left;
+} rm_how;
+
 typedef struct {
     int64_t begin, length; /* where one of its kind stands, in stages */
     int32_t n;             /* children; 0: a stage */
     int64_t child_at;      /* the first of them in the `member` of the level below */
-    uint64_t drop_ns, table_bytes;
+    uint64_t drop_ns;
+    rm_drops drops;                             /* of one sweep over it */
     uint64_t first_drop_bytes, rest_drop_bytes; /* the most alive in a sweep: its first stage; the others (0: none) */
     uint64_t next_dstate_bytes;
     int n_kept; /* ways to keep all of it */
     rm_kept *kept;
     uint8_t *mix; /* n_kept rows of n: which way each child is kept */
     int n_alone;
-    rm_point *alone; /* its frontier. Of a stage: `right` is the option */
+    rm_point *alone;       /* its frontier. Of a stage: `right` is the option */
+    rm_drops *alone_drops; /* of each point */
+    int32_t *first;        /* by interval of its children: where in `how` the points of its frontier are */
+    rm_how *how;
 } rm_group;
 
 typedef struct {
@@ -39,30 +55,30 @@ static inline int32_t rm_child(const rm_level *below, const rm_group *group, int
  * for their time. */
 remat_status rm_group_mixes(const rm_level *below, rm_group *group);
 
-/* Every interval of one group's children. */
+static inline int32_t rm_interval(int32_t n, int u, int v) { return u * (n + 1) + v; }
+
+static inline rm_how rm_group_how(const rm_group *group, int u, int v, int i) {
+    return group->how[group->first[rm_interval(group->n, u, v)] + i];
+}
+
+/* Every interval of one group's children, while they are being solved. Zeroed but for the first line when it begins. */
 typedef struct {
     const rm_footprint *footprint;
     const rm_level *below;
-    int points, whole_points; /* the most of any interval's frontier, and of that of all children */
-    int64_t solved;           /* which group it holds; -1: none */
-    int32_t n;
+    int points, whole_points; /* the most of any interval's frontier, and of that of all children; < 2^16 */
+    int32_t n, room;
     int32_t *child; /* n */
     int64_t *begin; /* n + 1: where the children stand in the group that was solved */
-    int64_t *first; /* by interval: its first point in the pool ... */
+    int32_t *first; /* by interval: its first point in the pool ... */
     int32_t *count; /* ... and how many */
     rm_point *pool;
-    int64_t used, capacity;
+    rm_drops *drops; /* of each point in the pool */
+    int32_t used, capacity;
     rm_point *scratch;
 } rm_solver;
 
-/* Nothing is done if it holds that group already. */
-remat_status rm_solve(rm_solver *solver, const rm_group *group, int64_t id);
-remat_status rm_solver_whole(const rm_solver *solver, rm_group *group); /* fills alone */
+/* Fills alone, first and how. */
+remat_status rm_solve(rm_solver *solver, rm_group *group);
 void rm_solver_free(rm_solver *solver);
-
-static inline int64_t rm_interval(const rm_solver *solver, int u, int v) { return (int64_t)u * (solver->n + 1) + v; }
-static inline const rm_point *rm_solver_point(const rm_solver *solver, int u, int v, int i) {
-    return &solver->pool[solver->first[rm_interval(solver, u, v)] + i];
-}
 
 #endif

@@ -12,39 +12,48 @@ static remat_status no_memory(int64_t n) {
     return rm_fail(REMAT_MEMORY, "out of host memory to solve %lld stages or groups", (long long)n);
 }
 
-void rm_solver_free(rm_solver *solver) {
+static void free_intervals(rm_solver *solver) {
     rm_free(solver->child);
     rm_free(solver->begin);
     rm_free(solver->first);
     rm_free(solver->count);
-    rm_free(solver->pool);
-    rm_free(solver->scratch);
-    *solver = (rm_solver){.solved = -1};
+    solver->child = solver->first = solver->count = NULL;
+    solver->begin = NULL;
+    solver->room = 0;
 }
 
-/* Room for one group's numbers; the pool stays from group to group. */
+void rm_solver_free(rm_solver *solver) {
+    free_intervals(solver);
+    rm_free(solver->pool);
+    rm_free(solver->drops);
+    rm_free(solver->scratch);
+    *solver = (rm_solver){0};
+}
+
+/* Room for one group's numbers; it stays from group to group. */
+static remat_status make_room(rm_solver *solver, int32_t n) {
+    if (!solver->scratch) {
+        size_t points = (size_t)(2 * (SLACK + 2) + 2) * (size_t)solver->whole_points;
+        solver->scratch = rm_malloc(points * sizeof *solver->scratch);
+        if (!solver->scratch) return no_memory(n);
+    }
+    if (n <= solver->room) return REMAT_OK;
+    free_intervals(solver);
+    size_t intervals = (size_t)n * (size_t)(n + 1);
+    solver->child = rm_malloc((size_t)n * sizeof *solver->child);
+    solver->begin = rm_malloc((size_t)(n + 1) * sizeof *solver->begin);
+    solver->first = rm_malloc(intervals * sizeof *solver->first);
+    solver->count = rm_malloc(intervals * sizeof *solver->count);
+    if (!solver->child || !solver->begin || !solver->first || !solver->count) return no_memory(n);
+    solver->room = n;
+    return REMAT_OK;
+}
+
 static remat_status begin(rm_solver *solver, const rm_group *group) {
     int32_t n = group->n;
-    if (n > solver->n || !solver->child) {
-        size_t intervals = (size_t)n * (size_t)(n + 1);
-        rm_free(solver->child);
-        rm_free(solver->begin);
-        rm_free(solver->first);
-        rm_free(solver->count);
-        solver->child = rm_malloc((size_t)n * sizeof *solver->child);
-        solver->begin = rm_malloc((size_t)(n + 1) * sizeof *solver->begin);
-        solver->first = rm_malloc(intervals * sizeof *solver->first);
-        solver->count = rm_malloc(intervals * sizeof *solver->count);
-    }
-    size_t scratch = 2 * (size_t)(SLACK + 2) * (size_t)solver->whole_points + 2 * (size_t)solver->whole_points;
-    if (!solver->scratch) solver->scratch = rm_malloc(scratch * sizeof *solver->scratch);
+    TRY(make_room(solver, n));
     solver->n = n;
     solver->used = 0;
-    solver->solved = -1;
-    if (!solver->child || !solver->begin || !solver->first || !solver->count || !solver->scratch) {
-        rm_solver_free(solver);
-        return no_memory(n);
-    }
     solver->begin[0] = group->begin;
     for (int32_t i = 0; i < n; i++) {
         solver->child[i] = rm_child(solver->below, group, i);
@@ -53,29 +62,61 @@ static remat_status begin(rm_solver *solver, const rm_group *group) {
     return REMAT_OK;
 }
 
-static remat_status keep_points(rm_solver *solver, int u, int v, const rm_point *point, int n) {
-    if (solver->used + n > solver->capacity) {
-        int64_t capacity = solver->capacity * 2 > solver->used + n ? solver->capacity * 2 : solver->used + n + 1024;
-        rm_point *grown = rm_realloc(solver->pool, (size_t)capacity * sizeof *grown);
-        if (!grown) return no_memory(solver->n);
-        solver->pool = grown;
-        solver->capacity = capacity;
-    }
+static remat_status grow(rm_solver *solver, int n) {
+    if (solver->used + n <= solver->capacity) return REMAT_OK;
+    int32_t capacity = solver->capacity * 2 > solver->used + n ? solver->capacity * 2 : solver->used + n + 1024;
+    rm_point *pool = rm_realloc(solver->pool, (size_t)capacity * sizeof *pool);
+    if (pool) solver->pool = pool;
+    rm_drops *drops = rm_realloc(solver->drops, (size_t)capacity * sizeof *drops);
+    if (drops) solver->drops = drops;
+    if (!pool || !drops) return no_memory(solver->n);
+    solver->capacity = capacity;
+    return REMAT_OK;
+}
+
+/* The interval's points, once they are final; what they drop is added up for these alone. */
+static remat_status keep_points(rm_solver *solver, int u, int v, const rm_point *point, const rm_drops *drops, int n) {
+    TRY(grow(solver, n));
     memcpy(solver->pool + solver->used, point, (size_t)n * sizeof *point);
-    solver->first[rm_interval(solver, u, v)] = solver->used;
-    solver->count[rm_interval(solver, u, v)] = n;
+    memcpy(solver->drops + solver->used, drops, (size_t)n * sizeof *drops);
+    solver->first[rm_interval(solver->n, u, v)] = solver->used;
+    solver->count[rm_interval(solver->n, u, v)] = n;
     solver->used += n;
     return REMAT_OK;
+}
+
+static const rm_point *points(const rm_solver *solver, int u, int v, int *n) {
+    *n = solver->count[rm_interval(solver->n, u, v)];
+    return &solver->pool[solver->first[rm_interval(solver->n, u, v)]];
 }
 
 static const rm_group *child(const rm_solver *solver, int u) { return &solver->below->group[solver->child[u]]; }
 
 static remat_status solve_one(rm_solver *solver, int u) {
     const rm_group *alone = child(solver, u);
-    TRY(keep_points(solver, u, u + 1, alone->alone, alone->n_alone));
-    rm_point *point = &solver->pool[solver->first[rm_interval(solver, u, u + 1)]];
-    for (int i = 0; i < alone->n_alone; i++) point[i].right = i;
+    TRY(keep_points(solver, u, u + 1, alone->alone, alone->alone_drops, alone->n_alone));
+    rm_point *point = &solver->pool[solver->used - alone->n_alone];
+    for (int i = 0; i < alone->n_alone; i++) {
+        point[i].move = 0;
+        point[i].right = (uint16_t)i;
+    }
     return REMAT_OK;
+}
+
+static rm_drops drops_of(const rm_solver *solver, int u, int v, int i) {
+    return solver->drops[solver->first[rm_interval(solver->n, u, v)] + i];
+}
+
+/* What point p of [u,v) drops: a sweep over the left part, and what its parts do. */
+static rm_drops sum_drops(const rm_solver *solver, int u, int v, rm_point p) {
+    if (p.move < 0) return drops_of(solver, u + 1, v, p.right);
+    rm_drops right = drops_of(solver, u + p.move, v, p.right), left = drops_of(solver, u, u + p.move, p.left);
+    rm_drops sum = {right.runs + left.runs, right.table_bytes + left.table_bytes};
+    for (int i = u; i < u + p.move; i++) {
+        sum.runs += child(solver, i)->drops.runs;
+        sum.table_bytes += child(solver, i)->drops.table_bytes;
+    }
+    return sum;
 }
 
 /* ---- One interval ------------------------------------------------------------------------------- */
@@ -92,11 +133,6 @@ static void add_way(attempt *a, int n_way, int most) {
     a->best = a->next;
     a->next = swap;
     if (a->n > SLACK * most) a->n = rm_frontier_thin(a->best, a->n, most);
-}
-
-static const rm_point *points(const rm_solver *solver, int u, int v, int *n) {
-    *n = solver->count[rm_interval(solver, u, v)];
-    return rm_solver_point(solver, u, v, 0);
 }
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
@@ -127,8 +163,6 @@ static void try_splits(rm_solver *solver, int u, int v, int most, attempt *a) {
         sweep.sweep_bytes = sweep_bytes + dstate;
         sweep.beside_bytes = rm_beside(solver->footprint, solver->begin[u], solver->begin[j]);
         sweep.time_ns += over->drop_ns;
-        sweep.table_bytes += over->table_bytes;
-        sweep.drops += over->length;
         add_way(a, rm_frontier_split(right, n_right, left, n_left, sweep, j - u, a->way), most);
     }
 }
@@ -149,7 +183,9 @@ static remat_status solve_interval(rm_solver *solver, int u, int v) {
     try_firsts(solver, u, v, most, &a);
     try_splits(solver, u, v, most, &a);
     a.n = rm_frontier_thin(a.best, a.n, most);
-    return keep_points(solver, u, v, a.best, a.n);
+    rm_drops *drops = (rm_drops *)a.way; /* room enough: a point is larger */
+    for (int i = 0; i < a.n; i++) drops[i] = sum_drops(solver, u, v, a.best[i]);
+    return keep_points(solver, u, v, a.best, drops, a.n);
 }
 
 /* ---- All intervals ------------------------------------------------------------------------------ */
@@ -162,30 +198,40 @@ static bool same_as_before(const rm_solver *solver, int u, int v) {
     return true;
 }
 
-remat_status rm_solve(rm_solver *solver, const rm_group *group, int64_t id) {
-    if (solver->solved == id) return REMAT_OK;
-    TRY(begin(solver, group));
-    for (int u = 0; u < solver->n; u++) TRY(solve_one(solver, u));
-    for (int length = 2; length <= solver->n; length++)
-        for (int u = 0; u + length <= solver->n; u++) {
-            int64_t here = rm_interval(solver, u, u + length), before = rm_interval(solver, u - 1, u + length - 1);
-            if (same_as_before(solver, u, u + length)) {
-                solver->first[here] = solver->first[before];
-                solver->count[here] = solver->count[before];
-            } else {
-                TRY(solve_interval(solver, u, u + length));
-            }
-        }
-    solver->solved = id;
+/* What is needed for writing, and the frontier of the whole. */
+static remat_status remember(const rm_solver *solver, rm_group *group) {
+    int n, intervals = group->n * (group->n + 1);
+    const rm_point *whole = points(solver, 0, group->n, &n);
+    group->alone = rm_malloc((size_t)n * sizeof *group->alone);
+    group->alone_drops = rm_malloc((size_t)n * sizeof *group->alone_drops);
+    group->first = rm_malloc((size_t)intervals * sizeof *group->first);
+    group->how = rm_malloc((size_t)solver->used * sizeof *group->how);
+    if (!group->alone || !group->alone_drops || !group->first || !group->how) return no_memory(solver->n);
+    memcpy(group->alone, whole, (size_t)n * sizeof *whole);
+    memcpy(group->alone_drops, solver->drops + (whole - solver->pool), (size_t)n * sizeof *group->alone_drops);
+    memcpy(group->first, solver->first, (size_t)intervals * sizeof *group->first);
+    for (int i = 0; i < solver->used; i++) {
+        const rm_point *p = &solver->pool[i];
+        group->how[i] = (rm_how){p->move, p->right, p->left};
+    }
+    group->n_alone = n;
     return REMAT_OK;
 }
 
-remat_status rm_solver_whole(const rm_solver *solver, rm_group *group) {
-    int n;
-    const rm_point *whole = points(solver, 0, solver->n, &n);
-    group->alone = rm_malloc((size_t)n * sizeof *group->alone);
-    if (!group->alone) return no_memory(solver->n);
-    memcpy(group->alone, whole, (size_t)n * sizeof *whole);
-    group->n_alone = n;
-    return REMAT_OK;
+remat_status rm_solve(rm_solver *solver, rm_group *group) {
+    TRY(begin(solver, group));
+    memset(solver->first, 0, (size_t)group->n * (size_t)(group->n + 1) * sizeof *solver->first);
+    for (int u = 0; u < solver->n; u++) TRY(solve_one(solver, u));
+    for (int length = 2; length <= solver->n; length++)
+        for (int u = 0; u + length <= solver->n; u++) {
+            if (!same_as_before(solver, u, u + length)) {
+                TRY(solve_interval(solver, u, u + length));
+                continue;
+            }
+            int32_t here = rm_interval(solver->n, u, u + length),
+                    before = rm_interval(solver->n, u - 1, u - 1 + length);
+            solver->first[here] = solver->first[before];
+            solver->count[here] = solver->count[before];
+        }
+    return remember(solver, group);
 }

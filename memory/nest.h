@@ -16,7 +16,7 @@
 #ifndef RM_NEST_H
 #define RM_NEST_H
 
-#include "memory/frontier.h"
+#include "memory/groups.h"
 #include "memory/strategy.h"
 
 #define RM_NEST_FLAT 40
@@ -24,14 +24,23 @@
 
 typedef struct rm_nest rm_nest;
 
-/* `flat` is RM_NEST_FLAT, or another number >= 2 for experiments. MEMORY. The footprint must outlive it. */
-remat_status rm_nest_make(const rm_footprint *footprint, int flat, rm_nest **out);
+/* How much is spent. 0: chosen here, by the number of stages. */
+typedef struct {
+    int flat;         /* the most stages or groups whose intervals are solved together, >= 2 */
+    int points;       /* the most in the frontier of an interval, >= 2 ... */
+    int whole_points; /* ... and of the whole chain; no less */
+} rm_effort;
+
+/* MEMORY. The footprint must outlive it. */
+remat_status rm_nest_make(const rm_footprint *footprint, rm_effort effort, rm_nest **out);
 void rm_nest_free(rm_nest *nest);
 
-/* The frontier of the whole chain, owned by `nest`. */
-const rm_point *rm_nest_points(const rm_nest *nest, int *count);
+/* The frontier of the whole chain; what point i drops. */
+int rm_nest_count(const rm_nest *nest);
+rm_point rm_nest_point(const rm_nest *nest, int i);
+rm_drops rm_nest_drops(const rm_nest *nest, int i);
 
 /* Appends point i's plan, but for the freeing of dstate(0). segments: how many runs of kept stages end in a backward. */
-remat_status rm_nest_write(rm_nest *nest, int i, rm_plan *plan, int64_t *segments);
+remat_status rm_nest_write(const rm_nest *nest, int i, rm_plan *plan, int64_t *segments);
 
 #endif

@@ -43,15 +43,15 @@ static remat_status add(candidates *c, candidate one) {
 /* ---- Candidates --------------------------------------------------------------------------------- */
 
 static remat_status add_nested(candidates *c) {
-    TRY(rm_nest_make(&c->footprint, RM_NEST_FLAT, &c->nest));
-    int count;
-    const rm_point *point = rm_nest_points(c->nest, &count);
-    for (int i = 0; i < count; i++) {
+    TRY(rm_nest_make(&c->footprint, (rm_effort){0}, &c->nest));
+    for (int i = 0; i < rm_nest_count(c->nest); i++) {
+        rm_point point = rm_nest_point(c->nest, i);
+        rm_drops drops = rm_nest_drops(c->nest, i);
         rm_member member = {
-            .peak_bytes = point[i].peak_bytes,
-            .time_ns = point[i].time_ns,
-            .runs = c->footprint.problem->n_stages + point[i].drops,
-            .table_bytes = c->footprint.table_bytes + point[i].table_bytes,
+            .peak_bytes = point.peak_bytes,
+            .time_ns = point.time_ns,
+            .runs = c->footprint.problem->n_stages + drops.runs,
+            .table_bytes = c->footprint.table_bytes + drops.table_bytes,
         };
         TRY(add(c, (candidate){member, NESTED, i}));
     }

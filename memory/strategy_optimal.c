@@ -75,7 +75,6 @@ static remat_status settle(const menu *m, const choice *choice, uint64_t limit, 
     TRY_GOTO(status, refused, rm_place(&schedule->lifetimes, &schedule->placement));
     TRY_GOTO(status, refused, rm_transfers_find(m->problem, &schedule->plan, &schedule->transfers));
     if (rm_schedule_bytes(schedule) > limit) goto refused;
-    TRY_GOTO(status, refused, rm_placement_check(&schedule->lifetimes, &schedule->placement));
     return REMAT_OK;
 refused:
     rm_schedule_free(schedule);
@@ -88,7 +87,7 @@ static remat_status take_fastest(menu *m, uint64_t limit, rm_schedule *schedule)
     qsort(m->choice, (size_t)m->count, sizeof *m->choice, by_time);
     for (int64_t i = 0; i < m->count && !settled(schedule); i++)
         if (m->choice[i].floor_bytes <= limit) TRY(settle(m, &m->choice[i], limit, schedule));
-    return REMAT_OK;
+    return settled(schedule) ? rm_placement_check(&schedule->lifetimes, &schedule->placement) : REMAT_OK;
 }
 
 static remat_status take_least(menu *m, rm_schedule *schedule) {
