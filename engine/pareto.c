@@ -7,10 +7,6 @@
 #include "engine/budget.h"
 #include "memory/family.h"
 
-#pragma weak rm_family_recompute /* until both are there */
-#pragma weak rm_family_spill
-#pragma weak rm_family_free
-
 typedef struct {
     const remat_session *session;
     remat_pareto_point *item;       /* freed with remat_text_free, so it is the C library's */
@@ -103,7 +99,6 @@ static remat_status add_family(points *p, const char *name, const rm_family *fam
 typedef remat_status make_family(const rm_problem *, const rm_wish *, rm_family *);
 
 static remat_status add_made_family(points *p, const char *name, make_family *make) {
-    if (!make) return REMAT_OK;
     rm_family family = {0};
     rm_wish wish = wish_of(p->session);
     remat_status status = make(&p->session->chain.problem, &wish, &family);

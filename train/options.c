@@ -129,7 +129,7 @@ static const option table[] = {
 };
 /* clang-format on */
 enum { OPTIONS = sizeof table / sizeof table[0] };
-_Static_assert(OPTIONS <= RM_MAX_OPTIONS, "raise RM_MAX_OPTIONS");
+_Static_assert(OPTIONS <= RM_MAX_FLAGS, "raise RM_MAX_FLAGS");
 
 static const struct {
     rm_command command;

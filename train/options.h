@@ -23,7 +23,7 @@ typedef enum {
     RM_PLACE = 64,
 } rm_command; /* bits: an option names the commands that take it */
 
-#define RM_MAX_OPTIONS 96
+#define RM_MAX_FLAGS 96
 
 typedef struct {
     /* The model. 0 in embed: as hidden. */
@@ -62,7 +62,7 @@ typedef struct {
     char **argument; /* what is not a flag (only `report` takes any); borrowed from argv */
     int n_arguments;
     bool help;
-    bool given[RM_MAX_OPTIONS]; /* by line of the table: said on the command line or in the config file */
+    bool given[RM_MAX_FLAGS]; /* by line of the table: said on the command line or in the config file */
 } rm_options;
 
 /* Defaults, then the file of --config, then the command line (argv[0] is the first argument after the command). */

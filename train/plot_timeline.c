@@ -194,13 +194,16 @@ static void write_peak(const picture *p, double above) {
 
 /* ---- The picture ------------------------------------------------------------------------------------------------ */
 
+/* Each layer reaches down to the axis and is covered by the one below it: bands between two curves leave hairs where they
+ * are empty. */
 static void write_curves(const picture *p) {
     FILE *out = p->plot.script;
-    fprintf(out, "plot $step using 1:2 with filledcurves y1=%.9g linecolor rgb '%s' title 'what stays'",
-            p->low / p->unit, RM_PLOT_GREY);
-    for (int k = 0; k < REMAT_LIVE_KINDS; k++)
-        fprintf(out, ", \\\n     $step using 1:%d:%d with filledcurves linecolor rgb '%s' title '%s'", k + 2, k + 3,
-                layer[k].colour, layer[k].name);
+    fprintf(out, "plot ");
+    for (int k = REMAT_LIVE_KINDS - 1; k >= 0; k--)
+        fprintf(out, "$step using 1:%d with filledcurves y1=%.9g linecolor rgb '%s' title '%s', \\\n     ", k + 3,
+                p->low / p->unit, layer[k].colour, layer[k].name);
+    fprintf(out, "$step using 1:2 with filledcurves y1=%.9g linecolor rgb '%s' title 'what stays'", p->low / p->unit,
+            RM_PLOT_GREY);
     if (p->timeline->measured)
         fprintf(out, ", \\\n     $step using 1:%d with lines linecolor rgb '%s' linewidth 1 title 'planned'",
                 REMAT_LIVE_KINDS + 4, RM_PLOT_INK);
