@@ -69,25 +69,26 @@ static int32_t end(tracker *t, rm_step step) {
     return wait;
 }
 
-/* The copy's place, as long as its bytes, rounded up so that the next one begins aligned. */
-static uint64_t reserve(tracker *t, rm_step step) {
+static uint64_t bytes_of(const tracker *t, rm_step step) {
     const rm_lists *lists = lists_of(t, step.object);
-    uint64_t at = t->out->room_bytes, bytes = 0;
+    uint64_t bytes = 0;
     for (int64_t k = lists->start[step.index]; k < lists->start[step.index + 1]; k++)
         bytes += t->problem->piece[lists->item[k]].bytes;
     if (step.object == RM_SAVED)
         bytes += rm_align_up(t->problem->stage[step.index].option[t->option[step.index]].saved_bytes);
-    t->out->room_bytes += (bytes + RM_TRANSFER_ALIGN - 1) / RM_TRANSFER_ALIGN * RM_TRANSFER_ALIGN;
-    return at;
+    return bytes;
 }
 
+/* Nobody waits for a copy of nothing. Each copy's room is rounded up, so that the next one begins aligned. */
 static void save(tracker *t, rm_step step) {
     const rm_lists *lists = lists_of(t, step.object);
+    uint64_t bytes = bytes_of(t, step);
     int32_t number = (int32_t)++t->out->count;
-    (step.object == RM_STATE ? t->out->state_at : t->out->saved_at)[step.index] = reserve(t, step);
-    for (int64_t k = lists->start[step.index]; k < lists->start[step.index + 1]; k++)
+    (step.object == RM_STATE ? t->out->state_at : t->out->saved_at)[step.index] = t->out->room_bytes;
+    t->out->room_bytes += (bytes + RM_TRANSFER_ALIGN - 1) / RM_TRANSFER_ALIGN * RM_TRANSFER_ALIGN;
+    for (int64_t k = lists->start[step.index]; bytes && k < lists->start[step.index + 1]; k++)
         t->piece[lists->item[k]].from = number;
-    if (step.object == RM_SAVED) t->block[step.index].from = number;
+    if (bytes && step.object == RM_SAVED) t->block[step.index].from = number;
 }
 
 static void load(tracker *t, rm_step step) {
