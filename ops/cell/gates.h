@@ -5,13 +5,15 @@
 
 #include "ops/cell/view.h"
 
-/* One row of a folded input's projection, with its bias. */
+/* A folded input: one gate's part (H) of the table's row that is the projection of row (t,b). */
+RM_INLINE const float *table_row(const view *v, int64_t row, int column) {
+    return v->job->table + (v->job->token[row] * v->l->gates + v->l->x_gate[column]) * v->hidden;
+}
+
+/* One block of it, with its bias. */
 RM_INLINE rm_vec table_entry(const view *v, int64_t row, int column, int64_t block, int n) {
-    const rm_cell_job *job = v->job;
-    int64_t unit = block * LANES;
-    const float *entry = job->table + job->token[row] * v->l->gates * v->hidden;
-    return rm_load_n(entry + v->l->x_gate[column] * v->hidden + unit, n) +
-           rm_load(job->packed + v->at.x_bias + column * v->units + unit);
+    return rm_load_n(table_row(v, row, column) + block * LANES, n) +
+           rm_load(v->job->packed + v->at.x_bias + column * v->units + block * LANES);
 }
 
 typedef struct {

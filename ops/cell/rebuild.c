@@ -5,18 +5,34 @@
 #include "ops/cell/gates.h"
 #include "ops/cell/view.h"
 
-/* The product with x, on the sums' vectors 0.. in the order of the columns of `gates`. */
-static void start_sums(const view *v, chunk *c, int64_t block, int64_t row, int64_t rows) {
-    const rm_cell_job *job = v->job;
-    int gates = v->l->gates, n = lanes_of(block, v->hidden);
+/* Sums of a folded input begin with its table's rows, in the order of the columns of `gates`. Rows come in no order that
+ * the processor could guess, so the next block's part of each is asked for while this block computes. */
+RM_INLINE void start_from_table(const view *v, chunk *c, int gates, int64_t block, int64_t row, int64_t rows) {
+    int n = lanes_of(block, v->hidden);
+    bool more = block + 1 < v->end;
     for (int64_t r = 0; r < rows; r++)
-        for (int g = 0; g < gates; g++)
-            rm_store(c->sum[r][g], job->token ? table_entry(v, row + r, g, block, n)
-                                              : rm_load(job->packed + v->at.x_bias + g * v->units + block * LANES));
-    if (job->token) return;
+        for (int g = 0; g < gates; g++) {
+            rm_store(c->sum[r][g], table_entry(v, row + r, g, block, n));
+            if (more) __builtin_prefetch(table_row(v, row + r, g) + (block + 1) * LANES);
+        }
+}
+
+/* The product with x, on the sums' vectors 0.. in the same order. */
+RM_INLINE void start_from_x(const view *v, chunk *c, int gates, int64_t block, int64_t row, int64_t rows) {
+    const rm_cell_job *job = v->job;
+    const float *bias = job->packed + v->at.x_bias + block * LANES;
+    for (int64_t r = 0; r < rows; r++)
+        for (int g = 0; g < gates; g++) rm_store(c->sum[r][g], rm_load(bias + g * v->units));
     group w = gates_at(v, job->packed + v->at.ih, job->in, block);
     rm_multiply((rm_product){job->x + row * job->in, job->in, 1, w.w, w.w_step, c->sum[0][0], WIDTH_MAX * LANES, LANES},
                 rows, w.width, job->in);
+}
+
+RM_INLINE void start_sums(const view *v, chunk *c, int gates, int64_t block, int64_t row, int64_t rows) {
+    if (v->job->token)
+        start_from_table(v, c, gates, block, row, rows);
+    else
+        start_from_x(v, c, gates, block, row, rows);
 }
 
 /* h of the timestep before each of some rows, none of which passes `batch`: they lie together. NULL: zeros. */
@@ -38,7 +54,7 @@ static void lstm_rows(const view *v, chunk *c, int64_t block, int64_t row, int64
     const rm_cell_job *job = v->job;
     int64_t unit = block * LANES;
     int n = lanes_of(block, v->hidden);
-    start_sums(v, c, block, row, rows);
+    start_sums(v, c, 4, block, row, rows);
     add_hidden(v, c, block, row, rows);
     for (int64_t r = 0; r < rows; r++) {
         lstm_gates a = lstm_activate(c->sum[r]);
@@ -53,7 +69,7 @@ static void gru_rows(const view *v, chunk *c, int64_t block, int64_t row, int64_
     int n = lanes_of(block, v->hidden);
     rm_vec q = rm_load(v->job->packed + v->at.q_bias + block * LANES);
     for (int64_t r = 0; r < rows; r++) rm_store(c->sum[r][3], q);
-    start_sums(v, c, block, row, rows);
+    start_sums(v, c, 3, block, row, rows);
     add_hidden(v, c, block, row, rows);
     for (int64_t r = 0; r < rows; r++) {
         gru_gates a = gru_activate(c->sum[r] + 1, rm_load(c->sum[r][0]));
