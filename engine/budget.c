@@ -97,14 +97,15 @@ static void name_buffer(const rm_problem *problem, const rm_lifetime *life, buff
                  life->kind == RM_BUFFER_SAVED ? "what is saved of" : "scratch of", life->index);
 }
 
-static void find_largest(const remat_session *s, buffer *largest) {
-    const rm_problem *problem = &s->chain.problem;
-    const rm_schedule *schedule = &s->training;
+static void find_largest_resident(const rm_problem *problem, buffer *largest) {
     for (int i = 0; i < problem->n_resident; i++) {
         buffer b = {.bytes = problem->resident[i].bytes};
         snprintf(b.name, sizeof b.name, "%s", problem->resident[i].name);
         remember(largest, b);
     }
+}
+
+static void find_largest_at_peak(const rm_problem *problem, const rm_schedule *schedule, buffer *largest) {
     for (int64_t i = 0; i < schedule->lifetimes.count; i++) {
         const rm_lifetime *life = &schedule->lifetimes.item[i];
         bool alive = life->first <= schedule->verdict.peak_step && schedule->verdict.peak_step <= life->last;
@@ -115,20 +116,30 @@ static void find_largest(const remat_session *s, buffer *largest) {
     }
 }
 
+enum { LIST_TEXT = 320 };
+static const char *list_text(const buffer *largest, char *text) {
+    *text = 0;
+    for (int i = 0, n = 0; i < LARGEST && largest[i].bytes; i++)
+        n += snprintf(text + n, LIST_TEXT - (size_t)n, "%s%s %" PRIu64, i ? ", " : "", largest[i].name,
+                      largest[i].bytes);
+    return text;
+}
+
 remat_status rm_session_refuse(const remat_session *s, uint64_t budget) {
     const rm_schedule *schedule = &s->training;
-    buffer largest[LARGEST] = {0};
-    char step[RM_STEP_TEXT], list[300] = "";
+    const rm_problem *problem = &s->chain.problem;
+    buffer resident[LARGEST] = {0}, alive[LARGEST] = {0};
+    char step[RM_STEP_TEXT], resident_text[LIST_TEXT], alive_text[LIST_TEXT];
     smallest = rm_session_budgeted_bytes(s);
-    find_largest(s, largest);
-    for (int i = 0, n = 0; i < LARGEST && largest[i].bytes; i++)
-        n += snprintf(list + n, sizeof list - (size_t)n, "%s%s (%" PRIu64 " bytes)", i ? ", " : "", largest[i].name,
-                      largest[i].bytes);
-    rm_step_text(&s->chain.problem, schedule->plan.step[schedule->verdict.peak_step], step);
+    find_largest_resident(problem, resident);
+    find_largest_at_peak(problem, schedule, alive);
     FAIL(INFEASIBLE,
          "a memory budget of %" PRIu64 " bytes is too small: strategy %s needs at least %" PRIu64
-         " bytes here; its peak is at step %" PRId64 " of %" PRId64 " (%s), where the largest buffers are %s",
-         budget, s->strategy->name, smallest, schedule->verdict.peak_step, schedule->plan.n_steps, step, list);
+         " bytes here. %" PRIu64 " of them stay all the time (the most: %s); the peak is at step %" PRId64
+         " of %" PRId64 " (%s), where the largest buffers are %s",
+         budget, s->strategy->name, smallest, s->chain.at.bytes, list_text(resident, resident_text),
+         schedule->verdict.peak_step, schedule->plan.n_steps,
+         rm_step_text(problem, schedule->plan.step[schedule->verdict.peak_step], step), list_text(alive, alive_text));
 }
 
 remat_status rm_session_check_budget(const remat_session *s, uint64_t budget) {
