@@ -123,14 +123,17 @@ typedef struct {
     int64_t count;
 } windows;
 
-/* Four of the full tiles, not the first, whose state is all zeros; and the last tile. By depth: as many neighbours as fit,
- * for every weight matrix must have been out of the nearest cache as long as it is in a step. */
+/* Along time: the last tile, and eight of the full ones before it, but not the first, whose state is all zeros. By depth:
+ * as many neighbours as fit, for every weight matrix must have been out of the nearest cache as long as it is in a step. */
 static rm_window window_at(const rm_chain *chain, int64_t stage) {
-    int64_t last = chain->n_stages - 1, most = chain->timed ? 4 : RM_WINDOW_MOST;
-    int64_t first = chain->timed && stage == 0 && last > 1 ? 1 : stage;
-    int64_t end = chain->timed && first < last ? last : chain->n_stages;
-    int64_t count = end - first < most ? end - first : most;
-    return (rm_window){.first = first, .count = count, .options = ALL_OPTIONS};
+    int64_t last = chain->n_stages - 1, most = chain->timed ? 9 : RM_WINDOW_MOST, first = stage, end;
+    if (chain->timed) { /* from stage 0 only if the full tiles did not fit beside the last one */
+        end = stage == last ? chain->n_stages : last;
+        first = end - most > 1 ? end - most : end > 2;
+    } else {
+        end = stage + most < chain->n_stages ? stage + most : chain->n_stages;
+    }
+    return (rm_window){.first = first, .count = end - first, .options = ALL_OPTIONS};
 }
 
 /* The drop, and both directions of these options. */
@@ -157,8 +160,9 @@ static remat_status cover(const remat_session *s, uint64_t machine, const rm_win
 static remat_status choose(const remat_session *s, uint64_t machine, const rm_measure_config *config, rm_times *covered,
                            windows *out) {
     const rm_chain *chain = &s->chain;
-    for (int64_t stage = 0; stage < chain->n_stages; stage++) {
-        if (chain->timed && stage > 0 && stage < chain->n_stages - 1) continue; /* as stage 0 */
+    int64_t n = chain->timed ? (chain->n_stages > 1) + 1 : chain->n_stages;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t stage = chain->timed && i == 0 ? chain->n_stages - 1 : chain->timed ? 0 : i;
         rm_window window = window_at(chain, stage);
         if (!rm_window_fit(config, &window) || is_covered(s, machine, stage, window.options, covered)) continue;
         void *larger = rm_realloc(out->item, (size_t)(out->count + 1) * sizeof *out->item);
@@ -172,35 +176,40 @@ static remat_status choose(const remat_session *s, uint64_t machine, const rm_me
 
 /* ---- Measuring ------------------------------------------------------------------------------------------------ */
 
-/* Sums of one key's times over the stages of a window that share it. */
+/* The sum of one key's times, over the stages of a window that share it. */
 typedef struct {
     uint64_t key, sum, n;
     char note[RM_TIME_NOTE];
 } tally;
 
-static remat_status put_window(const remat_session *s, uint64_t machine, const rm_window *window, rm_stage_times *times,
-                               rm_times *known) {
-    enum { MOST = RM_WINDOW_MOST * MOST_PROGRAMS };
-    tally *sums = rm_calloc(MOST, sizeof *sums);
-    REQUIRE(sums, MEMORY, "out of memory for the measured times");
-    int n_sums = 0;
+static int add_up(const remat_session *s, uint64_t machine, const rm_window *window, rm_stage_times *times,
+                  tally *tallies) {
+    int n_tallies = 0;
     for (int64_t i = 0; i < window->count; i++) {
         entry e[MOST_PROGRAMS];
         int32_t c = class_of(&s->chain, window->first + i);
         int n = list_programs(s, machine, c, &times[i], e);
         for (int k = 0; k < n; k++) {
             int at = 0;
-            while (at < n_sums && sums[at].key != e[k].key) at++;
-            if (at == n_sums) write_note(s, c, &e[k], sums[n_sums++].note, RM_TIME_NOTE);
-            sums[at].key = e[k].key;
-            sums[at].sum += *e[k].time_ns;
-            sums[at].n += *e[k].time_ns > 0;
+            while (at < n_tallies && tallies[at].key != e[k].key) at++;
+            if (at == n_tallies) write_note(s, c, &e[k], tallies[n_tallies++].note, RM_TIME_NOTE);
+            tallies[at].key = e[k].key;
+            tallies[at].sum += *e[k].time_ns;
+            tallies[at].n += *e[k].time_ns > 0;
         }
     }
+    return n_tallies;
+}
+
+static remat_status put_window(const remat_session *s, uint64_t machine, const rm_window *window, rm_stage_times *times,
+                               rm_times *known) {
+    tally *tallies = rm_calloc(RM_WINDOW_MOST * MOST_PROGRAMS, sizeof *tallies);
+    REQUIRE(tallies, MEMORY, "out of memory for the measured times");
+    int n = add_up(s, machine, window, times, tallies);
     remat_status status = REMAT_OK;
-    for (int i = 0; i < n_sums && !status; i++)
-        if (sums[i].n) status = rm_times_put(known, sums[i].key, sums[i].sum / sums[i].n, sums[i].note);
-    rm_free(sums);
+    for (int i = 0; i < n && !status; i++)
+        if (tallies[i].n) status = rm_times_put(known, tallies[i].key, tallies[i].sum / tallies[i].n, tallies[i].note);
+    rm_free(tallies);
     return status;
 }
 

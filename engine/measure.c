@@ -13,7 +13,7 @@ struct rm_measure {
     uint64_t random;
 };
 
-enum { MOST_PASSES = 32, PROGRAMS = sizeof(rm_stage_times) / sizeof(uint64_t) };
+enum { MOST_PASSES = 32, SEGMENT = 3, PROGRAMS = sizeof(rm_stage_times) / sizeof(uint64_t) };
 
 static uint64_t now_ns(void) {
     struct timespec now;
@@ -71,7 +71,11 @@ bool rm_window_fit(const rm_measure_config *config, rm_window *window) {
     uint64_t resident = config->chain->at.bytes;
     if (config->block_bytes <= resident) return false;
     uint64_t room = config->block_bytes - resident;
-    while (window->count > 1 && window_bytes(config->chain, window) > room) window->count /= 2;
+    while (window->count > 1 && window_bytes(config->chain, window) > room) {
+        int64_t fewer = window->count / 2;
+        if (config->chain->timed) window->first += window->count - fewer;
+        window->count = fewer;
+    }
     while (window->options && window_bytes(config->chain, window) > room)
         drop_largest_option(rm_stage_class(config->chain, window->first), window);
     return window_bytes(config->chain, window) <= room;
@@ -249,22 +253,27 @@ static uint64_t timed_run(rm_measure *m, int64_t stage, const rm_program *progra
     return now_ns() - start;
 }
 
+/* The stages first .. first+n-1 of the window: all forward, keeping, then all backward. */
+static void run_segment(rm_measure *m, const rm_window *window, int64_t first, int64_t n, int k,
+                        rm_stage_times *times) {
+    const rm_chain *chain = m->config.chain;
+    for (int64_t i = first; i < first + n; i++) {
+        const rm_class *class = rm_stage_class(chain, window->first + i);
+        if (k < class->n_options) times[i].forward[k] = timed_run(m, window->first + i, &class->option[k].forward);
+    }
+    for (int64_t i = first + n - 1; i >= first; i--) {
+        const rm_class *class = rm_stage_class(chain, window->first + i);
+        if (k < class->n_options) times[i].backward[k] = timed_run(m, window->first + i, &class->option[k].backward);
+    }
+}
+
 static void run_pass(rm_measure *m, const rm_window *window, rm_stage_times *times) {
     const rm_chain *chain = m->config.chain;
     for (int64_t i = 0; i < window->count; i++)
         times[i].drop = timed_run(m, window->first + i, &rm_stage_class(chain, window->first + i)->drop);
-    for (int k = 0; k < RM_MAX_OPTIONS; k++) {
-        for (int64_t i = 0; i < window->count; i++) {
-            const rm_class *class = rm_stage_class(chain, window->first + i);
-            if ((window->options >> k & 1) && k < class->n_options)
-                times[i].forward[k] = timed_run(m, window->first + i, &class->option[k].forward);
-        }
-        for (int64_t i = window->count - 1; i >= 0; i--) {
-            const rm_class *class = rm_stage_class(chain, window->first + i);
-            if ((window->options >> k & 1) && k < class->n_options)
-                times[i].backward[k] = timed_run(m, window->first + i, &class->option[k].backward);
-        }
-    }
+    for (int k = 0; k < RM_MAX_OPTIONS; k++)
+        for (int64_t end = window->count; end > 0 && (window->options >> k & 1); end -= SEGMENT)
+            run_segment(m, window, end > SEGMENT ? end - SEGMENT : 0, end > SEGMENT ? SEGMENT : end, k, times);
 }
 
 static int ascending(const void *a, const void *b) {

@@ -2,8 +2,9 @@
  * back afterwards, and takes the time. What is done with the times is calibrate.c's business.
  *
  * A window is a run of neighbouring stages. A pass over it does what a plan does: every stage forward, dropping; then for
- * each option every stage forward, keeping, and every stage backward, last first. So a program finds the caches as it finds
- * them in a step: the stage before has just run, and what its own stage saved is as many stages old. */
+ * each option, in segments of three stages, last first: forward, keeping, and backward. So a program finds the caches as it
+ * finds them in a step, on average: a stage that is kept right after a backward run takes up to 15 % longer than one after
+ * another that was kept, and how many are is the plan's choice, which is not known yet. */
 #ifndef RM_MEASURE_H
 #define RM_MEASURE_H
 
@@ -31,8 +32,8 @@ typedef struct {
     uint64_t drop, forward[RM_MAX_OPTIONS], backward[RM_MAX_OPTIONS];
 } rm_stage_times;
 
-/* The window [first, first+count) made smaller until it fits config->block_bytes: fewer stages, then fewer options. False:
- * not even one stage dropping fits. */
+/* The window [first, first+count) made smaller until it fits config->block_bytes: fewer stages (along time the last ones
+ * stay, by depth the first), then fewer options. False: not even one stage dropping fits. */
 bool rm_window_fit(const rm_measure_config *config, rm_window *window);
 
 typedef struct rm_measure rm_measure;
