@@ -4,9 +4,7 @@
 #define _GNU_SOURCE
 #include "tests/engine/interpose.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <sys/resource.h>
 
@@ -15,7 +13,7 @@
 #include "memory/spill.h"
 #include "tests/net.h"
 
-#define STEPS 4
+#define STEPS 3
 
 /* ---- Plans that spill --------------------------------------------------------------------------- */
 
@@ -201,7 +199,7 @@ static net small(int cell) {
                  .vocabulary = 13,
                  .embed = 6,
                  .hidden = 19,
-                 .timesteps = 331,
+                 .timesteps = 203,
                  .batch = 3,
                  .dropout = 0.2};
 }
@@ -227,11 +225,165 @@ START_TEST(same_bits) {
 }
 END_TEST
 
+/* One thread more, and nothing else: no malloc, no free, no mmap from anybody in steps 2..4. */
+START_TEST(nothing_after_the_first_step) {
+    const spilling *how = &ways[_i];
+    net n = small(NET_LSTM);
+    remat_session *s = spilling_session(&n, how, 2);
+    remat_step_result r;
+    net_feed(s, &n, 0);
+    CHECKED(remat_step(s, 0.01, &r));
+    remat_status status = REMAT_OK;
+    interposed before = interposed_now();
+    int64_t ours = rm_host_allocations();
+    for (int step = 1; step < 4 && !status; step++) status = remat_step(s, 0.01, &r);
+    interposed after = interposed_now();
+    CHECKED(status);
+    ck_assert_int_eq(after.calls - before.calls, 0);
+    ck_assert_int_eq(after.outstanding - before.outstanding, 0);
+    ck_assert_int_eq(rm_host_allocations() - ours, 0);
+    remat_session_free(s);
+}
+END_TEST
+
+/* A disk that fails in the middle of a step: one sentence with directory and reason, and the session goes on as if that
+ * step had never been: the same bits from there on. */
+START_TEST(a_failing_disk_costs_a_step) {
+    const spilling *how = &ways[1 + _i % 2];
+    net n = small(NET_GRU);
+    remat_session *keeping = keeping_session(&n, how, 2), *s = spilling_session(&n, how, 2);
+    for (int nth = 1 + _i; nth < 400; nth += 37) {
+        remat_step_result r;
+        net_feed(s, &n, 0);
+        rm_spill_fail_at(nth, _i % 3 ? EIO : ENOSPC);
+        remat_status status = remat_step(s, 0.01, &r);
+        rm_spill_fail_at(0, 0);
+        if (status == REMAT_OK) { /* there were not so many reads and writes */
+            ck_assert_int_gt(nth, 20);
+            remat_session_free(s);
+            s = spilling_session(&n, how, 2);
+            break;
+        }
+        ck_assert_int_eq(status, REMAT_IO);
+        ck_assert_ptr_nonnull(strstr(remat_last_error(), "/tmp"));
+        ck_assert_ptr_nonnull(strstr(remat_last_error(), strerror(_i % 3 ? EIO : ENOSPC)));
+        ck_assert_int_eq(remat_update(s, 0.01, &r), REMAT_INVALID); /* there are no gradients */
+    }
+    trace kept = run(keeping, &n), spilled = run(s, &n);
+    same(&kept, &spilled);
+    drop(&kept);
+    drop(&spilled);
+    remat_session_free(keeping);
+    remat_session_free(s);
+}
+END_TEST
+
+/* Before the first step: the session is not made. */
+START_TEST(no_room_is_said_at_once) {
+    net n = small(NET_LSTM);
+    remat_graph *g;
+    remat_session *s;
+    CHECKED(remat_graph_create(&g));
+    remat_value loss = net_build(g, &n);
+    remat_config config = configured(&ways[1], 1);
+    char *text = plan_text(g, loss, &config, &ways[1]);
+    config.plan_steps = text;
+    config.spill_dir = "/no/such/directory";
+    ck_assert_int_eq(remat_session_create(g, loss, &config, &s), REMAT_IO);
+    ck_assert_ptr_nonnull(strstr(remat_last_error(), "/no/such/directory"));
+    config.spill_dir = NULL;
+    ck_assert_int_eq(remat_session_create(g, loss, &config, &s), REMAT_INVALID);
+    ck_assert_ptr_nonnull(strstr(remat_last_error(), "no second tier"));
+    struct rlimit before, small = {0};
+    ck_assert(!getrlimit(RLIMIT_FSIZE, &before));
+    small = (struct rlimit){.rlim_cur = 1 << 20, .rlim_max = before.rlim_max};
+    ck_assert(!setrlimit(RLIMIT_FSIZE, &small));
+    config.spill_dir = "/tmp";
+    remat_status status = remat_session_create(g, loss, &config, &s);
+    ck_assert(!setrlimit(RLIMIT_FSIZE, &before));
+    ck_assert_int_eq(status, REMAT_IO);
+    ck_assert_ptr_nonnull(strstr(remat_last_error(), "at most 1.0 MiB"));
+    free(text);
+    remat_graph_free(g);
+}
+END_TEST
+
+/* The null device counts transfers like any other work; a session that only plans, or whose plan does not spill, leaves
+ * no file open. */
+START_TEST(counted_only) {
+    net n = small(NET_LSTM);
+    remat_graph *g;
+    remat_session *s;
+    remat_step_result r;
+    CHECKED(remat_graph_create(&g));
+    remat_value loss = net_build(g, &n);
+    remat_config config = configured(&ways[1], 1);
+    char *text = plan_text(g, loss, &config, &ways[1]);
+    CHECKED(remat_session_create(g, loss, &config, &s));
+    ck_assert_ptr_null(s->runner.store);
+    ck_assert_uint_gt(s->chain.problem.tier.load_bytes_per_s, 0);
+    remat_session_free(s);
+    config.plan_steps = text;
+    config.plan_only = true;
+    CHECKED(remat_session_create(g, loss, &config, &s));
+    ck_assert_ptr_null(s->runner.store);
+    ck_assert_int_gt(s->training.transfers.count, 0);
+    remat_session_free(s);
+    config.plan_only = false;
+    config.device = "null";
+    CHECKED(remat_session_create(g, loss, &config, &s));
+    CHECKED(remat_step(s, 0.01, &r));
+    CHECKED(remat_step(s, 0.01, &r));
+    ck_assert_uint_eq(s->api->store_given(s->runner.store), 2 * (uint64_t)s->training.transfers.count);
+    remat_session_free(s);
+    free(text);
+    remat_graph_free(g);
+}
+END_TEST
+
+/* `optimal` with a directory to spill to and a budget that only spilling meets in time: it runs, inside the budget, with
+ * the same bits. */
+START_TEST(optimal_spills) {
+    net n = small(NET_LSTM);
+    n.timesteps = 1200;
+    spilling how = {.strategy = "optimal", .tile = 8};
+    remat_graph *g;
+    remat_session *s;
+    CHECKED(remat_graph_create(&g));
+    remat_value loss = net_build(g, &n);
+    remat_config config = configured(&how, 2);
+    config.memory_budget = 1; /* refused, with the least there is */
+    ck_assert_int_eq(remat_session_create(g, loss, &config, &s), REMAT_INFEASIBLE);
+    config.memory_budget = 0;
+    config.plan_only = true;
+    CHECKED(remat_session_create(g, loss, &config, &s));
+    uint64_t resident = rm_problem_resident_bytes(&s->chain.problem);
+    remat_session_free(s);
+    config.plan_only = false;
+    config.memory_budget = resident + (4 << 20);
+    remat_status status = remat_session_create(g, loss, &config, &s);
+    ck_assert_msg(!status, "%s", remat_last_error());
+    remat_session *keeping = keeping_session(&n, &how, 2);
+    trace kept = run(keeping, &n), spilled = run(s, &n);
+    same(&kept, &spilled);
+    drop(&kept);
+    drop(&spilled);
+    remat_session_free(keeping);
+    remat_session_free(s);
+    remat_graph_free(g);
+}
+END_TEST
+
 int main(void) {
     Suite *suite = suite_create("spill");
     TCase *tcase = tcase_create("spill");
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, same_bits, 0, 2 * WAYS * NET_CELLS);
+    tcase_add_loop_test(tcase, nothing_after_the_first_step, 0, WAYS);
+    tcase_add_loop_test(tcase, a_failing_disk_costs_a_step, 0, 4);
+    tcase_add_test(tcase, no_room_is_said_at_once);
+    tcase_add_test(tcase, counted_only);
+    tcase_add_test(tcase, optimal_spills);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

@@ -1,0 +1,231 @@
+/* test_spill_plans.c: the family of plans that spill. Every member is what it says of itself; and what `optimal` makes of
+ * both families is never slower than the better of them alone, at 50 budgets on chains of many kinds. */
+#include <time.h>
+
+#include "memory/family.h"
+#include "memory/host.h"
+#include "memory/schedule.h"
+#include "tests/memory/chains.h"
+#include "tests/memory/memory_test.h"
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Like the tiles of a recurrent net: so many ns a stage, and a channel that moves a block in `block_ns`. */
+static void tiles(int64_t n, bool unlike, uint64_t block_ns, rm_problem *problem) {
+    chain c = {
+        .n_stages = n, .unlike = unlike, .state_bytes = 256, .saved_bytes = 64000, .scratch_bytes = 9000, .lean = true};
+    ck_ok(chain_problem(&c, (uint64_t)n + block_ns, problem));
+    problem->tier.load_bytes_per_s = 64000u * 1000000000ull / block_ns;
+    problem->tier.save_bytes_per_s = problem->tier.load_bytes_per_s * 5 / 4;
+    problem->tier.latency_ns = 10;
+}
+
+static void some_chain(uint64_t seed, rm_problem *problem) {
+    chain c = {.n_stages = 1 + (int64_t)(seed % 13),
+               .unlike = seed % 2,
+               .state_bytes = seed % 3 * 128,
+               .saved_bytes = 4000,
+               .scratch_bytes = 999,
+               .skips = (int)(seed % 4),
+               .shares = seed % 5 < 2,
+               .lean = seed % 7 < 3};
+    ck_ok(chain_problem(&c, seed, problem));
+    problem->tier = (rm_tier){1000000 << seed % 14, 700000 << seed % 15, seed % 2 ? 0 : 100};
+}
+
+static void is_as_it_says(const rm_problem *problem, bool no_recompute) {
+    rm_family family;
+    ck_ok(rm_family_spill(problem, &(rm_wish){.no_recompute = no_recompute}, &family));
+    ck_assert_int_gt(family.count, 0);
+    for (int64_t i = 0; i < family.count; i++) {
+        const rm_member *member = &family.member[i];
+        rm_schedule schedule = {0};
+        ck_ok(family.write(&family, problem, i, &schedule.plan, &schedule.proposal));
+        ck_ok(rm_schedule_settle(problem, false, &schedule));
+        ck_assert_uint_eq(schedule.verdict.peak_bytes, member->peak_bytes);
+        ck_assert_uint_eq(schedule.verdict.total_ns, member->time_ns);
+        ck_assert_int_eq(schedule.verdict.recomputed_stages, member->runs - problem->n_stages);
+        ck_assert_uint_ge(rm_schedule_bytes(&schedule), member->peak_bytes + member->table_bytes);
+        if (no_recompute) ck_assert_int_eq(member->runs, problem->n_stages);
+        if (i > 0) ck_assert(member->peak_bytes > member[-1].peak_bytes && member->time_ns < member[-1].time_ns);
+        rm_schedule_free(&schedule);
+    }
+    rm_family_free(&family);
+}
+
+START_TEST(members_are_as_they_say) {
+    for (uint64_t seed = 0; seed < 100; seed++) {
+        rm_problem problem;
+        some_chain(seed, &problem);
+        is_as_it_says(&problem, false);
+        is_as_it_says(&problem, true);
+        rm_problem_free(&problem);
+    }
+}
+END_TEST
+
+START_TEST(no_tier_no_family) {
+    rm_problem problem;
+    rm_family family;
+    some_chain(5, &problem);
+    problem.tier = (rm_tier){0};
+    ck_ok(rm_family_spill(&problem, &(rm_wish){0}, &family));
+    ck_assert_int_eq(family.count, 0);
+    rm_family_free(&family);
+    rm_problem_free(&problem);
+}
+END_TEST
+
+/* ---- Never slower than the better ------------------------------------------------------------------ */
+
+typedef struct {
+    uint64_t bytes[400], time_ns[400]; /* of settled plans */
+    int64_t n;
+} plans;
+
+/* Settles what is in schedule->plan, writes it down, and frees it. */
+static void note(const rm_problem *problem, rm_schedule *schedule, plans *plans) {
+    ck_ok(rm_schedule_settle(problem, false, schedule));
+    ck_assert_int_lt(plans->n, 400);
+    plans->bytes[plans->n] = rm_schedule_bytes(schedule);
+    plans->time_ns[plans->n++] = schedule->verdict.total_ns;
+    rm_schedule_free(schedule);
+}
+
+/* The fastest of them that fits; UINT64_MAX: none does. */
+static uint64_t best_of(const plans *plans, uint64_t budget) {
+    uint64_t best = UINT64_MAX;
+    for (int64_t i = 0; i < plans->n; i++)
+        if (plans->bytes[i] <= budget && plans->time_ns[i] < best) best = plans->time_ns[i];
+    return best;
+}
+
+static void all_of(const rm_family *family, const rm_problem *problem, plans *plans) {
+    for (int64_t i = 0; i < family->count; i++) {
+        rm_schedule schedule = {0};
+        ck_ok(family->write(family, problem, i, &schedule.plan, &schedule.proposal));
+        note(problem, &schedule, plans);
+    }
+}
+
+/* Plans by hand, and of no family: every stage before the tail is kept, saved at once, freed after the next stage's run,
+ * and fetched `ahead` stages early; the tail has any length. */
+static void by_hand(const rm_problem *p, int option, int64_t ahead, plans *plans) {
+    for (int64_t tail = 0; tail < p->n_stages; tail++) {
+        rm_schedule schedule = {0};
+        rm_plan *plan = &schedule.plan;
+        for (int64_t s = 0; s < p->n_stages; s++) {
+            ck_ok(rm_plan_run_forward(plan, s, option));
+            if (s > 0 && s - 1 < tail) ck_ok(rm_plan_free_object(plan, RM_SAVED, s - 1));
+            if (s < tail) ck_ok(rm_plan_save(plan, RM_SAVED, s));
+        }
+        ck_ok(rm_plan_free_object(plan, RM_STATE, p->n_stages));
+        int64_t next = tail - 1;
+        for (int64_t s = p->n_stages - 1; s >= 0; s--) {
+            while (next >= 0 && next >= s - ahead) ck_ok(rm_plan_load(plan, RM_SAVED, next--));
+            ck_ok(rm_plan_run_backward(plan, s));
+            ck_ok(rm_plan_free_object(plan, RM_SAVED, s));
+            ck_ok(rm_plan_free_object(plan, RM_STATE, s));
+            ck_ok(rm_plan_free_object(plan, RM_DSTATE, s + 1));
+        }
+        ck_ok(rm_plan_free_object(plan, RM_DSTATE, 0));
+        note(p, &schedule, plans);
+    }
+}
+
+static void never_slower(const rm_problem *problem, int budgets) {
+    rm_family recompute, spill;
+    plans *own = calloc(2, sizeof *own), *hand = calloc(1, sizeof *hand);
+    ck_ok(rm_family_recompute(problem, &(rm_wish){0}, &recompute));
+    ck_ok(rm_family_spill(problem, &(rm_wish){0}, &spill));
+    all_of(&recompute, problem, &own[0]);
+    all_of(&spill, problem, &own[1]);
+    for (int option = 0; option < 2; option++)
+        for (int64_t ahead = 0; ahead < 3; ahead++) by_hand(problem, option, ahead, hand);
+    double least = (double)spill.member[0].peak_bytes * 0.95;
+    double most = (double)recompute.member[recompute.count - 1].peak_bytes * 1.3;
+    for (int i = 0; i <= budgets; i++) {
+        rm_wish wish = {.budget_bytes = (uint64_t)(least + (most - least) * (i * i) / (budgets * budgets))};
+        uint64_t better = best_of(&own[0], wish.budget_bytes), other = best_of(&own[1], wish.budget_bytes);
+        rm_schedule schedule = {0};
+        remat_status status = rm_schedule_propose(problem, rm_strategy_find("optimal"), &wish, &schedule);
+        if (other < better) better = other;
+        ck_assert_int_eq(status, better == UINT64_MAX ? REMAT_INFEASIBLE : REMAT_OK);
+        if (!status) {
+            double time_ns = (double)schedule.verdict.total_ns, by_hand = (double)best_of(hand, wish.budget_bytes);
+            ck_assert_uint_le(schedule.verdict.total_ns, better);
+            ck_assert_uint_le(rm_schedule_bytes(&schedule), wish.budget_bytes);
+            ck_assert_msg(time_ns <= by_hand * 1.02, "budget %d: %.0f, and %.0f by hand", i, time_ns, by_hand);
+        }
+        rm_schedule_free(&schedule);
+    }
+    rm_family_free(&recompute);
+    rm_family_free(&spill);
+    free(own);
+    free(hand);
+}
+
+/* From a channel that hides everything to one that is good for nothing. */
+START_TEST(never_slower_than_the_better) {
+    static const uint64_t block_ns[] = {100, 900, 1500, 4000, 30000};
+    rm_problem problem;
+    tiles(60, _i % 2, block_ns[_i], &problem);
+    never_slower(&problem, 50);
+    rm_problem_free(&problem);
+}
+END_TEST
+
+START_TEST(four_thousand_stages) {
+    rm_problem problem;
+    rm_family family;
+    tiles(4000, true, 4000, &problem);
+    double start = now();
+    ck_ok(rm_family_spill(&problem, &(rm_wish){0}, &family));
+    double seconds = now() - start;
+    ck_assert_int_gt(family.count, 5);
+    ck_assert_msg(seconds < 2, "%.3f s", seconds); /* 0.03 on a quiet machine */
+    rm_family_free(&family);
+    rm_problem_free(&problem);
+}
+END_TEST
+
+START_TEST(every_failed_allocation_is_survived) {
+    rm_problem problem;
+    rm_family family;
+    some_chain(12, &problem);
+    for (int n = 1;; n++) {
+        rm_host_fail_at(n);
+        remat_status status = rm_family_spill(&problem, &(rm_wish){0}, &family);
+        rm_host_fail_at(0);
+        if (!status) {
+            ck_assert_int_gt(n, 4);
+            break;
+        }
+        ck_assert_int_eq(status, REMAT_MEMORY);
+        rm_family_free(&family);
+    }
+    rm_family_free(&family);
+    rm_problem_free(&problem);
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("memory/spill_plans");
+    TCase *tcase = tcase_create("plans that spill");
+    tcase_set_timeout(tcase, 300);
+    tcase_add_test(tcase, members_are_as_they_say);
+    tcase_add_test(tcase, no_tier_no_family);
+    tcase_add_loop_test(tcase, never_slower_than_the_better, 0, 5);
+    tcase_add_test(tcase, four_thousand_stages);
+    tcase_add_test(tcase, every_failed_allocation_is_survived);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
