@@ -96,9 +96,9 @@ static bool fits(search *s, const rm_options *o, const char *changes) {
     return true;
 }
 
-/* Halves one number until it fits. */
+/* Halves one number until it fits, six times at most: what is left then is another task. */
 static bool halve(search *s, const rm_options *base, const char *before, const char *name, int64_t from) {
-    for (int64_t n = from / 2; n >= 1 && rm_now_s() < s->until_s; n /= 2) {
+    for (int64_t n = from / 2; n >= 1 && n >= from / 64 && rm_now_s() < s->until_s; n /= 2) {
         char changes[96];
         rm_options o = *base;
         if (!strcmp(name, "tile")) o.tile = n;
@@ -108,11 +108,6 @@ static bool halve(search *s, const rm_options *base, const char *before, const c
         if (fits(s, &o, changes)) return true;
     }
     return false;
-}
-
-static bool halve_each(search *s, const rm_options *o, const char *before) {
-    return halve(s, o, before, "tile", s->tile) || halve(s, o, before, "batch", o->batch) ||
-           halve(s, o, before, "seq-len", o->seq_len);
 }
 
 /* Whether a second tier would help is asked of the null device, which has one: the bytes are the same. */
@@ -130,25 +125,39 @@ static rm_options with_optimal(const rm_options *base) {
     return o;
 }
 
-/* Shallow copies of the options: texts are borrowed, and nothing here is freed. */
-static bool find_change(search *s, const rm_options *o) {
-    char before[64] = "";
+/* The ways of using memory that are allowed besides: what they are called, and the flags with them. */
+typedef struct {
+    const char *changes;
+    rm_options options; /* shallow copies: texts are borrowed, and nothing is freed */
+} way;
+
+/* Ascending in how much they change; returns how many. */
+static int list_ways(const rm_options *o, way ways[3]) {
+    int n = 0;
+    bool off = strcmp(o->recompute, "auto"), named = strcmp(rm_setup_training_config(o).strategy, "optimal");
     rm_options freer = *o;
-    const char *strategy = rm_setup_training_config(o).strategy;
-    bool may_recompute = !strcmp(o->recompute, "auto"), optimal = !strcmp(strategy, "optimal");
     freer.recompute = "auto";
-    rm_options optimal_too = with_optimal(o), both = with_optimal(&freer);
-    if (!may_recompute && fits(s, &freer, "--recompute=auto")) return true;
-    if (!optimal && fits(s, &optimal_too, "--checkpoint=optimal")) return true;
+    if (off) ways[n++] = (way){"--recompute=auto", freer};
+    if (named) ways[n++] = (way){"--checkpoint=optimal", with_optimal(o)};
+    if (off && named) ways[n++] = (way){"--recompute=auto --checkpoint=optimal", with_optimal(&freer)};
+    return n;
+}
+
+static bool find_change(search *s, const rm_options *o) {
+    way ways[3];
+    char before[64] = "";
+    int n = list_ways(o, ways);
+    for (int i = 0; i < n; i++)
+        if (fits(s, &ways[i].options, ways[i].changes)) return true;
     if (!o->spill && spill_would_fit(s, o)) return true;
-    if (halve_each(s, o, before)) return true;
-    if (may_recompute && optimal) return false;
-    snprintf(before, sizeof before, "%s%s", may_recompute ? "" : "--recompute=auto ",
-             optimal ? "" : "--checkpoint=optimal ");
-    char alone[64];
-    snprintf(alone, sizeof alone, "%.*s", (int)strlen(before) - 1, before);
-    if (!may_recompute && !optimal && fits(s, &both, alone)) return true;
-    return halve_each(s, &both, before);
+    if (n) snprintf(before, sizeof before, "%s ", ways[n - 1].changes);
+    const char *const name[] = {"tile", "batch", "seq-len"};
+    const int64_t from[] = {s->tile, o->batch, o->seq_len};
+    for (int i = 0; i < 3; i++) {
+        if (halve(s, o, "", name[i], from[i])) return true;
+        if (n && halve(s, &ways[n - 1].options, before, name[i], from[i])) return true;
+    }
+    return false;
 }
 
 /* The tile that the shapes decide on, which does not depend on the strategy; 0: there is no plan at all. */
@@ -171,7 +180,8 @@ remat_status rm_budget_advise(const rm_options *o, const rm_model_spec *spec, co
     base.seq_len = spec->data.timesteps;
     uint64_t bytes = least_budget(&s, &base);
     if (bytes)
-        snprintf(least, sizeof least, "\n  --%s=%llu is the least that would do, with %llu for the program's own data",
+        snprintf(least, sizeof least,
+                 "\n  --%s=%llu is the least that would do, %llu of it for what the program holds beside",
                  o->memory_budget ? "memory-budget" : "assume-memory", (unsigned long long)bytes,
                  (unsigned long long)held_bytes(&s, &base));
     s.tile = find_tile(&s, &base);

@@ -19,7 +19,7 @@ uint64_t rm_budget_data_bytes(const rm_options *options, const rm_data_shape *sh
 remat_status rm_budget_apply(const rm_options *options, uint64_t held_bytes, remat_config *config);
 
 /* After an INFEASIBLE: adds a line to the sentence that names the cheapest change of flags that would fit, in this order:
- * allow recomputation, --checkpoint=optimal, --spill, a smaller tile, batch, sequence; each alone, then together with
+ * allow recomputation, --checkpoint=optimal, both, --spill; a smaller tile, batch, sequence, each alone, then together with
  * the first two. Found by planning: it says what it needs. `other_bytes` is held whatever the flags (an evaluator).
  * Returns INFEASIBLE. */
 remat_status rm_budget_advise(const rm_options *options, const rm_model_spec *spec, const rm_dataset *dataset,

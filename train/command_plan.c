@@ -3,6 +3,7 @@
 #include "train/commands.h"
 
 #include "train/budget.h"
+#include "train/evaluator.h"
 #include "train/metrics.h"
 #include "train/plot.h"
 #include "train/setup.h"
@@ -130,29 +131,52 @@ static remat_status show_pareto(const remat_session *session, const rm_options *
 
 /* ---- The command ------------------------------------------------------------------------------------------------ */
 
-static remat_status make_plan(const rm_options *options, const rm_model_spec *spec, const rm_dataset *dataset) {
-    rm_model model = {0};
-    remat_session *session = NULL;
-    remat_config config = rm_setup_training_config(options);
+typedef struct {
+    rm_dataset *dataset, *eval_dataset;
+    rm_evaluator evaluator;
+    rm_model model;
+    remat_session *session;
+} planner;
+
+/* What comes off --memory-budget before the session's share. */
+static void print_share(const rm_options *o, uint64_t held) {
+    char all[RM_TEXT], data[RM_TEXT];
+    uint64_t budget = rm_budget_given(o);
+    if (!budget || o->json || o->pareto || o->steps_text || o->problem) return;
+    printf("\n%s: %s, of which the program holds %s for its data%s\n",
+           o->memory_budget ? "--memory-budget" : "--assume-memory is the budget", rm_bytes_text(budget, all),
+           rm_bytes_text(held, data), o->eval_every || o->eval_data ? " and evaluation" : "");
+}
+
+/* As `remat train` does it, but that nothing is allocated. */
+static remat_status make_plan(planner *p, const rm_options *o, const rm_model_spec *spec) {
+    TRY(rm_evaluator_open(o, spec, true, &p->eval_dataset, &p->evaluator));
+    uint64_t evaluator = rm_evaluator_bytes(&p->evaluator);
+    uint64_t held = rm_budget_data_bytes(o, &spec->data, p->dataset) + evaluator;
+    remat_config config = rm_setup_training_config(o);
     config.plan_only = true;
-    remat_status status = rm_budget_apply(options, rm_budget_data_bytes(options, &spec->data, dataset), &config);
-    if (!status) status = rm_model_build(spec, options->batch, true, &model);
-    if (!status) status = remat_session_create(model.graph, model.loss, &config, &session);
-    if (status == REMAT_INFEASIBLE) status = rm_budget_advise(options, spec, dataset, 0);
-    if (!status) status = (options->pareto ? show_pareto : print_plan)(session, options);
-    remat_session_free(session);
-    rm_model_free(&model);
+    remat_status status = rm_budget_apply(o, held, &config);
+    if (!status) status = rm_model_build(spec, o->batch, true, &p->model);
+    if (!status) status = remat_session_create(p->model.graph, p->model.loss, &config, &p->session);
+    if (status == REMAT_INFEASIBLE) return rm_budget_advise(o, spec, p->dataset, evaluator);
+    if (!status) status = (o->pareto ? show_pareto : print_plan)(p->session, o);
+    if (!status) print_share(o, held);
     return status;
 }
 
 remat_status rm_command_plan(rm_options *options, int *exit_status) {
     (void)exit_status;
+    planner p = {0};
     rm_model_spec spec;
-    rm_dataset *dataset = NULL;
     TRY(rm_plot_check(options->plot));
-    if (options->data) TRY(rm_setup_dataset(options, false, &dataset));
-    remat_status status = rm_setup_spec(options, dataset, &spec);
-    if (!status) status = make_plan(options, &spec, dataset);
-    rm_dataset_close(dataset);
+    bool generated = !strcmp(options->task, "adding") || !strcmp(options->task, "copy");
+    if (options->data || generated) TRY(rm_setup_dataset(options, false, &p.dataset));
+    remat_status status = rm_setup_spec(options, p.dataset, &spec);
+    if (!status) status = make_plan(&p, options, &spec);
+    remat_session_free(p.session);
+    rm_model_free(&p.model);
+    rm_evaluator_free(&p.evaluator);
+    rm_dataset_close(p.eval_dataset);
+    rm_dataset_close(p.dataset);
     return status ? status : rm_commands_flush();
 }

@@ -89,17 +89,6 @@ static remat_status open_data(trainer *t, rm_model_spec *spec) {
     return rm_loader_seek(&t->loader, t->start.epoch, t->start.position);
 }
 
-static remat_status open_evaluator(trainer *t, const rm_model_spec *training) {
-    rm_model_spec spec = *training;
-    const rm_options *o = t->options;
-    if (!o->eval_every && !o->eval_data) return REMAT_OK;
-    bool generated = !strcmp(o->task, "adding") || !strcmp(o->task, "copy");
-    REQUIRE(o->eval_data || generated, INVALID, "--eval-every needs something to evaluate on: --eval-data=FILE");
-    TRY(rm_setup_dataset(o, true, &t->eval_dataset));
-    spec.data = t->eval_dataset->shape;
-    return rm_evaluator_create(o, &spec, t->eval_dataset, &t->evaluator);
-}
-
 /* Within what the evaluator and the data leave of the budget. */
 static remat_status create_session(trainer *t, const rm_model_spec *spec) {
     remat_config config = rm_setup_training_config(t->options);
@@ -144,7 +133,8 @@ static remat_status set_up(trainer *t) {
     TRY(try_dump(o->dump_grads));
     TRY(open_data(t, &spec));
     if (o->save) TRY(rm_state_store_open(o->save, o->keep, t->start.step, &t->store));
-    TRY(open_evaluator(t, &spec)); /* first: what it takes is not the session's */
+    TRY(rm_evaluator_open(o, &spec, false, &t->eval_dataset,
+                          &t->evaluator)); /* first: what it takes is not the session's */
     TRY(open_session(t, &spec));
     TRY(rm_metrics_open(o->metrics, t->start.step, &t->metrics));
     t->step = t->start.step;

@@ -12,8 +12,9 @@
 static bool has_accuracy(const rm_data_shape *shape) { return shape->classes && !shape->every_step; }
 
 static remat_status create_part(const rm_options *options, const rm_model_spec *spec, rm_dataset *dataset,
-                                int64_t batch, rm_eval_part *part) {
+                                int64_t batch, bool plan_only, rm_eval_part *part) {
     remat_config config = rm_setup_inference_config(options);
+    config.plan_only = plan_only;
     TRY(rm_batch_create(dataset, batch, &part->batch));
     TRY(rm_model_build(spec, batch, true, &part->model));
     if (has_accuracy(&dataset->shape)) {
@@ -31,15 +32,26 @@ static void free_part(rm_eval_part *part) {
 }
 
 remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec *spec, rm_dataset *dataset,
-                                 rm_evaluator *out) {
+                                 bool plan_only, rm_evaluator *out) {
     *out = (rm_evaluator){.dataset = dataset, .bytes = !strcmp(options->task, "lm")};
     int64_t full = options->batch < dataset->count ? options->batch : dataset->count, rest = dataset->count % full;
     if (has_accuracy(&dataset->shape)) {
         out->logits = rm_calloc((size_t)full * (size_t)dataset->shape.classes, sizeof(float));
         REQUIRE(out->logits, MEMORY, "no memory for the logits of %lld samples", (long long)full);
     }
-    TRY(create_part(options, spec, dataset, full, &out->full));
-    return rest ? create_part(options, spec, dataset, rest, &out->rest) : REMAT_OK;
+    TRY(create_part(options, spec, dataset, full, plan_only, &out->full));
+    return rest ? create_part(options, spec, dataset, rest, plan_only, &out->rest) : REMAT_OK;
+}
+
+remat_status rm_evaluator_open(const rm_options *o, const rm_model_spec *training, bool plan_only, rm_dataset **dataset,
+                               rm_evaluator *out) {
+    rm_model_spec spec = *training;
+    if (!o->eval_every && !o->eval_data) return REMAT_OK;
+    bool generated = !strcmp(o->task, "adding") || !strcmp(o->task, "copy");
+    REQUIRE(o->eval_data || generated, INVALID, "--eval-every needs something to evaluate on: --eval-data=FILE");
+    TRY(rm_setup_dataset(o, true, dataset));
+    spec.data = (*dataset)->shape;
+    return rm_evaluator_create(o, &spec, *dataset, plan_only, out);
 }
 
 void rm_evaluator_free(rm_evaluator *evaluator) {

@@ -21,9 +21,14 @@ typedef struct {
     bool bytes;
 } rm_evaluator;
 
-/* `spec` as the training model's, but for its data. Free in any case. */
+/* `spec` as the training model's, but for its data. plan_only: its sessions only plan. Free in any case. */
 remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec *spec, rm_dataset *dataset,
-                                 rm_evaluator *out);
+                                 bool plan_only, rm_evaluator *out);
+
+/* The one that --eval-every or --eval-data asks for, beside training `spec`; neither is given: left zeroed. *dataset is the
+ * caller's to close. */
+remat_status rm_evaluator_open(const rm_options *options, const rm_model_spec *training, bool plan_only,
+                               rm_dataset **dataset, rm_evaluator *out);
 void rm_evaluator_free(rm_evaluator *evaluator);
 
 /* All that it takes: sessions, batches, logits, and what its data set keeps in memory. 0 for a zeroed one. */

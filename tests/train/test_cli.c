@@ -64,6 +64,17 @@ static const struct {
     {1, "not JSON", "report %1$s/text"},
     {1, "holds no steps", "report %1$s/nothing.jsonl"},
     {2, "not a flag of `remat info`", "info --hidden=3"},
+    {2, "ends in .svg, .png or .html", "plan --plot=a.pdf"},
+    {2, "ends in .svg, .png or .html", "train --plot=a.pdf --data=%1$s/nothing"},
+    {2, "need --device=null", "plan --assume-memory=80GiB"},
+    {2, "need --device=null", "plan --assume-flops=60T"},
+    {2, "need --device=null", "plan --assume-bandwidth=1TB"},
+    {2, "exclude each other", "plan --device=null --assume-memory=80GiB --memory-budget=1GiB"},
+    {2, "--checkpoint=optimal exclude each other", "plan --checkpoint-segments=4 --checkpoint=optimal"},
+    {2, "--checkpoint-segments does", "plan --checkpoint-segments=4 --recompute=off"},
+    {2, "--checkpoint=sqrt does", "plan --checkpoint=sqrt --recompute=off"},
+    {2, "--checkpoint=lean does", "plan --checkpoint=lean --recompute=exact-only"},
+    {2, "leave one out", "plan --pareto --steps-text"},
 };
 enum { REFUSALS = sizeof refusals / sizeof refusals[0] };
 
@@ -132,6 +143,126 @@ START_TEST(a_run_and_its_plan_agree) {
                          1);
         ck_assert_str_eq(want, found);
     }
+}
+END_TEST
+
+/* ---- Budgets ---------------------------------------------------------------------------------------------------- */
+
+#define LONGER "--hidden=16 --layers=1 --seq-len=600 --tile=8 --batch=4 --threads=1 --calibration=off "
+
+static uint64_t whole_after(const char *text, const char *label) {
+    const char *at = strstr(text, label);
+    ck_assert_msg(at, "no %s in %s", label, text);
+    return strtoull(at + strlen(label), NULL, 10);
+}
+
+/* A refusal names the least budget; that works, for plan and train; one byte less is refused. */
+START_TEST(the_least_budget_is_exact) {
+    static const char *const more[] = {"", "--checkpoint=none", "--checkpoint-segments=3", "--eval-every=1",
+                                       "--task=copy --eval-every=2 --samples=50"};
+    const char *text = make_text("text", 40000);
+    char data[512];
+    snprintf(data, sizeof data, strstr(more[_i], "--task") ? "%s" : "%s --data=%s --eval-data=%s", more[_i], text,
+             text);
+    if (!strstr(more[_i], "--eval-every")) snprintf(data, sizeof data, "%s --data=%s", more[_i], text);
+    ck_assert_int_eq(run_program("plan " LONGER "--memory-budget=1 %s", data), 2);
+    uint64_t least = whole_after(program_errors, "--memory-budget=");
+    ck_runs("plan " LONGER "--memory-budget=%llu %s", (unsigned long long)least, data);
+    ck_runs("train " LONGER "--memory-budget=%llu --steps=2 %s", (unsigned long long)least, data);
+    ck_assert_ptr_nonnull(strstr(program_output, "budget: "));
+    ck_assert_int_eq(run_program("plan " LONGER "--memory-budget=%llu %s", (unsigned long long)least - 1, data), 2);
+    ck_assert_uint_eq(whole_after(program_errors, "--memory-budget="), least);
+    ck_assert_int_eq(run_program("train " LONGER "--memory-budget=%llu %s", (unsigned long long)least - 1, data), 2);
+    ck_assert_uint_eq(whole_after(program_errors, "--memory-budget="), least);
+}
+END_TEST
+
+/* What is said to fit, fits: the last flags win, so they are put behind. */
+START_TEST(advice_works) {
+    static const struct {
+        const char *flags, *advice;
+    } cases[] = {
+        {"--memory-budget=600KiB --recompute=off", "--recompute=auto would fit"},
+        {"--memory-budget=600KiB --checkpoint=none", "--checkpoint=optimal would fit"},
+        {"--memory-budget=600KiB --recompute=off --checkpoint=none", "--recompute=auto --checkpoint=optimal would fit"},
+        {"--memory-budget=3MB --spill=/tmp --seq-len=20000 --tile=256", "--tile="},
+        {"--memory-budget=600KiB --spill=/tmp --seq-len=100 --batch=64", "--batch="},
+    };
+    char change[128];
+    ck_assert_int_eq(run_program("plan " LONGER "%s", cases[_i].flags), 2);
+    const char *at = strstr(program_errors, "\n  --memory-budget");
+    ck_assert_msg(at && (at = strstr(at + 1, "\n  --")), "no advice in %s", program_errors);
+    ck_assert_msg(strstr(at, cases[_i].advice), "%s", program_errors);
+    snprintf(change, sizeof change, "%.*s", (int)(strstr(at, " would fit") - at - 3), at + 3);
+    ck_runs("plan " LONGER "%s %s", cases[_i].flags, change);
+}
+END_TEST
+
+START_TEST(no_advice_is_said_too) {
+    ck_assert_int_eq(run_program("plan --hidden=512 --memory-budget=1MiB --calibration=off"), 2);
+    ck_assert_msg(strstr(program_errors, "make --hidden or --layers smaller"), "%s", program_errors);
+}
+END_TEST
+
+/* A budget alone means optimal; with a strategy it is a limit; a machine that is not there has one, too. */
+START_TEST(budgets_choose) {
+    ck_runs("plan " LONGER "--memory-budget=1GiB --json");
+    ck_assert_ptr_nonnull(strstr(program_output, "\"strategy\": \"optimal\""));
+    ck_runs("plan " LONGER "--memory-budget=1GiB --checkpoint=sqrt --json");
+    ck_assert_ptr_nonnull(strstr(program_output, "\"strategy\": \"sqrt\""));
+    ck_runs("plan " LONGER "--memory-budget=1GiB --checkpoint-segments=3 --json");
+    ck_assert_ptr_nonnull(strstr(program_output, "\"strategy\": \"segments\""));
+    ck_runs("plan " LONGER "--device=null --assume-memory=80GiB --assume-flops=60T --assume-bandwidth=3.3TB");
+    ck_assert_ptr_nonnull(strstr(program_output, "--assume-memory is the budget: 80.0 GiB"));
+    ck_runs("plan " LONGER "--device=null --assume-flops=1T --json");
+    double slow = (double)whole_after(program_output, "\"step_ns\": ");
+    ck_runs("plan " LONGER "--device=null --assume-flops=1M --json");
+    ck_assert((double)whole_after(program_output, "\"step_ns\": ") > 100 * slow);
+}
+END_TEST
+
+/* ---- Memory against time ------------------------------------------------------------------------------------------ */
+
+START_TEST(pareto_has_every_strategy) {
+    static const char *const strategies[] = {"none", "segments", "sqrt", "lean", "optimal"};
+    ck_runs("plan " LONGER "--pareto --checkpoint-segments=4");
+    for (int i = 0; i < 5; i++) ck_assert_msg(strstr(program_output, strategies[i]), "no %s", strategies[i]);
+    ck_assert_ptr_nonnull(strstr(program_output, "<- this plan"));
+    ck_runs("plan " LONGER "--pareto --json");
+    ck_assert_ptr_nonnull(strstr(program_output, "\"pareto\": ["));
+    ck_assert_ptr_nonnull(strstr(program_output, "\"this_plan\": true"));
+    ck_assert(!strstr(program_output, "\"spill\""));
+    ck_runs("plan " LONGER "--pareto --json --device=null --spill=/tmp");
+    ck_assert_ptr_nonnull(strstr(program_output, "\"spill\""));
+}
+END_TEST
+
+START_TEST(plans_say_what_happens) {
+    ck_runs("plan " LONGER "--json --checkpoint=lean");
+    static const char *const names[] = {
+        "workspace_bytes", "tables_bytes",   "budgeted_bytes", "memory_budget", "spill_bytes", "transfer_ns", "wait_ns",
+        "step_ns",         "measured_times", "peak",           "largest",       "rebuilt",     "spilled",     "option"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        ck_assert_msg(strstr(program_output, names[i]), "no %s in %.3000s", names[i], program_output);
+    ck_runs("plan " LONGER "--checkpoint=lean");
+    ck_assert_ptr_nonnull(strstr(program_output, "kept lean"));
+    ck_assert_ptr_nonnull(strstr(program_output, "estimated from"));
+    ck_runs("plan " LONGER "--checkpoint=none --spill=/tmp --device=null --memory-budget=700KiB --checkpoint=optimal");
+    ck_assert_ptr_nonnull(strstr(program_output, "spilled"));
+}
+END_TEST
+
+START_TEST(pictures_are_drawn) {
+    const char *text = make_text("text", 40000);
+    if (system("command -v gnuplot >/dev/null 2>&1")) return;
+    ck_runs("plan " LONGER "--checkpoint=sqrt --plot=%s", in_scratch("a.svg"));
+    ck_runs("plan " LONGER "--pareto --plot=%s", in_scratch("b.html"));
+    ck_runs("train --data=%s " LONGER "--checkpoint=sqrt --steps=3 --plot=%s", text, in_scratch("c.png"));
+    ck_assert_ptr_nonnull(strstr(program_output, "step 2 is drawn in"));
+    ck_runs("train --data=%s " LONGER "--steps=1 --plot=%s", text, in_scratch("d.svg"));
+    ck_assert_ptr_nonnull(strstr(program_output, "step 1 is drawn in"));
+    for (int i = 0; i < 4; i++)
+        ck_assert(!access(in_scratch((const char *[]){"a.svg", "b.html", "c.png", "d.svg"}[i]), R_OK));
 }
 END_TEST
 
@@ -240,6 +371,13 @@ int main(void) {
     tcase_add_test(tests, a_full_disk_ends_a_run_cleanly);
     tcase_add_test(tests, a_full_disk_keeps_the_earlier_gradients);
     tcase_add_test(tests, a_run_and_its_plan_agree);
+    tcase_add_loop_test(tests, the_least_budget_is_exact, 0, 5);
+    tcase_add_loop_test(tests, advice_works, 0, 5);
+    tcase_add_test(tests, no_advice_is_said_too);
+    tcase_add_test(tests, budgets_choose);
+    tcase_add_test(tests, pareto_has_every_strategy);
+    tcase_add_test(tests, plans_say_what_happens);
+    tcase_add_test(tests, pictures_are_drawn);
     tcase_add_test(tests, plans_have_the_same_losses);
     tcase_add_test(tests, evaluation_is_exact);
     tcase_add_test(tests, text_is_written);
