@@ -36,6 +36,24 @@ START_TEST(both_spellings_of_a_value) {
 }
 END_TEST
 
+/* Powers of 1000 and of 1024. */
+START_TEST(sizes) {
+    static const struct {
+        const char *text;
+        uint64_t bytes;
+    } sizes[] = {{"4096", 4096},           {"4096B", 4096},         {"64KiB", 65536},       {"64ki", 65536},
+                 {"2GB", 2000000000},      {"2G", 2000000000},      {"1.5GiB", 1610612736}, {"1e6", 1000000},
+                 {"3.3TB", 3300000000000}, {"1TiB", 1099511627776}, {"0.5MiB", 524288}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char line[64];
+        snprintf(line, sizeof line, "--memory-budget=%s", sizes[i].text);
+        ck_ok(parse(RM_TRAIN, line));
+        ck_assert_uint_eq(o.memory_budget, sizes[i].bytes);
+    }
+    rm_options_free(&o);
+}
+END_TEST
+
 /* What is wrong, and what the sentence must say. */
 static const struct {
     rm_command command;
@@ -56,6 +74,14 @@ static const struct {
     {RM_TRAIN, "--eps=0", "more than 0"},
     {RM_TRAIN, "--dropout=1", "from 0 to"},
     {RM_TRAIN, "--seed=-1", "from 0 to"},
+    {RM_TRAIN, "--memory-budget=", "is not a size"},
+    {RM_TRAIN, "--memory-budget=-1", "is not a size"},
+    {RM_TRAIN, "--memory-budget=nan", "is not a size"},
+    {RM_TRAIN, "--memory-budget=0", "from 1 to 1e18"},
+    {RM_TRAIN, "--memory-budget=1e18K", "from 1 to 1e18"},
+    {RM_TRAIN, "--memory-budget=64Mb", "unit that is not known"},
+    {RM_TRAIN, "--memory-budget=64MiBs", "unit that is not known"},
+    {RM_PLAN, "--assume-flops=60T", "--device=null"},
     {RM_TRAIN, "--model=transformer", "lstm|gru|rnn"},
     {RM_TRAIN, "--model=lst", "lstm|gru|rnn"},
     {RM_TRAIN, "--model=lstm|gru", "lstm|gru|rnn"},
@@ -174,7 +200,8 @@ START_TEST(texts_read_back) {
     char text[4096], again[4096];
     rm_options other = {0};
     ck_ok(parse(RM_TRAIN,
-                "--lr=0.1 --checkpoint-segments=3 --epochs=2 --data=d --labels=l --eval-data=e --eval-labels=f"));
+                "--lr=0.1 --checkpoint-segments=3 --epochs=2 --data=d --labels=l --eval-data=e --eval-labels=f "
+                "--memory-budget=1.5GiB --spill=d"));
     ck_ok(rm_options_defaults(&other));
     for (int i = 0; i < rm_options_count(); i++) {
         if (rm_options_memory(i) == RM_FORGOTTEN) continue;
@@ -203,6 +230,7 @@ int main(void) {
     TCase *tests = tcase_create("options");
     tcase_add_test(tests, defaults_just_train);
     tcase_add_test(tests, both_spellings_of_a_value);
+    tcase_add_test(tests, sizes);
     tcase_add_loop_test(tests, mistakes_get_a_sentence, 0, WRONG);
     tcase_add_test(tests, config_files);
     tcase_add_test(tests, rivals_in_a_file_give_way);
