@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -98,6 +97,13 @@ remat_status rm_times_parse(rm_times *times, const char *text, size_t length) {
     return REMAT_OK;
 }
 
+void rm_times_print(const rm_times *times, FILE *file) {
+    fputs(first_line, file);
+    for (int64_t i = 0; i < times->count; i++)
+        fprintf(file, "%016" PRIx64 " %" PRIu64 " %s\n", times->item[i].key, times->item[i].time_ns,
+                times->item[i].note);
+}
+
 /* ---- Files ---------------------------------------------------------------------------------------------------- */
 
 remat_status rm_times_read(rm_times *times, const char *path) {
@@ -116,14 +122,6 @@ remat_status rm_times_read(rm_times *times, const char *path) {
     return status;
 }
 
-static bool write_entries(const rm_times *times, FILE *file) {
-    fputs(first_line, file);
-    for (int64_t i = 0; i < times->count; i++)
-        fprintf(file, "%016" PRIx64 " %" PRIu64 " %s\n", times->item[i].key, times->item[i].time_ns,
-                times->item[i].note);
-    return !ferror(file);
-}
-
 remat_status rm_times_write(const rm_times *times, const char *path) {
     size_t length = strlen(path) + 8;
     char *temporary = rm_malloc(length);
@@ -131,7 +129,8 @@ remat_status rm_times_write(const rm_times *times, const char *path) {
     snprintf(temporary, length, "%s.XXXXXX", path);
     int descriptor = mkstemp(temporary);
     FILE *file = descriptor >= 0 ? fdopen(descriptor, "w") : NULL;
-    bool good = file && write_entries(times, file);
+    if (file) rm_times_print(times, file);
+    bool good = file && !ferror(file);
     if (file) good = !fclose(file) && good;
     good = good && !rename(temporary, path);
     int reason = errno;

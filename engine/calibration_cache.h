@@ -10,6 +10,8 @@
 #ifndef RM_CALIBRATION_CACHE_H
 #define RM_CALIBRATION_CACHE_H
 
+#include <stdio.h>
+
 #include "engine/status.h"
 
 enum { RM_TIME_NOTE = 96, RM_TIMES_MOST = 16384 };
@@ -32,8 +34,9 @@ const rm_time_entry *rm_times_find(const rm_times *times, uint64_t key); /* NULL
  * The note is cut where it is too long, and what is not printable becomes '?'. MEMORY. */
 remat_status rm_times_put(rm_times *times, uint64_t key, uint64_t time_ns, const char *note);
 
-/* Adds what a text holds; any bytes. MEMORY. */
+/* Adds what a text holds; any bytes. MEMORY. And writes one: what rm_times_parse reads back the same. */
 remat_status rm_times_parse(rm_times *times, const char *text, size_t length);
+void rm_times_print(const rm_times *times, FILE *file);
 
 /* Adds what a file holds; nothing if there is none, it is not one of these, or it cannot be read. MEMORY. */
 remat_status rm_times_read(rm_times *times, const char *path);

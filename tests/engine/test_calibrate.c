@@ -1,0 +1,456 @@
+/* test_calibrate.c: measured times: the file that keeps them, which is never an error; that a session uses what it finds
+ * there, and measures what it does not; and that measuring changes no bits and takes no memory beyond the step's own. How
+ * well the times predict is a measurement, not a test: bench/predict.py. */
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/calibrate.h"
+#include "engine/calibration_cache.h"
+#include "memory/host.h"
+#include "tests/net.h"
+
+static char folder[] = "/tmp/remat-calibrate-XXXXXX", path[64];
+
+static void make_folder(void) {
+    strcpy(folder + strlen(folder) - 6, "XXXXXX");
+    ck_assert(mkdtemp(folder) != NULL);
+    snprintf(path, sizeof path, "%s/times", folder);
+}
+static void remove_folder(void) {
+    unlink(path);
+    rmdir(path);
+    ck_assert_msg(!rmdir(folder), "something was left in %s", folder); /* no temporary file either */
+}
+
+static void write_text(const char *text) {
+    FILE *file = fopen(path, "w");
+    ck_assert(file && fputs(text, file) >= 0);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+/* ---- The file ------------------------------------------------------------------------------------------------- */
+
+START_TEST(entries_are_found_and_replaced) {
+    rm_times times = {0};
+    for (uint64_t i = 1; i <= RM_TIMES_MOST + 10; i++) CHECKED(rm_times_put(&times, i, 10 * i, "note"));
+    ck_assert_int_eq(times.count, RM_TIMES_MOST);
+    ck_assert(!rm_times_find(&times, 10) && rm_times_find(&times, 11)); /* the oldest went */
+    CHECKED(rm_times_put(&times, 11, 5, "another\n\x80 note"));
+    ck_assert_uint_eq(rm_times_find(&times, 11)->time_ns, 5);
+    ck_assert_str_eq(rm_times_find(&times, 11)->note, "another?? note");
+    CHECKED(rm_times_put(&times, 0, 5, "no key"));
+    CHECKED(rm_times_put(&times, 12, 0, "no time"));
+    ck_assert(!rm_times_find(&times, 0));
+    ck_assert_uint_eq(rm_times_find(&times, 12)->time_ns, 120);
+    rm_times_free(&times);
+}
+END_TEST
+
+START_TEST(bad_lines_are_skipped) {
+    static const struct {
+        const char *text;
+        int64_t count;
+    } table[] = {
+        {"remat calibration 1\n1 2 note\n", 1},
+        {"remat calibration 1\n1 2 note", 0},            /* cut off: 2 may have been 25 */
+        {"remat calibration 1\n1 2\n", 1},               /* without a note */
+        {"remat calibration 1\nx 2\n\n3 4 \n 5 6\n", 1}, /* 3 alone */
+        {"remat calibration 1\n1 2x\n2 -3\n4 5.0\n", 0},
+        {"remat calibration 1\nABC 2 n\n", 0},      /* digits are small letters */
+        {"remat calibration 1\n1 2 a\n1 3 b\n", 1}, /* the later one counts */
+        {"remat calibration 2\n1 2 note\n", 0},     /* of another version */
+        {"1 2 note\n", 0},
+        {"", 0},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        rm_times times = {0};
+        CHECKED(rm_times_parse(&times, table[i].text, strlen(table[i].text)));
+        ck_assert_msg(times.count == table[i].count, "%ld entries in: %s", (long)times.count, table[i].text);
+        rm_times_free(&times);
+    }
+}
+END_TEST
+
+START_TEST(files_that_cannot_be_read_are_empty) {
+    make_folder();
+    rm_times times = {0};
+    CHECKED(rm_times_read(&times, path)); /* none */
+    CHECKED(rm_times_read(&times, ""));
+    CHECKED(rm_times_read(&times, folder));
+    ck_assert_int_eq(mkfifo(path, 0600), 0); /* would wait for a writer for ever */
+    CHECKED(rm_times_read(&times, path));
+    unlink(path);
+    write_text("remat calibration 1\n");
+    ck_assert_int_eq(truncate(path, 1ll << 40), 0); /* a terabyte of zeros */
+    CHECKED(rm_times_read(&times, path));
+    ck_assert_int_eq(times.count, 0);
+    unlink(path);
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+    CHECKED(rm_times_put(&times, 1, 2, ""));
+    ck_assert_int_eq(rm_times_write(&times, path), REMAT_IO); /* a directory cannot be replaced */
+    ck_assert_int_eq(rm_times_write(&times, "/nonexistent/times"), REMAT_IO);
+    rm_times_free(&times);
+    remove_folder();
+}
+END_TEST
+
+/* Four processes write whole files of their own over and over; who reads never sees a mixture, nor a part. */
+START_TEST(writers_side_by_side) {
+    make_folder();
+    enum { WRITERS = 4, ROUNDS = 40, ENTRIES = 500 };
+    pid_t child[WRITERS];
+    for (int w = 0; w < WRITERS; w++) {
+        child[w] = fork();
+        if (child[w]) continue;
+        rm_times times = {0};
+        int bad = 0;
+        for (uint64_t i = 1; i <= ENTRIES; i++) bad |= rm_times_put(&times, i, (uint64_t)w + 1, "");
+        for (int r = 0; r < ROUNDS; r++) bad |= rm_times_write(&times, path);
+        _exit(bad != 0);
+    }
+    int running = WRITERS;
+    while (running) {
+        rm_times times = {0};
+        CHECKED(rm_times_read(&times, path));
+        ck_assert(times.count == 0 || times.count == ENTRIES);
+        for (int64_t i = 1; i < times.count; i++) ck_assert_uint_eq(times.item[i].time_ns, times.item[0].time_ns);
+        rm_times_free(&times);
+        int status;
+        while (running && waitpid(-1, &status, WNOHANG) > 0) {
+            ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+            running--;
+        }
+    }
+    remove_folder();
+}
+END_TEST
+
+/* ---- Sessions ------------------------------------------------------------------------------------------------- */
+
+static const net small = {
+    .cell = NET_LSTM, .layers = 1, .vocabulary = 9, .embed = 4, .hidden = 6, .timesteps = 70, .batch = 2};
+
+static remat_config config_of(const char *strategy, const char *calibration) {
+    remat_config config = REMAT_CONFIG_INIT;
+    config.threads = 1;
+    config.tile = 8;
+    config.strategy = strategy;
+    config.segments = 3;
+    config.calibration = calibration;
+    config.optimizer = "adam";
+    return config;
+}
+
+static remat_session *open_net(const net *n, const remat_config *config) {
+    remat_graph *graph;
+    CHECKED(remat_graph_create(&graph));
+    remat_session *s = NULL;
+    CHECKED(remat_session_create(graph, net_build(graph, n), config, &s));
+    remat_graph_free(graph);
+    return s;
+}
+
+static remat_plan_summary summary_of(const net *n, const remat_config *config) {
+    remat_session *s = open_net(n, config);
+    remat_plan_summary summary = remat_session_plan(s);
+    remat_session_free(s);
+    return summary;
+}
+
+static rm_times read_times(void) {
+    rm_times times = {0};
+    CHECKED(rm_times_read(&times, path));
+    return times;
+}
+
+START_TEST(only_who_asks_gets_measured_times) {
+    remat_config config = config_of("none", NULL);
+    ck_assert(!summary_of(&small, &config).measured_times);
+    config.calibration = "";
+    remat_plan_summary measured = summary_of(&small, &config);
+    ck_assert(measured.measured_times);
+    ck_assert(measured.forward_ns > 0 && measured.backward_ns > 0 && measured.fixed_ns > 0);
+    config.device = "null";
+    ck_assert(!summary_of(&small, &config).measured_times);
+    config.assume_flops = 1e9;
+    config.assume_bandwidth = 1e9;
+    remat_plan_summary slow = summary_of(&small, &config);
+    config.assume_flops = 1e12;
+    config.assume_bandwidth = 1e12;
+    ck_assert_uint_gt(slow.step_ns, summary_of(&small, &config).step_ns);
+}
+END_TEST
+
+START_TEST(assumed_rates_need_the_null_device) {
+    remat_graph *graph;
+    CHECKED(remat_graph_create(&graph));
+    remat_value loss = net_build(graph, &small);
+    remat_config config = config_of("none", NULL);
+    config.assume_flops = 1e12;
+    remat_session *s;
+    ck_assert_int_eq(remat_session_create(graph, loss, &config, &s), REMAT_INVALID);
+    ck_assert_msg(strstr(remat_last_error(), "null"), "%s", remat_last_error());
+    remat_graph_free(graph);
+}
+END_TEST
+
+/* What is in the file is what is predicted: every time replaced by one of ours, and one entry more, which stays. */
+START_TEST(times_come_from_the_file) {
+    make_folder();
+    remat_config config = config_of("segments", path);
+    remat_plan_summary first = summary_of(&small, &config), again = summary_of(&small, &config);
+    ck_assert_uint_eq(first.step_ns, again.step_ns);
+    ck_assert_uint_eq(first.fixed_ns, again.fixed_ns);
+    rm_times times = read_times();
+    ck_assert_int_ge(times.count, 2 * (1 + 2 + 2) + 1); /* two classes, options all and lean, and what is fixed */
+    for (int64_t i = 0; i < times.count; i++) {
+        bool backward = !strncmp(times.item[i].note, "backward", 8), drop = strstr(times.item[i].note, " drop");
+        times.item[i].time_ns = backward ? 7000 : drop ? 500 : 1000;
+    }
+    CHECKED(rm_times_put(&times, 12345, 6, "of another shape"));
+    CHECKED(rm_times_write(&times, path));
+    rm_times_free(&times);
+    remat_plan_summary planted = summary_of(&small, &config); /* 9 stages, 3 segments: 6 stages run twice */
+    ck_assert_uint_eq(planted.forward_ns, 6 * 500 + 3 * 1000);
+    ck_assert_uint_eq(planted.recompute_ns, 6 * 1000);
+    ck_assert_uint_eq(planted.backward_ns, 9 * 7000);
+    ck_assert_uint_eq(planted.fixed_ns, 1000);
+    config.tile = 16; /* another shape: measured, added, and the first shape's times stay */
+    ck_assert_uint_ne(summary_of(&small, &config).backward_ns, 5 * 7000);
+    config.tile = 8;
+    ck_assert_uint_eq(summary_of(&small, &config).backward_ns, 9 * 7000);
+    times = read_times();
+    ck_assert_uint_eq(rm_times_find(&times, 12345)->time_ns, 6);
+    rm_times_free(&times);
+    remove_folder();
+}
+END_TEST
+
+/* Whatever differs in shape, attribute, optimizer or threads differs in key: the number of entries grows. */
+START_TEST(keys_tell_shapes_apart) {
+    make_folder();
+    net n = small;
+    remat_config config = config_of("none", path);
+    int64_t count = 0;
+    for (int change = 0; change < 7; change++) {
+        if (change == 1) n.hidden = 7;
+        if (change == 2) n.batch = 3;
+        if (change == 3) n.vocabulary = 10;
+        if (change == 4) config.optimizer = "sgd";
+        if (change == 5) n.cell = NET_GRU;
+        if (change == 6) config.threads = 2;
+        ck_assert(summary_of(&n, &config).measured_times);
+        rm_times times = read_times();
+        ck_assert_msg(times.count > count, "change %d added nothing", change);
+        count = times.count;
+        rm_times_free(&times);
+    }
+    ck_assert(summary_of(&n, &config).measured_times);
+    rm_times times = read_times();
+    ck_assert_int_eq(times.count, count); /* nothing is measured twice */
+    rm_times_free(&times);
+    remove_folder();
+}
+END_TEST
+
+START_TEST(a_corrupt_file_is_measured_again) {
+    make_folder();
+    remat_config config = config_of("none", path);
+    static const char *const texts[] = {"", "nonsense\n", "remat calibration 1\n\xff\xfe\n1 2",
+                                        "remat calibration 9\n"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        write_text(texts[i]);
+        ck_assert(summary_of(&small, &config).measured_times);
+        rm_times times = read_times();
+        ck_assert_int_gt(times.count, 5);
+        rm_times_free(&times);
+    }
+    unlink(path);
+    ck_assert_int_eq(mkdir(path, 0700), 0); /* can be neither read nor replaced */
+    ck_assert(summary_of(&small, &config).measured_times);
+    config.calibration = "/nonexistent/folder/times";
+    ck_assert(summary_of(&small, &config).measured_times);
+    remove_folder();
+}
+END_TEST
+
+/* Networks without time: stages of equal layers share keys, and every stage gets a time. */
+START_TEST(networks_by_depth) {
+    make_folder();
+    remat_graph *graph;
+    CHECKED(remat_graph_create(&graph));
+    remat_value x = remat_input(graph, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){3, 8});
+    for (int i = 0; i < 40; i++)
+        x = remat_tanh(graph, remat_linear(graph, x, net_param(graph, "w", "", i, 2, 8, 8, 0.5), REMAT_NONE));
+    remat_value loss = remat_mse(graph, x, remat_input(graph, "y", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){3, 8}));
+    remat_config config = config_of("sqrt", path);
+    config.tile = 0;
+    remat_session *s;
+    CHECKED(remat_session_create(graph, loss, &config, &s));
+    for (int64_t i = 0; i < s->chain.n_stages; i++) ck_assert_uint_gt(s->chain.problem.stage[i].drop.time_ns, 0);
+    rm_times times = read_times();
+    ck_assert_int_lt(times.count, 40); /* 40 stages of 3 programs or more, most of them alike */
+    rm_times_free(&times);
+    remat_session_free(s);
+    remat_graph_free(graph);
+    remove_folder();
+}
+END_TEST
+
+/* ---- What measuring must not do ------------------------------------------------------------------------------- */
+
+START_TEST(bits_stay_the_same) {
+    remat_step_result with, without;
+    net n = small;
+    n.dropout = 0.3;
+    n.layers = 2;
+    remat_config config = config_of("segments", "");
+    remat_session *a = open_net(&n, &config);
+    config.calibration = NULL;
+    remat_session *b = open_net(&n, &config);
+    for (int step = 0; step < 3; step++) {
+        net_feed(a, &n, step);
+        net_feed(b, &n, step);
+        CHECKED(remat_step(a, 0.01, &with));
+        CHECKED(remat_step(b, 0.01, &without));
+        ck_assert(!memcmp(&with.loss, &without.loss, sizeof with.loss));
+        ck_assert(!memcmp(&with.grad_norm, &without.grad_norm, sizeof with.grad_norm));
+    }
+    remat_session_free(a);
+    remat_session_free(b);
+}
+END_TEST
+
+/* The smallest budget that works without measuring works with it; one byte less is refused, before anything is measured. */
+START_TEST(the_smallest_budget_stays_the_smallest) {
+    make_folder();
+    remat_graph *graph;
+    CHECKED(remat_graph_create(&graph));
+    remat_value loss = net_build(graph, &small);
+    remat_config config = config_of("optimal", NULL);
+    remat_session *s;
+    config.memory_budget = 1;
+    ck_assert_int_eq(remat_session_create(graph, loss, &config, &s), REMAT_INFEASIBLE);
+    const char *least = strstr(remat_last_error(), "needs at least ");
+    ck_assert_msg(least, "%s", remat_last_error());
+    config.memory_budget = strtoull(least + strlen("needs at least "), NULL, 10);
+    config.calibration = path;
+    CHECKED(remat_session_create(graph, loss, &config, &s));
+    ck_assert(remat_session_plan(s).measured_times);
+    remat_session_free(s);
+    unlink(path);
+    config.memory_budget--;
+    ck_assert_int_eq(remat_session_create(graph, loss, &config, &s), REMAT_INFEASIBLE);
+    ck_assert(access(path, F_OK) != 0);
+    remat_graph_free(graph);
+    remove_folder();
+}
+END_TEST
+
+#ifndef __has_feature
+#define __has_feature(name) 0
+#endif
+#if !defined(__SANITIZE_ADDRESS__) && !__has_feature(address_sanitizer) && !defined(__SANITIZE_THREAD__) &&            \
+    !__has_feature(thread_sanitizer)
+/* The peak of a process that makes a session and a step, in KiB. */
+static long peak_of(const remat_config *config) {
+    int pipes[2];
+    ck_assert_int_eq(pipe(pipes), 0);
+    pid_t child = fork();
+    if (!child) {
+        net n = {
+            .cell = NET_GRU, .layers = 1, .vocabulary = 32, .embed = 64, .hidden = 128, .timesteps = 2000, .batch = 16};
+        remat_session *s = open_net(&n, config);
+        remat_step_result result;
+        struct rusage usage;
+        net_feed(s, &n, 1);
+        bool good = !remat_step(s, 0.01, &result) && !getrusage(RUSAGE_SELF, &usage);
+        long peak = good ? usage.ru_maxrss : -1;
+        good = write(pipes[1], &peak, sizeof peak) == sizeof peak;
+        _exit(!good);
+    }
+    long peak = -1;
+    ck_assert(read(pipes[0], &peak, sizeof peak) == sizeof peak && peak > 0);
+    waitpid(child, NULL, 0);
+    close(pipes[0]);
+    close(pipes[1]);
+    return peak;
+}
+
+/* Of a plan that is mostly inputs and checkpoints, so that anything held besides would show. */
+START_TEST(measuring_takes_no_memory_of_its_own) {
+    remat_config config = config_of("segments", NULL);
+    config.tile = 16;
+    config.segments = 125;
+    long without = peak_of(&config);
+    config.calibration = "";
+    long with = peak_of(&config);
+    ck_assert_msg(with <= without + 1024, "peak %ld KiB with measuring, %ld without", with, without);
+}
+END_TEST
+#else
+START_TEST(measuring_takes_no_memory_of_its_own) {} /* a sanitizer keeps what was freed */
+END_TEST
+#endif
+
+/* Every allocation of a session that measures fails once: MEMORY, or the session is there without a file. */
+START_TEST(allocations_that_fail) {
+    make_folder();
+    net n = small;
+    n.timesteps = 20;
+    n.hidden = 2;
+    remat_graph *graph;
+    CHECKED(remat_graph_create(&graph));
+    remat_value loss = net_build(graph, &n);
+    remat_config config = config_of("segments", path);
+    remat_session *s = NULL;
+    remat_status status = REMAT_MEMORY;
+    int refused = 0;
+    for (int64_t at = 1; at < 100000; at++) {
+        unlink(path);
+        int64_t before = rm_host_allocations();
+        rm_host_fail_at(at);
+        status = remat_session_create(graph, loss, &config, &s);
+        int64_t made = rm_host_allocations() - before;
+        rm_host_fail_at(0);
+        ck_assert_msg(status == REMAT_OK || status == REMAT_MEMORY, "allocation %ld: %s", (long)at, remat_last_error());
+        if (status == REMAT_OK) remat_session_free(s);
+        refused += status == REMAT_MEMORY;
+        if (made < at) break; /* none was left to fail */
+    }
+    ck_assert_int_eq(status, REMAT_OK);
+    ck_assert_int_gt(refused, 20);
+    remat_graph_free(graph);
+    remove_folder();
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("calibrate");
+    TCase *file = tcase_create("file"), *sessions = tcase_create("sessions");
+    tcase_add_test(file, entries_are_found_and_replaced);
+    tcase_add_test(file, bad_lines_are_skipped);
+    tcase_add_test(file, files_that_cannot_be_read_are_empty);
+    tcase_add_test(file, writers_side_by_side);
+    tcase_add_test(sessions, only_who_asks_gets_measured_times);
+    tcase_add_test(sessions, assumed_rates_need_the_null_device);
+    tcase_add_test(sessions, times_come_from_the_file);
+    tcase_add_test(sessions, keys_tell_shapes_apart);
+    tcase_add_test(sessions, a_corrupt_file_is_measured_again);
+    tcase_add_test(sessions, networks_by_depth);
+    tcase_add_test(sessions, bits_stay_the_same);
+    tcase_add_test(sessions, the_smallest_budget_stays_the_smallest);
+    tcase_add_test(sessions, measuring_takes_no_memory_of_its_own);
+    tcase_add_test(sessions, allocations_that_fail);
+    suite_add_tcase(suite, file);
+    suite_add_tcase(suite, sessions);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
