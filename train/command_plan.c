@@ -39,9 +39,16 @@ static bool add_parsed(json_t *object, const char *name, char *text) {
     return bad;
 }
 
-static remat_status print_json(const remat_session *session, const rm_options *options) {
+/* The object that both kinds of --json begin with. */
+static json_t *begin_json(const remat_plan_summary *summary, const rm_options *options, uint64_t held) {
+    json_t *plan = rm_metrics_plan_json(summary, options);
+    json_object_set_new(plan, "program_bytes", json_integer((json_int_t)held));
+    return plan;
+}
+
+static remat_status print_json(const remat_session *session, const rm_options *options, uint64_t held) {
     remat_plan_summary summary = remat_session_plan(session);
-    json_t *plan = rm_metrics_plan_json(&summary, options);
+    json_t *plan = begin_json(&summary, options, held);
     bool bad = add_parsed(plan, "peak", remat_plan_peak_json(session));
     bad = add_parsed(plan, "stages", remat_plan_stages_json(session)) || bad;
     return print_object(plan, bad);
@@ -58,9 +65,9 @@ static remat_status plot_plan(const remat_session *session, const rm_options *o)
     return status;
 }
 
-static remat_status print_plan(const remat_session *session, const rm_options *o) {
+static remat_status print_plan(const remat_session *session, const rm_options *o, uint64_t held) {
     if (o->plot) TRY(plot_plan(session, o));
-    if (o->json) return print_json(session, o);
+    if (o->json) return print_json(session, o, held);
     if (o->steps_text) return print_text(remat_plan_steps_text(session));
     if (o->problem) return print_text(remat_plan_problem_text(session));
     return print_text(remat_plan_describe(session));
@@ -73,6 +80,7 @@ typedef struct {
     int64_t count;
     double none_ns; /* of `none`; 0: it is not there */
     remat_plan_summary plan;
+    uint64_t held; /* beside the session */
 } pareto;
 
 static bool is_this_plan(const pareto *p, const remat_pareto_point *q) {
@@ -111,15 +119,15 @@ static json_t *pareto_row_json(const pareto *p, const remat_pareto_point *q) {
 }
 
 static remat_status print_pareto_json(const pareto *p, const rm_options *o) {
-    json_t *object = rm_metrics_plan_json(&p->plan, o), *list = json_array();
+    json_t *object = begin_json(&p->plan, o, p->held), *list = json_array();
     bool bad = false;
     for (int64_t i = 0; i < p->count; i++) bad = json_array_append_new(list, pareto_row_json(p, &p->point[i])) || bad;
     bad = json_object_set_new(object, "pareto", list) || bad;
     return print_object(object, bad);
 }
 
-static remat_status show_pareto(const remat_session *session, const rm_options *o) {
-    pareto p = {.plan = remat_session_plan(session)};
+static remat_status show_pareto(const remat_session *session, const rm_options *o, uint64_t held) {
+    pareto p = {.plan = remat_session_plan(session), .held = held};
     TRY(remat_plan_pareto(session, &p.point, &p.count));
     for (int64_t i = 0; i < p.count; i++)
         if (!strcmp(p.point[i].strategy, "none")) p.none_ns = (double)p.point[i].step_ns;
@@ -159,7 +167,7 @@ static remat_status make_plan(planner *p, const rm_options *o, const rm_model_sp
     if (!status) status = rm_model_build(spec, o->batch, true, &p->model);
     if (!status) status = remat_session_create(p->model.graph, p->model.loss, &config, &p->session);
     if (status == REMAT_INFEASIBLE) return rm_budget_advise(o, spec, p->dataset, evaluator);
-    if (!status) status = (o->pareto ? show_pareto : print_plan)(p->session, o);
+    if (!status) status = (o->pareto ? show_pareto : print_plan)(p->session, o, held);
     if (!status) print_share(o, held);
     return status;
 }

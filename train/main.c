@@ -35,6 +35,8 @@ static void print_usage(FILE *out) {
     fputs("Remat trains recurrent networks on very long sequences in a small, known number of bytes.\n\n", out);
     for (int i = 0; i < COMMANDS; i++) fprintf(out, "  remat %-7s %s\n", commands[i].name, commands[i].doc);
     fputs("\n  remat train --data=FILE --checkpoint-segments=32     a first run\n"
+          "  remat train --data=FILE --memory-budget=512MiB       the fastest plan that fits\n"
+          "  remat plan --pareto --plot=FILE.svg                  memory against time, as a picture\n"
           "  remat COMMAND --help                                 its flags\n",
           out);
 }
