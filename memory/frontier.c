@@ -53,8 +53,8 @@ int rm_frontier_merge(const rm_point *a, int n_a, const rm_point *b, int n_b, rm
 }
 
 /* Grows about as the logarithm does: the bits of a floating-point number. */
-static double place_of(uint64_t bytes) {
-    double value = (double)bytes + 1;
+static double place_of(uint64_t number) {
+    double value = (double)number + 1;
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
     return (double)bits;
@@ -62,11 +62,13 @@ static double place_of(uint64_t bytes) {
 
 int rm_frontier_thin(rm_point *point, int n, int most) {
     if (n <= most) return n;
-    double first = place_of(point[0].peak_bytes), last = place_of(point[n - 1].peak_bytes);
-    double scale = (most - 2) / (last - first);
+    double bytes = place_of(point[0].peak_bytes), time = place_of(point[0].time_ns);
+    double bytes_scale = (most - 2) / 2.0 / (place_of(point[n - 1].peak_bytes) - bytes);
+    double time_scale = (most - 2) / 2.0 / (time - place_of(point[n - 1].time_ns));
     int kept = 1, bucket = -1;
     for (int i = 1; i + 1 < n; i++) {
-        int here = (int)((place_of(point[i].peak_bytes) - first) * scale);
+        int here = (int)((place_of(point[i].peak_bytes) - bytes) * bytes_scale +
+                         (time - place_of(point[i].time_ns)) * time_scale);
         if (here == bucket) kept--;
         bucket = here;
         point[kept++] = point[i];

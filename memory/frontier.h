@@ -24,7 +24,8 @@ int rm_frontier_split(const rm_point *right, int n_right, const rm_point *left, 
 int rm_frontier_first(rm_kept kept, uint64_t dstate_bytes, const rm_point *right, int n_right, int move, rm_point *out);
 int rm_frontier_merge(const rm_point *a, int n_a, const rm_point *b, int n_b, rm_point *out);
 
-/* In place: the ends, and of the others at most most-2, evenly spaced in the logarithm of the bytes. */
+/* In place: the ends, and of the others at most most-2, evenly spaced along the curve where both axes are logarithmic and
+ * as long as each other. */
 int rm_frontier_thin(rm_point *point, int n, int most);
 
 /* Times of many runs may pass 2^64. */

@@ -61,6 +61,12 @@ static inline rm_how rm_group_how(const rm_group *group, int u, int v, int i) {
     return group->how[group->first[rm_interval(group->n, u, v)] + i];
 }
 
+/* A set of children of one group. */
+#define RM_MOST_CHILDREN 256 /* of the root of a short chain */
+typedef struct {
+    uint64_t bit[RM_MOST_CHILDREN / 64];
+} rm_cuts;
+
 /* Every interval of one group's children, while they are being solved. Zeroed but for the first line when it begins. */
 typedef struct {
     const rm_footprint *footprint;
@@ -71,6 +77,7 @@ typedef struct {
     int64_t *begin; /* n + 1: where the children stand in the group that was solved */
     int32_t *first; /* by interval: its first point in the pool ... */
     int32_t *count; /* ... and how many */
+    rm_cuts *cuts;  /* ... and where they split it */
     rm_point *pool;
     rm_drops *drops; /* of each point in the pool */
     int32_t used, capacity;

@@ -7,6 +7,7 @@
 
 /* A frontier in the making may be so many times longer than it will end, before it is thinned. */
 #define SLACK 3
+#define TRY_ALL 12 /* children: up to there an interval is split everywhere */
 
 static remat_status no_memory(int64_t n) {
     return rm_fail(REMAT_MEMORY, "out of host memory to solve %lld stages or groups", (long long)n);
@@ -17,6 +18,8 @@ static void free_intervals(rm_solver *solver) {
     rm_free(solver->begin);
     rm_free(solver->first);
     rm_free(solver->count);
+    rm_free(solver->cuts);
+    solver->cuts = NULL;
     solver->child = solver->first = solver->count = NULL;
     solver->begin = NULL;
     solver->room = 0;
@@ -44,7 +47,8 @@ static remat_status make_room(rm_solver *solver, int32_t n) {
     solver->begin = rm_malloc((size_t)(n + 1) * sizeof *solver->begin);
     solver->first = rm_malloc(intervals * sizeof *solver->first);
     solver->count = rm_malloc(intervals * sizeof *solver->count);
-    if (!solver->child || !solver->begin || !solver->first || !solver->count) return no_memory(n);
+    solver->cuts = rm_malloc(intervals * sizeof *solver->cuts);
+    if (!solver->child || !solver->begin || !solver->first || !solver->count || !solver->cuts) return no_memory(n);
     solver->room = n;
     return REMAT_OK;
 }
@@ -152,17 +156,37 @@ static uint64_t sweep_over(const rm_solver *solver, int u, int i) {
     return most;
 }
 
+static bool has(const rm_cuts *cuts, int i) { return cuts->bit[i / 64] >> (i % 64) & 1; }
+static void put(rm_cuts *cuts, int i) { cuts->bit[i / 64] |= (uint64_t)1 << (i % 64); }
+
+/* Where an interval may be split. A short one anywhere; a longer one where the two intervals that are shorter by a child
+ * were, and next to that. */
+static rm_cuts likely_cuts(const rm_solver *solver, int u, int v) {
+    rm_cuts likely = {0};
+    if (v - u > TRY_ALL) {
+        const rm_cuts *a = &solver->cuts[rm_interval(solver->n, u, v - 1)];
+        const rm_cuts *b = &solver->cuts[rm_interval(solver->n, u + 1, v)];
+        for (int j = u + 1; j < v; j++)
+            if (has(a, j - 1) || has(a, j) || has(a, j + 1) || has(b, j - 1) || has(b, j) || has(b, j + 1))
+                put(&likely, j);
+    } else {
+        for (int j = u + 1; j < v; j++) put(&likely, j);
+    }
+    return likely;
+}
+
 static void try_splits(rm_solver *solver, int u, int v, int most, attempt *a) {
+    rm_cuts likely = likely_cuts(solver, u, v);
     uint64_t dstate = child(solver, v - 1)->next_dstate_bytes, sweep_bytes = 0;
     rm_sweep sweep = {0};
     for (int j = u + 1; j < v; j++) {
-        const rm_group *over = child(solver, j - 1);
-        int n_right, n_left;
-        const rm_point *right = points(solver, j, v, &n_right), *left = points(solver, u, j, &n_left);
         sweep_bytes = larger(sweep_bytes, sweep_over(solver, u, j - 1));
+        sweep.time_ns += child(solver, j - 1)->drop_ns;
+        if (!has(&likely, j)) continue;
         sweep.sweep_bytes = sweep_bytes + dstate;
         sweep.beside_bytes = rm_beside(solver->footprint, solver->begin[u], solver->begin[j]);
-        sweep.time_ns += over->drop_ns;
+        int n_right, n_left;
+        const rm_point *right = points(solver, j, v, &n_right), *left = points(solver, u, j, &n_left);
         add_way(a, rm_frontier_split(right, n_right, left, n_left, sweep, j - u, a->way), most);
     }
 }
@@ -184,8 +208,20 @@ static remat_status solve_interval(rm_solver *solver, int u, int v) {
     try_splits(solver, u, v, most, &a);
     a.n = rm_frontier_thin(a.best, a.n, most);
     rm_drops *drops = (rm_drops *)a.way; /* room enough: a point is larger */
-    for (int i = 0; i < a.n; i++) drops[i] = sum_drops(solver, u, v, a.best[i]);
+    rm_cuts *cuts = &solver->cuts[rm_interval(solver->n, u, v)];
+    *cuts = (rm_cuts){0};
+    for (int i = 0; i < a.n; i++) {
+        drops[i] = sum_drops(solver, u, v, a.best[i]);
+        if (a.best[i].move > 0) put(cuts, u + a.best[i].move);
+    }
     return keep_points(solver, u, v, a.best, drops, a.n);
+}
+
+static rm_cuts moved_on(rm_cuts cuts) {
+    rm_cuts on = {0};
+    for (int i = 0; i + 1 < RM_MOST_CHILDREN; i++)
+        if (has(&cuts, i)) put(&on, i + 1);
+    return on;
 }
 
 /* ---- All intervals ------------------------------------------------------------------------------ */
@@ -221,7 +257,10 @@ static remat_status remember(const rm_solver *solver, rm_group *group) {
 remat_status rm_solve(rm_solver *solver, rm_group *group) {
     TRY(begin(solver, group));
     memset(solver->first, 0, (size_t)group->n * (size_t)(group->n + 1) * sizeof *solver->first);
-    for (int u = 0; u < solver->n; u++) TRY(solve_one(solver, u));
+    for (int u = 0; u < solver->n; u++) {
+        solver->cuts[rm_interval(solver->n, u, u + 1)] = (rm_cuts){0};
+        TRY(solve_one(solver, u));
+    }
     for (int length = 2; length <= solver->n; length++)
         for (int u = 0; u + length <= solver->n; u++) {
             if (!same_as_before(solver, u, u + length)) {
@@ -232,6 +271,7 @@ remat_status rm_solve(rm_solver *solver, rm_group *group) {
                     before = rm_interval(solver->n, u - 1, u - 1 + length);
             solver->first[here] = solver->first[before];
             solver->count[here] = solver->count[before];
+            solver->cuts[here] = moved_on(solver->cuts[before]);
         }
     return remember(solver, group);
 }

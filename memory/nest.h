@@ -11,7 +11,8 @@
  *   kept      all its stages are, in one of several mixes of their options
  *   solved    alone, by its own frontier, which was found one level down
  *
- * so a segment ends inside a group only if the group is solved alone. Groups that are alike are solved once. No stage is
+ * so a segment ends inside a group only if the group is solved alone. Groups that are alike are solved once. A long interval
+ * is split only where one that is shorter by one was, or next to it. No stage is
  * run forward more often than there are groups beside it, on all levels: on average less than RM_NEST_MOST_RUNS times. */
 #ifndef RM_NEST_H
 #define RM_NEST_H
@@ -19,7 +20,7 @@
 #include "memory/groups.h"
 #include "memory/strategy.h"
 
-#define RM_NEST_FLAT 40
+#define RM_NEST_FLAT 96
 #define RM_NEST_MOST_RUNS 64
 
 typedef struct rm_nest rm_nest;

@@ -10,19 +10,24 @@
 #include "memory/family.h"
 #include "memory/host.h"
 #include "memory/nest.h"
+#include "memory/uniform.h"
 
-typedef enum { NESTED, EVEN } source;
+#define RM_MOST_RUNS 64 /* no plan runs forward so many times as many stages as there are */
+#define UNIFORM_LIMITS 96
+
+typedef enum { NESTED, UNIFORM, EVEN } source;
 
 /* A member, and what it takes to write it. */
 typedef struct {
     rm_member member;
     source source;
-    int64_t which; /* NESTED: the point; EVEN: how many segments */
+    int64_t which; /* NESTED: the point; UNIFORM: the limit; EVEN: how many segments */
 } candidate;
 
 typedef struct {
     rm_footprint footprint;
     rm_nest *nest;
+    rm_uniform *uniform;  /* NULL: the stages are not alike */
     candidate *candidate; /* in the order of the members */
     int64_t count, capacity;
 } candidates;
@@ -42,8 +47,10 @@ static remat_status add(candidates *c, candidate one) {
 
 /* ---- Candidates --------------------------------------------------------------------------------- */
 
+/* A long chain of stages that are alike is in better hands with `uniform`; little is spent on it here. */
 static remat_status add_nested(candidates *c) {
-    TRY(rm_nest_make(&c->footprint, (rm_effort){0}, &c->nest));
+    bool little = c->uniform && c->footprint.problem->n_stages > RM_NEST_FLAT;
+    TRY(rm_nest_make(&c->footprint, little ? (rm_effort){24, 24, 128} : (rm_effort){0}, &c->nest));
     for (int i = 0; i < rm_nest_count(c->nest); i++) {
         rm_point point = rm_nest_point(c->nest, i);
         rm_drops drops = rm_nest_drops(c->nest, i);
@@ -54,6 +61,22 @@ static remat_status add_nested(candidates *c) {
             .table_bytes = c->footprint.table_bytes + drops.table_bytes,
         };
         TRY(add(c, (candidate){member, NESTED, i}));
+    }
+    return REMAT_OK;
+}
+
+static remat_status add_uniform(candidates *c) {
+    uint64_t limit[UNIFORM_LIMITS];
+    int n = rm_uniform_limits(c->uniform, limit, UNIFORM_LIMITS);
+    for (int i = 0; i < n; i++) {
+        rm_member member;
+        rm_drops drops;
+        bool fits;
+        TRY(rm_uniform_weigh(c->uniform, limit[i], &fits, &member.peak_bytes, &member.time_ns, &drops));
+        if (!fits) continue;
+        member.runs = c->footprint.problem->n_stages + drops.runs;
+        member.table_bytes = c->footprint.table_bytes + drops.table_bytes;
+        TRY(add(c, (candidate){member, UNIFORM, (int64_t)limit[i]}));
     }
     return REMAT_OK;
 }
@@ -90,7 +113,7 @@ static rm_member sum_segments(const rm_footprint *f, const int64_t *start, int64
     return sum;
 }
 
-/* Every number up to 8, then a fifth more each time; the square root, which has a name; and one for each stage. */
+/* Every number up to 8, then a quarter more each time; the square root, which has a name; and one for each stage. */
 static remat_status add_even(candidates *c) {
     const rm_problem *problem = c->footprint.problem;
     int64_t n_stages = problem->n_stages, root = llround(sqrt((double)n_stages));
@@ -100,7 +123,7 @@ static remat_status add_even(candidates *c) {
     for (int64_t n = 1, next; n <= n_stages && !status; n = next) {
         rm_cut_evenly(problem, n, start);
         status = add(c, (candidate){sum_segments(&c->footprint, start, n), EVEN, n});
-        next = n + 1 + (n < 8 ? 0 : n / 5);
+        next = n + 1 + (n < 8 ? 0 : n / 4);
         if (n < root && next > root) next = root;
         if (n < n_stages && next > n_stages) next = n_stages;
     }
@@ -124,7 +147,7 @@ static remat_status choose(candidates *c, const rm_wish *wish, rm_family *family
     qsort(c->candidate, (size_t)c->count, sizeof *c->candidate, by_bytes);
     for (int64_t i = 0; i < c->count; i++) {
         candidate next = c->candidate[i];
-        if (wish->no_recompute && next.member.runs > n_stages) continue;
+        if (next.member.runs > (wish->no_recompute ? n_stages : n_stages * RM_MOST_RUNS)) continue;
         if (n == 0 || next.member.time_ns < c->candidate[n - 1].member.time_ns) c->candidate[n++] = next;
     }
     c->count = n;
@@ -140,7 +163,8 @@ static remat_status write(const rm_family *family, const rm_problem *problem, in
     candidates *c = family->own;
     const candidate *this = &c->candidate[i];
     if (this->source == EVEN) return rm_plan_evenly(problem, this->which, plan, proposal);
-    TRY(rm_nest_write(c->nest, (int)this->which, plan, &proposal->segments));
+    if (this->source == UNIFORM) TRY(rm_uniform_write(c->uniform, (uint64_t)this->which, plan, &proposal->segments));
+    if (this->source == NESTED) TRY(rm_nest_write(c->nest, (int)this->which, plan, &proposal->segments));
     return rm_plan_free_object(plan, RM_DSTATE, 0);
 }
 
@@ -148,6 +172,7 @@ static void free_own(rm_family *family) {
     candidates *c = family->own;
     if (!c) return;
     rm_nest_free(c->nest);
+    rm_uniform_free(c->uniform);
     rm_footprint_free(&c->footprint);
     rm_free(c->candidate);
     rm_free(c);
@@ -158,7 +183,9 @@ remat_status rm_family_recompute(const rm_problem *problem, const rm_wish *wish,
     REQUIRE(c, MEMORY, "out of host memory to plan");
     *family = (rm_family){.write = write, .free_own = free_own, .own = c};
     remat_status status = rm_footprint_make(problem, &c->footprint);
+    if (!status) status = rm_uniform_make(&c->footprint, &c->uniform);
     if (!status) status = add_nested(c);
+    if (!status && c->uniform) status = add_uniform(c);
     if (!status) status = add_even(c);
     if (!status) status = choose(c, wish, family);
     if (status) rm_family_free(family);
