@@ -1,0 +1,129 @@
+/* group.h: ranks that compute on buffers together. One small table of functions (rm_group_api) has an implementation for
+ * each way of reaching the other ranks; the functions rm_group_* in front of it are what DDP calls. Buffers and ranks
+ * only: nothing here knows a graph or a plan.
+ *
+ *   local  ranks of one host, over shared memory: buffers from rm_group_alloc are reduced where they lie
+ *   mpi    Open MPI or MPICH                      gloo   Debian's libgloo, over TCP
+ *
+ * Every rank opens the group and then issues the same collectives in the same order. That is checked: each collective
+ * carries a fingerprint (its number, kind, type, count, tag), and if two ranks disagree, that same collective fails on
+ * ALL ranks with PEER and a sentence naming two ranks and what differs. There are no wrong sums.
+ *
+ * What a collective does, with W ranks and `count` elements:
+ *
+ *   all_reduce       in (count)     out (count)     the sum over ranks, on every rank; in == out allowed
+ *   broadcast        -              out (count)     the root's out, on every rank
+ *   all_gather       in (count)     out (W, count)  in may be out's own row
+ *   reduce_scatter   in (W, count)  out (count)     row r of the sum goes to rank r; out may be in's own row
+ *   barrier          -              -               returns when every rank has come
+ *
+ * Other overlaps of in and out are not allowed. Sums: RM_SUM is x_0 + x_1 + ...; RM_MEAN (f32 only) is the sum of
+ * fl32(x_r * fl32(1/W)), which is what averaging gradients means elsewhere too. On `local` the order is that of ranks, so
+ * bits depend on nothing but the inputs; mpi and gloo choose their own order. Every rank always gets the same bits.
+ * Integers wrap around.
+ *
+ * Queue. rm_group_issue hands a collective over and returns a ticket at once; a thread of the group runs them in the order
+ * of issue. in and out belong to the group until rm_group_wait on the ticket (or a later one) has returned. rm_group_run
+ * does both, in the calling thread when nothing is queued. One thread at a time may call a group; poll, notice and
+ * abort may be called by any thread at any time.
+ *
+ * Failure. The first failure is final: every later call returns it again. Statuses: PEER (a rank died, hangs, left, or
+ * disagrees: the sentence names rank, host and what it was doing), INVALID (the arguments; nothing was sent, the group
+ * goes on), MEMORY, IO. */
+#ifndef RM_GROUP_H
+#define RM_GROUP_H
+
+#include "dist/store.h"
+#include "engine/status.h"
+
+typedef enum { RM_WIRE_F32, RM_WIRE_I32, RM_WIRE_U8, RM_WIRES } rm_wire; /* what crosses between ranks */
+typedef enum { RM_BARRIER, RM_ALL_REDUCE, RM_BROADCAST, RM_ALL_GATHER, RM_REDUCE_SCATTER, RM_KINDS } rm_kind;
+typedef enum { RM_SUM, RM_MEAN } rm_reduction;
+
+typedef struct {
+    rm_kind kind;
+    rm_wire wire;
+    rm_reduction reduction; /* of the two that reduce */
+    int32_t root;           /* of a broadcast */
+    uint32_t tag;           /* the caller's name for it, e.g. the bucket: part of the fingerprint */
+    int64_t count;          /* elements, as above; 0 is allowed */
+    const void *in;
+    void *out;
+} rm_collective;
+
+typedef struct {
+    const char *engine; /* "auto", "local", "mpi", "gloo"; NULL: auto */
+    int32_t rank, size;
+    rm_kv *store;         /* borrowed until the group is closed. NULL: only for mpi, or when size is 1 */
+    const char *name;     /* tells several groups over one store apart; NULL: "world" */
+    int64_t timeout_ms;   /* for a rank that lives but does not come, and for opening; 0: ten minutes */
+    int64_t silence_ms;   /* for a rank that gives no sign of life; 0: ten seconds */
+    uint64_t arena_bytes; /* local: the most this rank can rm_group_alloc. Address space, not memory; 0: 16 GiB */
+    /* The words for a tag in a sentence, e.g. "bucket 3, which begins with lstm.weight_hh_l0"; NULL: its number. */
+    const char *(*tag_name)(void *context, uint32_t tag);
+    void *context;
+} rm_group_config;
+
+typedef struct rm_group rm_group;
+
+/* Collective: returns when all ranks are there. MISSING: this build has no such engine. */
+remat_status rm_group_open(const rm_group_config *config, rm_group **out);
+void rm_group_close(rm_group *group); /* NULL allowed; finishes what is queued, waits for nobody else */
+
+int32_t rm_group_rank(const rm_group *group);
+int32_t rm_group_size(const rm_group *group);
+const char *rm_group_engine(const rm_group *group); /* "local", ... */
+
+/* A zero-filled buffer of this rank, aligned to a page, that collectives work on without copying it where the engine
+ * can. Not collective. Freed by rm_group_free or with the group. NULL: no memory, with a sentence. */
+void *rm_group_alloc(rm_group *group, uint64_t bytes);
+void rm_group_free(rm_group *group, void *buffer); /* NULL allowed */
+
+typedef uint64_t rm_ticket; /* the number of the collective, from 1 */
+
+remat_status rm_group_issue(rm_group *group, const rm_collective *what, rm_ticket *ticket);
+remat_status rm_group_wait(rm_group *group, rm_ticket ticket);
+bool rm_group_done(rm_group *group, rm_ticket ticket);                 /* does not wait; true also after a failure */
+remat_status rm_group_run(rm_group *group, const rm_collective *what); /* issue and wait */
+
+/* What happened behind the caller's back: OK, or the failure that the next call would return. Cheap enough for every
+ * layer of a step: a rank that computes while another dies need not wait for its next collective to hear of it. */
+remat_status rm_group_poll(rm_group *group);
+
+/* True when a rank has given no sign of life for a second or more, or this rank waits for one that long; `text` names it.
+ * Not a failure yet. */
+bool rm_group_notice(rm_group *group, char *text, size_t bytes);
+
+/* Ends the group on all ranks that can be reached: whoever waits, or comes, fails with PEER and `reason`. */
+void rm_group_abort(rm_group *group, const char *reason);
+
+/* ---- For whoever writes an engine --------------------------------------------------------------------------- */
+
+/* `engine` is what open made. All calls of one engine are made by one thread at a time, but for poll, notice and abort,
+ * which must be safe beside any other. group.c checks arguments, numbers calls, queues, and repeats the first failure, so
+ * an engine does one collective at a time and needs no state for failing.
+ *
+ * An engine whose device has queues of its own (NCCL's streams) will fill two more slots, issue and wait, which then
+ * replace group.c's thread; until there is one, there are no such slots. */
+typedef struct {
+    const char *name, *doc;
+    remat_status (*open)(const rm_group_config *config, void **engine); /* all fields filled in */
+    void (*close)(void *engine);
+    void *(*alloc)(void *engine, uint64_t bytes); /* NULL slot: host memory will do */
+    void (*free)(void *engine, void *buffer);
+    /* Does collective number `call` and returns when out is ready; compares fingerprints first (dist/fingerprint.h). */
+    remat_status (*run)(void *engine, uint64_t call, const rm_collective *what);
+    remat_status (*poll)(void *engine);                     /* NULL slot: OK */
+    bool (*notice)(void *engine, char *text, size_t bytes); /* NULL slot: never */
+    void (*abort)(void *engine, const char *reason);        /* NULL slot: this rank only */
+} rm_group_api;
+
+extern const rm_group_api rm_group_local;
+extern const rm_group_api rm_group_mpi;  /* where REMAT_HAVE_MPI */
+extern const rm_group_api rm_group_gloo; /* where REMAT_HAVE_GLOO */
+
+uint64_t rm_wire_bytes(rm_wire wire);                                     /* of one element */
+uint64_t rm_collective_in_bytes(const rm_collective *what, int32_t size); /* as in the table at the top; 0: no in */
+uint64_t rm_collective_out_bytes(const rm_collective *what, int32_t size);
+
+#endif

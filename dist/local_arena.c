@@ -1,0 +1,165 @@
+/* local_arena.c: one sparse memfd that all ranks of a host map, and the allocation in a rank's region of it. */
+#define _GNU_SOURCE
+#include "dist/local_arena.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "memory/host.h"
+
+#define MAGIC UINT64_C(0x314c41434f4c4d52) /* "RMLOCAL1" */
+#define PAGE UINT64_C(4096)
+#define REGION_DEFAULT (UINT64_C(16) << 30)
+
+struct rm_piece {
+    uint64_t at, bytes; /* in the region */
+    rm_piece *next;
+};
+
+static uint64_t whole_pages(uint64_t bytes) { return (bytes + PAGE - 1) & ~(PAGE - 1); }
+
+static void lay_out(rm_local_arena *a, uint64_t region_bytes) {
+    uint64_t ranks = (uint64_t)a->size;
+    a->slots_at = whole_pages(sizeof *a->head);
+    a->eager_at = a->slots_at + ranks * PAGE;
+    a->stage_at = a->eager_at + ranks * 2 * RM_EAGER_BYTES;
+    a->sums_at = a->stage_at + ranks * RM_STAGE_BYTES;
+    a->regions_at = a->sums_at + RM_STAGE_BYTES;
+    a->region_bytes = whole_pages(region_bytes ? region_bytes : REGION_DEFAULT);
+    a->bytes = a->regions_at + ranks * a->region_bytes;
+}
+
+static remat_status map(rm_local_arena *a) {
+    a->base = mmap(NULL, a->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, a->fd, 0);
+    if (a->base == MAP_FAILED) {
+        a->base = NULL;
+        FAIL(MEMORY,
+             "cannot map %.1f GiB of address space for %d ranks' buffers (%s): is there a limit on virtual memory "
+             "(ulimit -v)?",
+             (double)a->bytes / (1 << 30), a->size, strerror(errno));
+    }
+    (void)madvise(a->base + a->regions_at, a->bytes - a->regions_at,
+                  MADV_DONTDUMP); /* gradients: not worth a core file */
+    (void)madvise(a->base + a->regions_at, a->bytes - a->regions_at, MADV_HUGEPAGE);
+    a->head = (rm_arena_head *)a->base;
+    return REMAT_OK;
+}
+
+static remat_status make(rm_local_arena *a) {
+    a->fd = memfd_create("remat", MFD_CLOEXEC);
+    REQUIRE(a->fd >= 0, IO, "cannot make shared memory: %s", strerror(errno));
+    REQUIRE(!ftruncate(a->fd, (off_t)a->bytes), MEMORY, "cannot make shared memory of %" PRIu64 " bytes: %s", a->bytes,
+            strerror(errno));
+    TRY(map(a));
+    a->head->size = a->size;
+    a->head->bytes = a->bytes;
+    a->head->region_bytes = a->region_bytes;
+    a->head->magic = MAGIC;
+    return REMAT_OK;
+}
+
+static remat_status tell_where(const rm_group_config *config, const rm_local_arena *a) {
+    char key[RM_KV_KEY_BYTES], where[96];
+    if (a->size == 1) return REMAT_OK;
+    snprintf(key, sizeof key, "%s/arena", config->name);
+    int length = snprintf(where, sizeof where, "%d %d %" PRIu64, (int)getpid(), a->fd, a->region_bytes);
+    return rm_kv_set(config->store, key, where, (uint32_t)length);
+}
+
+static remat_status find(const rm_group_config *config, rm_local_arena *a) {
+    char key[RM_KV_KEY_BYTES], where[96] = "", path[64];
+    int pid, fd;
+    uint32_t bytes;
+    uint64_t region_bytes;
+    snprintf(key, sizeof key, "%s/arena", config->name);
+    TRY(rm_kv_get(config->store, key, where, sizeof where - 1, &bytes, config->timeout_ms));
+    REQUIRE(sscanf(where, "%d %d %" SCNu64, &pid, &fd, &region_bytes) == 3, INTERNAL, "rank 0's arena is '%s'", where);
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
+    a->fd = open(path, O_RDWR | O_CLOEXEC);
+    REQUIRE(
+        a->fd >= 0, IO,
+        "cannot open the memory of rank 0, %s: %s. Ranks that share memory must run as one user, on one host and in "
+        "one container; otherwise use --dist-backend=mpi or gloo",
+        path, strerror(errno));
+    lay_out(a, region_bytes);
+    TRY(map(a));
+    REQUIRE(lseek(a->fd, 0, SEEK_END) == (off_t)a->bytes && a->head->magic == MAGIC && a->head->size == a->size, IO,
+            "%s is not the memory of a group of %d ranks: do all ranks run the same Remat?", path, a->size);
+    return REMAT_OK;
+}
+
+remat_status rm_local_arena_open(const rm_group_config *config, rm_local_arena *out) {
+    *out = (rm_local_arena){.fd = -1, .rank = config->rank, .size = config->size};
+    if (config->rank > 0) return find(config, out);
+    lay_out(out, config->arena_bytes);
+    TRY(make(out));
+    return tell_where(config, out);
+}
+
+void rm_local_arena_close(rm_local_arena *a) {
+    for (rm_piece *piece = a->pieces, *next; piece; piece = next) {
+        next = piece->next;
+        rm_free(piece);
+    }
+    if (a->base) munmap(a->base, a->bytes);
+    if (a->fd >= 0) close(a->fd);
+    *a = (rm_local_arena){.fd = -1};
+}
+
+/* ---- Buffers in this rank's region --------------------------------------------------------------------------- */
+
+static uint64_t region_at(const rm_local_arena *a) { return a->regions_at + (uint64_t)a->rank * a->region_bytes; }
+
+int64_t rm_local_offset(const rm_local_arena *a, const void *buffer, uint64_t bytes) {
+    uintptr_t region = (uintptr_t)a->base + region_at(a), at = (uintptr_t)buffer;
+    if (at < region || at - region > a->region_bytes || bytes > a->region_bytes - (at - region)) return -1;
+    return (int64_t)(at - (uintptr_t)a->base);
+}
+
+/* First fit. Gives the link to hang the new piece on, and where it starts. */
+static rm_piece **find_gap(rm_local_arena *a, uint64_t bytes, uint64_t *at) {
+    rm_piece **link = &a->pieces;
+    for (*at = 0; *link && (*link)->at - *at < bytes; link = &(*link)->next) *at = (*link)->at + (*link)->bytes;
+    return link;
+}
+
+void *rm_local_alloc(rm_local_arena *a, uint64_t bytes) {
+    uint64_t at, whole = bytes > a->region_bytes ? bytes : whole_pages(bytes ? bytes : 1);
+    rm_piece **link = find_gap(a, whole, &at), *piece;
+    if (whole > a->region_bytes - at) {
+        rm_fail(REMAT_MEMORY, "%" PRIu64 " bytes do not fit into this rank's %" PRIu64 " bytes of shared address space",
+                bytes, a->region_bytes);
+        return NULL;
+    }
+    if (fallocate(a->fd, 0, (off_t)(region_at(a) + at), (off_t)whole)) {
+        rm_fail(REMAT_MEMORY, "no memory for a shared buffer of %" PRIu64 " bytes: %s", bytes, strerror(errno));
+        return NULL;
+    }
+    if (!(piece = rm_malloc(sizeof *piece))) {
+        (void)fallocate(a->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(region_at(a) + at), (off_t)whole);
+        rm_fail(REMAT_MEMORY, "no memory to keep account of a shared buffer");
+        return NULL;
+    }
+    *piece = (rm_piece){.at = at, .bytes = whole, .next = *link};
+    *link = piece;
+    return a->base + region_at(a) + at;
+}
+
+/* A hole in the file: the memory goes back to the system, and the next buffer there is zero-filled again. */
+void rm_local_free(rm_local_arena *a, void *buffer) {
+    uint64_t at = (uint64_t)((char *)buffer - a->base) - region_at(a);
+    for (rm_piece **link = &a->pieces; *link; link = &(*link)->next) {
+        rm_piece *piece = *link;
+        if (piece->at != at) continue;
+        (void)fallocate(a->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(region_at(a) + at),
+                        (off_t)piece->bytes);
+        *link = piece->next;
+        rm_free(piece);
+        return;
+    }
+}

@@ -1,0 +1,68 @@
+/* process.c: how other processes of this host fare, from pidfds and /proc. */
+#define _GNU_SOURCE
+#include "dist/process.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+int rm_process_watch(pid_t pid) {
+#ifdef SYS_pidfd_open
+    return (int)syscall(SYS_pidfd_open, pid, 0);
+#else
+    (void)pid;
+    return -1;
+#endif
+}
+
+/* The state letter and the last field, the exit code, of /proc/PID/stat; false when there is no such process. The name in
+ * parentheses may hold anything, so what counts begins behind the last one. */
+static bool read_stat(pid_t pid, char *state, int *exit_code) {
+    char path[40], text[1024];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "re");
+    if (!file) return false;
+    size_t length = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[length] = 0;
+    const char *name_end = strrchr(text, ')'), *last;
+    while (length > 0 && (text[length - 1] == '\n' || text[length - 1] == ' ')) text[--length] = 0;
+    last = strrchr(text, ' ');
+    return name_end && last && sscanf(name_end + 1, " %c", state) == 1 && sscanf(last, "%d", exit_code) == 1;
+}
+
+bool rm_process_stopped(pid_t pid) {
+    char state;
+    int code;
+    return read_stat(pid, &state, &code) && (state == 'T' || state == 't');
+}
+
+/* Once a parent has taken the exit status, only a pidfd still knows it, from Linux 6.15 on (PIDFD_GET_INFO, which this
+ * system's headers may not have: its layout is fixed by the kernel's interface). */
+static bool ask_pidfd(int watch, int *exit_code) {
+    struct {
+        uint64_t mask, cgroup;
+        uint32_t pid, tgid, ppid, ruid, rgid, euid, egid, suid, sgid, fsuid, fsgid;
+        int32_t exit_code;
+    } info = {.mask = 1u << 3}; /* PIDFD_INFO_EXIT */
+    _Static_assert(sizeof info == 64, "the layout of struct pidfd_info");
+    if (watch < 0 || ioctl(watch, _IOWR(0xFF, 11, info), &info) < 0 || !(info.mask & 1u << 3)) return false;
+    *exit_code = info.exit_code;
+    return true;
+}
+
+void rm_process_end(pid_t pid, int watch, char *text, size_t bytes) {
+    char state = 0;
+    int code = 0;
+    bool known = (read_stat(pid, &state, &code) && state == 'Z') || ask_pidfd(watch, &code);
+    if (known && WIFSIGNALED(code))
+        snprintf(text, bytes, "was killed by signal %d (%s)", WTERMSIG(code), strsignal(WTERMSIG(code)));
+    else if (known && WIFEXITED(code))
+        snprintf(text, bytes, "exited with status %d", WEXITSTATUS(code));
+    else
+        snprintf(text, bytes, "has ended");
+}

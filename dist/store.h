@@ -1,0 +1,51 @@
+/* store.h: a small table of keys and values that all ranks of a job see: how they find each other before there is a group,
+ * and how they tell afterwards who is gone. Two kinds behind one interface:
+ *
+ *   tcp   rank 0 serves it from a thread (store_server.c); the others connect (store_tcp.c)
+ *   file  a log on a file system that all ranks see, under byte-range locks (store_file.c)
+ *
+ * Every request carries the job's secret, so jobs that meet on a port do not mix. It keeps jobs apart; it is not
+ * encryption, and values travel in clear.
+ *
+ * Errors: IO (a taken port, an unreachable host, a file), PEER (waited in vain for another rank, or rank 0 is gone),
+ * INVALID, MEMORY. A store is used by one thread at a time; the ones below lock, so several may share it. */
+#ifndef RM_STORE_H
+#define RM_STORE_H
+
+#include "engine/status.h"
+
+#define RM_KV_KEY_BYTES 200u         /* longest key */
+#define RM_KV_VALUE_BYTES (1u << 20) /* longest value */
+
+typedef struct {
+    const char *path; /* of the file kind; NULL: tcp */
+    const char *host; /* of the tcp kind: where rank 0 is */
+    int32_t port;
+    int32_t listen_fd; /* rank 0: a socket that listens already (a launcher's), taken over; 0: bind host's `port` */
+    int32_t rank, size;
+    const char *secret; /* the same on all ranks of a job, other than that of any other job; NULL: "" */
+    int64_t timeout_ms; /* for reaching the store, and the default for waiting; 0: five minutes */
+} rm_kv_config;
+
+typedef struct rm_kv rm_kv;
+
+/* Rank 0 returns at once; others when they have reached rank 0. */
+remat_status rm_kv_open(const rm_kv_config *config, rm_kv **out);
+/* NULL allowed. Rank 0 waits up to two seconds for the others to close theirs. */
+void rm_kv_close(rm_kv *store);
+
+remat_status rm_kv_set(rm_kv *store, const char *key, const void *value, uint32_t bytes); /* replaces */
+/* Waits for the key up to timeout_ms (0: the store's default; -1: not at all, then MISSING says it is not there). *bytes
+ * is the size of the value, which must fit `capacity`. */
+remat_status rm_kv_get(rm_kv *store, const char *key, void *value, uint32_t capacity, uint32_t *bytes,
+                       int64_t timeout_ms);
+remat_status rm_kv_wait(rm_kv *store, const char *key, int64_t timeout_ms);
+/* Adds to a number kept as 8 bytes, 0 before the first; *sum is the new one. */
+remat_status rm_kv_add(rm_kv *store, const char *key, int64_t delta, int64_t *sum);
+
+/* True when `rank` was here and went without closing its store; `who` gets its host and process. */
+bool rm_kv_lost(rm_kv *store, int32_t rank, char *who, size_t bytes);
+
+int32_t rm_kv_port(const rm_kv *store); /* tcp: the port in use; file: 0 */
+
+#endif

@@ -1,0 +1,59 @@
+/* store_kind.h: what a kind of store implements (private to store*.c), and how tcp requests look. */
+#ifndef RM_STORE_KIND_H
+#define RM_STORE_KIND_H
+
+#include <endian.h>
+
+#include "dist/store.h"
+
+/* As rm_kv_*; arguments are checked and timeout_ms is filled in (< 0: do not wait). */
+typedef struct {
+    remat_status (*open)(const rm_kv_config *config, void **out);
+    void (*close)(void *kind);
+    remat_status (*set)(void *kind, const char *key, const void *value, uint32_t bytes);
+    remat_status (*get)(void *kind, const char *key, void *value, uint32_t capacity, uint32_t *bytes,
+                        int64_t timeout_ms);
+    remat_status (*add)(void *kind, const char *key, int64_t delta, int64_t *sum);
+    bool (*lost)(void *kind, int32_t rank, char *who, size_t bytes);
+    int32_t (*port)(const void *kind);
+} rm_kv_kind;
+
+extern const rm_kv_kind rm_kv_tcp, rm_kv_file;
+
+#define RM_KV_TOKEN_BYTES 16
+/* What stands for the job's secret in requests and in the file's head. */
+void rm_kv_token(const char *secret, uint8_t token[RM_KV_TOKEN_BYTES]);
+/* "node7, process 4711", into at least 96 bytes. */
+void rm_kv_who(char *text, size_t bytes);
+
+/* ---- tcp: a request and its reply; integers little-endian; key and value follow their head ----------------------- */
+
+#define RM_KV_MAGIC UINT32_C(0x31564b52) /* "RKV1" */
+
+typedef enum { RM_KV_HELLO = 1, RM_KV_SET, RM_KV_GET, RM_KV_ADD, RM_KV_BYE } rm_kv_op;
+typedef enum { RM_KV_FINE, RM_KV_NOT_THERE, RM_KV_REFUSED } rm_kv_answer; /* REFUSED: the value says why */
+
+typedef struct __attribute__((packed)) {
+    uint32_t magic;
+    uint8_t op, key_bytes;
+    uint16_t spare;
+    uint32_t value_bytes;
+    int64_t number; /* HELLO: the rank; GET: how long to wait, ms; ADD: how much */
+    uint8_t token[RM_KV_TOKEN_BYTES];
+} rm_kv_request;
+
+typedef struct __attribute__((packed)) {
+    uint32_t magic, answer, value_bytes;
+    int64_t number; /* ADD: the sum */
+} rm_kv_reply;
+
+/* ---- tcp: the server ---------------------------------------------------------------------------------------------- */
+
+typedef struct rm_kv_server rm_kv_server;
+
+/* Serves from a thread on a socket that listens, which it takes over. */
+remat_status rm_kv_server_start(int listen_fd, int32_t size, const char *secret, rm_kv_server **out);
+/* Waits until every rank has said goodbye, two seconds at most. NULL allowed. */
+void rm_kv_server_stop(rm_kv_server *server);
+
+#endif

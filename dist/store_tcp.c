@@ -1,0 +1,299 @@
+/* store_tcp.c: a rank's end of the tcp store; rank 0 also starts the server, and then connects to itself like the rest. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "dist/store_kind.h"
+#include "memory/host.h"
+
+#define GRACE_MS 10000 /* for the network and a busy rank 0, on top of what a request may take there */
+
+typedef struct {
+    int fd;
+    int32_t rank, size, port;
+    uint8_t token[RM_KV_TOKEN_BYTES];
+    rm_kv_server *server;
+    char where[300]; /* "rank 0's store at HOST:PORT" */
+} tcp_store;
+
+static int64_t now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* ---- Sending and receiving whole messages ----------------------------------------------------------------------- */
+
+static bool send_all(int fd, const void *data, size_t bytes) {
+    for (const char *at = data; bytes > 0;) {
+        ssize_t n = send(fd, at, bytes, MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        at += n;
+        bytes -= (size_t)n;
+    }
+    return true;
+}
+
+/* 1: all of it; 0: the other end has closed; -1: not in time. */
+static int receive_all(int fd, void *data, size_t bytes, int64_t deadline_ms) {
+    for (char *at = data; bytes > 0;) {
+        int64_t left = deadline_ms - now_ms();
+        struct pollfd ready = {.fd = fd, .events = POLLIN};
+        int n_ready = poll(&ready, 1, left > 0 ? (left < 1 << 30 ? (int)left : 1 << 30) : 0);
+        if (n_ready < 0 && errno == EINTR) continue;
+        if (n_ready <= 0) return -1;
+        ssize_t n = recv(fd, at, bytes, 0);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return 0;
+        at += n;
+        bytes -= (size_t)n;
+    }
+    return 1;
+}
+
+static remat_status no_answer(const tcp_store *store, int got) {
+    if (got < 0) FAIL(PEER, "%s does not answer: is rank 0 stopped, or the network down?", store->where);
+    FAIL(PEER, "%s is gone: rank 0 has ended or dropped the connection", store->where);
+}
+
+static remat_status receive_refusal(const tcp_store *store, uint32_t bytes, int64_t deadline) {
+    char why[512] = "";
+    if (bytes >= sizeof why) bytes = sizeof why - 1;
+    int got = receive_all(store->fd, why, bytes, deadline);
+    if (got <= 0) return no_answer(store, got);
+    FAIL(PEER, "%s refuses rank %d: %s", store->where, store->rank, why);
+}
+
+/* One request and its reply. *missing: the key is not there (in time). */
+static remat_status ask(tcp_store *store, rm_kv_op op, const char *key, const void *value, uint32_t bytes,
+                        int64_t number, int64_t patience_ms, rm_kv_reply *reply) {
+    size_t key_bytes = strlen(key);
+    rm_kv_request request = {.magic = htole32(RM_KV_MAGIC),
+                             .op = (uint8_t)op,
+                             .key_bytes = (uint8_t)key_bytes,
+                             .value_bytes = htole32(bytes),
+                             .number = (int64_t)htole64((uint64_t)number)};
+    memcpy(request.token, store->token, sizeof request.token);
+    char head[sizeof request + 256];
+    memcpy(head, &request, sizeof request);
+    memcpy(head + sizeof request, key, key_bytes);
+    if (!send_all(store->fd, head, sizeof request + key_bytes) || !send_all(store->fd, value, bytes))
+        return no_answer(store, 0);
+    int64_t deadline = now_ms() + patience_ms + GRACE_MS;
+    int got = receive_all(store->fd, reply, sizeof *reply, deadline);
+    if (got <= 0) return no_answer(store, got);
+    REQUIRE(le32toh(reply->magic) == RM_KV_MAGIC, IO, "what answers at %s is not Remat: another program uses that port",
+            store->where);
+    reply->answer = le32toh(reply->answer);
+    reply->value_bytes = le32toh(reply->value_bytes);
+    reply->number = (int64_t)le64toh((uint64_t)reply->number);
+    if (reply->answer == RM_KV_REFUSED) return receive_refusal(store, reply->value_bytes, deadline);
+    return REMAT_OK;
+}
+
+/* ---- Requests --------------------------------------------------------------------------------------------------- */
+
+static remat_status set(void *kind, const char *key, const void *value, uint32_t bytes) {
+    rm_kv_reply reply;
+    return ask(kind, RM_KV_SET, key, value, bytes, 0, 0, &reply);
+}
+
+static remat_status skip(tcp_store *store, uint32_t bytes) {
+    char part[4096];
+    int64_t deadline = now_ms() + GRACE_MS;
+    while (bytes > 0) {
+        uint32_t n = bytes < sizeof part ? bytes : (uint32_t)sizeof part;
+        int got = receive_all(store->fd, part, n, deadline);
+        if (got <= 0) return no_answer(store, got);
+        bytes -= n;
+    }
+    return REMAT_OK;
+}
+
+static remat_status get(void *kind, const char *key, void *value, uint32_t capacity, uint32_t *bytes,
+                        int64_t timeout_ms) {
+    tcp_store *store = kind;
+    rm_kv_reply reply;
+    TRY(ask(store, RM_KV_GET, key, NULL, 0, timeout_ms, timeout_ms > 0 ? timeout_ms : 0, &reply));
+    if (reply.answer == RM_KV_NOT_THERE && timeout_ms < 0) FAIL(MISSING, "there is no '%s' in the store", key);
+    if (reply.answer == RM_KV_NOT_THERE)
+        FAIL(PEER, "rank %d waited %lld ms for '%s' in %s, and no rank has set it", store->rank, (long long)timeout_ms,
+             key, store->where);
+    *bytes = reply.value_bytes;
+    if (!value) return skip(store, reply.value_bytes);
+    if (reply.value_bytes > capacity) {
+        TRY(skip(store, reply.value_bytes));
+        FAIL(INVALID, "'%s' in the store has %u bytes; there is room for %u", key, reply.value_bytes, capacity);
+    }
+    int got = receive_all(store->fd, value, reply.value_bytes, now_ms() + GRACE_MS);
+    return got > 0 ? REMAT_OK : no_answer(store, got);
+}
+
+static remat_status add(void *kind, const char *key, int64_t delta, int64_t *sum) {
+    rm_kv_reply reply;
+    TRY(ask(kind, RM_KV_ADD, key, NULL, 0, delta, 0, &reply));
+    *sum = reply.number;
+    return REMAT_OK;
+}
+
+/* The server notes who goes without saying goodbye. */
+static bool lost(void *kind, int32_t rank, char *who, size_t bytes) {
+    char key[32], text[128] = "";
+    uint32_t length;
+    snprintf(key, sizeof key, "lost/%d", rank);
+    if (get(kind, key, text, sizeof text - 1, &length, -1)) return false;
+    snprintf(who, bytes, "%s", text);
+    return true;
+}
+
+static int32_t port(const void *kind) { return ((const tcp_store *)kind)->port; }
+
+/* ---- Opening ---------------------------------------------------------------------------------------------------- */
+
+static bool is_loopback(const char *host) { return !strcmp(host, "localhost") || !strncmp(host, "127.", 4); }
+
+/* On every interface, unless the host is this machine's own name for itself: a name may well stand for 127.0.1.1 here and
+ * for something else to the others. */
+static remat_status listen_on(const rm_kv_config *config, int *out) {
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)config->port),
+                             .sin_addr.s_addr = htonl(is_loopback(config->host) ? INADDR_LOOPBACK : INADDR_ANY)};
+    REQUIRE(fd >= 0, IO, "cannot make a socket: %s", strerror(errno));
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (!bind(fd, (struct sockaddr *)&at, sizeof at) && !listen(fd, 1024)) {
+        *out = fd;
+        return REMAT_OK;
+    }
+    int why = errno;
+    close(fd);
+    if (why == EADDRINUSE)
+        FAIL(IO,
+             "port %d on this host is taken, by another job or by what is left of one: choose another (MASTER_PORT, or "
+             "--init-method=tcp://%s:PORT), or see who has it with `ss -ltnp sport = :%d`",
+             config->port, config->host, config->port);
+    FAIL(IO, "cannot listen on port %d: %s", config->port, strerror(why));
+}
+
+static remat_status serve(const rm_kv_config *config, tcp_store *store) {
+    int fd = config->listen_fd;
+    if (fd <= 0) TRY(listen_on(config, &fd));
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    struct sockaddr_storage at;
+    socklen_t length = sizeof at;
+    if (getsockname(fd, (struct sockaddr *)&at, &length)) {
+        close(fd);
+        FAIL(IO, "descriptor %d is no listening socket: %s", fd, strerror(errno));
+    }
+    store->port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
+                                                 : ((struct sockaddr_in *)&at)->sin_port);
+    return rm_kv_server_start(fd, config->size, config->secret, &store->server);
+}
+
+/* -1, errno: nobody there, or not reachable. */
+static int connect_once(const struct addrinfo *address, int64_t timeout_ms) {
+    int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), error = 0, one = 1;
+    if (fd < 0) return -1;
+    socklen_t length = sizeof error;
+    struct pollfd ready = {.fd = fd, .events = POLLOUT};
+    if (connect(fd, address->ai_addr, address->ai_addrlen)) error = errno;
+    if (error == EINPROGRESS) {
+        error = ETIMEDOUT;
+        if (poll(&ready, 1, (int)timeout_ms) > 0) getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
+    }
+    if (error) {
+        close(fd);
+        errno = error;
+        return -1;
+    }
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one); /* a host that vanishes is noticed by the server */
+    return fd;
+}
+
+/* Names are looked up anew each time: on a cluster a host may appear in them a little later than the job starts. */
+static int connect_to_any(const char *host, int32_t port_number, char *why, size_t bytes) {
+    char service[12];
+    struct addrinfo *found = NULL, hints = {.ai_socktype = SOCK_STREAM};
+    snprintf(service, sizeof service, "%d", port_number);
+    int failed = getaddrinfo(host, service, &hints, &found), fd = -1;
+    if (failed) snprintf(why, bytes, "%s", failed == EAI_SYSTEM ? strerror(errno) : gai_strerror(failed));
+    for (struct addrinfo *a = found; a && fd < 0; a = a->ai_next) {
+        fd = connect_once(a, 3000);
+        if (fd < 0) snprintf(why, bytes, "%s", strerror(errno));
+    }
+    if (found) freeaddrinfo(found);
+    return fd;
+}
+
+static remat_status reach(const rm_kv_config *config, tcp_store *store) {
+    int64_t deadline = now_ms() + config->timeout_ms;
+    char why[128] = "";
+    for (long pause_us = 1000;; pause_us = pause_us < 50000 ? pause_us * 2 : pause_us) {
+        store->fd = connect_to_any(store->server ? "127.0.0.1" : config->host, store->port, why, sizeof why);
+        if (store->fd >= 0) return REMAT_OK;
+        if (now_ms() >= deadline) break;
+        usleep((useconds_t)pause_us);
+    }
+    FAIL(PEER,
+         "rank %d cannot reach rank 0 at %s:%d within %lld ms: %s. Is rank 0 running there, and is the port open?",
+         config->rank, config->host, config->port, (long long)config->timeout_ms, why);
+}
+
+static remat_status greet(tcp_store *store) {
+    char who[96], text[112];
+    rm_kv_reply reply;
+    rm_kv_who(who, sizeof who);
+    int length = snprintf(text, sizeof text, "%d %s", store->size, who);
+    if (length >= (int)sizeof text) length = sizeof text - 1;
+    return ask(store, RM_KV_HELLO, "", text, (uint32_t)length, store->rank, 0, &reply);
+}
+
+static void close_store(void *kind) {
+    tcp_store *store = kind;
+    rm_kv_reply reply;
+    if (store->fd >= 0) {
+        (void)ask(store, RM_KV_BYE, "", NULL, 0, 0, 0, &reply);
+        close(store->fd);
+    }
+    rm_kv_server_stop(store->server);
+    rm_free(store);
+}
+
+static remat_status open_store(const rm_kv_config *config, void **out) {
+    bool serves = config->rank == 0;
+    REQUIRE((config->port > 0 || serves) && config->port <= 65535, INVALID, "port %d: ports are 1 to 65535",
+            config->port);
+    REQUIRE(strlen(config->host) < 256, INVALID, "the name of rank 0's host has %zu characters", strlen(config->host));
+    tcp_store *store = rm_calloc(1, sizeof *store);
+    REQUIRE(store, MEMORY, "no memory for a store");
+    *store = (tcp_store){.fd = -1, .rank = config->rank, .size = config->size, .port = config->port};
+    rm_kv_token(config->secret, store->token);
+    remat_status status;
+    if (serves) TRY_GOTO(status, failed, serve(config, store));
+    snprintf(store->where, sizeof store->where, "rank 0's store at %s:%d", config->host, store->port);
+    TRY_GOTO(status, failed, reach(config, store));
+    TRY_GOTO(status, failed, greet(store));
+    *out = store;
+    return REMAT_OK;
+failed:
+    if (store->fd >= 0) close(store->fd);
+    rm_kv_server_stop(store->server);
+    rm_free(store);
+    return status;
+}
+
+const rm_kv_kind rm_kv_tcp = {
+    .open = open_store, .close = close_store, .set = set, .get = get, .add = add, .lost = lost, .port = port};

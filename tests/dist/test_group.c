@@ -1,0 +1,524 @@
+/* test_group.c: groups of ranks that are processes of this host (the engine `local`), and what all engines share: random
+ * collectives against a plain sum in rank order, the queue, and every way to go wrong, each with its sentence. */
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+#include "tests/dist/collectives.h"
+
+static const char *const engine = "local";
+
+/* ---- Results ------------------------------------------------------------------------------------------------------ */
+
+static void many_cases(int rank, int size, rm_kv *store, void *context) {
+    rm_group *group = open_group(engine, rank, size, store);
+    int cases = *(int *)context;
+    for (int i = 0; i < cases; i++) do_case(group, (uint64_t)(i * 8 + size), true);
+    rm_group_close(group);
+}
+START_TEST(random_collectives_are_sums_in_rank_order) { run_ranks(_i, many_cases, &(int){_i <= 2 ? 150 : 60}); }
+END_TEST
+
+/* Hundreds under way at once, waited for out of order. */
+static void a_full_queue(int rank, int size, rm_kv *store, void *context) {
+    enum { CALLS = 600, N = 33 };
+    static int32_t data[CALLS][N];
+    rm_group *group = open_group(engine, rank, size, store);
+    rm_ticket ticket[CALLS];
+    (void)context;
+    for (int k = 0; k < CALLS; k++) {
+        for (int i = 0; i < N; i++) data[k][i] = rank + k * i;
+        rm_collective what = {.kind = RM_ALL_REDUCE, .wire = RM_WIRE_I32, .count = N, .in = data[k], .out = data[k]};
+        what.tag = (uint32_t)k;
+        need_ok(rm_group_issue(group, &what, &ticket[k]));
+    }
+    need_ok(rm_group_wait(group, ticket[CALLS - 1]));
+    for (int k = 0; k < CALLS; k++) {
+        need(rm_group_done(group, ticket[k]), "ticket %d", k);
+        need_ok(rm_group_wait(group, ticket[k]));
+        for (int i = 0; i < N; i++) need(data[k][i] == size * (size - 1) / 2 + size * k * i, "call %d", k);
+    }
+    need(rm_group_wait(group, ticket[CALLS - 1] + 1) == REMAT_INVALID, "a ticket from nowhere");
+    need_ok(rm_group_poll(group));
+    rm_group_close(group);
+}
+START_TEST(a_queue_runs_in_order) { run_ranks(3, a_full_queue, NULL); }
+END_TEST
+
+/* More ranks than cores, waiting long: all asleep on their futexes, and woken. */
+static void slow_ranks(int rank, int size, rm_kv *store, void *context) {
+    rm_group *group = open_group(engine, rank, size, store);
+    (void)context;
+    for (int k = 0; k < 20; k++) {
+        int32_t x = rank;
+        if (k % size == rank) nap_ms(15);
+        need_ok(rm_group_run(
+            group, &(rm_collective){.kind = RM_ALL_REDUCE, .wire = RM_WIRE_I32, .count = 1, .in = &x, .out = &x}));
+        need(x == size * (size - 1) / 2, "%d", x);
+    }
+    rm_group_close(group);
+}
+START_TEST(ranks_sleep_and_wake) { run_ranks(8, slow_ranks, NULL); }
+END_TEST
+
+/* Two groups over one store do not mix; one is closed while the other goes on. */
+static void two_groups(int rank, int size, rm_kv *store, void *context) {
+    rm_group *a = open_group(engine, rank, size, store), *b;
+    (void)context;
+    need_ok(rm_group_open(
+        &(rm_group_config){.engine = "auto", .rank = rank, .size = size, .store = store, .name = "second"}, &b));
+    need(!strcmp(rm_group_engine(b), "local"), "auto chose %s", rm_group_engine(b));
+    for (int k = 0; k < 30; k++) do_case(k % 2 ? a : b, (uint64_t)k, true);
+    rm_group_close(a);
+    do_case(b, 77, true);
+    rm_group_close(b);
+}
+START_TEST(groups_do_not_mix) { run_ranks(2, two_groups, NULL); }
+END_TEST
+
+/* Buffers from the arena are zero, can be given back and had again, and end. */
+static void buffers(int rank, int size, rm_kv *store, void *context) {
+    rm_group *group;
+    (void)context;
+    rm_group_config config = {.engine = engine, .rank = rank, .size = size, .store = store, .arena_bytes = 1 << 20};
+    need_ok(rm_group_open(&config, &group));
+    char *a = rm_group_alloc(group, 300000), *b = rm_group_alloc(group, 1), *c = rm_group_alloc(group, 600000);
+    need(a && b && c && (uintptr_t)b % 4096 == 0, "no buffers");
+    need(!rm_group_alloc(group, 300000) && strstr(remat_last_error(), "do not fit"), "%s", remat_last_error());
+    memset(a, 77, 300000);
+    rm_group_free(group, a);
+    need(!rm_group_alloc(group, UINT64_MAX), "that was too much");
+    need((a = rm_group_alloc(group, 200000)) && a[0] == 0 && a[199999] == 0, "not zero");
+    rm_group_free(group, NULL);
+    rm_group_close(group); /* b and c with it */
+}
+START_TEST(buffers_come_and_go) { run_ranks(2, buffers, NULL); }
+END_TEST
+
+START_TEST(one_rank_needs_nobody) {
+    rm_group *group;
+    ck_ok(rm_group_open(&(rm_group_config){.size = 1}, &group));
+    for (uint64_t k = 0; k < 60; k++) do_case(group, k, true);
+    rm_group_close(group);
+}
+END_TEST
+
+/* ---- Arguments ------------------------------------------------------------------------------------------------------ */
+
+START_TEST(bad_arguments_are_refused_and_harmless) {
+    float x[8] = {1, 2, 3, 4};
+    int32_t y[2] = {0};
+    const rm_collective bad[] = {
+        {.kind = RM_KINDS},
+        {.kind = RM_ALL_REDUCE, .wire = RM_WIRES, .count = 1, .in = x, .out = x},
+        {.kind = RM_ALL_REDUCE, .count = -1, .in = x, .out = x},
+        {.kind = RM_ALL_REDUCE, .count = INT64_MAX, .in = x, .out = x},
+        {.kind = RM_ALL_REDUCE, .count = 4, .in = x, .out = x + 1},
+        {.kind = RM_ALL_REDUCE, .count = 1, .out = x},
+        {.kind = RM_ALL_REDUCE, .wire = RM_WIRE_I32, .reduction = RM_MEAN, .count = 2, .in = y, .out = y},
+        {.kind = RM_BROADCAST, .root = 1, .count = 1, .out = x},
+        {.kind = RM_BROADCAST, .root = -1, .count = 1, .out = x},
+    };
+    rm_group *group;
+    rm_ticket ticket;
+    ck_ok(rm_group_open(&(rm_group_config){.size = 1}, &group));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        ck_assert_int_eq(rm_group_run(group, &bad[i]), REMAT_INVALID);
+        ck_assert_int_eq(rm_group_issue(group, &bad[i], &ticket), REMAT_INVALID);
+    }
+    ck_ok(rm_group_run(group, &(rm_collective){.kind = RM_ALL_REDUCE, .count = 4, .in = x, .out = x}));
+    ck_assert(x[3] == 4);
+    rm_group_close(group);
+    ck_fails(rm_group_open(&(rm_group_config){.size = 0}, &group), INVALID, "0 ranks");
+    ck_fails(rm_group_open(&(rm_group_config){.size = 2, .rank = 2}, &group), INVALID, "count from 0");
+    ck_fails(rm_group_open(&(rm_group_config){.size = 2}, &group), INVALID, "--init-method");
+    ck_fails(rm_group_open(&(rm_group_config){.size = 1, .engine = "carrier pigeon"}, &group), INVALID, "pigeon");
+    ck_fails(rm_group_open(&(rm_group_config){.size = 1, .engine = "nccl"}, &group), MISSING, "GPU");
+}
+END_TEST
+
+/* ---- Ranks that disagree -------------------------------------------------------------------------------------------- */
+
+static const char *bucket_name(void *context, uint32_t tag) {
+    static _Thread_local char text[32];
+    (void)context;
+    snprintf(text, sizeof text, "bucket %u", tag);
+    return text;
+}
+
+/* What the odd rank does otherwise than the rest in its 4th call, and what must be said of it. */
+typedef struct {
+    const char *what, *words;
+    rm_collective usual, odd;
+} fault;
+
+static float fault_data[MOST_RANKS * 70000], fault_out[MOST_RANKS * 70000];
+#define DATA .in = fault_data, .out = fault_out
+static const fault faults[] = {
+    {"another bucket first",
+     "the tag",
+     {.kind = RM_ALL_REDUCE, .count = 64, .tag = 3, DATA},
+     {.kind = RM_ALL_REDUCE, .count = 64, .tag = 4, DATA}},
+    {"another type",
+     "the type",
+     {.kind = RM_ALL_REDUCE, .count = 64, DATA},
+     {.kind = RM_ALL_REDUCE, .wire = RM_WIRE_I32, .count = 64, DATA}},
+    {"another type, large",
+     "the type",
+     {.kind = RM_ALL_REDUCE, .count = 70000, DATA},
+     {.kind = RM_ALL_REDUCE, .wire = RM_WIRE_I32, .count = 70000, DATA}},
+    {"another count",
+     "the count",
+     {.kind = RM_ALL_REDUCE, .count = 64, DATA},
+     {.kind = RM_ALL_REDUCE, .count = 65, DATA}},
+    {"small against large",
+     "the count",
+     {.kind = RM_ALL_REDUCE, .count = 64, DATA},
+     {.kind = RM_ALL_REDUCE, .count = 70000, DATA}},
+    {"another kind",
+     "the kind",
+     {.kind = RM_ALL_REDUCE, .count = 64, DATA},
+     {.kind = RM_REDUCE_SCATTER, .count = 64, DATA}},
+    {"a barrier", "the kind", {.kind = RM_ALL_GATHER, .count = 64, DATA}, {.kind = RM_BARRIER}},
+    {"a mean",
+     "the reduction",
+     {.kind = RM_ALL_REDUCE, .count = 64, DATA},
+     {.kind = RM_ALL_REDUCE, .reduction = RM_MEAN, .count = 64, DATA}},
+    {"another root",
+     "the root",
+     {.kind = RM_BROADCAST, .root = 0, .count = 64, DATA},
+     {.kind = RM_BROADCAST, .root = 1, .count = 64, DATA}},
+};
+enum { FAULTS = sizeof faults / sizeof *faults };
+
+typedef struct {
+    const fault *fault;
+    int odd; /* the rank */
+    bool queued;
+} faulty_run;
+
+static void one_fault(int rank, int size, rm_kv *store, void *context) {
+    const faulty_run *run = context;
+    rm_group *group;
+    rm_group_config config = {.engine = engine, .rank = rank, .size = size, .store = store, .tag_name = bucket_name};
+    need_ok(rm_group_open(&config, &group));
+    for (int k = 0; k < 3; k++) need_ok(rm_group_run(group, &run->fault->usual));
+    const rm_collective *what = rank == run->odd ? &run->fault->odd : &run->fault->usual;
+    rm_ticket ticket;
+    char words[64];
+    if (run->queued) need_ok(rm_group_issue(group, what, &ticket));
+    need_peer(run->queued ? rm_group_wait(group, ticket) : rm_group_run(group, what), run->fault->words);
+    snprintf(words, sizeof words, "ranks 0 and %d disagree", run->odd ? run->odd : 1);
+    need(strstr(remat_last_error(), words), "'%s' does not say '%s'", remat_last_error(), words);
+    need(strstr(remat_last_error(), "call 4") && strstr(remat_last_error(), "bucket"), "%s", remat_last_error());
+    need_peer(rm_group_run(group, what), words); /* and again */
+    need_peer(rm_group_poll(group), words);
+    rm_group_close(group);
+}
+START_TEST(ranks_that_disagree_are_told_in_that_call) {
+    for (int odd = 0; odd < 3; odd++) {
+        faulty_run run = {.fault = &faults[_i], .odd = odd, .queued = odd == 1};
+        run_ranks(3, one_fault, &run);
+    }
+}
+END_TEST
+
+/* Random sequences in which one rank skips a call, repeats one, or swaps two that look alike: never a wrong sum. */
+static void skip_or_swap(int rank, int size, rm_kv *store, void *context) {
+    uint64_t state = *(uint64_t *)context;
+    rm_group *group = open_group(engine, rank, size, store);
+    int odd = (int)(next_random(&state) % (uint64_t)size), at = (int)(next_random(&state) % 10);
+    int how = (int)(next_random(&state) % 3);
+    remat_status status = REMAT_OK;
+    for (int k = 0; k < 12 && !status; k++) {
+        int tag = k;
+        if (rank == odd && how == 0 && k >= at) tag = k + 1;                           /* skips one */
+        if (rank == odd && how == 1 && k > at) tag = k - 1;                            /* repeats one */
+        if (rank == odd && how == 2 && (k == at || k == at + 1)) tag = 2 * at + 1 - k; /* swaps two */
+        float x[3] = {(float)tag, 1, 2};
+        rm_collective what = {.kind = RM_ALL_REDUCE, .count = 3, .tag = (uint32_t)tag, .in = x, .out = x};
+        status = rm_group_run(group, &what);
+        if (!status) need(x[0] == (float)(k * size), "a wrong sum in call %d", k);
+        if (status) need(status == REMAT_PEER && k == at + (how == 1), "call %d: %s", k, remat_last_error());
+    }
+    need(status, "nobody noticed");
+    rm_group_close(group);
+}
+START_TEST(skipped_and_swapped_calls_never_sum) {
+    for (uint64_t seed = 0; seed < 25; seed++) run_ranks(2 + (int)(seed % 3), skip_or_swap, &seed);
+}
+END_TEST
+
+/* ---- Ranks that do not come ----------------------------------------------------------------------------------------- */
+
+static void one_leaves(int rank, int size, rm_kv *store, void *context) {
+    rm_group *group = open_group(engine, rank, size, store);
+    (void)context;
+    need_ok(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER, .tag = 5}));
+    if (rank != 1) need_peer(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER}), "rank 1 on ");
+    if (rank != 1)
+        need(strstr(remat_last_error(), "left the group after call 1, barrier (tag 5)"), "%s", remat_last_error());
+    rm_group_close(group);
+}
+START_TEST(a_missing_last_call_is_noticed) { run_ranks(3, one_leaves, NULL); }
+END_TEST
+
+static void one_dawdles(int rank, int size, rm_kv *store, void *context) {
+    rm_group *group;
+    (void)context;
+    rm_group_config config = {.engine = engine, .rank = rank, .size = size, .store = store, .timeout_ms = 1500};
+    need_ok(rm_group_open(&config, &group));
+    need_ok(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER}));
+    char text[512];
+    rm_ticket ticket;
+    need_ok(rm_group_issue(group, &(rm_collective){.kind = RM_BARRIER, .tag = 8}, &ticket));
+    if (rank == 0) {
+        double start = seconds();
+        while (!rm_group_notice(group, text, sizeof text) && seconds() < start + 30) nap_ms(10);
+        need(strstr(text, "rank 0 has waited") && strstr(text, "rank 1 on"), "%s", text);
+        need_peer(rm_group_wait(group, ticket), "rank 1 on ");
+        need(strstr(remat_last_error(), "1500 ms") && strstr(remat_last_error(), "tag 8"), "%s", remat_last_error());
+        need(seconds() - start < 20, "only after %.1f s", seconds() - start);
+    }
+    rm_group_close(group);
+}
+static void one_sleeps(int rank, int size, rm_kv *store, void *context) {
+    if (rank == 0) {
+        one_dawdles(rank, size, store, context);
+        return;
+    }
+    rm_group *group;
+    rm_group_config config = {.engine = engine, .rank = rank, .size = size, .store = store, .timeout_ms = 1500};
+    need_ok(rm_group_open(&config, &group));
+    need_ok(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER}));
+    double start = seconds();
+    while (!rm_group_poll(group) && seconds() < start + 30) nap_ms(10); /* computes, and asks now and then */
+    need_peer(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER, .tag = 8}), "1500 ms");
+    rm_group_close(group);
+}
+START_TEST(a_rank_that_never_comes_is_named) { run_ranks(2, one_sleeps, NULL); }
+END_TEST
+
+/* ---- Ranks that die ------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int victim, how;       /* how: a signal; 0: exit(3) */
+    bool large, computing; /* what the survivors do meanwhile */
+    double died_at;        /* shared: written by the parent or the victim */
+} death;
+
+static void one_dies(int rank, int size, rm_kv *store, void *context) {
+    death *d = context;
+    rm_group *group = open_group(engine, rank, size, store);
+    static float x[300000];
+    rm_collective what = {.kind = RM_ALL_REDUCE, .count = d->large ? 300000 : 10, .in = x, .out = x};
+    for (uint32_t k = 0; rank != d->victim || k < 5; k++) {
+        what.tag = k;
+        remat_status status = REMAT_OK;
+        if (d->computing && k >= 5)
+            status = rm_group_poll(group);
+        else
+            status = rm_group_run(group, &what);
+        if (!status) continue;
+        char words[64];
+        snprintf(words, sizeof words, "rank %d on ", d->victim);
+        need_peer(status, words);
+        const char *how = d->how ? "signal 9 (Killed)" : "exited with status 3";
+        need(strstr(remat_last_error(), how), "'%s' does not say '%s'", remat_last_error(), how);
+        need(strstr(remat_last_error(), "call 5, all_reduce"), "%s", remat_last_error());
+        double took = seconds() - *(volatile double *)&d->died_at;
+        need(took < (__lsan_do_recoverable_leak_check ? 2 : 0.5), "noticed after %.3f s", took);
+        rm_group_close(group);
+        return;
+    }
+    *(volatile double *)&d->died_at = seconds();
+    if (d->how) raise(d->how);
+    syscall(SYS_exit_group, 3); /* not _exit, which a sanitizer makes last a second */
+}
+
+static void *shared_page(size_t bytes) {
+    void *page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert(page != MAP_FAILED);
+    return page;
+}
+
+static void need_death(int size, death d) {
+    death *shared = shared_page(sizeof d);
+    pid_t pid[MOST_RANKS];
+    *shared = d;
+    start_ranks(size, one_dies, shared, pid);
+    for (int r = 0; r < size; r++) ck_assert_int_eq(end_of(pid[r]), r != d.victim ? 0 : d.how ? 128 + d.how : 3);
+}
+
+START_TEST(a_dead_rank_is_named_at_once) {
+    need_death(2, (death){.victim = 1, .how = SIGKILL});
+    need_death(3, (death){.victim = 0, .how = SIGKILL, .large = true});
+    need_death(4, (death){.victim = 2, .how = SIGKILL, .computing = true});
+    need_death(2, (death){.victim = 1, .how = 0});
+}
+END_TEST
+
+/* ---- Ranks that are stopped ----------------------------------------------------------------------------------------- */
+
+typedef struct {
+    _Atomic int ready;
+    _Atomic double stopped_at;
+    bool let_go; /* it goes on in time, and so must the group */
+} pause_run;
+
+static void one_is_stopped(int rank, int size, rm_kv *store, void *context) {
+    pause_run *run = context;
+    rm_group *group;
+    rm_group_config config = {.engine = engine, .rank = rank, .size = size, .store = store};
+    config.silence_ms = run->let_go ? 60000 : 2500;
+    need_ok(rm_group_open(&config, &group));
+    need_ok(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER, .tag = 6}));
+    run->ready++;
+    char text[512] = "";
+    if (rank == 1) {
+        while (run->stopped_at == 0) nap_ms(1); /* here it is stopped */
+        if (run->let_go) need_ok(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER}));
+        rm_group_close(group);
+        return;
+    }
+    while (run->stopped_at == 0) nap_ms(1);
+    while (!rm_group_notice(group, text, sizeof text)) {
+        need_ok(rm_group_poll(group));
+        need(seconds() < run->stopped_at + 20, "nobody noticed");
+        nap_ms(5);
+    }
+    double took = seconds() - run->stopped_at;
+    need(strstr(text, "rank 1 on") && strstr(text, "is stopped") && strstr(text, "call 1, barrier (tag 6)"), "%s",
+         text);
+    need(took < 2, "named after %.2f s", took);
+    run->ready++;
+    if (run->let_go)
+        need_ok(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER}));
+    else
+        need_peer(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER}), "is stopped");
+    rm_group_close(group);
+}
+
+START_TEST(a_stopped_rank_is_named_in_two_seconds) {
+    pause_run *run = shared_page(sizeof *run);
+    pid_t pid[MOST_RANKS];
+    run->let_go = _i;
+    start_ranks(2, one_is_stopped, run, pid);
+    while (run->ready < 2) nap_ms(1);
+    kill(pid[1], SIGSTOP);
+    run->stopped_at = seconds();
+    if (run->let_go) {
+        while (run->ready < 3) nap_ms(5);
+        kill(pid[1], SIGCONT);
+        ck_assert_int_eq(end_of(pid[0]), 0);
+        ck_assert_int_eq(end_of(pid[1]), 0);
+    } else {
+        ck_assert_int_eq(end_of(pid[0]), 0);
+        kill(pid[1], SIGKILL);
+        ck_assert_int_eq(end_of(pid[1]), 128 + SIGKILL);
+    }
+}
+END_TEST
+
+/* A job that is suspended as a whole and continued later has lost nobody. */
+static void all_wait(int rank, int size, rm_kv *store, void *context) {
+    pause_run *run = context;
+    rm_group *group;
+    rm_group_config config = {.engine = engine, .rank = rank, .size = size, .store = store};
+    config.silence_ms = config.timeout_ms = 1500;
+    need_ok(rm_group_open(&config, &group));
+    run->ready++;
+    if (rank == 0)
+        while (run->stopped_at == 0) nap_ms(1);
+    need_ok(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER}));
+    rm_group_close(group);
+}
+START_TEST(a_suspended_job_goes_on) {
+    pause_run *run = shared_page(sizeof *run);
+    pid_t pid[MOST_RANKS];
+    start_ranks(2, all_wait, run, pid);
+    while (run->ready < 2) nap_ms(1);
+    nap_ms(50);
+    for (int r = 0; r < 2; r++) kill(pid[r], SIGSTOP);
+    nap_ms(2500);
+    run->stopped_at = seconds();
+    for (int r = 0; r < 2; r++) kill(pid[r], SIGCONT);
+    for (int r = 0; r < 2; r++) ck_assert_int_eq(end_of(pid[r]), 0);
+}
+END_TEST
+
+/* ---- Abort, and starts that fail ------------------------------------------------------------------------------------ */
+
+static void *abort_from_the_side(void *group) {
+    nap_ms(100);
+    rm_group_abort(group, "the disk is full");
+    return NULL;
+}
+static void one_aborts(int rank, int size, rm_kv *store, void *context) {
+    rm_group *group = open_group(engine, rank, size, store);
+    pthread_t thread;
+    (void)context;
+    if (rank == 2) {
+        pthread_create(&thread, NULL, abort_from_the_side, group);
+        pthread_join(thread, NULL);
+    }
+    need_peer(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER}), "the disk is full");
+    need(strstr(remat_last_error(), "rank 2"), "%s", remat_last_error());
+    rm_group_close(group);
+}
+START_TEST(an_abort_reaches_all) { run_ranks(3, one_aborts, NULL); }
+END_TEST
+
+static void one_is_late(int rank, int size, rm_kv *store, void *context) {
+    rm_group *group;
+    (void)context;
+    rm_group_config config = {.engine = engine, .rank = rank, .size = size, .store = store, .timeout_ms = 300};
+    if (rank < 2) need_peer(rm_group_open(&config, &group), "rank 2 of 3 did not come");
+    if (rank == 2) nap_ms(1500);
+}
+START_TEST(a_start_without_a_rank_fails) { run_ranks(3, one_is_late, NULL); }
+END_TEST
+
+static void one_dies_early(int rank, int size, rm_kv *store, void *context) {
+    rm_group *group;
+    (void)context;
+    if (rank == 1) raise(SIGKILL);
+    rm_group_config config = {.engine = engine, .rank = rank, .size = size, .store = store};
+    need_peer(rm_group_open(&config, &group), "died before the group had started");
+}
+START_TEST(a_death_before_the_start_is_named) {
+    pid_t pid[MOST_RANKS];
+    start_ranks(2, one_dies_early, NULL, pid);
+    ck_assert_int_eq(end_of(pid[0]), 0);
+    ck_assert_int_eq(end_of(pid[1]), 128 + SIGKILL);
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("dist/group");
+    TCase *results = tcase_create("results"), *failures = tcase_create("failures");
+    tcase_add_loop_test(results, random_collectives_are_sums_in_rank_order, 1, MOST_RANKS + 1);
+    tcase_add_test(results, a_queue_runs_in_order);
+    tcase_add_test(results, ranks_sleep_and_wake);
+    tcase_add_test(results, groups_do_not_mix);
+    tcase_add_test(results, buffers_come_and_go);
+    tcase_add_test(results, one_rank_needs_nobody);
+    tcase_add_test(results, bad_arguments_are_refused_and_harmless);
+    tcase_add_loop_test(failures, ranks_that_disagree_are_told_in_that_call, 0, FAULTS);
+    tcase_add_test(failures, skipped_and_swapped_calls_never_sum);
+    tcase_add_test(failures, a_missing_last_call_is_noticed);
+    tcase_add_test(failures, a_rank_that_never_comes_is_named);
+    tcase_add_test(failures, a_dead_rank_is_named_at_once);
+    tcase_add_loop_test(failures, a_stopped_rank_is_named_in_two_seconds, 0, 2);
+    tcase_add_test(failures, a_suspended_job_goes_on);
+    tcase_add_test(failures, an_abort_reaches_all);
+    tcase_add_test(failures, a_start_without_a_rank_fails);
+    tcase_add_test(failures, a_death_before_the_start_is_named);
+    suite_add_tcase(suite, results);
+    suite_add_tcase(suite, failures);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}
