@@ -1,5 +1,5 @@
-/* pareto.c: memory against time: the plans of every strategy for a session's own graph, device and tile, each judged and
- * placed as the one that runs is. Nothing is allocated on the device. Main entry: remat_plan_pareto. */
+/* pareto.c: memory against time: the plans of every strategy for a session's own graph, device and tile, each judged
+ * and placed as the one that runs is. Nothing is allocated on the device. Main entry: remat_plan_pareto. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

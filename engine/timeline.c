@@ -1,5 +1,5 @@
-/* timeline.c: bytes alive at each step of a session's plan, by kind: as planned (from the lifetimes that the judge wrote
- * down) and, for a step that was asked to be traced, as measured by the executor (trace.h). Main entries:
+/* timeline.c: bytes alive at each step of a session's plan, by kind: as planned (from the lifetimes that the judge
+ * wrote down) and, for a step that was asked to be traced, as measured by the executor (trace.h). Main entries:
  * remat_plan_timeline, remat_trace_next, remat_traced_timeline. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
-/* trace.h: what the executor has alive, by kind, written down step by step while a plan runs. It counts what is claimed
- * and what FREE ends, from the steps as they are run; it never looks at what the judge worked out beforehand (that is
- * timeline.c), so that the two can be compared. Hooked into run.c in two places, where `trace` is NULL unless asked for.
- * Everything is allocated before the traced run begins. */
+/* trace.h: what the executor has alive, by kind, written down step by step while a plan runs. It counts what is
+ * claimed and what FREE ends, from the steps as they are run; it never looks at what the judge worked out beforehand
+ * (that is timeline.c), so that the two can be compared. Hooked into run.c in two places, where `trace` is NULL unless
+ * asked for. Everything is allocated before the traced run begins. */
 #ifndef RM_TRACE_H
 #define RM_TRACE_H
 

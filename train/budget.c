@@ -76,7 +76,8 @@ static uint64_t held_bytes(const search *s, const rm_options *o) {
     return rm_budget_data_bytes(o, &shape, s->dataset) + s->other_bytes;
 }
 
-/* The smallest --memory-budget that these flags can do with, asked for by giving next to nothing; 0: that is no answer. */
+/* The smallest --memory-budget that these flags can do with, asked for by giving next to nothing; 0: that is no
+ * answer. */
 static uint64_t least_budget(const search *s, const rm_options *with) {
     remat_session *session;
     rm_options o = *with;

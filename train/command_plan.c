@@ -1,5 +1,5 @@
-/* command_plan.c: `remat plan`: what `remat train` with the same flags would do, and nothing done. --pareto shows what else
- * there is; --plot draws either. */
+/* command_plan.c: `remat plan`: what `remat train` with the same flags would do, and nothing done. --pareto shows what
+ * else there is; --plot draws either. */
 #include "train/commands.h"
 
 #include "train/budget.h"

@@ -1,5 +1,5 @@
-/* evaluator.h: the exact mean loss over a data set: each sample once, in order, the last short batch by a second, smaller
- * session. Used by `remat eval` and by --eval-every while training. */
+/* evaluator.h: the exact mean loss over a data set: each sample once, in order, the last short batch by a second,
+ * smaller session. Used by `remat eval` and by --eval-every while training. */
 #ifndef RM_EVALUATOR_H
 #define RM_EVALUATOR_H
 
@@ -25,8 +25,8 @@ typedef struct {
 remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec *spec, rm_dataset *dataset,
                                  bool plan_only, rm_evaluator *out);
 
-/* The one that --eval-every or --eval-data asks for, beside training `spec`; neither is given: left zeroed. *dataset is the
- * caller's to close. */
+/* The one that --eval-every or --eval-data asks for, beside training `spec`; neither is given: left zeroed. *dataset
+ * is the caller's to close. */
 remat_status rm_evaluator_open(const rm_options *options, const rm_model_spec *training, bool plan_only,
                                rm_dataset **dataset, rm_evaluator *out);
 void rm_evaluator_free(rm_evaluator *evaluator);

@@ -1,20 +1,20 @@
-/* plot.h: pictures, drawn by gnuplot, a program of its own: a script with its data goes to a temporary directory, and what
- * gnuplot made of it is written to the file that --plot names. plot.c runs it; plot_timeline.c and plot_pareto.c each know
- * one picture.
+/* plot.h: pictures, drawn by gnuplot, a program of its own: a script with its data goes to a temporary directory, and
+ * what gnuplot made of it is written to the file that --plot names. plot.c runs it; plot_timeline.c and plot_pareto.c
+ * each know one picture.
  *
  *     .svg   a drawing     .png   1600 x 900 pixels     .html   one page: the drawing, and its numbers as a table
- */
+ * / */
 #ifndef RM_PLOT_H
 #define RM_PLOT_H
 
 #include "train/options.h"
 
-/* Before anything runs. INVALID: not a name that ends in .svg, .png or .html. MISSING: there is no gnuplot. IO: the file
- * cannot be created. path NULL: nothing is asked for. */
+/* Before anything runs. INVALID: not a name that ends in .svg, .png or .html. MISSING: there is no gnuplot. IO: the
+ * file cannot be created. path NULL: nothing is asked for. */
 remat_status rm_plot_check(const char *path);
 
-/* Bytes alive over a step, n steps of its plan: filled by kind as planned; or as measured, at the times measured, and the
- * planned sum as a line over it. */
+/* Bytes alive over a step, n steps of its plan: filled by kind as planned; or as measured, at the times measured, and
+ * the planned sum as a line over it. */
 typedef struct {
     const remat_live_point *planned, *measured; /* measured may be NULL */
     int64_t n;

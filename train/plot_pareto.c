@@ -67,7 +67,8 @@ static void write_memory_axis(const picture *p) {
     fprintf(p->plot.script, "set xlabel 'activations at their peak' textcolor rgb '%s'\n", RM_PLOT_INK);
 }
 
-/* Times can differ by a few per cent or by a factor of ten: the axis is even in the speed, 1 / time, and names times. */
+/* Times can differ by a few per cent or by a factor of ten: the axis is even in the speed, 1 / time, and names times.
+ */
 static double height(const picture *p, uint64_t ns) { return 1 - p->none_ns / (double)ns; }
 
 static void write_time_axis(const picture *p) {
@@ -135,7 +136,8 @@ static void write_frontier(const picture *p) {
 static void write_own(const picture *p) {
     char text[RM_TEXT], label[160], quoted[200];
     double x = (double)p->plan->activations_peak_bytes, y = height(p, p->plan->step_ns);
-    bool right = log(x / p->low) > 0.6 * log(p->high / p->low);
+    double far = p->plan->memory_budget ? 0.25 : 0.6; /* a plan lies left of its budget's line, and so does its name */
+    bool right = log(x / p->low) > far * log(p->high / p->low);
     snprintf(label, sizeof label, "this plan: %s, %s, x %.2f", p->plan->strategy,
              rm_bytes_text(p->plan->activations_peak_bytes, text), ratio(p, p->plan->step_ns));
     fprintf(p->plot.script,

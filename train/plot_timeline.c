@@ -52,8 +52,8 @@ static int64_t column(const remat_live_point *point, double end_ns) {
     return (int64_t)((double)point->begin_ns / (end_ns > 0 ? end_ns : 1) * COLUMNS);
 }
 
-/* Of the points of one pixel column the first, the least, the largest and the last: no peak and no trough is lost. Writes their
- * numbers, ascending; at most four a column. */
+/* Of the points of one pixel column the first, the least, the largest and the last: no peak and no trough is lost.
+ * Writes their numbers, ascending; at most four a column. */
 static int64_t thin(const remat_live_point *point, int64_t n, double end_ns, int64_t *kept) {
     int64_t count = 0;
     for (int64_t i = 0, j; i < n; i = j) {
@@ -194,8 +194,8 @@ static void write_peak(const picture *p, double above) {
 
 /* ---- The picture ------------------------------------------------------------------------------------------------ */
 
-/* Each layer reaches down to the axis and is covered by the one below it: bands between two curves leave hairs where they
- * are empty. */
+/* Each layer reaches down to the axis and is covered by the one below it: bands between two curves leave hairs where
+ * they are empty. */
 static void write_curves(const picture *p) {
     FILE *out = p->plot.script;
     fprintf(out, "plot ");

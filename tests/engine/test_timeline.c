@@ -1,6 +1,6 @@
-/* test_timeline.c: what pictures are drawn from. The bytes that the executor counts as it runs are, step for step and kind
- * for kind, those that were planned; the curve's top is the plan's peak; and every point of memory against time is a plan
- * that a session can have. */
+/* test_timeline.c: what pictures are drawn from. The bytes that the executor counts as it runs are, step for step and
+ * kind for kind, those that were planned; the curve's top is the plan's peak; and every point of memory against time
+ * is a plan that a session can have. */
 #include <string.h>
 
 #include "engine/session.h"

@@ -1,5 +1,5 @@
-/* test_plot.c: pictures. What cannot be drawn is refused before anything runs; what is drawn is whole, of the kind its name
- * says, and holds the peak, however many steps are thinned. Skips the drawing where gnuplot is not installed. */
+/* test_plot.c: pictures. What cannot be drawn is refused before anything runs; what is drawn is whole, of the kind its
+ * name says, and holds the peak, however many steps are thinned. Skips the drawing where gnuplot is not installed. */
 #include "train/plot_timeline.c" /* for thin() */
 
 #include "tests/train/train_test.h"
