@@ -234,15 +234,22 @@ static totals add_up(const remat_session *s, const fate *fates) {
     return sum;
 }
 
+static void print_count(FILE *out, const char *before, int64_t n, const char *what) {
+    if (n) fprintf(out, "%s%" PRId64 " %s", before, n, what);
+}
+
 static void print_totals(FILE *out, const remat_session *s, const fate *fates) {
     totals sum = add_up(s, fates);
     if (s->inference) return;
-    fprintf(out,
-            "\n  of %" PRId64 " stages %" PRId64 " are kept, %" PRId64 " kept lean, %" PRId64
-            " dropped and recomputed; %" PRId64 " rebuilt in backward, %" PRId64 " spilled; %" PRId64
-            " forward runs, %" PRId64 " checkpoint%s\n",
-            s->chain.n_stages, sum.kept, sum.kept_lean, sum.dropped, sum.rebuilt, sum.spilled, sum.runs,
-            sum.checkpoints, sum.checkpoints == 1 ? "" : "s");
+    fprintf(out, "\n  %" PRId64 " stages", s->chain.n_stages);
+    print_count(out, ", ", sum.kept, "kept");
+    print_count(out, ", ", sum.kept_lean, "kept lean");
+    print_count(out, ", ", sum.dropped, "dropped and recomputed");
+    print_count(out, "; ", sum.rebuilt, "rebuilt in backward");
+    print_count(out, "; ", sum.spilled, "spilled");
+    print_count(out, "; ", sum.runs, "forward runs");
+    print_count(out, "; ", sum.checkpoints, sum.checkpoints == 1 ? "checkpoint" : "checkpoints");
+    fprintf(out, "\n");
 }
 
 static void print_bytes(FILE *out, const remat_session *s, const remat_plan_summary *plan) {
@@ -254,7 +261,7 @@ static void print_bytes(FILE *out, const remat_session *s, const remat_plan_summ
     print_size(out, "planned peak = the arena", plan->planned_peak_bytes);
     if (plan->workspace_bytes) print_size(out, "workspace of libraries", plan->workspace_bytes);
     print_size(out, "tables of the plan", plan->tables_bytes);
-    print_size(out, "in all, under the budget", plan->budgeted_bytes);
+    print_size(out, "all that a budget covers", plan->budgeted_bytes);
     if (plan->memory_budget) {
         print_size(out, "the budget", plan->memory_budget);
         fprintf(out, "  %-26s %14.1f %%\n", "of which is used",
