@@ -296,13 +296,13 @@ START_TEST(no_room_is_said_at_once) {
     ck_assert_ptr_nonnull(strstr(remat_last_error(), "no second tier"));
     struct rlimit before, small = {0};
     ck_assert(!getrlimit(RLIMIT_FSIZE, &before));
-    small = (struct rlimit){.rlim_cur = 1 << 20, .rlim_max = before.rlim_max};
+    small = (struct rlimit){.rlim_cur = 64 << 10, .rlim_max = before.rlim_max};
     ck_assert(!setrlimit(RLIMIT_FSIZE, &small));
     config.spill_dir = "/tmp";
     remat_status status = remat_session_create(g, loss, &config, &s);
     ck_assert(!setrlimit(RLIMIT_FSIZE, &before));
     ck_assert_int_eq(status, REMAT_IO);
-    ck_assert_ptr_nonnull(strstr(remat_last_error(), "at most 1.0 MiB"));
+    ck_assert_ptr_nonnull(strstr(remat_last_error(), "at most 0.1 MiB"));
     free(text);
     remat_graph_free(g);
 }
