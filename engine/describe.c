@@ -241,10 +241,10 @@ static void print_count(FILE *out, const char *before, int64_t n, const char *wh
 static void print_totals(FILE *out, const remat_session *s, const fate *fates) {
     totals sum = add_up(s, fates);
     if (s->inference) return;
-    fprintf(out, "\n  %" PRId64 " stages", s->chain.n_stages);
-    print_count(out, ", ", sum.kept, "kept");
-    print_count(out, ", ", sum.kept_lean, "kept lean");
-    print_count(out, ", ", sum.dropped, "dropped and recomputed");
+    fprintf(out, "\n  %" PRId64 " stage%s", s->chain.n_stages, s->chain.n_stages == 1 ? "" : "s");
+    print_count(out, ": ", sum.kept, "kept");
+    print_count(out, sum.kept ? ", " : ": ", sum.kept_lean, "kept lean");
+    print_count(out, sum.kept || sum.kept_lean ? ", " : ": ", sum.dropped, "dropped and recomputed");
     print_count(out, "; ", sum.rebuilt, "rebuilt in backward");
     print_count(out, "; ", sum.spilled, "spilled");
     print_count(out, "; ", sum.runs, "forward runs");
