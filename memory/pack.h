@@ -31,6 +31,13 @@ typedef struct {
 
 #define RM_PACK_ENDLESS UINT64_MAX /* work that is never used up */
 
+static inline void rm_pack_spend(rm_pack_limit *limit, uint64_t work) {
+    if (limit->work != RM_PACK_ENDLESS) limit->work -= work < limit->work ? work : limit->work;
+}
+static inline bool rm_pack_over(const rm_pack_limit *limit) {
+    return limit->work == 0 || (limit->stop && limit->stop(limit->context));
+}
+
 typedef enum {
     RM_PACK_FITS,
     RM_PACK_IMPOSSIBLE, /* proved: no placement has this capacity */
@@ -46,10 +53,10 @@ uint64_t rm_pack_floor(const rm_pack_item *item, int64_t n);
 uint64_t rm_pack_unit(const rm_pack_item *item, int64_t n);
 
 /* offset[0..n-1] (the caller's) of a placement with offset + bytes <= capacity for all, when it FITS; undefined
- * otherwise. The proof of IMPOSSIBLE rests on 64-bit hashes of states that failed: it errs once in about 2^64 / states
+ * otherwise. Item i lies at above[i] or higher; NULL: all may lie anywhere. The proof of IMPOSSIBLE rests on 64-bit hashes of states that failed: it errs once in about 2^64 / states
  * seen squared. A placement rests on nothing. Memory: up to 16 MiB, less for little work. */
-rm_pack_outcome rm_pack_fit(const rm_pack_item *item, int64_t n, uint64_t capacity, rm_pack_limit *limit,
-                            uint64_t *offset);
+rm_pack_outcome rm_pack_fit(const rm_pack_item *item, const uint64_t *above, int64_t n, uint64_t capacity,
+                            rm_pack_limit *limit, uint64_t *offset);
 
 typedef struct {
     uint64_t *offset; /* n */
@@ -59,8 +66,8 @@ typedef struct {
 } rm_packing;
 
 typedef struct {
-    uint64_t capacity;    /* any block no larger than this will do, and no other; 0: the smallest there is */
-    uint64_t slack_bytes; /* so much above the floor is as good as the smallest */
+    uint64_t capacity; /* any block no larger than this will do, and no other; 0: the smallest there is */
+    double slack;      /* 0.001: a thousandth above the floor is as good as the smallest */
     rm_pack_limit *limit;
 } rm_pack_wish;
 

@@ -31,6 +31,8 @@ typedef struct {
     rm_holes holes;
 } packer;
 
+#define SPEND_EVERY 64
+
 typedef enum { FITS, TOO_SMALL, NO_MEMORY } outcome;
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
@@ -42,14 +44,7 @@ static void keep_if_better(packer *p, uint64_t bytes) {
     p->best->bytes = bytes;
 }
 
-static void spend(rm_pack_limit *limit, uint64_t work) {
-    if (limit->work != RM_PACK_ENDLESS) limit->work -= work < limit->work ? work : limit->work;
-}
-
-static bool enough(const packer *p) {
-    return p->best->bytes <= p->goal_bytes || p->limit->work == 0 ||
-           (p->limit->stop && p->limit->stop(p->limit->context));
-}
+static bool enough(const packer *p) { return p->best->bytes <= p->goal_bytes || rm_pack_over(p->limit); }
 
 /* ---- What is known before anything is placed ---------------------------------------------------- */
 
@@ -115,6 +110,7 @@ static outcome sweep(packer *p, uint64_t limit, int64_t short_steps, uint64_t *b
     *bytes = 0;
     if (!rm_holes_begin(&p->holes, limit)) return NO_MEMORY;
     for (int64_t i = 0, ended = 0; i < p->n; i++) {
+        if (i % SPEND_EVERY == 0) rm_pack_spend(p->limit, 50 * SPEND_EVERY);
         const rm_pack_item *item = &p->item[i];
         for (; p->item[p->by_end[ended]].last < item->first; ended++) {
             int32_t old = p->by_end[ended];
@@ -131,7 +127,6 @@ static outcome sweep(packer *p, uint64_t limit, int64_t short_steps, uint64_t *b
 static outcome try_sweep(packer *p, uint64_t limit, int64_t short_steps) {
     uint64_t bytes;
     outcome outcome = sweep(p, limit, short_steps, &bytes);
-    spend(p->limit, 100 * (uint64_t)p->n);
     if (outcome == FITS) keep_if_better(p, bytes);
     return outcome;
 }
@@ -151,25 +146,41 @@ static outcome bisect(packer *p, int64_t steps) {
     return outcome;
 }
 
-static outcome try_sweeps(packer *p) {
+static outcome sweep_floor(packer *p) {
     /* From one end there is always room; also the upper limit for everything that follows. */
     outcome outcome = try_sweep(p, (uint64_t)1 << 62, 0);
     for (int k = 0; k < N_SHORT && outcome != NO_MEMORY && !enough(p); k++)
         outcome = try_sweep(p, p->best->floor_bytes, short_steps[k]);
+    return outcome;
+}
+
+static outcome sweep_above(packer *p) {
+    outcome outcome = TOO_SMALL;
     for (int k = 0; k < N_SHORT && outcome != NO_MEMORY && !enough(p); k++) outcome = bisect(p, short_steps[k]);
     return outcome;
 }
 
-bool rm_pack_sweeps(const rm_pack_item *item, int64_t n, uint64_t goal_bytes, rm_pack_limit *limit, rm_packing *out) {
+static bool run_sweeps(outcome (*run)(packer *), const rm_pack_item *item, int64_t n, uint64_t goal_bytes,
+                       rm_pack_limit *limit, rm_packing *out) {
     packer p = {.item = item, .n = n, .goal_bytes = goal_bytes, .limit = limit, .best = out};
     p.unit = rm_pack_unit(item, n);
     p.by_end = order_by_end(item, n);
     p.trial = rm_malloc((size_t)n * sizeof *p.trial);
-    bool ok = p.by_end && p.trial && try_sweeps(&p) != NO_MEMORY;
+    bool ok = p.by_end && p.trial && run(&p) != NO_MEMORY;
     rm_holes_free(&p.holes);
     rm_free(p.by_end);
     rm_free(p.trial);
     return ok;
+}
+
+bool rm_pack_sweep_floor(const rm_pack_item *item, int64_t n, uint64_t goal_bytes, rm_pack_limit *limit,
+                         rm_packing *out) {
+    return run_sweeps(sweep_floor, item, n, goal_bytes, limit, out);
+}
+
+bool rm_pack_sweep_above(const rm_pack_item *item, int64_t n, uint64_t goal_bytes, rm_pack_limit *limit,
+                         rm_packing *out) {
+    return run_sweeps(sweep_above, item, n, goal_bytes, limit, out);
 }
 
 /* ---- Fits --------------------------------------------------------------------------------------- */
@@ -205,7 +216,6 @@ static uint64_t fit(packer *p, const turn *turns, int32_t *placed) {
         for (; k > 0 && p->trial[placed[k - 1]] > at; k--) placed[k] = placed[k - 1];
         placed[k] = id;
     }
-    spend(p->limit, 2 * (uint64_t)(p->n * p->n));
     return bytes;
 }
 
@@ -223,9 +233,11 @@ static double leap(int64_t round) { return 0.05 + (double)(round * 37 % 101) / 1
  * placed again (Joslin and Clements, "Squeaky wheel optimization", 1999). */
 static void fit_in_order(packer *p, order order, turn *turns, int32_t *placed, int64_t rounds) {
     for (int64_t i = 0; i < p->n; i++) turns[i] = (turn){(int32_t)i, rank_in(order, &p->item[i])};
-    for (int64_t r = 0; r < rounds && !enough(p); r++) {
+    uint64_t cost = 2 * (uint64_t)(p->n * p->n);
+    for (int64_t r = 0; r < rounds && p->limit->work >= cost && !enough(p); r++) {
         qsort(turns, (size_t)p->n, sizeof *turns, by_rank);
         uint64_t bytes = fit(p, turns, placed);
+        rm_pack_spend(p->limit, cost);
         for (int64_t i = 0; i < p->n; i++) {
             int32_t id = turns[i].id;
             bool sticks_out = p->trial[id] + p->item[id].bytes > p->best->floor_bytes;

@@ -180,13 +180,14 @@ static void rank_all(search *s, const rm_pack_item *item, int64_t round, uint64_
 
 /* ---- All together ------------------------------------------------------------------------------- */
 
-static bool create(search *s, const rm_pack_item *item, int32_t n, uint64_t capacity, rm_pack_limit *limit) {
+static bool create(search *s, const rm_pack_item *item, const uint64_t *above, int32_t n, uint64_t capacity,
+                   rm_pack_limit *limit) {
     *s = (search){.limit = limit};
     uint64_t names = 1 << 12; /* one for each ten microseconds or so, but no more than 16 MiB */
     while (names < 1 << 21 && names < limit->work / 10000) names *= 2;
     s->failed_mask = names - 1;
     s->failed = rm_calloc(names, sizeof *s->failed);
-    return s->failed && rm_pack_state_create(&s->state, item, n, capacity);
+    return s->failed && rm_pack_state_create(&s->state, item, above, n, capacity);
 }
 
 static void destroy(search *s) {
@@ -196,16 +197,24 @@ static void destroy(search *s) {
     rm_free(s->failed);
 }
 
+/* Placing one item after another without ever being wrong. */
+static uint64_t work_of_one_way(const rm_pack_state *state) {
+    uint64_t widths = 0;
+    for (int32_t i = 0; i < state->n; i++) widths += 20 + (uint64_t)(state->box[i].end - state->box[i].begin) / 2;
+    return widths / 2 * (uint64_t)state->n;
+}
+
 /* Items that share no step with any others. */
-static rm_pack_outcome fit_part(const rm_pack_item *item, int32_t n, uint64_t capacity, rm_pack_limit *limit,
-                                uint64_t *offset) {
+static rm_pack_outcome fit_part(const rm_pack_item *item, const uint64_t *above, int32_t n, uint64_t capacity,
+                                rm_pack_limit *limit, uint64_t *offset) {
     search s;
     rm_pack_outcome outcome = RM_PACK_NO_MEMORY;
-    if (create(&s, item, n, capacity, limit)) {
+    if (create(&s, item, above, n, capacity, limit)) {
         outcome = RM_PACK_STOPPED;
+        if (work_of_one_way(&s.state) > limit->work) s.stopped = true;
         uint64_t seed = 1;
         double nodes = FIRST_NODES;
-        for (int64_t round = 0; outcome == RM_PACK_STOPPED && !s.stopped; round++) {
+        for (int64_t round = 0; !s.stopped && outcome == RM_PACK_STOPPED; round++) {
             rank_all(&s, item, round, &seed);
             outcome = explore(&s, (int64_t)nodes);
             if (round % N_TASTES == N_TASTES - 1) nodes *= GROWTH;
@@ -213,19 +222,21 @@ static rm_pack_outcome fit_part(const rm_pack_item *item, int32_t n, uint64_t ca
         for (int32_t i = 0; i < n; i++) offset[i] = (uint64_t)s.state.box[i].height * s.state.unit;
         if (outcome == RM_PACK_IMPOSSIBLE && !s.state.exact) outcome = RM_PACK_STOPPED;
     }
-    if (limit->work != RM_PACK_ENDLESS) limit->work -= s.state.work < limit->work ? s.state.work : limit->work;
+    rm_pack_spend(limit, s.state.work);
     destroy(&s);
     return outcome;
 }
 
-rm_pack_outcome rm_pack_fit(const rm_pack_item *item, int64_t n, uint64_t capacity, rm_pack_limit *limit,
-                            uint64_t *offset) {
+rm_pack_outcome rm_pack_fit(const rm_pack_item *item, const uint64_t *above, int64_t n, uint64_t capacity,
+                            rm_pack_limit *limit, uint64_t *offset) {
     rm_pack_outcome outcome = RM_PACK_FITS;
     for (int64_t i = 0, end; i < n && outcome == RM_PACK_FITS; i = end) {
         int64_t last = item[i].last;
         for (end = i + 1; end < n && item[end].first <= last; end++)
             if (item[end].last > last) last = item[end].last;
         uint64_t floor_bytes = rm_pack_floor(item + i, end - i);
+        for (int64_t k = i; k < end && above; k++)
+            if (above[k] + item[k].bytes > capacity) return RM_PACK_IMPOSSIBLE;
         if (floor_bytes == UINT64_MAX)
             outcome = RM_PACK_NO_MEMORY;
         else if (floor_bytes > capacity)
@@ -233,7 +244,7 @@ rm_pack_outcome rm_pack_fit(const rm_pack_item *item, int64_t n, uint64_t capaci
         else if (end - i > RM_PACK_STATE_MOST)
             outcome = RM_PACK_STOPPED;
         else
-            outcome = fit_part(item + i, (int32_t)(end - i), capacity, limit, offset + i);
+            outcome = fit_part(item + i, above ? above + i : NULL, (int32_t)(end - i), capacity, limit, offset + i);
     }
     return outcome;
 }

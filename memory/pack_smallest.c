@@ -1,5 +1,6 @@
-/* pack_smallest.c: the smallest block that can be found within a limit: first what is fast (pack_greedy.c), then the exact
- * search (pack_search.c) at one capacity after another. Main entry: rm_pack_smallest.
+/* pack_smallest.c: the smallest block that can be found within a limit: what is fast (pack_greedy.c), then an exact search
+ * over the few items that matter (pack_critical.c), then over all of them (pack_search.c), each at one capacity after
+ * another. Main entry: rm_pack_smallest.
  *
  *   floor                                                       best so far
  *     |-------------------------------|---------------|---------------|      bytes
@@ -10,12 +11,17 @@
 #include <string.h>
 
 #include "memory/host.h"
+#include "memory/pack_critical.h"
 #include "memory/pack_greedy.h"
 
+/* Work is about nanoseconds (pack.h). */
+#define CRITICAL_WORK 50000000 /* for one target, and ... */
+#define CRITICAL_WORK_EACH 2000
+#define FITS_LEAST 1000    /* items; below it the search does better, ... */
+#define FITS_MOST 20000    /* ... above it nothing quadratic */
 #define FITS_ROUNDS 100    /* at most, of each order, ... */
 #define FITS_WORK 20000000 /* ... and no more than so many comparisons */
-#define FITS_MOST 20000    /* items; above it nothing quadratic */
-#define FIRST_WORK 5000000 /* for one target; twice as much each time round */
+#define FIRST_WORK 5000000 /* of the search for one target; twice as much each time round */
 
 typedef struct {
     const rm_pack_item *item;
@@ -30,10 +36,8 @@ static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* Is there nothing more to gain, or nothing left to gain it with? */
 static bool over(const chooser *c) {
-    const rm_pack_limit *limit = c->wish->limit;
     return c->out->bytes <= larger(c->goal, c->out->proved_bytes) ||
-           (c->wish->capacity && c->out->proved_bytes > c->wish->capacity) || limit->work == 0 ||
-           (limit->stop && limit->stop(limit->context));
+           (c->wish->capacity && c->out->proved_bytes > c->wish->capacity) || rm_pack_over(c->wish->limit);
 }
 
 static void keep_trial(chooser *c) {
@@ -44,12 +48,20 @@ static void keep_trial(chooser *c) {
     c->out->bytes = bytes;
 }
 
-static rm_pack_outcome try_target(chooser *c, uint64_t target, uint64_t work) {
+typedef rm_pack_outcome packer(const rm_pack_item *item, int64_t n, uint64_t capacity, rm_pack_limit *limit,
+                               uint64_t *offset);
+
+static rm_pack_outcome fit(const rm_pack_item *item, int64_t n, uint64_t capacity, rm_pack_limit *limit,
+                           uint64_t *offset) {
+    return rm_pack_fit(item, NULL, n, capacity, limit, offset);
+}
+
+static rm_pack_outcome try_target(chooser *c, packer *pack, uint64_t target, uint64_t work) {
     rm_pack_limit *whole = c->wish->limit, part = *whole;
     if (part.work > work) part.work = work;
     uint64_t given = part.work;
-    rm_pack_outcome outcome = rm_pack_fit(c->item, c->n, target, &part, c->trial);
-    if (whole->work != RM_PACK_ENDLESS) whole->work -= given - part.work;
+    rm_pack_outcome outcome = pack(c->item, c->n, target, &part, c->trial);
+    rm_pack_spend(whole, given - part.work);
     if (outcome == RM_PACK_FITS) keep_trial(c);
     if (outcome == RM_PACK_IMPOSSIBLE)
         c->out->proved_bytes = larger(c->out->proved_bytes, (target / c->unit + 1) * c->unit);
@@ -60,7 +72,7 @@ static rm_pack_outcome try_target(chooser *c, uint64_t target, uint64_t work) {
 static bool try_targets(chooser *c, uint64_t work) {
     uint64_t target = larger(c->goal, c->out->proved_bytes), gap = (c->out->bytes - target) / 16 + c->unit;
     while (!over(c)) {
-        if (try_target(c, target, work) == RM_PACK_NO_MEMORY) return false;
+        if (try_target(c, fit, target, work) == RM_PACK_NO_MEMORY) return false;
         uint64_t low = target;
         if (c->out->bytes <= low + gap) break;
         target = low + (c->out->bytes - low) / 2 / c->unit * c->unit;
@@ -69,36 +81,56 @@ static bool try_targets(chooser *c, uint64_t work) {
 }
 
 static bool search(chooser *c) {
-    c->trial = rm_malloc((size_t)c->n * sizeof *c->trial);
-    bool ok = c->trial != NULL;
-    if (ok && c->wish->capacity && !over(c)) /* nothing else is wanted */
-        ok = try_target(c, c->goal, RM_PACK_ENDLESS) != RM_PACK_NO_MEMORY;
-    for (uint64_t work = FIRST_WORK; ok && !over(c); work *= 2) ok = try_targets(c, work);
-    rm_free(c->trial);
+    if (c->wish->capacity && !over(c)) /* nothing else is wanted */
+        return try_target(c, fit, c->goal, RM_PACK_ENDLESS) != RM_PACK_NO_MEMORY;
+    bool ok = true; /* the last row may take all that is left */
+    for (uint64_t work = FIRST_WORK; ok && !over(c) && work / 2 < c->wish->limit->work; work *= 2)
+        ok = try_targets(c, work);
     return ok;
+}
+
+/* At the goal, then a little above it, then more, until it works. */
+static bool try_critical(chooser *c) {
+    static const double more[] = {0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2};
+    uint64_t work = CRITICAL_WORK + CRITICAL_WORK_EACH * (uint64_t)c->n;
+    for (size_t k = 0; k < sizeof more / sizeof more[0] && !over(c); k++) {
+        uint64_t target = c->goal + (uint64_t)(more[k] * (double)c->goal) / c->unit * c->unit;
+        if (target >= c->out->bytes || (k > 0 && c->wish->capacity)) return true;
+        rm_pack_outcome outcome = try_target(c, rm_pack_critical, target, work);
+        if (outcome == RM_PACK_NO_MEMORY) return false;
+        if (outcome == RM_PACK_FITS) return true;
+    }
+    return true;
+}
+
+static bool try_fits(chooser *c) {
+    int64_t rounds = 1 + FITS_WORK / (c->n * c->n);
+    return rm_pack_fits(c->item, c->n, c->goal, rounds < FITS_ROUNDS ? rounds : FITS_ROUNDS, c->wish->limit, c->out);
 }
 
 static bool choose(chooser *c) {
     rm_packing *out = c->out;
-    if (out->floor_bytes == UINT64_MAX) return false;
-    if (!rm_pack_sweeps(c->item, c->n, c->goal, c->wish->limit, out)) return false;
-    int64_t rounds = 1 + FITS_WORK / (c->n * c->n + 1);
-    if (rounds > FITS_ROUNDS) rounds = FITS_ROUNDS;
-    if (!over(c) && c->n <= FITS_MOST && !rm_pack_fits(c->item, c->n, c->goal, rounds, c->wish->limit, out))
-        return false;
-    return over(c) || search(c);
+    if (out->floor_bytes == UINT64_MAX || !c->trial || !out->offset) return false;
+    if (!rm_pack_sweep_floor(c->item, c->n, c->goal, c->wish->limit, out)) return false;
+    if (!over(c) && !try_critical(c)) return false;
+    if (!over(c) && !rm_pack_sweep_above(c->item, c->n, c->goal, c->wish->limit, out)) return false;
+    if (!over(c) && c->n >= FITS_LEAST && c->n <= FITS_MOST && !try_fits(c)) return false;
+    return search(c);
 }
 
 rm_pack_outcome rm_pack_smallest(const rm_pack_item *item, int64_t n, const rm_pack_wish *wish, rm_packing *out) {
     *out = (rm_packing){.offset = rm_malloc((size_t)n * sizeof *out->offset), .bytes = UINT64_MAX};
     chooser c = {.item = item, .n = n, .wish = wish, .unit = rm_pack_unit(item, n), .out = out};
     out->floor_bytes = out->proved_bytes = rm_pack_floor(item, n);
-    c.goal = larger(out->floor_bytes + wish->slack_bytes, wish->capacity);
-    if (!out->offset || !choose(&c)) {
+    c.goal = larger(out->floor_bytes + (uint64_t)(wish->slack * (double)out->floor_bytes), wish->capacity);
+    c.trial = rm_malloc((size_t)n * sizeof *c.trial);
+    bool ok = choose(&c);
+    rm_free(c.trial);
+    if (!ok) {
         rm_free(out->offset);
         *out = (rm_packing){0};
         return RM_PACK_NO_MEMORY;
     }
-    if (out->bytes <= larger(c.goal, out->proved_bytes)) return RM_PACK_FITS;
-    return wish->capacity && out->proved_bytes > wish->capacity ? RM_PACK_IMPOSSIBLE : RM_PACK_STOPPED;
+    if (wish->capacity && out->proved_bytes > wish->capacity) return RM_PACK_IMPOSSIBLE;
+    return out->bytes <= larger(c.goal, out->proved_bytes) ? RM_PACK_FITS : RM_PACK_STOPPED;
 }

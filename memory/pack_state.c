@@ -14,12 +14,28 @@ static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
 
 /* ---- Making one --------------------------------------------------------------------------------- */
 
-static void choose_unit(rm_pack_state *s, const rm_pack_item *item, uint64_t capacity) {
-    uint64_t whole = s->unit = rm_pack_unit(item, s->n);
+static uint64_t common_divisor(uint64_t a, uint64_t b) {
+    while (b) {
+        uint64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+static int32_t units(const rm_pack_state *s, uint64_t bytes) { return (int32_t)((bytes + s->unit - 1) / s->unit); }
+
+static void choose_unit(rm_pack_state *s, const rm_pack_item *item, const uint64_t *above, uint64_t capacity) {
+    s->unit = rm_pack_unit(item, s->n);
+    for (int32_t i = 0; i < s->n && above; i++) s->unit = common_divisor(above[i], s->unit);
+    uint64_t whole = s->unit;
     while (capacity / s->unit > MOST_UNITS) s->unit *= 2;
     s->exact = s->unit == whole;
     s->capacity = (int32_t)(capacity / s->unit);
-    for (int32_t i = 0; i < s->n; i++) s->box[i].size = (int32_t)((item[i].bytes + s->unit - 1) / s->unit);
+    for (int32_t i = 0; i < s->n; i++) {
+        s->box[i].size = units(s, item[i].bytes);
+        s->box[i].above = above ? units(s, above[i]) : 0;
+    }
 }
 
 typedef struct {
@@ -53,7 +69,8 @@ static void cut_sections(rm_pack_state *s, const rm_pack_item *item, entry *by_e
 }
 
 static void find_twins(rm_pack_state *s, entry *sorted) {
-    for (int32_t i = 0; i < s->n; i++) sorted[i] = (entry){{s->box[i].begin, s->box[i].end, s->box[i].size}, i};
+    for (int32_t i = 0; i < s->n; i++)
+        sorted[i] = (entry){{s->box[i].begin, s->box[i].end, (int64_t)s->box[i].size << 32 | s->box[i].above}, i};
     qsort(sorted, (size_t)s->n, sizeof *sorted, by_keys);
     for (int32_t k = 0; k < s->n; k++) {
         bool same = k > 0 && !memcmp(sorted[k].key, sorted[k - 1].key, sizeof sorted[k].key);
@@ -89,14 +106,15 @@ static bool create_sections(rm_pack_state *s) {
     return true;
 }
 
-bool rm_pack_state_create(rm_pack_state *s, const rm_pack_item *item, int32_t n, uint64_t capacity) {
+bool rm_pack_state_create(rm_pack_state *s, const rm_pack_item *item, const uint64_t *above, int32_t n,
+                          uint64_t capacity) {
     *s = (rm_pack_state){.n = n};
     entry *sorted = rm_malloc((size_t)n * sizeof *sorted);
     s->box = rm_calloc((size_t)n, sizeof *s->box);
     s->open = rm_malloc((size_t)n * sizeof *s->open);
     bool ok = sorted && s->box && s->open;
     if (ok) {
-        choose_unit(s, item, capacity);
+        choose_unit(s, item, above, capacity);
         cut_sections(s, item, sorted);
         find_twins(s, sorted);
         ok = create_sections(s);
@@ -183,7 +201,7 @@ static bool find_lowest(rm_pack_state *s) {
     for (int32_t k = 0; k < s->n_sections; k++) lowest[k] = s->capacity;
     for (int32_t o = 0; o < s->n_open; o++) {
         rm_pack_box *box = &s->box[s->open[o]];
-        int32_t most = 0;
+        int32_t most = box->above;
         for (int32_t k = box->begin; k < box->end; k++) most = larger(most, floor[k]);
         for (int32_t k = box->begin; k < box->end; k++) lowest[k] = smaller(lowest[k], most);
         box->lowest = most;
@@ -254,7 +272,8 @@ static void count_choices(rm_pack_state *s) {
     memset(s->count, 0, (size_t)(s->n_sections + 1) * sizeof *s->count);
     for (int32_t o = 0; o < s->n_open; o++) {
         const rm_pack_box *box = &s->box[s->open[o]];
-        if (!lies_in(s, box, s->niche[box->begin]) || waits_for_twin(s, box)) continue;
+        if (!lies_in(s, box, s->niche[box->begin]) || box->lowest > s->floor[box->begin]) continue;
+        if (waits_for_twin(s, box)) continue;
         s->count[box->begin]++;
         s->count[box->end]--;
     }
@@ -276,7 +295,8 @@ static int32_t fewest_choices(const rm_pack_state *s) {
     return best;
 }
 
-/* If nothing lies on the floor here, then what comes first lies on something that does, or on the niche's edge. */
+/* If nothing lies on the floor here, then what comes first lies on something that does, or on the niche's edge, or as low as
+ * it may. */
 static int32_t least_raise(const rm_pack_state *s, const rm_pack_spot *spot) {
     int32_t edge = s->capacity;
     if (spot->niche_begin > 0) edge = smaller(edge, s->floor[spot->niche_begin - 1]);
@@ -284,8 +304,12 @@ static int32_t least_raise(const rm_pack_state *s, const rm_pack_spot *spot) {
     int32_t raise = edge - spot->height;
     for (int32_t o = 0; o < s->n_open; o++) {
         const rm_pack_box *box = &s->box[s->open[o]];
+        if (!lies_in(s, box, spot->niche_begin)) continue;
         bool covers = box->begin <= spot->section && spot->section < box->end;
-        if (!covers && box->size < raise && lies_in(s, box, spot->niche_begin)) raise = box->size;
+        if (!covers)
+            raise = smaller(raise, box->size);
+        else if (box->lowest > spot->height)
+            raise = smaller(raise, box->lowest - spot->height);
     }
     return spot->height + raise + s->left[spot->section] <= s->capacity ? raise : 0;
 }
@@ -334,5 +358,5 @@ rm_pack_spot rm_pack_state_spot(rm_pack_state *s) {
 bool rm_pack_state_choice(const rm_pack_state *s, const rm_pack_spot *spot, int32_t i) {
     const rm_pack_box *box = &s->box[i];
     return box->begin <= spot->section && spot->section < box->end && box->begin >= spot->niche_begin &&
-           box->end <= spot->niche_end && !waits_for_twin(s, box);
+           box->end <= spot->niche_end && box->lowest == spot->height && !waits_for_twin(s, box);
 }

@@ -16,7 +16,8 @@
 typedef struct {
     int32_t begin, end; /* sections begin..end-1 */
     int32_t size;       /* units */
-    int32_t lowest;     /* while open: the highest floor under it; it cannot lie lower */
+    int32_t above;      /* it may not lie lower */
+    int32_t lowest;     /* while open: that, or the highest floor under it */
     int32_t height;     /* once placed */
     int32_t twin;       /* the item before it with the same sections and size; -1: none */
     bool placed;
@@ -55,7 +56,8 @@ typedef struct {
 
 /* false: out of host memory. Needs `n` from 1 to RM_PACK_STATE_MOST. */
 #define RM_PACK_STATE_MOST 100000
-bool rm_pack_state_create(rm_pack_state *state, const rm_pack_item *item, int32_t n, uint64_t capacity);
+bool rm_pack_state_create(rm_pack_state *state, const rm_pack_item *item, const uint64_t *above, int32_t n,
+                          uint64_t capacity);
 void rm_pack_state_free(rm_pack_state *state);
 void rm_pack_state_clear(rm_pack_state *state); /* everything open, all floors at 0 */
 

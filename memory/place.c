@@ -7,9 +7,10 @@
 #include "memory/host.h"
 #include "memory/pack.h"
 
-#define SMALL_PLAN 4000    /* buffers; above it nothing quadratic, */
-#define LARGE_SLACK 1000   /* and a thousandth is not worth more sweeps of a million buffers */
-#define MOST_WORK 50000000 /* about nanoseconds, after what is linear */
+#define SMALL_PLAN 1000    /* buffers; above it ... */
+#define LARGE_SLACK 0.001  /* ... a thousandth is not worth more work */
+#define MOST_WORK 20000000 /* about nanoseconds, ... */
+#define WORK_PER_BUFFER 2000
 
 static remat_status require_sense(const rm_lifetimes *lifetimes) {
     REQUIRE(lifetimes->count < INT32_MAX, INVALID, "%lld buffers are more than can be placed",
@@ -39,8 +40,9 @@ remat_status rm_place(const rm_lifetimes *lifetimes, rm_placement *out) {
         for (int64_t i = 0; i < n; i++)
             item[i] = (rm_pack_item){lifetimes->item[i].first, lifetimes->item[i].last,
                                      rm_align_up(lifetimes->item[i].bytes)};
-        rm_pack_limit limit = {.work = MOST_WORK};
-        outcome = rm_pack_smallest(item, n, &(rm_pack_wish){.limit = &limit}, &packing);
+        rm_pack_limit limit = {.work = MOST_WORK + WORK_PER_BUFFER * (uint64_t)n};
+        rm_pack_wish wish = {.slack = n > SMALL_PLAN ? LARGE_SLACK : 0, .limit = &limit};
+        outcome = rm_pack_smallest(item, n, &wish, &packing);
     }
     rm_free(item);
     if (outcome == RM_PACK_NO_MEMORY) FAIL(MEMORY, "out of host memory to place %lld buffers", (long long)n);
