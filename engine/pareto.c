@@ -82,7 +82,18 @@ static remat_status add_member(points *p, const char *name, const rm_family *fam
     return status;
 }
 
-/* Members as evenly apart on a logarithmic scale of bytes as they come, the smallest and the fastest among them. */
+/* Many steps make large tables: what needs least in all need not have the lowest peak. */
+static int64_t least_in_all(const rm_family *family) {
+    const rm_member *member = family->member;
+    int64_t least = 0;
+    for (int64_t i = 1; i < family->count; i++)
+        if (member[i].peak_bytes + member[i].table_bytes < member[least].peak_bytes + member[least].table_bytes)
+            least = i;
+    return least;
+}
+
+/* Members as evenly apart on a logarithmic scale of bytes as they come; the smallest, in both ways, and the fastest among
+ * them. */
 static remat_status add_family(points *p, const char *name, const rm_family *family) {
     int64_t steps = points_for(p->session->chain.n_stages), i = 0;
     if (!family->count) return REMAT_OK;
@@ -93,7 +104,8 @@ static remat_status add_family(points *p, const char *name, const rm_family *fam
         while (i < family->count - 1 && log((double)family->member[i].peak_bytes + 1) < at - 1e-12) i++;
         TRY(add_member(p, name, family, i++));
     }
-    return i < family->count ? add_member(p, name, family, family->count - 1) : REMAT_OK;
+    if (i < family->count) TRY(add_member(p, name, family, family->count - 1));
+    return add_member(p, name, family, least_in_all(family));
 }
 
 typedef remat_status make_family(const rm_problem *, const rm_wish *, rm_family *);

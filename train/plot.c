@@ -176,7 +176,8 @@ static void write_head(const rm_plot *plot) {
             RM_PLOT_INK);
     write_line(plot, 101, 0.962, ",16", RM_PLOT_INK, plot->heading);
     double y = write_flags(plot);
-    write_line(plot, 104, y, ",11", RM_PLOT_INK, plot->numbers);
+    size_t length = strlen(plot->numbers); /* in smaller letters where they would run out of the picture */
+    write_line(plot, 104, y, length < 150 ? ",11" : length < 170 ? ",10" : ",9", RM_PLOT_INK, plot->numbers);
 }
 
 remat_status rm_plot_begin(const char *path, rm_plot *plot) {
