@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <spawn.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -70,16 +71,16 @@ const char *rm_plot_quote(const char *text, char *out, size_t bytes) {
 
 /* Numbers as people type them: 0.2, not 0.20000000000000001; 64MiB, not 67108864; 6e+13. */
 static void shorten(const char *name, char *value, size_t bytes) {
-    static const char *const unit[] = {"", "KiB", "MiB", "GiB", "TiB"};
+    static const char *const unit[2][5] = {{"", "KiB", "MiB", "GiB", "TiB"}, {"", "KB", "MB", "GB", "TB"}};
     char *end;
     double number = strtod(value, &end);
-    int u = 0;
+    int u = 0, decimal = fmod(number, 1000) == 0 && fmod(number, 1024) != 0;
     if (*end || end == value) return;
     if (strchr(value, '.')) snprintf(value, bytes, "%.6g", number);
     if (!strstr(name, "memory") && strncmp(name, "assume", 6)) return;
     if (strstr(name, "memory"))
-        for (; u < 4 && number >= 1024; u++) number /= 1024;
-    snprintf(value, bytes, "%.5g%s", number, unit[u]);
+        for (; u < 4 && number >= (decimal ? 1000 : 1024); u++) number /= decimal ? 1000 : 1024;
+    snprintf(value, bytes, "%.5g%s", number, unit[decimal][u]);
 }
 
 void rm_plot_flags(const rm_options *o, char *text, size_t bytes) {

@@ -141,8 +141,13 @@ START_TEST(flags_are_readable) {
     ck_ok(rm_options_parse(&o, RM_PLAN, 6, line));
     rm_plot_flags(&o, text, sizeof text);
     ck_assert_str_eq(text, "--dropout=0.2 --seq-len=4096 --lr=0.001 --memory-budget=64MiB --no-fold");
+    char *decimal[] = {"--memory-budget=3MB", "--device=null", "--assume-flops=60T"};
     rm_plot_flags(&o, text, 40);
     ck_assert_uint_lt(strlen(text), 40);
+    rm_options_free(&o);
+    ck_ok(rm_options_parse(&o, RM_PLAN, 3, decimal));
+    rm_plot_flags(&o, text, sizeof text);
+    ck_assert_str_eq(text, "--memory-budget=3MB --device=null --assume-flops=6e+13");
     rm_options_free(&o);
 }
 END_TEST
