@@ -270,6 +270,21 @@ remat_status rm_chain_write_problems(rm_chain *chain, const rm_chain_config *con
     return rm_problem_check(&chain->evaluation);
 }
 
+void rm_chain_guess_times(rm_chain *chain, const rm_rates *rates) {
+    for (int32_t c = 0; c < chain->n_classes; c++) {
+        rm_class *class = &chain->class[c];
+        rm_program_guess(&class->drop, rates);
+        rm_program_guess(&class->evaluate, rates);
+        for (int k = 0; k < class->n_options; k++) {
+            rm_program_guess(&class->option[k].forward, rates);
+            rm_program_guess(&class->option[k].backward, rates);
+        }
+    }
+    rm_program_guess(&chain->prologue, rates);
+    rm_program_guess(&chain->epilogue, rates);
+    rm_chain_take_times(chain);
+}
+
 void rm_chain_take_times(rm_chain *chain) {
     for (int64_t s = 0; s < chain->n_stages; s++) {
         const rm_class *class = rm_stage_class(chain, s);

@@ -152,6 +152,12 @@ remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config);  
 remat_status rm_chain_write_programs(rm_chain *chain, const rm_chain_config *);  /* program.c  */
 remat_status rm_chain_write_problems(rm_chain *chain, const rm_chain_config *);  /* chain.c    */
 
+/* A program's time by a device's rates. */
+void rm_program_guess(rm_program *program, const rm_rates *rates); /* program.c */
+
+/* Every program's time by these rates, in the chain and in both problems. */
+void rm_chain_guess_times(rm_chain *chain, const rm_rates *rates);
+
 /* The programs' times, where they have changed, into both problems. */
 void rm_chain_take_times(rm_chain *chain);
 

@@ -90,7 +90,13 @@ static remat_status account(builder *b, const rm_node *node, rm_pass pass, rm_wh
     return new_buffer(b, cost.scratch_bytes, scratch);
 }
 
-/* Puts the buffers' offsets in and predicts the time: arithmetic and traffic overlap, calls add up. */
+/* Arithmetic and traffic overlap, calls add up. */
+void rm_program_guess(rm_program *program, const rm_rates *rates) {
+    double arithmetic = program->flops / rates->flops_per_s, traffic = program->moved_bytes / rates->bytes_per_s;
+    program->time_ns = (uint64_t)(1e9 * (arithmetic > traffic ? arithmetic : traffic) + rates->call_ns * program->n);
+}
+
+/* Puts the buffers' offsets in. */
 static remat_status finish(builder *b) {
     rm_placement placement = {0};
     TRY(rm_place(&b->buffers, &placement));
@@ -102,9 +108,7 @@ static remat_status finish(builder *b) {
         }
     program->scratch_bytes = rm_align_up(placement.bytes);
     rm_placement_free(&placement);
-    const rm_rates *rates = &b->config->rates;
-    double arithmetic = program->flops / rates->flops_per_s, traffic = program->moved_bytes / rates->bytes_per_s;
-    program->time_ns = (uint64_t)(1e9 * (arithmetic > traffic ? arithmetic : traffic) + rates->call_ns * program->n);
+    rm_program_guess(program, &b->config->rates);
     return REMAT_OK;
 }
 

@@ -1,7 +1,6 @@
 /* session.c: describe -> plan -> check -> place -> run, tied together. remat_session_create does everything up to the
  * first byte of the block; the steps after that only run. */
-#include "engine/budget.h"
-#include "engine/calibrate.h"
+#include "engine/planning.h"
 
 #include <omp.h>
 #include <math.h>
@@ -27,9 +26,6 @@ static remat_status set_up_devices(remat_session *s, const remat_config *config)
     return s->api->open(s->threads, &s->device);
 }
 
-/* Has it memory, and does it compute? */
-static bool is_real(const remat_session *s) { return s->api != &rm_device_null; }
-
 static remat_status set_up_policy(remat_session *s, const remat_config *config) {
     s->strategy = rm_strategy_find(config->strategy ? config->strategy : "none");
     char known[128] = "";
@@ -46,7 +42,7 @@ static remat_status set_up_policy(remat_session *s, const remat_config *config) 
     s->plan_only = config->plan_only;
     s->inference = config->inference;
     s->stateful = config->stateful;
-    s->verify_recompute = config->verify_recompute && !config->inference && is_real(s);
+    s->verify_recompute = config->verify_recompute && !config->inference && rm_session_is_real(s);
     s->clip_grad_norm = config->clip_grad_norm;
     REQUIRE(config->clip_grad_norm >= 0, INVALID, "clip_grad_norm is %g; use a positive norm, or 0 for none",
             config->clip_grad_norm);
@@ -97,18 +93,6 @@ static remat_status check_ends(const remat_graph *graph, int32_t loss, const rem
     return REMAT_OK;
 }
 
-static remat_status find_rates(const remat_session *s, const remat_config *config, rm_rates *rates) {
-    TRY(s->api->rates(s->device, rates));
-    REQUIRE(config->assume_flops >= 0 && config->assume_bandwidth >= 0, INVALID,
-            "assume_flops and assume_bandwidth are %g and %g; neither may be negative", config->assume_flops,
-            config->assume_bandwidth);
-    REQUIRE(!is_real(s) || (!config->assume_flops && !config->assume_bandwidth), INVALID,
-            "assume_flops and assume_bandwidth describe a machine that is not there: they need the device \"null\"");
-    if (config->assume_flops > 0) rates->flops_per_s = config->assume_flops;
-    if (config->assume_bandwidth > 0) rates->bytes_per_s = config->assume_bandwidth;
-    return REMAT_OK;
-}
-
 static remat_status cut(remat_session *s, int32_t loss, const remat_config *config) {
     int32_t keep[17];
     for (int i = 0; i < config->n_outputs; i++) keep[i] = config->outputs[i].id;
@@ -120,12 +104,9 @@ static remat_status cut(remat_session *s, int32_t loss, const remat_config *conf
                              .lean = s->recompute == RM_RECOMPUTE_AUTO,
                              .kernels = s->api->kernels,
                              .stateful = config->stateful,
-                             .optimizer_states = s->optimizer ? s->optimizer->states_used(&s->update) : 0};
-    TRY(find_rates(s, config, &chain.rates));
-    TRY(rm_chain_build(s->graph, loss, keep, config->n_outputs, &chain, &s->chain));
-    double bytes = (4 + 2.0 * chain.optimizer_states) * (double)s->chain.at.gradients_bytes;
-    s->fixed_ns = s->chain.prologue.time_ns + s->chain.epilogue.time_ns + (uint64_t)(1e9 * bytes / chain.rates.bytes_per_s);
-    return REMAT_OK;
+                             .optimizer_states = s->optimizer ? s->optimizer->states_used(&s->update) : 0,
+                             .rates = rm_standard_rates()};
+    return rm_chain_build(s->graph, loss, keep, config->n_outputs, &chain, &s->chain);
 }
 
 /* ---- The second tier ------------------------------------------------------------------------------------------ */
@@ -148,56 +129,6 @@ static remat_status settle_store(remat_session *s) {
     return REMAT_OK;
 }
 
-/* ---- Plan, check, place --------------------------------------------------------------------------------------- */
-
-static remat_status plan_training(remat_session *s, const remat_config *config) {
-    if (s->inference) return REMAT_OK;
-    if (config->plan_steps) {
-        TRY(rm_plan_read(&s->chain.problem, &s->training.plan, config->plan_steps, strlen(config->plan_steps)));
-        if (rm_schedule_settle(&s->chain.problem, false, &s->training))
-            return rm_fail(REMAT_INVALID, "the given plan is wrong: %s", remat_last_error());
-        return REMAT_OK;
-    }
-    rm_wish wish = {.segments = config->segments,
-                    .budget_bytes = rm_session_allowance(s, config->memory_budget),
-                    .no_recompute = s->recompute == RM_RECOMPUTE_OFF};
-    remat_status status = rm_schedule_propose(&s->chain.problem, s->strategy, &wish, &s->training);
-    return status == REMAT_INFEASIBLE ? rm_session_refuse(s, config->memory_budget) : status;
-}
-
-/* An evaluation runs every stage forward once and keeps only the state it hands on. */
-static remat_status plan_evaluation(remat_session *s) {
-    const rm_problem *problem = &s->chain.evaluation;
-    rm_plan *plan = &s->evaluation.plan;
-    for (int64_t stage = 0; stage < problem->n_stages; stage++) {
-        TRY(rm_plan_run_forward(plan, stage, RM_DROP));
-        TRY(rm_plan_free_object(plan, RM_STATE, stage));
-    }
-    TRY(rm_plan_free_object(plan, RM_STATE, problem->n_stages));
-    TRY(rm_plan_free_object(plan, RM_DSTATE, problem->n_stages));
-    return rm_schedule_settle(problem, true, &s->evaluation);
-}
-
-static uint64_t activations_bytes(const remat_session *s) {
-    uint64_t training = s->training.placement.bytes, evaluation = s->evaluation.placement.bytes;
-    return training > evaluation ? training : evaluation;
-}
-
-/* Twice where times are still to be measured: what cannot fit is refused before anything is, and measuring takes no more
- * memory than the step will. */
-static remat_status plan(remat_session *s, const remat_config *config) {
-    bool settled = !config->calibration || s->inference || !is_real(s);
-    if (!settled) TRY(rm_session_calibrate_from_file(s, config->calibration, &settled));
-    TRY(plan_training(s, config));
-    TRY(rm_session_check_budget(s, config->memory_budget));
-    if (settled) return REMAT_OK;
-    uint64_t room = config->memory_budget ? rm_session_allowance(s, config->memory_budget) : activations_bytes(s);
-    TRY(rm_session_calibrate(s, config->calibration, s->chain.at.bytes + room));
-    rm_schedule_free(&s->training);
-    TRY(plan_training(s, config));
-    return rm_session_check_budget(s, config->memory_budget);
-}
-
 /* ---- The block ------------------------------------------------------------------------------------------------ */
 
 static remat_status allocate(remat_session *s, uint64_t seed) {
@@ -205,7 +136,7 @@ static remat_status allocate(remat_session *s, uint64_t seed) {
     *r = (rm_runner){
         .api = s->api, .chain = &s->chain, .arena_offset = s->chain.at.bytes, .seed = seed, .stateful = s->stateful,
         .store = r->store};
-    s->arena_bytes = s->chain.at.bytes + activations_bytes(s);
+    s->arena_bytes = s->chain.at.bytes + rm_session_activations_bytes(s);
     if (s->plan_only) return REMAT_OK;
     TRY(s->api->block_create(s->device, s->arena_bytes, &r->block));
     TRY(s->api->queue_create(s->device, &r->queue));
@@ -231,8 +162,7 @@ static remat_status create(remat_session *s, const remat_graph *graph, int32_t l
     TRY(rm_graph_copy(graph, &s->graph));
     TRY(cut(s, loss, config));
     TRY(open_store(s, config));
-    TRY(plan_evaluation(s));
-    TRY(plan(s, config));
+    TRY(rm_session_make_plans(s, config));
     TRY(settle_store(s));
     TRY(rm_session_list_arrays(s));
     return allocate(s, config->seed);

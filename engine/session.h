@@ -47,6 +47,9 @@ struct remat_session {
     int64_t n_arrays[RM_ARRAY_KINDS];
 };
 
+/* Does its device have memory, and compute? */
+static inline bool rm_session_is_real(const remat_session *session) { return session->api != &rm_device_null; }
+
 remat_status rm_session_list_arrays(remat_session *session);       /* arrays.c */
 void rm_session_free_arrays(remat_session *session);               /* arrays.c */
 remat_status rm_session_draw_parameters(remat_session *session);   /* arrays.c */

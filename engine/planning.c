@@ -1,0 +1,126 @@
+/* planning.c: see planning.h. */
+#include "engine/planning.h"
+
+#include <string.h>
+
+#include "engine/budget.h"
+#include "engine/calibrate.h"
+
+/* ---- Times ---------------------------------------------------------------------------------------------------- */
+
+rm_rates rm_standard_rates(void) { return (rm_rates){.flops_per_s = 1e11, .bytes_per_s = 1e10, .call_ns = 2000}; }
+
+static const rm_tier standard_tier = {
+    .save_bytes_per_s = 1000000000, .load_bytes_per_s = 1000000000, .latency_ns = 100000};
+
+static remat_status guess_times(remat_session *s, const remat_config *config) {
+    rm_rates rates;
+    bool assumed = config->assume_flops != 0 || config->assume_bandwidth != 0;
+    TRY(s->api->rates(s->device, &rates));
+    REQUIRE(config->assume_flops >= 0 && config->assume_bandwidth >= 0, INVALID,
+            "assume_flops and assume_bandwidth are %g and %g; neither may be negative", config->assume_flops,
+            config->assume_bandwidth);
+    REQUIRE(!assumed || !rm_session_is_real(s), INVALID,
+            "assume_flops and assume_bandwidth describe a machine that is not there: they need the device \"null\"");
+    if (config->assume_flops > 0) rates.flops_per_s = config->assume_flops;
+    if (config->assume_bandwidth > 0) rates.bytes_per_s = config->assume_bandwidth;
+    rm_chain_guess_times(&s->chain, &rates);
+    int states = s->optimizer ? s->optimizer->states_used(&s->update) : 0;
+    double bytes = (4 + 2.0 * states) * (double)s->chain.at.gradients_bytes; /* zeroed, summed, updated */
+    s->fixed_ns = s->chain.prologue.time_ns + s->chain.epilogue.time_ns + (uint64_t)(1e9 * bytes / rates.bytes_per_s);
+    return REMAT_OK;
+}
+
+/* ---- One schedule --------------------------------------------------------------------------------------------- */
+
+static remat_status read_given(remat_session *s, const char *steps) {
+    TRY(rm_plan_read(&s->chain.problem, &s->training.plan, steps, strlen(steps)));
+    if (rm_schedule_settle(&s->chain.problem, false, &s->training))
+        return rm_fail(REMAT_INVALID, "the given plan is wrong: %s", remat_last_error());
+    return REMAT_OK;
+}
+
+static remat_status propose(remat_session *s, const remat_config *config) {
+    rm_wish wish = {.segments = config->segments,
+                    .budget_bytes = rm_session_allowance(s, config->memory_budget),
+                    .no_recompute = s->recompute == RM_RECOMPUTE_OFF};
+    if (config->plan_steps) return read_given(s, config->plan_steps);
+    return rm_schedule_propose(&s->chain.problem, s->strategy, &wish, &s->training);
+}
+
+static remat_status propose_or_refuse(remat_session *s, const remat_config *config) {
+    remat_status status = propose(s, config);
+    if (status == REMAT_INFEASIBLE) return rm_session_refuse(s, config->memory_budget);
+    return status ? status : rm_session_check_budget(s, config->memory_budget);
+}
+
+/* An evaluation runs every stage forward once and keeps only the state it hands on. */
+static remat_status plan_evaluation(remat_session *s) {
+    const rm_problem *problem = &s->chain.evaluation;
+    rm_plan *plan = &s->evaluation.plan;
+    for (int64_t stage = 0; stage < problem->n_stages; stage++) {
+        TRY(rm_plan_run_forward(plan, stage, RM_DROP));
+        TRY(rm_plan_free_object(plan, RM_STATE, stage));
+    }
+    TRY(rm_plan_free_object(plan, RM_STATE, problem->n_stages));
+    TRY(rm_plan_free_object(plan, RM_DSTATE, problem->n_stages));
+    return rm_schedule_settle(problem, true, &s->evaluation);
+}
+
+uint64_t rm_session_activations_bytes(const remat_session *s) {
+    uint64_t training = s->training.placement.bytes, evaluation = s->evaluation.placement.bytes;
+    return training > evaluation ? training : evaluation;
+}
+
+/* ---- From standard times to better ones ----------------------------------------------------------------------- */
+
+/* The first answer: does the budget suffice? */
+static remat_status plan_by_standard_times(remat_session *s, const remat_config *config) {
+    rm_tier tier = s->chain.problem.tier;
+    if (rm_tier_there(&tier)) s->chain.problem.tier = standard_tier;
+    remat_status status = propose_or_refuse(s, config);
+    s->chain.problem.tier = tier;
+    return status;
+}
+
+/* What cannot fit has been refused by now; and measuring takes no more memory than the step will. */
+static remat_status measure_times(remat_session *s, const remat_config *config) {
+    bool known;
+    if (!config->calibration || !rm_session_is_real(s)) return REMAT_OK;
+    TRY(rm_session_calibrate_from_file(s, config->calibration, &known));
+    if (known) return REMAT_OK;
+    if (!s->training.plan.step) TRY(propose_or_refuse(s, config));
+    uint64_t room =
+        config->memory_budget ? rm_session_allowance(s, config->memory_budget) : rm_session_activations_bytes(s);
+    return rm_session_calibrate(s, config->calibration, s->chain.at.bytes + room);
+}
+
+/* The plan there is, if any, stays where none of those made by the new times fits: a little slower perhaps, but it was
+ * promised. Its times are summed up anew. */
+static remat_status plan_again(remat_session *s, const remat_config *config) {
+    rm_schedule before = s->training;
+    s->training = (rm_schedule){0};
+    if (!before.plan.step) return propose_or_refuse(s, config);
+    remat_status status = propose(s, config);
+    if (!status) status = rm_session_check_budget(s, config->memory_budget);
+    if (status == REMAT_INFEASIBLE) {
+        rm_schedule_free(&s->training);
+        s->training = before;
+        return rm_plan_check(&s->chain.problem, &s->training.plan, &s->training.verdict, NULL);
+    }
+    rm_schedule_free(&before);
+    return status;
+}
+
+remat_status rm_session_make_plans(remat_session *s, const remat_config *config) {
+    TRY(plan_evaluation(s));
+    if (s->inference) {
+        TRY(guess_times(s, config));
+        TRY(rm_plan_check_forward(&s->chain.evaluation, &s->evaluation.plan, &s->evaluation.verdict, NULL));
+        return rm_session_check_budget(s, config->memory_budget);
+    }
+    if (config->memory_budget) TRY(plan_by_standard_times(s, config));
+    TRY(guess_times(s, config));
+    TRY(measure_times(s, config));
+    return plan_again(s, config);
+}

@@ -1,0 +1,21 @@
+/* planning.h: which plan a session runs: from a chain to its two schedules. Private to the session. Main entry:
+ * rm_session_make_plans.
+ *
+ * Times come in three qualities: standard (the same numbers on every machine), guessed (from the device's rates) and measured
+ * (calibrate.h). Whether a budget is enough, and the smallest that would be, is decided by standard times: that answer must
+ * not differ from run to run, as anything measured does. The plan that runs is then chosen by the best times there are. */
+#ifndef RM_PLANNING_H
+#define RM_PLANNING_H
+
+#include "engine/session.h"
+
+/* What a chain is built with: 100 GFLOP/s, 10 GB/s, 2 microseconds a call. */
+rm_rates rm_standard_rates(void);
+
+/* Fills session->training and ->evaluation; the chain has standard times before, and guessed or measured ones after. */
+remat_status rm_session_make_plans(remat_session *session, const remat_config *config);
+
+/* The larger of what the two schedules place. */
+uint64_t rm_session_activations_bytes(const remat_session *session);
+
+#endif
