@@ -1,5 +1,5 @@
 /* recompute.c: the family of plans that recompute (family.h): nested segments (nest.c), and beside them what a user might
- * ask for by name, so that `optimal` is never worse than any of it: even segments for a spread of numbers. What none of
+ * ask for by name, so that `optimal` is never worse than any of it: even segments for a spread of numbers, and lean. What none of
  * them beats in both bytes and time becomes a member. Main entry: rm_family_recompute.
  *
  * Bytes and times of all candidates are summed up from a footprint, and no plan is written for that. */
@@ -9,13 +9,14 @@
 
 #include "memory/family.h"
 #include "memory/host.h"
+#include "memory/lean.h"
 #include "memory/nest.h"
 #include "memory/uniform.h"
 
 #define RM_MOST_RUNS 64 /* no plan runs forward so many times as many stages as there are */
 #define UNIFORM_LIMITS 96
 
-typedef enum { NESTED, UNIFORM, EVEN } source;
+typedef enum { NESTED, UNIFORM, EVEN, LEAN } source;
 
 /* A member, and what it takes to write it. */
 typedef struct {
@@ -28,6 +29,7 @@ typedef struct {
     rm_footprint footprint;
     rm_nest *nest;
     rm_uniform *uniform;  /* NULL: the stages are not alike */
+    int8_t *lean;         /* n_stages: the options of `lean` */
     candidate *candidate; /* in the order of the members */
     int64_t count, capacity;
 } candidates;
@@ -131,6 +133,20 @@ static remat_status add_even(candidates *c) {
     return status;
 }
 
+static remat_status add_lean(candidates *c) {
+    const rm_footprint *f = &c->footprint;
+    int64_t n = f->problem->n_stages;
+    c->lean = rm_malloc((size_t)n);
+    REQUIRE(c->lean, MEMORY, "out of host memory to plan for %lld stages", (long long)n);
+    rm_lean_options(f, c->lean);
+    rm_kept all = {0};
+    for (int64_t s = 0; s < n; s++) all = rm_kept_then(all, f->foot[s].kept[c->lean[s]]);
+    rm_member member = {.peak_bytes = larger(all.forward_bytes, all.backward_bytes), .time_ns = all.time_ns};
+    member.runs = n;
+    member.table_bytes = f->table_bytes;
+    return add(c, (candidate){member, LEAN, 0});
+}
+
 /* ---- Members ------------------------------------------------------------------------------------ */
 
 static int by_bytes(const void *a, const void *b) {
@@ -163,6 +179,8 @@ static remat_status write(const rm_family *family, const rm_problem *problem, in
     candidates *c = family->own;
     const candidate *this = &c->candidate[i];
     if (this->source == EVEN) return rm_plan_evenly(problem, this->which, plan, proposal);
+    proposal->segments = 1;
+    if (this->source == LEAN) return rm_plan_keep_all(problem, c->lean, plan);
     if (this->source == UNIFORM) TRY(rm_uniform_write(c->uniform, (uint64_t)this->which, plan, &proposal->segments));
     if (this->source == NESTED) TRY(rm_nest_write(c->nest, (int)this->which, plan, &proposal->segments));
     return rm_plan_free_object(plan, RM_DSTATE, 0);
@@ -173,6 +191,7 @@ static void free_own(rm_family *family) {
     if (!c) return;
     rm_nest_free(c->nest);
     rm_uniform_free(c->uniform);
+    rm_free(c->lean);
     rm_footprint_free(&c->footprint);
     rm_free(c->candidate);
     rm_free(c);
@@ -187,6 +206,7 @@ remat_status rm_family_recompute(const rm_problem *problem, const rm_wish *wish,
     if (!status) status = add_nested(c);
     if (!status && c->uniform) status = add_uniform(c);
     if (!status) status = add_even(c);
+    if (!status) status = add_lean(c);
     if (!status) status = choose(c, wish, family);
     if (status) rm_family_free(family);
     return status;

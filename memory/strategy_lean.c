@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-#include "memory/footprint.h"
 #include "memory/host.h"
+#include "memory/lean.h"
 
 static int lean_option(const rm_stage *stage) {
     for (int k = 0; k < stage->n_options; k++)
@@ -33,7 +33,13 @@ static void relax_the_last(const rm_footprint *footprint, int8_t *option) {
     }
 }
 
-static remat_status write(const rm_problem *problem, const int8_t *option, rm_plan *plan) {
+void rm_lean_options(const rm_footprint *footprint, int8_t *option) {
+    const rm_problem *problem = footprint->problem;
+    for (int64_t s = 0; s < problem->n_stages; s++) option[s] = (int8_t)lean_option(&problem->stage[s]);
+    relax_the_last(footprint, option);
+}
+
+remat_status rm_plan_keep_all(const rm_problem *problem, const int8_t *option, rm_plan *plan) {
     int64_t n = problem->n_stages;
     for (int64_t s = 0; s < n; s++) TRY(rm_plan_run_forward(plan, s, option[s]));
     TRY(rm_plan_free_object(plan, RM_STATE, n));
@@ -49,9 +55,8 @@ static remat_status propose(const rm_problem *problem, const rm_wish *wish, rm_p
     int8_t *option = rm_malloc((size_t)problem->n_stages);
     remat_status status = REMAT_OK;
     if (option) {
-        for (int64_t s = 0; s < problem->n_stages; s++) option[s] = (int8_t)lean_option(&problem->stage[s]);
-        relax_the_last(&footprint, option);
-        status = write(problem, option, plan);
+        rm_lean_options(&footprint, option);
+        status = rm_plan_keep_all(problem, option, plan);
     } else {
         status = rm_fail(REMAT_MEMORY, "out of host memory to plan for %lld stages", (long long)problem->n_stages);
     }
