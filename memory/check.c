@@ -70,6 +70,7 @@ __attribute__((format(printf, 2, 3))) static remat_status object_to(const judge 
 static remat_status begin(judge *j, rm_buffer_kind kind, int64_t index, uint64_t bytes, int64_t *since) {
     bytes = rm_align_up(bytes);
     j->alive_bytes += bytes;
+    j->verdict->buffers += bytes > 0;
     rm_lifetimes *list = j->lifetimes;
     if (!list || bytes == 0) return REMAT_OK;
     if (list->count == list->capacity) {

@@ -38,6 +38,7 @@ typedef struct {
     uint64_t save_bytes, load_bytes; /* moved to and from the second tier; save_bytes is also the room it needs */
     uint64_t transfer_ns, wait_ns;   /* the second tier's busy time; how long the computation waits for it */
     uint64_t total_ns;               /* forward + recompute + backward + wait */
+    int64_t buffers;                 /* lifetimes, counted */
 } rm_verdict;
 
 /* INTERNAL names the first step that is wrong and why ("step 12 (run backward 3): saved 3 is not alive"). On success

@@ -22,7 +22,7 @@ typedef struct {
 
 typedef struct rm_family {
     int64_t count;
-    rm_member *member; /* ascending in peak_bytes, descending in time_ns */
+    rm_member *member; /* from the smallest to the fastest, once or, where kinds of plans are hard to compare, once a kind */
     /* Appends member i to the empty *plan. */
     remat_status (*write)(const struct rm_family *, const rm_problem *, int64_t i, rm_plan *, rm_proposal *);
     void (*free_own)(struct rm_family *);

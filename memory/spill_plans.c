@@ -17,10 +17,11 @@
 #include <stdlib.h>
 
 #include "engine/tensor.h"
-#include "memory/check.h"
 #include "memory/family.h"
 #include "memory/host.h"
+#include "memory/schedule.h"
 
+enum { BYTES_A_COPY = 76, BYTES_A_RERUN = 144 }; /* of tables, about */
 enum { PARTS = 64, GRID = 32, JUDGED_STEPS = 2500000, STEPS_A_STAGE = 12, LEAST_JUDGED = 24, MOST_JUDGED = 300 };
 
 typedef struct {
@@ -199,7 +200,8 @@ static void weigh(const search *f, recipe *r) {
     double back = rest->backward_ns[r->rest] + all->backward_ns[r->end] - rest->backward_ns[r->end] + again;
     r->ns = fmax(first, moved * 1e9 / (double)tier->save_bytes_per_s + latency) + all->forward_ns[r->end] -
             rest->forward_ns[r->end] + fmax(back, moved * 1e9 / (double)tier->load_bytes_per_s + latency);
-    r->bytes = (double)r->window_bytes + (r->states ? 0 : all->state) + f->scratch;
+    r->bytes = (double)r->window_bytes + (r->states ? 0 : all->state) + f->scratch + stages * BYTES_A_COPY +
+               (double)r->tail * (1 - part) * BYTES_A_RERUN;
 }
 
 /* ---- Which recipes there are ---------------------------------------------------------------------- */
@@ -212,7 +214,6 @@ static remat_status propose(search *f, recipe r) {
         f->recipe = grown;
         f->capacity = capacity;
     }
-    r.tail = tail_of(f, &r);
     weigh(f, &r);
     f->recipe[f->count++] = r;
     return REMAT_OK;
@@ -233,23 +234,24 @@ static int balanced_share(const search *f, int option) {
     return (int)(share * PARTS);
 }
 
-/* Windows from one block to everything: a few blocks, then in even ratios. */
+/* One window. Another with the same tail holds as many blocks and is the same plan, or nearly. */
+static remat_status propose_window(search *f, int64_t first, recipe r, double window) {
+    r.window_bytes = (uint64_t)window;
+    r.tail = tail_of(f, &r);
+    for (int64_t i = first; i < f->count; i++)
+        if (f->recipe[i].tail == r.tail) return REMAT_OK;
+    return propose(f, r);
+}
+
+/* Windows from one block to everything: a few blocks, then in even ratios, then by tenths. */
 static remat_status propose_windows(search *f, recipe r) {
-    double least = fmax(f->least_block[r.rest], f->least_block[r.end]);
+    int64_t first = f->count;
     const sums *all = &f->before[f->problem->n_stages];
+    double least = fmax(f->least_block[r.rest], f->least_block[r.end]);
     double most = fmax(all->block[r.end] + (r.states ? all->state : 0), least);
-    for (int i = 1; i <= 4; i++) {
-        r.window_bytes = (uint64_t)(least * i);
-        TRY(propose(f, r));
-    }
-    for (int i = 1; i <= GRID; i++) {
-        r.window_bytes = (uint64_t)(least * pow(most / least, (double)i / GRID) + 1);
-        TRY(propose(f, r));
-    }
-    for (int i = 1; i < 10; i++) {
-        r.window_bytes = (uint64_t)(most * i / 10);
-        if ((double)r.window_bytes >= least) TRY(propose(f, r));
-    }
+    for (int i = 1; i <= 4; i++) TRY(propose_window(f, first, r, least * i));
+    for (int i = 1; i <= GRID; i++) TRY(propose_window(f, first, r, least * pow(most / least, (double)i / GRID) + 1));
+    for (int i = 1; i < 10; i++) TRY(propose_window(f, first, r, fmax(least, most * i / 10)));
     return REMAT_OK;
 }
 
@@ -276,34 +278,58 @@ static remat_status propose_all(search *f) {
 
 /* ---- The best of them, judged --------------------------------------------------------------------- */
 
+/* Plans that spill states and plans that do not are each compared with their like: which of them leaves fewer gaps when it
+ * is placed is not known yet. */
 static int by_formula(const void *a, const void *b) {
     const recipe *x = a, *y = b;
+    if (x->states != y->states) return x->states - y->states;
     if (x->bytes != y->bytes) return x->bytes < y->bytes ? -1 : 1;
     return (x->ns > y->ns) - (x->ns < y->ns);
 }
 
+/* What a budget sees of it, if it is placed without a gap. */
+static uint64_t total_bytes(const recipe *r) { return r->peak_bytes + r->table_bytes; }
+
 static int by_judge(const void *a, const void *b) {
     const recipe *x = a, *y = b;
-    if (x->peak_bytes != y->peak_bytes) return x->peak_bytes < y->peak_bytes ? -1 : 1;
+    if (x->states != y->states) return x->states - y->states;
+    if (total_bytes(x) != total_bytes(y)) return total_bytes(x) < total_bytes(y) ? -1 : 1;
     return (x->time_ns > y->time_ns) - (x->time_ns < y->time_ns);
 }
 
-/* Leaves those that no smaller one beats, and of these at most as many as may be judged. The formula's times are not
- * exact, so what it holds to be a little slower stays in. */
-static void thin_out(search *f) {
-    qsort(f->recipe, (size_t)f->count, sizeof *f->recipe, by_formula);
-    int64_t kept = 0, most = JUDGED_STEPS / STEPS_A_STAGE / f->problem->n_stages;
-    double best = f->count ? f->recipe[0].ns * 2 : 0;
+static int64_t judged_at_most(const search *f) {
+    int64_t most = JUDGED_STEPS / STEPS_A_STAGE / f->problem->n_stages;
+    return most < LEAST_JUDGED ? LEAST_JUDGED : most > MOST_JUDGED ? MOST_JUDGED : most;
+}
+
+/* So many of them, with the first and the last of each kind. */
+static void take_evenly(search *f, int64_t most) {
+    int64_t kept = 0, taken = -1;
     for (int64_t i = 0; i < f->count; i++) {
-        if (f->recipe[i].ns > best * 1.001) continue;
-        best = f->recipe[i].ns < best ? f->recipe[i].ns : best;
+        bool first = i == 0 || f->recipe[i].states != f->recipe[i - 1].states;
+        bool last = i + 1 == f->count || f->recipe[i].states != f->recipe[i + 1].states;
+        int64_t turn = i * most / f->count;
+        if (turn == taken && !first && !last) continue;
+        taken = turn;
         f->recipe[kept++] = f->recipe[i];
     }
-    most = most < LEAST_JUDGED ? LEAST_JUDGED : most > MOST_JUDGED ? MOST_JUDGED : most;
     f->count = kept;
-    if (kept <= most) return;
-    for (int64_t i = 0; i < most; i++) f->recipe[i] = f->recipe[i * (kept - 1) / (most - 1)];
-    f->count = most;
+}
+
+/* Leaves those that no smaller one beats, and of these about as many as may be judged. The formula's times are not
+ * exact, so what it holds to be a little slower stays in. */
+static void thin_out(search *f) {
+    int64_t kept = 0, most = judged_at_most(f);
+    double best = 0;
+    qsort(f->recipe, (size_t)f->count, sizeof *f->recipe, by_formula);
+    for (int64_t i = 0; i < f->count; i++) {
+        if (i == 0 || f->recipe[i].states != f->recipe[i - 1].states) best = f->recipe[i].ns;
+        if (f->recipe[i].ns > best * 1.001) continue;
+        best = fmin(best, f->recipe[i].ns);
+        f->recipe[kept++] = f->recipe[i];
+    }
+    f->count = kept;
+    if (kept > most) take_evenly(f, most);
 }
 
 static remat_status judge_recipe(const rm_problem *problem, recipe *r, rm_plan *plan) {
@@ -311,10 +337,10 @@ static remat_status judge_recipe(const rm_problem *problem, recipe *r, rm_plan *
     plan->n_steps = 0;
     TRY(write_recipe(problem, r, plan));
     TRY(rm_plan_check(problem, plan, &verdict, NULL));
+    r->table_bytes = rm_table_bytes(plan->n_steps, verdict.buffers) + rm_transfers_table_bytes(problem, plan);
     r->peak_bytes = verdict.peak_bytes;
     r->time_ns = verdict.total_ns;
     r->runs = problem->n_stages + verdict.recomputed_stages;
-    r->table_bytes = (uint64_t)plan->n_steps * (sizeof(rm_step) + sizeof(int32_t));
     return REMAT_OK;
 }
 
@@ -326,8 +352,10 @@ static remat_status judge_all(search *f) {
     if (status || f->count == 0) return status;
     qsort(f->recipe, (size_t)f->count, sizeof *f->recipe, by_judge);
     int64_t kept = 1;
-    for (int64_t i = 1; i < f->count; i++)
-        if (f->recipe[i].time_ns < f->recipe[kept - 1].time_ns) f->recipe[kept++] = f->recipe[i];
+    for (int64_t i = 1; i < f->count; i++) {
+        const recipe *r = &f->recipe[i], *last = &f->recipe[kept - 1];
+        if (r->states != last->states || r->time_ns < last->time_ns) f->recipe[kept++] = *r;
+    }
     f->count = kept;
     return REMAT_OK;
 }

@@ -119,6 +119,12 @@ static bool uses_second_tier(const rm_plan *plan) {
     return false;
 }
 
+uint64_t rm_transfers_table_bytes(const rm_problem *problem, const rm_plan *plan) {
+    const rm_transfers *it = NULL;
+    if (!uses_second_tier(plan)) return 0;
+    return (2 * (uint64_t)problem->n_stages + 1) * sizeof *it->state_at + (uint64_t)plan->n_steps * sizeof *it->wait;
+}
+
 static bool allocate(tracker *t, const rm_plan *plan) {
     size_t stages = (size_t)t->problem->n_stages, pieces = (size_t)t->problem->n_pieces;
     rm_transfers *out = t->out;
@@ -131,7 +137,7 @@ static bool allocate(tracker *t, const rm_plan *plan) {
     out->wait = rm_calloc((size_t)plan->n_steps, sizeof *out->wait);
     if (!t->piece || !t->block || !t->uses || !t->option || !out->state_at || !out->saved_at || !out->wait)
         return false;
-    out->table_bytes = (2 * stages + 1) * sizeof *out->state_at + (size_t)plan->n_steps * sizeof *out->wait;
+    out->table_bytes = rm_transfers_table_bytes(t->problem, plan);
     for (size_t c = 0; c <= stages; c++) out->state_at[c] = RM_NO_COPY;
     for (size_t s = 0; s < stages; s++) out->saved_at[s] = RM_NO_COPY;
     return true;

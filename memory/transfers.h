@@ -29,6 +29,7 @@ typedef struct {
 
 /* For a plan that passed the judge. Fills *transfers (zeroed or freed before); MEMORY. */
 remat_status rm_transfers_find(const rm_problem *problem, const rm_plan *plan, rm_transfers *transfers);
+uint64_t rm_transfers_table_bytes(const rm_problem *problem, const rm_plan *plan); /* what its tables will take */
 void rm_transfers_free(rm_transfers *transfers); /* frees what is inside, leaves it zeroed */
 
 #endif

@@ -548,6 +548,7 @@ START_TEST(lifetimes_add_up_to_the_peak) {
         }
         ck_assert_uint_eq(v.peak_bytes, peak);
         ck_assert_int_eq(v.peak_step, peak_step);
+        ck_assert_int_eq(v.buffers, l.count);
         for (int64_t i = 1; i < l.count; i++) {
             rm_lifetime a = l.item[i - 1], b = l.item[i];
             ck_assert(b.bytes > 0 && (a.first < b.first || (a.first == b.first && a.kind <= b.kind)));

@@ -39,6 +39,7 @@ static void some_chain(uint64_t seed, rm_problem *problem) {
 
 static void is_as_it_says(const rm_problem *problem, bool no_recompute) {
     rm_family family;
+    int kinds = 0;
     ck_ok(rm_family_spill(problem, &(rm_wish){.no_recompute = no_recompute}, &family));
     ck_assert_int_gt(family.count, 0);
     for (int64_t i = 0; i < family.count; i++) {
@@ -49,11 +50,15 @@ static void is_as_it_says(const rm_problem *problem, bool no_recompute) {
         ck_assert_uint_eq(schedule.verdict.peak_bytes, member->peak_bytes);
         ck_assert_uint_eq(schedule.verdict.total_ns, member->time_ns);
         ck_assert_int_eq(schedule.verdict.recomputed_stages, member->runs - problem->n_stages);
-        ck_assert_uint_ge(rm_schedule_bytes(&schedule), member->peak_bytes + member->table_bytes);
+        ck_assert_uint_eq(rm_schedule_bytes(&schedule) - schedule.placement.bytes, member->table_bytes);
         if (no_recompute) ck_assert_int_eq(member->runs, problem->n_stages);
-        if (i > 0) ck_assert(member->peak_bytes > member[-1].peak_bytes && member->time_ns < member[-1].time_ns);
+        uint64_t bytes = member->peak_bytes + member->table_bytes;
+        bool slower = i > 0 && member->time_ns >= member[-1].time_ns;
+        bool smaller = i > 0 && bytes <= member[-1].peak_bytes + member[-1].table_bytes;
+        kinds += i == 0 || slower || smaller;
         rm_schedule_free(&schedule);
     }
+    ck_assert_int_le(kinds, 2); /* states that stay, states that go */
     rm_family_free(&family);
 }
 
@@ -146,7 +151,7 @@ static void never_slower(const rm_problem *problem, int budgets) {
     all_of(&spill, problem, &own[1]);
     for (int option = 0; option < 2; option++)
         for (int64_t ahead = 0; ahead < 3; ahead++) by_hand(problem, option, ahead, hand);
-    double least = (double)spill.member[0].peak_bytes * 0.95;
+    double least = (double)recompute.member[0].peak_bytes * 0.5;
     double most = (double)recompute.member[recompute.count - 1].peak_bytes * 1.3;
     for (int i = 0; i <= budgets; i++) {
         rm_wish wish = {.budget_bytes = (uint64_t)(least + (most - least) * (i * i) / (budgets * budgets))};
