@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "engine/budget.h"
+#include "engine/planning.h"
 #include "memory/family.h"
+#include "memory/host.h"
 
 typedef struct {
     const remat_session *session;
@@ -119,6 +121,51 @@ static remat_status add_made_family(points *p, const char *name, make_family *ma
     return status;
 }
 
+/* ---- The least ------------------------------------------------------------------------------------------------ */
+
+/* Arrays of its own for what rm_chain_guess_times writes; the rest is the session's. */
+static bool copy_times(const rm_chain *chain, rm_chain *copy) {
+    size_t stages = (size_t)chain->n_stages, classes = (size_t)chain->n_classes;
+    *copy = *chain;
+    copy->class = rm_malloc(classes * sizeof *copy->class);
+    copy->problem.stage = rm_malloc(stages * sizeof *copy->problem.stage);
+    copy->evaluation.stage = rm_malloc(stages * sizeof *copy->evaluation.stage);
+    if (!copy->class || !copy->problem.stage || !copy->evaluation.stage) return false;
+    memcpy(copy->class, chain->class, classes * sizeof *copy->class);
+    memcpy(copy->problem.stage, chain->problem.stage, stages * sizeof *copy->problem.stage);
+    memcpy(copy->evaluation.stage, chain->evaluation.stage, stages * sizeof *copy->evaluation.stage);
+    return true;
+}
+
+/* What `optimal` does with next to nothing, by standard times: whether a budget is enough is decided by these. */
+static remat_status find_least(const remat_session *s, const rm_strategy *optimal, rm_schedule *least) {
+    rm_chain standard;
+    rm_rates rates = rm_standard_rates();
+    rm_wish wish = wish_of(s);
+    wish.budget_bytes = 1;
+    remat_status status = REMAT_MEMORY;
+    if (copy_times(&s->chain, &standard)) {
+        if (rm_tier_there(&standard.problem.tier)) standard.problem.tier = rm_standard_tier;
+        rm_chain_guess_times(&standard, &rates);
+        status = rm_schedule_propose(&standard.problem, optimal, &wish, least);
+    } else {
+        rm_fail(status, "out of memory for the times of %lld stages", (long long)s->chain.n_stages);
+    }
+    rm_free(standard.class);
+    rm_free(standard.problem.stage);
+    rm_free(standard.evaluation.stage);
+    if (status != REMAT_INFEASIBLE) return status;
+    return rm_plan_check(&s->chain.problem, &least->plan, &least->verdict, NULL); /* by the times there are */
+}
+
+/* A plan that other times happen to make smaller is in no session: its budget would be refused. */
+static void drop_below(points *p, uint64_t least_bytes) {
+    int64_t kept = p->range;
+    for (int64_t i = p->range; i < p->count; i++)
+        if (p->item[i].budgeted_bytes >= least_bytes) p->item[kept++] = p->item[i];
+    p->count = kept;
+}
+
 /* ---- In order ------------------------------------------------------------------------------------------------- */
 
 static int by_bytes(const void *a, const void *b) {
@@ -141,15 +188,26 @@ static void end_range(points *p) {
     p->range = p->count = kept;
 }
 
+/* The members of `optimal`, with the least there is; the bytes of that are the answer. */
+static remat_status add_optimal(points *p, const rm_strategy *optimal, uint64_t *least_bytes) {
+    rm_schedule least = {0};
+    remat_status status = find_least(p->session, optimal, &least);
+    if (!status) status = add_point(p, optimal->name, &least);
+    if (!status) *least_bytes = p->item[p->count - 1].budgeted_bytes;
+    rm_schedule_free(&least);
+    return status ? status : add_made_family(p, optimal->name, rm_family_recompute);
+}
+
 /* A strategy's own way, and the session's plan if it is that strategy's. */
-static remat_status add_strategy(points *p, const rm_strategy *strategy) {
+static remat_status add_strategy(points *p, const rm_strategy *strategy, uint64_t *least_bytes) {
     if (strategy == p->session->strategy) TRY(add_point(p, strategy->name, &p->session->training));
     if (!strcmp(strategy->name, "segments"))
         TRY(add_segments(p, strategy));
     else if (!strcmp(strategy->name, "optimal"))
-        TRY(add_made_family(p, strategy->name, rm_family_recompute));
+        TRY(add_optimal(p, strategy, least_bytes));
     else
         TRY(add_proposal(p, strategy, 1));
+    if (!strcmp(strategy->name, "optimal")) drop_below(p, *least_bytes);
     end_range(p);
     return REMAT_OK;
 }
@@ -166,8 +224,10 @@ static void mark_frontier(points *p) {
 }
 
 static remat_status collect(points *p) {
-    for (int i = 0; i < rm_n_strategies; i++) TRY(add_strategy(p, rm_strategies[i]));
+    uint64_t least_bytes = 0;
+    for (int i = 0; i < rm_n_strategies; i++) TRY(add_strategy(p, rm_strategies[i], &least_bytes));
     TRY(add_made_family(p, "spill", rm_family_spill));
+    drop_below(p, least_bytes);
     end_range(p);
     mark_frontier(p);
     return REMAT_OK;

@@ -10,7 +10,7 @@
 
 rm_rates rm_standard_rates(void) { return (rm_rates){.flops_per_s = 1e11, .bytes_per_s = 1e10, .call_ns = 2000}; }
 
-static const rm_tier standard_tier = {
+const rm_tier rm_standard_tier = {
     .save_bytes_per_s = 1000000000, .load_bytes_per_s = 1000000000, .latency_ns = 100000};
 
 static remat_status guess_times(remat_session *s, const remat_config *config) {
@@ -77,7 +77,7 @@ uint64_t rm_session_activations_bytes(const remat_session *s) {
 /* The first answer: does the budget suffice? */
 static remat_status plan_by_standard_times(remat_session *s, const remat_config *config) {
     rm_tier tier = s->chain.problem.tier;
-    if (rm_tier_there(&tier)) s->chain.problem.tier = standard_tier;
+    if (rm_tier_there(&tier)) s->chain.problem.tier = rm_standard_tier;
     remat_status status = propose_or_refuse(s, config);
     s->chain.problem.tier = tier;
     return status;

@@ -11,6 +11,7 @@
 
 /* What a chain is built with: 100 GFLOP/s, 10 GB/s, 2 microseconds a call. */
 rm_rates rm_standard_rates(void);
+extern const rm_tier rm_standard_tier; /* where there is a second one */
 
 /* Fills session->training and ->evaluation; the chain has standard times before, and guessed or measured ones after. */
 remat_status rm_session_make_plans(remat_session *session, const remat_config *config);

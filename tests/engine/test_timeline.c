@@ -265,6 +265,11 @@ START_TEST(points_are_plans) {
                point[i].step_ns == plan.step_ns;
         kinds += !i || strcmp(point[i].strategy, point[i - 1].strategy);
     }
+    config.strategy = "optimal";
+    uint64_t promised = least_bytes(n, config), least = UINT64_MAX;
+    for (int64_t i = 0; i < count; i++)
+        if (point[i].budgeted_bytes < least) least = point[i].budgeted_bytes;
+    ck_assert_uint_eq(least, promised); /* none below, and it is among them */
     ck_assert_int_eq(own, 1);
     ck_assert_int_ge(kinds, 4); /* none, segments, sqrt, optimal at least */
     remat_text_free((char *)point);
