@@ -75,5 +75,6 @@ remat_status rm_group_choose(const rm_group_config *config, const rm_group_api *
         REQUIRE(config->store, INVALID, "%d ranks without a way to meet: --init-method is missing", config->size);
         TRY(on_one_host(config, &one_host));
     }
-    return find(one_host ? "local" : under_mpi() ? "mpi" : "gloo", out);
+    if (!one_host && under_mpi() && !find("mpi", out)) return REMAT_OK;
+    return find(one_host ? "local" : "gloo", out);
 }

@@ -102,4 +102,8 @@ bool rm_kv_lost(rm_kv *store, int32_t rank, char *who, size_t bytes) {
     return lost;
 }
 
+bool rm_kv_address(rm_kv *store, bool of_rank_0, char *text, size_t bytes) {
+    return store->kind->address(store->store, of_rank_0, text, bytes);
+}
+
 int32_t rm_kv_port(const rm_kv *store) { return store->kind->port(store->store); }

@@ -43,8 +43,13 @@ remat_status rm_kv_wait(rm_kv *store, const char *key, int64_t timeout_ms);
 /* Adds to a number kept as 8 bytes, 0 before the first; *sum is the new one. */
 remat_status rm_kv_add(rm_kv *store, const char *key, int64_t delta, int64_t *sum);
 
-/* True when `rank` was here and went without closing its store; `who` gets its host and process. */
+/* True when `rank` was here and went without closing its store; `who` gets its host and process. Rank -1: when any was,
+ * `who` then begins with its number. */
 bool rm_kv_lost(rm_kv *store, int32_t rank, char *who, size_t bytes);
+
+/* tcp: the numeric address by which this rank's connection leaves, or at which it reaches rank 0: how other transports can
+ * find the interface that works. False: there is none (a file). */
+bool rm_kv_address(rm_kv *store, bool of_rank_0, char *text, size_t bytes);
 
 int32_t rm_kv_port(const rm_kv *store); /* tcp: the port in use; file: 0 */
 

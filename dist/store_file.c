@@ -168,19 +168,34 @@ static remat_status add(void *kind, const char *key, int64_t delta, int64_t *sum
 }
 
 /* Who came has said so in the log; who lives holds a lock; who closed has said that too. */
-static bool lost(void *kind, int32_t rank, char *who, size_t bytes) {
-    file_store *store = kind;
-    char key[40];
+static bool is_lost(file_store *store, int32_t rank, char *who, size_t bytes) {
+    char key[40], text[128] = "";
     off_t at;
     uint32_t length;
     snprintf(key, sizeof key, " left/%d", rank);
     if (rank == store->rank || is_locked(store->fd, PRESENT + rank) || find(store, key, &at, &length)) return false;
     snprintf(key, sizeof key, " came/%d", rank);
     if (!find(store, key, &at, &length)) return false;
-    char text[128] = "";
     if (length >= sizeof text || !read_at(store->fd, text, length, at)) return false;
     snprintf(who, bytes, "%s", text);
     return true;
+}
+
+static bool lost(void *kind, int32_t rank, char *who, size_t bytes) {
+    file_store *store = kind;
+    char text[128];
+    if (rank >= 0) return is_lost(store, rank, who, bytes);
+    for (int32_t r = 0; r < store->size; r++)
+        if (is_lost(store, r, text, sizeof text)) {
+            snprintf(who, bytes, "%d (%s)", r, text);
+            return true;
+        }
+    return false;
+}
+
+static bool address(void *kind, bool of_rank_0, char *text, size_t bytes) {
+    (void)kind, (void)of_rank_0, (void)text, (void)bytes;
+    return false;
 }
 
 static int32_t port(const void *kind) {
@@ -288,5 +303,11 @@ static remat_status open_store(const rm_kv_config *config, void **out) {
     return status;
 }
 
-const rm_kv_kind rm_kv_file = {
-    .open = open_store, .close = close_store, .set = set, .get = get, .add = add, .lost = lost, .port = port};
+const rm_kv_kind rm_kv_file = {.open = open_store,
+                               .close = close_store,
+                               .set = set,
+                               .get = get,
+                               .add = add,
+                               .lost = lost,
+                               .port = port,
+                               .address = address};

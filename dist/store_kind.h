@@ -16,6 +16,7 @@ typedef struct {
     remat_status (*add)(void *kind, const char *key, int64_t delta, int64_t *sum);
     bool (*lost)(void *kind, int32_t rank, char *who, size_t bytes);
     int32_t (*port)(const void *kind);
+    bool (*address)(void *kind, bool of_rank_0, char *text, size_t bytes);
 } rm_kv_kind;
 
 extern const rm_kv_kind rm_kv_tcp, rm_kv_file;

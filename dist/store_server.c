@@ -249,7 +249,7 @@ static bool receive(rm_kv_server *server, client *c) {
 
 static void drop(rm_kv_server *server, int i) {
     client *c = &server->clients[i], gone = *c;
-    char key[32];
+    char key[32], who[128];
     close(c->fd);
     rm_free(c->in);
     rm_free(c->out);
@@ -257,6 +257,8 @@ static void drop(rm_kv_server *server, int i) {
     if (!gone.known || gone.goodbye) return;
     snprintf(key, sizeof key, "lost/%d", gone.rank);
     (void)put(server, key, gone.who, (uint32_t)strlen(gone.who));
+    int length = snprintf(who, sizeof who, "%d (%s)", gone.rank, gone.who);
+    if (!*find(server, "lost")) (void)put(server, "lost", who, (uint32_t)length); /* the first is the cause */
     look_again(server);
 }
 

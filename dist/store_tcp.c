@@ -150,10 +150,19 @@ static remat_status add(void *kind, const char *key, int64_t delta, int64_t *sum
 static bool lost(void *kind, int32_t rank, char *who, size_t bytes) {
     char key[32], text[128] = "";
     uint32_t length;
-    snprintf(key, sizeof key, "lost/%d", rank);
+    snprintf(key, sizeof key, rank < 0 ? "lost" : "lost/%d", rank);
     if (get(kind, key, text, sizeof text - 1, &length, -1)) return false;
     snprintf(who, bytes, "%s", text);
     return true;
+}
+
+static bool address(void *kind, bool of_rank_0, char *text, size_t bytes) {
+    const tcp_store *store = kind;
+    struct sockaddr_storage at;
+    socklen_t length = sizeof at;
+    int failed = of_rank_0 ? getpeername(store->fd, (struct sockaddr *)&at, &length)
+                           : getsockname(store->fd, (struct sockaddr *)&at, &length);
+    return !failed && !getnameinfo((struct sockaddr *)&at, length, text, (socklen_t)bytes, NULL, 0, NI_NUMERICHOST);
 }
 
 static int32_t port(const void *kind) { return ((const tcp_store *)kind)->port; }
@@ -295,5 +304,11 @@ failed:
     return status;
 }
 
-const rm_kv_kind rm_kv_tcp = {
-    .open = open_store, .close = close_store, .set = set, .get = get, .add = add, .lost = lost, .port = port};
+const rm_kv_kind rm_kv_tcp = {.open = open_store,
+                              .close = close_store,
+                              .set = set,
+                              .get = get,
+                              .add = add,
+                              .lost = lost,
+                              .port = port,
+                              .address = address};

@@ -1,0 +1,169 @@
+/* group_gloo.c: collectives by Gloo, over TCP: for many machines without MPI. The table rm_group_gloo at the end; the C++
+ * is in gloo_shim.cc. Gloo knows no fingerprints and names nobody: both are added here, through its own exchanges and
+ * through the store. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "dist/agree.h"
+#include "dist/blame.h"
+#include "dist/gloo_shim.h"
+#include "dist/scale.h"
+#include "memory/host.h"
+
+typedef struct {
+    rm_group_config config;
+    rm_gloo *gloo;
+    rm_blame blame;
+    rm_scratch scratch;
+} gloo_group;
+
+/* ---- Collectives ------------------------------------------------------------------------------------------------- */
+
+static remat_status check_gloo(gloo_group *g, const rm_fingerprint *now, bool fine, const char *why) {
+    return fine ? REMAT_OK : rm_blame_find(&g->blame, now, why);
+}
+
+static remat_status maximum(void *context, const rm_fingerprint *now, uint64_t number[2]) {
+    gloo_group *g = context;
+    char why[RM_GLOO_WHY];
+    return check_gloo(g, now, rm_gloo_all_reduce(g->gloo, RM_GLOO_MAX_U64, number, 2, why), why);
+}
+
+static remat_status gather(void *context, const rm_fingerprint *mine, rm_fingerprint *all) {
+    gloo_group *g = context;
+    char why[RM_GLOO_WHY];
+    return check_gloo(g, mine, rm_gloo_all_gather(g->gloo, mine, all, sizeof *mine, why), why);
+}
+
+/* This Gloo has no reduce_scatter: all of the sum, of which a row is kept. */
+static remat_status reduce_scatter(gloo_group *g, const rm_fingerprint *now, const rm_collective *what) {
+    uint64_t bytes = rm_collective_in_bytes(what, g->config.size), row = rm_collective_out_bytes(what, g->config.size);
+    char why[RM_GLOO_WHY];
+    TRY(rm_scratch_take(&g->scratch, bytes));
+    rm_contribute(what, g->config.size, g->scratch.block);
+    bool fine = rm_gloo_all_reduce(g->gloo, (rm_gloo_sum)what->wire, g->scratch.block,
+                                   (size_t)what->count * (size_t)g->config.size, why);
+    TRY(check_gloo(g, now, fine, why));
+    memcpy(what->out, (char *)g->scratch.block + row * (uint64_t)g->config.rank, row);
+    return REMAT_OK;
+}
+
+static remat_status do_it(gloo_group *g, const rm_fingerprint *now, const rm_collective *what) {
+    char why[RM_GLOO_WHY];
+    size_t bytes = (size_t)what->count * (size_t)rm_wire_bytes(what->wire);
+    bool fine = true;
+    if (what->kind == RM_BARRIER || what->count == 0) return REMAT_OK; /* to have agreed is to have met */
+    if (what->kind == RM_REDUCE_SCATTER) return reduce_scatter(g, now, what);
+    if (what->kind == RM_ALL_REDUCE) {
+        rm_contribute(what, g->config.size, what->out);
+        fine = rm_gloo_all_reduce(g->gloo, (rm_gloo_sum)what->wire, what->out, (size_t)what->count, why);
+    } else if (what->kind == RM_BROADCAST) {
+        fine = rm_gloo_broadcast(g->gloo, what->out, bytes, what->root, why);
+    } else {
+        fine = rm_gloo_all_gather(g->gloo, what->in, what->out, bytes, why);
+    }
+    return check_gloo(g, now, fine, why);
+}
+
+static remat_status run(void *engine, uint64_t call, const rm_collective *what) {
+    gloo_group *g = engine;
+    rm_fingerprint mine = rm_fingerprint_of(call, what);
+    rm_exchange exchange = {.maximum = maximum, .gather = gather, .context = g};
+    TRY(rm_agree(&g->config, &exchange, &mine));
+    return do_it(g, &mine, what);
+}
+
+/* ---- Opening ------------------------------------------------------------------------------------------------------ */
+
+static bool set_key(void *context, const char *key, const void *value, uint32_t bytes) {
+    const rm_group_config *config = context;
+    char named[RM_KV_KEY_BYTES + 1];
+    snprintf(named, sizeof named, "%.60s/gloo/%.120s", config->name, key);
+    return !rm_kv_set(config->store, named, value, bytes);
+}
+static bool get_key(void *context, const char *key, void *value, uint32_t capacity, uint32_t *bytes) {
+    const rm_group_config *config = context;
+    char named[RM_KV_KEY_BYTES + 1];
+    snprintf(named, sizeof named, "%.60s/gloo/%.120s", config->name, key);
+    return !rm_kv_get(config->store, named, value, capacity, bytes, config->timeout_ms);
+}
+
+/* The address that the connection to rank 0 leaves by is one that works. Rank 0 cannot see its own: rank 1 tells it where
+ * it found it. A host's own name is the last resort, since many hosts take it for 127.0.1.1. */
+static remat_status find_address(const rm_group_config *config, char *text, uint32_t bytes) {
+    char key[RM_KV_KEY_BYTES];
+    uint32_t length;
+    snprintf(key, sizeof key, "%s/address of rank 0", config->name);
+    bool known = rm_kv_address(config->store, config->rank == 1, text, bytes);
+    if (known && config->rank == 1) {
+        TRY(rm_kv_set(config->store, key, text, (uint32_t)strlen(text)));
+        known = rm_kv_address(config->store, false, text, bytes);
+    } else if (known && config->rank == 0 && config->size > 1) {
+        TRY(rm_kv_get(config->store, key, text, bytes - 1, &length, config->timeout_ms));
+        text[length] = 0;
+    }
+    if (!known && gethostname(text, bytes - 1)) snprintf(text, bytes, "localhost");
+    return REMAT_OK;
+}
+
+static remat_status enter(gloo_group *g) {
+    char address[256] = "", why[RM_GLOO_WHY];
+    rm_gloo_config config = {.rank = g->config.rank,
+                             .size = g->config.size,
+                             .timeout_ms = g->config.timeout_ms,
+                             .interface = getenv("GLOO_SOCKET_IFNAME"),
+                             .address = address,
+                             .store = {.set = set_key, .get = get_key, .context = &g->config}};
+    TRY(rm_blame_begin(&g->blame, &g->config));
+    TRY(find_address(&g->config, address, sizeof address));
+    if (rm_gloo_open(&config, &g->gloo, why)) return REMAT_OK;
+    const char *by = config.interface ? config.interface : address;
+    (void)rm_blame_look(&g->blame, NULL); /* a dead rank explains more than what Gloo says */
+    char who[128];
+    if (rm_kv_lost(g->config.store, -1, who, sizeof who)) FAIL(PEER, "rank %s died before the group had started", who);
+    FAIL(PEER,
+         "rank %d could not connect to the other ranks by way of %s: %.350s. GLOO_SOCKET_IFNAME=NAME chooses another "
+         "network interface",
+         g->config.rank, by, why);
+}
+
+static void close_group(void *engine) {
+    gloo_group *g = engine;
+    if (g->gloo) rm_gloo_close(g->gloo);
+    rm_scratch_free(&g->scratch);
+    rm_free(g);
+}
+
+static remat_status open_group(const rm_group_config *config, void **engine) {
+    REQUIRE(config->store, INVALID, "Gloo needs a store for its ranks to meet: --init-method is missing");
+    gloo_group *g = rm_calloc(1, sizeof *g);
+    REQUIRE(g, MEMORY, "no memory for a group");
+    g->config = *config;
+    remat_status status = enter(g);
+    if (status)
+        close_group(g);
+    else
+        *engine = g;
+    return status;
+}
+
+static remat_status poll_group(void *engine) { return rm_blame_look(&((gloo_group *)engine)->blame, NULL); }
+
+static void abort_group(void *engine, const char *reason) {
+    gloo_group *g = engine;
+    rm_blame_abort(&g->blame, reason); /* first, so that the others find the reason when their connections close */
+    rm_gloo_abort(g->gloo);
+}
+
+const rm_group_api rm_group_gloo = {
+    .name = "gloo",
+    .doc = "Gloo, over TCP",
+    .open = open_group,
+    .close = close_group,
+    .run = run,
+    .poll = poll_group,
+    .abort = abort_group,
+};

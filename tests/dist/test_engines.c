@@ -1,0 +1,205 @@
+/* test_engines.c: the engines for ranks on many machines, mpi and gloo, on this one: the same random collectives, the same
+ * faults, ranks that die and ranks that do not come. Gloo's ranks are forked; MPI's are this program again, started by
+ * mpirun. An engine that this build or machine lacks is left out. */
+#include "tests/dist/collectives.h"
+
+#include <sys/syscall.h>
+
+typedef struct {
+    const char *engine, *scenario;
+} job;
+
+static void results(rm_group *group) {
+    const int size = rm_group_size(group);
+    for (int i = 0; i < 40; i++) do_case(group, (uint64_t)(i * 8 + size), false);
+}
+
+/* Sums in another order than that of ranks must still be the same on all ranks. */
+static void same_bits(rm_group *group) {
+    enum { N = 20000 };
+    static float x[N], all[MOST_RANKS][N];
+    const int rank = rm_group_rank(group), size = rm_group_size(group);
+    random_case c = {.seed = 3};
+    bring(&c, rank, N, x);
+    rm_collective sum = {.kind = RM_ALL_REDUCE, .reduction = RM_MEAN, .count = N, .in = x, .out = x};
+    need_ok(rm_group_run(group, &sum));
+    need_ok(rm_group_run(group, &(rm_collective){.kind = RM_ALL_GATHER, .count = N, .in = x, .out = all}));
+    for (int r = 1; r < size; r++) need(!memcmp(all[0], all[r], sizeof x), "rank %d has other bits", r);
+}
+
+/* The last rank does something else in its second call. */
+static void disagree(rm_group *group, rm_collective odd, const char *words) {
+    static float x[64];
+    rm_collective what = {.kind = RM_ALL_REDUCE, .count = 8, .tag = 1, .in = x, .out = x};
+    const int rank = rm_group_rank(group), last = rm_group_size(group) - 1;
+    char ranks[64];
+    need_ok(rm_group_run(group, &what));
+    odd.in = odd.out = x;
+    snprintf(ranks, sizeof ranks, "ranks 0 and %d disagree about the %s", last, words);
+    need_peer(rm_group_run(group, rank == last ? &odd : &what), ranks);
+    need_peer(rm_group_run(group, &what), ranks);
+}
+
+/* The last rank is killed after its third call. */
+static void die(rm_group *group) {
+    static float x[5000];
+    rm_collective what = {.kind = RM_ALL_REDUCE, .count = 5000, .in = x, .out = x};
+    const int last = rm_group_size(group) - 1;
+    char ranks[64];
+    for (uint32_t k = 0; k < 3; k++) {
+        what.tag = k;
+        need_ok(rm_group_run(group, &what));
+    }
+    if (rm_group_rank(group) == last) {
+        nap_ms(50);
+        raise(SIGKILL);
+    }
+    double start = seconds();
+    snprintf(ranks, sizeof ranks, "rank %d (", last);
+    need_peer(rm_group_run(group, &what), ranks);
+    need(strstr(remat_last_error(), "is gone") && strstr(remat_last_error(), "call 4"), "%s", remat_last_error());
+    need(seconds() < start + 5, "only after %.1f s", seconds() - start);
+    need_peer(rm_group_poll(group), ranks);
+}
+
+/* The last rank does not come to the second call, and lives. */
+static void dawdle(rm_group *group) {
+    static float x[8];
+    rm_collective what = {.kind = RM_ALL_REDUCE, .count = 8, .tag = 9, .in = x, .out = x};
+    const int last = rm_group_size(group) - 1;
+    char ranks[64];
+    need_ok(rm_group_run(group, &what));
+    if (rm_group_rank(group) == last) {
+        nap_ms(3000);
+        return;
+    }
+    snprintf(ranks, sizeof ranks, "rank %d (", last);
+    need_peer(rm_group_run(group, &what), ranks);
+    need(strstr(remat_last_error(), "did not come to call 2, all_reduce of 8 f32 (tag 9)"), "%s", remat_last_error());
+}
+
+static void give_up(rm_group *group) {
+    if (rm_group_rank(group) == 0) {
+        nap_ms(100);
+        rm_group_abort(group, "the disk is full");
+    }
+    need_peer(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER}), "rank 0 ended the group: the disk is full");
+}
+
+static void play(rm_group *group, const char *scenario) {
+    if (!strcmp(scenario, "results")) results(group), same_bits(group);
+    if (!strcmp(scenario, "tag")) disagree(group, (rm_collective){.kind = RM_ALL_REDUCE, .count = 8, .tag = 2}, "tag");
+    if (!strcmp(scenario, "type"))
+        disagree(group, (rm_collective){.kind = RM_ALL_REDUCE, .wire = RM_WIRE_I32, .count = 8, .tag = 1}, "type");
+    if (!strcmp(scenario, "count"))
+        disagree(group, (rm_collective){.kind = RM_ALL_REDUCE, .count = 9, .tag = 1}, "count");
+    if (!strcmp(scenario, "kind")) disagree(group, (rm_collective){.kind = RM_BARRIER, .tag = 1}, "kind");
+    if (!strcmp(scenario, "death")) die(group);
+    if (!strcmp(scenario, "absence")) dawdle(group);
+    if (!strcmp(scenario, "abort")) give_up(group);
+}
+
+static void in_a_rank(int rank, int size, rm_kv *store, void *context) {
+    const job *j = context;
+    rm_group *group;
+    rm_group_config config = {.engine = j->engine, .rank = rank, .size = size, .store = store};
+    config.timeout_ms = strcmp(j->scenario, "absence") ? 60000 : 1500;
+    need_ok(rm_group_open(&config, &group));
+    play(group, j->scenario);
+    if (!strcmp(j->scenario, "absence")) rm_group_abort(group, "seen enough"); /* nobody waits for anybody */
+    rm_group_close(group);
+}
+
+static const char *const scenarios[] = {"results", "tag", "type", "count", "kind", "death", "absence", "abort"};
+enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };
+
+/* ---- Gloo ----------------------------------------------------------------------------------------------------------- */
+
+static void need_ends(const job *j, int size, const pid_t *pid) {
+    for (int r = 0; r < size; r++) {
+        bool dies = r == size - 1 && !strcmp(j->scenario, "death");
+        ck_assert_int_eq(end_of(pid[r]), dies ? 128 + SIGKILL : 0);
+    }
+}
+
+#ifdef REMAT_HAVE_GLOO
+START_TEST(gloo) {
+    pid_t pid[MOST_RANKS];
+    job j = {"gloo", scenarios[_i]};
+    int sizes[] = {2, 3, 5};
+    for (int i = 0; i < (_i == 0 ? 3 : 1); i++) {
+        start_ranks(sizes[i], in_a_rank, &j, pid);
+        need_ends(&j, sizes[i], pid);
+    }
+}
+END_TEST
+#endif
+
+/* ---- MPI ------------------------------------------------------------------------------------------------------------ */
+
+#ifdef REMAT_HAVE_MPI
+static char self[512];
+
+/* A rank that mpirun started: argv is mpi SCENARIO PATH. */
+static int mpi_rank(char **argv) {
+    const char *rank_text = getenv("OMPI_COMM_WORLD_RANK"), *size_text = getenv("OMPI_COMM_WORLD_SIZE");
+    if (!rank_text) rank_text = getenv("PMI_RANK"), size_text = getenv("PMI_SIZE");
+    need(rank_text && size_text, "who am I?");
+    int rank = atoi(rank_text), size = atoi(size_text);
+    job j = {"mpi", argv[2]};
+    rm_kv *store;
+    need_ok(rm_kv_open(&(rm_kv_config){.path = argv[3], .rank = rank, .size = size, .timeout_ms = 60000}, &store));
+    in_a_rank(rank, size, store, &j);
+    rm_kv_close(store);
+    fprintf(stderr, "rank %d is well\n", rank);
+    nap_ms(strcmp(j.scenario, "absence") ? 500 : 2500); /* mpirun kills all when one ends without MPI_Finalize */
+    syscall(SYS_exit_group, 0); /* without what MPI and sanitizers do at the end, which dead peers upset */
+    return 0;
+}
+
+START_TEST(mpi) {
+    char command[1400], line[512];
+    int size = _i == 0 ? 3 : 2, well = 0;
+    /* MPI itself leaks, and its launcher kills everybody a second after one has died: what counts is what ranks say. */
+    snprintf(command, sizeof command,
+             "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 "
+             "OMPI_MCA_hwloc_base_binding_policy=none ASAN_OPTIONS=detect_leaks=0 mpirun -np %d '%s' mpi %s %s 2>&1",
+             size, self, scenarios[_i], meeting_place());
+    FILE *pipe = popen(command, "r");
+    ck_assert_ptr_nonnull(pipe);
+    char all[20000] = "";
+    while (fgets(line, sizeof line, pipe)) {
+        well += strstr(line, "is well") != NULL;
+        if (strlen(all) + strlen(line) < sizeof all) strcat(all, line);
+    }
+    pclose(pipe);
+    ck_assert_msg(well == size - !strcmp(scenarios[_i], "death"), "%s: %d of %d ranks are well:\n%s", scenarios[_i],
+                  well, size, all);
+}
+END_TEST
+#endif
+
+int main(int argc, char **argv) {
+#ifdef REMAT_HAVE_MPI
+    if (argc == 4 && !strcmp(argv[1], "mpi")) return mpi_rank(argv);
+    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0) return 1;
+#endif
+    (void)argc, (void)argv, (void)need_ends, (void)in_a_rank;
+    Suite *suite = suite_create("dist/engines");
+    TCase *engines = tcase_create("engines");
+#ifdef REMAT_HAVE_GLOO
+    tcase_add_loop_test(engines, gloo, 0, SCENARIOS);
+#endif
+#ifdef REMAT_HAVE_MPI
+    if (!system("command -v mpirun >/dev/null"))
+        tcase_add_loop_test(engines, mpi, 0, SCENARIOS);
+    else
+        puts("no mpirun here: the engine mpi is not tested");
+#endif
+    suite_add_tcase(suite, engines);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}
