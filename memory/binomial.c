@@ -29,6 +29,7 @@ static int64_t sweeps_for(int64_t stages, int64_t slots) {
 int64_t rm_binomial_runs(int64_t stages, int64_t slots) {
     if (stages < 1) return 0;
     if (slots == 1) return clip((__int128)stages * ((__int128)stages + 1) / 2);
+    if (slots >= stages) return clip(2 * (__int128)stages - 1);
     int64_t r = sweeps_for(stages, slots);
     return clip(((__int128)r + 1) * stages - rm_binomial_reach(slots + 1, r - 1));
 }
