@@ -30,10 +30,7 @@ static uint64_t other_tables(const remat_session *s) {
            stages * (sizeof *r->saved + sizeof *r->kept + sizeof *s->loss);
 }
 
-uint64_t rm_session_workspace_bytes(const remat_session *s) {
-    (void)s;
-    return 0;
-}
+uint64_t rm_session_workspace_bytes(const remat_session *s) { return rm_session_store_bytes(s); }
 
 uint64_t rm_session_tables_bytes(const remat_session *s) { return other_tables(s) + schedule_tables(&s->training); }
 

@@ -188,6 +188,7 @@ const rm_device_api rm_device_cpu = {
     .pack = cpu_pack,
     .update = cpu_update,
     .sum_of_squares = cpu_sum_of_squares,
+    .store_host_bytes = RM_SPILL_HOST_BYTES,
     .store_open = cpu_store_open,
     .store_measure = cpu_store_measure,
     .store_reserve = cpu_store_reserve,

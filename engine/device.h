@@ -64,6 +64,7 @@ typedef struct rm_device_api {
      * done one at a time, in this order, beside what the queue does next; each begins after the work the queue was given
      * before it. store_wait: later work on the queue comes after the first `count` transfers since opening. Its IO says
      * that one failed; none is under way then, what was saved is worthless, and the store can be used afresh. */
+    uint64_t store_host_bytes; /* memory that a store takes on the host beside the data */
     remat_status (*store_open)(rm_device *, const char *where, rm_store **out);
     remat_status (*store_measure)(rm_store *, rm_tier *rates);           /* in tenths of a second */
     remat_status (*store_reserve)(rm_store *, uint64_t bytes);           /* IO, MEMORY: there is no such room */

@@ -109,26 +109,6 @@ static remat_status cut(remat_session *s, int32_t loss, const remat_config *conf
     return rm_chain_build(s->graph, loss, keep, config->n_outputs, &chain, &s->chain);
 }
 
-/* ---- The second tier ------------------------------------------------------------------------------------------ */
-
-/* Its speed is part of the problem. */
-static remat_status open_store(remat_session *s, const remat_config *config) {
-    if (!config->spill_dir || s->inference) return REMAT_OK;
-    REQUIRE(s->api->store_open, MISSING, "the device \"%s\" has no second tier to spill to", s->api->name);
-    TRY(s->api->store_open(s->device, config->spill_dir, &s->runner.store));
-    return s->api->store_measure(s->runner.store, &s->chain.problem.tier);
-}
-
-/* Room for the plan's copies; no plan, no store. */
-static remat_status settle_store(remat_session *s) {
-    rm_store *store = s->runner.store;
-    if (store && s->training.transfers.count && !s->plan_only)
-        return s->api->store_reserve(store, s->training.transfers.room_bytes);
-    if (store) s->api->store_close(store);
-    s->runner.store = NULL;
-    return REMAT_OK;
-}
-
 /* ---- The block ------------------------------------------------------------------------------------------------ */
 
 static remat_status allocate(remat_session *s, uint64_t seed) {
@@ -161,9 +141,9 @@ static remat_status create(remat_session *s, const remat_graph *graph, int32_t l
     TRY(check_ends(graph, loss, config));
     TRY(rm_graph_copy(graph, &s->graph));
     TRY(cut(s, loss, config));
-    TRY(open_store(s, config));
+    TRY(rm_session_open_store(s, config));
     TRY(rm_session_make_plans(s, config));
-    TRY(settle_store(s));
+    TRY(rm_session_settle_store(s));
     TRY(rm_session_list_arrays(s));
     return allocate(s, config->seed);
 }

@@ -54,4 +54,10 @@ remat_status rm_session_list_arrays(remat_session *session);       /* arrays.c *
 void rm_session_free_arrays(remat_session *session);               /* arrays.c */
 remat_status rm_session_draw_parameters(remat_session *session);   /* arrays.c */
 
+/* store.c. Opens the second tier of config->spill_dir, if any, and puts its speed into the training problem. When the plan
+ * is known: makes room for its copies, or closes a store that it does not use. And what a store takes on the host. */
+remat_status rm_session_open_store(remat_session *session, const remat_config *config);
+remat_status rm_session_settle_store(remat_session *session);
+uint64_t rm_session_store_bytes(const remat_session *session);
+
 #endif
