@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/session.h"
+#include "memory/host.h"
 #include "tests/net.h"
 
 static const net nets[] = {
@@ -294,6 +295,34 @@ START_TEST(off_is_off) {
 }
 END_TEST
 
+/* Every allocation that fails is told, and nothing leaks (the sanitizers watch). */
+START_TEST(out_of_memory_is_an_answer) {
+    remat_config config = configured(&nets[3], &choices[1]);
+    config.device = "null";
+    config.spill_dir = ".";
+    remat_session *s;
+    CHECKED(create(&nets[3], &config, &s));
+    for (int what = 0; what < 3; what++) {
+        remat_status status = REMAT_MEMORY;
+        for (int64_t nth = 1; status == REMAT_MEMORY; nth++) {
+            remat_pareto_point *pareto = NULL;
+            remat_live_point *points = NULL;
+            int64_t count;
+            rm_host_fail_at(nth);
+            status = what == 0   ? remat_plan_pareto(s, &pareto, &count)
+                     : what == 1 ? remat_plan_timeline(s, &points, &count)
+                                 : remat_trace_next(s);
+            rm_host_fail_at(0);
+            remat_text_free((char *)pareto);
+            remat_text_free((char *)points);
+            ck_assert_msg(status == REMAT_OK || status == REMAT_MEMORY, "%d: %s", status, remat_last_error());
+            ck_assert(status == REMAT_OK || nth < 100000);
+        }
+    }
+    remat_session_free(s);
+}
+END_TEST
+
 int main(void) {
     TCase *tests = tcase_create("timeline");
     tcase_set_timeout(tests, 300);
@@ -302,6 +331,7 @@ int main(void) {
     tcase_add_test(tests, tracing_is_polite);
     tcase_add_loop_test(tests, points_are_plans, 0, NETS);
     tcase_add_test(tests, off_is_off);
+    tcase_add_test(tests, out_of_memory_is_an_answer);
     Suite *suite = suite_create("engine/timeline");
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
