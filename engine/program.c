@@ -365,13 +365,40 @@ static uint64_t aux_bytes(const builder *b, const rm_node *node, const rm_desc *
     return learns(b, node) && node->op->aux_bytes ? node->op->aux_bytes(x, node->attr) : 0;
 }
 
+/* The node of this class that makes `value`; NULL: it comes from outside. */
+static const rm_node *maker_of(const builder *b, int32_t value) {
+    for (int32_t i = 0; value && i < b->class->n_nodes; i++)
+        if (node_at(b, i)->y == value) return node_at(b, i);
+    return NULL;
+}
+
+static bool may_run_again(const builder *b, const rm_node *node) {
+    return node->op->cheap && !node->op->n_state && is_on_spine(b, node) && !lies_outside(b, node);
+}
+
+/* Bytes that would have to be saved, which are not saved anyway, for `value` to be there in the backward run: nothing, or
+ * the value itself, or what the cheap op that makes it needs to run again. */
+enum { MOST_IN_A_ROW = 4 };
+static uint64_t price_of(const builder *b, int32_t value, int depth) {
+    const rm_node *maker = maker_of(b, value);
+    if (!maker || lies_outside(b, maker) || read_in_backward(b, maker)) return 0;
+    uint64_t bytes = tile_bytes(b, value), again = 0;
+    if (!may_run_again(b, maker) || depth == MOST_IN_A_ROW) return bytes;
+    for (int k = 0; k < maker->op->n_in; k++) again += price_of(b, maker->x[k], depth + 1);
+    return again < bytes ? again : bytes;
+}
+
 /* How a lean stage does without a node's aux, or without its y too. */
 static uint8_t how_again(const builder *b, const rm_node *node, const rm_desc *x) {
     const rm_op *op = node->op;
-    bool needed = aux_bytes(b, node, x) || read_in_backward(b, node);
-    if (op->cheap && needed && !op->n_state && !lies_outside(b, node)) return RUN_AGAIN;
+    uint64_t aux = aux_bytes(b, node, x), spared = aux + (read_in_backward(b, node) ? tile_bytes(b, node->y) : 0);
+    if (may_run_again(b, node)) {
+        uint64_t price = 0;
+        for (int k = 0; k < op->n_in; k++) price += price_of(b, node->x[k], 0);
+        return price < spared ? RUN_AGAIN : NOT_AGAIN;
+    }
     bool same_bits = op->rebuild[b->config->kernels] && (!op->rebuilds || op->rebuilds(x, node->attr));
-    return same_bits && aux_bytes(b, node, x) ? REBUILT : NOT_AGAIN;
+    return same_bits && aux ? REBUILT : NOT_AGAIN;
 }
 
 /* From the last node to the first, so that whoever reads a node's result has been decided about. */
