@@ -5,11 +5,18 @@
 #include "memory/host.h"
 #include "memory/schedule.h"
 
+/* The lists a piece is in: the first, the last, and how many; until -1: none. */
+typedef struct {
+    int32_t from, until, times;
+} span;
+
 /* Bytes of unions and differences of lists, by marking pieces with the number of the question. */
 typedef struct {
     const rm_problem *problem;
     int64_t *mark; /* n_pieces */
     int64_t question;
+    span *span; /* 3 n_pieces: in states, in gradients, in saved */
+    bool exact; /* as in the footprint */
 } ledger;
 
 static uint64_t count_new(ledger *l, const rm_lists *lists, int64_t i) {
@@ -23,10 +30,24 @@ static uint64_t count_new(ledger *l, const rm_lists *lists, int64_t i) {
     return bytes;
 }
 
-static int64_t count_filled(const rm_problem *problem, const rm_lists *lists, int64_t i) {
-    int64_t filled = 0;
-    for (int64_t k = lists->start[i]; k < lists->start[i + 1]; k++) filled += problem->piece[lists->item[k]].bytes > 0;
-    return filled;
+/* How many buffers making state(c) begins, where every piece is in neighbouring states only: those that are not in the
+ * state before it. Where not, 0. */
+static int64_t count_begun(const ledger *l, int64_t c) {
+    const rm_lists *lists = &l->problem->state;
+    int64_t begun = 0;
+    for (int64_t k = lists->start[c]; l->exact && k < lists->start[c + 1]; k++)
+        begun += l->problem->piece[lists->item[k]].bytes > 0 && l->span[lists->item[k]].from == c;
+    return begun;
+}
+
+/* The same for dstate(c), which is made after the one behind it. */
+static int64_t count_begun_gradients(const ledger *l, int64_t c) {
+    const rm_lists *lists = &l->problem->dstate;
+    const span *span = l->span + l->problem->n_pieces;
+    int64_t begun = 0;
+    for (int64_t k = lists->start[c]; l->exact && k < lists->start[c + 1]; k++)
+        begun += l->problem->piece[lists->item[k]].bytes > 0 && span[lists->item[k]].until == c;
+    return begun;
 }
 
 /* ---- One stage ---------------------------------------------------------------------------------- */
@@ -58,7 +79,7 @@ static uint64_t lone_bytes(ledger *l, const rm_lists *lists, int64_t i) {
     return count_new(l, lists, i);
 }
 
-static void measure(ledger *l, int64_t s, bool share, rm_foot *foot) {
+static void measure(ledger *l, int64_t s, rm_foot *foot) {
     const rm_problem *p = l->problem;
     foot->state_bytes = lone_bytes(l, &p->state, s);
     foot->next_state_bytes = lone_bytes(l, &p->state, s + 1);
@@ -68,17 +89,12 @@ static void measure(ledger *l, int64_t s, bool share, rm_foot *foot) {
     uint64_t states = count_new(l, &p->state, s) + count_new(l, &p->state, s + 1);
     foot->drop_bytes = states + rm_align_up(p->stage[s].drop.scratch_bytes);
     foot->drop_ns = p->stage[s].drop.time_ns;
-    int64_t buffers = p->stage[s].drop.scratch_bytes > 0;
-    if (!share) buffers += count_filled(p, &p->state, s + 1);
+    int64_t buffers = (p->stage[s].drop.scratch_bytes > 0) + count_begun(l, s + 1);
     foot->table_bytes = rm_table_bytes(2, buffers); /* the run, and the freeing of the state it made */
     measure_options(l, s, foot);
 }
 
 /* ---- Who shares what ---------------------------------------------------------------------------- */
-
-typedef struct {
-    int32_t from, until, times; /* the first and the last list it is in, and in how many; until -1: in none */
-} span;
 
 static void find_spans(const rm_lists *lists, int64_t count, int64_t n_pieces, span *spans) {
     for (int64_t i = 0; i < n_pieces; i++) spans[i] = (span){.until = -1};
@@ -106,32 +122,22 @@ static bool neighbours_alone(const rm_problem *problem, const span *state, const
     return true;
 }
 
-/* Fills `exact`, and `until` if two states share a piece. *share: two states or two gradients do. */
-static remat_status find_shares(rm_footprint *footprint, bool *share) {
-    const rm_problem *p = footprint->problem;
-    size_t n = (size_t)p->n_pieces;
-    span *spans = rm_malloc((3 * n + 1) * sizeof *spans);
-    footprint->until = rm_malloc(n * sizeof *footprint->until);
-    if (!spans || !footprint->until) {
-        rm_free(spans);
-        FAIL(MEMORY, "out of host memory to plan with %lld pieces", (long long)p->n_pieces);
+/* Fills `exact`, and `until` if two states share a piece. */
+static void find_shares(ledger *l, rm_footprint *footprint) {
+    const rm_problem *p = l->problem;
+    int64_t n = p->n_pieces;
+    find_spans(&p->state, p->n_stages + 1, n, l->span);
+    find_spans(&p->dstate, p->n_stages + 1, n, l->span + n);
+    find_spans(&p->saved, p->n_stages, n, l->span + 2 * n);
+    l->exact = footprint->exact = neighbours_alone(p, l->span, l->span + n, l->span + 2 * n);
+    bool share = false;
+    for (int64_t i = 0; i < n; i++) {
+        share |= l->span[i].until > l->span[i].from;
+        footprint->until[i] = l->span[i].until;
     }
-    find_spans(&p->state, p->n_stages + 1, p->n_pieces, spans);
-    find_spans(&p->dstate, p->n_stages + 1, p->n_pieces, spans + n);
-    find_spans(&p->saved, p->n_stages, p->n_pieces, spans + 2 * n);
-    footprint->exact = neighbours_alone(p, spans, spans + n, spans + 2 * n);
-    bool states_share = false, gradients_share = false;
-    for (size_t i = 0; i < n; i++) {
-        states_share |= spans[i].until > spans[i].from;
-        gradients_share |= spans[n + i].until > spans[n + i].from;
-        footprint->until[i] = spans[i].until;
-    }
-    rm_free(spans);
-    *share = states_share || gradients_share || !footprint->exact;
-    if (states_share) return REMAT_OK;
+    if (share) return;
     rm_free(footprint->until);
     footprint->until = NULL;
-    return REMAT_OK;
 }
 
 /* ---- All of them -------------------------------------------------------------------------------- */
@@ -143,17 +149,17 @@ static int64_t count_own_saved(ledger *l, int64_t s) {
     count_new(l, &l->problem->state, s + 1);
     const rm_lists *saved = &l->problem->saved;
     int64_t own = 0;
-    for (int64_t k = saved->start[s]; k < saved->start[s + 1]; k++)
+    for (int64_t k = saved->start[s]; l->exact && k < saved->start[s + 1]; k++)
         own += l->problem->piece[saved->item[k]].bytes > 0 && l->mark[saved->item[k]] != l->question;
     return own;
 }
 
 /* Every run makes one object or two and each is freed: 3 steps for a keeping run, 2 for a backward run, and the two
- * objects that the plan begins with. Of the buffers only those are counted that are there for certain; where no two states
- * share a piece, that is all of them. */
-static uint64_t least_tables(ledger *l, bool share) {
+ * objects that the plan begins with. Of the buffers only those are counted that are there for certain; if the footprint is
+ * exact, that is all of them. */
+static uint64_t least_tables(ledger *l) {
     const rm_problem *p = l->problem;
-    int64_t buffers = share ? 0 : count_filled(p, &p->state, 0);
+    int64_t buffers = count_begun(l, 0);
     for (int64_t s = 0; s < p->n_stages; s++) {
         const rm_stage *stage = &p->stage[s];
         int64_t least = INT64_MAX;
@@ -163,30 +169,28 @@ static uint64_t least_tables(ledger *l, bool share) {
                 (option->saved_bytes > 0) + (option->forward.scratch_bytes > 0) + (option->backward.scratch_bytes > 0);
             if (own < least) least = own;
         }
-        buffers += least;
-        if (share) continue;
-        buffers += count_filled(p, &p->state, s + 1) + count_filled(p, &p->dstate, s) + count_own_saved(l, s);
+        buffers += least + count_begun(l, s + 1) + count_begun_gradients(l, s) + count_own_saved(l, s);
     }
     return rm_table_bytes(5 * p->n_stages + 2, buffers);
 }
 
 remat_status rm_footprint_make(const rm_problem *problem, rm_footprint *footprint) {
+    size_t n = (size_t)problem->n_pieces;
     footprint->problem = problem;
     footprint->foot = rm_calloc((size_t)problem->n_stages, sizeof *footprint->foot);
-    ledger l = {problem, rm_calloc((size_t)problem->n_pieces, sizeof *l.mark), 0};
-    remat_status status = REMAT_OK;
-    if (footprint->foot && l.mark) {
-        bool share = true;
-        TRY_GOTO(status, done, find_shares(footprint, &share));
-        for (int64_t s = 0; s < problem->n_stages; s++) measure(&l, s, share, &footprint->foot[s]);
-        footprint->table_bytes = least_tables(&l, share);
-    } else {
-        status = rm_fail(REMAT_MEMORY, "out of host memory to plan for %lld stages", (long long)problem->n_stages);
+    footprint->until = rm_malloc(n * sizeof *footprint->until);
+    ledger l = {.problem = problem, .mark = rm_calloc(n, sizeof *l.mark), .span = rm_malloc(3 * n * sizeof *l.span)};
+    bool room = footprint->foot && footprint->until && l.mark && l.span;
+    if (room) {
+        find_shares(&l, footprint);
+        for (int64_t s = 0; s < problem->n_stages; s++) measure(&l, s, &footprint->foot[s]);
+        footprint->table_bytes = least_tables(&l);
     }
-done:
     rm_free(l.mark);
-    if (status) rm_footprint_free(footprint);
-    return status;
+    rm_free(l.span);
+    if (room) return REMAT_OK;
+    rm_footprint_free(footprint);
+    FAIL(MEMORY, "out of host memory to plan for %lld stages", (long long)problem->n_stages);
 }
 
 void rm_footprint_free(rm_footprint *footprint) {

@@ -14,7 +14,6 @@
 #include "memory/uniform.h"
 
 #define RM_MOST_RUNS 64 /* no plan runs forward so many times as many stages as there are */
-#define UNIFORM_LIMITS 96
 
 typedef enum { NESTED, UNIFORM, EVEN, LEAN } source;
 
@@ -68,8 +67,8 @@ static remat_status add_nested(candidates *c) {
 }
 
 static remat_status add_uniform(candidates *c) {
-    uint64_t limit[UNIFORM_LIMITS];
-    int n = rm_uniform_limits(c->uniform, limit, UNIFORM_LIMITS);
+    uint64_t limit[RM_UNIFORM_LIMITS];
+    int n = rm_uniform_limits(c->uniform, limit);
     for (int i = 0; i < n; i++) {
         rm_member member;
         rm_drops drops;

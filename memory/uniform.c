@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/tensor.h"
 #include "memory/host.h"
 
 enum { MOST_ROWS = 66, MOST_DEPTH = 4096, WAYS = RM_MAX_OPTIONS };
@@ -171,14 +172,17 @@ void rm_uniform_free(rm_uniform *uniform) {
     rm_free(uniform);
 }
 
-int rm_uniform_limits(const rm_uniform *u, uint64_t *limit, int most) {
-    double least = (double)(u->unit[u->n_ways - 1] + u->beside);
-    double all = (double)u->unit[0] * (double)u->n_stages + (double)u->beside + (double)llabs(u->last_extra);
+int rm_uniform_limits(const rm_uniform *u, uint64_t *limit) {
+    double unit = (double)u->unit[0], beside = (double)u->beside;
+    double all = unit * (double)u->n_stages + beside + (double)llabs(u->last_extra) + RM_ALIGN;
+    double next = (double)u->unit[u->n_ways - 1] + beside;
     int n = 0;
-    for (int i = 0; i < most; i++) {
-        uint64_t here = (uint64_t)(least * pow(all / least, (double)i / (most - 1)) + 64);
-        if (n == 0 || here > limit[n - 1]) limit[n++] = here;
+    while (n + 1 < RM_UNIFORM_LIMITS && next < all) {
+        limit[n++] = (uint64_t)next;
+        double fit = next > unit + beside ? (next - beside) / unit : 1;
+        next *= 1 + fmax(0.02, 0.12 / sqrt(fit));
     }
+    limit[n++] = (uint64_t)all;
     return n;
 }
 

@@ -17,8 +17,10 @@ typedef struct rm_uniform rm_uniform;
 remat_status rm_uniform_make(const rm_footprint *footprint, rm_uniform **out);
 void rm_uniform_free(rm_uniform *uniform);
 
-/* Budgets worth trying, from the least to where everything is kept: `most` or fewer, evenly spaced in their logarithm. */
-int rm_uniform_limits(const rm_uniform *uniform, uint64_t *limit, int most);
+/* Budgets worth trying, from the least to where everything is kept. The more stages fit, the closer they are: a plan of few
+ * long segments is weighed in no time. At most RM_UNIFORM_LIMITS of them; answers how many. */
+#define RM_UNIFORM_LIMITS 512
+int rm_uniform_limits(const rm_uniform *uniform, uint64_t *limit);
 
 /* What the plan for a limit takes. *fits: false: there is none, and nothing else is filled. MEMORY. */
 remat_status rm_uniform_weigh(rm_uniform *uniform, uint64_t limit, bool *fits, uint64_t *peak_bytes, uint64_t *time_ns,
