@@ -1,0 +1,51 @@
+/* rendezvous.h: which rank am I, of how many, and where do we meet? Answered from the command line and from what launchers
+ * leave in the environment; a pure function of both, so that every case can be tested. Main entry: rm_rendezvous_resolve.
+ *
+ * In this order, each complete in itself:
+ *
+ *   flags       --world-size --rank [--local-rank]
+ *   torchrun    WORLD_SIZE RANK LOCAL_RANK LOCAL_WORLD_SIZE [GROUP_WORLD_SIZE]  (also set by hand)
+ *   Slurm       SLURM_NTASKS SLURM_PROCID SLURM_LOCALID, in a step that srun started
+ *   Open MPI    OMPI_COMM_WORLD_SIZE, _RANK, _LOCAL_RANK, _LOCAL_SIZE
+ *   PMIx        PMIX_RANK, whose size must be told by --world-size
+ *
+ * Flags beside a launcher fill in or override single numbers. Half an answer, or two that contradict each other, is an
+ * error with its remedy: never one rank instead of many, never localhost instead of a host that is not known. */
+#ifndef RM_RENDEZVOUS_H
+#define RM_RENDEZVOUS_H
+
+#include "dist/hostlist.h"
+#include "dist/store.h"
+
+/* -1 or NULL: not given. */
+typedef struct {
+    const char *init_method; /* env://, tcp://HOST:PORT, file:///PATH; NULL: env:// */
+    int64_t world_size, rank, local_rank;
+} rm_rendezvous_flags;
+
+typedef enum { RM_BY_NOBODY, RM_BY_FLAGS, RM_BY_TORCHRUN, RM_BY_SLURM, RM_BY_OPEN_MPI, RM_BY_PMIX } rm_launcher;
+typedef enum { RM_MEET_NOWHERE, RM_MEET_TCP, RM_MEET_FILE } rm_meeting; /* nowhere: one rank, or MPI must do it */
+
+typedef struct {
+    rm_launcher launcher; /* who said which rank this is */
+    int32_t rank, size;
+    int32_t local_rank, local_size; /* of this host; -1: not known */
+    rm_meeting meeting;
+    char host[RM_HOST_BYTES];
+    int32_t port;
+    char path[1024];
+    char secret[256]; /* tells this job from others; from REMAT_JOB_SECRET, or the launcher's name for the job */
+} rm_rendezvous;
+
+/* `get(context, name)` is getenv, or a test's table; NULL when unset. An empty value counts as unset. */
+typedef const char *rm_environment(void *context, const char *name);
+remat_status rm_rendezvous_resolve(const rm_rendezvous_flags *flags, rm_environment *get, void *context,
+                                   rm_rendezvous *out);
+
+rm_environment rm_environment_of_process; /* getenv; context is not used */
+const char *rm_launcher_text(rm_launcher launcher); /* "Slurm" */
+
+/* Opens the store that `where` describes; *out is NULL where ranks meet nowhere. */
+remat_status rm_rendezvous_store(const rm_rendezvous *where, int64_t timeout_ms, rm_kv **out);
+
+#endif

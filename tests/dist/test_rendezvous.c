@@ -1,0 +1,299 @@
+/* test_rendezvous.c: who am I, of how many, and where do we meet: every launcher's variables, their precedence, their
+ * contradictions, and the traps that users report; and Slurm's host lists. */
+#include "dist/rendezvous.h"
+
+#include "tests/dist/ranks.h"
+
+/* ---- Host lists: answers are scontrol's (22.05) ------------------------------------------------------------------- */
+
+static const struct {
+    const char *list, *hosts;
+} lists[] = {
+    {"node1", "node1"},
+    {"node[01-03]", "node01 node02 node03"},
+    {"node[1-2]", "node1 node2"},
+    {"n[8-11]", "n8 n9 n10 n11"},
+    {"n[08-11]", "n08 n09 n10 n11"},
+    {"n[098-101]", "n098 n099 n100 n101"},
+    {"n[098-99,5]m[1-03]", "n098m1 n098m2 n098m3 n099m1 n099m2 n099m3 n5m1 n5m2 n5m3"},
+    {"n[1,3-5]x[0-1]", "n1x0 n1x1 n3x0 n3x1 n4x0 n4x1 n5x0 n5x1"},
+    {"a,b[2-4,07-09],c[1-2]-d[3-4]", "a b2 b3 b4 b07 b08 b09 c1-d3 c1-d4 c2-d3 c2-d4"},
+    {"rack[0-1]node[8-11]",
+     "rack0node8 rack0node9 rack0node10 rack0node11 rack1node8 rack1node9 rack1node10 rack1node11"},
+    {"login-2.cluster.example", "login-2.cluster.example"},
+};
+
+START_TEST(host_lists_are_written_out) {
+    char all[1000] = "", name[RM_HOST_BYTES];
+    int64_t count;
+    ck_ok(rm_hostlist_count(lists[_i].list, &count));
+    for (int64_t i = 0; i < count; i++) {
+        ck_ok(rm_hostlist_at(lists[_i].list, i, name));
+        if (i) strcat(all, " ");
+        strcat(all, name);
+    }
+    ck_assert_str_eq(all, lists[_i].hosts);
+    ck_assert_int_eq(rm_hostlist_at(lists[_i].list, count, name), REMAT_INVALID);
+    ck_assert_int_eq(rm_hostlist_at(lists[_i].list, -1, name), REMAT_INVALID);
+}
+END_TEST
+
+START_TEST(what_is_no_host_list_is_refused) {
+    static const char *const bad[] = {"",
+                                      ",",
+                                      "a,",
+                                      ",a",
+                                      "a,,b",
+                                      "n[",
+                                      "n[]",
+                                      "n[1",
+                                      "n]",
+                                      "n[1-]",
+                                      "n[-1]",
+                                      "n[3-1]",
+                                      "n[a-b]",
+                                      "n[1;2]",
+                                      "n[1,]",
+                                      "n[1-2-3]",
+                                      "a b",
+                                      "n[[1]]",
+                                      "n[1]]",
+                                      "a\n",
+                                      "h[098-101].ib",
+                                      "n[1-2]x",
+                                      "a[1-2]b[3-4]c",
+                                      "n[0-99999999999]",
+                                      "n[0-9999999]",
+                                      "n[1-1000]x[1-1001]"};
+    int64_t count;
+    char name[RM_HOST_BYTES], longer[600];
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        ck_assert_msg(rm_hostlist_count(bad[i], &count) == REMAT_INVALID, "'%s' has %ld hosts", bad[i], (long)count);
+        ck_assert_int_eq(rm_hostlist_at(bad[i], 0, name), REMAT_INVALID);
+    }
+    memset(longer, 'x', sizeof longer - 1);
+    longer[sizeof longer - 1] = 0;
+    ck_fails(rm_hostlist_at(longer, 0, name), INVALID, "too long");
+}
+END_TEST
+
+START_TEST(tasks_of_nodes) {
+    int64_t tasks, node;
+    const int64_t expected[] = {2, 2, 2, 1, 12, 12};
+    for (node = 0; node < 6; node++) {
+        ck_ok(rm_tasks_on_node("2(x3),1,12(x2)", node, &tasks));
+        ck_assert_int_eq(tasks, expected[node]);
+    }
+    ck_fails(rm_tasks_on_node("2(x3),1,12(x2)", 6, &tasks), INVALID, "this is node 6");
+    static const char *const bad[] = {"", "x", "2(3)", "2(x3", "2(x)", "2,", "2(x3)4", "-1"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        ck_assert_int_eq(rm_tasks_on_node(bad[i], 50, &tasks), REMAT_INVALID);
+}
+END_TEST
+
+/* ---- Environments: "NAME=value NAME=value" ------------------------------------------------------------------------- */
+
+static const char *look_up(void *context, const char *name) {
+    static char value[8][200];
+    static int next;
+    size_t length = strlen(name);
+    for (const char *at = context; at && *at; at += strcspn(at, " "), at += strspn(at, " "))
+        if (!strncmp(at, name, length) && at[length] == '=') {
+            char *out = value[next++ % 8];
+            snprintf(out, sizeof value[0], "%.*s", (int)strcspn(at + length + 1, " "), at + length + 1);
+            return out;
+        }
+    return NULL;
+}
+
+#define NO_FLAGS ((rm_rendezvous_flags){.world_size = -1, .rank = -1, .local_rank = -1})
+#define FLAGS(w, r) ((rm_rendezvous_flags){.world_size = w, .rank = r, .local_rank = -1})
+#define METHOD(m) ((rm_rendezvous_flags){.init_method = m, .world_size = -1, .rank = -1, .local_rank = -1})
+#define FLAGS_METHOD(w, r, m) ((rm_rendezvous_flags){.init_method = m, .world_size = w, .rank = r, .local_rank = -1})
+
+#define TORCH                                                                                                          \
+    "RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_WORLD_SIZE=2 MASTER_ADDR=hostA MASTER_PORT=29500"
+#define SLURM                                                                                                          \
+    "SLURM_PROCID=2 SLURM_NTASKS=4 SLURM_LOCALID=0 SLURM_NODEID=1 SLURM_NNODES=2 SLURM_STEP_TASKS_PER_NODE=2(x2) "     \
+    "SLURM_STEP_NODELIST=node[1-2] SLURM_JOB_ID=77 SLURM_STEP_ID=0"
+#define OMPI                                                                                                           \
+    "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 "         \
+    "PMIX_RANK=1 PMIX_NAMESPACE=4242.1"
+
+static const struct {
+    rm_rendezvous_flags flags;
+    const char *environment;
+    rm_launcher launcher;
+    int rank, size, local_rank, local_size;
+    rm_meeting meeting;
+    const char *host; /* or the path */
+    int port;         /* 0: any from 15000 to 29999 */
+} good[] = {
+    {NO_FLAGS, "", RM_BY_NOBODY, 0, 1, 0, 1, RM_MEET_NOWHERE, "", -1},
+    {NO_FLAGS, "WORLD_SIZE=1", RM_BY_NOBODY, 0, 1, 0, 1, RM_MEET_NOWHERE, "", -1},
+    {NO_FLAGS, "RANK= WORLD_SIZE=", RM_BY_NOBODY, 0, 1, 0, 1, RM_MEET_NOWHERE, "", -1},
+    {FLAGS(1, -1), "", RM_BY_NOBODY, 0, 1, -1, -1, RM_MEET_NOWHERE, "", -1},
+    {FLAGS_METHOD(4, 2, "tcp://h:1234"), "", RM_BY_FLAGS, 2, 4, -1, -1, RM_MEET_TCP, "h", 1234},
+    {FLAGS_METHOD(4, 2, "tcp://[fe80::1]:1234"), "", RM_BY_FLAGS, 2, 4, -1, -1, RM_MEET_TCP, "fe80::1", 1234},
+    {FLAGS_METHOD(4, 2, "file:///shared/job 7"), "", RM_BY_FLAGS, 2, 4, -1, -1, RM_MEET_FILE, "/shared/job 7", 0},
+    {FLAGS(4, 2), "MASTER_ADDR=h MASTER_PORT=99", RM_BY_FLAGS, 2, 4, -1, -1, RM_MEET_TCP, "h", 99},
+    /* the order: flags, torchrun, Slurm, Open MPI, PMIx */
+    {FLAGS(8, 7), TORCH " " SLURM " " OMPI, RM_BY_FLAGS, 7, 8, -1, -1, RM_MEET_TCP, "hostA", 29500},
+    {NO_FLAGS, TORCH " " SLURM " " OMPI, RM_BY_TORCHRUN, 3, 4, 1, 2, RM_MEET_TCP, "hostA", 29500},
+    {NO_FLAGS, SLURM " " OMPI, RM_BY_SLURM, 2, 4, 0, 2, RM_MEET_TCP, "node1", 0},
+    {NO_FLAGS, OMPI, RM_BY_OPEN_MPI, 1, 2, 1, 2, RM_MEET_TCP, "127.0.0.1", 0},
+    {FLAGS(2, -1), "PMIX_RANK=1 PMIX_NAMESPACE=n MASTER_ADDR=h MASTER_PORT=5", RM_BY_PMIX, 1, 2, -1, -1, RM_MEET_TCP,
+     "h", 5},
+    /* single numbers from flags; the rest from a launcher */
+    {FLAGS(-1, 1), TORCH, RM_BY_TORCHRUN, 1, 4, 1, 2, RM_MEET_TCP, "hostA", 29500},
+    {METHOD("tcp://other:7"), SLURM, RM_BY_SLURM, 2, 4, 0, 2, RM_MEET_TCP, "other", 7},
+    {METHOD("file:///f"), OMPI, RM_BY_OPEN_MPI, 1, 2, 1, 2, RM_MEET_FILE, "/f", 0},
+    /* scripts written for the other framework, under srun: WORLD_SIZE, MASTER_ADDR and MASTER_PORT are exported */
+    {NO_FLAGS, SLURM " WORLD_SIZE=4 MASTER_ADDR=node1 MASTER_PORT=12345", RM_BY_SLURM, 2, 4, 0, 2, RM_MEET_TCP, "node1",
+     12345},
+    /* srun -n 2 in an allocation of 8; one task of an allocation; a batch script of one task without srun */
+    {NO_FLAGS,
+     "SLURM_PROCID=1 SLURM_NTASKS=8 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NUM_NODES=1 SLURM_LOCALID=1 "
+     "SLURM_STEP_NODELIST=n5 SLURM_JOB_ID=1 SLURM_STEP_ID=3",
+     RM_BY_SLURM, 1, 2, 1, -1, RM_MEET_TCP, "n5", 0},
+    {NO_FLAGS, "SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_LOCALID=0 SLURM_STEP_NODELIST=n5", RM_BY_SLURM, 0, 1, 0, -1,
+     RM_MEET_NOWHERE, "", -1},
+    {NO_FLAGS, "SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_JOB_ID=5", RM_BY_NOBODY, 0, 1, 0, 1, RM_MEET_NOWHERE, "", -1},
+    /* mpirun over several hosts tells no address: MPI must bring its ranks together */
+    {NO_FLAGS,
+     "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2",
+     RM_BY_OPEN_MPI, 1, 4, 1, 2, RM_MEET_NOWHERE, "", -1},
+};
+
+START_TEST(every_launcher_is_understood) {
+    rm_rendezvous got;
+    remat_status status = rm_rendezvous_resolve(&good[_i].flags, look_up, (void *)good[_i].environment, &got);
+    ck_assert_msg(!status, "%s: %s", good[_i].environment, remat_last_error());
+    ck_assert_msg(got.launcher == good[_i].launcher, "%s: by %s", good[_i].environment, rm_launcher_text(got.launcher));
+    ck_assert_int_eq(got.rank, good[_i].rank);
+    ck_assert_int_eq(got.size, good[_i].size);
+    ck_assert_int_eq(got.local_rank, good[_i].local_rank);
+    ck_assert_int_eq(got.local_size, good[_i].local_size);
+    ck_assert_int_eq(got.meeting, good[_i].meeting);
+    if (got.meeting == RM_MEET_FILE) ck_assert_str_eq(got.path, good[_i].host);
+    if (got.meeting != RM_MEET_TCP) return;
+    ck_assert_str_eq(got.host, good[_i].host);
+    if (good[_i].port)
+        ck_assert_int_eq(got.port, good[_i].port);
+    else
+        ck_assert(got.port >= 15000 && got.port < 30000);
+}
+END_TEST
+
+static const struct {
+    rm_rendezvous_flags flags;
+    const char *environment, *words;
+} bad[] = {
+    /* half an answer */
+    {NO_FLAGS, "WORLD_SIZE=2", "RANK is not set"},
+    {NO_FLAGS, "RANK=1", "of how many"},
+    {FLAGS(4, -1), "", "which rank"},
+    {FLAGS(-1, 2), "", "of how many"},
+    {NO_FLAGS, "PMIX_RANK=1", "--world-size"},
+    {FLAGS(4, 2), "", "MASTER_ADDR"},
+    {FLAGS(4, 2), "MASTER_ADDR=h", "MASTER_PORT is not set"},
+    /* nonsense */
+    {FLAGS(2, 2), "", "ranks are 0 to 1"},
+    {FLAGS(0, 0), "", "0 ranks"},
+    {NO_FLAGS, "RANK=x WORLD_SIZE=2", "RANK='x'"},
+    {NO_FLAGS, "RANK=0 WORLD_SIZE=2x", "WORLD_SIZE='2x'"},
+    {NO_FLAGS, "RANK=-1 WORLD_SIZE=2", "RANK='-1'"},
+    {NO_FLAGS, "RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=99999", "1 to 65535"},
+    {NO_FLAGS, "RANK=0 WORLD_SIZE=99999999999999999999", "WORLD_SIZE"},
+    {NO_FLAGS, "RANK=0 WORLD_SIZE=2 LOCAL_RANK=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1", "local rank 2 of 2"},
+    {METHOD("http://h:1"), TORCH, "there are env://"},
+    {METHOD("tcp://h"), TORCH, "tcp://HOST:PORT"},
+    {METHOD("tcp://:80"), TORCH, "tcp://HOST:PORT"},
+    {METHOD("tcp://h:0"), TORCH, "1 to 65535"},
+    {METHOD("tcp://h:1x"), TORCH, "tcp://HOST:PORT"},
+    {METHOD("file://here"), TORCH, "from the root"},
+    /* Slurm: a script without srun; a list taken for a host (as a well-known recipe does); variables that disagree */
+    {NO_FLAGS, "SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0 SLURM_JOB_ID=5", "put srun in front"},
+    {NO_FLAGS, "SLURM_NTASKS=4 SLURM_JOB_ID=5", "put srun in front"},
+    {NO_FLAGS, SLURM " MASTER_ADDR=node[1-2] MASTER_PORT=5", "a list of hosts"},
+    {NO_FLAGS, SLURM " WORLD_SIZE=8", "make them equal"},
+    {NO_FLAGS, OMPI " WORLD_SIZE=3", "make them equal"},
+    {NO_FLAGS, "SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_NODELIST=n[1-", "no list of hosts"},
+    /* localhost, when there are several hosts */
+    {NO_FLAGS, SLURM " MASTER_ADDR=localhost MASTER_PORT=5", "several hosts"},
+    {NO_FLAGS, SLURM " MASTER_ADDR=127.0.1.1 MASTER_PORT=5", "several hosts"},
+    {METHOD("tcp://127.0.0.1:5"), TORCH, "several hosts"},
+};
+
+START_TEST(half_answers_and_contradictions_are_refused) {
+    rm_rendezvous got;
+    remat_status status = rm_rendezvous_resolve(&bad[_i].flags, look_up, (void *)bad[_i].environment, &got);
+    ck_assert_msg(status == REMAT_INVALID, "'%s' gives rank %d of %d at %s", bad[_i].environment, got.rank, got.size,
+                  got.host);
+    ck_assert_msg(strstr(remat_last_error(), bad[_i].words), "'%s' does not say '%s'", remat_last_error(),
+                  bad[_i].words);
+}
+END_TEST
+
+/* Jobs are told apart: by their own secret first, else by what the launcher calls them. */
+START_TEST(jobs_have_secrets) {
+    static const char *const environments[] = {TORCH, TORCH " TORCHELASTIC_RUN_ID=r1", SLURM, OMPI,
+                                               SLURM " REMAT_JOB_SECRET=xyzzy"};
+    static const char *const secrets[] = {"", "torchrun r1", "slurm 77.0", "pmix 4242.1", "xyzzy"};
+    rm_rendezvous got;
+    for (int i = 0; i < 5; i++) {
+        ck_ok(rm_rendezvous_resolve(&NO_FLAGS, look_up, (void *)environments[i], &got));
+        ck_assert_str_eq(got.secret, secrets[i]);
+    }
+}
+END_TEST
+
+/* From the environment of a real process to a number that both ranks see. */
+START_TEST(ranks_meet) {
+    pid_t pid[2];
+    const char *path = meeting_place();
+    for (int r = 0; r < 2; r++) {
+        if ((pid[r] = fork())) continue;
+        char method[200];
+        rm_rendezvous where;
+        rm_kv *store;
+        int64_t sum;
+        snprintf(method, sizeof method, "file://%s", path);
+        rm_rendezvous_flags flags = {.init_method = method, .world_size = -1, .rank = -1, .local_rank = -1};
+        setenv("RANK", r ? "1" : "0", 1);
+        setenv("WORLD_SIZE", "2", 1);
+        need_ok(rm_rendezvous_resolve(&flags, rm_environment_of_process, NULL, &where));
+        need_ok(rm_rendezvous_store(&where, 20000, &store));
+        need_ok(rm_kv_add(store, "sum", where.rank + 1, &sum));
+        if (sum == 3) need_ok(rm_kv_set(store, "done", "", 0));
+        need_ok(rm_kv_wait(store, "done", 20000));
+        rm_kv_close(store);
+        _exit(0);
+    }
+    for (int r = 0; r < 2; r++) ck_assert_int_eq(end_of(pid[r]), 0);
+    rm_rendezvous alone = {.size = 1};
+    rm_kv *store = (rm_kv *)&alone;
+    ck_ok(rm_rendezvous_store(&alone, 0, &store));
+    ck_assert_ptr_null(store);
+}
+END_TEST
+
+#define COUNT(table) ((int)(sizeof table / sizeof *table))
+
+int main(void) {
+    Suite *suite = suite_create("dist/rendezvous");
+    TCase *cases = tcase_create("rendezvous");
+    tcase_add_loop_test(cases, host_lists_are_written_out, 0, COUNT(lists));
+    tcase_add_test(cases, what_is_no_host_list_is_refused);
+    tcase_add_test(cases, tasks_of_nodes);
+    tcase_add_loop_test(cases, every_launcher_is_understood, 0, COUNT(good));
+    tcase_add_loop_test(cases, half_answers_and_contradictions_are_refused, 0, COUNT(bad));
+    tcase_add_test(cases, jobs_have_secrets);
+    tcase_add_test(cases, ranks_meet);
+    suite_add_tcase(suite, cases);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}
