@@ -15,11 +15,12 @@ struct rm_measure {
 
 enum { MOST_PASSES = 32, SEGMENT = 3, PROGRAMS = sizeof(rm_stage_times) / sizeof(uint64_t) };
 
-static uint64_t now_ns(void) {
+static uint64_t clock_ns(clockid_t clock) {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(clock, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
+static uint64_t now_ns(void) { return clock_ns(CLOCK_MONOTONIC); }
 
 /* ---- How much a window needs ---------------------------------------------------------------------------------- */
 
@@ -243,14 +244,19 @@ static void forget_window(rm_measure *m, const rm_window *window) {
 
 /* ---- Passes --------------------------------------------------------------------------------------------------- */
 
-/* samples[stage][program][pass] */
+/* samples[stage][program][pass]: twice the nanoseconds; one more where this thread had to wait for a processor. (Waiting
+ * for a device or for other threads looks the same: then all samples are odd, and all of them count.) A thread that does
+ * all of the work knows how much of the time it had. */
 typedef uint64_t samples[PROGRAMS][MOST_PASSES];
 
 static uint64_t timed_run(rm_measure *m, int64_t stage, const rm_program *program) {
-    uint64_t start = now_ns();
+    uint64_t used = clock_ns(CLOCK_THREAD_CPUTIME_ID), start = now_ns();
     rm_run_program(&m->runner, &m->config.chain->problem, stage, program);
     (void)m->config.api->synchronize(m->runner.queue);
-    return now_ns() - start;
+    uint64_t took = now_ns() - start;
+    used = clock_ns(CLOCK_THREAD_CPUTIME_ID) - used;
+    bool waited = used < took - took / 32;
+    return 2 * (waited && m->config.alone ? used : took) + waited;
 }
 
 /* The stages first .. first+n-1 of the window: all forward, keeping, then all backward. */
@@ -286,6 +292,15 @@ static uint64_t median(uint64_t *sample, int n) {
     return n % 2 ? sample[n / 2] : (sample[n / 2 - 1] + sample[n / 2]) / 2;
 }
 
+/* Of those that did not wait, if there are three. */
+static uint64_t median_undisturbed(uint64_t *sample, int n) {
+    uint64_t undisturbed[MOST_PASSES];
+    int kept = 0;
+    for (int i = 0; i < n; i++)
+        if (sample[i] % 2 == 0) undisturbed[kept++] = sample[i];
+    return (kept >= 3 ? median(undisturbed, kept) : median(sample, n)) / 2;
+}
+
 /* The first pass warms up, and counts only where there is no time for another. */
 static int collect(rm_measure *m, const rm_window *window, double seconds, samples *sample) {
     uint64_t start = now_ns();
@@ -310,7 +325,7 @@ remat_status rm_measure_window(rm_measure *m, const rm_window *window, double se
     fill_ends(m, window);
     int n = collect(m, window, seconds, sample);
     for (int64_t i = 0; i < window->count; i++)
-        for (int p = 0; p < PROGRAMS; p++) ((uint64_t *)&times[i])[p] = median(sample[i][p], n);
+        for (int p = 0; p < PROGRAMS; p++) ((uint64_t *)&times[i])[p] = median_undisturbed(sample[i][p], n);
     forget_window(m, window);
     rm_free(sample);
     return m->config.api->synchronize(m->runner.queue);
