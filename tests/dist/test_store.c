@@ -1,0 +1,311 @@
+/* test_store.c: the store, of both kinds: what it keeps, how it waits, whom it refuses, and who is missed. */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include "tests/dist/ranks.h"
+
+/* ---- Two kinds, one behaviour ---------------------------------------------------------------------------------------- */
+
+/* A socket that listens on a free port of this host: what a launcher would hand to rank 0. */
+static int free_port(int *port) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof at;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    ck_assert(fd > 0 && !bind(fd, (struct sockaddr *)&at, sizeof at) && !listen(fd, 100));
+    ck_assert(!getsockname(fd, (struct sockaddr *)&at, &length));
+    *port = ntohs(at.sin_port);
+    return fd;
+}
+
+typedef struct {
+    const char *path; /* NULL: tcp */
+    int port, listen_fd;
+} place;
+
+static place make_place(bool file) {
+    place p = {.path = file ? meeting_place() : NULL};
+    if (!file) p.listen_fd = free_port(&p.port);
+    return p;
+}
+
+static rm_kv_config config_for(const place *p, int rank, int size) {
+    return (rm_kv_config){.path = p->path,
+                          .host = "127.0.0.1",
+                          .port = p->port,
+                          .rank = rank,
+                          .size = size,
+                          .listen_fd = rank == 0 ? p->listen_fd : 0,
+                          .secret = "ours",
+                          .timeout_ms = 20000};
+}
+
+static void many_keys(rm_kv *store, int rank, int size) {
+    char key[64], value[100], expected[100];
+    uint32_t bytes;
+    int64_t sum;
+    for (int k = 0; k < 40; k++) {
+        snprintf(key, sizeof key, "key %d of %d", k, rank);
+        snprintf(value, sizeof value, "value %d of %d", k, rank);
+        need_ok(rm_kv_set(store, key, value, (uint32_t)strlen(value) + 1));
+        need_ok(rm_kv_add(store, "all", k, &sum));
+    }
+    for (int r = 0; r < size; r++)
+        for (int k = 0; k < 40; k++) { /* waits where that rank is slower */
+            snprintf(key, sizeof key, "key %d of %d", k, r);
+            snprintf(expected, sizeof expected, "value %d of %d", k, r);
+            need_ok(rm_kv_get(store, key, value, sizeof value, &bytes, 0));
+            need(bytes == strlen(expected) + 1 && !strcmp(value, expected), "%s is %s", key, value);
+        }
+    need_ok(rm_kv_add(store, "came", 1, &sum));
+    if (sum == size) need_ok(rm_kv_set(store, "all came", "", 0));
+    need_ok(rm_kv_wait(store, "all came", 0));
+    need_ok(rm_kv_add(store, "all", 0, &sum));
+    need(sum == size * 40 * 39 / 2, "%ld", (long)sum);
+}
+
+static void odd_values(rm_kv *store) {
+    static char large[RM_KV_VALUE_BYTES + 1], back[RM_KV_VALUE_BYTES];
+    char key[RM_KV_KEY_BYTES + 2];
+    uint32_t bytes;
+    int64_t sum;
+    memset(key, 'k', sizeof key);
+    key[RM_KV_KEY_BYTES] = 0;
+    for (uint32_t i = 0; i < RM_KV_VALUE_BYTES; i++) large[i] = (char)(i * 7 >> 3);
+    need_ok(rm_kv_set(store, key, large, RM_KV_VALUE_BYTES));
+    need_ok(rm_kv_get(store, key, back, sizeof back, &bytes, -1));
+    need(bytes == RM_KV_VALUE_BYTES && !memcmp(large, back, bytes), "a large value changed");
+    need(rm_kv_get(store, key, back, 100, &bytes, -1) == REMAT_INVALID, "%u bytes into 100", bytes);
+    need_ok(rm_kv_set(store, key, "", 0));
+    need_ok(rm_kv_get(store, key, back, 100, &bytes, -1));
+    need(bytes == 0, "%u", bytes);
+    need(rm_kv_set(store, key, large, RM_KV_VALUE_BYTES + 1) == REMAT_INVALID, "too large");
+    key[RM_KV_KEY_BYTES] = 'k', key[RM_KV_KEY_BYTES + 1] = 0;
+    need(rm_kv_set(store, key, "", 0) == REMAT_INVALID, "a key that is too long");
+    need(rm_kv_set(store, "", "", 0) == REMAT_INVALID, "no key");
+    need(rm_kv_get(store, "not there", back, 1, &bytes, -1) == REMAT_MISSING, "it is there");
+    double start = seconds();
+    need_peer(rm_kv_wait(store, "not there", 60), "60 ms for 'not there'");
+    need(seconds() - start > 0.055 && seconds() - start < 5, "waited %.3f s", seconds() - start);
+    need_ok(rm_kv_add(store, "below", -5, &sum));
+    need(sum == -5, "%ld", (long)sum);
+}
+
+START_TEST(keys_are_kept_and_waited_for) {
+    place p = make_place(_i);
+    pid_t pid[5];
+    for (int r = 0; r < 5; r++) {
+        if ((pid[r] = fork())) continue;
+        alarm(60);
+        rm_kv *store;
+        rm_kv_config config = config_for(&p, r, 5);
+        if (r) close(p.listen_fd);
+        if (r == 3) nap_ms(50);
+        need_ok(rm_kv_open(&config, &store));
+        many_keys(store, r, 5);
+        if (r == 2) odd_values(store);
+        rm_kv_close(store);
+        need(!__lsan_do_recoverable_leak_check || !__lsan_do_recoverable_leak_check(), "leaks");
+        _exit(0);
+    }
+    if (!_i) close(p.listen_fd);
+    for (int r = 0; r < 5; r++) ck_assert_int_eq(end_of(pid[r]), 0);
+    struct stat info;
+    if (_i) ck_assert_msg(stat(p.path, &info), "%s is left behind", p.path);
+}
+END_TEST
+
+/* ---- Who is refused --------------------------------------------------------------------------------------------------- */
+
+START_TEST(strangers_are_refused) {
+    place p = make_place(_i);
+    rm_kv *store, *other;
+    rm_kv_config first = config_for(&p, 0, 2), config = config_for(&p, 1, 2);
+    ck_ok(rm_kv_open(&first, &store));
+    config.secret = "theirs";
+    ck_fails(rm_kv_open(&config, &other), PEER, "another job");
+    config = config_for(&p, 1, 3);
+    ck_fails(rm_kv_open(&config, &other), PEER, "a job of 2 ranks, and this is rank 1 of 3");
+    config = config_for(&p, 1, 2);
+    ck_ok(rm_kv_open(&config, &other));
+    rm_kv *third;
+    ck_fails(rm_kv_open(&config, &third), PEER, "already");
+    ck_ok(rm_kv_set(store, "still", "well", 4));
+    ck_ok(rm_kv_wait(other, "still", 1000));
+    rm_kv_close(other);
+    rm_kv_close(store);
+}
+END_TEST
+
+START_TEST(a_taken_port_is_one_sentence) {
+    int port, fd = free_port(&port);
+    char words[40];
+    rm_kv *store;
+    rm_kv_config config = {.host = "localhost", .port = port, .size = 2};
+    snprintf(words, sizeof words, "port %d on this host is taken", port);
+    ck_fails(rm_kv_open(&config, &store), IO, words);
+    ck_assert(strstr(remat_last_error(), "MASTER_PORT"));
+    close(fd);
+    config.port = 70000;
+    ck_fails(rm_kv_open(&config, &store), INVALID, "65535");
+}
+END_TEST
+
+START_TEST(nobody_there) {
+    int port, fd = free_port(&port);
+    rm_kv *store;
+    rm_kv_config config = {.host = "127.0.0.1", .port = port, .rank = 1, .size = 2, .timeout_ms = 200};
+    close(fd);
+    ck_fails(rm_kv_open(&config, &store), PEER, "cannot reach rank 0");
+    config.host = "no-such-host.invalid";
+    ck_fails(rm_kv_open(&config, &store), PEER, "no-such-host.invalid");
+    config.path = meeting_place();
+    ck_fails(rm_kv_open(&config, &store), PEER, "rank 0 did not come");
+    config.path = "/no/such/folder/file";
+    config.rank = 0;
+    ck_fails(rm_kv_open(&config, &store), IO, "/no/such/folder/file");
+}
+END_TEST
+
+/* Another program answers at that port. */
+static void *greet_wrongly(void *context) {
+    int fd = accept(*(int *)context, NULL, NULL);
+    const char text[] = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n";
+    if (write(fd, text, sizeof text) < 0) perror("write");
+    nap_ms(50);
+    close(fd);
+    return NULL;
+}
+START_TEST(another_program_is_recognised) {
+    int port, fd = free_port(&port);
+    pthread_t thread;
+    rm_kv *store;
+    pthread_create(&thread, NULL, greet_wrongly, &fd);
+    rm_kv_config config = {.host = "127.0.0.1", .port = port, .rank = 1, .size = 2, .timeout_ms = 5000};
+    ck_fails(rm_kv_open(&config, &store), IO, "is not Remat");
+    pthread_join(thread, NULL);
+    close(fd);
+}
+END_TEST
+
+/* Connections that send garbage, half a request, a header that promises gigabytes, or nothing: the server goes on. */
+START_TEST(garbage_does_not_matter) {
+    place p = make_place(false);
+    rm_kv *store;
+    rm_kv_config config = config_for(&p, 0, 1);
+    uint64_t state = 1;
+    int idle[70];
+    ck_ok(rm_kv_open(&config, &store));
+    struct sockaddr_in at = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)p.port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    for (int i = 0; i < 300; i++) {
+        unsigned char junk[400];
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        if (connect(fd, (struct sockaddr *)&at, sizeof at)) {
+            close(fd);
+            continue;
+        }
+        size_t n = next_random(&state) % sizeof junk;
+        for (size_t k = 0; k < n; k++) junk[k] = (unsigned char)next_random(&state);
+        if (i % 2) memcpy(junk, "RKV1\x01\xff\0\0\xff\xff\xff\xff", 12);
+        if (i % 3 == 0) memcpy(junk, "GET / HTTP/1.1\r\n\r\n", 18);
+        if (send(fd, junk, n, MSG_NOSIGNAL) < 0 && i < 0) perror("send");
+        if (i % 5 == 0) nap_ms(1);
+        if (i < 70)
+            idle[i] = fd;
+        else
+            close(fd);
+        int64_t sum;
+        ck_ok(rm_kv_add(store, "n", 1, &sum));
+        ck_assert_int_eq(sum, i + 1);
+    }
+    for (int i = 0; i < 70; i++) close(idle[i]);
+    ck_ok(rm_kv_set(store, "key", "value", 5));
+    rm_kv_close(store);
+}
+END_TEST
+
+/* ---- Who is missed ------------------------------------------------------------------------------------------------------ */
+
+START_TEST(the_dead_are_missed) {
+    place p = make_place(_i);
+    pid_t pid[3];
+    char who[128];
+    rm_kv *store;
+    rm_kv_config config = config_for(&p, 0, 4);
+    fflush(NULL);
+    for (int r = 1; r < 4; r++) {
+        if ((pid[r - 1] = fork())) continue;
+        alarm(60);
+        config = config_for(&p, r, 4);
+        if (!_i) close(p.listen_fd);
+        need_ok(rm_kv_open(&config, &store));
+        char key[20];
+        snprintf(key, sizeof key, "%d is here", r);
+        need_ok(rm_kv_set(store, key, "", 0));
+        need_ok(rm_kv_wait(store, "go", 0));
+        if (r == 1) raise(SIGKILL);
+        if (r == 2) rm_kv_close(store);
+        if (r == 3) need_peer(rm_kv_wait(store, "never", 0), "gone"); /* rank 0 ends before that is set */
+        _exit(0);
+    }
+    ck_ok(rm_kv_open(&config, &store));
+    for (int r = 1; r < 4; r++) {
+        snprintf(who, sizeof who, "%d is here", r);
+        ck_ok(rm_kv_wait(store, who, 0));
+        ck_assert(!rm_kv_lost(store, r, who, sizeof who));
+    }
+    ck_ok(rm_kv_set(store, "go", "", 0));
+    double start = seconds();
+    while (!rm_kv_lost(store, 1, who, sizeof who) && seconds() < start + 20) nap_ms(1);
+    ck_assert_msg(strstr(who, "process"), "'%s'", who);
+    ck_assert_int_eq(end_of(pid[0]), 128 + SIGKILL);
+    ck_assert_int_eq(end_of(pid[1]), 0);
+    ck_assert(!rm_kv_lost(store, 2, who, sizeof who)); /* it took its leave */
+    ck_assert(!rm_kv_lost(store, 3, who, sizeof who));
+    ck_assert(rm_kv_lost(store, -1, who, sizeof who) && who[0] == '1');
+    rm_kv_close(store);
+    ck_assert_int_eq(end_of(pid[2]), 0);
+}
+END_TEST
+
+/* A file that a killed job left behind is taken over; one in use is not. */
+START_TEST(old_files_are_told_from_used_ones) {
+    const char *path = meeting_place();
+    rm_kv *store, *second;
+    rm_kv_config config = {.path = path, .size = 1};
+    pid_t pid = fork();
+    if (pid == 0) {
+        need_ok(rm_kv_open(&config, &store));
+        need_ok(rm_kv_set(store, "old", "", 0));
+        raise(SIGKILL);
+    }
+    ck_assert_int_eq(end_of(pid), 128 + SIGKILL);
+    ck_ok(rm_kv_open(&config, &store));
+    uint32_t bytes;
+    ck_fails(rm_kv_get(store, "old", NULL, 0, &bytes, -1), MISSING, "no 'old'");
+    ck_fails(rm_kv_open(&config, &second), IO, "in use");
+    rm_kv_close(store);
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("dist/store");
+    TCase *cases = tcase_create("store");
+    tcase_add_loop_test(cases, keys_are_kept_and_waited_for, 0, 2);
+    tcase_add_loop_test(cases, strangers_are_refused, 0, 2);
+    tcase_add_test(cases, a_taken_port_is_one_sentence);
+    tcase_add_test(cases, nobody_there);
+    tcase_add_test(cases, another_program_is_recognised);
+    tcase_add_test(cases, garbage_does_not_matter);
+    tcase_add_loop_test(cases, the_dead_are_missed, 0, 2);
+    tcase_add_test(cases, old_files_are_told_from_used_ones);
+    suite_add_tcase(suite, cases);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}
