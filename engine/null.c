@@ -4,6 +4,7 @@
 
 #include "engine/device.h"
 #include "memory/host.h"
+#include "memory/spill.h"
 
 struct rm_store {
     uint64_t given; /* transfers */
@@ -96,7 +97,8 @@ static remat_status null_store_open(rm_device *device, const char *where, rm_sto
 /* Round figures again: 10 GB/s either way. */
 static remat_status null_store_measure(rm_store *store, rm_tier *rates) {
     (void)store;
-    *rates = (rm_tier){.save_bytes_per_s = 10000000000, .load_bytes_per_s = 10000000000, .latency_ns = 10000};
+    *rates = (rm_tier){
+        .save_bytes_per_s = 10000000000, .load_bytes_per_s = 10000000000, .latency_ns = 10000, .cost_ns_per_mib = 1000};
     return REMAT_OK;
 }
 static remat_status null_store_reserve(rm_store *store, uint64_t bytes) {
@@ -141,6 +143,7 @@ const rm_device_api rm_device_null = {
     .pack = null_pack,
     .update = null_update,
     .sum_of_squares = null_sum_of_squares,
+    .store_host_bytes = RM_SPILL_HOST_BYTES, /* as the CPU's: its plans are asked what they would need there */
     .store_open = null_store_open,
     .store_measure = null_store_measure,
     .store_reserve = null_store_reserve,

@@ -2,6 +2,7 @@
  * room, or closed again, when the plan is known. What a store does is in device.h, what a step does with it in transfer.c.
  *
  * The speed is kept in the calibration file, if there is one: so two runs see the same disk, and plan alike. */
+#include <omp.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -9,8 +10,9 @@
 #include "engine/hash.h"
 #include "engine/session.h"
 
-enum { SAVE_GIB, LOAD_GIB, LATENCY, FIGURES };
-static const char *const figure_names[] = {"spilling 1 GiB out to", "fetching 1 GiB back from", "one transfer of"};
+enum { SAVE_GIB, LOAD_GIB, LATENCY, COST_GIB, FIGURES };
+static const char *const figure_names[] = {"spilling 1 GiB out to", "fetching 1 GiB back from", "one transfer of",
+                                           "processor time for 1 GiB of"};
 #define GIB ((double)(1 << 30))
 
 /* A directory keeps its name when a disk is changed, and a disk its number when a directory is made anew: both count. */
@@ -21,17 +23,22 @@ static uint64_t key_of(const remat_session *s, const char *directory, int figure
     return rm_hash(place, sizeof place, rm_hash(s->api->name, strlen(s->api->name), 0));
 }
 
-/* Both ways through the same rounding, so that what was measured and what is read again are one. */
-static rm_tier from_figures(const uint64_t *ns) {
+/* Both ways through the same rounding, so that what was measured and what is read again are one. While all processors
+ * compute, the copying takes one away from them; otherwise it costs next to nothing, but of plans that take equally long
+ * the one that moves least is still the best. */
+static rm_tier from_figures(const remat_session *s, const uint64_t *ns) {
+    bool spare = s->threads < omp_get_num_procs();
     return (rm_tier){.save_bytes_per_s = (uint64_t)(GIB * 1e9 / (double)ns[SAVE_GIB]) + 1,
                      .load_bytes_per_s = (uint64_t)(GIB * 1e9 / (double)ns[LOAD_GIB]) + 1,
-                     .latency_ns = ns[LATENCY]};
+                     .latency_ns = ns[LATENCY],
+                     .cost_ns_per_mib = spare ? 1000 : (ns[COST_GIB] >> 10) + 1000};
 }
 
 static void to_figures(const rm_tier *tier, uint64_t *ns) {
     ns[SAVE_GIB] = (uint64_t)(GIB * 1e9 / (double)tier->save_bytes_per_s) + 1;
     ns[LOAD_GIB] = (uint64_t)(GIB * 1e9 / (double)tier->load_bytes_per_s) + 1;
     ns[LATENCY] = tier->latency_ns + 1;
+    ns[COST_GIB] = (tier->cost_ns_per_mib << 10) + 1;
 }
 
 static bool find_figures(const remat_session *s, const rm_times *known, const char *directory, uint64_t *ns) {
@@ -67,7 +74,7 @@ static remat_status find_speed(remat_session *s, const remat_config *config) {
         if (!status) to_figures(&measured, ns);
         if (!status && kept) status = keep_figures(s, &known, config, ns);
     }
-    if (!status) s->chain.problem.tier = from_figures(ns);
+    if (!status) s->chain.problem.tier = from_figures(s, ns);
     rm_times_free(&known);
     return status;
 }

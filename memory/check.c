@@ -182,6 +182,8 @@ static uint64_t transfer(judge *j, uint64_t bytes, uint64_t bytes_per_s) {
     uint64_t takes_ns = add(ns > UINT64_MAX ? UINT64_MAX : (uint64_t)ns, j->problem->tier.latency_ns);
     uint64_t begin_ns = j->now_ns > j->channel_free_ns ? j->now_ns : j->channel_free_ns;
     j->verdict->transfer_ns = add(j->verdict->transfer_ns, takes_ns);
+    unsigned __int128 cost_ns = (unsigned __int128)bytes * j->problem->tier.cost_ns_per_mib >> 20;
+    wait_until(j, add(j->now_ns, cost_ns > UINT64_MAX ? UINT64_MAX : (uint64_t)cost_ns));
     return j->channel_free_ns = add(begin_ns, takes_ns);
 }
 

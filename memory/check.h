@@ -36,7 +36,8 @@ typedef struct {
     int64_t recomputed_stages;                      /* forward runs beyond the first, counted */
     double recompute_factor;                        /* (forward_ns + recompute_ns) / forward_ns; 1 if that is 0 */
     uint64_t save_bytes, load_bytes; /* moved to and from the second tier; save_bytes is also the room it needs */
-    uint64_t transfer_ns, wait_ns;   /* the second tier's busy time; how long the computation waits for it */
+    uint64_t transfer_ns, wait_ns;   /* the second tier's busy time; how long the computation waits for it or is
+                                        held up by it */
     uint64_t total_ns;               /* forward + recompute + backward + wait */
     int64_t buffers;                 /* lifetimes, counted */
 } rm_verdict;

@@ -2,7 +2,7 @@
  *
  *   problem 1                                       # the version of this form
  *   resident 4096 parameters                        # bytes, name
- *   tier save 2000 load 1500 latency 80             # bytes/s, bytes/s, nanoseconds; no line: no second tier
+ *   tier save 2000 load 1500 latency 80 cost 9      # bytes/s, bytes/s, ns, ns a MiB; no line: no second tier
  *   stages 2
  *   pieces 1
  *   piece 0 bytes 64
@@ -60,8 +60,9 @@ remat_status rm_problem_write(const rm_problem *problem, FILE *file) {
         fprintf(file, "resident %llu %s\n", (unsigned long long)problem->resident[i].bytes, problem->resident[i].name);
     const rm_tier *tier = &problem->tier;
     if (rm_tier_there(tier))
-        fprintf(file, "tier save %llu load %llu latency %llu\n", (unsigned long long)tier->save_bytes_per_s,
-                (unsigned long long)tier->load_bytes_per_s, (unsigned long long)tier->latency_ns);
+        fprintf(file, "tier save %llu load %llu latency %llu cost %llu\n", (unsigned long long)tier->save_bytes_per_s,
+                (unsigned long long)tier->load_bytes_per_s, (unsigned long long)tier->latency_ns,
+                (unsigned long long)tier->cost_ns_per_mib);
     fprintf(file, "stages %lld\npieces %lld\n", (long long)problem->n_stages, (long long)problem->n_pieces);
     for (int64_t i = 0; i < problem->n_pieces; i++)
         fprintf(file, "piece %lld bytes %llu\n", (long long)i, (unsigned long long)problem->piece[i].bytes);
@@ -138,6 +139,7 @@ static bool read_tier(reader *r) {
     return rm_scan_is(&r->scan, "save") && rm_scan_number(&r->scan, UINT64_MAX, &tier->save_bytes_per_s) &&
            rm_scan_is(&r->scan, "load") && rm_scan_number(&r->scan, UINT64_MAX, &tier->load_bytes_per_s) &&
            rm_scan_is(&r->scan, "latency") && rm_scan_number(&r->scan, UINT64_MAX, &tier->latency_ns) &&
+           rm_scan_is(&r->scan, "cost") && rm_scan_number(&r->scan, UINT64_MAX, &tier->cost_ns_per_mib) &&
            rm_tier_there(tier);
 }
 

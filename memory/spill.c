@@ -395,6 +395,14 @@ static uint64_t rate_of(uint64_t bytes, uint64_t ns, uint64_t latency_ns) {
     return rate > 0 ? rate : 1;
 }
 
+/* The processor's time that the thread has taken so far. */
+static uint64_t thread_ns(const rm_spill *spill) {
+    clockid_t clock;
+    struct timespec taken;
+    if (pthread_getcpuclockid(spill->thread, &clock) || clock_gettime(clock, &taken)) return 0;
+    return (uint64_t)taken.tv_sec * 1000000000u + (uint64_t)taken.tv_nsec;
+}
+
 /* The file's blocks are written once before anything is timed: the first time costs more, and a step comes back to the
  * same blocks. Small transfers tell the latency, large ones the rates. */
 static remat_status measure(rm_spill *spill, char *memory, rm_tier *rates) {
@@ -404,6 +412,7 @@ static remat_status measure(rm_spill *spill, char *memory, rm_tier *rates) {
     for (; small < SMALL && small_ns < WARM_UP_NS; small++)
         TRY(one_transfer(spill, small % 2 ? LOADING : SAVING, memory, RM_TRANSFER_ALIGN, small % slots, &small_ns));
     int rounds = 0;
+    uint64_t before_ns = thread_ns(spill);
     for (; rounds < ROUNDS && save_ns + load_ns < TIMED_NS; rounds++, bytes += SAMPLE) {
         TRY(one_transfer(spill, SAVING, memory, SAMPLE, rounds % slots, &save_ns));
         TRY(one_transfer(spill, LOADING, memory, SAMPLE, (rounds + slots / 2) % slots, &load_ns));
@@ -411,7 +420,8 @@ static remat_status measure(rm_spill *spill, char *memory, rm_tier *rates) {
     uint64_t latency_ns = small_ns / (uint64_t)small;
     *rates = (rm_tier){.save_bytes_per_s = rate_of(bytes, save_ns, (uint64_t)rounds * latency_ns),
                        .load_bytes_per_s = rate_of(bytes, load_ns, (uint64_t)rounds * latency_ns),
-                       .latency_ns = latency_ns};
+                       .latency_ns = latency_ns,
+                       .cost_ns_per_mib = (thread_ns(spill) - before_ns) * (1 << 20) / (2 * bytes)};
     return REMAT_OK;
 }
 

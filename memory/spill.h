@@ -27,7 +27,7 @@ void rm_spill_close(rm_spill *spill); /* finishes what is under way; NULL allowe
 remat_status rm_spill_reserve(rm_spill *spill, uint64_t bytes);
 
 /* What the tier can do, measured in at most about 0.3 s by moving up to 64 MiB out and in, in turns; once a process and
- * disk. IO. */
+ * disk. Its cost is the processor's time of the thread. IO. */
 remat_status rm_spill_measure(rm_spill *spill, rm_tier *rates);
 
 /* Gives one part of a transfer (transfers.h). The transfer is done some time after its last part was given, and after all

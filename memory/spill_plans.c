@@ -200,6 +200,7 @@ static void weigh(const search *f, recipe *r) {
     double back = rest->backward_ns[r->rest] + all->backward_ns[r->end] - rest->backward_ns[r->end] + again;
     r->ns = fmax(first, moved * 1e9 / (double)tier->save_bytes_per_s + latency) + all->forward_ns[r->end] -
             rest->forward_ns[r->end] + fmax(back, moved * 1e9 / (double)tier->load_bytes_per_s + latency);
+    r->ns += 2 * moved / (1 << 20) * (double)tier->cost_ns_per_mib;
     r->bytes = (double)r->window_bytes + (r->states ? 0 : all->state) + f->scratch + stages * BYTES_A_COPY +
                (double)r->tail * (1 - part) * BYTES_A_RERUN;
 }

@@ -9,18 +9,18 @@
 #include "memory/place.h"
 #include "memory/strategy.h"
 
-static const char tiles[] =
-    "problem 1\nresident 4096 parameters\ntier save 3000 load 18446744073709551615 latency 50\nstages 3\npieces 5\n"
-    "piece 0 bytes 64\npiece 1 bytes 128\npiece 2 bytes 0\npiece 3 bytes 64\npiece 4 bytes 64\n"
-    "stage 0 drop time 90 scratch 512\n"
-    "stage 0 keep all saved 1024 forward time 100 scratch 5 backward time 200 scratch 1024\n"
-    "stage 0 keep lean saved 256 forward time 95 scratch 512 backward time 230 scratch 128\n"
-    "stage 1 drop time 90 scratch 512\n"
-    "stage 1 keep all saved 1024 forward time 100 scratch 64 backward time 200 scratch 0\n"
-    "stage 2 drop time 1 scratch 0\n"
-    "stage 2 keep boundary saved 0 forward time 1 scratch 0 backward time 2 scratch 0\n"
-    "state 0 pieces 0\nstate 1 pieces 1 0\nstate 2 pieces 2\n"
-    "dstate 1 pieces 3\ndstate 2 pieces 4 3\nsaved 1 pieces 2\n";
+static const char tiles[] = "problem 1\nresident 4096 parameters\ntier save 3000 load 18446744073709551615 latency 50 "
+                            "cost 900000000\nstages 3\npieces 5\n"
+                            "piece 0 bytes 64\npiece 1 bytes 128\npiece 2 bytes 0\npiece 3 bytes 64\npiece 4 bytes 64\n"
+                            "stage 0 drop time 90 scratch 512\n"
+                            "stage 0 keep all saved 1024 forward time 100 scratch 5 backward time 200 scratch 1024\n"
+                            "stage 0 keep lean saved 256 forward time 95 scratch 512 backward time 230 scratch 128\n"
+                            "stage 1 drop time 90 scratch 512\n"
+                            "stage 1 keep all saved 1024 forward time 100 scratch 64 backward time 200 scratch 0\n"
+                            "stage 2 drop time 1 scratch 0\n"
+                            "stage 2 keep boundary saved 0 forward time 1 scratch 0 backward time 2 scratch 0\n"
+                            "state 0 pieces 0\nstate 1 pieces 1 0\nstate 2 pieces 2\n"
+                            "dstate 1 pieces 3\ndstate 2 pieces 4 3\nsaved 1 pieces 2\n";
 static const char one[] = "# one stage\nproblem 1\nstages 1\npieces 0\nstage 0 drop time 10 scratch 64\n"
                           "stage 0 keep all saved 640 forward time 11 scratch 64 backward time 20 scratch 128\n";
 

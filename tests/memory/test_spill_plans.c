@@ -34,7 +34,7 @@ static void some_chain(uint64_t seed, rm_problem *problem) {
                .shares = seed % 5 < 2,
                .lean = seed % 7 < 3};
     ck_ok(chain_problem(&c, seed, problem));
-    problem->tier = (rm_tier){1000000ull << seed % 14, 700000ull << seed % 15, seed % 2 ? 0 : 100};
+    problem->tier = (rm_tier){1000000ull << seed % 14, 700000ull << seed % 15, seed % 2 ? 0 : 100, seed % 3 << 15};
 }
 
 static void is_as_it_says(const rm_problem *problem, bool no_recompute) {

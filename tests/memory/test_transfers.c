@@ -159,6 +159,8 @@ static uint64_t waits(const rm_problem *p, const rm_plan *plan, const rm_transfe
         for (int64_t id = 0; id < p->n_pieces; id++) bytes += a->moves[a->n_given - 1][id] ? p->piece[id].bytes : 0;
         uint64_t rate = step.verb == RM_SAVE ? p->tier.save_bytes_per_s : p->tier.load_bytes_per_s;
         if (bytes) free_at = (free_at > now ? free_at : now) + p->tier.latency_ns + bytes * 1000000000u / rate;
+        wait += bytes * p->tier.cost_ns_per_mib >> 20;
+        now += bytes * p->tier.cost_ns_per_mib >> 20;
         done[a->n_given] = bytes ? free_at : done[a->n_given - 1];
     }
     free(a);
@@ -177,7 +179,7 @@ static void some_chain(uint64_t seed, rm_problem *problem) {
                .shares = seed % 5 < 2,
                .lean = seed % 7 < 3};
     ck_ok(chain_problem(&c, seed, problem));
-    problem->tier = (rm_tier){1000000ull << seed % 14, 700000ull << seed % 15, seed % 2 ? 0 : 100};
+    problem->tier = (rm_tier){1000000ull << seed % 14, 700000ull << seed % 15, seed % 2 ? 0 : 100, seed % 3 << 15};
 }
 
 /* Out after the forward run, some of it a little later; in again before the backward run, some of it a little earlier. */
