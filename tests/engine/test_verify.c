@@ -206,6 +206,33 @@ START_TEST(flips_by_depth_are_caught) {
 }
 END_TEST
 
+/* A state that went to the second tier and came back otherwise: noticed by the backward run that reads it. */
+START_TEST(flips_in_the_second_tier_are_caught) {
+    static const char plan[] = "run forward 0 all\nrun forward 1 all\nsave state 1\nfree state 1\nrun forward 2 all\n"
+                               "free state 3\nrun backward 2\nfree saved 2\nfree dstate 3\nfree state 2\nload state 1\n"
+                               "run backward 1\nfree saved 1\nfree dstate 2\nfree state 1\nrun backward 0\n"
+                               "free saved 0\nfree dstate 1\nfree state 0\nfree dstate 0\n";
+    rng_state = (uint64_t)_i;
+    net n = {.cell = NET_LSTM, .layers = 2, .vocabulary = 5, .embed = 3, .hidden = 4, .timesteps = 11, .batch = 2};
+    remat_graph *graph;
+    CHECKED(remat_graph_create(&graph));
+    remat_value loss = net_build(graph, &n);
+    remat_config config = verified(4);
+    config.plan_steps = plan;
+    config.spill_dir = "/tmp";
+    remat_session *s;
+    CHECKED(remat_session_create(graph, loss, &config, &s));
+    net_feed(s, &n, 1);
+    flip f = {.step = 11, .piece = s->chain.problem.state.item[s->chain.problem.state.start[1] + _i % 4], .cut = 1};
+    char names[96];
+    snprintf(names, sizeof names, "stage 0, timesteps 0 to 3: %s of lstm rnn.weight_hh_l%d ", _i % 2 ? "c" : "h",
+             _i / 2);
+    expect_caught(s, &f, (uint64_t)(n.batch * n.hidden) * 4, names);
+    remat_session_free(s);
+    remat_graph_free(graph);
+}
+END_TEST
+
 /* ---- Nothing flipped ------------------------------------------------------------------------------------------ */
 
 START_TEST(same_bits_and_no_alarm) {
@@ -268,6 +295,7 @@ int main(void) {
     tcase_add_test(tests, order_and_length_count);
     tcase_add_loop_test(tests, flips_along_time_are_caught, 0, 100);
     tcase_add_loop_test(tests, flips_by_depth_are_caught, 0, 100);
+    tcase_add_loop_test(tests, flips_in_the_second_tier_are_caught, 0, 4);
     tcase_add_loop_test(tests, same_bits_and_no_alarm, 0, 12);
     tcase_add_test(tests, the_hashes_are_counted);
     suite_add_tcase(suite, tests);
