@@ -185,8 +185,8 @@ START_TEST(advice_works) {
         {"--memory-budget=600KiB --recompute=off", "--recompute=auto would fit"},
         {"--memory-budget=600KiB --checkpoint=none", "--checkpoint=optimal would fit"},
         {"--memory-budget=600KiB --recompute=off --checkpoint=none", "--recompute=auto --checkpoint=optimal would fit"},
-        {"--memory-budget=3MB --spill=/tmp --seq-len=20000 --tile=256", "--tile="},
-        {"--memory-budget=600KiB --spill=/tmp --seq-len=100 --batch=64", "--batch="},
+        {"--memory-budget=4300KB --spill=/tmp --seq-len=20000 --tile=256", "--tile="},
+        {"--memory-budget=1700KB --spill=/tmp --seq-len=100 --batch=64", "--batch="},
     };
     char change[128];
     ck_assert_int_eq(run_program("plan " LONGER "%s", cases[_i].flags), 2);
@@ -247,7 +247,8 @@ START_TEST(plans_say_what_happens) {
     ck_runs("plan " LONGER "--checkpoint=lean");
     ck_assert_ptr_nonnull(strstr(program_output, "kept lean"));
     ck_assert_ptr_nonnull(strstr(program_output, "estimated from"));
-    ck_runs("plan " LONGER "--checkpoint=none --spill=/tmp --device=null --memory-budget=700KiB --checkpoint=optimal");
+    ck_runs("plan " LONGER "--seq-len=3000 --recompute=off "
+            "--checkpoint=none --spill=/tmp --device=null --memory-budget=3300KiB --checkpoint=optimal");
     ck_assert_ptr_nonnull(strstr(program_output, "spilled"));
 }
 END_TEST
