@@ -14,6 +14,7 @@
 #include "memory/uniform.h"
 
 #define RM_MOST_RUNS 64 /* no plan runs forward so many times as many stages as there are */
+#define MANY_RUNS 1000
 
 typedef enum { NESTED, UNIFORM, EVEN, LEAN } source;
 
@@ -157,7 +158,7 @@ static int by_bytes(const void *a, const void *b) {
 }
 
 /* Those that no other beats in both bytes and time. */
-static remat_status choose(candidates *c, const rm_wish *wish, rm_family *family) {
+static void keep_the_best(candidates *c, const rm_wish *wish) {
     int64_t n = 0, n_stages = c->footprint.problem->n_stages;
     qsort(c->candidate, (size_t)c->count, sizeof *c->candidate, by_bytes);
     for (int64_t i = 0; i < c->count; i++) {
@@ -166,10 +167,37 @@ static remat_status choose(candidates *c, const rm_wish *wish, rm_family *family
         if (n == 0 || next.member.time_ns < c->candidate[n - 1].member.time_ns) c->candidate[n++] = next;
     }
     c->count = n;
-    family->member = rm_malloc((size_t)n * sizeof *family->member);
-    REQUIRE(family->member, MEMORY, "out of host memory for %lld plans", (long long)n);
-    for (int64_t i = 0; i < n; i++) family->member[i] = c->candidate[i].member;
-    family->count = n;
+}
+
+/* Of plans of many runs, which take long to place, those that nobody asks for by name keep a distance: each takes a 64th
+ * less, tables included, than the next faster one. The least stays. */
+static void thin_out(candidates *c) {
+    int64_t least = 0, n = 0;
+    for (int64_t i = 1; i < c->count; i++) {
+        const rm_member *a = &c->candidate[i].member, *b = &c->candidate[least].member;
+        if (a->peak_bytes + a->table_bytes < b->peak_bytes + b->table_bytes) least = i;
+    }
+    uint64_t before = UINT64_MAX;
+    for (int64_t i = c->count - 1; i >= 0; i--) {
+        candidate *one = &c->candidate[i];
+        uint64_t bytes = one->member.peak_bytes + one->member.table_bytes;
+        bool named = one->source == EVEN || one->source == LEAN;
+        bool stays = named || i == least || one->member.runs < MANY_RUNS || bytes < before - before / 64;
+        one->which = stays ? one->which : -1;
+        if (stays) before = bytes;
+    }
+    for (int64_t i = 0; i < c->count; i++)
+        if (c->candidate[i].which >= 0) c->candidate[n++] = c->candidate[i];
+    c->count = n;
+}
+
+static remat_status choose(candidates *c, const rm_wish *wish, rm_family *family) {
+    keep_the_best(c, wish);
+    thin_out(c);
+    family->count = c->count;
+    family->member = rm_malloc((size_t)c->count * sizeof *family->member);
+    REQUIRE(family->member, MEMORY, "out of host memory for %lld plans", (long long)c->count);
+    for (int64_t i = 0; i < c->count; i++) family->member[i] = c->candidate[i].member;
     return REMAT_OK;
 }
 

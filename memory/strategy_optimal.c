@@ -13,15 +13,16 @@
 
 typedef struct {
     uint64_t time_ns;
-    uint64_t floor_bytes; /* of rm_schedule_bytes; 0: unknown */
+    uint64_t floor_bytes; /* of rm_schedule_bytes */
     int32_t family;
     int64_t index;
 } choice;
 
-enum { FAMILIES = 2 };
+enum { FAMILIES = 2, LEAST_TRIES = 8, LEAST_BUFFERS = 40000 };
 
 typedef struct {
     const rm_problem *problem;
+    uint64_t least_block_bytes;
     rm_family family[FAMILIES];
     choice *choice;
     int64_t count;
@@ -46,8 +47,25 @@ static void close_menu(menu *m) {
     rm_free(m->choice);
 }
 
+/* What a member's rm_schedule_bytes cannot be below: as it says, or as the judge finds. */
+static remat_status find_floor(const menu *m, int f, int64_t i, uint64_t *floor_bytes) {
+    const rm_family *family = &m->family[f];
+    const rm_member *member = &family->member[i];
+    *floor_bytes = member->peak_bytes + member->table_bytes;
+    if (member->exact) return REMAT_OK;
+    rm_plan plan = {0};
+    rm_proposal unused;
+    rm_verdict verdict;
+    remat_status status = family->write(family, m->problem, i, &plan, &unused);
+    if (!status) status = rm_plan_check(m->problem, &plan, &verdict, NULL);
+    if (!status) *floor_bytes = verdict.peak_bytes + rm_table_bytes(plan.n_steps, 0);
+    rm_plan_free(&plan);
+    return status;
+}
+
 static remat_status open_menu(const rm_problem *problem, const rm_wish *wish, menu *m) {
     m->problem = problem;
+    m->least_block_bytes = wish->least_block_bytes;
     TRY(rm_family_recompute(problem, wish, &m->family[0]));
     TRY(rm_family_spill(problem, wish, &m->family[1]));
     for (int i = 0; i < FAMILIES; i++) m->count += m->family[i].count;
@@ -55,10 +73,9 @@ static remat_status open_menu(const rm_problem *problem, const rm_wish *wish, me
     REQUIRE(m->choice, MEMORY, "out of host memory to choose among %lld plans", (long long)m->count);
     choice *next = m->choice;
     for (int f = 0; f < FAMILIES; f++)
-        for (int64_t i = 0; i < m->family[f].count; i++) {
-            const rm_member *member = &m->family[f].member[i];
-            uint64_t floor = member->exact ? member->peak_bytes + member->table_bytes : 0;
-            *next++ = (choice){member->time_ns, floor, f, i};
+        for (int64_t i = 0; i < m->family[f].count; i++, next++) {
+            *next = (choice){.time_ns = m->family[f].member[i].time_ns, .family = f, .index = i};
+            TRY(find_floor(m, f, i, &next->floor_bytes));
         }
     return REMAT_OK;
 }
@@ -66,7 +83,7 @@ static remat_status open_menu(const rm_problem *problem, const rm_wish *wish, me
 /* The schedule of a choice, if it takes no more than `limit`; else *schedule is left zeroed. */
 static remat_status settle(const menu *m, const choice *choice, uint64_t limit, rm_schedule *schedule) {
     const rm_family *family = &m->family[choice->family];
-    *schedule = (rm_schedule){0};
+    *schedule = (rm_schedule){.least_block_bytes = m->least_block_bytes};
     remat_status status = REMAT_OK;
     TRY_GOTO(status, refused, family->write(family, m->problem, choice->index, &schedule->plan, &schedule->proposal));
     TRY_GOTO(status, refused, rm_plan_check(m->problem, &schedule->plan, &schedule->verdict, &schedule->lifetimes));
@@ -90,12 +107,17 @@ static remat_status take_fastest(menu *m, uint64_t limit, rm_schedule *schedule)
     return settled(schedule) ? rm_placement_check(&schedule->lifetimes, &schedule->placement) : REMAT_OK;
 }
 
+/* The least there is, of the few whose floors are lowest. That it is the least is a promise as well as a finding: a budget
+ * below it is refused (choose_from), even if some other plan happened to fit. */
 static remat_status take_least(menu *m, rm_schedule *schedule) {
     qsort(m->choice, (size_t)m->count, sizeof *m->choice, by_floor);
     uint64_t least = UINT64_MAX;
-    for (int64_t i = 0; i < m->count && m->choice[i].floor_bytes < least; i++) {
+    int64_t placed = 0; /* buffers */
+    for (int64_t i = 0; i < m->count && i < LEAST_TRIES && m->choice[i].floor_bytes < least; i++) {
         rm_schedule better;
+        if (placed > LEAST_BUFFERS) break;
         TRY(settle(m, &m->choice[i], least - 1, &better));
+        placed += m->family[m->choice[i].family].member[m->choice[i].index].runs * 4;
         if (!settled(&better)) continue;
         rm_schedule_free(schedule);
         *schedule = better;
@@ -104,12 +126,29 @@ static remat_status take_least(menu *m, rm_schedule *schedule) {
     return REMAT_OK;
 }
 
+static uint64_t lowest_floor(const menu *m) {
+    uint64_t lowest = UINT64_MAX;
+    for (int64_t i = 0; i < m->count; i++)
+        if (m->choice[i].floor_bytes < lowest) lowest = m->choice[i].floor_bytes;
+    return lowest;
+}
+
 static remat_status choose_from(menu *m, const rm_wish *wish, rm_schedule *schedule) {
     TRY(take_fastest(m, wish->budget_bytes ? wish->budget_bytes : UINT64_MAX, schedule));
-    if (settled(schedule)) return REMAT_OK;
-    TRY(take_least(m, schedule));
-    FAIL(INFEASIBLE, "no plan fits the budget of %llu bytes; the least that works is %llu",
-         (unsigned long long)wish->budget_bytes, (unsigned long long)rm_schedule_bytes(schedule));
+    if (settled(schedule) && (!wish->budget_bytes || rm_schedule_bytes(schedule) / 2 >= lowest_floor(m)))
+        return REMAT_OK;
+    rm_schedule least = {0};
+    remat_status status = take_least(m, &least);
+    if (!status && rm_schedule_bytes(&least) > wish->budget_bytes)
+        status = rm_fail(REMAT_INFEASIBLE, "no plan fits the budget of %llu bytes; the least that works is %llu",
+                         (unsigned long long)wish->budget_bytes, (unsigned long long)rm_schedule_bytes(&least));
+    if (status == REMAT_INFEASIBLE) {
+        rm_schedule_free(schedule);
+        *schedule = least;
+    } else {
+        rm_schedule_free(&least);
+    }
+    return status;
 }
 
 static remat_status choose(const rm_problem *problem, const rm_wish *wish, rm_schedule *schedule) {
