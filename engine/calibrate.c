@@ -317,7 +317,7 @@ remat_status rm_session_calibrate(remat_session *s, const char *path, uint64_t b
                                 .optimizer = s->optimizer,
                                 .update = &s->update,
                                 .optimizer_states = s->optimizer ? s->optimizer->states_used(&s->update) : 0,
-                                .alone = s->threads == 1 && s->api->kernels == RM_DEVICE_CPU,
+                                .threads = s->threads,
                                 .block_bytes = block_bytes};
     rm_times known = {0}, covered = {0};
     windows w = {0};

@@ -244,19 +244,25 @@ static void forget_window(rm_measure *m, const rm_window *window) {
 
 /* ---- Passes --------------------------------------------------------------------------------------------------- */
 
-/* samples[stage][program][pass]: twice the nanoseconds; one more where this thread had to wait for a processor. (Waiting
- * for a device or for other threads looks the same: then all samples are odd, and all of them count.) A thread that does
- * all of the work knows how much of the time it had. */
+/* How undisturbed a run was: all threads had processors all the time (those that wait for others spin); this one had; not
+ * even that. Threads that wait asleep, and devices, always look disturbed: then all samples count. */
+enum { UNDISTURBED, PARTLY, DISTURBED, LEVELS };
+
+/* samples[stage][program][pass]: LEVELS times the nanoseconds, plus the level. */
 typedef uint64_t samples[PROGRAMS][MOST_PASSES];
 
+/* A thread that does all of the work knows how much of the time it had. */
 static uint64_t timed_run(rm_measure *m, int64_t stage, const rm_program *program) {
-    uint64_t used = clock_ns(CLOCK_THREAD_CPUTIME_ID), start = now_ns();
+    uint64_t all = clock_ns(CLOCK_PROCESS_CPUTIME_ID), own = clock_ns(CLOCK_THREAD_CPUTIME_ID), start = now_ns();
     rm_run_program(&m->runner, &m->config.chain->problem, stage, program);
     (void)m->config.api->synchronize(m->runner.queue);
-    uint64_t took = now_ns() - start;
-    used = clock_ns(CLOCK_THREAD_CPUTIME_ID) - used;
-    bool waited = used < took - took / 32;
-    return 2 * (waited && m->config.alone ? used : took) + waited;
+    uint64_t took = now_ns() - start, enough = took - took / 32;
+    own = clock_ns(CLOCK_THREAD_CPUTIME_ID) - own;
+    all = clock_ns(CLOCK_PROCESS_CPUTIME_ID) - all;
+    if (all >= enough * (uint64_t)m->config.threads) return LEVELS * took + UNDISTURBED;
+    if (own >= enough) return LEVELS * took + PARTLY;
+    bool alone = m->config.threads == 1 && m->config.api->kernels == RM_DEVICE_CPU;
+    return LEVELS * (alone ? own : took) + DISTURBED;
 }
 
 /* The stages first .. first+n-1 of the window: all forward, keeping, then all backward. */
@@ -292,13 +298,14 @@ static uint64_t median(uint64_t *sample, int n) {
     return n % 2 ? sample[n / 2] : (sample[n / 2 - 1] + sample[n / 2]) / 2;
 }
 
-/* Of those that did not wait, if there are three. */
-static uint64_t median_undisturbed(uint64_t *sample, int n) {
-    uint64_t undisturbed[MOST_PASSES];
+/* Of the least disturbed, if there are three; else of those and the next. */
+static uint64_t median_undisturbed(const uint64_t *sample, int n) {
+    uint64_t chosen[MOST_PASSES];
     int kept = 0;
-    for (int i = 0; i < n; i++)
-        if (sample[i] % 2 == 0) undisturbed[kept++] = sample[i];
-    return (kept >= 3 ? median(undisturbed, kept) : median(sample, n)) / 2;
+    for (uint64_t level = UNDISTURBED; level < LEVELS && kept < 3; level++)
+        for (int i = 0; i < n; i++)
+            if (sample[i] % LEVELS == level) chosen[kept++] = sample[i] / LEVELS;
+    return median(chosen, kept);
 }
 
 /* The first pass warms up, and counts only where there is no time for another. */

@@ -19,7 +19,7 @@ typedef struct {
     const rm_optimizer *optimizer; /* NULL: gradients only */
     const rm_update *update;
     int optimizer_states;
-    bool alone;           /* kernels run on the thread that asks for them, and on no other */
+    int threads;
     uint64_t block_bytes; /* at most; of what is resident and the window together */
 } rm_measure_config;
 
@@ -28,7 +28,7 @@ typedef struct {
     uint32_t options; /* bit k: option k is measured too */
 } rm_window;
 
-/* Medians of the passes, of those in which this thread kept its processor, if there are enough; 0: not measured. */
+/* Medians of the passes, of those in which all threads had their processors, if there are enough; 0: not measured. */
 typedef struct {
     uint64_t drop, forward[RM_MAX_OPTIONS], backward[RM_MAX_OPTIONS];
 } rm_stage_times;
