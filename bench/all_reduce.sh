@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# all_reduce.sh: times an all-reduce by every way there is, on this machine (bench/all_reduce.c).
+#
+#   bench/all_reduce.sh [build folder, default build/release] [ranks, default 2] [rounds, default 31]
+#
+# Ranks are started by mpirun where there is one, without binding them to cores: bound, Open MPI put two ranks on one.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+program=${1:-build/release}/bench/bench_all_reduce ranks=${2:-2} rounds=${3:-31}
+[[ -x $program ]] || { echo "all_reduce.sh: build $program first: ninja -C ${1:-build/release} bench_all_reduce" >&2; exit 2; }
+place=$(mktemp -u "${TMPDIR:-/tmp}/remat-all-reduce.XXXXXX")
+
+if command -v mpirun >/dev/null; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    exec mpirun --bind-to none --oversubscribe -np "$ranks" "$program" "$place" "$rounds"
+fi
+for ((rank = 0; rank < ranks; rank++)); do
+    RANK=$rank WORLD_SIZE=$ranks "$program" "$place" "$rounds" &
+done
+wait
