@@ -369,7 +369,8 @@ static void print_times(FILE *out, const remat_plan_summary *plan) {
     if (plan->transfer_ns)
         fprintf(out, ", waiting for transfers %.1f (of %.1f)", 1e-6 * (double)plan->wait_ns,
                 1e-6 * (double)plan->transfer_ns);
-    fprintf(out, "; in all %.1f; recompute factor %.3f\n", 1e-6 * (double)plan->step_ns, plan->recompute_factor);
+    fprintf(out, "; in all %.1f, and %.1f beside the plan; recompute factor %.3f\n", 1e-6 * (double)plan->step_ns,
+            1e-6 * (double)plan->fixed_ns, plan->recompute_factor);
 }
 
 /* ---- Texts ---------------------------------------------------------------------------------------------------- */
