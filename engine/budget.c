@@ -17,22 +17,20 @@ static uint64_t problem_bytes(const rm_problem *p) {
            list_bytes(&p->saved, p->n_stages);
 }
 
-static uint64_t schedule_tables(const rm_schedule *schedule) {
-    return rm_schedule_bytes(schedule) - schedule->placement.bytes;
-}
-
 /* All tables but those of the training schedule. */
 static uint64_t other_tables(const remat_session *s) {
     const rm_runner *r = &s->runner;
     uint64_t stages = (uint64_t)s->chain.n_stages, pieces = (uint64_t)s->chain.problem.n_pieces + 1;
-    return problem_bytes(&s->chain.problem) + problem_bytes(&s->chain.evaluation) + schedule_tables(&s->evaluation) +
-           (s->verify_recompute ? rm_verify_bytes(&s->chain) : 0) + pieces * sizeof *r->piece +
-           stages * (sizeof *r->saved + sizeof *r->kept + sizeof *s->loss);
+    return problem_bytes(&s->chain.problem) + problem_bytes(&s->chain.evaluation) +
+           rm_schedule_table_bytes(&s->evaluation) + (s->verify_recompute ? rm_verify_bytes(&s->chain) : 0) +
+           pieces * sizeof *r->piece + stages * (sizeof *r->saved + sizeof *r->kept + sizeof *s->loss);
 }
 
 uint64_t rm_session_workspace_bytes(const remat_session *s) { return rm_session_store_bytes(s); }
 
-uint64_t rm_session_tables_bytes(const remat_session *s) { return other_tables(s) + schedule_tables(&s->training); }
+uint64_t rm_session_tables_bytes(const remat_session *s) {
+    return other_tables(s) + rm_schedule_table_bytes(&s->training);
+}
 
 static uint64_t block_bytes(const remat_session *s) {
     uint64_t training = s->training.placement.bytes, evaluation = s->evaluation.placement.bytes;

@@ -39,7 +39,9 @@ static remat_status add_point(points *p, const char *strategy, const rm_schedule
 }
 
 static rm_wish wish_of(const remat_session *s) {
-    return (rm_wish){.segments = 1, .no_recompute = s->recompute == RM_RECOMPUTE_OFF};
+    return (rm_wish){.segments = 1,
+                     .no_recompute = s->recompute == RM_RECOMPUTE_OFF,
+                     .least_block_bytes = s->evaluation.placement.bytes};
 }
 
 /* A strategy that cannot serve this session (it would recompute where that is off) has no point. */

@@ -10,8 +10,7 @@
 
 rm_rates rm_standard_rates(void) { return (rm_rates){.flops_per_s = 1e11, .bytes_per_s = 1e10, .call_ns = 2000}; }
 
-const rm_tier rm_standard_tier = {
-    .save_bytes_per_s = 1000000000, .load_bytes_per_s = 1000000000, .latency_ns = 100000};
+const rm_tier rm_standard_tier = {.save_bytes_per_s = 1000000000, .load_bytes_per_s = 1000000000, .latency_ns = 100000};
 
 static remat_status guess_times(remat_session *s, const remat_config *config) {
     rm_rates rates;
@@ -43,7 +42,8 @@ static remat_status read_given(remat_session *s, const char *steps) {
 static remat_status propose(remat_session *s, const remat_config *config) {
     rm_wish wish = {.segments = config->segments,
                     .budget_bytes = rm_session_allowance(s, config->memory_budget),
-                    .no_recompute = s->recompute == RM_RECOMPUTE_OFF};
+                    .no_recompute = s->recompute == RM_RECOMPUTE_OFF,
+                    .least_block_bytes = s->evaluation.placement.bytes};
     if (config->plan_steps) return read_given(s, config->plan_steps);
     return rm_schedule_propose(&s->chain.problem, s->strategy, &wish, &s->training);
 }

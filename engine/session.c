@@ -113,9 +113,12 @@ static remat_status cut(remat_session *s, int32_t loss, const remat_config *conf
 
 static remat_status allocate(remat_session *s, uint64_t seed) {
     rm_runner *r = &s->runner;
-    *r = (rm_runner){
-        .api = s->api, .chain = &s->chain, .arena_offset = s->chain.at.bytes, .seed = seed, .stateful = s->stateful,
-        .store = r->store};
+    *r = (rm_runner){.api = s->api,
+                     .chain = &s->chain,
+                     .arena_offset = s->chain.at.bytes,
+                     .seed = seed,
+                     .stateful = s->stateful,
+                     .store = r->store};
     s->arena_bytes = s->chain.at.bytes + rm_session_activations_bytes(s);
     if (s->plan_only) return REMAT_OK;
     TRY(s->api->block_create(s->device, s->arena_bytes, &r->block));

@@ -15,9 +15,13 @@ uint64_t rm_table_bytes(int64_t n_steps, int64_t n_lifetimes) {
     return (uint64_t)n_steps * sizeof(rm_step) + (uint64_t)n_lifetimes * (sizeof(rm_lifetime) + sizeof(uint64_t));
 }
 
+uint64_t rm_schedule_table_bytes(const rm_schedule *schedule) {
+    return rm_table_bytes(schedule->plan.n_steps, schedule->lifetimes.count) + schedule->transfers.table_bytes;
+}
+
 uint64_t rm_schedule_bytes(const rm_schedule *schedule) {
-    return schedule->placement.bytes + rm_table_bytes(schedule->plan.n_steps, schedule->lifetimes.count) +
-           schedule->transfers.table_bytes;
+    uint64_t placed = schedule->placement.bytes, least = schedule->least_block_bytes;
+    return (placed > least ? placed : least) + rm_schedule_table_bytes(schedule);
 }
 
 remat_status rm_schedule_settle(const rm_problem *problem, bool forward_only, rm_schedule *schedule) {
@@ -31,6 +35,7 @@ remat_status rm_schedule_settle(const rm_problem *problem, bool forward_only, rm
 remat_status rm_schedule_propose(const rm_problem *problem, const rm_strategy *strategy, const rm_wish *wish,
                                  rm_schedule *schedule) {
     if (strategy->choose) return strategy->choose(problem, wish, schedule);
+    schedule->least_block_bytes = wish->least_block_bytes;
     remat_status status = strategy->propose(problem, wish, &schedule->plan, &schedule->proposal);
     if (!status) status = rm_schedule_settle(problem, false, schedule);
     if (status) {

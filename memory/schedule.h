@@ -13,14 +13,17 @@ typedef struct rm_schedule {
     rm_verdict verdict;
     rm_lifetimes lifetimes;
     rm_placement placement;
-    rm_transfers transfers; /* to and from the second tier */
+    rm_transfers transfers;     /* to and from the second tier */
+    uint64_t least_block_bytes; /* as in the wish */
 } rm_schedule;
 void rm_schedule_free(rm_schedule *schedule); /* frees what is inside, leaves it zeroed */
 
-/* What the schedule asks of a machine beside what is resident: its block (placement.bytes), and the tables on the host
+/* What the schedule asks of a machine beside what is resident: its block (placement.bytes, or
+ * what was wished for at least), and the tables on the host
  * that describe it while it runs (steps, lifetimes, offsets, transfers). This is what a budget limits. */
 uint64_t rm_schedule_bytes(const rm_schedule *schedule);
-uint64_t rm_table_bytes(int64_t n_steps, int64_t n_lifetimes); /* of it, the tables */
+uint64_t rm_schedule_table_bytes(const rm_schedule *schedule); /* of it, the tables */
+uint64_t rm_table_bytes(int64_t n_steps, int64_t n_lifetimes); /* of them, without transfers */
 
 /* Judges, places, and asks the second opinion, for a schedule whose plan is there. */
 remat_status rm_schedule_settle(const rm_problem *problem, bool forward_only, rm_schedule *schedule);

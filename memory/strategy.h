@@ -6,9 +6,10 @@
 #include "memory/plan.h"
 
 typedef struct {
-    int64_t segments;      /* "segments": as asked, >= 1 */
-    uint64_t budget_bytes; /* of rm_schedule_bytes (schedule.h); 0: no limit */
-    bool no_recompute;     /* run no stage forward twice */
+    int64_t segments;           /* "segments": as asked, >= 1 */
+    uint64_t budget_bytes;      /* of rm_schedule_bytes (schedule.h); 0: no limit */
+    bool no_recompute;          /* run no stage forward twice */
+    uint64_t least_block_bytes; /* the block is at least so large: something else lives in it at other times */
 } rm_wish;
 
 typedef struct {
