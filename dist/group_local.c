@@ -113,7 +113,7 @@ static remat_status wait_for(local_group *g, int32_t rank, uint32_t meeting) {
 static remat_status meet(local_group *g) {
     uint32_t meeting = ++g->meetings;
     atomic_store(&g->mine->arrived, meeting);
-    if (atomic_load(&g->mine->sleepers)) syscall(SYS_futex, &g->mine->arrived, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+    if (atomic_load(&g->mine->sleepers)) rm_local_wake(g->mine);
     for (int32_t r = 0; r < g->config.size; r++)
         if (r != g->config.rank) TRY(wait_for(g, r, meeting));
     return REMAT_OK;

@@ -5,9 +5,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/futex.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "memory/host.h"
@@ -110,6 +112,8 @@ void rm_local_arena_close(rm_local_arena *a) {
     if (a->fd >= 0) close(a->fd);
     *a = (rm_local_arena){.fd = -1};
 }
+
+void rm_local_wake(rm_slot *slot) { syscall(SYS_futex, &slot->arrived, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0); }
 
 /* ---- Buffers in this rank's region --------------------------------------------------------------------------- */
 

@@ -74,6 +74,9 @@ static inline char *rm_local_stage(const rm_local_arena *arena, int32_t rank) {
 }
 static inline char *rm_local_sums(const rm_local_arena *arena) { return arena->base + arena->sums_at; }
 
+/* Wakes the ranks that sleep until this one arrives. */
+void rm_local_wake(rm_slot *slot);
+
 /* The offset of a buffer that lies in this rank's region as a whole; -1 when it does not. */
 int64_t rm_local_offset(const rm_local_arena *arena, const void *buffer, uint64_t bytes);
 

@@ -58,6 +58,7 @@ remat_status rm_local_announce(rm_local_arena *arena, const char *format, ...) {
         vsnprintf(stop->text, sizeof stop->text, format, arguments);
         va_end(arguments);
         atomic_store_explicit(&stop->state, 2, memory_order_release);
+        for (int32_t r = 0; r < arena->size; r++) rm_local_wake(rm_local_slot(arena, r));
     }
     return rm_local_stopped(arena);
 }

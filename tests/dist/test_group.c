@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
+#include "memory/host.h"
 #include "tests/dist/collectives.h"
 
 static const char *const engine = "local";
@@ -100,6 +101,35 @@ START_TEST(one_rank_needs_nobody) {
     ck_ok(rm_group_open(&(rm_group_config){.size = 1}, &group));
     for (uint64_t k = 0; k < 60; k++) do_case(group, k, true);
     rm_group_close(group);
+}
+END_TEST
+
+/* Whichever allocation fails, opening says so and gives back what it took (leaks are the sanitizer's to find). */
+static remat_status open_and_close(const char *path) {
+    rm_kv *store;
+    rm_group *group;
+    rm_kv_config meeting = {.path = path, .host = "127.0.0.1", .size = 1};
+    TRY(rm_kv_open(&meeting, &store));
+    remat_status status = rm_group_open(&(rm_group_config){.size = 1, .store = store}, &group);
+    if (!status) {
+        void *buffer = rm_group_alloc(group, 100);
+        if (!buffer) status = REMAT_MEMORY;
+        rm_group_close(group);
+    }
+    rm_kv_close(store);
+    return status;
+}
+START_TEST(every_failed_allocation_is_an_answer) {
+    const char *path = _i ? meeting_place() : NULL;
+    for (int64_t n = 1;; n++) {
+        ck_assert_int_lt(n, 100);
+        rm_host_fail_at(n);
+        remat_status status = open_and_close(path);
+        rm_host_fail_at(0);
+        if (!status && n > 5) break;
+        ck_assert_msg(!status || status == REMAT_MEMORY || status == REMAT_PEER, "allocation %ld: %s", (long)n,
+                      remat_last_error());
+    }
 }
 END_TEST
 
@@ -503,6 +533,7 @@ int main(void) {
     tcase_add_test(results, groups_do_not_mix);
     tcase_add_test(results, buffers_come_and_go);
     tcase_add_test(results, one_rank_needs_nobody);
+    tcase_add_loop_test(results, every_failed_allocation_is_an_answer, 0, 2);
     tcase_add_test(results, bad_arguments_are_refused_and_harmless);
     tcase_add_loop_test(failures, ranks_that_disagree_are_told_in_that_call, 0, FAULTS);
     tcase_add_test(failures, skipped_and_swapped_calls_never_sum);
