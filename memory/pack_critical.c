@@ -22,7 +22,8 @@
 #define MOST_CRITICAL 600    /* then it gives up */
 #define MOST_ALIVE 100       /* at the highest moment, beside the ground */
 #define MOST_STUCK 6         /* looked into each time round */
-#define SEARCH_WORK 10000000 /* about nanoseconds, each time round */
+#define SEARCH_WORK 10000000 /* about nanoseconds, each time round, ... */
+#define SEARCHES 4           /* ... and no more than a quarter of all */
 
 typedef enum { OTHER, GROUND, CRITICAL } role;
 
@@ -31,6 +32,7 @@ typedef struct {
     int32_t n;
     uint64_t capacity;
     rm_pack_limit *limit;
+    uint64_t search_work; /* for each search */
     uint64_t *offset;
     rm_pack_moments moments;
     uint8_t *role;     /* of each item */
@@ -185,7 +187,7 @@ static rm_pack_outcome search_critical(packer *p, rm_pack_item *item, uint64_t *
         above[c] = rm_pack_ground(&p->moments, p->critical[c]);
     }
     rm_pack_limit part = *p->limit;
-    if (part.work > SEARCH_WORK) part.work = SEARCH_WORK;
+    if (part.work > p->search_work) part.work = p->search_work;
     uint64_t given = part.work;
     rm_pack_outcome outcome = rm_pack_fit(item, above, p->n_critical, p->capacity, &part, offset);
     rm_pack_spend(p->limit, given - part.work);
@@ -251,6 +253,7 @@ rm_pack_outcome rm_pack_critical(const rm_pack_item *item, int64_t n, uint64_t c
     if (n == 0) return RM_PACK_FITS;
     if (n > RM_PACK_MOMENTS_MOST) return RM_PACK_STOPPED;
     packer p = {.item = item, .n = (int32_t)n, .capacity = capacity, .limit = limit, .offset = offset};
+    p.search_work = limit->work / SEARCHES < SEARCH_WORK ? limit->work / SEARCHES : SEARCH_WORK;
     rm_pack_outcome outcome = create(&p) ? pack(&p) : RM_PACK_NO_MEMORY;
     destroy(&p);
     return outcome;

@@ -17,6 +17,7 @@
 /* Work is about nanoseconds (pack.h). */
 #define CRITICAL_WORK 50000000 /* for one target, and ... */
 #define CRITICAL_WORK_EACH 2000
+#define SHARES 3           /* ... and no more than a third of what is left */
 #define FITS_LEAST 1000    /* items; below it the search does better, ... */
 #define FITS_MOST 20000    /* ... above it nothing quadratic */
 #define FITS_ROUNDS 100    /* at most, of each order, ... */
@@ -70,7 +71,7 @@ static rm_pack_outcome try_target(chooser *c, packer *pack, uint64_t target, uin
 
 /* One row of targets. false: out of host memory. */
 static bool try_targets(chooser *c, uint64_t work) {
-    uint64_t target = larger(c->goal, c->out->proved_bytes), gap = (c->out->bytes - target) / 16 + c->unit;
+    uint64_t target = larger(c->goal, c->out->proved_bytes), gap = (c->out->bytes - target) / 16 + 2 * c->unit;
     while (!over(c)) {
         if (try_target(c, fit, target, work) == RM_PACK_NO_MEMORY) return false;
         uint64_t low = target;
@@ -92,11 +93,11 @@ static bool search(chooser *c) {
 /* At the goal, then a little above it, then more, until it works. */
 static bool try_critical(chooser *c) {
     static const double more[] = {0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2};
-    uint64_t work = CRITICAL_WORK + CRITICAL_WORK_EACH * (uint64_t)c->n;
     for (size_t k = 0; k < sizeof more / sizeof more[0] && !over(c); k++) {
         uint64_t target = c->goal + (uint64_t)(more[k] * (double)c->goal) / c->unit * c->unit;
         if (target >= c->out->bytes || (k > 0 && c->wish->capacity)) return true;
-        rm_pack_outcome outcome = try_target(c, rm_pack_critical, target, work);
+        uint64_t most = CRITICAL_WORK + CRITICAL_WORK_EACH * (uint64_t)c->n, share = c->wish->limit->work / SHARES;
+        rm_pack_outcome outcome = try_target(c, rm_pack_critical, target, share < most ? share : most);
         if (outcome == RM_PACK_NO_MEMORY) return false;
         if (outcome == RM_PACK_FITS) return true;
     }

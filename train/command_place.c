@@ -195,6 +195,11 @@ remat_status rm_command_place(rm_options *options, int *exit_status) {
         print_summary(&p);
         if (caught) *exit_status = 128 + (int)caught;
     }
+    if (status == REMAT_INFEASIBLE) { /* an answer, not a mistake: 1, where main would say 2 */
+        fprintf(stderr, "remat place: %s\n", remat_last_error());
+        *exit_status = caught ? 128 + (int)caught : 1;
+        status = REMAT_OK;
+    }
     rm_free(p.packing.offset);
     rm_free(p.item);
     rm_free(p.row);
