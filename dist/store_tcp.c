@@ -146,12 +146,15 @@ static remat_status add(void *kind, const char *key, int64_t delta, int64_t *sum
     return REMAT_OK;
 }
 
-/* The server notes who goes without saying goodbye. */
+/* The server notes who goes without saying goodbye; when the server itself is gone, that was rank 0. */
 static bool lost(void *kind, int32_t rank, char *who, size_t bytes) {
     char key[32], text[128] = "";
     uint32_t length;
     snprintf(key, sizeof key, rank < 0 ? "lost" : "lost/%d", rank);
-    if (get(kind, key, text, sizeof text - 1, &length, -1)) return false;
+    remat_status status = get(kind, key, text, sizeof text - 1, &length, -1);
+    if (status == REMAT_MISSING || (status && rank > 0)) return false;
+    if (status)
+        snprintf(text, sizeof text, "%swhose store does not answer%s", rank < 0 ? "0 (" : "", rank < 0 ? ")" : "");
     snprintf(who, bytes, "%s", text);
     return true;
 }

@@ -249,6 +249,7 @@ START_TEST(the_dead_are_missed) {
         if (r == 1) raise(SIGKILL);
         if (r == 2) rm_kv_close(store);
         if (r == 3) need_peer(rm_kv_wait(store, "never", 0), "gone"); /* rank 0 ends before that is set */
+        if (r == 3 && !_i) need(rm_kv_lost(store, -1, who, sizeof who) && who[0] == '0', "'%s'", who);
         _exit(0);
     }
     ck_ok(rm_kv_open(&config, &store));
