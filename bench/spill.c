@@ -1,7 +1,7 @@
 /* spill.c: one LSTM layer on a long sequence, kept, recomputed and spilled: step times measured and predicted, what moves,
  * and how much of the moving the computation hides.
  *
- *   bench_spill DIRECTORY [T [B [H [STEPS]]]]       20000 1 256 3
+ *   bench_spill DIRECTORY [T [B [H [STEPS [THREADS]]]]]       20000 1 256 3 0
  *
  * Budgets are shares of what keeping everything takes in activations. For each: the fastest plan without a second tier, and
  * the fastest with one. Times are the best of so many steps; "waited" is how long the computation stood still for the disk
@@ -20,7 +20,7 @@
 
 typedef struct {
     int64_t steps, batch, hidden;
-    int repeats;
+    int repeats, threads; /* 0: as many as there are */
     const char *directory;
     char calibration[256];
 } setting;
@@ -69,6 +69,7 @@ static uint64_t measure(const setting *t, const char *name, const char *strategy
     remat_session *s;
     remat_config config = REMAT_CONFIG_INIT;
     config.strategy = strategy;
+    config.threads = t->threads;
     config.memory_budget = budget_bytes;
     config.spill_dir = spills ? t->directory : NULL;
     config.calibration = t->calibration;
@@ -119,13 +120,14 @@ static void print_disk(const char *directory) {
 
 int main(int argc, char **argv) {
     if (argc < 2) {
-        fprintf(stderr, "bench_spill DIRECTORY [T [B [H [STEPS]]]]\n");
+        fprintf(stderr, "bench_spill DIRECTORY [T [B [H [STEPS [THREADS]]]]]\n");
         return 2;
     }
     setting t = {.steps = argc > 2 ? atoll(argv[2]) : 20000,
                  .batch = argc > 3 ? atoll(argv[3]) : 1,
                  .hidden = argc > 4 ? atoll(argv[4]) : 256,
                  .repeats = argc > 5 ? atoi(argv[5]) : 3,
+                 .threads = argc > 6 ? atoi(argv[6]) : 0,
                  .directory = argv[1]};
     snprintf(t.calibration, sizeof t.calibration, "%s/bench-spill-calibration", t.directory);
     print_disk(t.directory);

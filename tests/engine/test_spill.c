@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 
 #include "engine/session.h"
+#include "memory/family.h"
 #include "memory/host.h"
 #include "memory/spill.h"
 #include "tests/net.h"
@@ -83,6 +84,15 @@ static void spill_plan(const rm_problem *problem, const spilling *how, rm_plan *
     *plan = w.out;
 }
 
+static char *text_of_plan(const rm_problem *problem, const rm_plan *plan) {
+    char *text = NULL;
+    size_t length;
+    FILE *file = open_memstream(&text, &length);
+    CHECKED(rm_plan_write(problem, plan, file));
+    fclose(file);
+    return text;
+}
+
 /* The text of such a plan, to be freed with free(). */
 static char *plan_text(const remat_graph *g, remat_value loss, const remat_config *config, const spilling *how) {
     remat_config only = *config;
@@ -91,11 +101,7 @@ static char *plan_text(const remat_graph *g, remat_value loss, const remat_confi
     remat_session *s;
     CHECKED(remat_session_create(g, loss, &only, &s));
     spill_plan(&s->chain.problem, how, &s->training.plan);
-    char *text = NULL;
-    size_t length;
-    FILE *file = open_memstream(&text, &length);
-    CHECKED(rm_plan_write(&s->chain.problem, &s->training.plan, file));
-    fclose(file);
+    char *text = text_of_plan(&s->chain.problem, &s->training.plan);
     remat_session_free(s);
     return text;
 }
@@ -222,6 +228,53 @@ START_TEST(same_bits) {
     drop(&spilled);
     remat_session_free(keeping);
     remat_session_free(s);
+}
+END_TEST
+
+/* The planner's own plans, for a disk so slow that a part is recomputed: states that stay and states that go, small windows
+ * and large ones. What is loaded is compared with what was made, too. */
+START_TEST(members_of_the_family) {
+    net n = small(NET_LSTM);
+    spilling how = {.strategy = "none", .tile = 8};
+    remat_graph *g;
+    remat_session *planning, *keeping = keeping_session(&n, &how, 2);
+    trace kept = run(keeping, &n);
+    CHECKED(remat_graph_create(&g));
+    remat_value loss = net_build(g, &n);
+    remat_config config = configured(&how, 2);
+    config.plan_only = true;
+    CHECKED(remat_session_create(g, loss, &config, &planning));
+    rm_problem *problem = &planning->chain.problem;
+    uint64_t stage_ns = problem->stage[1].option[0].forward.time_ns, bytes = problem->stage[1].option[0].saved_bytes;
+    problem->tier.save_bytes_per_s = problem->tier.load_bytes_per_s = bytes * 1000000000 / (3 * stage_ns);
+    problem->tier.latency_ns = 0;
+    rm_family family;
+    CHECKED(rm_family_spill(problem, &(rm_wish){0}, &family));
+    int64_t mixed = 0;
+    config.plan_only = false;
+    config.verify_recompute = true;
+    for (int64_t i = _i; i < family.count; i += 1 + family.count / 4) {
+        rm_plan plan = {0};
+        rm_proposal proposal;
+        CHECKED(family.write(&family, problem, i, &plan, &proposal));
+        char *text = text_of_plan(problem, &plan);
+        config.plan_steps = text;
+        remat_session *s;
+        CHECKED(remat_session_create(g, loss, &config, &s));
+        trace spilled = run(s, &n);
+        same(&kept, &spilled);
+        mixed += s->training.transfers.count > 0 && s->training.verdict.recomputed_stages > 0;
+        drop(&spilled);
+        remat_session_free(s);
+        free(text);
+        rm_plan_free(&plan);
+    }
+    ck_assert_int_gt(mixed, 0);
+    rm_family_free(&family);
+    drop(&kept);
+    remat_session_free(planning);
+    remat_session_free(keeping);
+    remat_graph_free(g);
 }
 END_TEST
 
@@ -379,6 +432,7 @@ int main(void) {
     TCase *tcase = tcase_create("spill");
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, same_bits, 0, 2 * WAYS * NET_CELLS);
+    tcase_add_loop_test(tcase, members_of_the_family, 0, 2);
     tcase_add_loop_test(tcase, nothing_after_the_first_step, 0, WAYS);
     tcase_add_loop_test(tcase, a_failing_disk_costs_a_step, 0, 4);
     tcase_add_test(tcase, no_room_is_said_at_once);
