@@ -10,7 +10,7 @@
 #define SMALL_PLAN 1000    /* buffers; above it ... */
 #define LARGE_SLACK 0.001  /* ... a thousandth is not worth more work */
 #define MOST_WORK 20000000 /* about nanoseconds, ... */
-#define WORK_PER_BUFFER 5000
+#define WORK_PER_BUFFER 10000
 
 static remat_status require_sense(const rm_lifetimes *lifetimes) {
     REQUIRE(lifetimes->count < INT32_MAX, INVALID, "%lld buffers are more than can be placed",
