@@ -52,6 +52,17 @@ static remat_status map(rm_local_arena *a) {
     return REMAT_OK;
 }
 
+/* Memory that passes copies through: taken from the system now, by the rank that writes it (which decides where it lies on
+ * machines with several memories), for the same reason as buffers are. */
+static remat_status take_own_part(const rm_local_arena *a) {
+    uint64_t stage = a->stage_at + (uint64_t)a->rank * RM_STAGE_BYTES;
+    bool fine = !fallocate(a->fd, 0, (off_t)stage, RM_STAGE_BYTES);
+    if (fine && a->rank == 0)
+        fine = !fallocate(a->fd, 0, 0, (off_t)a->stage_at) && !fallocate(a->fd, 0, (off_t)a->sums_at, RM_STAGE_BYTES);
+    REQUIRE(fine, MEMORY, "no memory for %d ranks to share: %s", a->size, strerror(errno));
+    return REMAT_OK;
+}
+
 static remat_status make(rm_local_arena *a) {
     a->fd = memfd_create("remat", MFD_CLOEXEC);
     REQUIRE(a->fd >= 0, IO, "cannot make shared memory: %s", strerror(errno));
@@ -97,9 +108,13 @@ static remat_status find(const rm_group_config *config, rm_local_arena *a) {
 
 remat_status rm_local_arena_open(const rm_group_config *config, rm_local_arena *out) {
     *out = (rm_local_arena){.fd = -1, .rank = config->rank, .size = config->size};
-    if (config->rank > 0) return find(config, out);
+    if (config->rank > 0) {
+        TRY(find(config, out));
+        return take_own_part(out);
+    }
     lay_out(out, config->arena_bytes);
     TRY(make(out));
+    TRY(take_own_part(out));
     return tell_where(config, out);
 }
 

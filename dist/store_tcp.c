@@ -174,27 +174,38 @@ static int32_t port(const void *kind) { return ((const tcp_store *)kind)->port; 
 
 static bool is_loopback(const char *host) { return !strcmp(host, "localhost") || !strncmp(host, "127.", 4); }
 
-/* On every interface, unless the host is this machine's own name for itself: a name may well stand for 127.0.1.1 here and
- * for something else to the others. */
-static remat_status listen_on(const rm_kv_config *config, int *out) {
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
-    struct sockaddr_in at = {.sin_family = AF_INET,
-                             .sin_port = htons((uint16_t)config->port),
-                             .sin_addr.s_addr = htonl(is_loopback(config->host) ? INADDR_LOOPBACK : INADDR_ANY)};
-    REQUIRE(fd >= 0, IO, "cannot make a socket: %s", strerror(errno));
+/* -1, errno. On every interface and for both kinds of address, unless the host is this machine's own name for itself: a
+ * name may well stand for 127.0.1.1 here and for something else to the others. */
+static int open_listener(const char *host, uint16_t port_number) {
+    struct sockaddr_in v4 = {.sin_family = AF_INET,
+                             .sin_port = htons(port_number),
+                             .sin_addr.s_addr = htonl(is_loopback(host) ? INADDR_LOOPBACK : INADDR_ANY)};
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6,
+                              .sin6_port = htons(port_number),
+                              .sin6_addr = strcmp(host, "::1") ? in6addr_any : in6addr_loopback};
+    int one = 1, zero = 0, fd = is_loopback(host) ? -1 : socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool both = fd >= 0;
+    if (!both) fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return -1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (!bind(fd, (struct sockaddr *)&at, sizeof at) && !listen(fd, 1024)) {
-        *out = fd;
-        return REMAT_OK;
-    }
+    if (both) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero);
+    int failed = both ? bind(fd, (struct sockaddr *)&v6, sizeof v6) : bind(fd, (struct sockaddr *)&v4, sizeof v4);
+    if (!failed && !listen(fd, 1024)) return fd;
     int why = errno;
     close(fd);
-    if (why == EADDRINUSE)
+    errno = why;
+    return -1;
+}
+
+static remat_status listen_on(const rm_kv_config *config, int *out) {
+    *out = open_listener(config->host, (uint16_t)config->port);
+    if (*out >= 0) return REMAT_OK;
+    if (errno == EADDRINUSE)
         FAIL(IO,
              "port %d on this host is taken, by another job or by what is left of one: choose another (MASTER_PORT, or "
              "--init-method=tcp://%s:PORT), or see who has it with `ss -ltnp sport = :%d`",
              config->port, config->host, config->port);
-    FAIL(IO, "cannot listen on port %d: %s", config->port, strerror(why));
+    FAIL(IO, "cannot listen on port %d: %s", config->port, strerror(errno));
 }
 
 static remat_status serve(const rm_kv_config *config, tcp_store *store) {
@@ -253,8 +264,9 @@ static int connect_to_any(const char *host, int32_t port_number, char *why, size
 static remat_status reach(const rm_kv_config *config, tcp_store *store) {
     int64_t deadline = now_ms() + config->timeout_ms;
     char why[128] = "";
+    const char *host = store->server && strcmp(config->host, "::1") ? "127.0.0.1" : config->host;
     for (long pause_us = 1000;; pause_us = pause_us < 50000 ? pause_us * 2 : pause_us) {
-        store->fd = connect_to_any(store->server ? "127.0.0.1" : config->host, store->port, why, sizeof why);
+        store->fd = connect_to_any(host, store->port, why, sizeof why);
         if (store->fd >= 0) return REMAT_OK;
         if (now_ms() >= deadline) break;
         usleep((useconds_t)pause_us);

@@ -153,6 +153,29 @@ START_TEST(a_taken_port_is_one_sentence) {
 }
 END_TEST
 
+/* Rank 0 bound a port by itself; the others come by either kind of address. */
+START_TEST(both_kinds_of_address) {
+    static const char *const hosts[][2] = {
+        {"localhost", "127.0.0.1"}, {"0.0.0.0", "127.0.0.1"}, {"::", "::1"}, {"::1", "::1"}};
+    rm_kv *store, *other;
+    char text[64];
+    int probe = socket(AF_INET6, SOCK_STREAM, 0), port;
+    struct sockaddr_in6 at = {.sin6_family = AF_INET6, .sin6_addr = in6addr_loopback};
+    bool v6 = probe >= 0 && !bind(probe, (struct sockaddr *)&at, sizeof at);
+    if (probe >= 0) close(probe);
+    for (int i = 0; i < (v6 ? 4 : 2); i++) {
+        close(free_port(&port));
+        ck_ok(rm_kv_open(&(rm_kv_config){.host = hosts[i][0], .port = port, .size = 2}, &store));
+        ck_assert_int_eq(rm_kv_port(store), port);
+        ck_ok(rm_kv_open(&(rm_kv_config){.host = hosts[i][1], .port = port, .rank = 1, .size = 2}, &other));
+        ck_assert(rm_kv_address(other, true, text, sizeof text));
+        ck_assert_str_eq(text, hosts[i][1]);
+        rm_kv_close(other);
+        rm_kv_close(store);
+    }
+}
+END_TEST
+
 START_TEST(nobody_there) {
     int port, fd = free_port(&port);
     rm_kv *store;
@@ -298,6 +321,7 @@ int main(void) {
     tcase_add_loop_test(cases, keys_are_kept_and_waited_for, 0, 2);
     tcase_add_loop_test(cases, strangers_are_refused, 0, 2);
     tcase_add_test(cases, a_taken_port_is_one_sentence);
+    tcase_add_test(cases, both_kinds_of_address);
     tcase_add_test(cases, nobody_there);
     tcase_add_test(cases, another_program_is_recognised);
     tcase_add_test(cases, garbage_does_not_matter);
