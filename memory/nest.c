@@ -30,7 +30,7 @@ static int64_t group_size(int64_t n_stages, int flat, int *between) {
 
 /* Few points where there are many intervals: 10,000 stages in well under a second. */
 static int points_inside(int64_t n_stages) {
-    return n_stages <= 16 ? 512 : n_stages <= 40 ? 128 : n_stages <= 2000 ? 64 : 32;
+    return n_stages <= 16 ? 512 : n_stages <= 40 ? 128 : n_stages <= 2000 ? 64 : n_stages <= 20000 ? 32 : 16;
 }
 
 static remat_status solve_level(rm_nest *nest, int l, int points, int whole_points) {

@@ -52,7 +52,7 @@ static remat_status add(candidates *c, candidate one) {
 /* A long chain of stages that are alike is in better hands with `uniform`; little is spent on it here. */
 static remat_status add_nested(candidates *c) {
     bool little = c->uniform && c->footprint.problem->n_stages > RM_NEST_FLAT;
-    TRY(rm_nest_make(&c->footprint, little ? (rm_effort){24, 24, 128} : (rm_effort){0}, &c->nest));
+    TRY(rm_nest_make(&c->footprint, little ? (rm_effort){16, 16, 64} : (rm_effort){0}, &c->nest));
     for (int i = 0; i < rm_nest_count(c->nest); i++) {
         rm_point point = rm_nest_point(c->nest, i);
         rm_drops drops = rm_nest_drops(c->nest, i);
@@ -115,7 +115,8 @@ static rm_member sum_segments(const rm_footprint *f, const int64_t *start, int64
     return sum;
 }
 
-/* Every number up to 8, then a quarter more each time; the square root, which has a name; and one for each stage. */
+/* Every number up to 8, then a quarter more each time (half, where stages are alike and this is
+ * no use beside `uniform`); the square root, which has a name; and one for each stage. */
 static remat_status add_even(candidates *c) {
     const rm_problem *problem = c->footprint.problem;
     int64_t n_stages = problem->n_stages, root = llround(sqrt((double)n_stages));
@@ -125,7 +126,7 @@ static remat_status add_even(candidates *c) {
     for (int64_t n = 1, next; n <= n_stages && !status; n = next) {
         rm_cut_evenly(problem, n, start);
         status = add(c, (candidate){sum_segments(&c->footprint, start, n), EVEN, n});
-        next = n + 1 + (n < 8 ? 0 : n / 4);
+        next = n + 1 + (n < 8 ? 0 : c->uniform ? n / 2 : n / 4);
         if (n < root && next > root) next = root;
         if (n < n_stages && next > n_stages) next = n_stages;
     }

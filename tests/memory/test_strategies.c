@@ -6,6 +6,7 @@
 
 #include "memory/check.h"
 #include "memory/host.h"
+#include "memory/lean.h"
 #include "memory/place.h"
 #include "tests/memory/chains.h"
 #include "tests/memory/memory_test.h"
@@ -238,6 +239,56 @@ START_TEST(the_peak_of_a_uniform_chain_is_known) {
 }
 END_TEST
 
+/* ---- Lean -------------------------------------------------------------------------------------- */
+
+static uint64_t peak_in(const rm_problem *problem, const int8_t *option) {
+    rm_plan plan = {0};
+    ck_ok(rm_plan_keep_all(problem, option, &plan));
+    uint64_t peak = judged(problem, &plan).peak_bytes;
+    rm_plan_free(&plan);
+    return peak;
+}
+
+/* The last stages keep everything, as many as can without a peak above that of lean alone: one more would pass it. */
+START_TEST(lean_is_as_small_as_one_run_allows) {
+    int relaxed = 0;
+    for (uint64_t seed = 0; seed < 200; seed++) {
+        chain c = {.n_stages = 1 + (int64_t)(seed % 20),
+                   .unlike = seed % 2,
+                   .state_bytes = 256,
+                   .saved_bytes = 10000,
+                   .scratch_bytes = seed % 5 * 8000,
+                   .shares = seed % 7 == 0,
+                   .lean = true};
+        rm_problem problem;
+        ck_ok(chain_problem(&c, seed, &problem));
+        rm_plan plan = {0};
+        rm_proposal proposal;
+        propose("lean", &problem, 0, &plan, &proposal);
+        rm_verdict v = judged(&problem, &plan);
+        ck_assert_int_eq(v.recomputed_stages, 0);
+        int8_t option[20], all_lean[20];
+        for (int64_t s = 0; s < c.n_stages; s++) {
+            all_lean[s] = 1;
+            option[s] = plan.step[s].option;
+        }
+        uint64_t allowed = peak_in(&problem, all_lean);
+        ck_assert_uint_le(v.peak_bytes, allowed);
+        int64_t last = c.n_stages;
+        while (last > 0 && option[last - 1] == 0) last--;
+        for (int64_t s = 0; s < last; s++) ck_assert_int_eq(option[s], 1);
+        relaxed += last < c.n_stages;
+        if (last > 0) {
+            option[last - 1] = 0;
+            ck_assert_uint_gt(peak_in(&problem, option), allowed);
+        }
+        rm_plan_free(&plan);
+        rm_problem_free(&problem);
+    }
+    ck_assert_int_gt(relaxed, 20);
+}
+END_TEST
+
 /* ---- Large and poor ----------------------------------------------------------------------------- */
 
 static double seconds(void) {
@@ -298,4 +349,5 @@ END_TEST
 
 RUN_TESTS("memory/strategies", the_list, two_segments_of_four_to_the_letter, every_plan_is_accepted, wishes,
           sqrt_is_rounded, starts_that_cannot_be, like_stages_are_cut_by_number, unlike_stages_are_cut_by_bytes,
-          the_peak_of_a_uniform_chain_is_known, a_hundred_thousand_stages, every_failed_allocation_is_survived)
+          the_peak_of_a_uniform_chain_is_known, lean_is_as_small_as_one_run_allows, a_hundred_thousand_stages,
+          every_failed_allocation_is_survived)
