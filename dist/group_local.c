@@ -22,8 +22,10 @@
 #include "dist/reduce.h"
 #include "memory/host.h"
 
-enum { SPINS = 2000, SPINS_CROWDED = 50 }; /* before a rank sleeps; crowded: more ranks than cores */
-#define NAP_NS 20000000                    /* a sleeper looks at the verdict and the clock this often */
+/* How often a rank looks before it sleeps; few when there are more ranks than cores, or when the rank it waits for was last
+ * seen on this very core, which spinning only keeps it from (a busy machine does that to ranks that wake each other). */
+enum { SPINS = 2000, SPINS_FEW = 50 };
+#define NAP_NS 20000000 /* a sleeper looks at the verdict and the clock this often */
 
 typedef struct {
     rm_group_config config;
@@ -105,6 +107,7 @@ static remat_status wait_for(local_group *g, int32_t rank, uint32_t meeting) {
     const rm_slot *slot = rm_local_slot(&g->arena, rank);
     for (int i = 0; i < g->spins; i++) {
         if (has_come(slot, meeting)) return REMAT_OK;
+        if (i == SPINS_FEW && atomic_load_explicit(&slot->core, memory_order_relaxed) == sched_getcpu()) break;
         relax();
     }
     return sleep_until_it_comes(g, rank, meeting);
@@ -112,6 +115,7 @@ static remat_status wait_for(local_group *g, int32_t rank, uint32_t meeting) {
 
 static remat_status meet(local_group *g) {
     uint32_t meeting = ++g->meetings;
+    atomic_store_explicit(&g->mine->core, sched_getcpu(), memory_order_relaxed);
     atomic_store(&g->mine->arrived, meeting);
     if (atomic_load(&g->mine->sleepers)) rm_local_wake(g->mine);
     for (int32_t r = 0; r < g->config.size; r++)
@@ -340,7 +344,7 @@ static void close_group(void *engine) {
 static int spins_for(int32_t ranks) {
     cpu_set_t cores;
     if (sched_getaffinity(0, sizeof cores, &cores)) return SPINS;
-    return ranks <= CPU_COUNT(&cores) ? SPINS : SPINS_CROWDED;
+    return ranks <= CPU_COUNT(&cores) ? SPINS : SPINS_FEW;
 }
 
 static void come_in(local_group *g) {

@@ -29,6 +29,7 @@ typedef enum { RM_ABSENT, RM_HERE, RM_LEFT } rm_presence;
 typedef struct {
     _Alignas(128) _Atomic uint32_t arrived; /* how many meetings it has come to; a futex */
     _Atomic uint32_t sleepers;              /* ranks asleep on `arrived` */
+    _Atomic int32_t core;                   /* where it ran when it last arrived */
     _Alignas(128) rm_said said[2];          /* by the call's number modulo 2: a rank may be one call ahead */
     _Alignas(128) _Atomic uint64_t doing;   /* the call it is in; 0: none */
     _Atomic uint64_t beat_ns;               /* when it last gave a sign of life, CLOCK_MONOTONIC */
