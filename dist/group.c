@@ -250,14 +250,27 @@ static remat_status fill_in(rm_group *group, const rm_group_config *config) {
             config->size, INT16_MAX);
     REQUIRE(config->rank >= 0 && config->rank < config->size, INVALID, "rank %d of %d: ranks count from 0",
             config->rank, config->size);
-    REQUIRE(!config->name || strlen(config->name) < sizeof group->name, INVALID, "the name of a group is too long: %s",
-            config->name);
+    REQUIRE(!config->name || strlen(config->name) < sizeof group->name - 24, INVALID,
+            "the name of a group is too long: %s", config->name);
     REQUIRE(config->timeout_ms >= 0 && config->silence_ms >= 0, INVALID, "a negative time-out");
     group->config = *config;
     strcpy(group->name, config->name ? config->name : "world");
     group->config.name = group->name;
     if (!config->timeout_ms) group->config.timeout_ms = 600000;
     if (!config->silence_ms) group->config.silence_ms = 10000;
+    return REMAT_OK;
+}
+
+/* A group that is opened again under its name must not read what the first left in the store: keys carry how often this
+ * rank has opened it, which is the same on all ranks since opening is collective. */
+static remat_status number_name(rm_group *group) {
+    char key[RM_KV_KEY_BYTES];
+    int64_t times;
+    if (!group->config.store || group->config.size == 1) return REMAT_OK;
+    snprintf(key, sizeof key, "%s/opened/%d", group->name, group->config.rank);
+    TRY(rm_kv_add(group->config.store, key, 1, &times));
+    size_t length = strlen(group->name);
+    snprintf(group->name + length, sizeof group->name - length, "#%lld", (long long)times);
     return REMAT_OK;
 }
 
@@ -274,6 +287,7 @@ remat_status rm_group_open(const rm_group_config *config, rm_group **out) {
     pthread_cond_init(&group->change, NULL);
     remat_status status;
     TRY_GOTO(status, done, fill_in(group, config));
+    TRY_GOTO(status, done, number_name(group));
     TRY_GOTO(status, done, rm_group_choose(&group->config, &group->api));
     group->config.engine = group->api->name;
     TRY_GOTO(status, done, group->api->open(&group->config, &group->engine));

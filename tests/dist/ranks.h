@@ -67,10 +67,11 @@ static inline double seconds(void) {
 
 static inline void nap_ms(int ms) { usleep((useconds_t)ms * 1000); }
 
-/* A file name that no other test has. */
+/* A file name that no other test has. The one before is removed: a rank 0 that was killed leaves its file behind. */
 static inline const char *meeting_place(void) {
     static char path[128];
     static int number;
+    if (path[0]) unlink(path);
     const char *folder = getenv("TMPDIR");
     snprintf(path, sizeof path, "%s/remat-ranks-%d-%d", folder ? folder : "/tmp", (int)getpid(), number++);
     return path;

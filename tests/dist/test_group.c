@@ -73,6 +73,11 @@ static void two_groups(int rank, int size, rm_kv *store, void *context) {
     rm_group_close(a);
     do_case(b, 77, true);
     rm_group_close(b);
+    for (int k = 0; k < 3; k++) { /* and a name can be used again */
+        a = open_group(engine, rank, size, store);
+        do_case(a, (uint64_t)k, true);
+        rm_group_close(a);
+    }
 }
 START_TEST(groups_do_not_mix) { run_ranks(2, two_groups, NULL); }
 END_TEST
