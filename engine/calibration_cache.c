@@ -4,9 +4,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "memory/host.h"
@@ -106,23 +109,61 @@ void rm_times_print(const rm_times *times, FILE *file) {
 
 /* ---- Files ---------------------------------------------------------------------------------------------------- */
 
+static remat_status must_be_ours(const char *path, const char *text, size_t length) {
+    size_t head = sizeof first_line - 1;
+    REQUIRE(!length || (length >= head && !memcmp(text, first_line, head)), INVALID,
+            "%s is not a file of measured times (their first line is \"%.*s\"), and is left as it is: name another, or "
+            "a new one, for --calibration",
+            path, (int)head - 1, first_line);
+    return REMAT_OK;
+}
+
+/* The text of a file of `size` bytes, as much of it as is read. What is too long is looked at no further than its head. */
+static remat_status parse_file(rm_times *times, const char *path, int file, off_t size) {
+    bool whole = size <= LARGEST_FILE;
+    size_t want = whole ? (size_t)size : sizeof first_line - 1;
+    char *text = rm_malloc(want + 1);
+    REQUIRE(text, MEMORY, "out of memory for reading %s", path);
+    ssize_t got = pread(file, text, want, 0);
+    remat_status status = got < 0 ? REMAT_OK : must_be_ours(path, text, (size_t)got);
+    if (!status && whole && got > 0) status = rm_times_parse(times, text, (size_t)got);
+    rm_free(text);
+    return status;
+}
+
+/* Asked before it is opened: a device may do something when it is, and a pipe waits. */
 remat_status rm_times_read(rm_times *times, const char *path) {
     struct stat about;
-    remat_status status = REMAT_OK;
+    if (stat(path, &about)) return REMAT_OK;
+    REQUIRE(S_ISREG(about.st_mode), INVALID,
+            "%s is not a plain file, and measured times are kept in one: name another for --calibration", path);
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file < 0) return REMAT_OK;
-    if (!fstat(file, &about) && S_ISREG(about.st_mode) && about.st_size > 0 && about.st_size <= LARGEST_FILE) {
-        char *text = rm_malloc((size_t)about.st_size);
-        ssize_t got = text ? read(file, text, (size_t)about.st_size) : -1;
-        if (!text) status = rm_fail(REMAT_MEMORY, "out of memory for reading %s", path);
-        if (got > 0) status = rm_times_parse(times, text, (size_t)got);
-        rm_free(text);
-    }
+    remat_status status = fstat(file, &about) ? REMAT_OK : parse_file(times, path, file, about.st_size);
     close(file);
     return status;
 }
 
-remat_status rm_times_write(const rm_times *times, const char *path) {
+/* The lock is on the file itself, which leaves nothing beside it. Since a file is replaced as a whole, the one that was
+ * locked may have gone meanwhile: then again. Returns a descriptor that holds it; -1 after half a second, and where files
+ * cannot be locked: what another process adds at the same moment may then be lost. */
+static int lock(const char *path) {
+    enum { TRIES = 500 };
+    for (int i = 0; i < TRIES; i++) {
+        struct stat held, there;
+        int file = open(path, O_RDONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600);
+        if (file < 0) return -1;
+        bool locked = !flock(file, LOCK_EX | LOCK_NB), busy = !locked && errno == EWOULDBLOCK;
+        if (locked && !fstat(file, &held) && !stat(path, &there) && held.st_ino == there.st_ino) return file;
+        close(file);
+        if (!locked && !busy) return -1;
+        if (busy) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    return -1;
+}
+
+/* Writes beside `path`, then renames. */
+static remat_status replace(const rm_times *times, const char *path) {
     size_t length = strlen(path) + 8;
     char *temporary = rm_malloc(length);
     REQUIRE(temporary, MEMORY, "out of memory for the name %s", path);
@@ -139,4 +180,31 @@ remat_status rm_times_write(const rm_times *times, const char *path) {
     rm_free(temporary);
     REQUIRE(good, IO, "measured times cannot be kept in %s: %s", path, strerror(reason));
     return REMAT_OK;
+}
+
+/* What another process has put there meanwhile stays. */
+static remat_status merge(const rm_times *times, const char *path) {
+    rm_times all = {0};
+    remat_status status = rm_times_read(&all, path);
+    for (int64_t i = 0; !status && i < times->count; i++)
+        status = rm_times_put(&all, times->item[i].key, times->item[i].time_ns, times->item[i].note);
+    if (!status) status = replace(&all, path);
+    rm_times_free(&all);
+    return status;
+}
+
+/* A link is followed first, so that it is its target that is replaced. What is no plain file is refused before it is
+ * opened for the lock. */
+remat_status rm_times_write(const rm_times *times, const char *path) {
+    char target[PATH_MAX];
+    struct stat about;
+    bool link = !lstat(path, &about) && S_ISLNK(about.st_mode), there = realpath(path, target);
+    REQUIRE(there || !link, IO, "measured times cannot be kept in %s, a link that leads nowhere", path);
+    REQUIRE(!there || stat(target, &about) || S_ISREG(about.st_mode), INVALID,
+            "measured times cannot be kept in %s, which is not a plain file", path);
+    const char *name = there ? target : path;
+    int held = lock(name);
+    remat_status status = merge(times, name);
+    if (held >= 0) close(held);
+    return status;
 }

@@ -4,9 +4,9 @@
  *   remat calibration 1
  *   7c0c5ff6dd7e8a01 183250 lstm tau 128, batch 4: forward drop          key, nanoseconds, a note for people
  *
- * The file is a convenience and never an error: what cannot be read counts as not there, and a line that makes no sense is
- * skipped. It is replaced as a whole (a temporary file, then rename), so that runs side by side never see half of one; of
- * two that write at once one loses its additions, and measures again next time. */
+ * The file is a convenience: what cannot be read counts as not there, and a line that makes no sense is skipped. But a file
+ * that is something else is nobody's to overwrite: it is refused. It is replaced as a whole (a temporary file, then rename),
+ * so that runs side by side never see half of one, under a lock, and what another run added meanwhile stays. */
 #ifndef RM_CALIBRATION_CACHE_H
 #define RM_CALIBRATION_CACHE_H
 
@@ -38,10 +38,12 @@ remat_status rm_times_put(rm_times *times, uint64_t key, uint64_t time_ns, const
 remat_status rm_times_parse(rm_times *times, const char *text, size_t length);
 void rm_times_print(const rm_times *times, FILE *file);
 
-/* Adds what a file holds; nothing if there is none, it is not one of these, or it cannot be read. MEMORY. */
+/* Adds what a file holds; nothing if there is none, it is empty or damaged, or cannot be read. INVALID: it is no plain file,
+ * or does not begin as these do. MEMORY. */
 remat_status rm_times_read(rm_times *times, const char *path);
 
-/* Replaces the file. IO: it could not be written; it is then as it was. */
+/* Puts these times into the file beside those that it has, the same keys replaced; a link's target, where it is one. IO: it
+ * could not be written; INVALID, as rm_times_read says. It is then as it was. */
 remat_status rm_times_write(const rm_times *times, const char *path);
 
 #endif

@@ -80,10 +80,7 @@ START_TEST(files_that_cannot_be_read_are_empty) {
     rm_times times = {0};
     CHECKED(rm_times_read(&times, path)); /* none */
     CHECKED(rm_times_read(&times, ""));
-    CHECKED(rm_times_read(&times, folder));
-    ck_assert_int_eq(mkfifo(path, 0600), 0); /* would wait for a writer for ever */
-    CHECKED(rm_times_read(&times, path));
-    unlink(path);
+    ck_assert_int_eq(rm_times_read(&times, folder), REMAT_INVALID);
     write_text("remat calibration 1\n");
     ck_assert_int_eq(truncate(path, 1ll << 40), 0); /* a terabyte of zeros */
     CHECKED(rm_times_read(&times, path));
@@ -91,9 +88,65 @@ START_TEST(files_that_cannot_be_read_are_empty) {
     unlink(path);
     ck_assert_int_eq(mkdir(path, 0700), 0);
     CHECKED(rm_times_put(&times, 1, 2, ""));
-    ck_assert_int_eq(rm_times_write(&times, path), REMAT_IO); /* a directory cannot be replaced */
+    ck_assert_int_eq(rm_times_write(&times, path), REMAT_INVALID); /* a directory cannot be replaced */
     ck_assert_int_eq(rm_times_write(&times, "/nonexistent/times"), REMAT_IO);
     rm_times_free(&times);
+    remove_folder();
+}
+END_TEST
+
+/* What is something else is refused, and stays; a link leads to its target, and stays a link. */
+START_TEST(files_of_others_are_left_alone) {
+    make_folder();
+    rm_times times = {0}, found = {0};
+    struct stat about;
+    char link[256];
+    CHECKED(rm_times_put(&times, 1, 2, ""));
+    write_text("a letter, long in the writing\n");
+    ck_assert_int_eq(rm_times_read(&found, path), REMAT_INVALID);
+    ck_assert_int_eq(rm_times_write(&times, path), REMAT_INVALID);
+    ck_assert(!stat(path, &about) && about.st_size == 30);
+    unlink(path);
+    ck_assert_int_eq(mkfifo(path, 0600), 0); /* would wait for a writer for ever */
+    ck_assert_int_eq(rm_times_read(&found, path), REMAT_INVALID);
+    ck_assert_int_eq(rm_times_write(&times, path), REMAT_INVALID);
+    ck_assert(!stat(path, &about) && S_ISFIFO(about.st_mode));
+    unlink(path);
+    write_text("");
+    snprintf(link, sizeof link, "%s/link", folder);
+    ck_assert_int_eq(symlink(path, link), 0);
+    CHECKED(rm_times_write(&times, link));
+    ck_assert(!lstat(link, &about) && S_ISLNK(about.st_mode));
+    CHECKED(rm_times_read(&found, path));
+    ck_assert_int_eq(found.count, 1);
+    unlink(path);
+    ck_assert_int_eq(rm_times_write(&times, link), REMAT_IO); /* leads nowhere now */
+    unlink(link);
+    rm_times_free(&times);
+    rm_times_free(&found);
+    remove_folder();
+}
+END_TEST
+
+/* Each of several processes adds times of its own, a few at a time: none is lost. */
+START_TEST(additions_are_merged) {
+    make_folder();
+    enum { WRITERS = 4, ROUNDS = 25 };
+    for (uint64_t w = 0; w < WRITERS; w++) {
+        if (fork()) continue;
+        int bad = 0;
+        for (uint64_t r = 0; r < ROUNDS; r++) {
+            rm_times one = {0};
+            bad |= rm_times_put(&one, 1 + w * ROUNDS + r, 7, "") | rm_times_write(&one, path);
+            rm_times_free(&one);
+        }
+        _exit(bad != 0);
+    }
+    for (int status, w = 0; w < WRITERS; w++) ck_assert(wait(&status) > 0 && WIFEXITED(status) && !WEXITSTATUS(status));
+    rm_times all = {0};
+    CHECKED(rm_times_read(&all, path));
+    ck_assert_int_eq(all.count, WRITERS * ROUNDS);
+    rm_times_free(&all);
     remove_folder();
 }
 END_TEST
@@ -260,8 +313,7 @@ END_TEST
 START_TEST(a_corrupt_file_is_measured_again) {
     make_folder();
     remat_config config = config_of("none", path);
-    static const char *const texts[] = {"", "nonsense\n", "remat calibration 1\n\xff\xfe\n1 2",
-                                        "remat calibration 9\n"};
+    static const char *const texts[] = {"", "remat calibration 1\n", "remat calibration 1\n\xff\xfe\n1 2"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         write_text(texts[i]);
         ck_assert(summary_of(&small, &config).measured_times);
@@ -269,11 +321,26 @@ START_TEST(a_corrupt_file_is_measured_again) {
         ck_assert_int_gt(times.count, 5);
         rm_times_free(&times);
     }
-    unlink(path);
-    ck_assert_int_eq(mkdir(path, 0700), 0); /* can be neither read nor replaced */
-    ck_assert(summary_of(&small, &config).measured_times);
     config.calibration = "/nonexistent/folder/times";
     ck_assert(summary_of(&small, &config).measured_times);
+    remove_folder();
+}
+END_TEST
+
+START_TEST(a_session_refuses_the_file_of_others) {
+    make_folder();
+    remat_config config = config_of("none", path);
+    remat_session *s;
+    remat_graph *graph;
+    CHECKED(remat_graph_create(&graph));
+    remat_value loss = net_build(graph, &small);
+    write_text("nonsense\n");
+    ck_assert_int_eq(remat_session_create(graph, loss, &config, &s), REMAT_INVALID);
+    ck_assert_msg(strstr(remat_last_error(), "is left as it is"), "%s", remat_last_error());
+    unlink(path);
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+    ck_assert_int_eq(remat_session_create(graph, loss, &config, &s), REMAT_INVALID);
+    remat_graph_free(graph);
     remove_folder();
 }
 END_TEST
@@ -445,12 +512,15 @@ int main(void) {
     tcase_add_test(file, entries_are_found_and_replaced);
     tcase_add_test(file, bad_lines_are_skipped);
     tcase_add_test(file, files_that_cannot_be_read_are_empty);
+    tcase_add_test(file, files_of_others_are_left_alone);
+    tcase_add_test(file, additions_are_merged);
     tcase_add_test(file, writers_side_by_side);
     tcase_add_test(sessions, only_who_asks_gets_measured_times);
     tcase_add_test(sessions, assumed_rates_need_the_null_device);
     tcase_add_test(sessions, times_come_from_the_file);
     tcase_add_test(sessions, keys_tell_shapes_apart);
     tcase_add_test(sessions, a_corrupt_file_is_measured_again);
+    tcase_add_test(sessions, a_session_refuses_the_file_of_others);
     tcase_add_test(sessions, networks_by_depth);
     tcase_add_test(sessions, bits_stay_the_same);
     tcase_add_test(sessions, the_smallest_budget_stays_the_smallest);
