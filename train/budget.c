@@ -34,13 +34,18 @@ remat_status rm_budget_apply(const rm_options *o, uint64_t held, remat_config *c
 
 /* ---- What would fit --------------------------------------------------------------------------------------------- */
 
+/* A search plans so many layers of tiles in all, some tenth of a second's worth: counted, not timed, so that the advice is the
+ * same everywhere. */
+#define MOST_PLANNED 8000
+
 typedef struct {
     const rm_model_spec *spec;
     const rm_dataset *dataset;
     uint64_t other_bytes;
-    int64_t tile;   /* in timesteps, as the plan that did not fit has it */
-    double until_s; /* no new attempt after this */
-    char text[160]; /* the flags that would fit, and what they need */
+    int64_t tile;    /* in timesteps, as the plan that did not fit has it */
+    bool resuming;   /* the shapes are those of the training state */
+    int64_t planned; /* layers of tiles, up to now */
+    char text[160];  /* the flags that would fit, and what they need */
 } search;
 
 /* Plans with these flags. INFEASIBLE is the ordinary answer; *out is NULL unless OK. */
@@ -91,6 +96,8 @@ static uint64_t least_budget(const search *s, const rm_options *with) {
 /* Whether these flags fit; notes what they are and need. */
 static bool fits(search *s, const rm_options *o, const char *changes) {
     char bytes[RM_TEXT];
+    int64_t tile = o->tile ? o->tile : s->tile;
+    s->planned += o->layers * (o->seq_len / (tile ? tile : 1) + 1);
     uint64_t needs = least_budget(s, o);
     if (!needs || needs > rm_budget_given(o)) return false;
     snprintf(s->text, sizeof s->text, "%s would fit (needs %s)", changes, size_text(needs, bytes));
@@ -99,7 +106,7 @@ static bool fits(search *s, const rm_options *o, const char *changes) {
 
 /* Halves one number until it fits, six times at most: what is left then is another task. */
 static bool halve(search *s, const rm_options *base, const char *before, const char *name, int64_t from) {
-    for (int64_t n = from / 2; n >= 1 && n >= from / 64 && rm_now_s() < s->until_s; n /= 2) {
+    for (int64_t n = from / 2; n >= 1 && n >= from / 64 && s->planned < MOST_PLANNED; n /= 2) {
         char changes[96];
         rm_options o = *base;
         if (!strcmp(name, "tile")) o.tile = n;
@@ -148,9 +155,10 @@ static bool find_change(search *s, const rm_options *o) {
     way ways[3];
     char before[64] = "";
     int n = list_ways(o, ways);
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n && s->planned < MOST_PLANNED; i++)
         if (fits(s, &ways[i].options, ways[i].changes)) return true;
-    if (!o->spill && spill_would_fit(s, o)) return true;
+    if (!o->spill && s->planned < MOST_PLANNED && spill_would_fit(s, o)) return true;
+    if (s->resuming) return false;
     if (n) snprintf(before, sizeof before, "%s ", ways[n - 1].changes);
     const char *const name[] = {"tile", "batch", "seq-len"};
     const int64_t from[] = {s->tile, o->batch, o->seq_len};
@@ -172,23 +180,30 @@ static int64_t find_tile(const search *s, const rm_options *o) {
     return tile;
 }
 
-remat_status rm_budget_advise(const rm_options *o, const rm_model_spec *spec, const rm_dataset *dataset,
-                              uint64_t other_bytes) {
-    char sentence[700], least[160] = "";
-    search s = {.spec = spec, .dataset = dataset, .other_bytes = other_bytes, .until_s = rm_now_s() + 1};
-    snprintf(sentence, sizeof sentence, "%s", remat_last_error());
-    rm_options base = *o;
-    base.seq_len = spec->data.timesteps;
-    uint64_t bytes = least_budget(&s, &base);
+static void say_least(const search *s, const rm_options *base) {
+    uint64_t bytes = least_budget(s, base);
     if (bytes)
-        snprintf(least, sizeof least,
-                 "\n  --%s=%llu is the least that would do, %llu of it for what the program holds beside",
-                 o->memory_budget ? "memory-budget" : "assume-memory", (unsigned long long)bytes,
-                 (unsigned long long)held_bytes(&s, &base));
+        fprintf(stderr, "  --%s=%llu is the least that would do, %llu of it for what the program holds beside\n",
+                base->memory_budget ? "memory-budget" : "assume-memory", (unsigned long long)bytes,
+                (unsigned long long)held_bytes(s, base));
+}
+
+/* The sentence first, and what would help when it is found: a search takes a moment. */
+remat_status rm_budget_advise(const rm_options *o, const rm_model_spec *spec, const rm_dataset *dataset,
+                              const rm_budget_advice *about) {
+    search s = {.spec = spec, .dataset = dataset, .other_bytes = about->other_bytes, .resuming = about->resuming};
+    rm_options base = *o;
+    fflush(stdout);
+    fprintf(stderr, "remat %s: %s\n", about->command, remat_last_error());
+    base.seq_len = spec->data.timesteps;
+    say_least(&s, &base);
     s.tile = find_tile(&s, &base);
-    bool found = find_change(&s, &base);
-    return rm_fail(REMAT_INFEASIBLE, "%s%s\n  %s", sentence, least,
-                   found ? s.text
-                         : "no smaller --tile, --batch or --seq-len that was tried would fit: make --hidden or "
-                           "--layers smaller, or the budget larger");
+    if (find_change(&s, &base))
+        fprintf(stderr, "  %s\n", s.text);
+    else if (about->resuming)
+        fprintf(stderr, "  nothing else that may change when a run is resumed would fit: make the budget larger\n");
+    else
+        fprintf(stderr, "  no smaller --tile, --batch or --seq-len that was tried would fit: make --hidden or --layers "
+                        "smaller, or the budget larger\n");
+    return rm_fail(REMAT_INFEASIBLE, "%s", "");
 }

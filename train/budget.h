@@ -18,11 +18,17 @@ uint64_t rm_budget_data_bytes(const rm_options *options, const rm_data_shape *sh
 /* Puts what is left of the budget for the session into the config; INFEASIBLE when nothing is. */
 remat_status rm_budget_apply(const rm_options *options, uint64_t held_bytes, remat_config *config);
 
-/* After an INFEASIBLE: adds a line to the sentence that names the cheapest change of flags that would fit, in this
- * order: allow recomputation, --checkpoint=optimal, both, --spill; a smaller tile, batch, sequence, each alone, then
- * together with the first two. Found by planning: it says what it needs. `other_bytes` is held whatever the flags (an
- * evaluator). Returns INFEASIBLE. */
+typedef struct {
+    const char *command;
+    uint64_t other_bytes; /* held whatever the flags: an evaluator */
+    bool resuming;        /* then the shapes cannot be changed */
+} rm_budget_advice;
+
+/* After an INFEASIBLE: prints the sentence on stderr, and then, when they are found, a line with the least budget and one
+ * that names the cheapest change of flags that would fit, in this order: allow recomputation, --checkpoint=optimal, both,
+ * --spill; a smaller tile, batch, sequence, each alone, then together with the first two. Found by planning, of which only
+ * so much is done: it says what it needs. Returns INFEASIBLE, with nothing left to say: remat_last_error is "". */
 remat_status rm_budget_advise(const rm_options *options, const rm_model_spec *spec, const rm_dataset *dataset,
-                              uint64_t other_bytes);
+                              const rm_budget_advice *about);
 
 #endif

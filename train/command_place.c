@@ -70,7 +70,7 @@ static remat_status read_table(placer *p, const rm_options *options) {
         options->n_arguments == 1, INVALID,
         "%d files were given: name one table of buffers with the columns id,lower,upper,size, or - for standard input",
         options->n_arguments);
-    bool piped = !strcmp(options->argument[0], "-");
+    bool piped = !strcmp(options->argument[0], "-") || !strcmp(options->argument[0], "/dev/stdin");
     p->name = piped ? "standard input" : options->argument[0];
     if (piped)
         TRY(read_stdin(p));

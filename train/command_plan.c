@@ -144,6 +144,7 @@ typedef struct {
     rm_evaluator evaluator;
     rm_model model;
     remat_session *session;
+    bool resuming;
 } planner;
 
 /* What comes off --memory-budget before the session's share. */
@@ -166,10 +167,20 @@ static remat_status make_plan(planner *p, const rm_options *o, const rm_model_sp
     remat_status status = rm_budget_apply(o, held, &config);
     if (!status) status = rm_model_build(spec, o->batch, true, &p->model);
     if (!status) status = remat_session_create(p->model.graph, p->model.loss, &config, &p->session);
-    if (status == REMAT_INFEASIBLE) return rm_budget_advise(o, spec, p->dataset, evaluator);
+    if (status == REMAT_INFEASIBLE)
+        return rm_budget_advise(o, spec, p->dataset, &(rm_budget_advice){"plan", evaluator, p->resuming});
     if (!status) status = (o->pareto ? show_pareto : print_plan)(p->session, o, held);
     if (!status) print_share(o, held);
     return status;
+}
+
+/* A run that --resume would continue is planned with its flags; where there is none yet, `remat train` begins one. */
+static remat_status adopt_state(planner *p, rm_options *o) {
+    char state[RM_PATH_BYTES];
+    rm_state_point point;
+    if (!o->resume) return REMAT_OK;
+    TRY(rm_state_find(o->resume, state, &p->resuming));
+    return p->resuming ? rm_state_read(state, RM_TRAIN, o, &point) : REMAT_OK;
 }
 
 remat_status rm_command_plan(rm_options *options, int *exit_status) {
@@ -177,6 +188,8 @@ remat_status rm_command_plan(rm_options *options, int *exit_status) {
     planner p = {0};
     rm_model_spec spec;
     TRY(rm_plot_check(options->plot));
+    TRY(adopt_state(&p, options));
+    TRY(rm_setup_calibration(options));
     bool generated = !strcmp(options->task, "adding") || !strcmp(options->task, "copy");
     if (options->data || generated) TRY(rm_setup_dataset(options, false, &p.dataset));
     remat_status status = rm_setup_spec(options, p.dataset, &spec);

@@ -97,11 +97,24 @@ static remat_status create_session(trainer *t, const rm_model_spec *spec) {
     remat_status status = rm_budget_apply(t->options, held, &config);
     if (!status) status = rm_model_build(spec, t->options->batch, true, &t->model);
     if (!status) status = remat_session_create(t->model.graph, t->model.loss, &config, &t->session);
-    return status == REMAT_INFEASIBLE ? rm_budget_advise(t->options, spec, t->dataset, evaluator) : status;
+    rm_budget_advice about = {"train", evaluator, *t->state != 0};
+    return status == REMAT_INFEASIBLE ? rm_budget_advise(t->options, spec, t->dataset, &about) : status;
 }
 
+/* The directory of a run that is resumed elsewhere, or after a restart, need not be there any more. */
+static remat_status check_spill(const trainer *t) {
+    const char *spill = t->options->spill;
+    REQUIRE(!(*t->state && spill) || rm_path_exists(spill), IO,
+            "the run in %s spills to %s, which does not exist here: create it, or name another with --spill=DIR",
+            t->state, spill);
+    return REMAT_OK;
+}
+
+/* Until there is a session there is nothing to finish or to save: planning can be interrupted at once. */
 static remat_status open_session(trainer *t, const rm_model_spec *spec) {
+    TRY(check_spill(t));
     TRY(create_session(t, spec));
+    catch_signals();
     if (*t->state) return rm_state_restore(t->state, &t->start, true, t->session);
     return t->options->init ? rm_weights_import(t->session, t->options->init) : REMAT_OK;
 }
@@ -131,6 +144,7 @@ static remat_status set_up(trainer *t) {
     TRY(rm_plot_check(o->plot));
     TRY(find_start(t));
     TRY(try_dump(o->dump_grads));
+    TRY(rm_setup_calibration(o));
     TRY(open_data(t, &spec));
     if (o->save) TRY(rm_state_store_open(o->save, o->keep, t->start.step, &t->store));
     TRY(rm_evaluator_open(o, &spec, false, &t->eval_dataset,
@@ -270,8 +284,9 @@ static remat_status make_step(trainer *t) {
                            .rss_peak_bytes = rm_rss_peak_bytes()};
     TRY(rm_metrics_step(&t->metrics, &event));
     rm_progress_step(&t->progress, &event);
-    if (drawn) TRY(draw(t));
-    if (drawn) rm_progress_say(&t->progress, "step %lld is drawn in %s", (long long)t->step, t->options->plot);
+    remat_status status = drawn ? draw(t) : REMAT_OK;
+    if (status && !caught) return status; /* a picture that Ctrl-C ended is no reason not to save */
+    if (drawn && !status) rm_progress_say(&t->progress, "step %lld is drawn in %s", (long long)t->step, t->options->plot);
     return must_be_finite(t, &result);
 }
 
@@ -339,7 +354,6 @@ static remat_status train(trainer *t) {
 
 remat_status rm_command_train(rm_options *options, int *exit_status) {
     trainer t = {.options = options, .store.lock = -1};
-    catch_signals();
     remat_status status = train(&t);
     tear_down(&t);
     if (!status && caught) *exit_status = 128 + caught;

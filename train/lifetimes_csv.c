@@ -4,6 +4,7 @@
 #include "memory/host.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define MOST_COLUMNS 64
@@ -147,6 +148,7 @@ static remat_status read_row(reader *r, field line, rm_lifetimes_row *row) {
             (long long)r->line);
     field id = part[r->column[ID]];
     REQUIRE(id.length < INT32_MAX, INVALID, "%s, line %lld: the id is too long", r->name, (long long)r->line);
+    row->line = r->line;
     row->id = id.at;
     row->id_length = (int32_t)id.length;
     row->lower = (int64_t)lower;
@@ -164,6 +166,37 @@ static remat_status grow(reader *r) {
     return REMAT_OK;
 }
 
+/* ---- Names that two buffers have ------------------------------------------------------------------ */
+
+static int by_id(const void *a, const void *b) {
+    const rm_lifetimes_row *x = *(const rm_lifetimes_row *const *)a, *y = *(const rm_lifetimes_row *const *)b;
+    int32_t length = x->id_length < y->id_length ? x->id_length : y->id_length;
+    int order = memcmp(x->id, y->id, (size_t)length);
+    if (!order) order = (x->id_length > y->id_length) - (x->id_length < y->id_length);
+    return order ? order : (x->line > y->line) - (x->line < y->line);
+}
+
+static bool same_id(const rm_lifetimes_row *x, const rm_lifetimes_row *y) {
+    return x->id_length == y->id_length && !memcmp(x->id, y->id, (size_t)x->id_length);
+}
+
+/* Offsets are told by id, so each has one meaning. Of several pairs, the one that ends first is named. */
+static remat_status ids_differ(const reader *r) {
+    int64_t count = r->out->count;
+    const rm_lifetimes_row **sorted = rm_malloc((size_t)(count + 1) * sizeof *sorted), *first = NULL, *again = NULL;
+    REQUIRE(sorted, MEMORY, "no memory for the %lld ids of %s", (long long)count, r->name);
+    for (int64_t i = 0; i < count; i++) sorted[i] = &r->out->row[i];
+    qsort(sorted, (size_t)count, sizeof *sorted, by_id);
+    for (int64_t i = 1; i < count; i++)
+        if (same_id(sorted[i - 1], sorted[i]) && (!again || sorted[i]->line < again->line))
+            first = sorted[i - 1], again = sorted[i];
+    rm_free(sorted);
+    char text[SHOWN + 4];
+    REQUIRE(!again, INVALID, "%s: lines %lld and %lld have the same id '%s'; give every buffer its own", r->name,
+            (long long)first->line, (long long)again->line, shown((field){again->id, (size_t)again->id_length}, text));
+    return REMAT_OK;
+}
+
 static remat_status read_all(reader *r) {
     TRY(read_header(r));
     for (field line; next_line(r, &line); r->out->count++) {
@@ -171,7 +204,7 @@ static remat_status read_all(reader *r) {
         TRY(read_row(r, line, &r->out->row[r->out->count]));
     }
     REQUIRE(r->out->count < INT32_MAX, INVALID, "%s: more than 2^31 buffers", r->name);
-    return REMAT_OK;
+    return ids_differ(r);
 }
 
 remat_status rm_lifetimes_csv_parse(const char *text, size_t length, const char *name, rm_lifetimes_csv *out) {

@@ -43,7 +43,7 @@ static void print_usage(FILE *out) {
 
 static int fail(const char *command, remat_status status) {
     fflush(stdout);
-    fprintf(stderr, "remat %s: %s\n", command, remat_last_error());
+    if (*remat_last_error()) fprintf(stderr, "remat %s: %s\n", command, remat_last_error()); /* "": it has been said */
     return status == REMAT_INVALID || status == REMAT_INFEASIBLE ? 2 : 1;
 }
 

@@ -91,7 +91,7 @@ static const option table[] = {
     ONE("recompute", recompute, FIT, RM_REMEMBERED, "auto", "auto|exact-only|off",
         "exact-only: only by running the same kernels again, no gates rebuilt from h; off: nothing is computed twice"),
     TXT("spill", spill, FIT, RM_REMEMBERED, "DIR", "also move activations to a file in DIR, where that is faster than recomputing"),
-    YES("verify-recompute", verify_recompute, RM_TRAIN, RM_REMEMBERED, "compare a 64-bit hash of every recomputed boundary"),
+    YES("verify-recompute", verify_recompute, FIT, RM_REMEMBERED, "compare a 64-bit hash of every recomputed boundary"),
     TXT("calibration", calibration, FIT, RM_FORGOTTEN, "FILE",
         "where measured times are kept; 'off': measure nothing [optimal: ~/.cache/remat/calibration.txt; else off]"),
     INT("tile", tile, RUN, RM_OF_RUN, "0", 0, 1e9, "timesteps computed together; 0: from the shapes"),
@@ -200,10 +200,13 @@ static remat_status set_real(rm_options *o, const option *line, const char *valu
 /* A number and a unit: none, K M G T (powers of 1000), Ki Mi Gi Ti (of 1024), each with or without a B. */
 static remat_status set_size(rm_options *o, const option *line, const char *value, place where) {
     static const char letters[] = "KMGT";
+    bool rate = !strcmp(line->value, "RATE");
     char *end;
     double number = strtod(value, &end);
     if (isspace((unsigned char)*value) || *value == '-' || end == value || !isfinite(number))
-        return bad(where, line, value, "is not a size such as 4096, 64KiB, 1.5GiB or 2GB");
+        return bad(where, line, value,
+                   rate ? "is not a rate, so much a second, such as 60T or 3.3TB"
+                        : "is not a size such as 4096, 64KiB, 1.5GiB or 2GB");
     const char *letter = *end ? strchr(letters, toupper((unsigned char)*end)) : NULL;
     if (letter) {
         bool binary = *++end == 'i';
@@ -211,14 +214,19 @@ static remat_status set_size(rm_options *o, const option *line, const char *valu
         for (const char *l = letters; l <= letter; l++) number *= binary ? 1024 : 1000;
     }
     end += *end == 'B';
-    if (*end) return bad(where, line, value, "has a unit that is not known; use B, KB, KiB, MB, MiB, GB, GiB, TB or TiB");
+    if (*end)
+        return bad(where, line, value,
+                   rate ? "has a unit that is not known; use K, M, G or T, with or without a B behind it"
+                        : "has a unit that is not known; use B, KB, KiB, MB, MiB, GB, GiB, TB or TiB");
     if (!(number >= 1 && number <= 1e18)) return bad(where, line, value, "must be from 1 to 1e18");
     *(uint64_t *)member(o, line) = (uint64_t)number;
     return REMAT_OK;
 }
 
 static remat_status set_text(rm_options *o, const option *line, const char *value, place where) {
-    if (!*value) return bad(where, line, value, "is empty");
+    char why[64];
+    snprintf(why, sizeof why, "is empty: a %s is wanted", line->value ? line->value : "value");
+    if (!*value) return bad(where, line, value, why);
     char *copy = rm_strdup(value);
     REQUIRE(copy, MEMORY, "no memory for the value of --%s", line->name);
     char **text = member(o, line);
@@ -368,13 +376,19 @@ static remat_status read_config(rm_options *o, const char *path) {
 
 /* ---- The command line ------------------------------------------------------------------------------------------- */
 
+/* `plan` takes any line of `train`, so that one may be put in place of the other; what says nothing about the plan is
+ * checked like the rest, and has no effect. */
+static bool takes(rm_command command, const option *line) {
+    return line->commands & (command == RM_PLAN ? RM_PLAN | RM_TRAIN : command);
+}
+
 /* One flag at argv[*i]; steps over its value when that is the next argument. */
 static remat_status parse_flag(rm_options *o, rm_command command, int argc, char **argv, int *i) {
     const char *name = argv[*i] + 2, *equals = strchr(name, '=');
     size_t length = equals ? (size_t)(equals - name) : strlen(name);
     const option *line = find(name, length);
     if (!line) return unknown("--", name, length, command);
-    REQUIRE(line->commands & command, INVALID, "--%s is not a flag of `remat %s`; it belongs to `remat %s`", line->name,
+    REQUIRE(takes(command, line), INVALID, "--%s is not a flag of `remat %s`; it belongs to `remat %s`", line->name,
             command_name(command), command_name(line->commands));
     const char *value = equals ? equals + 1 : NULL;
     if (!value && line->type == SWITCH) value = "true";
@@ -392,8 +406,8 @@ static remat_status parse_arguments(rm_options *o, rm_command command, int argc,
         } else if (!strncmp(argv[i], "--", 2)) {
             TRY(parse_flag(o, command, argc, argv, &i));
         } else {
-            REQUIRE(command == RM_REPORT || command == RM_PLACE, INVALID, "'%.*s' is not a flag: flags are written --name=value", MAX_SHOWN,
-                    argv[i]);
+            REQUIRE(command == RM_REPORT || command == RM_PLACE, INVALID,
+                    "'%.*s' is not a flag: flags are written --name=value", MAX_SHOWN, argv[i]);
             o->argument[o->n_arguments++] = argv[i];
         }
     }
@@ -452,9 +466,11 @@ static remat_status command_line_wins(rm_options *o, const bool *in_file) {
 
 /* Ways of using memory that contradict each other. */
 static remat_status check_memory(const rm_options *o) {
-    bool recomputes = o->checkpoint_segments > 1 || !strcmp(o->checkpoint, "sqrt"), lean = !strcmp(o->checkpoint, "lean");
+    bool recomputes = o->checkpoint_segments > 1 || !strcmp(o->checkpoint, "sqrt"),
+         lean = !strcmp(o->checkpoint, "lean");
     REQUIRE(strcmp(o->recompute, "off") || !(recomputes || lean), INVALID,
-            "--recompute=off forbids what --checkpoint%s%s does: give one of the two", recomputes && o->checkpoint_segments ? "-segments" : "=",
+            "--recompute=off forbids what --checkpoint%s%s does: give one of the two",
+            recomputes && o->checkpoint_segments ? "-segments" : "=",
             recomputes && o->checkpoint_segments ? "" : o->checkpoint);
     REQUIRE(strcmp(o->recompute, "exact-only") || !lean, INVALID,
             "--recompute=exact-only forbids what --checkpoint=lean does, rebuilding from h: give one of the two");

@@ -6,12 +6,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <math.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 extern char **environ;
@@ -202,6 +205,42 @@ remat_status rm_plot_begin(const char *path, rm_plot *plot) {
 
 /* ---- Drawing ---------------------------------------------------------------------------------------------------- */
 
+enum { MOST_SECONDS = 60 };
+
+static volatile sig_atomic_t stopped_by;
+static void remember(int signal) { stopped_by = signal; }
+
+/* False: it took too long or a signal came, and was ended. */
+static bool wait_for(pid_t child, int *status) {
+    for (int i = 0; i < MOST_SECONDS * 200 && !stopped_by; i++) {
+        pid_t found = waitpid(child, status, WNOHANG);
+        if (found == child || (found < 0 && errno != EINTR)) return found == child;
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    }
+    kill(child, SIGKILL);
+    while (waitpid(child, status, 0) < 0 && errno == EINTR) continue;
+    return false;
+}
+
+/* Its own words; where there are none, how it ended. */
+static remat_status say_reason(const rm_plot *plot, const char *errors, bool in_time, int status) {
+    uint8_t *text = NULL;
+    size_t size = 0;
+    char ended[80];
+    if (stopped_by)
+        snprintf(ended, sizeof ended, "it was stopped by a signal");
+    else if (!in_time)
+        snprintf(ended, sizeof ended, "it did not finish in %d seconds", MOST_SECONDS);
+    else if (WIFSIGNALED(status))
+        snprintf(ended, sizeof ended, "it was ended by signal %d, and said nothing", WTERMSIG(status));
+    else
+        snprintf(ended, sizeof ended, "it ended with status %d and no picture, and said nothing", WEXITSTATUS(status));
+    bool said = in_time && !rm_file_read(errors, 1 << 20, &text, &size) && size > 0;
+    rm_fail(REMAT_INTERNAL, "gnuplot could not draw %s: %.300s", plot->path, said ? (char *)text : ended);
+    rm_free(text);
+    return REMAT_INTERNAL;
+}
+
 static remat_status run_gnuplot(const rm_plot *plot) {
     char script[RM_PATH_BYTES], errors[RM_PATH_BYTES];
     in_directory(plot, "script", script);
@@ -216,14 +255,10 @@ static remat_status run_gnuplot(const rm_plot *plot) {
     int error = posix_spawnp(&child, "gnuplot", &files, NULL, argument, environ), status = 0;
     posix_spawn_file_actions_destroy(&files);
     REQUIRE(!error, MISSING, "cannot run gnuplot: %s", strerror(error));
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return REMAT_OK;
-    uint8_t *text = NULL;
-    size_t size;
-    remat_status read = rm_file_read(errors, 1 << 20, &text, &size);
-    rm_fail(REMAT_INTERNAL, "gnuplot could not draw %s: %.300s", plot->path, read ? "it said nothing" : (char *)text);
-    rm_free(text);
-    return REMAT_INTERNAL;
+    bool in_time = wait_for(child, &status);
+    in_directory(plot, "picture", script);
+    if (in_time && WIFEXITED(status) && WEXITSTATUS(status) == 0 && rm_path_is_file(script)) return REMAT_OK;
+    return say_reason(plot, errors, in_time, status);
 }
 
 static void write_escaped(FILE *out, const char *text) {
@@ -259,12 +294,26 @@ static void write_page(FILE *out, const rm_plot *plot, const char *svg) {
     fputs("</table>\n</body></html>\n", out);
 }
 
-static remat_status write_file(const rm_plot *plot, const void *data, size_t size) {
+static remat_status write_to(const char *path, const void *data, size_t size) {
     rm_file_writer writer;
-    TRY(rm_file_create(plot->path, &writer));
+    TRY(rm_file_create(path, &writer));
     remat_status status = rm_file_write(&writer, data, size);
     if (!status) return rm_file_finish(&writer);
     rm_file_abandon(&writer);
+    return status;
+}
+
+/* Beside, then renamed, so that an earlier picture is replaced whole or not at all. What is there and is no plain file (a
+ * pipe, a device) is written to directly; a link's target is what is replaced. */
+static remat_status write_file(const rm_plot *plot, const void *data, size_t size) {
+    char target[PATH_MAX], beside[PATH_MAX + 16];
+    const char *path = realpath(plot->path, target) ? target : plot->path;
+    if (rm_path_exists(path) && !rm_path_is_file(path)) return write_to(path, data, size);
+    snprintf(beside, sizeof beside, "%s.unfinished", path);
+    remat_status status = write_to(beside, data, size);
+    if (!status && rename(beside, path))
+        status = rm_fail(REMAT_IO, "cannot rename %s to %s: %s", beside, path, strerror(errno));
+    if (status) rm_file_remove(beside);
     return status;
 }
 
@@ -274,13 +323,32 @@ static remat_status deliver(const rm_plot *plot) {
     size_t size, page_size = 0;
     in_directory(plot, "picture", picture);
     TRY(rm_file_read(picture, 1 << 30, &drawn, &size));
-    FILE *out = plot->format == HTML ? open_memstream(&page, &page_size) : NULL;
+    bool html = plot->format == HTML;
+    FILE *out = html ? open_memstream(&page, &page_size) : NULL;
     if (out) write_page(out, plot, (char *)drawn);
-    remat_status status = REMAT_OK;
-    if (out && fclose(out)) status = rm_fail(REMAT_MEMORY, "no memory for %s", plot->path);
+    bool bad = html && (!out || fclose(out) || !page);
+    remat_status status = bad ? rm_fail(REMAT_MEMORY, "no memory for %s", plot->path) : REMAT_OK;
     if (!status) status = write_file(plot, page ? page : (char *)drawn, page ? page_size : size);
     rm_free(drawn);
     free(page);
+    return status;
+}
+
+/* A signal while gnuplot runs: it is ended and the directory removed, and then the signal is what it was before. */
+static remat_status run_interruptibly(const rm_plot *plot) {
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction before[3], action = {.sa_handler = remember};
+    sigemptyset(&action.sa_mask);
+    stopped_by = 0;
+    for (int i = 0; i < 3; i++) {
+        sigaction(signals[i], NULL, &before[i]);
+        if (before[i].sa_handler != SIG_IGN) sigaction(signals[i], &action, NULL);
+    }
+    remat_status status = run_gnuplot(plot);
+    if (!status && !stopped_by) status = deliver(plot);
+    remove_directory(plot);
+    for (int i = 0; i < 3; i++) sigaction(signals[i], &before[i], NULL);
+    if (stopped_by) raise(stopped_by);
     return status;
 }
 
@@ -288,9 +356,7 @@ remat_status rm_plot_finish(rm_plot *plot) {
     bool bad = ferror(plot->script);
     bad = fclose(plot->script) || bad;
     plot->script = NULL;
-    remat_status status =
-        bad ? rm_fail(REMAT_IO, "cannot write to %s: make room, or set TMPDIR", plot->directory) : run_gnuplot(plot);
-    if (!status) status = deliver(plot);
+    if (!bad) return run_interruptibly(plot);
     remove_directory(plot);
-    return status;
+    FAIL(IO, "cannot write to %s: make room, or set TMPDIR", plot->directory);
 }

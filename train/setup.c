@@ -3,10 +3,12 @@
 
 #include "train/weights.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 remat_status rm_setup_resume(rm_options *options, rm_command command, char state[RM_PATH_BYTES],
                              rm_state_point *point) {
@@ -74,6 +76,26 @@ static const char *own_calibration(void) {
 static const char *calibration_file(const rm_options *o, const char *strategy) {
     if (o->calibration) return strcmp(o->calibration, "off") ? o->calibration : NULL;
     return !strcmp(strategy, "optimal") && strcmp(o->device, "null") ? own_calibration() : NULL;
+}
+
+/* Of a path: the directory that it is in. */
+static void directory_of(const char *path, char out[RM_PATH_BYTES]) {
+    const char *slash = strrchr(path, '/');
+    int length = slash ? (int)(slash - path) + (slash == path) : 1;
+    snprintf(out, RM_PATH_BYTES, "%.*s", length, slash ? path : ".");
+}
+
+remat_status rm_setup_calibration(const rm_options *o) {
+    char directory[RM_PATH_BYTES];
+    if (!o->calibration || !strcmp(o->calibration, "off") || !strcmp(o->device, "null")) return REMAT_OK;
+    directory_of(o->calibration, directory);
+    bool there = rm_path_exists(o->calibration), writable = !access(directory, W_OK | X_OK);
+    REQUIRE(there || writable, IO, "cannot create %s: %s: choose another place for --calibration", o->calibration,
+            strerror(errno));
+    if (!writable)
+        fprintf(stderr, "remat: %s cannot be written to: what is not in it is measured, and not kept\n",
+                o->calibration);
+    return REMAT_OK;
 }
 
 /* ---- The session's config --------------------------------------------------------------------------------------- */

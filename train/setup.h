@@ -17,6 +17,10 @@ remat_status rm_setup_dataset(const rm_options *options, bool held_out, rm_datas
  * Writes what the data decided (seq_len, classes) back into the options. */
 remat_status rm_setup_spec(rm_options *options, const rm_dataset *dataset, rm_model_spec *out);
 
+/* What --calibration names, before anything runs. IO: there is no such file and none can be created. One that cannot be
+ * written is read: a warning on stderr says so. Whose file it is, the session finds out. */
+remat_status rm_setup_calibration(const rm_options *options);
+
 /* All but the budget, which is what budget.h leaves of it. A budget and no --checkpoint mean "optimal". */
 remat_config rm_setup_training_config(const rm_options *options);
 remat_config rm_setup_inference_config(const rm_options *options);

@@ -75,6 +75,18 @@ static const struct {
     {2, "--checkpoint=sqrt does", "plan --checkpoint=sqrt --recompute=off"},
     {2, "--checkpoint=lean does", "plan --checkpoint=lean --recompute=exact-only"},
     {2, "leave one out", "plan --pareto --steps-text"},
+    {2, "is left as it is", "plan " SMALL "--calibration=%1$s/text"},
+    {2, "not a plain file", "plan " SMALL "--calibration=%1$s"},
+    {2, "is left as it is", "train --data=%1$s/text " SMALL "--calibration=%1$s/text"},
+    {1, "another place for --calibration", "plan " SMALL "--calibration=/nowhere/times"},
+    {2, "is not a rate", "plan --device=null --assume-flops=abc"},
+    {2, "use K, M, G or T", "plan --device=null --assume-flops=60X"},
+    {2, "is not a size", "plan --memory-budget=abc"},
+    {2, "a FILE is wanted", "train --data="},
+    {2, "such as 4096", "train --memory-budget="},
+    {2, "not a flag of `remat plan`", "plan --length=3"},
+    {2, "from 1 to", "plan --save-every=0"},
+    {1, "cannot look into", "plan --resume=%1$s/text"},
 };
 enum { REFUSALS = sizeof refusals / sizeof refusals[0] };
 
@@ -143,6 +155,44 @@ START_TEST(a_run_and_its_plan_agree) {
                          1);
         ck_assert_str_eq(want, found);
     }
+}
+END_TEST
+
+/* A line of train can be planned as it is; with --resume, it is the saved run's flags that count. */
+START_TEST(any_line_of_train_is_planned) {
+    const char *text = make_text("text", 4096), *st = in_scratch("st");
+    char *ignored = in_scratch("ignored");
+    ck_runs("plan --data=%s " SMALL "--save=%s --resume=%s --save-every=2 --keep=1 --log-every=1 --metrics=%s "
+            "--dump-grads=%s --json",
+            text, ignored, ignored, ignored, ignored);
+    ck_assert(access(ignored, F_OK));
+    ck_runs("train --data=%s " SMALL "--checkpoint=sqrt --verify-recompute --tile=4 --steps=1 --save=%s", text, st);
+    ck_runs("plan --resume=%s --json", st);
+    ck_assert_msg(strstr(program_output, "\"strategy\": \"sqrt\""), "%s", program_output);
+    uint64_t resumed = strtoull(strstr(program_output, "\"budgeted_bytes\": ") + 18, NULL, 10);
+    ck_runs("plan --data=%s " SMALL "--checkpoint=sqrt --tile=4 --json --verify-recompute", text);
+    ck_assert_uint_eq(strtoull(strstr(program_output, "\"budgeted_bytes\": ") + 18, NULL, 10), resumed);
+    ck_runs("plan --data=%s " SMALL "--checkpoint=sqrt --tile=4 --json", text);
+    ck_assert_uint_lt(strtoull(strstr(program_output, "\"budgeted_bytes\": ") + 18, NULL, 10), resumed);
+    ck_refuses(2, "not a flag of", "plan --length=3");
+}
+END_TEST
+
+/* What a saved run cannot change is not advised. */
+START_TEST(a_resumed_run_is_advised) {
+    const char *text = make_text("text", 4096), *st = in_scratch("st"), *spill = in_scratch("spill");
+    ck_assert_int_eq(mkdir(spill, 0700), 0);
+    ck_runs("train --data=%s " SMALL "--steps=1 --save=%s --spill=%s", text, st, spill);
+    static const char *const commands[] = {"train", "plan"};
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(run_program("%s --resume=%s --memory-budget=20KB", commands[i], st), 2);
+        ck_assert_msg(strstr(program_errors, "is the least that would do"), "%s", program_errors);
+        ck_assert_msg(!strstr(program_errors, "--tile") && !strstr(program_errors, "--batch"), "%s", program_errors);
+        ck_assert_msg(strstr(program_errors, "may change when a run is resumed"), "%s", program_errors);
+    }
+    ck_assert_int_eq(rmdir(spill), 0);
+    ck_refuses(1, "name another with --spill=DIR", "train --resume=%s --steps=2", st);
+    ck_runs("train --resume=%s --steps=2 --spill=%s", st, scratch());
 }
 END_TEST
 
@@ -372,6 +422,8 @@ int main(void) {
     tcase_add_test(tests, a_full_disk_ends_a_run_cleanly);
     tcase_add_test(tests, a_full_disk_keeps_the_earlier_gradients);
     tcase_add_test(tests, a_run_and_its_plan_agree);
+    tcase_add_test(tests, any_line_of_train_is_planned);
+    tcase_add_test(tests, a_resumed_run_is_advised);
     tcase_add_loop_test(tests, the_least_budget_is_exact, 0, 5);
     tcase_add_loop_test(tests, advice_works, 0, 5);
     tcase_add_test(tests, no_advice_is_said_too);

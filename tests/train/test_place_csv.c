@@ -53,6 +53,7 @@ START_TEST(mistakes_are_named) {
         {"id,lower,upper,size\n1,2,3,1152921504606846976\n", "size is 1152921504606846976"},
         {"id,lower,upper,size\n1,2,3,1152921504606846975\n2,2,3,1\n", "line 3: up to here the sizes add up"},
         {"id,lower,upper,size\n1,2,3,\x01\x02\n", "size is '?\?'"},
+        {"id,lower,upper,size\na,2,3,1\nb,2,3,1\n\nb,2,3,1\na,2,3,1\n", "lines 3 and 5 have the same id 'b'"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         rm_lifetimes_csv csv;

@@ -109,6 +109,7 @@ START_TEST(drawings_are_whole) {
 }
 END_TEST
 
+/* One that says nothing: how it ended is told. */
 START_TEST(a_failing_gnuplot_is_told) {
     make_file("gnuplot", "#!/bin/sh\necho no fonts today\nexit 3\n", 37);
     chmod(in_scratch("gnuplot"), 0755);
@@ -124,6 +125,12 @@ START_TEST(a_failing_gnuplot_is_told) {
     ck_ok(rm_options_defaults(&o));
     o.plot = in_scratch("a.svg");
     ck_fails(rm_plot_timeline(&o, &plan, &timeline), REMAT_INTERNAL, "no fonts today");
+    make_file("gnuplot", "#!/bin/sh\nexit 4\n", 17);
+    ck_fails(rm_plot_timeline(&o, &plan, &timeline), REMAT_INTERNAL, "it ended with status 4 and no picture");
+    make_file("gnuplot", "#!/bin/sh\nkill -9 $$\n", 21);
+    ck_fails(rm_plot_timeline(&o, &plan, &timeline), REMAT_INTERNAL, "it was ended by signal 9");
+    make_file("gnuplot", "#!/bin/sh\nexit 0\n", 17);
+    ck_fails(rm_plot_timeline(&o, &plan, &timeline), REMAT_INTERNAL, "it ended with status 0 and no picture");
     ck_assert(access(in_scratch("a.svg"), F_OK));
     unlink(in_scratch("gnuplot"));
     ck_assert_msg(rmdir(scratch()) == 0, "something was left behind"); /* nothing else is in it */
