@@ -9,7 +9,8 @@
 # them, and set REMAT_SKIP_SETUP=1.
 set -euo pipefail
 
-packages=(build-essential cmake ninja-build pkg-config libopenblas-dev libjemalloc-dev libjansson-dev zlib1g-dev check)
+packages=(build-essential cmake ninja-build pkg-config libopenblas-dev libjemalloc-dev libjansson-dev zlib1g-dev check
+    gnuplot-nox)
 if [[ ${1:-} == --checks ]]; then
     packages+=(clang libomp-dev)
 fi
@@ -63,8 +64,8 @@ ensure() {
 
 [[ -z ${REMAT_SKIP_SETUP:-} ]] || exit 0
 command -v dpkg-query >/dev/null ||
-    die "no dpkg here. Install a C compiler, CMake >= 3.25, Ninja, pkg-config, OpenBLAS, jemalloc, jansson, zlib and Check
-       with your system's tools, then run this again with REMAT_SKIP_SETUP=1"
+    die "no dpkg here. Install a C compiler, CMake >= 3.25, Ninja, pkg-config, OpenBLAS, jemalloc, jansson, zlib, Check
+       and gnuplot (it draws the pictures) with your system's tools, then run this again with REMAT_SKIP_SETUP=1"
 ensure "${packages[@]}"
 if [[ ${1:-} == --checks ]]; then
     ensure "$(clang_runtime)"
