@@ -5,6 +5,7 @@
 
 #include "engine/budget.h"
 #include "engine/calibrate.h"
+#include "memory/host.h"
 
 /* ---- Times ---------------------------------------------------------------------------------------------------- */
 
@@ -12,10 +13,18 @@ rm_rates rm_standard_rates(void) { return (rm_rates){.flops_per_s = 1e11, .bytes
 
 const rm_tier rm_standard_tier = {.save_bytes_per_s = 1000000000, .load_bytes_per_s = 1000000000, .latency_ns = 100000};
 
+/* Without a calibration nothing that is measured may choose between plans: it differs from run to run. */
+static bool is_standard(const remat_session *s, const remat_config *config) {
+    return s->strategy->choose && !config->calibration && rm_session_is_real(s);
+}
+
 static remat_status guess_times(remat_session *s, const remat_config *config) {
     rm_rates rates;
     bool assumed = config->assume_flops != 0 || config->assume_bandwidth != 0;
-    TRY(s->api->rates(s->device, &rates));
+    if (is_standard(s, config))
+        rates = rm_standard_rates();
+    else
+        TRY(s->api->rates(s->device, &rates));
     REQUIRE(config->assume_flops >= 0 && config->assume_bandwidth >= 0, INVALID,
             "assume_flops and assume_bandwidth are %g and %g; neither may be negative", config->assume_flops,
             config->assume_bandwidth);
@@ -119,7 +128,12 @@ remat_status rm_session_make_plans(remat_session *s, const remat_config *config)
         TRY(rm_plan_check_forward(&s->chain.evaluation, &s->evaluation.plan, &s->evaluation.verdict, NULL));
         return rm_session_check_budget(s, config->memory_budget);
     }
+    bool standard = is_standard(s, config);
+    if (standard && rm_tier_there(&s->chain.problem.tier)) s->chain.problem.tier = rm_standard_tier;
+    if (standard) TRY(guess_times(s, config));
+    if (standard) return propose_or_refuse(s, config);
     if (config->memory_budget) TRY(plan_by_standard_times(s, config));
+    rm_host_trim();
     TRY(guess_times(s, config));
     TRY(measure_times(s, config));
     return plan_again(s, config);

@@ -148,6 +148,7 @@ static remat_status create(remat_session *s, const remat_graph *graph, int32_t l
     TRY(rm_session_make_plans(s, config));
     TRY(rm_session_settle_store(s));
     TRY(rm_session_list_arrays(s));
+    rm_host_trim(); /* what planning took for a moment, before the block is there as well */
     return allocate(s, config->seed);
 }
 

@@ -35,11 +35,12 @@ typedef struct {
     rm_lifetimes *lifetimes; /* NULL: nobody wants them */
     rm_verdict *verdict;
     rm_step step;
-    int64_t t;             /* the step's number */
-    cut *cut;              /* n_stages + 1 */
-    piece *piece;          /* n_pieces     */
-    int64_t next_backward; /* the stage to be differentiated next; -1: all are */
-    bool forward_only;     /* an evaluation: every stage runs, none is differentiated */
+    int64_t t;              /* the step's number */
+    cut *cut;               /* n_stages + 1 */
+    piece *piece;           /* n_pieces     */
+    int64_t next_backward;  /* the stage to be differentiated next; -1: all are */
+    int64_t likely_buffers; /* room for so many lifetimes to begin with: what is not written to takes no memory */
+    bool forward_only;      /* an evaluation: every stage runs, none is differentiated */
     uint64_t alive_bytes;
     uint64_t now_ns;          /* the computation's clock */
     uint64_t channel_free_ns; /* when the second tier will have done all it was given */
@@ -74,7 +75,7 @@ static remat_status begin(judge *j, rm_buffer_kind kind, int64_t index, uint64_t
     rm_lifetimes *list = j->lifetimes;
     if (!list || bytes == 0) return REMAT_OK;
     if (list->count == list->capacity) {
-        int64_t capacity = list->capacity ? list->capacity * 2 : 64;
+        int64_t capacity = list->capacity ? list->capacity * 2 : j->likely_buffers;
         rm_lifetime *grown = rm_realloc(list->item, (size_t)capacity * sizeof *grown);
         REQUIRE(grown, MEMORY, "out of host memory for the lifetimes of %lld buffers", (long long)capacity);
         list->item = grown;
@@ -353,10 +354,17 @@ static remat_status finish(const judge *j) {
     return REMAT_OK;
 }
 
+/* They stay as long as the plan does, and are the most of what a long one takes. */
+static void shrink(rm_lifetimes *list) {
+    list->item = rm_shrink(list->item, (size_t)list->count * sizeof *list->item);
+    list->capacity = list->count;
+}
+
 static remat_status judge_plan(const rm_problem *problem, const rm_plan *plan, bool forward_only, rm_verdict *verdict,
                                rm_lifetimes *lifetimes, uint64_t *begin_ns) {
     judge j = {.problem = problem, .forward_only = forward_only, .lifetimes = lifetimes, .verdict = verdict};
     *verdict = (rm_verdict){.recompute_factor = 1};
+    j.likely_buffers = 64 + 3 * plan->n_steps;
     if (lifetimes) *lifetimes = (rm_lifetimes){0};
     remat_status status = start(&j);
     for (; !status && j.t < plan->n_steps; j.t++) {
@@ -371,6 +379,7 @@ static remat_status judge_plan(const rm_problem *problem, const rm_plan *plan, b
         verdict->recompute_factor =
             ((double)verdict->forward_ns + (double)verdict->recompute_ns) / (double)verdict->forward_ns;
     if (status && lifetimes) rm_lifetimes_free(lifetimes);
+    if (!status && lifetimes) shrink(lifetimes);
     rm_free(j.cut);
     rm_free(j.piece);
     return status;

@@ -12,6 +12,8 @@
 
 #ifdef REMAT_HAVE_JEMALLOC
 #include <jemalloc/jemalloc.h>
+#elif defined(__GLIBC__)
+#include <malloc.h>
 #endif
 
 #define HUGE_PAGE ((size_t)2 << 20)
@@ -81,6 +83,11 @@ void *rm_realloc(void *pointer, size_t bytes) {
 
 void rm_free(void *pointer) {
     if (pointer) give(pointer);
+}
+
+void *rm_shrink(void *pointer, size_t bytes) {
+    void *moved = pointer ? resize(pointer, at_least_one(bytes)) : NULL;
+    return moved ? moved : pointer;
 }
 
 char *rm_strdup(const char *text) {
@@ -155,6 +162,8 @@ const char *rm_host_allocator(void) {
     return "jemalloc " TEXT(JEMALLOC_VERSION_MAJOR) "." TEXT(JEMALLOC_VERSION_MINOR) "." TEXT(JEMALLOC_VERSION_BUGFIX);
 }
 
+void rm_host_trim(void) { (void)mallctl("arena." TEXT(MALLCTL_ARENAS_ALL) ".purge", NULL, NULL, NULL, 0); }
+
 static uint64_t statistic(const char *name) {
     size_t value = 0, size = sizeof value;
     return mallctl(name, &value, &size, NULL, 0) ? 0 : value;
@@ -169,5 +178,10 @@ void rm_host_stats(uint64_t *allocated_bytes, uint64_t *resident_bytes) {
 }
 #else
 const char *rm_host_allocator(void) { return "libc"; }
+#ifdef __GLIBC__
+void rm_host_trim(void) { (void)malloc_trim(0); }
+#else
+void rm_host_trim(void) {}
+#endif
 void rm_host_stats(uint64_t *allocated_bytes, uint64_t *resident_bytes) { *allocated_bytes = *resident_bytes = 0; }
 #endif

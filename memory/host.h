@@ -10,6 +10,7 @@ void *rm_malloc(size_t bytes);               /* NULL when there is none; bytes 0
 void *rm_calloc(size_t count, size_t bytes); /* NULL also when the product overflows */
 void *rm_realloc(void *pointer, size_t bytes);
 void rm_free(void *pointer); /* NULL allowed */
+void *rm_shrink(void *pointer, size_t bytes); /* to no more than it had; never fails: then it stays as large as it was */
 char *rm_strdup(const char *text);
 
 /* One large block, aligned to `alignment` (a power of two); NULL when there is none. Contents are undefined. Blocks of
@@ -23,6 +24,9 @@ void rm_block_free(void *block, size_t bytes);
  * is the point, so the start is aligned to 64 bytes and no more. Always mapped: an allocator has no such page. */
 void *rm_guarded_alloc(size_t bytes);
 void rm_guarded_free(void *block, size_t bytes);
+
+/* Gives pages that were freed, and that the allocator keeps for next time, back to the system now. */
+void rm_host_trim(void);
 
 const char *rm_host_allocator(void);           /* "jemalloc 5.3.0", "libc" */
 void rm_host_stats(uint64_t *allocated_bytes, uint64_t *resident_bytes); /* 0 and 0 where unknown */

@@ -11,6 +11,11 @@
 #define LARGE_SLACK 0.001  /* ... a thousandth is not worth more work */
 #define MOST_WORK 20000000 /* about nanoseconds, ... */
 #define WORK_PER_BUFFER 10000
+#define LARGE_PLAN                                                                                                     \
+    20000 /* buffers; such a plan takes long to sweep through even once: the first good placement will do */
+#define LARGE_PLAN_SLACK 0.01
+#define LARGE_PLAN_WORK 100000000 /* a tenth of a second, ... */
+#define LARGE_PLAN_WORK_PER_BUFFER 200
 
 static remat_status require_sense(const rm_lifetimes *lifetimes) {
     REQUIRE(lifetimes->count < INT32_MAX, INVALID, "%lld buffers are more than can be placed",
@@ -29,6 +34,13 @@ static remat_status require_sense(const rm_lifetimes *lifetimes) {
     return REMAT_OK;
 }
 
+static uint64_t work_for(int64_t n) {
+    return n > LARGE_PLAN ? LARGE_PLAN_WORK + LARGE_PLAN_WORK_PER_BUFFER * (uint64_t)n
+                          : MOST_WORK + WORK_PER_BUFFER * (uint64_t)n;
+}
+
+static double slack_for(int64_t n) { return n > LARGE_PLAN ? LARGE_PLAN_SLACK : n > SMALL_PLAN ? LARGE_SLACK : 0; }
+
 remat_status rm_place(const rm_lifetimes *lifetimes, rm_placement *out) {
     *out = (rm_placement){0};
     TRY(require_sense(lifetimes));
@@ -40,8 +52,8 @@ remat_status rm_place(const rm_lifetimes *lifetimes, rm_placement *out) {
         for (int64_t i = 0; i < n; i++)
             item[i] = (rm_pack_item){lifetimes->item[i].first, lifetimes->item[i].last,
                                      rm_align_up(lifetimes->item[i].bytes)};
-        rm_pack_limit limit = {.work = MOST_WORK + WORK_PER_BUFFER * (uint64_t)n};
-        rm_pack_wish wish = {.slack = n > SMALL_PLAN ? LARGE_SLACK : 0, .limit = &limit};
+        rm_pack_limit limit = {.work = work_for(n)};
+        rm_pack_wish wish = {.slack = slack_for(n), .limit = &limit};
         outcome = rm_pack_smallest(item, n, &wish, &packing);
     }
     rm_free(item);

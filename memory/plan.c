@@ -40,6 +40,11 @@ remat_status rm_plan_load(rm_plan *plan, rm_object object, int64_t index) {
     return rm_plan_add(plan, (rm_step){.verb = RM_LOAD, .object = (uint8_t)object, .index = (int32_t)index});
 }
 
+void rm_plan_shrink(rm_plan *plan) {
+    plan->step = rm_shrink(plan->step, (size_t)plan->n_steps * sizeof *plan->step);
+    plan->capacity = plan->n_steps;
+}
+
 void rm_plan_free(rm_plan *plan) {
     rm_free(plan->step);
     *plan = (rm_plan){0};

@@ -43,6 +43,7 @@ remat_status rm_plan_run_backward(rm_plan *plan, int64_t stage);
 remat_status rm_plan_free_object(rm_plan *plan, rm_object object, int64_t index);
 remat_status rm_plan_save(rm_plan *plan, rm_object object, int64_t index);
 remat_status rm_plan_load(rm_plan *plan, rm_object object, int64_t index);
+void rm_plan_shrink(rm_plan *plan); /* gives back the room for steps that it does not have */
 void rm_plan_free(rm_plan *plan); /* frees what is inside, leaves *plan zeroed */
 
 /* One step as it stands in the text ("run forward 3 all"), into a buffer of RM_STEP_TEXT bytes; takes any bits. */

@@ -13,7 +13,9 @@
 #include "memory/nest.h"
 #include "memory/uniform.h"
 
-#define RM_MOST_RUNS 64 /* no plan runs forward so many times as many stages as there are */
+/* No plan runs forward more than so many times as many stages as there are. In very long chains tables are most of what a
+ * plan takes, and each run adds to them. */
+enum { MOST_RUNS = 64, MOST_RUNS_LONG = 8, LONG_CHAIN = 50000 };
 #define MANY_RUNS 1000
 
 typedef enum { NESTED, UNIFORM, EVEN, LEAN } source;
@@ -161,10 +163,11 @@ static int by_bytes(const void *a, const void *b) {
 /* Those that no other beats in both bytes and time. */
 static void keep_the_best(candidates *c, const rm_wish *wish) {
     int64_t n = 0, n_stages = c->footprint.problem->n_stages;
+    int64_t most_runs = n_stages > LONG_CHAIN ? MOST_RUNS_LONG : MOST_RUNS;
     qsort(c->candidate, (size_t)c->count, sizeof *c->candidate, by_bytes);
     for (int64_t i = 0; i < c->count; i++) {
         candidate next = c->candidate[i];
-        if (next.member.runs > (wish->no_recompute ? n_stages : n_stages * RM_MOST_RUNS)) continue;
+        if (next.member.runs > (wish->no_recompute ? n_stages : n_stages * most_runs)) continue;
         if (n == 0 || next.member.time_ns < c->candidate[n - 1].member.time_ns) c->candidate[n++] = next;
     }
     c->count = n;

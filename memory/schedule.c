@@ -25,6 +25,7 @@ uint64_t rm_schedule_bytes(const rm_schedule *schedule) {
 }
 
 remat_status rm_schedule_settle(const rm_problem *problem, bool forward_only, rm_schedule *schedule) {
+    rm_plan_shrink(&schedule->plan);
     TRY((forward_only ? rm_plan_check_forward : rm_plan_check)(problem, &schedule->plan, &schedule->verdict,
                                                                &schedule->lifetimes));
     TRY(rm_place(&schedule->lifetimes, &schedule->placement));

@@ -36,8 +36,8 @@ typedef struct {
 struct rm_spill {
     char *directory;
     int file;
-    bool bounced; /* opened with O_DIRECT: what is moved goes through the bounce buffer */
-    bool cached;  /* the page cache takes part and must be told to let go */
+    bool bounced;       /* opened with O_DIRECT: what is moved goes through the bounce buffer */
+    atomic_bool cached; /* the page cache takes part and must be told to let go; the thread may find that out */
     uint64_t room_bytes;
     pthread_t thread;
     bool started;
@@ -94,7 +94,8 @@ static ssize_t move_some(rm_spill *spill, errand errand, char *memory, uint64_t 
 static bool give_up_direct(rm_spill *spill) {
     int flags = fcntl(spill->file, F_GETFL);
     if (flags < 0 || !(flags & O_DIRECT) || fcntl(spill->file, F_SETFL, flags & ~O_DIRECT)) return false;
-    return spill->cached = true;
+    spill->cached = true;
+    return true;
 }
 
 /* The page cache would keep, as memory in use, what was to be got out of memory. */

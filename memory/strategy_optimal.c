@@ -47,18 +47,30 @@ static void close_menu(menu *m) {
     rm_free(m->choice);
 }
 
+static bool is_large(const rm_problem *problem) { return problem->n_stages >= 1000; }
+
+/* What planning needs for a moment must not add up: the next to be written would take new pages beside the old ones. */
+static void give_back(const rm_problem *problem) {
+    if (is_large(problem)) rm_host_trim();
+}
+
+/* What a block takes at least that holds so many bytes. */
+static uint64_t block_bytes(const menu *m, uint64_t peak_bytes) {
+    return peak_bytes > m->least_block_bytes ? peak_bytes : m->least_block_bytes;
+}
+
 /* What a member's rm_schedule_bytes cannot be below: as it says, or as the judge finds. */
 static remat_status find_floor(const menu *m, int f, int64_t i, uint64_t *floor_bytes) {
     const rm_family *family = &m->family[f];
     const rm_member *member = &family->member[i];
-    *floor_bytes = member->peak_bytes + member->table_bytes;
+    *floor_bytes = block_bytes(m, member->peak_bytes) + member->table_bytes;
     if (member->exact) return REMAT_OK;
     rm_plan plan = {0};
     rm_proposal unused;
     rm_verdict verdict;
     remat_status status = family->write(family, m->problem, i, &plan, &unused);
     if (!status) status = rm_plan_check(m->problem, &plan, &verdict, NULL);
-    if (!status) *floor_bytes = verdict.peak_bytes + rm_table_bytes(plan.n_steps, 0);
+    if (!status) *floor_bytes = block_bytes(m, verdict.peak_bytes) + rm_table_bytes(plan.n_steps, 0);
     rm_plan_free(&plan);
     return status;
 }
@@ -68,6 +80,7 @@ static remat_status open_menu(const rm_problem *problem, const rm_wish *wish, me
     m->least_block_bytes = wish->least_block_bytes;
     TRY(rm_family_recompute(problem, wish, &m->family[0]));
     TRY(rm_family_spill(problem, wish, &m->family[1]));
+    give_back(problem);
     for (int i = 0; i < FAMILIES; i++) m->count += m->family[i].count;
     m->choice = rm_malloc((size_t)m->count * sizeof *m->choice);
     REQUIRE(m->choice, MEMORY, "out of host memory to choose among %lld plans", (long long)m->count);
@@ -86,36 +99,49 @@ static remat_status settle(const menu *m, const choice *choice, uint64_t limit, 
     *schedule = (rm_schedule){.least_block_bytes = m->least_block_bytes};
     remat_status status = REMAT_OK;
     TRY_GOTO(status, refused, family->write(family, m->problem, choice->index, &schedule->plan, &schedule->proposal));
+    rm_plan_shrink(&schedule->plan);
     TRY_GOTO(status, refused, rm_plan_check(m->problem, &schedule->plan, &schedule->verdict, &schedule->lifetimes));
     uint64_t tables = rm_table_bytes(schedule->plan.n_steps, schedule->lifetimes.count);
-    if (schedule->verdict.peak_bytes + tables > limit) goto refused;
+    if (block_bytes(m, schedule->verdict.peak_bytes) + tables > limit) goto refused;
     TRY_GOTO(status, refused, rm_place(&schedule->lifetimes, &schedule->placement));
     TRY_GOTO(status, refused, rm_transfers_find(m->problem, &schedule->plan, &schedule->transfers));
     if (rm_schedule_bytes(schedule) > limit) goto refused;
     return REMAT_OK;
 refused:
     rm_schedule_free(schedule);
+    give_back(m->problem);
     return status;
 }
 
 static bool settled(const rm_schedule *schedule) { return schedule->plan.n_steps > 0; }
 
-static remat_status take_fastest(menu *m, uint64_t limit, rm_schedule *schedule) {
+static remat_status take_fastest(menu *m, uint64_t limit, rm_schedule *schedule, choice *chosen) {
     qsort(m->choice, (size_t)m->count, sizeof *m->choice, by_time);
-    for (int64_t i = 0; i < m->count && !settled(schedule); i++)
-        if (m->choice[i].floor_bytes <= limit) TRY(settle(m, &m->choice[i], limit, schedule));
+    for (int64_t i = 0; i < m->count && !settled(schedule); i++) {
+        if (m->choice[i].floor_bytes > limit) continue;
+        *chosen = m->choice[i];
+        TRY(settle(m, chosen, limit, schedule));
+    }
     return settled(schedule) ? rm_placement_check(&schedule->lifetimes, &schedule->placement) : REMAT_OK;
 }
 
+static uint64_t lowest_floor(const menu *m) {
+    uint64_t lowest = UINT64_MAX;
+    for (int64_t i = 0; i < m->count; i++)
+        if (m->choice[i].floor_bytes < lowest) lowest = m->choice[i].floor_bytes;
+    return lowest;
+}
+
 /* The least there is, of the few whose floors are lowest. That it is the least is a promise as well as a finding: a budget
- * below it is refused (choose_from), even if some other plan happened to fit. */
+ * below it is refused (choose_from), even if some other plan happened to fit. More than a few are tried only until one is
+ * found that takes at most twice the lowest floor: so what takes twice that is certain to be no less than the least. */
 static remat_status take_least(menu *m, rm_schedule *schedule) {
     qsort(m->choice, (size_t)m->count, sizeof *m->choice, by_floor);
-    uint64_t least = UINT64_MAX;
+    uint64_t least = UINT64_MAX, lowest = lowest_floor(m);
     int64_t placed = 0; /* buffers */
-    for (int64_t i = 0; i < m->count && i < LEAST_TRIES && m->choice[i].floor_bytes < least; i++) {
+    for (int64_t i = 0; i < m->count && m->choice[i].floor_bytes < least; i++) {
         rm_schedule better;
-        if (placed > LEAST_BUFFERS) break;
+        if (least / 2 <= lowest && (i >= LEAST_TRIES || placed > LEAST_BUFFERS)) break;
         TRY(settle(m, &m->choice[i], least - 1, &better));
         placed += m->family[m->choice[i].family].member[m->choice[i].index].runs * 4;
         if (!settled(&better)) continue;
@@ -126,17 +152,13 @@ static remat_status take_least(menu *m, rm_schedule *schedule) {
     return REMAT_OK;
 }
 
-static uint64_t lowest_floor(const menu *m) {
-    uint64_t lowest = UINT64_MAX;
-    for (int64_t i = 0; i < m->count; i++)
-        if (m->choice[i].floor_bytes < lowest) lowest = m->choice[i].floor_bytes;
-    return lowest;
+/* Is it certain that the least is no more than this? */
+static bool above_least(const menu *m, const rm_schedule *schedule) {
+    return (rm_schedule_bytes(schedule) - 1) / 2 >= lowest_floor(m);
 }
 
-static remat_status choose_from(menu *m, const rm_wish *wish, rm_schedule *schedule) {
-    TRY(take_fastest(m, wish->budget_bytes ? wish->budget_bytes : UINT64_MAX, schedule));
-    if (settled(schedule) && (!wish->budget_bytes || rm_schedule_bytes(schedule) / 2 >= lowest_floor(m)))
-        return REMAT_OK;
+/* Refuses a budget below the least: *schedule becomes the least then. */
+static remat_status require_least(menu *m, const rm_wish *wish, rm_schedule *schedule) {
     rm_schedule least = {0};
     remat_status status = take_least(m, &least);
     if (!status && rm_schedule_bytes(&least) > wish->budget_bytes)
@@ -149,6 +171,20 @@ static remat_status choose_from(menu *m, const rm_wish *wish, rm_schedule *sched
         rm_schedule_free(&least);
     }
     return status;
+}
+
+/* A large schedule is not kept while the least is looked for, but made once more: two would be more than a budget that is
+ * near the least allows the process. */
+static remat_status choose_from(menu *m, const rm_wish *wish, rm_schedule *schedule) {
+    choice chosen = {0};
+    TRY(take_fastest(m, wish->budget_bytes ? wish->budget_bytes : UINT64_MAX, schedule, &chosen));
+    if (settled(schedule) && (!wish->budget_bytes || above_least(m, schedule))) return REMAT_OK;
+    bool again = settled(schedule) && is_large(m->problem);
+    if (again) rm_schedule_free(schedule);
+    give_back(m->problem);
+    TRY(require_least(m, wish, schedule));
+    give_back(m->problem);
+    return again ? settle(m, &chosen, wish->budget_bytes, schedule) : REMAT_OK;
 }
 
 static remat_status choose(const rm_problem *problem, const rm_wish *wish, rm_schedule *schedule) {

@@ -146,6 +146,8 @@ static bool allocate(tracker *t, const rm_plan *plan) {
 remat_status rm_transfers_find(const rm_problem *problem, const rm_plan *plan, rm_transfers *transfers) {
     *transfers = (rm_transfers){0};
     if (!uses_second_tier(plan)) return REMAT_OK;
+    REQUIRE(plan->n_steps < INT32_MAX, INVALID, "%lld steps are more than transfers can be numbered for",
+            (long long)plan->n_steps);
     tracker t = {.problem = problem, .out = transfers};
     bool there = allocate(&t, plan);
     if (there) follow(&t, plan);

@@ -44,6 +44,19 @@ remat_status rm_file_read_at(int fd, const char *path, uint64_t offset, void *da
     return REMAT_OK;
 }
 
+/* What reading will probably give: the file's size, or what a gzip file says of itself in its last four bytes. Both may lie
+ * (several gzip members; a file that grows), so it is no more than a start; and nothing unpacks to more than so many times
+ * itself. */
+static size_t expected_bytes(int fd, uint64_t file_bytes, uint64_t limit) {
+    uint8_t begin[2] = {0}, end[4] = {0};
+    uint64_t expected = file_bytes;
+    bool packed = file_bytes >= 18 && pread(fd, begin, 2, 0) == 2 && begin[0] == 0x1f && begin[1] == 0x8b;
+    if (packed && pread(fd, end, 4, (off_t)file_bytes - 4) == 4)
+        expected = end[0] | (uint64_t)end[1] << 8 | (uint64_t)end[2] << 16 | (uint64_t)end[3] << 24;
+    if (packed && expected / 1032 > file_bytes) expected = file_bytes;
+    return (size_t)(expected < limit ? expected : limit);
+}
+
 /* Grows the buffer to at least `wanted` bytes and one for the zero. */
 static remat_status grow(const char *path, uint8_t **data, size_t *capacity, size_t wanted) {
     if (wanted < *capacity) return REMAT_OK;
@@ -55,9 +68,12 @@ static remat_status grow(const char *path, uint8_t **data, size_t *capacity, siz
     return REMAT_OK;
 }
 
-static remat_status read_all(gzFile file, const char *path, uint64_t limit, uint8_t **data, size_t *size) {
-    size_t capacity = 0;
+static remat_status read_all(gzFile file, const char *path, size_t expected, uint64_t limit, uint8_t **data,
+                             size_t *size) {
+    size_t capacity = expected + 65536 + 1;
     *size = 0;
+    *data = rm_malloc(capacity); /* pages that nothing is written to take no memory */
+    REQUIRE(*data, MEMORY, "no memory for %s: %zu bytes were wanted", path, capacity);
     for (;;) {
         TRY(grow(path, data, &capacity, *size + 65536));
         int got = gzread(file, *data + *size, 65536);
@@ -72,6 +88,7 @@ static remat_status read_all(gzFile file, const char *path, uint64_t limit, uint
                 (unsigned long long)limit);
     }
     (*data)[*size] = 0;
+    *data = rm_shrink(*data, *size + 1);
     return REMAT_OK;
 }
 
@@ -80,12 +97,13 @@ remat_status rm_file_read(const char *path, uint64_t limit, uint8_t **data, size
     int fd;
     *data = NULL;
     TRY(open_plain(path, &fd, &about));
+    size_t expected = expected_bytes(fd, (uint64_t)about.st_size, limit);
     gzFile file = gzdopen(fd, "rb"); /* passes what is not gzip through as it is */
     if (!file) {
         close(fd);
         FAIL(MEMORY, "no memory to read %s", path);
     }
-    remat_status status = read_all(file, path, limit, data, size);
+    remat_status status = read_all(file, path, expected, limit, data, size);
     /* Only closing tells whether the last gzip block was whole. */
     if (gzclose(file) != Z_OK && !status) status = rm_fail(REMAT_IO, "%s ends too early: fetch it again", path);
     if (status) {

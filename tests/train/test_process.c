@@ -26,6 +26,8 @@ static const char *const runs[] = {
     "--hidden=128 --layers=2 --seq-len=20000 --batch=1 --checkpoint-segments=32 --dropout=0.1",
     "--hidden=256 --layers=1 --seq-len=4000 --batch=8 --memory-budget=24MiB --calibration=off",
     "--model=gru --hidden=128 --seq-len=30000 --batch=1 --memory-budget=12MiB --calibration=off",
+    "--hidden=8 --seq-len=300000 --batch=1 --memory-budget=16MiB --calibration=off",
+    "--hidden=8 --seq-len=100000 --tile=16 --batch=1 --memory-budget=20MiB --calibration=off",
     "--model=rnn --hidden=256 --seq-len=1000 --batch=32 --checkpoint=sqrt --optimizer=sgd",
 };
 enum { RUNS = sizeof runs / sizeof runs[0] };
