@@ -144,7 +144,7 @@ static remat_status set_up(trainer *t) {
     TRY(rm_plot_check(o->plot));
     TRY(find_start(t));
     TRY(try_dump(o->dump_grads));
-    TRY(rm_setup_calibration(o));
+    rm_setup_warn_of_calibration(o);
     TRY(open_data(t, &spec));
     if (o->save) TRY(rm_state_store_open(o->save, o->keep, t->start.step, &t->store));
     TRY(rm_evaluator_open(o, &spec, false, &t->eval_dataset,

@@ -85,17 +85,14 @@ static void directory_of(const char *path, char out[RM_PATH_BYTES]) {
     snprintf(out, RM_PATH_BYTES, "%.*s", length, slash ? path : ".");
 }
 
-remat_status rm_setup_calibration(const rm_options *o) {
+void rm_setup_warn_of_calibration(const rm_options *o) {
     char directory[RM_PATH_BYTES];
-    if (!o->calibration || !strcmp(o->calibration, "off") || !strcmp(o->device, "null")) return REMAT_OK;
+    if (!o->calibration || !strcmp(o->calibration, "off") || !strcmp(o->device, "null")) return;
     directory_of(o->calibration, directory);
-    bool there = rm_path_exists(o->calibration), writable = !access(directory, W_OK | X_OK);
-    REQUIRE(there || writable, IO, "cannot create %s: %s: choose another place for --calibration", o->calibration,
-            strerror(errno));
-    if (!writable)
-        fprintf(stderr, "remat: %s cannot be written to: what is not in it is measured, and not kept\n",
-                o->calibration);
-    return REMAT_OK;
+    if (access(directory, W_OK | X_OK))
+        fprintf(stderr,
+                "remat: --calibration=%s: nothing can be written there (%s); what is measured now is not kept\n",
+                o->calibration, strerror(errno));
 }
 
 /* ---- The session's config --------------------------------------------------------------------------------------- */

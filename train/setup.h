@@ -17,9 +17,9 @@ remat_status rm_setup_dataset(const rm_options *options, bool held_out, rm_datas
  * Writes what the data decided (seq_len, classes) back into the options. */
 remat_status rm_setup_spec(rm_options *options, const rm_dataset *dataset, rm_model_spec *out);
 
-/* What --calibration names, before anything runs. IO: there is no such file and none can be created. One that cannot be
- * written is read: a warning on stderr says so. Whose file it is, the session finds out. */
-remat_status rm_setup_calibration(const rm_options *options);
+/* One line on stderr when --calibration names a place where nothing can be written: every run would measure again. It is
+ * no reason not to train. */
+void rm_setup_warn_of_calibration(const rm_options *options);
 
 /* All but the budget, which is what budget.h leaves of it. A budget and no --checkpoint mean "optimal". */
 remat_config rm_setup_training_config(const rm_options *options);

@@ -78,7 +78,6 @@ static const struct {
     {2, "is left as it is", "plan " SMALL "--calibration=%1$s/text"},
     {2, "not a plain file", "plan " SMALL "--calibration=%1$s"},
     {2, "is left as it is", "train --data=%1$s/text " SMALL "--calibration=%1$s/text"},
-    {1, "another place for --calibration", "plan " SMALL "--calibration=/nowhere/times"},
     {2, "is not a rate", "plan --device=null --assume-flops=abc"},
     {2, "use K, M, G or T", "plan --device=null --assume-flops=60X"},
     {2, "is not a size", "plan --memory-budget=abc"},

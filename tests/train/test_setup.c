@@ -30,7 +30,9 @@ START_TEST(a_file_of_ones_own) {
     ck_runs("plan " WORK "--json --calibration=%s", in_scratch("times"));
     ck_assert_ptr_nonnull(strstr(program_output, "\"measured_times\": true"));
     ck_assert(is_there("times") && !is_there("cache"));
+    ck_assert(!*program_errors);
     ck_runs("train " WORK "--steps=2 --calibration=%s", in_scratch("no/such/folder/times"));
+    ck_assert_msg(strstr(program_errors, "is not kept"), "%s", program_errors);
 }
 END_TEST
 
