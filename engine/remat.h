@@ -149,7 +149,10 @@ typedef struct {
     bool verify_recompute; /* hash every state at every cut when it is first made, and compare whenever it is
                               made or loaded again: a difference fails the step, naming stage and tensor   */
     const char *calibration; /* file that keeps measured kernel times from run to run; "": measure, keep
-                                nothing; NULL: predict times from the device's rates. Borrowed            */
+                                nothing; NULL: nothing measured chooses between plans: "optimal" goes by the
+                                rates of one assumed machine, and the same config gives the same plan
+                                everywhere; other strategies have one plan, and its time is predicted from
+                                the device's rates. Borrowed                                              */
     double assume_flops, assume_bandwidth; /* device "null": operations and bytes a second of the machine that
                                 is planned for; 0: some                                                   */
     int64_t tile;         /* timesteps in a tile; 0: from the shapes alone (see docs/tiles.md)            */

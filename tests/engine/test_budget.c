@@ -142,6 +142,27 @@ START_TEST(more_bytes_never_hurt) {
 }
 END_TEST
 
+/* Without a calibration nothing measured may choose: a device's rates are measured anew in each process, and for each
+ * number of threads, which therefore stands for another process here. */
+START_TEST(the_same_plan_everywhere) {
+    setting s = draw_setting(300 + (uint64_t)_i, true);
+    remat_session *session;
+    s.config.plan_only = true;
+    s.config.threads = 1;
+    uint64_t step_ns[2], bytes[2], least = smallest_of(&s);
+    s.config.memory_budget = least + least / 4;
+    for (int k = 0; k < 2; k++) {
+        s.config.threads = k + 1;
+        CHECKED(open_with(&s, &session));
+        step_ns[k] = remat_session_plan(session).step_ns;
+        bytes[k] = remat_session_plan(session).planned_peak_bytes;
+        remat_session_free(session);
+    }
+    ck_assert_uint_eq(step_ns[0], step_ns[1]);
+    ck_assert_uint_eq(bytes[0], bytes[1]);
+}
+END_TEST
+
 /* Every strategy is held to a budget, and named when it does not fit. */
 START_TEST(strategies_are_held_to_it) {
     static const char *const strategies[] = {"none", "segments", "sqrt", "lean", "optimal"};
@@ -167,6 +188,7 @@ int main(void) {
     tcase_add_loop_test(tests, planned_for_any_length, 0, settings);
     tcase_add_loop_test(tests, trained_on_the_cpu, 0, settings / 5);
     tcase_add_loop_test(tests, more_bytes_never_hurt, 0, 10);
+    tcase_add_loop_test(tests, the_same_plan_everywhere, 0, 4);
     tcase_add_loop_test(tests, strategies_are_held_to_it, 0, 5);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
