@@ -28,13 +28,13 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MIB = 2**20
-HEADLINE = [  # batch, hidden, timesteps, tile, fraction of activation bytes to be left
+HEADLINE = [  # batch, hidden, timesteps, tile, fraction of activation bytes to be left (0: as many segments as stages)
     dict(B=16, H=256, T=1000, tile=8, left=0.05),
-    dict(B=16, H=256, T=1000, tile=8, left=0.02),
-    dict(B=1, H=256, T=1000, tile=16, left=0.05),
-    dict(B=1, H=256, T=1000, tile=16, left=0.02),
-    dict(B=16, H=256, T=10000, tile=32, left=0.01),
-    dict(B=1, H=256, T=10000, tile=64, left=0.01),
+    dict(B=16, H=256, T=1000, tile=4, left=0.02),
+    dict(B=8, H=256, T=1000, tile=8, left=0.02),
+    dict(B=16, H=256, T=10000, tile=16, left=0.01),
+    dict(B=8, H=256, T=10000, tile=16, left=0.01),
+    dict(B=1, H=256, T=10000, tile=32, left=0.01),
 ]
 
 
@@ -78,24 +78,21 @@ def train(options, work, policy, steps):
             "rss": events[-1]["rss_peak_bytes"]}
 
 
-def ratio(options, work, policy, base=("--checkpoint=none",)):
-    """Time of `policy` over time of `base`, from interleaved rounds; identical losses are demanded."""
-    ratios, kept, planned = [], [], []
+def ratio(options, work, policy, default_tile=False):
+    """Time of `policy` over that of keeping everything, from interleaved rounds; identical losses are demanded. With
+    default_tile also over keeping everything in tiles of the default length (whose losses differ in the last bits)."""
+    base, ratios, default_ratios, kept, planned = ["--checkpoint=none"], [], [], [], []
     for _ in range(options.rounds):
         kept.append(train(options, work, base, options.steps + 1))
         planned.append(train(options, work, policy, options.steps + 1))
         ratios.append(planned[-1]["ms"] / kept[-1]["ms"])
+        default = train(options, dict(work, tile=0), base, options.steps + 1) if default_tile else kept[-1]
+        default_ratios.append(planned[-1]["ms"] / default["ms"])
         if planned[-1]["loss"] != kept[-1]["loss"]:
             sys.exit(f"the losses of {policy} and {base} differ: {planned[-1]['loss']!r}, {kept[-1]['loss']!r}")
-    return {"ratio": statistics.median(ratios), "ratios": ratios, "kept_ms": statistics.median(k["ms"] for k in kept),
+    return {"ratio": statistics.median(ratios), "ratios": ratios, "default_ratio": statistics.median(default_ratios), "kept_ms": statistics.median(k["ms"] for k in kept),
             "ms": statistics.median(p["ms"] for p in planned), "kept": kept[0]["plan"], "plan": planned[0]["plan"],
             "rss": max(p["rss"] for p in planned)}
-
-
-def budget_for(options, work, activation_bytes):
-    """The memory budget that leaves so many bytes for activations: all else is the same as when everything is kept."""
-    kept = plan_of(options, work, ["--checkpoint=none"])
-    return kept["planned_peak_bytes"] - kept["activations_peak_bytes"] + int(activation_bytes)
 
 
 def fit(options, work, left):
@@ -119,21 +116,21 @@ def fit(options, work, left):
 
 
 def headline(options):
-    say("\n| work | plan | activation bytes, MiB | saved | recompute factor | step time |")
-    say("|---|---|--:|--:|--:|--:|")
+    say("\n| work | plan | activation bytes, MiB | saved | recompute factor | time, to keeping everything | ... in tiles of the default length |")
+    say("|---|---|--:|--:|--:|--:|--:|")
     results = []
     for row in HEADLINE:
         work = {key: row[key] for key in ("B", "H", "T", "tile")}
         budget = fit(options, work, row["left"])
         if budget is None:
-            say(f"| {label(work)} | none fits in {100 * row['left']:.0f} % | | | | |")
+            say(f"| {label(work)} | none fits in {100 * row['left']:.0f} % | | | | | |")
             continue
-        result = ratio(options, work, [f"--memory-budget={budget}"])
+        result = ratio(options, work, [f"--memory-budget={budget}"], default_tile=True)
         results.append(dict(row, **result))
         say_row(work, f"--memory-budget={budget}", result)
-    work = dict(B=16, H=256, T=1000, tile=8)
-    for n in (8, 11, 16, 25):
-        say_row(work, f"--checkpoint-segments={n}", ratio(options, work, [f"--checkpoint-segments={n}"]))
+    for work, n in ((dict(B=16, H=256, T=1000, tile=8), 25), (dict(B=16, H=256, T=10000, tile=16), 100)):
+        result = ratio(options, work, [f"--checkpoint-segments={n}"], default_tile=True)
+        say_row(work, f"--checkpoint-segments={n}", result)
     return results
 
 
@@ -144,7 +141,8 @@ def label(work):
 def say_row(work, policy, result):
     before, after = result["kept"]["activations_peak_bytes"], result["plan"]["activations_peak_bytes"]
     say(f"| {label(work)} | `{policy}` | {before / MIB:.1f} → {after / MIB:.2f} | {100 * (1 - after / before):.1f} % | "
-        f"{result['plan']['recompute_factor']:.2f} | {100 * (result['ratio'] - 1):+.0f} % |")
+        f"{result['plan']['recompute_factor']:.2f} | {100 * (result['ratio'] - 1):+.0f} % | "
+        f"{100 * (result['default_ratio'] - 1):+.0f} % |")
 
 
 def saved_bytes(plan):
@@ -181,7 +179,11 @@ def million(options):
         say("|---|--:|--:|--:|--:|")
         results = []
         for left in (64, 16, 4):
-            policy = [f"--memory-budget={fit(own, work, left * MIB / kept['activations_peak_bytes'])}"]
+            budget = fit(own, work, left * MIB / kept["activations_peak_bytes"])
+            if budget is None:
+                say(f"| at most {left} MiB of activations | none fits | | | |")
+                continue
+            policy = [f"--memory-budget={budget}"]
             result = train(own, work, policy, 1)
             plan = result["plan"]
             results.append(result)

@@ -33,8 +33,8 @@ SHAPES = {  # name: model, batch, hidden, layers, timesteps
     "h": ("gru", 1, 64, 2, 5000),
     "i": ("gru", 4, 32, 1, 8000),
     "j": ("gru", 2, 256, 3, 500),
-    "k": ("rnn_tanh", 8, 256, 1, 2000),
-    "l": ("rnn_tanh", 1, 512, 1, 2000),
+    "k": ("rnn", 8, 256, 1, 2000),
+    "l": ("rnn", 1, 512, 1, 2000),
 }
 POLICIES = ["--checkpoint=none", "--checkpoint=lean", "--checkpoint=sqrt", "--checkpoint-segments=2", "--checkpoint-segments=4",
             "--checkpoint-segments=7", "--checkpoint-segments=1000", "budget 0.6", "budget 0.2"]
