@@ -110,7 +110,8 @@ static void in_a_rank(int rank, int size, rm_kv *store, void *context) {
     rm_group_close(group);
 }
 
-static const char *const scenarios[] = {"results", "tag", "type", "count", "kind", "death", "absence", "abort"};
+static const char *const scenarios[]
+    __attribute__((unused)) = {"results", "tag", "type", "count", "kind", "death", "absence", "abort"};
 enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };
 
 /* ---- Gloo ----------------------------------------------------------------------------------------------------------- */
