@@ -20,7 +20,10 @@
  * Other overlaps of in and out are not allowed. Sums: RM_SUM is x_0 + x_1 + ...; RM_MEAN (f32 only) is the sum of
  * fl32(x_r * fl32(1/W)), which is what averaging gradients means elsewhere too. On `local` the order is that of ranks, so
  * bits depend on nothing but the inputs; mpi and gloo choose their own order. Every rank always gets the same bits.
- * Integers wrap around.
+ * Integers wrap around. RM_TREE (f32; W a power of two) is one order on every engine: with t(r) = x_r, and w = W, halve w
+ * and let t(r) = t(r) + t(r + w) for all r < w, until t(0) is the sum. So W ranks that each hold such a sum of their K
+ * shards (shard r + W j is the j-th of rank r) get the bits that W K ranks with a shard each would. Sums of f16 and bf16
+ * are made in f32 and rounded to nearest even; `local` rounds once, at the end.
  *
  * Queue. rm_group_issue hands a collective over and returns a ticket at once; a thread of the group runs them in the order
  * of issue. in and out belong to the group until rm_group_wait on the ticket (or a later one) has returned. rm_group_run
@@ -36,9 +39,9 @@
 #include "dist/store.h"
 #include "engine/status.h"
 
-typedef enum { RM_WIRE_F32, RM_WIRE_I32, RM_WIRE_U8, RM_WIRES } rm_wire; /* what crosses between ranks */
+typedef enum { RM_WIRE_F32, RM_WIRE_I32, RM_WIRE_U8, RM_WIRE_F64, RM_WIRE_F16, RM_WIRE_BF16, RM_WIRES } rm_wire;
 typedef enum { RM_BARRIER, RM_ALL_REDUCE, RM_BROADCAST, RM_ALL_GATHER, RM_REDUCE_SCATTER, RM_KINDS } rm_kind;
-typedef enum { RM_SUM, RM_MEAN } rm_reduction;
+typedef enum { RM_SUM, RM_MEAN, RM_TREE } rm_reduction;
 
 typedef struct {
     rm_kind kind;
@@ -78,6 +81,12 @@ const char *rm_group_engine(const rm_group *group); /* "local", ... */
  * can. Not collective. Freed by rm_group_free or with the group. NULL: no memory, with a sentence. */
 void *rm_group_alloc(rm_group *group, uint64_t bytes);
 void rm_group_free(rm_group *group, void *buffer); /* NULL allowed */
+
+/* Makes whole pages of the caller's memory, which must be anonymous and private, as good as those of rm_group_alloc, in
+ * place: on `local` they become pages of the memory that ranks share, zero-filled; elsewhere nothing happens but the zeros.
+ * Not collective. Before the memory goes, or the group: rm_group_unmap, which leaves plain zero pages there. */
+remat_status rm_group_map(rm_group *group, void *address, uint64_t bytes);
+void rm_group_unmap(rm_group *group, void *address);
 
 typedef uint64_t rm_ticket; /* the number of the collective, from 1 */
 

@@ -57,7 +57,6 @@ extern "C" {
     X(IO, "a file could not be read or written")                                                         \
     X(INTERNAL, "a bug in Remat: please report it")
 
-/* PEER is kept for several ranks; nothing returns it yet. */
 typedef enum {
 #define REMAT_STATUS_ENUM(name, text) REMAT_##name,
     REMAT_STATUS_MAP(REMAT_STATUS_ENUM)
@@ -168,6 +167,11 @@ typedef struct {
     double beta1, beta2, epsilon; /* adam, adamw                                                          */
     double weight_decay;          /* sgd, adam: added to the gradient; adamw: decoupled                   */
     double clip_grad_norm;        /* global 2-norm over all parameters; 0: no clipping                    */
+    const struct remat_ranks *ranks; /* the other ranks of a data-parallel job; copied; NULL: there are none */
+    int micro_steps;              /* parts that the batch of one update comes in, each with a call of
+                                     remat_gradients of its own; 0: 1                                     */
+    bool pairwise;                /* micro steps and ranks are summed as one balanced tree, so that their product
+                                     alone decides the bits; both must be powers of two (docs/distributed.md) */
 } remat_config;
 
 #define REMAT_CONFIG_INIT                                                                                \
@@ -244,6 +248,58 @@ remat_status remat_plan_timeline(const remat_session *, remat_live_point **point
 remat_status remat_trace_next(remat_session *);
 remat_status remat_traced_timeline(const remat_session *, remat_live_point **points, int64_t *count);
 
+/* ---- Ranks: the same step in several processes --------------------------------------------------------- */
+
+/* What a session asks of whoever connects it to the other ranks of a data-parallel job; dist/ddp.h fills it in. It is all
+ * that a session knows of them. docs/distributed.md has the picture.
+ *
+ * Buckets. Parameters, and in the same order their gradients, lie one after the other in the order in which the backward
+ * pass makes gradients final (a property of the graph, the same for every plan), cut into buckets by PyTorch's rule: one is
+ * closed as soon as it holds its limit, first_bucket_bytes for the first, bucket_bytes for the others. A bucket's count is
+ * a multiple of 16 * size floats, what is beyond its arrays is zero, and rank r's part of it is the r-th of `size` equal
+ * parts. Every rank calls for the same buckets in the same order.
+ *
+ * Each slot returns a status, with its sentence in place, and a session returns it on. Slots are called by the thread that
+ * called the session, and only where the comment says; a plan_only or inference session calls none. */
+typedef struct {
+    int32_t index;               /* from 0 */
+    float *parameters, *gradients; /* its `count` of each, in the session's block */
+    int64_t count;
+    const char *first;           /* name of its first parameter */
+} remat_bucket;
+
+typedef struct remat_ranks {
+    void *context;
+    int rank, size;
+    uint64_t first_bucket_bytes, bucket_bytes; /* 0: 1 MiB, 25 MiB */
+    double weight;        /* this rank's share of the batch times `size`: 1 when all have as many rows; 0: 1 */
+    bool shard_optimizer; /* ZeRO stage 1: a rank keeps the optimizer's state of its part of each bucket alone */
+    bool fused_update;    /* remat_step updates a bucket when it arrives, not after the last (without clipping) */
+
+    /* In remat_session_create, once each, in this order. agree: `order` is the parameters' indices by when their gradients
+     * are final, `used` 1 where the loss depends on one; rank 0's order and the maximum of `used` replace them. map: whole
+     * pages that gradients (and, where it shards, parameters) lie in; may become other memory, zero-filled, in place. */
+    remat_status (*agree)(void *context, int32_t *order, uint8_t *used, int64_t n_parameters);
+    remat_status (*map)(void *context, void *address, uint64_t bytes);
+
+    /* In the last micro step of remat_gradients, for each bucket, in order: its gradients are final here, and are left alone
+     * until wait. After wait they are the mean over ranks - on this rank's part of the bucket alone where it shards. */
+    remat_status (*reduce)(void *context, const remat_bucket *bucket);
+    remat_status (*wait)(void *context, const remat_bucket *bucket);
+
+    /* In remat_update, where it shards: this rank's part of the parameters is new; after `gathered`, all parts are. */
+    remat_status (*gather)(void *context, const remat_bucket *bucket);
+    remat_status (*gathered)(void *context, const remat_bucket *bucket);
+
+    /* Sums over ranks, in place, the same bits on all: the loss, norms of what is sharded. */
+    remat_status (*sum)(void *context, double *values, int64_t count);
+    /* Before each run of a stage: is everybody still there? Must be cheap. */
+    remat_status (*poll)(void *context);
+} remat_ranks;
+
+int64_t remat_bucket_count(const remat_session *);                 /* 1 or more; also without other ranks */
+remat_bucket remat_bucket_info(const remat_session *, int64_t index); /* pointers NULL where nothing is allocated */
+
 /* ---- Run ---------------------------------------------------------------------------------------- */
 
 /* Named arrays of a session. OPTIMIZER holds the optimizer's state as "PARAMETER.momentum_buffer",
@@ -255,26 +311,30 @@ typedef struct {
     remat_dtype dtype;
     int rank;
     int64_t dim[REMAT_MAX_RANK];
-    uint64_t bytes;
+    uint64_t bytes; /* of what this session holds: all of it, unless it is sharded */
+    int64_t first, count; /* elements of it that this session holds, in row-major order: 0 and all; OPTIMIZER arrays of a
+                             session that shards them: the part of this rank, which may be none */
 } remat_array;
 
 int64_t remat_count(const remat_session *, remat_kind);
 remat_status remat_array_info(const remat_session *, remat_kind, int64_t index, remat_array *out);
 int64_t remat_find(const remat_session *, remat_kind, const char *name); /* -1 when there is none */
 
-/* Copies a whole array in or out; `bytes` must be the array's size. Integers are checked against the range
+/* Copies an array (what the session holds of it) in or out; `bytes` must be that size. Integers are checked against the range
  * that the layers reading them allow (INVALID names the first that is outside). */
 remat_status remat_write(remat_session *, remat_kind, int64_t index, const void *data, uint64_t bytes);
 remat_status remat_read(remat_session *, remat_kind, int64_t index, void *data, uint64_t bytes);
 
 typedef struct {
-    double loss;      /* a float's value; mean over all rows, in the units of the loss                    */
-    double grad_norm; /* global 2-norm before clipping                                                    */
+    double loss;      /* a float's value; mean over all rows (of all ranks), in the units of the loss; where there are
+                         micro steps: over those so far                                                  */
+    double grad_norm; /* global 2-norm before clipping; of the last micro step, else 0                    */
     uint64_t arena_peak_bytes; /* counted as it runs: the furthest byte of the arena claimed by any step   */
     uint64_t recomputed_stages;
 } remat_step_result;
 
-/* The result must not be NULL: it is filled by each of these. */
+/* The result must not be NULL: it is filled by each of these. With micro_steps = K, each call of remat_gradients adds 1/K
+ * of a batch's gradient, the first of K from zero, and the K-th reduces them over ranks; remat_step is for K = 1. */
 remat_status remat_gradients(remat_session *, remat_step_result *); /* forward and backward               */
 remat_status remat_update(remat_session *, double lr, remat_step_result *); /* clip, then the optimizer   */
 remat_status remat_step(remat_session *, double lr, remat_step_result *);   /* both                       */

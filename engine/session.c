@@ -154,6 +154,7 @@ static remat_status create(remat_session *s, const remat_graph *graph, int32_t l
 
 remat_status remat_session_create(const remat_graph *graph, remat_value loss, const remat_config *config,
                                   remat_session **out) {
+    REQUIRE(!config || !config->ranks, MISSING, "training on several ranks is not there yet");
     REQUIRE(graph && config && out, INVALID, "remat_session_create needs a graph, a config and a place for the result");
     remat_session *s = rm_calloc(1, sizeof *s);
     REQUIRE(s, MEMORY, "out of memory for a session");
