@@ -6,6 +6,7 @@
 #include "engine/tensor.h"
 
 #define RM_MAX_OPTIMIZER_STATE 2
+#define RM_MAX_OPTIMIZER_SUMS 2
 
 typedef struct {
     double lr, momentum, beta1, beta2, epsilon, weight_decay;
@@ -13,6 +14,12 @@ typedef struct {
     int64_t step;          /* of this update, from 1: for bias correction, and sgd's first momentum step */
     double gradient_scale; /* the clip coefficient; 1 when not clipping. Multiplied in float, as PyTorch does */
     int threads;
+    /* Of optimizers with a `measure`: what it added up over the whole array, on all ranks; whether this array is scaled by it
+     * (biases and gains are not, by default); the last update's learning rate, for momentum correction. */
+    double sum[RM_MAX_OPTIMIZER_SUMS];
+    bool adapt;
+    double trust_coefficient; /* lars */
+    double momentum_factor;   /* lars: what the velocity is multiplied by beside momentum: lr / last lr, or 1 */
 } rm_update;
 
 typedef struct {
@@ -21,6 +28,11 @@ typedef struct {
     const char *state_name[RM_MAX_OPTIMIZER_STATE]; /* PyTorch's names: "momentum_buffer"; "exp_avg", "exp_avg_sq" */
     /* How many of n_state this configuration really needs (sgd without momentum: 0). */
     int (*states_used)(const rm_update *);
+    /* Layer-wise optimizers (LARS, LAMB); NULL: `update` works element by element. Adds the n elements' share of up to two
+     * sums (squares of weights, of the gradient or the step) to `sum`, in an order that n alone decides; may bring state up
+     * to date. Called once for each part of an array that a rank holds, before `update` of any part of it. */
+    void (*measure)(const rm_update *, int64_t n, const float *parameter, const float *gradient, float *const *state,
+                    double sum[RM_MAX_OPTIMIZER_SUMS]);
     /* n elements; state[i] each n elements. The gradient is left as it was. */
     void (*update)(const rm_update *, int64_t n, float *parameter, const float *gradient, float *const *state);
 } rm_optimizer;
