@@ -13,6 +13,16 @@ remat_status rm_command_place(rm_options *options, int *exit_status); /* 1 when 
 remat_status rm_command_info(rm_options *options, int *exit_status);
 remat_status rm_command_report(rm_options *options, int *exit_status); /* 1 when --require-identical and they are not */
 
+/* Not a line of the table of flags: what follows its own flags is the command to start. argv[0] is the first argument after
+ * `launch`. */
+remat_status rm_command_launch(int argc, char **argv, int *exit_status);
+
+/* --devices, before anything is opened: "cpu:4" runs this very command line as four ranks on this machine (dist/launch.h)
+ * and returns when they are done: then *ran is true, and the program should end with *exit_status. False, and nothing was
+ * done: `devices` is NULL or one device, or this process is one of those ranks. INVALID: no such devices, or this process is
+ * a rank that another launcher started. */
+remat_status rm_command_devices(const char *devices, bool *ran, int *exit_status);
+
 /* Flushes stdout; IO when it could not be written (a full disk behind a >). */
 remat_status rm_commands_flush(void);
 
