@@ -167,6 +167,10 @@ typedef struct {
     double beta1, beta2, epsilon; /* adam, adamw                                                          */
     double weight_decay;          /* sgd, adam: added to the gradient; adamw: decoupled                   */
     double clip_grad_norm;        /* global 2-norm over all parameters; 0: no clipping                    */
+    double trust_coefficient;     /* lars                                                                 */
+    bool momentum_correction;     /* lars: momentum is also multiplied by lr / the last update's lr       */
+    bool adapt_vectors;           /* lars, lamb: scale biases and gains by their norms too, not only what has two
+                                     dimensions or more                                                   */
     const struct remat_ranks *ranks; /* the other ranks of a data-parallel job; copied; NULL: there are none */
     int micro_steps;              /* parts that the batch of one update comes in, each with a call of
                                      remat_gradients of its own; 0: 1                                     */
@@ -176,7 +180,7 @@ typedef struct {
 
 #define REMAT_CONFIG_INIT                                                                                \
     ((remat_config){.device = "cpu", .strategy = "none", .recompute = "auto", .fold_embedding = true,    \
-                    .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8})
+                    .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .trust_coefficient = 0.001})
 
 /* Plans, checks and places the step that minimises `loss`, a scalar of `graph` (for inference it may be
  * REMAT_NONE). The graph is copied. INVALID names the mistake; MEMORY says how
@@ -210,6 +214,7 @@ typedef struct {
     bool measured_times;               /* predicted from measurements of this device, not from rates      */
     double recompute_factor;           /* forward work done / forward work needed, 1 when nothing is redone */
     int64_t n_steps;                   /* lines of the plan                                               */
+    int64_t n_buckets;                 /* of gradients: see remat_bucket                                  */
 } remat_plan_summary;
 remat_plan_summary remat_session_plan(const remat_session *);
 
@@ -259,8 +264,10 @@ remat_status remat_traced_timeline(const remat_session *, remat_live_point **poi
  * a multiple of 16 * size floats, what is beyond its arrays is zero, and rank r's part of it is the r-th of `size` equal
  * parts. Every rank calls for the same buckets in the same order.
  *
- * Each slot returns a status, with its sentence in place, and a session returns it on. Slots are called by the thread that
- * called the session, and only where the comment says; a plan_only or inference session calls none. */
+ * Each slot returns a status, with its sentence in place, and a session returns it on. After a failure in the middle of a
+ * step the ranks are no longer in step, so it is the last: the caller ends the job. Slots are called by the thread that
+ * called the session, and only where the comment says; a plan_only or inference session calls none. Of agree, map, unmap and
+ * poll any may be NULL; gather and gathered are for where it shards. */
 typedef struct {
     int32_t index;               /* from 0 */
     float *parameters, *gradients; /* its `count` of each, in the session's block */
@@ -281,6 +288,7 @@ typedef struct remat_ranks {
      * pages that gradients (and, where it shards, parameters) lie in; may become other memory, zero-filled, in place. */
     remat_status (*agree)(void *context, int32_t *order, uint8_t *used, int64_t n_parameters);
     remat_status (*map)(void *context, void *address, uint64_t bytes);
+    void (*unmap)(void *context, void *address); /* in remat_session_free, after map: that memory is about to go */
 
     /* In the last micro step of remat_gradients, for each bucket, in order: its gradients are final here, and are left alone
      * until wait. After wait they are the mean over ranks - on this rank's part of the bucket alone where it shards. */
@@ -291,14 +299,20 @@ typedef struct remat_ranks {
     remat_status (*gather)(void *context, const remat_bucket *bucket);
     remat_status (*gathered)(void *context, const remat_bucket *bucket);
 
-    /* Sums over ranks, in place, the same bits on all: the loss, norms of what is sharded. */
+    /* Sums over ranks, in place, the same bits on all: the loss (after the last bucket), norms of what is sharded. */
     remat_status (*sum)(void *context, double *values, int64_t count);
     /* Before each run of a stage: is everybody still there? Must be cheap. */
     remat_status (*poll)(void *context);
 } remat_ranks;
 
-int64_t remat_bucket_count(const remat_session *);                 /* 1 or more; also without other ranks */
+int64_t remat_bucket_count(const remat_session *);                 /* also without other ranks; 0: no parameters */
 remat_bucket remat_bucket_info(const remat_session *, int64_t index); /* pointers NULL where nothing is allocated */
+
+/* Of the size * micro_steps shards that the batch of an update is cut into, the t-th call of remat_gradients on rank r
+ * computes shard r + size * j. j is t, or, pairwise, t with its log2(micro_steps) bits in reverse: so neighbouring calls are
+ * what the tree adds first, and few sums wait at any time. Dropout is drawn by shard: shard 0 of a job of any size drops what
+ * a session without ranks would. */
+int64_t remat_micro_shard(int64_t t, int64_t micro_steps, bool pairwise); /* j */
 
 /* ---- Run ---------------------------------------------------------------------------------------- */
 
@@ -326,15 +340,17 @@ remat_status remat_write(remat_session *, remat_kind, int64_t index, const void 
 remat_status remat_read(remat_session *, remat_kind, int64_t index, void *data, uint64_t bytes);
 
 typedef struct {
-    double loss;      /* a float's value; mean over all rows (of all ranks), in the units of the loss; where there are
-                         micro steps: over those so far                                                  */
+    double loss;      /* a float's value; mean over all rows (of all ranks), in the units of the loss. Before the last
+                         micro step: over those so far, of this rank; of remat_evaluate: of this rank     */
     double grad_norm; /* global 2-norm before clipping; of the last micro step, else 0                    */
     uint64_t arena_peak_bytes; /* counted as it runs: the furthest byte of the arena claimed by any step   */
     uint64_t recomputed_stages;
 } remat_step_result;
 
 /* The result must not be NULL: it is filled by each of these. With micro_steps = K, each call of remat_gradients adds 1/K
- * of a batch's gradient, the first of K from zero, and the K-th reduces them over ranks; remat_step is for K = 1. */
+ * of a batch's gradient, the first of K from zero, and the K-th reduces them over ranks; remat_step is for K = 1. Parameters
+ * that the loss does not depend on (on any rank) are left alone by updates: no weight decay, as where PyTorch has no grad.
+ * remat_evaluate calls no collective: ranks may evaluate as much as each likes. */
 remat_status remat_gradients(remat_session *, remat_step_result *); /* forward and backward               */
 remat_status remat_update(remat_session *, double lr, remat_step_result *); /* clip, then the optimizer   */
 remat_status remat_step(remat_session *, double lr, remat_step_result *);   /* both                       */
@@ -344,6 +360,7 @@ remat_status remat_evaluate(remat_session *, remat_step_result *);          /* f
  * when a training state is restored. */
 int64_t remat_step_count(const remat_session *);
 void remat_set_step_count(remat_session *, int64_t steps);
+void remat_set_last_lr(remat_session *, double lr); /* likewise, of the last update: for momentum_correction */
 
 /* ---- About this build --------------------------------------------------------------------------- */
 
