@@ -285,9 +285,11 @@ typedef struct remat_ranks {
 
     /* In remat_session_create, once each, in this order. agree: `order` is the parameters' indices by when their gradients
      * are final, `used` 1 where the loss depends on one; rank 0's order and the maximum of `used` replace them. map: whole
-     * pages that gradients (and, where it shards, parameters) lie in; may become other memory, zero-filled, in place. */
+     * pages that gradients (and, where it shards, parameters) lie in; may become other memory, zero-filled, in place.
+     * unmap, of each address that was mapped, comes before that memory goes: in remat_session_free, or when create fails. */
     remat_status (*agree)(void *context, int32_t *order, uint8_t *used, int64_t n_parameters);
     remat_status (*map)(void *context, void *address, uint64_t bytes);
+    void (*unmap)(void *context, void *address); /* NULL slot: nothing to do */
     void (*unmap)(void *context, void *address); /* in remat_session_free, after map: that memory is about to go */
 
     /* In the last micro step of remat_gradients, for each bucket, in order: its gradients are final here, and are left alone
