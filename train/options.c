@@ -26,6 +26,7 @@ typedef struct {
     double low, high;         /* of numbers, inclusive */
     const char *choices;      /* of CHOICE: "a|b|c" */
     const char *value, *help; /* as --help prints them */
+    const char *bare;         /* the value of the flag without one; NULL: it needs one */
 } option;
 
 #define AT(member) offsetof(rm_options, member)
@@ -36,18 +37,22 @@ typedef struct {
 #define TINY 1e-300 /* "more than 0" */
 
 #define INT(name, member, commands, memory, def, low, high, help)                                                      \
-    { name, INTEGER, AT(member), commands, memory, def, low, high, NULL, "N", help }
+    { name, INTEGER, AT(member), commands, memory, def, low, high, NULL, "N", help, NULL }
 #define NUM(name, member, commands, memory, def, low, high, help)                                                      \
-    { name, REAL, AT(member), commands, memory, def, low, high, NULL, "X", help }
+    { name, REAL, AT(member), commands, memory, def, low, high, NULL, "X", help, NULL }
 /* Bytes, as people write them: 4096, 64KiB, 1.5GiB, 2GB; or a rate of so many a second. */
 #define BIG(name, member, commands, memory, value, help)                                                               \
-    { name, SIZE, AT(member), commands, memory, NULL, 0, 0, NULL, value, help }
+    { name, SIZE, AT(member), commands, memory, NULL, 0, 0, NULL, value, help, NULL }
 #define TXT(name, member, commands, memory, value, help)                                                               \
-    { name, TEXT, AT(member), commands, memory, NULL, 0, 0, NULL, value, help }
+    { name, TEXT, AT(member), commands, memory, NULL, 0, 0, NULL, value, help, NULL }
 #define ONE(name, member, commands, memory, def, choices, help)                                                        \
-    { name, CHOICE, AT(member), commands, memory, def, 0, 0, choices, choices, help }
+    { name, CHOICE, AT(member), commands, memory, def, 0, 0, choices, choices, help, NULL }
 #define YES(name, member, commands, memory, help)                                                                      \
-    { name, SWITCH, AT(member), commands, memory, NULL, 0, 0, NULL, NULL, help }
+    { name, SWITCH, AT(member), commands, memory, NULL, 0, 0, NULL, NULL, help, "true" }
+
+/* A number that need not be said. */
+#define MAY(name, member, commands, memory, bare, low, high, help)                                                     \
+    { name, INTEGER, AT(member), commands, memory, "0", low, high, NULL, "N", help, bare }
 
 /* clang-format off */
 static const option table[] = {
@@ -99,6 +104,23 @@ static const option table[] = {
     ONE("device", device, MODEL, RM_FORGOTTEN, "cpu", "cpu|null", "null computes nothing and counts everything"),
     YES("no-fold", no_fold, MODEL, RM_OF_RUN, "do not fold the embedding into the first layer's input weights"),
 
+    TXT("devices", devices, RM_TRAIN, RM_FORGOTTEN, "LIST", "cpu:4: four ranks on this machine, started here"),
+    TXT("init-method", init_method, RM_TRAIN, RM_FORGOTTEN, "URL", "where ranks meet: env://, tcp://HOST:PORT, file:///PATH [env://]"),
+    INT("world-size", world_size, FIT, RM_FORGOTTEN, NULL, 1, 32767, "ranks in all [as the launcher says, else 1]"),
+    INT("rank", rank, RM_TRAIN, RM_FORGOTTEN, NULL, 0, 32766, "which of them this is [as the launcher says]"),
+    INT("local-rank", local_rank, RM_TRAIN, RM_FORGOTTEN, NULL, 0, 32766, "which of those on this machine"),
+    ONE("dist-backend", dist_backend, RM_TRAIN, RM_FORGOTTEN, "auto", "auto|local|mpi|gloo|nccl",
+        "auto: local where all ranks share a machine, else mpi under mpirun, else gloo"),
+    INT("accumulate-steps", accumulate_steps, FIT, RM_REMEMBERED, "1", 1, 1e6,
+        "batches whose gradients make one update; ranks talk after the last"),
+    MAY("deterministic-world", deterministic_world, FIT, RM_OF_RUN, "8", 0, 32768,
+        "cut the batch of all ranks into N shards, 8 if not said: the same bits for any number of ranks"),
+    NUM("bucket-cap-mb", bucket_cap_mb, FIT, RM_REMEMBERED, "25", 0.001, 1e6, "MiB of gradients that travel together"),
+    ONE("grad-compress", grad_compress, FIT, RM_OF_RUN, "none", "none|fp16|bf16", "gradients travel in half the bytes"),
+    INT("zero", zero, FIT, RM_REMEMBERED, "0", 0, 1, "1: each rank keeps its share of the optimizer's state only (ZeRO-1)"),
+    YES("fused-update", fused_update, FIT, RM_REMEMBERED, "update parameters bucket by bucket, as gradients arrive"),
+    NUM("hang-timeout", hang_timeout, RM_TRAIN, RM_FORGOTTEN, "30", 2, 1e6, "seconds until a rank without a sign of life ends the job"),
+
     TXT("save", save, RM_TRAIN, RM_FORGOTTEN, "DIR", "write training states here, and one at the end"),
     INT("save-every", save_every, RM_TRAIN, RM_REMEMBERED, "100", 1, HUGE_COUNT, "steps between them"),
     INT("keep", keep, RM_TRAIN, RM_REMEMBERED, "2", 0, 1e9, "how many of the newest to keep; 0: all"),
@@ -106,6 +128,7 @@ static const option table[] = {
         "continue from the newest training state in DIR, with its flags"),
     TXT("init", init, RM_TRAIN | RM_EVAL | RM_SAMPLE, RM_FORGOTTEN, "FILE", "start from the weights in a .safetensors file"),
     TXT("metrics", metrics, RM_TRAIN | RM_EVAL, RM_FORGOTTEN, "FILE", "one JSON object a line: plan, steps, end"),
+    YES("metrics-per-rank", metrics_per_rank, RM_TRAIN, RM_FORGOTTEN, "each rank N writes FILE.rankN instead"),
     TXT("dump-grads", dump_grads, RM_TRAIN, RM_FORGOTTEN, "FILE", "gradients of the first step, before clipping, as .safetensors"),
     INT("eval-every", eval_every, FIT, RM_REMEMBERED, "0", 0, HUGE_COUNT, "steps between evaluations; 0: with --eval-data, at the end"),
     INT("log-every", log_every, RM_TRAIN, RM_FORGOTTEN, "0", 0, HUGE_COUNT, "steps between printed lines; 0: about twenty in all"),
@@ -129,6 +152,17 @@ static const option table[] = {
 };
 /* clang-format on */
 enum { OPTIONS = sizeof table / sizeof table[0] };
+
+/* What --help puts above them: the flag that comes first, and the title. */
+static const struct {
+    const char *first, *title;
+} groups[] = {{"model", "The model"},  {"task", "The data"},
+              {"steps", "Training"},   {"checkpoint-segments", "Memory"},
+              {"tile", "The machine"}, {"devices", "Many ranks (docs/distributed.md)"},
+              {"save", "Files"},       {"json", "What is shown"},
+              {"capacity", "Placing"}, {"prompt", "Writing"},
+              {"config", "Besides"}};
+enum { GROUPS = sizeof groups / sizeof groups[0] };
 _Static_assert(OPTIONS <= RM_MAX_FLAGS, "raise RM_MAX_FLAGS");
 
 static const struct {
@@ -391,7 +425,7 @@ static remat_status parse_flag(rm_options *o, rm_command command, int argc, char
     REQUIRE(takes(command, line), INVALID, "--%s is not a flag of `remat %s`; it belongs to `remat %s`", line->name,
             command_name(command), command_name(line->commands));
     const char *value = equals ? equals + 1 : NULL;
-    if (!value && line->type == SWITCH) value = "true";
+    if (!value) value = line->bare;
     if (!value && *i + 1 < argc && strncmp(argv[*i + 1], "--", 2)) value = argv[++*i];
     REQUIRE(value, INVALID, "--%s needs a value: --%s=%s", line->name, line->name, line->value);
     return set(o, line, value, (place){"--", "="});
@@ -425,7 +459,7 @@ static const char *find_config(int argc, char **argv) {
 }
 
 remat_status rm_options_defaults(rm_options *o) {
-    *o = (rm_options){.lr = -1};
+    *o = (rm_options){.lr = -1, .world_size = -1, .rank = -1, .local_rank = -1};
     for (int i = 0; i < OPTIONS; i++)
         if (table[i].default_text) TRY(set(o, &table[i], table[i].default_text, (place){"--", "="}));
     memset(o->given, 0, sizeof o->given);
@@ -485,6 +519,33 @@ static remat_status check_memory(const rm_options *o) {
     return REMAT_OK;
 }
 
+/* What can be said before it is known how many ranks there are; rm_setup_world says the rest. */
+static remat_status check_ranks(const rm_options *o) {
+    int64_t shards = o->deterministic_world;
+    REQUIRE(
+        !(shards & (shards - 1)), INVALID,
+        "--deterministic-world=%lld: shards are added up as a tree, so their number must be a power of two, such as 8",
+        (long long)shards);
+    REQUIRE(!(shards && o->accumulate_steps > 1), INVALID,
+            "--deterministic-world and --accumulate-steps exclude each other: the first cuts --batch into shards, the "
+            "second "
+            "adds batches to it");
+    REQUIRE(!(shards && strcmp(o->grad_compress, "none")), INVALID,
+            "--grad-compress=%s rounds what ranks send, so the bits would depend on their number: leave it out, or "
+            "--deterministic-world",
+            o->grad_compress);
+    REQUIRE(!(o->fused_update && o->clip_grad_norm > 0), INVALID,
+            "--fused-update updates before all gradients are there, and --clip-grad-norm needs the norm of all: give "
+            "one of "
+            "the two");
+    REQUIRE(!(o->metrics_per_rank && !o->metrics), INVALID, "--metrics-per-rank needs a name: --metrics=FILE");
+    REQUIRE(
+        !(o->devices && (o->rank >= 0 || o->world_size >= 0)), INVALID,
+        "--devices starts the ranks itself; --world-size and --rank belong to a rank that somebody else started: give "
+        "the one or the others");
+    return REMAT_OK;
+}
+
 static remat_status check_together(const rm_options *o, rm_command command) {
     bool n = rm_options_given(o, "checkpoint-segments"), policy = rm_options_given(o, "checkpoint");
     REQUIRE(!(n && policy && strcmp(o->checkpoint, "segments")), INVALID,
@@ -492,6 +553,7 @@ static remat_status check_together(const rm_options *o, rm_command command) {
     REQUIRE(n || strcmp(o->checkpoint, "segments"), INVALID,
             "--checkpoint=segments needs their number: say --checkpoint-segments=N");
     TRY(check_memory(o));
+    TRY(check_ranks(o));
     REQUIRE(!(rm_options_given(o, "steps") && rm_options_given(o, "epochs")), INVALID,
             "--steps and --epochs exclude each other: give one");
     REQUIRE(!(rm_options_given(o, "nesterov") && o->nesterov && o->momentum == 0), INVALID,
@@ -586,17 +648,30 @@ remat_status rm_options_adopt(rm_options *o, rm_command command, const char *nam
     return binding ? must_agree(o, line, saved, source) : REMAT_OK;
 }
 
+/* "--zero=N  what it does [0]"; the equals sign in brackets where the flag may stand alone. */
+static void print_flag(const option *line, FILE *out) {
+    char flag[64];
+    bool optional = line->bare && line->type != SWITCH;
+    snprintf(flag, sizeof flag, "--%s%s%s%s%s", line->name, optional ? "[" : "", line->value ? "=" : "",
+             line->value ? line->value : "", optional ? "]" : "");
+    fprintf(out, "  %-30s %s", flag, line->help);
+    fprintf(out, line->default_text ? " [%s]\n" : "\n", line->default_text);
+}
+
 void rm_options_help(rm_command command, FILE *out) {
     for (int i = 0; i < COMMANDS; i++)
         if (commands[i].command == command)
             fprintf(out, "remat %s%s [--flag=value ...]\n\n%s\n\n", commands[i].name, commands[i].arguments,
                     commands[i].doc);
+    const char *title = NULL;
     for (int i = 0; i < OPTIONS; i++) {
-        char flag[64];
         const option *line = &table[i];
+        for (int g = 0; g < GROUPS; g++)
+            if (!strcmp(groups[g].first, line->name)) title = groups[g].title;
         if (!(line->commands & command)) continue;
-        snprintf(flag, sizeof flag, "--%s%s%s", line->name, line->value ? "=" : "", line->value ? line->value : "");
-        fprintf(out, "  %-30s %s", flag, line->help);
-        fprintf(out, line->default_text ? " [%s]\n" : "\n", line->default_text);
+        if (title && i) fputc('\n', out);
+        if (title) fprintf(out, "%s\n", title);
+        title = NULL;
+        print_flag(line, out);
     }
 }

@@ -23,7 +23,7 @@ typedef enum {
     RM_PLACE = 64,
 } rm_command; /* bits: an option names the commands that take it */
 
-#define RM_MAX_FLAGS 96
+#define RM_MAX_FLAGS 160
 
 typedef struct {
     /* The model. 0 in embed: as hidden. */
@@ -46,6 +46,12 @@ typedef struct {
     char *recompute, *spill, *calibration;
     uint64_t memory_budget; /* 0: none */
     bool verify_recompute;
+    /* Ranks. -1 in world_size, rank, local_rank: not given; world_size is how many there are once they have met (ranks.h).
+     * 0 in deterministic_world: off, else V. */
+    char *init_method, *dist_backend, *devices, *grad_compress;
+    int64_t world_size, rank, local_rank, accumulate_steps, deterministic_world, zero;
+    double bucket_cap_mb, hang_timeout;
+    bool fused_update, metrics_per_rank;
     /* Files. */
     char *save, *resume, *init, *metrics, *dump_grads, *config;
     int64_t save_every, keep, eval_every, log_every;
