@@ -290,7 +290,6 @@ typedef struct remat_ranks {
     remat_status (*agree)(void *context, int32_t *order, uint8_t *used, int64_t n_parameters);
     remat_status (*map)(void *context, void *address, uint64_t bytes);
     void (*unmap)(void *context, void *address); /* NULL slot: nothing to do */
-    void (*unmap)(void *context, void *address); /* in remat_session_free, after map: that memory is about to go */
 
     /* In the last micro step of remat_gradients, for each bucket, in order: its gradients are final here, and are left alone
      * until wait. After wait they are the mean over ranks - on this rank's part of the bucket alone where it shards. */
