@@ -31,7 +31,7 @@ static remat_status evaluate(evaluation *e, rm_options *options) {
     if (options->resume) TRY(rm_setup_resume(options, RM_EVAL, e->state, &e->point));
     TRY(rm_setup_dataset(options, generated, &e->dataset));
     TRY(rm_setup_spec(options, e->dataset, &spec));
-    TRY(rm_evaluator_create(options, &spec, e->dataset, false, &e->evaluator));
+    TRY(rm_evaluator_create(options, &spec, e->dataset, 0, false, &e->evaluator));
     TRY(rm_setup_weights(options, e->state, &e->point, rm_evaluator_session(&e->evaluator)));
     return report(e, options);
 }

@@ -159,7 +159,7 @@ static void print_share(const rm_options *o, uint64_t held) {
 
 /* As `remat train` does it, but that nothing is allocated. */
 static remat_status make_plan(planner *p, const rm_options *o, const rm_model_spec *spec) {
-    TRY(rm_evaluator_open(o, spec, true, &p->eval_dataset, &p->evaluator));
+    TRY(rm_evaluator_open(o, spec, 0, true, &p->eval_dataset, &p->evaluator));
     uint64_t evaluator = rm_evaluator_bytes(&p->evaluator);
     uint64_t held = rm_budget_data_bytes(o, &spec->data, p->dataset) + evaluator;
     remat_config config = rm_setup_training_config(o);

@@ -85,8 +85,9 @@ static remat_status open_data(trainer *t, rm_model_spec *spec) {
         (long long)t->dataset->count, t->state, (long long)t->start.samples);
     TRY(rm_setup_spec(t->options, t->dataset, spec));
     const rm_options *o = t->options;
-    TRY(rm_loader_create(t->dataset, o->batch, o->seed, !o->no_shuffle, &t->loader));
-    return rm_loader_seek(&t->loader, t->start.epoch, t->start.position);
+    rm_loader_config order = {.batch = o->batch, .seed = o->seed, .shuffle = !o->no_shuffle};
+    TRY(rm_loader_create(t->dataset, &order, &t->loader));
+    return rm_loader_seek(&t->loader, t->start.epoch, t->start.consumed);
 }
 
 /* Within what the evaluator and the data leave of the budget. */
@@ -146,13 +147,13 @@ static remat_status set_up(trainer *t) {
     TRY(try_dump(o->dump_grads));
     rm_setup_warn_of_calibration(o);
     TRY(open_data(t, &spec));
-    if (o->save) TRY(rm_state_store_open(o->save, o->keep, t->start.step, &t->store));
-    TRY(rm_evaluator_open(o, &spec, false, &t->eval_dataset,
+    if (o->save) TRY(rm_state_store_open(o->save, o->keep, t->start.step, NULL, &t->store));
+    TRY(rm_evaluator_open(o, &spec, 0, false, &t->eval_dataset,
                           &t->evaluator)); /* first: what it takes is not the session's */
     TRY(open_session(t, &spec));
     TRY(rm_metrics_open(o->metrics, t->start.step, &t->metrics));
     t->step = t->start.step;
-    t->last_step = rm_options_given(o, "epochs") ? o->epochs * t->loader.per_epoch : o->steps;
+    t->last_step = rm_options_given(o, "epochs") ? t->start.step + rm_loader_left(&t->loader, o->epochs) : o->steps;
     t->lr = rm_setup_learning_rate(o);
     t->loss = NAN;
     return REMAT_OK;
@@ -197,7 +198,8 @@ static void introduce(trainer *t) {
                         t->eval_dataset ? " and evaluation" : "");
     if (*t->state)
         rm_progress_say(&t->progress, "resumed from %s: step %lld, epoch %lld, batch %lld of %lld", t->state,
-                        (long long)t->start.step, (long long)t->start.epoch, (long long)t->start.position,
+                        (long long)t->start.step, (long long)t->start.epoch,
+                        (long long)(t->start.consumed / t->loader.global),
                         (long long)t->loader.per_epoch);
     if (*t->state && !o->save) rm_progress_say(&t->progress, "note: nothing will be saved; give --save=DIR to save");
 }
@@ -300,7 +302,11 @@ static remat_status evaluate(trainer *t) {
 }
 
 static remat_status save(trainer *t) {
-    rm_state_point point = {t->step, t->loader.epoch, t->loader.position, t->dataset->count};
+    rm_state_point point = {.step = t->step,
+                            .epoch = t->loader.epoch,
+                            .consumed = t->loader.consumed,
+                            .samples = t->dataset->count,
+                            .last_lr = t->lr};
     return rm_state_save(&t->store, t->session, t->options, point);
 }
 

@@ -32,9 +32,10 @@ static void free_part(rm_eval_part *part) {
 }
 
 remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec *spec, rm_dataset *dataset,
-                                 bool plan_only, rm_evaluator *out) {
+                                 int64_t batch, bool plan_only, rm_evaluator *out) {
     *out = (rm_evaluator){.dataset = dataset, .bytes = !strcmp(options->task, "lm")};
-    int64_t full = options->batch < dataset->count ? options->batch : dataset->count, rest = dataset->count % full;
+    if (!batch) batch = options->batch;
+    int64_t full = batch < dataset->count ? batch : dataset->count, rest = dataset->count % full;
     if (has_accuracy(&dataset->shape)) {
         out->logits = rm_calloc((size_t)full * (size_t)dataset->shape.classes, sizeof(float));
         REQUIRE(out->logits, MEMORY, "no memory for the logits of %lld samples", (long long)full);
@@ -43,15 +44,15 @@ remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec 
     return rest ? create_part(options, spec, dataset, rest, plan_only, &out->rest) : REMAT_OK;
 }
 
-remat_status rm_evaluator_open(const rm_options *o, const rm_model_spec *training, bool plan_only, rm_dataset **dataset,
-                               rm_evaluator *out) {
+remat_status rm_evaluator_open(const rm_options *o, const rm_model_spec *training, int64_t batch, bool plan_only,
+                               rm_dataset **dataset, rm_evaluator *out) {
     rm_model_spec spec = *training;
     if (!o->eval_every && !o->eval_data) return REMAT_OK;
     bool generated = !strcmp(o->task, "adding") || !strcmp(o->task, "copy");
     REQUIRE(o->eval_data || generated, INVALID, "--eval-every needs something to evaluate on: --eval-data=FILE");
     TRY(rm_setup_dataset(o, true, dataset));
     spec.data = (*dataset)->shape;
-    return rm_evaluator_create(o, &spec, *dataset, plan_only, out);
+    return rm_evaluator_create(o, &spec, *dataset, batch, plan_only, out);
 }
 
 void rm_evaluator_free(rm_evaluator *evaluator) {
@@ -89,23 +90,47 @@ static remat_status count_right(rm_evaluator *e, rm_eval_part *part, int64_t *ri
     return REMAT_OK;
 }
 
-/* Adds the samples first..first+B-1 to the sums. */
-static remat_status run_part(rm_evaluator *e, rm_eval_part *part, int64_t first, double *loss_sum, int64_t *right) {
+/* ---- A run, shared out ------------------------------------------------------------------------------------------ */
+
+/* So many batches are added up at a time: ranks are never further apart than their share of these. */
+enum { WINDOW = 1024 };
+
+/* The loss of the samples first .. first+B-1, times B. */
+static remat_status run_part(rm_evaluator *e, rm_eval_part *part, int64_t first, double *loss, int64_t *right) {
     remat_step_result result;
     for (int64_t b = 0; b < part->batch.batch; b++) TRY(rm_batch_put(&part->batch, b, first + b));
     TRY(rm_batch_write(&part->batch, part->session));
     TRY(remat_evaluate(part->session, &result));
-    *loss_sum += result.loss * (double)part->batch.batch;
+    *loss = result.loss * (double)part->batch.batch;
     return e->logits ? count_right(e, part, right) : REMAT_OK;
+}
+
+/* Batches first .. end-1: this rank fills in its own, and zeros are what it adds to the others'. A sum of one number and
+ * zeros is exact, so only the order in which batches are added here makes the result. */
+static remat_status run_window(rm_evaluator *e, int64_t first, int64_t end, double *loss_sum, int64_t *right) {
+    double value[WINDOW + 1] = {0};
+    int64_t here = 0, n = end - first, full = e->full.batch.batch, size = e->ranks ? e->ranks->size : 1;
+    for (int64_t i = first; i < end; i++) {
+        if (e->ranks && i % size != e->ranks->rank) continue;
+        rm_eval_part *part = (i + 1) * full <= e->dataset->count ? &e->full : &e->rest;
+        TRY(run_part(e, part, i * full, &value[i - first], &here));
+    }
+    value[n] = (double)here;
+    if (size > 1) TRY(e->ranks->sum(e->ranks->context, value, n + 1));
+    for (int64_t i = 0; i < n; i++) *loss_sum += value[i];
+    *right += (int64_t)value[n];
+    return REMAT_OK;
 }
 
 remat_status rm_evaluator_run(rm_evaluator *e, remat_session *weights, rm_eval_event *out) {
     double loss_sum = 0;
-    int64_t right = 0, B = e->full.batch.batch, count = e->dataset->count;
+    int64_t right = 0, full = e->full.batch.batch, count = e->dataset->count, batches = (count + full - 1) / full;
     if (weights != e->full.session) TRY(rm_weights_copy(weights, e->full.session));
     if (e->rest.session) TRY(rm_weights_copy(weights, e->rest.session));
-    for (int64_t first = 0; first + B <= count; first += B) TRY(run_part(e, &e->full, first, &loss_sum, &right));
-    if (e->rest.session) TRY(run_part(e, &e->rest, count / B * B, &loss_sum, &right));
+    for (int64_t first = 0; first < batches; first += WINDOW) {
+        int64_t end = first + WINDOW < batches ? first + WINDOW : batches;
+        TRY(run_window(e, first, end, &loss_sum, &right));
+    }
     out->samples = count;
     out->loss = loss_sum / (double)count;
     out->accuracy = e->logits ? (double)right / (double)count : -1;

@@ -1,5 +1,9 @@
-/* evaluator.h: the exact mean loss over a data set: each sample once, in order, the last short batch by a second,
- * smaller session. Used by `remat eval` and by --eval-every while training. */
+/* evaluator.h: the exact mean loss over a data set: each sample once, the last short batch by a second, smaller session.
+ * Used by `remat eval` and by --eval-every while training.
+ *
+ * Ranks share the work: batch i is rank i mod W's. Every batch is the same whatever W is, each batch's loss comes from one
+ * rank alone, and everybody adds them up in the order of the data; so the result has the same bits for every W. Nothing is
+ * padded, nothing is counted twice. */
 #ifndef RM_EVALUATOR_H
 #define RM_EVALUATOR_H
 
@@ -19,15 +23,19 @@ typedef struct {
         rest;      /* of `batch` samples each, and of those left over; a part without samples has no session */
     float *logits; /* classify: of one batch */
     bool bytes;
+    const remat_ranks
+        *ranks; /* borrowed; of it rank, size and `sum`. NULL, as it is created: this one does it all. May be
+                                 set and changed between runs, which then are collective */
 } rm_evaluator;
 
-/* `spec` as the training model's, but for its data. plan_only: its sessions only plan. Free in any case. */
+/* `spec` as the training model's, but for its data; batches are of `batch` samples (0: --batch), which is part of the
+ * result's last bits. plan_only: its sessions only plan. Free in any case. */
 remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec *spec, rm_dataset *dataset,
-                                 bool plan_only, rm_evaluator *out);
+                                 int64_t batch, bool plan_only, rm_evaluator *out);
 
 /* The one that --eval-every or --eval-data asks for, beside training `spec`; neither is given: left zeroed. *dataset
  * is the caller's to close. */
-remat_status rm_evaluator_open(const rm_options *options, const rm_model_spec *training, bool plan_only,
+remat_status rm_evaluator_open(const rm_options *options, const rm_model_spec *training, int64_t batch, bool plan_only,
                                rm_dataset **dataset, rm_evaluator *out);
 void rm_evaluator_free(rm_evaluator *evaluator);
 
@@ -37,7 +45,7 @@ uint64_t rm_evaluator_bytes(const rm_evaluator *evaluator);
 /* A session to load weights into when there is no other to take them from. */
 remat_session *rm_evaluator_session(rm_evaluator *evaluator);
 
-/* With the parameters of `weights`, which may be rm_evaluator_session's. Fills everything but out->step. */
+/* With the parameters of `weights`, which may be rm_evaluator_session's. Fills everything but out->step, on every rank. */
 remat_status rm_evaluator_run(rm_evaluator *evaluator, remat_session *weights, rm_eval_event *out);
 
 /* "loss 1.234  bits per byte 1.78  perplexity 3.43  (1115 samples)"; into text of at least 160 bytes. */

@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define FORMAT 1
+#define FORMAT 2
 #define MODEL_FILE "model.safetensors"
 #define OPTIMIZER_FILE "optimizer.safetensors"
 #define STATE_FILE "state.json"
@@ -143,8 +143,10 @@ static remat_status refuse_later(const char *directory, int64_t step) {
     return status;
 }
 
-remat_status rm_state_store_open(const char *directory, int64_t keep, int64_t step, rm_state_store *out) {
-    *out = (rm_state_store){.lock = -1, .keep = keep};
+remat_status rm_state_store_open(const char *directory, int64_t keep, int64_t step, const rm_state_ranks *ranks,
+                                 rm_state_store *out) {
+    *out = (rm_state_store){.lock = -1, .keep = keep, .ranks.size = 1};
+    if (ranks) out->ranks = *ranks;
     TRY(make_directory(directory));
     strcpy(out->directory, directory); /* make_directory has checked its length */
     TRY(lock_directory(out));
@@ -177,6 +179,13 @@ static json_t *file_json(const rm_file_writer *writer) {
     return json_pack("{s:I, s:I}", "bytes", (json_int_t)writer->bytes, "crc32", (json_int_t)writer->crc32);
 }
 
+static json_t *point_json(const rm_state_point *p) {
+    return json_pack("{s:i, s:s, s:I, s:I, s:I, s:I, s:f, s:I, s:i, s:I}", "format", FORMAT, "remat", REMAT_VERSION,
+                     "step", (json_int_t)p->step, "epoch", (json_int_t)p->epoch, "consumed", (json_int_t)p->consumed,
+                     "samples", (json_int_t)p->samples, "last_lr", p->last_lr, "world_size", (json_int_t)p->world_size,
+                     "zero", p->zero, "shards", (json_int_t)p->shards);
+}
+
 static remat_status write_json(const char *path, const json_t *root) {
     rm_file_writer writer;
     char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
@@ -201,11 +210,13 @@ static remat_status write_files(const char *state, remat_session *session, const
     TRY(rm_path_join(json_path, sizeof json_path, state, STATE_FILE));
     TRY(rm_weights_save(session, REMAT_PARAM, model_path, &model));
     TRY(rm_weights_save(session, REMAT_OPTIMIZER, optimizer_path, &optimizer));
-    json_t *root =
-        json_pack("{s:i, s:s, s:I, s:I, s:I, s:I, s:o, s:{s:o, s:o}}", "format", FORMAT, "remat", REMAT_VERSION, "step",
-                  (json_int_t)point.step, "epoch", (json_int_t)point.epoch, "position", (json_int_t)point.position,
-                  "samples", (json_int_t)point.samples, "flags", flags_json(options), "files", MODEL_FILE,
-                  file_json(&model), OPTIMIZER_FILE, file_json(&optimizer));
+    json_t *root = point_json(&point);
+    json_t *listed = json_pack("{s:o, s:o}", MODEL_FILE, file_json(&model), OPTIMIZER_FILE, file_json(&optimizer));
+    if (root &&
+        (json_object_set_new(root, "flags", flags_json(options)) || json_object_set_new(root, "files", listed))) {
+        json_decref(root);
+        root = NULL;
+    }
     remat_status status = write_json(json_path, root);
     json_decref(root);
     return status;
@@ -234,6 +245,7 @@ static remat_status prune(const rm_state_store *store) {
 remat_status rm_state_save(rm_state_store *store, remat_session *session, const rm_options *options,
                            rm_state_point point) {
     char unfinished[RM_PATH_BYTES], final[RM_PATH_BYTES];
+    point.world_size = store->ranks.size;
     TRY(state_path(store->directory, UNFINISHED, point.step, unfinished));
     TRY(state_path(store->directory, "", point.step, final));
     if (is_whole(final)) return prune(store);
@@ -273,16 +285,49 @@ static remat_status adopt_flags(const json_t *flags, const char *name, rm_comman
     return REMAT_OK;
 }
 
-static remat_status parse_point(const json_t *root, const char *name, rm_state_point *out) {
-    json_int_t format, step, epoch, position, samples;
-    int bad = json_unpack((json_t *)root, "{s:I, s:I, s:I, s:I, s:I}", "format", &format, "step", &step, "epoch",
-                          &epoch, "position", &position, "samples", &samples);
-    REQUIRE(!bad, IO, "%s is damaged: it does not say where the run was", name);
-    REQUIRE(format == FORMAT, IO, "%s has format %lld; this version reads format %d", name, (long long)format, FORMAT);
-    REQUIRE(step >= 0 && epoch >= 0 && position >= 0 && samples >= 0, IO, "%s is damaged: it has negative counts",
-            name);
-    *out = (rm_state_point){step, epoch, position, samples};
+/* Format 1 was of one rank, and counted the batches of an epoch. */
+static remat_status parse_format_1(const json_t *root, const char *name, rm_state_point *out) {
+    json_int_t position;
+    const char *text;
+    int bad = json_unpack((json_t *)root, "{s:I, s:{s:s}}", "position", &position, "flags", "batch", &text);
+    long long batch = bad ? 0 : strtoll(text, NULL, 10);
+    REQUIRE(batch > 0 && position >= 0 && !__builtin_mul_overflow((int64_t)position, (int64_t)batch, &out->consumed),
+            IO, "%s is damaged: it does not say where the run was", name);
+    out->world_size = 1;
+    out->last_lr = -1;
     return REMAT_OK;
+}
+
+static remat_status parse_format_2(const json_t *root, const char *name, rm_state_point *out) {
+    json_int_t consumed, world_size, shards;
+    int bad = json_unpack((json_t *)root, "{s:I, s:F, s:I, s:i, s:I}", "consumed", &consumed, "last_lr", &out->last_lr,
+                          "world_size", &world_size, "zero", &out->zero, "shards", &shards);
+    REQUIRE(!bad, IO, "%s is damaged: it does not say where the run was", name);
+    REQUIRE(consumed >= 0 && shards >= 0 && out->zero >= 0 && out->zero <= 1 && world_size >= 1 &&
+                world_size <= INT32_MAX,
+            IO, "%s is damaged: it has impossible counts", name);
+    out->consumed = consumed;
+    out->world_size = world_size;
+    out->shards = shards;
+    return REMAT_OK;
+}
+
+#define LARGEST 1000000000000000 /* of any count: nothing that is computed from them overflows */
+
+static remat_status parse_point(const json_t *root, const char *name, rm_state_point *out) {
+    json_int_t format, step, epoch, samples;
+    *out = (rm_state_point){0};
+    int bad = json_unpack((json_t *)root, "{s:I, s:I, s:I, s:I}", "format", &format, "step", &step, "epoch", &epoch,
+                          "samples", &samples);
+    REQUIRE(!bad, IO, "%s is damaged: it does not say where the run was", name);
+    REQUIRE(format >= 1 && format <= FORMAT, IO, "%s has format %lld; this version reads formats 1 to %d", name, format,
+            FORMAT);
+    REQUIRE(step >= 0 && epoch >= 0 && samples >= 0 && step <= LARGEST && epoch <= LARGEST && samples <= LARGEST, IO,
+            "%s is damaged: it has impossible counts", name);
+    out->step = step;
+    out->epoch = epoch;
+    out->samples = samples;
+    return (format == 1 ? parse_format_1 : parse_format_2)(root, name, out);
 }
 
 static remat_status load_json(const char *text, size_t size, const char *name, json_t **out) {
@@ -348,6 +393,11 @@ static remat_status check_files(const char *state, bool with_optimizer) {
     if (!status && with_optimizer) status = check_file(root, state, OPTIMIZER_FILE);
     json_decref(root);
     return status;
+}
+
+remat_status rm_state_after_restart(rm_options *options) {
+    (void)options;
+    return REMAT_OK;
 }
 
 remat_status rm_state_restore(const char *state, const rm_state_point *point, bool with_optimizer,

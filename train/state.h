@@ -1,11 +1,15 @@
-/* state.h: the training state on disk: what it takes to continue a run bit for bit.
+/* state.h: the training state on disk: what it takes to continue a run bit for bit, on as many ranks as it had, or exactly,
+ * on any other number.
  *
- *     DIR/step-00000100/model.safetensors      parameters
- *                       optimizer.safetensors  the optimizer's arrays; none for plain sgd
- *                       state.json             step, epoch, position, the flags, and the two files' sizes and checksums
+ *     DIR/step-00000100/model.safetensors             parameters
+ *                       optimizer.safetensors         the optimizer's arrays; none for plain sgd
+ *                       optimizer-R-of-W.safetensors  instead, where W ranks share them out: the pieces of rank R (pieces.h)
+ *                       state.json                    step, epoch, position, flags; sizes and checksums of the other files
  *
- * A state is written as DIR/.tmp-step-00000100, every file and the directory fsynced, and then renamed, so a directory
- * called step-* is whole, whenever the machine died. Older ones are removed only after that.
+ * A state is written as DIR/.tmp-step-00000100: what all ranks have alike by rank 0, pieces by their owners, state.json by
+ * rank 0 when all have finished. Every file and the directory are fsynced, and then it is renamed, so a directory called
+ * step-* is whole, whenever the machine died. Older ones are removed only after that. When one rank fails, all fail, with
+ * its sentence.
  */
 #ifndef RM_STATE_H
 #define RM_STATE_H
@@ -16,24 +20,41 @@
 /* Where a run is. */
 typedef struct {
     int64_t step;            /* updates made */
-    int64_t epoch, position; /* of the next batch, as rm_loader has them */
+    int64_t epoch, consumed; /* where the next one begins, as rm_loader has them */
     int64_t samples;         /* in the data set: other data would have another order */
+    double last_lr;          /* of the last update: remat_set_last_lr. -1: not known (a state of format 1) */
+    int64_t shards;          /* --deterministic-world's V; 0: plain */
+    int64_t world_size;      /* of the ranks that saved it; rm_state_save fills these in itself */
+    int zero;                /* 1: each kept its part of the optimizer's state */
 } rm_state_point;
+
+/* The other ranks of a run, as far as saving needs them (train/together.h is one such). `together` returns when every rank
+ * has called it, however long that takes: OK where all came with OK, and then values[] are their sums over ranks; on every
+ * rank the failure of the first that failed otherwise, with its sentence. */
+typedef struct {
+    int64_t rank, size;
+    bool shard_optimizer; /* each writes its pieces */
+    void *context;
+    remat_status (*together)(void *context, remat_status status, double *values, int64_t count);
+} rm_state_ranks;
 
 /* ---- Saving ----------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     char directory[RM_PATH_BYTES];
-    int lock;     /* held while open, so that two runs never save to one place; -1: closed */
+    int lock;     /* held while open, so that two runs never save to one place; -1: closed, or another rank's */
     int64_t keep; /* 0: all */
+    rm_state_ranks ranks;
 } rm_state_store;
 
 /* Creates the directory where needed, locks it, and removes what a killed run left unfinished. IO when another run is
- * saving there; INVALID when it holds a state of a step later than `step`, which a new run would mix with its own. */
-remat_status rm_state_store_open(const char *directory, int64_t keep, int64_t step, rm_state_store *out);
+ * saving there; INVALID when it holds a state of a step later than `step`, which a new run would mix with its own. `ranks`
+ * (NULL: there are no others) is copied; then this is collective, and rank 0 does it. */
+remat_status rm_state_store_open(const char *directory, int64_t keep, int64_t step, const rm_state_ranks *ranks,
+                                 rm_state_store *out);
 void rm_state_store_close(rm_state_store *store);
 
-/* A step that is already there is left as it is. On failure nothing that was there before has changed. */
+/* Collective. A step that is already there is left as it is. On failure nothing that was there before has changed. */
 remat_status rm_state_save(rm_state_store *store, remat_session *session, const rm_options *options,
                            rm_state_point point);
 
@@ -45,7 +66,14 @@ remat_status rm_state_find(const char *directory, char state[RM_PATH_BYTES], boo
 /* Reads state.json: where the run was, and its flags into `options` (rm_options_adopt). */
 remat_status rm_state_read(const char *state, rm_command command, rm_options *options, rm_state_point *out);
 
-/* Reads the arrays into a session of the same model. with_optimizer also restores the optimizer and the step count. */
+/* A job that its launcher has started again after a failure (TORCHELASTIC_RESTART_COUNT > 0) resumes from the last state that
+ * it saved itself (TORCHELASTIC_RUN_ID tells jobs apart): --resume becomes --save's directory. Where it has saved none yet,
+ * it starts as it did the first time. To be called before --resume is looked at. */
+remat_status rm_state_after_restart(rm_options *options);
+
+/* Reads the arrays into a session of the same model: every rank for itself, parameters whole, of the optimizer's state what
+ * the session holds, however it was shared out when it was saved. with_optimizer also restores that, the step count and the
+ * last learning rate. */
 remat_status rm_state_restore(const char *state, const rm_state_point *point, bool with_optimizer,
                               remat_session *session);
 

@@ -14,7 +14,7 @@ static const fuzz_seed seeds[] = {
     SEED("layers=2\r\ncheckpoint-segments = 8\nclip-grad-norm = 0.5\n--seed = 7\n\n"),
     SEED(
         "{\"format\":1,\"step\":10,\"epoch\":0,\"position\":10,\"samples\":44,\"flags\":{\"model\":\"lstm\",\"hidden\":"
-        "\"8\",\"lr\":\"0.01\",\"no-fold\":\"false\"},\"files\":{}}"),
+        "\"8\",\"batch\":\"4\",\"no-fold\":\"false\"},\"files\":{}}"),
 };
 
 static remat_status read(const uint8_t *data, size_t size, rm_options *options) {

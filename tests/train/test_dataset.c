@@ -185,25 +185,27 @@ START_TEST(batches_follow_the_order_and_can_start_anywhere) {
     rm_dataset *d = open_ok("copy", (rm_data_source){.timesteps = 21, .samples = 11, .seed = 1});
     rm_loader loader, other;
     int32_t seen[7][21 * 3];
-    ck_ok(rm_loader_create(d, 3, 5, true, &loader)); /* 3 batches of 3 an epoch; 2 samples dropped */
+    rm_loader_config order = {.batch = 3, .seed = 5, .shuffle = true};
+    ck_ok(rm_loader_create(d, &order, &loader)); /* 3 batches of 3 an epoch; 2 samples dropped */
     ck_assert_int_eq(loader.per_epoch, 3);
     for (int i = 0; i < 7; i++) {
         ck_ok(rm_loader_next(&loader));
         memcpy(seen[i], loader.batch.input, sizeof seen[i]);
     }
-    ck_assert(loader.epoch == 2 && loader.position == 1);
+    ck_assert(loader.epoch == 2 && loader.consumed == 3);
     ck_assert(memcmp(seen[0], seen[3], sizeof seen[0]) &&
               memcmp(seen[3], seen[6], sizeof seen[0])); /* each its order */
-    ck_ok(rm_loader_create(d, 3, 5, true, &other));
-    ck_ok(rm_loader_seek(&other, 1, 2));
+    ck_ok(rm_loader_create(d, &order, &other));
+    ck_ok(rm_loader_seek(&other, 1, 6));
     for (int i = 5; i < 7; i++) {
         ck_ok(rm_loader_next(&other));
         ck_assert(!memcmp(seen[i], other.batch.input, sizeof seen[i]));
     }
-    ck_fails(rm_loader_seek(&other, 0, 4), REMAT_INVALID, "other data");
+    ck_fails(rm_loader_seek(&other, 0, 12), REMAT_INVALID, "other data");
     rm_loader_free(&loader);
     rm_loader_free(&other);
-    ck_fails(rm_loader_create(d, 12, 5, true, &loader), REMAT_INVALID, "11 samples");
+    order.batch = 12;
+    ck_fails(rm_loader_create(d, &order, &loader), REMAT_INVALID, "11 samples");
     rm_loader_free(&loader);
     rm_dataset_close(d);
 }

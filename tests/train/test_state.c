@@ -35,7 +35,8 @@ static void open_bench(bench *b, const char *flags) {
     remat_config config = rm_setup_training_config(&b->options);
     ck_ok(rm_setup_dataset(&b->options, false, &b->dataset));
     ck_ok(rm_setup_spec(&b->options, b->dataset, &spec));
-    ck_ok(rm_loader_create(b->dataset, b->options.batch, b->options.seed, true, &b->loader));
+    rm_loader_config order = {.batch = b->options.batch, .seed = b->options.seed, .shuffle = true};
+    ck_ok(rm_loader_create(b->dataset, &order, &b->loader));
     ck_ok(rm_model_build(&spec, b->options.batch, true, &b->model));
     ck_ok(remat_session_create(b->model.graph, b->model.loss, &config, &b->session));
 }
@@ -57,7 +58,10 @@ static double step(bench *b) {
 }
 
 static rm_state_point point_of(const bench *b) {
-    return (rm_state_point){remat_step_count(b->session), b->loader.epoch, b->loader.position, b->dataset->count};
+    return (rm_state_point){.step = remat_step_count(b->session),
+                            .epoch = b->loader.epoch,
+                            .consumed = b->loader.consumed,
+                            .samples = b->dataset->count};
 }
 
 static void save_ok(rm_state_store *store, bench *b) {
@@ -129,7 +133,7 @@ static bool save_and_die(const char *directory, bench *b, rm_state_point point, 
     if (child == 0) {
         rm_state_store store;
         die_at = n;
-        remat_status failed = rm_state_store_open(directory, 1, 1, &store);
+        remat_status failed = rm_state_store_open(directory, 1, 1, NULL, &store);
         if (!failed) failed = rm_state_save(&store, b->session, &b->options, point);
         _exit(failed ? 1 : 0);
     }
@@ -152,7 +156,7 @@ START_TEST(training_goes_on_bit_for_bit) {
     bool found;
     double expected[6];
     open_bench(&a, flags[_i]);
-    ck_ok(rm_state_store_open(in_scratch("deep/st"), 2, 0, &store));
+    ck_ok(rm_state_store_open(in_scratch("deep/st"), 2, 0, NULL, &store));
     for (int i = 0; i < 5; i++) step(&a);
     save_ok(&store, &a);
     for (int i = 0; i < 6; i++) expected[i] = step(&a);
@@ -162,7 +166,7 @@ START_TEST(training_goes_on_bit_for_bit) {
     ck_ok(rm_state_read(state, RM_TRAIN, &b.options, &point));
     ck_assert(point.step == 5 && point.samples == 9);
     ck_ok(rm_state_restore(state, &point, true, b.session));
-    ck_ok(rm_loader_seek(&b.loader, point.epoch, point.position));
+    ck_ok(rm_loader_seek(&b.loader, point.epoch, point.consumed));
     for (int i = 0; i < 6; i++) {
         double loss = step(&b);
         ck_assert_msg(!memcmp(&loss, &expected[i], sizeof loss), "step %d: %.9g, not %.9g", i, loss, expected[i]);
@@ -182,7 +186,7 @@ START_TEST(the_newest_are_kept) {
     open_bench(&b, FLAGS);
     ck_ok(rm_state_find(directory, state, &found));
     ck_assert(!found);
-    ck_ok(rm_state_store_open(directory, 2, 0, &store));
+    ck_ok(rm_state_store_open(directory, 2, 0, NULL, &store));
     for (int i = 0; i < 4; i++) {
         step(&b);
         save_ok(&store, &b);
@@ -204,21 +208,21 @@ START_TEST(places_are_guarded) {
     bench b;
     rm_state_store store, other;
     open_bench(&b, FLAGS);
-    ck_ok(rm_state_store_open(in_scratch("st"), 0, 0, &store));
-    ck_fails(rm_state_store_open(in_scratch("st"), 0, 0, &other), REMAT_IO, "another run is saving");
+    ck_ok(rm_state_store_open(in_scratch("st"), 0, 0, NULL, &store));
+    ck_fails(rm_state_store_open(in_scratch("st"), 0, 0, NULL, &other), REMAT_IO, "another run is saving");
     rm_state_store_close(&other);
     step(&b);
     save_ok(&store, &b);
     save_ok(&store, &b); /* again: nothing to do */
     rm_state_store_close(&store);
-    ck_fails(rm_state_store_open(in_scratch("st"), 0, 0, &other), REMAT_INVALID, "already holds");
+    ck_fails(rm_state_store_open(in_scratch("st"), 0, 0, NULL, &other), REMAT_INVALID, "already holds");
     rm_state_store_close(&other);
-    ck_ok(rm_state_store_open(in_scratch("st"), 0, 1, &other));
+    ck_ok(rm_state_store_open(in_scratch("st"), 0, 1, NULL, &other));
     rm_state_store_close(&other);
     make_file("plain", "x", 1);
-    ck_fails(rm_state_store_open(in_scratch("plain/st"), 0, 0, &other), REMAT_IO, "--save");
+    ck_fails(rm_state_store_open(in_scratch("plain/st"), 0, 0, NULL, &other), REMAT_IO, "--save");
     rm_state_store_close(&other);
-    ck_fails(rm_state_store_open("/proc/st", 0, 0, &other), REMAT_IO, "--save");
+    ck_fails(rm_state_store_open("/proc/st", 0, 0, NULL, &other), REMAT_IO, "--save");
     close_bench(&b);
 }
 END_TEST
@@ -229,7 +233,7 @@ START_TEST(what_a_killed_run_left_is_removed) {
     mkdir(in_scratch("st/.tmp-step-00000007"), 0777);
     make_file("st/.tmp-step-00000007/model.safetensors", "half", 4);
     make_file("st/notes.txt", "mine", 4);
-    ck_ok(rm_state_store_open(in_scratch("st"), 2, 0, &store));
+    ck_ok(rm_state_store_open(in_scratch("st"), 2, 0, NULL, &store));
     ck_assert_int_eq(count_entries(in_scratch("st"), "[.]tmp"), 0);
     ck_assert_int_eq(count_entries(in_scratch("st"), "notes"), 1);
     rm_state_store_close(&store);
@@ -245,7 +249,7 @@ START_TEST(a_full_disk_harms_nothing) {
     bool found;
     signal(SIGXFSZ, SIG_IGN);
     open_bench(&b, FLAGS);
-    ck_ok(rm_state_store_open(in_scratch("st"), 1, 0, &store));
+    ck_ok(rm_state_store_open(in_scratch("st"), 1, 0, NULL, &store));
     step(&b);
     save_ok(&store, &b);
     step(&b);
@@ -276,7 +280,7 @@ START_TEST(dying_at_every_call) {
     bench b;
     rm_state_store store;
     open_bench(&b, FLAGS);
-    ck_ok(rm_state_store_open(in_scratch("old"), 1, 0, &store));
+    ck_ok(rm_state_store_open(in_scratch("old"), 1, 0, NULL, &store));
     step(&b);
     save_ok(&store, &b);
     rm_state_store_close(&store);
@@ -311,7 +315,7 @@ START_TEST(bits_that_changed_are_noticed) {
     rm_state_store store;
     rm_state_point point = {0};
     open_bench(&b, FLAGS);
-    ck_ok(rm_state_store_open(in_scratch("st"), 1, 0, &store));
+    ck_ok(rm_state_store_open(in_scratch("st"), 1, 0, NULL, &store));
     step(&b);
     save_ok(&store, &b);
     FILE *file = fopen(in_scratch("st/step-00000001/model.safetensors"), "r+b");
@@ -331,7 +335,7 @@ START_TEST(other_flags_are_refused) {
     rm_state_store store;
     rm_state_point point;
     open_bench(&b, FLAGS "--lr=0.5");
-    ck_ok(rm_state_store_open(in_scratch("st"), 1, 0, &store));
+    ck_ok(rm_state_store_open(in_scratch("st"), 1, 0, NULL, &store));
     step(&b);
     save_ok(&store, &b);
     const char *state = in_scratch("st/step-00000001");
@@ -358,7 +362,7 @@ START_TEST(damaged_json_is_refused) {
         "7",
         "{}",
         "{\"format\":1}",
-        "{\"format\":2,\"step\":1,\"epoch\":0,\"position\":0,\"samples\":1,\"flags\":{}}",
+        "{\"format\":3,\"step\":1,\"epoch\":0,\"position\":0,\"samples\":1,\"flags\":{}}",
         "{\"format\":1,\"step\":-1,\"epoch\":0,\"position\":0,\"samples\":1,\"flags\":{}}",
         "{\"format\":1,\"step\":1,\"epoch\":0,\"position\":0,\"samples\":1}",
         "{\"format\":1,\"step\":1,\"epoch\":0,\"position\":0,\"samples\":1,\"flags\":{\"hidden\":3}}",
