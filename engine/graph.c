@@ -247,6 +247,11 @@ remat_value remat_mean_over_time(remat_graph *graph, remat_value x) { return BUI
 remat_value remat_softmax_cross_entropy(remat_graph *graph, remat_value logits, remat_value targets) {
     return BUILD("softmax_cross_entropy", logits.id, targets.id);
 }
+remat_value remat_softmax_cross_entropy_smoothed(remat_graph *graph, remat_value logits, remat_value targets,
+                                                 double smoothing) {
+    rm_cross_entropy_attr attr = {smoothing};
+    return BUILD_WITH(attr, "softmax_cross_entropy", logits.id, targets.id);
+}
 remat_value remat_mse(remat_graph *graph, remat_value x, remat_value target) { return BUILD("mse", x.id, target.id); }
 
 /* ---- Copy ---------------------------------------------------------------------------------------------------- */

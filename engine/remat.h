@@ -127,6 +127,10 @@ remat_value remat_mean_over_time(remat_graph *, remat_value x); /* (T,B,C) -> (B
 
 /* Losses: a mean over every row (softmax_cross_entropy, in nats) or every element (mse); a scalar. */
 remat_value remat_softmax_cross_entropy(remat_graph *, remat_value logits, remat_value targets); /* (..,V),(..) */
+/* Label smoothing (Szegedy et al. 2016), as PyTorch defines it: the target is (1 - smoothing) of its class and smoothing/V of
+ * every class; 0 <= smoothing <= 1. In training only: remat_evaluate gives the plain loss, so that evaluations of runs with
+ * and without it can be compared. */
+remat_value remat_softmax_cross_entropy_smoothed(remat_graph *, remat_value logits, remat_value targets, double smoothing);
 remat_value remat_mse(remat_graph *, remat_value x, remat_value target);
 
 /* ---- Plan: the session -------------------------------------------------------------------------- */

@@ -124,6 +124,7 @@ const rm_op *rm_op_find_f64(const char *name);  /* the same in double precision;
 typedef struct { double probability; } rm_dropout_attr;
 typedef struct { double factor; } rm_scale_attr;
 typedef struct { double epsilon; } rm_layer_norm_attr;
+typedef struct { double smoothing; } rm_cross_entropy_attr; /* no attribute: 0 */
 
 /* Recurrent ops (lstm, gru, rnn_tanh): inputs x, w_ih, w_hh, b_ih, b_hh.
  * x (tau,B,C) real: the input projection is x w_ih^T, w_ih (G*H,C).

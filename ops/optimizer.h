@@ -15,11 +15,12 @@ typedef struct {
     double gradient_scale; /* the clip coefficient; 1 when not clipping. Multiplied in float, as PyTorch does */
     int threads;
     /* Of optimizers with a `measure`: what it added up over the whole array, on all ranks; whether this array is scaled by it
-     * (biases and gains are not, by default); the last update's learning rate, for momentum correction. */
+     * (biases and gains are not, by default); whether weight decay holds for arrays that are not. */
     double sum[RM_MAX_OPTIMIZER_SUMS];
-    bool adapt;
+    bool adapt, decay_vectors;
     double trust_coefficient; /* lars */
     double momentum_factor;   /* lars: what the velocity is multiplied by beside momentum: lr / last lr, or 1 */
+    double norm_limit;        /* lamb: a larger norm of the weights counts as this much; 0: no limit */
 } rm_update;
 
 typedef struct {
@@ -30,7 +31,8 @@ typedef struct {
     int (*states_used)(const rm_update *);
     /* Layer-wise optimizers (LARS, LAMB); NULL: `update` works element by element. Adds the n elements' share of up to two
      * sums (squares of weights, of the gradient or the step) to `sum`, in an order that n alone decides; may bring state up
-     * to date. Called once for each part of an array that a rank holds, before `update` of any part of it. */
+     * to date. Called once for each part of an array that a rank holds, before `update` of any part of it; also for arrays
+     * that are not adapted. */
     void (*measure)(const rm_update *, int64_t n, const float *parameter, const float *gradient, float *const *state,
                     double sum[RM_MAX_OPTIMIZER_SUMS]);
     /* n elements; state[i] each n elements. The gradient is left as it was. */

@@ -1,5 +1,9 @@
 /* softmax_cross_entropy.c: the loss of classifiers and language models, in nats. One tile's logits at a time: the
- * probabilities are never stored, only each row's largest logit and the sum of its exponentials. */
+ * probabilities are never stored, only each row's largest logit and the sum of its exponentials.
+ *
+ * Label smoothing e (torch.nn.functional.cross_entropy's label_smoothing): with the target q = (1 - e) [target] + e/V,
+ * the loss is -sum over v of q[v] log p[v] = log(sum over v of exp(x[v])) - (1 - e) x[target] - e mean(x). In evaluation
+ * e is 0. */
 #include "ops/real.h"
 
 #include "ops/exp.h"
@@ -13,8 +17,13 @@ typedef struct {
     real largest, sum;
 } row_facts;
 
+static double smoothing_of(const rm_call *call) {
+    const rm_cross_entropy_attr *a = call->attr;
+    return a && call->training ? a->smoothing : 0;
+}
+
 static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
-    (void)attr, (void)state;
+    (void)state;
     const char *op = "softmax_cross_entropy";
     TRY(rm_want_real(op, "logits", &x[LOGITS]));
     TRY(rm_want_rank(op, "logits", &x[LOGITS], 2, 3));
@@ -24,6 +33,9 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     char logits_text[RM_DESC_TEXT], targets_text[RM_DESC_TEXT];
     REQUIRE(fits, INVALID, "%s: logits is %s and targets is %s; targets must have one integer for each row of logits",
             op, rm_desc_text(&x[LOGITS], logits_text), rm_desc_text(&x[TARGETS], targets_text));
+    const rm_cross_entropy_attr *a = attr;
+    REQUIRE(!a || (a->smoothing >= 0 && a->smoothing <= 1), INVALID,
+            "%s: the label smoothing is %g; it must lie between 0 and 1", op, a->smoothing);
     *y = (rm_desc)RM_SCALAR(RM_REAL);
     return REMAT_OK;
 }
@@ -53,13 +65,14 @@ static void define_forward(const rm_call *call) {
     const int32_t *target = call->x[TARGETS].data; /* (rows) */
     row_facts *facts = call->aux;                  /* (rows) */
     int64_t rows = rm_desc_rows(shape), v = rm_desc_last(shape);
-    double loss = 0;
+    double loss = 0, smoothing = smoothing_of(call);
     for (int64_t r = 0; r < rows; r++) {
         const real *x = (const real *)call->x[LOGITS].data + r * v; /* (V) */
-        double largest = x[0], sum = 0;
+        double largest = x[0], sum = 0, mean = 0;
         for (int64_t i = 1; i < v; i++) largest = x[i] > largest ? x[i] : largest;
         for (int64_t i = 0; i < v; i++) sum += exp(x[i] - largest);
-        loss += log(sum) + largest - x[target[r]];
+        for (int64_t i = 0; i < v; i++) mean += x[i] / (double)v;
+        loss += log(sum) + largest - (1 - smoothing) * x[target[r]] - (smoothing > 0 ? smoothing * mean : 0);
         if (facts) facts[r] = (row_facts){(real)largest, (real)sum};
     }
     *(real *)call->y.data = (real)(loss / rm_call_total(call, shape, rows));
@@ -70,13 +83,15 @@ static void define_backward(const rm_call *call) {
     const int32_t *target = call->x[TARGETS].data;
     const row_facts *facts = call->aux;
     int64_t rows = rm_desc_rows(shape), v = rm_desc_last(shape);
-    double scale = *(const real *)call->dy.data / rm_call_total(call, shape, rows);
+    double scale = *(const real *)call->dy.data / rm_call_total(call, shape, rows), e = smoothing_of(call);
     if (!call->dx[LOGITS].data) return;
     for (int64_t r = 0; r < rows; r++) {
         const real *x = (const real *)call->x[LOGITS].data + r * v;
         real *dx = (real *)call->dx[LOGITS].data + r * v;
-        for (int64_t i = 0; i < v; i++) /* loss[r] = log(sum over i of exp(x[i])) - x[target[r]] */
-            dx[i] = (real)((exp(x[i] - facts[r].largest) / facts[r].sum - (i == target[r])) * scale);
+        for (int64_t i = 0; i < v; i++) { /* loss[r] = log(sum over i of exp(x[i])) - sum over i of q[i] x[i] */
+            double q = (1 - e) * (i == target[r]) + e / (double)v;
+            dx[i] = (real)((exp(x[i] - facts[r].largest) / facts[r].sum - q) * scale);
+        }
     }
 }
 
@@ -106,17 +121,29 @@ static double sum_of_exp(const real *x, int64_t n, real largest) {
     return sum;
 }
 
+/* The sum over a row of largest - x, none of which is negative: nothing is lost to cancellation. */
+static double sum_below(const real *x, int64_t n, real largest) {
+    double lane[LANES] = {0}, sum = 0;
+    int64_t whole = n / LANES * LANES;
+    for (int64_t from = 0; from < whole; from += LANES)
+        for (int i = 0; i < LANES; i++) lane[i] += (double)(largest - x[from + i]);
+    for (int64_t i = whole; i < n; i++) sum += (double)(largest - x[i]);
+    for (int i = 0; i < LANES; i++) sum += lane[i];
+    return sum;
+}
+
 /* The loss of rows [from, to), in nats, not yet divided. */
 static double block_loss(const rm_call *call, int64_t from, int64_t to) {
     int64_t v = rm_desc_last(&call->x[LOGITS].desc);
     const int32_t *target = call->x[TARGETS].data;
     row_facts *facts = call->aux;
-    double loss = 0;
+    double loss = 0, smoothing = smoothing_of(call);
     for (int64_t r = from; r < to; r++) {
         const real *x = (const real *)call->x[LOGITS].data + r * v;
         real largest = largest_of(x, v);
         double sum = sum_of_exp(x, v, largest);
-        loss += log(sum) + ((double)largest - x[target[r]]);
+        loss += log(sum) + (1 - smoothing) * ((double)largest - x[target[r]]);
+        if (smoothing > 0) loss += smoothing / (double)v * sum_below(x, v, largest);
         if (facts) facts[r] = (row_facts){largest, (real)sum};
     }
     return loss;
@@ -138,14 +165,15 @@ static void backward(const rm_call *call) {
     const int32_t *target = call->x[TARGETS].data;
     const row_facts *facts = call->aux;
     int64_t rows = rm_desc_rows(shape), v = rm_desc_last(shape);
-    double scale = *(const real *)call->dy.data / rm_call_total(call, shape, rows);
+    double scale = *(const real *)call->dy.data / rm_call_total(call, shape, rows), e = smoothing_of(call);
+    real to_target = (real)(scale * (1 - e)), to_all = (real)(scale * e / (double)v);
     if (!call->dx[LOGITS].data) return;
     RM_PARALLEL_FOR(
         call->threads, rows * v > RM_PARALLEL_MIN_HEAVY, for (int64_t r = 0; r < rows; r++) {
             const real *x = (const real *)call->x[LOGITS].data + r * v, largest = facts[r].largest;
             real *dx = (real *)call->dx[LOGITS].data + r * v, factor = (real)(scale / facts[r].sum);
-            for (int64_t i = 0; i < v; i++) dx[i] = rm_exp_nonpositive(x[i] - largest) * factor;
-            dx[target[r]] -= (real)scale;
+            for (int64_t i = 0; i < v; i++) dx[i] = rm_exp_nonpositive(x[i] - largest) * factor - to_all;
+            dx[target[r]] -= to_target;
         });
 }
 
@@ -156,11 +184,19 @@ static const rm_sample samples[] = {
     {.name = "large enough for threads",
      .sequence = true,
      .x = {RM_SHAPE3(RM_REAL, 17, 5, 256), RM_SHAPE2(REMAT_I32, 17, 5)}},
+    {.name = "smoothed",
+     .sequence = true,
+     .x = {RM_SHAPE3(RM_REAL, 5, 3, 37), RM_SHAPE2(REMAT_I32, 5, 3)},
+     .attr = &(rm_cross_entropy_attr){0.1}},
+    {.name = "smoothed until no target is left",
+     .x = {RM_SHAPE2(RM_REAL, 4, 5), RM_SHAPE1(REMAT_I32, 4)},
+     .attr = &(rm_cross_entropy_attr){1}},
 };
 
 const rm_op RM_OP(softmax_cross_entropy) = {
     .name = "softmax_cross_entropy",
-    .doc = "y = mean over rows of -log softmax(logits)[target]; logits (..,V), targets (..)",
+    .doc = "y = mean over rows of -log softmax(logits)[target], or of -sum q log softmax(logits) with q the smoothed "
+           "target; logits (..,V), targets (..)",
     .n_in = 2,
     .discrete = 1u << TARGETS,
     .time = RM_TIME_SUM,

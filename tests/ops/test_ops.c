@@ -101,6 +101,63 @@ START_TEST(losses_have_known_values) {
 }
 END_TEST
 
+/* torch.nn.functional.cross_entropy(x, t, label_smoothing=...), and two numbers of its gradient. */
+START_TEST(label_smoothing_is_pytorchs) {
+    static const struct {
+        double smoothing, loss, dx2, dx3;
+    } expected[] = {{0, 1.2558682848905545, -0.1673795221125891, -0.4390241738451356},
+                    {0.1, 1.264201618223888, -0.13404618877925578, -0.40569084051180226},
+                    {1, 1.3392016182238877, 0.16595381122074424, -0.10569084051180223}};
+    double logits[6] = {1, 2, 3, -1, 0.5, 0}, dx;
+    int32_t targets[2] = {2, 0};
+    rm_tensor x = {rm_desc_make(REMAT_F64, 2, (int64_t[]){2, 3}), logits};
+    rm_tensor t = {rm_desc_make(REMAT_I32, 1, (int64_t[]){2}), targets};
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        rm_cross_entropy_attr attr = {expected[i].smoothing};
+        CLOSE(y_of("softmax_cross_entropy", &attr, x, t, none, &dx, 2), expected[i].loss);
+        CLOSE(dx, expected[i].dx2);
+        y_of("softmax_cross_entropy", &attr, x, t, none, &dx, 3);
+        CLOSE(dx, expected[i].dx3);
+    }
+}
+END_TEST
+
+/* What an evaluation says can be compared with that of a run without smoothing: bit for bit, in both forms. */
+START_TEST(evaluation_knows_no_label_smoothing) {
+    const rm_op *op = rm_op_find("softmax_cross_entropy");
+    float logits[6] = {1, 2, 3, -1, 0.5f, 0}, y[3];
+    double scratch[1];
+    int32_t targets[2] = {2, 0};
+    rm_call call = {.x = {{rm_desc_make(REMAT_F32, 2, (int64_t[]){2, 3}), logits},
+                          {rm_desc_make(REMAT_I32, 1, (int64_t[]){2}), targets}},
+                    .scratch = scratch,
+                    .t_total = 1,
+                    .threads = 1};
+    for (int form = 0; form < 2; form++) {
+        rm_kernel *forward = form ? op->define_forward : op->forward[RM_DEVICE_CPU];
+        for (int i = 0; i < 3; i++) {
+            call.attr = i ? &(rm_cross_entropy_attr){0.3} : NULL;
+            call.training = i == 2;
+            call.y.data = &y[i];
+            forward(&call);
+        }
+        ck_assert_mem_eq(&y[0], &y[1], sizeof *y);
+        ck_assert_float_ne(y[1], y[2]);
+    }
+}
+END_TEST
+
+START_TEST(label_smoothing_must_be_a_share) {
+    rm_desc x[2] = {rm_desc_make(REMAT_F32, 2, (int64_t[]){2, 3}), rm_desc_make(REMAT_I32, 1, (int64_t[]){2})}, y;
+    static const double wrong[] = {-0.1, 1.1, NAN};
+    for (int i = 0; i < 3; i++) {
+        rm_cross_entropy_attr attr = {wrong[i]};
+        ck_assert_int_eq(rm_op_find("softmax_cross_entropy")->infer(x, &attr, &y, NULL), REMAT_INVALID);
+        ck_assert_ptr_nonnull(strstr(remat_last_error(), "label smoothing"));
+    }
+}
+END_TEST
+
 START_TEST(layer_norm_has_known_values) {
     double x[4] = {1, 2, 4, -1}, gain[4] = {1, 2, 0.5, 1}, bias[4] = {0, 1, 0, -1};
     rm_tensor t = {rm_desc_make(REMAT_F64, 2, (int64_t[]){1, 4}), x};
@@ -186,6 +243,9 @@ int main(void) {
     tcase_add_test(promises, op_list_is_in_order);
     tcase_add_test(numbers, unary_ops_have_known_values);
     tcase_add_test(numbers, losses_have_known_values);
+    tcase_add_test(numbers, label_smoothing_is_pytorchs);
+    tcase_add_test(numbers, evaluation_knows_no_label_smoothing);
+    tcase_add_test(numbers, label_smoothing_must_be_a_share);
     tcase_add_test(numbers, layer_norm_has_known_values);
     tcase_add_test(numbers, layer_norm_survives_a_large_mean);
     tcase_add_test(numbers, loss_of_extreme_logits);
