@@ -20,7 +20,7 @@ static uint64_t batch_bytes(const rm_data_shape *shape, int64_t batch) {
 
 uint64_t rm_budget_data_bytes(const rm_options *o, const rm_data_shape *shape, const rm_dataset *dataset) {
     uint64_t order = 4 * (uint64_t)(dataset ? dataset->count : 0);
-    return batch_bytes(shape, o->batch) + order + (dataset ? dataset->held_bytes : 0);
+    return batch_bytes(shape, rm_setup_rows(o)) + order + (dataset ? dataset->held_bytes : 0);
 }
 
 remat_status rm_budget_apply(const rm_options *o, uint64_t held, remat_config *config) {
@@ -42,8 +42,9 @@ typedef struct {
     const rm_model_spec *spec;
     const rm_dataset *dataset;
     uint64_t other_bytes;
-    int64_t tile;    /* in timesteps, as the plan that did not fit has it */
-    bool resuming;   /* the shapes are those of the training state */
+    int64_t tile;  /* in timesteps, as the plan that did not fit has it */
+    bool resuming; /* the shapes are those of the training state */
+    const remat_ranks *ranks;
     int64_t planned; /* layers of tiles, up to now */
     char text[160];  /* the flags that would fit, and what they need */
 } search;
@@ -56,10 +57,12 @@ static remat_status plan_with(const search *s, const rm_options *o, bool limited
     *out = NULL;
     spec.data.timesteps = o->seq_len;
     config.plan_only = true;
+    config.ranks = s->ranks;
     config.calibration = NULL; /* bytes are asked for, not times */
-    remat_status status = REMAT_OK;
-    if (limited) status = rm_budget_apply(o, rm_budget_data_bytes(o, &spec.data, s->dataset) + s->other_bytes, &config);
-    if (!status) status = rm_model_build(&spec, o->batch, true, &model);
+    remat_status status = rm_setup_world(o);
+    if (limited && !status)
+        status = rm_budget_apply(o, rm_budget_data_bytes(o, &spec.data, s->dataset) + s->other_bytes, &config);
+    if (!status) status = rm_model_build(&spec, rm_setup_rows(o), true, &model);
     if (!status) status = remat_session_create(model.graph, model.loss, &config, out);
     rm_model_free(&model);
     return status;
@@ -191,7 +194,11 @@ static void say_least(const search *s, const rm_options *base) {
 /* The sentence first, and what would help when it is found: a search takes a moment. */
 remat_status rm_budget_advise(const rm_options *o, const rm_model_spec *spec, const rm_dataset *dataset,
                               const rm_budget_advice *about) {
-    search s = {.spec = spec, .dataset = dataset, .other_bytes = about->other_bytes, .resuming = about->resuming};
+    search s = {.spec = spec,
+                .dataset = dataset,
+                .other_bytes = about->other_bytes,
+                .resuming = about->resuming,
+                .ranks = about->ranks};
     rm_options base = *o;
     fflush(stdout);
     fprintf(stderr, "remat %s: %s\n", about->command, remat_last_error());

@@ -20,8 +20,9 @@ remat_status rm_budget_apply(const rm_options *options, uint64_t held_bytes, rem
 
 typedef struct {
     const char *command;
-    uint64_t other_bytes; /* held whatever the flags: an evaluator */
-    bool resuming;        /* then the shapes cannot be changed */
+    uint64_t other_bytes;     /* held whatever the flags: an evaluator */
+    bool resuming;            /* then the shapes cannot be changed */
+    const remat_ranks *ranks; /* as the session's; NULL: none */
 } rm_budget_advice;
 
 /* After an INFEASIBLE: prints the sentence on stderr, and then, when they are found, a line with the least budget and one

@@ -6,6 +6,7 @@
 #include "train/evaluator.h"
 #include "train/metrics.h"
 #include "train/plot.h"
+#include "train/ranks.h"
 #include "train/setup.h"
 #include "train/text.h"
 
@@ -157,19 +158,33 @@ static void print_share(const rm_options *o, uint64_t held) {
            rm_bytes_text(held, data), o->eval_every || o->eval_data ? " and evaluation" : "");
 }
 
+/* What of the plan is there because of other ranks. */
+static void print_ranks(const rm_options *o, const remat_session *session) {
+    char parameters[RM_TEXT], optimizer[RM_TEXT];
+    remat_plan_summary plan = remat_session_plan(session);
+    if (o->world_size <= 1 || o->json || o->pareto || o->steps_text || o->problem) return;
+    printf("\nEach of %lld ranks: %lld bucket%s of gradients, %s in all; optimizer's state %s%s\n",
+           (long long)o->world_size, (long long)plan.n_buckets, plan.n_buckets == 1 ? "" : "s",
+           rm_bytes_text(plan.gradients_bytes, parameters), rm_bytes_text(plan.optimizer_bytes, optimizer),
+           o->zero ? ", its share (--zero=1)" : " (--zero=1 would share it out)");
+}
+
 /* As `remat train` does it, but that nothing is allocated. */
 static remat_status make_plan(planner *p, const rm_options *o, const rm_model_spec *spec) {
     TRY(rm_evaluator_open(o, spec, 0, true, &p->eval_dataset, &p->evaluator));
     uint64_t evaluator = rm_evaluator_bytes(&p->evaluator);
     uint64_t held = rm_budget_data_bytes(o, &spec->data, p->dataset) + evaluator;
+    remat_ranks table;
     remat_config config = rm_setup_training_config(o);
     config.plan_only = true;
+    config.ranks = rm_ranks_imagined(o, &table);
     remat_status status = rm_budget_apply(o, held, &config);
-    if (!status) status = rm_model_build(spec, o->batch, true, &p->model);
+    if (!status) status = rm_model_build(spec, rm_setup_rows(o), true, &p->model);
     if (!status) status = remat_session_create(p->model.graph, p->model.loss, &config, &p->session);
     if (status == REMAT_INFEASIBLE)
-        return rm_budget_advise(o, spec, p->dataset, &(rm_budget_advice){"plan", evaluator, p->resuming});
+        return rm_budget_advise(o, spec, p->dataset, &(rm_budget_advice){"plan", evaluator, p->resuming, config.ranks});
     if (!status) status = (o->pareto ? show_pareto : print_plan)(p->session, o, held);
+    if (!status) print_ranks(o, p->session);
     if (!status) print_share(o, held);
     return status;
 }
@@ -192,7 +207,8 @@ remat_status rm_command_plan(rm_options *options, int *exit_status) {
     rm_setup_warn_of_calibration(options);
     bool generated = !strcmp(options->task, "adding") || !strcmp(options->task, "copy");
     if (options->data || generated) TRY(rm_setup_dataset(options, false, &p.dataset));
-    remat_status status = rm_setup_spec(options, p.dataset, &spec);
+    remat_status status = rm_setup_world(options);
+    if (!status) status = rm_setup_spec(options, p.dataset, &spec);
     if (!status) status = make_plan(&p, options, &spec);
     remat_session_free(p.session);
     rm_model_free(&p.model);

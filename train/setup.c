@@ -95,6 +95,33 @@ void rm_setup_warn_of_calibration(const rm_options *o) {
                 o->calibration, strerror(errno));
 }
 
+/* ---- Ranks and micro steps -------------------------------------------------------------------------------------- */
+
+int64_t rm_setup_ranks(const rm_options *o) { return o->world_size > 1 ? o->world_size : 1; }
+
+remat_status rm_setup_world(const rm_options *o) {
+    int64_t ranks = rm_setup_ranks(o), shards = o->deterministic_world;
+    if (!shards) return REMAT_OK;
+    REQUIRE(
+        shards % ranks == 0, INVALID,
+        "--deterministic-world=%lld: so many shards cannot be shared out to %lld ranks: it must be a multiple of them",
+        (long long)shards, (long long)ranks);
+    REQUIRE(o->batch * ranks % shards == 0, INVALID,
+            "--batch=%lld on %lld rank%s is %lld samples, which cannot be cut into the %lld shards of "
+            "--deterministic-world: make --batch a multiple of %lld",
+            (long long)o->batch, (long long)ranks, ranks == 1 ? "" : "s", (long long)(o->batch * ranks),
+            (long long)shards, (long long)(shards / ranks));
+    return REMAT_OK;
+}
+
+int64_t rm_setup_micro_steps(const rm_options *o) {
+    return o->deterministic_world ? o->deterministic_world / rm_setup_ranks(o) : o->accumulate_steps;
+}
+
+int64_t rm_setup_rows(const rm_options *o) {
+    return o->deterministic_world ? o->batch / rm_setup_micro_steps(o) : o->batch;
+}
+
 /* ---- The session's config --------------------------------------------------------------------------------------- */
 
 remat_config rm_setup_training_config(const rm_options *o) {
@@ -122,6 +149,8 @@ remat_config rm_setup_training_config(const rm_options *o) {
     c.epsilon = o->eps;
     c.weight_decay = o->weight_decay;
     c.clip_grad_norm = o->clip_grad_norm;
+    c.micro_steps = (int)rm_setup_micro_steps(o);
+    c.pairwise = o->deterministic_world > 0;
     return c;
 }
 

@@ -21,7 +21,14 @@ remat_status rm_setup_spec(rm_options *options, const rm_dataset *dataset, rm_mo
  * no reason not to train. */
 void rm_setup_warn_of_calibration(const rm_options *options);
 
-/* All but the budget, which is what budget.h leaves of it. A budget and no --checkpoint mean "optimal". */
+/* Ranks and micro steps. options->world_size below 1 counts as 1. rm_setup_world: INVALID where --deterministic-world does not
+ * fit so many ranks and --batch. Of each rank: how many micro steps an update has, and how many rows a micro step. */
+remat_status rm_setup_world(const rm_options *options);
+int64_t rm_setup_ranks(const rm_options *options);
+int64_t rm_setup_micro_steps(const rm_options *options);
+int64_t rm_setup_rows(const rm_options *options);
+
+/* All but the ranks and the budget, which is what budget.h leaves of it. A budget and no --checkpoint mean "optimal". */
 remat_config rm_setup_training_config(const rm_options *options);
 remat_config rm_setup_inference_config(const rm_options *options);
 double rm_setup_learning_rate(const rm_options *options);

@@ -1,0 +1,251 @@
+/* ranks.c: see ranks.h. */
+#define _GNU_SOURCE /* sched_getaffinity */
+#include "train/ranks.h"
+
+#include "engine/hash.h"
+#include "memory/host.h"
+#include "train/file.h"
+#include "train/ranks_watch.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Names of what is said here, in sentences of the group: none is a bucket's. */
+enum { TAG_HOSTS = 0xFF00, TAG_READY, TAG_STOP, TAGS_END };
+
+/* `context` is the rm_ranks, whose ddp comes later. */
+static const char *tag_name(void *context, uint32_t tag) {
+    static const char *const names[] = {"telling each other where they run", "agreeing that all are ready",
+                                        "agreeing whether to stop"};
+    rm_ranks *ranks = context;
+    return tag >= TAG_HOSTS && tag < TAGS_END ? names[tag - TAG_HOSTS] : rm_ddp_tag_name(&ranks->ddp, tag);
+}
+
+/* ---- Meeting ---------------------------------------------------------------------------------------------------- */
+
+/* Every rank's `bytes` bytes, one rank after the other; freed with rm_free. */
+static remat_status gather(rm_ranks *ranks, uint32_t tag, const void *mine, size_t bytes, void **all) {
+    *all = rm_malloc((size_t)ranks->size * bytes);
+    REQUIRE(*all, MEMORY, "no memory to hear %d ranks", ranks->size);
+    rm_collective what = {.kind = RM_ALL_GATHER, .wire = RM_WIRE_U8, .tag = tag, .count = (int64_t)bytes};
+    what.in = mine;
+    what.out = *all;
+    return rm_group_run(ranks->group, &what);
+}
+
+typedef struct {
+    uint64_t host, processors; /* hashes of the host's name and of the set of processors that this process may use */
+} place;
+
+/* Ranks of one host that may use the same processors share them. A launcher that binds each to its own leaves one. */
+static remat_status count_sharing(rm_ranks *ranks) {
+    cpu_set_t set;
+    void *all;
+    CPU_ZERO(&set);
+    (void)sched_getaffinity(0, sizeof set, &set);
+    place mine = {rm_hash(ranks->host, strlen(ranks->host), 0), rm_hash(&set, sizeof set, 0)};
+    remat_status status = gather(ranks, TAG_HOSTS, &mine, sizeof mine, &all);
+    for (int32_t r = 0; !status && r < ranks->size; r++)
+        ranks->sharing += !memcmp((place *)all + r, &mine, sizeof mine);
+    rm_free(all);
+    return status;
+}
+
+static void share_processors(const rm_ranks *ranks, rm_options *o) {
+    cpu_set_t set;
+    const char *said = getenv("OMP_NUM_THREADS");
+    bool known = !sched_getaffinity(0, sizeof set, &set);
+    if (o->threads || (said && *said) || ranks->sharing < 2 || !known) return;
+    int each = CPU_COUNT(&set) / ranks->sharing;
+    o->threads = each > 1 ? each : 1;
+}
+
+static remat_status meet(const rm_rendezvous *where, const rm_options *o, rm_ranks *ranks) {
+    TRY(rm_rendezvous_store(where, 0, &ranks->store));
+    rm_group_config config = {.engine = o->dist_backend,
+                              .rank = where->rank,
+                              .size = where->size,
+                              .store = ranks->store,
+                              .silence_ms = (int64_t)(1000 * o->hang_timeout),
+                              .tag_name = tag_name,
+                              .context = ranks};
+    TRY(rm_group_open(&config, &ranks->group));
+    TRY(rm_ranks_watch_start(ranks->group, o->hang_timeout, &ranks->watch));
+    return count_sharing(ranks);
+}
+
+remat_status rm_ranks_open(rm_options *o, rm_ranks *out) {
+    rm_rendezvous where;
+    rm_rendezvous_flags flags = {
+        .init_method = o->init_method, .world_size = o->world_size, .rank = o->rank, .local_rank = o->local_rank};
+    *out = (rm_ranks){.size = 1};
+    TRY(rm_rendezvous_resolve(&flags, rm_environment_of_process, NULL, &where));
+    o->world_size = where.size;
+    if (where.size == 1) return REMAT_OK;
+    if (gethostname(out->host, sizeof out->host - 1)) strcpy(out->host, "?");
+    out->rank = where.rank;
+    out->size = where.size;
+    TRY(meet(&where, o, out));
+    share_processors(out, o);
+    return REMAT_OK;
+}
+
+void rm_ranks_close(rm_ranks *ranks) {
+    rm_ranks_watch_stop(ranks->watch);
+    rm_ddp_close(ranks->ddp);
+    rm_group_close(ranks->group);
+    rm_kv_close(ranks->store);
+    *ranks = (rm_ranks){.size = 1};
+}
+
+/* ---- Ready? ----------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int32_t status;
+    char sentence[1020];
+} verdict;
+
+/* Nothing is left to say here: another rank says it. */
+static remat_status silently(remat_status status) { return rm_fail(status, "%s", ""); }
+
+static remat_status judge(rm_ranks *ranks, const verdict *all) {
+    const verdict *mine = &all[ranks->rank];
+    int32_t first = 0;
+    while (first < ranks->size && !all[first].status) first++;
+    if (first == ranks->size) return REMAT_OK;
+    ranks->over = true;
+    bool said = !mine->status;
+    for (int32_t r = 0; r < ranks->rank; r++) said |= all[r].status && !strcmp(all[r].sentence, mine->sentence);
+    remat_status status = (remat_status)all[first].status;
+    return said ? silently(status) : rm_fail(status, "%s", mine->sentence);
+}
+
+remat_status rm_ranks_agree(rm_ranks *ranks, remat_status status) {
+    void *all;
+    verdict mine = {.status = (int32_t)status};
+    if (!ranks->group) return status;
+    if (status) snprintf(mine.sentence, sizeof mine.sentence, "%s", remat_last_error());
+    remat_status heard = gather(ranks, TAG_READY, &mine, sizeof mine, &all);
+    if (!heard)
+        status = judge(ranks, all);
+    else
+        status = status ? rm_fail(status, "%s", mine.sentence) : heard;
+    rm_free(all);
+    return status;
+}
+
+/* ---- The same? -------------------------------------------------------------------------------------------------- */
+
+/* Places, and what each rank may decide for itself. */
+static bool may_differ(const char *name) {
+    static const char *const names[] = {"data", "labels", "eval-data", "eval-labels", "spill", "threads", "keep"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(name, names[i])) return true;
+    return false;
+}
+
+/* Flags that are not remembered, but decide what ranks do together by being there. */
+static const char *const by_presence[] = {"save", "eval-data", "dump-grads"};
+
+static void write_flags(FILE *out, const rm_options *o) {
+    for (int i = 0; i < rm_options_count(); i++) {
+        char text[RM_PATH_BYTES];
+        const char *name = rm_options_name(i);
+        bool compared = rm_options_memory(i) != RM_FORGOTTEN && !may_differ(name);
+        if (compared || !strcmp(name, "device"))
+            fprintf(out, "--%s=%s\n", name, rm_options_text(o, i, text, sizeof text));
+        for (size_t k = 0; k < sizeof by_presence / sizeof *by_presence; k++)
+            if (!strcmp(name, by_presence[k]))
+                fprintf(out, "%s--%s\n", *rm_options_text(o, i, text, sizeof text) ? "" : "no ", name);
+    }
+}
+
+/* The flags and the facts as one text; freed with free. */
+static remat_status write_same(const rm_options *o, const char *facts, char **text) {
+    size_t bytes;
+    FILE *out = open_memstream(text, &bytes);
+    REQUIRE(out, MEMORY, "no memory to compare flags");
+    write_flags(out, o);
+    fputs(facts, out);
+    bool bad = ferror(out);
+    if (fclose(out) || bad) FAIL(MEMORY, "no memory to compare flags");
+    return REMAT_OK;
+}
+
+/* A difference is found by all alike, and is nobody's failure but the user's; the group goes on. */
+static remat_status compare(rm_ranks *ranks, const char *text) {
+    remat_status status = rm_ddp_compare(ranks->ddp, "the run", text);
+    if (status != REMAT_PEER || rm_group_poll(ranks->group)) return status;
+    ranks->over = true;
+    return ranks->rank ? silently(REMAT_INVALID) : REMAT_INVALID;
+}
+
+static void describe_buckets(const rm_options *o, uint64_t *first, uint64_t *others) {
+    *others = (uint64_t)(o->bucket_cap_mb * 1048576);
+    *first = *others < 1048576 ? *others : 1048576;
+}
+
+remat_status rm_ranks_connect(rm_ranks *ranks, const rm_options *o, const char *facts) {
+    char *text = NULL;
+    if (!ranks->group) return REMAT_OK;
+    rm_ddp_config config = {.group = ranks->group,
+                            .compress = !strcmp(o->grad_compress, "fp16")   ? RM_COMPRESS_FP16
+                                        : !strcmp(o->grad_compress, "bf16") ? RM_COMPRESS_BF16
+                                                                            : RM_COMPRESS_NONE,
+                            .pairwise = o->deterministic_world > 0,
+                            .shard_optimizer = o->zero > 0,
+                            .fused_update = o->fused_update,
+                            .rows = o->batch};
+    describe_buckets(o, &config.first_bucket_bytes, &config.bucket_bytes);
+    remat_status status = write_same(o, facts, &text);
+    if (!status) status = rm_ddp_open(&config, &ranks->ddp);
+    if (!status) status = compare(ranks, text);
+    free(text);
+    return status;
+}
+
+const remat_ranks *rm_ranks_table(const rm_ranks *ranks) { return ranks->ddp ? rm_ddp_ranks(ranks->ddp) : NULL; }
+
+remat_status rm_ranks_share(rm_ranks *ranks, const char *text, char **out) {
+    *out = NULL;
+    return ranks->ddp ? rm_ddp_share_text(ranks->ddp, text, out) : REMAT_OK;
+}
+
+const remat_ranks *rm_ranks_imagined(const rm_options *o, remat_ranks *table) {
+    if (o->world_size <= 1) return NULL;
+    *table = (remat_ranks){.size = (int)o->world_size, .shard_optimizer = o->zero > 0, .fused_update = o->fused_update};
+    describe_buckets(o, &table->first_bucket_bytes, &table->bucket_bytes);
+    return table;
+}
+
+/* ---- Stopping --------------------------------------------------------------------------------------------------- */
+
+remat_status rm_ranks_stop(rm_ranks *ranks, int caught, int *all) {
+    int32_t count[2] = {caught == SIGINT, caught == SIGTERM};
+    *all = caught;
+    if (!ranks->group) return REMAT_OK;
+    rm_collective what = {.kind = RM_ALL_REDUCE, .wire = RM_WIRE_I32, .tag = TAG_STOP, .count = 2};
+    what.in = what.out = count;
+    TRY(rm_group_run(ranks->group, &what));
+    *all = count[1] ? SIGTERM : count[0] ? SIGINT : 0;
+    return REMAT_OK;
+}
+
+/* The rank that failed is the first to be gone, so that a launcher, which goes by that, reports its exit status. */
+static void let_others_go_first(void) { nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL); }
+
+remat_status rm_ranks_failed(rm_ranks *ranks, const char *command, remat_status status) {
+    if (ranks->size == 1 || !*remat_last_error()) return status;
+    if (status != REMAT_PEER && ranks->group && !ranks->over) rm_group_abort(ranks->group, remat_last_error());
+    rm_fail_in(status, "rank %d of %d on %s", ranks->rank, ranks->size, ranks->host);
+    if (status != REMAT_PEER) return status;
+    fflush(stdout);
+    fprintf(stderr, "remat %s: %s\n", command, remat_last_error());
+    let_others_go_first();
+    return silently(status);
+}

@@ -1,0 +1,62 @@
+/* ranks.h: this process among the ranks of a job: from flags and a launcher's variables to a group (dist/), and back. What
+ * the ranks say to each other beside gradients is said here: are we all ready, do we mean the same, shall we stop.
+ *
+ *     rm_ranks_open(options, &ranks);                           // who am I, of how many; meet the others
+ *     status = rm_ranks_agree(&ranks, what_each_does_alone());  // one fails: all stop, one says why
+ *     rm_ranks_connect(&ranks, options, facts);                 // compare; from here there is a table for sessions
+ *     config.ranks = rm_ranks_table(&ranks);
+ *     ...                                                       // sessions are freed before rm_ranks_close
+ *     rm_ranks_close(&ranks);
+ *
+ * A process that nobody launched, or that is the only one, is alone (size 1): nothing is opened, no thread started, and
+ * every function here returns at once. A failure in the middle of work that all do together is passed through
+ * rm_ranks_failed, which tells the others. */
+#ifndef RM_TRAIN_RANKS_H
+#define RM_TRAIN_RANKS_H
+
+#include "dist/ddp.h"
+#include "dist/rendezvous.h"
+#include "train/options.h"
+
+typedef struct rm_ranks_watch rm_ranks_watch;
+
+/* Must not move while it is open. */
+typedef struct {
+    int32_t rank, size; /* 0 of 1: alone */
+    int32_t sharing;    /* ranks that share this one's processors, itself included */
+    char host[RM_HOST_BYTES];
+    rm_kv *store;
+    rm_group *group; /* NULL: alone */
+    rm_ddp *ddp;     /* from rm_ranks_connect on */
+    rm_ranks_watch *watch;
+    bool over; /* all ranks know that it has failed, and why */
+} rm_ranks;
+
+/* Meets the other ranks, if there are any. Leaves their number in options->world_size, and in options->threads this rank's
+ * share of the processors, where neither --threads nor OMP_NUM_THREADS says anything. Close in any case. */
+remat_status rm_ranks_open(rm_options *options, rm_ranks *out);
+void rm_ranks_close(rm_ranks *ranks);
+
+/* Collective: OK if `mine` is, on all ranks. Otherwise the status of the first rank that failed, on all; of those that have
+ * the same sentence only the first keeps it, and a rank that did not fail has none: remat_last_error is "". */
+remat_status rm_ranks_agree(rm_ranks *ranks, remat_status mine);
+
+/* Collective: compares the flags that must be the same, and `facts`, one thing a line (INVALID names two ranks and the first
+ * difference; only rank 0 has the sentence), and connects sessions. */
+remat_status rm_ranks_connect(rm_ranks *ranks, const rm_options *options, const char *facts);
+const remat_ranks *rm_ranks_table(const rm_ranks *ranks); /* NULL: alone */
+
+/* Collective: rank 0's text on all; the caller frees it with rm_free. Alone: NULL. */
+remat_status rm_ranks_share(rm_ranks *ranks, const char *text, char **out);
+
+/* Collective: has any rank caught a signal? Sets *all to SIGTERM if any has, else to SIGINT if any has, else to 0. */
+remat_status rm_ranks_stop(rm_ranks *ranks, int caught, int *all);
+
+/* Tells the other ranks of a failure that they do not know of, and puts "rank 3 of 8 on HOST" before its sentence. What this
+ * rank has heard of another's failure is printed at once; `command` begins the line. Returns `status`. */
+remat_status rm_ranks_failed(rm_ranks *ranks, const char *command, remat_status status);
+
+/* The table of as many ranks as options->world_size says, for sessions that only plan. NULL where that is one, or not said. */
+const remat_ranks *rm_ranks_imagined(const rm_options *options, remat_ranks *table);
+
+#endif
