@@ -19,20 +19,25 @@ static remat_status add_array(remat_session *s, remat_kind kind, const char *nam
     char *text = rm_malloc(length);
     REQUIRE(text, MEMORY, "out of memory for the name %s", name);
     snprintf(text, length, *suffix ? "%s.%s" : "%s%s", name, suffix);
-    s->array[kind][n] = (rm_array){.name = text, .desc = desc, .offset = offset};
+    s->array[kind][n] = (rm_array){.name = text, .desc = desc, .offset = offset, .held = rm_desc_count(&desc)};
     s->n_arrays[kind]++;
     return REMAT_OK;
 }
 
-static remat_status list_param(remat_session *s, int32_t v) {
+static remat_status list_param(remat_session *s, const rm_parameter *p) {
+    int32_t v = p->value;
     const rm_value *value = &s->graph->value[v];
     const rm_residents *at = &s->chain.at;
     TRY(add_array(s, REMAT_PARAM, value->name, "", value->desc, at->value[v].offset));
     if (s->inference) return REMAT_OK;
     TRY(add_array(s, REMAT_GRADIENT, value->name, "", value->desc, at->gradient[v].offset));
-    for (int i = 0; s->optimizer && i < s->optimizer->states_used(&s->update); i++)
+    for (int i = 0; s->optimizer && i < s->optimizer->states_used(&s->update); i++) {
         TRY(add_array(s, REMAT_OPTIMIZER, value->name, s->optimizer->state_name[i], value->desc,
                       at->optimizer_state[v * RM_MAX_OPTIMIZER_STATE + i]));
+        rm_array *array = &s->array[REMAT_OPTIMIZER][s->n_arrays[REMAT_OPTIMIZER] - 1];
+        array->first = p->first;
+        array->held = p->held;
+    }
     return REMAT_OK;
 }
 
@@ -51,9 +56,9 @@ static remat_status list_carried(remat_session *s) {
 }
 
 remat_status rm_session_list_arrays(remat_session *s) {
+    for (int32_t i = 0; i < s->chain.at.buckets.n_params; i++) TRY(list_param(s, &s->chain.at.buckets.param[i]));
     for (int32_t v = 1; v < s->graph->n_values; v++) {
         const rm_value *value = &s->graph->value[v];
-        if (value->origin == RM_VALUE_PARAM) TRY(list_param(s, v));
         if (value->origin != RM_VALUE_INPUT) continue;
         TRY(add_array(s, REMAT_INPUT, value->name, "", value->desc, s->chain.at.value[v].offset));
         s->array[REMAT_INPUT][s->n_arrays[REMAT_INPUT] - 1].bound = rm_chain_bound(&s->chain, v);
@@ -86,13 +91,17 @@ static remat_status find_array(const remat_session *s, remat_kind kind, int64_t 
     return REMAT_OK;
 }
 
+static uint64_t held_bytes(const rm_array *array) { return (uint64_t)array->held * rm_dtype_bytes(array->desc.dtype); }
+
 remat_status remat_array_info(const remat_session *s, remat_kind kind, int64_t index, remat_array *out) {
     const rm_array *array = NULL;
     TRY(find_array(s, kind, index, &array));
     *out = (remat_array){.name = array->name,
                          .dtype = array->desc.dtype,
                          .rank = array->desc.rank,
-                         .bytes = rm_desc_bytes(&array->desc)};
+                         .bytes = held_bytes(array),
+                         .first = array->first,
+                         .count = array->held};
     memcpy(out->dim, array->desc.dim, sizeof out->dim);
     return REMAT_OK;
 }
@@ -109,9 +118,9 @@ static remat_status check_copy(const remat_session *s, remat_kind kind, int64_t 
                                const rm_array **array) {
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it holds no arrays");
     TRY(find_array(s, kind, index, array));
-    REQUIRE(data, INVALID, "%s: no data was given", (*array)->name);
-    REQUIRE(bytes == rm_desc_bytes(&(*array)->desc), INVALID, "%s holds %llu bytes, but %llu were given",
-            (*array)->name, (unsigned long long)rm_desc_bytes(&(*array)->desc), (unsigned long long)bytes);
+    REQUIRE(data || !(*array)->held, INVALID, "%s: no data was given", (*array)->name);
+    REQUIRE(bytes == held_bytes(*array), INVALID, "%s holds %llu bytes, but %llu were given", (*array)->name,
+            (unsigned long long)held_bytes(*array), (unsigned long long)bytes);
     return REMAT_OK;
 }
 
@@ -128,7 +137,7 @@ remat_status remat_write(remat_session *s, remat_kind kind, int64_t index, const
     const rm_array *array = NULL;
     TRY(check_copy(s, kind, index, data, bytes, &array));
     if (array->desc.dtype == REMAT_I32) TRY(check_range(array, data));
-    s->api->copy_in(s->runner.queue, s->runner.resident + array->offset, data, bytes);
+    if (bytes) s->api->copy_in(s->runner.queue, s->runner.resident + array->offset, data, bytes);
     s->packed_is_stale |= kind == REMAT_PARAM;
     return s->api->synchronize(s->runner.queue);
 }
@@ -136,7 +145,10 @@ remat_status remat_write(remat_session *s, remat_kind kind, int64_t index, const
 remat_status remat_read(remat_session *s, remat_kind kind, int64_t index, void *data, uint64_t bytes) {
     const rm_array *array = NULL;
     TRY(check_copy(s, kind, index, data, bytes, &array));
-    s->api->copy_out(s->runner.queue, data, s->runner.resident + array->offset, bytes);
+    REQUIRE(kind != REMAT_GRADIENT || s->chain.at.buckets.parts == 1, INVALID,
+            "%s: with a sharded optimizer a rank is given its part of the gradients alone; to read them, do not shard",
+            array->name);
+    if (bytes) s->api->copy_out(s->runner.queue, data, s->runner.resident + array->offset, bytes);
     return s->api->synchronize(s->runner.queue);
 }
 

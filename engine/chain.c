@@ -255,12 +255,6 @@ static remat_status write_problem(const rm_chain *chain, bool evaluation, rm_pro
 remat_status rm_chain_write_problems(rm_chain *chain, const rm_chain_config *config) {
     rm_problem training = {.n_resident = chain->problem.n_resident}; /* laid out before the rest was known */
     memcpy(training.resident, chain->problem.resident, sizeof training.resident);
-    uint64_t tables = chain->prologue.scratch_bytes > chain->epilogue.scratch_bytes ? chain->prologue.scratch_bytes
-                                                                                    : chain->epilogue.scratch_bytes;
-    chain->at.table_scratch = chain->at.bytes;
-    chain->at.bytes += rm_align_up(tables);
-    strcpy(training.resident[training.n_resident].name, "table scratch");
-    training.resident[training.n_resident++].bytes = rm_align_up(tables);
     TRY(write_problem(chain, config->inference, &chain->problem));
     TRY(write_problem(chain, true, &chain->evaluation));
     chain->problem.n_resident = chain->evaluation.n_resident = training.n_resident;
@@ -340,6 +334,8 @@ remat_status rm_chain_build(const remat_graph *graph, int32_t loss, const int32_
     find_spans(chain);
     TRY(rm_chain_lay_out(chain, config));
     TRY(rm_chain_write_programs(chain, config));
+    if (!config->inference) rm_buckets_find_final(chain);
+    rm_chain_lay_out_rest(chain, config);
     return rm_chain_write_problems(chain, config);
 }
 
@@ -366,6 +362,7 @@ void rm_chain_free(rm_chain *chain) {
     rm_free(chain->at.packed);
     rm_free(chain->at.output);
     rm_free(chain->at.optimizer_state);
+    rm_buckets_free(&chain->at.buckets);
     rm_problem_free(&chain->problem);
     rm_problem_free(&chain->evaluation);
     memset(chain, 0, sizeof *chain);

@@ -18,6 +18,7 @@
 #ifndef RM_CHAIN_H
 #define RM_CHAIN_H
 
+#include "engine/buckets.h"
 #include "engine/device.h"
 #include "engine/graph.h"
 #include "memory/problem.h"
@@ -52,9 +53,14 @@ typedef struct {
     uint64_t *output;   /* by position in `outputs` */
     uint64_t *optimizer_state; /* by value id * RM_MAX_OPTIMIZER_STATE + i */
     uint64_t carried, carried_next; /* stateful sessions: the states between calls */
-    uint64_t gradients_offset, gradients_bytes; /* all gradients, one run of bytes: to be zeroed */
+    rm_buckets buckets;         /* of the parameters and their gradients */
+    /* Parameters and their gradients, laid out alike; both begin on a page and own all of their last page, once the block's
+     * first resident byte lies on one. */
+    uint64_t parameters_offset, gradients_offset, section_bytes, section_pages_bytes;
+    uint64_t table_gradients_offset, table_gradients_bytes;
+    uint64_t sums_offset; /* pairwise micro steps: n_sums sections of gradients that wait for their other half */
     uint64_t loss_offset, loss_bytes;           /* one float a stage */
-    uint64_t one_offset;                        /* the float 1: the loss's own gradient */
+    uint64_t one_offset;                        /* one float: the loss's own gradient, 1 unless the batch is shared */
     uint64_t table_scratch;                     /* the prologue's and epilogue's scratch */
     uint64_t bytes;                             /* of everything above */
 } rm_residents;
@@ -72,7 +78,7 @@ typedef struct {
     rm_where aux, scratch;
 } rm_instruction;
 
-typedef struct {
+typedef struct rm_program {
     rm_instruction *item;
     int32_t n, capacity;
     uint64_t scratch_bytes;
@@ -130,6 +136,8 @@ typedef struct {
     int64_t tile;        /* as asked; 0: from the shapes */
     int threads;
     bool inference, stateful;
+    const remat_ranks *ranks; /* size 1 and no slots where there are none */
+    int gradient_sums;       /* sections of gradients for pairwise micro steps */
     bool lean;               /* offer the option "lean" where it saves something */
     rm_device_kind kernels;  /* the column of the ops' kernel tables that will run */
     int optimizer_states;
@@ -147,9 +155,14 @@ void rm_chain_free(rm_chain *chain);
 
 const rm_class *rm_stage_class(const rm_chain *chain, int64_t stage);
 
+/* Where the resident part of a block begins: the first page at or after the block's own begin. chain->at.bytes has room for
+ * the difference. */
+char *rm_resident_begin(void *block);
+
 /* The steps of rm_chain_build, in order (one file each). */
 remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config);   /* resident.c */
 remat_status rm_chain_write_programs(rm_chain *chain, const rm_chain_config *);  /* program.c  */
+void rm_chain_lay_out_rest(rm_chain *chain, const rm_chain_config *config);      /* resident.c: known after the programs */
 remat_status rm_chain_write_problems(rm_chain *chain, const rm_chain_config *);  /* chain.c    */
 
 /* A program's time by a device's rates. */

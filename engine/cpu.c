@@ -132,6 +132,12 @@ static void cpu_update(rm_queue *queue, const rm_optimizer *optimizer, const rm_
     threaded.threads = queue->threads;
     optimizer->update(&threaded, n, parameter, gradient, state);
 }
+static void cpu_measure(rm_queue *queue, const rm_optimizer *optimizer, const rm_update *update, int64_t n,
+                        const float *parameter, const float *gradient, float *const *state, double *sum) {
+    rm_update threaded = *update;
+    threaded.threads = queue->threads;
+    optimizer->measure(&threaded, n, parameter, gradient, state, sum);
+}
 static double cpu_sum_of_squares(rm_queue *queue, const float *x, int64_t n) {
     return rm_sum_of_squares(x, n, queue->threads);
 }
@@ -187,6 +193,7 @@ const rm_device_api rm_device_cpu = {
     .run = cpu_run,
     .pack = cpu_pack,
     .update = cpu_update,
+    .measure = cpu_measure,
     .sum_of_squares = cpu_sum_of_squares,
     .store_host_bytes = RM_SPILL_HOST_BYTES,
     .store_open = cpu_store_open,

@@ -59,6 +59,7 @@ remat_plan_summary remat_session_plan(const remat_session *s) {
         .measured_times = s->measured_times,
         .recompute_factor = verdict->recompute_factor,
         .n_steps = schedule->plan.n_steps,
+        .n_buckets = s->chain.at.buckets.n,
     };
     plan.other_bytes = s->chain.at.bytes - plan.params_bytes - plan.gradients_bytes - plan.optimizer_bytes -
                        plan.inputs_bytes - plan.packed_bytes;
@@ -76,12 +77,6 @@ typedef struct {
     uint64_t saved_bytes;        /* of the option kept */
     uint64_t state_bytes;
 } fate;
-
-static uint64_t object_bytes(const rm_problem *problem, const rm_lists *lists, int64_t i) {
-    uint64_t bytes = 0;
-    for (int64_t k = lists->start[i]; k < lists->start[i + 1]; k++) bytes += problem->piece[lists->item[k]].bytes;
-    return bytes;
-}
 
 /* Whether state(s), which the run at step i reads, is freed before anything else runs. */
 static bool freed_at_once(const rm_plan *plan, int64_t i) {
@@ -116,7 +111,7 @@ static fate *find_fates(const remat_session *s) {
     }
     for (int64_t i = 0; fates && i < problem->n_stages; i++) {
         fates[i].saved_bytes = s->inference ? 0 : problem->stage[i].option[fates[i].kept].saved_bytes;
-        fates[i].state_bytes = object_bytes(problem, &problem->state, i);
+        fates[i].state_bytes = rm_list_bytes(problem, &problem->state, i);
         fates[i].checkpoint |= i > 0 && fates[i].first != RM_DROP && fates[i - 1].first == RM_DROP;
         fates[i].checkpoint &= fates[i].state_bytes > 0;
     }

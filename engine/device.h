@@ -58,6 +58,8 @@ typedef struct rm_device_api {
     void (*pack)(rm_queue *, const rm_op *, const rm_call *, void *packed);
     void (*update)(rm_queue *, const rm_optimizer *, const rm_update *, int64_t n, float *parameter,
                    const float *gradient, float *const *state);
+    void (*measure)(rm_queue *, const rm_optimizer *, const rm_update *, int64_t n, const float *parameter,
+                    const float *gradient, float *const *state, double sum[RM_MAX_OPTIMIZER_SUMS]); /* synchronises */
     double (*sum_of_squares)(rm_queue *, const float *x, int64_t n); /* synchronises */
 
     /* The second tier; open is NULL where a device has none. Transfers are given part by part (memory/transfers.h) and

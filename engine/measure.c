@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "memory/clock.h"
 #include "memory/host.h"
 
 struct rm_measure {
@@ -15,13 +15,6 @@ struct rm_measure {
 
 enum { MOST_PASSES = 32, SEGMENT = 3, PROGRAMS = sizeof(rm_stage_times) / sizeof(uint64_t) };
 
-static uint64_t clock_ns(clockid_t clock) {
-    struct timespec now;
-    clock_gettime(clock, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-static uint64_t now_ns(void) { return clock_ns(CLOCK_MONOTONIC); }
-
 /* ---- How much a window needs ---------------------------------------------------------------------------------- */
 
 static uint64_t list_bytes(const rm_problem *problem, const rm_lists *lists, int64_t first, int64_t last) {
@@ -31,16 +24,14 @@ static uint64_t list_bytes(const rm_problem *problem, const rm_lists *lists, int
     return bytes;
 }
 
-static uint64_t max64(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
 static void stage_needs(const rm_class *class, uint32_t options, uint64_t *saved, uint64_t *scratch) {
     *saved = 0;
     *scratch = class->drop.scratch_bytes;
     for (int k = 0; k < class->n_options; k++) {
         if (!(options >> k & 1)) continue;
         const rm_class_option *option = &class->option[k];
-        *saved = max64(*saved, rm_align_up(option->saved_bytes));
-        *scratch = max64(*scratch, max64(option->forward.scratch_bytes, option->backward.scratch_bytes));
+        *saved = rm_larger(*saved, rm_align_up(option->saved_bytes));
+        *scratch = rm_larger(*scratch, rm_larger(option->forward.scratch_bytes, option->backward.scratch_bytes));
     }
     *scratch = rm_align_up(*scratch);
 }
@@ -54,7 +45,7 @@ static uint64_t window_bytes(const rm_chain *chain, const rm_window *window) {
         uint64_t saved, own;
         stage_needs(rm_stage_class(chain, s), window->options, &saved, &own);
         bytes += saved;
-        scratch = max64(scratch, own);
+        scratch = rm_larger(scratch, own);
     }
     return bytes + scratch;
 }
@@ -171,7 +162,7 @@ remat_status rm_measure_create(const rm_measure_config *config, const rm_window 
     m->runner = (rm_runner){
         .api = config->api, .chain = config->chain, .arena_offset = config->chain->at.bytes, .training = true};
     uint64_t bytes = 0;
-    for (int64_t i = 0; i < n; i++) bytes = max64(bytes, window_bytes(config->chain, &window[i]));
+    for (int64_t i = 0; i < n; i++) bytes = rm_larger(bytes, window_bytes(config->chain, &window[i]));
     remat_status status = set_up(m, bytes);
     if (status) {
         rm_measure_free(m);
@@ -215,7 +206,7 @@ static void place_window(rm_measure *m, const rm_window *window) {
         uint64_t saved, own;
         stage_needs(rm_stage_class(chain, s), window->options, &saved, &own);
         m->runner.saved[s] = claim(m, &cursor, saved);
-        scratch = max64(scratch, own);
+        scratch = rm_larger(scratch, own);
     }
     m->runner.scratch = claim(m, &cursor, scratch);
 }
@@ -253,12 +244,13 @@ typedef uint64_t samples[PROGRAMS][MOST_PASSES];
 
 /* A thread that does all of the work knows how much of the time it had. */
 static uint64_t timed_run(rm_measure *m, int64_t stage, const rm_program *program) {
-    uint64_t all = clock_ns(CLOCK_PROCESS_CPUTIME_ID), own = clock_ns(CLOCK_THREAD_CPUTIME_ID), start = now_ns();
+    uint64_t all = rm_clock_ns(CLOCK_PROCESS_CPUTIME_ID), own = rm_clock_ns(CLOCK_THREAD_CPUTIME_ID),
+             start = rm_now_ns();
     rm_run_program(&m->runner, &m->config.chain->problem, stage, program);
     (void)m->config.api->synchronize(m->runner.queue);
-    uint64_t took = now_ns() - start, enough = took - took / 32;
-    own = clock_ns(CLOCK_THREAD_CPUTIME_ID) - own;
-    all = clock_ns(CLOCK_PROCESS_CPUTIME_ID) - all;
+    uint64_t took = rm_now_ns() - start, enough = took - took / 32;
+    own = rm_clock_ns(CLOCK_THREAD_CPUTIME_ID) - own;
+    all = rm_clock_ns(CLOCK_PROCESS_CPUTIME_ID) - all;
     if (all >= enough * (uint64_t)m->config.threads) return LEVELS * took + UNDISTURBED;
     if (own >= enough) return LEVELS * took + PARTLY;
     bool alone = m->config.threads == 1 && m->config.api->kernels == RM_DEVICE_CPU;
@@ -310,7 +302,7 @@ static uint64_t median_undisturbed(const uint64_t *sample, int n) {
 
 /* The first pass warms up, and counts only where there is no time for another. */
 static int collect(rm_measure *m, const rm_window *window, double seconds, samples *sample) {
-    uint64_t start = now_ns();
+    uint64_t start = rm_now_ns();
     int n = 0;
     for (int pass = 0; pass <= MOST_PASSES; pass++) {
         rm_stage_times times[RM_WINDOW_MOST] = {0};
@@ -318,7 +310,7 @@ static int collect(rm_measure *m, const rm_window *window, double seconds, sampl
         n = pass ? pass : 1;
         for (int64_t i = 0; i < window->count; i++)
             for (int p = 0; p < PROGRAMS; p++) sample[i][p][n - 1] = ((const uint64_t *)&times[i])[p];
-        double spent = 1e-9 * (double)(now_ns() - start);
+        double spent = 1e-9 * (double)(rm_now_ns() - start);
         if (spent + spent / (pass + 1) > seconds) break;
     }
     return n;
@@ -347,36 +339,36 @@ static void update_parameters(rm_measure *m) {
     update.lr = 0;
     update.step = 1;
     update.gradient_scale = 1;
-    for (int32_t v = 1; v < chain->graph->n_values; v++) {
-        const rm_value *value = &chain->graph->value[v];
-        if (value->origin != RM_VALUE_PARAM) continue;
+    for (int32_t i = 0; i < chain->at.buckets.n_params; i++) {
+        const rm_parameter *p = &chain->at.buckets.param[i];
+        float *parameter = (float *)(m->runner.resident + chain->at.value[p->value].offset) + p->first;
+        float *gradient = (float *)(m->runner.resident + chain->at.gradient[p->value].offset) + p->first;
         float *state[RM_MAX_OPTIMIZER_STATE] = {0};
         for (int k = 0; k < c->optimizer_states; k++)
-            state[k] = (float *)(m->runner.resident + chain->at.optimizer_state[v * RM_MAX_OPTIMIZER_STATE + k]);
-        const float *gradient = (const float *)(m->runner.resident + chain->at.gradient[v].offset);
-        int64_t n = rm_desc_count(&value->desc);
-        (void)c->api->sum_of_squares(m->runner.queue, gradient, n);
-        if (c->optimizer)
-            c->api->update(m->runner.queue, c->optimizer, &update, n,
-                           (float *)(m->runner.resident + chain->at.value[v].offset), gradient, state);
+            state[k] = (float *)(m->runner.resident + chain->at.optimizer_state[p->value * RM_MAX_OPTIMIZER_STATE + k]);
+        (void)c->api->sum_of_squares(m->runner.queue, gradient, p->held);
+        if (!c->optimizer) continue;
+        if (c->optimizer->measure)
+            c->api->measure(m->runner.queue, c->optimizer, &update, p->held, parameter, gradient, state, update.sum);
+        c->api->update(m->runner.queue, c->optimizer, &update, p->held, parameter, gradient, state);
     }
 }
 
 remat_status rm_measure_fixed(rm_measure *m, double seconds, uint64_t *time_ns) {
     const rm_chain *chain = m->config.chain;
-    uint64_t sample[MOST_PASSES], begin = now_ns();
+    uint64_t sample[MOST_PASSES], begin = rm_now_ns();
     int n = 0;
-    while (n < MOST_PASSES && (n < 2 || 1e-9 * (double)(now_ns() - begin) < seconds)) {
-        uint64_t start = now_ns();
+    while (n < MOST_PASSES && (n < 2 || 1e-9 * (double)(rm_now_ns() - begin) < seconds)) {
+        uint64_t start = rm_now_ns();
         rm_run_packing(&m->runner);
         m->config.api->fill(m->runner.queue, m->runner.resident + chain->at.loss_offset, 0, chain->at.loss_bytes);
         rm_run_tables(&m->runner, &chain->prologue);
         m->config.api->fill(m->runner.queue, m->runner.resident + chain->at.gradients_offset, 0,
-                            chain->at.gradients_bytes);
+                            chain->at.section_pages_bytes + chain->at.table_gradients_bytes);
         rm_run_tables(&m->runner, &chain->epilogue);
         update_parameters(m);
         TRY(m->config.api->synchronize(m->runner.queue));
-        sample[n++] = now_ns() - start;
+        sample[n++] = rm_now_ns() - start;
     }
     *time_ns = median(sample, n);
     return REMAT_OK;

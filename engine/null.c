@@ -83,6 +83,10 @@ static void null_update(rm_queue *queue, const rm_optimizer *optimizer, const rm
                         float *parameter, const float *gradient, float *const *state) {
     (void)queue, (void)optimizer, (void)update, (void)n, (void)parameter, (void)gradient, (void)state;
 }
+static void null_measure(rm_queue *queue, const rm_optimizer *optimizer, const rm_update *update, int64_t n,
+                         const float *parameter, const float *gradient, float *const *state, double *sum) {
+    (void)queue, (void)optimizer, (void)update, (void)n, (void)parameter, (void)gradient, (void)state, (void)sum;
+}
 static double null_sum_of_squares(rm_queue *queue, const float *x, int64_t n) {
     (void)queue, (void)x, (void)n;
     return 0;
@@ -142,6 +146,7 @@ const rm_device_api rm_device_null = {
     .run = null_run,
     .pack = null_pack,
     .update = null_update,
+    .measure = null_measure,
     .sum_of_squares = null_sum_of_squares,
     .store_host_bytes = RM_SPILL_HOST_BYTES, /* as the CPU's: its plans are asked what they would need there */
     .store_open = null_store_open,

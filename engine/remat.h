@@ -175,6 +175,8 @@ typedef struct {
     bool momentum_correction;     /* lars: momentum is also multiplied by lr / the last update's lr       */
     bool adapt_vectors;           /* lars, lamb: scale biases and gains by their norms too, not only what has two
                                      dimensions or more                                                   */
+    bool decay_vectors;           /* lars, lamb: weight decay for those that are not scaled, too          */
+    double norm_limit;            /* lamb: a larger norm of a parameter counts as this much; 0: no limit  */
     const struct remat_ranks *ranks; /* the other ranks of a data-parallel job; copied; NULL: there are none */
     int micro_steps;              /* parts that the batch of one update comes in, each with a call of
                                      remat_gradients of its own; 0: 1                                     */

@@ -1,10 +1,13 @@
 /* resident.c: lays out what stays in memory for the session's whole life, in one run of bytes from offset 0:
  *
- *   parameters | gradients (and tables' gradients) | optimizer | packed weights | inputs | tables, loss, outputs, ...
+ *   parameters | gradients | tables' gradients | optimizer | packed weights | inputs | tables, loss, outputs, ...
  *
- * Every array starts on a multiple of RM_ALIGN. The sizes become the problem's resident entries. */
+ * Every array starts on a multiple of RM_ALIGN; parameters and gradients, in buckets, on a page, because other ranks may share
+ * these pages (remat_ranks.map). A block begins on any multiple of RM_ALIGN, so that it can end at a guard page: what is
+ * resident begins at its first page, and has that much room more. The sizes become the problem's resident entries. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/chain.h"
 #include "memory/host.h"
@@ -33,30 +36,71 @@ static bool is_table(const rm_chain *chain, int32_t value) {
     return v->origin == RM_VALUE_RESULT && chain->role[v->node] == RM_ROLE_TABLE;
 }
 
+static uint64_t page_bytes(void) { return (uint64_t)sysconf(_SC_PAGESIZE); }
+
+char *rm_resident_begin(void *block) {
+    return (char *)(((uintptr_t)block + page_bytes() - 1) & ~(uintptr_t)(page_bytes() - 1));
+}
+
+/* Parameters or gradients, in buckets. Pages are filled up outside the section, so that its size is that of its arrays. */
+static uint64_t reserve_section(rm_chain *chain, const char *name) {
+    rm_residents *at = &chain->at;
+    uint64_t offset = at->bytes;
+    at->bytes += at->section_bytes;
+    close_section(chain, name, offset);
+    at->bytes = offset + at->section_pages_bytes;
+    return offset;
+}
+
 static void lay_out_params(rm_chain *chain, const rm_chain_config *config) {
     rm_residents *at = &chain->at;
+    at->section_bytes = (uint64_t)at->buckets.count * sizeof(float);
+    at->section_pages_bytes = (at->section_bytes + page_bytes() - 1) / page_bytes() * page_bytes();
+    at->parameters_offset = reserve_section(chain, "parameters");
+    if (!config->inference) at->gradients_offset = reserve_section(chain, "gradients");
+    for (int32_t i = 0; i < at->buckets.n_params; i++) {
+        const rm_parameter *p = &at->buckets.param[i];
+        uint64_t offset = (uint64_t)p->at * sizeof(float);
+        at->value[p->value] = resident(at->parameters_offset + offset);
+        if (!config->inference) at->gradient[p->value] = resident(at->gradients_offset + offset);
+    }
+}
+
+static void lay_out_table_gradients(rm_chain *chain, const rm_chain_config *config) {
+    rm_residents *at = &chain->at;
     const remat_graph *graph = chain->graph;
-    uint64_t start = at->bytes;
-    for (int32_t v = 1; v < graph->n_values; v++)
-        if (graph->value[v].origin == RM_VALUE_PARAM)
-            at->value[v] = resident(reserve(&at->bytes, value_bytes(chain, v)));
-    close_section(chain, "parameters", start);
-    start = at->gradients_offset = at->bytes;
-    for (int32_t v = 1; v < graph->n_values && !config->inference; v++)
-        if (graph->value[v].origin == RM_VALUE_PARAM)
-            at->gradient[v] = resident(reserve(&at->bytes, value_bytes(chain, v)));
-    close_section(chain, "gradients", start);
-    uint64_t tables = at->bytes;
+    at->table_gradients_offset = at->bytes;
     for (int32_t v = 1; v < graph->n_values && !config->inference; v++)
         if (is_table(chain, v) && graph->value[v].needs_gradient)
             at->gradient[v] = resident(reserve(&at->bytes, value_bytes(chain, v)));
-    close_section(chain, "table gradients", tables);
-    at->gradients_bytes = at->bytes - at->gradients_offset;
-    start = at->bytes;
-    for (int32_t v = 1; v < graph->n_values && !config->inference; v++)
-        for (int i = 0; graph->value[v].origin == RM_VALUE_PARAM && i < config->optimizer_states; i++)
-            at->optimizer_state[v * RM_MAX_OPTIMIZER_STATE + i] = reserve(&at->bytes, value_bytes(chain, v));
+    at->table_gradients_bytes = at->bytes - at->table_gradients_offset;
+    close_section(chain, "table gradients", at->table_gradients_offset);
+}
+
+/* For each bucket, each array of state of this rank's part of it. */
+static void lay_out_optimizer(rm_chain *chain, const rm_chain_config *config) {
+    rm_residents *at = &chain->at;
+    const rm_buckets *b = &at->buckets;
+    uint64_t start = at->bytes;
+    int states = config->inference ? 0 : config->optimizer_states;
+    for (int32_t i = 0; i < b->n_params && states; i++) {
+        const rm_parameter *p = &b->param[b->order[i]];
+        const rm_bucket *bucket = &b->item[p->bucket];
+        int64_t part = rm_part_count(b, bucket), within = p->at + p->first - bucket->at - rm_part_at(b, bucket);
+        uint64_t begin = start + (uint64_t)(bucket->at / b->parts * states) * sizeof(float);
+        for (int k = 0; k < states; k++)
+            at->optimizer_state[p->value * RM_MAX_OPTIMIZER_STATE + k] =
+                begin + (uint64_t)(k * part + (p->held ? within : 0)) * sizeof(float);
+    }
+    at->bytes += (uint64_t)(b->count / b->parts * states) * sizeof(float);
     close_section(chain, "optimizer", start);
+}
+
+static void lay_out_sums(rm_chain *chain, const rm_chain_config *config) {
+    rm_residents *at = &chain->at;
+    at->sums_offset = at->bytes;
+    at->bytes += config->inference ? 0 : (uint64_t)config->gradient_sums * at->section_bytes;
+    close_section(chain, "gradient sums", at->sums_offset);
 }
 
 static void lay_out_packed(rm_chain *chain, const rm_chain_config *config) {
@@ -84,7 +128,7 @@ static void lay_out_inputs(rm_chain *chain) {
     close_section(chain, "inputs", start);
 }
 
-static void lay_out_rest(rm_chain *chain, const rm_chain_config *config) {
+static void lay_out_small(rm_chain *chain, const rm_chain_config *config) {
     rm_residents *at = &chain->at;
     uint64_t start = at->bytes;
     for (int32_t v = 1; v < chain->graph->n_values; v++)
@@ -115,9 +159,24 @@ remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config) {
     at->optimizer_state = rm_calloc(values * RM_MAX_OPTIMIZER_STATE, sizeof *at->optimizer_state);
     REQUIRE(at->value && at->gradient && at->packed && at->output && at->optimizer_state, MEMORY,
             "out of memory for the layout of %zu values", values);
+    TRY(rm_buckets_cut(chain, config->ranks));
     lay_out_params(chain, config);
+    lay_out_table_gradients(chain, config);
+    lay_out_optimizer(chain, config);
+    lay_out_sums(chain, config);
     lay_out_packed(chain, config);
     lay_out_inputs(chain);
-    lay_out_rest(chain, config);
+    lay_out_small(chain, config);
     return REMAT_OK;
+}
+
+void rm_chain_lay_out_rest(rm_chain *chain, const rm_chain_config *config) {
+    rm_residents *at = &chain->at;
+    uint64_t before = chain->prologue.scratch_bytes, after = chain->epilogue.scratch_bytes;
+    at->table_scratch = reserve(&at->bytes, before > after ? before : after);
+    close_section(chain, "table scratch", at->table_scratch);
+    uint64_t sections = config->inference ? 1 : 2; /* what fills their pages up is in at->bytes already */
+    uint64_t filling = sections * (at->section_pages_bytes - at->section_bytes);
+    at->bytes += page_bytes() - RM_ALIGN; /* the most that lies between the block's begin and its first page */
+    close_section(chain, "alignment", at->bytes - (page_bytes() - RM_ALIGN) - filling);
 }

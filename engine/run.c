@@ -55,13 +55,14 @@ static void build_call(const frame *f, const rm_instruction *i, rm_call *call) {
     rm_node_descs(graph, node, f->tau, x, &y, state);
     bool timed = graph->value[node->x[0]].sequence;
     uint64_t packed = r->chain->at.packed[i->node];
+    uint64_t step = r->updates | r->shard << 32; /* one counter, so that no two shards draw alike */
     *call = (rm_call){.attr = node->attr,
                       .y = {y, resolve(f, &i->y)},
                       .dy = {y, resolve(f, &i->dy)},
                       .aux = resolve(f, &i->aux),
                       .scratch = resolve(f, &i->scratch),
                       .packed = packed == UINT64_MAX ? NULL : r->resident + packed,
-                      .key = {r->seed, r->updates, node->key},
+                      .key = {r->seed, step, node->key},
                       .t0 = timed ? f->t0 : 0,
                       .t_total = timed ? r->chain->timesteps : 1,
                       .training = r->training};
@@ -77,10 +78,17 @@ static void build_call(const frame *f, const rm_instruction *i, rm_call *call) {
     }
 }
 
-static void run_add(const rm_runner *r, void *to, void *from, int64_t count) {
+void rm_run_add(const rm_runner *r, void *y, void *x, int64_t count) {
     rm_desc flat = rm_desc_make(REMAT_F32, 1, &count);
-    rm_call call = {.y = {flat, to}, .x = {{flat, to}, {flat, from}}, .t_total = 1};
+    rm_call call = {.y = {flat, y}, .x = {{flat, y}, {flat, x}}, .t_total = 1};
     r->api->run(r->queue, rm_op_find("add"), RM_FORWARD, &call);
+}
+
+void rm_run_scale(const rm_runner *r, void *y, double factor, int64_t count) {
+    rm_desc flat = rm_desc_make(REMAT_F32, 1, &count);
+    rm_scale_attr attr = {factor};
+    rm_call call = {.attr = &attr, .y = {flat, y}, .x = {{flat, y}}, .t_total = 1};
+    r->api->run(r->queue, rm_op_find("scale"), RM_FORWARD, &call);
 }
 
 static void run_instruction(const frame *f, const rm_instruction *i) {
@@ -97,17 +105,40 @@ static void run_instruction(const frame *f, const rm_instruction *i) {
     uint64_t bytes = (uint64_t)i->count * 4;
     if (i->what == RM_DO_ZERO && y) r->api->fill(r->queue, y, 0, bytes);
     if (i->what == RM_DO_COPY && y && x) r->api->copy(r->queue, y, x, bytes);
-    if (i->what == RM_DO_ADD && y && x) run_add(r, y, x, i->count);
+    if (i->what == RM_DO_ADD && y && x) rm_run_add(r, y, x, i->count);
 }
 
-static void run_program(const frame *f, const rm_program *program) {
-    for (int32_t n = 0; n < program->n; n++) run_instruction(f, &program->item[n]);
+static void run_part(const frame *f, const rm_program *program, int32_t from, int32_t until) {
+    for (int32_t n = from; n < until; n++) run_instruction(f, &program->item[n]);
+}
+
+static void run_program(const frame *f, const rm_program *program) { run_part(f, program, 0, program->n); }
+
+/* In parts: one up to the last instruction that touches each bucket whose gradients become final in this stage. */
+static remat_status run_backward(const frame *f, const rm_program *program, int64_t stage, int option) {
+    rm_runner *r = f->runner;
+    const rm_buckets *buckets = &r->chain->at.buckets;
+    int32_t done = 0;
+    while (r->finished && r->n_finished < buckets->n && buckets->item[r->n_finished].stage == stage) {
+        int32_t until = buckets->item[r->n_finished].after[option];
+        run_part(f, program, done, until);
+        done = until;
+        TRY(r->finished(r->owner, r->n_finished++));
+    }
+    run_part(f, program, done, program->n);
+    return REMAT_OK;
 }
 
 void rm_run_tables(rm_runner *runner, const rm_program *program) {
     frame f = {.runner = runner, .stage = 0};
     runner->scratch = runner->resident + runner->chain->at.table_scratch;
     run_program(&f, program);
+}
+
+remat_status rm_run_epilogue(rm_runner *runner) {
+    frame f = {.runner = runner, .stage = 0};
+    runner->scratch = runner->resident + runner->chain->at.table_scratch;
+    return run_backward(&f, &runner->chain->epilogue, -1, 0);
 }
 
 void rm_run_packing(rm_runner *runner) {
@@ -192,7 +223,10 @@ static remat_status run_verified(const frame *f, const rm_program *program, cons
     if (r->disturb) r->disturb(r, number, false);
     if (verify) TRY(r->api->synchronize(r->queue));
     if (verify) TRY(rm_verify_before(r->verify, &run));
-    run_program(f, program);
+    if (step->verb == RM_RUN_BACKWARD)
+        TRY(run_backward(f, program, f->stage, r->kept[f->stage]));
+    else
+        run_program(f, program);
     if (r->disturb) r->disturb(r, number, true);
     if (verify) TRY(r->api->synchronize(r->queue));
     return verify ? rm_verify_after(r->verify, &run) : REMAT_OK;
@@ -200,6 +234,7 @@ static remat_status run_verified(const frame *f, const rm_program *program, cons
 
 static remat_status run_plan(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule) {
     int64_t next = 0, last_stage = problem->n_stages - 1;
+    runner->n_finished = 0;
     if (runner->verify && runner->training) rm_verify_begin(runner->verify);
     for (int64_t s = 0; s < schedule->plan.n_steps; s++) {
         const rm_step *step = &schedule->plan.step[s];
@@ -211,6 +246,7 @@ static remat_status run_plan(rm_runner *runner, const rm_problem *problem, const
         if (step->verb != RM_RUN_FORWARD && step->verb != RM_RUN_BACKWARD) continue;
         const rm_class *class = rm_stage_class(runner->chain, step->index);
         frame f = frame_of(runner, problem, step->index);
+        if (runner->ranks && runner->ranks->poll) TRY(runner->ranks->poll(runner->ranks->context));
         TRY(run_verified(&f, program_of(runner, class, step), step, s));
         if (runner->stateful && runner->chain->timed && step->verb == RM_RUN_FORWARD && step->index == last_stage)
             keep_carried(&f);

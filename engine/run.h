@@ -20,6 +20,13 @@ typedef struct rm_runner {
     int8_t *kept;            /* by stage: the option it was last kept in */
     void *scratch;           /* of the step that is running */
     uint64_t seed, updates;
+    uint64_t shard;          /* of the batch: draws its own dropout */
+    const remat_ranks *ranks; /* asked before each run of a stage whether all are there (poll) */
+    /* Called, in their order, when the backward pass has given the queue the last instruction that touches a bucket's gradients; what it
+     * fails with fails the run. NULL: this run's gradients are not the last. */
+    remat_status (*finished)(void *owner, int32_t bucket);
+    void *owner;
+    int32_t n_finished;      /* buckets, since the run began */
     bool training, stateful;
     rm_store *store;         /* the second tier; NULL: no plan uses it */
     uint64_t given_before;   /* transfers it was given before this run of the plan */
@@ -31,14 +38,21 @@ typedef struct rm_runner {
 } rm_runner;
 
 /* Runs a whole plan: of the training problem, or of the evaluation (runner->training). Fails where rm_verify_before or
- * rm_verify_after does, and where the second tier does (IO). However it ends, no transfer is under way any more. */
+ * rm_verify_after does, where the second tier does (IO), and where ranks->poll or `finished` does. However it ends, no
+ * transfer is under way any more. */
 remat_status rm_run(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule);
 
 /* Runs one program of `stage` by itself, on what runner->piece, ->saved and ->scratch point to: for measuring. */
 void rm_run_program(rm_runner *runner, const rm_problem *problem, int64_t stage, const rm_program *program);
 
-/* Runs the prologue or the epilogue (chain.h, TABLE). */
+/* Runs the prologue or the epilogue (chain.h, TABLE). The second is the end of a backward pass: all buckets are finished
+ * after it. */
 void rm_run_tables(rm_runner *runner, const rm_program *program);
+remat_status rm_run_epilogue(rm_runner *runner);
+
+/* Floats: y += x; y *= factor; for what lies beside the plan. */
+void rm_run_add(const rm_runner *runner, void *y, void *x, int64_t count);
+void rm_run_scale(const rm_runner *runner, void *y, double factor, int64_t count);
 
 /* Makes every node's packed weights anew. */
 void rm_run_packing(rm_runner *runner);

@@ -1,9 +1,10 @@
-/* session.c: describe -> plan -> check -> place -> run, tied together. remat_session_create does everything up to the
- * first byte of the block; the steps after that only run. */
+/* session.c: describe -> plan -> check -> place, tied together: a session's life. remat_session_create does everything up to
+ * the first byte of the block; step.c and update.c only run. */
 #include "engine/planning.h"
 
-#include <omp.h>
+#include <inttypes.h>
 #include <math.h>
+#include <omp.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -56,7 +57,12 @@ static remat_status set_up_optimizer(remat_session *s, const remat_config *confi
                             .epsilon = config->epsilon,
                             .weight_decay = config->weight_decay,
                             .nesterov = config->nesterov,
+                            .trust_coefficient = config->trust_coefficient,
+                            .decay_vectors = config->decay_vectors,
+                            .norm_limit = config->norm_limit,
                             .threads = s->threads};
+    s->momentum_correction = config->momentum_correction;
+    s->adapt_vectors = config->adapt_vectors;
     if (!config->optimizer || config->inference) return REMAT_OK;
     s->optimizer = rm_optimizer_find(config->optimizer);
     char known[128] = "";
@@ -69,7 +75,72 @@ static remat_status set_up_optimizer(remat_session *s, const remat_config *confi
             "beta1 and beta2 are %g and %g; use 0 to below 1", config->beta1, config->beta2);
     REQUIRE(config->epsilon >= 0 && config->weight_decay >= 0, INVALID,
             "epsilon and weight_decay are %g and %g; neither may be negative", config->epsilon, config->weight_decay);
+    REQUIRE(config->trust_coefficient >= 0 && config->norm_limit >= 0, INVALID,
+            "trust_coefficient and norm_limit are %g and %g; neither may be negative", config->trust_coefficient,
+            config->norm_limit);
     return REMAT_OK;
+}
+
+/* ---- Ranks and micro steps ------------------------------------------------------------------------------------ */
+
+static bool power_of_two(int n) { return n > 0 && (n & (n - 1)) == 0; }
+
+static remat_status check_pairwise(const remat_session *s) {
+    if (!s->pairwise) return REMAT_OK;
+    REQUIRE(power_of_two(s->ranks.size) && power_of_two(s->micro_steps), INVALID,
+            "pairwise sums need powers of two, but there are %d ranks and %d micro steps", s->ranks.size,
+            s->micro_steps);
+    REQUIRE(s->ranks.weight == 1, INVALID,
+            "pairwise sums need batches of the same size on all ranks, but this rank's weighs %g of the mean",
+            s->ranks.weight);
+    REQUIRE(!s->stateful || s->micro_steps == 1, INVALID,
+            "a stateful session carries its states on from one micro step to the next, which pairwise are different "
+            "samples; use one micro step");
+    return REMAT_OK;
+}
+
+static remat_status check_slots(const remat_session *s) {
+    const remat_ranks *r = &s->ranks;
+    REQUIRE(r->reduce && r->wait && r->sum, INVALID, "remat_ranks lacks one of reduce, wait and sum");
+    REQUIRE(!r->shard_optimizer || (r->gather && r->gathered), INVALID,
+            "remat_ranks shards the optimizer, but lacks gather or gathered");
+    REQUIRE(rm_session_is_real(s), MISSING,
+            "the device \"%s\" computes nothing that other ranks could add up; plan for it with plan_only",
+            s->api->name);
+    return REMAT_OK;
+}
+
+/* A session that only plans, or makes no gradients, is laid out for so many ranks, and never calls them. */
+static remat_status set_up_ranks(remat_session *s, const remat_config *config) {
+    remat_ranks *r = &s->ranks;
+    *r = config->ranks ? *config->ranks : (remat_ranks){.size = 1};
+    if (r->weight == 0) r->weight = 1;
+    s->pairwise = config->pairwise;
+    s->micro_steps = config->micro_steps ? config->micro_steps : 1;
+    REQUIRE(r->size >= 1 && r->rank >= 0 && r->rank < r->size, INVALID, "rank %d of %d: ranks are numbered from 0",
+            r->rank, r->size);
+    REQUIRE(r->weight > 0 && isfinite(r->weight), INVALID, "this rank's weight is %g; it must be above 0", r->weight);
+    REQUIRE(s->micro_steps >= 1 && (int64_t)s->micro_steps * r->size < 1 << 24, INVALID,
+            "%d micro steps on %d ranks: use at least 1, and fewer than %d in all", s->micro_steps, r->size, 1 << 24);
+    TRY(check_pairwise(s));
+    bool runs = config->ranks && !s->plan_only && !s->inference;
+    if (runs) return check_slots(s);
+    r->agree = NULL, r->map = NULL, r->unmap = NULL, r->reduce = r->wait = r->gather = r->gathered = NULL;
+    r->sum = NULL, r->poll = NULL;
+    return REMAT_OK;
+}
+
+/* Sums of 1, 2, 4, ... micro steps that wait for their other half. */
+static int gradient_sums(const remat_session *s) {
+    int n = 0;
+    while (s->pairwise && 1 << n < s->micro_steps) n++;
+    return n;
+}
+
+int64_t remat_micro_shard(int64_t t, int64_t micro_steps, bool pairwise) {
+    int64_t reversed = 0;
+    for (int64_t bit = 1; bit < micro_steps; bit *= 2) reversed = reversed * 2 + ((t & bit) != 0);
+    return pairwise ? reversed : t;
 }
 
 /* ---- Describe: an own copy of the graph, folded and cut -------------------------------------------------------- */
@@ -104,12 +175,56 @@ static remat_status cut(remat_session *s, int32_t loss, const remat_config *conf
                              .lean = s->recompute == RM_RECOMPUTE_AUTO,
                              .kernels = s->api->kernels,
                              .stateful = config->stateful,
+                             .ranks = &s->ranks,
+                             .gradient_sums = gradient_sums(s),
                              .optimizer_states = s->optimizer ? s->optimizer->states_used(&s->update) : 0,
                              .rates = rm_standard_rates()};
     return rm_chain_build(s->graph, loss, keep, config->n_outputs, &chain, &s->chain);
 }
 
 /* ---- The block ------------------------------------------------------------------------------------------------ */
+
+static remat_status allocate_tables(remat_session *s) {
+    rm_runner *r = &s->runner;
+    size_t stages = (size_t)s->chain.n_stages, params = (size_t)s->chain.at.buckets.n_params + 1;
+    r->piece = rm_calloc((size_t)s->chain.problem.n_pieces + 1, sizeof *r->piece);
+    r->saved = rm_calloc(stages + 1, sizeof *r->saved);
+    r->kept = rm_calloc(stages, sizeof *r->kept);
+    s->loss = rm_calloc(stages, sizeof *s->loss);
+    s->shard_loss = rm_calloc((size_t)s->micro_steps * (size_t)s->ranks.size, sizeof *s->shard_loss);
+    s->squares = rm_calloc(params, sizeof *s->squares);
+    s->sums = rm_calloc(params * RM_MAX_OPTIMIZER_SUMS, sizeof *s->sums);
+    REQUIRE(r->piece && r->saved && r->kept && s->loss && s->shard_loss && s->squares && s->sums, MEMORY,
+            "out of memory for the executor's tables");
+    return s->verify_recompute ? rm_verify_create(&s->chain, &r->verify) : REMAT_OK;
+}
+
+/* The pages that other ranks may read, before anything is written there. */
+static remat_status share_pages(remat_session *s) {
+    const remat_ranks *ranks = &s->ranks;
+    const rm_residents *at = &s->chain.at;
+    if (!ranks->map || !at->section_pages_bytes) return REMAT_OK;
+    TRY(ranks->map(ranks->context, s->runner.resident + at->gradients_offset, at->section_pages_bytes));
+    s->n_mapped++;
+    if (!ranks->shard_optimizer) return REMAT_OK;
+    TRY(ranks->map(ranks->context, s->runner.resident + at->parameters_offset, at->section_pages_bytes));
+    s->n_mapped++;
+    return REMAT_OK;
+}
+
+static void unshare_pages(remat_session *s) {
+    const rm_residents *at = &s->chain.at;
+    if (!s->ranks.unmap) return;
+    if (s->n_mapped > 0) s->ranks.unmap(s->ranks.context, s->runner.resident + at->gradients_offset);
+    if (s->n_mapped > 1) s->ranks.unmap(s->ranks.context, s->runner.resident + at->parameters_offset);
+}
+
+/* The share of a batch in the mean over all: the gradient of the loss that backward begins with. Pairwise it must not depend on
+ * how many of the shards a rank computes; that is made up for when a bucket is final (step.c). */
+static float loss_share(const remat_session *s) {
+    double shards = (double)s->micro_steps * (s->pairwise ? s->ranks.size : 1);
+    return (float)(s->ranks.weight / shards);
+}
 
 static remat_status allocate(remat_session *s, uint64_t seed) {
     rm_runner *r = &s->runner;
@@ -118,20 +233,18 @@ static remat_status allocate(remat_session *s, uint64_t seed) {
                      .arena_offset = s->chain.at.bytes,
                      .seed = seed,
                      .stateful = s->stateful,
+                     .ranks = &s->ranks,
+                     .owner = s,
                      .store = r->store};
     s->arena_bytes = s->chain.at.bytes + rm_session_activations_bytes(s);
     if (s->plan_only) return REMAT_OK;
     TRY(s->api->block_create(s->device, s->arena_bytes, &r->block));
     TRY(s->api->queue_create(s->device, &r->queue));
-    r->resident = s->api->claim(r->block, 0, s->chain.at.bytes);
-    r->piece = rm_calloc((size_t)s->chain.problem.n_pieces + 1, sizeof *r->piece);
-    r->saved = rm_calloc((size_t)s->chain.n_stages + 1, sizeof *r->saved);
-    r->kept = rm_calloc((size_t)s->chain.n_stages, sizeof *r->kept);
-    s->loss = rm_calloc((size_t)s->chain.n_stages, sizeof *s->loss);
-    REQUIRE(r->piece && r->saved && r->kept && s->loss, MEMORY, "out of memory for the executor's tables");
-    if (s->verify_recompute) TRY(rm_verify_create(&s->chain, &r->verify));
-    float one = 1;
-    s->api->copy_in(r->queue, r->resident + s->chain.at.one_offset, &one, sizeof one);
+    r->resident = rm_resident_begin(s->api->claim(r->block, 0, s->chain.at.bytes));
+    TRY(share_pages(s));
+    TRY(allocate_tables(s));
+    float share = loss_share(s);
+    s->api->copy_in(r->queue, r->resident + s->chain.at.one_offset, &share, sizeof share);
     TRY(s->api->synchronize(r->queue));
     return rm_session_draw_parameters(s);
 }
@@ -140,6 +253,7 @@ static remat_status create(remat_session *s, const remat_graph *graph, int32_t l
     TRY(remat_graph_check(graph));
     TRY(set_up_devices(s, config));
     TRY(set_up_policy(s, config));
+    TRY(set_up_ranks(s, config));
     TRY(set_up_optimizer(s, config));
     TRY(check_ends(graph, loss, config));
     TRY(rm_graph_copy(graph, &s->graph));
@@ -154,7 +268,6 @@ static remat_status create(remat_session *s, const remat_graph *graph, int32_t l
 
 remat_status remat_session_create(const remat_graph *graph, remat_value loss, const remat_config *config,
                                   remat_session **out) {
-    REQUIRE(!config || !config->ranks, MISSING, "training on several ranks is not there yet");
     REQUIRE(graph && config && out, INVALID, "remat_session_create needs a graph, a config and a place for the result");
     remat_session *s = rm_calloc(1, sizeof *s);
     REQUIRE(s, MEMORY, "out of memory for a session");
@@ -172,12 +285,16 @@ void remat_session_free(remat_session *s) {
     rm_session_free_arrays(s);
     rm_trace_free(s->trace);
     rm_free(s->loss);
+    rm_free(s->shard_loss);
+    rm_free(s->squares);
+    rm_free(s->sums);
     rm_free(s->runner.piece);
     rm_free(s->runner.saved);
     rm_free(s->runner.kept);
     rm_verify_free(s->runner.verify);
     if (s->runner.store) s->api->store_close(s->runner.store);
     if (s->runner.queue) s->api->queue_free(s->runner.queue);
+    if (s->runner.block) unshare_pages(s);
     if (s->runner.block) s->api->block_free(s->runner.block);
     rm_schedule_free(&s->training);
     rm_schedule_free(&s->evaluation);
@@ -186,106 +303,3 @@ void remat_session_free(remat_session *s) {
     if (s->device) s->api->close(s->device);
     rm_free(s);
 }
-
-/* ---- Run ------------------------------------------------------------------------------------------------------ */
-
-/* What every pass begins with: fresh packed weights if the parameters changed, tables, zeroed loss slots. */
-static void begin_pass(remat_session *s, bool training) {
-    s->runner.training = training;
-    if (s->packed_is_stale) rm_run_packing(&s->runner);
-    s->packed_is_stale = false;
-    s->api->fill(s->runner.queue, s->runner.resident + s->chain.at.loss_offset, 0, s->chain.at.loss_bytes);
-    rm_run_tables(&s->runner, &s->chain.prologue);
-}
-
-/* The tiles' shares of the loss, added in tile order whatever order the plan made them in. */
-static remat_status end_pass(remat_session *s, remat_step_result *result) {
-    const rm_residents *at = &s->chain.at;
-    rm_queue *queue = s->runner.queue;
-    uint64_t carried_bytes = at->carried_next - at->carried;
-    if (carried_bytes)
-        s->api->copy(queue, s->runner.resident + at->carried, s->runner.resident + at->carried_next, carried_bytes);
-    s->api->copy_out(queue, s->loss, s->runner.resident + at->loss_offset, at->loss_bytes);
-    TRY(s->api->synchronize(queue));
-    double loss = 0;
-    for (int64_t i = 0; i < s->chain.n_stages; i++) loss += s->loss[i];
-    result->loss = (float)loss;
-    result->arena_peak_bytes = s->api->high_water(s->runner.block);
-    return REMAT_OK;
-}
-
-/* Parameters in order of definition, each summed in an order of its own length alone. */
-static double gradient_norm(const remat_session *s) {
-    double sum = 0;
-    for (int64_t i = 0; i < s->n_arrays[REMAT_GRADIENT]; i++) {
-        const rm_array *array = &s->array[REMAT_GRADIENT][i];
-        sum += s->api->sum_of_squares(s->runner.queue, (const float *)(s->runner.resident + array->offset),
-                                      rm_desc_count(&array->desc));
-    }
-    return sqrt(sum);
-}
-
-remat_status remat_gradients(remat_session *s, remat_step_result *result) {
-    REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it cannot run");
-    REQUIRE(!s->inference, INVALID, "this session was made for inference; it has no gradients");
-    const rm_residents *at = &s->chain.at;
-    *result = (remat_step_result){.recomputed_stages = (uint64_t)s->training.verdict.recomputed_stages};
-    begin_pass(s, true);
-    s->api->fill(s->runner.queue, s->runner.resident + at->gradients_offset, 0, at->gradients_bytes);
-    if (s->trace_next) rm_trace_begin(s->runner.trace = s->trace);
-    s->has_gradients = false;
-    remat_status status = rm_run(&s->runner, &s->chain.problem, &s->training);
-    s->trace_next = false;
-    s->runner.trace = NULL;
-    TRY(status);
-    rm_run_tables(&s->runner, &s->chain.epilogue);
-    TRY(end_pass(s, result));
-    s->grad_norm = result->grad_norm = gradient_norm(s);
-    s->has_gradients = true;
-    return REMAT_OK;
-}
-
-remat_status remat_update(remat_session *s, double lr, remat_step_result *result) {
-    REQUIRE(s->optimizer, INVALID, "this session has no optimizer; name one in the config");
-    REQUIRE(s->has_gradients, INVALID, "there are no gradients yet; call remat_gradients before remat_update");
-    REQUIRE(lr >= 0 && isfinite(lr), INVALID, "the learning rate is %g; use a finite number of at least 0", lr);
-    double scale =
-        s->clip_grad_norm > 0 ? s->clip_grad_norm / (s->grad_norm + 1e-6) : 1; /* as PyTorch's clip_grad_norm_ */
-    s->update.gradient_scale = scale < 1 ? scale : 1;
-    if (isnan(scale)) s->update.gradient_scale = scale; /* a NaN norm stays visible */
-    s->update.lr = lr;
-    s->update.step = (int64_t)s->runner.updates + 1;
-    int n_state = s->optimizer->states_used(&s->update);
-    for (int64_t i = 0; i < s->n_arrays[REMAT_PARAM]; i++) {
-        float *state[RM_MAX_OPTIMIZER_STATE] = {0};
-        for (int k = 0; k < n_state; k++)
-            state[k] = (float *)(s->runner.resident + s->array[REMAT_OPTIMIZER][i * n_state + k].offset);
-        const rm_array *param = &s->array[REMAT_PARAM][i];
-        s->api->update(s->runner.queue, s->optimizer, &s->update, rm_desc_count(&param->desc),
-                       (float *)(s->runner.resident + param->offset),
-                       (const float *)(s->runner.resident + s->array[REMAT_GRADIENT][i].offset), state);
-    }
-    TRY(s->api->synchronize(s->runner.queue));
-    s->packed_is_stale = true;
-    s->has_gradients = false;
-    s->runner.updates++;
-    result->grad_norm = s->grad_norm;
-    return REMAT_OK;
-}
-
-remat_status remat_step(remat_session *s, double lr, remat_step_result *result) {
-    REQUIRE(s->optimizer, INVALID, "this session has no optimizer; name one in the config");
-    TRY(remat_gradients(s, result));
-    return remat_update(s, lr, result);
-}
-
-remat_status remat_evaluate(remat_session *s, remat_step_result *result) {
-    REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it cannot run");
-    *result = (remat_step_result){0};
-    begin_pass(s, false);
-    TRY(rm_run(&s->runner, &s->chain.evaluation, &s->evaluation));
-    return end_pass(s, result);
-}
-
-int64_t remat_step_count(const remat_session *s) { return (int64_t)s->runner.updates; }
-void remat_set_step_count(remat_session *s, int64_t steps) { s->runner.updates = (uint64_t)steps; }

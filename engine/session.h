@@ -1,5 +1,5 @@
-/* session.h: what a session is made of; private to session.c (life and steps), arrays.c (named arrays in and out),
- * describe.c (texts), timeline.c and pareto.c (numbers for pictures). The only place that knows graph, plan and device
+/* session.h: what a session is made of; private to session.c (life), step.c (forward and backward), update.c (what follows),
+ * arrays.c (named arrays in and out), describe.c (texts), timeline.c and pareto.c (numbers for pictures). The only place that knows graph, plan and device
  * together. */
 #ifndef RM_SESSION_H
 #define RM_SESSION_H
@@ -12,6 +12,7 @@ typedef struct {
     char *name;
     rm_desc desc;
     uint64_t offset; /* in the block */
+    int64_t first, held; /* elements that this session holds: all, unless it shards them */
     int64_t bound;   /* inputs of integers: exclusive upper limit; 0: none */
 } rm_array;
 
@@ -38,7 +39,16 @@ struct remat_session {
     const rm_optimizer *optimizer;
     rm_update update; /* lr, step and gradient_scale change from update to update */
     double clip_grad_norm, grad_norm;
-    bool packed_is_stale, has_gradients;
+    bool momentum_correction, adapt_vectors;
+    double last_lr; /* 0: there was no update yet */
+    bool packed_is_stale;
+    remat_ranks ranks;      /* own copy; size 1 and no slots where there are none, and where nothing runs */
+    int n_mapped;           /* sections of the block that ranks.map was called for */
+    bool pairwise;
+    int micro_steps, n_made; /* ... of them since gradients were last begun anew */
+    double *shard_loss;     /* by shard, of this update: those of other ranks are 0 */
+    double *squares;        /* by parameter: sum of squares of this rank's part of its gradient */
+    double *sums;           /* by parameter: what an optimizer with a `measure` adds up */
     uint64_t arena_bytes;
     bool measured_times; /* of the programs; guessed from the device's rates before */
     uint64_t fixed_ns;   /* predicted: what a step does beside its plan */
@@ -53,6 +63,20 @@ static inline bool rm_session_is_real(const remat_session *session) { return ses
 remat_status rm_session_list_arrays(remat_session *session);       /* arrays.c */
 void rm_session_free_arrays(remat_session *session);               /* arrays.c */
 remat_status rm_session_draw_parameters(remat_session *session);   /* arrays.c */
+
+/* update.c. Waits for a bucket, and takes its gradients' squares for the norm. Updates its parameters, of this rank's part, and
+ * gives them to the others. Waits until those of all buckets are there. */
+remat_status rm_session_take_bucket(remat_session *session, int32_t bucket);
+remat_status rm_session_update_bucket(remat_session *session, int32_t bucket);
+remat_status rm_session_end_update(remat_session *session, double lr);
+void rm_session_begin_update(remat_session *session, double lr); /* lr, step and so on into session->update */
+remat_status rm_session_gradient_norm(remat_session *session); /* once all are taken: session->grad_norm */
+bool rm_session_is_fused(const remat_session *session);        /* buckets are updated as they arrive */
+remat_bucket rm_session_bucket(const remat_session *session, int64_t index);
+
+static inline bool rm_session_has_gradients(const remat_session *session) {
+    return session->n_made == session->micro_steps;
+}
 
 /* store.c. Opens the second tier of config->spill_dir, if any, and puts its speed into the training problem. When the plan
  * is known: makes room for its copies, or closes a store that it does not use. And what a store takes on the host. */

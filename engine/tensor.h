@@ -3,6 +3,7 @@
 #define RM_TENSOR_H
 
 #include "engine/remat.h"
+#include "memory/bytes.h"
 
 /* A shape. rank 0 is a scalar. Unused dims are 1. */
 typedef struct {
@@ -15,9 +16,6 @@ typedef struct {
     rm_desc desc;
     void *data; /* borrowed; NULL: not there, or not wanted */
 } rm_tensor;
-
-#define RM_ALIGN 64 /* bytes: every buffer handed to an op starts on such a boundary */
-static inline uint64_t rm_align_up(uint64_t bytes) { return (bytes + RM_ALIGN - 1) & ~(uint64_t)(RM_ALIGN - 1); }
 
 static inline uint64_t rm_dtype_bytes(remat_dtype dtype) { return dtype == REMAT_F64 ? 8 : 4; }
 static inline bool rm_dtype_is_real(remat_dtype dtype) { return dtype != REMAT_I32; }

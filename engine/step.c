@@ -1,0 +1,210 @@
+/* step.c: a session's passes: forward and backward, alone or as one of several micro steps and ranks. What follows the last
+ * gradient (waiting for other ranks, the norm, the optimizer) is update.c. Main entries: remat_gradients, remat_step,
+ * remat_evaluate.
+ *
+ * The last of K micro steps hands each bucket of gradients over as soon as the backward pass is done with it (finish_bucket,
+ * called by the executor), and goes on.
+ *
+ * Pairwise, a micro step's gradients are a leaf of a tree, and begin at zero. Sums wait in the sections after at.sums_offset,
+ * as the bits of a binary counter: section l, where bit l of the number of leaves so far is set, holds a sum of 2^l of them.
+ * The last leaf meets all of them, bucket by bucket. */
+#include <math.h>
+
+#include "engine/session.h"
+
+/* ---- What every pass begins and ends with --------------------------------------------------------------------- */
+
+/* Fresh packed weights if the parameters changed, tables, zeroed loss slots. */
+static void begin_pass(remat_session *s, bool training) {
+    s->runner.training = training;
+    s->runner.finished = NULL;
+    if (s->packed_is_stale) rm_run_packing(&s->runner);
+    s->packed_is_stale = false;
+    s->api->fill(s->runner.queue, s->runner.resident + s->chain.at.loss_offset, 0, s->chain.at.loss_bytes);
+    rm_run_tables(&s->runner, &s->chain.prologue);
+}
+
+/* The tiles' shares of the loss, added in tile order whatever order the plan made them in. */
+static remat_status end_pass(remat_session *s, remat_step_result *result) {
+    const rm_residents *at = &s->chain.at;
+    rm_queue *queue = s->runner.queue;
+    uint64_t carried_bytes = at->carried_next - at->carried;
+    if (carried_bytes)
+        s->api->copy(queue, s->runner.resident + at->carried, s->runner.resident + at->carried_next, carried_bytes);
+    s->api->copy_out(queue, s->loss, s->runner.resident + at->loss_offset, at->loss_bytes);
+    TRY(s->api->synchronize(queue));
+    double loss = 0;
+    for (int64_t i = 0; i < s->chain.n_stages; i++) loss += s->loss[i];
+    result->loss = (float)loss;
+    result->arena_peak_bytes = s->api->high_water(s->runner.block);
+    return REMAT_OK;
+}
+
+/* ---- Gradients of one micro step ------------------------------------------------------------------------------ */
+
+static float *bucket_in(const remat_session *s, uint64_t section_offset, const rm_bucket *bucket) {
+    return (float *)(s->runner.resident + section_offset) + bucket->at;
+}
+
+static float *waiting_sum(const remat_session *s, int level, const rm_bucket *bucket) {
+    return bucket_in(s, s->chain.at.sums_offset + (uint64_t)level * s->chain.at.section_bytes, bucket);
+}
+
+/* The leaf numbered n_made joins the sums that are of its size: as many as it has ones at the end. */
+static int add_waiting(const remat_session *s, const rm_bucket *bucket) {
+    int level = 0;
+    for (; s->n_made >> level & 1; level++)
+        rm_run_add(&s->runner, bucket_in(s, s->chain.at.gradients_offset, bucket), waiting_sum(s, level, bucket),
+                   bucket->count);
+    return level;
+}
+
+/* A leaf that is not the last: its sum waits. */
+static void set_aside(const remat_session *s) {
+    const rm_buckets *buckets = &s->chain.at.buckets;
+    for (int32_t b = 0; b < buckets->n; b++) {
+        const rm_bucket *bucket = &buckets->item[b];
+        int level = add_waiting(s, bucket);
+        s->api->copy(s->runner.queue, waiting_sum(s, level, bucket), bucket_in(s, s->chain.at.gradients_offset, bucket),
+                     (uint64_t)bucket->count * sizeof(float));
+    }
+}
+
+/* Called by the executor, in the last micro step. Pairwise, leaves are gradients of loss / (K W) on any number of ranks, and
+ * ranks take the mean over W: times W, which is a power of two, and exact. */
+static remat_status finish_bucket(void *session, int32_t index) {
+    remat_session *s = session;
+    const rm_bucket *bucket = &s->chain.at.buckets.item[index];
+    if (s->pairwise) add_waiting(s, bucket);
+    if (s->pairwise && s->ranks.size > 1)
+        rm_run_scale(&s->runner, bucket_in(s, s->chain.at.gradients_offset, bucket), s->ranks.size, bucket->count);
+    if (!s->ranks.reduce) return REMAT_OK;
+    TRY(s->api->synchronize(s->runner.queue));
+    remat_bucket shown = rm_session_bucket(s, index);
+    return s->ranks.reduce(s->ranks.context, &shown);
+}
+
+static remat_status run_traced(remat_session *s) {
+    if (s->trace_next) rm_trace_begin(s->runner.trace = s->trace);
+    remat_status status = rm_run(&s->runner, &s->chain.problem, &s->training);
+    s->trace_next = false;
+    s->runner.trace = NULL;
+    return status;
+}
+
+static remat_status run_micro_step(remat_session *s, remat_step_result *result) {
+    const rm_residents *at = &s->chain.at;
+    bool last = s->n_made + 1 == s->micro_steps;
+    int64_t shard = s->ranks.rank + s->ranks.size * remat_micro_shard(s->n_made, s->micro_steps, s->pairwise);
+    begin_pass(s, true);
+    s->runner.shard = (uint64_t)shard;
+    if (last) s->runner.finished = finish_bucket;
+    if (s->n_made == 0 || s->pairwise)
+        s->api->fill(s->runner.queue, s->runner.resident + at->gradients_offset, 0, at->section_bytes);
+    s->api->fill(s->runner.queue, s->runner.resident + at->table_gradients_offset, 0, at->table_gradients_bytes);
+    TRY(run_traced(s));
+    TRY(rm_run_epilogue(&s->runner));
+    if (s->pairwise && !last) set_aside(s);
+    TRY(end_pass(s, result));
+    s->shard_loss[shard] = result->loss * s->ranks.weight;
+    return REMAT_OK;
+}
+
+/* Over this rank's micro steps so far. */
+static double own_loss(const remat_session *s) {
+    double sum = 0;
+    for (int64_t t = 0; t < s->n_made; t++)
+        sum += s->shard_loss[s->ranks.rank + s->ranks.size * remat_micro_shard(t, s->micro_steps, s->pairwise)];
+    return sum / ((double)s->n_made * s->ranks.weight);
+}
+
+/* In order of shards, of which only this rank's are not zero until they have been added up: the same bits on all ranks, and,
+ * where shards are the same, for any number of ranks. */
+static remat_status mean_loss(remat_session *s, double *loss) {
+    int64_t n = (int64_t)s->ranks.size * s->micro_steps;
+    if (s->ranks.sum) TRY(s->ranks.sum(s->ranks.context, s->shard_loss, n));
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += s->shard_loss[i];
+    *loss = (float)(sum / (double)n);
+    return REMAT_OK;
+}
+
+/* One micro step, up to the moment where all its buckets have been handed over, if it is the last. */
+static remat_status add_gradients(remat_session *s, remat_step_result *result) {
+    REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it cannot run");
+    REQUIRE(!s->inference, INVALID, "this session was made for inference; it has no gradients");
+    *result = (remat_step_result){.recomputed_stages = (uint64_t)s->training.verdict.recomputed_stages};
+    if (s->n_made == s->micro_steps) s->n_made = 0;
+    if (s->n_made == 0)
+        for (int64_t i = 0; i < (int64_t)s->ranks.size * s->micro_steps; i++) s->shard_loss[i] = 0;
+    remat_status status = run_micro_step(s, result);
+    s->n_made = status ? 0 : s->n_made + 1;
+    return status;
+}
+
+/* After the last bucket has been taken: numbers over all ranks. */
+static remat_status sum_up(remat_session *s, remat_step_result *result) {
+    TRY(mean_loss(s, &result->loss));
+    TRY(rm_session_gradient_norm(s));
+    result->grad_norm = s->grad_norm;
+    return REMAT_OK;
+}
+
+static remat_status take_all(remat_session *s, remat_step_result *result) {
+    for (int32_t b = 0; b < s->chain.at.buckets.n; b++) TRY(rm_session_take_bucket(s, b));
+    return sum_up(s, result);
+}
+
+remat_status remat_gradients(remat_session *s, remat_step_result *result) {
+    TRY(add_gradients(s, result));
+    if (!rm_session_has_gradients(s)) {
+        result->loss = (float)own_loss(s);
+        return REMAT_OK;
+    }
+    remat_status status = take_all(s, result);
+    if (status) s->n_made = 0;
+    return status;
+}
+
+/* ---- Steps ---------------------------------------------------------------------------------------------------- */
+
+static remat_status update_as_they_arrive(remat_session *s, double lr, remat_step_result *result) {
+    rm_session_begin_update(s, lr);
+    for (int32_t b = 0; b < s->chain.at.buckets.n; b++) {
+        TRY(rm_session_take_bucket(s, b));
+        TRY(rm_session_update_bucket(s, b));
+    }
+    TRY(rm_session_end_update(s, lr));
+    return sum_up(s, result);
+}
+
+static remat_status fused_step(remat_session *s, double lr, remat_step_result *result) {
+    TRY(add_gradients(s, result));
+    remat_status status = update_as_they_arrive(s, lr, result);
+    s->n_made = 0;
+    return status;
+}
+
+remat_status remat_step(remat_session *s, double lr, remat_step_result *result) {
+    REQUIRE(s->optimizer, INVALID, "this session has no optimizer; name one in the config");
+    REQUIRE(s->micro_steps == 1, INVALID,
+            "the batch of this session's updates comes in %d micro steps; call remat_gradients for each, then "
+            "remat_update",
+            s->micro_steps);
+    REQUIRE(lr >= 0 && isfinite(lr), INVALID, "the learning rate is %g; use a finite number of at least 0", lr);
+    if (rm_session_is_fused(s)) return fused_step(s, lr, result);
+    TRY(remat_gradients(s, result));
+    return remat_update(s, lr, result);
+}
+
+remat_status remat_evaluate(remat_session *s, remat_step_result *result) {
+    REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it cannot run");
+    *result = (remat_step_result){0};
+    begin_pass(s, false);
+    TRY(rm_run(&s->runner, &s->chain.evaluation, &s->evaluation));
+    return end_pass(s, result);
+}
+
+int64_t remat_step_count(const remat_session *s) { return (int64_t)s->runner.updates; }
+void remat_set_step_count(remat_session *s, int64_t steps) { s->runner.updates = (uint64_t)steps; }
+void remat_set_last_lr(remat_session *s, double lr) { s->last_lr = lr; }
