@@ -2,8 +2,10 @@
 #define _GNU_SOURCE
 #include "dist/process.h"
 
+#include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
@@ -65,4 +67,34 @@ void rm_process_end(pid_t pid, int watch, char *text, size_t bytes) {
         snprintf(text, bytes, "exited with status %d", WEXITSTATUS(code));
     else
         snprintf(text, bytes, "has ended");
+}
+
+/* Where the kernel has no list of children: everybody whose parent we are. */
+static int search_children(pid_t *children, int most) {
+    int n = 0, me = (int)getpid(), parent;
+    DIR *all = opendir("/proc");
+    for (struct dirent *entry; all && n < most && (entry = readdir(all));) {
+        char path[300], text[512];
+        FILE *file;
+        snprintf(path, sizeof path, "/proc/%s/stat", entry->d_name);
+        if (entry->d_name[0] < '1' || entry->d_name[0] > '9' || !(file = fopen(path, "re"))) continue;
+        text[fread(text, 1, sizeof text - 1, file)] = 0;
+        fclose(file);
+        const char *name_end = strrchr(text, ')');
+        if (name_end && sscanf(name_end + 1, " %*c %d", &parent) == 1 && parent == me)
+            children[n++] = (pid_t)atoi(entry->d_name);
+    }
+    if (all) closedir(all);
+    return n;
+}
+
+int rm_process_children(pid_t *children, int most) {
+    char path[64];
+    int n = 0, pid;
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+    FILE *file = fopen(path, "re");
+    if (!file) return search_children(children, most);
+    while (n < most && fscanf(file, "%d", &pid) == 1) children[n++] = (pid_t)pid;
+    fclose(file);
+    return n;
 }

@@ -1,5 +1,5 @@
-/* process.h: other processes of this host: whether one has ended, and how. For processes that are not our children, which
- * is why waitpid is of no use. */
+/* process.h: other processes of this host: whether one has ended, and how, for processes that are not our children, so that
+ * waitpid is of no use; and which are our children, for who has to end them all. */
 #ifndef RM_PROCESS_H
 #define RM_PROCESS_H
 
@@ -15,5 +15,9 @@ int rm_process_watch(pid_t pid);
 void rm_process_end(pid_t pid, int watch, char *text, size_t bytes);
 
 bool rm_process_stopped(pid_t pid); /* by SIGSTOP or a debugger */
+
+/* The children of this process (of its only thread), at most `most`; how many. Those that have ended and were not waited for
+ * are among them. */
+int rm_process_children(pid_t *children, int most);
 
 #endif

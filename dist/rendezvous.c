@@ -6,10 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "engine/hash.h"
 
 #define MOST_RANKS 32767
+#define STALE_MS 30000 /* what is left of the attempt before may still be ending, on another host */
 
 typedef struct {
     const rm_rendezvous_flags *flags;
@@ -240,8 +242,22 @@ static void slurm_job(const source *s, char *out, size_t bytes) {
     snprintf(out, bytes, "slurm %.60s.%.60s", job ? job : "", step ? step : "");
 }
 
+/* torchrun serves a store of its own at MASTER_PORT, for ranks that speak its language. */
+static bool has_agent(const source *s, const rm_rendezvous *out) {
+    const char *agent = text(s, "TORCHELASTIC_USE_AGENT_STORE");
+    return out->launcher == RM_BY_TORCHRUN && agent && (!strcasecmp(agent, "true") || !strcmp(agent, "1"));
+}
+
+/* What torchrun's ranks have in common: by default the name is "none", and then the port tells jobs apart. */
+static void torchrun_job(const source *s, const rm_rendezvous *out, char *job, size_t bytes) {
+    const char *run = text(s, "TORCHELASTIC_RUN_ID"), *port = text(s, "MASTER_PORT");
+    snprintf(job, bytes, "torchrun %.160s %.20s %d", run ? run : "", port ? port : "", out->attempt);
+}
+
 static remat_status find_host(const source *s, rm_rendezvous *out) {
     const char *master = text(s, "MASTER_ADDR"), *nodes = text(s, "SLURM_STEP_NODELIST");
+    bool one_host = s->nodes == 1 || out->local_size == out->size;
+    if (has_agent(s, out) && one_host) master = NULL; /* this host's name for itself, which may lead nowhere */
     if (master) {
         REQUIRE(strlen(master) < sizeof out->host, INVALID, "MASTER_ADDR has %zu characters", strlen(master));
         REQUIRE(
@@ -253,7 +269,7 @@ static remat_status find_host(const source *s, rm_rendezvous *out) {
         return REMAT_OK;
     }
     if (out->launcher == RM_BY_SLURM && nodes) return rm_hostlist_at(nodes, 0, out->host);
-    if (s->nodes == 1 || (out->local_size == out->size)) {
+    if (one_host) {
         strcpy(out->host, "127.0.0.1"); /* known: all ranks are on this host */
         return REMAT_OK;
     }
@@ -265,9 +281,13 @@ static remat_status find_host(const source *s, rm_rendezvous *out) {
 
 static remat_status find_port(const source *s, rm_rendezvous *out) {
     int64_t port;
-    char job[160];
+    char job[256];
     TRY(number(s, "MASTER_PORT", &port));
     REQUIRE(port != 0 && port <= 65535, INVALID, "MASTER_PORT is %" PRId64 ": ports are 1 to 65535", port);
+    if (has_agent(s, out)) {
+        torchrun_job(s, out, job, sizeof job);
+        port = port_of_job(job);
+    }
     const char *space = text(s, "PMIX_NAMESPACE");
     slurm_job(s, job, sizeof job);
     if (port < 0 && out->launcher == RM_BY_SLURM) port = port_of_job(job);
@@ -277,6 +297,13 @@ static remat_status find_port(const source *s, rm_rendezvous *out) {
             out->host);
     out->port = (int32_t)port;
     out->meeting = RM_MEET_TCP;
+    return REMAT_OK;
+}
+
+static remat_status find_listener(const source *s, rm_rendezvous *out) {
+    int64_t fd;
+    TRY(number(s, "REMAT_LISTEN_FD", &fd));
+    if (out->launcher == RM_BY_TORCHRUN && out->rank == 0 && fd > 0) out->listen_fd = (int32_t)fd;
     return REMAT_OK;
 }
 
@@ -297,6 +324,7 @@ static remat_status find_place(const source *s, rm_rendezvous *out) {
         if (out->size == 1 || (!s->flags->init_method && only_mpi_knows(s, out))) return REMAT_OK;
         TRY(find_host(s, out));
         TRY(find_port(s, out));
+        TRY(find_listener(s, out));
     }
     bool many = s->nodes > 1 || (out->local_size > 0 && out->local_size < out->size);
     REQUIRE(
@@ -311,12 +339,15 @@ static remat_status find_place(const source *s, rm_rendezvous *out) {
 static remat_status find_secret(const source *s, rm_rendezvous *out) {
     const char *own = text(s, "REMAT_JOB_SECRET"), *run = text(s, "TORCHELASTIC_RUN_ID"),
                *space = text(s, "PMIX_NAMESPACE");
+    int64_t attempt;
+    TRY(number(s, "TORCHELASTIC_RESTART_COUNT", &attempt));
+    if (out->launcher == RM_BY_TORCHRUN && attempt > 0) out->attempt = (int32_t)attempt;
     REQUIRE(!own || strlen(own) < sizeof out->secret, INVALID, "REMAT_JOB_SECRET has %zu characters; 255 are possible",
             own ? strlen(own) : 0);
     if (own)
         strcpy(out->secret, own);
     else if (out->launcher == RM_BY_TORCHRUN && run)
-        snprintf(out->secret, sizeof out->secret, "torchrun %.200s", run);
+        torchrun_job(s, out, out->secret, sizeof out->secret);
     else if (out->launcher == RM_BY_SLURM)
         slurm_job(s, out->secret, sizeof out->secret);
     else if (out->launcher >= RM_BY_OPEN_MPI && space)
@@ -335,12 +366,16 @@ remat_status rm_rendezvous_resolve(const rm_rendezvous_flags *flags, rm_environm
 }
 
 remat_status rm_rendezvous_store(const rm_rendezvous *where, int64_t timeout_ms, rm_kv **out) {
-    rm_kv_config config = {.rank = where->rank, .size = where->size, .secret = where->secret, .timeout_ms = timeout_ms};
+    rm_kv_config config = {.rank = where->rank,
+                           .size = where->size,
+                           .secret = where->secret,
+                           .stale_ms = where->attempt > 0 ? STALE_MS : 0,
+                           .timeout_ms = timeout_ms};
     *out = NULL;
     if (where->meeting == RM_MEET_NOWHERE) return REMAT_OK;
     if (where->meeting == RM_MEET_FILE)
         config.path = where->path;
     else
-        config.host = where->host, config.port = where->port;
+        config.host = where->host, config.port = where->port, config.listen_fd = where->listen_fd;
     return rm_kv_open(&config, out);
 }

@@ -4,10 +4,14 @@
  * In this order, each complete in itself:
  *
  *   flags       --world-size --rank [--local-rank]
- *   torchrun    WORLD_SIZE RANK LOCAL_RANK LOCAL_WORLD_SIZE [GROUP_WORLD_SIZE]  (also set by hand)
+ *   torchrun    WORLD_SIZE RANK LOCAL_RANK LOCAL_WORLD_SIZE [GROUP_WORLD_SIZE]  (also `remat launch`, or set by hand)
  *   Slurm       SLURM_NTASKS SLURM_PROCID SLURM_LOCALID, in a step that srun started
  *   Open MPI    OMPI_COMM_WORLD_SIZE, _RANK, _LOCAL_RANK, _LOCAL_SIZE
  *   PMIx        PMIX_RANK, whose size must be told by --world-size
+ *
+ * torchrun keeps a store of its own at MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE): then ranks meet at another port, which
+ * follows from the job's name. `remat launch` listens at MASTER_PORT itself, and rank 0 takes that socket over
+ * (REMAT_LISTEN_FD).
  *
  * Flags beside a launcher fill in or override single numbers. Half an answer, or two that contradict each other, is an
  * error with its remedy: never one rank instead of many, never localhost instead of a host that is not known. */
@@ -33,6 +37,8 @@ typedef struct {
     rm_meeting meeting;
     char host[RM_HOST_BYTES];
     int32_t port;
+    int32_t listen_fd; /* rank 0: a socket of the launcher's that listens there already; 0: none */
+    int32_t attempt;   /* how often the launcher has started this job again */
     char path[1024];
     char secret[256]; /* tells this job from others; from REMAT_JOB_SECRET, or the launcher's name for the job */
 } rm_rendezvous;

@@ -21,8 +21,9 @@ typedef struct {
     const char *path; /* of the file kind; NULL: tcp */
     const char *host; /* of the tcp kind: where rank 0 is */
     int32_t port;
-    int32_t listen_fd; /* rank 0: a socket that listens already (a launcher's), taken over; 0: bind host's `port` */
+    int32_t listen_fd; /* rank 0: a socket that listens on `port` already (a launcher's), taken over; 0: bind one */
     int32_t rank, size;
+    int64_t stale_ms;   /* how long to try again while the port belongs to somebody else: an attempt before; 0: not at all */
     const char *secret; /* the same on all ranks of a job, other than that of any other job; NULL: "" */
     int64_t timeout_ms; /* for reaching the store, and the default for waiting; 0: five minutes */
 } rm_kv_config;
@@ -52,5 +53,9 @@ bool rm_kv_lost(rm_kv *store, int32_t rank, char *who, size_t bytes);
 bool rm_kv_address(rm_kv *store, bool of_rank_0, char *text, size_t bytes);
 
 int32_t rm_kv_port(const rm_kv *store); /* tcp: the port in use; file: 0 */
+
+/* A socket that listens where rank 0's store would, for whoever starts ranks and passes it on (rm_kv_config.listen_fd):
+ * *port 0 becomes one that is free. `remedy` ends the sentence about a port that is taken: what to do to get another. */
+remat_status rm_kv_listen(const char *host, int32_t *port, const char *remedy, int *listen_fd);
 
 #endif

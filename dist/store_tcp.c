@@ -197,30 +197,57 @@ static int open_listener(const char *host, uint16_t port_number) {
     return -1;
 }
 
-static remat_status listen_on(const rm_kv_config *config, int *out) {
-    *out = open_listener(config->host, (uint16_t)config->port);
-    if (*out >= 0) return REMAT_OK;
-    if (errno == EADDRINUSE)
+/* 0: not a socket with an address. */
+static int32_t port_of(int fd) {
+    struct sockaddr_storage at;
+    socklen_t length = sizeof at;
+    if (getsockname(fd, (struct sockaddr *)&at, &length)) return 0;
+    return ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
+                                          : ((struct sockaddr_in *)&at)->sin_port);
+}
+
+remat_status rm_kv_listen(const char *host, int32_t *port_number, const char *remedy, int *listen_fd) {
+    *listen_fd = open_listener(host, (uint16_t)*port_number);
+    if (*listen_fd < 0 && errno == EADDRINUSE)
         FAIL(IO,
-             "port %d on this host is taken, by another job or by what is left of one: choose another (MASTER_PORT, or "
-             "--init-method=tcp://%s:PORT), or see who has it with `ss -ltnp sport = :%d`",
-             config->port, config->host, config->port);
-    FAIL(IO, "cannot listen on port %d: %s", config->port, strerror(errno));
+             "port %d on this host is taken, by another job or by what is left of one: %s, or see who has it with "
+             "`ss -ltnp sport = :%d`",
+             *port_number, remedy, *port_number);
+    REQUIRE(*listen_fd >= 0, IO, "cannot listen on port %d: %s", *port_number, strerror(errno));
+    *port_number = port_of(*listen_fd);
+    return REMAT_OK;
+}
+
+static remat_status listen_on(const rm_kv_config *config, int *out) {
+    char remedy[400];
+    int32_t chosen = config->port;
+    snprintf(remedy, sizeof remedy, "choose another (MASTER_PORT, or --init-method=tcp://%s:PORT)", config->host);
+    return rm_kv_listen(config->host, &chosen, remedy, out);
+}
+
+/* A launcher's socket may have been lost between it and this process, and its number may by now mean another file. */
+static remat_status take_over(const rm_kv_config *config) {
+    int listens = 0, fd = config->listen_fd;
+    socklen_t length = sizeof listens;
+    bool is_ours = !getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) && listens &&
+                   (!config->port || port_of(fd) == config->port);
+    REQUIRE(
+        is_ours, IO,
+        "descriptor %d is not the socket that listens on port %d: what stands between the launcher and this program "
+        "has closed it (Python's subprocess needs close_fds=False)",
+        fd, config->port);
+    return REMAT_OK;
 }
 
 static remat_status serve(const rm_kv_config *config, tcp_store *store) {
     int fd = config->listen_fd;
-    if (fd <= 0) TRY(listen_on(config, &fd));
+    if (fd > 0)
+        TRY(take_over(config));
+    else
+        TRY(listen_on(config, &fd));
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
     fcntl(fd, F_SETFD, FD_CLOEXEC);
-    struct sockaddr_storage at;
-    socklen_t length = sizeof at;
-    if (getsockname(fd, (struct sockaddr *)&at, &length)) {
-        close(fd);
-        FAIL(IO, "descriptor %d is no listening socket: %s", fd, strerror(errno));
-    }
-    store->port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
-                                                 : ((struct sockaddr_in *)&at)->sin_port);
+    store->port = port_of(fd);
     return rm_kv_server_start(fd, config->size, config->secret, &store->server);
 }
 
@@ -261,8 +288,7 @@ static int connect_to_any(const char *host, int32_t port_number, char *why, size
     return fd;
 }
 
-static remat_status reach(const rm_kv_config *config, tcp_store *store) {
-    int64_t deadline = now_ms() + config->timeout_ms;
+static remat_status reach(const rm_kv_config *config, int64_t deadline, tcp_store *store) {
     char why[128] = "";
     const char *host = store->server && strcmp(config->host, "::1") ? "127.0.0.1" : config->host;
     for (long pause_us = 1000;; pause_us = pause_us < 50000 ? pause_us * 2 : pause_us) {
@@ -276,13 +302,27 @@ static remat_status reach(const rm_kv_config *config, tcp_store *store) {
          config->rank, config->host, config->port, (long long)config->timeout_ms, why);
 }
 
-static remat_status greet(tcp_store *store) {
+/* Patiently: a launcher's socket listens before there is a rank 0 to answer. */
+static remat_status greet(tcp_store *store, int64_t patience_ms) {
     char who[96], text[112];
     rm_kv_reply reply;
     rm_kv_who(who, sizeof who);
     int length = snprintf(text, sizeof text, "%d %s", store->size, who);
     if (length >= (int)sizeof text) length = sizeof text - 1;
-    return ask(store, RM_KV_HELLO, "", text, (uint32_t)length, store->rank, 0, &reply);
+    return ask(store, RM_KV_HELLO, "", text, (uint32_t)length, store->rank, patience_ms, &reply);
+}
+
+static remat_status join(const rm_kv_config *config, tcp_store *store) {
+    int64_t start = now_ms(), deadline = start + config->timeout_ms;
+    for (;;) {
+        TRY(reach(config, deadline, store));
+        int64_t left = deadline - now_ms();
+        remat_status status = greet(store, left > 0 ? left : 0);
+        if (status != REMAT_PEER || now_ms() >= start + config->stale_ms) return status;
+        close(store->fd);
+        store->fd = -1;
+        usleep(50000);
+    }
 }
 
 static void close_store(void *kind) {
@@ -308,8 +348,7 @@ static remat_status open_store(const rm_kv_config *config, void **out) {
     remat_status status;
     if (serves) TRY_GOTO(status, failed, serve(config, store));
     snprintf(store->where, sizeof store->where, "rank 0's store at %s:%d", config->host, store->port);
-    TRY_GOTO(status, failed, reach(config, store));
-    TRY_GOTO(status, failed, greet(store));
+    TRY_GOTO(status, failed, join(config, store));
     *out = store;
     return REMAT_OK;
 failed:

@@ -16,6 +16,7 @@ static const struct {
     const char *doc;
 } commands[] = {
     {"train", RM_TRAIN, rm_command_train, "train a network"},
+    {"launch", 0, NULL, "start the ranks of a job on this machine, and watch them"},
     {"plan", RM_PLAN, rm_command_plan, "print what train would do: stages, bytes, times"},
     {"eval", RM_EVAL, rm_command_eval, "the exact loss of saved weights over a data set"},
     {"sample", RM_SAMPLE, rm_command_sample, "write text with a trained model"},
@@ -47,9 +48,16 @@ static int fail(const char *command, remat_status status) {
     return status == REMAT_INVALID || status == REMAT_INFEASIBLE ? 2 : 1;
 }
 
+static int run_launch(int argc, char **argv) {
+    int exit_status = 0;
+    remat_status status = rm_command_launch(argc, argv, &exit_status);
+    return status ? fail("launch", status) : exit_status;
+}
+
 static int run(int i, int argc, char **argv) {
     rm_options options;
     int exit_status = 0;
+    if (!commands[i].run) return run_launch(argc, argv); /* its flags are not of the table */
     remat_status status = rm_options_parse(&options, commands[i].command, argc, argv);
     if (!status && options.help)
         rm_options_help(commands[i].command, stdout);

@@ -239,7 +239,7 @@ END_TEST
 START_TEST(jobs_have_secrets) {
     static const char *const environments[] = {TORCH, TORCH " TORCHELASTIC_RUN_ID=r1", SLURM, OMPI,
                                                SLURM " REMAT_JOB_SECRET=xyzzy"};
-    static const char *const secrets[] = {"", "torchrun r1", "slurm 77.0", "pmix 4242.1", "xyzzy"};
+    static const char *const secrets[] = {"", "torchrun r1 29500 0", "slurm 77.0", "pmix 4242.1", "xyzzy"};
     rm_rendezvous got;
     for (int i = 0; i < 5; i++) {
         ck_ok(rm_rendezvous_resolve(&NO_FLAGS, look_up, (void *)environments[i], &got));
