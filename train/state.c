@@ -1,10 +1,11 @@
-/* state.c: see state.h. */
+/* state.c: see state.h. Here states are saved; state_resume.c reads them. */
 #include "train/state.h"
 
 #include "memory/host.h"
+#include "train/pieces.h"
+#include "train/state_directory.h"
 #include "train/weights.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -15,92 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define FORMAT 2
-#define MODEL_FILE "model.safetensors"
-#define OPTIMIZER_FILE "optimizer.safetensors"
-#define STATE_FILE "state.json"
-#define UNFINISHED ".tmp-"
-static const char *const files[] = {STATE_FILE, MODEL_FILE, OPTIMIZER_FILE};
-enum { FILES = sizeof files / sizeof files[0] };
-
-/* ---- The directory ---------------------------------------------------------------------------------------------- */
-
-/* "step-00000100" -> 100; -1 for any other name. */
-static int64_t step_of(const char *name) {
-    char *end;
-    if (strncmp(name, "step-", 5) || name[5] < '0' || name[5] > '9') return -1;
-    errno = 0;
-    long long step = strtoll(name + 5, &end, 10);
-    return *end || errno ? -1 : step;
-}
-
-static bool is_whole(const char *state) {
-    char path[RM_PATH_BYTES];
-    for (int i = 0; i < FILES; i++)
-        if (rm_path_join(path, sizeof path, state, files[i]) || !rm_path_exists(path)) return false;
-    return true;
-}
-
-static remat_status state_path(const char *directory, const char *prefix, int64_t step, char out[RM_PATH_BYTES]) {
-    char name[64];
-    snprintf(name, sizeof name, "%sstep-%08lld", prefix, (long long)step);
-    return rm_path_join(out, RM_PATH_BYTES, directory, name);
-}
-
-/* The steps of the whole states in a directory, newest first. *steps is the caller's, freed with rm_free. */
-static int newest_first(const void *a, const void *b) {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x < y) - (x > y);
-}
-
-static remat_status append(int64_t **steps, int64_t *count, int64_t step) {
-    int64_t *moved = rm_realloc(*steps, (size_t)(*count + 1) * sizeof **steps);
-    REQUIRE(moved, MEMORY, "no memory to list training states");
-    *steps = moved;
-    moved[(*count)++] = step;
-    return REMAT_OK;
-}
-
-static remat_status list_states(const char *directory, int64_t **steps, int64_t *count) {
-    remat_status status = REMAT_OK;
-    struct dirent *entry;
-    *steps = NULL;
-    *count = 0;
-    DIR *stream = opendir(directory);
-    if (!stream && errno == ENOENT) return REMAT_OK;
-    if (!stream) FAIL(IO, "cannot look into %s: %s", directory, strerror(errno));
-    while (!status && (entry = readdir(stream))) {
-        char path[RM_PATH_BYTES];
-        int64_t step = step_of(entry->d_name);
-        if (step >= 0 && !rm_path_join(path, sizeof path, directory, entry->d_name) && is_whole(path))
-            status = append(steps, count, step);
-    }
-    closedir(stream);
-    if (*count) qsort(*steps, (size_t)*count, sizeof **steps, newest_first);
-    return status;
-}
-
-/* A state that is half removed lacks a file, so it is not whole and never resumed. */
-static void remove_state(const char *state) {
-    char path[RM_PATH_BYTES];
-    for (int i = 0; i < FILES; i++)
-        if (!rm_path_join(path, sizeof path, state, files[i])) unlink(path);
-    rmdir(state);
-}
-
-static remat_status remove_unfinished(const char *directory) {
-    struct dirent *entry;
-    DIR *stream = opendir(directory);
-    if (!stream) FAIL(IO, "cannot look into %s: %s", directory, strerror(errno));
-    while ((entry = readdir(stream))) {
-        char path[RM_PATH_BYTES];
-        bool ours =
-            !strncmp(entry->d_name, UNFINISHED, strlen(UNFINISHED)) && step_of(entry->d_name + strlen(UNFINISHED)) >= 0;
-        if (ours && !rm_path_join(path, sizeof path, directory, entry->d_name)) remove_state(path);
-    }
-    closedir(stream);
-    return REMAT_OK;
-}
+/* ---- The store -------------------------------------------------------------------------------------------------- */
 
 /* Also the directories above it. */
 static remat_status make_directory(const char *path) {
@@ -117,8 +33,6 @@ static remat_status make_directory(const char *path) {
     return REMAT_OK;
 }
 
-/* ---- The store -------------------------------------------------------------------------------------------------- */
-
 static remat_status lock_directory(rm_state_store *store) {
     store->lock = open(store->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (store->lock < 0)
@@ -132,7 +46,7 @@ static remat_status lock_directory(rm_state_store *store) {
 
 static remat_status refuse_later(const char *directory, int64_t step) {
     int64_t *steps, count;
-    remat_status status = list_states(directory, &steps, &count);
+    remat_status status = rm_state_list(directory, &steps, &count);
     if (!status && count && steps[0] > step)
         status =
             rm_fail(REMAT_INVALID,
@@ -143,15 +57,29 @@ static remat_status refuse_later(const char *directory, int64_t step) {
     return status;
 }
 
+/* Of a run on one rank: what it says itself. */
+static remat_status together(const rm_state_store *store, remat_status status, double *values, int64_t count) {
+    const rm_state_ranks *ranks = &store->ranks;
+    return ranks->size > 1 ? ranks->together(ranks->context, status, values, count) : status;
+}
+
+static remat_status take_directory(rm_state_store *store, int64_t step) {
+    TRY(make_directory(store->directory));
+    TRY(lock_directory(store));
+    TRY(refuse_later(store->directory, step));
+    return rm_state_remove_unfinished(store->directory);
+}
+
 remat_status rm_state_store_open(const char *directory, int64_t keep, int64_t step, const rm_state_ranks *ranks,
                                  rm_state_store *out) {
     *out = (rm_state_store){.lock = -1, .keep = keep, .ranks.size = 1};
     if (ranks) out->ranks = *ranks;
-    TRY(make_directory(directory));
-    strcpy(out->directory, directory); /* make_directory has checked its length */
-    TRY(lock_directory(out));
-    TRY(refuse_later(directory, step));
-    return remove_unfinished(directory);
+    remat_status status = REMAT_OK;
+    if (snprintf(out->directory, RM_PATH_BYTES, "%s", directory) >= RM_PATH_BYTES || !*directory)
+        status = rm_fail(REMAT_INVALID, "the path %.60s... is too long", directory);
+    else if (out->ranks.rank == 0)
+        status = take_directory(out, step);
+    return together(out, status, NULL, 0);
 }
 
 void rm_state_store_close(rm_state_store *store) {
@@ -175,15 +103,17 @@ static json_t *flags_json(const rm_options *options) {
     return flags;
 }
 
-static json_t *file_json(const rm_file_writer *writer) {
-    return json_pack("{s:I, s:I}", "bytes", (json_int_t)writer->bytes, "crc32", (json_int_t)writer->crc32);
+/* Lists a file with its size and checksum; what went wrong shows in `files` being incomplete, or not there. */
+static void list_file(json_t *files, const char *name, const double about[2]) {
+    json_object_set_new(files, name,
+                        json_pack("{s:I, s:I}", "bytes", (json_int_t)about[0], "crc32", (json_int_t)about[1]));
 }
 
 static json_t *point_json(const rm_state_point *p) {
-    return json_pack("{s:i, s:s, s:I, s:I, s:I, s:I, s:f, s:I, s:i, s:I}", "format", FORMAT, "remat", REMAT_VERSION,
-                     "step", (json_int_t)p->step, "epoch", (json_int_t)p->epoch, "consumed", (json_int_t)p->consumed,
-                     "samples", (json_int_t)p->samples, "last_lr", p->last_lr, "world_size", (json_int_t)p->world_size,
-                     "zero", p->zero, "shards", (json_int_t)p->shards);
+    return json_pack("{s:i, s:s, s:I, s:I, s:I, s:I, s:f, s:I, s:i, s:I}", "format", RM_STATE_FORMAT, "remat",
+                     REMAT_VERSION, "step", (json_int_t)p->step, "epoch", (json_int_t)p->epoch, "consumed",
+                     (json_int_t)p->consumed, "samples", (json_int_t)p->samples, "last_lr", p->last_lr, "world_size",
+                     (json_int_t)p->world_size, "zero", p->zero, "shards", (json_int_t)p->shards);
 }
 
 static remat_status write_json(const char *path, const json_t *root) {
@@ -201,214 +131,155 @@ static remat_status write_json(const char *path, const json_t *root) {
     return status;
 }
 
-static remat_status write_files(const char *state, remat_session *session, const rm_options *options,
-                                rm_state_point point) {
-    char model_path[RM_PATH_BYTES], optimizer_path[RM_PATH_BYTES], json_path[RM_PATH_BYTES];
-    rm_file_writer model, optimizer;
-    TRY(rm_path_join(model_path, sizeof model_path, state, MODEL_FILE));
-    TRY(rm_path_join(optimizer_path, sizeof optimizer_path, state, OPTIMIZER_FILE));
-    TRY(rm_path_join(json_path, sizeof json_path, state, STATE_FILE));
-    TRY(rm_weights_save(session, REMAT_PARAM, model_path, &model));
-    TRY(rm_weights_save(session, REMAT_OPTIMIZER, optimizer_path, &optimizer));
-    json_t *root = point_json(&point);
-    json_t *listed = json_pack("{s:o, s:o}", MODEL_FILE, file_json(&model), OPTIMIZER_FILE, file_json(&optimizer));
-    if (root &&
-        (json_object_set_new(root, "flags", flags_json(options)) || json_object_set_new(root, "files", listed))) {
-        json_decref(root);
-        root = NULL;
+/* ---- Who writes what. The sizes and checksums of all files, two numbers each: that of the model, then those of the
+ * optimizer, one or one of each rank; every rank fills in its own, and their sum is what rank 0 lists. ---- */
+
+static void note(const rm_file_writer *writer, double about[2]) {
+    about[0] = (double)writer->bytes;
+    about[1] = (double)writer->crc32;
+}
+
+static remat_status write_alike(const char *state, remat_session *session, bool optimizer, double *about) {
+    char path[RM_PATH_BYTES];
+    rm_file_writer writer;
+    TRY(rm_path_join(path, sizeof path, state, RM_STATE_MODEL));
+    TRY(rm_weights_save(session, REMAT_PARAM, path, &writer));
+    note(&writer, about);
+    if (!optimizer) return REMAT_OK;
+    TRY(rm_path_join(path, sizeof path, state, RM_STATE_OPTIMIZER));
+    TRY(rm_weights_save(session, REMAT_OPTIMIZER, path, &writer));
+    note(&writer, about + 2);
+    return REMAT_OK;
+}
+
+static remat_status write_pieces(const char *state, const rm_state_ranks *ranks, remat_session *session,
+                                 double *about) {
+    char name[RM_STATE_PIECE_NAME], path[RM_PATH_BYTES];
+    rm_file_writer writer;
+    rm_state_piece_name(ranks->rank, ranks->size, name);
+    TRY(rm_path_join(path, sizeof path, state, name));
+    TRY(rm_pieces_save(session, path, &writer));
+    note(&writer, about + 2 + 2 * ranks->rank);
+    return REMAT_OK;
+}
+
+/* What this rank contributes. */
+static remat_status write_share(const char *state, const rm_state_ranks *ranks, remat_session *session, double *about) {
+    if (ranks->rank == 0) TRY(write_alike(state, session, !ranks->shard_optimizer, about));
+    return ranks->shard_optimizer ? write_pieces(state, ranks, session, about) : REMAT_OK;
+}
+
+static json_t *files_json(const rm_state_ranks *ranks, const double *about) {
+    json_t *files = json_object();
+    list_file(files, RM_STATE_MODEL, about);
+    if (!ranks->shard_optimizer) list_file(files, RM_STATE_OPTIMIZER, about + 2);
+    for (int64_t r = 0; ranks->shard_optimizer && r < ranks->size; r++) {
+        char name[RM_STATE_PIECE_NAME];
+        rm_state_piece_name(r, ranks->size, name);
+        list_file(files, name, about + 2 + 2 * r);
     }
-    remat_status status = write_json(json_path, root);
+    return files;
+}
+
+/* The launcher's name for the job: what a restarted one knows its own states by. */
+const char *rm_state_job(void) {
+    const char *id = getenv("TORCHELASTIC_RUN_ID");
+    return id ? id : "";
+}
+
+static remat_status write_state_json(const char *state, const rm_state_ranks *ranks, const rm_options *options,
+                                     const rm_state_point *point, const double *about) {
+    char path[RM_PATH_BYTES];
+    TRY(rm_path_join(path, sizeof path, state, RM_STATE_JSON));
+    json_t *root = point_json(point);
+    json_object_set_new(root, "job", json_string(rm_state_job()));
+    bool bad = json_object_set_new(root, "flags", flags_json(options)) != 0;
+    bad = json_object_set_new(root, "files", files_json(ranks, about)) || bad;
+    remat_status status = write_json(path, bad ? NULL : root);
     json_decref(root);
     return status;
 }
 
-static remat_status write_state(const char *unfinished, const char *final, rm_state_store *store,
-                                remat_session *session, const rm_options *options, rm_state_point point) {
-    if (mkdir(unfinished, 0777)) FAIL(IO, "cannot create %s: %s", unfinished, strerror(errno));
-    TRY(write_files(unfinished, session, options, point));
-    TRY(rm_directory_sync(unfinished));
-    if (rename(unfinished, final)) FAIL(IO, "cannot rename %s to %s: %s", unfinished, final, strerror(errno));
-    return rm_directory_sync(store->directory);
+/* ---- Saving ----------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    char unfinished[RM_PATH_BYTES], final[RM_PATH_BYTES];
+    rm_state_store *store;
+    const rm_options *options;
+    rm_state_point point;
+    double *about; /* of files, as above */
+    int64_t n_about;
+} saving;
+
+/* Rank 0. *there: such a state is there already. */
+static remat_status begin(const saving *s, double *there) {
+    *there = rm_state_is_whole(s->final);
+    if (*there != 0) return REMAT_OK;
+    rm_state_remove(s->final); /* what a machine that died while pruning left */
+    rm_state_remove(s->unfinished);
+    if (mkdir(s->unfinished, 0777)) FAIL(IO, "cannot create %s: %s", s->unfinished, strerror(errno));
+    return REMAT_OK;
+}
+
+/* Rank 0, when every file but one is there. */
+static remat_status finish(const saving *s) {
+    TRY(write_state_json(s->unfinished, &s->store->ranks, s->options, &s->point, s->about));
+    TRY(rm_directory_sync(s->unfinished));
+    if (rename(s->unfinished, s->final))
+        FAIL(IO, "cannot rename %s to %s: %s", s->unfinished, s->final, strerror(errno));
+    return rm_directory_sync(s->store->directory);
 }
 
 static remat_status prune(const rm_state_store *store) {
     int64_t *steps, count;
-    remat_status status = list_states(store->directory, &steps, &count);
+    remat_status status = rm_state_list(store->directory, &steps, &count);
     for (int64_t i = store->keep; store->keep && i < count; i++) {
         char path[RM_PATH_BYTES];
-        if (!state_path(store->directory, "", steps[i], path)) remove_state(path);
+        if (!rm_state_path(store->directory, "", steps[i], path)) rm_state_remove(path);
     }
     rm_free(steps);
     return status;
+}
+
+/* The rank that failed says why, and all hear of it. */
+static remat_status agree(const saving *s, remat_status mine, double *values, int64_t count) {
+    if (mine) rm_fail_in(mine, "the training state of step %lld was not saved", (long long)s->point.step);
+    return together(s->store, mine, values, count);
+}
+
+/* What each rank needs for itself. */
+static remat_status prepare(saving *s) {
+    const rm_state_ranks *ranks = &s->store->ranks;
+    TRY(rm_state_path(s->store->directory, RM_STATE_UNFINISHED, s->point.step, s->unfinished));
+    TRY(rm_state_path(s->store->directory, "", s->point.step, s->final));
+    s->n_about = 2 + 2 * (ranks->shard_optimizer ? ranks->size : 1);
+    s->about = rm_calloc((size_t)s->n_about, sizeof *s->about);
+    REQUIRE(s->about, MEMORY, "no memory to list the files of a training state");
+    return REMAT_OK;
+}
+
+static remat_status save(saving *s, remat_session *session) {
+    const rm_state_ranks *ranks = &s->store->ranks;
+    bool first = ranks->rank == 0;
+    double there = 0;
+    remat_status status = prepare(s);
+    if (!status && first) status = begin(s, &there);
+    TRY(agree(s, status, &there, 1));
+    if (there == 0) {
+        status = agree(s, write_share(s->unfinished, ranks, session, s->about), s->about, s->n_about);
+        if (!status) status = agree(s, first ? finish(s) : REMAT_OK, NULL, 0);
+        if (status && first) rm_state_remove(s->unfinished);
+        if (status) return status;
+    }
+    return together(s->store, first ? prune(s->store) : REMAT_OK, NULL, 0);
 }
 
 remat_status rm_state_save(rm_state_store *store, remat_session *session, const rm_options *options,
                            rm_state_point point) {
-    char unfinished[RM_PATH_BYTES], final[RM_PATH_BYTES];
-    point.world_size = store->ranks.size;
-    TRY(state_path(store->directory, UNFINISHED, point.step, unfinished));
-    TRY(state_path(store->directory, "", point.step, final));
-    if (is_whole(final)) return prune(store);
-    remove_state(final); /* what a machine that died while pruning left */
-    remat_status status = write_state(unfinished, final, store, session, options, point);
-    if (status) {
-        remove_state(unfinished);
-        return rm_fail_in(status, "the training state of step %lld was not saved", (long long)point.step);
-    }
-    return prune(store);
-}
-
-/* ---- Resuming --------------------------------------------------------------------------------------------------- */
-
-remat_status rm_state_find(const char *directory, char state[RM_PATH_BYTES], bool *found) {
-    int64_t *steps, count;
-    *found = is_whole(directory);
-    if (*found) {
-        snprintf(state, RM_PATH_BYTES, "%s", directory);
-        return REMAT_OK;
-    }
-    TRY(list_states(directory, &steps, &count));
-    *found = count > 0;
-    remat_status status = count ? state_path(directory, "", steps[0], state) : REMAT_OK;
-    rm_free(steps);
+    saving s = {.store = store, .options = options, .point = point};
+    s.point.world_size = store->ranks.size;
+    s.point.zero = store->ranks.shard_optimizer;
+    remat_status status = save(&s, session);
+    rm_free(s.about);
     return status;
-}
-
-static remat_status adopt_flags(const json_t *flags, const char *name, rm_command command, rm_options *options) {
-    const char *flag;
-    json_t *value;
-    REQUIRE(json_is_object(flags), IO, "%s is damaged: it has no flags", name);
-    json_object_foreach((json_t *)flags, flag, value) {
-        REQUIRE(json_is_string(value), IO, "%s is damaged at the flag %.40s", name, flag);
-        TRY(rm_options_adopt(options, command, flag, json_string_value(value), name));
-    }
-    return REMAT_OK;
-}
-
-/* Format 1 was of one rank, and counted the batches of an epoch. */
-static remat_status parse_format_1(const json_t *root, const char *name, rm_state_point *out) {
-    json_int_t position;
-    const char *text;
-    int bad = json_unpack((json_t *)root, "{s:I, s:{s:s}}", "position", &position, "flags", "batch", &text);
-    long long batch = bad ? 0 : strtoll(text, NULL, 10);
-    REQUIRE(batch > 0 && position >= 0 && !__builtin_mul_overflow((int64_t)position, (int64_t)batch, &out->consumed),
-            IO, "%s is damaged: it does not say where the run was", name);
-    out->world_size = 1;
-    out->last_lr = -1;
-    return REMAT_OK;
-}
-
-static remat_status parse_format_2(const json_t *root, const char *name, rm_state_point *out) {
-    json_int_t consumed, world_size, shards;
-    int bad = json_unpack((json_t *)root, "{s:I, s:F, s:I, s:i, s:I}", "consumed", &consumed, "last_lr", &out->last_lr,
-                          "world_size", &world_size, "zero", &out->zero, "shards", &shards);
-    REQUIRE(!bad, IO, "%s is damaged: it does not say where the run was", name);
-    REQUIRE(consumed >= 0 && shards >= 0 && out->zero >= 0 && out->zero <= 1 && world_size >= 1 &&
-                world_size <= INT32_MAX,
-            IO, "%s is damaged: it has impossible counts", name);
-    out->consumed = consumed;
-    out->world_size = world_size;
-    out->shards = shards;
-    return REMAT_OK;
-}
-
-#define LARGEST 1000000000000000 /* of any count: nothing that is computed from them overflows */
-
-static remat_status parse_point(const json_t *root, const char *name, rm_state_point *out) {
-    json_int_t format, step, epoch, samples;
-    *out = (rm_state_point){0};
-    int bad = json_unpack((json_t *)root, "{s:I, s:I, s:I, s:I}", "format", &format, "step", &step, "epoch", &epoch,
-                          "samples", &samples);
-    REQUIRE(!bad, IO, "%s is damaged: it does not say where the run was", name);
-    REQUIRE(format >= 1 && format <= FORMAT, IO, "%s has format %lld; this version reads formats 1 to %d", name, format,
-            FORMAT);
-    REQUIRE(step >= 0 && epoch >= 0 && samples >= 0 && step <= LARGEST && epoch <= LARGEST && samples <= LARGEST, IO,
-            "%s is damaged: it has impossible counts", name);
-    out->step = step;
-    out->epoch = epoch;
-    out->samples = samples;
-    return (format == 1 ? parse_format_1 : parse_format_2)(root, name, out);
-}
-
-static remat_status load_json(const char *text, size_t size, const char *name, json_t **out) {
-    json_error_t error;
-    *out = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
-    REQUIRE(*out, IO, "%s is damaged in line %d: %s", name, error.line, error.text);
-    return REMAT_OK;
-}
-
-remat_status rm_state_parse(const char *text, size_t size, const char *name, rm_command command, rm_options *options,
-                            rm_state_point *out) {
-    json_t *root;
-    TRY(load_json(text, size, name, &root));
-    remat_status status = parse_point(root, name, out);
-    if (!status) status = adopt_flags(json_object_get(root, "flags"), name, command, options);
-    json_decref(root);
-    return status;
-}
-
-static remat_status read_json_file(const char *state, char path[RM_PATH_BYTES], uint8_t **text, size_t *size) {
-    TRY(rm_path_join(path, RM_PATH_BYTES, state, STATE_FILE));
-    return rm_file_read(path, 1 << 20, text, size);
-}
-
-remat_status rm_state_read(const char *state, rm_command command, rm_options *options, rm_state_point *out) {
-    char path[RM_PATH_BYTES];
-    uint8_t *text;
-    size_t size;
-    TRY(read_json_file(state, path, &text, &size));
-    remat_status status = rm_state_parse((const char *)text, size, path, command, options, out);
-    rm_free(text);
-    return status;
-}
-
-/* Whether a file is still what was written. */
-static remat_status check_file(const json_t *root, const char *state, const char *file) {
-    char path[RM_PATH_BYTES];
-    json_int_t bytes, crc;
-    uint32_t measured_crc;
-    uint64_t measured_bytes;
-    TRY(rm_path_join(path, sizeof path, state, file));
-    int bad = json_unpack((json_t *)root, "{s:{s:{s:I, s:I}}}", "files", file, "bytes", &bytes, "crc32", &crc);
-    REQUIRE(!bad, IO, "%s/%s is damaged: it does not describe %s", state, STATE_FILE, file);
-    TRY(rm_file_checksum(path, &measured_bytes, &measured_crc));
-    REQUIRE(
-        measured_bytes == (uint64_t)bytes && measured_crc == (uint32_t)crc, IO,
-        "%s is not as it was saved (%llu bytes, checksum %08x; saved were %lld and %08x): remove %s to resume from the "
-        "state before it",
-        path, (unsigned long long)measured_bytes, measured_crc, (long long)bytes, (uint32_t)crc, state);
-    return REMAT_OK;
-}
-
-static remat_status check_files(const char *state, bool with_optimizer) {
-    char path[RM_PATH_BYTES];
-    uint8_t *text;
-    size_t size;
-    json_t *root;
-    TRY(read_json_file(state, path, &text, &size));
-    remat_status status = load_json((const char *)text, size, path, &root);
-    rm_free(text);
-    if (status) return status;
-    status = check_file(root, state, MODEL_FILE);
-    if (!status && with_optimizer) status = check_file(root, state, OPTIMIZER_FILE);
-    json_decref(root);
-    return status;
-}
-
-remat_status rm_state_after_restart(rm_options *options) {
-    (void)options;
-    return REMAT_OK;
-}
-
-remat_status rm_state_restore(const char *state, const rm_state_point *point, bool with_optimizer,
-                              remat_session *session) {
-    char path[RM_PATH_BYTES];
-    TRY(check_files(state, with_optimizer));
-    TRY(rm_path_join(path, sizeof path, state, MODEL_FILE));
-    TRY(rm_weights_load(session, REMAT_PARAM, path));
-    if (!with_optimizer) return REMAT_OK;
-    TRY(rm_path_join(path, sizeof path, state, OPTIMIZER_FILE));
-    TRY(rm_weights_load(session, REMAT_OPTIMIZER, path));
-    remat_set_step_count(session, point->step);
-    return REMAT_OK;
 }

@@ -30,7 +30,7 @@ typedef struct {
 
 /* The other ranks of a run, as far as saving needs them (train/together.h is one such). `together` returns when every rank
  * has called it, however long that takes: OK where all came with OK, and then values[] are their sums over ranks; on every
- * rank the failure of the first that failed otherwise, with its sentence. */
+ * rank the status of the first that failed otherwise. Its sentence is on that rank at least; others may have "". */
 typedef struct {
     int64_t rank, size;
     bool shard_optimizer; /* each writes its pieces */
@@ -76,6 +76,10 @@ remat_status rm_state_after_restart(rm_options *options);
  * last learning rate. */
 remat_status rm_state_restore(const char *state, const rm_state_point *point, bool with_optimizer,
                               remat_session *session);
+
+#define RM_STATE_FORMAT 2 /* 1, of one rank and positions in batches, is read too */
+const char *
+rm_state_job(void); /* the launcher's name for this job, by which a restarted one knows its own states; "" */
 
 /* The parser of state.json alone, for tests and fuzzers. */
 remat_status rm_state_parse(const char *text, size_t size, const char *name, rm_command command, rm_options *options,

@@ -1,0 +1,308 @@
+/* pieces.c: see pieces.h. */
+#include "train/pieces.h"
+
+#include "memory/host.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { NAME_BYTES = 512 };
+
+/* ---- The session's arrays --------------------------------------------------------------------------------------- */
+
+static int64_t elements_of(const remat_array *array) {
+    int64_t n = 1;
+    for (int i = 0; i < array->rank; i++) n *= array->dim[i];
+    return n;
+}
+
+/* All descriptions; *array is the caller's, freed with rm_free. *largest: bytes that any of them holds, at least 1. */
+static remat_status list_arrays(remat_session *session, remat_array **array, int64_t *n, uint64_t *largest) {
+    *n = remat_count(session, REMAT_OPTIMIZER);
+    *largest = 1;
+    *array = rm_calloc((size_t)*n + 1, sizeof **array);
+    REQUIRE(*array, MEMORY, "no memory to list %lld arrays of the optimizer", (long long)*n);
+    for (int64_t i = 0; i < *n; i++) {
+        TRY(remat_array_info(session, REMAT_OPTIMIZER, i, &(*array)[i]));
+        if ((*array)[i].bytes > *largest) *largest = (*array)[i].bytes;
+    }
+    return REMAT_OK;
+}
+
+/* ---- Saving ----------------------------------------------------------------------------------------------------- */
+
+static remat_status write_header(const remat_array *array, int64_t n, rm_file_writer *writer) {
+    int64_t pieces = 0;
+    char(*name)[NAME_BYTES] = rm_calloc((size_t)n + 1, sizeof *name);
+    remat_array *piece = rm_calloc((size_t)n + 1, sizeof *piece);
+    remat_status status = name && piece ? REMAT_OK : rm_fail(REMAT_MEMORY, "no memory to write %s", writer->path);
+    for (int64_t i = 0; i < n && !status; i++) {
+        const remat_array *a = &array[i];
+        if (!a->count) continue;
+        int length = snprintf(name[pieces], NAME_BYTES, "%s[%lld:%lld]", a->name, (long long)a->first,
+                              (long long)(a->first + a->count));
+        if (length >= NAME_BYTES) status = rm_fail(REMAT_INVALID, "the name %.60s... is too long to be saved", a->name);
+        piece[pieces] = (remat_array){.name = name[pieces], .rank = 1, .dim = {a->count}, .bytes = a->bytes};
+        pieces++;
+    }
+    if (!status) status = rm_safetensors_begin(writer, piece, pieces);
+    rm_free(name);
+    rm_free(piece);
+    return status;
+}
+
+static remat_status write_data(remat_session *session, const remat_array *array, int64_t n, uint64_t largest,
+                               rm_file_writer *writer) {
+    remat_status status = REMAT_OK;
+    void *buffer = rm_malloc(largest);
+    REQUIRE(buffer, MEMORY, "no memory for %llu bytes of the optimizer's state", (unsigned long long)largest);
+    for (int64_t i = 0; i < n && !status; i++) {
+        if (!array[i].count) continue;
+        status = remat_read(session, REMAT_OPTIMIZER, i, buffer, array[i].bytes);
+        if (!status) status = rm_file_write(writer, buffer, array[i].bytes);
+    }
+    rm_free(buffer);
+    return status;
+}
+
+remat_status rm_pieces_save(remat_session *session, const char *path, rm_file_writer *writer) {
+    remat_array *array;
+    int64_t n;
+    uint64_t largest;
+    TRY(rm_file_create(path, writer));
+    remat_status status = list_arrays(session, &array, &n, &largest);
+    if (!status) status = write_header(array, n, writer);
+    if (!status) status = write_data(session, array, n, largest, writer);
+    if (!status) status = rm_file_finish(writer);
+    rm_file_abandon(writer);
+    rm_free(array);
+    if (status) rm_file_remove(path);
+    return status;
+}
+
+/* ---- Matching --------------------------------------------------------------------------------------------------- */
+
+static bool parse_count(const char *text, char end, int64_t *out, const char **after) {
+    char *stop;
+    if (*text < '0' || *text > '9') return false;
+    errno = 0;
+    *out = strtoll(text, &stop, 10);
+    *after = stop + 1;
+    return !errno && *stop == end;
+}
+
+bool rm_piece_parse(char *name, int64_t *first, int64_t *count) {
+    int64_t end;
+    const char *at;
+    char *bracket = strrchr(name, '[');
+    *first = 0;
+    *count = -1;
+    if (!bracket) return true;
+    if (!parse_count(bracket + 1, ':', first, &at) || !parse_count(at, ']', &end, &at) || *at) return false;
+    *bracket = 0;
+    *count = end - *first;
+    return *count > 0;
+}
+
+static int64_t find(const remat_array *array, int64_t n, const char *name) {
+    for (int64_t i = 0; i < n; i++)
+        if (!strcmp(array[i].name, name)) return i;
+    return -1;
+}
+
+/* A whole array must have our shape; a stretch one dimension, and lie inside ours. */
+static remat_status check_shape(const char *path, const remat_array *ours, const rm_st_array *theirs, rm_piece *piece) {
+    int64_t all = elements_of(ours);
+    bool whole = piece->count < 0, fits = theirs->rank == (whole ? ours->rank : 1);
+    for (int i = 0; fits && i < theirs->rank; i++) fits = theirs->dim[i] == (whole ? ours->dim[i] : piece->count);
+    if (whole) piece->count = all;
+    REQUIRE(fits && piece->first <= all && piece->count <= all - piece->first, INVALID,
+            "%s: '%.200s' does not fit this model's %s, which has %lld elements%s: give the flags of the model that "
+            "was saved",
+            path, theirs->name, ours->name, (long long)all, fits ? "" : ", or has another shape than its name says");
+    REQUIRE(!strcmp(theirs->dtype, "F32"), INVALID, "%s: '%.200s' is %s; an optimizer's state is F32", path,
+            theirs->name, theirs->dtype);
+    return REMAT_OK;
+}
+
+static remat_status place(const remat_array *array, int64_t n_arrays, const char *path, const rm_st_array *theirs,
+                          rm_piece *piece) {
+    char name[NAME_BYTES];
+    int length = snprintf(name, sizeof name, "%s", theirs->name);
+    REQUIRE(length < NAME_BYTES && rm_piece_parse(name, &piece->first, &piece->count), IO,
+            "%s is damaged: '%.80s' is no piece of an array", path, theirs->name);
+    piece->array = find(array, n_arrays, name);
+    REQUIRE(piece->array >= 0, INVALID,
+            "%s has an array '%.80s' that this model does not have: is it another model's or optimizer's?", path,
+            theirs->name);
+    return check_shape(path, &array[piece->array], theirs, piece);
+}
+
+static int by_place(const void *a, const void *b) {
+    const rm_piece *x = a, *y = b;
+    if (x->array != y->array) return x->array < y->array ? -1 : 1;
+    if (x->first != y->first) return x->first < y->first ? -1 : 1;
+    return (x->count > y->count) - (x->count < y->count);
+}
+
+static remat_status missing(const remat_array *ours, int64_t first, int64_t end) {
+    if (first == 0 && end == elements_of(ours))
+        FAIL(INVALID,
+             "the optimizer's state has no '%s', which this model needs: give the flags of the run that was saved",
+             ours->name);
+    FAIL(IO, "the optimizer's state is damaged: elements %lld to %lld of '%s' are in no file", (long long)first,
+         (long long)(end - 1), ours->name);
+}
+
+/* Sorted pieces must cover every array, without holes or overlaps. */
+static remat_status check_cover(const remat_array *array, int64_t n_arrays, const rm_safetensors *files,
+                                const rm_piece *piece, int64_t n_pieces) {
+    int64_t k = 0;
+    for (int64_t i = 0; i < n_arrays; i++) {
+        int64_t at = 0, all = elements_of(&array[i]);
+        for (; k < n_pieces && piece[k].array == i; k++) {
+            const rm_piece *p = &piece[k];
+            if (p->first > at) return missing(&array[i], at, p->first);
+            REQUIRE(p->first == at, IO, "%s: '%.200s' overlaps '%.200s' of %s: the optimizer's state is damaged",
+                    files[p->file].path, files[p->file].array[p->entry].name,
+                    files[piece[k - 1].file].array[piece[k - 1].entry].name, files[piece[k - 1].file].path);
+            at += p->count;
+        }
+        if (at < all) return missing(&array[i], at, all);
+    }
+    return REMAT_OK;
+}
+
+remat_status rm_pieces_match(const remat_array *array, int64_t n_arrays, const rm_safetensors *files, int64_t n_files,
+                             rm_piece **pieces, int64_t *n_pieces) {
+    int64_t n = 0, k = 0;
+    remat_status status = REMAT_OK;
+    for (int64_t f = 0; f < n_files; f++) n += files[f].count;
+    rm_piece *piece = *pieces = rm_calloc((size_t)n + 1, sizeof *piece);
+    *n_pieces = n;
+    REQUIRE(piece, MEMORY, "no memory to list %lld pieces of the optimizer's state", (long long)n);
+    for (int32_t f = 0; f < n_files; f++)
+        for (int32_t e = 0; e < files[f].count && !status; e++, k++) {
+            piece[k] = (rm_piece){.file = f, .entry = e};
+            status = place(array, n_arrays, files[f].path, &files[f].array[e], &piece[k]);
+        }
+    if (!status) qsort(piece, (size_t)n, sizeof *piece, by_place);
+    if (!status) status = check_cover(array, n_arrays, files, piece, n);
+    if (status) {
+        rm_free(piece);
+        *pieces = NULL;
+    }
+    return status;
+}
+
+/* ---- Loading ---------------------------------------------------------------------------------------------------- */
+
+remat_status rm_saved_file_check(const rm_saved_file *file) {
+    uint32_t crc;
+    uint64_t bytes;
+    const char *name = strrchr(file->path, '/');
+    int directory = name ? (int)(name - file->path) : 0;
+    TRY(rm_file_checksum(file->path, &bytes, &crc));
+    REQUIRE(
+        bytes == file->bytes && crc == file->crc32, IO,
+        "%s is not as it was saved (%llu bytes, checksum %08x; saved were %llu and %08x): remove %.*s to resume from "
+        "the state before it",
+        file->path, (unsigned long long)bytes, crc, (unsigned long long)file->bytes, file->crc32, directory,
+        file->path);
+    return REMAT_OK;
+}
+
+typedef struct {
+    const rm_saved_file *as_written;
+    rm_safetensors *file; /* headers; closed but while something is read: there may be thousands */
+    int64_t n_files;
+    remat_array *array;
+    int64_t n_arrays;
+    uint64_t largest;
+    rm_piece *piece;
+    int64_t n_pieces;
+} loading;
+
+static remat_status open_file(rm_safetensors *file) {
+    uint64_t size;
+    return file->fd < 0 ? rm_file_open(file->path, &file->fd, &size) : REMAT_OK;
+}
+
+static void close_file(rm_safetensors *file) {
+    if (file->fd >= 0) close(file->fd);
+    file->fd = -1;
+}
+
+static remat_status read_headers(loading *l) {
+    l->file = rm_calloc((size_t)l->n_files + 1, sizeof *l->file);
+    REQUIRE(l->file, MEMORY, "no memory to open %lld files", (long long)l->n_files);
+    for (int64_t i = 0; i < l->n_files; i++) l->file[i].fd = -1;
+    for (int64_t i = 0; i < l->n_files; i++) {
+        TRY(rm_safetensors_open(l->as_written[i].path, &l->file[i]));
+        close_file(&l->file[i]);
+    }
+    return REMAT_OK;
+}
+
+/* What the session holds of the piece: *first (in the array) and its length; 0: nothing. */
+static int64_t wanted(const loading *l, const rm_piece *p, int64_t *first) {
+    const remat_array *ours = &l->array[p->array];
+    int64_t end = p->first + p->count < ours->first + ours->count ? p->first + p->count : ours->first + ours->count;
+    *first = p->first > ours->first ? p->first : ours->first;
+    return end > *first ? end - *first : 0;
+}
+
+/* A session that holds a part reads from few files; only these are summed up. */
+static remat_status check_files(const loading *l) {
+    int64_t first;
+    bool *used = rm_calloc((size_t)l->n_files + 1, sizeof *used);
+    REQUIRE(used, MEMORY, "no memory to open %lld files", (long long)l->n_files);
+    for (int64_t k = 0; k < l->n_pieces; k++)
+        if (wanted(l, &l->piece[k], &first)) used[l->piece[k].file] = true;
+    remat_status status = REMAT_OK;
+    for (int64_t i = 0; i < l->n_files && !status; i++)
+        if (used[i]) status = rm_saved_file_check(&l->as_written[i]);
+    rm_free(used);
+    return status;
+}
+
+static remat_status read_piece(loading *l, const rm_piece *p, float *into) {
+    int64_t first, n = wanted(l, p, &first);
+    rm_safetensors *file = &l->file[p->file];
+    if (!n) return REMAT_OK;
+    TRY(open_file(file));
+    uint64_t at = file->data_start + file->array[p->entry].begin + (uint64_t)(first - p->first) * sizeof(float);
+    remat_status status =
+        rm_file_read_at(file->fd, file->path, at, into + (first - l->array[p->array].first), (size_t)n * sizeof(float));
+    close_file(file);
+    return status;
+}
+
+static remat_status fill_arrays(loading *l, remat_session *session) {
+    remat_status status = REMAT_OK;
+    float *buffer = rm_malloc(l->largest);
+    REQUIRE(buffer, MEMORY, "no memory for %llu bytes of the optimizer's state", (unsigned long long)l->largest);
+    for (int64_t i = 0, k = 0; i < l->n_arrays && !status; i++) {
+        for (; k < l->n_pieces && l->piece[k].array == i && !status; k++) status = read_piece(l, &l->piece[k], buffer);
+        if (!status && l->array[i].count) status = remat_write(session, REMAT_OPTIMIZER, i, buffer, l->array[i].bytes);
+    }
+    rm_free(buffer);
+    return status;
+}
+
+remat_status rm_pieces_load(remat_session *session, const rm_saved_file *file, int64_t n) {
+    loading l = {.as_written = file, .n_files = n};
+    remat_status status = list_arrays(session, &l.array, &l.n_arrays, &l.largest);
+    if (!status) status = read_headers(&l);
+    if (!status) status = rm_pieces_match(l.array, l.n_arrays, l.file, n, &l.piece, &l.n_pieces);
+    if (!status) status = check_files(&l);
+    if (!status) status = fill_arrays(&l, session);
+    for (int64_t i = 0; l.file && i < n; i++) rm_safetensors_free(&l.file[i]);
+    rm_free(l.file);
+    rm_free(l.array);
+    rm_free(l.piece);
+    return status;
+}
