@@ -1,5 +1,6 @@
 /* command_train.c: `remat train`: sets everything up, then one loop: next batch, step, metrics, progress, and every so
- * often an evaluation and a training state. Main entry: rm_command_train. */
+ * often an evaluation and a training state. On many ranks (ranks.h) all run this same loop, each on its own samples; rank 0
+ * alone plans, prints and writes. Main entry: rm_command_train. */
 #include "train/commands.h"
 
 #include "train/budget.h"
@@ -8,7 +9,9 @@
 #include "train/plot.h"
 #include "train/progress.h"
 #include "train/setup.h"
+#include "train/start.h"
 #include "train/text.h"
+#include "train/together.h"
 #include "train/weights.h"
 
 #include "memory/host.h"
@@ -22,9 +25,11 @@
 
 typedef struct {
     rm_options *options;
+    rm_ranks ranks;
     rm_dataset *dataset, *eval_dataset;
     rm_model model;
     remat_session *session;
+    remat_plan_summary plan; /* the session's; strategy and times as rank 0 chose by them */
     rm_loader loader;
     rm_evaluator evaluator;
     rm_state_store store;
@@ -33,6 +38,8 @@ typedef struct {
     char state[RM_PATH_BYTES]; /* resumed from; "" */
     rm_state_point start;      /* where this run began */
     int64_t step, last_step;
+    int stop;                              /* the signal that all ranks stop at, or 0 */
+    char metrics_path[RM_PATH_BYTES + 32]; /* this rank's */
     double lr, loss, started_s;
     uint64_t arena_peak_bytes;
 } trainer;
@@ -52,31 +59,6 @@ static void catch_signals(void) {
 
 /* ---- Setting up ------------------------------------------------------------------------------------------------- */
 
-static bool same_place(const char *a, const char *b) {
-    size_t n = strlen(a), m = strlen(b);
-    while (n > 1 && a[n - 1] == '/') n--;
-    while (m > 1 && b[m - 1] == '/') m--;
-    return n == m && !memcmp(a, b, n);
-}
-
-/* A restart script says --save=DIR --resume=DIR every time: the first time there is nothing yet, and that is no mistake. */
-static remat_status find_start(trainer *t) {
-    bool found;
-    rm_options *o = t->options;
-    if (!o->resume) return REMAT_OK;
-    TRY(rm_state_find(o->resume, t->state, &found));
-    if (found && !o->save && !same_place(t->state, o->resume)) { /* a run goes on saving where it saved */
-        o->save = rm_strdup(o->resume);
-        REQUIRE(o->save, MEMORY, "no memory for the name %s", o->resume);
-    }
-    if (found) return rm_state_read(t->state, RM_TRAIN, o, &t->start);
-    if (o->save && same_place(o->save, o->resume)) return REMAT_OK;
-    FAIL(IO,
-         "%s holds no training state: give the directory that was named with --save (or the same one to both, to start "
-         "there)",
-         o->resume);
-}
-
 static remat_status open_data(trainer *t, rm_model_spec *spec) {
     TRY(rm_setup_dataset(t->options, false, &t->dataset));
     REQUIRE(
@@ -85,21 +67,97 @@ static remat_status open_data(trainer *t, rm_model_spec *spec) {
         (long long)t->dataset->count, t->state, (long long)t->start.samples);
     TRY(rm_setup_spec(t->options, t->dataset, spec));
     const rm_options *o = t->options;
-    rm_loader_config order = {.batch = o->batch, .seed = o->seed, .shuffle = !o->no_shuffle};
+    rm_loader_config order = {.batch = o->batch,
+                              .seed = o->seed,
+                              .shuffle = !o->no_shuffle,
+                              .rank = t->ranks.rank,
+                              .size = t->ranks.size,
+                              .micro_steps = rm_setup_micro_steps(o),
+                              .shards = o->deterministic_world};
     TRY(rm_loader_create(t->dataset, &order, &t->loader));
     return rm_loader_seek(&t->loader, t->start.epoch, t->start.consumed);
+}
+
+/* Rank 0's plan for all: every rank must run the same, and times that are measured are nowhere the same twice. */
+static remat_status propose(trainer *t, const rm_model_spec *spec, remat_config config, char **steps) {
+    remat_session *session;
+    rm_budget_advice about = {"train", rm_evaluator_bytes(&t->evaluator), *t->state != 0, config.ranks};
+    config.plan_only = true;
+    remat_status status = remat_session_create(t->model.graph, t->model.loss, &config, &session);
+    if (status == REMAT_INFEASIBLE) return rm_budget_advise(t->options, spec, t->dataset, &about);
+    TRY(status);
+    t->plan = remat_session_plan(session);
+    *steps = remat_plan_steps_text(session);
+    remat_session_free(session);
+    REQUIRE(*steps, MEMORY, "no memory for the text of the plan");
+    return REMAT_OK;
+}
+
+/* The bytes are this session's; what the plan was chosen by is known to rank 0. */
+static void settle_plan(trainer *t) {
+    remat_plan_summary chosen = t->plan;
+    t->plan = remat_session_plan(t->session);
+    if (t->ranks.rank || t->ranks.size == 1) return;
+    t->plan.segments = chosen.segments;
+    t->plan.segments_requested = chosen.segments_requested;
+    t->plan.forward_ns = chosen.forward_ns;
+    t->plan.recompute_ns = chosen.recompute_ns;
+    t->plan.backward_ns = chosen.backward_ns;
+    t->plan.transfer_ns = chosen.transfer_ns;
+    t->plan.wait_ns = chosen.wait_ns;
+    t->plan.step_ns = chosen.step_ns;
+    t->plan.fixed_ns = chosen.fixed_ns;
+    t->plan.measured_times = chosen.measured_times;
+}
+
+/* What follows from the machine as well as from the flags. */
+static remat_status compare_plans(trainer *t) {
+    char text[256];
+    const remat_plan_summary *p = &t->plan;
+    snprintf(text, sizeof text, "timesteps of a tile: %lld\nstages: %lld\nlines of the plan: %lld\nbuckets: %lld\n",
+             (long long)p->tile, (long long)p->n_stages, (long long)p->n_steps, (long long)p->n_buckets);
+    return rm_ranks_compare(&t->ranks, "the plan", text);
+}
+
+static remat_status create_among_ranks(trainer *t, const rm_model_spec *spec, remat_config config) {
+    char *proposed = NULL, *steps = NULL;
+    remat_status status = t->ranks.rank ? REMAT_OK : propose(t, spec, config, &proposed);
+    status = rm_ranks_agree(&t->ranks, status);
+    if (!status) status = rm_ranks_share(&t->ranks, proposed, &steps);
+    remat_text_free(proposed);
+    config.plan_steps = steps;
+    config.calibration = NULL; /* nothing is left to choose */
+    if (!status) status = remat_session_create(t->model.graph, t->model.loss, &config, &t->session);
+    rm_free(steps);
+    TRY(status);
+    settle_plan(t);
+    return compare_plans(t);
+}
+
+static remat_status create_alone(trainer *t, const rm_model_spec *spec, const remat_config *config) {
+    remat_status status = remat_session_create(t->model.graph, t->model.loss, config, &t->session);
+    rm_budget_advice about = {"train", rm_evaluator_bytes(&t->evaluator), *t->state != 0, NULL};
+    if (status == REMAT_INFEASIBLE) return rm_budget_advise(t->options, spec, t->dataset, &about);
+    if (!status) settle_plan(t);
+    return status;
+}
+
+/* What is left of the budget for the session, and the graph. */
+static remat_status describe(trainer *t, const rm_model_spec *spec, remat_config *config) {
+    uint64_t evaluator = rm_evaluator_bytes(&t->evaluator);
+    uint64_t held = rm_budget_data_bytes(t->options, &spec->data, t->dataset) + evaluator;
+    rm_budget_advice about = {"train", evaluator, *t->state != 0, config->ranks};
+    remat_status status = rm_budget_apply(t->options, held, config);
+    if (!status) return rm_model_build(spec, rm_setup_rows(t->options), true, &t->model);
+    return t->ranks.rank ? status : rm_budget_advise(t->options, spec, t->dataset, &about);
 }
 
 /* Within what the evaluator and the data leave of the budget. */
 static remat_status create_session(trainer *t, const rm_model_spec *spec) {
     remat_config config = rm_setup_training_config(t->options);
-    uint64_t evaluator = rm_evaluator_bytes(&t->evaluator);
-    uint64_t held = rm_budget_data_bytes(t->options, &spec->data, t->dataset) + evaluator;
-    remat_status status = rm_budget_apply(t->options, held, &config);
-    if (!status) status = rm_model_build(spec, t->options->batch, true, &t->model);
-    if (!status) status = remat_session_create(t->model.graph, t->model.loss, &config, &t->session);
-    rm_budget_advice about = {"train", evaluator, *t->state != 0};
-    return status == REMAT_INFEASIBLE ? rm_budget_advise(t->options, spec, t->dataset, &about) : status;
+    config.ranks = rm_ranks_table(&t->ranks);
+    TRY(rm_ranks_agree(&t->ranks, describe(t, spec, &config)));
+    return config.ranks ? create_among_ranks(t, spec, config) : create_alone(t, spec, &config);
 }
 
 /* The directory of a run that is resumed elsewhere, or after a restart, need not be there any more. */
@@ -111,13 +169,17 @@ static remat_status check_spill(const trainer *t) {
     return REMAT_OK;
 }
 
-/* Until there is a session there is nothing to finish or to save: planning can be interrupted at once. */
-static remat_status open_session(trainer *t, const rm_model_spec *spec) {
-    TRY(check_spill(t));
-    TRY(create_session(t, spec));
-    catch_signals();
+static remat_status fill_session(trainer *t) {
     if (*t->state) return rm_state_restore(t->state, &t->start, true, t->session);
     return t->options->init ? rm_weights_import(t->session, t->options->init) : REMAT_OK;
+}
+
+/* Until there is a session there is nothing to finish or to save: planning can be interrupted at once. */
+static remat_status open_session(trainer *t, const rm_model_spec *spec) {
+    TRY(create_session(t, spec));
+    catch_signals();
+    TRY(rm_ranks_agree(&t->ranks, fill_session(t)));
+    return rm_ranks_broadcast(&t->ranks, t->session);
 }
 
 static remat_status beside_path(const char *path, char beside[RM_PATH_BYTES]) {
@@ -139,19 +201,70 @@ static remat_status try_dump(const char *path) {
     return REMAT_OK;
 }
 
+/* What each rank does for itself, before anything that all do together. */
+static remat_status prepare(trainer *t, rm_model_spec *spec) {
+    rm_options *o = t->options;
+    bool speaks = t->ranks.rank == 0;
+    TRY(rm_plot_check(o->plot));
+    TRY(rm_start_find(o, t->state, &t->start));
+    TRY(rm_setup_world(o));
+    REQUIRE(!(o->dump_grads && o->zero && t->ranks.size > 1), INVALID,
+            "--dump-grads writes all gradients, and with --zero=1 no rank has them all: leave one of the two out");
+    if (speaks) TRY(try_dump(o->dump_grads));
+    if (speaks) rm_setup_warn_of_calibration(o);
+    TRY(check_spill(t));
+    return open_data(t, spec);
+}
+
+/* What is not in the flags, and must be the same on all ranks. */
+static remat_status connect_ranks(trainer *t) {
+    char facts[256];
+    const rm_data_shape *shape = &t->dataset->shape;
+    snprintf(facts, sizeof facts,
+             "samples in the data: %lld\ntimesteps of a sample: %lld\nfeatures of a timestep: %lld\nclasses: %lld\n"
+             "step of the training state: %lld\n",
+             (long long)t->dataset->count, (long long)shape->timesteps, (long long)shape->features,
+             (long long)shape->classes, (long long)t->start.step);
+    return rm_ranks_connect(&t->ranks, t->options, facts);
+}
+
+static remat_status open_store(trainer *t) {
+    const rm_options *o = t->options;
+    rm_state_ranks ranks = rm_together_ranks(&t->ranks, o->zero);
+    if (!o->save) return REMAT_OK;
+    return rm_state_store_open(o->save, o->keep, t->start.step, t->ranks.size > 1 ? &ranks : NULL, &t->store);
+}
+
+/* First of all sessions, as what it takes is not the training session's. The batches of shards are the same for any number
+ * of ranks, and so then are the last bits of what is found. */
+static remat_status open_evaluator(trainer *t, const rm_model_spec *spec) {
+    const rm_options *o = t->options;
+    int64_t batch = o->deterministic_world ? rm_setup_rows(o) : 0;
+    remat_status status = rm_evaluator_open(o, spec, batch, false, &t->eval_dataset, &t->evaluator);
+    t->evaluator.ranks = rm_ranks_table(&t->ranks);
+    return rm_ranks_agree(&t->ranks, status);
+}
+
+/* Rank 0 writes FILE; or every rank writes FILE.rankN. */
+static remat_status open_metrics(trainer *t) {
+    const rm_options *o = t->options;
+    char *path = t->metrics_path;
+    if (o->metrics) snprintf(path, sizeof t->metrics_path, "%s", o->metrics);
+    if (o->metrics_per_rank) snprintf(path, sizeof t->metrics_path, "%s.rank%d", o->metrics, t->ranks.rank);
+    bool writes = o->metrics && (o->metrics_per_rank || t->ranks.rank == 0);
+    return rm_metrics_open(writes ? path : NULL, t->start.step, &t->metrics);
+}
+
 static remat_status set_up(trainer *t) {
     rm_model_spec spec;
     rm_options *o = t->options;
-    TRY(rm_plot_check(o->plot));
-    TRY(find_start(t));
-    TRY(try_dump(o->dump_grads));
-    rm_setup_warn_of_calibration(o);
-    TRY(open_data(t, &spec));
-    if (o->save) TRY(rm_state_store_open(o->save, o->keep, t->start.step, NULL, &t->store));
-    TRY(rm_evaluator_open(o, &spec, 0, false, &t->eval_dataset,
-                          &t->evaluator)); /* first: what it takes is not the session's */
+    TRY(rm_ranks_open(o, &t->ranks));
+    TRY(rm_ranks_agree(&t->ranks, prepare(t, &spec)));
+    TRY(connect_ranks(t));
+    TRY(open_store(t));
+    TRY(open_evaluator(t, &spec));
     TRY(open_session(t, &spec));
-    TRY(rm_metrics_open(o->metrics, t->start.step, &t->metrics));
+    TRY(rm_ranks_agree(&t->ranks, open_metrics(t)));
     t->step = t->start.step;
     t->last_step = rm_options_given(o, "epochs") ? t->start.step + rm_loader_left(&t->loader, o->epochs) : o->steps;
     t->lr = rm_setup_learning_rate(o);
@@ -168,18 +281,54 @@ static void tear_down(trainer *t) {
     rm_dataset_close(t->eval_dataset);
     rm_state_store_close(&t->store);
     rm_metrics_close(&t->metrics);
+    rm_ranks_close(&t->ranks);
 }
 
 /* ---- The loop --------------------------------------------------------------------------------------------------- */
 
-static void introduce(trainer *t) {
-    char a[RM_TEXT], b[RM_TEXT], c[RM_TEXT];
+/* "batch 16"; "2 ranks over local, batch 2 x 16 = 32". */
+static const char *batch_text(const trainer *t, char *text, size_t bytes) {
     const rm_options *o = t->options;
-    remat_plan_summary plan = remat_session_plan(t->session);
-    rm_progress_say(&t->progress, "%s, %lld x %lld: %s parameters; %s: %lld samples of %lld timesteps, batch %lld",
-                    o->model, (long long)o->layers, (long long)o->hidden,
-                    rm_count_text((double)plan.params_bytes / 4, a), o->data ? o->data : o->task,
-                    (long long)t->dataset->count, (long long)plan.timesteps, (long long)plan.batch);
+    char ranks[64] = "";
+    int64_t global = t->loader.global;
+    if (t->ranks.size > 1)
+        snprintf(ranks, sizeof ranks, "%d ranks over %s, ", t->ranks.size, rm_group_engine(t->ranks.group));
+    if (o->deterministic_world)
+        snprintf(text, bytes, "%sbatch %lld in %lld shards of %lld", ranks, (long long)global,
+                 (long long)o->deterministic_world, (long long)t->loader.batch.batch);
+    else if (o->accumulate_steps > 1)
+        snprintf(text, bytes, "%sbatch %d x %lld micro steps x %lld = %lld", ranks, t->ranks.size,
+                 (long long)o->accumulate_steps, (long long)o->batch, (long long)global);
+    else if (t->ranks.size > 1)
+        snprintf(text, bytes, "%sbatch %d x %lld = %lld", ranks, t->ranks.size, (long long)o->batch, (long long)global);
+    else
+        snprintf(text, bytes, "batch %lld", (long long)global);
+    return text;
+}
+
+static void introduce_ranks(trainer *t) {
+    char a[RM_TEXT], b[RM_TEXT];
+    const rm_options *o = t->options;
+    const remat_plan_summary *plan = &t->plan;
+    if (o->zero && t->ranks.size == 1)
+        rm_progress_say(&t->progress,
+                        "note: --zero=1 shares the optimizer's state among ranks; one rank saves nothing");
+    if (t->ranks.size == 1) return;
+    rm_progress_say(&t->progress, "each rank: gradients %s in %lld bucket%s%s%s; optimizer's state %s%s; %d thread%s",
+                    rm_bytes_text(plan->gradients_bytes, a), (long long)plan->n_buckets,
+                    plan->n_buckets == 1 ? "" : "s", strcmp(o->grad_compress, "none") ? ", sent as " : "",
+                    strcmp(o->grad_compress, "none") ? o->grad_compress : "", rm_bytes_text(plan->optimizer_bytes, b),
+                    o->zero ? ", its share" : "", plan->threads, plan->threads == 1 ? "" : "s");
+}
+
+static void introduce(trainer *t) {
+    char a[RM_TEXT], b[RM_TEXT], c[RM_TEXT], batch[160];
+    const rm_options *o = t->options;
+    remat_plan_summary plan = t->plan;
+    rm_progress_say(&t->progress, "%s, %lld x %lld: %s parameters; %s: %lld samples of %lld timesteps, %s", o->model,
+                    (long long)o->layers, (long long)o->hidden, rm_count_text((double)plan.params_bytes / 4, a),
+                    o->data ? o->data : o->task, (long long)t->dataset->count, (long long)plan.timesteps,
+                    batch_text(t, batch, sizeof batch));
     rm_progress_say(&t->progress,
                     "plan: %s, %lld segment%s, %lld tile%s of %lld; arena %s, of which activations %s; device "
                     "%s, %d thread%s",
@@ -187,6 +336,7 @@ static void introduce(trainer *t) {
                     plan.n_tiles == 1 ? "" : "s", (long long)plan.tile, rm_bytes_text(plan.planned_peak_bytes, b),
                     rm_bytes_text(plan.activations_peak_bytes, c), plan.device, plan.threads,
                     plan.threads == 1 ? "" : "s");
+    introduce_ranks(t);
     if (plan.segments_requested > plan.segments)
         rm_progress_say(&t->progress,
                         "note: %lld segments were asked for; there are %lld tiles (--tile makes them smaller)",
@@ -199,8 +349,7 @@ static void introduce(trainer *t) {
     if (*t->state)
         rm_progress_say(&t->progress, "resumed from %s: step %lld, epoch %lld, batch %lld of %lld", t->state,
                         (long long)t->start.step, (long long)t->start.epoch,
-                        (long long)(t->start.consumed / t->loader.global),
-                        (long long)t->loader.per_epoch);
+                        (long long)(t->start.consumed / t->loader.global), (long long)t->loader.per_epoch);
     if (*t->state && !o->save) rm_progress_say(&t->progress, "note: nothing will be saved; give --save=DIR to save");
 }
 
@@ -217,15 +366,29 @@ static remat_status dump_gradients(const trainer *t, const char *path) {
     return REMAT_OK;
 }
 
-/* One update. With --dump-grads the first is done in two halves, which gives the same bits. */
-static remat_status update(trainer *t, remat_step_result *result) {
-    const char *dump = t->options->dump_grads;
-    if (!dump || t->step != t->start.step) return remat_step(t->session, t->lr, result);
+/* One update; seconds is what the session took. With --dump-grads the first is done in two halves, which gives the same
+ * bits; all ranks do so, that they stay in step. */
+static remat_status finish_update(trainer *t, remat_step_result *result) {
+    const char *dump = t->step == t->start.step ? t->options->dump_grads : NULL;
+    if (t->loader.config.micro_steps == 1 && !dump) return remat_step(t->session, t->lr, result);
     TRY(remat_gradients(t->session, result));
-    TRY(dump_gradients(t, dump));
+    if (dump && t->ranks.rank == 0) TRY(dump_gradients(t, dump));
     double loss = result->loss;
     TRY(remat_update(t->session, t->lr, result));
     result->loss = loss;
+    return REMAT_OK;
+}
+
+static remat_status update(trainer *t, remat_step_result *result, double *seconds) {
+    int64_t micro_steps = t->loader.config.micro_steps;
+    *seconds = 0;
+    for (int64_t k = 1; k <= micro_steps; k++) {
+        TRY(rm_loader_next(&t->loader));
+        TRY(rm_batch_write(&t->loader.batch, t->session));
+        double start = rm_now_s();
+        TRY(k < micro_steps ? remat_gradients(t->session, result) : finish_update(t, result));
+        *seconds += rm_now_s() - start;
+    }
     return REMAT_OK;
 }
 
@@ -247,13 +410,13 @@ static remat_status must_be_finite(const trainer *t, const remat_step_result *re
 /* --plot draws the second step, which is warm; or the only one. */
 static bool is_drawn(const trainer *t) {
     bool only = t->last_step == t->start.step + 1;
-    return t->options->plot && t->step == t->start.step + !only;
+    return t->options->plot && t->ranks.rank == 0 && t->step == t->start.step + !only;
 }
 
 static remat_status draw(const trainer *t) {
     remat_live_point *planned = NULL, *measured = NULL;
     rm_timeline timeline = {0};
-    remat_plan_summary plan = remat_session_plan(t->session);
+    remat_plan_summary plan = t->plan;
     remat_status status = remat_plan_timeline(t->session, &planned, &timeline.n);
     if (!status) status = remat_traced_timeline(t->session, &measured, &timeline.n);
     timeline.planned = planned;
@@ -264,15 +427,21 @@ static remat_status draw(const trainer *t) {
     return status;
 }
 
+static void add_cost(const trainer *t, rm_step_event *event) {
+    if (!t->ranks.ddp) return;
+    rm_ddp_cost cost = rm_ddp_last_cost(t->ranks.ddp);
+    event->has_comm = true;
+    event->comm_bytes = cost.bytes;
+    event->comm_busy_ms = (double)cost.busy_ns * 1e-6;
+    event->comm_wait_ms = (double)cost.waited_ns * 1e-6;
+}
+
 static remat_status make_step(trainer *t) {
+    double seconds;
     remat_step_result result;
     bool drawn = is_drawn(t);
-    TRY(rm_loader_next(&t->loader));
-    TRY(rm_batch_write(&t->loader.batch, t->session));
     if (drawn) TRY(remat_trace_next(t->session));
-    double start = rm_now_s();
-    TRY(update(t, &result));
-    double seconds = rm_now_s() - start;
+    TRY(update(t, &result, &seconds));
     t->step++;
     t->loss = result.loss;
     t->arena_peak_bytes = result.arena_peak_bytes;
@@ -281,15 +450,18 @@ static remat_status make_step(trainer *t) {
                            .grad_norm = result.grad_norm,
                            .lr = t->lr,
                            .step_ms = seconds * 1e3,
-                           .tokens_per_s = (double)(t->dataset->shape.timesteps * t->loader.batch.batch) / seconds,
+                           .tokens_per_s = (double)(t->dataset->shape.timesteps * t->loader.global) / seconds,
                            .arena_peak_bytes = result.arena_peak_bytes,
                            .rss_peak_bytes = rm_rss_peak_bytes()};
+    add_cost(t, &event);
     TRY(rm_metrics_step(&t->metrics, &event));
     rm_progress_step(&t->progress, &event);
     remat_status status = drawn ? draw(t) : REMAT_OK;
     if (status && !caught) return status; /* a picture that Ctrl-C ended is no reason not to save */
-    if (drawn && !status) rm_progress_say(&t->progress, "step %lld is drawn in %s", (long long)t->step, t->options->plot);
-    return must_be_finite(t, &result);
+    if (drawn && !status)
+        rm_progress_say(&t->progress, "step %lld is drawn in %s", (long long)t->step, t->options->plot);
+    status = must_be_finite(t, &result);
+    return status ? rm_ranks_alike(&t->ranks, status) : REMAT_OK; /* both numbers are the same on all ranks */
 }
 
 static remat_status evaluate(trainer *t) {
@@ -310,13 +482,18 @@ static remat_status save(trainer *t) {
     return rm_state_save(&t->store, t->session, t->options, point);
 }
 
+/* A signal to any rank stops all, after the same step. */
+static remat_status heed_signals(trainer *t) { return rm_ranks_stop(&t->ranks, caught, &t->stop); }
+
 static remat_status after_step(trainer *t) {
     const rm_options *o = t->options;
-    bool last = t->step == t->last_step || caught;
-    bool eval_due =
-        t->eval_dataset && !caught && (t->step == t->last_step || (o->eval_every && t->step % o->eval_every == 0));
-    if (eval_due) TRY(evaluate(t));
-    return o->save && (last || t->step % o->save_every == 0) ? save(t) : REMAT_OK;
+    bool last = t->step == t->last_step;
+    TRY(heed_signals(t));
+    if (t->eval_dataset && !t->stop && (last || (o->eval_every && t->step % o->eval_every == 0))) {
+        TRY(evaluate(t));
+        TRY(heed_signals(t));
+    }
+    return o->save && (last || t->stop || t->step % o->save_every == 0) ? save(t) : REMAT_OK;
 }
 
 static remat_status finish(trainer *t) {
@@ -326,16 +503,16 @@ static remat_status finish(trainer *t) {
                         .wall_s = rm_now_s() - t->started_s,
                         .arena_peak_bytes = t->arena_peak_bytes,
                         .rss_peak_bytes = rm_rss_peak_bytes(),
-                        .signal = caught};
+                        .signal = t->stop};
     TRY(rm_metrics_end(&t->metrics, &end));
     TRY(rm_metrics_close(&t->metrics));
     if (t->step > t->start.step)
         rm_progress_say(&t->progress, "%s after step %lld: loss %.9g, %s, arena %s of %s planned, process %s",
-                        caught ? "stopped" : "done", (long long)t->step, t->loss, rm_duration_text(end.wall_s, wall),
+                        t->stop ? "stopped" : "done", (long long)t->step, t->loss, rm_duration_text(end.wall_s, wall),
                         rm_bytes_text(end.arena_peak_bytes, arena),
-                        rm_bytes_text(remat_session_plan(t->session).planned_peak_bytes, (char[RM_TEXT]){0}),
+                        rm_bytes_text(t->plan.planned_peak_bytes, (char[RM_TEXT]){0}),
                         rm_bytes_text(end.rss_peak_bytes, memory));
-    else if (caught)
+    else if (t->stop)
         rm_progress_say(&t->progress, "stopped after step %lld, before the first of this run", (long long)t->step);
     if (t->options->save) rm_progress_say(&t->progress, "saved in %s", t->options->save);
     return rm_commands_flush();
@@ -343,25 +520,38 @@ static remat_status finish(trainer *t) {
 
 static remat_status train(trainer *t) {
     TRY(set_up(t));
-    remat_plan_summary plan = remat_session_plan(t->session);
-    TRY(rm_metrics_plan(&t->metrics, &plan, t->options, t->start.step));
+    TRY(rm_metrics_plan(&t->metrics, &t->plan, t->options, t->start.step));
     t->started_s = rm_now_s();
-    rm_progress_start(&t->progress, stdout, t->start.step, t->last_step, t->options->log_every);
+    rm_progress_start(&t->progress, t->ranks.rank ? NULL : stdout, t->start.step, t->last_step, t->options->log_every);
     introduce(t);
     if (t->step >= t->last_step)
         rm_progress_say(&t->progress, "step %lld of %lld: nothing is left to do; give a larger --steps to go on",
                         (long long)t->step, (long long)t->last_step);
-    while (t->step < t->last_step && !caught) {
+    TRY(heed_signals(t));
+    while (t->step < t->last_step && !t->stop) {
         TRY(make_step(t));
         TRY(after_step(t));
     }
     return finish(t);
 }
 
+/* Closing things must not take the sentence's place. */
+static remat_status fail(trainer *t, remat_status status) {
+    char sentence[1024];
+    status = rm_ranks_failed(&t->ranks, "train", status);
+    snprintf(sentence, sizeof sentence, "%s", remat_last_error());
+    tear_down(t);
+    return rm_fail(status, "%s", sentence);
+}
+
 remat_status rm_command_train(rm_options *options, int *exit_status) {
-    trainer t = {.options = options, .store.lock = -1};
+    bool ran;
+    TRY(rm_command_devices(options->devices, &ran, exit_status));
+    if (ran) return REMAT_OK;
+    trainer t = {.options = options, .store.lock = -1, .ranks.size = 1};
     remat_status status = train(&t);
+    if (status) return fail(&t, status);
     tear_down(&t);
-    if (!status && caught) *exit_status = 128 + caught;
-    return status;
+    if (t.stop) *exit_status = 128 + t.stop;
+    return REMAT_OK;
 }

@@ -1,6 +1,8 @@
 /* metrics.c: see metrics.h. */
 #include "train/metrics.h"
 
+#include "train/setup.h"
+
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
@@ -84,6 +86,18 @@ static void add_flags(json_t *event, const rm_options *o) {
     json_object_set_new(event, "seed", json_integer(o->seed));
 }
 
+/* Who computes an update, and in how many parts. */
+static void add_ranks(json_t *event, const rm_options *o) {
+    int64_t ranks = rm_setup_ranks(o), micro_steps = rm_setup_micro_steps(o);
+    json_object_set_new(event, "ranks", json_integer(ranks));
+    json_object_set_new(event, "rank", json_integer(o->rank > 0 ? o->rank : 0));
+    json_object_set_new(event, "micro_steps", json_integer(micro_steps));
+    json_object_set_new(event, "global_batch", json_integer(ranks * micro_steps * rm_setup_rows(o)));
+    json_object_set_new(event, "deterministic_world", json_integer(o->deterministic_world));
+    json_object_set_new(event, "grad_compress", json_string(o->grad_compress));
+    json_object_set_new(event, "zero", json_integer(o->zero));
+}
+
 static void add_summary(json_t *event, const remat_plan_summary *p) {
     json_object_set_new(event, "strategy", json_string(p->strategy));
     json_object_set_new(event, "segments", json_integer(p->segments));
@@ -97,6 +111,7 @@ static void add_summary(json_t *event, const remat_plan_summary *p) {
     json_object_set_new(event, "n_stages", json_integer(p->n_stages));
     json_object_set_new(event, "params_bytes", count(p->params_bytes));
     json_object_set_new(event, "gradients_bytes", count(p->gradients_bytes));
+    json_object_set_new(event, "n_buckets", json_integer(p->n_buckets));
     json_object_set_new(event, "optimizer_bytes", count(p->optimizer_bytes));
     json_object_set_new(event, "inputs_bytes", count(p->inputs_bytes));
     json_object_set_new(event, "packed_bytes", count(p->packed_bytes));
@@ -127,6 +142,7 @@ void *rm_metrics_plan_json(const remat_plan_summary *summary, const rm_options *
     if (event) {
         add_summary(event, summary);
         add_flags(event, options);
+        add_ranks(event, options);
     }
     return event;
 }
@@ -141,11 +157,17 @@ remat_status rm_metrics_plan(rm_metrics *metrics, const remat_plan_summary *summ
 
 remat_status rm_metrics_step(rm_metrics *metrics, const rm_step_event *e) {
     if (!metrics->file) return REMAT_OK;
-    return write_event(metrics, json_pack("{s:s, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "event", "step", "step",
-                                          (json_int_t)e->step, "loss", real(e->loss), "grad_norm", real(e->grad_norm),
-                                          "lr", real(e->lr), "step_ms", real(e->step_ms), "tokens_per_s",
-                                          real(e->tokens_per_s), "arena_peak_bytes", count(e->arena_peak_bytes),
-                                          "rss_peak_bytes", count(e->rss_peak_bytes)));
+    json_t *event =
+        json_pack("{s:s, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "event", "step", "step", (json_int_t)e->step, "loss",
+                  real(e->loss), "grad_norm", real(e->grad_norm), "lr", real(e->lr), "step_ms", real(e->step_ms),
+                  "tokens_per_s", real(e->tokens_per_s), "arena_peak_bytes", count(e->arena_peak_bytes),
+                  "rss_peak_bytes", count(e->rss_peak_bytes));
+    if (e->has_comm) {
+        json_object_set_new(event, "comm_bytes", count(e->comm_bytes));
+        json_object_set_new(event, "comm_busy_ms", real(e->comm_busy_ms));
+        json_object_set_new(event, "comm_wait_ms", real(e->comm_wait_ms));
+    }
+    return write_event(metrics, event);
 }
 
 remat_status rm_metrics_eval(rm_metrics *metrics, const rm_eval_event *e) {

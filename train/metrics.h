@@ -20,6 +20,9 @@ typedef struct {
     int64_t step; /* from 1 */
     double loss, grad_norm, lr, step_ms, tokens_per_s;
     uint64_t arena_peak_bytes, rss_peak_bytes;
+    bool has_comm; /* there are other ranks; then what gradients took (rm_ddp_cost) */
+    uint64_t comm_bytes;
+    double comm_busy_ms, comm_wait_ms;
 } rm_step_event;
 
 typedef struct {

@@ -597,6 +597,12 @@ bool rm_options_given(const rm_options *o, const char *name) {
     return o->given[line - table];
 }
 
+void rm_options_forget(rm_options *o, const char *name) {
+    const option *line = find(name, strlen(name));
+    assert(line);
+    o->given[line - table] = false;
+}
+
 const char *rm_options_text(const rm_options *o, int index, char *text, size_t bytes) {
     const option *line = &table[index];
     const void *at = member(o, line);

@@ -39,6 +39,11 @@ typedef struct {
     char *optimizer;
     double lr, momentum, beta1, beta2, eps, weight_decay, clip_grad_norm;
     bool nesterov;
+    /* Large batches (schedule.h, presets.h). NULL in milestones, preset: not given. */
+    char *preset, *lr_schedule, *scale_lr, *milestones;
+    int64_t base_batch, warmup_steps, decay_steps;
+    double warmup_epochs, end_lr, power, gamma, trust_coefficient, norm_limit, label_smoothing;
+    bool momentum_correction, adapt_vectors, decay_vectors;
     /* Memory and machine. */
     char *checkpoint, *device;
     int64_t checkpoint_segments, tile, threads;
@@ -80,6 +85,7 @@ remat_status rm_options_defaults(rm_options *options);
 remat_status rm_options_parse_config(rm_options *options, const char *text, size_t size, const char *file);
 
 bool rm_options_given(const rm_options *options, const char *name);
+void rm_options_forget(rm_options *options, const char *name); /* keeps the value, but as if it had not been given */
 
 /* What a training state keeps of the flags, as texts by name. OF_MODEL: its arrays mean nothing under another value.
  * OF_RUN: training could not continue bit for bit under another value. REMEMBERED: may be changed when resuming. */

@@ -10,7 +10,7 @@
 
 void rm_progress_start(rm_progress *p, FILE *out, int64_t first, int64_t last, int64_t log_every) {
     int64_t twentieth = (last - first) / 20;
-    *p = (rm_progress){.out = out, .terminal = isatty(fileno(out)), .first = first, .last = last};
+    *p = (rm_progress){.out = out, .terminal = out && isatty(fileno(out)), .first = first, .last = last};
     p->every = log_every ? log_every : twentieth > 1 ? twentieth : 1;
     p->started_s = p->shown_s = rm_now_s();
 }
@@ -22,6 +22,7 @@ static void erase_bar(rm_progress *p) {
 
 void rm_progress_say(rm_progress *p, const char *format, ...) {
     va_list arguments;
+    if (!p->out) return;
     erase_bar(p);
     va_start(arguments, format);
     vfprintf(p->out, format, arguments);
@@ -70,6 +71,7 @@ static void draw_bar(rm_progress *p, const rm_step_event *e) {
 void rm_progress_step(rm_progress *p, const rm_step_event *e) {
     double now = rm_now_s();
     bool last = e->step == p->last;
+    if (!p->out) return;
     if (p->terminal) {
         if (now - p->shown_s < 0.1 && !last && p->bar_shown) return;
         draw_bar(p, e);

@@ -13,7 +13,7 @@ typedef struct {
     bool bar_shown; /* the cursor stands behind a bar */
 } rm_progress;
 
-/* Steps first+1..last are to come. log_every 0: about twenty lines, and one at least every 30 s. */
+/* `out` NULL: nobody looks (a rank that does not print). Steps first+1..last are to come. log_every 0: about twenty lines, and one at least every 30 s. */
 void rm_progress_start(rm_progress *progress, FILE *out, int64_t first, int64_t last, int64_t log_every);
 void rm_progress_step(rm_progress *progress, const rm_step_event *event);
 /* Prints a line of its own, between bars. */

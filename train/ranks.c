@@ -86,6 +86,7 @@ remat_status rm_ranks_open(rm_options *o, rm_ranks *out) {
     *out = (rm_ranks){.size = 1};
     TRY(rm_rendezvous_resolve(&flags, rm_environment_of_process, NULL, &where));
     o->world_size = where.size;
+    o->rank = where.rank;
     if (where.size == 1) return REMAT_OK;
     if (gethostname(out->host, sizeof out->host - 1)) strcpy(out->host, "?");
     out->rank = where.rank;
@@ -112,6 +113,11 @@ typedef struct {
 
 /* Nothing is left to say here: another rank says it. */
 static remat_status silently(remat_status status) { return rm_fail(status, "%s", ""); }
+
+remat_status rm_ranks_alike(rm_ranks *ranks, remat_status status) {
+    ranks->over = ranks->alike = true;
+    return ranks->rank ? silently(status) : status;
+}
 
 static remat_status judge(rm_ranks *ranks, const verdict *all) {
     const verdict *mine = &all[ranks->rank];
@@ -177,12 +183,12 @@ static remat_status write_same(const rm_options *o, const char *facts, char **te
     return REMAT_OK;
 }
 
-/* A difference is found by all alike, and is nobody's failure but the user's; the group goes on. */
-static remat_status compare(rm_ranks *ranks, const char *text) {
-    remat_status status = rm_ddp_compare(ranks->ddp, "the run", text);
-    if (status != REMAT_PEER || rm_group_poll(ranks->group)) return status;
-    ranks->over = true;
-    return ranks->rank ? silently(REMAT_INVALID) : REMAT_INVALID;
+/* The group goes on: a difference is nobody's failure but the user's. */
+remat_status rm_ranks_compare(rm_ranks *ranks, const char *what, const char *text) {
+    if (!ranks->ddp) return REMAT_OK;
+    remat_status status = rm_ddp_compare(ranks->ddp, what, text);
+    bool differ = status == REMAT_PEER && !rm_group_poll(ranks->group);
+    return differ ? rm_ranks_alike(ranks, REMAT_INVALID) : status;
 }
 
 static void describe_buckets(const rm_options *o, uint64_t *first, uint64_t *others) {
@@ -204,7 +210,7 @@ remat_status rm_ranks_connect(rm_ranks *ranks, const rm_options *o, const char *
     describe_buckets(o, &config.first_bucket_bytes, &config.bucket_bytes);
     remat_status status = write_same(o, facts, &text);
     if (!status) status = rm_ddp_open(&config, &ranks->ddp);
-    if (!status) status = compare(ranks, text);
+    if (!status) status = rm_ranks_compare(ranks, "the run", text);
     free(text);
     return status;
 }
@@ -214,6 +220,10 @@ const remat_ranks *rm_ranks_table(const rm_ranks *ranks) { return ranks->ddp ? r
 remat_status rm_ranks_share(rm_ranks *ranks, const char *text, char **out) {
     *out = NULL;
     return ranks->ddp ? rm_ddp_share_text(ranks->ddp, text, out) : REMAT_OK;
+}
+
+remat_status rm_ranks_broadcast(rm_ranks *ranks, remat_session *session) {
+    return ranks->ddp ? rm_ddp_broadcast(ranks->ddp, session) : REMAT_OK;
 }
 
 const remat_ranks *rm_ranks_imagined(const rm_options *o, remat_ranks *table) {
@@ -240,7 +250,7 @@ remat_status rm_ranks_stop(rm_ranks *ranks, int caught, int *all) {
 static void let_others_go_first(void) { nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL); }
 
 remat_status rm_ranks_failed(rm_ranks *ranks, const char *command, remat_status status) {
-    if (ranks->size == 1 || !*remat_last_error()) return status;
+    if (ranks->size == 1 || ranks->alike || !*remat_last_error()) return status;
     if (status != REMAT_PEER && ranks->group && !ranks->over) rm_group_abort(ranks->group, remat_last_error());
     rm_fail_in(status, "rank %d of %d on %s", ranks->rank, ranks->size, ranks->host);
     if (status != REMAT_PEER) return status;

@@ -29,7 +29,8 @@ typedef struct {
     rm_group *group; /* NULL: alone */
     rm_ddp *ddp;     /* from rm_ranks_connect on */
     rm_ranks_watch *watch;
-    bool over; /* all ranks know that it has failed, and why */
+    bool over;  /* all ranks know that the job has failed, and why */
+    bool alike; /* ... and have failed alike */
 } rm_ranks;
 
 /* Meets the other ranks, if there are any. Leaves their number in options->world_size, and in options->threads this rank's
@@ -41,13 +42,22 @@ void rm_ranks_close(rm_ranks *ranks);
  * the same sentence only the first keeps it, and a rank that did not fail has none: remat_last_error is "". */
 remat_status rm_ranks_agree(rm_ranks *ranks, remat_status mine);
 
-/* Collective: compares the flags that must be the same, and `facts`, one thing a line (INVALID names two ranks and the first
- * difference; only rank 0 has the sentence), and connects sessions. */
+/* A failure that by its nature all ranks have alike: rank 0 alone keeps the sentence. Returns `status`. */
+remat_status rm_ranks_alike(rm_ranks *ranks, remat_status status);
+
+/* Collective: INVALID (alike) where not all ranks have the same text, one thing a line; names two ranks and the first
+ * difference. `what` is the subject of that sentence. Once connected. */
+remat_status rm_ranks_compare(rm_ranks *ranks, const char *what, const char *text);
+
+/* Collective: connects sessions, and compares the flags that must be the same, and `facts`. */
 remat_status rm_ranks_connect(rm_ranks *ranks, const rm_options *options, const char *facts);
 const remat_ranks *rm_ranks_table(const rm_ranks *ranks); /* NULL: alone */
 
 /* Collective: rank 0's text on all; the caller frees it with rm_free. Alone: NULL. */
 remat_status rm_ranks_share(rm_ranks *ranks, const char *text, char **out);
+
+/* Collective: rank 0's parameters into every session. */
+remat_status rm_ranks_broadcast(rm_ranks *ranks, remat_session *session);
 
 /* Collective: has any rank caught a signal? Sets *all to SIGTERM if any has, else to SIGINT if any has, else to 0. */
 remat_status rm_ranks_stop(rm_ranks *ranks, int caught, int *all);

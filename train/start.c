@@ -1,0 +1,77 @@
+/* start.c: see start.h. */
+#include "train/start.h"
+
+#include "memory/host.h"
+#include "train/setup.h"
+
+#include <string.h>
+
+static bool same_place(const char *a, const char *b) {
+    size_t n = strlen(a), m = strlen(b);
+    while (n > 1 && a[n - 1] == '/') n--;
+    while (m > 1 && b[m - 1] == '/') m--;
+    return n == m && !memcmp(a, b, n);
+}
+
+/* ---- The samples of an update ----------------------------------------------------------------------------------- */
+
+/* What of it was said on the command line. */
+typedef struct {
+    bool batch, steps;
+    int64_t batch_said, steps_said;
+} said;
+
+/* Micro steps that add to an update, rather than cut it. */
+static int64_t batches(const rm_options *o) { return o->deterministic_world ? 1 : o->accumulate_steps; }
+
+/* Lets the state say it instead, to learn what it was. */
+static said set_aside(rm_options *o) {
+    said s = {rm_options_given(o, "batch"), rm_options_given(o, "accumulate-steps"), o->batch, o->accumulate_steps};
+    rm_options_forget(o, "batch");
+    rm_options_forget(o, "accumulate-steps");
+    return s;
+}
+
+static remat_status fit_batch(rm_options *o, const said *s, const char *state, int64_t ranks_before) {
+    int64_t before = o->batch * batches(o) * ranks_before, ranks = rm_setup_ranks(o);
+    if (s->steps) o->accumulate_steps = s->steps_said;
+    int64_t parts = ranks * batches(o);
+    if (s->batch) o->batch = s->batch_said;
+    if (!s->batch && before % parts == 0) o->batch = before / parts;
+    int64_t now = o->batch * parts;
+    REQUIRE(
+        now == before, INVALID,
+        "--batch=%lld does not agree with the training state in %s, whose updates have %lld samples: %lld rank%s with "
+        "%lld batch%s of %lld make %lld; change --batch, --accumulate-steps or the number of ranks, or start afresh",
+        (long long)o->batch, state, (long long)before, (long long)ranks, ranks == 1 ? "" : "s", (long long)batches(o),
+        batches(o) == 1 ? "" : "es", (long long)o->batch, (long long)now);
+    return REMAT_OK;
+}
+
+/* ---- The state -------------------------------------------------------------------------------------------------- */
+
+static remat_status read_state(rm_options *o, const char *state, rm_state_point *point) {
+    said s = set_aside(o);
+    TRY(rm_state_read(state, RM_TRAIN, o, point));
+    return fit_batch(o, &s, state, point->world_size);
+}
+
+/* A restart script says --save=DIR --resume=DIR every time: the first time there is nothing yet, and that is no mistake. */
+remat_status rm_start_find(rm_options *o, char state[RM_PATH_BYTES], rm_state_point *point) {
+    bool found;
+    *state = 0;
+    *point = (rm_state_point){0};
+    TRY(rm_state_after_restart(o));
+    if (!o->resume) return REMAT_OK;
+    TRY(rm_state_find(o->resume, state, &found));
+    if (found && !o->save && !same_place(state, o->resume)) { /* a run goes on saving where it saved */
+        o->save = rm_strdup(o->resume);
+        REQUIRE(o->save, MEMORY, "no memory for the name %s", o->resume);
+    }
+    if (found) return read_state(o, state, point);
+    if (o->save && same_place(o->save, o->resume)) return REMAT_OK;
+    FAIL(IO,
+         "%s holds no training state: give the directory that was named with --save (or the same one to both, to start "
+         "there)",
+         o->resume);
+}

@@ -1,0 +1,13 @@
+/* start.h: where `remat train` begins: afresh, or at the training state that --resume names, on as many ranks as it was saved
+ * by or on others. state.h reads states; this decides what a run makes of one. */
+#ifndef RM_TRAIN_START_H
+#define RM_TRAIN_START_H
+
+#include "train/state.h"
+
+/* Finds the state (`state` is "" for a fresh start) and takes its flags over. options->world_size is how many ranks there
+ * are now: an update goes on having as many samples as before, so on other ranks --batch becomes what that takes; INVALID
+ * where it cannot be, or where flags that were given say otherwise. */
+remat_status rm_start_find(rm_options *options, char state[RM_PATH_BYTES], rm_state_point *point);
+
+#endif
