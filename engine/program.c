@@ -269,7 +269,9 @@ static remat_status place_input_gradients(builder *b, const rm_node *node, rm_in
         rm_where target;
         bool contributed;
         TRY(gradient_of(b, value, &target, &contributed));
-        if ((node->op->weights >> i & 1) || !contributed) {
+        bool adds = node->op->weights >> i & 1;
+        if (adds && !contributed) TRY(emit_simple(b, RM_DO_ZERO, target, nowhere, tile_bytes(b, value)));
+        if (adds || !contributed) {
             call->dx[i] = target;
         } else {
             TRY(new_buffer(b, tile_bytes(b, value), &call->dx[i]));

@@ -2,166 +2,10 @@
  * bits; and a directional derivative says that the gradients are right, skip connections and all. */
 #include <check.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "engine/remat.h"
-
-/* ---- A small generator of its own ----------------------------------------------------------------------------- */
-
-static uint64_t rng_state;
-static uint32_t draw(uint32_t below) {
-    rng_state = rng_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(rng_state >> 33) % below;
-}
-static float draw_real(void) { return (float)draw(20001) / 10000.0f - 1; }
-
-/* ---- Random networks ------------------------------------------------------------------------------------------ */
-
-enum { MAX_POOL = 24 };
-typedef struct {
-    remat_graph *graph;
-    remat_value pool[MAX_POOL]; /* values (T,B,C) or (B,C) to build on */
-    int n_pool, n_params;
-    int64_t steps, batch, width;
-} net;
-
-static remat_value param(net *n, int rank, int64_t a, int64_t b) {
-    char name[32];
-    snprintf(name, sizeof name, "p%d", n->n_params++);
-    return remat_param(n->graph, name, rank, (int64_t[]){a, b}, remat_init_uniform(0.5));
-}
-static remat_value pick(net *n) { return n->pool[draw((uint32_t)n->n_pool)]; }
-
-static remat_value random_layer(net *n, bool timed) {
-    remat_graph *g = n->graph;
-    int64_t c = n->width;
-    switch (draw(timed ? 13 : 10)) {
-    case 0:
-        return remat_linear(g, pick(n), param(n, 2, c, c), param(n, 1, c, 1));
-    case 1:
-        return remat_add(g, pick(n), pick(n));
-    case 2:
-        return remat_mul(g, pick(n), pick(n));
-    case 3:
-        return remat_scale(g, pick(n), 0.7);
-    case 4:
-        return remat_sigmoid(g, pick(n));
-    case 5:
-        return remat_tanh(g, pick(n));
-    case 6:
-        return remat_gelu(g, pick(n));
-    case 7:
-        return remat_layer_norm(g, pick(n), param(n, 1, c, 1), param(n, 1, c, 1), 1e-5);
-    case 8:
-        return remat_dropout(g, pick(n), 0.25);
-    case 9:
-        return remat_linear(g, pick(n), param(n, 2, c, c), REMAT_NONE);
-    case 10:
-        return remat_lstm(g, pick(n), param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), param(n, 1, 4 * c, 1),
-                          param(n, 1, 4 * c, 1));
-    case 11:
-        return remat_gru(g, pick(n), param(n, 2, 3 * c, c), param(n, 2, 3 * c, c), param(n, 1, 3 * c, 1), REMAT_NONE);
-    default:
-        return remat_rnn_tanh(g, pick(n), param(n, 2, c, c), param(n, 2, c, c), REMAT_NONE, param(n, 1, c, 1));
-    }
-}
-
-/* The end: every value of the pool takes part, so nothing is dead; several kinds of heads. */
-static remat_value random_loss(net *n, bool timed) {
-    remat_graph *g = n->graph;
-    remat_value sum = n->pool[0];
-    for (int i = 1; i < n->n_pool; i++) sum = remat_add(g, sum, n->pool[i]);
-    sum = remat_tanh(g, remat_linear(g, sum, param(n, 2, n->width, n->width), REMAT_NONE));
-    uint32_t head = timed ? draw(4) : 0;
-    if (head == 1) sum = remat_last_step(g, sum);
-    if (head == 2) sum = remat_mean_over_time(g, sum);
-    if (head == 3) sum = remat_add(g, remat_mean_over_time(g, sum), remat_last_step(g, n->pool[0]));
-    bool whole = !timed || head;
-    if (head) sum = remat_gelu(g, remat_linear(g, sum, param(n, 2, n->width, n->width), REMAT_NONE));
-    remat_value target =
-        remat_input(g, "target", REMAT_F32, whole ? REMAT_WHOLE : REMAT_SEQUENCE, whole ? 2 : 3,
-                    whole ? (int64_t[]){n->batch, n->width} : (int64_t[]){n->steps, n->batch, n->width});
-    return remat_mse(g, sum, target);
-}
-
-static remat_value random_net(net *n, bool timed) {
-    *n = (net){.steps = 1 + draw(12), .batch = 1 + draw(3), .width = 1 + draw(6)};
-    ck_assert_int_eq(remat_graph_create(&n->graph), REMAT_OK);
-    int64_t dim[] = {n->steps, n->batch, n->width};
-    n->pool[n->n_pool++] = timed ? remat_input(n->graph, "x", REMAT_F32, REMAT_SEQUENCE, 3, dim)
-                                 : remat_input(n->graph, "x", REMAT_F32, REMAT_WHOLE, 2, dim + 1);
-    int layers = 2 + (int)draw(8);
-    for (int i = 0; i < layers; i++) {
-        n->pool[n->n_pool] = random_layer(n, timed);
-        n->n_pool++;
-    }
-    remat_value loss = random_loss(n, timed);
-    ck_assert_msg(remat_graph_check(n->graph) == REMAT_OK, "%s", remat_last_error());
-    return loss;
-}
-
-/* ---- Random plans --------------------------------------------------------------------------------------------- */
-
-/* One of the options that the session's problem gives the stage: "all", or sometimes "lean". */
-static const char *random_option(const char *problem, int64_t stage) {
-    char fact[48];
-    snprintf(fact, sizeof fact, "\nstage %ld keep lean ", (long)stage);
-    return strstr(problem, fact) && draw(2) ? "lean" : "all";
-}
-
-static void end_stage(FILE *out, int64_t s) {
-    fprintf(out, "run backward %ld\nfree saved %ld\nfree dstate %ld\nfree state %ld\n", (long)s, (long)s, (long)s + 1,
-            (long)s);
-}
-
-/* Stages a..b-1, state(a) alive: differentiate them. Keep the first and go on behind it, or recompute from a random
- * split; to any depth. */
-static void random_reverse(FILE *out, const char *problem, int64_t a, int64_t b) {
-    if (b - a == 1 || draw(3) == 0) {
-        fprintf(out, "run forward %ld %s\n", (long)a, random_option(problem, a));
-        if (b - a == 1)
-            fprintf(out, "free state %ld\n", (long)b);
-        else
-            random_reverse(out, problem, a + 1, b);
-        end_stage(out, a);
-        return;
-    }
-    int64_t split = a + 1 + draw((uint32_t)(b - a - 1));
-    for (int64_t s = a; s < split; s++) {
-        fprintf(out, "run forward %ld drop\n", (long)s);
-        if (s > a) fprintf(out, "free state %ld\n", (long)s);
-    }
-    random_reverse(out, problem, split, b);
-    random_reverse(out, problem, a, split);
-}
-
-static char *random_plan(const remat_session *session) {
-    char *text, *problem = remat_plan_problem_text(session);
-    size_t length;
-    ck_assert_ptr_nonnull(problem);
-    FILE *out = open_memstream(&text, &length);
-    random_reverse(out, problem, 0, remat_session_plan(session).n_stages);
-    fprintf(out, "free dstate 0\n");
-    fclose(out);
-    remat_text_free(problem);
-    return text;
-}
+#include "tests/engine/random_net.h"
 
 /* ---- Running and comparing ------------------------------------------------------------------------------------ */
-
-static void fill_inputs(remat_session *s, uint64_t seed) {
-    rng_state = seed;
-    for (int64_t i = 0; i < remat_count(s, REMAT_INPUT); i++) {
-        remat_array info;
-        remat_array_info(s, REMAT_INPUT, i, &info);
-        float *data = malloc(info.bytes);
-        for (uint64_t k = 0; k < info.bytes / 4; k++) data[k] = draw_real();
-        ck_assert_int_eq(remat_write(s, REMAT_INPUT, i, data, info.bytes), REMAT_OK);
-        free(data);
-    }
-}
 
 static remat_session *open_session(const net *n, remat_value loss, const remat_config *config, uint64_t seed) {
     remat_session *s;
@@ -243,7 +87,7 @@ static void expect_right_gradients(remat_session *s) {
 static void try_one(uint64_t seed, bool timed) {
     net n;
     rng_state = seed * 7919 + 1;
-    remat_value loss = random_net(&n, timed);
+    remat_value loss = random_net_with(&n, timed, seed % 2 == 1);
     remat_config config = REMAT_CONFIG_INIT;
     config.threads = 1 + (int)(seed % 2);
     config.tile = timed ? 1 + draw(4) : draw(3);
