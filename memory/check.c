@@ -4,7 +4,7 @@
 
 #include <stdarg.h>
 
-#include "engine/tensor.h"
+#include "memory/bytes.h"
 #include "memory/host.h"
 
 /* What the second tier still does to a buffer, as moments on the computation's clock. */

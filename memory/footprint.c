@@ -1,7 +1,7 @@
 /* footprint.c: see footprint.h. */
 #include "memory/footprint.h"
 
-#include "engine/tensor.h"
+#include "memory/bytes.h"
 #include "memory/host.h"
 #include "memory/schedule.h"
 

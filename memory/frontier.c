@@ -3,12 +3,12 @@
 
 #include <string.h>
 
-static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+#include "memory/bytes.h"
 
 int rm_frontier_split(const rm_point *right, int n_right, const rm_point *left, int n_left, rm_sweep sweep, int move,
                       rm_point *out) {
     uint64_t held = sweep.beside_bytes;
-    uint64_t limit = larger(sweep.sweep_bytes, larger(held + right[0].peak_bytes, left[0].peak_bytes));
+    uint64_t limit = rm_larger(sweep.sweep_bytes, rm_larger(held + right[0].peak_bytes, left[0].peak_bytes));
     int n = 0;
     for (int r = 0, l = 0;;) {
         while (r + 1 < n_right && held + right[r + 1].peak_bytes <= limit) r++;
@@ -29,10 +29,10 @@ int rm_frontier_split(const rm_point *right, int n_right, const rm_point *left, 
 
 int rm_frontier_first(rm_kept kept, uint64_t dstate_bytes, const rm_point *right, int n_right, int move,
                       rm_point *out) {
-    uint64_t least = larger(kept.forward_bytes + dstate_bytes, kept.backward_bytes);
+    uint64_t least = rm_larger(kept.forward_bytes + dstate_bytes, kept.backward_bytes);
     int n = 0;
     for (int r = 0; r < n_right; r++) {
-        uint64_t peak = larger(least, kept.held_bytes + right[r].peak_bytes);
+        uint64_t peak = rm_larger(least, kept.held_bytes + right[r].peak_bytes);
         if (n > 0 && out[n - 1].peak_bytes == peak) n--;
         out[n++] = (rm_point){peak, rm_saturate(right[r].time_ns, kept.time_ns), (int16_t)move, (uint16_t)r, 0};
     }

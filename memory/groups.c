@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory/bytes.h"
 #include "memory/host.h"
 
 #define MOST_MIXES 17
@@ -124,8 +125,6 @@ remat_status rm_level_of_stages(const rm_footprint *footprint, rm_level *level) 
 
 /* ---- Groups ------------------------------------------------------------------------------------- */
 
-static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
 /* The sums of its children, and where it stands. */
 static void begin_group(const rm_level *below, int64_t child_at, int32_t n, int64_t begin, rm_group *group) {
     *group = (rm_group){.begin = begin, .n = n, .child_at = child_at};
@@ -136,8 +135,8 @@ static void begin_group(const rm_level *below, int64_t child_at, int32_t n, int6
         group->drops.runs += child->drops.runs;
         group->drops.table_bytes += child->drops.table_bytes;
         if (i == 0) group->first_drop_bytes = child->first_drop_bytes;
-        if (i > 0) group->rest_drop_bytes = larger(group->rest_drop_bytes, child->first_drop_bytes);
-        group->rest_drop_bytes = larger(group->rest_drop_bytes, child->rest_drop_bytes);
+        if (i > 0) group->rest_drop_bytes = rm_larger(group->rest_drop_bytes, child->first_drop_bytes);
+        group->rest_drop_bytes = rm_larger(group->rest_drop_bytes, child->rest_drop_bytes);
         group->next_dstate_bytes = child->next_dstate_bytes;
     }
 }

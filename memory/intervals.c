@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "memory/bytes.h"
 #include "memory/host.h"
 
 /* A frontier in the making may be so many times longer than it will end, before it is thinned. */
@@ -139,8 +140,6 @@ static void add_way(attempt *a, int n_way, int most) {
     if (a->n > SLACK * most) a->n = rm_frontier_thin(a->best, a->n, most);
 }
 
-static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
 /* What of state(begin[u]) and the states in a sweep over child i is alive at most. */
 static uint64_t sweep_over(const rm_solver *solver, int u, int i) {
     const rm_footprint *f = solver->footprint;
@@ -148,11 +147,11 @@ static uint64_t sweep_over(const rm_solver *solver, int u, int i) {
     int64_t begin = solver->begin[u];
     uint64_t most = i == u ? over->first_drop_bytes : 0;
     if (!f->until) {
-        uint64_t rest = i == u ? over->rest_drop_bytes : larger(over->first_drop_bytes, over->rest_drop_bytes);
-        return rest ? larger(most, f->foot[begin].state_bytes + rest) : most;
+        uint64_t rest = i == u ? over->rest_drop_bytes : rm_larger(over->first_drop_bytes, over->rest_drop_bytes);
+        return rest ? rm_larger(most, f->foot[begin].state_bytes + rest) : most;
     }
     for (int64_t s = solver->begin[i] + (i == u); s < solver->begin[i + 1]; s++)
-        most = larger(most, rm_beside(f, begin, s) + f->foot[s].drop_bytes);
+        most = rm_larger(most, rm_beside(f, begin, s) + f->foot[s].drop_bytes);
     return most;
 }
 
@@ -180,7 +179,7 @@ static void try_splits(rm_solver *solver, int u, int v, int most, attempt *a) {
     uint64_t dstate = child(solver, v - 1)->next_dstate_bytes, sweep_bytes = 0;
     rm_sweep sweep = {0};
     for (int j = u + 1; j < v; j++) {
-        sweep_bytes = larger(sweep_bytes, sweep_over(solver, u, j - 1));
+        sweep_bytes = rm_larger(sweep_bytes, sweep_over(solver, u, j - 1));
         sweep.time_ns += child(solver, j - 1)->drop_ns;
         if (!has(&likely, j)) continue;
         sweep.sweep_bytes = sweep_bytes + dstate;

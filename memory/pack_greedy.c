@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory/bytes.h"
 #include "memory/holes.h"
 #include "memory/host.h"
 
@@ -34,8 +35,6 @@ typedef struct {
 #define SPEND_EVERY 64
 
 typedef enum { FITS, TOO_SMALL, NO_MEMORY } outcome;
-
-static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* A trial succeeded: remember it if nothing better is known. */
 static void keep_if_better(packer *p, uint64_t bytes) {
@@ -77,7 +76,7 @@ static uint64_t most_alive(const rm_pack_item *item, int64_t n, const int32_t *b
     for (int64_t i = 0, ended = 0; i < n; i++) {
         for (; item[by_end[ended]].last < item[i].first; ended++) alive -= item[by_end[ended]].bytes;
         alive += item[i].bytes;
-        most = larger(most, alive);
+        most = rm_larger(most, alive);
     }
     return most;
 }
@@ -119,7 +118,7 @@ static outcome sweep(packer *p, uint64_t limit, int64_t short_steps, uint64_t *b
         bool high = item->last - item->first < short_steps;
         bool placed = (high ? rm_holes_take_high : rm_holes_take_low)(&p->holes, item->bytes, &p->trial[i]);
         if (!placed) return TOO_SMALL;
-        *bytes = larger(*bytes, p->trial[i] + item->bytes);
+        *bytes = rm_larger(*bytes, p->trial[i] + item->bytes);
     }
     return FITS;
 }
@@ -208,10 +207,10 @@ static uint64_t fit(packer *p, const turn *turns, int32_t *placed) {
             const rm_pack_item *other = &p->item[placed[k]];
             if (other->last < item->first || other->first > item->last) continue;
             if (p->trial[placed[k]] >= at + item->bytes) break;
-            at = larger(at, p->trial[placed[k]] + other->bytes);
+            at = rm_larger(at, p->trial[placed[k]] + other->bytes);
         }
         p->trial[id] = at;
-        bytes = larger(bytes, at + item->bytes);
+        bytes = rm_larger(bytes, at + item->bytes);
         int64_t k = count;
         for (; k > 0 && p->trial[placed[k - 1]] > at; k--) placed[k] = placed[k - 1];
         placed[k] = id;

@@ -4,9 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory/bytes.h"
 #include "memory/host.h"
-
-static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* ---- Making one --------------------------------------------------------------------------------- */
 
@@ -65,17 +64,17 @@ uint64_t rm_pack_ground(const rm_pack_moments *p, int32_t i) {
     uint64_t most = 0;
     int64_t first = i + p->leaves, last = p->end[i] + p->leaves - 1;
     for (int64_t l = first, r = last + 1; l < r; l /= 2, r /= 2) {
-        if (l & 1) most = larger(most, p->top[l++]);
-        if (r & 1) most = larger(most, p->top[--r]);
+        if (l & 1) most = rm_larger(most, p->top[l++]);
+        if (r & 1) most = rm_larger(most, p->top[--r]);
     }
     for (int64_t l = first / 2, r = last / 2; l > 0; l /= 2, r /= 2)
-        most = larger(most, larger(p->raised[l], p->raised[r]));
+        most = rm_larger(most, rm_larger(p->raised[l], p->raised[r]));
     return most;
 }
 
 static void raise_node(rm_pack_moments *p, int64_t node, uint64_t height) {
-    p->top[node] = larger(p->top[node], height);
-    p->raised[node] = larger(p->raised[node], height);
+    p->top[node] = rm_larger(p->top[node], height);
+    p->raised[node] = rm_larger(p->raised[node], height);
 }
 
 void rm_pack_raise_ground(rm_pack_moments *p, int32_t i, uint64_t height) {
@@ -85,8 +84,8 @@ void rm_pack_raise_ground(rm_pack_moments *p, int32_t i, uint64_t height) {
         if (r & 1) raise_node(p, --r, height);
     }
     for (int64_t l = first / 2, r = last / 2; l > 0; l /= 2, r /= 2) {
-        p->top[l] = larger(p->top[l], height);
-        p->top[r] = larger(p->top[r], height);
+        p->top[l] = rm_larger(p->top[l], height);
+        p->top[r] = rm_larger(p->top[r], height);
     }
 }
 
@@ -163,6 +162,6 @@ uint64_t rm_pack_lowest_room(rm_pack_moments *p, int32_t i, const uint64_t *offs
     qsort(p->span, (size_t)p->n_spans, sizeof *p->span, by_begin);
     uint64_t at = rm_pack_ground(p, i);
     for (int32_t k = 0; k < p->n_spans && p->span[k].begin < at + p->item[i].bytes; k++)
-        at = larger(at, p->span[k].end);
+        at = rm_larger(at, p->span[k].end);
     return at;
 }

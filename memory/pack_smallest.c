@@ -10,6 +10,7 @@
  * that there is none the left one. */
 #include <string.h>
 
+#include "memory/bytes.h"
 #include "memory/host.h"
 #include "memory/pack_critical.h"
 #include "memory/pack_greedy.h"
@@ -33,17 +34,15 @@ typedef struct {
     rm_packing *out;
 } chooser;
 
-static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
 /* Is there nothing more to gain, or nothing left to gain it with? */
 static bool over(const chooser *c) {
-    return c->out->bytes <= larger(c->goal, c->out->proved_bytes) ||
+    return c->out->bytes <= rm_larger(c->goal, c->out->proved_bytes) ||
            (c->wish->capacity && c->out->proved_bytes > c->wish->capacity) || rm_pack_over(c->wish->limit);
 }
 
 static void keep_trial(chooser *c) {
     uint64_t bytes = 0;
-    for (int64_t i = 0; i < c->n; i++) bytes = larger(bytes, c->trial[i] + c->item[i].bytes);
+    for (int64_t i = 0; i < c->n; i++) bytes = rm_larger(bytes, c->trial[i] + c->item[i].bytes);
     if (bytes >= c->out->bytes) return;
     memcpy(c->out->offset, c->trial, (size_t)c->n * sizeof *c->trial);
     c->out->bytes = bytes;
@@ -65,13 +64,13 @@ static rm_pack_outcome try_target(chooser *c, packer *pack, uint64_t target, uin
     rm_pack_spend(whole, given - part.work);
     if (outcome == RM_PACK_FITS) keep_trial(c);
     if (outcome == RM_PACK_IMPOSSIBLE)
-        c->out->proved_bytes = larger(c->out->proved_bytes, (target / c->unit + 1) * c->unit);
+        c->out->proved_bytes = rm_larger(c->out->proved_bytes, (target / c->unit + 1) * c->unit);
     return outcome;
 }
 
 /* One row of targets. false: out of host memory. */
 static bool try_targets(chooser *c, uint64_t work) {
-    uint64_t target = larger(c->goal, c->out->proved_bytes), gap = (c->out->bytes - target) / 16 + 2 * c->unit;
+    uint64_t target = rm_larger(c->goal, c->out->proved_bytes), gap = (c->out->bytes - target) / 16 + 2 * c->unit;
     while (!over(c)) {
         if (try_target(c, fit, target, work) == RM_PACK_NO_MEMORY) return false;
         uint64_t low = target;
@@ -123,7 +122,7 @@ rm_pack_outcome rm_pack_smallest(const rm_pack_item *item, int64_t n, const rm_p
     *out = (rm_packing){.offset = rm_malloc((size_t)n * sizeof *out->offset), .bytes = UINT64_MAX};
     chooser c = {.item = item, .n = n, .wish = wish, .unit = rm_pack_unit(item, n), .out = out};
     out->floor_bytes = out->proved_bytes = rm_pack_floor(item, n);
-    c.goal = larger(out->floor_bytes + (uint64_t)(wish->slack * (double)out->floor_bytes), wish->capacity);
+    c.goal = rm_larger(out->floor_bytes + (uint64_t)(wish->slack * (double)out->floor_bytes), wish->capacity);
     c.trial = rm_malloc((size_t)n * sizeof *c.trial);
     bool ok = choose(&c);
     rm_free(c.trial);
@@ -133,5 +132,5 @@ rm_pack_outcome rm_pack_smallest(const rm_pack_item *item, int64_t n, const rm_p
         return RM_PACK_NO_MEMORY;
     }
     if (wish->capacity && out->proved_bytes > wish->capacity) return RM_PACK_IMPOSSIBLE;
-    return out->bytes <= larger(c.goal, out->proved_bytes) ? RM_PACK_FITS : RM_PACK_STOPPED;
+    return out->bytes <= rm_larger(c.goal, out->proved_bytes) ? RM_PACK_FITS : RM_PACK_STOPPED;
 }

@@ -3,7 +3,7 @@
  * rm_placement_check, the second opinion, is in place_check.c. */
 #include "memory/place.h"
 
-#include "engine/tensor.h"
+#include "memory/bytes.h"
 #include "memory/host.h"
 #include "memory/pack.h"
 

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-#include "engine/tensor.h"
+#include "memory/bytes.h"
 #include "memory/host.h"
 
 /* ---- A set of numbers 0..n-1 that knows neighbours: bits, and bits that say which words are not empty ---------- */

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "engine/tensor.h"
+#include "memory/bytes.h"
 #include "memory/host.h"
 
 /* Sums below this can be added, doubled and aligned without a thought of overflow. */
@@ -48,6 +48,12 @@ void rm_problem_free(rm_problem *problem) {
 uint64_t rm_problem_resident_bytes(const rm_problem *problem) {
     uint64_t bytes = 0;
     for (int i = 0; i < problem->n_resident; i++) bytes += rm_align_up(problem->resident[i].bytes);
+    return bytes;
+}
+
+uint64_t rm_list_bytes(const rm_problem *problem, const rm_lists *lists, int64_t i) {
+    uint64_t bytes = 0;
+    for (int64_t k = lists->start[i]; k < lists->start[i + 1]; k++) bytes += problem->piece[lists->item[k]].bytes;
     return bytes;
 }
 

@@ -96,6 +96,9 @@ void rm_problem_free(rm_problem *problem);
 
 uint64_t rm_problem_resident_bytes(const rm_problem *problem); /* each rounded up to RM_ALIGN */
 
+/* Of the pieces in list i, one of problem->state, ->dstate, ->saved. */
+uint64_t rm_list_bytes(const rm_problem *problem, const rm_lists *lists, int64_t i);
+
 /* INVALID with a sentence when the numbers contradict each other: no stages, no option, a piece id out of range, a piece
  * that is not a multiple of RM_ALIGN, list starts that do not ascend, pieces in dstate(S), bytes or times that add up to
  * 2^60 and more, names that are unknown, repeated or unprintable, a second tier with one rate alone or none. Every other function in memory/ assumes a problem that

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory/bytes.h"
 #include "memory/family.h"
 #include "memory/host.h"
 #include "memory/lean.h"
@@ -85,12 +86,10 @@ static remat_status add_uniform(candidates *c) {
     return REMAT_OK;
 }
 
-static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
 /* The most alive while [begin,end) is swept, dropping, beside `held`. */
 static uint64_t sweep_peak(const rm_footprint *f, int64_t begin, int64_t end) {
     uint64_t most = f->foot[begin].drop_bytes;
-    for (int64_t s = begin + 1; s < end; s++) most = larger(most, rm_beside(f, begin, s) + f->foot[s].drop_bytes);
+    for (int64_t s = begin + 1; s < end; s++) most = rm_larger(most, rm_beside(f, begin, s) + f->foot[s].drop_bytes);
     return most;
 }
 
@@ -103,15 +102,15 @@ static rm_member sum_segments(const rm_footprint *f, const int64_t *start, int64
         int64_t end = i + 1 < n ? start[i + 1] : n_stages;
         rm_kept all = {0};
         for (int64_t s = start[i]; s < end; s++) all = rm_kept_then(all, f->foot[s].kept[0]);
-        uint64_t most = larger(all.forward_bytes + f->foot[end - 1].next_dstate_bytes, all.backward_bytes);
+        uint64_t most = rm_larger(all.forward_bytes + f->foot[end - 1].next_dstate_bytes, all.backward_bytes);
         sum.time_ns = rm_saturate(sum.time_ns, all.time_ns);
         for (int64_t s = start[i]; s < end && i + 1 < n; s++) {
             sum.time_ns = rm_saturate(sum.time_ns, f->foot[s].drop_ns);
             sum.table_bytes += f->foot[s].table_bytes;
             sum.runs++;
         }
-        if (i + 1 < n) most = larger(most, sweep_peak(f, start[i], end));
-        sum.peak_bytes = larger(sum.peak_bytes, held + most);
+        if (i + 1 < n) most = rm_larger(most, sweep_peak(f, start[i], end));
+        sum.peak_bytes = rm_larger(sum.peak_bytes, held + most);
         if (i + 1 < n) held += rm_beside(f, start[i], end);
     }
     return sum;
@@ -144,7 +143,7 @@ static remat_status add_lean(candidates *c) {
     rm_lean_options(f, c->lean);
     rm_kept all = {0};
     for (int64_t s = 0; s < n; s++) all = rm_kept_then(all, f->foot[s].kept[c->lean[s]]);
-    rm_member member = {.peak_bytes = larger(all.forward_bytes, all.backward_bytes), .time_ns = all.time_ns};
+    rm_member member = {.peak_bytes = rm_larger(all.forward_bytes, all.backward_bytes), .time_ns = all.time_ns};
     member.runs = n;
     member.table_bytes = f->table_bytes;
     return add(c, (candidate){member, LEAN, 0});

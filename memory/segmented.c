@@ -61,17 +61,11 @@ remat_status rm_plan_from_segments(const rm_problem *problem, const int64_t *sta
 
 /* ---- The even cut ------------------------------------------------------------------------------- */
 
-static uint64_t list_bytes(const rm_problem *problem, const rm_lists *lists, int64_t i) {
-    uint64_t bytes = 0;
-    for (int64_t k = lists->start[i]; k < lists->start[i + 1]; k++) bytes += problem->piece[lists->item[k]].bytes;
-    return bytes;
-}
-
 /* What stage s holds while its segment is kept: saved(s) and state(s). One byte more, so that a stage that holds
  * nothing is still counted. */
 static uint64_t weight(const rm_problem *problem, int64_t s) {
-    return problem->stage[s].option[KEEP].saved_bytes + list_bytes(problem, &problem->saved, s) +
-           list_bytes(problem, &problem->state, s) + 1;
+    return problem->stage[s].option[KEEP].saved_bytes + rm_list_bytes(problem, &problem->saved, s) +
+           rm_list_bytes(problem, &problem->state, s) + 1;
 }
 
 /* Segment i starts at the cut nearest to i/N of the chain's weight, moved where needed so that no segment is empty. For

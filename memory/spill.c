@@ -19,9 +19,10 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "memory/bytes.h"
+#include "memory/clock.h"
 #include "memory/host.h"
 
 enum { BOUNCE = 1 << 20, RING = 1024, STACK = 256 << 10 };
@@ -56,13 +57,6 @@ struct rm_spill {
     uint64_t at;         /* where they lie in the file, or belong */
 };
 
-static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t aligned(uint64_t bytes) {
     return (bytes + RM_TRANSFER_ALIGN - 1) / RM_TRANSFER_ALIGN * RM_TRANSFER_ALIGN;
 }
@@ -126,7 +120,7 @@ static int save_part(rm_spill *spill, const rm_part *part) {
     const char *from = part->address;
     if (spill->end == 0) spill->at = part->at;
     for (uint64_t left = part->bytes; left > 0;) {
-        uint64_t some = least(left, BOUNCE - spill->end);
+        uint64_t some = rm_smaller(left, BOUNCE - spill->end);
         memcpy(spill->bounce + spill->end, from, some);
         spill->end += some;
         from += some;
@@ -146,13 +140,13 @@ static int load_part(rm_spill *spill, const rm_part *part) {
     uint64_t at = part->at;
     for (uint64_t left = part->bytes; left > 0;) {
         if (spill->begin == spill->end) {
-            uint64_t wanted = least(aligned(part->left - (part->bytes - left)), BOUNCE);
+            uint64_t wanted = rm_smaller(aligned(part->left - (part->bytes - left)), BOUNCE);
             int error = move_all(spill, LOADING, spill->bounce, wanted, at);
             if (error) return error;
             spill->begin = 0;
             spill->end = wanted;
         }
-        uint64_t some = least(left, spill->end - spill->begin);
+        uint64_t some = rm_smaller(left, spill->end - spill->begin);
         if (to) memcpy(to, spill->bounce + spill->begin, some);
         if (to) to += some;
         spill->begin += some;
@@ -165,7 +159,7 @@ static int load_part(rm_spill *spill, const rm_part *part) {
 static int buffered_part(rm_spill *spill, const order *order) {
     const rm_part *part = &order->part;
     for (uint64_t done = 0; part->address && done < part->bytes; done += BOUNCE) {
-        uint64_t some = least(part->bytes - done, BOUNCE);
+        uint64_t some = rm_smaller(part->bytes - done, BOUNCE);
         int error = move_all(spill, order->errand, (char *)part->address + done, some, part->at + done);
         if (error) return error;
     }
@@ -184,13 +178,13 @@ static int do_part(rm_spill *spill, const order *order) {
 
 /* After a failure the rest of what was given is passed over, until the failure has been reported. */
 static void carry_out(rm_spill *spill, const order *order) {
-    uint64_t start_ns = now_ns();
+    uint64_t start_ns = rm_now_ns();
     bool skip = spill->error;
     if (!skip) *(order->errand == SAVING ? &spill->use.save_bytes : &spill->use.load_bytes) += order->part.bytes;
     pthread_mutex_unlock(&spill->lock);
     int error = skip ? 0 : do_part(spill, order);
     pthread_mutex_lock(&spill->lock);
-    spill->use.busy_ns += now_ns() - start_ns;
+    spill->use.busy_ns += rm_now_ns() - start_ns;
     if (!error) return;
     spill->error = error;
     spill->failed = order->errand;
@@ -234,12 +228,12 @@ static remat_status failure(const rm_spill *spill, int error, errand failed) {
 
 remat_status rm_spill_wait(rm_spill *spill, uint64_t count) {
     pthread_mutex_lock(&spill->lock);
-    uint64_t start_ns = spill->done < count ? now_ns() : 0;
+    uint64_t start_ns = spill->done < count ? rm_now_ns() : 0;
     while (spill->done < count && !spill->error) pthread_cond_wait(&spill->order_done, &spill->lock);
     int error = spill->error;
     while (error && spill->parts_done < spill->parts_given) pthread_cond_wait(&spill->order_done, &spill->lock);
     spill->error = 0;
-    if (start_ns) spill->use.wait_ns += now_ns() - start_ns;
+    if (start_ns) spill->use.wait_ns += rm_now_ns() - start_ns;
     errand failed = spill->failed;
     pthread_mutex_unlock(&spill->lock);
     return error ? failure(spill, error, failed) : REMAT_OK;
@@ -377,16 +371,16 @@ enum { SAMPLE = 4 << 20, SLOTS = 8, ROUNDS = 8, SMALL = 16 };
 
 /* One transfer of so many bytes, from start to end; the same memory serves for every MiB of it. */
 static remat_status one_transfer(rm_spill *spill, errand errand, char *memory, uint64_t bytes, int slot, uint64_t *ns) {
-    uint64_t start_ns = now_ns(), at = (uint64_t)slot * SAMPLE;
+    uint64_t start_ns = rm_now_ns(), at = (uint64_t)slot * SAMPLE;
     for (uint64_t left = bytes; left > 0;) {
-        uint64_t some = least(left, BOUNCE);
+        uint64_t some = rm_smaller(left, BOUNCE);
         rm_part part = {memory, some, at, left};
         give(spill, &part, errand);
         at += some;
         left -= some;
     }
     TRY(rm_spill_wait(spill, spill->given));
-    *ns += now_ns() - start_ns;
+    *ns += rm_now_ns() - start_ns;
     return REMAT_OK;
 }
 

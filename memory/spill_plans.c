@@ -16,7 +16,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "engine/tensor.h"
+#include "memory/bytes.h"
 #include "memory/family.h"
 #include "memory/host.h"
 #include "memory/schedule.h"
@@ -45,14 +45,8 @@ typedef struct {
     int64_t out;         /* stages before this one have gone */
 } walk;
 
-static uint64_t list_bytes(const rm_problem *problem, const rm_lists *lists, int64_t i) {
-    uint64_t bytes = 0;
-    for (int64_t k = lists->start[i]; k < lists->start[i + 1]; k++) bytes += problem->piece[lists->item[k]].bytes;
-    return bytes;
-}
-
 static uint64_t block_bytes(const rm_problem *problem, int64_t s, int option) {
-    return rm_align_up(problem->stage[s].option[option].saved_bytes) + list_bytes(problem, &problem->saved, s);
+    return rm_align_up(problem->stage[s].option[option].saved_bytes) + rm_list_bytes(problem, &problem->saved, s);
 }
 
 static bool is_spilled(const recipe *recipe, int64_t s) {
@@ -61,7 +55,7 @@ static bool is_spilled(const recipe *recipe, int64_t s) {
 
 /* What of state(s) belongs to the window; a state without bytes stays where it is. */
 static uint64_t state_bytes(const walk *w, int64_t s) {
-    return w->recipe->states ? list_bytes(w->problem, &w->problem->state, s) : 0;
+    return w->recipe->states ? rm_list_bytes(w->problem, &w->problem->state, s) : 0;
 }
 
 static uint64_t forward_bytes(const walk *w, int64_t s) {
@@ -155,7 +149,7 @@ static remat_status add_up(search *f) {
     for (int64_t s = 0; s < p->n_stages; s++) {
         sums *sum = &f->before[s + 1];
         *sum = f->before[s];
-        double state = (double)list_bytes(p, &p->state, s);
+        double state = (double)rm_list_bytes(p, &p->state, s);
         for (int k = 0; k < f->n_options; k++) {
             const rm_option *option = &p->stage[s].option[k];
             double block = (double)block_bytes(p, s, k);

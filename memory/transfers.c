@@ -1,7 +1,7 @@
 /* transfers.c: one pass over a plan that follows, buffer by buffer, the last transfer that touches it. See transfers.h. */
 #include "memory/transfers.h"
 
-#include "engine/tensor.h"
+#include "memory/bytes.h"
 #include "memory/host.h"
 
 /* The last transfers of a buffer, by number. */

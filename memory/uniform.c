@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/tensor.h"
+#include "memory/bytes.h"
 #include "memory/host.h"
 
 enum { MOST_ROWS = 66, MOST_DEPTH = 4096, WAYS = RM_MAX_OPTIONS };
@@ -60,7 +60,6 @@ typedef struct node {
     bool tail;
 } node;
 
-static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* ---- What is alike, and what it costs ----------------------------------------------------------- */
@@ -90,7 +89,7 @@ static void find_ways(rm_uniform *u) {
     for (; at >= 0; u->n_ways++) {
         const rm_kept *from = &inner->kept[at];
         u->way[u->n_ways] = at;
-        u->unit[u->n_ways] = larger(from->held_bytes, 1);
+        u->unit[u->n_ways] = rm_larger(from->held_bytes, 1);
         double best = INFINITY;
         at = -1;
         for (int k = 0; k < inner->n_options; k++) {
@@ -135,12 +134,13 @@ static void find_needs(rm_uniform *u) {
     u->last_extra = INT64_MIN;
     for (int i = 0; i < u->n_ways; i++) {
         const rm_kept *kept = &inner->kept[u->way[i]];
-        uint64_t most = larger(kept->forward_bytes + inner->next_dstate_bytes, kept->backward_bytes);
-        u->beside = larger(u->beside, most - kept->held_bytes);
+        uint64_t most = rm_larger(kept->forward_bytes + inner->next_dstate_bytes, kept->backward_bytes);
+        u->beside = rm_larger(u->beside, most - kept->held_bytes);
     }
     for (int i = 0; i < u->n_ways && u->way[i] < last->n_options; i++) {
         const rm_kept *kept = &last->kept[u->way[i]];
-        int64_t extra = (int64_t)larger(kept->forward_bytes, kept->backward_bytes) - (int64_t)(u->unit[i] + u->beside);
+        int64_t extra =
+            (int64_t)rm_larger(kept->forward_bytes, kept->backward_bytes) - (int64_t)(u->unit[i] + u->beside);
         if (extra > u->last_extra) u->last_extra = extra;
     }
     if (u->last_extra == INT64_MIN) u->last_extra = 0;
@@ -406,8 +406,8 @@ static remat_status weigh_leaf(void *context, const rm_uniform *u, const node *n
     weight *w = context;
     rm_kept all = keep_leaf(u, node);
     uint64_t dstate = u->foot[node->begin + node->n - 1].next_dstate_bytes;
-    uint64_t most = larger(all.forward_bytes + dstate, all.backward_bytes);
-    w->peak_bytes = larger(w->peak_bytes, held_bytes(u, node->held) + most);
+    uint64_t most = rm_larger(all.forward_bytes + dstate, all.backward_bytes);
+    w->peak_bytes = rm_larger(w->peak_bytes, held_bytes(u, node->held) + most);
     w->time_ns = rm_saturate(w->time_ns, all.time_ns);
     return REMAT_OK;
 }
@@ -416,9 +416,9 @@ static remat_status weigh_sweep(void *context, const rm_uniform *u, const node *
     weight *w = context;
     const rm_foot *first = &u->foot[node->begin];
     uint64_t most = first->drop_bytes;
-    if (left > 1) most = larger(most, first->state_bytes + u->inner->drop_bytes);
+    if (left > 1) most = rm_larger(most, first->state_bytes + u->inner->drop_bytes);
     most += u->foot[node->begin + node->n - 1].next_dstate_bytes;
-    w->peak_bytes = larger(w->peak_bytes, held_bytes(u, node->held) + most);
+    w->peak_bytes = rm_larger(w->peak_bytes, held_bytes(u, node->held) + most);
     w->time_ns = rm_saturate(w->time_ns, (uint64_t)left * first->drop_ns);
     w->drops.runs += left;
     w->drops.table_bytes += (uint64_t)left * first->table_bytes;

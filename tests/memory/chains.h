@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "engine/tensor.h"
+#include "memory/bytes.h"
 #include "memory/problem.h"
 
 typedef struct {

@@ -10,7 +10,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "engine/tensor.h"
+#include "memory/bytes.h"
 #include "memory/host.h"
 #include "tests/memory/chains.h"
 #include "tests/memory/memory_test.h"

@@ -3,7 +3,7 @@
  * judge says it must. Copies lie apart. */
 #include "memory/transfers.h"
 
-#include "engine/tensor.h"
+#include "memory/bytes.h"
 #include "memory/check.h"
 #include "memory/family.h"
 #include "memory/host.h"
