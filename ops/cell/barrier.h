@@ -4,19 +4,28 @@
  *
  * Waiting spins for some tens of microseconds, then sleeps (on Linux). Where strangers share the processor this matters:
  * a thread that spins through its time slice, or yields, is scheduled like one that works, and the two halves of a step
- * hardly ever run at the same time; one that sleeps is given its core back as soon as the other arrives. */
+ * hardly ever run at the same time; one that sleeps is given its core back as soon as the other arrives.
+ *
+ * But to be woken takes longer than that spinning, on a virtual machine much longer. So one interruption (an interrupt, a
+ * thread that moves bytes to a disk) would make the waiting thread sleep, then the other one that waits for it to wake up,
+ * and so on, at every timestep from there. Hence a thread whose sleep was short spins for some hundred microseconds the
+ * next times; it goes back to short spins when even that was in vain for a whole time slice. */
 #ifndef RM_CELL_BARRIER_H
 #define RM_CELL_BARRIER_H
 
 #include <sched.h>
 #include <stdatomic.h>
 
-enum { RM_BARRIER_THREADS = 64, RM_BARRIER_SPINS = 500 };
+#include "memory/clock.h"
+
+enum { RM_BARRIER_THREADS = 64, RM_BARRIER_SPINS = 500, RM_BARRIER_LONG_SPINS = 8000 };
+#define RM_BARRIER_SHORT_SLEEP_NS 300000u
 
 typedef struct {
     struct {
         _Alignas(64) atomic_uint arrived; /* how often */
         atomic_uint sleepers;             /* threads that may be asleep until `arrived` changes */
+        unsigned spins;                   /* this thread's own: its limit; 0: RM_BARRIER_SPINS */
     } thread[RM_BARRIER_THREADS];
 } rm_barrier;
 
@@ -46,6 +55,18 @@ static inline void rm_barrier_sleep(atomic_uint *word, unsigned while_it_is) {
 static inline void rm_barrier_wake(atomic_uint *word) { (void)word; }
 #endif
 
+/* Asleep until the other has arrived. Answers how many spins would have been better. */
+static inline unsigned rm_barrier_sleep_until(atomic_uint *arrived, atomic_uint *sleepers, unsigned n) {
+    uint64_t start_ns = rm_now_ns();
+    while (atomic_load_explicit(arrived, memory_order_acquire) < n) {
+        atomic_fetch_add(sleepers, 1);
+        unsigned seen = atomic_load(arrived);
+        if (seen < n) rm_barrier_sleep(arrived, seen);
+        atomic_fetch_sub(sleepers, 1);
+    }
+    return rm_now_ns() - start_ns < RM_BARRIER_SHORT_SLEEP_NS ? RM_BARRIER_LONG_SPINS : 0;
+}
+
 /* The n-th meeting (n = 1, 2, ...) of `threads` <= RM_BARRIER_THREADS, of which this is `thread`: what any of them wrote
  * before it is visible to all after it. The barrier starts zeroed.
  * No wake-up is lost: either the arriving thread sees the sleeper (both orders are sequentially consistent), or the
@@ -55,15 +76,9 @@ static inline void rm_barrier_wait(rm_barrier *barrier, int thread, int threads,
     if (atomic_load(&barrier->thread[thread].sleepers)) rm_barrier_wake(&barrier->thread[thread].arrived);
     for (int other = 0; other < threads; other++) {
         atomic_uint *arrived = &barrier->thread[other].arrived, *sleepers = &barrier->thread[other].sleepers;
-        int spins = 0;
-        while (atomic_load_explicit(arrived, memory_order_acquire) < n && ++spins < RM_BARRIER_SPINS)
-            rm_barrier_pause();
-        while (atomic_load_explicit(arrived, memory_order_acquire) < n) {
-            atomic_fetch_add(sleepers, 1);
-            unsigned seen = atomic_load(arrived);
-            if (seen < n) rm_barrier_sleep(arrived, seen);
-            atomic_fetch_sub(sleepers, 1);
-        }
+        unsigned spins = 0, own = barrier->thread[thread].spins, limit = own ? own : RM_BARRIER_SPINS;
+        while (atomic_load_explicit(arrived, memory_order_acquire) < n && ++spins < limit) rm_barrier_pause();
+        if (spins == limit) barrier->thread[thread].spins = rm_barrier_sleep_until(arrived, sleepers, n);
     }
 }
 
