@@ -1,6 +1,7 @@
 # What `cmake --install` lays down:
 #
 #   bin/remat    include/remat.h    lib/libremat.a [libremat.so]    lib/pkgconfig/remat.pc    lib/cmake/Remat/*.cmake
+#   [lib/remat/remat_mpi.so, remat_gloo.so: loaded by bin/remat, dist/module.h]
 #
 # A static archive does not remember what it needs, so both ways of finding Remat hand its libraries on. They are spelled
 # out (-lopenblas) rather than delegated to the libraries' own .pc files: Debian's openblas.pc asks for -lgfortran when
@@ -20,6 +21,12 @@ install(EXPORT Remat NAMESPACE Remat:: DESTINATION ${package_dir})
 if(TARGET remat_program)
   install(TARGETS remat_program DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
+
+foreach(module mpi gloo)
+  if(TARGET remat_${module})
+    install(TARGETS remat_${module} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/remat)
+  endif()
+endforeach()
 
 # ---- CMake package: the imported targets that the exported ones name, made again on the user's machine. --------------
 set(REMAT_PARTS "")

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "dist/local_watch.h"
 #include "dist/store_kind.h"
+#include "memory/clock.h"
 
 #define LOOK_NS 50000000
 #define CONFESS_MS 400 /* ranks that share a failure run into it within this time */

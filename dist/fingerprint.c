@@ -8,10 +8,18 @@ static const char *const kinds[RM_KINDS] = {
     [RM_BARRIER] = "barrier",       [RM_ALL_REDUCE] = "all_reduce",         [RM_BROADCAST] = "broadcast",
     [RM_ALL_GATHER] = "all_gather", [RM_REDUCE_SCATTER] = "reduce_scatter",
 };
-static const char *const wires[RM_WIRES] = {[RM_WIRE_F32] = "f32", [RM_WIRE_I32] = "i32", [RM_WIRE_U8] = "u8"};
+static const char *const wires[RM_WIRES] = {
+    [RM_WIRE_F32] = "f32", [RM_WIRE_I32] = "i32", [RM_WIRE_U8] = "u8",
+    [RM_WIRE_F64] = "f64", [RM_WIRE_F16] = "f16", [RM_WIRE_BF16] = "bf16",
+};
+static const char *const reductions[RM_REDUCTIONS] = {[RM_SUM] = "sum", [RM_MEAN] = "mean", [RM_TREE] = "tree"};
 
 const char *rm_kind_text(int kind) { return kind >= 0 && kind < RM_KINDS ? kinds[kind] : "an unknown collective"; }
 const char *rm_wire_text(int wire) { return wire >= 0 && wire < RM_WIRES ? wires[wire] : "an unknown type"; }
+
+const char *rm_reduction_text(int reduction) {
+    return reduction >= 0 && reduction < RM_REDUCTIONS ? reductions[reduction] : "an unknown reduction";
+}
 
 static bool reduces(int kind) { return kind == RM_ALL_REDUCE || kind == RM_REDUCE_SCATTER; }
 
@@ -38,12 +46,13 @@ const char *rm_fingerprint_text(const rm_group_config *config, const rm_fingerpr
     const char *named = tag_text(config, print->tag, tag, sizeof tag);
     if (print->call == 0) return strcpy(buffer, "nothing yet");
     if (print->kind == RM_BROADCAST) snprintf(root, sizeof root, " from rank %d", print->root);
+    const bool plain = !reduces(print->kind) || print->reduction == RM_SUM;
     if (print->kind == RM_BARRIER)
         snprintf(buffer, RM_FINGERPRINT_TEXT, "call %llu, barrier (%s)", (unsigned long long)print->call, named);
     else
-        snprintf(buffer, RM_FINGERPRINT_TEXT, "call %llu, %s of %lld %s%s%s (%s)", (unsigned long long)print->call,
-                 rm_kind_text(print->kind), (long long)print->count, rm_wire_text(print->wire),
-                 reduces(print->kind) && print->reduction == RM_MEAN ? ", mean" : "", root, named);
+        snprintf(buffer, RM_FINGERPRINT_TEXT, "call %llu, %s of %lld %s%s%s%s (%s)", (unsigned long long)print->call,
+                 rm_kind_text(print->kind), (long long)print->count, rm_wire_text(print->wire), plain ? "" : ", ",
+                 plain ? "" : rm_reduction_text(print->reduction), root, named);
     return buffer;
 }
 

@@ -35,5 +35,6 @@ const char *rm_fingerprint_text(const rm_group_config *config, const rm_fingerpr
 
 const char *rm_kind_text(int kind); /* "all_reduce", ...; "kind 77" is for who sends garbage */
 const char *rm_wire_text(int wire);
+const char *rm_reduction_text(int reduction); /* "sum", "mean", "tree" */
 
 #endif

@@ -11,6 +11,7 @@
 
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
+#include <gloo/alltoall.h>
 #include <gloo/broadcast.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
@@ -115,6 +116,8 @@ extern "C" bool rm_gloo_all_reduce(rm_gloo *gloo, rm_gloo_sum sum, void *data, s
     return guarded(why, [&] {
         if (sum == RM_GLOO_F32)
             all_reduce<float>(gloo, add<float>, data, count);
+        else if (sum == RM_GLOO_F64)
+            all_reduce<double>(gloo, add<double>, data, count);
         else if (sum == RM_GLOO_I32)
             all_reduce<uint32_t>(gloo, add<uint32_t>, data, count);
         else if (sum == RM_GLOO_U8)
@@ -131,6 +134,17 @@ extern "C" bool rm_gloo_broadcast(rm_gloo *gloo, void *data, size_t bytes, int r
         options.setRoot(root);
         options.setTag(gloo->tag++);
         gloo::broadcast(options);
+    });
+}
+
+extern "C" bool rm_gloo_exchange(rm_gloo *gloo, const void *in, void *out, size_t bytes, char *why) {
+    return guarded(why, [&] {
+        gloo::AlltoallOptions options(gloo->context);
+        size_t all = bytes * static_cast<size_t>(gloo->context->size);
+        options.setInput(const_cast<char *>(static_cast<const char *>(in)), all);
+        options.setOutput(static_cast<char *>(out), all);
+        options.setTag(gloo->tag++);
+        gloo::alltoall(options);
     });
 }
 

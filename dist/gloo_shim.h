@@ -30,7 +30,7 @@ typedef struct {
 } rm_gloo_config;
 
 #define RM_GLOO_WHY 400
-typedef enum { RM_GLOO_F32, RM_GLOO_I32, RM_GLOO_U8, RM_GLOO_MAX_U64 } rm_gloo_sum; /* the last: a maximum */
+typedef enum { RM_GLOO_F32, RM_GLOO_F64, RM_GLOO_I32, RM_GLOO_U8, RM_GLOO_MAX_U64 } rm_gloo_sum; /* the last: a maximum */
 
 bool rm_gloo_open(const rm_gloo_config *config, rm_gloo **out, char *why);
 void rm_gloo_close(rm_gloo *gloo);
@@ -38,6 +38,8 @@ void rm_gloo_abort(rm_gloo *gloo); /* from any thread: whatever is under way fai
 
 bool rm_gloo_all_reduce(rm_gloo *gloo, rm_gloo_sum sum, void *data, size_t count, char *why); /* in place */
 bool rm_gloo_broadcast(rm_gloo *gloo, void *data, size_t bytes, int root, char *why);
+/* Row r of out, `bytes` a row, becomes what rank r has in its row for this rank. */
+bool rm_gloo_exchange(rm_gloo *gloo, const void *in, void *out, size_t bytes, char *why);
 bool rm_gloo_all_gather(rm_gloo *gloo, const void *in, void *out, size_t bytes, char *why); /* in may be out's row */
 
 #ifdef __cplusplus

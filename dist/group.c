@@ -7,9 +7,12 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "dist/fingerprint.h"
 #include "dist/group_auto.h"
+#include "dist/reduce.h"
+#include "memory/clock.h"
 #include "memory/host.h"
 
 enum { QUEUE = 256 }; /* issued and not yet done; issuing one more waits */
@@ -25,12 +28,19 @@ struct rm_group {
     rm_collective queue[QUEUE];
     rm_ticket issued, done;
     bool busy, closing, has_thread;
+    uint64_t busy_ns; /* of the thread, so far */
     pthread_t thread;
     remat_status status; /* the first failure */
     char sentence[900];
 };
 
-uint64_t rm_wire_bytes(rm_wire wire) { return wire == RM_WIRE_U8 ? 1 : 4; }
+uint64_t rm_wire_bytes(rm_wire wire) {
+    static const uint8_t bytes[RM_WIRES] = {
+        [RM_WIRE_F32] = 4, [RM_WIRE_I32] = 4, [RM_WIRE_U8] = 1,
+        [RM_WIRE_F64] = 8, [RM_WIRE_F16] = 2, [RM_WIRE_BF16] = 2,
+    };
+    return bytes[wire];
+}
 
 uint64_t rm_collective_in_bytes(const rm_collective *what, int32_t size) {
     if (what->kind == RM_BARRIER || what->kind == RM_BROADCAST) return 0;
@@ -54,6 +64,20 @@ static remat_status check_overlap(const rm_group *group, const rm_collective *wh
     return REMAT_OK;
 }
 
+static remat_status check_reduction(const rm_group *group, const rm_collective *what) {
+    const char *name = rm_kind_text(what->kind);
+    const int32_t size = group->config.size;
+    if (what->kind != RM_ALL_REDUCE && what->kind != RM_REDUCE_SCATTER) return REMAT_OK;
+    REQUIRE((unsigned)what->reduction < RM_REDUCTIONS, INVALID, "%s: there is no reduction number %d", name,
+            (int)what->reduction);
+    REQUIRE(rm_can_reduce(what->wire, what->reduction), INVALID,
+            "%s: a %s of %s; there are means of f32, f16 and bf16, and trees of f32 and f64", name,
+            rm_reduction_text(what->reduction), rm_wire_text(what->wire));
+    REQUIRE(what->reduction != RM_TREE || !(size & (size - 1)), INVALID,
+            "%s: a tree of %d ranks; their number must be a power of two", name, size);
+    return REMAT_OK;
+}
+
 static remat_status check(const rm_group *group, const rm_collective *what) {
     REQUIRE((unsigned)what->kind < RM_KINDS, INVALID, "there is no collective number %d", (int)what->kind);
     if (what->kind == RM_BARRIER) return REMAT_OK;
@@ -63,8 +87,7 @@ static remat_status check(const rm_group *group, const rm_collective *what) {
             "%s: a count of %lld cannot be", name, (long long)what->count);
     REQUIRE(what->kind != RM_BROADCAST || (what->root >= 0 && what->root < group->config.size), INVALID,
             "broadcast from rank %d, and there are %d ranks", what->root, group->config.size);
-    REQUIRE(what->reduction == RM_SUM || what->wire == RM_WIRE_F32, INVALID, "%s: a mean of %s; only f32 has one", name,
-            rm_wire_text(what->wire));
+    TRY(check_reduction(group, what));
     REQUIRE(what->count == 0 || (what->out && (what->in || what->kind == RM_BROADCAST)), INVALID,
             "%s of %lld elements without a buffer", name, (long long)what->count);
     return check_overlap(group, what);
@@ -103,9 +126,11 @@ static void *run_queue(void *context) {
     rm_group *group = context;
     pthread_mutex_lock(&group->lock);
     for (;;) {
-        if (!group->busy && group->done < group->issued)
+        if (!group->busy && group->done < group->issued) {
+            uint64_t start = rm_now_ns();
             run_next(group);
-        else if (group->closing && group->done == group->issued)
+            group->busy_ns += rm_now_ns() - start;
+        } else if (group->closing && group->done == group->issued)
             break;
         else
             pthread_cond_wait(&group->change, &group->lock);
@@ -182,6 +207,13 @@ remat_status rm_group_run(rm_group *group, const rm_collective *what) {
     return status;
 }
 
+uint64_t rm_group_busy_ns(rm_group *group) {
+    pthread_mutex_lock(&group->lock);
+    uint64_t busy = group->busy_ns;
+    pthread_mutex_unlock(&group->lock);
+    return busy;
+}
+
 /* ---- From the side ---------------------------------------------------------------------------------------------- */
 
 remat_status rm_group_poll(rm_group *group) {
@@ -237,6 +269,21 @@ void rm_group_free(rm_group *group, void *buffer) {
         group->api->free(group->engine, buffer);
     else
         free_host(buffer);
+}
+
+/* An engine that has nothing better leaves the caller's memory as it is. */
+remat_status rm_group_map(rm_group *group, void *address, uint64_t bytes) {
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    REQUIRE((uintptr_t)address % page == 0 && bytes % page == 0, INVALID,
+            "%llu bytes at %p are not whole pages of %llu bytes", (unsigned long long)bytes, address,
+            (unsigned long long)page);
+    if (bytes == 0) return REMAT_OK;
+    if (group->api->map) return group->api->map(group->engine, address, bytes);
+    memset(address, 0, bytes);
+    return REMAT_OK;
+}
+void rm_group_unmap(rm_group *group, void *address) {
+    if (group->api->unmap) group->api->unmap(group->engine, address);
 }
 
 /* ---- Opening and closing ---------------------------------------------------------------------------------------- */

@@ -4,6 +4,7 @@
  *
  *   local  ranks of one host, over shared memory: buffers from rm_group_alloc are reduced where they lie
  *   mpi    Open MPI or MPICH                      gloo   Debian's libgloo, over TCP
+ *   nccl   NVIDIA's NCCL, between GPUs: every buffer lies on this rank's GPU, and what fills `in` is over before the call
  *
  * Every rank opens the group and then issues the same collectives in the same order. That is checked: each collective
  * carries a fingerprint (its number, kind, type, count, tag), and if two ranks disagree, that same collective fails on
@@ -17,13 +18,15 @@
  *   reduce_scatter   in (W, count)  out (count)     row r of the sum goes to rank r; out may be in's own row
  *   barrier          -              -               returns when every rank has come
  *
- * Other overlaps of in and out are not allowed. Sums: RM_SUM is x_0 + x_1 + ...; RM_MEAN (f32 only) is the sum of
- * fl32(x_r * fl32(1/W)), which is what averaging gradients means elsewhere too. On `local` the order is that of ranks, so
- * bits depend on nothing but the inputs; mpi and gloo choose their own order. Every rank always gets the same bits.
- * Integers wrap around. RM_TREE (f32; W a power of two) is one order on every engine: with t(r) = x_r, and w = W, halve w
- * and let t(r) = t(r) + t(r + w) for all r < w, until t(0) is the sum. So W ranks that each hold such a sum of their K
- * shards (shard r + W j is the j-th of rank r) get the bits that W K ranks with a shard each would. Sums of f16 and bf16
- * are made in f32 and rounded to nearest even; `local` rounds once, at the end.
+ * Other overlaps of in and out are not allowed. Sums: RM_SUM is x_0 + x_1 + ...; RM_MEAN (f32, f16, bf16) is the sum of
+ * fl(x_r * fl32(1/W)), fl being the type's rounding, which is what averaging gradients means elsewhere too. On `local` the
+ * order is that of ranks, so bits depend on nothing but the inputs; mpi and gloo choose their own order for f32 and f64.
+ * Every rank always gets the same bits. Integers wrap around. RM_TREE (f32, f64; W a power of two) is one order on every
+ * engine: with t(r) = x_r, and w = W, halve w and let t(r) = t(r) + t(r + w) for all r < w, until t(0) is the sum. So W
+ * ranks that each hold such a sum of their K shards (shard r + W j is the j-th of rank r) get the bits that W K ranks with
+ * a shard each would. Sums of f16 and bf16 are made in f32, in the order of ranks on every engine but nccl, and rounded to
+ * nearest even once, at the end; a NaN becomes the format's quiet one. nccl sums in an order of its own, rounds 16-bit sums
+ * at every step, and takes a mean's 1/W in the type of the data.
  *
  * Queue. rm_group_issue hands a collective over and returns a ticket at once; a thread of the group runs them in the order
  * of issue. in and out belong to the group until rm_group_wait on the ticket (or a later one) has returned. rm_group_run
@@ -41,7 +44,7 @@
 
 typedef enum { RM_WIRE_F32, RM_WIRE_I32, RM_WIRE_U8, RM_WIRE_F64, RM_WIRE_F16, RM_WIRE_BF16, RM_WIRES } rm_wire;
 typedef enum { RM_BARRIER, RM_ALL_REDUCE, RM_BROADCAST, RM_ALL_GATHER, RM_REDUCE_SCATTER, RM_KINDS } rm_kind;
-typedef enum { RM_SUM, RM_MEAN, RM_TREE } rm_reduction;
+typedef enum { RM_SUM, RM_MEAN, RM_TREE, RM_REDUCTIONS } rm_reduction;
 
 typedef struct {
     rm_kind kind;
@@ -55,12 +58,13 @@ typedef struct {
 } rm_collective;
 
 typedef struct {
-    const char *engine; /* "auto", "local", "mpi", "gloo"; NULL: auto */
+    const char *engine; /* "auto", "local", "mpi", "gloo", "nccl"; NULL: auto */
     int32_t rank, size;
     rm_kv *store;         /* borrowed until the group is closed. NULL: only for mpi, or when size is 1 */
     const char *name;     /* tells several groups over one store apart; NULL: "world" */
     int64_t timeout_ms;   /* for a rank that lives but does not come, and for opening; 0: ten minutes */
     int64_t silence_ms;   /* for a rank that gives no sign of life; 0: ten seconds */
+    int32_t gpu;          /* 1 + CUDA's number of the GPU that buffers lie on, for nccl; 0: they are host memory */
     uint64_t arena_bytes; /* local: the most this rank can rm_group_alloc. Address space, not memory; 0: 16 GiB */
     /* The words for a tag in a sentence, e.g. "bucket 3, which begins with lstm.weight_hh_l0"; NULL: its number. */
     const char *(*tag_name)(void *context, uint32_t tag);
@@ -77,14 +81,16 @@ int32_t rm_group_rank(const rm_group *group);
 int32_t rm_group_size(const rm_group *group);
 const char *rm_group_engine(const rm_group *group); /* "local", ... */
 
-/* A zero-filled buffer of this rank, aligned to a page, that collectives work on without copying it where the engine
- * can. Not collective. Freed by rm_group_free or with the group. NULL: no memory, with a sentence. */
+/* A zero-filled buffer of this rank, aligned to a page (nccl: memory of the GPU, aligned to 256 bytes), that collectives
+ * work on without copying it where the engine can. Not collective. Freed by rm_group_free or with the group. NULL: no
+ * memory, with a sentence. */
 void *rm_group_alloc(rm_group *group, uint64_t bytes);
 void rm_group_free(rm_group *group, void *buffer); /* NULL allowed */
 
 /* Makes whole pages of the caller's memory, which must be anonymous and private, as good as those of rm_group_alloc, in
- * place: on `local` they become pages of the memory that ranks share, zero-filled; elsewhere nothing happens but the zeros.
- * Not collective. Before the memory goes, or the group: rm_group_unmap, which leaves plain zero pages there. */
+ * place: on `local` they become pages of the memory that ranks share, zero-filled; elsewhere nothing happens but the zeros
+ * (to nccl it stays host memory, which its collectives refuse). Not collective. Before the memory goes, or the
+ * group: rm_group_unmap, which leaves plain zero pages there. */
 remat_status rm_group_map(rm_group *group, void *address, uint64_t bytes);
 void rm_group_unmap(rm_group *group, void *address);
 
@@ -94,6 +100,9 @@ remat_status rm_group_issue(rm_group *group, const rm_collective *what, rm_ticke
 remat_status rm_group_wait(rm_group *group, rm_ticket ticket);
 bool rm_group_done(rm_group *group, rm_ticket ticket);                 /* does not wait; true also after a failure */
 remat_status rm_group_run(rm_group *group, const rm_collective *what); /* issue and wait */
+
+/* For how long the group's thread has been busy with collectives so far, waiting for other ranks to come included. */
+uint64_t rm_group_busy_ns(rm_group *group);
 
 /* What happened behind the caller's back: OK, or the failure that the next call would return. Cheap enough for every
  * layer of a step: a rank that computes while another dies need not wait for its next collective to hear of it. */
@@ -120,6 +129,8 @@ typedef struct {
     void (*close)(void *engine);
     void *(*alloc)(void *engine, uint64_t bytes); /* NULL slot: host memory will do */
     void (*free)(void *engine, void *buffer);
+    remat_status (*map)(void *engine, void *address, uint64_t bytes); /* NULL slot: zeros are written there */
+    void (*unmap)(void *engine, void *address);
     /* Does collective number `call` and returns when out is ready; compares fingerprints first (dist/fingerprint.h). */
     remat_status (*run)(void *engine, uint64_t call, const rm_collective *what);
     remat_status (*poll)(void *engine);                     /* NULL slot: OK */
@@ -127,9 +138,8 @@ typedef struct {
     void (*abort)(void *engine, const char *reason);        /* NULL slot: this rank only */
 } rm_group_api;
 
-extern const rm_group_api rm_group_local;
-extern const rm_group_api rm_group_mpi;  /* where REMAT_HAVE_MPI */
-extern const rm_group_api rm_group_gloo; /* where REMAT_HAVE_GLOO */
+extern const rm_group_api rm_group_local; /* mpi and gloo come in files of their own: dist/module.h */
+extern const rm_group_api rm_group_nccl;  /* where REMAT_HAVE_NCCL */
 
 uint64_t rm_wire_bytes(rm_wire wire);                                     /* of one element */
 uint64_t rm_collective_in_bytes(const rm_collective *what, int32_t size); /* as in the table at the top; 0: no in */

@@ -7,14 +7,13 @@
 #include <string.h>
 #include <unistd.h>
 
-/* In the order of `auto`. NCCL, for ranks on GPUs, belongs at the head. */
+#include "dist/module.h"
+
+/* mpi and gloo are modules: module.h. */
 static const rm_group_api *const engines[] = {
     &rm_group_local,
-#ifdef REMAT_HAVE_MPI
-    &rm_group_mpi,
-#endif
-#ifdef REMAT_HAVE_GLOO
-    &rm_group_gloo,
+#ifdef REMAT_HAVE_NCCL
+    &rm_group_nccl,
 #endif
 };
 enum { ENGINES = sizeof engines / sizeof *engines };
@@ -25,12 +24,23 @@ static remat_status find(const char *name, const rm_group_api **out) {
             *out = engines[i];
             return REMAT_OK;
         }
-    if (!strcmp(name, "mpi"))
+    if (!strcmp(name, "mpi")) {
+#ifdef REMAT_HAVE_MPI
+        return rm_module_open(name, out);
+#endif
         FAIL(MISSING, "this Remat was built without MPI: install libopenmpi-dev (or MPICH), and build it again");
-    if (!strcmp(name, "gloo"))
+    }
+    if (!strcmp(name, "gloo")) {
+#ifdef REMAT_HAVE_GLOO
+        return rm_module_open(name, out);
+#endif
         FAIL(MISSING, "this Remat was built without Gloo: install libgloo-dev and a C++ compiler, and build it again");
-    if (!strcmp(name, "nccl")) FAIL(MISSING, "there is no GPU code in Remat yet, so no NCCL: use local, mpi or gloo");
-    FAIL(INVALID, "there is no way called '%s' to reach other ranks; there are auto, local, mpi and gloo", name);
+    }
+    if (!strcmp(name, "nccl"))
+        FAIL(MISSING,
+             "this Remat was built without NCCL: install it with CUDA, and build Remat again; for ranks without "
+             "GPUs, use local, mpi or gloo");
+    FAIL(INVALID, "there is no way called '%s' to reach other ranks; there are auto, local, mpi, gloo and nccl", name);
 }
 
 /* What two ranks have in common when they can share memory: the running kernel and the numbering of processes. */
@@ -70,6 +80,7 @@ static bool under_mpi(void) { return getenv("OMPI_COMM_WORLD_SIZE") || getenv("P
 remat_status rm_group_choose(const rm_group_config *config, const rm_group_api **out) {
     bool one_host = true;
     if (config->engine && strcmp(config->engine, "auto")) return find(config->engine, out);
+    if (config->gpu) return find("nccl", out); /* no other engine reads a GPU's memory */
     if (config->size > 1) {
         if (!config->store && under_mpi()) return find("mpi", out);
         REQUIRE(config->store, INVALID, "%d ranks without a way to meet: --init-method is missing", config->size);

@@ -1,6 +1,7 @@
 /* group_gloo.c: collectives by Gloo, over TCP: for many machines without MPI. The table rm_group_gloo at the end; the C++
  * is in gloo_shim.cc. Gloo knows no fingerprints and names nobody: both are added here, through its own exchanges and
- * through the store. */
+ * through the store. Sums whose order is fixed, and those of types that Gloo does not know, are made in slices.c. A module:
+ * module.h. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +11,8 @@
 #include "dist/agree.h"
 #include "dist/blame.h"
 #include "dist/gloo_shim.h"
-#include "dist/scale.h"
+#include "dist/module.h"
+#include "dist/slices.h"
 #include "memory/host.h"
 
 typedef struct {
@@ -18,6 +20,8 @@ typedef struct {
     rm_gloo *gloo;
     rm_blame blame;
     rm_scratch scratch;
+    rm_slices slices;
+    const rm_fingerprint *now; /* what is under way, for `slices` to name */
 } gloo_group;
 
 /* ---- Collectives ------------------------------------------------------------------------------------------------- */
@@ -38,28 +42,49 @@ static remat_status gather(void *context, const rm_fingerprint *mine, rm_fingerp
     return check_gloo(g, mine, rm_gloo_all_gather(g->gloo, mine, all, sizeof *mine, why), why);
 }
 
+static rm_gloo_sum sum_of(rm_wire wire) {
+    return wire == RM_WIRE_F32   ? RM_GLOO_F32
+           : wire == RM_WIRE_F64 ? RM_GLOO_F64
+           : wire == RM_WIRE_I32 ? RM_GLOO_I32
+                                 : RM_GLOO_U8;
+}
+
 /* This Gloo has no reduce_scatter: all of the sum, of which a row is kept. */
 static remat_status reduce_scatter(gloo_group *g, const rm_fingerprint *now, const rm_collective *what) {
     uint64_t bytes = rm_collective_in_bytes(what, g->config.size), row = rm_collective_out_bytes(what, g->config.size);
     char why[RM_GLOO_WHY];
     TRY(rm_scratch_take(&g->scratch, bytes));
     rm_contribute(what, g->config.size, g->scratch.block);
-    bool fine = rm_gloo_all_reduce(g->gloo, (rm_gloo_sum)what->wire, g->scratch.block,
+    bool fine = rm_gloo_all_reduce(g->gloo, sum_of(what->wire), g->scratch.block,
                                    (size_t)what->count * (size_t)g->config.size, why);
     TRY(check_gloo(g, now, fine, why));
     memcpy(what->out, (char *)g->scratch.block + row * (uint64_t)g->config.rank, row);
     return REMAT_OK;
 }
 
+static remat_status exchange(void *context, const void *from, void *to, uint64_t bytes) {
+    gloo_group *g = context;
+    char why[RM_GLOO_WHY];
+    return check_gloo(g, g->now, rm_gloo_exchange(g->gloo, from, to, bytes, why), why);
+}
+static remat_status gather_rows(void *context, const void *from, void *to, uint64_t bytes) {
+    gloo_group *g = context;
+    char why[RM_GLOO_WHY];
+    return check_gloo(g, g->now, rm_gloo_all_gather(g->gloo, from, to, bytes, why), why);
+}
+
 static remat_status do_it(gloo_group *g, const rm_fingerprint *now, const rm_collective *what) {
     char why[RM_GLOO_WHY];
     size_t bytes = (size_t)what->count * (size_t)rm_wire_bytes(what->wire);
     bool fine = true;
+    const bool reduces = what->kind == RM_ALL_REDUCE || what->kind == RM_REDUCE_SCATTER;
     if (what->kind == RM_BARRIER || what->count == 0) return REMAT_OK; /* to have agreed is to have met */
+    g->now = now;
+    if (reduces && rm_is_sliced(what)) return rm_slices_reduce(&g->slices, what);
     if (what->kind == RM_REDUCE_SCATTER) return reduce_scatter(g, now, what);
     if (what->kind == RM_ALL_REDUCE) {
         rm_contribute(what, g->config.size, what->out);
-        fine = rm_gloo_all_reduce(g->gloo, (rm_gloo_sum)what->wire, what->out, (size_t)what->count, why);
+        fine = rm_gloo_all_reduce(g->gloo, sum_of(what->wire), what->out, (size_t)what->count, why);
     } else if (what->kind == RM_BROADCAST) {
         fine = rm_gloo_broadcast(g->gloo, what->out, bytes, what->root, why);
     } else {
@@ -142,6 +167,12 @@ static remat_status open_group(const rm_group_config *config, void **engine) {
     gloo_group *g = rm_calloc(1, sizeof *g);
     REQUIRE(g, MEMORY, "no memory for a group");
     g->config = *config;
+    g->slices = (rm_slices){.exchange = exchange,
+                            .gather = gather_rows,
+                            .context = g,
+                            .rank = config->rank,
+                            .size = config->size,
+                            .scratch = &g->scratch};
     remat_status status = enter(g);
     if (status)
         close_group(g);
@@ -158,7 +189,7 @@ static void abort_group(void *engine, const char *reason) {
     rm_gloo_abort(g->gloo);
 }
 
-const rm_group_api rm_group_gloo = {
+static const rm_group_api rm_group_gloo = {
     .name = "gloo",
     .doc = "Gloo, over TCP",
     .open = open_group,
@@ -167,3 +198,4 @@ const rm_group_api rm_group_gloo = {
     .poll = poll_group,
     .abort = abort_group,
 };
+RM_GROUP_MODULE(gloo);

@@ -20,6 +20,7 @@
 
 #include "dist/local_watch.h"
 #include "dist/reduce.h"
+#include "memory/clock.h"
 #include "memory/host.h"
 
 /* How often a rank looks before it sleeps; few when there are more ranks than cores, or when the rank it waits for was last
@@ -403,6 +404,10 @@ static remat_status open_group(const rm_group_config *config, void **engine) {
 
 static void *alloc(void *engine, uint64_t bytes) { return rm_local_alloc(&((local_group *)engine)->arena, bytes); }
 static void free_buffer(void *engine, void *buffer) { rm_local_free(&((local_group *)engine)->arena, buffer); }
+static remat_status map(void *engine, void *address, uint64_t bytes) {
+    return rm_local_map(&((local_group *)engine)->arena, address, bytes);
+}
+static void unmap(void *engine, void *address) { rm_local_unmap(&((local_group *)engine)->arena, address); }
 static remat_status poll_group(void *engine) { return rm_local_stopped(&((local_group *)engine)->arena); }
 
 static bool notice(void *engine, char *text, size_t bytes) {
@@ -432,6 +437,8 @@ const rm_group_api rm_group_local = {
     .close = close_group,
     .alloc = alloc,
     .free = free_buffer,
+    .map = map,
+    .unmap = unmap,
     .run = run,
     .poll = poll_group,
     .notice = notice,

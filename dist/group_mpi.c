@@ -3,7 +3,8 @@
  *
  * Every collective begins with an exchange of fingerprints that does not block: until all ranks are there, this rank looks
  * at the clock and at who has died. After that all are in the same call, and MPI's own blocking collective, which is its
- * fastest, does the work. MPI cannot interrupt that; a rank that dies inside it is MPI's launcher's to notice. */
+ * fastest, does the work. MPI cannot interrupt that; a rank that dies inside it is MPI's launcher's to notice. Sums whose
+ * order is fixed, and those of types that MPI does not know, are made here (slices.h). A module: module.h. */
 #define _GNU_SOURCE
 #include <mpi.h>
 #include <sched.h>
@@ -14,8 +15,9 @@
 
 #include "dist/agree.h"
 #include "dist/blame.h"
-#include "dist/local_watch.h"
-#include "dist/scale.h"
+#include "dist/module.h"
+#include "dist/slices.h"
+#include "memory/clock.h"
 #include "memory/host.h"
 
 #define PART (1 << 30) /* elements: MPI counts in int */
@@ -26,6 +28,7 @@ typedef struct {
     MPI_Op add_bytes;
     rm_blame blame;
     rm_scratch scratch;
+    rm_slices slices;
     _Atomic bool failed; /* then MPI must not be asked to finish anything in common */
 } mpi_group;
 
@@ -82,7 +85,18 @@ static remat_status gather(void *context, const rm_fingerprint *mine, rm_fingerp
 /* ---- Collectives ------------------------------------------------------------------------------------------------- */
 
 static MPI_Datatype type_of(rm_wire wire) {
-    return wire == RM_WIRE_F32 ? MPI_FLOAT : wire == RM_WIRE_I32 ? MPI_INT32_T : MPI_UINT8_T;
+    switch (wire) {
+    case RM_WIRE_F32:
+        return MPI_FLOAT;
+    case RM_WIRE_I32:
+        return MPI_INT32_T;
+    case RM_WIRE_F64:
+        return MPI_DOUBLE;
+    case RM_WIRE_U8:
+        return MPI_UINT8_T;
+    default: /* f16 and bf16 are only moved by MPI */
+        return MPI_UINT16_T;
+    }
 }
 
 /* Open MPI 4.1 adds bytes with saturation where the processor has vectors (255 + 1 = 255), and wraps around elsewhere: its
@@ -136,8 +150,21 @@ static remat_status reduce_scatter(mpi_group *g, const rm_collective *what) {
         "MPI_Reduce_scatter_block");
 }
 
+static remat_status exchange(void *context, const void *from, void *to, uint64_t bytes) {
+    mpi_group *g = context;
+    int n = (int)bytes;
+    return check_mpi(MPI_Alltoall(from, n, MPI_BYTE, to, n, MPI_BYTE, g->comm), "MPI_Alltoall");
+}
+static remat_status gather_rows(void *context, const void *from, void *to, uint64_t bytes) {
+    mpi_group *g = context;
+    int n = (int)bytes;
+    return check_mpi(MPI_Allgather(from, n, MPI_BYTE, to, n, MPI_BYTE, g->comm), "MPI_Allgather");
+}
+
 static remat_status do_it(mpi_group *g, const rm_collective *what) {
+    const bool reduces = what->kind == RM_ALL_REDUCE || what->kind == RM_REDUCE_SCATTER;
     if (what->kind == RM_BARRIER || what->count == 0) return REMAT_OK; /* to have agreed is to have met */
+    if (reduces && rm_is_sliced(what)) return rm_slices_reduce(&g->slices, what);
     if (what->kind == RM_ALL_REDUCE) return all_reduce(g, what);
     if (what->kind == RM_BROADCAST) return broadcast(g, what);
     REQUIRE(what->count <= PART, MISSING,
@@ -217,6 +244,12 @@ static remat_status open_group(const rm_group_config *config, void **engine) {
     g->config = *config;
     g->comm = MPI_COMM_NULL;
     g->add_bytes = MPI_OP_NULL;
+    g->slices = (rm_slices){.exchange = exchange,
+                            .gather = gather_rows,
+                            .context = g,
+                            .rank = config->rank,
+                            .size = config->size,
+                            .scratch = &g->scratch};
     remat_status status = enter(g);
     if (status)
         close_group(g);
@@ -238,7 +271,7 @@ static void abort_group(void *engine, const char *reason) {
     rm_blame_abort(&g->blame, reason);
 }
 
-const rm_group_api rm_group_mpi = {
+static const rm_group_api rm_group_mpi = {
     .name = "mpi",
     .doc = "Open MPI or MPICH",
     .open = open_group,
@@ -247,3 +280,4 @@ const rm_group_api rm_group_mpi = {
     .poll = poll_group,
     .abort = abort_group,
 };
+RM_GROUP_MODULE(mpi);

@@ -20,6 +20,7 @@
 
 struct rm_piece {
     uint64_t at, bytes; /* in the region */
+    char *mapped;       /* where else it is seen; NULL: nowhere */
     rm_piece *next;
 };
 
@@ -108,6 +109,7 @@ static remat_status find(const rm_group_config *config, rm_local_arena *a) {
 
 remat_status rm_local_arena_open(const rm_group_config *config, rm_local_arena *out) {
     *out = (rm_local_arena){.fd = -1, .rank = config->rank, .size = config->size};
+    pthread_mutex_init(&out->lock, NULL);
     if (config->rank > 0) {
         TRY(find(config, out));
         return take_own_part(out);
@@ -125,6 +127,7 @@ void rm_local_arena_close(rm_local_arena *a) {
     }
     if (a->base) munmap(a->base, a->bytes);
     if (a->fd >= 0) close(a->fd);
+    pthread_mutex_destroy(&a->lock);
     *a = (rm_local_arena){.fd = -1};
 }
 
@@ -134,10 +137,20 @@ void rm_local_wake(rm_slot *slot) { syscall(SYS_futex, &slot->arrived, FUTEX_WAK
 
 static uint64_t region_at(const rm_local_arena *a) { return a->regions_at + (uint64_t)a->rank * a->region_bytes; }
 
-int64_t rm_local_offset(const rm_local_arena *a, const void *buffer, uint64_t bytes) {
-    uintptr_t region = (uintptr_t)a->base + region_at(a), at = (uintptr_t)buffer;
-    if (at < region || at - region > a->region_bytes || bytes > a->region_bytes - (at - region)) return -1;
-    return (int64_t)(at - (uintptr_t)a->base);
+static bool within(const void *buffer, uint64_t bytes, const void *block, uint64_t block_bytes) {
+    uintptr_t at = (uintptr_t)buffer - (uintptr_t)block;
+    return (uintptr_t)buffer >= (uintptr_t)block && at <= block_bytes && bytes <= block_bytes - at;
+}
+
+int64_t rm_local_offset(rm_local_arena *a, const void *buffer, uint64_t bytes) {
+    int64_t offset = -1;
+    if (within(buffer, bytes, a->base + region_at(a), a->region_bytes)) return (const char *)buffer - a->base;
+    pthread_mutex_lock(&a->lock);
+    for (const rm_piece *piece = a->pieces; piece && offset < 0; piece = piece->next)
+        if (piece->mapped && within(buffer, bytes, piece->mapped, piece->bytes))
+            offset = (int64_t)(region_at(a) + piece->at) + ((const char *)buffer - piece->mapped);
+    pthread_mutex_unlock(&a->lock);
+    return offset;
 }
 
 /* First fit. Gives the link to hang the new piece on, and where it starts. */
@@ -147,38 +160,88 @@ static rm_piece **find_gap(rm_local_arena *a, uint64_t bytes, uint64_t *at) {
     return link;
 }
 
-void *rm_local_alloc(rm_local_arena *a, uint64_t bytes) {
-    uint64_t at, whole = bytes > a->region_bytes ? bytes : whole_pages(bytes ? bytes : 1);
-    rm_piece **link = find_gap(a, whole, &at), *piece;
-    if (whole > a->region_bytes - at) {
-        rm_fail(REMAT_MEMORY, "%" PRIu64 " bytes do not fit into this rank's %" PRIu64 " bytes of shared address space",
-                bytes, a->region_bytes);
-        return NULL;
-    }
-    if (fallocate(a->fd, 0, (off_t)(region_at(a) + at), (off_t)whole)) {
-        rm_fail(REMAT_MEMORY, "no memory for a shared buffer of %" PRIu64 " bytes: %s", bytes, strerror(errno));
-        return NULL;
-    }
-    if (!(piece = rm_malloc(sizeof *piece))) {
-        (void)fallocate(a->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(region_at(a) + at), (off_t)whole);
-        rm_fail(REMAT_MEMORY, "no memory to keep account of a shared buffer");
-        return NULL;
-    }
-    *piece = (rm_piece){.at = at, .bytes = whole, .next = *link};
-    *link = piece;
-    return a->base + region_at(a) + at;
+/* A hole in the file: the memory goes back to the system, and the next buffer there is zero-filled again. */
+static void punch(rm_local_arena *a, uint64_t at, uint64_t bytes) {
+    (void)fallocate(a->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(region_at(a) + at), (off_t)bytes);
 }
 
-/* A hole in the file: the memory goes back to the system, and the next buffer there is zero-filled again. */
-void rm_local_free(rm_local_arena *a, void *buffer) {
-    uint64_t at = (uint64_t)((char *)buffer - a->base) - region_at(a);
+static remat_status take_piece(rm_local_arena *a, uint64_t bytes, char *mapped, uint64_t *at) {
+    uint64_t whole = bytes > a->region_bytes ? bytes : whole_pages(bytes ? bytes : 1);
+    rm_piece **link = find_gap(a, whole, at), *piece;
+    REQUIRE(whole <= a->region_bytes - *at, MEMORY,
+            "%" PRIu64 " bytes do not fit into this rank's %" PRIu64 " bytes of shared address space", bytes,
+            a->region_bytes);
+    REQUIRE(!fallocate(a->fd, 0, (off_t)(region_at(a) + *at), (off_t)whole), MEMORY,
+            "no memory for a shared buffer of %" PRIu64 " bytes: %s", bytes, strerror(errno));
+    if (!(piece = rm_malloc(sizeof *piece))) {
+        punch(a, *at, whole);
+        FAIL(MEMORY, "no memory to keep account of a shared buffer");
+    }
+    *piece = (rm_piece){.at = *at, .bytes = whole, .mapped = mapped, .next = *link};
+    *link = piece;
+    return REMAT_OK;
+}
+
+/* Of the piece at `at`, or (UINT64_MAX) the one mapped at `mapped`. */
+static void give_piece(rm_local_arena *a, uint64_t at, const char *mapped) {
     for (rm_piece **link = &a->pieces; *link; link = &(*link)->next) {
         rm_piece *piece = *link;
-        if (piece->at != at) continue;
-        (void)fallocate(a->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(region_at(a) + at),
-                        (off_t)piece->bytes);
+        if (at == UINT64_MAX ? piece->mapped != mapped : piece->at != at || piece->mapped) continue;
+        punch(a, piece->at, piece->bytes);
         *link = piece->next;
         rm_free(piece);
         return;
     }
+}
+
+void *rm_local_alloc(rm_local_arena *a, uint64_t bytes) {
+    uint64_t at;
+    pthread_mutex_lock(&a->lock);
+    remat_status status = take_piece(a, bytes, NULL, &at);
+    pthread_mutex_unlock(&a->lock);
+    return status ? NULL : a->base + region_at(a) + at;
+}
+
+void rm_local_free(rm_local_arena *a, void *buffer) {
+    pthread_mutex_lock(&a->lock);
+    give_piece(a, (uint64_t)((char *)buffer - a->base) - region_at(a), NULL);
+    pthread_mutex_unlock(&a->lock);
+}
+
+/* ---- Pieces in place of other memory --------------------------------------------------------------------------- */
+
+static bool put_anonymous(void *address, uint64_t bytes) {
+    return mmap(address, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
+}
+
+/* When the system refuses (too many mappings, say) it may have taken the old pages away already: they are put back. */
+static remat_status put_piece(rm_local_arena *a, void *address, uint64_t bytes, uint64_t at) {
+    off_t offset = (off_t)(region_at(a) + at);
+    if (mmap(address, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, a->fd, offset) != MAP_FAILED)
+        return REMAT_OK;
+    remat_status status = rm_fail(REMAT_MEMORY, "cannot map %" PRIu64 " bytes of shared memory in place of others: %s",
+                                  bytes, strerror(errno));
+    (void)put_anonymous(address, bytes);
+    give_piece(a, UINT64_MAX, address);
+    return status;
+}
+
+remat_status rm_local_map(rm_local_arena *a, void *address, uint64_t bytes) {
+    uint64_t at;
+    pthread_mutex_lock(&a->lock);
+    remat_status status = take_piece(a, bytes, address, &at);
+    if (!status) status = put_piece(a, address, bytes, at);
+    pthread_mutex_unlock(&a->lock);
+    return status;
+}
+
+void rm_local_unmap(rm_local_arena *a, void *address) {
+    pthread_mutex_lock(&a->lock);
+    for (rm_piece *piece = a->pieces; piece; piece = piece->next)
+        if (piece->mapped == address) {
+            (void)put_anonymous(address, piece->bytes);
+            give_piece(a, UINT64_MAX, address);
+            break;
+        }
+    pthread_mutex_unlock(&a->lock);
 }

@@ -8,6 +8,7 @@
 #ifndef RM_LOCAL_ARENA_H
 #define RM_LOCAL_ARENA_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <sys/types.h>
 
@@ -57,7 +58,8 @@ typedef struct {
     char *base; /* where this process has mapped it */
     uint64_t bytes, slots_at, eager_at, stage_at, sums_at, regions_at, region_bytes;
     rm_arena_head *head;
-    rm_piece *pieces; /* of this rank's region, in order of address */
+    pthread_mutex_t lock; /* of the pieces: one thread takes and gives them, and another asks where a buffer lies */
+    rm_piece *pieces;     /* of this rank's region, in order of address */
 } rm_local_arena;
 
 /* Rank 0 makes it and tells the others where through the store; the others map the same. */
@@ -78,11 +80,16 @@ static inline char *rm_local_sums(const rm_local_arena *arena) { return arena->b
 /* Wakes the ranks that sleep until this one arrives. */
 void rm_local_wake(rm_slot *slot);
 
-/* The offset of a buffer that lies in this rank's region as a whole; -1 when it does not. */
-int64_t rm_local_offset(const rm_local_arena *arena, const void *buffer, uint64_t bytes);
+/* The offset of a buffer that lies as a whole in this rank's region, or in a piece of it that is mapped over other memory;
+ * -1 when it does not. */
+int64_t rm_local_offset(rm_local_arena *arena, const void *buffer, uint64_t bytes);
 
 /* Memory is taken from the system here, not when it is first touched, so that none left is an answer and no SIGBUS. */
 void *rm_local_alloc(rm_local_arena *arena, uint64_t bytes);
 void rm_local_free(rm_local_arena *arena, void *buffer);
+
+/* A piece of the region in place of the caller's anonymous pages at `address`; and anonymous zero pages in its place. */
+remat_status rm_local_map(rm_local_arena *arena, void *address, uint64_t bytes);
+void rm_local_unmap(rm_local_arena *arena, void *address); /* what is not mapped is left alone */
 
 #endif

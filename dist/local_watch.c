@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "dist/process.h"
+#include "memory/clock.h"
 #include "memory/host.h"
 
 #define TICK_MS 100
@@ -30,12 +31,6 @@ struct rm_local_watch {
     pthread_mutex_t lock;    /* of: */
     char silent[512];
 };
-
-uint64_t rm_now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* ---- The verdict that all ranks share ------------------------------------------------------------------------ */
 

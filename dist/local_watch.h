@@ -24,6 +24,4 @@ bool rm_local_silent(rm_local_watch *watch, char *text, size_t bytes); /* for no
 const char *rm_local_who(const rm_local_arena *arena, int32_t rank, char *buffer);
 const char *rm_local_doing(const rm_group_config *config, const rm_local_arena *arena, int32_t rank, char *buffer);
 
-uint64_t rm_now_ns(void); /* CLOCK_MONOTONIC */
-
 #endif

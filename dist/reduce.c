@@ -1,15 +1,23 @@
-/* reduce.c: sums in the order of ranks. Built without contraction of a*b+c into one rounding (CMakeLists.txt), so that a
- * mean is fl32(x * fl32(1/W)) added up, on every machine. */
+/* reduce.c: sums in a fixed order. Built without contraction of a*b+c into one rounding (CMakeLists.txt), so that a mean is
+ * fl32(x * fl32(1/W)) added up, on every machine. */
 #include "dist/reduce.h"
 
 #include <string.h>
+
+#include "dist/half.h"
 
 /* Sums are made in a block that stays in the first-level cache and copied out from there: each in is read once, each out
  * written once, whatever their number. */
 enum { BLOCK = 2048 };
 
+/* sum = the sum over `ins` of elements at .. at + n */
+typedef void block_sum(void *sum, const void *const *in, int32_t ins, int64_t at, int64_t n);
+
+/* ---- In the order of ranks ------------------------------------------------------------------------------------- */
+
 #define SUM_BLOCK(name, type)                                                                                          \
-    static void name(type *restrict sum, const void *const *in, int32_t ins, int64_t at, int64_t n) {                  \
+    static void name(void *to, const void *const *in, int32_t ins, int64_t at, int64_t n) {                            \
+        type *restrict sum = to;                                                                                       \
         memcpy(sum, (const type *)in[0] + at, (size_t)n * sizeof *sum);                                                \
         for (int32_t r = 1; r < ins; r++) {                                                                            \
             const type *x = (const type *)in[r] + at;                                                                  \
@@ -17,17 +25,109 @@ enum { BLOCK = 2048 };
         }                                                                                                              \
     }
 SUM_BLOCK(sum_f32, float)
+SUM_BLOCK(sum_f64, double)
 SUM_BLOCK(sum_u32, uint32_t) /* i32: unsigned, because it wraps around */
 SUM_BLOCK(sum_u8, uint8_t)
 
-static void mean_f32(float *restrict sum, const void *const *in, int32_t ins, int64_t at, int64_t n) {
+static void mean_f32(void *to, const void *const *in, int32_t ins, int64_t at, int64_t n) {
     const float share = 1.0f / (float)ins, *first = (const float *)in[0] + at;
+    float *restrict sum = to;
     for (int64_t i = 0; i < n; i++) sum[i] = first[i] * share;
     for (int32_t r = 1; r < ins; r++) {
         const float *x = (const float *)in[r] + at;
         for (int64_t i = 0; i < n; i++) sum[i] = sum[i] + x[i] * share;
     }
 }
+
+/* ---- As a tree -------------------------------------------------------------------------------------------------- */
+
+/* The sum of ranks r, r + w, r + 2w, ...: of those at an even place and those at an odd one, each made in the same way. The
+ * recursion keeps a block for each of its log2(ins) levels. */
+#define TREE_BLOCK(name, type)                                                                                         \
+    static void name##_part(type *restrict sum, const void *const *in, int32_t ins, int32_t r, int32_t w, int64_t at,  \
+                            int64_t n) {                                                                               \
+        if (w == ins) {                                                                                                \
+            memcpy(sum, (const type *)in[r] + at, (size_t)n * sizeof *sum);                                            \
+            return;                                                                                                    \
+        }                                                                                                              \
+        type odd[BLOCK];                                                                                               \
+        name##_part(sum, in, ins, r, 2 * w, at, n);                                                                    \
+        name##_part(odd, in, ins, r + w, 2 * w, at, n);                                                                \
+        for (int64_t i = 0; i < n; i++) sum[i] = sum[i] + odd[i];                                                      \
+    }                                                                                                                  \
+    static void name(void *sum, const void *const *in, int32_t ins, int64_t at, int64_t n) {                           \
+        name##_part(sum, in, ins, 0, 1, at, n);                                                                        \
+    }
+TREE_BLOCK(tree_f32, float)
+TREE_BLOCK(tree_f64, double)
+
+/* ---- 16 bits ---------------------------------------------------------------------------------------------------- */
+
+void rm_compress(rm_wire wire, float share, const float *from, uint16_t *to, int64_t count) {
+    if (wire == RM_WIRE_F16)
+        for (int64_t i = 0; i < count; i++) to[i] = rm_to_f16(from[i] * share);
+    else
+        for (int64_t i = 0; i < count; i++) to[i] = rm_to_bf16(from[i] * share);
+}
+
+void rm_expand(rm_wire wire, const uint16_t *from, float *to, int64_t count) {
+    if (wire == RM_WIRE_F16)
+        for (int64_t i = 0; i < count; i++) to[i] = rm_from_f16(from[i]);
+    else
+        for (int64_t i = 0; i < count; i++) to[i] = rm_from_bf16(from[i]);
+}
+
+void rm_scale(rm_wire wire, float share, const void *from, void *to, int64_t count) {
+    float part[BLOCK];
+    if (wire == RM_WIRE_F32) {
+        const float *x = from;
+        float *y = to;
+        for (int64_t i = 0; i < count; i++) y[i] = x[i] * share;
+        return;
+    }
+    for (int64_t at = 0; at < count; at += BLOCK) {
+        int64_t n = count - at < BLOCK ? count - at : BLOCK;
+        rm_expand(wire, (const uint16_t *)from + at, part, n);
+        rm_compress(wire, share, part, (uint16_t *)to + at, n);
+    }
+}
+
+static void sum_half(rm_wire wire, bool mean, void *to, const void *const *in, int32_t ins, int64_t at, int64_t n) {
+    float sum[BLOCK], part[BLOCK];
+    uint16_t scaled[BLOCK];
+    for (int32_t r = 0; r < ins; r++) {
+        const uint16_t *x = (const uint16_t *)in[r] + at;
+        if (mean) rm_scale(wire, 1.0f / (float)ins, x, scaled, n);
+        rm_expand(wire, mean ? scaled : x, r ? part : sum, n);
+        for (int64_t i = 0; r && i < n; i++) sum[i] = sum[i] + part[i];
+    }
+    rm_compress(wire, 1, sum, to, n);
+}
+static void sum_f16(void *to, const void *const *in, int32_t ins, int64_t at, int64_t n) {
+    sum_half(RM_WIRE_F16, false, to, in, ins, at, n);
+}
+static void mean_f16(void *to, const void *const *in, int32_t ins, int64_t at, int64_t n) {
+    sum_half(RM_WIRE_F16, true, to, in, ins, at, n);
+}
+static void sum_bf16(void *to, const void *const *in, int32_t ins, int64_t at, int64_t n) {
+    sum_half(RM_WIRE_BF16, false, to, in, ins, at, n);
+}
+static void mean_bf16(void *to, const void *const *in, int32_t ins, int64_t at, int64_t n) {
+    sum_half(RM_WIRE_BF16, true, to, in, ins, at, n);
+}
+
+/* ---- All of them ------------------------------------------------------------------------------------------------ */
+
+static block_sum *const block_sums[RM_WIRES][RM_REDUCTIONS] = {
+    [RM_WIRE_F32] = {[RM_SUM] = sum_f32, [RM_MEAN] = mean_f32, [RM_TREE] = tree_f32},
+    [RM_WIRE_I32] = {[RM_SUM] = sum_u32},
+    [RM_WIRE_U8] = {[RM_SUM] = sum_u8},
+    [RM_WIRE_F64] = {[RM_SUM] = sum_f64, [RM_TREE] = tree_f64},
+    [RM_WIRE_F16] = {[RM_SUM] = sum_f16, [RM_MEAN] = mean_f16},
+    [RM_WIRE_BF16] = {[RM_SUM] = sum_bf16, [RM_MEAN] = mean_bf16},
+};
+
+bool rm_can_reduce(rm_wire wire, rm_reduction reduction) { return block_sums[wire][reduction] != NULL; }
 
 /* Two ranks, in place or not, is the usual case on a desk: no block in between. An out is one of the ins or apart from
  * both, so elements do not depend on each other; the compiler cannot know that. */
@@ -45,29 +145,17 @@ static void mean_two(const float *a, const float *b, float *x, float *y, int64_t
     for (int64_t i = 0; i < count; i++) x[i] = y[i] = a[i] * 0.5f + b[i] * 0.5f;
 }
 
-static void block_of(rm_wire wire, rm_reduction reduction, void *sum, const void *const *in, int32_t ins, int64_t at,
-                     int64_t n) {
-    if (wire == RM_WIRE_F32 && reduction == RM_MEAN)
-        mean_f32(sum, in, ins, at, n);
-    else if (wire == RM_WIRE_F32)
-        sum_f32(sum, in, ins, at, n);
-    else if (wire == RM_WIRE_I32)
-        sum_u32(sum, in, ins, at, n);
-    else
-        sum_u8(sum, in, ins, at, n);
-}
-
 void rm_reduce(rm_wire wire, rm_reduction reduction, const void *const *in, int32_t ins, void *const *out, int32_t outs,
                int64_t count) {
     if (wire == RM_WIRE_F32 && ins == 2 && outs == 2) {
         (reduction == RM_MEAN ? mean_two : sum_two)(in[0], in[1], out[0], out[1], count);
         return;
     }
-    _Alignas(64) char sum[BLOCK * sizeof(float)];
+    _Alignas(64) char sum[BLOCK * sizeof(double)];
     const size_t size = (size_t)rm_wire_bytes(wire);
     for (int64_t at = 0; at < count; at += BLOCK) {
         int64_t n = count - at < BLOCK ? count - at : BLOCK;
-        block_of(wire, reduction, sum, in, ins, at, n);
+        block_sums[wire][reduction](sum, in, ins, at, n);
         for (int32_t o = 0; o < outs; o++) memcpy((char *)out[o] + (size_t)at * size, sum, (size_t)n * size);
     }
 }

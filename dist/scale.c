@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "dist/reduce.h"
 #include "memory/host.h"
 
 remat_status rm_scratch_take(rm_scratch *scratch, uint64_t bytes) {
@@ -20,12 +21,9 @@ void rm_scratch_free(rm_scratch *scratch) {
 }
 
 void rm_contribute(const rm_collective *what, int32_t size, void *to) {
-    uint64_t bytes = rm_collective_in_bytes(what, size);
-    if (what->reduction != RM_MEAN) {
-        if (to != what->in && bytes) memcpy(to, what->in, bytes);
-        return;
-    }
-    const float share = 1.0f / (float)size, *x = what->in;
-    float *y = to;
-    for (uint64_t i = 0; i < bytes / sizeof *x; i++) y[i] = x[i] * share;
+    const uint64_t bytes = rm_collective_in_bytes(what, size);
+    if (what->reduction == RM_MEAN)
+        rm_scale(what->wire, 1.0f / (float)size, what->in, to, (int64_t)(bytes / rm_wire_bytes(what->wire)));
+    else if (to != what->in && bytes)
+        memcpy(to, what->in, bytes);
 }

@@ -5,6 +5,7 @@
 
 #include <math.h>
 
+#include "tests/dist/halves.h"
 #include "tests/dist/ranks.h"
 
 typedef struct {
@@ -13,13 +14,20 @@ typedef struct {
     uint64_t seed;
 } random_case;
 
+static inline rm_reduction draw_reduction(rm_wire wire, int size, uint64_t random) {
+    const bool tree = (wire == RM_WIRE_F32 || wire == RM_WIRE_F64) && !(size & (size - 1));
+    const bool mean = wire == RM_WIRE_F32 || wire == RM_WIRE_F16 || wire == RM_WIRE_BF16;
+    rm_reduction all[] = {RM_SUM, tree ? RM_TREE : RM_SUM, mean ? RM_MEAN : RM_SUM};
+    return all[random % 3];
+}
+
 static inline random_case draw_case(uint64_t number, int size) {
     static const int64_t scales[] = {1, 7, 300, 5000, 70000, 300000};
     uint64_t state = number * 977 + 5;
     random_case c = {.seed = number};
     c.what.kind = (rm_kind)(next_random(&state) % RM_KINDS);
     c.what.wire = (rm_wire)(next_random(&state) % RM_WIRES);
-    c.what.reduction = c.what.wire == RM_WIRE_F32 && next_random(&state) % 2 ? RM_MEAN : RM_SUM;
+    c.what.reduction = draw_reduction(c.what.wire, size, next_random(&state));
     c.what.root = (int32_t)(next_random(&state) % (uint64_t)size);
     c.what.tag = (uint32_t)next_random(&state);
     c.what.count = (int64_t)(next_random(&state) % (uint64_t)(scales[next_random(&state) % 6] + 1));
@@ -29,37 +37,68 @@ static inline random_case draw_case(uint64_t number, int size) {
     return c;
 }
 
-/* What rank r brings as its element i, as an integer and as a float of some magnitude and sign. */
-static inline uint32_t brought_bits(const random_case *c, int r, int64_t i) {
+/* What rank r brings as its element i: as bits, of which 8-, 16- and 32-bit elements are the lowest (so halves are of every
+ * kind, NaN and infinite too), and as floats of some magnitude and sign. */
+static inline uint64_t brought_bits(const random_case *c, int r, int64_t i) {
     uint64_t state = c->seed * 1000003 + (uint64_t)r * 7919 + (uint64_t)i;
-    return (uint32_t)next_random(&state);
+    return next_random(&state);
 }
-static inline float brought_float(const random_case *c, int r, int64_t i) {
-    uint32_t bits = brought_bits(c, r, i);
-    return ldexpf((float)(int32_t)bits, (int)(bits % 40) - 50);
+static inline double brought_real(const random_case *c, int r, int64_t i) {
+    const uint64_t bits = brought_bits(c, r, i);
+    if (c->what.wire == RM_WIRE_F16) return half_value((uint16_t)bits, F16);
+    if (c->what.wire == RM_WIRE_BF16) return half_value((uint16_t)bits, BF16);
+    if (c->what.wire == RM_WIRE_F64) return ldexp((double)(int64_t)bits, (int)(bits % 40) - 80);
+    return (double)ldexpf((float)(int32_t)bits, (int)(bits % 40) - 50);
+}
+static inline void bring_element(const random_case *c, int r, int64_t i, void *to) {
+    const uint64_t bits = brought_bits(c, r, i);
+    const double real = brought_real(c, r, i);
+    const float single = (float)real;
+    if (c->what.wire == RM_WIRE_F32)
+        memcpy(to, &single, 4);
+    else if (c->what.wire == RM_WIRE_F64)
+        memcpy(to, &real, 8);
+    else
+        memcpy(to, &bits, rm_wire_bytes(c->what.wire)); /* little endian */
 }
 static inline void bring(const random_case *c, int r, int64_t n, void *buffer) {
-    for (int64_t i = 0; i < n; i++)
-        if (c->what.wire == RM_WIRE_F32)
-            ((float *)buffer)[i] = brought_float(c, r, i);
-        else if (c->what.wire == RM_WIRE_I32)
-            ((uint32_t *)buffer)[i] = brought_bits(c, r, i);
-        else
-            ((uint8_t *)buffer)[i] = (uint8_t)brought_bits(c, r, i);
+    const uint64_t width = rm_wire_bytes(c->what.wire);
+    for (int64_t i = 0; i < n; i++) bring_element(c, r, i, (char *)buffer + (uint64_t)i * width);
 }
 
-/* The definition: element i of the sum, in the order of ranks; volatile so that nothing is contracted or reordered. */
-static inline float summed_float(const random_case *c, int size, int64_t i) {
-    volatile float share = 1.0f / (float)size, sum = 0, part;
-    for (int r = 0; r < size; r++) {
-        part = c->what.reduction == RM_MEAN ? brought_float(c, r, i) * share : brought_float(c, r, i);
-        sum = r == 0 ? part : sum + part;
-    }
-    return sum;
+/* The definitions of dist/group.h; volatile so that nothing is contracted or reordered. */
+static inline double rounded(rm_wire wire, double x) {
+    volatile float single = (float)x;
+    if (wire == RM_WIRE_F64) return x;
+    if (wire == RM_WIRE_F16) return half_value(half_of((double)single, F16), F16);
+    if (wire == RM_WIRE_BF16) return half_value(half_of((double)single, BF16), BF16);
+    return (double)single;
+}
+static inline double contribution(const random_case *c, int r, int size, int64_t i) {
+    volatile float share = 1.0f / (float)size, x = (float)brought_real(c, r, i);
+    if (c->what.reduction != RM_MEAN) return brought_real(c, r, i);
+    x = x * share;
+    return rounded(c->what.wire, (double)x);
+}
+/* A sum of two floats in double, rounded, is their sum in float. */
+static inline double added(rm_wire wire, double a, double b) {
+    volatile double sum = a + b;
+    volatile float single = (float)sum;
+    return wire == RM_WIRE_F64 ? sum : (double)single;
+}
+static inline double summed(const random_case *c, int size, int64_t i) {
+    double t[64] = {0};
+    for (int r = 0; r < size; r++) t[r] = contribution(c, r, size, i);
+    if (c->what.reduction == RM_TREE)
+        for (int w = size / 2; w > 0; w /= 2)
+            for (int r = 0; r < w; r++) t[r] = added(c->what.wire, t[r], t[r + w]);
+    else
+        for (int r = 1; r < size; r++) t[0] = added(c->what.wire, t[0], t[r]);
+    return rounded(c->what.wire, t[0]);
 }
 static inline uint32_t summed_bits(const random_case *c, int size, int64_t i) {
     uint32_t sum = 0;
-    for (int r = 0; r < size; r++) sum += brought_bits(c, r, i);
+    for (int r = 0; r < size; r++) sum += (uint32_t)brought_bits(c, r, i);
     return sum;
 }
 
@@ -67,37 +106,46 @@ static inline uint32_t summed_bits(const random_case *c, int size, int64_t i) {
  * partial sum, which is at most the sum of magnitudes; another half for each product of a mean. */
 static inline double slack(const random_case *c, int size, int64_t i) {
     double magnitudes = 0;
-    for (int r = 0; r < size; r++) magnitudes += fabs((double)brought_float(c, r, i));
-    return magnitudes * (size + 1) * 0x1p-24;
+    for (int r = 0; r < size; r++) magnitudes += fabs(brought_real(c, r, i));
+    return magnitudes * (size + 1) * (c->what.wire == RM_WIRE_F64 ? 0x1p-53 : 0x1p-24);
 }
 
-static inline void need_float(const random_case *c, int size, int64_t i, float got, bool rank_order) {
-    float expected = summed_float(c, size, i);
-    if (rank_order)
+static inline double element(rm_wire wire, const void *out, int64_t k) {
+    if (wire == RM_WIRE_F64) return ((const double *)out)[k];
+    if (wire == RM_WIRE_F32) return (double)((const float *)out)[k];
+    return half_value(((const uint16_t *)out)[k], wire == RM_WIRE_F16 ? F16 : BF16);
+}
+
+static inline void need_real(const random_case *c, int size, const void *out, int64_t k, int64_t i, bool rank_order) {
+    const rm_wire wire = c->what.wire;
+    const bool half = wire == RM_WIRE_F16 || wire == RM_WIRE_BF16;
+    const double got = element(wire, out, k), expected = summed(c, size, i);
+    if (half && isnan(expected))
+        need(((const uint16_t *)out)[k] == half_of(expected, wire == RM_WIRE_F16 ? F16 : BF16), "case %d: which NaN?",
+             (int)c->seed);
+    else if (rank_order || half || c->what.reduction == RM_TREE)
         need(!memcmp(&got, &expected, sizeof got), "case %d: element %ld is %a, not %a", (int)c->seed, (long)i, got,
              expected);
     else
-        need(fabs((double)got - (double)expected) <= slack(c, size, i), "case %d: element %ld is %a, not %a",
-             (int)c->seed, (long)i, got, expected);
+        need(fabs(got - expected) <= slack(c, size, i), "case %d: element %ld is %a, not %a", (int)c->seed, (long)i,
+             got, expected);
 }
 
 /* out[k] is element i of the sum (of: -1), or of what rank `of` brought. */
 static inline void need_element(const random_case *c, int size, const void *out, int64_t k, int of, int64_t i,
                                 bool rank_order) {
-    if (c->what.wire == RM_WIRE_F32) {
-        float got = ((const float *)out)[k], bare = of >= 0 ? brought_float(c, of, i) : 0;
-        if (of < 0)
-            need_float(c, size, i, got, rank_order);
-        else
-            need(!memcmp(&got, &bare, sizeof got), "case %d: element %ld is %a, not %a", (int)c->seed, (long)k, got,
-                 bare);
-        return;
+    const uint64_t width = rm_wire_bytes(c->what.wire);
+    const char *at = (const char *)out + (uint64_t)k * width;
+    char bare[8];
+    if (of >= 0) {
+        bring_element(c, of, i, bare);
+        need(!memcmp(at, bare, width), "case %d: element %ld", (int)c->seed, (long)k);
+    } else if (c->what.wire == RM_WIRE_I32 || c->what.wire == RM_WIRE_U8) {
+        uint32_t sum = summed_bits(c, size, i);
+        need(!memcmp(at, &sum, width), "case %d: element %ld", (int)c->seed, (long)k);
+    } else {
+        need_real(c, size, out, k, i, rank_order);
     }
-    uint32_t expected = of < 0 ? summed_bits(c, size, i) : brought_bits(c, of, i);
-    if (c->what.wire == RM_WIRE_I32)
-        need(((const uint32_t *)out)[k] == expected, "case %d: element %ld", (int)c->seed, (long)k);
-    else
-        need(((const uint8_t *)out)[k] == (uint8_t)expected, "case %d: element %ld", (int)c->seed, (long)k);
 }
 
 static inline void need_result(const random_case *c, int rank, int size, const void *out, bool rank_order) {

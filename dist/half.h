@@ -1,0 +1,48 @@
+/* half.h: the two 16-bit formats of floats, by integer arithmetic that compilers turn into vector code, so that no machine
+ * needs instructions for them and all give the same bits.
+ *
+ *   f16    sign, 5 bits of exponent, 10 of fraction: 65504 at most, 2^-24 at least
+ *   bf16   sign, 8 bits of exponent, 7 of fraction: the first half of a float
+ *
+ * To 16 bits: to nearest, ties to even; too large becomes infinite; a NaN becomes the one quiet NaN, so that sums of NaNs
+ * have the same bits in any order. To 32: exact. */
+#ifndef RM_HALF_H
+#define RM_HALF_H
+
+#include <stdint.h>
+#include <string.h>
+
+static inline uint32_t rm_float_bits(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+static inline float rm_bits_float(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static inline uint16_t rm_to_bf16(float x) {
+    uint32_t bits = rm_float_bits(x), rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
+}
+static inline float rm_from_bf16(uint16_t half) { return rm_bits_float((uint32_t)half << 16); }
+
+static inline uint16_t rm_to_f16(float x) {
+    uint32_t bits = rm_float_bits(x), size = bits & 0x7fffffffu, sign = bits >> 16 & 0x8000u;
+    /* From 2^-14: the exponent's bias 127 becomes 15, and 13 bits of the fraction go. Past 65504 this rounds up to the
+     * infinite. Below: the unit of 0.5 is that of the smallest halves, so the addition rounds. */
+    uint32_t usual = (size - (112u << 23) + 0xfffu + (size >> 13 & 1u)) >> 13;
+    uint32_t tiny = rm_float_bits(rm_bits_float(size) + 0.5f) - 0x3f000000u;
+    uint32_t half = size < 0x38800000u ? tiny : size >= 0x47800000u ? 0x7c00u : usual;
+    return (uint16_t)(size > 0x7f800000u ? 0x7e00u : half | sign);
+}
+static inline float rm_from_f16(uint16_t half) {
+    uint32_t size = (half & 0x7fffu) << 13, sign = (uint32_t)(half & 0x8000u) << 16;
+    uint32_t tiny = rm_float_bits(rm_bits_float(size + (113u << 23)) - 0x1p-14f); /* no denormal float on the way */
+    uint32_t bits = size < (1u << 23) ? tiny : size >= (31u << 23) ? size | 0x7f800000u : size + (112u << 23);
+    return rm_bits_float(bits | sign);
+}
+
+#endif

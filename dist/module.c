@@ -1,0 +1,92 @@
+/* module.c: finding and loading remat_mpi.so and remat_gloo.so. Main entry: rm_module_open. */
+#define _GNU_SOURCE
+#include "dist/module.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "dist/agree.h"
+#include "dist/blame.h"
+#include "dist/scale.h"
+#include "dist/slices.h"
+#include "memory/host.h"
+
+/* What modules call, so that the program has it: the linker takes from an archive only what is asked for. The names are in
+ * module.list too. */
+static void *const needed_by_modules[] __attribute__((used)) = {
+    rm_fail,
+    rm_fail_in,
+    rm_malloc,
+    rm_calloc,
+    rm_free,
+    rm_agree,
+    rm_blame_begin,
+    rm_blame_look,
+    rm_blame_find,
+    rm_blame_abort,
+    rm_contribute,
+    rm_scratch_take,
+    rm_scratch_free,
+    rm_slices_reduce,
+    rm_is_sliced,
+
+    rm_kv_set,
+    rm_kv_get,
+    rm_kv_lost,
+    rm_kv_address,
+    rm_kind_text,
+    rm_wire_bytes,
+    rm_collective_in_bytes,
+    rm_collective_out_bytes,
+    rm_fingerprint_of,
+};
+
+/* The folder of this program; "" when it cannot be told. */
+static void own_folder(char *text, size_t bytes) {
+    ssize_t length = readlink("/proc/self/exe", text, bytes - 1);
+    text[length > 0 ? length : 0] = 0;
+    char *slash = strrchr(text, '/');
+    if (slash) *slash = 0;
+}
+
+/* The first that exists, or false. The installation's folder is found from the program's, so that it can be moved. */
+static bool find_file(const char *name, char *path, size_t bytes) {
+    char own[PATH_MAX];
+    own_folder(own, sizeof own);
+    snprintf(path, bytes, "%s/remat_%s.so", own, name);
+    if (!access(path, R_OK)) return true;
+    snprintf(path, bytes, "%s/%s/remat_%s.so", own, RM_MODULES_FROM_BIN, name);
+    if (!access(path, R_OK)) return true;
+    snprintf(path, bytes, "%s/remat_%s.so", RM_MODULES_BUILT, name);
+    if (!access(path, R_OK)) return true;
+    snprintf(path, bytes, "%s and in %s/%s", own, own, RM_MODULES_FROM_BIN);
+    return false;
+}
+
+/* Globally visible: Open MPI opens plug-ins that look for its symbols there. Never closed: MPI cannot be begun twice. */
+static remat_status load(const char *name, const char *path, const rm_group_api **out) {
+    char symbol[64];
+    snprintf(symbol, sizeof symbol, "rm_group_module_%s", name);
+    void *handle = dlopen(path, RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE);
+    REQUIRE(handle, MISSING, "%s cannot be loaded (%.500s): is a library that it needs missing on this machine?", path,
+            dlerror());
+    const rm_group_module *module = dlsym(handle, symbol);
+    REQUIRE(module && !strcmp(module->version, REMAT_VERSION) && module->sizes == RM_GROUP_MODULE_SIZES, MISSING,
+            "%s belongs to another build of Remat (%s): install both together", path,
+            module ? module->version : "not a module");
+    *out = module->api;
+    return REMAT_OK;
+}
+
+remat_status rm_module_open(const char *name, const rm_group_api **out) {
+    char path[3 * PATH_MAX];
+    REQUIRE(
+        find_file(name, path, sizeof path), MISSING,
+        "remat_%s.so is not there: this Remat was built with it, and looks for it in %.700s. Copy it there from where "
+        "Remat was built, or install Remat again",
+        name, path);
+    return load(name, path, out);
+}
