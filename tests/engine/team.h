@@ -33,7 +33,7 @@ typedef struct {
 
 typedef struct team {
     int size;
-    bool pairwise;
+    bool pairwise, backwards; /* backwards: rank 0 wants the worst order of buckets */
     pthread_barrier_t barrier;
     const void *shown[TEAM_MOST];
     teammate mate[TEAM_MOST];
@@ -69,6 +69,11 @@ static remat_status team_agree(void *context, int32_t *order, uint8_t *used, int
     team_part(m);
     memcpy(used, any, (size_t)n);
     free(any);
+    for (int64_t i = 0; i < n / 2 && m->rank == 0 && m->team->backwards; i++) {
+        int32_t swapped = order[i];
+        order[i] = order[n - 1 - i];
+        order[n - 1 - i] = swapped;
+    }
     team_show(m, order);
     if (m->rank) memcpy(order, m->team->shown[0], (size_t)n * sizeof *order);
     team_part(m);
@@ -189,13 +194,13 @@ static void *team_thread(void *mate) {
     return NULL;
 }
 
-/* Every rank runs `body` in a thread of its own, with its ranks table filled in like `like`. */
-static void team_run(int size, const remat_ranks *like, bool pairwise, void (*body)(teammate *), void *const *data) {
+/* Every rank runs `body` in a thread of its own, with its ranks table filled in like `like`; `how`: size and pairwise, and
+ * what else a test may want. */
+static void team_run(const team *how, const remat_ranks *like, void (*body)(teammate *), void *const *data) {
     static team t; /* large */
-    memset(&t, 0, sizeof t);
-    t.size = size;
-    t.pairwise = pairwise;
+    t = *how;
     t.body = body;
+    int size = t.size;
     pthread_barrier_init(&t.barrier, NULL, (unsigned)size);
     pthread_t thread[TEAM_MOST];
     for (int r = 0; r < size; r++) {

@@ -155,7 +155,7 @@ static void try_one(uint64_t seed, bool timed) {
         data[r] = &m[r];
     }
     remat_ranks like = {.first_bucket_bytes = 1 + seed % 3 * 64, .bucket_bytes = 1 + seed % 5 * 100};
-    team_run(size, &like, false, train_together, data);
+    team_run(&(team){.size = size, .backwards = seed % 7 < 2}, &like, train_together, data);
     double loss = 0;
     int micro_steps = m[0].config.micro_steps ? m[0].config.micro_steps : 1;
     for (int r = 0; r < size; r++) loss += m[r].loss_alone / (size * micro_steps);
@@ -247,7 +247,7 @@ static outcome run_job(const outcome *like, int size, const remat_ranks *ranks, 
         o[r].optimizer = shared;
         data[r] = &o[r];
     }
-    team_run(size, ranks, like->config.pairwise, make_outcome, data);
+    team_run(&(team){.size = size, .pairwise = like->config.pairwise}, ranks, make_outcome, data);
     for (int r = 0; r < size; r++) {
         expect_same(o[0].parameters, o[r].parameters, o[0].count, "parameters of ranks", like->seed);
         ck_assert(o[r].last_loss == o[0].last_loss);
@@ -481,7 +481,7 @@ static void unequal(teammate *mate) {
     remat_graph_free(g);
 }
 
-START_TEST(unequal_batches_weigh_by_rows) { team_run(2, &(remat_ranks){0}, false, unequal, NULL); }
+START_TEST(unequal_batches_weigh_by_rows) { team_run(&(team){.size = 2}, &(remat_ranks){0}, unequal, NULL); }
 END_TEST
 
 static void fail_in_step(teammate *mate) {
@@ -496,7 +496,7 @@ static void fail_in_step(teammate *mate) {
     remat_session_free(s);
 }
 
-START_TEST(a_failure_comes_through) { team_run(1, &(remat_ranks){0}, false, fail_in_step, NULL); }
+START_TEST(a_failure_comes_through) { team_run(&(team){.size = 1}, &(remat_ranks){0}, fail_in_step, NULL); }
 END_TEST
 
 static void expect_refused(remat_status status, const char *words) {
