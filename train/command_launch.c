@@ -321,7 +321,7 @@ remat_status rm_command_launch(int argc, char **argv, int *exit_status) {
     TRY(parse(&r, argc, argv, &command));
     if (r.help) {
         print_help(stdout);
-        return rm_commands_flush();
+        return REMAT_OK;
     }
     REQUIRE(command < argc, INVALID,
             "there is no command to start: remat launch --nproc-per-node=2 -- remat train --data=FILE");
@@ -390,28 +390,31 @@ static remat_status check_not_a_rank(const char *devices) {
         devices, where.rank, where.size, rm_launcher_text(where.launcher));
 }
 
-/* The words of this process's command line, in one block that rm_free frees. */
+/* The words of `text`, which holds `bytes` bytes with a 0 behind each word, as one block that rm_free frees; NULL: no memory. */
+static char **split_words(const char *text, size_t bytes) {
+    size_t words = 1, n = 0;
+    for (size_t i = 0; i < bytes; i++) words += text[i] == 0;
+    char **argv = rm_malloc((words + 1) * sizeof *argv + bytes + 1);
+    if (!argv) return NULL;
+    char *copy = (char *)(argv + words + 1);
+    memcpy(copy, text, bytes);
+    copy[bytes] = 0;
+    for (char *word = copy; word < copy + bytes; word += strlen(word) + 1) argv[n++] = word;
+    argv[n] = NULL;
+    return argv;
+}
+
+/* This process's command line. */
 static remat_status read_command_line(char ***out) {
+    size_t room = 1 << 21; /* as long as a command line can be */
+    *out = NULL;
     FILE *file = fopen("/proc/self/cmdline", "re");
     REQUIRE(file, IO, "cannot read /proc/self/cmdline: %s", strerror(errno));
-    size_t room = 1 << 21, words = 2; /* as long as a command line can be */
     char *text = rm_malloc(room);
-    size_t bytes = text ? fread(text, 1, room - 1, file) : 0;
+    if (text) *out = split_words(text, fread(text, 1, room, file));
     fclose(file);
-    for (size_t i = 0; i < bytes; i++) words += text[i] == 0;
-    size_t head = words * sizeof(char *);
-    char **argv = text ? rm_malloc(head + bytes + 1) : NULL;
-    if (argv) {
-        char *copy = (char *)argv + head;
-        memcpy(copy, text, bytes);
-        copy[bytes] = 0;
-        size_t n = 0;
-        for (char *word = copy; word < copy + bytes; word += strlen(word) + 1) argv[n++] = word;
-        argv[n] = NULL;
-    }
     rm_free(text);
-    REQUIRE(argv, MEMORY, "no memory for the command line");
-    *out = argv;
+    REQUIRE(*out, MEMORY, "no memory for the command line");
     return REMAT_OK;
 }
 
