@@ -6,6 +6,7 @@
 #include "train/evaluator.h"
 #include "train/metrics.h"
 #include "train/plot.h"
+#include "train/presets.h"
 #include "train/ranks.h"
 #include "train/setup.h"
 #include "train/text.h"
@@ -207,7 +208,8 @@ remat_status rm_command_plan(rm_options *options, int *exit_status) {
     rm_setup_warn_of_calibration(options);
     bool generated = !strcmp(options->task, "adding") || !strcmp(options->task, "copy");
     if (options->data || generated) TRY(rm_setup_dataset(options, false, &p.dataset));
-    remat_status status = rm_setup_world(options);
+    remat_status status = rm_preset_share_batch(options);
+    if (!status) status = rm_setup_world(options);
     if (!status) status = rm_setup_spec(options, p.dataset, &spec);
     if (!status) status = make_plan(&p, options, &spec);
     remat_session_free(p.session);

@@ -7,7 +7,9 @@
 #include "train/evaluator.h"
 #include "train/metrics.h"
 #include "train/plot.h"
+#include "train/presets.h"
 #include "train/progress.h"
+#include "train/schedule.h"
 #include "train/setup.h"
 #include "train/start.h"
 #include "train/text.h"
@@ -40,6 +42,7 @@ typedef struct {
     int64_t step, last_step;
     int stop;                              /* the signal that all ranks stop at, or 0 */
     char metrics_path[RM_PATH_BYTES + 32]; /* this rank's */
+    rm_learning_rate rate;
     double lr, loss, started_s;
     uint64_t arena_peak_bytes;
 } trainer;
@@ -201,19 +204,30 @@ static remat_status try_dump(const char *path) {
     return REMAT_OK;
 }
 
+/* How many updates there are, and with which learning rates. */
+static remat_status set_updates(trainer *t) {
+    const rm_options *o = t->options;
+    const rm_loader *l = &t->loader;
+    t->step = t->start.step;
+    t->last_step = rm_options_given(o, "epochs") ? t->start.step + rm_loader_left(l, o->epochs) : o->steps;
+    return rm_schedule_make(o, &(rm_schedule_facts){l->global, l->per_epoch, t->last_step}, &t->rate);
+}
+
 /* What each rank does for itself, before anything that all do together. */
 static remat_status prepare(trainer *t, rm_model_spec *spec) {
     rm_options *o = t->options;
     bool speaks = t->ranks.rank == 0;
     TRY(rm_plot_check(o->plot));
     TRY(rm_start_find(o, t->state, &t->start));
+    TRY(rm_preset_share_batch(o));
     TRY(rm_setup_world(o));
     REQUIRE(!(o->dump_grads && o->zero && t->ranks.size > 1), INVALID,
             "--dump-grads writes all gradients, and with --zero=1 no rank has them all: leave one of the two out");
     if (speaks) TRY(try_dump(o->dump_grads));
     if (speaks) rm_setup_warn_of_calibration(o);
     TRY(check_spill(t));
-    return open_data(t, spec);
+    TRY(open_data(t, spec));
+    return set_updates(t);
 }
 
 /* What is not in the flags, and must be the same on all ranks. */
@@ -265,9 +279,6 @@ static remat_status set_up(trainer *t) {
     TRY(open_evaluator(t, &spec));
     TRY(open_session(t, &spec));
     TRY(rm_ranks_agree(&t->ranks, open_metrics(t)));
-    t->step = t->start.step;
-    t->last_step = rm_options_given(o, "epochs") ? t->start.step + rm_loader_left(&t->loader, o->epochs) : o->steps;
-    t->lr = rm_setup_learning_rate(o);
     t->loss = NAN;
     return REMAT_OK;
 }
@@ -297,8 +308,8 @@ static const char *batch_text(const trainer *t, char *text, size_t bytes) {
         snprintf(text, bytes, "%sbatch %lld in %lld shards of %lld", ranks, (long long)global,
                  (long long)o->deterministic_world, (long long)t->loader.batch.batch);
     else if (o->accumulate_steps > 1)
-        snprintf(text, bytes, "%sbatch %d x %lld micro steps x %lld = %lld", ranks, t->ranks.size,
-                 (long long)o->accumulate_steps, (long long)o->batch, (long long)global);
+        snprintf(text, bytes, "%sbatch %lld = %d x %lld micro steps x %lld", ranks, (long long)global, t->ranks.size,
+                 (long long)o->accumulate_steps, (long long)o->batch);
     else if (t->ranks.size > 1)
         snprintf(text, bytes, "%sbatch %d x %lld = %lld", ranks, t->ranks.size, (long long)o->batch, (long long)global);
     else
@@ -322,7 +333,7 @@ static void introduce_ranks(trainer *t) {
 }
 
 static void introduce(trainer *t) {
-    char a[RM_TEXT], b[RM_TEXT], c[RM_TEXT], batch[160];
+    char a[RM_TEXT], b[RM_TEXT], c[RM_TEXT], batch[160], rate[RM_SCHEDULE_TEXT];
     const rm_options *o = t->options;
     remat_plan_summary plan = t->plan;
     rm_progress_say(&t->progress, "%s, %lld x %lld: %s parameters; %s: %lld samples of %lld timesteps, %s", o->model,
@@ -337,6 +348,7 @@ static void introduce(trainer *t) {
                     rm_bytes_text(plan.activations_peak_bytes, c), plan.device, plan.threads,
                     plan.threads == 1 ? "" : "s");
     introduce_ranks(t);
+    if (*rm_schedule_text(&t->rate, rate)) rm_progress_say(&t->progress, "%s", rate);
     if (plan.segments_requested > plan.segments)
         rm_progress_say(&t->progress,
                         "note: %lld segments were asked for; there are %lld tiles (--tile makes them smaller)",
@@ -441,6 +453,7 @@ static remat_status make_step(trainer *t) {
     remat_step_result result;
     bool drawn = is_drawn(t);
     if (drawn) TRY(remat_trace_next(t->session));
+    t->lr = rm_learning_rate_at(&t->rate, t->step + 1);
     TRY(update(t, &result, &seconds));
     t->step++;
     t->loss = result.loss;

@@ -1,6 +1,7 @@
 /* main.c: the program `remat`: finds the command, parses its flags, runs it, and turns a status into an exit status:
- * 0 done; 1 it failed; 2 it was asked for something that cannot work; 128 + n stopped by signal n. */
+ * 0 done; 1 it failed; 2 it was asked for something that cannot work; 3 another rank failed; 128 + n stopped by signal n. */
 #include "train/commands.h"
+#include "train/presets.h"
 
 #include "memory/host.h"
 
@@ -45,7 +46,7 @@ static void print_usage(FILE *out) {
 static int fail(const char *command, remat_status status) {
     fflush(stdout);
     if (*remat_last_error()) fprintf(stderr, "remat %s: %s\n", command, remat_last_error()); /* "": it has been said */
-    return status == REMAT_INVALID || status == REMAT_INFEASIBLE ? 2 : 1;
+    return status == REMAT_INVALID || status == REMAT_INFEASIBLE ? 2 : status == REMAT_PEER ? 3 : 1;
 }
 
 static int run_launch(int argc, char **argv) {
@@ -61,6 +62,8 @@ static int run(int i, int argc, char **argv) {
     remat_status status = rm_options_parse(&options, commands[i].command, argc, argv);
     if (!status && options.help)
         rm_options_help(commands[i].command, stdout);
+    else if (!status && options.preset && !strcmp(options.preset, "list"))
+        rm_presets_print(stdout);
     else if (!status)
         status = commands[i].run(&options, &exit_status);
     rm_options_free(&options);

@@ -68,9 +68,17 @@ static remat_value head(remat_graph *g, const rm_model_spec *spec, remat_value x
     return remat_linear(g, spec->data.every_step ? x : remat_last_step(g, x), w, b);
 }
 
+static remat_value loss(remat_graph *g, const rm_model_spec *spec, remat_value logits, remat_value target) {
+    if (!spec->data.classes) return remat_mse(g, logits, target);
+    if (spec->label_smoothing == 0) return remat_softmax_cross_entropy(g, logits, target);
+    return remat_softmax_cross_entropy_smoothed(g, logits, target, spec->label_smoothing);
+}
+
 remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_loss, rm_model *out) {
     *out = (rm_model){0};
     REQUIRE(find_cell(spec->cell) >= 0, INVALID, "there is no model '%s': lstm, gru, rnn", spec->cell);
+    REQUIRE(spec->label_smoothing == 0 || spec->data.classes, INVALID,
+            "--label-smoothing is for tasks with classes, and this one has a number for its target: leave it out");
     TRY(remat_graph_create(&out->graph));
     remat_graph *g = out->graph;
     const rm_data_shape *data = &spec->data;
@@ -80,8 +88,7 @@ remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_
         x = remat_embedding(g, x,
                             parameter(g, "embedding.weight", 0, 2, data->vocabulary, width, remat_init_normal(1)));
     out->logits = head(g, spec, layers(g, spec, x, width));
-    if (with_loss)
-        out->loss = data->classes ? remat_softmax_cross_entropy(g, out->logits, y) : remat_mse(g, out->logits, y);
+    if (with_loss) out->loss = loss(g, spec, out->logits, y);
     return remat_graph_check(g);
 }
 

@@ -13,7 +13,7 @@
 typedef struct {
     const char *cell; /* "lstm", "gru", "rnn" */
     int64_t layers, hidden, embed;
-    double dropout;
+    double dropout, label_smoothing;
     rm_data_shape data; /* decides the embedding, the head's width and the loss */
 } rm_model_spec;
 

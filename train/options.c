@@ -3,6 +3,8 @@
 
 #include "memory/host.h"
 #include "train/file.h"
+#include "train/presets.h"
+#include "train/schedule.h"
 
 #include <assert.h>
 #include <ctype.h>
@@ -77,15 +79,35 @@ static const option table[] = {
 
     INT("steps", steps, FIT, RM_REMEMBERED, "100", 1, HUGE_COUNT, "updates, counted from the first run's start"),
     INT("epochs", epochs, FIT, RM_REMEMBERED, NULL, 1, HUGE_COUNT, "passes over the data, instead of --steps"),
-    ONE("optimizer", optimizer, FIT, RM_OF_RUN, "adam", "sgd|adam|adamw", "PyTorch's formulas"),
-    NUM("lr", lr, FIT, RM_REMEMBERED, NULL, 0, 1e6, "learning rate [sgd 0.1, adam and adamw 0.001]"),
-    NUM("momentum", momentum, FIT, RM_OF_RUN, "0", 0, 0.9999999, "sgd"),
-    YES("nesterov", nesterov, FIT, RM_REMEMBERED, "sgd: Nesterov's momentum"),
-    NUM("beta1", beta1, FIT, RM_REMEMBERED, "0.9", 0, 0.9999999, "adam, adamw"),
-    NUM("beta2", beta2, FIT, RM_REMEMBERED, "0.999", 0, 0.999999999, "adam, adamw"),
-    NUM("eps", eps, FIT, RM_REMEMBERED, "1e-8", TINY, 1, "adam, adamw"),
-    NUM("weight-decay", weight_decay, FIT, RM_REMEMBERED, "0", 0, 1e6, "sgd, adam: added to the gradient; adamw: decoupled"),
+    ONE("optimizer", optimizer, FIT, RM_OF_RUN, "adam", "sgd|adam|adamw|lars|lamb", "PyTorch's formulas; lars, lamb: docs/large_batch.md"),
+    NUM("lr", lr, FIT, RM_REMEMBERED, NULL, 0, 1e6, "learning rate [sgd 0.1, lars 1, others 0.001]"),
+    NUM("momentum", momentum, FIT, RM_OF_RUN, "0", 0, 0.9999999, "sgd, lars"),
+    YES("nesterov", nesterov, FIT, RM_REMEMBERED, "sgd, lars: Nesterov's momentum"),
+    NUM("beta1", beta1, FIT, RM_REMEMBERED, "0.9", 0, 0.9999999, "adam, adamw, lamb"),
+    NUM("beta2", beta2, FIT, RM_REMEMBERED, "0.999", 0, 0.999999999, "adam, adamw, lamb"),
+    NUM("eps", eps, FIT, RM_REMEMBERED, "1e-8", TINY, 1, "adam, adamw, lamb; lars has none unless it is given"),
+    NUM("weight-decay", weight_decay, FIT, RM_REMEMBERED, "0", 0, 1e6, "sgd, adam, lars: added to the gradient; adamw, lamb: decoupled"),
     NUM("clip-grad-norm", clip_grad_norm, FIT, RM_REMEMBERED, "0", 0, 1e30, "largest global 2-norm; 0: no clipping"),
+
+    TXT("preset", preset, FIT, RM_FORGOTTEN, "NAME", "defaults for one global batch: mlperf-resnet-N with N = 1632, 3264, 4096, 8192,\n"
+        "                                 13056, 32768, 49152, 58880, 65536 or 67840; `list` shows them"),
+    ONE("scale-lr", scale_lr, FIT, RM_REMEMBERED, "none", "none|linear|sqrt", "--lr is for --base-batch; with the batch of all ranks it grows"),
+    INT("base-batch", base_batch, FIT, RM_REMEMBERED, "256", 1, 1e12, "... the batch that --lr is right for"),
+    INT("warmup-steps", warmup_steps, FIT, RM_REMEMBERED, "0", 0, HUGE_COUNT, "updates that the rate rises over: from --lr where it is scaled, else from 0"),
+    NUM("warmup-epochs", warmup_epochs, FIT, RM_REMEMBERED, "0", 0, 1e6, "the same in passes over the data"),
+    ONE("lr-schedule", lr_schedule, FIT, RM_REMEMBERED, "constant", "constant|step|linear|cosine|poly", "what follows the warm-up"),
+    TXT("milestones", milestones, FIT, RM_REMEMBERED, "LIST", "step: where the rate falls, after updates (300,600) or epochs (30e,60e)"),
+    NUM("gamma", gamma, FIT, RM_REMEMBERED, "0.1", TINY, 1e6, "step: what it is multiplied by there"),
+    NUM("end-lr", end_lr, FIT, RM_REMEMBERED, "0", 0, 1e6, "linear, cosine, poly: where the rate ends"),
+    INT("decay-steps", decay_steps, FIT, RM_REMEMBERED, "0", 0, HUGE_COUNT, "... after so many updates, not counting the warm-up; 0: with the run"),
+    NUM("power", power, FIT, RM_REMEMBERED, "2", TINY, 1e3, "poly: the power"),
+    NUM("trust-coefficient", trust_coefficient, FIT, RM_REMEMBERED, "0.001", 0, 1e6, "lars: a step of this share of the weights' norm, times the rate"),
+    YES("momentum-correction", momentum_correction, FIT, RM_REMEMBERED, "lars: scale the velocity when the rate changes"),
+    YES("adapt-vectors", adapt_vectors, FIT, RM_REMEMBERED, "lars, lamb: scale biases and gains by their norms too"),
+    YES("decay-vectors", decay_vectors, FIT, RM_REMEMBERED, "lars, lamb: weight decay for biases and gains too"),
+    NUM("norm-limit", norm_limit, FIT, RM_REMEMBERED, "0", 0, 1e30, "lamb: a larger norm of weights counts as this much; 0: no limit"),
+    NUM("label-smoothing", label_smoothing, FIT, RM_REMEMBERED, "0", 0, 1,
+        "share of the target that all classes get (PyTorch's); evaluations report the plain loss"),
 
     INT("checkpoint-segments", checkpoint_segments, FIT, RM_REMEMBERED, NULL, 1, HUGE_COUNT,
         "keep activations at N places only and recompute the rest: same losses, less memory"),
@@ -157,7 +179,8 @@ enum { OPTIONS = sizeof table / sizeof table[0] };
 static const struct {
     const char *first, *title;
 } groups[] = {{"model", "The model"},  {"task", "The data"},
-              {"steps", "Training"},   {"checkpoint-segments", "Memory"},
+              {"steps", "Training"},   {"preset", "Large batches (docs/large_batch.md)"},
+              {"checkpoint-segments", "Memory"},
               {"tile", "The machine"}, {"devices", "Many ranks (docs/distributed.md)"},
               {"save", "Files"},       {"json", "What is shown"},
               {"capacity", "Placing"}, {"prompt", "Writing"},
@@ -468,8 +491,9 @@ remat_status rm_options_defaults(rm_options *o) {
 
 /* Flags of which a run has one or the other: what is given nearer replaces what was saved, or stands in a file. */
 static const char *rival(const char *name) {
-    static const char *const pairs[][2] = {{"steps", "epochs"}, {"checkpoint", "checkpoint-segments"}};
-    for (int i = 0; i < 2; i++)
+    static const char *const pairs[][2] = {
+        {"steps", "epochs"}, {"checkpoint", "checkpoint-segments"}, {"warmup-steps", "warmup-epochs"}};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         for (int j = 0; j < 2; j++)
             if (!strcmp(name, pairs[i][j])) return pairs[i][1 - j];
     return NULL;
@@ -554,6 +578,7 @@ static remat_status check_together(const rm_options *o, rm_command command) {
             "--checkpoint=segments needs their number: say --checkpoint-segments=N");
     TRY(check_memory(o));
     TRY(check_ranks(o));
+    if (!o->resume) TRY(rm_schedule_check_flags(o)); /* what is not said here may stand in the training state */
     REQUIRE(!(rm_options_given(o, "steps") && rm_options_given(o, "epochs")), INVALID,
             "--steps and --epochs exclude each other: give one");
     REQUIRE(!(rm_options_given(o, "nesterov") && o->nesterov && o->momentum == 0), INVALID,
@@ -561,6 +586,24 @@ static remat_status check_together(const rm_options *o, rm_command command) {
     REQUIRE(!(o->resume && o->init), INVALID, "--resume and --init exclude each other: give one");
     REQUIRE(!(command == RM_TRAIN && !o->save && rm_options_given(o, "save-every") && !o->resume), INVALID,
             "--save-every needs a place: --save=DIR");
+    return REMAT_OK;
+}
+
+/* Defaults under what was given: values that were not, nor their rivals. `preset` marks them. */
+static remat_status apply_preset(rm_options *o, bool *set_by_preset) {
+    rm_preset preset;
+    memset(set_by_preset, 0, OPTIONS * sizeof *set_by_preset);
+    if (!o->preset || !strcmp(o->preset, "list")) return REMAT_OK;
+    TRY(rm_preset_find(o->preset, &preset));
+    for (int i = 0; i < RM_PRESET_VALUES; i++) {
+        const rm_preset_value *value = &preset.value[i];
+        const option *line = find(value->flag, strlen(value->flag));
+        const char *other = rival(value->flag);
+        if (o->given[line - table] || (other && rm_options_given(o, other))) continue;
+        TRY(set(o, line, value->value, (place){"--", "="}));
+        o->given[line - table] = false;
+        set_by_preset[line - table] = true;
+    }
     return REMAT_OK;
 }
 
@@ -573,7 +616,11 @@ remat_status rm_options_parse(rm_options *o, rm_command command, int argc, char 
     memset(o->given, 0, sizeof o->given);
     TRY(parse_arguments(o, command, argc, argv));
     TRY(command_line_wins(o, in_file));
-    return o->help ? REMAT_OK : check_together(o, command);
+    bool set_by_preset[OPTIONS];
+    TRY(apply_preset(o, set_by_preset));
+    if (!o->help) TRY(check_together(o, command));
+    for (int i = 0; i < OPTIONS; i++) o->given[i] |= set_by_preset[i];
+    return REMAT_OK;
 }
 
 void rm_options_free(rm_options *o) {
@@ -660,7 +707,7 @@ static void print_flag(const option *line, FILE *out) {
     bool optional = line->bare && line->type != SWITCH;
     snprintf(flag, sizeof flag, "--%s%s%s%s%s", line->name, optional ? "[" : "", line->value ? "=" : "",
              line->value ? line->value : "", optional ? "]" : "");
-    fprintf(out, "  %-30s %s", flag, line->help);
+    fprintf(out, strlen(flag) > 30 ? "  %s\n%33s%s" : "  %-30s %.0s%s", flag, "", line->help);
     fprintf(out, line->default_text ? " [%s]\n" : "\n", line->default_text);
 }
 

@@ -48,6 +48,7 @@ remat_status rm_setup_spec(rm_options *o, const rm_dataset *dataset, rm_model_sp
                            .hidden = o->hidden,
                            .embed = o->embed ? o->embed : o->hidden,
                            .dropout = o->dropout,
+                           .label_smoothing = o->label_smoothing,
                            .data = shape};
     o->seq_len = shape.timesteps;
     if (!strcmp(o->task, "classify")) o->classes = shape.classes;
@@ -146,9 +147,15 @@ remat_config rm_setup_training_config(const rm_options *o) {
     c.nesterov = o->nesterov;
     c.beta1 = o->beta1;
     c.beta2 = o->beta2;
-    c.epsilon = o->eps;
+    bool lars = !strcmp(o->optimizer, "lars"); /* no epsilon, as MLPerf has it: nothing is divided by 0 */
+    c.epsilon = lars && !rm_options_given(o, "eps") ? 0 : o->eps;
     c.weight_decay = o->weight_decay;
     c.clip_grad_norm = o->clip_grad_norm;
+    c.trust_coefficient = o->trust_coefficient;
+    c.momentum_correction = o->momentum_correction;
+    c.adapt_vectors = o->adapt_vectors;
+    c.decay_vectors = o->decay_vectors;
+    c.norm_limit = o->norm_limit;
     c.micro_steps = (int)rm_setup_micro_steps(o);
     c.pairwise = o->deterministic_world > 0;
     return c;
@@ -167,7 +174,7 @@ remat_config rm_setup_inference_config(const rm_options *o) {
 
 double rm_setup_learning_rate(const rm_options *o) {
     if (o->lr >= 0) return o->lr;
-    return strcmp(o->optimizer, "sgd") ? 1e-3 : 0.1;
+    return !strcmp(o->optimizer, "sgd") ? 0.1 : !strcmp(o->optimizer, "lars") ? 1 : 1e-3;
 }
 
 remat_status rm_setup_weights(const rm_options *o, const char *state, const rm_state_point *point,
