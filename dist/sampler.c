@@ -114,3 +114,13 @@ int64_t rm_sampler_at(const rm_sampler *s, int64_t k) {
     assert(k >= 0 && k < s->count);
     return s->order[(s->config.rank + k * s->config.replicas) % s->config.n];
 }
+
+/* ---- Batches ---------------------------------------------------------------------------------------------------- */
+
+int64_t rm_batch_count(int64_t samples, int64_t batch, bool drop_last) {
+    return drop_last ? samples / batch : (samples + batch - 1) / batch;
+}
+
+int64_t rm_batch_length(int64_t samples, int64_t batch, int64_t k) {
+    return samples - k * batch < batch ? samples - k * batch : batch;
+}

@@ -62,18 +62,11 @@ int64_t rm_loader_left(const rm_loader *l, int64_t epochs) {
 
 /* ---- Who has what ----------------------------------------------------------------------------------------------- */
 
-/* As remat_micro_shard, pairwise. */
-static int64_t shard_of_step(int64_t t, int64_t micro_steps) {
-    int64_t j = 0;
-    for (int64_t bit = micro_steps >> 1; bit; bit >>= 1, t >>= 1) j |= (t & 1) ? bit : 0;
-    return j;
-}
-
 /* The i-th sample of micro step t, counted from the global batch's first. */
 static int64_t place_of(const rm_loader *l, int64_t t, int64_t i) {
     const rm_loader_config *c = &l->config;
     if (!c->shards) return t * c->size * c->batch + c->rank + c->size * i;
-    return c->rank + c->size * (shard_of_step(t, c->micro_steps) + c->micro_steps * i);
+    return c->rank + c->size * (remat_micro_shard(t, c->micro_steps, true) + c->micro_steps * i);
 }
 
 /* Padding takes samples from the epoch's beginning. */

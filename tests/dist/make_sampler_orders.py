@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Prints sampler_orders.h: orders drawn by PyTorch's DistributedSampler, for test_sampler.c. Long ones as a checksum."""
+"""Prints sampler_orders.h: orders drawn by PyTorch's DistributedSampler, for test_sampler.c. Long ones as a checksum. Then
+the batches that its BatchSampler cuts some of them into."""
 import torch
 from torch.utils.data.distributed import DistributedSampler
 
@@ -40,4 +41,25 @@ for n, replicas, rank, seed, epoch, shuffle, drop_last in CASES:
     print("    {{%d, %d, %d, %d, %s, %s}, %d, %d, %du, {%s}}," % (
         n, replicas, rank, seed, str(shuffle).lower(), str(drop_last).lower(), epoch, len(order), checksum(order),
         ", ".join(map(str, order[:10]))))
+print("};")
+
+# n, replicas, rank, seed, epoch, shuffle, drop_last, batch, drop_last of batches
+BATCHES = [
+    (4, 2, 0, 0, 0, True, False, 2, False), (4, 2, 1, 0, 1, True, False, 2, True), (7, 2, 1, 3, 2, True, False, 2, True),
+    (7, 2, 1, 3, 2, True, True, 2, False), (7, 2, 1, 3, 2, True, True, 2, True), (10, 3, 2, 1, 0, False, False, 3, False),
+    (10, 3, 2, 1, 0, False, False, 3, True), (3, 1, 0, 0, 0, True, False, 5, True), (3, 1, 0, 0, 0, True, False, 5, False),
+    (1000, 7, 6, 99, 12, True, False, 16, False), (1000, 7, 6, 99, 12, True, True, 16, True),
+    (1000, 8, 3, 5, 1, True, True, 25, True), (1000, 6, 5, 5, 1, True, True, 1, True),
+]
+print("static const struct {\n    rm_sampler_config config;\n    int64_t epoch, batch;\n    bool drop_last;\n"
+      "    int64_t batches, last; /* how many; length of the last one */\n    uint64_t checksum; /* of indices, and n after each "
+      "batch */\n} cuts[] = {")
+for n, replicas, rank, seed, epoch, shuffle, drop_last, batch, drop_short in BATCHES:
+    sampler = DistributedSampler(Samples(n), replicas, rank, shuffle, seed, drop_last)
+    sampler.set_epoch(epoch)
+    batches = list(torch.utils.data.BatchSampler(sampler, batch, drop_short))
+    flat = [index for one in batches for index in one + [n]]
+    print("    {{%d, %d, %d, %d, %s, %s}, %d, %d, %s, %d, %d, %du}," % (
+        n, replicas, rank, seed, str(shuffle).lower(), str(drop_last).lower(), epoch, batch, str(drop_short).lower(),
+        len(batches), len(batches[-1]) if batches else 0, checksum(flat)))
 print("};")

@@ -27,3 +27,24 @@ static const struct {
     {{1000, 7, 6, 99, true, false}, 12, 143, 17124637772134985264u, {567, 102, 966, 563, 144, 842, 582, 602, 151, 783}},
     {{100003, 1, 0, 1, true, false}, 1, 100003, 10319125452670541603u, {27673, 5590, 51190, 37547, 5970, 53394, 51539, 64802, 56243, 76122}},
 };
+static const struct {
+    rm_sampler_config config;
+    int64_t epoch, batch;
+    bool drop_last;
+    int64_t batches, last; /* how many; length of the last one */
+    uint64_t checksum; /* of indices, and n after each batch */
+} cuts[] = {
+    {{4, 2, 0, 0, true, false}, 0, 2, false, 1, 2, 3000013u},
+    {{4, 2, 1, 0, true, false}, 1, 2, true, 1, 2, 3000018000031u},
+    {{7, 2, 1, 3, true, false}, 2, 2, true, 2, 2, 16560960337140242070u},
+    {{7, 2, 1, 3, true, true}, 2, 2, false, 2, 1, 2000025000101000139u},
+    {{7, 2, 1, 3, true, true}, 2, 2, true, 1, 2, 2000013u},
+    {{10, 3, 2, 1, false, false}, 0, 3, false, 2, 1, 14691878471416533370u},
+    {{10, 3, 2, 1, false, false}, 0, 3, true, 1, 3, 2000023000092000133u},
+    {{3, 1, 0, 0, true, false}, 0, 5, true, 0, 0, 0u},
+    {{3, 1, 0, 0, true, false}, 0, 5, false, 1, 3, 2000018000055000060u},
+    {{1000, 7, 6, 99, true, false}, 12, 16, false, 9, 15, 11444618376829975164u},
+    {{1000, 7, 6, 99, true, true}, 12, 16, true, 8, 16, 17966100428216193073u},
+    {{1000, 8, 3, 5, true, true}, 1, 25, true, 5, 25, 6847589125028084700u},
+    {{1000, 6, 5, 5, true, true}, 1, 1, true, 166, 1, 16774637852884118234u},
+};

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "tests/dist/sampler_orders.h"
-enum { ORDERS = sizeof orders / sizeof orders[0] };
+enum { ORDERS = sizeof orders / sizeof orders[0], CUTS = sizeof cuts / sizeof cuts[0] };
 
 static rm_sampler *create(rm_sampler_config config, int64_t epoch) {
     rm_sampler *sampler;
@@ -28,7 +28,26 @@ START_TEST(orders_are_pytorchs) {
 }
 END_TEST
 
-/* The known answer for data 1..4 on two ranks. */
+/* With and without short batches, padded and not. */
+START_TEST(batches_are_pytorchs) {
+    rm_sampler *sampler = create(cuts[_i].config, cuts[_i].epoch);
+    uint64_t checksum = 0;
+    int64_t count = rm_sampler_count(sampler), batch = cuts[_i].batch, last = 0;
+    int64_t batches = rm_batch_count(count, batch, cuts[_i].drop_last);
+    ck_assert_int_eq(batches, cuts[_i].batches);
+    for (int64_t k = 0; k < batches; k++) {
+        last = rm_batch_length(count, batch, k);
+        for (int64_t i = 0; i < last; i++)
+            checksum = checksum * 1000003 + (uint64_t)rm_sampler_at(sampler, k * batch + i);
+        checksum = checksum * 1000003 + (uint64_t)cuts[_i].config.n;
+    }
+    ck_assert_int_eq(last, cuts[_i].last);
+    ck_assert_uint_eq(checksum, cuts[_i].checksum);
+    rm_sampler_free(sampler);
+}
+END_TEST
+
+/* The known answer for data 1..4 on two ranks: what the PyTorch demos that teach DDP print. */
 START_TEST(four_samples_on_two_ranks) {
     static const int64_t expected[2][2][2] = {{{1, 4}, {2, 3}}, {{2, 3}, {4, 1}}}; /* [epoch][rank][k] */
     for (int64_t epoch = 0; epoch < 2; epoch++)
@@ -86,6 +105,7 @@ END_TEST
 int main(void) {
     TCase *tests = tcase_create("sampler");
     tcase_add_loop_test(tests, orders_are_pytorchs, 0, ORDERS);
+    tcase_add_loop_test(tests, batches_are_pytorchs, 0, CUTS);
     tcase_add_test(tests, four_samples_on_two_ranks);
     tcase_add_test(tests, epochs_can_be_revisited);
     tcase_add_test(tests, ranks_share_the_data);

@@ -1,0 +1,265 @@
+/* test_loader.c: who sees which sample. Ranks see what PyTorch's DistributedSampler and BatchSampler give them; shards are the
+ * same samples on any number of ranks; a run that goes on with other ranks repeats nothing and skips nothing. */
+#include "train/loader.h"
+
+#include "tests/train/train_test.h"
+
+/* A data set whose samples are their own numbers. */
+static remat_status fill_number(rm_dataset *d, int64_t index, int64_t column, int64_t batch, void *input,
+                                void *target) {
+    (void)d, (void)batch;
+    ck_assert(index >= 0 && index < d->count);
+    ((int32_t *)input)[column] = ((int32_t *)target)[column] = (int32_t)index;
+    return REMAT_OK;
+}
+
+static rm_dataset numbers(int64_t n) {
+    return (rm_dataset){
+        .count = n, .shape = {.timesteps = 1, .vocabulary = 1 << 20, .classes = 1 << 20}, .fill = fill_number};
+}
+
+static const int32_t *next(rm_loader *l) {
+    ck_ok(rm_loader_next(l));
+    return l->batch.input;
+}
+
+static uint64_t state = 1;
+static int64_t random_in(int64_t low, int64_t high) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return low + (int64_t)((state >> 33) % (uint64_t)(high - low + 1));
+}
+
+/* ---- PyTorch's ---- */
+
+static void compare_epoch(rm_loader *l, rm_sampler *theirs, int64_t epoch) {
+    int64_t batch = l->config.batch;
+    rm_sampler_set_epoch(theirs, epoch);
+    int64_t batches = rm_batch_count(rm_sampler_count(theirs), batch, true);
+    ck_assert_int_eq(l->per_epoch, batches);
+    for (int64_t k = 0; k < batches; k++) {
+        const int32_t *ours = next(l);
+        ck_assert_int_eq(l->epoch, epoch);
+        for (int64_t i = 0; i < batch; i++) ck_assert_int_eq(ours[i], rm_sampler_at(theirs, k * batch + i));
+    }
+}
+
+START_TEST(ranks_see_what_pytorch_gives_them) {
+    for (int i = 0; i < 400; i++) {
+        int64_t size = random_in(1, 9), batch = random_in(1, 6), rank = random_in(0, size - 1);
+        rm_dataset d = numbers(random_in(size * batch, size * batch * 5));
+        rm_loader_config config = {.batch = batch, .seed = random_in(0, 1 << 20), .shuffle = i % 5 != 0};
+        config.pad = i % 2;
+        config.rank = rank;
+        config.size = size;
+        rm_loader l;
+        rm_sampler *theirs;
+        rm_sampler_config order = {d.count, size, rank, config.seed, config.shuffle, !config.pad};
+        ck_ok(rm_loader_create(&d, &config, &l));
+        ck_ok(rm_sampler_create(&order, &theirs));
+        for (int64_t epoch = 0; epoch < 3; epoch++) compare_epoch(&l, theirs, epoch);
+        rm_sampler_free(theirs);
+        rm_loader_free(&l);
+    }
+}
+END_TEST
+
+/* Micro steps without shards are batches, one after the other; an epoch ends where a whole update does. */
+START_TEST(micro_steps_are_the_next_batches) {
+    for (int i = 0; i < 200; i++) {
+        int64_t size = random_in(1, 4), batch = random_in(1, 4), micro = random_in(2, 5);
+        rm_dataset d = numbers(random_in(size * batch * micro, size * batch * micro * 3));
+        rm_loader_config config = {.batch = batch, .seed = i, .shuffle = true, .size = size, .rank = size - 1};
+        rm_loader one, some;
+        ck_ok(rm_loader_create(&d, &config, &one));
+        config.micro_steps = micro;
+        ck_ok(rm_loader_create(&d, &config, &some));
+        ck_assert_int_eq(some.per_epoch, one.per_epoch / micro);
+        for (int64_t k = 0; k < some.per_epoch * micro; k++)
+            ck_assert(!memcmp(next(&one), next(&some), (size_t)batch * sizeof(int32_t)));
+        ck_assert(some.micro == 0 && some.consumed == some.per_epoch * some.global);
+        rm_loader_free(&one);
+        rm_loader_free(&some);
+    }
+}
+END_TEST
+
+/* ---- Shards ---- */
+
+static int64_t reversed(int64_t t, int64_t n) {
+    int64_t j = 0;
+    for (int64_t bit = 1; bit < n; bit *= 2) j = 2 * j + ((t & bit) != 0);
+    return j;
+}
+
+/* Micro step t of rank r of W has what rank r + W j of V would have had, j being t backwards; for three epochs. */
+static void compare_shards(rm_dataset *d, int64_t shards, int64_t size, int64_t part, bool pad) {
+    rm_loader l, whole;
+    int64_t micro = shards / size, rank = random_in(0, size - 1);
+    rm_loader_config config = {part * micro, 3, true, pad, rank, size, micro, shards};
+    ck_ok(rm_loader_create(d, &config, &l));
+    ck_assert(l.batch.batch == part && l.global == part * shards);
+    for (int64_t t = 0; t < micro; t++) {
+        rm_loader_config alone = {part, 3, true, pad, rank + size * reversed(t, micro), shards, 1, shards};
+        ck_ok(rm_loader_create(d, &alone, &whole));
+        ck_ok(rm_loader_seek(&l, 0, 0));
+        for (int64_t k = 0; k < 3 * whole.per_epoch; k++) {
+            const int32_t *theirs = next(&whole);
+            for (int64_t u = 0; u < micro; u++) {
+                const int32_t *ours = next(&l);
+                if (u == t) ck_assert(!memcmp(ours, theirs, (size_t)part * sizeof *ours));
+            }
+            ck_assert(whole.epoch == l.epoch && whole.consumed == l.consumed);
+        }
+        rm_loader_free(&whole);
+    }
+    rm_loader_free(&l);
+}
+
+START_TEST(shards_are_the_same_on_any_ranks) {
+    for (int64_t shards = 1; shards <= 16; shards *= 2)
+        for (int64_t size = 1; size <= shards; size *= 2)
+            for (int64_t part = 1; part <= 3; part++) {
+                rm_dataset d = numbers(random_in(shards * part, 4 * shards * part));
+                compare_shards(&d, shards, size, part, (size + part) % 2);
+            }
+}
+END_TEST
+
+/* ---- Positions ---- */
+
+/* All ranks make `updates` updates from a position; counts who was seen. Returns where they then are. */
+static rm_loader run(rm_dataset *d, rm_loader_config config, int64_t epoch, int64_t consumed, int64_t updates,
+                     int *seen) {
+    rm_loader l = {0};
+    for (config.rank = 0; config.rank < config.size; config.rank++) {
+        ck_ok(rm_loader_create(d, &config, &l));
+        ck_ok(rm_loader_seek(&l, epoch, consumed));
+        for (int64_t k = 0; k < updates * l.config.micro_steps; k++) {
+            const int32_t *ours = next(&l);
+            for (int64_t i = 0; i < l.batch.batch; i++) seen[ours[i]]++;
+        }
+        rm_loader_free(&l);
+    }
+    return l;
+}
+
+static rm_loader_config random_ranks(int64_t n) {
+    for (;;) {
+        bool sharded = random_in(0, 1);
+        int64_t size = sharded ? 1 << random_in(0, 3) : random_in(1, 7), micro = 1 << random_in(0, 2);
+        int64_t batch = random_in(1, 4) * (sharded ? micro : 1);
+        rm_loader_config c = {batch, 7, true, false, 0, size, micro, sharded ? size * micro : 0};
+        if (size * batch * (sharded ? 1 : micro) <= n) return c;
+    }
+}
+
+/* Jobs of ever other ranks, each some way into the epoch: together they see every sample once, but for the last few that are
+ * too few for the last job. */
+START_TEST(other_ranks_go_on_without_repeating_or_skipping) {
+    for (int i = 0; i < 300; i++) {
+        int seen[400] = {0};
+        rm_dataset d = numbers(random_in(40, 400));
+        int64_t consumed = 0, last = 0;
+        for (;;) {
+            rm_loader_config config = random_ranks(d.count);
+            int64_t here = config.batch * config.size * (config.shards ? 1 : config.micro_steps);
+            int64_t left = (d.count - consumed) / here, updates = random_in(0, 1) ? left : random_in(0, left);
+            last = here;
+            rm_loader l = run(&d, config, 2, consumed, updates, seen);
+            ck_assert(updates == 0 || (l.epoch == 2 && l.consumed == consumed + updates * here));
+            consumed += updates * here;
+            if (updates == left) break;
+        }
+        int64_t dropped = 0;
+        for (int64_t k = 0; k < d.count; k++) {
+            ck_assert_int_le(seen[k], 1);
+            dropped += !seen[k];
+        }
+        ck_assert_int_lt(dropped, last);
+        ck_assert_int_eq(dropped, d.count - consumed);
+    }
+}
+END_TEST
+
+/* With and without padding: starting at any position of a run gives what the run itself gives from there. */
+START_TEST(the_same_ranks_go_on_where_they_were) {
+    for (int i = 0; i < 100; i++) {
+        rm_dataset d = numbers(random_in(20, 60));
+        rm_loader_config config = random_ranks(d.count);
+        rm_loader l, again;
+        config.pad = i % 2;
+        config.rank = config.size - 1;
+        ck_ok(rm_loader_create(&d, &config, &l));
+        ck_ok(rm_loader_create(&d, &config, &again));
+        for (int64_t update = 0; update < 3 * l.per_epoch + 2; update++) {
+            ck_assert_int_le(l.consumed, d.count);
+            ck_ok(rm_loader_seek(&again, l.epoch, l.consumed));
+            for (int64_t t = 0; t < l.config.micro_steps; t++)
+                ck_assert(!memcmp(next(&l), next(&again), (size_t)l.batch.batch * sizeof(int32_t)));
+            ck_assert(l.epoch == again.epoch && l.consumed == again.consumed);
+        }
+        rm_loader_free(&l);
+        rm_loader_free(&again);
+    }
+}
+END_TEST
+
+START_TEST(updates_are_counted) {
+    rm_dataset d = numbers(100);
+    rm_loader_config config = {.batch = 3, .size = 4};
+    rm_loader l;
+    ck_ok(rm_loader_create(&d, &config, &l));
+    ck_assert(l.global == 12 && l.per_epoch == 8);
+    ck_assert_int_eq(rm_loader_left(&l, 3), 24);
+    for (int64_t left = 24; left > 0; left--) {
+        ck_assert_int_eq(rm_loader_left(&l, 3), left);
+        next(&l);
+    }
+    ck_assert_int_eq(rm_loader_left(&l, 3), 0);
+    ck_assert_int_eq(rm_loader_left(&l, 2), 0);
+    ck_ok(rm_loader_seek(&l, 1, 50)); /* other ranks were here */
+    ck_assert_int_eq(rm_loader_left(&l, 2), 4);
+    ck_assert_int_eq(rm_loader_left(&l, 4), 20);
+    ck_assert_int_gt(rm_loader_left(&l, INT64_MAX), (int64_t)1 << 60);
+    rm_loader_free(&l);
+}
+END_TEST
+
+START_TEST(what_cannot_work_is_refused) {
+    rm_dataset d = numbers(23);
+    rm_loader l;
+    ck_fails(rm_loader_create(&d, &(rm_loader_config){.batch = 24}, &l), REMAT_INVALID,
+             "fewer than --batch=24: give more");
+    rm_loader_free(&l);
+    ck_fails(rm_loader_create(&d, &(rm_loader_config){.batch = 3, .size = 4, .micro_steps = 2}, &l), REMAT_INVALID,
+             "fewer than --batch=3 on 4 ranks, 2 micro steps each: 24");
+    rm_loader_free(&l);
+    ck_ok(rm_loader_create(&d, &(rm_loader_config){.batch = 3, .size = 8, .pad = true}, &l)); /* 24 with one twice */
+    rm_loader_free(&l);
+    ck_fails(rm_loader_create(&d, &(rm_loader_config){.batch = 3, .size = 2, .micro_steps = 2, .shards = 4}, &l),
+             REMAT_INVALID, "make it a multiple of 2");
+    rm_loader_free(&l);
+    ck_fails(rm_loader_create(&d, &(rm_loader_config){.batch = 1, .size = 2, .rank = 2}, &l), REMAT_INVALID,
+             "rank 2 of 2");
+    rm_loader_free(&l);
+    ck_fails(rm_loader_create(&d, &(rm_loader_config){.batch = INT64_MAX / 2, .size = 5}, &l), REMAT_INVALID,
+             "too much");
+    rm_loader_free(&l);
+    ck_ok(rm_loader_create(&d, &(rm_loader_config){.batch = 2}, &l));
+    ck_fails(rm_loader_seek(&l, 0, 24), REMAT_INVALID, "other data");
+    ck_fails(rm_loader_seek(&l, -1, 0), REMAT_INVALID, "other data");
+    rm_loader_free(&l);
+}
+END_TEST
+
+int main(void) {
+    TCase *tests = tcase_create("loader");
+    tcase_add_test(tests, ranks_see_what_pytorch_gives_them);
+    tcase_add_test(tests, micro_steps_are_the_next_batches);
+    tcase_add_test(tests, shards_are_the_same_on_any_ranks);
+    tcase_add_test(tests, other_ranks_go_on_without_repeating_or_skipping);
+    tcase_add_test(tests, the_same_ranks_go_on_where_they_were);
+    tcase_add_test(tests, updates_are_counted);
+    tcase_add_test(tests, what_cannot_work_is_refused);
+    return run_suite("train/loader", tests);
+}
