@@ -34,7 +34,7 @@ typedef struct {
     uint64_t first_bucket_bytes, bucket_bytes; /* 0: 1 MiB, 25 MiB */
     rm_compress compress;
     bool pairwise, shard_optimizer, fused_update; /* as in remat_config and remat_ranks */
-    int64_t rows;                              /* of this rank's batch: decides its weight */
+    int64_t rows;                                 /* of this rank's batch: decides its weight */
 } rm_ddp_config;
 
 typedef struct rm_ddp rm_ddp;

@@ -63,14 +63,14 @@ TREE_BLOCK(tree_f64, double)
 
 /* ---- 16 bits ---------------------------------------------------------------------------------------------------- */
 
-void rm_compress(rm_wire wire, float share, const float *from, uint16_t *to, int64_t count) {
+void rm_narrow(rm_wire wire, float share, const float *from, uint16_t *to, int64_t count) {
     if (wire == RM_WIRE_F16)
         for (int64_t i = 0; i < count; i++) to[i] = rm_to_f16(from[i] * share);
     else
         for (int64_t i = 0; i < count; i++) to[i] = rm_to_bf16(from[i] * share);
 }
 
-void rm_expand(rm_wire wire, const uint16_t *from, float *to, int64_t count) {
+void rm_widen(rm_wire wire, const uint16_t *from, float *to, int64_t count) {
     if (wire == RM_WIRE_F16)
         for (int64_t i = 0; i < count; i++) to[i] = rm_from_f16(from[i]);
     else
@@ -87,8 +87,8 @@ void rm_scale(rm_wire wire, float share, const void *from, void *to, int64_t cou
     }
     for (int64_t at = 0; at < count; at += BLOCK) {
         int64_t n = count - at < BLOCK ? count - at : BLOCK;
-        rm_expand(wire, (const uint16_t *)from + at, part, n);
-        rm_compress(wire, share, part, (uint16_t *)to + at, n);
+        rm_widen(wire, (const uint16_t *)from + at, part, n);
+        rm_narrow(wire, share, part, (uint16_t *)to + at, n);
     }
 }
 
@@ -98,10 +98,10 @@ static void sum_half(rm_wire wire, bool mean, void *to, const void *const *in, i
     for (int32_t r = 0; r < ins; r++) {
         const uint16_t *x = (const uint16_t *)in[r] + at;
         if (mean) rm_scale(wire, 1.0f / (float)ins, x, scaled, n);
-        rm_expand(wire, mean ? scaled : x, r ? part : sum, n);
+        rm_widen(wire, mean ? scaled : x, r ? part : sum, n);
         for (int64_t i = 0; r && i < n; i++) sum[i] = sum[i] + part[i];
     }
-    rm_compress(wire, 1, sum, to, n);
+    rm_narrow(wire, 1, sum, to, n);
 }
 static void sum_f16(void *to, const void *const *in, int32_t ins, int64_t at, int64_t n) {
     sum_half(RM_WIRE_F16, false, to, in, ins, at, n);

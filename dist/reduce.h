@@ -21,7 +21,7 @@ bool rm_can_reduce(rm_wire wire, rm_reduction reduction); /* whether there is su
 void rm_scale(rm_wire wire, float share, const void *from, void *to, int64_t count);
 
 /* Floats to a 16-bit wire, of from[i] * share, and back. */
-void rm_compress(rm_wire wire, float share, const float *from, uint16_t *to, int64_t count);
-void rm_expand(rm_wire wire, const uint16_t *from, float *to, int64_t count);
+void rm_narrow(rm_wire wire, float share, const float *from, uint16_t *to, int64_t count);
+void rm_widen(rm_wire wire, const uint16_t *from, float *to, int64_t count);
 
 #endif

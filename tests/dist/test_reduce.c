@@ -54,8 +54,8 @@ START_TEST(compressing_loses_half_a_unit) {
     for (int i = 0; i < N; i++)
         x[i] = ldexpf((float)(int32_t)next_random(&state), (int)(next_random(&state) % 20) - 36);
     for (int wire = RM_WIRE_F16; wire <= RM_WIRE_BF16; wire++) {
-        rm_compress((rm_wire)wire, 0.25f, x, half, N);
-        rm_expand((rm_wire)wire, half, y, N);
+        rm_narrow((rm_wire)wire, 0.25f, x, half, N);
+        rm_widen((rm_wire)wire, half, y, N);
         for (int i = 0; i < N; i++) {
             double loss = fabs((double)y[i] - 0.25 * (double)x[i]), unit = wire == RM_WIRE_F16 ? 0x1p-11 : 0x1p-8;
             ck_assert_msg(loss <= fabs(0.25 * (double)x[i]) * unit + (wire == RM_WIRE_F16 ? 0x1p-25 : 0),

@@ -1,0 +1,177 @@
+/* ddp_compare.c: before the first step: what must be the same on all ranks is compared, and what rank 0 decides is sent to
+ * the others. The gradients of every step are ddp.c's. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dist/ddp_state.h"
+#include "engine/hash.h"
+#include "memory/host.h"
+
+#define TEXT_MOST (UINT64_C(1) << 30)
+
+/* ---- Texts that must be the same ----------------------------------------------------------------------------------- */
+
+typedef struct {
+    uint64_t hash, bytes; /* without the final 0 */
+} text_sum;
+
+static remat_status gather_sums(rm_ddp *ddp, const char *text, text_sum *all) {
+    const uint64_t bytes = strlen(text);
+    text_sum mine = {.hash = rm_hash(text, bytes, 0), .bytes = bytes};
+    rm_collective what = {.kind = RM_ALL_GATHER, .wire = RM_WIRE_U8, .tag = RM_TAG_COMPARE, .count = sizeof mine};
+    what.in = &mine;
+    what.out = all;
+    return rm_ddp_run(ddp, what);
+}
+
+static remat_status send_text(rm_ddp *ddp, int32_t root, uint32_t tag, char *text, uint64_t bytes) {
+    return rm_ddp_run(
+        ddp,
+        (rm_collective){
+            .kind = RM_BROADCAST, .wire = RM_WIRE_U8, .tag = tag, .root = root, .count = (int64_t)bytes, .out = text});
+}
+
+/* Rank `root`'s text on all ranks; freed with rm_free. */
+static remat_status text_of(rm_ddp *ddp, int32_t root, const char *mine, uint64_t bytes, char **out) {
+    char *text = rm_calloc(1, bytes + 1);
+    REQUIRE(text, MEMORY, "no memory for a text of %llu bytes of rank %d", (unsigned long long)bytes, root);
+    if (root == ddp->ranks.rank) memcpy(text, mine, bytes);
+    remat_status status = send_text(ddp, root, RM_TAG_COMPARE, text, bytes);
+    if (status)
+        rm_free(text);
+    else
+        *out = text;
+    return status;
+}
+
+static size_t line_length(const char *text) { return strcspn(text, "\n"); }
+
+/* Past its end: to the 0. */
+static const char *next_line(const char *text) {
+    text += line_length(text);
+    return *text ? text + 1 : text;
+}
+
+static const char *line_text(const char *line, char *buffer, size_t bytes) {
+    if (!*line) return "nothing more";
+    snprintf(buffer, bytes, "'%.*s'", (int)(line_length(line) < 200 ? line_length(line) : 200), line);
+    return buffer;
+}
+
+static remat_status first_difference(const char *what, const char *a, const char *b, int32_t other) {
+    char here[220], there[220];
+    int64_t line = 1;
+    for (; *a && *b && line_length(a) == line_length(b) && !memcmp(a, b, line_length(a)); line++)
+        a = next_line(a), b = next_line(b);
+    FAIL(PEER, "ranks 0 and %d disagree about %.100s: line %lld is %s on rank 0, and %s on rank %d", other, what,
+         (long long)line, line_text(a, here, sizeof here), line_text(b, there, sizeof there), other);
+}
+
+static remat_status explain(rm_ddp *ddp, const char *what, const char *text, const text_sum *all, int32_t other) {
+    char *first = NULL, *second = NULL;
+    remat_status status = text_of(ddp, 0, text, all[0].bytes, &first);
+    if (!status) status = text_of(ddp, other, text, all[other].bytes, &second);
+    if (!status) status = first_difference(what, first, second, other);
+    rm_free(first);
+    rm_free(second);
+    return status;
+}
+
+remat_status rm_ddp_compare(rm_ddp *ddp, const char *what, const char *text) {
+    const int32_t size = ddp->ranks.size;
+    text_sum *all = rm_calloc((size_t)size, sizeof *all);
+    REQUIRE(all, MEMORY, "no memory to compare %s", what);
+    remat_status status = gather_sums(ddp, text, all);
+    int32_t other = 1;
+    while (!status && other < size && !memcmp(&all[other], &all[0], sizeof *all)) other++;
+    if (!status && other < size) status = explain(ddp, what, text, all, other);
+    rm_free(all);
+    return status;
+}
+
+/* ---- What rank 0 says -------------------------------------------------------------------------------------------- */
+
+/* A text that is too long is told as its length alone: all ranks fail alike. */
+remat_status rm_ddp_share_text(rm_ddp *ddp, const char *text, char **out) {
+    uint64_t bytes = ddp->ranks.rank == 0 ? strlen(text) : 0;
+    TRY(send_text(ddp, 0, RM_TAG_SHARE, (char *)&bytes, sizeof bytes));
+    REQUIRE(bytes <= TEXT_MOST, INVALID, "a text of %llu bytes is too long to tell the other ranks; 1 GiB is the most",
+            (unsigned long long)bytes);
+    char *shared = rm_calloc(1, bytes + 1);
+    REQUIRE(shared, MEMORY, "no memory for a text of %llu bytes of rank 0", (unsigned long long)bytes);
+    if (ddp->ranks.rank == 0) memcpy(shared, text, bytes);
+    remat_status status = send_text(ddp, 0, RM_TAG_SHARE, shared, bytes);
+    if (status)
+        rm_free(shared);
+    else
+        *out = shared;
+    return status;
+}
+
+/* ---- Parameters -------------------------------------------------------------------------------------------------- */
+
+/* A line for each: "lstm.weight_hh_l0 (16,4) f32". */
+static remat_status list_parameters(const remat_session *session, char **text, size_t *bytes) {
+    static const char *const types[] = {[REMAT_F32] = "f32", [REMAT_F64] = "f64", [REMAT_I32] = "i32"};
+    FILE *out = open_memstream(text, bytes);
+    REQUIRE(out, MEMORY, "no memory for the list of parameters");
+    remat_status status = REMAT_OK;
+    for (int64_t i = 0; i < remat_count(session, REMAT_PARAM) && !status; i++) {
+        remat_array array;
+        status = remat_array_info(session, REMAT_PARAM, i, &array);
+        if (status) break;
+        fprintf(out, "%s (", array.name);
+        for (int d = 0; d < array.rank; d++) fprintf(out, "%s%lld", d ? "," : "", (long long)array.dim[d]);
+        fprintf(out, ") %s\n", types[array.dtype]);
+    }
+    const bool bad = ferror(out);
+    if (fclose(out) || bad) status = rm_fail(REMAT_MEMORY, "no memory for the list of parameters");
+    return status;
+}
+
+static remat_status compare_parameters(rm_ddp *ddp, const remat_session *session) {
+    char *text = NULL;
+    size_t bytes;
+    remat_status status = list_parameters(session, &text, &bytes);
+    if (!status) status = rm_ddp_compare(ddp, "the parameters (name, shape, type)", text);
+    free(text); /* open_memstream's */
+    return status;
+}
+
+static remat_status send_parameter(rm_ddp *ddp, remat_session *session, int64_t index, void *data, uint64_t bytes) {
+    if (ddp->ranks.rank == 0) TRY(remat_read(session, REMAT_PARAM, index, data, bytes));
+    TRY(send_text(ddp, 0, RM_TAG_PARAMETERS, data, bytes));
+    return ddp->ranks.rank == 0 ? REMAT_OK : remat_write(session, REMAT_PARAM, index, data, bytes);
+}
+
+/* So that a sentence of the first step already has the names. */
+static remat_status know_buckets(rm_ddp *ddp, const remat_session *session) {
+    for (int64_t i = 0; i < remat_bucket_count(session); i++) {
+        remat_bucket bucket = remat_bucket_info(session, i);
+        if (!rm_ddp_know(ddp, bucket.index, bucket.first)) return REMAT_MEMORY;
+    }
+    return REMAT_OK;
+}
+
+/* By way of the session's own reading and writing, which know where a parameter is kept, and what is made from it. */
+remat_status rm_ddp_broadcast(rm_ddp *ddp, remat_session *session) {
+    const int64_t n = remat_count(session, REMAT_PARAM);
+    uint64_t most = 0;
+    remat_array array;
+    TRY(compare_parameters(ddp, session));
+    TRY(know_buckets(ddp, session));
+    for (int64_t i = 0; i < n; i++) {
+        TRY(remat_array_info(session, REMAT_PARAM, i, &array));
+        if (array.bytes > most) most = array.bytes;
+    }
+    void *data = rm_malloc(most);
+    REQUIRE(data, MEMORY, "no memory for a copy of the largest parameter, %llu bytes", (unsigned long long)most);
+    remat_status status = REMAT_OK;
+    for (int64_t i = 0; i < n && !status; i++) {
+        status = remat_array_info(session, REMAT_PARAM, i, &array);
+        if (!status) status = send_parameter(ddp, session, i, data, array.bytes);
+    }
+    rm_free(data);
+    return status;
+}
