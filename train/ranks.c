@@ -249,9 +249,17 @@ remat_status rm_ranks_stop(rm_ranks *ranks, int caught, int *all) {
 /* The rank that failed is the first to be gone, so that a launcher, which goes by that, reports its exit status. */
 static void let_others_go_first(void) { nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL); }
 
+/* Aborting has a sentence of its own, which must not take the place of the reason. */
+static void tell_others(const rm_ranks *ranks, remat_status status) {
+    char reason[1024];
+    snprintf(reason, sizeof reason, "%s", remat_last_error());
+    rm_group_abort(ranks->group, reason);
+    (void)rm_fail(status, "%s", reason);
+}
+
 remat_status rm_ranks_failed(rm_ranks *ranks, const char *command, remat_status status) {
     if (ranks->size == 1 || ranks->alike || !*remat_last_error()) return status;
-    if (status != REMAT_PEER && ranks->group && !ranks->over) rm_group_abort(ranks->group, remat_last_error());
+    if (status != REMAT_PEER && ranks->group && !ranks->over) tell_others(ranks, status);
     rm_fail_in(status, "rank %d of %d on %s", ranks->rank, ranks->size, ranks->host);
     if (status != REMAT_PEER) return status;
     fflush(stdout);
