@@ -1,0 +1,512 @@
+/* test_ranks.c: `remat train` on several ranks, from outside: real processes that meet in a file, and through --devices. What
+ * they compute, what they say when one of them differs, fails, dies, hangs or is stopped, and what is left on disk. */
+#include "tests/train/train_test.h"
+
+#include <ctype.h>
+#include <jansson.h>
+#include <time.h>
+
+#define FLAGS "--hidden=12 --layers=2 --seq-len=24 --threads=1 --lr=0.01 "
+enum { MOST = 8 };
+
+/* ---- Running ranks ----------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int size;
+    pid_t process[MOST];
+    int out[MOST], err[MOST];
+    int status[MOST]; /* exit status; 128 + n: signal n ended it */
+    char output[MOST][1 << 14], errors[MOST][1 << 13];
+} job;
+
+static int meetings;
+
+static void wait_ms(int ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000L}, NULL); }
+
+static double now_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Every rank gets `line`; rank `odd` gets `more` besides. */
+static void start_ranks(job *j, int size, const char *line, int odd, const char *more) {
+    *j = (job){.size = size};
+    meetings++;
+    for (int r = 0; r < size; r++) {
+        char whole[3072];
+        snprintf(whole, sizeof whole, "%s --init-method=file://%s/meeting%d --world-size=%d --rank=%d %s", line,
+                 scratch(), meetings, size, r, r == odd ? more : "");
+        j->out[r] = temporary();
+        j->err[r] = temporary();
+        j->process[r] = start_program(whole, j->out[r], j->err[r]);
+    }
+}
+
+static void reap(job *j, int r) {
+    int status;
+    if (!j->process[r]) return;
+    ck_assert_int_eq(waitpid(j->process[r], &status, 0), j->process[r]);
+    j->process[r] = 0;
+    j->status[r] = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    read_back(j->out[r], j->output[r], sizeof j->output[r]);
+    read_back(j->err[r], j->errors[r], sizeof j->errors[r]);
+}
+
+static void finish_ranks(job *j) {
+    for (int r = 0; r < j->size; r++) reap(j, r);
+}
+
+static void run_ranks(job *j, int size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void run_ranks(job *j, int size, const char *format, ...) {
+    char line[2048];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    start_ranks(j, size, line, -1, "");
+    finish_ranks(j);
+}
+
+#define ck_all_end(j, expected)                                                                                        \
+    do {                                                                                                               \
+        for (int r_ = 0; r_ < (j)->size; r_++)                                                                         \
+            ck_assert_msg((j)->status[r_] == (expected), "rank %d: exit %d, not %d: %s", r_, (j)->status[r_],          \
+                          expected, (j)->errors[r_]);                                                                  \
+    } while (0)
+#define ck_says(j, rank, part)                                                                                         \
+    ck_assert_msg(strstr((j)->errors[rank], part), "rank %d: \"%s\" does not say \"%s\"", rank, (j)->errors[rank], part)
+
+/* Waits until a metrics file has so many steps. */
+static void wait_for_steps(const char *path, int steps) {
+    for (int i = 0; i < 2000; i++) {
+        char line[4096];
+        int seen = 0;
+        FILE *file = fopen(path, "r");
+        while (file && fgets(line, sizeof line, file)) seen += strstr(line, "\"event\":\"step\"") != NULL;
+        if (file) fclose(file);
+        if (seen >= steps) return;
+        wait_ms(10);
+    }
+    ck_abort_msg("%s never had %d steps", path, steps);
+}
+
+static bool same_files(const char *a, const char *b) {
+    char command[1200];
+    snprintf(command, sizeof command, "cmp %s %s", a, b);
+    return system(command) == 0;
+}
+
+static const char *text_file(void) { return make_text("text", 20000); }
+
+/* ---- What they compute -------------------------------------------------------------------------------------------- */
+
+/* The same global batch on 1, 2, 4 and 8 ranks: the same losses, evaluations and parameters, to the last bit. */
+START_TEST(bits_do_not_depend_on_the_world) {
+    job j;
+    char reports[1024] = "report --require-identical";
+    const char *text = text_file();
+    for (int size = 1; size <= 8; size *= 2) {
+        run_ranks(&j, size,
+                  "train --data=%s --eval-data=%s --eval-every=3 " FLAGS
+                  "--batch=%d --deterministic-world --dropout=0.2 "
+                  "--steps=6 --clip-grad-norm=0.1 --metrics=%s/%d.jsonl --save=%s/st%d",
+                  text, text, 16 / size, scratch(), size, scratch(), size);
+        ck_all_end(&j, 0);
+        snprintf(reports + strlen(reports), sizeof reports - strlen(reports), " %s/%d.jsonl", scratch(), size);
+    }
+    ck_runs("%s", reports);
+    ck_assert_ptr_nonnull(strstr(program_output, "all 4 runs are identical"));
+    for (int size = 2; size <= 8; size *= 2) {
+        char one[256], other[256];
+        snprintf(one, sizeof one, "%s/st1/step-00000006/model.safetensors", scratch());
+        snprintf(other, sizeof other, "%s/st%d/step-00000006/model.safetensors", scratch(), size);
+        ck_assert_msg(same_files(one, other), "%d ranks have other parameters than one", size);
+    }
+}
+END_TEST
+
+static double loss_of(const char *path, int64_t step) {
+    char line[4096];
+    double loss = -1;
+    FILE *file = fopen(path, "r");
+    ck_assert_ptr_nonnull(file);
+    while (fgets(line, sizeof line, file)) {
+        json_t *event = json_loads(line, 0, NULL);
+        if (json_integer_value(json_object_get(event, "step")) == step && strstr(line, "\"event\":\"step\""))
+            loss = json_number_value(json_object_get(event, "loss"));
+        json_decref(event);
+    }
+    fclose(file);
+    return loss;
+}
+
+/* Two ranks with a batch of 4 are two micro steps of 4: the samples are the same, the order of the sums is not. */
+START_TEST(two_ranks_are_two_micro_steps) {
+    job j;
+    const char *text = text_file();
+    run_ranks(&j, 2, "train --data=%s " FLAGS "--batch=4 --steps=8 --metrics=%s", text, in_scratch("ranks.jsonl"));
+    ck_all_end(&j, 0);
+    ck_assert_msg(strstr(j.output[0], "2 ranks over local, batch 2 x 4 = 8"), "%s", j.output[0]);
+    ck_assert_str_eq(j.output[1], "");
+    ck_runs("train --data=%s " FLAGS "--batch=4 --accumulate-steps=2 --steps=8 --metrics=%s", text,
+            in_scratch("micro.jsonl"));
+    ck_runs("train --data=%s " FLAGS "--batch=8 --steps=8 --metrics=%s", text, in_scratch("whole.jsonl"));
+    for (int step = 1; step <= 8; step++) {
+        double ranks = loss_of(in_scratch("ranks.jsonl"), step), micro = loss_of(in_scratch("micro.jsonl"), step),
+               whole = loss_of(in_scratch("whole.jsonl"), step);
+        ck_assert_msg(ranks > 0 && !(ranks - whole > 2e-5 || whole - ranks > 2e-5), "step %d: %.9g, %.9g", step, ranks,
+                      whole);
+        ck_assert_msg(micro > 0 && !(micro - whole > 2e-5 || whole - micro > 2e-5), "step %d: %.9g, %.9g", step, micro,
+                      whole);
+    }
+}
+END_TEST
+
+/* Where the optimizer's state lies, when parameters are updated, and how buckets are cut changes no bit; so does the plan. */
+START_TEST(ways_of_doing_the_same) {
+    static const char *const ways[] = {"",
+                                       "--zero=1",
+                                       "--fused-update",
+                                       "--zero=1 --fused-update --bucket-cap-mb=0.002",
+                                       "--checkpoint-segments=3 --tile=4",
+                                       "--memory-budget=2MiB --tile=4",
+                                       "--dist-backend=local --metrics-per-rank"};
+    enum { WAYS = sizeof ways / sizeof *ways };
+    job j;
+    const char *text = text_file();
+    char reports[2][1024] = {"report --require-identical", "report --require-identical"};
+    for (int i = 0; i < WAYS; i++) {
+        bool tiled = strstr(ways[i], "--tile") != NULL;
+        run_ranks(&j, 3, "train --data=%s " FLAGS "--batch=4 --dropout=0.1 --steps=5 --metrics=%s/w%d %s", text,
+                  scratch(), i, ways[i]);
+        ck_all_end(&j, 0);
+        char *report = reports[tiled];
+        snprintf(report + strlen(report), sizeof reports[0] - strlen(report), " %s/w%d%s", scratch(), i,
+                 strstr(ways[i], "per-rank") ? ".rank0" : "");
+    }
+    ck_runs("%s", reports[0]);
+    ck_runs("%s", reports[1]);
+    ck_runs("report --require-identical %1$s/w6.rank0 %1$s/w6.rank1 %1$s/w6.rank2", scratch());
+    ck_assert(access(in_scratch("w6"), R_OK));
+}
+END_TEST
+
+/* Compressed gradients are near, not equal; every rank still has the same bits, or the comparison at a resume would fail. */
+START_TEST(compressed_gradients_train) {
+    job j;
+    const char *text = text_file();
+    for (int i = 0; i < 3; i++) {
+        run_ranks(&j, 2, "train --data=%s " FLAGS "--batch=4 --steps=6 --grad-compress=%s --metrics=%s/c%d", text,
+                  (const char *[]){"none", "fp16", "bf16"}[i], scratch(), i);
+        ck_all_end(&j, 0);
+    }
+    double plain = loss_of(in_scratch("c0"), 6);
+    for (int i = 1; i < 3; i++) {
+        double loss = loss_of(in_scratch(i == 1 ? "c1" : "c2"), 6);
+        ck_assert_msg(!(loss - plain > 0.02 || plain - loss > 0.02), "%.9g and %.9g", loss, plain);
+        ck_assert(loss != plain);
+    }
+}
+END_TEST
+
+START_TEST(metrics_count_what_travels) {
+    job j;
+    char line[4096];
+    bool found = false;
+    run_ranks(&j, 2, "train --data=%s " FLAGS "--batch=4 --steps=2 --metrics=%s", text_file(), in_scratch("m"));
+    ck_all_end(&j, 0);
+    FILE *file = fopen(in_scratch("m"), "r");
+    while (fgets(line, sizeof line, file)) {
+        json_t *event = json_loads(line, 0, NULL);
+        if (strstr(line, "\"event\":\"plan\"")) {
+            ck_assert_int_eq(json_integer_value(json_object_get(event, "ranks")), 2);
+            ck_assert_int_eq(json_integer_value(json_object_get(event, "global_batch")), 8);
+        } else if (strstr(line, "\"event\":\"step\"")) {
+            found = true;
+            ck_assert_int_gt(json_integer_value(json_object_get(event, "comm_bytes")), 0);
+            ck_assert(json_is_number(json_object_get(event, "comm_busy_ms")));
+            ck_assert(json_is_number(json_object_get(event, "comm_wait_ms")));
+        }
+        json_decref(event);
+    }
+    fclose(file);
+    ck_assert(found);
+}
+END_TEST
+
+START_TEST(devices_start_ranks) {
+    const char *text = text_file();
+    ck_runs("train --devices=cpu:2 --data=%s " FLAGS "--batch=4 --steps=3 --metrics=%s", text, in_scratch("d.jsonl"));
+    ck_assert_msg(strstr(program_output, "2 ranks over local"), "%s", program_output);
+    job j;
+    run_ranks(&j, 2, "train --data=%s " FLAGS "--batch=4 --steps=3 --metrics=%s", text, in_scratch("e.jsonl"));
+    ck_runs("report --require-identical %s %s", in_scratch("d.jsonl"), in_scratch("e.jsonl"));
+}
+END_TEST
+
+/* ---- One plan, one budget ----------------------------------------------------------------------------------------- */
+
+static uint64_t whole_after(const char *text, const char *label) {
+    const char *at = strstr(text, label);
+    ck_assert_msg(at, "no %s in %s", label, text);
+    return strtoull(at + strlen(label), NULL, 10);
+}
+
+/* What `plan` says to be the least for two ranks is what two ranks need, to the byte; and one says so, for both. */
+START_TEST(a_budget_holds_for_ranks) {
+    static const char *const more[] = {"", "--zero=1", "--eval-every=2", "--deterministic-world=4"};
+    job j;
+    const char *text = text_file();
+    char flags[1024];
+    snprintf(flags, sizeof flags, "--data=%s --eval-data=%s " FLAGS "--seq-len=200 --tile=8 --batch=4 --steps=2 %s",
+             text, text, more[_i]);
+    if (!strstr(more[_i], "eval"))
+        snprintf(flags, sizeof flags, "--data=%s " FLAGS "--seq-len=200 --tile=8 --batch=4 --steps=2 %s", text,
+                 more[_i]);
+    ck_assert_int_eq(run_program("plan --world-size=2 --memory-budget=1 %s", flags), 2);
+    uint64_t least = whole_after(program_errors, "--memory-budget=");
+    run_ranks(&j, 2, "train %s --memory-budget=%llu", flags, (unsigned long long)least);
+    ck_all_end(&j, 0);
+    run_ranks(&j, 2, "train %s --memory-budget=%llu", flags, (unsigned long long)least - 1);
+    ck_all_end(&j, 2);
+    ck_assert_uint_eq(whole_after(j.errors[0], "--memory-budget="), least);
+    ck_assert_str_eq(j.errors[1], "");
+}
+END_TEST
+
+/* Shared out among ranks the optimizer's state is smaller, and that is in the plan. */
+START_TEST(plans_for_ranks_that_are_not_there) {
+    ck_runs("plan " FLAGS "--world-size=4 --json");
+    uint64_t whole = whole_after(program_output, "\"optimizer_bytes\": ");
+    ck_runs("plan " FLAGS "--world-size=4 --zero=1 --json");
+    uint64_t share = whole_after(program_output, "\"optimizer_bytes\": ");
+    ck_assert_msg(share < whole / 3, "%llu and %llu", (unsigned long long)share, (unsigned long long)whole);
+    ck_runs("plan " FLAGS "--world-size=4 --zero=1 --bucket-cap-mb=0.002");
+    ck_assert_msg(strstr(program_output, "Each of 4 ranks: "), "%s", program_output);
+}
+END_TEST
+
+/* ---- What they say ------------------------------------------------------------------------------------------------ */
+
+/* Every refusal comes from one rank, and ends all with the same status. */
+static const struct {
+    const char *line, *odd; /* what rank 1 has besides */
+    int status, speaker;
+    const char *part, *other;
+} refusals[] = {
+    {"--batch=4", "--hidden=13", 2, 0, "--hidden=13", "rank 1"},
+    {"--batch=4", "--lr=0.02", 2, 0, "--lr=", "rank 1"},
+    {"--batch=4", "--seed=3", 2, 0, "--seed=3", "rank 1"},
+    {"--batch=4", "--batch=8", 2, 0, "--batch=8", "rank 1"},
+    {"--batch=4", "--data=%s/longer", 2, 0, "samples in the data", "rank 1"},
+    {"--batch=4", "--zero=1", 2, 0, "zero", "rank 1"},
+    {"--batch=4", "--save=%s/st", 2, 0, "--save", "rank 1"},
+    {"--batch=4", "--data=%s/nothing", 1, 1, "does not exist", "rank 1 of 2 on "},
+    {"--batch=4 --data=%s/nothing", "", 1, 0, "does not exist", "rank 0 of 2 on "},
+    {"--batch=4000", "", 2, 0, "fewer than --batch=4000", "2 ranks"},
+    {"--batch=4 --metrics=/nowhere/m", "", 1, 0, "--metrics", "rank 0 of 2 on "},
+    {"--batch=4 --save=/proc/nowhere", "", 1, 0, "--save", "rank 0 of 2 on "},
+    {"--batch=3 --deterministic-world=4", "", 2, 0, "a multiple of 2", "rank 0"},
+    {"--batch=4 --deterministic-world=1", "", 2, 0, "cannot be shared out", "rank 0"},
+    {"--batch=4 --zero=1 --dump-grads=%s/g", "", 2, 0, "--dump-grads", "rank 0"},
+    {"--batch=4 --optimizer=sgd --lr=1e9", "", 1, 0, "--lr smaller", "step"},
+};
+enum { REFUSALS = sizeof refusals / sizeof *refusals };
+
+START_TEST(one_sentence_for_all) {
+    job j;
+    char line[1024], flags[256], odd[256];
+    text_file();
+    make_text("longer", 30000);
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+    snprintf(flags, sizeof flags, refusals[_i].line, scratch());
+    snprintf(odd, sizeof odd, refusals[_i].odd, scratch());
+#pragma GCC diagnostic pop
+    snprintf(line, sizeof line, "train --data=%s/text " FLAGS "--steps=40 %s", scratch(), flags);
+    start_ranks(&j, 2, line, 1, odd);
+    finish_ranks(&j);
+    ck_all_end(&j, refusals[_i].status);
+    int speaker = refusals[_i].speaker;
+    ck_says(&j, speaker, refusals[_i].part);
+    ck_says(&j, speaker, refusals[_i].other);
+    ck_assert_msg(!*j.errors[1 - speaker], "rank %d also says: %s", 1 - speaker, j.errors[1 - speaker]);
+}
+END_TEST
+
+/* A rank whose disk is full in the middle of the run says so; the others say who stopped them. */
+START_TEST(a_failure_in_the_middle) {
+    job j;
+    char line[1024];
+    snprintf(line, sizeof line, "train --data=%s " FLAGS "--batch=4 --steps=100000 --metrics-per-rank --metrics=%s/m",
+             text_file(), scratch());
+    ck_assert_int_eq(symlink("/dev/full", in_scratch("m.rank1")), 0);
+    start_ranks(&j, 3, line, -1, "");
+    finish_ranks(&j);
+    ck_assert_int_eq(j.status[1], 1);
+    ck_says(&j, 1, "make room");
+    for (int r = 0; r < 3; r += 2) {
+        ck_assert_msg(j.status[r] == 1 || j.status[r] == 3, "exit %d", j.status[r]);
+        if (j.status[r] == 3) ck_says(&j, r, "rank 1 on ");
+    }
+}
+END_TEST
+
+/* ---- Ranks that die, hang and are stopped ------------------------------------------------------------------------- */
+
+static const char *long_run(const char *more) {
+    static char line[2048];
+    snprintf(line, sizeof line, "train --data=%s " FLAGS "--batch=4 --steps=1000000 --metrics=%s/run.jsonl %s",
+             text_file(), scratch(), more);
+    return line;
+}
+
+START_TEST(a_killed_rank_is_named) {
+    job j;
+    start_ranks(&j, 3, long_run(""), -1, "");
+    wait_for_steps(in_scratch("run.jsonl"), 5);
+    double killed = now_s();
+    kill(j.process[1], SIGKILL);
+    reap(&j, 0);
+    reap(&j, 2);
+    double took = now_s() - killed;
+    ck_assert_msg(took < 2, "it took the others %.1f s to stop", took);
+    finish_ranks(&j);
+    for (int r = 0; r < 3; r += 2) {
+        ck_assert_int_eq(j.status[r], 3);
+        ck_says(&j, r, "rank 1 on ");
+        ck_says(&j, r, "signal 9");
+        ck_says(&j, r, r ? "remat train: rank 2 of 3 on " : "remat train: rank 0 of 3 on ");
+    }
+}
+END_TEST
+
+/* Named within two seconds, by rank 0 alone; ended after --hang-timeout. And when it goes on in time, nothing happens. */
+START_TEST(a_stopped_rank_is_named) {
+    job j;
+    start_ranks(&j, 2, long_run("--hang-timeout=4"), -1, "");
+    wait_for_steps(in_scratch("run.jsonl"), 5);
+    kill(j.process[1], SIGSTOP);
+    double stopped = now_s();
+    char said[4096] = "";
+    while (!strstr(said, "rank 1 on ") && now_s() - stopped < 3) {
+        wait_ms(20);
+        ssize_t got = pread(j.err[0], said, sizeof said - 1, 0);
+        said[got > 0 ? got : 0] = 0;
+    }
+    double named = now_s() - stopped;
+    ck_assert_msg(named < 2.5, "after %.1f s rank 0 had said only \"%s\"", named, said);
+    ck_assert_msg(strstr(said, "waiting up to 4 s"), "%s", said);
+    kill(j.process[1], SIGCONT);
+    wait_ms(300);
+    ck_assert_int_eq(waitpid(j.process[0], NULL, WNOHANG), 0);
+    kill(j.process[1], SIGSTOP);
+    stopped = now_s();
+    reap(&j, 0);
+    double ended = now_s() - stopped;
+    ck_assert_int_eq(j.status[0], 3);
+    ck_assert_msg(ended > 3.5 && ended < 9, "rank 0 ended after %.1f s", ended);
+    kill(j.process[1], SIGCONT);
+    kill(j.process[1], SIGKILL);
+    finish_ranks(&j);
+}
+END_TEST
+
+/* A signal to any one rank, or to all, ends all after the same step, with one state, from which other ranks go on. */
+START_TEST(signals_stop_all_after_the_same_step) {
+    job j;
+    static const int whom[] = {0, 1, -1};
+    int signal = _i == 1 ? SIGTERM : SIGINT;
+    const char *text = text_file();
+    char more[512];
+    snprintf(more, sizeof more, "--deterministic-world=2 --save=%s --save-every=1000000", in_scratch("st"));
+    start_ranks(&j, 2, long_run(more), -1, "");
+    wait_for_steps(in_scratch("run.jsonl"), 5);
+    for (int r = 0; r < 2; r++)
+        if (whom[_i] < 0 || whom[_i] == r) kill(j.process[r], signal);
+    finish_ranks(&j);
+    ck_all_end(&j, 128 + signal);
+    ck_assert_msg(strstr(j.output[0], "stopped after step "), "%s", j.output[0]);
+    int64_t step = (int64_t)whole_after(j.output[0], "stopped after step ");
+    ck_assert_str_eq(j.errors[1], "");
+    ck_runs("train --resume=%s --steps=%lld --metrics=%s", in_scratch("st"), (long long)step + 3,
+            in_scratch("run.jsonl"));
+    ck_runs("train --data=%s " FLAGS "--batch=8 --deterministic-world=2 --steps=%lld --metrics=%s", text,
+            (long long)step + 3, in_scratch("alone.jsonl"));
+    ck_runs("report --require-identical %s %s", in_scratch("run.jsonl"), in_scratch("alone.jsonl"));
+}
+END_TEST
+
+/* ---- Resuming on other ranks -------------------------------------------------------------------------------------- */
+
+static void copy_state(const char *from, const char *to) {
+    char command[600];
+    snprintf(command, sizeof command, "cp -r %s %s", from, to);
+    ck_assert_int_eq(system(command), 0);
+}
+
+/* From 2 ranks to 1, 4 and 2: with a deterministic world the losses are those of a run that was never stopped; the batch of
+ * a rank follows from their number. */
+START_TEST(resumed_on_other_ranks) {
+    static const int sizes[] = {1, 2, 4};
+    job j;
+    const char *text = text_file();
+    const char *zero = _i ? "--zero=1" : "";
+    run_ranks(&j, 2, "train --data=%s " FLAGS "--batch=4 --deterministic-world=4 --steps=9 --metrics=%s %s", text,
+              in_scratch("whole.jsonl"), zero);
+    ck_all_end(&j, 0);
+    run_ranks(&j, 2, "train --data=%s " FLAGS "--batch=4 --deterministic-world=4 --steps=5 --metrics=%s --save=%s %s",
+              text, in_scratch("part.jsonl"), in_scratch("st"), zero);
+    ck_all_end(&j, 0);
+    for (int i = 0; i < 3; i++) {
+        char state[64], metrics[64];
+        snprintf(state, sizeof state, "st%d", i);
+        snprintf(metrics, sizeof metrics, "part%d.jsonl", i);
+        copy_state(in_scratch("st"), in_scratch(state));
+        copy_state(in_scratch("part.jsonl"), in_scratch(metrics));
+        run_ranks(&j, sizes[i], "train --resume=%s --steps=9 --metrics=%s", in_scratch(state), in_scratch(metrics));
+        ck_all_end(&j, 0);
+        ck_runs("report --require-identical %s %s", in_scratch("whole.jsonl"), in_scratch(metrics));
+    }
+    run_ranks(&j, 2, "train --resume=%s --steps=9 --batch=6", in_scratch("st"));
+    ck_all_end(&j, 2);
+    ck_says(&j, 0, "does not agree");
+}
+END_TEST
+
+/* Without one, an update keeps its samples: --batch becomes what that takes, or it is said that nothing does. */
+START_TEST(an_update_keeps_its_samples) {
+    job j;
+    run_ranks(&j, 2, "train --data=%s " FLAGS "--batch=6 --steps=4 --save=%s", text_file(), in_scratch("st"));
+    ck_all_end(&j, 0);
+    run_ranks(&j, 3, "train --resume=%s --steps=6", in_scratch("st"));
+    ck_all_end(&j, 0);
+    ck_assert_msg(strstr(j.output[0], "batch 3 x 4 = 12"), "%s", j.output[0]);
+    run_ranks(&j, 1, "train --resume=%s --steps=8 --batch=3 --accumulate-steps=4", in_scratch("st"));
+    ck_all_end(&j, 0);
+    run_ranks(&j, 5, "train --resume=%s --steps=9", in_scratch("st"));
+    ck_all_end(&j, 2);
+    ck_says(&j, 0, "whose updates have 12 samples");
+}
+END_TEST
+
+int main(void) {
+    TCase *tests = tcase_create("ranks");
+    tcase_add_test(tests, bits_do_not_depend_on_the_world);
+    tcase_add_test(tests, two_ranks_are_two_micro_steps);
+    tcase_add_test(tests, ways_of_doing_the_same);
+    tcase_add_test(tests, compressed_gradients_train);
+    tcase_add_test(tests, metrics_count_what_travels);
+    tcase_add_test(tests, devices_start_ranks);
+    tcase_add_loop_test(tests, a_budget_holds_for_ranks, 0, 4);
+    tcase_add_test(tests, plans_for_ranks_that_are_not_there);
+    tcase_add_loop_test(tests, one_sentence_for_all, 0, REFUSALS);
+    tcase_add_test(tests, a_failure_in_the_middle);
+    tcase_add_test(tests, a_killed_rank_is_named);
+    tcase_add_test(tests, a_stopped_rank_is_named);
+    tcase_add_loop_test(tests, signals_stop_all_after_the_same_step, 0, 3);
+    tcase_add_loop_test(tests, resumed_on_other_ranks, 0, 2);
+    tcase_add_test(tests, an_update_keeps_its_samples);
+    return run_suite("train/ranks", tests);
+}
