@@ -120,6 +120,16 @@ static double until_gone(const pid_t *pid, int n) {
     return seconds() - start_s;
 }
 
+static pid_t child_of(pid_t parent) {
+    char path[80];
+    int pid = 0;
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)parent, (int)parent);
+    FILE *file = fopen(path, "r");
+    if (file && fscanf(file, "%d", &pid) != 1) pid = 0;
+    if (file) fclose(file);
+    return (pid_t)pid;
+}
+
 /* ---- What a rank is given ------------------------------------------------------------------------------------------ */
 
 START_TEST(ranks_know_who_they_are) {
@@ -186,6 +196,23 @@ static const struct {
 START_TEST(the_first_failure_decides) {
     ck_assert_int_eq(run(JOB(2, SCRIPT((char *)endings[_i].script))), endings[_i].code);
     if (endings[_i].code) ck_said(endings[_i].said, "remat launch: rank ");
+}
+END_TEST
+
+/* Both are found ended at once, by a keeper that was held up: the one that exits did so because the other was killed. */
+START_TEST(a_killed_rank_is_the_cause) {
+    pid_t pids[64];
+    char script[300];
+    unlink(in_folder("pids"));
+    snprintf(script, sizeof script, "kill -STOP $PPID; echo $$ >> %s; test $RANK = 0 && exit 1; sleep 0.1; kill -9 $$",
+             in_folder("pids"));
+    rm_launch_config config = JOB(2, SCRIPT(script));
+    pid_t pid = start(&config, "job");
+    wait_for_pids(pids, 2);
+    (void)until_gone(pids, 2);
+    kill(child_of(pid), SIGCONT);
+    ck_assert_int_eq(end_of(pid), 137);
+    ck_said("rank 1 ", "was killed by signal 9");
 }
 END_TEST
 
@@ -549,24 +576,22 @@ START_TEST(killing_the_launcher_leaves_nothing) {
 }
 END_TEST
 
-static pid_t child_of(pid_t parent) {
-    char path[80];
-    int pid = 0;
-    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)parent, (int)parent);
-    FILE *file = fopen(path, "r");
-    if (file && fscanf(file, "%d", &pid) != 1) pid = 0;
-    if (file) fclose(file);
-    return (pid_t)pid;
-}
-
-/* The ranks die with it; what they had started becomes the launcher's, which ends it too. */
+/* The ranks die with it, by themselves; what they had started becomes the launcher's, which ends it too. */
 START_TEST(killing_the_keeper_leaves_nothing) {
     rm_launch_config config;
     pid_t launcher, pids[64];
     start_tree(&config, &launcher, pids);
     pid_t keeper = child_of(launcher);
     ck_assert_int_gt(keeper, 0);
+    kill(launcher, SIGSTOP);
     kill(keeper, SIGKILL);
+    int ended = 0;
+    for (double start_s = seconds(); ended < 2 && seconds() - start_s < 5; usleep(500)) {
+        ended = 0;
+        for (int i = 0; i < 6; i++) ended += gone(pids[i]);
+    }
+    ck_assert_msg(ended == 2, "%d of 2 ranks ended with the keeper", ended);
+    kill(launcher, SIGCONT);
     ck_assert_int_eq(end_of(launcher), 137);
     ck_assert_msg(until_gone(pids, 6) < 2, "something is left");
     ck_said("was killed by signal 9 (Killed), and all ranks with it", NULL);
@@ -916,6 +941,7 @@ int main(int argc, char **argv) {
     tcase_add_test(cases, a_node_of_several);
     tcase_add_test(cases, the_first_rank_has_the_socket);
     tcase_add_loop_test(cases, the_first_failure_decides, 0, COUNT(endings));
+    tcase_add_test(cases, a_killed_rank_is_the_cause);
     tcase_add_test(cases, the_others_have_time_to_say_so);
     tcase_add_test(cases, what_cannot_be_started);
     tcase_add_loop_test(cases, configs_that_cannot_work, 0, COUNT(wrong));
