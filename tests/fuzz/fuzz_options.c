@@ -15,6 +15,8 @@ static const fuzz_seed seeds[] = {
     SEED(
         "{\"format\":1,\"step\":10,\"epoch\":0,\"position\":10,\"samples\":44,\"flags\":{\"model\":\"lstm\",\"hidden\":"
         "\"8\",\"batch\":\"4\",\"no-fold\":\"false\"},\"files\":{}}"),
+    SEED("{\"format\":2,\"step\":10,\"epoch\":1,\"consumed\":10,\"samples\":44,\"last_lr\":0.1,\"world_size\":4,"
+         "\"zero\":1,\"shards\":8,\"flags\":{\"batch\":\"4\"},\"files\":{}}"),
 };
 
 static remat_status read(const uint8_t *data, size_t size, rm_options *options) {

@@ -379,6 +379,75 @@ START_TEST(damaged_json_is_refused) {
 }
 END_TEST
 
+/* Format 1 counted batches. */
+START_TEST(states_of_the_first_format_are_read) {
+    static const char text[] =
+        "{\"format\":1,\"step\":7,\"epoch\":2,\"position\":3,\"samples\":44,\"flags\":{\"batch\":\"5\"}}";
+    static const char *const bad[] = {
+        "{\"format\":1,\"step\":7,\"epoch\":2,\"position\":3,\"samples\":44,\"flags\":{}}",
+        "{\"format\":1,\"step\":7,\"epoch\":2,\"position\":3,\"samples\":44,\"flags\":{\"batch\":\"0\"}}",
+        "{\"format\":1,\"step\":7,\"epoch\":2,\"position\":4611686018427387904,\"samples\":44,\"flags\":{\"batch\":"
+        "\"5\"}}",
+        "{\"format\":2,\"step\":7,\"epoch\":2,\"position\":3,\"samples\":44,\"flags\":{\"batch\":\"5\"}}",
+        "{\"format\":2,\"step\":7,\"epoch\":2,\"consumed\":3,\"samples\":44,\"last_lr\":0.1,\"world_size\":0,\"zero\":"
+        "0,"
+        "\"shards\":0,\"flags\":{}}",
+        "{\"format\":2,\"step\":7,\"epoch\":2,\"consumed\":-3,\"samples\":44,\"last_lr\":0.1,\"world_size\":1,\"zero\":"
+        "0,"
+        "\"shards\":0,\"flags\":{}}"};
+    rm_options options;
+    rm_state_point point;
+    ck_ok(rm_options_defaults(&options));
+    ck_ok(rm_state_parse(text, sizeof text - 1, "x", RM_TRAIN, &options, &point));
+    ck_assert(point.step == 7 && point.epoch == 2 && point.consumed == 15 && point.samples == 44);
+    ck_assert(point.world_size == 1 && point.zero == 0 && point.last_lr < 0);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        ck_assert_int_eq(rm_state_parse(bad[i], strlen(bad[i]), "x", RM_TRAIN, &options, &point), REMAT_IO);
+    rm_options_free(&options);
+}
+END_TEST
+
+/* What --resume is, once a launcher has started the job `count` times more. */
+static void resumes_from(const char *count, const char *id, const char *resume, const char *expected) {
+    rm_options options;
+    char line[512];
+    setenv("TORCHELASTIC_RESTART_COUNT", count, 1);
+    setenv("TORCHELASTIC_RUN_ID", id, 1);
+    snprintf(line, sizeof line, "--save=%s %s%s", in_scratch("st"), *resume ? "--resume=" : "", resume);
+    parse(&options, line);
+    ck_ok(rm_state_after_restart(&options));
+    ck_assert_str_eq(options.resume ? options.resume : "", expected);
+    rm_options_free(&options);
+}
+
+/* A job goes on with its own states only: what another run left there is refused as ever. */
+START_TEST(a_job_that_was_started_again) {
+    bench b;
+    rm_state_store store;
+    rm_options options;
+    setenv("TORCHELASTIC_RUN_ID", "job-7", 1);
+    open_bench(&b, FLAGS);
+    resumes_from("1", "job-7", "", ""); /* nothing was saved yet */
+    resumes_from("1", "job-7", "elsewhere", "elsewhere");
+    ck_ok(rm_state_store_open(in_scratch("st"), 0, 0, NULL, &store));
+    step(&b);
+    save_ok(&store, &b);
+    resumes_from("0", "job-7", "", "");
+    resumes_from("1", "job-7", "", in_scratch("st"));
+    resumes_from("12", "job-7", "elsewhere", in_scratch("st"));
+    resumes_from("1", "job-8", "", "");
+    resumes_from("-1", "job-7", "", "");
+    resumes_from("", "job-7", "", "");
+    parse(&options, "--steps=3"); /* saves nothing */
+    setenv("TORCHELASTIC_RESTART_COUNT", "1", 1);
+    ck_ok(rm_state_after_restart(&options));
+    ck_assert_ptr_null(options.resume);
+    rm_options_free(&options);
+    rm_state_store_close(&store);
+    close_bench(&b);
+}
+END_TEST
+
 /* ---- Weights of other programs ---- */
 
 START_TEST(other_names_are_understood) {
@@ -435,6 +504,8 @@ int main(void) {
     tcase_add_test(tests, bits_that_changed_are_noticed);
     tcase_add_test(tests, other_flags_are_refused);
     tcase_add_test(tests, damaged_json_is_refused);
+    tcase_add_test(tests, states_of_the_first_format_are_read);
+    tcase_add_test(tests, a_job_that_was_started_again);
     tcase_add_test(tests, other_names_are_understood);
     tcase_add_test(tests, weights_that_do_not_fit_change_nothing);
     return run_suite("train/state", tests);
