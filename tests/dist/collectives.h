@@ -196,6 +196,7 @@ static inline void place(rm_group *group, random_case *c, int rank, int size, vo
 static inline void do_case(rm_group *group, uint64_t number, bool rank_order) {
     const int rank = rm_group_rank(group), size = rm_group_size(group);
     random_case c = draw_case(number, size);
+    if (!strcmp(rm_group_engine(group), "nccl")) c.in_arena = true; /* it has no use for memory of the host */
     void *first, *second;
     place(group, &c, rank, size, &first, &second);
     if (c.what.kind != RM_BROADCAST && c.what.kind != RM_BARRIER)

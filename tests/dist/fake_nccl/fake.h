@@ -1,0 +1,71 @@
+/* fake.h: a libcudart and a libnccl that compute on the CPU, for tests of dist/group_nccl.c on machines without a GPU. They
+ * have the names, types and numbers of the real ones, as many functions as Remat calls, and no patience: a call that NVIDIA's
+ * rules forbid (a communicator used while it is InProgress or after an error, memory of the host where the GPU's is
+ * needed, a wait for a GPU that will never finish) ends the process with a line on stderr.
+ *
+ *   fake_cuda.c  devices, memory (malloc's, so that sanitizers watch it), streams: a thread and a queue each
+ *   fake_nccl.c  communicators: their life cycle, and what goes wrong with them
+ *   fake_ring.c  what they compute, between processes, over a shared file
+ *
+ * Faults are asked for by FAKE_NCCL, a list like "in_progress=3,remote_at=2", read at each call:
+ *
+ *   gpus=N            how many there are (8)         slow_init=MS      the start takes so much longer
+ *   in_progress=N     every call is InProgress for   init_hangs        and never ends
+ *                     N questions                    init_fails        ... with ncclSystemError and a text
+ *   remote_at=K       collective K (from 1) fails with ncclRemoteError, later; the GPU goes on waiting
+ *   system_at=K       with ncclSystemError, at once  cuda_at=K         with an error of the stream
+ *   hang_at=K         never ends                     no_memory         cudaMalloc has none
+ *   abort_hangs   destroy_hangs   finalize_hangs */
+#ifndef FAKE_H
+#define FAKE_H
+
+#include <nccl.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+/* The number after NAME= in FAKE_NCCL; 1 when it has none; `otherwise` when NAME is not there. */
+long fake_fault(const char *name, long otherwise);
+
+/* Ends the process: the caller has broken a rule. */
+void fake_violation(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
+
+/* Runs work(context) on the stream, after all that is there. It returns 0, or the error that the stream then has. */
+void fake_push(cudaStream_t stream, cudaError_t (*work)(void *context), void *context);
+int fake_stream_device(cudaStream_t stream);
+int fake_current_device(void);
+void fake_need_device_memory(const void *start, size_t bytes, const char *who);
+
+/* What has been made and not given back: memory, streams. In libnccl: communicators. For tests, by dlsym. */
+int fake_cuda_live(void);
+int fake_nccl_live(void);
+
+/* ---- fake_ring.c: ranks that meet in a shared file ---------------------------------------------------------------- */
+
+enum { FAKE_RANKS = 8, FAKE_SLOT = 1 << 18 };
+
+typedef struct fake_ring fake_ring;
+
+typedef enum { FAKE_DONE, FAKE_STOPPED, FAKE_PEER_GONE, FAKE_SAME_GPU } fake_end;
+
+typedef enum { FAKE_ALL_REDUCE, FAKE_BROADCAST, FAKE_ALL_GATHER, FAKE_REDUCE_SCATTER } fake_kind;
+
+typedef struct {
+    fake_kind kind;
+    ncclDataType_t type;
+    bool maximum, scaled; /* scaled: by the first bytes of scale, in the type */
+    unsigned char scale[8];
+    int root;
+    size_t count;
+    const void *in;
+    void *out;
+} fake_collective;
+
+/* `stop` becomes true when the caller no longer wants to wait. */
+fake_ring *fake_ring_open(const char *path, int rank, int size, const _Atomic bool *stop);
+fake_end fake_ring_meet(fake_ring *ring, int device, int same[2]); /* same: ranks with the same GPU */
+fake_end fake_ring_tell(fake_ring *ring, int mine, int *all);
+fake_end fake_ring_run(fake_ring *ring, const fake_collective *what);
+void fake_ring_close(fake_ring *ring); /* the others then find this rank gone */
+size_t fake_type_bytes(ncclDataType_t type);
+
+#endif

@@ -1,0 +1,525 @@
+/* test_nccl.c: the engine nccl on a machine without a GPU, against a libnccl and a libcudart that compute on the CPU and
+ * insist on the rules (fake_nccl/fake.h): what is computed, every fault that can be asked for, and that nothing is left
+ * behind. The real libraries, where they are, are asked for the functions that Remat calls, and for one clear sentence. */
+#include "tests/dist/collectives.h"
+
+#ifndef REMAT_HAVE_NCCL
+int main(void) {
+    puts("this build has no NCCL");
+    return 0;
+}
+#else
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include "dist/nccl_library.h"
+#include "memory/host.h"
+
+static void use_fakes(const char *faults) {
+    setenv("REMAT_NCCL_LIBRARY", FAKE_NCCL, 1);
+    setenv("REMAT_CUDART_LIBRARY", FAKE_CUDART, 1);
+    setenv("FAKE_NCCL", faults ? faults : "", 1);
+}
+
+static int count_of(const char *library, const char *function) {
+    void *handle = dlopen(library, RTLD_NOW | RTLD_NOLOAD);
+    int (*count)(void);
+    need(handle, "%s is not loaded", library);
+    *(void **)&count = dlsym(handle, function);
+    dlclose(handle);
+    return count();
+}
+
+static void need_nothing_left(void) {
+    need(count_of(FAKE_NCCL, "fake_nccl_live") == 0, "communicators are left");
+    need(count_of(FAKE_CUDART, "fake_cuda_live") == 0, "memory or streams of the GPU are left");
+}
+
+static const char *bucket_name(void *context, uint32_t tag) {
+    static _Thread_local char text[32];
+    (void)context;
+    snprintf(text, sizeof text, "bucket %u", tag);
+    return text;
+}
+
+static rm_group_config config_of(int rank, int size, rm_kv *store) {
+    return (rm_group_config){.engine = "nccl",
+                             .rank = rank,
+                             .size = size,
+                             .store = store,
+                             .gpu = rank + 1,
+                             .timeout_ms = 60000,
+                             .tag_name = bucket_name};
+}
+
+/* ---- What is computed ----------------------------------------------------------------------------------------------- */
+
+static bool is_half(rm_wire wire) { return wire == RM_WIRE_F16 || wire == RM_WIRE_BF16; }
+
+/* NCCL rounds 16-bit sums at every step: those are below, in numbers that need no rounding. */
+static bool has_a_definition(uint64_t number, int size) {
+    random_case c = draw_case(number, size);
+    return !is_half(c.what.wire) || (c.what.kind != RM_ALL_REDUCE && c.what.kind != RM_REDUCE_SCATTER);
+}
+
+static void random_cases(rm_group *group, int from, int to) {
+    const int size = rm_group_size(group);
+    for (int i = from; i < to; i++)
+        if (has_a_definition((uint64_t)i, size)) do_case(group, (uint64_t)i, false);
+}
+
+/* Small whole numbers, all sums of which are exact in every type, also in halves and divided by 1, 2 or 4. */
+static int whole(int r, int64_t i) { return 4 * (int)((i * 7 + r * 11) % 13 - 6); }
+static int whole_sum(int size, int64_t i) {
+    int sum = 0;
+    for (int r = 0; r < size; r++) sum += whole(r, i);
+    return sum;
+}
+
+static void put(rm_wire wire, void *to, int64_t i, int value) {
+    const double real = value;
+    const uint32_t bits = (uint32_t)value;
+    if (wire == RM_WIRE_F32) ((float *)to)[i] = (float)value;
+    if (wire == RM_WIRE_F64) ((double *)to)[i] = real;
+    if (wire == RM_WIRE_I32) ((uint32_t *)to)[i] = bits;
+    if (wire == RM_WIRE_U8) ((uint8_t *)to)[i] = (uint8_t)bits;
+    if (is_half(wire)) ((uint16_t *)to)[i] = half_of(real, wire == RM_WIRE_F16 ? F16 : BF16);
+}
+
+static void exact_sum(rm_group *group, rm_kind kind, rm_wire wire, rm_reduction reduction) {
+    enum { N = 700 };
+    const int rank = rm_group_rank(group), size = rm_group_size(group), rows = kind == RM_ALL_REDUCE ? 1 : size;
+    const uint64_t bytes = (uint64_t)(N * rows) * rm_wire_bytes(wire);
+    void *in = rm_group_alloc(group, bytes), *out = rm_group_alloc(group, bytes);
+    char expected[N * 8];
+    need(in && out, "%s", remat_last_error());
+    for (int64_t i = 0; i < N * rows; i++) put(wire, in, i, whole(rank, i));
+    need_ok(rm_group_run(
+        group, &(rm_collective){.kind = kind, .wire = wire, .reduction = reduction, .count = N, .in = in, .out = out}));
+    for (int64_t i = 0; i < N; i++) {
+        int sum = whole_sum(size, kind == RM_ALL_REDUCE ? i : rank * N + i);
+        put(wire, expected, i, reduction == RM_MEAN ? sum / size : sum);
+    }
+    need(!memcmp(out, expected, N * rm_wire_bytes(wire)), "%d ranks: kind %d, wire %d, reduction %d", size, (int)kind,
+         (int)wire, (int)reduction);
+    rm_group_free(group, in);
+    rm_group_free(group, out);
+}
+
+static void exact_sums(rm_group *group) {
+    const bool power = !(rm_group_size(group) & (rm_group_size(group) - 1));
+    for (int w = 0; w < RM_WIRES; w++)
+        for (rm_kind kind = RM_ALL_REDUCE; kind < RM_KINDS; kind++) {
+            rm_wire wire = (rm_wire)w;
+            if (kind != RM_ALL_REDUCE && kind != RM_REDUCE_SCATTER) continue;
+            exact_sum(group, kind, wire, RM_SUM);
+            if (power && (is_half(wire) || wire == RM_WIRE_F32)) exact_sum(group, kind, wire, RM_MEAN);
+            if (power && (wire == RM_WIRE_F64 || wire == RM_WIRE_F32)) exact_sum(group, kind, wire, RM_TREE);
+        }
+}
+
+/* In an order of NCCL's own, but the same on all ranks; and two groups at once, each with a name. */
+static void same_bits(rm_group *group) {
+    enum { N = 20000 };
+    const int rank = rm_group_rank(group), size = rm_group_size(group);
+    float *x = rm_group_alloc(group, N * sizeof *x), *all = rm_group_alloc(group, (size_t)size * N * sizeof *x);
+    need(x && all, "%s", remat_last_error());
+    random_case c = {.seed = 3};
+    bring(&c, rank, N, x);
+    need_ok(rm_group_run(group,
+                         &(rm_collective){.kind = RM_ALL_REDUCE, .reduction = RM_MEAN, .count = N, .in = x, .out = x}));
+    need_ok(rm_group_run(group, &(rm_collective){.kind = RM_ALL_GATHER, .count = N, .in = x, .out = all}));
+    for (int r = 1; r < size; r++) need(!memcmp(all, all + r * N, N * sizeof *x), "rank %d has other bits", r);
+    need_ok(rm_group_poll(group)); /* x and all are freed with the group */
+}
+
+static void results(int rank, int size, rm_kv *store, void *context) {
+    const char *faults = context;
+    rm_group *group, *other;
+    rm_group_config config = config_of(rank, size, store);
+    use_fakes(faults);
+    need_ok(rm_group_open(&config, &group));
+    config.name = "other";
+    config.engine = "auto"; /* on GPUs, that is nccl */
+    need_ok(rm_group_open(&config, &other));
+    need(!strcmp(rm_group_engine(other), "nccl"), "%s", rm_group_engine(other));
+    random_cases(group, 0, faults ? 20 : 70);
+    exact_sums(group);
+    random_cases(other, 100, 110);
+    same_bits(group);
+    rm_group_close(other);
+    rm_group_close(group);
+    need_nothing_left();
+}
+
+START_TEST(test_results) { run_ranks(_i + 1, results, NULL); }
+END_TEST
+START_TEST(test_in_progress) { run_ranks(_i + 1, results, "in_progress=3"); }
+END_TEST
+
+/* ---- What goes wrong in a collective --------------------------------------------------------------------------------- */
+
+/* The last rank has `faults`; all run three all-reduces of tag 7. NCCL's collectives 1 and 2 are those of call 1: the
+ * fingerprint and the data. */
+typedef struct {
+    const char *faults;
+    remat_status status; /* of the last rank; the others' is PEER, unless they have theirs */
+    const char *words, *others;
+    int timeout_ms;
+    double limit_s;
+    bool stuck;
+} fault;
+
+static const fault in_a_call[] = {
+    {"remote_at=4", REMAT_PEER, "call 2, all_reduce of 8 f32 (bucket 7): NCCL lost its connection to another rank",
+     "rank 1 ended the group: rank 1, call 2, all_reduce", 60000, 5, false},
+    {"remote_at=3", REMAT_PEER, "Connection closed by remote peer node7", "rank 1 ended the group", 60000, 5, false},
+    {"in_progress=2,system_at=4", REMAT_DEVICE,
+     "rank 1, call 2, all_reduce of 8 f32 (bucket 7): a call to the system failed within NCCL: Call to ibv_reg_mr "
+     "failed "
+     "with error Cannot allocate memory. often",
+     "rank 1 ended the group: rank 1, call 2", 60000, 5, false},
+    {"cuda_at=4", REMAT_DEVICE, "CUDA says: unspecified launch failure", "rank 1 ended the group", 60000, 5, false},
+    {"hang_at=4", REMAT_PEER, "all ranks came to call 2, all_reduce of 8 f32 (bucket 7)", "all ranks came to call 2",
+     1500, 5, false},
+    {"hang_at=3,abort_hangs", REMAT_PEER, "NCCL could not be ended within 1500 ms", "all ranks came to call 2", 1500, 7,
+     true},
+};
+enum { IN_A_CALL = sizeof in_a_call / sizeof *in_a_call };
+
+static void fails_in_a_call(int rank, int size, rm_kv *store, void *context) {
+    const fault *f = context;
+    const bool faulty = rank == size - 1;
+    remat_status status = REMAT_OK;
+    rm_group *group;
+    rm_group_config config = config_of(rank, size, store);
+    config.timeout_ms = f->timeout_ms;
+    use_fakes(faulty ? f->faults : NULL);
+    need_ok(rm_group_open(&config, &group));
+    float *x = rm_group_alloc(group, 32);
+    rm_collective what = {.kind = RM_ALL_REDUCE, .count = 8, .tag = 7, .in = x, .out = x};
+    need(x, "%s", remat_last_error());
+    const double start = seconds();
+    for (int i = 0; i < 3 && !status; i++) status = rm_group_run(group, &what);
+    need(seconds() - start <= f->limit_s, "only after %.1f s", seconds() - start);
+    need(status == (faulty ? f->status : REMAT_PEER), "status %d: %s", (int)status, remat_last_error());
+    need(strstr(remat_last_error(), faulty ? f->words : f->others), "%s", remat_last_error());
+    need(rm_group_run(group, &what) == status && rm_group_poll(group) == status, "it is forgotten");
+    rm_group_free(group, x);
+    rm_group_close(group);
+    need(seconds() - start <= f->limit_s, "closed only after %.1f s", seconds() - start);
+    if (!(faulty && f->stuck)) need_nothing_left();
+}
+
+START_TEST(test_in_a_call) { run_ranks(2, fails_in_a_call, (void *)&in_a_call[_i]); }
+END_TEST
+
+static void goes(int rank, int size, rm_kv *store, void *context) {
+    const bool dies = context != NULL;
+    rm_group *group;
+    rm_group_config config = config_of(rank, size, store);
+    config.timeout_ms = dies ? 60000 : 1500;
+    use_fakes(NULL);
+    need_ok(rm_group_open(&config, &group));
+    float *x = rm_group_alloc(group, 32);
+    rm_collective what = {.kind = RM_ALL_REDUCE, .count = 8, .tag = 9, .in = x, .out = x};
+    need_ok(rm_group_run(group, &what));
+    const double start = seconds();
+    if (rank == size - 1) {
+        nap_ms(dies ? 50 : 2500);
+        if (dies) raise(SIGKILL);
+        need_peer(rm_group_run(group, &what), "did not come to call 2"); /* late: the others have given up */
+    } else {
+        need_peer(rm_group_run(group, &what),
+                  dies ? "is gone" : "did not come to call 2, all_reduce of 8 f32 (bucket 9)");
+        need(strstr(remat_last_error(), "rank 2 ("), "%s", remat_last_error());
+    }
+    need(seconds() - start < 6, "only after %.1f s", seconds() - start);
+    rm_group_close(group);
+    need_nothing_left();
+}
+
+START_TEST(test_gone) {
+    pid_t pid[3];
+    start_ranks(3, goes, _i ? (void *)"dies" : NULL, pid);
+    for (int r = 0; r < 3; r++) ck_assert_int_eq(end_of(pid[r]), r == 2 && _i ? 128 + SIGKILL : 0);
+}
+END_TEST
+
+static void *end_it(void *group) {
+    nap_ms(300);
+    rm_group_abort(group, "the disk is full");
+    return NULL;
+}
+
+/* From a thread beside the one that waits; the last rank does not come at all. */
+static void gives_up(int rank, int size, rm_kv *store, void *context) {
+    pthread_t thread;
+    rm_group *group;
+    rm_group_config config = config_of(rank, size, store);
+    (void)context;
+    use_fakes(NULL);
+    need_ok(rm_group_open(&config, &group));
+    if (rank == 0) pthread_create(&thread, NULL, end_it, group);
+    if (rank < size - 1)
+        need_peer(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER}),
+                  "rank 0 ended the group: the disk is full");
+    if (rank == 0) pthread_join(thread, NULL);
+    if (rank == size - 1) {
+        nap_ms(600);
+        need_peer(rm_group_poll(group), "rank 0 ended the group: the disk is full");
+    }
+    rm_group_close(group);
+    need_nothing_left();
+}
+START_TEST(test_abort) { run_ranks(3, gives_up, NULL); }
+END_TEST
+
+/* ---- Ranks that disagree --------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    rm_collective odd;
+    const char *about;
+} dispute;
+
+static const dispute disputes[] = {
+    {{.kind = RM_ALL_REDUCE, .count = 8, .tag = 2}, "tag"},
+    {{.kind = RM_ALL_REDUCE, .count = 9, .tag = 1}, "count"},
+    {{.kind = RM_ALL_REDUCE, .wire = RM_WIRE_I32, .count = 8, .tag = 1}, "type"},
+    {{.kind = RM_ALL_REDUCE, .reduction = RM_MEAN, .count = 8, .tag = 1}, "reduction"},
+    {{.kind = RM_BARRIER, .tag = 1}, "kind of collective"},
+};
+enum { DISPUTES = sizeof disputes / sizeof *disputes };
+
+static void disagrees(int rank, int size, rm_kv *store, void *context) {
+    const dispute *d = context;
+    char words[80];
+    rm_group *group;
+    rm_group_config config = config_of(rank, size, store);
+    use_fakes(NULL);
+    need_ok(rm_group_open(&config, &group));
+    float *x = rm_group_alloc(group, 64);
+    rm_collective what = {.kind = RM_ALL_REDUCE, .count = 8, .tag = 1, .in = x, .out = x}, odd = d->odd;
+    odd.in = odd.out = x;
+    snprintf(words, sizeof words, "ranks 0 and %d disagree about the %s", size - 1, d->about);
+    need_ok(rm_group_run(group, &what));
+    need_peer(rm_group_run(group, rank == size - 1 ? &odd : &what), words);
+    rm_group_close(group);
+    need_nothing_left();
+}
+START_TEST(test_disagree) { run_ranks(3, disagrees, (void *)&disputes[_i]); }
+END_TEST
+
+/* ---- Opening --------------------------------------------------------------------------------------------------------- */
+
+/* Of two ranks the last has the faults; NULL words: it opens. */
+typedef struct {
+    const char *faults;
+    remat_status status;
+    const char *words, *others;
+    int timeout_ms, gpu; /* gpu: of both; 0: one each */
+    double limit_s;
+} start_fault;
+
+static const start_fault at_the_start[] = {
+    {"slow_init=700", REMAT_OK, NULL, NULL, 60000, 0, 6},
+    {"init_fails", REMAT_DEVICE, "rank 1, starting NCCL: NCCL found no network interface to use: Bootstrap : no socket",
+     "rank 1 ended the group", 60000, 0, 6},
+    {"init_hangs", REMAT_PEER, "NCCL has not connected them within 1000 ms", "NCCL has not connected them", 1000, 0, 6},
+    {"", REMAT_INVALID,
+     "two ranks of a machine use the same GPU, which NCCL refuses: Duplicate GPU detected : rank 0 and "
+     "rank 1 both on CUDA device",
+     "two ranks of a machine use the same GPU", 60000, 3, 6},
+    {"gpus=0", REMAT_MISSING, "rank 1 finds no GPU, which NCCL is for (CUDA says: no CUDA-capable device is detected)",
+     "rank 1 ended the group", 60000, 0, 6},
+    {"gpus=1", REMAT_INVALID, "rank 1 is to use GPU 1, and there are 1, counted from 0: start fewer ranks",
+     "rank 1 ended the group", 60000, 0, 6},
+    {"version=21402", REMAT_MISSING, "this machine's NCCL is version 2.14", "rank 1 ended the group", 60000, 0, 6},
+    {"no_memory", REMAT_MEMORY, "the GPU's memory is full", "rank 1 ended the group", 60000, 0, 6},
+};
+enum { AT_THE_START = sizeof at_the_start / sizeof *at_the_start };
+
+static void starts(int rank, int size, rm_kv *store, void *context) {
+    const start_fault *f = context;
+    const bool faulty = rank == size - 1;
+    rm_group *group = NULL;
+    rm_group_config config = config_of(rank, size, store);
+    config.timeout_ms = f->timeout_ms;
+    if (f->gpu) config.gpu = f->gpu;
+    use_fakes(faulty ? f->faults : NULL);
+    const double start = seconds();
+    remat_status status = rm_group_open(&config, &group);
+    need(seconds() - start <= f->limit_s, "only after %.1f s", seconds() - start);
+    if (f->words) {
+        bool told = status == REMAT_PEER; /* by the other, if that was quicker */
+        need(told || (faulty && status == f->status) || f->gpu, "status %d: %s", (int)status, remat_last_error());
+        need(strstr(remat_last_error(), faulty ? f->words : f->others), "%s", remat_last_error());
+        nap_ms(300); /* what others wait for is in the store of this rank */
+    } else {
+        need(!status, "%s", remat_last_error());
+        need_ok(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER}));
+    }
+    rm_group_close(group);
+    if (status != REMAT_MISSING) need_nothing_left();
+}
+START_TEST(test_start) { run_ranks(2, starts, (void *)&at_the_start[_i]); }
+END_TEST
+
+static void never_comes(int rank, int size, rm_kv *store, void *context) {
+    rm_group *group;
+    rm_group_config config = config_of(rank, size, store);
+    (void)context;
+    config.timeout_ms = 800;
+    use_fakes(NULL);
+    if (rank == 1) {
+        nap_ms(2500);
+        return;
+    }
+    need_peer(rm_group_open(&config, &group), "rank 1 has not come within 800 ms");
+    need_nothing_left();
+}
+START_TEST(test_never_comes) { run_ranks(2, never_comes, NULL); }
+END_TEST
+
+/* A group of one needs no store and no other process. */
+static remat_status open_alone(const char *faults, rm_group **group) {
+    rm_group_config config = config_of(0, 1, NULL);
+    use_fakes(faults);
+    config.timeout_ms = 1000;
+    return rm_group_open(&config, group);
+}
+
+START_TEST(test_closing) {
+    static const char *const faults[] = {"finalize_hangs", "destroy_hangs", "finalize_hangs,abort_hangs",
+                                         "in_progress=5"};
+    rm_group *group;
+    ck_ok(open_alone(faults[_i], &group));
+    double start = seconds();
+    rm_group_close(group);
+    ck_assert_msg(seconds() - start < 4, "closed after %.1f s", seconds() - start);
+    if (_i == 0 || _i == 3) need_nothing_left();
+}
+END_TEST
+
+START_TEST(test_cpu_buffers) {
+    rm_group *group;
+    rm_group_config config = config_of(0, 1, NULL);
+    float x[8];
+    config.gpu = 0; /* what a session on the CPU leaves there */
+    ck_fails(rm_group_open(&config, &group), INVALID, "--dist-backend=auto");
+    ck_ok(open_alone(NULL, &group));
+    ck_fails(rm_group_run(group, &(rm_collective){.kind = RM_ALL_REDUCE, .count = 8, .in = x, .out = x}), INVALID,
+             "the collective's in is host memory");
+    rm_group_close(group);
+    need_nothing_left();
+}
+END_TEST
+
+START_TEST(test_no_memory) {
+    rm_group *group;
+    ck_ok(open_alone(NULL, &group));
+    setenv("FAKE_NCCL", "no_memory", 1);
+    ck_assert_ptr_null(rm_group_alloc(group, 1000));
+    ck_assert_msg(strstr(remat_last_error(), "a buffer of 1000 bytes on GPU 0: the GPU's memory is full"), "%s",
+                  remat_last_error());
+    setenv("FAKE_NCCL", "", 1);
+    for (int64_t n = 1; n < 2; n++) {
+        rm_host_fail_at(n);
+        ck_assert_ptr_null(rm_group_alloc(group, 1000));
+    }
+    rm_host_fail_at(0);
+    rm_group_close(group);
+    remat_status status = REMAT_MEMORY;
+    for (int64_t n = 1; status; n++) {
+        rm_host_fail_at(n);
+        status = open_alone(NULL, &group);
+        rm_host_fail_at(0);
+        if (status) need_nothing_left();
+        ck_assert_int_lt(n, 20);
+    }
+    rm_group_close(group);
+    need_nothing_left();
+}
+END_TEST
+
+/* ---- Libraries ------------------------------------------------------------------------------------------------------ */
+
+START_TEST(test_no_library) {
+    rm_group *group;
+    rm_group_config config = config_of(0, 1, NULL);
+    use_fakes(NULL);
+    setenv("REMAT_NCCL_LIBRARY", "/nowhere/libnccl.so.2", 1);
+    ck_fails(rm_group_open(&config, &group), MISSING, "REMAT_NCCL_LIBRARY=/nowhere/libnccl.so.2 cannot be opened");
+    setenv("REMAT_NCCL_LIBRARY", FAKE_CUDART, 1); /* a library that is another one */
+    ck_fails(rm_group_open(&config, &group), MISSING, "has no function ncclGetVersion");
+    use_fakes(NULL);
+    ck_ok(rm_group_open(&config, &group));
+    rm_group_close(group);
+}
+END_TEST
+
+static void need_functions(const char *name, const char *const *functions) {
+    void *handle = dlopen(name, RTLD_NOW);
+    if (!handle) {
+        printf("no %s here: its functions are not looked for\n", name);
+        return;
+    }
+    for (int i = 0; functions[i]; i++) ck_assert_msg(dlsym(handle, functions[i]), "%s has no %s", name, functions[i]);
+}
+
+START_TEST(test_real_functions) {
+#define NAME(function) #function,
+    static const char *const nccl[] = {RM_NCCL_CALLS(NAME) NULL}, *const cudart[] = {RM_CUDART_CALLS(NAME) NULL};
+    need_functions("libnccl.so.2", nccl);
+    need_functions("libcudart.so", cudart);
+}
+END_TEST
+
+/* On a machine with libraries and GPU it opens; with libraries alone, or without them, it says what is missing. */
+START_TEST(test_real_libraries) {
+    rm_group *group;
+    rm_group_config config = config_of(0, 1, NULL);
+    unsetenv("REMAT_NCCL_LIBRARY");
+    unsetenv("REMAT_CUDART_LIBRARY");
+    remat_status status = rm_group_open(&config, &group);
+    if (!status) {
+        void *x = rm_group_alloc(group, 1 << 20);
+        ck_assert_ptr_nonnull(x);
+        ck_ok(rm_group_run(
+            group, &(rm_collective){.kind = RM_ALL_REDUCE, .reduction = RM_MEAN, .count = 1 << 18, .in = x, .out = x}));
+        rm_group_close(group);
+        return;
+    }
+    printf("the real NCCL: %s\n", remat_last_error());
+    ck_assert_int_eq(status, REMAT_MISSING);
+    ck_assert_msg(strstr(remat_last_error(), "rank 0 finds no GPU") ||
+                      strstr(remat_last_error(), "is not on this machine"),
+                  "%s", remat_last_error());
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("dist/nccl");
+    TCase *all = tcase_create("nccl");
+    tcase_add_loop_test(all, test_results, 0, 4);
+    tcase_add_loop_test(all, test_in_progress, 0, 3);
+    tcase_add_loop_test(all, test_in_a_call, 0, IN_A_CALL);
+    tcase_add_loop_test(all, test_gone, 0, 2);
+    tcase_add_test(all, test_abort);
+    tcase_add_loop_test(all, test_disagree, 0, DISPUTES);
+    tcase_add_loop_test(all, test_start, 0, AT_THE_START);
+    tcase_add_test(all, test_never_comes);
+    tcase_add_loop_test(all, test_closing, 0, 4);
+    tcase_add_test(all, test_cpu_buffers);
+    tcase_add_test(all, test_no_memory);
+    tcase_add_test(all, test_no_library);
+    tcase_add_test(all, test_real_functions);
+    tcase_add_test(all, test_real_libraries);
+    suite_add_tcase(suite, all);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}
+#endif
