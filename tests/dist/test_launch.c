@@ -204,8 +204,10 @@ START_TEST(a_killed_rank_is_the_cause) {
     pid_t pids[64];
     char script[300];
     unlink(in_folder("pids"));
-    snprintf(script, sizeof script, "kill -STOP $PPID; echo $$ >> %s; test $RANK = 0 && exit 1; sleep 0.1; kill -9 $$",
-             in_folder("pids"));
+    snprintf(script, sizeof script, /* rank 1 is started last, and so sees the keeper stopped with all ranks there */
+             "case $RANK in 1) kill -STOP $PPID; echo $$ >> %s; sleep 0.1; kill -9 $$;; "
+             "0) while test ! -s %s; do sleep 0.01; done; echo $$ >> %s; exit 1;; esac",
+             in_folder("pids"), in_folder("pids"), in_folder("pids"));
     rm_launch_config config = JOB(2, SCRIPT(script));
     pid_t pid = start(&config, "job");
     wait_for_pids(pids, 2);

@@ -137,6 +137,12 @@ static const struct {
     {FLAGS_METHOD(4, 2, "tcp://[fe80::1]:1234"), "", RM_BY_FLAGS, 2, 4, -1, -1, RM_MEET_TCP, "fe80::1", 1234},
     {FLAGS_METHOD(4, 2, "file:///shared/job 7"), "", RM_BY_FLAGS, 2, 4, -1, -1, RM_MEET_FILE, "/shared/job 7", 0},
     {FLAGS(4, 2), "MASTER_ADDR=h MASTER_PORT=99", RM_BY_FLAGS, 2, 4, -1, -1, RM_MEET_TCP, "h", 99},
+    /* torchrun keeps its own store at MASTER_PORT; on one host its name for that host may lead nowhere */
+    {NO_FLAGS, TORCH " TORCHELASTIC_USE_AGENT_STORE=True", RM_BY_TORCHRUN, 3, 4, 1, 2, RM_MEET_TCP, "hostA", 0},
+    {NO_FLAGS,
+     "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_WORLD_SIZE=1 MASTER_ADDR=me.local MASTER_PORT=29500 "
+     "TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RUN_ID=none",
+     RM_BY_TORCHRUN, 1, 2, 1, 2, RM_MEET_TCP, "127.0.0.1", 0},
     /* the order: flags, torchrun, Slurm, Open MPI, PMIx */
     {FLAGS(8, 7), TORCH " " SLURM " " OMPI, RM_BY_FLAGS, 7, 8, -1, -1, RM_MEET_TCP, "hostA", 29500},
     {NO_FLAGS, TORCH " " SLURM " " OMPI, RM_BY_TORCHRUN, 3, 4, 1, 2, RM_MEET_TCP, "hostA", 29500},
@@ -248,6 +254,26 @@ START_TEST(jobs_have_secrets) {
 }
 END_TEST
 
+/* A launcher's socket is for rank 0; attempts are told apart, also where only torchrun's name for the job is known. */
+START_TEST(launchers_leave_sockets_and_attempts) {
+    static const char *const environments[] = {
+        "RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=7 REMAT_LISTEN_FD=5",
+        "RANK=1 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=7 REMAT_LISTEN_FD=5 TORCHELASTIC_RESTART_COUNT=3",
+        TORCH " TORCHELASTIC_RUN_ID=none TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RESTART_COUNT=0",
+        TORCH " TORCHELASTIC_RUN_ID=none TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RESTART_COUNT=1",
+        SLURM " REMAT_LISTEN_FD=5 TORCHELASTIC_RESTART_COUNT=3"};
+    static const int fds[] = {5, 0, 0, 0, 0}, attempts[] = {0, 3, 0, 1, 0};
+    rm_rendezvous got[5];
+    for (int i = 0; i < 5; i++) {
+        ck_ok(rm_rendezvous_resolve(&NO_FLAGS, look_up, (void *)environments[i], &got[i]));
+        ck_assert_int_eq(got[i].listen_fd, fds[i]);
+        ck_assert_int_eq(got[i].attempt, attempts[i]);
+    }
+    ck_assert_str_ne(got[2].secret, got[3].secret);
+    ck_assert_int_ne(got[2].port, got[3].port);
+}
+END_TEST
+
 /* From the environment of a real process to a number that both ranks see. */
 START_TEST(ranks_meet) {
     pid_t pid[2];
@@ -289,6 +315,7 @@ int main(void) {
     tcase_add_loop_test(cases, every_launcher_is_understood, 0, COUNT(good));
     tcase_add_loop_test(cases, half_answers_and_contradictions_are_refused, 0, COUNT(bad));
     tcase_add_test(cases, jobs_have_secrets);
+    tcase_add_test(cases, launchers_leave_sockets_and_attempts);
     tcase_add_test(cases, ranks_meet);
     suite_add_tcase(suite, cases);
     SRunner *runner = srunner_create(suite);

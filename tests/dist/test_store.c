@@ -153,6 +153,56 @@ START_TEST(a_taken_port_is_one_sentence) {
 }
 END_TEST
 
+/* What a launcher hands on, and what may become of it on the way. */
+START_TEST(a_launchers_socket) {
+    int port = 0, fd, other = 0, other_fd;
+    rm_kv *store;
+    ck_ok(rm_kv_listen("localhost", &port, "remedy", &fd));
+    ck_assert_int_gt(port, 0);
+    ck_fails(rm_kv_listen("localhost", &port, "do this", &other_fd), IO,
+             "is taken, by another job or by what is left "
+             "of one: do this, or see");
+    ck_ok(rm_kv_listen("localhost", &other, "", &other_fd));
+    rm_kv_config config = {.host = "localhost", .port = port, .listen_fd = other_fd, .size = 1};
+    ck_fails(rm_kv_open(&config, &store), IO, "is not the socket that listens on port");
+    close(other_fd);
+    ck_fails(rm_kv_open(&config, &store), IO, "close_fds=False");
+    config.listen_fd = 1;
+    ck_fails(rm_kv_open(&config, &store), IO, "descriptor 1 is not the socket");
+    config.listen_fd = fd;
+    ck_ok(rm_kv_open(&config, &store));
+    rm_kv_close(store);
+}
+END_TEST
+
+/* Rank 1 of the next attempt comes while rank 0 of this one still listens; then rank 0 of its own, on the same socket. */
+START_TEST(attempts_do_not_meet) {
+    int port = 0, fd;
+    rm_kv *old, *store;
+    ck_ok(rm_kv_listen("127.0.0.1", &port, "", &fd));
+    rm_kv_config config = {.host = "127.0.0.1", .port = port, .listen_fd = dup(fd), .size = 2, .secret = "job.0"};
+    ck_ok(rm_kv_open(&config, &old));
+    pid_t pid = fork();
+    if (!pid) {
+        rm_kv_config next = {.host = "127.0.0.1", .port = port, .rank = 1, .size = 2, .secret = "job.1"};
+        need_peer(rm_kv_open(&next, &store), "another job");
+        next.stale_ms = 20000;
+        need_ok(rm_kv_open(&next, &store));
+        need_ok(rm_kv_set(store, "here", "", 0));
+        rm_kv_close(store);
+        _exit(0);
+    }
+    nap_ms(200);
+    rm_kv_close(old);
+    config.listen_fd = fd;
+    config.secret = "job.1";
+    ck_ok(rm_kv_open(&config, &store));
+    ck_ok(rm_kv_wait(store, "here", 20000));
+    rm_kv_close(store);
+    ck_assert_int_eq(end_of(pid), 0);
+}
+END_TEST
+
 /* Rank 0 bound a port by itself; the others come by either kind of address. */
 START_TEST(both_kinds_of_address) {
     static const char *const hosts[][2] = {
@@ -321,6 +371,8 @@ int main(void) {
     tcase_add_loop_test(cases, keys_are_kept_and_waited_for, 0, 2);
     tcase_add_loop_test(cases, strangers_are_refused, 0, 2);
     tcase_add_test(cases, a_taken_port_is_one_sentence);
+    tcase_add_test(cases, a_launchers_socket);
+    tcase_add_test(cases, attempts_do_not_meet);
     tcase_add_test(cases, both_kinds_of_address);
     tcase_add_test(cases, nobody_there);
     tcase_add_test(cases, another_program_is_recognised);
