@@ -644,10 +644,10 @@ bool rm_options_given(const rm_options *o, const char *name) {
     return o->given[line - table];
 }
 
-void rm_options_forget(rm_options *o, const char *name) {
+void rm_options_mark(rm_options *o, const char *name, bool given) {
     const option *line = find(name, strlen(name));
     assert(line);
-    o->given[line - table] = false;
+    o->given[line - table] = given;
 }
 
 const char *rm_options_text(const rm_options *o, int index, char *text, size_t bytes) {

@@ -85,7 +85,7 @@ remat_status rm_options_defaults(rm_options *options);
 remat_status rm_options_parse_config(rm_options *options, const char *text, size_t size, const char *file);
 
 bool rm_options_given(const rm_options *options, const char *name);
-void rm_options_forget(rm_options *options, const char *name); /* keeps the value, but as if it had not been given */
+void rm_options_mark(rm_options *options, const char *name, bool given); /* whatever its value */
 
 /* What a training state keeps of the flags, as texts by name. OF_MODEL: its arrays mean nothing under another value.
  * OF_RUN: training could not continue bit for bit under another value. REMEMBERED: may be changed when resuming. */

@@ -191,6 +191,15 @@ remat_status rm_ranks_compare(rm_ranks *ranks, const char *what, const char *tex
     return differ ? rm_ranks_alike(ranks, REMAT_INVALID) : status;
 }
 
+/* Before anything is opened that would find a difference in words other than the flags'. */
+static remat_status compare_first(rm_ranks *ranks, const char *text) {
+    TRY(rm_ddp_open(&(rm_ddp_config){.group = ranks->group, .rows = 1}, &ranks->ddp));
+    remat_status status = rm_ranks_compare(ranks, "the run", text);
+    rm_ddp_close(ranks->ddp);
+    ranks->ddp = NULL;
+    return status;
+}
+
 static void describe_buckets(const rm_options *o, uint64_t *first, uint64_t *others) {
     *others = (uint64_t)(o->bucket_cap_mb * 1048576);
     *first = *others < 1048576 ? *others : 1048576;
@@ -209,8 +218,8 @@ remat_status rm_ranks_connect(rm_ranks *ranks, const rm_options *o, const char *
                             .rows = o->batch};
     describe_buckets(o, &config.first_bucket_bytes, &config.bucket_bytes);
     remat_status status = write_same(o, facts, &text);
+    if (!status) status = compare_first(ranks, text);
     if (!status) status = rm_ddp_open(&config, &ranks->ddp);
-    if (!status) status = rm_ranks_compare(ranks, "the run", text);
     free(text);
     return status;
 }

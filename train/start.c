@@ -27,14 +27,18 @@ static int64_t batches(const rm_options *o) { return o->deterministic_world ? 1 
 /* Lets the state say it instead, to learn what it was. */
 static said set_aside(rm_options *o) {
     said s = {rm_options_given(o, "batch"), rm_options_given(o, "accumulate-steps"), o->batch, o->accumulate_steps};
-    rm_options_forget(o, "batch");
-    rm_options_forget(o, "accumulate-steps");
+    rm_options_mark(o, "batch", false);
+    rm_options_mark(o, "accumulate-steps", false);
+    o->accumulate_steps = 1; /* a state that does not say had none */
     return s;
 }
 
 static remat_status fit_batch(rm_options *o, const said *s, const char *state, int64_t ranks_before) {
     int64_t before = o->batch * batches(o) * ranks_before, ranks = rm_setup_ranks(o);
-    if (s->steps) o->accumulate_steps = s->steps_said;
+    if (s->steps) {
+        o->accumulate_steps = s->steps_said;
+        rm_options_mark(o, "accumulate-steps", true);
+    }
     int64_t parts = ranks * batches(o);
     if (s->batch) o->batch = s->batch_said;
     if (!s->batch && before % parts == 0) o->batch = before / parts;

@@ -300,7 +300,7 @@ static const struct {
     {"--batch=4", "--seed=3", 2, 0, "--seed=3", "rank 1"},
     {"--batch=4", "--batch=8", 2, 0, "--batch=8", "rank 1"},
     {"--batch=4", "--data=%s/longer", 2, 0, "samples in the data", "rank 1"},
-    {"--batch=4", "--zero=1", 2, 0, "zero", "rank 1"},
+    {"--batch=4", "--zero=1", 2, 0, "--zero=1", "rank 1"},
     {"--batch=4", "--save=%s/st", 2, 0, "--save", "rank 1"},
     {"--batch=4", "--data=%s/nothing", 1, 1, "does not exist", "rank 1 of 2 on "},
     {"--batch=4 --data=%s/nothing", "", 1, 0, "does not exist", "rank 0 of 2 on "},
@@ -310,7 +310,7 @@ static const struct {
     {"--batch=3 --deterministic-world=4", "", 2, 0, "a multiple of 2", "rank 0"},
     {"--batch=4 --deterministic-world=1", "", 2, 0, "cannot be shared out", "rank 0"},
     {"--batch=4 --zero=1 --dump-grads=%s/g", "", 2, 0, "--dump-grads", "rank 0"},
-    {"--batch=4 --optimizer=sgd --lr=1e9", "", 1, 0, "--lr smaller", "step"},
+    {"--task=adding --batch=4 --optimizer=sgd --lr=1e6", "", 1, 0, "--lr smaller", "step"},
 };
 enum { REFUSALS = sizeof refusals / sizeof *refusals };
 
