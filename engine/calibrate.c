@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/calibration_cache.h"
@@ -76,7 +77,18 @@ static uint64_t key_of_fixed(const remat_session *s, uint64_t hash) {
     hash = hash_number(s->optimizer ? s->optimizer->states_used(&s->update) : 0, hash);
     for (int32_t v = 1; v < s->graph->n_values; v++)
         if (s->graph->value[v].origin == RM_VALUE_PARAM) hash = hash_desc(&s->graph->value[v].desc, hash);
+    if (s->chain.at.buckets.parts > 1) hash = hash_number(s->chain.at.buckets.parts, hash); /* a part of the updates */
     return key_of(&s->chain, &s->chain.epilogue, 0, key_of(&s->chain, &s->chain.prologue, 0, hash));
+}
+
+/* What moving takes from the computation: of these programs, on this disk. */
+static uint64_t key_of_beside(const remat_session *s, uint64_t hash, const char *directory) {
+    struct stat about = {0};
+    if (!directory || stat(directory, &about)) return 0;
+    const rm_class *class = rm_stage_class(&s->chain, 0);
+    hash = hash_number((int64_t)about.st_ino, hash_number((int64_t)about.st_dev, hash));
+    hash = key_of(&s->chain, &class->option[0].forward, class->tau, hash);
+    return key_of(&s->chain, &class->option[0].backward, class->tau, hash);
 }
 
 /* ---- The programs of a class ---------------------------------------------------------------------------------- */
@@ -245,6 +257,23 @@ static remat_status measure_all(const remat_session *s, uint64_t machine, const 
     return status;
 }
 
+/* In a block of its own, and in a tenth of the time. Stages as they are in the middle of a plan. */
+static remat_status measure_beside(const remat_session *s, uint64_t key, const rm_measure_config *config,
+                                   rm_times *known) {
+    const rm_chain *chain = &s->chain;
+    rm_window window = window_at(chain, chain->timed && chain->n_stages > 1 ? 0 : chain->n_stages - 1);
+    rm_measure *measure = NULL;
+    uint64_t cost = 0;
+    if (!rm_window_fit(config, &window)) return REMAT_OK;
+    remat_status status = rm_measure_create(config, &window, 1, &measure);
+    if (!status)
+        status = rm_measure_beside(measure, &window, s->runner.store, &chain->problem.tier,
+                                   0.1 * RM_CALIBRATION_SECONDS, &cost);
+    if (!status && cost) status = rm_times_put(known, key, cost, "what moving a MiB takes from computing beside");
+    rm_measure_free(measure);
+    return status;
+}
+
 /* ---- Into the problem ----------------------------------------------------------------------------------------- */
 
 /* Programs that were not measured are scaled as much as those of their class that were. */
@@ -267,10 +296,12 @@ static void apply_to_class(const remat_session *s, uint64_t machine, int32_t c, 
     }
 }
 
-static void apply(remat_session *s, uint64_t machine, const rm_times *known) {
+static void apply(remat_session *s, uint64_t machine, uint64_t beside, const rm_times *known) {
     for (int32_t c = 0; c < s->chain.n_classes; c++) apply_to_class(s, machine, c, known);
     const rm_time_entry *fixed = rm_times_find(known, key_of_fixed(s, machine));
     if (fixed) s->fixed_ns = fixed->time_ns;
+    const rm_time_entry *cost = rm_times_find(known, beside);
+    if (cost && rm_tier_there(&s->chain.problem.tier)) s->chain.problem.tier.cost_ns_per_mib = cost->time_ns;
     s->measured_times = true;
     rm_chain_take_times(&s->chain);
 }
@@ -286,31 +317,34 @@ static bool is_complete(const remat_session *s, uint64_t machine, const rm_times
 
 /* ---- Main entries --------------------------------------------------------------------------------------------- */
 
-remat_status rm_session_calibrate_from_file(remat_session *s, const char *path, bool *complete) {
-    uint64_t machine = hash_machine(s);
+remat_status rm_session_calibrate_from_file(remat_session *s, const remat_config *config, bool *complete) {
+    uint64_t machine = hash_machine(s), beside = key_of_beside(s, machine, config->spill_dir);
     rm_times known = {0};
     *complete = false;
-    if (!*path) return REMAT_OK;
-    remat_status status = rm_times_read(&known, path);
-    *complete = !status && is_complete(s, machine, &known);
-    if (*complete) apply(s, machine, &known);
+    if (!*config->calibration) return REMAT_OK;
+    remat_status status = rm_times_read(&known, config->calibration);
+    *complete = !status && is_complete(s, machine, &known) && (!beside || rm_times_find(&known, beside));
+    if (*complete) apply(s, machine, beside, &known);
     rm_times_free(&known);
     return status;
 }
 
-static remat_status calibrate(remat_session *s, uint64_t machine, const char *path, const rm_measure_config *config,
+static remat_status calibrate(remat_session *s, const remat_config *wanted, const rm_measure_config *config,
                               rm_times *known, rm_times *covered, windows *w) {
+    uint64_t machine = hash_machine(s), beside = key_of_beside(s, machine, wanted->spill_dir);
+    const char *path = wanted->calibration;
     if (*path) TRY(rm_times_read(known, path));
     for (int64_t i = 0; i < known->count; i++) TRY(rm_times_put(covered, known->item[i].key, 1, ""));
     TRY(choose(s, machine, config, covered, w));
     bool fixed = rm_times_find(known, key_of_fixed(s, machine)) != NULL;
     if (config->block_bytes > s->chain.at.bytes && (w->count || !fixed)) TRY(measure_all(s, machine, config, w, known));
+    if (beside && s->runner.store && !rm_times_find(known, beside)) TRY(measure_beside(s, beside, config, known));
     if (*path) (void)rm_times_write(known, path); /* a convenience: without it the next session measures again */
-    apply(s, machine, known);
+    apply(s, machine, beside, known);
     return REMAT_OK;
 }
 
-remat_status rm_session_calibrate(remat_session *s, const char *path, uint64_t block_bytes) {
+remat_status rm_session_calibrate(remat_session *s, const remat_config *wanted, uint64_t block_bytes) {
     rm_measure_config config = {.api = s->api,
                                 .device = s->device,
                                 .chain = &s->chain,
@@ -321,7 +355,7 @@ remat_status rm_session_calibrate(remat_session *s, const char *path, uint64_t b
                                 .block_bytes = block_bytes};
     rm_times known = {0}, covered = {0};
     windows w = {0};
-    remat_status status = calibrate(s, hash_machine(s), path, &config, &known, &covered, &w);
+    remat_status status = calibrate(s, wanted, &config, &known, &covered, &w);
     rm_times_free(&known);
     rm_times_free(&covered);
     rm_free(w.item);

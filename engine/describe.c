@@ -247,6 +247,28 @@ static void print_totals(FILE *out, const remat_session *s, const fate *fates) {
     fprintf(out, "\n");
 }
 
+/* Which backward run makes the buckets final: "4 buckets, final in stage 7 (1), stage 0 (2), after the plan (1)". */
+static void print_buckets(FILE *out, const remat_session *s) {
+    const rm_buckets *b = &s->chain.at.buckets;
+    enum { SHOWN_STAGES = 8 };
+    if (s->ranks.size == 1 || s->inference) return;
+    fprintf(out, "  gradients for %d ranks: %d bucket%s, final in", s->ranks.size, b->n, b->n == 1 ? "" : "s");
+    for (int32_t i = 0, shown = 0; i < b->n; shown++) {
+        int32_t from = i;
+        while (i < b->n && b->item[i].stage == b->item[from].stage) i++;
+        if (shown == SHOWN_STAGES) i = b->n;
+        fprintf(out, "%s ", from ? "," : "");
+        if (shown == SHOWN_STAGES)
+            fprintf(out, "earlier ones");
+        else if (b->item[from].stage < 0)
+            fprintf(out, "what follows the plan");
+        else
+            fprintf(out, "stage %" PRId64, b->item[from].stage);
+        fprintf(out, " (%d)", i - from);
+    }
+    fprintf(out, "\n");
+}
+
 static void print_bytes(FILE *out, const remat_session *s, const remat_plan_summary *plan) {
     fprintf(out, "\nBytes\n");
     for (int i = 0; i < s->chain.problem.n_resident; i++)
@@ -396,6 +418,7 @@ static void write_description(FILE *out, const remat_session *s) {
     print_head(out, s, &plan);
     print_rows(out, s, fates);
     print_totals(out, s, fates);
+    print_buckets(out, s);
     print_bytes(out, s, &plan);
     print_peak(out, s, &plan);
     print_times(out, &plan);

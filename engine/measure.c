@@ -330,6 +330,108 @@ remat_status rm_measure_window(rm_measure *m, const rm_window *window, double se
     return m->config.api->synchronize(m->runner.queue);
 }
 
+/* ---- Beside transfers ----------------------------------------------------------------------------------------- */
+
+/* One pass that moves blocks, or one that does not (store NULL). */
+typedef struct {
+    rm_store *store;
+    int option;
+    uint64_t stride; /* from copy to copy in the store */
+    uint64_t compute_ns, wait_ns, bytes;
+} moving_pass;
+
+static void give_block(rm_measure *m, moving_pass *pass, int64_t stage, bool save) {
+    const rm_class *class = rm_stage_class(m->config.chain, stage);
+    if (!pass->store || pass->option >= class->n_options || !class->option[pass->option].saved_bytes) return;
+    uint64_t bytes = rm_align_up(class->option[pass->option].saved_bytes);
+    rm_part part = {.address = m->runner.saved[stage], .bytes = bytes, .left = bytes};
+    part.at = pass->stride * (uint64_t)(stage % RM_WINDOW_MOST);
+    (save ? m->config.api->store_save : m->config.api->store_load)(m->runner.queue, pass->store, &part);
+    pass->bytes += bytes;
+}
+
+static remat_status wait_for_blocks(rm_measure *m, moving_pass *pass) {
+    uint64_t start = rm_now_ns();
+    if (!pass->store) return REMAT_OK;
+    TRY(m->config.api->store_wait(m->runner.queue, pass->store, m->config.api->store_given(pass->store)));
+    pass->wait_ns += rm_now_ns() - start;
+    return REMAT_OK;
+}
+
+/* A block goes out while later stages run forward, and nobody writes to it; it comes back when it has been used. */
+static remat_status run_moving_pass(rm_measure *m, const rm_window *window, moving_pass *pass) {
+    const rm_chain *chain = m->config.chain;
+    uint64_t start = rm_now_ns();
+    for (int64_t s = window->first; s < window->first + window->count; s++) {
+        const rm_class *class = rm_stage_class(chain, s);
+        int k = pass->option < class->n_options ? pass->option : 0;
+        rm_run_program(&m->runner, &chain->problem, s, &class->option[k].forward);
+        give_block(m, pass, s, true);
+    }
+    TRY(wait_for_blocks(m, pass));
+    for (int64_t s = window->first + window->count - 1; s >= window->first; s--) {
+        const rm_class *class = rm_stage_class(chain, s);
+        int k = pass->option < class->n_options ? pass->option : 0;
+        rm_run_program(&m->runner, &chain->problem, s, &class->option[k].backward);
+        give_block(m, pass, s, false);
+    }
+    TRY(m->config.api->synchronize(m->runner.queue));
+    pass->compute_ns = rm_now_ns() - start - pass->wait_ns;
+    return wait_for_blocks(m, pass);
+}
+
+/* How much of the moving went on beside the computation: its time by the store's rates, less what was waited for. */
+static double share_beside(const moving_pass *pass, const rm_tier *tier) {
+    double half = (double)pass->bytes / 2;
+    double takes = 1e9 * (half / (double)tier->save_bytes_per_s + half / (double)tier->load_bytes_per_s);
+    double share = 1 - (double)pass->wait_ns / (takes + 1);
+    return share < 0.2 ? 0.2 : share;
+}
+
+static remat_status compare_passes(rm_measure *m, const rm_window *window, moving_pass moving, const rm_tier *tier,
+                                   double seconds, double *cost) {
+    uint64_t with[MOST_PASSES], without[MOST_PASSES], begin = rm_now_ns();
+    double mib = 0;
+    int n = 0;
+    for (int pass = 0; pass <= MOST_PASSES; pass++) {
+        moving_pass still = {.option = moving.option}, one = moving;
+        TRY(run_moving_pass(m, window, &still));
+        TRY(run_moving_pass(m, window, &one));
+        n = pass ? pass : 1;
+        without[n - 1] = still.compute_ns;
+        with[n - 1] = one.compute_ns;
+        mib = (double)one.bytes / (1 << 20) * share_beside(&one, tier);
+        double spent = 1e-9 * (double)(rm_now_ns() - begin);
+        if (spent + spent / (pass + 1) > seconds) break;
+    }
+    *cost = mib > 0 ? ((double)median(with, n) - (double)median(without, n)) / mib : 0;
+    return REMAT_OK;
+}
+
+remat_status rm_measure_beside(rm_measure *m, const rm_window *window, rm_store *store, const rm_tier *tier,
+                               double seconds, uint64_t *cost_ns_per_mib) {
+    moving_pass moving = {.store = store};
+    double cost = 0;
+    *cost_ns_per_mib = 0;
+    while (moving.option < RM_MAX_OPTIONS && !(window->options >> moving.option & 1)) moving.option++;
+    if (moving.option == RM_MAX_OPTIONS) return REMAT_OK;
+    for (int64_t s = window->first; s < window->first + window->count; s++) {
+        uint64_t saved, own;
+        stage_needs(rm_stage_class(m->config.chain, s), window->options, &saved, &own);
+        moving.stride =
+            rm_larger(moving.stride, (saved + RM_TRANSFER_ALIGN - 1) / RM_TRANSFER_ALIGN * RM_TRANSFER_ALIGN);
+    }
+    if (!moving.stride) return REMAT_OK;
+    TRY(m->config.api->store_reserve(store, moving.stride * RM_WINDOW_MOST));
+    place_window(m, window);
+    fill_inputs(m, window);
+    fill_ends(m, window);
+    remat_status status = compare_passes(m, window, moving, tier, seconds, &cost);
+    forget_window(m, window);
+    if (!status) *cost_ns_per_mib = (uint64_t)(cost > 1000 ? cost : 1000);
+    return status;
+}
+
 /* ---- Beside the plan ------------------------------------------------------------------------------------------ */
 
 static void update_parameters(rm_measure *m) {

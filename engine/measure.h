@@ -46,6 +46,12 @@ void rm_measure_free(rm_measure *measure); /* NULL allowed */
 /* times: window->count of them. Passes until `seconds` are over; at least one. */
 remat_status rm_measure_window(rm_measure *measure, const rm_window *window, double seconds, rm_stage_times *times);
 
+/* What moving a MiB to `store` or back takes from the computation while it goes on beside: passes of the window, every
+ * block saved when it is made and fetched when it is done with, against passes that move nothing, in turns. `tier`: how
+ * quick the store is. 0: the window has no block to move, or nothing could be measured. IO. */
+remat_status rm_measure_beside(rm_measure *measure, const rm_window *window, rm_store *store, const rm_tier *tier,
+                               double seconds, uint64_t *cost_ns_per_mib);
+
 /* What a step takes beside its plan: packing weights, tables, zeroing gradients, their norm, the optimizer. */
 remat_status rm_measure_fixed(rm_measure *measure, double seconds, uint64_t *time_ns);
 

@@ -11,17 +11,17 @@
 
 rm_rates rm_standard_rates(void) { return (rm_rates){.flops_per_s = 1e11, .bytes_per_s = 1e10, .call_ns = 2000}; }
 
-const rm_tier rm_standard_tier = {.save_bytes_per_s = 1000000000, .load_bytes_per_s = 1000000000, .latency_ns = 100000};
+const rm_tier rm_standard_tier = {
+    .save_bytes_per_s = 1000000000, .load_bytes_per_s = 1000000000, .latency_ns = 100000, .cost_ns_per_mib = 250000};
 
-/* Without a calibration nothing that is measured may choose between plans: it differs from run to run. */
-static bool is_standard(const remat_session *s, const remat_config *config) {
+bool rm_session_plans_by_standard(const remat_session *s, const remat_config *config) {
     return s->strategy->choose && !config->calibration && rm_session_is_real(s);
 }
 
 static remat_status guess_times(remat_session *s, const remat_config *config) {
     rm_rates rates;
     bool assumed = config->assume_flops != 0 || config->assume_bandwidth != 0;
-    if (is_standard(s, config))
+    if (rm_session_plans_by_standard(s, config))
         rates = rm_standard_rates();
     else
         TRY(s->api->rates(s->device, &rates));
@@ -97,12 +97,12 @@ static remat_status plan_by_standard_times(remat_session *s, const remat_config 
 static remat_status measure_times(remat_session *s, const remat_config *config) {
     bool known;
     if (!config->calibration || !rm_session_is_real(s)) return REMAT_OK;
-    TRY(rm_session_calibrate_from_file(s, config->calibration, &known));
+    TRY(rm_session_calibrate_from_file(s, config, &known));
     if (known) return REMAT_OK;
     if (!s->training.plan.step) TRY(propose_or_refuse(s, config));
     uint64_t room =
         config->memory_budget ? rm_session_allowance(s, config->memory_budget) : rm_session_activations_bytes(s);
-    return rm_session_calibrate(s, config->calibration, s->chain.at.bytes + room);
+    return rm_session_calibrate(s, config, s->chain.at.bytes + room);
 }
 
 /* The plan there is, if any, stays where none of those made by the new times fits: a little slower perhaps, but it was
@@ -129,7 +129,7 @@ remat_status rm_session_make_plans(remat_session *s, const remat_config *config)
         TRY(rm_plan_check_forward(&s->chain.evaluation, &s->evaluation.plan, &s->evaluation.verdict, NULL));
         return rm_session_check_budget(s, config->memory_budget);
     }
-    bool standard = is_standard(s, config);
+    bool standard = rm_session_plans_by_standard(s, config);
     if (standard && rm_tier_there(&s->chain.problem.tier)) s->chain.problem.tier = rm_standard_tier;
     if (standard) TRY(guess_times(s, config));
     if (standard) return propose_or_refuse(s, config);

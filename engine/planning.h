@@ -12,7 +12,11 @@
 
 /* What a chain is built with: 100 GFLOP/s, 10 GB/s, 2 microseconds a call. */
 rm_rates rm_standard_rates(void);
-extern const rm_tier rm_standard_tier; /* where there is a second one */
+extern const rm_tier
+    rm_standard_tier; /* where there is a second one: a disk of 1 GB/s, whose bytes are copied once more */
+
+/* Without a calibration nothing that is measured may choose between plans: it differs from run to run. */
+bool rm_session_plans_by_standard(const remat_session *session, const remat_config *config);
 
 /* Fills session->training and ->evaluation; the chain has standard times before, and guessed or measured ones after. */
 remat_status rm_session_make_plans(remat_session *session, const remat_config *config);

@@ -8,7 +8,7 @@
 
 #include "engine/calibration_cache.h"
 #include "engine/hash.h"
-#include "engine/session.h"
+#include "engine/planning.h"
 
 enum { SAVE_GIB, LOAD_GIB, LATENCY, COST_GIB, FIGURES };
 static const char *const figure_names[] = {"spilling 1 GiB out to", "fetching 1 GiB back from", "one transfer of",
@@ -63,6 +63,8 @@ static remat_status keep_figures(const remat_session *s, rm_times *known, const 
 }
 
 static remat_status find_speed(remat_session *s, const remat_config *config) {
+    s->chain.problem.tier = rm_standard_tier;
+    if (rm_session_plans_by_standard(s, config)) return REMAT_OK;
     bool kept = config->calibration && *config->calibration && rm_session_is_real(s);
     rm_times known = {0};
     uint64_t ns[FIGURES];
