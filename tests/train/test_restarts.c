@@ -1,0 +1,176 @@
+/* test_restarts.c: ranks of a job are killed at random moments, and the launcher starts the job again, which goes on from the
+ * last state it saved: in the end parameters and the optimizer's state have the same bits as those of a job that was left
+ * alone. Also a job that goes on with other ranks. REMAT_LONG_TESTS=1 kills 20 times a case, else it is 4. */
+#include "tests/train/train_test.h"
+
+#include <dirent.h>
+#include <time.h>
+
+#define REMAT RM_BINARY_DIR "/remat"
+#define FLAGS "--hidden=24 --layers=2 --seq-len=64 --batch=4 --dropout=0.2 --threads=1 --lr=0.01 "
+enum { STEPS = 200 };
+
+static int kills_wanted(void) { return getenv("REMAT_LONG_TESTS") ? 20 : 4; }
+static void wait_ms(int ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000L}, NULL); }
+
+/* ---- Who is there ---- */
+
+static pid_t parent_of(const char *pid) {
+    char path[300], line[512];
+    int parent = -1;
+    snprintf(path, sizeof path, "/proc/%s/stat", pid);
+    FILE *file = fopen(path, "r");
+    char *name_end = file && fgets(line, sizeof line, file) ? strrchr(line, ')') : NULL;
+    if (name_end && sscanf(name_end + 1, " %*c %d", &parent) != 1) parent = -1;
+    if (file) fclose(file);
+    return parent;
+}
+
+static int children_of(pid_t parent, pid_t *child, int most) {
+    DIR *stream = opendir("/proc");
+    struct dirent *entry;
+    int n = 0;
+    ck_assert_ptr_nonnull(stream);
+    while ((entry = readdir(stream)) && n < most)
+        if (*entry->d_name >= '1' && *entry->d_name <= '9' && parent_of(entry->d_name) == parent)
+            child[n++] = (pid_t)atoi(entry->d_name);
+    closedir(stream);
+    return n;
+}
+
+/* The launcher has a keeper, which has the ranks. */
+static int ranks_of(pid_t launcher, pid_t *rank, int most) {
+    pid_t keeper;
+    return children_of(launcher, &keeper, 1) == 1 ? children_of(keeper, rank, most) : 0;
+}
+
+/* ---- A job that is disturbed ---- */
+
+/* Kills any rank, a random time after all ranks of an attempt are there; false: the job has ended before. */
+static bool kill_one(pid_t launcher, int size, int *status) {
+    pid_t rank[16];
+    int there = 0;
+    for (int waited = 0; there < size; waited++) {
+        if (waitpid(launcher, status, WNOHANG) == launcher) return false;
+        ck_assert_msg(waited < 30000, "%d of %d ranks are there", there, size);
+        there = ranks_of(launcher, rank, 16);
+        wait_ms(1);
+    }
+    wait_ms(10 + rand() % 150);
+    kill(rank[rand() % size], SIGKILL);
+    for (int waited = 0; waited < 30000; waited++) { /* until they are all gone, or others have come */
+        pid_t now[16];
+        if (waitpid(launcher, status, WNOHANG) == launcher) return false;
+        int n = ranks_of(launcher, now, 16), same = 0;
+        for (int i = 0; i < n; i++)
+            for (int k = 0; k < size; k++) same += now[i] == rank[k];
+        if (same == 0) return true;
+        wait_ms(1);
+    }
+    ck_abort_msg("ranks that lost another one did not stop");
+    return false;
+}
+
+/* Runs it to its end, and kills so many ranks on the way; how many it were. */
+static int run_disturbed(const char *line, int size, int kills) {
+    int out = temporary(), err = temporary(), status = 0, killed = 0;
+    pid_t launcher = start_program(line, out, err);
+    bool ended = false;
+    while (!ended && killed < kills) {
+        ended = !kill_one(launcher, size, &status);
+        if (!ended) killed++;
+    }
+    if (!ended) ck_assert_int_eq(waitpid(launcher, &status, 0), launcher);
+    read_back(out, program_output, sizeof program_output);
+    read_back(err, program_errors, sizeof program_errors);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x: %s", (unsigned)status, program_errors);
+    return killed;
+}
+
+static void same_files(const char *a, const char *b) {
+    static const char *const files[] = {"model.safetensors", "optimizer*.safetensors"};
+    for (int i = 0; i < 2; i++) {
+        char command[1024];
+        snprintf(command, sizeof command, "cd %s && ls %s >/dev/null && for f in %s; do cmp $f %s/$f || exit 1; done",
+                 a, files[i], files[i], b);
+        ck_assert_msg(system(command) == 0, "%s of %s and %s differ", files[i], a, b);
+    }
+}
+
+/* ---- Tests ---- */
+
+static const struct {
+    int size;
+    const char *flags;
+} cases[] = {{1, ""}, {2, ""}, {3, "--zero=1"}, {2, "--deterministic-world=4 --clip-grad-norm=0.5"}};
+
+START_TEST(killed_and_started_again) {
+    char line[2048];
+    const char *text = make_text("text", 8192);
+    int size = cases[_i].size, kills = kills_wanted();
+    ck_runs("launch --nproc-per-node=%d " REMAT " train --data=%s " FLAGS "%s --steps=%d --save=%s", size, text,
+            cases[_i].flags, STEPS, in_scratch("alone"));
+    snprintf(line, sizeof line,
+             "launch --nproc-per-node=%d --max-restarts=%d " REMAT " train --data=%s " FLAGS
+             "%s --steps=%d --save=%s --save-every=3",
+             size, kills + 1, text, cases[_i].flags, STEPS, in_scratch("killed"));
+    srand((unsigned)_i + 5);
+    int killed = run_disturbed(line, size, kills);
+    ck_assert_int_ge(killed, 1);
+    same_files(in_scratch("alone/step-00000200"), in_scratch("killed/step-00000200"));
+}
+END_TEST
+
+/* What another run left in the directory is none of this job's: it is refused, however often it is started again. */
+START_TEST(a_restarted_job_takes_over_nobody_elses_state) {
+    const char *text = make_text("text", 8192);
+    ck_runs("launch --nproc-per-node=2 " REMAT " train --data=%s " FLAGS "--steps=4 --save=%s", text, in_scratch("st"));
+    int status =
+        run_program("launch --nproc-per-node=2 --max-restarts=2 " REMAT " train --data=%s " FLAGS "--steps=8 --save=%s",
+                    text, in_scratch("st"));
+    ck_assert_int_eq(status, 2);
+    ck_assert_msg(strstr(program_errors, "already holds a training state of step 4"), "%s", program_errors);
+}
+END_TEST
+
+/* With a deterministic world other ranks go on to the same bits, wherever in an epoch they take over. */
+START_TEST(other_ranks_go_on_to_the_same_bits) {
+    const char *text = make_text("text", 8192);
+#define GLOBAL "--hidden=24 --layers=2 --seq-len=64 --dropout=0.2 --threads=1 --lr=0.01 --deterministic-world=4 "
+    ck_runs("launch --nproc-per-node=1 " REMAT " train --data=%s " GLOBAL "--batch=8 --steps=40 --save=%s", text,
+            in_scratch("one"));
+    ck_runs("launch --nproc-per-node=4 " REMAT " train --data=%s " GLOBAL "--batch=2 --steps=11 --zero=1 --save=%s",
+            text, in_scratch("st"));
+    ck_runs("launch --nproc-per-node=2 " REMAT " train --resume=%s --steps=25", in_scratch("st"));
+    ck_runs("launch --nproc-per-node=1 " REMAT " train --resume=%s --zero=0 --steps=40", in_scratch("st"));
+    same_files(in_scratch("one/step-00000040"), in_scratch("st/step-00000040"));
+}
+END_TEST
+
+/* Weights do not say how the optimizer's state was kept. */
+START_TEST(weights_of_shared_states_are_used) {
+    const char *text = make_text("text", 8192);
+    static char shared[sizeof program_output];
+    ck_runs("launch --nproc-per-node=3 " REMAT " train --data=%s " FLAGS "--steps=5 --zero=1 --save=%s", text,
+            in_scratch("a"));
+    ck_runs("launch --nproc-per-node=3 " REMAT " train --data=%s " FLAGS "--steps=5 --zero=0 --save=%s", text,
+            in_scratch("b"));
+    ck_runs("eval --resume=%s --data=%s", in_scratch("a"), text);
+    strcpy(shared, program_output);
+    ck_runs("eval --resume=%s --data=%s", in_scratch("b"), text);
+    ck_assert_str_eq(program_output, shared);
+    ck_runs("sample --resume=%s --length=30", in_scratch("a"));
+    strcpy(shared, program_output);
+    ck_runs("sample --resume=%s --length=30", in_scratch("b"));
+    ck_assert_str_eq(program_output, shared);
+}
+END_TEST
+
+int main(void) {
+    TCase *tests = tcase_create("restarts");
+    tcase_add_loop_test(tests, killed_and_started_again, 0, sizeof cases / sizeof *cases);
+    tcase_add_test(tests, a_restarted_job_takes_over_nobody_elses_state);
+    tcase_add_test(tests, other_ranks_go_on_to_the_same_bits);
+    tcase_add_test(tests, weights_of_shared_states_are_used);
+    return run_suite("train/restarts", tests);
+}
