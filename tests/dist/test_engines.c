@@ -2,8 +2,7 @@
  * faults, ranks that die and ranks that do not come. Gloo's ranks are forked; MPI's are this program again, started by
  * mpirun. An engine that this build or machine lacks is left out. */
 #include "tests/dist/collectives.h"
-
-#include <sys/syscall.h>
+#include "tests/dist/mpirun.h"
 
 typedef struct {
     const char *engine, *scenario;
@@ -139,43 +138,21 @@ END_TEST
 /* ---- MPI ------------------------------------------------------------------------------------------------------------ */
 
 #ifdef REMAT_HAVE_MPI
-static char self[512];
-
 /* A rank that mpirun started: argv is mpi SCENARIO PATH. */
 static int mpi_rank(char **argv) {
-    const char *rank_text = getenv("OMPI_COMM_WORLD_RANK"), *size_text = getenv("OMPI_COMM_WORLD_SIZE");
-    if (!rank_text) rank_text = getenv("PMI_RANK"), size_text = getenv("PMI_SIZE");
-    need(rank_text && size_text, "who am I?");
-    int rank = atoi(rank_text), size = atoi(size_text);
+    int rank, size;
     job j = {"mpi", argv[2]};
-    rm_kv *store;
-    need_ok(rm_kv_open(&(rm_kv_config){.path = argv[3], .rank = rank, .size = size, .timeout_ms = 60000}, &store));
+    rm_kv *store = store_under_mpi(argv[3], &rank, &size);
     in_a_rank(rank, size, store, &j);
     rm_kv_close(store);
-    fprintf(stderr, "rank %d is well\n", rank);
-    nap_ms(strcmp(j.scenario, "absence") ? 500 : 2500); /* mpirun kills all when one ends without MPI_Finalize */
-    syscall(SYS_exit_group, 0); /* without what MPI and sanitizers do at the end, which dead peers upset */
-    return 0;
+    return mpi_rank_is_well(rank, strcmp(j.scenario, "absence") ? 500 : 2500);
 }
 
 START_TEST(mpi) {
-    char command[1400], line[512];
-    int size = _i == 0 ? 3 : 2, well = 0;
-    /* MPI itself leaks, and its launcher kills everybody a second after one has died: what counts is what ranks say. */
-    snprintf(command, sizeof command,
-             "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 "
-             "OMPI_MCA_hwloc_base_binding_policy=none ASAN_OPTIONS=detect_leaks=0 mpirun -np %d '%s' mpi %s %s 2>&1",
-             size, self, scenarios[_i], meeting_place());
-    FILE *pipe = popen(command, "r");
-    ck_assert_ptr_nonnull(pipe);
-    char all[20000] = "";
-    while (fgets(line, sizeof line, pipe)) {
-        well += strstr(line, "is well") != NULL;
-        if (strlen(all) + strlen(line) < sizeof all) strcat(all, line);
-    }
-    pclose(pipe);
+    static char said[20000];
+    int size = _i == 0 ? 4 : 2, well = well_under_mpi(size, scenarios[_i], said, sizeof said);
     ck_assert_msg(well == size - !strcmp(scenarios[_i], "death"), "%s: %d of %d ranks are well:\n%s", scenarios[_i],
-                  well, size, all);
+                  well, size, said);
 }
 END_TEST
 #endif
@@ -183,7 +160,7 @@ END_TEST
 int main(int argc, char **argv) {
 #ifdef REMAT_HAVE_MPI
     if (argc == 4 && !strcmp(argv[1], "mpi")) return mpi_rank(argv);
-    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0) return 1;
+    if (!find_own_program()) return 1;
 #endif
     (void)argc, (void)argv, (void)need_ends, (void)in_a_rank;
     Suite *suite = suite_create("dist/engines");
@@ -192,7 +169,7 @@ int main(int argc, char **argv) {
     tcase_add_loop_test(engines, gloo, 0, SCENARIOS);
 #endif
 #ifdef REMAT_HAVE_MPI
-    if (!system("command -v mpirun >/dev/null"))
+    if (have_mpirun())
         tcase_add_loop_test(engines, mpi, 0, SCENARIOS);
     else
         puts("no mpirun here: the engine mpi is not tested");

@@ -1,0 +1,54 @@
+/* mpirun.h: tests whose ranks are this program again, started by mpirun: PROGRAM mpi WORDS PATH, PATH being where they meet.
+ * A rank ends with mpi_rank_is_well; the parent counts those with well_under_mpi. */
+#ifndef TEST_MPIRUN_H
+#define TEST_MPIRUN_H
+
+#include <sys/syscall.h>
+
+#include "tests/dist/ranks.h"
+
+static char own_program[512]; /* this one: found by find_own_program, before anything else in main */
+
+static inline bool find_own_program(void) {
+    return readlink("/proc/self/exe", own_program, sizeof own_program - 1) > 0;
+}
+static inline bool have_mpirun(void) { return !system("command -v mpirun >/dev/null"); }
+
+/* In a rank. */
+static inline rm_kv *store_under_mpi(const char *path, int *rank, int *size) {
+    const char *rank_text = getenv("OMPI_COMM_WORLD_RANK"), *size_text = getenv("OMPI_COMM_WORLD_SIZE");
+    if (!rank_text) rank_text = getenv("PMI_RANK"), size_text = getenv("PMI_SIZE");
+    need(rank_text && size_text, "who am I?");
+    *rank = atoi(rank_text), *size = atoi(size_text);
+    rm_kv *store;
+    need_ok(rm_kv_open(&(rm_kv_config){.path = path, .rank = *rank, .size = *size, .timeout_ms = 60000}, &store));
+    return store;
+}
+static inline int mpi_rank_is_well(int rank, int linger_ms) {
+    fprintf(stderr, "rank %d is well\n", rank);
+    nap_ms(linger_ms);          /* mpirun kills all when one ends without MPI_Finalize */
+    syscall(SYS_exit_group, 0); /* without what MPI and sanitizers do at the end, which dead peers upset */
+    return 0;
+}
+
+/* How many ranks end well. MPI itself leaks, and its launcher kills everybody a second after one has died: what counts is
+ * what ranks say, which is left in `said`. */
+static inline int well_under_mpi(int size, const char *words, char *said, size_t bytes) {
+    char command[1400], line[512];
+    int well = 0;
+    snprintf(command, sizeof command,
+             "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 "
+             "OMPI_MCA_hwloc_base_binding_policy=none ASAN_OPTIONS=detect_leaks=0 mpirun -np %d '%s' mpi %s %s 2>&1",
+             size, own_program, words, meeting_place());
+    FILE *pipe = popen(command, "r");
+    ck_assert_ptr_nonnull(pipe);
+    said[0] = 0;
+    while (fgets(line, sizeof line, pipe)) {
+        well += strstr(line, "is well") != NULL;
+        if (strlen(said) + strlen(line) < bytes) strcat(said, line);
+    }
+    pclose(pipe);
+    return well;
+}
+
+#endif
