@@ -2,6 +2,7 @@
  * last state it saved: in the end parameters and the optimizer's state have the same bits as those of a job that was left
  * alone. Also a job that goes on with other ranks. REMAT_LONG_TESTS=1 kills 20 times a case, else it is 4. */
 #include "tests/train/train_test.h"
+#include "train/state.h"
 
 #include <dirent.h>
 #include <time.h>
@@ -46,8 +47,21 @@ static int ranks_of(pid_t launcher, pid_t *rank, int most) {
 
 /* ---- A job that is disturbed ---- */
 
-/* Kills any rank, a random time after all ranks of an attempt are there; false: the job has ended before. */
-static bool kill_one(pid_t launcher, int size, int *status) {
+/* Until the job has saved something more, or ten seconds. */
+static void wait_for_progress(void) {
+    static char last[RM_PATH_BYTES];
+    char state[RM_PATH_BYTES];
+    bool found = false;
+    for (int waited = 0; waited < 10000 && !(found && strcmp(state, last)); waited++) {
+        if (rm_state_find(in_scratch("killed"), state, &found)) found = false; /* looked while it was being changed */
+        wait_ms(1);
+    }
+    if (found) strcpy(last, state);
+}
+
+/* Kills any rank, a random time after all ranks of an attempt are there, or after a state was saved; false: the job has
+ * ended before. */
+static bool kill_one(pid_t launcher, int size, bool soon, int *status) {
     pid_t rank[16];
     int there = 0;
     for (int waited = 0; there < size; waited++) {
@@ -56,7 +70,8 @@ static bool kill_one(pid_t launcher, int size, int *status) {
         there = ranks_of(launcher, rank, 16);
         wait_ms(1);
     }
-    wait_ms(10 + rand() % 150);
+    if (!soon) wait_for_progress();
+    wait_ms(rand() % (soon ? 150 : 50));
     kill(rank[rand() % size], SIGKILL);
     for (int waited = 0; waited < 30000; waited++) { /* until they are all gone, or others have come */
         pid_t now[16];
@@ -77,7 +92,7 @@ static int run_disturbed(const char *line, int size, int kills) {
     pid_t launcher = start_program(line, out, err);
     bool ended = false;
     while (!ended && killed < kills) {
-        ended = !kill_one(launcher, size, &status);
+        ended = !kill_one(launcher, size, killed % 2, &status);
         if (!ended) killed++;
     }
     if (!ended) ck_assert_int_eq(waitpid(launcher, &status, 0), launcher);
@@ -116,7 +131,8 @@ START_TEST(killed_and_started_again) {
              size, kills + 1, text, cases[_i].flags, STEPS, in_scratch("killed"));
     srand((unsigned)_i + 5);
     int killed = run_disturbed(line, size, kills);
-    ck_assert_int_ge(killed, 1);
+    ck_assert_int_ge(killed, 2);
+    ck_assert_ptr_nonnull(strstr(program_output, "resumed from"));
     same_files(in_scratch("alone/step-00000200"), in_scratch("killed/step-00000200"));
 }
 END_TEST
