@@ -388,6 +388,12 @@ static double share_beside(const moving_pass *pass, const rm_tier *tier) {
     return share < 0.2 ? 0.2 : share;
 }
 
+/* What other programs add is never negative. */
+static uint64_t quartile(uint64_t *sample, int n) {
+    qsort(sample, (size_t)n, sizeof *sample, ascending);
+    return sample[n / 4];
+}
+
 static remat_status compare_passes(rm_measure *m, const rm_window *window, moving_pass moving, const rm_tier *tier,
                                    double seconds, double *cost) {
     uint64_t with[MOST_PASSES], without[MOST_PASSES], begin = rm_now_ns();
@@ -404,7 +410,7 @@ static remat_status compare_passes(rm_measure *m, const rm_window *window, movin
         double spent = 1e-9 * (double)(rm_now_ns() - begin);
         if (spent + spent / (pass + 1) > seconds) break;
     }
-    *cost = mib > 0 ? ((double)median(with, n) - (double)median(without, n)) / mib : 0;
+    *cost = mib > 0 ? ((double)quartile(with, n) - (double)quartile(without, n)) / mib : 0;
     return REMAT_OK;
 }
 
@@ -428,7 +434,7 @@ remat_status rm_measure_beside(rm_measure *m, const rm_window *window, rm_store 
     fill_ends(m, window);
     remat_status status = compare_passes(m, window, moving, tier, seconds, &cost);
     forget_window(m, window);
-    if (!status) *cost_ns_per_mib = (uint64_t)(cost > 1000 ? cost : 1000);
+    if (!status) *cost_ns_per_mib = rm_larger(cost > 0 ? (uint64_t)cost : 0, tier->cost_ns_per_mib);
     return status;
 }
 

@@ -48,7 +48,7 @@ remat_status rm_measure_window(rm_measure *measure, const rm_window *window, dou
 
 /* What moving a MiB to `store` or back takes from the computation while it goes on beside: passes of the window, every
  * block saved when it is made and fetched when it is done with, against passes that move nothing, in turns. `tier`: how
- * quick the store is. 0: the window has no block to move, or nothing could be measured. IO. */
+ * quick the store is, and what its copying costs at least. 0: the window has no block to move. IO. */
 remat_status rm_measure_beside(rm_measure *measure, const rm_window *window, rm_store *store, const rm_tier *tier,
                                double seconds, uint64_t *cost_ns_per_mib);
 

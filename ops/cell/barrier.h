@@ -8,24 +8,26 @@
  *
  * But to be woken takes longer than that spinning, on a virtual machine much longer. So one interruption (an interrupt, a
  * thread that moves bytes to a disk) would make the waiting thread sleep, then the other one that waits for it to wake up,
- * and so on, at every timestep from there. Hence a thread whose sleep was short spins for some hundred microseconds the
- * next times; it goes back to short spins when even that was in vain for a whole time slice. */
+ * and so on, at every timestep from there. Hence a thread whose sleeps are short spins for some hundred microseconds
+ * instead; and when even that was in vain, because a stranger took the core for a time slice, it does not for a while, twice
+ * as long each time. */
 #ifndef RM_CELL_BARRIER_H
 #define RM_CELL_BARRIER_H
 
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 
 #include "memory/clock.h"
 
-enum { RM_BARRIER_THREADS = 64, RM_BARRIER_SPINS = 500, RM_BARRIER_LONG_SPINS = 8000 };
+enum { RM_BARRIER_THREADS = 64, RM_BARRIER_SPINS = 500, RM_BARRIER_MORE_SPINS = 7500 };
+enum { RM_BARRIER_LEAST_PAUSE = 8, RM_BARRIER_MOST_PAUSE = 4096 };
 #define RM_BARRIER_SHORT_SLEEP_NS 300000u
 
 typedef struct {
     struct {
         _Alignas(64) atomic_uint arrived; /* how often */
         atomic_uint sleepers;             /* threads that may be asleep until `arrived` changes */
-        unsigned spins;                   /* this thread's own: its limit; 0: RM_BARRIER_SPINS */
     } thread[RM_BARRIER_THREADS];
 } rm_barrier;
 
@@ -55,8 +57,21 @@ static inline void rm_barrier_sleep(atomic_uint *word, unsigned while_it_is) {
 static inline void rm_barrier_wake(atomic_uint *word) { (void)word; }
 #endif
 
-/* Asleep until the other has arrived. Answers how many spins would have been better. */
-static inline unsigned rm_barrier_sleep_until(atomic_uint *arrived, atomic_uint *sleepers, unsigned n) {
+static inline bool rm_barrier_spin(atomic_uint *arrived, unsigned n, int spins) {
+    while (atomic_load_explicit(arrived, memory_order_acquire) < n)
+        if (--spins < 0)
+            return false;
+        else
+            rm_barrier_pause();
+    return true;
+}
+
+/* The other is late. A short sleep speaks for more spinning, spinning in vain against it. */
+static inline void rm_barrier_wait_long(atomic_uint *arrived, atomic_uint *sleepers, unsigned n) {
+    static _Thread_local int pause = RM_BARRIER_LEAST_PAUSE; /* short sleeps until more spinning is tried again */
+    static _Thread_local int next_pause = RM_BARRIER_LEAST_PAUSE;
+    bool more = pause <= 0;
+    if (more && rm_barrier_spin(arrived, n, RM_BARRIER_MORE_SPINS)) return;
     uint64_t start_ns = rm_now_ns();
     while (atomic_load_explicit(arrived, memory_order_acquire) < n) {
         atomic_fetch_add(sleepers, 1);
@@ -64,7 +79,12 @@ static inline unsigned rm_barrier_sleep_until(atomic_uint *arrived, atomic_uint 
         if (seen < n) rm_barrier_sleep(arrived, seen);
         atomic_fetch_sub(sleepers, 1);
     }
-    return rm_now_ns() - start_ns < RM_BARRIER_SHORT_SLEEP_NS ? RM_BARRIER_LONG_SPINS : 0;
+    if (more) {
+        next_pause = next_pause < RM_BARRIER_MOST_PAUSE ? 2 * next_pause : next_pause;
+        pause = next_pause;
+    } else if (rm_now_ns() - start_ns < RM_BARRIER_SHORT_SLEEP_NS) {
+        pause--;
+    }
 }
 
 /* The n-th meeting (n = 1, 2, ...) of `threads` <= RM_BARRIER_THREADS, of which this is `thread`: what any of them wrote
@@ -76,9 +96,7 @@ static inline void rm_barrier_wait(rm_barrier *barrier, int thread, int threads,
     if (atomic_load(&barrier->thread[thread].sleepers)) rm_barrier_wake(&barrier->thread[thread].arrived);
     for (int other = 0; other < threads; other++) {
         atomic_uint *arrived = &barrier->thread[other].arrived, *sleepers = &barrier->thread[other].sleepers;
-        unsigned spins = 0, own = barrier->thread[thread].spins, limit = own ? own : RM_BARRIER_SPINS;
-        while (atomic_load_explicit(arrived, memory_order_acquire) < n && ++spins < limit) rm_barrier_pause();
-        if (spins == limit) barrier->thread[thread].spins = rm_barrier_sleep_until(arrived, sleepers, n);
+        if (!rm_barrier_spin(arrived, n, RM_BARRIER_SPINS)) rm_barrier_wait_long(arrived, sleepers, n);
     }
 }
 
