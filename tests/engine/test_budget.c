@@ -1,5 +1,5 @@
 /* test_budget.c: a memory budget is honest. Random networks and budgets: what was planned is what is used, to the byte,
- * and never more than the budget; the smallest budget that a refusal names works, and one byte less does not; more bytes
+ * and never more than the budget, whether stages are run again, kept lean, spilled or neither; the smallest budget that a refusal names works, and one byte less does not; more bytes
  * never make a slower plan or a smaller peak. The networks are planned and run on the null device, which computes nothing
  * and counts everything, so that they may be as long as the real ones; a part of them really trains on the CPU. */
 #include <check.h>
@@ -27,7 +27,7 @@ typedef struct {
 
 static setting draw_setting(uint64_t seed, bool on_cpu) {
     static const char *const optimizers[] = {"sgd", "adam"};
-    static const char *const ways[] = {"auto", "exact-only"};
+    static const char *const ways[] = {"auto", "exact-only", "off"};
     rng_state = seed * 2654435761u + 17;
     setting s = {.net = {.cell = (net_cell)draw(0, NET_CELLS - 1),
                          .layers = (int)draw(1, 3),
@@ -41,7 +41,8 @@ static setting draw_setting(uint64_t seed, bool on_cpu) {
     s.config.device = on_cpu ? "cpu" : "null";
     s.config.threads = 1 + (int)(seed % 2);
     s.config.optimizer = optimizers[draw(0, 1)];
-    s.config.recompute = ways[draw(0, 1)];
+    s.config.recompute = ways[draw(0, 2)];
+    s.config.spill_dir = draw(0, 2) ? NULL : "/tmp";
     s.config.tile = draw(0, 2) ? 0 : s.net.timesteps / draw(1, 60) + 1;
     s.config.strategy = "optimal";
     s.config.fold_embedding = draw(0, 1);
