@@ -29,13 +29,8 @@ remat_status rm_together(void *context, remat_status mine, double *values, int64
     if (ranks->size == 1) return mine;
     if (ranks->store) TRY(wait_for_all(ranks));
     TRY(rm_ranks_agree(ranks, mine));
-    if (!count) return REMAT_OK;
-    return rm_group_run(ranks->group, &(rm_collective){.kind = RM_ALL_REDUCE,
-                                                       .wire = RM_WIRE_F64,
-                                                       .reduction = RM_SUM,
-                                                       .count = count,
-                                                       .in = values,
-                                                       .out = values});
+    const remat_ranks *table = rm_ranks_table(ranks);
+    return count ? table->sum(table->context, values, count) : REMAT_OK;
 }
 
 rm_state_ranks rm_together_ranks(rm_ranks *ranks, bool shard_optimizer) {
