@@ -491,7 +491,8 @@ static remat_status save(trainer *t) {
                             .epoch = t->loader.epoch,
                             .consumed = t->loader.consumed,
                             .samples = t->dataset->count,
-                            .last_lr = t->lr};
+                            .last_lr = t->lr,
+                            .shards = t->loader.config.shards};
     return rm_state_save(&t->store, t->session, t->options, point);
 }
 

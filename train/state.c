@@ -158,6 +158,9 @@ static remat_status write_pieces(const char *state, const rm_state_ranks *ranks,
     rm_file_writer writer;
     rm_state_piece_name(ranks->rank, ranks->size, name);
     TRY(rm_path_join(path, sizeof path, state, name));
+    REQUIRE(rm_path_exists(state), IO,
+            "rank 0 has made %s, but it is not there for rank %lld: --zero=1 needs a place for --save that all hosts see",
+            state, (long long)ranks->rank);
     TRY(rm_pieces_save(session, path, &writer));
     note(&writer, about + 2 + 2 * ranks->rank);
     return REMAT_OK;
