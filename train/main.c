@@ -1,6 +1,7 @@
 /* main.c: the program `remat`: finds the command, parses its flags, runs it, and turns a status into an exit status:
  * 0 done; 1 it failed; 2 it was asked for something that cannot work; 3 another rank failed; 128 + n stopped by signal n. */
 #include "train/commands.h"
+#include "train/openmp.h"
 #include "train/presets.h"
 
 #include "memory/host.h"
@@ -71,9 +72,10 @@ static int run(int i, int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
+    const char *name = argc > 1 ? argv[1] : "--help";
+    if (!strcmp(name, "train") || !strcmp(name, "eval") || !strcmp(name, "sample")) rm_openmp_wait_briefly(argv);
     json_set_alloc_funcs(rm_malloc, rm_free);
     signal(SIGXFSZ, SIG_IGN); /* a file-size limit is then a failed write, with a sentence */
-    const char *name = argc > 1 ? argv[1] : "--help";
     for (int i = 0; i < COMMANDS; i++)
         if (!strcmp(name, commands[i].name)) return run(i, argc - 2, argv + 2);
     bool help = !strcmp(name, "--help") || !strcmp(name, "-h") || !strcmp(name, "help");
