@@ -11,7 +11,8 @@
  * takes the socket over (REMAT_LISTEN_FD), so that a port is either taken at once, with a sentence, or ours.
  *
  * Failure. The first rank to fail decides: its exit code, 128 + signal for signals. The others, who notice, get grace_ms to
- * say so and stop, then SIGTERM, then SIGKILL. With max_restarts left, all ranks are started again, in a fresh attempt with a
+ * say so and stop, then SIGTERM, then SIGKILL. A rank that exits with RM_EXIT_PEER only says that another has failed: the
+ * next to end otherwise decides, if there is one. With max_restarts left, all ranks are started again, in a fresh attempt with a
  * secret of its own. Signals INT, TERM, HUP, QUIT to the launcher are passed on to all ranks once; a second one kills.
  * A rank that ends as the signal asks, with 128 + signal, is no reason to stop the others: they may be busy saving. Then
  * nothing is started again. */
@@ -34,6 +35,8 @@ typedef struct {
     int64_t grace_ms;    /* 0: 5,000 */
     char **argv;         /* the command, NULL-terminated; found in PATH */
 } rm_launch_config;
+
+enum { RM_EXIT_PEER = 3 }; /* what `remat train` exits with when another rank failed */
 
 /* Runs the job to its end. *exit_code is what the program should exit with. Fails only where nothing was started: INVALID
  * (flags), IO (the port is taken, the log directory, the command cannot be found), MEMORY. Prints the ranks' lines, and its

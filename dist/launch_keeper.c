@@ -43,6 +43,9 @@ typedef struct {
     phase phase;
     int64_t deadline_ms;   /* of GRACE and TERMINATED */
     int32_t attempt, code; /* code: of the first failure of this attempt; 0: none */
+    int32_t first;         /* the rank of this host that it is the failure of; -1: none */
+    int first_status;      /* as waitpid has it */
+    bool first_told;       /* the launcher has heard of it */
     int told;              /* a signal that the launcher has passed on; 0: none */
     int children;          /* signalfd for SIGCHLD */
 } keeper;
@@ -170,19 +173,33 @@ static void signal_ranks(const keeper *k, int number) {
  * have had it too, and may be busy saving. */
 static bool as_told(const keeper *k, int code) { return k->told && code == 128 + k->told; }
 
-static void fail(keeper *k, int32_t local, int status) {
-    const rm_launch_config *c = k->job->config;
-    int code = rm_launch_code(status);
-    if (!k->code) {
-        k->code = code;
-        if (!as_told(k, code)) tell(k, RM_KEEPER_FIRST, c->node_rank * c->nproc + local, k->ranks[local].pid, status);
-    }
-    if (k->phase != RUNNING || as_told(k, code)) return;
-    k->phase = GRACE;
-    k->deadline_ms = now_ms() + c->grace_ms;
+/* How likely it is that this rank is the cause, and not one that has noticed another's end. */
+static int blame(int status) { return WIFSIGNALED(status) ? 2 : WEXITSTATUS(status) != RM_EXIT_PEER; }
+
+static void tell_first(keeper *k) {
+    if (k->first < 0 || k->first_told) return;
+    k->first_told = true;
+    tell(k, RM_KEEPER_FIRST, k->job->config->node_rank * k->n + k->first, k->ranks[k->first].pid, k->first_status);
 }
 
-/* Of ranks that are found ended at the same time, one that a signal killed is the cause: the others had to notice first. */
+/* The first failure decides, unless all that it says is that somebody else has failed: then the next may know better, as
+ * long as nobody has been asked to stop. */
+static void fail(keeper *k, int32_t local, int status) {
+    bool told = as_told(k, rm_launch_code(status)),
+         better = k->first >= 0 && !k->first_told && k->phase <= GRACE && blame(status) > 0;
+    if ((k->first < 0 && !k->code) || better) {
+        k->code = rm_launch_code(status);
+        k->first = local;
+        k->first_status = status;
+        k->first_told = told; /* nothing to speak of */
+    }
+    if (blame(k->first_status)) tell_first(k);
+    if (k->phase != RUNNING || told) return;
+    k->phase = GRACE;
+    k->deadline_ms = now_ms() + k->job->config->grace_ms;
+}
+
+/* Of ranks that are found ended at the same time, the likeliest cause. */
 static void look_at_ranks(keeper *k) {
     int32_t worst = -1;
     int worst_status = 0;
@@ -193,7 +210,7 @@ static void look_at_ranks(keeper *k) {
         int status = info.si_code == CLD_EXITED ? (info.si_status & 0xff) << 8 : info.si_status;
         k->alive--;
         k->ranks[r].life = UNREAPED;
-        if (rm_launch_code(status) && (worst < 0 || (!WIFSIGNALED(worst_status) && WIFSIGNALED(status))))
+        if (rm_launch_code(status) && (worst < 0 || blame(status) > blame(worst_status)))
             worst = r, worst_status = status;
     }
     if (worst >= 0) fail(k, worst, worst_status);
@@ -241,6 +258,7 @@ _Noreturn static void end_with_launcher(const keeper *k) {
 }
 
 static void escalate(keeper *k) {
+    tell_first(k);
     k->phase++;
     k->deadline_ms = now_ms() + (k->job->config->grace_ms < AFTER_TERM_MS ? k->job->config->grace_ms : AFTER_TERM_MS);
     tell(k, k->phase == TERMINATED ? RM_KEEPER_TERMS : RM_KEEPER_KILLS, k->alive, 0, 0);
@@ -287,12 +305,16 @@ static bool turn(keeper *k) {
 static void run_attempt(keeper *k) {
     k->phase = RUNNING;
     k->code = 0;
+    k->first = -1;
+    k->first_status = 0;
+    k->first_told = false;
     k->alive = 0;
     for (int32_t r = 0; r < k->n; r++) k->ranks[r].life = GONE;
     if (start_ranks(k)) {
         if (k->told) signal_ranks(k, k->told);
         while (k->alive > 0) (void)turn(k);
     }
+    tell_first(k);
     sweep();
 }
 

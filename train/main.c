@@ -4,6 +4,7 @@
 #include "train/openmp.h"
 #include "train/presets.h"
 
+#include "dist/launch.h"
 #include "memory/host.h"
 
 #include <errno.h>
@@ -47,7 +48,7 @@ static void print_usage(FILE *out) {
 static int fail(const char *command, remat_status status) {
     fflush(stdout);
     if (*remat_last_error()) fprintf(stderr, "remat %s: %s\n", command, remat_last_error()); /* "": it has been said */
-    return status == REMAT_INVALID || status == REMAT_INFEASIBLE ? 2 : status == REMAT_PEER ? 3 : 1;
+    return status == REMAT_INVALID || status == REMAT_INFEASIBLE ? 2 : status == REMAT_PEER ? RM_EXIT_PEER : 1;
 }
 
 static int run_launch(int argc, char **argv) {

@@ -187,9 +187,11 @@ static const struct {
     {"exit 0", "", 0},
     {"exit $((RANK * 7))", "rank 1 ", 7},
     {"test $RANK = 0 || kill -SEGV $$; sleep 0.2; exit 1", "was killed by signal 11 (Segmentation fault)", 139},
-    {"test $RANK = 1 || kill -KILL $$; sleep 0.2; exit 3", "was killed by signal 9 (Killed)", 137},
-    {"test $RANK = 0 && exit 3; sleep 0.3; exit 5", "rank 0 ", 3},
+    {"test $RANK = 1 || kill -KILL $$; sleep 0.2; exit 4", "was killed by signal 9 (Killed)", 137},
+    {"test $RANK = 0 && exit 6; sleep 0.3; exit 5", "rank 0 ", 6},
     {"test $RANK = 0 && exit 0; sleep 0.1; exit 4", "rank 1 ", 4},
+    {"test $RANK = 0 && exit 3; sleep 0.2; exit 2", "rank 1 ", 2}, /* 3: another rank failed */
+    {"sleep 0.$((RANK * 2)); exit 3", "rank 0 ", 3},
     {"test $RANK = 0 && kill -TERM $$; sleep 0.2", "(Terminated)", 143},
 };
 

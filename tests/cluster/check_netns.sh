@@ -1,0 +1,53 @@
+#!/bin/sh
+# check_netns.sh SOURCE BINARY: runs inside netns.sh: two hosts train over a real network link like two ranks of one machine,
+# whether `remat launch`, mpirun or plain variables start them; and a host that goes is noticed by the other.
+. "$1"/tests/cluster/train.sh
+set_up "$1" "$2"
+launch="$remat launch --nnodes=2 --master-addr=hostA --rdzv-id=test"
+
+on_two_hosts() { # NAME COMMAND for hostA, which saves as NAME does; the same on hostB beside it
+    name=$1
+    shift
+    $REMAT_ON hostB timeout 120 $launch --node-rank=1 -- "$@" $model --save="$dir/$name" >"$dir/$name-B.log" 2>&1 &
+    other=$!
+    train "$name" $REMAT_ON hostA $launch --node-rank=0 -- "$@"
+    wait $other || { fail "$name: hostB: exit status $?"; tail -20 "$dir/$name-B.log" >&2; }
+}
+
+on_two_hosts launch "$remat" train --batch=4 --dist-backend=gloo
+same launch
+
+# Without a launcher: each host is told by variables.
+RANK=1 WORLD_SIZE=2 MASTER_ADDR=hostA MASTER_PORT=23456 timeout 120 $REMAT_ON hostB "$remat" train $model --batch=4 \
+    --dist-backend=gloo --save="$dir"/variables >/dev/null 2>&1 &
+RANK=0 WORLD_SIZE=2 MASTER_ADDR=hostA MASTER_PORT=23456 train variables $REMAT_ON hostA "$remat" train --batch=4 \
+    --dist-backend=gloo
+wait
+same variables
+
+if command -v mpirun >/dev/null && mpirun --version 2>/dev/null | grep -q "Open MPI"; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    printf 'hostA slots=2\nhostB slots=2\n' >"$dir"/hosts
+    mpi="mpirun --hostfile $dir/hosts --bind-to none --mca plm_rsh_agent $REMAT_AGENT --mca btl tcp,self --mca pml ob1
+         --mca btl_tcp_if_include 10.77.0.0/24 --mca oob_tcp_if_include 10.77.0.0/24"
+    train mpirun $REMAT_ON hostA $mpi -np 2 --map-by node "$remat" train --batch=4
+    same mpirun
+    train mpirun-four $REMAT_ON hostA $mpi -np 4 "$remat" train --batch=4 --deterministic-world
+    same mpirun-four eight
+fi
+
+# hostB's launcher is killed; hostA's ranks say so and stop.
+steps=$(echo "$model" | sed 's/--steps=12/--steps=1000000/')
+$REMAT_ON hostB sh -c 'echo $$ >"$0"; exec "$@"' "$dir"/pid $launch --node-rank=1 -- "$remat" train $steps --batch=4 \
+    --dist-backend=gloo >"$dir"/killed-B.log 2>&1 &
+timeout 60 $REMAT_ON hostA $launch --node-rank=0 -- "$remat" train $steps --batch=4 --dist-backend=gloo \
+    >"$dir"/killed.log 2>&1 &
+other=$!
+tries=0
+until grep -q "step  *1/" "$dir"/killed.log || [ $tries = 300 ]; do tries=$((tries + 1)); sleep 0.1; done
+kill -9 "$(cat "$dir"/pid)"
+wait $other
+code=$?
+[ $code = 3 ] || fail "hostA ends with $code after hostB has gone"
+grep -q "rank 1 (hostB, process [0-9]*) is gone" "$dir"/killed.log || { fail "hostA does not name rank 1"; cat "$dir"/killed.log >&2; }
+finish
