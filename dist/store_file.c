@@ -172,11 +172,13 @@ static bool is_lost(file_store *store, int32_t rank, char *who, size_t bytes) {
     char key[40], text[128] = "";
     off_t at;
     uint32_t length;
-    snprintf(key, sizeof key, " left/%d", rank);
-    if (rank == store->rank || is_locked(store->fd, PRESENT + rank) || find(store, key, &at, &length)) return false;
+    if (rank == store->rank || is_locked(store->fd, PRESENT + rank)) return false;
     snprintf(key, sizeof key, " came/%d", rank);
     if (!find(store, key, &at, &length)) return false;
     if (length >= sizeof text || !read_at(store->fd, text, length, at)) return false;
+    if (is_locked(store->fd, PRESENT + rank)) return false; /* it came between the two questions */
+    snprintf(key, sizeof key, " left/%d", rank);
+    if (find(store, key, &at, &length)) return false;
     snprintf(who, bytes, "%s", text);
     return true;
 }

@@ -346,6 +346,28 @@ START_TEST(the_dead_are_missed) {
 END_TEST
 
 /* A file that a killed job left behind is taken over; one in use is not. */
+/* Who comes and goes is not missed for a moment, however closely it is watched. */
+START_TEST(comers_and_goers_are_not_missed) {
+    for (int i = 0; i < 100; i++) {
+        const char *path = meeting_place();
+        rm_kv *store;
+        char who[160] = "";
+        int status;
+        pid_t pid = fork();
+        if (!pid) {
+            need_ok(rm_kv_open(&(rm_kv_config){.path = path, .rank = 1, .size = 2}, &store));
+            rm_kv_close(store);
+            _exit(0);
+        }
+        ck_ok(rm_kv_open(&(rm_kv_config){.path = path, .rank = 0, .size = 2}, &store));
+        while (waitpid(pid, &status, WNOHANG) == 0)
+            ck_assert_msg(!rm_kv_lost(store, -1, who, sizeof who), "round %d: %s is missed", i, who);
+        ck_assert_int_eq(status, 0);
+        rm_kv_close(store);
+    }
+}
+END_TEST
+
 START_TEST(old_files_are_told_from_used_ones) {
     const char *path = meeting_place();
     rm_kv *store, *second;
@@ -378,6 +400,7 @@ int main(void) {
     tcase_add_test(cases, another_program_is_recognised);
     tcase_add_test(cases, garbage_does_not_matter);
     tcase_add_loop_test(cases, the_dead_are_missed, 0, 2);
+    tcase_add_test(cases, comers_and_goers_are_not_missed);
     tcase_add_test(cases, old_files_are_told_from_used_ones);
     suite_add_tcase(suite, cases);
     SRunner *runner = srunner_create(suite);
