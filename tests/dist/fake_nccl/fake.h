@@ -53,7 +53,7 @@ typedef struct {
     fake_kind kind;
     ncclDataType_t type;
     bool maximum, scaled; /* scaled: by the first bytes of scale, in the type */
-    unsigned char scale[8];
+    _Alignas(8) unsigned char scale[8];
     int root;
     size_t count;
     const void *in;

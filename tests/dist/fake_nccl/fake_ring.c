@@ -33,7 +33,7 @@ struct fake_ring {
     int rank, size;
     uint64_t order;
     const _Atomic bool *stop;
-    unsigned char *sum; /* FAKE_SLOT bytes */
+    unsigned char *sum, *scaled; /* FAKE_SLOT bytes each */
 };
 
 /* ---- Waiting for each other ---------------------------------------------------------------------------------------- */
@@ -86,6 +86,7 @@ fake_ring *fake_ring_open(const char *path, int rank, int size, const _Atomic bo
     ring->size = size;
     ring->stop = stop;
     ring->sum = malloc(FAKE_SLOT);
+    ring->scaled = malloc(FAKE_SLOT);
     return ring;
 }
 
@@ -115,6 +116,7 @@ void fake_ring_close(fake_ring *ring) {
     unlink(ring->path);
     munmap(ring->all, sizeof(shared));
     free(ring->sum);
+    free(ring->scaled);
     free(ring);
 }
 
@@ -212,14 +214,13 @@ __attribute__((noinline)) static void larger(ncclDataType_t type, void *sum, con
 
 /* In an order that begins with another rank for every part, as in a ring. */
 static const void *reduce(fake_ring *ring, const fake_collective *what, size_t part, size_t n) {
-    static _Thread_local unsigned char scaled[FAKE_SLOT];
     const size_t bytes = n * fake_type_bytes(what->type);
     for (int i = 0; i < ring->size; i++) {
         const void *from = ring->all->slot[((size_t)i + part) % (size_t)ring->size];
-        void *to = i == 0 ? ring->sum : scaled;
+        void *to = i == 0 ? ring->sum : ring->scaled;
         memcpy(to, from, bytes);
         if (what->scaled) scale(what->type, to, what->scale, n);
-        if (i > 0) (what->maximum ? larger : add)(what->type, ring->sum, scaled, n);
+        if (i > 0) (what->maximum ? larger : add)(what->type, ring->sum, ring->scaled, n);
     }
     return ring->sum;
 }
