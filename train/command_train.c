@@ -73,6 +73,7 @@ static remat_status open_data(trainer *t, rm_model_spec *spec) {
     rm_loader_config order = {.batch = o->batch,
                               .seed = o->seed,
                               .shuffle = !o->no_shuffle,
+                              .pad = o->pad,
                               .rank = t->ranks.rank,
                               .size = t->ranks.size,
                               .micro_steps = rm_setup_micro_steps(o),

@@ -33,7 +33,7 @@ typedef struct {
     /* The data. 0 in seq_len: the task's own length. */
     char *task, *data, *labels, *eval_data, *eval_labels;
     int64_t seq_len, batch, samples, seed;
-    bool no_shuffle;
+    bool no_shuffle, pad;
     /* Training. A negative lr: the optimizer's own. */
     int64_t steps, epochs;
     char *optimizer;

@@ -204,6 +204,16 @@ START_TEST(the_same_ranks_go_on_where_they_were) {
 }
 END_TEST
 
+/* 15 samples on 2 ranks: 7 for each, or 8. */
+START_TEST(the_program_pads_when_told_to) {
+#define RUN "train --task=copy --samples=15 --batch=4 --hidden=4 --layers=1 --seq-len=21 --threads=1 --devices=cpu:2 "
+    ck_runs(RUN "--epochs=3");
+    ck_assert_msg(strstr(program_output, "done after step 3:"), "%s", program_output);
+    ck_runs(RUN "--epochs=3 --pad");
+    ck_assert_msg(strstr(program_output, "done after step 6:"), "%s", program_output);
+}
+END_TEST
+
 START_TEST(updates_are_counted) {
     rm_dataset d = numbers(100);
     rm_loader_config config = {.batch = 3, .size = 4};
@@ -259,6 +269,7 @@ int main(void) {
     tcase_add_test(tests, shards_are_the_same_on_any_ranks);
     tcase_add_test(tests, other_ranks_go_on_without_repeating_or_skipping);
     tcase_add_test(tests, the_same_ranks_go_on_where_they_were);
+    tcase_add_test(tests, the_program_pads_when_told_to);
     tcase_add_test(tests, updates_are_counted);
     tcase_add_test(tests, what_cannot_work_is_refused);
     return run_suite("train/loader", tests);
