@@ -1,0 +1,587 @@
+/* test_ddp_sessions.c: real training on ranks that are processes of this host. Whatever is kept, recomputed or shared out:
+ * parameters are the same bits on all ranks, gradients are what they would be without recomputing, and a job of many ranks
+ * does what one rank does with the batch of all. REMAT_LONG_TESTS=1: a thousand random networks instead of sixty. */
+#include "dist/ddp.h"
+
+#include <math.h>
+#include <sys/mman.h>
+
+#include "tests/dist/ranks.h"
+#include "tests/engine/random_net.h"
+
+/* ---- A rank's group, ddp and session ------------------------------------------------------------------------------- */
+
+typedef struct {
+    int rank, size;
+    rm_group *group;
+    rm_ddp *ddp;
+    remat_session *session;
+} member;
+
+static member join(int rank, int size, rm_kv *store, rm_ddp_config *config) {
+    static rm_ddp *ddp; /* where tag_name finds it */
+    member m = {.rank = rank, .size = size};
+    rm_group_config group = {.engine = "local", .rank = rank, .size = size, .store = store, .timeout_ms = 60000};
+    group.tag_name = rm_ddp_tag_name;
+    group.context = &ddp;
+    need_ok(rm_group_open(&group, &m.group));
+    if (!config) return m;
+    config->group = m.group;
+    need_ok(rm_ddp_open(config, &ddp));
+    m.ddp = ddp;
+    return m;
+}
+static void leave(member *m) {
+    remat_session_free(m->session);
+    rm_ddp_close(m->ddp);
+    rm_group_close(m->group);
+}
+
+/* All arrays of a kind, one after the other; the caller's. */
+static float *read_all(remat_session *s, remat_kind kind, int64_t *count) {
+    float *all = NULL;
+    remat_array info;
+    *count = 0;
+    for (int64_t i = 0; i < remat_count(s, kind); i++) {
+        need_ok(remat_array_info(s, kind, i, &info));
+        all = realloc(all, (size_t)(*count + info.count + 1) * sizeof *all);
+        need(all, "no memory");
+        need_ok(remat_read(s, kind, i, all + *count, info.bytes));
+        *count += info.count;
+    }
+    return all;
+}
+
+/* Every rank's `count` floats, in order of ranks; the caller's. */
+static float *gather_all(rm_group *group, const float *mine, int64_t count) {
+    float *all = malloc((size_t)(count * rm_group_size(group) + 1) * sizeof *all);
+    need(all, "no memory");
+    need_ok(rm_group_run(group, &(rm_collective){.kind = RM_ALL_GATHER, .count = count, .in = mine, .out = all}));
+    return all;
+}
+static void need_same(rm_group *group, const float *mine, int64_t count, const char *what) {
+    float *all = gather_all(group, mine, count);
+    for (int r = 1; r < rm_group_size(group); r++)
+        need(!memcmp(all, all + r * count, (size_t)count * sizeof *all), "%s of rank %d have other bits", what, r);
+    free(all);
+}
+static void need_same_kind(const member *m, remat_kind kind, const char *what) {
+    int64_t count;
+    float *mine = read_all(m->session, kind, &count);
+    need_same(m->group, mine, count, what);
+    free(mine);
+}
+
+/* ---- A job of many ranks is a job of one --------------------------------------------------------------------------- */
+
+enum { T = 12, C = 3, H = 5, OUT = 2 };
+
+static remat_value lstm_net(remat_graph *g, int64_t batch, int64_t steps, int64_t hidden, bool dropout) {
+    remat_init init = remat_init_uniform(0.4);
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){steps, batch, C});
+    for (int layer = 0; layer < 2; layer++) {
+        char name[4][32];
+        static const char *const parts[] = {"weight_ih", "weight_hh", "bias_ih", "bias_hh"};
+        for (int k = 0; k < 4; k++) snprintf(name[k], sizeof name[k], "lstm.%s_l%d", parts[k], layer);
+        remat_value w = remat_param(g, name[0], 2, (int64_t[]){4 * hidden, layer ? hidden : C}, init);
+        remat_value u = remat_param(g, name[1], 2, (int64_t[]){4 * hidden, hidden}, init);
+        remat_value b = remat_param(g, name[2], 1, (int64_t[]){4 * hidden}, init);
+        remat_value c = remat_param(g, name[3], 1, (int64_t[]){4 * hidden}, init);
+        x = remat_lstm(g, x, w, u, b, c);
+        if (dropout) x = remat_dropout(g, x, 0.3);
+    }
+    remat_value w = remat_param(g, "out.weight", 2, (int64_t[]){OUT, hidden}, init);
+    remat_value b = remat_param(g, "out.bias", 1, (int64_t[]){OUT}, init);
+    remat_value y = remat_linear(g, x, w, b);
+    return remat_mse(g, y, remat_input(g, "target", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){steps, batch, OUT}));
+}
+
+static remat_session *open_lstm(const remat_config *config, int64_t batch, int64_t steps, int64_t hidden,
+                                bool dropout) {
+    remat_graph *g;
+    remat_session *s;
+    need_ok(remat_graph_create(&g));
+    remat_value loss = lstm_net(g, batch, steps, hidden, dropout);
+    need_ok(remat_session_create(g, loss, config, &s));
+    remat_graph_free(g);
+    return s;
+}
+
+/* Rows first .. first + batch of the step's global batch: a number is a function of step, time, row and channel. */
+static void write_rows(remat_session *s, int step, int64_t steps, int64_t first, int64_t batch) {
+    for (int input = 0; input < 2; input++) {
+        const int64_t width = input ? OUT : C;
+        float *data = malloc((size_t)(steps * batch * width) * sizeof *data);
+        need(data, "no memory");
+        for (int64_t i = 0; i < steps * batch * width; i++) {
+            int64_t c = i % width, row = first + i / width % batch, t = i / width / batch;
+            uint64_t state = (uint64_t)(((input * 100 + step) * 1000 + t) * 1000 + row) * 10 + (uint64_t)c;
+            data[i] = (float)(next_random(&state) % 2001) / 1000 - 1;
+        }
+        need_ok(remat_write(s, REMAT_INPUT, input, data, (uint64_t)(steps * batch * width) * sizeof *data));
+        free(data);
+    }
+}
+
+typedef struct {
+    const char *what;
+    rm_ddp_config ddp;
+    int micro_steps;
+    bool unequal; /* rank 0 has one row, the others three */
+    double clip, tolerance;
+    const char *optimizer;
+} variant;
+
+static const variant variants[] = {
+    {.what = "plain", .tolerance = 1e-5},
+    {.what = "buckets of all sizes", .ddp = {.first_bucket_bytes = 64, .bucket_bytes = 600}, .tolerance = 1e-5},
+    {.what = "sharded", .ddp = {.shard_optimizer = true, .bucket_bytes = 700}, .optimizer = "adam", .tolerance = 1e-4},
+    {.what = "sharded and clipped", .ddp = {.shard_optimizer = true}, .clip = 0.05, .tolerance = 1e-5},
+    {.what = "fused", .ddp = {.fused_update = true, .first_bucket_bytes = 100, .bucket_bytes = 300}, .tolerance = 1e-5},
+    {.what = "micro steps", .micro_steps = 2, .tolerance = 1e-5},
+    {.what = "pairwise", .ddp = {.pairwise = true}, .micro_steps = 2, .tolerance = 1e-5},
+    {.what = "unequal batches", .unequal = true, .tolerance = 1e-5},
+    {.what = "fp16", .ddp = {.compress = RM_COMPRESS_FP16}, .tolerance = 2e-3},
+    {.what = "bf16, sharded", .ddp = {.compress = RM_COMPRESS_BF16, .shard_optimizer = true}, .tolerance = 1e-2},
+};
+enum { VARIANTS = sizeof variants / sizeof *variants, UPDATES = 5 };
+
+static remat_config config_of(const variant *v) {
+    remat_config config = REMAT_CONFIG_INIT;
+    config.threads = 1;
+    config.tile = 3;
+    config.optimizer = v->optimizer ? v->optimizer : "sgd";
+    config.clip_grad_norm = v->clip;
+    return config;
+}
+
+/* `rows` rows a micro step from `first`; the batch of an update has `all`, micro step after micro step. */
+static remat_step_result update_once(remat_session *s, const variant *v, int step, int64_t first, int64_t rows,
+                                     int64_t all) {
+    remat_step_result r;
+    int micro = v->micro_steps ? v->micro_steps : 1;
+    for (int t = 0; t < micro; t++) {
+        write_rows(s, step, T, first + all / micro * remat_micro_shard(t, micro, v->ddp.pairwise), rows);
+        if (micro == 1 && v->ddp.fused_update)
+            need_ok(remat_step(s, 0.1, &r));
+        else
+            need_ok(remat_gradients(s, &r));
+    }
+    if (!v->ddp.fused_update) need_ok(remat_update(s, 0.1, &r));
+    return r;
+}
+
+/* One rank with everybody's rows. */
+static float *alone(const variant *v, int64_t all, double *loss, int64_t *count) {
+    remat_config config = config_of(v);
+    variant one = {.micro_steps = 0};
+    remat_session *s = open_lstm(&config, all, T, H, false);
+    for (int step = 0; step < UPDATES; step++) loss[step] = update_once(s, &one, step, 0, all, all).loss;
+    float *parameters = read_all(s, REMAT_PARAM, count);
+    remat_session_free(s);
+    return parameters;
+}
+
+static void train_together(int rank, int size, rm_kv *store, void *context) {
+    const variant *v = context;
+    const int micro = v->micro_steps ? v->micro_steps : 1;
+    const int64_t rows = v->unequal && rank ? 3
+                         : v->unequal       ? 1
+                                            : 2,
+                  first = v->unequal ? (rank ? 3 * rank - 2 : 0) : 2 * rank;
+    const int64_t all = v->unequal ? 3 * size - 2 : 2 * size * micro;
+    static const char *const strategies[] = {"none", "segments", "lean", "sqrt"};
+    double loss[UPDATES];
+    int64_t count, same;
+    rm_ddp_config ddp = v->ddp;
+    ddp.rows = rows;
+    float *want = alone(v, all, loss, &count);
+    member m = join(rank, size, store, &ddp);
+    remat_config config = config_of(v);
+    config.ranks = rm_ddp_ranks(m.ddp);
+    config.micro_steps = v->micro_steps;
+    config.pairwise = v->ddp.pairwise;
+    config.strategy = strategies[rank % 4]; /* to each its own plan */
+    config.segments = 2;
+    config.seed = rank ? 77 : 0; /* parameters are rank 0's */
+    m.session = open_lstm(&config, rows, T, H, false);
+    need_ok(rm_ddp_broadcast(m.ddp, m.session));
+    for (int step = 0; step < UPDATES; step++) {
+        double got = update_once(m.session, v, step, first, rows, all).loss;
+        need(fabs(got - loss[step]) <= v->tolerance * loss[step], "%s, step %d: loss %.9g, not %.9g", v->what, step,
+             got, loss[step]);
+        float single = (float)got;
+        need_same(m.group, &single, 1, "losses");
+    }
+    float *parameters = read_all(m.session, REMAT_PARAM, &same);
+    need(same == count, "%ld parameters", (long)same);
+    need_same(m.group, parameters, count, "parameters");
+    for (int64_t i = 0; i < count; i++)
+        need(fabs((double)parameters[i] - (double)want[i]) <= v->tolerance, "%s: parameter %ld is %.9g, not %.9g",
+             v->what, (long)i, (double)parameters[i], (double)want[i]);
+    free(parameters);
+    free(want);
+    leave(&m);
+}
+
+START_TEST(many_ranks_do_what_one_does) {
+    for (int size = 2; size <= 4; size++)
+        if (!variants[_i].ddp.pairwise || size != 3) run_ranks(size, train_together, (void *)&variants[_i]);
+}
+END_TEST
+
+/* ---- Every strategy ------------------------------------------------------------------------------------------------ */
+
+/* The table of a ddp with every call of reduce counted. */
+typedef struct {
+    const remat_ranks *inner;
+    int reduced[64];
+} counter;
+
+static remat_status count_reduce(void *context, const remat_bucket *bucket) {
+    counter *c = context;
+    c->reduced[bucket->index]++;
+    return c->inner->reduce(c->inner->context, bucket);
+}
+#define PASS_ON(name, arguments, ...)                                                                                  \
+    static remat_status pass_##name(void *context, __VA_ARGS__) {                                                      \
+        counter *c = context;                                                                                          \
+        return c->inner->name(c->inner->context, arguments);                                                           \
+    }
+#define TWO(a, b) a, b
+PASS_ON(wait, bucket, const remat_bucket *bucket)
+PASS_ON(sum, TWO(values, n), double *values, int64_t n)
+PASS_ON(map, TWO(address, bytes), void *address, uint64_t bytes)
+static void pass_unmap(void *context, void *address) {
+    ((counter *)context)->inner->unmap(((counter *)context)->inner->context, address);
+}
+
+static remat_ranks counted(counter *c, const remat_ranks *inner) {
+    remat_ranks table = *inner;
+    *c = (counter){.inner = inner};
+    table.context = c;
+    table.agree = NULL;
+    table.poll = NULL;
+    table.reduce = count_reduce;
+    table.wait = pass_wait;
+    table.sum = pass_sum;
+    table.map = pass_map;
+    table.unmap = pass_unmap;
+    return table;
+}
+
+static float *gradients_by(const member *m, const char *strategy, uint64_t budget, uint64_t *needed, int64_t *count) {
+    enum { STEPS = 60 };
+    counter c;
+    remat_ranks table = counted(&c, rm_ddp_ranks(m->ddp));
+    remat_config config = REMAT_CONFIG_INIT;
+    config.threads = 1;
+    config.tile = 3;
+    config.strategy = strategy;
+    config.segments = 5;
+    config.memory_budget = budget;
+    config.ranks = &table;
+    remat_session *s = open_lstm(&config, 2, STEPS, 16, true);
+    remat_step_result r;
+    write_rows(s, 0, STEPS, 2 * m->rank, 2);
+    need_ok(remat_gradients(s, &r));
+    for (int64_t b = 0; b < remat_bucket_count(s); b++)
+        need(c.reduced[b] == 1, "%s: bucket %ld was reduced %d times", strategy, (long)b, c.reduced[b]);
+    need(remat_bucket_count(s) > 2, "only %ld buckets", (long)remat_bucket_count(s));
+    *needed = remat_session_plan(s).budgeted_bytes;
+    if (budget || !strcmp(strategy, "segments")) need(r.recomputed_stages > 0, "%s recomputed nothing", strategy);
+    float *gradients = read_all(s, REMAT_GRADIENT, count);
+    remat_session_free(s);
+    return gradients;
+}
+
+static void by_every_strategy(int rank, int size, rm_kv *store, void *context) {
+    static const char *const strategies[] = {"segments", "sqrt", "lean", "optimal"};
+    uint64_t most, needed = 0;
+    int64_t count;
+    (void)context;
+    rm_ddp_config ddp = {.rows = 2, .first_bucket_bytes = 500, .bucket_bytes = 3000};
+    member m = join(rank, size, store, &ddp);
+    float *kept = gradients_by(&m, "none", 0, &most, &count);
+    need_same(m.group, kept, count, "gradients");
+    for (int k = 0; k < 4; k++) {
+        float *gradients = gradients_by(&m, strategies[k], k == 3 ? needed : 0, &needed, &count);
+        need(needed < most, "%s saves nothing", strategies[k]);
+        need(!memcmp(gradients, kept, (size_t)count * sizeof *kept), "gradients by %s differ from those by none",
+             strategies[k]);
+        free(gradients);
+    }
+    free(kept);
+    leave(&m);
+}
+START_TEST(every_strategy_reduces_once) { run_ranks(2 + _i, by_every_strategy, NULL); }
+END_TEST
+
+/* ---- Random networks, random plans ------------------------------------------------------------------------------------- */
+
+static remat_status no_bucket(void *context, const remat_bucket *bucket) {
+    return (void)context, (void)bucket, REMAT_OK;
+}
+static remat_status no_sum(void *context, double *values, int64_t n) {
+    return (void)context, (void)values, (void)n, REMAT_OK;
+}
+
+static void make_gradients(remat_session *s, uint64_t seed, const remat_config *config, int rank, int size) {
+    remat_step_result r;
+    int micro = config->micro_steps ? config->micro_steps : 1;
+    for (int t = 0; t < micro; t++) {
+        fill_inputs(s, seed * 1000 + (uint64_t)(rank + size * remat_micro_shard(t, micro, config->pairwise)));
+        need_ok(remat_gradients(s, &r));
+    }
+    need(isfinite(r.loss), "loss %g", r.loss);
+}
+
+/* What this rank computes by itself, as the rank it is, keeping everything; and a plan for it to do otherwise. */
+static float *gradients_alone(const net *n, remat_value loss, remat_config config, uint64_t seed, int rank, int size,
+                              char **plan) {
+    remat_ranks nobody = {.rank = rank, .size = size, .reduce = no_bucket, .wait = no_bucket, .sum = no_sum};
+    int64_t count;
+    remat_session *s;
+    config.ranks = &nobody;
+    need_ok(remat_session_create(n->graph, loss, &config, &s));
+    rng_state += (uint64_t)rank * 104729; /* another plan on each rank */
+    *plan = random_plan(s);
+    make_gradients(s, seed, &config, rank, size);
+    float *gradients = read_all(s, REMAT_GRADIENT, &count);
+    remat_session_free(s);
+    return gradients;
+}
+
+/* The definition (dist/ddp.h): a sum in the order of ranks, or a tree, of fl32(g_r * fl32(1/W)). */
+static float mean_of(const float *all, int64_t count, int64_t i, int size, bool tree) {
+    volatile float t[MOST_RANKS], share = 1.0f / (float)size;
+    for (int r = 0; r < size; r++) t[r] = all[r * count + i] * share;
+    if (tree)
+        for (int w = size / 2; w > 0; w /= 2)
+            for (int r = 0; r < w; r++) t[r] = t[r] + t[r + w];
+    else
+        for (int r = 1; r < size; r++) t[0] = t[0] + t[r];
+    return t[0];
+}
+
+static void one_random_job(member *m, uint64_t seed) {
+    net n;
+    char *plan;
+    rng_state = seed * 7919 + 3;
+    const bool timed = draw(3) > 0;
+    remat_value loss = random_net_with(&n, timed, true);
+    rm_ddp_config ddp = {
+        .group = m->group, .rows = n.batch, .first_bucket_bytes = 1 + draw(300), .bucket_bytes = 1 + draw(2000)};
+    remat_config config = REMAT_CONFIG_INIT;
+    config.threads = 1;
+    config.tile = timed ? 1 + draw(4) : draw(3);
+    config.seed = seed;
+    config.micro_steps = (int)draw(3);
+    float *own = gradients_alone(&n, loss, config, seed, m->rank, m->size, &plan);
+    need_ok(rm_ddp_open(&ddp, &m->ddp));
+    config.ranks = rm_ddp_ranks(m->ddp);
+    config.plan_steps = plan;
+    need_ok(remat_session_create(n.graph, loss, &config, &m->session));
+    need_ok(rm_ddp_broadcast(m->ddp, m->session));
+    make_gradients(m->session, seed, &config, m->rank, m->size);
+    int64_t count;
+    float *together = read_all(m->session, REMAT_GRADIENT, &count), *all = gather_all(m->group, own, count);
+    for (int64_t i = 0; i < count; i++) {
+        float want = mean_of(all, count, i, m->size, false);
+        need(!memcmp(&together[i], &want, sizeof want), "seed %lu, element %ld: %.9g, not %.9g", (unsigned long)seed,
+             (long)i, (double)together[i], (double)want);
+    }
+    need_same(m->group, together, count, "gradients");
+    remat_session_free(m->session);
+    rm_ddp_close(m->ddp);
+    remat_graph_free(n.graph);
+    free(plan), free(own), free(together), free(all);
+}
+
+static void random_jobs(int rank, int size, rm_kv *store, void *context) {
+    const int cases = *(int *)context;
+    member m = join(rank, size, store, NULL);
+    alarm(600);
+    for (int k = 0; k < cases; k++) one_random_job(&m, (uint64_t)(k * 8 + size));
+    m.ddp = NULL;
+    m.session = NULL;
+    leave(&m);
+}
+START_TEST(random_networks_and_plans) {
+    int cases = getenv("REMAT_LONG_TESTS") ? 334 : 20;
+    run_ranks(2 + _i, random_jobs, &cases);
+}
+END_TEST
+
+/* ---- Bits that do not depend on the number of ranks --------------------------------------------------------------------- */
+
+enum { SHARDS = 8 };
+typedef struct {
+    float parameters[4000];
+    double loss[3];
+} result;
+
+static void one_of_eight_shards(int rank, int size, rm_kv *store, void *context) {
+    result *out = context;
+    int64_t count;
+    rm_ddp_config ddp = {.rows = 2, .pairwise = true, .bucket_bytes = 1000};
+    member m = join(rank, size, store, &ddp);
+    remat_config config = REMAT_CONFIG_INIT;
+    config.threads = 1;
+    config.tile = 3;
+    config.optimizer = "adam";
+    config.clip_grad_norm = 0.5;
+    config.ranks = rm_ddp_ranks(m.ddp);
+    config.pairwise = true;
+    config.micro_steps = SHARDS / size;
+    m.session = open_lstm(&config, 2, T, H, true);
+    for (int step = 0; step < 3; step++) {
+        remat_step_result r;
+        for (int t = 0; t < config.micro_steps; t++) {
+            write_rows(m.session, step, T, 2 * (rank + size * remat_micro_shard(t, config.micro_steps, true)), 2);
+            need_ok(remat_gradients(m.session, &r));
+        }
+        need_ok(remat_update(m.session, 0.01, &r));
+        if (rank == 0) out->loss[step] = r.loss;
+    }
+    need_same_kind(&m, REMAT_PARAM, "parameters");
+    float *parameters = read_all(m.session, REMAT_PARAM, &count);
+    need(count <= 4000, "%ld parameters", (long)count);
+    if (rank == 0) memcpy(out->parameters, parameters, (size_t)count * sizeof *parameters);
+    free(parameters);
+    leave(&m);
+}
+START_TEST(the_number_of_ranks_changes_no_bit) {
+    result *r = mmap(NULL, 4 * sizeof *r, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert(r != MAP_FAILED);
+    for (int k = 0; k < 4; k++) run_ranks(1 << k, one_of_eight_shards, &r[k]);
+    ck_assert(r[0].loss[2] > 0 && r[0].parameters[0] != 0);
+    for (int k = 1; k < 4; k++) ck_assert_msg(!memcmp(&r[0], &r[k], sizeof *r), "%d ranks", 1 << k);
+}
+END_TEST
+
+/* ---- Ranks that do something else ---------------------------------------------------------------------------------------- */
+
+static void another_shape(member *m, remat_config *config, bool odd) {
+    config->ranks = rm_ddp_ranks(m->ddp);
+    m->session = open_lstm(config, 2, T, odd ? H + 1 : H, false);
+    char words[300];
+    snprintf(
+        words, sizeof words,
+        "ranks 0 and %d disagree about the parameters (name, shape, type): line 1 is 'lstm.weight_ih_l0 (20,3) f32' on "
+        "rank 0, and 'lstm.weight_ih_l0 (24,3) f32' on rank %d",
+        m->size - 1, m->size - 1);
+    need_peer(rm_ddp_broadcast(m->ddp, m->session), words);
+}
+
+/* The first collective that differs is that of the first bucket which does. */
+static void another_cap(member *m, remat_config *config, bool odd) {
+    remat_ranks table = *rm_ddp_ranks(m->ddp);
+    if (odd) table.first_bucket_bytes = 500;
+    config->ranks = &table;
+    m->session = open_lstm(config, 2, T, H, false);
+    need_ok(rm_ddp_broadcast(m->ddp, m->session));
+    remat_step_result r;
+    char words[100];
+    write_rows(m->session, 0, T, 0, 2);
+    snprintf(words, sizeof words, "ranks 0 and %d disagree about the count", m->size - 1);
+    need_peer(remat_gradients(m->session, &r), words);
+    need(strstr(remat_last_error(), "bucket 0, which begins with out."), "%s", remat_last_error());
+    need(strstr(remat_last_error(), "all_reduce of"), "%s", remat_last_error());
+}
+
+/* Buckets 0 and 1 the other way round, which have the same size. */
+static remat_status reduce_swapped(void *context, const remat_bucket *bucket) {
+    static remat_bucket held;
+    const remat_ranks *inner = context;
+    if (bucket->index == 0) return held = *bucket, REMAT_OK;
+    TRY(inner->reduce(inner->context, bucket));
+    return bucket->index == 1 ? inner->reduce(inner->context, &held) : REMAT_OK;
+}
+static remat_status wait_swapped(void *context, const remat_bucket *bucket) {
+    const remat_ranks *inner = context;
+    return inner->wait(inner->context, bucket);
+}
+static remat_status sum_swapped(void *context, double *values, int64_t n) {
+    const remat_ranks *inner = context;
+    return inner->sum(inner->context, values, n);
+}
+static void another_order(member *m, remat_config *config, bool odd) {
+    remat_ranks table = *rm_ddp_ranks(m->ddp), inner = table;
+    table.first_bucket_bytes = table.bucket_bytes = inner.first_bucket_bytes = inner.bucket_bytes =
+        1; /* one array each */
+    table.context = &inner;
+    table.reduce = reduce_swapped;
+    table.wait = wait_swapped;
+    table.sum = sum_swapped;
+    table.agree = NULL;
+    table.poll = NULL;
+    table.map = NULL;
+    table.unmap = NULL;
+    config->ranks = odd ? &table : &inner;
+    inner.agree = NULL;
+    m->session = open_lstm(config, 2, T, H, false);
+    need_ok(rm_ddp_broadcast(m->ddp, m->session));
+    remat_step_result r;
+    write_rows(m->session, 0, T, 0, 2);
+    char words[100];
+    snprintf(words, sizeof words, "ranks 0 and %d disagree about the ", m->size - 1);
+    need_peer(remat_gradients(m->session, &r), words);
+    need(strstr(remat_last_error(), "bucket 0, which begins with") &&
+             strstr(remat_last_error(), "bucket 1, which begins with"),
+         "%s", remat_last_error());
+}
+
+/* One stops after its first step. */
+static void a_missing_step(member *m, remat_config *config, bool odd) {
+    config->ranks = rm_ddp_ranks(m->ddp);
+    config->optimizer = "sgd";
+    m->session = open_lstm(config, 2, T, H, false);
+    remat_step_result r;
+    need_ok(rm_ddp_broadcast(m->ddp, m->session));
+    write_rows(m->session, 0, T, 0, 2);
+    need_ok(remat_step(m->session, 0.1, &r));
+    if (odd) return;
+    char words[100];
+    snprintf(words, sizeof words, "rank %d on ", m->size - 1);
+    remat_status status = REMAT_OK;
+    for (int k = 0; k < 100 && !status; k++) status = remat_step(m->session, 0.1, &r);
+    need_peer(status, words);
+    need(strstr(remat_last_error(), "left the group") && strstr(remat_last_error(), "bucket 0, which begins with out."),
+         "%s", remat_last_error());
+}
+
+static void (*const oddities[])(member *, remat_config *, bool) = {another_shape, another_cap, another_order,
+                                                                   a_missing_step};
+
+static void with_an_odd_one(int rank, int size, rm_kv *store, void *context) {
+    remat_config config = REMAT_CONFIG_INIT;
+    config.threads = 1;
+    config.tile = 3;
+    rm_ddp_config ddp = {.rows = 2};
+    member m = join(rank, size, store, &ddp);
+    oddities[*(int *)context](&m, &config, rank == size - 1);
+    leave(&m);
+}
+START_TEST(an_odd_rank_is_told_with_names) {
+    for (int size = 2; size <= 3; size++) run_ranks(size, with_an_odd_one, &_i);
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("dist/ddp_sessions");
+    TCase *training = tcase_create("training"), *odd = tcase_create("odd");
+    tcase_set_timeout(training, 600);
+    tcase_add_loop_test(training, many_ranks_do_what_one_does, 0, VARIANTS);
+    tcase_add_loop_test(training, every_strategy_reduces_once, 0, 2);
+    tcase_add_loop_test(training, random_networks_and_plans, 0, 3);
+    tcase_add_test(training, the_number_of_ranks_changes_no_bit);
+    tcase_add_loop_test(odd, an_odd_rank_is_told_with_names, 0, 4);
+    suite_add_tcase(suite, training);
+    suite_add_tcase(suite, odd);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}
