@@ -29,6 +29,8 @@ static const char *const runs[] = {
     "--hidden=8 --seq-len=300000 --batch=1 --memory-budget=16MiB --calibration=off",
     "--hidden=8 --seq-len=100000 --tile=16 --batch=1 --memory-budget=20MiB --calibration=off",
     "--model=rnn --hidden=256 --seq-len=1000 --batch=32 --checkpoint=sqrt --optimizer=sgd",
+    "--hidden=256 --seq-len=4000 --batch=8 --memory-budget=48MiB --calibration=off --recompute=off --spill=/tmp",
+    "--task=classify --hidden=64 --batch=16 --memory-budget=8MiB --calibration=off",
 };
 enum { RUNS = sizeof runs / sizeof runs[0] };
 
@@ -56,9 +58,34 @@ static uint64_t number(const json_t *event, const char *name) {
     return (uint64_t)json_integer_value(value);
 }
 
+/* A header for so many bytes of images of 28 x 28, or of labels, and the bytes: the numbers from 0 to 9 in turn. */
+static const char *make_idx(const char *name, bool images, size_t count) {
+    static uint8_t all[16 + 100 * 784];
+    size_t head = images ? 16 : 8, bytes = count * (images ? 784 : 1);
+    ck_assert_uint_le(head + bytes, sizeof all);
+    memset(all, 0, head);
+    all[2] = 8;
+    all[3] = images ? 3 : 1;
+    all[7] = (uint8_t)count;
+    if (images) all[11] = all[15] = 28;
+    for (size_t i = 0; i < bytes; i++) all[head + i] = (uint8_t)(i % 10);
+    return make_file(name, all, head + bytes);
+}
+
+/* What the task of the run reads, as flags. */
+static const char *data_flags(const char *run) {
+    static char flags[600];
+    if (strstr(run, "--task=classify"))
+        snprintf(flags, sizeof flags, "--data=%s --labels=%s", make_idx("images", true, 100),
+                 make_idx("labels", false, 100));
+    else
+        snprintf(flags, sizeof flags, "--data=%s", make_text("text", 400000));
+    return flags;
+}
+
 START_TEST(the_process_stays_within) {
-    const char *text = make_text("text", 400000), *metrics = in_scratch("metrics.jsonl");
-    ck_runs("train --data=%s --metrics=%s --steps=2 --threads=2 %s", text, metrics, runs[_i]);
+    const char *metrics = in_scratch("metrics.jsonl");
+    ck_runs("train %s --metrics=%s --steps=2 --threads=2 %s", data_flags(runs[_i]), metrics, runs[_i]);
     json_t *plan = event_named(metrics, "plan"), *end = event_named(metrics, "end");
     uint64_t budgeted = number(plan, "budgeted_bytes"), arena = number(plan, "planned_peak_bytes");
     uint64_t peak = number(end, "rss_peak_bytes");
