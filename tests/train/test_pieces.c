@@ -307,6 +307,39 @@ START_TEST(a_place_that_is_taken) {
 }
 END_TEST
 
+/* Each allocation fails once: a sentence, and nothing is left behind. */
+START_TEST(no_memory_at_any_moment) {
+    job *j = open_job(2, true, FLAGS);
+    rm_file_writer writer;
+    rm_saved_file file[2];
+    remat_status status = REMAT_MEMORY;
+    fill_job(j, 1);
+    for (int r = 0; r < 2; r++) {
+        snprintf(file[r].path, sizeof file[r].path, "%s", in_scratch(r ? "one" : "zero"));
+        for (int64_t n = 1; r == 0 && n < 100 && status; n++) {
+            rm_host_fail_at(n);
+            status = rm_pieces_save(j->session[r], file[r].path, &writer);
+            ck_assert(status == REMAT_OK || (status == REMAT_MEMORY && !rm_path_exists(file[r].path)));
+        }
+        rm_host_fail_at(0);
+        ck_ok(rm_pieces_save(j->session[r], file[r].path, &writer));
+        file[r].bytes = writer.bytes;
+        file[r].crc32 = writer.crc32;
+    }
+    status = REMAT_MEMORY;
+    int64_t n = 1;
+    for (; n < 1000 && status; n++) {
+        rm_host_fail_at(n);
+        status = rm_pieces_load(j->session[0], file, 2);
+        ck_assert_msg(status == REMAT_OK || status == REMAT_MEMORY, "%d: %s", (int)status, remat_last_error());
+    }
+    rm_host_fail_at(0);
+    ck_assert(n > 10 && !status);
+    check_session(j->session[0], REMAT_OPTIMIZER);
+    close_job(j);
+}
+END_TEST
+
 /* ---- What lies on a disk ---- */
 
 START_TEST(half_a_state_is_none) {
@@ -497,6 +530,7 @@ int main(void) {
     tcase_add_test(tests, one_rank_that_cannot_write);
     tcase_add_test(tests, saving_again_changes_nothing);
     tcase_add_test(tests, a_place_that_is_taken);
+    tcase_add_test(tests, no_memory_at_any_moment);
     tcase_add_test(tests, half_a_state_is_none);
     tcase_add_test(tests, names_of_pieces_files);
     tcase_add_test(tests, bits_that_changed_are_noticed);
