@@ -158,9 +158,10 @@ static remat_status write_pieces(const char *state, const rm_state_ranks *ranks,
     rm_file_writer writer;
     rm_state_piece_name(ranks->rank, ranks->size, name);
     TRY(rm_path_join(path, sizeof path, state, name));
-    REQUIRE(rm_path_exists(state), IO,
-            "rank 0 has made %s, but it is not there for rank %lld: --zero=1 needs a place for --save that all hosts see",
-            state, (long long)ranks->rank);
+    REQUIRE(
+        rm_path_exists(state), IO,
+        "rank 0 has made %s, but it is not there for rank %lld: --zero=1 needs a place for --save that all hosts see",
+        state, (long long)ranks->rank);
     TRY(rm_pieces_save(session, path, &writer));
     note(&writer, about + 2 + 2 * ranks->rank);
     return REMAT_OK;
@@ -184,9 +185,9 @@ static json_t *files_json(const rm_state_ranks *ranks, const double *about) {
     return files;
 }
 
-/* The launcher's name for the job: what a restarted one knows its own states by. */
 const char *rm_state_job(void) {
     const char *id = getenv("TORCHELASTIC_RUN_ID");
+    if (!id) id = getenv("SLURM_JOB_ID"); /* srun's ranks, without a launcher of ours between */
     return id ? id : "";
 }
 

@@ -66,8 +66,8 @@ remat_status rm_state_find(const char *directory, char state[RM_PATH_BYTES], boo
 /* Reads state.json: where the run was, and its flags into `options` (rm_options_adopt). */
 remat_status rm_state_read(const char *state, rm_command command, rm_options *options, rm_state_point *out);
 
-/* A job that its launcher has started again after a failure (TORCHELASTIC_RESTART_COUNT > 0) resumes from the last state that
- * it saved itself (TORCHELASTIC_RUN_ID tells jobs apart): --resume becomes --save's directory. Where it has saved none yet,
+/* A job that was started again after a failure (TORCHELASTIC_RESTART_COUNT or SLURM_RESTART_COUNT > 0) resumes from the last
+ * state that it saved itself (TORCHELASTIC_RUN_ID, or else SLURM_JOB_ID, tells jobs apart): --resume becomes --save's directory. Where it has saved none yet,
  * it starts as it did the first time. To be called before --resume is looked at. */
 remat_status rm_state_after_restart(rm_options *options);
 

@@ -140,11 +140,20 @@ static remat_status is_of_this_job(const char *state, bool *ours) {
     return REMAT_OK;
 }
 
+/* By a launcher, or by Slurm, which puts jobs that lost a node back into its queue. */
+static bool was_restarted(void) {
+    static const char *const names[] = {"TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"};
+    for (int i = 0; i < 2; i++) {
+        const char *count = getenv(names[i]);
+        if (count && strtol(count, NULL, 10) > 0) return true;
+    }
+    return false;
+}
+
 remat_status rm_state_after_restart(rm_options *options) {
     char state[RM_PATH_BYTES];
-    const char *count = getenv("TORCHELASTIC_RESTART_COUNT");
     bool found, ours = false;
-    if (!count || strtol(count, NULL, 10) <= 0 || !options->save) return REMAT_OK;
+    if (!was_restarted() || !options->save) return REMAT_OK;
     TRY(rm_state_find(options->save, state, &found));
     if (found) TRY(is_of_this_job(state, &ours));
     if (!ours) return REMAT_OK;

@@ -425,6 +425,7 @@ START_TEST(a_job_that_was_started_again) {
     bench b;
     rm_state_store store;
     rm_options options;
+    char line[512];
     setenv("TORCHELASTIC_RUN_ID", "job-7", 1);
     open_bench(&b, FLAGS);
     resumes_from("1", "job-7", "", ""); /* nothing was saved yet */
@@ -438,6 +439,19 @@ START_TEST(a_job_that_was_started_again) {
     resumes_from("1", "job-8", "", "");
     resumes_from("-1", "job-7", "", "");
     resumes_from("", "job-7", "", "");
+    unsetenv("TORCHELASTIC_RESTART_COUNT");
+    unsetenv("TORCHELASTIC_RUN_ID"); /* srun, of the job that saved, and of another */
+    setenv("SLURM_RESTART_COUNT", "1", 1);
+    for (int ours = 0; ours < 2; ours++) {
+        setenv("SLURM_JOB_ID", ours ? "job-7" : "job-8", 1);
+        snprintf(line, sizeof line, "--save=%s", in_scratch("st"));
+        parse(&options, line);
+        ck_ok(rm_state_after_restart(&options));
+        ck_assert(ours == (options.resume != NULL));
+        rm_options_free(&options);
+    }
+    unsetenv("SLURM_RESTART_COUNT");
+    setenv("TORCHELASTIC_RUN_ID", "job-7", 1);
     parse(&options, "--steps=3"); /* saves nothing */
     setenv("TORCHELASTIC_RESTART_COUNT", "1", 1);
     ck_ok(rm_state_after_restart(&options));
