@@ -23,6 +23,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef struct {
@@ -50,11 +51,24 @@ typedef struct {
 /* ---- Signals ---------------------------------------------------------------------------------------------------- */
 
 static volatile sig_atomic_t caught;
-static void remember(int signal) { caught = signal; }
+static volatile time_t caught_s;
 
-/* The step that is running is finished and saved; a second signal of the kind ends the program at once. */
+/* The step that is running is finished and saved; a second signal ends the program at once. But Slurm signals every process
+ * of a step, and the launcher among them passes it on: what comes within a second or so is the first one again. */
+static void remember(int number) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (caught && now.tv_sec > caught_s + 1) {
+        signal(number, SIG_DFL);
+        raise(number);
+    } else if (!caught) {
+        caught_s = now.tv_sec;
+        caught = number;
+    }
+}
+
 static void catch_signals(void) {
-    struct sigaction action = {.sa_handler = remember, .sa_flags = (int)SA_RESETHAND | SA_RESTART};
+    struct sigaction action = {.sa_handler = remember, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
