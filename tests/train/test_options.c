@@ -36,6 +36,19 @@ START_TEST(both_spellings_of_a_value) {
 }
 END_TEST
 
+/* A flag with a value that need not be said does not take the next word for it. */
+START_TEST(values_that_need_not_be_said) {
+    ck_ok(parse(RM_TRAIN, "--data=x"));
+    ck_assert(o.deterministic_world == 0 && o.world_size == -1 && o.rank == -1 && o.accumulate_steps == 1);
+    ck_ok(parse(RM_TRAIN, "--deterministic-world --batch 4"));
+    ck_assert(o.deterministic_world == 8 && o.batch == 4);
+    ck_ok(parse(RM_TRAIN, "--deterministic-world=2 --zero 1"));
+    ck_assert(o.deterministic_world == 2 && o.zero == 1);
+    ck_fails(parse(RM_TRAIN, "--deterministic-world 2"), REMAT_INVALID, "is not a flag");
+    rm_options_free(&o);
+}
+END_TEST
+
 /* Powers of 1000 and of 1024. */
 START_TEST(sizes) {
     static const struct {
@@ -102,6 +115,18 @@ static const struct {
     {RM_TRAIN, "--init=a --resume=b", "exclude each other"},
     {RM_TRAIN, "--save-every=3", "--save=DIR"},
     {RM_TRAIN, "--data=", "is empty"},
+    {RM_TRAIN, "--world-size=0", "from 1 to"},
+    {RM_TRAIN, "--rank=-1", "from 0 to"},
+    {RM_TRAIN, "--dist-backend=tcp", "auto|local|mpi|gloo|nccl"},
+    {RM_TRAIN, "--zero=2", "from 0 to 1"},
+    {RM_TRAIN, "--deterministic-world=6", "power of two, such as 8"},
+    {RM_TRAIN, "--deterministic-world --accumulate-steps=2", "exclude each other"},
+    {RM_TRAIN, "--deterministic-world --grad-compress=fp16", "leave it out"},
+    {RM_TRAIN, "--fused-update --clip-grad-norm=1", "give one of the two"},
+    {RM_TRAIN, "--metrics-per-rank", "--metrics=FILE"},
+    {RM_TRAIN, "--devices=cpu:2 --rank=0", "starts the ranks itself"},
+    {RM_TRAIN, "--hang-timeout=1", "from 2 to"},
+    {RM_EVAL, "--rank=0", "belongs to `remat train`"},
 };
 enum { WRONG = sizeof wrong / sizeof wrong[0] };
 
@@ -201,7 +226,7 @@ START_TEST(texts_read_back) {
     rm_options other = {0};
     ck_ok(parse(RM_TRAIN,
                 "--lr=0.1 --checkpoint-segments=3 --epochs=2 --data=d --labels=l --eval-data=e --eval-labels=f "
-                "--memory-budget=1.5GiB --spill=d"));
+                "--memory-budget=1.5GiB --spill=d --lr-schedule=step --milestones=1"));
     ck_ok(rm_options_defaults(&other));
     for (int i = 0; i < rm_options_count(); i++) {
         if (rm_options_memory(i) == RM_FORGOTTEN) continue;
@@ -230,6 +255,7 @@ int main(void) {
     TCase *tests = tcase_create("options");
     tcase_add_test(tests, defaults_just_train);
     tcase_add_test(tests, both_spellings_of_a_value);
+    tcase_add_test(tests, values_that_need_not_be_said);
     tcase_add_test(tests, sizes);
     tcase_add_loop_test(tests, mistakes_get_a_sentence, 0, WRONG);
     tcase_add_test(tests, config_files);
