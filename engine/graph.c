@@ -267,9 +267,9 @@ static remat_status copy_into(const remat_graph *graph, remat_graph *copy) {
     }
     for (int32_t i = 0; i < graph->n_nodes; i++) {
         rm_node node = graph->node[i];
-        node.attr = rm_malloc(node.attr_bytes + 1);
-        REQUIRE(node.attr, MEMORY, "out of memory for a node");
-        if (node.attr_bytes) memcpy(node.attr, graph->node[i].attr, node.attr_bytes);
+        node.attr = node.attr_bytes ? rm_malloc(node.attr_bytes) : NULL; /* none stays none: ops may ask */
+        REQUIRE(node.attr || !node.attr_bytes, MEMORY, "out of memory for a node");
+        if (node.attr) memcpy(node.attr, graph->node[i].attr, node.attr_bytes);
         copy->node[copy->n_nodes++] = node;
     }
     copy->timesteps = graph->timesteps;
