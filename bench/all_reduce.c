@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -22,11 +23,11 @@
 
 enum { SIZES = 3, MOST_ROUNDS = 101 };
 static const int64_t counts[SIZES] = {1, 1 << 16, 1 << 24}; /* f32: 4 B, 256 KiB, 64 MiB */
-static const int calls[SIZES] = {300, 40, 1}; /* short rounds: on a busy machine some of them are quiet */
+static const int calls[SIZES] = {300, 40, 1};               /* short rounds: on a busy machine some of them are quiet */
 
 static int rank, size;
 static rm_group *local, *mpi, *gloo;
-static float *shared, *private;
+static float *shared, *private, *mapped;
 
 static double now(void) {
     struct timespec t;
@@ -46,6 +47,7 @@ static void reduce(rm_group *group, float *x, int64_t count) {
     must(rm_group_run(group, &(rm_collective){.kind = RM_ALL_REDUCE, .count = count, .in = x, .out = x}));
 }
 static void in_arena(int64_t count) { reduce(local, shared, count); }
+static void in_mapped_pages(int64_t count) { reduce(local, mapped, count); }
 static void copied(int64_t count) { reduce(local, private, count); }
 
 #ifdef REMAT_HAVE_MPI
@@ -74,6 +76,7 @@ typedef struct {
 
 static const way ways[] = {
     {"local, allocated in the arena", in_arena},
+    {"local, the arena mapped over other pages", in_mapped_pages},
     {"local, copied in and out", copied},
 #ifdef REMAT_HAVE_MPI
     {"MPI_Allreduce alone", bare_mpi},
@@ -92,7 +95,7 @@ static double times[WAYS][SIZES][MOST_ROUNDS]; /* seconds a call */
 
 /* Sums of sums grow without end: numbers are made anew, small enough to stay finite. */
 static void refill(int64_t count) {
-    for (int64_t i = 0; i < count; i++) shared[i] = private[i] = (float)(i % 1000 + rank) * 1e-20f;
+    for (int64_t i = 0; i < count; i++) shared[i] = private[i] = mapped[i] = (float)(i % 1000 + rank) * 1e-20f;
 }
 
 static double time_of(const way *w, int s) {
@@ -171,10 +174,13 @@ static void open_all(rm_kv *store) {
     const size_t bytes = (size_t)counts[SIZES - 1] * sizeof(float);
     shared = rm_group_alloc(local, bytes);
     private = aligned_alloc(4096, bytes);
-    if (!shared || !private) exit(1);
+    mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (!shared || !private || mapped == MAP_FAILED) exit(1);
+    must(rm_group_map(local, mapped, bytes));
 }
 
 static void close_all(rm_kv *store) {
+    rm_group_unmap(local, mapped);
 #ifdef REMAT_HAVE_GLOO
     rm_gloo_close(gloo_alone);
 #endif

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
+#include "dist/module.h"
 #include "memory/host.h"
 #include "tests/dist/collectives.h"
 
@@ -216,6 +217,8 @@ START_TEST(bad_arguments_are_refused_and_harmless) {
     ck_fails(rm_group_open(&(rm_group_config){.size = 2, .rank = 2}, &group), INVALID, "count from 0");
     ck_fails(rm_group_open(&(rm_group_config){.size = 2}, &group), INVALID, "--init-method");
     ck_fails(rm_group_open(&(rm_group_config){.size = 1, .engine = "carrier pigeon"}, &group), INVALID, "pigeon");
+    const rm_group_api *api;
+    ck_fails(rm_module_open("pigeon", &api), MISSING, "remat_pigeon.so is not there");
     ck_assert(rm_group_open(&(rm_group_config){.size = 1, .engine = "nccl"}, &group)); /* no GPU was named */
     ck_assert_ptr_nonnull(strstr(remat_last_error(), "GPU"));
 }

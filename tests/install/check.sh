@@ -35,5 +35,9 @@ cmake --build build >build.log || { cat build.log; exit 1; }
 for file in include/remat.h libremat.a RematConfig.cmake; do
     [ "$(find "$work/tree" -path "*/$file")" ] || { echo "not installed: $file"; exit 1; }
 done
+for module in mpi gloo; do
+    [ ! -e "$build/dist/remat_$module.so" ] || [ "$(find "$work/tree" -path "*/remat/remat_$module.so")" ] ||
+        { echo "not installed: remat_$module.so"; exit 1; }
+done
 ! grep -rn "$source\|$build" "$work/tree/lib"*/cmake "$pc" || { echo "the installed files name the build tree"; exit 1; }
 echo "the installed Remat works"
