@@ -23,7 +23,8 @@ static uint64_t other_tables(const remat_session *s) {
     uint64_t stages = (uint64_t)s->chain.n_stages, pieces = (uint64_t)s->chain.problem.n_pieces + 1;
     return problem_bytes(&s->chain.problem) + problem_bytes(&s->chain.evaluation) +
            rm_schedule_table_bytes(&s->evaluation) + (s->verify_recompute ? rm_verify_bytes(&s->chain) : 0) +
-           pieces * sizeof *r->piece + stages * (sizeof *r->saved + sizeof *r->kept + sizeof *s->loss);
+           pieces * sizeof *r->piece + stages * (sizeof *r->saved + sizeof *r->kept + sizeof *s->loss) +
+           rm_session_sums_bytes(s);
 }
 
 uint64_t rm_session_workspace_bytes(const remat_session *s) { return rm_session_store_bytes(s); }

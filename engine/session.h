@@ -71,6 +71,7 @@ remat_status rm_session_update_bucket(remat_session *session, int32_t bucket);
 remat_status rm_session_end_update(remat_session *session, double lr);
 void rm_session_begin_update(remat_session *session, double lr); /* lr, step and so on into session->update */
 remat_status rm_session_gradient_norm(remat_session *session); /* once all are taken: session->grad_norm */
+uint64_t rm_session_sums_bytes(const remat_session *session);  /* on the host: of losses by shard, norms by parameter */
 bool rm_session_is_fused(const remat_session *session);        /* buckets are updated as they arrive */
 remat_bucket rm_session_bucket(const remat_session *session, int64_t index);
 
