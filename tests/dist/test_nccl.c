@@ -167,23 +167,31 @@ typedef struct {
     const char *words, *others;
     int timeout_ms;
     double limit_s;
-    bool stuck;
+    bool stuck, tree;
 } fault;
 
 static const fault in_a_call[] = {
     {"remote_at=4", REMAT_PEER, "call 2, all_reduce of 8 f32 (bucket 7): NCCL lost its connection to another rank",
-     "rank 1 ended the group: rank 1, call 2, all_reduce", 60000, 5, false},
-    {"remote_at=3", REMAT_PEER, "Connection closed by remote peer node7", "rank 1 ended the group", 60000, 5, false},
+     "rank 1 ended the group: rank 1, call 2, all_reduce", .timeout_ms = 60000, .limit_s = 5},
+    {"remote_at=3", REMAT_PEER, "Connection closed by remote peer node7", "rank 1 ended the group", .timeout_ms = 60000,
+     .limit_s = 5},
     {"in_progress=2,system_at=4", REMAT_DEVICE,
      "rank 1, call 2, all_reduce of 8 f32 (bucket 7): a call to the system failed within NCCL: Call to ibv_reg_mr "
      "failed "
      "with error Cannot allocate memory. often",
-     "rank 1 ended the group: rank 1, call 2", 60000, 5, false},
-    {"cuda_at=4", REMAT_DEVICE, "CUDA says: unspecified launch failure", "rank 1 ended the group", 60000, 5, false},
+     "rank 1 ended the group: rank 1, call 2", .timeout_ms = 60000, .limit_s = 5},
+    {"cuda_at=4", REMAT_DEVICE, "CUDA says: unspecified launch failure", "rank 1 ended the group", .timeout_ms = 60000,
+     .limit_s = 5},
     {"hang_at=4", REMAT_PEER, "all ranks came to call 2, all_reduce of 8 f32 (bucket 7)", "all ranks came to call 2",
-     1500, 5, false},
-    {"hang_at=3,abort_hangs", REMAT_PEER, "NCCL could not be ended within 1500 ms", "all ranks came to call 2", 1500, 7,
-     true},
+     .timeout_ms = 1500, .limit_s = 5},
+    {"hang_at=3,abort_hangs", REMAT_PEER, "NCCL could not be ended within 1500 ms", "all ranks came to call 2",
+     .timeout_ms = 1500, .limit_s = 7, .stuck = true},
+    {"pair_remote_at=2", REMAT_PEER, "rank 1, call 2, all_reduce of 8 f32", "rank 1 ended the group: rank 1, call 2",
+     .timeout_ms = 60000, .limit_s = 5, .tree = true},
+    {"pair_hang_at=2", REMAT_PEER, "all ranks came to call 2, all_reduce of 8 f32", "all ranks came to call 2",
+     .timeout_ms = 1500, .limit_s = 5, .tree = true},
+    {"split_hangs", REMAT_PEER, "all ranks came to call 1, all_reduce of 8 f32", "all ranks came to call 1",
+     .timeout_ms = 1500, .limit_s = 5, .tree = true},
 };
 enum { IN_A_CALL = sizeof in_a_call / sizeof *in_a_call };
 
@@ -198,6 +206,7 @@ static void fails_in_a_call(int rank, int size, rm_kv *store, void *context) {
     need_ok(rm_group_open(&config, &group));
     float *x = rm_group_alloc(group, 32);
     rm_collective what = {.kind = RM_ALL_REDUCE, .count = 8, .tag = 7, .in = x, .out = x};
+    if (f->tree) what.reduction = RM_TREE;
     need(x, "%s", remat_last_error());
     const double start = seconds();
     for (int i = 0; i < 3 && !status; i++) status = rm_group_run(group, &what);
@@ -381,7 +390,22 @@ static void never_comes(int rank, int size, rm_kv *store, void *context) {
 START_TEST(test_never_comes) { run_ranks(2, never_comes, NULL); }
 END_TEST
 
-/* A group of one needs no store and no other process. */
+/* ---- A group of one, which needs no store and no other process --------------------------------------------------------- */
+
+/* Each in a process of its own: libraries stay open, and what hangs stays behind. */
+typedef void alone(void);
+static void be_alone(int rank, int size, rm_kv *store, void *context) {
+    (void)rank, (void)size, (void)store;
+    (*(alone **)context)();
+}
+
+#define need_fails(call, expected, words)                                                                              \
+    do {                                                                                                               \
+        remat_status got_ = (call);                                                                                    \
+        need(got_ == REMAT_##expected, "status %d, %s", (int)got_, got_ ? remat_last_error() : "");                    \
+        need(strstr(remat_last_error(), words), "'%s' does not say '%s'", remat_last_error(), words);                  \
+    } while (0)
+
 static remat_status open_alone(const char *faults, rm_group **group) {
     rm_group_config config = config_of(0, 1, NULL);
     use_fakes(faults);
@@ -389,113 +413,108 @@ static remat_status open_alone(const char *faults, rm_group **group) {
     return rm_group_open(&config, group);
 }
 
-START_TEST(test_closing) {
-    static const char *const faults[] = {"finalize_hangs", "destroy_hangs", "finalize_hangs,abort_hangs",
-                                         "in_progress=5"};
+static void close_with(const char *faults, bool clean) {
     rm_group *group;
-    ck_ok(open_alone(faults[_i], &group));
-    double start = seconds();
+    need_ok(open_alone(faults, &group));
+    const double start = seconds();
     rm_group_close(group);
-    ck_assert_msg(seconds() - start < 4, "closed after %.1f s", seconds() - start);
-    if (_i == 0 || _i == 3) need_nothing_left();
+    need(seconds() - start < 4, "closed after %.1f s", seconds() - start);
+    if (clean) need_nothing_left();
 }
-END_TEST
+static void hangs_in_finalize(void) { close_with("finalize_hangs", true); }
+static void hangs_in_destroy(void) { close_with("destroy_hangs", false); }
+static void hangs_in_abort(void) { close_with("finalize_hangs,abort_hangs", false); }
+static void closes_in_progress(void) { close_with("in_progress=5", true); }
 
-START_TEST(test_cpu_buffers) {
+static void has_cpu_buffers(void) {
     rm_group *group;
     rm_group_config config = config_of(0, 1, NULL);
     float x[8];
     config.gpu = 0; /* what a session on the CPU leaves there */
-    ck_fails(rm_group_open(&config, &group), INVALID, "--dist-backend=auto");
-    ck_ok(open_alone(NULL, &group));
-    ck_fails(rm_group_run(group, &(rm_collective){.kind = RM_ALL_REDUCE, .count = 8, .in = x, .out = x}), INVALID,
-             "the collective's in is host memory");
+    need_fails(rm_group_open(&config, &group), INVALID, "--dist-backend=auto");
+    need_ok(open_alone(NULL, &group));
+    need_fails(rm_group_run(group, &(rm_collective){.kind = RM_ALL_REDUCE, .count = 8, .in = x, .out = x}), INVALID,
+               "the collective's in is host memory");
     rm_group_close(group);
     need_nothing_left();
 }
-END_TEST
 
-START_TEST(test_no_memory) {
+static void has_no_memory(void) {
     rm_group *group;
-    ck_ok(open_alone(NULL, &group));
-    setenv("FAKE_NCCL", "no_memory", 1);
-    ck_assert_ptr_null(rm_group_alloc(group, 1000));
-    ck_assert_msg(strstr(remat_last_error(), "a buffer of 1000 bytes on GPU 0: the GPU's memory is full"), "%s",
-                  remat_last_error());
-    setenv("FAKE_NCCL", "", 1);
-    for (int64_t n = 1; n < 2; n++) {
-        rm_host_fail_at(n);
-        ck_assert_ptr_null(rm_group_alloc(group, 1000));
-    }
-    rm_host_fail_at(0);
-    rm_group_close(group);
     remat_status status = REMAT_MEMORY;
+    need_ok(open_alone(NULL, &group));
+    setenv("FAKE_NCCL", "no_memory", 1);
+    need(!rm_group_alloc(group, 1000), "of a GPU that has none");
+    need(strstr(remat_last_error(), "a buffer of 1000 bytes on GPU 0: the GPU's memory is full"), "%s",
+         remat_last_error());
+    setenv("FAKE_NCCL", "", 1);
+    rm_host_fail_at(1);
+    need(!rm_group_alloc(group, 1000), "without memory for its name");
+    rm_group_close(group);
     for (int64_t n = 1; status; n++) {
         rm_host_fail_at(n);
         status = open_alone(NULL, &group);
         rm_host_fail_at(0);
         if (status) need_nothing_left();
-        ck_assert_int_lt(n, 20);
+        need(n < 20, "it never opens");
     }
     rm_group_close(group);
     need_nothing_left();
 }
-END_TEST
 
-/* ---- Libraries ------------------------------------------------------------------------------------------------------ */
-
-START_TEST(test_no_library) {
+static void has_no_library(void) {
     rm_group *group;
     rm_group_config config = config_of(0, 1, NULL);
     use_fakes(NULL);
     setenv("REMAT_NCCL_LIBRARY", "/nowhere/libnccl.so.2", 1);
-    ck_fails(rm_group_open(&config, &group), MISSING, "REMAT_NCCL_LIBRARY=/nowhere/libnccl.so.2 cannot be opened");
+    need_fails(rm_group_open(&config, &group), MISSING, "REMAT_NCCL_LIBRARY=/nowhere/libnccl.so.2 cannot be opened");
     setenv("REMAT_NCCL_LIBRARY", FAKE_CUDART, 1); /* a library that is another one */
-    ck_fails(rm_group_open(&config, &group), MISSING, "has no function ncclGetVersion");
-    use_fakes(NULL);
-    ck_ok(rm_group_open(&config, &group));
+    need_fails(rm_group_open(&config, &group), MISSING, "has no function ncclGetVersion");
+    need_ok(open_alone(NULL, &group));
     rm_group_close(group);
 }
-END_TEST
+
+/* ---- The real libraries ------------------------------------------------------------------------------------------------ */
 
 static void need_functions(const char *name, const char *const *functions) {
     void *handle = dlopen(name, RTLD_NOW);
-    if (!handle) {
-        printf("no %s here: its functions are not looked for\n", name);
-        return;
-    }
-    for (int i = 0; functions[i]; i++) ck_assert_msg(dlsym(handle, functions[i]), "%s has no %s", name, functions[i]);
+    if (!handle) printf("no %s here: its functions are not looked for\n", name);
+    for (int i = 0; handle && functions[i]; i++) need(dlsym(handle, functions[i]), "%s has no %s", name, functions[i]);
 }
 
-START_TEST(test_real_functions) {
+static void real_functions(void) {
 #define NAME(function) #function,
     static const char *const nccl[] = {RM_NCCL_CALLS(NAME) NULL}, *const cudart[] = {RM_CUDART_CALLS(NAME) NULL};
     need_functions("libnccl.so.2", nccl);
     need_functions("libcudart.so", cudart);
+    fflush(stdout);
 }
-END_TEST
 
 /* On a machine with libraries and GPU it opens; with libraries alone, or without them, it says what is missing. */
-START_TEST(test_real_libraries) {
+static void real_libraries(void) {
     rm_group *group;
     rm_group_config config = config_of(0, 1, NULL);
     unsetenv("REMAT_NCCL_LIBRARY");
     unsetenv("REMAT_CUDART_LIBRARY");
-    remat_status status = rm_group_open(&config, &group);
-    if (!status) {
-        void *x = rm_group_alloc(group, 1 << 20);
-        ck_assert_ptr_nonnull(x);
-        ck_ok(rm_group_run(
-            group, &(rm_collective){.kind = RM_ALL_REDUCE, .reduction = RM_MEAN, .count = 1 << 18, .in = x, .out = x}));
-        rm_group_close(group);
+    if (rm_group_open(&config, &group)) {
+        printf("the real NCCL: %s\n", remat_last_error());
+        fflush(stdout);
+        need(strstr(remat_last_error(), "rank 0 finds no GPU") || strstr(remat_last_error(), "is not on this machine"),
+             "%s", remat_last_error());
         return;
     }
-    printf("the real NCCL: %s\n", remat_last_error());
-    ck_assert_int_eq(status, REMAT_MISSING);
-    ck_assert_msg(strstr(remat_last_error(), "rank 0 finds no GPU") ||
-                      strstr(remat_last_error(), "is not on this machine"),
-                  "%s", remat_last_error());
+    float *x = rm_group_alloc(group, 1 << 20);
+    need(x, "%s", remat_last_error());
+    rm_collective mean = {.kind = RM_ALL_REDUCE, .reduction = RM_MEAN, .count = 1 << 18, .in = x, .out = x};
+    need_ok(rm_group_run(group, &mean));
+    rm_group_close(group);
 }
+
+static alone *const lonely[] = {hangs_in_finalize,  hangs_in_destroy, hangs_in_abort,
+                                closes_in_progress, has_cpu_buffers,  has_no_memory,
+                                has_no_library,     real_functions,   real_libraries};
+enum { LONELY = sizeof lonely / sizeof *lonely };
+START_TEST(test_alone) { run_ranks(1, be_alone, (void *)&lonely[_i]); }
 END_TEST
 
 int main(void) {
@@ -509,12 +528,7 @@ int main(void) {
     tcase_add_loop_test(all, test_disagree, 0, DISPUTES);
     tcase_add_loop_test(all, test_start, 0, AT_THE_START);
     tcase_add_test(all, test_never_comes);
-    tcase_add_loop_test(all, test_closing, 0, 4);
-    tcase_add_test(all, test_cpu_buffers);
-    tcase_add_test(all, test_no_memory);
-    tcase_add_test(all, test_no_library);
-    tcase_add_test(all, test_real_functions);
-    tcase_add_test(all, test_real_libraries);
+    tcase_add_loop_test(all, test_alone, 0, LONELY);
     suite_add_tcase(suite, all);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -15,7 +15,8 @@
  *   remote_at=K       collective K (from 1) fails with ncclRemoteError, later; the GPU goes on waiting
  *   system_at=K       with ncclSystemError, at once  cuda_at=K         with an error of the stream
  *   hang_at=K         never ends                     no_memory         cudaMalloc has none
- *   abort_hangs   destroy_hangs   finalize_hangs */
+ *   abort_hangs   destroy_hangs   finalize_hangs
+ *   pair_remote_at=K   pair_hang_at=K   split_hangs     the same of communicators that come from ncclCommSplit */
 #ifndef FAKE_H
 #define FAKE_H
 

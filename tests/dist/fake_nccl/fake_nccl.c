@@ -24,17 +24,15 @@ struct ncclComm {
     struct ncclComm *next;
     char path[160];
     int rank, size, device, splits;
-    stage stage;
+    _Atomic stage stage;
     _Atomic int result; /* ncclInProgress while starting */
     char text[200];
     long questions;  /* so many more answers are InProgress */
     operation *held; /* begins when they have been given */
     cudaStream_t stream;
     _Atomic bool stop;
-    _Atomic int running; /* operations that are on a stream */
+    _Atomic int running; /* operations that are on a stream, and the start */
     atomic_flag inside;
-    pthread_t starter;
-    bool has_starter;
     fake_ring *ring;
     struct ncclComm *parent; /* of a split: meets there first */
     int color, key;
@@ -148,16 +146,16 @@ static fake_end find_pair(ncclComm_t comm) {
     return end;
 }
 
-static void *start(void *context) {
-    ncclComm_t comm = context;
+static void start(ncclComm_t comm) {
     char text[200];
     int same[2];
     usleep((useconds_t)fake_fault("slow_init", 0) * 1000);
-    if (fake_fault("init_hangs", 0)) wait_for_ever(&comm->stop);
+    if (fake_fault(comm->parent ? "split_hangs" : "init_hangs", 0)) wait_for_ever(&comm->stop);
     if (fake_fault("init_fails", 0)) {
         fail(comm, ncclSystemError, "Bootstrap : no socket interface found");
-        return NULL;
+        return;
     }
+    if (comm->stop) return;
     fake_end end = comm->parent ? find_pair(comm) : FAKE_DONE;
     if (!end) {
         comm->ring = fake_ring_open(comm->path, comm->rank, comm->size, &comm->stop);
@@ -173,12 +171,20 @@ static void *start(void *context) {
         comm->stage = READY;
         comm->result = ncclSuccess;
     }
+}
+
+static void *start_in_thread(void *context) {
+    ncclComm_t comm = context;
+    start(comm);
+    comm->running--;
     return NULL;
 }
 
 static void begin(ncclComm_t comm) {
-    pthread_create(&comm->starter, NULL, start, comm);
-    comm->has_starter = true;
+    pthread_t thread;
+    comm->running++;
+    pthread_create(&thread, NULL, start_in_thread, comm);
+    pthread_detach(thread);
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, int rank, ncclConfig_t *config) {
@@ -211,9 +217,11 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *ou
 /* After a failure the GPU waits on, until the communicator is aborted. */
 static cudaError_t operate(ncclComm_t comm, const operation *op) {
     if (op->number == fake_fault("cuda_at", 0)) return cudaErrorLaunchFailure;
-    if (op->number == fake_fault("hang_at", 0)) wait_for_ever(&comm->stop);
+    if (op->number == fake_fault(comm->parent ? "pair_hang_at" : "hang_at", 0)) wait_for_ever(&comm->stop);
     if (comm->stop) return cudaSuccess;
-    fake_end end = op->number == fake_fault("remote_at", 0) ? FAKE_PEER_GONE : fake_ring_run(comm->ring, &op->what);
+    fake_end end = op->number == fake_fault(comm->parent ? "pair_remote_at" : "remote_at", 0)
+                       ? FAKE_PEER_GONE
+                       : fake_ring_run(comm->ring, &op->what);
     if (end == FAKE_PEER_GONE) {
         usleep(20000);
         fail(comm, ncclRemoteError, "socketProgress: Connection closed by remote peer node7<40001>\n");
@@ -339,7 +347,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
 
 static void end(ncclComm_t comm) {
     comm->stop = true;
-    if (comm->has_starter) pthread_join(comm->starter, NULL);
+    if (comm->parent && comm->stage == STARTING) comm->parent->stop = true; /* where it waits */
     while (comm->running) usleep(100);
     if (comm->ring) fake_ring_close(comm->ring);
     free(comm->held);
