@@ -172,7 +172,7 @@ static void print_ranks(const rm_options *o, const remat_session *session) {
 
 /* As `remat train` does it, but that nothing is allocated. */
 static remat_status make_plan(planner *p, const rm_options *o, const rm_model_spec *spec) {
-    TRY(rm_evaluator_open(o, spec, 0, true, &p->eval_dataset, &p->evaluator));
+    TRY(rm_evaluator_open(o, spec, rm_setup_eval_batch(o), true, &p->eval_dataset, &p->evaluator));
     uint64_t evaluator = rm_evaluator_bytes(&p->evaluator);
     uint64_t held = rm_budget_data_bytes(o, &spec->data, p->dataset) + evaluator;
     remat_ranks table;

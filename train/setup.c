@@ -123,6 +123,8 @@ int64_t rm_setup_rows(const rm_options *o) {
     return o->deterministic_world ? o->batch / rm_setup_micro_steps(o) : o->batch;
 }
 
+int64_t rm_setup_eval_batch(const rm_options *o) { return o->deterministic_world ? rm_setup_rows(o) : 0; }
+
 /* ---- The session's config --------------------------------------------------------------------------------------- */
 
 remat_config rm_setup_training_config(const rm_options *o) {

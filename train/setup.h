@@ -27,6 +27,8 @@ remat_status rm_setup_world(const rm_options *options);
 int64_t rm_setup_ranks(const rm_options *options);
 int64_t rm_setup_micro_steps(const rm_options *options);
 int64_t rm_setup_rows(const rm_options *options);
+/* For rm_evaluator_open: a shard's rows, where there are shards, so that what is found has the same bits for any ranks. */
+int64_t rm_setup_eval_batch(const rm_options *options);
 
 /* All but the ranks and the budget, which is what budget.h leaves of it. A budget and no --checkpoint mean "optimal". */
 remat_config rm_setup_training_config(const rm_options *options);

@@ -255,7 +255,7 @@ static uint64_t whole_after(const char *text, const char *label) {
 
 /* What `plan` says to be the least for two ranks is what two ranks need, to the byte; and one says so, for both. */
 START_TEST(a_budget_holds_for_ranks) {
-    static const char *const more[] = {"", "--zero=1", "--eval-every=2", "--deterministic-world=4"};
+    static const char *const more[] = {"", "--zero=1", "--eval-every=2", "--deterministic-world=4 --eval-every=2"};
     job j;
     const char *text = text_file();
     char flags[1024];

@@ -1,0 +1,151 @@
+/* trainer.c: sets a run up and takes it down. What each rank does for itself comes first, then what all do together, so that a
+ * rank that fails is heard by all (rm_ranks_agree). See trainer.h. */
+#include "train/trainer.h"
+
+#include "train/dump.h"
+#include "train/interrupt.h"
+#include "train/plot.h"
+#include "train/presets.h"
+#include "train/setup.h"
+#include "train/start.h"
+#include "train/together.h"
+#include "train/weights.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static remat_status open_data(rm_trainer *t, rm_model_spec *spec) {
+    TRY(rm_setup_dataset(t->options, false, &t->dataset));
+    REQUIRE(
+        !*t->state || t->start.samples == t->dataset->count, INVALID,
+        "the data has %lld samples, but %s was saved with %lld: that is other data; resume with what it was trained on",
+        (long long)t->dataset->count, t->state, (long long)t->start.samples);
+    TRY(rm_setup_spec(t->options, t->dataset, spec));
+    const rm_options *o = t->options;
+    rm_loader_config order = {.batch = o->batch,
+                              .seed = o->seed,
+                              .shuffle = !o->no_shuffle,
+                              .pad = o->pad,
+                              .rank = t->ranks.rank,
+                              .size = t->ranks.size,
+                              .micro_steps = rm_setup_micro_steps(o),
+                              .shards = o->deterministic_world};
+    TRY(rm_loader_create(t->dataset, &order, &t->loader));
+    return rm_loader_seek(&t->loader, t->start.epoch, t->start.consumed);
+}
+
+/* The directory of a run that is resumed elsewhere, or after a restart, need not be there any more. */
+static remat_status check_spill(const rm_trainer *t) {
+    const char *spill = t->options->spill;
+    REQUIRE(!(*t->state && spill) || rm_path_exists(spill), IO,
+            "the run in %s spills to %s, which does not exist here: create it, or name another with --spill=DIR",
+            t->state, spill);
+    return REMAT_OK;
+}
+
+static remat_status fill_session(rm_trainer *t) {
+    if (*t->state) return rm_state_restore(t->state, &t->start, true, t->session);
+    return t->options->init ? rm_weights_import(t->session, t->options->init) : REMAT_OK;
+}
+
+/* Until there is a session there is nothing to finish or to save: planning can be interrupted at once. */
+static remat_status open_session(rm_trainer *t, const rm_model_spec *spec) {
+    TRY(rm_trainer_create_session(t, spec));
+    rm_interrupt_catch();
+    TRY(rm_ranks_agree(&t->ranks, fill_session(t)));
+    return rm_ranks_broadcast(&t->ranks, t->session);
+}
+
+/* How many updates there are, and with which learning rates. */
+static remat_status set_updates(rm_trainer *t) {
+    const rm_options *o = t->options;
+    const rm_loader *l = &t->loader;
+    t->step = t->start.step;
+    t->last_step = rm_options_given(o, "epochs") ? t->start.step + rm_loader_left(l, o->epochs) : o->steps;
+    return rm_schedule_make(o, &(rm_schedule_facts){l->global, l->per_epoch, t->last_step}, &t->rate);
+}
+
+/* What each rank does for itself, before anything that all do together. */
+static remat_status prepare(rm_trainer *t, rm_model_spec *spec) {
+    rm_options *o = t->options;
+    bool speaks = t->ranks.rank == 0;
+    TRY(rm_plot_check(o->plot));
+    TRY(rm_start_find(o, t->state, &t->start));
+    TRY(rm_preset_share_batch(o));
+    TRY(rm_setup_world(o));
+    REQUIRE(!(o->dump_grads && o->zero && t->ranks.size > 1), INVALID,
+            "--dump-grads writes all gradients, and with --zero=1 no rank has them all: leave one of the two out");
+    if (speaks) TRY(rm_dump_try(o->dump_grads));
+    if (speaks) rm_setup_warn_of_calibration(o);
+    TRY(check_spill(t));
+    TRY(open_data(t, spec));
+    return set_updates(t);
+}
+
+/* What is not in the flags, and must be the same on all ranks. */
+static remat_status connect_ranks(rm_trainer *t) {
+    char facts[256];
+    const rm_data_shape *shape = &t->dataset->shape;
+    snprintf(facts, sizeof facts,
+             "samples in the data: %lld\ntimesteps of a sample: %lld\nfeatures of a timestep: %lld\nclasses: %lld\n"
+             "step of the training state: %lld\n",
+             (long long)t->dataset->count, (long long)shape->timesteps, (long long)shape->features,
+             (long long)shape->classes, (long long)t->start.step);
+    return rm_ranks_connect(&t->ranks, t->options, facts);
+}
+
+static remat_status open_store(rm_trainer *t) {
+    const rm_options *o = t->options;
+    rm_state_ranks ranks = rm_together_ranks(&t->ranks, o->zero);
+    if (!o->save) return REMAT_OK;
+    return rm_state_store_open(o->save, o->keep, t->start.step, t->ranks.size > 1 ? &ranks : NULL, &t->store);
+}
+
+/* First of all sessions, as what it takes is not the training session's. */
+static remat_status open_evaluator(rm_trainer *t, const rm_model_spec *spec) {
+    const rm_options *o = t->options;
+    remat_status status = rm_evaluator_open(o, spec, rm_setup_eval_batch(o), false, &t->eval_dataset, &t->evaluator);
+    t->evaluator.ranks = rm_ranks_table(&t->ranks);
+    return rm_ranks_agree(&t->ranks, status);
+}
+
+/* Rank 0 writes FILE; or every rank writes FILE.rankN. */
+static remat_status open_metrics(rm_trainer *t) {
+    const rm_options *o = t->options;
+    char *path = t->metrics_path;
+    if (o->metrics) snprintf(path, sizeof t->metrics_path, "%s", o->metrics);
+    if (o->metrics_per_rank) snprintf(path, sizeof t->metrics_path, "%s.rank%d", o->metrics, t->ranks.rank);
+    bool writes = o->metrics && (o->metrics_per_rank || t->ranks.rank == 0);
+    return rm_metrics_open(writes ? path : NULL, t->start.step, &t->metrics);
+}
+
+static remat_status set_up(rm_trainer *t) {
+    rm_model_spec spec;
+    rm_options *o = t->options;
+    TRY(rm_ranks_open(o, &t->ranks));
+    TRY(rm_ranks_agree(&t->ranks, prepare(t, &spec)));
+    TRY(connect_ranks(t));
+    TRY(open_store(t));
+    TRY(open_evaluator(t, &spec));
+    TRY(open_session(t, &spec));
+    TRY(rm_ranks_agree(&t->ranks, open_metrics(t)));
+    t->loss = NAN;
+    return REMAT_OK;
+}
+
+remat_status rm_trainer_open(rm_options *options, rm_trainer *t) {
+    *t = (rm_trainer){.options = options, .store.lock = -1, .ranks.size = 1};
+    return set_up(t);
+}
+
+void rm_trainer_close(rm_trainer *t) {
+    rm_evaluator_free(&t->evaluator);
+    rm_loader_free(&t->loader);
+    remat_session_free(t->session);
+    rm_model_free(&t->model);
+    rm_dataset_close(t->dataset);
+    rm_dataset_close(t->eval_dataset);
+    rm_state_store_close(&t->store);
+    rm_metrics_close(&t->metrics);
+    rm_ranks_close(&t->ranks);
+}
