@@ -165,11 +165,11 @@ typedef struct {
     bool stateful;        /* carried states continue from call to call instead of starting at zero        */
     const remat_value *outputs; /* borrowed during create: values kept whole, for remat_read(REMAT_OUTPUT) */
     int n_outputs;
-    const char *optimizer; /* "sgd", "adam", "adamw"; NULL: gradients only, remat_step refuses            */
-    double momentum;       /* sgd                                                                         */
-    bool nesterov;         /* sgd                                                                         */
-    double beta1, beta2, epsilon; /* adam, adamw                                                          */
-    double weight_decay;          /* sgd, adam: added to the gradient; adamw: decoupled                   */
+    const char *optimizer; /* "sgd", "adam", "adamw", "lars", "lamb"; NULL: gradients only, remat_step refuses */
+    double momentum;       /* sgd, lars                                                                   */
+    bool nesterov;         /* sgd, lars                                                                   */
+    double beta1, beta2, epsilon; /* adam, adamw, lamb; lars: epsilon, which MLPerf has 0                 */
+    double weight_decay;          /* sgd, adam, lars: added to the gradient; adamw, lamb: decoupled       */
     double clip_grad_norm;        /* global 2-norm over all parameters; 0: no clipping                    */
     double trust_coefficient;     /* lars                                                                 */
     bool momentum_correction;     /* lars: momentum is also multiplied by lr / the last update's lr       */
