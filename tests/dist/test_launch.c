@@ -3,16 +3,13 @@
 #define _GNU_SOURCE
 #include "dist/launch.h"
 
-#include <arpa/inet.h>
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include "dist/rendezvous.h"
+#include "memory/host.h"
 #include "tests/dist/ranks.h"
 #include "train/commands.h"
 
@@ -288,6 +285,35 @@ START_TEST(configs_that_cannot_work) {
     char **command = SCRIPT("true");
     if (_i < COUNT(wrong) - 1) config.argv = command;
     ck_fails(rm_launch(&config, &code), INVALID, wrong[_i].words);
+}
+END_TEST
+
+static int open_files(void) {
+    int n = 0;
+    DIR *all = opendir("/proc/self/fd");
+    while (readdir(all)) n++;
+    closedir(all);
+    return n;
+}
+
+/* The n-th allocation fails: a sentence, or a job that ends, and nothing left open. */
+START_TEST(without_memory) {
+    rm_launch_config config = JOB(2, SCRIPT("echo x; exit 4"));
+    config.log_dir = in_folder("logs");
+    to_file("job.out", 1);
+    to_file("job.err", 2);
+    int before = open_files(), failures = 0;
+    for (int n = 1; n <= 12; n++) {
+        int code = 0;
+        rm_host_fail_at(n);
+        remat_status status = rm_launch(&config, &code);
+        rm_host_fail_at(0);
+        ck_assert_msg(status == REMAT_MEMORY || (!status && (code == 4 || code == 1)), "n = %d: status %d, code %d", n,
+                      (int)status, code);
+        failures += status == REMAT_MEMORY;
+        ck_assert_int_eq(open_files(), before);
+    }
+    ck_assert_int_ge(failures, 3);
 }
 END_TEST
 
@@ -948,6 +974,7 @@ int main(int argc, char **argv) {
     tcase_add_test(cases, a_killed_rank_is_the_cause);
     tcase_add_test(cases, the_others_have_time_to_say_so);
     tcase_add_test(cases, what_cannot_be_started);
+    tcase_add_test(cases, without_memory);
     tcase_add_loop_test(cases, configs_that_cannot_work, 0, COUNT(wrong));
     tcase_add_loop_test(cases, signals_are_passed_on_once, 0, 4);
     tcase_add_test(cases, a_second_signal_kills);

@@ -274,28 +274,50 @@ START_TEST(launchers_leave_sockets_and_attempts) {
 }
 END_TEST
 
+/* One of two ranks, with what its environment says: finds a number that both have added to. */
+_Noreturn static void meet(int rank, const char *method) {
+    rm_rendezvous where;
+    rm_kv *store;
+    int64_t sum;
+    rm_rendezvous_flags flags = {.init_method = method, .world_size = -1, .rank = -1, .local_rank = -1};
+    setenv("RANK", rank ? "1" : "0", 1);
+    setenv("WORLD_SIZE", "2", 1);
+    need_ok(rm_rendezvous_resolve(&flags, rm_environment_of_process, NULL, &where));
+    need_ok(rm_rendezvous_store(&where, 20000, &store));
+    need_ok(rm_kv_add(store, "sum", where.rank + 1, &sum));
+    if (sum == 3) need_ok(rm_kv_set(store, "done", "", 0));
+    need_ok(rm_kv_wait(store, "done", 20000));
+    rm_kv_close(store);
+    _exit(0);
+}
+
+/* torchrun's ranks: its own store is at MASTER_PORT, and speaks another language. */
+START_TEST(ranks_meet_beside_torchruns_store) {
+    pid_t pid[2];
+    int fd, port = 0;
+    char text[12];
+    ck_ok(rm_kv_listen("127.0.0.1", &port, "", &fd));
+    snprintf(text, sizeof text, "%d", port);
+    setenv("MASTER_ADDR", "this-host.invalid", 1);
+    setenv("MASTER_PORT", text, 1);
+    setenv("LOCAL_WORLD_SIZE", "2", 1);
+    setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
+    for (int r = 0; r < 2; r++) {
+        setenv("LOCAL_RANK", r ? "1" : "0", 1);
+        if (!(pid[r] = fork())) meet(r, NULL);
+    }
+    for (int r = 0; r < 2; r++) ck_assert_int_eq(end_of(pid[r]), 0);
+    close(fd);
+}
+END_TEST
+
 /* From the environment of a real process to a number that both ranks see. */
 START_TEST(ranks_meet) {
     pid_t pid[2];
-    const char *path = meeting_place();
-    for (int r = 0; r < 2; r++) {
-        if ((pid[r] = fork())) continue;
-        char method[200];
-        rm_rendezvous where;
-        rm_kv *store;
-        int64_t sum;
-        snprintf(method, sizeof method, "file://%s", path);
-        rm_rendezvous_flags flags = {.init_method = method, .world_size = -1, .rank = -1, .local_rank = -1};
-        setenv("RANK", r ? "1" : "0", 1);
-        setenv("WORLD_SIZE", "2", 1);
-        need_ok(rm_rendezvous_resolve(&flags, rm_environment_of_process, NULL, &where));
-        need_ok(rm_rendezvous_store(&where, 20000, &store));
-        need_ok(rm_kv_add(store, "sum", where.rank + 1, &sum));
-        if (sum == 3) need_ok(rm_kv_set(store, "done", "", 0));
-        need_ok(rm_kv_wait(store, "done", 20000));
-        rm_kv_close(store);
-        _exit(0);
-    }
+    char method[200];
+    snprintf(method, sizeof method, "file://%s", meeting_place());
+    for (int r = 0; r < 2; r++)
+        if (!(pid[r] = fork())) meet(r, method);
     for (int r = 0; r < 2; r++) ck_assert_int_eq(end_of(pid[r]), 0);
     rm_rendezvous alone = {.size = 1};
     rm_kv *store = (rm_kv *)&alone;
@@ -316,6 +338,7 @@ int main(void) {
     tcase_add_loop_test(cases, half_answers_and_contradictions_are_refused, 0, COUNT(bad));
     tcase_add_test(cases, jobs_have_secrets);
     tcase_add_test(cases, launchers_leave_sockets_and_attempts);
+    tcase_add_test(cases, ranks_meet_beside_torchruns_store);
     tcase_add_test(cases, ranks_meet);
     suite_add_tcase(suite, cases);
     SRunner *runner = srunner_create(suite);
