@@ -14,14 +14,16 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Like the tiles of a recurrent net: so many ns a stage, and a channel that moves a block in `block_ns`. */
-static void tiles(int64_t n, bool unlike, uint64_t block_ns, rm_problem *problem) {
+/* Like the tiles of a recurrent net: so many ns a stage, and a channel that moves a block in `block_ns` and takes the
+ * computation `cost_ns` by that. */
+static void tiles(int64_t n, bool unlike, uint64_t block_ns, uint64_t cost_ns, rm_problem *problem) {
     chain c = {
         .n_stages = n, .unlike = unlike, .state_bytes = 256, .saved_bytes = 64000, .scratch_bytes = 9000, .lean = true};
     ck_ok(chain_problem(&c, (uint64_t)n + block_ns, problem));
     problem->tier.load_bytes_per_s = 64000u * 1000000000ull / block_ns;
     problem->tier.save_bytes_per_s = problem->tier.load_bytes_per_s * 5 / 4;
     problem->tier.latency_ns = 10;
+    problem->tier.cost_ns_per_mib = cost_ns * (1 << 20) / 64000;
 }
 
 static void some_chain(uint64_t seed, rm_problem *problem) {
@@ -174,20 +176,55 @@ static void never_slower(const rm_problem *problem, int budgets) {
     free(hand);
 }
 
-/* From a channel that hides everything to one that is good for nothing. */
+/* From a channel that hides everything to one that is good for nothing; and one that takes nothing from the computation, or
+ * some of the time that a stage is run again in, or more than that. */
 START_TEST(never_slower_than_the_better) {
-    static const uint64_t block_ns[] = {100, 900, 1500, 4000, 30000};
+    static const uint64_t block_ns[] = {100, 900, 1500, 4000, 30000}, cost_ns[] = {0, 150, 2500};
     rm_problem problem;
-    tiles(60, _i % 2, block_ns[_i], &problem);
+    tiles(60, _i % 2, block_ns[_i % 5], cost_ns[_i / 5], &problem);
     never_slower(&problem, 50);
     rm_problem_free(&problem);
+}
+END_TEST
+
+/* Budgets at which a plan that moves something is taken, of 20. */
+static int that_spill(const rm_problem *problem) {
+    rm_family recompute;
+    ck_ok(rm_family_recompute(problem, &(rm_wish){0}, &recompute));
+    uint64_t most = recompute.member[recompute.count - 1].peak_bytes;
+    int found = 0;
+    for (uint64_t i = 1; i <= 20; i++) {
+        rm_schedule schedule = {0};
+        rm_wish wish = {.budget_bytes = 60000 + most / 20 * i};
+        ck_ok(rm_schedule_propose(problem, rm_strategy_find("optimal"), &wish, &schedule));
+        found += schedule.verdict.save_bytes > 0;
+        rm_schedule_free(&schedule);
+    }
+    rm_family_free(&recompute);
+    return found;
+}
+
+/* A disk that hides everything is used where memory is short; no longer once its copying takes as much from the computation
+ * as running a stage again does, or keeping it lean. */
+START_TEST(used_only_where_it_pays) {
+    static const uint64_t cost_ns[] = {0, 20, 100000};
+    int found[3];
+    for (int i = 0; i < 3; i++) {
+        rm_problem problem;
+        tiles(60, false, 100, cost_ns[i], &problem);
+        found[i] = that_spill(&problem);
+        rm_problem_free(&problem);
+    }
+    ck_assert_int_gt(found[0], 10);
+    ck_assert_int_le(found[1], found[0]);
+    ck_assert_int_eq(found[2], 0);
 }
 END_TEST
 
 START_TEST(four_thousand_stages) {
     rm_problem problem;
     rm_family family;
-    tiles(4000, true, 4000, &problem);
+    tiles(4000, true, 4000, 0, &problem);
     double start = now();
     ck_ok(rm_family_spill(&problem, &(rm_wish){0}, &family));
     double seconds = now() - start;
@@ -224,7 +261,8 @@ int main(void) {
     tcase_set_timeout(tcase, 300);
     tcase_add_test(tcase, members_are_as_they_say);
     tcase_add_test(tcase, no_tier_no_family);
-    tcase_add_loop_test(tcase, never_slower_than_the_better, 0, 5);
+    tcase_add_loop_test(tcase, never_slower_than_the_better, 0, 15);
+    tcase_add_test(tcase, used_only_where_it_pays);
     tcase_add_test(tcase, four_thousand_stages);
     tcase_add_test(tcase, every_failed_allocation_is_survived);
     suite_add_tcase(suite, tcase);
