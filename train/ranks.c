@@ -66,6 +66,11 @@ static void share_processors(const rm_ranks *ranks, rm_options *o) {
 }
 
 static remat_status meet(const rm_rendezvous *where, const rm_options *o, rm_ranks *ranks) {
+    REQUIRE(strcmp(o->dist_backend, "nccl"), INVALID,
+            "--dist-backend=nccl is for GPUs, and --device=%s computes on the CPU: --dist-backend=auto chooses among "
+            "local, "
+            "mpi and gloo",
+            o->device);
     TRY(rm_rendezvous_store(where, 0, &ranks->store));
     rm_group_config config = {.engine = o->dist_backend,
                               .rank = where->rank,

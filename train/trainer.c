@@ -13,6 +13,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 static remat_status open_data(rm_trainer *t, rm_model_spec *spec) {
     TRY(rm_setup_dataset(t->options, false, &t->dataset));
@@ -75,6 +76,9 @@ static remat_status prepare(rm_trainer *t, rm_model_spec *spec) {
     TRY(rm_setup_world(o));
     REQUIRE(!(o->dump_grads && o->zero && t->ranks.size > 1), INVALID,
             "--dump-grads writes all gradients, and with --zero=1 no rank has them all: leave one of the two out");
+    REQUIRE(t->ranks.size == 1 || strcmp(o->device, "null"), INVALID,
+            "--device=null computes nothing that %d ranks could add up: `remat plan --world-size=%d` plans for them",
+            t->ranks.size, t->ranks.size);
     if (speaks) TRY(rm_dump_try(o->dump_grads));
     if (speaks) rm_setup_warn_of_calibration(o);
     TRY(check_spill(t));

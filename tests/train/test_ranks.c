@@ -309,6 +309,7 @@ static const struct {
     {"--batch=4 --save=/proc/nowhere", "", 1, 0, "--save", "rank 0 of 2 on "},
     {"--batch=3 --deterministic-world=4", "", 2, 0, "a multiple of 2", "rank 0"},
     {"--batch=4 --deterministic-world=1", "", 2, 0, "cannot be shared out", "rank 0"},
+    {"--batch=4 --device=null", "", 2, 0, "remat plan --world-size=2", "rank 0"},
     {"--batch=4 --zero=1 --dump-grads=%s/g", "", 2, 0, "--dump-grads", "rank 0"},
     {"--task=adding --batch=4 --optimizer=sgd --lr=1e6", "", 1, 0, "--lr smaller", "step"},
 };
