@@ -234,7 +234,10 @@ static remat_status sum(void *context, double *values, int64_t count) {
     rm_collective what = {.kind = RM_ALL_REDUCE, .wire = RM_WIRE_F64, .tag = RM_TAG_SUM, .count = count};
     what.in = what.out = values;
     what.reduction = ddp->config.pairwise ? RM_TREE : RM_SUM;
-    return rm_ddp_run(ddp, what);
+    const uint64_t start = rm_now_ns(); /* the loss comes after the last bucket, and waits for all of them */
+    remat_status status = rm_ddp_run(ddp, what);
+    ddp->cost.waited_ns += rm_now_ns() - start;
+    return status;
 }
 
 static remat_status poll(void *context) { return rm_group_poll(((rm_ddp *)context)->config.group); }

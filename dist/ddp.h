@@ -52,8 +52,9 @@ remat_status rm_ddp_share_text(rm_ddp *ddp, const char *text, char **out);
 /* Collective: rank 0's parameters into every session; then all parameter names, shapes and types have been compared. */
 remat_status rm_ddp_broadcast(rm_ddp *ddp, remat_session *session);
 
-/* For metrics: of the last step. Bytes that went into collectives, the time they took on the group's thread, and how long
- * the session waited for them; what is not waited for was hidden behind the backward pass. */
+/* For metrics: of the last step. Bytes that went into collectives; the time they took on the group's thread, waiting for
+ * other ranks to come included; and how long the session waited for them (sums of losses and norms, which queue up behind
+ * them, included). What is not waited for was hidden behind the backward pass. */
 typedef struct {
     uint64_t bytes, busy_ns, waited_ns;
     int32_t buckets;
@@ -61,7 +62,8 @@ typedef struct {
 rm_ddp_cost rm_ddp_last_cost(const rm_ddp *ddp);
 
 /* The words for a tag, for rm_group_config.tag_name, with the ddp as context once there is one; a group is opened before its
- * ddp, so the context is a pointer to where the ddp will be: rm_ddp **, NULL until then. */
+ * ddp, so the context is a pointer to where the ddp will be: rm_ddp **, NULL until then. A ddp that has been closed is not
+ * asked any more. Any thread; the text lasts until the thread has asked for two others. */
 const char *rm_ddp_tag_name(void *ddp_pointer, uint32_t tag);
 
 #endif
