@@ -1,5 +1,5 @@
 /* spill.c: the spill file and its thread. Main entries: rm_spill_open, rm_spill_save, rm_spill_load, rm_spill_wait; what
- * they promise is in spill.h.
+ * they promise is in spill.h; how quick a file is, is measured in spill_measure.c.
  *
  *   caller    ── part, part, part ──►  ring of parts  ──►  thread  ◄── bounce buffer ──►  file
  *
@@ -242,11 +242,29 @@ remat_status rm_spill_wait(rm_spill *spill, uint64_t count) {
 uint64_t rm_spill_given(const rm_spill *spill) { return spill->given; } /* the caller's own count */
 bool rm_spill_direct(const rm_spill *spill) { return !spill->cached; }
 
+uint64_t rm_spill_disk(const rm_spill *spill) {
+    struct stat about;
+    return fstat(spill->file, &about) ? 0 : (uint64_t)about.st_dev;
+}
+
+/* The processor's time that the thread has taken so far. */
+static uint64_t thread_ns(const rm_spill *spill) {
+    clockid_t clock;
+    return pthread_getcpuclockid(spill->thread, &clock) ? 0 : rm_clock_ns(clock);
+}
+
+void rm_spill_forget_use(rm_spill *spill) {
+    pthread_mutex_lock(&spill->lock);
+    spill->use = (rm_spill_use){0};
+    pthread_mutex_unlock(&spill->lock);
+}
+
 rm_spill_use rm_spill_used(const rm_spill *spill) {
     pthread_mutex_t *lock = (pthread_mutex_t *)&spill->lock;
     pthread_mutex_lock(lock);
     rm_spill_use use = spill->use;
     pthread_mutex_unlock(lock);
+    use.thread_ns = thread_ns(spill);
     return use;
 }
 
@@ -361,104 +379,4 @@ remat_status rm_spill_reserve(rm_spill *spill, uint64_t bytes) {
         (double)bytes * mib, spill->directory, free_mib, strerror(error));
     spill->room_bytes = bytes;
     return REMAT_OK;
-}
-
-/* ---- Measuring ----------------------------------------------------------------------------------- */
-
-enum { SAMPLE = 4 << 20, SLOTS = 8, ROUNDS = 8, SMALL = 16 };
-#define WARM_UP_NS 80000000u
-#define TIMED_NS 150000000u
-
-/* One transfer of so many bytes, from start to end; the same memory serves for every MiB of it. */
-static remat_status one_transfer(rm_spill *spill, errand errand, char *memory, uint64_t bytes, int slot, uint64_t *ns) {
-    uint64_t start_ns = rm_now_ns(), at = (uint64_t)slot * SAMPLE;
-    for (uint64_t left = bytes; left > 0;) {
-        uint64_t some = rm_smaller(left, BOUNCE);
-        rm_part part = {memory, some, at, left};
-        give(spill, &part, errand);
-        at += some;
-        left -= some;
-    }
-    TRY(rm_spill_wait(spill, spill->given));
-    *ns += rm_now_ns() - start_ns;
-    return REMAT_OK;
-}
-
-static uint64_t rate_of(uint64_t bytes, uint64_t ns, uint64_t latency_ns) {
-    ns = ns > latency_ns ? ns - latency_ns : 1;
-    uint64_t rate = (uint64_t)((double)bytes * 1e9 / (double)ns);
-    return rate > 0 ? rate : 1;
-}
-
-/* The processor's time that the thread has taken so far. */
-static uint64_t thread_ns(const rm_spill *spill) {
-    clockid_t clock;
-    struct timespec taken;
-    if (pthread_getcpuclockid(spill->thread, &clock) || clock_gettime(clock, &taken)) return 0;
-    return (uint64_t)taken.tv_sec * 1000000000u + (uint64_t)taken.tv_nsec;
-}
-
-/* The file's blocks are written once before anything is timed: the first time costs more, and a step comes back to the
- * same blocks. Small transfers tell the latency, large ones the rates. */
-static remat_status measure(rm_spill *spill, char *memory, rm_tier *rates) {
-    uint64_t warm_ns = 0, small_ns = 0, save_ns = 0, load_ns = 0, bytes = 0;
-    int slots = 0, small = 0;
-    while (slots < SLOTS && warm_ns < WARM_UP_NS) TRY(one_transfer(spill, SAVING, memory, SAMPLE, slots++, &warm_ns));
-    for (; small < SMALL && small_ns < WARM_UP_NS; small++)
-        TRY(one_transfer(spill, small % 2 ? LOADING : SAVING, memory, RM_TRANSFER_ALIGN, small % slots, &small_ns));
-    int rounds = 0;
-    uint64_t before_ns = thread_ns(spill);
-    for (; rounds < ROUNDS && save_ns + load_ns < TIMED_NS; rounds++, bytes += SAMPLE) {
-        TRY(one_transfer(spill, SAVING, memory, SAMPLE, rounds % slots, &save_ns));
-        TRY(one_transfer(spill, LOADING, memory, SAMPLE, (rounds + slots / 2) % slots, &load_ns));
-    }
-    uint64_t latency_ns = small_ns / (uint64_t)small;
-    *rates = (rm_tier){.save_bytes_per_s = rate_of(bytes, save_ns, (uint64_t)rounds * latency_ns),
-                       .load_bytes_per_s = rate_of(bytes, load_ns, (uint64_t)rounds * latency_ns),
-                       .latency_ns = latency_ns,
-                       .cost_ns_per_mib = (thread_ns(spill) - before_ns) * (1 << 20) / (2 * bytes)};
-    return REMAT_OK;
-}
-
-/* Once a process and disk: files come and go, and the disk stays the same. */
-static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct {
-    dev_t disk;
-    rm_tier rates;
-} known[8];
-static int n_known;
-
-static bool find_known(dev_t disk, rm_tier *rates) {
-    bool found = false;
-    pthread_mutex_lock(&known_lock);
-    for (int i = 0; i < n_known && !found; i++) {
-        found = known[i].disk == disk;
-        *rates = known[i].rates;
-    }
-    pthread_mutex_unlock(&known_lock);
-    return found;
-}
-
-static void remember(dev_t disk, const rm_tier *rates) {
-    int most = sizeof known / sizeof *known;
-    pthread_mutex_lock(&known_lock);
-    known[n_known % most].disk = disk;
-    known[n_known % most].rates = *rates;
-    if (n_known < most) n_known++;
-    pthread_mutex_unlock(&known_lock);
-}
-
-remat_status rm_spill_measure(rm_spill *spill, rm_tier *rates) {
-    struct stat about;
-    bool told = !fstat(spill->file, &about);
-    if (told && find_known(about.st_dev, rates)) return REMAT_OK;
-    TRY(rm_spill_reserve(spill, (uint64_t)SAMPLE * SLOTS));
-    char *memory = rm_block_alloc(BOUNCE, RM_TRANSFER_ALIGN);
-    REQUIRE(memory, MEMORY, "out of host memory (%d bytes) to measure how fast the disk is", BOUNCE);
-    for (int i = 0; i < BOUNCE; i++) memory[i] = (char)(i * 37 >> 3); /* nothing that a disk could see through */
-    remat_status status = measure(spill, memory, rates);
-    rm_block_free(memory, BOUNCE);
-    spill->use = (rm_spill_use){0};
-    if (!status && told) remember(about.st_dev, rates);
-    return status;
 }

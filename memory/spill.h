@@ -40,12 +40,15 @@ void rm_spill_load(rm_spill *spill, const rm_part *part);
 remat_status rm_spill_wait(rm_spill *spill, uint64_t count);
 uint64_t rm_spill_given(const rm_spill *spill); /* transfers, since opening */
 
-/* Since opening, or since the measurement: bytes moved, how long the thread was busy, how long it was waited for. */
+/* Since opening, or since it was forgotten: bytes moved, how long the thread was busy, how long it was waited for. And the
+ * processor's time of the thread, since opening. */
 typedef struct {
-    uint64_t save_bytes, load_bytes, busy_ns, wait_ns;
+    uint64_t save_bytes, load_bytes, busy_ns, wait_ns, thread_ns;
 } rm_spill_use;
 rm_spill_use rm_spill_used(const rm_spill *spill);
-bool rm_spill_direct(const rm_spill *spill); /* the page cache is bypassed */
+void rm_spill_forget_use(rm_spill *spill);     /* as rm_spill_measure does at its end */
+bool rm_spill_direct(const rm_spill *spill);   /* the page cache is bypassed */
+uint64_t rm_spill_disk(const rm_spill *spill); /* a number that files on the same disk share; 0: unknown */
 
 /* For tests: the n-th read or write of the file from now (1 is the next), in any spill, fails with the errno `error`, or
  * with error 0 moves less than it was asked to. 0: none. */
