@@ -119,12 +119,14 @@ static remat_value by_token(net *n) {
                           REMAT_NONE);
 }
 
+static void add_to_pool(net *n, remat_value value) { n->pool[n->n_pool++] = value; }
+
 static void add_odd_parts(net *n, bool timed) {
     remat_graph *g = n->graph;
     int64_t c = n->width;
-    if (draw(2)) n->pool[n->n_pool++] = block_twice(n, pick(n));
-    if (draw(2)) n->pool[n->n_pool++] = remat_linear(g, pick(n), remat_tanh(g, param(n, 2, c, c)), REMAT_NONE);
-    if (timed && draw(2)) n->pool[n->n_pool++] = by_token(n);
+    if (draw(2)) add_to_pool(n, block_twice(n, pick(n)));
+    if (draw(2)) add_to_pool(n, remat_linear(g, pick(n), remat_tanh(g, param(n, 2, c, c)), REMAT_NONE));
+    if (timed && draw(2)) add_to_pool(n, by_token(n));
     if (draw(2)) remat_linear(g, pick(n), param(n, 2, c, c), param(n, 1, c, 1)); /* nobody reads it */
 }
 

@@ -499,6 +499,31 @@ static void fail_in_step(teammate *mate) {
 START_TEST(a_failure_comes_through) { team_run(&(team){.size = 1}, &(remat_ranks){0}, fail_in_step, NULL); }
 END_TEST
 
+static remat_status refuse_map(void *context, void *address, uint64_t bytes) {
+    teammate *mate = context;
+    return mate->n_mapped ? REMAT_MEMORY : team_map(context, address, bytes);
+}
+
+/* Sections that were mapped are given back, however far creating came. */
+static void fail_in_create(teammate *mate) {
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_graph *g;
+    remat_session *s = NULL;
+    mate->ranks.map = refuse_map;
+    mate->ranks.shard_optimizer = true;
+    config.ranks = &mate->ranks;
+    config.threads = 1;
+    CHECKED(remat_graph_create(&g));
+    ck_assert_int_eq(remat_session_create(g, small_net(g, 4), &config, &s), REMAT_MEMORY);
+    ck_assert_ptr_null(s);
+    ck_assert_int_eq(mate->n_mapped, 1);
+    ck_assert_int_eq(mate->n_unmapped, 1);
+    remat_graph_free(g);
+}
+
+START_TEST(pages_are_given_back) { team_run(&(team){.size = 1}, &(remat_ranks){0}, fail_in_create, NULL); }
+END_TEST
+
 static void expect_refused(remat_status status, const char *words) {
     ck_assert_int_eq(status, REMAT_INVALID);
     ck_assert_msg(strstr(remat_last_error(), words), "\"%s\" does not say \"%s\"", remat_last_error(), words);
@@ -553,6 +578,54 @@ START_TEST(what_cannot_work_is_refused) {
 }
 END_TEST
 
+static void read_part(teammate *mate) {
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_step_result r;
+    float gradient[6];
+    config.ranks = &mate->ranks;
+    config.optimizer = "adam";
+    remat_graph *g;
+    remat_session *s;
+    config.threads = 1;
+    CHECKED(remat_graph_create(&g));
+    CHECKED(remat_session_create(g, small_net(g, 4), &config, &s));
+    remat_graph_free(g);
+    CHECKED(remat_gradients(s, &r));
+    expect_refused(remat_read(s, REMAT_GRADIENT, 1, gradient, sizeof gradient), "sharded");
+    remat_array info;
+    CHECKED(remat_array_info(s, REMAT_OPTIMIZER, 2,
+                             &info)); /* w.exp_avg: 6 of the 16 elements of its bucket's first half */
+    ck_assert_int_eq(info.count, mate->rank ? 0 : 6);
+    ck_assert_uint_eq(info.bytes, mate->rank ? 0 : 24);
+    remat_session_free(s);
+}
+
+START_TEST(a_part_is_not_read_as_a_whole) {
+    team_run(&(team){.size = 2}, &(remat_ranks){.shard_optimizer = true, .first_bucket_bytes = 1}, read_part, NULL);
+}
+END_TEST
+
+START_TEST(a_device_that_computes_nothing_has_nothing_to_say) {
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_ranks ranks = alone_as(0, 2);
+    remat_graph *g;
+    remat_session *s;
+    config.device = "null";
+    config.ranks = &ranks;
+    CHECKED(remat_graph_create(&g));
+    remat_value loss = small_net(g, 4);
+    ck_assert_int_eq(remat_session_create(g, loss, &config, &s), REMAT_MISSING);
+    config.plan_only = true;
+    ranks = (remat_ranks){.size = 2, .shard_optimizer = true}; /* a plan needs no slots */
+    CHECKED(remat_session_create(g, loss, &config, &s));
+    char *text = remat_plan_describe(s);
+    ck_assert_ptr_nonnull(strstr(text, "gradients for 2 ranks: 1 bucket, final in stage 0 (1)"));
+    remat_text_free(text);
+    remat_session_free(s);
+    remat_graph_free(g);
+}
+END_TEST
+
 /* REMAT_LONG_TESTS=1 tries a thousand of each. */
 int main(void) {
     int networks = getenv("REMAT_LONG_TESTS") ? 1000 : 120;
@@ -570,7 +643,10 @@ int main(void) {
     tcase_add_test(tests, dropout_is_the_shards);
     tcase_add_test(tests, unequal_batches_weigh_by_rows);
     tcase_add_test(tests, a_failure_comes_through);
+    tcase_add_test(tests, pages_are_given_back);
     tcase_add_test(tests, micro_steps_are_counted);
+    tcase_add_test(tests, a_part_is_not_read_as_a_whole);
+    tcase_add_test(tests, a_device_that_computes_nothing_has_nothing_to_say);
     tcase_add_test(tests, what_cannot_work_is_refused);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
