@@ -7,6 +7,7 @@
 #include "train/metrics.h"
 #include "train/plot.h"
 #include "train/presets.h"
+#include "train/schedule.h"
 #include "train/ranks.h"
 #include "train/setup.h"
 #include "train/text.h"
@@ -147,6 +148,7 @@ typedef struct {
     rm_model model;
     remat_session *session;
     bool resuming;
+    char rate[RM_SCHEDULE_TEXT]; /* of learning, in words; "" where nothing is to be said, or there is no data */
 } planner;
 
 /* What comes off --memory-budget before the session's share. */
@@ -187,6 +189,8 @@ static remat_status make_plan(planner *p, const rm_options *o, const rm_model_sp
     if (!status) status = (o->pareto ? show_pareto : print_plan)(p->session, o, held);
     if (!status) print_ranks(o, p->session);
     if (!status) print_share(o, held);
+    bool shown = *p->rate && !(o->json || o->pareto || o->steps_text || o->problem);
+    if (!status && shown) printf("\n%s\n", p->rate);
     return status;
 }
 
@@ -197,6 +201,18 @@ static remat_status adopt_state(planner *p, rm_options *o) {
     if (!o->resume) return REMAT_OK;
     TRY(rm_state_find(o->resume, state, &p->resuming));
     return p->resuming ? rm_state_read(state, RM_TRAIN, o, &point) : REMAT_OK;
+}
+
+/* The learning rate that `remat train` would begin with, or what is wrong with it. */
+static remat_status describe_rate(planner *p, const rm_options *o) {
+    rm_learning_rate rate;
+    rm_schedule_facts facts = {.batch = rm_setup_rows(o) * rm_setup_micro_steps(o) * rm_setup_ranks(o)};
+    facts.per_epoch = p->dataset ? p->dataset->count / facts.batch : 0;
+    if (facts.per_epoch == 0) return REMAT_OK;
+    facts.steps = rm_options_given(o, "epochs") ? o->epochs * facts.per_epoch : o->steps;
+    TRY(rm_schedule_make(o, &facts, &rate));
+    rm_schedule_text(&rate, p->rate);
+    return REMAT_OK;
 }
 
 remat_status rm_command_plan(rm_options *options, int *exit_status) {
@@ -211,6 +227,7 @@ remat_status rm_command_plan(rm_options *options, int *exit_status) {
     remat_status status = rm_preset_share_batch(options);
     if (!status) status = rm_setup_world(options);
     if (!status) status = rm_setup_spec(options, p.dataset, &spec);
+    if (!status) status = describe_rate(&p, options);
     if (!status) status = make_plan(&p, options, &spec);
     remat_session_free(p.session);
     rm_model_free(&p.model);

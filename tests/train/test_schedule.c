@@ -255,6 +255,11 @@ END_TEST
 START_TEST(presets_are_listed) {
     ck_runs("train --preset=list");
     ck_runs("plan --preset=list");
+    ck_runs("plan --task=adding --samples=1024 --batch=64 --epochs=10 --lr=0.01 --scale-lr=linear --base-batch=4 "
+            "--warmup-epochs=2");
+    ck_assert_ptr_nonnull(strstr(program_output,
+                                 "learning rate: 0.16 = 0.01 x 16 (linear; batch 64 against 4), after a "
+                                 "warm-up of 32 updates\n"));
     ck_refuses(2, "say --batch=8192", "train --data=%s --preset=mlperf-resnet-8192 --batch=3 --steps=3",
                make_text("text", 3000));
 }
