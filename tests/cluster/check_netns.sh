@@ -36,6 +36,14 @@ if command -v mpirun >/dev/null && mpirun --version 2>/dev/null | grep -q "Open 
     same mpirun-four eight
 fi
 
+if command -v torchrun >/dev/null && torchrun --help >/dev/null 2>&1; then
+    remat_launch=$launch
+    launch="torchrun --no-python --nnodes=2 --nproc-per-node=1 --master-addr=hostA --master-port=29501"
+    on_two_hosts torchrun "$remat" train --batch=4 --dist-backend=gloo
+    same torchrun
+    launch=$remat_launch
+fi
+
 # hostB's launcher is killed; hostA's ranks say so and stop.
 steps=$(echo "$model" | sed 's/--steps=12/--steps=1000000/')
 $REMAT_ON hostB sh -c 'echo $$ >"$0"; exec "$@"' "$dir"/pid $launch --node-rank=1 -- "$remat" train $steps --batch=4 \

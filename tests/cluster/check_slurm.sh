@@ -17,7 +17,7 @@ train srun-cyclic srun -N2 -n4 -m cyclic "$remat" train --batch=4 --deterministi
 same srun-cyclic eight
 
 # One launcher a node, as torchrun is used; which node it is on, Slurm says.
-train launch-in-srun srun -N2 -n2 --ntasks-per-node=1 "$remat" launch --nnodes=2 --master-addr=node1 --master-port=24321 \
+train launch-in-srun srun -N2 -n2 --ntasks-per-node=1 "$remat" launch --nnodes=2 --master-addr=node1 --master-port=$((12000 + $$ % 2000)) \
     -- "$remat" train --batch=4
 same launch-in-srun
 

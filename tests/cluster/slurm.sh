@@ -24,7 +24,7 @@ dir=$(mktemp -d) && host=$(hostname -s) || exit 1
 mkdir -p "$dir"/ctld "$dir"/log "$dir"/node1 "$dir"/node2 "$dir"/tmp-node1 "$dir"/tmp-node2 "$dir"/munge/run
 chmod 755 "$dir" "$dir"/munge/run
 chmod 711 "$dir"/munge # munged insists on who may look into its folders
-port() { # PID-dependent, so that two of these can run at once
+port() { # these and numbers of jobs, from which ports follow too, depend on the process: two of these can run at once
     echo $((20000 + ($$ * 4 + $1) % 9000))
 }
 
@@ -79,6 +79,7 @@ SelectTypeParameters=CR_Core
 SwitchType=switch/none
 MpiDefault=none
 ReturnToService=2
+FirstJobId=$(($$ % 60000 + 1))
 KillWait=5
 NodeName=node1 NodeHostname=$host NodeAddr=127.0.0.1 Port=$(port 1) CPUs=2 RealMemory=1000
 NodeName=node2 NodeHostname=$host NodeAddr=127.0.0.1 Port=$(port 2) CPUs=2 RealMemory=1000
