@@ -21,6 +21,7 @@
 #include "dist/launch_keeper.h"
 #include "dist/process.h"
 #include "dist/store.h"
+#include "memory/clock.h"
 #include "memory/host.h"
 
 #define MOST_RANKS 32767
@@ -36,7 +37,8 @@ typedef struct {
     int listen_fd, control, keeper_control, self;
     pid_t keeper, before[MOST_CHILDREN]; /* children that this process had already */
     int n_before;
-    int32_t signals; /* how many have come */
+    int32_t signals;      /* how many have come */
+    int64_t signalled_ms; /* when the last of them did */
     int code;
     bool over; /* the keeper's last word has come */
     rm_launch_signal_state signal_state;
@@ -166,16 +168,22 @@ static void release_signals(const launcher *l) {
     sigaction(SIGPIPE, &l->signal_state.pipe, NULL);
 }
 
+static int64_t now_ms(void) { return (int64_t)(rm_now_ns() / 1000000); }
+
 static const char *signal_name(int number) {
     const char *name = sigabbrev_np(number);
     return name ? name : "?";
 }
 
+/* What comes within a second of the first is the first again: timeout(1) signals a process and then its group, and a closing
+ * terminal sends several. */
 static void take_signal(launcher *l) {
     unsigned char number;
     if (read(signal_pipe[0], &number, 1) != 1) return;
+    if (l->signals && now_ms() < l->signalled_ms + 1000) return;
     bool first = !l->signals++;
     rm_keeper_note note = {.word = first ? RM_KEEPER_PASS : RM_KEEPER_KILL, .status = number};
+    l->signalled_ms = now_ms();
     if (first)
         rm_launch_output_say(l->output, "SIG%s is passed on to all ranks; another signal ends them at once",
                              signal_name(number));

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "dist/process.h"
+#include "memory/clock.h"
 #include "memory/host.h"
 
 #define AFTER_TERM_MS 2000
@@ -50,11 +51,7 @@ typedef struct {
     int children;          /* signalfd for SIGCHLD */
 } keeper;
 
-static int64_t now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
+static int64_t now_ms(void) { return (int64_t)(rm_now_ns() / 1000000); }
 
 int rm_launch_code(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
