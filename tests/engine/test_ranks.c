@@ -292,6 +292,46 @@ START_TEST(shards_alone_decide_the_bits) {
 }
 END_TEST
 
+/* A gradient so small that an eighth of it cannot be written down: scaling by 1/8 is not exact everywhere. */
+static void make_tiny_gradient(teammate *mate) {
+    int size = mate->team->size;
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_step_result r;
+    config.ranks = &mate->ranks;
+    config.threads = 1;
+    config.pairwise = true;
+    config.micro_steps = 8 / size;
+    remat_graph *g;
+    remat_session *s;
+    CHECKED(remat_graph_create(&g));
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){3, 5});
+    remat_value y = remat_input(g, "y", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){3, 4});
+    remat_value w = remat_param(g, "w", 2, (int64_t[]){4, 5}, remat_init_uniform(1));
+    remat_value tiny = remat_scale(g, remat_scale(g, remat_linear(g, x, w, REMAT_NONE), 1e-20), 1e-20);
+    CHECKED(remat_session_create(g, remat_mse(g, tiny, y), &config, &s));
+    for (int64_t t = 0; t < s->micro_steps; t++) {
+        pthread_mutex_lock(&drawing);
+        fill_inputs(s, 1 + (uint64_t)(mate->rank + size * remat_micro_shard(t, s->micro_steps, true)));
+        pthread_mutex_unlock(&drawing);
+        CHECKED(remat_gradients(s, &r));
+    }
+    if (mate->rank == 0) CHECKED(remat_read(s, REMAT_GRADIENT, 0, mate->data, 80));
+    remat_session_free(s);
+    remat_graph_free(g);
+}
+
+START_TEST(shards_decide_the_smallest_bits) {
+    float gradient[4][20];
+    for (int i = 0; i < 4; i++) {
+        void *data[TEAM_MOST] = {gradient[i]};
+        team_run(&(team){.size = 1 << i, .pairwise = true}, &(remat_ranks){0}, make_tiny_gradient, data);
+    }
+    for (int k = 0; k < 20; k++) ck_assert(fabsf(gradient[0][k]) < 1e-38f);
+    ck_assert(gradient[0][0] != 0);
+    for (int i = 1; i < 4; i++) expect_same(gradient[0], gradient[i], 20, "subnormal gradients on 1 and more ranks", 0);
+}
+END_TEST
+
 /* ---- ZeRO-1 --------------------------------------------------------------------------------------------------- */
 
 START_TEST(sharding_changes_nothing) {
@@ -635,6 +675,7 @@ int main(void) {
     tcase_add_loop_test(tests, timed_networks, 0, networks);
     tcase_add_loop_test(tests, deep_networks, 0, networks);
     tcase_add_loop_test(tests, shards_alone_decide_the_bits, 0, networks / 4);
+    tcase_add_test(tests, shards_decide_the_smallest_bits);
     tcase_add_loop_test(tests, sharding_changes_nothing, 0, networks / 4);
     tcase_add_loop_test(tests, clipping_and_norms_across_parts, 0, 12);
     tcase_add_loop_test(tests, as_they_arrive, 0, 12);
