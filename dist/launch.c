@@ -163,9 +163,11 @@ static void catch_signals(launcher *l) {
     sigaction(SIGPIPE, &ignore, &l->signal_state.pipe);
 }
 
-static void release_signals(const launcher *l) {
+/* As this process was before. */
+static void restore_process(const launcher *l) {
     for (int i = 0; i < RM_LAUNCH_SIGNALS; i++) sigaction(rm_launch_signals[i], &l->actions[i], NULL);
     sigaction(SIGPIPE, &l->signal_state.pipe, NULL);
+    prctl(PR_SET_CHILD_SUBREAPER, l->was_subreaper, 0, 0, 0);
 }
 
 static int64_t now_ms(void) { return (int64_t)(rm_now_ns() / 1000000); }
@@ -353,14 +355,14 @@ static remat_status start_keeper(launcher *l) {
     l->n_before = rm_process_children(l->before, MOST_CHILDREN);
     sigprocmask(SIG_BLOCK, &block, &l->signal_state.mask);
     catch_signals(l);
+    prctl(PR_GET_CHILD_SUBREAPER, &l->was_subreaper, 0, 0, 0);
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     l->keeper = fork();
     if (l->keeper == 0) become_keeper(l);
     int why = errno;
-    if (l->keeper < 0) release_signals(l);
+    if (l->keeper < 0) restore_process(l);
     sigprocmask(SIG_SETMASK, &l->signal_state.mask, NULL);
     REQUIRE(l->keeper > 0, IO, "cannot start a process: %s", strerror(why));
-    prctl(PR_GET_CHILD_SUBREAPER, &l->was_subreaper, 0, 0, 0);
-    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     return REMAT_OK;
 }
 
@@ -395,8 +397,7 @@ remat_status rm_launch(const rm_launch_config *config, int *exit_code) {
         close_one(&l.self);
         rm_launch_output_close_pipes(l.output);
         run(&l);
-        release_signals(&l);
-        prctl(PR_SET_CHILD_SUBREAPER, l.was_subreaper, 0, 0, 0);
+        restore_process(&l);
         *exit_code = l.code;
     }
     close_all(&l);
