@@ -177,6 +177,8 @@ typedef struct {
                                      dimensions or more                                                   */
     bool decay_vectors;           /* lars, lamb: weight decay for those that are not scaled, too          */
     double norm_limit;            /* lamb: a larger norm of a parameter counts as this much; 0: no limit  */
+    const char *train_only;       /* beginnings of names, comma separated: these parameters alone are updated and count
+                                     for the norm; the others stay as they are. Borrowed during create; NULL: all */
     const struct remat_ranks *ranks; /* the other ranks of a data-parallel job; copied; NULL: there are none */
     int micro_steps;              /* parts that the batch of one update comes in, each with a call of
                                      remat_gradients of its own; 0: 1                                     */

@@ -79,6 +79,10 @@ static inline bool rm_session_has_gradients(const remat_session *session) {
     return session->n_made == session->micro_steps;
 }
 
+/* update.c. Only parameters whose names begin like one of `train_only` will be updated; NULL: all. INVALID where one names
+ * none. */
+remat_status rm_session_choose_trained(remat_session *session, const char *train_only);
+
 /* store.c. Opens the second tier of config->spill_dir, if any, and puts its speed into the training problem. When the plan
  * is known: makes room for its copies, or closes a store that it does not use. And what a store takes on the host. */
 remat_status rm_session_open_store(remat_session *session, const remat_config *config);

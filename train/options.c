@@ -107,6 +107,7 @@ static const option table[] = {
     YES("adapt-vectors", adapt_vectors, FIT, RM_REMEMBERED, "lars, lamb: scale biases and gains by their norms too"),
     YES("decay-vectors", decay_vectors, FIT, RM_REMEMBERED, "lars, lamb: weight decay for biases and gains too"),
     NUM("norm-limit", norm_limit, FIT, RM_REMEMBERED, "0", 0, 1e30, "lamb: a larger norm of weights counts as this much; 0: no limit"),
+    TXT("train-only", train_only, FIT, RM_REMEMBERED, "NAMES", "train these parameters alone, e.g. head. or rnn.,head.bias: beginnings of names"),
     NUM("label-smoothing", label_smoothing, FIT, RM_REMEMBERED, "0", 0, 1,
         "share of the target that all classes get (PyTorch's); evaluations report the plain loss"),
 

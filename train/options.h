@@ -44,6 +44,7 @@ typedef struct {
     int64_t base_batch, warmup_steps, decay_steps;
     double warmup_epochs, end_lr, power, gamma, trust_coefficient, norm_limit, label_smoothing;
     bool momentum_correction, adapt_vectors, decay_vectors;
+    char *train_only;
     /* Memory and machine. */
     char *checkpoint, *device;
     int64_t checkpoint_segments, tile, threads;

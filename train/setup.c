@@ -156,6 +156,7 @@ remat_config rm_setup_training_config(const rm_options *o) {
     c.trust_coefficient = o->trust_coefficient;
     c.momentum_correction = o->momentum_correction;
     c.adapt_vectors = o->adapt_vectors;
+    c.train_only = o->train_only;
     c.decay_vectors = o->decay_vectors;
     c.norm_limit = o->norm_limit;
     c.micro_steps = (int)rm_setup_micro_steps(o);

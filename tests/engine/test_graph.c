@@ -133,6 +133,39 @@ static float loss_of(remat_value loss, remat_config config, float *gradient, uin
     return (float)r.loss;
 }
 
+/* One step of which only the parameters named by `train_only` may move; and the norm counts them alone. */
+START_TEST(only_some_are_trained) {
+    remat_value loss = language_model();
+    remat_config config = REMAT_CONFIG_INIT;
+    config.optimizer = "adamw";
+    config.weight_decay = 0.1;
+    config.train_only = "head,w_i";
+    remat_session *s;
+    ck_assert_msg(remat_session_create(graph, loss, &config, &s) == REMAT_OK, "%s", remat_last_error());
+    float before[4][4 * H * H], after[4 * H * H], gradient[4 * H * H];
+    remat_array array;
+    for (int i = 0; i < 4; i++) {
+        ck_assert_int_eq(remat_array_info(s, REMAT_PARAM, i, &array), REMAT_OK);
+        ck_assert_int_eq(remat_read(s, REMAT_PARAM, i, before[i], array.bytes), REMAT_OK);
+    }
+    remat_step_result r;
+    ck_assert_int_eq(remat_step(s, 0.1, &r), REMAT_OK);
+    double squares = 0;
+    for (int i = 0; i < 4; i++) {
+        ck_assert_int_eq(remat_array_info(s, REMAT_PARAM, i, &array), REMAT_OK);
+        ck_assert_int_eq(remat_read(s, REMAT_PARAM, i, after, array.bytes), REMAT_OK);
+        ck_assert_int_eq(remat_read(s, REMAT_GRADIENT, i, gradient, array.bytes), REMAT_OK);
+        bool trained = !strcmp(array.name, "head") || !strcmp(array.name, "w_ih");
+        ck_assert_msg(trained == (memcmp(before[i], after, array.bytes) != 0), "%s", array.name);
+        for (uint64_t k = 0; trained && k < array.bytes / 4; k++) squares += (double)gradient[k] * gradient[k];
+    }
+    ck_assert_double_eq_tol(r.grad_norm * r.grad_norm, squares, 1e-9 * squares);
+    remat_session_free(s);
+    config.train_only = "head,nothing", expect_refused(loss, config, "no parameter's name begins so");
+    config.train_only = "", expect_refused(loss, config, "empty");
+}
+END_TEST
+
 /* The same function by another route: equal up to rounding, and the plan says what it did. */
 START_TEST(folding_changes_rounding_only) {
     remat_value loss = language_model();
@@ -205,6 +238,7 @@ int main(void) {
     tcase_add_test(tests, recurrent_layers_need_time);
     tcase_add_test(tests, one_pass_over_time);
     tcase_add_test(tests, sessions_refuse);
+    tcase_add_test(tests, only_some_are_trained);
     tcase_add_test(tests, folding_changes_rounding_only);
     tcase_add_test(tests, folding_is_for_small_vocabularies);
     tcase_add_test(tests, null_device_counts);
