@@ -15,7 +15,7 @@
 
 /* ---- A step ----------------------------------------------------------------------------------------------------- */
 
-/* One update; seconds is what the session took. With --dump-grads the first is done in two halves, which gives the same
+/* The last micro step of an update, and the update. With --dump-grads the first is done in two halves, which gives the same
  * bits; all ranks do so, that they stay in step. */
 static remat_status finish_update(rm_trainer *t, remat_step_result *result) {
     const char *dump = t->step == t->start.step ? t->options->dump_grads : NULL;
@@ -28,6 +28,7 @@ static remat_status finish_update(rm_trainer *t, remat_step_result *result) {
     return REMAT_OK;
 }
 
+/* One update; *seconds is what the session took. */
 static remat_status update(rm_trainer *t, remat_step_result *result, double *seconds) {
     int64_t micro_steps = t->loader.config.micro_steps;
     *seconds = 0;

@@ -126,6 +126,25 @@ START_TEST(bits_do_not_depend_on_the_world) {
 }
 END_TEST
 
+/* Also where whole arrays' norms scale the update, and each rank has only its share of the optimizer's state. */
+START_TEST(optimizers_do_not_see_the_world) {
+    static const char *const optimizers[] = {"sgd --momentum=0.9", "adamw", "lars", "lamb"};
+    job j;
+    char reports[1024] = "report --require-identical";
+    const char *text = text_file();
+    for (int size = 1; size <= 4; size *= 2) {
+        run_ranks(&j, size,
+                  "train --data=%s " FLAGS
+                  "--batch=%d --deterministic-world=4 --steps=4 --lr=0.1 --clip-grad-norm=0.05 "
+                  "--zero=%d --bucket-cap-mb=0.003 --metrics=%s/%d.jsonl --optimizer=%s",
+                  text, 8 / size, size == 2, scratch(), size, optimizers[_i]);
+        ck_all_end(&j, 0);
+        snprintf(reports + strlen(reports), sizeof reports - strlen(reports), " %s/%d.jsonl", scratch(), size);
+    }
+    ck_runs("%s", reports);
+}
+END_TEST
+
 static double loss_of(const char *path, int64_t step) {
     char line[4096];
     double loss = -1;
@@ -466,7 +485,8 @@ START_TEST(resumed_on_other_ranks) {
         snprintf(metrics, sizeof metrics, "part%d.jsonl", i);
         copy_state(in_scratch("st"), in_scratch(state));
         copy_state(in_scratch("part.jsonl"), in_scratch(metrics));
-        run_ranks(&j, sizes[i], "train --resume=%s --steps=9 --metrics=%s", in_scratch(state), in_scratch(metrics));
+        run_ranks(&j, sizes[i], "train --resume=%s --steps=9 --metrics=%s --zero=%d", in_scratch(state),
+                  in_scratch(metrics), i == 2);
         ck_all_end(&j, 0);
         ck_runs("report --require-identical %s %s", in_scratch("whole.jsonl"), in_scratch(metrics));
     }
@@ -495,6 +515,7 @@ END_TEST
 int main(void) {
     TCase *tests = tcase_create("ranks");
     tcase_add_test(tests, bits_do_not_depend_on_the_world);
+    tcase_add_loop_test(tests, optimizers_do_not_see_the_world, 0, 4);
     tcase_add_test(tests, two_ranks_are_two_micro_steps);
     tcase_add_test(tests, ways_of_doing_the_same);
     tcase_add_test(tests, compressed_gradients_train);
