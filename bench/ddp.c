@@ -41,8 +41,8 @@ static remat_value weight(remat_graph *g, const char *layer, int number, const c
     return remat_param(g, name, b ? 2 : 1, (int64_t[]){a, b}, remat_init_uniform(0.05));
 }
 
-static remat_value lstm(remat_graph *g) {
-    enum { T = 128, B = 8, H = 256, LAYERS = 3 };
+static remat_value lstm(remat_graph *g, int64_t T) {
+    enum { B = 8, H = 256, LAYERS = 3 };
     remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, H});
     for (int l = 0; l < LAYERS; l++)
         x = remat_lstm(g, x, weight(g, "lstm", l, "weight_ih", 4 * H, H), weight(g, "lstm", l, "weight_hh", 4 * H, H),
@@ -50,6 +50,9 @@ static remat_value lstm(remat_graph *g) {
     x = remat_linear(g, x, weight(g, "out", 0, "weight", H, H), weight(g, "out", 0, "bias", H, 0));
     return remat_mse(g, x, remat_input(g, "target", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, H}));
 }
+
+static remat_value short_lstm(remat_graph *g) { return lstm(g, 128); }
+static remat_value long_lstm(remat_graph *g) { return lstm(g, 512); }
 
 static remat_value mlp(remat_graph *g) {
     enum { B = 64, H = 1024, LAYERS = 6 };
@@ -64,7 +67,8 @@ typedef struct {
     const char *name;
     remat_value (*build)(remat_graph *);
 } network;
-static const network networks[] = {{"LSTM: 3 layers of 256, 128 steps of 8", lstm},
+static const network networks[] = {{"LSTM: 3 layers of 256, 128 timesteps, batch 8", short_lstm},
+                                   {"LSTM: the same over 512 timesteps", long_lstm},
                                    {"MLP: 6 layers of 1024, batch 64", mlp}};
 enum { NETWORKS = sizeof networks / sizeof *networks };
 
@@ -166,8 +170,9 @@ static void print_ms(double *of, int rounds) {
 
 static void print_table(const network *net, int rounds) {
     rm_ddp_cost cost = rm_ddp_last_cost(ddp);
-    printf("\n%s; %d ranks by %s, %d buckets, %.2f MiB of gradients; ms, the best of %d and the median\n\n", net->name,
-           size, rm_group_engine(group), cost.buckets, (double)cost.bytes / (1 << 20), rounds);
+    printf("\n%s, %ld tiles; %d ranks by %s, %d buckets, %.2f MiB of gradients; ms, the best of %d and the median\n\n",
+           net->name, (long)remat_session_plan(together).n_tiles, size, rm_group_engine(group), cost.buckets,
+           (double)cost.bytes / (1 << 20), rounds);
     printf("| way | a step | of it waiting for gradients | the group's thread busy |\n|---|--:|--:|--:|\n");
     for (int w = 0; w < WAYS; w++) {
         printf("| %s |", ways[w].name);
