@@ -30,7 +30,7 @@ typedef enum {
     RUN_ID,
     NO_PREFIX,
     BACKEND,
-    NO_PYTHON,
+    NO_EFFECT,
     HELP,
 } meaning;
 
@@ -38,7 +38,7 @@ typedef enum {
 static const struct {
     const char *name, *value; /* value NULL: a switch */
     meaning meaning;
-    const char *help; /* NULL: another name for a flag that has it */
+    const char *help; /* NULL: not worth a line */
 } flags[] = {
     {"nproc-per-node", "N|cpu|auto", NPROC, "ranks on this host; cpu, auto: one for each processor [1]"},
     {"nnodes", "M", NNODES, "hosts, on each of which `remat launch` is started [1]"},
@@ -53,9 +53,11 @@ static const struct {
     {"rdzv-endpoint", "HOST:PORT", ENDPOINT, "--master-addr and --master-port in one"},
     {"rdzv-id", "NAME", RUN_ID, "another name of --run-id"},
     {"rdzv-backend", "static|c10d", BACKEND, "accepted, and makes no difference"},
-    {"no-python", NULL, NO_PYTHON, "accepted: commands are always started as they are"},
+    {"no-python", NULL, NO_EFFECT, "accepted: commands are always started as they are"},
     {"help", NULL, HELP, "this text"},
     {"nproc", "N|cpu|auto", NPROC, NULL},
+    {"monitor-interval", "SECONDS", NO_EFFECT, NULL}, /* of how torchrun itself works */
+    {"start-method", "METHOD", NO_EFFECT, NULL},
 };
 enum { FLAGS = sizeof flags / sizeof flags[0] };
 
@@ -147,7 +149,7 @@ static remat_status take(request *r, meaning what, const char *where, const char
         REQUIRE(!strcmp(value, "static") || !strcmp(value, "c10d"), INVALID, "%s=%.60s: must be one of static|c10d",
                 where, value);
         break;
-    case NO_PYTHON:
+    case NO_EFFECT:
         break;
     }
     return REMAT_OK;
@@ -384,10 +386,8 @@ static remat_status check_not_a_rank(const char *devices) {
     rm_rendezvous_flags none = {.world_size = -1, .rank = -1, .local_rank = -1};
     rm_rendezvous where;
     if (rm_rendezvous_resolve(&none, rm_environment_of_process, NULL, &where) || where.size == 1) return REMAT_OK;
-    FAIL(
-        INVALID,
-        "--devices=%.60s would start ranks of its own, but this is rank %d of the %d that %s has started: leave it out",
-        devices, where.rank, where.size, rm_launcher_text(where.launcher));
+    FAIL(INVALID, "--devices=%.60s would start ranks of its own, but this is rank %d of %d already (%s): leave it out",
+         devices, where.rank, where.size, rm_launcher_text(where.launcher));
 }
 
 /* The words of `text`, which holds `bytes` bytes with a 0 behind each word, as one block that rm_free frees; NULL: no memory. */
