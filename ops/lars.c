@@ -1,6 +1,6 @@
 /* lars.c: layer-wise adaptive rate scaling (You, Gitman & Ginsburg, arXiv:1708.03888), in the form of MLPerf's reference
  * for ResNet-50: the learning rate is INSIDE the velocity. In sgd.c it is outside, which is why momentum correction (Goyal
- * et al., arXiv:1706.02677, section 2.1) is for this one alone: a velocity that holds lr * gradient, multiplied by
+ * et al., arXiv:1706.02677, section 3) is for this one alone: a velocity that holds lr * gradient, multiplied by
  * new lr / old lr when the rate changes, is the velocity of the form with the rate outside. lamb.c is the like for Adam.
  *
  * Both norms are those of whole arrays, whatever part of one a rank updates (rm_optimizer.measure). Arrays that are not
