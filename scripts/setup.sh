@@ -2,8 +2,11 @@
 # setup.sh: installs the Debian/Ubuntu packages that Remat is built from, if any is missing. Sourced or called by
 # quickstart.sh and test.sh; says what it does, asks nothing, and is quick when there is nothing to do.
 #
-#   scripts/setup.sh            what the build and its tests need
-#   scripts/setup.sh --checks   also what the sanitizer runs of scripts/test.sh need (clang and its OpenMP)
+#   scripts/setup.sh             what the build and its tests need
+#   scripts/setup.sh --checks    also what scripts/test.sh needs for all of it: clang and its OpenMP for the sanitizers,
+#                                MPI and Gloo for the ranks
+#   scripts/setup.sh --cluster   also Slurm, for tests that bring up a cluster of their own. It comes with services for a
+#                                machine that is part of one, so nothing installs it unasked
 #
 # Made for Debian 12, Debian 13 and Ubuntu 24.04. Elsewhere install the same things under the names your system gives
 # them, and set REMAT_SKIP_SETUP=1.
@@ -11,9 +14,11 @@ set -euo pipefail
 
 packages=(build-essential cmake ninja-build pkg-config libopenblas-dev libjemalloc-dev libjansson-dev zlib1g-dev check
     gnuplot-nox)
-if [[ ${1:-} == --checks ]]; then
-    packages+=(clang libomp-dev)
-fi
+optional=() # left out where the system has no such package: so are then the parts of Remat that want it
+case ${1:-} in
+--checks) packages+=(clang libomp-dev) optional=(libopenmpi-dev openmpi-bin libgloo-dev) ;;
+--cluster) optional=(slurm-wlm munge iproute2) ;;
+esac
 
 say() { printf '%s\n' "$*"; }
 die() {
@@ -62,11 +67,20 @@ ensure() {
     [[ ${#missing[@]} == 0 ]] || install "${missing[@]}"
 }
 
+ensure_known() {
+    local known=() package
+    for package in "$@"; do
+        if installed "$package" || apt-cache show "$package" >/dev/null 2>&1; then known+=("$package"); fi
+    done
+    ensure "${known[@]}"
+}
+
 [[ -z ${REMAT_SKIP_SETUP:-} ]] || exit 0
 command -v dpkg-query >/dev/null ||
     die "no dpkg here. Install a C compiler, CMake >= 3.25, Ninja, pkg-config, OpenBLAS, jemalloc, jansson, zlib, Check
        and gnuplot (it draws the pictures) with your system's tools, then run this again with REMAT_SKIP_SETUP=1"
 ensure "${packages[@]}"
+ensure_known "${optional[@]}"
 if [[ ${1:-} == --checks ]]; then
     ensure "$(clang_runtime)"
 fi
