@@ -64,9 +64,11 @@ remat_status rm_session_list_arrays(remat_session *session);       /* arrays.c *
 void rm_session_free_arrays(remat_session *session);               /* arrays.c */
 remat_status rm_session_draw_parameters(remat_session *session);   /* arrays.c */
 
-/* update.c. Waits for a bucket, and takes its gradients' squares for the norm. Updates its parameters, of this rank's part, and
- * gives them to the others. Waits until those of all buckets are there. */
+/* update.c. Waits for a bucket, and takes its gradients' squares for the norm. Measures its arrays, for an optimizer that does:
+ * once an update. Updates its parameters, of this rank's part, and gives them to the others. Waits until those of all buckets
+ * are there. */
 remat_status rm_session_take_bucket(remat_session *session, int32_t bucket);
+void rm_session_measure_bucket(remat_session *session, int32_t bucket);
 remat_status rm_session_update_bucket(remat_session *session, int32_t bucket);
 remat_status rm_session_end_update(remat_session *session, double lr);
 void rm_session_begin_update(remat_session *session, double lr); /* lr, step and so on into session->update */

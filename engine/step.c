@@ -172,6 +172,7 @@ static remat_status update_as_they_arrive(remat_session *s, double lr, remat_ste
     rm_session_begin_update(s, lr);
     for (int32_t b = 0; b < s->chain.at.buckets.n; b++) {
         TRY(rm_session_take_bucket(s, b));
+        rm_session_measure_bucket(s, b);
         TRY(rm_session_update_bucket(s, b));
     }
     TRY(rm_session_end_update(s, lr));

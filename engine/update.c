@@ -146,13 +146,19 @@ remat_status rm_session_gradient_norm(remat_session *s) {
     return REMAT_OK;
 }
 
+void rm_session_measure_bucket(remat_session *s, int32_t index) {
+    const rm_buckets *buckets = &s->chain.at.buckets;
+    const rm_bucket *bucket = &buckets->item[index];
+    for (int32_t k = 0; k < bucket->n_params && s->optimizer->measure; k++)
+        measure(s, buckets->order[bucket->first_param + k]);
+}
+
 remat_status rm_session_update_bucket(remat_session *s, int32_t index) {
     const rm_buckets *buckets = &s->chain.at.buckets;
     const rm_bucket *bucket = &buckets->item[index];
     for (int32_t k = 0; k < bucket->n_params; k++) {
         int32_t param = buckets->order[bucket->first_param + k];
         if (!buckets->param[param].used) continue;
-        if (s->optimizer->measure && rm_session_is_fused(s)) measure(s, param);
         held h = held_of(s, param);
         rm_update update = update_of(s, param);
         s->api->update(s->runner.queue, s->optimizer, &update, h.count, h.parameter, h.gradient, h.state);
