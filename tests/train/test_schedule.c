@@ -239,6 +239,17 @@ START_TEST(the_optimizers_train) {
 }
 END_TEST
 
+/* What examples/large_batch shows, in short: at 64 times the rate that a batch of 4 trains with, a batch of 256 is lost within
+ * 30 updates; with a warm-up the same rate is reached (and held for a while) by a loss that is still a number. */
+START_TEST(warm_up_saves_a_scaled_rate) {
+    static const char flags[] =
+        "--task=adding --seq-len=20 --samples=20000 --model=gru --layers=1 --hidden=32 --threads=1 "
+        "--optimizer=sgd --momentum=0.9 --lr=0.0075 --batch=256 --scale-lr=linear --base-batch=4";
+    ck_refuses(1, "training has diverged", "train %s --steps=60", flags);
+    ck_runs("train %s --steps=420 --warmup-steps=390 --eval-every=420", flags);
+}
+END_TEST
+
 /* The training loss is the smoothed one, the evaluation's the plain one: with a rate of 0 they can be told apart. */
 START_TEST(evaluation_reports_the_plain_loss) {
     const char *text = make_text("text", 3000), *plain = in_scratch("p.jsonl"), *smoothed = in_scratch("s.jsonl");
@@ -277,6 +288,7 @@ int main(void) {
     tcase_add_test(tests, a_preset_is_for_one_global_batch);
     tcase_add_test(tests, a_resumed_run_has_the_same_rates);
     tcase_add_test(tests, the_optimizers_train);
+    tcase_add_test(tests, warm_up_saves_a_scaled_rate);
     tcase_add_test(tests, evaluation_reports_the_plain_loss);
     tcase_add_test(tests, presets_are_listed);
     return run_suite("schedule", tests);
