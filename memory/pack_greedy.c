@@ -130,8 +130,9 @@ static outcome try_sweep(packer *p, uint64_t limit, int64_t short_steps) {
     return outcome;
 }
 
-static const int64_t short_steps[] = {1, 8, 16, 64, 512, 4096};
+static const int64_t short_steps[] = {1, 4, 8, 16, 64, 512, 4096};
 enum { N_SHORT = sizeof short_steps / sizeof short_steps[0] };
+enum { MANY = 100000 }; /* items; above it a goal that a sweep reaches is taken: to search would take half a second */
 
 /* The smallest block, to about a 64th of what is to be gained, in which this sweep works. */
 static outcome bisect(packer *p, int64_t steps) {
@@ -150,6 +151,10 @@ static outcome sweep_floor(packer *p) {
     outcome outcome = try_sweep(p, (uint64_t)1 << 62, 0);
     for (int k = 0; k < N_SHORT && outcome != NO_MEMORY && !enough(p); k++)
         outcome = try_sweep(p, p->best->floor_bytes, short_steps[k]);
+    if (p->n <= MANY) return outcome;
+    uint64_t goal = p->goal_bytes / p->unit * p->unit;
+    for (int k = 0; k < N_SHORT && outcome != NO_MEMORY && !enough(p); k++)
+        outcome = try_sweep(p, goal, short_steps[k]);
     return outcome;
 }
 
