@@ -75,4 +75,18 @@ static inline void net_feed(remat_session *s, const net *n, int64_t batch) {
     free(data);
 }
 
+/* All arrays of a kind, one behind the other; freed with free(). */
+static inline unsigned char *net_read_all(remat_session *s, remat_kind kind, size_t *bytes) {
+    *bytes = 0;
+    unsigned char *all = NULL;
+    for (int64_t i = 0; i < remat_count(s, kind); i++) {
+        remat_array info;
+        CHECKED(remat_array_info(s, kind, i, &info));
+        all = realloc(all, *bytes + info.bytes);
+        CHECKED(remat_read(s, kind, i, all + *bytes, info.bytes));
+        *bytes += info.bytes;
+    }
+    return all;
+}
+
 #endif

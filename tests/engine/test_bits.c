@@ -15,19 +15,6 @@ typedef struct {
     int64_t segments;
 } trace;
 
-static unsigned char *read_all(remat_session *s, remat_kind kind, size_t *bytes) {
-    *bytes = 0;
-    unsigned char *all = NULL;
-    for (int64_t i = 0; i < remat_count(s, kind); i++) {
-        remat_array info;
-        CHECKED(remat_array_info(s, kind, i, &info));
-        all = realloc(all, *bytes + info.bytes);
-        CHECKED(remat_read(s, kind, i, all + *bytes, info.bytes));
-        *bytes += info.bytes;
-    }
-    return all;
-}
-
 static trace run(const net *n, const char *strategy, int64_t segments, int64_t tile, int threads) {
     trace t = {0};
     remat_graph *g;
@@ -54,8 +41,8 @@ static trace run(const net *n, const char *strategy, int64_t segments, int64_t t
         t.loss[step] = r.loss;
         t.norm[step] = r.grad_norm;
     }
-    t.gradients = read_all(s, REMAT_GRADIENT, &t.bytes);
-    t.parameters = read_all(s, REMAT_PARAM, &t.bytes);
+    t.gradients = net_read_all(s, REMAT_GRADIENT, &t.bytes);
+    t.parameters = net_read_all(s, REMAT_PARAM, &t.bytes);
     remat_session_free(s);
     remat_graph_free(g);
     return t;

@@ -115,19 +115,6 @@ typedef struct {
     uint64_t moved_bytes;
 } trace;
 
-static unsigned char *read_all(remat_session *s, remat_kind kind, size_t *bytes) {
-    *bytes = 0;
-    unsigned char *all = NULL;
-    for (int64_t i = 0; i < remat_count(s, kind); i++) {
-        remat_array info;
-        CHECKED(remat_array_info(s, kind, i, &info));
-        all = realloc(all, *bytes + info.bytes);
-        CHECKED(remat_read(s, kind, i, all + *bytes, info.bytes));
-        *bytes += info.bytes;
-    }
-    return all;
-}
-
 static remat_config configured(const spilling *how, int threads) {
     remat_config config = REMAT_CONFIG_INIT;
     config.strategy = how->strategy;
@@ -181,8 +168,8 @@ static trace run(remat_session *s, const net *n) {
         if (step == 1) CHECKED(remat_evaluate(s, &r)); /* in the same arena, with other data in it */
     }
     if (s->runner.store) t.moved_bytes = rm_spill_used((rm_spill *)s->runner.store).load_bytes / STEPS;
-    t.gradients = read_all(s, REMAT_GRADIENT, &t.bytes);
-    t.parameters = read_all(s, REMAT_PARAM, &t.bytes);
+    t.gradients = net_read_all(s, REMAT_GRADIENT, &t.bytes);
+    t.parameters = net_read_all(s, REMAT_PARAM, &t.bytes);
     return t;
 }
 
