@@ -1,0 +1,519 @@
+#!/usr/bin/env python3
+"""What many ranks cost and gain, beside PyTorch's DDP: steps, start-up, overlap on a slow link, all-reduce.
+
+    bench/ranks.py [--tables=steps,startup,overlap,all-reduce] [--quick] [--rounds=N] [--build=DIR] [--python=PYTHON-WITH-TORCH]
+
+The work is the byte-level language model of compare_pytorch.py: embedding(128) -> LSTM -> linear(256) -> cross entropy at every
+timestep, SGD, the same arithmetic on both sides. Everything runs on this machine. Needs a build with the benchmarks (ninja -C
+build/release remat bench_start bench_all_reduce). PyTorch is --python, or $REMAT_TORCH_PYTHON, or this interpreter; without it
+its columns stay empty. --quick takes some three minutes on two quiet cores.
+
+How it is measured
+  - A round measures every way once, one after another, so that a machine that slows down slows all of them. A ratio is taken
+    within a round; printed are the median over rounds and, in brackets, the quartiles.
+  - steps: weak scaling, the batch per rank stays the same. Remat: one rank with one thread; two such processes side by side
+    that know nothing of each other; two ranks (--devices=cpu:2, engine `local`); one rank with two threads and the double
+    batch. PyTorch: the same but for the pair; two ranks are DistributedDataParallel over gloo with gradient_as_bucket_view,
+    no buffers to broadcast, static_graph where that is faster, one inter-op thread; oneDNN on or off, whichever is faster
+    with one thread. A time is the median of a run's steps, the first not counted. Remat starts its processes for each run;
+    PyTorch's two workers stay, and sleep while it is not their turn.
+  - startup: 8 ranks on this host, from just before exec. For Remat (bench/start.c and `remat train`) that is `remat launch`;
+    for PyTorch 8 processes started at once, and init_process_group alone: from the last rank's call to the last one's return.
+  - overlap: two network namespaces joined by a veth pair whose two ends are limited by tc's token bucket (tbf). Needs root.
+    `link` is what the bytes alone take at that rate; `hidden` is the part of it that does not show in the step's time:
+    1 - (step - side by side) / link. `busy` and `waited` are comm_busy_ms and comm_wait_ms of the metrics.
+  - all-reduce: bench/all_reduce.sh.
+"""
+import argparse
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+EMBED, VOCABULARY = 128, 256
+SHAPES = [dict(B=16, H=256, L=1, T=500), dict(B=8, H=512, L=2, T=250), dict(B=1, H=128, L=1, T=4000)]
+OVERLAP = dict(B=8, H=512, L=2, T=64)
+LINK_RATE = 1e9
+# What may be varied: the engine, and flags of `remat train`.
+OVERLAP_WAYS = [("gloo", ["--bucket-cap-mb=25"]), ("gloo", ["--bucket-cap-mb=4"]), ("gloo", ["--bucket-cap-mb=1"]),
+                ("gloo", ["--bucket-cap-mb=1", "--grad-compress=fp16"]), ("mpi", ["--bucket-cap-mb=25"]),
+                ("mpi", ["--bucket-cap-mb=1"])]
+
+
+# ---- PyTorch's processes ------------------------------------------------------------------------------------------
+
+
+def status_mib(field):
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) / 1024 for line in file if line.startswith(field + ":"))
+
+
+def torch_group(rank, size, place):
+    import torch.distributed as dist
+
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group("gloo", init_method="file://" + place, rank=rank, world_size=size)
+
+
+def torch_model(work):
+    import torch
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(VOCABULARY, EMBED)
+            self.rnn = nn.LSTM(EMBED, work["H"], num_layers=work["L"])
+            self.head = nn.Linear(work["H"], VOCABULARY)
+
+        def forward(self, x, y):
+            out, _ = self.rnn(self.embedding(x))
+            return nn.functional.cross_entropy(self.head(out).view(-1, VOCABULARY), y.reshape(-1))
+
+    torch.manual_seed(1)
+    return Model()
+
+
+def torch_measure(work):
+    """One way of training, in this worker: the median of its steps."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.set_num_threads(work["threads"])
+    torch.backends.mkldnn.set_flags(work["onednn"])
+    model = torch_model(work)
+    if work["ddp"]:
+        model = DistributedDataParallel(model, gradient_as_bucket_view=True, broadcast_buffers=False,
+                                        static_graph=work["static"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with open(work["data"], "rb") as file:
+        text = torch.frombuffer(bytearray(file.read(work["B"] * work["T"] + 1)), dtype=torch.uint8).long()
+    x, y = (part.view(work["B"], work["T"]).t().contiguous() for part in (text[:-1], text[1:]))
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")  # the peak counts from here
+    times = []
+    for _ in range(work["steps"] + 1):
+        start = time.perf_counter()
+        optimizer.zero_grad(set_to_none=not work["ddp"])
+        loss = model(x, y)
+        loss.backward()
+        optimizer.step()
+        loss.item()
+        times.append(time.perf_counter() - start)
+    return {"seconds": statistics.median(times[1:]), "mib": status_mib("VmHWM")}
+
+
+def torch_worker(rank, place):
+    """Measures what the parent writes to stdin, a line each."""
+    import torch
+
+    torch.set_num_interop_threads(1)
+    torch_group(rank, 2, place)
+    print(json.dumps({"torch": torch.__version__}), flush=True)
+    for line in sys.stdin:
+        print(json.dumps(torch_measure(json.loads(line))), flush=True)
+
+
+def torch_start(rank, size, place):
+    import torch.distributed as dist
+
+    called = time.monotonic()
+    torch_group(rank, size, place)
+    dist.barrier()
+    print(json.dumps({"called": called, "ready": time.monotonic()}), flush=True)
+
+
+class Torch:
+    """Two workers that stay for a whole table."""
+
+    def __init__(self, options):
+        self.folder = tempfile.TemporaryDirectory()
+        environment = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
+        command = [options.python, os.path.abspath(__file__), "--torch-worker"]
+        self.workers = [subprocess.Popen(command + [str(rank), os.path.join(self.folder.name, "store")], env=environment,
+                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for rank in range(2)]
+        self.version = [self.read(worker) for worker in self.workers][0]["torch"]
+
+    @staticmethod
+    def read(worker):
+        line = worker.stdout.readline()
+        if not line:
+            sys.exit("ranks.py: a PyTorch worker ended; what it said is above")
+        return json.loads(line)
+
+    def run(self, work, ranks):
+        for worker in self.workers[:ranks]:
+            worker.stdin.write(json.dumps(work) + "\n")
+            worker.stdin.flush()
+        answers = [self.read(worker) for worker in self.workers[:ranks]]
+        return max(answers, key=lambda a: a["seconds"])
+
+    def close(self):
+        for worker in self.workers:
+            worker.stdin.close()
+        for worker in self.workers:
+            worker.wait()
+        self.folder.cleanup()
+
+
+# ---- Remat's processes --------------------------------------------------------------------------------------------
+
+
+def environment_for_remat(**extra):
+    return dict({key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}, **extra)
+
+
+def train_command(options, row, metrics, steps, *flags):
+    return [options.remat, "train", "--model=lstm", f"--layers={row['L']}", f"--hidden={row['H']}", f"--embed={EMBED}",
+            "--task=lm", f"--data={options.data}", f"--seq-len={row['T']}", f"--batch={row['B']}", f"--steps={steps + 1}",
+            "--optimizer=sgd", "--lr=0.1", "--seed=1", "--checkpoint=none", f"--metrics={metrics}", *flags]
+
+
+def read_metrics(path):
+    with open(path) as file:
+        steps = [event for event in map(json.loads, file) if event["event"] == "step"]
+    middle = {key: statistics.median(step[key] for step in steps[1:]) for key in steps[-1]
+              if key in ("step_ms", "comm_busy_ms", "comm_wait_ms", "comm_bytes")}
+    return dict(middle, seconds=middle["step_ms"] / 1e3, mib=steps[-1]["rss_peak_bytes"] / 2**20)
+
+
+def finish(processes):
+    """Waits for all; the first that fails ends the program with what it said."""
+    said = [process.communicate()[0] for process in processes]
+    for process, text in zip(processes, said):
+        if process.returncode:
+            sys.exit(f"ranks.py: {' '.join(process.args)}\n{text}")
+
+
+def start(command, **environment):
+    return subprocess.Popen(command, env=environment_for_remat(**environment), stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True)
+
+
+def run_remat(options, row, steps, *flags, copies=1):
+    """The median step of one run; of several at once that know nothing of each other, the slowest one's."""
+    with tempfile.TemporaryDirectory() as folder:
+        metrics = [os.path.join(folder, f"metrics{i}") for i in range(copies)]
+        finish([start(train_command(options, row, path, steps, *flags)) for path in metrics])
+        return max((read_metrics(path) for path in metrics), key=lambda m: m["seconds"])
+
+
+# ---- Numbers ------------------------------------------------------------------------------------------------------
+
+
+def say(text):
+    print(text, flush=True)
+
+
+def label(row):
+    return f"B{row['B']} H{row['H']} L{row['L']} T{row['T']}"
+
+
+def quartiles(values):
+    if len(values) < 2:
+        return values * 3
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return [middle, low, high]
+
+
+def spread(values, form="{:.2f}"):
+    middle, low, high = (form.format(v) for v in quartiles(values))
+    return f"{middle} [{low}, {high}]"
+
+
+def milliseconds(samples):
+    middle = statistics.median(s["seconds"] for s in samples) * 1e3
+    return f"{middle:.0f}" if middle >= 100 else f"{middle:.1f}"
+
+
+def ratio(samples, a, b, factor=1):
+    return [factor * x["seconds"] / y["seconds"] for x, y in zip(samples[a], samples[b])]
+
+
+# ---- Table: steps -------------------------------------------------------------------------------------------------
+
+
+def tune_torch(torch, base):
+    """What PyTorch is fastest with: oneDNN with one rank, then a static graph with two."""
+    tried = {onednn: torch.run(dict(base, onednn=onednn), 1)["seconds"] for onednn in (True, False)}
+    base = dict(base, onednn=min(tried, key=tried.get), ddp=True)
+    tried = {static: torch.run(dict(base, static=static), 2)["seconds"] for static in (True, False)}
+    return {"onednn": base["onednn"], "static": min(tried, key=tried.get)}
+
+
+def measure_steps(options, torch, row):
+    base = dict(row, threads=1, ddp=False, static=False, onednn=True, steps=options.steps, data=options.data)
+    setting = tune_torch(torch, dict(base, steps=2)) if torch else {}
+    base.update(setting)
+    double = dict(row, B=2 * row["B"])
+    ways = {"one": lambda: run_remat(options, row, options.steps, "--threads=1"),
+            "pair": lambda: run_remat(options, row, options.steps, "--threads=1", copies=2),
+            "two": lambda: run_remat(options, row, options.steps, "--threads=1", "--devices=cpu:2"),
+            "threads": lambda: run_remat(options, double, options.steps, "--threads=2")}
+    if torch:
+        ways.update({"torch one": lambda: torch.run(base, 1), "torch two": lambda: torch.run(dict(base, ddp=True), 2),
+                     "torch threads": lambda: torch.run(dict(base, B=double["B"], threads=2), 1)})
+    samples = {name: [] for name in ways}
+    for _ in range(options.rounds):
+        for name, way in ways.items():
+            samples[name].append(way())
+    return {"row": row, "samples": samples, "setting": setting}
+
+
+def steps_line(result):
+    s, comm = result["samples"], statistics.median(m["comm_busy_ms"] for m in result["samples"]["two"])
+    waited = statistics.median(m["comm_wait_ms"] for m in s["two"])
+    line = [label(result["row"]), milliseconds(s["one"]), milliseconds(s["pair"]), milliseconds(s["two"]),
+            spread(ratio(s, "one", "two")), spread([100 * (r - 1) for r in ratio(s, "two", "pair")], "{:.0f}") + " %",
+            f"{comm:.2f}, {waited:.2f}", milliseconds(s["threads"]), spread(ratio(s, "threads", "two")),
+            f"{statistics.median(m['mib'] for m in s['two']):.0f}"]
+    return "| " + " | ".join(line) + " |"
+
+
+def torch_line(result):
+    s = result["samples"]
+    line = [label(result["row"]), milliseconds(s["torch one"]), milliseconds(s["torch two"]),
+            spread(ratio(s, "torch one", "torch two")), milliseconds(s["torch threads"]), spread(ratio(s, "torch two", "two")),
+            spread(ratio(s, "torch one", "one")), f"{statistics.median(m['mib'] for m in s['torch two']):.0f}",
+            ", ".join(f"{k} {'on' if v else 'off'}" for k, v in result["setting"].items())]
+    return "| " + " | ".join(line) + " |"
+
+
+def table_steps(options):
+    torch = Torch(options) if options.has_torch else None
+    results = []
+    for row in SHAPES:
+        say(f"measuring steps of {label(row)}")
+        results.append(measure_steps(options, torch, row))
+    say(f"\nStep time, ms; {options.rounds} rounds of {options.steps} steps; batch B a rank\n")
+    say("| Remat | 1 rank | 2 alone, side by side | 2 ranks | efficiency: 1 rank / 2 ranks | 2 ranks over 2 alone | "
+        "collectives busy, waited for | 1 rank, 2 threads, batch 2B | that / 2 ranks | MiB a rank |")
+    say("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
+    for result in results:
+        say(steps_line(result))
+    if torch:
+        say(f"\n| PyTorch {torch.version} | 1 rank | DDP, 2 ranks | efficiency | 1 rank, 2 threads, batch 2B | "
+            "DDP's step / Remat's, 2 ranks | the same, 1 rank | MiB a rank | setting |")
+        say("|---|--:|--:|--:|--:|--:|--:|--:|---|")
+        for result in results:
+            say(torch_line(result))
+        torch.close()
+    return results
+
+
+# ---- Table: startup -----------------------------------------------------------------------------------------------
+
+
+def time_lines(command, **environment):
+    """Seconds until the first line, and until the end."""
+    begun, first = time.monotonic(), None
+    process = start(command, **environment)
+    for line in process.stdout:
+        first = first or (time.monotonic() - begun, line)
+    if process.wait():
+        sys.exit(f"ranks.py: {' '.join(command)} ended with {process.returncode}")
+    return first, time.monotonic() - begun
+
+
+def start_remat(options, ranks):
+    launch = [options.remat, "launch", f"--nproc-per-node={ranks}", "--no-prefix", "--"]
+    tiny = dict(B=2, H=16, L=1, T=32)
+    program = os.path.join(options.build, "bench", "bench_start")
+    _, launcher = time_lines(launch + ["true"])
+    (_, line), _ = time_lines(launch + [program, "local"], REMAT_BENCH_START=str(time.monotonic_ns()))
+    (planned, _), end = time_lines(launch + train_command(options, tiny, os.devnull, 0))
+    point = json.loads(line)
+    return {"`remat launch` of programs that do nothing": launcher * 1e3, "all have reached main()": point["main_ms"],
+            "all are connected to the store": point["store_ms"], "**all are in their group**": point["group_ms"],
+            "processor time of a rank until then": point["cpu_ms"],
+            "`remat train`: planned, compared, parameters sent": planned * 1e3,
+            "`remat train --steps=1`: all over": end * 1e3}
+
+
+def start_torch(options, ranks):
+    with tempfile.TemporaryDirectory() as folder:
+        command = [options.python, os.path.abspath(__file__), "--torch-start"]
+        begun = time.monotonic()
+        environment = environment_for_remat(OMP_NUM_THREADS="1")
+        processes = [subprocess.Popen(command + [str(rank), str(ranks), os.path.join(folder, "store")], env=environment,
+                                      stdout=subprocess.PIPE, text=True) for rank in range(ranks)]
+        points = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
+    ready = max(p["ready"] for p in points)
+    return {"PyTorch: init_process_group('gloo') and a barrier alone": 1e3 * (ready - max(p["called"] for p in points)),
+            "PyTorch: from exec of the ranks, `import torch` included": 1e3 * (ready - begun)}
+
+
+def table_startup(options, ranks=8):
+    say(f"measuring the start-up of {ranks} ranks")
+    samples = {}
+    for i in range(4 * options.rounds):
+        found = start_remat(options, ranks)
+        if options.has_torch and i % 8 == 0:
+            found.update(start_torch(options, ranks))
+        for name, value in found.items():
+            samples.setdefault(name, []).append(value)
+    say(f"\nStart-up of {ranks} ranks on this host: ms after exec of the launcher, median [quartiles], and the best\n")
+    say("| | ms | best | times measured |\n|---|--:|--:|--:|")
+    for name, values in samples.items():
+        say(f"| {name} | {spread(values, '{:.1f}')} | {min(values):.1f} | {len(values)} |")
+    return samples
+
+
+# ---- Table: overlap -----------------------------------------------------------------------------------------------
+
+
+def run_on_two_hosts(options, row, engine, flags):
+    """Inside netns.sh: a rank on each host. Gloo's are started by hand, MPI's by mpirun."""
+    on, hosts = os.environ["REMAT_ON"], ("hostA", "hostB")
+    with tempfile.TemporaryDirectory() as folder:
+        metrics = os.path.join(folder, "metrics")
+        train = train_command(options, row, metrics, options.steps, "--threads=1", f"--dist-backend={engine}", *flags)
+        if engine == "mpi":
+            names = os.path.join(folder, "hosts")
+            with open(names, "w") as file:
+                file.writelines(f"{host} slots=1\n" for host in hosts)
+            network = [word for key in ("btl_tcp_if_include", "oob_tcp_if_include") for word in ("--mca", key, "10.77.0.0/24")]
+            mpirun = ["mpirun", "--hostfile", names, "--bind-to", "none", "-np", "2", "--map-by", "node", "--mca",
+                      "plm_rsh_agent", os.environ["REMAT_AGENT"], "--mca", "btl", "tcp,self", "--mca", "pml", "ob1", *network]
+            root = dict(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+            finish([start([on, "hostA", *mpirun, *train], **root)])
+        else:
+            told = dict(WORLD_SIZE="2", MASTER_ADDR="hostA", MASTER_PORT="23456")
+            finish([start([on, host, *train], RANK=str(rank), **told) for rank, host in enumerate(hosts)])
+        return read_metrics(metrics)
+
+
+def shape_links():
+    """None, or why not."""
+    if not shutil.which("tc", path=os.environ["PATH"] + ":/usr/sbin:/sbin"):
+        return "there is no tc (apt-get install iproute2)"
+    for host, device in (("hostA", "vA"), ("hostB", "vB")):
+        done = subprocess.run([os.environ["REMAT_ON"], host, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate",
+                               f"{LINK_RATE:.0f}", "burst", "256kb", "latency", "50ms"], stderr=subprocess.PIPE, text=True)
+        if done.returncode:
+            return f"tc cannot limit the link: {done.stderr.strip()}"
+    return None
+
+
+def overlap_inside(options):
+    why = shape_links()
+    if why:
+        print(json.dumps({"why": why}))
+        return
+    ways = [way for way in OVERLAP_WAYS if way[0] != "mpi" or shutil.which("mpirun")]
+    samples = {"pair": [], **{f"{engine} {' '.join(flags)}": [] for engine, flags in ways}}
+    for _ in range(options.rounds):
+        samples["pair"].append(run_remat(options, OVERLAP, options.steps, "--threads=1", copies=2))
+        for engine, flags in ways:
+            samples[f"{engine} {' '.join(flags)}"].append(run_on_two_hosts(options, OVERLAP, engine, flags))
+    print(json.dumps(samples))
+
+
+def overlap_line(name, samples, pair):
+    link = samples[0]["comm_bytes"] * 8 / LINK_RATE  # two ranks: each sends as many bytes as there are
+    hidden = [100 * (1 - (s["seconds"] - p["seconds"]) / link) for s, p in zip(samples, pair)]
+    best = [s["seconds"] / max(p["seconds"], link) for s, p in zip(samples, pair)]
+    busy, waited = (statistics.median(s[key] for s in samples) for key in ("comm_busy_ms", "comm_wait_ms"))
+    return (f"| {name} | {1e3 * link:.0f} | {milliseconds(samples)} | {busy:.0f} | {waited:.0f} | {spread(hidden, '{:.0f}')} % | "
+            f"{spread(best)} |")
+
+
+def table_overlap(options):
+    say(f"measuring overlap on a link of {LINK_RATE / 1e9:g} Gbit/s")
+    command = [os.path.join(ROOT, "tests", "cluster", "netns.sh"), sys.executable, os.path.abspath(__file__), "--overlap-inside",
+               f"--build={options.build}", f"--rounds={options.rounds}", f"--steps={options.steps}", f"--data={options.data}"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        say(f"\noverlap: {done.stderr.strip() or 'failed'}")
+        return {"why": done.stderr}
+    samples = json.loads(done.stdout.splitlines()[-1])
+    if "why" in samples:
+        say(f"\noverlap: skipped: {samples['why']}")
+        return samples
+    pair = samples["pair"]
+    say(f"\nTwo ranks, a link of {LINK_RATE / 1e9:g} Gbit/s between them; {label(OVERLAP)}, "
+        f"{options.rounds} rounds of {options.steps} steps; ms. Side by side, without a link: {milliseconds(pair)}\n")
+    say("| engine, flags | link | step | busy | waited | hidden | step / max(side by side, link) |")
+    say("|---|--:|--:|--:|--:|--:|--:|")
+    for name in samples:
+        if name != "pair":
+            say(overlap_line(name, samples[name], pair))
+    return samples
+
+
+# ---- Table: all-reduce --------------------------------------------------------------------------------------------
+
+
+def table_all_reduce(options):
+    say("measuring all-reduces")
+    rounds = min(101, 1 + 6 * options.rounds)
+    done = subprocess.run([os.path.join(ROOT, "bench", "all_reduce.sh"), options.build, "2", str(rounds)],
+                          stdout=subprocess.PIPE, text=True)
+    say("\n" + done.stdout if done.returncode == 0 else f"\nall-reduce: all_reduce.sh ended with {done.returncode}")
+    return re.findall(r"^\|.*\|$", done.stdout, re.M)
+
+
+TABLES = {"steps": table_steps, "startup": table_startup, "overlap": table_overlap, "all-reduce": table_all_reduce}
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", default=",".join(TABLES))
+    parser.add_argument("--quick", action="store_true", help="3 rounds of 3 steps")
+    parser.add_argument("--rounds", type=int, help="[7; with --quick 3]")
+    parser.add_argument("--steps", type=int, help="that count, of a run [7; with --quick 3]")
+    parser.add_argument("--build", default=os.path.join(ROOT, "build", "release"))
+    parser.add_argument("--python", default=os.environ.get("REMAT_TORCH_PYTHON", sys.executable))
+    parser.add_argument("--data", default=os.path.join(ROOT, "examples", "data", "shakespeare.txt"))
+    parser.add_argument("--json", default=os.path.join(ROOT, "build", "ranks.json"))
+    parser.add_argument("--torch-worker", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--torch-start", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--overlap-inside", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.rounds = options.rounds or (3 if options.quick else 7)
+    options.steps = options.steps or (3 if options.quick else 7)
+    options.build = os.path.abspath(options.build)
+    options.remat = os.path.join(options.build, "remat")
+    return options
+
+
+def check(options):
+    unknown = [name for name in options.tables.split(",") if name not in TABLES]
+    if unknown:
+        sys.exit(f"ranks.py: there is no table {unknown[0]}; there are {', '.join(TABLES)}")
+    for program in ("remat", "bench/bench_start", "bench/bench_all_reduce"):
+        if not os.path.exists(os.path.join(options.build, program)):
+            sys.exit(f"ranks.py: {options.build}/{program} is not there: ninja -C {options.build} remat bench_start "
+                     "bench_all_reduce, or name another build with --build")
+    needed = {"steps", "startup"} & set(options.tables.split(","))
+    probe = [options.python, "-c", "import torch"]
+    options.has_torch = bool(needed) and not subprocess.run(probe, stderr=subprocess.DEVNULL).returncode
+    if needed and not options.has_torch:
+        say(f"{options.python} has no PyTorch: its columns are left out; name one that has with --python")
+
+
+def main():
+    options = parse()
+    if options.torch_worker:
+        return torch_worker(int(options.torch_worker[0]), options.torch_worker[1])
+    if options.torch_start:
+        return torch_start(int(options.torch_start[0]), int(options.torch_start[1]), options.torch_start[2])
+    if options.overlap_inside:
+        return overlap_inside(options)
+    check(options)
+    load, found = os.getloadavg()[0], {}
+    say(f"{len(os.sched_getaffinity(0))} processors; load before: {load:.1f}" + (" (not quiet)" if load > 0.5 else ""))
+    for name in options.tables.split(","):
+        found[name] = TABLES[name](options)
+        with open(options.json, "w") as file:
+            json.dump({"load": load, "rounds": options.rounds, "steps": options.steps, **found}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
