@@ -5,7 +5,8 @@
  *
  * Budgets are shares of what keeping everything takes in activations. For each: the fastest plan without a second tier, and
  * the fastest with one. Times are the best of so many steps; "waited" is how long the computation stood still for the disk
- * in that run of steps, "hidden" the share of the disk's busy time that it did not. */
+ * in that run of steps, "hidden" the share of the disk's busy time that it did not;
+ * "us/MiB" what the planner charges for a MiB moved beside the computation. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,7 +99,8 @@ static uint64_t measure(const setting *t, const char *name, const char *strategy
     printf("%-34s %9.1f %9.3f %9.3f %7ld %8.0f %8.0f %8.3f %8.3f", name, (double)plan.activations_peak_bytes * MIB,
            best, 1e-9 * (double)(v->total_ns + s->fixed_ns), (long)v->recomputed_stages, (double)v->save_bytes * MIB,
            (double)v->load_bytes * MIB, busy, waited);
-    printf(busy > 0 ? " %6.0f%%\n" : "       -\n", 100 * (1 - waited / busy));
+    printf(busy > 0 ? " %6.0f%%" : "       -", 100 * (1 - waited / busy));
+    printf(spills ? " %9.0f\n" : "         -\n", 1e-3 * (double)s->chain.problem.tier.cost_ns_per_mib);
     fflush(stdout);
     resident_bytes = plan.planned_peak_bytes - plan.activations_peak_bytes;
     remat_session_free(s);
@@ -132,8 +134,8 @@ int main(int argc, char **argv) {
     snprintf(t.calibration, sizeof t.calibration, "%s/bench-spill-calibration", t.directory);
     print_disk(t.directory);
     printf("LSTM, T=%ld B=%ld H=%ld\n\n", (long)t.steps, (long)t.batch, (long)t.hidden);
-    printf("%-34s %9s %9s %9s %7s %8s %8s %8s %8s %7s\n", "", "peak MiB", "step s", "foretold", "rerun", "out MiB",
-           "in MiB", "busy s", "waited", "hidden");
+    printf("%-34s %9s %9s %9s %7s %8s %8s %8s %8s %7s %9s\n", "", "peak MiB", "step s", "foretold", "rerun", "out MiB",
+           "in MiB", "busy s", "waited", "hidden", "us/MiB");
     uint64_t all = measure(&t, "none", "none", 0, false);
     static const double shares[] = {0.5, 0.2, 0.1, 0.05, 0.02};
     for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
