@@ -10,6 +10,7 @@
 #include "train/schedule.h"
 #include "train/ranks.h"
 #include "train/setup.h"
+#include "train/start.h"
 #include "train/text.h"
 
 #include <inttypes.h>
@@ -200,7 +201,7 @@ static remat_status adopt_state(planner *p, rm_options *o) {
     rm_state_point point;
     if (!o->resume) return REMAT_OK;
     TRY(rm_state_find(o->resume, state, &p->resuming));
-    return p->resuming ? rm_state_read(state, RM_TRAIN, o, &point) : REMAT_OK;
+    return p->resuming ? rm_start_read(o, state, &point) : REMAT_OK;
 }
 
 /* The learning rate that `remat train` would begin with, or what is wrong with it. */

@@ -54,7 +54,7 @@ static remat_status fit_batch(rm_options *o, const said *s, const char *state, i
 
 /* ---- The state -------------------------------------------------------------------------------------------------- */
 
-static remat_status read_state(rm_options *o, const char *state, rm_state_point *point) {
+remat_status rm_start_read(rm_options *o, const char *state, rm_state_point *point) {
     said s = set_aside(o);
     TRY(rm_state_read(state, RM_TRAIN, o, point));
     return fit_batch(o, &s, state, point->world_size);
@@ -72,7 +72,7 @@ remat_status rm_start_find(rm_options *o, char state[RM_PATH_BYTES], rm_state_po
         o->save = rm_strdup(o->resume);
         REQUIRE(o->save, MEMORY, "no memory for the name %s", o->resume);
     }
-    if (found) return read_state(o, state, point);
+    if (found) return rm_start_read(o, state, point);
     if (o->save && same_place(o->save, o->resume)) return REMAT_OK;
     FAIL(IO,
          "%s holds no training state: give the directory that was named with --save (or the same one to both, to start "

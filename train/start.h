@@ -10,4 +10,7 @@
  * where it cannot be, or where flags that were given say otherwise. */
 remat_status rm_start_find(rm_options *options, char state[RM_PATH_BYTES], rm_state_point *point);
 
+/* The same of a state that has been found. */
+remat_status rm_start_read(rm_options *options, const char *state, rm_state_point *point);
+
 #endif

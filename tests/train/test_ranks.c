@@ -1,9 +1,10 @@
 /* test_ranks.c: `remat train` on several ranks, from outside: real processes that meet in a file, and through --devices. What
  * they compute, what they say when one of them differs, fails, dies, hangs or is stopped, and what is left on disk. */
+#define _GNU_SOURCE /* sched_getaffinity */
 #include "tests/train/train_test.h"
 
-#include <ctype.h>
 #include <jansson.h>
+#include <sched.h>
 #include <time.h>
 
 #define FLAGS "--hidden=12 --layers=2 --seq-len=24 --threads=1 --lr=0.01 "
@@ -251,6 +252,23 @@ START_TEST(metrics_count_what_travels) {
     }
     fclose(file);
     ck_assert(found);
+}
+END_TEST
+
+/* Ranks that may use the same processors share them, where nothing else is said. */
+START_TEST(processors_are_shared) {
+    job j;
+    char part[64];
+    cpu_set_t set;
+    unsetenv("OMP_NUM_THREADS");
+    ck_assert_int_eq(sched_getaffinity(0, sizeof set, &set), 0);
+    int each = CPU_COUNT(&set) > 1 ? CPU_COUNT(&set) / 2 : 1;
+    run_ranks(&j, 2, "train --data=%s --hidden=8 --seq-len=16 --batch=2 --steps=1", text_file());
+    ck_all_end(&j, 0);
+    snprintf(part, sizeof part, "device cpu, %d thread", each);
+    ck_assert_msg(strstr(j.output[0], part), "%s", j.output[0]);
+    run_ranks(&j, 2, "train --data=%s --hidden=8 --seq-len=16 --batch=2 --steps=1 --threads=3", text_file());
+    ck_assert_msg(strstr(j.output[0], "device cpu, 3 threads"), "%s", j.output[0]);
 }
 END_TEST
 
@@ -504,6 +522,8 @@ START_TEST(an_update_keeps_its_samples) {
     run_ranks(&j, 3, "train --resume=%s --steps=6", in_scratch("st"));
     ck_all_end(&j, 0);
     ck_assert_msg(strstr(j.output[0], "batch 3 x 4 = 12"), "%s", j.output[0]);
+    ck_runs("plan --resume=%s --world-size=4 --json", in_scratch("st"));
+    ck_assert_msg(strstr(program_output, "\"batch\": 3,"), "%.600s", program_output);
     run_ranks(&j, 1, "train --resume=%s --steps=8 --batch=3 --accumulate-steps=4", in_scratch("st"));
     ck_all_end(&j, 0);
     run_ranks(&j, 5, "train --resume=%s --steps=9", in_scratch("st"));
@@ -520,6 +540,7 @@ int main(void) {
     tcase_add_test(tests, ways_of_doing_the_same);
     tcase_add_test(tests, compressed_gradients_train);
     tcase_add_test(tests, metrics_count_what_travels);
+    tcase_add_test(tests, processors_are_shared);
     tcase_add_test(tests, devices_start_ranks);
     tcase_add_loop_test(tests, a_budget_holds_for_ranks, 0, 4);
     tcase_add_test(tests, plans_for_ranks_that_are_not_there);
