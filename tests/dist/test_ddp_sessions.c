@@ -568,6 +568,47 @@ START_TEST(an_odd_rank_is_told_with_names) {
 }
 END_TEST
 
+/* ---- A rank that dies in the middle of a step ------------------------------------------------------------------------------ */
+
+static remat_status die_at_bucket_2(void *context, const remat_bucket *bucket) {
+    const remat_ranks *inner = context;
+    if (bucket->index == 2) {
+        nap_ms(50); /* buckets 0 and 1 are done by then */
+        raise(SIGKILL);
+    }
+    return inner->reduce(inner->context, bucket);
+}
+
+static void one_dies(int rank, int size, rm_kv *store, void *context) {
+    remat_config config = REMAT_CONFIG_INIT;
+    rm_ddp_config ddp = {.rows = 2, .first_bucket_bytes = 1, .bucket_bytes = 1};
+    member m = join(rank, size, store, &ddp);
+    remat_ranks inner = *rm_ddp_ranks(m.ddp), table = inner;
+    (void)context;
+    table.context = &inner;
+    table.reduce = die_at_bucket_2;
+    table.agree = NULL, table.map = NULL, table.unmap = NULL, table.poll = NULL;
+    inner.agree = NULL;
+    config.threads = 1;
+    config.ranks = rank == size - 1 ? &table : &inner;
+    m.session = open_lstm(&config, 2, T, H, false);
+    remat_step_result r;
+    char words[100];
+    need_ok(rm_ddp_broadcast(m.ddp, m.session));
+    write_rows(m.session, 0, T, 0, 2);
+    snprintf(words, sizeof words, "rank %d on ", size - 1);
+    need_peer(remat_gradients(m.session, &r), words);
+    const char *said = remat_last_error();
+    need(strstr(said, "signal 9 (Killed)") && strstr(said, "bucket 1, which begins with "), "%s", said);
+    leave(&m);
+}
+START_TEST(a_dead_rank_is_named_with_its_last_bucket) {
+    pid_t pid[MOST_RANKS];
+    start_ranks(3, one_dies, NULL, pid);
+    for (int r = 0; r < 3; r++) ck_assert_int_eq(end_of(pid[r]), r == 2 ? 128 + SIGKILL : 0);
+}
+END_TEST
+
 int main(void) {
     Suite *suite = suite_create("dist/ddp_sessions");
     TCase *training = tcase_create("training"), *odd = tcase_create("odd");
@@ -577,6 +618,7 @@ int main(void) {
     tcase_add_loop_test(training, random_networks_and_plans, 0, 3);
     tcase_add_test(training, the_number_of_ranks_changes_no_bit);
     tcase_add_loop_test(odd, an_odd_rank_is_told_with_names, 0, 4);
+    tcase_add_test(odd, a_dead_rank_is_named_with_its_last_bucket);
     suite_add_tcase(suite, training);
     suite_add_tcase(suite, odd);
     SRunner *runner = srunner_create(suite);
