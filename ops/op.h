@@ -63,6 +63,8 @@ typedef struct {
     int64_t t0, t_total; /* first timestep of this tile, timesteps in all; 0 and 1 where there is no time    */
     bool training;       /* false: evaluation, where dropout is the identity                                 */
     int threads;
+    void *queue; /* CUDA: the rm_cuda_queue (cuda_queue.h) whose stream kernels are launched on; NULL on the CPU. There, all
+                    data above lies in the device's memory; attr and the call itself in the host's             */
 } rm_call;
 
 typedef void rm_kernel(const rm_call *call);
@@ -119,6 +121,16 @@ extern const rm_op *const rm_ops[];
 extern const int rm_n_ops;
 const rm_op *rm_op_find(const char *name);      /* NULL: no such op */
 const rm_op *rm_op_find_f64(const char *name);  /* the same in double precision; tests only */
+
+/* The CUDA column of a descriptor, RM_CUDA(gelu, forward): the launcher in ops/gelu.cu, or NULL in a build without. */
+#if (defined REMAT_HAVE_CUDA || defined RM_CUDA_EMULATED) && !defined RM_REAL_DOUBLE
+#define OP(name) extern rm_kernel rm_##name##_forward_cuda, rm_##name##_backward_cuda, rm_##name##_rebuild_cuda;
+#include "ops/ops.def"
+#undef OP
+#define RM_CUDA(name, pass) rm_##name##_##pass##_cuda
+#else
+#define RM_CUDA(name, pass) NULL
+#endif
 
 /* ---- Attributes of the ops that have some ------------------------------------------------------- */
 typedef struct { double probability; } rm_dropout_attr;

@@ -5,6 +5,8 @@
 
 #include "engine/tensor.h"
 
+struct rm_cuda_queue;
+
 #define RM_MAX_OPTIMIZER_STATE 2
 #define RM_MAX_OPTIMIZER_SUMS 2
 
@@ -37,7 +39,27 @@ typedef struct {
                     double sum[RM_MAX_OPTIMIZER_SUMS]);
     /* n elements; state[i] each n elements. The gradient is left as it was. */
     void (*update)(const rm_update *, int64_t n, float *parameter, const float *gradient, float *const *state);
+    /* The same on a CUDA device; NULL: lacking. The arrays are the device's, `state` itself the host's. sum is device memory
+     * of RM_MAX_OPTIMIZER_SUMS doubles, overwritten with this call's share when the queue gets there. */
+    void (*measure_cuda)(const struct rm_cuda_queue *, const rm_update *, int64_t n, const float *parameter,
+                         const float *gradient, float *const *state, double *sum);
+    void (*update_cuda)(const struct rm_cuda_queue *, const rm_update *, int64_t n, float *parameter,
+                        const float *gradient, float *const *state);
 } rm_optimizer;
+
+/* The CUDA column of a descriptor, RM_CUDA_OPTIMIZER(lamb, measure): a launcher in ops/lamb.cu, or NULL (cuda_queue.h). */
+#if defined REMAT_HAVE_CUDA || defined RM_CUDA_EMULATED
+#define OPTIMIZER(name)                                                                                                \
+    void rm_##name##_measure_cuda(const struct rm_cuda_queue *, const rm_update *, int64_t, const float *,             \
+                                  const float *, float *const *, double *);                                            \
+    void rm_##name##_update_cuda(const struct rm_cuda_queue *, const rm_update *, int64_t, float *, const float *,     \
+                                 float *const *);
+#include "ops/optimizers.def"
+#undef OPTIMIZER
+#define RM_CUDA_OPTIMIZER(name, pass) rm_##name##_##pass##_cuda
+#else
+#define RM_CUDA_OPTIMIZER(name, pass) NULL
+#endif
 
 extern const rm_optimizer *const rm_optimizers[];
 extern const int rm_n_optimizers;
