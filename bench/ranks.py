@@ -18,7 +18,8 @@ How it is measured
     with one thread. A time is the median of a run's steps, the first not counted. Remat starts its processes for each run;
     PyTorch's two workers stay, and sleep while it is not their turn.
   - startup: 8 ranks on this host, from just before exec. For Remat (bench/start.c and `remat train`) that is `remat launch`;
-    for PyTorch 8 processes started at once, and init_process_group alone: from the last rank's call to the last one's return.
+    for PyTorch 8 processes started at once that read torch from warm files, and init_process_group alone, in forks of a
+    process that has imported torch: from the last rank's call to the last one's return. Both over a file store.
   - overlap: two network namespaces joined by a veth pair whose two ends are limited by tc's token bucket (tbf). Needs root.
     `link` is what the bytes alone take at that rate; `hidden` is the part of it that does not show in the step's time:
     1 - (step - side by side) / link. `busy` and `waited` are comm_busy_ms and comm_wait_ms of the metrics.
@@ -59,6 +60,13 @@ def torch_group(rank, size, place):
 
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", init_method="file://" + place, rank=rank, world_size=size)
+
+
+def torch_leave():
+    """A rank that goes while another still connects would fail it."""
+    import torch.distributed as dist
+
+    dist.barrier()
 
 
 def torch_model(work):
@@ -121,12 +129,38 @@ def torch_worker(rank, place):
 
 
 def torch_start(rank, size, place):
-    import torch.distributed as dist
-
-    called = time.monotonic()
+    """One rank, started like any program."""
     torch_group(rank, size, place)
-    dist.barrier()
-    print(json.dumps({"called": called, "ready": time.monotonic()}), flush=True)
+    print(json.dumps({"ready": time.monotonic()}), flush=True)
+    torch_leave()
+
+
+def torch_join(size, times):
+    """Ranks that have imported all they need already, forked; ms from the last one's call to the last one's return."""
+    import torch.distributed  # noqa: F401
+
+    for _ in range(times):
+        sys.stdin.readline()
+        with tempfile.TemporaryDirectory() as folder:
+            readers = [join_forked(rank, size, os.path.join(folder, "store")) for rank in range(size)]
+            points = [json.loads(os.fdopen(reader).read()) for reader in readers]
+            for _ in readers:
+                os.wait()
+        print(1e3 * (max(p["ready"] for p in points) - max(p["called"] for p in points)), flush=True)
+
+
+def join_forked(rank, size, place):
+    reader, writer = os.pipe()
+    if os.fork():
+        os.close(writer)
+        return reader
+    try:
+        called = time.monotonic()
+        torch_group(rank, size, place)
+        os.write(writer, json.dumps({"called": called, "ready": time.monotonic()}).encode())
+        torch_leave()
+    finally:
+        os._exit(0)
 
 
 class Torch:
@@ -331,31 +365,51 @@ def start_remat(options, ranks):
     point = json.loads(line)
     return {"`remat launch` of programs that do nothing": launcher * 1e3, "all have reached main()": point["main_ms"],
             "all are connected to the store": point["store_ms"], "**all are in their group**": point["group_ms"],
+            "of that, after the last one's main()": point["group_ms"] - point["main_ms"],
             "processor time of a rank until then": point["cpu_ms"],
             "`remat train`: planned, compared, parameters sent": planned * 1e3,
             "`remat train --steps=1`: all over": end * 1e3}
 
 
-def start_torch(options, ranks):
+def exec_torch(options, ranks):
     with tempfile.TemporaryDirectory() as folder:
         command = [options.python, os.path.abspath(__file__), "--torch-start"]
         begun = time.monotonic()
-        environment = environment_for_remat(OMP_NUM_THREADS="1")
-        processes = [subprocess.Popen(command + [str(rank), str(ranks), os.path.join(folder, "store")], env=environment,
-                                      stdout=subprocess.PIPE, text=True) for rank in range(ranks)]
+        processes = [subprocess.Popen(command + [str(rank), str(ranks), os.path.join(folder, "store")], text=True,
+                                      env=environment_for_remat(OMP_NUM_THREADS="1"), stdout=subprocess.PIPE)
+                     for rank in range(ranks)]
         points = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
-    ready = max(p["ready"] for p in points)
-    return {"PyTorch: init_process_group('gloo') and a barrier alone": 1e3 * (ready - max(p["called"] for p in points)),
-            "PyTorch: from exec of the ranks, `import torch` included": 1e3 * (ready - begun)}
+    return 1e3 * (max(p["ready"] for p in points) - begun)
+
+
+class TorchJoiner:
+    """A process that has imported torch and forks ranks; asked for one joining at a time, it answers with ms."""
+
+    def __init__(self, options, ranks, times):
+        command = [options.python, os.path.abspath(__file__), "--torch-join", str(ranks), str(times)]
+        self.process = subprocess.Popen(command, env=environment_for_remat(OMP_NUM_THREADS="1"), stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True)
+
+    def run(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            self.process.kill()
+            sys.exit("ranks.py: PyTorch's ranks did not find each other; what they said is above")
+        return float(line)
 
 
 def table_startup(options, ranks=8):
     say(f"measuring the start-up of {ranks} ranks")
-    samples = {}
-    for i in range(4 * options.rounds):
+    samples, times = {}, 4 * options.rounds
+    torch = TorchJoiner(options, ranks, times) if options.has_torch else None
+    for i in range(times):
         found = start_remat(options, ranks)
-        if options.has_torch and i % 8 == 0:
-            found.update(start_torch(options, ranks))
+        if torch:
+            found["PyTorch: init_process_group('gloo') alone"] = torch.run()
+        if torch and i % 16 == 0:
+            found["PyTorch: all are in their group, from exec of the ranks"] = exec_torch(options, ranks)
         for name, value in found.items():
             samples.setdefault(name, []).append(value)
     say(f"\nStart-up of {ranks} ranks on this host: ms after exec of the launcher, median [quartiles], and the best\n")
@@ -474,6 +528,7 @@ def parse():
     parser.add_argument("--json", default=os.path.join(ROOT, "build", "ranks.json"))
     parser.add_argument("--torch-worker", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--torch-start", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--torch-join", type=int, nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--overlap-inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.rounds = options.rounds or (3 if options.quick else 7)
@@ -504,6 +559,8 @@ def main():
         return torch_worker(int(options.torch_worker[0]), options.torch_worker[1])
     if options.torch_start:
         return torch_start(int(options.torch_start[0]), int(options.torch_start[1]), options.torch_start[2])
+    if options.torch_join:
+        return torch_join(*options.torch_join)
     if options.overlap_inside:
         return overlap_inside(options)
     check(options)
