@@ -133,12 +133,33 @@ static rm_collective reduction_of(const rm_ddp *ddp, const remat_bucket *bucket,
 }
 
 /* The first bucket begins a step, for the accounts. */
-static void account(rm_ddp *ddp, const rm_collective *what) {
-    ddp->cost.bytes += rm_collective_in_bytes(what, ddp->ranks.size);
-}
 static void begin_step(rm_ddp *ddp) {
     ddp->busy_before_ns = rm_group_busy_ns(ddp->config.group);
     ddp->cost = (rm_ddp_cost){0};
+}
+
+static remat_status issue(rm_ddp *ddp, const rm_collective *what, rm_ticket *ticket) {
+    ddp->cost.bytes += rm_collective_in_bytes(what, ddp->ranks.size);
+    TRY(rm_group_issue(ddp->config.group, what, ticket));
+    ddp->issued = *ticket;
+    return REMAT_OK;
+}
+
+static remat_status await(rm_ddp *ddp, rm_ticket ticket) {
+    const uint64_t start = rm_now_ns();
+    remat_status status = rm_group_wait(ddp->config.group, ticket);
+    ddp->cost.waited_ns += rm_now_ns() - start;
+    if (ticket > ddp->waited) ddp->waited = ticket;
+    return status;
+}
+
+/* Before memory goes that the group's thread may still be adding up: a step has failed half-way. Nobody can finish it. */
+static void settle(rm_ddp *ddp) {
+    if (ddp->waited >= ddp->issued) return;
+    if (!rm_group_done(ddp->config.group, ddp->issued))
+        rm_group_abort(ddp->config.group, "its step failed while gradients were under way");
+    (void)rm_group_wait(ddp->config.group, ddp->issued);
+    ddp->waited = ddp->issued;
 }
 
 static remat_status reduce(void *context, const remat_bucket *bucket) {
@@ -157,16 +178,8 @@ static remat_status reduce(void *context, const remat_bucket *bucket) {
         rm_scale(wire, ddp->share, data, data, bucket->count);
     }
     rm_collective what = reduction_of(ddp, bucket, wire, data);
-    account(ddp, &what);
     ddp->cost.buckets++;
-    return rm_group_issue(ddp->config.group, &what, &own->reduced);
-}
-
-static remat_status await(rm_ddp *ddp, rm_ticket ticket) {
-    const uint64_t start = rm_now_ns();
-    remat_status status = rm_group_wait(ddp->config.group, ticket);
-    ddp->cost.waited_ns += rm_now_ns() - start;
-    return status;
+    return issue(ddp, &what, &own->reduced);
 }
 
 static remat_status wait(void *context, const remat_bucket *bucket) {
@@ -189,8 +202,7 @@ static remat_status gather(void *context, const remat_bucket *bucket) {
     rm_collective what = {.kind = RM_ALL_GATHER, .tag = (uint32_t)bucket->index, .count = part_of(ddp, bucket)};
     what.in = bucket->parameters + what.count * ddp->ranks.rank;
     what.out = bucket->parameters;
-    account(ddp, &what);
-    return rm_group_issue(ddp->config.group, &what, &own->gathered);
+    return issue(ddp, &what, &own->gathered);
 }
 
 static remat_status gathered(void *context, const remat_bucket *bucket) {
@@ -226,7 +238,11 @@ static remat_status agree(void *context, int32_t *order, uint8_t *used, int64_t 
 static remat_status map(void *context, void *address, uint64_t bytes) {
     return rm_group_map(((rm_ddp *)context)->config.group, address, bytes);
 }
-static void unmap(void *context, void *address) { rm_group_unmap(((rm_ddp *)context)->config.group, address); }
+static void unmap(void *context, void *address) {
+    rm_ddp *ddp = context;
+    settle(ddp);
+    rm_group_unmap(ddp->config.group, address);
+}
 
 /* As a tree where bits may not depend on the number of ranks. */
 static remat_status sum(void *context, double *values, int64_t count) {
@@ -332,6 +348,7 @@ remat_status rm_ddp_open(const rm_ddp_config *config, rm_ddp **out) {
 
 void rm_ddp_close(rm_ddp *ddp) {
     if (!ddp) return;
+    settle(ddp);
     leave(ddp);
     for (int32_t i = 0; i < ddp->buckets; i++) {
         rm_free(ddp->bucket[i].first);

@@ -30,10 +30,11 @@ struct rm_ddp {
     remat_ranks ranks;
     float share; /* fl32(1/W) */
     rm_ddp_bucket *bucket;
-    int32_t buckets, room;   /* seen, and room for */
-    uint64_t busy_before_ns; /* of the group's thread, when the step's first bucket was issued */
-    rm_ddp_cost cost;        /* of the step so far, but for busy_ns */
-    rm_ddp *next;            /* of all that are open */
+    int32_t buckets, room;    /* seen, and room for */
+    rm_ticket issued, waited; /* the newest */
+    uint64_t busy_before_ns;  /* of the group's thread, when the step's first bucket was issued */
+    rm_ddp_cost cost;         /* of the step so far, but for busy_ns */
+    rm_ddp *next;             /* of all that are open */
 };
 
 /* One collective of bytes or other small things, under one of the tags above. */

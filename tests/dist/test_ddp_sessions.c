@@ -609,6 +609,44 @@ START_TEST(a_dead_rank_is_named_with_its_last_bucket) {
 }
 END_TEST
 
+/* ---- A rank whose step fails half-way ---------------------------------------------------------------------------------- */
+
+static remat_status fail_at_bucket_2(void *context, const remat_bucket *bucket) {
+    counter *c = context;
+    if (bucket->index == 2) return rm_fail(REMAT_IO, "the disk is full");
+    return c->inner->reduce(c->inner->context, bucket);
+}
+
+/* What it has handed over by then is still under way when its session and all go: the others are late. */
+static void one_fails(int rank, int size, rm_kv *store, void *context) {
+    const char *wires = context;
+    remat_config config = REMAT_CONFIG_INIT;
+    rm_ddp_config ddp = {.rows = 2, .first_bucket_bytes = 1, .bucket_bytes = 1};
+    if (*wires) ddp.compress = RM_COMPRESS_BF16;
+    member m = join(rank, size, store, &ddp);
+    counter c;
+    remat_ranks table = counted(&c, rm_ddp_ranks(m.ddp));
+    const bool odd = rank == size - 1;
+    if (odd) table.reduce = fail_at_bucket_2;
+    config.threads = 1;
+    config.ranks = &table;
+    m.session = open_lstm(&config, 2, T, 40, false);
+    remat_step_result r;
+    need_ok(rm_ddp_broadcast(m.ddp, m.session));
+    write_rows(m.session, 0, T, 0, 2);
+    if (!odd) nap_ms(300);
+    double start = seconds();
+    remat_status status = remat_gradients(m.session, &r);
+    if (odd)
+        need(status == REMAT_IO && strstr(remat_last_error(), "the disk is full"), "%s", remat_last_error());
+    else
+        need_peer(status, "ended the group: its step failed while gradients were under way");
+    leave(&m);
+    need(seconds() - start < 10, "%.1f s until it was over", seconds() - start);
+}
+START_TEST(a_step_that_fails_is_over_for_all) { run_ranks(3, one_fails, (void *)(_i ? "bf16" : "")); }
+END_TEST
+
 int main(void) {
     Suite *suite = suite_create("dist/ddp_sessions");
     TCase *training = tcase_create("training"), *odd = tcase_create("odd");
@@ -619,6 +657,7 @@ int main(void) {
     tcase_add_test(training, the_number_of_ranks_changes_no_bit);
     tcase_add_loop_test(odd, an_odd_rank_is_told_with_names, 0, 4);
     tcase_add_test(odd, a_dead_rank_is_named_with_its_last_bucket);
+    tcase_add_loop_test(odd, a_step_that_fails_is_over_for_all, 0, 2);
     suite_add_tcase(suite, training);
     suite_add_tcase(suite, odd);
     SRunner *runner = srunner_create(suite);
