@@ -80,7 +80,7 @@ static remat_status meet(const rm_rendezvous *where, const rm_options *o, rm_ran
                               .tag_name = tag_name,
                               .context = ranks};
     TRY(rm_group_open(&config, &ranks->group));
-    TRY(rm_ranks_watch_start(ranks->group, o->hang_timeout, &ranks->watch));
+    TRY(rm_ranks_watch_start(ranks, o->hang_timeout, &ranks->watch));
     return count_sharing(ranks);
 }
 
@@ -274,6 +274,7 @@ static void tell_others(const rm_ranks *ranks, remat_status status) {
 remat_status rm_ranks_failed(rm_ranks *ranks, const char *command, remat_status status) {
     if (ranks->size == 1 || ranks->alike || !*remat_last_error()) return status;
     if (status != REMAT_PEER && ranks->group && !ranks->over) tell_others(ranks, status);
+    rm_ranks_watch_hush(ranks->watch, status);
     rm_fail_in(status, "rank %d of %d on %s", ranks->rank, ranks->size, ranks->host);
     if (status != REMAT_PEER) return status;
     fflush(stdout);

@@ -4,23 +4,31 @@
 #include "train/ranks_watch.h"
 
 #include "memory/host.h"
+#include "train/heartbeat.h"
 #include "train/text.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define LOOK_NS 200000000 /* between looks */
 #define LATE_S 10.0       /* a rank that lives is late after so long */
+#define QUIET_S 1.5       /* three heartbeats */
+#define STUCK_S 2.0       /* after a failure the main thread has so long to come out of the engine */
+#define PEER_STATUS 3     /* the program's, when another rank failed */
 
 struct rm_ranks_watch {
     rm_group *group;
+    rm_heartbeat *beat; /* NULL: the engine's own signs of life do */
+    bool told, aborted; /* of the silence that heartbeats found */
     double timeout_s;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t ending;
-    bool ends; /* under the lock */
+    bool ends, hushed; /* under the lock */
+    int exit_status;   /* likewise */
 };
 
 /* Rank 0 speaks for all, but of itself: that is for rank 1. */
@@ -50,6 +58,44 @@ static bool doze(rm_ranks_watch *w) {
     return !ends;
 }
 
+static void say_quiet(rm_ranks_watch *w, const char *who, double silence) {
+    if (w->told) return;
+    fprintf(stderr, "remat train: rank %d of %d: %s has given no sign of life for %.1f s; waiting up to %.4g s\n",
+            rm_group_rank(w->group), rm_group_size(w->group), who, silence, w->timeout_s);
+    w->told = true;
+}
+
+/* A library that waits for a stopped rank does not let go of the main thread; and without the store, where a failure would be
+ * told, nothing is left to do either. */
+static void give_up(rm_ranks_watch *w, const char *why) {
+    pthread_mutex_lock(&w->lock);
+    if (!w->hushed)
+        fprintf(stderr, "remat train: rank %d of %d: %s\n", rm_group_rank(w->group), rm_group_size(w->group), why);
+    _exit(w->exit_status);
+}
+
+static void end_for_silence(rm_ranks_watch *w, const char *who, double silence, bool tell) {
+    char reason[512];
+    snprintf(reason, sizeof reason, "%s has given no sign of life for %.1f s, which is longer than --hang-timeout=%.4g",
+             who, silence, w->timeout_s);
+    if (!tell) give_up(w, reason);
+    w->aborted = true;
+    rm_group_abort(w->group, reason);
+}
+
+/* Rank 1 speaks for those who wait for the store; of the next rank speaks the one before it. */
+static void heed_heartbeats(rm_ranks_watch *w) {
+    static const char server[] = "rank 0, which serves the store,";
+    char who[300], why[1024];
+    double store = rm_heartbeat_store_silence(w->beat), next = rm_heartbeat_silence(w->beat, who, sizeof who);
+    if (store < QUIET_S && next < QUIET_S) w->told = false;
+    if (store >= QUIET_S && rm_group_rank(w->group) == 1) say_quiet(w, server, store);
+    if (next >= QUIET_S) say_quiet(w, who, next);
+    if (store >= w->timeout_s) end_for_silence(w, server, store, false);
+    if (next >= w->timeout_s && !w->aborted) end_for_silence(w, who, next, true);
+    if (rm_heartbeat_failure(w->beat, why, sizeof why) > STUCK_S) give_up(w, why);
+}
+
 static void *watch(void *context) {
     rm_ranks_watch *w = context;
     double quiet_since = 0;
@@ -58,6 +104,7 @@ static void *watch(void *context) {
         char text[1024];
         double now = rm_now_s();
         bool quiet = rm_group_notice(w->group, text, sizeof text);
+        if (w->beat) heed_heartbeats(w);
         if (!quiet) said = false;
         if (!quiet || quiet_since == 0) quiet_since = quiet ? now : 0;
         bool due = quiet && (!lives(text) || now - quiet_since >= LATE_S);
@@ -68,15 +115,28 @@ static void *watch(void *context) {
     return NULL;
 }
 
-remat_status rm_ranks_watch_start(rm_group *group, double timeout_s, rm_ranks_watch **out) {
+/* An engine that does not watch its ranks has them watched through the store. */
+static remat_status start_heartbeat(const rm_ranks *ranks, rm_ranks_watch *w) {
+    bool watches = !strcmp(rm_group_engine(ranks->group), "local");
+    if (watches || !ranks->store) return REMAT_OK;
+    return rm_heartbeat_start(ranks->group, ranks->store, ranks->host, &w->beat);
+}
+
+remat_status rm_ranks_watch_start(const rm_ranks *ranks, double timeout_s, rm_ranks_watch **out) {
     rm_ranks_watch *w = rm_calloc(1, sizeof *w);
     *out = NULL;
     REQUIRE(w, MEMORY, "no memory to watch the other ranks");
-    *w = (rm_ranks_watch){.group = group, .timeout_s = timeout_s};
+    *w = (rm_ranks_watch){.group = ranks->group, .timeout_s = timeout_s, .exit_status = PEER_STATUS};
+    remat_status status = start_heartbeat(ranks, w);
+    if (status) {
+        rm_free(w);
+        return status;
+    }
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->ending, NULL);
     int error = pthread_create(&w->thread, NULL, watch, w);
     if (!error) *out = w;
+    if (error) rm_heartbeat_stop(w->beat);
     if (error) rm_free(w);
     REQUIRE(!error, MEMORY, "no thread to watch the other ranks: %s", strerror(error));
     return REMAT_OK;
@@ -89,7 +149,16 @@ void rm_ranks_watch_stop(rm_ranks_watch *w) {
     pthread_cond_signal(&w->ending);
     pthread_mutex_unlock(&w->lock);
     pthread_join(w->thread, NULL);
+    rm_heartbeat_stop(w->beat);
     pthread_cond_destroy(&w->ending);
     pthread_mutex_destroy(&w->lock);
     rm_free(w);
+}
+
+void rm_ranks_watch_hush(rm_ranks_watch *w, remat_status status) {
+    if (!w) return;
+    pthread_mutex_lock(&w->lock);
+    w->hushed = true;
+    w->exit_status = status == REMAT_PEER ? PEER_STATUS : 1;
+    pthread_mutex_unlock(&w->lock);
 }

@@ -1,0 +1,150 @@
+/* heartbeat.c: see heartbeat.h. A thread of its own, as asking a store that rank 0 no longer serves can block it: the one that
+ * talks to people must not be blocked. */
+#include "train/heartbeat.h"
+
+#include "memory/host.h"
+#include "train/text.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BEAT_S 0.5
+#define LEFT "left"
+
+struct rm_heartbeat {
+    rm_group *group;
+    rm_kv *store;
+    int32_t rank, next;
+    char host[200];
+    pthread_t thread;
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t ending;
+    bool ends;
+    double asking_s, heard_s, looked_s; /* clock: since when it asks, 0: it does not; last new sign; last look */
+    double failed_s;                    /* when the group was found to have failed; 0: not yet */
+    char failure[1024];
+    char sign[300]; /* the next rank's last one: "COUNT rank 2 on node7 (process 4711)" */
+};
+
+static void key_of(int32_t rank, char key[RM_KV_KEY_BYTES]) { snprintf(key, RM_KV_KEY_BYTES, "train/alive/%d", rank); }
+
+/* A store that fails is the group's to notice. */
+static void say(rm_heartbeat *b, const char *text) {
+    char key[RM_KV_KEY_BYTES];
+    key_of(b->rank, key);
+    (void)rm_kv_set(b->store, key, text, (uint32_t)strlen(text));
+}
+
+static void listen(rm_heartbeat *b, char *text, uint32_t bytes) {
+    char key[RM_KV_KEY_BYTES];
+    uint32_t length;
+    key_of(b->next, key);
+    if (rm_kv_get(b->store, key, text, bytes - 1, &length, -1)) length = 0;
+    text[length] = 0;
+}
+
+/* Whoever was stopped itself, or got no processor, cannot tell how long others have been silent. */
+static void note(rm_heartbeat *b, const char *sign) {
+    double now = rm_now_s();
+    bool was_away = now - b->looked_s > 2 * BEAT_S + 0.5;
+    if (was_away || strcmp(sign, b->sign)) b->heard_s = now;
+    if (*sign) snprintf(b->sign, sizeof b->sign, "%s", sign);
+    b->looked_s = now;
+}
+
+/* With the lock; true when it is to go on. */
+static bool doze(rm_heartbeat *b) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += (long)(BEAT_S * 1e9);
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    if (!b->ends) pthread_cond_timedwait(&b->ending, &b->lock, &until);
+    return !b->ends;
+}
+
+static void *beat(void *context) {
+    rm_heartbeat *b = context;
+    int64_t count = 0;
+    pthread_mutex_lock(&b->lock);
+    do {
+        char mine[300], theirs[300];
+        b->asking_s = rm_now_s();
+        pthread_mutex_unlock(&b->lock);
+        snprintf(mine, sizeof mine, "%lld rank %d on %s (process %d)", (long long)count++, b->rank, b->host,
+                 (int)getpid());
+        say(b, mine);
+        listen(b, theirs, sizeof theirs);
+        bool failed = rm_group_poll(b->group) != REMAT_OK;
+        pthread_mutex_lock(&b->lock);
+        if (failed && b->failed_s == 0) {
+            b->failed_s = rm_now_s();
+            snprintf(b->failure, sizeof b->failure, "%s", remat_last_error());
+        }
+        b->asking_s = 0;
+        note(b, theirs);
+    } while (doze(b));
+    pthread_mutex_unlock(&b->lock);
+    return NULL;
+}
+
+remat_status rm_heartbeat_start(rm_group *group, rm_kv *store, const char *host, rm_heartbeat **out) {
+    int32_t rank = rm_group_rank(group);
+    rm_heartbeat *b = rm_calloc(1, sizeof *b);
+    *out = NULL;
+    REQUIRE(b, MEMORY, "no memory for signs of life");
+    *b = (rm_heartbeat){.group = group, .store = store, .rank = rank, .next = (rank + 1) % rm_group_size(group)};
+    b->heard_s = b->looked_s = rm_now_s();
+    snprintf(b->host, sizeof b->host, "%s", host);
+    pthread_mutex_init(&b->lock, NULL);
+    pthread_cond_init(&b->ending, NULL);
+    int error = pthread_create(&b->thread, NULL, beat, b);
+    if (!error) *out = b;
+    if (error) rm_free(b);
+    REQUIRE(!error, MEMORY, "no thread for signs of life: %s", strerror(error));
+    return REMAT_OK;
+}
+
+void rm_heartbeat_stop(rm_heartbeat *b) {
+    if (!b) return;
+    pthread_mutex_lock(&b->lock);
+    b->ends = true;
+    pthread_cond_signal(&b->ending);
+    pthread_mutex_unlock(&b->lock);
+    pthread_join(b->thread, NULL);
+    say(b, LEFT);
+    pthread_cond_destroy(&b->ending);
+    pthread_mutex_destroy(&b->lock);
+    rm_free(b);
+}
+
+double rm_heartbeat_silence(rm_heartbeat *b, char *who, size_t bytes) {
+    pthread_mutex_lock(&b->lock);
+    const char *name = strchr(b->sign, ' ');
+    bool left = !strcmp(b->sign, LEFT), asking = b->asking_s > 0;
+    double silence = left || asking ? 0 : rm_now_s() - b->heard_s;
+    if (name)
+        snprintf(who, bytes, "%s", name + 1);
+    else
+        snprintf(who, bytes, "rank %d", b->next);
+    pthread_mutex_unlock(&b->lock);
+    return silence;
+}
+
+double rm_heartbeat_store_silence(rm_heartbeat *b) {
+    pthread_mutex_lock(&b->lock);
+    double silence = b->asking_s > 0 ? rm_now_s() - b->asking_s : 0;
+    pthread_mutex_unlock(&b->lock);
+    return silence;
+}
+
+double rm_heartbeat_failure(rm_heartbeat *b, char *sentence, size_t bytes) {
+    pthread_mutex_lock(&b->lock);
+    double since = b->failed_s > 0 ? rm_now_s() - b->failed_s : 0;
+    snprintf(sentence, bytes, "%s", b->failure);
+    pthread_mutex_unlock(&b->lock);
+    return since;
+}
