@@ -13,8 +13,8 @@ How it is measured
     within a round; printed are the median over rounds and, in brackets, the quartiles.
   - steps: weak scaling, the batch per rank stays the same. Remat: one rank with one thread; two such processes side by side
     that know nothing of each other; two ranks (--devices=cpu:2, engine `local`); one rank with two threads and the double
-    batch. PyTorch: the same but for the pair; two ranks are DistributedDataParallel over gloo with gradient_as_bucket_view,
-    no buffers to broadcast, static_graph where that is faster, one inter-op thread; oneDNN on or off, whichever is faster
+    batch. PyTorch: the same but for the pair; two ranks are DistributedDataParallel over gloo with gradient_as_bucket_view and
+    static_graph where that is faster, one inter-op thread; oneDNN on or off, whichever is faster
     with one thread. A time is the median of a run's steps, the first not counted. Remat starts its processes for each run;
     PyTorch's two workers stay, and sleep while it is not their turn.
   - startup: 8 ranks on this host, from just before exec. For Remat (bench/start.c and `remat train`) that is `remat launch`;
@@ -97,8 +97,7 @@ def torch_measure(work):
     torch.backends.mkldnn.set_flags(work["onednn"])
     model = torch_model(work)
     if work["ddp"]:
-        model = DistributedDataParallel(model, gradient_as_bucket_view=True, broadcast_buffers=False,
-                                        static_graph=work["static"])
+        model = DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=work["static"])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with open(work["data"], "rb") as file:
         text = torch.frombuffer(bytearray(file.read(work["B"] * work["T"] + 1)), dtype=torch.uint8).long()

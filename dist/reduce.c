@@ -2,7 +2,12 @@
  * fl32(x * fl32(1/W)) added up, on every machine. */
 #include "dist/reduce.h"
 
+#include <stdatomic.h>
 #include <string.h>
+#ifdef __x86_64__
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
 
 #include "dist/half.h"
 
@@ -63,18 +68,66 @@ TREE_BLOCK(tree_f64, double)
 
 /* ---- 16 bits ---------------------------------------------------------------------------------------------------- */
 
-void rm_narrow(rm_wire wire, float share, const float *from, uint16_t *to, int64_t count) {
+static void narrow_plainly(rm_wire wire, float share, const float *from, uint16_t *to, int64_t count) {
     if (wire == RM_WIRE_F16)
         for (int64_t i = 0; i < count; i++) to[i] = rm_to_f16(from[i] * share);
     else
         for (int64_t i = 0; i < count; i++) to[i] = rm_to_bf16(from[i] * share);
 }
 
-void rm_widen(rm_wire wire, const uint16_t *from, float *to, int64_t count) {
+static void widen_plainly(rm_wire wire, const uint16_t *from, float *to, int64_t count) {
     if (wire == RM_WIRE_F16)
         for (int64_t i = 0; i < count; i++) to[i] = rm_from_f16(from[i]);
     else
         for (int64_t i = 0; i < count; i++) to[i] = rm_from_bf16(from[i]);
+}
+
+/* Most machines convert f16 in hardware, and bf16 quicker with wider vectors: the same bits, several times sooner. How many
+ * elements were done: eights. The hardware keeps a NaN's fraction and sign; here a NaN is the one that rm_to_f16 makes. */
+#ifdef __x86_64__
+#define ON_AVX2 __attribute__((target("avx2,f16c"))) static int64_t
+ON_AVX2 narrow_widely(rm_wire wire, float share, const float *from, uint16_t *to, int64_t count) {
+    const __m128i quiet = _mm_set1_epi16(0x7e00);
+    int64_t i = 0;
+    for (; wire == RM_WIRE_F16 && i + 8 <= count; i += 8) {
+        __m256 x = _mm256_mul_ps(_mm256_loadu_ps(from + i), _mm256_set1_ps(share));
+        __m256i lost = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+        __m128i nan = _mm_packs_epi32(_mm256_castsi256_si128(lost), _mm256_extracti128_si256(lost, 1));
+        __m128i half = _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
+        _mm_storeu_si128((__m128i *)(void *)(to + i), _mm_blendv_epi8(half, quiet, nan));
+    }
+    for (; wire == RM_WIRE_BF16 && i < count; i++) to[i] = rm_to_bf16(from[i] * share);
+    return i;
+}
+ON_AVX2 widen_widely(rm_wire wire, const uint16_t *from, float *to, int64_t count) {
+    int64_t i = 0;
+    for (; wire == RM_WIRE_BF16 && i < count; i++) to[i] = rm_from_bf16(from[i]);
+    return i;
+}
+static bool ask(void) { /* clang's __builtin_cpu_supports does not know f16c */
+    unsigned a, b, c = 0, d;
+    return __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+static bool is_wide(void) {
+    static atomic_int answer; /* 1 no, 2 yes; kept, as asking takes a virtual machine tens of microseconds */
+    int known = atomic_load_explicit(&answer, memory_order_relaxed);
+    if (!known) atomic_store_explicit(&answer, known = 1 + ask(), memory_order_relaxed);
+    return known == 2;
+}
+#else
+static bool is_wide(void) { return false; }
+#define narrow_widely(...) 0
+#define widen_widely(...) 0
+#endif
+
+void rm_narrow(rm_wire wire, float share, const float *from, uint16_t *to, int64_t count) {
+    int64_t done = is_wide() ? narrow_widely(wire, share, from, to, count) : 0;
+    narrow_plainly(wire, share, from + done, to + done, count - done);
+}
+
+void rm_widen(rm_wire wire, const uint16_t *from, float *to, int64_t count) {
+    int64_t done = is_wide() ? widen_widely(wire, from, to, count) : 0;
+    widen_plainly(wire, from + done, to + done, count - done);
 }
 
 void rm_scale(rm_wire wire, float share, const void *from, void *to, int64_t count) {
