@@ -10,14 +10,17 @@
 
 #include <stdint.h>
 
+#include "engine/host_device.h"
+
 typedef struct { uint32_t word[4]; } rm_philox;
 
-static inline rm_philox rm_philox4x32(rm_philox counter, uint32_t key0, uint32_t key1) {
+RM_HD rm_philox rm_philox4x32(rm_philox counter, uint32_t key0, uint32_t key1) {
     for (int round = 0; round < 10; round++) {
         uint64_t a = (uint64_t)0xD2511F53u * counter.word[0];
         uint64_t b = (uint64_t)0xCD9E8D57u * counter.word[2];
-        counter = (rm_philox){{(uint32_t)(b >> 32) ^ counter.word[1] ^ key0, (uint32_t)b,
-                               (uint32_t)(a >> 32) ^ counter.word[3] ^ key1, (uint32_t)a}};
+        rm_philox next = {{(uint32_t)(b >> 32) ^ counter.word[1] ^ key0, (uint32_t)b,
+                           (uint32_t)(a >> 32) ^ counter.word[3] ^ key1, (uint32_t)a}};
+        counter = next;
         key0 += 0x9E3779B9u;
         key1 += 0xBB67AE85u;
     }
@@ -25,14 +28,14 @@ static inline rm_philox rm_philox4x32(rm_philox counter, uint32_t key0, uint32_t
 }
 
 /* The four words of elements 4*block .. 4*block+3. */
-static inline rm_philox rm_random4(uint64_t seed, uint64_t step, uint32_t node, uint32_t timestep, uint32_t block) {
-    return rm_philox4x32((rm_philox){{block, timestep, (uint32_t)step, (uint32_t)(step >> 32)}}, (uint32_t)seed,
-                         (uint32_t)(seed >> 32) ^ node);
+RM_HD rm_philox rm_random4(uint64_t seed, uint64_t step, uint32_t node, uint32_t timestep, uint32_t block) {
+    rm_philox counter = {{block, timestep, (uint32_t)step, (uint32_t)(step >> 32)}};
+    return rm_philox4x32(counter, (uint32_t)seed, (uint32_t)(seed >> 32) ^ node);
 }
-static inline uint32_t rm_random(uint64_t seed, uint64_t step, uint32_t node, uint32_t timestep, uint64_t element) {
+RM_HD uint32_t rm_random(uint64_t seed, uint64_t step, uint32_t node, uint32_t timestep, uint64_t element) {
     return rm_random4(seed, step, node, timestep, (uint32_t)(element / 4)).word[element % 4];
 }
 /* In [0,1), 24 bits. */
-static inline float rm_uniform(uint32_t word) { return (float)(word >> 8) * 0x1p-24f; }
+RM_HD float rm_uniform(uint32_t word) { return (float)(word >> 8) * 0x1p-24f; }
 
 #endif

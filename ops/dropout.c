@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/rng.h"
+#include "ops/activation.h"
 #include "ops/op.h"
 #include "ops/shape.h"
 
@@ -89,10 +90,7 @@ static void map_group(const map *m, uint32_t timestep, int64_t from, int64_t n, 
     draw(&m->call->key, timestep, (uint32_t)(from / 4), word);
     uint32_t threshold = m->threshold;
     real scale = m->scale;
-    for (int64_t i = 0; i < n; i++) {
-        real kept = in[i] * scale; /* always computed: a choice, not a branch */
-        out[i] = word[i] >> 8 >= threshold ? kept : 0;
-    }
+    for (int64_t i = 0; i < n; i++) out[i] = rm_dropout(in[i], word[i], threshold, scale);
 }
 
 static void run(const rm_call *call, const rm_desc *shape, const real *in, real *out) {
@@ -102,7 +100,7 @@ static void run(const rm_call *call, const rm_desc *shape, const real *in, real 
         memcpy(out, in, (size_t)count * sizeof *out);
         return;
     }
-    map m = {call, (uint32_t)ceil(p * 0x1p24), (real)(1 / (1 - p))};
+    map m = {call, rm_dropout_threshold(p), rm_dropout_scale(p)};
     int64_t groups = (width + GROUP - 1) / GROUP;
     RM_PARALLEL_FOR(
         call->threads, count > RM_PARALLEL_MIN_HEAVY, for (int64_t job = 0; job < steps * groups; job++) {
@@ -137,8 +135,8 @@ const rm_op RM_OP(dropout) = {
     .cost = cost,
     .define_forward = define_forward,
     .define_backward = define_backward,
-    .forward = {forward},
-    .backward = {backward},
+    .forward = {forward, RM_CUDA(dropout, forward)},
+    .backward = {backward, RM_CUDA(dropout, backward)},
     .cheap = true,
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,

@@ -13,8 +13,10 @@
 
 #include "ops/real.h"
 
+#include "engine/host_device.h"
+
 /* NaN gives NaN. Results below the smallest normal number (x < -87.3) are 0. */
-static inline float rm_expf_nonpositive(float x) {
+RM_HD float rm_expf_nonpositive(float x) {
     float shifted = x * 0x1.715476p+0f + 0x1.8p23f; /* adding 1.5 2^23 leaves n in the low bits */
     float n = shifted - 0x1.8p23f;
     float r = (x - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f; /* ln 2 in two parts: n times the first is exact */

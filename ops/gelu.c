@@ -3,6 +3,7 @@
  * new element-wise op (ops/README.md). */
 #include "ops/real.h"
 
+#include "ops/activation.h"
 #include "ops/op.h"
 #include "ops/shape.h"
 
@@ -19,16 +20,11 @@ static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass p
     if (pass == RM_BACKWARD) *out = rm_cost_streaming(y, 40, 3);
 }
 
-/* Phi(x), by erfc so that it keeps its digits for x far below 0; and its derivative. */
-static real normal_below(real x) { return (real)0.5 * real_erfc(-x * (real)0.70710678118654752440); }
-static real normal_density(real x) { return (real)0.39894228040143267794 * real_exp((real)-0.5 * x * x); }
-
 static void forward(const rm_call *call) {
     const real *x = call->x[0].data;
     real *y = call->y.data;
     int64_t n = rm_desc_count(&call->y.desc);
-    RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN,
-                    for (int64_t i = 0; i < n; i++) y[i] = x[i] * normal_below(x[i]););
+    RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN, for (int64_t i = 0; i < n; i++) y[i] = rm_gelu(x[i]););
 }
 
 static void backward(const rm_call *call) {
@@ -37,8 +33,7 @@ static void backward(const rm_call *call) {
     int64_t n = rm_desc_count(&call->dy.desc);
     if (!dx) return;
     RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN,
-                    for (int64_t i = 0; i < n; i++) dx[i] =
-                        dy[i] * (normal_below(x[i]) + x[i] * normal_density(x[i]));); /* y = x Phi(x) */
+                    for (int64_t i = 0; i < n; i++) dx[i] = rm_gelu_backward(dy[i], x[i]););
 }
 
 static const rm_sample samples[] = {
@@ -57,8 +52,8 @@ const rm_op RM_OP(gelu) = {
     .cost = cost,
     .define_forward = forward,
     .define_backward = backward,
-    .forward = {forward},
-    .backward = {backward},
+    .forward = {forward, RM_CUDA(gelu, forward)},
+    .backward = {backward, RM_CUDA(gelu, backward)},
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
 };

@@ -5,12 +5,8 @@
  *
  * Both norms are those of whole arrays, whatever part of one a rank updates (rm_optimizer.measure). Arrays that are not
  * adapted have trust 1, and no weight decay unless decay_vectors. Zero epsilon is fine: with a norm of 0 trust is 1. */
-#include <math.h>
-
-#include "ops/optimizer.h"
+#include "ops/optimizer_steps.h"
 #include "ops/shape.h"
-
-enum { WEIGHTS, GRADIENT }; /* the sums of squares */
 
 static int states_used(const rm_update *u) { return u->momentum != 0; }
 
@@ -18,31 +14,18 @@ static void measure(const rm_update *u, int64_t n, const float *parameter, const
                     double sum[RM_MAX_OPTIMIZER_SUMS]) {
     (void)state;
     if (!u->adapt) return;
-    sum[WEIGHTS] += rm_sum_of_squares(parameter, n, u->threads);
-    sum[GRADIENT] += rm_sum_of_squares(gradient, n, u->threads);
+    sum[RM_LARS_WEIGHTS] += rm_sum_of_squares(parameter, n, u->threads);
+    sum[RM_LARS_GRADIENT] += rm_sum_of_squares(gradient, n, u->threads);
 }
 
-/* Norms that are not numbers pass through: no comparison hides them. */
-static double trust(const rm_update *u) {
-    double w = sqrt(u->sum[WEIGHTS]), g = sqrt(u->sum[GRADIENT]) * u->gradient_scale;
-    if (!u->adapt || w == 0 || g == 0) return 1;
-    return u->trust_coefficient * w / (g + u->weight_decay * w + u->epsilon);
+static void span(rm_lars l, int64_t from, int64_t to, float *parameter, const float *gradient, float *velocity) {
+    for (int64_t i = from; i < to; i++) rm_lars_step(&l, &parameter[i], gradient[i], velocity ? &velocity[i] : NULL);
 }
 
 static void update(const rm_update *u, int64_t n, float *parameter, const float *gradient, float *const *state) {
-    float scale = (float)u->gradient_scale, rate = (float)(u->lr * trust(u));
-    float decay = u->adapt || u->decay_vectors ? (float)u->weight_decay : 0;
-    float momentum = (float)u->momentum, carried = (float)(u->momentum * u->momentum_factor);
+    rm_lars l = rm_lars_of(u);
     float *velocity = u->momentum != 0 ? state[0] : NULL;
-    RM_PARALLEL_FOR(
-        u->threads, n > RM_PARALLEL_MIN, for (int64_t i = 0; i < n; i++) {
-            float step = rate * (gradient[i] * scale + decay * parameter[i]), v = -step;
-            if (velocity) {
-                velocity[i] = carried * velocity[i] - step;
-                v = u->nesterov ? momentum * velocity[i] - step : velocity[i];
-            }
-            parameter[i] += v;
-        });
+    RM_PARALLEL_SPANS(u->threads, n > RM_PARALLEL_MIN, n, span(l, from, to, parameter, gradient, velocity););
 }
 
 const rm_optimizer rm_optimizer_lars = {
@@ -54,4 +37,6 @@ const rm_optimizer rm_optimizer_lars = {
     .states_used = states_used,
     .measure = measure,
     .update = update,
+    .measure_cuda = RM_CUDA_OPTIMIZER(lars, measure),
+    .update_cuda = RM_CUDA_OPTIMIZER(lars, update),
 };

@@ -62,8 +62,8 @@ const rm_op RM_OP(mean_over_time) = {
     .cost = cost,
     .define_forward = forward,
     .define_backward = backward,
-    .forward = {forward},
-    .backward = {backward},
+    .forward = {forward, RM_CUDA(mean_over_time, forward)},
+    .backward = {backward, RM_CUDA(mean_over_time, backward)},
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
 };

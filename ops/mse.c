@@ -82,8 +82,8 @@ const rm_op RM_OP(mse) = {
     .cost = cost,
     .define_forward = define_forward,
     .define_backward = backward,
-    .forward = {forward},
-    .backward = {backward},
+    .forward = {forward, RM_CUDA(mse, forward)},
+    .backward = {backward, RM_CUDA(mse, backward)},
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
 };

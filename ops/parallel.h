@@ -19,4 +19,16 @@
         }                                                                                                              \
     } while (0)
 
+/* The same for n elements, in spans: the statement is about [from, to). For loops whose constants come in a struct: given by
+ * value to a function that does one span, they stay in registers, and the loop becomes vector code.
+ *
+ *     RM_PARALLEL_SPANS(u->threads, n > RM_PARALLEL_MIN, n, span(constants, from, to, x);)
+ */
+#define RM_PARALLEL_SPANS(threads, large, n, ...)                                                                      \
+    RM_PARALLEL_FOR(                                                                                                   \
+        threads, large, for (int64_t from = 0; from < (n); from += 8192) {                                             \
+            int64_t to = (n)-from < 8192 ? (n) : from + 8192;                                                          \
+            __VA_ARGS__                                                                                                \
+        })
+
 #endif

@@ -2,6 +2,7 @@
  * is the other. */
 #include "ops/real.h"
 
+#include "ops/activation.h"
 #include "ops/op.h"
 #include "ops/shape.h"
 
@@ -22,8 +23,7 @@ static void forward(const rm_call *call) {
     const real *x = call->x[0].data;
     real *y = call->y.data;
     int64_t n = rm_desc_count(&call->y.desc);
-    RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN,
-                    for (int64_t i = 0; i < n; i++) y[i] = x[i] < 0 ? 0 : x[i];); /* NaN stays NaN */
+    RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN, for (int64_t i = 0; i < n; i++) y[i] = rm_relu(x[i]););
 }
 
 static void backward(const rm_call *call) {
@@ -32,7 +32,7 @@ static void backward(const rm_call *call) {
     int64_t n = rm_desc_count(&call->dy.desc);
     if (!dx) return;
     RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN,
-                    for (int64_t i = 0; i < n; i++) dx[i] = y[i] > 0 ? dy[i] : 0;); /* y = max(x, 0) */
+                    for (int64_t i = 0; i < n; i++) dx[i] = rm_relu_backward(dy[i], y[i]););
 }
 
 static const rm_sample samples[] = {
@@ -51,8 +51,8 @@ const rm_op RM_OP(relu) = {
     .cost = cost,
     .define_forward = forward,
     .define_backward = backward,
-    .forward = {forward},
-    .backward = {backward},
+    .forward = {forward, RM_CUDA(relu, forward)},
+    .backward = {backward, RM_CUDA(relu, backward)},
     .cheap = true,
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,

@@ -1,24 +1,17 @@
 /* sgd.c: stochastic gradient descent with momentum, as torch.optim.SGD computes it (dampening 0). */
+#include "ops/optimizer_steps.h"
 #include "ops/shape.h"
-#include "ops/optimizer.h"
 
 static int states_used(const rm_update *u) { return u->momentum != 0; }
 
+static void span(rm_sgd s, int64_t from, int64_t to, float *parameter, const float *gradient, float *buffer) {
+    for (int64_t i = from; i < to; i++) rm_sgd_step(&s, &parameter[i], gradient[i], buffer ? &buffer[i] : NULL);
+}
+
 static void update(const rm_update *u, int64_t n, float *parameter, const float *gradient, float *const *state) {
-    float scale = (float)u->gradient_scale, decay = (float)u->weight_decay, momentum = (float)u->momentum;
-    float rate = -(float)u->lr;
+    rm_sgd s = rm_sgd_of(u);
     float *buffer = u->momentum != 0 ? state[0] : NULL;
-    bool first = u->step == 1;
-    RM_PARALLEL_FOR(
-        u->threads, n > RM_PARALLEL_MIN, for (int64_t i = 0; i < n; i++) {
-            float g = gradient[i] * scale;
-            if (decay != 0) g += decay * parameter[i];
-            if (buffer) {
-                buffer[i] = first ? g : momentum * buffer[i] + g;
-                g = u->nesterov ? g + momentum * buffer[i] : buffer[i];
-            }
-            parameter[i] += rate * g;
-        });
+    RM_PARALLEL_SPANS(u->threads, n > RM_PARALLEL_MIN, n, span(s, from, to, parameter, gradient, buffer););
 }
 
 const rm_optimizer rm_optimizer_sgd = {
@@ -28,4 +21,5 @@ const rm_optimizer rm_optimizer_sgd = {
     .state_name = {"momentum_buffer"},
     .states_used = states_used,
     .update = update,
+    .update_cuda = RM_CUDA_OPTIMIZER(sgd, update),
 };

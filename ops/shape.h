@@ -1,5 +1,5 @@
-/* shape.h: what op files share about shapes: refusals that name the op, where a call stands in time, costs of ops that
- * only stream their operands, and from which size on a loop is worth a second thread. All static inline. */
+/* shape.h: what op files share about shapes: refusals that name the op, costs of ops that only stream their operands, and
+ * from which size on a loop is worth a second thread; and, from tile.h, where a call stands in time. All static inline. */
 #ifndef RM_SHAPE_H
 #define RM_SHAPE_H
 
@@ -7,6 +7,7 @@
 
 #include "ops/op.h"
 #include "ops/parallel.h"
+#include "ops/tile.h"
 
 /* Initialisers for samples. */
 #define RM_SCALAR(type)                                                                                                \
@@ -33,17 +34,6 @@
 /* Waking a second thread costs some microseconds: loops of fewer elements stay on one. The choice follows from the
  * shape alone, and no result depends on it. */
 enum { RM_PARALLEL_MIN = 1 << 16, RM_PARALLEL_MIN_HEAVY = 1 << 14 /* an exp or more per element */ };
-
-/* Timesteps in this call's tile, for an operand x: its first dim where that is time, else 1. Needs no flag: a tile has
- * at most t_total - t0 steps, t_total is 1 where there is no time, and a first dim of 1 means the same either way. */
-static inline int64_t rm_call_steps(const rm_call *call, const rm_desc *x) {
-    return x->rank > 0 && x->dim[0] <= call->t_total - call->t0 ? x->dim[0] : 1;
-}
-
-/* `part` counts things of x in this tile (rows, elements); the result, those of the whole sequence. */
-static inline double rm_call_total(const rm_call *call, const rm_desc *x, int64_t part) {
-    return (double)(part / rm_call_steps(call, x)) * (double)call->t_total;
-}
 
 /* ---- Refusals: INVALID, and the sentence ---------------------------------------------------------- */
 

@@ -1,6 +1,7 @@
 /* sigmoid.c: the op `sigmoid`, from its output: backward needs no x. The gates of recurrent ops have their own. */
 #include "ops/real.h"
 
+#include "ops/activation.h"
 #include "ops/op.h"
 #include "ops/shape.h"
 
@@ -21,8 +22,7 @@ static void forward(const rm_call *call) {
     const real *x = call->x[0].data;
     real *y = call->y.data;
     int64_t n = rm_desc_count(&call->y.desc);
-    RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN,
-                    for (int64_t i = 0; i < n; i++) y[i] = 1 / (1 + real_exp(-x[i])););
+    RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN, for (int64_t i = 0; i < n; i++) y[i] = rm_sigmoid(x[i]););
 }
 
 static void backward(const rm_call *call) {
@@ -31,8 +31,7 @@ static void backward(const rm_call *call) {
     int64_t n = rm_desc_count(&call->dy.desc);
     if (!dx) return;
     RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN,
-                    for (int64_t i = 0; i < n; i++) dx[i] =
-                        dy[i] * y[i] * (1 - y[i]);); /* y = 1 / (1 + e^-x),  y' = y (1 - y) */
+                    for (int64_t i = 0; i < n; i++) dx[i] = rm_sigmoid_backward(dy[i], y[i]););
 }
 
 static const rm_sample samples[] = {
@@ -51,8 +50,8 @@ const rm_op RM_OP(sigmoid) = {
     .cost = cost,
     .define_forward = forward,
     .define_backward = backward,
-    .forward = {forward},
-    .backward = {backward},
+    .forward = {forward, RM_CUDA(sigmoid, forward)},
+    .backward = {backward, RM_CUDA(sigmoid, backward)},
     .cheap = true,
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,

@@ -2,6 +2,7 @@
  * as saving y and reading it (bench/pointwise.c). */
 #include "ops/real.h"
 
+#include "ops/activation.h"
 #include "ops/op.h"
 #include "ops/shape.h"
 
@@ -22,7 +23,7 @@ static void forward(const rm_call *call) {
     const real *x = call->x[0].data;
     real *y = call->y.data;
     int64_t n = rm_desc_count(&call->y.desc);
-    RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN, for (int64_t i = 0; i < n; i++) y[i] = real_tanh(x[i]););
+    RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN, for (int64_t i = 0; i < n; i++) y[i] = rm_tanh(x[i]););
 }
 
 static void backward(const rm_call *call) {
@@ -31,7 +32,7 @@ static void backward(const rm_call *call) {
     int64_t n = rm_desc_count(&call->dy.desc);
     if (!dx) return;
     RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN,
-                    for (int64_t i = 0; i < n; i++) dx[i] = dy[i] * (1 - y[i] * y[i]);); /* y = tanh x,  y' = 1 - y^2 */
+                    for (int64_t i = 0; i < n; i++) dx[i] = rm_tanh_backward(dy[i], y[i]););
 }
 
 static const rm_sample samples[] = {
@@ -50,8 +51,8 @@ const rm_op RM_OP(tanh) = {
     .cost = cost,
     .define_forward = forward,
     .define_backward = backward,
-    .forward = {forward},
-    .backward = {backward},
+    .forward = {forward, RM_CUDA(tanh, forward)},
+    .backward = {backward, RM_CUDA(tanh, backward)},
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
 };

@@ -1,0 +1,40 @@
+/* activation.h: the mathematics of the element-wise ops, for their definitions in C and their CUDA kernels alike. What goes
+ * into a recurrent cell has its own (cell/gates.h). */
+#ifndef RM_ACTIVATION_H
+#define RM_ACTIVATION_H
+
+#include "ops/real.h"
+
+#include <stdint.h>
+
+#include "engine/host_device.h"
+
+/* Phi(x), the normal distribution, by erfc so that it keeps its digits for x far below 0; and its derivative. */
+RM_HD real rm_normal_below(real x) { return (real)0.5 * real_erfc(-x * (real)0.70710678118654752440); }
+RM_HD real rm_normal_density(real x) { return (real)0.39894228040143267794 * real_exp((real)-0.5 * x * x); }
+
+/* y = x Phi(x) */
+RM_HD real rm_gelu(real x) { return x * rm_normal_below(x); }
+RM_HD real rm_gelu_backward(real dy, real x) { return dy * (rm_normal_below(x) + x * rm_normal_density(x)); }
+
+/* y = 1 / (1 + e^-x),  y' = y (1 - y) */
+RM_HD real rm_sigmoid(real x) { return 1 / (1 + real_exp(-x)); }
+RM_HD real rm_sigmoid_backward(real dy, real y) { return dy * y * (1 - y); }
+
+/* y = tanh x,  y' = 1 - y^2 */
+RM_HD real rm_tanh(real x) { return real_tanh(x); }
+RM_HD real rm_tanh_backward(real dy, real y) { return dy * (1 - y * y); }
+
+/* y = max(x, 0), and NaN stays NaN */
+RM_HD real rm_relu(real x) { return x < 0 ? 0 : x; }
+RM_HD real rm_relu_backward(real dy, real y) { return y > 0 ? dy : 0; }
+
+/* out = x / (1 - p) where the draw, of 24 bits, is at least p, else 0: `word` is rm_random's. */
+static inline uint32_t rm_dropout_threshold(double p) { return (uint32_t)ceil(p * 0x1p24); }
+static inline real rm_dropout_scale(double p) { return (real)(1 / (1 - p)); }
+RM_HD real rm_dropout(real x, uint32_t word, uint32_t threshold, real scale) {
+    real kept = x * scale; /* always computed: a choice, not a branch */
+    return word >> 8 >= threshold ? kept : 0;
+}
+
+#endif

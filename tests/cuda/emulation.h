@@ -1,0 +1,22 @@
+/* emulation.h: what tests ask of the emulation of CUDA kernels (shim.h), which takes no part in it. */
+#ifndef RM_EMULATION_H
+#define RM_EMULATION_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* In what order blocks, and the threads of a block between two waits, are run. On a GPU it is anything. */
+typedef enum { RM_IN_ORDER, RM_REVERSED, RM_EVEN_LAST, RM_ORDERS } rm_emulated_order;
+void rm_emulate_in(rm_emulated_order order);
+
+/* Launches so far. */
+int64_t rm_emulated_launches(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

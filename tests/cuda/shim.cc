@@ -1,0 +1,192 @@
+/* shim.cc: runs emulated kernels (shim.h). The threads of a block that wait for each other are fibers (ucontext), resumed
+ * in turn: each runs until it waits or returns; when none can run, those that all wait for the same thing go on. */
+#include "tests/cuda/shim.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <ucontext.h>
+
+#include "tests/cuda/emulation.h"
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+rm_index threadIdx, blockIdx, blockDim, gridDim;
+
+enum { MAX_THREADS = 1024, WARP = 32, STACK_BYTES = 128 * 1024, WIDEST = 8 };
+
+typedef enum { RUNS, WAITS_FOR_WARP, WAITS_FOR_BLOCK, RETURNED } state;
+
+typedef struct {
+    ucontext_t context;
+    state is;
+    const char *file; /* where it waits */
+    int line;
+    unsigned exchanges;
+    char *stack;
+    void *fake_stack; /* AddressSanitizer's */
+} fiber;
+
+static struct {
+    const char *kernel;
+    bool together;
+    void (*body)(void *);
+    void *argument;
+    rm_emulated_order order;
+    int64_t launches;
+    ucontext_t scheduler;
+    void *fake_stack;
+    const void *scheduler_stack;
+    size_t scheduler_bytes;
+    fiber *current, thread[MAX_THREADS];
+    unsigned char slot[2][MAX_THREADS][WIDEST]; /* what lanes exchange; the two are used in turn, so that none is
+                                                   overwritten before all have read it */
+} emulated;
+
+void rm_emulate_in(rm_emulated_order order) { emulated.order = order; }
+int64_t rm_emulated_launches(void) { return emulated.launches; }
+
+/* The k-th of n to be run. */
+static int64_t in_turn(int64_t k, int64_t n) {
+    if (emulated.order == RM_REVERSED) return n - 1 - k;
+    if (emulated.order == RM_EVEN_LAST) return k < n / 2 ? 2 * k + 1 : 2 * (k - n / 2);
+    return k;
+}
+
+[[noreturn]] static void die(unsigned thread, const char *what) {
+    fprintf(stderr, "emulated kernel %s, block %u of %u, thread %u of %u: %s\n", emulated.kernel, blockIdx.x, gridDim.x,
+            thread, blockDim.x, what);
+    abort();
+}
+
+/* ---- Fibers --------------------------------------------------------------------------------------------------------- */
+
+static void leave(void **fake_stack, const void *stack, size_t bytes) {
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_start_switch_fiber(fake_stack, stack, bytes);
+#else
+    (void)fake_stack, (void)stack, (void)bytes;
+#endif
+}
+
+static void arrive(void *fake_stack, const void **stack, size_t *bytes) {
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_finish_switch_fiber(fake_stack, stack, bytes);
+#else
+    (void)fake_stack, (void)stack, (void)bytes;
+#endif
+}
+
+static void fiber_main(void) {
+    arrive(NULL, &emulated.scheduler_stack, &emulated.scheduler_bytes);
+    emulated.body(emulated.argument);
+    fiber *f = emulated.current;
+    f->is = RETURNED;
+    leave(NULL, emulated.scheduler_stack, emulated.scheduler_bytes); /* NULL: it does not come back */
+    swapcontext(&f->context, &emulated.scheduler);
+}
+
+static void wait_for(state what, const char *file, int line) {
+    if (!emulated.together)
+        die(threadIdx.x, "waits for other threads, but was launched with RM_LAUNCH; use RM_LAUNCH_TOGETHER");
+    fiber *f = emulated.current;
+    f->is = what, f->file = file, f->line = line;
+    leave(&f->fake_stack, emulated.scheduler_stack, emulated.scheduler_bytes);
+    swapcontext(&f->context, &emulated.scheduler);
+    arrive(f->fake_stack, &emulated.scheduler_stack, &emulated.scheduler_bytes);
+}
+
+void rm_emulated_syncthreads(const char *file, int line) { wait_for(WAITS_FOR_BLOCK, file, line); }
+
+void rm_emulated_exchange(unsigned mask, void *value, size_t bytes, int apart, const char *file, int line) {
+    unsigned thread = threadIdx.x;
+    if (mask != 0xffffffffu) die(thread, "exchanges with a part of its warp; the emulation knows full masks only");
+    if (blockDim.x % WARP) die(thread, "exchanges in a block that is not made of whole warps");
+    if (bytes > WIDEST || apart < 0 || apart >= WARP) die(thread, "exchanges something too wide, or with no lane");
+    if (!emulated.together) wait_for(WAITS_FOR_WARP, file, line); /* says so */
+    unsigned char(*slot)[WIDEST] = emulated.slot[emulated.current->exchanges++ % 2];
+    memcpy(slot[thread], value, bytes);
+    wait_for(WAITS_FOR_WARP, file, line);
+    memcpy(value, slot[thread ^ (unsigned)apart], bytes);
+}
+
+/* ---- One block -------------------------------------------------------------------------------------------------------- */
+
+static void begin(fiber *f) {
+    if (!f->stack) f->stack = (char *)malloc(STACK_BYTES);
+    if (!f->stack || getcontext(&f->context)) abort();
+    f->context.uc_stack.ss_sp = f->stack;
+    f->context.uc_stack.ss_size = STACK_BYTES;
+    f->context.uc_link = NULL;
+    makecontext(&f->context, fiber_main, 0);
+    f->is = RUNS, f->exchanges = 0, f->fake_stack = NULL;
+}
+
+static void resume(unsigned thread) {
+    fiber *f = &emulated.thread[thread];
+    emulated.current = f;
+    threadIdx.x = thread;
+    leave(&emulated.fake_stack, f->stack, STACK_BYTES);
+    swapcontext(&emulated.scheduler, &f->context);
+    arrive(emulated.fake_stack, NULL, NULL);
+}
+
+/* Threads [from, from + n), none of which can run: whether any waits for `what`. All of them must then, at one place; they
+ * go on. */
+static bool release(unsigned from, unsigned n, state what) {
+    const fiber *waits = NULL;
+    for (unsigned t = from; t < from + n; t++)
+        if (emulated.thread[t].is == what) waits = &emulated.thread[t];
+    if (!waits) return false;
+    for (unsigned t = from; t < from + n; t++) {
+        fiber *f = &emulated.thread[t];
+        const char *call = what == WAITS_FOR_BLOCK ? "__syncthreads" : "shuffle";
+        char text[512];
+        snprintf(text, sizeof text, "%s, while others wait at the %s of %s:%d, which not all threads reach",
+                 f->is == RETURNED ? "has returned" : "waits elsewhere", call, waits->file, waits->line);
+        if (f->is != what || f->line != waits->line || strcmp(f->file, waits->file)) die(t, text);
+    }
+    for (unsigned t = from; t < from + n; t++) emulated.thread[t].is = RUNS;
+    return true;
+}
+
+static bool any(unsigned threads, state what) {
+    for (unsigned t = 0; t < threads; t++)
+        if (emulated.thread[t].is == what) return true;
+    return false;
+}
+
+static void run_together(unsigned threads) {
+    const unsigned warp = WARP;
+    for (unsigned t = 0; t < threads; t++) begin(&emulated.thread[t]);
+    while (any(threads, RUNS)) {
+        for (unsigned k = 0; k < threads; k++) {
+            unsigned t = (unsigned)in_turn(k, threads);
+            if (emulated.thread[t].is == RUNS) resume(t);
+        }
+        for (unsigned t = 0; t < threads; t += warp)
+            release(t, threads - t < warp ? threads - t : warp, WAITS_FOR_WARP);
+        if (!any(threads, RUNS)) release(0, threads, WAITS_FOR_BLOCK);
+    }
+}
+
+void rm_emulated_launch(const char *kernel, int64_t blocks, int threads, bool together, void (*body)(void *),
+                        void *context) {
+    emulated.kernel = kernel, emulated.together = together, emulated.body = body, emulated.argument = context;
+    emulated.launches++;
+    gridDim.x = (unsigned)blocks, blockDim.x = (unsigned)threads;
+    if (threads < 1 || threads > MAX_THREADS || blocks < 0 || blocks > INT32_MAX)
+        die(0, "no GPU has such a grid: at most 1024 threads a block, and 2147483647 blocks");
+    for (int64_t b = 0; b < blocks; b++) {
+        blockIdx.x = (unsigned)in_turn(b, blocks);
+        if (together) {
+            run_together((unsigned)threads);
+            continue;
+        }
+        for (int t = 0; t < threads; t++) {
+            threadIdx.x = (unsigned)in_turn(t, threads);
+            body(context);
+        }
+    }
+}

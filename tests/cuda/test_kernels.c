@@ -1,0 +1,249 @@
+/* test_kernels.c: the CUDA kernels, executed on the CPU (shim.h): every promise that op_check.h demands of kernels, with the
+ * CUDA column in place of the CPU's; the same bits whatever the order of threads and blocks; optimizers and norms against
+ * theirs on the CPU; and that the emulation finds what it should find. No GPU has any part in this. */
+#include <check.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ops/cuda_queue.h"
+#include "tests/cuda/emulation.h"
+#include "tests/cuda/mutants.h"
+#include "tests/ops/op_check.h"
+#include "tests/ops/op_run.h"
+
+/* Ops without CUDA kernels so far. Whoever writes them strikes them out here. */
+static const char *const lacking[] = {"linear", "lstm", "gru", "rnn_tanh"};
+
+static bool lacks(const rm_op *op) {
+    for (size_t i = 0; i < sizeof lacking / sizeof *lacking; i++)
+        if (!strcmp(op->name, lacking[i])) return true;
+    return false;
+}
+
+/* The op with its CUDA column where the harness looks, which knows of the CPU's alone. */
+static rm_op emulated(const rm_op *op) {
+    rm_op other = *op;
+    other.forward[RM_DEVICE_CPU] = op->forward[RM_DEVICE_CUDA];
+    other.backward[RM_DEVICE_CPU] = op->backward[RM_DEVICE_CUDA];
+    other.rebuild[RM_DEVICE_CPU] = op->rebuild[RM_DEVICE_CUDA];
+    return other;
+}
+
+START_TEST(every_op_has_kernels_or_is_known_to_lack_them) {
+    const rm_op *op = rm_ops[_i];
+    ck_assert_msg(lacks(op) == !op->forward[RM_DEVICE_CUDA], "%s: the list of ops without CUDA kernels is wrong",
+                  op->name);
+    ck_assert_msg(!op->forward[RM_DEVICE_CUDA] == !op->backward[RM_DEVICE_CUDA], "%s has one pass only", op->name);
+}
+END_TEST
+
+START_TEST(kernels_keep_the_promises_of_ops) {
+    rm_op op = emulated(rm_ops[_i]);
+    op_report report;
+    if (lacks(&op)) return;
+    int64_t launches = rm_emulated_launches();
+    const char *wrong = op_check(&op, rm_op_find_f64(op.name), &report);
+    ck_assert_msg(!wrong, "%s", wrong);
+    ck_assert_int_gt(rm_emulated_launches(), launches);
+    printf("%-22s float kernels at %4.1f %% of what is allowed\n", op.name, 100 * report.float_error);
+    fflush(stdout);
+}
+END_TEST
+
+/* ---- Orders ----------------------------------------------------------------------------------------------------------- */
+
+static void compare_array(const op_array *a, const op_array *b, const char *op, const char *what) {
+    ck_assert_int_eq(a->count, b->count);
+    ck_assert_msg(!memcmp(a->value, b->value, (size_t)a->count * sizeof *a->value), "%s: %s has other bits", op, what);
+}
+
+static void compare_outputs(const op_outputs *a, const op_outputs *b, const char *op) {
+    compare_array(&a->y, &b->y, op, "y");
+    for (int i = 0; i < RM_MAX_IN; i++) compare_array(&a->dx[i], &b->dx[i], op, "a gradient");
+}
+
+static void run(const rm_op *op, int sample, int64_t tau, op_outputs *out) {
+    op_setup setup = {.op = op, .sample = sample, .threads = 1, .tau = tau};
+    op_inputs in;
+    op_inputs_make(&setup, 21, &in);
+    const char *wrong = op_run(&setup, &in, out);
+    op_inputs_free(&in);
+    ck_assert_msg(!wrong, "%s: %s", op->name, wrong);
+}
+
+START_TEST(the_order_of_threads_and_blocks_does_not_matter) {
+    rm_op op = emulated(rm_ops[_i]);
+    for (int sample = 0; sample < op.n_samples && !lacks(&op); sample++) {
+        op_outputs first, other;
+        rm_emulate_in(RM_IN_ORDER);
+        run(&op, sample, 0, &first);
+        for (int order = 1; order < RM_ORDERS; order++) {
+            rm_emulate_in((rm_emulated_order)order);
+            run(&op, sample, 0, &other);
+            compare_outputs(&first, &other, op.name);
+            op_outputs_free(&other);
+        }
+        op_outputs_free(&first);
+        rm_emulate_in(RM_IN_ORDER);
+    }
+}
+END_TEST
+
+/* Where each element is computed alone, or summed in the CPU's order, the bits are the CPU's; dropout's mask above all. */
+START_TEST(some_ops_have_the_bits_of_the_cpu) {
+    static const char *const name[] = {"dropout", "embedding", "add",       "mul",
+                                       "scale",   "relu",      "last_step", "mean_over_time"};
+    const rm_op *cpu = rm_op_find(name[_i]);
+    rm_op cuda = emulated(cpu);
+    for (int sample = 0; sample < cpu->n_samples; sample++)
+        for (int64_t tau = 0; tau < 3; tau++) {
+            op_outputs a, b;
+            run(cpu, sample, tau, &a);
+            run(&cuda, sample, tau, &b);
+            compare_outputs(&a, &b, cpu->name);
+            op_outputs_free(&a), op_outputs_free(&b);
+        }
+}
+END_TEST
+
+/* ---- Optimizers ------------------------------------------------------------------------------------------------------- */
+
+static double partial[RM_CUDA_PARTIALS];
+static const rm_cuda_queue queue = {.partial = partial};
+
+static const rm_update configurations[] = {
+    {.momentum_factor = 1, .trust_coefficient = 1e-3},
+    {.momentum = 0.9, .weight_decay = 0.1, .adapt = true, .trust_coefficient = 1e-3, .momentum_factor = 0.5},
+    {.momentum = 0.9,
+     .nesterov = true,
+     .weight_decay = 0.1,
+     .decay_vectors = true,
+     .trust_coefficient = 1e-3,
+     .momentum_factor = 1},
+    {.adapt = true, .trust_coefficient = 1e-3, .momentum_factor = 1, .norm_limit = 2},
+};
+enum { CONFIGURATIONS = sizeof configurations / sizeof *configurations, STEPS = 3 };
+
+/* Parameters, and both states after them, 3 n floats, after some steps; on the CPU or emulated. The caller frees. */
+static float *train(const rm_optimizer *o, rm_update u, int64_t n, bool cuda) {
+    float *all = calloc((size_t)(4 * n + 1), sizeof *all), *g = all + 3 * n, *state[] = {all + n, all + 2 * n};
+    ck_assert_ptr_nonnull(all);
+    u.lr = 0.1, u.beta1 = 0.9, u.beta2 = 0.99, u.epsilon = 1e-6, u.gradient_scale = 0.75, u.threads = 1;
+    for (int64_t i = 0; i < n; i++) all[i] = (float)(i % 19 - 9) / 8;
+    for (u.step = 1; u.step <= STEPS; u.step++) {
+        for (int64_t i = 0; i < n; i++) g[i] = (float)((i * 7 + u.step * 13) % 23 - 11) / 8;
+        memset(u.sum, 0, sizeof u.sum);
+        if (o->measure && cuda) {
+            u.sum[0] = u.sum[1] = NAN; /* overwritten, not added to */
+            double sum[RM_MAX_OPTIMIZER_SUMS] = {NAN, NAN};
+            o->measure_cuda(&queue, &u, n, all, g, state, sum);
+            memcpy(u.sum, sum, sizeof sum);
+        } else if (o->measure) {
+            double sum[RM_MAX_OPTIMIZER_SUMS] = {0};
+            o->measure(&u, n, all, g, state, sum);
+            memcpy(u.sum, sum, sizeof sum);
+        }
+        if (cuda)
+            o->update_cuda(&queue, &u, n, all, g, state);
+        else
+            o->update(&u, n, all, g, state);
+    }
+    return all;
+}
+
+/* A few roundings a step apart: compilers may fuse, and the norms are added in another order. */
+START_TEST(optimizers_do_what_they_do_on_the_cpu) {
+    const rm_optimizer *o = rm_optimizers[_i];
+    ck_assert_msg(o->update_cuda && !o->measure == !o->measure_cuda, "%s has no CUDA column", o->name);
+    static const int64_t length[] = {0, 1, 255, 4096, 20000};
+    for (size_t k = 0; k < sizeof length / sizeof *length; k++)
+        for (int c = 0; c < CONFIGURATIONS; c++) {
+            int64_t n = length[k];
+            float *cpu = train(o, configurations[c], n, false), *cuda = train(o, configurations[c], n, true);
+            for (int64_t i = 0; i < 3 * n; i++)
+                ck_assert_msg(fabsf(cpu[i] - cuda[i]) <= 2e-6f * (1 + fabsf(cpu[i])),
+                              "%s, configuration %d, %lld: %.9g on the CPU, %.9g emulated", o->name, c, (long long)i,
+                              (double)cpu[i], (double)cuda[i]);
+            free(cpu), free(cuda);
+        }
+}
+END_TEST
+
+START_TEST(sums_of_squares_are_exact_to_double) {
+    static const int64_t length[] = {0, 1, 255, 256, 4097, 70000};
+    for (size_t k = 0; k < sizeof length / sizeof *length; k++) {
+        int64_t n = length[k];
+        float *x = calloc((size_t)n + 1, sizeof *x);
+        ck_assert_ptr_nonnull(x);
+        for (int64_t i = 0; i < n; i++) x[i] = (float)((i * 2654435761u) % 2000) / 1000 - 1;
+        double sum = NAN, expected = rm_sum_of_squares(x, n, 1);
+        rm_sum_of_squares_cuda(&queue, x, n, &sum);
+        ck_assert_msg(fabs(sum - expected) <= 1e-13 * expected, "%lld: %.17g, not %.17g", (long long)n, sum, expected);
+        for (int order = 1; order < RM_ORDERS; order++) {
+            double other = NAN;
+            rm_emulate_in((rm_emulated_order)order);
+            rm_sum_of_squares_cuda(&queue, x, n, &other);
+            ck_assert_mem_eq(&sum, &other, sizeof sum);
+        }
+        if (n) x[n - 1] = NAN;
+        rm_sum_of_squares_cuda(&queue, x, n, &sum);
+        ck_assert(n ? isnan(sum) : sum == 0);
+        free(x);
+    }
+    rm_emulate_in(RM_IN_ORDER);
+}
+END_TEST
+
+/* ---- That mistakes are found ---------------------------------------------------------------------------------------- */
+
+static bool depends_on_order(void (*launch)(float *)) {
+    float first = 1;
+    bool depends = false;
+    launch(&first);
+    for (int order = 1; order < RM_ORDERS; order++) {
+        float other = 1;
+        rm_emulate_in((rm_emulated_order)order);
+        launch(&other);
+        depends = depends || other != first;
+    }
+    rm_emulate_in(RM_IN_ORDER);
+    return depends;
+}
+
+START_TEST(races_show_in_the_bits) {
+    ck_assert(depends_on_order(rm_mutant_races));
+    ck_assert(depends_on_order(rm_mutant_races_blocks));
+    ck_assert(!depends_on_order(rm_mutant_waits));
+}
+END_TEST
+
+/* Each of these ends in abort. */
+START_TEST(waiting_for_nobody_is_found) {
+    static void (*const broken[])(float *) = {rm_mutant_returns_early, rm_mutant_waits_elsewhere,
+                                              rm_mutant_leaves_its_warp, rm_mutant_waits_alone};
+    float out = 0;
+    broken[_i](&out);
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("kernels");
+    TCase *ops = tcase_create("ops"), *rest = tcase_create("optimizers"), *mutants = tcase_create("mutants");
+    tcase_add_loop_test(ops, every_op_has_kernels_or_is_known_to_lack_them, 0, rm_n_ops);
+    tcase_add_loop_test(ops, kernels_keep_the_promises_of_ops, 0, rm_n_ops);
+    tcase_add_loop_test(ops, the_order_of_threads_and_blocks_does_not_matter, 0, rm_n_ops);
+    tcase_add_loop_test(ops, some_ops_have_the_bits_of_the_cpu, 0, 8);
+    tcase_add_loop_test(rest, optimizers_do_what_they_do_on_the_cpu, 0, rm_n_optimizers);
+    tcase_add_test(rest, sums_of_squares_are_exact_to_double);
+    tcase_add_test(mutants, races_show_in_the_bits);
+    tcase_add_loop_test_raise_signal(mutants, waiting_for_nobody_is_found, SIGABRT, 0, 4);
+    suite_add_tcase(suite, ops), suite_add_tcase(suite, rest), suite_add_tcase(suite, mutants);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
