@@ -226,7 +226,7 @@ START_TEST(texts_read_back) {
     rm_options other = {0};
     ck_ok(parse(RM_TRAIN,
                 "--lr=0.1 --checkpoint-segments=3 --epochs=2 --data=d --labels=l --eval-data=e --eval-labels=f "
-                "--memory-budget=1.5GiB --spill=d --lr-schedule=step --milestones=1"));
+                "--memory-budget=1.5GiB --spill=d --lr-schedule=step --milestones=1 --train-only=t"));
     ck_ok(rm_options_defaults(&other));
     for (int i = 0; i < rm_options_count(); i++) {
         if (rm_options_memory(i) == RM_FORGOTTEN) continue;
