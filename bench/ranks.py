@@ -19,7 +19,7 @@ How it is measured
     PyTorch's two workers stay, and sleep while it is not their turn.
   - startup: 8 ranks on this host, from just before exec. For Remat (bench/start.c and `remat train`) that is `remat launch`;
     for PyTorch 8 processes started at once that read torch from warm files, and init_process_group alone, in forks of a
-    process that has imported torch: from the last rank's call to the last one's return. Both over a file store.
+    process that has imported torch: from the last rank's call to the last one's return. PyTorch's ranks meet by a file.
   - overlap: two network namespaces joined by a veth pair whose two ends are limited by tc's token bucket (tbf). Needs root.
     `link` is what the bytes alone take at that rate; `hidden` is the part of it that does not show in the step's time:
     1 - (step - side by side) / link. `busy` and `waited` are comm_busy_ms and comm_wait_ms of the metrics.
@@ -282,7 +282,7 @@ def tune_torch(torch, base):
 
 def measure_steps(options, torch, row):
     base = dict(row, threads=1, ddp=False, static=False, onednn=True, steps=options.steps, data=options.data)
-    setting = tune_torch(torch, dict(base, steps=2)) if torch else {}
+    setting = tune_torch(torch, dict(base, steps=1 if options.quick else 2)) if torch else {}
     base.update(setting)
     double = dict(row, B=2 * row["B"])
     ways = {"one": lambda: run_remat(options, row, options.steps, "--threads=1"),
