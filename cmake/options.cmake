@@ -42,6 +42,7 @@ elseif(REMAT_SANITIZE STREQUAL "thread")
 endif()
 if(REMAT_SANITIZE_FLAGS)
   add_compile_options(${REMAT_SANITIZE_FLAGS} -fno-omit-frame-pointer)
+  add_compile_definitions(REMAT_SANITIZED)
   add_link_options(${REMAT_SANITIZE_FLAGS})
 endif()
 

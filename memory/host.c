@@ -178,7 +178,9 @@ void rm_host_stats(uint64_t *allocated_bytes, uint64_t *resident_bytes) {
 }
 #else
 const char *rm_host_allocator(void) { return "libc"; }
-#ifdef __GLIBC__
+/* A sanitizer allocates by itself. glibc's own malloc then first awakes in malloc_trim, which is not safe on two threads at
+ * once: each takes itself for the owner of the main arena, and the second to end aborts the process. */
+#if defined __GLIBC__ && !defined REMAT_SANITIZED
 void rm_host_trim(void) { (void)malloc_trim(0); }
 #else
 void rm_host_trim(void) {}
