@@ -16,9 +16,12 @@
 /* C (m,n) = A B, or with `add` C += A B: row-major, in device memory; a row of a matrix begins ld numbers after the one
  * before. A is (m,k), stored (k,m) if transpose_a; B is (k,n), stored (n,k) if transpose_b.
  *
+ * m, n and k are 1 or more, and C overlaps neither A nor B.
+ *
  * `rows_like`: a row of C has the bits that it has in a product of rows_like rows (and of the same n, k, transpositions,
  * add); 0: this product stands for itself. A whole tile's gates are rebuilt by one product that way, to the bits that the
- * products of single timesteps left. */
+ * products of single timesteps left. m is a multiple of it, A is not transposed, and both products' operands are aligned
+ * alike: whether an address and ld are multiples of 4 numbers, of 2, or neither, is the same for both. */
 typedef struct {
     const float *a, *b;
     float *c;

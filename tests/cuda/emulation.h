@@ -8,12 +8,17 @@
 extern "C" {
 #endif
 
+#include "ops/cuda_queue.h"
+
 /* In what order blocks, and the threads of a block between two waits, are run. On a GPU it is anything. */
 typedef enum { RM_IN_ORDER, RM_REVERSED, RM_EVEN_LAST, RM_ORDERS } rm_emulated_order;
 void rm_emulate_in(rm_emulated_order order);
 
 /* Launches so far. */
 int64_t rm_emulated_launches(void);
+
+/* For rm_call.queue: launches are made at once, products in plain loops (product.c). */
+extern const rm_cuda_queue rm_emulated_queue;
 
 #ifdef __cplusplus
 }

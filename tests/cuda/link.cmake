@@ -5,7 +5,7 @@ if(NOT TARGET remat_ops_emulated)
   list(TRANSFORM op_sources PREPEND ${CMAKE_SOURCE_DIR}/ OUTPUT_VARIABLE emulated_ops)
   list(TRANSFORM optimizer_sources PREPEND ${CMAKE_SOURCE_DIR}/ OUTPUT_VARIABLE emulated_optimizers)
   add_library(remat_ops_emulated OBJECT ${emulated_ops} ${emulated_optimizers} ${CMAKE_SOURCE_DIR}/ops/registry.c
-              ${emulated_kernels} cuda/mutants.cu cuda/shim.cc)
+              ${emulated_kernels} cuda/mutants.cu cuda/shim.cc cuda/product.c)
   set_source_files_properties(${emulated_kernels} cuda/mutants.cu PROPERTIES LANGUAGE CXX
                               COMPILE_OPTIONS "-x;c++")
   set_target_properties(remat_ops_emulated PROPERTIES CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON)

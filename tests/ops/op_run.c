@@ -162,6 +162,8 @@ typedef struct {
     void *packed;
 } runner;
 
+const void *op_queue;
+
 static _Thread_local char sentence[512];
 
 /* A new tensor, filled from `values` if there are any. */
@@ -214,6 +216,8 @@ static void tile_scratch(runner *r, rm_call *call, rm_pass pass) {
     rm_cost cost = {0};
     tile_descs(call, x);
     r->s->op->cost(x, &call->y.desc, call->attr, pass, &cost);
+    if (op_queue && r->s->op->cuda_scratch_bytes)
+        cost.scratch_bytes = r->s->op->cuda_scratch_bytes(x, call->attr, pass, call->aux);
     call->scratch = guard_alloc(&r->memory, cost.scratch_bytes, "scratch");
 }
 
@@ -223,6 +227,7 @@ static const char *forward_tile(runner *r, int64_t k) {
     tile *t = &r->tiles[k];
     rm_call *c = &t->call;
     *c = (rm_call){.attr = sample_of(s)->attr, .packed = r->packed, .key = {42, 7, 3}, .threads = s->threads};
+    c->queue = (void *)(uintptr_t)op_queue;
     c->training = !s->evaluate;
     c->t0 = t->t0, c->t_total = op_steps(s);
     tile_inputs(r, t);

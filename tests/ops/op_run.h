@@ -51,6 +51,9 @@ typedef struct {
     int which;
 } op_setup;
 
+/* What calls get as their queue: NULL, unless a test of another device's kernels says otherwise. */
+extern const void *op_queue;
+
 /* The steps of the sample's time axis; 1 when it has none. */
 int64_t op_steps(const op_setup *setup);
 /* Random inputs in +-[0.1, 1.1], integers inside their bounds; the same for the same sample and seed. */

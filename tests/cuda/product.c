@@ -1,0 +1,58 @@
+/* product.c: what takes cuBLAS's place where kernels are emulated: rm_cuda_queue.multiply in plain loops, at once. It is as
+ * unhelpful as cuBLAS may be: in what order it adds depends on the number of rows, so that a product whose rows must have the
+ * bits of another's, and does not say so (rows_like), is found out. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/cuda/emulation.h"
+
+static void die(const rm_cuda_product *p, const char *what) {
+    fprintf(stderr, "a product of (%lld,%lld) by (%lld,%lld): %s\n", (long long)p->m, (long long)p->k, (long long)p->k,
+            (long long)p->n, what);
+    abort();
+}
+
+/* Of a matrix as it is stored. */
+static const float *end(const float *x, int64_t rows, int64_t columns, int64_t ld) {
+    return x + (rows - 1) * ld + columns;
+}
+
+static void check(const rm_cuda_product *p) {
+    int64_t a_rows = p->transpose_a ? p->k : p->m, a_columns = p->transpose_a ? p->m : p->k;
+    int64_t b_rows = p->transpose_b ? p->n : p->k, b_columns = p->transpose_b ? p->k : p->n;
+    if (p->m < 1 || p->n < 1 || p->k < 1) die(p, "it has no elements, or no terms");
+    if (!p->a || !p->b || !p->c) die(p, "an operand is NULL");
+    if (p->lda < a_columns || p->ldb < b_columns || p->ldc < p->n) die(p, "rows overlap: lda, ldb or ldc is too small");
+    if (p->rows_like < 0 || (p->rows_like && p->m % p->rows_like)) die(p, "m is no multiple of rows_like");
+    if (p->rows_like && p->transpose_a) die(p, "rows_like is not for transposed A");
+    const float *c_end = end(p->c, p->m, p->n, p->ldc);
+    if (p->c < end(p->a, a_rows, a_columns, p->lda) && p->a < c_end) die(p, "C overlaps A");
+    if (p->c < end(p->b, b_rows, b_columns, p->ldb) && p->b < c_end) die(p, "C overlaps B");
+}
+
+/* The terms in one to three parts, as the number of rows says; then the sum of the parts. */
+static float element(const rm_cuda_product *p, int64_t i, int64_t j) {
+    int64_t rows = p->rows_like ? p->rows_like : p->m, parts = rows % 3 + 1;
+    float sum = 0;
+    for (int64_t part = 0; part < parts; part++) {
+        float of_part = 0;
+        for (int64_t t = p->k * part / parts; t < p->k * (part + 1) / parts; t++)
+            of_part += p->a[p->transpose_a ? t * p->lda + i : i * p->lda + t] *
+                       p->b[p->transpose_b ? j * p->ldb + t : t * p->ldb + j];
+        sum += of_part;
+    }
+    return sum;
+}
+
+static void multiply(const rm_cuda_queue *queue, const rm_cuda_product *p) {
+    (void)queue;
+    check(p);
+    for (int64_t i = 0; i < p->m; i++)
+        for (int64_t j = 0; j < p->n; j++) {
+            float *c = &p->c[i * p->ldc + j];
+            *c = element(p, i, j) + (p->add ? *c : 0);
+        }
+}
+
+static double partial[RM_CUDA_PARTIALS];
+const rm_cuda_queue rm_emulated_queue = {.partial = partial, .multiply = multiply};
