@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <unistd.h>
 
 /* ---- Sums ----------------------------------------------------------------------------------------------------- */
 
@@ -27,7 +28,19 @@ static uint64_t other_tables(const remat_session *s) {
            rm_session_sums_bytes(s);
 }
 
-uint64_t rm_session_workspace_bytes(const remat_session *s) { return rm_session_store_bytes(s); }
+/* Where gradients travel as something else than floats: a buffer a bucket (remat_ranks.prepare). */
+static uint64_t wire_bytes(const remat_session *s) {
+    const rm_buckets *b = &s->chain.at.buckets;
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), each = (uint64_t)s->ranks.wire_bytes;
+    uint64_t bytes = 0;
+    for (int32_t i = 0; i < b->n && !s->inference; i++)
+        bytes += ((uint64_t)b->item[i].count * each + page - 1) / page * page;
+    return bytes;
+}
+
+uint64_t rm_session_workspace_bytes(const remat_session *s) {
+    return rm_session_store_bytes(s) + wire_bytes(s) + (s->api->overhead_bytes ? s->api->overhead_bytes(s->device) : 0);
+}
 
 uint64_t rm_session_tables_bytes(const remat_session *s) {
     return other_tables(s) + rm_schedule_table_bytes(&s->training);

@@ -17,7 +17,11 @@ remat_build_info remat_build(void) {
                              .gemm_library = rm_gemm_library(),
                              .host_allocator = rm_host_allocator(),
                              .threads = omp_get_max_threads(),
+#ifdef REMAT_HAVE_CUDA
+                             .devices = "cpu, cuda, null"};
+#else
                              .devices = "cpu, null"};
+#endif
     rm_host_stats(&info.host_allocated_bytes, &info.host_resident_bytes);
     return info;
 }

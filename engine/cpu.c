@@ -171,6 +171,7 @@ const rm_device_api rm_device_cpu = {
     .name = "cpu",
     .doc = "this machine's processors, through OpenMP",
     .kernels = RM_DEVICE_CPU,
+    .reachable = true,
     .open = cpu_open,
     .close = cpu_close,
     .free_bytes = cpu_free_bytes,
@@ -205,10 +206,3 @@ const rm_device_api rm_device_cpu = {
     .store_wait = cpu_store_wait,
     .store_given = cpu_store_given,
 };
-
-const rm_device_api *rm_device_find(const char *name) {
-    static const rm_device_api *const all[] = {&rm_device_cpu, &rm_device_null};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (name && !strcmp(all[i]->name, name)) return all[i];
-    return NULL;
-}

@@ -8,6 +8,7 @@
  * cpu   queues run their work at once, in the caller's thread, on its OpenMP threads; events are no-ops. Its store is a
  *       file, and a thread beside (memory/spill.h).
  * null  computes nothing and counts everything: plans for networks of any size run in milliseconds.
+ * cuda  one GPU; queues are streams. Its store is page-locked memory of the host. Only in builds with CUDA (cuda.h).
  */
 #ifndef RM_DEVICE_H
 #define RM_DEVICE_H
@@ -28,13 +29,19 @@ typedef struct {
     double call_ns;                  /* cost of one kernel call that does nothing         */
 } rm_rates;
 
+/* What matrix products round their operands to before they multiply. Numbers are stored, and added up, as fp32. */
+typedef enum { RM_FP32, RM_TF32, RM_BF16, RM_PRECISIONS } rm_precision;
+
 typedef struct rm_device_api {
     const char *name, *doc;
     rm_device_kind kernels; /* which column of an op's kernel table it runs */
+    bool reachable;         /* the host reads and writes its block directly: comparing states, and ranks, need that */
 
     remat_status (*open)(int threads, rm_device **out);
     void (*close)(rm_device *);                                 /* NULL allowed */
     uint64_t (*free_bytes)(rm_device *);                        /* that a block could have; 0: unknown */
+    uint64_t (*overhead_bytes)(rm_device *);                    /* taken when it was opened; NULL: nothing worth counting */
+    bool (*runs)(const rm_op *, rm_pass);                       /* NULL: all of them */
     remat_status (*rates)(rm_device *, rm_rates *out);          /* measured once, in milliseconds */
 
     remat_status (*block_create)(rm_device *, uint64_t bytes, rm_block **out); /* zero-filled */
@@ -49,13 +56,14 @@ typedef struct rm_device_api {
     void (*event_record)(rm_queue *, rm_event *);
     void (*event_wait)(rm_queue *, rm_event *);                 /* later work on the queue waits for the event */
     remat_status (*synchronize)(rm_queue *);                    /* returns when all is done; reports failures */
+    void (*note)(rm_queue *, int64_t step);                     /* of the plan, that comes next; -1: none. For sentences */
 
     void (*copy_in)(rm_queue *, void *device, const void *host, uint64_t bytes);
     void (*copy_out)(rm_queue *, void *host, const void *device, uint64_t bytes);
     void (*copy)(rm_queue *, void *to, const void *from, uint64_t bytes); /* within the device */
     void (*fill)(rm_queue *, void *device, int byte, uint64_t bytes);
     void (*run)(rm_queue *, const rm_op *, rm_pass, const rm_call *);
-    void (*pack)(rm_queue *, const rm_op *, const rm_call *, void *packed);
+    void (*pack)(rm_queue *, const rm_op *, const rm_call *, void *packed); /* NULL: its kernels read no packed weights */
     void (*update)(rm_queue *, const rm_optimizer *, const rm_update *, int64_t n, float *parameter,
                    const float *gradient, float *const *state);
     void (*measure)(rm_queue *, const rm_optimizer *, const rm_update *, int64_t n, const float *parameter,
@@ -77,7 +85,7 @@ typedef struct rm_device_api {
     uint64_t (*store_given)(const rm_store *);                           /* transfers, since opening */
 } rm_device_api;
 
-extern const rm_device_api rm_device_cpu, rm_device_null;
+extern const rm_device_api rm_device_cpu, rm_device_null, rm_device_cuda; /* the last in builds with CUDA */
 const rm_device_api *rm_device_find(const char *name); /* NULL: this build has no such device */
 
 #endif

@@ -239,6 +239,7 @@ static remat_status run_plan(rm_runner *runner, const rm_problem *problem, const
     for (int64_t s = 0; s < schedule->plan.n_steps; s++) {
         const rm_step *step = &schedule->plan.step[s];
         int64_t first = next;
+        if (runner->api->note) runner->api->note(runner->queue, s);
         TRY(rm_run_wait(runner, schedule, s));
         if (runner->trace) rm_trace_step(runner->trace, *step);
         next = claim_buffers(runner, schedule, next, s);
@@ -257,5 +258,6 @@ static remat_status run_plan(rm_runner *runner, const rm_problem *problem, const
 remat_status rm_run(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule) {
     if (runner->store) runner->given_before = runner->api->store_given(runner->store);
     remat_status status = run_plan(runner, problem, schedule), last = rm_run_wait_for_all(runner);
+    if (runner->api->note) runner->api->note(runner->queue, -1);
     return last ? last : status;
 }
