@@ -79,14 +79,16 @@ static remat_status emit_simple(builder *b, rm_do what, rm_where y, rm_where x, 
     return emit(b, instruction);
 }
 
-/* Adds a call's cost to the program and reserves its scratch. */
-static remat_status account(builder *b, const rm_node *node, rm_pass pass, rm_where *scratch) {
+/* Adds a call's cost to the program and reserves its scratch; `aux`: the call has one. */
+static remat_status account(builder *b, const rm_node *node, rm_pass pass, bool aux, rm_where *scratch) {
     rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
     rm_node_descs(b->chain->graph, node, b->class ? b->class->tau : 0, x, &y, state);
     rm_cost cost = {0};
     node->op->cost(x, &y, node->attr, pass, &cost);
     b->program->flops += cost.flops;
     b->program->moved_bytes += cost.moved_bytes;
+    if (b->config->kernels == RM_DEVICE_CUDA && node->op->cuda_scratch_bytes)
+        cost.scratch_bytes = node->op->cuda_scratch_bytes(x, node->attr, pass, aux);
     return new_buffer(b, cost.scratch_bytes, scratch);
 }
 
@@ -209,7 +211,7 @@ static remat_status emit_forward(builder *b, const rm_node *node, forward_mode m
     }
     TRY(place_result(b, node, mode, &call.y));
     TRY(place_aux(b, node, mode, &call.aux));
-    TRY(account(b, node, RM_FORWARD, &call.scratch));
+    TRY(account(b, node, RM_FORWARD, call.aux.space != RM_NOWHERE, &call.scratch));
     b->value[node->y] = call.y;
     b->aux[call.node] = call.aux;
     TRY(emit(b, call));
@@ -305,7 +307,7 @@ static remat_status emit_rebuild(builder *b, const rm_node *node) {
     rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
     rm_node_descs(b->chain->graph, node, b->class->tau, x, &y, state);
     TRY(new_buffer(b, node->op->aux_bytes(x, node->attr), &call.aux));
-    TRY(account(b, node, RM_REBUILD, &call.scratch));
+    TRY(account(b, node, RM_REBUILD, true, &call.scratch));
     b->aux[call.node] = call.aux;
     return emit(b, call);
 }
@@ -319,7 +321,7 @@ static remat_status emit_backward(builder *b, const rm_node *node) {
     if (b->class && b->again[call.node] == REBUILT) TRY(emit_rebuild(b, node));
     place_saves(b, node, &call);
     TRY(place_input_gradients(b, node, &call, add_to));
-    TRY(account(b, node, RM_BACKWARD, &call.scratch));
+    TRY(account(b, node, RM_BACKWARD, call.aux.space != RM_NOWHERE, &call.scratch));
     TRY(emit(b, call));
     for (int i = 0; i < RM_MAX_IN; i++)
         if (add_to[i].space) TRY(emit_simple(b, RM_DO_ADD, add_to[i], call.dx[i], tile_bytes(b, node->x[i])));

@@ -1,5 +1,5 @@
 /* activation.h: the mathematics of the element-wise ops, for their definitions in C and their CUDA kernels alike. What goes
- * into a recurrent cell has its own (cell/gates.h). */
+ * into a recurrent cell is in cell_math.h. */
 #ifndef RM_ACTIVATION_H
 #define RM_ACTIVATION_H
 

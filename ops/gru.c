@@ -34,28 +34,32 @@ static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass p
     out->moved_bytes += (double)aux_bytes(x, attr) + (pass == RM_REBUILD ? 1.0 : 2.0) * (double)rm_desc_bytes(y);
 }
 
+/* One unit's four numbers in a row of aux. */
+static rm_gru_gates get(const real *unit, int64_t hidden) {
+    return (rm_gru_gates){unit[AUX_N * hidden], unit[AUX_R * hidden], unit[AUX_Z * hidden], unit[AUX_Q * hidden]};
+}
+static void put(real *unit, int64_t hidden, rm_gru_gates a) {
+    unit[AUX_N * hidden] = a.n, unit[AUX_R * hidden] = a.r, unit[AUX_Z * hidden] = a.z, unit[AUX_Q * hidden] = a.q;
+}
+
 /* One timestep of one row; aux (4H) receives n r z q. */
 static void define_gates(const rm_recurrent *rec, int64_t t, int64_t b, const real *h_prev, real *aux) {
     int64_t hidden = rec->hidden;
     for (int64_t j = 0; j < hidden; j++) {
         int64_t ur = R * hidden + j, uz = Z * hidden + j, un = N * hidden + j; /* rows of the weights */
-        real r = rm_sigmoid(rm_recurrent_input(rec, t, b, ur) + rm_recurrent_hidden(rec, h_prev, ur));
-        real z = rm_sigmoid(rm_recurrent_input(rec, t, b, uz) + rm_recurrent_hidden(rec, h_prev, uz));
-        real q = rm_recurrent_hidden(rec, h_prev, un);
-        real n = rm_tanh(rm_recurrent_input(rec, t, b, un) + r * q);
-        aux[AUX_R * hidden + j] = r;
-        aux[AUX_Z * hidden + j] = z;
-        aux[AUX_N * hidden + j] = n;
-        aux[AUX_Q * hidden + j] = q;
+        rm_gru_gates pre = {
+            .r = rm_recurrent_input(rec, t, b, ur) + rm_recurrent_hidden(rec, h_prev, ur),
+            .z = rm_recurrent_input(rec, t, b, uz) + rm_recurrent_hidden(rec, h_prev, uz),
+            .n = rm_recurrent_input(rec, t, b, un),
+            .q = rm_recurrent_hidden(rec, h_prev, un),
+        };
+        put(aux + j, hidden, rm_gru_activate(pre));
     }
 }
 
 static void define_step(const rm_recurrent *rec, int64_t t, int64_t b, const real *h_prev, real *aux, real *h) {
     define_gates(rec, t, b, h_prev, aux);
-    for (int64_t j = 0; j < rec->hidden; j++) {
-        real z = aux[AUX_Z * rec->hidden + j], n = aux[AUX_N * rec->hidden + j];
-        h[j] = (1 - z) * n + z * (h_prev ? h_prev[j] : 0);
-    }
+    for (int64_t j = 0; j < rec->hidden; j++) h[j] = rm_gru_h(get(aux + j, rec->hidden), h_prev ? h_prev[j] : 0);
 }
 
 static void define_forward(const rm_call *call) {
@@ -81,15 +85,11 @@ static void define_rebuild(const rm_call *call) {
         }
 }
 
-/* One element: n r z q become the gradients of their pre-activations; returns what reaches the previous h directly. */
-static real define_element(real dh, real h_prev, real *aux, int64_t hidden) {
-    real n = aux[AUX_N * hidden], r = aux[AUX_R * hidden], z = aux[AUX_Z * hidden], q = aux[AUX_Q * hidden];
-    real dn = dh * (1 - z) * (1 - n * n); /* h' = (1 - z) n + z h; n = tanh(.. + r q) */
-    aux[AUX_Z * hidden] = dh * (h_prev - n) * z * (1 - z);
-    aux[AUX_N * hidden] = dn;
-    aux[AUX_R * hidden] = dn * q * r * (1 - r);
-    aux[AUX_Q * hidden] = dn * r;
-    return dh * z;
+/* One unit: n r z q become the gradients of their pre-activations; returns what reaches the previous h directly. */
+static real define_unit_backward(real dh, real h_prev, real *unit, int64_t hidden) {
+    real direct;
+    put(unit, hidden, rm_gru_backward(get(unit, hidden), h_prev, dh, &direct));
+    return direct;
 }
 
 static void define_backward(const rm_call *call) {
@@ -104,8 +104,8 @@ static void define_backward(const rm_call *call) {
             int64_t row = t * r.batch + b;
             const real *h_prev = rm_recurrent_previous(&r, call->y.data, &call->state_in[STATE_H], t, b);
             for (int64_t j = 0; j < hidden; j++)
-                dh[b * hidden + j] = define_element(dh[b * hidden + j] + dy[row * hidden + j], h_prev ? h_prev[j] : 0,
-                                                    aux + row * AUX * hidden + j, hidden);
+                dh[b * hidden + j] = define_unit_backward(dh[b * hidden + j] + dy[row * hidden + j],
+                                                          h_prev ? h_prev[j] : 0, aux + row * AUX * hidden + j, hidden);
         }
         rm_recurrent_define_dh(&r, &d, t, dh);
     }
@@ -119,6 +119,10 @@ static const rm_sample samples[] = {RM_RECURRENT_SAMPLES(GATES)};
 static uint64_t packed_bytes(const rm_desc *x, const void *attr, int threads) {
     (void)attr, (void)threads;
     return rm_recurrent_packed_bytes(RM_CELL_GRU, x);
+}
+static uint64_t cuda_scratch_bytes(const rm_desc *x, const void *attr, rm_pass pass, bool aux) {
+    (void)attr;
+    return rm_recurrent_cuda_scratch_bytes(RM_CELL_GRU, x, pass, aux);
 }
 static void pack(const rm_call *call, void *packed) { rm_recurrent_pack(RM_CELL_GRU, call, packed); }
 static void forward(const rm_call *call) { rm_recurrent_forward(RM_CELL_GRU, call); }
@@ -138,15 +142,16 @@ const rm_op RM_OP(gru) = {
     .infer = infer,
     .cost = cost,
     .aux_bytes = aux_bytes,
+    .cuda_scratch_bytes = RM_FAST(cuda_scratch_bytes, NULL),
     .bound = rm_recurrent_bound,
     .packed_bytes = RM_FAST(packed_bytes, NULL),
     .pack = RM_FAST(pack, NULL),
     .define_forward = define_forward,
     .define_backward = define_backward,
-    .forward = {RM_FAST(forward, define_forward)},
-    .backward = {RM_FAST(backward, define_backward)},
+    .forward = {RM_FAST(forward, define_forward), RM_CUDA(gru, forward)},
+    .backward = {RM_FAST(backward, define_backward), RM_CUDA(gru, backward)},
     .define_rebuild = define_rebuild,
-    .rebuild = {RM_FAST(rebuild, define_rebuild)},
+    .rebuild = {RM_FAST(rebuild, define_rebuild), RM_CUDA(gru, rebuild)},
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
 };

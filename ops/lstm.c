@@ -34,22 +34,31 @@ static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass p
     out->moved_bytes += (double)aux_bytes(x, attr) + (pass == RM_REBUILD ? 1.0 : 2.0) * (double)rm_desc_bytes(y);
 }
 
+/* One unit's four numbers in a row of gates. */
+static rm_lstm_gates get(const real *unit, int64_t hidden) {
+    return (rm_lstm_gates){unit[I * hidden], unit[F * hidden], unit[G * hidden], unit[O * hidden]};
+}
+static void put(real *unit, int64_t hidden, rm_lstm_gates a) {
+    unit[I * hidden] = a.i, unit[F * hidden] = a.f, unit[G * hidden] = a.g, unit[O * hidden] = a.o;
+}
+
 /* One timestep of one row, up to c. gates (4H) receives the activated gates; c may be the same array as c_prev. */
 static void define_gates_and_c(const rm_recurrent *r, int64_t t, int64_t b, const real *h_prev, const real *c_prev,
                                real *gates, real *c) {
     int64_t hidden = r->hidden;
-    for (int64_t u = 0; u < GATES * hidden; u++) {
-        real pre = rm_recurrent_input(r, t, b, u) + rm_recurrent_hidden(r, h_prev, u);
-        gates[u] = u / hidden == G ? rm_tanh(pre) : rm_sigmoid(pre);
+    for (int64_t u = 0; u < GATES * hidden; u++)
+        gates[u] = rm_recurrent_input(r, t, b, u) + rm_recurrent_hidden(r, h_prev, u);
+    for (int64_t j = 0; j < hidden; j++) {
+        rm_lstm_gates a = rm_lstm_activate(get(gates + j, hidden));
+        put(gates + j, hidden, a);
+        c[j] = rm_lstm_c(a, c_prev ? c_prev[j] : 0);
     }
-    for (int64_t j = 0; j < hidden; j++)
-        c[j] = gates[F * hidden + j] * (c_prev ? c_prev[j] : 0) + gates[I * hidden + j] * gates[G * hidden + j];
 }
 
 static void define_step(const rm_recurrent *r, int64_t t, int64_t b, const real *h_prev, const real *c_prev,
                         real *gates, real *c, real *h) {
     define_gates_and_c(r, t, b, h_prev, c_prev, gates, c);
-    for (int64_t j = 0; j < r->hidden; j++) h[j] = gates[O * r->hidden + j] * rm_tanh(c[j]);
+    for (int64_t j = 0; j < r->hidden; j++) h[j] = rm_lstm_h(gates[O * r->hidden + j], c[j]);
 }
 
 static void define_forward(const rm_call *call) {
@@ -87,16 +96,9 @@ static void define_rebuild(const rm_call *call) {
         }
 }
 
-/* One element: gates become their gradients, dc that of the previous c. */
-static void define_element(real dh, real c, real c_prev, real *gates, int64_t hidden, real *dc) {
-    real i = gates[I * hidden], f = gates[F * hidden], g = gates[G * hidden], o = gates[O * hidden];
-    real tanh_c = rm_tanh(c);
-    *dc += dh * o * (1 - tanh_c * tanh_c);         /* h' = o tanh(c') */
-    gates[O * hidden] = dh * tanh_c * o * (1 - o); /* o = sigmoid(..) */
-    gates[I * hidden] = *dc * g * i * (1 - i);     /* c' = f c + i g  */
-    gates[F * hidden] = *dc * c_prev * f * (1 - f);
-    gates[G * hidden] = *dc * i * (1 - g * g);
-    *dc *= f;
+/* One unit: gates become the gradients of their pre-activations, dc that of the previous c. */
+static void define_unit_backward(real dh, real c, real c_prev, real *unit, int64_t hidden, real *dc) {
+    put(unit, hidden, rm_lstm_backward(get(unit, hidden), c, c_prev, dh, dc));
 }
 
 static void define_backward(const rm_call *call) {
@@ -113,8 +115,9 @@ static void define_backward(const rm_call *call) {
             int64_t row = t * r.batch + b;
             const real *c_prev = rm_recurrent_previous(&r, all_c, &call->state_in[STATE_C], t, b);
             for (int64_t j = 0; j < hidden; j++)
-                define_element(dh[b * hidden + j] + dy[row * hidden + j], all_c[row * hidden + j],
-                               c_prev ? c_prev[j] : 0, gates + row * GATES * hidden + j, hidden, &dc[b * hidden + j]);
+                define_unit_backward(dh[b * hidden + j] + dy[row * hidden + j], all_c[row * hidden + j],
+                                     c_prev ? c_prev[j] : 0, gates + row * GATES * hidden + j, hidden,
+                                     &dc[b * hidden + j]);
         }
         for (int64_t i = 0; i < state; i++) dh[i] = 0;
         rm_recurrent_define_dh(&r, &d, t, dh);
@@ -131,6 +134,10 @@ static const rm_sample samples[] = {RM_RECURRENT_SAMPLES(GATES)};
 static uint64_t packed_bytes(const rm_desc *x, const void *attr, int threads) {
     (void)attr, (void)threads;
     return rm_recurrent_packed_bytes(RM_CELL_LSTM, x);
+}
+static uint64_t cuda_scratch_bytes(const rm_desc *x, const void *attr, rm_pass pass, bool aux) {
+    (void)attr;
+    return rm_recurrent_cuda_scratch_bytes(RM_CELL_LSTM, x, pass, aux);
 }
 static void pack(const rm_call *call, void *packed) { rm_recurrent_pack(RM_CELL_LSTM, call, packed); }
 static void forward(const rm_call *call) { rm_recurrent_forward(RM_CELL_LSTM, call); }
@@ -150,15 +157,16 @@ const rm_op RM_OP(lstm) = {
     .infer = infer,
     .cost = cost,
     .aux_bytes = aux_bytes,
+    .cuda_scratch_bytes = RM_FAST(cuda_scratch_bytes, NULL),
     .bound = rm_recurrent_bound,
     .packed_bytes = RM_FAST(packed_bytes, NULL),
     .pack = RM_FAST(pack, NULL),
     .define_forward = define_forward,
     .define_backward = define_backward,
-    .forward = {RM_FAST(forward, define_forward)},
-    .backward = {RM_FAST(backward, define_backward)},
+    .forward = {RM_FAST(forward, define_forward), RM_CUDA(lstm, forward)},
+    .backward = {RM_FAST(backward, define_backward), RM_CUDA(lstm, backward)},
     .define_rebuild = define_rebuild,
-    .rebuild = {RM_FAST(rebuild, define_rebuild)},
+    .rebuild = {RM_FAST(rebuild, define_rebuild), RM_CUDA(lstm, rebuild)},
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
 };

@@ -100,6 +100,9 @@ typedef struct {
     remat_status (*infer)(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state);
     void (*cost)(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out);
     uint64_t (*aux_bytes)(const rm_desc *x, const void *attr);                   /* NULL: none */
+    /* Scratch of a call on a CUDA device, where that is other than cost's scratch_bytes; `aux`: the call has one. NULL: the
+     * same. */
+    uint64_t (*cuda_scratch_bytes)(const rm_desc *x, const void *attr, rm_pass pass, bool aux);
     int64_t (*bound)(const rm_desc *x, const void *attr, int input);             /* exclusive upper limit of a
                                                                                     discrete input; NULL: none */
     uint64_t (*packed_bytes)(const rm_desc *x, const void *attr, int threads);   /* NULL: none */

@@ -11,6 +11,7 @@ typedef double real;
 #define real_exp exp
 #define real_tanh tanh
 #define real_erfc erfc
+#define real_fma fma
 #else
 typedef float real;
 #define RM_REAL REMAT_F32
@@ -18,6 +19,7 @@ typedef float real;
 #define real_exp expf
 #define real_tanh tanhf
 #define real_erfc erfcf
+#define real_fma fmaf
 #endif
 
 #endif

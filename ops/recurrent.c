@@ -79,6 +79,17 @@ rm_cost rm_recurrent_cost(rm_cell cell, const rm_desc *x, rm_pass pass, double e
     };
 }
 
+/* Forward: first the tokens, where an embedding is folded in; then, if no aux is kept, the gates: all of the tile's where x
+ * is projected by one product, one timestep's where projections are read from the table. recurrent.cuh lays it out so. */
+uint64_t rm_recurrent_cuda_scratch_bytes(rm_cell cell, const rm_desc *x, rm_pass pass, bool aux) {
+    bool folded = x[RM_X].dtype == REMAT_I32;
+    int64_t batch = x[RM_X].dim[1], rows = x[RM_X].dim[0] * batch, hidden = x[RM_W_HH].dim[1];
+    int64_t gates = aux || cell == RM_CELL_RNN_TANH ? 0 : rm_cell_columns(cell) * hidden;
+    if (pass != RM_FORWARD) return rm_recurrent_cost(cell, x, pass, 0).scratch_bytes;
+    uint64_t tokens = folded ? rm_align_up((uint64_t)rows * sizeof(int32_t)) : 0;
+    return tokens + (uint64_t)((folded ? batch : rows) * gates) * sizeof(real);
+}
+
 /* ---- Definitions ------------------------------------------------------------------------------------ */
 
 real rm_recurrent_input(const rm_recurrent *r, int64_t t, int64_t b, int64_t u) {

@@ -13,6 +13,7 @@
 #include "ops/real.h"
 
 #include "ops/op.h"
+#include "ops/cell_math.h"
 #include "ops/shape.h"
 #include "ops/cell/kernels.h"
 
@@ -23,6 +24,7 @@ enum { RM_X, RM_W_IH, RM_W_HH, RM_B_IH, RM_B_HH, RM_RECURRENT_INPUTS };
 #define rm_recurrent_infer rm_recurrent_infer_f64
 #define rm_recurrent_cost rm_recurrent_cost_f64
 #define rm_recurrent_bound rm_recurrent_bound_f64
+#define rm_recurrent_cuda_scratch_bytes rm_recurrent_cuda_scratch_bytes_f64
 #define rm_recurrent_input rm_recurrent_input_f64
 #define rm_recurrent_hidden rm_recurrent_hidden_f64
 #define rm_recurrent_previous rm_recurrent_previous_f64
@@ -49,6 +51,9 @@ int64_t rm_recurrent_bound(const rm_desc *x, const void *attr, int input);
  * definition and the fast kernels. The cell adds what its aux moves. Rebuilding makes the products of forward. */
 rm_cost rm_recurrent_cost(rm_cell cell, const rm_desc *x, rm_pass pass, double element_flops);
 
+/* Of a CUDA call (recurrent.cuh): forward needs other scratch there. */
+uint64_t rm_recurrent_cuda_scratch_bytes(rm_cell cell, const rm_desc *x, rm_pass pass, bool aux);
+
 /* ---- Readable definitions ------------------------------------------------------------------------- */
 
 /* Element `u` (0..G*H-1) of x[t,b] w_ih^T + b_ih, and of h w_hh^T + b_hh; h (H) may be NULL: zeros. */
@@ -72,14 +77,6 @@ typedef struct {
 void rm_recurrent_define_dh(const rm_recurrent *r, const rm_dgates *d, int64_t t, real *dh);
 /* After the last timestep: dx, and the tile's share of dw_ih, dw_hh, db_ih, db_hh. */
 void rm_recurrent_define_gradients(const rm_call *call, const rm_recurrent *r, const rm_dgates *d);
-
-#ifdef RM_REAL_DOUBLE
-static inline real rm_sigmoid(real x) { return 1 / (1 + exp(-x)); }
-static inline real rm_tanh(real x) { return tanh(x); }
-#else
-static inline real rm_sigmoid(real x) { return 1 / (1 + expf(-x)); }
-static inline real rm_tanh(real x) { return tanhf(x); }
-#endif
 
 /* ---- Fast kernels (float only) ---------------------------------------------------------------------- */
 

@@ -48,7 +48,7 @@ static void define_backward(const rm_call *call) {
     for (int64_t t = r.tau - 1; t >= 0; t--) {
         for (int64_t i = 0; i < state; i++) {
             real h = y[t * state + i];
-            dgates[t * state + i] = (dh[i] + dy[t * state + i]) * (1 - h * h); /* h' = tanh(..) */
+            dgates[t * state + i] = rm_tanh_backward(dh[i] + dy[t * state + i], h); /* h' = tanh(..) */
             dh[i] = 0;
         }
         rm_recurrent_define_dh(&r, &d, t, dh);
@@ -63,6 +63,10 @@ static const rm_sample samples[] = {RM_RECURRENT_SAMPLES(GATES)};
 static uint64_t packed_bytes(const rm_desc *x, const void *attr, int threads) {
     (void)attr, (void)threads;
     return rm_recurrent_packed_bytes(RM_CELL_RNN_TANH, x);
+}
+static uint64_t cuda_scratch_bytes(const rm_desc *x, const void *attr, rm_pass pass, bool aux) {
+    (void)attr;
+    return rm_recurrent_cuda_scratch_bytes(RM_CELL_RNN_TANH, x, pass, aux);
 }
 static void pack(const rm_call *call, void *packed) { rm_recurrent_pack(RM_CELL_RNN_TANH, call, packed); }
 static void forward(const rm_call *call) { rm_recurrent_forward(RM_CELL_RNN_TANH, call); }
@@ -80,13 +84,14 @@ const rm_op RM_OP(rnn_tanh) = {
     .saves = {.in = 1u << RM_X | 1u << RM_W_IH | 1u << RM_W_HH, .out = true, .state = true},
     .infer = infer,
     .cost = cost,
+    .cuda_scratch_bytes = RM_FAST(cuda_scratch_bytes, NULL),
     .bound = rm_recurrent_bound,
     .packed_bytes = RM_FAST(packed_bytes, NULL),
     .pack = RM_FAST(pack, NULL),
     .define_forward = define_forward,
     .define_backward = define_backward,
-    .forward = {RM_FAST(forward, define_forward)},
-    .backward = {RM_FAST(backward, define_backward)},
+    .forward = {RM_FAST(forward, define_forward), RM_CUDA(rnn_tanh, forward)},
+    .backward = {RM_FAST(backward, define_backward), RM_CUDA(rnn_tanh, backward)},
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
 };

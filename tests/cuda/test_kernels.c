@@ -14,15 +14,6 @@
 #include "tests/ops/op_check.h"
 #include "tests/ops/op_run.h"
 
-/* Ops without CUDA kernels so far. Whoever writes them strikes them out here. */
-static const char *const lacking[] = {""};
-
-static bool lacks(const rm_op *op) {
-    for (size_t i = 0; i < sizeof lacking / sizeof *lacking; i++)
-        if (!strcmp(op->name, lacking[i])) return true;
-    return false;
-}
-
 /* The op with its CUDA column where the harness looks, which knows of the CPU's alone. */
 static rm_op emulated(const rm_op *op) {
     rm_op other = *op;
@@ -32,18 +23,16 @@ static rm_op emulated(const rm_op *op) {
     return other;
 }
 
-START_TEST(every_op_has_kernels_or_is_known_to_lack_them) {
+START_TEST(every_op_has_kernels) {
     const rm_op *op = rm_ops[_i];
-    ck_assert_msg(lacks(op) == !op->forward[RM_DEVICE_CUDA], "%s: the list of ops without CUDA kernels is wrong",
-                  op->name);
-    ck_assert_msg(!op->forward[RM_DEVICE_CUDA] == !op->backward[RM_DEVICE_CUDA], "%s has one pass only", op->name);
+    ck_assert_msg(op->forward[RM_DEVICE_CUDA] && op->backward[RM_DEVICE_CUDA], "%s lacks CUDA kernels", op->name);
+    ck_assert_msg(!op->rebuild[RM_DEVICE_CUDA] == !op->rebuild[RM_DEVICE_CPU], "%s cannot be kept lean", op->name);
 }
 END_TEST
 
 START_TEST(kernels_keep_the_promises_of_ops) {
     rm_op op = emulated(rm_ops[_i]);
     op_report report;
-    if (lacks(&op)) return;
     int64_t launches = rm_emulated_launches();
     const char *wrong = op_check(&op, rm_op_find_f64(op.name), &report);
     ck_assert_msg(!wrong, "%s", wrong);
@@ -77,7 +66,7 @@ static void run(const rm_op *op, int sample, int64_t tau, op_outputs *out) {
 
 START_TEST(the_order_of_threads_and_blocks_does_not_matter) {
     rm_op op = emulated(rm_ops[_i]);
-    for (int sample = 0; sample < op.n_samples && !lacks(&op); sample++) {
+    for (int sample = 0; sample < op.n_samples; sample++) {
         op_outputs first, other;
         rm_emulate_in(RM_IN_ORDER);
         run(&op, sample, 0, &first);
@@ -231,7 +220,7 @@ int main(void) {
     op_queue = &rm_emulated_queue;
     Suite *suite = suite_create("kernels");
     TCase *ops = tcase_create("ops"), *rest = tcase_create("optimizers"), *mutants = tcase_create("mutants");
-    tcase_add_loop_test(ops, every_op_has_kernels_or_is_known_to_lack_them, 0, rm_n_ops);
+    tcase_add_loop_test(ops, every_op_has_kernels, 0, rm_n_ops);
     tcase_add_loop_test(ops, kernels_keep_the_promises_of_ops, 0, rm_n_ops);
     tcase_add_loop_test(ops, the_order_of_threads_and_blocks_does_not_matter, 0, rm_n_ops);
     tcase_add_loop_test(ops, some_ops_have_the_bits_of_the_cpu, 0, 8);
