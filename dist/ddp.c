@@ -105,7 +105,7 @@ static rm_wire half_wire(const rm_ddp *ddp) {
     return ddp->config.compress == RM_COMPRESS_FP16 ? RM_WIRE_F16 : RM_WIRE_BF16;
 }
 
-/* Room for compressed gradients is taken in the first step, and kept. */
+/* Room for compressed gradients: taken before the first step (remat_ranks.prepare), and kept. */
 static remat_status need_half(rm_ddp *ddp, rm_ddp_bucket *own, int64_t count) {
     if (own->half_count >= count) return REMAT_OK;
     rm_group_free(ddp->config.group, own->half);
@@ -114,6 +114,12 @@ static remat_status need_half(rm_ddp *ddp, rm_ddp_bucket *own, int64_t count) {
     if (!own->half) return rm_fail_in(REMAT_MEMORY, "compressed gradients");
     own->half_count = count;
     return REMAT_OK;
+}
+
+static remat_status prepare(void *context, const remat_bucket *bucket) {
+    rm_ddp *ddp = context;
+    rm_ddp_bucket *own = rm_ddp_know(ddp, bucket->index, bucket->first);
+    return own ? need_half(ddp, own, bucket->count) : REMAT_MEMORY;
 }
 
 /* ---- Gradients: remat_ranks.reduce and wait ------------------------------------------------------------------------ */
@@ -317,6 +323,8 @@ static void fill_in(rm_ddp *ddp) {
                                .bucket_bytes = c->bucket_bytes,
                                .shard_optimizer = c->shard_optimizer,
                                .fused_update = c->fused_update,
+                               .wire_bytes = c->compress ? (int)sizeof(uint16_t) : 0,
+                               .prepare = c->compress ? prepare : NULL,
                                .agree = agree,
                                .map = map,
                                .unmap = unmap,

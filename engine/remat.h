@@ -209,7 +209,7 @@ typedef struct {
     uint64_t activations_peak_bytes;   /* checkpoints, saved, gradients of activations and scratch together */
     uint64_t activations_floor_bytes;  /* the most that is ever alive at once: no placement can be below  */
     uint64_t planned_peak_bytes;       /* the arena: everything that the step's kernels touch             */
-    uint64_t workspace_bytes;          /* that libraries keep beside it: matrix packing, spill buffers    */
+    uint64_t workspace_bytes;          /* kept beside it: matrix packing, spill buffers, wire_bytes (below) */
     uint64_t tables_bytes;             /* the plan itself and what describes it, on the host              */
     uint64_t budgeted_bytes;           /* the three together: what memory_budget limits                   */
     uint64_t memory_budget;            /* as configured; 0: no limit                                      */
@@ -274,8 +274,8 @@ remat_status remat_traced_timeline(const remat_session *, remat_live_point **poi
  *
  * Each slot returns a status, with its sentence in place, and a session returns it on. After a failure in the middle of a
  * step the ranks are no longer in step, so it is the last: the caller ends the job. Slots are called by the thread that
- * called the session, and only where the comment says; a plan_only or inference session calls none. Of agree, map, unmap and
- * poll any may be NULL; gather and gathered are for where it shards. */
+ * called the session, and only where the comment says; a plan_only or inference session calls none. Of agree, map, unmap,
+ * prepare and poll any may be NULL; gather and gathered are for where it shards. */
 typedef struct {
     int32_t index;               /* from 0 */
     float *parameters, *gradients; /* its `count` of each, in the session's block */
@@ -290,6 +290,8 @@ typedef struct remat_ranks {
     double weight;        /* this rank's share of the batch times `size`: 1 when all have as many rows; 0: 1 */
     bool shard_optimizer; /* ZeRO stage 1: a rank keeps the optimizer's state of its part of each bucket alone */
     bool fused_update;    /* remat_step updates a bucket when it arrives, not after the last (without clipping) */
+    int wire_bytes;       /* of a gradient on its way, where it is not sent as it lies there: 2; 0: as it lies there. A session
+                             counts this for each of a bucket's, in whole pages a bucket, in workspace_bytes */
 
     /* In remat_session_create, once each, in this order. agree: `order` is the parameters' indices by when their gradients
      * are final, `used` 1 where the loss depends on one; rank 0's order and the maximum of `used` replace them. map: whole
@@ -300,6 +302,8 @@ typedef struct remat_ranks {
     void (*unmap)(void *context, void *address); /* NULL slot: nothing to do */
 
     /* In the last micro step of remat_gradients, for each bucket, in order: its gradients are final here, and are left alone
+    /* ... and after these, for each bucket in order: takes the memory that `reduce` will want for it. NULL: none */
+    remat_status (*prepare)(void *context, const remat_bucket *bucket);
      * until wait. After wait they are the mean over ranks - on this rank's part of the bucket alone where it shards. */
     remat_status (*reduce)(void *context, const remat_bucket *bucket);
     remat_status (*wait)(void *context, const remat_bucket *bucket);

@@ -125,7 +125,7 @@ static remat_status set_up_ranks(remat_session *s, const remat_config *config) {
     TRY(check_pairwise(s));
     bool runs = config->ranks && !s->plan_only && !s->inference;
     if (runs) return check_slots(s);
-    r->agree = NULL, r->map = NULL, r->unmap = NULL, r->reduce = r->wait = r->gather = r->gathered = NULL;
+    r->agree = NULL, r->map = NULL, r->unmap = NULL, r->prepare = NULL, r->reduce = r->wait = r->gather = r->gathered = NULL;
     r->sum = NULL, r->poll = NULL;
     return REMAT_OK;
 }
@@ -232,6 +232,15 @@ static remat_status allocate(remat_session *s, uint64_t seed) {
                      .chain = &s->chain,
                      .arena_offset = s->chain.at.bytes,
                      .seed = seed,
+/* What else is needed to send them, so that no step allocates. */
+static remat_status prepare_buckets(const remat_session *s) {
+    for (int64_t i = 0; i < remat_bucket_count(s) && s->ranks.prepare; i++) {
+        remat_bucket bucket = remat_bucket_info(s, i);
+        TRY(s->ranks.prepare(s->ranks.context, &bucket));
+    }
+    return REMAT_OK;
+}
+
                      .stateful = s->stateful,
                      .ranks = &s->ranks,
                      .owner = s,
@@ -262,6 +271,7 @@ static remat_status create(remat_session *s, const remat_graph *graph, int32_t l
     TRY(rm_session_open_store(s, config));
     TRY(rm_session_make_plans(s, config));
     TRY(rm_session_settle_store(s));
+    TRY(prepare_buckets(s));
     TRY(rm_session_list_arrays(s));
     rm_host_trim(); /* what planning took for a moment, before the block is there as well */
     return allocate(s, config->seed);

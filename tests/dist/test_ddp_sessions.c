@@ -252,6 +252,7 @@ static remat_status count_reduce(void *context, const remat_bucket *bucket) {
 PASS_ON(wait, bucket, const remat_bucket *bucket)
 PASS_ON(sum, TWO(values, n), double *values, int64_t n)
 PASS_ON(map, TWO(address, bytes), void *address, uint64_t bytes)
+PASS_ON(prepare, bucket, const remat_bucket *bucket)
 static void pass_unmap(void *context, void *address) {
     ((counter *)context)->inner->unmap(((counter *)context)->inner->context, address);
 }
@@ -267,6 +268,7 @@ static remat_ranks counted(counter *c, const remat_ranks *inner) {
     table.sum = pass_sum;
     table.map = pass_map;
     table.unmap = pass_unmap;
+    if (inner->prepare) table.prepare = pass_prepare;
     return table;
 }
 
