@@ -1,0 +1,261 @@
+/* cuda.c: the device "cuda": one NVIDIA GPU. Opening it, its block, its speed, and the table rm_device_cuda; cuda.h says
+ * what lies in the files beside this one. */
+#include <inttypes.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "engine/cuda.h"
+#include "memory/clock.h"
+#include "memory/host.h"
+
+/* ---- Opening --------------------------------------------------------------------------------------------------- */
+
+static remat_status check_driver(const rm_cuda_library *lib) {
+    int driver = 0, runtime = 0;
+    TRY(rm_cuda_status(lib, lib->cudaDriverGetVersion(&driver), "asking for the NVIDIA driver"));
+    REQUIRE(driver, MISSING,
+            "the device \"cuda\" needs an NVIDIA driver, and this machine has none; install one, or use "
+            "the device cpu");
+    TRY(rm_cuda_status(lib, lib->cudaRuntimeGetVersion(&runtime), "asking for the CUDA runtime"));
+    REQUIRE(
+        driver / 1000 >= runtime / 1000, MISSING,
+        "this machine's NVIDIA driver is made for CUDA %d.%d, and is too old for this runtime, CUDA %d.%d; install a "
+        "newer driver, or use the device cpu",
+        driver / 1000, driver / 10 % 100, runtime / 1000, runtime / 10 % 100);
+    return REMAT_OK;
+}
+
+/* The launcher's LOCAL_RANK says which, among those that CUDA_VISIBLE_DEVICES leaves; a rank that sees one takes it. */
+static remat_status choose_gpu(const rm_cuda_library *lib, int *number) {
+    int count = 0;
+    const char *rank = getenv("LOCAL_RANK");
+    TRY(rm_cuda_status(lib, lib->cudaGetDeviceCount(&count), "looking for GPUs"));
+    REQUIRE(count > 0, MISSING,
+            "there is no GPU that CUDA can use on this machine; look with nvidia-smi, and at "
+            "CUDA_VISIBLE_DEVICES, or use the device cpu");
+    *number = rank && *rank && count > 1 ? atoi(rank) : 0;
+    REQUIRE(*number >= 0 && *number < count, INVALID,
+            "LOCAL_RANK is %s, but CUDA sees %d GPUs here: start at most one rank for each", rank, count);
+    return REMAT_OK;
+}
+
+enum { OLDEST_MAJOR = 7, OLDEST_MINOR = 5, ROOMY_MAJOR = 9 };
+
+static remat_status check_gpu(rm_device *device) {
+    const rm_cuda_library *lib = device->lib;
+    int major = 0, minor = 0;
+    TRY(rm_cuda_status(lib, lib->cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device->number),
+                       "asking for the GPU's kind"));
+    TRY(rm_cuda_status(lib, lib->cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device->number),
+                       "asking for the GPU's kind"));
+    REQUIRE(major > OLDEST_MAJOR || (major == OLDEST_MAJOR && minor >= OLDEST_MINOR), MISSING,
+            "GPU %d has compute capability %d.%d; Remat needs %d.%d or newer (Turing); use the device cpu",
+            device->number, major, minor, OLDEST_MAJOR, OLDEST_MINOR);
+    device->blas_bytes = (uint64_t)(major >= ROOMY_MAJOR ? 32 : 4) << 20; /* what NVIDIA recommends */
+    return REMAT_OK;
+}
+
+static remat_status free_memory(rm_device *device, uint64_t *bytes) {
+    size_t free = 0, total = 0;
+    TRY(rm_cuda_status(device->lib, device->lib->cudaSetDevice(device->number), "choosing the GPU"));
+    TRY(rm_cuda_status(device->lib, device->lib->cudaMemGetInfo(&free, &total), "asking for the GPU's free memory"));
+    *bytes = free;
+    return REMAT_OK;
+}
+
+static remat_status start(rm_device *device) {
+    uint64_t context, before, after;
+    TRY(rm_cuda_library_open(&device->lib));
+    TRY(check_driver(device->lib));
+    TRY(choose_gpu(device->lib, &device->number));
+    TRY(check_gpu(device));
+    TRY(rm_cuda_context_begin(device->lib, device->number, &context));
+    TRY(free_memory(device, &before));
+    REQUIRE(before > device->blas_bytes, MEMORY,
+            "GPU %d has %" PRIu64 " bytes of memory free; cuBLAS alone needs %" PRIu64
+            "; let other programs on it end (nvidia-smi lists them)",
+            device->number, before, device->blas_bytes);
+    TRY(rm_cuda_products_create(device, &device->products));
+    TRY(rm_cuda_queue_make(device, &device->spare));
+    TRY(free_memory(device, &after));
+    device->overhead_bytes = context + (before > after ? before - after : 0) + RM_CUDA_GRAPH_BYTES;
+    return REMAT_OK;
+}
+
+static void cuda_close(rm_device *device) {
+    if (!device) return;
+    rm_cuda_queue_destroy(device->spare);
+    rm_cuda_products_free(device->products);
+    rm_free(device);
+}
+
+static remat_status cuda_open(int threads, rm_device **out) {
+    (void)threads;
+    rm_device *device = rm_calloc(1, sizeof *device);
+    REQUIRE(device, MEMORY, "out of host memory for a device");
+    device->step = -1;
+    device->doing = "nothing";
+    remat_status status = start(device);
+    if (status) cuda_close(device);
+    *out = status ? NULL : device;
+    return status;
+}
+
+static uint64_t cuda_free_bytes(rm_device *device) {
+    uint64_t bytes = 0;
+    return free_memory(device, &bytes) ? 0 : bytes;
+}
+static uint64_t cuda_overhead_bytes(rm_device *device) { return device->overhead_bytes; }
+
+static bool cuda_runs(const rm_op *op, rm_pass pass) { return rm_cuda_kernels_built.kernel(op, pass); }
+
+/* ---- The block ------------------------------------------------------------------------------------------------- */
+
+struct rm_block {
+    rm_device *device;
+    char *memory;
+    uint64_t high_water;
+};
+
+static void cuda_block_free(rm_block *block) {
+    if (!block) return;
+    if (block->memory) (void)block->device->lib->cudaFree(block->memory);
+    (void)block->device->lib->cudaGetLastError();
+    rm_free(block);
+}
+
+/* The spare queue, or a queue of the moment, fills it: a fill on no stream would wait for none of them. */
+static remat_status take_block(rm_device *device, uint64_t bytes, rm_block *block) {
+    const rm_cuda_library *lib = device->lib;
+    uint64_t free;
+    void *memory;
+    rm_queue *queue;
+    TRY(free_memory(device, &free));
+    REQUIRE(bytes <= free, MEMORY,
+            "the plan needs %" PRIu64 " bytes of the GPU's memory, of which %" PRIu64 " are free on GPU %d; let other "
+            "programs on it end (nvidia-smi lists them), or plan for less with a memory budget",
+            bytes, free, device->number);
+    TRY(rm_cuda_status(lib, lib->cudaMalloc(&memory, bytes ? bytes : 1), "taking the plan's memory"));
+    block->memory = memory;
+    TRY(rm_cuda_queue_create(device, &queue));
+    rm_cuda_fill(queue, memory, 0, bytes);
+    remat_status status = rm_cuda_synchronize(queue);
+    rm_cuda_queue_free(queue);
+    return status;
+}
+
+static remat_status cuda_block_create(rm_device *device, uint64_t bytes, rm_block **out) {
+    rm_block *block = rm_calloc(1, sizeof *block);
+    REQUIRE(block, MEMORY, "out of host memory for a block");
+    block->device = device;
+    remat_status status = take_block(device, bytes, block);
+    if (status) cuda_block_free(block);
+    *out = status ? NULL : block;
+    return status;
+}
+
+static void *cuda_claim(rm_block *block, uint64_t offset, uint64_t bytes) {
+    if (offset + bytes > block->high_water) block->high_water = offset + bytes;
+    return block->memory + offset;
+}
+static uint64_t cuda_high_water(const rm_block *block) { return block->high_water; }
+
+/* ---- Speed ----------------------------------------------------------------------------------------------------- */
+
+enum { N = 2048, TRIES = 6, CALLS = 64 };
+
+static remat_status measure_rates(rm_queue *q, float *block, rm_rates *out) {
+    float *a = block, *b = block + N * N, *c = block + 2 * N * N;
+    const rm_cuda_product square = {.a = a, .b = b, .c = c, .m = N, .n = N, .k = N, .lda = N, .ldb = N, .ldc = N};
+    double product = 1e30, copy = 1e30, calls = 1e30;
+    rm_cuda_fill(q, block, 0, 3 * sizeof *block * N * N);
+    TRY(rm_cuda_synchronize(q));
+    for (int i = 0; i < TRIES; i++) {
+        uint64_t start = rm_now_ns();
+        rm_cuda_multiply(&q->shown, &square);
+        TRY(rm_cuda_synchronize(q));
+        product = fmin(product, (double)(rm_now_ns() - start + 1));
+        start = rm_now_ns();
+        rm_cuda_copy(q, c, a, sizeof *a * N * N);
+        TRY(rm_cuda_synchronize(q));
+        copy = fmin(copy, (double)(rm_now_ns() - start + 1));
+        start = rm_now_ns();
+        for (int k = 0; k < CALLS; k++) rm_cuda_fill(q, c, 0, sizeof *c);
+        TRY(rm_cuda_synchronize(q));
+        calls = fmin(calls, (double)(rm_now_ns() - start + 1));
+    }
+    *out = (rm_rates){.flops_per_s = 2e9 * N * (double)N * N / product,
+                      .bytes_per_s = 2e9 * sizeof *a * N * N / copy,
+                      .call_ns = calls / CALLS};
+    return REMAT_OK;
+}
+
+static remat_status measure_once(rm_device *device, rm_rates *rates) {
+    const rm_cuda_library *lib = device->lib;
+    rm_queue *queue;
+    void *block;
+    TRY(rm_cuda_queue_create(device, &queue));
+    remat_status status =
+        rm_cuda_status(lib, lib->cudaMalloc(&block, 3 * sizeof(float) * N * N), "measuring the GPU's speed");
+    if (!status) {
+        status = measure_rates(queue, block, rates);
+        rm_cuda_queue_settle(queue);
+        (void)lib->cudaFree(block);
+    }
+    rm_cuda_queue_free(queue);
+    return status;
+}
+
+/* Measured once a process and GPU. */
+static remat_status cuda_rates(rm_device *device, rm_rates *out) {
+    enum { GPUS = 64 };
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static rm_rates known[GPUS];
+    rm_rates own = {0}, *rates = device->number < GPUS ? &known[device->number] : &own;
+    pthread_mutex_lock(&lock);
+    remat_status status = rates->flops_per_s > 0 ? REMAT_OK : measure_once(device, rates);
+    *out = *rates;
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+const rm_device_api rm_device_cuda = {
+    .name = "cuda",
+    .doc = "one NVIDIA GPU",
+    .kernels = RM_DEVICE_CUDA,
+    .open = cuda_open,
+    .close = cuda_close,
+    .free_bytes = cuda_free_bytes,
+    .overhead_bytes = cuda_overhead_bytes,
+    .runs = cuda_runs,
+    .rates = cuda_rates,
+    .block_create = cuda_block_create,
+    .block_free = cuda_block_free,
+    .claim = cuda_claim,
+    .high_water = cuda_high_water,
+    .queue_create = rm_cuda_queue_create,
+    .queue_free = rm_cuda_queue_free,
+    .event_create = rm_cuda_event_create,
+    .event_free = rm_cuda_event_free,
+    .event_record = rm_cuda_event_record,
+    .event_wait = rm_cuda_event_wait,
+    .synchronize = rm_cuda_synchronize,
+    .note = rm_cuda_note,
+    .copy_in = rm_cuda_copy_in,
+    .copy_out = rm_cuda_copy_out,
+    .copy = rm_cuda_copy,
+    .fill = rm_cuda_fill,
+    .run = rm_cuda_run,
+    .update = rm_cuda_update,
+    .measure = rm_cuda_measure,
+    .sum_of_squares = rm_cuda_sum_of_squares,
+    .store_open = rm_cuda_store_open,
+    .store_measure = rm_cuda_store_measure,
+    .store_reserve = rm_cuda_store_reserve,
+    .store_close = rm_cuda_store_close,
+    .store_save = rm_cuda_store_save,
+    .store_load = rm_cuda_store_load,
+    .store_wait = rm_cuda_store_wait,
+    .store_given = rm_cuda_store_given,
+};

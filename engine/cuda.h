@@ -1,0 +1,136 @@
+/* cuda.h: what the files of the CUDA device share; private to them.
+ *
+ *   cuda_library.c  libcudart and libcublas, opened at run time
+ *   cuda_error.c    what they answer, in words
+ *   cuda.c          the device and its block: opening, memory, speed; the table rm_device_cuda
+ *   cuda_context.c  what CUDA's own context takes of the GPU's memory
+ *   cuda_queue.c    its queue: a stream, cuBLAS, staging memory; copies and kernels
+ *   cuda_product.c  matrix products, by cuBLASLt; with cuda_algorithm.c: cuda_product.h
+ *   cuda_graph.c    many small launches, recorded once and launched as one
+ *   cuda_store.c    its second tier: page-locked memory of the host
+ *   cuda_kernels.c  which launcher (ops/NAME.cu) an op has here
+ *
+ * A device belongs to one thread, as its queues do: it remembers the first failure of whatever it was given, skips what
+ * comes after, and says it at the next synchronize or store_wait; then it can be used afresh. */
+#ifndef RM_CUDA_H
+#define RM_CUDA_H
+
+#include "engine/cuda_library.h"
+#include "engine/cuda_product.h"
+#include "engine/device.h"
+#include "ops/cuda_queue.h"
+
+enum { RM_CUDA_SENTENCE = 480 };
+
+struct rm_device {
+    const rm_cuda_library *lib;
+    int number;
+    uint64_t blas_bytes; /* cuBLAS's workspace: fixed, so that its results repeat and nothing is allocated later */
+    uint64_t
+        overhead_bytes; /* of the GPU's memory, beside blocks: measured when the device was opened; and what graphs may
+                                take */
+    rm_cuda_products *products;
+    rm_queue *spare;     /* made when the device is opened, and measured there; NULL while it is in use */
+    remat_status failed; /* the first failure that nobody has been told of yet, and its sentence */
+    char sentence[RM_CUDA_SENTENCE];
+    int64_t step;      /* of the plan, that is being given to a queue; -1: outside of it */
+    const char *doing; /* what was given last: an op's name */
+};
+
+/* Memory between pageable memory and the GPU's. The queue has two of them, and fills one while the other travels. */
+typedef struct {
+    char *memory; /* page-locked */
+    cudaEvent_t done;
+    bool travels;
+    void *to; /* where it is to be copied when it has arrived from the GPU; NULL: it went there */
+    uint64_t bytes;
+} rm_cuda_stage;
+
+enum { RM_CUDA_STAGES = 2, RM_CUDA_STAGE_BYTES = 1 << 20 };
+
+/* Recorded launches (cuda_graph.c): so many at most, of so many calls that are looked out for, in so much of the GPU's memory
+ * as the budget sets aside. */
+enum { RM_CUDA_GRAPHS = 1024, RM_CUDA_CALLS = 4096, RM_CUDA_GRAPH_BYTES = 16 << 20 };
+typedef struct rm_cuda_graphs rm_cuda_graphs;
+
+struct rm_queue {
+    rm_cuda_queue shown; /* to launchers; the first, so that it leads back here */
+    rm_device *device;
+    cudaStream_t stream;
+    cublasHandle_t blas;
+    char *own; /* device memory: cuBLAS's workspace, then partial sums, then sums */
+    double *sums;
+    rm_cuda_graphs *graphs;
+    uint64_t running[2]; /* the op and the pass whose launcher runs: part of the key of what it records */
+    rm_cuda_stage stage[RM_CUDA_STAGES];
+    int next_stage;
+};
+
+/* cuda_error.c. Success is OK and costs nothing; otherwise CUDA's own memory of the error is cleared. MEMORY or DEVICE with
+ * a sentence: for calls that are answered at once. */
+remat_status rm_cuda_status(const rm_cuda_library *lib, cudaError_t error, const char *doing);
+remat_status rm_cublas_status(const rm_cuda_library *lib, cublasStatus_t error, const char *doing);
+
+/* For work that is given: true if all is well. Otherwise the device keeps the failure, with the step of the plan. */
+bool rm_cuda_went(rm_device *device, cudaError_t error, const char *doing);
+bool rm_cublas_went(rm_device *device, cublasStatus_t error, const char *doing);
+remat_status rm_cuda_tell(rm_device *device); /* ... and says it, once */
+
+/* cuda_context.c. Begins to use the GPU: before it, other calls may not mean it. *bytes: what that takes of its memory, seen
+ * by the driver's NVML when this process did it first; 0 where there is no NVML, or another library was first. */
+remat_status rm_cuda_context_begin(const rm_cuda_library *lib, int number, uint64_t *bytes);
+
+/* cuda_product.c and cuda_graph.c: the functions of rm_cuda_queue, and the life of what is recorded. */
+void rm_cuda_multiply(const rm_cuda_queue *queue, const rm_cuda_product *product);
+bool rm_cuda_graph_records(const rm_queue *queue); /* between begin and end, now */
+bool rm_cuda_graph_begin(const rm_cuda_queue *queue, const void *key, size_t bytes);
+void rm_cuda_graph_end(const rm_cuda_queue *queue);
+remat_status rm_cuda_graphs_make(rm_queue *queue);
+void rm_cuda_graphs_destroy(rm_queue *queue); /* when nothing of it runs any more */
+
+/* cuda_queue.c. True if work may be given: nothing has failed, and CUDA's calls of this thread mean this GPU. */
+bool rm_cuda_ready(rm_device *device);
+remat_status rm_cuda_queue_make(rm_device *device, rm_queue **out);
+void rm_cuda_queue_destroy(rm_queue *queue);
+void rm_cuda_queue_settle(rm_queue *queue); /* waits for all of it; what arrived is where it was wanted */
+
+/* The slots of rm_device_api that cuda_queue.c and cuda_store.c fill. */
+remat_status rm_cuda_queue_create(rm_device *device, rm_queue **out);
+void rm_cuda_queue_free(rm_queue *queue);
+remat_status rm_cuda_event_create(rm_device *device, rm_event **out);
+void rm_cuda_event_free(rm_event *event);
+void rm_cuda_event_record(rm_queue *queue, rm_event *event);
+void rm_cuda_event_wait(rm_queue *queue, rm_event *event);
+remat_status rm_cuda_synchronize(rm_queue *queue);
+void rm_cuda_note(rm_queue *queue, int64_t step);
+void rm_cuda_copy_in(rm_queue *queue, void *device, const void *host, uint64_t bytes);
+void rm_cuda_copy_out(rm_queue *queue, void *host, const void *device, uint64_t bytes);
+void rm_cuda_copy(rm_queue *queue, void *to, const void *from, uint64_t bytes);
+void rm_cuda_fill(rm_queue *queue, void *device, int byte, uint64_t bytes);
+void rm_cuda_run(rm_queue *queue, const rm_op *op, rm_pass pass, const rm_call *call);
+void rm_cuda_update(rm_queue *queue, const rm_optimizer *optimizer, const rm_update *update, int64_t n,
+                    float *parameter, const float *gradient, float *const *state);
+void rm_cuda_measure(rm_queue *queue, const rm_optimizer *optimizer, const rm_update *update, int64_t n,
+                     const float *parameter, const float *gradient, float *const *state, double *sum);
+double rm_cuda_sum_of_squares(rm_queue *queue, const float *x, int64_t n);
+
+remat_status rm_cuda_store_open(rm_device *device, const char *where, rm_store **out);
+remat_status rm_cuda_store_measure(rm_store *store, rm_tier *rates);
+remat_status rm_cuda_store_reserve(rm_store *store, uint64_t bytes);
+void rm_cuda_store_close(rm_store *store);
+void rm_cuda_store_save(rm_queue *queue, rm_store *store, const rm_part *part);
+void rm_cuda_store_load(rm_queue *queue, rm_store *store, const rm_part *part);
+remat_status rm_cuda_store_wait(rm_queue *queue, rm_store *store, uint64_t count);
+uint64_t rm_cuda_store_given(const rm_store *store);
+
+/* cuda_kernels.c: the launchers; NULL: there is none. Tests have their own file in its place, whose "launchers" let the
+ * CPU's kernels run when a recording stream gets there. */
+typedef struct {
+    rm_kernel *(*kernel)(const rm_op *op, rm_pass pass);
+    __typeof__(((rm_optimizer *)0)->update_cuda) (*update)(const rm_optimizer *optimizer);
+    __typeof__(((rm_optimizer *)0)->measure_cuda) (*measure)(const rm_optimizer *optimizer);
+    __typeof__(rm_sum_of_squares_cuda) *sum_of_squares;
+} rm_cuda_kernels;
+extern const rm_cuda_kernels rm_cuda_kernels_built;
+
+#endif

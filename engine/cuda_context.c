@@ -1,0 +1,83 @@
+/* cuda_context.c: what CUDA takes of a GPU's memory as soon as a process uses it (its context: some hundred MiB), before
+ * anything is asked of it: rm_cuda_context_begin. CUDA itself cannot say, since asking it makes the context. The driver's NVML
+ * can, which sees the GPU from outside: what is in use before and after. Another program that takes or returns memory in
+ * between is counted in; no way to do better is known. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "engine/cuda.h"
+
+enum { GPUS = 64 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t known[GPUS];
+static bool begun[GPUS];
+
+/* ---- NVML: as much of its header as is needed, which toolkits lack more often than the library ------------------- */
+
+typedef struct {
+    unsigned long long total, free, used;
+} nvml_memory;
+
+typedef struct {
+    int (*init)(void);
+    int (*find)(const char *bus, void **gpu);
+    int (*memory)(void *gpu, nvml_memory *out);
+} nvml;
+
+/* Stays open. */
+static bool open_nvml(nvml *out) {
+    const char *named = getenv("REMAT_NVML_LIBRARY");
+    void *handle = dlopen(named && *named ? named : "libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!handle) return false;
+    *(void **)&out->init = dlsym(handle, "nvmlInit_v2");
+    *(void **)&out->find = dlsym(handle, "nvmlDeviceGetHandleByPciBusId_v2");
+    *(void **)&out->memory = dlsym(handle, "nvmlDeviceGetMemoryInfo");
+    return out->init && out->find && out->memory && !out->init();
+}
+
+/* By the GPU's place in the machine, since NVML knows nothing of CUDA_VISIBLE_DEVICES. */
+static bool find_gpu(const rm_cuda_library *lib, int number, nvml *n, void **gpu) {
+    char bus[32];
+    if (!open_nvml(n)) return false;
+    if (lib->cudaDeviceGetPCIBusId(bus, sizeof bus, number) == cudaSuccess) return !n->find(bus, gpu);
+    (void)lib->cudaGetLastError();
+    return false;
+}
+
+static uint64_t used_bytes(const nvml *n, void *gpu) {
+    nvml_memory memory = {0};
+    return n->memory(gpu, &memory) ? 0 : memory.used;
+}
+
+/* ---- The context ------------------------------------------------------------------------------------------------ */
+
+static remat_status begin(const rm_cuda_library *lib, int number, uint64_t *bytes) {
+    nvml n;
+    void *gpu = NULL;
+    size_t free, total;
+    bool sees = find_gpu(lib, number, &n, &gpu);
+    uint64_t before = sees ? used_bytes(&n, gpu) : 0, after;
+    TRY(rm_cuda_status(lib, lib->cudaSetDevice(number), "starting the GPU"));
+    TRY(rm_cuda_status(lib, lib->cudaMemGetInfo(&free, &total), "starting the GPU")); /* now there is a context */
+    after = sees ? used_bytes(&n, gpu) : 0;
+    *bytes = before && after > before ? after - before : 0;
+    return REMAT_OK;
+}
+
+remat_status rm_cuda_context_begin(const rm_cuda_library *lib, int number, uint64_t *bytes) {
+    remat_status status = REMAT_OK;
+    *bytes = 0;
+    if (number >= GPUS) return rm_cuda_status(lib, lib->cudaSetDevice(number), "starting the GPU");
+    pthread_mutex_lock(&lock);
+    if (begun[number])
+        status = rm_cuda_status(lib, lib->cudaSetDevice(number), "starting the GPU");
+    else
+        status = begin(lib, number, &known[number]);
+    begun[number] |= !status;
+    *bytes = status ? 0 : known[number];
+    pthread_mutex_unlock(&lock);
+    return status;
+}

@@ -1,0 +1,136 @@
+/* cuda_graph.c: many small launches as one. A launcher brackets them by rm_cuda_queue's begin and end (ops/cuda_queue.h); here
+ * they are recorded as a CUDA graph and launched again whenever the same call comes: addresses in the arena are the same from
+ * step to step.
+ *
+ *   first sight    launched as they come: CUDA loads kernels when they are first used, which it cannot do while it records
+ *   second sight   recorded, made into a graph, launched
+ *   then           launched
+ *
+ * So all graphs are made in the first two steps of their kind, and what is called once costs nothing. A call is known by a
+ * hash of its key, 128 bits wide, and of the op and the pass that run. What lies beyond the bounds of cuda.h (of calls, graphs,
+ * memory) is launched as it comes, for good: none is dropped for another, since a step that needs more than there is room for
+ * would then drop each of them before its turn comes again. */
+#include "engine/cuda.h"
+#include "engine/hash.h"
+#include "memory/host.h"
+
+typedef struct {
+    uint64_t key[2]; /* both 0: nothing here */
+    cudaGraphExec_t graph;
+    uint32_t sights; /* up to 2 */
+} known_call;
+
+enum { SLOTS = 2 * RM_CUDA_CALLS }; /* a power of two, never more than half full */
+
+struct rm_cuda_graphs {
+    known_call slot[SLOTS];
+    known_call *recorded; /* now; NULL: none */
+    int n_calls, n_graphs;
+    uint64_t bytes; /* of the GPU's memory, as graphs were made */
+    bool full;      /* no more of them: there is no room, or one could not be made */
+};
+
+static rm_queue *queue_of(const rm_cuda_queue *shown) { return (rm_queue *)(uintptr_t)shown; }
+
+/* ---- Calls ----------------------------------------------------------------------------------------------------- */
+
+static void make_key(const rm_queue *q, const void *key, size_t bytes, uint64_t *out) {
+    for (uint64_t half = 0; half < 2; half++)
+        out[half] = rm_hash(key, bytes, rm_hash(q->running, sizeof q->running, half));
+    if (!out[0] && !out[1]) out[0] = 1;
+}
+
+/* NULL: it is new, and there are too many. */
+static known_call *find(rm_cuda_graphs *graphs, const uint64_t *key) {
+    uint64_t at = key[0] % SLOTS;
+    for (; graphs->slot[at].key[0] || graphs->slot[at].key[1]; at = (at + 1) % SLOTS)
+        if (graphs->slot[at].key[0] == key[0] && graphs->slot[at].key[1] == key[1]) return &graphs->slot[at];
+    if (graphs->n_calls == RM_CUDA_CALLS) return NULL;
+    graphs->n_calls++;
+    graphs->slot[at] = (known_call){.key = {key[0], key[1]}};
+    return &graphs->slot[at];
+}
+
+/* ---- Graphs ---------------------------------------------------------------------------------------------------- */
+
+static void launch(rm_queue *q, cudaGraphExec_t graph) {
+    (void)rm_cuda_went(q->device, q->device->lib->cudaGraphLaunch(graph, q->stream), "starting recorded kernels");
+}
+
+static bool free_bytes(rm_queue *q, uint64_t *bytes) {
+    size_t free = 0, total = 0;
+    bool went =
+        rm_cuda_went(q->device, q->device->lib->cudaMemGetInfo(&free, &total), "asking for the GPU's free memory");
+    *bytes = free;
+    return went;
+}
+
+/* On the GPU from now on, so that launching it takes no memory. */
+static cudaGraphExec_t make_graph(rm_queue *q, cudaGraph_t recorded) {
+    const rm_cuda_library *lib = q->device->lib;
+    rm_cuda_graphs *graphs = q->graphs;
+    cudaGraphExec_t graph = NULL;
+    uint64_t before, after;
+    if (!free_bytes(q, &before)) return NULL;
+    if (!rm_cuda_went(q->device, lib->cudaGraphInstantiate(&graph, recorded, 0), "making a graph of recorded kernels"))
+        return NULL;
+    graphs->n_graphs++;
+    if (rm_cuda_went(q->device, lib->cudaGraphUpload(graph, q->stream), "giving the GPU a graph") &&
+        free_bytes(q, &after) && after < before)
+        graphs->bytes += before - after;
+    graphs->full = graphs->n_graphs == RM_CUDA_GRAPHS || graphs->bytes >= RM_CUDA_GRAPH_BYTES;
+    return graph;
+}
+
+bool rm_cuda_graph_begin(const rm_cuda_queue *shown, const void *key, size_t bytes) {
+    rm_queue *q = queue_of(shown);
+    rm_cuda_graphs *graphs = q->graphs;
+    uint64_t hashes[2];
+    if (q->device->failed) return false;
+    make_key(q, key, bytes, hashes);
+    known_call *call = find(graphs, hashes);
+    if (call && call->graph) {
+        launch(q, call->graph);
+        return false;
+    }
+    if (!call || graphs->full || call->sights++ == 0) return true;
+    /* What other threads of this process ask of CUDA meanwhile (the ranks' collectives) is no part of it. */
+    cudaError_t error = q->device->lib->cudaStreamBeginCapture(q->stream, cudaStreamCaptureModeThreadLocal);
+    if (!rm_cuda_went(q->device, error, "beginning to record kernels")) return false;
+    graphs->recorded = call;
+    return true;
+}
+
+/* Nothing that was recorded has run yet. Where that cannot be made up for, the step fails, and from the next on launches are
+ * made as they come. */
+void rm_cuda_graph_end(const rm_cuda_queue *shown) {
+    rm_queue *q = queue_of(shown);
+    const rm_cuda_library *lib = q->device->lib;
+    known_call *call = q->graphs->recorded;
+    cudaGraph_t recorded = NULL;
+    if (!call) return;
+    q->graphs->recorded = NULL;
+    bool well = rm_cuda_went(q->device, lib->cudaGetLastError(), "starting a kernel");
+    well &= rm_cuda_went(q->device, lib->cudaStreamEndCapture(q->stream, &recorded), "recording kernels");
+    if (well && !q->device->failed) call->graph = make_graph(q, recorded);
+    if (recorded) (void)rm_cuda_went(q->device, lib->cudaGraphDestroy(recorded), "letting a recording go");
+    q->graphs->full |= q->device->failed != REMAT_OK;
+    if (call->graph && !q->device->failed) launch(q, call->graph);
+}
+
+bool rm_cuda_graph_records(const rm_queue *q) { return q->graphs && q->graphs->recorded; }
+
+/* ---- Life ------------------------------------------------------------------------------------------------------ */
+
+remat_status rm_cuda_graphs_make(rm_queue *q) {
+    q->graphs = rm_calloc(1, sizeof *q->graphs);
+    REQUIRE(q->graphs, MEMORY, "out of host memory for the list of recorded kernels");
+    return REMAT_OK;
+}
+
+void rm_cuda_graphs_destroy(rm_queue *q) {
+    for (int i = 0; q->graphs && i < SLOTS; i++)
+        if (q->graphs->slot[i].graph) (void)q->device->lib->cudaGraphExecDestroy(q->graphs->slot[i].graph);
+    rm_free(q->graphs);
+    q->graphs = NULL;
+}

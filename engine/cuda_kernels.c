@@ -1,0 +1,15 @@
+/* cuda_kernels.c: which launcher an op or optimizer has on the CUDA device: the column of its descriptor. */
+#include "engine/cuda.h"
+
+static rm_kernel *kernel(const rm_op *op, rm_pass pass) {
+    rm_kernel *const *kernels = pass == RM_FORWARD ? op->forward : pass == RM_BACKWARD ? op->backward : op->rebuild;
+    return kernels[RM_DEVICE_CUDA];
+}
+static __typeof__(((rm_optimizer *)0)->update_cuda) update(const rm_optimizer *optimizer) {
+    return optimizer->update_cuda;
+}
+static __typeof__(((rm_optimizer *)0)->measure_cuda) measure(const rm_optimizer *optimizer) {
+    return optimizer->measure_cuda;
+}
+
+const rm_cuda_kernels rm_cuda_kernels_built = {kernel, update, measure, rm_sum_of_squares_cuda};

@@ -1,0 +1,101 @@
+/* cuda_library.c: dlopen and dlsym for the CUDA device: cuda_library.h. */
+#define _GNU_SOURCE
+#include "engine/cuda_library.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#if CUDART_VERSION < 13000
+#define MAJOR "12"
+#else
+#define MAJOR "13"
+#endif
+_Static_assert(CUDART_VERSION >= 12000 && CUDART_VERSION < 14000, "name the libraries of this CUDA");
+
+#ifndef RM_CUDA_FOLDER
+#define RM_CUDA_FOLDER "" /* where CMake found the libraries */
+#endif
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static rm_cuda_library library;
+static bool opened;
+
+typedef struct {
+    const char *name, *variable;
+} place;
+
+static const place runtime_place = {"libcudart.so." MAJOR, "REMAT_CUDART_LIBRARY"};
+static const place blas_place = {"libcublas.so." MAJOR, "REMAT_CUBLAS_LIBRARY"};
+static const place blaslt_place = {"libcublasLt.so." MAJOR, "REMAT_CUBLASLT_LIBRARY"};
+
+static remat_status open_library(const place *where, void **handle) {
+    char path[600], why[300];
+    const char *named = getenv(where->variable);
+    const int flags = RTLD_NOW | RTLD_LOCAL;
+    if (named && *named) {
+        *handle = dlopen(named, flags);
+        REQUIRE(*handle, MISSING, "%s=%s cannot be opened: %.300s", where->variable, named, dlerror());
+        return REMAT_OK;
+    }
+    if ((*handle = dlopen(where->name, flags))) return REMAT_OK;
+    snprintf(why, sizeof why, "%s", dlerror());
+    snprintf(path, sizeof path, "%s/%s", RM_CUDA_FOLDER, where->name);
+    *handle = RM_CUDA_FOLDER[0] ? dlopen(path, flags) : NULL;
+    REQUIRE(*handle, MISSING,
+            "the device \"cuda\" needs %s, and it is not on this machine (%s): install it, add its folder to "
+            "LD_LIBRARY_PATH, or name the file in %s",
+            where->name, why, where->variable);
+    return REMAT_OK;
+}
+
+/* dlsym gives pointers to data; POSIX says that they can be used so. */
+static remat_status find(void *handle, const place *where, const char *name, void *function) {
+    void *found = dlsym(handle, name);
+    REQUIRE(found, MISSING, "%s has no function %s: it is too old for this Remat, which needs CUDA " MAJOR, where->name,
+            name);
+    *(void **)function = found;
+    return REMAT_OK;
+}
+
+static remat_status find_runtime(rm_cuda_library *lib) {
+    void *runtime;
+#ifdef RM_CUDART_LINKED
+    const char *named = getenv(runtime_place.variable);
+    if (!named || !*named) {
+#define LINKED(function) lib->function = function;
+        RM_CUDA_RUNTIME_CALLS(LINKED)
+#undef LINKED
+        return REMAT_OK;
+    }
+#endif
+    TRY(open_library(&runtime_place, &runtime));
+#define FIND(function) TRY(find(runtime, &runtime_place, #function, &lib->function));
+    RM_CUDA_RUNTIME_CALLS(FIND)
+#undef FIND
+    return REMAT_OK;
+}
+
+static remat_status fill_in(rm_cuda_library *lib) {
+    void *blas, *blaslt;
+    TRY(find_runtime(lib));
+    TRY(open_library(&blas_place, &blas));
+#define FIND(function) TRY(find(blas, &blas_place, #function, &lib->function));
+    RM_CUBLAS_CALLS(FIND)
+#undef FIND
+    TRY(open_library(&blaslt_place, &blaslt));
+#define FIND(function) TRY(find(blaslt, &blaslt_place, #function, &lib->function));
+    RM_CUBLASLT_CALLS(FIND)
+#undef FIND
+    return REMAT_OK;
+}
+
+remat_status rm_cuda_library_open(const rm_cuda_library **out) {
+    pthread_mutex_lock(&lock);
+    remat_status status = opened ? REMAT_OK : fill_in(&library);
+    if (!status) opened = true;
+    pthread_mutex_unlock(&lock);
+    *out = &library;
+    return status;
+}

@@ -1,0 +1,90 @@
+/* cuda_library.h: NVIDIA's libcudart and libcublas, opened when the first session asks for the device "cuda" and not before:
+ * a Remat that was built with CUDA starts on machines that have neither. Here are the functions and their names; what they
+ * are used for is in cuda.c, cuda_queue.c and cuda_store.c. (dist/nccl_library.h does the same for NCCL.)
+ *
+ * Where Remat's own kernels are part of the build (REMAT_HAVE_CUDA), nvcc has linked the runtime with them, and it is that one
+ * which is used: what it remembers of a failed launch is asked of the library that launched.
+ *
+ * Looked for: lib*.so.N, N being the version of CUDA that Remat was built with, where the system's loader looks, then where
+ * CMake found them. REMAT_CUDART_LIBRARY and REMAT_CUBLAS_LIBRARY name other files; tests put a library there that records
+ * (tests/engine/fake_cuda). */
+#ifndef RM_CUDA_LIBRARY_H
+#define RM_CUDA_LIBRARY_H
+
+#include <cublasLt.h>
+#include <cublas_v2.h>
+#include <cuda_runtime.h>
+
+#include "engine/status.h"
+
+#define RM_CUDA_RUNTIME_CALLS(X)                                                                                       \
+    X(cudaDriverGetVersion)                                                                                            \
+    X(cudaRuntimeGetVersion)                                                                                           \
+    X(cudaGetDeviceCount)                                                                                              \
+    X(cudaSetDevice)                                                                                                   \
+    X(cudaDeviceGetAttribute)                                                                                          \
+    X(cudaDeviceGetPCIBusId)                                                                                           \
+    X(cudaMemGetInfo)                                                                                                  \
+    X(cudaGetErrorString)                                                                                              \
+    X(cudaGetLastError)                                                                                                \
+    X(cudaMalloc)                                                                                                      \
+    X(cudaFree)                                                                                                        \
+    X(cudaMallocHost)                                                                                                  \
+    X(cudaFreeHost)                                                                                                    \
+    X(cudaMemcpyAsync)                                                                                                 \
+    X(cudaMemsetAsync)                                                                                                 \
+    X(cudaStreamCreateWithFlags)                                                                                       \
+    X(cudaStreamSynchronize)                                                                                           \
+    X(cudaStreamWaitEvent)                                                                                             \
+    X(cudaStreamDestroy)                                                                                               \
+    X(cudaStreamBeginCapture)                                                                                          \
+    X(cudaStreamEndCapture)                                                                                            \
+    X(cudaGraphInstantiate)                                                                                            \
+    X(cudaGraphUpload)                                                                                                 \
+    X(cudaGraphLaunch)                                                                                                 \
+    X(cudaGraphDestroy)                                                                                                \
+    X(cudaGraphExecDestroy)                                                                                            \
+    X(cudaEventCreateWithFlags)                                                                                        \
+    X(cudaEventRecord)                                                                                                 \
+    X(cudaEventSynchronize)                                                                                            \
+    X(cudaEventDestroy)
+
+#define RM_CUBLAS_CALLS(X)                                                                                             \
+    X(cublasCreate_v2)                                                                                                 \
+    X(cublasDestroy_v2)                                                                                                \
+    X(cublasSetStream_v2)                                                                                              \
+    X(cublasSetWorkspace_v2)                                                                                           \
+    X(cublasSgemm_v2_64)                                                                                                  \
+    X(cublasGetStatusString)
+
+#define RM_CUBLASLT_CALLS(X)                                                                                           \
+    X(cublasLtCreate)                                                                                                  \
+    X(cublasLtDestroy)                                                                                                 \
+    X(cublasLtGetVersion)                                                                                              \
+    X(cublasLtMatmul)                                                                                                  \
+    X(cublasLtMatmulDescCreate)                                                                                        \
+    X(cublasLtMatmulDescDestroy)                                                                                       \
+    X(cublasLtMatmulDescSetAttribute)                                                                                  \
+    X(cublasLtMatrixLayoutCreate)                                                                                      \
+    X(cublasLtMatrixLayoutDestroy)                                                                                     \
+    X(cublasLtMatrixLayoutSetAttribute)                                                                                \
+    X(cublasLtMatmulPreferenceCreate)                                                                                  \
+    X(cublasLtMatmulPreferenceDestroy)                                                                                 \
+    X(cublasLtMatmulPreferenceSetAttribute)                                                                            \
+    X(cublasLtMatmulAlgoGetHeuristic)                                                                                  \
+    X(cublasLtMatmulAlgoCheck)                                                                                         \
+    X(cublasLtMatmulAlgoConfigGetAttribute)
+
+/* Fields are named as the functions they point to: lib->cudaMalloc(...). */
+typedef struct {
+#define FIELD(name) __typeof__(name) *name;
+    RM_CUDA_RUNTIME_CALLS(FIELD)
+    RM_CUBLAS_CALLS(FIELD)
+    RM_CUBLASLT_CALLS(FIELD)
+#undef FIELD
+} rm_cuda_library;
+
+/* The table, the same for the whole process; it stays open. MISSING: not there, or too old. */
+remat_status rm_cuda_library_open(const rm_cuda_library **out);
+
+#endif

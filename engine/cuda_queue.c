@@ -1,0 +1,274 @@
+/* cuda_queue.c: the CUDA device's queue: one stream in whose order everything is done, the cuBLAS handle that belongs to it,
+ * and page-locked memory through which pageable memory of the host travels. Nothing here allocates once it is made. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/cuda.h"
+#include "memory/bytes.h"
+#include "memory/host.h"
+
+bool rm_cuda_ready(rm_device *device) {
+    return !device->failed && rm_cuda_went(device, device->lib->cudaSetDevice(device->number), "choosing the GPU");
+}
+
+/* ---- Life ----------------------------------------------------------------------------------------------------- */
+
+static remat_status make_stages(rm_queue *q) {
+    const rm_cuda_library *lib = q->device->lib;
+    void *memory;
+    TRY(rm_cuda_status(lib, lib->cudaMallocHost(&memory, RM_CUDA_STAGES * RM_CUDA_STAGE_BYTES),
+                       "taking page-locked memory for copies to and from the GPU"));
+    for (int i = 0; i < RM_CUDA_STAGES; i++) {
+        q->stage[i].memory = (char *)memory + i * RM_CUDA_STAGE_BYTES;
+        TRY(rm_cuda_status(lib, lib->cudaEventCreateWithFlags(&q->stage[i].done, cudaEventDisableTiming),
+                           "making an event"));
+    }
+    return REMAT_OK;
+}
+
+static remat_status make_blas(rm_queue *q) {
+    const rm_cuda_library *lib = q->device->lib;
+    TRY(rm_cublas_status(lib, lib->cublasCreate_v2(&q->blas), "starting cuBLAS"));
+    TRY(rm_cublas_status(lib, lib->cublasSetStream_v2(q->blas, q->stream), "giving cuBLAS its stream"));
+    return rm_cublas_status(lib, lib->cublasSetWorkspace_v2(q->blas, q->own, q->device->blas_bytes),
+                            "giving cuBLAS its workspace");
+}
+
+static remat_status make(rm_queue *q) {
+    const rm_device *device = q->device;
+    const rm_cuda_library *lib = device->lib;
+    uint64_t partials = RM_CUDA_PARTIALS * sizeof(double), sums = RM_MAX_OPTIMIZER_SUMS * sizeof(double);
+    void *own;
+    TRY(rm_cuda_status(lib, lib->cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking), "making a stream"));
+    TRY(rm_cuda_status(lib, lib->cudaMalloc(&own, device->blas_bytes + partials + sums),
+                       "taking the GPU's memory for cuBLAS's workspace"));
+    q->own = own;
+    double *partial = (double *)(q->own + device->blas_bytes);
+    q->sums = partial + RM_CUDA_PARTIALS;
+    TRY(make_blas(q));
+    TRY(make_stages(q));
+    q->shown = (rm_cuda_queue){.stream = q->stream, .partial = partial};
+    return REMAT_OK;
+}
+
+void rm_cuda_queue_destroy(rm_queue *q) {
+    if (!q) return;
+    const rm_cuda_library *lib = q->device->lib;
+    if (q->stream) (void)lib->cudaStreamSynchronize(q->stream);
+    rm_cuda_graphs_destroy(q);
+    if (q->blas) (void)lib->cublasDestroy_v2(q->blas);
+    for (int i = 0; i < RM_CUDA_STAGES; i++)
+        if (q->stage[i].done) (void)lib->cudaEventDestroy(q->stage[i].done);
+    if (q->stage[0].memory) (void)lib->cudaFreeHost(q->stage[0].memory);
+    if (q->own) (void)lib->cudaFree(q->own);
+    if (q->stream) (void)lib->cudaStreamDestroy(q->stream);
+    (void)lib->cudaGetLastError();
+    rm_free(q);
+}
+
+remat_status rm_cuda_queue_make(rm_device *device, rm_queue **out) {
+    rm_queue *q = rm_calloc(1, sizeof *q);
+    REQUIRE(q, MEMORY, "out of host memory for a queue");
+    q->device = device;
+    remat_status status = make(q);
+    if (status) rm_cuda_queue_destroy(q);
+    *out = status ? NULL : q;
+    return status;
+}
+
+remat_status rm_cuda_queue_create(rm_device *device, rm_queue **out) {
+    *out = device->spare;
+    device->spare = NULL;
+    if (*out) return REMAT_OK;
+    TRY(rm_cuda_status(device->lib, device->lib->cudaSetDevice(device->number), "choosing the GPU"));
+    return rm_cuda_queue_make(device, out);
+}
+
+void rm_cuda_queue_free(rm_queue *q) {
+    if (!q) return;
+    rm_device *device = q->device;
+    (void)device->lib->cudaSetDevice(device->number);
+    rm_cuda_queue_settle(q);
+    device->failed = REMAT_OK;
+    if (device->spare)
+        rm_cuda_queue_destroy(q);
+    else
+        device->spare = q;
+}
+
+/* ---- Events ---------------------------------------------------------------------------------------------------- */
+
+struct rm_event {
+    rm_device *device;
+    cudaEvent_t event;
+};
+
+remat_status rm_cuda_event_create(rm_device *device, rm_event **out) {
+    rm_event *event = rm_calloc(1, sizeof *event);
+    REQUIRE(event, MEMORY, "out of host memory for an event");
+    event->device = device;
+    remat_status status = rm_cuda_status(
+        device->lib, device->lib->cudaEventCreateWithFlags(&event->event, cudaEventDisableTiming), "making an event");
+    if (status) rm_free(event);
+    *out = status ? NULL : event;
+    return status;
+}
+void rm_cuda_event_free(rm_event *event) {
+    if (event) (void)event->device->lib->cudaEventDestroy(event->event);
+    rm_free(event);
+}
+void rm_cuda_event_record(rm_queue *q, rm_event *event) {
+    if (!rm_cuda_ready(q->device)) return;
+    (void)rm_cuda_went(q->device, q->device->lib->cudaEventRecord(event->event, q->stream), "recording an event");
+}
+void rm_cuda_event_wait(rm_queue *q, rm_event *event) {
+    if (!rm_cuda_ready(q->device)) return;
+    (void)rm_cuda_went(q->device, q->device->lib->cudaStreamWaitEvent(q->stream, event->event, 0),
+                       "waiting for an event");
+}
+
+/* ---- Copies ---------------------------------------------------------------------------------------------------- */
+
+/* What has come from the GPU goes where it is wanted. */
+static void unload(rm_cuda_stage *stage) {
+    if (stage->travels && stage->to) memcpy(stage->to, stage->memory, stage->bytes);
+    stage->travels = false;
+}
+
+void rm_cuda_queue_settle(rm_queue *q) {
+    rm_device *device = q->device;
+    bool well = rm_cuda_went(device, device->lib->cudaStreamSynchronize(q->stream), "waiting for the GPU");
+    for (int i = 0; i < RM_CUDA_STAGES; i++) {
+        rm_cuda_stage *stage = &q->stage[(q->next_stage + i) % RM_CUDA_STAGES]; /* the oldest first */
+        if (!well || device->failed) stage->to = NULL;
+        unload(stage);
+    }
+}
+
+/* The stage that was used longest ago, empty; NULL where that failed. */
+static rm_cuda_stage *take_stage(rm_queue *q) {
+    rm_cuda_stage *stage = &q->stage[q->next_stage];
+    if (stage->travels &&
+        !rm_cuda_went(q->device, q->device->lib->cudaEventSynchronize(stage->done), "waiting for a copy"))
+        return NULL;
+    unload(stage);
+    q->next_stage = (q->next_stage + 1) % RM_CUDA_STAGES;
+    return stage;
+}
+
+/* A stage begins to travel, `to` being where it shall go on the host; NULL: it goes to the GPU. */
+static bool send(rm_queue *q, rm_cuda_stage *stage, void *device, void *to, uint64_t bytes) {
+    const rm_cuda_library *lib = q->device->lib;
+    cudaError_t error = to ? lib->cudaMemcpyAsync(stage->memory, device, bytes, cudaMemcpyDeviceToHost, q->stream)
+                           : lib->cudaMemcpyAsync(device, stage->memory, bytes, cudaMemcpyHostToDevice, q->stream);
+    if (!rm_cuda_went(q->device, error, to ? "copying from the GPU" : "copying to the GPU")) return false;
+    if (!rm_cuda_went(q->device, lib->cudaEventRecord(stage->done, q->stream), "recording an event")) return false;
+    stage->travels = true;
+    stage->to = to;
+    stage->bytes = bytes;
+    return true;
+}
+
+static void travel(rm_queue *q, char *device, char *host, uint64_t bytes, bool in) {
+    if (!rm_cuda_ready(q->device)) return;
+    for (uint64_t done = 0; done < bytes; done += RM_CUDA_STAGE_BYTES) {
+        uint64_t part = bytes - done < RM_CUDA_STAGE_BYTES ? bytes - done : RM_CUDA_STAGE_BYTES;
+        rm_cuda_stage *stage = take_stage(q);
+        if (!stage) return;
+        if (in) memcpy(stage->memory, host + done, part);
+        if (!send(q, stage, device + done, in ? NULL : host + done, part)) return;
+    }
+}
+
+void rm_cuda_copy_in(rm_queue *q, void *device, const void *host, uint64_t bytes) {
+    travel(q, device, (char *)(uintptr_t)host, bytes, true);
+}
+void rm_cuda_copy_out(rm_queue *q, void *host, const void *device, uint64_t bytes) {
+    travel(q, (char *)(uintptr_t)device, host, bytes, false);
+}
+void rm_cuda_copy(rm_queue *q, void *to, const void *from, uint64_t bytes) {
+    if (!bytes || !rm_cuda_ready(q->device)) return;
+    cudaError_t error = q->device->lib->cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, q->stream);
+    (void)rm_cuda_went(q->device, error, "copying within the GPU");
+}
+void rm_cuda_fill(rm_queue *q, void *device, int byte, uint64_t bytes) {
+    if (!bytes || !rm_cuda_ready(q->device)) return;
+    (void)rm_cuda_went(q->device, q->device->lib->cudaMemsetAsync(device, byte, bytes, q->stream),
+                       "filling the GPU's memory");
+}
+
+remat_status rm_cuda_synchronize(rm_queue *q) {
+    (void)rm_cuda_ready(q->device);
+    rm_cuda_queue_settle(q);
+    return rm_cuda_tell(q->device);
+}
+
+/* ---- Kernels ---------------------------------------------------------------------------------------------------- */
+
+void rm_cuda_note(rm_queue *q, int64_t step) { q->device->step = step; }
+
+/* A launcher says nothing; CUDA remembers what it could not launch. */
+static void launched(rm_queue *q) {
+    (void)rm_cuda_went(q->device, q->device->lib->cudaGetLastError(), "starting a kernel");
+}
+
+/* A session that needs what is lacking is refused before it runs (rm_device_api.runs). */
+static bool there(rm_queue *q, const char *name, const void *what, uint64_t pass, bool has) {
+    if (!rm_cuda_ready(q->device)) return false;
+    q->device->doing = name;
+    q->running[0] = (uintptr_t)what;
+    q->running[1] = pass;
+    if (has) return true;
+    q->device->failed = REMAT_MISSING;
+    snprintf(q->device->sentence, sizeof q->device->sentence, "%s has no CUDA kernel in this build; use the device cpu",
+             name);
+    return false;
+}
+
+void rm_cuda_run(rm_queue *q, const rm_op *op, rm_pass pass, const rm_call *call) {
+    rm_kernel *kernel = rm_cuda_kernels_built.kernel(op, pass);
+    if (!there(q, op->name, op, pass, kernel)) return;
+    rm_call with_queue = *call;
+    with_queue.queue = &q->shown;
+    with_queue.threads = 1;
+    kernel(&with_queue);
+    launched(q);
+}
+
+void rm_cuda_update(rm_queue *q, const rm_optimizer *optimizer, const rm_update *update, int64_t n, float *parameter,
+                    const float *gradient, float *const *state) {
+    __typeof__(optimizer->update_cuda) kernel = rm_cuda_kernels_built.update(optimizer);
+    if (!there(q, optimizer->name, optimizer, 0, kernel)) return;
+    kernel(&q->shown, update, n, parameter, gradient, state);
+    launched(q);
+}
+
+/* Waits for the queue's sums. A failure makes them NaN, and shows at the next synchronize. */
+static void fetch_sums(rm_queue *q, int count, double *sum) {
+    rm_cuda_copy_out(q, sum, q->sums, (uint64_t)count * sizeof *sum);
+    rm_cuda_queue_settle(q); /* also after a failure: nothing may arrive in `sum` later */
+    for (int i = 0; i < count && q->device->failed; i++) sum[i] = NAN;
+}
+
+void rm_cuda_measure(rm_queue *q, const rm_optimizer *optimizer, const rm_update *update, int64_t n,
+                     const float *parameter, const float *gradient, float *const *state, double *sum) {
+    double share[RM_MAX_OPTIMIZER_SUMS];
+    __typeof__(optimizer->measure_cuda) kernel = rm_cuda_kernels_built.measure(optimizer);
+    if (there(q, optimizer->name, optimizer, 1, kernel)) {
+        kernel(&q->shown, update, n, parameter, gradient, state, q->sums);
+        launched(q);
+    }
+    fetch_sums(q, RM_MAX_OPTIMIZER_SUMS, share);
+    for (int i = 0; i < RM_MAX_OPTIMIZER_SUMS; i++) sum[i] += share[i];
+}
+
+double rm_cuda_sum_of_squares(rm_queue *q, const float *x, int64_t n) {
+    double sum;
+    if (there(q, "sum_of_squares", NULL, 0, rm_cuda_kernels_built.sum_of_squares)) {
+        rm_cuda_kernels_built.sum_of_squares(&q->shown, x, n, q->sums);
+        launched(q);
+    }
+    fetch_sums(q, 1, &sum);
+    return sum;
+}

@@ -1,0 +1,375 @@
+/* fake_calls.c: the functions of CUDA, cuBLAS and NVML that Remat's device calls: fake.h. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fake.h"
+
+static char violation[400];
+static int64_t calls, allocations, fail_at, handles;
+static cudaError_t failure, last;
+static struct {
+    int gpus, driver;
+    size_t free_bytes;
+    bool used; /* by this process: it has a context */
+} machine = {1, 13000, (size_t)1 << 30, false};
+
+void fake_violate(const char *format, ...) {
+    va_list arguments;
+    if (violation[0]) return;
+    va_start(arguments, format);
+    vsnprintf(violation, sizeof violation, format, arguments);
+    va_end(arguments);
+}
+
+const char *fake_cuda_violation(void) { return violation[0] ? violation : NULL; }
+int64_t fake_cuda_live(void) { return fake_memory_live() + fake_order_live() + handles; }
+int64_t fake_cuda_calls(void) { return calls; }
+int64_t fake_cuda_allocations(void) { return allocations; }
+void fake_cuda_fail_at(int64_t call, cudaError_t error) { fail_at = call, failure = error; }
+void fake_cuda_break_at(int64_t work) { fake_break = work; }
+void fake_cuda_machine(int gpus, int driver, size_t free_bytes) {
+    machine.gpus = gpus, machine.driver = driver, machine.free_bytes = free_bytes;
+}
+
+void fake_cuda_reset(uint64_t seed) {
+    fake_order_reset(seed);
+    fake_memory_reset();
+    violation[0] = 0;
+    calls = allocations = fail_at = handles = 0;
+    fake_lt_reset();
+    last = cudaSuccess;
+    machine.used = false;
+    fake_cuda_machine(1, 13000, (size_t)1 << 30);
+}
+
+/* What this call answers, if it is well in itself. */
+static cudaError_t answer(void) {
+    cudaError_t error = ++calls == fail_at ? failure : fake_broken ? cudaErrorIllegalAddress : cudaSuccess;
+    return error ? last = error : error;
+}
+
+#define ENTER()                                                                                                        \
+    do {                                                                                                               \
+        cudaError_t entered = answer();                                                                                \
+        if (entered) return entered;                                                                                   \
+    } while (0)
+
+/* ---- The machine ----------------------------------------------------------------------------------------------- */
+
+cudaError_t cudaDriverGetVersion(int *version) {
+    ENTER();
+    *version = machine.driver;
+    return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int *version) {
+    ENTER();
+    *version = 13000;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int *count) {
+    ENTER();
+    *count = machine.gpus;
+    return machine.gpus ? cudaSuccess : (last = cudaErrorNoDevice);
+}
+cudaError_t cudaSetDevice(int device) {
+    ENTER();
+    machine.used = true;
+    return device >= 0 && device < machine.gpus ? cudaSuccess : (last = cudaErrorInvalidDevice);
+}
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
+    (void)device;
+    ENTER();
+    *value = attribute == cudaDevAttrComputeCapabilityMajor ? 8 : 0;
+    return cudaSuccess;
+}
+enum { CONTEXT = 300 << 20, OTHERS = 77 << 20, GRAPH = 64 << 10 };
+static size_t taken(void) { return ((size_t)fake_memory_live() << 20) + (size_t)fake_graphs_live() * GRAPH; }
+
+cudaError_t cudaMemGetInfo(size_t *free, size_t *total) {
+    ENTER();
+    *free = machine.free_bytes - taken();
+    *total = machine.free_bytes + CONTEXT;
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceGetPCIBusId(char *bus, int length, int device) {
+    ENTER();
+    snprintf(bus, (size_t)length, "0000:%02X:00.0", device + 1);
+    return cudaSuccess;
+}
+const char *cudaGetErrorString(cudaError_t error) { return error ? "a fault that a test has asked for" : "no error"; }
+cudaError_t cudaGetLastError(void) {
+    cudaError_t was = last;
+    last = cudaSuccess;
+    return fake_broken ? cudaErrorIllegalAddress : was;
+}
+
+/* NVML's, which sees the GPU from outside. */
+typedef struct {
+    unsigned long long total, free, used;
+} memory_seen;
+int nvmlInit_v2(void);
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **gpu);
+int nvmlDeviceGetMemoryInfo(void *gpu, memory_seen *out);
+
+int nvmlInit_v2(void) { return 0; }
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **gpu) {
+    *gpu = &machine;
+    return strncmp(bus, "0000:", 5);
+}
+int nvmlDeviceGetMemoryInfo(void *gpu, memory_seen *out) {
+    *out = (memory_seen){.used = OTHERS + taken() + (machine.used ? CONTEXT : 0)};
+    return gpu != &machine;
+}
+
+/* ---- Memory ---------------------------------------------------------------------------------------------------- */
+
+static cudaError_t take(void **start, size_t bytes, bool on_gpu) {
+    allocations++;
+    *start = NULL;
+    if (fake_records()) fake_violate("memory is taken while a stream records");
+    ENTER();
+    *start = fake_take(bytes, on_gpu);
+    return *start ? cudaSuccess : (last = cudaErrorMemoryAllocation);
+}
+#undef cudaMalloc
+#undef cudaMallocHost
+cudaError_t cudaMalloc(void **start, size_t bytes) { return take(start, bytes, true); }
+cudaError_t cudaMallocHost(void **start, size_t bytes) { return take(start, bytes, false); }
+
+/* What is given back is gone, also where the answer is an error that something earlier has left. */
+cudaError_t cudaFree(void *start) {
+    if (fake_records()) fake_violate("memory is given back while a stream records");
+    fake_give_back(start, true);
+    return answer();
+}
+cudaError_t cudaFreeHost(void *start) {
+    if (fake_records()) fake_violate("memory is given back while a stream records");
+    fake_give_back(start, false);
+    return answer();
+}
+
+typedef struct {
+    void *to;
+    const void *from;
+    int byte;
+    size_t bytes;
+} moving;
+
+static void move(void *context) {
+    moving *m = context;
+    if (m->from)
+        memmove(m->to, m->from, m->bytes);
+    else
+        memset(m->to, m->byte, m->bytes);
+}
+
+static void push_move(cudaStream_t stream, moving m) {
+    fake_range range[] = {{m.to, m.bytes, true}, {m.from, m.from ? m.bytes : 0, false}};
+    fake_push(stream, move, &m, sizeof m, range, 2);
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
+    ENTER();
+    bool in = kind == cudaMemcpyHostToDevice, out = kind == cudaMemcpyDeviceToHost;
+    if (kind != cudaMemcpyDefault && (!fake_lies_in(to, bytes, !out) || !fake_lies_in(from, bytes, !in)))
+        fake_violate(
+            "a copy of %zu bytes from %p to %p is not of the kind it says (%d), or its host memory is pageable", bytes,
+            from, to, (int)kind);
+    push_move(stream, (moving){to, from, 0, bytes});
+    return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void *to, int byte, size_t bytes, cudaStream_t stream) {
+    ENTER();
+    push_move(stream, (moving){to, NULL, byte, bytes});
+    return cudaSuccess;
+}
+
+/* ---- Streams and events ---------------------------------------------------------------------------------------- */
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
+    allocations++;
+    *stream = NULL;
+    ENTER();
+    if (flags != cudaStreamNonBlocking) fake_violate("a stream that waits for the default stream");
+    *stream = fake_stream_make();
+    return *stream ? cudaSuccess : (last = cudaErrorMemoryAllocation);
+}
+/* The work is done all the same: an answer here is about something earlier. */
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    if (!fake_stream_lives(stream))
+        fake_violate("a stream is waited for that is not there");
+    else
+        fake_finish_stream(stream);
+    return answer();
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
+    (void)flags;
+    ENTER();
+    fake_wait(stream, event);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    fake_stream_end(stream);
+    return answer();
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
+    (void)flags;
+    allocations++;
+    *event = NULL;
+    ENTER();
+    *event = fake_event_make();
+    return cudaSuccess;
+}
+#undef cudaEventRecord
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    ENTER();
+    fake_record(event, stream);
+    return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    fake_finish_event(event);
+    return answer();
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    fake_event_end(event);
+    return answer();
+}
+
+/* ---- Graphs ---------------------------------------------------------------------------------------------------- */
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
+    ENTER();
+    if (mode != cudaStreamCaptureModeThreadLocal) fake_violate("a recording that other threads can spoil, or hide in");
+    return fake_record_begin(stream) ? cudaSuccess : (last = cudaErrorIllegalState);
+}
+/* Where it fails, the stream records no more, and there is no graph. */
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
+    cudaError_t error = answer();
+    *graph = fake_record_end(stream);
+    if (error && *graph) fake_graph_end(*graph);
+    if (error) *graph = NULL;
+    return error;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+    fake_graph_end(graph);
+    return answer();
+}
+#undef cudaGraphInstantiate
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags) {
+    *exec = NULL;
+    ENTER();
+    if (flags || fake_records()) fake_violate("a graph is made with flags %llu, or while a stream records", flags);
+    *exec = fake_graph_make(graph);
+    return cudaSuccess;
+}
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream) {
+    (void)exec;
+    ENTER();
+    if (!fake_stream_lives(stream)) fake_violate("a graph is given to a stream that is not there");
+    return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+    ENTER();
+    fake_graph_launch(exec, stream);
+    return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+    fake_graph_exec_end(exec);
+    return answer();
+}
+
+/* ---- cuBLAS ---------------------------------------------------------------------------------------------------- */
+
+struct cublasContext {
+    cudaStream_t stream;
+    void *workspace;
+    size_t bytes;
+};
+
+cublasStatus_t fake_blas_answer(void) {
+    cudaError_t error = answer();
+    last = cudaSuccess; /* cuBLAS has its own */
+    if (!error) return CUBLAS_STATUS_SUCCESS;
+    return error == cudaErrorMemoryAllocation ? CUBLAS_STATUS_ALLOC_FAILED : CUBLAS_STATUS_EXECUTION_FAILED;
+}
+
+void fake_blas_handle(int more) {
+    handles += more;
+    allocations += more > 0;
+}
+
+const char *cublasGetStatusString(cublasStatus_t status) {
+    return status ? "a fault that a test has asked for" : "well";
+}
+cublasStatus_t cublasCreate_v2(cublasHandle_t *handle) {
+    allocations++;
+    cublasStatus_t status = fake_blas_answer();
+    *handle = status ? NULL : calloc(1, sizeof **handle);
+    handles += !status;
+    return status;
+}
+cublasStatus_t cublasDestroy_v2(cublasHandle_t handle) {
+    handles--;
+    free(handle);
+    return fake_blas_answer();
+}
+cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t stream) {
+    cublasStatus_t status = fake_blas_answer();
+    if (!status) handle->stream = stream;
+    return status;
+}
+cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void *workspace, size_t bytes) {
+    cublasStatus_t status = fake_blas_answer();
+    if (!fake_lies_in(workspace, bytes, true)) fake_violate("cuBLAS's workspace is not the GPU's memory");
+    handle->workspace = status ? NULL : workspace;
+    handle->bytes = bytes;
+    return status;
+}
+
+typedef struct {
+    bool ta, tb;
+    int64_t m, n, k, lda, ldb, ldc;
+    float alpha, beta;
+    const float *a, *b;
+    float *c;
+} product;
+
+enum { LARGEST = 1 << 24 };
+
+static void multiply(void *context) {
+    const product *p = context;
+    if (p->m * p->n * p->k > LARGEST) return; /* the device makes such only to see how long they take */
+    for (int64_t i = 0; i < p->m; i++)
+        for (int64_t j = 0; j < p->n; j++) {
+            double sum = 0;
+            for (int64_t l = 0; l < p->k; l++)
+                sum += (double)p->a[p->ta ? l + i * p->lda : i + l * p->lda] *
+                       (double)p->b[p->tb ? j + l * p->ldb : l + j * p->ldb];
+            float *c = &p->c[i + j * p->ldc];
+            *c = (float)(p->alpha * sum + (p->beta != 0 ? (double)p->beta * (double)*c : 0));
+        }
+}
+
+/* `columns` of ld numbers each, of which `rows` are touched: what is beyond the last of them is not. */
+static fake_range matrix(const float *start, int64_t rows, int64_t columns, int64_t ld, bool writes) {
+    if (ld < rows) fake_violate("a matrix with %lld rows, %lld numbers apart", (long long)rows, (long long)ld);
+    return (fake_range){start, 4 * (uint64_t)((columns - 1) * ld + rows), writes};
+}
+
+cublasStatus_t cublasSgemm_v2_64(cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int64_t m,
+                                 int64_t n, int64_t k, const float *alpha, const float *a, int64_t lda, const float *b,
+                                 int64_t ldb, const float *beta, float *c, int64_t ldc) {
+    bool turn_a = ta != CUBLAS_OP_N, turn_b = tb != CUBLAS_OP_N;
+    cublasStatus_t status = fake_blas_answer();
+    if (status) return status;
+    if (!handle->workspace) fake_violate("a product without a workspace of its own");
+    product p = {turn_a, turn_b, m, n, k, lda, ldb, ldc, *alpha, *beta, a, b, c};
+    fake_range range[] = {matrix(a, turn_a ? k : m, turn_a ? m : k, lda, false),
+                          matrix(b, turn_b ? n : k, turn_b ? k : n, ldb, false),
+                          matrix(c, m, n, ldc, true),
+                          {handle->workspace, handle->bytes, true}};
+    fake_push(handle->stream, multiply, &p, sizeof p, range, 4);
+    return status;
+}

@@ -1,0 +1,452 @@
+/* fake_order.c: the fake's streams and events: fake.h. Each piece of work knows what had to be done before it, as a count
+ * for every stream; an access that is not behind a conflicting one of another stream by these counts is a violation. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fake.h"
+
+enum { MOST_STREAMS = 32, MOST_RANGES = 40 };
+
+typedef struct {
+    uint64_t after[MOST_STREAMS]; /* by stream: its work up to this number is done before */
+} moment;
+
+typedef struct task {
+    struct task *next;
+    enum { WORK, RECORD, WAIT } what;
+    void (*work)(void *context);
+    void *context; /* its own */
+    cudaEvent_t event;
+    uint64_t version;
+} task;
+
+/* A piece of work as it was recorded. */
+typedef struct recorded {
+    struct recorded *next;
+    void (*work)(void *context);
+    void *context;
+    size_t bytes;
+    fake_range range[MOST_RANGES];
+    int n;
+} recorded;
+
+struct CUgraph_st {
+    struct CUgraph_st *next;
+    bool lives;
+    recorded *first, **last;
+};
+
+struct CUgraphExec_st {
+    struct CUgraphExec_st *next;
+    bool lives;
+    recorded *first;
+    int stream;      /* where it was launched last ... */
+    uint64_t number; /* ... as this piece of work; 0: nowhere */
+};
+
+struct CUstream_st {
+    struct CUstream_st *next;
+    bool lives;
+    int number;
+    moment now;
+    task *first, **last;
+    cudaGraph_t records; /* NULL: what it is given is done */
+    pthread_t recorder;
+};
+
+struct CUevent_st {
+    struct CUevent_st *next;
+    bool lives;
+    moment when;
+    uint64_t recorded, reached;
+};
+
+typedef struct {
+    fake_range range;
+    uint64_t number;
+} access_made;
+
+static struct CUstream_st *streams;
+static struct CUevent_st *events;
+static struct CUgraph_st *graphs;
+static struct CUgraphExec_st *execs;
+static int64_t graphs_made, graphs_launched;
+static int n_streams;
+static moment host; /* what it has waited for */
+static struct {
+    access_made *item;
+    int64_t n, room;
+} made[MOST_STREAMS];
+static uint64_t random_state;
+int64_t fake_break;
+bool fake_broken;
+
+static uint32_t draw(uint32_t below) {
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(random_state >> 33) % below;
+}
+
+static void join(moment *a, const moment *b) {
+    for (int i = 0; i < MOST_STREAMS; i++)
+        if (b->after[i] > a->after[i]) a->after[i] = b->after[i];
+}
+
+/* ---- Who touches what ------------------------------------------------------------------------------------------ */
+
+static bool overlap(const fake_range *a, const fake_range *b) {
+    const char *x = a->start, *y = b->start;
+    return x < y + b->bytes && y < x + a->bytes;
+}
+
+static void check_access(cudaStream_t stream, const fake_range *range) {
+    for (int s = 0; s < n_streams; s++)
+        for (int64_t i = 0; i < made[s].n && s != stream->number; i++) {
+            const access_made *other = &made[s].item[i];
+            bool conflict = (range->writes || other->range.writes) && overlap(range, &other->range);
+            if (!conflict || other->number <= stream->now.after[s]) continue;
+            fake_violate("stream %d %s %llu bytes at %p that stream %d %s, and no event stands between them",
+                         stream->number, range->writes ? "writes" : "reads", (unsigned long long)range->bytes,
+                         range->start, s, other->range.writes ? "writes" : "reads");
+        }
+}
+
+static void keep_access(cudaStream_t stream, const fake_range *range) {
+    int s = stream->number;
+    if (made[s].n == made[s].room) {
+        made[s].room = made[s].room ? 2 * made[s].room : 256;
+        made[s].item = realloc(made[s].item, (size_t)made[s].room * sizeof *made[s].item);
+    }
+    made[s].item[made[s].n++] = (access_made){*range, stream->now.after[s]};
+}
+
+/* What the host has waited for can conflict with nothing that comes. */
+static void forget_accesses(void) {
+    for (int s = 0; s < n_streams; s++) {
+        int64_t kept = 0;
+        for (int64_t i = 0; i < made[s].n; i++)
+            if (made[s].item[i].number > host.after[s]) made[s].item[kept++] = made[s].item[i];
+        made[s].n = kept;
+    }
+}
+
+bool fake_in_flight(const void *start, uint64_t bytes) {
+    fake_range all = {start, bytes, true};
+    for (int s = 0; s < n_streams; s++)
+        for (int64_t i = 0; i < made[s].n; i++)
+            if (overlap(&all, &made[s].item[i].range)) return true;
+    return false;
+}
+
+/* ---- Doing it -------------------------------------------------------------------------------------------------- */
+
+static bool can_go_on(cudaStream_t s) {
+    return s->first && !(s->first->what == WAIT && s->first->event->reached < s->first->version);
+}
+
+static void go_on(cudaStream_t s) {
+    task *t = s->first;
+    s->first = t->next;
+    if (!s->first) s->last = &s->first;
+    if (t->what == RECORD && t->event->reached < t->version) t->event->reached = t->version;
+    if (t->what == WORK) {
+        if (fake_break && !--fake_break) fake_broken = true;
+        if (!fake_broken) t->work(t->context);
+    }
+    free(t->context);
+    free(t);
+}
+
+/* One step of some stream; false: none can go on. */
+static bool take_a_turn(void) {
+    cudaStream_t able[MOST_STREAMS];
+    uint32_t n = 0;
+    for (cudaStream_t s = streams; s; s = s->next)
+        if (can_go_on(s)) able[n++] = s;
+    if (n) go_on(able[draw(n)]);
+    return n;
+}
+
+static void run_until(cudaStream_t stream, cudaEvent_t event, uint64_t version) {
+    fake_unlock(true);
+    while (stream ? stream->first != NULL : event->reached < version)
+        if (!take_a_turn()) {
+            fake_violate("streams wait for each other, or for an event that is never recorded");
+            break;
+        }
+    fake_unlock(false);
+}
+
+void fake_finish_stream(cudaStream_t stream) {
+    if (stream->records) fake_violate("a stream is waited for while it records");
+    run_until(stream, NULL, 0);
+    join(&host, &stream->now);
+    forget_accesses();
+}
+
+void fake_finish_event(cudaEvent_t event) {
+    run_until(NULL, event, event->recorded);
+    join(&host, &event->when);
+    forget_accesses();
+}
+
+/* ---- Giving it ------------------------------------------------------------------------------------------------- */
+
+static task *append(cudaStream_t stream) {
+    task *t = calloc(1, sizeof *t);
+    join(&stream->now, &host);
+    stream->now.after[stream->number]++;
+    *stream->last = t;
+    stream->last = &t->next;
+    return t;
+}
+
+/* Now and then something is done at once: a GPU does not wait to be waited for. */
+static void perhaps_go_on(void) {
+    if (draw(8)) return;
+    fake_unlock(true);
+    for (uint32_t turns = 1 + draw(6); turns && take_a_turn();) turns--;
+    fake_unlock(false);
+}
+
+static void *copy_of(const void *context, size_t bytes) {
+    void *copy = malloc(bytes);
+    return memcpy(copy, context, bytes);
+}
+
+static void push(cudaStream_t stream, const recorded *r) {
+    task *t = append(stream);
+    t->work = r->work;
+    t->context = copy_of(r->context, r->bytes);
+    for (int i = 0; i < r->n; i++) {
+        const fake_range *range = &r->range[i];
+        if (!range->bytes) continue;
+        if (!fake_lies_in(range->start, range->bytes, true) && !fake_lies_in(range->start, range->bytes, false))
+            fake_violate("%llu bytes at %p lie in no memory that was taken from CUDA", (unsigned long long)range->bytes,
+                         range->start);
+        check_access(stream, range);
+        keep_access(stream, range);
+    }
+}
+
+static void keep_recorded(cudaGraph_t graph, const recorded *r) {
+    recorded *copy = copy_of(r, sizeof *r);
+    copy->context = copy_of(r->context, r->bytes);
+    *graph->last = copy;
+    graph->last = &copy->next;
+}
+
+void fake_push(cudaStream_t stream, void (*work)(void *), const void *context, size_t bytes, const fake_range *range,
+               int n) {
+    recorded r = {.work = work, .context = (void *)(uintptr_t)context, .bytes = bytes, .n = n};
+    memcpy(r.range, range, (size_t)n * sizeof *range);
+    if (!fake_stream_lives(stream))
+        fake_violate("work is given to a stream that is not there");
+    else if (stream->records)
+        keep_recorded(stream->records, &r);
+    else {
+        push(stream, &r);
+        perhaps_go_on();
+    }
+}
+
+void fake_record(cudaEvent_t event, cudaStream_t stream) {
+    if (stream->records) fake_violate("an event is recorded in the middle of a graph");
+    task *t = append(stream);
+    t->what = RECORD;
+    t->event = event;
+    t->version = ++event->recorded;
+    event->when = stream->now;
+}
+
+void fake_wait(cudaStream_t stream, cudaEvent_t event) {
+    if (stream->records) fake_violate("an event is waited for in the middle of a graph");
+    task *t = append(stream);
+    t->what = WAIT;
+    t->event = event;
+    t->version = event->recorded;
+    join(&stream->now, &event->when);
+}
+
+/* ---- Graphs ---------------------------------------------------------------------------------------------------- */
+
+bool fake_records(void) {
+    for (cudaStream_t s = streams; s; s = s->next)
+        if (s->records && pthread_equal(s->recorder, pthread_self())) return true;
+    return false;
+}
+
+bool fake_record_begin(cudaStream_t stream) {
+    if (!fake_stream_lives(stream) || stream->records) {
+        fake_violate("a stream is to record that is not there, or records already");
+        return false;
+    }
+    cudaGraph_t graph = calloc(1, sizeof *graph);
+    graph->lives = true;
+    graph->last = &graph->first;
+    graph->next = graphs;
+    stream->recorder = pthread_self();
+    stream->records = graphs = graph;
+    return true;
+}
+
+cudaGraph_t fake_record_end(cudaStream_t stream) {
+    cudaGraph_t graph = fake_stream_lives(stream) ? stream->records : NULL;
+    if (!graph) fake_violate("a recording ends that never began");
+    if (graph) stream->records = NULL;
+    return graph;
+}
+
+static void drop_recorded(recorded *first) {
+    while (first) {
+        recorded *next = first->next;
+        free(first->context);
+        free(first);
+        first = next;
+    }
+}
+
+/* Of those that have ended the shell stays, so that a second end, or a later use, is seen. */
+void fake_graph_end(cudaGraph_t graph) {
+    if (!graph->lives) fake_violate("a graph is destroyed twice");
+    drop_recorded(graph->first);
+    graph->first = NULL;
+    graph->lives = false;
+}
+
+cudaGraphExec_t fake_graph_make(cudaGraph_t graph) {
+    cudaGraphExec_t exec = calloc(1, sizeof *exec);
+    recorded **last = &exec->first;
+    if (!graph->lives) fake_violate("a graph is instantiated that is not there any more");
+    for (const recorded *r = graph->first; r; r = r->next) {
+        *last = copy_of(r, sizeof *r);
+        (*last)->context = copy_of(r->context, r->bytes);
+        (*last)->next = NULL;
+        last = &(*last)->next;
+    }
+    exec->lives = true;
+    exec->next = execs;
+    graphs_made++;
+    return execs = exec;
+}
+
+void fake_graph_launch(cudaGraphExec_t exec, cudaStream_t stream) {
+    if (!exec->lives || !fake_stream_lives(stream) || stream->records) {
+        fake_violate("a graph is launched that is not there, or on a stream that is not, or that records");
+        return;
+    }
+    for (const recorded *r = exec->first; r; r = r->next) push(stream, r);
+    exec->stream = stream->number;
+    exec->number = stream->now.after[stream->number];
+    graphs_launched++;
+    perhaps_go_on();
+}
+
+void fake_graph_exec_end(cudaGraphExec_t exec) {
+    if (!exec->lives) fake_violate("a graph is destroyed twice");
+    if (exec->number > host.after[exec->stream]) fake_violate("a graph is destroyed while it may run");
+    drop_recorded(exec->first);
+    exec->first = NULL;
+    exec->lives = false;
+}
+
+int64_t fake_graphs_live(void) {
+    int64_t n = 0;
+    for (cudaGraphExec_t e = execs; e; e = e->next) n += e->lives;
+    return n;
+}
+int64_t fake_cuda_graphs(void) { return graphs_made; }
+int64_t fake_cuda_replays(void) { return graphs_launched; }
+
+/* ---- Life ------------------------------------------------------------------------------------------------------ */
+
+cudaStream_t fake_stream_make(void) {
+    if (n_streams == MOST_STREAMS) return NULL;
+    cudaStream_t s = calloc(1, sizeof *s);
+    s->number = n_streams++;
+    s->lives = true;
+    s->last = &s->first;
+    s->next = streams;
+    return streams = s;
+}
+
+cudaEvent_t fake_event_make(void) {
+    cudaEvent_t e = calloc(1, sizeof *e);
+    e->lives = true;
+    e->next = events;
+    return events = e;
+}
+
+/* Those that have ended stay, so that a second end is seen. */
+bool fake_stream_lives(cudaStream_t stream) {
+    for (cudaStream_t s = streams; s; s = s->next)
+        if (s == stream) return s->lives;
+    return false;
+}
+
+void fake_stream_end(cudaStream_t stream) {
+    if (!fake_stream_lives(stream))
+        fake_violate("a stream is destroyed that is not there, or twice");
+    else if (stream->first || stream->records)
+        fake_violate("a stream is destroyed while it has work, or records");
+    else
+        stream->lives = false;
+}
+
+void fake_event_end(cudaEvent_t event) {
+    if (!event->lives) fake_violate("an event is destroyed twice");
+    event->lives = false;
+}
+
+int64_t fake_order_live(void) {
+    int64_t n = 0;
+    for (cudaStream_t s = streams; s; s = s->next) n += s->lives;
+    for (cudaEvent_t e = events; e; e = e->next) n += e->lives;
+    for (cudaGraph_t g = graphs; g; g = g->next) n += g->lives;
+    return n + fake_graphs_live();
+}
+
+static void drop_tasks(cudaStream_t s) {
+    while (s->first) {
+        task *t = s->first;
+        s->first = t->next;
+        free(t->context);
+        free(t);
+    }
+}
+
+void fake_order_reset(uint64_t seed) {
+    while (streams) {
+        cudaStream_t s = streams;
+        streams = s->next;
+        drop_tasks(s);
+        free(s);
+    }
+    while (events) {
+        cudaEvent_t e = events;
+        events = e->next;
+        free(e);
+    }
+    while (graphs) {
+        cudaGraph_t g = graphs;
+        graphs = g->next;
+        drop_recorded(g->first);
+        free(g);
+    }
+    while (execs) {
+        cudaGraphExec_t e = execs;
+        execs = e->next;
+        drop_recorded(e->first);
+        free(e);
+    }
+    graphs_made = graphs_launched = 0;
+    for (int i = 0; i < MOST_STREAMS; i++) {
+        free(made[i].item);
+        memset(&made[i], 0, sizeof made[i]);
+    }
+    n_streams = 0;
+    memset(&host, 0, sizeof host);
+    random_state = seed * 2 + 1;
+    fake_break = 0;
+    fake_broken = false;
+}

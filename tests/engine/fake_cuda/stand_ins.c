@@ -1,0 +1,235 @@
+/* stand_ins.c: CPU kernels on recording streams: stand_ins.h. It takes the place of engine/cuda_kernels.c and devices.c. A
+ * launcher keeps what a real one would have read by the time it returns, and no more. */
+#include "tests/engine/fake_cuda/stand_ins.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 40 };
+typedef struct {
+    fake_range item[MOST];
+    int n;
+} ranges;
+
+static void add(ranges *r, const void *start, uint64_t bytes, bool writes) {
+    if (start && bytes) r->item[r->n++] = (fake_range){start, bytes, writes};
+}
+static void add_tensor(ranges *r, const rm_tensor *t, bool writes) {
+    if (t->data && t->desc.rank >= 0) add(r, t->data, rm_desc_bytes(&t->desc), writes);
+}
+
+/* ---- Ops ------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const rm_op *op;
+    rm_pass pass;
+    void *packed; /* not NULL: weights are packed there */
+    double attr;
+    rm_call call;
+} launch;
+
+static rm_kernel *cpu_kernel(const rm_op *op, rm_pass pass) {
+    rm_kernel *const *kernels = pass == RM_FORWARD ? op->forward : pass == RM_BACKWARD ? op->backward : op->rebuild;
+    return kernels[RM_DEVICE_CPU];
+}
+
+static void do_launch(void *context) {
+    launch *l = context;
+    if (l->call.attr) l->call.attr = &l->attr;
+    if (l->packed)
+        l->op->pack(&l->call, l->packed);
+    else
+        cpu_kernel(l->op, l->pass)(&l->call);
+}
+
+static uint64_t packed_bytes(const rm_op *op, const rm_desc *x, const rm_call *call) {
+    return op->packed_bytes ? op->packed_bytes(x, call->attr, 1) : 0;
+}
+
+static void find_ranges(const launch *l, const rm_call *c, ranges *r) {
+    rm_desc x[RM_MAX_IN];
+    rm_cost cost = {0};
+    bool forward = l->pass == RM_FORWARD, backward = l->pass == RM_BACKWARD;
+    for (int k = 0; k < RM_MAX_IN; k++) {
+        x[k] = c->x[k].desc;
+        if (k >= l->op->n_in) continue;
+        add_tensor(r, &c->x[k], false);
+        if (backward) add_tensor(r, &c->dx[k], true);
+    }
+    add_tensor(r, &c->y, forward);
+    if (backward) add_tensor(r, &c->dy, false);
+    for (int k = 0; k < l->op->n_state; k++) {
+        add_tensor(r, &c->state_in[k], false);
+        add_tensor(r, &c->state_out[k], forward);
+        if (backward) add_tensor(r, &c->dstate_out[k], false);
+        if (backward) add_tensor(r, &c->dstate_in[k], true);
+    }
+    if (l->op->cost) l->op->cost(x, &c->y.desc, c->attr, l->pass, &cost);
+    if (l->op->aux_bytes) add(r, c->aux, l->op->aux_bytes(x, c->attr), true);
+    add(r, c->scratch, cost.scratch_bytes, true);
+    add(r, c->packed, packed_bytes(l->op, x, c), false);
+}
+
+static void make_launch(launch *l, const rm_op *op, rm_pass pass, const rm_call *call) {
+    memset(l, 0, sizeof *l);
+    *l = (launch){.op = op, .pass = pass, .call = *call};
+    if (call->attr) memcpy(&l->attr, call->attr, sizeof l->attr); /* all attributes are one double */
+    l->call.threads = 1;
+}
+
+/* The device asks for a kernel and calls it at once: which one it was is remembered from the one to the other. */
+static const rm_op *asked_op;
+static rm_pass asked_pass;
+
+/* All that a launch depends on, but for the key of what draws: that is another one in every step. */
+typedef struct {
+    const void *address[2 * RM_MAX_IN + 4 * RM_MAX_STATE + 5];
+    rm_desc desc[RM_MAX_IN];
+    int64_t t0, t_total;
+    double attr;
+    bool training;
+} launch_key;
+
+static void make_key(const launch *l, launch_key *key) {
+    const rm_call *c = &l->call;
+    int n = 0;
+    memset(key, 0, sizeof *key);
+    for (int k = 0; k < RM_MAX_IN; k++) {
+        key->address[n++] = c->x[k].data;
+        key->address[n++] = c->dx[k].data;
+        key->desc[k].rank = c->x[k].desc.rank;
+        for (int d = 0; d < c->x[k].desc.rank; d++) key->desc[k].dim[d] = c->x[k].desc.dim[d];
+    }
+    for (int k = 0; k < RM_MAX_STATE; k++) {
+        const rm_tensor *state[] = {&c->state_in[k], &c->state_out[k], &c->dstate_in[k], &c->dstate_out[k]};
+        for (int i = 0; i < 4; i++) key->address[n++] = k < l->op->n_state ? state[i]->data : NULL;
+    }
+    key->address[n++] = c->y.data, key->address[n++] = c->dy.data, key->address[n++] = c->aux;
+    key->address[n++] = c->scratch, key->address[n++] = c->packed;
+    key->t0 = c->t0, key->t_total = c->t_total, key->attr = l->attr, key->training = c->training;
+}
+
+static void do_nothing(void *context) { (void)context; }
+
+/* As two launches, that are recorded together wherever nothing is drawn. */
+static void launch_op(const rm_call *call) {
+    const rm_cuda_queue *queue = call->queue;
+    launch l;
+    launch_key key;
+    ranges r = {.n = 0};
+    make_launch(&l, asked_op, asked_pass, call);
+    make_key(&l, &key);
+    find_ranges(&l, call, &r);
+    bool draws = !strcmp(l.op->name, "dropout");
+    if (!draws && !rm_cuda_begin(queue, &key, sizeof key)) return;
+    fake_push(queue->stream, do_nothing, &l, sizeof l, r.item, r.n);
+    fake_push(queue->stream, do_launch, &l, sizeof l, r.item, r.n);
+    if (!draws) rm_cuda_end(queue);
+}
+
+static rm_kernel *kernel(const rm_op *op, rm_pass pass) {
+    asked_op = op;
+    asked_pass = pass;
+    return cpu_kernel(op, pass) ? launch_op : NULL;
+}
+
+/* The CPU's kernels read packed weights, a GPU's do not. */
+static void pack(rm_queue *queue, const rm_op *op, const rm_call *call, void *packed) {
+    launch l;
+    rm_desc x[RM_MAX_IN];
+    ranges r = {.n = 0};
+    make_launch(&l, op, RM_FORWARD, call);
+    for (int k = 0; k < RM_MAX_IN; k++) {
+        x[k] = call->x[k].desc;
+        if (k < op->n_in && op->weights >> k & 1) add_tensor(&r, &call->x[k], false);
+    }
+    l.packed = packed;
+    add(&r, packed, packed_bytes(op, x, call), true);
+    fake_push(queue->stream, do_launch, &l, sizeof l, r.item, r.n);
+}
+
+/* ---- Optimizers and sums --------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const rm_optimizer *optimizer; /* NULL: the sum of squares of `parameter` */
+    rm_update update;
+    int64_t n;
+    float *parameter;
+    const float *gradient;
+    float *state[RM_MAX_OPTIMIZER_STATE];
+    double *sum; /* NULL: an update */
+} updating;
+
+static void do_update(void *context) {
+    updating *u = context;
+    if (!u->optimizer)
+        *u->sum = rm_sum_of_squares(u->parameter, u->n, 1);
+    else if (!u->sum)
+        u->optimizer->update(&u->update, u->n, u->parameter, u->gradient, u->state);
+    else {
+        memset(u->sum, 0, RM_MAX_OPTIMIZER_SUMS * sizeof *u->sum);
+        u->optimizer->measure(&u->update, u->n, u->parameter, u->gradient, u->state, u->sum);
+    }
+}
+
+static void push_update(const rm_cuda_queue *queue, updating u, float *const *state) {
+    ranges r = {.n = 0};
+    uint64_t bytes = (uint64_t)u.n * sizeof(float);
+    int states = u.optimizer ? u.optimizer->states_used(&u.update) : 0;
+    u.update.threads = 1;
+    for (int k = 0; k < states; k++) add(&r, u.state[k] = state[k], bytes, true);
+    add(&r, u.parameter, bytes, u.optimizer && !u.sum);
+    add(&r, u.gradient, bytes, false);
+    add(&r, u.sum, sizeof(double) * (u.optimizer ? RM_MAX_OPTIMIZER_SUMS : 1), true);
+    fake_push(queue->stream, do_update, &u, sizeof u, r.item, r.n);
+}
+
+static const rm_optimizer *asked_optimizer;
+
+static void launch_update(const rm_cuda_queue *queue, const rm_update *update, int64_t n, float *parameter,
+                          const float *gradient, float *const *state) {
+    push_update(queue, (updating){asked_optimizer, *update, n, parameter, gradient, {0}, NULL}, state);
+}
+static void launch_measure(const rm_cuda_queue *queue, const rm_update *update, int64_t n, const float *parameter,
+                           const float *gradient, float *const *state, double *sum) {
+    push_update(queue, (updating){asked_optimizer, *update, n, (float *)(uintptr_t)parameter, gradient, {0}, sum},
+                state);
+}
+static void launch_squares(const rm_cuda_queue *queue, const float *x, int64_t n, double *sum) {
+    push_update(queue, (updating){NULL, {0}, n, (float *)(uintptr_t)x, NULL, {0}, sum}, NULL);
+}
+
+static __typeof__(((rm_optimizer *)0)->update_cuda) update(const rm_optimizer *optimizer) {
+    asked_optimizer = optimizer;
+    return launch_update;
+}
+static __typeof__(((rm_optimizer *)0)->measure_cuda) measure(const rm_optimizer *optimizer) {
+    asked_optimizer = optimizer;
+    return optimizer->measure ? launch_measure : NULL;
+}
+
+const rm_cuda_kernels rm_cuda_kernels_built = {kernel, update, measure, launch_squares};
+
+/* ---- The device ------------------------------------------------------------------------------------------------ */
+
+/* Laid out as for the CPU's kernels. */
+const rm_device_api *rm_device_find(const char *name) {
+    static rm_device_api cuda;
+    cuda = rm_device_cuda;
+    cuda.kernels = RM_DEVICE_CPU;
+    cuda.pack = pack;
+    const rm_device_api *all[] = {&rm_device_cpu, &cuda, &rm_device_null};
+    for (int i = 0; i < 3; i++)
+        if (!strcmp(all[i]->name, name)) return all[i];
+    return NULL;
+}
+
+void stand_in_reset(uint64_t seed) {
+    setenv("REMAT_CUDART_LIBRARY", FAKE_CUDA, 1);
+    setenv("REMAT_CUBLAS_LIBRARY", FAKE_CUDA, 1);
+    setenv("REMAT_CUBLASLT_LIBRARY", FAKE_CUDA, 1);
+    setenv("REMAT_NVML_LIBRARY", FAKE_CUDA, 1);
+    unsetenv("LOCAL_RANK");
+    fake_cuda_reset(seed);
+}

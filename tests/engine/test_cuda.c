@@ -1,0 +1,464 @@
+/* test_cuda.c: the CUDA device on a recording fake of CUDA (tests/engine/fake_cuda), the CPU's kernels in its streams. Random
+ * networks under random plans that move things to the host and back give the CPU's bits, whatever order the fake does things
+ * in; every rule of order and lifetime holds; a fault at any call costs one sentence, and leaves nothing behind.
+ *
+ * What this cannot show is how a GPU does any of it. */
+#include <check.h>
+#include <math.h>
+
+#ifdef HAVE_CUDA_HEADERS
+
+#include "tests/engine/fake_cuda/stand_ins.h"
+#include "tests/engine/random_net.h"
+
+enum { STEPS = 2 };
+
+static void expect_clean(const char *what) {
+    ck_assert_msg(!fake_cuda_violation(), "%s: %s", what, fake_cuda_violation());
+    ck_assert_msg(fake_cuda_live() == 0, "%s: %lld things were not given back", what, (long long)fake_cuda_live());
+}
+
+/* One line that says something. */
+static void expect_sentence(const char *part) {
+    const char *sentence = remat_last_error();
+    ck_assert_msg(sentence && strlen(sentence) > 20 && !strchr(sentence, '\n') && strstr(sentence, part),
+                  "\"%s\" lacks \"%s\"", sentence, part);
+}
+
+/* ---- Plans that move things ------------------------------------------------------------------------------------ */
+
+/* Of a random plan: what some stages keep, and the state before them, goes out when it is there, and comes back just before
+ * it is read; it is freed at once, or when it comes back. */
+static char *moving_plan(const char *plan) {
+    char *text, line[80];
+    size_t length;
+    long stage;
+    bool out[2][64] = {{0}}, freed[2][64] = {{0}};
+    const char *const name[] = {"saved", "state"};
+    FILE *to = open_memstream(&text, &length);
+    for (const char *at = plan; *at; at = strchr(at, '\n') + 1) {
+        snprintf(line, sizeof line, "%.*s", (int)(strchr(at, '\n') - at), at);
+        if (sscanf(line, "run backward %ld", &stage) == 1)
+            for (int k = 0; k < 2; k++) {
+                if (out[k][stage] && !freed[k][stage]) fprintf(to, "free %s %ld\n", name[k], stage);
+                if (out[k][stage]) fprintf(to, "load %s %ld\n", name[k], stage);
+            }
+        fprintf(to, "%s\n", line);
+        if (sscanf(line, "run forward %ld", &stage) != 1 || strstr(line, "drop") || stage >= 64) continue;
+        for (int k = 0; k < 2 && stage; k++) {
+            out[k][stage] = draw(3) > 0;
+            freed[k][stage] = draw(2);
+            if (out[k][stage]) fprintf(to, "save %s %ld\n", name[k], stage);
+            if (out[k][stage] && freed[k][stage]) fprintf(to, "free %s %ld\n", name[k], stage);
+        }
+    }
+    fclose(to);
+    return text;
+}
+
+/* ---- Runs ------------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    net n;
+    remat_value loss;
+    remat_config config;
+    char *plan;
+    uint64_t seed;
+} problem;
+
+static void make_problem(problem *p, uint64_t seed, const char *optimizer) {
+    *p = (problem){.config = REMAT_CONFIG_INIT, .seed = seed};
+    rng_state = seed * 7919 + 3;
+    bool timed = seed % 3 > 0;
+    p->loss = random_net_with(&p->n, timed, seed % 2 == 1);
+    p->config.threads = 1;
+    p->config.tile = timed ? 1 + draw(4) : draw(3);
+    p->config.seed = seed;
+    p->config.optimizer = optimizer;
+    p->config.momentum = 0.9;
+    p->config.clip_grad_norm = seed % 2 ? 0.5 : 0;
+    remat_session *s;
+    remat_config only = p->config;
+    only.plan_only = true;
+    ck_assert_msg(!remat_session_create(p->n.graph, p->loss, &only, &s), "%s", remat_last_error());
+    char *plan = random_plan(s);
+    p->plan = moving_plan(plan);
+    free(plan);
+    remat_session_free(s);
+    p->config.plan_steps = p->plan;
+    p->config.spill_dir = "/tmp";
+}
+
+static void free_problem(problem *p) {
+    free(p->plan);
+    remat_graph_free(p->n.graph);
+}
+
+typedef struct {
+    double number[3 * STEPS];
+    char *arrays;
+    size_t bytes;
+    int64_t allocations; /* after the first step */
+} outcome;
+
+static remat_status write_inputs(remat_session *s, uint64_t seed) {
+    remat_status status = REMAT_OK;
+    rng_state = seed;
+    for (int64_t i = 0; i < remat_count(s, REMAT_INPUT) && !status; i++) {
+        remat_array info;
+        remat_array_info(s, REMAT_INPUT, i, &info);
+        float *data = malloc(info.bytes);
+        for (uint64_t k = 0; k < info.bytes / 4; k++)
+            if (info.dtype == REMAT_I32)
+                ((int32_t *)data)[k] = (int32_t)draw(3);
+            else
+                data[k] = draw_real();
+        status = remat_write(s, REMAT_INPUT, i, data, info.bytes);
+        free(data);
+    }
+    return status;
+}
+
+static remat_status read_arrays(remat_session *s, remat_kind kind, outcome *o) {
+    for (int64_t i = 0; i < remat_count(s, kind); i++) {
+        remat_array info;
+        remat_array_info(s, kind, i, &info);
+        o->arrays = realloc(o->arrays, o->bytes + info.bytes);
+        remat_status status = remat_read(s, kind, i, o->arrays + o->bytes, info.bytes);
+        if (status) return status;
+        o->bytes += info.bytes;
+    }
+    return REMAT_OK;
+}
+
+static remat_status run_session(remat_session *s, const problem *p, outcome *o) {
+    for (int step = 0; step < STEPS; step++) {
+        remat_step_result r, e;
+        remat_status status = write_inputs(s, p->seed + (uint64_t)step);
+        if (!status) status = remat_step(s, 0.01, &r);
+        if (!status) status = remat_evaluate(s, &e);
+        if (status) return status;
+        memcpy(&o->number[3 * step], (double[]){r.loss, r.grad_norm, e.loss}, 3 * sizeof(double));
+        if (step == 0) o->allocations = fake_cuda_allocations();
+    }
+    remat_status status = read_arrays(s, REMAT_PARAM, o);
+    if (!status) status = read_arrays(s, REMAT_GRADIENT, o);
+    return status ? status : read_arrays(s, REMAT_OPTIMIZER, o);
+}
+
+static remat_status run_problem(const problem *p, const char *device, outcome *o) {
+    remat_session *s;
+    remat_config config = p->config;
+    config.device = device;
+    *o = (outcome){.allocations = 0};
+    remat_status status = remat_session_create(p->n.graph, p->loss, &config, &s);
+    if (status) return status;
+    status = run_session(s, p, o);
+    if (!status && !strcmp(device, "cuda")) ck_assert_int_eq(o->allocations, fake_cuda_allocations());
+    remat_session_free(s);
+    return status;
+}
+
+static void expect_same(const outcome *a, const outcome *b, const char *what) {
+    ck_assert_msg(isfinite(a->number[0]) && !memcmp(a->number, b->number, sizeof a->number), "%s: numbers differ",
+                  what);
+    ck_assert_msg(a->bytes && a->bytes == b->bytes && !memcmp(a->arrays, b->arrays, a->bytes), "%s: arrays differ",
+                  what);
+}
+
+/* ---- The same as the CPU --------------------------------------------------------------------------------------- */
+
+static const char *const optimizers[] = {"sgd", "adamw", "lamb", "lars", "adam"};
+
+START_TEST(same_as_the_cpu) {
+    problem p;
+    outcome cpu, cuda;
+    char what[64];
+    make_problem(&p, (uint64_t)_i, optimizers[_i % 5]);
+    ck_assert_msg(!run_problem(&p, "cpu", &cpu), "%s", remat_last_error());
+    for (uint64_t order = 0; order < 3; order++) {
+        snprintf(what, sizeof what, "network %d, order %d", _i, (int)order);
+        stand_in_reset(order * 1000 + (uint64_t)_i);
+        ck_assert_msg(!run_problem(&p, "cuda", &cuda), "%s: %s", what, remat_last_error());
+        expect_clean(what);
+        expect_same(&cpu, &cuda, what);
+        free(cuda.arrays);
+    }
+    free(cpu.arrays);
+    free_problem(&p);
+}
+END_TEST
+
+/* ---- Faults ---------------------------------------------------------------------------------------------------- */
+
+/* A call whose answer nobody needs (something is given back) may fail unheard; then the numbers are right. */
+static void try_fault(const problem *p, const outcome *right, int64_t call, cudaError_t error) {
+    outcome o;
+    char what[64];
+    snprintf(what, sizeof what, "error %d at call %lld", (int)error, (long long)call);
+    stand_in_reset((uint64_t)call);
+    fake_cuda_fail_at(call, error);
+    remat_status status = run_problem(p, "cuda", &o);
+    fake_cuda_fail_at(0, 0);
+    if (status)
+        expect_sentence("");
+    else
+        expect_same(right, &o, what);
+    expect_clean(what);
+    free(o.arrays);
+}
+
+START_TEST(faults_at_every_call) {
+    problem p;
+    outcome right;
+    make_problem(&p, (uint64_t)_i + 1, optimizers[_i + 1]);
+    stand_in_reset(1);
+    ck_assert_msg(!run_problem(&p, "cuda", &right), "%s", remat_last_error());
+    int64_t calls = fake_cuda_calls();
+    expect_clean("without a fault");
+    for (int64_t call = 1; call <= calls; call += call < 300 ? 1 : 1 + (int64_t)draw(60))
+        try_fault(&p, &right, call,
+                  call % 3 == 0   ? cudaErrorMemoryAllocation
+                  : call % 3 == 1 ? cudaErrorLaunchFailure
+                                  : cudaErrorUnknown);
+    free(right.arrays);
+    free_problem(&p);
+}
+END_TEST
+
+/* A kernel that fails while it runs is heard of later, at the next wait; the sentence says how far the plan was. */
+START_TEST(a_kernel_breaks_the_gpu) {
+    problem p;
+    outcome o;
+    make_problem(&p, 4, "adamw");
+    stand_in_reset(7);
+    remat_session *s;
+    remat_config config = p.config;
+    config.device = "cuda";
+    ck_assert_msg(!remat_session_create(p.n.graph, p.loss, &config, &s), "%s", remat_last_error());
+    o = (outcome){.allocations = 0};
+    fake_cuda_break_at(20 + 5 * _i);
+    ck_assert_int_eq(run_session(s, &p, &o), REMAT_DEVICE);
+    expect_sentence("error 700");
+    expect_sentence("given last: ");
+    if (_i > 0) ck_assert_msg(!!strstr(remat_last_error(), "of the plan"), "%s", remat_last_error());
+    remat_session_free(s);
+    expect_clean("after a broken kernel");
+    free(o.arrays);
+    free_problem(&p);
+}
+END_TEST
+
+/* A failed step is not the session's end. */
+START_TEST(the_session_goes_on) {
+    problem p;
+    outcome first, again;
+    make_problem(&p, 5, "sgd");
+    stand_in_reset(3);
+    remat_session *s;
+    remat_step_result r;
+    remat_config config = p.config;
+    config.device = "cuda";
+    config.optimizer = NULL;
+    first = again = (outcome){.allocations = 0};
+    ck_assert_msg(!remat_session_create(p.n.graph, p.loss, &config, &s), "%s", remat_last_error());
+    ck_assert(!write_inputs(s, 1) && !remat_gradients(s, &r) && !read_arrays(s, REMAT_GRADIENT, &first));
+    fake_cuda_fail_at(fake_cuda_calls() + 60, cudaErrorUnknown);
+    ck_assert_int_eq(remat_gradients(s, &r), REMAT_DEVICE);
+    expect_sentence("of the plan");
+    ck_assert(!remat_gradients(s, &r) && !read_arrays(s, REMAT_GRADIENT, &again));
+    ck_assert(first.bytes == again.bytes && !memcmp(first.arrays, again.arrays, first.bytes));
+    remat_session_free(s);
+    expect_clean("after a step that failed");
+    free(first.arrays);
+    free(again.arrays);
+    free_problem(&p);
+}
+END_TEST
+
+/* ---- Opening --------------------------------------------------------------------------------------------------- */
+
+static void expect_refusal(remat_status expected, const char *part) {
+    rm_device *device;
+    ck_assert_int_eq(rm_device_cuda.open(1, &device), expected);
+    ck_assert_ptr_null(device);
+    expect_sentence(part);
+    expect_clean(part);
+}
+
+START_TEST(machines_that_will_not_do) {
+    stand_in_reset(1);
+    fake_cuda_machine(0, 13000, 1 << 30);
+    expect_refusal(REMAT_MISSING, "looking for GPUs");
+    fake_cuda_machine(1, 0, 1 << 30);
+    expect_refusal(REMAT_MISSING, "needs an NVIDIA driver");
+    fake_cuda_machine(1, 12040, 1 << 30);
+    expect_refusal(REMAT_MISSING, "driver is made for CUDA 12.4");
+    fake_cuda_machine(1, 13000, 3 << 20);
+    expect_refusal(REMAT_MEMORY, "has 3145728 bytes of memory free");
+    fake_cuda_machine(2, 13000, 1 << 30);
+    setenv("LOCAL_RANK", "2", 1);
+    expect_refusal(REMAT_INVALID, "LOCAL_RANK is 2, but CUDA sees 2 GPUs");
+}
+END_TEST
+
+START_TEST(a_plan_too_large) {
+    rm_device *device;
+    rm_block *block;
+    stand_in_reset(1);
+    fake_cuda_machine(1, 13000, 64 << 20);
+    ck_assert(!rm_device_cuda.open(1, &device));
+    ck_assert_uint_gt(rm_device_cuda.overhead_bytes(device), 0);
+    ck_assert_int_eq(rm_device_cuda.block_create(device, 1 << 30, &block), REMAT_MEMORY);
+    expect_sentence("needs 1073741824 bytes of the GPU's memory, of which ");
+    rm_device_cuda.close(device);
+    expect_clean("too large");
+}
+END_TEST
+
+START_TEST(what_is_lacking_is_said) {
+    problem p;
+    remat_session *s;
+    stand_in_reset(1);
+    make_problem(&p, 2, "sgd");
+    remat_config config = p.config;
+    config.device = "cuda";
+    config.verify_recompute = true;
+    ck_assert_int_eq(remat_session_create(p.n.graph, p.loss, &config, &s), REMAT_MISSING);
+    expect_sentence("cannot read the device \"cuda\"");
+    expect_clean("verify");
+    free_problem(&p);
+}
+END_TEST
+
+/* The toolkit's own libraries, on a machine without a GPU; elsewhere they may open. */
+START_TEST(real_libraries) {
+    rm_device *device;
+    unsetenv("REMAT_CUDART_LIBRARY");
+    unsetenv("REMAT_CUBLAS_LIBRARY");
+    unsetenv("REMAT_CUBLASLT_LIBRARY");
+    remat_status status = rm_device_cuda.open(1, &device);
+    if (status) {
+        ck_assert_ptr_null(device);
+        expect_sentence("device");
+        printf("real libraries: %s\n", remat_last_error());
+    }
+    rm_device_cuda.close(device);
+}
+END_TEST
+
+START_TEST(no_library) {
+    rm_device *device;
+    setenv("REMAT_CUDART_LIBRARY", "/nowhere/libcudart.so", 1);
+    ck_assert_int_eq(rm_device_cuda.open(1, &device), REMAT_MISSING);
+    expect_sentence("REMAT_CUDART_LIBRARY=/nowhere/libcudart.so cannot be opened");
+}
+END_TEST
+
+/* ---- The device by itself -------------------------------------------------------------------------------------- */
+
+/* Through two stages of 1 MiB, several times over, in pieces of odd sizes. */
+START_TEST(copies) {
+    enum { BYTES = 5 * 1000 * 1000 + 17 };
+    const rm_device_api *api = &rm_device_cuda;
+    rm_device *device;
+    rm_block *block;
+    rm_queue *queue;
+    stand_in_reset((uint64_t)_i);
+    ck_assert(!api->open(1, &device) && !api->block_create(device, 2 * BYTES + 64, &block));
+    ck_assert(!api->queue_create(device, &queue));
+    char *a = api->claim(block, 0, BYTES), *b = api->claim(block, BYTES + 47, BYTES);
+    unsigned char *in = malloc(BYTES), *out = malloc(BYTES);
+    for (int i = 0; i < BYTES; i++) in[i] = (unsigned char)(i * 7 + i / 251);
+    api->copy_out(queue, out, b, BYTES);
+    ck_assert(!api->synchronize(queue));
+    for (int i = 0; i < BYTES; i++) ck_assert_msg(!out[i], "byte %d of a new block is %d", i, out[i]);
+    api->copy_in(queue, a, in, BYTES);
+    api->copy(queue, b, a, BYTES);
+    api->fill(queue, a, 9, BYTES);
+    api->copy_out(queue, out, b, BYTES);
+    ck_assert(!api->synchronize(queue));
+    ck_assert(!memcmp(in, out, BYTES));
+    api->queue_free(queue);
+    api->block_free(block);
+    api->close(device);
+    expect_clean("copies");
+    free(in);
+    free(out);
+}
+END_TEST
+
+START_TEST(two_queues) {
+    const rm_device_api *api = &rm_device_cuda;
+    rm_device *device;
+    rm_block *block;
+    rm_queue *first, *second;
+    rm_event *event;
+    char out[64];
+    stand_in_reset((uint64_t)_i);
+    ck_assert(!api->open(1, &device) && !api->block_create(device, 64, &block));
+    ck_assert(!api->queue_create(device, &first) && !api->queue_create(device, &second));
+    ck_assert(!api->event_create(device, &event));
+    char *memory = api->claim(block, 0, 64);
+    api->fill(first, memory, 7, 64);
+    bool ordered = _i % 2;
+    if (ordered) api->event_record(first, event);
+    if (ordered) api->event_wait(second, event);
+    api->copy_out(second, out, memory, 64);
+    ck_assert(!api->synchronize(second) && !api->synchronize(first));
+    ck_assert_int_eq(!fake_cuda_violation(), ordered); /* and without the event the fake sees it */
+    if (ordered) ck_assert(out[0] == 7 && out[63] == 7);
+    api->event_free(event);
+    api->queue_free(first);
+    api->queue_free(second);
+    api->block_free(block);
+    api->close(device);
+    ck_assert_int_eq(fake_cuda_live(), 0);
+}
+END_TEST
+
+START_TEST(speeds) {
+    const rm_device_api *api = &rm_device_cuda;
+    rm_device *device;
+    rm_store *store;
+    rm_rates rates;
+    rm_tier tier;
+    stand_in_reset(1);
+    ck_assert(!api->open(1, &device) && !api->rates(device, &rates));
+    ck_assert(rates.flops_per_s > 0 && rates.bytes_per_s > 0 && rates.call_ns > 0);
+    ck_assert(!api->store_open(device, "/tmp", &store) && !api->store_measure(store, &tier));
+    ck_assert(tier.save_bytes_per_s > 0 && tier.load_bytes_per_s > 0);
+    api->store_close(store);
+    api->close(device);
+    expect_clean("speeds");
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("cuda");
+    TCase *c = tcase_create("cuda");
+    tcase_add_loop_test(c, same_as_the_cpu, 0, 60);
+    tcase_add_loop_test(c, faults_at_every_call, 0, 3);
+    tcase_add_loop_test(c, a_kernel_breaks_the_gpu, 0, 8);
+    tcase_add_test(c, the_session_goes_on);
+    tcase_add_test(c, machines_that_will_not_do);
+    tcase_add_test(c, a_plan_too_large);
+    tcase_add_test(c, what_is_lacking_is_said);
+    tcase_add_test(c, real_libraries);
+    tcase_add_test(c, no_library);
+    tcase_add_loop_test(c, copies, 0, 8);
+    tcase_add_loop_test(c, two_queues, 0, 16);
+    tcase_add_test(c, speeds);
+    suite_add_tcase(suite, c);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
+
+#else
+
+int main(void) { return 0; } /* without CUDA's headers there is nothing to test */
+
+#endif
