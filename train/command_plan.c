@@ -184,7 +184,7 @@ static remat_status make_plan(planner *p, const rm_options *o, const rm_model_sp
     config.ranks = rm_ranks_imagined(o, &table);
     remat_status status = rm_budget_apply(o, held, &config);
     if (!status) status = rm_model_build(spec, rm_setup_rows(o), true, &p->model);
-    if (!status) status = remat_session_create(p->model.graph, p->model.loss, &config, &p->session);
+    if (!status) status = rm_setup_session(&p->model, &config, &p->session);
     if (status == REMAT_INFEASIBLE)
         return rm_budget_advise(o, spec, p->dataset, &(rm_budget_advice){"plan", evaluator, p->resuming, config.ranks});
     if (!status) status = (o->pareto ? show_pareto : print_plan)(p->session, o, held);
@@ -201,7 +201,8 @@ static remat_status adopt_state(planner *p, rm_options *o) {
     rm_state_point point;
     if (!o->resume) return REMAT_OK;
     TRY(rm_state_find(o->resume, state, &p->resuming));
-    return p->resuming ? rm_start_read(o, state, &point) : REMAT_OK;
+    if (p->resuming) TRY(rm_start_read(o, state, &point));
+    return rm_options_check(o, RM_PLAN); /* with what the state says */
 }
 
 /* The learning rate that `remat train` would begin with, or what is wrong with it. */

@@ -1,5 +1,5 @@
-/* options.h: the flags of `remat`: one table (options.c) that parses the command line and --config files, prints --help,
- * says which flags go into the training state, and fills this struct. A new flag is a member here and a line there.
+/* options.h: the flags of `remat`: one table (options_table.c) by which the command line and --config files are parsed, --help
+ * is printed, and flags go into the training state; and this struct, which it fills. A new flag is a member here and a line there.
  *
  *     rm_options o;
  *     status = rm_options_parse(&o, RM_TRAIN, argc, argv);   // INVALID: the sentence names the remedy; exit 2
@@ -74,12 +74,21 @@ typedef struct {
     char **argument; /* what is not a flag (only `report` takes any); borrowed from argv */
     int n_arguments;
     bool help;
-    bool given[RM_MAX_FLAGS]; /* by line of the table: said on the command line or in the config file */
+    /* By line of the table. said: on the command line or in the config file; given: there, by a preset or by the training
+     * state that is resumed. */
+    bool given[RM_MAX_FLAGS], said[RM_MAX_FLAGS];
 } rm_options;
 
-/* Defaults, then the file of --config, then the command line (argv[0] is the first argument after the command). */
+/* Defaults, then the file of --config, then the command line (argv[0] is the first argument after the command), and what can
+ * be checked of it: with --resume, rm_options_check waits until the state has been read. */
 remat_status rm_options_parse(rm_options *options, rm_command command, int argc, char **argv);
 void rm_options_free(rm_options *options);
+
+/* Flags that do not go together (options_check.c): INVALID names them and the remedy. _said: on one line; that is known at
+ * once. The other: those that contradict or need each other, and those that were said and that nothing would read; once
+ * all values are known, those of a training state included. What a state or a preset says is not refused for having no effect. */
+remat_status rm_options_check_said(const rm_options *options);
+remat_status rm_options_check(const rm_options *options, rm_command command);
 
 /* The parts, for tests and fuzzers. */
 remat_status rm_options_defaults(rm_options *options);
@@ -94,6 +103,7 @@ typedef enum { RM_FORGOTTEN, RM_REMEMBERED, RM_OF_RUN, RM_OF_MODEL } rm_option_m
 int rm_options_count(void);
 const char *rm_options_name(int index);
 rm_option_memory rm_options_memory(int index);
+bool rm_options_has_default(int index);
 /* The value as the command line would say it, into `text`. */
 const char *rm_options_text(const rm_options *options, int index, char *text, size_t text_bytes);
 /* Takes a saved value over where the flag was not given; INVALID where it was given, is binding for `command`, and

@@ -71,22 +71,36 @@ void rm_presets_print(FILE *out) {
 
 /* ---- The batch ---------------------------------------------------------------------------------------------------- */
 
-static remat_status disagree(const rm_options *o, const rm_preset *p, int64_t others) {
-    char remedy[160];
+/* "--batch=64 x 16 ranks x --accumulate-steps=4": factors of one are left out. */
+static const char *factors(const rm_options *o, char text[120]) {
+    int n = snprintf(text, 120, "--batch=%lld", (long long)o->batch);
+    if (o->world_size > 1) n += snprintf(text + n, 120 - (size_t)n, " x %lld ranks", (long long)o->world_size);
+    if (o->accumulate_steps > 1 && !o->deterministic_world)
+        snprintf(text + n, 120 - (size_t)n, " x --accumulate-steps=%lld", (long long)o->accumulate_steps);
+    return text;
+}
+
+/* Where the batch is only too small, micro steps would do as well. */
+static void find_remedy(const rm_options *o, const rm_preset *p, int64_t others, char text[120]) {
+    int64_t ranks = o->batch * o->world_size;
     if (p->batch % others)
-        snprintf(remedy, sizeof remedy,
-                 "%lld cannot be shared out to them: use other numbers of ranks or of micro steps",
-                 (long long)p->batch);
-    else if (p->batch % (o->batch * o->world_size) == 0 && o->batch * o->world_size < p->batch)
-        snprintf(remedy, sizeof remedy, "say --batch=%lld or --accumulate-steps=%lld", (long long)(p->batch / others),
-                 (long long)(p->batch / (o->batch * o->world_size)));
+        snprintf(text, 120, "it cannot be shared out to so many: change the number of ranks or of micro steps");
+    else if (p->batch % ranks == 0 && ranks < p->batch && !o->deterministic_world)
+        snprintf(text, 120, "say --batch=%lld or --accumulate-steps=%lld", (long long)(p->batch / others),
+                 (long long)(p->batch / ranks));
     else
-        snprintf(remedy, sizeof remedy, "say --batch=%lld", (long long)(p->batch / others));
+        snprintf(text, 120, "say --batch=%lld", (long long)(p->batch / others));
+}
+
+static remat_status disagree(const rm_options *o, const rm_preset *p, int64_t others) {
+    char remedy[120], these[120], made[160] = "";
+    find_remedy(o, p, others, remedy);
+    factors(o, these);
+    if (strchr(these, ' ')) snprintf(made, sizeof made, " (%s)", these);
     FAIL(INVALID,
-         "--preset=%s is for a global batch of %lld, and this one is %lld (--batch=%lld x %lld rank%s x "
-         "--accumulate-steps=%lld): %s, or --scale-lr=linear to scale the learning rate to this batch",
-         p->name, (long long)p->batch, (long long)(o->batch * others), (long long)o->batch, (long long)o->world_size,
-         o->world_size == 1 ? "" : "s", (long long)o->accumulate_steps, remedy);
+         "--preset=%s is for a batch of %lld samples an update, and this run has %s%lld%s: %s, or --scale-lr=linear to "
+         "scale the learning rate to this batch",
+         p->name, (long long)p->batch, *made ? "" : "--batch=", (long long)(o->batch * others), made, remedy);
 }
 
 /* With --deterministic-world the shards are parts of --batch, not more of it. */

@@ -6,6 +6,7 @@
 #include "memory/host.h"
 #include "train/file.h"
 #include "train/ranks_watch.h"
+#include "train/setup.h"
 
 #include <sched.h>
 #include <signal.h>
@@ -163,13 +164,26 @@ static bool may_differ(const char *name) {
 /* Flags that are not remembered, but decide what ranks do together by being there. */
 static const char *const by_presence[] = {"save", "eval-data", "dump-grads"};
 
+/* "--lr=0.1". A flag without a default that was not given is "no --epochs"; a rate that was not is the optimizer's. */
+static void write_flag(FILE *out, const rm_options *o, int flag) {
+    char text[RM_PATH_BYTES];
+    const char *name = rm_options_name(flag);
+    rm_options_text(o, flag, text, sizeof text);
+    bool lr = !strcmp(name, "lr"), absent = !rm_options_has_default(flag) && (!*text || !strcmp(text, "0"));
+    if (lr && o->lr < 0)
+        fprintf(out, "--lr=%g\n", rm_setup_learning_rate(o));
+    else if (absent && !lr)
+        fprintf(out, "no --%s\n", name);
+    else
+        fprintf(out, "--%s=%s\n", name, text);
+}
+
 static void write_flags(FILE *out, const rm_options *o) {
     for (int i = 0; i < rm_options_count(); i++) {
         char text[RM_PATH_BYTES];
         const char *name = rm_options_name(i);
         bool compared = rm_options_memory(i) != RM_FORGOTTEN && !may_differ(name);
-        if (compared || !strcmp(name, "device"))
-            fprintf(out, "--%s=%s\n", name, rm_options_text(o, i, text, sizeof text));
+        if (compared || !strcmp(name, "device")) write_flag(out, o, i);
         for (size_t k = 0; k < sizeof by_presence / sizeof *by_presence; k++)
             if (!strcmp(name, by_presence[k]))
                 fprintf(out, "%s--%s\n", *rm_options_text(o, i, text, sizeof text) ? "" : "no ", name);
@@ -242,7 +256,10 @@ remat_status rm_ranks_broadcast(rm_ranks *ranks, remat_session *session) {
 
 const remat_ranks *rm_ranks_imagined(const rm_options *o, remat_ranks *table) {
     if (o->world_size <= 1) return NULL;
-    *table = (remat_ranks){.size = (int)o->world_size, .shard_optimizer = o->zero > 0, .fused_update = o->fused_update};
+    *table = (remat_ranks){.size = (int)o->world_size,
+                           .shard_optimizer = o->zero > 0,
+                           .fused_update = o->fused_update,
+                           .wire_bytes = strcmp(o->grad_compress, "none") ? 2 : 0};
     describe_buckets(o, &table->first_bucket_bytes, &table->bucket_bytes);
     return table;
 }

@@ -7,64 +7,50 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Flags that belong together ------------------------------------------------------------------------------------ */
-
-static bool one_of(const char *value, const char *a, const char *b, const char *c) {
-    return !strcmp(value, a) || !strcmp(value, b) || !strcmp(value, c);
-}
-
-static remat_status needs(const rm_options *o, const char *flag, bool is_read, const char *remedy) {
-    REQUIRE(is_read || !rm_options_given(o, flag), INVALID, "--%s says nothing here: it needs %s", flag, remedy);
-    return REMAT_OK;
-}
-
-remat_status rm_schedule_check_flags(const rm_options *o) {
-    const char *schedule = o->lr_schedule;
-    bool decays = one_of(schedule, "linear", "cosine", "poly"), steps = !strcmp(schedule, "step");
-    REQUIRE(!(rm_options_given(o, "warmup-steps") && rm_options_given(o, "warmup-epochs")), INVALID,
-            "--warmup-steps and --warmup-epochs exclude each other: give one");
-    REQUIRE(!steps || o->milestones, INVALID,
-            "--lr-schedule=step needs to know where: say --milestones=300,600 (updates) or 30e,60e (epochs)");
-    TRY(needs(o, "end-lr", decays, "--lr-schedule=linear, cosine or poly"));
-    TRY(needs(o, "decay-steps", decays, "--lr-schedule=linear, cosine or poly"));
-    TRY(needs(o, "power", !strcmp(schedule, "poly"), "--lr-schedule=poly"));
-    TRY(needs(o, "gamma", steps, "--lr-schedule=step"));
-    TRY(needs(o, "milestones", steps, "--lr-schedule=step"));
-    TRY(needs(o, "base-batch", strcmp(o->scale_lr, "none") != 0, "--scale-lr=linear or sqrt"));
-    return needs(
-        o, "momentum-correction", !strcmp(o->optimizer, "lars") || !o->momentum_correction,
-        "--optimizer=lars, whose velocity holds the learning rate; that of sgd does not, and is right as it is");
-}
-
 /* ---- Numbers ------------------------------------------------------------------------------------------------------- */
 
-static remat_status to_updates(double epochs, int64_t per_epoch, const char *flag, int64_t *out) {
+static remat_status too_late(const char *flag, const char *what) {
+    FAIL(INVALID, "--%s=%.40s is later than any run can last: 1e15 updates are the most", flag, what);
+}
+
+static remat_status to_updates(double epochs, int64_t per_epoch, const char *flag, const char *what, int64_t *out) {
     double updates = round(epochs * (double)per_epoch);
-    REQUIRE(updates >= 0 && updates <= 1e15, INVALID, "--%s: %g epochs of %lld updates are too many", flag, epochs,
-            (long long)per_epoch);
+    if (!(updates >= 0 && updates <= 1e15)) return too_late(flag, what);
     *out = (int64_t)updates;
     return REMAT_OK;
 }
 
-/* "300" is updates, "30e" epochs; *end is left behind it. */
-static remat_status read_milestone(const char *at, int64_t per_epoch, char **end, int64_t *out) {
-    double number = strtod(at, end);
-    bool epochs = **end == 'e', whole = number == floor(number);
-    *end += epochs;
-    bool good = *end > at && (**end == ',' || !**end) && isfinite(number) && number >= 0 && (epochs || whole);
-    REQUIRE(good, INVALID, "--milestones: '%.24s' is not a number of updates, like 300, or of epochs, like 30e", at);
-    return to_updates(number, epochs ? per_epoch : 1, "milestones", out);
+/* "300" is updates, "30e" epochs; digits and one point, so that the e is never an exponent's. *end is left behind it. */
+static remat_status read_milestone(const char *at, int64_t per_epoch, const char **end, int64_t *out) {
+    char text[32];
+    size_t length = strcspn(at, ","), digits = strspn(at, "0123456789."), copied = length < 31 ? length : 31;
+    bool epochs = at[digits] == 'e';
+    memcpy(text, at, copied);
+    text[copied] = 0;
+    char *read;
+    double number = strtod(text, &read);
+    bool good = digits && digits + epochs == length && length == copied && read == text + digits;
+    REQUIRE(good && (epochs || number == floor(number)), INVALID,
+            "--milestones: '%s' is not a number of updates, like 300, or of epochs, like 30e", text);
+    *end = at + length;
+    return to_updates(number, epochs ? per_epoch : 1, "milestones", text, out);
 }
 
 static remat_status read_milestones(const char *text, int64_t per_epoch, rm_learning_rate *rate) {
     for (const char *at = text; at;) {
-        char *end;
+        const char *end = at;
         REQUIRE(rate->n_milestones < RM_LR_MILESTONES, INVALID, "--milestones has more than %d of them",
                 RM_LR_MILESTONES);
         TRY(read_milestone(at, per_epoch, &end, &rate->milestone[rate->n_milestones++]));
         at = *end ? end + 1 : NULL;
     }
     return REMAT_OK;
+}
+
+static remat_status warm_up_updates(double epochs, int64_t per_epoch, int64_t *out) {
+    char text[32];
+    snprintf(text, sizeof text, "%g", epochs);
+    return to_updates(epochs, per_epoch, "warmup-epochs", text, out);
 }
 
 static int find_name(const char *name, const char *(*name_of)(int), int n) {
@@ -87,7 +73,7 @@ remat_status rm_schedule_make(const rm_options *o, const rm_schedule_facts *fact
                               .warmup_steps = o->warmup_steps,
                               .steps = facts->steps,
                               .decay_steps = o->decay_steps};
-    if (o->warmup_epochs > 0) TRY(to_updates(o->warmup_epochs, facts->per_epoch, "warmup-epochs", &out->warmup_steps));
+    if (o->warmup_epochs > 0) TRY(warm_up_updates(o->warmup_epochs, facts->per_epoch, &out->warmup_steps));
     if (out->schedule == RM_LR_STEP) TRY(read_milestones(o->milestones, facts->per_epoch, out));
     return rm_learning_rate_check(out);
 }

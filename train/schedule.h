@@ -6,10 +6,6 @@
 #include "dist/learning_rate.h"
 #include "train/options.h"
 
-/* Flags that nothing would read, for the sentence that refuses them: --power without --lr-schedule=poly, and the like. Those
- * that were not given are never refused. */
-remat_status rm_schedule_check_flags(const rm_options *options);
-
 typedef struct {
     int64_t batch;     /* samples of an update, of all ranks and micro steps */
     int64_t per_epoch; /* updates */

@@ -15,7 +15,8 @@ remat_status rm_setup_resume(rm_options *options, rm_command command, char state
     bool found;
     TRY(rm_state_find(options->resume, state, &found));
     REQUIRE(found, IO, "%s holds no training state: give the directory that was named with --save", options->resume);
-    return rm_state_read(state, command, options, point);
+    TRY(rm_state_read(state, command, options, point));
+    return rm_options_check(options, command);
 }
 
 remat_status rm_setup_dataset(const rm_options *o, bool held_out, rm_dataset **out) {
@@ -173,6 +174,17 @@ remat_config rm_setup_inference_config(const rm_options *o) {
     c.fold_embedding = !o->no_fold;
     c.inference = true;
     return c;
+}
+
+/* The library's name for --train-only is that of a member of remat_config. */
+remat_status rm_setup_session(const rm_model *model, const remat_config *config, remat_session **out) {
+    static const char name[] = "train_only";
+    remat_status status = remat_session_create(model->graph, model->loss, config, out);
+    const char *sentence = remat_last_error(), *at = status == REMAT_INVALID ? strstr(sentence, name) : NULL;
+    if (!at) return status;
+    char copy[1024];
+    snprintf(copy, sizeof copy, "%.*s--train-only%.900s", (int)(at - sentence), sentence, at + strlen(name));
+    return rm_fail(status, "%s", copy);
 }
 
 double rm_setup_learning_rate(const rm_options *o) {

@@ -33,6 +33,8 @@ int64_t rm_setup_eval_batch(const rm_options *options);
 /* All but the ranks and the budget, which is what budget.h leaves of it. A budget and no --checkpoint mean "optimal". */
 remat_config rm_setup_training_config(const rm_options *options);
 remat_config rm_setup_inference_config(const rm_options *options);
+/* remat_session_create; what is wrong with a flag is said of the flag. */
+remat_status rm_setup_session(const rm_model *model, const remat_config *config, remat_session **out);
 double rm_setup_learning_rate(const rm_options *options);
 
 /* Weights from --resume's state (if `state` is not empty) or from --init; neither: INVALID. For eval and sample. */

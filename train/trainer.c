@@ -72,6 +72,7 @@ static remat_status prepare(rm_trainer *t, rm_model_spec *spec) {
     bool speaks = t->ranks.rank == 0;
     TRY(rm_plot_check(o->plot));
     TRY(rm_start_find(o, t->state, &t->start));
+    TRY(rm_options_check(o, RM_TRAIN)); /* with what the state says */
     TRY(rm_preset_share_batch(o));
     TRY(rm_setup_world(o));
     REQUIRE(!(o->dump_grads && o->zero && t->ranks.size > 1), INVALID,

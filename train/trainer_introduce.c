@@ -27,6 +27,18 @@ static const char *batch_text(const rm_trainer *t, char *text, size_t bytes) {
     return text;
 }
 
+/* Elements: not those that only fill arrays up to where the next begins. */
+static double count_parameters(const remat_session *session) {
+    double all = 0;
+    for (int64_t i = 0; i < remat_count(session, REMAT_PARAM); i++) {
+        remat_array array;
+        double count = remat_array_info(session, REMAT_PARAM, i, &array) ? 0 : 1;
+        for (int d = 0; d < array.rank && count > 0; d++) count *= (double)array.dim[d];
+        all += count;
+    }
+    return all;
+}
+
 static void introduce_ranks(rm_trainer *t) {
     char a[RM_TEXT], b[RM_TEXT];
     const rm_options *o = t->options;
@@ -47,7 +59,7 @@ void rm_trainer_introduce(rm_trainer *t) {
     const rm_options *o = t->options;
     remat_plan_summary plan = t->plan;
     rm_progress_say(&t->progress, "%s, %lld x %lld: %s parameters; %s: %lld samples of %lld timesteps, %s", o->model,
-                    (long long)o->layers, (long long)o->hidden, rm_count_text((double)plan.params_bytes / 4, a),
+                    (long long)o->layers, (long long)o->hidden, rm_count_text(count_parameters(t->session), a),
                     o->data ? o->data : o->task, (long long)t->dataset->count, (long long)plan.timesteps,
                     batch_text(t, batch, sizeof batch));
     rm_progress_say(&t->progress,

@@ -13,7 +13,7 @@ static remat_status propose(rm_trainer *t, const rm_model_spec *spec, remat_conf
     remat_session *session;
     rm_budget_advice about = {"train", rm_evaluator_bytes(&t->evaluator), *t->state != 0, config.ranks};
     config.plan_only = true;
-    remat_status status = remat_session_create(t->model.graph, t->model.loss, &config, &session);
+    remat_status status = rm_setup_session(&t->model, &config, &session);
     if (status == REMAT_INFEASIBLE) return rm_budget_advise(t->options, spec, t->dataset, &about);
     TRY(status);
     t->plan = remat_session_plan(session);
@@ -57,7 +57,7 @@ static remat_status create_among_ranks(rm_trainer *t, const rm_model_spec *spec,
     remat_text_free(proposed);
     config.plan_steps = steps;
     config.calibration = NULL; /* nothing is left to choose */
-    if (!status) status = remat_session_create(t->model.graph, t->model.loss, &config, &t->session);
+    if (!status) status = rm_setup_session(&t->model, &config, &t->session);
     rm_free(steps);
     TRY(status);
     settle_plan(t);
@@ -65,7 +65,7 @@ static remat_status create_among_ranks(rm_trainer *t, const rm_model_spec *spec,
 }
 
 static remat_status create_alone(rm_trainer *t, const rm_model_spec *spec, const remat_config *config) {
-    remat_status status = remat_session_create(t->model.graph, t->model.loss, config, &t->session);
+    remat_status status = rm_setup_session(&t->model, config, &t->session);
     rm_budget_advice about = {"train", rm_evaluator_bytes(&t->evaluator), *t->state != 0, NULL};
     if (status == REMAT_INFEASIBLE) return rm_budget_advise(t->options, spec, t->dataset, &about);
     if (!status) settle_plan(t);

@@ -84,6 +84,9 @@ static const struct {
     {RM_TRAIN, "--lr=inf", "from 0 to"},
     {RM_TRAIN, "--lr=-1", "from 0 to"},
     {RM_TRAIN, "--lr=1e-3s", "not a number"},
+    {RM_TRAIN, "--lr=0x10", "not a number such as 0.5"},
+    {RM_TRAIN, "--hidden=0x10", "not a whole number"},
+    {RM_TRAIN, "--memory-budget=0x10", "is not a size"},
     {RM_TRAIN, "--eps=0", "more than 0"},
     {RM_TRAIN, "--dropout=1", "from 0 to"},
     {RM_TRAIN, "--seed=-1", "from 0 to"},
@@ -127,11 +130,107 @@ static const struct {
     {RM_TRAIN, "--devices=cpu:2 --rank=0", "starts the ranks itself"},
     {RM_TRAIN, "--hang-timeout=1", "from 2 to"},
     {RM_EVAL, "--rank=0", "belongs to `remat train`"},
+    {RM_PLAN, "--json --steps-text", "--json and --steps-text exclude each other"},
+    {RM_PLAN, "--spill=d", "--spill has no effect with --checkpoint=none: it needs --memory-budget=SIZE"},
+    {RM_PLAN, "--spill=d --memory-budget=1GiB --checkpoint-segments=4", "no effect with --checkpoint-segments:"},
+    {RM_TRAIN, "--preset=mlperf-resnet-4096 --optimizer=sgd",
+     "--optimizer=lars: with --optimizer=sgd say which, --lr=X"},
 };
 enum { WRONG = sizeof wrong / sizeof wrong[0] };
 
 START_TEST(mistakes_get_a_sentence) {
     ck_fails(parse(wrong[_i].command, wrong[_i].line), REMAT_INVALID, wrong[_i].part);
+    rm_options_free(&o);
+}
+END_TEST
+
+/* Flags that nothing would read, and what they need. */
+static const struct {
+    const char *line, *sentence;
+} idle[] = {
+    {"--momentum=0.9", "--momentum has no effect with --optimizer=adam: it needs --optimizer=sgd or lars"},
+    {"--optimizer=adamw --nesterov",
+     "--nesterov has no effect with --optimizer=adamw: it needs --optimizer=sgd or lars"},
+    {"--optimizer=lars --nesterov", "--nesterov has no effect with --momentum=0: it needs --momentum above 0"},
+    {"--optimizer=sgd --beta1=0.8",
+     "--beta1 has no effect with --optimizer=sgd: it needs --optimizer=adam, adamw or lamb"},
+    {"--optimizer=lars --beta2=0.9", "--beta2 has no effect with --optimizer=lars"},
+    {"--optimizer=sgd --eps=1e-6", "--optimizer=adam, adamw, lars or lamb"},
+    {"--trust-coefficient=0.01", "--trust-coefficient has no effect with --optimizer=adam: it needs --optimizer=lars"},
+    {"--optimizer=sgd --momentum=0.9 --momentum-correction", "--optimizer=lars, whose velocity"},
+    {"--optimizer=lars --momentum-correction", "--momentum above 0"},
+    {"--adapt-vectors", "--optimizer=lars or lamb"},
+    {"--optimizer=sgd --weight-decay=0.1 --decay-vectors", "--optimizer=lars or lamb"},
+    {"--optimizer=lamb --decay-vectors",
+     "--decay-vectors has no effect with --weight-decay=0: it needs --weight-decay above 0"},
+    {"--optimizer=lars --norm-limit=10", "--optimizer=lamb"},
+    {"--lr-schedule=cosine --power=3", "--power has no effect with --lr-schedule=cosine: it needs --lr-schedule=poly"},
+    {"--milestones=3,6", "--milestones has no effect with --lr-schedule=constant: it needs --lr-schedule=step"},
+    {"--gamma=0.5 --lr-schedule=poly", "--lr-schedule=step"},
+    {"--end-lr=0", "--lr-schedule=linear, cosine or poly"},
+    {"--decay-steps=9", "--lr-schedule=linear, cosine or poly"},
+    {"--base-batch=32", "--base-batch has no effect with --scale-lr=none: it needs --scale-lr=linear or sqrt"},
+    {"--task=adding --label-smoothing=0.1", "--task=lm, classify or copy, tasks with classes"},
+    {"--layers=1 --dropout=0.1", "--dropout has no effect with --layers=1: it needs --layers above 1"},
+    {"--task=adding --embed=8", "--task=lm or copy"},
+    {"--classes=3", "--classes has no effect with --task=lm: it needs --task=classify"},
+    {"--task=copy --data=x", "--data has no effect with --task=copy: it needs --task=lm or classify"},
+    {"--data=x --labels=y", "--task=classify"},
+    {"--task=adding --eval-data=x", "--eval-every=N evaluates"},
+    {"--task=classify --eval-labels=y", "--eval-labels has no effect without --eval-data: it needs --eval-data=FILE"},
+    {"--data=x --samples=50", "--task=adding or copy"},
+    {"--metrics-per-rank", "--metrics-per-rank has no effect without --metrics: it needs --metrics=FILE"},
+    {"--save-every=3", "--save-every has no effect without --save: it needs --save=DIR"},
+    {"--keep=3", "--save=DIR"},
+};
+enum { IDLE = sizeof idle / sizeof idle[0] };
+
+START_TEST(flags_without_effect_are_refused) {
+    ck_fails(parse(RM_TRAIN, idle[_i].line), REMAT_INVALID, idle[_i].sentence);
+    ck_fails(parse(RM_PLAN, idle[_i].line), REMAT_INVALID, idle[_i].sentence);
+    rm_options_free(&o);
+}
+END_TEST
+
+/* A flag may say that it asks for nothing; a preset may set what its optimizer reads, and this run's does not; and flags about
+ * ranks are for any number of them. */
+START_TEST(flags_that_ask_for_nothing_are_not) {
+    static const char *const lines[] = {
+        "--momentum=0 --dropout=0 --layers=1 --label-smoothing=0 --task=adding",
+        "--nesterov=false --momentum-correction=no --decay-vectors=0 --norm-limit=0 --decay-steps=0",
+        "--preset=mlperf-resnet-4096 --optimizer=adam --lr=0.001",
+        "--preset=mlperf-resnet-4096 --lr-schedule=cosine --momentum=0",
+        "--preset=mlperf-resnet-4096 --lr-schedule=constant",
+        "--zero=1 --bucket-cap-mb=1 --grad-compress=fp16 --hang-timeout=60 --fused-update --dist-backend=local",
+        "--optimizer=lars --momentum=0.9 --nesterov --momentum-correction --eps=1e-6 --trust-coefficient=0.02",
+    };
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) ck_ok(parse(RM_TRAIN, lines[i]));
+    ck_ok(parse(RM_PLAN, "--pareto --spill=d"));
+    ck_ok(parse(RM_PLAN, "--spill=d --memory-budget=1GiB"));
+    rm_options_free(&o);
+}
+END_TEST
+
+/* With --resume the state has not said yet what these would do; once it has, they are looked at, and what the state says itself
+ * is never refused. */
+START_TEST(a_resumed_line_is_checked_with_its_state) {
+    ck_ok(parse(RM_TRAIN, "--resume=d --momentum=0.9 --power=3"));
+    ck_ok(rm_options_adopt(&o, RM_TRAIN, "optimizer", "sgd", "s"));
+    ck_ok(rm_options_adopt(&o, RM_TRAIN, "lr-schedule", "poly", "s"));
+    ck_ok(rm_options_adopt(&o, RM_TRAIN, "beta1", "0.8", "s"));
+    ck_ok(rm_options_check(&o, RM_TRAIN));
+    ck_ok(parse(RM_TRAIN, "--resume=d --momentum=0.9"));
+    ck_ok(rm_options_adopt(&o, RM_TRAIN, "optimizer", "adam", "s"));
+    ck_fails(rm_options_check(&o, RM_TRAIN), REMAT_INVALID, "--momentum has no effect with --optimizer=adam");
+    ck_ok(parse(RM_TRAIN, "--resume=d --clip-grad-norm=1"));
+    ck_ok(rm_options_adopt(&o, RM_TRAIN, "fused-update", "true", "s"));
+    ck_fails(rm_options_check(&o, RM_TRAIN), REMAT_INVALID, "--fused-update updates before");
+    ck_ok(parse(RM_TRAIN, "--resume=d --checkpoint=lean"));
+    ck_ok(rm_options_adopt(&o, RM_TRAIN, "recompute", "off", "s"));
+    ck_fails(rm_options_check(&o, RM_TRAIN), REMAT_INVALID, "--recompute=off forbids");
+    ck_ok(parse(RM_TRAIN, "--resume=d --accumulate-steps=2"));
+    ck_ok(rm_options_adopt(&o, RM_TRAIN, "deterministic-world", "8", "s"));
+    ck_fails(rm_options_check(&o, RM_TRAIN), REMAT_INVALID, "exclude each other");
     rm_options_free(&o);
 }
 END_TEST
@@ -225,8 +324,10 @@ START_TEST(texts_read_back) {
     char text[4096], again[4096];
     rm_options other = {0};
     ck_ok(parse(RM_TRAIN,
-                "--lr=0.1 --checkpoint-segments=3 --epochs=2 --data=d --labels=l --eval-data=e --eval-labels=f "
-                "--memory-budget=1.5GiB --spill=d --lr-schedule=step --milestones=1 --train-only=t"));
+                "--lr=0.1 --checkpoint-segments=3 --epochs=2 --task=classify --data=d --labels=l --eval-data=e "
+                "--eval-labels=f --memory-budget=1.5GiB --lr-schedule=step --milestones=1 --train-only=t"));
+    rm_options_mark(&o, "spill", true); /* which a line with --checkpoint-segments cannot say */
+    o.spill = strdup("d");
     ck_ok(rm_options_defaults(&other));
     for (int i = 0; i < rm_options_count(); i++) {
         if (rm_options_memory(i) == RM_FORGOTTEN) continue;
@@ -258,6 +359,9 @@ int main(void) {
     tcase_add_test(tests, values_that_need_not_be_said);
     tcase_add_test(tests, sizes);
     tcase_add_loop_test(tests, mistakes_get_a_sentence, 0, WRONG);
+    tcase_add_loop_test(tests, flags_without_effect_are_refused, 0, IDLE);
+    tcase_add_test(tests, flags_that_ask_for_nothing_are_not);
+    tcase_add_test(tests, a_resumed_line_is_checked_with_its_state);
     tcase_add_test(tests, config_files);
     tcase_add_test(tests, rivals_in_a_file_give_way);
     tcase_add_test(tests, the_command_line_wins);

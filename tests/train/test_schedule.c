@@ -78,11 +78,11 @@ END_TEST
 static const struct {
     const char *line, *part;
 } wrong[] = {
-    {"--power=3", "--power says nothing here: it needs --lr-schedule=poly"},
+    {"--power=3", "--power has no effect with --lr-schedule=constant: it needs --lr-schedule=poly"},
     {"--power=3 --lr-schedule=cosine", "--lr-schedule=poly"},
     {"--end-lr=0.1", "--lr-schedule=linear, cosine or poly"},
     {"--end-lr=0.1 --lr-schedule=step --milestones=3", "--lr-schedule=linear, cosine or poly"},
-    {"--decay-steps=9", "--decay-steps says nothing"},
+    {"--decay-steps=9", "--decay-steps has no effect"},
     {"--gamma=0.5", "--lr-schedule=step"},
     {"--milestones=3,6", "--lr-schedule=step"},
     {"--base-batch=32", "--scale-lr"},
@@ -93,6 +93,10 @@ static const struct {
     {"--preset=imagenet", "no preset 'imagenet'"},
     {"--lr-schedule=step --milestones=3,", "is not a number of updates"},
     {"--lr-schedule=step --milestones=3.5", "is not a number of updates"},
+    {"--lr-schedule=step --milestones=1e20", "'1e20' is not a number of updates"},
+    {"--lr-schedule=step --milestones=0x10", "'0x10' is not a number of updates"},
+    {"--lr-schedule=step --milestones=30e5", "'30e5' is not a number of updates"},
+    {"--lr-schedule=step --milestones=9999999999999999999", "--milestones=9999999999999999999 is later than any run"},
     {"--lr-schedule=step --milestones=3x", "'3x'"},
     {"--lr-schedule=step --milestones=nan", "'nan'"},
     {"--lr-schedule=step --milestones=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17", "more than 16"},
@@ -183,9 +187,8 @@ START_TEST(a_preset_is_for_one_global_batch) {
     ck_ok(share("--preset=mlperf-resnet-8192 --accumulate-steps=4", -1));
     ck_assert_int_eq(o.batch, 2048);
     ck_ok(share("--preset=mlperf-resnet-8192 --batch=128 --accumulate-steps=4", 16));
-    ck_fails(
-        share("--preset=mlperf-resnet-8192 --batch=64", 16), REMAT_INVALID,
-        "this one is 1024 (--batch=64 x 16 ranks x --accumulate-steps=1): say --batch=512 or --accumulate-steps=8");
+    ck_fails(share("--preset=mlperf-resnet-8192 --batch=64", 16), REMAT_INVALID,
+             "this run has 1024 (--batch=64 x 16 ranks): say --batch=512 or --accumulate-steps=8");
     ck_fails(share("--preset=mlperf-resnet-8192 --batch=1000", 16), REMAT_INVALID, "say --batch=512, or --scale-lr");
     ck_fails(share("--preset=mlperf-resnet-8192", 3), REMAT_INVALID, "cannot be shared out");
     ck_ok(share("--preset=mlperf-resnet-8192 --batch=64 --scale-lr=linear", 16));
