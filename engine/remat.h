@@ -278,7 +278,7 @@ remat_status remat_traced_timeline(const remat_session *, remat_live_point **poi
  * prepare and poll any may be NULL; gather and gathered are for where it shards. */
 typedef struct {
     int32_t index;               /* from 0 */
-    float *parameters, *gradients; /* its `count` of each, in the session's block */
+    float *parameters, *gradients; /* its `count` of each, in the session's block: device memory, on a GPU */
     int64_t count;
     const char *first;           /* name of its first parameter */
 } remat_bucket;
@@ -290,6 +290,8 @@ typedef struct remat_ranks {
     double weight;        /* this rank's share of the batch times `size`: 1 when all have as many rows; 0: 1 */
     bool shard_optimizer; /* ZeRO stage 1: a rank keeps the optimizer's state of its part of each bucket alone */
     bool fused_update;    /* remat_step updates a bucket when it arrives, not after the last (without clipping) */
+    const char *device;   /* whose memory its buckets lie in: "cuda"; NULL: the host's. Must be the session's        */
+    uint64_t device_bytes; /* ... and how much of it collectives take beside the session: part of the budget         */
     int wire_bytes;       /* of a gradient on its way, where it is not sent as it lies there: 2; 0: as it lies there. A session
                              counts this for each of a bucket's, in whole pages a bucket, in workspace_bytes */
 
@@ -384,6 +386,10 @@ typedef struct {
     uint64_t host_allocated_bytes, host_resident_bytes; /* the allocator's own statistics; 0: unknown     */
 } remat_build_info;
 remat_build_info remat_build(void);
+
+/* Opens a device and closes it: OK, or what a session on it would be refused with: MISSING (not in this build, no driver, no
+ * such hardware), MEMORY, DEVICE. */
+remat_status remat_device_check(const char *device);
 
 #ifdef __cplusplus
 }

@@ -44,6 +44,10 @@ static remat_status set_up_policy(remat_session *s, const remat_config *config) 
     s->inference = config->inference;
     s->stateful = config->stateful;
     s->verify_recompute = config->verify_recompute && !config->inference && rm_session_is_real(s);
+    REQUIRE(!s->verify_recompute || s->api->reachable, MISSING,
+            "verify_recompute reads states where they lie, and the host cannot read the device \"%s\"; use the device "
+            "cpu",
+            s->api->name);
     s->clip_grad_norm = config->clip_grad_norm;
     REQUIRE(config->clip_grad_norm >= 0, INVALID, "clip_grad_norm is %g; use a positive norm, or 0 for none",
             config->clip_grad_norm);
@@ -101,6 +105,10 @@ static remat_status check_pairwise(const remat_session *s) {
 
 static remat_status check_slots(const remat_session *s) {
     const remat_ranks *r = &s->ranks;
+    const char *needed = s->api->reachable || !rm_session_is_real(s) ? "cpu" : s->api->name;
+    REQUIRE(!strcmp(r->device ? r->device : "cpu", needed), MISSING,
+            "these ranks add up gradients in the memory of the device \"%s\", and this session's lie in that of \"%s\"",
+            r->device ? r->device : "cpu", s->api->name);
     REQUIRE(r->reduce && r->wait && r->sum, INVALID, "remat_ranks lacks one of reduce, wait and sum");
     REQUIRE(!r->shard_optimizer || (r->gather && r->gathered), INVALID,
             "remat_ranks shards the optimizer, but lacks gather or gathered");
@@ -164,6 +172,17 @@ static remat_status check_ends(const remat_graph *graph, int32_t loss, const rem
     return REMAT_OK;
 }
 
+/* Of every op that is not dead. */
+static remat_status check_kernels(const remat_session *s) {
+    for (int32_t n = 0; n < s->graph->n_nodes && s->api->runs; n++) {
+        const rm_op *op = s->graph->node[n].op;
+        if (s->chain.role[n] == RM_ROLE_DEAD) continue;
+        bool runs = s->api->runs(op, RM_FORWARD) && (s->inference || s->api->runs(op, RM_BACKWARD));
+        REQUIRE(runs, MISSING, "the device \"%s\" has no kernel for %s yet; use the device cpu", s->api->name, op->name);
+    }
+    return REMAT_OK;
+}
+
 static remat_status cut(remat_session *s, int32_t loss, const remat_config *config) {
     int32_t keep[17];
     for (int i = 0; i < config->n_outputs; i++) keep[i] = config->outputs[i].id;
@@ -179,7 +198,8 @@ static remat_status cut(remat_session *s, int32_t loss, const remat_config *conf
                              .gradient_sums = gradient_sums(s),
                              .optimizer_states = s->optimizer ? s->optimizer->states_used(&s->update) : 0,
                              .rates = rm_standard_rates()};
-    return rm_chain_build(s->graph, loss, keep, config->n_outputs, &chain, &s->chain);
+    TRY(rm_chain_build(s->graph, loss, keep, config->n_outputs, &chain, &s->chain));
+    return check_kernels(s);
 }
 
 /* ---- The block ------------------------------------------------------------------------------------------------ */

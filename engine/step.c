@@ -146,6 +146,7 @@ static remat_status add_gradients(remat_session *s, remat_step_result *result) {
 static remat_status sum_up(remat_session *s, remat_step_result *result) {
     TRY(mean_loss(s, &result->loss));
     TRY(rm_session_gradient_norm(s));
+    TRY(s->api->synchronize(s->runner.queue)); /* squares that failed to come say so here */
     result->grad_norm = s->grad_norm;
     return REMAT_OK;
 }
