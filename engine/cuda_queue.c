@@ -48,7 +48,12 @@ static remat_status make(rm_queue *q) {
     q->sums = partial + RM_CUDA_PARTIALS;
     TRY(make_blas(q));
     TRY(make_stages(q));
-    q->shown = (rm_cuda_queue){.stream = q->stream, .partial = partial};
+    TRY(rm_cuda_graphs_make(q));
+    q->shown = (rm_cuda_queue){.stream = q->stream,
+                               .partial = partial,
+                               .multiply = rm_cuda_multiply,
+                               .begin = rm_cuda_graph_begin,
+                               .end = rm_cuda_graph_end};
     return REMAT_OK;
 }
 

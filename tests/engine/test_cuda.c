@@ -11,7 +11,7 @@
 #include "tests/engine/fake_cuda/stand_ins.h"
 #include "tests/engine/random_net.h"
 
-enum { STEPS = 2 };
+enum { STEPS = 3 };
 
 static void expect_clean(const char *what) {
     ck_assert_msg(!fake_cuda_violation(), "%s: %s", what, fake_cuda_violation());
@@ -98,7 +98,7 @@ typedef struct {
     double number[3 * STEPS];
     char *arrays;
     size_t bytes;
-    int64_t allocations; /* after the first step */
+    int64_t allocations, graphs; /* after the first step; after the second */
 } outcome;
 
 static remat_status write_inputs(remat_session *s, uint64_t seed) {
@@ -140,10 +140,17 @@ static remat_status run_session(remat_session *s, const problem *p, outcome *o) 
         if (status) return status;
         memcpy(&o->number[3 * step], (double[]){r.loss, r.grad_norm, e.loss}, 3 * sizeof(double));
         if (step == 0) o->allocations = fake_cuda_allocations();
+        if (step == 1) o->graphs = fake_cuda_graphs();
     }
     remat_status status = read_arrays(s, REMAT_PARAM, o);
     if (!status) status = read_arrays(s, REMAT_GRADIENT, o);
     return status ? status : read_arrays(s, REMAT_OPTIMIZER, o);
+}
+
+/* What is recorded is made into graphs when it comes for the second time. */
+static void expect_nothing_new(const outcome *o) {
+    ck_assert_int_eq(o->allocations, fake_cuda_allocations());
+    ck_assert_int_eq(o->graphs, fake_cuda_graphs());
 }
 
 static remat_status run_problem(const problem *p, const char *device, outcome *o) {
@@ -154,7 +161,7 @@ static remat_status run_problem(const problem *p, const char *device, outcome *o
     remat_status status = remat_session_create(p->n.graph, p->loss, &config, &s);
     if (status) return status;
     status = run_session(s, p, o);
-    if (!status && !strcmp(device, "cuda")) ck_assert_int_eq(o->allocations, fake_cuda_allocations());
+    if (!status && !strcmp(device, "cuda")) expect_nothing_new(o);
     remat_session_free(s);
     return status;
 }
@@ -180,6 +187,7 @@ START_TEST(same_as_the_cpu) {
         snprintf(what, sizeof what, "network %d, order %d", _i, (int)order);
         stand_in_reset(order * 1000 + (uint64_t)_i);
         ck_assert_msg(!run_problem(&p, "cuda", &cuda), "%s: %s", what, remat_last_error());
+        ck_assert_int_gt(fake_cuda_replays(), fake_cuda_graphs()); /* the third step's */
         expect_clean(what);
         expect_same(&cpu, &cuda, what);
         free(cuda.arrays);

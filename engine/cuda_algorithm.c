@@ -1,0 +1,178 @@
+/* cuda_algorithm.c: which of cuBLASLt's algorithms a product is made by, and how cuBLASLt is told of matrices:
+ * cuda_product.h. What is done with them is in cuda_product.c.
+ *
+ * cuBLASLt reads matrices by columns. What lies here as a matrix by rows is to it the transpose, and so C = A B is asked for
+ * as C^T = B^T A^T, the operands in each other's place:
+ *
+ *      stored here, by rows              cuBLASLt's, by columns
+ *      C  (m,n), rows ldc apart          D  (n,m), columns ldc apart: a row of C is a column of D
+ *      B  (k,n), or (n,k) transposed     first operand   (n,k), or (k,n) transposed
+ *      A  (m,k), or (k,m) transposed     second operand  (k,m), or (m,k) transposed
+ */
+#include <string.h>
+
+#include "engine/cuda.h"
+#include "memory/host.h"
+
+/* ---- Layouts ----------------------------------------------------------------------------------------------------- */
+
+/* rows by columns as stored here; `stride` from one matrix of a batch to the next. */
+static cublasStatus_t describe(const rm_cuda_library *lib, int64_t rows, int64_t columns, int64_t ld, int32_t batch,
+                               int64_t stride, cublasLtMatrixLayout_t *out) {
+    cublasStatus_t error = lib->cublasLtMatrixLayoutCreate(out, CUDA_R_32F, (uint64_t)columns, (uint64_t)rows, ld);
+    if (error) *out = NULL;
+    if (error || batch == 1) return error;
+    error = lib->cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch);
+    if (error) return error;
+    return lib->cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride,
+                                                 sizeof stride);
+}
+
+cublasStatus_t rm_cuda_layouts_make(const rm_cuda_products *products, const rm_cuda_shape *s, int64_t rows,
+                                    int64_t batch, rm_cuda_layouts *out) {
+    const rm_cuda_library *lib = products->device->lib;
+    bool ta = s->how & RM_CUDA_TRANSPOSE_A, tb = s->how & RM_CUDA_TRANSPOSE_B;
+    int32_t n = (int32_t)batch;
+    *out = (rm_cuda_layouts){NULL, NULL, NULL};
+    cublasStatus_t error = describe(lib, ta ? s->k : rows, ta ? rows : s->k, s->lda, n, rows * s->lda, &out->a);
+    if (!error) error = describe(lib, tb ? s->n : s->k, tb ? s->k : s->n, s->ldb, n, 0, &out->b);
+    if (!error) error = describe(lib, rows, s->n, s->ldc, n, rows * s->ldc, &out->c);
+    return error;
+}
+
+void rm_cuda_layouts_free(const rm_cuda_products *products, rm_cuda_layouts *layouts) {
+    cublasLtMatrixLayout_t all[] = {layouts->a, layouts->b, layouts->c};
+    for (int i = 0; i < 3; i++)
+        if (all[i]) (void)products->device->lib->cublasLtMatrixLayoutDestroy(all[i]);
+    *layouts = (rm_cuda_layouts){NULL, NULL, NULL};
+}
+
+/* ---- What an algorithm must be ----------------------------------------------------------------------------------- */
+
+/* A sum that is split is added up in a place and an order of the library's choosing; without memory beside the operands
+ * there is no such place. An error is no answer: taken for a no, it would lead to another algorithm, and other bits. */
+static cublasStatus_t adds_in_one_go(const rm_cuda_library *lib, const cublasLtMatmulAlgo_t *algo, bool *answer) {
+    int32_t split = 0;
+    uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_MASK;
+    size_t written;
+    cublasStatus_t error = lib->cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &split,
+                                                                     sizeof split, &written);
+    if (!error)
+        error = lib->cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme,
+                                                          sizeof scheme, &written);
+    *answer = split <= 1 && scheme == CUBLASLT_REDUCTION_SCHEME_NONE;
+    return error;
+}
+
+bool rm_cuda_algorithm_fits(const rm_cuda_products *products, const rm_cuda_algorithm *algorithm,
+                            const rm_cuda_layouts *layouts) {
+    cublasLtMatmulHeuristicResult_t result = {.state = CUBLAS_STATUS_NOT_SUPPORTED};
+    cublasStatus_t error = products->device->lib->cublasLtMatmulAlgoCheck(
+        products->handle, algorithm->matmul, layouts->b, layouts->a, layouts->c, layouts->c, &algorithm->algo, &result);
+    return !error && !result.state && !result.workspaceSize;
+}
+
+/* ---- Choosing ---------------------------------------------------------------------------------------------------- */
+
+/* The least ld that holds `columns` numbers and is aligned to `align` bytes, no more: so that the choice depends on how
+ * operands are aligned, and not on how far apart their rows are. */
+static int64_t typical_ld(int64_t columns, int64_t align) {
+    int64_t unit = align / (int64_t)sizeof(float), ld = (columns + unit - 1) / unit * unit;
+    return unit < 4 && ld / unit % 2 == 0 ? ld + unit : ld;
+}
+
+static cublasStatus_t prefer(const rm_cuda_library *lib, const rm_cuda_shape *s,
+                             cublasLtMatmulPreference_t preference) {
+    const uint64_t no_memory = 0;
+    const uint32_t no_scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
+    const uint32_t a = (uint32_t)s->align_a, b = (uint32_t)s->align_b, c = (uint32_t)s->align_c;
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t name;
+        const void *value;
+        size_t bytes;
+    } wish[] = {
+        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &no_memory, sizeof no_memory},
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &no_scheme, sizeof no_scheme},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &b, sizeof b}, /* in each other's place */
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &a, sizeof a},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c, sizeof c},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &c, sizeof c},
+    };
+    cublasStatus_t error = CUBLAS_STATUS_SUCCESS;
+    for (size_t i = 0; i < sizeof wish / sizeof *wish && !error; i++)
+        error = lib->cublasLtMatmulPreferenceSetAttribute(preference, wish[i].name, wish[i].value, wish[i].bytes);
+    return error;
+}
+
+enum { CANDIDATES = 32 };
+
+/* The one that cuBLASLt thinks fastest, of those that will do; NOT_SUPPORTED: there is none. */
+static cublasStatus_t ask(const rm_cuda_products *products, cublasLtMatmulDesc_t matmul, const rm_cuda_layouts *l,
+                          cublasLtMatmulPreference_t preference, cublasLtMatmulAlgo_t *out) {
+    const rm_cuda_library *lib = products->device->lib;
+    cublasLtMatmulHeuristicResult_t result[CANDIDATES];
+    int n = 0;
+    cublasStatus_t error = lib->cublasLtMatmulAlgoGetHeuristic(products->handle, matmul, l->b, l->a, l->c, l->c,
+                                                               preference, CANDIDATES, result, &n);
+    for (int i = 0; i < n && !error; i++) {
+        bool will_do = false;
+        if (result[i].state || result[i].workspaceSize) continue;
+        error = adds_in_one_go(lib, &result[i].algo, &will_do);
+        *out = result[i].algo;
+        if (!error && will_do) return CUBLAS_STATUS_SUCCESS;
+    }
+    return error ? error : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+/* Shapes that tensor cores cannot take are multiplied in fp32. */
+static cublasStatus_t choose(rm_cuda_products *products, const rm_cuda_layouts *layouts,
+                             cublasLtMatmulPreference_t preference, rm_cuda_algorithm *algorithm) {
+    const rm_precision wanted[] = {products->precision, RM_FP32};
+    int transposed = algorithm->shape.how & (RM_CUDA_TRANSPOSE_A | RM_CUDA_TRANSPOSE_B);
+    cublasStatus_t error = CUBLAS_STATUS_NOT_SUPPORTED;
+    for (int i = 0; i < 2 && error == CUBLAS_STATUS_NOT_SUPPORTED; i++) {
+        algorithm->matmul = products->matmul[wanted[i]][transposed];
+        error = ask(products, algorithm->matmul, layouts, preference, &algorithm->algo);
+    }
+    return error;
+}
+
+static cublasStatus_t search(rm_cuda_products *products, rm_cuda_algorithm *algorithm) {
+    const rm_cuda_library *lib = products->device->lib;
+    rm_cuda_shape typical = algorithm->shape;
+    bool ta = typical.how & RM_CUDA_TRANSPOSE_A, tb = typical.how & RM_CUDA_TRANSPOSE_B;
+    typical.lda = typical_ld(ta ? typical.m : typical.k, typical.align_a);
+    typical.ldb = typical_ld(tb ? typical.k : typical.n, typical.align_b);
+    typical.ldc = typical_ld(typical.n, typical.align_c);
+    rm_cuda_layouts layouts = {NULL, NULL, NULL};
+    cublasLtMatmulPreference_t preference;
+    cublasStatus_t error = lib->cublasLtMatmulPreferenceCreate(&preference);
+    if (error) return error;
+    error = prefer(lib, &typical, preference);
+    if (!error) error = rm_cuda_layouts_make(products, &typical, typical.m, 1, &layouts);
+    if (!error) error = choose(products, &layouts, preference, algorithm);
+    rm_cuda_layouts_free(products, &layouts);
+    (void)lib->cublasLtMatmulPreferenceDestroy(preference);
+    return error;
+}
+
+const rm_cuda_algorithm *rm_cuda_algorithm_for(rm_cuda_products *products, const rm_cuda_shape *shape) {
+    rm_cuda_shape key = *shape;
+    key.m = shape->rows;
+    key.lda = key.ldb = key.ldc = 0;
+    for (const rm_cuda_algorithm *a = products->algorithms; a; a = a->next)
+        if (!memcmp(&a->shape, &key, sizeof key)) return a;
+    rm_cuda_algorithm *algorithm = rm_calloc(1, sizeof *algorithm);
+    if (algorithm) algorithm->shape = key;
+    cublasStatus_t error = algorithm ? search(products, algorithm) : CUBLAS_STATUS_ALLOC_FAILED;
+    if (error == CUBLAS_STATUS_NOT_SUPPORTED) {
+        algorithm->matmul = NULL;
+        error = CUBLAS_STATUS_SUCCESS;
+    }
+    if (!rm_cublas_went(products->device, error, "choosing how to multiply matrices")) {
+        rm_free(algorithm);
+        return NULL;
+    }
+    algorithm->next = products->algorithms;
+    return products->algorithms = algorithm;
+}

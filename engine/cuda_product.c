@@ -1,0 +1,311 @@
+/* cuda_product.c: matrix products on the CUDA device, by shape: how each is made, and the proof, on the GPU itself, that a
+ * product of many rows has the bits of the products of few that it stands for: cuda_product.h. Which algorithm makes it is
+ * cuda_algorithm.c's business. */
+#include <string.h>
+
+#include "engine/cuda.h"
+#include "engine/hash.h"
+#include "memory/bytes.h"
+#include "memory/host.h"
+
+/* A shape that was met. */
+typedef struct rm_cuda_made {
+    struct rm_cuda_made *next;
+    rm_cuda_shape shape;
+    rm_cuda_way way;
+    const rm_cuda_algorithm *algorithm;
+    rm_cuda_layouts block, whole; /* whole: all rows, or the batch; empty where the way is BLOCKS */
+} made;
+
+/* ---- Life -------------------------------------------------------------------------------------------------------- */
+
+static const cublasComputeType_t compute_type[RM_PRECISIONS] = {
+    [RM_FP32] = CUBLAS_COMPUTE_32F, [RM_TF32] = CUBLAS_COMPUTE_32F_FAST_TF32, [RM_BF16] = CUBLAS_COMPUTE_32F_FAST_16BF};
+
+/* The operands change places (cuda_algorithm.c), and with them their transpositions. */
+static cublasStatus_t describe(const rm_cuda_library *lib, rm_precision precision, int transposed,
+                               cublasLtMatmulDesc_t *out) {
+    const int32_t first = transposed & RM_CUDA_TRANSPOSE_B ? CUBLAS_OP_T : CUBLAS_OP_N,
+                  second = transposed & RM_CUDA_TRANSPOSE_A ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasStatus_t error = lib->cublasLtMatmulDescCreate(out, compute_type[precision], CUDA_R_32F);
+    if (error) *out = NULL;
+    if (!error) error = lib->cublasLtMatmulDescSetAttribute(*out, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first);
+    if (!error) error = lib->cublasLtMatmulDescSetAttribute(*out, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second);
+    return error;
+}
+
+static remat_status start(rm_cuda_products *products) {
+    const rm_cuda_library *lib = products->device->lib;
+    cublasStatus_t error = lib->cublasLtCreate(&products->handle);
+    if (error) products->handle = NULL;
+    for (int p = 0; p < RM_PRECISIONS && !error; p++)
+        for (int t = 0; t < 4 && !error; t++) error = describe(lib, (rm_precision)p, t, &products->matmul[p][t]);
+    return rm_cublas_status(lib, error, "starting cuBLASLt");
+}
+
+remat_status rm_cuda_products_create(rm_device *device, rm_cuda_products **out) {
+    rm_cuda_products *products = rm_calloc(1, sizeof *products);
+    *out = NULL;
+    REQUIRE(products, MEMORY, "out of host memory for the list of matrix products");
+    products->device = device;
+    remat_status status = start(products);
+    if (status)
+        rm_cuda_products_free(products);
+    else
+        *out = products;
+    return status;
+}
+
+static void forget(rm_cuda_products *products) {
+    for (int i = 0; i < RM_CUDA_SHAPE_LISTS; i++)
+        while (products->made[i]) {
+            made *m = products->made[i];
+            products->made[i] = m->next;
+            rm_cuda_layouts_free(products, &m->block);
+            rm_cuda_layouts_free(products, &m->whole);
+            rm_free(m);
+        }
+    while (products->algorithms) {
+        rm_cuda_algorithm *algorithm = products->algorithms;
+        products->algorithms = algorithm->next;
+        rm_free(algorithm);
+    }
+}
+
+void rm_cuda_products_free(rm_cuda_products *products) {
+    if (!products) return;
+    const rm_cuda_library *lib = products->device->lib;
+    forget(products);
+    for (int i = 0; i < RM_PRECISIONS * 4; i++)
+        if (products->matmul[i / 4][i % 4]) (void)lib->cublasLtMatmulDescDestroy(products->matmul[i / 4][i % 4]);
+    if (products->handle) (void)lib->cublasLtDestroy(products->handle);
+    rm_free(products);
+}
+
+void rm_cuda_products_precision(rm_cuda_products *products, rm_precision precision) {
+    if (precision != products->precision) forget(products);
+    products->precision = precision;
+}
+
+int64_t rm_cuda_products_made(const rm_cuda_products *products, rm_cuda_way way) {
+    int64_t n = 0;
+    for (int i = 0; i < RM_CUDA_SHAPE_LISTS; i++)
+        for (const made *m = products->made[i]; m; m = m->next) n += m->way == way;
+    return n;
+}
+
+/* ---- Making one -------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const float *a, *b;
+    float *c;
+} operands;
+
+static cublasStatus_t by_algorithm(const rm_queue *q, const made *m, const rm_cuda_layouts *layouts, operands x) {
+    const rm_cuda_products *products = q->device->products;
+    const float one = 1, into = m->shape.how & RM_CUDA_ADD ? 1 : 0;
+    return products->device->lib->cublasLtMatmul(products->handle, m->algorithm->matmul, &one, x.b, layouts->b, x.a,
+                                                 layouts->a, &into, x.c, layouts->c, x.c, layouts->c,
+                                                 &m->algorithm->algo, NULL, 0, q->stream);
+}
+
+/* What cuBLASLt has no algorithm for, cuBLAS makes, which promises the same bits for the same call. */
+static cublasStatus_t by_cublas(const rm_queue *q, const rm_cuda_shape *s, operands x) {
+    const float one = 1, into = s->how & RM_CUDA_ADD ? 1 : 0;
+    return q->device->lib->cublasSgemm_v2_64(q->blas, s->how & RM_CUDA_TRANSPOSE_B ? CUBLAS_OP_T : CUBLAS_OP_N,
+                                             s->how & RM_CUDA_TRANSPOSE_A ? CUBLAS_OP_T : CUBLAS_OP_N, s->n, s->rows,
+                                             s->k, &one, x.b, s->ldb, x.a, s->lda, &into, x.c, s->ldc);
+}
+
+static cublasStatus_t by_blocks(const rm_queue *q, const made *m, operands x) {
+    const rm_cuda_shape *s = &m->shape;
+    cublasStatus_t error = CUBLAS_STATUS_SUCCESS;
+    for (int64_t row = 0; row < s->m && !error; row += s->rows) {
+        operands block = {x.a + row * s->lda, x.b, x.c + row * s->ldc};
+        error = m->algorithm->matmul ? by_algorithm(q, m, &m->block, block) : by_cublas(q, s, block);
+    }
+    return error;
+}
+
+/* ---- The proof --------------------------------------------------------------------------------------------------- */
+
+/* Memory of the moment, given back at once: random numbers that A and B lie in, and C twice. */
+typedef struct {
+    char *memory;
+    uint64_t random_bytes, c_bytes;
+    operands x;
+    float *other_c;
+    float *host; /* of 2 PIECE numbers, or two rows of C if they are longer */
+} trial;
+
+/* The random numbers repeat after a prime number of them, so that rows differ. B begins a little behind A. */
+enum { PERIOD = 65521, PIECE = 65536, APART = 4096, SLACK = 256 };
+
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* In +-1, of 24 bits, so that every order of adding has its own roundings. */
+static void draw(float *pattern) {
+    uint64_t random = 1;
+    for (int i = 0; i < PERIOD; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        pattern[i] = (float)((int32_t)(random >> 39) - (1 << 24)) * 0x1p-24f;
+    }
+}
+
+static void fill_randomly(rm_queue *q, const trial *t) {
+    uint64_t done = rm_smaller(PERIOD * sizeof *t->host, t->random_bytes);
+    draw(t->host);
+    rm_cuda_copy_in(q, t->memory, t->host, done);
+    for (uint64_t part; done < t->random_bytes; done += part) {
+        part = rm_smaller(done, t->random_bytes - done);
+        rm_cuda_copy(q, t->memory + done, t->memory, part);
+    }
+}
+
+/* Aligned as the operands that the shape was met with, no better. */
+static float *aligned_as(char *at, int32_t align) { return (float *)at + (align < 16 ? align / 4 : 0); }
+
+/* True if there is memory for it; free what was taken either way. */
+static bool set_up(const rm_queue *q, const rm_cuda_shape *s, trial *t) {
+    const rm_cuda_library *lib = q->device->lib;
+    int64_t b_rows = s->how & RM_CUDA_TRANSPOSE_B ? s->n : s->k, c = s->m * s->ldc;
+    uint64_t most = (uint64_t)(larger(larger(s->m * s->lda, APART + b_rows * s->ldb), c) + SLACK);
+    void *memory = NULL;
+    t->random_bytes = rm_align_up(most * sizeof(float));
+    t->c_bytes = rm_align_up((uint64_t)(c + SLACK) * sizeof(float));
+    t->host = rm_malloc((size_t)larger(2 * PIECE, 2 * s->ldc) * sizeof *t->host);
+    if (t->host && lib->cudaMalloc(&memory, t->random_bytes + 2 * t->c_bytes)) {
+        (void)lib->cudaGetLastError();
+        memory = NULL;
+    }
+    t->memory = memory;
+    if (!memory) return false;
+    t->x.a = aligned_as(t->memory, s->align_a);
+    t->x.b = aligned_as(t->memory + APART * sizeof(float), s->align_b);
+    t->x.c = aligned_as(t->memory + t->random_bytes, s->align_c);
+    t->other_c = aligned_as(t->memory + t->random_bytes + t->c_bytes, s->align_c);
+    return true;
+}
+
+/* What is added to is the same for both; what is overwritten differs, so that what is not written shows. */
+static void prepare(rm_queue *q, const rm_cuda_shape *s, const trial *t) {
+    char *c = t->memory + t->random_bytes, *other = c + t->c_bytes;
+    fill_randomly(q, t);
+    if (s->how & RM_CUDA_ADD) {
+        rm_cuda_copy(q, c, t->memory, t->c_bytes);
+        rm_cuda_copy(q, other, t->memory, t->c_bytes);
+    } else {
+        rm_cuda_fill(q, c, 0, t->c_bytes);
+        rm_cuda_fill(q, other, 0xff, t->c_bytes);
+    }
+}
+
+/* Whether both results hold the same bits, read piece by piece; what lies between rows is nobody's. */
+static bool results_are_equal(rm_queue *q, const rm_cuda_shape *s, const trial *t) {
+    int64_t step = larger(PIECE / s->ldc, 1);
+    float *one = t->host, *other = t->host + step * s->ldc;
+    for (int64_t row = 0; row < s->m; row += step) {
+        int64_t rows = s->m - row < step ? s->m - row : step;
+        uint64_t bytes = (uint64_t)((rows - 1) * s->ldc + s->n) * sizeof(float);
+        rm_cuda_copy_out(q, one, t->x.c + row * s->ldc, bytes);
+        rm_cuda_copy_out(q, other, t->other_c + row * s->ldc, bytes);
+        rm_cuda_queue_settle(q);
+        for (int64_t i = 0; i < rows && !q->device->failed; i++)
+            if (memcmp(one + i * s->ldc, other + i * s->ldc, (size_t)s->n * sizeof *one)) return false;
+        if (q->device->failed) return false;
+    }
+    return true;
+}
+
+/* Whether m->whole gives the bits of the blocks. Without memory to try it, it counts as if it did not. */
+static bool is_proven(rm_queue *q, const made *m) {
+    rm_device *device = q->device;
+    trial t = {.memory = NULL};
+    bool proven = set_up(q, &m->shape, &t);
+    if (proven) {
+        operands other = {t.x.a, t.x.b, t.other_c};
+        prepare(q, &m->shape, &t);
+        proven = !device->failed && rm_cublas_went(device, by_blocks(q, m, t.x), "trying a matrix product") &&
+                 !by_algorithm(q, m, &m->whole, other) && results_are_equal(q, &m->shape, &t);
+        rm_cuda_queue_settle(q); /* nothing of it is under way */
+        (void)rm_cuda_went(device, device->lib->cudaFree(t.memory), "giving back memory");
+    }
+    rm_free(t.host);
+    return proven && !device->failed;
+}
+
+static void decide(rm_queue *q, made *m) {
+    rm_cuda_products *products = q->device->products;
+    const rm_cuda_shape *s = &m->shape;
+    bool alone = s->m == s->rows || !m->algorithm->matmul;
+    for (rm_cuda_way way = RM_CUDA_WHOLE; way < RM_CUDA_BLOCKS && !alone && !q->device->failed; way++) {
+        int64_t batch = way == RM_CUDA_WHOLE ? 1 : s->m / s->rows;
+        bool fits = !rm_cuda_layouts_make(products, s, s->m / batch, batch, &m->whole) &&
+                    rm_cuda_algorithm_fits(products, m->algorithm, &m->whole);
+        if (fits && is_proven(q, m)) {
+            m->way = way;
+            return;
+        }
+        rm_cuda_layouts_free(products, &m->whole);
+    }
+    if (!q->device->failed) m->way = RM_CUDA_BLOCKS;
+}
+
+/* ---- Main entry -------------------------------------------------------------------------------------------------- */
+
+/* Of every row's first number; as much as matters. */
+static int32_t alignment(const float *x, int64_t ld) {
+    uintptr_t bits = (uintptr_t)x | (uintptr_t)ld * sizeof *x | 16;
+    return (int32_t)(bits & -bits);
+}
+
+static rm_cuda_shape shape_of(const rm_cuda_product *p) {
+    return (rm_cuda_shape){.m = p->m,
+                           .n = p->n,
+                           .k = p->k,
+                           .lda = p->lda,
+                           .ldb = p->ldb,
+                           .ldc = p->ldc,
+                           .rows = p->rows_like ? p->rows_like : p->m,
+                           .align_a = alignment(p->a, p->lda),
+                           .align_b = alignment(p->b, p->ldb),
+                           .align_c = alignment(p->c, p->ldc),
+                           .how = (p->transpose_a ? RM_CUDA_TRANSPOSE_A : 0) |
+                                  (p->transpose_b ? RM_CUDA_TRANSPOSE_B : 0) | (p->add ? RM_CUDA_ADD : 0)};
+}
+
+/* NULL: the device keeps why. */
+static made *make(rm_cuda_products *products, const rm_cuda_shape *shape, made **list) {
+    made *m = rm_calloc(1, sizeof *m);
+    if (m) m->algorithm = rm_cuda_algorithm_for(products, shape);
+    cublasStatus_t error = m ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_ALLOC_FAILED;
+    if (m && m->algorithm) error = rm_cuda_layouts_make(products, shape, shape->rows, 1, &m->block);
+    if (!rm_cublas_went(products->device, error, "describing a matrix product") || !m->algorithm) {
+        if (m) rm_cuda_layouts_free(products, &m->block);
+        rm_free(m);
+        return NULL;
+    }
+    m->shape = *shape;
+    m->next = *list;
+    return *list = m;
+}
+
+static made *find_or_make(rm_cuda_products *products, const rm_cuda_shape *shape) {
+    made **list = &products->made[rm_hash(shape, sizeof *shape, 0) % RM_CUDA_SHAPE_LISTS];
+    for (made *m = *list; m; m = m->next)
+        if (!memcmp(&m->shape, shape, sizeof *shape)) return m;
+    return make(products, shape, list);
+}
+
+void rm_cuda_multiply(const rm_cuda_queue *shown, const rm_cuda_product *product) {
+    rm_queue *q = (rm_queue *)(uintptr_t)shown;
+    rm_device *device = q->device;
+    const rm_cuda_shape shape = shape_of(product);
+    operands x = {product->a, product->b, product->c};
+    made *m = device->failed ? NULL : find_or_make(device->products, &shape);
+    /* While launches are recorded nothing can be tried: then blocks it is, and the shape stays open. */
+    if (m && !m->way && !rm_cuda_graph_records(q)) decide(q, m);
+    if (!m || device->failed) return;
+    bool whole = m->way == RM_CUDA_WHOLE || m->way == RM_CUDA_BATCHED;
+    (void)rm_cublas_went(device, whole ? by_algorithm(q, m, &m->whole, x) : by_blocks(q, m, x), "a matrix product");
+}

@@ -1,0 +1,77 @@
+/* cuda_product.h: matrix products on the CUDA device, by cuBLASLt: what rm_cuda_queue.multiply is there. Private to the
+ * device's files. docs/notes/cuda_products.md says why its bits repeat, what is assumed, and how that is checked.
+ *
+ *   cuda_product.c    products by shape: how each is made, proven on the GPU where it matters; main entry: rm_cuda_multiply,
+ *                     declared in cuda.h
+ *   cuda_algorithm.c  algorithms by shape, and cuBLASLt's descriptions of matrices
+ *
+ * An algorithm (kernel, tile, stages; never one that splits a sum) is chosen for a product of so many rows, and kept. A
+ * product of many rows whose bits shall be those of few (rows_like) is made by the algorithm of the few, in one of three
+ * ways, the first that gives their bits on this GPU:
+ *
+ *      WHOLE     one product of all rows           both compared with BLOCKS, on random numbers, when the shape is first
+ *      BATCHED   one batch of blocks of rows       met; where bits differ or cuBLASLt refuses, the next way is tried
+ *      BLOCKS    one product for each block        right by construction
+ */
+#ifndef RM_CUDA_PRODUCT_H
+#define RM_CUDA_PRODUCT_H
+
+#include "engine/cuda_library.h"
+#include "engine/device.h"
+#include "ops/cuda_queue.h"
+
+/* A device's algorithms and descriptions: host memory, taken when a shape is first met. */
+typedef struct rm_cuda_products rm_cuda_products;
+remat_status rm_cuda_products_create(rm_device *device, rm_cuda_products **out);
+void rm_cuda_products_free(rm_cuda_products *products); /* NULL allowed */
+
+/* What operands are rounded to before they are multiplied; sums are fp32. Forgets all shapes. fp32 until it is called. */
+void rm_cuda_products_precision(rm_cuda_products *products, rm_precision precision);
+
+typedef enum { RM_CUDA_UNDECIDED, RM_CUDA_WHOLE, RM_CUDA_BATCHED, RM_CUDA_BLOCKS, RM_CUDA_WAYS } rm_cuda_way;
+int64_t rm_cuda_products_made(const rm_cuda_products *products, rm_cuda_way way); /* shapes that are made that way */
+
+/* ---- Between the two files --------------------------------------------------------------------------------------- */
+
+/* All that a product's bits may depend on, beside the numbers. Compared as bytes: no padding. */
+typedef struct {
+    int64_t m, n, k, lda, ldb, ldc;
+    int64_t rows;                      /* of a block: rows_like, or m where a product stands for itself */
+    int32_t align_a, align_b, align_c; /* bytes: 4, 8 or 16, of every row's first number */
+    int32_t how;                       /* RM_CUDA_TRANSPOSE_A ... */
+} rm_cuda_shape;
+enum { RM_CUDA_TRANSPOSE_A = 1, RM_CUDA_TRANSPOSE_B = 2, RM_CUDA_ADD = 4, RM_CUDA_SHAPE_LISTS = 256 };
+
+/* A, B and C as cuBLASLt is told of them. */
+typedef struct {
+    cublasLtMatrixLayout_t a, b, c;
+} rm_cuda_layouts;
+
+typedef struct rm_cuda_algorithm {
+    struct rm_cuda_algorithm *next;
+    rm_cuda_shape shape;         /* m is the rows; lda, ldb and ldc are 0: they have no say */
+    cublasLtMatmulDesc_t matmul; /* borrowed: precision and transpositions; NULL: cuBLASLt has none, cuBLAS makes it */
+    cublasLtMatmulAlgo_t algo;
+} rm_cuda_algorithm;
+
+struct rm_cuda_products {
+    rm_device *device;
+    cublasLtHandle_t handle;
+    rm_precision precision;
+    cublasLtMatmulDesc_t matmul[RM_PRECISIONS][4]; /* by transpositions */
+    rm_cuda_algorithm *algorithms;
+    struct rm_cuda_made *made[RM_CUDA_SHAPE_LISTS]; /* by hash */
+};
+
+/* `batch` blocks of `rows` rows, below each other. The caller frees, whatever the answer. */
+cublasStatus_t rm_cuda_layouts_make(const rm_cuda_products *products, const rm_cuda_shape *shape, int64_t rows,
+                                    int64_t batch, rm_cuda_layouts *out);
+void rm_cuda_layouts_free(const rm_cuda_products *products, rm_cuda_layouts *layouts);
+
+/* For blocks of shape->rows rows; the same whenever it is asked for. NULL: the device keeps why. */
+const rm_cuda_algorithm *rm_cuda_algorithm_for(rm_cuda_products *products, const rm_cuda_shape *shape);
+/* Whether cuBLASLt would use it on these, without memory of its own. */
+bool rm_cuda_algorithm_fits(const rm_cuda_products *products, const rm_cuda_algorithm *algorithm,
+                            const rm_cuda_layouts *layouts);
+
+#endif

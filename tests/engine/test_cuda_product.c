@@ -1,0 +1,340 @@
+/* test_cuda_product.c: matrix products on the CUDA device (engine/cuda_product.c), on the fake (tests/engine/fake_cuda), whose
+ * cuBLASLt may be as unhelpful as it likes: they are right, their rows keep their bits whatever the number of rows, nothing is
+ * taken or tried twice, and a fault at any call costs one sentence.
+ *
+ * What this cannot show is what NVIDIA's cuBLASLt does. */
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef HAVE_CUDA_HEADERS
+
+#include "tests/engine/fake_cuda/stand_ins.h"
+
+/* ---- A device and three matrices on it ---------------------------------------------------------------------------- */
+
+enum { MOST = 1 << 14 }; /* numbers in each */
+
+typedef struct {
+    rm_device *device;
+    rm_block *block;
+    rm_queue *queue;
+    float *on_gpu[3], host[3][MOST]; /* A, B, C */
+} bench;
+
+static const rm_device_api *const api = &rm_device_cuda;
+
+static remat_status open_bench(bench *b) {
+    *b = (bench){.device = NULL};
+    TRY(api->open(1, &b->device));
+    TRY(api->block_create(b->device, sizeof b->host, &b->block));
+    TRY(api->queue_create(b->device, &b->queue));
+    uint64_t random = 1;
+    for (int i = 0; i < 3; i++) {
+        for (int k = 0; k < MOST; k++) {
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            b->host[i][k] = (float)(int32_t)(random >> 32) * 0x1p-31f;
+        }
+        b->on_gpu[i] = api->claim(b->block, (uint64_t)i * sizeof b->host[i], sizeof b->host[i]);
+        api->copy_in(b->queue, b->on_gpu[i], b->host[i], sizeof b->host[i]);
+    }
+    return api->synchronize(b->queue);
+}
+
+static void close_bench(bench *b) {
+    if (!b->device) return;
+    api->queue_free(b->queue);
+    api->block_free(b->block);
+    api->close(b->device);
+}
+
+static void expect_clean(const char *what) {
+    ck_assert_msg(!fake_cuda_violation(), "%s: %s", what, fake_cuda_violation());
+    ck_assert_msg(fake_cuda_live() == 0, "%s: %lld things were not given back", what, (long long)fake_cuda_live());
+}
+
+/* C as it is on the GPU after the product, C having been what the host has. `offset` numbers are left out before each. */
+static remat_status multiply(bench *b, rm_cuda_product p, int offset, float *c) {
+    p.a = b->on_gpu[0] + offset, p.b = b->on_gpu[1] + offset, p.c = b->on_gpu[2] + offset;
+    api->copy_in(b->queue, b->on_gpu[2], b->host[2], sizeof b->host[2]);
+    rm_cuda_multiply((const rm_cuda_queue *)b->queue, &p);
+    api->copy_out(b->queue, c, b->on_gpu[2], sizeof b->host[2]);
+    return api->synchronize(b->queue);
+}
+
+static rm_cuda_product tight(int64_t m, int64_t n, int64_t k) {
+    return (rm_cuda_product){.m = m, .n = n, .k = k, .lda = k, .ldb = n, .ldc = n};
+}
+
+/* ---- Right numbers ------------------------------------------------------------------------------------------------ */
+
+static double expected(const bench *b, const rm_cuda_product *p, int offset, int64_t i, int64_t j) {
+    const float *a = b->host[0] + offset, *w = b->host[1] + offset;
+    double sum = p->add ? (double)b->host[2][offset + i * p->ldc + j] : 0;
+    for (int64_t t = 0; t < p->k; t++)
+        sum += (double)a[p->transpose_a ? t * p->lda + i : i * p->lda + t] *
+               (double)w[p->transpose_b ? j * p->ldb + t : t * p->ldb + j];
+    return sum;
+}
+
+static void expect_right(const bench *b, const rm_cuda_product *p, int offset, const float *c) {
+    for (int64_t at = 0; at < MOST; at++) {
+        int64_t i = (at - offset) / p->ldc, j = (at - offset) % p->ldc;
+        bool inside = at >= offset && i < p->m && j < p->n;
+        double right = inside ? expected(b, p, offset, i, j) : (double)b->host[2][at];
+        ck_assert_msg(fabs((double)c[at] - right) <= (inside ? 1e-6 * (double)(p->k + 1) : 0),
+                      "(%lld,%lld,%lld), %lld: %.9g, not %.9g", (long long)p->m, (long long)p->n, (long long)p->k,
+                      (long long)at, (double)c[at], right);
+    }
+}
+
+/* All transpositions, adding or not; rows further apart than they need be; beginning anywhere. */
+START_TEST(products_are_right) {
+    static const int64_t size[][3] = {{1, 1, 1}, {5, 7, 3}, {16, 8, 32}, {1, 20, 9}, {33, 1, 12}, {12, 64, 16}};
+    static bench b;
+    static float c[MOST];
+    stand_in_reset((uint64_t)_i);
+    ck_assert(!open_bench(&b));
+    for (size_t s = 0; s < sizeof size / sizeof *size; s++)
+        for (int offset = 0; offset < 5; offset++) {
+            rm_cuda_product p = tight(size[s][0], size[s][1], size[s][2]);
+            p.transpose_a = _i & 1, p.transpose_b = _i >> 1 & 1, p.add = _i >> 2 & 1;
+            p.lda = (p.transpose_a ? p.m : p.k) + (offset == 3), p.ldb = (p.transpose_b ? p.k : p.n) + 2 * (offset > 3);
+            p.ldc = p.n + offset;
+            ck_assert_msg(!multiply(&b, p, offset, c), "%s", remat_last_error());
+            expect_right(&b, &p, offset, c);
+        }
+    close_bench(&b);
+    expect_clean("products");
+}
+END_TEST
+
+/* What cuBLASLt does not know, cuBLAS does. */
+START_TEST(without_an_algorithm) {
+    static bench b;
+    static float c[MOST];
+    stand_in_reset(1);
+    fake_lt_is(FAKE_LT_KNOWS_NOTHING);
+    ck_assert(!open_bench(&b));
+    rm_cuda_product p = tight(12, 9, 10);
+    p.rows_like = 3, p.add = true;
+    ck_assert_msg(!multiply(&b, p, 0, c), "%s", remat_last_error());
+    expect_right(&b, &p, 0, c);
+    ck_assert_int_eq(fake_lt_counted().products, 0);
+    close_bench(&b);
+    expect_clean("without an algorithm");
+}
+END_TEST
+
+/* ---- The same bits ------------------------------------------------------------------------------------------------ */
+
+/* The product of all rows, and those of `rows` each, into two arrays. */
+static void make_both(bench *b, rm_cuda_product p, int64_t rows, float *whole, float *parts) {
+    rm_cuda_product part = p;
+    p.rows_like = rows;
+    part.m = rows;
+    ck_assert_msg(!multiply(b, p, 0, whole), "%s", remat_last_error());
+    memcpy(parts, b->host[2], sizeof b->host[2]);
+    for (int64_t row = 0; row < p.m; row += rows) {
+        part.a = b->on_gpu[0] + row * p.lda, part.b = b->on_gpu[1], part.c = b->on_gpu[2] + row * p.ldc;
+        api->copy_in(b->queue, b->on_gpu[2], b->host[2], sizeof b->host[2]);
+        rm_cuda_multiply((const rm_cuda_queue *)b->queue, &part);
+        api->copy_out(b->queue, parts + row * p.ldc, b->on_gpu[2] + row * p.ldc,
+                      (uint64_t)(rows * p.ldc) * sizeof(float));
+        ck_assert_msg(!api->synchronize(b->queue), "%s", remat_last_error());
+    }
+}
+
+static const struct {
+    unsigned whims;
+    rm_cuda_way way;
+} moods[] = {
+    {0, RM_CUDA_WHOLE},
+    {FAKE_LT_OTHER_WHOLE, RM_CUDA_BATCHED},
+    {FAKE_LT_OTHER_WHOLE | FAKE_LT_OTHER_BATCHED, RM_CUDA_BLOCKS},
+    {FAKE_LT_REFUSES_OTHERS, RM_CUDA_BLOCKS},
+};
+enum { MOODS = sizeof moods / sizeof *moods };
+
+START_TEST(rows_keep_their_bits) {
+    static bench b;
+    static float whole[MOST], parts[MOST];
+    static const int64_t size[][4] = {{12, 8, 40, 4}, {15, 7, 33, 5}, {30, 64, 61, 1}, {8, 5, 90, 2}};
+    bool add = _i % 2, turned = _i / 2 % 2;
+    stand_in_reset((uint64_t)_i);
+    fake_lt_is(moods[_i / 4].whims);
+    ck_assert(!open_bench(&b));
+    for (int s = 0; s < 4; s++) {
+        rm_cuda_product p = tight(size[s][0], size[s][1], size[s][2]);
+        p.add = add, p.transpose_b = turned;
+        if (turned) p.ldb = p.k;
+        make_both(&b, p, size[s][3], whole, parts);
+        expect_right(&b, &p, 0, whole);
+        ck_assert_msg(!memcmp(whole, parts, sizeof whole), "shape %d: a row of %lld has other bits", s, (long long)p.m);
+    }
+    for (rm_cuda_way way = RM_CUDA_WHOLE; way < RM_CUDA_WAYS; way++) {
+        int64_t large = way == moods[_i / 4].way ? 4 : 0, small = way == RM_CUDA_BLOCKS ? 4 : 0;
+        ck_assert_int_eq(rm_cuda_products_made(b.device->products, way), large + small);
+    }
+    close_bench(&b);
+    expect_clean("rows");
+}
+END_TEST
+
+/* The test above bites: without rows_like the bits do differ. */
+START_TEST(rows_alone_have_other_bits) {
+    static bench b;
+    static float whole[MOST], parts[MOST], alone[MOST];
+    stand_in_reset(1);
+    ck_assert(!open_bench(&b));
+    rm_cuda_product p = tight(12, 8, 40);
+    make_both(&b, p, 4, whole, parts);
+    ck_assert(!multiply(&b, p, 0, alone) && memcmp(alone, parts, sizeof alone));
+    close_bench(&b);
+}
+END_TEST
+
+/* The first time takes memory and tries; later times only multiply. */
+START_TEST(nothing_is_decided_twice) {
+    static bench b;
+    static float c[MOST];
+    stand_in_reset(1);
+    ck_assert(!open_bench(&b));
+    rm_cuda_product p = tight(12, 8, 40);
+    p.rows_like = 4;
+    ck_assert(!multiply(&b, p, 0, c));
+    int64_t taken = fake_cuda_allocations(), live = fake_cuda_live();
+    fake_lt_count before = fake_lt_counted();
+    ck_assert(before.searches == 1 && before.products > 1);
+    for (int i = 0; i < 5; i++) ck_assert(!multiply(&b, p, 0, c));
+    ck_assert_int_eq(fake_cuda_allocations(), taken);
+    ck_assert_int_eq(fake_cuda_live(), live);
+    ck_assert_int_eq(fake_lt_counted().searches, 1);
+    ck_assert_int_eq(fake_lt_counted().products, before.products + 5);
+    close_bench(&b);
+    expect_clean("twice");
+}
+END_TEST
+
+/* While launches are recorded nothing can be tried: the rows are right all the same, and the shape is decided later. */
+START_TEST(recorded_before_it_is_decided) {
+    static bench b;
+    static float whole[MOST], parts[MOST], c[MOST];
+    const int key = 7;
+    stand_in_reset(1);
+    ck_assert(!open_bench(&b));
+    rm_cuda_product p = tight(12, 8, 40);
+    make_both(&b, p, 4, whole, parts);
+    rm_cuda_products_precision(b.device->products, RM_TF32);
+    rm_cuda_products_precision(b.device->products, RM_FP32); /* all is forgotten */
+    const rm_cuda_queue *queue = (const rm_cuda_queue *)b.queue;
+    p.a = b.on_gpu[0], p.b = b.on_gpu[1], p.c = b.on_gpu[2], p.rows_like = 4;
+    api->copy_in(b.queue, b.on_gpu[2], b.host[2], sizeof b.host[2]);
+    for (int sight = 0; sight < 2; sight++)
+        if (rm_cuda_begin(queue, &key, sizeof key)) {
+            if (sight) rm_cuda_multiply(queue, &p);
+            rm_cuda_end(queue);
+        }
+    ck_assert_int_eq(rm_cuda_products_made(b.device->products, RM_CUDA_UNDECIDED), 1);
+    api->copy_out(b.queue, c, b.on_gpu[2], sizeof c);
+    ck_assert_msg(!api->synchronize(b.queue), "%s", remat_last_error());
+    ck_assert(!memcmp(c, parts, sizeof c));
+    ck_assert(!multiply(&b, p, 0, c) && !memcmp(c, parts, sizeof c));
+    ck_assert_int_eq(rm_cuda_products_made(b.device->products, RM_CUDA_WHOLE), 1);
+    close_bench(&b);
+    expect_clean("recorded");
+}
+END_TEST
+
+/* ---- Precision ---------------------------------------------------------------------------------------------------- */
+
+static double error_of(bench *b, rm_precision precision) {
+    static float c[MOST];
+    rm_cuda_product p = tight(16, 16, 64);
+    double most = 0;
+    rm_cuda_products_precision(b->device->products, precision);
+    ck_assert_msg(!multiply(b, p, 0, c), "%s", remat_last_error());
+    for (int64_t i = 0; i < p.m; i++)
+        for (int64_t j = 0; j < p.n; j++) {
+            double error = fabs((double)c[i * p.ldc + j] - expected(b, &p, 0, i, j));
+            ck_assert(isfinite(error));
+            most = fmax(most, error);
+        }
+    return most;
+}
+
+START_TEST(precisions_are_asked_for) {
+    static bench b;
+    stand_in_reset(1);
+    ck_assert(!open_bench(&b));
+    double fp32 = error_of(&b, RM_FP32), tf32 = error_of(&b, RM_TF32), bf16 = error_of(&b, RM_BF16);
+    ck_assert_msg(fp32 < 1e-5 && 10 * fp32 < tf32 && 2 * tf32 < bf16 && bf16 < 1, "errors %g, %g, %g", fp32, tf32,
+                  bf16);
+    ck_assert(error_of(&b, RM_FP32) == fp32);
+    fake_lt_is(FAKE_LT_NO_TENSOR_CORES); /* then it is fp32 */
+    ck_assert(error_of(&b, RM_TF32) == fp32 && error_of(&b, RM_BF16) == fp32);
+    close_bench(&b);
+    expect_clean("precision");
+}
+END_TEST
+
+/* ---- Faults ------------------------------------------------------------------------------------------------------- */
+
+static remat_status run_all(bench *b, float *c) {
+    rm_cuda_product p = tight(12, 8, 40);
+    TRY(open_bench(b));
+    p.rows_like = 4;
+    return multiply(b, p, 0, c);
+}
+
+/* A trial that fails is no failure: then rows are multiplied in another way. */
+START_TEST(faults_at_every_call) {
+    static bench b;
+    static float right[MOST], c[MOST];
+    static const cudaError_t errors[] = {cudaErrorMemoryAllocation, cudaErrorUnknown};
+    stand_in_reset(1);
+    fake_lt_is(moods[_i].whims);
+    ck_assert(!run_all(&b, right));
+    close_bench(&b);
+    int64_t calls = fake_cuda_calls();
+    for (int64_t call = 1; call <= 2 * calls; call++) {
+        char what[64];
+        snprintf(what, sizeof what, "a fault at call %lld", (long long)call / 2);
+        stand_in_reset((uint64_t)call);
+        fake_lt_is(moods[_i].whims);
+        fake_cuda_fail_at(call / 2, errors[call % 2]);
+        remat_status status = run_all(&b, c);
+        fake_cuda_fail_at(0, 0);
+        ck_assert_msg(status || !memcmp(c, right, sizeof c), "%s: other bits", what);
+        ck_assert_msg(!status || strlen(remat_last_error()) > 20, "%s: no sentence", what);
+        close_bench(&b);
+        expect_clean(what);
+    }
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("cuda_product");
+    TCase *c = tcase_create("cuda_product");
+    tcase_add_loop_test(c, products_are_right, 0, 8);
+    tcase_add_test(c, without_an_algorithm);
+    tcase_add_loop_test(c, rows_keep_their_bits, 0, 4 * MOODS);
+    tcase_add_test(c, rows_alone_have_other_bits);
+    tcase_add_test(c, nothing_is_decided_twice);
+    tcase_add_test(c, recorded_before_it_is_decided);
+    tcase_add_test(c, precisions_are_asked_for);
+    tcase_add_loop_test(c, faults_at_every_call, 0, MOODS);
+    suite_add_tcase(suite, c);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
+
+#else
+
+int main(void) { return 0; } /* without CUDA's headers there is nothing to test */
+
+#endif
