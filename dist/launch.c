@@ -31,7 +31,7 @@ const int rm_launch_signals[RM_LAUNCH_SIGNALS] = {SIGINT, SIGTERM, SIGHUP, SIGQU
 
 typedef struct {
     rm_launch_config config; /* all fields filled in */
-    char run_id[64], secret[240];
+    char run_id[64], job_id[64], secret[240];
     rm_launch_output *output;
     struct pollfd *slots;
     int listen_fd, control, keeper_control, self;
@@ -111,7 +111,7 @@ static remat_status check_command(const char *name) {
 static void draw(char *text, size_t bytes) {
     unsigned char random[16];
     if (getrandom(random, sizeof random, 0) != sizeof random) {
-        snprintf(text, bytes, "%d-%lld", (int)getpid(), (long long)clock());
+        snprintf(text, bytes, "%d-%llu", (int)getpid(), (unsigned long long)rm_now_ns());
         return;
     }
     for (size_t i = 0; i < sizeof random && 2 * i + 3 <= bytes; i++) snprintf(text + 2 * i, 3, "%02x", random[i]);
@@ -127,6 +127,7 @@ static void fill_in(launcher *l, const rm_launch_config *config) {
     if (c->standalone) c->master_port = 0;
     if (!c->grace_ms) c->grace_ms = 5000;
     draw(l->run_id, sizeof l->run_id);
+    draw(l->job_id, sizeof l->job_id);
     if (secret && *secret)
         snprintf(l->secret, sizeof l->secret, "%.200s", secret);
     else
@@ -211,6 +212,11 @@ static void finish_attempt(launcher *l, const rm_keeper_note *note) {
     rm_launch_output_drain(l->output);
     l->code = note->status;
     l->over = !again;
+    if (!again && l->code == RM_EXIT_USE && note->attempt < l->config.max_restarts && !l->signals)
+        rm_launch_output_say(l->output,
+                             "nothing is started again: exit status %d says that the command was asked for something "
+                             "that cannot work, and would be each time; change its flags",
+                             RM_EXIT_USE);
     if (!again) return;
     rm_launch_output_say(l->output, "starting all ranks again: restart %d of %d", note->attempt + 1,
                          l->config.max_restarts);
@@ -339,6 +345,7 @@ _Noreturn static void become_keeper(const launcher *l) {
     rm_keeper_run(&(rm_keeper_job){.config = &l->config,
                                    .output = l->output,
                                    .secret = l->secret,
+                                   .job_id = l->job_id,
                                    .threads = processors() / l->config.nproc > 1 ? processors() / l->config.nproc : 1,
                                    .control = l->keeper_control,
                                    .launcher = l->self,

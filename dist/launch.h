@@ -6,14 +6,15 @@
  *                       └─ ...         launcher is gone, even by SIGKILL; should the keeper go, ranks get SIGKILL.
  *
  * Each rank gets RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE
- * MASTER_ADDR MASTER_PORT TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RUN_ID, REMAT_JOB_SECRET, and OMP_NUM_THREADS (this
- * process's processors / nproc, at least 1) unless it is set. On node 0 the launcher itself listens on the port and rank 0
+ * MASTER_ADDR MASTER_PORT TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RUN_ID, REMAT_JOB_SECRET,
+ * REMAT_JOB_ID (drawn by each launcher: the same on all attempts, and no other job's), and OMP_NUM_THREADS (this process's
+ * processors / nproc, at least 1) unless it is set. On node 0 the launcher itself listens on the port and rank 0
  * takes the socket over (REMAT_LISTEN_FD), so that a port is either taken at once, with a sentence, or ours.
  *
  * Failure. The first rank to fail decides: its exit code, 128 + signal for signals. The others, who notice, get grace_ms to
  * say so and stop, then SIGTERM, then SIGKILL. A rank that exits with RM_EXIT_PEER only says that another has failed: the
  * next to end otherwise decides, if there is one. With max_restarts left, all ranks are started again, in a fresh attempt with a
- * secret of its own. Signals INT, TERM, HUP, QUIT to the launcher are passed on to all ranks once; a second one kills.
+ * secret of its own; unless what decided is RM_EXIT_USE, as the same flags would fail the same way. Signals INT, TERM, HUP, QUIT to the launcher are passed on to all ranks once; a second one kills.
  * A rank that ends as the signal asks, with 128 + signal, is no reason to stop the others: they may be busy saving. Then
  * nothing is started again. */
 #ifndef RM_LAUNCH_H
@@ -36,7 +37,11 @@ typedef struct {
     char **argv;         /* the command, NULL-terminated; found in PATH */
 } rm_launch_config;
 
-enum { RM_EXIT_PEER = 3 }; /* what `remat train` exits with when another rank failed */
+enum {
+    RM_EXIT_USE =
+        2, /* what `remat` exits with when it is asked for something that cannot work, and most programs besides */
+    RM_EXIT_PEER = 3, /* what `remat train` exits with when another rank failed */
+};
 
 /* Runs the job to its end. *exit_code is what the program should exit with. Fails only where nothing was started: INVALID
  * (flags), IO (the port is taken, the log directory, the command cannot be found), MEMORY. Prints the ranks' lines, and its

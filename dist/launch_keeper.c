@@ -99,6 +99,7 @@ static void set_environment(const keeper *k, int32_t local) {
     set_number("TORCHELASTIC_MAX_RESTARTS", c->max_restarts);
     setenv("TORCHELASTIC_RUN_ID", c->run_id, 1);
     setenv("REMAT_JOB_SECRET", secret, 1);
+    setenv("REMAT_JOB_ID", k->job->job_id, 1);
     if (!getenv("OMP_NUM_THREADS")) set_number("OMP_NUM_THREADS", k->job->threads);
     unsetenv("TORCHELASTIC_USE_AGENT_STORE"); /* of a torchrun further out */
     unsetenv("REMAT_LISTEN_FD");
@@ -335,7 +336,7 @@ _Noreturn void rm_keeper_run(const rm_keeper_job *job) {
     }
     for (;; k.attempt++) {
         run_attempt(&k);
-        bool again = k.code && !k.told && k.attempt < job->config->max_restarts;
+        bool again = k.code && k.code != RM_EXIT_USE && !k.told && k.attempt < job->config->max_restarts;
         tell(&k, RM_KEEPER_OVER, again, 0, k.code);
         if (!again) _exit(0);
         k.phase = RUNNING;

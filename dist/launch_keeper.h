@@ -24,6 +24,7 @@ typedef struct {
     const rm_launch_config *config; /* all fields filled in */
     const rm_launch_output *output; /* for the ends of pipes */
     const char *secret;             /* of the job; an attempt's is "SECRET.N" */
+    const char *job_id;             /* of this launcher alone, on all attempts */
     int32_t threads;                /* for OMP_NUM_THREADS */
     int control;                    /* its end of the socket between the two */
     int launcher;                   /* polls readable when the launcher is gone; -1: only `control` says so */

@@ -161,6 +161,23 @@ static remat_status by_flags_alone(const rm_rendezvous_flags *flags, answer *out
     return REMAT_OK;
 }
 
+/* By torchrun's variables without a name of the job somebody may have started each rank by hand, and mpirun takes several
+ * command lines at a time. So does srun, with --multi-prog, but does not tell. */
+static bool has_one_command(const source *s, rm_launcher launcher) {
+    const char *lines = text(s, "OMPI_NUM_APP_CTX");
+    if (launcher == RM_BY_TORCHRUN) return text(s, "TORCHELASTIC_RUN_ID") != NULL;
+    if (launcher == RM_BY_OPEN_MPI) return lines && !strcmp(lines, "1");
+    return launcher == RM_BY_SLURM;
+}
+
+bool rm_rendezvous_repeats(rm_environment *get, void *context, bool same_host) {
+    static const rm_rendezvous_flags none = {.world_size = -1, .rank = -1, .local_rank = -1};
+    source s = {.flags = &none, .get = get, .context = context, .nodes = -1};
+    answer a;
+    if (ask_all(&s, &a) || a.rank < 1) return false;
+    return has_one_command(&s, a.launcher) && (!same_host || a.local_rank > 0);
+}
+
 static remat_status find_rank(source *s, answer *out) {
     const rm_rendezvous_flags *flags = s->flags;
     if (flags->world_size >= 0 && flags->rank >= 0) return by_flags_alone(flags, out);

@@ -48,7 +48,12 @@ typedef const char *rm_environment(void *context, const char *name);
 remat_status rm_rendezvous_resolve(const rm_rendezvous_flags *flags, rm_environment *get, void *context,
                                    rm_rendezvous *out);
 
-rm_environment rm_environment_of_process; /* getenv; context is not used */
+/* Has a launcher started this process with the command line that it gave rank 0 too, which this is not? Then rank 0 says what
+ * is wrong with that. `same_host`: only if a rank of this host is before this one, as for files, which may differ elsewhere.
+ * Changes remat_last_error(). */
+bool rm_rendezvous_repeats(rm_environment *get, void *context, bool same_host);
+
+rm_environment rm_environment_of_process;           /* getenv; context is not used */
 const char *rm_launcher_text(rm_launcher launcher); /* "Slurm" */
 
 /* Opens the store that `where` describes; *out is NULL where ranks meet nowhere. */

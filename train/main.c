@@ -5,12 +5,15 @@
 #include "train/presets.h"
 
 #include "dist/launch.h"
+#include "dist/rendezvous.h"
 #include "memory/host.h"
 
 #include <errno.h>
 #include <jansson.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 static const struct {
     const char *name;
@@ -48,7 +51,21 @@ static void print_usage(FILE *out) {
 static int fail(const char *command, remat_status status) {
     fflush(stdout);
     if (*remat_last_error()) fprintf(stderr, "remat %s: %s\n", command, remat_last_error()); /* "": it has been said */
-    return status == REMAT_INVALID || status == REMAT_INFEASIBLE ? 2 : status == REMAT_PEER ? RM_EXIT_PEER : 1;
+    return status == REMAT_INVALID || status == REMAT_INFEASIBLE ? RM_EXIT_USE
+           : status == REMAT_PEER                                ? RM_EXIT_PEER
+                                                                 : 1;
+}
+
+/* A launcher gives all ranks one command line: what is wrong with it is said by rank 0, and the others leave after it, as some
+ * launchers end all when the first has left. What is wrong with a file may be so on one host alone. */
+static int refuse(const char *command, remat_status status, int argc, char **argv) {
+    char sentence[1024];
+    bool file = false;
+    snprintf(sentence, sizeof sentence, "%s", remat_last_error());
+    for (int i = 0; i < argc; i++) file = file || !strncmp(argv[i], "--config", 8);
+    bool repeats = rm_rendezvous_repeats(rm_environment_of_process, NULL, file);
+    if (repeats) nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+    return fail(command, rm_fail(status, "%s", repeats ? "" : sentence));
 }
 
 static int run_launch(int argc, char **argv) {
@@ -62,13 +79,15 @@ static int run(int i, int argc, char **argv) {
     int exit_status = 0;
     if (!commands[i].run) return run_launch(argc, argv); /* its flags are not of the table */
     remat_status status = rm_options_parse(&options, commands[i].command, argc, argv);
-    if (!status && options.help)
+    bool parsed = !status;
+    if (parsed && options.help)
         rm_options_help(commands[i].command, stdout);
-    else if (!status && options.preset && !strcmp(options.preset, "list"))
+    else if (parsed && options.preset && !strcmp(options.preset, "list"))
         rm_presets_print(stdout);
-    else if (!status)
+    else if (parsed)
         status = commands[i].run(&options, &exit_status);
     rm_options_free(&options);
+    if (!parsed) return refuse(commands[i].name, status, argc, argv);
     return status ? fail(commands[i].name, status) : exit_status;
 }
 

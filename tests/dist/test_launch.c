@@ -410,6 +410,46 @@ START_TEST(restarts_have_numbers_and_secrets) {
 }
 END_TEST
 
+/* What was asked for in the wrong way will not work the next time either. */
+START_TEST(wrong_use_is_not_repeated) {
+    rm_launch_config config = JOB(2, SCRIPT("echo attempt $TORCHELASTIC_RESTART_COUNT; exit 2"));
+    config.max_restarts = 3;
+    ck_assert_int_eq(run(config), 2);
+    ck_said("exited with status 2", "remat launch: nothing is started again: exit status 2 says");
+    char *text = output_of("job", "out");
+    ck_assert_str_eq(text, "attempt 0\nattempt 0\n");
+    free(text);
+    config.max_restarts = 0; /* nothing would be anyway */
+    ck_assert_int_eq(run(config), 2);
+    text = output_of("job", "err");
+    ck_assert_msg(!contains(text, "started again"), "%s", text);
+    free(text);
+}
+END_TEST
+
+/* One for all ranks and attempts, and another for the next job, whatever jobs are called. */
+START_TEST(jobs_have_an_id) {
+    char ids[2][100];
+    for (int job = 0; job < 2; job++) {
+        rm_launch_config config = JOB(2, SCRIPT("echo $REMAT_JOB_ID; exit 5"));
+        config.max_restarts = 1;
+        config.run_id = "night";
+        setenv("REMAT_JOB_ID", "of-a-launcher-around-this-one", 1);
+        ck_assert_int_eq(run(config), 5);
+        char *text = output_of("job", "out");
+        int n = 0;
+        for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"), n++) {
+            if (!n) snprintf(ids[job], sizeof ids[job], "%s", line);
+            ck_assert_str_eq(line, ids[job]);
+        }
+        ck_assert_int_eq(n, 4);
+        ck_assert_int_eq((int)strlen(ids[job]), 32);
+        free(text);
+    }
+    ck_assert_str_ne(ids[0], ids[1]);
+}
+END_TEST
+
 START_TEST(logs_by_attempt_and_rank) {
     rm_launch_config config = JOB(2, SCRIPT("echo out $RANK; echo err $RANK >&2; printf unfinished; "
                                             "exit $((1 - TORCHELASTIC_RESTART_COUNT))"));
@@ -982,6 +1022,8 @@ int main(int argc, char **argv) {
     tcase_add_test(cases, a_second_signal_kills);
     tcase_add_test(cases, what_was_ignored_stays_ignored);
     tcase_add_test(cases, restarts_have_numbers_and_secrets);
+    tcase_add_test(cases, wrong_use_is_not_repeated);
+    tcase_add_test(cases, jobs_have_an_id);
     tcase_add_test(cases, logs_by_attempt_and_rank);
     tcase_add_test(cases, lines_arrive_whole);
     tcase_add_test(cases, a_slow_reader_holds_up_nobody_else);

@@ -254,6 +254,31 @@ START_TEST(jobs_have_secrets) {
 }
 END_TEST
 
+/* Who may leave it to rank 0 to say what is wrong with the command line: with a file, and without. */
+START_TEST(one_command_line_for_all) {
+    static const struct {
+        const char *environment;
+        bool flags, files;
+    } cases[] = {{"", false, false},
+                 {TORCH, false, false}, /* set by hand, perhaps */
+                 {TORCH " TORCHELASTIC_RUN_ID=none", true, true},
+                 {"RANK=2 WORLD_SIZE=4 LOCAL_RANK=0 TORCHELASTIC_RUN_ID=none", true, false}, /* the first of its host */
+                 {"RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 TORCHELASTIC_RUN_ID=none", false, false},
+                 {SLURM, true, false},
+                 {"SLURM_NTASKS=4 SLURM_PROCID=1", false, false},
+                 {OMPI, false, false},
+                 {OMPI " OMPI_NUM_APP_CTX=2", false, false}, /* mpirun A : B */
+                 {OMPI " OMPI_NUM_APP_CTX=1", true, true},
+                 {"PMIX_RANK=1 PMIX_NAMESPACE=n", false, false},
+                 {"RANK=x WORLD_SIZE=2 TORCHELASTIC_RUN_ID=none", false, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int files = 0; files < 2; files++)
+            ck_assert_msg(rm_rendezvous_repeats(look_up, (void *)cases[i].environment, files) ==
+                              (files ? cases[i].files : cases[i].flags),
+                          "'%s', files %d", cases[i].environment, files);
+}
+END_TEST
+
 /* A launcher's socket is for rank 0; attempts are told apart, also where only torchrun's name for the job is known. */
 START_TEST(launchers_leave_sockets_and_attempts) {
     static const char *const environments[] = {
@@ -337,6 +362,7 @@ int main(void) {
     tcase_add_loop_test(cases, every_launcher_is_understood, 0, COUNT(good));
     tcase_add_loop_test(cases, half_answers_and_contradictions_are_refused, 0, COUNT(bad));
     tcase_add_test(cases, jobs_have_secrets);
+    tcase_add_test(cases, one_command_line_for_all);
     tcase_add_test(cases, launchers_leave_sockets_and_attempts);
     tcase_add_test(cases, ranks_meet_beside_torchruns_store);
     tcase_add_test(cases, ranks_meet);

@@ -373,6 +373,17 @@ START_TEST(one_sentence_for_all) {
 }
 END_TEST
 
+/* All ranks have the same command line: one says what is wrong with it, and nothing is started again. */
+START_TEST(wrong_flags_are_said_once) {
+    int status = run_program("launch --nproc-per-node=3 --max-restarts=2 " RM_BINARY_DIR "/remat train --hiden=4");
+    ck_assert_int_eq(status, 2);
+    const char *said = strstr(program_errors, "--hiden is not a flag");
+    ck_assert_msg(said && !strstr(strchr(said, '\n'), "is not a flag"), "%s", program_errors);
+    ck_assert_msg(strstr(program_errors, "[0] remat train: "), "%s", program_errors);
+    ck_assert_msg(strstr(program_errors, "nothing is started again"), "%s", program_errors);
+}
+END_TEST
+
 /* A rank whose disk is full in the middle of the run says so; the others say who stopped them. */
 START_TEST(a_failure_in_the_middle) {
     job j;
@@ -556,6 +567,7 @@ int main(void) {
     tcase_add_loop_test(tests, a_budget_holds_for_ranks, 0, 4);
     tcase_add_test(tests, plans_for_ranks_that_are_not_there);
     tcase_add_loop_test(tests, one_sentence_for_all, 0, REFUSALS);
+    tcase_add_test(tests, wrong_flags_are_said_once);
     tcase_add_test(tests, a_failure_in_the_middle);
     tcase_add_test(tests, a_killed_rank_is_named);
     tcase_add_loop_test(tests, a_stopped_rank_is_named, 0, ENGINES);
