@@ -22,7 +22,9 @@ typedef struct {
     double dropout;
 } net;
 
+#ifndef CHECKED /* programs that are no Check tests bring their own */
 #define CHECKED(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
+#endif
 
 static inline remat_value net_param(remat_graph *g, const char *prefix, const char *suffix, int layer, int rank,
                                     int64_t rows, int64_t columns, double bound) {

@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# run.sh: everything about CUDA that needs a GPU, in one command and under ten minutes; ends with a short table.
+#
+#   tests/gpu/run.sh [--parts=ops,plans,offload,sanitizer,bench] [--build=DIR] [--minutes=10]
+#
+#   ops         every op and optimizer on the GPU against its definition on the CPU (test_ops.c)
+#   plans       the same bits for every plan (test_plans.c)
+#   offload     training within a cap that its activations exceed: they travel to the host and back, the losses stay
+#   sanitizer   compute-sanitizer's memcheck and racecheck on small cases of the first two
+#   bench       bench/gpu.sh: steps, memory and the longest sequence beside PyTorch on the same card
+#
+# Builds build/gpu for the card that is there, unless --build names a finished build. Without a GPU: one sentence, and 77.
+# What each part printed is in DIR/gpu_logs. --device=cpu tries this script itself where there is no GPU.
+set -uo pipefail
+start=$SECONDS
+cd "$(dirname "$0")/../.." || exit 1
+
+parts=ops,plans,offload,sanitizer,bench build='' minutes=10 device=cuda
+for argument in "$@"; do
+    case $argument in
+    --parts=*) parts=${argument#*=} ;;
+    --build=*) build=${argument#*=} ;;
+    --minutes=*) minutes=${argument#*=} ;;
+    --device=*) device=${argument#*=} ;;
+    *) echo "run.sh: $argument is not a flag; there are --parts, --build and --minutes" >&2 && exit 2 ;;
+    esac
+done
+
+there_is_a_gpu() {
+    compgen -G '/dev/nvidia[0-9]*' >/dev/null || [[ -e /dev/dxg ]] || nvidia-smi -L 2>/dev/null | grep -q .
+}
+if [[ $device == cuda ]] && ! there_is_a_gpu; then
+    echo "skipped: there is no NVIDIA GPU on this machine"
+    exit 77
+fi
+
+# ---- Parts: each prints what it says in the table as its last line --------------------------------------------------------
+
+left() { echo $((60 * minutes - (SECONDS - start))); }
+
+number_of() { # number_of NAME FILE: from the first event that has it
+    sed -n "s/.*\"$1\": *\([0-9]*\).*/\1/p" "$2" | head -n 1
+}
+
+part_ops() { "$build/tests/gpu_test_ops" "--device=$device"; }
+part_plans() { "$build/tests/gpu_test_plans" "--device=$device" $([[ $device == cuda ]] || echo --small); }
+
+part_offload() {
+    local shape=(--hidden=512 --seq-len=2000 --batch=32 --tile=16) work=$build/gpu_logs/offload
+    [[ $device == cuda ]] || shape=(--hidden=64 --seq-len=1000 --batch=8 --tile=16)
+    local flags=("--device=$device" --model=lstm --layers=1 --embed=64 "${shape[@]}" --optimizer=sgd --lr=0.1 --seed=1
+        --data=examples/data/shakespeare.txt)
+    mkdir -p "$work"
+    "$build/remat" plan "${flags[@]}" --json >"$work/plan.json" || return 1
+    local activations all cap
+    activations=$(number_of activations_peak_bytes "$work/plan.json")
+    all=$(number_of budgeted_bytes "$work/plan.json")
+    cap=$((all - activations * 2 / 3))
+    "$build/remat" train "${flags[@]}" --steps=3 --metrics="$work/kept.jsonl" || return 1
+    "$build/remat" train "${flags[@]}" --steps=3 --metrics="$work/capped.jsonl" --memory-budget="$cap" --recompute=off \
+        --spill="$work" --calibration=off || return 1
+    "$build/remat" report --require-identical "$work/kept.jsonl" "$work/capped.jsonl" || return 1
+    local moved planned
+    moved=$(number_of spill_bytes "$work/capped.jsonl")
+    planned=$(number_of budgeted_bytes "$work/capped.jsonl")
+    ((activations > cap && planned <= cap && moved > 0)) ||
+        { echo "activations $activations, cap $cap, planned $planned, moved $moved: not what was to be shown"; return 1; }
+    echo "$((activations >> 20)) MiB of activations within a cap of $((cap >> 20)) MiB, the same losses"
+}
+
+part_sanitizer() {
+    local tool sanitizer
+    sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -n 1)
+    [[ $device == cuda && $sanitizer ]] || { echo "compute-sanitizer is not installed" && return 77; }
+    for tool in memcheck racecheck; do
+        "$sanitizer" --tool "$tool" --error-exitcode 9 "$build/tests/gpu_test_ops" --small || return 1
+        "$sanitizer" --tool "$tool" --error-exitcode 9 "$build/tests/gpu_test_plans" --small || return 1
+    done
+    echo "memcheck and racecheck found nothing"
+}
+
+part_bench() {
+    (($(left) > 60)) || { echo "no time is left for it: bench/gpu.sh runs it alone" && return 77; }
+    bench/gpu.sh "--build=$build" "--device=$device" --quick "--seconds=$(($(left) - 20))" "--json=$build/gpu_logs/bench.json" ||
+        return $?
+    echo "its tables are above"
+}
+
+build_all() {
+    scripts/setup.sh && cmake --preset release -B "$build" -DREMAT_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=native \
+        -DREMAT_EXAMPLES=OFF -DREMAT_BENCH=OFF && cmake --build "$build" --target remat_program gpu_test_ops gpu_test_plans
+}
+
+# ---- Running them ----------------------------------------------------------------------------------------------------------
+
+rows=() failed=0
+run_part() { # run_part NAME COMMAND...
+    local name=$1 began=$SECONDS log code word
+    log=$build/gpu_logs/$name.log
+    shift
+    echo "--- $name"
+    "$@" > >(tee "$log") 2>&1
+    code=$?
+    wait $! 2>/dev/null
+    case $code in 0) word=passed ;; 77) word=skipped ;; *) word=FAILED failed=1 ;; esac
+    rows+=("$(printf '%-10s %-8s %5d s   %s' "$name" "$word" $((SECONDS - began)) "$(tail -n 1 "$log" | cut -c 1-90)")")
+    return $code
+}
+
+if [[ ! $build ]]; then
+    build=$PWD/build/gpu
+    mkdir -p "$build/gpu_logs"
+    run_part build build_all || { printf '\n%s\n' "${rows[@]}" && exit 1; }
+fi
+build=$(realpath "$build")
+mkdir -p "$build/gpu_logs"
+for part in ${parts//,/ }; do
+    if declare -F "part_$part" >/dev/null; then run_part "$part" "part_$part"; else
+        echo "run.sh: there is no part $part" >&2 && exit 2
+    fi
+done
+card=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | head -n 1)
+printf '\n%s\n' "${card:-device $device}"
+printf '%s\n' "${rows[@]}"
+echo "$((SECONDS - start)) s in all: $([[ $failed == 0 ]] && echo 'all of it passed' || echo 'FAILED')"
+exit $failed

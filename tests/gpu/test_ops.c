@@ -1,0 +1,181 @@
+/* test_ops.c: every op and optimizer on a real device against its definition on the CPU: all that op_check.h demands of
+ * kernels, with its tolerances (NaN fails), the kernels launched by the device's own queue (on_device.h).
+ *
+ *     gpu_test_ops [--device=cuda] [--small]     --small: a few calls of each kernel, for compute-sanitizer
+ *
+ * --device=cpu tests this program. Ends with 77 where there is no such device. */
+#include <math.h>
+
+#include "tests/gpu/on_device.h"
+#include "tests/gpu/skip.h"
+#include "tests/ops/op_check.h"
+#include "tests/ops/op_run.h"
+
+static int failures;
+
+static void fail(const char *name, const char *wrong) {
+    printf("%-22s FAILED: %s\n", name, wrong);
+    failures++;
+}
+
+/* ---- Ops ------------------------------------------------------------------------------------------------------------ */
+
+static bool has_kernels(const rm_op *op) {
+    const rm_device_api *api = on_device_now()->api;
+    if (!api->runs) return true;
+    return api->runs(op, RM_FORWARD) && api->runs(op, RM_BACKWARD);
+}
+
+static void check_op(const rm_op *op) {
+    op_report report;
+    int64_t calls = on_device_now()->calls;
+    const char *wrong = op_check(on_device(op), rm_op_find_f64(op->name), &report), *why = on_device_complaint();
+    if (wrong || why) {
+        fail(op->name, why ? why : wrong);
+        return;
+    }
+    printf("%-22s %7lld calls   differences at most %5.1f %% of what is allowed\n", op->name,
+           (long long)(on_device_now()->calls - calls), 100 * report.float_error);
+    fflush(stdout);
+}
+
+/* Forward and backward of each sample, whole and in tiles of two steps, rebuilt where the op knows how. */
+static void touch_op(const rm_op *op) {
+    for (int sample = 0; sample < op->n_samples; sample++)
+        for (int64_t tau = 0; tau <= 2; tau += 2) {
+            op_setup setup = {.op = on_device(op), .sample = sample, .threads = 1, .tau = tau, .lean = true};
+            op_inputs in;
+            op_outputs out;
+            setup.with_states = tau > 0;
+            op_inputs_make(&setup, 5, &in);
+            const char *wrong = op_run(&setup, &in, &out), *why = on_device_complaint();
+            if (wrong || why) fail(op->name, why ? why : wrong);
+            op_outputs_free(&out), op_inputs_free(&in);
+        }
+}
+
+/* ---- Optimizers ------------------------------------------------------------------------------------------------------ */
+
+static const rm_update configurations[] = {
+    {.momentum_factor = 1, .trust_coefficient = 1e-3},
+    {.momentum = 0.9, .weight_decay = 0.1, .adapt = true, .trust_coefficient = 1e-3, .momentum_factor = 0.5},
+    {.momentum = 0.9,
+     .nesterov = true,
+     .weight_decay = 0.1,
+     .decay_vectors = true,
+     .trust_coefficient = 1e-3,
+     .momentum_factor = 1},
+    {.adapt = true, .trust_coefficient = 1e-3, .momentum_factor = 1, .norm_limit = 2},
+};
+enum { CONFIGURATIONS = sizeof configurations / sizeof *configurations, STEPS = 3 };
+
+static void gradient_of_step(float *g, int64_t n, int64_t step) {
+    for (int64_t i = 0; i < n; i++) g[i] = (float)((i * 7 + step * 13) % 23 - 11) / 8;
+}
+
+/* Parameters, both states and the gradient lie one behind the other, n floats each, in `all`. */
+static void step_on_cpu(const rm_optimizer *o, rm_update *u, int64_t n, float *all) {
+    float *const state[] = {all + n, all + 2 * n};
+    gradient_of_step(all + 3 * n, n, u->step);
+    memset(u->sum, 0, sizeof u->sum);
+    if (o->measure) {
+        double sum[RM_MAX_OPTIMIZER_SUMS] = {0};
+        o->measure(u, n, all, all + 3 * n, state, sum);
+        memcpy(u->sum, sum, sizeof sum);
+    }
+    o->update(u, n, all, all + 3 * n, state);
+}
+
+static void step_on_device(const rm_optimizer *o, rm_update *u, int64_t n, char *room, float *gradient) {
+    const on_device_state *d = on_device_now();
+    uint64_t apart = rm_align_up((uint64_t)n * sizeof(float));
+    float *const state[] = {(float *)(room + apart), (float *)(room + 2 * apart)};
+    float *parameter = (float *)room, *g = (float *)(room + 3 * apart);
+    gradient_of_step(gradient, n, u->step);
+    d->api->copy_in(d->queue, g, gradient, (uint64_t)n * sizeof(float));
+    memset(u->sum, 0, sizeof u->sum);
+    if (o->measure) {
+        double sum[RM_MAX_OPTIMIZER_SUMS] = {0};
+        d->api->measure(d->queue, o, u, n, parameter, g, state, sum);
+        memcpy(u->sum, sum, sizeof sum);
+    }
+    d->api->update(d->queue, o, u, n, parameter, g, state);
+}
+
+static remat_status train_on_device(const rm_optimizer *o, rm_update u, int64_t n, float *all) {
+    const on_device_state *d = on_device_now();
+    uint64_t bytes = (uint64_t)n * sizeof(float), apart = rm_align_up(bytes);
+    char *room = on_device_room(4 * apart + RM_ALIGN);
+    REQUIRE(room, MEMORY, "%s", on_device_complaint());
+    for (int k = 0; k < 3; k++) d->api->copy_in(d->queue, room + k * apart, all + k * n, bytes);
+    for (u.step = 1; u.step <= STEPS; u.step++) step_on_device(o, &u, n, room, all + 3 * n);
+    for (int k = 0; k < 3; k++) d->api->copy_out(d->queue, all + k * n, room + k * apart, bytes);
+    return d->api->synchronize(d->queue);
+}
+
+/* A few roundings a step apart: norms are added in another order. */
+static bool close_enough(const float *a, const float *b, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if (!(fabsf(a[i] - b[i]) <= 2e-6f * (1 + fabsf(a[i])))) return false;
+    return true;
+}
+
+static const char *compare_optimizer(const rm_optimizer *o, rm_update u, int64_t n) {
+    float *cpu = calloc((size_t)(4 * n + 1), sizeof *cpu), *device = calloc((size_t)(4 * n + 1), sizeof *device);
+    if (!cpu || !device) abort();
+    u.lr = 0.1, u.beta1 = 0.9, u.beta2 = 0.99, u.epsilon = 1e-6, u.gradient_scale = 0.75, u.threads = 1;
+    for (int64_t i = 0; i < n; i++) cpu[i] = device[i] = (float)(i % 19 - 9) / 8;
+    remat_status status = train_on_device(o, u, n, device);
+    for (u.step = 1; u.step <= STEPS; u.step++) step_on_cpu(o, &u, n, cpu);
+    bool same = !status && close_enough(cpu, device, 3 * n);
+    free(cpu), free(device);
+    return same ? NULL : status ? remat_last_error() : "other numbers than on the CPU";
+}
+
+static void check_optimizer(const rm_optimizer *o, bool small) {
+    static const int64_t length[] = {1, 255, 20000, 5000003};
+    for (int k = 0; k < (small ? 3 : 4); k++)
+        for (int c = 0; c < CONFIGURATIONS; c++) {
+            const char *wrong = compare_optimizer(o, configurations[c], length[k]);
+            if (!wrong) continue;
+            fail(o->name, wrong);
+            return;
+        }
+    printf("%-22s as on the CPU\n", o->name);
+}
+
+static void check_sum_of_squares(void) {
+    enum { N = 1 << 20 };
+    const on_device_state *d = on_device_now();
+    float *x = malloc(N * sizeof *x);
+    char *room = on_device_room(N * sizeof *x);
+    if (!x || !room) abort();
+    for (int64_t i = 0; i < N; i++) x[i] = (float)((i * 2654435761u) % 2000) / 1000 - 1;
+    d->api->copy_in(d->queue, room, x, N * sizeof *x);
+    for (int64_t n = 1; n <= N; n = n * 8 - 1) {
+        double expected = rm_sum_of_squares(x, n, 1), got = d->api->sum_of_squares(d->queue, (float *)room, n);
+        double again = d->api->sum_of_squares(d->queue, (float *)room, n);
+        if (!(fabs(got - expected) <= 1e-13 * expected) || memcmp(&got, &again, sizeof got))
+            fail("sum_of_squares", "another sum than on the CPU, or not the same twice");
+    }
+    free(x);
+}
+
+int main(int argc, char **argv) {
+    bool small = has_flag(argc, argv, "--small");
+    need_device(on_device_open(device_asked_for(argc, argv)));
+    for (int i = 0; i < rm_n_ops; i++) {
+        if (!has_kernels(rm_ops[i]))
+            fail(rm_ops[i]->name, "it has no kernels for this device");
+        else if (small)
+            touch_op(rm_ops[i]);
+        else
+            check_op(rm_ops[i]);
+    }
+    for (int i = 0; i < rm_n_optimizers; i++) check_optimizer(rm_optimizers[i], small);
+    check_sum_of_squares();
+    printf("%d ops, %d optimizers, %lld calls of kernels on %s: %d failed\n", rm_n_ops, rm_n_optimizers,
+           (long long)on_device_now()->calls, on_device_now()->api->name, failures);
+    on_device_close();
+    return failures ? EXIT_FAILURE : EXIT_SUCCESS;
+}

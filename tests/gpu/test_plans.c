@@ -1,0 +1,176 @@
+/* test_plans.c: the first promise, on a real device: loss, norms, gradients and parameters have the same bits whatever the
+ * plan (everything kept, lean, segments, sqrt, and a budget that forbids recomputing, so that activations travel to the host
+ * and back), twice the same, and within float's reach of the CPU's.
+ *
+ *     gpu_test_plans [--device=cuda] [--small]
+ *
+ * --device=cpu tests this program. Ends with 77 where there is no such device. */
+#include "tests/gpu/skip.h"
+
+#define CHECKED(call)                                                                                                  \
+    do {                                                                                                               \
+        if (call) printf("%s: %s\n", #call, remat_last_error()), exit(EXIT_FAILURE);                                   \
+    } while (0)
+#include "tests/net.h"
+
+enum { STEPS = 4 };
+
+typedef struct {
+    double loss[STEPS], norm[STEPS];
+    unsigned char *arrays; /* gradients of the last step, then parameters */
+    size_t bytes;
+    remat_plan_summary plan;
+} trace;
+
+typedef struct {
+    const char *name, *strategy;
+    int64_t segments;
+    bool spill;
+} policy;
+
+static const policy policies[] = {
+    {"kept again", "none", 0, false},
+    {"lean", "lean", 0, false},
+    {"2 segments", "segments", 2, false},
+    {"7 segments", "segments", 7, false},
+    {"every tile", "segments", 1 << 20, false},
+    {"sqrt", "sqrt", 0, false},
+    {"spilled", "optimal", 0, true},
+};
+enum { POLICIES = sizeof policies / sizeof *policies };
+
+static int failures;
+
+/* ---- A run --------------------------------------------------------------------------------------------------------- */
+
+static remat_config configured(const char *device, const policy *how, int64_t tile) {
+    remat_config config = REMAT_CONFIG_INIT;
+    config.device = device;
+    config.strategy = how->strategy;
+    config.segments = how->segments;
+    config.tile = tile;
+    config.seed = 5;
+    config.optimizer = "adamw";
+    config.weight_decay = 0.01;
+    config.clip_grad_norm = 0.5;
+    if (how->spill) config.spill_dir = "/tmp", config.recompute = "off";
+    return config;
+}
+
+/* A third of the way from the smallest budget that would do to what keeping everything takes. */
+static uint64_t tight_budget(const remat_graph *g, remat_value loss, remat_config config, uint64_t all) {
+    remat_session *s = NULL;
+    config.memory_budget = 1;
+    config.plan_only = true;
+    if (remat_session_create(g, loss, &config, &s) != REMAT_INFEASIBLE || !remat_smallest_budget()) {
+        printf("a budget of one byte is not refused: %s\n", remat_last_error());
+        exit(EXIT_FAILURE);
+    }
+    uint64_t least = remat_smallest_budget();
+    return least < all ? least + (all - least) / 3 : least;
+}
+
+static remat_status run_steps(remat_session *s, const net *n, trace *t) {
+    for (int step = 0; step < STEPS; step++) {
+        remat_step_result r;
+        net_feed(s, n, step);
+        TRY(remat_step(s, 0.01, &r));
+        REQUIRE(isfinite(r.loss) && r.loss > 0 && isfinite(r.grad_norm), INTERNAL, "the loss of step %d is %g", step,
+                r.loss);
+        REQUIRE(r.arena_peak_bytes <= t->plan.planned_peak_bytes, INTERNAL, "the step took more than was planned");
+        t->loss[step] = r.loss, t->norm[step] = r.grad_norm;
+    }
+    size_t bytes;
+    unsigned char *gradients = net_read_all(s, REMAT_GRADIENT, &t->bytes);
+    unsigned char *parameters = net_read_all(s, REMAT_PARAM, &bytes);
+    t->arrays = realloc(gradients, t->bytes + bytes);
+    memcpy(t->arrays + t->bytes, parameters, bytes);
+    t->bytes += bytes;
+    free(parameters);
+    return REMAT_OK;
+}
+
+static remat_status run(const char *device, const net *n, const policy *how, int64_t tile, uint64_t all, trace *t) {
+    remat_graph *g;
+    remat_session *s = NULL;
+    *t = (trace){0};
+    TRY(remat_graph_create(&g));
+    remat_value loss = net_build(g, n);
+    remat_config config = configured(device, how, tile);
+    if (how->spill) config.memory_budget = tight_budget(g, loss, config, all);
+    remat_status status = remat_session_create(g, loss, &config, &s);
+    if (!status) t->plan = remat_session_plan(s);
+    if (!status) status = run_steps(s, n, t);
+    remat_session_free(s);
+    remat_graph_free(g);
+    return status;
+}
+
+/* ---- Comparing ----------------------------------------------------------------------------------------------------- */
+
+static const char *difference(const trace *a, const trace *b) {
+    if (memcmp(a->loss, b->loss, sizeof a->loss)) return "other losses";
+    if (memcmp(a->norm, b->norm, sizeof a->norm)) return "other gradient norms";
+    if (a->bytes != b->bytes || memcmp(a->arrays, b->arrays, a->bytes)) return "other gradients or parameters";
+    return NULL;
+}
+
+static void report(const char *cell, const char *what, const char *wrong, const trace *t) {
+    if (wrong) failures++;
+    printf("%-5s %-12s %8.2f MiB of activations", cell, what, (double)t->plan.activations_peak_bytes / (1 << 20));
+    if (t->plan.spill_bytes) printf(", %.2f MiB spilled", (double)t->plan.spill_bytes / (1 << 20));
+    printf("   %s%s\n", wrong ? "FAILED: " : "the same bits", wrong ? wrong : "");
+    fflush(stdout);
+}
+
+/* float's rounding, over some hundred timesteps and STEPS updates: losses agree to five digits. TF32 is not asked for. */
+static void compare_with_cpu(const net *n, const policy *how, int64_t tile, const trace *there) {
+    trace here;
+    remat_status status = run("cpu", n, how, tile, 0, &here);
+    double most = 0;
+    for (int step = 0; step < STEPS && !status; step++)
+        most = fmax(most, fabs(here.loss[step] - there->loss[step]) / here.loss[step]);
+    bool good = !status && most <= 2e-5;
+    if (!good) failures++;
+    printf("%-5s beside the CPU: losses differ by %.1e at most%s\n", net_cell_name[n->cell], most,
+           good ? "" : "   FAILED: 2e-5 is allowed");
+    free(here.arrays);
+}
+
+static void check(const char *device, const net *n, int64_t tile) {
+    const char *cell = net_cell_name[n->cell];
+    const policy keep = {"kept", "none", 0, false};
+    trace kept;
+    if (run(device, n, &keep, tile, 0, &kept)) {
+        report(cell, "kept", remat_last_error(), &kept);
+        return;
+    }
+    for (int i = 0; i < POLICIES; i++) {
+        trace t;
+        remat_status status = run(device, n, &policies[i], tile, kept.plan.budgeted_bytes, &t);
+        const char *wrong = status ? remat_last_error() : difference(&kept, &t);
+        if (!wrong && policies[i].spill && !t.plan.spill_bytes) wrong = "nothing was spilled";
+        report(cell, policies[i].name, wrong, &t);
+        free(t.arrays);
+    }
+    compare_with_cpu(n, &keep, tile, &kept);
+    free(kept.arrays);
+}
+
+int main(int argc, char **argv) {
+    const char *device = device_asked_for(argc, argv);
+    bool small = has_flag(argc, argv, "--small");
+    need_device(remat_device_check(device));
+    for (int cell = 0; cell < NET_CELLS; cell++) {
+        net n = {.cell = (net_cell)cell, .layers = 2, .vocabulary = 13, .embed = 6, .hidden = 9, .dropout = 0.2};
+        n.timesteps = 37, n.batch = 3;
+        check(device, &n, 4);
+        if (small) continue;
+        n.vocabulary = 64, n.embed = 32, n.hidden = 256, n.timesteps = 200, n.batch = 16;
+        check(device, &n, 0);
+        n.hidden = 131, n.batch = 1; /* vectors, and sizes that fill no block */
+        check(device, &n, 16);
+    }
+    printf("plans on %s: %d failed\n", device, failures);
+    return failures ? EXIT_FAILURE : EXIT_SUCCESS;
+}
