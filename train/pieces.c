@@ -2,6 +2,7 @@
 #include "train/pieces.h"
 
 #include "memory/host.h"
+#include "train/state_json.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -200,22 +201,28 @@ remat_status rm_pieces_match(const remat_array *array, int64_t n_arrays, const r
 
 /* ---- Loading ---------------------------------------------------------------------------------------------------- */
 
-remat_status rm_saved_file_check(const rm_saved_file *file) {
-    uint32_t crc;
+remat_status rm_saved_file_check_size(const rm_saved_file *file) {
+    int fd;
     uint64_t bytes;
-    const char *name = strrchr(file->path, '/');
-    int directory = name ? (int)(name - file->path) : 0;
-    TRY(rm_file_checksum(file->path, &bytes, &crc));
-    REQUIRE(
-        bytes == file->bytes && crc == file->crc32, IO,
-        "%s is not as it was saved (%llu bytes, checksum %08x; saved were %llu and %08x): remove %.*s to resume from "
-        "the state before it",
-        file->path, (unsigned long long)bytes, crc, (unsigned long long)file->bytes, file->crc32, directory,
-        file->path);
+    REQUIRE(rm_path_exists(file->path), IO, "%s is missing" RM_STATE_REMEDY, file->path);
+    TRY(rm_file_open(file->path, &fd, &bytes));
+    close(fd);
+    REQUIRE(bytes == file->bytes, IO, "%s is not as it was saved (%llu bytes; saved were %llu)" RM_STATE_REMEDY,
+            file->path, (unsigned long long)bytes, (unsigned long long)file->bytes);
     return REMAT_OK;
 }
 
-typedef struct {
+remat_status rm_saved_file_check(const rm_saved_file *file) {
+    uint32_t crc;
+    uint64_t bytes;
+    TRY(rm_saved_file_check_size(file));
+    TRY(rm_file_checksum(file->path, &bytes, &crc));
+    REQUIRE(bytes == file->bytes && crc == file->crc32, IO,
+            "%s is not as it was saved (checksum %08x; saved was %08x)" RM_STATE_REMEDY, file->path, crc, file->crc32);
+    return REMAT_OK;
+}
+
+struct rm_pieces {
     const rm_saved_file *as_written;
     rm_safetensors *file; /* headers; closed but while something is read: there may be thousands */
     int64_t n_files;
@@ -224,7 +231,8 @@ typedef struct {
     uint64_t largest;
     rm_piece *piece;
     int64_t n_pieces;
-} loading;
+};
+typedef struct rm_pieces loading;
 
 static remat_status open_file(rm_safetensors *file) {
     uint64_t size;
@@ -293,16 +301,54 @@ static remat_status fill_arrays(loading *l, remat_session *session) {
     return status;
 }
 
+/* Headers that make no sense are most often those of a damaged file, and that is what has to be said then. */
+static remat_status blame(const loading *l, remat_status status) {
+    char sentence[1024];
+    if (status != REMAT_IO && status != REMAT_INVALID) return status;
+    snprintf(sentence, sizeof sentence, "%s", remat_last_error());
+    for (int64_t i = 0; i < l->n_files; i++) TRY(rm_saved_file_check(&l->as_written[i]));
+    return rm_fail(status, "%s", sentence);
+}
+
+/* A header is believed for what it says of where things are; before anything is read by it, its file has been summed up. What
+ * this session needs is then in such files, and all of it, as each element is in one place only. */
+static remat_status look_at_all(loading *l, remat_session *session) {
+    TRY(list_arrays(session, &l->array, &l->n_arrays, &l->largest));
+    for (int64_t i = 0; i < l->n_files; i++) TRY(rm_saved_file_check_size(&l->as_written[i]));
+    remat_status status = read_headers(l);
+    if (!status) status = rm_pieces_match(l->array, l->n_arrays, l->file, l->n_files, &l->piece, &l->n_pieces);
+    return status ? blame(l, status) : check_files(l);
+}
+
+void rm_pieces_close(rm_pieces *l) {
+    if (!l) return;
+    for (int64_t i = 0; l->file && i < l->n_files; i++) rm_safetensors_free(&l->file[i]);
+    rm_free(l->file);
+    rm_free(l->array);
+    rm_free(l->piece);
+    rm_free(l);
+}
+
+remat_status rm_pieces_open(remat_session *session, const rm_saved_file *file, int64_t n, rm_pieces **out) {
+    loading *l = rm_calloc(1, sizeof *l);
+    *out = NULL;
+    REQUIRE(l, MEMORY, "no memory to read the optimizer's state");
+    l->as_written = file;
+    l->n_files = n;
+    remat_status status = look_at_all(l, session);
+    if (status)
+        rm_pieces_close(l);
+    else
+        *out = l;
+    return status;
+}
+
+remat_status rm_pieces_fill(rm_pieces *pieces, remat_session *session) { return fill_arrays(pieces, session); }
+
 remat_status rm_pieces_load(remat_session *session, const rm_saved_file *file, int64_t n) {
-    loading l = {.as_written = file, .n_files = n};
-    remat_status status = list_arrays(session, &l.array, &l.n_arrays, &l.largest);
-    if (!status) status = read_headers(&l);
-    if (!status) status = rm_pieces_match(l.array, l.n_arrays, l.file, n, &l.piece, &l.n_pieces);
-    if (!status) status = check_files(&l);
-    if (!status) status = fill_arrays(&l, session);
-    for (int64_t i = 0; l.file && i < n; i++) rm_safetensors_free(&l.file[i]);
-    rm_free(l.file);
-    rm_free(l.array);
-    rm_free(l.piece);
+    rm_pieces *pieces;
+    TRY(rm_pieces_open(session, file, n, &pieces));
+    remat_status status = rm_pieces_fill(pieces, session);
+    rm_pieces_close(pieces);
     return status;
 }

@@ -23,11 +23,17 @@ typedef struct {
     uint32_t crc32;
 } rm_saved_file;
 
-remat_status rm_saved_file_check(const rm_saved_file *file); /* IO unless it still is */
+remat_status rm_saved_file_check(const rm_saved_file *file);      /* IO unless it still is */
+remat_status rm_saved_file_check_size(const rm_saved_file *file); /* IO unless it is there, and as long */
 
-/* Reads the session's part of all optimizer arrays from `n` files. IO: a file is damaged, or is not what was written (only
- * those that something is read from are summed up); INVALID: it is another model's, or another optimizer's. Then nothing has
- * been changed. */
+/* Reading the session's part of all optimizer arrays from `n` files, in two halves: the first looks at everything and changes
+ * nothing. IO: a file is missing, or is not what was written (summed up are those that something is read from, and all if
+ * they make no sense); INVALID: it is another model's, or another optimizer's. `file` is borrowed until closed. */
+typedef struct rm_pieces rm_pieces;
+remat_status rm_pieces_open(remat_session *session, const rm_saved_file *file, int64_t n, rm_pieces **out);
+remat_status rm_pieces_fill(rm_pieces *pieces, remat_session *session);
+void rm_pieces_close(rm_pieces *pieces); /* NULL allowed */
+/* Both. */
 remat_status rm_pieces_load(remat_session *session, const rm_saved_file *file, int64_t n);
 
 /* ---- The parts, for tests and fuzzers --------------------------------------------------------------------------- */

@@ -17,12 +17,12 @@
 #include <unistd.h>
 
 /* Names of what is said here, in sentences of the group: none is a bucket's. */
-enum { TAG_HOSTS = 0xFF00, TAG_READY, TAG_STOP, TAGS_END };
+enum { TAG_HOSTS = 0xFF00, TAG_READY, TAG_STOP, TAG_TELL, TAGS_END };
 
 /* `context` is the rm_ranks, whose ddp comes later. */
 static const char *tag_name(void *context, uint32_t tag) {
     static const char *const names[] = {"telling each other where they run", "agreeing that all are ready",
-                                        "agreeing whether to stop"};
+                                        "agreeing whether to stop", "hearing from rank 0 where to go on"};
     rm_ranks *ranks = context;
     return tag >= TAG_HOSTS && tag < TAGS_END ? names[tag - TAG_HOSTS] : rm_ddp_tag_name(&ranks->ddp, tag);
 }
@@ -248,6 +248,11 @@ const remat_ranks *rm_ranks_table(const rm_ranks *ranks) { return ranks->ddp ? r
 remat_status rm_ranks_share(rm_ranks *ranks, const char *text, char **out) {
     *out = NULL;
     return ranks->ddp ? rm_ddp_share_text(ranks->ddp, text, out) : REMAT_OK;
+}
+
+remat_status rm_ranks_tell(rm_ranks *ranks, void *data, int64_t bytes) {
+    rm_collective what = {.kind = RM_BROADCAST, .wire = RM_WIRE_U8, .tag = TAG_TELL, .count = bytes, .out = data};
+    return ranks->group ? rm_group_run(ranks->group, &what) : REMAT_OK;
 }
 
 remat_status rm_ranks_broadcast(rm_ranks *ranks, remat_session *session) {

@@ -56,6 +56,9 @@ const remat_ranks *rm_ranks_table(const rm_ranks *ranks); /* NULL: alone */
 /* Collective: rank 0's text on all; the caller frees it with rm_free. Alone: NULL. */
 remat_status rm_ranks_share(rm_ranks *ranks, const char *text, char **out);
 
+/* Collective, as soon as they have met: rank 0's bytes on all. */
+remat_status rm_ranks_tell(rm_ranks *ranks, void *data, int64_t bytes);
+
 /* Collective: rank 0's parameters into every session. */
 remat_status rm_ranks_broadcast(rm_ranks *ranks, remat_session *session);
 

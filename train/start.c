@@ -3,7 +3,9 @@
 
 #include "memory/host.h"
 #include "train/setup.h"
+#include "train/together.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static bool same_place(const char *a, const char *b) {
@@ -33,6 +35,7 @@ static said set_aside(rm_options *o) {
     return s;
 }
 
+/* No product here overflows: flags end at 10^6, and ranks at 32,767, in a state (state_resume.c) as on the command line. */
 static remat_status fit_batch(rm_options *o, const said *s, const char *state, int64_t ranks_before) {
     int64_t before = o->batch * batches(o) * ranks_before, ranks = rm_setup_ranks(o);
     if (s->steps) {
@@ -60,12 +63,35 @@ remat_status rm_start_read(rm_options *o, const char *state, rm_state_point *poi
     return fit_batch(o, &s, state, point->world_size);
 }
 
+/* Looking through states can take longer than a collective waits; that a job is a first attempt is known at once. */
+static remat_status find_own(rm_ranks *ranks, const rm_options *o, char state[RM_PATH_BYTES]) {
+    char note[RM_STATE_NOTE] = "";
+    remat_status status = REMAT_OK;
+    if (ranks->rank == 0) status = rm_state_after_restart(o->save, state, note);
+    if (*note) fprintf(stderr, "remat train: %s\n", note);
+    TRY(rm_together(ranks, status, NULL, 0));
+    return rm_ranks_tell(ranks, state, RM_PATH_BYTES);
+}
+
+remat_status rm_start_again(rm_ranks *ranks, rm_options *o) {
+    char state[RM_PATH_BYTES] = "", again = o->save && rm_state_restarted();
+    TRY(rm_ranks_tell(ranks, &again, 1));
+    if (!again) return REMAT_OK;
+    TRY(find_own(ranks, o, state));
+    if (!*state) return REMAT_OK;
+    rm_free(o->resume);
+    rm_free(o->init); /* what the first attempt began with has become the state */
+    o->init = NULL;
+    o->resume = rm_strdup(state);
+    REQUIRE(o->resume, MEMORY, "no memory for the name %s", state);
+    return REMAT_OK;
+}
+
 /* A restart script says --save=DIR --resume=DIR every time: the first time there is nothing yet, and that is no mistake. */
 remat_status rm_start_find(rm_options *o, char state[RM_PATH_BYTES], rm_state_point *point) {
     bool found;
     *state = 0;
     *point = (rm_state_point){0};
-    TRY(rm_state_after_restart(o));
     if (!o->resume) return REMAT_OK;
     TRY(rm_state_find(o->resume, state, &found));
     if (found && !o->save && !same_place(state, o->resume)) { /* a run goes on saving where it saved */

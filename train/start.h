@@ -3,7 +3,12 @@
 #ifndef RM_TRAIN_START_H
 #define RM_TRAIN_START_H
 
+#include "train/ranks.h"
 #include "train/state.h"
+
+/* Collective, as soon as ranks have met: in a job that was started again --resume becomes the newest of the states that it
+ * saved itself and that is not damaged, as rank 0 finds it; without any, nothing changes. */
+remat_status rm_start_again(rm_ranks *ranks, rm_options *options);
 
 /* Finds the state (`state` is "" for a fresh start) and takes its flags over. options->world_size is how many ranks there
  * are now: an update goes on having as many samples as before, so on other ranks --batch becomes what that takes; INVALID

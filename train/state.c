@@ -4,15 +4,14 @@
 #include "memory/host.h"
 #include "train/pieces.h"
 #include "train/state_directory.h"
+#include "train/state_job.h"
+#include "train/state_json.h"
 #include "train/weights.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -34,11 +33,7 @@ static remat_status make_directory(const char *path) {
 }
 
 static remat_status lock_directory(rm_state_store *store) {
-    store->lock = open(store->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (store->lock < 0)
-        FAIL(IO, "cannot save to %s: %s: choose another place for --save", store->directory, strerror(errno));
-    bool taken = flock(store->lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK; /* elsewhere: no locks, no check */
-    REQUIRE(!taken, IO, "another run is saving to %s: choose another place for --save", store->directory);
+    TRY(rm_state_directory_lock(store->directory, &store->lock));
     if (faccessat(store->lock, ".", W_OK | X_OK, AT_EACCESS))
         FAIL(IO, "cannot write to %s: %s: choose another place for --save", store->directory, strerror(errno));
     return REMAT_OK;
@@ -116,21 +111,6 @@ static json_t *point_json(const rm_state_point *p) {
                      (json_int_t)p->world_size, "zero", p->zero, "shards", (json_int_t)p->shards);
 }
 
-static remat_status write_json(const char *path, const json_t *root) {
-    rm_file_writer writer;
-    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    REQUIRE(text, MEMORY, "no memory to write %s (or a flag that is not UTF-8)", path);
-    remat_status status = rm_file_create(path, &writer);
-    if (!status) status = rm_file_write(&writer, text, strlen(text));
-    if (!status) status = rm_file_write(&writer, "\n", 1);
-    if (!status) status = rm_file_finish(&writer);
-    rm_file_abandon(&writer);
-    json_free_t release;
-    json_get_alloc_funcs(NULL, &release);
-    release(text);
-    return status;
-}
-
 /* ---- Who writes what. The sizes and checksums of all files, two numbers each: that of the model, then those of the
  * optimizer, one or one of each rank; every rank fills in its own, and their sum is what rank 0 lists. ---- */
 
@@ -185,21 +165,17 @@ static json_t *files_json(const rm_state_ranks *ranks, const double *about) {
     return files;
 }
 
-const char *rm_state_job(void) {
-    const char *id = getenv("TORCHELASTIC_RUN_ID");
-    if (!id) id = getenv("SLURM_JOB_ID"); /* srun's ranks, without a launcher of ours between */
-    return id ? id : "";
-}
-
 static remat_status write_state_json(const char *state, const rm_state_ranks *ranks, const rm_options *options,
                                      const rm_state_point *point, const double *about) {
     char path[RM_PATH_BYTES];
     TRY(rm_path_join(path, sizeof path, state, RM_STATE_JSON));
     json_t *root = point_json(point);
-    json_object_set_new(root, "job", json_string(rm_state_job()));
+    rm_state_job job;
+    rm_state_job_find(&job);
+    rm_state_job_write(&job, root);
     bool bad = json_object_set_new(root, "flags", flags_json(options)) != 0;
     bad = json_object_set_new(root, "files", files_json(ranks, about)) || bad;
-    remat_status status = write_json(path, bad ? NULL : root);
+    remat_status status = rm_state_json_write(path, bad ? NULL : root);
     json_decref(root);
     return status;
 }
@@ -219,6 +195,9 @@ typedef struct {
 static remat_status begin(const saving *s, double *there) {
     *there = rm_state_is_whole(s->final);
     if (*there != 0) return REMAT_OK;
+    char aside[RM_PATH_BYTES];
+    if (rm_state_is_there(s->final))
+        TRY(rm_state_put_aside(s->store->directory, s->point.step, aside)); /* a file is missing */
     rm_state_remove(s->final); /* what a machine that died while pruning left */
     rm_state_remove(s->unfinished);
     if (mkdir(s->unfinished, 0777)) FAIL(IO, "cannot create %s: %s", s->unfinished, strerror(errno));

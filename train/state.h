@@ -60,26 +60,33 @@ remat_status rm_state_save(rm_state_store *store, remat_session *session, const 
 
 /* ---- Resuming --------------------------------------------------------------------------------------------------- */
 
-/* Finds the newest state in `directory`, or `directory` itself if it is one. *found is false when there is none. */
+/* Finds the newest whole state in `directory`, or `directory` itself if it is one. *found is false when there is none. */
 remat_status rm_state_find(const char *directory, char state[RM_PATH_BYTES], bool *found);
 
-/* Reads state.json: where the run was, and its flags into `options` (rm_options_adopt). */
+/* Reads state.json: where the run was, and its flags into `options` (rm_options_adopt). IO, naming the file, when it is not as
+ * it was saved, or one that it lists is missing or has another size. */
 remat_status rm_state_read(const char *state, rm_command command, rm_options *options, rm_state_point *out);
 
-/* A job that was started again after a failure (TORCHELASTIC_RESTART_COUNT or SLURM_RESTART_COUNT > 0) resumes from the last
- * state that it saved itself (TORCHELASTIC_RUN_ID, or else SLURM_JOB_ID, tells jobs apart): --resume becomes --save's directory. Where it has saved none yet,
- * it starts as it did the first time. To be called before --resume is looked at. */
-remat_status rm_state_after_restart(rm_options *options);
+/* IO unless all that state.json lists is there and as it was saved, every byte of it. */
+remat_status rm_state_check(const char *state);
+
+/* For a job that was started again after a failure, by its launcher or by Slurm: the newest state in `directory` that is as it
+ * was saved, if the newest there are the job's own (state_job.h). `state` is "" where this is the first attempt, or it has
+ * saved none, or another's is newer: then it starts as it did the first time. Newer ones that are damaged are put aside under
+ * other names, as a run that goes on will come to their steps again, and `note` says so; else that is "". IO when all that
+ * the job has saved is damaged. For rank 0, before anything else looks at `directory`. */
+#define RM_STATE_NOTE 2048
+remat_status rm_state_after_restart(const char *directory, char state[RM_PATH_BYTES], char note[RM_STATE_NOTE]);
+bool rm_state_restarted(void); /* is this such a job? */
 
 /* Reads the arrays into a session of the same model: every rank for itself, parameters whole, of the optimizer's state what
  * the session holds, however it was shared out when it was saved. with_optimizer also restores that, the step count and the
- * last learning rate. */
+ * last learning rate. Sizes, checksums, names and shapes of all that is read are checked first: a state that is damaged, or
+ * another model's, changes nothing. */
 remat_status rm_state_restore(const char *state, const rm_state_point *point, bool with_optimizer,
                               remat_session *session);
 
 #define RM_STATE_FORMAT 2 /* 1, of one rank and positions in batches, is read too */
-const char *
-rm_state_job(void); /* the launcher's name for this job, by which a restarted one knows its own states; "" */
 
 /* The parser of state.json alone, for tests and fuzzers. */
 remat_status rm_state_parse(const char *text, size_t size, const char *name, rm_command command, rm_options *options,

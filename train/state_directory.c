@@ -5,9 +5,11 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 /* "step-00000100" -> 100; -1 for any other name. */
@@ -36,24 +38,33 @@ static bool has(const char *state, const char *file) {
     return !rm_path_join(path, sizeof path, state, file) && rm_path_exists(path);
 }
 
-/* Whether each of as many ranks as the first name says has its pieces there. */
+static bool has_pieces_of(const char *state, int64_t size) {
+    char name[RM_STATE_PIECE_NAME];
+    for (int64_t r = 0; r < size; r++) {
+        rm_state_piece_name(r, size, name);
+        if (!has(state, name)) return false;
+    }
+    return size > 0;
+}
+
+/* Of any number of ranks: there may be pieces of other numbers, which state.json does not list. */
 static bool has_all_pieces(const char *state) {
-    int64_t size = 0, count = 0;
+    bool all = false;
     struct dirent *entry;
     DIR *stream = opendir(state);
-    while (stream && (entry = readdir(stream))) {
-        int64_t ranks = rm_state_ranks_of(entry->d_name);
-        if (!size) size = ranks;
-        count += ranks && ranks == size;
-    }
+    while (stream && !all && (entry = readdir(stream)))
+        if (!strncmp(entry->d_name, "optimizer-0-of-", 15))
+            all = has_pieces_of(state, rm_state_ranks_of(entry->d_name));
     if (stream) closedir(stream);
-    return size && count == size;
+    return all;
 }
 
 bool rm_state_is_whole(const char *state) {
     return has(state, RM_STATE_JSON) && has(state, RM_STATE_MODEL) &&
            (has(state, RM_STATE_OPTIMIZER) || has_all_pieces(state));
 }
+
+bool rm_state_is_there(const char *state) { return has(state, RM_STATE_JSON); }
 
 remat_status rm_state_path(const char *directory, const char *prefix, int64_t step, char out[RM_PATH_BYTES]) {
     char name[64];
@@ -74,7 +85,7 @@ static remat_status append(int64_t **steps, int64_t *count, int64_t step) {
     return REMAT_OK;
 }
 
-remat_status rm_state_list(const char *directory, int64_t **steps, int64_t *count) {
+static remat_status list(const char *directory, bool wanted(const char *state), int64_t **steps, int64_t *count) {
     remat_status status = REMAT_OK;
     struct dirent *entry;
     *steps = NULL;
@@ -85,12 +96,44 @@ remat_status rm_state_list(const char *directory, int64_t **steps, int64_t *coun
     while (!status && (entry = readdir(stream))) {
         char path[RM_PATH_BYTES];
         int64_t step = step_of(entry->d_name);
-        if (step >= 0 && !rm_path_join(path, sizeof path, directory, entry->d_name) && rm_state_is_whole(path))
+        if (step >= 0 && !rm_path_join(path, sizeof path, directory, entry->d_name) && wanted(path))
             status = append(steps, count, step);
     }
     closedir(stream);
     if (*count) qsort(*steps, (size_t)*count, sizeof **steps, newest_first);
     return status;
+}
+
+remat_status rm_state_list(const char *directory, int64_t **steps, int64_t *count) {
+    return list(directory, rm_state_is_whole, steps, count);
+}
+
+remat_status rm_state_list_all(const char *directory, int64_t **steps, int64_t *count) {
+    return list(directory, rm_state_is_there, steps, count);
+}
+
+remat_status rm_state_directory_lock(const char *directory, int *lock) {
+    *lock = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*lock < 0) FAIL(IO, "cannot save to %s: %s: choose another place for --save", directory, strerror(errno));
+    bool taken = flock(*lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK; /* elsewhere: no locks, no check */
+    REQUIRE(!taken, IO, "another run is saving to %s: choose another place for --save", directory);
+    return REMAT_OK;
+}
+
+/* A name that is taken, by what was put aside before, has a number behind the next. */
+remat_status rm_state_put_aside(const char *directory, int64_t step, char aside[RM_PATH_BYTES]) {
+    char from[RM_PATH_BYTES], plain[RM_PATH_BYTES];
+    TRY(rm_state_path(directory, "", step, from));
+    TRY(rm_state_path(directory, RM_STATE_DAMAGED, step, plain));
+    for (int i = 1; i < 1000; i++) {
+        int length =
+            i == 1 ? snprintf(aside, RM_PATH_BYTES, "%s", plain) : snprintf(aside, RM_PATH_BYTES, "%s-%d", plain, i);
+        REQUIRE(length < RM_PATH_BYTES, INVALID, "the path %.60s... is too long", plain);
+        if (rm_path_exists(aside)) continue;
+        if (rename(from, aside)) FAIL(IO, "cannot rename %s to %s: %s", from, aside, strerror(errno));
+        return rm_directory_sync(directory);
+    }
+    FAIL(IO, "%s holds a thousand damaged training states of step %lld: remove them", directory, (long long)step);
 }
 
 static void remove_file(const char *state, const char *file) {

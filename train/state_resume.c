@@ -5,21 +5,23 @@
 #include "memory/host.h"
 #include "train/pieces.h"
 #include "train/state_directory.h"
+#include "train/state_json.h"
 #include "train/weights.h"
 
-#include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_JSON_BYTES (16u << 20)
+#define REMEDY RM_STATE_REMEDY
 
 /* ---- Finding ---------------------------------------------------------------------------------------------------- */
 
 remat_status rm_state_find(const char *directory, char state[RM_PATH_BYTES], bool *found) {
     int64_t *steps, count;
-    *found = rm_state_is_whole(directory);
-    if (*found) {
-        snprintf(state, RM_PATH_BYTES, "%s", directory);
+    *found = rm_state_is_there(directory);
+    if (*found) { /* a state by its own name: if a file is missing, reading will say which */
+        REQUIRE(snprintf(state, RM_PATH_BYTES, "%s", directory) < RM_PATH_BYTES, INVALID,
+                "the path %.60s... is too long", directory);
         return REMAT_OK;
     }
     TRY(rm_state_list(directory, &steps, &count));
@@ -29,15 +31,37 @@ remat_status rm_state_find(const char *directory, char state[RM_PATH_BYTES], boo
     return status;
 }
 
-/* ---- state.json ------------------------------------------------------------------------------------------------- */
+/* ---- state.json: where the run was --------------------------------------------------------------------------------- */
+
+#define LARGEST 1000000000000000 /* of any count: nothing that is added to them overflows */
+#define MOST_RANKS 32767
+#define MOST_SHARDS 32768
+
+static bool is_count(json_int_t n) { return n >= 0 && n <= LARGEST; }
+
+static bool is_given(const rm_options *options, const char *flag) {
+    for (int i = 0; i < rm_options_count(); i++)
+        if (!strcmp(rm_options_name(i), flag)) return rm_options_given(options, flag);
+    return false;
+}
+
+/* A value that the command line could not have either. */
+static remat_status refuse_flag(void) {
+    char sentence[1024];
+    snprintf(sentence, sizeof sentence, "%s", remat_last_error());
+    FAIL(IO, "%s" REMEDY, sentence);
+}
 
 static remat_status adopt_flags(const json_t *flags, const char *name, rm_command command, rm_options *options) {
     const char *flag;
     json_t *value;
-    REQUIRE(json_is_object(flags), IO, "%s is damaged: it has no flags", name);
+    REQUIRE(json_is_object(flags), IO, "%s is damaged: it has no flags" REMEDY, name);
     json_object_foreach((json_t *)flags, flag, value) {
-        REQUIRE(json_is_string(value), IO, "%s is damaged at the flag %.40s", name, flag);
-        TRY(rm_options_adopt(options, command, flag, json_string_value(value), name));
+        REQUIRE(json_is_string(value), IO, "%s is damaged at the flag %.40s" REMEDY, name, flag);
+        bool said = is_given(options, flag);
+        remat_status status = rm_options_adopt(options, command, flag, json_string_value(value), name);
+        if (status == REMAT_INVALID && !said) status = refuse_flag();
+        TRY(status);
     }
     return REMAT_OK;
 }
@@ -48,172 +72,183 @@ static remat_status parse_format_1(const json_t *root, const char *name, rm_stat
     const char *text;
     int bad = json_unpack((json_t *)root, "{s:I, s:{s:s}}", "position", &position, "flags", "batch", &text);
     long long batch = bad ? 0 : strtoll(text, NULL, 10);
-    REQUIRE(batch > 0 && position >= 0 && !__builtin_mul_overflow((int64_t)position, (int64_t)batch, &out->consumed),
-            IO, "%s is damaged: it does not say where the run was", name);
+    REQUIRE(batch > 0 && is_count(position) &&
+                !__builtin_mul_overflow((int64_t)position, (int64_t)batch, &out->consumed) && is_count(out->consumed),
+            IO, "%s is damaged: it does not say where the run was" REMEDY, name);
     out->world_size = 1;
     out->last_lr = -1;
     return REMAT_OK;
 }
 
 static remat_status parse_format_2(const json_t *root, const char *name, rm_state_point *out) {
-    json_int_t consumed, world_size, shards;
-    int bad = json_unpack((json_t *)root, "{s:I, s:F, s:I, s:i, s:I}", "consumed", &consumed, "last_lr", &out->last_lr,
-                          "world_size", &world_size, "zero", &out->zero, "shards", &shards);
-    REQUIRE(!bad, IO, "%s is damaged: it does not say where the run was", name);
-    REQUIRE(consumed >= 0 && shards >= 0 && out->zero >= 0 && out->zero <= 1 && world_size >= 1 &&
-                world_size <= INT32_MAX,
-            IO, "%s is damaged: it has impossible counts", name);
+    json_int_t consumed, world_size, zero, shards;
+    int bad = json_unpack((json_t *)root, "{s:I, s:F, s:I, s:I, s:I}", "consumed", &consumed, "last_lr", &out->last_lr,
+                          "world_size", &world_size, "zero", &zero, "shards", &shards);
+    REQUIRE(!bad, IO, "%s is damaged: it does not say where the run was" REMEDY, name);
+    REQUIRE(is_count(consumed) && shards >= 0 && shards <= MOST_SHARDS && zero >= 0 && zero <= 1 && world_size >= 1 &&
+                world_size <= MOST_RANKS && (!zero || world_size > 1),
+            IO, "%s is damaged: %lld samples of the epoch, %lld ranks, zero %lld and %lld shards cannot be" REMEDY,
+            name, (long long)consumed, (long long)world_size, (long long)zero, (long long)shards);
     out->consumed = consumed;
     out->world_size = world_size;
+    out->zero = (int)zero;
     out->shards = shards;
     return REMAT_OK;
 }
-
-#define LARGEST 1000000000000000 /* of any count: nothing that is computed from them overflows */
 
 static remat_status parse_point(const json_t *root, const char *name, rm_state_point *out) {
     json_int_t format, step, epoch, samples;
     *out = (rm_state_point){0};
     int bad = json_unpack((json_t *)root, "{s:I, s:I, s:I, s:I}", "format", &format, "step", &step, "epoch", &epoch,
                           "samples", &samples);
-    REQUIRE(!bad, IO, "%s is damaged: it does not say where the run was", name);
+    REQUIRE(!bad, IO, "%s is damaged: it does not say where the run was" REMEDY, name);
     REQUIRE(format >= 1 && format <= RM_STATE_FORMAT, IO, "%s has format %lld; this version reads formats 1 to %d",
-            name, format, RM_STATE_FORMAT);
-    REQUIRE(step >= 0 && epoch >= 0 && samples >= 0 && step <= LARGEST && epoch <= LARGEST && samples <= LARGEST, IO,
-            "%s is damaged: it has impossible counts", name);
+            name, (long long)format, RM_STATE_FORMAT);
+    REQUIRE(is_count(step) && is_count(epoch) && is_count(samples), IO,
+            "%s is damaged: step %lld, epoch %lld and %lld samples cannot be" REMEDY, name, (long long)step,
+            (long long)epoch, (long long)samples);
     out->step = step;
     out->epoch = epoch;
     out->samples = samples;
-    return (format == 1 ? parse_format_1 : parse_format_2)(root, name, out);
-}
-
-static remat_status load_json(const char *text, size_t size, const char *name, json_t **out) {
-    json_error_t error;
-    *out = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
-    REQUIRE(*out, IO, "%s is damaged in line %d: %s", name, error.line, error.text);
+    TRY((format == 1 ? parse_format_1 : parse_format_2)(root, name, out));
+    REQUIRE(out->consumed <= samples, IO, "%s is damaged: %lld samples of an epoch of %lld cannot have been had" REMEDY,
+            name, (long long)out->consumed, (long long)samples);
     return REMAT_OK;
 }
 
 remat_status rm_state_parse(const char *text, size_t size, const char *name, rm_command command, rm_options *options,
                             rm_state_point *out) {
     json_t *root;
-    TRY(load_json(text, size, name, &root));
+    TRY(rm_state_json_parse(text, size, name, &root));
     remat_status status = parse_point(root, name, out);
     if (!status) status = adopt_flags(json_object_get(root, "flags"), name, command, options);
     json_decref(root);
     return status;
 }
 
-static remat_status read_json_file(const char *state, char path[RM_PATH_BYTES], uint8_t **text, size_t *size) {
-    TRY(rm_path_join(path, RM_PATH_BYTES, state, RM_STATE_JSON));
-    return rm_file_read(path, MOST_JSON_BYTES, text, size);
-}
+/* ---- state.json: which files there are ------------------------------------------------------------------------------ */
 
-remat_status rm_state_read(const char *state, rm_command command, rm_options *options, rm_state_point *out) {
-    char path[RM_PATH_BYTES];
-    uint8_t *text;
-    size_t size;
-    TRY(read_json_file(state, path, &text, &size));
-    remat_status status = rm_state_parse((const char *)text, size, path, command, options, out);
-    rm_free(text);
-    return status;
-}
-
-static remat_status load_json_file(const char *state, json_t **out) {
-    char path[RM_PATH_BYTES];
-    uint8_t *text;
-    size_t size;
-    TRY(read_json_file(state, path, &text, &size));
-    remat_status status = load_json((const char *)text, size, path, out);
-    rm_free(text);
-    return status;
-}
-
-/* ---- A job that was started again ------------------------------------------------------------------------------- */
-
-static remat_status is_of_this_job(const char *state, bool *ours) {
+typedef struct {
+    char path[RM_PATH_BYTES]; /* of state.json */
     json_t *root;
-    TRY(load_json_file(state, &root));
-    const char *theirs = json_string_value(json_object_get(root, "job"));
-    *ours = !strcmp(theirs ? theirs : "", rm_state_job());
-    json_decref(root);
-    return REMAT_OK;
+    rm_state_point point;
+    int64_t n_files;
+    rm_saved_file *file; /* the model, then the optimizer's: one, or one of each rank */
+} saved_state;
+
+/* Those that a state of so many ranks has. */
+static const char *file_name(const rm_state_point *point, int64_t i, char text[RM_STATE_PIECE_NAME]) {
+    if (i == 0) return RM_STATE_MODEL;
+    if (!point->zero) return RM_STATE_OPTIMIZER;
+    rm_state_piece_name(i - 1, point->world_size, text);
+    return text;
 }
 
-/* By a launcher, or by Slurm, which puts jobs that lost a node back into its queue. */
-static bool was_restarted(void) {
-    static const char *const names[] = {"TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"};
-    for (int i = 0; i < 2; i++) {
-        const char *count = getenv(names[i]);
-        if (count && strtol(count, NULL, 10) > 0) return true;
+/* Nothing else may be listed. So no path can lead elsewhere, and pieces of other ranks than those that saved are none. */
+static remat_status check_names(const saved_state *s, const json_t *listed) {
+    const char *name;
+    json_t *about;
+    json_object_foreach((json_t *)listed, name, about) {
+        bool whole = !strcmp(name, RM_STATE_MODEL) || (!s->point.zero && !strcmp(name, RM_STATE_OPTIMIZER));
+        bool piece = s->point.zero && rm_state_ranks_of(name) == s->point.world_size;
+        REQUIRE(whole || piece, IO,
+                "%s is damaged: it lists '%.80s', which is no part of a training state of %lld rank%s%s" REMEDY,
+                s->path, name, (long long)s->point.world_size, s->point.world_size == 1 ? "" : "s",
+                s->point.zero ? " with --zero=1" : "");
     }
-    return false;
-}
-
-remat_status rm_state_after_restart(rm_options *options) {
-    char state[RM_PATH_BYTES];
-    bool found, ours = false;
-    if (!was_restarted() || !options->save) return REMAT_OK;
-    TRY(rm_state_find(options->save, state, &found));
-    if (found) TRY(is_of_this_job(state, &ours));
-    if (!ours) return REMAT_OK;
-    rm_free(options->resume);
-    options->resume = rm_strdup(options->save);
-    REQUIRE(options->resume, MEMORY, "no memory for the name %s", options->save);
     return REMAT_OK;
 }
 
-/* ---- The arrays ------------------------------------------------------------------------------------------------- */
-
-/* What state.json says of a file. Names are those that this file makes, so a path cannot lead elsewhere. */
-static remat_status read_saved_file(const char *state, const char *name, const json_t *about, rm_saved_file *out) {
+static remat_status read_file(const saved_state *s, const char *state, const json_t *listed, int64_t i,
+                              rm_saved_file *out) {
     json_int_t bytes, crc;
-    bool known = !strcmp(name, RM_STATE_MODEL) || !strcmp(name, RM_STATE_OPTIMIZER) || rm_state_ranks_of(name);
-    REQUIRE(known, IO, "%s/%s is damaged: it lists '%.80s', which is no part of a training state", state, RM_STATE_JSON,
-            name);
+    char text[RM_STATE_PIECE_NAME];
+    const char *name = file_name(&s->point, i, text);
+    const json_t *about = json_object_get(listed, name);
     int bad = json_unpack((json_t *)about, "{s:I, s:I}", "bytes", &bytes, "crc32", &crc);
-    REQUIRE(!bad, IO, "%s/%s is damaged: it does not describe %s", state, RM_STATE_JSON, name);
+    REQUIRE(about && !bad && bytes >= 0 && crc >= 0 && crc <= UINT32_MAX, IO,
+            "%s is damaged: it does not describe %s" REMEDY, s->path, name);
     out->bytes = (uint64_t)bytes;
     out->crc32 = (uint32_t)crc;
     return rm_path_join(out->path, sizeof out->path, state, name);
 }
 
-typedef struct {
-    rm_saved_file model, *optimizer;
-    int64_t n_optimizer;
-} saved_files;
-
-static remat_status read_saved_files(const char *state, const json_t *root, saved_files *out) {
-    const char *name;
-    json_t *about, *listed = json_object_get(root, "files");
-    bool model = false;
-    out->optimizer = rm_calloc(json_object_size(listed) + 1, sizeof *out->optimizer);
-    REQUIRE(out->optimizer, MEMORY, "no memory to list the files of %s", state);
-    json_object_foreach(listed, name, about) {
-        bool is_model = !strcmp(name, RM_STATE_MODEL);
-        model = model || is_model;
-        TRY(read_saved_file(state, name, about, is_model ? &out->model : &out->optimizer[out->n_optimizer++]));
-    }
-    REQUIRE(model, IO, "%s/%s is damaged: it does not describe %s", state, RM_STATE_JSON, RM_STATE_MODEL);
+/* The step that a directory's name says, "DIR/step-00000100": a state under another's name would be taken for it. */
+static remat_status check_step(const saved_state *s, const char *state) {
+    char name[RM_PATH_BYTES];
+    const char *last = strrchr(state, '/');
+    long long step;
+    last = last ? last + 1 : state;
+    if (sscanf(last, "step-%18lld", &step) != 1) return REMAT_OK;
+    TRY(rm_state_path("", "", step, name));
+    REQUIRE(strcmp(last, name + 1) || step == s->point.step, IO,
+            "%s is of step %lld, and its directory is called %s" REMEDY, s->path, (long long)s->point.step, last);
     return REMAT_OK;
 }
 
-static remat_status list_saved_files(const char *state, saved_files *out) {
-    json_t *root;
-    TRY(load_json_file(state, &root));
-    remat_status status = read_saved_files(state, root, out);
-    json_decref(root);
+static remat_status read_listing(saved_state *s, const char *state) {
+    const json_t *listed = json_object_get(s->root, "files");
+    TRY(parse_point(s->root, s->path, &s->point));
+    TRY(check_step(s, state));
+    TRY(check_names(s, listed));
+    int64_t n = 1 + (s->point.zero ? s->point.world_size : 1), there = (int64_t)json_object_size(listed);
+    s->file = rm_calloc((size_t)(there < n ? there : n) + 1, sizeof *s->file); /* one more than there can be */
+    REQUIRE(s->file, MEMORY, "no memory to list the files of %s", state);
+    for (; s->n_files < n; s->n_files++) TRY(read_file(s, state, listed, s->n_files, &s->file[s->n_files]));
+    return REMAT_OK;
+}
+
+static void close_state(saved_state *s) {
+    json_decref(s->root);
+    rm_free(s->file);
+}
+
+/* Sizes first, which cost nothing: a file that is missing is named before any is read. Close in any case. */
+static remat_status open_state(const char *state, saved_state *out) {
+    *out = (saved_state){0};
+    TRY(rm_state_json_read(state, out->path, &out->root));
+    TRY(read_listing(out, state));
+    for (int64_t i = 0; i < out->n_files; i++) TRY(rm_saved_file_check_size(&out->file[i]));
+    return REMAT_OK;
+}
+
+/* ---- Reading ---------------------------------------------------------------------------------------------------------- */
+
+remat_status rm_state_read(const char *state, rm_command command, rm_options *options, rm_state_point *out) {
+    saved_state s;
+    remat_status status = open_state(state, &s);
+    if (!status) status = adopt_flags(json_object_get(s.root, "flags"), s.path, command, options);
+    *out = s.point;
+    close_state(&s);
+    return status;
+}
+
+remat_status rm_state_check(const char *state) {
+    saved_state s;
+    remat_status status = open_state(state, &s);
+    for (int64_t i = 0; i < s.n_files && !status; i++) status = rm_saved_file_check(&s.file[i]);
+    close_state(&s);
+    return status;
+}
+
+/* Everything is looked at before anything is written. */
+static remat_status restore(const saved_state *s, bool with_optimizer, remat_session *session) {
+    rm_pieces *pieces = NULL;
+    remat_status status = rm_saved_file_check(&s->file[0]);
+    if (!status) status = rm_weights_check(session, REMAT_PARAM, s->file[0].path);
+    if (!status && with_optimizer) status = rm_pieces_open(session, s->file + 1, s->n_files - 1, &pieces);
+    if (!status) status = rm_weights_load(session, REMAT_PARAM, s->file[0].path);
+    if (!status && with_optimizer) status = rm_pieces_fill(pieces, session);
+    rm_pieces_close(pieces);
     return status;
 }
 
 remat_status rm_state_restore(const char *state, const rm_state_point *point, bool with_optimizer,
                               remat_session *session) {
-    saved_files files = {0};
-    remat_status status = list_saved_files(state, &files);
-    if (!status) status = rm_saved_file_check(&files.model);
-    if (!status) status = rm_weights_load(session, REMAT_PARAM, files.model.path);
-    if (!status && with_optimizer) status = rm_pieces_load(session, files.optimizer, files.n_optimizer);
-    rm_free(files.optimizer);
+    saved_state s;
+    remat_status status = open_state(state, &s);
+    if (!status) status = restore(&s, with_optimizer, session);
+    close_state(&s);
     if (status || !with_optimizer) return status;
     remat_set_step_count(session, point->step);
     if (point->last_lr >= 0) remat_set_last_lr(session, point->last_lr);

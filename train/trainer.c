@@ -128,6 +128,7 @@ static remat_status set_up(rm_trainer *t) {
     rm_model_spec spec;
     rm_options *o = t->options;
     TRY(rm_ranks_open(o, &t->ranks));
+    TRY(rm_start_again(&t->ranks, o));
     TRY(rm_ranks_agree(&t->ranks, prepare(t, &spec)));
     TRY(connect_ranks(t));
     TRY(open_store(t));

@@ -161,24 +161,28 @@ static remat_status copy_all(remat_session *session, remat_kind kind, const rm_s
     return status;
 }
 
-static remat_status load(remat_session *session, remat_kind kind, const char *path, renamer *rename) {
+static remat_status load(remat_session *session, remat_kind kind, const char *path, renamer *rename, bool copy) {
     rm_safetensors file;
     int64_t *source = rm_calloc((size_t)remat_count(session, kind) + 1, sizeof *source);
     REQUIRE(source, MEMORY, "no memory to read %s", path);
     remat_status status = rm_safetensors_open(path, &file);
     if (!status) status = match_all(session, kind, &file, rename, source);
-    if (!status) status = copy_all(session, kind, &file, source);
+    if (!status && copy) status = copy_all(session, kind, &file, source);
     rm_safetensors_free(&file);
     rm_free(source);
     return status;
 }
 
 remat_status rm_weights_load(remat_session *session, remat_kind kind, const char *path) {
-    return load(session, kind, path, exact_name);
+    return load(session, kind, path, exact_name, true);
+}
+
+remat_status rm_weights_check(remat_session *session, remat_kind kind, const char *path) {
+    return load(session, kind, path, exact_name, false);
 }
 
 remat_status rm_weights_import(remat_session *session, const char *path) {
-    return load(session, REMAT_PARAM, path, rm_weights_our_name);
+    return load(session, REMAT_PARAM, path, rm_weights_our_name, true);
 }
 
 remat_status rm_weights_copy(remat_session *from, remat_session *to) {

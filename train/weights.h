@@ -12,6 +12,8 @@ remat_status rm_weights_save(remat_session *session, remat_kind kind, const char
 /* Every array of the kind must be in the file, and nothing else: the sentence names the first that is missing,
  * unexpected, or of another shape or dtype; then nothing has been changed. */
 remat_status rm_weights_load(remat_session *session, remat_kind kind, const char *path);
+remat_status rm_weights_check(remat_session *session, remat_kind kind,
+                              const char *path); /* that alone: loads nothing */
 
 /* As rm_weights_load of parameters, but names may be those of other programs: prefixes "module.", "_orig_mod." and "model."
  * are dropped, and the first part may be lstm or gru (rnn), emb, embed or encoder (embedding), fc, linear, out, output or

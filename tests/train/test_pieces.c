@@ -3,6 +3,7 @@
 #include "train/pieces.h"
 #include "train/setup.h"
 #include "train/state_directory.h"
+#include "train/state_json.h"
 
 #include "memory/host.h"
 #include "tests/train/train_test.h"
@@ -170,7 +171,8 @@ static void fill_session(remat_session *s, remat_kind kind, float times) {
     }
 }
 
-static int64_t check_session(remat_session *s, remat_kind kind) {
+/* How many elements it holds; all must be what fill_session made them. */
+static int64_t check_filled(remat_session *s, remat_kind kind, float times) {
     int64_t held = 0;
     for (int64_t i = 0; i < remat_count(s, kind); i++) {
         remat_array array;
@@ -178,13 +180,15 @@ static int64_t check_session(remat_session *s, remat_kind kind) {
         float *buffer = buffer_of(&array);
         ck_ok(remat_read(s, kind, i, buffer, array.bytes));
         for (int64_t e = 0; e < array.count; e++)
-            ck_assert_msg(buffer[e] == value_of(kind, i, array.first + e), "%s[%lld] is %g", array.name,
+            ck_assert_msg(buffer[e] == times * value_of(kind, i, array.first + e), "%s[%lld] is %g", array.name,
                           (long long)(array.first + e), (double)buffer[e]);
         held += array.count;
         free(buffer);
     }
     return held;
 }
+
+static int64_t check_session(remat_session *s, remat_kind kind) { return check_filled(s, kind, 1); }
 
 static void fill_job(job *j, float times) {
     for (int r = 0; r < j->size; r++) {
@@ -418,17 +422,267 @@ START_TEST(lists_of_files_are_not_trusted) {
     save_job(j, in_scratch("st"));
     saved_ok(j);
     const char *state = in_scratch("st/step-00000012");
-    state_json("{\"../../../etc/passwd\":{\"bytes\":1,\"crc32\":1}}");
-    ck_fails(rm_state_restore(state, &point, true, j->session[0]), REMAT_IO, "no part of a training state");
-    state_json("{\"optimizer-0-of-2.safetensors\":{\"bytes\":1}}");
-    ck_fails(rm_state_restore(state, &point, true, j->session[0]), REMAT_IO, "does not describe optimizer-0-of-2");
-    state_json("{\"optimizer-0-of-2.safetensors\":{\"bytes\":1,\"crc32\":1}}");
-    ck_fails(rm_state_restore(state, &point, true, j->session[0]), REMAT_IO, "does not describe model");
-    state_json("7");
-    ck_fails(rm_state_restore(state, &point, true, j->session[0]), REMAT_IO, "does not describe model");
-    state_json("{\"model.safetensors\":{\"bytes\":1,\"crc32\":1}}");
-    ck_fails(rm_state_restore(state, &point, true, j->session[0]), REMAT_IO, "not as it was saved");
+#define MODEL "\"model.safetensors\":{\"bytes\":1,\"crc32\":1}"
+#define FIRST "\"optimizer-0-of-2.safetensors\":{\"bytes\":1,\"crc32\":1}"
+    static const char *const lists[][2] = {
+        {"{" MODEL ",\"../../../etc/passwd\":{\"bytes\":1,\"crc32\":1}}", "no part of a training state of 2 ranks"},
+        {"{" MODEL "," FIRST ",\"optimizer-0-of-3.safetensors\":{\"bytes\":1,\"crc32\":1}}", "'optimizer-0-of-3"},
+        {"{" MODEL ",\"optimizer.safetensors\":{\"bytes\":1,\"crc32\":1}}", "with --zero=1; resume from"},
+        {"{" MODEL ",\"optimizer-0-of-2.safetensors\":{\"bytes\":1}}", "does not describe optimizer-0-of-2"},
+        {"{" MODEL ",\"optimizer-0-of-2.safetensors\":{\"bytes\":-1,\"crc32\":1}}", "not describe optimizer-0-of-2"},
+        {"{" MODEL ",\"optimizer-0-of-2.safetensors\":{\"bytes\":1,\"crc32\":4294967296}}", "not describe optimizer-0"},
+        {"{" MODEL "," FIRST "}", "does not describe optimizer-1-of-2.safetensors; resume from"},
+        {"{" FIRST "}", "does not describe model"},
+        {"7", "does not describe model"},
+        {"{" MODEL "," FIRST ",\"optimizer-1-of-2.safetensors\":{\"bytes\":1,\"crc32\":1}}", "not as it was saved ("},
+    };
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        state_json(lists[i][0]);
+        ck_fails(rm_state_restore(state, &point, true, j->session[0]), REMAT_IO, lists[i][1]);
+    }
     close_job(j);
+}
+END_TEST
+
+/* state.json with one number changed by somebody who knows how to make its checksum right. */
+START_TEST(counts_must_fit_each_other) {
+    static const struct {
+        const char *name;
+        json_int_t value;
+        const char *part;
+    } cases[] = {{"world_size", 2, "no part of a training state of 2 ranks"},
+                 {"world_size", 4, "no part of a training state of 4 ranks"},
+                 {"world_size", 0, "0 ranks"},
+                 {"world_size", 1, "1 ranks, zero 1"},
+                 {"world_size", 32768, "32768 ranks"},
+                 {"world_size", INT64_MAX, "cannot be; resume from"},
+                 {"zero", 0, "no part of a training state of 3 ranks; resume from"},
+                 {"zero", 2, "zero 2"},
+                 {"zero", 4294967297, "zero 4294967297"},
+                 {"shards", -1, "-1 shards"},
+                 {"shards", 1 << 20, "1048576 shards"},
+                 {"step", 13, "is of step 13, and its directory is called step-00000012; "},
+                 {"consumed", 100, "100 samples of an epoch of 99"},
+                 {"samples", 1, "31 samples of an epoch of 1 "},
+                 {"epoch", INT64_MAX, "cannot be; resume from"}};
+    job *j = open_job(3, true, FLAGS);
+    rm_state_point point = saved_point;
+    rm_options options;
+    save_job(j, in_scratch("st"));
+    saved_ok(j);
+    const char *state = in_scratch("st/step-00000012");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[RM_PATH_BYTES];
+        json_t *root;
+        ck_ok(rm_state_json_read(state, path, &root));
+        json_int_t before = json_integer_value(json_object_get(root, cases[i].name));
+        json_object_set_new(root, cases[i].name, json_integer(cases[i].value));
+        ck_ok(rm_state_json_write(path, root));
+        ck_fails(rm_state_restore(state, &point, true, j->session[0]), REMAT_IO, cases[i].part);
+        ck_ok(rm_options_defaults(&options));
+        ck_fails(rm_state_read(state, RM_TRAIN, &options, &point), REMAT_IO, cases[i].part);
+        ck_fails(rm_state_check(state), REMAT_IO, cases[i].part);
+        rm_options_free(&options);
+        json_object_set_new(root, cases[i].name, json_integer(before));
+        ck_ok(rm_state_json_write(path, root));
+        json_decref(root);
+    }
+    point = saved_point;
+    ck_ok(rm_state_restore(state, &point, true, j->session[0]));
+    close_job(j);
+}
+END_TEST
+
+/* ---- Damage ---- */
+
+enum { FILES = 5 };
+static const char *const names[FILES] = {"state.json", "model.safetensors", "optimizer-0-of-3.safetensors",
+                                         "optimizer-1-of-3.safetensors", "optimizer-2-of-3.safetensors"};
+
+typedef struct {
+    uint8_t *data;
+    size_t size;
+} content;
+
+static content contents[FILES], strange[FILES]; /* of the state, and of another step's */
+
+static const char *path_of(const char *directory, const char *name) {
+    static char path[RM_PATH_BYTES];
+    snprintf(path, sizeof path, "%s/%s/step-00000012/%s", scratch(), directory, name);
+    return path;
+}
+
+static content read_content(const char *directory, const char *name) {
+    content c;
+    ck_ok(rm_file_read(path_of(directory, name), 1 << 24, &c.data, &c.size));
+    return c;
+}
+
+static void write_content(const char *name, const void *data, size_t size) {
+    char relative[128];
+    snprintf(relative, sizeof relative, "st/step-00000012/%s", name);
+    make_file(relative, data, size);
+}
+
+/* A number below n; the same ones in every run. */
+static uint64_t seed = 20;
+static size_t below(size_t n) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (size_t)(seed >> 33) % n;
+}
+
+/* Does something to file f; what it was is left in `text`. */
+static void damage(int f, char text[200]) {
+    content c = contents[f];
+    uint8_t *copy = malloc(c.size + 64);
+    size_t at = below(c.size), bits = 1 + below(8);
+    memcpy(copy, c.data, c.size);
+    switch (below(9)) {
+    case 0:
+        snprintf(text, 200, "%s cut at %zu", names[f], at);
+        c.size = at;
+        break;
+    case 1:
+        snprintf(text, 200, "%s longer", names[f]);
+        memset(copy + c.size, 0, 64);
+        c.size += 1 + bits;
+        break;
+    case 2:
+        snprintf(text, 200, "%s missing", names[f]);
+        unlink(path_of("st", names[f]));
+        free(copy);
+        return;
+    case 3:
+        snprintf(text, 200, "%s of another step", names[f]);
+        write_content(names[f], strange[f].data, strange[f].size);
+        free(copy);
+        return;
+    case 4:
+        snprintf(text, 200, "%s with zeros from %zu", names[f], at);
+        memset(copy + at, 0, c.size - at);
+        break;
+    case 5: /* what still reads well */
+        while (copy[at] < '0' || copy[at] > '9') at = (at + 1) % c.size;
+        snprintf(text, 200, "%s with another digit at %zu", names[f], at);
+        copy[at] = (uint8_t)('0' + (copy[at] - '0' + bits) % 10);
+        break;
+    default:
+        if (below(2)) at = below(c.size < 400 ? c.size : 400); /* headers */
+        snprintf(text, 200, "%s with %zu bits changed from %zu", names[f], bits, at);
+        for (size_t i = 0; i < bits; i++) copy[at + i < c.size ? at + i : at] ^= (uint8_t)(1u << below(8));
+    }
+    write_content(names[f], copy, c.size);
+    free(copy);
+}
+
+/* All that state.json says of a run, as text that the caller frees; "" where it is refused. */
+static char *what_it_says(const char *state) {
+    rm_options o;
+    rm_state_point p;
+    char *text, value[RM_PATH_BYTES];
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    ck_ok(rm_options_defaults(&o));
+    remat_status status = rm_state_read(state, RM_TRAIN, &o, &p);
+    ck_assert_msg(!status || status == REMAT_IO, "status %d: %s", status, remat_last_error());
+    for (int i = 0; i < rm_options_count() && !status; i++)
+        fprintf(out, "%s %s\n", rm_options_name(i), rm_options_text(&o, i, value, sizeof value));
+    if (!status)
+        fprintf(out, "%lld %lld %lld %lld %.17g %lld %lld %d\n", (long long)p.step, (long long)p.epoch,
+                (long long)p.consumed, (long long)p.samples, p.last_lr, (long long)p.shards, (long long)p.world_size,
+                p.zero);
+    fclose(out);
+    rm_options_free(&o);
+    return text;
+}
+
+static char *undamaged; /* what it said before */
+
+/* Reads the damaged state: it is refused, in a sentence with the file and a remedy, and nothing in the session has changed; or
+ * what was damaged means nothing, and it has come back as it was. */
+static void read_damaged(remat_session *session, const char *text, bool may_work) {
+    rm_state_point point = saved_point;
+    const char *state = in_scratch("st/step-00000012");
+    fill_session(session, REMAT_PARAM, 3);
+    fill_session(session, REMAT_OPTIMIZER, 3);
+    remat_set_step_count(session, 5);
+    remat_status status = rm_state_restore(state, &point, true, session);
+    ck_assert_msg(status == REMAT_IO || (may_work && !status), "%s: status %d: %s", text, status, remat_last_error());
+    const char *sentence = remat_last_error();
+    if (status)
+        ck_assert_msg(strstr(sentence, state) && strstr(sentence, "; resume from") && !strchr(sentence, '\n'), "%s: %s",
+                      text, sentence);
+    check_filled(session, REMAT_PARAM, status ? 3 : 1);
+    check_filled(session, REMAT_OPTIMIZER, status ? 3 : 1);
+    ck_assert_int_eq(remat_step_count(session), status ? 5 : 12);
+    ck_assert_msg(rm_state_check(state) == status, "%s: %s", text, remat_last_error());
+    char *what = what_it_says(state);
+    ck_assert_msg(!*what || !strcmp(what, undamaged), "%s: it says\n%s", text, what);
+    free(what);
+}
+
+START_TEST(any_damage_is_noticed) {
+    job *j = open_job(3, true, FLAGS), *one = open_job(1, false, FLAGS);
+    char text[200];
+    int trials = getenv("REMAT_LONG_TESTS") ? 20000 : 600;
+    fill_job(j, 2);
+    save_job(j, in_scratch("other"));
+    saved_ok(j);
+    fill_job(j, 1);
+    save_job(j, in_scratch("st"));
+    saved_ok(j);
+    for (int f = 0; f < FILES; f++) {
+        contents[f] = read_content("st", names[f]);
+        strange[f] = read_content("other", names[f]);
+    }
+    undamaged = what_it_says(in_scratch("st/step-00000012"));
+    ck_assert_str_ne(undamaged, "");
+    for (int i = 0; i < trials; i++) {
+        int f = below(2) ? 0 : (int)below(FILES);
+        damage(f, text);
+        read_damaged(one->session[0], text, f == 0);
+        write_content(names[f], contents[f].data, contents[f].size);
+    }
+    rm_state_point point = saved_point;
+    ck_ok(rm_state_restore(in_scratch("st/step-00000012"), &point, true, one->session[0]));
+    for (int f = 0; f < FILES; f++) {
+        rm_free(contents[f].data);
+        rm_free(strange[f].data);
+    }
+    free(undamaged);
+    close_job(j);
+    close_job(one);
+}
+END_TEST
+
+/* Each by its name: a piece that is not there, and one that other ranks have saved. */
+START_TEST(pieces_of_others_are_refused) {
+    job *three = open_job(3, true, FLAGS), *two = open_job(2, true, FLAGS);
+    rm_state_point point = saved_point;
+    char command[1024], state[RM_PATH_BYTES];
+    bool found;
+    save_job(three, in_scratch("st"));
+    save_job(two, in_scratch("two"));
+    saved_ok(three);
+    saved_ok(two);
+    snprintf(
+        command, sizeof command,
+        "cd %s && cp two/step-00000012/optimizer-0-of-2.safetensors st/step-00000012/optimizer-0-of-3.safetensors &&"
+        " cp two/step-00000012/optimizer-*-of-2.safetensors st/step-00000012/",
+        scratch());
+    ck_assert_int_eq(system(command), 0);
+    ck_ok(rm_state_find(in_scratch("st"), state, &found)); /* more pieces than it needs: it is there */
+    ck_assert(found);
+    ck_fails(rm_state_restore(state, &point, true, three->session[2]), REMAT_IO,
+             "optimizer-0-of-3.safetensors is not as it was saved (");
+    unlink(path_of("st", "optimizer-0-of-3.safetensors"));
+    ck_fails(rm_state_restore(state, &point, true, three->session[2]), REMAT_IO,
+             "optimizer-0-of-3.safetensors is missing; resume from");
+    snprintf(command, sizeof command, "cd %s && cp two/step-00000012/state.json st/step-00000012/", scratch());
+    ck_assert_int_eq(system(command), 0);
+    ck_ok(rm_state_restore(state, &point, true, two->session[1])); /* these are all of the other's */
+    close_job(three);
+    close_job(two);
 }
 END_TEST
 
@@ -536,6 +790,9 @@ int main(void) {
     tcase_add_test(tests, bits_that_changed_are_noticed);
     tcase_add_test(tests, another_optimizer_or_model_is_refused);
     tcase_add_test(tests, lists_of_files_are_not_trusted);
+    tcase_add_test(tests, counts_must_fit_each_other);
+    tcase_add_test(tests, any_damage_is_noticed);
+    tcase_add_test(tests, pieces_of_others_are_refused);
     tcase_add_test(tests, pieces_must_be_all_of_it_once);
     tcase_add_test(tests, pieces_that_make_no_sense);
     return run_suite("train/pieces", tests);

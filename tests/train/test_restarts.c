@@ -149,6 +149,64 @@ START_TEST(a_restarted_job_takes_over_nobody_elses_state) {
 }
 END_TEST
 
+/* The commands that each attempt of each rank runs; A is what any of them runs. */
+static const char *script(const char *text) {
+    char whole[4096];
+    int n = snprintf(whole, sizeof whole, "A='" REMAT " train --data=%s " FLAGS "--save=%s'\nS=%s\n%s\n",
+                     in_scratch("text"), in_scratch("st"), in_scratch("st"), text);
+    return make_file("job.sh", whole, (size_t)n);
+}
+
+/* Two jobs that somebody calls the same, in one directory: the second, started again before it has saved anything, does not
+ * go on from what the first has left. */
+START_TEST(jobs_of_one_name_are_two) {
+    make_text("text", 8192);
+    ck_runs("launch --nproc-per-node=2 --run-id=none sh %s", script("$A --steps=4"));
+    int status = run_program("launch --nproc-per-node=2 --run-id=none --max-restarts=2 sh %s",
+                             script("test $TORCHELASTIC_RESTART_COUNT = 0 && exit 5\nexec $A --steps=8"));
+    ck_assert_int_eq(status, 2);
+    ck_assert_msg(strstr(program_errors, "already holds a training state of step 4"), "%s", program_errors);
+    ck_assert_msg(strstr(program_errors, "nothing is started again"), "%s", program_errors);
+    ck_assert_msg(!strstr(program_errors, "restart 2 of 2"), "%s", program_errors);
+}
+END_TEST
+
+/* An agent that starts its one rank by way of scripts, as torchrun may: first one attempt, then another. */
+START_TEST(agents_are_told_apart) {
+    char command[1024];
+    make_text("text", 8192);
+    const char *rank = script("sh -c \"$A --steps=$1\"; exit $?"); /* not exec: a process more between the two */
+    snprintf(command, sizeof command,
+             "v='TORCHELASTIC_RUN_ID=none TORCHELASTIC_USE_AGENT_STORE=True RANK=0 WORLD_SIZE=1';"
+             "env $v TORCHELASTIC_RESTART_COUNT=0 sh %1$s 4 && env $v TORCHELASTIC_RESTART_COUNT=1 sh %1$s 6 || exit 1;"
+             "sh -c \"env $v TORCHELASTIC_RESTART_COUNT=1 sh %1$s 8; exit \\$?\" 2>%2$s; test $? = 2 || exit 3; "
+             "grep -q 'already holds a training state of step 6' %2$s || exit 4",
+             rank, in_scratch("err"));
+    int status = system(command);
+    ck_assert_msg(status == 0, "exit %d", WEXITSTATUS(status));
+}
+END_TEST
+
+/* The newest state is damaged while nobody runs: the next attempt says so in one line, and goes on from the one before. */
+START_TEST(a_damaged_state_is_passed_by) {
+    const char *text = make_text("text", 8192);
+    ck_runs("train --data=%s " FLAGS "--steps=1 --save=%s/init", text, scratch());
+    ck_runs("launch --nproc-per-node=2 --max-restarts=1 sh %s",
+            script("A=\"$A --init=${S%st}init/step-00000001/model.safetensors\"\n"
+                   "if test $TORCHELASTIC_RESTART_COUNT = 0; then $A --zero=1 --steps=6 --save-every=2 || exit 7\n"
+                   "test $RANK = 0 && printf x >>$S/step-00000006/optimizer-1-of-2.safetensors\n"
+                   "sleep 0.3; exit 1; fi\nexec $A --zero=1 --steps=8"));
+    ck_assert_msg(strstr(program_output, "resumed from") && strstr(program_output, "step 4, epoch"), "%s",
+                  program_output);
+    const char *said = strstr(program_errors, "optimizer-1-of-2.safetensors is not as it was saved");
+    ck_assert_msg(said && strstr(said, "going on from"), "%s", program_errors);
+    ck_assert_msg(!strstr(strchr(said, '\n'), "is not as it was saved"), "more than once: %s", program_errors);
+    ck_assert(!access(in_scratch("st/damaged-step-00000006/state.json"), R_OK));
+    ck_assert(!access(in_scratch("st/step-00000008/state.json"), R_OK));
+    ck_refuses(1, "is not as it was saved (", "train --resume=%s --steps=9", in_scratch("st/damaged-step-00000006"));
+}
+END_TEST
+
 /* With a deterministic world other ranks go on to the same bits, wherever in an epoch they take over. */
 START_TEST(other_ranks_go_on_to_the_same_bits) {
     const char *text = make_text("text", 8192);
@@ -186,6 +244,9 @@ int main(void) {
     TCase *tests = tcase_create("restarts");
     tcase_add_loop_test(tests, killed_and_started_again, 0, sizeof cases / sizeof *cases);
     tcase_add_test(tests, a_restarted_job_takes_over_nobody_elses_state);
+    tcase_add_test(tests, jobs_of_one_name_are_two);
+    tcase_add_test(tests, agents_are_told_apart);
+    tcase_add_test(tests, a_damaged_state_is_passed_by);
     tcase_add_test(tests, other_ranks_go_on_to_the_same_bits);
     tcase_add_test(tests, weights_of_shared_states_are_used);
     return run_suite("train/restarts", tests);

@@ -367,6 +367,7 @@ START_TEST(damaged_json_is_refused) {
         "{\"format\":1,\"step\":1,\"epoch\":0,\"position\":0,\"samples\":1}",
         "{\"format\":1,\"step\":1,\"epoch\":0,\"position\":0,\"samples\":1,\"flags\":{\"hidden\":3}}",
         "{\"format\":1,\"step\":1,\"epoch\":0,\"position\":0,\"samples\":1,\"flags\":{\"nothing\":\"3\"}}",
+        "{\"format\":1,\"step\":1,\"epoch\":0,\"position\":0,\"samples\":1,\"flags\":{\"batch\":\"2000000\"}}",
         "{\"format\":1,\"step\":1.5,\"epoch\":0,\"position\":0,\"samples\":1,\"flags\":{}}",
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -407,57 +408,173 @@ START_TEST(states_of_the_first_format_are_read) {
 }
 END_TEST
 
-/* What --resume is, once a launcher has started the job `count` times more. */
-static void resumes_from(const char *count, const char *id, const char *resume, const char *expected) {
-    rm_options options;
-    char line[512];
-    setenv("TORCHELASTIC_RESTART_COUNT", count, 1);
-    setenv("TORCHELASTIC_RUN_ID", id, 1);
-    snprintf(line, sizeof line, "--save=%s %s%s", in_scratch("st"), *resume ? "--resume=" : "", resume);
-    parse(&options, line);
-    ck_ok(rm_state_after_restart(&options));
-    ck_assert_str_eq(options.resume ? options.resume : "", expected);
-    rm_options_free(&options);
+/* ---- Jobs that are started again ---- */
+
+/* The variables of a launcher, or none: "NAME=value NAME=value". */
+static void launched(const char *line) {
+    static const char *const names[] = {
+        "REMAT_JOB_ID",        "TORCHELASTIC_RUN_ID",          "SLURM_JOB_ID",      "TORCHELASTIC_RESTART_COUNT",
+        "SLURM_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE", "SLURM_CLUSTER_NAME"};
+    char copy[512];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
+    strcpy(copy, line);
+    for (char *word = strtok(copy, " "); word; word = strtok(NULL, " ")) {
+        *strchr(word, '=') = 0;
+        setenv(word, word + strlen(word) + 1, 1);
+    }
 }
 
-/* A job goes on with its own states only: what another run left there is refused as ever. */
-START_TEST(a_job_that_was_started_again) {
+static char note[RM_STATE_NOTE];
+
+/* Which state a job with these variables goes on from; "" for none. */
+static const char *goes_on_from(const char *variables) {
+    static char state[RM_PATH_BYTES];
+    launched(variables);
+    ck_ok(rm_state_after_restart(in_scratch("st"), state, note));
+    return *state ? strrchr(state, '/') + 1 : "";
+}
+
+static void save_as(rm_state_store *store, bench *b, const char *variables) {
+    launched(variables);
+    step(b);
+    save_ok(store, b);
+}
+
+/* Told apart are: a restart, and another job that somebody calls the same. */
+START_TEST(a_job_goes_on_from_its_own_states) {
     bench b;
     rm_state_store store;
-    rm_options options;
-    char line[512];
-    setenv("TORCHELASTIC_RUN_ID", "job-7", 1);
     open_bench(&b, FLAGS);
-    resumes_from("1", "job-7", "", ""); /* nothing was saved yet */
-    resumes_from("1", "job-7", "elsewhere", "elsewhere");
+    ck_assert_str_eq(goes_on_from("REMAT_JOB_ID=a TORCHELASTIC_RESTART_COUNT=1"), ""); /* nothing was saved yet */
     ck_ok(rm_state_store_open(in_scratch("st"), 0, 0, NULL, &store));
-    step(&b);
-    save_ok(&store, &b);
-    resumes_from("0", "job-7", "", "");
-    resumes_from("1", "job-7", "", in_scratch("st"));
-    resumes_from("12", "job-7", "elsewhere", in_scratch("st"));
-    resumes_from("1", "job-8", "", "");
-    resumes_from("-1", "job-7", "", "");
-    resumes_from("", "job-7", "", "");
-    unsetenv("TORCHELASTIC_RESTART_COUNT");
-    unsetenv("TORCHELASTIC_RUN_ID"); /* srun, of the job that saved, and of another */
-    setenv("SLURM_RESTART_COUNT", "1", 1);
-    for (int ours = 0; ours < 2; ours++) {
-        setenv("SLURM_JOB_ID", ours ? "job-7" : "job-8", 1);
-        snprintf(line, sizeof line, "--save=%s", in_scratch("st"));
-        parse(&options, line);
-        ck_ok(rm_state_after_restart(&options));
-        ck_assert(ours == (options.resume != NULL));
-        rm_options_free(&options);
-    }
-    unsetenv("SLURM_RESTART_COUNT");
-    setenv("TORCHELASTIC_RUN_ID", "job-7", 1);
-    parse(&options, "--steps=3"); /* saves nothing */
-    setenv("TORCHELASTIC_RESTART_COUNT", "1", 1);
-    ck_ok(rm_state_after_restart(&options));
-    ck_assert_ptr_null(options.resume);
-    rm_options_free(&options);
+    save_as(&store, &b, "REMAT_JOB_ID=a TORCHELASTIC_RUN_ID=none TORCHELASTIC_RESTART_COUNT=0");
+    ck_assert_str_eq(goes_on_from("REMAT_JOB_ID=a TORCHELASTIC_RUN_ID=none TORCHELASTIC_RESTART_COUNT=0"), "");
+    ck_assert_str_eq(goes_on_from("REMAT_JOB_ID=a TORCHELASTIC_RUN_ID=none TORCHELASTIC_RESTART_COUNT=1"),
+                     "step-00000001");
+    ck_assert_str_eq(goes_on_from("REMAT_JOB_ID=a TORCHELASTIC_RESTART_COUNT=12"), "step-00000001");
+    ck_assert_str_eq(goes_on_from("REMAT_JOB_ID=b TORCHELASTIC_RUN_ID=none TORCHELASTIC_RESTART_COUNT=1"), "");
+    ck_assert_str_eq(goes_on_from("TORCHELASTIC_RUN_ID=none TORCHELASTIC_RESTART_COUNT=1"), "");
+    ck_assert_str_eq(goes_on_from("REMAT_JOB_ID=a TORCHELASTIC_RESTART_COUNT=-1"), "");
+    ck_assert_str_eq(goes_on_from("REMAT_JOB_ID=a TORCHELASTIC_RESTART_COUNT="), "");
+    ck_assert_str_eq(goes_on_from("REMAT_JOB_ID=a"), "");
+    save_as(&store, &b, ""); /* of nobody that is ever started again; and newer */
+    ck_assert_str_eq(goes_on_from("TORCHELASTIC_RESTART_COUNT=1 SLURM_RESTART_COUNT=1"), "");
+    ck_assert_str_eq(goes_on_from("TORCHELASTIC_RESTART_COUNT=1 SLURM_JOB_ID=78 SLURM_RESTART_COUNT=1"), "");
+    ck_assert_str_eq(goes_on_from("REMAT_JOB_ID=a TORCHELASTIC_RESTART_COUNT=1"), "");
     rm_state_store_close(&store);
+    close_bench(&b);
+}
+END_TEST
+
+/* In a process of its own: whoever starts this one is then another agent than this process's. */
+static bool another_agent_goes_on(const char *variables) {
+    int status;
+    pid_t child = fork();
+    if (child == 0) _exit(*goes_on_from(variables) != 0);
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+#define TORCHRUN "TORCHELASTIC_RUN_ID=none TORCHELASTIC_USE_AGENT_STORE=True "
+
+START_TEST(torchrun_calls_every_job_none) {
+    bench b;
+    rm_state_store store;
+    open_bench(&b, FLAGS);
+    ck_ok(rm_state_store_open(in_scratch("st"), 0, 0, NULL, &store));
+    save_as(&store, &b, TORCHRUN "TORCHELASTIC_RESTART_COUNT=0");
+    ck_assert_str_eq(goes_on_from(TORCHRUN "TORCHELASTIC_RESTART_COUNT=2"), "step-00000001");
+    ck_assert(!another_agent_goes_on(TORCHRUN "TORCHELASTIC_RESTART_COUNT=2"));
+    ck_assert_str_eq(goes_on_from("TORCHELASTIC_RUN_ID=night TORCHELASTIC_RESTART_COUNT=2"), "");
+    ck_assert_str_eq(goes_on_from(TORCHRUN "REMAT_JOB_ID=outer TORCHELASTIC_RESTART_COUNT=2"), "step-00000001");
+    rm_state_store_close(&store);
+    close_bench(&b);
+}
+END_TEST
+
+#define SLURM "SLURM_CLUSTER_NAME=c SLURM_JOB_ID=77 "
+
+/* Only what was saved before Slurm put the job back is its own: another step of the same job may save there too. */
+START_TEST(slurm_puts_jobs_back) {
+    bench b;
+    rm_state_store store;
+    open_bench(&b, FLAGS);
+    ck_ok(rm_state_store_open(in_scratch("st"), 0, 0, NULL, &store));
+    save_as(&store, &b, SLURM);
+    ck_assert_str_eq(goes_on_from(SLURM), "");
+    ck_assert_str_eq(goes_on_from(SLURM "SLURM_RESTART_COUNT=1"), "step-00000001");
+    ck_assert_str_eq(goes_on_from(SLURM "SLURM_RESTART_COUNT=1 REMAT_JOB_ID=new TORCHELASTIC_RESTART_COUNT=0"),
+                     "step-00000001");
+    ck_assert_str_eq(goes_on_from("SLURM_CLUSTER_NAME=c SLURM_JOB_ID=78 SLURM_RESTART_COUNT=1"), "");
+    ck_assert_str_eq(goes_on_from("SLURM_CLUSTER_NAME=d SLURM_JOB_ID=77 SLURM_RESTART_COUNT=1"), "");
+    save_as(&store, &b, SLURM "SLURM_RESTART_COUNT=1");
+    ck_assert_str_eq(goes_on_from(SLURM "SLURM_RESTART_COUNT=1"), "");
+    ck_assert_str_eq(goes_on_from(SLURM "SLURM_RESTART_COUNT=2"), "step-00000002");
+    rm_state_store_close(&store);
+    close_bench(&b);
+}
+END_TEST
+
+#define JOB "REMAT_JOB_ID=a TORCHELASTIC_RESTART_COUNT=1"
+
+static void spoil(const char *name, long at) {
+    FILE *file = fopen(in_scratch(name), "r+b");
+    ck_assert_ptr_nonnull(file);
+    fseek(file, at, at < 0 ? SEEK_END : SEEK_SET);
+    int byte = fgetc(file);
+    fseek(file, at, at < 0 ? SEEK_END : SEEK_SET);
+    fputc(byte ^ 1, file);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+/* Newest first: a header, a state.json, a missing and a short file; each is passed by, and kept under another name. */
+START_TEST(damaged_states_are_passed_by) {
+    bench b;
+    rm_state_store store;
+    rm_state_point point = {0};
+    char state[RM_PATH_BYTES];
+    open_bench(&b, FLAGS);
+    ck_ok(rm_state_store_open(in_scratch("st"), 0, 0, NULL, &store));
+    for (int i = 0; i < 5; i++) save_as(&store, &b, JOB);
+    spoil("st/step-00000005/model.safetensors", 12);
+    spoil("st/step-00000004/state.json", 4);
+    unlink(in_scratch("st/step-00000003/optimizer.safetensors"));
+    ck_assert_int_eq(truncate(in_scratch("st/step-00000002/optimizer.safetensors"), 100), 0);
+    ck_fails(rm_state_after_restart(in_scratch("st"), state, note), REMAT_IO, "another run is saving");
+    ck_assert_int_eq(count_entries(in_scratch("st"), "step-"), 5);
+    rm_state_store_close(&store);
+    ck_assert_str_eq(goes_on_from(JOB), "step-00000001");
+    ck_assert_msg(strstr(note, "step-00000005/model.safetensors is not as it was saved") &&
+                      strstr(note, "damaged-step-00000005") && strstr(note, "older ones") && !strchr(note, '\n'),
+                  "%s", note);
+    ck_assert_int_eq(count_entries(in_scratch("st"), "step-"), 1);
+    ck_assert_int_eq(count_entries(in_scratch("st"), "damaged-step-"), 4);
+    ck_ok(rm_state_restore(in_scratch("st/step-00000001"), &point, true, b.session));
+    ck_fails(rm_state_restore(in_scratch("st/damaged-step-00000005"), &point, true, b.session), REMAT_IO,
+             "not as it was saved");
+    ck_assert_str_eq(goes_on_from(JOB), "step-00000001");
+    ck_assert_str_eq(note, "");
+    spoil("st/step-00000001/model.safetensors", -1);
+    ck_fails(rm_state_after_restart(in_scratch("st"), state, note), REMAT_IO, "no training state of this job");
+    ck_assert_int_eq(count_entries(in_scratch("st"), "step-"), 1); /* nothing to go on from: all stays as it was */
+    close_bench(&b);
+}
+END_TEST
+
+/* Another run's, or nobody knows whose: they are in the way, as ever, and stay where they are. */
+START_TEST(damaged_states_of_others_are_left_alone) {
+    bench b;
+    rm_state_store store;
+    open_bench(&b, FLAGS);
+    ck_ok(rm_state_store_open(in_scratch("st"), 0, 0, NULL, &store));
+    save_as(&store, &b, JOB);
+    save_as(&store, &b, "REMAT_JOB_ID=b");
+    rm_state_store_close(&store);
+    spoil("st/step-00000002/model.safetensors", -1);
+    ck_assert_str_eq(goes_on_from(JOB), "");
+    ck_assert_int_eq(count_entries(in_scratch("st"), "step-"), 2);
+    ck_assert_str_eq(note, "");
     close_bench(&b);
 }
 END_TEST
@@ -519,7 +636,11 @@ int main(void) {
     tcase_add_test(tests, other_flags_are_refused);
     tcase_add_test(tests, damaged_json_is_refused);
     tcase_add_test(tests, states_of_the_first_format_are_read);
-    tcase_add_test(tests, a_job_that_was_started_again);
+    tcase_add_test(tests, a_job_goes_on_from_its_own_states);
+    tcase_add_test(tests, torchrun_calls_every_job_none);
+    tcase_add_test(tests, slurm_puts_jobs_back);
+    tcase_add_test(tests, damaged_states_are_passed_by);
+    tcase_add_test(tests, damaged_states_of_others_are_left_alone);
     tcase_add_test(tests, other_names_are_understood);
     tcase_add_test(tests, weights_that_do_not_fit_change_nothing);
     return run_suite("train/state", tests);

@@ -1,0 +1,22 @@
+/* state_json.h: state.json as a file: one object, and under "crc32" the checksum of the rest, whatever its spaces and the
+ * order of its names. What is in it is state.c's, which writes it, and state_resume.c's, which reads it. */
+#ifndef RM_STATE_JSON_H
+#define RM_STATE_JSON_H
+
+#include "train/file.h"
+
+#include <jansson.h>
+
+/* The remedy for any file of a state that is not as it should be: ends such a sentence. */
+#define RM_STATE_REMEDY "; resume from another training state, or start afresh"
+
+/* Adds the checksum; fsynced. `root` NULL: there was no memory for it. */
+remat_status rm_state_json_write(const char *path, json_t *root);
+
+/* IO: it is no object, or not what was written; of files without a checksum, from before there was one, only the first can be
+ * known. *out is the caller's: json_decref. `name` is for the sentence. */
+remat_status rm_state_json_parse(const char *text, size_t size, const char *name, json_t **out);
+/* The same of the state in the directory `state`; `path` becomes the file's. */
+remat_status rm_state_json_read(const char *state, char path[RM_PATH_BYTES], json_t **out);
+
+#endif
