@@ -245,7 +245,7 @@ START_TEST(a_kernel_breaks_the_gpu) {
     config.device = "cuda";
     ck_assert_msg(!remat_session_create(p.n.graph, p.loss, &config, &s), "%s", remat_last_error());
     o = (outcome){.allocations = 0};
-    fake_cuda_break_at(20 + 5 * _i);
+    fake_cuda_break_at(20 + 3 * _i);
     ck_assert_int_eq(run_session(s, &p, &o), REMAT_DEVICE);
     expect_sentence("error 700");
     expect_sentence("given last: ");
@@ -380,7 +380,7 @@ START_TEST(copies) {
     for (int i = 0; i < BYTES; i++) in[i] = (unsigned char)(i * 7 + i / 251);
     api->copy_out(queue, out, b, BYTES);
     ck_assert(!api->synchronize(queue));
-    for (int i = 0; i < BYTES; i++) ck_assert_msg(!out[i], "byte %d of a new block is %d", i, out[i]);
+    ck_assert_msg(!out[0] && !memcmp(out, out + 1, BYTES - 1), "a new block is not all zeros");
     api->copy_in(queue, a, in, BYTES);
     api->copy(queue, b, a, BYTES);
     api->fill(queue, a, 9, BYTES);
@@ -444,9 +444,9 @@ END_TEST
 
 int main(void) {
     Suite *suite = suite_create("cuda");
-    TCase *c = tcase_create("cuda");
-    tcase_add_loop_test(c, same_as_the_cpu, 0, 60);
-    tcase_add_loop_test(c, faults_at_every_call, 0, 3);
+    TCase *same = tcase_create("same"), *faults = tcase_create("faults"), *c = tcase_create("rest");
+    tcase_add_loop_test(same, same_as_the_cpu, 0, 60);
+    tcase_add_loop_test(faults, faults_at_every_call, 0, 3);
     tcase_add_loop_test(c, a_kernel_breaks_the_gpu, 0, 8);
     tcase_add_test(c, the_session_goes_on);
     tcase_add_test(c, machines_that_will_not_do);
@@ -457,6 +457,8 @@ int main(void) {
     tcase_add_loop_test(c, copies, 0, 8);
     tcase_add_loop_test(c, two_queues, 0, 16);
     tcase_add_test(c, speeds);
+    suite_add_tcase(suite, same);
+    suite_add_tcase(suite, faults);
     suite_add_tcase(suite, c);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

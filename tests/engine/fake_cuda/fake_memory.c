@@ -5,7 +5,7 @@
 
 #include "fake.h"
 
-enum { MOST = 64, FILLED = 4 << 20 };
+enum { MOST = 64, FILLED = 1 << 16 };
 
 typedef struct {
     char *start;

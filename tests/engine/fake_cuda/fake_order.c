@@ -203,9 +203,9 @@ static task *append(cudaStream_t stream) {
 
 /* Now and then something is done at once: a GPU does not wait to be waited for. */
 static void perhaps_go_on(void) {
-    if (draw(8)) return;
+    if (draw(32)) return;
     fake_unlock(true);
-    for (uint32_t turns = 1 + draw(6); turns && take_a_turn();) turns--;
+    for (uint32_t turns = 1 + draw(24); turns && take_a_turn();) turns--;
     fake_unlock(false);
 }
 
