@@ -49,7 +49,9 @@ const remat_ranks *rm_ddp_ranks(const rm_ddp *ddp);
 remat_status rm_ddp_compare(rm_ddp *ddp, const char *what, const char *text);
 /* Collective: rank 0's text, on every rank; the caller frees it with rm_free. Up to 1 GiB. */
 remat_status rm_ddp_share_text(rm_ddp *ddp, const char *text, char **out);
-/* Collective: rank 0's parameters into every session; then all parameter names, shapes and types have been compared. */
+/* Collective: rank 0's parameters into every session; then all parameter names, shapes and types have been compared, and the
+ * settings (remat_settings_text): a difference is PEER, on all ranks, and names two ranks and both settings. Learning rates
+ * are compared by the session itself, in every step. */
 remat_status rm_ddp_broadcast(rm_ddp *ddp, remat_session *session);
 
 /* For metrics: of the last step. Bytes that went into collectives; the time they took on the group's thread, waiting for

@@ -59,35 +59,57 @@ static const char *line_text(const char *line, char *buffer, size_t bytes) {
     return buffer;
 }
 
-static remat_status first_difference(const char *what, const char *a, const char *b, int32_t other) {
-    char here[220], there[220];
+/* Moves both to the first line in which they differ, and returns its number. */
+static int64_t find_difference(const char **a, const char **b) {
     int64_t line = 1;
-    for (; *a && *b && line_length(a) == line_length(b) && !memcmp(a, b, line_length(a)); line++)
-        a = next_line(a), b = next_line(b);
+    for (; **a && **b && line_length(*a) == line_length(*b) && !memcmp(*a, *b, line_length(*a)); line++)
+        *a = next_line(*a), *b = next_line(*b);
+    return line;
+}
+
+/* Fails with PEER and a sentence about two texts that are not the same. */
+typedef remat_status sayer(const char *what, const char *a, const char *b, int32_t other);
+
+static remat_status say_line(const char *what, const char *a, const char *b, int32_t other) {
+    char here[220], there[220];
+    int64_t line = find_difference(&a, &b);
     FAIL(PEER, "ranks 0 and %d disagree about %.100s: line %lld is %s on rank 0, and %s on rank %d", other, what,
          (long long)line, line_text(a, here, sizeof here), line_text(b, there, sizeof there), other);
 }
 
-static remat_status explain(rm_ddp *ddp, const char *what, const char *text, const text_sum *all, int32_t other) {
+/* Lines are settings, "momentum 0.9", which need no number. */
+static remat_status say_setting(const char *what, const char *a, const char *b, int32_t other) {
+    find_difference(&a, &b);
+    const int here = *a ? (int)line_length(a) : 12, there = *b ? (int)line_length(b) : 12;
+    FAIL(PEER, "rank %d has %.*s, rank 0 has %.*s: %s must be the same on all ranks", other, there,
+         *b ? b : "nothing more", here, *a ? a : "nothing more", what);
+}
+
+static remat_status explain(rm_ddp *ddp, const char *what, const char *text, const text_sum *all, int32_t other,
+                            sayer *say) {
     char *first = NULL, *second = NULL;
     remat_status status = text_of(ddp, 0, text, all[0].bytes, &first);
     if (!status) status = text_of(ddp, other, text, all[other].bytes, &second);
-    if (!status) status = first_difference(what, first, second, other);
+    if (!status) status = say(what, first, second, other);
     rm_free(first);
     rm_free(second);
     return status;
 }
 
-remat_status rm_ddp_compare(rm_ddp *ddp, const char *what, const char *text) {
+static remat_status compare(rm_ddp *ddp, const char *what, const char *text, sayer *say) {
     const int32_t size = ddp->ranks.size;
     text_sum *all = rm_calloc((size_t)size, sizeof *all);
     REQUIRE(all, MEMORY, "no memory to compare %s", what);
     remat_status status = gather_sums(ddp, text, all);
     int32_t other = 1;
     while (!status && other < size && !memcmp(&all[other], &all[0], sizeof *all)) other++;
-    if (!status && other < size) status = explain(ddp, what, text, all, other);
+    if (!status && other < size) status = explain(ddp, what, text, all, other, say);
     rm_free(all);
     return status;
+}
+
+remat_status rm_ddp_compare(rm_ddp *ddp, const char *what, const char *text) {
+    return compare(ddp, what, text, say_line);
 }
 
 /* ---- What rank 0 says -------------------------------------------------------------------------------------------- */
@@ -139,6 +161,24 @@ static remat_status compare_parameters(rm_ddp *ddp, const remat_session *session
     return status;
 }
 
+/* Alike on all ranks by now, and so is what follows from them. */
+static remat_status check_settings(const rm_ddp *ddp, const char *settings) {
+    const bool pairwise = strstr(settings, "\npairwise on\n") != NULL;
+    REQUIRE(pairwise == ddp->config.pairwise, INVALID,
+            "pairwise is %s for the session, and %s among its ranks: set it for both, or for neither",
+            pairwise ? "on" : "off", ddp->config.pairwise ? "on" : "off");
+    return REMAT_OK;
+}
+
+static remat_status compare_settings(rm_ddp *ddp, const remat_session *session) {
+    char *settings = remat_settings_text(session);
+    REQUIRE(settings, MEMORY, "no memory for the session's settings");
+    remat_status status = compare(ddp, "settings of the session", settings, say_setting);
+    if (!status) status = check_settings(ddp, settings);
+    remat_text_free(settings);
+    return status;
+}
+
 static remat_status send_parameter(rm_ddp *ddp, remat_session *session, int64_t index, void *data, uint64_t bytes) {
     if (ddp->ranks.rank == 0) TRY(remat_read(session, REMAT_PARAM, index, data, bytes));
     TRY(send_text(ddp, 0, RM_TAG_PARAMETERS, data, bytes));
@@ -160,6 +200,7 @@ remat_status rm_ddp_broadcast(rm_ddp *ddp, remat_session *session) {
     uint64_t most = 0;
     remat_array array;
     TRY(compare_parameters(ddp, session));
+    TRY(compare_settings(ddp, session));
     TRY(know_buckets(ddp, session));
     for (int64_t i = 0; i < n; i++) {
         TRY(remat_array_info(session, REMAT_PARAM, i, &array));

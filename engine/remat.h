@@ -137,6 +137,8 @@ remat_value remat_mse(remat_graph *, remat_value x, remat_value target);
 
 typedef struct {
     const char *device;   /* "cpu", or "null": computes nothing, counts everything                        */
+    const char *precision; /* what matrix products round their operands to: "fp32", or, on "cuda", "tf32" (10 bits
+                                behind the point) or "bf16" (7); sums and all that is stored are fp32     */
     int threads;          /* 0: as many as the machine offers this process                                */
     uint64_t seed;        /* parameters and dropout are drawn from it                                     */
     const char *strategy; /* "none", "segments", "sqrt", "lean", "optimal": see memory/strategies.def     */
@@ -187,7 +189,7 @@ typedef struct {
 } remat_config;
 
 #define REMAT_CONFIG_INIT                                                                                \
-    ((remat_config){.device = "cpu", .strategy = "none", .recompute = "auto", .fold_embedding = true,    \
+    ((remat_config){.device = "cpu", .precision = "fp32", .strategy = "none", .recompute = "auto", .fold_embedding = true,    \
                     .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .trust_coefficient = 0.001})
 
 /* Plans, checks and places the step that minimises `loss`, a scalar of `graph` (for inference it may be
@@ -200,7 +202,7 @@ void remat_session_free(remat_session *);
 
 /* What the plan promises. Bytes are exact; times are predictions. */
 typedef struct {
-    const char *strategy, *device;
+    const char *strategy, *device, *precision;
     int threads;
     int64_t timesteps, batch, tile, n_tiles, n_stages;
     int64_t segments;           /* as run                                                                 */
@@ -302,10 +304,10 @@ typedef struct remat_ranks {
     remat_status (*agree)(void *context, int32_t *order, uint8_t *used, int64_t n_parameters);
     remat_status (*map)(void *context, void *address, uint64_t bytes);
     void (*unmap)(void *context, void *address); /* NULL slot: nothing to do */
-
-    /* In the last micro step of remat_gradients, for each bucket, in order: its gradients are final here, and are left alone
     /* ... and after these, for each bucket in order: takes the memory that `reduce` will want for it. NULL: none */
     remat_status (*prepare)(void *context, const remat_bucket *bucket);
+
+    /* In the last micro step of remat_gradients, for each bucket, in order: its gradients are final here, and are left alone
      * until wait. After wait they are the mean over ranks - on this rank's part of the bucket alone where it shards. */
     remat_status (*reduce)(void *context, const remat_bucket *bucket);
     remat_status (*wait)(void *context, const remat_bucket *bucket);
@@ -314,11 +316,19 @@ typedef struct remat_ranks {
     remat_status (*gather)(void *context, const remat_bucket *bucket);
     remat_status (*gathered)(void *context, const remat_bucket *bucket);
 
-    /* Sums over ranks, in place, the same bits on all: the loss (after the last bucket), norms of what is sharded. */
+    /* Sums over ranks, in place, the same bits on all: the loss (after the last bucket), norms of what is sharded. Beside the
+     * losses every rank tells how many updates it has made, and with which learning rate. Where these are not the same on all
+     * ranks, all of them fail with PEER and a sentence that names two: in remat_step before anything has been updated (but
+     * for fused_update), in remat_gradients for the update before. */
     remat_status (*sum)(void *context, double *values, int64_t count);
     /* Before each run of a stage: is everybody still there? Must be cheap. */
     remat_status (*poll)(void *context);
 } remat_ranks;
+
+/* What must be the same on all ranks, or they drift apart: "momentum 0.9", one setting a line; the optimizer, micro steps, which
+ * parameters are trained, updates made so far. Not in it: what each rank may choose (plan, threads, batch, seed). The caller
+ * frees it with remat_text_free; NULL when out of memory. */
+char *remat_settings_text(const remat_session *);
 
 int64_t remat_bucket_count(const remat_session *);                 /* also without other ranks; 0: no parameters */
 remat_bucket remat_bucket_info(const remat_session *, int64_t index); /* pointers NULL where nothing is allocated */
@@ -328,6 +338,69 @@ remat_bucket remat_bucket_info(const remat_session *, int64_t index); /* pointer
  * what the tree adds first, and few sums wait at any time. Dropout is drawn by shard: shard 0 of a job of any size drops what
  * a session without ranks would. */
 int64_t remat_micro_shard(int64_t t, int64_t micro_steps, bool pairwise); /* j */
+
+/* ---- A job: who the other ranks are -------------------------------------------------------------------- */
+
+/* Fills in the table above, in a process that `remat launch`, torchrun, srun or mpirun started (examples/06_two_ranks.c):
+ *
+ *     remat_job *job;
+ *     remat_join(&(remat_job_config){0}, &job);
+ *     config.ranks = remat_job_ranks(job);
+ *     remat_session_create(graph, loss, &config, &session);
+ *     remat_job_begin(job, session);           // the same network, the same settings; then the parameters of rank 0
+ *     ...                                      // each rank writes rows of its own; remat_step as ever
+ *     remat_session_free(session);             // first
+ *     remat_leave(job);
+ *
+ * A program that nobody launched is a job of one rank: the same code, no table, nothing to wait for. A rank that fails
+ * leaves, or exits: the others' next call returns PEER, and the sentence names it. */
+typedef struct remat_job remat_job;
+
+typedef struct {
+    int64_t rows;            /* of this rank's batch: its weight in the mean over all; 0: all have as many       */
+    const char *backend;     /* "local" (one host), "mpi", "gloo"; NULL or "auto": what suits                    */
+    const char *init_method; /* where ranks meet: "env://", "tcp://HOST:PORT", "file:///PATH"; NULL: env://      */
+    int world_size, rank;    /* 0, 0: as the launcher's variables say                                            */
+    int64_t timeout_ms;      /* for a rank that lives and does not come; 0: ten minutes                          */
+    const char *grad_compress; /* "fp16", "bf16": gradients travel as these; NULL or "none": as they are         */
+    bool pairwise;             /* as in remat_config: for both, or for neither                                   */
+    bool shard_optimizer, fused_update; /* as in remat_ranks, and                                                */
+    uint64_t first_bucket_bytes, bucket_bytes; /* these too                                                      */
+} remat_job_config;
+
+/* Collective, that is, to be called by all ranks: returns when all are there. INVALID, MISSING: what cannot work, or is not in
+ * this build; IO, PEER: they do not meet. */
+remat_status remat_join(const remat_job_config *, remat_job **out);
+void remat_leave(remat_job *); /* waits for nobody; NULL allowed */
+
+int remat_job_rank(const remat_job *);
+int remat_job_size(const remat_job *);
+const remat_ranks *remat_job_ranks(const remat_job *); /* for remat_config.ranks; NULL where there is but one */
+
+/* Collective: compares parameters (name, shape, type) and remat_settings_text, and gives every session rank 0's parameters.
+ * PEER, on all ranks, with two of them and the first difference named. */
+remat_status remat_job_begin(remat_job *, remat_session *);
+/* Collective: adds up `count` numbers over ranks, in place; the same bits on all. */
+remat_status remat_job_sum(remat_job *, double *values, int64_t count);
+
+/* Which samples a rank sees, and in what order: PyTorch's DistributedSampler, index for index. With order = a permutation of
+ * 0 .. n-1 drawn from seed + epoch (or 0 .. n-1 itself), repeated from its begin until every rank has as many (drop_last: cut
+ * off instead), rank r of W has order[r], order[r + W], order[r + 2 W], ... */
+typedef struct remat_sampler remat_sampler;
+
+typedef struct {
+    int64_t n;              /* samples in the data set, 1 .. 2^32-1 */
+    int64_t replicas, rank; /* remat_job_size, remat_job_rank */
+    int64_t seed;
+    bool shuffle, drop_last;
+} remat_sampler_config;
+
+/* The order of epoch 0. INVALID names what is wrong in the config; MEMORY: 4 bytes a sample are needed. */
+remat_status remat_sampler_create(const remat_sampler_config *, remat_sampler **out);
+void remat_sampler_free(remat_sampler *);
+void remat_sampler_set_epoch(remat_sampler *, int64_t epoch); /* epoch >= 0; redraws the order, allocates nothing */
+int64_t remat_sampler_count(const remat_sampler *);           /* samples of this rank in one epoch; may be 0 */
+int64_t remat_sampler_at(const remat_sampler *, int64_t k);   /* the k-th sample of this rank, 0 <= k < count */
 
 /* ---- Run ---------------------------------------------------------------------------------------- */
 

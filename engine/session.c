@@ -24,7 +24,8 @@ static remat_status set_up_devices(remat_session *s, const remat_config *config)
     REQUIRE(config->threads >= 0 && config->threads <= 4096, INVALID, "threads is %d; use 1 to 4096, or 0 for all",
             config->threads);
     s->threads = config->threads ? config->threads : omp_get_max_threads();
-    return s->api->open(s->threads, &s->device);
+    TRY(s->api->open(s->threads, &s->device));
+    return rm_device_set_precision(s->api, s->device, config->precision, &s->precision);
 }
 
 static remat_status set_up_policy(remat_session *s, const remat_config *config) {
@@ -211,7 +212,7 @@ static remat_status allocate_tables(remat_session *s) {
     r->saved = rm_calloc(stages + 1, sizeof *r->saved);
     r->kept = rm_calloc(stages, sizeof *r->kept);
     s->loss = rm_calloc(stages, sizeof *s->loss);
-    s->shard_loss = rm_calloc((size_t)s->micro_steps * (size_t)s->ranks.size, sizeof *s->shard_loss);
+    s->shard_loss = rm_calloc((size_t)rm_session_told_count(s), sizeof *s->shard_loss);
     s->squares = rm_calloc(params, sizeof *s->squares);
     s->sums = rm_calloc(params * RM_MAX_OPTIMIZER_SUMS, sizeof *s->sums);
     REQUIRE(r->piece && r->saved && r->kept && s->loss && s->shard_loss && s->squares && s->sums, MEMORY,
@@ -229,6 +230,15 @@ static remat_status share_pages(remat_session *s) {
     if (!ranks->shard_optimizer) return REMAT_OK;
     TRY(ranks->map(ranks->context, s->runner.resident + at->parameters_offset, at->section_pages_bytes));
     s->n_mapped++;
+    return REMAT_OK;
+}
+
+/* What else is needed to send them, so that no step allocates. */
+static remat_status prepare_buckets(const remat_session *s) {
+    for (int64_t i = 0; i < remat_bucket_count(s) && s->ranks.prepare; i++) {
+        remat_bucket bucket = remat_bucket_info(s, i);
+        TRY(s->ranks.prepare(s->ranks.context, &bucket));
+    }
     return REMAT_OK;
 }
 
@@ -252,15 +262,6 @@ static remat_status allocate(remat_session *s, uint64_t seed) {
                      .chain = &s->chain,
                      .arena_offset = s->chain.at.bytes,
                      .seed = seed,
-/* What else is needed to send them, so that no step allocates. */
-static remat_status prepare_buckets(const remat_session *s) {
-    for (int64_t i = 0; i < remat_bucket_count(s) && s->ranks.prepare; i++) {
-        remat_bucket bucket = remat_bucket_info(s, i);
-        TRY(s->ranks.prepare(s->ranks.context, &bucket));
-    }
-    return REMAT_OK;
-}
-
                      .stateful = s->stateful,
                      .ranks = &s->ranks,
                      .owner = s,
@@ -271,6 +272,7 @@ static remat_status prepare_buckets(const remat_session *s) {
     TRY(s->api->queue_create(s->device, &r->queue));
     r->resident = rm_resident_begin(s->api->claim(r->block, 0, s->chain.at.bytes));
     TRY(share_pages(s));
+    TRY(prepare_buckets(s));
     TRY(allocate_tables(s));
     float share = loss_share(s);
     s->api->copy_in(r->queue, r->resident + s->chain.at.one_offset, &share, sizeof share);
@@ -291,7 +293,6 @@ static remat_status create(remat_session *s, const remat_graph *graph, int32_t l
     TRY(rm_session_open_store(s, config));
     TRY(rm_session_make_plans(s, config));
     TRY(rm_session_settle_store(s));
-    TRY(prepare_buckets(s));
     TRY(rm_session_list_arrays(s));
     rm_host_trim(); /* what planning took for a moment, before the block is there as well */
     return allocate(s, config->seed);

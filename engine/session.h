@@ -1,6 +1,6 @@
 /* session.h: what a session is made of; private to session.c (life), step.c (forward and backward), update.c (what follows),
- * arrays.c (named arrays in and out), describe.c (texts), timeline.c and pareto.c (numbers for pictures). The only place that knows graph, plan and device
- * together. */
+ * alike.c (what ranks must have alike), arrays.c (named arrays in and out), describe.c (texts), timeline.c and pareto.c
+ * (numbers for pictures). The only place that knows graph, plan and device together. */
 #ifndef RM_SESSION_H
 #define RM_SESSION_H
 
@@ -29,6 +29,7 @@ struct remat_session {
     const rm_strategy *strategy;
     const rm_device_api *api;
     rm_device *device;
+    rm_precision precision;
     rm_runner runner;
     rm_trace *trace; /* NULL until a trace is asked for */
     bool trace_next;
@@ -40,13 +41,14 @@ struct remat_session {
     rm_update update; /* lr, step and gradient_scale change from update to update */
     double clip_grad_norm, grad_norm;
     bool momentum_correction, adapt_vectors;
-    double last_lr; /* 0: there was no update yet */
+    double last_lr;   /* 0: there was no update yet */
+    double coming_lr; /* of the update that gradients are being made for; -1: not known yet */
     bool packed_is_stale;
     remat_ranks ranks;      /* own copy; size 1 and no slots where there are none, and where nothing runs */
     int n_mapped;           /* sections of the block that ranks.map was called for */
     bool pairwise;
     int micro_steps, n_made; /* ... of them since gradients were last begun anew */
-    double *shard_loss;     /* by shard, of this update: those of other ranks are 0 */
+    double *shard_loss;     /* by shard, of this update: those of other ranks are 0; then ranks' words (alike.c) */
     double *squares;        /* by parameter: sum of squares of this rank's part of its gradient */
     double *sums;           /* by parameter: what an optimizer with a `measure` adds up */
     uint64_t arena_bytes;
@@ -80,6 +82,12 @@ remat_bucket rm_session_bucket(const remat_session *session, int64_t index);
 static inline bool rm_session_has_gradients(const remat_session *session) {
     return session->n_made == session->micro_steps;
 }
+
+/* alike.c. How many numbers are added up over ranks once an update, beside the losses: what each rank says that all must have
+ * alike. This rank's words, before its update; and what is made of all of them, when they have been added up: PEER. */
+int64_t rm_session_told_count(const remat_session *session); /* losses by shard included */
+void rm_session_tell(remat_session *session);
+remat_status rm_session_listen(const remat_session *session);
 
 /* update.c. Only parameters whose names begin like one of `train_only` will be updated; NULL: all. INVALID where one names
  * none. */

@@ -122,21 +122,25 @@ static double own_loss(const remat_session *s) {
  * where shards are the same, for any number of ranks. */
 static remat_status mean_loss(remat_session *s, double *loss) {
     int64_t n = (int64_t)s->ranks.size * s->micro_steps;
-    if (s->ranks.sum) TRY(s->ranks.sum(s->ranks.context, s->shard_loss, n));
+    if (s->ranks.sum) TRY(s->ranks.sum(s->ranks.context, s->shard_loss, rm_session_told_count(s)));
+    TRY(rm_session_listen(s));
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += s->shard_loss[i];
     *loss = (float)(sum / (double)n);
     return REMAT_OK;
 }
 
-/* One micro step, up to the moment where all its buckets have been handed over, if it is the last. */
-static remat_status add_gradients(remat_session *s, remat_step_result *result) {
+/* One micro step, up to the moment where all its buckets have been handed over, if it is the last. lr: of the update that
+ * follows; -1: nobody has said so. */
+static remat_status add_gradients(remat_session *s, double lr, remat_step_result *result) {
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it cannot run");
     REQUIRE(!s->inference, INVALID, "this session was made for inference; it has no gradients");
     *result = (remat_step_result){.recomputed_stages = (uint64_t)s->training.verdict.recomputed_stages};
     if (s->n_made == s->micro_steps) s->n_made = 0;
     if (s->n_made == 0)
-        for (int64_t i = 0; i < (int64_t)s->ranks.size * s->micro_steps; i++) s->shard_loss[i] = 0;
+        for (int64_t i = 0; i < rm_session_told_count(s); i++) s->shard_loss[i] = 0;
+    s->coming_lr = lr;
+    rm_session_tell(s);
     remat_status status = run_micro_step(s, result);
     s->n_made = status ? 0 : s->n_made + 1;
     return status;
@@ -156,8 +160,8 @@ static remat_status take_all(remat_session *s, remat_step_result *result) {
     return sum_up(s, result);
 }
 
-remat_status remat_gradients(remat_session *s, remat_step_result *result) {
-    TRY(add_gradients(s, result));
+static remat_status make_gradients(remat_session *s, double lr, remat_step_result *result) {
+    TRY(add_gradients(s, lr, result));
     if (!rm_session_has_gradients(s)) {
         result->loss = (float)own_loss(s);
         return REMAT_OK;
@@ -166,6 +170,8 @@ remat_status remat_gradients(remat_session *s, remat_step_result *result) {
     if (status) s->n_made = 0;
     return status;
 }
+
+remat_status remat_gradients(remat_session *s, remat_step_result *result) { return make_gradients(s, -1, result); }
 
 /* ---- Steps ---------------------------------------------------------------------------------------------------- */
 
@@ -181,7 +187,7 @@ static remat_status update_as_they_arrive(remat_session *s, double lr, remat_ste
 }
 
 static remat_status fused_step(remat_session *s, double lr, remat_step_result *result) {
-    TRY(add_gradients(s, result));
+    TRY(add_gradients(s, lr, result));
     remat_status status = update_as_they_arrive(s, lr, result);
     s->n_made = 0;
     return status;
@@ -195,7 +201,7 @@ remat_status remat_step(remat_session *s, double lr, remat_step_result *result) 
             s->micro_steps);
     REQUIRE(lr >= 0 && isfinite(lr), INVALID, "the learning rate is %g; use a finite number of at least 0", lr);
     if (rm_session_is_fused(s)) return fused_step(s, lr, result);
-    TRY(remat_gradients(s, result));
+    TRY(make_gradients(s, lr, result));
     return remat_update(s, lr, result);
 }
 

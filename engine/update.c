@@ -33,9 +33,8 @@ remat_bucket remat_bucket_info(const remat_session *s, int64_t index) {
 }
 
 uint64_t rm_session_sums_bytes(const remat_session *s) {
-    uint64_t params = (uint64_t)s->chain.at.buckets.n_params,
-             shards = (uint64_t)s->ranks.size * (uint64_t)s->micro_steps;
-    return shards * sizeof *s->shard_loss + params * (sizeof *s->squares + RM_MAX_OPTIMIZER_SUMS * sizeof *s->sums);
+    uint64_t params = (uint64_t)s->chain.at.buckets.n_params, told = (uint64_t)rm_session_told_count(s);
+    return told * sizeof *s->shard_loss + params * (sizeof *s->squares + RM_MAX_OPTIMIZER_SUMS * sizeof *s->sums);
 }
 
 /* ---- Which parameters are trained ----------------------------------------------------------------------------- */

@@ -553,8 +553,54 @@ static void a_missing_step(member *m, remat_config *config, bool odd) {
          "%s", remat_last_error());
 }
 
-static void (*const oddities[])(member *, remat_config *, bool) = {another_shape, another_cap, another_order,
-                                                                   a_missing_step};
+/* Before the first step, on all ranks; and the group goes on. */
+static void another_setting(member *m, remat_config *config, bool odd) {
+    config->ranks = rm_ddp_ranks(m->ddp);
+    config->optimizer = "sgd";
+    config->momentum = odd ? 0.5 : 0.9;
+    m->session = open_lstm(config, 2, T, H, false);
+    char words[200];
+    snprintf(words, sizeof words,
+             "rank %d has momentum 0.5, rank 0 has momentum 0.9: settings of the session must be the same on all ranks",
+             m->size - 1);
+    need_peer(rm_ddp_broadcast(m->ddp, m->session), words);
+    remat_session_free(m->session);
+    config->momentum = 0.9;
+    config->train_only = odd ? "lstm" : NULL;
+    m->session = open_lstm(config, 2, T, H, false);
+    snprintf(words, sizeof words, "rank %d has out.weight not trained, rank 0 has nothing more", m->size - 1);
+    need_peer(rm_ddp_broadcast(m->ddp, m->session), words);
+    remat_session_free(m->session);
+    config->train_only = NULL;
+    config->pairwise = m->size != 3;
+    m->session = open_lstm(config, 2, T, H, false);
+    if (config->pairwise)
+        need(rm_ddp_broadcast(m->ddp, m->session) == REMAT_INVALID &&
+                 strstr(remat_last_error(), "pairwise is on for the session, and off among its ranks"),
+             "%s", remat_last_error());
+    else
+        need_ok(rm_ddp_broadcast(m->ddp, m->session));
+}
+
+/* In the step itself, on all ranks, with nobody's parameters changed. */
+static void another_rate(member *m, remat_config *config, bool odd) {
+    config->ranks = rm_ddp_ranks(m->ddp);
+    config->optimizer = "adam";
+    m->session = open_lstm(config, 2, T, H, false);
+    remat_step_result r;
+    char words[100];
+    need_ok(rm_ddp_broadcast(m->ddp, m->session));
+    write_rows(m->session, 0, T, 2 * m->rank, 2);
+    need_ok(remat_step(m->session, 0.1, &r));
+    need_ok(remat_gradients(m->session, &r));
+    need_ok(remat_update(m->session, 0.1, &r));
+    snprintf(words, sizeof words, "rank %d has learning rate 0.01 in update 3, rank 0 has 0.02", m->size - 1);
+    need_peer(remat_step(m->session, odd ? 0.01 : 0.02, &r), words);
+    need_same_kind(m, REMAT_PARAM, "parameters");
+}
+
+static void (*const oddities[])(member *, remat_config *, bool) = {another_shape,  another_cap,     another_order,
+                                                                   a_missing_step, another_setting, another_rate};
 
 static void with_an_odd_one(int rank, int size, rm_kv *store, void *context) {
     remat_config config = REMAT_CONFIG_INIT;
@@ -657,7 +703,7 @@ int main(void) {
     tcase_add_loop_test(training, every_strategy_reduces_once, 0, 2);
     tcase_add_loop_test(training, random_networks_and_plans, 0, 3);
     tcase_add_test(training, the_number_of_ranks_changes_no_bit);
-    tcase_add_loop_test(odd, an_odd_rank_is_told_with_names, 0, 4);
+    tcase_add_loop_test(odd, an_odd_rank_is_told_with_names, 0, (int)(sizeof oddities / sizeof *oddities));
     tcase_add_test(odd, a_dead_rank_is_named_with_its_last_bucket);
     tcase_add_loop_test(odd, a_step_that_fails_is_over_for_all, 0, 2);
     suite_add_tcase(suite, training);

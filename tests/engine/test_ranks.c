@@ -388,6 +388,81 @@ START_TEST(as_they_arrive) {
 }
 END_TEST
 
+/* ---- Optimizers that measure whole arrays ----------------------------------------------------------------------- */
+
+static void expect_same_outcome(const outcome *a, const outcome *b, const char *what) {
+    expect_same(a->parameters, b->parameters, a->count, what, a->seed);
+    ck_assert(a->state_count == b->state_count);
+    expect_same(a->optimizer, b->optimizer, a->state_count, what, a->seed);
+    ck_assert_msg(a->norm == b->norm && a->last_loss == b->last_loss, "%s: norms %.17g, %.17g, losses %.17g, %.17g",
+                  what, a->norm, b->norm, a->last_loss, b->last_loss);
+}
+
+static float *room_for_states(const outcome *like) { return malloc((size_t)(2 * like->count + 1) * sizeof(float)); }
+
+static outcome measured_job(int i, remat_ranks *ranks) {
+    outcome like = job((uint64_t)i + 900);
+    like.config.optimizer = i % 2 ? "lamb" : "lars";
+    *ranks = (remat_ranks){.first_bucket_bytes = 64, .bucket_bytes = 300};
+    return like;
+}
+
+/* The norms of an array are those of all ranks' parts, also where each bucket would be updated as it arrives: a rank that
+ * went by its own parts would get other bits than remat_gradients and remat_update. */
+START_TEST(parts_are_measured_together) {
+    remat_ranks ranks;
+    outcome like = measured_job(_i, &ranks);
+    int size = _i / 2 % 2 ? 4 : 2;
+    outcome whole = run_job(&like, size, &ranks, NULL);
+    ranks.shard_optimizer = true;
+    outcome parts = run_job(&like, size, &ranks, room_for_states(&whole));
+    ranks.fused_update = like.by_step = true;
+    outcome fused = run_job(&like, size, &ranks, room_for_states(&whole));
+    expect_same_outcome(&parts, &fused, "sharded, by bucket and after the last");
+    ck_assert_msg(fabs(whole.norm - parts.norm) <= 1e-12 * whole.norm, "norms %.17g, %.17g", whole.norm, parts.norm);
+    for (int64_t i = 0; i < whole.count; i++) /* three updates of at most 0.1, each to a few roundings */
+        ck_assert_msg(fabs(whole.parameters[i] - fused.parameters[i]) <= 1e-5,
+                      "%s, parameter %ld: %.9g whole, %.9g sharded", like.config.optimizer, (long)i,
+                      whole.parameters[i], fused.parameters[i]);
+    free_outcome(&whole);
+    free_outcome(&parts);
+    free_outcome(&fused);
+}
+END_TEST
+
+/* One rank with all shards; W ranks with one each, which update after the last bucket, or as buckets arrive. */
+START_TEST(measured_as_by_one_rank) {
+    remat_ranks ranks;
+    outcome like = measured_job(_i, &ranks);
+    int size = _i / 2 % 2 ? 4 : 2;
+    like.config.pairwise = true;
+    like.config.micro_steps = size;
+    outcome one = run_job(&like, 1, &ranks, NULL);
+    like.config.micro_steps = 1;
+    outcome after = run_job(&like, size, &ranks, NULL);
+    expect_same_outcome(&one, &after, "one rank and several");
+    ranks.fused_update = like.by_step = true;
+    outcome fused = run_job(&like, size, &ranks, NULL);
+    expect_same_outcome(&one, &fused, "one rank, and several by bucket");
+    free_outcome(&one);
+    free_outcome(&after);
+    free_outcome(&fused);
+}
+END_TEST
+
+/* A rank that shares the optimizer's state with nobody holds all of it: nothing is to be waited for. */
+START_TEST(one_rank_holds_all_parts) {
+    remat_ranks ranks;
+    outcome like = measured_job(_i, &ranks);
+    outcome whole = run_job(&like, 1, &ranks, NULL);
+    ranks.shard_optimizer = ranks.fused_update = like.by_step = true;
+    outcome fused = run_job(&like, 1, &ranks, NULL);
+    expect_same_outcome(&whole, &fused, "one rank, and one that shards");
+    free_outcome(&whole);
+    free_outcome(&fused);
+}
+END_TEST
+
 /* ---- Small facts ---------------------------------------------------------------------------------------------- */
 
 /* 20 x Linear(512,512), as PyTorch's DDP rebuilds its buckets with a cap of 4 MiB: bytes, and the first parameter of each. */
@@ -619,6 +694,124 @@ START_TEST(what_cannot_work_is_refused) {
 }
 END_TEST
 
+/* ---- Ranks that do not update alike ------------------------------------------------------------------------------- */
+
+typedef enum { BY_STEP, BY_UPDATE, FUSED, MIXED, WAYS } way;
+
+static remat_status one_update(remat_session *s, bool by_step, double lr) {
+    remat_step_result r;
+    if (by_step) return remat_step(s, lr, &r);
+    TRY(remat_gradients(s, &r));
+    return remat_update(s, lr, &r);
+}
+
+static remat_session *open_mates(teammate *mate, remat_config *config, way how) {
+    mate->ranks.fused_update = how == FUSED;
+    config->ranks = &mate->ranks;
+    config->optimizer = "sgd";
+    config->threads = 1;
+    remat_graph *g;
+    remat_session *s;
+    CHECKED(remat_graph_create(&g));
+    CHECKED(remat_session_create(g, small_net(g, 4), config, &s));
+    remat_graph_free(g);
+    return s;
+}
+
+static void expect_peer(remat_status status, const char *words) {
+    ck_assert_msg(status == REMAT_PEER, "status %d, not PEER", (int)status);
+    ck_assert_msg(strstr(remat_last_error(), words), "\"%s\" does not say \"%s\"", remat_last_error(), words);
+}
+
+/* The last rank has another rate in update 3. */
+static void with_another_rate(teammate *mate) {
+    const way how = *(const way *)mate->data;
+    const bool odd = mate->rank == mate->team->size - 1;
+    const bool by_step = how == MIXED ? mate->rank % 2 : how != BY_UPDATE;
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_session *s = open_mates(mate, &config, how);
+    float before[6], after[6];
+    char words[100];
+    for (int step = 1; step < 3; step++) CHECKED(one_update(s, by_step, 0.3 / step));
+    CHECKED(remat_read(s, REMAT_PARAM, 1, before, sizeof before));
+    remat_status status = one_update(s, by_step, odd ? 0.01 : 0.02);
+    if (how == BY_UPDATE || how == MIXED) { /* not all knew it beforehand: the sum of update 4 tells */
+        CHECKED(status);
+        CHECKED(remat_read(s, REMAT_PARAM, 1, before, sizeof before));
+        status = one_update(s, by_step, 0.02);
+    }
+    snprintf(words, sizeof words, "rank %d has learning rate 0.01 in update 3, rank 0 has 0.02", mate->team->size - 1);
+    expect_peer(status, words);
+    CHECKED(remat_read(s, REMAT_PARAM, 1, after, sizeof after));
+    ck_assert(how == FUSED || !memcmp(before, after, sizeof before));
+    remat_session_free(s);
+}
+
+START_TEST(another_rate_is_named) {
+    way how = (way)(_i % WAYS);
+    int size = 2 + _i / WAYS;
+    void *data[TEAM_MOST] = {&how, &how, &how, &how};
+    team_run(&(team){.size = size}, &(remat_ranks){0}, with_another_rate, data);
+}
+END_TEST
+
+static void with_another_count(teammate *mate) {
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_session *s = open_mates(mate, &config, BY_STEP);
+    if (mate->rank == 0) remat_set_step_count(s, 100);
+    expect_peer(one_update(s, true, 0.1), "rank 1 has made 0 updates, rank 0 has made 100");
+    remat_session_free(s);
+}
+
+START_TEST(another_count_is_named) { team_run(&(team){.size = 3}, &(remat_ranks){0}, with_another_count, NULL); }
+END_TEST
+
+/* All that two sessions differ in, and nothing else. */
+static void expect_setting(const remat_config *config, const char *line) {
+    remat_config plain = REMAT_CONFIG_INIT, other = *config;
+    plain.optimizer = "sgd";
+    remat_session *a = open_small(&plain, 4), *b = open_small(&other, 4);
+    char *first = remat_settings_text(a), *second = remat_settings_text(b);
+    ck_assert_msg(!strstr(first, line), "%s in %s", line, first);
+    ck_assert_msg(strstr(second, line), "no %s in %s", line, second);
+    remat_text_free(first);
+    remat_text_free(second);
+    remat_session_free(a);
+    remat_session_free(b);
+}
+
+START_TEST(settings_are_told_in_words) {
+    remat_config config = REMAT_CONFIG_INIT;
+    config.optimizer = "sgd";
+#define SETTING(change, line)                                                                                          \
+    do {                                                                                                               \
+        remat_config changed = config;                                                                                 \
+        changed.change;                                                                                                \
+        expect_setting(&changed, line "\n");                                                                           \
+    } while (0)
+    SETTING(optimizer = "adamw", "optimizer adamw");
+    SETTING(optimizer = NULL, "optimizer none");
+    SETTING(momentum = 0.95, "momentum 0.95");
+    SETTING(momentum = 0.1 + 0.2, "momentum 0.30000000000000004");
+    SETTING(beta1 = 0.5, "beta1 0.5");
+    SETTING(beta2 = 0.5, "beta2 0.5");
+    SETTING(epsilon = 1e-6, "epsilon 1e-06");
+    SETTING(weight_decay = 0.01, "weight_decay 0.01");
+    SETTING(clip_grad_norm = 1, "clip_grad_norm 1");
+    SETTING(trust_coefficient = 0.02, "trust_coefficient 0.02");
+    SETTING(momentum_correction = true, "momentum_correction on");
+    SETTING(adapt_vectors = true, "adapt_vectors on");
+    SETTING(decay_vectors = true, "decay_vectors on");
+    SETTING(norm_limit = 10, "norm_limit 10");
+    SETTING(micro_steps = 2, "micro_steps 2");
+    SETTING(pairwise = true, "pairwise on");
+    SETTING(stateful = true, "stateful on");
+    SETTING(train_only = "unused", "w not trained");
+    config.momentum = 0.9;
+    SETTING(nesterov = true, "nesterov on");
+}
+END_TEST
+
 static void read_part(teammate *mate) {
     remat_config config = REMAT_CONFIG_INIT;
     remat_step_result r;
@@ -680,6 +873,9 @@ int main(void) {
     tcase_add_loop_test(tests, sharding_changes_nothing, 0, networks / 4);
     tcase_add_loop_test(tests, clipping_and_norms_across_parts, 0, 12);
     tcase_add_loop_test(tests, as_they_arrive, 0, 12);
+    tcase_add_loop_test(tests, parts_are_measured_together, 0, 12);
+    tcase_add_loop_test(tests, measured_as_by_one_rank, 0, 8);
+    tcase_add_loop_test(tests, one_rank_holds_all_parts, 0, 4);
     tcase_add_test(tests, buckets_are_pytorchs);
     tcase_add_loop_test(tests, unused_parameters_stay, 0, 2);
     tcase_add_test(tests, dropout_is_the_shards);
@@ -687,6 +883,9 @@ int main(void) {
     tcase_add_test(tests, a_failure_comes_through);
     tcase_add_test(tests, pages_are_given_back);
     tcase_add_test(tests, micro_steps_are_counted);
+    tcase_add_loop_test(tests, another_rate_is_named, 0, 3 * WAYS);
+    tcase_add_test(tests, another_count_is_named);
+    tcase_add_test(tests, settings_are_told_in_words);
     tcase_add_test(tests, a_part_is_not_read_as_a_whole);
     tcase_add_test(tests, a_device_that_computes_nothing_has_nothing_to_say);
     tcase_add_test(tests, what_cannot_work_is_refused);
