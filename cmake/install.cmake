@@ -1,7 +1,7 @@
 # What `cmake --install` lays down:
 #
 #   bin/remat    include/remat.h    lib/libremat.a [libremat.so]    lib/pkgconfig/remat.pc    lib/cmake/Remat/*.cmake
-#   [lib/remat/remat_mpi.so, remat_gloo.so: loaded by bin/remat, dist/module.h]
+#   lib/remat/module.list [remat_mpi.so, remat_gloo.so: loaded by programs that ask for them, dist/module.h]
 #
 # A static archive does not remember what it needs, so both ways of finding Remat hand its libraries on. They are spelled
 # out (-lopenblas) rather than delegated to the libraries' own .pc files: Debian's openblas.pc asks for -lgfortran when
@@ -22,6 +22,7 @@ if(TARGET remat_program)
   install(TARGETS remat_program DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 
+install(FILES dist/module.list DESTINATION ${CMAKE_INSTALL_LIBDIR}/remat)
 foreach(module mpi gloo)
   if(TARGET remat_${module})
     install(TARGETS remat_${module} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/remat)
@@ -42,7 +43,7 @@ write_basic_package_version_file(${CMAKE_BINARY_DIR}/RematConfigVersion.cmake CO
 install(FILES ${CMAKE_BINARY_DIR}/RematConfig.cmake ${CMAKE_BINARY_DIR}/RematConfigVersion.cmake
         DESTINATION ${package_dir})
 
-# ---- pkg-config. With libremat.so installed the needs are private; with the archive alone everybody needs them. -------
+# ---- pkg-config. With libremat.so installed the needs are private, but for jemalloc; with the archive alone everybody needs them. -------
 file(RELATIVE_PATH to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 string(REGEX REPLACE "/$" "" to_prefix ${to_prefix})
 set(needs "")
@@ -51,15 +52,25 @@ foreach(part OPENBLAS JEMALLOC)
     list(APPEND needs ${${part}_LDFLAGS})
   endif()
 endforeach()
+if(REMAT_HAVE_CUDA)
+  list(APPEND needs ${CUDART_STATIC_LIBRARY} -lrt)
+endif()
 foreach(name ${OpenMP_C_LIB_NAMES})
   list(APPEND needs -l${name})
 endforeach()
-list(APPEND needs ${REMAT_SANITIZE_FLAGS} -lm)
+list(APPEND needs ${REMAT_SANITIZE_FLAGS} ${CMAKE_THREAD_LIBS_INIT})
+foreach(name ${CMAKE_DL_LIBS} m)
+  list(APPEND needs -l${name})
+endforeach()
 list(JOIN needs " " needs)
 set(REMAT_LIBS_PUBLIC "")
 set(REMAT_LIBS_PRIVATE "")
 if(REMAT_SHARED)
   set(REMAT_LIBS_PRIVATE ${needs})
+  if(REMAT_HAVE_JEMALLOC) # ahead of libc: library.cmake
+    list(JOIN JEMALLOC_LDFLAGS " " jemalloc)
+    set(REMAT_LIBS_PUBLIC "-Wl,--push-state,--no-as-needed ${jemalloc} -Wl,--pop-state")
+  endif()
 else()
   set(REMAT_LIBS_PUBLIC ${needs})
 endif()

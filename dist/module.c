@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -44,25 +45,43 @@ static void *const needed_by_modules[] __attribute__((used)) = {
     rm_fingerprint_of,
 };
 
+static void cut_to_folder(char *path) {
+    char *slash = strrchr(path, '/');
+    if (slash) *slash = 0;
+}
+
 /* The folder of this program; "" when it cannot be told. */
 static void own_folder(char *text, size_t bytes) {
     ssize_t length = readlink("/proc/self/exe", text, bytes - 1);
     text[length > 0 ? length : 0] = 0;
-    char *slash = strrchr(text, '/');
-    if (slash) *slash = 0;
+    cut_to_folder(text);
 }
 
-/* The first that exists, or false. The installation's folder is found from the program's, so that it can be moved. */
+/* The folder of libremat.so; of the program, again, where the library is part of it. */
+static void library_folder(char *text, size_t bytes) {
+    Dl_info info;
+    bool known = dladdr((void *)(uintptr_t)rm_module_open, &info) && info.dli_fname;
+    snprintf(text, bytes, "%s", known ? info.dli_fname : "");
+    cut_to_folder(text);
+}
+
+static bool is_in(const char *folder, const char *below, const char *name, char *path, size_t bytes) {
+    snprintf(path, bytes, "%s%s/remat_%s.so", folder, below, name);
+    return *folder && !access(path, R_OK);
+}
+
+/* The first that exists, or false. The installation's folder is found from the program `remat` or from libremat.so, so that it
+ * can be moved; a program of somebody else's that the archive is part of goes by where it was installed first, or is told. */
 static bool find_file(const char *name, char *path, size_t bytes) {
-    char own[PATH_MAX];
+    const char *told = getenv("REMAT_MODULES");
+    char own[PATH_MAX], library[PATH_MAX];
     own_folder(own, sizeof own);
-    snprintf(path, bytes, "%s/remat_%s.so", own, name);
-    if (!access(path, R_OK)) return true;
-    snprintf(path, bytes, "%s/%s/remat_%s.so", own, RM_MODULES_FROM_BIN, name);
-    if (!access(path, R_OK)) return true;
-    snprintf(path, bytes, "%s/remat_%s.so", RM_MODULES_BUILT, name);
-    if (!access(path, R_OK)) return true;
-    snprintf(path, bytes, "%s and in %s/%s", own, own, RM_MODULES_FROM_BIN);
+    library_folder(library, sizeof library);
+    if (is_in(told ? told : "", "", name, path, bytes) || is_in(own, "", name, path, bytes) ||
+        is_in(library, "/remat", name, path, bytes) || is_in(own, "/" RM_MODULES_FROM_BIN, name, path, bytes) ||
+        is_in(RM_MODULES_INSTALLED, "", name, path, bytes) || is_in(RM_MODULES_BUILT, "", name, path, bytes))
+        return true;
+    snprintf(path, bytes, "%s, in %s/%s and in %s", own, own, RM_MODULES_FROM_BIN, RM_MODULES_INSTALLED);
     return false;
 }
 
@@ -83,10 +102,10 @@ static remat_status load(const char *name, const char *path, const rm_group_api 
 
 remat_status rm_module_open(const char *name, const rm_group_api **out) {
     char path[3 * PATH_MAX];
-    REQUIRE(
-        find_file(name, path, sizeof path), MISSING,
-        "remat_%s.so is not there: this Remat was built with it, and looks for it in %.700s. Copy it there from where "
-        "Remat was built, or install Remat again",
-        name, path);
+    REQUIRE(find_file(name, path, sizeof path), MISSING,
+            "remat_%s.so is not there: this Remat was built with it, and looks for it in %.700s. Name the folder that "
+            "it is in "
+            "with REMAT_MODULES=DIR, or install Remat again",
+            name, path);
     return load(name, path, out);
 }

@@ -21,8 +21,8 @@ typedef struct {
 #define RM_GROUP_MODULE(name)                                                                                          \
     const rm_group_module rm_group_module_##name = {REMAT_VERSION, RM_GROUP_MODULE_SIZES, &rm_group_##name}
 
-/* Opens remat_NAME.so once, and for good: beside the program, in the installation's lib/remat, in the build tree. MISSING
- * when it is not there or cannot be loaded, with a sentence that says why. */
+/* Opens remat_NAME.so once, and for good: from the folder REMAT_MODULES, from beside the program, the installation's lib/remat,
+ * the build tree. MISSING when it is not there or cannot be loaded, with a sentence that says why. */
 remat_status rm_module_open(const char *name, const rm_group_api **out);
 
 #endif

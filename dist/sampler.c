@@ -1,5 +1,5 @@
 /* sampler.c: the order itself: the Mersenne Twister (mt19937: Matsumoto and Nishimura, ACM TOMACS 8(1), 1998) that
- * torch.Generator uses, and the shuffle of torch.randperm. Main entry: rm_sampler_create. */
+ * torch.Generator uses, and the shuffle of torch.randperm. Main entry: remat_sampler_create. */
 #include "dist/sampler.h"
 
 #include "memory/host.h"
@@ -40,8 +40,8 @@ static uint32_t twister_draw(twister *t) {
 
 /* ---- The order -------------------------------------------------------------------------------------------------- */
 
-struct rm_sampler {
-    rm_sampler_config config;
+struct remat_sampler {
+    remat_sampler_config config;
     int64_t count;
     twister random;
     uint32_t order[]; /* n of them */
@@ -73,7 +73,7 @@ static void shuffle_wide(twister *random, uint32_t *order, int64_t n) {
     }
 }
 
-void rm_sampler_set_epoch(rm_sampler *s, int64_t epoch) {
+void remat_sampler_set_epoch(remat_sampler *s, int64_t epoch) {
     assert(epoch >= 0);
     int64_t n = s->config.n;
     if (!s->config.shuffle) {
@@ -84,11 +84,11 @@ void rm_sampler_set_epoch(rm_sampler *s, int64_t epoch) {
     (n < WIDE_FROM ? shuffle_narrow : shuffle_wide)(&s->random, s->order, n);
 }
 
-static int64_t count_per_rank(const rm_sampler_config *c) {
+static int64_t count_per_rank(const remat_sampler_config *c) {
     return c->drop_last ? c->n / c->replicas : (c->n + c->replicas - 1) / c->replicas;
 }
 
-remat_status rm_sampler_create(const rm_sampler_config *config, rm_sampler **out) {
+remat_status remat_sampler_create(const remat_sampler_config *config, remat_sampler **out) {
     *out = NULL;
     REQUIRE(config->n >= 1, INVALID, "the data set has %lld samples; at least one is needed", (long long)config->n);
     REQUIRE(config->n <= UINT32_MAX, INVALID, "the data set has %lld samples; at most 4294967295 can be shuffled",
@@ -97,20 +97,20 @@ remat_status rm_sampler_create(const rm_sampler_config *config, rm_sampler **out
             (long long)config->replicas);
     REQUIRE(config->rank >= 0 && config->rank < config->replicas, INVALID, "rank %lld of %lld does not exist",
             (long long)config->rank, (long long)config->replicas);
-    rm_sampler *s = rm_malloc(sizeof *s + (size_t)config->n * sizeof s->order[0]);
+    remat_sampler *s = rm_malloc(sizeof *s + (size_t)config->n * sizeof s->order[0]);
     REQUIRE(s, MEMORY, "no memory for the order of %lld samples (4 bytes each)", (long long)config->n);
     s->config = *config;
     s->count = count_per_rank(config);
-    rm_sampler_set_epoch(s, 0);
+    remat_sampler_set_epoch(s, 0);
     *out = s;
     return REMAT_OK;
 }
 
-void rm_sampler_free(rm_sampler *s) { rm_free(s); }
+void remat_sampler_free(remat_sampler *s) { rm_free(s); }
 
-int64_t rm_sampler_count(const rm_sampler *s) { return s->count; }
+int64_t remat_sampler_count(const remat_sampler *s) { return s->count; }
 
-int64_t rm_sampler_at(const rm_sampler *s, int64_t k) {
+int64_t remat_sampler_at(const remat_sampler *s, int64_t k) {
     assert(k >= 0 && k < s->count);
     return s->order[(s->config.rank + k * s->config.replicas) % s->config.n];
 }

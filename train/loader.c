@@ -71,7 +71,7 @@ static int64_t place_of(const rm_loader *l, int64_t t, int64_t i) {
 
 /* Padding takes samples from the epoch's beginning. */
 static int64_t sample_of(const rm_loader *l, int64_t t, int64_t i) {
-    return rm_sampler_at(l->sampler, (l->consumed + place_of(l, t, i)) % l->samples);
+    return remat_sampler_at(l->sampler, (l->consumed + place_of(l, t, i)) % l->samples);
 }
 
 /* ---- The loader ------------------------------------------------------------------------------------------------- */
@@ -112,13 +112,13 @@ remat_status rm_loader_create(rm_dataset *dataset, const rm_loader_config *confi
             (long long)here, (long long)c->size);
     out->per_epoch = left_in_epoch(out, 0);
     if (out->per_epoch == 0) return too_few(out, dataset);
-    rm_sampler_config order = {.n = dataset->count, .replicas = 1, .seed = c->seed, .shuffle = c->shuffle};
-    TRY(rm_sampler_create(&order, &out->sampler));
+    remat_sampler_config order = {.n = dataset->count, .replicas = 1, .seed = c->seed, .shuffle = c->shuffle};
+    TRY(remat_sampler_create(&order, &out->sampler));
     return rm_batch_create(dataset, here / c->micro_steps, &out->batch);
 }
 
 void rm_loader_free(rm_loader *loader) {
-    rm_sampler_free(loader->sampler);
+    remat_sampler_free(loader->sampler);
     loader->sampler = NULL;
     rm_batch_free(&loader->batch);
 }
@@ -127,7 +127,7 @@ remat_status rm_loader_seek(rm_loader *l, int64_t epoch, int64_t consumed) {
     REQUIRE(epoch >= 0 && consumed >= 0 && consumed <= l->samples, INVALID,
             "the training state is at sample %lld of epoch %lld, but this data has %lld: it was saved with other data",
             (long long)consumed, (long long)epoch, (long long)l->samples);
-    if (epoch != l->epoch) rm_sampler_set_epoch(l->sampler, epoch);
+    if (epoch != l->epoch) remat_sampler_set_epoch(l->sampler, epoch);
     l->epoch = epoch;
     l->consumed = consumed;
     l->micro = 0;

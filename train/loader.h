@@ -46,7 +46,7 @@ typedef struct {
 
 typedef struct {
     rm_batch batch; /* of a micro step: sessions are planned for batch.batch samples */
-    rm_sampler *sampler;
+    remat_sampler *sampler;
     rm_loader_config config;
     int64_t samples;         /* in the data set */
     int64_t global;          /* G: samples of an update, on all ranks */

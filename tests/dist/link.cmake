@@ -1,1 +1,1 @@
-target_link_libraries(${target} PRIVATE remat_train_lib remat_dist)
+target_link_libraries(${target} PRIVATE remat_dist)

@@ -32,7 +32,7 @@ def checksum(order):
 
 
 print("/* sampler_orders.h: made by make_sampler_orders.py with PyTorch %s. */" % torch.__version__.split("+")[0])
-print("static const struct {\n    rm_sampler_config config;\n    int64_t epoch, count;\n    uint64_t checksum;")
+print("static const struct {\n    remat_sampler_config config;\n    int64_t epoch, count;\n    uint64_t checksum;")
 print("    int64_t head[10]; /* the first of them */\n} orders[] = {")
 for n, replicas, rank, seed, epoch, shuffle, drop_last in CASES:
     sampler = DistributedSampler(Samples(n), replicas, rank, shuffle, seed, drop_last)
@@ -51,7 +51,7 @@ BATCHES = [
     (1000, 7, 6, 99, 12, True, False, 16, False), (1000, 7, 6, 99, 12, True, True, 16, True),
     (1000, 8, 3, 5, 1, True, True, 25, True), (1000, 6, 5, 5, 1, True, True, 1, True),
 ]
-print("static const struct {\n    rm_sampler_config config;\n    int64_t epoch, batch;\n    bool drop_last;\n"
+print("static const struct {\n    remat_sampler_config config;\n    int64_t epoch, batch;\n    bool drop_last;\n"
       "    int64_t batches, last; /* how many; length of the last one */\n    uint64_t checksum; /* of indices, and n after each "
       "batch */\n} cuts[] = {")
 for n, replicas, rank, seed, epoch, shuffle, drop_last, batch, drop_short in BATCHES:

@@ -1,6 +1,6 @@
 /* sampler_orders.h: made by make_sampler_orders.py with PyTorch 2.15.0. */
 static const struct {
-    rm_sampler_config config;
+    remat_sampler_config config;
     int64_t epoch, count;
     uint64_t checksum;
     int64_t head[10]; /* the first of them */
@@ -28,7 +28,7 @@ static const struct {
     {{100003, 1, 0, 1, true, false}, 1, 100003, 10319125452670541603u, {27673, 5590, 51190, 37547, 5970, 53394, 51539, 64802, 56243, 76122}},
 };
 static const struct {
-    rm_sampler_config config;
+    remat_sampler_config config;
     int64_t epoch, batch;
     bool drop_last;
     int64_t batches, last; /* how many; length of the last one */

@@ -9,17 +9,21 @@ trap 'rm -rf "$work"' EXIT
 cmake --install "$build" --prefix "$work/first" >/dev/null
 mv "$work/first" "$work/tree" # nothing may remember where it was installed first
 mkdir "$work/own"
-cp "$source/tests/install/consumer.c" "$source/tests/install/CMakeLists.txt" "$work/own"
+cp "$source/tests/install/consumer.c" "$source/tests/install/CMakeLists.txt" "$source/examples/06_two_ranks.c" "$work/own"
+sed 's|"engine/remat.h"|<remat.h>|' "$source/examples/common.h" >"$work/own/common.h"
 cd "$work/own"
 
 pc=$(find "$work/tree" -name remat.pc)
 export PKG_CONFIG_PATH="${pc%/*}"
+export LD_LIBRARY_PATH="${PKG_CONFIG_PATH%/*}" # where -lremat finds libremat.so, if there is one
 # shellcheck disable=SC2046
 $cc "$@" consumer.c $(pkg-config --cflags --libs remat) -o by_pkg_config
 ./by_pkg_config
 # shellcheck disable=SC2046
 $cc "$@" consumer.c $(pkg-config --static --cflags --libs remat) -o by_pkg_config_static
 ./by_pkg_config_static
+# shellcheck disable=SC2046
+$cc "$@" 06_two_ranks.c $(pkg-config --cflags --libs remat) -o ranks_by_pkg_config
 
 # The header alone is also C++.
 printf '#include <remat.h>\nint main() { return remat_init_zero().scale != 0; }\n' >header.cpp
@@ -38,6 +42,15 @@ done
 for module in mpi gloo; do
     [ ! -e "$build/dist/remat_$module.so" ] || [ "$(find "$work/tree" -path "*/remat/remat_$module.so")" ] ||
         { echo "not installed: remat_$module.so"; exit 1; }
+done
+
+# Ranks: by what every build has, and by modules, of which only the installation knows.
+in_ranks() { sh "$source/examples/check_ranks.sh" "$work/tree/bin/remat" "$1" 06_two_ranks.c $2; }
+REMAT_MODULES=$(dirname "$(find "$work/tree" -name module.list)")
+export REMAT_MODULES
+for program in ranks_by_pkg_config build/two_ranks build/two_ranks_shared; do
+    [ ! -x "$program" ] || in_ranks "./$program" ""
+    [ ! -x "$program" ] || [ ! -e "$REMAT_MODULES/remat_gloo.so" ] || in_ranks "./$program" gloo
 done
 ! grep -rn "$source\|$build" "$work/tree/lib"*/cmake "$pc" || { echo "the installed files name the build tree"; exit 1; }
 echo "the installed Remat works"

@@ -31,15 +31,15 @@ static int64_t random_in(int64_t low, int64_t high) {
 
 /* ---- PyTorch's ---- */
 
-static void compare_epoch(rm_loader *l, rm_sampler *theirs, int64_t epoch) {
+static void compare_epoch(rm_loader *l, remat_sampler *theirs, int64_t epoch) {
     int64_t batch = l->config.batch;
-    rm_sampler_set_epoch(theirs, epoch);
-    int64_t batches = rm_batch_count(rm_sampler_count(theirs), batch, true);
+    remat_sampler_set_epoch(theirs, epoch);
+    int64_t batches = rm_batch_count(remat_sampler_count(theirs), batch, true);
     ck_assert_int_eq(l->per_epoch, batches);
     for (int64_t k = 0; k < batches; k++) {
         const int32_t *ours = next(l);
         ck_assert_int_eq(l->epoch, epoch);
-        for (int64_t i = 0; i < batch; i++) ck_assert_int_eq(ours[i], rm_sampler_at(theirs, k * batch + i));
+        for (int64_t i = 0; i < batch; i++) ck_assert_int_eq(ours[i], remat_sampler_at(theirs, k * batch + i));
     }
 }
 
@@ -52,12 +52,12 @@ START_TEST(ranks_see_what_pytorch_gives_them) {
         config.rank = rank;
         config.size = size;
         rm_loader l;
-        rm_sampler *theirs;
-        rm_sampler_config order = {d.count, size, rank, config.seed, config.shuffle, !config.pad};
+        remat_sampler *theirs;
+        remat_sampler_config order = {d.count, size, rank, config.seed, config.shuffle, !config.pad};
         ck_ok(rm_loader_create(&d, &config, &l));
-        ck_ok(rm_sampler_create(&order, &theirs));
+        ck_ok(remat_sampler_create(&order, &theirs));
         for (int64_t epoch = 0; epoch < 3; epoch++) compare_epoch(&l, theirs, epoch);
-        rm_sampler_free(theirs);
+        remat_sampler_free(theirs);
         rm_loader_free(&l);
     }
 }

@@ -1,0 +1,110 @@
+/* job.c: a program's way into a job of many ranks: remat_join and what belongs to it (engine/remat.h). It puts rendezvous,
+ * store, group and ddp together, each with its defaults; `remat train`, which wants more of them, does so in train/ranks.c.
+ * Main entry: remat_join. */
+#include <string.h>
+
+#include "dist/ddp.h"
+#include "dist/rendezvous.h"
+#include "memory/host.h"
+
+struct remat_job {
+    int32_t rank, size;
+    rm_kv *store;    /* NULL: alone, or MPI needs none */
+    rm_group *group; /* NULL: alone */
+    rm_ddp *ddp;     /* NULL: alone, or not yet */
+};
+
+static remat_status compress_of(const char *name, rm_compress *out) {
+    static const char *const names[] = {"none", "fp16", "bf16"};
+    for (int i = 0; i < 3; i++)
+        if (!strcmp(name ? name : "none", names[i])) {
+            *out = (rm_compress)i;
+            return REMAT_OK;
+        }
+    FAIL(INVALID, "grad_compress is \"%s\"; it can be none, fp16 or bf16", name);
+}
+
+static remat_status find_place(const remat_job_config *c, rm_rendezvous *where) {
+    rm_rendezvous_flags flags = {.init_method = c->init_method, .world_size = -1, .rank = -1, .local_rank = -1};
+    if (c->world_size) {
+        flags.world_size = c->world_size;
+        flags.rank = c->rank;
+    }
+    REQUIRE(c->world_size > 0 || (c->world_size == 0 && c->rank == 0), INVALID,
+            "rank %d of a world_size of %d: name both, or leave both 0 where a launcher's variables tell", c->rank,
+            c->world_size);
+    return rm_rendezvous_resolve(&flags, rm_environment_of_process, NULL, where);
+}
+
+static remat_status meet(remat_job *job, const remat_job_config *c, const rm_rendezvous *where) {
+    REQUIRE(!c->backend || strcmp(c->backend, "nccl"), INVALID,
+            "the backend nccl is for GPUs, and sessions compute on the CPU: use auto, local, mpi or gloo");
+    TRY(rm_rendezvous_store(where, c->timeout_ms, &job->store));
+    rm_group_config group = {.engine = c->backend,
+                             .rank = where->rank,
+                             .size = where->size,
+                             .store = job->store,
+                             .timeout_ms = c->timeout_ms,
+                             .tag_name = rm_ddp_tag_name,
+                             .context = &job->ddp};
+    return rm_group_open(&group, &job->group);
+}
+
+static remat_status connect_sessions(remat_job *job, const remat_job_config *c, rm_compress compress) {
+    rm_ddp_config ddp = {.group = job->group,
+                         .first_bucket_bytes = c->first_bucket_bytes,
+                         .bucket_bytes = c->bucket_bytes,
+                         .compress = compress,
+                         .pairwise = c->pairwise,
+                         .shard_optimizer = c->shard_optimizer,
+                         .fused_update = c->fused_update,
+                         .rows = c->rows ? c->rows : 1};
+    return rm_ddp_open(&ddp, &job->ddp);
+}
+
+static remat_status join(remat_job *job, const remat_job_config *c) {
+    rm_rendezvous where;
+    rm_compress compress = RM_COMPRESS_NONE;
+    REQUIRE(c->rows >= 0, INVALID, "this rank's batch has %lld rows; 0 means as many as any other's",
+            (long long)c->rows);
+    TRY(compress_of(c->grad_compress, &compress));
+    TRY(find_place(c, &where));
+    job->rank = where.rank;
+    job->size = where.size;
+    if (where.size == 1) return REMAT_OK;
+    TRY(meet(job, c, &where));
+    return connect_sessions(job, c, compress);
+}
+
+remat_status remat_join(const remat_job_config *config, remat_job **out) {
+    REQUIRE(config && out, INVALID, "remat_join needs a config and a place for the result");
+    remat_job *job = rm_calloc(1, sizeof *job);
+    REQUIRE(job, MEMORY, "no memory for a job");
+    remat_status status = join(job, config);
+    if (status)
+        remat_leave(job);
+    else
+        *out = job;
+    return status;
+}
+
+void remat_leave(remat_job *job) {
+    if (!job) return;
+    rm_ddp_close(job->ddp);
+    rm_group_close(job->group);
+    rm_kv_close(job->store);
+    rm_free(job);
+}
+
+int remat_job_rank(const remat_job *job) { return job->rank; }
+int remat_job_size(const remat_job *job) { return job->size; }
+const remat_ranks *remat_job_ranks(const remat_job *job) { return job->ddp ? rm_ddp_ranks(job->ddp) : NULL; }
+
+remat_status remat_job_begin(remat_job *job, remat_session *session) {
+    return job->ddp ? rm_ddp_broadcast(job->ddp, session) : REMAT_OK;
+}
+
+remat_status remat_job_sum(remat_job *job, double *values, int64_t count) {
+    const remat_ranks *ranks = remat_job_ranks(job);
+    return ranks ? ranks->sum(ranks->context, values, count) : REMAT_OK;
+}

@@ -1,0 +1,200 @@
+/* test_job.c: remat_join, what programs of several ranks use (engine/remat.h): from a place to meet, named in the config or by
+ * a launcher's variables, to sessions that train together. What lies beneath has tests of its own; the example 06_two_ranks
+ * and the installed library are tested by examples/check_ranks.sh. */
+#include "engine/remat.h"
+
+#include "tests/dist/ranks.h"
+
+enum { ROWS = 3 };
+
+static remat_session *open_session(const remat_job *job, const char *optimizer, bool pairwise) {
+    remat_graph *g;
+    remat_session *s;
+    need_ok(remat_graph_create(&g));
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){ROWS, 2});
+    remat_value y = remat_input(g, "y", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){ROWS, 1});
+    remat_value w = remat_param(g, "w", 2, (int64_t[]){1, 2}, remat_init_uniform(1));
+    remat_config config = REMAT_CONFIG_INIT;
+    config.optimizer = optimizer;
+    config.threads = 1;
+    config.pairwise = pairwise;
+    config.seed = (uint64_t)remat_job_rank(job); /* parameters are rank 0's */
+    config.ranks = remat_job_ranks(job);
+    need_ok(remat_session_create(g, remat_mse(g, remat_linear(g, x, w, REMAT_NONE), y), &config, &s));
+    remat_graph_free(g);
+    return s;
+}
+
+static void write_rows(remat_session *s, int rank) {
+    float x[ROWS][2], y[ROWS];
+    for (int i = 0; i < ROWS; i++) {
+        x[i][0] = (float)(rank * ROWS + i);
+        x[i][1] = (float)(i - rank);
+        y[i] = 0.5f * x[i][0] - x[i][1];
+    }
+    need_ok(remat_write(s, REMAT_INPUT, 0, x, sizeof x));
+    need_ok(remat_write(s, REMAT_INPUT, 1, y, sizeof y));
+}
+
+static void train(remat_job *job, const char *optimizer, float w[2]) {
+    remat_session *s = open_session(job, optimizer, false);
+    remat_step_result r;
+    need_ok(remat_job_begin(job, s));
+    write_rows(s, remat_job_rank(job));
+    for (int step = 0; step < 5; step++) need_ok(remat_step(s, 0.01, &r));
+    need_ok(remat_read(s, REMAT_PARAM, 0, w, 2 * sizeof *w));
+    remat_session_free(s);
+}
+
+/* Sums of equal numbers of at most 24 bits: exact. */
+static void need_same(remat_job *job, const float *w, int count) {
+    for (int i = 0; i < count; i++) {
+        double sum[2] = {(double)w[i], 1};
+        need_ok(remat_job_sum(job, sum, 2));
+        need(sum[0] == (double)w[i] * remat_job_size(job) && sum[1] == remat_job_size(job), "%.9g of %g", sum[0],
+             sum[1]);
+    }
+}
+
+static char place[200];
+
+static remat_job_config config_of(int rank, int size) {
+    return (remat_job_config){.init_method = place, .world_size = size, .rank = rank, .timeout_ms = 60000};
+}
+
+static void all_train(int rank, int size, rm_kv *store, void *context) {
+    remat_job_config config = config_of(rank, size);
+    const int variant = *(int *)context;
+    (void)store;
+    if (variant == 1) config.shard_optimizer = config.fused_update = true;
+    if (variant == 2) config.grad_compress = "bf16";
+    if (variant == 3) config.rows = 1 + rank;
+    remat_job *job;
+    float w[2];
+    need_ok(remat_join(&config, &job));
+    need(remat_job_rank(job) == rank && remat_job_size(job) == size, "rank %d of %d", remat_job_rank(job),
+         remat_job_size(job));
+    const remat_ranks *ranks = remat_job_ranks(job);
+    need(ranks->shard_optimizer == (variant == 1) && ranks->fused_update == (variant == 1), "another table");
+    need(ranks->weight == (variant == 3 ? 2 * (1.0 + rank) / (size + 1.0) : 1), "weight %g", ranks->weight);
+    train(job, "lamb", w);
+    need_same(job, w, 2);
+    remat_leave(job);
+}
+
+static void differ(int rank, int size, rm_kv *store, void *context) {
+    remat_job_config config = config_of(rank, size);
+    (void)store, (void)context;
+    remat_job *job;
+    need_ok(remat_join(&config, &job));
+    remat_session *s = open_session(job, rank ? "adam" : "adamw", false);
+    need_peer(remat_job_begin(job, s), "rank 1 has optimizer adam, rank 0 has optimizer adamw");
+    remat_session_free(s);
+    s = open_session(job, "adam", true);
+    need(remat_job_begin(job, s) == REMAT_INVALID && strstr(remat_last_error(), "pairwise is on for the session"), "%s",
+         remat_last_error());
+    remat_session_free(s);
+    remat_leave(job);
+}
+
+static void by_variables(int rank, int size, rm_kv *store, void *context) {
+    char number[16];
+    (void)store, (void)context;
+    snprintf(number, sizeof number, "%d", rank);
+    setenv("RANK", number, 1), setenv("LOCAL_RANK", number, 1);
+    snprintf(number, sizeof number, "%d", size);
+    setenv("WORLD_SIZE", number, 1), setenv("LOCAL_WORLD_SIZE", number, 1);
+    remat_job *job;
+    float w[2];
+    need_ok(remat_join(&(remat_job_config){.init_method = place}, &job));
+    need(remat_job_rank(job) == rank && remat_job_size(job) == size, "rank %d of %d", remat_job_rank(job),
+         remat_job_size(job));
+    train(job, "sgd", w);
+    need_same(job, w, 2);
+    remat_leave(job);
+}
+
+static void one_is_gone(int rank, int size, rm_kv *store, void *context) {
+    remat_job_config config = config_of(rank, size);
+    (void)store, (void)context;
+    remat_job *job;
+    remat_step_result r;
+    need_ok(remat_join(&config, &job));
+    remat_session *s = open_session(job, "sgd", false);
+    need_ok(remat_job_begin(job, s));
+    write_rows(s, rank);
+    need_ok(remat_step(s, 0.1, &r));
+    remat_status status = REMAT_OK;
+    for (int k = 0; k < 100 && !status && rank == 0; k++) status = remat_step(s, 0.1, &r);
+    if (rank == 0) need_peer(status, "rank 1 on ");
+    remat_session_free(s);
+    remat_leave(job);
+}
+
+static void run_job(int size, rank_body *body, void *context) {
+    static int number;
+    const char *folder = getenv("TMPDIR");
+    snprintf(place, sizeof place, "file://%s/remat-job-%d-%d", folder ? folder : "/tmp", (int)getpid(), number++);
+    run_ranks(size, body, context);
+    unlink(place + strlen("file://"));
+}
+
+START_TEST(ranks_train_together) {
+    for (int size = 2; size <= 4; size++) run_job(size, all_train, &_i);
+}
+END_TEST
+START_TEST(ranks_that_differ_are_told) { run_job(2, differ, NULL); }
+END_TEST
+START_TEST(a_launchers_variables_will_do) { run_job(2, by_variables, NULL); }
+END_TEST
+START_TEST(a_rank_that_leaves_is_named) { run_job(2, one_is_gone, NULL); }
+END_TEST
+
+START_TEST(alone_is_a_job_too) {
+    remat_job *job;
+    float w[2];
+    double number = 5;
+    ck_ok(remat_join(&(remat_job_config){0}, &job));
+    ck_assert_int_eq(remat_job_rank(job), 0);
+    ck_assert_int_eq(remat_job_size(job), 1);
+    ck_assert_ptr_null(remat_job_ranks(job));
+    ck_ok(remat_job_sum(job, &number, 1));
+    ck_assert(number == 5);
+    train(job, "sgd", w);
+    ck_assert(w[0] == w[0]);
+    remat_leave(job);
+    remat_leave(NULL);
+}
+END_TEST
+
+START_TEST(what_cannot_work_is_refused) {
+    remat_job *job;
+    ck_fails(remat_join(&(remat_job_config){.grad_compress = "int8"}, &job), INVALID, "none, fp16 or bf16");
+    ck_fails(remat_join(&(remat_job_config){.rows = -1}, &job), INVALID, "-1 rows");
+    ck_fails(remat_join(&(remat_job_config){.rank = 1}, &job), INVALID, "name both");
+    ck_fails(remat_join(&(remat_job_config){.world_size = -2}, &job), INVALID, "name both");
+    ck_fails(remat_join(&(remat_job_config){.world_size = 2, .rank = 2, .init_method = "file:///nowhere"}, &job),
+             INVALID, "rank 2 of 2");
+    ck_fails(remat_join(&(remat_job_config){.world_size = 2, .backend = "nccl", .init_method = "file:///tmp/x"}, &job),
+             INVALID, "is for GPUs");
+    ck_fails(remat_join(NULL, &job), INVALID, "needs a config");
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("dist/job");
+    TCase *tests = tcase_create("job");
+    tcase_set_timeout(tests, 120);
+    tcase_add_loop_test(tests, ranks_train_together, 0, 4);
+    tcase_add_test(tests, ranks_that_differ_are_told);
+    tcase_add_test(tests, a_launchers_variables_will_do);
+    tcase_add_test(tests, a_rank_that_leaves_is_named);
+    tcase_add_test(tests, alone_is_a_job_too);
+    tcase_add_test(tests, what_cannot_work_is_refused);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}
