@@ -40,7 +40,7 @@ static remat_status choose_gpu(const rm_cuda_library *lib, int *number) {
     return REMAT_OK;
 }
 
-enum { OLDEST_MAJOR = 7, OLDEST_MINOR = 5, ROOMY_MAJOR = 9 };
+enum { OLDEST_MAJOR = 7, OLDEST_MINOR = 5, ROUNDING_MAJOR = 8, ROOMY_MAJOR = 9 };
 
 static remat_status check_gpu(rm_device *device) {
     const rm_cuda_library *lib = device->lib;
@@ -52,6 +52,7 @@ static remat_status check_gpu(rm_device *device) {
     REQUIRE(major > OLDEST_MAJOR || (major == OLDEST_MAJOR && minor >= OLDEST_MINOR), MISSING,
             "GPU %d has compute capability %d.%d; Remat needs %d.%d or newer (Turing); use the device cpu",
             device->number, major, minor, OLDEST_MAJOR, OLDEST_MINOR);
+    device->major = major;
     device->blas_bytes = (uint64_t)(major >= ROOMY_MAJOR ? 32 : 4) << 20; /* what NVIDIA recommends */
     return REMAT_OK;
 }
@@ -109,6 +110,14 @@ static uint64_t cuda_free_bytes(rm_device *device) {
 static uint64_t cuda_overhead_bytes(rm_device *device) { return device->overhead_bytes; }
 
 static bool cuda_runs(const rm_op *op, rm_pass pass) { return rm_cuda_kernels_built.kernel(op, pass); }
+
+static remat_status cuda_set_precision(rm_device *device, rm_precision precision) {
+    REQUIRE(precision == RM_FP32 || device->major >= ROUNDING_MAJOR, MISSING,
+            "precision %s needs a GPU of compute capability %d.0 or newer (Ampere), and GPU %d has %d; use precision fp32",
+            rm_precision_names[precision], ROUNDING_MAJOR, device->number, device->major);
+    rm_cuda_products_precision(device->products, precision);
+    return REMAT_OK;
+}
 
 /* ---- The block ------------------------------------------------------------------------------------------------- */
 
@@ -207,12 +216,13 @@ static remat_status measure_once(rm_device *device, rm_rates *rates) {
     return status;
 }
 
-/* Measured once a process and GPU. */
+/* Measured once a process, GPU and precision. */
 static remat_status cuda_rates(rm_device *device, rm_rates *out) {
     enum { GPUS = 64 };
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static rm_rates known[GPUS];
-    rm_rates own = {0}, *rates = device->number < GPUS ? &known[device->number] : &own;
+    static rm_rates known[GPUS][RM_PRECISIONS];
+    rm_rates own = {0};
+    rm_rates *rates = device->number < GPUS ? &known[device->number][device->products->precision] : &own;
     pthread_mutex_lock(&lock);
     remat_status status = rates->flops_per_s > 0 ? REMAT_OK : measure_once(device, rates);
     *out = *rates;
@@ -229,6 +239,7 @@ const rm_device_api rm_device_cuda = {
     .free_bytes = cuda_free_bytes,
     .overhead_bytes = cuda_overhead_bytes,
     .runs = cuda_runs,
+    .set_precision = cuda_set_precision,
     .rates = cuda_rates,
     .block_create = cuda_block_create,
     .block_free = cuda_block_free,

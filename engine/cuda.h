@@ -25,6 +25,7 @@ enum { RM_CUDA_SENTENCE = 480 };
 struct rm_device {
     const rm_cuda_library *lib;
     int number;
+    int major; /* compute capability: 8 is Ampere */
     uint64_t blas_bytes; /* cuBLAS's workspace: fixed, so that its results repeat and nothing is allocated later */
     uint64_t
         overhead_bytes; /* of the GPU's memory, beside blocks: measured when the device was opened; and what graphs may

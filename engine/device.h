@@ -31,6 +31,7 @@ typedef struct {
 
 /* What matrix products round their operands to before they multiply. Numbers are stored, and added up, as fp32. */
 typedef enum { RM_FP32, RM_TF32, RM_BF16, RM_PRECISIONS } rm_precision;
+extern const char *const rm_precision_names[RM_PRECISIONS];
 
 typedef struct rm_device_api {
     const char *name, *doc;
@@ -42,6 +43,7 @@ typedef struct rm_device_api {
     uint64_t (*free_bytes)(rm_device *);                        /* that a block could have; 0: unknown */
     uint64_t (*overhead_bytes)(rm_device *);                    /* taken when it was opened; NULL: nothing worth counting */
     bool (*runs)(const rm_op *, rm_pass);                       /* NULL: all of them */
+    remat_status (*set_precision)(rm_device *, rm_precision);   /* before anything runs; NULL: fp32 alone */
     remat_status (*rates)(rm_device *, rm_rates *out);          /* measured once, in milliseconds */
 
     remat_status (*block_create)(rm_device *, uint64_t bytes, rm_block **out); /* zero-filled */
@@ -86,6 +88,11 @@ typedef struct rm_device_api {
 } rm_device_api;
 
 extern const rm_device_api rm_device_cpu, rm_device_null, rm_device_cuda; /* the last in builds with CUDA */
+
+/* precision.c. `name` NULL: fp32. INVALID: there is no such precision; MISSING: not on this device. */
+remat_status rm_device_set_precision(const rm_device_api *api, rm_device *device, const char *name, rm_precision *out);
+
+/* devices.c */
 const rm_device_api *rm_device_find(const char *name); /* NULL: this build has no such device */
 
 #endif

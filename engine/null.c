@@ -28,6 +28,11 @@ static uint64_t null_free_bytes(rm_device *device) {
     return 0;
 }
 /* A round figure, the same everywhere: 1 TFLOP/s and 100 GB/s. */
+/* It plans for machines that have any. */
+static remat_status null_set_precision(rm_device *device, rm_precision precision) {
+    (void)device, (void)precision;
+    return REMAT_OK;
+}
 static remat_status null_rates(rm_device *device, rm_rates *out) {
     (void)device;
     *out = (rm_rates){.flops_per_s = 1e12, .bytes_per_s = 1e11, .call_ns = 1000};
@@ -127,6 +132,7 @@ const rm_device_api rm_device_null = {
     .open = null_open,
     .close = null_close,
     .free_bytes = null_free_bytes,
+    .set_precision = null_set_precision,
     .rates = null_rates,
     .block_create = null_block_create,
     .block_free = null_block_free,

@@ -101,6 +101,8 @@ const rm_option rm_option_table[] = {
     INT("tile", tile, RUN, RM_OF_RUN, "0", 0, 1e9, "timesteps computed together; 0: from the shapes"),
     INT("threads", threads, MODEL, RM_REMEMBERED, "0", 0, 4096, "0: all that this process may use"),
     ONE("device", device, MODEL, RM_FORGOTTEN, "cpu", "cpu|null", "null computes nothing and counts everything"),
+    ONE("precision", precision, MODEL, RM_REMEMBERED, "fp32", "fp32|tf32|bf16",
+        "what matrix products round their operands to, on a GPU; numbers are stored and added up as fp32"),
     YES("no-fold", no_fold, MODEL, RM_OF_RUN, "do not fold the embedding into the first layer's input weights"),
 
     TXT("devices", devices, RM_TRAIN, RM_FORGOTTEN, "LIST", "cpu:4: four ranks on this machine, started here"),

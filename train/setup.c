@@ -131,6 +131,7 @@ int64_t rm_setup_eval_batch(const rm_options *o) { return o->deterministic_world
 remat_config rm_setup_training_config(const rm_options *o) {
     remat_config c = REMAT_CONFIG_INIT;
     c.device = o->device;
+    c.precision = o->precision;
     c.threads = (int)o->threads;
     c.seed = (uint64_t)o->seed;
     bool asked = rm_options_given(o, "checkpoint");
@@ -168,6 +169,7 @@ remat_config rm_setup_training_config(const rm_options *o) {
 remat_config rm_setup_inference_config(const rm_options *o) {
     remat_config c = REMAT_CONFIG_INIT;
     c.device = o->device;
+    c.precision = o->precision;
     c.threads = (int)o->threads;
     c.seed = (uint64_t)o->seed;
     c.tile = o->tile;

@@ -26,6 +26,7 @@ typedef struct {
     int64_t shards;          /* --deterministic-world's V; 0: plain */
     int64_t world_size;      /* of the ranks that saved it; rm_state_save fills these in itself */
     int zero;                /* 1: each kept its part of the optimizer's state */
+    char precision[8];       /* of its products; "fp32" in states of versions that had no other */
 } rm_state_point;
 
 /* The other ranks of a run, as far as saving needs them (train/together.h is one such). `together` returns when every rank

@@ -96,6 +96,12 @@ static remat_status parse_format_2(const json_t *root, const char *name, rm_stat
     return REMAT_OK;
 }
 
+/* One that this version does not know is refused where flags are (adopt_flags). */
+static void parse_precision(const json_t *root, rm_state_point *out) {
+    const char *text = json_string_value(json_object_get(json_object_get(root, "flags"), "precision"));
+    snprintf(out->precision, sizeof out->precision, "%s", text ? text : "fp32");
+}
+
 static remat_status parse_point(const json_t *root, const char *name, rm_state_point *out) {
     json_int_t format, step, epoch, samples;
     *out = (rm_state_point){0};
@@ -110,6 +116,7 @@ static remat_status parse_point(const json_t *root, const char *name, rm_state_p
     out->step = step;
     out->epoch = epoch;
     out->samples = samples;
+    parse_precision(root, out);
     TRY((format == 1 ? parse_format_1 : parse_format_2)(root, name, out));
     REQUIRE(out->consumed <= samples, IO, "%s is damaged: %lld samples of an epoch of %lld cannot have been had" REMEDY,
             name, (long long)out->consumed, (long long)samples);

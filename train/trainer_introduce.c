@@ -64,11 +64,12 @@ void rm_trainer_introduce(rm_trainer *t) {
                     batch_text(t, batch, sizeof batch));
     rm_progress_say(&t->progress,
                     "plan: %s, %lld segment%s, %lld tile%s of %lld; arena %s, of which activations %s; device "
-                    "%s, %d thread%s",
+                    "%s%s%s, %d thread%s",
                     plan.strategy, (long long)plan.segments, plan.segments == 1 ? "" : "s", (long long)plan.n_tiles,
                     plan.n_tiles == 1 ? "" : "s", (long long)plan.tile, rm_bytes_text(plan.planned_peak_bytes, b),
-                    rm_bytes_text(plan.activations_peak_bytes, c), plan.device, plan.threads,
-                    plan.threads == 1 ? "" : "s");
+                    rm_bytes_text(plan.activations_peak_bytes, c), plan.device,
+                    strcmp(plan.precision, "fp32") ? ", products in " : "",
+                    strcmp(plan.precision, "fp32") ? plan.precision : "", plan.threads, plan.threads == 1 ? "" : "s");
     introduce_ranks(t);
     if (*rm_schedule_text(&t->rate, rate)) rm_progress_say(&t->progress, "%s", rate);
     if (plan.segments_requested > plan.segments)
@@ -84,5 +85,8 @@ void rm_trainer_introduce(rm_trainer *t) {
         rm_progress_say(&t->progress, "resumed from %s: step %lld, epoch %lld, batch %lld of %lld", t->state,
                         (long long)t->start.step, (long long)t->start.epoch,
                         (long long)(t->start.consumed / t->loader.global), (long long)t->loader.per_epoch);
+    if (*t->state && strcmp(t->start.precision, plan.precision))
+        rm_progress_say(&t->progress, "note: products are made in %s from here on, and were made in %s before",
+                        plan.precision, t->start.precision);
     if (*t->state && !o->save) rm_progress_say(&t->progress, "note: nothing will be saved; give --save=DIR to save");
 }

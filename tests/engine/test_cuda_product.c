@@ -279,6 +279,35 @@ START_TEST(precisions_are_asked_for) {
 }
 END_TEST
 
+START_TEST(precisions_by_name) {
+    static const struct {
+        const rm_device_api *api;
+        const char *name;
+        remat_status status;
+        rm_precision precision;
+    } cases[] = {{&rm_device_cpu, NULL, REMAT_OK, RM_FP32},        {&rm_device_cpu, "fp32", REMAT_OK, RM_FP32},
+                 {&rm_device_cpu, "tf32", REMAT_MISSING, RM_TF32}, {&rm_device_cpu, "fp16", REMAT_INVALID, 0},
+                 {&rm_device_null, "bf16", REMAT_OK, RM_BF16},     {&rm_device_cuda, "bf16", REMAT_OK, RM_BF16}};
+    static bench b;
+    stand_in_reset(1);
+    ck_assert(!open_bench(&b));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rm_precision p;
+        rm_device *device = cases[i].api == api ? b.device : NULL;
+        ck_assert_int_eq(rm_device_set_precision(cases[i].api, device, cases[i].name, &p), cases[i].status);
+        if (!cases[i].status) ck_assert_int_eq(p, cases[i].precision);
+        if (cases[i].status) ck_assert_msg(!!strstr(remat_last_error(), "precision"), "%s", remat_last_error());
+    }
+    b.device->major = 7; /* Turing's tensor cores know neither */
+    rm_precision p;
+    ck_assert_int_eq(rm_device_set_precision(api, b.device, "tf32", &p), REMAT_MISSING);
+    ck_assert_msg(!!strstr(remat_last_error(), "Ampere"), "%s", remat_last_error());
+    ck_assert_int_eq(rm_device_set_precision(api, b.device, "fp32", &p), REMAT_OK);
+    close_bench(&b);
+    expect_clean("precisions by name");
+}
+END_TEST
+
 /* ---- Faults ------------------------------------------------------------------------------------------------------- */
 
 static remat_status run_all(bench *b, float *c) {
@@ -324,6 +353,7 @@ int main(void) {
     tcase_add_test(c, nothing_is_decided_twice);
     tcase_add_test(c, recorded_before_it_is_decided);
     tcase_add_test(c, precisions_are_asked_for);
+    tcase_add_test(c, precisions_by_name);
     tcase_add_loop_test(c, faults_at_every_call, 0, MOODS);
     suite_add_tcase(suite, c);
     SRunner *runner = srunner_create(suite);

@@ -380,6 +380,26 @@ START_TEST(damaged_json_is_refused) {
 }
 END_TEST
 
+/* A run may go on in another precision, and knows what it was. */
+START_TEST(precision_is_remembered_and_may_change) {
+    static const char *const flags[] = {"", ",\"precision\":\"tf32\"", ",\"precision\":\"tf32\""};
+    static const char *const saved[] = {"fp32", "tf32", "tf32"}, *const now[] = {"fp32", "tf32", "bf16"};
+    for (int i = 0; i < 3; i++) {
+        char text[256];
+        rm_options options;
+        rm_state_point point;
+        snprintf(text, sizeof text,
+                 "{\"format\":1,\"step\":7,\"epoch\":2,\"position\":3,\"samples\":44,\"flags\":{\"batch\":\"5\"%s}}", flags[i]);
+        char *argv[] = {"--precision=bf16"};
+        ck_ok(rm_options_parse(&options, RM_TRAIN, i == 2, argv));
+        ck_ok(rm_state_parse(text, strlen(text), "x", RM_TRAIN, &options, &point));
+        ck_assert_str_eq(point.precision, saved[i]);
+        ck_assert_str_eq(options.precision, now[i]);
+        rm_options_free(&options);
+    }
+}
+END_TEST
+
 /* Format 1 counted batches. */
 START_TEST(states_of_the_first_format_are_read) {
     static const char text[] =
@@ -635,6 +655,7 @@ int main(void) {
     tcase_add_test(tests, bits_that_changed_are_noticed);
     tcase_add_test(tests, other_flags_are_refused);
     tcase_add_test(tests, damaged_json_is_refused);
+    tcase_add_test(tests, precision_is_remembered_and_may_change);
     tcase_add_test(tests, states_of_the_first_format_are_read);
     tcase_add_test(tests, a_job_goes_on_from_its_own_states);
     tcase_add_test(tests, torchrun_calls_every_job_none);
