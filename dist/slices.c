@@ -11,7 +11,10 @@
 #include "memory/host.h"
 
 #define ROWS_BYTES (2u << 20) /* all rows of a part together, about */
-#define LINE 64               /* elements: rows are whole cache lines */
+/* A row, at most. All ranks send at once, so on a slow link a rank's word that it is ready waits behind what it sends: with
+ * rows of 1 MiB a third of the link's time was lost, with these a twentieth (docs/notes/ranks.md). */
+#define ROW_BYTES (256u << 10)
+#define LINE 64 /* elements: rows are whole cache lines */
 
 typedef struct {
     char *from, *to, *sum;
@@ -29,7 +32,7 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 /* `count`: the longest row that is needed. */
 static remat_status lay_out(const rm_slices *s, const rm_collective *what, int64_t count, part *p) {
     p->width = rm_wire_bytes(what->wire);
-    int64_t most = (int64_t)(ROWS_BYTES / p->width) / s->size;
+    int64_t most = smaller((int64_t)ROWS_BYTES / s->size, ROW_BYTES) / (int64_t)p->width;
     p->each = (smaller(most > LINE ? most : LINE, count) + LINE - 1) / LINE * LINE;
     uint64_t row = (uint64_t)p->each * p->width, rows = row * (uint64_t)s->size;
     TRY(rm_scratch_take(s->scratch, 2 * rows + row + (uint64_t)s->size * sizeof *p->row));
