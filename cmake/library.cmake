@@ -26,6 +26,9 @@ endif()
 # A program that the archive becomes part of shows modules what they call (dist/module.h).
 set(module_list remat/module.list) # in the installation's folder of libraries
 add_library(remat STATIC ${remat_objects})
+if(REMAT_HAVE_CUDA)
+  add_dependencies(remat remat_cuda_kernels)
+endif()
 target_include_directories(remat PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}> $<INSTALL_INTERFACE:include>)
 target_link_libraries(remat PRIVATE ${remat_needs})
 include(GNUInstallDirs)
@@ -35,6 +38,7 @@ target_link_libraries(remat INTERFACE $<BUILD_INTERFACE:OpenMP::OpenMP_C>) # tes
 
 if(REMAT_SHARED)
   add_library(remat_shared SHARED ${remat_objects})
+  add_dependencies(remat_shared remat)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/dist/module.list)
   file(STRINGS ${CMAKE_SOURCE_DIR}/dist/module.list REMAT_MODULES_CALL REGEX "rm_")
   list(JOIN REMAT_MODULES_CALL "\n" REMAT_MODULES_CALL)

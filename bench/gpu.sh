@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# gpu.sh: Remat on a GPU beside PyTorch on the same one: builds what is missing and runs gpu.py, which says how it is measured
+# (bench/gpu.py --help). Without a GPU: one sentence, and 77.
+#
+#   bench/gpu.sh [--build=build/gpu] [--quick] [flags of gpu.py]
+#
+# PyTorch: the Python in REMAT_TORCH_PYTHON, or python3; without it Remat is measured alone.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+build=build/gpu device=cuda rest=()
+for argument in "$@"; do
+    case $argument in
+    --build=*) build=${argument#*=} ;;
+    --device=*) device=${argument#*=} rest+=("$argument") ;;
+    *) rest+=("$argument") ;;
+    esac
+done
+
+if [[ $device == cuda ]] && ! compgen -G '/dev/nvidia[0-9]*' >/dev/null && [[ ! -e /dev/dxg ]] &&
+    ! nvidia-smi -L 2>/dev/null | grep -q .; then
+    echo "skipped: there is no NVIDIA GPU on this machine"
+    exit 77
+fi
+if [[ ! -x $build/remat ]]; then
+    scripts/setup.sh
+    log=$(mktemp)
+    { cmake --preset release -B "$build" -DREMAT_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=native -DREMAT_EXAMPLES=OFF \
+        -DREMAT_BENCH=OFF && cmake --build "$build" --target remat_program; } >"$log" 2>&1 ||
+        { tail -n 40 "$log" >&2 && echo "gpu.sh: building $build failed; its last lines are above" >&2 && exit 1; }
+    rm -f "$log"
+fi
+python=${REMAT_TORCH_PYTHON:-python3}
+exec "$python" bench/gpu.py "--remat=$build/remat" "${rest[@]}"
