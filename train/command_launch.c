@@ -4,6 +4,7 @@
  * rm_command_devices. */
 #define _GNU_SOURCE
 #include "train/commands.h"
+#include "train/device.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -347,21 +348,6 @@ remat_status rm_command_launch(int argc, char **argv, int *exit_status) {
 
 #define MARK "REMAT_DEVICES" /* in the environment of ranks that --devices has started */
 
-/* "0,1,2" or "cuda:0,1,2": how many; 0: it is no such list. */
-static int count_list(const char *devices) {
-    int n = 0;
-    if (!strncmp(devices, "cuda", 4)) devices += devices[4] == ':' ? 5 : 4;
-    if (!*devices) return 1;
-    for (const char *at = devices;; at++) {
-        size_t digits = strspn(at, "0123456789");
-        if (!digits) return 0;
-        n++;
-        at += digits;
-        if (!*at) return n;
-        if (*at != ',') return 0;
-    }
-}
-
 static remat_status no_gpus(const char *devices, int n) {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     FAIL(INVALID,
@@ -372,9 +358,9 @@ static remat_status no_gpus(const char *devices, int n) {
 }
 
 static remat_status read_devices(const char *devices, int64_t *ranks) {
-    int list = count_list(devices);
-    *ranks = 1;
-    if (list) return no_gpus(devices, list);
+    int gpus = rm_device_count_gpus(devices);
+    *ranks = gpus ? gpus : 1;
+    if (gpus) return strstr(remat_build().devices, "cuda") ? REMAT_OK : no_gpus(devices, gpus);
     if (!strcmp(devices, "cpu")) return REMAT_OK;
     REQUIRE(!strncmp(devices, "cpu:", 4), INVALID,
             "--devices=%.60s: write cpu:N for N ranks on processors, or a list of GPUs such as 0,1,2,3", devices);
@@ -418,13 +404,22 @@ static remat_status read_command_line(char ***out) {
     return REMAT_OK;
 }
 
-remat_status rm_command_devices(const char *devices, bool *ran, int *exit_status) {
-    int64_t ranks;
+/* Ranks that --devices has started see the GPUs that it names, and no others. */
+static remat_status choose_gpus(rm_options *options) {
+    if (!rm_device_count_gpus(options->devices)) return REMAT_OK;
+    if (!getenv(MARK)) return rm_device_use_gpus(options);
+    return rm_device_set(options, "cuda");
+}
+
+remat_status rm_command_devices(rm_options *options, bool *ran, int *exit_status) {
+    const char *devices = options->devices;
+    int64_t ranks = 1;
     char **argv;
     *ran = false;
-    if (!devices || getenv(MARK)) return REMAT_OK;
-    TRY(read_devices(devices, &ranks));
-    if (ranks == 1) return REMAT_OK;
+    if (!devices) return REMAT_OK;
+    if (!getenv(MARK)) TRY(read_devices(devices, &ranks));
+    TRY(choose_gpus(options));
+    if (getenv(MARK) || ranks == 1) return REMAT_OK;
     TRY(check_not_a_rank(devices));
     REQUIRE(find_self(), IO, "cannot find this program's own file, to start it again: %s", strerror(errno));
     TRY(read_command_line(&argv));

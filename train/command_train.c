@@ -197,7 +197,7 @@ static remat_status fail(rm_trainer *t, remat_status status) {
 
 remat_status rm_command_train(rm_options *options, int *exit_status) {
     bool ran;
-    TRY(rm_command_devices(options->devices, &ran, exit_status));
+    TRY(rm_command_devices(options, &ran, exit_status));
     if (ran) return REMAT_OK;
     rm_trainer t;
     remat_status status = rm_trainer_open(options, &t);

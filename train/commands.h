@@ -19,9 +19,10 @@ remat_status rm_command_launch(int argc, char **argv, int *exit_status);
 
 /* --devices, before anything is opened: "cpu:4" runs this very command line as four ranks on this machine (dist/launch.h)
  * and returns when they are done: then *ran is true, and the program should end with *exit_status. False, and nothing was
- * done: `devices` is NULL or one device, or this process is one of those ranks. INVALID: no such devices, or this process is
+ * done: there is no --devices or it is one device, or this process is one of those ranks. Of GPUs ("0,1,2", "cuda:0") this
+ * process and those ranks see no others, and options->device is "cuda". INVALID: no such devices, or this process is
  * a rank that another launcher started. */
-remat_status rm_command_devices(const char *devices, bool *ran, int *exit_status);
+remat_status rm_command_devices(rm_options *options, bool *ran, int *exit_status);
 
 /* Flushes stdout; IO when it could not be written (a full disk behind a >). */
 remat_status rm_commands_flush(void);

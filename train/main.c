@@ -1,6 +1,7 @@
 /* main.c: the program `remat`: finds the command, parses its flags, runs it, and turns a status into an exit status:
  * 0 done; 1 it failed; 2 it was asked for something that cannot work; 3 another rank failed; 128 + n stopped by signal n. */
 #include "train/commands.h"
+#include "train/device.h"
 #include "train/openmp.h"
 #include "train/presets.h"
 
@@ -74,6 +75,12 @@ static int run_launch(int argc, char **argv) {
     return status ? fail("launch", status) : exit_status;
 }
 
+/* The devices of `train` are chosen when it has met the other ranks (trainer.c). */
+static remat_status run_command(int i, rm_options *options, int *exit_status) {
+    if (commands[i].command & (RM_PLAN | RM_EVAL | RM_SAMPLE)) TRY(rm_device_choose(options, true));
+    return commands[i].run(options, exit_status);
+}
+
 static int run(int i, int argc, char **argv) {
     rm_options options;
     int exit_status = 0;
@@ -85,7 +92,7 @@ static int run(int i, int argc, char **argv) {
     else if (parsed && options.preset && !strcmp(options.preset, "list"))
         rm_presets_print(stdout);
     else if (parsed)
-        status = commands[i].run(&options, &exit_status);
+        status = run_command(i, &options, &exit_status);
     rm_options_free(&options);
     if (!parsed) return refuse(commands[i].name, status, argc, argv);
     return status ? fail(commands[i].name, status) : exit_status;
