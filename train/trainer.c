@@ -2,6 +2,7 @@
  * rank that fails is heard by all (rm_ranks_agree). See trainer.h. */
 #include "train/trainer.h"
 
+#include "train/device.h"
 #include "train/dump.h"
 #include "train/interrupt.h"
 #include "train/plot.h"
@@ -72,6 +73,7 @@ static remat_status prepare(rm_trainer *t, rm_model_spec *spec) {
     bool speaks = t->ranks.rank == 0;
     TRY(rm_plot_check(o->plot));
     TRY(rm_start_find(o, t->state, &t->start));
+    TRY(rm_device_choose(o, speaks));
     TRY(rm_options_check(o, RM_TRAIN)); /* with what the state says */
     TRY(rm_preset_share_batch(o));
     TRY(rm_setup_world(o));
