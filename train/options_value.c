@@ -36,7 +36,11 @@ static remat_status set_integer(rm_options *o, const rm_option *line, const char
 }
 
 /* strtod would take 0x10 for 16, and "nan" for a number. "inf" is one: it is out of every range. */
-static bool is_decimal(const char *value) { return !isspace((unsigned char)*value) && !strpbrk(value, "xX"); }
+static bool is_decimal(const char *value) {
+    const char *digits = value + (*value == '-' || *value == '+');
+    bool hexadecimal = *digits == '0' && (digits[1] == 'x' || digits[1] == 'X');
+    return !isspace((unsigned char)*value) && !hexadecimal;
+}
 
 static remat_status set_real(rm_options *o, const rm_option *line, const char *value, rm_option_place where) {
     char *end;

@@ -84,7 +84,8 @@ static const char *factors(const rm_options *o, char text[120]) {
 static void find_remedy(const rm_options *o, const rm_preset *p, int64_t others, char text[120]) {
     int64_t ranks = o->batch * o->world_size;
     if (p->batch % others)
-        snprintf(text, 120, "it cannot be shared out to so many: change the number of ranks or of micro steps");
+        snprintf(text, 120, "%lld cannot be shared out to %lld ranks and micro steps: change their number",
+                 (long long)p->batch, (long long)others);
     else if (p->batch % ranks == 0 && ranks < p->batch && !o->deterministic_world)
         snprintf(text, 120, "say --batch=%lld or --accumulate-steps=%lld", (long long)(p->batch / others),
                  (long long)(p->batch / ranks));

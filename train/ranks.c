@@ -256,7 +256,10 @@ remat_status rm_ranks_tell(rm_ranks *ranks, void *data, int64_t bytes) {
 }
 
 remat_status rm_ranks_broadcast(rm_ranks *ranks, remat_session *session) {
-    return ranks->ddp ? rm_ddp_broadcast(ranks->ddp, session) : REMAT_OK;
+    if (!ranks->ddp) return REMAT_OK;
+    TRY(rm_ddp_broadcast(ranks->ddp, session));
+    rm_host_trim(); /* they went by way of a copy */
+    return REMAT_OK;
 }
 
 const remat_ranks *rm_ranks_imagined(const rm_options *o, remat_ranks *table) {

@@ -32,7 +32,11 @@ static remat_status open_data(rm_trainer *t, rm_model_spec *spec) {
                               .size = t->ranks.size,
                               .micro_steps = rm_setup_micro_steps(o),
                               .shards = o->deterministic_world};
-    TRY(rm_loader_create(t->dataset, &order, &t->loader));
+    remat_status status = rm_loader_create(t->dataset, &order, &t->loader);
+    bool by_preset = o->preset && !rm_options_given(o, "batch");
+    if (status == REMAT_INVALID && by_preset)
+        return rm_fail_in(status, "--preset=%s makes --batch=%lld", o->preset, (long long)o->batch);
+    TRY(status);
     return rm_loader_seek(&t->loader, t->start.epoch, t->start.consumed);
 }
 

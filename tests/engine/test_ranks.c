@@ -860,7 +860,9 @@ START_TEST(a_device_that_computes_nothing_has_nothing_to_say) {
 }
 END_TEST
 
-/* REMAT_LONG_TESTS=1 tries a thousand of each. */
+/* A thousand random networks with time and a thousand without, some minutes:
+ *
+ *     REMAT_LONG_TESTS=1 build/release/tests/engine_test_ranks */
 int main(void) {
     int networks = getenv("REMAT_LONG_TESTS") ? 1000 : 120;
     Suite *suite = suite_create("ranks");

@@ -75,6 +75,9 @@ static const struct {
     {2, "--checkpoint=sqrt does", "plan --checkpoint=sqrt --recompute=off"},
     {2, "--checkpoint=lean does", "plan --checkpoint=lean --recompute=exact-only"},
     {2, "leave one out", "plan --pareto --steps-text"},
+    {2, "--train-only names \"headd\"", "plan " SMALL "--train-only=headd"},
+    {2, "--preset=mlperf-resnet-4096 makes --batch=4096: the data has ",
+     "train --data=%1$s/text --seq-len=16 --preset=mlperf-resnet-4096"},
     {2, "is left as it is", "plan " SMALL "--calibration=%1$s/text"},
     {2, "not a plain file", "plan " SMALL "--calibration=%1$s"},
     {2, "is left as it is", "train --data=%1$s/text " SMALL "--calibration=%1$s/text"},
@@ -157,6 +160,13 @@ START_TEST(a_run_and_its_plan_agree) {
 }
 END_TEST
 
+/* Elements, not the room that they take: 3 x 2 + 3 x 3 + 3 + 3 of the layer, 3 + 1 of the head. */
+START_TEST(parameters_are_counted) {
+    ck_runs("train --task=adding --samples=20 --model=rnn --layers=1 --hidden=3 --seq-len=8 --batch=4 --steps=1");
+    ck_assert_msg(strstr(program_output, ": 25 parameters"), "%s", program_output);
+}
+END_TEST
+
 /* A line of train can be planned as it is; with --resume, it is the saved run's flags that count. */
 START_TEST(any_line_of_train_is_planned) {
     const char *text = make_text("text", 4096), *st = in_scratch("st");
@@ -181,7 +191,8 @@ END_TEST
 START_TEST(a_resumed_run_is_advised) {
     const char *text = make_text("text", 4096), *st = in_scratch("st"), *spill = in_scratch("spill");
     ck_assert_int_eq(mkdir(spill, 0700), 0);
-    ck_runs("train --data=%s " SMALL "--steps=1 --save=%s --spill=%s", text, st, spill);
+    ck_runs("train --data=%s " SMALL "--steps=1 --save=%s --checkpoint=optimal --calibration=off --spill=%s", text, st,
+            spill);
     static const char *const commands[] = {"train", "plan"};
     for (int i = 0; i < 2; i++) {
         ck_assert_int_eq(run_program("%s --resume=%s --memory-budget=20KB", commands[i], st), 2);
@@ -191,7 +202,7 @@ START_TEST(a_resumed_run_is_advised) {
     }
     ck_assert_int_eq(rmdir(spill), 0);
     ck_refuses(1, "name another with --spill=DIR", "train --resume=%s --steps=2", st);
-    ck_runs("train --resume=%s --steps=2 --spill=%s", st, scratch());
+    ck_runs("train --resume=%s --steps=2 --calibration=off --spill=%s", st, scratch());
 }
 END_TEST
 
@@ -421,6 +432,7 @@ int main(void) {
     tcase_add_test(tests, a_full_disk_ends_a_run_cleanly);
     tcase_add_test(tests, a_full_disk_keeps_the_earlier_gradients);
     tcase_add_test(tests, a_run_and_its_plan_agree);
+    tcase_add_test(tests, parameters_are_counted);
     tcase_add_test(tests, any_line_of_train_is_planned);
     tcase_add_test(tests, a_resumed_run_is_advised);
     tcase_add_loop_test(tests, the_least_budget_is_exact, 0, 5);

@@ -6,19 +6,6 @@
 
 #include "engine/remat.h"
 
-/* What does not grow with anything: `docs/promises.md` states it. Sanitizers add shadow memory, so nothing is claimed
- * there but that the run works. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define OVERHEAD_BYTES (UINT64_C(64) << 30)
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#define OVERHEAD_BYTES (UINT64_C(64) << 30)
-#endif
-#endif
-#ifndef OVERHEAD_BYTES
-#define OVERHEAD_BYTES (UINT64_C(16) << 20)
-#endif
-
 static const char *const runs[] = {
     "--hidden=32 --seq-len=512 --batch=4 --checkpoint=none",
     "--hidden=256 --layers=2 --seq-len=2000 --batch=8 --checkpoint=none",

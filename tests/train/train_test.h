@@ -72,6 +72,19 @@ static inline const char *make_text(const char *name, size_t bytes) {
     return path;
 }
 
+/* What a process takes beside its plan, that does not grow with anything: `docs/promises.md` states it. Sanitizers add shadow memory, so nothing is claimed
+ * there but that the run works. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define OVERHEAD_BYTES (UINT64_C(64) << 30)
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define OVERHEAD_BYTES (UINT64_C(64) << 30)
+#endif
+#endif
+#ifndef OVERHEAD_BYTES
+#define OVERHEAD_BYTES (UINT64_C(16) << 20)
+#endif
+
 /* ---- Running the program ---------------------------------------------------------------------------------------- */
 
 enum { MOST_ARGUMENTS = 40 };
