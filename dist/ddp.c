@@ -105,6 +105,9 @@ static rm_wire half_wire(const rm_ddp *ddp) {
     return ddp->config.compress == RM_COMPRESS_FP16 ? RM_WIRE_F16 : RM_WIRE_BF16;
 }
 
+/* Where gradients and parameters travel. */
+static rm_group *carrier(const rm_ddp *ddp) { return ddp->config.gpus ? ddp->config.gpus : ddp->config.group; }
+
 /* Room for compressed gradients: taken before the first step (remat_ranks.prepare), and kept. */
 static remat_status need_half(rm_ddp *ddp, rm_ddp_bucket *own, int64_t count) {
     if (own->half_count >= count) return REMAT_OK;
@@ -140,20 +143,20 @@ static rm_collective reduction_of(const rm_ddp *ddp, const remat_bucket *bucket,
 
 /* The first bucket begins a step, for the accounts. */
 static void begin_step(rm_ddp *ddp) {
-    ddp->busy_before_ns = rm_group_busy_ns(ddp->config.group);
+    ddp->busy_before_ns = rm_group_busy_ns(carrier(ddp));
     ddp->cost = (rm_ddp_cost){0};
 }
 
 static remat_status issue(rm_ddp *ddp, const rm_collective *what, rm_ticket *ticket) {
     ddp->cost.bytes += rm_collective_in_bytes(what, ddp->ranks.size);
-    TRY(rm_group_issue(ddp->config.group, what, ticket));
+    TRY(rm_group_issue(carrier(ddp), what, ticket));
     ddp->issued = *ticket;
     return REMAT_OK;
 }
 
 static remat_status await(rm_ddp *ddp, rm_ticket ticket) {
     const uint64_t start = rm_now_ns();
-    remat_status status = rm_group_wait(ddp->config.group, ticket);
+    remat_status status = rm_group_wait(carrier(ddp), ticket);
     ddp->cost.waited_ns += rm_now_ns() - start;
     if (ticket > ddp->waited) ddp->waited = ticket;
     return status;
@@ -162,9 +165,9 @@ static remat_status await(rm_ddp *ddp, rm_ticket ticket) {
 /* Before memory goes that the group's thread may still be adding up: a step has failed half-way. Nobody can finish it. */
 static void settle(rm_ddp *ddp) {
     if (ddp->waited >= ddp->issued) return;
-    if (!rm_group_done(ddp->config.group, ddp->issued))
-        rm_group_abort(ddp->config.group, "its step failed while gradients were under way");
-    (void)rm_group_wait(ddp->config.group, ddp->issued);
+    if (!rm_group_done(carrier(ddp), ddp->issued))
+        rm_group_abort(carrier(ddp), "its step failed while gradients were under way");
+    (void)rm_group_wait(carrier(ddp), ddp->issued);
     ddp->waited = ddp->issued;
 }
 
@@ -242,12 +245,13 @@ static remat_status agree(void *context, int32_t *order, uint8_t *used, int64_t 
 }
 
 static remat_status map(void *context, void *address, uint64_t bytes) {
-    return rm_group_map(((rm_ddp *)context)->config.group, address, bytes);
+    rm_ddp *ddp = context;
+    return ddp->config.gpus ? REMAT_OK : rm_group_map(ddp->config.group, address, bytes);
 }
 static void unmap(void *context, void *address) {
     rm_ddp *ddp = context;
     settle(ddp);
-    rm_group_unmap(ddp->config.group, address);
+    if (!ddp->config.gpus) rm_group_unmap(ddp->config.group, address);
 }
 
 /* As a tree where bits may not depend on the number of ranks. */
@@ -262,7 +266,11 @@ static remat_status sum(void *context, double *values, int64_t count) {
     return status;
 }
 
-static remat_status poll(void *context) { return rm_group_poll(((rm_ddp *)context)->config.group); }
+static remat_status poll(void *context) {
+    const rm_ddp *ddp = context;
+    TRY(rm_group_poll(ddp->config.group));
+    return ddp->config.gpus ? rm_group_poll(ddp->config.gpus) : REMAT_OK;
+}
 
 /* ---- Opening ------------------------------------------------------------------------------------------------------ */
 
@@ -285,6 +293,9 @@ static remat_status check_config(const rm_ddp *ddp) {
     const int32_t size = ddp->ranks.size;
     REQUIRE((unsigned)c->compress <= RM_COMPRESS_BF16, INVALID, "there is no gradient compression number %d",
             (int)c->compress);
+    REQUIRE(!c->gpus || (!c->compress && !c->pairwise), MISSING,
+            "--grad-compress and --deterministic-world work on gradients that the host can read, and those of "
+            "--device=cuda lie on GPUs: leave them out, or use --device=cpu");
     REQUIRE(!c->pairwise || !c->compress, INVALID,
             "gradients that are rounded on the way have bits that depend on the number of ranks: with "
             "--deterministic-world, use --grad-compress=none");
@@ -323,6 +334,8 @@ static void fill_in(rm_ddp *ddp) {
                                .bucket_bytes = c->bucket_bytes,
                                .shard_optimizer = c->shard_optimizer,
                                .fused_update = c->fused_update,
+                               .device = c->gpus ? "cuda" : NULL,
+                               .device_bytes = c->gpus ? rm_group_device_bytes(c->gpus) : 0,
                                .wire_bytes = c->compress ? (int)sizeof(uint16_t) : 0,
                                .prepare = c->compress ? prepare : NULL,
                                .agree = agree,
@@ -370,6 +383,6 @@ const remat_ranks *rm_ddp_ranks(const rm_ddp *ddp) { return &ddp->ranks; }
 
 rm_ddp_cost rm_ddp_last_cost(const rm_ddp *ddp) {
     rm_ddp_cost cost = ddp->cost;
-    cost.busy_ns = rm_group_busy_ns(ddp->config.group) - ddp->busy_before_ns;
+    cost.busy_ns = rm_group_busy_ns(carrier(ddp)) - ddp->busy_before_ns;
     return cost;
 }

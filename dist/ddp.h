@@ -31,6 +31,8 @@ typedef enum { RM_COMPRESS_NONE, RM_COMPRESS_FP16, RM_COMPRESS_BF16 } rm_compres
 
 typedef struct {
     rm_group *group;                           /* borrowed; must outlive the session */
+    rm_group *gpus;                            /* of the same ranks, by nccl, where sessions lie on GPUs: gradients and
+                                                  parameters travel by it, all else by `group`; borrowed; NULL: none */
     uint64_t first_bucket_bytes, bucket_bytes; /* 0: 1 MiB, 25 MiB */
     rm_compress compress;
     bool pairwise, shard_optimizer, fused_update; /* as in remat_config and remat_ranks */

@@ -207,6 +207,10 @@ remat_status rm_group_run(rm_group *group, const rm_collective *what) {
     return status;
 }
 
+uint64_t rm_group_device_bytes(const rm_group *group) {
+    return group->api->device_bytes ? group->api->device_bytes(group->engine) : 0;
+}
+
 uint64_t rm_group_busy_ns(rm_group *group) {
     pthread_mutex_lock(&group->lock);
     uint64_t busy = group->busy_ns;

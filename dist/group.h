@@ -101,6 +101,9 @@ remat_status rm_group_wait(rm_group *group, rm_ticket ticket);
 bool rm_group_done(rm_group *group, rm_ticket ticket);                 /* does not wait; true also after a failure */
 remat_status rm_group_run(rm_group *group, const rm_collective *what); /* issue and wait */
 
+/* Memory of the GPU that the group took when it was opened: NCCL's buffers and channels. 0: it works on the host's. */
+uint64_t rm_group_device_bytes(const rm_group *group);
+
 /* For how long the group's thread has been busy with collectives so far, waiting for other ranks to come included. */
 uint64_t rm_group_busy_ns(rm_group *group);
 
@@ -133,6 +136,7 @@ typedef struct {
     void (*unmap)(void *engine, void *address);
     /* Does collective number `call` and returns when out is ready; compares fingerprints first (dist/fingerprint.h). */
     remat_status (*run)(void *engine, uint64_t call, const rm_collective *what);
+    uint64_t (*device_bytes)(const void *engine);           /* NULL slot: 0 */
     remat_status (*poll)(void *engine);                     /* NULL slot: OK */
     bool (*notice)(void *engine, char *text, size_t bytes); /* NULL slot: never */
     void (*abort)(void *engine, const char *reason);        /* NULL slot: this rank only */

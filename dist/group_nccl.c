@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -42,6 +43,7 @@ typedef struct {
     ncclRedOp_t mean[RM_WIRES]; /* x * fl(1/W), added up */
     bool has_mean[RM_WIRES];
     uint64_t *number, *number_host; /* two, for comparing fingerprints: on the GPU, and page-locked */
+    uint64_t device_bytes;          /* taken when it was opened */
     void *scratch;                  /* on the GPU, for RM_TREE */
     uint64_t scratch_bytes;
     const rm_fingerprint *now; /* NULL: between collectives */
@@ -349,16 +351,32 @@ static void destroy_means(nccl_group *g) {
         if (g->has_mean[w]) (void)g->nccl.lib->ncclRedOpDestroy(g->mean[w], g->world);
 }
 
+static remat_status free_memory(const nccl_group *g, uint64_t *bytes) {
+    size_t free = 0, total = 0;
+    TRY(rm_cuda_check(g->nccl.lib, g->nccl.lib->cudaMemGetInfo(&free, &total), "asking for the GPU's free memory"));
+    *bytes = free;
+    return REMAT_OK;
+}
+
+/* Ranks that connect when they first need to would take memory in the middle of training, where nobody has counted it. */
+static void connect_at_once(void) { setenv("NCCL_RUNTIME_CONNECT", "0", 0); }
+
 static remat_status enter(nccl_group *g) {
     ncclUniqueId id;
+    uint64_t before, after;
     TRY(rm_blame_begin(&g->blame, &g->config));
     g->blaming = g->config.size > 1;
     TRY(rm_nccl_library_open(&g->nccl.lib));
     TRY(choose_gpu(g));
+    TRY(free_memory(g, &before));
+    connect_at_once();
     TRY(get_memory(g));
     TRY(share_id(g, &id));
     TRY(rm_nccl_open(&g->nccl, g->config.rank, g->config.size, &id, &g->world));
-    return make_means(g);
+    TRY(make_means(g));
+    TRY(free_memory(g, &after));
+    g->device_bytes = before > after ? before - after : 0;
+    return REMAT_OK;
 }
 
 static void free_buffers(nccl_group *g) {
@@ -466,6 +484,8 @@ static void free_buffer(void *engine, void *start) {
     rm_free(b);
 }
 
+static uint64_t device_bytes(const void *engine) { return ((const nccl_group *)engine)->device_bytes; }
+
 /* What a collective that is under way would find by itself is left to it. */
 static remat_status poll_group(void *engine) {
     nccl_group *g = engine;
@@ -495,6 +515,7 @@ const rm_group_api rm_group_nccl = {
     .alloc = alloc_buffer,
     .free = free_buffer,
     .run = run,
+    .device_bytes = device_bytes,
     .poll = poll_group,
     .abort = abort_group,
 };

@@ -35,6 +35,7 @@
     X(cudaSetDevice)                                                                                                   \
     X(cudaGetErrorString)                                                                                              \
     X(cudaGetLastError)                                                                                                \
+    X(cudaMemGetInfo)                                                                                                  \
     X(cudaPointerGetAttributes)                                                                                        \
     X(cudaMalloc)                                                                                                      \
     X(cudaFree)                                                                                                        \

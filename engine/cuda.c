@@ -107,6 +107,7 @@ static uint64_t cuda_free_bytes(rm_device *device) {
     uint64_t bytes = 0;
     return free_memory(device, &bytes) ? 0 : bytes;
 }
+static int cuda_number(const rm_device *device) { return device->number; }
 static uint64_t cuda_overhead_bytes(rm_device *device) { return device->overhead_bytes; }
 
 static bool cuda_runs(const rm_op *op, rm_pass pass) { return rm_cuda_kernels_built.kernel(op, pass); }
@@ -238,6 +239,7 @@ const rm_device_api rm_device_cuda = {
     .close = cuda_close,
     .free_bytes = cuda_free_bytes,
     .overhead_bytes = cuda_overhead_bytes,
+    .number = cuda_number,
     .runs = cuda_runs,
     .set_precision = cuda_set_precision,
     .rates = cuda_rates,

@@ -42,6 +42,7 @@ typedef struct rm_device_api {
     void (*close)(rm_device *);                                 /* NULL allowed */
     uint64_t (*free_bytes)(rm_device *);                        /* that a block could have; 0: unknown */
     uint64_t (*overhead_bytes)(rm_device *);                    /* taken when it was opened; NULL: nothing worth counting */
+    int (*number)(const rm_device *);                           /* of the GPU, as CUDA counts here; NULL: it is none */
     bool (*runs)(const rm_op *, rm_pass);                       /* NULL: all of them */
     remat_status (*set_precision)(rm_device *, rm_precision);   /* before anything runs; NULL: fp32 alone */
     remat_status (*rates)(rm_device *, rm_rates *out);          /* measured once, in milliseconds */
@@ -92,7 +93,9 @@ extern const rm_device_api rm_device_cpu, rm_device_null, rm_device_cuda; /* the
 /* precision.c. `name` NULL: fp32. INVALID: there is no such precision; MISSING: not on this device. */
 remat_status rm_device_set_precision(const rm_device_api *api, rm_device *device, const char *name, rm_precision *out);
 
-/* devices.c */
+/* devices.c. Which GPU a session on this device would take, from 0; -1: none, it is no GPU. Opens it, as does
+ * remat_device_check. */
+remat_status rm_device_number(const char *name, int *number);
 const rm_device_api *rm_device_find(const char *name); /* NULL: this build has no such device */
 
 #endif

@@ -16,11 +16,17 @@ const rm_device_api *rm_device_find(const char *name) {
     return NULL;
 }
 
-remat_status remat_device_check(const char *name) {
+remat_status rm_device_number(const char *name, int *number) {
     const rm_device_api *api = rm_device_find(name);
     rm_device *device = NULL;
     REQUIRE(api, MISSING, "this build has no device \"%s\"; it has: %s", name ? name : "", remat_build().devices);
     TRY(api->open(1, &device));
+    *number = api->number ? api->number(device) : -1;
     api->close(device);
     return REMAT_OK;
+}
+
+remat_status remat_device_check(const char *name) {
+    int number;
+    return rm_device_number(name, &number);
 }

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE /* sched_getaffinity */
 #include "train/ranks.h"
 
+#include "engine/device.h"
 #include "engine/hash.h"
 #include "memory/host.h"
 #include "train/file.h"
@@ -67,13 +68,13 @@ static void share_processors(const rm_ranks *ranks, rm_options *o) {
 }
 
 static remat_status meet(const rm_rendezvous *where, const rm_options *o, rm_ranks *ranks) {
-    REQUIRE(strcmp(o->dist_backend, "nccl"), INVALID,
+    const bool nccl = !strcmp(o->dist_backend, "nccl");
+    REQUIRE(!nccl || !strcmp(o->device, "cuda"), INVALID,
             "--dist-backend=nccl is for GPUs, and --device=%s computes on the CPU: --dist-backend=auto chooses among "
-            "local, "
-            "mpi and gloo",
+            "local, mpi and gloo",
             o->device);
     TRY(rm_rendezvous_store(where, 0, &ranks->store));
-    rm_group_config config = {.engine = o->dist_backend,
+    rm_group_config config = {.engine = nccl ? "auto" : o->dist_backend, /* beside NCCL's, which works on GPUs alone */
                               .rank = where->rank,
                               .size = where->size,
                               .store = ranks->store,
@@ -83,6 +84,13 @@ static remat_status meet(const rm_rendezvous *where, const rm_options *o, rm_ran
     TRY(rm_group_open(&config, &ranks->group));
     TRY(rm_ranks_watch_start(ranks, o->hang_timeout, &ranks->watch));
     return count_sharing(ranks);
+}
+
+/* By its number on this host a rank takes its GPU (engine/cuda.c); launchers have names of their own for it. */
+static void tell_local_rank(const rm_rendezvous *where) {
+    char number[16];
+    snprintf(number, sizeof number, "%d", where->local_rank);
+    if (where->local_rank >= 0) setenv("LOCAL_RANK", number, 1);
 }
 
 remat_status rm_ranks_open(rm_options *o, rm_ranks *out) {
@@ -97,6 +105,7 @@ remat_status rm_ranks_open(rm_options *o, rm_ranks *out) {
     if (gethostname(out->host, sizeof out->host - 1)) strcpy(out->host, "?");
     out->rank = where.rank;
     out->size = where.size;
+    tell_local_rank(&where);
     TRY(meet(&where, o, out));
     share_processors(out, o);
     return REMAT_OK;
@@ -105,6 +114,7 @@ remat_status rm_ranks_open(rm_options *o, rm_ranks *out) {
 void rm_ranks_close(rm_ranks *ranks) {
     rm_ranks_watch_stop(ranks->watch);
     rm_ddp_close(ranks->ddp);
+    rm_group_close(ranks->gpus);
     rm_group_close(ranks->group);
     rm_kv_close(ranks->store);
     *ranks = (rm_ranks){.size = 1};
@@ -224,6 +234,26 @@ static void describe_buckets(const rm_options *o, uint64_t *first, uint64_t *oth
     *first = *others < 1048576 ? *others : 1048576;
 }
 
+/* Gradients on GPUs travel by NCCL, whose ranks find each other through the same store. */
+static remat_status open_gpus(rm_ranks *ranks, const rm_options *o) {
+    int number;
+    if (strcmp(o->device, "cuda")) return REMAT_OK;
+    REQUIRE(ranks->store, MISSING,
+            "ranks on GPUs find each other through a store, and mpirun brings none: start them with `remat launch`, "
+            "torchrun or srun, or say --init-method");
+    TRY(rm_device_number(o->device, &number));
+    rm_group_config config = {.engine = "nccl",
+                              .rank = ranks->rank,
+                              .size = ranks->size,
+                              .store = ranks->store,
+                              .name = "gpus",
+                              .silence_ms = (int64_t)(1000 * o->hang_timeout),
+                              .gpu = 1 + number,
+                              .tag_name = tag_name,
+                              .context = ranks};
+    return rm_group_open(&config, &ranks->gpus);
+}
+
 remat_status rm_ranks_connect(rm_ranks *ranks, const rm_options *o, const char *facts) {
     char *text = NULL;
     if (!ranks->group) return REMAT_OK;
@@ -238,6 +268,8 @@ remat_status rm_ranks_connect(rm_ranks *ranks, const rm_options *o, const char *
     describe_buckets(o, &config.first_bucket_bytes, &config.bucket_bytes);
     remat_status status = write_same(o, facts, &text);
     if (!status) status = compare_first(ranks, text);
+    if (!status) status = open_gpus(ranks, o);
+    config.gpus = ranks->gpus;
     if (!status) status = rm_ddp_open(&config, &ranks->ddp);
     free(text);
     return status;

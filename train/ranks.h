@@ -27,6 +27,7 @@ typedef struct {
     char host[RM_HOST_BYTES];
     rm_kv *store;
     rm_group *group; /* NULL: alone */
+    rm_group *gpus;  /* beside it: what travels between GPUs; NULL: there are none */
     rm_ddp *ddp;     /* from rm_ranks_connect on */
     rm_ranks_watch *watch;
     bool over;  /* all ranks know that the job has failed, and why */
