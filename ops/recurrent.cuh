@@ -135,13 +135,11 @@ static inline void rm_cell_recur(const rm_cell_tile *r, const float *h, float *g
     if (h) rm_cell_multiply(r, p, rows, r->gates * r->hidden, r->hidden);
 }
 
-/* The same of all timesteps, from y: by one product, where its operands are aligned as those of each timestep are. Where a
- * state's size is no multiple of 4 numbers they are not, and its bits are not promised (cuda_queue.h, rows_like). */
+/* The same of all timesteps, from y. Its rows are aligned as those of each timestep are: all of them begin at multiples of H
+ * numbers. */
 static inline void rm_cell_recur_all(const rm_cell_tile *r, float *gates) {
-    int64_t at_once = r->state % 4 ? 1 : r->tau - 1;
     rm_cell_recur(r, r->h_in, gates, r->batch);
-    for (int64_t t = 1; t < r->tau; t += at_once)
-        rm_cell_recur(r, rm_cell_h_before(r, t), gates + t * r->batch * r->width, at_once * r->batch);
+    if (r->tau > 1) rm_cell_recur(r, r->y, gates + r->batch * r->width, r->rows - r->batch);
 }
 
 /* dh (B,H) = dgates[t] w_hh, or += ; dgates (B,width) */
@@ -201,35 +199,23 @@ enum { RM_CELL_THREADS = 128 };
 /* All that the launches of a tile's timesteps depend on. Every member has 8 bytes: there is no padding. */
 typedef struct {
     int64_t name, tau, batch, hidden; /* name: of cell and pass */
-    const void *address[17];
+    const void *of_tile[8], *of_state[RM_MAX_STATE][4];
 } rm_cell_key;
 
-/* Whether the timesteps are to be launched; then rm_cuda_end follows. x is not part of it, nor is what comes of the whole
- * tile: they are other for each tile, and outside. */
+/* Whether the timesteps are to be launched; then rm_cuda_end follows. Neither x nor the tokens are part of it, whose addresses
+ * are other for each tile: what reads them is launched outside, and the copy of the tokens lies in scratch. */
 static inline bool rm_cell_begin(const rm_cell_tile *r, const char *name) {
     const rm_call *c = r->call;
     rm_cell_key key;
-    const void *address[] = {r->token,
-                             r->table,
-                             r->w_hh,
-                             r->b_ih,
-                             r->b_hh,
-                             r->y,
-                             c->aux,
-                             c->scratch,
-                             c->dy.data,
-                             c->state_in[0].data,
-                             c->state_in[1].data,
-                             c->state_out[0].data,
-                             c->state_out[1].data,
-                             c->dstate_in[0].data,
-                             c->dstate_in[1].data,
-                             c->dstate_out[0].data,
-                             c->dstate_out[1].data};
+    const void *of_tile[] = {r->table, r->w_hh, r->b_ih, r->b_hh, r->y, c->aux, c->scratch, c->dy.data};
     memset(&key, 0, sizeof key);
     memcpy(&key.name, name, strlen(name) < sizeof key.name ? strlen(name) : sizeof key.name);
     key.tau = r->tau, key.batch = r->batch, key.hidden = r->hidden;
-    memcpy(key.address, address, sizeof address);
+    memcpy(key.of_tile, of_tile, sizeof of_tile);
+    for (int k = 0; k < RM_MAX_STATE; k++) {
+        key.of_state[k][0] = c->state_in[k].data, key.of_state[k][1] = c->state_out[k].data;
+        key.of_state[k][2] = c->dstate_in[k].data, key.of_state[k][3] = c->dstate_out[k].data;
+    }
     return rm_cuda_begin(r->queue, &key, sizeof key);
 }
 

@@ -17,6 +17,11 @@ void rm_emulate_in(rm_emulated_order order);
 /* Launches so far. */
 int64_t rm_emulated_launches(void);
 
+/* Launches are given to whoever keeps the queue's stream, who calls `work` on a copy of `bytes` of context, aligned to 16, when
+ * the stream gets there. NULL, as at first: they are run at once. */
+typedef void rm_emulated_giver(void *stream, void (*work)(void *context), const void *context, size_t bytes);
+void rm_emulate_by(rm_emulated_giver *giver);
+
 /* For rm_call.queue: launches are made at once, products in plain loops (product.c). */
 extern const rm_cuda_queue rm_emulated_queue;
 

@@ -205,22 +205,54 @@ static void run_together(unsigned threads) {
     }
 }
 
-void rm_emulated_launch(const char *kernel, int64_t blocks, int threads, bool together, void (*body)(void *),
-                        void *context) {
-    emulated.kernel = kernel, emulated.together = together, emulated.body = body, emulated.argument = context;
-    emulated.launches++;
+/* ---- Launches ----------------------------------------------------------------------------------------------------------- */
+
+enum { MOST_ARGUMENTS = 512 }; /* bytes */
+typedef struct {
+    const char *kernel;
+    int64_t blocks;
+    int threads;
+    bool together;
+    void (*body)(void *);
+    alignas(16) char context[MOST_ARGUMENTS];
+} launch;
+
+static rm_emulated_giver *giver; /* NULL: launches are run at once */
+void rm_emulate_by(rm_emulated_giver *to) { giver = to; }
+
+static void run_blocks(const launch *l) {
+    for (int64_t b = 0; b < l->blocks; b++) {
+        blockIdx.x = (unsigned)in_turn(b, l->blocks);
+        if (l->together) {
+            run_together((unsigned)l->threads);
+            continue;
+        }
+        for (int t = 0; t < l->threads; t++) {
+            threadIdx.x = (unsigned)in_turn(t, l->threads);
+            l->body(emulated.argument);
+        }
+    }
+}
+
+static void run(void *context) {
+    launch *l = (launch *)context;
+    emulated.kernel = l->kernel, emulated.together = l->together, emulated.body = l->body;
+    emulated.argument = l->context;
+    gridDim.x = (unsigned)l->blocks, blockDim.x = (unsigned)l->threads;
+    run_blocks(l);
+}
+
+void rm_emulated_launch(const void *queue, const char *kernel, int64_t blocks, int threads, bool together,
+                        void (*body)(void *), const void *context, size_t bytes) {
+    launch l = {kernel, blocks, threads, together, body, {}};
+    emulated.kernel = kernel, emulated.launches++;
     gridDim.x = (unsigned)blocks, blockDim.x = (unsigned)threads;
     if (threads < 1 || threads > MAX_THREADS || blocks < 0 || blocks > INT32_MAX)
         die(0, "no GPU has such a grid: at most 1024 threads a block, and 2147483647 blocks");
-    for (int64_t b = 0; b < blocks; b++) {
-        blockIdx.x = (unsigned)in_turn(b, blocks);
-        if (together) {
-            run_together((unsigned)threads);
-            continue;
-        }
-        for (int t = 0; t < threads; t++) {
-            threadIdx.x = (unsigned)in_turn(t, threads);
-            body(context);
-        }
-    }
+    if (bytes > sizeof l.context) die(0, "its arguments are larger than the emulation has room for");
+    memcpy(l.context, context, bytes);
+    if (giver)
+        giver(((const rm_cuda_queue *)queue)->stream, run, &l, sizeof l);
+    else
+        run(&l);
 }

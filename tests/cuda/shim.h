@@ -1,6 +1,7 @@
 /* shim.h: enough of CUDA's language for ops/NAME.cu to be compiled as C++ and executed on the CPU (ops/kernel.cuh includes
- * it when RM_CUDA_EMULATED is defined). Device memory is host memory; a launch runs at once: blocks one after the other,
- * and the threads of a block as a plain loop, or (RM_LAUNCH_TOGETHER) as fibers that wait for each other (shim.cc).
+ * it when RM_CUDA_EMULATED is defined). Device memory is host memory; a launch runs at once, or when a stream gets there
+ * (emulation.h): blocks one after the other, and the threads of a block as a plain loop, or (RM_LAUNCH_TOGETHER) as fibers
+ * that wait for each other (shim.cc).
  *
  * What it finds, saying so and calling abort: a __syncthreads or shuffle that not all threads reach, or not the same one;
  * waiting in a kernel that was launched with RM_LAUNCH; blocks larger than CUDA's. AddressSanitizer finds accesses outside
@@ -12,6 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+
+#include <tuple>
 
 #define __global__
 #define __device__
@@ -25,8 +28,9 @@ typedef struct {
 extern "C" {
 extern rm_index threadIdx, blockIdx, blockDim, gridDim;
 
-void rm_emulated_launch(const char *kernel, int64_t blocks, int threads, bool together, void (*body)(void *),
-                        void *context);
+/* `body` is one thread's work, on `context` or on a copy of its `bytes`. */
+void rm_emulated_launch(const void *queue, const char *kernel, int64_t blocks, int threads, bool together,
+                        void (*body)(void *), const void *context, size_t bytes);
 void rm_emulated_syncthreads(const char *file, int line);
 /* *value becomes what lane (this one ^ apart) of the warp came with. */
 void rm_emulated_exchange(unsigned mask, void *value, size_t bytes, int apart, const char *file, int line);
@@ -41,13 +45,26 @@ static inline T rm_emulated_shuffle(unsigned mask, T value, int apart, const cha
     return value;
 }
 
+/* A kernel's arguments, kept as they are when it is launched. */
+template <typename K, typename... P> struct rm_emulated_call {
+    K kernel;
+    std::tuple<P...> arguments;
+    static void run(void *call) {
+        rm_emulated_call *c = (rm_emulated_call *)call;
+        std::apply(c->kernel, c->arguments);
+    }
+};
+
+template <typename K, typename... P>
+static inline void rm_emulate(const void *queue, const char *name, int64_t blocks, int threads, bool together, K kernel,
+                              P... arguments) {
+    rm_emulated_call<K, P...> call = {kernel, std::tuple<P...>(arguments...)};
+    rm_emulated_launch(queue, name, blocks, threads, together, call.run, &call, sizeof call);
+}
+
 #define RM_LAUNCH_EMULATED(together, kernel, blocks, threads, queue, ...)                                              \
-    do {                                                                                                               \
-        (void)(queue);                                                                                                 \
-        auto rm_body_ = [&] { kernel(__VA_ARGS__); };                                                                  \
-        rm_emulated_launch(                                                                                            \
-            #kernel, (blocks), (threads), together, [](void *body) { (*(decltype(rm_body_) *)body)(); }, &rm_body_);   \
-    } while (0)
+    rm_emulate(                                                                                                        \
+        queue, #kernel, blocks, threads, together, [](auto... argument) { kernel(argument...); }, __VA_ARGS__)
 #define RM_LAUNCH(...) RM_LAUNCH_EMULATED(false, __VA_ARGS__)
 #define RM_LAUNCH_TOGETHER(...) RM_LAUNCH_EMULATED(true, __VA_ARGS__)
 

@@ -99,6 +99,91 @@ START_TEST(some_ops_have_the_bits_of_the_cpu) {
 }
 END_TEST
 
+/* ---- What is recorded ------------------------------------------------------------------------------------------------ */
+
+/* Of the last launcher that asked whether its launches are recorded: it is told that they are, and makes none. */
+static unsigned char asked[1024];
+static size_t asked_bytes;
+static bool keep_key(const rm_cuda_queue *queue, const void *key, size_t bytes) {
+    (void)queue;
+    ck_assert_uint_le(bytes, sizeof asked);
+    memcpy(asked, key, asked_bytes = bytes);
+    return false;
+}
+static void do_not(void *stream, void (*work)(void *), const void *context, size_t bytes) {
+    (void)stream, (void)work, (void)context, (void)bytes;
+}
+static void do_not_multiply(const rm_cuda_queue *queue, const rm_cuda_product *product) { (void)queue, (void)product; }
+
+static bool asks_alike(rm_kernel *kernel, const rm_call *a, const rm_call *b) {
+    unsigned char first[sizeof asked];
+    kernel(a);
+    size_t bytes = asked_bytes;
+    memcpy(first, asked, bytes);
+    kernel(b);
+    return bytes == asked_bytes && !memcmp(first, asked, bytes);
+}
+
+/* A cell's call; nothing of it is read. Every address is another. */
+static rm_call call_of(int64_t gates, bool folded, const rm_cuda_queue *queue) {
+    static char memory[64];
+    rm_call c = {.queue = (void *)(uintptr_t)queue, .t_total = 3, .aux = memory, .scratch = memory + 1};
+    int64_t wide = gates * 4;
+    c.x[0].desc =
+        folded ? rm_desc_make(REMAT_I32, 2, (int64_t[]){3, 2}) : rm_desc_make(REMAT_F32, 3, (int64_t[]){3, 2, 4});
+    c.x[1].desc = c.x[2].desc = rm_desc_make(REMAT_F32, 2, (int64_t[]){wide, 4});
+    if (folded) c.x[1].desc = rm_desc_make(REMAT_F32, 2, (int64_t[]){5, wide});
+    c.x[3].desc = c.x[4].desc = rm_desc_make(REMAT_F32, 1, (int64_t[]){wide});
+    for (int i = 0; i < 5; i++) c.x[i].data = memory + 2 + i;
+    c.y.data = memory + 7, c.dy.data = memory + 8;
+    for (int k = 0; k < RM_MAX_STATE; k++) {
+        c.state_in[k].data = memory + 9 + k, c.state_out[k].data = memory + 11 + k;
+        c.dstate_in[k].data = memory + 13 + k, c.dstate_out[k].data = memory + 15 + k;
+    }
+    return c;
+}
+
+/* Timesteps that were recorded are launched again for a call that asks alike: so it must not, if anything is other that they
+ * depend on; and should, if only the tile's place in time is. */
+START_TEST(recordings_are_known_by_all_they_depend_on) {
+    static const char *const name[] = {"lstm", "gru", "rnn_tanh"};
+    static const int64_t gates[] = {4, 3, 1};
+    static const size_t depends[] = {offsetof(rm_call, x[2].data),
+                                     offsetof(rm_call, y.data),
+                                     offsetof(rm_call, aux),
+                                     offsetof(rm_call, scratch),
+                                     offsetof(rm_call, state_in[0].data),
+                                     offsetof(rm_call, state_in[1].data),
+                                     offsetof(rm_call, x[0].desc.dim[0]),
+                                     offsetof(rm_call, x[0].desc.dim[1]),
+                                     offsetof(rm_call, x[3].data),
+                                     offsetof(rm_call, x[4].data),
+                                     offsetof(rm_call, state_out[0].data),
+                                     offsetof(rm_call, state_out[1].data),
+                                     offsetof(rm_call, dy.data),
+                                     offsetof(rm_call, dstate_in[0].data),
+                                     offsetof(rm_call, dstate_in[1].data),
+                                     offsetof(rm_call, dstate_out[0].data),
+                                     offsetof(rm_call, dstate_out[1].data)};
+    const rm_cuda_queue queue = {.multiply = do_not_multiply, .begin = keep_key};
+    const rm_op *op = rm_op_find(name[_i / 4]);
+    bool folded = _i % 2;
+    rm_kernel *kernel = (_i / 2 % 2 ? op->backward : op->forward)[RM_DEVICE_CUDA];
+    rm_call call = call_of(gates[_i / 4], folded, &queue), other = call;
+    rm_emulate_by(do_not);
+    for (size_t i = 0; i < sizeof depends / sizeof *depends; i++) {
+        other = call;
+        *(uint64_t *)((char *)&other + depends[i]) += 1;
+        ck_assert_msg(!asks_alike(kernel, &call, &other), "%s, %d: what lies at %d in a call is not looked at",
+                      op->name, _i % 4, (int)depends[i]);
+    }
+    other = call;
+    other.x[0].data = call.y.data, other.t0 = 7, other.t_total = 99, other.key.step = 5, other.key.seed = 3;
+    ck_assert_msg(asks_alike(kernel, &call, &other), "%s, %d: each tile is recorded by itself", op->name, _i % 4);
+    rm_emulate_by(NULL);
+}
+END_TEST
+
 /* ---- Optimizers ------------------------------------------------------------------------------------------------------- */
 
 static const rm_update configurations[] = {
@@ -224,6 +309,7 @@ int main(void) {
     tcase_add_loop_test(ops, kernels_keep_the_promises_of_ops, 0, rm_n_ops);
     tcase_add_loop_test(ops, the_order_of_threads_and_blocks_does_not_matter, 0, rm_n_ops);
     tcase_add_loop_test(ops, some_ops_have_the_bits_of_the_cpu, 0, 8);
+    tcase_add_loop_test(ops, recordings_are_known_by_all_they_depend_on, 0, 12);
     tcase_add_loop_test(rest, optimizers_do_what_they_do_on_the_cpu, 0, rm_n_optimizers);
     tcase_add_test(rest, sums_of_squares_are_exact_to_double);
     tcase_add_test(mutants, races_show_in_the_bits);

@@ -1,0 +1,10 @@
+# The device "cuda" on the fake CUDA, as for tests/engine/test_cuda.c, but with its own kernels: no stand-ins.
+set(here ${folder})
+set(folder engine)
+include(engine/link_test_cuda.cmake)
+set(folder ${here})
+if(TARGET fake_cuda)
+  get_target_property(sources ${target} SOURCES)
+  list(FILTER sources EXCLUDE REGEX "/stand_ins\\.c$")
+  set_target_properties(${target} PROPERTIES SOURCES "${sources};${CMAKE_SOURCE_DIR}/engine/cuda_kernels.c;cuda/device.c")
+endif()

@@ -1,0 +1,153 @@
+/* test_sessions.c: language models trained on the device "cuda", emulated from end to end (device.h). The same bits for every
+ * plan, whatever order streams, blocks and threads take; losses near the CPU's; timesteps recorded once and launched again.
+ * test_plans.c, its neighbour, does the same with random networks and plans. No GPU has any part in this. */
+#include "tests/net.h"
+
+#ifdef HAVE_CUDA_HEADERS
+
+#include "tests/cuda/device.h"
+
+enum { STEPS = 5, MOST_NUMBERS = 3 * STEPS };
+
+typedef struct {
+    double number[MOST_NUMBERS]; /* loss, norm, evaluation's loss of each step */
+    unsigned char *gradients, *parameters;
+    size_t bytes;
+    int64_t replays;
+} outcome;
+
+typedef struct {
+    const char *device, *strategy;
+    int64_t segments;
+    bool unfolded;
+} way;
+
+static remat_config config_of(const way *w) {
+    remat_config config = REMAT_CONFIG_INIT;
+    config.device = w->device;
+    config.strategy = w->strategy;
+    config.segments = w->segments;
+    config.fold_embedding = !w->unfolded;
+    config.tile = 5;
+    config.threads = 1;
+    config.seed = 5;
+    config.optimizer = "sgd";
+    config.momentum = 0.9;
+    config.clip_grad_norm = 0.5;
+    return config;
+}
+
+static outcome run(const net *n, const way *w) {
+    outcome o = {.replays = 0};
+    remat_config config = config_of(w);
+    remat_graph *g;
+    remat_session *s;
+    CHECKED(remat_graph_create(&g));
+    remat_value loss = net_build(g, n);
+    CHECKED(remat_graph_check(g));
+    CHECKED(remat_session_create(g, loss, &config, &s));
+    for (int step = 0; step < STEPS; step++) {
+        remat_step_result r, e;
+        net_feed(s, n, step);
+        CHECKED(remat_step(s, 0.1, &r));
+        CHECKED(remat_evaluate(s, &e));
+        memcpy(&o.number[3 * step], (double[]){r.loss, r.grad_norm, e.loss}, 3 * sizeof(double));
+    }
+    o.gradients = net_read_all(s, REMAT_GRADIENT, &o.bytes);
+    o.parameters = net_read_all(s, REMAT_PARAM, &o.bytes);
+    remat_session_free(s);
+    remat_graph_free(g);
+    return o;
+}
+
+/* On the emulated device, with streams, blocks and threads in the order numbered so. */
+static outcome run_cuda(const net *n, const way *w, int order) {
+    emulated_device_reset((uint64_t)order);
+    rm_emulate_in((rm_emulated_order)(order % RM_ORDERS));
+    outcome o = run(n, w);
+    o.replays = fake_cuda_replays();
+    ck_assert_msg(!fake_cuda_violation(), "%s: %s", w->strategy, fake_cuda_violation());
+    ck_assert_int_eq(fake_cuda_live(), 0);
+    return o;
+}
+
+static void drop(outcome *o) { free(o->gradients), free(o->parameters); }
+
+static void expect_same(const outcome *a, const outcome *b, const way *w) {
+    for (int i = 0; i < MOST_NUMBERS; i++)
+        ck_assert_msg(isfinite(a->number[i]) && !memcmp(&a->number[i], &b->number[i], sizeof(double)),
+                      "%s, %d segments: number %d of step %d is %a, not %a", w->strategy, (int)w->segments, i % 3,
+                      i / 3, b->number[i], a->number[i]);
+    ck_assert_uint_eq(a->bytes, b->bytes);
+    ck_assert_msg(!memcmp(a->gradients, b->gradients, a->bytes), "%s: gradients differ", w->strategy);
+    ck_assert_msg(!memcmp(a->parameters, b->parameters, a->bytes), "%s: parameters differ", w->strategy);
+}
+
+/* Both round, each in its way: some tens of roundings, of 2^-24 each, in a loss; more in gradients, which are sums of terms
+ * that cancel. */
+static void expect_near(const outcome *cpu, const outcome *cuda) {
+    for (int i = 0; i < MOST_NUMBERS; i++) {
+        double bound = (i % 3 == 1 ? 2e-5 : 2e-6) * cpu->number[i];
+        ck_assert_msg(fabs(cpu->number[i] - cuda->number[i]) <= bound,
+                      "number %d of step %d: %.9g, and %.9g on the CPU", i % 3, i / 3, cuda->number[i], cpu->number[i]);
+    }
+    const float *a = (const float *)cpu->parameters, *b = (const float *)cuda->parameters;
+    for (size_t i = 0; i < cpu->bytes / sizeof *a; i++)
+        ck_assert_msg(fabsf(a[i] - b[i]) <= 2e-6f, "parameter %d: %.9g, and %.9g on the CPU", (int)i, (double)b[i],
+                      (double)a[i]);
+}
+
+/* A prime number of timesteps in tiles of 5: the last one is short. H = 8 and H = 9: rows that are aligned, or not. */
+static net net_number(int i) {
+    return (net){.cell = (net_cell)(i % 3),
+                 .layers = 2,
+                 .vocabulary = 13,
+                 .embed = 6,
+                 .hidden = i / 3 % 2 ? 9 : 8,
+                 .timesteps = 37,
+                 .batch = i % 4 == 3 ? 1 : 3,
+                 .dropout = 0.2};
+}
+
+START_TEST(every_plan_has_the_same_bits) {
+    static const way ways[] = {{"cuda", "none", 0, false},     {"cuda", "lean", 0, false},
+                               {"cuda", "segments", 2, false}, {"cuda", "segments", 3, false},
+                               {"cuda", "sqrt", 0, false},     {"cuda", "segments", 8, false}};
+    net n = net_number(_i);
+    bool unfolded = _i >= 6;
+    outcome first = {.replays = 0};
+    for (int i = 0; i < (int)(sizeof ways / sizeof *ways); i++) {
+        way w = ways[i];
+        w.unfolded = unfolded;
+        outcome o = run_cuda(&n, &w, i);
+        ck_assert_msg(o.replays > 0, "%s: no timesteps were recorded and launched again", w.strategy);
+        if (i) expect_same(&first, &o, &w);
+        if (i)
+            drop(&o);
+        else
+            first = o;
+    }
+    outcome cpu = run(&n, &(way){"cpu", "none", 0, unfolded});
+    expect_near(&cpu, &first);
+    drop(&cpu), drop(&first);
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("sessions");
+    TCase *c = tcase_create("sessions");
+    tcase_set_timeout(c, 300);
+    tcase_add_loop_test(c, every_plan_has_the_same_bits, 0, 12);
+    suite_add_tcase(suite, c);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
+
+#else
+
+int main(void) { return 0; } /* without CUDA's headers there is no device to test */
+
+#endif
