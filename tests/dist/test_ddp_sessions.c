@@ -1,10 +1,13 @@
 /* test_ddp_sessions.c: real training on ranks that are processes of this host. Whatever is kept, recomputed or shared out:
  * parameters are the same bits on all ranks, gradients are what they would be without recomputing, and a job of many ranks
- * does what one rank does with the batch of all. REMAT_LONG_TESTS=1: a thousand random networks instead of sixty. */
+ * does what one rank does with the batch of all. A thousand random networks instead of sixty, some minutes:
+ *
+ *     REMAT_LONG_TESTS=1 build/release/tests/dist_test_ddp_sessions */
 #include "dist/ddp.h"
 
 #include <math.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "tests/dist/ranks.h"
 #include "tests/engine/random_net.h"
@@ -415,6 +418,56 @@ START_TEST(random_networks_and_plans) {
 }
 END_TEST
 
+/* ---- Memory --------------------------------------------------------------------------------------------------------- */
+
+/* What all ranks have taken of the memory that they share. */
+static uint64_t shared_bytes(void) {
+    for (int fd = 3; fd < 64; fd++) {
+        char path[64], target[128] = "";
+        struct stat about;
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        if (readlink(path, target, sizeof target - 1) < 0 || strncmp(target, "/memfd:remat", 12)) continue;
+        need(!fstat(fd, &about), "cannot look at %s", path);
+        return (uint64_t)about.st_blocks * 512;
+    }
+    need(false, "ranks share no memory");
+    return 0;
+}
+
+/* Gradients, and the buffers in which they travel, are what the plan says, to the byte; all is there before the first step. */
+static void take_no_more(int rank, int size, rm_kv *store, void *context) {
+    rm_ddp_config ddp = {.rows = 2, .compress = *(rm_compress *)context, .first_bucket_bytes = 1, .bucket_bytes = 3000};
+    member m = join(rank, size, store, &ddp);
+    remat_config config = REMAT_CONFIG_INIT;
+    config.threads = 1;
+    config.ranks = rm_ddp_ranks(m.ddp);
+    uint64_t before = shared_bytes(), page = 4096;
+    need_ok(rm_group_run(m.group, &(rm_collective){.kind = RM_BARRIER}));
+    m.session = open_lstm(&config, 2, T, 40, false);
+    need_ok(rm_ddp_broadcast(m.ddp, m.session));
+    remat_plan_summary plan = remat_session_plan(m.session);
+    uint64_t taken = shared_bytes() - before, gradients = (plan.gradients_bytes + page - 1) / page * page, halves = 0;
+    for (int64_t i = 0; i < remat_bucket_count(m.session) && ddp.compress; i++)
+        halves += ((uint64_t)remat_bucket_info(m.session, i).count * 2 + page - 1) / page * page;
+    need(plan.n_buckets > 3 && plan.workspace_bytes == halves, "%lu and %lu bytes", (unsigned long)halves,
+         (unsigned long)plan.workspace_bytes);
+    need(taken == (uint64_t)size * (gradients + halves), "%lu bytes, not %d times %lu and %lu", (unsigned long)taken,
+         size, (unsigned long)gradients, (unsigned long)halves);
+    for (int step = 0; step < 2; step++) {
+        remat_step_result r;
+        write_rows(m.session, step, T, 2 * rank, 2);
+        need_ok(remat_gradients(m.session, &r));
+        need(shared_bytes() - before == taken, "step %d takes more", step);
+    }
+    need_ok(rm_group_run(m.group, &(rm_collective){.kind = RM_BARRIER}));
+    leave(&m);
+}
+START_TEST(steps_take_no_shared_memory) {
+    rm_compress ways[] = {RM_COMPRESS_NONE, RM_COMPRESS_FP16, RM_COMPRESS_BF16};
+    for (int size = 2; size <= 3; size++) run_ranks(size, take_no_more, &ways[_i]);
+}
+END_TEST
+
 /* ---- Bits that do not depend on the number of ranks --------------------------------------------------------------------- */
 
 enum { SHARDS = 8 };
@@ -702,6 +755,7 @@ int main(void) {
     tcase_add_loop_test(training, many_ranks_do_what_one_does, 0, VARIANTS);
     tcase_add_loop_test(training, every_strategy_reduces_once, 0, 2);
     tcase_add_loop_test(training, random_networks_and_plans, 0, 3);
+    tcase_add_loop_test(training, steps_take_no_shared_memory, 0, 3);
     tcase_add_test(training, the_number_of_ranks_changes_no_bit);
     tcase_add_loop_test(odd, an_odd_rank_is_told_with_names, 0, (int)(sizeof oddities / sizeof *oddities));
     tcase_add_test(odd, a_dead_rank_is_named_with_its_last_bucket);
