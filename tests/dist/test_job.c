@@ -3,6 +3,7 @@
  * and the installed library are tested by examples/check_ranks.sh. */
 #include "engine/remat.h"
 
+#include "memory/host.h"
 #include "tests/dist/ranks.h"
 
 enum { ROWS = 3 };
@@ -178,6 +179,9 @@ START_TEST(what_cannot_work_is_refused) {
     ck_fails(remat_join(&(remat_job_config){.world_size = 2, .backend = "nccl", .init_method = "file:///tmp/x"}, &job),
              INVALID, "is for GPUs");
     ck_fails(remat_join(NULL, &job), INVALID, "needs a config");
+    rm_host_fail_at(1);
+    ck_fails(remat_join(&(remat_job_config){0}, &job), MEMORY, "no memory for a job");
+    rm_host_fail_at(0);
 }
 END_TEST
 
