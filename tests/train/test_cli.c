@@ -206,6 +206,23 @@ START_TEST(a_resumed_run_is_advised) {
 }
 END_TEST
 
+/* A resumed line is checked once it is known what its state says; and what only the state says is let be. */
+START_TEST(a_resumed_line_is_checked) {
+    const char *text = make_text("text", 4096), *st = in_scratch("st");
+    ck_runs("train --data=%s " SMALL "--optimizer=lamb --lr-schedule=step --milestones=1 --checkpoint=segments "
+            "--checkpoint-segments=2 --tile=4 --steps=2 --save=%s",
+            text, st);
+    ck_refuses(2, "--power has no effect with --lr-schedule=step", "train --resume=%s --steps=3 --power=3", st);
+    ck_refuses(2, "--power has no effect with --lr-schedule=step", "plan --resume=%s --power=3", st);
+    ck_refuses(2, "--trust-coefficient has no effect with --optimizer=lamb",
+               "train --resume=%s --steps=3 --trust-coefficient=0.1", st);
+    ck_refuses(2, "--samples has no effect with --task=lm", "eval --resume=%s --data=%s --samples=9", st, text);
+    ck_refuses(2, "--recompute=off forbids what --checkpoint-segments does", "train --resume=%s --recompute=off", st);
+    ck_runs("train --resume=%s --steps=3 --lr-schedule=poly --power=3", st);
+    ck_runs("train --resume=%s --steps=4 --norm-limit=10 --lr-schedule=constant", st);
+}
+END_TEST
+
 /* ---- Budgets ---------------------------------------------------------------------------------------------------- */
 
 #define LONGER "--hidden=16 --layers=1 --seq-len=600 --tile=8 --batch=4 --threads=1 --calibration=off "
@@ -435,6 +452,7 @@ int main(void) {
     tcase_add_test(tests, parameters_are_counted);
     tcase_add_test(tests, any_line_of_train_is_planned);
     tcase_add_test(tests, a_resumed_run_is_advised);
+    tcase_add_test(tests, a_resumed_line_is_checked);
     tcase_add_loop_test(tests, the_least_budget_is_exact, 0, 5);
     tcase_add_loop_test(tests, advice_works, 0, 5);
     tcase_add_test(tests, no_advice_is_said_too);
