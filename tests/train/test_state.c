@@ -389,7 +389,8 @@ START_TEST(precision_is_remembered_and_may_change) {
         rm_options options;
         rm_state_point point;
         snprintf(text, sizeof text,
-                 "{\"format\":1,\"step\":7,\"epoch\":2,\"position\":3,\"samples\":44,\"flags\":{\"batch\":\"5\"%s}}", flags[i]);
+                 "{\"format\":1,\"step\":7,\"epoch\":2,\"position\":3,\"samples\":44,\"flags\":{\"batch\":\"5\"%s}}",
+                 flags[i]);
         char *argv[] = {"--precision=bf16"};
         ck_ok(rm_options_parse(&options, RM_TRAIN, i == 2, argv));
         ck_ok(rm_state_parse(text, strlen(text), "x", RM_TRAIN, &options, &point));
