@@ -187,6 +187,7 @@ static remat_status command_line_wins(rm_options *o, const bool *in_file) {
     memcpy(on_line, o->given, sizeof on_line);
     for (int i = 0; i < rm_n_options; i++) {
         if (!in_file[i] || on_line[i]) continue;
+        o->in_file[i] = true;
         const char *other = rival(rm_option_table[i].name);
         bool replaced = other && on_line[rm_option_named(other) - rm_option_table];
         bool agrees = !strcmp(rm_option_table[i].name, "checkpoint-segments") && !strcmp(o->checkpoint, "segments");

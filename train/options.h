@@ -74,9 +74,9 @@ typedef struct {
     char **argument; /* what is not a flag (only `report` takes any); borrowed from argv */
     int n_arguments;
     bool help;
-    /* By line of the table. said: on the command line or in the config file; given: there, by a preset or by the training
-     * state that is resumed. */
-    bool given[RM_MAX_FLAGS], said[RM_MAX_FLAGS];
+    /* By line of the table. said: on the command line or in the config file; in_file: there alone; given: said, or by a preset
+     * or the training state that is resumed. */
+    bool given[RM_MAX_FLAGS], said[RM_MAX_FLAGS], in_file[RM_MAX_FLAGS];
 } rm_options;
 
 /* Defaults, then the file of --config, then the command line (argv[0] is the first argument after the command), and what can

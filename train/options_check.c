@@ -127,12 +127,20 @@ static bool asks_for_something(const rm_options *o, const rule *r) {
     return said(o, r->flag) && !(r->off && is(text_of(o, r->flag, text), r->off));
 }
 
+/* A file's --momentum beside a command line's --optimizer=adam: the line wins, and what it leaves idle in the file is let be. */
+static bool is_overruled(const rm_options *o, const rule *r) {
+    const rm_option *other = r->values ? rm_option_named(r->other) : NULL;
+    bool on_line = other && o->said[other - rm_option_table] && !o->in_file[other - rm_option_table];
+    return on_line && o->in_file[rm_option_named(r->flag) - rm_option_table];
+}
+
 /* A config file may serve several commands: what this one does not take is not its business. */
 static remat_status check_effects(const rm_options *o, rm_command command) {
     int commands = command == RM_PLAN ? RM_PLAN | RM_TRAIN : (int)command;
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
-        bool taken = rm_option_named(rules[i].flag)->commands & commands;
-        if (taken && asks_for_something(o, &rules[i]) && !holds(o, &rules[i])) return has_no_effect(o, &rules[i]);
+        bool taken = rm_option_named(rules[i].flag)->commands & commands, overruled = is_overruled(o, &rules[i]);
+        bool wants = taken && !overruled && asks_for_something(o, &rules[i]);
+        if (wants && !holds(o, &rules[i])) return has_no_effect(o, &rules[i]);
     }
     return REMAT_OK;
 }

@@ -291,6 +291,21 @@ START_TEST(the_command_line_wins) {
 }
 END_TEST
 
+/* What a file says for its own optimizer is idle beside another on the line; beside another in the file it is a mistake. */
+START_TEST(a_file_is_overruled) {
+    char line[300];
+    const char *path = make_file("d.conf", "optimizer = sgd\nmomentum = 0.9\n", 31);
+    snprintf(line, sizeof line, "--config=%s --optimizer=adam", path);
+    ck_ok(parse(RM_TRAIN, line));
+    snprintf(line, sizeof line, "--config=%s --optimizer=adam --momentum=0.5", path);
+    ck_fails(parse(RM_TRAIN, line), REMAT_INVALID, "--momentum has no effect");
+    path = make_file("e.conf", "optimizer = adam\nmomentum = 0.9\n", 32);
+    snprintf(line, sizeof line, "--config=%s", path);
+    ck_fails(parse(RM_TRAIN, line), REMAT_INVALID, "--momentum has no effect");
+    rm_options_free(&o);
+}
+END_TEST
+
 START_TEST(saved_flags_are_taken_over) {
     ck_ok(parse(RM_TRAIN, "--hidden=20 --checkpoint=sqrt --lr=1e-3"));
     ck_ok(rm_options_adopt(&o, RM_TRAIN, "layers", "7", "s"));
@@ -365,6 +380,7 @@ int main(void) {
     tcase_add_test(tests, config_files);
     tcase_add_test(tests, rivals_in_a_file_give_way);
     tcase_add_test(tests, the_command_line_wins);
+    tcase_add_test(tests, a_file_is_overruled);
     tcase_add_test(tests, saved_flags_are_taken_over);
     tcase_add_test(tests, what_binds_depends_on_the_command);
     tcase_add_test(tests, texts_read_back);
