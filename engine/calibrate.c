@@ -41,6 +41,7 @@ static uint64_t hash_machine(const remat_session *s) {
     hash = hash_text(build.gemm_library, hash);
     hash = hash_text(s->api->name, hash);
     hash = hash_text(rm_precision_names[s->precision], hash);
+    if (s->api->identity) hash = hash_number((int64_t)s->api->identity(s->device), hash);
     hash = hash_text(policy ? policy : "", hash);
     hash = hash_number(sysconf(_SC_NPROCESSORS_ONLN), hash);
     return hash_number(s->threads, hash);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "engine/cuda.h"
+#include "engine/hash.h"
 #include "memory/clock.h"
 #include "memory/host.h"
 
@@ -111,6 +112,23 @@ static int cuda_number(const rm_device *device) { return device->number; }
 static uint64_t cuda_overhead_bytes(rm_device *device) { return device->overhead_bytes; }
 
 static bool cuda_runs(const rm_op *op, rm_pass pass) { return rm_cuda_kernels_built.kernel(op, pass); }
+
+/* What the speed of kernels depends on. What cannot be asked for counts as 0. */
+static uint64_t cuda_identity(rm_device *device) {
+    static const enum cudaDeviceAttr facts[] = {
+        cudaDevAttrComputeCapabilityMajor, cudaDevAttrComputeCapabilityMinor, cudaDevAttrMultiProcessorCount,
+        cudaDevAttrClockRate,              cudaDevAttrMemoryClockRate,        cudaDevAttrGlobalMemoryBusWidth,
+        cudaDevAttrL2CacheSize};
+    const rm_cuda_library *lib = device->lib;
+    int value[sizeof facts / sizeof *facts + 3] = {0};
+    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++)
+        (void)lib->cudaDeviceGetAttribute(&value[i + 3], facts[i], device->number);
+    (void)lib->cudaDriverGetVersion(&value[0]);
+    (void)lib->cudaRuntimeGetVersion(&value[1]);
+    value[2] = (int)lib->cublasLtGetVersion();
+    (void)lib->cudaGetLastError();
+    return rm_hash(value, sizeof value, 0);
+}
 
 static remat_status cuda_set_precision(rm_device *device, rm_precision precision) {
     REQUIRE(precision == RM_FP32 || device->major >= ROUNDING_MAJOR, MISSING,
@@ -241,6 +259,7 @@ const rm_device_api rm_device_cuda = {
     .overhead_bytes = cuda_overhead_bytes,
     .number = cuda_number,
     .runs = cuda_runs,
+    .identity = cuda_identity,
     .set_precision = cuda_set_precision,
     .rates = cuda_rates,
     .block_create = cuda_block_create,
@@ -250,6 +269,8 @@ const rm_device_api rm_device_cuda = {
     .queue_create = rm_cuda_queue_create,
     .queue_free = rm_cuda_queue_free,
     .event_create = rm_cuda_event_create,
+    .timer_create = rm_cuda_timer_create,
+    .between_ns = rm_cuda_between_ns,
     .event_free = rm_cuda_event_free,
     .event_record = rm_cuda_event_record,
     .event_wait = rm_cuda_event_wait,

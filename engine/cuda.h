@@ -32,6 +32,7 @@ struct rm_device {
                                 take */
     rm_cuda_products *products;
     rm_queue *spare;     /* made when the device is opened, and measured there; NULL while it is in use */
+    rm_store *store;         /* that is open; NULL: none */
     remat_status failed; /* the first failure that nobody has been told of yet, and its sentence */
     char sentence[RM_CUDA_SENTENCE];
     int64_t step;      /* of the plan, that is being given to a queue; -1: outside of it */
@@ -99,6 +100,8 @@ void rm_cuda_queue_settle(rm_queue *queue); /* waits for all of it; what arrived
 remat_status rm_cuda_queue_create(rm_device *device, rm_queue **out);
 void rm_cuda_queue_free(rm_queue *queue);
 remat_status rm_cuda_event_create(rm_device *device, rm_event **out);
+remat_status rm_cuda_timer_create(rm_device *device, rm_event **out);
+uint64_t rm_cuda_between_ns(rm_event *from, rm_event *to);
 void rm_cuda_event_free(rm_event *event);
 void rm_cuda_event_record(rm_queue *queue, rm_event *event);
 void rm_cuda_event_wait(rm_queue *queue, rm_event *event);
@@ -115,6 +118,7 @@ void rm_cuda_measure(rm_queue *queue, const rm_optimizer *optimizer, const rm_up
                      const float *parameter, const float *gradient, float *const *state, double *sum);
 double rm_cuda_sum_of_squares(rm_queue *queue, const float *x, int64_t n);
 
+void rm_cuda_store_settle(rm_store *store); /* waits for its transfers; NULL allowed */
 remat_status rm_cuda_store_open(rm_device *device, const char *where, rm_store **out);
 remat_status rm_cuda_store_measure(rm_store *store, rm_tier *rates);
 remat_status rm_cuda_store_reserve(rm_store *store, uint64_t bytes);

@@ -47,6 +47,7 @@
     X(cudaEventCreateWithFlags)                                                                                        \
     X(cudaEventRecord)                                                                                                 \
     X(cudaEventSynchronize)                                                                                            \
+    X(cudaEventElapsedTime)                                                                                            \
     X(cudaEventDestroy)
 
 #define RM_CUBLAS_CALLS(X)                                                                                             \

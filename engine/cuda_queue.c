@@ -109,15 +109,27 @@ struct rm_event {
     cudaEvent_t event;
 };
 
-remat_status rm_cuda_event_create(rm_device *device, rm_event **out) {
+static remat_status create_event(rm_device *device, unsigned flags, rm_event **out) {
     rm_event *event = rm_calloc(1, sizeof *event);
     REQUIRE(event, MEMORY, "out of host memory for an event");
     event->device = device;
-    remat_status status = rm_cuda_status(
-        device->lib, device->lib->cudaEventCreateWithFlags(&event->event, cudaEventDisableTiming), "making an event");
+    remat_status status = rm_cuda_status(device->lib, device->lib->cudaEventCreateWithFlags(&event->event, flags),
+                                         "making an event");
     if (status) rm_free(event);
     *out = status ? NULL : event;
     return status;
+}
+remat_status rm_cuda_event_create(rm_device *device, rm_event **out) {
+    return create_event(device, cudaEventDisableTiming, out);
+}
+remat_status rm_cuda_timer_create(rm_device *device, rm_event **out) {
+    return create_event(device, cudaEventDefault, out);
+}
+uint64_t rm_cuda_between_ns(rm_event *from, rm_event *to) {
+    float ms = 0;
+    bool went = rm_cuda_went(from->device, from->device->lib->cudaEventElapsedTime(&ms, from->event, to->event),
+                             "reading how long work took");
+    return went && ms > 0 ? (uint64_t)(1e6 * (double)ms) : 0;
 }
 void rm_cuda_event_free(rm_event *event) {
     if (event) (void)event->device->lib->cudaEventDestroy(event->event);
@@ -206,6 +218,7 @@ void rm_cuda_fill(rm_queue *q, void *device, int byte, uint64_t bytes) {
 remat_status rm_cuda_synchronize(rm_queue *q) {
     (void)rm_cuda_ready(q->device);
     rm_cuda_queue_settle(q);
+    if (q->device->failed) rm_cuda_store_settle(q->device->store); /* whoever hears of it may free what is moved */
     return rm_cuda_tell(q->device);
 }
 

@@ -33,12 +33,19 @@ remat_status rm_cuda_store_open(rm_device *device, const char *where, rm_store *
     store->device = device;
     remat_status status = make(store);
     if (status) rm_cuda_store_close(store);
-    *out = status ? NULL : store;
+    *out = device->store = status ? NULL : store;
     return status;
+}
+
+void rm_cuda_store_settle(rm_store *store) {
+    if (store)
+        (void)rm_cuda_went(store->device, store->device->lib->cudaStreamSynchronize(store->copies),
+                           "waiting for copies");
 }
 
 void rm_cuda_store_close(rm_store *store) {
     if (!store) return;
+    store->device->store = NULL;
     const rm_cuda_library *lib = store->device->lib;
     if (store->copies) (void)lib->cudaStreamSynchronize(store->copies);
     if (store->memory) (void)lib->cudaFreeHost(store->memory);

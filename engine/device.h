@@ -44,6 +44,7 @@ typedef struct rm_device_api {
     uint64_t (*overhead_bytes)(rm_device *);                    /* taken when it was opened; NULL: nothing worth counting */
     int (*number)(const rm_device *);                           /* of the GPU, as CUDA counts here; NULL: it is none */
     bool (*runs)(const rm_op *, rm_pass);                       /* NULL: all of them */
+    uint64_t (*identity)(rm_device *);                          /* another for other hardware, or libraries; NULL: the host's */
     remat_status (*set_precision)(rm_device *, rm_precision);   /* before anything runs; NULL: fp32 alone */
     remat_status (*rates)(rm_device *, rm_rates *out);          /* measured once, in milliseconds */
 
@@ -58,6 +59,8 @@ typedef struct rm_device_api {
     void (*event_free)(rm_event *);                             /* NULL allowed */
     void (*event_record)(rm_queue *, rm_event *);
     void (*event_wait)(rm_queue *, rm_event *);                 /* later work on the queue waits for the event */
+    remat_status (*timer_create)(rm_device *, rm_event **out);  /* an event that knows when it was reached; NULL: none */
+    uint64_t (*between_ns)(rm_event *from, rm_event *to);       /* of timers that a synchronize has found reached; 0: unknown */
     remat_status (*synchronize)(rm_queue *);                    /* returns when all is done; reports failures */
     void (*note)(rm_queue *, int64_t step);                     /* of the plan, that comes next; -1: none. For sentences */
 

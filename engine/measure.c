@@ -7,13 +7,19 @@
 #include "memory/clock.h"
 #include "memory/host.h"
 
+enum { MOST_PASSES = 32, SEGMENT = 3, PROGRAMS = sizeof(rm_stage_times) / sizeof(uint64_t) };
+enum { MOST_MARKS = RM_WINDOW_MOST * PROGRAMS + 1 };
+
 struct rm_measure {
     rm_measure_config config;
     rm_runner runner;
     uint64_t random;
+    rm_event
+        *timer[MOST_MARKS];     /* where the device has timers: one before each program of a pass, and one at its end */
+    uint64_t *time[MOST_MARKS]; /* where the time of what follows the timer goes */
+    int marks;
+    remat_status failed; /* the first failure of a pass; its sentence waits */
 };
-
-enum { MOST_PASSES = 32, SEGMENT = 3, PROGRAMS = sizeof(rm_stage_times) / sizeof(uint64_t) };
 
 /* ---- How much a window needs ---------------------------------------------------------------------------------- */
 
@@ -73,7 +79,14 @@ bool rm_window_fit(const rm_measure_config *config, rm_window *window) {
     return window_bytes(config->chain, window) <= room;
 }
 
+static void settle(rm_measure *m) {
+    remat_status status = m->config.api->synchronize(m->runner.queue);
+    if (!m->failed) m->failed = status;
+}
+
 /* ---- What the arrays hold ------------------------------------------------------------------------------------- */
+
+enum { CHUNK = 1 << 14 };
 
 static uint32_t next_random(rm_measure *m) {
     m->random = m->random * 6364136223846793005u + 1442695040888963407u;
@@ -82,18 +95,18 @@ static uint32_t next_random(rm_measure *m) {
 
 /* Evenly in +-bound. */
 static void fill_reals(rm_measure *m, char *to, uint64_t bytes, double bound) {
-    float chunk[2048];
+    float chunk[CHUNK];
     for (uint64_t done = 0; done < bytes; done += sizeof chunk) {
         uint64_t part = bytes - done < sizeof chunk ? bytes - done : sizeof chunk;
         for (uint64_t i = 0; i < part / sizeof *chunk; i++)
             chunk[i] = (float)(bound * (next_random(m) * 0x1p-31 - 1.0));
         m->config.api->copy_in(m->runner.queue, to + done, chunk, part);
-        (void)m->config.api->synchronize(m->runner.queue); /* a failure shows at the next one that is asked */
+        settle(m);
     }
 }
 
 static void fill_integers(rm_measure *m, char *to, uint64_t bytes, int64_t bound) {
-    int32_t chunk[2048];
+    int32_t chunk[CHUNK];
     for (uint64_t done = 0; done < bytes; done += sizeof chunk) {
         uint64_t part = bytes - done < sizeof chunk ? bytes - done : sizeof chunk;
         for (uint64_t i = 0; i < part / sizeof *chunk; i++)
@@ -142,6 +155,8 @@ static remat_status set_up(rm_measure *m, uint64_t bytes) {
     rm_runner *r = &m->runner;
     TRY(m->config.api->block_create(m->config.device, chain->at.bytes + bytes, &r->block));
     TRY(m->config.api->queue_create(m->config.device, &r->queue));
+    for (int i = 0; i < MOST_MARKS && m->config.api->timer_create; i++)
+        TRY(m->config.api->timer_create(m->config.device, &m->timer[i]));
     r->resident = m->config.api->claim(r->block, 0, chain->at.bytes);
     r->piece = rm_calloc((size_t)chain->problem.n_pieces + 1, sizeof *r->piece);
     r->saved = rm_calloc((size_t)chain->n_stages + 1, sizeof *r->saved);
@@ -177,6 +192,8 @@ void rm_measure_free(rm_measure *m) {
     rm_free(m->runner.piece);
     rm_free(m->runner.saved);
     if (m->runner.queue) m->config.api->queue_free(m->runner.queue);
+    for (int i = 0; i < MOST_MARKS; i++)
+        if (m->timer[i]) m->config.api->event_free(m->timer[i]);
     if (m->runner.block) m->config.api->block_free(m->runner.block);
     rm_free(m);
 }
@@ -236,18 +253,18 @@ static void forget_window(rm_measure *m, const rm_window *window) {
 /* ---- Passes --------------------------------------------------------------------------------------------------- */
 
 /* How undisturbed a run was: all threads had processors all the time (those that wait for others spin); this one had; not
- * even that. Threads that wait asleep, and devices, always look disturbed: then all samples count. */
+ * even that. Threads that wait asleep always look disturbed: then all samples count; so do all that a device's timers took. */
 enum { UNDISTURBED, PARTLY, DISTURBED, LEVELS };
 
 /* samples[stage][program][pass]: LEVELS times the nanoseconds, plus the level. */
 typedef uint64_t samples[PROGRAMS][MOST_PASSES];
 
 /* A thread that does all of the work knows how much of the time it had. */
-static uint64_t timed_run(rm_measure *m, int64_t stage, const rm_program *program) {
+static uint64_t run_and_wait(rm_measure *m, int64_t stage, const rm_program *program) {
     uint64_t all = rm_clock_ns(CLOCK_PROCESS_CPUTIME_ID), own = rm_clock_ns(CLOCK_THREAD_CPUTIME_ID),
              start = rm_now_ns();
     rm_run_program(&m->runner, &m->config.chain->problem, stage, program);
-    (void)m->config.api->synchronize(m->runner.queue);
+    settle(m);
     uint64_t took = rm_now_ns() - start, enough = took - took / 32;
     own = rm_clock_ns(CLOCK_THREAD_CPUTIME_ID) - own;
     all = rm_clock_ns(CLOCK_PROCESS_CPUTIME_ID) - all;
@@ -257,27 +274,49 @@ static uint64_t timed_run(rm_measure *m, int64_t stage, const rm_program *progra
     return LEVELS * (alone ? own : took) + DISTURBED;
 }
 
+/* A queue that works beside this thread is not waited for between programs: each would seem to take as long as it takes to
+ * start the first kernel and to hear of the last. So timers stand between them, as they follow one another in a step. */
+static void timed_run(rm_measure *m, int64_t stage, const rm_program *program, uint64_t *time) {
+    if (!m->timer[0]) {
+        *time = run_and_wait(m, stage, program);
+        return;
+    }
+    m->time[m->marks] = time;
+    m->config.api->event_record(m->runner.queue, m->timer[m->marks++]);
+    rm_run_program(&m->runner, &m->config.chain->problem, stage, program);
+}
+
+static void read_timers(rm_measure *m) {
+    if (!m->timer[0]) return;
+    m->config.api->event_record(m->runner.queue, m->timer[m->marks]);
+    settle(m);
+    for (int i = 0; i < m->marks && !m->failed; i++)
+        *m->time[i] = LEVELS * m->config.api->between_ns(m->timer[i], m->timer[i + 1]) + DISTURBED;
+    m->marks = 0;
+}
+
 /* The stages first .. first+n-1 of the window: all forward, keeping, then all backward. */
 static void run_segment(rm_measure *m, const rm_window *window, int64_t first, int64_t n, int k,
                         rm_stage_times *times) {
     const rm_chain *chain = m->config.chain;
     for (int64_t i = first; i < first + n; i++) {
         const rm_class *class = rm_stage_class(chain, window->first + i);
-        if (k < class->n_options) times[i].forward[k] = timed_run(m, window->first + i, &class->option[k].forward);
+        if (k < class->n_options) timed_run(m, window->first + i, &class->option[k].forward, &times[i].forward[k]);
     }
     for (int64_t i = first + n - 1; i >= first; i--) {
         const rm_class *class = rm_stage_class(chain, window->first + i);
-        if (k < class->n_options) times[i].backward[k] = timed_run(m, window->first + i, &class->option[k].backward);
+        if (k < class->n_options) timed_run(m, window->first + i, &class->option[k].backward, &times[i].backward[k]);
     }
 }
 
 static void run_pass(rm_measure *m, const rm_window *window, rm_stage_times *times) {
     const rm_chain *chain = m->config.chain;
     for (int64_t i = 0; i < window->count; i++)
-        times[i].drop = timed_run(m, window->first + i, &rm_stage_class(chain, window->first + i)->drop);
+        timed_run(m, window->first + i, &rm_stage_class(chain, window->first + i)->drop, &times[i].drop);
     for (int k = 0; k < RM_MAX_OPTIONS; k++)
         for (int64_t end = window->count; end > 0 && (window->options >> k & 1); end -= SEGMENT)
             run_segment(m, window, end > SEGMENT ? end - SEGMENT : 0, end > SEGMENT ? SEGMENT : end, k, times);
+    read_timers(m);
 }
 
 static int ascending(const void *a, const void *b) {
@@ -304,7 +343,7 @@ static uint64_t median_undisturbed(const uint64_t *sample, int n) {
 static int collect(rm_measure *m, const rm_window *window, double seconds, samples *sample) {
     uint64_t start = rm_now_ns();
     int n = 0;
-    for (int pass = 0; pass <= MOST_PASSES; pass++) {
+    for (int pass = 0; pass <= MOST_PASSES && !m->failed; pass++) {
         rm_stage_times times[RM_WINDOW_MOST] = {0};
         run_pass(m, window, times);
         n = pass ? pass : 1;
@@ -323,11 +362,12 @@ remat_status rm_measure_window(rm_measure *m, const rm_window *window, double se
     fill_inputs(m, window);
     fill_ends(m, window);
     int n = collect(m, window, seconds, sample);
-    for (int64_t i = 0; i < window->count; i++)
+    for (int64_t i = 0; i < window->count && !m->failed; i++)
         for (int p = 0; p < PROGRAMS; p++) ((uint64_t *)&times[i])[p] = median_undisturbed(sample[i][p], n);
     forget_window(m, window);
     rm_free(sample);
-    return m->config.api->synchronize(m->runner.queue);
+    settle(m);
+    return m->failed;
 }
 
 /* ---- Beside transfers ----------------------------------------------------------------------------------------- */
@@ -354,6 +394,7 @@ static remat_status wait_for_blocks(rm_measure *m, moving_pass *pass) {
     uint64_t start = rm_now_ns();
     if (!pass->store) return REMAT_OK;
     TRY(m->config.api->store_wait(m->runner.queue, pass->store, m->config.api->store_given(pass->store)));
+    TRY(m->config.api->synchronize(m->runner.queue)); /* it may be the queue that waits, not this thread */
     pass->wait_ns += rm_now_ns() - start;
     return REMAT_OK;
 }
@@ -446,7 +487,7 @@ remat_status rm_measure_beside(rm_measure *m, const rm_window *window, rm_store 
     place_window(m, window);
     fill_inputs(m, window);
     fill_ends(m, window);
-    remat_status status = compare_passes(m, window, moving, tier, seconds, &cost);
+    remat_status status = m->failed ? m->failed : compare_passes(m, window, moving, tier, seconds, &cost);
     forget_window(m, window);
     if (!status) *cost_ns_per_mib = rm_larger(cost > 0 ? (uint64_t)cost : 0, tier->cost_ns_per_mib);
     return status;

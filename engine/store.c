@@ -19,7 +19,8 @@ static const char *const figure_names[] = {"spilling 1 GiB out to", "fetching 1 
 static uint64_t key_of(const remat_session *s, const char *directory, int figure) {
     struct stat about = {0};
     (void)stat(directory, &about); /* a tier that is memory has no directory, and all zeros do for it */
-    uint64_t place[] = {about.st_dev, about.st_ino, (uint64_t)figure};
+    uint64_t identity = s->api->identity ? s->api->identity(s->device) : 0;
+    uint64_t place[] = {about.st_dev, about.st_ino, (uint64_t)figure + (identity & ~(uint64_t)15)};
     return rm_hash(place, sizeof place, rm_hash(s->api->name, strlen(s->api->name), 0));
 }
 
