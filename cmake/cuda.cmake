@@ -5,7 +5,7 @@
 # and for the tests of the device's host side; the device needs a compiler that works, too.
 #
 # nvcc is called by name. With CMake's own language CUDA, a C program that links libremat.a would have to know CUDA.
-set(REMAT_CUDA OFF CACHE STRING "the device cuda, for NVIDIA GPUs: AUTO, ON or OFF")
+set(REMAT_CUDA AUTO CACHE STRING "the device cuda, for NVIDIA GPUs: AUTO, ON or OFF")
 if(REMAT_SANITIZE AND NOT REMAT_CUDA STREQUAL "ON")
   set(REMAT_CUDA OFF) # there the tests execute the kernels on the CPU, and the device on a stand-in for CUDA
 endif()
