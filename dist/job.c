@@ -38,7 +38,7 @@ static remat_status find_place(const remat_job_config *c, rm_rendezvous *where) 
 
 static remat_status meet(remat_job *job, const remat_job_config *c, const rm_rendezvous *where) {
     REQUIRE(!c->backend || strcmp(c->backend, "nccl"), INVALID,
-            "the backend nccl is for GPUs, and sessions compute on the CPU: use auto, local, mpi or gloo");
+            "the backend nccl is for GPUs, which remat_join does not hand out yet: use auto, local, mpi or gloo");
     TRY(rm_rendezvous_store(where, c->timeout_ms, &job->store));
     rm_group_config group = {.engine = c->backend,
                              .rank = where->rank,
