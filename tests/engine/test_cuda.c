@@ -234,6 +234,40 @@ START_TEST(faults_at_every_call) {
 }
 END_TEST
 
+/* Times are taken by timers between programs (the fake sees to it that they are read when they have been reached); they change
+ * no bits, and failing costs a sentence. */
+START_TEST(times_are_measured) {
+    problem p;
+    outcome cpu, cuda;
+    remat_session *s;
+    make_problem(&p, 40 + (uint64_t)_i, "sgd");
+    ck_assert_msg(!run_problem(&p, "cpu", &cpu), "%s", remat_last_error());
+    p.config.calibration = "";
+    remat_config config = p.config;
+    config.device = "cuda";
+    stand_in_reset((uint64_t)_i);
+    ck_assert_msg(!remat_session_create(p.n.graph, p.loss, &config, &s), "%s", remat_last_error());
+    int64_t calls = fake_cuda_calls();
+    ck_assert(remat_session_plan(s).measured_times && remat_session_plan(s).step_ns > 0);
+    remat_session_free(s);
+    expect_clean("measured");
+    ck_assert_msg(!run_problem(&p, "cuda", &cuda), "%s", remat_last_error());
+    expect_same(&cpu, &cuda, "measured");
+    free(cuda.arrays);
+    for (int64_t call = 1 + (int64_t)draw(40); call < calls; call += 1 + (int64_t)draw((uint32_t)calls / 3)) {
+        stand_in_reset((uint64_t)call);
+        fake_cuda_fail_at(call, call % 2 ? cudaErrorUnknown : cudaErrorMemoryAllocation);
+        if (!remat_session_create(p.n.graph, p.loss, &config, &s))
+            remat_session_free(s);
+        else
+            expect_sentence("");
+        expect_clean("a fault while measuring");
+    }
+    free(cpu.arrays);
+    free_problem(&p);
+}
+END_TEST
+
 /* A kernel that fails while it runs is heard of later, at the next wait; the sentence says how far the plan was. */
 static bool break_at(int kernel) {
     problem p;
@@ -455,6 +489,7 @@ int main(void) {
     TCase *same = tcase_create("same"), *faults = tcase_create("faults"), *c = tcase_create("rest");
     tcase_add_loop_test(same, same_as_the_cpu, 0, 60);
     tcase_add_loop_test(faults, faults_at_every_call, 0, 3);
+    tcase_add_loop_test(faults, times_are_measured, 0, 2);
     tcase_add_test(c, a_kernel_breaks_the_gpu);
     tcase_add_test(c, the_session_goes_on);
     tcase_add_test(c, machines_that_will_not_do);

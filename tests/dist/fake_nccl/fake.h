@@ -30,8 +30,14 @@ long fake_fault(const char *name, long otherwise);
 /* Ends the process: the caller has broken a rule. */
 void fake_violation(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 
-/* Runs work(context) on the stream, after all that is there. It returns 0, or the error that the stream then has. */
-void fake_push(cudaStream_t stream, cudaError_t (*work)(void *context), void *context);
+/* Runs work(context) on the stream, after all that is there. It returns 0, or the error that the stream then has. It reads `in`
+ * and writes `out`. */
+typedef struct {
+    const void *in;
+    void *out;
+    size_t in_bytes, out_bytes;
+} fake_touched;
+void fake_push(cudaStream_t stream, cudaError_t (*work)(void *context), void *context, fake_touched touched);
 int fake_stream_device(cudaStream_t stream);
 int fake_current_device(void);
 void fake_need_device_memory(const void *start, size_t bytes, const char *who);

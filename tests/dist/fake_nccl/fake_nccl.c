@@ -239,8 +239,14 @@ static cudaError_t run(void *context) {
 }
 
 static void launch(operation *op, cudaStream_t stream) {
+    const fake_collective *what = &op->what;
+    const size_t bytes = what->count * fake_type_bytes(what->type), all = bytes * (size_t)op->comm->size;
     op->comm->running++;
-    fake_push(stream, run, op);
+    fake_push(stream, run, op,
+              (fake_touched){.in = what->in,
+                             .out = what->out,
+                             .in_bytes = what->kind == FAKE_REDUCE_SCATTER ? all : bytes,
+                             .out_bytes = what->kind == FAKE_ALL_GATHER ? all : bytes});
 }
 
 static ncclResult_t issue(ncclComm_t comm, fake_collective what, ncclRedOp_t sum, cudaStream_t stream,

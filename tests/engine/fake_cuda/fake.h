@@ -11,7 +11,8 @@
  * of other streams before it: if one writes and no event stands between them, that is a violation whether it shows or not
  * (vector clocks: Fidge 1988, Mattern 1989).
  *
- * One thread uses it at a time. A violation is kept as a sentence; nothing ends the process but the host touching the GPU's
+ * Several threads may use it; work runs in whichever of them waits. What one of them has waited for counts as waited for by all,
+ * so between threads fewer violations are found than there may be. A violation is kept as a sentence; nothing ends the process but the host touching the GPU's
  * memory, which is a segmentation fault. */
 #ifndef FAKE_CUDA_H
 #define FAKE_CUDA_H
@@ -67,6 +68,11 @@ void fake_push(cudaStream_t stream, void (*work)(void *context), const void *con
 cublasStatus_t fake_blas_answer(void); /* what a call of cuBLAS or cuBLASLt answers, if it is well in itself */
 void fake_blas_handle(int more);       /* handles taken or given back */
 void fake_lt_reset(void);
+/* Held by every function here but cudaSetDevice; nests. FAKE_INSIDE: until the block ends. */
+void fake_enter(void);
+void fake_leave(const int *unused);
+#define FAKE_INSIDE __attribute__((cleanup(fake_leave), unused)) const int fake_inside_ = (fake_enter(), 0)
+
 void fake_violate(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void *fake_take(size_t bytes, bool on_gpu); /* NULL: none */
 void fake_give_back(void *start, bool on_gpu);
@@ -75,14 +81,19 @@ void fake_unlock(bool unlock); /* the GPU's memory, for work */
 void fake_memory_reset(void);
 int64_t fake_memory_live(void);
 
+int fake_cuda_current(void); /* this thread's GPU */
+
 cudaStream_t fake_stream_make(void);
 cudaEvent_t fake_event_make(void);
+void fake_event_keeps_time(cudaEvent_t event);
+float fake_event_between_ms(cudaEvent_t from, cudaEvent_t to);
 void fake_stream_end(cudaStream_t stream);
 void fake_event_end(cudaEvent_t event);
 void fake_record(cudaEvent_t event, cudaStream_t stream);
 void fake_wait(cudaStream_t stream, cudaEvent_t event);
 void fake_finish_stream(cudaStream_t stream);
 void fake_finish_event(cudaEvent_t event);
+bool fake_query_stream(cudaStream_t stream); /* is it empty? Lets something be done otherwise */
 bool fake_stream_lives(cudaStream_t stream);
 bool fake_records(void); /* some stream, on behalf of this thread */
 bool fake_record_begin(cudaStream_t stream);

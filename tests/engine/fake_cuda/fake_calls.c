@@ -8,7 +8,8 @@
 
 static char violation[400];
 static int64_t calls, allocations, fail_at, handles;
-static cudaError_t failure, last;
+static cudaError_t failure;
+static _Thread_local cudaError_t last;
 static struct {
     int gpus, driver;
     size_t free_bytes;
@@ -46,6 +47,7 @@ void fake_cuda_reset(uint64_t seed) {
 
 /* What this call answers, if it is well in itself. */
 static cudaError_t answer(void) {
+    FAKE_INSIDE;
     cudaError_t error = ++calls == fail_at ? failure : fake_broken ? cudaErrorIllegalAddress : cudaSuccess;
     return error ? last = error : error;
 }
@@ -73,10 +75,15 @@ cudaError_t cudaGetDeviceCount(int *count) {
     *count = machine.gpus;
     return machine.gpus ? cudaSuccess : (last = cudaErrorNoDevice);
 }
+static _Thread_local int current;
+int fake_cuda_current(void) { return current; }
+
 cudaError_t cudaSetDevice(int device) {
     ENTER();
+    if (device < 0 || device >= machine.gpus) return last = cudaErrorInvalidDevice;
     machine.used = true;
-    return device >= 0 && device < machine.gpus ? cudaSuccess : (last = cudaErrorInvalidDevice);
+    current = device;
+    return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
     (void)device;
@@ -91,6 +98,15 @@ cudaError_t cudaMemGetInfo(size_t *free, size_t *total) {
     ENTER();
     *free = machine.free_bytes - taken();
     *total = machine.free_bytes + CONTEXT;
+    return cudaSuccess;
+}
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *about, const void *address) {
+    ENTER();
+    memset(about, 0, sizeof *about);
+    about->type = fake_lies_in(address, 1, true)    ? cudaMemoryTypeDevice
+                  : fake_lies_in(address, 1, false) ? cudaMemoryTypeHost
+                                                    : cudaMemoryTypeUnregistered;
+    about->device = fake_cuda_current();
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetPCIBusId(char *bus, int length, int device) {
@@ -204,6 +220,12 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
         fake_finish_stream(stream);
     return answer();
 }
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+    ENTER();
+    if (!fake_stream_lives(stream)) fake_violate("a stream is asked about that is not there");
+    if (fake_query_stream(stream)) return fake_broken ? (last = cudaErrorIllegalAddress) : cudaSuccess;
+    return last = cudaErrorNotReady;
+}
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
     (void)flags;
     ENTER();
@@ -215,11 +237,17 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     return answer();
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
-    (void)flags;
     allocations++;
     *event = NULL;
     ENTER();
     *event = fake_event_make();
+    if (!(flags & cudaEventDisableTiming)) fake_event_keeps_time(*event);
+    return cudaSuccess;
+}
+#undef cudaEventElapsedTime
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
+    ENTER();
+    *ms = fake_event_between_ms(from, to);
     return cudaSuccess;
 }
 #undef cudaEventRecord

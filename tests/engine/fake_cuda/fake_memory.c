@@ -14,6 +14,7 @@ typedef struct {
 } allocation;
 
 static allocation taken[MOST];
+static int open_for; /* threads that work: the GPU's memory stays open while there are any */
 
 static allocation *find(const void *start, uint64_t bytes, bool on_gpu) {
     for (int i = 0; i < MOST; i++) {
@@ -24,9 +25,13 @@ static allocation *find(const void *start, uint64_t bytes, bool on_gpu) {
     return NULL;
 }
 
-bool fake_lies_in(const void *start, uint64_t bytes, bool on_gpu) { return find(start, bytes, on_gpu); }
+bool fake_lies_in(const void *start, uint64_t bytes, bool on_gpu) {
+    FAKE_INSIDE;
+    return find(start, bytes, on_gpu);
+}
 
 void *fake_take(size_t bytes, bool on_gpu) {
+    FAKE_INSIDE;
     allocation *a = NULL;
     for (int i = 0; i < MOST && !a; i++)
         if (!taken[i].start) a = &taken[i];
@@ -35,12 +40,13 @@ void *fake_take(size_t bytes, bool on_gpu) {
     void *start = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (start == MAP_FAILED) return NULL;
     memset(start, 0xA5, bytes < FILLED ? bytes : FILLED);
-    if (on_gpu) mprotect(start, mapped, PROT_NONE);
+    if (on_gpu && !open_for) mprotect(start, mapped, PROT_NONE);
     *a = (allocation){start, bytes, mapped, on_gpu};
     return start;
 }
 
 void fake_give_back(void *start, bool on_gpu) {
+    FAKE_INSIDE;
     allocation *a = find(start, 1, on_gpu);
     if (!a || a->start != start) {
         fake_violate("memory at %p is given back that was not taken, or twice", start);
@@ -52,12 +58,16 @@ void fake_give_back(void *start, bool on_gpu) {
 }
 
 void fake_unlock(bool unlock) {
+    FAKE_INSIDE;
+    open_for += unlock ? 1 : -1;
+    if (open_for != (unlock ? 1 : 0)) return;
     for (int i = 0; i < MOST; i++)
         if (taken[i].start && taken[i].on_gpu)
             mprotect(taken[i].start, taken[i].mapped, unlock ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
 int64_t fake_memory_live(void) {
+    FAKE_INSIDE;
     int64_t n = 0;
     for (int i = 0; i < MOST; i++) n += taken[i].start != NULL;
     return n;

@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+#include <time.h>
 
 #include "fake.h"
 
@@ -51,6 +53,7 @@ struct CUstream_st {
     int number;
     moment now;
     task *first, **last;
+    bool busy;           /* some thread does a piece of its work */
     cudaGraph_t records; /* NULL: what it is given is done */
     pthread_t recorder;
 };
@@ -60,6 +63,8 @@ struct CUevent_st {
     bool lives;
     moment when;
     uint64_t recorded, reached;
+    bool keeps_time;
+    struct timespec at; /* when it was reached last */
 };
 
 typedef struct {
@@ -81,6 +86,31 @@ static struct {
 static uint64_t random_state;
 int64_t fake_break;
 bool fake_broken;
+
+/* ---- Threads --------------------------------------------------------------------------------------------------- */
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local int depth;
+
+void fake_enter(void) {
+    if (!depth++) pthread_mutex_lock(&mutex);
+}
+void fake_leave(const int *unused) {
+    (void)unused;
+    if (!--depth) pthread_mutex_unlock(&mutex);
+}
+
+/* Work may wait for another process, whose work may wait for another thread of this one. */
+static int step_outside(void) {
+    int was = depth;
+    depth = 0;
+    pthread_mutex_unlock(&mutex);
+    return was;
+}
+static void step_inside(int was) {
+    pthread_mutex_lock(&mutex);
+    depth = was;
+}
 
 static uint32_t draw(uint32_t below) {
     random_state = random_state * 6364136223846793005u + 1442695040888963407u;
@@ -131,6 +161,7 @@ static void forget_accesses(void) {
 }
 
 bool fake_in_flight(const void *start, uint64_t bytes) {
+    FAKE_INSIDE;
     fake_range all = {start, bytes, true};
     for (int s = 0; s < n_streams; s++)
         for (int64_t i = 0; i < made[s].n; i++)
@@ -141,17 +172,22 @@ bool fake_in_flight(const void *start, uint64_t bytes) {
 /* ---- Doing it -------------------------------------------------------------------------------------------------- */
 
 static bool can_go_on(cudaStream_t s) {
-    return s->first && !(s->first->what == WAIT && s->first->event->reached < s->first->version);
+    return s->first && !s->busy && !(s->first->what == WAIT && s->first->event->reached < s->first->version);
 }
 
 static void go_on(cudaStream_t s) {
     task *t = s->first;
     s->first = t->next;
     if (!s->first) s->last = &s->first;
+    if (t->what == RECORD) clock_gettime(CLOCK_MONOTONIC, &t->event->at);
     if (t->what == RECORD && t->event->reached < t->version) t->event->reached = t->version;
     if (t->what == WORK) {
         if (fake_break && !--fake_break) fake_broken = true;
+        s->busy = true;
+        int was = step_outside();
         if (!fake_broken) t->work(t->context);
+        step_inside(was);
+        s->busy = false;
     }
     free(t->context);
     free(t);
@@ -167,17 +203,43 @@ static bool take_a_turn(void) {
     return n;
 }
 
+static bool is_empty(cudaStream_t s) { return !s->first && !s->busy; }
+
+static bool somebody_works(void) {
+    for (cudaStream_t s = streams; s; s = s->next)
+        if (s->busy) return true;
+    return false;
+}
+
 static void run_until(cudaStream_t stream, cudaEvent_t event, uint64_t version) {
     fake_unlock(true);
-    while (stream ? stream->first != NULL : event->reached < version)
-        if (!take_a_turn()) {
+    while (stream ? !is_empty(stream) : event->reached < version) {
+        if (take_a_turn()) continue;
+        if (!somebody_works()) {
             fake_violate("streams wait for each other, or for an event that is never recorded");
             break;
         }
+        int was = step_outside();
+        usleep(50);
+        step_inside(was);
+    }
     fake_unlock(false);
 }
 
+bool fake_query_stream(cudaStream_t stream) {
+    FAKE_INSIDE;
+    if (stream->records) fake_violate("a stream is asked about while it records");
+    fake_unlock(true);
+    if (!is_empty(stream)) (void)take_a_turn();
+    fake_unlock(false);
+    if (!is_empty(stream)) return false;
+    join(&host, &stream->now);
+    forget_accesses();
+    return true;
+}
+
 void fake_finish_stream(cudaStream_t stream) {
+    FAKE_INSIDE;
     if (stream->records) fake_violate("a stream is waited for while it records");
     run_until(stream, NULL, 0);
     join(&host, &stream->now);
@@ -185,6 +247,7 @@ void fake_finish_stream(cudaStream_t stream) {
 }
 
 void fake_finish_event(cudaEvent_t event) {
+    FAKE_INSIDE;
     run_until(NULL, event, event->recorded);
     join(&host, &event->when);
     forget_accesses();
@@ -238,6 +301,7 @@ static void keep_recorded(cudaGraph_t graph, const recorded *r) {
 
 void fake_push(cudaStream_t stream, void (*work)(void *), const void *context, size_t bytes, const fake_range *range,
                int n) {
+    FAKE_INSIDE;
     recorded r = {.work = work, .context = (void *)(uintptr_t)context, .bytes = bytes, .n = n};
     memcpy(r.range, range, (size_t)n * sizeof *range);
     if (!fake_stream_lives(stream))
@@ -251,6 +315,7 @@ void fake_push(cudaStream_t stream, void (*work)(void *), const void *context, s
 }
 
 void fake_record(cudaEvent_t event, cudaStream_t stream) {
+    FAKE_INSIDE;
     if (stream->records) fake_violate("an event is recorded in the middle of a graph");
     task *t = append(stream);
     t->what = RECORD;
@@ -260,6 +325,7 @@ void fake_record(cudaEvent_t event, cudaStream_t stream) {
 }
 
 void fake_wait(cudaStream_t stream, cudaEvent_t event) {
+    FAKE_INSIDE;
     if (stream->records) fake_violate("an event is waited for in the middle of a graph");
     task *t = append(stream);
     t->what = WAIT;
@@ -271,12 +337,14 @@ void fake_wait(cudaStream_t stream, cudaEvent_t event) {
 /* ---- Graphs ---------------------------------------------------------------------------------------------------- */
 
 bool fake_records(void) {
+    FAKE_INSIDE;
     for (cudaStream_t s = streams; s; s = s->next)
         if (s->records && pthread_equal(s->recorder, pthread_self())) return true;
     return false;
 }
 
 bool fake_record_begin(cudaStream_t stream) {
+    FAKE_INSIDE;
     if (!fake_stream_lives(stream) || stream->records) {
         fake_violate("a stream is to record that is not there, or records already");
         return false;
@@ -291,6 +359,7 @@ bool fake_record_begin(cudaStream_t stream) {
 }
 
 cudaGraph_t fake_record_end(cudaStream_t stream) {
+    FAKE_INSIDE;
     cudaGraph_t graph = fake_stream_lives(stream) ? stream->records : NULL;
     if (!graph) fake_violate("a recording ends that never began");
     if (graph) stream->records = NULL;
@@ -308,6 +377,7 @@ static void drop_recorded(recorded *first) {
 
 /* Of those that have ended the shell stays, so that a second end, or a later use, is seen. */
 void fake_graph_end(cudaGraph_t graph) {
+    FAKE_INSIDE;
     if (!graph->lives) fake_violate("a graph is destroyed twice");
     drop_recorded(graph->first);
     graph->first = NULL;
@@ -315,6 +385,7 @@ void fake_graph_end(cudaGraph_t graph) {
 }
 
 cudaGraphExec_t fake_graph_make(cudaGraph_t graph) {
+    FAKE_INSIDE;
     cudaGraphExec_t exec = calloc(1, sizeof *exec);
     recorded **last = &exec->first;
     if (!graph->lives) fake_violate("a graph is instantiated that is not there any more");
@@ -331,6 +402,7 @@ cudaGraphExec_t fake_graph_make(cudaGraph_t graph) {
 }
 
 void fake_graph_launch(cudaGraphExec_t exec, cudaStream_t stream) {
+    FAKE_INSIDE;
     if (!exec->lives || !fake_stream_lives(stream) || stream->records) {
         fake_violate("a graph is launched that is not there, or on a stream that is not, or that records");
         return;
@@ -343,6 +415,7 @@ void fake_graph_launch(cudaGraphExec_t exec, cudaStream_t stream) {
 }
 
 void fake_graph_exec_end(cudaGraphExec_t exec) {
+    FAKE_INSIDE;
     if (!exec->lives) fake_violate("a graph is destroyed twice");
     if (exec->number > host.after[exec->stream]) fake_violate("a graph is destroyed while it may run");
     drop_recorded(exec->first);
@@ -351,6 +424,7 @@ void fake_graph_exec_end(cudaGraphExec_t exec) {
 }
 
 int64_t fake_graphs_live(void) {
+    FAKE_INSIDE;
     int64_t n = 0;
     for (cudaGraphExec_t e = execs; e; e = e->next) n += e->lives;
     return n;
@@ -361,6 +435,7 @@ int64_t fake_cuda_replays(void) { return graphs_launched; }
 /* ---- Life ------------------------------------------------------------------------------------------------------ */
 
 cudaStream_t fake_stream_make(void) {
+    FAKE_INSIDE;
     if (n_streams == MOST_STREAMS) return NULL;
     cudaStream_t s = calloc(1, sizeof *s);
     s->number = n_streams++;
@@ -371,20 +446,32 @@ cudaStream_t fake_stream_make(void) {
 }
 
 cudaEvent_t fake_event_make(void) {
+    FAKE_INSIDE;
     cudaEvent_t e = calloc(1, sizeof *e);
     e->lives = true;
     e->next = events;
     return events = e;
 }
 
+void fake_event_keeps_time(cudaEvent_t event) { event->keeps_time = true; }
+
+float fake_event_between_ms(cudaEvent_t from, cudaEvent_t to) {
+    if (!from->keeps_time || !to->keeps_time) fake_violate("the time of an event is asked for that keeps none");
+    if (!from->recorded || from->reached < from->recorded || !to->recorded || to->reached < to->recorded)
+        fake_violate("the time of an event is asked for that was not reached");
+    return 1e3f * (float)(to->at.tv_sec - from->at.tv_sec) + 1e-6f * (float)(to->at.tv_nsec - from->at.tv_nsec);
+}
+
 /* Those that have ended stay, so that a second end is seen. */
 bool fake_stream_lives(cudaStream_t stream) {
+    FAKE_INSIDE;
     for (cudaStream_t s = streams; s; s = s->next)
         if (s == stream) return s->lives;
     return false;
 }
 
 void fake_stream_end(cudaStream_t stream) {
+    FAKE_INSIDE;
     if (!fake_stream_lives(stream))
         fake_violate("a stream is destroyed that is not there, or twice");
     else if (stream->first || stream->records)
@@ -394,11 +481,13 @@ void fake_stream_end(cudaStream_t stream) {
 }
 
 void fake_event_end(cudaEvent_t event) {
+    FAKE_INSIDE;
     if (!event->lives) fake_violate("an event is destroyed twice");
     event->lives = false;
 }
 
 int64_t fake_order_live(void) {
+    FAKE_INSIDE;
     int64_t n = 0;
     for (cudaStream_t s = streams; s; s = s->next) n += s->lives;
     for (cudaEvent_t e = events; e; e = e->next) n += e->lives;

@@ -1,0 +1,65 @@
+/* joint.c: the fake libnccl (tests/dist/fake_nccl) on the recording fake of CUDA (tests/engine/fake_cuda), in one library: so
+ * sessions on "cuda" can be ranks, and what travels between them is held against the same rules of order as what is computed.
+ * This file is what the one asks of the other, which otherwise its own, simpler libcudart answers. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/engine/fake_cuda/fake.h"
+
+/* As in fake_nccl/fake.h, whose fake_push is called fake_push_collective here (link_test_gpus.cmake). */
+typedef struct {
+    const void *in;
+    void *out;
+    size_t in_bytes, out_bytes;
+} fake_touched;
+void fake_push_collective(cudaStream_t stream, cudaError_t (*work)(void *), void *context, fake_touched touched);
+long fake_fault(const char *name, long otherwise);
+void fake_violation(const char *format, ...);
+int fake_stream_device(cudaStream_t stream);
+int fake_current_device(void);
+void fake_need_device_memory(const void *start, size_t bytes, const char *who);
+
+typedef struct {
+    cudaError_t (*work)(void *context);
+    void *context;
+} collective;
+
+static void run(void *context) {
+    const collective *c = context;
+    if (c->work(c->context)) fake_broken = true;
+}
+
+void fake_push_collective(cudaStream_t stream, cudaError_t (*work)(void *), void *context, fake_touched touched) {
+    collective c = {work, context};
+    fake_range range[] = {{touched.in, touched.in_bytes, false}, {touched.out, touched.out_bytes, true}};
+    fake_push(stream, run, &c, sizeof c, range, 2);
+}
+
+/* Faults are asked of the fake of CUDA alone. */
+long fake_fault(const char *name, long otherwise) {
+    (void)name;
+    return otherwise;
+}
+
+void fake_violation(const char *format, ...) {
+    char sentence[300];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(sentence, sizeof sentence, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "against the rules of NCCL: %s\n", sentence);
+    abort();
+}
+
+/* A process has one. */
+int fake_stream_device(cudaStream_t stream) {
+    if (!fake_stream_lives(stream)) fake_violation("a stream that is not, or no longer, there");
+    return fake_cuda_current();
+}
+int fake_current_device(void) { return fake_cuda_current(); }
+
+void fake_need_device_memory(const void *start, size_t bytes, const char *who) {
+    if (!fake_lies_in(start, bytes, true)) fake_violation("%s: %zu bytes at %p are no GPU memory", who, bytes, start);
+}

@@ -1,0 +1,247 @@
+/* test_gpus.c: ranks whose sessions lie on GPUs: engine/cuda.c and dist/group_nccl.c together, on one fake of CUDA and NCCL
+ * (fake_gpus), the CPU's kernels in its streams. Two ranks on "cuda" end with the bits of two ranks on "cpu"; gradients travel
+ * while the backward pass goes on, and no stream touches what another has not finished with. No GPU has any part in this. */
+#include "tests/dist/ranks.h"
+
+#ifdef HAVE_CUDA_HEADERS
+
+#include "dist/ddp.h"
+#include "tests/engine/fake_cuda/stand_ins.h"
+#include "tests/engine/random_net.h"
+
+enum { STEPS = 3 };
+
+typedef struct {
+    uint64_t seed;
+    rm_ddp_config ddp;
+    const char *optimizer;
+    int micro_steps;
+} job;
+
+typedef struct {
+    rm_group *host, *gpus;
+    rm_ddp *ddp;
+    remat_ranks ranks; /* ddp's, watched */
+    remat_session *session;
+} member;
+
+static rm_group *open_one(const char *engine, int rank, int size, rm_kv *store, int gpu) {
+    rm_group *group;
+    rm_group_config config = {
+        .engine = engine, .rank = rank, .size = size, .store = store, .name = engine, .timeout_ms = 60000, .gpu = gpu};
+    need_ok(rm_group_open(&config, &group));
+    return group;
+}
+
+static void use_fakes(int rank, uint64_t seed) {
+    char number[8];
+    stand_in_reset(seed);
+    fake_cuda_machine(2, 13000, (size_t)1 << 30);
+    snprintf(number, sizeof number, "%d", rank);
+    setenv("LOCAL_RANK", number, 1);
+    setenv("REMAT_NCCL_LIBRARY", FAKE_CUDA, 1);
+}
+
+/* What is handed over to other ranks must be there: no work on it may be under way. */
+static remat_status watch_reduce(void *context, const remat_bucket *b) {
+    const remat_ranks *ranks = rm_ddp_ranks(context);
+    need(!fake_in_flight(b->gradients, (uint64_t)b->count * sizeof(float)), "gradients are still being made");
+    return ranks->reduce(ranks->context, b);
+}
+static remat_status watch_gather(void *context, const remat_bucket *b) {
+    const remat_ranks *ranks = rm_ddp_ranks(context);
+    need(!fake_in_flight(b->parameters, (uint64_t)b->count * sizeof(float)), "parameters are still being updated");
+    return ranks->gather(ranks->context, b);
+}
+
+static void watch(member *m) {
+    m->ranks = *rm_ddp_ranks(m->ddp);
+    need(m->ranks.context == m->ddp, "the table's context is not the ddp");
+    m->ranks.reduce = watch_reduce;
+    m->ranks.gather = watch_gather;
+}
+
+static void join(member *m, int rank, int size, rm_kv *store, const job *j, bool cuda) {
+    *m = (member){.host = open_one("local", rank, size, store, 0)};
+    if (cuda) m->gpus = open_one("nccl", rank, size, store, 1 + rank);
+    rm_ddp_config config = j->ddp;
+    config.group = m->host;
+    config.gpus = m->gpus;
+    config.rows = 3; /* as random_net has */
+    need_ok(rm_ddp_open(&config, &m->ddp));
+    watch(m);
+}
+
+static void leave(member *m) {
+    remat_session_free(m->session);
+    rm_ddp_close(m->ddp);
+    rm_group_close(m->gpus);
+    rm_group_close(m->host);
+}
+
+static void open_session(member *m, const job *j, bool cuda) {
+    net n;
+    remat_config config = REMAT_CONFIG_INIT;
+    rng_state = j->seed * 7919 + 3;
+    remat_value loss = random_net_with(&n, j->seed % 3 > 0, j->seed % 2 == 1);
+    config.device = cuda ? "cuda" : "cpu";
+    config.threads = 1;
+    config.tile = 2;
+    config.seed = j->seed;
+    config.optimizer = j->optimizer;
+    config.micro_steps = j->micro_steps;
+    config.strategy = "sqrt";
+    config.ranks = &m->ranks;
+    need_ok(remat_session_create(n.graph, loss, &config, &m->session));
+    remat_graph_free(n.graph);
+    need_ok(rm_ddp_broadcast(m->ddp, m->session));
+}
+
+static void write_inputs(remat_session *s, uint64_t seed) {
+    rng_state = seed;
+    for (int64_t i = 0; i < remat_count(s, REMAT_INPUT); i++) {
+        remat_array info;
+        need_ok(remat_array_info(s, REMAT_INPUT, i, &info));
+        float *data = malloc(info.bytes);
+        for (uint64_t k = 0; k < info.bytes / 4; k++)
+            if (info.dtype == REMAT_I32)
+                ((int32_t *)data)[k] = (int32_t)draw(3);
+            else
+                data[k] = draw_real();
+        need_ok(remat_write(s, REMAT_INPUT, i, data, info.bytes));
+        free(data);
+    }
+}
+
+typedef struct {
+    double number[2 * STEPS];
+    float *parameters;
+    uint64_t bytes;
+} outcome;
+
+static void train(member *m, const job *j, int rank, outcome *o) {
+    for (int step = 0; step < STEPS; step++) {
+        remat_step_result r;
+        for (int k = 0; k < j->micro_steps; k++) {
+            write_inputs(m->session, j->seed + (uint64_t)(100 * step + 10 * k + rank));
+            need_ok(remat_gradients(m->session, &r));
+        }
+        o->number[2 * step] = r.loss;
+        need_ok(remat_update(m->session, 0.05, &r));
+        o->number[2 * step + 1] = r.grad_norm;
+    }
+    for (int64_t i = 0; i < remat_count(m->session, REMAT_PARAM); i++) {
+        remat_array info;
+        need_ok(remat_array_info(m->session, REMAT_PARAM, i, &info));
+        o->parameters = realloc(o->parameters, o->bytes + info.bytes);
+        need_ok(remat_read(m->session, REMAT_PARAM, i, (char *)o->parameters + o->bytes, info.bytes));
+        o->bytes += info.bytes;
+    }
+}
+
+static outcome run_job(int rank, int size, rm_kv *store, const job *j, bool cuda) {
+    member m;
+    outcome o = {.bytes = 0};
+    join(&m, rank, size, store, j, cuda);
+    open_session(&m, j, cuda);
+    if (cuda) need(remat_session_plan(m.session).workspace_bytes > rm_group_device_bytes(m.gpus), "not in the budget");
+    train(&m, j, rank, &o);
+    leave(&m);
+    return o;
+}
+
+static void need_nothing_wrong(void) {
+    need(!fake_cuda_violation(), "%s", fake_cuda_violation());
+    need(fake_cuda_live() == 0, "%lld things were not given back", (long long)fake_cuda_live());
+}
+
+static void train_twice(int rank, int size, rm_kv *store, void *context) {
+    const job *j = context;
+    use_fakes(rank, j->seed + (uint64_t)rank);
+    outcome cpu = run_job(rank, size, store, j, false);
+    outcome cuda = run_job(rank, size, store, j, true);
+    need(!memcmp(cpu.number, cuda.number, sizeof cpu.number), "losses or norms have other bits: %g, %g", cpu.number[0],
+         cuda.number[0]);
+    need(cpu.bytes && cpu.bytes == cuda.bytes && !memcmp(cpu.parameters, cuda.parameters, cpu.bytes),
+         "parameters have other bits");
+    need_nothing_wrong();
+    free(cpu.parameters);
+    free(cuda.parameters);
+}
+
+static const job jobs[] = {
+    {.seed = 1, .optimizer = "sgd", .micro_steps = 1},
+    {.seed = 2, .optimizer = "adamw", .micro_steps = 1, .ddp = {.first_bucket_bytes = 64, .bucket_bytes = 300}},
+    {.seed = 4, .optimizer = "adam", .micro_steps = 2, .ddp = {.first_bucket_bytes = 64, .bucket_bytes = 300}},
+    {.seed = 5, .optimizer = "adamw", .micro_steps = 1, .ddp = {.shard_optimizer = true, .bucket_bytes = 500}},
+    {.seed = 7, .optimizer = "sgd", .micro_steps = 1, .ddp = {.fused_update = true, .bucket_bytes = 200}},
+};
+enum { JOBS = sizeof jobs / sizeof *jobs };
+
+START_TEST(ranks_on_gpus_are_ranks_on_processors) { run_ranks(2, train_twice, (void *)(uintptr_t)&jobs[_i]); }
+END_TEST
+
+/* ---- What is refused ------------------------------------------------------------------------------------------------- */
+
+static void is_refused(int rank, int size, rm_kv *store, void *context) {
+    member m;
+    rm_ddp *ddp = NULL;
+    (void)context;
+    use_fakes(rank, 1);
+    m.host = open_one("local", rank, size, store, 0);
+    m.gpus = open_one("nccl", rank, size, store, 1 + rank);
+    rm_ddp_config config = {.group = m.host, .gpus = m.gpus, .rows = 3, .compress = RM_COMPRESS_BF16};
+    need(rm_ddp_open(&config, &ddp) == REMAT_MISSING, "compressed gradients on GPUs are accepted");
+    need(strstr(remat_last_error(), "lie on GPUs"), "%s", remat_last_error());
+    config.compress = RM_COMPRESS_NONE;
+    config.pairwise = true;
+    need(rm_ddp_open(&config, &ddp) == REMAT_MISSING, "pairwise sums on GPUs are accepted");
+    rm_group_close(m.gpus);
+    rm_group_close(m.host);
+    need_nothing_wrong();
+}
+START_TEST(what_cannot_be_done_yet) { run_ranks(2, is_refused, NULL); }
+END_TEST
+
+/* Sessions on the one device, ranks that add up in the memory of the other. */
+static void does_not_match(int rank, int size, rm_kv *store, void *context) {
+    member m;
+    net n;
+    job j = jobs[0];
+    (void)context;
+    use_fakes(rank, 1);
+    join(&m, rank, size, store, &j, false);
+    rng_state = 10;
+    remat_value loss = random_net_with(&n, true, false);
+    remat_config config = REMAT_CONFIG_INIT;
+    config.device = "cuda";
+    config.ranks = rm_ddp_ranks(m.ddp);
+    need(remat_session_create(n.graph, loss, &config, &m.session) == REMAT_MISSING, "it is accepted");
+    need(strstr(remat_last_error(), "memory of the device \"cpu\""), "%s", remat_last_error());
+    m.session = NULL;
+    remat_graph_free(n.graph);
+    leave(&m);
+    need_nothing_wrong();
+}
+START_TEST(ranks_of_another_memory) { run_ranks(2, does_not_match, NULL); }
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("dist/gpus");
+    TCase *all = tcase_create("gpus");
+    tcase_add_loop_test(all, ranks_on_gpus_are_ranks_on_processors, 0, JOBS);
+    tcase_add_test(all, what_cannot_be_done_yet);
+    tcase_add_test(all, ranks_of_another_memory);
+    suite_add_tcase(suite, all);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}
+
+#else
+
+int main(void) { return 0; } /* without CUDA's and NCCL's headers there is nothing to test */
+
+#endif
