@@ -467,6 +467,130 @@ START_TEST(two_queues) {
 }
 END_TEST
 
+/* ---- Recorded kernels ------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    rm_device *device;
+    rm_block *block;
+    rm_queue *queue;
+    char *memory;
+} bench;
+
+static void open_bench(bench *b, uint64_t seed) {
+    const rm_device_api *api = &rm_device_cuda;
+    stand_in_reset(seed);
+    ck_assert(!api->open(1, &b->device) && !api->block_create(b->device, 64, &b->block));
+    ck_assert(!api->queue_create(b->device, &b->queue));
+    b->memory = api->claim(b->block, 0, 64);
+}
+
+static void close_bench(bench *b) {
+    rm_device_cuda.queue_free(b->queue);
+    rm_device_cuda.block_free(b->block);
+    rm_device_cuda.close(b->device);
+}
+
+/* A launcher of two "kernels", the first of which writes `key` to the memory's first byte. True: it launched them. */
+static bool launch(bench *b, int64_t key) {
+    const rm_cuda_queue *q = &b->queue->shown;
+    if (!rm_cuda_begin(q, &key, sizeof key)) return false;
+    rm_device_cuda.fill(b->queue, b->memory, (int)(key & 0x7f), 1);
+    rm_device_cuda.fill(b->queue, b->memory + 1, 3, 1);
+    rm_cuda_end(q);
+    return true;
+}
+
+static int first_byte(bench *b) {
+    char byte = -1;
+    rm_device_cuda.copy_out(b->queue, &byte, b->memory, 1);
+    ck_assert(!rm_device_cuda.synchronize(b->queue));
+    return byte;
+}
+
+START_TEST(recorded_at_second_sight) {
+    bench b;
+    open_bench(&b, (uint64_t)_i);
+    for (int sight = 1; sight <= 5; sight++)
+        for (int64_t key = 1; key <= 3; key++) {
+            ck_assert_int_eq(launch(&b, key), sight < 3);
+            ck_assert_int_eq(first_byte(&b), key);
+            ck_assert_int_eq(fake_cuda_graphs(), sight == 1 ? 0 : sight == 2 ? key : 3);
+        }
+    ck_assert_int_eq(fake_cuda_replays(), 4 * 3);
+    b.queue->running[0] ^= 1; /* another op */
+    ck_assert(launch(&b, 1));
+    ck_assert_int_eq(fake_cuda_replays(), 4 * 3);
+    close_bench(&b);
+    expect_clean("recorded");
+}
+END_TEST
+
+/* The fake's graphs take 64 KiB each. */
+START_TEST(recording_has_bounds) {
+    enum { GRAPHS = RM_CUDA_GRAPH_BYTES / (64 << 10), CALLS = RM_CUDA_CALLS + 100 };
+    bench b;
+    open_bench(&b, 1);
+    for (int sight = 1; sight <= 3; sight++)
+        for (int64_t key = 0; key < CALLS; key++) {
+            ck_assert_int_eq(launch(&b, key), sight < 3 || key >= GRAPHS);
+            if (key % 500 == 0 || key == CALLS - 1) ck_assert_int_eq(first_byte(&b), key & 0x7f);
+        }
+    ck_assert_int_eq(fake_cuda_graphs(), GRAPHS);
+    ck_assert_int_eq(fake_cuda_replays(), 2 * GRAPHS);
+    close_bench(&b);
+    expect_clean("bounds");
+}
+END_TEST
+
+/* Each call that recording makes, failed: one sentence, and from then on kernels are started as they come. */
+START_TEST(recording_that_fails) {
+    bench b;
+    open_bench(&b, 3);
+    ck_assert(launch(&b, 1) && !rm_device_cuda.synchronize(b.queue));
+    int64_t before = fake_cuda_calls();
+    ck_assert(launch(&b, 1));
+    int64_t calls = fake_cuda_calls() - before;
+    close_bench(&b);
+    ck_assert_int_ge(calls, 7);
+    for (int64_t call = 1; call <= calls; call++) {
+        open_bench(&b, (uint64_t)call);
+        ck_assert(launch(&b, 1) && !rm_device_cuda.synchronize(b.queue));
+        fake_cuda_fail_at(fake_cuda_calls() + call, cudaErrorUnknown);
+        (void)launch(&b, 1);
+        ck_assert_int_eq(rm_device_cuda.synchronize(b.queue), REMAT_DEVICE);
+        expect_sentence("a fault that a test has asked for");
+        (void)launch(&b, 1);
+        ck_assert_int_eq(first_byte(&b), 1);
+        (void)launch(&b, 2), (void)launch(&b, 2);
+        ck_assert_int_eq(first_byte(&b), 2);
+        close_bench(&b);
+        expect_clean("a recording that failed");
+    }
+}
+END_TEST
+
+/* What NVML sees appear with the first use of the GPU is the context (the fake's takes 300 MiB), for good. */
+START_TEST(the_context_counts) {
+    problem p;
+    remat_session *s;
+    make_problem(&p, 2, "sgd");
+    remat_config config = p.config;
+    config.device = "cuda";
+    config.plan_only = true;
+    stand_in_reset(1);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_msg(!remat_session_create(p.n.graph, p.loss, &config, &s), "%s", remat_last_error());
+        ck_assert_uint_ge(remat_session_plan(s).workspace_bytes, (300u << 20) + RM_CUDA_GRAPH_BYTES + (1u << 20));
+        ck_assert_uint_lt(remat_session_plan(s).workspace_bytes, 400u << 20);
+        remat_session_free(s);
+    }
+    config.memory_budget = 300u << 20;
+    ck_assert_int_eq(remat_session_create(p.n.graph, p.loss, &config, &s), REMAT_INFEASIBLE);
+    expect_clean("context");
+    free_problem(&p);
+}
+END_TEST
+
 START_TEST(speeds) {
     const rm_device_api *api = &rm_device_cuda;
     rm_device *device;
@@ -499,6 +623,10 @@ int main(void) {
     tcase_add_test(c, no_library);
     tcase_add_loop_test(c, copies, 0, 8);
     tcase_add_loop_test(c, two_queues, 0, 16);
+    tcase_add_loop_test(c, recorded_at_second_sight, 0, 4);
+    tcase_add_test(c, recording_has_bounds);
+    tcase_add_test(c, recording_that_fails);
+    tcase_add_test(c, the_context_counts);
     tcase_add_test(c, speeds);
     suite_add_tcase(suite, same);
     suite_add_tcase(suite, faults);
