@@ -303,7 +303,7 @@ void fake_push(cudaStream_t stream, void (*work)(void *), const void *context, s
                int n) {
     FAKE_INSIDE;
     recorded r = {.work = work, .context = (void *)(uintptr_t)context, .bytes = bytes, .n = n};
-    memcpy(r.range, range, (size_t)n * sizeof *range);
+    if (n) memcpy(r.range, range, (size_t)n * sizeof *range);
     if (!fake_stream_lives(stream))
         fake_violate("work is given to a stream that is not there");
     else if (stream->records)
