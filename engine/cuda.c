@@ -72,6 +72,7 @@ static remat_status start(rm_device *device) {
     TRY(check_driver(device->lib));
     TRY(choose_gpu(device->lib, &device->number));
     TRY(check_gpu(device));
+    TRY(rm_cuda_library_open_products());
     TRY(rm_cuda_context_begin(device->lib, device->number, &context));
     TRY(free_memory(device, &before));
     REQUIRE(before > device->blas_bytes, MEMORY,

@@ -20,7 +20,7 @@ _Static_assert(CUDART_VERSION >= 12000 && CUDART_VERSION < 14000, "name the libr
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static rm_cuda_library library;
-static bool opened;
+static bool runtime_found, products_found;
 
 typedef struct {
     const char *name, *variable;
@@ -77,9 +77,8 @@ static remat_status find_runtime(rm_cuda_library *lib) {
     return REMAT_OK;
 }
 
-static remat_status fill_in(rm_cuda_library *lib) {
+static remat_status find_products(rm_cuda_library *lib) {
     void *blas, *blaslt;
-    TRY(find_runtime(lib));
     TRY(open_library(&blas_place, &blas));
 #define FIND(function) TRY(find(blas, &blas_place, #function, &lib->function));
     RM_CUBLAS_CALLS(FIND)
@@ -93,9 +92,17 @@ static remat_status fill_in(rm_cuda_library *lib) {
 
 remat_status rm_cuda_library_open(const rm_cuda_library **out) {
     pthread_mutex_lock(&lock);
-    remat_status status = opened ? REMAT_OK : fill_in(&library);
-    if (!status) opened = true;
+    remat_status status = runtime_found ? REMAT_OK : find_runtime(&library);
+    runtime_found |= !status;
     pthread_mutex_unlock(&lock);
     *out = &library;
+    return status;
+}
+
+remat_status rm_cuda_library_open_products(void) {
+    pthread_mutex_lock(&lock);
+    remat_status status = products_found ? REMAT_OK : find_products(&library);
+    products_found |= !status;
+    pthread_mutex_unlock(&lock);
     return status;
 }

@@ -85,7 +85,9 @@ typedef struct {
 #undef FIELD
 } rm_cuda_library;
 
-/* The table, the same for the whole process; it stays open. MISSING: not there, or too old. */
+/* The table, the same for the whole process; it stays open. MISSING: not there, or too old. At first the runtime's functions
+ * alone are in it; the others come when it is known that there is a GPU, since cuBLAS takes 150 MiB of the host. */
 remat_status rm_cuda_library_open(const rm_cuda_library **out);
+remat_status rm_cuda_library_open_products(void);
 
 #endif
