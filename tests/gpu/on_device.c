@@ -42,7 +42,7 @@ __attribute__((format(printf, 1, 2))) static void complain(const char *format, .
 
 remat_status on_device_open(const char *name) {
     now = (on_device_state){.api = rm_device_find(name)};
-    TRY(remat_device_check(name));
+    REQUIRE(now.api, MISSING, "this build has no device \"%s\"", name);
     TRY(now.api->open(1, &now.device));
     remat_status status = now.api->queue_create(now.device, &now.queue);
     if (status) on_device_close();

@@ -6,21 +6,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/status.h"
+#include "engine/device.h"
 
 enum { SKIPPED = 77 }; /* ctest and run.sh know it */
 
-/* The value of --device=NAME, or cuda. */
-static inline const char *device_asked_for(int argc, char **argv) {
+/* The value of `flag` ("--device="), or `otherwise`. */
+static inline const char *value_of(int argc, char **argv, const char *flag, const char *otherwise) {
     for (int i = 1; i < argc; i++)
-        if (!strncmp(argv[i], "--device=", 9)) return argv[i] + 9;
-    return "cuda";
+        if (!strncmp(argv[i], flag, strlen(flag))) return argv[i] + strlen(flag);
+    return otherwise;
 }
 
 static inline bool has_flag(int argc, char **argv, const char *flag) {
     for (int i = 1; i < argc; i++)
         if (!strcmp(argv[i], flag)) return true;
     return false;
+}
+
+/* OK, or why it cannot be opened. */
+static inline remat_status try_device(const char *name) {
+    const rm_device_api *api = rm_device_find(name);
+    rm_device *device = NULL;
+    REQUIRE(api, MISSING, "this build has no device \"%s\"", name);
+    TRY(api->open(1, &device));
+    api->close(device);
+    return REMAT_OK;
 }
 
 /* Where the device is merely not there, the test is skipped; any other failure fails it. */

@@ -1,7 +1,9 @@
 /* test_ops.c: every op and optimizer on a real device against its definition on the CPU: all that op_check.h demands of
  * kernels, with its tolerances (NaN fails), the kernels launched by the device's own queue (on_device.h).
  *
- *     gpu_test_ops [--device=cuda] [--small]     --small: a few calls of each kernel, for compute-sanitizer
+ *     gpu_test_ops [--device=cuda] [--small] [--few-elements]
+ *
+ * --small: a few calls of each kernel, for compute-sanitizer; --few-elements: no long arrays, for an emulated device.
  *
  * --device=cpu tests this program. Ends with 77 where there is no such device. */
 #include <math.h>
@@ -132,9 +134,9 @@ static const char *compare_optimizer(const rm_optimizer *o, rm_update u, int64_t
     return same ? NULL : status ? remat_last_error() : "other numbers than on the CPU";
 }
 
-static void check_optimizer(const rm_optimizer *o, bool small) {
+static void check_optimizer(const rm_optimizer *o, bool few) {
     static const int64_t length[] = {1, 255, 20000, 5000003};
-    for (int k = 0; k < (small ? 3 : 4); k++)
+    for (int k = 0; k < (few ? 3 : 4); k++)
         for (int c = 0; c < CONFIGURATIONS; c++) {
             const char *wrong = compare_optimizer(o, configurations[c], length[k]);
             if (!wrong) continue;
@@ -162,8 +164,8 @@ static void check_sum_of_squares(void) {
 }
 
 int main(int argc, char **argv) {
-    bool small = has_flag(argc, argv, "--small");
-    need_device(on_device_open(device_asked_for(argc, argv)));
+    bool small = has_flag(argc, argv, "--small"), few = small || has_flag(argc, argv, "--few-elements");
+    need_device(on_device_open(value_of(argc, argv, "--device=", "cuda")));
     for (int i = 0; i < rm_n_ops; i++) {
         if (!has_kernels(rm_ops[i]))
             fail(rm_ops[i]->name, "it has no kernels for this device");
@@ -172,7 +174,7 @@ int main(int argc, char **argv) {
         else
             check_op(rm_ops[i]);
     }
-    for (int i = 0; i < rm_n_optimizers; i++) check_optimizer(rm_optimizers[i], small);
+    for (int i = 0; i < rm_n_optimizers; i++) check_optimizer(rm_optimizers[i], few);
     check_sum_of_squares();
     printf("%d ops, %d optimizers, %lld calls of kernels on %s: %d failed\n", rm_n_ops, rm_n_optimizers,
            (long long)on_device_now()->calls, on_device_now()->api->name, failures);

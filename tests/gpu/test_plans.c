@@ -2,7 +2,7 @@
  * plan (everything kept, lean, segments, sqrt, and a budget that forbids recomputing, so that activations travel to the host
  * and back), twice the same, and within float's reach of the CPU's.
  *
- *     gpu_test_plans [--device=cuda] [--small]
+ *     gpu_test_plans [--device=cuda] [--small] [--cell=lstm|gru|rnn]
  *
  * On a GPU also with products in tf32 and bf16, where it has them; those are not compared with the CPU's.
  * --device=cpu tests this program. Ends with 77 where there is no such device. */
@@ -164,12 +164,14 @@ static void check(const char *device, const net *n, int64_t tile) {
 }
 
 int main(int argc, char **argv) {
-    const char *device = device_asked_for(argc, argv);
+    const char *device = value_of(argc, argv, "--device=", "cuda");
+    const char *only = value_of(argc, argv, "--cell=", NULL);
     bool small = has_flag(argc, argv, "--small");
-    need_device(remat_device_check(device));
+    need_device(try_device(device));
     bool all = !small && strcmp(device, "cpu");
     for (int i = 0; i < NET_CELLS * (all ? 3 : 1); i++) {
         int cell = i % NET_CELLS;
+        if (only && strcmp(only, net_cell_name[cell])) continue;
         precision = precisions[i / NET_CELLS];
         if (cell == 0) printf("products in %s\n", precision);
         net n = {.cell = (net_cell)cell, .layers = 2, .vocabulary = 13, .embed = 6, .hidden = 9, .dropout = 0.2};

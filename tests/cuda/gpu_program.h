@@ -1,0 +1,21 @@
+/* gpu_program.h: runs a program of tests/gpu, which waits for a GPU, on the emulated device (device.h): so that it is not the
+ * program that fails when there is one. The program was included before, its main called `program`. */
+#ifndef RM_TEST_GPU_PROGRAM_H
+#define RM_TEST_GPU_PROGRAM_H
+
+#include <stdio.h>
+
+#include "tests/cuda/device.h"
+
+/* 0: it passed, broke no rule of order or lifetime, and gave everything back. `flags` ends in NULL. */
+static inline int run_gpu_program(int (*program)(int, char **), char **flags) {
+    int count = 0;
+    while (flags[count]) count++;
+    emulated_device_reset(1);
+    int code = program(count, flags);
+    if (fake_cuda_violation()) printf("%s\n", fake_cuda_violation());
+    if (fake_cuda_live()) printf("%lld things were not given back\n", (long long)fake_cuda_live());
+    return code || fake_cuda_violation() || fake_cuda_live();
+}
+
+#endif

@@ -1,0 +1,23 @@
+/* test_gpu_plans.c: the program tests/gpu/test_plans.c on the emulated device. */
+#ifdef HAVE_CUDA_HEADERS
+
+#define main program
+#include "tests/gpu/test_plans.c"
+#undef main
+
+#include "tests/cuda/gpu_program.h"
+
+/* A cell at a time: the fake of CUDA makes so many streams and no more. */
+int main(void) {
+    char *flags[] = {"test_plans", "--small", NULL, NULL};
+    static char *const cell[] = {"--cell=lstm", "--cell=gru", "--cell=rnn"};
+    for (int i = 0; i < 3; i++) {
+        flags[2] = cell[i];
+        if (run_gpu_program(program, flags)) return EXIT_FAILURE;
+    }
+    return EXIT_SUCCESS;
+}
+
+#else
+int main(void) { return 0; }
+#endif
