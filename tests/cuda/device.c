@@ -5,7 +5,8 @@
 #include <string.h>
 
 static void give(void *stream, void (*work)(void *), const void *context, size_t bytes) {
-    fake_push(stream, work, context, bytes, NULL, 0);
+    const fake_range unknown = {NULL, 0, false};
+    fake_push(stream, work, context, bytes, &unknown, 0);
 }
 
 void emulated_device_reset(uint64_t seed) {
