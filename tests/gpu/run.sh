@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # run.sh: everything about CUDA that needs a GPU, in one command and under ten minutes; ends with a short table.
 #
-#   tests/gpu/run.sh [--parts=ops,plans,offload,sanitizer,bench] [--build=DIR] [--minutes=10]
+#   tests/gpu/run.sh [--parts=ops,products,plans,offload,sanitizer,bench] [--build=DIR] [--minutes=10]
 #
 #   ops         every op and optimizer on the GPU against its definition on the CPU (test_ops.c)
+#   products    matrix products in every precision: near those in double, rows that keep their bits, speeds (test_products.c)
 #   plans       the same bits for every plan (test_plans.c)
 #   offload     training within a cap that its activations exceed: they travel to the host and back, the losses stay
 #   sanitizer   compute-sanitizer's memcheck and racecheck on small cases of the first two
@@ -15,7 +16,7 @@ set -uo pipefail
 start=$SECONDS
 cd "$(dirname "$0")/../.." || exit 1
 
-parts=ops,plans,offload,sanitizer,bench build='' minutes=10 device=cuda
+parts=ops,products,plans,offload,sanitizer,bench build='' minutes=10 device=cuda
 for argument in "$@"; do
     case $argument in
     --parts=*) parts=${argument#*=} ;;
@@ -43,6 +44,7 @@ number_of() { # number_of NAME FILE: from the first event that has it
 }
 
 part_ops() { "$build/tests/gpu_test_ops" "--device=$device"; }
+part_products() { "$build/tests/gpu_test_products" "--device=$device"; }
 part_plans() { "$build/tests/gpu_test_plans" "--device=$device" $([[ $device == cuda ]] || echo --small); }
 
 part_offload() {
@@ -88,7 +90,8 @@ part_bench() {
 
 build_all() {
     scripts/setup.sh && cmake --preset release -B "$build" -DREMAT_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=native \
-        -DREMAT_EXAMPLES=OFF -DREMAT_BENCH=OFF && cmake --build "$build" --target remat_program gpu_test_ops gpu_test_plans
+        -DREMAT_EXAMPLES=OFF -DREMAT_BENCH=OFF && cmake --build "$build" --target remat_program gpu_test_ops gpu_test_plans \
+        gpu_test_products
 }
 
 # ---- Running them ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,188 @@
+/* test_products.c: matrix products on a real GPU (docs/notes/cuda_products.md), in each precision: near those in double, the same
+ * bits when they are made again, and for rows_like the bits that few rows have alone; and how fast they are, so that it shows
+ * whether the library lets a tile's rows be multiplied as one (speeds near the product that stands for itself) or not.
+ *
+ *     gpu_test_products [--device=cuda] [--small]
+ *
+ * Ends with 77 where there is no such device. */
+#include <math.h>
+
+#include "ops/cuda_queue.h"
+#include "tests/gpu/skip.h"
+
+typedef struct {
+    int64_t rows, blocks, n, k; /* rows: a timestep's; blocks: timesteps */
+    bool transpose_b, add;
+} shape;
+
+/* As lstm, gru and linear have them; then sizes that nothing divides. */
+static const shape shapes[] = {
+    {1, 128, 1024, 256, true, true},   {16, 64, 2048, 512, true, true}, {64, 32, 4096, 1024, true, true},
+    {64, 32, 4096, 1024, true, false}, {32, 32, 1536, 512, true, true}, {64, 32, 1024, 4096, false, false},
+    {3, 7, 250, 61, true, true},       {5, 9, 129, 130, false, false},  {1, 33, 28, 7, true, true},
+};
+static const shape small_shapes[] = {{2, 5, 24, 7, true, true}, {3, 4, 8, 16, false, false}};
+
+static const rm_device_api *api;
+static rm_device *device;
+static rm_block *block;
+static rm_queue *queue;
+static int failures;
+
+/* A, B, what C is before, and C twice: on the device, and here. */
+enum { A, B, BEFORE, C, OTHER, ARRAYS };
+typedef struct {
+    float *there[ARRAYS], *here[ARRAYS];
+    int64_t count[ARRAYS];
+} arrays;
+
+static void check(remat_status status) {
+    if (status) printf("%s\n", remat_last_error()), exit(EXIT_FAILURE);
+}
+
+static void make_arrays(const shape *s, arrays *x) {
+    int64_t m = s->rows * s->blocks, bytes = 0;
+    uint64_t random = 1;
+    const int64_t count[ARRAYS] = {m * s->k, s->n * s->k, m * s->n, m * s->n, m * s->n};
+    for (int i = 0; i < ARRAYS; i++) bytes += (count[i] * 4 + 255) / 256 * 256;
+    check(api->block_create(device, (uint64_t)bytes, &block));
+    uint64_t at = 0;
+    for (int i = 0; i < ARRAYS; i++) {
+        x->count[i] = count[i];
+        x->there[i] = api->claim(block, at, (uint64_t)count[i] * 4);
+        x->here[i] = malloc((size_t)count[i] * 4);
+        if (!x->here[i]) abort();
+        at += (uint64_t)(count[i] * 4 + 255) / 256 * 256;
+        for (int64_t k = 0; k < count[i] && i < C; k++) {
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            x->here[i][k] = (float)(int32_t)(random >> 32) * 0x1p-31f;
+        }
+        if (i < C) api->copy_in(queue, x->there[i], x->here[i], (uint64_t)count[i] * 4);
+    }
+    check(api->synchronize(queue));
+}
+
+static void free_arrays(arrays *x) {
+    for (int i = 0; i < ARRAYS; i++) free(x->here[i]);
+    api->block_free(block);
+}
+
+/* Rows [first, first + rows). */
+static void multiply(const shape *s, const arrays *x, int64_t first, int64_t rows, int64_t rows_like, int into) {
+    const rm_cuda_queue *q = (const rm_cuda_queue *)queue; /* what a launcher is given of it */
+    const rm_cuda_product p = {.a = x->there[A] + first * s->k,
+                               .b = x->there[B],
+                               .c = x->there[into] + first * s->n,
+                               .m = rows,
+                               .n = s->n,
+                               .k = s->k,
+                               .lda = s->k,
+                               .ldb = s->transpose_b ? s->k : s->n,
+                               .ldc = s->n,
+                               .rows_like = rows_like,
+                               .transpose_b = s->transpose_b,
+                               .add = s->add};
+    q->multiply(q, &p);
+}
+
+static void begin_again(const arrays *x, int into) {
+    api->copy(queue, x->there[into], x->there[BEFORE], (uint64_t)x->count[into] * 4);
+}
+static void read_back(const arrays *x, int which) {
+    api->copy_out(queue, x->here[which], x->there[which], (uint64_t)x->count[which] * 4);
+    check(api->synchronize(queue));
+}
+
+static void expect_same(const char *name, const arrays *x, const char *what) {
+    if (!memcmp(x->here[C], x->here[OTHER], (size_t)x->count[C] * 4)) return;
+    printf("%s FAILED: %s\n", name, what);
+    failures++;
+}
+
+/* Every so many-th element; roundings of operands are 2^-11 in TF32, and 2^-8 in bf16. */
+static void expect_near(const char *name, const shape *s, const arrays *x, rm_precision precision) {
+    static const double unit[RM_PRECISIONS] = {0x1p-24, 0x1p-10, 0x1p-7};
+    int64_t step = x->count[C] / 997 + 1;
+    for (int64_t at = 0; at < x->count[C]; at += step) {
+        int64_t i = at / s->n, j = at % s->n;
+        double sum = s->add ? (double)x->here[BEFORE][at] : 0, size = fabs(sum);
+        for (int64_t t = 0; t < s->k; t++) {
+            double term =
+                (double)x->here[A][i * s->k + t] * (double)x->here[B][s->transpose_b ? j * s->k + t : t * s->n + j];
+            sum += term;
+            size += fabs(term);
+        }
+        double allowed = size * (2 * unit[precision] + (double)(s->k + 1) * 0x1p-24);
+        if (fabs((double)x->here[C][at] - sum) <= allowed) continue;
+        printf("%s FAILED: element %lld is %.9g, not %.9g\n", name, (long long)at, (double)x->here[C][at], sum);
+        failures++;
+        return;
+    }
+}
+
+/* Microseconds of the quickest of five; 0: there are no timers. */
+static double time_of(const shape *s, const arrays *x, int64_t rows_like) {
+    rm_event *from, *to;
+    double best = 1e30;
+    if (!api->timer_create) return 0;
+    check(api->timer_create(device, &from));
+    check(api->timer_create(device, &to));
+    for (int i = 0; i < 5; i++) {
+        api->event_record(queue, from);
+        multiply(s, x, 0, s->rows * s->blocks, rows_like, C);
+        api->event_record(queue, to);
+        check(api->synchronize(queue));
+        best = fmin(best, 1e-3 * (double)api->between_ns(from, to));
+    }
+    api->event_free(from);
+    api->event_free(to);
+    return best;
+}
+
+static void try_shape(const shape *s, rm_precision precision) {
+    char name[96];
+    arrays x;
+    int64_t m = s->rows * s->blocks;
+    snprintf(name, sizeof name, "%s (%lld x %lld, %lld, %lld)%s%s", rm_precision_names[precision], (long long)s->blocks,
+             (long long)s->rows, (long long)s->n, (long long)s->k, s->transpose_b ? " B'" : "", s->add ? " +" : "");
+    make_arrays(s, &x);
+    begin_again(&x, C);
+    multiply(s, &x, 0, m, s->rows, C);
+    begin_again(&x, OTHER);
+    for (int64_t b = 0; b < s->blocks; b++) multiply(s, &x, b * s->rows, s->rows, 0, OTHER);
+    read_back(&x, C), read_back(&x, OTHER);
+    expect_near(name, s, &x, precision);
+    expect_same(name, &x, "rows have other bits than in their timestep's product");
+    begin_again(&x, OTHER);
+    multiply(s, &x, 0, m, s->rows, OTHER);
+    read_back(&x, OTHER);
+    expect_same(name, &x, "made again, it has other bits");
+    double like = time_of(s, &x, s->rows), alone = time_of(s, &x, 0);
+    printf("%-40s rows as alone: %9.1f us, %6.2f TFLOP/s; for itself: %9.1f us\n", name, like,
+           2e-6 * (double)m * (double)s->n * (double)s->k / (like + 1e-9), alone);
+    fflush(stdout);
+    free_arrays(&x);
+}
+
+int main(int argc, char **argv) {
+    const char *name = value_of(argc, argv, "--device=", "cuda");
+    bool small = has_flag(argc, argv, "--small");
+    need_device(try_device(name));
+    api = rm_device_find(name);
+    if (api->kernels != RM_DEVICE_CUDA) printf("skipped: the device %s has no CUDA queue\n", name), exit(SKIPPED);
+    check(api->open(1, &device));
+    check(api->queue_create(device, &queue));
+    for (rm_precision p = RM_FP32; p < RM_PRECISIONS; p++) {
+        if (api->set_precision(device, p)) {
+            printf("%s: %s\n", rm_precision_names[p], remat_last_error());
+            continue;
+        }
+        const shape *list = small ? small_shapes : shapes;
+        size_t n = small ? sizeof small_shapes / sizeof *list : sizeof shapes / sizeof *list;
+        for (size_t i = 0; i < n; i++) try_shape(&list[i], p);
+    }
+    api->queue_free(queue);
+    api->close(device);
+    printf(failures ? "%d failures\n" : "every row keeps its bits\n", failures);
+    return failures ? EXIT_FAILURE : EXIT_SUCCESS;
+}
