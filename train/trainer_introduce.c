@@ -13,7 +13,8 @@ static const char *batch_text(const rm_trainer *t, char *text, size_t bytes) {
     char ranks[64] = "";
     int64_t global = t->loader.global;
     if (t->ranks.size > 1)
-        snprintf(ranks, sizeof ranks, "%d ranks over %s, ", t->ranks.size, rm_group_engine(t->ranks.group));
+        snprintf(ranks, sizeof ranks, "%d ranks over %s, ", t->ranks.size,
+                 rm_group_engine(t->ranks.gpus ? t->ranks.gpus : t->ranks.group));
     if (o->deterministic_world)
         snprintf(text, bytes, "%sbatch %lld in %lld shards of %lld", ranks, (long long)global,
                  (long long)o->deterministic_world, (long long)t->loader.batch.batch);

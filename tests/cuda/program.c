@@ -1,0 +1,36 @@
+/* program.c: what makes of `remat` a program whose device "cuda" is emulated (tests/train/link_test_emulated.cmake): Remat's own
+ * device, ranks and kernels, on the fakes of CUDA and NCCL. There are as many GPUs as CUDA_VISIBLE_DEVICES names, or one. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/cuda/emulation.h"
+#include "tests/engine/fake_cuda/fake.h"
+
+static void give(void *stream, void (*work)(void *), const void *context, size_t bytes) {
+    fake_push(stream, work, context, bytes, NULL, 0);
+}
+
+static int count_gpus(void) {
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    int n = 1;
+    for (const char *at = visible; at && *at; at++) n += *at == ',';
+    return n;
+}
+
+/* A session that ends, too, may break rules. */
+static void report(void) {
+    if (fake_cuda_violation()) {
+        fprintf(stderr, "against the rules of CUDA: %s\n", fake_cuda_violation());
+        _Exit(70);
+    }
+}
+
+__attribute__((constructor)) static void begin(void) {
+    static const char *const library[] = {"REMAT_CUDART_LIBRARY", "REMAT_CUBLAS_LIBRARY", "REMAT_CUBLASLT_LIBRARY",
+                                          "REMAT_NVML_LIBRARY", "REMAT_NCCL_LIBRARY"};
+    for (size_t i = 0; i < sizeof library / sizeof *library; i++) setenv(library[i], FAKE_CUDA, 1);
+    fake_cuda_reset((uint64_t)count_gpus());
+    fake_cuda_machine(count_gpus(), 13000, (size_t)1 << 30);
+    rm_emulate_by(give);
+    atexit(report);
+}

@@ -1,0 +1,148 @@
+/* test_emulated.c: the program `remat` on the device "cuda", emulated from end to end (tests/cuda/program.c): flags, training,
+ * plans, evaluation, training states, and ranks on several GPUs. No GPU has any part in this. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifdef REMAT_EMULATED
+
+static char folder[64];
+
+static void set_up(void) {
+    strcpy(folder, "/tmp/remat-emulated-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+}
+static void tear_down(void) {
+    char command[120];
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    ck_assert_int_eq(system(command), 0);
+}
+
+/* `remat COMMAND FLAGS`, in the folder; what it prints is in the file `out` there. */
+static int run(const char *flags) {
+    char command[1200];
+    snprintf(command, sizeof command, "cd %s && OMP_NUM_THREADS=1 %s %s >out 2>&1 </dev/null", folder, REMAT_EMULATED,
+             flags);
+    int status = system(command);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+}
+
+static const char *printed(void) {
+    static char text[8000];
+    char path[100];
+    snprintf(path, sizeof path, "%s/out", folder);
+    FILE *file = fopen(path, "r");
+    ck_assert_ptr_nonnull(file);
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
+    fclose(file);
+    return text;
+}
+
+#define expect(status, flags)                                                                                          \
+    do {                                                                                                               \
+        int got_ = run(flags);                                                                                         \
+        ck_assert_msg(got_ == (status), "remat %s: exit status %d\n%s", flags, got_, printed());                       \
+    } while (0)
+#define expect_words(words) ck_assert_msg(!!strstr(printed(), words), "no \"%s\" in:\n%s", words, printed())
+
+static double last_loss(void) {
+    const char *at = strstr(printed(), "done after step");
+    ck_assert_msg(at && (at = strstr(at, "loss ")), "%s", printed());
+    return atof(at + 5);
+}
+
+#define NET "--task=adding --hidden=6 --layers=2 --seq-len=24 --tile=8 --batch=4 --samples=40 --seed=3 "
+
+START_TEST(plans_have_the_same_bits) {
+    static const char *const ways[] = {"", "--checkpoint-segments=2", "--checkpoint=lean", "--checkpoint=sqrt",
+                                       "--checkpoint=sqrt --recompute=exact-only"};
+    char flags[400];
+    for (int i = 0; i < 5; i++) {
+        snprintf(flags, sizeof flags, "train " NET "--steps=4 --device=cuda --metrics=%d.jsonl %s", i, ways[i]);
+        expect(0, flags);
+        expect_words("device cuda");
+    }
+    expect(0, "report --require-identical 0.jsonl 1.jsonl 2.jsonl 3.jsonl 4.jsonl");
+}
+END_TEST
+
+/* Nearly what the CPU does. */
+START_TEST(near_the_cpu) {
+    expect(0, "train " NET "--steps=4 --device=cpu");
+    double cpu = last_loss();
+    expect(0, "train " NET "--steps=4 --device=auto");
+    expect_words("device cuda");
+    ck_assert_msg(fabs(last_loss() - cpu) <= 1e-4 * fabs(cpu), "%g, on the CPU %g", last_loss(), cpu);
+}
+END_TEST
+
+START_TEST(states_go_on) {
+    expect(0, "train " NET "--steps=6 --device=cuda --metrics=whole.jsonl");
+    double whole = last_loss();
+    expect(0, "train " NET "--steps=3 --device=cuda --save=run");
+    expect(0, "train --resume=run --steps=6 --device=cuda");
+    ck_assert_msg(last_loss() == whole, "%.9g, in one run %.9g", last_loss(), whole);
+    expect(0, "eval --resume=run --device=cuda");
+}
+END_TEST
+
+/* Two ranks on GPUs, started by --devices and by the launcher, and two on processors. */
+START_TEST(ranks) {
+    expect(0, "train " NET "--steps=4 --devices=cpu:2 --device=cpu");
+    double cpu = last_loss();
+    expect(0, "train " NET "--steps=4 --devices=0,1 --bucket-cap-mb=0.001");
+    expect_words("2 ranks over nccl");
+    expect_words("device cuda");
+    double cuda = last_loss();
+    ck_assert_msg(fabs(cuda - cpu) <= 1e-4 * fabs(cpu), "%g, on the CPU %g", cuda, cpu);
+    expect(0, "train " NET "--steps=4 --devices=0,1 --zero=1");
+    ck_assert_msg(fabs(last_loss() - cuda) <= 1e-5 * fabs(cuda), "sharded %.9g, else %.9g", last_loss(), cuda);
+    setenv("CUDA_VISIBLE_DEVICES", "0,1", 1);
+    expect(0,
+           "launch --nproc-per-node=2 " REMAT_EMULATED " train " NET "--steps=4 --device=cuda --bucket-cap-mb=0.001");
+    ck_assert_msg(last_loss() == cuda, "launched %.9g, else %.9g", last_loss(), cuda);
+    unsetenv("CUDA_VISIBLE_DEVICES");
+}
+END_TEST
+
+START_TEST(what_is_refused) {
+    expect(1, "train " NET "--steps=4 --device=cuda --verify-recompute");
+    expect_words("--verify-recompute reads states where the host can");
+    expect(1, "train " NET "--steps=4 --devices=0,1 --grad-compress=bf16");
+    expect_words("work on gradients that the host can read");
+    setenv("CUDA_VISIBLE_DEVICES", "4", 1);
+    expect(2, "train " NET "--steps=4 --devices=0,1");
+    expect_words("leaves no GPU 1");
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    expect(2, "train " NET "--steps=4 --device=cuda --memory-budget=100MiB");
+    expect_words("needs");
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("train/emulated");
+    TCase *c = tcase_create("emulated");
+    tcase_add_checked_fixture(c, set_up, tear_down);
+    tcase_add_test(c, plans_have_the_same_bits);
+    tcase_add_test(c, near_the_cpu);
+    tcase_add_test(c, states_go_on);
+    tcase_add_test(c, ranks);
+    tcase_add_test(c, what_is_refused);
+    suite_add_tcase(suite, c);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
+
+#else
+
+int main(void) { return 0; } /* without CUDA's and NCCL's headers, or a C++ compiler, there is nothing to emulate */
+
+#endif
