@@ -82,6 +82,42 @@ START_TEST(the_order_of_threads_and_blocks_does_not_matter) {
 }
 END_TEST
 
+/* One shape of a cell, in tiles; kept lean or whole the gradients have the same bits, and aux is rebuilt (op_run says so).
+ * in 0: the embedding is folded in. */
+static void try_shape(const rm_op *cell, int64_t gates, int64_t steps, int64_t batch, int64_t in, int64_t hidden) {
+    int64_t wide = gates * hidden;
+    rm_op op = emulated(cell);
+    rm_sample sample = {.name = "a shape", .sequence = true};
+    sample.x[0] = in ? rm_desc_make(REMAT_F32, 3, (int64_t[]){steps, batch, in})
+                     : rm_desc_make(REMAT_I32, 2, (int64_t[]){steps, batch});
+    sample.x[1] = rm_desc_make(REMAT_F32, 2, in ? (int64_t[]){wide, in} : (int64_t[]){3, wide});
+    sample.x[2] = rm_desc_make(REMAT_F32, 2, (int64_t[]){wide, hidden});
+    sample.x[3] = sample.x[4] = rm_desc_make(REMAT_F32, 1, (int64_t[]){wide});
+    op.samples = &sample, op.n_samples = 1;
+    op_setup setup = {.op = &op, .threads = 1, .tau = 5, .with_states = batch % 2};
+    op_inputs inputs;
+    op_outputs out[2];
+    op_inputs_make(&setup, 3, &inputs);
+    for (int lean = 0; lean < 2; lean++) {
+        setup.lean = lean;
+        const char *wrong = op_run(&setup, &inputs, &out[lean]);
+        ck_assert_msg(!wrong, "%s, T %d B %d C %d H %d: %s", op.name, (int)steps, (int)batch, (int)in, (int)hidden,
+                      wrong);
+    }
+    compare_outputs(&out[0], &out[1], op.name);
+    op_outputs_free(&out[0]), op_outputs_free(&out[1]), op_inputs_free(&inputs);
+}
+
+START_TEST(any_shape_is_rebuilt) {
+    static const int64_t batches[] = {1, 2, 3, 4, 7}, hiddens[] = {1, 2, 3, 4, 8, 13}, ins[] = {0, 1, 4, 6};
+    for (int b = 0; b < 5; b++)
+        for (int h = 0; h < 6; h++)
+            for (int c = 0; c < 4; c++)
+                for (int64_t steps = 1; steps <= 8; steps += 7)
+                    try_shape(rm_op_find(_i ? "gru" : "lstm"), _i ? 3 : 4, steps, batches[b], ins[c], hiddens[h]);
+}
+END_TEST
+
 /* Where each element is computed alone, or summed in the CPU's order, the bits are the CPU's; dropout's mask above all. */
 START_TEST(some_ops_have_the_bits_of_the_cpu) {
     static const char *const name[] = {"dropout", "embedding", "add",       "mul",
@@ -309,6 +345,7 @@ int main(void) {
     tcase_add_loop_test(ops, kernels_keep_the_promises_of_ops, 0, rm_n_ops);
     tcase_add_loop_test(ops, the_order_of_threads_and_blocks_does_not_matter, 0, rm_n_ops);
     tcase_add_loop_test(ops, some_ops_have_the_bits_of_the_cpu, 0, 8);
+    tcase_add_loop_test(ops, any_shape_is_rebuilt, 0, 2);
     tcase_add_loop_test(ops, recordings_are_known_by_all_they_depend_on, 0, 12);
     tcase_add_loop_test(rest, optimizers_do_what_they_do_on_the_cpu, 0, rm_n_optimizers);
     tcase_add_test(rest, sums_of_squares_are_exact_to_double);
