@@ -939,28 +939,45 @@ END_TEST
 
 /* ---- --devices ------------------------------------------------------------------------------------------------------------- */
 
+/* As `remat train --devices=WORDS` would do, with all other flags at their defaults. */
+static remat_status start_devices(const char *words, bool *ran, int *code) {
+    rm_options options = {0};
+    remat_status status = rm_options_defaults(&options);
+    if (!status && words) options.devices = rm_strdup(words);
+    if (!status) status = rm_command_devices(&options, ran, code);
+    rm_options_free(&options);
+    return status;
+}
+
+/* GPUs that there are not: refused by the build, or by the list of those that may be seen. */
+static void ck_gpus_are_refused(bool *ran, int *code) {
+    bool cuda = strstr(remat_build().devices, "cuda") != NULL;
+    setenv("CUDA_VISIBLE_DEVICES", "3,4", 1);
+    ck_fails(start_devices("0,1,2", ran, code), INVALID,
+             cuda ? "CUDA_VISIBLE_DEVICES=3,4 leaves no GPU 2"
+                  : "CUDA_VISIBLE_DEVICES=3,4), and this build has no CUDA");
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    if (!cuda) ck_fails(start_devices("cuda:0,1", ran, code), INVALID, "--devices=cpu:2 starts 2 ranks");
+}
+
 START_TEST(devices_start_ranks_of_this_program) {
     bool ran = true;
     int code = 9;
-    ck_ok(rm_command_devices(NULL, &ran, &code));
+    ck_ok(start_devices(NULL, &ran, &code));
     ck_assert(!ran);
-    ck_ok(rm_command_devices("cpu", &ran, &code));
+    ck_ok(start_devices("cpu", &ran, &code));
     ck_assert(!ran);
-    ck_ok(rm_command_devices("cpu:1", &ran, &code));
+    ck_ok(start_devices("cpu:1", &ran, &code));
     ck_assert(!ran);
-    setenv("CUDA_VISIBLE_DEVICES", "3,4", 1);
-    ck_fails(rm_command_devices("0,1,2", &ran, &code), INVALID,
-             "CUDA_VISIBLE_DEVICES=3,4), and this build has no CUDA");
-    unsetenv("CUDA_VISIBLE_DEVICES");
-    ck_fails(rm_command_devices("cuda:0,1", &ran, &code), INVALID, "--devices=cpu:2 starts 2 ranks");
-    ck_fails(rm_command_devices("cpu:0", &ran, &code), INVALID, "from 1 to 4096");
-    ck_fails(rm_command_devices("cpu:x", &ran, &code), INVALID, "whole number");
-    ck_fails(rm_command_devices("gpus", &ran, &code), INVALID, "write cpu:N");
+    ck_gpus_are_refused(&ran, &code);
+    ck_fails(start_devices("cpu:0", &ran, &code), INVALID, "from 1 to 4096");
+    ck_fails(start_devices("cpu:x", &ran, &code), INVALID, "whole number");
+    ck_fails(start_devices("gpus", &ran, &code), INVALID, "write cpu:N");
     setenv("RANK", "1", 1);
     setenv("WORLD_SIZE", "2", 1);
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("MASTER_PORT", "7", 1);
-    ck_fails(rm_command_devices("cpu:2", &ran, &code), INVALID, "this is rank 1 of 2 already (torchrun");
+    ck_fails(start_devices("cpu:2", &ran, &code), INVALID, "this is rank 1 of 2 already (torchrun");
     ck_assert(!ran);
     set_variables("RANK= WORLD_SIZE= MASTER_ADDR= MASTER_PORT=", false);
     char command[1200];
@@ -979,7 +996,7 @@ END_TEST
 static int show_devices(int argc, char **argv) {
     bool ran = true;
     int code = 9;
-    remat_status status = rm_command_devices("cpu:3", &ran, &code);
+    remat_status status = start_devices("cpu:3", &ran, &code);
     if (status) fprintf(stderr, "%s\n", remat_last_error());
     if (status || ran) return status ? 9 : code;
     printf("rank %s of %s, %d words, '%s', '%s'\n", getenv("RANK"), getenv("WORLD_SIZE"), argc, argv[2], argv[3]);
