@@ -2,16 +2,15 @@
 if(TARGET remat_nccl_headers AND CUBLAS_INCLUDE_DIR)
   set(fake_cuda ${CMAKE_CURRENT_SOURCE_DIR}/engine/fake_cuda)
   set(fake_nccl ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/fake_nccl)
-  set(device ${CMAKE_SOURCE_DIR}/engine/cuda)
+  file(GLOB cuda_device CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/engine/cuda*.c)
+  list(FILTER cuda_device EXCLUDE REGEX "/cuda_kernels\\.c$")
+  file(GLOB fake_calls CONFIGURE_DEPENDS ${fake_cuda}/fake_*.c)
   add_library(fake_collectives OBJECT ${fake_nccl}/fake_nccl.c ${fake_nccl}/fake_ring.c)
   target_compile_definitions(fake_collectives PRIVATE fake_push=fake_push_collective)
   target_link_libraries(fake_collectives PRIVATE remat_nccl_headers)
-  add_library(fake_gpus SHARED ${fake_cuda}/fake_memory.c ${fake_cuda}/fake_order.c ${fake_cuda}/fake_calls.c
-              ${fake_cuda}/fake_lt.c ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/fake_gpus/joint.c
+  add_library(fake_gpus SHARED ${fake_calls} ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/fake_gpus/joint.c
               $<TARGET_OBJECTS:fake_collectives>)
-  target_sources(${target} PRIVATE ${fake_cuda}/stand_ins.c ${device}.c ${device}_algorithm.c ${device}_context.c
-                 ${device}_error.c ${device}_graph.c ${device}_library.c ${device}_product.c ${device}_queue.c
-                 ${device}_store.c)
+  target_sources(${target} PRIVATE ${fake_cuda}/stand_ins.c ${cuda_device})
   foreach(user fake_gpus ${target})
     target_include_directories(${user} PRIVATE ${CMAKE_SOURCE_DIR})
     target_include_directories(${user} SYSTEM PRIVATE ${CUDART_INCLUDE_DIR} ${CUBLAS_INCLUDE_DIR})
