@@ -20,11 +20,14 @@ typedef struct {
     const char *device, *strategy;
     int64_t segments;
     bool unfolded;
+    unsigned whims;        /* of cuBLASLt (fake.h) */
+    const char *precision; /* NULL: fp32 */
 } way;
 
 static remat_config config_of(const way *w) {
     remat_config config = REMAT_CONFIG_INIT;
     config.device = w->device;
+    config.precision = w->precision;
     config.strategy = w->strategy;
     config.segments = w->segments;
     config.fold_embedding = !w->unfolded;
@@ -63,6 +66,7 @@ static outcome run(const net *n, const way *w) {
 /* On the emulated device, with streams, blocks and threads in the order numbered so. */
 static outcome run_cuda(const net *n, const way *w, int order) {
     emulated_device_reset((uint64_t)order);
+    fake_lt_is(w->whims);
     rm_emulate_in((rm_emulated_order)(order % RM_ORDERS));
     outcome o = run(n, w);
     o.replays = fake_cuda_replays();
@@ -110,17 +114,17 @@ static net net_number(int i) {
 }
 
 START_TEST(every_plan_has_the_same_bits) {
-    static const way ways[] = {{"cuda", "none", 0, false},
-                               {"cuda", "lean", 0, false},
-                               {"cuda", "segments", 2, false},
-                               {"cuda", "segments", 3, false},
-                               {"cuda", "sqrt", 0, false}};
+    static const way ways[] = {{.strategy = "none"},
+                               {.strategy = "lean"},
+                               {.strategy = "segments", .segments = 2},
+                               {.strategy = "segments", .segments = 3},
+                               {.strategy = "sqrt"}};
     net n = net_number(_i);
     bool unfolded = _i >= 6;
     outcome first = {.replays = 0};
     for (int i = 0; i < (int)(sizeof ways / sizeof *ways); i++) {
         way w = ways[i];
-        w.unfolded = unfolded;
+        w.device = "cuda", w.unfolded = unfolded;
         outcome o = run_cuda(&n, &w, i);
         ck_assert_msg(o.replays > 0, "%s: no timesteps were recorded and launched again", w.strategy);
         if (i) expect_same(&first, &o, &w);
@@ -129,9 +133,35 @@ START_TEST(every_plan_has_the_same_bits) {
         else
             first = o;
     }
-    outcome cpu = run(&n, &(way){"cpu", "none", 0, unfolded});
+    outcome cpu = run(&n, &(way){.device = "cpu", .strategy = "none", .unfolded = unfolded});
     expect_near(&cpu, &first);
     drop(&cpu), drop(&first);
+}
+END_TEST
+
+/* Products in TF32, or by a cuBLASLt that has other bits for other numbers of rows, in batches too, or no algorithm at all: a
+ * tile's gates are rebuilt to the bits of its timesteps all the same. */
+START_TEST(whatever_makes_the_products) {
+    static const struct {
+        unsigned whims;
+        const char *precision;
+    } makers[] = {{FAKE_LT_OTHER_WHOLE, NULL},
+                  {FAKE_LT_OTHER_WHOLE | FAKE_LT_OTHER_BATCHED, NULL},
+                  {FAKE_LT_KNOWS_NOTHING, NULL},
+                  {0, "tf32"},
+                  {FAKE_LT_OTHER_WHOLE, "bf16"}};
+    net n = net_number(_i);
+    outcome plain = run_cuda(&n, &(way){.device = "cuda", .strategy = "none"}, 0);
+    for (int i = 0; i < 5; i++) {
+        way w = {"cuda", "none", 0, false, makers[i].whims, makers[i].precision};
+        outcome kept = run_cuda(&n, &w, i);
+        w.strategy = "lean";
+        outcome lean = run_cuda(&n, &w, i + 1);
+        expect_same(&kept, &lean, &w);
+        if (w.precision) ck_assert(memcmp(plain.parameters, kept.parameters, plain.bytes));
+        drop(&kept), drop(&lean);
+    }
+    drop(&plain);
 }
 END_TEST
 
@@ -140,6 +170,7 @@ int main(void) {
     TCase *c = tcase_create("sessions");
     tcase_set_timeout(c, 300);
     tcase_add_loop_test(c, every_plan_has_the_same_bits, 0, 9);
+    tcase_add_loop_test(c, whatever_makes_the_products, 0, 4);
     suite_add_tcase(suite, c);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
