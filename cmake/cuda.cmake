@@ -39,13 +39,28 @@ endif()
 find_path(CUDART_INCLUDE_DIR cuda_runtime.h HINTS ${CUDA_FOLDERS} PATH_SUFFIXES include)
 find_path(CUDACRT_INCLUDE_DIR crt/host_defines.h HINTS ${CUDA_FOLDERS} PATH_SUFFIXES include)
 find_path(CUBLAS_INCLUDE_DIR cublas_v2.h HINTS ${CUDA_FOLDERS} PATH_SUFFIXES include)
+find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDA_FOLDERS} PATH_SUFFIXES include)
 find_library(CUDART_LIBRARY NAMES cudart libcudart.so.13 libcudart.so.12 HINTS ${CUDA_FOLDERS} PATH_SUFFIXES lib64 lib)
 find_library(CUDART_STATIC_LIBRARY libcudart_static.a HINTS ${CUDA_FOLDERS} PATH_SUFFIXES lib64 lib)
 find_library(CUBLAS_LIBRARY NAMES cublas libcublas.so.13 libcublas.so.12 HINTS ${CUDA_FOLDERS} PATH_SUFFIXES lib64 lib)
+find_library(CUDNN_LIBRARY NAMES cudnn libcudnn.so.9 HINTS ${CUDA_FOLDERS} PATH_SUFFIXES lib64 lib)
 mark_as_advanced(CUDA_NVCC PYTHON3 CUDART_INCLUDE_DIR CUDACRT_INCLUDE_DIR CUBLAS_INCLUDE_DIR CUDART_LIBRARY
-                 CUDART_STATIC_LIBRARY CUBLAS_LIBRARY)
+                 CUDART_STATIC_LIBRARY CUBLAS_LIBRARY CUDNN_INCLUDE_DIR CUDNN_LIBRARY)
 set(CUDA_INCLUDE_DIRS ${CUDART_INCLUDE_DIR} ${CUDACRT_INCLUDE_DIR} ${CUBLAS_INCLUDE_DIR})
+if(CUDNN_INCLUDE_DIR) # without it, no recurrent kernels of cuDNN's
+  list(APPEND CUDA_INCLUDE_DIRS ${CUDNN_INCLUDE_DIR})
+endif()
 list(REMOVE_DUPLICATES CUDA_INCLUDE_DIRS)
+# Where libraries that are opened at run time are looked for besides: folders with : between them.
+set(CUDA_LIBRARY_FOLDERS "")
+foreach(library ${CUDART_LIBRARY} ${CUBLAS_LIBRARY} ${CUDNN_LIBRARY})
+  if(library)
+    cmake_path(GET library PARENT_PATH folder)
+    list(APPEND CUDA_LIBRARY_FOLDERS ${folder})
+  endif()
+endforeach()
+list(REMOVE_DUPLICATES CUDA_LIBRARY_FOLDERS)
+list(JOIN CUDA_LIBRARY_FOLDERS ":" CUDA_LIBRARY_FOLDERS)
 
 # ---- Whether kernels can be compiled -----------------------------------------------------------------------------------
 # CUDA_MISSING is what is not there, or empty.
