@@ -108,7 +108,8 @@ static remat_status check_slots(const remat_session *s) {
     const remat_ranks *r = &s->ranks;
     const char *needed = s->api->reachable || !rm_session_is_real(s) ? "cpu" : s->api->name;
     REQUIRE(!strcmp(r->device ? r->device : "cpu", needed), MISSING,
-            "these ranks add up gradients in the memory of the device \"%s\", and this session's lie in that of \"%s\"",
+            "these ranks add up gradients in the memory of the device \"%s\", and this session's lie in that of \"%s\"; "
+            "both must be the same",
             r->device ? r->device : "cpu", s->api->name);
     REQUIRE(r->reduce && r->wait && r->sum, INVALID, "remat_ranks lacks one of reduce, wait and sum");
     REQUIRE(!r->shard_optimizer || (r->gather && r->gathered), INVALID,
