@@ -26,7 +26,8 @@ const char *rm_environment_of_process(void *context, const char *name) {
 }
 
 const char *rm_launcher_text(rm_launcher launcher) {
-    static const char *const names[] = {"nobody", "the flags", "torchrun's variables", "Slurm", "Open MPI", "PMIx"};
+    static const char *const names[] = {"nobody", "the flags", "torchrun's variables", "Slurm", "Open MPI",
+                                        "PMIx",   "PMI"};
     return names[launcher];
 }
 
@@ -54,17 +55,19 @@ static remat_status number(const source *s, const char *name, int64_t *out) {
 /* ---- What each launcher says --------------------------------------------------------------------------------------- */
 
 typedef struct {
-    rm_launcher launcher; /* RM_BY_NOBODY: it is not there */
-    int64_t size, rank, local_rank, local_size;
+    rm_launcher launcher;                              /* RM_BY_NOBODY: it is not there */
+    int64_t size, rank, local_rank, local_size, nodes; /* -1: it does not say */
 } answer;
 
-static remat_status ask_torchrun(source *s, answer *out) {
-    *out = (answer){.launcher = RM_BY_TORCHRUN};
+static const answer nothing_said = {.size = -1, .rank = -1, .local_rank = -1, .local_size = -1, .nodes = -1};
+
+static remat_status ask_torchrun(const source *s, answer *out) {
+    out->launcher = RM_BY_TORCHRUN;
     TRY(number(s, "WORLD_SIZE", &out->size));
     TRY(number(s, "RANK", &out->rank));
     TRY(number(s, "LOCAL_RANK", &out->local_rank));
     TRY(number(s, "LOCAL_WORLD_SIZE", &out->local_size));
-    TRY(number(s, "GROUP_WORLD_SIZE", &s->nodes));
+    TRY(number(s, "GROUP_WORLD_SIZE", &out->nodes));
     if (out->rank < 0) out->launcher = RM_BY_NOBODY; /* WORLD_SIZE alone is checked against the others below */
     return REMAT_OK;
 }
@@ -74,62 +77,115 @@ static remat_status slurm_local_size(const source *s, answer *out) {
     int64_t node;
     const char *tasks = text(s, "SLURM_STEP_TASKS_PER_NODE");
     TRY(number(s, "SLURM_NODEID", &node));
-    out->local_size = -1;
     return tasks && node >= 0 ? rm_tasks_on_node(tasks, node, &out->local_size) : REMAT_OK;
 }
 
 /* Slurm's variables exist in the batch script and in an salloc shell too, where they describe the allocation and not this
  * process. Only a step, which srun starts, has a step's node list. */
-static remat_status ask_slurm(source *s, answer *out) {
-    int64_t nodes;
-    *out = (answer){.launcher = RM_BY_SLURM};
+static remat_status ask_slurm(const source *s, answer *out) {
+    int64_t tasks;
+    out->launcher = RM_BY_SLURM;
     TRY(number(s, "SLURM_NTASKS", &out->size));
     TRY(number(s, "SLURM_PROCID", &out->rank));
     TRY(number(s, "SLURM_LOCALID", &out->local_rank));
-    TRY(number(s, "SLURM_STEP_NUM_TASKS", &nodes)); /* srun -n inside a larger allocation */
-    if (nodes > 0) out->size = nodes;
-    TRY(number(s, "SLURM_STEP_NUM_NODES", &nodes));
-    if (nodes < 0) TRY(number(s, "SLURM_NNODES", &nodes));
-    bool in_step = text(s, "SLURM_STEP_NODELIST") != NULL && out->rank >= 0;
-    if (in_step) {
-        s->nodes = nodes;
-        return slurm_local_size(s, out);
-    }
-    REQUIRE(out->size <= 1, INVALID,
-            "Slurm has allocated %" PRId64
-            " tasks, but this process was not started by srun: put srun in front of remat. "
-            "(For one rank on purpose: --world-size=1 --rank=0)",
-            out->size);
-    out->launcher = RM_BY_NOBODY;
-    return REMAT_OK;
+    TRY(number(s, "SLURM_STEP_NUM_TASKS", &tasks)); /* srun -n inside a larger allocation */
+    if (tasks > 0) out->size = tasks;
+    TRY(number(s, "SLURM_STEP_NUM_NODES", &out->nodes));
+    if (out->nodes < 0) TRY(number(s, "SLURM_NNODES", &out->nodes));
+    if (!text(s, "SLURM_STEP_NODELIST") || out->rank < 0) out->launcher = RM_BY_NOBODY;
+    return out->launcher ? slurm_local_size(s, out) : REMAT_OK;
 }
 
-static remat_status ask_open_mpi(source *s, answer *out) {
-    *out = (answer){.launcher = RM_BY_OPEN_MPI};
+static remat_status ask_open_mpi(const source *s, answer *out) {
+    out->launcher = RM_BY_OPEN_MPI;
     TRY(number(s, "OMPI_COMM_WORLD_SIZE", &out->size));
     TRY(number(s, "OMPI_COMM_WORLD_RANK", &out->rank));
     TRY(number(s, "OMPI_COMM_WORLD_LOCAL_RANK", &out->local_rank));
     TRY(number(s, "OMPI_COMM_WORLD_LOCAL_SIZE", &out->local_size));
     if (out->rank < 0 && out->size < 0) out->launcher = RM_BY_NOBODY;
-    if (out->launcher) s->nodes = out->local_size == out->size ? 1 : -1;
+    if (out->launcher && out->local_size == out->size) out->nodes = 1;
     return REMAT_OK;
 }
 
-static remat_status ask_pmix(source *s, answer *out) {
-    *out = (answer){.launcher = RM_BY_PMIX, .size = -1, .local_rank = -1, .local_size = -1};
+static bool is_same(const answer *a, const answer *b) {
+    return a->rank == b->rank && (a->size == b->size || a->size < 0 || b->size < 0);
+}
+
+/* srun's plugins for MPI say again, in less, what Slurm says. */
+static remat_status is_said_by_slurm(const source *s, const answer *a, bool *out) {
+    answer slurm = nothing_said;
+    TRY(ask_slurm(s, &slurm));
+    *out = slurm.launcher && is_same(a, &slurm);
+    return REMAT_OK;
+}
+
+/* What the mpiexec of MPICH and of Intel MPI leave. */
+static remat_status ask_pmi(const source *s, answer *out) {
+    bool again;
+    TRY(number(s, "PMI_SIZE", &out->size));
+    TRY(number(s, "PMI_RANK", &out->rank));
+    TRY(number(s, "MPI_LOCALRANKID", &out->local_rank));
+    TRY(number(s, "MPI_LOCALNRANKS", &out->local_size));
+    TRY(is_said_by_slurm(s, out, &again));
+    if (!again && (out->rank >= 0 || out->size >= 0)) out->launcher = RM_BY_PMI;
+    return REMAT_OK;
+}
+
+static remat_status ask_pmix(const source *s, answer *out) {
+    bool again;
     TRY(number(s, "PMIX_RANK", &out->rank));
-    if (out->rank < 0) out->launcher = RM_BY_NOBODY;
+    TRY(is_said_by_slurm(s, out, &again));
+    again = again || text(s, "OMPI_COMM_WORLD_RANK"); /* which is built on it */
+    if (!again && out->rank >= 0) out->launcher = RM_BY_PMIX;
     return REMAT_OK;
 }
 
-static remat_status ask_all(source *s, answer *out) {
-    remat_status (*const ask[])(source *, answer *) = {ask_torchrun, ask_slurm, ask_open_mpi, ask_pmix};
+/* ---- Several launchers at once ------------------------------------------------------------------------------------ */
+
+/* "rank 1 of 4 (Slurm)" */
+static const char *answer_text(const answer *a, char *out, size_t bytes) {
+    char of[32] = "";
+    if (a->size >= 0) snprintf(of, sizeof of, " of %" PRId64, a->size);
+    snprintf(out, bytes, "rank %" PRId64 "%s (%s)", a->rank, of, rm_launcher_text(a->launcher));
+    return out;
+}
+
+/* Where each of the outer launcher's tasks has started as many ranks of `inner` as any other, in order. */
+static bool is_nested(const answer *inner, const answer *outer) {
+    if (inner->size <= outer->size || outer->size < 1 || inner->size % outer->size) return false;
+    return inner->rank / (inner->size / outer->size) == outer->rank;
+}
+
+/* Does `chosen` stand, beside what another launcher says? torchrun and `remat launch` are themselves started by others, once a
+ * host, or once for each of many jobs; mpirun starts its daemons by srun. Variables set by hand, or left behind by something
+ * that ended long ago, must give the same answer, or divide each task into ranks. */
+static bool goes_with(const source *s, const answer *chosen, const answer *other) {
+    if (is_same(chosen, other)) return true;
+    if (chosen->launcher == RM_BY_TORCHRUN) return text(s, "TORCHELASTIC_RUN_ID") || is_nested(chosen, other);
+    return other->launcher == RM_BY_SLURM && chosen->size >= other->size;
+}
+
+static remat_status check_together(const source *s, const answer *chosen, const answer *other) {
+    char mine[80], theirs[80];
+    REQUIRE(
+        goes_with(s, chosen, other), INVALID,
+        "the environment says two things: this is %s, and %s. Unset what is left of the launcher that did not start "
+        "this process, or give both --world-size and --rank",
+        answer_text(chosen, mine, sizeof mine), answer_text(other, theirs, sizeof theirs));
+    return REMAT_OK;
+}
+
+/* Who is nearest to this process comes first. */
+static remat_status ask_all(const source *s, answer *out) {
+    remat_status (*const ask[])(const source *, answer *) = {ask_torchrun, ask_open_mpi, ask_pmi, ask_slurm, ask_pmix};
+    *out = nothing_said;
     for (size_t i = 0; i < sizeof ask / sizeof *ask; i++) {
-        s->nodes = -1;
-        TRY(ask[i](s, out));
-        if (out->launcher) return REMAT_OK;
+        answer one = nothing_said;
+        TRY(ask[i](s, &one));
+        if (!one.launcher) continue;
+        if (out->launcher) TRY(check_together(s, out, &one));
+        if (!out->launcher) *out = one;
     }
-    *out = (answer){.size = -1, .rank = -1, .local_rank = -1, .local_size = -1};
     return REMAT_OK;
 }
 
@@ -151,13 +207,27 @@ static remat_status check_lone_world_size(const source *s, const answer *a) {
     return REMAT_OK;
 }
 
+/* In a batch script or an salloc shell, which are one process whatever has been allocated. */
+static remat_status check_allocation(const source *s) {
+    int64_t tasks;
+    TRY(number(s, "SLURM_STEP_NUM_TASKS", &tasks));
+    if (tasks <= 0) TRY(number(s, "SLURM_NTASKS", &tasks));
+    REQUIRE(tasks <= 1, INVALID,
+            "Slurm has allocated %" PRId64
+            " tasks, but this process was not started by srun: put srun in front of remat. "
+            "(For one rank on purpose: --world-size=1 --rank=0)",
+            tasks);
+    return REMAT_OK;
+}
+
 /* With both numbers the launcher is not even looked at: it may have started something else, or half of it. */
 static remat_status by_flags_alone(const rm_rendezvous_flags *flags, answer *out) {
     *out = (answer){.launcher = RM_BY_FLAGS,
                     .size = flags->world_size,
                     .rank = flags->rank,
                     .local_rank = flags->local_rank,
-                    .local_size = -1};
+                    .local_size = -1,
+                    .nodes = -1};
     return REMAT_OK;
 }
 
@@ -172,22 +242,32 @@ static bool has_one_command(const source *s, rm_launcher launcher) {
 
 bool rm_rendezvous_repeats(rm_environment *get, void *context, bool same_host) {
     static const rm_rendezvous_flags none = {.world_size = -1, .rank = -1, .local_rank = -1};
-    source s = {.flags = &none, .get = get, .context = context, .nodes = -1};
+    source s = {.flags = &none, .get = get, .context = context};
     answer a;
     if (ask_all(&s, &a) || a.rank < 1) return false;
     return has_one_command(&s, a.launcher) && (!same_host || a.local_rank > 0);
 }
 
-static remat_status find_rank(source *s, answer *out) {
+remat_status rm_rendezvous_is_rank(rm_environment *get, void *context, char *who, size_t bytes) {
+    source s = {.get = get, .context = context};
+    answer a;
+    *who = 0;
+    TRY(ask_all(&s, &a));
+    if (a.launcher && a.size != 1) answer_text(&a, who, bytes);
+    return REMAT_OK;
+}
+
+static remat_status find_rank(const source *s, answer *out) {
     const rm_rendezvous_flags *flags = s->flags;
     if (flags->world_size >= 0 && flags->rank >= 0) return by_flags_alone(flags, out);
     TRY(ask_all(s, out));
+    if (!out->launcher) TRY(check_allocation(s));
     if (flags->world_size >= 0) out->size = flags->world_size;
     if (flags->rank >= 0) out->rank = flags->rank;
     if (flags->local_rank >= 0) out->local_rank = flags->local_rank;
     TRY(check_lone_world_size(s, out));
     if (!out->launcher && out->size < 0 && out->rank < 0) { /* no flags, no launcher: one rank, as anywhere */
-        *out = (answer){.size = 1, .local_size = 1};
+        *out = (answer){.size = 1, .local_size = 1, .nodes = -1};
         return REMAT_OK;
     }
     if (!out->launcher && out->size == 1 && out->rank < 0) out->rank = 0;
@@ -324,9 +404,11 @@ static remat_status find_listener(const source *s, rm_rendezvous *out) {
     return REMAT_OK;
 }
 
-/* mpirun tells nobody's address to ranks on several hosts: MPI itself will have to bring them together. */
+/* mpirun tells nobody's address to ranks on several hosts, and MPICH's not even a job's name, which a port could follow
+ * from: MPI itself will have to bring them together. */
 static bool only_mpi_knows(const source *s, const rm_rendezvous *out) {
-    return out->launcher >= RM_BY_OPEN_MPI && s->nodes != 1 && !text(s, "MASTER_ADDR");
+    bool name = out->launcher != RM_BY_PMI || text(s, "MASTER_PORT");
+    return out->launcher >= RM_BY_OPEN_MPI && (s->nodes != 1 || !name) && !text(s, "MASTER_ADDR");
 }
 
 static remat_status find_place(const source *s, rm_rendezvous *out) {
@@ -377,6 +459,7 @@ remat_status rm_rendezvous_resolve(const rm_rendezvous_flags *flags, rm_environm
     source s = {.flags = flags, .get = get, .context = context, .nodes = -1};
     answer a;
     TRY(find_rank(&s, &a));
+    s.nodes = a.nodes;
     TRY(check_rank(&a, out));
     TRY(find_secret(&s, out));
     return find_place(&s, out);

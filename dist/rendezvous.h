@@ -5,9 +5,13 @@
  *
  *   flags       --world-size --rank [--local-rank]
  *   torchrun    WORLD_SIZE RANK LOCAL_RANK LOCAL_WORLD_SIZE [GROUP_WORLD_SIZE]  (also `remat launch`, or set by hand)
- *   Slurm       SLURM_NTASKS SLURM_PROCID SLURM_LOCALID, in a step that srun started
  *   Open MPI    OMPI_COMM_WORLD_SIZE, _RANK, _LOCAL_RANK, _LOCAL_SIZE
+ *   PMI         PMI_SIZE PMI_RANK MPI_LOCALRANKID MPI_LOCALNRANKS: the mpiexec of MPICH and Intel MPI
+ *   Slurm       SLURM_NTASKS SLURM_PROCID SLURM_LOCALID, in a step that srun started
  *   PMIx        PMIX_RANK, whose size must be told by --world-size
+ *
+ * Where several are there, each must give the same answer, or be one that starts such launchers: srun before torchrun or
+ * mpirun. Anything else is refused with the names of both.
  *
  * torchrun keeps a store of its own at MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE): then ranks meet at another port, which
  * follows from the job's name. `remat launch` listens at MASTER_PORT itself, and rank 0 takes that socket over
@@ -27,7 +31,15 @@ typedef struct {
     int64_t world_size, rank, local_rank;
 } rm_rendezvous_flags;
 
-typedef enum { RM_BY_NOBODY, RM_BY_FLAGS, RM_BY_TORCHRUN, RM_BY_SLURM, RM_BY_OPEN_MPI, RM_BY_PMIX } rm_launcher;
+typedef enum {
+    RM_BY_NOBODY,
+    RM_BY_FLAGS,
+    RM_BY_TORCHRUN,
+    RM_BY_SLURM,
+    RM_BY_OPEN_MPI,
+    RM_BY_PMIX,
+    RM_BY_PMI
+} rm_launcher;
 typedef enum { RM_MEET_NOWHERE, RM_MEET_TCP, RM_MEET_FILE } rm_meeting; /* nowhere: one rank, or MPI must do it */
 
 typedef struct {
@@ -52,6 +64,10 @@ remat_status rm_rendezvous_resolve(const rm_rendezvous_flags *flags, rm_environm
  * is wrong with that. `same_host`: only if a rank of this host is before this one, as for files, which may differ elsewhere.
  * Changes remat_last_error(). */
 bool rm_rendezvous_repeats(rm_environment *get, void *context, bool same_host);
+
+/* Has a launcher started this process as one of several ranks, wherever those may meet? `who` gets "rank 1 of 4 (Slurm)", ""
+ * if not. INVALID where the environment contradicts itself. */
+remat_status rm_rendezvous_is_rank(rm_environment *get, void *context, char *who, size_t bytes);
 
 rm_environment rm_environment_of_process;           /* getenv; context is not used */
 const char *rm_launcher_text(rm_launcher launcher); /* "Slurm" */

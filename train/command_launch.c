@@ -10,6 +10,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "dist/launch.h"
@@ -275,8 +276,9 @@ static bool in_path(const char *name) {
     const char *path = getenv("PATH");
     char full[4096];
     for (const char *at = path; at; at = strchr(at, ':') ? strchr(at, ':') + 1 : NULL) {
+        struct stat info;
         snprintf(full, sizeof full, "%.*s/%s", (int)strcspn(at, ":"), at, name);
-        if (!access(full, X_OK)) return true;
+        if (!stat(full, &info) && S_ISREG(info.st_mode) && !access(full, X_OK)) return true;
     }
     return false;
 }
@@ -367,13 +369,13 @@ static remat_status read_devices(const char *devices, int64_t *ranks) {
     return read_number("--devices=cpu:N with N", devices + 4, 1, 4096, ranks);
 }
 
-/* The variables of another launcher around us, as long as it has more than one rank. */
+/* The variables of another launcher around us, as long as it has more than one rank: whether those could meet or not. */
 static remat_status check_not_a_rank(const char *devices) {
-    rm_rendezvous_flags none = {.world_size = -1, .rank = -1, .local_rank = -1};
-    rm_rendezvous where;
-    if (rm_rendezvous_resolve(&none, rm_environment_of_process, NULL, &where) || where.size == 1) return REMAT_OK;
-    FAIL(INVALID, "--devices=%.60s would start ranks of its own, but this is rank %d of %d already (%s): leave it out",
-         devices, where.rank, where.size, rm_launcher_text(where.launcher));
+    char who[80];
+    TRY(rm_rendezvous_is_rank(rm_environment_of_process, NULL, who, sizeof who));
+    REQUIRE(!*who, INVALID, "--devices=%.60s would start ranks of its own, but this is %s already: leave it out",
+            devices, who);
+    return REMAT_OK;
 }
 
 /* The words of `text`, which holds `bytes` bytes with a 0 behind each word, as one block that rm_free frees; NULL: no memory. */

@@ -748,17 +748,17 @@ START_TEST(many_jobs_at_once) {
 }
 END_TEST
 
-/* Two nodes, which are both this host: 0.0.0.0 leads back here. Every attempt fails on node 1; node 0 follows. */
+/* Two nodes, which are both this host: under this name, which is not known for that. Every attempt fails on node 1; node 0 follows. */
 START_TEST(two_nodes_start_again_together) {
     pid_t pid[2];
     int fd, port = 0;
-    ck_ok(rm_kv_listen("0.0.0.0", &port, "", &fd));
+    ck_ok(rm_kv_listen("0x7f000001", &port, "", &fd));
     close(fd);
     for (int node = 0; node < 2; node++) {
         rm_launch_config config = {.nproc = 2,
                                    .nnodes = 2,
                                    .node_rank = node,
-                                   .master_addr = "0.0.0.0",
+                                   .master_addr = "0x7f000001",
                                    .master_port = port,
                                    .max_restarts = 2,
                                    .run_id = "together",
@@ -879,6 +879,19 @@ static const struct {
     {"--standalone train --data=x", "put remat in front"},
 };
 
+/* A folder of a program's name in PATH is no program. */
+START_TEST(folders_are_no_programs) {
+    char path[400];
+    ck_assert_int_eq(mkdir(in_folder("train"), 0777), 0);
+    snprintf(path, sizeof path, "%s:%s", folder, getenv("PATH"));
+    setenv("PATH", path, 1);
+    int code = launch_words("--standalone train --data=x");
+    char *err = output_of("job", "err");
+    ck_assert_msg(code == 100 + REMAT_INVALID && contains(err, "put remat in front"), "%d, %s", code, err);
+    free(err);
+}
+END_TEST
+
 START_TEST(wrong_flags_are_refused) {
     int code = launch_words(refused[_i].words);
     char *err = output_of("job", "err");
@@ -977,7 +990,13 @@ START_TEST(devices_start_ranks_of_this_program) {
     setenv("WORLD_SIZE", "2", 1);
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("MASTER_PORT", "7", 1);
-    ck_fails(start_devices("cpu:2", &ran, &code), INVALID, "this is rank 1 of 2 already (torchrun");
+    ck_fails(start_devices("cpu:2", &ran, &code), INVALID, "this is rank 1 of 2 (torchrun's variables) already");
+    set_variables("MASTER_ADDR= MASTER_PORT=", false); /* that its ranks could not meet makes it no less of a rank */
+    ck_fails(start_devices("cpu:2", &ran, &code), INVALID, "this is rank 1 of 2 (torchrun's variables) already");
+    setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
+    setenv("OMPI_COMM_WORLD_RANK", "0", 1);
+    ck_fails(start_devices("cpu:2", &ran, &code), INVALID, "says two things");
+    set_variables("OMPI_COMM_WORLD_SIZE= OMPI_COMM_WORLD_RANK=", false);
     ck_assert(!ran);
     set_variables("RANK= WORLD_SIZE= MASTER_ADDR= MASTER_PORT=", false);
     char command[1200];
@@ -1054,6 +1073,7 @@ int main(int argc, char **argv) {
     tcase_add_test(cases, two_nodes_start_again_together);
     tcase_add_loop_test(cases, flags_are_torchruns, 0, COUNT(understood));
     tcase_add_loop_test(cases, wrong_flags_are_refused, 0, COUNT(refused));
+    tcase_add_test(cases, folders_are_no_programs);
     tcase_add_test(cases, any_words_have_an_answer);
     tcase_add_test(cases, devices_start_ranks_of_this_program);
     suite_add_tcase(suite, cases);

@@ -143,10 +143,28 @@ static const struct {
      "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_WORLD_SIZE=1 MASTER_ADDR=me.local MASTER_PORT=29500 "
      "TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RUN_ID=none",
      RM_BY_TORCHRUN, 1, 2, 1, 2, RM_MEET_TCP, "127.0.0.1", 0},
-    /* the order: flags, torchrun, Slurm, Open MPI, PMIx */
+    /* flags alone, whatever is around */
     {FLAGS(8, 7), TORCH " " SLURM " " OMPI, RM_BY_FLAGS, 7, 8, -1, -1, RM_MEET_TCP, "hostA", 29500},
-    {NO_FLAGS, TORCH " " SLURM " " OMPI, RM_BY_TORCHRUN, 3, 4, 1, 2, RM_MEET_TCP, "hostA", 29500},
-    {NO_FLAGS, SLURM " " OMPI, RM_BY_SLURM, 2, 4, 0, 2, RM_MEET_TCP, "node1", 0},
+    /* torchrun and `remat launch`, which srun or mpirun has started; by hand, two ranks for each of srun's tasks */
+    {NO_FLAGS, TORCH " TORCHELASTIC_RUN_ID=r " SLURM " " OMPI, RM_BY_TORCHRUN, 3, 4, 1, 2, RM_MEET_TCP, "hostA", 29500},
+    {NO_FLAGS, "RANK=5 WORLD_SIZE=8 MASTER_ADDR=node1 MASTER_PORT=5 PMIX_RANK=2 " SLURM, RM_BY_TORCHRUN, 5, 8, -1, -1,
+     RM_MEET_TCP, "node1", 5},
+    {NO_FLAGS, "RANK=2 WORLD_SIZE=4 MASTER_ADDR=node1 MASTER_PORT=5 " SLURM, RM_BY_TORCHRUN, 2, 4, -1, -1, RM_MEET_TCP,
+     "node1", 5},
+    /* mpirun in a batch script, and on another node of the job, where srun has started its daemon */
+    {NO_FLAGS, OMPI " SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_JOB_ID=5", RM_BY_OPEN_MPI, 1, 2, 1, 2, RM_MEET_TCP,
+     "127.0.0.1", 0},
+    {NO_FLAGS,
+     "OMPI_COMM_WORLD_RANK=5 OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 "
+     "PMIX_RANK=5 PMI_RANK=2 PMI_SIZE=4 " SLURM,
+     RM_BY_OPEN_MPI, 5, 8, 1, 2, RM_MEET_NOWHERE, "", -1},
+    /* MPICH's and Intel's mpiexec, which tells neither a place nor a name; srun's plugins for MPI */
+    {NO_FLAGS, "PMI_SIZE=2 PMI_RANK=1", RM_BY_PMI, 1, 2, -1, -1, RM_MEET_NOWHERE, "", -1},
+    {NO_FLAGS, "PMI_SIZE=2 PMI_RANK=1 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2", RM_BY_PMI, 1, 2, 1, 2, RM_MEET_NOWHERE, "",
+     -1},
+    {NO_FLAGS, "PMI_SIZE=2 PMI_RANK=1 MASTER_ADDR=h MASTER_PORT=5", RM_BY_PMI, 1, 2, -1, -1, RM_MEET_TCP, "h", 5},
+    {NO_FLAGS, "PMI_SIZE=1 PMI_RANK=0", RM_BY_PMI, 0, 1, -1, -1, RM_MEET_NOWHERE, "", -1},
+    {NO_FLAGS, "PMI_SIZE=4 PMI_RANK=2 PMIX_RANK=2 " SLURM, RM_BY_SLURM, 2, 4, 0, 2, RM_MEET_TCP, "node1", 0},
     {NO_FLAGS, OMPI, RM_BY_OPEN_MPI, 1, 2, 1, 2, RM_MEET_TCP, "127.0.0.1", 0},
     {FLAGS(2, -1), "PMIX_RANK=1 PMIX_NAMESPACE=n MASTER_ADDR=h MASTER_PORT=5", RM_BY_PMIX, 1, 2, -1, -1, RM_MEET_TCP,
      "h", 5},
@@ -225,6 +243,16 @@ static const struct {
     {NO_FLAGS, SLURM " WORLD_SIZE=8", "make them equal"},
     {NO_FLAGS, OMPI " WORLD_SIZE=3", "make them equal"},
     {NO_FLAGS, "SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_NODELIST=n[1-", "no list of hosts"},
+    /* what another launcher has left, or has been said by hand */
+    {NO_FLAGS, "RANK=0 WORLD_SIZE=1 " OMPI, "rank 0 of 1 (torchrun's variables), and rank 1 of 2 (Open MPI)"},
+    {NO_FLAGS, "RANK=0 WORLD_SIZE=1 " SLURM, "rank 0 of 1 (torchrun's variables), and rank 2 of 4 (Slurm)"},
+    {NO_FLAGS, "RANK=0 WORLD_SIZE=1 PMI_RANK=0 PMI_SIZE=2", "and rank 0 of 2 (PMI)"},
+    {NO_FLAGS, "RANK=0 WORLD_SIZE=2 PMIX_RANK=1", "and rank 1 (PMIx)"},
+    {NO_FLAGS, "RANK=3 WORLD_SIZE=8 " SLURM, "rank 3 of 8 (torchrun's variables), and rank 2 of 4 (Slurm)"},
+    {NO_FLAGS, SLURM " " OMPI, "rank 1 of 2 (Open MPI), and rank 2 of 4 (Slurm)"},
+    {NO_FLAGS, "PMI_RANK=0 PMI_SIZE=1 " OMPI, "rank 1 of 2 (Open MPI), and rank 0 of 1 (PMI)"},
+    {NO_FLAGS, "PMI_SIZE=2", "which rank"},
+    {NO_FLAGS, "PMI_RANK=1", "of how many"},
     /* localhost, when there are several hosts */
     {NO_FLAGS, SLURM " MASTER_ADDR=localhost MASTER_PORT=5", "several hosts"},
     {NO_FLAGS, SLURM " MASTER_ADDR=127.0.1.1 MASTER_PORT=5", "several hosts"},
@@ -276,6 +304,26 @@ START_TEST(one_command_line_for_all) {
             ck_assert_msg(rm_rendezvous_repeats(look_up, (void *)cases[i].environment, files) ==
                               (files ? cases[i].files : cases[i].flags),
                           "'%s', files %d", cases[i].environment, files);
+}
+END_TEST
+
+START_TEST(ranks_know_that_they_are) {
+    static const struct {
+        const char *environment, *who;
+    } cases[] = {{"", ""},
+                 {"WORLD_SIZE=2", ""}, /* exported for the other framework */
+                 {"SLURM_NTASKS=4 SLURM_PROCID=0 SLURM_JOB_ID=5", ""},
+                 {"RANK=0 WORLD_SIZE=1", ""},
+                 {"RANK=0 WORLD_SIZE=2", "rank 0 of 2 (torchrun's variables)"},
+                 {"PMIX_RANK=1", "rank 1 (PMIx)"},
+                 {SLURM, "rank 2 of 4 (Slurm)"}};
+    char who[80];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ck_ok(rm_rendezvous_is_rank(look_up, (void *)cases[i].environment, who, sizeof who));
+        ck_assert_str_eq(who, cases[i].who);
+    }
+    ck_fails(rm_rendezvous_is_rank(look_up, "RANK=x", who, sizeof who), INVALID, "RANK='x'");
+    ck_fails(rm_rendezvous_is_rank(look_up, "RANK=0 WORLD_SIZE=1 " SLURM, who, sizeof who), INVALID, "two things");
 }
 END_TEST
 
@@ -363,6 +411,7 @@ int main(void) {
     tcase_add_loop_test(cases, half_answers_and_contradictions_are_refused, 0, COUNT(bad));
     tcase_add_test(cases, jobs_have_secrets);
     tcase_add_test(cases, one_command_line_for_all);
+    tcase_add_test(cases, ranks_know_that_they_are);
     tcase_add_test(cases, launchers_leave_sockets_and_attempts);
     tcase_add_test(cases, ranks_meet_beside_torchruns_store);
     tcase_add_test(cases, ranks_meet);
