@@ -74,6 +74,7 @@ static remat_status start(rm_device *device) {
     TRY(check_gpu(device));
     TRY(rm_cuda_library_open_products());
     TRY(rm_cuda_context_begin(device->lib, device->number, &context));
+    device->in_context = true;
     TRY(free_memory(device, &before));
     REQUIRE(before > device->blas_bytes, MEMORY,
             "GPU %d has %" PRIu64 " bytes of memory free; cuBLAS alone needs %" PRIu64
@@ -88,6 +89,7 @@ static remat_status start(rm_device *device) {
 
 static void cuda_close(rm_device *device) {
     if (!device) return;
+    if (device->in_context) rm_cuda_context_end(device->number);
     rm_cuda_queue_destroy(device->spare);
     rm_cuda_products_free(device->products);
     rm_free(device);

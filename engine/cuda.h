@@ -31,6 +31,7 @@ struct rm_device {
         overhead_bytes; /* of the GPU's memory, beside blocks: measured when the device was opened; and what graphs may
                                 take */
     rm_cuda_products *products;
+    bool in_context; /* it has begun to use the GPU (cuda_context.c) */
     rm_queue *spare;     /* made when the device is opened, and measured there; NULL while it is in use */
     rm_store *store;         /* that is open; NULL: none */
     remat_status failed; /* the first failure that nobody has been told of yet, and its sentence */
@@ -79,8 +80,10 @@ bool rm_cublas_went(rm_device *device, cublasStatus_t error, const char *doing);
 remat_status rm_cuda_tell(rm_device *device); /* ... and says it, once */
 
 /* cuda_context.c. Begins to use the GPU: before it, other calls may not mean it. *bytes: what that takes of its memory, seen
- * by the driver's NVML when this process did it first; 0 where there is no NVML, or another library was first. */
+ * by the driver's NVML when this process did it first; 0 where there is no NVML, or another library was first, or another device
+ * of this process has begun and not ended: they share it. */
 remat_status rm_cuda_context_begin(const rm_cuda_library *lib, int number, uint64_t *bytes);
+void rm_cuda_context_end(int number); /* the context stays; whoever begins next counts it */
 
 /* cuda_product.c and cuda_graph.c: the functions of rm_cuda_queue, and the life of what is recorded. */
 void rm_cuda_multiply(const rm_cuda_queue *queue, const rm_cuda_product *product);

@@ -14,6 +14,7 @@ enum { GPUS = 64 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t known[GPUS];
 static bool begun[GPUS];
+static int users[GPUS]; /* devices that have begun and not ended: the first counts the context */
 
 /* ---- NVML: as much of its header as is needed, which toolkits lack more often than the library ------------------- */
 
@@ -77,7 +78,15 @@ remat_status rm_cuda_context_begin(const rm_cuda_library *lib, int number, uint6
     else
         status = begin(lib, number, &known[number]);
     begun[number] |= !status;
-    *bytes = status ? 0 : known[number];
+    *bytes = status || users[number] ? 0 : known[number];
+    users[number] += !status;
     pthread_mutex_unlock(&lock);
     return status;
+}
+
+void rm_cuda_context_end(int number) {
+    if (number >= GPUS) return;
+    pthread_mutex_lock(&lock);
+    users[number]--;
+    pthread_mutex_unlock(&lock);
 }

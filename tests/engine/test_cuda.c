@@ -584,6 +584,12 @@ START_TEST(the_context_counts) {
         ck_assert_uint_lt(remat_session_plan(s).workspace_bytes, 400u << 20);
         remat_session_free(s);
     }
+    remat_session *beside;
+    ck_assert(!remat_session_create(p.n.graph, p.loss, &config, &s));
+    ck_assert(!remat_session_create(p.n.graph, p.loss, &config, &beside));
+    ck_assert_uint_lt(remat_session_plan(beside).workspace_bytes, 100u << 20); /* they share it */
+    remat_session_free(s);
+    remat_session_free(beside);
     config.memory_budget = 300u << 20;
     ck_assert_int_eq(remat_session_create(p.n.graph, p.loss, &config, &s), REMAT_INFEASIBLE);
     expect_clean("context");
