@@ -2,7 +2,7 @@
  * and how they tell afterwards who is gone. Two kinds behind one interface:
  *
  *   tcp   rank 0 serves it from a thread (store_server.c); the others connect (store_tcp.c)
- *   file  a log on a file system that all ranks see, under byte-range locks (store_file.c)
+ *   file  on a file system that all ranks see, under byte-range locks (store_file.c, store_log.c)
  *
  * Every request carries the job's secret, so jobs that meet on a port do not mix. It keeps jobs apart; it is not
  * encryption, and values travel in clear.
@@ -23,7 +23,9 @@ typedef struct {
     int32_t port;
     int32_t listen_fd; /* rank 0: a socket that listens on `port` already (a launcher's), taken over; 0: bind one */
     int32_t rank, size;
-    int64_t stale_ms;   /* how long to try again while the port belongs to somebody else: an attempt before; 0: not at all */
+    int64_t
+        stale_ms; /* how long to try again while port or file belong to somebody else: an attempt before; 0: not at all */
+    int64_t grace_ms;   /* tcp: how long an answer may take that needs no waiting for others; 0: ten seconds */
     const char *secret; /* the same on all ranks of a job, other than that of any other job; NULL: "" */
     int64_t timeout_ms; /* for reaching the store, and the default for waiting; 0: five minutes */
 } rm_kv_config;
@@ -41,7 +43,7 @@ remat_status rm_kv_set(rm_kv *store, const char *key, const void *value, uint32_
 remat_status rm_kv_get(rm_kv *store, const char *key, void *value, uint32_t capacity, uint32_t *bytes,
                        int64_t timeout_ms);
 remat_status rm_kv_wait(rm_kv *store, const char *key, int64_t timeout_ms);
-/* Adds to a number kept as 8 bytes, 0 before the first; *sum is the new one. */
+/* Adds to a number kept as 8 bytes, 0 before the first; *sum is the new one. Adding 0 writes nothing. */
 remat_status rm_kv_add(rm_kv *store, const char *key, int64_t delta, int64_t *sum);
 
 /* True when `rank` was here and went without closing its store; `who` gets its host and process. Rank -1: when any was,

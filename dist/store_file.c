@@ -1,42 +1,36 @@
 /* store_file.c: a store in one file on a file system that all ranks see: where no port can be opened, or for ranks of one
- * host. A head, then a log of records, of which the last with a key counts:
- *
- *   | magic | token | size | record: key bytes, value bytes, key, value | record | ...
+ * host. What is in the file: store_log.h. Here are its locks, and how it comes into being and goes.
  *
  * Byte-range locks far beyond the end of the file do three jobs. They end with the process that holds them, however it
  * ends, so a file that an earlier job left behind is told from one in use:
  *
- *   byte WRITING        held while appending
- *   byte PRESENT + r    held by rank r as long as it lives */
+ *   byte REPLACING      held by who puts its own in the place of a file that was left behind
+ *   byte WRITING        held while writing
+ *   byte PRESENT + r    held by rank r as long as it lives
+ *
+ * A path may hold nothing, an empty file or what an earlier job left. Anything else is somebody's, and is left alone. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "dist/store_kind.h"
+#include "dist/store_log.h"
 #include "memory/host.h"
 
+#define REPLACING (((off_t)1 << 40) - 1)
 #define WRITING ((off_t)1 << 40)
 #define PRESENT (((off_t)1 << 40) + 1)
-
-typedef struct __attribute__((packed)) {
-    uint32_t magic;
-    uint8_t token[RM_KV_TOKEN_BYTES];
-    int32_t size;
-} file_head;
-
-typedef struct __attribute__((packed)) {
-    uint32_t key_bytes, value_bytes;
-} record;
 
 typedef struct {
     int fd;
     int32_t rank, size;
     char *path;
+    rm_kv_log log;
 } file_store;
 
 static int64_t now_ms(void) {
@@ -60,50 +54,7 @@ static bool is_locked(int fd, off_t byte) {
     return !fcntl(fd, F_OFD_GETLK, &what) && what.l_type != F_UNLCK;
 }
 
-/* ---- Reading and appending ---------------------------------------------------------------------------------------- */
-
-static bool read_at(int fd, void *data, size_t bytes, off_t at) { return pread(fd, data, bytes, at) == (ssize_t)bytes; }
-
-/* The last whole record with this key: where its value is. A record that is being written ends beyond the file. */
-static bool find(const file_store *store, const char *key, off_t *value_at, uint32_t *bytes) {
-    struct stat info;
-    record head;
-    char name[RM_KV_KEY_BYTES + 1];
-    size_t key_bytes = strlen(key);
-    bool found = false;
-    if (fstat(store->fd, &info)) return false;
-    for (off_t at = sizeof(file_head); at + (off_t)sizeof head <= info.st_size;) {
-        if (!read_at(store->fd, &head, sizeof head, at)) break;
-        off_t value = at + (off_t)sizeof head + head.key_bytes;
-        if (head.key_bytes > RM_KV_KEY_BYTES || value + head.value_bytes > info.st_size) break;
-        if (head.key_bytes == key_bytes && read_at(store->fd, name, key_bytes, at + (off_t)sizeof head) &&
-            !memcmp(name, key, key_bytes)) {
-            found = true;
-            *value_at = value;
-            *bytes = head.value_bytes;
-        }
-        at = value + head.value_bytes;
-    }
-    return found;
-}
-
-/* In one write, so that nobody sees half of it; with the lock. */
-static remat_status append(file_store *store, const char *key, const void *value, uint32_t bytes) {
-    size_t key_bytes = strlen(key), whole = sizeof(record) + key_bytes + bytes;
-    char *text = rm_malloc(whole);
-    REQUIRE(text, MEMORY, "no memory for a value of %u bytes", bytes);
-    record head = {.key_bytes = (uint32_t)key_bytes, .value_bytes = bytes};
-    memcpy(text, &head, sizeof head);
-    memcpy(text + sizeof head, key, key_bytes);
-    if (bytes) memcpy(text + sizeof head + key_bytes, value, bytes);
-    off_t end = lseek(store->fd, 0, SEEK_END);
-    bool written = end >= 0 && pwrite(store->fd, text, whole, end) == (ssize_t)whole;
-    int why = errno;
-    if (!written && end >= 0) (void)!ftruncate(store->fd, end);
-    rm_free(text);
-    REQUIRE(written, IO, "cannot write to %s: %s", store->path, strerror(why));
-    return REMAT_OK;
-}
+/* ---- The functions ------------------------------------------------------------------------------------------------ */
 
 static remat_status begin(file_store *store) {
     REQUIRE(lock(store->fd, WRITING, F_WRLCK, true), IO,
@@ -112,19 +63,22 @@ static remat_status begin(file_store *store) {
 }
 static void end(file_store *store) { lock(store->fd, WRITING, F_UNLCK, false); }
 
-/* ---- The functions ------------------------------------------------------------------------------------------------ */
-
 static remat_status set(void *kind, const char *key, const void *value, uint32_t bytes) {
-    TRY(begin(kind));
-    remat_status status = append(kind, key, value, bytes);
-    end(kind);
+    file_store *store = kind;
+    TRY(begin(store));
+    remat_status status = rm_kv_log_write(&store->log, key, value, bytes);
+    end(store);
     return status;
 }
 
-static remat_status wait_for(file_store *store, const char *key, off_t *at, uint32_t *bytes, int64_t timeout_ms) {
+static remat_status get(void *kind, const char *key, void *value, uint32_t capacity, uint32_t *bytes,
+                        int64_t timeout_ms) {
+    file_store *store = kind;
     int64_t start = now_ms();
     for (useconds_t pause = 100;; pause = pause < 10000 ? pause * 2 : pause) {
-        if (find(store, key, at, bytes)) return REMAT_OK;
+        bool there;
+        TRY(rm_kv_log_read(&store->log, key, value, capacity, bytes, &there));
+        if (there) return REMAT_OK;
         if (timeout_ms < 0) FAIL(MISSING, "there is no '%s' in %s", key, store->path);
         if (store->rank > 0 && !is_locked(store->fd, PRESENT))
             FAIL(PEER, "rank 0 is gone, while rank %d waited for '%s' in %s", store->rank, key, store->path);
@@ -135,50 +89,45 @@ static remat_status wait_for(file_store *store, const char *key, off_t *at, uint
     }
 }
 
-static remat_status get(void *kind, const char *key, void *value, uint32_t capacity, uint32_t *bytes,
-                        int64_t timeout_ms) {
-    file_store *store = kind;
-    off_t at;
-    TRY(wait_for(store, key, &at, bytes, timeout_ms));
-    if (!value) return REMAT_OK;
-    REQUIRE(*bytes <= capacity, INVALID, "'%s' in the store has %u bytes; there is room for %u", key, *bytes, capacity);
-    REQUIRE(read_at(store->fd, value, *bytes, at), IO, "cannot read %s: %s", store->path, strerror(errno));
-    return REMAT_OK;
-}
-
+/* Adding nothing only reads. */
 static remat_status add_locked(file_store *store, const char *key, int64_t delta, int64_t *sum) {
-    off_t at;
-    uint32_t bytes;
     uint64_t number = 0;
-    if (find(store, key, &at, &bytes)) {
-        REQUIRE(bytes == sizeof number, INVALID, "adding to '%s', which holds no number", key);
-        REQUIRE(read_at(store->fd, &number, sizeof number, at), IO, "cannot read %s: %s", store->path, strerror(errno));
-    }
+    uint32_t bytes = sizeof number;
+    bool there;
+    remat_status status = rm_kv_log_read(&store->log, key, &number, sizeof number, &bytes, &there);
+    REQUIRE(status != REMAT_INVALID && bytes == sizeof number, INVALID, "adding to '%s', which holds no number", key);
+    TRY(status);
     number = le64toh(number) + (uint64_t)delta;
     *sum = (int64_t)number;
     number = htole64(number);
-    return append(store, key, &number, sizeof number);
+    return delta ? rm_kv_log_write(&store->log, key, &number, sizeof number) : REMAT_OK;
 }
 
 static remat_status add(void *kind, const char *key, int64_t delta, int64_t *sum) {
+    if (!delta) return add_locked(kind, key, 0, sum);
     TRY(begin(kind));
     remat_status status = add_locked(kind, key, delta, sum);
     end(kind);
     return status;
 }
 
+static bool has(file_store *store, const char *name, int32_t rank, char *text, uint32_t room) {
+    char key[40];
+    uint32_t length = 0;
+    bool there = false;
+    snprintf(key, sizeof key, " %s/%d", name, rank);
+    if (rm_kv_log_read(&store->log, key, text, room - 1, &length, &there) || !there) return false;
+    text[length] = 0;
+    return true;
+}
+
 /* Who came has said so in the log; who lives holds a lock; who closed has said that too. */
 static bool is_lost(file_store *store, int32_t rank, char *who, size_t bytes) {
-    char key[40], text[128] = "";
-    off_t at;
-    uint32_t length;
+    char text[128] = "", nothing[8];
     if (rank == store->rank || is_locked(store->fd, PRESENT + rank)) return false;
-    snprintf(key, sizeof key, " came/%d", rank);
-    if (!find(store, key, &at, &length)) return false;
-    if (length >= sizeof text || !read_at(store->fd, text, length, at)) return false;
+    if (!has(store, "came", rank, text, sizeof text)) return false;
     if (is_locked(store->fd, PRESENT + rank)) return false; /* it came between the two questions */
-    snprintf(key, sizeof key, " left/%d", rank);
-    if (find(store, key, &at, &length)) return false;
+    if (has(store, "left", rank, nothing, sizeof nothing)) return false;
     snprintf(who, bytes, "%s", text);
     return true;
 }
@@ -207,98 +156,176 @@ static int32_t port(const void *kind) {
 
 /* ---- Opening -------------------------------------------------------------------------------------------------------- */
 
-/* A file of that name in which rank 0's byte is locked belongs to a job that runs. */
-static remat_status refuse_if_in_use(const file_store *store) {
-    int fd = open(store->path, O_RDWR | O_CLOEXEC);
-    if (fd < 0) return REMAT_OK;
-    bool in_use = is_locked(fd, PRESENT);
-    close(fd);
-    REQUIRE(!in_use, IO, "%s is in use by a job that runs: choose another path for --init-method=file://", store->path);
+static bool is_at(int fd, const char *path) {
+    struct stat here, there;
+    return !fstat(fd, &here) && !lstat(path, &there) && here.st_dev == there.st_dev && here.st_ino == there.st_ino;
+}
+
+static remat_status refuse_foreign(const char *path) {
+    FAIL(IO,
+         "%s is there already, and is no store of Remat: it is left as it is; --init-method=file://PATH needs a path "
+         "of its own",
+         path);
+}
+
+/* With the lock REPLACING. A file in which rank 0's byte is locked belongs to a job that runs. */
+static remat_status remove_old(const char *path, int fd) {
+    uint8_t token[RM_KV_TOKEN_BYTES];
+    int32_t size;
+    REQUIRE(!is_locked(fd, PRESENT), IO,
+            "%s is in use by a job that runs: choose another path for --init-method=file://", path);
+    if (rm_kv_log_look(fd, token, &size) == RM_KV_LOG_FOREIGN) return refuse_foreign(path);
+    if (is_at(fd, path)) unlink(path); /* another may have replaced it meanwhile */
     return REMAT_OK;
 }
 
-/* Made under another name, locked, and then moved to its place: nobody sees it without its lock. */
+/* Makes room where a file is in the way that may go. */
+static remat_status make_way(const char *path) {
+    struct stat info;
+    if (lstat(path, &info)) return REMAT_OK;
+    if (!S_ISREG(info.st_mode)) return refuse_foreign(path);
+    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    REQUIRE(fd >= 0 || errno == ENOENT, IO, "cannot open %s, where the ranks are to meet: %s", path, strerror(errno));
+    if (fd < 0) return REMAT_OK;
+    remat_status status = lock(fd, REPLACING, F_WRLCK, true)
+                              ? remove_old(path, fd)
+                              : rm_fail(REMAT_IO, "cannot lock %s: %s", path, strerror(errno));
+    close(fd);
+    return status;
+}
+
+/* False, errno EEXIST: something has that name already. Not every file system has both ways. */
+static bool give_name(const char *fresh, const char *path) {
+    if (link(fresh, path)) return errno != EEXIST && !renameat2(AT_FDCWD, fresh, AT_FDCWD, path, RENAME_NOREPLACE);
+    unlink(fresh);
+    return true;
+}
+
+static remat_status take_name(const char *fresh, const char *path) {
+    for (int tries = 0; tries < 100; tries++) { /* another rank 0 may be at it too */
+        TRY(make_way(path));
+        if (give_name(fresh, path)) return REMAT_OK;
+        if (errno != EEXIST) break;
+    }
+    FAIL(IO, "cannot make %s, where the ranks are to meet: %s", path, strerror(errno));
+}
+
+/* Made under another name, locked, and then given its own: nobody sees it without its lock, and nothing that has the name
+ * already is lost. */
+static remat_status make_as(const rm_kv_config *config, file_store *store, char *fresh) {
+    uint8_t token[RM_KV_TOKEN_BYTES];
+    rm_kv_token(config->secret, token);
+    store->fd = mkostemp(fresh, O_CLOEXEC);
+    REQUIRE(store->fd >= 0, IO, "cannot make %s, where the ranks are to meet: %s", store->path, strerror(errno));
+    bool made = rm_kv_log_make(store->fd, token, config->size) && lock(store->fd, PRESENT, F_WRLCK, false);
+    remat_status status =
+        made ? take_name(fresh, store->path)
+             : rm_fail(REMAT_IO, "cannot make %s, where the ranks are to meet: %s", store->path, strerror(errno));
+    if (status) unlink(fresh);
+    return status;
+}
+
 static remat_status make(const rm_kv_config *config, file_store *store) {
-    file_head head = {.magic = RM_KV_MAGIC, .size = config->size};
-    rm_kv_token(config->secret, head.token);
-    TRY(refuse_if_in_use(store));
-    size_t room = strlen(store->path) + 32;
+    size_t room = strlen(store->path) + 8;
     char *fresh = rm_malloc(room);
     REQUIRE(fresh, MEMORY, "no memory for a path");
-    snprintf(fresh, room, "%s.%d.new", store->path, (int)getpid());
-    store->fd = open(fresh, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    bool made = store->fd >= 0 && write(store->fd, &head, sizeof head) == sizeof head &&
-                lock(store->fd, PRESENT, F_WRLCK, false) && !rename(fresh, store->path);
-    int why = errno;
-    if (!made && store->fd >= 0) unlink(fresh);
+    snprintf(fresh, room, "%s.XXXXXX", store->path);
+    remat_status status = make_as(config, store, fresh);
     rm_free(fresh);
-    REQUIRE(made, IO, "cannot make %s, where the ranks are to meet: %s", store->path, strerror(why));
-    return REMAT_OK;
+    return status;
 }
 
-/* Whether the file is there, with a living rank 0. */
-static bool find_file(file_store *store, file_head *head) {
-    store->fd = open(store->path, O_RDWR | O_CLOEXEC);
-    if (store->fd < 0) return false;
-    if (is_locked(store->fd, PRESENT) && read_at(store->fd, head, sizeof *head, 0)) return true;
+typedef struct {
+    uint8_t token[RM_KV_TOKEN_BYTES];
+    int32_t size;
+} job;
+
+/* *there: the file is, with a living rank 0. */
+static remat_status find_file(file_store *store, job *found, bool *there) {
+    *there = false;
+    store->fd = open(store->path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    if (store->fd < 0) return REMAT_OK;
+    rm_kv_log_kind kind = rm_kv_log_look(store->fd, found->token, &found->size);
+    *there = kind == RM_KV_LOG_OURS && is_locked(store->fd, PRESENT);
+    if (*there) return REMAT_OK;
     close(store->fd);
     store->fd = -1;
-    return false;
+    return kind == RM_KV_LOG_FOREIGN ? refuse_foreign(store->path) : REMAT_OK;
 }
 
-static remat_status join(const rm_kv_config *config, file_store *store) {
-    file_head head;
-    uint8_t token[RM_KV_TOKEN_BYTES];
-    int64_t start = now_ms();
-    while (!find_file(store, &head)) {
-        REQUIRE(now_ms() - start < config->timeout_ms, PEER,
+static remat_status await_file(const rm_kv_config *config, file_store *store, int64_t deadline, job *found) {
+    for (bool there;; usleep(1000)) {
+        TRY(find_file(store, found, &there));
+        if (there) return REMAT_OK;
+        REQUIRE(now_ms() < deadline, PEER,
                 "rank %d waited %lld ms at %s, and rank 0 did not come: do both see the same file system?",
                 config->rank, (long long)config->timeout_ms, store->path);
-        usleep(1000);
     }
+}
+
+static remat_status enter(const rm_kv_config *config, file_store *store, const job *found) {
+    uint8_t token[RM_KV_TOKEN_BYTES];
     rm_kv_token(config->secret, token);
-    REQUIRE(head.magic == RM_KV_MAGIC && !memcmp(head.token, token, sizeof token), PEER,
+    REQUIRE(!memcmp(found->token, token, sizeof token), PEER,
             "%s belongs to another job (the secrets differ): choose another path", store->path);
-    REQUIRE(head.size == config->size, PEER,
+    REQUIRE(found->size == config->size, PEER,
             "rank 0 belongs to a job of %d ranks, and this is rank %d of %d: do all ranks have the same --world-size?",
-            head.size, config->rank, config->size);
+            found->size, config->rank, config->size);
     REQUIRE(lock(store->fd, PRESENT + config->rank, F_WRLCK, false), PEER,
             "rank %d is in %s already: two jobs use one path, or two processes one --rank", config->rank, store->path);
     return REMAT_OK;
+}
+
+/* As over tcp: an attempt before may still be there, and goes. */
+static remat_status join(const rm_kv_config *config, file_store *store) {
+    int64_t start = now_ms();
+    for (job found;;) {
+        TRY(await_file(config, store, start + config->timeout_ms, &found));
+        remat_status status = enter(config, store, &found);
+        if (status != REMAT_PEER || now_ms() >= start + config->stale_ms) return status;
+        close(store->fd);
+        store->fd = -1;
+        usleep(50000);
+    }
 }
 
 static void close_store(void *kind) {
     file_store *store = kind;
     char key[40];
     snprintf(key, sizeof key, " left/%d", store->rank);
-    if (store->fd >= 0) (void)set(store, key, "", 0);
+    (void)set(store, key, "", 0);
     if (store->rank == 0) { /* what still waits here must see the file; its name can be taken again */
         int64_t until = now_ms() + 2000;
         for (int32_t r = 1; r < store->size; r++)
             while (is_locked(store->fd, PRESENT + r) && now_ms() < until) usleep(1000);
-        unlink(store->path);
+        if (is_at(store->fd, store->path)) unlink(store->path);
     }
+    rm_kv_log_close(&store->log);
     close(store->fd);
     rm_free(store->path);
     rm_free(store);
 }
 
-static remat_status open_store(const rm_kv_config *config, void **out) {
+static remat_status say_who(file_store *store) {
     char who[96], key[40];
+    rm_kv_who(who, sizeof who);
+    snprintf(key, sizeof key, " came/%d", store->rank);
+    return set(store, key, who, (uint32_t)strlen(who));
+}
+
+static remat_status open_store(const rm_kv_config *config, void **out) {
     file_store *store = rm_calloc(1, sizeof *store);
     REQUIRE(store, MEMORY, "no memory for a store");
     *store = (file_store){.fd = -1, .rank = config->rank, .size = config->size, .path = rm_strdup(config->path)};
     remat_status status = store->path ? REMAT_OK : rm_fail(REMAT_MEMORY, "no memory for a path");
     if (!status) status = config->rank == 0 ? make(config, store) : join(config, store);
-    if (!status) {
-        rm_kv_who(who, sizeof who);
-        snprintf(key, sizeof key, " came/%d", store->rank);
-        status = set(store, key, who, (uint32_t)strlen(who));
-    }
+    rm_kv_log_open(&store->log, store->fd, store->path);
+    if (!status) status = say_who(store);
     if (!status) {
         *out = store;
         return REMAT_OK;
     }
+    rm_kv_log_close(&store->log);
     if (store->fd >= 0) close(store->fd);
     rm_free(store->path);
     rm_free(store);

@@ -19,6 +19,7 @@
 enum { BUCKETS = 1024, STRANGERS = 64 };
 #define HELLO_NS UINT64_C(2000000000)
 #define GOODBYE_NS UINT64_C(2000000000)
+#define FULL_NS UINT64_C(100000000)
 
 typedef struct entry entry;
 struct entry {
@@ -47,6 +48,7 @@ struct rm_kv_server {
     struct pollfd *poll;
     int n_clients, room;
     uint64_t closing_ns; /* 0: open; else when to stop waiting for goodbyes */
+    uint64_t full_ns;    /* until then it takes nobody in: there were no descriptors or memory left */
     pthread_t thread;
 };
 
@@ -165,6 +167,7 @@ static bool add(rm_kv_server *server, client *c, const char *key, int64_t delta)
     if (found && found->bytes != sizeof sum) return refuse(c, "adding to a key that holds no number");
     if (found) memcpy(&sum, found->value, sizeof sum);
     sum = le64toh(sum) + (uint64_t)delta;
+    if (!delta) return reply(c, RM_KV_FINE, (int64_t)sum, NULL, 0);
     uint64_t kept = htole64(sum);
     return put(server, key, &kept, sizeof kept) && reply(c, RM_KV_FINE, (int64_t)sum, NULL, 0);
 }
@@ -297,6 +300,8 @@ static bool make_room(rm_kv_server *server) {
 
 static void take_in(rm_kv_server *server) {
     int fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM))
+        server->full_ns = now_ns() + FULL_NS; /* who waits in the queue would make poll return at once */
     if (fd < 0) return;
     if (server->n_clients >= server->size + STRANGERS || !make_room(server)) {
         close(fd);
@@ -309,7 +314,9 @@ static void take_in(rm_kv_server *server) {
 
 static int fill_poll(rm_kv_server *server) {
     uint64_t soonest = server->closing_ns ? server->closing_ns : UINT64_MAX, now = now_ns();
-    server->poll[0] = (struct pollfd){.fd = server->listen_fd, .events = POLLIN};
+    if (server->full_ns <= now) server->full_ns = 0;
+    if (server->full_ns && server->full_ns < soonest) soonest = server->full_ns;
+    server->poll[0] = (struct pollfd){.fd = server->full_ns ? -1 : server->listen_fd, .events = POLLIN};
     server->poll[1] = (struct pollfd){.fd = server->closing_ns ? -1 : server->wake, .events = POLLIN};
     for (int i = 0; i < server->n_clients; i++) {
         const client *c = &server->clients[i];

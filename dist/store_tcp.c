@@ -15,11 +15,15 @@
 #include "dist/store_kind.h"
 #include "memory/host.h"
 
-#define GRACE_MS 10000 /* for the network and a busy rank 0, on top of what a request may take there */
+#define GRACE_MS 10000 /* where the config says nothing */
 
+/* late: rank 0 owes a reply that this rank has given up on. broken: half of one has come, or the connection has failed; what
+ * comes now cannot be told apart. */
 typedef struct {
     int fd;
     int32_t rank, size, port;
+    int64_t grace_ms;
+    bool late, broken;
     uint8_t token[RM_KV_TOKEN_BYTES];
     rm_kv_server *server;
     char where[300]; /* "rank 0's store at HOST:PORT" */
@@ -66,17 +70,67 @@ static remat_status no_answer(const tcp_store *store, int got) {
     FAIL(PEER, "%s is gone: rank 0 has ended or dropped the connection", store->where);
 }
 
-static remat_status receive_refusal(const tcp_store *store, uint32_t bytes, int64_t deadline) {
+static remat_status give_up(tcp_store *store, int got) {
+    store->broken = true;
+    return no_answer(store, got);
+}
+
+/* As receive_all, of what belongs to a reply that has begun. */
+static remat_status receive_rest(tcp_store *store, void *data, size_t bytes, int64_t deadline_ms) {
+    int got = receive_all(store->fd, data, bytes, deadline_ms);
+    return got > 0 ? REMAT_OK : give_up(store, got);
+}
+
+static bool begins_to_answer(const tcp_store *store, int64_t deadline_ms) {
+    for (;;) {
+        int64_t left = deadline_ms - now_ms();
+        struct pollfd ready = {.fd = store->fd, .events = POLLIN};
+        int n_ready = poll(&ready, 1, left > 0 ? (left < 1 << 30 ? (int)left : 1 << 30) : 0);
+        if (n_ready > 0) return true;
+        if (n_ready == 0 || errno != EINTR) return false;
+    }
+}
+
+static remat_status receive_head(tcp_store *store, rm_kv_reply *reply, int64_t deadline_ms) {
+    store->late = !begins_to_answer(store, deadline_ms);
+    if (store->late) return no_answer(store, -1);
+    TRY(receive_rest(store, reply, sizeof *reply, deadline_ms));
+    store->broken = le32toh(reply->magic) != RM_KV_MAGIC;
+    REQUIRE(!store->broken, IO, "what answers at %s is not Remat: another program uses that port", store->where);
+    reply->answer = le32toh(reply->answer);
+    reply->value_bytes = le32toh(reply->value_bytes);
+    reply->number = (int64_t)le64toh((uint64_t)reply->number);
+    return REMAT_OK;
+}
+
+static remat_status skip(tcp_store *store, uint32_t bytes) {
+    char part[4096];
+    int64_t deadline = now_ms() + store->grace_ms;
+    while (bytes > 0) {
+        uint32_t n = bytes < sizeof part ? bytes : (uint32_t)sizeof part;
+        TRY(receive_rest(store, part, n, deadline));
+        bytes -= n;
+    }
+    return REMAT_OK;
+}
+
+/* The reply that nobody waited for comes before that to the next request, and would be taken for it. */
+static remat_status skip_late(tcp_store *store) {
+    rm_kv_reply reply;
+    if (!store->late) return REMAT_OK;
+    TRY(receive_head(store, &reply, now_ms() + store->grace_ms));
+    return skip(store, reply.value_bytes);
+}
+
+static remat_status receive_refusal(tcp_store *store, uint32_t bytes, int64_t deadline) {
     char why[512] = "";
-    if (bytes >= sizeof why) bytes = sizeof why - 1;
-    int got = receive_all(store->fd, why, bytes, deadline);
-    if (got <= 0) return no_answer(store, got);
+    if (bytes >= sizeof why) return give_up(store, 0);
+    TRY(receive_rest(store, why, bytes, deadline));
     FAIL(PEER, "%s refuses rank %d: %s", store->where, store->rank, why);
 }
 
-/* One request and its reply. *missing: the key is not there (in time). */
-static remat_status ask(tcp_store *store, rm_kv_op op, const char *key, const void *value, uint32_t bytes,
-                        int64_t number, int64_t patience_ms, rm_kv_reply *reply) {
+static bool send_request(const tcp_store *store, rm_kv_op op, const char *key, const void *value, uint32_t bytes,
+                         int64_t number) {
     size_t key_bytes = strlen(key);
     rm_kv_request request = {.magic = htole32(RM_KV_MAGIC),
                              .op = (uint8_t)op,
@@ -87,16 +141,17 @@ static remat_status ask(tcp_store *store, rm_kv_op op, const char *key, const vo
     char head[sizeof request + 256];
     memcpy(head, &request, sizeof request);
     memcpy(head + sizeof request, key, key_bytes);
-    if (!send_all(store->fd, head, sizeof request + key_bytes) || !send_all(store->fd, value, bytes))
-        return no_answer(store, 0);
-    int64_t deadline = now_ms() + patience_ms + GRACE_MS;
-    int got = receive_all(store->fd, reply, sizeof *reply, deadline);
-    if (got <= 0) return no_answer(store, got);
-    REQUIRE(le32toh(reply->magic) == RM_KV_MAGIC, IO, "what answers at %s is not Remat: another program uses that port",
-            store->where);
-    reply->answer = le32toh(reply->answer);
-    reply->value_bytes = le32toh(reply->value_bytes);
-    reply->number = (int64_t)le64toh((uint64_t)reply->number);
+    return send_all(store->fd, head, sizeof request + key_bytes) && send_all(store->fd, value, bytes);
+}
+
+/* One request and its reply, of which the value is still to be received. */
+static remat_status ask(tcp_store *store, rm_kv_op op, const char *key, const void *value, uint32_t bytes,
+                        int64_t number, int64_t patience_ms, rm_kv_reply *reply) {
+    if (store->broken) return no_answer(store, 0);
+    TRY(skip_late(store));
+    if (!send_request(store, op, key, value, bytes, number)) return give_up(store, 0);
+    int64_t deadline = now_ms() + patience_ms + store->grace_ms;
+    TRY(receive_head(store, reply, deadline));
     if (reply->answer == RM_KV_REFUSED) return receive_refusal(store, reply->value_bytes, deadline);
     return REMAT_OK;
 }
@@ -106,18 +161,6 @@ static remat_status ask(tcp_store *store, rm_kv_op op, const char *key, const vo
 static remat_status set(void *kind, const char *key, const void *value, uint32_t bytes) {
     rm_kv_reply reply;
     return ask(kind, RM_KV_SET, key, value, bytes, 0, 0, &reply);
-}
-
-static remat_status skip(tcp_store *store, uint32_t bytes) {
-    char part[4096];
-    int64_t deadline = now_ms() + GRACE_MS;
-    while (bytes > 0) {
-        uint32_t n = bytes < sizeof part ? bytes : (uint32_t)sizeof part;
-        int got = receive_all(store->fd, part, n, deadline);
-        if (got <= 0) return no_answer(store, got);
-        bytes -= n;
-    }
-    return REMAT_OK;
 }
 
 static remat_status get(void *kind, const char *key, void *value, uint32_t capacity, uint32_t *bytes,
@@ -135,8 +178,7 @@ static remat_status get(void *kind, const char *key, void *value, uint32_t capac
         TRY(skip(store, reply.value_bytes));
         FAIL(INVALID, "'%s' in the store has %u bytes; there is room for %u", key, reply.value_bytes, capacity);
     }
-    int got = receive_all(store->fd, value, reply.value_bytes, now_ms() + GRACE_MS);
-    return got > 0 ? REMAT_OK : no_answer(store, got);
+    return receive_rest(store, value, reply.value_bytes, now_ms() + store->grace_ms);
 }
 
 static remat_status add(void *kind, const char *key, int64_t delta, int64_t *sum) {
@@ -293,6 +335,7 @@ static remat_status reach(const rm_kv_config *config, int64_t deadline, tcp_stor
     const char *host = store->server && strcmp(config->host, "::1") ? "127.0.0.1" : config->host;
     for (long pause_us = 1000;; pause_us = pause_us < 50000 ? pause_us * 2 : pause_us) {
         store->fd = connect_to_any(host, store->port, why, sizeof why);
+        store->late = store->broken = false;
         if (store->fd >= 0) return REMAT_OK;
         if (now_ms() >= deadline) break;
         usleep((useconds_t)pause_us);
@@ -329,7 +372,10 @@ static void close_store(void *kind) {
     tcp_store *store = kind;
     rm_kv_reply reply;
     if (store->fd >= 0) {
-        (void)ask(store, RM_KV_BYE, "", NULL, 0, 0, 0, &reply);
+        if (store->late)
+            (void)send_request(store, RM_KV_BYE, "", NULL, 0, 0);
+        else
+            (void)ask(store, RM_KV_BYE, "", NULL, 0, 0, 0, &reply);
         close(store->fd);
     }
     rm_kv_server_stop(store->server);
@@ -344,6 +390,7 @@ static remat_status open_store(const rm_kv_config *config, void **out) {
     tcp_store *store = rm_calloc(1, sizeof *store);
     REQUIRE(store, MEMORY, "no memory for a store");
     *store = (tcp_store){.fd = -1, .rank = config->rank, .size = config->size, .port = config->port};
+    store->grace_ms = config->grace_ms ? config->grace_ms : GRACE_MS;
     rm_kv_token(config->secret, store->token);
     remat_status status;
     if (serves) TRY_GOTO(status, failed, serve(config, store));

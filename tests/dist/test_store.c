@@ -1,10 +1,13 @@
 /* test_store.c: the store, of both kinds: what it keeps, how it waits, whom it refuses, and who is missed. */
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include "dist/store_kind.h"
 #include "tests/dist/ranks.h"
 
 /* ---- Two kinds, one behaviour ---------------------------------------------------------------------------------------- */
@@ -175,16 +178,19 @@ START_TEST(a_launchers_socket) {
 }
 END_TEST
 
-/* Rank 1 of the next attempt comes while rank 0 of this one still listens; then rank 0 of its own, on the same socket. */
+/* Rank 1 of the next attempt comes while rank 0 of this one is still there; then rank 0 of its own, on the same socket or at
+ * the same path. */
 START_TEST(attempts_do_not_meet) {
-    int port = 0, fd;
+    place p = make_place(_i);
     rm_kv *old, *store;
-    ck_ok(rm_kv_listen("127.0.0.1", &port, "", &fd));
-    rm_kv_config config = {.host = "127.0.0.1", .port = port, .listen_fd = dup(fd), .size = 2, .secret = "job.0"};
+    rm_kv_config config = config_for(&p, 0, 2);
+    if (!_i) config.listen_fd = dup(p.listen_fd);
+    config.secret = "job.0";
     ck_ok(rm_kv_open(&config, &old));
     pid_t pid = fork();
     if (!pid) {
-        rm_kv_config next = {.host = "127.0.0.1", .port = port, .rank = 1, .size = 2, .secret = "job.1"};
+        rm_kv_config next = config_for(&p, 1, 2);
+        next.secret = "job.1";
         need_peer(rm_kv_open(&next, &store), "another job");
         next.stale_ms = 20000;
         need_ok(rm_kv_open(&next, &store));
@@ -194,7 +200,7 @@ START_TEST(attempts_do_not_meet) {
     }
     nap_ms(200);
     rm_kv_close(old);
-    config.listen_fd = fd;
+    config.listen_fd = p.listen_fd;
     config.secret = "job.1";
     ck_ok(rm_kv_open(&config, &store));
     ck_ok(rm_kv_wait(store, "here", 20000));
@@ -345,7 +351,6 @@ START_TEST(the_dead_are_missed) {
 }
 END_TEST
 
-/* A file that a killed job left behind is taken over; one in use is not. */
 /* Who comes and goes is not missed for a moment, however closely it is watched. */
 START_TEST(comers_and_goers_are_not_missed) {
     for (int i = 0; i < 100; i++) {
@@ -368,6 +373,7 @@ START_TEST(comers_and_goers_are_not_missed) {
 }
 END_TEST
 
+/* A file that a killed job left behind is taken over; one in use is not. */
 START_TEST(old_files_are_told_from_used_ones) {
     const char *path = meeting_place();
     rm_kv *store, *second;
@@ -387,6 +393,261 @@ START_TEST(old_files_are_told_from_used_ones) {
 }
 END_TEST
 
+/* ---- The file ----------------------------------------------------------------------------------------------------------- */
+
+static int64_t size_of(const char *path) {
+    struct stat info;
+    ck_assert_msg(!stat(path, &info), "%s is not there", path);
+    return info.st_size;
+}
+
+/* Ranks that say for days that they live. */
+START_TEST(what_is_said_again_takes_no_room) {
+    const char *path = meeting_place();
+    rm_kv *store, *other;
+    char text[4000], back[4000];
+    uint32_t bytes = 0;
+    int64_t sum;
+    ck_ok(rm_kv_open(&(rm_kv_config){.path = path, .rank = 0, .size = 2}, &store));
+    ck_ok(rm_kv_open(&(rm_kv_config){.path = path, .rank = 1, .size = 2}, &other));
+    for (int i = 0; i < 20000; i++) {
+        snprintf(text, sizeof text, "%d rank 0 on node7 (process 4711)", i);
+        ck_ok(rm_kv_set(store, "alive/0", text, (uint32_t)strlen(text)));
+        ck_ok(rm_kv_add(i % 2 ? store : other, "count", 1, &sum));
+        if (i % 100) continue;
+        ck_ok(rm_kv_get(other, "alive/0", back, sizeof back, &bytes, -1));
+        ck_assert(bytes == strlen(text) && !memcmp(back, text, bytes));
+    }
+    ck_assert_int_eq(sum, 20000);
+    ck_assert_int_lt(size_of(path), 2000);
+    for (uint32_t n = 1; n <= sizeof text; n++) { /* one that grows */
+        memset(text, (int)n, n);
+        ck_ok(rm_kv_set(other, "grows", text, n));
+    }
+    ck_ok(rm_kv_get(store, "grows", back, sizeof back, &bytes, -1));
+    ck_assert(bytes == sizeof text && !memcmp(back, text, bytes));
+    ck_assert_int_lt(size_of(path), 2000 + 5 * (int64_t)sizeof text);
+    rm_kv_close(other);
+    rm_kv_close(store);
+}
+END_TEST
+
+START_TEST(looking_writes_nothing) {
+    const char *path = meeting_place();
+    struct stat before, after;
+    rm_kv *store;
+    int64_t sum;
+    uint32_t bytes;
+    ck_ok(rm_kv_open(&(rm_kv_config){.path = path, .size = 1}, &store));
+    ck_ok(rm_kv_add(store, "count", 3, &sum));
+    ck_assert(!stat(path, &before));
+    nap_ms(20);
+    ck_ok(rm_kv_add(store, "count", 0, &sum));
+    ck_assert_int_eq(sum, 3);
+    ck_ok(rm_kv_add(store, "never", 0, &sum));
+    ck_assert_int_eq(sum, 0);
+    ck_fails(rm_kv_get(store, "never", NULL, 0, &bytes, -1), MISSING, "never");
+    ck_ok(rm_kv_wait(store, "count", -1));
+    ck_assert(!stat(path, &after));
+    ck_assert(before.st_size == after.st_size && !memcmp(&before.st_mtim, &after.st_mtim, sizeof before.st_mtim));
+    rm_kv_close(store);
+}
+END_TEST
+
+/* What is read is what somebody wrote, also while it is written over. */
+START_TEST(values_are_whole) {
+    const char *path = meeting_place();
+    static char text[30000], back[30000];
+    rm_kv *store;
+    pid_t pid = fork();
+    if (!pid) {
+        need_ok(rm_kv_open(&(rm_kv_config){.path = path, .rank = 1, .size = 2}, &store));
+        for (int i = 0; rm_kv_wait(store, "enough", -1); i++) {
+            uint32_t n = (uint32_t)sizeof text - (uint32_t)(i % 7 * 1000);
+            memset(text, 'a' + i % 7, n);
+            need_ok(rm_kv_set(store, "text", text, n));
+        }
+        rm_kv_close(store);
+        _exit(0);
+    }
+    ck_ok(rm_kv_open(&(rm_kv_config){.path = path, .rank = 0, .size = 2}, &store));
+    ck_ok(rm_kv_wait(store, "text", 20000));
+    for (int i = 0; i < 5000; i++) {
+        uint32_t bytes;
+        ck_ok(rm_kv_get(store, "text", back, sizeof back, &bytes, -1));
+        ck_assert_uint_eq(bytes, sizeof back - (uint32_t)(back[0] - 'a') * 1000);
+        ck_assert(!memcmp(back, back + 1, bytes - 1)); /* all the same letter */
+    }
+    ck_ok(rm_kv_set(store, "enough", "", 0));
+    ck_assert_int_eq(end_of(pid), 0);
+    rm_kv_close(store);
+}
+END_TEST
+
+static void write_text(const char *path, const char *text) {
+    FILE *file = fopen(path, "w");
+    ck_assert(file && fputs(text, file) >= 0 && !fclose(file));
+}
+static void need_text(const char *path, const char *text) {
+    char back[100] = "";
+    FILE *file = fopen(path, "r");
+    ck_assert_msg(file, "%s is gone", path);
+    ck_assert(fread(back, 1, sizeof back - 1, file) == strlen(text) && !strcmp(back, text));
+    fclose(file);
+}
+
+/* What somebody else has at that path is theirs, before, while and after. */
+START_TEST(strangers_files_are_left_alone) {
+    static const char thesis[] = "Chapter 1. It was a dark and stormy night, and the loss did not go down.\n";
+    const char *path = meeting_place();
+    rm_kv *store;
+    rm_kv_config config = {.path = path, .size = 2, .timeout_ms = 2000};
+    write_text(path, thesis);
+    for (config.rank = 0; config.rank < 2; config.rank++) {
+        ck_fails(rm_kv_open(&config, &store), IO, "is no store of Remat: it is left as it is");
+        need_text(path, thesis);
+    }
+    config.rank = 0;
+    ck_assert(!unlink(path) && !mkdir(path, 0700));
+    ck_fails(rm_kv_open(&config, &store), IO, "is no store");
+    ck_assert(!rmdir(path) && !symlink("/nowhere/at/all", path));
+    ck_fails(rm_kv_open(&config, &store), IO, "is no store");
+    ck_assert(!unlink(path));
+    write_text(path, ""); /* as mktemp makes them */
+    ck_ok(rm_kv_open(&config, &store));
+    ck_assert(!unlink(path));
+    write_text(path, thesis);
+    rm_kv_close(store);
+    need_text(path, thesis);
+}
+END_TEST
+
+/* Jobs that start at once at one path, where an earlier one left its file: one gets it. */
+START_TEST(one_of_many_gets_the_file) {
+    enum { JOBS = 6 };
+    for (int round = 0; round < 15; round++) {
+        const char *path = meeting_place();
+        int winners = 0, gate[2], done[2];
+        pid_t pid[JOBS], left = fork();
+        rm_kv *store;
+        char byte;
+        if (!left) {
+            need_ok(rm_kv_open(&(rm_kv_config){.path = path, .size = 1, .secret = "old"}, &store));
+            raise(SIGKILL);
+        }
+        ck_assert_int_eq(end_of(left), 128 + SIGKILL);
+        ck_assert(!pipe(gate) && !pipe(done));
+        for (int j = 0; j < JOBS; j++) {
+            if ((pid[j] = fork())) continue;
+            close(gate[1]);
+            if (read(gate[0], &byte, 1) != 0) _exit(9);
+            remat_status status = rm_kv_open(&(rm_kv_config){.path = path, .size = 1}, &store);
+            need(!status || (status == REMAT_IO && strstr(remat_last_error(), "in use")), "%s", remat_last_error());
+            if (write(done[1], "", 1) != 1) _exit(9);
+            if (status) _exit(1);
+            close(done[1]);
+            pause(); /* until all have tried */
+        }
+        close(gate[0]);
+        close(gate[1]);
+        for (int j = 0; j < JOBS; j++) ck_assert(read(done[0], &byte, 1) == 1);
+        for (int j = 0; j < JOBS; j++) {
+            nap_ms(1);
+            kill(pid[j], SIGKILL);
+            winners += end_of(pid[j]) == 128 + SIGKILL;
+        }
+        close(done[0]);
+        close(done[1]);
+        ck_assert_int_eq(winners, 1);
+    }
+}
+END_TEST
+
+/* ---- A rank 0 that is slow or full ----------------------------------------------------------------------------------------- */
+
+static void answer(int fd, const char *value, size_t cut) {
+    char text[100];
+    rm_kv_reply head = {.magic = htole32(RM_KV_MAGIC), .value_bytes = htole32((uint32_t)strlen(value))};
+    memcpy(text, &head, sizeof head);
+    memcpy(text + sizeof head, value, strlen(value));
+    if (send(fd, text, sizeof head + strlen(value) - cut, MSG_NOSIGNAL) < 0) perror("send");
+}
+
+/* Answers the greeting, the first question too late and the second at once; then half of the third. */
+static void *be_slow(void *context) {
+    int fd = accept(*(int *)context, NULL, NULL);
+    char text[1000];
+    if (recv(fd, text, sizeof text, 0) < 0) perror("recv");
+    answer(fd, "", 0);
+    if (recv(fd, text, sizeof text, 0) < 0) perror("recv");
+    nap_ms(600);
+    answer(fd, "the first", 0);
+    if (recv(fd, text, sizeof text, 0) < 0) perror("recv");
+    answer(fd, "the second", 0);
+    if (recv(fd, text, sizeof text, 0) < 0) perror("recv");
+    answer(fd, "the third", 4);
+    while (recv(fd, text, sizeof text, 0) > 0) {}
+    close(fd);
+    return NULL;
+}
+
+START_TEST(a_late_answer_is_not_taken_for_the_next) {
+    int port, fd = free_port(&port);
+    pthread_t thread;
+    rm_kv *store;
+    char value[40] = "";
+    uint32_t bytes;
+    rm_kv_config config = {
+        .host = "127.0.0.1", .port = port, .rank = 1, .size = 2, .timeout_ms = 5000, .grace_ms = 400};
+    pthread_create(&thread, NULL, be_slow, &fd);
+    ck_ok(rm_kv_open(&config, &store));
+    ck_fails(rm_kv_get(store, "first", value, sizeof value, &bytes, -1), PEER, "does not answer");
+    ck_ok(rm_kv_get(store, "second", value, sizeof value, &bytes, -1));
+    ck_assert_msg(bytes == 10 && !memcmp(value, "the second", 10), "'%.*s'", (int)bytes, value);
+    ck_fails(rm_kv_get(store, "third", value, sizeof value, &bytes, -1), PEER, "does not answer");
+    double start = seconds();
+    ck_fails(rm_kv_get(store, "fourth", value, sizeof value, &bytes, -1), PEER, "is gone");
+    ck_assert(seconds() - start < 0.2);
+    rm_kv_close(store);
+    pthread_join(thread, NULL);
+    close(fd);
+}
+END_TEST
+
+static double processor_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Without descriptors for who knocks, the server waits for some; it does not turn and turn. */
+START_TEST(no_descriptor_is_waited_for) {
+    place p = make_place(false);
+    rm_kv *store, *other;
+    rm_kv_config config = config_for(&p, 0, 2);
+    ck_ok(rm_kv_open(&config, &store));
+    pid_t pid = fork();
+    if (!pid) {
+        config = config_for(&p, 1, 2);
+        nap_ms(100);
+        need_ok(rm_kv_open(&config, &other));
+        rm_kv_close(other);
+        _exit(0);
+    }
+    struct rlimit before, none;
+    getrlimit(RLIMIT_NOFILE, &before);
+    none = (struct rlimit){.rlim_cur = 3, .rlim_max = before.rlim_max};
+    ck_assert(!setrlimit(RLIMIT_NOFILE, &none));
+    double spent = processor_s();
+    nap_ms(900);
+    spent = processor_s() - spent;
+    ck_assert(!setrlimit(RLIMIT_NOFILE, &before));
+    ck_assert_msg(spent < 0.1, "%.3f s of processor time in 0.9 s", spent);
+    ck_assert_int_eq(end_of(pid), 0);
+    rm_kv_close(store);
+}
+END_TEST
+
 int main(void) {
     Suite *suite = suite_create("dist/store");
     TCase *cases = tcase_create("store");
@@ -394,7 +655,7 @@ int main(void) {
     tcase_add_loop_test(cases, strangers_are_refused, 0, 2);
     tcase_add_test(cases, a_taken_port_is_one_sentence);
     tcase_add_test(cases, a_launchers_socket);
-    tcase_add_test(cases, attempts_do_not_meet);
+    tcase_add_loop_test(cases, attempts_do_not_meet, 0, 2);
     tcase_add_test(cases, both_kinds_of_address);
     tcase_add_test(cases, nobody_there);
     tcase_add_test(cases, another_program_is_recognised);
@@ -402,6 +663,16 @@ int main(void) {
     tcase_add_loop_test(cases, the_dead_are_missed, 0, 2);
     tcase_add_test(cases, comers_and_goers_are_not_missed);
     tcase_add_test(cases, old_files_are_told_from_used_ones);
+    tcase_add_test(cases, a_late_answer_is_not_taken_for_the_next);
+    tcase_add_test(cases, no_descriptor_is_waited_for);
+    TCase *files = tcase_create("files");
+    tcase_add_test(files, what_is_said_again_takes_no_room);
+    tcase_add_test(files, looking_writes_nothing);
+    tcase_add_test(files, values_are_whole);
+    tcase_add_test(files, strangers_files_are_left_alone);
+    tcase_add_test(files, one_of_many_gets_the_file);
+    tcase_set_timeout(files, 60);
+    suite_add_tcase(suite, files);
     suite_add_tcase(suite, cases);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
