@@ -25,7 +25,7 @@
 
 enum { RM_X, RM_W_IH, RM_W_HH, RM_B_IH, RM_B_HH };
 
-/* ---- A call --------------------------------------------------------------------------------------------------------- */
+/* ---- A call ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
     const rm_call *call;
@@ -68,14 +68,14 @@ static inline float *rm_cell_gates_at(const rm_cell_tile *r, float *gates, int64
     return gates + (r->table && !r->call->aux ? 0 : t * r->batch * r->width);
 }
 
-/* ---- Forward's scratch (rm_recurrent_cuda_scratch_bytes) --------------------------------------------------------------- */
+/* ---- Forward's scratch (rm_recurrent_cuda_scratch_bytes) --------------------------------------------------------- */
 
 static __global__ void rm_cell_copy_tokens(int64_t n, const int32_t *from, int32_t *to) {
     RM_EACH(i, n) to[i] = from[i];
 }
 
-/* Tokens are copied to scratch, whose address is the same for most tiles where theirs is another for each: what is recorded of
- * one tile's timesteps can then be used again for others (cuda_queue.h, begin). */
+/* Tokens are copied to scratch, whose address is the same for many tiles where theirs is another for each: what is
+ * recorded of one tile's timesteps can then be used again for others (cuda_queue.h, begin). */
 static inline void rm_cell_take_tokens(rm_cell_tile *r) {
     if (!r->token) return;
     RM_LAUNCH_EACH(rm_cell_copy_tokens, r->rows, r->queue, r->rows, r->token, (int32_t *)r->call->scratch);
@@ -88,7 +88,7 @@ static inline float *rm_cell_gates_of(const rm_cell_tile *r) {
     return r->call->aux ? (float *)r->call->aux : (float *)((char *)r->call->scratch + tokens);
 }
 
-/* ---- Products --------------------------------------------------------------------------------------------------------- */
+/* ---- Products ---------------------------------------------------------------------------------------------------- */
 
 static inline rm_cuda_product rm_cell_product(const float *a, int64_t lda, const float *b, int64_t ldb, float *c,
                                               int64_t ldc) {
@@ -149,7 +149,7 @@ static inline void rm_cell_back(const rm_cell_tile *r, const float *dgates, floa
     if (dh) rm_cell_multiply(r, p, r->batch, r->hidden, r->gates * r->hidden);
 }
 
-/* ---- Sums of a unit --------------------------------------------------------------------------------------------------- */
+/* ---- Sums of a unit ---------------------------------------------------------------------------------------------- */
 
 /* Where a kernel finds what products, table and biases give for a unit. Rows are counted from the first that it is given. */
 typedef struct {
@@ -194,7 +194,7 @@ enum { RM_CELL_THREADS = 128 };
 #define RM_LAUNCH_CELL(kernel, n, queue, ...)                                                                          \
     RM_LAUNCH(kernel, rm_blocks_within(n, RM_CELL_THREADS, RM_EACH_BLOCKS), RM_CELL_THREADS, queue, __VA_ARGS__)
 
-/* ---- Recording the timesteps ------------------------------------------------------------------------------------------ */
+/* ---- Recording the timesteps ------------------------------------------------------------------------------------- */
 
 /* All that the launches of a tile's timesteps depend on. Every member has 8 bytes: there is no padding. */
 typedef struct {
@@ -219,7 +219,7 @@ static inline bool rm_cell_begin(const rm_cell_tile *r, const char *name) {
     return rm_cuda_begin(r->queue, &key, sizeof key);
 }
 
-/* ---- Gradients of a whole tile ---------------------------------------------------------------------------------------- */
+/* ---- Gradients of a whole tile ----------------------------------------------------------------------------------- */
 
 /* dtable[token[row],:] += x's part of dgates[row], rows in order. A token may occur in many rows, so blocks share out the
  * vocabulary and columns, not rows (as embedding.cu does). */
