@@ -31,7 +31,7 @@ const int rm_launch_signals[RM_LAUNCH_SIGNALS] = {SIGINT, SIGTERM, SIGHUP, SIGQU
 
 typedef struct {
     rm_launch_config config; /* all fields filled in */
-    char run_id[64], job_id[64], secret[240];
+    char run_id[64], job_id[64], secret[256];
     rm_launch_output *output;
     struct pollfd *slots;
     int listen_fd, control, keeper_control, self;
@@ -51,6 +51,9 @@ typedef struct {
 static bool is_loopback(const char *host) {
     return !strcmp(host, "localhost") || !strncmp(host, "127.", 4) || !strcmp(host, "::1");
 }
+
+/* Good to listen at; who connects there reaches itself. */
+static bool is_any(const char *host) { return !strcmp(host, "0.0.0.0") || !strcmp(host, "::") || !strcmp(host, "0"); }
 
 static remat_status check_numbers(const rm_launch_config *c) {
     REQUIRE(c->nproc >= 1 && c->nproc <= 4096, INVALID, "%d ranks on this host: 1 to 4096 are possible", c->nproc);
@@ -74,7 +77,7 @@ static remat_status check_nodes(const rm_launch_config *c) {
     if (c->nnodes == 1) return REMAT_OK;
     REQUIRE(c->master_addr, INVALID, "%d nodes must meet at node 0: give its name or address, as --master-addr=HOST",
             c->nnodes);
-    REQUIRE(!is_loopback(c->master_addr), INVALID,
+    REQUIRE(!is_loopback(c->master_addr) && !is_any(c->master_addr), INVALID,
             "node 0 is said to be at %s, which on each of the %d nodes is that node itself: name node 0's host",
             c->master_addr, c->nnodes);
     REQUIRE(c->run_id, INVALID, "a job on %d nodes needs a name that all of them give: --run-id=NAME", c->nnodes);
@@ -129,7 +132,7 @@ static void fill_in(launcher *l, const rm_launch_config *config) {
     draw(l->run_id, sizeof l->run_id);
     draw(l->job_id, sizeof l->job_id);
     if (secret && *secret)
-        snprintf(l->secret, sizeof l->secret, "%.200s", secret);
+        snprintf(l->secret, sizeof l->secret, "%s", secret);
     else
         snprintf(l->secret, sizeof l->secret, "%.200s", c->nnodes > 1 ? c->run_id : l->run_id);
     if (!c->run_id) c->run_id = l->run_id;
@@ -206,17 +209,27 @@ static void say_first(launcher *l, const rm_keeper_note *note) {
                          l->config.nproc > 1 ? "; the others of this host are being stopped" : "");
 }
 
+/* The code alone tells: a rank that a signal has killed is started again. */
+static void say_why_not_again(launcher *l) {
+    if (l->code == RM_EXIT_USE)
+        rm_launch_output_say(l->output,
+                             "nothing is started again: exit status %d says that the command was asked for something "
+                             "that cannot work, and would be each time; change its flags",
+                             RM_EXIT_USE);
+    else if (l->code > 128)
+        rm_launch_output_say(l->output,
+                             "nothing is started again: exit status %d says that the rank was asked to stop, by SIG%s, "
+                             "and did",
+                             l->code, signal_name(l->code - 128));
+}
+
 /* The last of an attempt: all of its processes are gone, so what the pipes hold is all there is. */
 static void finish_attempt(launcher *l, const rm_keeper_note *note) {
     bool again = note->rank != 0;
     rm_launch_output_drain(l->output);
     l->code = note->status;
     l->over = !again;
-    if (!again && l->code == RM_EXIT_USE && note->attempt < l->config.max_restarts && !l->signals)
-        rm_launch_output_say(l->output,
-                             "nothing is started again: exit status %d says that the command was asked for something "
-                             "that cannot work, and would be each time; change its flags",
-                             RM_EXIT_USE);
+    if (!again && note->attempt < l->config.max_restarts && !l->signals) say_why_not_again(l);
     if (!again) return;
     rm_launch_output_say(l->output, "starting all ranks again: restart %d of %d", note->attempt + 1,
                          l->config.max_restarts);

@@ -55,6 +55,12 @@ static int64_t now_ms(void) { return (int64_t)(rm_now_ns() / 1000000); }
 
 int rm_launch_code(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
+bool rm_launch_was_asked(int status) {
+    for (int i = 0; i < RM_LAUNCH_SIGNALS; i++)
+        if (WIFEXITED(status) && WEXITSTATUS(status) == 128 + rm_launch_signals[i]) return true;
+    return false;
+}
+
 bool rm_keeper_send(int control, const rm_keeper_note *note) {
     ssize_t n;
     do n = send(control, note, sizeof *note, MSG_NOSIGNAL);
@@ -167,6 +173,10 @@ static void signal_ranks(const keeper *k, int number) {
         if (k->ranks[r].life == ALIVE && kill(-k->ranks[r].pid, number)) kill(k->ranks[r].pid, number);
 }
 
+/* Whoever is stopped (SIGSTOP, Ctrl-Z of a shell in between) hears nothing and cannot say that another has failed: woken, it
+ * can. To the others this is nothing. */
+static void wake_ranks(const keeper *k) { signal_ranks(k, SIGCONT); }
+
 /* Being stopped by the signal that the launcher passed on is no failure that the others would have to be stopped for: they
  * have had it too, and may be busy saving. */
 static bool as_told(const keeper *k, int code) { return k->told && code == 128 + k->told; }
@@ -195,6 +205,7 @@ static void fail(keeper *k, int32_t local, int status) {
     if (k->phase != RUNNING || told) return;
     k->phase = GRACE;
     k->deadline_ms = now_ms() + k->job->config->grace_ms;
+    wake_ranks(k);
 }
 
 /* Of ranks that are found ended at the same time, the likeliest cause. */
@@ -261,6 +272,7 @@ static void escalate(keeper *k) {
     k->deadline_ms = now_ms() + (k->job->config->grace_ms < AFTER_TERM_MS ? k->job->config->grace_ms : AFTER_TERM_MS);
     tell(k, k->phase == TERMINATED ? RM_KEEPER_TERMS : RM_KEEPER_KILLS, k->alive, 0, 0);
     signal_ranks(k, k->phase == TERMINATED ? SIGTERM : SIGKILL);
+    if (k->phase == TERMINATED) wake_ranks(k);
 }
 
 /* ---- The loop ------------------------------------------------------------------------------------------------------ */
@@ -269,6 +281,7 @@ static void obey(keeper *k, const rm_keeper_note *note) {
     if (note->word == RM_KEEPER_PASS) {
         k->told = note->status;
         signal_ranks(k, note->status);
+        wake_ranks(k);
     } else if (note->word == RM_KEEPER_KILL) {
         if (!k->told) k->told = note->status;
         if (!k->code) k->code = 128 + note->status;
@@ -336,7 +349,8 @@ _Noreturn void rm_keeper_run(const rm_keeper_job *job) {
     }
     for (;; k.attempt++) {
         run_attempt(&k);
-        bool again = k.code && k.code != RM_EXIT_USE && !k.told && k.attempt < job->config->max_restarts;
+        bool vain = k.code == RM_EXIT_USE || rm_launch_was_asked(k.first_status);
+        bool again = k.code && !vain && !k.told && k.attempt < job->config->max_restarts;
         tell(&k, RM_KEEPER_OVER, again, 0, k.code);
         if (!again) _exit(0);
         k.phase = RUNNING;

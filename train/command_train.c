@@ -205,5 +205,7 @@ remat_status rm_command_train(rm_options *options, int *exit_status) {
     if (status) return fail(&t, status);
     rm_trainer_close(&t);
     if (t.stop) *exit_status = 128 + t.stop;
+    if (t.stop && !rm_interrupt_caught())
+        rm_ranks_let_others_go_first(); /* the one that was signalled is the one to name */
     return REMAT_OK;
 }

@@ -317,8 +317,7 @@ remat_status rm_ranks_stop(rm_ranks *ranks, int caught, int *all) {
     return REMAT_OK;
 }
 
-/* The rank that failed is the first to be gone, so that a launcher, which goes by that, reports its exit status. */
-static void let_others_go_first(void) { nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL); }
+void rm_ranks_let_others_go_first(void) { nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL); }
 
 /* Aborting has a sentence of its own, which must not take the place of the reason. */
 static void tell_others(const rm_ranks *ranks, remat_status status) {
@@ -336,6 +335,6 @@ remat_status rm_ranks_failed(rm_ranks *ranks, const char *command, remat_status 
     if (status != REMAT_PEER) return status;
     fflush(stdout);
     fprintf(stderr, "remat %s: %s\n", command, remat_last_error());
-    let_others_go_first();
+    rm_ranks_let_others_go_first();
     return silently(status);
 }

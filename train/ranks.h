@@ -70,6 +70,9 @@ remat_status rm_ranks_stop(rm_ranks *ranks, int caught, int *all);
  * rank has heard of another's failure is printed at once; `command` begins the line. Returns `status`. */
 remat_status rm_ranks_failed(rm_ranks *ranks, const char *command, remat_status status);
 
+/* Waits a moment: a launcher names the rank that is gone first, and that should be the one where it began. */
+void rm_ranks_let_others_go_first(void);
+
 /* The table of as many ranks as options->world_size says, for sessions that only plan. NULL where that is one, or not said. */
 const remat_ranks *rm_ranks_imagined(const rm_options *options, remat_ranks *table);
 

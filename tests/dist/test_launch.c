@@ -236,6 +236,42 @@ START_TEST(the_others_have_time_to_say_so) {
 }
 END_TEST
 
+/* A rank that is stopped can say nothing and hears no SIGTERM: it is woken at once, and not given time that it cannot use. */
+START_TEST(stopped_ranks_are_woken) {
+    double start_s = seconds();
+    ck_assert_int_eq(run(JOB(2, SCRIPT("test $RANK = 0 && sleep 0.3 && exit 9; kill -STOP $$; echo awake; exit 3"))),
+                     9);
+    double took = seconds() - start_s;
+    ck_assert_msg(took < 4, "%.3f s", took);
+    char *text = output_of("job", "out");
+    ck_assert_str_eq(text, "awake\n");
+    free(text);
+    rm_launch_config late = JOB(2, SCRIPT("test $RANK = 0 && exit 9; sleep 0.3; kill -STOP $$; exit 3"));
+    late.grace_ms = 1000;
+    ck_assert_int_eq(run(late), 9);
+    text = output_of("job", "err");
+    ck_assert_msg(contains(text, "SIGTERM") && !contains(text, "SIGKILL"), "%s", text);
+    free(text);
+}
+END_TEST
+
+START_TEST(stopped_ranks_hear_signals) {
+    char script[300];
+    pid_t pids[64];
+    unlink(in_folder("pids"));
+    snprintf(script, sizeof script, "trap 'exit 143' TERM; echo $$ >> %s; kill -STOP $$; sleep 60", in_folder("pids"));
+    rm_launch_config config = JOB(1, SCRIPT(script));
+    pid_t pid = start(&config, "job");
+    wait_for_pids(pids, 1);
+    nap_ms(200);
+    double start_s = seconds();
+    kill(pid, SIGTERM);
+    ck_assert_int_eq(end_of(pid), 143);
+    double took = seconds() - start_s;
+    ck_assert_msg(took < 4, "%.3f s", took);
+}
+END_TEST
+
 START_TEST(what_cannot_be_started) {
     int port = 0, fd;
     char words[60];
@@ -424,6 +460,23 @@ START_TEST(wrong_use_is_not_repeated) {
     text = output_of("job", "err");
     ck_assert_msg(!contains(text, "started again"), "%s", text);
     free(text);
+}
+END_TEST
+
+/* Somebody has asked a rank to stop, and it did: the same job again is not what was wanted. A rank that a signal killed, even
+ * that one, has not stopped in order. */
+START_TEST(what_was_asked_to_stop_is_not_repeated) {
+    rm_launch_config config = JOB(2, SCRIPT("echo attempt $TORCHELASTIC_RESTART_COUNT; trap 'exit 143' TERM; "
+                                            "test $RANK = 0 || kill -TERM $$; sleep 0.2; exit 143"));
+    config.max_restarts = 3;
+    ck_assert_int_eq(run(config), 143);
+    ck_said("rank 1 ", "remat launch: nothing is started again: exit status 143 says that the rank was asked to stop");
+    char *text = output_of("job", "out");
+    ck_assert_str_eq(text, "attempt 0\nattempt 0\n");
+    free(text);
+    config.argv = SCRIPT("test $TORCHELASTIC_RESTART_COUNT = 1 || kill -TERM $$; exit 0");
+    ck_assert_int_eq(run(config), 0);
+    ck_said("restart 1 of 3", NULL);
 }
 END_TEST
 
@@ -1051,6 +1104,8 @@ int main(int argc, char **argv) {
     tcase_add_loop_test(cases, the_first_failure_decides, 0, COUNT(endings));
     tcase_add_test(cases, a_killed_rank_is_the_cause);
     tcase_add_test(cases, the_others_have_time_to_say_so);
+    tcase_add_test(cases, stopped_ranks_are_woken);
+    tcase_add_test(cases, stopped_ranks_hear_signals);
     tcase_add_test(cases, what_cannot_be_started);
     tcase_add_test(cases, without_memory);
     tcase_add_loop_test(cases, configs_that_cannot_work, 0, COUNT(wrong));
@@ -1059,6 +1114,7 @@ int main(int argc, char **argv) {
     tcase_add_test(cases, what_was_ignored_stays_ignored);
     tcase_add_test(cases, restarts_have_numbers_and_secrets);
     tcase_add_test(cases, wrong_use_is_not_repeated);
+    tcase_add_test(cases, what_was_asked_to_stop_is_not_repeated);
     tcase_add_test(cases, jobs_have_an_id);
     tcase_add_test(cases, logs_by_attempt_and_rank);
     tcase_add_test(cases, lines_arrive_whole);

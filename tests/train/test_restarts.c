@@ -149,6 +149,28 @@ START_TEST(a_restarted_job_takes_over_nobody_elses_state) {
 }
 END_TEST
 
+/* One rank gets SIGTERM from somebody: all stop after the same step, that rank is named, and nothing is started again. */
+START_TEST(a_polite_stop_is_the_end) {
+    char line[2048], words[100];
+    pid_t rank[16];
+    int out = temporary(), err = temporary(), status = 0;
+    snprintf(line, sizeof line,
+             "launch --nproc-per-node=3 --max-restarts=2 " REMAT " train --data=%s " FLAGS
+             "--steps=1000000 --save=%s --save-every=3",
+             make_text("text", 8192), in_scratch("killed"));
+    pid_t launcher = start_program(line, out, err);
+    wait_for_progress();
+    ck_assert_int_eq(ranks_of(launcher, rank, 16), 3);
+    kill(rank[1], SIGTERM);
+    ck_assert_int_eq(waitpid(launcher, &status, 0), launcher);
+    read_back(err, program_errors, sizeof program_errors);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 143, "status %x: %s", (unsigned)status, program_errors);
+    snprintf(words, sizeof words, "(process %d) exited with status 143", (int)rank[1]);
+    ck_assert_msg(strstr(program_errors, words), "%s", program_errors);
+    ck_assert_msg(!strstr(program_errors, "starting all ranks again"), "%s", program_errors);
+}
+END_TEST
+
 /* The commands that each attempt of each rank runs; A is what any of them runs. */
 static const char *script(const char *text) {
     char whole[4096];
@@ -244,6 +266,7 @@ int main(void) {
     TCase *tests = tcase_create("restarts");
     tcase_add_loop_test(tests, killed_and_started_again, 0, sizeof cases / sizeof *cases);
     tcase_add_test(tests, a_restarted_job_takes_over_nobody_elses_state);
+    tcase_add_test(tests, a_polite_stop_is_the_end);
     tcase_add_test(tests, jobs_of_one_name_are_two);
     tcase_add_test(tests, agents_are_told_apart);
     tcase_add_test(tests, a_damaged_state_is_passed_by);
