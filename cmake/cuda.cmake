@@ -121,8 +121,16 @@ endforeach()
 if(NOT REMAT_CUDA STREQUAL "OFF" AND NOT CUDA_MISSING)
   string(MD5 trial "${CUDA_NVCC} ${CUDA_FLAGS} ${CUDA_ARCHITECTURE_FLAGS}")
   if(NOT trial STREQUAL REMAT_CUDA_TRIED)
-    file(WRITE ${CMAKE_BINARY_DIR}/cuda/trial.cu
-         "#include <cuda_runtime.h>\n__global__ void trial(float *x) { *x = 1; }\nvoid go(float *x) { trial<<<1, 1>>>(x); }\n")
+    file(WRITE ${CMAKE_BINARY_DIR}/cuda/trial.cu [[
+#include <cublas_v2.h>
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+#if CUDART_VERSION < 12000
+#error Remat needs CUDA 12 or newer
+#endif
+__global__ void trial(float *x) { *x = 1; }
+void go(float *x) { trial<<<1, 1>>>(x); }
+]])
     execute_process(COMMAND ${CUDA_NVCC} ${CUDA_FLAGS} ${CUDA_ARCHITECTURE_FLAGS} -c trial.cu -o trial.o
                     WORKING_DIRECTORY ${CMAKE_BINARY_DIR}/cuda RESULT_VARIABLE failed OUTPUT_VARIABLE words
                     ERROR_VARIABLE words)

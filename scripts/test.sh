@@ -22,11 +22,11 @@ if [[ $quick ]]; then scripts/setup.sh; else scripts/setup.sh --checks; fi
 export OMP_WAIT_POLICY=passive
 jobs=$(nproc)
 
-build() { # build PRESET
+build() { # build PRESET [flags for CMake]
     local log
     log=$(mktemp)
     echo "building build/$1"
-    { cmake --preset "$1" && cmake --build "build/$1"; } >"$log" 2>&1 || {
+    { cmake --preset "$@" && cmake --build "build/$1"; } >"$log" 2>&1 || {
         tail -n 60 "$log" >&2
         rm -f "$log"
         echo "test.sh: building '$1' failed; its last lines are above" >&2
@@ -42,5 +42,6 @@ if [[ ! $quick ]]; then
     build tsan
     ctest --preset tsan -j "$jobs"
 fi
-build release
+# Where CUDA is found, all its kernels are compiled for all kinds of GPUs, and linked; REMAT_CUDA=ON insists on it.
+build release "-DREMAT_CUDA=${REMAT_CUDA:-AUTO}"
 ctest --preset release -j "$jobs"
