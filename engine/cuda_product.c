@@ -14,7 +14,8 @@ typedef struct rm_cuda_made {
     rm_cuda_shape shape;
     rm_cuda_way way;
     const rm_cuda_algorithm *algorithm;
-    rm_cuda_layouts block, whole; /* whole: all rows, or the batch; empty where the way is BLOCKS */
+    rm_cuda_layouts block, whole; /* whole: `step` rows, or the batch of them; empty where the way is BLOCKS */
+    int64_t step;                 /* whole blocks: as many as there was room to try at once */
 } made;
 
 /* ---- Life -------------------------------------------------------------------------------------------------------- */
@@ -36,6 +37,9 @@ static cublasStatus_t describe(const rm_cuda_library *lib, rm_precision precisio
 
 static remat_status start(rm_cuda_products *products) {
     const rm_cuda_library *lib = products->device->lib;
+    size_t free = 0, total = 0;
+    TRY(rm_cuda_status(lib, lib->cudaMemGetInfo(&free, &total), "asking for the GPU's memory"));
+    products->trial_bytes = rm_larger(RM_CUDA_TRIAL_BYTES, total / RM_CUDA_TRIAL_SHARE);
     cublasStatus_t error = lib->cublasLtCreate(&products->handle);
     if (error) products->handle = NULL;
     for (int p = 0; p < RM_PRECISIONS && !error; p++)
@@ -48,6 +52,7 @@ remat_status rm_cuda_products_create(rm_device *device, rm_cuda_products **out) 
     *out = NULL;
     REQUIRE(products, MEMORY, "out of host memory for the list of matrix products");
     products->device = device;
+    products->trial_bytes = RM_CUDA_TRIAL_BYTES;
     remat_status status = start(products);
     if (status)
         rm_cuda_products_free(products);
@@ -117,14 +122,29 @@ static cublasStatus_t by_cublas(const rm_queue *q, const rm_cuda_shape *s, opera
                                              s->k, &one, x.b, s->ldb, x.a, s->lda, &into, x.c, s->ldc);
 }
 
-static cublasStatus_t by_blocks(const rm_queue *q, const made *m, operands x) {
+static operands from_row(const rm_cuda_shape *s, operands x, int64_t row) {
+    return (operands){x.a + row * s->lda, x.b, x.c + row * s->ldc};
+}
+
+/* From the row `row` on. */
+static cublasStatus_t by_blocks(const rm_queue *q, const made *m, operands x, int64_t row) {
     const rm_cuda_shape *s = &m->shape;
     cublasStatus_t error = CUBLAS_STATUS_SUCCESS;
-    for (int64_t row = 0; row < s->m && !error; row += s->rows) {
-        operands block = {x.a + row * s->lda, x.b, x.c + row * s->ldc};
+    for (; row < s->m && !error; row += s->rows) {
+        operands block = from_row(s, x, row);
         error = m->algorithm->matmul ? by_algorithm(q, m, &m->block, block) : by_cublas(q, s, block);
     }
     return error;
+}
+
+static cublasStatus_t by_any(const rm_queue *q, const made *m, operands x) {
+    const rm_cuda_shape *s = &m->shape;
+    bool whole = m->way == RM_CUDA_WHOLE || m->way == RM_CUDA_BATCHED;
+    int64_t row = 0;
+    cublasStatus_t error = CUBLAS_STATUS_SUCCESS;
+    for (; whole && row + m->step <= s->m && !error; row += m->step)
+        error = by_algorithm(q, m, &m->whole, from_row(s, x, row));
+    return error ? error : by_blocks(q, m, x, row);
 }
 
 /* ---- The proof --------------------------------------------------------------------------------------------------- */
@@ -165,16 +185,31 @@ static void fill_randomly(rm_queue *q, const trial *t) {
 /* Aligned as the operands that the shape was met with, no better. */
 static float *aligned_as(char *at, int32_t align) { return (float *)at + (align < 16 ? align / 4 : 0); }
 
+/* Of so many rows. */
+static uint64_t measure(const rm_cuda_shape *s, int64_t rows, trial *t) {
+    int64_t b_rows = s->how & RM_CUDA_TRANSPOSE_B ? s->n : s->k, c = rows * s->ldc;
+    int64_t most = larger(larger(rows * s->lda, APART + b_rows * s->ldb), c);
+    t->random_bytes = rm_align_up((uint64_t)(most + SLACK) * sizeof(float));
+    t->c_bytes = rm_align_up((uint64_t)(c + SLACK) * sizeof(float));
+    return t->random_bytes + 2 * t->c_bytes;
+}
+
+/* As many blocks as fit in the memory that is set aside for it, in parts of nearly the same size; 0: not even two. */
+static int64_t rows_to_try(const rm_cuda_products *products, const rm_cuda_shape *s) {
+    int64_t blocks = s->m / s->rows, step = blocks;
+    trial t;
+    for (int64_t parts = 2; step > 1 && measure(s, step * s->rows, &t) > products->trial_bytes; parts++)
+        step = (blocks + parts - 1) / parts;
+    return step > 1 ? step * s->rows : 0;
+}
+
 /* True if there is memory for it; free what was taken either way. */
 static bool set_up(const rm_queue *q, const rm_cuda_shape *s, trial *t) {
     const rm_cuda_library *lib = q->device->lib;
-    int64_t b_rows = s->how & RM_CUDA_TRANSPOSE_B ? s->n : s->k, c = s->m * s->ldc;
-    uint64_t most = (uint64_t)(larger(larger(s->m * s->lda, APART + b_rows * s->ldb), c) + SLACK);
     void *memory = NULL;
-    t->random_bytes = rm_align_up(most * sizeof(float));
-    t->c_bytes = rm_align_up((uint64_t)(c + SLACK) * sizeof(float));
+    uint64_t bytes = measure(s, s->m, t);
     t->host = rm_malloc((size_t)larger(2 * PIECE, 2 * s->ldc) * sizeof *t->host);
-    if (t->host && lib->cudaMalloc(&memory, t->random_bytes + 2 * t->c_bytes)) {
+    if (t->host && lib->cudaMalloc(&memory, bytes)) {
         (void)lib->cudaGetLastError();
         memory = NULL;
     }
@@ -221,12 +256,14 @@ static bool results_are_equal(rm_queue *q, const rm_cuda_shape *s, const trial *
 static bool is_proven(rm_queue *q, const made *m) {
     rm_device *device = q->device;
     trial t = {.memory = NULL};
-    bool proven = set_up(q, &m->shape, &t);
+    made part = *m;
+    part.shape.m = m->step;
+    bool proven = set_up(q, &part.shape, &t);
     if (proven) {
         operands other = {t.x.a, t.x.b, t.other_c};
-        prepare(q, &m->shape, &t);
-        proven = !device->failed && rm_cublas_went(device, by_blocks(q, m, t.x), "trying a matrix product") &&
-                 !by_algorithm(q, m, &m->whole, other) && results_are_equal(q, &m->shape, &t);
+        prepare(q, &part.shape, &t);
+        proven = !device->failed && rm_cublas_went(device, by_blocks(q, &part, t.x, 0), "trying a matrix product") &&
+                 !by_algorithm(q, m, &m->whole, other) && results_are_equal(q, &part.shape, &t);
         rm_cuda_queue_settle(q); /* nothing of it is under way */
         (void)rm_cuda_went(device, device->lib->cudaFree(t.memory), "giving back memory");
     }
@@ -237,10 +274,11 @@ static bool is_proven(rm_queue *q, const made *m) {
 static void decide(rm_queue *q, made *m) {
     rm_cuda_products *products = q->device->products;
     const rm_cuda_shape *s = &m->shape;
-    bool alone = s->m == s->rows || !m->algorithm->matmul;
+    m->step = m->algorithm->matmul ? rows_to_try(products, s) : 0;
+    bool alone = !m->step;
     for (rm_cuda_way way = RM_CUDA_WHOLE; way < RM_CUDA_BLOCKS && !alone && !q->device->failed; way++) {
-        int64_t batch = way == RM_CUDA_WHOLE ? 1 : s->m / s->rows;
-        bool fits = !rm_cuda_layouts_make(products, s, s->m / batch, batch, &m->whole) &&
+        int64_t batch = way == RM_CUDA_WHOLE ? 1 : m->step / s->rows;
+        bool fits = !rm_cuda_layouts_make(products, s, m->step / batch, batch, &m->whole) &&
                     rm_cuda_algorithm_fits(products, m->algorithm, &m->whole);
         if (fits && is_proven(q, m)) {
             m->way = way;
@@ -306,6 +344,5 @@ void rm_cuda_multiply(const rm_cuda_queue *shown, const rm_cuda_product *product
     /* While launches are recorded nothing can be tried: then blocks it is, and the shape stays open. */
     if (m && !m->way && !rm_cuda_graph_records(q)) decide(q, m);
     if (!m || device->failed) return;
-    bool whole = m->way == RM_CUDA_WHOLE || m->way == RM_CUDA_BATCHED;
-    (void)rm_cublas_went(device, whole ? by_algorithm(q, m, &m->whole, x) : by_blocks(q, m, x), "a matrix product");
+    (void)rm_cublas_went(device, by_any(q, m, x), "a matrix product");
 }

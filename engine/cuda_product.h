@@ -12,7 +12,9 @@
  *      WHOLE     one product of all rows           both compared with BLOCKS, on random numbers, when the shape is first
  *      BATCHED   one batch of blocks of rows       met; where bits differ or cuBLASLt refuses, the next way is tried
  *      BLOCKS    one product for each block        right by construction
- */
+ *
+ * The first two in several parts, where all rows are more than there is memory to try them in (trial_bytes); what is
+ * left over by BLOCKS. */
 #ifndef RM_CUDA_PRODUCT_H
 #define RM_CUDA_PRODUCT_H
 
@@ -24,6 +26,11 @@
 typedef struct rm_cuda_products rm_cuda_products;
 remat_status rm_cuda_products_create(rm_device *device, rm_cuda_products **out);
 void rm_cuda_products_free(rm_cuda_products *products); /* NULL allowed */
+
+/* Of the GPU's memory, for a moment, when a shape is first met that needs a trial; the plan's bytes have it in them. So much,
+ * or this share of the GPU's memory, whichever is more. */
+#define RM_CUDA_TRIAL_BYTES ((uint64_t)64 << 20)
+enum { RM_CUDA_TRIAL_SHARE = 256 };
 
 /* What operands are rounded to before they are multiplied; sums are fp32. Forgets all shapes. fp32 until it is called. */
 void rm_cuda_products_precision(rm_cuda_products *products, rm_precision precision);
@@ -58,6 +65,7 @@ struct rm_cuda_products {
     rm_device *device;
     cublasLtHandle_t handle;
     rm_precision precision;
+    uint64_t trial_bytes; /* as above; a test may have less */
     cublasLtMatmulDesc_t matmul[RM_PRECISIONS][4]; /* by transpositions */
     rm_cuda_algorithm *algorithms;
     struct rm_cuda_made *made[RM_CUDA_SHAPE_LISTS]; /* by hash */

@@ -182,7 +182,34 @@ START_TEST(rows_keep_their_bits) {
 }
 END_TEST
 
-/* The test above bites: without rows_like the bits do differ. */
+/* Where there is no room to try all rows at once they are multiplied in parts, what is left over one by one. */
+START_TEST(in_parts) {
+    static bench b;
+    static float whole[MOST], parts[MOST];
+    bool some = false;
+    for (int i = 1; i <= 12; i++) {
+        stand_in_reset((uint64_t)i);
+        fake_lt_is(i % 2 ? FAKE_LT_OTHER_WHOLE : 0);
+        ck_assert(!open_bench(&b));
+        b.device->products->trial_bytes = (uint64_t)i * 8192;
+        rm_cuda_product p = tight(62, 64, 61);
+        p.add = true;
+        make_both(&b, p, 2, whole, parts);
+        ck_assert_msg(!memcmp(whole, parts, sizeof whole), "%d: other bits", i);
+        int64_t before = fake_lt_counted().products;
+        p.rows_like = 2;
+        ck_assert(!multiply(&b, p, 0, whole) && !memcmp(whole, parts, sizeof whole));
+        int64_t calls = fake_lt_counted().products - before;
+        ck_assert(calls >= 1 && calls <= 31);
+        some = some || (calls > 2 && calls < 16);
+        close_bench(&b);
+        expect_clean("parts");
+    }
+    ck_assert(some);
+}
+END_TEST
+
+/* The tests above bite: without rows_like the bits do differ. */
 START_TEST(rows_alone_have_other_bits) {
     static bench b;
     static float whole[MOST], parts[MOST], alone[MOST];
@@ -349,6 +376,7 @@ int main(void) {
     tcase_add_loop_test(c, products_are_right, 0, 8);
     tcase_add_test(c, without_an_algorithm);
     tcase_add_loop_test(c, rows_keep_their_bits, 0, 4 * MOODS);
+    tcase_add_test(c, in_parts);
     tcase_add_test(c, rows_alone_have_other_bits);
     tcase_add_test(c, nothing_is_decided_twice);
     tcase_add_test(c, recorded_before_it_is_decided);
