@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #define BEAT_S 0.5
+#define AWAY_S 1.5 /* neither thread has looked for so long: this process was stopped, or got no processor */
 #define LEFT "left"
 
 struct rm_heartbeat {
@@ -23,8 +24,9 @@ struct rm_heartbeat {
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t ending;
     bool ends;
-    double asking_s, heard_s, looked_s; /* clock: since when it asks, 0: it does not; last new sign; last look */
-    double failed_s;                    /* when the group was found to have failed; 0: not yet */
+    double asking_s, heard_s,
+        awake_s;     /* clock: since when it asks, 0: it does not; last new sign; last look by anybody */
+    double failed_s; /* when the group was found to have failed; 0: not yet */
     char failure[1024];
     char sign[300]; /* the next rank's last one: "COUNT rank 2 on node7 (process 4711)" */
 };
@@ -46,13 +48,24 @@ static void listen(rm_heartbeat *b, char *text, uint32_t bytes) {
     text[length] = 0;
 }
 
-/* Whoever was stopped itself, or got no processor, cannot tell how long others have been silent. */
-static void note(rm_heartbeat *b, const char *sign) {
+/* The time, with the lock. Whoever was stopped itself cannot tell how long others have been silent: of a job that was suspended
+ * as a whole all wake up, one after the other, and none may count what it slept. Which thread wakes first is chance, so
+ * both ask here. */
+static double look(rm_heartbeat *b) {
     double now = rm_now_s();
-    bool was_away = now - b->looked_s > 2 * BEAT_S + 0.5;
-    if (was_away || strcmp(sign, b->sign)) b->heard_s = now;
+    if (now - b->awake_s > AWAY_S) {
+        b->heard_s = now;
+        if (b->asking_s > 0) b->asking_s = now;
+        if (b->failed_s > 0) b->failed_s = now;
+    }
+    b->awake_s = now;
+    return now;
+}
+
+static void note(rm_heartbeat *b, const char *sign) {
+    double now = look(b);
+    if (strcmp(sign, b->sign)) b->heard_s = now;
     if (*sign) snprintf(b->sign, sizeof b->sign, "%s", sign);
-    b->looked_s = now;
 }
 
 /* With the lock; true when it is to go on. */
@@ -72,7 +85,7 @@ static void *beat(void *context) {
     pthread_mutex_lock(&b->lock);
     do {
         char mine[300], theirs[300];
-        b->asking_s = rm_now_s();
+        b->asking_s = look(b);
         pthread_mutex_unlock(&b->lock);
         snprintf(mine, sizeof mine, "%lld rank %d on %s (process %d)", (long long)count++, b->rank, b->host,
                  (int)getpid());
@@ -97,7 +110,7 @@ remat_status rm_heartbeat_start(rm_group *group, rm_kv *store, const char *host,
     *out = NULL;
     REQUIRE(b, MEMORY, "no memory for signs of life");
     *b = (rm_heartbeat){.group = group, .store = store, .rank = rank, .next = (rank + 1) % rm_group_size(group)};
-    b->heard_s = b->looked_s = rm_now_s();
+    b->heard_s = b->awake_s = rm_now_s();
     snprintf(b->host, sizeof b->host, "%s", host);
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->ending, NULL);
@@ -125,7 +138,7 @@ double rm_heartbeat_silence(rm_heartbeat *b, char *who, size_t bytes) {
     pthread_mutex_lock(&b->lock);
     const char *name = strchr(b->sign, ' ');
     bool left = !strcmp(b->sign, LEFT), asking = b->asking_s > 0;
-    double silence = left || asking ? 0 : rm_now_s() - b->heard_s;
+    double now = look(b), silence = left || asking ? 0 : now - b->heard_s;
     if (name)
         snprintf(who, bytes, "%s", name + 1);
     else
@@ -136,14 +149,14 @@ double rm_heartbeat_silence(rm_heartbeat *b, char *who, size_t bytes) {
 
 double rm_heartbeat_store_silence(rm_heartbeat *b) {
     pthread_mutex_lock(&b->lock);
-    double silence = b->asking_s > 0 ? rm_now_s() - b->asking_s : 0;
+    double now = look(b), silence = b->asking_s > 0 ? now - b->asking_s : 0;
     pthread_mutex_unlock(&b->lock);
     return silence;
 }
 
 double rm_heartbeat_failure(rm_heartbeat *b, char *sentence, size_t bytes) {
     pthread_mutex_lock(&b->lock);
-    double since = b->failed_s > 0 ? rm_now_s() - b->failed_s : 0;
+    double now = look(b), since = b->failed_s > 0 ? now - b->failed_s : 0;
     snprintf(sentence, bytes, "%s", b->failure);
     pthread_mutex_unlock(&b->lock);
     return since;

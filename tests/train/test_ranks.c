@@ -558,6 +558,50 @@ START_TEST(a_stopped_rank_is_named) {
 }
 END_TEST
 
+static void signal_all(const job *j, int size, int signal) {
+    for (int r = 0; r < size; r++) kill(j->process[r], signal);
+}
+
+static int64_t lines_of(const char *path) {
+    int64_t lines = 0;
+    int c;
+    FILE *file = fopen(path, "r");
+    while (file && (c = getc(file)) != EOF) lines += c == '\n';
+    if (file) fclose(file);
+    return lines;
+}
+
+/* A laptop that sleeps, a batch system that suspends: all ranks stop and go on, and none counts what it slept. A rank that
+ * was away alone is named, and names nobody. */
+START_TEST(who_was_away_accuses_nobody) {
+    job j;
+    char more[64];
+    snprintf(more, sizeof more, "--hang-timeout=3 --dist-backend=%s", engines[_i]);
+    start_ranks(&j, 3, long_run(more), -1, "");
+    for (int again = 0; again < 2; again++) {
+        wait_for_steps(in_scratch("run.jsonl"), (int)lines_of(in_scratch("run.jsonl")) + 5);
+        signal_all(&j, 3, SIGSTOP);
+        wait_ms(3500);
+        signal_all(&j, 3, SIGCONT);
+    }
+    wait_for_steps(in_scratch("run.jsonl"), (int)lines_of(in_scratch("run.jsonl")) + 5);
+    for (int again = 0; again < 2; again++) {
+        kill(j.process[1], SIGSTOP);
+        wait_ms(2200);
+        kill(j.process[1], SIGCONT);
+        wait_ms(700);
+    }
+    wait_for_steps(in_scratch("run.jsonl"), (int)lines_of(in_scratch("run.jsonl")) + 5);
+    signal_all(&j, 3, SIGTERM);
+    finish_ranks(&j);
+    ck_all_end(&j, 143);
+    ck_assert_str_eq(j.errors[1], "");
+    ck_assert_str_eq(j.errors[2], "");
+    ck_assert_msg(strstr(j.errors[0], "rank 1 on "), "%s", j.errors[0]);
+    ck_assert_msg(!strstr(j.errors[0], "rank 2 on "), "%s", j.errors[0]);
+}
+END_TEST
+
 /* A signal to any one rank, or to all, ends all after the same step, with one state, from which other ranks go on. */
 START_TEST(signals_stop_all_after_the_same_step) {
     job j;
@@ -657,6 +701,7 @@ int main(void) {
     tcase_add_test(tests, a_failure_in_the_middle);
     tcase_add_test(tests, a_killed_rank_is_named);
     tcase_add_loop_test(tests, a_stopped_rank_is_named, 0, ENGINES);
+    tcase_add_loop_test(tests, who_was_away_accuses_nobody, 0, ENGINES);
     tcase_add_loop_test(tests, signals_stop_all_after_the_same_step, 0, 3);
     tcase_add_loop_test(tests, resumed_on_other_ranks, 0, 2);
     tcase_add_test(tests, an_update_keeps_its_samples);
