@@ -30,7 +30,7 @@ typedef struct {
     int32_t master_port;     /* 0: 29500; where standalone is set, any that is free */
     bool standalone;         /* one node, a port of its own: never collides */
     int32_t max_restarts;
-    const char *log_dir; /* DIR/attempt-N/rank-R.log as well as the terminal; NULL: the terminal alone */
+    const char *log_dir; /* DIR/TIME/attempt-N/rank-R.log as well as the terminal; NULL: the terminal alone */
     bool prefix;         /* "[3] " before each line of rank 3 on the terminal */
     bool direct_rank_0;  /* the first rank of this host writes to the launcher's stdout and stderr itself, not through
                                 a pipe, and so sees a terminal if there is one; its lines are in no log */

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "memory/host.h"
@@ -37,9 +38,10 @@ typedef struct {
 struct rm_launch_output {
     rm_launch_output_config config;
     queue out, err;
-    queue *in_line;  /* the one that stopped inside a line */
-    stream *streams; /* (nproc, 2) */
-    FILE **logs;     /* (nproc) */
+    queue *in_line;           /* the one that stopped inside a line */
+    stream *streams;          /* (nproc, 2) */
+    FILE **logs;              /* (nproc) */
+    char run_dir[PATH_BYTES]; /* below log_dir, for this job alone */
     bool log_failed;
 };
 
@@ -160,13 +162,36 @@ static remat_status make_folders(char *path) {
     }
 }
 
+/* DIR/20260131-235959, or with -2 and so on where another job began in the same second. mkdir says whose it is. */
+static remat_status make_run_folder(rm_launch_output *output) {
+    const char *dir = output->config.log_dir;
+    char stamp[32], path[PATH_BYTES];
+    time_t now = time(NULL);
+    struct tm local;
+    REQUIRE(strlen(dir) < sizeof output->run_dir - 64, INVALID, "the folder for logs has a name of %zu bytes",
+            strlen(dir));
+    strcpy(path, dir);
+    TRY(make_folders(path));
+    strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", localtime_r(&now, &local));
+    for (int run = 1;; run++) {
+        char number[16] = "";
+        if (run > 1) snprintf(number, sizeof number, "-%d", run);
+        snprintf(output->run_dir, sizeof output->run_dir, "%.4000s/%s%s", dir, stamp, number);
+        if (!mkdir(output->run_dir, 0777)) break;
+        REQUIRE(errno == EEXIST && run < 1000, IO, "cannot make the folder %s for logs: %s", output->run_dir,
+                strerror(errno));
+    }
+    rm_launch_output_say(output, "the logs of its ranks are in %s", output->run_dir);
+    return REMAT_OK;
+}
+
 remat_status rm_launch_output_begin(rm_launch_output *output, int32_t attempt) {
     const rm_launch_output_config *config = &output->config;
-    char path[PATH_BYTES];
+    char path[PATH_BYTES + 64];
     close_logs(output);
     if (!config->log_dir) return REMAT_OK;
-    int length = snprintf(path, sizeof path - 32, "%s/attempt-%d", config->log_dir, attempt);
-    REQUIRE(length < (int)sizeof path - 32, INVALID, "the folder for logs has a name of %d bytes", length);
+    if (attempt == 0) TRY(make_run_folder(output));
+    int length = snprintf(path, sizeof path, "%s/attempt-%d", output->run_dir, attempt);
     TRY(make_folders(path));
     for (int32_t r = 0; r < config->nproc; r++) {
         snprintf(path + length, sizeof path - (size_t)length, "/rank-%d.log", config->first_rank + r);

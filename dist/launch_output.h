@@ -31,7 +31,8 @@ void rm_launch_output_close(rm_launch_output *output); /* NULL allowed; what is 
 int rm_launch_output_pipe(const rm_launch_output *output, int32_t local_rank, int which);
 void rm_launch_output_close_pipes(rm_launch_output *output);
 
-/* Opens DIR/attempt-N/rank-R.log for each rank, after those of the attempt before have been closed. */
+/* Opens DIR/RUN/attempt-N/rank-R.log for each rank, after those of the attempt before have been closed. RUN is a folder of this
+ * job's own, named by when it began; attempt 0 makes it and says so. */
 remat_status rm_launch_output_begin(rm_launch_output *output, int32_t attempt);
 
 /* One turn of a loop around poll(): what to wait for (as many as _slots says, at most), and what to do afterwards. */

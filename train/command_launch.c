@@ -49,7 +49,7 @@ static const struct {
     {"master-port", "PORT", MASTER_PORT, "where its rank 0 listens [29500; on one host: any that is free]"},
     {"standalone", NULL, STANDALONE, "one host and a free port, which is also what one host gets by default"},
     {"max-restarts", "N", MAX_RESTARTS, "when a rank fails, start all ranks again, N times at most [0]"},
-    {"log-dir", "DIR", LOG_DIR, "also write what rank R prints to DIR/attempt-N/rank-R.log"},
+    {"log-dir", "DIR", LOG_DIR, "also write what rank R prints to DIR/TIME/attempt-N/rank-R.log"},
     {"run-id", "NAME", RUN_ID, "name of the job, the same on all hosts; keeps jobs apart [HOST:PORT of node 0]"},
     {"no-prefix", NULL, NO_PREFIX, "print the ranks' lines without [RANK] in front"},
     {"rdzv-endpoint", "HOST:PORT", ENDPOINT, "--master-addr and --master-port in one"},

@@ -503,17 +503,52 @@ START_TEST(jobs_have_an_id) {
 }
 END_TEST
 
+/* The folders of runs in DIR, the oldest first: their names are times. How many. */
+static int runs_in(const char *dir, char names[2][40]) {
+    struct dirent **entry;
+    int n = 0, all = scandir(dir, &entry, NULL, alphasort);
+    for (int i = 0; i < all; i++) {
+        if (*entry[i]->d_name != '.' && n++ < 2) snprintf(names[n - 1], 40, "%.39s", entry[i]->d_name);
+        free(entry[i]);
+    }
+    if (all >= 0) free(entry);
+    return n;
+}
+
+/* A second job, at once, leaves the first one's logs as they are, and has none beside its own. */
+START_TEST(each_run_has_its_logs) {
+    char names[2][40], path[700];
+    rm_launch_config config = JOB(2, SCRIPT("echo first"));
+    config.log_dir = in_folder("logs");
+    ck_assert_int_eq(run(config), 0);
+    config.nproc = 1;
+    config.argv = SCRIPT("echo second");
+    ck_assert_int_eq(run(config), 0);
+    ck_said("the logs of its ranks are in ", "/logs/20");
+    ck_assert_int_eq(runs_in(in_folder("logs"), names), 2);
+    for (int job = 0; job < 2; job++)
+        for (int r = 0; r < 2; r++) {
+            snprintf(path, sizeof path, "logs/%s/attempt-0/rank-%d.log", names[job], r);
+            char *text = read_all(in_folder(path));
+            ck_assert_str_eq(text, !job ? "first\n" : r ? "" : "second\n");
+            free(text);
+        }
+}
+END_TEST
+
 START_TEST(logs_by_attempt_and_rank) {
     rm_launch_config config = JOB(2, SCRIPT("echo out $RANK; echo err $RANK >&2; printf unfinished; "
                                             "exit $((1 - TORCHELASTIC_RESTART_COUNT))"));
+    char names[2][40];
     config.max_restarts = 1;
     config.prefix = true;
     config.log_dir = in_folder("some/logs");
     ck_assert_int_eq(run(config), 0);
+    ck_assert_int_eq(runs_in(in_folder("some/logs"), names), 1);
     for (int attempt = 0; attempt < 2; attempt++)
         for (int r = 0; r < 2; r++) {
-            char name[60], words[30];
-            snprintf(name, sizeof name, "some/logs/attempt-%d/rank-%d.log", attempt, r);
+            char name[100], words[30];
+            snprintf(name, sizeof name, "some/logs/%s/attempt-%d/rank-%d.log", names[0], attempt, r);
             char *text = read_all(in_folder(name));
             snprintf(words, sizeof words, "out %d\n", r);
             ck_assert_msg(contains(text, words), "%s: '%s'", name, text);
@@ -1117,6 +1152,7 @@ int main(int argc, char **argv) {
     tcase_add_test(cases, what_was_asked_to_stop_is_not_repeated);
     tcase_add_test(cases, jobs_have_an_id);
     tcase_add_test(cases, logs_by_attempt_and_rank);
+    tcase_add_test(cases, each_run_has_its_logs);
     tcase_add_test(cases, lines_arrive_whole);
     tcase_add_test(cases, a_slow_reader_holds_up_nobody_else);
     tcase_add_test(cases, a_reader_that_goes_away);
