@@ -2,6 +2,10 @@
 // plain loops, whose order of operands is fixed, and a store that is Remat's.
 #include "dist/gloo_shim.h"
 
+#include <cerrno>
+#include <csignal>
+#include <ctime>
+
 #include <chrono>
 #include <cstdio>
 #include <exception>
@@ -56,13 +60,38 @@ void larger(void *out, const void *a, const void *b, size_t count) {
     for (size_t i = 0; i < count; i++) most[i] = x[i] > y[i] ? x[i] : y[i];
 }
 
+// Gloo writes to connections whose other end may just have died, without asking that no signal be sent. While a Quiet lives
+// this thread, and threads that it starts, get no SIGPIPE: the write fails and Gloo says so. The program's own way with that
+// signal stays what it is.
+class Quiet {
+  public:
+    Quiet() {
+        sigset_t pending;
+        sigemptyset(&pipe_);
+        sigaddset(&pipe_, SIGPIPE);
+        sigpending(&pending);
+        had_one_ = sigismember(&pending, SIGPIPE) == 1;
+        pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+    }
+    ~Quiet() {
+        const timespec at_once = {};
+        while (!had_one_ && sigtimedwait(&pipe_, nullptr, &at_once) < 0 && errno == EINTR) {}
+        pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    }
+    Quiet(const Quiet &) = delete;
+    Quiet &operator=(const Quiet &) = delete;
+
+  private:
+    sigset_t pipe_, before_;
+    bool had_one_;
+};
+
 template <typename Function> bool guarded(char *why, Function function) {
+    Quiet quiet;
     try {
         function();
         return true;
-    } catch (const std::exception &e) {
-        std::snprintf(why, RM_GLOO_WHY, "Gloo says: %.350s", e.what());
-    } catch (...) {
+    } catch (const std::exception &e) { std::snprintf(why, RM_GLOO_WHY, "Gloo says: %.350s", e.what()); } catch (...) {
         std::snprintf(why, RM_GLOO_WHY, "Gloo failed without a reason");
     }
     return false;

@@ -25,6 +25,7 @@
 #define REPLACING (((off_t)1 << 40) - 1)
 #define WRITING ((off_t)1 << 40)
 #define PRESENT (((off_t)1 << 40) + 1)
+#define LOST " lost" /* key: the first rank whose death was noticed */
 
 typedef struct {
     int fd;
@@ -132,16 +133,34 @@ static bool is_lost(file_store *store, int32_t rank, char *who, size_t bytes) {
     return true;
 }
 
+static bool first_lost(file_store *store, char *text, uint32_t room) {
+    uint32_t length;
+    bool there;
+    if (rm_kv_log_read(&store->log, LOST, text, room - 1, &length, &there) || !there) return false;
+    text[length] = 0;
+    return true;
+}
+
+/* Those who notice it end too, and must not be taken for the cause: what was noticed first is written down. */
+static void note_lost(file_store *store, char *text, uint32_t room) {
+    if (begin(store)) return;
+    if (!first_lost(store, text, room)) (void)rm_kv_log_write(&store->log, LOST, text, (uint32_t)strlen(text));
+    end(store);
+}
+
 static bool lost(void *kind, int32_t rank, char *who, size_t bytes) {
     file_store *store = kind;
-    char text[128];
+    char text[128], first[160];
     if (rank >= 0) return is_lost(store, rank, who, bytes);
-    for (int32_t r = 0; r < store->size; r++)
-        if (is_lost(store, r, text, sizeof text)) {
-            snprintf(who, bytes, "%d (%s)", r, text);
-            return true;
-        }
-    return false;
+    bool any = first_lost(store, first, sizeof first);
+    for (int32_t r = 0; r < store->size && !any; r++) {
+        if (!is_lost(store, r, text, sizeof text)) continue;
+        snprintf(first, sizeof first, "%d (%s)", r, text);
+        note_lost(store, first, sizeof first);
+        any = true;
+    }
+    if (any) snprintf(who, bytes, "%s", first);
+    return any;
 }
 
 static bool address(void *kind, bool of_rank_0, char *text, size_t bytes) {

@@ -74,6 +74,7 @@ static inline const char *meeting_place(void) {
     if (path[0]) unlink(path);
     const char *folder = getenv("TMPDIR");
     snprintf(path, sizeof path, "%s/remat-ranks-%d-%d", folder ? folder : "/tmp", (int)getpid(), number++);
+    unlink(path); /* of a process that had this number before */
     return path;
 }
 

@@ -133,6 +133,51 @@ START_TEST(gloo) {
     }
 }
 END_TEST
+
+/* Exchanges until the group fails: a write to a connection whose other end has just gone must not end this rank too. */
+static void exchange_until_it_fails(int rank, int size, rm_kv *store, void *context) {
+    static float x[100000];
+    rm_group *group = open_group("gloo", rank, size, store);
+    remat_status status = rm_group_run(group, &(rm_collective){.kind = RM_BARRIER});
+    need(write(((const int *)context)[1], "", 1) == 1, "nobody reads");
+    for (uint64_t k = 0; !status; k++)
+        status = rm_group_run(
+            group, &(rm_collective){.kind = RM_ALL_REDUCE, .count = k % 3 ? 100 : 100000, .in = x, .out = x});
+    need(status == REMAT_PEER && strstr(remat_last_error(), "rank 2"), "%s", remat_last_error());
+    _exit(0);
+}
+
+START_TEST(gloo_and_broken_pipes) {
+    pid_t pid[MOST_RANKS];
+    int ready[2];
+    char byte;
+    ck_assert(!pipe(ready));
+    for (int round = 0; round < 50; round++) {
+        start_ranks(3, exchange_until_it_fails, ready, pid);
+        for (int r = 0; r < 3; r++) ck_assert(read(ready[0], &byte, 1) == 1);
+        usleep((useconds_t)(1000 + 300 * round));
+        kill(pid[2], SIGKILL);
+        ck_assert_int_eq(end_of(pid[2]), 128 + SIGKILL);
+        for (int r = 0; r < 2; r++) ck_assert_msg(end_of(pid[r]) == 0, "round %d, rank %d", round, r);
+    }
+    close(ready[0]);
+    close(ready[1]);
+}
+END_TEST
+
+/* Threads that Gloo starts are kept from SIGPIPE; the program's own way with it stays. */
+static void keep_the_signal(int rank, int size, rm_kv *store, void *context) {
+    sigset_t mask;
+    struct sigaction action;
+    rm_group *group = open_group("gloo", rank, size, store);
+    (void)context;
+    need_ok(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER}));
+    need(!pthread_sigmask(SIG_BLOCK, NULL, &mask) && !sigismember(&mask, SIGPIPE), "it is blocked here");
+    need(!sigaction(SIGPIPE, NULL, &action) && action.sa_handler == SIG_DFL, "its action has changed");
+    rm_group_close(group);
+}
+START_TEST(gloo_leaves_the_signal_to_the_program) { run_ranks(2, keep_the_signal, NULL); }
+END_TEST
 #endif
 
 /* ---- MPI ------------------------------------------------------------------------------------------------------------ */
@@ -167,6 +212,11 @@ int main(int argc, char **argv) {
     TCase *engines = tcase_create("engines");
 #ifdef REMAT_HAVE_GLOO
     tcase_add_loop_test(engines, gloo, 0, SCENARIOS);
+    TCase *signals = tcase_create("signals");
+    tcase_add_test(signals, gloo_and_broken_pipes);
+    tcase_add_test(signals, gloo_leaves_the_signal_to_the_program);
+    tcase_set_timeout(signals, 60);
+    suite_add_tcase(suite, signals);
 #endif
 #ifdef REMAT_HAVE_MPI
     if (have_mpirun())
