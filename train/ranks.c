@@ -67,12 +67,42 @@ static void share_processors(const rm_ranks *ranks, rm_options *o) {
     o->threads = each > 1 ? each : 1;
 }
 
+/* Nothing is left to say here: another rank says it. */
+static remat_status silently(remat_status status) { return rm_fail(status, "%s", ""); }
+
+remat_status rm_ranks_alike(rm_ranks *ranks, remat_status status) {
+    ranks->over = ranks->alike = true;
+    return ranks->rank ? silently(status) : status;
+}
+
+static remat_status check_engine(rm_ranks *ranks, const rm_options *o) {
+    if (strcmp(o->dist_backend, "nccl") || !strcmp(o->device, "cuda")) return REMAT_OK;
+    bool repeats = rm_rendezvous_repeats(rm_environment_of_process, NULL, false);
+    if (repeats) rm_ranks_let_others_go_first();
+    remat_status status = rm_fail(
+        REMAT_INVALID,
+        "--dist-backend=nccl is for GPUs, and --device=%s computes on the CPU: --dist-backend=auto chooses among "
+        "local, mpi and gloo",
+        o->device);
+    return repeats ? rm_ranks_alike(ranks, status) : status;
+}
+
+/* There is no group yet to agree over, but what an engine refuses it mostly refuses to all: where rank 0 has heard it too, rank 0
+ * says it, and the others leave after it, as some launchers end all when the first has left. */
+static remat_status say_once(rm_ranks *ranks, remat_status status) {
+    char sentence[1024];
+    snprintf(sentence, sizeof sentence, "%s", remat_last_error());
+    if (!ranks->store || (status != REMAT_INVALID && status != REMAT_MISSING)) return status;
+    if (ranks->rank == 0 && !rm_kv_set(ranks->store, "train/no group", "", 0)) rm_ranks_let_others_go_first();
+    bool said = ranks->rank && !rm_kv_wait(ranks->store, "train/no group", 1000);
+    if (said) nanosleep(&(struct timespec){.tv_nsec = 600000000}, NULL);
+    (void)rm_fail(status, "%s", sentence);
+    return said ? rm_ranks_alike(ranks, status) : status;
+}
+
 static remat_status meet(const rm_rendezvous *where, const rm_options *o, rm_ranks *ranks) {
     const bool nccl = !strcmp(o->dist_backend, "nccl");
-    REQUIRE(!nccl || !strcmp(o->device, "cuda"), INVALID,
-            "--dist-backend=nccl is for GPUs, and --device=%s computes on the CPU: --dist-backend=auto chooses among "
-            "local, mpi and gloo",
-            o->device);
+    TRY(check_engine(ranks, o));
     TRY(rm_rendezvous_store(where, 0, &ranks->store));
     rm_group_config config = {.engine = nccl ? "auto" : o->dist_backend, /* beside NCCL's, which works on GPUs alone */
                               .rank = where->rank,
@@ -81,7 +111,8 @@ static remat_status meet(const rm_rendezvous *where, const rm_options *o, rm_ran
                               .silence_ms = (int64_t)(1000 * o->hang_timeout),
                               .tag_name = tag_name,
                               .context = ranks};
-    TRY(rm_group_open(&config, &ranks->group));
+    remat_status status = rm_group_open(&config, &ranks->group);
+    if (status) return say_once(ranks, status);
     TRY(rm_ranks_watch_start(ranks, o->hang_timeout, &ranks->watch));
     return count_sharing(ranks);
 }
@@ -126,14 +157,6 @@ typedef struct {
     int32_t status;
     char sentence[1020];
 } verdict;
-
-/* Nothing is left to say here: another rank says it. */
-static remat_status silently(remat_status status) { return rm_fail(status, "%s", ""); }
-
-remat_status rm_ranks_alike(rm_ranks *ranks, remat_status status) {
-    ranks->over = ranks->alike = true;
-    return ranks->rank ? silently(status) : status;
-}
 
 static remat_status judge(rm_ranks *ranks, const verdict *all) {
     const verdict *mine = &all[ranks->rank];

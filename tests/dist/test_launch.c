@@ -309,6 +309,8 @@ static const struct {
     {{.nproc = 1, .nnodes = 1, .master_port = 70000}, "ports are 1 to 65535"},
     {{.nproc = 1, .nnodes = 2, .master_port = 7, .run_id = "x"}, "--master-addr=HOST"},
     {{.nproc = 1, .nnodes = 2, .master_addr = "127.0.0.1", .run_id = "x"}, "that node itself"},
+    {{.nproc = 1, .nnodes = 2, .master_addr = "0.0.0.0", .run_id = "x"}, "that node itself"},
+    {{.nproc = 1, .nnodes = 2, .master_addr = "::", .run_id = "x"}, "that node itself"},
     {{.nproc = 1, .nnodes = 2, .master_addr = "h"}, "--run-id=NAME"},
     {{.nproc = 1, .nnodes = 2, .master_addr = "h", .run_id = "x", .standalone = true}, "--standalone"},
     {{.nproc = 1, .nnodes = 1, .max_restarts = -1}, "negative"},
@@ -321,6 +323,24 @@ START_TEST(configs_that_cannot_work) {
     char **command = SCRIPT("true");
     if (_i < COUNT(wrong) - 1) config.argv = command;
     ck_fails(rm_launch(&config, &code), INVALID, wrong[_i].words);
+}
+END_TEST
+
+/* Whole, with the attempt's number; or not at all: attempts with one secret would meet. */
+START_TEST(long_secrets) {
+    char secret[242], words[260];
+    int code;
+    memset(secret, 's', sizeof secret);
+    secret[240] = 0;
+    setenv("REMAT_JOB_SECRET", secret, 1);
+    ck_assert_int_eq(run(JOB(1, SCRIPT("echo $REMAT_JOB_SECRET"))), 0);
+    snprintf(words, sizeof words, "%s.0\n", secret);
+    ck_assert_str_eq(output_of("job", "out"), words);
+    secret[240] = 's', secret[241] = 0;
+    setenv("REMAT_JOB_SECRET", secret, 1);
+    rm_launch_config config = JOB(1, SCRIPT("true"));
+    ck_fails(rm_launch(&config, &code), INVALID, "REMAT_JOB_SECRET has 241 characters; 240 are possible");
+    unsetenv("REMAT_JOB_SECRET");
 }
 END_TEST
 
@@ -517,7 +537,7 @@ static int runs_in(const char *dir, char names[2][40]) {
 
 /* A second job, at once, leaves the first one's logs as they are, and has none beside its own. */
 START_TEST(each_run_has_its_logs) {
-    char names[2][40], path[700];
+    char names[2][40], path[100];
     rm_launch_config config = JOB(2, SCRIPT("echo first"));
     config.log_dir = in_folder("logs");
     ck_assert_int_eq(run(config), 0);
@@ -1144,6 +1164,7 @@ int main(int argc, char **argv) {
     tcase_add_test(cases, what_cannot_be_started);
     tcase_add_test(cases, without_memory);
     tcase_add_loop_test(cases, configs_that_cannot_work, 0, COUNT(wrong));
+    tcase_add_test(cases, long_secrets);
     tcase_add_loop_test(cases, signals_are_passed_on_once, 0, 4);
     tcase_add_test(cases, a_second_signal_kills);
     tcase_add_test(cases, what_was_ignored_stays_ignored);

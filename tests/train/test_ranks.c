@@ -469,6 +469,18 @@ START_TEST(wrong_flags_are_said_once) {
 }
 END_TEST
 
+/* Also before there is a group to agree over. The words for mpi depend on the build. */
+START_TEST(wrong_engines_are_said_once) {
+    static const char *const names[] = {"nccl", "mpi"};
+    int lines = 0,
+        status = run_program("train --devices=cpu:3 --dist-backend=%s --data=%s " FLAGS "--batch=4 --steps=9",
+                             names[_i], text_file());
+    ck_assert_msg(status == 2 || status == 1, "exit %d", status);
+    for (const char *at = program_errors; (at = strstr(at, "remat train: ")); at++) lines++;
+    ck_assert_msg(lines == 1 && strstr(program_errors, "remat train: rank 0 of 3 on "), "%s", program_errors);
+}
+END_TEST
+
 /* A rank whose disk is full in the middle of the run says so; the others say who stopped them. */
 START_TEST(a_failure_in_the_middle) {
     job j;
@@ -698,6 +710,7 @@ int main(void) {
     tcase_add_test(tests, plans_for_ranks_that_are_not_there);
     tcase_add_loop_test(tests, one_sentence_for_all, 0, REFUSALS);
     tcase_add_test(tests, wrong_flags_are_said_once);
+    tcase_add_loop_test(tests, wrong_engines_are_said_once, 0, 2);
     tcase_add_test(tests, a_failure_in_the_middle);
     tcase_add_test(tests, a_killed_rank_is_named);
     tcase_add_loop_test(tests, a_stopped_rank_is_named, 0, ENGINES);
