@@ -29,9 +29,11 @@
 
 const int rm_launch_signals[RM_LAUNCH_SIGNALS] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 
+enum { LONGEST_SECRET = 240 };
+
 typedef struct {
     rm_launch_config config; /* all fields filled in */
-    char run_id[64], job_id[64], secret[256];
+    char run_id[64], job_id[64], secret[LONGEST_SECRET + 1];
     rm_launch_output *output;
     struct pollfd *slots;
     int listen_fd, control, keeper_control, self;
@@ -65,6 +67,9 @@ static remat_status check_numbers(const rm_launch_config *c) {
     REQUIRE(c->max_restarts >= 0 && c->grace_ms >= 0, INVALID, "%d restarts, %lld ms of grace: neither can be negative",
             c->max_restarts, (long long)c->grace_ms);
     REQUIRE(c->argv && c->argv[0], INVALID, "there is no command to start");
+    const char *secret = getenv("REMAT_JOB_SECRET"); /* to which the attempt's number is added */
+    REQUIRE(!secret || strlen(secret) <= LONGEST_SECRET, INVALID,
+            "REMAT_JOB_SECRET has %zu characters; %d are possible", strlen(secret), LONGEST_SECRET);
     return REMAT_OK;
 }
 

@@ -302,6 +302,9 @@ static bool is_loopback(const char *host) {
     return !strcmp(host, "localhost") || !strncmp(host, "127.", 4) || !strcmp(host, "::1");
 }
 
+/* Good to listen at; who connects there reaches itself. */
+static bool is_any(const char *host) { return !strcmp(host, "0.0.0.0") || !strcmp(host, "::") || !strcmp(host, "0"); }
+
 /* "HOST:PORT", or "[v6 address]:PORT". */
 static remat_status read_host_port(const char *given, rm_rendezvous *out) {
     const char *colon = strrchr(given, ':');
@@ -427,7 +430,7 @@ static remat_status find_place(const source *s, rm_rendezvous *out) {
     }
     bool many = s->nodes > 1 || (out->local_size > 0 && out->local_size < out->size);
     REQUIRE(
-        !many || !is_loopback(out->host), INVALID,
+        !many || (!is_loopback(out->host) && !is_any(out->host)), INVALID,
         "rank 0 is said to be at %s, but the %d ranks are on several hosts (%s), and each of them has its own %s: name "
         "rank 0's host",
         out->host, out->size, rm_launcher_text(out->launcher), out->host);

@@ -257,6 +257,7 @@ static const struct {
     {NO_FLAGS, SLURM " MASTER_ADDR=localhost MASTER_PORT=5", "several hosts"},
     {NO_FLAGS, SLURM " MASTER_ADDR=127.0.1.1 MASTER_PORT=5", "several hosts"},
     {METHOD("tcp://127.0.0.1:5"), TORCH, "several hosts"},
+    {METHOD("tcp://0.0.0.0:5"), TORCH, "several hosts"},
 };
 
 START_TEST(half_answers_and_contradictions_are_refused) {
