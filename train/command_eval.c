@@ -25,13 +25,20 @@ static remat_status report(evaluation *e, rm_options *options) {
     return rm_commands_flush();
 }
 
+/* That of the run's own evaluations, so that both find the same bits: a shard's rows, where it had shards. 0: --batch. */
+static int64_t batch_of_run(const rm_options *o, const rm_state_point *run) {
+    return run->shards ? o->batch * run->world_size / run->shards : 0;
+}
+
 static remat_status evaluate(evaluation *e, rm_options *options) {
+    const bool said = rm_options_given(options, "batch");
     rm_model_spec spec;
     bool generated = !strcmp(options->task, "adding") || !strcmp(options->task, "copy");
     if (options->resume) TRY(rm_setup_resume(options, RM_EVAL, e->state, &e->point));
     TRY(rm_setup_dataset(options, generated, &e->dataset));
     TRY(rm_setup_spec(options, e->dataset, &spec));
-    TRY(rm_evaluator_create(options, &spec, e->dataset, 0, false, &e->evaluator));
+    int64_t batch = said ? 0 : batch_of_run(options, &e->point);
+    TRY(rm_evaluator_create(options, &spec, e->dataset, batch, false, &e->evaluator));
     TRY(rm_setup_weights(options, e->state, &e->point, rm_evaluator_session(&e->evaluator)));
     return report(e, options);
 }

@@ -1,9 +1,9 @@
 /* evaluator.h: the exact mean loss over a data set: each sample once, the last short batch by a second, smaller session.
  * Used by `remat eval` and by --eval-every while training.
  *
- * Ranks share the work: batch i is rank i mod W's. Every batch is the same whatever W is, each batch's loss comes from one
- * rank alone, and everybody adds them up in the order of the data; so the result has the same bits for every W. Nothing is
- * padded, nothing is counted twice. */
+ * Ranks share the work: batch i is rank i mod W's. A batch's loss comes from one rank alone, and everybody adds them up in the
+ * order of the data; so as long as `batch` is the same, the result has the same bits for every W. (--batch is per rank, and
+ * a run that goes on with other ranks may have another: start.c.) Nothing is padded, nothing is counted twice. */
 #ifndef RM_EVALUATOR_H
 #define RM_EVALUATOR_H
 

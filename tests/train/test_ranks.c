@@ -677,6 +677,29 @@ START_TEST(resumed_on_other_ranks) {
 }
 END_TEST
 
+/* What a run on any ranks finds of its parameters is what `remat eval` finds of its state. */
+START_TEST(evaluations_agree) {
+    static const char *const worlds[] = {"", "--deterministic-world=4"};
+    char loss[40] = "", found[40];
+    job j;
+    make_text("other", 3000);
+    for (int size = 1; size <= 4; size *= 2) {
+        char state[20], line[64];
+        snprintf(state, sizeof state, "eval%d", size);
+        run_ranks(&j, size, "train --data=%s " FLAGS "--batch=%d %s --steps=3 --eval-every=3 --eval-data=%s --save=%s",
+                  text_file(), 16 / size, worlds[_i], in_scratch("other"), in_scratch(state));
+        ck_all_end(&j, 0);
+        const char *said = strstr(j.output[0], "eval      3  ");
+        ck_assert_msg(said && sscanf(said, "eval 3 loss %39s", found) == 1, "%s", j.output[0]);
+        if (_i && *loss) ck_assert_str_eq(found, loss);
+        strcpy(loss, found);
+        ck_runs("eval --resume=%s --data=%s", in_scratch(state), in_scratch("other"));
+        snprintf(line, sizeof line, "loss %s  ", loss);
+        ck_assert_msg(strstr(program_output, line), "%d ranks found %s, then: %s", size, loss, program_output);
+    }
+}
+END_TEST
+
 /* Without one, an update keeps its samples: --batch becomes what that takes, or it is said that nothing does. */
 START_TEST(an_update_keeps_its_samples) {
     job j;
@@ -717,6 +740,7 @@ int main(void) {
     tcase_add_loop_test(tests, who_was_away_accuses_nobody, 0, ENGINES);
     tcase_add_loop_test(tests, signals_stop_all_after_the_same_step, 0, 3);
     tcase_add_loop_test(tests, resumed_on_other_ranks, 0, 2);
+    tcase_add_loop_test(tests, evaluations_agree, 0, 2);
     tcase_add_test(tests, an_update_keeps_its_samples);
     return run_suite("train/ranks", tests);
 }
