@@ -43,8 +43,13 @@ static remat_status fit_batch(rm_options *o, const said *s, const char *state, i
         rm_options_mark(o, "accumulate-steps", true);
     }
     int64_t parts = ranks * batches(o);
-    if (s->batch) o->batch = s->batch_said;
-    if (!s->batch && before % parts == 0) o->batch = before / parts;
+    REQUIRE(
+        s->batch || before % parts == 0, INVALID,
+        "the training state in %s has updates of %lld samples, which %lld rank%s with %lld batch%s each cannot share "
+        "equally; change the number of ranks or --accumulate-steps, or start afresh",
+        state, (long long)before, (long long)ranks, ranks == 1 ? "" : "s", (long long)batches(o),
+        batches(o) == 1 ? "" : "es");
+    o->batch = s->batch ? s->batch_said : before / parts;
     int64_t now = o->batch * parts;
     REQUIRE(
         now == before, INVALID,

@@ -714,7 +714,8 @@ START_TEST(an_update_keeps_its_samples) {
     ck_all_end(&j, 0);
     run_ranks(&j, 5, "train --resume=%s --steps=9", in_scratch("st"));
     ck_all_end(&j, 2);
-    ck_says(&j, 0, "whose updates have 12 samples");
+    ck_says(&j, 0, "updates of 12 samples, which 5 ranks with 4 batches each cannot share equally");
+    ck_assert_msg(!strstr(j.errors[0], "--batch="), "a number that nobody has said: %s", j.errors[0]);
 }
 END_TEST
 
