@@ -90,7 +90,8 @@ part_bench() {
 
 build_all() {
     scripts/setup.sh && cmake --preset release -B "$build" -DREMAT_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=native \
-        -DREMAT_EXAMPLES=OFF -DREMAT_BENCH=OFF && cmake --build "$build" --target remat_program gpu_test_ops gpu_test_plans \
+        -DREMAT_EXAMPLES=OFF -DREMAT_BENCH=OFF &&
+        cmake --build "$build" --target remat_program gpu_test_ops gpu_test_plans \
         gpu_test_products
 }
 
