@@ -48,7 +48,7 @@ part_products() { "$build/tests/gpu_test_products" "--device=$device"; }
 part_plans() { "$build/tests/gpu_test_plans" "--device=$device" $([[ $device == cuda ]] || echo --small); }
 
 part_offload() {
-    local shape=(--hidden=512 --seq-len=2000 --batch=32 --tile=16) work=$build/gpu_logs/offload
+    local shape=(--hidden=512 --seq-len=5000 --batch=32 --tile=16) work=$build/gpu_logs/offload
     [[ $device == cuda ]] || shape=(--hidden=64 --seq-len=1000 --batch=8 --tile=16)
     local flags=("--device=$device" --model=lstm --layers=1 --embed=64 "${shape[@]}" --optimizer=sgd --lr=0.1 --seed=1
         --data=examples/data/shakespeare.txt)
