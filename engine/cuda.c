@@ -83,7 +83,8 @@ static remat_status start(rm_device *device) {
     TRY(rm_cuda_products_create(device, &device->products));
     TRY(rm_cuda_queue_make(device, &device->spare));
     TRY(free_memory(device, &after));
-    device->overhead_bytes = context + (before > after ? before - after : 0) + RM_CUDA_GRAPH_BYTES;
+    device->overhead_bytes = context + (before > after ? before - after : 0) + RM_CUDA_GRAPH_BYTES +
+                             device->products->trial_bytes;
     return REMAT_OK;
 }
 
@@ -135,7 +136,8 @@ static uint64_t cuda_identity(rm_device *device) {
 
 static remat_status cuda_set_precision(rm_device *device, rm_precision precision) {
     REQUIRE(precision == RM_FP32 || device->major >= ROUNDING_MAJOR, MISSING,
-            "precision %s needs a GPU of compute capability %d.0 or newer (Ampere), and GPU %d has %d; use precision fp32",
+            "precision %s needs a GPU of compute capability %d.0 or newer (Ampere), and GPU %d has %d; use precision "
+            "fp32",
             rm_precision_names[precision], ROUNDING_MAJOR, device->number, device->major);
     rm_cuda_products_precision(device->products, precision);
     return REMAT_OK;
