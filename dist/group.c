@@ -295,6 +295,9 @@ void rm_group_unmap(rm_group *group, void *address) {
 int32_t rm_group_rank(const rm_group *group) { return group->config.rank; }
 int32_t rm_group_size(const rm_group *group) { return group->config.size; }
 const char *rm_group_engine(const rm_group *group) { return group->api->name; }
+rm_kv *rm_group_store(const rm_group *group) {
+    return group->api->store ? group->api->store(group->engine) : group->config.store;
+}
 
 static remat_status fill_in(rm_group *group, const rm_group_config *config) {
     REQUIRE(config->size >= 1 && config->size <= INT16_MAX, INVALID, "a group of %d ranks; 1 to %d are possible",

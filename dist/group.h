@@ -60,7 +60,7 @@ typedef struct {
 typedef struct {
     const char *engine; /* "auto", "local", "mpi", "gloo", "nccl"; NULL: auto */
     int32_t rank, size;
-    rm_kv *store;         /* borrowed until the group is closed. NULL: only for mpi, or when size is 1 */
+    rm_kv *store; /* borrowed until the group is closed. NULL: only for mpi, which then makes one, or when size is 1 */
     const char *name;     /* tells several groups over one store apart; NULL: "world" */
     int64_t timeout_ms;   /* for a rank that lives but does not come, and for opening; 0: ten minutes */
     int64_t silence_ms;   /* for a rank that gives no sign of life; 0: ten seconds */
@@ -68,6 +68,9 @@ typedef struct {
     uint64_t arena_bytes; /* local: the most this rank can rm_group_alloc. Address space, not memory; 0: 16 GiB */
     /* The words for a tag in a sentence, e.g. "bucket 3, which begins with lstm.weight_hh_l0"; NULL: its number. */
     const char *(*tag_name)(void *context, uint32_t tag);
+    /* On rank 0, while others are awaited: what people should know, "waiting for ranks 1, 3-7 of 8 since 5 s; up to 600 s", "has
+     * refused rank 1 of 2 on HOST ...". NULL: nobody listens. */
+    void (*say)(void *context, const char *sentence);
     void *context;
 } rm_group_config;
 
@@ -80,6 +83,8 @@ void rm_group_close(rm_group *group); /* NULL allowed; finishes what is queued, 
 int32_t rm_group_rank(const rm_group *group);
 int32_t rm_group_size(const rm_group *group);
 const char *rm_group_engine(const rm_group *group); /* "local", ... */
+/* The config's, or the one that the engine has made, which goes with the group. NULL: size 1. */
+rm_kv *rm_group_store(const rm_group *group);
 
 /* A zero-filled buffer of this rank, aligned to a page (nccl: memory of the GPU, aligned to 256 bytes), that collectives
  * work on without copying it where the engine can. Not collective. Freed by rm_group_free or with the group. NULL: no
@@ -140,6 +145,7 @@ typedef struct {
     remat_status (*poll)(void *engine);                     /* NULL slot: OK */
     bool (*notice)(void *engine, char *text, size_t bytes); /* NULL slot: never */
     void (*abort)(void *engine, const char *reason);        /* NULL slot: this rank only */
+    rm_kv *(*store)(void *engine);                          /* NULL slot: the config's */
 } rm_group_api;
 
 extern const rm_group_api rm_group_local; /* mpi and gloo come in files of their own: dist/module.h */

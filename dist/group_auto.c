@@ -1,13 +1,11 @@
 /* group_auto.c: the list of engines, and the choice among them. */
-#define _GNU_SOURCE
 #include "dist/group_auto.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "dist/module.h"
+#include "dist/roll.h"
 
 /* mpi and gloo are modules: module.h. */
 static const rm_group_api *const engines[] = {
@@ -43,49 +41,19 @@ static remat_status find(const char *name, const rm_group_api **out) {
     FAIL(INVALID, "there is no way called '%s' to reach other ranks; there are auto, local, mpi, gloo and nccl", name);
 }
 
-/* What two ranks have in common when they can share memory: the running kernel and the numbering of processes. */
-static void place_of_this_process(char *text, size_t bytes) {
-    char boot[64] = "", pids[64] = "";
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    if (file) {
-        if (!fgets(boot, sizeof boot, file)) boot[0] = 0;
-        fclose(file);
-    }
-    if (readlink("/proc/self/ns/pid", pids, sizeof pids - 1) < 0) pids[0] = 0;
-    boot[strcspn(boot, "\n")] = 0;
-    snprintf(text, bytes, "%s %s %u", boot, pids, (unsigned)geteuid());
-}
-
-/* Everybody compares with rank 0 and adds to the count of those elsewhere; the answer is out when all have. */
-static remat_status on_one_host(const rm_group_config *config, bool *one_host) {
-    char key[RM_KV_KEY_BYTES], mine[160], first[160] = "";
-    uint32_t bytes;
-    int64_t sum;
-    place_of_this_process(mine, sizeof mine);
-    snprintf(key, sizeof key, "%s/place", config->name);
-    if (config->rank == 0) TRY(rm_kv_set(config->store, key, mine, (uint32_t)strlen(mine)));
-    TRY(rm_kv_get(config->store, key, first, sizeof first - 1, &bytes, config->timeout_ms));
-    snprintf(key, sizeof key, "%s/places", config->name);
-    TRY(rm_kv_add(config->store, key, strcmp(mine, first) ? 1000001 : 1, &sum));
-    char all[RM_KV_KEY_BYTES];
-    snprintf(all, sizeof all, "%s/all places", config->name);
-    if (sum % 1000000 == config->size) TRY(rm_kv_set(config->store, all, &sum, sizeof sum));
-    TRY(rm_kv_get(config->store, all, &sum, sizeof sum, &bytes, config->timeout_ms));
-    *one_host = sum < 1000000;
-    return REMAT_OK;
-}
-
 static bool under_mpi(void) { return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK"); }
 
+/* Where somebody listens, ranks are awaited here whatever the engine: it would do so in silence. */
 remat_status rm_group_choose(const rm_group_config *config, const rm_group_api **out) {
-    bool one_host = true;
-    if (config->engine && strcmp(config->engine, "auto")) return find(config->engine, out);
+    bool one_host = true, automatic = !config->engine || !strcmp(config->engine, "auto");
+    bool chooses = automatic && !config->gpu;
+    if (!automatic) TRY(find(config->engine, out));
+    if (config->size > 1 && config->store && (chooses || config->say)) TRY(rm_roll_call(config, &one_host));
+    if (!automatic) return REMAT_OK;
     if (config->gpu) return find("nccl", out); /* no other engine reads a GPU's memory */
-    if (config->size > 1) {
-        if (!config->store && under_mpi()) return find("mpi", out);
-        REQUIRE(config->store, INVALID, "%d ranks without a way to meet: --init-method is missing", config->size);
-        TRY(on_one_host(config, &one_host));
-    }
+    if (config->size > 1 && !config->store && under_mpi()) return find("mpi", out);
+    REQUIRE(config->size == 1 || config->store, INVALID, "%d ranks without a way to meet: --init-method is missing",
+            config->size);
     if (!one_host && under_mpi() && !find("mpi", out)) return REMAT_OK;
     return find(one_host ? "local" : "gloo", out);
 }

@@ -3,8 +3,9 @@
  *
  * Every collective begins with an exchange of fingerprints that does not block: until all ranks are there, this rank looks
  * at the clock and at who has died. After that all are in the same call, and MPI's own blocking collective, which is its
- * fastest, does the work. MPI cannot interrupt that; a rank that dies inside it is MPI's launcher's to notice. Sums whose
- * order is fixed, and those of types that MPI does not know, are made here (slices.h). A module: module.h. */
+ * fastest, does the work. MPI cannot interrupt that; a rank that dies inside it is MPI's launcher's to notice. MPI says neither
+ * who has died nor who is stopped: that is known through a store, which rank 0 serves where nobody else does. Sums whose order is
+ * fixed, and those of types that MPI does not know, are made here (slices.h). A module: module.h. */
 #define _GNU_SOURCE
 #include <mpi.h>
 #include <sched.h>
@@ -15,6 +16,7 @@
 
 #include "dist/agree.h"
 #include "dist/blame.h"
+#include "dist/invite.h"
 #include "dist/module.h"
 #include "dist/slices.h"
 #include "memory/clock.h"
@@ -26,6 +28,7 @@ typedef struct {
     rm_group_config config;
     MPI_Comm comm;
     MPI_Op add_bytes;
+    rm_kv *own_store; /* where config brought none: config.store is this one */
     rm_blame blame;
     rm_scratch scratch;
     rm_slices slices;
@@ -216,11 +219,36 @@ static remat_status check_ranks(const rm_group_config *config) {
     return REMAT_OK;
 }
 
+/* OK where all ranks say so; else the sentence of the first that does not, on all. */
+static remat_status all_or_none(mpi_group *g, remat_status mine) {
+    char sentence[900];
+    int first = mine ? g->config.rank : g->config.size;
+    snprintf(sentence, sizeof sentence, "%s", mine ? remat_last_error() : "");
+    TRY(check_mpi(MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, g->comm), "MPI_Allreduce"));
+    if (first == g->config.size) return REMAT_OK;
+    TRY(check_mpi(MPI_Bcast(sentence, sizeof sentence, MPI_BYTE, first, g->comm), "MPI_Bcast"));
+    FAIL(PEER, "%s", sentence);
+}
+
+/* mpirun tells ranks on several hosts nobody's address, but MPI can. */
+static remat_status open_own_store(mpi_group *g) {
+    rm_invitation invitation = {0};
+    remat_status status = REMAT_OK;
+    if (g->config.store || g->config.size == 1) return REMAT_OK;
+    if (g->config.rank == 0) status = rm_invite_make(g->config.size, &g->own_store, &invitation);
+    TRY(check_mpi(MPI_Bcast(&invitation, sizeof invitation, MPI_BYTE, 0, g->comm), "MPI_Bcast"));
+    if (g->config.rank > 0) status = rm_invite_accept(&invitation, g->config.rank, g->config.size, &g->own_store);
+    TRY(all_or_none(g, status));
+    g->config.store = g->own_store;
+    return REMAT_OK;
+}
+
 static remat_status enter(mpi_group *g) {
     TRY(check_ranks(&g->config));
     TRY(check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &g->comm), "MPI_Comm_dup"));
     MPI_Comm_set_errhandler(g->comm, MPI_ERRORS_RETURN);
     TRY(check_mpi(MPI_Op_create(add_bytes, 1, &g->add_bytes), "MPI_Op_create"));
+    TRY(open_own_store(g));
     return rm_blame_begin(&g->blame, &g->config);
 }
 
@@ -229,6 +257,7 @@ static void close_group(void *engine) {
     if (g->add_bytes != MPI_OP_NULL) MPI_Op_free(&g->add_bytes);
     if (g->comm != MPI_COMM_NULL && !g->failed) MPI_Comm_free(&g->comm);
     end_mpi(g->failed);
+    rm_kv_close(g->own_store);
     rm_scratch_free(&g->scratch);
     rm_free(g);
 }
@@ -265,6 +294,8 @@ static remat_status poll_group(void *engine) {
     return status;
 }
 
+static rm_kv *store_of(void *engine) { return ((mpi_group *)engine)->config.store; }
+
 static void abort_group(void *engine, const char *reason) {
     mpi_group *g = engine;
     g->failed = true;
@@ -279,5 +310,6 @@ static const rm_group_api rm_group_mpi = {
     .run = run,
     .poll = poll_group,
     .abort = abort_group,
+    .store = store_of,
 };
 RM_GROUP_MODULE(mpi);

@@ -11,6 +11,7 @@
 
 #include "dist/agree.h"
 #include "dist/blame.h"
+#include "dist/invite.h"
 #include "dist/scale.h"
 #include "dist/slices.h"
 #include "memory/host.h"
@@ -18,6 +19,7 @@
 /* What modules call, so that the program has it: the linker takes from an archive only what is asked for. The names are in
  * module.list too. */
 static void *const needed_by_modules[] __attribute__((used)) = {
+    remat_last_error,
     rm_fail,
     rm_fail_in,
     rm_malloc,
@@ -35,9 +37,12 @@ static void *const needed_by_modules[] __attribute__((used)) = {
     rm_is_sliced,
 
     rm_kv_set,
+    rm_kv_close,
     rm_kv_get,
     rm_kv_lost,
     rm_kv_address,
+    rm_invite_make,
+    rm_invite_accept,
     rm_kind_text,
     rm_wire_bytes,
     rm_collective_in_bytes,

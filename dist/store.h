@@ -32,7 +32,11 @@ typedef struct {
 
 typedef struct rm_kv rm_kv;
 
-/* Rank 0 returns at once; others when they have reached rank 0. */
+/* Under this key, numbered from 1, a store keeps whom it has sent away, for rank 0 to tell people: "rank 1 of 2 from HOST, process
+ * 4711: ...". The first few; over tcp the same words only once. */
+#define RM_KV_REFUSED_KEY "refused/%d"
+
+/* Rank 0 returns at once; others when they have reached rank 0. INVALID: that has a job of another size, or this rank already. */
 remat_status rm_kv_open(const rm_kv_config *config, rm_kv **out);
 /* NULL allowed. Rank 0 waits up to two seconds for the others to close theirs. */
 void rm_kv_close(rm_kv *store);

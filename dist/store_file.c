@@ -22,6 +22,8 @@
 #include "dist/store_log.h"
 #include "memory/host.h"
 
+enum { REFUSALS = 16 }; /* that are noted */
+
 #define REPLACING (((off_t)1 << 40) - 1)
 #define WRITING ((off_t)1 << 40)
 #define PRESENT (((off_t)1 << 40) + 1)
@@ -282,17 +284,39 @@ static remat_status await_file(const rm_kv_config *config, file_store *store, in
     }
 }
 
+/* For rank 0 to tell people, from the one who is sent away: nobody serves here. */
+static void note_refusal(const rm_kv_config *config, file_store *store, const char *why) {
+    char key[32], who[96], text[256];
+    bool there = true;
+    uint32_t bytes;
+    rm_kv_who(who, sizeof who);
+    snprintf(text, sizeof text, "rank %d of %d from %s: %s", config->rank, config->size, who, why);
+    rm_kv_log_open(&store->log, store->fd, store->path);
+    remat_status status = begin(store);
+    bool locked = !status;
+    for (int i = 1; !status && there && i <= REFUSALS; i++) {
+        snprintf(key, sizeof key, RM_KV_REFUSED_KEY, i);
+        status = rm_kv_log_read(&store->log, key, NULL, 0, &bytes, &there);
+    }
+    if (!status && !there) (void)rm_kv_log_write(&store->log, key, text, (uint32_t)strlen(text));
+    if (locked) end(store);
+    rm_kv_log_close(&store->log);
+}
+
+/* PEER: others may make way for it; INVALID: it was started wrongly. */
 static remat_status enter(const rm_kv_config *config, file_store *store, const job *found) {
     uint8_t token[RM_KV_TOKEN_BYTES];
     rm_kv_token(config->secret, token);
     REQUIRE(!memcmp(found->token, token, sizeof token), PEER,
             "%s belongs to another job (the secrets differ): choose another path", store->path);
-    REQUIRE(found->size == config->size, PEER,
+    bool fits = found->size == config->size, entered = fits && lock(store->fd, PRESENT + config->rank, F_WRLCK, false);
+    if (entered) return REMAT_OK;
+    note_refusal(config, store, fits ? "that rank is here already" : "this job has another number of ranks");
+    REQUIRE(fits, INVALID,
             "rank 0 belongs to a job of %d ranks, and this is rank %d of %d: do all ranks have the same --world-size?",
             found->size, config->rank, config->size);
-    REQUIRE(lock(store->fd, PRESENT + config->rank, F_WRLCK, false), PEER,
-            "rank %d is in %s already: two jobs use one path, or two processes one --rank", config->rank, store->path);
-    return REMAT_OK;
+    FAIL(INVALID, "rank %d is in %s already: two jobs use one path, or two processes one --rank", config->rank,
+         store->path);
 }
 
 /* As over tcp: an attempt before may still be there, and goes. */

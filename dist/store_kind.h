@@ -32,7 +32,8 @@ void rm_kv_who(char *text, size_t bytes);
 #define RM_KV_MAGIC UINT32_C(0x31564b52) /* "RKV1" */
 
 typedef enum { RM_KV_HELLO = 1, RM_KV_SET, RM_KV_GET, RM_KV_ADD, RM_KV_BYE } rm_kv_op;
-typedef enum { RM_KV_FINE, RM_KV_NOT_THERE, RM_KV_REFUSED } rm_kv_answer; /* REFUSED: the value says why */
+/* REFUSED, MISUSED: the value says why. MISUSED: whoever asks was started wrongly, and would be the next time. */
+typedef enum { RM_KV_FINE, RM_KV_NOT_THERE, RM_KV_REFUSED, RM_KV_MISUSED } rm_kv_answer;
 
 typedef struct __attribute__((packed)) {
     uint32_t magic;

@@ -3,6 +3,7 @@
  * saying nothing. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -16,7 +17,7 @@
 #include "dist/store_kind.h"
 #include "memory/host.h"
 
-enum { BUCKETS = 1024, STRANGERS = 64 };
+enum { BUCKETS = 1024, STRANGERS = 64, REFUSALS = 16 };
 #define HELLO_NS UINT64_C(2000000000)
 #define GOODBYE_NS UINT64_C(2000000000)
 #define FULL_NS UINT64_C(100000000)
@@ -123,6 +124,40 @@ static bool refuse(client *c, const char *why) {
     return false;
 }
 
+/* Kept for rank 0 to tell people; of a stranger who tries again and again once. */
+static void note_refusal(rm_kv_server *server, const char *who) {
+    char key[32];
+    for (int i = 1; i <= REFUSALS; i++) {
+        snprintf(key, sizeof key, RM_KV_REFUSED_KEY, i);
+        const entry *there = *find(server, key);
+        if (!there) {
+            (void)put(server, key, who, (uint32_t)strlen(who));
+            return;
+        }
+        if (there->bytes == strlen(who) && !memcmp(there->value, who, there->bytes)) return;
+    }
+}
+
+/* Whoever greets as `rank` of `size` was started wrongly. */
+static bool send_away(rm_kv_server *server, client *c, long long rank, int size, const char *who, const char *why) {
+    char text[480];
+    snprintf(text, sizeof text, "rank %lld of %d from %.95s: %s", rank, size, who, why);
+    note_refusal(server, text);
+    (void)reply(c, RM_KV_MISUSED, 0, why, (uint32_t)strlen(why));
+    return false;
+}
+
+static bool refuse_stranger(rm_kv_server *server, client *c, long long rank) {
+    char text[200], from[64] = "?";
+    struct sockaddr_storage at;
+    socklen_t length = sizeof at;
+    if (!getpeername(c->fd, (struct sockaddr *)&at, &length))
+        (void)getnameinfo((struct sockaddr *)&at, length, from, sizeof from, NULL, 0, NI_NUMERICHOST);
+    snprintf(text, sizeof text, "rank %lld of another job, from %s: the secrets differ", rank, from);
+    note_refusal(server, text);
+    return refuse(c, "this port belongs to another job (the secrets differ): choose another port");
+}
+
 /* ---- Requests --------------------------------------------------------------------------------------------------- */
 
 /* The value is "SIZE WHO". A rank that is there already means that two jobs, or two launches of one, share this port. */
@@ -136,14 +171,14 @@ static bool hello(rm_kv_server *server, client *c, int64_t rank, const char *val
                  "rank 0 belongs to a job of %d ranks, and this is rank %lld of %d: do all ranks have the "
                  "same --world-size?",
                  server->size, (long long)rank, size);
-        return refuse(c, why);
+        return send_away(server, c, rank, size, text + used, why);
     }
     for (int i = 0; i < server->n_clients; i++)
         if (server->clients[i].known && server->clients[i].rank == rank) {
             snprintf(why, sizeof why,
                      "rank %lld is here already (%s): two jobs use one port, or two processes one --rank",
                      (long long)rank, server->clients[i].who);
-            return refuse(c, why);
+            return send_away(server, c, rank, size, text + used, why);
         }
     c->known = true;
     c->rank = (int32_t)rank;
@@ -221,7 +256,7 @@ static bool serve_head(rm_kv_server *server, client *c, bool *served) {
     if (!plausible(server, c, &whole)) {
         memcpy(&head, c->in, sizeof head);
         if (le32toh(head.magic) == RM_KV_MAGIC)
-            (void)refuse(c, "this port belongs to another job (the secrets differ): choose another port");
+            (void)refuse_stranger(server, c, (long long)le64toh((uint64_t)head.number));
         return false;
     }
     if (c->in_bytes < whole) return reserve(&c->in, &c->in_room, whole);

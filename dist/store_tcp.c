@@ -122,11 +122,12 @@ static remat_status skip_late(tcp_store *store) {
     return skip(store, reply.value_bytes);
 }
 
-static remat_status receive_refusal(tcp_store *store, uint32_t bytes, int64_t deadline) {
+static remat_status receive_refusal(tcp_store *store, const rm_kv_reply *reply, int64_t deadline) {
     char why[512] = "";
-    if (bytes >= sizeof why) return give_up(store, 0);
-    TRY(receive_rest(store, why, bytes, deadline));
-    FAIL(PEER, "%s refuses rank %d: %s", store->where, store->rank, why);
+    if (reply->value_bytes >= sizeof why) return give_up(store, 0);
+    TRY(receive_rest(store, why, reply->value_bytes, deadline));
+    return rm_fail(reply->answer == RM_KV_MISUSED ? REMAT_INVALID : REMAT_PEER, "%s refuses rank %d: %s", store->where,
+                   store->rank, why);
 }
 
 static bool send_request(const tcp_store *store, rm_kv_op op, const char *key, const void *value, uint32_t bytes,
@@ -152,7 +153,8 @@ static remat_status ask(tcp_store *store, rm_kv_op op, const char *key, const vo
     if (!send_request(store, op, key, value, bytes, number)) return give_up(store, 0);
     int64_t deadline = now_ms() + patience_ms + store->grace_ms;
     TRY(receive_head(store, reply, deadline));
-    if (reply->answer == RM_KV_REFUSED) return receive_refusal(store, reply->value_bytes, deadline);
+    if (reply->answer == RM_KV_REFUSED || reply->answer == RM_KV_MISUSED)
+        return receive_refusal(store, reply, deadline);
     return REMAT_OK;
 }
 

@@ -6,6 +6,7 @@
 #include "engine/hash.h"
 #include "memory/host.h"
 #include "train/file.h"
+#include "train/ranks_wait.h"
 #include "train/ranks_watch.h"
 #include "train/setup.h"
 
@@ -92,27 +93,42 @@ static remat_status check_engine(rm_ranks *ranks, const rm_options *o) {
 static remat_status say_once(rm_ranks *ranks, remat_status status) {
     char sentence[1024];
     snprintf(sentence, sizeof sentence, "%s", remat_last_error());
-    if (!ranks->store || (status != REMAT_INVALID && status != REMAT_MISSING)) return status;
-    if (ranks->rank == 0 && !rm_kv_set(ranks->store, "train/no group", "", 0)) rm_ranks_let_others_go_first();
-    bool said = ranks->rank && !rm_kv_wait(ranks->store, "train/no group", 1000);
+    if (!ranks->meeting || (status != REMAT_INVALID && status != REMAT_MISSING)) return status;
+    if (ranks->rank == 0 && !rm_kv_set(ranks->meeting, "train/no group", "", 0)) rm_ranks_let_others_go_first();
+    bool said = ranks->rank && !rm_kv_wait(ranks->meeting, "train/no group", 1000);
     if (said) nanosleep(&(struct timespec){.tv_nsec = 600000000}, NULL);
     (void)rm_fail(status, "%s", sentence);
     return said ? rm_ranks_alike(ranks, status) : status;
 }
 
+static void say(void *context, const char *sentence) {
+    const rm_ranks *ranks = context;
+    rm_ranks_wait_say(ranks->rank, ranks->size, sentence);
+}
+
+static remat_status reach(const rm_rendezvous *where, rm_ranks *ranks) {
+    rm_ranks_wait *wait;
+    TRY(rm_ranks_wait_begin(where, &wait));
+    remat_status status = rm_rendezvous_store(where, 0, &ranks->meeting);
+    rm_ranks_wait_end(wait);
+    return status;
+}
+
 static remat_status meet(const rm_rendezvous *where, const rm_options *o, rm_ranks *ranks) {
     const bool nccl = !strcmp(o->dist_backend, "nccl");
     TRY(check_engine(ranks, o));
-    TRY(rm_rendezvous_store(where, 0, &ranks->store));
+    TRY(reach(where, ranks));
     rm_group_config config = {.engine = nccl ? "auto" : o->dist_backend, /* beside NCCL's, which works on GPUs alone */
                               .rank = where->rank,
                               .size = where->size,
-                              .store = ranks->store,
+                              .store = ranks->meeting,
                               .silence_ms = (int64_t)(1000 * o->hang_timeout),
                               .tag_name = tag_name,
+                              .say = say,
                               .context = ranks};
     remat_status status = rm_group_open(&config, &ranks->group);
     if (status) return say_once(ranks, status);
+    ranks->store = rm_group_store(ranks->group);
     TRY(rm_ranks_watch_start(ranks, o->hang_timeout, &ranks->watch));
     return count_sharing(ranks);
 }
@@ -147,7 +163,7 @@ void rm_ranks_close(rm_ranks *ranks) {
     rm_ddp_close(ranks->ddp);
     rm_group_close(ranks->gpus);
     rm_group_close(ranks->group);
-    rm_kv_close(ranks->store);
+    rm_kv_close(ranks->meeting);
     *ranks = (rm_ranks){.size = 1};
 }
 
@@ -261,9 +277,6 @@ static void describe_buckets(const rm_options *o, uint64_t *first, uint64_t *oth
 static remat_status open_gpus(rm_ranks *ranks, const rm_options *o) {
     int number;
     if (strcmp(o->device, "cuda")) return REMAT_OK;
-    REQUIRE(ranks->store, MISSING,
-            "ranks on GPUs find each other through a store, and mpirun brings none: start them with `remat launch`, "
-            "torchrun or srun, or say --init-method");
     TRY(rm_device_number(o->device, &number));
     rm_group_config config = {.engine = "nccl",
                               .rank = ranks->rank,

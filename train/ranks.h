@@ -25,7 +25,8 @@ typedef struct {
     int32_t rank, size; /* 0 of 1: alone */
     int32_t sharing;    /* ranks that share this one's processors, itself included */
     char host[RM_HOST_BYTES];
-    rm_kv *store;
+    rm_kv *meeting;  /* where they met; NULL: MPI brought them together */
+    rm_kv *store;    /* the same, or else the group's; borrowed */
     rm_group *group; /* NULL: alone */
     rm_group *gpus;  /* beside it: what travels between GPUs; NULL: there are none */
     rm_ddp *ddp;     /* from rm_ranks_connect on */

@@ -34,6 +34,23 @@ if command -v mpirun >/dev/null && mpirun --version 2>/dev/null | grep -q "Open 
     same mpirun
     train mpirun-four $REMAT_ON hostA $mpi -np 4 "$remat" train --batch=4 --deterministic-world
     same mpirun-four eight
+
+    # Nobody but MPI tells ranks where rank 0 is; who is stopped or dies on the other host is named all the same.
+    steps=$(echo "$model" | sed 's/--steps=12/--steps=1000000/')
+    for signal in STOP KILL; do
+        timeout 90 $REMAT_ON hostA $mpi -np 2 --map-by node sh -c 'echo $$ >"$0".$OMPI_COMM_WORLD_RANK; exec "$@"' "$dir"/rank \
+            "$remat" train $steps --batch=4 --hang-timeout=3 >"$dir"/mpi-$signal.log 2>&1 &
+        other=$!
+        tries=0
+        until grep -q " 1/1000000\|step  *1/" "$dir"/mpi-$signal.log || [ $tries = 300 ]; do tries=$((tries + 1)); sleep 0.1; done
+        kill -$signal "$(cat "$dir"/rank.1)"
+        wait $other
+        code=$?
+        [ $code != 0 ] && [ $code != 124 ] || fail "mpirun: SIG$signal of a rank: exit status $code"
+        words="rank 1 (hostB, process [0-9]*) is gone"
+        [ $signal = KILL ] || words="rank 1 on hostB (process [0-9]*) has given no sign of life .* longer than --hang-timeout"
+        grep -q "$words" "$dir"/mpi-$signal.log || { fail "mpirun: SIG$signal: rank 1 is not named"; cat "$dir"/mpi-$signal.log >&2; }
+    done
 fi
 
 if command -v torchrun >/dev/null && torchrun --help >/dev/null 2>&1; then

@@ -122,6 +122,15 @@ END_TEST
 
 /* ---- Who is refused --------------------------------------------------------------------------------------------------- */
 
+/* What rank 0 can tell people of it: once each. */
+static void ck_refused(rm_kv *store, int number, const char *words) {
+    char key[32], who[500] = "";
+    uint32_t bytes;
+    snprintf(key, sizeof key, RM_KV_REFUSED_KEY, number);
+    ck_ok(rm_kv_get(store, key, who, sizeof who - 1, &bytes, -1));
+    ck_assert_msg(strstr(who, words), "'%s' does not say '%s'", who, words);
+}
+
 START_TEST(strangers_are_refused) {
     place p = make_place(_i);
     rm_kv *store, *other;
@@ -130,11 +139,17 @@ START_TEST(strangers_are_refused) {
     config.secret = "theirs";
     ck_fails(rm_kv_open(&config, &other), PEER, "another job");
     config = config_for(&p, 1, 3);
-    ck_fails(rm_kv_open(&config, &other), PEER, "a job of 2 ranks, and this is rank 1 of 3");
+    ck_fails(rm_kv_open(&config, &other), INVALID, "a job of 2 ranks, and this is rank 1 of 3");
+    ck_fails(rm_kv_open(&config, &other), INVALID, "the same --world-size?");
     config = config_for(&p, 1, 2);
     ck_ok(rm_kv_open(&config, &other));
     rm_kv *third;
-    ck_fails(rm_kv_open(&config, &third), PEER, "already");
+    ck_fails(rm_kv_open(&config, &third), INVALID, "already");
+    int n = 1; /* a file does not tell of strangers */
+    if (!_i) ck_refused(store, n++, "rank 1 of another job, from 127.0.0.1: the secrets differ");
+    ck_refused(store, n++, "rank 1 of 3 from ");
+    if (_i) ck_refused(store, n++, "rank 1 of 3 from ");
+    ck_refused(store, n++, _i ? "rank is here already" : "rank 1 is here already (");
     ck_ok(rm_kv_set(store, "still", "well", 4));
     ck_ok(rm_kv_wait(other, "still", 1000));
     rm_kv_close(other);

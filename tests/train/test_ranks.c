@@ -3,8 +3,11 @@
 #define _GNU_SOURCE /* sched_getaffinity */
 #include "tests/train/train_test.h"
 
+#include <arpa/inet.h>
 #include <jansson.h>
+#include <netinet/in.h>
 #include <sched.h>
+#include <sys/socket.h>
 #include <time.h>
 
 #define FLAGS "--hidden=12 --layers=2 --seq-len=24 --threads=1 --lr=0.01 "
@@ -614,6 +617,125 @@ START_TEST(who_was_away_accuses_nobody) {
 }
 END_TEST
 
+/* Whether a rank that runs has said so, of itself, in time. */
+static bool is_said(int err, const char *words, double within_s) {
+    static char said[1 << 14];
+    for (double start = now_s(); now_s() - start < within_s; wait_ms(20)) {
+        ssize_t got = pread(err, said, sizeof said - 1, 0);
+        said[got > 0 ? got : 0] = 0;
+        if (strstr(said, words)) return true;
+    }
+    fprintf(stderr, "%s", said);
+    return false;
+}
+
+static int free_port(void) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof at;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    ck_assert(fd >= 0 && !bind(fd, (struct sockaddr *)&at, sizeof at));
+    ck_assert(!getsockname(fd, (struct sockaddr *)&at, &length));
+    close(fd);
+    return ntohs(at.sin_port);
+}
+
+/* Rank `rank` of `size`, at that port. */
+static void start_one(job *j, int slot, int port, int rank, int size, const char *more) {
+    char line[2048];
+    snprintf(line, sizeof line,
+             "train --data=%s " FLAGS "--batch=4 --steps=3 --init-method=tcp://127.0.0.1:%d %s "
+             "--rank=%d --world-size=%d",
+             text_file(), port, more, rank, size);
+    if (j->size <= slot) j->size = slot + 1;
+    j->out[slot] = temporary();
+    j->err[slot] = temporary();
+    j->process[slot] = start_program(line, j->out[slot], j->err[slot]);
+}
+
+/* Rank 0 says at once whom it has refused, who has to be started otherwise, and after some seconds whom it waits for. */
+START_TEST(the_missing_are_named) {
+    job j = {0};
+    int port = free_port();
+    start_one(&j, 0, port, 0, 5, "--dist-backend=local");
+    start_one(&j, 1, port, 1, 2, "--dist-backend=local");
+    start_one(&j, 2, port, 3, 5, "--dist-backend=local");
+    ck_assert(is_said(j.err[0], "remat train: rank 0 of 5: has refused rank 1 of 2 from ", 3));
+    reap(&j, 1);
+    ck_assert_int_eq(j.status[1], 2);
+    ck_says(&j, 1, "do all ranks have the same --world-size?");
+    ck_assert(is_said(j.err[0], "rank 0 of 5: waiting for ranks 1, 2, 4 of 5 since 5 s", 8));
+    start_one(&j, 1, port, 1, 5, "--dist-backend=local");
+    start_one(&j, 3, port, 2, 5, "--dist-backend=local");
+    start_one(&j, 4, port, 4, 5, "--dist-backend=local");
+    finish_ranks(&j);
+    ck_all_end(&j, 0);
+    for (int r = 1; r < 5; r++) ck_assert_str_eq(j.errors[r], "");
+}
+END_TEST
+
+START_TEST(rank_0_is_awaited) {
+    job j = {0};
+    int port = free_port();
+    char words[100];
+    start_one(&j, 0, port, 1, 2, "");
+    snprintf(words, sizeof words, "remat train: rank 1 of 2: rank 0 is not at 127.0.0.1:%d yet", port);
+    ck_assert(is_said(j.err[0], words, 8));
+    start_one(&j, 1, port, 0, 2, "");
+    finish_ranks(&j);
+    ck_all_end(&j, 0);
+    ck_assert_str_eq(j.errors[1], "");
+}
+END_TEST
+
+#ifdef REMAT_HAVE_MPI
+/* mpirun, whose ranks take themselves for the only ones of their hosts: nobody tells them where rank 0 is. */
+static pid_t start_under_mpirun(int size, const char *line, int err) {
+    static char script[4096];
+    snprintf(
+        script, sizeof script,
+        "export OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0; echo $$ >%s/rank.$OMPI_COMM_WORLD_RANK; "
+        "exec %s/remat %s",
+        scratch(), RM_BINARY_DIR, line);
+    pid_t child = fork();
+    if (child == 0) {
+        char ranks[16];
+        snprintf(ranks, sizeof ranks, "%d", size);
+        setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1), setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+        dup2(err, 1);
+        dup2(err, 2);
+        execlp("mpirun", "mpirun", "-np", ranks, "--oversubscribe", "--bind-to", "none", "sh", "-c", script, NULL);
+        _exit(127);
+    }
+    ck_assert_int_gt(child, 0);
+    return child;
+}
+
+/* MPI brings them together, and a store with it: who is stopped or dies is named as elsewhere. */
+START_TEST(mpi_alone_names_the_silent_too) {
+    int err = temporary(), pid = 0, status;
+    if (system("command -v mpirun >/dev/null")) return;
+    pid_t mpirun = start_under_mpirun(3, long_run("--hang-timeout=3"), err);
+    wait_for_steps(in_scratch("run.jsonl"), 5);
+    FILE *file = fopen(in_scratch("rank.1"), "r");
+    ck_assert(file && fscanf(file, "%d", &pid) == 1);
+    fclose(file);
+    ck_assert_int_eq(kill(pid, _i ? SIGKILL : SIGSTOP), 0);
+    if (_i) {
+        ck_assert(is_said(err, "rank 1 (", 3));
+        ck_assert(is_said(err, "is gone: it ended without closing its store", 1));
+    } else {
+        ck_assert(is_said(err, "rank 0 of 3: rank 1 on ", 3));
+        ck_assert(is_said(err, "which is longer than --hang-timeout=3", 6));
+    }
+    double start = now_s();
+    while (!waitpid(mpirun, &status, WNOHANG) && now_s() - start < 15) wait_ms(20);
+    ck_assert_msg(now_s() - start < 15, "mpirun goes on");
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == (_i ? 137 : 3), "status %x", (unsigned)status);
+    close(err);
+}
+END_TEST
+#endif
+
 /* A signal to any one rank, or to all, ends all after the same step, with one state, from which other ranks go on. */
 START_TEST(signals_stop_all_after_the_same_step) {
     job j;
@@ -739,6 +861,11 @@ int main(void) {
     tcase_add_test(tests, a_killed_rank_is_named);
     tcase_add_loop_test(tests, a_stopped_rank_is_named, 0, ENGINES);
     tcase_add_loop_test(tests, who_was_away_accuses_nobody, 0, ENGINES);
+#ifdef REMAT_HAVE_MPI
+    tcase_add_loop_test(tests, mpi_alone_names_the_silent_too, 0, 2);
+#endif
+    tcase_add_test(tests, the_missing_are_named);
+    tcase_add_test(tests, rank_0_is_awaited);
     tcase_add_loop_test(tests, signals_stop_all_after_the_same_step, 0, 3);
     tcase_add_loop_test(tests, resumed_on_other_ranks, 0, 2);
     tcase_add_loop_test(tests, evaluations_agree, 0, 2);
