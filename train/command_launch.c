@@ -91,7 +91,8 @@ static remat_status read_number(const char *where, const char *value, int64_t lo
 
 static remat_status read_nproc(const char *where, const char *value, int64_t *out) {
     bool gpu = !strcmp(value, "gpu");
-    REQUIRE(!gpu, INVALID, "%s=gpu: this build has no CUDA; say how many ranks, or `cpu` for one a processor", where);
+    REQUIRE(!gpu, INVALID,
+            "%s=gpu: GPUs are not counted here; say how many ranks, one for each, or `cpu` for one a processor", where);
     if (strcmp(value, "cpu") && strcmp(value, "auto")) return read_number(where, value, 1, 4096, out);
     *out = processors();
     return REMAT_OK;

@@ -965,7 +965,7 @@ static const struct {
     {"--nproc-per-node=two true", "--nproc-per-node=two: is not a whole number"},
     {"--nproc-per-node=+2 true", "is not a whole number"},
     {"--nproc-per-node= true", "is empty"},
-    {"--nproc-per-node=gpu true", "no CUDA"},
+    {"--nproc-per-node=gpu true", "GPUs are not counted here"},
     {"--nproc-per-node --standalone true", "--nproc-per-node needs a value"},
     {"--nproc-per-nod=2 true", "--nproc-per-nod is not a flag"},
     {"-m train", "-m is not a flag"},
