@@ -17,13 +17,14 @@
 #define LATE_S 10.0       /* a rank that lives is late after so long */
 #define QUIET_S 1.5       /* three heartbeats */
 #define STUCK_S 2.0       /* after a failure the main thread has so long to come out of the engine */
+#define STUCK_MPI_S 0.4   /* it does not, out of MPI; whose launcher ends all ranks within a second or two, unnamed */
 #define PEER_STATUS 3     /* the program's, when another rank failed */
 
 struct rm_ranks_watch {
     rm_group *group;
     rm_heartbeat *beat; /* NULL: the engine's own signs of life do */
     bool told, aborted; /* of the silence that heartbeats found */
-    double timeout_s;
+    double timeout_s, stuck_s;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t ending;
@@ -93,7 +94,7 @@ static void heed_heartbeats(rm_ranks_watch *w) {
     if (next >= QUIET_S) say_quiet(w, who, next);
     if (store >= w->timeout_s) end_for_silence(w, server, store, false);
     if (next >= w->timeout_s && !w->aborted) end_for_silence(w, who, next, true);
-    if (rm_heartbeat_failure(w->beat, why, sizeof why) > STUCK_S) give_up(w, why);
+    if (rm_heartbeat_failure(w->beat, why, sizeof why) > w->stuck_s) give_up(w, why);
 }
 
 static void *watch(void *context) {
@@ -126,7 +127,11 @@ remat_status rm_ranks_watch_start(const rm_ranks *ranks, double timeout_s, rm_ra
     rm_ranks_watch *w = rm_calloc(1, sizeof *w);
     *out = NULL;
     REQUIRE(w, MEMORY, "no memory to watch the other ranks");
-    *w = (rm_ranks_watch){.group = ranks->group, .timeout_s = timeout_s, .exit_status = PEER_STATUS};
+    bool mpi = !strcmp(rm_group_engine(ranks->group), "mpi");
+    *w = (rm_ranks_watch){.group = ranks->group,
+                          .timeout_s = timeout_s,
+                          .stuck_s = mpi ? STUCK_MPI_S : STUCK_S,
+                          .exit_status = PEER_STATUS};
     remat_status status = start_heartbeat(ranks, w);
     if (status) {
         rm_free(w);
