@@ -537,7 +537,7 @@ static int runs_in(const char *dir, char names[2][40]) {
 
 /* A second job, at once, leaves the first one's logs as they are, and has none beside its own. */
 START_TEST(each_run_has_its_logs) {
-    char names[2][40], path[100];
+    char names[2][40], path[120];
     rm_launch_config config = JOB(2, SCRIPT("echo first"));
     config.log_dir = in_folder("logs");
     ck_assert_int_eq(run(config), 0);
@@ -567,7 +567,7 @@ START_TEST(logs_by_attempt_and_rank) {
     ck_assert_int_eq(runs_in(in_folder("some/logs"), names), 1);
     for (int attempt = 0; attempt < 2; attempt++)
         for (int r = 0; r < 2; r++) {
-            char name[100], words[30];
+            char name[120], words[30];
             snprintf(name, sizeof name, "some/logs/%s/attempt-%d/rank-%d.log", names[0], attempt, r);
             char *text = read_all(in_folder(name));
             snprintf(words, sizeof words, "out %d\n", r);
