@@ -59,6 +59,7 @@ char *remat_settings_text(const remat_session *s) {
     if (!out) return NULL;
     write_optimizer(out, s);
     fprintf(out, "precision %s\n", rm_precision_names[s->precision]);
+    if (s->cudnn) fprintf(out, "recurrent layers by cuDNN\n");
     write_number(out, "micro_steps", s->micro_steps);
     write_switch(out, "pairwise", s->pairwise);
     write_switch(out, "stateful", s->stateful);

@@ -12,6 +12,11 @@ int64_t rm_default_tile(int64_t timesteps, int64_t batch) {
     return tile < timesteps ? tile : timesteps;
 }
 
+int64_t rm_tile_of(int64_t asked, int64_t timesteps, int64_t batch) {
+    int64_t tile = asked ? asked : rm_default_tile(timesteps, batch);
+    return tile < timesteps ? tile : timesteps;
+}
+
 const rm_class *rm_stage_class(const rm_chain *chain, int64_t stage) {
     if (!chain->timed) return &chain->class[stage];
     return &chain->class[stage == chain->n_stages - 1 ? chain->n_classes - 1 : 0];
@@ -75,8 +80,7 @@ int32_t rm_carried_slot(const rm_chain *chain, int32_t node, int state) {
 
 /* Full tiles are one class; the last tile is another, being short perhaps, and holding the POST nodes. */
 static remat_status cut_time(rm_chain *chain, const rm_chain_config *config) {
-    int64_t tile = config->tile ? config->tile : rm_default_tile(chain->timesteps, chain->batch);
-    chain->tile = tile < chain->timesteps ? tile : chain->timesteps;
+    chain->tile = rm_tile_of(config->tile, chain->timesteps, chain->batch);
     chain->n_stages = (chain->timesteps + chain->tile - 1) / chain->tile;
     REQUIRE(chain->n_stages < INT32_MAX / 64, INVALID,
             "%lld timesteps in tiles of %lld make more stages than a plan can number; use a larger tile",

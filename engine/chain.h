@@ -147,6 +147,13 @@ typedef struct {
 /* tau = 512 rows / B, rounded down to a power of two, within 8..256, and no longer than T (docs/tiles.md). */
 int64_t rm_default_tile(int64_t timesteps, int64_t batch);
 
+/* The timesteps of a tile, if so many are asked for (0: none are). */
+int64_t rm_tile_of(int64_t asked, int64_t timesteps, int64_t batch);
+
+/* Where the device has a descriptor of its own for a node (device.h, variant), that takes the place of the op (variant.c): all
+ * tiles of a layer are run by the same kernels, whatever is kept of them. */
+remat_status rm_graph_choose_variants(remat_graph *graph, const rm_device_api *api, rm_device *device, int64_t tile);
+
 /* Cuts, lays out what is resident, writes the programs and both problems. *chain zeroed before; rm_chain_free takes what
  * a failure left, too. */
 remat_status rm_chain_build(const remat_graph *graph, int32_t loss, const int32_t *outputs, int n_outputs,

@@ -92,6 +92,7 @@ static void cuda_close(rm_device *device) {
     if (!device) return;
     if (device->in_context) rm_cuda_context_end(device->number);
     rm_cuda_queue_destroy(device->spare);
+    rm_cuda_rnns_free(device->rnns);
     rm_cuda_products_free(device->products);
     rm_free(device);
 }
@@ -129,7 +130,7 @@ static uint64_t cuda_identity(rm_device *device) {
         (void)lib->cudaDeviceGetAttribute(&value[i + 3], facts[i], device->number);
     (void)lib->cudaDriverGetVersion(&value[0]);
     (void)lib->cudaRuntimeGetVersion(&value[1]);
-    value[2] = (int)lib->cublasLtGetVersion();
+    value[2] = (int)(lib->cublasLtGetVersion() + rm_cuda_rnns_version(device->rnns));
     (void)lib->cudaGetLastError();
     return rm_hash(value, sizeof value, 0);
 }
@@ -140,6 +141,16 @@ static remat_status cuda_set_precision(rm_device *device, rm_precision precision
             "fp32",
             rm_precision_names[precision], ROUNDING_MAJOR, device->number, device->major);
     rm_cuda_products_precision(device->products, precision);
+    return REMAT_OK;
+}
+
+/* What it takes of the GPU's memory is taken now, and counts. */
+static remat_status cuda_use_cudnn(rm_device *device) {
+    uint64_t before, after;
+    TRY(free_memory(device, &before));
+    TRY(rm_cuda_rnns_create(device, &device->rnns));
+    TRY(free_memory(device, &after));
+    device->overhead_bytes += before > after ? before - after : 0;
     return REMAT_OK;
 }
 
@@ -266,6 +277,8 @@ const rm_device_api rm_device_cuda = {
     .runs = cuda_runs,
     .identity = cuda_identity,
     .set_precision = cuda_set_precision,
+    .use_cudnn = cuda_use_cudnn,
+    .variant = rm_cuda_rnn_variant,
     .rates = cuda_rates,
     .block_create = cuda_block_create,
     .block_free = cuda_block_free,
@@ -286,6 +299,7 @@ const rm_device_api rm_device_cuda = {
     .copy = rm_cuda_copy,
     .fill = rm_cuda_fill,
     .run = rm_cuda_run,
+    .pack = rm_cuda_pack,
     .update = rm_cuda_update,
     .measure = rm_cuda_measure,
     .sum_of_squares = rm_cuda_sum_of_squares,

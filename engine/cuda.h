@@ -6,6 +6,7 @@
  *   cuda_context.c  what CUDA's own context takes of the GPU's memory
  *   cuda_queue.c    its queue: a stream, cuBLAS, staging memory; copies and kernels
  *   cuda_product.c  matrix products, by cuBLASLt; with cuda_algorithm.c: cuda_product.h
+ *   cuda_rnn.c      recurrent layers by cuDNN: cuda_rnn.h
  *   cuda_graph.c    many small launches, recorded once and launched as one
  *   cuda_store.c    its second tier: page-locked memory of the host
  *   cuda_kernels.c  which launcher (ops/NAME.cu) an op has here
@@ -17,8 +18,10 @@
 
 #include "engine/cuda_library.h"
 #include "engine/cuda_product.h"
+#include "engine/cuda_rnn.h"
 #include "engine/device.h"
 #include "ops/cuda_queue.h"
+#include "ops/cudnn_cells.h"
 
 enum { RM_CUDA_SENTENCE = 480 };
 
@@ -31,6 +34,7 @@ struct rm_device {
         overhead_bytes; /* of the GPU's memory, beside blocks: measured when the device was opened; and what graphs may
                                 take */
     rm_cuda_products *products;
+    rm_cuda_rnns *rnns; /* NULL: cuDNN was not asked for */
     bool in_context; /* it has begun to use the GPU (cuda_context.c) */
     rm_queue *spare;     /* made when the device is opened, and measured there; NULL while it is in use */
     rm_store *store;         /* that is open; NULL: none */
@@ -77,6 +81,10 @@ remat_status rm_cublas_status(const rm_cuda_library *lib, cublasStatus_t error, 
 /* For work that is given: true if all is well. Otherwise the device keeps the failure, with the step of the plan. */
 bool rm_cuda_went(rm_device *device, cudaError_t error, const char *doing);
 bool rm_cublas_went(rm_device *device, cublasStatus_t error, const char *doing);
+#ifdef RM_HAVE_CUDNN
+remat_status rm_cudnn_status(const rm_device *device, cudnnStatus_t error, const char *doing);
+bool rm_cudnn_went(rm_device *device, cudnnStatus_t error, const char *doing);
+#endif
 remat_status rm_cuda_tell(rm_device *device); /* ... and says it, once */
 
 /* cuda_context.c. Begins to use the GPU: before it, other calls may not mean it. *bytes: what that takes of its memory, seen
@@ -115,6 +123,7 @@ void rm_cuda_copy_out(rm_queue *queue, void *host, const void *device, uint64_t 
 void rm_cuda_copy(rm_queue *queue, void *to, const void *from, uint64_t bytes);
 void rm_cuda_fill(rm_queue *queue, void *device, int byte, uint64_t bytes);
 void rm_cuda_run(rm_queue *queue, const rm_op *op, rm_pass pass, const rm_call *call);
+void rm_cuda_pack(rm_queue *queue, const rm_op *op, const rm_call *call, void *packed);
 void rm_cuda_update(rm_queue *queue, const rm_optimizer *optimizer, const rm_update *update, int64_t n,
                     float *parameter, const float *gradient, float *const *state);
 void rm_cuda_measure(rm_queue *queue, const rm_optimizer *optimizer, const rm_update *update, int64_t n,
@@ -138,6 +147,8 @@ typedef struct {
     __typeof__(((rm_optimizer *)0)->update_cuda) (*update)(const rm_optimizer *optimizer);
     __typeof__(((rm_optimizer *)0)->measure_cuda) (*measure)(const rm_optimizer *optimizer);
     __typeof__(rm_sum_of_squares_cuda) *sum_of_squares;
+    __typeof__(rm_fill_i32_cuda) *fill_i32; /* this and the next: beside cuDNN */
+    __typeof__(rm_add_pieces_cuda) *add_pieces;
 } rm_cuda_kernels;
 extern const rm_cuda_kernels rm_cuda_kernels_built;
 

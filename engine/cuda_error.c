@@ -1,4 +1,4 @@
-/* cuda_error.c: what CUDA and cuBLAS answer, once, in words: for calls that are answered at once, and for work on a queue,
+/* cuda_error.c: what CUDA, cuBLAS and cuDNN answer, once, in words: for calls that are answered at once, and for work on a queue,
  * whose failure shows later, perhaps at a call that had nothing to do with it. */
 #include <stdio.h>
 
@@ -96,6 +96,43 @@ bool rm_cublas_went(rm_device *device, cublasStatus_t error, const char *doing) 
     blas_words(device->lib, error, where_text(device, doing, when, sizeof when), device->sentence);
     return false;
 }
+
+#ifdef RM_HAVE_CUDNN
+
+static remat_status dnn_code_of(cudnnStatus_t error) {
+    bool memory = error == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
+                  error == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+    return memory ? REMAT_MEMORY : REMAT_DEVICE;
+}
+
+static void dnn_words(const rm_device *device, cudnnStatus_t error, const char *doing, char *sentence) {
+    (void)device->lib->cudaGetLastError();
+    if (dnn_code_of(error) == REMAT_MEMORY)
+        snprintf(sentence, RM_CUDA_SENTENCE, "%s: cuDNN found no memory for it; let other programs on this GPU end",
+                 doing);
+    else
+        snprintf(sentence, RM_CUDA_SENTENCE,
+                 "%s: cuDNN says \"%s\" (status %d); with the recurrent kernels remat it is not needed", doing,
+                 rm_cuda_rnns_words(device->rnns, error), (int)error);
+}
+
+remat_status rm_cudnn_status(const rm_device *device, cudnnStatus_t error, const char *doing) {
+    char sentence[RM_CUDA_SENTENCE];
+    if (error == CUDNN_STATUS_SUCCESS) return REMAT_OK;
+    dnn_words(device, error, doing, sentence);
+    return rm_fail(dnn_code_of(error), "%s", sentence);
+}
+
+bool rm_cudnn_went(rm_device *device, cudnnStatus_t error, const char *doing) {
+    char when[160];
+    if (error == CUDNN_STATUS_SUCCESS) return true;
+    if (device->failed) return false;
+    device->failed = dnn_code_of(error);
+    dnn_words(device, error, where_text(device, doing, when, sizeof when), device->sentence);
+    return false;
+}
+
+#endif
 
 remat_status rm_cuda_tell(rm_device *device) {
     remat_status status = device->failed;

@@ -12,4 +12,5 @@ static __typeof__(((rm_optimizer *)0)->measure_cuda) measure(const rm_optimizer 
     return optimizer->measure_cuda;
 }
 
-const rm_cuda_kernels rm_cuda_kernels_built = {kernel, update, measure, rm_sum_of_squares_cuda};
+const rm_cuda_kernels rm_cuda_kernels_built = {kernel, update, measure, rm_sum_of_squares_cuda, rm_fill_i32_cuda,
+                                                rm_add_pieces_cuda};

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #if CUDART_VERSION < 13000
 #define MAJOR "12"
@@ -15,7 +16,7 @@
 _Static_assert(CUDART_VERSION >= 12000 && CUDART_VERSION < 14000, "name the libraries of this CUDA");
 
 #ifndef RM_CUDA_FOLDER
-#define RM_CUDA_FOLDER "" /* where CMake found the libraries */
+#define RM_CUDA_FOLDER "" /* where CMake found the libraries: folders, with : between them */
 #endif
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -24,14 +25,28 @@ static bool runtime_found, products_found;
 
 typedef struct {
     const char *name, *variable;
+    const char *for_what; /* NULL: the device */
 } place;
 
-static const place runtime_place = {"libcudart.so." MAJOR, "REMAT_CUDART_LIBRARY"};
-static const place blas_place = {"libcublas.so." MAJOR, "REMAT_CUBLAS_LIBRARY"};
-static const place blaslt_place = {"libcublasLt.so." MAJOR, "REMAT_CUBLASLT_LIBRARY"};
+static const place runtime_place = {"libcudart.so." MAJOR, "REMAT_CUDART_LIBRARY", NULL};
+static const place blas_place = {"libcublas.so." MAJOR, "REMAT_CUBLAS_LIBRARY", NULL};
+static const place blaslt_place = {"libcublasLt.so." MAJOR, "REMAT_CUBLASLT_LIBRARY", NULL};
+
+/* NVIDIA's packages for Python have a folder for each library. */
+static void *open_where_found(const char *name, int flags) {
+    char path[600];
+    void *handle = NULL;
+    for (const char *at = RM_CUDA_FOLDER; *at && !handle;) {
+        int length = (int)strcspn(at, ":");
+        snprintf(path, sizeof path, "%.*s/%s", length, at, name);
+        handle = dlopen(path, flags);
+        at += length + (at[length] == ':');
+    }
+    return handle;
+}
 
 static remat_status open_library(const place *where, void **handle) {
-    char path[600], why[300];
+    char why[300];
     const char *named = getenv(where->variable);
     const int flags = RTLD_NOW | RTLD_LOCAL;
     if (named && *named) {
@@ -41,12 +56,11 @@ static remat_status open_library(const place *where, void **handle) {
     }
     if ((*handle = dlopen(where->name, flags))) return REMAT_OK;
     snprintf(why, sizeof why, "%s", dlerror());
-    snprintf(path, sizeof path, "%s/%s", RM_CUDA_FOLDER, where->name);
-    *handle = RM_CUDA_FOLDER[0] ? dlopen(path, flags) : NULL;
+    *handle = open_where_found(where->name, flags);
     REQUIRE(*handle, MISSING,
-            "the device \"cuda\" needs %s, and it is not on this machine (%s): install it, add its folder to "
+            "%s needs %s, and it is not on this machine (%s): install it, add its folder to "
             "LD_LIBRARY_PATH, or name the file in %s",
-            where->name, why, where->variable);
+            where->for_what ? where->for_what : "the device \"cuda\"", where->name, why, where->variable);
     return REMAT_OK;
 }
 
@@ -106,3 +120,40 @@ remat_status rm_cuda_library_open_products(void) {
     pthread_mutex_unlock(&lock);
     return status;
 }
+
+/* ---- cuDNN -------------------------------------------------------------------------------------------------------- */
+
+#ifdef RM_HAVE_CUDNN
+
+static const place dnn_place = {"libcudnn.so.9", "REMAT_CUDNN_LIBRARY", "a session with the recurrent kernels cudnn"};
+static rm_cudnn_library dnn;
+static bool dnn_opened;
+
+static remat_status fill_in_dnn(rm_cudnn_library *lib) {
+    void *handle;
+    TRY(open_library(&dnn_place, &handle));
+#define FIND(function) TRY(find(handle, &dnn_place, #function, &lib->function));
+    RM_CUDNN_CALLS(FIND)
+#undef FIND
+    return REMAT_OK;
+}
+
+remat_status rm_cudnn_library_open(const rm_cudnn_library **out) {
+    pthread_mutex_lock(&lock);
+    remat_status status = dnn_opened ? REMAT_OK : fill_in_dnn(&dnn);
+    if (!status) dnn_opened = true;
+    pthread_mutex_unlock(&lock);
+    *out = &dnn;
+    return status;
+}
+
+#else
+
+remat_status rm_cudnn_library_open(const rm_cudnn_library **out) {
+    *out = NULL;
+    return rm_fail(REMAT_MISSING,
+                   "this build knows no cuDNN: no cudnn.h of version 9 was found when it was made; use the "
+                   "recurrent kernels remat");
+}
+
+#endif

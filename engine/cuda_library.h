@@ -5,8 +5,11 @@
  * Where Remat's own kernels are part of the build (REMAT_HAVE_CUDA), nvcc has linked the runtime with them, and it is that one
  * which is used: what it remembers of a failed launch is asked of the library that launched.
  *
+ * cuDNN is opened when a session asks for its recurrent kernels (cuda_rnn.c), and only there it is missed. Toolkits come without
+ * it: a build that found no cudnn.h of version 9 does not know it.
+ *
  * Looked for: lib*.so.N, N being the version of CUDA that Remat was built with, where the system's loader looks, then where
- * CMake found them. REMAT_CUDART_LIBRARY and REMAT_CUBLAS_LIBRARY name other files; tests put a library there that records
+ * CMake found them. REMAT_CUDART_LIBRARY, REMAT_CUBLAS_LIBRARY and REMAT_CUDNN_LIBRARY name other files; tests put a library there that records
  * (tests/engine/fake_cuda). */
 #ifndef RM_CUDA_LIBRARY_H
 #define RM_CUDA_LIBRARY_H
@@ -14,6 +17,13 @@
 #include <cublasLt.h>
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
+
+#if __has_include(<cudnn.h>)
+#include <cudnn.h>
+#if CUDNN_MAJOR == 9
+#define RM_HAVE_CUDNN
+#endif
+#endif
 
 #include "engine/status.h"
 
@@ -76,6 +86,32 @@
     X(cublasLtMatmulAlgoCheck)                                                                                         \
     X(cublasLtMatmulAlgoConfigGetAttribute)
 
+#define RM_CUDNN_CALLS(X)                                                                                              \
+    X(cudnnCreate)                                                                                                     \
+    X(cudnnDestroy)                                                                                                    \
+    X(cudnnGetVersion)                                                                                                 \
+    X(cudnnGetErrorString)                                                                                             \
+    X(cudnnSetStream)                                                                                                  \
+    X(cudnnCreateDropoutDescriptor)                                                                                    \
+    X(cudnnSetDropoutDescriptor)                                                                                       \
+    X(cudnnDestroyDropoutDescriptor)                                                                                   \
+    X(cudnnCreateTensorDescriptor)                                                                                     \
+    X(cudnnSetTensorNdDescriptor)                                                                                      \
+    X(cudnnGetTensorNdDescriptor)                                                                                      \
+    X(cudnnDestroyTensorDescriptor)                                                                                    \
+    X(cudnnCreateRNNDescriptor)                                                                                        \
+    X(cudnnSetRNNDescriptor_v8)                                                                                        \
+    X(cudnnDestroyRNNDescriptor)                                                                                       \
+    X(cudnnCreateRNNDataDescriptor)                                                                                    \
+    X(cudnnSetRNNDataDescriptor)                                                                                       \
+    X(cudnnDestroyRNNDataDescriptor)                                                                                   \
+    X(cudnnGetRNNTempSpaceSizes)                                                                                       \
+    X(cudnnGetRNNWeightSpaceSize)                                                                                      \
+    X(cudnnGetRNNWeightParams)                                                                                         \
+    X(cudnnRNNForward)                                                                                                 \
+    X(cudnnRNNBackwardData_v8)                                                                                         \
+    X(cudnnRNNBackwardWeights_v8)
+
 /* Fields are named as the functions they point to: lib->cudaMalloc(...). */
 typedef struct {
 #define FIELD(name) __typeof__(name) *name;
@@ -89,5 +125,18 @@ typedef struct {
  * alone are in it; the others come when it is known that there is a GPU, since cuBLAS takes 150 MiB of the host. */
 remat_status rm_cuda_library_open(const rm_cuda_library **out);
 remat_status rm_cuda_library_open_products(void);
+
+/* The same of cuDNN. MISSING: as above, or this build does not know it. */
+typedef struct {
+#ifdef RM_HAVE_CUDNN
+#define FIELD(name) __typeof__(name) *name;
+    RM_CUDNN_CALLS(FIELD)
+#undef FIELD
+#else
+    int unknown;
+#endif
+} rm_cudnn_library;
+
+remat_status rm_cudnn_library_open(const rm_cudnn_library **out);
 
 #endif

@@ -254,6 +254,14 @@ void rm_cuda_run(rm_queue *q, const rm_op *op, rm_pass pass, const rm_call *call
     launched(q);
 }
 
+void rm_cuda_pack(rm_queue *q, const rm_op *op, const rm_call *call, void *packed) {
+    if (!there(q, op->name, op, RM_FORWARD, op->pack)) return;
+    rm_call with_queue = *call;
+    with_queue.queue = &q->shown;
+    op->pack(&with_queue, packed);
+    launched(q);
+}
+
 void rm_cuda_update(rm_queue *q, const rm_optimizer *optimizer, const rm_update *update, int64_t n, float *parameter,
                     const float *gradient, float *const *state) {
     __typeof__(optimizer->update_cuda) kernel = rm_cuda_kernels_built.update(optimizer);

@@ -28,6 +28,7 @@ remat_plan_summary remat_session_plan(const remat_session *s) {
         .strategy = s->strategy->name,
         .device = s->api->name,
         .precision = rm_precision_names[s->precision],
+        .rnn_kernels = s->cudnn ? "cudnn" : "remat",
         .threads = s->threads,
         .timesteps = s->chain.timesteps,
         .batch = s->chain.batch,
@@ -156,6 +157,7 @@ static void print_size(FILE *out, const char *label, uint64_t bytes) {
 static void print_head(FILE *out, const remat_session *s, const remat_plan_summary *plan) {
     fprintf(out, "Plan: strategy %s, device %s, ", plan->strategy, plan->device);
     if (s->precision != RM_FP32) fprintf(out, "products in %s, ", plan->precision);
+    if (s->cudnn) fprintf(out, "recurrent layers by cuDNN, ");
     fprintf(out, "%d thread%s\n", plan->threads, plan->threads == 1 ? "" : "s");
     if (s->chain.timed)
         fprintf(out, "  %" PRId64 " timesteps x batch %" PRId64 ", in %" PRId64 " tiles of %" PRId64, plan->timesteps,

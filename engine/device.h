@@ -33,6 +33,14 @@ typedef struct {
 typedef enum { RM_FP32, RM_TF32, RM_BF16, RM_PRECISIONS } rm_precision;
 extern const char *const rm_precision_names[RM_PRECISIONS];
 
+/* Another descriptor of an op, for one node: with kernels, aux, scratch and packed weights of its own. `attr`, which takes the
+ * place of the node's, holds numbers alone, no addresses: it is part of the key under which times are kept. */
+typedef struct {
+    const rm_op *op; /* the device's, alive as long as it is; NULL: the op is run as it is */
+    uint64_t attr[16];
+    size_t attr_bytes;
+} rm_variant;
+
 typedef struct rm_device_api {
     const char *name, *doc;
     rm_device_kind kernels; /* which column of an op's kernel table it runs */
@@ -46,6 +54,10 @@ typedef struct rm_device_api {
     bool (*runs)(const rm_op *, rm_pass);                       /* NULL: all of them */
     uint64_t (*identity)(rm_device *);                          /* another for other hardware, or libraries; NULL: the host's */
     remat_status (*set_precision)(rm_device *, rm_precision);   /* before anything runs; NULL: fp32 alone */
+    remat_status (*use_cudnn)(rm_device *);                     /* after set_precision; NULL: it has none */
+    /* What a node with these inputs is to be run by; it is called for tiles of tau[0] and tau[1] timesteps. Asked once a
+     * node, before a chain is built. NULL: every op is run as it is. */
+    remat_status (*variant)(rm_device *, const rm_op *, const rm_desc *x, const int64_t tau[2], rm_variant *out);
     remat_status (*rates)(rm_device *, rm_rates *out);          /* measured once, in milliseconds */
 
     remat_status (*block_create)(rm_device *, uint64_t bytes, rm_block **out); /* zero-filled */
@@ -95,6 +107,10 @@ extern const rm_device_api rm_device_cpu, rm_device_null, rm_device_cuda; /* the
 
 /* precision.c. `name` NULL: fp32. INVALID: there is no such precision; MISSING: not on this device. */
 remat_status rm_device_set_precision(const rm_device_api *api, rm_device *device, const char *name, rm_precision *out);
+
+/* variant.c. Whose kernels recurrent layers are run by: "auto", "remat" or "cudnn"; NULL: "auto". INVALID, MISSING: as above,
+ * or what cuDNN lacks here. *cudnn: it is cuDNN's. */
+remat_status rm_device_choose_cells(const rm_device_api *api, rm_device *device, const char *name, bool *cudnn);
 
 /* devices.c. Which GPU a session on this device would take, from 0; -1: none, it is no GPU. Opens it, as does
  * remat_device_check. */

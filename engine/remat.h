@@ -139,6 +139,9 @@ typedef struct {
     const char *device;   /* "cpu", or "null": computes nothing, counts everything                        */
     const char *precision; /* what matrix products round their operands to: "fp32", or, on "cuda", "tf32" (10 bits
                                 behind the point) or "bf16" (7); sums and all that is stored are fp32     */
+    const char *rnn_kernels; /* whose kernels run recurrent layers: "remat", or, on "cuda", "cudnn" (fp32 and tf32; no
+                                lean option, no folded embedding; docs/notes/cuda_cudnn.md); the same for every
+                                plan, since their bits differ. "auto", NULL: "remat"                      */
     int threads;          /* 0: as many as the machine offers this process                                */
     uint64_t seed;        /* parameters and dropout are drawn from it                                     */
     const char *strategy; /* "none", "segments", "sqrt", "lean", "optimal": see memory/strategies.def     */
@@ -203,6 +206,7 @@ void remat_session_free(remat_session *);
 /* What the plan promises. Bytes are exact; times are predictions. */
 typedef struct {
     const char *strategy, *device, *precision;
+    const char *rnn_kernels;    /* "remat" or "cudnn" */
     int threads;
     int64_t timesteps, batch, tile, n_tiles, n_stages;
     int64_t segments;           /* as run                                                                 */

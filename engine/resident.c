@@ -111,7 +111,7 @@ static void lay_out_packed(rm_chain *chain, const rm_chain_config *config) {
         if (chain->role[n] == RM_ROLE_DEAD || !node->op->packed_bytes) continue;
         rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
         rm_node_descs(chain->graph, node, 0, x, &y, state);
-        uint64_t bytes = config->kernels == RM_DEVICE_CPU ? node->op->packed_bytes(x, node->attr, config->threads) : 0;
+        uint64_t bytes = config->kernels == node->op->packed_on ? node->op->packed_bytes(x, node->attr, config->threads) : 0;
         if (bytes) chain->at.packed[n] = reserve(&chain->at.bytes, bytes);
     }
     close_section(chain, "packed weights", start);

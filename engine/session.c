@@ -25,7 +25,8 @@ static remat_status set_up_devices(remat_session *s, const remat_config *config)
             config->threads);
     s->threads = config->threads ? config->threads : omp_get_max_threads();
     TRY(s->api->open(s->threads, &s->device));
-    return rm_device_set_precision(s->api, s->device, config->precision, &s->precision);
+    TRY(rm_device_set_precision(s->api, s->device, config->precision, &s->precision));
+    return rm_device_choose_cells(s->api, s->device, config->rnn_kernels, &s->cudnn);
 }
 
 static remat_status set_up_policy(remat_session *s, const remat_config *config) {
@@ -189,7 +190,9 @@ static remat_status cut(remat_session *s, int32_t loss, const remat_config *conf
     int32_t keep[17];
     for (int i = 0; i < config->n_outputs; i++) keep[i] = config->outputs[i].id;
     keep[config->n_outputs] = loss;
-    if (config->fold_embedding) TRY(rm_graph_fold_embeddings(s->graph, keep, config->n_outputs + 1, &s->n_folded));
+    if (config->fold_embedding && !s->cudnn) /* which knows no tables */
+        TRY(rm_graph_fold_embeddings(s->graph, keep, config->n_outputs + 1, &s->n_folded));
+    TRY(rm_graph_choose_variants(s->graph, s->api, s->device, config->tile));
     rm_chain_config chain = {.tile = config->tile,
                              .threads = s->threads,
                              .inference = config->inference,

@@ -30,6 +30,7 @@ struct remat_session {
     const rm_device_api *api;
     rm_device *device;
     rm_precision precision;
+    bool cudnn; /* recurrent layers are run by its kernels */
     rm_runner runner;
     rm_trace *trace; /* NULL until a trace is asked for */
     bool trace_next;

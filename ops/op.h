@@ -107,6 +107,8 @@ typedef struct {
                                                                                     discrete input; NULL: none */
     uint64_t (*packed_bytes)(const rm_desc *x, const void *attr, int threads);   /* NULL: none */
     void (*pack)(const rm_call *call, void *packed);   /* reads x[i] of `weights`; NULL exactly if packed_bytes is */
+    rm_device_kind packed_on;                          /* the one kind of device whose kernels read it: RM_DEVICE_CPU, unless
+                                                          a device made this descriptor (device.h, variant) */
     rm_kernel *define_forward, *define_backward;
     rm_kernel *forward[RM_DEVICE_KINDS], *backward[RM_DEVICE_KINDS]; /* NULL: this device lacks it */
     /* Lean saving. rebuild fills call->aux with what forward left there, every bit of it. It may read what backward may

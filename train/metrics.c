@@ -104,6 +104,7 @@ static void add_summary(json_t *event, const remat_plan_summary *p) {
     json_object_set_new(event, "segments_requested", json_integer(p->segments_requested));
     json_object_set_new(event, "device", json_string(p->device));
     json_object_set_new(event, "precision", json_string(p->precision));
+    json_object_set_new(event, "rnn_kernels", json_string(p->rnn_kernels));
     json_object_set_new(event, "threads", json_integer(p->threads));
     json_object_set_new(event, "seq_len", json_integer(p->timesteps));
     json_object_set_new(event, "batch", json_integer(p->batch));

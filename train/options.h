@@ -46,7 +46,7 @@ typedef struct {
     bool momentum_correction, adapt_vectors, decay_vectors;
     char *train_only;
     /* Memory and machine. */
-    char *checkpoint, *device, *precision;
+    char *checkpoint, *device, *precision, *rnn_kernels;
     int64_t checkpoint_segments, tile, threads;
     bool no_fold;
     char *recompute, *spill, *calibration;

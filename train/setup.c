@@ -132,6 +132,7 @@ remat_config rm_setup_training_config(const rm_options *o) {
     remat_config c = REMAT_CONFIG_INIT;
     c.device = o->device;
     c.precision = o->precision;
+    c.rnn_kernels = o->rnn_kernels;
     c.threads = (int)o->threads;
     c.seed = (uint64_t)o->seed;
     bool asked = rm_options_given(o, "checkpoint");
@@ -170,6 +171,7 @@ remat_config rm_setup_inference_config(const rm_options *o) {
     remat_config c = REMAT_CONFIG_INIT;
     c.device = o->device;
     c.precision = o->precision;
+    c.rnn_kernels = o->rnn_kernels;
     c.threads = (int)o->threads;
     c.seed = (uint64_t)o->seed;
     c.tile = o->tile;

@@ -5,6 +5,7 @@
  *   fake_order.c   streams and events, the order in which work is done, and who may touch what when
  *   fake_calls.c   the functions of CUDA, cuBLAS and NVML themselves; faults on demand
  *   fake_lt.c      those of cuBLASLt, with products in plain loops, and whims on demand
+ *   fake_dnn.c     those of cuDNN's RNN, where there is cudnn.h
  *
  * Work waits in its stream until somebody waits for it; then streams take turns as a seed says, in no order but their own
  * and that of events: what lacks an event runs too early under some seed. Apart from that, each access is held against those
@@ -49,6 +50,7 @@ typedef struct {
     int64_t searches, products, batches; /* batches are products, too */
 } fake_lt_count;
 fake_lt_count fake_lt_counted(void); /* since the reset */
+int64_t fake_dnn_counted(void);      /* passes of recurrent layers by cuDNN, since the reset */
 
 /* ---- For whoever launches: what a stream is to do -------------------------------------------------------------- */
 
@@ -68,6 +70,7 @@ void fake_push(cudaStream_t stream, void (*work)(void *context), const void *con
 cublasStatus_t fake_blas_answer(void); /* what a call of cuBLAS or cuBLASLt answers, if it is well in itself */
 void fake_blas_handle(int more);       /* handles taken or given back */
 void fake_lt_reset(void);
+void fake_dnn_reset(void);
 /* Held by every function here but cudaSetDevice; nests. FAKE_INSIDE: until the block ends. */
 void fake_enter(void);
 void fake_leave(const int *unused);

@@ -40,6 +40,7 @@ void fake_cuda_reset(uint64_t seed) {
     violation[0] = 0;
     calls = allocations = fail_at = handles = 0;
     fake_lt_reset();
+    fake_dnn_reset();
     last = cudaSuccess;
     machine.used = false;
     fake_cuda_machine(1, 13000, (size_t)1 << 30);

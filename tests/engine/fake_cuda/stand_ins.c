@@ -209,7 +209,7 @@ static __typeof__(((rm_optimizer *)0)->measure_cuda) measure(const rm_optimizer 
     return optimizer->measure ? launch_measure : NULL;
 }
 
-const rm_cuda_kernels rm_cuda_kernels_built = {kernel, update, measure, launch_squares};
+const rm_cuda_kernels rm_cuda_kernels_built = {kernel, update, measure, launch_squares, NULL, NULL};
 
 /* ---- The device ------------------------------------------------------------------------------------------------ */
 

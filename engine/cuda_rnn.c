@@ -1,0 +1,472 @@
+/* cuda_rnn.c: cuDNN's RNN as the kernels of a layer: cuda_rnn.h. A tile is one call with the tile's shapes, always in training
+ * mode: cuDNN may compute otherwise when it need keep nothing, and then a recomputed tile would have other bits than a kept
+ * one.
+ *
+ *   scratch of forward    lengths (B) | work space | reserve space, where it is not kept
+ *   scratch of backward   lengths (B) | work space | dx, where nobody wants it | gradients arranged as the weight space is
+ *
+ * cuDNN 9.19, developer guide and headers: cudnnRNNForward, cudnnRNNBackwardData_v8, cudnnRNNBackwardWeights_v8. */
+#include "engine/cuda_rnn.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/cuda.h"
+#include "memory/host.h"
+
+#ifdef RM_HAVE_CUDNN
+
+enum { X, W_IH, W_HH, B_IH, B_HH }; /* inputs */
+enum { MOST_GATES = 4, MOST_TIMESTEPS = 65535 };
+
+/* A variant's attributes: of one layer. Numbers alone, of 8 bytes each: there is no padding. */
+typedef struct {
+    int64_t mode, batch, in, hidden, tau[2];
+    uint64_t weight_bytes, work_bytes[2], reserve_bytes[2];
+} shape;
+_Static_assert(sizeof(shape) <= sizeof((rm_variant){0}.attr), "it is what a variant has room for");
+
+typedef struct layer {
+    struct layer *next;
+    shape shape;
+    cudnnRNNDescriptor_t rnn;
+    cudnnTensorDescriptor_t state;       /* (1,B,H) */
+    cudnnRNNDataDescriptor_t x[2], y[2]; /* for either length of tiles */
+    bool located;
+    uint64_t matrix[2 * MOST_GATES],
+        bias[2 * MOST_GATES]; /* where they lie in the weight space; gates of x, then of h */
+} layer;
+
+enum { LSTM, GRU, RNN_TANH, CELLS };
+static const struct {
+    const char *op, *name;
+    cudnnRNNMode_t mode;
+    int gates; /* ours and cuDNN's come in the same order: i f g o; r z n */
+} cells[CELLS] = {[LSTM] = {"lstm", "lstm_cudnn", CUDNN_LSTM, 4},
+                  [GRU] = {"gru", "gru_cudnn", CUDNN_GRU, 3},
+                  [RNN_TANH] = {"rnn_tanh", "rnn_tanh_cudnn", CUDNN_RNN_TANH, 1}};
+
+struct rm_cuda_rnns {
+    rm_device *device;
+    const rm_cudnn_library *lib;
+    cudnnHandle_t handle;
+    cudnnDropoutDescriptor_t no_dropout;
+    layer *layers;
+    rm_op op[CELLS];
+};
+
+/* ---- Sizes, as who plans asks for them ---------------------------------------------------------------------------- */
+
+static int which_tile(const shape *s, const rm_desc *x) { return x[X].dim[0] == s->tau[0] ? 0 : 1; }
+
+static uint64_t lengths_bytes(const shape *s) { return rm_align_up((uint64_t)s->batch * sizeof(int32_t)); }
+static uint64_t dx_bytes(const shape *s, const rm_desc *x) {
+    return rm_align_up((uint64_t)(x[X].dim[0] * s->batch * s->in) * sizeof(float));
+}
+
+static uint64_t aux_bytes(const rm_desc *x, const void *attr) {
+    const shape *s = attr;
+    return s->reserve_bytes[which_tile(s, x)];
+}
+
+static uint64_t scratch_bytes(const rm_desc *x, const void *attr, rm_pass pass, bool aux) {
+    const shape *s = attr;
+    int tile = which_tile(s, x);
+    uint64_t bytes = lengths_bytes(s) + rm_align_up(s->work_bytes[tile]);
+    if (pass == RM_FORWARD) return bytes + (aux ? 0 : s->reserve_bytes[tile]);
+    return bytes + dx_bytes(s, x) + s->weight_bytes;
+}
+
+static uint64_t packed_bytes(const rm_desc *x, const void *attr, int threads) {
+    (void)x, (void)threads;
+    return ((const shape *)attr)->weight_bytes;
+}
+
+/* ---- A call ------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const rm_call *call;
+    rm_queue *q;
+    rm_cuda_rnns *rnns;
+    layer *layer;
+    const shape *shape;
+    int tile; /* which of both lengths */
+    int32_t *lengths;
+    char *work, *after; /* after: what lies in scratch behind the work space */
+} tile_call;
+
+/* Every layer was met when its session was built. */
+static layer *layer_of(const rm_cuda_rnns *rnns, const shape *s) {
+    layer *l = rnns->layers;
+    while (l && memcmp(&l->shape, s, sizeof *s)) l = l->next;
+    return l;
+}
+
+static int gates_of(const shape *s) { return cells[s->mode].gates; }
+
+/* False: cuDNN cannot be given anything; the device knows why. */
+static bool begin(const rm_call *call, tile_call *t) {
+    t->call = call;
+    t->q = (rm_queue *)(uintptr_t)call->queue;
+    t->rnns = t->q->device->rnns;
+    t->shape = call->attr;
+    t->layer = layer_of(t->rnns, t->shape);
+    t->tile = which_tile(t->shape, &call->x[X].desc);
+    t->lengths = call->scratch;
+    t->work = (char *)call->scratch + lengths_bytes(t->shape);
+    t->after = t->work + rm_align_up(t->shape->work_bytes[t->tile]);
+    return rm_cudnn_went(t->q->device, t->rnns->lib->cudnnSetStream(t->rnns->handle, t->q->stream),
+                         "giving cuDNN a stream");
+}
+
+/* All sequences of a batch are as long as the tile. */
+static void write_lengths(const tile_call *t) {
+    rm_cuda_kernels_built.fill_i32(&t->q->shown, t->shape->batch, (int32_t)t->shape->tau[t->tile], t->lengths);
+}
+
+static void forward(const rm_call *call) {
+    tile_call t;
+    if (!begin(call, &t)) return;
+    const shape *s = t.shape;
+    const layer *l = t.layer;
+    write_lengths(&t);
+    cudnnStatus_t error = t.rnns->lib->cudnnRNNForward(
+        t.rnns->handle, l->rnn, CUDNN_FWD_MODE_TRAINING, t.lengths, l->x[t.tile], call->x[X].data, l->y[t.tile],
+        call->y.data, l->state, call->state_in[0].data, call->state_out[0].data, l->state, call->state_in[1].data,
+        call->state_out[1].data, s->weight_bytes, call->packed, s->work_bytes[t.tile], t.work, s->reserve_bytes[t.tile],
+        call->aux ? call->aux : t.after);
+    (void)rm_cudnn_went(t.q->device, error, "a recurrent layer by cuDNN");
+}
+
+/* ---- Gradients ---------------------------------------------------------------------------------------------------- */
+
+static void add_piece(rm_cuda_pieces *pieces, const char *space, uint64_t at, const rm_tensor *to, int64_t part,
+                      int64_t count) {
+    if (!to->data) return;
+    pieces->piece[pieces->n++] = (rm_cuda_piece){(const float *)(space + at), (float *)to->data + part * count, count};
+}
+
+/* dw_ih, dw_hh, db_ih, db_hh += theirs in the weight space's order. */
+static void add_gradients(const tile_call *t, const char *space) {
+    const layer *l = t->layer;
+    const rm_tensor *dx = t->call->dx;
+    int gates = gates_of(t->shape);
+    int64_t hidden = t->shape->hidden;
+    rm_cuda_pieces pieces = {0};
+    for (int g = 0; g < gates; g++) {
+        add_piece(&pieces, space, l->matrix[g], &dx[W_IH], g, hidden * t->shape->in);
+        add_piece(&pieces, space, l->matrix[gates + g], &dx[W_HH], g, hidden * hidden);
+        add_piece(&pieces, space, l->bias[g], &dx[B_IH], g, hidden);
+        add_piece(&pieces, space, l->bias[gates + g], &dx[B_HH], g, hidden);
+    }
+    rm_cuda_kernels_built.add_pieces(&t->q->shown, &pieces);
+}
+
+/* cuDNN can only add to what is there: to zeros, so that the tile's share is the same whatever came before it. */
+static void weight_gradients(const tile_call *t) {
+    const shape *s = t->shape;
+    const layer *l = t->layer;
+    const rm_call *call = t->call;
+    char *space = t->after + dx_bytes(s, &call->x[X].desc);
+    rm_cuda_fill(t->q, space, 0, s->weight_bytes);
+    cudnnStatus_t error = t->rnns->lib->cudnnRNNBackwardWeights_v8(
+        t->rnns->handle, l->rnn, CUDNN_WGRAD_MODE_ADD, t->lengths, l->x[t->tile], call->x[X].data, l->state,
+        call->state_in[0].data, l->y[t->tile], call->y.data, s->weight_bytes, space, s->work_bytes[t->tile], t->work,
+        s->reserve_bytes[t->tile], call->aux);
+    if (rm_cudnn_went(t->q->device, error, "a recurrent layer's weight gradients by cuDNN")) add_gradients(t, space);
+}
+
+static void backward(const rm_call *call) {
+    tile_call t;
+    if (!begin(call, &t)) return;
+    const shape *s = t.shape;
+    const layer *l = t.layer;
+    write_lengths(&t);
+    cudnnStatus_t error = t.rnns->lib->cudnnRNNBackwardData_v8(
+        t.rnns->handle, l->rnn, t.lengths, l->y[t.tile], call->y.data, call->dy.data, l->x[t.tile],
+        call->dx[X].data ? call->dx[X].data : t.after, l->state, call->state_in[0].data, call->dstate_out[0].data,
+        call->dstate_in[0].data, l->state, call->state_in[1].data, call->dstate_out[1].data, call->dstate_in[1].data,
+        s->weight_bytes, call->packed, s->work_bytes[t.tile], t.work, s->reserve_bytes[t.tile], call->aux);
+    if (!rm_cudnn_went(t.q->device, error, "a recurrent layer's gradients by cuDNN")) return;
+    if (call->dx[W_IH].data || call->dx[W_HH].data || call->dx[B_IH].data || call->dx[B_HH].data) weight_gradients(&t);
+}
+
+/* ---- Weights ------------------------------------------------------------------------------------------------------ */
+
+/* A matrix is (1,rows,columns) and lies without gaps, a bias (1,rows,1): else it is another cuDNN than was read about. */
+static bool lies_plain(const rm_cudnn_library *lib, cudnnTensorDescriptor_t desc, int64_t rows, int64_t columns) {
+    cudnnDataType_t type;
+    int n, dim[3], stride[3];
+    if (lib->cudnnGetTensorNdDescriptor(desc, 3, &type, &n, dim, stride)) return false;
+    return n == 3 && type == CUDNN_DATA_FLOAT && dim[0] == 1 && dim[1] == rows && dim[2] == columns &&
+           (dim[2] == 1 || stride[2] == 1) && (dim[1] == 1 || stride[1] == columns);
+}
+
+static cudnnStatus_t locate_one(const rm_cuda_rnns *rnns, layer *l, int id, void *space, cudnnTensorDescriptor_t matrix,
+                                cudnnTensorDescriptor_t bias) {
+    const shape *s = &l->shape;
+    void *at[2] = {NULL, NULL};
+    cudnnStatus_t error = rnns->lib->cudnnGetRNNWeightParams(rnns->handle, l->rnn, 0, s->weight_bytes, space, id,
+                                                             matrix, &at[0], bias, &at[1]);
+    if (error) return error;
+    bool plain = at[0] && at[1] && lies_plain(rnns->lib, matrix, s->hidden, id < gates_of(s) ? s->in : s->hidden) &&
+                 lies_plain(rnns->lib, bias, s->hidden, 1);
+    if (!plain) return CUDNN_STATUS_NOT_SUPPORTED;
+    l->matrix[id] = (uint64_t)((char *)at[0] - (char *)space);
+    l->bias[id] = (uint64_t)((char *)at[1] - (char *)space);
+    return error;
+}
+
+static cudnnStatus_t locate(const rm_cuda_rnns *rnns, layer *l, void *space) {
+    const rm_cudnn_library *lib = rnns->lib;
+    cudnnTensorDescriptor_t matrix = NULL, bias = NULL;
+    cudnnStatus_t error = lib->cudnnCreateTensorDescriptor(&matrix);
+    if (error) return error;
+    error = lib->cudnnCreateTensorDescriptor(&bias);
+    for (int id = 0; id < 2 * gates_of(&l->shape) && !error; id++) error = locate_one(rnns, l, id, space, matrix, bias);
+    if (bias) (void)lib->cudnnDestroyTensorDescriptor(bias);
+    (void)lib->cudnnDestroyTensorDescriptor(matrix);
+    l->located = !error;
+    return error;
+}
+
+static void pack_piece(rm_queue *q, char *space, uint64_t at, const rm_tensor *from, int64_t part, int64_t count) {
+    const float *start = from->desc.rank < 0 ? NULL : from->data;
+    if (start) rm_cuda_copy(q, space + at, start + part * count, (uint64_t)count * sizeof(float));
+}
+
+/* Biases that are not given are zeros. */
+static void pack(const rm_call *call, void *packed) {
+    rm_queue *q = (rm_queue *)(uintptr_t)call->queue;
+    const shape *s = call->attr;
+    rm_cuda_rnns *rnns = q->device->rnns;
+    layer *l = layer_of(rnns, s);
+    int gates = gates_of(s);
+    if (!l->located && !rm_cudnn_went(q->device, locate(rnns, l, packed), "finding weights in cuDNN's weight space"))
+        return;
+    rm_cuda_fill(q, packed, 0, s->weight_bytes);
+    for (int g = 0; g < gates; g++) {
+        pack_piece(q, packed, l->matrix[g], &call->x[W_IH], g, s->hidden * s->in);
+        pack_piece(q, packed, l->matrix[gates + g], &call->x[W_HH], g, s->hidden * s->hidden);
+        pack_piece(q, packed, l->bias[g], &call->x[B_IH], g, s->hidden);
+        pack_piece(q, packed, l->bias[gates + g], &call->x[B_HH], g, s->hidden);
+    }
+}
+
+/* ---- A layer ------------------------------------------------------------------------------------------------------ */
+
+static void free_layer(const rm_cuda_rnns *rnns, layer *l) {
+    const rm_cudnn_library *lib = rnns->lib;
+    if (!l) return;
+    for (int i = 0; i < 2; i++) {
+        if (l->x[i]) (void)lib->cudnnDestroyRNNDataDescriptor(l->x[i]);
+        if (l->y[i]) (void)lib->cudnnDestroyRNNDataDescriptor(l->y[i]);
+    }
+    if (l->state) (void)lib->cudnnDestroyTensorDescriptor(l->state);
+    if (l->rnn) (void)lib->cudnnDestroyRNNDescriptor(l->rnn);
+    rm_free(l);
+}
+
+/* TF32 is what cuDNN multiplies floats in unless it is told not to. */
+static cudnnStatus_t describe_rnn(const rm_cuda_rnns *rnns, layer *l) {
+    const shape *s = &l->shape;
+    bool tf32 = rnns->device->products->precision == RM_TF32;
+    cudnnStatus_t error = rnns->lib->cudnnCreateRNNDescriptor(&l->rnn);
+    if (error) return error;
+    return rnns->lib->cudnnSetRNNDescriptor_v8(
+        l->rnn, CUDNN_RNN_ALGO_STANDARD, cells[s->mode].mode, CUDNN_RNN_DOUBLE_BIAS, CUDNN_UNIDIRECTIONAL,
+        CUDNN_LINEAR_INPUT, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, tf32 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH,
+        (int32_t)s->in, (int32_t)s->hidden, (int32_t)s->hidden, 1, rnns->no_dropout, CUDNN_RNN_PADDED_IO_ENABLED);
+}
+
+static cudnnStatus_t describe_state(const rm_cuda_rnns *rnns, layer *l) {
+    int b = (int)l->shape.batch, h = (int)l->shape.hidden;
+    const int dim[3] = {1, b, h}, stride[3] = {b * h, h, 1};
+    cudnnStatus_t error = rnns->lib->cudnnCreateTensorDescriptor(&l->state);
+    return error ? error : rnns->lib->cudnnSetTensorNdDescriptor(l->state, CUDNN_DATA_FLOAT, 3, dim, stride);
+}
+
+static cudnnStatus_t describe_sequence(const rm_cuda_rnns *rnns, const layer *l, int tile, int64_t width,
+                                       const int *lengths, cudnnRNNDataDescriptor_t *out) {
+    cudnnStatus_t error = rnns->lib->cudnnCreateRNNDataDescriptor(out);
+    if (error) return error;
+    return rnns->lib->cudnnSetRNNDataDescriptor(*out, CUDNN_DATA_FLOAT, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED,
+                                                (int)l->shape.tau[tile], (int)l->shape.batch, (int)width, lengths,
+                                                NULL);
+}
+
+static cudnnStatus_t describe_tile(const rm_cuda_rnns *rnns, layer *l, int tile, int *lengths) {
+    shape *s = &l->shape;
+    size_t work = 0, reserve = 0;
+    for (int64_t b = 0; b < s->batch; b++) lengths[b] = (int)s->tau[tile];
+    cudnnStatus_t error = describe_sequence(rnns, l, tile, s->in, lengths, &l->x[tile]);
+    if (!error) error = describe_sequence(rnns, l, tile, s->hidden, lengths, &l->y[tile]);
+    if (!error)
+        error = rnns->lib->cudnnGetRNNTempSpaceSizes(rnns->handle, l->rnn, CUDNN_FWD_MODE_TRAINING, l->x[tile], &work,
+                                                     &reserve);
+    s->work_bytes[tile] = work;
+    s->reserve_bytes[tile] = reserve;
+    return error;
+}
+
+static remat_status describe(const rm_cuda_rnns *rnns, layer *l) {
+    int *lengths = rm_malloc((size_t)l->shape.batch * sizeof *lengths);
+    size_t weights = 0;
+    REQUIRE(lengths, MEMORY, "out of host memory for the lengths of %" PRId64 " sequences", l->shape.batch);
+    cudnnStatus_t error = describe_rnn(rnns, l);
+    if (!error) error = describe_state(rnns, l);
+    if (!error) error = rnns->lib->cudnnGetRNNWeightSpaceSize(rnns->handle, l->rnn, &weights);
+    for (int tile = 0; tile < 2 && !error; tile++) error = describe_tile(rnns, l, tile, lengths);
+    l->shape.weight_bytes = weights;
+    rm_free(lengths);
+    return rm_cudnn_status(rnns->device, error, "describing a recurrent layer to cuDNN");
+}
+
+/* Two layers of one shape share it. */
+static remat_status make_layer(rm_cuda_rnns *rnns, const shape *s, shape *out) {
+    layer *l = rm_calloc(1, sizeof *l);
+    REQUIRE(l, MEMORY, "out of host memory for a recurrent layer");
+    l->shape = *s;
+    remat_status status = describe(rnns, l);
+    bool known = !status && layer_of(rnns, &l->shape);
+    *out = l->shape;
+    if (status || known) {
+        free_layer(rnns, l);
+        return status;
+    }
+    l->next = rnns->layers;
+    rnns->layers = l;
+    return REMAT_OK;
+}
+
+static remat_status check_sizes(const char *name, const shape *s) {
+    REQUIRE(s->tau[0] <= MOST_TIMESTEPS, INVALID,
+            "%s: cuDNN takes at most %d timesteps at once, and a tile has %" PRId64 "; use a smaller tile", name,
+            MOST_TIMESTEPS, s->tau[0]);
+    REQUIRE(s->batch * s->hidden <= INT32_MAX && s->batch * s->in <= INT32_MAX, INVALID,
+            "%s: a timestep of %" PRId64 " sequences, %" PRId64 " wide, is more than cuDNN can number; use a smaller "
+            "batch, or the recurrent kernels remat",
+            name, s->batch, s->in > s->hidden ? s->in : s->hidden);
+    return REMAT_OK;
+}
+
+remat_status rm_cuda_rnn_variant(rm_device *device, const rm_op *op, const rm_desc *x, const int64_t tau[2],
+                                 rm_variant *out) {
+    rm_cuda_rnns *rnns = device->rnns;
+    int cell = 0;
+    while (cell < CELLS && strcmp(op->name, cells[cell].op)) cell++;
+    out->op = NULL;
+    if (!rnns || cell == CELLS || x[X].dtype != REMAT_F32) return REMAT_OK;
+    shape s = {
+        .mode = cell, .batch = x[X].dim[1], .in = x[X].dim[2], .hidden = x[W_HH].dim[1], .tau = {tau[0], tau[1]}};
+    TRY(check_sizes(op->name, &s));
+    TRY(make_layer(rnns, &s, &s));
+    out->op = &rnns->op[cell];
+    out->attr_bytes = sizeof s;
+    memcpy(out->attr, &s, sizeof s);
+    return REMAT_OK;
+}
+
+/* ---- Life --------------------------------------------------------------------------------------------------------- */
+
+/* It keeps what the op says of shapes and of itself, and replaces whatever runs. */
+static void make_descriptor(rm_op *op, int cell) {
+    *op = *rm_op_find(cells[cell].op);
+    op->name = cells[cell].name;
+    op->aux_bytes = aux_bytes;
+    op->cuda_scratch_bytes = scratch_bytes;
+    op->packed_bytes = packed_bytes;
+    op->pack = pack;
+    op->packed_on = RM_DEVICE_CUDA;
+    for (int device = 0; device < RM_DEVICE_KINDS; device++)
+        op->forward[device] = op->backward[device] = op->rebuild[device] = NULL;
+    op->forward[RM_DEVICE_CUDA] = forward;
+    op->backward[RM_DEVICE_CUDA] = backward;
+    op->define_rebuild = NULL;
+    op->rebuilds = NULL;
+}
+
+/* cuDNN's products go through a cuBLAS of its own on streams of its own, which picks its algorithm by the buffers that happen
+ * to be free, unless there is but one size of them. cuBLAS reads this when it starts. */
+static remat_status check_repeats(void) {
+    const char *set = getenv("CUBLAS_WORKSPACE_CONFIG");
+    int colons = 0;
+    for (const char *c = set ? set : ""; *c; c++) colons += *c == ':';
+    REQUIRE(
+        colons == 2 && set[0] == ':', MISSING,
+        "cuDNN's recurrent kernels repeat their bits only if the environment says CUBLAS_WORKSPACE_CONFIG=:4096:2 (or "
+        "another single size of buffers) when the program starts, and it says \"%s\"; set it, or use the recurrent "
+        "kernels remat",
+        set ? set : "");
+    return REMAT_OK;
+}
+
+static cudnnStatus_t start(rm_cuda_rnns *rnns) {
+    const rm_cudnn_library *lib = rnns->lib;
+    cudnnStatus_t error = lib->cudnnCreate(&rnns->handle);
+    if (error) {
+        rnns->handle = NULL;
+        return error;
+    }
+    error = lib->cudnnCreateDropoutDescriptor(&rnns->no_dropout);
+    if (error) {
+        rnns->no_dropout = NULL;
+        return error;
+    }
+    return lib->cudnnSetDropoutDescriptor(rnns->no_dropout, rnns->handle, 0, NULL, 0, 0);
+}
+
+remat_status rm_cuda_rnns_create(rm_device *device, rm_cuda_rnns **out) {
+    const rm_cudnn_library *lib;
+    REQUIRE(rm_cuda_kernels_built.fill_i32, MISSING, "this build has no CUDA kernels to run beside cuDNN's");
+    REQUIRE(device->products->precision != RM_BF16, MISSING,
+            "cuDNN's recurrent kernels round no operands to bf16; use precision fp32 or tf32, or the recurrent kernels "
+            "remat");
+    TRY(check_repeats());
+    TRY(rm_cudnn_library_open(&lib));
+    rm_cuda_rnns *rnns = rm_calloc(1, sizeof *rnns);
+    REQUIRE(rnns, MEMORY, "out of host memory for cuDNN's layers");
+    rnns->device = device;
+    rnns->lib = lib;
+    for (int cell = 0; cell < CELLS; cell++) make_descriptor(&rnns->op[cell], cell);
+    *out = rnns; /* freed with the device, whatever happens */
+    return rm_cudnn_status(device, start(rnns), "starting cuDNN");
+}
+
+void rm_cuda_rnns_free(rm_cuda_rnns *rnns) {
+    if (!rnns) return;
+    while (rnns->layers) {
+        layer *l = rnns->layers;
+        rnns->layers = l->next;
+        free_layer(rnns, l);
+    }
+    if (rnns->no_dropout) (void)rnns->lib->cudnnDestroyDropoutDescriptor(rnns->no_dropout);
+    if (rnns->handle) (void)rnns->lib->cudnnDestroy(rnns->handle);
+    rm_free(rnns);
+}
+
+uint64_t rm_cuda_rnns_version(const rm_cuda_rnns *rnns) { return rnns ? rnns->lib->cudnnGetVersion() : 0; }
+const char *rm_cuda_rnns_words(const rm_cuda_rnns *rnns, int status) {
+    return rnns->lib->cudnnGetErrorString((cudnnStatus_t)status);
+}
+
+#else
+
+remat_status rm_cuda_rnns_create(rm_device *device, rm_cuda_rnns **out) {
+    const rm_cudnn_library *lib;
+    (void)device;
+    *out = NULL;
+    return rm_cudnn_library_open(&lib);
+}
+void rm_cuda_rnns_free(rm_cuda_rnns *rnns) { (void)rnns; }
+uint64_t rm_cuda_rnns_version(const rm_cuda_rnns *rnns) { return (void)rnns, 0; }
+const char *rm_cuda_rnns_words(const rm_cuda_rnns *rnns, int status) { return (void)rnns, (void)status, ""; }
+remat_status rm_cuda_rnn_variant(rm_device *device, const rm_op *op, const rm_desc *x, const int64_t tau[2],
+                                 rm_variant *out) {
+    (void)device, (void)op, (void)x, (void)tau;
+    out->op = NULL;
+    return REMAT_OK;
+}
+
+#endif
