@@ -9,7 +9,7 @@
 
 struct remat_job {
     int32_t rank, size;
-    rm_kv *store;    /* NULL: alone, or MPI needs none */
+    rm_kv *store;    /* NULL: alone, or the group has its own */
     rm_group *group; /* NULL: alone */
     rm_ddp *ddp;     /* NULL: alone, or not yet */
 };
