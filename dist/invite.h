@@ -1,6 +1,6 @@
-/* invite.h: a store for ranks that nobody told an address (mpirun on several hosts): rank 0 serves one on a free port of its host,
- * and an invitation, which some other way between the ranks carries (group_mpi.c: a broadcast), leads the others there. What a
- * launcher says beforehand is rendezvous.h's. */
+/* invite.h: a store for ranks that nobody told an address (mpirun on several hosts): rank 0 serves one on a free port
+ * of its host, and an invitation, which some other way between the ranks carries (group_mpi.c: a broadcast), leads the
+ * others there. What a launcher says beforehand is rendezvous.h's. */
 #ifndef RM_INVITE_H
 #define RM_INVITE_H
 
@@ -18,7 +18,8 @@ typedef struct {
 
 /* On rank 0. IO, MEMORY: no port, no thread. */
 remat_status rm_invite_make(int32_t size, rm_kv **store, rm_invitation *out);
-/* On the others: tries one address after the other. PEER: none of them leads there; the sentence has them, and the remedy. */
+/* On the others: tries one address after the other. PEER: none of them leads there; the sentence has them, and the
+ * remedy. */
 remat_status rm_invite_accept(const rm_invitation *invitation, int32_t rank, int32_t size, rm_kv **store);
 
 #endif

@@ -1,5 +1,5 @@
-/* roll.c: see roll.h. Every rank leaves its name in the store; the last to come says so, and rank 0, which looks again and again
- * while it waits, says so too when that cannot happen any more. */
+/* roll.c: see roll.h. Every rank leaves its name in the store; the last to come says so, and rank 0, which looks again
+ * and again while it waits, says so too when that cannot happen any more. */
 #define _GNU_SOURCE
 #include "dist/roll.h"
 
@@ -37,7 +37,8 @@ static void place_of_this_process(char *text, size_t bytes) {
     snprintf(text, bytes, "%s %s %u", boot, pids, (unsigned)geteuid());
 }
 
-/* ---- Who is missing ------------------------------------------------------------------------------------------------- */
+/* ---- Who is missing -------------------------------------------------------------------------------------------------
+ * */
 
 void rm_roll_missing(const bool *here, int32_t size, char *text, size_t bytes) {
     char list[400] = "";
@@ -74,7 +75,8 @@ static remat_status who_is_missing(const rm_group_config *config, char *text, si
     return REMAT_OK;
 }
 
-/* ---- Rank 0, which waits and tells -------------------------------------------------------------------------------- */
+/* ---- Rank 0, which waits and tells --------------------------------------------------------------------------------
+ * */
 
 typedef struct {
     const rm_group_config *config;
@@ -136,7 +138,8 @@ static remat_status wait_and_tell(const rm_group_config *config, const char *key
     }
 }
 
-/* ---- The call ----------------------------------------------------------------------------------------------------- */
+/* ---- The call -----------------------------------------------------------------------------------------------------
+ * */
 
 static remat_status answer(const rm_group_config *config) {
     char key[RM_KV_KEY_BYTES], what[32];

@@ -1,5 +1,6 @@
-/* ranks_wait.h: what people are told while ranks find each other, which may take minutes; from then on ranks_watch.h speaks. Rank
- * 0 says whom it waits for and whom it has refused, and of the others the first of each host says that it waits for rank 0. */
+/* ranks_wait.h: what people are told while ranks find each other, which may take minutes; from then on ranks_watch.h
+ * speaks. Rank 0 says whom it waits for and whom it has refused, and of the others the first of each host says that it
+ * waits for rank 0. */
 #ifndef RM_TRAIN_RANKS_WAIT_H
 #define RM_TRAIN_RANKS_WAIT_H
 
