@@ -335,7 +335,9 @@ START_TEST(long_secrets) {
     setenv("REMAT_JOB_SECRET", secret, 1);
     ck_assert_int_eq(run(JOB(1, SCRIPT("echo $REMAT_JOB_SECRET"))), 0);
     snprintf(words, sizeof words, "%s.0\n", secret);
-    ck_assert_str_eq(output_of("job", "out"), words);
+    char *text = output_of("job", "out");
+    ck_assert_str_eq(text, words);
+    free(text);
     secret[240] = 's', secret[241] = 0;
     setenv("REMAT_JOB_SECRET", secret, 1);
     rm_launch_config config = JOB(1, SCRIPT("true"));
