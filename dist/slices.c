@@ -12,7 +12,7 @@
 
 #define ROWS_BYTES (2u << 20) /* all rows of a part together, about */
 /* A row, at most. All ranks send at once, so on a slow link a rank's word that it is ready waits behind what it sends: with
- * rows of 1 MiB a third of the link's time was lost, with these a twentieth (docs/notes/ranks.md). */
+ * rows of 1 MiB about a third of the link's time was lost (docs/notes/ranks.md). */
 #define ROW_BYTES (256u << 10)
 #define LINE 64 /* elements: rows are whole cache lines */
 

@@ -18,8 +18,8 @@ typedef struct {
 /* Whether a reduction has to be made this way. */
 bool rm_is_sliced(const rm_collective *what);
 
-/* An all_reduce or reduce_scatter, with the bits of rm_reduce over all ranks. Scratch is bounded: 4 MiB, or a cache line for
- * each rank. */
+/* An all_reduce or reduce_scatter, with the bits of rm_reduce over all ranks. Scratch is bounded: 4.25 MiB (a row for every
+ * rank, twice, and one for the sum), or with very many ranks rows of 64 elements; and a pointer for each rank. */
 remat_status rm_slices_reduce(const rm_slices *slices, const rm_collective *what);
 
 #endif

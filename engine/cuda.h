@@ -1,6 +1,6 @@
 /* cuda.h: what the files of the CUDA device share; private to them.
  *
- *   cuda_library.c  libcudart and libcublas, opened at run time
+ *   cuda_library.c  CUDA's runtime, linked in or opened; cuBLAS, cuBLASLt and cuDNN, opened at run time
  *   cuda_error.c    what they answer, in words
  *   cuda.c          the device and its block: opening, memory, speed; the table rm_device_cuda
  *   cuda_context.c  what CUDA's own context takes of the GPU's memory

@@ -136,7 +136,7 @@ remat_value remat_mse(remat_graph *, remat_value x, remat_value target);
 /* ---- Plan: the session -------------------------------------------------------------------------- */
 
 typedef struct {
-    const char *device;   /* "cpu", or "null": computes nothing, counts everything                        */
+    const char *device;   /* "cpu"; "cuda": one NVIDIA GPU; or "null": computes nothing, counts everything */
     const char *precision; /* what matrix products round their operands to: "fp32", or, on "cuda", "tf32" (10 bits
                                 behind the point) or "bf16" (7); sums and all that is stored are fp32     */
     const char *rnn_kernels; /* whose kernels run recurrent layers: "remat", or, on "cuda", "cudnn" (fp32 and tf32; no
