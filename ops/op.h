@@ -4,7 +4,7 @@
  * Rules of the road
  *   - SAVED lives from forward to backward; SCRATCH dies with the call.
  *   - Backward is handed data = NULL for every input and output it did not declare in `saves`.
- *   - Kernels overwrite dx; the graph adds. The exception are inputs marked in `weights`: those are the
+ *   - Kernels overwrite dx; the graph adds. The exceptions are inputs marked in `weights`: those are the
  *     same for every tile, and backward ADDS its tile's gradient to dx (their sum over tiles is always
  *     made in the same order: that is what makes every plan's bits equal).
  *   - dx[i].data == NULL means "not wanted": skip that work. dy is never NULL.

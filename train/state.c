@@ -82,7 +82,7 @@ void rm_state_store_close(rm_state_store *store) {
     store->lock = -1;
 }
 
-/* ---- Saving ----------------------------------------------------------------------------------------------------- */
+/* ---- What is in state.json -------------------------------------------------------------------------------------- */
 
 /* What later versions of Remat or another working directory could change is said; what is still at its default and may
  * be changed when resuming is not. */
@@ -180,7 +180,7 @@ static remat_status write_state_json(const char *state, const rm_state_ranks *ra
     return status;
 }
 
-/* ---- Saving ----------------------------------------------------------------------------------------------------- */
+/* ---- A state, from its beginning to its name -------------------------------------------------------------------- */
 
 typedef struct {
     char unfinished[RM_PATH_BYTES], final[RM_PATH_BYTES];

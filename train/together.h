@@ -7,9 +7,8 @@
 #include "train/ranks.h"
 #include "train/state.h"
 
-/* Collective, as rm_state_ranks.together; context: an rm_ranks, connected where
- * there are values. Where ranks have no store (some launches by MPI), the
- * waiting is a collective's after all. */
+/* Collective, as rm_state_ranks.together; context: an rm_ranks, connected where there are values. Where ranks have no store
+ * (some launches by MPI), the waiting is a collective's after all. */
 remat_status rm_together(void *ranks, remat_status mine, double *values, int64_t count);
 
 /* The ranks as rm_state_store_open wants them; `ranks` is borrowed. */
