@@ -174,8 +174,14 @@ static void signal_ranks(const keeper *k, int number) {
 }
 
 /* Whoever is stopped (SIGSTOP, Ctrl-Z of a shell in between) hears nothing and cannot say that another has failed: woken, it
- * can. To the others this is nothing. */
-static void wake_ranks(const keeper *k) { signal_ranks(k, SIGCONT); }
+ * can. */
+static void wake_ranks(const keeper *k) {
+    pid_t groups[k->n];
+    int n = 0;
+    for (int32_t r = 0; r < k->n; r++)
+        if (k->ranks[r].life == ALIVE) groups[n++] = k->ranks[r].pid;
+    rm_process_wake(groups, n);
+}
 
 /* Being stopped by the signal that the launcher passed on is no failure that the others would have to be stopped for: they
  * have had it too, and may be busy saving. */

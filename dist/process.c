@@ -3,6 +3,7 @@
 #include "dist/process.h"
 
 #include <dirent.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,11 +70,9 @@ void rm_process_end(pid_t pid, int watch, char *text, size_t bytes) {
         snprintf(text, bytes, "has ended");
 }
 
-/* Where the kernel has no list of children: everybody whose parent we are. */
-static int search_children(pid_t *children, int most) {
-    int n = 0, me = (int)getpid(), parent;
-    DIR *all = opendir("/proc");
-    for (struct dirent *entry; all && n < most && (entry = readdir(all));) {
+/* The next process of /proc, its state letter, parent and process group; false at the end. */
+static bool next_process(DIR *all, pid_t *pid, char *state, int *parent, int *group) {
+    for (struct dirent *entry; (entry = readdir(all));) {
         char path[300], text[512];
         FILE *file;
         snprintf(path, sizeof path, "/proc/%s/stat", entry->d_name);
@@ -81,9 +80,31 @@ static int search_children(pid_t *children, int most) {
         text[fread(text, 1, sizeof text - 1, file)] = 0;
         fclose(file);
         const char *name_end = strrchr(text, ')');
-        if (name_end && sscanf(name_end + 1, " %*c %d", &parent) == 1 && parent == me)
-            children[n++] = (pid_t)atoi(entry->d_name);
+        *pid = (pid_t)atoi(entry->d_name);
+        if (name_end && sscanf(name_end + 1, " %c %d %d", state, parent, group) == 3) return true;
     }
+    return false;
+}
+
+void rm_process_wake(const pid_t *groups, int n) {
+    DIR *all = opendir("/proc");
+    pid_t pid;
+    char state;
+    int parent, group;
+    while (all && next_process(all, &pid, &state, &parent, &group))
+        for (int i = 0; state == 'T' && i < n; i++)
+            if (group == (int)groups[i]) kill(pid, SIGCONT);
+    if (all) closedir(all);
+}
+
+/* Where the kernel has no list of children: everybody whose parent we are. */
+static int search_children(pid_t *children, int most) {
+    int n = 0, me = (int)getpid(), parent, group;
+    DIR *all = opendir("/proc");
+    pid_t pid;
+    char state;
+    while (all && n < most && next_process(all, &pid, &state, &parent, &group))
+        if (parent == me) children[n++] = pid;
     if (all) closedir(all);
     return n;
 }

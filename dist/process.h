@@ -16,6 +16,10 @@ void rm_process_end(pid_t pid, int watch, char *text, size_t bytes);
 
 bool rm_process_stopped(pid_t pid); /* by SIGSTOP or a debugger */
 
+/* Lets those go on (SIGCONT) who are stopped by a signal and belong to one of the process groups. The others hear nothing:
+ * a SIGCONT would take from them the SIGSTOP with which a debugger, or a search for leaks, is about to hold them. */
+void rm_process_wake(const pid_t *groups, int n);
+
 /* The children of this process (of its only thread), at most `most`; how many. Those that have ended and were not waited for
  * are among them. */
 int rm_process_children(pid_t *children, int most);
