@@ -15,7 +15,7 @@ foreach(part OPENBLAS JEMALLOC)
   endif()
 endforeach()
 
-# Kernels, and the CUDA runtime that launches them. It is in the program; cuBLAS is opened when it runs (cuda_library.c).
+# Kernels, and the CUDA runtime that launches them. It is in the program; cuBLAS is opened when it runs (cuda/library.c).
 if(REMAT_HAVE_CUDA)
   remat_cuda_objects(cuda_objects)
   add_custom_target(remat_cuda_kernels DEPENDS ${cuda_objects})

@@ -8,7 +8,7 @@
  * cpu   queues run their work at once, in the caller's thread, on its OpenMP threads; events are no-ops. Its store is a
  *       file, and a thread beside (memory/spill.h).
  * null  computes nothing and counts everything: plans for networks of any size run in milliseconds.
- * cuda  one GPU; queues are streams. Its store is page-locked memory of the host. Only in builds with CUDA (cuda.h).
+ * cuda  one GPU; queues are streams. Its store is page-locked memory of the host. Only in builds with CUDA (cuda/cuda.h).
  */
 #ifndef RM_DEVICE_H
 #define RM_DEVICE_H

@@ -1,5 +1,5 @@
 /* variant.c: a device's own descriptors of ops (device.h, variant), before a graph is cut into stages: a graph rewrite like
- * fold.c. Planner and executor see an op like any other. The one that there is today is cuDNN's RNN (cuda_rnn.c), which a
+ * fold.c. Planner and executor see an op like any other. The one that there is today is cuDNN's RNN (cuda/rnn.c), which a
  * session asks for by remat_config.rnn_kernels. */
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* cuda_queue.h: what rm_call.queue points to on a CUDA device: what the launchers in ops/NAME.cu (ops/kernel.cuh) need of a
- * queue that engine/cuda.c owns. No CUDA type is named here, so that C files which know no toolkit can read it. */
+ * queue that engine/cuda/device.c owns. No CUDA type is named here, so that C files which know no toolkit can read it. */
 #ifndef RM_CUDA_QUEUE_H
 #define RM_CUDA_QUEUE_H
 

@@ -1,4 +1,4 @@
-/* cudnn_cells.cu: what remains to be done beside cuDNN's RNN (engine/cuda_rnn.c): cudnn_cells.h. No op is defined here. */
+/* cudnn_cells.cu: what remains to be done beside cuDNN's RNN (engine/cuda/rnn.c): cudnn_cells.h. No op is defined here. */
 #include "ops/kernel.cuh"
 
 extern "C" {

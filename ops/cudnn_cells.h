@@ -1,4 +1,4 @@
-/* cudnn_cells.h: kernels of Remat's own for layers that cuDNN runs (engine/cuda_rnn.c); in cudnn_cells.cu. */
+/* cudnn_cells.h: kernels of Remat's own for layers that cuDNN runs (engine/cuda/rnn.c); in cudnn_cells.cu. */
 #ifndef RM_CUDNN_CELLS_H
 #define RM_CUDNN_CELLS_H
 

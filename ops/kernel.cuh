@@ -23,7 +23,7 @@
 #include "tests/cuda/shim.h"
 #else
 #include <cuda_runtime.h>
-/* Nothing is launched where there are 0 blocks. Failures surface when the device next looks (engine/cuda.c). */
+/* Nothing is launched where there are 0 blocks. Failures surface when the device next looks (engine/cuda/device.c). */
 #define RM_LAUNCH(kernel, blocks, threads, queue, ...)                                                                 \
     do {                                                                                                               \
         unsigned rm_blocks_ = (unsigned)(blocks);                                                                      \

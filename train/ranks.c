@@ -133,7 +133,7 @@ static remat_status meet(const rm_rendezvous *where, const rm_options *o, rm_ran
     return count_sharing(ranks);
 }
 
-/* By its number on this host a rank takes its GPU (engine/cuda.c); launchers have names of their own for it. */
+/* By its number on this host a rank takes its GPU (engine/cuda/device.c); launchers have names of their own for it. */
 static void tell_local_rank(const rm_rendezvous *where) {
     char number[16];
     snprintf(number, sizeof number, "%d", where->local_rank);

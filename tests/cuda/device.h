@@ -4,7 +4,7 @@
 #ifndef RM_TEST_CUDA_DEVICE_H
 #define RM_TEST_CUDA_DEVICE_H
 
-#include "engine/cuda.h"
+#include "engine/cuda/cuda.h"
 #include "tests/cuda/emulation.h"
 #include "tests/engine/fake_cuda/fake.h"
 

@@ -1,4 +1,4 @@
-/* test_cudnn.c: recurrent layers by cuDNN (engine/cuda_rnn.c) on the emulated device (device.h), with a cuDNN in plain loops
+/* test_cudnn.c: recurrent layers by cuDNN (engine/cuda/rnn.c) on the emulated device (device.h), with a cuDNN in plain loops
  * whose spaces are as strange as the real one's may be (tests/engine/fake_cuda/fake_dnn.c). Results against the CPU; the same
  * bits for every plan; what is planned and counted; faults; sentences. No GPU and no cuDNN has any part in this. */
 #include "tests/net.h"

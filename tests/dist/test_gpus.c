@@ -1,4 +1,4 @@
-/* test_gpus.c: ranks whose sessions lie on GPUs: engine/cuda.c and dist/group_nccl.c together, on one fake of CUDA and NCCL
+/* test_gpus.c: ranks whose sessions lie on GPUs: engine/cuda/device.c and dist/group_nccl.c together, on one fake of CUDA and NCCL
  * (fake_gpus), the CPU's kernels in its streams. Two ranks on "cuda" end with the bits of two ranks on "cpu"; gradients travel
  * while the backward pass goes on, and no stream touches what another has not finished with. No GPU has any part in this. */
 #include "tests/dist/ranks.h"

@@ -1,4 +1,4 @@
-/* test_cuda_product.c: matrix products on the CUDA device (engine/cuda_product.c), on the fake (tests/engine/fake_cuda), whose
+/* test_cuda_product.c: matrix products on the CUDA device (engine/cuda/product.c), on the fake (tests/engine/fake_cuda), whose
  * cuBLASLt may be as unhelpful as it likes: they are right, their rows keep their bits whatever the number of rows, nothing is
  * taken or tried twice, and a fault at any call costs one sentence.
  *

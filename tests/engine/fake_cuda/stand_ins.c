@@ -1,4 +1,4 @@
-/* stand_ins.c: CPU kernels on recording streams: stand_ins.h. It takes the place of engine/cuda_kernels.c and devices.c. A
+/* stand_ins.c: CPU kernels on recording streams: stand_ins.h. It takes the place of engine/cuda/kernels.c and devices.c. A
  * launcher keeps what a real one would have read by the time it returns, and no more. */
 #include "tests/engine/fake_cuda/stand_ins.h"
 

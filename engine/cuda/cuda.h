@@ -1,24 +1,24 @@
 /* cuda.h: what the files of the CUDA device share; private to them.
  *
- *   cuda_library.c  CUDA's runtime, linked in or opened; cuBLAS, cuBLASLt and cuDNN, opened at run time
- *   cuda_error.c    what they answer, in words
- *   cuda.c          the device and its block: opening, memory, speed; the table rm_device_cuda
- *   cuda_context.c  what CUDA's own context takes of the GPU's memory
- *   cuda_queue.c    its queue: a stream, cuBLAS, staging memory; copies and kernels
- *   cuda_product.c  matrix products, by cuBLASLt; with cuda_algorithm.c: cuda_product.h
- *   cuda_rnn.c      recurrent layers by cuDNN: cuda_rnn.h
- *   cuda_graph.c    many small launches, recorded once and launched as one
- *   cuda_store.c    its second tier: page-locked memory of the host
- *   cuda_kernels.c  which launcher (ops/NAME.cu) an op has here
+ *   library.c   CUDA's runtime, linked in or opened; cuBLAS, cuBLASLt and cuDNN, opened at run time
+ *   error.c     what they answer, in words
+ *   device.c    the device and its block: opening, memory, speed; the table rm_device_cuda
+ *   context.c   what CUDA's own context takes of the GPU's memory
+ *   queue.c     its queue: a stream, cuBLAS, staging memory; copies and kernels
+ *   product.c   matrix products, by cuBLASLt; with algorithm.c: product.h
+ *   rnn.c       recurrent layers by cuDNN: rnn.h
+ *   graph.c     many small launches, recorded once and launched as one
+ *   store.c     its second tier: page-locked memory of the host
+ *   kernels.c   which launcher (ops/NAME.cu) an op has here
  *
  * A device belongs to one thread, as its queues do: it remembers the first failure of whatever it was given, skips what
  * comes after, and says it at the next synchronize or store_wait; then it can be used afresh. */
 #ifndef RM_CUDA_H
 #define RM_CUDA_H
 
-#include "engine/cuda_library.h"
-#include "engine/cuda_product.h"
-#include "engine/cuda_rnn.h"
+#include "engine/cuda/library.h"
+#include "engine/cuda/product.h"
+#include "engine/cuda/rnn.h"
 #include "engine/device.h"
 #include "ops/cuda_queue.h"
 #include "ops/cudnn_cells.h"
@@ -35,7 +35,7 @@ struct rm_device {
                                 take */
     rm_cuda_products *products;
     rm_cuda_rnns *rnns; /* NULL: cuDNN was not asked for */
-    bool in_context; /* it has begun to use the GPU (cuda_context.c) */
+    bool in_context; /* it has begun to use the GPU (context.c) */
     rm_queue *spare;     /* made when the device is opened, and measured there; NULL while it is in use */
     rm_store *store;         /* that is open; NULL: none */
     remat_status failed; /* the first failure that nobody has been told of yet, and its sentence */
@@ -55,7 +55,7 @@ typedef struct {
 
 enum { RM_CUDA_STAGES = 2, RM_CUDA_STAGE_BYTES = 1 << 20 };
 
-/* Recorded launches (cuda_graph.c): so many at most, of so many calls that are looked out for, in so much of the GPU's memory
+/* Recorded launches (graph.c): so many at most, of so many calls that are looked out for, in so much of the GPU's memory
  * as the budget sets aside. */
 enum { RM_CUDA_GRAPHS = 1024, RM_CUDA_CALLS = 4096, RM_CUDA_GRAPH_BYTES = 16 << 20 };
 typedef struct rm_cuda_graphs rm_cuda_graphs;
@@ -73,7 +73,7 @@ struct rm_queue {
     int next_stage;
 };
 
-/* cuda_error.c. Success is OK and costs nothing; otherwise CUDA's own memory of the error is cleared. MEMORY or DEVICE with
+/* error.c. Success is OK and costs nothing; otherwise CUDA's own memory of the error is cleared. MEMORY or DEVICE with
  * a sentence: for calls that are answered at once. */
 remat_status rm_cuda_status(const rm_cuda_library *lib, cudaError_t error, const char *doing);
 remat_status rm_cublas_status(const rm_cuda_library *lib, cublasStatus_t error, const char *doing);
@@ -87,13 +87,13 @@ bool rm_cudnn_went(rm_device *device, cudnnStatus_t error, const char *doing);
 #endif
 remat_status rm_cuda_tell(rm_device *device); /* ... and says it, once */
 
-/* cuda_context.c. Begins to use the GPU: before it, other calls may not mean it. *bytes: what that takes of its memory, seen
+/* context.c. Begins to use the GPU: before it, other calls may not mean it. *bytes: what that takes of its memory, seen
  * by the driver's NVML when this process did it first; 0 where there is no NVML, or another library was first, or another device
  * of this process has begun and not ended: they share it. */
 remat_status rm_cuda_context_begin(const rm_cuda_library *lib, int number, uint64_t *bytes);
 void rm_cuda_context_end(int number); /* the context stays; whoever begins next counts it */
 
-/* cuda_product.c and cuda_graph.c: the functions of rm_cuda_queue, and the life of what is recorded. */
+/* product.c and graph.c: the functions of rm_cuda_queue, and the life of what is recorded. */
 void rm_cuda_multiply(const rm_cuda_queue *queue, const rm_cuda_product *product);
 bool rm_cuda_graph_records(const rm_queue *queue); /* between begin and end, now */
 bool rm_cuda_graph_begin(const rm_cuda_queue *queue, const void *key, size_t bytes);
@@ -101,13 +101,13 @@ void rm_cuda_graph_end(const rm_cuda_queue *queue);
 remat_status rm_cuda_graphs_make(rm_queue *queue);
 void rm_cuda_graphs_destroy(rm_queue *queue); /* when nothing of it runs any more */
 
-/* cuda_queue.c. True if work may be given: nothing has failed, and CUDA's calls of this thread mean this GPU. */
+/* queue.c. True if work may be given: nothing has failed, and CUDA's calls of this thread mean this GPU. */
 bool rm_cuda_ready(rm_device *device);
 remat_status rm_cuda_queue_make(rm_device *device, rm_queue **out);
 void rm_cuda_queue_destroy(rm_queue *queue);
 void rm_cuda_queue_settle(rm_queue *queue); /* waits for all of it; what arrived is where it was wanted */
 
-/* The slots of rm_device_api that cuda_queue.c and cuda_store.c fill. */
+/* The slots of rm_device_api that queue.c and store.c fill. */
 remat_status rm_cuda_queue_create(rm_device *device, rm_queue **out);
 void rm_cuda_queue_free(rm_queue *queue);
 remat_status rm_cuda_event_create(rm_device *device, rm_event **out);
@@ -140,7 +140,7 @@ void rm_cuda_store_load(rm_queue *queue, rm_store *store, const rm_part *part);
 remat_status rm_cuda_store_wait(rm_queue *queue, rm_store *store, uint64_t count);
 uint64_t rm_cuda_store_given(const rm_store *store);
 
-/* cuda_kernels.c: the launchers; NULL: there is none. Tests have their own file in its place, whose "launchers" let the
+/* kernels.c: the launchers; NULL: there is none. Tests have their own file in its place, whose "launchers" let the
  * CPU's kernels run when a recording stream gets there. */
 typedef struct {
     rm_kernel *(*kernel)(const rm_op *op, rm_pass pass);

@@ -1,5 +1,5 @@
-/* cuda_algorithm.c: which of cuBLASLt's algorithms a product is made by, and how cuBLASLt is told of matrices:
- * cuda_product.h. What is done with them is in cuda_product.c.
+/* algorithm.c: which of cuBLASLt's algorithms a product is made by, and how cuBLASLt is told of matrices:
+ * product.h. What is done with them is in product.c.
  *
  * cuBLASLt reads matrices by columns. What lies here as a matrix by rows is to it the transpose, and so C = A B is asked for
  * as C^T = B^T A^T, the operands in each other's place:
@@ -11,7 +11,7 @@
  */
 #include <string.h>
 
-#include "engine/cuda.h"
+#include "engine/cuda/cuda.h"
 #include "memory/host.h"
 
 /* ---- Layouts ----------------------------------------------------------------------------------------------------- */

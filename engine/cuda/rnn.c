@@ -1,4 +1,4 @@
-/* cuda_rnn.c: cuDNN's RNN as the kernels of a layer: cuda_rnn.h. A tile is one call with the tile's shapes, always in training
+/* rnn.c: cuDNN's RNN as the kernels of a layer: rnn.h. A tile is one call with the tile's shapes, always in training
  * mode: cuDNN may compute otherwise when it need keep nothing, and then a recomputed tile would have other bits than a kept
  * one.
  *
@@ -6,13 +6,13 @@
  *   scratch of backward   lengths (B) | work space | dx, where nobody wants it | gradients arranged as the weight space is
  *
  * cuDNN 9.19, developer guide and headers: cudnnRNNForward, cudnnRNNBackwardData_v8, cudnnRNNBackwardWeights_v8. */
-#include "engine/cuda_rnn.h"
+#include "engine/cuda/rnn.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cuda.h"
+#include "engine/cuda/cuda.h"
 #include "memory/host.h"
 
 #ifdef RM_HAVE_CUDNN

@@ -1,11 +1,11 @@
-/* cuda.c: the device "cuda": one NVIDIA GPU. Opening it, its block, its speed, and the table rm_device_cuda; cuda.h says
+/* device.c: the device "cuda": one NVIDIA GPU. Opening it, its block, its speed, and the table rm_device_cuda; cuda.h says
  * what lies in the files beside this one. */
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "engine/cuda.h"
+#include "engine/cuda/cuda.h"
 #include "engine/hash.h"
 #include "memory/clock.h"
 #include "memory/host.h"

@@ -1,9 +1,9 @@
-/* cuda_product.h: matrix products on the CUDA device, by cuBLASLt: what rm_cuda_queue.multiply is there. Private to the
+/* product.h: matrix products on the CUDA device, by cuBLASLt: what rm_cuda_queue.multiply is there. Private to the
  * device's files. docs/notes/cuda_products.md says why its bits repeat, what is assumed, and how that is checked.
  *
- *   cuda_product.c    products by shape: how each is made, proven on the GPU where it matters; main entry: rm_cuda_multiply,
- *                     declared in cuda.h
- *   cuda_algorithm.c  algorithms by shape, and cuBLASLt's descriptions of matrices
+ *   product.c    products by shape: how each is made, proven on the GPU where it matters; main entry: rm_cuda_multiply,
+ *                declared in cuda.h
+ *   algorithm.c  algorithms by shape, and cuBLASLt's descriptions of matrices
  *
  * An algorithm (kernel, tile, stages; never one that splits a sum) is chosen for a product of so many rows, and kept. A
  * product of many rows whose bits shall be those of few (rows_like) is made by the algorithm of the few, in one of three
@@ -18,7 +18,7 @@
 #ifndef RM_CUDA_PRODUCT_H
 #define RM_CUDA_PRODUCT_H
 
-#include "engine/cuda_library.h"
+#include "engine/cuda/library.h"
 #include "engine/device.h"
 #include "ops/cuda_queue.h"
 

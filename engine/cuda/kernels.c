@@ -1,5 +1,5 @@
-/* cuda_kernels.c: which launcher an op or optimizer has on the CUDA device: the column of its descriptor. */
-#include "engine/cuda.h"
+/* kernels.c: which launcher an op or optimizer has on the CUDA device: the column of its descriptor. */
+#include "engine/cuda/cuda.h"
 
 static rm_kernel *kernel(const rm_op *op, rm_pass pass) {
     rm_kernel *const *kernels = pass == RM_FORWARD ? op->forward : pass == RM_BACKWARD ? op->backward : op->rebuild;

@@ -1,9 +1,9 @@
-/* cuda_product.c: matrix products on the CUDA device, by shape: how each is made, and the proof, on the GPU itself, that a
- * product of many rows has the bits of the products of few that it stands for: cuda_product.h. Which algorithm makes it is
- * cuda_algorithm.c's business. */
+/* product.c: matrix products on the CUDA device, by shape: how each is made, and the proof, on the GPU itself, that a
+ * product of many rows has the bits of the products of few that it stands for: product.h. Which algorithm makes it is
+ * algorithm.c's business. */
 #include <string.h>
 
-#include "engine/cuda.h"
+#include "engine/cuda/cuda.h"
 #include "engine/hash.h"
 #include "memory/bytes.h"
 #include "memory/host.h"
@@ -23,7 +23,7 @@ typedef struct rm_cuda_made {
 static const cublasComputeType_t compute_type[RM_PRECISIONS] = {
     [RM_FP32] = CUBLAS_COMPUTE_32F, [RM_TF32] = CUBLAS_COMPUTE_32F_FAST_TF32, [RM_BF16] = CUBLAS_COMPUTE_32F_FAST_16BF};
 
-/* The operands change places (cuda_algorithm.c), and with them their transpositions. */
+/* The operands change places (algorithm.c), and with them their transpositions. */
 static cublasStatus_t describe(const rm_cuda_library *lib, rm_precision precision, int transposed,
                                cublasLtMatmulDesc_t *out) {
     const int32_t first = transposed & RM_CUDA_TRANSPOSE_B ? CUBLAS_OP_T : CUBLAS_OP_N,

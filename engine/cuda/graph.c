@@ -1,4 +1,4 @@
-/* cuda_graph.c: many small launches as one. A launcher brackets them by rm_cuda_queue's begin and end (ops/cuda_queue.h); here
+/* graph.c: many small launches as one. A launcher brackets them by rm_cuda_queue's begin and end (ops/cuda_queue.h); here
  * they are recorded as a CUDA graph and launched again whenever the same call comes: addresses in the arena are the same from
  * step to step.
  *
@@ -10,7 +10,7 @@
  * hash of its key, 128 bits wide, and of the op and the pass that run. What lies beyond the bounds of cuda.h (of calls, graphs,
  * memory) is launched as it comes, for good: none is dropped for another, since a step that needs more than there is room for
  * would then drop each of them before its turn comes again. */
-#include "engine/cuda.h"
+#include "engine/cuda/cuda.h"
 #include "engine/hash.h"
 #include "memory/host.h"
 

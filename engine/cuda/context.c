@@ -1,4 +1,4 @@
-/* cuda_context.c: what CUDA takes of a GPU's memory as soon as a process uses it (its context: some hundred MiB), before
+/* context.c: what CUDA takes of a GPU's memory as soon as a process uses it (its context: some hundred MiB), before
  * anything is asked of it: rm_cuda_context_begin. CUDA itself cannot say, since asking it makes the context. The driver's NVML
  * can, which sees the GPU from outside: what is in use before and after. Another program that takes or returns memory in
  * between is counted in; no way to do better is known. */
@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "engine/cuda.h"
+#include "engine/cuda/cuda.h"
 
 enum { GPUS = 64 };
 

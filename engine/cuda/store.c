@@ -1,7 +1,7 @@
-/* cuda_store.c: the CUDA device's second tier: page-locked memory of the host, reached by a stream of its own beside the
+/* store.c: the CUDA device's second tier: page-locked memory of the host, reached by a stream of its own beside the
  * queue's. One stream for both directions, because a plan counts on its transfers being done one at a time and in their
  * order; the queue and it wait for each other by events alone, and the host for neither. */
-#include "engine/cuda.h"
+#include "engine/cuda/cuda.h"
 #include "memory/clock.h"
 #include "memory/host.h"
 

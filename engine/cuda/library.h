@@ -1,11 +1,11 @@
-/* cuda_library.h: NVIDIA's libcudart and libcublas, opened when the first session asks for the device "cuda" and not before:
+/* library.h: NVIDIA's libcudart and libcublas, opened when the first session asks for the device "cuda" and not before:
  * a Remat that was built with CUDA starts on machines that have neither. Here are the functions and their names; what they
- * are used for is in cuda.c, cuda_queue.c and cuda_store.c. (dist/nccl_library.h does the same for NCCL.)
+ * are used for is in device.c, queue.c and store.c. (dist/nccl_library.h does the same for NCCL.)
  *
  * Where Remat's own kernels are part of the build (REMAT_HAVE_CUDA), nvcc has linked the runtime with them, and it is that one
  * which is used: what it remembers of a failed launch is asked of the library that launched.
  *
- * cuDNN is opened when a session asks for its recurrent kernels (cuda_rnn.c), and only there it is missed. Toolkits come without
+ * cuDNN is opened when a session asks for its recurrent kernels (rnn.c), and only there it is missed. Toolkits come without
  * it: a build that found no cudnn.h of version 9 does not know it.
  *
  * Looked for: lib*.so.N, N being the version of CUDA that Remat was built with, where the system's loader looks, then where

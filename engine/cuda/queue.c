@@ -1,10 +1,10 @@
-/* cuda_queue.c: the CUDA device's queue: one stream in whose order everything is done, the cuBLAS handle that belongs to it,
+/* queue.c: the CUDA device's queue: one stream in whose order everything is done, the cuBLAS handle that belongs to it,
  * and page-locked memory through which pageable memory of the host travels. Nothing here allocates once it is made. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/cuda.h"
+#include "engine/cuda/cuda.h"
 #include "memory/bytes.h"
 #include "memory/host.h"
 

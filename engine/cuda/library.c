@@ -1,6 +1,6 @@
-/* cuda_library.c: dlopen and dlsym for the CUDA device: cuda_library.h. */
+/* library.c: dlopen and dlsym for the CUDA device: library.h. */
 #define _GNU_SOURCE
-#include "engine/cuda_library.h"
+#include "engine/cuda/library.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,8 +1,8 @@
-/* cuda_error.c: what CUDA, cuBLAS and cuDNN answer, once, in words: for calls that are answered at once, and for work on a queue,
+/* error.c: what CUDA, cuBLAS and cuDNN answer, once, in words: for calls that are answered at once, and for work on a queue,
  * whose failure shows later, perhaps at a call that had nothing to do with it. */
 #include <stdio.h>
 
-#include "engine/cuda.h"
+#include "engine/cuda/cuda.h"
 
 /* What could help, for the errors that users meet. */
 static const char *remedy(cudaError_t error) {

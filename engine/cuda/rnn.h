@@ -1,4 +1,4 @@
-/* cuda_rnn.h: recurrent layers by cuDNN, for sessions that ask for it (remat_config.rnn_kernels); private to the CUDA device.
+/* rnn.h: recurrent layers by cuDNN, for sessions that ask for it (remat_config.rnn_kernels); private to the CUDA device.
  *
  * A layer gets another descriptor (device.h, variant): aux is cuDNN's reserve space, packed weights are its weight space,
  * scratch holds its work space. How large these are cuDNN says when the session is built, for tiles of two lengths: they are
