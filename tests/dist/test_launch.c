@@ -255,6 +255,17 @@ START_TEST(stopped_ranks_are_woken) {
 }
 END_TEST
 
+/* A SIGCONT would undo the SIGSTOP of a debugger that is just attaching; also a stopped child of a rank is woken. */
+START_TEST(only_stopped_ranks_are_woken) {
+    ck_assert_int_eq(run(JOB(2, SCRIPT("test $RANK = 0 && sleep 0.3 && exit 9; trap 'echo heard' CONT; "
+                                       "sh -c 'kill -STOP $$; echo awake' & wait $!; wait $!; exit 3"))),
+                     9);
+    char *text = output_of("job", "out");
+    ck_assert_str_eq(text, "awake\n");
+    free(text);
+}
+END_TEST
+
 START_TEST(stopped_ranks_hear_signals) {
     char script[300];
     pid_t pids[64];
@@ -1162,6 +1173,7 @@ int main(int argc, char **argv) {
     tcase_add_test(cases, a_killed_rank_is_the_cause);
     tcase_add_test(cases, the_others_have_time_to_say_so);
     tcase_add_test(cases, stopped_ranks_are_woken);
+    tcase_add_test(cases, only_stopped_ranks_are_woken);
     tcase_add_test(cases, stopped_ranks_hear_signals);
     tcase_add_test(cases, what_cannot_be_started);
     tcase_add_test(cases, without_memory);
