@@ -4,7 +4,8 @@
 
 #include "engine/cuda/cuda.h"
 
-/* What could help, for the errors that users meet. */
+/* What could help, for the errors that users meet. After those that say so, CUDA answers every call with the same error until the
+ * process ends (CUDA's driver_types.h). */
 static const char *remedy(cudaError_t error) {
     switch (error) {
     case cudaErrorInsufficientDriver:
@@ -14,10 +15,23 @@ static const char *remedy(cudaError_t error) {
     case cudaErrorDevicesUnavailable:
         return ": another program has the GPU for itself (nvidia-smi shows which)";
     case cudaErrorIllegalAddress:
-    case cudaErrorLaunchFailure:
     case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorLaunchFailure:
+    case cudaErrorAssert:
         return ": a kernel has failed, and this process can no longer use the GPU; with CUDA_LAUNCH_BLOCKING=1 the "
                "step named is the one that failed";
+    case cudaErrorIllegalInstruction:
+    case cudaErrorInvalidPc:
+    case cudaErrorHardwareStackError:
+        return ": a kernel has lost its way, and this process can no longer use the GPU; start it again, and if that "
+               "does not help, look whether the driver and this build's kernels suit the GPU (nvidia-smi, dmesg)";
+    case cudaErrorLaunchTimeout:
+        return ": a GPU that drives a display ends kernels that take seconds, and this process can no longer use it; "
+               "start it again on a GPU without a display, or with a smaller tile or batch";
+    case cudaErrorECCUncorrectable:
+        return ": the GPU's memory holds an error that it cannot correct, and this process can no longer use the GPU; "
+               "nvidia-smi -q -d ECC counts them, a reset of the GPU clears them, and until then use another";
     default:
         return "; nvidia-smi shows whether the GPU is well";
     }

@@ -68,8 +68,9 @@ remat_status rm_cuda_store_reserve(rm_store *store, uint64_t bytes) {
     if (lib->cudaMallocHost(&memory, bytes) != cudaSuccess) {
         (void)lib->cudaGetLastError();
         FAIL(MEMORY,
-             "the plan moves %llu bytes to the host, which has no room for them as page-locked memory; use a larger "
-             "memory budget, or raise the limit of locked memory (ulimit -l)",
+             "the plan moves %llu bytes to the host, which has no room for them as page-locked memory: that cannot be "
+             "swapped out, so it must be free (free -m), and within the memory that a container or a job of Slurm's "
+             "allows; use a larger memory budget, or give the host more",
              (unsigned long long)bytes);
     }
     store->memory = memory;
