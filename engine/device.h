@@ -33,6 +33,13 @@ typedef struct {
 typedef enum { RM_FP32, RM_TF32, RM_BF16, RM_PRECISIONS } rm_precision;
 extern const char *const rm_precision_names[RM_PRECISIONS];
 
+/* Matrix products so far, by what their making is chosen by: numbers of rows and columns, alignment, and so on. */
+typedef struct {
+    int64_t shapes;
+    int64_t in_fp32; /* ... of which operands are not rounded, although the precision is another than fp32 */
+    char latest[96]; /* how that of the latest shape is made, in the library's words */
+} rm_products;
+
 /* Another descriptor of an op, for one node: with kernels, aux, scratch and packed weights of its own. `attr`, which takes the
  * place of the node's, holds numbers alone, no addresses: it is part of the key under which times are kept. */
 typedef struct {
@@ -54,6 +61,7 @@ typedef struct rm_device_api {
     bool (*runs)(const rm_op *, rm_pass);                       /* NULL: all of them */
     uint64_t (*identity)(rm_device *);                          /* another for other hardware, or libraries; NULL: the host's */
     remat_status (*set_precision)(rm_device *, rm_precision);   /* before anything runs; NULL: fp32 alone */
+    void (*products)(rm_device *, rm_products *out);            /* NULL: nothing is chosen */
     remat_status (*use_cudnn)(rm_device *);                     /* after set_precision; NULL: it has none */
     /* What a node with these inputs is to be run by; it is called for tiles of tau[0] and tau[1] timesteps. Asked once a
      * node, before a chain is built. NULL: every op is run as it is. */

@@ -9,6 +9,7 @@
  *      B  (k,n), or (n,k) transposed     first operand   (n,k), or (k,n) transposed
  *      A  (m,k), or (k,m) transposed     second operand  (k,m), or (m,k) transposed
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/cuda/cuda.h"
@@ -64,12 +65,60 @@ static cublasStatus_t adds_in_one_go(const rm_cuda_library *lib, const cublasLtM
     return error;
 }
 
+/* Whether cuBLASLt would use an algorithm on these, without memory of its own. */
+static cublasStatus_t takes(const rm_cuda_products *products, cublasLtMatmulDesc_t matmul,
+                            const cublasLtMatmulAlgo_t *algo, const rm_cuda_layouts *l, bool *answer) {
+    cublasLtMatmulHeuristicResult_t result = {.state = CUBLAS_STATUS_NOT_SUPPORTED};
+    cublasStatus_t error =
+        products->device->lib->cublasLtMatmulAlgoCheck(products->handle, matmul, l->b, l->a, l->c, l->c, algo, &result);
+    bool refuses = error == CUBLAS_STATUS_NOT_SUPPORTED || error == CUBLAS_STATUS_INVALID_VALUE ||
+                   error == CUBLAS_STATUS_ARCH_MISMATCH;
+    *answer = !error && !result.state && !result.workspaceSize;
+    return refuses ? CUBLAS_STATUS_SUCCESS : error;
+}
+
 bool rm_cuda_algorithm_fits(const rm_cuda_products *products, const rm_cuda_algorithm *algorithm,
                             const rm_cuda_layouts *layouts) {
-    cublasLtMatmulHeuristicResult_t result = {.state = CUBLAS_STATUS_NOT_SUPPORTED};
-    cublasStatus_t error = products->device->lib->cublasLtMatmulAlgoCheck(
-        products->handle, algorithm->matmul, layouts->b, layouts->a, layouts->c, layouts->c, &algorithm->algo, &result);
-    return !error && !result.state && !result.workspaceSize;
+    bool answer;
+    return !takes(products, algorithm->matmul, &algorithm->algo, layouts, &answer) && answer;
+}
+
+/* ---- What it says of itself -------------------------------------------------------------------------------------- */
+
+/* Tensor cores are allowed, not demanded: an algorithm for bf16 may read its operands as they are. 0: it does not say. */
+static uint64_t numerics_of(const rm_cuda_library *lib, const cublasLtMatmulAlgo_t *algo) {
+    uint64_t flags = 0;
+    size_t written;
+    bool said = !lib->cublasLtMatmulAlgoCapGetAttribute(algo, CUBLASLT_ALGO_CAP_NUMERICAL_IMPL_FLAGS, &flags,
+                                                        sizeof flags, &written);
+    return said ? flags : 0;
+}
+
+bool rm_cuda_algorithm_rounds(const rm_cuda_algorithm *algorithm) {
+    return algorithm->matmul && algorithm->precision != RM_FP32 &&
+           (algorithm->numerics & CUBLASLT_NUMERICAL_IMPL_FLAGS_OP_INPUT_TYPE_MASK) !=
+               CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_32F;
+}
+
+static int32_t number_of(const rm_cuda_library *lib, const cublasLtMatmulAlgo_t *algo,
+                         cublasLtMatmulAlgoConfigAttributes_t name) {
+    int32_t number = -1;
+    size_t written;
+    return lib->cublasLtMatmulAlgoConfigGetAttribute(algo, name, &number, sizeof number, &written) ? -1 : number;
+}
+
+void rm_cuda_algorithm_text(const rm_cuda_products *products, const rm_cuda_algorithm *algorithm, char *text,
+                            size_t size) {
+    const rm_cuda_library *lib = products->device->lib;
+    if (!algorithm->matmul) {
+        snprintf(text, size, "cublasSgemm");
+        return;
+    }
+    snprintf(text, size, "algorithm %d, tile %d, stages %d, in %s",
+             number_of(lib, &algorithm->algo, CUBLASLT_ALGO_CONFIG_ID),
+             number_of(lib, &algorithm->algo, CUBLASLT_ALGO_CONFIG_TILE_ID),
+             number_of(lib, &algorithm->algo, CUBLASLT_ALGO_CONFIG_STAGES_ID),
+             rm_precision_names[rm_cuda_algorithm_rounds(algorithm) ? algorithm->precision : RM_FP32]);
 }
 
 /* ---- Choosing ---------------------------------------------------------------------------------------------------- */
@@ -79,6 +128,19 @@ bool rm_cuda_algorithm_fits(const rm_cuda_products *products, const rm_cuda_algo
 static int64_t typical_ld(int64_t columns, int64_t align) {
     int64_t unit = align / (int64_t)sizeof(float), ld = (columns + unit - 1) / unit * unit;
     return unit < 4 && ld / unit % 2 == 0 ? ld + unit : ld;
+}
+
+/* Rows one after the other, or `apart` times as far from each other: a matrix among gates is a fourth of what lies there. */
+enum { CLOSE = 1, APART = 4 };
+
+static cublasStatus_t make_typical(const rm_cuda_products *products, const rm_cuda_shape *shape, int64_t apart,
+                                   rm_cuda_layouts *out) {
+    rm_cuda_shape typical = *shape;
+    bool ta = typical.how & RM_CUDA_TRANSPOSE_A, tb = typical.how & RM_CUDA_TRANSPOSE_B;
+    typical.lda = typical_ld(apart * (ta ? typical.m : typical.k), typical.align_a);
+    typical.ldb = typical_ld(apart * (tb ? typical.k : typical.n), typical.align_b);
+    typical.ldc = typical_ld(apart * typical.n, typical.align_c);
+    return rm_cuda_layouts_make(products, &typical, typical.m, 1, out);
 }
 
 static cublasStatus_t prefer(const rm_cuda_library *lib, const rm_cuda_shape *s,
@@ -106,53 +168,62 @@ static cublasStatus_t prefer(const rm_cuda_library *lib, const rm_cuda_shape *s,
 
 enum { CANDIDATES = 32 };
 
-/* The one that cuBLASLt thinks fastest, of those that will do; NOT_SUPPORTED: there is none. */
-static cublasStatus_t ask(const rm_cuda_products *products, cublasLtMatmulDesc_t matmul, const rm_cuda_layouts *l,
-                          cublasLtMatmulPreference_t preference, cublasLtMatmulAlgo_t *out) {
+/* What is asked about. */
+typedef struct {
+    rm_cuda_layouts close, apart;
+    cublasLtMatmulPreference_t preference;
+} question;
+
+/* The one that cuBLASLt thinks fastest, of those that will do; NOT_SUPPORTED: there is none. It proposes for rows that lie one
+ * after the other. Whoever has them further apart shall get the same, so it must take those, too. */
+static cublasStatus_t ask(const rm_cuda_products *products, cublasLtMatmulDesc_t matmul, const question *about,
+                          cublasLtMatmulAlgo_t *out) {
     const rm_cuda_library *lib = products->device->lib;
+    const rm_cuda_layouts *l = &about->close;
     cublasLtMatmulHeuristicResult_t result[CANDIDATES];
     int n = 0;
     cublasStatus_t error = lib->cublasLtMatmulAlgoGetHeuristic(products->handle, matmul, l->b, l->a, l->c, l->c,
-                                                               preference, CANDIDATES, result, &n);
+                                                               about->preference, CANDIDATES, result, &n);
     for (int i = 0; i < n && !error; i++) {
         bool will_do = false;
         if (result[i].state || result[i].workspaceSize) continue;
-        error = adds_in_one_go(lib, &result[i].algo, &will_do);
         *out = result[i].algo;
+        error = adds_in_one_go(lib, out, &will_do);
+        if (!error && will_do) error = takes(products, matmul, out, &about->apart, &will_do);
+        
         if (!error && will_do) return CUBLAS_STATUS_SUCCESS;
     }
     return error ? error : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 /* Shapes that tensor cores cannot take are multiplied in fp32. */
-static cublasStatus_t choose(rm_cuda_products *products, const rm_cuda_layouts *layouts,
-                             cublasLtMatmulPreference_t preference, rm_cuda_algorithm *algorithm) {
+static cublasStatus_t choose(rm_cuda_products *products, const question *about, rm_cuda_algorithm *algorithm) {
     const rm_precision wanted[] = {products->precision, RM_FP32};
     int transposed = algorithm->shape.how & (RM_CUDA_TRANSPOSE_A | RM_CUDA_TRANSPOSE_B);
     cublasStatus_t error = CUBLAS_STATUS_NOT_SUPPORTED;
     for (int i = 0; i < 2 && error == CUBLAS_STATUS_NOT_SUPPORTED; i++) {
+        algorithm->precision = wanted[i];
         algorithm->matmul = products->matmul[wanted[i]][transposed];
-        error = ask(products, algorithm->matmul, layouts, preference, &algorithm->algo);
+        error = ask(products, algorithm->matmul, about, &algorithm->algo);
     }
+    if (!error && algorithm->precision != RM_FP32)
+        algorithm->numerics = numerics_of(products->device->lib, &algorithm->algo);
     return error;
 }
 
 static cublasStatus_t search(rm_cuda_products *products, rm_cuda_algorithm *algorithm) {
     const rm_cuda_library *lib = products->device->lib;
-    rm_cuda_shape typical = algorithm->shape;
-    bool ta = typical.how & RM_CUDA_TRANSPOSE_A, tb = typical.how & RM_CUDA_TRANSPOSE_B;
-    typical.lda = typical_ld(ta ? typical.m : typical.k, typical.align_a);
-    typical.ldb = typical_ld(tb ? typical.k : typical.n, typical.align_b);
-    typical.ldc = typical_ld(typical.n, typical.align_c);
-    rm_cuda_layouts layouts = {NULL, NULL, NULL};
-    cublasLtMatmulPreference_t preference;
-    cublasStatus_t error = lib->cublasLtMatmulPreferenceCreate(&preference);
+    const rm_cuda_shape *shape = &algorithm->shape;
+    question about = {.preference = NULL};
+    cublasStatus_t error = lib->cublasLtMatmulPreferenceCreate(&about.preference);
     if (error) return error;
-    error = prefer(lib, &typical, preference);
-    if (!error) error = rm_cuda_layouts_make(products, &typical, typical.m, 1, &layouts);
-    if (!error) error = choose(products, &layouts, preference, algorithm);
-    rm_cuda_layouts_free(products, &layouts);
-    (void)lib->cublasLtMatmulPreferenceDestroy(preference);
+    error = prefer(lib, shape, about.preference);
+    if (!error) error = make_typical(products, shape, CLOSE, &about.close);
+    if (!error) error = make_typical(products, shape, APART, &about.apart);
+    if (!error) error = choose(products, &about, algorithm);
+    rm_cuda_layouts_free(products, &about.close);
+    rm_cuda_layouts_free(products, &about.apart);
+    (void)lib->cublasLtMatmulPreferenceDestroy(about.preference);
     return error;
 }
 

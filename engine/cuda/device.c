@@ -144,6 +144,8 @@ static remat_status cuda_set_precision(rm_device *device, rm_precision precision
     return REMAT_OK;
 }
 
+static void cuda_products(rm_device *device, rm_products *out) { rm_cuda_products_known(device->products, out); }
+
 /* What it takes of the GPU's memory is taken now, and counts. */
 static remat_status cuda_use_cudnn(rm_device *device) {
     uint64_t before, after;
@@ -277,6 +279,7 @@ const rm_device_api rm_device_cuda = {
     .runs = cuda_runs,
     .identity = cuda_identity,
     .set_precision = cuda_set_precision,
+    .products = cuda_products,
     .use_cudnn = cuda_use_cudnn,
     .variant = rm_cuda_rnn_variant,
     .rates = cuda_rates,

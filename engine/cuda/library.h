@@ -84,7 +84,8 @@
     X(cublasLtMatmulPreferenceSetAttribute)                                                                            \
     X(cublasLtMatmulAlgoGetHeuristic)                                                                                  \
     X(cublasLtMatmulAlgoCheck)                                                                                         \
-    X(cublasLtMatmulAlgoConfigGetAttribute)
+    X(cublasLtMatmulAlgoConfigGetAttribute)                                                                            \
+    X(cublasLtMatmulAlgoCapGetAttribute)
 
 #define RM_CUDNN_CALLS(X)                                                                                              \
     X(cudnnCreate)                                                                                                     \

@@ -39,7 +39,8 @@ static remat_status start(rm_cuda_products *products) {
     const rm_cuda_library *lib = products->device->lib;
     size_t free = 0, total = 0;
     TRY(rm_cuda_status(lib, lib->cudaMemGetInfo(&free, &total), "asking for the GPU's memory"));
-    products->trial_bytes = rm_larger(RM_CUDA_TRIAL_BYTES, total / RM_CUDA_TRIAL_SHARE);
+    products->trial_bytes =
+        rm_smaller(rm_larger(RM_CUDA_TRIAL_BYTES, total / RM_CUDA_TRIAL_SHARE), RM_CUDA_MOST_TRIAL_BYTES);
     cublasStatus_t error = lib->cublasLtCreate(&products->handle);
     if (error) products->handle = NULL;
     for (int p = 0; p < RM_PRECISIONS && !error; p++)
@@ -97,6 +98,16 @@ int64_t rm_cuda_products_made(const rm_cuda_products *products, rm_cuda_way way)
     for (int i = 0; i < RM_CUDA_SHAPE_LISTS; i++)
         for (const made *m = products->made[i]; m; m = m->next) n += m->way == way;
     return n;
+}
+
+void rm_cuda_products_known(const rm_cuda_products *products, rm_products *out) {
+    const rm_cuda_algorithm *latest = products->algorithms;
+    *out = (rm_products){.shapes = 0};
+    if (latest) rm_cuda_algorithm_text(products, latest, out->latest, sizeof out->latest);
+    for (const rm_cuda_algorithm *a = latest; a; a = a->next) {
+        out->shapes++;
+        out->in_fp32 += products->precision != RM_FP32 && !rm_cuda_algorithm_rounds(a);
+    }
 }
 
 /* ---- Making one -------------------------------------------------------------------------------------------------- */

@@ -27,9 +27,10 @@ typedef struct rm_cuda_products rm_cuda_products;
 remat_status rm_cuda_products_create(rm_device *device, rm_cuda_products **out);
 void rm_cuda_products_free(rm_cuda_products *products); /* NULL allowed */
 
-/* Of the GPU's memory, for a moment, when a shape is first met that needs a trial; the plan's bytes have it in them. So much,
- * or this share of the GPU's memory, whichever is more. */
+/* Of the GPU's memory, for a moment, when a shape is first met that needs a trial; the plan's bytes have it in them. This share
+ * of the GPU's memory, but never less than the one nor more than the other: what is larger is tried, and made, in parts. */
 #define RM_CUDA_TRIAL_BYTES ((uint64_t)64 << 20)
+#define RM_CUDA_MOST_TRIAL_BYTES ((uint64_t)128 << 20)
 enum { RM_CUDA_TRIAL_SHARE = 256 };
 
 /* What operands are rounded to before they are multiplied; sums are fp32. Forgets all shapes. fp32 until it is called. */
@@ -37,6 +38,7 @@ void rm_cuda_products_precision(rm_cuda_products *products, rm_precision precisi
 
 typedef enum { RM_CUDA_UNDECIDED, RM_CUDA_WHOLE, RM_CUDA_BATCHED, RM_CUDA_BLOCKS, RM_CUDA_WAYS } rm_cuda_way;
 int64_t rm_cuda_products_made(const rm_cuda_products *products, rm_cuda_way way); /* shapes that are made that way */
+void rm_cuda_products_known(const rm_cuda_products *products, rm_products *out);  /* the slot of rm_device_api */
 
 /* ---- Between the two files --------------------------------------------------------------------------------------- */
 
@@ -59,13 +61,15 @@ typedef struct rm_cuda_algorithm {
     rm_cuda_shape shape;         /* m is the rows; lda, ldb and ldc are 0: they have no say */
     cublasLtMatmulDesc_t matmul; /* borrowed: precision and transpositions; NULL: cuBLASLt has none, cuBLAS makes it */
     cublasLtMatmulAlgo_t algo;
+    rm_precision precision; /* that matmul allows; the device's, or fp32 where there is none in it */
+    uint64_t numerics;      /* cublasLtNumericalImplFlags_t, where that is not fp32; 0: it does not say */
 } rm_cuda_algorithm;
 
 struct rm_cuda_products {
     rm_device *device;
     cublasLtHandle_t handle;
     rm_precision precision;
-    uint64_t trial_bytes; /* as above; a test may have less */
+    uint64_t trial_bytes;                          /* as above; a test may have less */
     cublasLtMatmulDesc_t matmul[RM_PRECISIONS][4]; /* by transpositions */
     rm_cuda_algorithm *algorithms;
     struct rm_cuda_made *made[RM_CUDA_SHAPE_LISTS]; /* by hash */
@@ -81,5 +85,10 @@ const rm_cuda_algorithm *rm_cuda_algorithm_for(rm_cuda_products *products, const
 /* Whether cuBLASLt would use it on these, without memory of its own. */
 bool rm_cuda_algorithm_fits(const rm_cuda_products *products, const rm_cuda_algorithm *algorithm,
                             const rm_cuda_layouts *layouts);
+/* Whether it rounds its operands to the device's precision: cuBLASLt may lack one that does, or prefer one that does not. */
+bool rm_cuda_algorithm_rounds(const rm_cuda_algorithm *algorithm);
+/* "algorithm 21, tile 20, stages 10, in bf16": cuBLASLt's own numbers. */
+void rm_cuda_algorithm_text(const rm_cuda_products *products, const rm_cuda_algorithm *algorithm, char *text,
+                            size_t size);
 
 #endif

@@ -127,6 +127,26 @@ START_TEST(without_an_algorithm) {
 }
 END_TEST
 
+/* Rows that lie far apart are multiplied by the algorithm of those that lie close, which must not refuse them. */
+START_TEST(rows_far_apart) {
+    static bench b;
+    static float close[MOST], apart[MOST];
+    stand_in_reset(1);
+    fake_lt_is(FAKE_LT_REFUSES_FAR);
+    ck_assert(!open_bench(&b));
+    rm_cuda_product p = tight(12, 8, 40), far = p;
+    p.rows_like = far.rows_like = _i ? 4 : 0;
+    far.lda *= 4, far.ldb *= 4, far.ldc *= 4;
+    ck_assert_msg(!multiply(&b, p, 0, close), "%s", remat_last_error());
+    expect_right(&b, &p, 0, close);
+    ck_assert_msg(!multiply(&b, far, 0, apart), "%s", remat_last_error());
+    expect_right(&b, &far, 0, apart);
+    ck_assert_int_eq(fake_lt_counted().searches, 1);
+    close_bench(&b);
+    expect_clean("far apart");
+}
+END_TEST
+
 /* ---- The same bits ------------------------------------------------------------------------------------------------ */
 
 /* The product of all rows, and those of `rows` each, into two arrays. */
@@ -306,6 +326,51 @@ START_TEST(precisions_are_asked_for) {
 }
 END_TEST
 
+/* What is not rounded although it was asked for is counted, whatever the reason. */
+START_TEST(products_left_in_fp32_are_counted) {
+    static const unsigned reasons[] = {FAKE_LT_NO_TENSOR_CORES, FAKE_LT_FASTER_IN_FP32, FAKE_LT_KNOWS_NOTHING};
+    static bench b;
+    rm_products known;
+    stand_in_reset(1);
+    ck_assert(!open_bench(&b));
+    api->products(b.device, &known);
+    ck_assert(known.shapes == 0 && known.in_fp32 == 0 && !*known.latest);
+    double fp32 = error_of(&b, RM_FP32);
+    api->products(b.device, &known);
+    ck_assert(known.shapes == 1 && known.in_fp32 == 0 && strstr(known.latest, "in fp32"));
+    (void)error_of(&b, RM_BF16);
+    api->products(b.device, &known);
+    ck_assert_msg(known.shapes == 1 && known.in_fp32 == 0 && strstr(known.latest, "in bf16"), "%s", known.latest);
+    for (int i = 0; i < 3; i++) {
+        fake_lt_is(reasons[i]);
+        (void)error_of(&b, RM_FP32); /* another precision forgets all shapes */
+        ck_assert(fabs(error_of(&b, RM_TF32)) <= 2 * fp32);
+        api->products(b.device, &known);
+        ck_assert_msg(known.shapes == 1 && known.in_fp32 == 1, "%d: %lld of %lld, %s", i, (long long)known.in_fp32,
+                      (long long)known.shapes, known.latest);
+        ck_assert_msg(!!strstr(known.latest, i < 2 ? "in fp32" : "cublasSgemm"), "%s", known.latest);
+    }
+    close_bench(&b);
+    expect_clean("counted");
+}
+END_TEST
+
+/* A 256th of a large card would be more than parts need. (A card of the fake's has 300 MiB beside what is free.) */
+START_TEST(room_for_trials_is_bounded) {
+    static const struct { size_t card, room; } cases[] = {{1, 64}, {24, 97}, {32, 128}, {140, 128}, {288, 128}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rm_device *device;
+        stand_in_reset(1);
+        fake_cuda_machine(1, 13000, cases[i].card << 30);
+        ck_assert(!api->open(1, &device));
+        uint64_t room = device->products->trial_bytes >> 20;
+        ck_assert_msg(room == cases[i].room, "%zu GiB: %llu MiB", cases[i].card, (unsigned long long)room);
+        api->close(device);
+        expect_clean("room");
+    }
+}
+END_TEST
+
 START_TEST(precisions_by_name) {
     static const struct {
         const rm_device_api *api;
@@ -375,12 +440,15 @@ int main(void) {
     TCase *c = tcase_create("cuda_product");
     tcase_add_loop_test(c, products_are_right, 0, 8);
     tcase_add_test(c, without_an_algorithm);
+    tcase_add_loop_test(c, rows_far_apart, 0, 2);
     tcase_add_loop_test(c, rows_keep_their_bits, 0, 4 * MOODS);
     tcase_add_test(c, in_parts);
     tcase_add_test(c, rows_alone_have_other_bits);
     tcase_add_test(c, nothing_is_decided_twice);
     tcase_add_test(c, recorded_before_it_is_decided);
     tcase_add_test(c, precisions_are_asked_for);
+    tcase_add_test(c, products_left_in_fp32_are_counted);
+    tcase_add_test(c, room_for_trials_is_bounded);
     tcase_add_test(c, precisions_by_name);
     tcase_add_loop_test(c, faults_at_every_call, 0, MOODS);
     suite_add_tcase(suite, c);

@@ -44,6 +44,8 @@ enum {
     FAKE_LT_REFUSES_OTHERS = 4,   /* ... or is not to be had for them                                 */
     FAKE_LT_KNOWS_NOTHING = 8,    /* there is no algorithm for anything                               */
     FAKE_LT_NO_TENSOR_CORES = 16, /* there is none but for fp32                                       */
+    FAKE_LT_REFUSES_FAR = 32,     /* the first that would do takes no rows that lie far apart         */
+    FAKE_LT_FASTER_IN_FP32 = 64,  /* ... reads its operands as they are, though it need not           */
 };
 void fake_lt_is(unsigned whims);
 typedef struct {

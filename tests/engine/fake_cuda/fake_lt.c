@@ -37,7 +37,7 @@ struct cublasLtContext {
 };
 
 /* cublasLtMatmulAlgo_t.data */
-enum { ID, SPLIT, SCHEME, MEMORY, COLUMNS };
+enum { ID, SPLIT, SCHEME, MEMORY, COLUMNS, NEAR, NUMERICS };
 
 static const layout *read_layout(cublasLtMatrixLayout_t l) { return (const layout *)(const void *)l; }
 static const operation *read_operation(cublasLtMatmulDesc_t o) { return (const operation *)(const void *)o; }
@@ -152,9 +152,23 @@ static bool fits(const operation *o, const layout *a, const layout *b, const lay
 
 static bool aligned(const layout *l, uint32_t bytes) { return (uint64_t)l->ld * sizeof(float) % bytes == 0; }
 
+static uint64_t numerics_of(cublasComputeType_t compute) {
+    if (compute == CUBLAS_COMPUTE_32F_FAST_TF32)
+        return CUBLASLT_NUMERICAL_IMPL_FLAGS_HMMA | CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_TF32;
+    if (compute == CUBLAS_COMPUTE_32F_FAST_16BF)
+        return CUBLASLT_NUMERICAL_IMPL_FLAGS_HMMA | CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_16BF;
+    return CUBLASLT_NUMERICAL_IMPL_FLAGS_FMA | CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_32F;
+}
+
 /* A good one, which adds in one go. */
-static cublasLtMatmulAlgo_t algorithm(uint64_t id, int64_t columns) {
-    return (cublasLtMatmulAlgo_t){.data = {[ID] = id, [SPLIT] = 1, [COLUMNS] = (uint64_t)columns}};
+static cublasLtMatmulAlgo_t algorithm(uint64_t id, int64_t columns, cublasComputeType_t compute) {
+    return (cublasLtMatmulAlgo_t){
+        .data = {[ID] = id, [SPLIT] = 1, [COLUMNS] = (uint64_t)columns, [NUMERICS] = numerics_of(compute)}};
+}
+
+static bool is_far(const layout *l) { return l->ld > 2 * l->rows + 4; }
+static bool refuses(const cublasLtMatmulAlgo_t *algo, const layout *a, const layout *b, const layout *d) {
+    return algo->data[NEAR] && (is_far(a) || is_far(b) || is_far(d));
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t matmul,
@@ -180,7 +194,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     for (int i = 0; i < PROPOSALS && i < wanted; i++) {
         uint64_t id = 1 + ((uint64_t)x[3]->columns * 7 + (uint64_t)x[0]->ld % 2 + (uint64_t)i) % 11;
         memset(&result[i], 0, sizeof result[i]);
-        result[i].algo = algorithm(id, x[3]->columns);
+        bool as_they_are = i == GOOD && whims & FAKE_LT_FASTER_IN_FP32;
+        result[i].algo = algorithm(id, x[3]->columns, as_they_are ? CUBLAS_COMPUTE_32F : o->compute);
+        result[i].algo.data[NEAR] = i == GOOD && whims & FAKE_LT_REFUSES_FAR;
         if (i == SPLITS) result[i].algo.data[SPLIT] = 4, result[i].algo.data[SCHEME] = 2;
         if (i == WANTS_MEMORY) result[i].workspaceSize = result[i].algo.data[MEMORY] = 1024;
         if (i == FAILS) result[i].state = CUBLAS_STATUS_NOT_SUPPORTED;
@@ -199,6 +215,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
     if (status) return status;
     if (!fits(read_operation(matmul), read_layout(a), read_layout(b), out)) return CUBLAS_STATUS_INVALID_VALUE;
     if (whims & FAKE_LT_REFUSES_OTHERS && (other || out->batch > 1)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (refuses(algo, read_layout(a), read_layout(b), out)) return CUBLAS_STATUS_NOT_SUPPORTED;
     result->state = CUBLAS_STATUS_SUCCESS;
     result->workspaceSize = algo->data[MEMORY];
     return status;
@@ -208,10 +225,25 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *
                                                     cublasLtMatmulAlgoConfigAttributes_t name, void *value,
                                                     size_t bytes, size_t *written) {
     cublasStatus_t status = fake_blas_answer();
-    int32_t number = (int32_t)algo->data[name == CUBLASLT_ALGO_CONFIG_SPLITK_NUM ? SPLIT : SCHEME];
+    int32_t number = name == CUBLASLT_ALGO_CONFIG_ID                 ? (int32_t)algo->data[ID]
+                     : name == CUBLASLT_ALGO_CONFIG_SPLITK_NUM       ? (int32_t)algo->data[SPLIT]
+                     : name == CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME ? (int32_t)algo->data[SCHEME]
+                                                                     : 0;
     if (status) return status;
     if (bytes != sizeof number) return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(value, &number, bytes);
+    *written = bytes;
+    return status;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCapGetAttribute(const cublasLtMatmulAlgo_t *algo,
+                                                 cublasLtMatmulAlgoCapAttributes_t name, void *value, size_t bytes,
+                                                 size_t *written) {
+    cublasStatus_t status = fake_blas_answer();
+    if (status) return status;
+    if (name != CUBLASLT_ALGO_CAP_NUMERICAL_IMPL_FLAGS || bytes != sizeof algo->data[NUMERICS])
+        return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(value, &algo->data[NUMERICS], bytes);
     *written = bytes;
     return status;
 }
@@ -222,6 +254,7 @@ typedef struct {
     layout a, b, d;
     operation o;
     uint64_t order; /* in which a sum's terms are added */
+    uint64_t numerics;
     float alpha, beta;
     const float *x, *y;
     float *out;
@@ -230,10 +263,10 @@ typedef struct {
 enum { LARGEST = 1 << 24 };
 
 /* As tensor cores read it: TF32 has 10 bits behind the point, bf16 has 7. */
-static float rounded(float x, cublasComputeType_t compute) {
-    uint32_t bits, off = compute == CUBLAS_COMPUTE_32F_FAST_TF32   ? 13
-                         : compute == CUBLAS_COMPUTE_32F_FAST_16BF ? 16
-                                                                   : 0;
+static float rounded(float x, uint64_t numerics) {
+    uint32_t bits, off = numerics & CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_TF32   ? 13
+                         : numerics & CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_16BF ? 16
+                                                                               : 0;
     memcpy(&bits, &x, sizeof bits);
     bits = bits >> off << off;
     memcpy(&x, &bits, sizeof x);
@@ -245,8 +278,8 @@ static float element(const product *p, const float *x, const float *y, int64_t i
     float sum = 0;
     for (int64_t t = 0; t < k; t++) {
         int64_t l = (t + (int64_t)p->order * k / 13) % k;
-        sum += rounded(x[p->o.turn_a ? l + i * p->a.ld : i + l * p->a.ld], p->o.compute) *
-               rounded(y[p->o.turn_b ? j + l * p->b.ld : l + j * p->b.ld], p->o.compute);
+        sum += rounded(x[p->o.turn_a ? l + i * p->a.ld : i + l * p->a.ld], p->numerics) *
+               rounded(y[p->o.turn_b ? j + l * p->b.ld : l + j * p->b.ld], p->numerics);
     }
     return sum;
 }
@@ -284,11 +317,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t matm
     (void)handle, (void)memory, (void)bytes;
     if (status) return status;
     if (!algo) return CUBLAS_STATUS_INVALID_VALUE;
+    if (refuses(algo, read_layout(a), read_layout(b), read_layout(d))) return CUBLAS_STATUS_NOT_SUPPORTED;
     product p = {*read_layout(a),
                  *read_layout(b),
                  *read_layout(d),
                  *read_operation(matmul),
                  0,
+                 algo->data[NUMERICS],
                  *(const float *)alpha,
                  *(const float *)beta,
                  x,
