@@ -128,7 +128,7 @@ const rm_option rm_option_table[] = {
     TXT("save", save, RM_TRAIN, RM_FORGOTTEN, "DIR", "write training states here, and one at the end"),
     INT("save-every", save_every, RM_TRAIN, RM_REMEMBERED, "100", 1, HUGE_COUNT, "steps between them"),
     INT("keep", keep, RM_TRAIN, RM_REMEMBERED, "2", 0, 1e9, "how many of the newest to keep; 0: all"),
-    TXT("resume", resume, RM_TRAIN | RM_EVAL | RM_SAMPLE, RM_FORGOTTEN, "DIR",
+    TXT("resume", resume, MODEL, RM_FORGOTTEN, "DIR",
         "continue from the newest training state in DIR, with its flags"),
     TXT("init", init, RM_TRAIN | RM_EVAL | RM_SAMPLE, RM_FORGOTTEN, "FILE", "start from the weights in a .safetensors file"),
     TXT("metrics", metrics, RM_TRAIN | RM_EVAL, RM_FORGOTTEN, "FILE", "one JSON object a line: plan, steps, end"),
@@ -138,7 +138,7 @@ const rm_option rm_option_table[] = {
     INT("log-every", log_every, RM_TRAIN, RM_FORGOTTEN, "0", 0, HUGE_COUNT, "steps between printed lines; 0: about twenty in all"),
 
     YES("json", json, RM_PLAN | RM_INFO, RM_FORGOTTEN, "one JSON object instead of text"),
-    YES("steps-text", steps_text, RM_PLAN, RM_FORGOTTEN, "the plan itself, one RUN or FREE a line"),
+    YES("steps-text", steps_text, RM_PLAN, RM_FORGOTTEN, "the plan itself, one RUN, FREE, SAVE or LOAD a line"),
     YES("problem", problem, RM_PLAN, RM_FORGOTTEN, "what the strategy was given: stages, bytes, times"),
     YES("pareto", pareto, RM_PLAN, RM_FORGOTTEN, "memory against time, for every strategy; --json and --plot too"),
     TXT("plot", plot, FIT, RM_FORGOTTEN, "FILE", "bytes alive over a step, by kind, as .svg, .png or .html; train adds what it measured"),
@@ -172,6 +172,7 @@ static const struct {
               {"json", "What is shown"},
               {"capacity", "Placing"},
               {"prompt", "Writing"},
+              {"require-identical", "Comparing"},
               {"config", "Besides"}};
 enum { GROUPS = sizeof groups / sizeof groups[0] };
 _Static_assert(OPTIONS <= RM_MAX_FLAGS, "raise RM_MAX_FLAGS");
@@ -225,20 +226,35 @@ static void print_flag(const rm_option *line, FILE *out) {
     fprintf(out, line->default_text ? " [%s]\n" : "\n", line->default_text);
 }
 
+/* One after the other, as a paragraph of lines that fit a terminal. */
+static void print_names(int commands, int but_not, FILE *out) {
+    int column = 0;
+    for (int i = 0; i < OPTIONS; i++) {
+        const rm_option *line = &rm_option_table[i];
+        if (!(line->commands & commands) || line->commands & but_not) continue;
+        int width = (int)strlen(line->name) + 3;
+        if (column + width > 100) fputc('\n', out), column = 0;
+        column += fprintf(out, column ? " --%s" : "  --%s", line->name);
+    }
+    fputc('\n', out);
+}
+
 void rm_options_help(rm_command command, FILE *out) {
     for (int i = 0; i < COMMANDS; i++)
         if (commands[i].command == command)
-            fprintf(out, "remat %s%s [--flag=value ...]\n\n%s\n\n", commands[i].name, commands[i].arguments,
+            fprintf(out, "remat %s%s [--flag=value ...]\n\n%s\n", commands[i].name, commands[i].arguments,
                     commands[i].doc);
-    const char *title = NULL;
+    const char *title = "";
     for (int i = 0; i < OPTIONS; i++) {
         const rm_option *line = &rm_option_table[i];
         for (int g = 0; g < GROUPS; g++)
             if (!strcmp(groups[g].first, line->name)) title = groups[g].title;
         if (!(line->commands & command)) continue;
-        if (title && i) fputc('\n', out);
-        if (title) fprintf(out, "%s\n", title);
+        if (title) fprintf(out, "\n%s\n", title);
         title = NULL;
         print_flag(line, out);
     }
+    if (command != RM_PLAN) return;
+    fputs("\nTaken as well, so that a line of `remat train` may be planned as it is; they have no effect here\n", out);
+    print_names(RM_TRAIN, RM_PLAN, out);
 }

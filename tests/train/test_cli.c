@@ -13,11 +13,14 @@ START_TEST(usage) {
     ck_assert_ptr_nonnull(strstr(program_output, "remat train"));
     ck_assert_int_eq(run_program(" "), 2);
     ck_refuses(2, "no command 'trian'", "trian");
-    static const char *const commands[] = {"train", "plan", "eval", "sample", "info", "report"};
+    static const char *const commands[] = {"train", "plan", "eval", "sample", "info", "report", "place"};
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         ck_runs("%s --help", commands[i]);
         ck_assert_ptr_nonnull(strstr(program_output, commands[i]));
+        ck_assert_ptr_null(strstr(program_output, "\n\n\n"));
     }
+    ck_runs("plan --help");
+    ck_assert_ptr_nonnull(strstr(program_output, " --save-every")); /* what it takes from train and has no use for */
     ck_runs("info");
     ck_assert_ptr_nonnull(strstr(program_output, "threads"));
     ck_runs("info --json");
