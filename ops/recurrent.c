@@ -1,5 +1,5 @@
 /* recurrent.c: what lstm, gru and rnn_tanh share (recurrent.h): shapes, costs, and the readable definitions' common
- * loops. In float it also leads calls to the fast kernels of cell/. */
+ * loops, as float and as double. How a call gets to the fast kernels: cell/call.c. */
 #include "ops/real.h"
 
 #include "ops/recurrent.h"
@@ -79,15 +79,21 @@ rm_cost rm_recurrent_cost(rm_cell cell, const rm_desc *x, rm_pass pass, double e
     };
 }
 
-/* Forward: first the tokens, where an embedding is folded in; then, if no aux is kept, the gates: all of the tile's where x
- * is projected by one product, one timestep's where projections are read from the table. recurrent.cuh lays it out so. */
+/* Forward that keeps no aux: x's parts of the tile's gates, made by one product; a plain RNN's wait in y, and where an embedding
+ * is folded in they are read from the table. A plain RNN's backward: the gradients of its sums, which nothing else holds. */
 uint64_t rm_recurrent_cuda_scratch_bytes(rm_cell cell, const rm_desc *x, rm_pass pass, bool aux) {
-    bool folded = x[RM_X].dtype == REMAT_I32;
-    int64_t batch = x[RM_X].dim[1], rows = x[RM_X].dim[0] * batch, hidden = x[RM_W_HH].dim[1];
-    int64_t gates = aux || cell == RM_CELL_RNN_TANH ? 0 : rm_cell_columns(cell) * hidden;
-    if (pass != RM_FORWARD) return rm_recurrent_cost(cell, x, pass, 0).scratch_bytes;
-    uint64_t tokens = folded ? rm_align_up((uint64_t)rows * sizeof(int32_t)) : 0;
-    return tokens + (uint64_t)((folded ? batch : rows) * gates) * sizeof(real);
+    bool folded = x[RM_X].dtype == REMAT_I32, plain = cell == RM_CELL_RNN_TANH;
+    int64_t rows = x[RM_X].dim[0] * x[RM_X].dim[1], hidden = x[RM_W_HH].dim[1];
+    bool needed = pass == RM_FORWARD ? !aux && !folded && !plain : pass == RM_BACKWARD && plain;
+    return needed ? (uint64_t)(rows * rm_cell_columns(cell) * hidden) * sizeof(real) : 0;
+}
+
+/* A list of addresses; gates (B,columns*H); h, and an lstm's c, or their gradients, (B,H). */
+uint64_t rm_recurrent_cuda_fixed_bytes(rm_cell cell, const rm_desc *x) {
+    enum { ARRAYS = 256 };
+    uint64_t state = (uint64_t)(x[RM_X].dim[1] * x[RM_W_HH].dim[1]) * sizeof(real);
+    uint64_t states = cell == RM_CELL_LSTM ? 2 : 1;
+    return ARRAYS + rm_align_up((uint64_t)rm_cell_columns(cell) * state) + states * rm_align_up(state);
 }
 
 /* ---- Definitions ------------------------------------------------------------------------------------ */
@@ -155,142 +161,3 @@ void rm_recurrent_define_gradients(const rm_call *call, const rm_recurrent *r, c
                 }
         }
 }
-
-/* ---- To the fast kernels ----------------------------------------------------------------------------- */
-
-#ifndef RM_REAL_DOUBLE
-
-#include <omp.h>
-#include <string.h>
-
-extern const rm_cell_kernels rm_cell_kernels_baseline;
-#ifdef RM_HAVE_X86_KERNELS
-extern const rm_cell_kernels rm_cell_kernels_avx2, rm_cell_kernels_avx512;
-#endif
-
-static const rm_cell_kernels *chosen; /* by rm_cell_kernels_use; NULL: the best */
-
-const rm_cell_kernels *rm_cell_kernels_list(int i) {
-    if (i == 0) return &rm_cell_kernels_baseline;
-#ifdef RM_HAVE_X86_KERNELS
-    __builtin_cpu_init();
-    if (i == 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &rm_cell_kernels_avx2;
-    if (i == 2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-        return &rm_cell_kernels_avx512;
-#endif
-    return NULL;
-}
-
-void rm_cell_kernels_use(const rm_cell_kernels *kernels) { chosen = kernels; }
-
-const rm_cell_kernels *rm_cell_kernels_get(void) {
-    if (chosen) return chosen;
-    for (int i = RM_CELL_ISAS - 1; i > 0; i--)
-        if (rm_cell_kernels_list(i)) return rm_cell_kernels_list(i);
-    return &rm_cell_kernels_baseline;
-}
-
-uint64_t rm_recurrent_packed_bytes(rm_cell cell, const rm_desc *x) {
-    bool folded = x[RM_X].dtype == REMAT_I32;
-    return rm_cell_kernels_get()->packed_bytes(cell, folded, folded ? 0 : x[RM_X].dim[2], x[RM_W_HH].dim[1]);
-}
-
-void rm_recurrent_pack(rm_cell cell, const rm_call *call, void *packed) {
-    rm_recurrent r = rm_recurrent_of(call);
-    const rm_cell_kernels *kernels = rm_cell_kernels_get();
-    bool folded = call->x[RM_X].desc.dtype == REMAT_I32;
-    bool alone = call->threads < 2 || r.hidden * r.hidden < RM_PARALLEL_MIN / 4;
-    if (alone) {
-        kernels->pack(cell, folded, r.in, r.hidden, r.w_ih, r.w_hh, r.b_ih, r.b_hh, packed, 0, 1);
-        return;
-    }
-#pragma omp parallel num_threads(call->threads)
-    kernels->pack(cell, folded, r.in, r.hidden, r.w_ih, r.w_hh, r.b_ih, r.b_hh, packed, omp_get_thread_num(),
-                  omp_get_num_threads());
-}
-
-/* Threads beyond the blocks of units have nothing to do, but the region still asks for all (parallel.h). */
-static void run(rm_cell_kernel *kernel, const rm_cell_job *job, int threads, int lanes) {
-    int64_t blocks = (job->hidden + lanes - 1) / lanes,
-            most = blocks < RM_BARRIER_THREADS ? blocks : RM_BARRIER_THREADS;
-    if (threads < 2 || blocks < 2) {
-        kernel(job, 0, 1);
-        return;
-    }
-#pragma omp parallel num_threads(threads)
-    {
-        int thread = omp_get_thread_num(), given = omp_get_num_threads();
-        int working = given < most ? given : (int)most;
-        if (thread < working) kernel(job, thread, working);
-    }
-}
-
-static rm_cell_job job_of(const rm_call *call, rm_barrier *barrier) {
-    rm_recurrent r = rm_recurrent_of(call);
-    return (rm_cell_job){
-        .tau = r.tau,
-        .batch = r.batch,
-        .in = r.in,
-        .hidden = r.hidden,
-        .token = r.token,
-        .x = r.x,
-        .table = r.token ? r.w_ih : NULL,
-        .packed = call->packed,
-        .y = call->y.data,
-        .h_in = call->state_in[0].data,
-        .c_in = call->state_in[1].data,
-        .gates = call->aux,
-        .barrier = barrier,
-    };
-}
-
-void rm_recurrent_forward(rm_cell cell, const rm_call *call) {
-    const rm_cell_kernels *kernels = rm_cell_kernels_get();
-    rm_barrier barrier = {0};
-    rm_cell_job job = job_of(call, &barrier);
-    int64_t wide = rm_cell_columns(cell) * job.hidden;
-    job.keep = cell != RM_CELL_RNN_TANH && call->aux;
-    if (cell == RM_CELL_RNN_TANH)
-        job.gates = job.y; /* the projection of x waits in h's place */
-    else if (!call->aux)
-        job.gates = call->scratch;
-    job.h_out = call->state_out[0].data;
-    if (cell == RM_CELL_LSTM) {
-        job.c_out = call->state_out[1].data;
-        job.c = call->aux ? job.gates + job.tau * job.batch * wide : NULL;
-    }
-    run(kernels->forward[cell], &job, call->threads, kernels->lanes);
-}
-
-void rm_recurrent_rebuild(rm_cell cell, const rm_call *call) {
-    const rm_cell_kernels *kernels = rm_cell_kernels_get();
-    rm_cell_job job = job_of(call, NULL); /* nobody waits for anybody */
-    if (cell == RM_CELL_LSTM) job.c = job.gates + job.tau * job.batch * rm_cell_columns(cell) * job.hidden;
-    run(kernels->rebuild[cell], &job, call->threads, kernels->lanes);
-}
-
-void rm_recurrent_backward(rm_cell cell, const rm_call *call) {
-    const rm_cell_kernels *kernels = rm_cell_kernels_get();
-    rm_barrier barrier = {0};
-    rm_cell_job job = job_of(call, &barrier);
-    int64_t state = job.batch * job.hidden, rows = job.tau * job.batch;
-    job.carry = call->scratch;
-    if (cell == RM_CELL_RNN_TANH) job.gates = job.carry + 2 * state;
-    if (cell == RM_CELL_LSTM) {
-        job.c = job.gates + rows * rm_cell_columns(cell) * job.hidden;
-        job.dc_out = call->dstate_out[1].data;
-        job.dc_in = call->dstate_in[1].data;
-    }
-    job.dy = call->dy.data;
-    job.dh_out = call->dstate_out[0].data;
-    job.dh_in = call->dstate_in[0].data;
-    job.dx = job.token ? NULL : call->dx[RM_X].data;
-    job.dw_ih = call->dx[RM_W_IH].data;
-    job.dw_hh = call->dx[RM_W_HH].data;
-    job.db_ih = call->dx[RM_B_IH].data;
-    job.db_hh = call->dx[RM_B_HH].data;
-    run(kernels->backward[cell], &job, call->threads, kernels->lanes);
-}
-
-#endif

@@ -1,6 +1,6 @@
 /* cell/kernels.h: the recurrent cells' fast float kernels, behind one table of functions. kernels.c is compiled once per
- * instruction set; rm_cell_kernels_get picks the widest this processor has. recurrent.c turns a call of an op into a job,
- * opens the parallel region and runs `forward` or `backward` on every thread of it. docs/notes/cells.md explains the
+ * instruction set; rm_cell_kernels_get (choose.c) picks the widest this processor has. call.c turns a call of an op into a
+ * job, opens the parallel region and runs `forward` or `backward` on every thread of it. docs/notes/cells.md explains the
  * layouts and why no result depends on the number of threads.
  */
 #ifndef RM_CELL_KERNELS_H
