@@ -1,12 +1,11 @@
-/* command_launch.c: `remat launch`, which starts ranks with torchrun's flags, and --devices of `remat train`, which starts
- * ranks of this very command line; both through dist/launch.h. It has a parser of its own, because what follows its flags is
- * the command to start: remat launch [--flag=value ...] [--] COMMAND [argument ...]. Main entries: rm_command_launch,
- * rm_command_devices. */
+/* command_launch.c: `remat launch`, which starts ranks with torchrun's flags, through dist/launch.h. It has a parser of its own,
+ * because what follows its flags is the command to start: remat launch [--flag=value ...] [--] COMMAND [argument ...]. Main
+ * entry: rm_command_launch. Ranks of `remat train` itself are started by command_devices.c. */
 #define _GNU_SOURCE
 #include "train/commands.h"
-#include "train/device.h"
+#include "train/file.h"
+#include "train/text.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +14,6 @@
 
 #include "dist/launch.h"
 #include "dist/rendezvous.h"
-#include "memory/host.h"
 
 /* ---- The table of flags ------------------------------------------------------------------------------------------ */
 
@@ -78,22 +76,11 @@ static int64_t processors(void) {
     return sched_getaffinity(0, sizeof set, &set) ? sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&set);
 }
 
-static remat_status read_number(const char *where, const char *value, int64_t low, int64_t high, int64_t *out) {
-    char *end;
-    errno = 0;
-    long long number = strtoll(value, &end, 10);
-    REQUIRE(*value >= '0' && *value <= '9' && !*end, INVALID, "%s=%.60s: is not a whole number", where, value);
-    REQUIRE(!errno && number >= low && number <= high, INVALID, "%s=%.60s: must be from %lld to %lld", where, value,
-            (long long)low, (long long)high);
-    *out = number;
-    return REMAT_OK;
-}
-
 static remat_status read_nproc(const char *where, const char *value, int64_t *out) {
     bool gpu = !strcmp(value, "gpu");
     REQUIRE(!gpu, INVALID,
             "%s=gpu: GPUs are not counted here; say how many ranks, one for each, or `cpu` for one a processor", where);
-    if (strcmp(value, "cpu") && strcmp(value, "auto")) return read_number(where, value, 1, 4096, out);
+    if (strcmp(value, "cpu") && strcmp(value, "auto")) return rm_text_whole(where, value, 1, 4096, out);
     *out = processors();
     return REMAT_OK;
 }
@@ -103,10 +90,10 @@ static remat_status read_nnodes(const char *where, const char *value, int64_t *o
     const char *colon = strchr(value, ':');
     char least[24];
     int64_t low;
-    if (!colon) return read_number(where, value, 1, 32767, out);
+    if (!colon) return rm_text_whole(where, value, 1, 32767, out);
     snprintf(least, sizeof least, "%.*s", (int)(colon - value), value);
-    TRY(read_number(where, least, 1, 32767, &low));
-    TRY(read_number(where, colon + 1, 1, 32767, out));
+    TRY(rm_text_whole(where, least, 1, 32767, &low));
+    TRY(rm_text_whole(where, colon + 1, 1, 32767, out));
     REQUIRE(
         low == *out, INVALID,
         "%s=%.60s: the number of hosts is fixed while a job runs; say --nnodes=%lld, and start it again for another",
@@ -122,11 +109,11 @@ static remat_status take(request *r, meaning what, const char *where, const char
     case NNODES:
         return read_nnodes(where, value, &r->nnodes);
     case NODE_RANK:
-        return read_number(where, value, 0, 32766, &r->node_rank);
+        return rm_text_whole(where, value, 0, 32766, &r->node_rank);
     case MASTER_PORT:
-        return read_number(where, value, 0, 65535, &r->port);
+        return rm_text_whole(where, value, 0, 65535, &r->port);
     case MAX_RESTARTS:
-        return read_number(where, value, 0, 1000000, &r->max_restarts);
+        return rm_text_whole(where, value, 0, 1000000, &r->max_restarts);
     case MASTER_ADDR:
         r->addr = value;
         break;
@@ -235,7 +222,7 @@ static remat_status split_endpoint(request *r) {
     r->host[length] = 0;
     r->addr = r->host;
     r->port = 29400;
-    return colon ? read_number("the port of --rdzv-endpoint", colon + 1, 0, 65535, &r->port) : REMAT_OK;
+    return colon ? rm_text_whole("the port of --rdzv-endpoint", colon + 1, 0, 65535, &r->port) : REMAT_OK;
 }
 
 /* In a step of srun's with one task a host, the usual way to start launchers, Slurm says which host this is. */
@@ -247,7 +234,7 @@ static remat_status find_node_rank(request *r) {
     REQUIRE(node && nodes && atoll(nodes) == r->nnodes, INVALID,
             "which of the %lld hosts is this? Say --node-rank=R, from 0 on the host of --master-addr to %lld",
             (long long)r->nnodes, (long long)r->nnodes - 1);
-    return read_number("SLURM_NODEID", node, 0, r->nnodes - 1, &r->node_rank);
+    return rm_text_whole("SLURM_NODEID", node, 0, r->nnodes - 1, &r->node_rank);
 }
 
 static remat_status complete(request *r) {
@@ -272,7 +259,6 @@ static remat_status complete(request *r) {
     return REMAT_OK;
 }
 
-/* Up to a slash, this program's own name stands for itself where PATH knows no other. */
 static bool in_path(const char *name) {
     const char *path = getenv("PATH");
     char full[4096];
@@ -284,21 +270,15 @@ static bool in_path(const char *name) {
     return false;
 }
 
-static char self[4096]; /* the path of this program */
-
-static bool find_self(void) {
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[n > 0 ? n : 0] = 0;
-    return n > 0 && !access(self, X_OK);
-}
-
+/* The name `remat` stands for this program where PATH knows no other. */
 static remat_status check_command(char **command) {
+    static char self[RM_PATH_BYTES];
     const char *name = command[0];
     size_t length = strlen(name);
     REQUIRE(length < 3 || strcmp(name + length - 3, ".py") || !access(name, X_OK), INVALID,
             "'%.200s' is not a program that can be started: put python in front", name);
     REQUIRE(strcmp(name, "train") || in_path(name), INVALID, "'train' is not a program: put remat in front");
-    if (!strcmp(name, "remat") && !in_path(name) && find_self()) command[0] = self;
+    if (!strcmp(name, "remat") && !in_path(name) && rm_path_of_program(self, sizeof self)) command[0] = self;
     return REMAT_OK;
 }
 
@@ -345,98 +325,4 @@ remat_status rm_command_launch(int argc, char **argv, int *exit_status) {
                                          .run_id = r.run_id,
                                          .argv = argv + command},
                      exit_status);
-}
-
-/* ---- --devices --------------------------------------------------------------------------------------------------- */
-
-#define MARK "REMAT_DEVICES" /* in the environment of ranks that --devices has started */
-
-static remat_status no_gpus(const char *devices, int n) {
-    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-    FAIL(INVALID,
-         "--devices=%.60s: these are GPUs%s%.60s%s, and this build has no CUDA; --devices=cpu:%d starts %d rank%s "
-         "on processors",
-         devices, visible ? " (of CUDA_VISIBLE_DEVICES=" : "", visible ? visible : "", visible ? ")" : "", n, n,
-         n == 1 ? "" : "s");
-}
-
-static remat_status read_devices(const char *devices, int64_t *ranks) {
-    int gpus = rm_device_count_gpus(devices);
-    *ranks = gpus ? gpus : 1;
-    if (gpus) return strstr(remat_build().devices, "cuda") ? REMAT_OK : no_gpus(devices, gpus);
-    if (!strcmp(devices, "cpu")) return REMAT_OK;
-    REQUIRE(!strncmp(devices, "cpu:", 4), INVALID,
-            "--devices=%.60s: write cpu:N for N ranks on processors, or a list of GPUs such as 0,1,2,3", devices);
-    return read_number("--devices=cpu:N with N", devices + 4, 1, 4096, ranks);
-}
-
-/* The variables of another launcher around us, as long as it has more than one rank: whether those could meet or not. */
-static remat_status check_not_a_rank(const char *devices) {
-    char who[80];
-    TRY(rm_rendezvous_is_rank(rm_environment_of_process, NULL, who, sizeof who));
-    REQUIRE(!*who, INVALID, "--devices=%.60s would start ranks of its own, but this is %s already: leave it out",
-            devices, who);
-    return REMAT_OK;
-}
-
-/* The words of `text`, which holds `bytes` bytes with a 0 behind each word, as one block that rm_free frees; NULL: no memory. */
-static char **split_words(const char *text, size_t bytes) {
-    size_t words = 1, n = 0;
-    for (size_t i = 0; i < bytes; i++) words += text[i] == 0;
-    char **argv = rm_malloc((words + 1) * sizeof *argv + bytes + 1);
-    if (!argv) return NULL;
-    char *copy = (char *)(argv + words + 1);
-    memcpy(copy, text, bytes);
-    copy[bytes] = 0;
-    for (char *word = copy; word < copy + bytes; word += strlen(word) + 1) argv[n++] = word;
-    argv[n] = NULL;
-    return argv;
-}
-
-/* This process's command line. */
-static remat_status read_command_line(char ***out) {
-    size_t room = 1 << 21; /* as long as a command line can be */
-    *out = NULL;
-    FILE *file = fopen("/proc/self/cmdline", "re");
-    REQUIRE(file, IO, "cannot read /proc/self/cmdline: %s", strerror(errno));
-    char *text = rm_malloc(room);
-    if (text) *out = split_words(text, fread(text, 1, room, file));
-    fclose(file);
-    rm_free(text);
-    REQUIRE(*out, MEMORY, "no memory for the command line");
-    return REMAT_OK;
-}
-
-/* Ranks that --devices has started see the GPUs that it names, and no others. */
-static remat_status choose_gpus(rm_options *options) {
-    if (!rm_device_count_gpus(options->devices)) return REMAT_OK;
-    if (!getenv(MARK)) return rm_device_use_gpus(options);
-    return rm_device_set(options, "cuda");
-}
-
-remat_status rm_command_devices(rm_options *options, bool *ran, int *exit_status) {
-    const char *devices = options->devices;
-    int64_t ranks = 1;
-    char **argv;
-    *ran = false;
-    if (!devices) return REMAT_OK;
-    if (!getenv(MARK)) TRY(read_devices(devices, &ranks));
-    TRY(choose_gpus(options));
-    if (getenv(MARK) || ranks == 1) return REMAT_OK;
-    TRY(check_not_a_rank(devices));
-    REQUIRE(find_self(), IO, "cannot find this program's own file, to start it again: %s", strerror(errno));
-    TRY(read_command_line(&argv));
-    argv[0] = self;
-    setenv(MARK, devices, 1);
-    remat_status status = rm_launch(&(rm_launch_config){.nproc = (int32_t)ranks,
-                                                        .nnodes = 1,
-                                                        .standalone = true,
-                                                        .prefix = true,
-                                                        .direct_rank_0 = true,
-                                                        .argv = argv},
-                                    exit_status);
-    unsetenv(MARK);
-    rm_free(argv);
-    *ran = !status;
-    return status;
 }

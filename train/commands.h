@@ -1,4 +1,4 @@
-/* commands.h: what main.c dispatches to; one file each. A command gets checked options and returns a status; the sentence
+/* commands.h: what main.c dispatches to, and --devices; one file each. A command gets checked options and returns a status; the sentence
  * of a failure is printed by main, and the exit status follows from it. */
 #ifndef RM_COMMANDS_H
 #define RM_COMMANDS_H

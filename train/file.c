@@ -199,3 +199,9 @@ remat_status rm_path_join(char *out, size_t out_bytes, const char *directory, co
     REQUIRE(wrote > 0 && (size_t)wrote < out_bytes, INVALID, "the path %.60s.../%s is too long", directory, name);
     return REMAT_OK;
 }
+
+bool rm_path_of_program(char *out, size_t out_bytes) {
+    ssize_t n = readlink("/proc/self/exe", out, out_bytes - 1);
+    out[n > 0 ? n : 0] = 0;
+    return n > 0 && !access(out, X_OK);
+}

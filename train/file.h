@@ -42,6 +42,9 @@ bool rm_path_is_file(const char *path); /* a plain file: no directory, device or
 /* "directory/name" into `out`; INVALID when it does not fit. */
 remat_status rm_path_join(char *out, size_t out_bytes, const char *directory, const char *name);
 
+/* Where this program's own file is; false, with errno set, when it is gone or may not be started again. */
+bool rm_path_of_program(char *out, size_t out_bytes);
+
 #define RM_PATH_BYTES 4096
 
 #endif

@@ -1,6 +1,7 @@
 /* text.c: see text.h. */
 #include "train/text.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +34,17 @@ const char *rm_duration_text(double seconds, char text[RM_TEXT]) {
     else
         snprintf(text, RM_TEXT, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
     return text;
+}
+
+remat_status rm_text_whole(const char *where, const char *value, int64_t low, int64_t high, int64_t *out) {
+    char *end;
+    errno = 0;
+    long long number = strtoll(value, &end, 10);
+    REQUIRE(*value >= '0' && *value <= '9' && !*end, INVALID, "%s=%.60s: is not a whole number", where, value);
+    REQUIRE(!errno && number >= low && number <= high, INVALID, "%s=%.60s: must be from %lld to %lld", where, value,
+            (long long)low, (long long)high);
+    *out = number;
+    return REMAT_OK;
 }
 
 double rm_now_s(void) {

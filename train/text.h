@@ -1,6 +1,8 @@
-/* text.h: numbers as people read them, and what the process has used. */
+/* text.h: numbers as people read and write them, and what the process has used. */
 #ifndef RM_TEXT_H
 #define RM_TEXT_H
+
+#include "engine/status.h"
 
 #include <stdint.h>
 
@@ -8,6 +10,9 @@
 const char *rm_bytes_text(uint64_t bytes, char text[RM_TEXT]);    /* "812 B", "45.6 MiB" */
 const char *rm_duration_text(double seconds, char text[RM_TEXT]); /* "0:12", "1:02:03"   */
 const char *rm_count_text(double count, char text[RM_TEXT]);      /* "812", "45.6 k"     */
+
+/* A whole number in decimal; INVALID when it is none, or out of [low, high]. `where` it stands is for the sentence. */
+remat_status rm_text_whole(const char *where, const char *value, int64_t low, int64_t high, int64_t *out);
 
 double rm_now_s(void);            /* of a clock that only goes forward */
 uint64_t rm_rss_peak_bytes(void); /* the most this process has had resident (VmHWM); 0: unknown */
