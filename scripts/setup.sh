@@ -51,12 +51,14 @@ install() {
     fi
     as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq ||
         die "apt-get update failed: is the network there, and are the package sources right?"
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/tmp/remat-setup.$$ 2>&1 || {
-        tail -n 20 /tmp/remat-setup.$$ >&2
-        rm -f /tmp/remat-setup.$$
+    local log
+    log=$(mktemp) || die "no temporary file for what apt-get prints: is there room in ${TMPDIR:-/tmp}?"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >"$log" 2>&1 || {
+        tail -n 20 "$log" >&2
+        rm -f "$log"
         die "apt-get install failed; its last lines are above. By hand: apt-get install $*"
     }
-    rm -f /tmp/remat-setup.$$
+    rm -f "$log"
 }
 
 ensure() {
