@@ -23,6 +23,7 @@
 struct rm_ranks_watch {
     rm_group *group;
     rm_heartbeat *beat; /* NULL: the engine's own signs of life do */
+    const char *server; /* of the store by which they come, in words */
     bool told, aborted; /* of the silence that heartbeats found */
     double timeout_s, stuck_s;
     pthread_t thread;
@@ -86,13 +87,12 @@ static void end_for_silence(rm_ranks_watch *w, const char *who, double silence, 
 
 /* Rank 1 speaks for those who wait for the store; of the next rank speaks the one before it. */
 static void heed_heartbeats(rm_ranks_watch *w) {
-    static const char server[] = "rank 0, which serves the store,";
     char who[300], why[1024];
     double store = rm_heartbeat_store_silence(w->beat), next = rm_heartbeat_silence(w->beat, who, sizeof who);
     if (store < QUIET_S && next < QUIET_S) w->told = false;
-    if (store >= QUIET_S && rm_group_rank(w->group) == 1) say_quiet(w, server, store);
+    if (store >= QUIET_S && rm_group_rank(w->group) == 1) say_quiet(w, w->server, store);
     if (next >= QUIET_S) say_quiet(w, who, next);
-    if (store >= w->timeout_s) end_for_silence(w, server, store, false);
+    if (store >= w->timeout_s) end_for_silence(w, w->server, store, false);
     if (next >= w->timeout_s && !w->aborted) end_for_silence(w, who, next, true);
     if (rm_heartbeat_failure(w->beat, why, sizeof why) > w->stuck_s) give_up(w, why);
 }
@@ -120,6 +120,7 @@ static void *watch(void *context) {
 static remat_status start_heartbeat(const rm_ranks *ranks, rm_ranks_watch *w) {
     bool watches = !strcmp(rm_group_engine(ranks->group), "local");
     if (watches || !ranks->store) return REMAT_OK;
+    w->server = rm_kv_port(ranks->store) ? "rank 0, which serves the store," : "the file that holds the store";
     return rm_heartbeat_start(ranks->group, ranks->store, ranks->host, &w->beat);
 }
 
