@@ -12,6 +12,7 @@
 #include "dist/blame.h"
 #include "dist/gloo_shim.h"
 #include "dist/module.h"
+#include "dist/scale.h"
 #include "dist/slices.h"
 #include "memory/host.h"
 

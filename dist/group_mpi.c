@@ -18,6 +18,7 @@
 #include "dist/blame.h"
 #include "dist/invite.h"
 #include "dist/module.h"
+#include "dist/scale.h"
 #include "dist/slices.h"
 #include "memory/clock.h"
 #include "memory/host.h"

@@ -13,6 +13,7 @@
 #include "dist/blame.h"
 #include "dist/invite.h"
 #include "dist/scale.h"
+#include "dist/scratch.h"
 #include "dist/slices.h"
 #include "memory/host.h"
 

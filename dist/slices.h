@@ -3,7 +3,8 @@
 #ifndef RM_SLICES_H
 #define RM_SLICES_H
 
-#include "dist/scale.h"
+#include "dist/group.h"
+#include "dist/scratch.h"
 
 /* What a transport has to offer. exchange: row r of `to` becomes what rank r has in its row `rank` of `from`, `bytes` a row.
  * gather: row r of `to` becomes rank r's `from`. Nothing overlaps. */
