@@ -1,7 +1,7 @@
-/* rendezvous.c: from flags and environment to a rank, a size and a place to meet. */
-#include "dist/rendezvous.h"
+/* rendezvous.c: from flags and environment to a rank, a size and a place to meet. What launchers' variables say of the
+ * first two is launchers.c's; here flags have their say, and it is decided where ranks meet. */
+#include "dist/launchers.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,8 +15,7 @@
 
 typedef struct {
     const rm_rendezvous_flags *flags;
-    rm_environment *get;
-    void *context;
+    rm_variables env;
     int64_t nodes; /* machines of the job; -1: not known */
 } source;
 
@@ -25,176 +24,12 @@ const char *rm_environment_of_process(void *context, const char *name) {
     return getenv(name);
 }
 
-const char *rm_launcher_text(rm_launcher launcher) {
-    static const char *const names[] = {"nobody", "the flags", "torchrun's variables", "Slurm", "Open MPI",
-                                        "PMIx",   "PMI"};
-    return names[launcher];
-}
-
-/* ---- The environment ----------------------------------------------------------------------------------------------- */
-
-static const char *text(const source *s, const char *name) {
-    const char *value = s->get(s->context, name);
-    return value && value[0] ? value : NULL;
-}
-
-/* -1 when unset; INVALID when it is no whole number from 0. */
-static remat_status number(const source *s, const char *name, int64_t *out) {
-    const char *value = text(s, name);
-    char *end;
-    *out = -1;
-    if (!value) return REMAT_OK;
-    errno = 0;
-    long long n = strtoll(value, &end, 10);
-    REQUIRE(!errno && end != value && !*end && n >= 0 && n <= INT32_MAX, INVALID,
-            "the environment has %s='%.60s', which is no whole number from 0", name, value);
-    *out = n;
-    return REMAT_OK;
-}
-
-/* ---- What each launcher says --------------------------------------------------------------------------------------- */
-
-typedef struct {
-    rm_launcher launcher;                              /* RM_BY_NOBODY: it is not there */
-    int64_t size, rank, local_rank, local_size, nodes; /* -1: it does not say */
-} answer;
-
-static const answer nothing_said = {.size = -1, .rank = -1, .local_rank = -1, .local_size = -1, .nodes = -1};
-
-static remat_status ask_torchrun(const source *s, answer *out) {
-    out->launcher = RM_BY_TORCHRUN;
-    TRY(number(s, "WORLD_SIZE", &out->size));
-    TRY(number(s, "RANK", &out->rank));
-    TRY(number(s, "LOCAL_RANK", &out->local_rank));
-    TRY(number(s, "LOCAL_WORLD_SIZE", &out->local_size));
-    TRY(number(s, "GROUP_WORLD_SIZE", &out->nodes));
-    if (out->rank < 0) out->launcher = RM_BY_NOBODY; /* WORLD_SIZE alone is checked against the others below */
-    return REMAT_OK;
-}
-
-/* Tasks of this node, where Slurm says so; else not known. */
-static remat_status slurm_local_size(const source *s, answer *out) {
-    int64_t node;
-    const char *tasks = text(s, "SLURM_STEP_TASKS_PER_NODE");
-    TRY(number(s, "SLURM_NODEID", &node));
-    return tasks && node >= 0 ? rm_tasks_on_node(tasks, node, &out->local_size) : REMAT_OK;
-}
-
-/* Slurm's variables exist in the batch script and in an salloc shell too, where they describe the allocation and not this
- * process. Only a step, which srun starts, has a step's node list. */
-static remat_status ask_slurm(const source *s, answer *out) {
-    int64_t tasks;
-    out->launcher = RM_BY_SLURM;
-    TRY(number(s, "SLURM_NTASKS", &out->size));
-    TRY(number(s, "SLURM_PROCID", &out->rank));
-    TRY(number(s, "SLURM_LOCALID", &out->local_rank));
-    TRY(number(s, "SLURM_STEP_NUM_TASKS", &tasks)); /* srun -n inside a larger allocation */
-    if (tasks > 0) out->size = tasks;
-    TRY(number(s, "SLURM_STEP_NUM_NODES", &out->nodes));
-    if (out->nodes < 0) TRY(number(s, "SLURM_NNODES", &out->nodes));
-    if (!text(s, "SLURM_STEP_NODELIST") || out->rank < 0) out->launcher = RM_BY_NOBODY;
-    return out->launcher ? slurm_local_size(s, out) : REMAT_OK;
-}
-
-static remat_status ask_open_mpi(const source *s, answer *out) {
-    out->launcher = RM_BY_OPEN_MPI;
-    TRY(number(s, "OMPI_COMM_WORLD_SIZE", &out->size));
-    TRY(number(s, "OMPI_COMM_WORLD_RANK", &out->rank));
-    TRY(number(s, "OMPI_COMM_WORLD_LOCAL_RANK", &out->local_rank));
-    TRY(number(s, "OMPI_COMM_WORLD_LOCAL_SIZE", &out->local_size));
-    if (out->rank < 0 && out->size < 0) out->launcher = RM_BY_NOBODY;
-    if (out->launcher && out->local_size == out->size) out->nodes = 1;
-    return REMAT_OK;
-}
-
-static bool is_same(const answer *a, const answer *b) {
-    return a->rank == b->rank && (a->size == b->size || a->size < 0 || b->size < 0);
-}
-
-/* srun's plugins for MPI say again, in less, what Slurm says. */
-static remat_status is_said_by_slurm(const source *s, const answer *a, bool *out) {
-    answer slurm = nothing_said;
-    TRY(ask_slurm(s, &slurm));
-    *out = slurm.launcher && is_same(a, &slurm);
-    return REMAT_OK;
-}
-
-/* What the mpiexec of MPICH and of Intel MPI leave. */
-static remat_status ask_pmi(const source *s, answer *out) {
-    bool again;
-    TRY(number(s, "PMI_SIZE", &out->size));
-    TRY(number(s, "PMI_RANK", &out->rank));
-    TRY(number(s, "MPI_LOCALRANKID", &out->local_rank));
-    TRY(number(s, "MPI_LOCALNRANKS", &out->local_size));
-    TRY(is_said_by_slurm(s, out, &again));
-    if (!again && (out->rank >= 0 || out->size >= 0)) out->launcher = RM_BY_PMI;
-    return REMAT_OK;
-}
-
-static remat_status ask_pmix(const source *s, answer *out) {
-    bool again;
-    TRY(number(s, "PMIX_RANK", &out->rank));
-    TRY(is_said_by_slurm(s, out, &again));
-    again = again || text(s, "OMPI_COMM_WORLD_RANK"); /* which is built on it */
-    if (!again && out->rank >= 0) out->launcher = RM_BY_PMIX;
-    return REMAT_OK;
-}
-
-/* ---- Several launchers at once ------------------------------------------------------------------------------------ */
-
-/* "rank 1 of 4 (Slurm)" */
-static const char *answer_text(const answer *a, char *out, size_t bytes) {
-    char of[32] = "";
-    if (a->size >= 0) snprintf(of, sizeof of, " of %" PRId64, a->size);
-    snprintf(out, bytes, "rank %" PRId64 "%s (%s)", a->rank, of, rm_launcher_text(a->launcher));
-    return out;
-}
-
-/* Where each of the outer launcher's tasks has started as many ranks of `inner` as any other, in order. */
-static bool is_nested(const answer *inner, const answer *outer) {
-    if (inner->size <= outer->size || outer->size < 1 || inner->size % outer->size) return false;
-    return inner->rank / (inner->size / outer->size) == outer->rank;
-}
-
-/* Does `chosen` stand, beside what another launcher says? torchrun and `remat launch` are themselves started by others, once a
- * host, or once for each of many jobs; mpirun starts its daemons by srun. Variables set by hand, or left behind by something
- * that ended long ago, must give the same answer, or divide each task into ranks. */
-static bool goes_with(const source *s, const answer *chosen, const answer *other) {
-    if (is_same(chosen, other)) return true;
-    if (chosen->launcher == RM_BY_TORCHRUN) return text(s, "TORCHELASTIC_RUN_ID") || is_nested(chosen, other);
-    return other->launcher == RM_BY_SLURM && chosen->size >= other->size;
-}
-
-static remat_status check_together(const source *s, const answer *chosen, const answer *other) {
-    char mine[80], theirs[80];
-    REQUIRE(
-        goes_with(s, chosen, other), INVALID,
-        "the environment says two things: this is %s, and %s. Unset what is left of the launcher that did not start "
-        "this process, or give both --world-size and --rank",
-        answer_text(chosen, mine, sizeof mine), answer_text(other, theirs, sizeof theirs));
-    return REMAT_OK;
-}
-
-/* Who is nearest to this process comes first. */
-static remat_status ask_all(const source *s, answer *out) {
-    remat_status (*const ask[])(const source *, answer *) = {ask_torchrun, ask_open_mpi, ask_pmi, ask_slurm, ask_pmix};
-    *out = nothing_said;
-    for (size_t i = 0; i < sizeof ask / sizeof *ask; i++) {
-        answer one = nothing_said;
-        TRY(ask[i](s, &one));
-        if (!one.launcher) continue;
-        if (out->launcher) TRY(check_together(s, out, &one));
-        if (!out->launcher) *out = one;
-    }
-    return REMAT_OK;
-}
-
-/* ---- Putting them together ------------------------------------------------------------------------------------------ */
+/* ---- Which rank ---------------------------------------------------------------------------------------------------- */
 
 /* WORLD_SIZE without RANK is common in Slurm scripts, which export it for the other framework: it must agree. */
-static remat_status check_lone_world_size(const source *s, const answer *a) {
+static remat_status check_lone_world_size(const source *s, const rm_answer *a) {
     int64_t size;
-    TRY(number(s, "WORLD_SIZE", &size));
+    TRY(rm_variable_number(&s->env, "WORLD_SIZE", &size));
     if (size < 0 || a->launcher == RM_BY_TORCHRUN || a->launcher == RM_BY_FLAGS) return REMAT_OK;
     REQUIRE(a->launcher || size == 1, INVALID,
             "WORLD_SIZE is %" PRId64
@@ -210,8 +45,8 @@ static remat_status check_lone_world_size(const source *s, const answer *a) {
 /* In a batch script or an salloc shell, which are one process whatever has been allocated. */
 static remat_status check_allocation(const source *s) {
     int64_t tasks;
-    TRY(number(s, "SLURM_STEP_NUM_TASKS", &tasks));
-    if (tasks <= 0) TRY(number(s, "SLURM_NTASKS", &tasks));
+    TRY(rm_variable_number(&s->env, "SLURM_STEP_NUM_TASKS", &tasks));
+    if (tasks <= 0) TRY(rm_variable_number(&s->env, "SLURM_NTASKS", &tasks));
     REQUIRE(tasks <= 1, INVALID,
             "Slurm has allocated %" PRId64
             " tasks, but this process was not started by srun: put srun in front of remat. "
@@ -221,53 +56,27 @@ static remat_status check_allocation(const source *s) {
 }
 
 /* With both numbers the launcher is not even looked at: it may have started something else, or half of it. */
-static remat_status by_flags_alone(const rm_rendezvous_flags *flags, answer *out) {
-    *out = (answer){.launcher = RM_BY_FLAGS,
-                    .size = flags->world_size,
-                    .rank = flags->rank,
-                    .local_rank = flags->local_rank,
-                    .local_size = -1,
-                    .nodes = -1};
+static remat_status by_flags_alone(const rm_rendezvous_flags *flags, rm_answer *out) {
+    *out = (rm_answer){.launcher = RM_BY_FLAGS,
+                       .size = flags->world_size,
+                       .rank = flags->rank,
+                       .local_rank = flags->local_rank,
+                       .local_size = -1,
+                       .nodes = -1};
     return REMAT_OK;
 }
 
-/* By torchrun's variables without a name of the job somebody may have started each rank by hand, and mpirun takes several
- * command lines at a time. So does srun, with --multi-prog, but does not tell. */
-static bool has_one_command(const source *s, rm_launcher launcher) {
-    const char *lines = text(s, "OMPI_NUM_APP_CTX");
-    if (launcher == RM_BY_TORCHRUN) return text(s, "TORCHELASTIC_RUN_ID") != NULL;
-    if (launcher == RM_BY_OPEN_MPI) return lines && !strcmp(lines, "1");
-    return launcher == RM_BY_SLURM;
-}
-
-bool rm_rendezvous_repeats(rm_environment *get, void *context, bool same_host) {
-    static const rm_rendezvous_flags none = {.world_size = -1, .rank = -1, .local_rank = -1};
-    source s = {.flags = &none, .get = get, .context = context};
-    answer a;
-    if (ask_all(&s, &a) || a.rank < 1) return false;
-    return has_one_command(&s, a.launcher) && (!same_host || a.local_rank > 0);
-}
-
-remat_status rm_rendezvous_is_rank(rm_environment *get, void *context, char *who, size_t bytes) {
-    source s = {.get = get, .context = context};
-    answer a;
-    *who = 0;
-    TRY(ask_all(&s, &a));
-    if (a.launcher && a.size != 1) answer_text(&a, who, bytes);
-    return REMAT_OK;
-}
-
-static remat_status find_rank(const source *s, answer *out) {
+static remat_status find_rank(const source *s, rm_answer *out) {
     const rm_rendezvous_flags *flags = s->flags;
     if (flags->world_size >= 0 && flags->rank >= 0) return by_flags_alone(flags, out);
-    TRY(ask_all(s, out));
+    TRY(rm_launchers_ask(&s->env, out));
     if (!out->launcher) TRY(check_allocation(s));
     if (flags->world_size >= 0) out->size = flags->world_size;
     if (flags->rank >= 0) out->rank = flags->rank;
     if (flags->local_rank >= 0) out->local_rank = flags->local_rank;
     TRY(check_lone_world_size(s, out));
     if (!out->launcher && out->size < 0 && out->rank < 0) { /* no flags, no launcher: one rank, as anywhere */
-        *out = (answer){.size = 1, .local_size = 1, .nodes = -1};
+        *out = (rm_answer){.size = 1, .local_size = 1, .nodes = -1};
         return REMAT_OK;
     }
     if (!out->launcher && out->size == 1 && out->rank < 0) out->rank = 0;
@@ -278,7 +87,7 @@ static remat_status find_rank(const source *s, answer *out) {
     return REMAT_OK;
 }
 
-static remat_status check_rank(const answer *a, rm_rendezvous *out) {
+static remat_status check_rank(const rm_answer *a, rm_rendezvous *out) {
     const char *who = rm_launcher_text(a->launcher);
     REQUIRE(a->size >= 1 && a->size <= MOST_RANKS, INVALID, "%" PRId64 " ranks (%s): 1 to %d are possible", a->size,
             who, MOST_RANKS);
@@ -338,24 +147,24 @@ static remat_status read_path(const char *path, rm_rendezvous *out) {
 static int32_t port_of_job(const char *job) { return 15000 + (int32_t)(rm_hash(job, strlen(job), 0) % 15000); }
 
 static void slurm_job(const source *s, char *out, size_t bytes) {
-    const char *job = text(s, "SLURM_JOB_ID"), *step = text(s, "SLURM_STEP_ID");
+    const char *job = rm_variable(&s->env, "SLURM_JOB_ID"), *step = rm_variable(&s->env, "SLURM_STEP_ID");
     snprintf(out, bytes, "slurm %.60s.%.60s", job ? job : "", step ? step : "");
 }
 
 /* torchrun serves a store of its own at MASTER_PORT, for ranks that speak its language. */
 static bool has_agent(const source *s, const rm_rendezvous *out) {
-    const char *agent = text(s, "TORCHELASTIC_USE_AGENT_STORE");
+    const char *agent = rm_variable(&s->env, "TORCHELASTIC_USE_AGENT_STORE");
     return out->launcher == RM_BY_TORCHRUN && agent && (!strcasecmp(agent, "true") || !strcmp(agent, "1"));
 }
 
 /* What torchrun's ranks have in common: by default the name is "none", and then the port tells jobs apart. */
 static void torchrun_job(const source *s, const rm_rendezvous *out, char *job, size_t bytes) {
-    const char *run = text(s, "TORCHELASTIC_RUN_ID"), *port = text(s, "MASTER_PORT");
+    const char *run = rm_variable(&s->env, "TORCHELASTIC_RUN_ID"), *port = rm_variable(&s->env, "MASTER_PORT");
     snprintf(job, bytes, "torchrun %.160s %.20s %d", run ? run : "", port ? port : "", out->attempt);
 }
 
 static remat_status find_host(const source *s, rm_rendezvous *out) {
-    const char *master = text(s, "MASTER_ADDR"), *nodes = text(s, "SLURM_STEP_NODELIST");
+    const char *master = rm_variable(&s->env, "MASTER_ADDR"), *nodes = rm_variable(&s->env, "SLURM_STEP_NODELIST");
     bool one_host = s->nodes == 1 || out->local_size == out->size;
     if (has_agent(s, out) && one_host) master = NULL; /* this host's name for itself, which may lead nowhere */
     if (master) {
@@ -382,13 +191,13 @@ static remat_status find_host(const source *s, rm_rendezvous *out) {
 static remat_status find_port(const source *s, rm_rendezvous *out) {
     int64_t port;
     char job[256];
-    TRY(number(s, "MASTER_PORT", &port));
+    TRY(rm_variable_number(&s->env, "MASTER_PORT", &port));
     REQUIRE(port != 0 && port <= 65535, INVALID, "MASTER_PORT is %" PRId64 ": ports are 1 to 65535", port);
     if (has_agent(s, out)) {
         torchrun_job(s, out, job, sizeof job);
         port = port_of_job(job);
     }
-    const char *space = text(s, "PMIX_NAMESPACE");
+    const char *space = rm_variable(&s->env, "PMIX_NAMESPACE");
     slurm_job(s, job, sizeof job);
     if (port < 0 && out->launcher == RM_BY_SLURM) port = port_of_job(job);
     if (port < 0 && out->launcher >= RM_BY_OPEN_MPI && space) port = port_of_job(space);
@@ -402,7 +211,7 @@ static remat_status find_port(const source *s, rm_rendezvous *out) {
 
 static remat_status find_listener(const source *s, rm_rendezvous *out) {
     int64_t fd;
-    TRY(number(s, "REMAT_LISTEN_FD", &fd));
+    TRY(rm_variable_number(&s->env, "REMAT_LISTEN_FD", &fd));
     if (out->launcher == RM_BY_TORCHRUN && out->rank == 0 && fd > 0) out->listen_fd = (int32_t)fd;
     return REMAT_OK;
 }
@@ -410,8 +219,8 @@ static remat_status find_listener(const source *s, rm_rendezvous *out) {
 /* mpirun tells nobody's address to ranks on several hosts, and MPICH's not even a job's name, which a port could follow
  * from: MPI itself will have to bring them together. */
 static bool only_mpi_knows(const source *s, const rm_rendezvous *out) {
-    bool name = out->launcher != RM_BY_PMI || text(s, "MASTER_PORT");
-    return out->launcher >= RM_BY_OPEN_MPI && (s->nodes != 1 || !name) && !text(s, "MASTER_ADDR");
+    bool name = out->launcher != RM_BY_PMI || rm_variable(&s->env, "MASTER_PORT");
+    return out->launcher >= RM_BY_OPEN_MPI && (s->nodes != 1 || !name) && !rm_variable(&s->env, "MASTER_ADDR");
 }
 
 static remat_status find_place(const source *s, rm_rendezvous *out) {
@@ -439,10 +248,10 @@ static remat_status find_place(const source *s, rm_rendezvous *out) {
 
 /* The best there is; with flags alone jobs are told apart by port only, and by refusing a rank that is there already. */
 static remat_status find_secret(const source *s, rm_rendezvous *out) {
-    const char *own = text(s, "REMAT_JOB_SECRET"), *run = text(s, "TORCHELASTIC_RUN_ID"),
-               *space = text(s, "PMIX_NAMESPACE");
+    const char *own = rm_variable(&s->env, "REMAT_JOB_SECRET"), *run = rm_variable(&s->env, "TORCHELASTIC_RUN_ID"),
+               *space = rm_variable(&s->env, "PMIX_NAMESPACE");
     int64_t attempt;
-    TRY(number(s, "TORCHELASTIC_RESTART_COUNT", &attempt));
+    TRY(rm_variable_number(&s->env, "TORCHELASTIC_RESTART_COUNT", &attempt));
     if (out->launcher == RM_BY_TORCHRUN && attempt > 0) out->attempt = (int32_t)attempt;
     REQUIRE(!own || strlen(own) < sizeof out->secret, INVALID, "REMAT_JOB_SECRET has %zu characters; 255 are possible",
             own ? strlen(own) : 0);
@@ -459,13 +268,31 @@ static remat_status find_secret(const source *s, rm_rendezvous *out) {
 
 remat_status rm_rendezvous_resolve(const rm_rendezvous_flags *flags, rm_environment *get, void *context,
                                    rm_rendezvous *out) {
-    source s = {.flags = flags, .get = get, .context = context, .nodes = -1};
-    answer a;
+    source s = {.flags = flags, .env = {get, context}, .nodes = -1};
+    rm_answer a;
     TRY(find_rank(&s, &a));
     s.nodes = a.nodes;
     TRY(check_rank(&a, out));
     TRY(find_secret(&s, out));
     return find_place(&s, out);
+}
+
+/* ---- Other questions ------------------------------------------------------------------------------------------------ */
+
+bool rm_rendezvous_repeats(rm_environment *get, void *context, bool same_host) {
+    rm_variables env = {get, context};
+    rm_answer a;
+    if (rm_launchers_ask(&env, &a) || a.rank < 1) return false;
+    return rm_launcher_repeats(&env, a.launcher) && (!same_host || a.local_rank > 0);
+}
+
+remat_status rm_rendezvous_is_rank(rm_environment *get, void *context, char *who, size_t bytes) {
+    rm_variables env = {get, context};
+    rm_answer a;
+    *who = 0;
+    TRY(rm_launchers_ask(&env, &a));
+    if (a.launcher && a.size != 1) rm_answer_text(&a, who, bytes);
+    return REMAT_OK;
 }
 
 remat_status rm_rendezvous_store(const rm_rendezvous *where, int64_t timeout_ms, rm_kv **out) {
