@@ -1,5 +1,5 @@
-/* scratch.h: room for copies that an engine makes of buffers, kept from call to call, so that a training loop allocates in its
- * first step only. In host memory; group_nccl.c keeps its own on the GPU. */
+/* scratch.h: room for copies that an engine makes of buffers, kept from call to call, so that a training loop allocates
+ * in its first step only. In host memory; group_nccl.c keeps its own on the GPU. */
 #ifndef RM_SCRATCH_H
 #define RM_SCRATCH_H
 

@@ -1,6 +1,6 @@
-/* command_devices.c: --devices of `remat train`: starts this very command line once for each device, as ranks of a job on this
- * machine, through dist/launch.h. Any other command is started by `remat launch` (command_launch.c). Main entry:
- * rm_command_devices. */
+/* command_devices.c: --devices of `remat train`: starts this very command line once for each device, as ranks of a job
+ * on this machine, through dist/launch.h. Any other command is started by `remat launch` (command_launch.c). Main
+ * entry: rm_command_devices. */
 #include "train/commands.h"
 #include "train/device.h"
 #include "train/file.h"

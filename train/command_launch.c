@@ -1,6 +1,6 @@
-/* command_launch.c: `remat launch`, which starts ranks with torchrun's flags, through dist/launch.h. It has a parser of its own,
- * because what follows its flags is the command to start: remat launch [--flag=value ...] [--] COMMAND [argument ...]. Main
- * entry: rm_command_launch. Ranks of `remat train` itself are started by command_devices.c. */
+/* command_launch.c: `remat launch`, which starts ranks with torchrun's flags, through dist/launch.h. It has a parser of
+ * its own, because what follows its flags is the command to start: remat launch [--flag=value ...] [--] COMMAND
+ * [argument ...]. Main entry: rm_command_launch. Ranks of `remat train` itself are started by command_devices.c. */
 #define _GNU_SOURCE
 #include "train/commands.h"
 #include "train/file.h"
