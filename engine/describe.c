@@ -68,6 +68,12 @@ remat_plan_summary remat_session_plan(const remat_session *s) {
     return plan;
 }
 
+remat_products remat_session_products(const remat_session *s) {
+    rm_products known = {.shapes = 0};
+    if (s->api->products && s->device) s->api->products(s->device, &known);
+    return (remat_products){known.shapes, known.in_fp32};
+}
+
 /* ---- What happens to each stage ------------------------------------------------------------------------------- */
 
 typedef struct {

@@ -232,6 +232,14 @@ typedef struct {
 } remat_plan_summary;
 remat_plan_summary remat_session_plan(const remat_session *);
 
+/* The matrix products that a GPU has met, told apart by shape and alignment: all of them after the first step. Tensor cores are
+ * allowed to round what they multiply, not made to: where the library has no such algorithm whose bits repeat, or a quicker
+ * one without, products stay in fp32 although config.precision is another. */
+typedef struct {
+    int64_t shapes, in_fp32; /* the second: in spite of the precision; 0 where that is fp32 itself */
+} remat_products;
+remat_products remat_session_products(const remat_session *);
+
 /* Texts for people and for diffing; the caller frees them with remat_text_free. NULL when out of memory. */
 char *remat_plan_describe(const remat_session *);      /* the table: per stage what is kept, bytes, the peak */
 char *remat_plan_stages_json(const remat_session *);   /* the same as one JSON array                         */

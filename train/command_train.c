@@ -86,6 +86,16 @@ static void add_cost(const rm_trainer *t, rm_step_event *event) {
     event->comm_wait_ms = (double)cost.waited_ns * 1e-6;
 }
 
+/* Known when every product has been met once. */
+static void tell_precision(rm_trainer *t) {
+    remat_products products = remat_session_products(t->session);
+    if (t->step != t->start.step + 1 || !products.in_fp32) return;
+    rm_progress_say(&t->progress,
+                    "note: of %lld matrix products, by shape, %lld are made in fp32 in spite of --precision=%s: the "
+                    "library has no other way to make them whose bits repeat, or none as quick",
+                    (long long)products.shapes, (long long)products.in_fp32, t->plan.precision);
+}
+
 static remat_status make_step(rm_trainer *t) {
     double seconds;
     remat_step_result result;
@@ -107,6 +117,7 @@ static remat_status make_step(rm_trainer *t) {
     add_cost(t, &event);
     TRY(rm_metrics_step(&t->metrics, &event));
     rm_progress_step(&t->progress, &event);
+    tell_precision(t);
     remat_status status = drawn ? draw(t) : REMAT_OK;
     if (status && !rm_interrupt_caught()) return status; /* a picture that Ctrl-C ended is no reason not to save */
     if (drawn && !status)

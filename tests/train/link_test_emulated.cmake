@@ -1,7 +1,7 @@
 # remat_emulated: the program with a device "cuda" that is emulated (tests/cuda/program.c). Its own copies of the device, of the
 # list of devices, and of the ops with their CUDA columns take the place of the library's.
 if(TARGET fake_gpus AND TARGET remat_ops_emulated)
-  file(GLOB cuda_device CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/engine/cuda*.c)
+  file(GLOB cuda_device CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/engine/cuda/*.c)
   add_executable(remat_emulated ${CMAKE_SOURCE_DIR}/train/main.c ${CMAKE_CURRENT_SOURCE_DIR}/cuda/program.c
                  $<TARGET_OBJECTS:remat_ops_emulated> ${cuda_device} ${CMAKE_SOURCE_DIR}/engine/devices.c
                  ${CMAKE_SOURCE_DIR}/engine/build.c)

@@ -91,6 +91,22 @@ START_TEST(states_go_on) {
 }
 END_TEST
 
+/* Products that are made in fp32 all the same are told of once, when the first step has met them all. */
+START_TEST(precision_is_told) {
+    expect(0, "train " NET "--steps=3 --device=cuda --precision=bf16");
+    expect_words("products in bf16");
+    ck_assert_msg(!strstr(printed(), "in spite of"), "%s", printed());
+    setenv("FAKE_LT", "16", 1); /* FAKE_LT_NO_TENSOR_CORES */
+    expect(0, "train " NET "--steps=3 --device=cuda --precision=bf16");
+    expect_words("are made in fp32 in spite of --precision=bf16");
+    const char *first = strstr(printed(), "in spite of");
+    ck_assert_msg(!strstr(first + 1, "in spite of"), "%s", printed());
+    expect(0, "train " NET "--steps=3 --device=cuda");
+    ck_assert_msg(!strstr(printed(), "in spite of"), "%s", printed());
+    unsetenv("FAKE_LT");
+}
+END_TEST
+
 /* Two ranks on GPUs, started by --devices and by the launcher, and two on processors. */
 START_TEST(ranks) {
     expect(0, "train " NET "--steps=4 --devices=cpu:2 --device=cpu");
@@ -131,6 +147,7 @@ int main(void) {
     tcase_add_test(c, plans_have_the_same_bits);
     tcase_add_test(c, near_the_cpu);
     tcase_add_test(c, states_go_on);
+    tcase_add_test(c, precision_is_told);
     tcase_add_test(c, ranks);
     tcase_add_test(c, what_is_refused);
     suite_add_tcase(suite, c);
