@@ -1,7 +1,7 @@
 /* group_local.c: collectives among ranks of one host, over shared memory. The table rm_group_local at the end.
  *
- * Ranks meet: each says what it is about to do in its slot, raises its count of meetings, and waits until the others have
- * raised theirs. Then, by size and place of the buffers, one of three ways:
+ * Each rank says in its slot what it is about to do, and meets the others (local_meeting.h). Then, by size and place of
+ * the buffers, one of three ways:
  *
  *   eager      what fits in the slot's eager block was written there before meeting: each rank sums it up by itself.
  *              One meeting. Blocks alternate, because a rank may be one call ahead of another that still reads.
@@ -10,119 +10,26 @@
  *
  * The order of every sum is that of ranks, whoever computes it: all ways give the same bits. */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <linux/futex.h>
-#include <sched.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "dist/local_meeting.h"
 #include "dist/local_watch.h"
 #include "dist/reduce.h"
 #include "memory/clock.h"
 #include "memory/host.h"
 
-/* How often a rank looks before it sleeps; few when there are more ranks than cores, or when the rank it waits for was last
- * seen on this very core, which spinning only keeps it from (a busy machine does that to ranks that wake each other). */
-enum { SPINS = 2000, SPINS_FEW = 50 };
-#define NAP_NS 20000000 /* a sleeper looks at the verdict and the clock this often */
-
 typedef struct {
     rm_group_config config;
     rm_local_arena arena;
     rm_local_watch *watch;
+    rm_local_meeting meeting;
     rm_slot *mine;
-    uint32_t meetings; /* that this rank has come to */
-    int spins;
     const void **input; /* where each rank's data is, for rm_reduce */
     void **output;
-    _Atomic int32_t waits_for; /* for notice(): the rank, and since when */
-    _Atomic uint64_t waits_since_ns;
 } local_group;
 
-/* ---- Meeting ------------------------------------------------------------------------------------------------- */
-
-static void relax(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
-static bool has_come(const rm_slot *slot, uint32_t meeting) {
-    return (int32_t)(atomic_load_explicit(&slot->arrived, memory_order_acquire) - meeting) >= 0;
-}
-
-static remat_status nobody_came(local_group *g, int32_t rank) {
-    char who[RM_RANK_TEXT], doing[RM_RANK_TEXT], mine[RM_RANK_TEXT];
-    return rm_local_announce(
-        &g->arena,
-        "%.130s did not come within %lld ms to where rank %d waits for it, %.230s: it lives, and was "
-        "last %.230s. If it only needs longer, raise the time-out",
-        rm_local_who(&g->arena, rank, who), (long long)g->config.timeout_ms, g->config.rank,
-        rm_local_doing(&g->config, &g->arena, g->config.rank, mine),
-        rm_local_doing(&g->config, &g->arena, rank, doing));
-}
-
-static remat_status has_left(local_group *g, int32_t rank) {
-    char who[RM_RANK_TEXT], doing[RM_RANK_TEXT], mine[RM_RANK_TEXT];
-    return rm_local_announce(&g->arena, "%.130s left the group %.230s, while rank %d waits for it %.230s",
-                             rm_local_who(&g->arena, rank, who), rm_local_doing(&g->config, &g->arena, rank, doing),
-                             g->config.rank, rm_local_doing(&g->config, &g->arena, g->config.rank, mine));
-}
-
-static void nap(rm_slot *slot, uint32_t meeting) {
-    struct timespec nap_time = {.tv_nsec = NAP_NS};
-    atomic_fetch_add(&slot->sleepers, 1); /* before looking again: who arrives after the look sees a sleeper to wake */
-    uint32_t seen = atomic_load(&slot->arrived);
-    if ((int32_t)(seen - meeting) < 0) syscall(SYS_futex, &slot->arrived, FUTEX_WAIT, seen, &nap_time, NULL, 0);
-    atomic_fetch_sub(&slot->sleepers, 1);
-}
-
-/* Time counts in steps of at most a few naps, so that a job which was suspended as a whole does not time out on waking. */
-static remat_status sleep_until_it_comes(local_group *g, int32_t rank, uint32_t meeting) {
-    rm_slot *slot = rm_local_slot(&g->arena, rank);
-    uint64_t waited = 0, before = rm_now_ns();
-    remat_status status = REMAT_OK;
-    atomic_store(&g->waits_since_ns, before);
-    atomic_store(&g->waits_for, rank);
-    while (!has_come(slot, meeting)) {
-        TRY_GOTO(status, done, rm_local_stopped(&g->arena));
-        if (atomic_load(&slot->presence) == RM_LEFT && !has_come(slot, meeting))
-            TRY_GOTO(status, done, has_left(g, rank));
-        nap(slot, meeting);
-        uint64_t now = rm_now_ns(), step = now - before;
-        waited += step < 5 * NAP_NS ? step : 5 * NAP_NS;
-        before = now;
-        if (waited > (uint64_t)g->config.timeout_ms * 1000000u && !has_come(slot, meeting))
-            TRY_GOTO(status, done, nobody_came(g, rank));
-    }
-done:
-    atomic_store(&g->waits_for, -1);
-    return status;
-}
-
-static remat_status wait_for(local_group *g, int32_t rank, uint32_t meeting) {
-    const rm_slot *slot = rm_local_slot(&g->arena, rank);
-    for (int i = 0; i < g->spins; i++) {
-        if (has_come(slot, meeting)) return REMAT_OK;
-        if (i == SPINS_FEW && atomic_load_explicit(&slot->core, memory_order_relaxed) == sched_getcpu()) break;
-        relax();
-    }
-    return sleep_until_it_comes(g, rank, meeting);
-}
-
-static remat_status meet(local_group *g) {
-    uint32_t meeting = ++g->meetings;
-    atomic_store_explicit(&g->mine->core, sched_getcpu(), memory_order_relaxed);
-    atomic_store(&g->mine->arrived, meeting);
-    if (atomic_load(&g->mine->sleepers)) rm_local_wake(g->mine);
-    for (int32_t r = 0; r < g->config.size; r++)
-        if (r != g->config.rank) TRY(wait_for(g, r, meeting));
-    return REMAT_OK;
-}
+static remat_status meet(local_group *g) { return rm_local_meet(&g->meeting); }
 
 /* ---- Saying and comparing -------------------------------------------------------------------------------------- */
 
@@ -342,12 +249,6 @@ static void close_group(void *engine) {
     rm_free(g);
 }
 
-static int spins_for(int32_t ranks) {
-    cpu_set_t cores;
-    if (sched_getaffinity(0, sizeof cores, &cores)) return SPINS;
-    return ranks <= CPU_COUNT(&cores) ? SPINS : SPINS_FEW;
-}
-
 static void come_in(local_group *g) {
     g->mine = rm_local_slot(&g->arena, g->config.rank);
     g->mine->pid = (int32_t)getpid();
@@ -390,8 +291,7 @@ static remat_status open_group(const rm_group_config *config, void **engine) {
     REQUIRE(g, MEMORY, "no memory for a group of %d ranks", config->size);
     g->config = *config;
     g->arena.fd = -1;
-    g->spins = spins_for(config->size);
-    atomic_store(&g->waits_for, -1);
+    rm_local_meeting_init(&g->config, &g->arena, &g->meeting);
     g->input = rm_calloc((size_t)config->size, sizeof *g->input);
     g->output = rm_calloc((size_t)config->size, sizeof *g->output);
     remat_status status = g->input && g->output ? enter(g) : rm_fail(REMAT_MEMORY, "no memory for a group");
@@ -412,15 +312,8 @@ static remat_status poll_group(void *engine) { return rm_local_stopped(&((local_
 
 static bool notice(void *engine, char *text, size_t bytes) {
     local_group *g = engine;
-    char who[RM_RANK_TEXT], doing[RM_RANK_TEXT];
     if (g->watch && rm_local_silent(g->watch, text, bytes)) return true;
-    int32_t rank = atomic_load(&g->waits_for);
-    uint64_t waited = rm_now_ns() - atomic_load(&g->waits_since_ns);
-    if (rank < 0 || waited < 1000000000) return false;
-    snprintf(text, bytes, "rank %d has waited %.1f s for %.130s, which lives and was last %.230s", g->config.rank,
-             (double)waited * 1e-9, rm_local_who(&g->arena, rank, who),
-             rm_local_doing(&g->config, &g->arena, rank, doing));
-    return true;
+    return rm_local_waits(&g->meeting, text, bytes);
 }
 
 static void abort_group(void *engine, const char *reason) {
