@@ -1,30 +1,11 @@
 /* program.c: writes, for each class of stages, the list of kernel calls of each kind of run (chain.h), and decides where
  * every operand lies. What lives only inside one run is given a place in the stage's scratch by the same placement that
- * packs the arena (memory/place.h). No policy here: which stages run, and how often, is the plan's business. */
+ * packs the arena (memory/place.h). What a stage saves is saved.c's. No policy here: which stages run, and how often, is
+ * the plan's business. */
 #include <string.h>
 
-#include "engine/chain.h"
+#include "engine/program.h"
 #include "memory/host.h"
-#include "memory/place.h"
-
-/* One program being written. Offsets of AT_SCRATCH are buffer numbers until `finish` puts the real ones in. */
-typedef struct {
-    rm_chain *chain;
-    rm_class *class;
-    rm_program *program;
-    const rm_chain_config *config;
-    rm_lifetimes buffers;
-    rm_where *value;       /* by value id: where it is now */
-    rm_where *gradient;    /* by value id: where its gradient is collected */
-    uint8_t *contributed;  /* by value id: its gradient has a first term already */
-    rm_where *aux;         /* by node */
-    rm_where *saved_value; /* by value id, of the option: AT_SAVED offset; NOWHERE: not saved */
-    rm_where *saved_aux;   /* by node, of the option */
-    uint8_t *again;        /* by node, of the option: how a lean backward run makes what was not saved */
-    uint8_t *spine;        /* by node, of the class */
-} builder;
-
-enum { NOT_AGAIN, REBUILT, RUN_AGAIN }; /* aux alone by the op's rebuild; y and aux by its forward */
 
 static const rm_where nowhere;
 
@@ -116,23 +97,6 @@ static remat_status finish(builder *b) {
 
 /* ---- Small questions ------------------------------------------------------------------------------------------ */
 
-static const rm_node *node_at(const builder *b, int32_t position) {
-    return &b->chain->graph->node[b->chain->order[b->class->first_node + position]];
-}
-static int32_t index_of(const builder *b, const rm_node *node) { return (int32_t)(node - b->chain->graph->node); }
-
-static uint64_t tile_bytes(const builder *b, int32_t value) {
-    rm_desc desc = rm_value_desc(b->chain->graph, value, b->class ? b->class->tau : 0);
-    return rm_desc_bytes(&desc);
-}
-
-/* Does this value's only copy outlive the stage, at the next cut? By depth: it is read further on. */
-static bool crosses_out(const builder *b, int32_t value) {
-    if (!b->class || b->chain->timed || b->chain->piece[value] < 0) return false;
-    int64_t stage = b->chain->from[value];
-    return rm_chain_slot(b->chain, stage + 1, value, false) >= 0 && b->class == rm_stage_class(b->chain, stage);
-}
-
 static bool made_here(const builder *b, int32_t value) {
     const rm_value *v = &b->chain->graph->value[value];
     if (!value || v->origin != RM_VALUE_RESULT || !b->class) return false;
@@ -141,18 +105,9 @@ static bool made_here(const builder *b, int32_t value) {
     return false;
 }
 
-/* A reduction over time whose result somebody reads: its running sum is carried from tile to tile. */
-static bool accumulates(const builder *b, const rm_node *node) {
-    return rm_carried_slot(b->chain, index_of(b, node), -1) >= 0;
-}
-
 /* Along time a reduction to the last step makes nothing in earlier tiles. */
 static bool runs_here(const builder *b, const rm_node *node) {
     return !b->class || !b->chain->timed || b->class->last || node->op->time != RM_TIME_LAST;
-}
-
-static bool learns(const builder *b, const rm_node *node) {
-    return !b->config->inference && b->chain->graph->value[node->y].needs_gradient;
 }
 
 /* ---- Forward -------------------------------------------------------------------------------------------------- */
@@ -331,106 +286,6 @@ static remat_status emit_backward(builder *b, const rm_node *node) {
     return emit_simple(b, RM_DO_COPY, earlier, call.dy, tile_bytes(b, node->y));
 }
 
-/* ---- What a class saves --------------------------------------------------------------------------------------- */
-
-static void mark_spine(builder *b) {
-    const remat_graph *graph = b->chain->graph;
-    for (int32_t i = b->class->n_nodes - 1; i >= 0; i--) {
-        const rm_node *node = node_at(b, i);
-        bool needed = crosses_out(b, node->y) || node->op->n_state || accumulates(b, node);
-        for (int32_t j = i + 1; !needed && j < b->class->n_nodes; j++)
-            for (int k = 0; k < RM_MAX_IN; k++)
-                needed |= node_at(b, j)->x[k] == node->y && b->spine[index_of(b, node_at(b, j))];
-        b->spine[node - graph->node] = needed;
-    }
-}
-
-static bool is_on_spine(const builder *b, const rm_node *node) { return b->spine[index_of(b, node)]; }
-
-/* Is a spine node's result read by the stage's backward run: by a leaf, by a backward that declared it, or by a forward
- * that is run again? (The last is known of all nodes behind this one.) */
-static bool read_in_backward(const builder *b, const rm_node *maker) {
-    if (learns(b, maker) && maker->op->saves.out) return true;
-    for (int32_t i = 0; i < b->class->n_nodes; i++) {
-        const rm_node *node = node_at(b, i);
-        bool any_input = !is_on_spine(b, node) || b->again[index_of(b, node)] == RUN_AGAIN;
-        for (int k = 0; k < node->op->n_in; k++)
-            if (node->x[k] == maker->y && (any_input || (learns(b, node) && node->op->saves.in >> k & 1))) return true;
-    }
-    return false;
-}
-
-/* Its result lies at the next cut, or in a carried sum: no stage saves it. */
-static bool lies_outside(const builder *b, const rm_node *node) {
-    return crosses_out(b, node->y) || accumulates(b, node);
-}
-
-static uint64_t aux_bytes(const builder *b, const rm_node *node, const rm_desc *x) {
-    return learns(b, node) && node->op->aux_bytes ? node->op->aux_bytes(x, node->attr) : 0;
-}
-
-/* The node of this class that makes `value`; NULL: it comes from outside. */
-static const rm_node *maker_of(const builder *b, int32_t value) {
-    for (int32_t i = 0; value && i < b->class->n_nodes; i++)
-        if (node_at(b, i)->y == value) return node_at(b, i);
-    return NULL;
-}
-
-static bool may_run_again(const builder *b, const rm_node *node) {
-    return node->op->cheap && !node->op->n_state && is_on_spine(b, node) && !lies_outside(b, node);
-}
-
-/* Bytes that would have to be saved, which are not saved anyway, for `value` to be there in the backward run: nothing, or
- * the value itself, or what the cheap op that makes it needs to run again. */
-enum { MOST_IN_A_ROW = 4 };
-static uint64_t price_of(const builder *b, int32_t value, int depth) {
-    const rm_node *maker = maker_of(b, value);
-    if (!maker || lies_outside(b, maker) || read_in_backward(b, maker)) return 0;
-    uint64_t bytes = tile_bytes(b, value), again = 0;
-    if (!may_run_again(b, maker) || depth == MOST_IN_A_ROW) return bytes;
-    for (int k = 0; k < maker->op->n_in; k++) again += price_of(b, maker->x[k], depth + 1);
-    return again < bytes ? again : bytes;
-}
-
-/* How a lean stage does without a node's aux, or without its y too. */
-static uint8_t how_again(const builder *b, const rm_node *node, const rm_desc *x) {
-    const rm_op *op = node->op;
-    uint64_t aux = aux_bytes(b, node, x), spared = aux + (read_in_backward(b, node) ? tile_bytes(b, node->y) : 0);
-    if (may_run_again(b, node)) {
-        uint64_t price = 0;
-        for (int k = 0; k < op->n_in; k++) price += price_of(b, node->x[k], 0);
-        return price < spared ? RUN_AGAIN : NOT_AGAIN;
-    }
-    bool same_bits = op->rebuild[b->config->kernels] && (!op->rebuilds || op->rebuilds(x, node->attr));
-    return same_bits && aux ? REBUILT : NOT_AGAIN;
-}
-
-/* From the last node to the first, so that whoever reads a node's result has been decided about. */
-static void lay_out_saved(builder *b, bool lean, rm_class_option *option) {
-    const remat_graph *graph = b->chain->graph;
-    uint64_t cursor = 0;
-    memset(b->saved_value, 0, (size_t)graph->n_values * sizeof *b->saved_value);
-    memset(b->saved_aux, 0, (size_t)graph->n_nodes * sizeof *b->saved_aux);
-    memset(b->again, 0, (size_t)graph->n_nodes);
-    for (int32_t i = b->class->n_nodes - 1; i >= 0; i--) {
-        const rm_node *node = node_at(b, i);
-        if (!is_on_spine(b, node)) continue;
-        rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
-        rm_node_descs(graph, node, b->class->tau, x, &y, state);
-        uint8_t again = lean ? how_again(b, node, x) : NOT_AGAIN;
-        b->again[index_of(b, node)] = again;
-        if (aux_bytes(b, node, x) && again == NOT_AGAIN) {
-            b->saved_aux[index_of(b, node)] = (rm_where){.space = RM_AT_SAVED, .offset = cursor};
-            cursor += rm_align_up(aux_bytes(b, node, x));
-        }
-        if (read_in_backward(b, node) && !lies_outside(b, node) && again != RUN_AGAIN) {
-            b->saved_value[node->y] = (rm_where){.space = RM_AT_SAVED, .offset = cursor};
-            cursor += rm_align_up(tile_bytes(b, node->y));
-        }
-    }
-    option->saved_bytes = cursor;
-}
-
 /* ---- The programs of one class -------------------------------------------------------------------------------- */
 
 /* Starts a program: only what comes from outside the stage is anywhere yet. */
@@ -507,7 +362,7 @@ static remat_status write_backward(builder *b, rm_class_option *option) {
 
 static remat_status write_option(builder *b, const char *name, bool lean) {
     rm_class_option *option = &b->class->option[b->class->n_options];
-    lay_out_saved(b, lean, option);
+    rm_program_lay_out_saved(b, lean, option);
     if (lean && option->saved_bytes >= b->class->option[0].saved_bytes) return REMAT_OK; /* saves nothing */
     option->name = name;
     b->class->n_options++;
@@ -517,7 +372,7 @@ static remat_status write_option(builder *b, const char *name, bool lean) {
 }
 
 static remat_status write_class(builder *b) {
-    mark_spine(b);
+    rm_program_mark_spine(b);
     TRY(write_evaluation(b));
     if (b->config->inference) return REMAT_OK;
     TRY(write_forward(b, &b->class->drop, DROPPING, false));

@@ -1,0 +1,63 @@
+/* program.h: a program being written, and the questions about it that program.c, which writes, and saved.c, which
+ * decides what a way of keeping a stage saves, both ask. Private to these two; what a program is, is in chain.h. */
+#ifndef RM_PROGRAM_H
+#define RM_PROGRAM_H
+
+#include "engine/chain.h"
+#include "memory/place.h"
+
+/* Offsets of AT_SCRATCH are buffer numbers until the program is finished: then the real ones are put in. */
+typedef struct {
+    rm_chain *chain;
+    rm_class *class;
+    rm_program *program;
+    const rm_chain_config *config;
+    rm_lifetimes buffers;
+    rm_where *value;       /* by value id: where it is now */
+    rm_where *gradient;    /* by value id: where its gradient is collected */
+    uint8_t *contributed;  /* by value id: its gradient has a first term already */
+    rm_where *aux;         /* by node */
+    rm_where *saved_value; /* by value id, of the option: AT_SAVED offset; NOWHERE: not saved */
+    rm_where *saved_aux;   /* by node, of the option */
+    uint8_t *again;        /* by node, of the option: how a lean backward run makes what was not saved */
+    uint8_t *spine;        /* by node, of the class */
+} builder;
+
+/* In `again`. */
+enum { NOT_AGAIN, REBUILT, RUN_AGAIN }; /* aux alone by the op's rebuild; y and aux by its forward */
+
+static inline const rm_node *node_at(const builder *b, int32_t position) {
+    return &b->chain->graph->node[b->chain->order[b->class->first_node + position]];
+}
+static inline int32_t index_of(const builder *b, const rm_node *node) {
+    return (int32_t)(node - b->chain->graph->node);
+}
+
+static inline uint64_t tile_bytes(const builder *b, int32_t value) {
+    rm_desc desc = rm_value_desc(b->chain->graph, value, b->class ? b->class->tau : 0);
+    return rm_desc_bytes(&desc);
+}
+
+/* Does this value's only copy outlive the stage, at the next cut? By depth: it is read further on. */
+static inline bool crosses_out(const builder *b, int32_t value) {
+    if (!b->class || b->chain->timed || b->chain->piece[value] < 0) return false;
+    int64_t stage = b->chain->from[value];
+    return rm_chain_slot(b->chain, stage + 1, value, false) >= 0 && b->class == rm_stage_class(b->chain, stage);
+}
+
+/* A reduction over time whose result somebody reads: its running sum is carried from tile to tile. */
+static inline bool accumulates(const builder *b, const rm_node *node) {
+    return rm_carried_slot(b->chain, index_of(b, node), -1) >= 0;
+}
+
+static inline bool learns(const builder *b, const rm_node *node) {
+    return !b->config->inference && b->chain->graph->value[node->y].needs_gradient;
+}
+static inline bool is_on_spine(const builder *b, const rm_node *node) { return b->spine[index_of(b, node)]; }
+
+/* saved.c. Of the class: which nodes a later stage needs. */
+void rm_program_mark_spine(builder *b);
+/* Of an option, the spine being marked: what is saved where, and how a lean one does without what is not. */
+void rm_program_lay_out_saved(builder *b, bool lean, rm_class_option *option);
+
+#endif
