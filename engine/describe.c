@@ -1,137 +1,23 @@
-/* describe.c: what a session will do, as numbers and as text for people and for diffing. Read from the checked plan
- * itself, so that what is printed is what runs. */
+/* describe.c: what a session will do, as text: for people and for diffing, and as JSON. What is told is read from the
+ * checked plan by fate.c and summary.c. Main entries: remat_plan_describe and its neighbours at the end. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/budget.h"
+#include "engine/fate.h"
 #include "memory/host.h"
 
-/* ---- Numbers -------------------------------------------------------------------------------------------------- */
+enum { SHOWN = 5 }; /* groups of buffers at the peak */
 
-static uint64_t resident_bytes(const remat_session *s, const char *name) {
-    for (int i = 0; i < s->chain.problem.n_resident; i++)
-        if (!strcmp(s->chain.problem.resident[i].name, name)) return s->chain.problem.resident[i].bytes;
-    return 0;
-}
-
-static const rm_schedule *schedule_of(const remat_session *s) { return s->inference ? &s->evaluation : &s->training; }
-static const rm_problem *problem_of(const remat_session *s) {
-    return s->inference ? &s->chain.evaluation : &s->chain.problem;
-}
-
-remat_plan_summary remat_session_plan(const remat_session *s) {
-    const rm_schedule *schedule = schedule_of(s);
-    const rm_verdict *verdict = &schedule->verdict;
-    remat_plan_summary plan = {
-        .strategy = s->strategy->name,
-        .device = s->api->name,
-        .precision = rm_precision_names[s->precision],
-        .rnn_kernels = s->cudnn ? "cudnn" : "remat",
-        .threads = s->threads,
-        .timesteps = s->chain.timesteps,
-        .batch = s->chain.batch,
-        .tile = s->chain.tile,
-        .n_tiles = s->chain.timed ? s->chain.n_stages : 1,
-        .n_stages = s->chain.n_stages,
-        .segments = s->training.proposal.segments,
-        .segments_requested = s->segments_requested ? s->segments_requested : s->training.proposal.segments,
-        .params_bytes = resident_bytes(s, "parameters"),
-        .gradients_bytes = resident_bytes(s, "gradients"),
-        .optimizer_bytes = resident_bytes(s, "optimizer"),
-        .inputs_bytes = resident_bytes(s, "inputs"),
-        .packed_bytes = resident_bytes(s, "packed weights"),
-        .activations_peak_bytes = s->arena_bytes - s->chain.at.bytes,
-        .activations_floor_bytes = schedule->placement.floor_bytes,
-        .planned_peak_bytes = s->arena_bytes,
-        .workspace_bytes = rm_session_workspace_bytes(s),
-        .tables_bytes = rm_session_tables_bytes(s),
-        .budgeted_bytes = rm_session_budgeted_bytes(s),
-        .memory_budget = s->memory_budget,
-        .spill_bytes = verdict->save_bytes,
-        .peak_step = verdict->peak_step,
-        .forward_ns = verdict->forward_ns,
-        .recompute_ns = verdict->recompute_ns,
-        .backward_ns = verdict->backward_ns,
-        .transfer_ns = verdict->transfer_ns,
-        .wait_ns = verdict->wait_ns,
-        .step_ns = verdict->total_ns,
-        .fixed_ns = s->fixed_ns,
-        .measured_times = s->measured_times,
-        .recompute_factor = verdict->recompute_factor,
-        .n_steps = schedule->plan.n_steps,
-        .n_buckets = s->chain.at.buckets.n,
-    };
-    plan.other_bytes = s->chain.at.bytes - plan.params_bytes - plan.gradients_bytes - plan.optimizer_bytes -
-                       plan.inputs_bytes - plan.packed_bytes;
-    return plan;
-}
-
-remat_products remat_session_products(const remat_session *s) {
-    rm_products known = {.shapes = 0};
-    if (s->api->products && s->device) s->api->products(s->device, &known);
-    return (remat_products){known.shapes, known.in_fp32};
-}
-
-/* ---- What happens to each stage ------------------------------------------------------------------------------- */
-
-typedef struct {
-    int32_t forward_runs;
-    int8_t first,
-        kept;        /* the option of the first forward run, RM_DROP among them; and the one that was kept in the end */
-    bool checkpoint; /* state(s) outlives a run that dropped, or follows one: a segment begins there */
-    bool spilled, state_spilled; /* saved(s), state(s) are moved to the second tier */
-    uint64_t saved_bytes;        /* of the option kept */
-    uint64_t state_bytes;
-} fate;
-
-/* Whether state(s), which the run at step i reads, is freed before anything else runs. */
-static bool freed_at_once(const rm_plan *plan, int64_t i) {
-    int32_t s = plan->step[i].index;
-    for (i++; i < plan->n_steps; i++) {
-        const rm_step *step = &plan->step[i];
-        if (step->verb == RM_RUN_FORWARD || step->verb == RM_RUN_BACKWARD) return false;
-        if (step->verb == RM_FREE && step->object == RM_STATE && step->index == s) return true;
-    }
-    return false;
-}
-
-static void note_run(const rm_plan *plan, int64_t i, fate *f) {
-    int8_t option = plan->step[i].option;
-    if (f->forward_runs++ == 0) f->first = option;
-    if (option != RM_DROP) f->kept = option;
-    if (option == RM_DROP && !f->checkpoint) f->checkpoint = !freed_at_once(plan, i);
-}
-
-/* One entry a stage; NULL when out of memory. */
-static fate *find_fates(const remat_session *s) {
-    const rm_problem *problem = problem_of(s);
-    const rm_plan *plan = &schedule_of(s)->plan;
-    fate *fates = rm_calloc((size_t)problem->n_stages, sizeof *fates);
-    for (int64_t i = 0; fates && i < plan->n_steps; i++) {
-        const rm_step *step = &plan->step[i];
-        if (step->index >= problem->n_stages) continue; /* the last cut */
-        fate *f = &fates[step->index];
-        if (step->verb == RM_RUN_FORWARD) note_run(plan, i, f);
-        if (step->verb == RM_SAVE && step->object == RM_SAVED) f->spilled = true;
-        if (step->verb == RM_SAVE && step->object == RM_STATE) f->state_spilled = true;
-    }
-    for (int64_t i = 0; fates && i < problem->n_stages; i++) {
-        fates[i].saved_bytes = s->inference ? 0 : problem->stage[i].option[fates[i].kept].saved_bytes;
-        fates[i].state_bytes = rm_list_bytes(problem, &problem->state, i);
-        fates[i].checkpoint |= i > 0 && fates[i].first != RM_DROP && fates[i - 1].first == RM_DROP;
-        fates[i].checkpoint &= fates[i].state_bytes > 0;
-    }
-    return fates;
-}
+/* ---- Words ---------------------------------------------------------------------------------------------------- */
 
 static const char *option_name(const remat_session *s, int64_t stage, int8_t option) {
-    return option == RM_DROP ? "none" : problem_of(s)->stage[stage].option[option].name;
+    return option == RM_DROP ? "none" : rm_session_problem(s)->stage[stage].option[option].name;
 }
 
 /* "kept", "kept lean", "dropped, then recomputed", "dropped, recomputed lean", each perhaps with ", spilled". */
-static const char *fate_text(const remat_session *s, int64_t stage, const fate *f, char text[40]) {
+static const char *fate_text(const remat_session *s, int64_t stage, const rm_fate *f, char text[40]) {
     const char *name = option_name(s, stage, f->kept);
     bool all = !strcmp(name, "all");
     if (s->inference)
@@ -143,8 +29,6 @@ static const char *fate_text(const remat_session *s, int64_t stage, const fate *
     if (f->spilled) strcat(text, ", spilled");
     return text;
 }
-
-/* ---- Text ----------------------------------------------------------------------------------------------------- */
 
 static const char *size_text(uint64_t bytes, char *text) {
     static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
@@ -159,6 +43,8 @@ static void print_size(FILE *out, const char *label, uint64_t bytes) {
     char text[32];
     fprintf(out, "  %-26s %14" PRIu64 "  (%s)\n", label, bytes, size_text(bytes, text));
 }
+
+/* ---- For people ----------------------------------------------------------------------------------------------- */
 
 static void print_head(FILE *out, const remat_session *s, const remat_plan_summary *plan) {
     fprintf(out, "Plan: strategy %s, device %s, ", plan->strategy, plan->device);
@@ -179,7 +65,7 @@ static void print_head(FILE *out, const remat_session *s, const remat_plan_summa
 }
 
 /* Rows i..j-1 share a segment: a stage and those after it up to the next checkpoint or change of treatment. */
-static int64_t end_of_row(const fate *fates, int64_t n, int64_t i) {
+static int64_t end_of_row(const rm_fate *fates, int64_t n, int64_t i) {
     int64_t j = i + 1;
     while (j < n && !fates[j].checkpoint && fates[j].first == fates[i].first && fates[j].kept == fates[i].kept &&
            fates[j].spilled == fates[i].spilled)
@@ -187,7 +73,7 @@ static int64_t end_of_row(const fate *fates, int64_t n, int64_t i) {
     return j;
 }
 
-static void print_row(FILE *out, const remat_session *s, const fate *fates, int64_t i, int64_t j) {
+static void print_row(FILE *out, const remat_session *s, const rm_fate *fates, int64_t i, int64_t j) {
     char saved[32], state[32], stages[48], steps[48], runs[32], what[40];
     uint64_t bytes = 0;
     int32_t least = fates[i].forward_runs, most = least;
@@ -205,7 +91,7 @@ static void print_row(FILE *out, const remat_session *s, const fate *fates, int6
             fates[i].state_spilled ? ", spilled" : "");
 }
 
-static void print_rows(FILE *out, const remat_session *s, const fate *fates) {
+static void print_rows(FILE *out, const remat_session *s, const rm_fate *fates) {
     enum { HEAD = 12, TAIL = 4 };
     int64_t n = s->chain.n_stages, rows = 0, row = 0;
     for (int64_t i = 0; i < n; i = end_of_row(fates, n, i)) rows++;
@@ -224,7 +110,7 @@ typedef struct {
     int64_t kept, kept_lean, dropped, rebuilt, spilled, runs, checkpoints;
 } totals;
 
-static totals add_up(const remat_session *s, const fate *fates) {
+static totals add_up(const remat_session *s, const rm_fate *fates) {
     totals sum = {0};
     for (int64_t i = 0; i < s->chain.n_stages; i++) {
         bool lean = fates[i].kept > 0, kept = fates[i].first != RM_DROP;
@@ -243,7 +129,7 @@ static void print_count(FILE *out, const char *before, int64_t n, const char *wh
     if (n) fprintf(out, "%s%" PRId64 " %s", before, n, what);
 }
 
-static void print_totals(FILE *out, const remat_session *s, const fate *fates) {
+static void print_totals(FILE *out, const remat_session *s, const rm_fate *fates) {
     totals sum = add_up(s, fates);
     if (s->inference) return;
     fprintf(out, "\n  %" PRId64 " stage%s", s->chain.n_stages, s->chain.n_stages == 1 ? "" : "s");
@@ -297,74 +183,7 @@ static void print_bytes(FILE *out, const remat_session *s, const remat_plan_summ
     if (plan->spill_bytes) print_size(out, "spilled, in a file", plan->spill_bytes);
 }
 
-/* ---- The peak ------------------------------------------------------------------------------------------------- */
-
-/* Buffers of one kind and size that are alive at the peak. */
-typedef struct {
-    uint8_t kind; /* remat_live */
-    int64_t count;
-    int32_t first, last; /* stages, or cuts */
-    uint64_t bytes;      /* of each */
-} group;
-
-enum { GROUPS = 256, SHOWN = 5 };
-typedef struct {
-    uint64_t bytes[REMAT_LIVE_KINDS];
-    group group[GROUPS]; /* largest in all first, once sorted; what does not fit in is left out */
-    int n_groups;
-} peak;
-
-static void add_to_group(peak *p, remat_live kind, int32_t index, uint64_t bytes) {
-    int i = 0;
-    while (i < p->n_groups && (p->group[i].kind != kind || p->group[i].bytes != bytes)) i++;
-    if (i == GROUPS) return;
-    group *g = &p->group[i];
-    if (i == p->n_groups) p->n_groups++, *g = (group){(uint8_t)kind, 0, index, index, bytes};
-    g->count++;
-    if (index < g->first) g->first = index;
-    if (index > g->last) g->last = index;
-}
-
-static int larger_group(const void *a, const void *b) {
-    const group *x = a, *y = b;
-    uint64_t p = x->bytes * (uint64_t)x->count, q = y->bytes * (uint64_t)y->count;
-    return p != q ? (p < q ? 1 : -1) : (int)x->kind - (int)y->kind;
-}
-
-/* The first cut whose list has the piece, for each piece; NULL: out of memory. Gradients: ~cut. */
-static int32_t *find_cuts(const rm_problem *problem) {
-    int32_t *cut = rm_calloc((size_t)problem->n_pieces + 1, sizeof *cut);
-    for (int64_t c = problem->n_stages; cut && c >= 0; c--) {
-        for (int64_t k = problem->state.start[c]; k < problem->state.start[c + 1]; k++)
-            cut[problem->state.item[k]] = (int32_t)c;
-        for (int64_t k = problem->dstate.start[c]; k < problem->dstate.start[c + 1]; k++)
-            cut[problem->dstate.item[k]] = ~(int32_t)c;
-    }
-    return cut;
-}
-
-static bool find_peak(const remat_session *s, peak *p) {
-    const rm_lifetimes *lives = &schedule_of(s)->lifetimes;
-    int64_t step = schedule_of(s)->verdict.peak_step;
-    int32_t *cuts = find_cuts(problem_of(s));
-    *p = (peak){0};
-    for (int64_t i = 0; cuts && i < lives->count && lives->item[i].first <= step; i++) {
-        const rm_lifetime *life = &lives->item[i];
-        if (life->last < step) continue;
-        int32_t cut = life->kind == RM_BUFFER_PIECE ? cuts[life->index] : life->index;
-        remat_live kind = life->kind == RM_BUFFER_SAVED     ? REMAT_LIVE_SAVED
-                          : life->kind == RM_BUFFER_SCRATCH ? REMAT_LIVE_SCRATCH
-                          : cut < 0                         ? REMAT_LIVE_GRADIENTS
-                                                            : REMAT_LIVE_STATES;
-        p->bytes[kind] += life->bytes;
-        add_to_group(p, kind, cut < 0 ? ~cut : cut, life->bytes);
-    }
-    qsort(p->group, (size_t)p->n_groups, sizeof *p->group, larger_group);
-    rm_free(cuts);
-    return cuts != NULL;
-}
-
-static const char *group_text(const group *g, char text[96]) {
+static const char *group_text(const rm_peak_group *g, char text[96]) {
     static const char *const what[] = {"states at cut", "saved of stage", "gradients at cut", "scratch of stage"};
     int n = snprintf(text, 96, "%s%s %d", what[g->kind], g->first == g->last ? "" : "s", g->first);
     if (g->first != g->last) n += snprintf(text + n, 96 - (size_t)n, "..%d", g->last);
@@ -376,10 +195,10 @@ static void print_peak(FILE *out, const remat_session *s, const remat_plan_summa
     static const char *const kind[] = {"states and checkpoints", "saved for backward", "gradients of states",
                                        "scratch"};
     char step[RM_STEP_TEXT], name[96], each[32], all[32];
-    peak p;
-    if (!find_peak(s, &p)) return;
+    rm_peak p;
+    if (!rm_session_peak(s, &p)) return;
     fprintf(out, "\nPeak: at step %" PRId64 " of %" PRId64 " (%s); alive there\n", plan->peak_step, plan->n_steps,
-            rm_step_text(problem_of(s), schedule_of(s)->plan.step[plan->peak_step], step));
+            rm_step_text(rm_session_problem(s), rm_session_schedule(s)->plan.step[plan->peak_step], step));
     for (int k = 0; k < REMAT_LIVE_KINDS; k++) print_size(out, kind[k], p.bytes[k]);
     fprintf(out, "  the largest of them\n");
     for (int i = 0; i < p.n_groups && i < SHOWN; i++)
@@ -423,7 +242,7 @@ void remat_text_free(char *text) { free(text); }
 
 static void write_description(FILE *out, const remat_session *s) {
     remat_plan_summary plan = remat_session_plan(s);
-    fate *fates = find_fates(s);
+    rm_fate *fates = rm_session_fates(s);
     if (!fates) return;
     print_head(out, s, &plan);
     print_rows(out, s, fates);
@@ -438,10 +257,10 @@ static void write_description(FILE *out, const remat_session *s) {
 static const char *yes_no(bool yes) { return yes ? "true" : "false"; }
 
 static void write_stages(FILE *out, const remat_session *s) {
-    fate *fates = find_fates(s);
+    rm_fate *fates = rm_session_fates(s);
     fprintf(out, "[");
     for (int64_t i = 0; fates && i < s->chain.n_stages; i++) {
-        const fate *f = &fates[i];
+        const rm_fate *f = &fates[i];
         fprintf(out,
                 "%s\n  {\"stage\": %" PRId64 ", \"first_timestep\": %" PRId64 ", \"timesteps\": %" PRId64
                 ", \"forward_runs\": %d, \"kept_at_first\": %s, \"option\": \"%s\", \"rebuilt\": %s"
@@ -457,14 +276,15 @@ static void write_stages(FILE *out, const remat_session *s) {
 
 static void write_peak(FILE *out, const remat_session *s) {
     char step[RM_STEP_TEXT];
-    peak p;
-    if (!find_peak(s, &p)) return;
-    int64_t at = schedule_of(s)->verdict.peak_step;
+    rm_peak p;
+    if (!rm_session_peak(s, &p)) return;
+    int64_t at = rm_session_schedule(s)->verdict.peak_step;
     fprintf(out,
             "{\"step\": %" PRId64 ", \"run\": \"%s\", \"states_bytes\": %" PRIu64 ", \"saved_bytes\": %" PRIu64
             ", \"state_gradients_bytes\": %" PRIu64 ", \"scratch_bytes\": %" PRIu64 ", \"largest\": [",
-            at, rm_step_text(problem_of(s), schedule_of(s)->plan.step[at], step), p.bytes[REMAT_LIVE_STATES],
-            p.bytes[REMAT_LIVE_SAVED], p.bytes[REMAT_LIVE_GRADIENTS], p.bytes[REMAT_LIVE_SCRATCH]);
+            at, rm_step_text(rm_session_problem(s), rm_session_schedule(s)->plan.step[at], step),
+            p.bytes[REMAT_LIVE_STATES], p.bytes[REMAT_LIVE_SAVED], p.bytes[REMAT_LIVE_GRADIENTS],
+            p.bytes[REMAT_LIVE_SCRATCH]);
     static const char *const kind[] = {"states", "saved", "state_gradients", "scratch"};
     for (int i = 0; i < p.n_groups && i < SHOWN; i++)
         fprintf(out,
@@ -475,8 +295,10 @@ static void write_peak(FILE *out, const remat_session *s) {
     fprintf(out, "]}\n");
 }
 
-static void write_steps(FILE *out, const remat_session *s) { rm_plan_write(problem_of(s), &schedule_of(s)->plan, out); }
-static void write_problem(FILE *out, const remat_session *s) { rm_problem_write(problem_of(s), out); }
+static void write_steps(FILE *out, const remat_session *s) {
+    rm_plan_write(rm_session_problem(s), &rm_session_schedule(s)->plan, out);
+}
+static void write_problem(FILE *out, const remat_session *s) { rm_problem_write(rm_session_problem(s), out); }
 
 char *remat_plan_describe(const remat_session *s) { return write_text(s, write_description); }
 char *remat_plan_stages_json(const remat_session *s) { return write_text(s, write_stages); }

@@ -1,6 +1,7 @@
-/* session.h: what a session is made of; private to session.c (life), step.c (forward and backward), update.c (what follows),
- * alike.c (what ranks must have alike), arrays.c (named arrays in and out), describe.c (texts), timeline.c and pareto.c
- * (numbers for pictures). The only place that knows graph, plan and device together. */
+/* session.h: what a session is made of; private to session.c (life), step.c (forward and backward), update.c (what
+ * follows), alike.c (what ranks must have alike), arrays.c (named arrays in and out), summary.c, fate.c and describe.c
+ * (what it will do, in numbers and texts), timeline.c and pareto.c (numbers for pictures). The only place that knows
+ * graph, plan and device together. */
 #ifndef RM_SESSION_H
 #define RM_SESSION_H
 
@@ -59,6 +60,14 @@ struct remat_session {
     rm_array *array[RM_ARRAY_KINDS];
     int64_t n_arrays[RM_ARRAY_KINDS];
 };
+
+/* The plan that it runs, and the problem which that solves: of training, or of a session that only evaluates. */
+static inline const rm_schedule *rm_session_schedule(const remat_session *session) {
+    return session->inference ? &session->evaluation : &session->training;
+}
+static inline const rm_problem *rm_session_problem(const remat_session *session) {
+    return session->inference ? &session->chain.evaluation : &session->chain.problem;
+}
 
 /* Does its device have memory, and compute? */
 static inline bool rm_session_is_real(const remat_session *session) { return session->api != &rm_device_null; }

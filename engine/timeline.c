@@ -7,12 +7,6 @@
 #include "engine/session.h"
 #include "memory/host.h"
 
-static const rm_problem *problem_of(const remat_session *s) {
-    return s->inference ? &s->chain.evaluation : &s->chain.problem;
-}
-
-static const rm_schedule *schedule_of(const remat_session *s) { return s->inference ? &s->evaluation : &s->training; }
-
 /* ---- Planned -------------------------------------------------------------------------------------------------- */
 
 static remat_live kind_of(const rm_lifetime *life, const uint8_t *is_gradient) {
@@ -48,8 +42,8 @@ static remat_status allocate(int64_t count, remat_live_point **points) {
 
 remat_status remat_plan_timeline(const remat_session *s, remat_live_point **points, int64_t *count) {
     REQUIRE(s && points && count, INVALID, "remat_plan_timeline needs a session and a place for the result");
-    const rm_problem *problem = problem_of(s);
-    const rm_schedule *schedule = schedule_of(s);
+    const rm_problem *problem = rm_session_problem(s);
+    const rm_schedule *schedule = rm_session_schedule(s);
     int64_t n = schedule->plan.n_steps;
     remat_live_point *point = NULL;
     uint8_t *is_gradient = rm_mark_gradients(problem);
