@@ -51,8 +51,6 @@ typedef struct {
     int children;          /* signalfd for SIGCHLD */
 } keeper;
 
-static int64_t now_ms(void) { return (int64_t)(rm_now_ns() / 1000000); }
-
 int rm_launch_code(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
 bool rm_launch_was_asked(int status) {
@@ -210,7 +208,7 @@ static void fail(keeper *k, int32_t local, int status) {
     if (blame(k->first_status)) tell_first(k);
     if (k->phase != RUNNING || told) return;
     k->phase = GRACE;
-    k->deadline_ms = now_ms() + k->job->config->grace_ms;
+    k->deadline_ms = rm_now_ms() + k->job->config->grace_ms;
     wake_ranks(k);
 }
 
@@ -275,7 +273,8 @@ _Noreturn static void end_with_launcher(const keeper *k) {
 static void escalate(keeper *k) {
     tell_first(k);
     k->phase++;
-    k->deadline_ms = now_ms() + (k->job->config->grace_ms < AFTER_TERM_MS ? k->job->config->grace_ms : AFTER_TERM_MS);
+    k->deadline_ms =
+        rm_now_ms() + (k->job->config->grace_ms < AFTER_TERM_MS ? k->job->config->grace_ms : AFTER_TERM_MS);
     tell(k, k->phase == TERMINATED ? RM_KEEPER_TERMS : RM_KEEPER_KILLS, k->alive, 0, 0);
     signal_ranks(k, k->phase == TERMINATED ? SIGTERM : SIGKILL);
     if (k->phase == TERMINATED) wake_ranks(k);
@@ -302,7 +301,7 @@ static bool turn(keeper *k) {
                              {.fd = k->job->control, .events = POLLIN},
                              {.fd = k->job->launcher, .events = POLLIN}};
     bool timed = k->phase == GRACE || k->phase == TERMINATED;
-    int64_t left = timed ? k->deadline_ms - now_ms() : -1;
+    int64_t left = timed ? k->deadline_ms - rm_now_ms() : -1;
     if (timed && left < 0) left = 0;
     if (poll(slots, 3, left > 1 << 30 ? 1 << 30 : (int)left) < 0) return false;
     if (slots[2].revents) end_with_launcher(k);
@@ -315,7 +314,8 @@ static bool turn(keeper *k) {
         while (read(k->children, &info, sizeof info) > 0) {}
         reap(k);
     }
-    if (timed && k->phase != RUNNING && k->phase != KILLED && now_ms() >= k->deadline_ms && k->alive > 0) escalate(k);
+    if (timed && k->phase != RUNNING && k->phase != KILLED && rm_now_ms() >= k->deadline_ms && k->alive > 0)
+        escalate(k);
     return got > 0 && note.word == RM_KEEPER_CONTINUE;
 }
 

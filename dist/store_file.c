@@ -16,10 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "dist/store_log.h"
+#include "memory/clock.h"
 #include "memory/host.h"
 
 enum { REFUSALS = 16 }; /* that are noted */
@@ -35,12 +35,6 @@ typedef struct {
     char *path;
     rm_kv_log log;
 } file_store;
-
-static int64_t now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
 
 /* ---- Locks: of the open file, not of the process, so that two stores in one process are two ranks ------------------ */
 
@@ -77,7 +71,7 @@ static remat_status set(void *kind, const char *key, const void *value, uint32_t
 static remat_status get(void *kind, const char *key, void *value, uint32_t capacity, uint32_t *bytes,
                         int64_t timeout_ms) {
     file_store *store = kind;
-    int64_t start = now_ms();
+    int64_t start = rm_now_ms();
     for (useconds_t pause = 100;; pause = pause < 10000 ? pause * 2 : pause) {
         bool there;
         TRY(rm_kv_log_read(&store->log, key, value, capacity, bytes, &there));
@@ -85,7 +79,7 @@ static remat_status get(void *kind, const char *key, void *value, uint32_t capac
         if (timeout_ms < 0) FAIL(MISSING, "there is no '%s' in %s", key, store->path);
         if (store->rank > 0 && !is_locked(store->fd, PRESENT))
             FAIL(PEER, "rank 0 is gone, while rank %d waited for '%s' in %s", store->rank, key, store->path);
-        if (now_ms() - start >= timeout_ms)
+        if (rm_now_ms() - start >= timeout_ms)
             FAIL(PEER, "rank %d waited %lld ms for '%s' in %s, and no rank has set it", store->rank,
                  (long long)timeout_ms, key, store->path);
         usleep(pause);
@@ -278,7 +272,7 @@ static remat_status await_file(const rm_kv_config *config, file_store *store, in
     for (bool there;; usleep(1000)) {
         TRY(find_file(store, found, &there));
         if (there) return REMAT_OK;
-        REQUIRE(now_ms() < deadline, PEER,
+        REQUIRE(rm_now_ms() < deadline, PEER,
                 "rank %d waited %lld ms at %s, and rank 0 did not come: do both see the same file system?",
                 config->rank, (long long)config->timeout_ms, store->path);
     }
@@ -321,11 +315,11 @@ static remat_status enter(const rm_kv_config *config, file_store *store, const j
 
 /* As over tcp: an attempt before may still be there, and goes. */
 static remat_status join(const rm_kv_config *config, file_store *store) {
-    int64_t start = now_ms();
+    int64_t start = rm_now_ms();
     for (job found;;) {
         TRY(await_file(config, store, start + config->timeout_ms, &found));
         remat_status status = enter(config, store, &found);
-        if (status != REMAT_PEER || now_ms() >= start + config->stale_ms) return status;
+        if (status != REMAT_PEER || rm_now_ms() >= start + config->stale_ms) return status;
         close(store->fd);
         store->fd = -1;
         usleep(50000);
@@ -338,9 +332,9 @@ static void close_store(void *kind) {
     snprintf(key, sizeof key, " left/%d", store->rank);
     (void)set(store, key, "", 0);
     if (store->rank == 0) { /* what still waits here must see the file; its name can be taken again */
-        int64_t until = now_ms() + 2000;
+        int64_t until = rm_now_ms() + 2000;
         for (int32_t r = 1; r < store->size; r++)
-            while (is_locked(store->fd, PRESENT + r) && now_ms() < until) usleep(1000);
+            while (is_locked(store->fd, PRESENT + r) && rm_now_ms() < until) usleep(1000);
         if (is_at(store->fd, store->path)) unlink(store->path);
     }
     rm_kv_log_close(&store->log);

@@ -11,10 +11,10 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "dist/store_kind.h"
+#include "memory/clock.h"
 #include "memory/host.h"
 
 enum { BUCKETS = 1024, STRANGERS = 64, REFUSALS = 16 };
@@ -52,12 +52,6 @@ struct rm_kv_server {
     uint64_t full_ns;    /* until then it takes nobody in: there were no descriptors or memory left */
     pthread_t thread;
 };
-
-static uint64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* ---- The table -------------------------------------------------------------------------------------------------- */
 
@@ -192,7 +186,7 @@ static bool answer_get(rm_kv_server *server, client *c, const char *key, int64_t
     if (found) return reply(c, RM_KV_FINE, 0, found->value, found->bytes);
     if (wait_ms < 0) return reply(c, RM_KV_NOT_THERE, 0, NULL, 0);
     c->waits = true; /* the request stays in `in`, and is looked at again whenever a key is set */
-    c->deadline_ns = now_ns() + (uint64_t)wait_ms * 1000000u;
+    c->deadline_ns = rm_now_ns() + (uint64_t)wait_ms * 1000000u;
     return true;
 }
 
@@ -311,7 +305,7 @@ static void look_again(rm_kv_server *server) {
         memcpy(key, c->in + sizeof head, head.key_bytes);
         key[head.key_bytes] = 0;
         entry *found = *find(server, key);
-        bool late = now_ns() >= c->deadline_ns;
+        bool late = rm_now_ns() >= c->deadline_ns;
         if (!found && !late) continue;
         c->waits = false;
         c->deadline_ns = 0;
@@ -336,19 +330,19 @@ static bool make_room(rm_kv_server *server) {
 static void take_in(rm_kv_server *server) {
     int fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM))
-        server->full_ns = now_ns() + FULL_NS; /* who waits in the queue would make poll return at once */
+        server->full_ns = rm_now_ns() + FULL_NS; /* who waits in the queue would make poll return at once */
     if (fd < 0) return;
     if (server->n_clients >= server->size + STRANGERS || !make_room(server)) {
         close(fd);
         return;
     }
-    server->clients[server->n_clients++] = (client){.fd = fd, .rank = -1, .deadline_ns = now_ns() + HELLO_NS};
+    server->clients[server->n_clients++] = (client){.fd = fd, .rank = -1, .deadline_ns = rm_now_ns() + HELLO_NS};
 }
 
 /* ---- The loop --------------------------------------------------------------------------------------------------- */
 
 static int fill_poll(rm_kv_server *server) {
-    uint64_t soonest = server->closing_ns ? server->closing_ns : UINT64_MAX, now = now_ns();
+    uint64_t soonest = server->closing_ns ? server->closing_ns : UINT64_MAX, now = rm_now_ns();
     if (server->full_ns <= now) server->full_ns = 0;
     if (server->full_ns && server->full_ns < soonest) soonest = server->full_ns;
     server->poll[0] = (struct pollfd){.fd = server->full_ns ? -1 : server->listen_fd, .events = POLLIN};
@@ -365,7 +359,7 @@ static int fill_poll(rm_kv_server *server) {
 static bool tend(rm_kv_server *server, client *c, short events) {
     if (events & POLLOUT && !flush_out(c)) return false;
     if (events & (POLLIN | POLLHUP | POLLERR) && !receive(server, c)) return false;
-    return c->known || now_ns() < c->deadline_ns;
+    return c->known || rm_now_ns() < c->deadline_ns;
 }
 
 static bool anybody_left(const rm_kv_server *server) {
@@ -376,14 +370,14 @@ static bool anybody_left(const rm_kv_server *server) {
 
 static void *run(void *context) {
     rm_kv_server *server = context;
-    while (!server->closing_ns || (anybody_left(server) && now_ns() < server->closing_ns)) {
+    while (!server->closing_ns || (anybody_left(server) && rm_now_ns() < server->closing_ns)) {
         int timeout = fill_poll(server), n = server->n_clients;
         if (poll(server->poll, (nfds_t)n + 2, timeout) < 0 && errno != EINTR) break;
         for (int i = n - 1; i >= 0; i--) /* from the end: drop() fills a gap with the last, which has had its turn */
             if (!tend(server, &server->clients[i], server->poll[i + 2].revents)) drop(server, i);
         look_again(server);
         if (server->poll[0].revents & POLLIN) take_in(server);
-        if (server->poll[1].revents & POLLIN) server->closing_ns = now_ns() + GOODBYE_NS;
+        if (server->poll[1].revents & POLLIN) server->closing_ns = rm_now_ns() + GOODBYE_NS;
     }
     return NULL;
 }

@@ -9,10 +9,10 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "dist/store_kind.h"
+#include "memory/clock.h"
 #include "memory/host.h"
 
 #define GRACE_MS 10000 /* where the config says nothing */
@@ -28,12 +28,6 @@ typedef struct {
     rm_kv_server *server;
     char where[300]; /* "rank 0's store at HOST:PORT" */
 } tcp_store;
-
-static int64_t now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
 
 /* ---- Sending and receiving whole messages ----------------------------------------------------------------------- */
 
@@ -51,7 +45,7 @@ static bool send_all(int fd, const void *data, size_t bytes) {
 /* 1: all of it; 0: the other end has closed; -1: not in time. */
 static int receive_all(int fd, void *data, size_t bytes, int64_t deadline_ms) {
     for (char *at = data; bytes > 0;) {
-        int64_t left = deadline_ms - now_ms();
+        int64_t left = deadline_ms - rm_now_ms();
         struct pollfd ready = {.fd = fd, .events = POLLIN};
         int n_ready = poll(&ready, 1, left > 0 ? (left < 1 << 30 ? (int)left : 1 << 30) : 0);
         if (n_ready < 0 && errno == EINTR) continue;
@@ -83,7 +77,7 @@ static remat_status receive_rest(tcp_store *store, void *data, size_t bytes, int
 
 static bool begins_to_answer(const tcp_store *store, int64_t deadline_ms) {
     for (;;) {
-        int64_t left = deadline_ms - now_ms();
+        int64_t left = deadline_ms - rm_now_ms();
         struct pollfd ready = {.fd = store->fd, .events = POLLIN};
         int n_ready = poll(&ready, 1, left > 0 ? (left < 1 << 30 ? (int)left : 1 << 30) : 0);
         if (n_ready > 0) return true;
@@ -105,7 +99,7 @@ static remat_status receive_head(tcp_store *store, rm_kv_reply *reply, int64_t d
 
 static remat_status skip(tcp_store *store, uint32_t bytes) {
     char part[4096];
-    int64_t deadline = now_ms() + store->grace_ms;
+    int64_t deadline = rm_now_ms() + store->grace_ms;
     while (bytes > 0) {
         uint32_t n = bytes < sizeof part ? bytes : (uint32_t)sizeof part;
         TRY(receive_rest(store, part, n, deadline));
@@ -118,7 +112,7 @@ static remat_status skip(tcp_store *store, uint32_t bytes) {
 static remat_status skip_late(tcp_store *store) {
     rm_kv_reply reply;
     if (!store->late) return REMAT_OK;
-    TRY(receive_head(store, &reply, now_ms() + store->grace_ms));
+    TRY(receive_head(store, &reply, rm_now_ms() + store->grace_ms));
     return skip(store, reply.value_bytes);
 }
 
@@ -151,7 +145,7 @@ static remat_status ask(tcp_store *store, rm_kv_op op, const char *key, const vo
     if (store->broken) return no_answer(store, 0);
     TRY(skip_late(store));
     if (!send_request(store, op, key, value, bytes, number)) return give_up(store, 0);
-    int64_t deadline = now_ms() + patience_ms + store->grace_ms;
+    int64_t deadline = rm_now_ms() + patience_ms + store->grace_ms;
     TRY(receive_head(store, reply, deadline));
     if (reply->answer == RM_KV_REFUSED || reply->answer == RM_KV_MISUSED)
         return receive_refusal(store, reply, deadline);
@@ -180,7 +174,7 @@ static remat_status get(void *kind, const char *key, void *value, uint32_t capac
         TRY(skip(store, reply.value_bytes));
         FAIL(INVALID, "'%s' in the store has %u bytes; there is room for %u", key, reply.value_bytes, capacity);
     }
-    return receive_rest(store, value, reply.value_bytes, now_ms() + store->grace_ms);
+    return receive_rest(store, value, reply.value_bytes, rm_now_ms() + store->grace_ms);
 }
 
 static remat_status add(void *kind, const char *key, int64_t delta, int64_t *sum) {
@@ -339,7 +333,7 @@ static remat_status reach(const rm_kv_config *config, int64_t deadline, tcp_stor
         store->fd = connect_to_any(host, store->port, why, sizeof why);
         store->late = store->broken = false;
         if (store->fd >= 0) return REMAT_OK;
-        if (now_ms() >= deadline) break;
+        if (rm_now_ms() >= deadline) break;
         usleep((useconds_t)pause_us);
     }
     FAIL(PEER,
@@ -358,12 +352,12 @@ static remat_status greet(tcp_store *store, int64_t patience_ms) {
 }
 
 static remat_status join(const rm_kv_config *config, tcp_store *store) {
-    int64_t start = now_ms(), deadline = start + config->timeout_ms;
+    int64_t start = rm_now_ms(), deadline = start + config->timeout_ms;
     for (;;) {
         TRY(reach(config, deadline, store));
-        int64_t left = deadline - now_ms();
+        int64_t left = deadline - rm_now_ms();
         remat_status status = greet(store, left > 0 ? left : 0);
-        if (status != REMAT_PEER || now_ms() >= start + config->stale_ms) return status;
+        if (status != REMAT_PEER || rm_now_ms() >= start + config->stale_ms) return status;
         close(store->fd);
         store->fd = -1;
         usleep(50000);

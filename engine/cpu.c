@@ -3,11 +3,11 @@
 #include <pthread.h>
 #include <math.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "engine/device.h"
 #include "memory/arena.h"
+#include "memory/clock.h"
 #include "memory/host.h"
 #include "memory/spill.h"
 #include "ops/gemm.h"
@@ -32,11 +32,7 @@ static uint64_t cpu_free_bytes(rm_device *device) {
     return (uint64_t)sysconf(_SC_AVPHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
+static double seconds(void) { return 1e-9 * (double)rm_now_ns(); }
 
 /* Best of a few products on one core, times the cores (several at once would measure how busy the machine is just now),
  * and of a few copies. */

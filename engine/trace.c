@@ -4,9 +4,9 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "memory/clock.h"
 #include "memory/host.h"
 
 /* An object's share in the pieces it consists of. A piece is alive while somebody holds it. */
@@ -24,7 +24,7 @@ struct rm_trace {
     uint64_t live[REMAT_LIVE_KINDS];
     remat_live_point *point;
     int64_t count, capacity;
-    struct timespec start;
+    uint64_t start_ns;
     int statm; /* /proc/self/statm; -1: there is none */
     uint64_t page_bytes;
 };
@@ -138,13 +138,6 @@ static uint64_t resident_bytes(const rm_trace *t) {
     return strtoull(second, NULL, 10) * t->page_bytes;
 }
 
-static uint64_t since_start(const rm_trace *t) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    int64_t s = now.tv_sec - t->start.tv_sec, ns = now.tv_nsec - t->start.tv_nsec;
-    return (uint64_t)(s * 1000000000 + ns);
-}
-
 void rm_trace_begin(rm_trace *t) {
     for (int object = RM_STATE; object <= RM_DSTATE; object++)
         for (int64_t c = 0; c < t->problem->n_stages + (object != RM_SAVED); c++) let_go(t, (rm_object)object, c);
@@ -152,7 +145,7 @@ void rm_trace_begin(rm_trace *t) {
     t->count = 0;
     hold(t, RM_STATE, 0);
     hold(t, RM_DSTATE, t->problem->n_stages);
-    clock_gettime(CLOCK_MONOTONIC, &t->start);
+    t->start_ns = rm_now_ns();
 }
 
 /* Which objects a step makes or ends. */
@@ -175,7 +168,8 @@ void rm_trace_step(rm_trace *t, rm_step step) {
     t->live[REMAT_LIVE_SCRATCH] = 0; /* it died with the step before */
     begin_step(t, step);
     remat_live_point *now = &t->point[t->count];
-    *now = (remat_live_point){.step = t->count, .begin_ns = since_start(t), .resident_bytes = resident_bytes(t)};
+    *now = (remat_live_point){
+        .step = t->count, .begin_ns = rm_now_ns() - t->start_ns, .resident_bytes = resident_bytes(t)};
     for (int k = 0; k < REMAT_LIVE_KINDS; k++) now->bytes[k] = t->live[k];
     t->count++;
 }

@@ -1,4 +1,4 @@
-/* clock.h: nanoseconds of a clock that only goes forward, for measuring how long something took. */
+/* clock.h: nanoseconds of a clock that only goes forward, for measuring how long something took, and for deadlines. */
 #ifndef RM_CLOCK_H
 #define RM_CLOCK_H
 
@@ -11,5 +11,6 @@ static inline uint64_t rm_clock_ns(clockid_t clock) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 static inline uint64_t rm_now_ns(void) { return rm_clock_ns(CLOCK_MONOTONIC); }
+static inline int64_t rm_now_ms(void) { return (int64_t)(rm_now_ns() / 1000000); }
 
 #endif

@@ -6,8 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "memory/clock.h"
 
 static const char *scaled(double value, double base, const char *const unit[], int units, char text[RM_TEXT]) {
     int i = 0;
@@ -47,11 +48,7 @@ remat_status rm_text_whole(const char *where, const char *value, int64_t low, in
     return REMAT_OK;
 }
 
-double rm_now_s(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
+double rm_now_s(void) { return 1e-9 * (double)rm_now_ns(); }
 
 /* Not getrusage: its ru_maxrss includes what the parent process had before it became this program. */
 uint64_t rm_rss_peak_bytes(void) {
