@@ -16,6 +16,7 @@
 #include "dist/local_meeting.h"
 #include "dist/local_watch.h"
 #include "dist/reduce.h"
+#include "memory/bytes.h"
 #include "memory/clock.h"
 #include "memory/host.h"
 
@@ -142,12 +143,10 @@ static remat_status do_in_place(local_group *g, const rm_collective *what) {
 
 /* ---- Staged ---------------------------------------------------------------------------------------------------- */
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 static remat_status staged_all_reduce(local_group *g, const rm_collective *what) {
     const int64_t width = (int64_t)rm_wire_bytes(what->wire), part = RM_STAGE_BYTES / width;
     for (int64_t at = 0; at < what->count; at += part) {
-        int64_t n = smaller(part, what->count - at), from, own = slice(g, n, &from);
+        int64_t n = rm_fewer(part, what->count - at), from, own = slice(g, n, &from);
         memcpy(rm_local_stage(&g->arena, g->config.rank), (const char *)what->in + at * width, (size_t)(n * width));
         TRY(meet(g));
         for (int32_t r = 0; r < g->config.size; r++) g->input[r] = rm_local_stage(&g->arena, r) + from * width;
@@ -162,7 +161,7 @@ static remat_status staged_all_reduce(local_group *g, const rm_collective *what)
 static remat_status staged_all_gather(local_group *g, const rm_collective *what) {
     const int64_t width = (int64_t)rm_wire_bytes(what->wire), part = RM_STAGE_BYTES / width;
     for (int64_t at = 0; at < what->count; at += part) {
-        size_t bytes = (size_t)(smaller(part, what->count - at) * width);
+        size_t bytes = (size_t)(rm_fewer(part, what->count - at) * width);
         memcpy(rm_local_stage(&g->arena, g->config.rank), (const char *)what->in + at * width, bytes);
         TRY(meet(g));
         for (int32_t r = 0; r < g->config.size; r++)
@@ -175,7 +174,7 @@ static remat_status staged_all_gather(local_group *g, const rm_collective *what)
 static remat_status staged_broadcast(local_group *g, const rm_collective *what) {
     const int64_t width = (int64_t)rm_wire_bytes(what->wire), part = RM_STAGE_BYTES / width;
     for (int64_t at = 0; at < what->count; at += part) {
-        size_t bytes = (size_t)(smaller(part, what->count - at) * width);
+        size_t bytes = (size_t)(rm_fewer(part, what->count - at) * width);
         char *here = (char *)what->out + at * width, *stage = rm_local_stage(&g->arena, what->root);
         if (brings(g, what)) memcpy(stage, here, bytes);
         TRY(meet(g));
@@ -190,7 +189,7 @@ static remat_status staged_broadcast(local_group *g, const rm_collective *what) 
 static remat_status staged_reduce_scatter(local_group *g, const rm_collective *what) {
     const int64_t width = (int64_t)rm_wire_bytes(what->wire), part = RM_STAGE_BYTES / width / g->config.size;
     for (int64_t at = 0; at < what->count; at += part) {
-        int64_t n = smaller(part, what->count - at);
+        int64_t n = rm_fewer(part, what->count - at);
         char *stage = rm_local_stage(&g->arena, g->config.rank);
         for (int32_t row = 0; row < g->config.size; row++)
             memcpy(stage + row * part * width, (const char *)what->in + (row * what->count + at) * width,

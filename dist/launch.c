@@ -20,11 +20,11 @@
 
 #include "dist/launch_keeper.h"
 #include "dist/process.h"
+#include "dist/rendezvous.h"
 #include "dist/store.h"
 #include "memory/clock.h"
 #include "memory/host.h"
 
-#define MOST_RANKS 32767
 #define MOST_CHILDREN 256
 
 const int rm_launch_signals[RM_LAUNCH_SIGNALS] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
@@ -50,17 +50,10 @@ typedef struct {
 
 /* ---- What is asked for ------------------------------------------------------------------------------------------- */
 
-static bool is_loopback(const char *host) {
-    return !strcmp(host, "localhost") || !strncmp(host, "127.", 4) || !strcmp(host, "::1");
-}
-
-/* Good to listen at; who connects there reaches itself. */
-static bool is_any(const char *host) { return !strcmp(host, "0.0.0.0") || !strcmp(host, "::") || !strcmp(host, "0"); }
-
 static remat_status check_numbers(const rm_launch_config *c) {
     REQUIRE(c->nproc >= 1 && c->nproc <= 4096, INVALID, "%d ranks on this host: 1 to 4096 are possible", c->nproc);
-    REQUIRE(c->nnodes >= 1 && (int64_t)c->nnodes * c->nproc <= MOST_RANKS, INVALID,
-            "%d nodes with %d ranks each: 1 to %d ranks are possible", c->nnodes, c->nproc, MOST_RANKS);
+    REQUIRE(c->nnodes >= 1 && (int64_t)c->nnodes * c->nproc <= RM_MOST_RANKS, INVALID,
+            "%d nodes with %d ranks each: 1 to %d ranks are possible", c->nnodes, c->nproc, RM_MOST_RANKS);
     REQUIRE(c->node_rank >= 0 && c->node_rank < c->nnodes, INVALID, "this is node %d of %d: nodes are 0 to %d",
             c->node_rank, c->nnodes, c->nnodes - 1);
     REQUIRE(c->master_port >= 0 && c->master_port <= 65535, INVALID, "port %d: ports are 1 to 65535", c->master_port);
@@ -82,7 +75,7 @@ static remat_status check_nodes(const rm_launch_config *c) {
     if (c->nnodes == 1) return REMAT_OK;
     REQUIRE(c->master_addr, INVALID, "%d nodes must meet at node 0: give its name or address, as --master-addr=HOST",
             c->nnodes);
-    REQUIRE(!is_loopback(c->master_addr) && !is_any(c->master_addr), INVALID,
+    REQUIRE(!rm_host_is_itself(c->master_addr), INVALID,
             "node 0 is said to be at %s, which on each of the %d nodes is that node itself: name node 0's host",
             c->master_addr, c->nnodes);
     REQUIRE(c->run_id, INVALID, "a job on %d nodes needs a name that all of them give: --run-id=NAME", c->nnodes);
@@ -179,8 +172,6 @@ static void restore_process(const launcher *l) {
     prctl(PR_SET_CHILD_SUBREAPER, l->was_subreaper, 0, 0, 0);
 }
 
-static int64_t now_ms(void) { return (int64_t)(rm_now_ns() / 1000000); }
-
 static const char *signal_name(int number) {
     const char *name = sigabbrev_np(number);
     return name ? name : "?";
@@ -191,10 +182,10 @@ static const char *signal_name(int number) {
 static void take_signal(launcher *l) {
     unsigned char number;
     if (read(signal_pipe[0], &number, 1) != 1) return;
-    if (l->signals && now_ms() < l->signalled_ms + 1000) return;
+    if (l->signals && rm_now_ms() < l->signalled_ms + 1000) return;
     bool first = !l->signals++;
     rm_keeper_note note = {.word = first ? RM_KEEPER_PASS : RM_KEEPER_KILL, .status = number};
-    l->signalled_ms = now_ms();
+    l->signalled_ms = rm_now_ms();
     if (first)
         rm_launch_output_say(l->output, "SIG%s is passed on to all ranks; another signal ends them at once",
                              signal_name(number));

@@ -10,7 +10,6 @@
 
 #include "engine/hash.h"
 
-#define MOST_RANKS 32767
 #define STALE_MS 30000 /* what is left of the attempt before may still be ending, on another host */
 
 typedef struct {
@@ -89,8 +88,8 @@ static remat_status find_rank(const source *s, rm_answer *out) {
 
 static remat_status check_rank(const rm_answer *a, rm_rendezvous *out) {
     const char *who = rm_launcher_text(a->launcher);
-    REQUIRE(a->size >= 1 && a->size <= MOST_RANKS, INVALID, "%" PRId64 " ranks (%s): 1 to %d are possible", a->size,
-            who, MOST_RANKS);
+    REQUIRE(a->size >= 1 && a->size <= RM_MOST_RANKS, INVALID, "%" PRId64 " ranks (%s): 1 to %d are possible", a->size,
+            who, RM_MOST_RANKS);
     REQUIRE(a->rank < a->size, INVALID, "rank %" PRId64 " of %" PRId64 " (%s): ranks are 0 to %" PRId64, a->rank,
             a->size, who, a->size - 1);
     REQUIRE(a->local_size < 0 || a->local_rank < a->local_size, INVALID,
@@ -107,12 +106,11 @@ static remat_status check_rank(const rm_answer *a, rm_rendezvous *out) {
 
 /* ---- Where ---------------------------------------------------------------------------------------------------------- */
 
-static bool is_loopback(const char *host) {
-    return !strcmp(host, "localhost") || !strncmp(host, "127.", 4) || !strcmp(host, "::1");
+bool rm_host_is_itself(const char *host) {
+    bool loopback = !strcmp(host, "localhost") || !strncmp(host, "127.", 4) || !strcmp(host, "::1");
+    bool any = !strcmp(host, "0.0.0.0") || !strcmp(host, "::") || !strcmp(host, "0"); /* good to listen at */
+    return loopback || any;
 }
-
-/* Good to listen at; who connects there reaches itself. */
-static bool is_any(const char *host) { return !strcmp(host, "0.0.0.0") || !strcmp(host, "::") || !strcmp(host, "0"); }
 
 /* "HOST:PORT", or "[v6 address]:PORT". */
 static remat_status read_host_port(const char *given, rm_rendezvous *out) {
@@ -239,7 +237,7 @@ static remat_status find_place(const source *s, rm_rendezvous *out) {
     }
     bool many = s->nodes > 1 || (out->local_size > 0 && out->local_size < out->size);
     REQUIRE(
-        !many || (!is_loopback(out->host) && !is_any(out->host)), INVALID,
+        !many || !rm_host_is_itself(out->host), INVALID,
         "rank 0 is said to be at %s, but the %d ranks are on several hosts (%s), and each of them has its own %s: name "
         "rank 0's host",
         out->host, out->size, rm_launcher_text(out->launcher), out->host);

@@ -25,6 +25,8 @@
 #include "dist/hostlist.h"
 #include "dist/store.h"
 
+#define RM_MOST_RANKS 32767
+
 /* -1 or NULL: not given. */
 typedef struct {
     const char *init_method; /* env://, tcp://HOST:PORT, file:///PATH; NULL: env:// */
@@ -71,6 +73,7 @@ remat_status rm_rendezvous_is_rank(rm_environment *get, void *context, char *who
 
 rm_environment rm_environment_of_process;           /* getenv; context is not used */
 const char *rm_launcher_text(rm_launcher launcher); /* "Slurm" */
+bool rm_host_is_itself(const char *host);           /* "localhost", "0.0.0.0": on every host that host itself */
 
 /* Opens the store that `where` describes; *out is NULL where ranks meet nowhere. */
 remat_status rm_rendezvous_store(const rm_rendezvous *where, int64_t timeout_ms, rm_kv **out);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "dist/reduce.h"
+#include "memory/bytes.h"
 #include "memory/host.h"
 
 #define ROWS_BYTES (2u << 20) /* all rows of a part together, about */
@@ -27,13 +28,11 @@ bool rm_is_sliced(const rm_collective *what) {
     return what->reduction == RM_TREE || what->wire == RM_WIRE_F16 || what->wire == RM_WIRE_BF16;
 }
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* `count`: the longest row that is needed. */
 static remat_status lay_out(const rm_slices *s, const rm_collective *what, int64_t count, part *p) {
     p->width = rm_wire_bytes(what->wire);
-    int64_t most = smaller((int64_t)ROWS_BYTES / s->size, ROW_BYTES) / (int64_t)p->width;
-    p->each = (smaller(most > LINE ? most : LINE, count) + LINE - 1) / LINE * LINE;
+    int64_t most = rm_fewer((int64_t)ROWS_BYTES / s->size, ROW_BYTES) / (int64_t)p->width;
+    p->each = (rm_fewer(most > LINE ? most : LINE, count) + LINE - 1) / LINE * LINE;
     uint64_t row = (uint64_t)p->each * p->width, rows = row * (uint64_t)s->size;
     TRY(rm_scratch_take(s->scratch, 2 * rows + row + (uint64_t)s->size * sizeof *p->row));
     p->from = s->scratch->block;
@@ -59,7 +58,7 @@ static remat_status all_reduce(const rm_slices *s, const rm_collective *what) {
     const int64_t rows = p.each * s->size;
     memset(p.from, 0, (uint64_t)rows * p.width);
     for (int64_t at = 0; at < what->count; at += rows) {
-        const int64_t n = smaller(rows, what->count - at), own = smaller(p.each, n - p.each * s->rank);
+        const int64_t n = rm_fewer(rows, what->count - at), own = rm_fewer(p.each, n - p.each * s->rank);
         const uint64_t offset = (uint64_t)at * p.width, bytes = (uint64_t)n * p.width;
         memcpy(p.from, (const char *)what->in + offset, bytes);
         TRY(exchange_and_add(s, what, &p, own));
@@ -75,7 +74,7 @@ static remat_status reduce_scatter(const rm_slices *s, const rm_collective *what
     TRY(lay_out(s, what, what->count, &p));
     memset(p.from, 0, (uint64_t)p.each * (uint64_t)s->size * p.width);
     for (int64_t at = 0; at < what->count; at += p.each) {
-        const int64_t n = smaller(p.each, what->count - at);
+        const int64_t n = rm_fewer(p.each, what->count - at);
         const uint64_t bytes = (uint64_t)n * p.width;
         for (int64_t r = 0; r < s->size; r++)
             memcpy(p.from + (uint64_t)(r * p.each) * p.width,

@@ -1,4 +1,4 @@
-/* bytes.h: the little arithmetic that everything in memory/ does with sizes: alignment, the larger and the smaller of two.
+/* bytes.h: the little arithmetic that everybody does with sizes and counts: alignment, the larger and the smaller of two.
  * What sums up pieces is in problem.h. */
 #ifndef RM_BYTES_H
 #define RM_BYTES_H
@@ -10,5 +10,6 @@ static inline uint64_t rm_align_up(uint64_t bytes) { return (bytes + RM_ALIGN - 
 
 static inline uint64_t rm_larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static inline uint64_t rm_smaller(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static inline int64_t rm_fewer(int64_t a, int64_t b) { return a < b ? a : b; }
 
 #endif

@@ -60,8 +60,6 @@ typedef struct node {
     bool tail;
 } node;
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* ---- What is alike, and what it costs ----------------------------------------------------------- */
 
 static bool same_times(const rm_foot *a, const rm_foot *b) {
@@ -203,7 +201,7 @@ static share leaf_share(const rm_uniform *u, int64_t held, bool tail) {
     share share = {{0}};
     int64_t bytes = leaf_bytes(u, held, tail), before = 0;
     for (int i = 0; i < u->n_ways && bytes > 0; i++) {
-        int64_t fit = smaller((int64_t)((uint64_t)bytes / u->unit[i]), u->n_stages);
+        int64_t fit = rm_fewer((int64_t)((uint64_t)bytes / u->unit[i]), u->n_stages);
         share.way[i] = (int32_t)(fit > before ? fit - before : 0);
         before = fit > before ? fit : before;
     }
@@ -294,7 +292,7 @@ static remat_status fill(rm_uniform *u, uint64_t limit, bool *fits) {
 static double leaf_price(const rm_uniform *u, const share *share, int64_t n) {
     double price = 0;
     for (int i = 0; i < u->n_ways && n > 0; n -= share->way[i], i++)
-        price += (double)smaller(n, share->way[i]) * u->price[i];
+        price += (double)rm_fewer(n, share->way[i]) * u->price[i];
     return n > 0 ? INFINITY : price;
 }
 
@@ -308,14 +306,14 @@ static int64_t split(const rm_uniform *u, const node *node, double *price) {
         const share *table = node->tail ? u->tail : u->inside;
         int64_t in_right = row_of(u, (share *)table, turn->row)[node->held + 1].way[turn->way];
         int64_t in_left = turn->row ? row_of(u, u->inside, turn->row - 1)[node->held].way[turn->way] : 0;
-        int64_t taken = smaller(open, in_right + in_left);
-        left += taken - smaller(taken, in_right);
+        int64_t taken = rm_fewer(open, in_right + in_left);
+        left += taken - rm_fewer(taken, in_right);
         open -= taken;
         *price += (double)taken * turn->price;
     }
     left += open;
     if (left < 1) return 1;
-    return smaller(left, node->n - 1);
+    return rm_fewer(left, node->n - 1);
 }
 
 /* 0: a leaf; otherwise the length of the left part. */
@@ -342,7 +340,7 @@ static mix mix_of(const rm_uniform *u, const node *node) {
         if (i == 0) return (mix){u->way[0], u->way[0], 0};
         uint64_t all = (uint64_t)node->n * u->unit[i - 1], gain = u->unit[i - 1] - u->unit[i];
         uint64_t small = (all - (uint64_t)bytes + gain - 1) / gain;
-        return (mix){u->way[i], u->way[i - 1], smaller((int64_t)small, node->n)};
+        return (mix){u->way[i], u->way[i - 1], rm_fewer((int64_t)small, node->n)};
     }
     return (mix){0};
 }
@@ -394,7 +392,7 @@ static rm_kept keep_leaf(const rm_uniform *u, const node *node) {
     mix mix = mix_of(u, node);
     int64_t first = node->begin, last = node->begin + node->n - 1;
     rm_kept all = u->foot[first].kept[option_in(u, mix, node, first)];
-    int64_t small = smaller(mix.n_small, node->n - 1) - 1; /* of those between */
+    int64_t small = rm_fewer(mix.n_small, node->n - 1) - 1; /* of those between */
     if (small < 0) small = 0;
     if (small > 0) all = rm_kept_then(all, repeat(u->inner->kept[mix.small], small));
     if (node->n - 2 > small) all = rm_kept_then(all, repeat(u->inner->kept[mix.fast], node->n - 2 - small));

@@ -90,10 +90,10 @@ static remat_status read_nnodes(const char *where, const char *value, int64_t *o
     const char *colon = strchr(value, ':');
     char least[24];
     int64_t low;
-    if (!colon) return rm_text_whole(where, value, 1, 32767, out);
+    if (!colon) return rm_text_whole(where, value, 1, RM_MOST_RANKS, out);
     snprintf(least, sizeof least, "%.*s", (int)(colon - value), value);
-    TRY(rm_text_whole(where, least, 1, 32767, &low));
-    TRY(rm_text_whole(where, colon + 1, 1, 32767, out));
+    TRY(rm_text_whole(where, least, 1, RM_MOST_RANKS, &low));
+    TRY(rm_text_whole(where, colon + 1, 1, RM_MOST_RANKS, out));
     REQUIRE(
         low == *out, INVALID,
         "%s=%.60s: the number of hosts is fixed while a job runs; say --nnodes=%lld, and start it again for another",
@@ -109,7 +109,7 @@ static remat_status take(request *r, meaning what, const char *where, const char
     case NNODES:
         return read_nnodes(where, value, &r->nnodes);
     case NODE_RANK:
-        return rm_text_whole(where, value, 0, 32766, &r->node_rank);
+        return rm_text_whole(where, value, 0, RM_MOST_RANKS - 1, &r->node_rank);
     case MASTER_PORT:
         return rm_text_whole(where, value, 0, 65535, &r->port);
     case MAX_RESTARTS:
