@@ -133,6 +133,7 @@ static int64_t part_of(const rm_ddp *ddp, const remat_bucket *bucket) { return b
 static rm_collective reduction_of(const rm_ddp *ddp, const remat_bucket *bucket, rm_wire wire, void *data) {
     rm_collective what = {.kind = RM_ALL_REDUCE, .wire = wire, .tag = (uint32_t)bucket->index, .count = bucket->count};
     what.in = what.out = data;
+    what.after = bucket->ready;
     what.reduction = ddp->config.compress ? RM_SUM : ddp->config.pairwise ? RM_TREE : RM_MEAN;
     if (!ddp->config.shard_optimizer) return what;
     what.kind = RM_REDUCE_SCATTER;
@@ -211,6 +212,7 @@ static remat_status gather(void *context, const remat_bucket *bucket) {
     rm_collective what = {.kind = RM_ALL_GATHER, .tag = (uint32_t)bucket->index, .count = part_of(ddp, bucket)};
     what.in = bucket->parameters + what.count * ddp->ranks.rank;
     what.out = bucket->parameters;
+    what.after = bucket->ready;
     return issue(ddp, &what, &own->gathered);
 }
 
@@ -335,6 +337,7 @@ static void fill_in(rm_ddp *ddp) {
                                .shard_optimizer = c->shard_optimizer,
                                .fused_update = c->fused_update,
                                .device = c->gpus ? "cuda" : NULL,
+                               .heeds_events = c->gpus != NULL,
                                .device_bytes = c->gpus ? rm_group_device_bytes(c->gpus) : 0,
                                .wire_bytes = c->compress ? (int)sizeof(uint16_t) : 0,
                                .prepare = c->compress ? prepare : NULL,

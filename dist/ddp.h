@@ -57,7 +57,7 @@ remat_status rm_ddp_share_text(rm_ddp *ddp, const char *text, char **out);
 remat_status rm_ddp_broadcast(rm_ddp *ddp, remat_session *session);
 
 /* For metrics: of the last step. Bytes that went into collectives; the time they took on the group's thread, waiting for
- * other ranks to come included; and how long the session waited for them (sums of losses and norms, which queue up behind
+ * other ranks to come, and on GPUs for the backward pass to get there, included; and how long the session waited for them (sums of losses and norms, which queue up behind
  * them, included). What is not waited for was hidden behind the backward pass. */
 typedef struct {
     uint64_t bytes, busy_ns, waited_ns;

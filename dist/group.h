@@ -4,7 +4,8 @@
  *
  *   local  ranks of one host, over shared memory: buffers from rm_group_alloc are reduced where they lie
  *   mpi    Open MPI or MPICH                      gloo   Debian's libgloo, over TCP
- *   nccl   NVIDIA's NCCL, between GPUs: every buffer lies on this rank's GPU, and what fills `in` is over before the call
+ *   nccl   NVIDIA's NCCL, between GPUs: every buffer lies on this rank's GPU, and what fills `in` is over before the call,
+ *          or when `after` is reached
  *
  * Every rank opens the group and then issues the same collectives in the same order. That is checked: each collective
  * carries a fingerprint (its number, kind, type, count, tag), and if two ranks disagree, that same collective fails on
@@ -55,6 +56,8 @@ typedef struct {
     int64_t count;          /* elements, as above; 0 is allowed */
     const void *in;
     void *out;
+    void *after; /* nccl: a cudaEvent_t of this rank's GPU, recorded, and there until the collective has been waited for:
+                    nothing touches in and out before it is reached, which may be any time from now; NULL: it is */
 } rm_collective;
 
 typedef struct {
@@ -109,7 +112,7 @@ remat_status rm_group_run(rm_group *group, const rm_collective *what); /* issue 
 /* Memory of the GPU that the group took when it was opened: NCCL's buffers and channels. 0: it works on the host's. */
 uint64_t rm_group_device_bytes(const rm_group *group);
 
-/* For how long the group's thread has been busy with collectives so far, waiting for other ranks to come included. */
+/* For how long the group's thread has been busy with collectives so far, waiting for other ranks, and for `after`, included. */
 uint64_t rm_group_busy_ns(rm_group *group);
 
 /* What happened behind the caller's back: OK, or the failure that the next call would return. Cheap enough for every

@@ -266,6 +266,7 @@ static remat_status do_it(nccl_group *g, const rm_collective *what, const rm_fin
     TRY(check_buffers(g, what));
     TRY(agree(g, mine));
     if (what->kind == RM_BARRIER || what->count == 0) return REMAT_OK; /* to have agreed is to have met */
+    if (what->after) TRY(rm_nccl_follow(&g->nccl, what->after));
     if (is_tree(what))
         TRY(sum_as_tree(g, what));
     else
@@ -279,6 +280,7 @@ static remat_status run(void *engine, uint64_t call, const rm_collective *what) 
     const rm_fingerprint mine = rm_fingerprint_of(call, what);
     pthread_mutex_lock(&g->lock);
     g->now = &mine;
+    g->nccl.after = NULL; /* what the collective before waited for may be gone */
     remat_status status = do_it(g, what, &mine);
     if (status) status = give_up(g, status, rm_fingerprint_text(&g->config, &mine, doing));
     g->now = NULL;

@@ -14,8 +14,9 @@
 /* ---- Waiting ------------------------------------------------------------------------------------------------------- */
 
 /* A collective of the size of a bucket takes some hundred microseconds: stay awake for as long, then be polite. */
+enum { AWAKE_NS = 1000000 };
 static void pause_after(uint64_t waited_ns) {
-    if (waited_ns < 1000000)
+    if (waited_ns < AWAKE_NS)
         sched_yield();
     else
         usleep(waited_ns < 1000000000 ? 50 : 1000);
@@ -42,18 +43,36 @@ remat_status rm_nccl_issued(rm_nccl *nccl, ncclComm_t comm, ncclResult_t result)
     return result ? fail(nccl, comm, result) : REMAT_OK;
 }
 
+remat_status rm_nccl_follow(rm_nccl *nccl, cudaEvent_t event) {
+    nccl->after = event;
+    return rm_cuda_check(nccl->lib, nccl->lib->cudaStreamWaitEvent(nccl->stream, event, 0), "waiting for an event");
+}
+
+/* What fails instead of being reached shows in the stream, too. */
+static bool is_ahead(rm_nccl *nccl) {
+    if (!nccl->after) return false;
+    bool ahead = nccl->lib->cudaEventQuery(nccl->after) == cudaErrorNotReady;
+    if (ahead)
+        (void)nccl->lib->cudaGetLastError();
+    else
+        nccl->after = NULL;
+    return ahead;
+}
+
 /* The stream first: a failure that emptied it is then seen in the state. */
 remat_status rm_nccl_drain(rm_nccl *nccl, ncclComm_t comm) {
-    for (const uint64_t start = rm_now_ns();;) {
+    for (uint64_t reached = rm_now_ns();;) {
         cudaError_t work = nccl->lib->cudaStreamQuery(nccl->stream);
         ncclResult_t state = state_of(nccl, comm);
         if (state && state != ncclInProgress) return fail(nccl, comm, state);
         if (!work && !state) return REMAT_OK;
         if (work && work != cudaErrorNotReady) return rm_cuda_check(nccl->lib, work, "waiting for the GPU");
         if (work) (void)nccl->lib->cudaGetLastError(); /* "not ready" is remembered as if it were a failure */
-        uint64_t waited = rm_now_ns() - start;
-        TRY(nccl->look(nccl->context, waited));
-        pause_after(waited);
+        uint64_t now = rm_now_ns();
+        bool ahead = is_ahead(nccl);
+        if (ahead) reached = now;
+        TRY(nccl->look(nccl->context, now - reached));
+        pause_after(ahead ? AWAKE_NS : now - reached);
     }
 }
 

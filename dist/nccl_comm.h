@@ -24,6 +24,7 @@ typedef struct {
     remat_status (*look)(void *context, uint64_t waited_ns);
     void *context;
     int64_t patience_ms; /* for what must not fail: ending a communicator */
+    cudaEvent_t after;   /* that the stream waits for, and that was not reached when last seen; NULL: none */
     ncclResult_t result; /* NCCL's last failure */
     /* A communicator could not be ended in time. NCCL may then hold the GPU for ever, so nothing may be called that waits
      * for the GPU: no cudaFree. Memory, threads and the communicator stay behind until the process ends. */
@@ -37,7 +38,10 @@ remat_status rm_nccl_split(rm_nccl *nccl, ncclComm_t parent, int color, int key,
 
 /* Takes what a call on `comm` returned; OK when NCCL has accepted it, after InProgress too. */
 remat_status rm_nccl_issued(rm_nccl *nccl, ncclComm_t comm, ncclResult_t result);
-/* Until the stream is empty. `comm` is asked for failures meanwhile. */
+/* What the stream is given from now on waits for `event`, of another stream of this GPU. */
+remat_status rm_nccl_follow(rm_nccl *nccl, cudaEvent_t event);
+/* Until the stream is empty. `comm` is asked for failures meanwhile. The time that `look` is told begins when the event has been
+ * reached: before, this rank waits for itself. */
 remat_status rm_nccl_drain(rm_nccl *nccl, ncclComm_t comm);
 
 /* Both set *comm to NULL, which is allowed to be it, and take no longer than a few times patience_ms. */

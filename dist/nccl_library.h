@@ -46,7 +46,9 @@
     X(cudaStreamCreateWithFlags)                                                                                       \
     X(cudaStreamSynchronize)                                                                                           \
     X(cudaStreamQuery)                                                                                                 \
-    X(cudaStreamDestroy)
+    X(cudaStreamWaitEvent)                                                                                             \
+    X(cudaStreamDestroy)                                                                                               \
+    X(cudaEventQuery)
 
 /* Fields are named as the functions they point to: lib->ncclAllReduce(...). */
 typedef struct {

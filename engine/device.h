@@ -82,6 +82,9 @@ typedef struct rm_device_api {
     remat_status (*timer_create)(rm_device *, rm_event **out);  /* an event that knows when it was reached; NULL: none */
     uint64_t (*between_ns)(rm_event *from, rm_event *to);       /* of timers that a synchronize has found reached; 0: unknown */
     remat_status (*synchronize)(rm_queue *);                    /* returns when all is done; reports failures */
+    /* For libraries with queues of their own on the device, which can wait for *native: it is reached when all is done that
+     * this queue was given so far. Does not wait itself; reports failures that are known by then. NULL: synchronize. */
+    remat_status (*hand_over)(rm_queue *, rm_event *, void **native);
     void (*note)(rm_queue *, int64_t step);                     /* of the plan, that comes next; -1: none. For sentences */
 
     void (*copy_in)(rm_queue *, void *device, const void *host, uint64_t bytes);

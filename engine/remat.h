@@ -295,6 +295,7 @@ typedef struct {
     float *parameters, *gradients; /* its `count` of each, in the session's block: device memory, on a GPU */
     int64_t count;
     const char *first;           /* name of its first parameter */
+    void *ready;                 /* what is reached when the GPU is done with it, a cudaEvent_t; NULL: it is */
 } remat_bucket;
 
 typedef struct remat_ranks {
@@ -305,6 +306,8 @@ typedef struct remat_ranks {
     bool shard_optimizer; /* ZeRO stage 1: a rank keeps the optimizer's state of its part of each bucket alone */
     bool fused_update;    /* remat_step updates a bucket when it arrives, not after the last (without clipping) */
     const char *device;   /* whose memory its buckets lie in: "cuda"; NULL: the host's. Must be the session's        */
+    bool heeds_events;    /* reduce and gather take buckets that a GPU is not done with, and see to it that nothing touches one
+                             before `ready` is reached; false: the session waits, and then calls them */
     uint64_t device_bytes; /* ... and how much of it collectives take beside the session: part of the budget         */
     int wire_bytes;       /* of a gradient on its way, where it is not sent as it lies there: 2; 0: as it lies there. A session
                              counts this for each of a bucket's, in whole pages a bucket, in workspace_bytes */
@@ -319,8 +322,8 @@ typedef struct remat_ranks {
     /* ... and after these, for each bucket in order: takes the memory that `reduce` will want for it. NULL: none */
     remat_status (*prepare)(void *context, const remat_bucket *bucket);
 
-    /* In the last micro step of remat_gradients, for each bucket, in order: its gradients are final here, and are left alone
-     * until wait. After wait they are the mean over ranks - on this rank's part of the bucket alone where it shards. */
+    /* In the last micro step of remat_gradients, for each bucket, in order: its gradients are final here (but for
+     * heeds_events), and are left alone until wait. After wait they are the mean over ranks - on this rank's part of the bucket alone where it shards. */
     remat_status (*reduce)(void *context, const remat_bucket *bucket);
     remat_status (*wait)(void *context, const remat_bucket *bucket);
 

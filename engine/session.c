@@ -246,6 +246,20 @@ static remat_status prepare_buckets(const remat_session *s) {
     return REMAT_OK;
 }
 
+static remat_status make_events(remat_session *s) {
+    int64_t n = remat_bucket_count(s);
+    if (!s->ranks.reduce || !s->ranks.heeds_events || !s->api->hand_over) return REMAT_OK;
+    s->ready = rm_calloc((size_t)n + 1, sizeof *s->ready);
+    REQUIRE(s->ready, MEMORY, "out of memory for the events of %lld buckets", (long long)n);
+    for (int64_t i = 0; i < n; i++) TRY(s->api->event_create(s->device, &s->ready[i]));
+    return REMAT_OK;
+}
+
+static void free_events(remat_session *s) {
+    for (int64_t i = 0; s->ready && i < remat_bucket_count(s); i++) s->api->event_free(s->ready[i]);
+    rm_free(s->ready);
+}
+
 static void unshare_pages(remat_session *s) {
     const rm_residents *at = &s->chain.at;
     if (!s->ranks.unmap) return;
@@ -277,6 +291,7 @@ static remat_status allocate(remat_session *s, uint64_t seed) {
     r->resident = rm_resident_begin(s->api->claim(r->block, 0, s->chain.at.bytes));
     TRY(share_pages(s));
     TRY(prepare_buckets(s));
+    TRY(make_events(s));
     TRY(allocate_tables(s));
     float share = loss_share(s);
     s->api->copy_in(r->queue, r->resident + s->chain.at.one_offset, &share, sizeof share);
@@ -331,6 +346,7 @@ void remat_session_free(remat_session *s) {
     if (s->runner.store) s->api->store_close(s->runner.store);
     if (s->runner.queue) s->api->queue_free(s->runner.queue);
     if (s->runner.block) unshare_pages(s);
+    free_events(s); /* nobody waits for them any more */
     if (s->runner.block) s->api->block_free(s->runner.block);
     rm_schedule_free(&s->training);
     rm_schedule_free(&s->evaluation);

@@ -48,6 +48,7 @@ struct remat_session {
     bool packed_is_stale;
     remat_ranks ranks;      /* own copy; size 1 and no slots where there are none, and where nothing runs */
     int n_mapped;           /* sections of the block that ranks.map was called for */
+    rm_event **ready;       /* by bucket; NULL: ranks are given what the device is done with */
     bool pairwise;
     int micro_steps, n_made; /* ... of them since gradients were last begun anew */
     double *shard_loss;     /* by shard, of this update: those of other ranks are 0; then ranks' words (alike.c) */
@@ -88,6 +89,9 @@ remat_status rm_session_gradient_norm(remat_session *session); /* once all are t
 uint64_t rm_session_sums_bytes(const remat_session *session);  /* on the host: of losses by shard, norms by parameter */
 bool rm_session_is_fused(const remat_session *session);        /* buckets are updated as they arrive */
 remat_bucket rm_session_bucket(const remat_session *session, int64_t index);
+/* The bucket as other ranks may have it: the device is done with what it was given so far, or will be when bucket->ready is
+ * reached. */
+remat_status rm_session_hand_over(const remat_session *session, int64_t index, remat_bucket *bucket);
 
 static inline bool rm_session_has_gradients(const remat_session *session) {
     return session->n_made == session->micro_steps;

@@ -79,8 +79,8 @@ static remat_status finish_bucket(void *session, int32_t index) {
     if (s->pairwise && s->ranks.size > 1)
         rm_run_scale(&s->runner, bucket_in(s, s->chain.at.gradients_offset, bucket), s->ranks.size, bucket->count);
     if (!s->ranks.reduce) return REMAT_OK;
-    TRY(s->api->synchronize(s->runner.queue));
-    remat_bucket shown = rm_session_bucket(s, index);
+    remat_bucket shown;
+    TRY(rm_session_hand_over(s, index, &shown));
     return s->ranks.reduce(s->ranks.context, &shown);
 }
 

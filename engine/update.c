@@ -32,6 +32,12 @@ remat_bucket remat_bucket_info(const remat_session *s, int64_t index) {
     return rm_session_bucket(s, index);
 }
 
+remat_status rm_session_hand_over(const remat_session *s, int64_t index, remat_bucket *bucket) {
+    *bucket = rm_session_bucket(s, index);
+    if (!s->ready) return s->api->synchronize(s->runner.queue);
+    return s->api->hand_over(s->runner.queue, s->ready[index], &bucket->ready);
+}
+
 uint64_t rm_session_sums_bytes(const remat_session *s) {
     uint64_t params = (uint64_t)s->chain.at.buckets.n_params, told = (uint64_t)rm_session_told_count(s);
     return told * sizeof *s->shard_loss + params * (sizeof *s->squares + RM_MAX_OPTIMIZER_SUMS * sizeof *s->sums);
@@ -163,8 +169,8 @@ remat_status rm_session_update_bucket(remat_session *s, int32_t index) {
         s->api->update(s->runner.queue, s->optimizer, &update, h.count, h.parameter, h.gradient, h.state);
     }
     if (!is_sharded(s)) return REMAT_OK;
-    TRY(s->api->synchronize(s->runner.queue));
-    remat_bucket shown = rm_session_bucket(s, index);
+    remat_bucket shown;
+    TRY(rm_session_hand_over(s, index, &shown));
     return s->ranks.gather(s->ranks.context, &shown);
 }
 

@@ -282,6 +282,56 @@ static void gives_up(int rank, int size, rm_kv *store, void *context) {
 START_TEST(test_abort) { run_ranks(3, gives_up, NULL); }
 END_TEST
 
+/* ---- Buffers that a GPU is not done with ------------------------------------------------------------------------------ */
+
+typedef struct {
+    float *x;
+    int ms;
+    cudaEvent_t event;
+} later;
+
+static void *make_later(void *context) {
+    const later *l = context;
+    void (*reach)(cudaEvent_t);
+    void *handle = dlopen(FAKE_CUDART, RTLD_NOW | RTLD_NOLOAD);
+    *(void **)&reach = dlsym(handle, "fake_event_reach");
+    nap_ms(l->ms);
+    for (int i = 0; i < 8; i++) l->x[i] = 3;
+    reach(l->event);
+    dlclose(handle);
+    return NULL;
+}
+
+/* What is handed over before it is made is added up as it is then, and a GPU may take longer for it than others wait for a rank
+ * that does not come. Context: for how long, in milliseconds, beside a time-out of 1.5 s. */
+static void is_made_later(int rank, int size, rm_kv *store, void *context) {
+    pthread_t thread;
+    rm_group *group;
+    cudaEvent_t (*event)(void);
+    rm_group_config config = config_of(rank, size, store);
+    config.timeout_ms = 1500;
+    use_fakes(NULL);
+    need_ok(rm_group_open(&config, &group));
+    later l = {.x = rm_group_alloc(group, 32), .ms = *(const int *)context};
+    void *handle = dlopen(FAKE_CUDART, RTLD_NOW | RTLD_NOLOAD);
+    *(void **)&event = dlsym(handle, "fake_event");
+    l.event = event();
+    pthread_create(&thread, NULL, make_later, &l);
+    need_ok(rm_group_run(
+        group, &(rm_collective){.kind = RM_ALL_REDUCE, .count = 8, .tag = 1, .in = l.x, .out = l.x, .after = l.event}));
+    for (int i = 0; i < 8; i++) need(l.x[i] == 3.0f * (float)size, "%g", (double)l.x[i]);
+    pthread_join(thread, NULL);
+    need_ok(rm_group_run(group, &(rm_collective){.kind = RM_ALL_REDUCE, .count = 8, .in = l.x, .out = l.x}));
+    rm_group_close(group);
+    dlclose(handle);
+    need_nothing_left();
+}
+START_TEST(test_made_later) {
+    static const int ms[] = {20, 2500};
+    run_ranks(2, is_made_later, (void *)&ms[_i]);
+}
+END_TEST
+
 /* ---- Ranks that disagree --------------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -523,6 +573,7 @@ int main(void) {
     tcase_add_loop_test(all, test_in_a_call, 0, IN_A_CALL);
     tcase_add_loop_test(all, test_gone, 0, 2);
     tcase_add_test(all, test_abort);
+    tcase_add_loop_test(all, test_made_later, 0, 2);
     tcase_add_loop_test(all, test_disagree, 0, DISPUTES);
     tcase_add_loop_test(all, test_start, 0, AT_THE_START);
     tcase_add_test(all, test_never_comes);

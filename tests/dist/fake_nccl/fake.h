@@ -42,6 +42,10 @@ int fake_stream_device(cudaStream_t stream);
 int fake_current_device(void);
 void fake_need_device_memory(const void *start, size_t bytes, const char *who);
 
+/* An event, which a stream waits for until a test says that it is reached. For tests, by dlsym; stays until the process ends. */
+cudaEvent_t fake_event(void);
+void fake_event_reach(cudaEvent_t event);
+
 /* What has been made and not given back: memory, streams. In libnccl: communicators. For tests, by dlsym. */
 int fake_cuda_live(void);
 int fake_nccl_live(void);

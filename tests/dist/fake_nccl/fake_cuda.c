@@ -304,6 +304,43 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     return cudaSuccess;
 }
 
+/* ---- Events ------------------------------------------------------------------------------------------------------ */
+
+struct CUevent_st {
+    bool reached;
+};
+static pthread_cond_t some_event = PTHREAD_COND_INITIALIZER;
+
+cudaEvent_t fake_event(void) {
+    static struct CUevent_st all[8];
+    static int n;
+    return &all[n++ % 8];
+}
+void fake_event_reach(cudaEvent_t event) {
+    pthread_mutex_lock(&lock);
+    event->reached = true;
+    pthread_cond_broadcast(&some_event);
+    pthread_mutex_unlock(&lock);
+}
+
+static cudaError_t wait_for_event(void *event) {
+    pthread_mutex_lock(&lock);
+    while (!((cudaEvent_t)event)->reached) pthread_cond_wait(&some_event, &lock);
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
+    (void)flags;
+    fake_push(stream, wait_for_event, event, (fake_touched){.in = NULL});
+    return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    pthread_mutex_lock(&lock);
+    bool reached = event->reached;
+    pthread_mutex_unlock(&lock);
+    return reached ? cudaSuccess : remember(cudaErrorNotReady);
+}
+
 int fake_cuda_live(void) {
     pthread_mutex_lock(&lock);
     int n = live;

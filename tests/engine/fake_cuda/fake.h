@@ -99,6 +99,7 @@ void fake_wait(cudaStream_t stream, cudaEvent_t event);
 void fake_finish_stream(cudaStream_t stream);
 void fake_finish_event(cudaEvent_t event);
 bool fake_query_stream(cudaStream_t stream); /* is it empty? Lets something be done otherwise */
+bool fake_query_event(cudaEvent_t event);    /* was it reached? Does nothing */
 bool fake_stream_lives(cudaStream_t stream);
 bool fake_records(void); /* some stream, on behalf of this thread */
 bool fake_record_begin(cudaStream_t stream);

@@ -261,6 +261,11 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     fake_finish_event(event);
     return answer();
 }
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    ENTER();
+    if (fake_query_event(event)) return fake_broken ? (last = cudaErrorIllegalAddress) : cudaSuccess;
+    return last = cudaErrorNotReady;
+}
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
     fake_event_end(event);
     return answer();

@@ -238,6 +238,14 @@ bool fake_query_stream(cudaStream_t stream) {
     return true;
 }
 
+bool fake_query_event(cudaEvent_t event) {
+    FAKE_INSIDE;
+    if (event->reached < event->recorded) return false;
+    join(&host, &event->when);
+    forget_accesses();
+    return true;
+}
+
 void fake_finish_stream(cudaStream_t stream) {
     FAKE_INSIDE;
     if (stream->records) fake_violate("a stream is waited for while it records");
