@@ -53,7 +53,8 @@ typedef struct {
 
 int rm_launch_code(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
-bool rm_launch_was_asked(int status) {
+/* Has the process heard a signal that asks it to stop, and stopped by itself? Then it exits with 128 + signal. */
+static bool was_asked(int status) {
     for (int i = 0; i < RM_LAUNCH_SIGNALS; i++)
         if (WIFEXITED(status) && WEXITSTATUS(status) == 128 + rm_launch_signals[i]) return true;
     return false;
@@ -355,7 +356,7 @@ _Noreturn void rm_keeper_run(const rm_keeper_job *job) {
     }
     for (;; k.attempt++) {
         run_attempt(&k);
-        bool vain = k.code == RM_EXIT_USE || rm_launch_was_asked(k.first_status);
+        bool vain = k.code == RM_EXIT_USE || was_asked(k.first_status);
         bool again = k.code && !vain && !k.told && k.attempt < job->config->max_restarts;
         tell(&k, RM_KEEPER_OVER, again, 0, k.code);
         if (!again) _exit(0);

@@ -51,8 +51,6 @@ typedef struct {
 
 /* The exit code that stands for a status of waitpid's. */
 int rm_launch_code(int status);
-/* Has the process heard a signal that asks it to stop, and stopped by itself? Then it exits with 128 + signal. */
-bool rm_launch_was_asked(int status);
 
 /* True when the other end is there. */
 bool rm_keeper_send(int control, const rm_keeper_note *note);

@@ -6,14 +6,14 @@
 
 #include "memory/host.h"
 
-int64_t rm_default_tile(int64_t timesteps, int64_t batch) {
+static int64_t default_tile(int64_t timesteps, int64_t batch) {
     int64_t rows = 512, tile = 256;
     while (tile > 8 && tile * batch > rows) tile /= 2;
     return tile < timesteps ? tile : timesteps;
 }
 
 int64_t rm_tile_of(int64_t asked, int64_t timesteps, int64_t batch) {
-    int64_t tile = asked ? asked : rm_default_tile(timesteps, batch);
+    int64_t tile = asked ? asked : default_tile(timesteps, batch);
     return tile < timesteps ? tile : timesteps;
 }
 
@@ -256,7 +256,7 @@ static remat_status write_problem(const rm_chain *chain, bool evaluation, rm_pro
     return REMAT_OK;
 }
 
-remat_status rm_chain_write_problems(rm_chain *chain, const rm_chain_config *config) {
+static remat_status write_problems(rm_chain *chain, const rm_chain_config *config) {
     rm_problem training = {.n_resident = chain->problem.n_resident}; /* laid out before the rest was known */
     memcpy(training.resident, chain->problem.resident, sizeof training.resident);
     TRY(write_problem(chain, config->inference, &chain->problem));
@@ -340,7 +340,7 @@ remat_status rm_chain_build(const remat_graph *graph, int32_t loss, const int32_
     TRY(rm_chain_write_programs(chain, config));
     if (!config->inference) rm_buckets_find_final(chain);
     rm_chain_lay_out_rest(chain, config);
-    return rm_chain_write_problems(chain, config);
+    return write_problems(chain, config);
 }
 
 static void free_program(rm_program *program) { rm_free(program->item); }

@@ -144,10 +144,8 @@ typedef struct {
     rm_rates rates;
 } rm_chain_config;
 
-/* tau = 512 rows / B, rounded down to a power of two, within 8..256, and no longer than T (docs/tiles.md). */
-int64_t rm_default_tile(int64_t timesteps, int64_t batch);
-
-/* The timesteps of a tile, if so many are asked for (0: none are). */
+/* The timesteps of a tile, no more than T: as many as are asked for, or, where none are (0), 512 rows / B, rounded down to a
+ * power of two, within 8..256 (docs/tiles.md). */
 int64_t rm_tile_of(int64_t asked, int64_t timesteps, int64_t batch);
 
 /* Where the device has a descriptor of its own for a node (device.h, variant), that takes the place of the op (variant.c): all
@@ -166,11 +164,10 @@ const rm_class *rm_stage_class(const rm_chain *chain, int64_t stage);
  * the difference. */
 char *rm_resident_begin(void *block);
 
-/* The steps of rm_chain_build, in order (one file each). */
+/* The first steps of rm_chain_build, in order; the last is to write the problems. */
 remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config);   /* resident.c */
 remat_status rm_chain_write_programs(rm_chain *chain, const rm_chain_config *);  /* program.c  */
 void rm_chain_lay_out_rest(rm_chain *chain, const rm_chain_config *config);      /* resident.c: known after the programs */
-remat_status rm_chain_write_problems(rm_chain *chain, const rm_chain_config *);  /* chain.c    */
 
 /* A program's time by a device's rates. */
 void rm_program_guess(rm_program *program, const rm_rates *rates); /* program.c */

@@ -1,7 +1,7 @@
 /* binomial.h: the best schedule for stages that are alike, counted in slots, in closed form: nothing here is proportional to
  * the length of the chain (Griewank, "Achieving logarithmic growth", 1992; Griewank and Walther, "Algorithm 799: Revolve",
  * 2000). A million tiles are planned in microseconds and a few hundred bytes. In bytes instead of slots, and with stages
- * that may be kept: uniform.h.
+ * that may be kept: uniform.h, by which strategies plan; none plans by this, which tests and bench/planner.c run.
  *
  * t stages, m slots for states, of which the first holds the state that the chain begins with. Every stage is run forward
  * a last time by a tape: to keep, and to be differentiated at once. Runs before that drop. The least number of forward

@@ -101,12 +101,6 @@ const char *rm_gemm_library(void) { return "plain loops"; }
 
 /* ---- Both ----------------------------------------------------------------------------------------------------- */
 
-void rm_gemm_one(rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha, const real *a,
-                 int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc) {
-    prepare(1);
-    multiply(a_is, b_is, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
-}
-
 /* Below this many multiply-adds (about 5 us of one core) a second thread costs more than it brings. */
 enum { SPLIT_MIN = 1 << 18 };
 /* Shares are whole multiples of this many rows or columns, so that no share but the last has ragged vectors. */

@@ -4,7 +4,7 @@
  *
  * `real` is the precision of the file that includes it (real.h). Work is cut among `threads` by this file, in a way
  * that depends on the shape and the thread count alone, so the same call gives the same bits. Must be called outside
- * an OpenMP parallel region; rm_gemm_one is the single-threaded product for callers that are inside one.
+ * an OpenMP parallel region.
  */
 #ifndef RM_GEMM_H
 #define RM_GEMM_H
@@ -17,7 +17,6 @@ typedef enum { RM_PLAIN, RM_TRANSPOSED } rm_orientation;
 
 #ifdef RM_REAL_DOUBLE
 #define rm_gemm rm_gemm_f64
-#define rm_gemm_one rm_gemm_one_f64
 #define rm_gemm_library rm_gemm_library_f64
 #endif
 
@@ -26,7 +25,5 @@ const char *rm_gemm_library(void);
 
 void rm_gemm(int threads, rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha,
              const real *a, int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc);
-void rm_gemm_one(rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha,
-                 const real *a, int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc);
 
 #endif
