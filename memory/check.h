@@ -44,7 +44,8 @@ typedef struct {
 
 /* INTERNAL names the first step that is wrong and why ("step 12 (run backward 3): saved 3 is not alive"). On success
  * *lifetimes (zeroed or freed before) is filled; it may be NULL. */
-remat_status rm_plan_check(const rm_problem *problem, const rm_plan *plan, rm_verdict *verdict, rm_lifetimes *lifetimes);
+remat_status rm_plan_check(const rm_problem *problem, const rm_plan *plan, rm_verdict *verdict,
+                           rm_lifetimes *lifetimes);
 
 /* The same for an evaluation: every stage must run forward, and none is differentiated. */
 remat_status rm_plan_check_forward(const rm_problem *problem, const rm_plan *plan, rm_verdict *verdict,

@@ -13,16 +13,17 @@
 #include "memory/strategy.h"
 
 typedef struct {
-    uint64_t peak_bytes; /* resident not counted: the most alive at once; where objects share pieces, not below that */
-    uint64_t time_ns;    /* predicted, of the whole step */
-    int64_t runs;        /* forward runs */
+    uint64_t peak_bytes;  /* resident not counted: the most alive at once; where objects share pieces, not below that */
+    uint64_t time_ns;     /* predicted, of the whole step */
+    int64_t runs;         /* forward runs */
     uint64_t table_bytes; /* what rm_schedule_bytes adds to the block, or less; 0: unknown */
     bool exact;           /* peak_bytes is what the judge will find */
 } rm_member;
 
 typedef struct rm_family {
     int64_t count;
-    rm_member *member; /* from the smallest to the fastest, once or, where kinds of plans are hard to compare, once a kind */
+    /* From the smallest to the fastest, once or, where kinds of plans are hard to compare, once a kind. */
+    rm_member *member;
     /* Appends member i to the empty *plan. */
     remat_status (*write)(const struct rm_family *, const rm_problem *, int64_t i, rm_plan *, rm_proposal *);
     void (*free_own)(struct rm_family *);

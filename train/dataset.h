@@ -23,7 +23,7 @@ typedef struct {
 
 typedef struct rm_dataset rm_dataset;
 struct rm_dataset {
-    int64_t count; /* samples */
+    int64_t count;       /* samples */
     uint64_t held_bytes; /* kept in memory: the file, where it is read whole, and the labels */
     rm_data_shape shape;
     /* Writes sample `index` (0 <= index < count) into column `column` of time-major arrays that are `batch` wide, of the

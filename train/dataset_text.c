@@ -54,7 +54,9 @@ remat_status rm_dataset_open_text(const rm_data_source *source, rm_dataset **out
     rm_data_shape shape = rm_text_shape(source->timesteps);
     text_data *data = rm_malloc(sizeof *data + (size_t)shape.timesteps + 1);
     REQUIRE(data, MEMORY, "no memory for a sample of %lld bytes", (long long)shape.timesteps + 1);
-    *data = (text_data){.base = {.shape = shape, .held_bytes = (uint64_t)shape.timesteps + 1, .fill = fill, .close = close_text}, .fd = -1};
+    *data = (text_data){
+        .base = {.shape = shape, .held_bytes = (uint64_t)shape.timesteps + 1, .fill = fill, .close = close_text},
+        .fd = -1};
     remat_status status = open_file(data, source->data);
     if (status)
         close_text(&data->base);
