@@ -1,152 +1,13 @@
-/* measure.c: see measure.h. */
-#include "engine/measure.h"
+/* measure.c: see measure.h. Passes, and what is made of their times; the window that they run over, and what lies in
+ * it, is measure_window.c's. */
+#include "engine/measure_window.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "memory/clock.h"
 #include "memory/host.h"
 
-enum { MOST_PASSES = 32, SEGMENT = 3, PROGRAMS = sizeof(rm_stage_times) / sizeof(uint64_t) };
-enum { MOST_MARKS = RM_WINDOW_MOST * PROGRAMS + 1 };
-
-struct rm_measure {
-    rm_measure_config config;
-    rm_runner runner;
-    uint64_t random;
-    rm_event
-        *timer[MOST_MARKS];     /* where the device has timers: one before each program of a pass, and one at its end */
-    uint64_t *time[MOST_MARKS]; /* where the time of what follows the timer goes */
-    int marks;
-    remat_status failed; /* the first failure of a pass; its sentence waits */
-};
-
-/* ---- How much a window needs ---------------------------------------------------------------------------------- */
-
-static uint64_t list_bytes(const rm_problem *problem, const rm_lists *lists, int64_t first, int64_t last) {
-    uint64_t bytes = 0; /* a piece of several cuts counts several times: more than enough */
-    for (int64_t i = lists->start[first]; i < lists->start[last + 1]; i++)
-        bytes += problem->piece[lists->item[i]].bytes;
-    return bytes;
-}
-
-static void stage_needs(const rm_class *class, uint32_t options, uint64_t *saved, uint64_t *scratch) {
-    *saved = 0;
-    *scratch = class->drop.scratch_bytes;
-    for (int k = 0; k < class->n_options; k++) {
-        if (!(options >> k & 1)) continue;
-        const rm_class_option *option = &class->option[k];
-        *saved = rm_larger(*saved, rm_align_up(option->saved_bytes));
-        *scratch = rm_larger(*scratch, rm_larger(option->forward.scratch_bytes, option->backward.scratch_bytes));
-    }
-    *scratch = rm_align_up(*scratch);
-}
-
-static uint64_t window_bytes(const rm_chain *chain, const rm_window *window) {
-    const rm_problem *problem = &chain->problem;
-    int64_t last = window->first + window->count;
-    uint64_t bytes = list_bytes(problem, &problem->state, window->first, last), scratch = 0;
-    bytes += list_bytes(problem, &problem->dstate, window->first, last);
-    for (int64_t s = window->first; s < last; s++) {
-        uint64_t saved, own;
-        stage_needs(rm_stage_class(chain, s), window->options, &saved, &own);
-        bytes += saved;
-        scratch = rm_larger(scratch, own);
-    }
-    return bytes + scratch;
-}
-
-/* Leaves out the option that saves most. */
-static void drop_largest_option(const rm_class *class, rm_window *window) {
-    int largest = -1;
-    for (int k = 0; k < class->n_options; k++)
-        if (window->options >> k & 1)
-            if (largest < 0 || class->option[k].saved_bytes > class->option[largest].saved_bytes) largest = k;
-    window->options &= ~(1u << largest);
-}
-
-bool rm_window_fit(const rm_measure_config *config, rm_window *window) {
-    uint64_t resident = config->chain->at.bytes;
-    if (config->block_bytes <= resident) return false;
-    uint64_t room = config->block_bytes - resident;
-    while (window->count > 1 && window_bytes(config->chain, window) > room) {
-        int64_t fewer = window->count / 2;
-        if (config->chain->timed) window->first += window->count - fewer;
-        window->count = fewer;
-    }
-    while (window->options && window_bytes(config->chain, window) > room)
-        drop_largest_option(rm_stage_class(config->chain, window->first), window);
-    return window_bytes(config->chain, window) <= room;
-}
-
-static void settle(rm_measure *m) {
-    remat_status status = m->config.api->synchronize(m->runner.queue);
-    if (!m->failed) m->failed = status;
-}
-
-/* ---- What the arrays hold ------------------------------------------------------------------------------------- */
-
-enum { CHUNK = 1 << 14 };
-
-static uint32_t next_random(rm_measure *m) {
-    m->random = m->random * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(m->random >> 32);
-}
-
-/* Evenly in +-bound. */
-static void fill_reals(rm_measure *m, char *to, uint64_t bytes, double bound) {
-    float chunk[CHUNK];
-    for (uint64_t done = 0; done < bytes; done += sizeof chunk) {
-        uint64_t part = bytes - done < sizeof chunk ? bytes - done : sizeof chunk;
-        for (uint64_t i = 0; i < part / sizeof *chunk; i++)
-            chunk[i] = (float)(bound * (next_random(m) * 0x1p-31 - 1.0));
-        m->config.api->copy_in(m->runner.queue, to + done, chunk, part);
-        settle(m);
-    }
-}
-
-static void fill_integers(rm_measure *m, char *to, uint64_t bytes, int64_t bound) {
-    int32_t chunk[CHUNK];
-    for (uint64_t done = 0; done < bytes; done += sizeof chunk) {
-        uint64_t part = bytes - done < sizeof chunk ? bytes - done : sizeof chunk;
-        for (uint64_t i = 0; i < part / sizeof *chunk; i++)
-            chunk[i] = bound ? (int32_t)(next_random(m) % (uint64_t)bound) : 0;
-        m->config.api->copy_in(m->runner.queue, to + done, chunk, part);
-        (void)m->config.api->synchronize(m->runner.queue);
-    }
-}
-
-/* As parameters start: a constant stays one, so that a normalising layer works on numbers like those it will see. */
-static void fill_parameters(rm_measure *m) {
-    const rm_chain *chain = m->config.chain;
-    for (int32_t v = 1; v < chain->graph->n_values; v++) {
-        const rm_value *value = &chain->graph->value[v];
-        if (value->origin != RM_VALUE_PARAM) continue;
-        char *to = m->runner.resident + chain->at.value[v].offset;
-        bool random = value->init.kind == REMAT_INIT_UNIFORM || value->init.kind == REMAT_INIT_NORMAL;
-        fill_reals(m, to, rm_desc_bytes(&value->desc), random ? value->init.scale : 0.05);
-    }
-}
-
-/* Of sequences, the timesteps of the window alone: nothing else is touched, so nothing else takes memory. */
-static void fill_inputs(rm_measure *m, const rm_window *window) {
-    const rm_chain *chain = m->config.chain;
-    int64_t last = window->first + window->count - 1;
-    uint64_t t0 = chain->timed ? (uint64_t)(window->first * chain->tile) : 0;
-    uint64_t t1 = chain->timed ? (uint64_t)(last * chain->tile + rm_stage_class(chain, last)->tau) : 1;
-    for (int32_t v = 1; v < chain->graph->n_values; v++) {
-        const rm_value *value = &chain->graph->value[v];
-        const rm_where *where = &chain->at.value[v];
-        if (value->origin != RM_VALUE_INPUT || where->space != RM_RESIDENT) continue;
-        bool part = chain->timed && value->sequence;
-        char *to = m->runner.resident + where->offset + (part ? where->per_time * t0 : 0);
-        uint64_t bytes = part ? where->per_time * (t1 - t0) : rm_desc_bytes(&value->desc);
-        if (value->desc.dtype == REMAT_I32)
-            fill_integers(m, to, bytes, rm_chain_bound(chain, v));
-        else
-            fill_reals(m, to, bytes, 1);
-    }
-}
+enum { MOST_PASSES = 32, SEGMENT = 3, PROGRAMS = RM_WINDOW_PROGRAMS };
 
 /* ---- Life ----------------------------------------------------------------------------------------------------- */
 
@@ -155,7 +16,7 @@ static remat_status set_up(rm_measure *m, uint64_t bytes) {
     rm_runner *r = &m->runner;
     TRY(m->config.api->block_create(m->config.device, chain->at.bytes + bytes, &r->block));
     TRY(m->config.api->queue_create(m->config.device, &r->queue));
-    for (int i = 0; i < MOST_MARKS && m->config.api->timer_create; i++)
+    for (int i = 0; i < RM_WINDOW_MARKS && m->config.api->timer_create; i++)
         TRY(m->config.api->timer_create(m->config.device, &m->timer[i]));
     r->resident = m->config.api->claim(r->block, 0, chain->at.bytes);
     r->piece = rm_calloc((size_t)chain->problem.n_pieces + 1, sizeof *r->piece);
@@ -163,7 +24,7 @@ static remat_status set_up(rm_measure *m, uint64_t bytes) {
     REQUIRE(r->piece && r->saved, MEMORY, "out of memory for measuring %lld stages", (long long)chain->n_stages);
     float one = 1;
     m->config.api->copy_in(r->queue, r->resident + chain->at.one_offset, &one, sizeof one);
-    fill_parameters(m);
+    rm_measure_fill_parameters(m);
     rm_run_packing(r);
     rm_run_tables(r, &chain->prologue);
     return m->config.api->synchronize(r->queue);
@@ -177,7 +38,7 @@ remat_status rm_measure_create(const rm_measure_config *config, const rm_window 
     m->runner = (rm_runner){
         .api = config->api, .chain = config->chain, .arena_offset = config->chain->at.bytes, .training = true};
     uint64_t bytes = 0;
-    for (int64_t i = 0; i < n; i++) bytes = rm_larger(bytes, window_bytes(config->chain, &window[i]));
+    for (int64_t i = 0; i < n; i++) bytes = rm_larger(bytes, rm_window_bytes(config->chain, &window[i]));
     remat_status status = set_up(m, bytes);
     if (status) {
         rm_measure_free(m);
@@ -192,62 +53,10 @@ void rm_measure_free(rm_measure *m) {
     rm_free(m->runner.piece);
     rm_free(m->runner.saved);
     if (m->runner.queue) m->config.api->queue_free(m->runner.queue);
-    for (int i = 0; i < MOST_MARKS; i++)
+    for (int i = 0; i < RM_WINDOW_MARKS; i++)
         if (m->timer[i]) m->config.api->event_free(m->timer[i]);
     if (m->runner.block) m->config.api->block_free(m->runner.block);
     rm_free(m);
-}
-
-/* ---- A window in the block ------------------------------------------------------------------------------------ */
-
-static void *claim(rm_measure *m, uint64_t *cursor, uint64_t bytes) {
-    void *address = m->config.api->claim(m->runner.block, *cursor, bytes);
-    *cursor += bytes;
-    return address;
-}
-
-static void place_lists(rm_measure *m, const rm_lists *lists, const rm_window *window, uint64_t *cursor) {
-    const rm_problem *problem = &m->config.chain->problem;
-    for (int64_t i = lists->start[window->first]; i < lists->start[window->first + window->count + 1]; i++) {
-        void **piece = &m->runner.piece[lists->item[i]];
-        if (!*piece) *piece = claim(m, cursor, problem->piece[lists->item[i]].bytes);
-    }
-}
-
-static void place_window(rm_measure *m, const rm_window *window) {
-    const rm_chain *chain = m->config.chain;
-    uint64_t cursor = chain->at.bytes, scratch = 0;
-    place_lists(m, &chain->problem.state, window, &cursor);
-    place_lists(m, &chain->problem.dstate, window, &cursor);
-    for (int64_t s = window->first; s < window->first + window->count; s++) {
-        uint64_t saved, own;
-        stage_needs(rm_stage_class(chain, s), window->options, &saved, &own);
-        m->runner.saved[s] = claim(m, &cursor, saved);
-        scratch = rm_larger(scratch, own);
-    }
-    m->runner.scratch = claim(m, &cursor, scratch);
-}
-
-/* What comes into the window from outside it: the state before it, the gradient behind it. */
-static void fill_ends(rm_measure *m, const rm_window *window) {
-    const rm_problem *problem = &m->config.chain->problem;
-    const struct {
-        const rm_lists *lists;
-        int64_t cut;
-    } end[] = {{&problem->state, window->first}, {&problem->dstate, window->first + window->count}};
-    for (int e = 0; e < 2; e++)
-        for (int64_t i = end[e].lists->start[end[e].cut]; i < end[e].lists->start[end[e].cut + 1]; i++) {
-            int32_t piece = end[e].lists->item[i];
-            fill_reals(m, m->runner.piece[piece], problem->piece[piece].bytes, e ? 1e-3 : 0.5);
-        }
-}
-
-static void forget_window(rm_measure *m, const rm_window *window) {
-    const rm_problem *problem = &m->config.chain->problem;
-    const rm_lists *lists[] = {&problem->state, &problem->dstate};
-    for (int k = 0; k < 2; k++)
-        for (int64_t i = lists[k]->start[window->first]; i < lists[k]->start[window->first + window->count + 1]; i++)
-            m->runner.piece[lists[k]->item[i]] = NULL;
 }
 
 /* ---- Passes --------------------------------------------------------------------------------------------------- */
@@ -264,7 +73,7 @@ static uint64_t run_and_wait(rm_measure *m, int64_t stage, const rm_program *pro
     uint64_t all = rm_clock_ns(CLOCK_PROCESS_CPUTIME_ID), own = rm_clock_ns(CLOCK_THREAD_CPUTIME_ID),
              start = rm_now_ns();
     rm_run_program(&m->runner, &m->config.chain->problem, stage, program);
-    settle(m);
+    rm_measure_settle(m);
     uint64_t took = rm_now_ns() - start, enough = took - took / 32;
     own = rm_clock_ns(CLOCK_THREAD_CPUTIME_ID) - own;
     all = rm_clock_ns(CLOCK_PROCESS_CPUTIME_ID) - all;
@@ -289,7 +98,7 @@ static void timed_run(rm_measure *m, int64_t stage, const rm_program *program, u
 static void read_timers(rm_measure *m) {
     if (!m->timer[0]) return;
     m->config.api->event_record(m->runner.queue, m->timer[m->marks]);
-    settle(m);
+    rm_measure_settle(m);
     for (int i = 0; i < m->marks && !m->failed; i++)
         *m->time[i] = LEVELS * m->config.api->between_ns(m->timer[i], m->timer[i + 1]) + DISTURBED;
     m->marks = 0;
@@ -358,15 +167,13 @@ static int collect(rm_measure *m, const rm_window *window, double seconds, sampl
 remat_status rm_measure_window(rm_measure *m, const rm_window *window, double seconds, rm_stage_times *times) {
     samples *sample = rm_calloc((size_t)window->count, sizeof *sample);
     REQUIRE(sample, MEMORY, "out of memory for the measurements");
-    place_window(m, window);
-    fill_inputs(m, window);
-    fill_ends(m, window);
+    rm_measure_enter(m, window);
     int n = collect(m, window, seconds, sample);
     for (int64_t i = 0; i < window->count && !m->failed; i++)
         for (int p = 0; p < PROGRAMS; p++) ((uint64_t *)&times[i])[p] = median_undisturbed(sample[i][p], n);
-    forget_window(m, window);
+    rm_measure_leave(m, window);
     rm_free(sample);
-    settle(m);
+    rm_measure_settle(m);
     return m->failed;
 }
 
@@ -478,17 +285,15 @@ remat_status rm_measure_beside(rm_measure *m, const rm_window *window, rm_store 
     if (moving.option == RM_MAX_OPTIONS) return REMAT_OK;
     for (int64_t s = window->first; s < window->first + window->count; s++) {
         uint64_t saved, own;
-        stage_needs(rm_stage_class(m->config.chain, s), window->options, &saved, &own);
+        rm_stage_needs(rm_stage_class(m->config.chain, s), window->options, &saved, &own);
         moving.stride =
             rm_larger(moving.stride, (saved + RM_TRANSFER_ALIGN - 1) / RM_TRANSFER_ALIGN * RM_TRANSFER_ALIGN);
     }
     if (!moving.stride) return REMAT_OK;
     TRY(m->config.api->store_reserve(store, moving.stride * RM_WINDOW_MOST));
-    place_window(m, window);
-    fill_inputs(m, window);
-    fill_ends(m, window);
+    rm_measure_enter(m, window);
     remat_status status = m->failed ? m->failed : compare_passes(m, window, moving, tier, seconds, &cost);
-    forget_window(m, window);
+    rm_measure_leave(m, window);
     if (!status) *cost_ns_per_mib = rm_larger(cost > 0 ? (uint64_t)cost : 0, tier->cost_ns_per_mib);
     return status;
 }
