@@ -1,4 +1,4 @@
-/* store_kind.h: what a kind of store implements (private to store*.c), and how tcp requests look. */
+/* store_kind.h: what a kind of store implements, and how tcp requests look. Private to store*.c, but for rm_kv_who. */
 #ifndef RM_STORE_KIND_H
 #define RM_STORE_KIND_H
 

@@ -1,5 +1,5 @@
 /* holes.h: the free space of a block while buffers come and go: the holes between them, in order of address. Taking from
- * either end and giving back cost O(log holes). Used by place.c alone; no memory is behind the addresses. */
+ * either end and giving back cost O(log holes). Used by pack_greedy.c alone; no memory is behind the addresses. */
 #ifndef RM_HOLES_H
 #define RM_HOLES_H
 
