@@ -9,6 +9,7 @@
 #include "memory/host.h"
 
 #define TEXT_MOST (UINT64_C(1) << 30)
+enum { SENT_AT_ONCE = 1 << 20 }; /* of a parameter */
 
 /* ---- Texts that must be the same ----------------------------------------------------------------------------------- */
 
@@ -179,10 +180,16 @@ static remat_status compare_settings(rm_ddp *ddp, const remat_session *session) 
     return status;
 }
 
-static remat_status send_parameter(rm_ddp *ddp, remat_session *session, int64_t index, void *data, uint64_t bytes) {
-    if (ddp->ranks.rank == 0) TRY(remat_read(session, REMAT_PARAM, index, data, bytes));
-    TRY(send_text(ddp, 0, RM_TAG_PARAMETERS, data, bytes));
-    return ddp->ranks.rank == 0 ? REMAT_OK : remat_write(session, REMAT_PARAM, index, data, bytes);
+static remat_status send_parameter(rm_ddp *ddp, remat_session *session, int64_t index, void *room) {
+    remat_array array;
+    TRY(remat_array_info(session, REMAT_PARAM, index, &array));
+    for (uint64_t first = 0, some; first < array.bytes; first += some) {
+        some = array.bytes - first < SENT_AT_ONCE ? array.bytes - first : SENT_AT_ONCE;
+        if (ddp->ranks.rank == 0) TRY(remat_read_part(session, REMAT_PARAM, index, first, room, some));
+        TRY(send_text(ddp, 0, RM_TAG_PARAMETERS, room, some));
+        if (ddp->ranks.rank != 0) TRY(remat_write_part(session, REMAT_PARAM, index, first, room, some));
+    }
+    return REMAT_OK;
 }
 
 /* So that a sentence of the first step already has the names. */
@@ -196,23 +203,14 @@ static remat_status know_buckets(rm_ddp *ddp, const remat_session *session) {
 
 /* By way of the session's own reading and writing, which know where a parameter is kept, and what is made from it. */
 remat_status rm_ddp_broadcast(rm_ddp *ddp, remat_session *session) {
-    const int64_t n = remat_count(session, REMAT_PARAM);
-    uint64_t most = 0;
-    remat_array array;
     TRY(compare_parameters(ddp, session));
     TRY(compare_settings(ddp, session));
     TRY(know_buckets(ddp, session));
-    for (int64_t i = 0; i < n; i++) {
-        TRY(remat_array_info(session, REMAT_PARAM, i, &array));
-        if (array.bytes > most) most = array.bytes;
-    }
-    void *data = rm_malloc(most);
-    REQUIRE(data, MEMORY, "no memory for a copy of the largest parameter, %llu bytes", (unsigned long long)most);
+    void *room = rm_malloc(SENT_AT_ONCE);
+    REQUIRE(room, MEMORY, "no memory to send parameters by way of (%d bytes)", SENT_AT_ONCE);
     remat_status status = REMAT_OK;
-    for (int64_t i = 0; i < n && !status; i++) {
-        status = remat_array_info(session, REMAT_PARAM, i, &array);
-        if (!status) status = send_parameter(ddp, session, i, data, array.bytes);
-    }
-    rm_free(data);
+    for (int64_t i = 0; i < remat_count(session, REMAT_PARAM) && !status; i++)
+        status = send_parameter(ddp, session, i, room);
+    rm_free(room);
     return status;
 }

@@ -114,47 +114,73 @@ int64_t remat_find(const remat_session *s, remat_kind kind, const char *name) {
 
 /* ---- Copying -------------------------------------------------------------------------------------------------- */
 
-static remat_status check_copy(const remat_session *s, remat_kind kind, int64_t index, const void *data, uint64_t bytes,
-                               const rm_array **array) {
+static remat_status check_whole(const remat_session *s, remat_kind kind, int64_t index, uint64_t bytes) {
+    const rm_array *array = NULL;
+    TRY(find_array(s, kind, index, &array));
+    REQUIRE(bytes == held_bytes(array), INVALID, "%s holds %llu bytes, but %llu were given", array->name,
+            (unsigned long long)held_bytes(array), (unsigned long long)bytes);
+    return REMAT_OK;
+}
+
+static remat_status check_part(const remat_session *s, remat_kind kind, int64_t index, uint64_t first, const void *data,
+                               uint64_t bytes, const rm_array **array) {
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it holds no arrays");
     TRY(find_array(s, kind, index, array));
-    REQUIRE(data || !(*array)->held, INVALID, "%s: no data was given", (*array)->name);
-    REQUIRE(bytes == held_bytes(*array), INVALID, "%s holds %llu bytes, but %llu were given", (*array)->name,
-            (unsigned long long)held_bytes(*array), (unsigned long long)bytes);
+    uint64_t held = held_bytes(*array), element = rm_dtype_bytes((*array)->desc.dtype);
+    REQUIRE(data || !bytes, INVALID, "%s: no data was given", (*array)->name);
+    REQUIRE(first <= held && bytes <= held - first, INVALID, "%s holds %llu bytes, not %llu from byte %llu on",
+            (*array)->name, (unsigned long long)held, (unsigned long long)bytes, (unsigned long long)first);
+    REQUIRE(first % element == 0 && bytes % element == 0, INVALID,
+            "%s: its elements are of %llu bytes, and copied whole", (*array)->name, (unsigned long long)element);
     return REMAT_OK;
 }
 
-static remat_status check_range(const rm_array *array, const int32_t *data) {
-    int64_t n = rm_desc_count(&array->desc);
-    for (int64_t i = 0; array->bound && i < n; i++)
+/* n elements, of which the first is the array's element `first`. */
+static remat_status check_range(const rm_array *array, const int32_t *data, uint64_t first, uint64_t n) {
+    for (uint64_t i = 0; array->bound && i < n; i++)
         REQUIRE(data[i] >= 0 && data[i] < array->bound, INVALID,
-                "%s: element %lld is %d; the layers that read it allow 0 to %lld", array->name, (long long)i, data[i],
-                (long long)array->bound - 1);
+                "%s: element %llu is %d; the layers that read it allow 0 to %lld", array->name,
+                (unsigned long long)(first + i), data[i], (long long)array->bound - 1);
     return REMAT_OK;
 }
 
-remat_status remat_write(remat_session *s, remat_kind kind, int64_t index, const void *data, uint64_t bytes) {
+remat_status remat_write_part(remat_session *s, remat_kind kind, int64_t index, uint64_t first, const void *data,
+                              uint64_t bytes) {
     const rm_array *array = NULL;
-    TRY(check_copy(s, kind, index, data, bytes, &array));
-    if (array->desc.dtype == REMAT_I32) TRY(check_range(array, data));
-    if (bytes) s->api->copy_in(s->runner.queue, s->runner.resident + array->offset, data, bytes);
+    TRY(check_part(s, kind, index, first, data, bytes, &array));
+    if (array->desc.dtype == REMAT_I32) TRY(check_range(array, data, first / 4, bytes / 4));
+    if (bytes) s->api->copy_in(s->runner.queue, s->runner.resident + array->offset + first, data, bytes);
     s->packed_is_stale |= kind == REMAT_PARAM;
     return s->api->synchronize(s->runner.queue);
 }
 
+remat_status remat_write(remat_session *s, remat_kind kind, int64_t index, const void *data, uint64_t bytes) {
+    TRY(check_whole(s, kind, index, bytes));
+    return remat_write_part(s, kind, index, 0, data, bytes);
+}
+
 remat_status remat_read(remat_session *s, remat_kind kind, int64_t index, void *data, uint64_t bytes) {
+    TRY(check_whole(s, kind, index, bytes));
+    return remat_read_part(s, kind, index, 0, data, bytes);
+}
+
+remat_status remat_read_part(remat_session *s, remat_kind kind, int64_t index, uint64_t first, void *data,
+                             uint64_t bytes) {
     const rm_array *array = NULL;
-    TRY(check_copy(s, kind, index, data, bytes, &array));
+    TRY(check_part(s, kind, index, first, data, bytes, &array));
     REQUIRE(kind != REMAT_GRADIENT || s->chain.at.buckets.parts == 1, INVALID,
             "%s: with a sharded optimizer a rank is given its part of the gradients alone; to read them, do not shard",
             array->name);
-    if (bytes) s->api->copy_out(s->runner.queue, data, s->runner.resident + array->offset, bytes);
+    if (bytes) s->api->copy_out(s->runner.queue, data, s->runner.resident + array->offset + first, bytes);
     return s->api->synchronize(s->runner.queue);
 }
 
 /* ---- How parameters start ------------------------------------------------------------------------------------- */
 
-enum { DRAW_STEP = 0x696e6974 }; /* "init": a step of the random key that no training step reaches */
+enum {
+    DRAW_STEP = 0x696e6974, /* "init": a step of the random key that no training step reaches */
+    DRAW_AT_ONCE = 1 << 16  /* no room is taken that grows with a parameter: the budget has none for it */
+};
 
 /* Box-Muller on two uniforms; 1-u keeps the logarithm finite. */
 static double normal(uint32_t first, uint32_t second) {
@@ -162,11 +188,12 @@ static double normal(uint32_t first, uint32_t second) {
     return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v);
 }
 
-static void draw(const rm_value *value, uint64_t seed, uint32_t number, float *out) {
-    int64_t n = rm_desc_count(&value->desc);
+/* Elements first to first + n. */
+static void draw(const rm_value *value, uint64_t seed, uint32_t number, int64_t first, int64_t n, float *out) {
     double scale = value->init.scale;
     for (int64_t i = 0; i < n; i++) {
-        rm_philox r = rm_random4(seed, (uint64_t)DRAW_STEP << 32, number, (uint32_t)(i >> 32), (uint32_t)i);
+        int64_t at = first + i;
+        rm_philox r = rm_random4(seed, (uint64_t)DRAW_STEP << 32, number, (uint32_t)(at >> 32), (uint32_t)at);
         switch (value->init.kind) {
         case REMAT_INIT_ZERO:
             out[i] = 0;
@@ -184,19 +211,28 @@ static void draw(const rm_value *value, uint64_t seed, uint32_t number, float *o
     }
 }
 
-remat_status rm_session_draw_parameters(remat_session *s) {
-    uint32_t number = 0;
-    int64_t index = 0;
-    for (int32_t v = 1; v < s->graph->n_values; v++) {
-        const rm_value *value = &s->graph->value[v];
-        if (value->origin != RM_VALUE_PARAM) continue;
-        uint64_t bytes = rm_desc_bytes(&value->desc);
-        float *drawn = rm_malloc(bytes);
-        REQUIRE(drawn, MEMORY, "out of memory for drawing %s (%llu bytes)", value->name, (unsigned long long)bytes);
-        draw(value, s->runner.seed, number++, drawn);
-        remat_status status = remat_write(s, REMAT_PARAM, index++, drawn, bytes);
-        rm_free(drawn);
-        TRY(status);
+static remat_status draw_parameter(remat_session *s, const rm_value *value, uint32_t number, int64_t index,
+                                   float *room) {
+    int64_t n = rm_desc_count(&value->desc);
+    for (int64_t first = 0, some; first < n; first += some) {
+        some = n - first < DRAW_AT_ONCE ? n - first : DRAW_AT_ONCE;
+        draw(value, s->runner.seed, number, first, some, room);
+        TRY(remat_write_part(s, REMAT_PARAM, index, (uint64_t)first * sizeof *room, room,
+                             (uint64_t)some * sizeof *room));
     }
     return REMAT_OK;
+}
+
+remat_status rm_session_draw_parameters(remat_session *s) {
+    int64_t n = 0;
+    remat_status status = REMAT_OK;
+    float *room = rm_malloc(DRAW_AT_ONCE * sizeof *room);
+    REQUIRE(room, MEMORY, "out of memory for drawing parameters (%zu bytes)", DRAW_AT_ONCE * sizeof *room);
+    for (int32_t v = 1; v < s->graph->n_values && !status; v++) {
+        if (s->graph->value[v].origin != RM_VALUE_PARAM) continue;
+        status = draw_parameter(s, &s->graph->value[v], (uint32_t)n, n, room);
+        n++;
+    }
+    rm_free(room);
+    return status;
 }

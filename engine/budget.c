@@ -40,7 +40,7 @@ static uint64_t wire_bytes(const remat_session *s) {
 
 uint64_t rm_session_workspace_bytes(const remat_session *s) {
     uint64_t device = s->api->overhead_bytes ? s->api->overhead_bytes(s->device) : 0;
-    return rm_session_store_bytes(s) + wire_bytes(s) + device + s->ranks.device_bytes;
+    return wire_bytes(s) + device + s->ranks.device_bytes;
 }
 
 uint64_t rm_session_tables_bytes(const remat_session *s) {

@@ -147,7 +147,7 @@ static remat_status find_least(const remat_session *s, const rm_strategy *optima
     wish.budget_bytes = 1;
     remat_status status = REMAT_MEMORY;
     if (copy_times(&s->chain, &standard)) {
-        if (rm_tier_there(&standard.problem.tier)) standard.problem.tier = rm_standard_tier;
+        rm_tier_by_standard(&standard.problem.tier);
         rm_chain_guess_times(&standard, &rates);
         status = rm_schedule_propose(&standard.problem, optimal, &wish, least);
     } else {

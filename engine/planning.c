@@ -11,8 +11,17 @@
 
 rm_rates rm_standard_rates(void) { return (rm_rates){.flops_per_s = 1e11, .bytes_per_s = 1e10, .call_ns = 2000}; }
 
-const rm_tier rm_standard_tier = {
-    .save_bytes_per_s = 1000000000, .load_bytes_per_s = 1000000000, .latency_ns = 100000, .cost_ns_per_mib = 250000};
+rm_tier rm_standard_tier(uint64_t host_bytes) {
+    return (rm_tier){.save_bytes_per_s = 1000000000,
+                     .load_bytes_per_s = 1000000000,
+                     .latency_ns = 100000,
+                     .cost_ns_per_mib = 250000,
+                     .host_bytes = host_bytes};
+}
+
+void rm_tier_by_standard(rm_tier *tier) {
+    if (rm_tier_there(tier)) *tier = rm_standard_tier(tier->host_bytes);
+}
 
 bool rm_session_plans_by_standard(const remat_session *s, const remat_config *config) {
     return s->strategy->choose && !config->calibration && rm_session_is_real(s);
@@ -87,7 +96,7 @@ uint64_t rm_session_activations_bytes(const remat_session *s) {
 /* The first answer: does the budget suffice? */
 static remat_status plan_by_standard_times(remat_session *s, const remat_config *config) {
     rm_tier tier = s->chain.problem.tier;
-    if (rm_tier_there(&tier)) s->chain.problem.tier = rm_standard_tier;
+    rm_tier_by_standard(&s->chain.problem.tier);
     remat_status status = propose_or_refuse(s, config);
     s->chain.problem.tier = tier;
     return status;
@@ -130,7 +139,7 @@ remat_status rm_session_make_plans(remat_session *s, const remat_config *config)
         return rm_session_check_budget(s, config->memory_budget);
     }
     bool standard = rm_session_plans_by_standard(s, config);
-    if (standard && rm_tier_there(&s->chain.problem.tier)) s->chain.problem.tier = rm_standard_tier;
+    if (standard) rm_tier_by_standard(&s->chain.problem.tier);
     if (standard) TRY(guess_times(s, config));
     if (standard) return propose_or_refuse(s, config);
     if (config->memory_budget) TRY(plan_by_standard_times(s, config));

@@ -12,8 +12,9 @@
 
 /* What a chain is built with: 100 GFLOP/s, 10 GB/s, 2 microseconds a call. */
 rm_rates rm_standard_rates(void);
-extern const rm_tier
-    rm_standard_tier; /* where there is a second one: a disk of 1 GB/s, whose bytes are copied once more */
+/* A disk of 1 GB/s, whose bytes are copied once more; and a problem's second tier, where it has one, as fast as that. */
+rm_tier rm_standard_tier(uint64_t host_bytes);
+void rm_tier_by_standard(rm_tier *tier);
 
 /* Without a calibration nothing that is measured may choose between plans: it differs from run to run. */
 bool rm_session_plans_by_standard(const remat_session *session, const remat_config *config);

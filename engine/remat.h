@@ -441,6 +441,9 @@ int64_t remat_find(const remat_session *, remat_kind, const char *name); /* -1 w
  * that the layers reading them allow (INVALID names the first that is outside). */
 remat_status remat_write(remat_session *, remat_kind, int64_t index, const void *data, uint64_t bytes);
 remat_status remat_read(remat_session *, remat_kind, int64_t index, void *data, uint64_t bytes);
+/* The same for `bytes` bytes of it from byte `first` on, both multiples of an element's size: large arrays by little room. */
+remat_status remat_write_part(remat_session *, remat_kind, int64_t index, uint64_t first, const void *data, uint64_t bytes);
+remat_status remat_read_part(remat_session *, remat_kind, int64_t index, uint64_t first, void *data, uint64_t bytes);
 
 typedef struct {
     double loss;      /* a float's value; mean over all rows (of all ranks), in the units of the loss. Before the last

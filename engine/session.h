@@ -108,9 +108,8 @@ remat_status rm_session_listen(const remat_session *session);
 remat_status rm_session_choose_trained(remat_session *session, const char *train_only);
 
 /* store.c. Opens the second tier of config->spill_dir, if any, and puts its speed into the training problem. When the plan
- * is known: makes room for its copies, or closes a store that it does not use. And what a store takes on the host. */
+ * is known: makes room for its copies, or closes a store that it does not use. */
 remat_status rm_session_open_store(remat_session *session, const remat_config *config);
 remat_status rm_session_settle_store(remat_session *session);
-uint64_t rm_session_store_bytes(const remat_session *session);
 
 #endif

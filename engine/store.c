@@ -32,7 +32,8 @@ static rm_tier from_figures(const remat_session *s, const uint64_t *ns) {
     return (rm_tier){.save_bytes_per_s = (uint64_t)(GIB * 1e9 / (double)ns[SAVE_GIB]) + 1,
                      .load_bytes_per_s = (uint64_t)(GIB * 1e9 / (double)ns[LOAD_GIB]) + 1,
                      .latency_ns = ns[LATENCY],
-                     .cost_ns_per_mib = spare ? 1000 : (ns[COST_GIB] >> 10) + 1000};
+                     .cost_ns_per_mib = spare ? 1000 : (ns[COST_GIB] >> 10) + 1000,
+                     .host_bytes = s->api->store_host_bytes};
 }
 
 static void to_figures(const rm_tier *tier, uint64_t *ns) {
@@ -64,7 +65,7 @@ static remat_status keep_figures(const remat_session *s, rm_times *known, const 
 }
 
 static remat_status find_speed(remat_session *s, const remat_config *config) {
-    s->chain.problem.tier = rm_standard_tier;
+    s->chain.problem.tier = rm_standard_tier(s->api->store_host_bytes);
     if (rm_session_plans_by_standard(s, config)) return REMAT_OK;
     bool kept = config->calibration && *config->calibration && rm_session_is_real(s);
     rm_times known = {0};
@@ -96,8 +97,4 @@ remat_status rm_session_settle_store(remat_session *s) {
     if (store) s->api->store_close(store);
     s->runner.store = NULL;
     return REMAT_OK;
-}
-
-uint64_t rm_session_store_bytes(const remat_session *s) {
-    return rm_tier_there(&s->chain.problem.tier) ? s->api->store_host_bytes : 0;
 }

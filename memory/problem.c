@@ -128,13 +128,15 @@ static remat_status check_resident(const rm_problem *problem, uint64_t *bytes) {
 
 static remat_status check_tier(const rm_tier *tier) {
     bool saves = tier->save_bytes_per_s > 0, loads = tier->load_bytes_per_s > 0;
+    REQUIRE(saves == loads && (saves || (tier->latency_ns == 0 && tier->cost_ns_per_mib == 0 && tier->host_bytes == 0)),
+            INVALID, "the second tier saves %llu and loads %llu bytes a second; both are above 0, or its numbers all 0",
+            (unsigned long long)tier->save_bytes_per_s, (unsigned long long)tier->load_bytes_per_s);
     REQUIRE(
-        saves == loads && (saves || (tier->latency_ns == 0 && tier->cost_ns_per_mib == 0)), INVALID,
-        "the second tier saves %llu and loads %llu bytes a second; both are above 0, or rates, latency and cost all 0",
-        (unsigned long long)tier->save_bytes_per_s, (unsigned long long)tier->load_bytes_per_s);
-    REQUIRE(tier->latency_ns < TOO_MUCH && tier->cost_ns_per_mib < TOO_MUCH, INVALID,
-            "the second tier's latency is %llu ns, and its cost %llu ns a MiB; neither may be 2^60 or more",
-            (unsigned long long)tier->latency_ns, (unsigned long long)tier->cost_ns_per_mib);
+        tier->latency_ns < TOO_MUCH && tier->cost_ns_per_mib < TOO_MUCH && tier->host_bytes < TOO_MUCH, INVALID,
+        "the second tier's latency is %llu ns, its cost %llu ns a MiB, and its memory %llu bytes; none may be 2^60 or "
+        "more",
+        (unsigned long long)tier->latency_ns, (unsigned long long)tier->cost_ns_per_mib,
+        (unsigned long long)tier->host_bytes);
     return REMAT_OK;
 }
 

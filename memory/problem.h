@@ -68,9 +68,10 @@ typedef struct {
 /* The second tier (a spill file, or a host's memory beside a device): where SAVE puts a copy of an object, and LOAD
  * fetches it from. Transfers run one at a time, in the order of the plan, beside the computation; each takes
  * latency_ns + bytes / rate, and none at all if there are no bytes to move. Where the tier's copying takes the computation's
- * processors, a transfer also holds the computation up, by cost_ns_per_mib. All 0: there is no second tier. */
+ * processors, a transfer also holds the computation up, by cost_ns_per_mib. A plan that uses the tier takes host_bytes of
+ * memory for it beside the data. All 0: there is no second tier. */
 typedef struct {
-    uint64_t save_bytes_per_s, load_bytes_per_s, latency_ns, cost_ns_per_mib;
+    uint64_t save_bytes_per_s, load_bytes_per_s, latency_ns, cost_ns_per_mib, host_bytes;
 } rm_tier;
 
 static inline bool rm_tier_there(const rm_tier *tier) { return tier->save_bytes_per_s > 0; }

@@ -60,9 +60,10 @@ remat_status rm_problem_write(const rm_problem *problem, FILE *file) {
         fprintf(file, "resident %llu %s\n", (unsigned long long)problem->resident[i].bytes, problem->resident[i].name);
     const rm_tier *tier = &problem->tier;
     if (rm_tier_there(tier))
-        fprintf(file, "tier save %llu load %llu latency %llu cost %llu\n", (unsigned long long)tier->save_bytes_per_s,
-                (unsigned long long)tier->load_bytes_per_s, (unsigned long long)tier->latency_ns,
-                (unsigned long long)tier->cost_ns_per_mib);
+        fprintf(file, "tier save %llu load %llu latency %llu cost %llu host %llu\n",
+                (unsigned long long)tier->save_bytes_per_s, (unsigned long long)tier->load_bytes_per_s,
+                (unsigned long long)tier->latency_ns, (unsigned long long)tier->cost_ns_per_mib,
+                (unsigned long long)tier->host_bytes);
     fprintf(file, "stages %lld\npieces %lld\n", (long long)problem->n_stages, (long long)problem->n_pieces);
     for (int64_t i = 0; i < problem->n_pieces; i++)
         fprintf(file, "piece %lld bytes %llu\n", (long long)i, (unsigned long long)problem->piece[i].bytes);
@@ -140,6 +141,7 @@ static bool read_tier(reader *r) {
            rm_scan_is(&r->scan, "load") && rm_scan_number(&r->scan, UINT64_MAX, &tier->load_bytes_per_s) &&
            rm_scan_is(&r->scan, "latency") && rm_scan_number(&r->scan, UINT64_MAX, &tier->latency_ns) &&
            rm_scan_is(&r->scan, "cost") && rm_scan_number(&r->scan, UINT64_MAX, &tier->cost_ns_per_mib) &&
+           rm_scan_is(&r->scan, "host") && rm_scan_number(&r->scan, UINT64_MAX, &tier->host_bytes) &&
            rm_tier_there(tier);
 }
 

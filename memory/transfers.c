@@ -122,7 +122,8 @@ static bool uses_second_tier(const rm_plan *plan) {
 uint64_t rm_transfers_table_bytes(const rm_problem *problem, const rm_plan *plan) {
     const rm_transfers *it = NULL;
     if (!uses_second_tier(plan)) return 0;
-    return (2 * (uint64_t)problem->n_stages + 1) * sizeof *it->state_at + (uint64_t)plan->n_steps * sizeof *it->wait;
+    return problem->tier.host_bytes + (2 * (uint64_t)problem->n_stages + 1) * sizeof *it->state_at +
+           (uint64_t)plan->n_steps * sizeof *it->wait;
 }
 
 static bool allocate(tracker *t, const rm_plan *plan) {

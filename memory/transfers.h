@@ -15,7 +15,7 @@ typedef struct {
     uint64_t room_bytes;           /* of the second tier */
     uint64_t *state_at, *saved_at; /* by cut, by stage: where the copy begins; RM_NO_COPY */
     int32_t *wait;                 /* by step: all transfers up to this number must be done before it; 0: none */
-    uint64_t table_bytes;          /* what these arrays take on the host */
+    uint64_t table_bytes;          /* what these arrays take on the host, and the tier (rm_tier.host_bytes) */
 } rm_transfers;
 
 /* One piece or private block of a transfer. In the second tier the parts of an object lie one behind the other: pieces in
@@ -29,7 +29,7 @@ typedef struct {
 
 /* For a plan that passed the judge. Fills *transfers (zeroed or freed before); MEMORY. */
 remat_status rm_transfers_find(const rm_problem *problem, const rm_plan *plan, rm_transfers *transfers);
-uint64_t rm_transfers_table_bytes(const rm_problem *problem, const rm_plan *plan); /* what its tables will take */
+uint64_t rm_transfers_table_bytes(const rm_problem *problem, const rm_plan *plan); /* table_bytes, beforehand */
 void rm_transfers_free(rm_transfers *transfers); /* frees what is inside, leaves it zeroed */
 
 #endif

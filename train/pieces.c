@@ -3,6 +3,7 @@
 
 #include "memory/host.h"
 #include "train/state_json.h"
+#include "train/stream.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -20,16 +21,12 @@ static int64_t elements_of(const remat_array *array) {
     return n;
 }
 
-/* All descriptions; *array is the caller's, freed with rm_free. *largest: bytes that any of them holds, at least 1. */
-static remat_status list_arrays(remat_session *session, remat_array **array, int64_t *n, uint64_t *largest) {
+/* All descriptions; *array is the caller's, freed with rm_free. */
+static remat_status list_arrays(remat_session *session, remat_array **array, int64_t *n) {
     *n = remat_count(session, REMAT_OPTIMIZER);
-    *largest = 1;
     *array = rm_calloc((size_t)*n + 1, sizeof **array);
     REQUIRE(*array, MEMORY, "no memory to list %lld arrays of the optimizer", (long long)*n);
-    for (int64_t i = 0; i < *n; i++) {
-        TRY(remat_array_info(session, REMAT_OPTIMIZER, i, &(*array)[i]));
-        if ((*array)[i].bytes > *largest) *largest = (*array)[i].bytes;
-    }
+    for (int64_t i = 0; i < *n; i++) TRY(remat_array_info(session, REMAT_OPTIMIZER, i, &(*array)[i]));
     return REMAT_OK;
 }
 
@@ -55,28 +52,13 @@ static remat_status write_header(const remat_array *array, int64_t n, rm_file_wr
     return status;
 }
 
-static remat_status write_data(remat_session *session, const remat_array *array, int64_t n, uint64_t largest,
-                               rm_file_writer *writer) {
-    remat_status status = REMAT_OK;
-    void *buffer = rm_malloc(largest);
-    REQUIRE(buffer, MEMORY, "no memory for %llu bytes of the optimizer's state", (unsigned long long)largest);
-    for (int64_t i = 0; i < n && !status; i++) {
-        if (!array[i].count) continue;
-        status = remat_read(session, REMAT_OPTIMIZER, i, buffer, array[i].bytes);
-        if (!status) status = rm_file_write(writer, buffer, array[i].bytes);
-    }
-    rm_free(buffer);
-    return status;
-}
-
 remat_status rm_pieces_save(remat_session *session, const char *path, rm_file_writer *writer) {
     remat_array *array;
     int64_t n;
-    uint64_t largest;
     TRY(rm_file_create(path, writer));
-    remat_status status = list_arrays(session, &array, &n, &largest);
+    remat_status status = list_arrays(session, &array, &n);
     if (!status) status = write_header(array, n, writer);
-    if (!status) status = write_data(session, array, n, largest, writer);
+    for (int64_t i = 0; i < n && !status; i++) status = rm_stream_out(session, REMAT_OPTIMIZER, i, writer);
     if (!status) status = rm_file_finish(writer);
     rm_file_abandon(writer);
     rm_free(array);
@@ -228,7 +210,6 @@ struct rm_pieces {
     int64_t n_files;
     remat_array *array;
     int64_t n_arrays;
-    uint64_t largest;
     rm_piece *piece;
     int64_t n_pieces;
 };
@@ -277,27 +258,16 @@ static remat_status check_files(const loading *l) {
     return status;
 }
 
-static remat_status read_piece(loading *l, const rm_piece *p, float *into) {
+static remat_status read_piece(loading *l, const rm_piece *p, remat_session *session) {
     int64_t first, n = wanted(l, p, &first);
     rm_safetensors *file = &l->file[p->file];
     if (!n) return REMAT_OK;
     TRY(open_file(file));
     uint64_t at = file->data_start + file->array[p->entry].begin + (uint64_t)(first - p->first) * sizeof(float);
     remat_status status =
-        rm_file_read_at(file->fd, file->path, at, into + (first - l->array[p->array].first), (size_t)n * sizeof(float));
+        rm_stream_in(session, REMAT_OPTIMIZER, p->array, (uint64_t)(first - l->array[p->array].first) * sizeof(float),
+                     (uint64_t)n * sizeof(float), file->fd, file->path, at);
     close_file(file);
-    return status;
-}
-
-static remat_status fill_arrays(loading *l, remat_session *session) {
-    remat_status status = REMAT_OK;
-    float *buffer = rm_malloc(l->largest);
-    REQUIRE(buffer, MEMORY, "no memory for %llu bytes of the optimizer's state", (unsigned long long)l->largest);
-    for (int64_t i = 0, k = 0; i < l->n_arrays && !status; i++) {
-        for (; k < l->n_pieces && l->piece[k].array == i && !status; k++) status = read_piece(l, &l->piece[k], buffer);
-        if (!status && l->array[i].count) status = remat_write(session, REMAT_OPTIMIZER, i, buffer, l->array[i].bytes);
-    }
-    rm_free(buffer);
     return status;
 }
 
@@ -313,7 +283,7 @@ static remat_status blame(const loading *l, remat_status status) {
 /* A header is believed for what it says of where things are; before anything is read by it, its file has been summed up. What
  * this session needs is then in such files, and all of it, as each element is in one place only. */
 static remat_status look_at_all(loading *l, remat_session *session) {
-    TRY(list_arrays(session, &l->array, &l->n_arrays, &l->largest));
+    TRY(list_arrays(session, &l->array, &l->n_arrays));
     for (int64_t i = 0; i < l->n_files; i++) TRY(rm_saved_file_check_size(&l->as_written[i]));
     remat_status status = read_headers(l);
     if (!status) status = rm_pieces_match(l->array, l->n_arrays, l->file, l->n_files, &l->piece, &l->n_pieces);
@@ -343,7 +313,10 @@ remat_status rm_pieces_open(remat_session *session, const rm_saved_file *file, i
     return status;
 }
 
-remat_status rm_pieces_fill(rm_pieces *pieces, remat_session *session) { return fill_arrays(pieces, session); }
+remat_status rm_pieces_fill(rm_pieces *pieces, remat_session *session) {
+    for (int64_t k = 0; k < pieces->n_pieces; k++) TRY(read_piece(pieces, &pieces->piece[k], session));
+    return REMAT_OK;
+}
 
 remat_status rm_pieces_load(remat_session *session, const rm_saved_file *file, int64_t n) {
     rm_pieces *pieces;

@@ -2,27 +2,10 @@
 #include "train/weights.h"
 
 #include "memory/host.h"
+#include "train/stream.h"
 
 #include <stdio.h>
 #include <string.h>
-
-static remat_status largest_array(remat_session *session, remat_kind kind, uint64_t *bytes) {
-    *bytes = 1;
-    for (int64_t i = 0; i < remat_count(session, kind); i++) {
-        remat_array array;
-        TRY(remat_array_info(session, kind, i, &array));
-        if (array.bytes > *bytes) *bytes = array.bytes;
-    }
-    return REMAT_OK;
-}
-
-/* A buffer that holds any one array of the kind. */
-static remat_status one_array(remat_session *session, remat_kind kind, void **buffer) {
-    uint64_t bytes;
-    TRY(largest_array(session, kind, &bytes));
-    REQUIRE(*buffer = rm_malloc(bytes), MEMORY, "no memory for %llu bytes of weights", (unsigned long long)bytes);
-    return REMAT_OK;
-}
 
 /* ---- Saving ----------------------------------------------------------------------------------------------------- */
 
@@ -37,25 +20,13 @@ static remat_status write_header(remat_session *session, remat_kind kind, rm_fil
     return status;
 }
 
-static remat_status write_arrays(remat_session *session, remat_kind kind, void *buffer, rm_file_writer *writer) {
-    for (int64_t i = 0; i < remat_count(session, kind); i++) {
-        remat_array array;
-        TRY(remat_array_info(session, kind, i, &array));
-        TRY(remat_read(session, kind, i, buffer, array.bytes));
-        TRY(rm_file_write(writer, buffer, array.bytes));
-    }
-    return REMAT_OK;
-}
-
 remat_status rm_weights_save(remat_session *session, remat_kind kind, const char *path, rm_file_writer *writer) {
-    void *buffer = NULL;
     TRY(rm_file_create(path, writer));
-    remat_status status = one_array(session, kind, &buffer);
-    if (!status) status = write_header(session, kind, writer);
-    if (!status) status = write_arrays(session, kind, buffer, writer);
+    remat_status status = write_header(session, kind, writer);
+    for (int64_t i = 0; i < remat_count(session, kind) && !status; i++)
+        status = rm_stream_out(session, kind, i, writer);
     if (!status) status = rm_file_finish(writer);
     rm_file_abandon(writer);
-    rm_free(buffer);
     if (status) rm_file_remove(path);
     return status;
 }
@@ -149,16 +120,12 @@ static remat_status match_all(remat_session *session, remat_kind kind, const rm_
 
 static remat_status copy_all(remat_session *session, remat_kind kind, const rm_safetensors *file,
                              const int64_t *source) {
-    void *buffer = NULL;
-    TRY(one_array(session, kind, &buffer));
-    remat_status status = REMAT_OK;
-    for (int64_t i = 0; i < remat_count(session, kind) && !status; i++) {
+    for (int64_t i = 0; i < remat_count(session, kind); i++) {
         const rm_st_array *theirs = &file->array[source[i]];
-        status = rm_safetensors_read(file, theirs, buffer);
-        if (!status) status = remat_write(session, kind, i, buffer, theirs->end - theirs->begin);
+        TRY(rm_stream_in(session, kind, i, 0, theirs->end - theirs->begin, file->fd, file->path,
+                         file->data_start + theirs->begin));
     }
-    rm_free(buffer);
-    return status;
+    return REMAT_OK;
 }
 
 static remat_status load(remat_session *session, remat_kind kind, const char *path, renamer *rename, bool copy) {
@@ -186,15 +153,6 @@ remat_status rm_weights_import(remat_session *session, const char *path) {
 }
 
 remat_status rm_weights_copy(remat_session *from, remat_session *to) {
-    void *buffer = NULL;
-    TRY(one_array(from, REMAT_PARAM, &buffer));
-    remat_status status = REMAT_OK;
-    for (int64_t i = 0; i < remat_count(from, REMAT_PARAM) && !status; i++) {
-        remat_array array;
-        status = remat_array_info(from, REMAT_PARAM, i, &array);
-        if (!status) status = remat_read(from, REMAT_PARAM, i, buffer, array.bytes);
-        if (!status) status = remat_write(to, REMAT_PARAM, i, buffer, array.bytes);
-    }
-    rm_free(buffer);
-    return status;
+    for (int64_t i = 0; i < remat_count(from, REMAT_PARAM); i++) TRY(rm_stream_copy(from, to, REMAT_PARAM, i));
+    return REMAT_OK;
 }

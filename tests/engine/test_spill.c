@@ -234,7 +234,7 @@ START_TEST(members_of_the_family) {
     rm_problem *problem = &planning->chain.problem;
     uint64_t stage_ns = problem->stage[1].option[0].forward.time_ns, bytes = problem->stage[1].option[0].saved_bytes;
     problem->tier.save_bytes_per_s = problem->tier.load_bytes_per_s = bytes * 1000000000 / (3 * stage_ns);
-    problem->tier.latency_ns = 0;
+    problem->tier.latency_ns = problem->tier.host_bytes = 0; /* which is more than all of this net */
     rm_family family;
     CHECKED(rm_family_spill(problem, &(rm_wish){0}, &family));
     int64_t mixed = 0;

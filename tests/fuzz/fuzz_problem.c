@@ -10,7 +10,7 @@
 #include "memory/strategy.h"
 
 static const char tiles[] = "problem 1\nresident 4096 parameters\ntier save 3000 load 18446744073709551615 latency 50 "
-                            "cost 900000000\nstages 3\npieces 5\n"
+                            "cost 900000000 host 7\nstages 3\npieces 5\n"
                             "piece 0 bytes 64\npiece 1 bytes 128\npiece 2 bytes 0\npiece 3 bytes 64\npiece 4 bytes 64\n"
                             "stage 0 drop time 90 scratch 512\n"
                             "stage 0 keep all saved 1024 forward time 100 scratch 5 backward time 200 scratch 1024\n"

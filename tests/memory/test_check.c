@@ -167,7 +167,7 @@ START_TEST(two_clocks) {
                                     "free saved 0\nfree state 0\nfree dstate 1\nfree dstate 0\n";
     rm_problem problem;
     read_problem(FOUR, &problem);
-    problem.tier = (rm_tier){8000000000, 4000000000, 20, 0}; /* 8 and 4 bytes a nanosecond */
+    problem.tier = (rm_tier){8000000000, 4000000000, 20, 0, 0}; /* 8 and 4 bytes a nanosecond */
     rm_verdict v;
     ck_ok(check_text(&problem, text, &v));
     ck_assert_uint_eq(v.save_bytes, 2048);
@@ -185,10 +185,10 @@ START_TEST(two_clocks) {
      * 742; backward 1 until 942; waits 76 */
     ck_assert_uint_eq(v.wait_ns, 4 * 10 + 38 + 3 + 56 + 76);
     ck_assert_uint_eq(v.total_ns, 335 + 670 + v.wait_ns);
-    problem.tier = (rm_tier){UINT64_MAX, UINT64_MAX, 0, 0};
+    problem.tier = (rm_tier){UINT64_MAX, UINT64_MAX, 0, 0, 0};
     ck_ok(check_text(&problem, text, &v));
     ck_assert_uint_eq(v.total_ns, 335 + 670);
-    problem.tier = (rm_tier){1, 1, (uint64_t)1 << 59, (uint64_t)1 << 59}; /* slow beyond all measure: no overflow */
+    problem.tier = (rm_tier){1, 1, (uint64_t)1 << 59, (uint64_t)1 << 59, 0}; /* slow beyond all measure: no overflow */
     ck_ok(check_text(&problem, text, &v));
     ck_assert_uint_ge(v.total_ns, (uint64_t)1 << 61);
     rm_problem_free(&problem);
@@ -196,7 +196,7 @@ START_TEST(two_clocks) {
 END_TEST
 
 #define SHARING                                                                                                        \
-    "problem 1\ntier save 1000000000 load 1000000000 latency 0 cost 0\nstages 2\npieces 2\n"                           \
+    "problem 1\ntier save 1000000000 load 1000000000 latency 0 cost 0 host 0\nstages 2\npieces 2\n"                    \
     "piece 0 bytes 64\npiece 1 bytes 128\n"                                                                            \
     "stage 0 drop time 10 scratch 0\n"                                                                                 \
     "stage 0 keep all saved 256 forward time 10 scratch 0 backward time 20 scratch 0\n"                                \
@@ -455,7 +455,7 @@ static void some_chain(uint64_t seed, rm_problem *problem) {
                .shares = seed % 5 < 2,
                .lean = seed % 7 < 3};
     ck_ok(chain_problem(&c, seed, problem));
-    problem->tier = (rm_tier){3000000000, 2000000000, 100, 0};
+    problem->tier = (rm_tier){3000000000, 2000000000, 100, 0, 0};
 }
 
 static void load_what_is_away(rm_plan *plan, bool away[2][80], int64_t s) {

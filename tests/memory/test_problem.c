@@ -25,7 +25,7 @@ START_TEST(text_reads_back) {
         chain c = {1 + (int64_t)seed * 3, seed % 2, 320, 4000, 999, (int)(seed % 4), seed % 3 == 0, seed % 5 == 0};
         rm_problem problem;
         ck_ok(chain_problem(&c, seed, &problem));
-        if (seed % 2) problem.tier = (rm_tier){1 + seed, UINT64_MAX - seed, seed, seed * 3};
+        if (seed % 2) problem.tier = (rm_tier){1 + seed, UINT64_MAX - seed, seed, seed * 3, seed * 5};
         reads_back("a made-up chain", &problem);
         rm_problem_free(&problem);
     }
@@ -97,11 +97,14 @@ START_TEST(nonsense_is_named) {
         {"problem 1\nstages 1\npieces 1\npiece 0 bytes 1152921504606846976\n" DROP KEEP, "2^60"},
         {"problem 1\nresident 1152921504606846976 a\nstages 1\npieces 0\n" DROP KEEP, "2^60"},
         {"problem 1\ntier save 5 load 5 latency 0\n", "line 2"},
-        {"problem 1\ntier save 0 load 5 latency 0 cost 0\n", "line 2"},
-        {"problem 1\ntier save 5 load 5 latency 0 cost 0\ntier save 5 load 5 latency 0 cost 0\n", "line 3"},
-        {"problem 1\ntier save 5 load 0 latency 0 cost 0\nstages 1\npieces 0\n" DROP KEEP, "saves 5 and loads 0 bytes"},
-        {"problem 1\ntier save 5 load 5 latency 1152921504606846976 cost 0\nstages 1\npieces 0\n" DROP KEEP, "2^60"},
-        {HEAD "tier save 5 load 5 latency 0 cost 0\n", "line 5"},
+        {"problem 1\ntier save 0 load 5 latency 0 cost 0 host 0\n", "line 2"},
+        {"problem 1\ntier save 5 load 5 latency 0 cost 0 host 0\ntier save 5 load 5 latency 0 cost 0 host 0\n",
+         "line 3"},
+        {"problem 1\ntier save 5 load 0 latency 0 cost 0 host 0\nstages 1\npieces 0\n" DROP KEEP,
+         "saves 5 and loads 0 bytes"},
+        {"problem 1\ntier save 5 load 5 latency 1152921504606846976 cost 0 host 0\nstages 1\npieces 0\n" DROP KEEP,
+         "2^60"},
+        {HEAD "tier save 5 load 5 latency 0 cost 0 host 0\n", "line 5"},
         {"problem 1\nresident 1 a-name-that-is-far-too-long-to-be-kept\n", "line 2"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
@@ -162,6 +165,7 @@ START_TEST(contradictions_are_found) {
     WITH(p.tier.load_bytes_per_s, 1, "saves 0 and loads 1");
     WITH(p.tier.latency_ns, 1, "all 0");
     WITH(p.tier.cost_ns_per_mib, 1, "all 0");
+    WITH(p.tier.host_bytes, 1, "all 0");
     WITH(p.n_resident, 17, "17 resident");
     WITH(p.resident[0].name[0], '\n', "printable");
     WITH(p.resident[0].name[0], 0, "printable");

@@ -20,7 +20,7 @@ static void random_problem(uint64_t seed, rm_problem *problem) {
                .shares = seed % 4 == 0,
                .lean = seed % 2};
     ck_ok(chain_problem(&c, seed, problem));
-    if (seed % 5 == 0) problem->tier = (rm_tier){40000000000, 50000000000, 20, 0};
+    if (seed % 5 == 0) problem->tier = (rm_tier){40000000000, 50000000000, 20, 0, 0};
 }
 
 /* Fits, and is what it says. */
