@@ -7,26 +7,30 @@ The work is the byte-level language model of compare_pytorch.py: embedding(128) 
 every timestep, SGD, exact back-propagation through all T timesteps; the same arithmetic on both sides.
 
 How it is measured
-  - Every measurement is a process of its own: one step that is not counted, then --steps; a time is the median of the
-    processes' medians. Rounds are interleaved (Remat, PyTorch, Remat, ...), so that a card that slows down slows both; ratios
-    are taken within a round.
+  - Every measurement is a process of its own: two steps that are not counted (the first allocates and tries things out, in the
+    second Remat records CUDA graphs), then --steps; a time is the median of the processes' medians. Rounds are interleaved
+    (Remat, PyTorch, Remat, ...), so that a card that slows down slows both; ratios are taken within a round.
   - PyTorch is nn.LSTM, which is cuDNN's; "chunked" is torch.utils.checkpoint over chunks of time with (h, c) carried and the
     loss inside the chunk, as many chunks as the root of T, or 16 where that is faster. bf16 is autocast; tf32 allows it in
     products and in cuDNN, fp32 forbids it in both.
-  - Remat: everything kept, with its own kernels and with cuDNN's; lean (only h is saved); and the plan for a budget that leaves
-    2 % of the activation bytes.
-  - Memory is the card's, asked of NVML every few milliseconds, less what was used before the process started: context,
-    libraries and caches are in it, on both sides. So nothing else may run on the card.
+  - Remat: everything kept, by the recurrent kernels that it chooses itself, and by its own and cuDNN's (--quick: by those that
+    it did not choose); lean (only h is saved); and the plan for a budget that leaves 2 % of the activation bytes. Where products
+    are made in fp32 in spite of the precision, it says how many.
+  - Memory is the card's, asked of NVML every 30 ms, less what was used before the process started: context, libraries and caches
+    are in it, on both sides. So nothing else may run on the card. GPUs are numbered as NVML does (CUDA_DEVICE_ORDER=PCI_BUS_ID).
   - The longest T: both get the same --cap of device memory (PyTorch by set_per_process_memory_fraction, which leaves out its
     context; Remat by --memory-budget, which does not). PyTorch's is found by bisection. Remat then trains one step
-    of 50 times that length, or as many times as time is left for.
-  - --seconds: nothing new is started after that. --quick is what tests/gpu/run.sh runs: one round, few ways.
-  - --device=cpu with tiny shapes tests this script; its numbers mean nothing.
+    of 50 times that length, or as many times as time is left for. Without --cap: 98 % of what is free at the start.
+  - --seconds: nothing new is started after that, and what runs is ended 20 s later. --quick is what tests/gpu/run.sh runs: one
+    round, few ways.
+  - Tiny shapes test this script, and their numbers mean nothing: --device=cpu, or --tiny on a device that is emulated
+    (tests/gpu/check_run.sh).
 """
 import argparse
 import ctypes
 import json
 import os
+import re
 import resource
 import statistics
 import subprocess
@@ -45,6 +49,8 @@ ROWS = {  # batch, hidden, layers, timesteps
 TINY = {"a": dict(B=8, H=32, L=2, T=64), "b": dict(B=4, H=24, L=1, T=256), "c": dict(B=1, H=16, L=1, T=10000)}
 LEFT = 0.02  # of the activation bytes, in the plan "98 %"
 TIMES_LONGER = (50, 20, 10, 5, 2, 1)
+UNCOUNTED = 2  # steps at the beginning of a process
+GRACE = 20  # seconds, for what runs when time is over
 STARTED = time.monotonic()
 
 
@@ -108,11 +114,11 @@ def torch_steps(work):
     model = TorchModel(work)
     x, y = model.data(work["T"])
     times, losses = [], []
-    for _ in range(work["steps"] + 1):
+    for _ in range(work["steps"] + UNCOUNTED):
         start = time.perf_counter()
         losses.append(model.step(x, y, work["chunks"]))
         times.append(time.perf_counter() - start)
-    return {"seconds": statistics.median(times[1:]), "losses": losses, "torch": model.torch.__version__}
+    return {"seconds": statistics.median(times[UNCOUNTED:]), "losses": losses, "torch": model.torch.__version__}
 
 
 def torch_longest(work):
@@ -197,8 +203,8 @@ class Card:
         memory = self.Memory()
         return getattr(memory, field) if self.library.nvmlDeviceGetMemoryInfo(self.handle, ctypes.byref(memory)) == 0 else 0
 
-    def total(self):
-        return self.read("total") if self.library else 0
+    def free(self):
+        return self.read("free") if self.library else 0
 
     def watch(self, process):
         """Peak bytes until the process ends: of the card above what was used before, or of the process."""
@@ -209,7 +215,7 @@ class Card:
         peak = 0
         while process.poll() is None:
             peak = max(peak, self.read())
-            time.sleep(0.004)
+            time.sleep(0.03)  # more often, it might take the driver's time from what is measured
         return peak
 
 
@@ -233,6 +239,10 @@ def run(options, command, limit=None, **environment):
 
 def left(options):
     return options.seconds - (time.monotonic() - STARTED)
+
+
+def time_for_one(options):
+    return max(left(options), 0) + GRACE
 
 
 # ---- Remat ------------------------------------------------------------------------------------------------------------
@@ -261,7 +271,7 @@ def remat_plan(options, row, precision, policy):
     with tempfile.TemporaryDirectory() as folder:
         data = text_of(options, folder, row["B"] * row["T"] + 1)
         text, complaint, _ = run(options, [options.remat, "plan", *flags(options, row, precision), f"--data={data}", *policy,
-                                           "--json"])
+                                           "--json"], time_for_one(options))
     return json.loads(text) if text else {"error": complaint.strip().splitlines()[0] if complaint.strip() else "?"}
 
 
@@ -271,29 +281,29 @@ def remat_steps(options, row, precision, policy, steps, T=None, limit=None):
         data = text_of(options, folder, row["B"] * (T or row["T"]) + 1)
         command = [options.remat, "train", *flags(options, row, precision, T), f"--data={data}", *policy,
                    f"--steps={steps}", f"--metrics={metrics}"]
-        text, complaint, peak = run(options, command, limit, CUBLAS_WORKSPACE_CONFIG=":4096:2")  # cuDNN's bits repeat
+        text, complaint, peak = run(options, command, limit or time_for_one(options),
+                                    CUBLAS_WORKSPACE_CONFIG=":4096:2")  # so cuDNN's bits repeat
         if text is None:
             return {"error": (complaint.strip().splitlines() or ["?"])[0]}
         with open(metrics) as file:
             events = [json.loads(line) for line in file]
     times = [e["step_ms"] / 1e3 for e in events if e["event"] == "step"]
     plan = next(e for e in events if e["event"] == "plan")
-    return {"seconds": statistics.median(times[1:] or times), "bytes": peak, "plan": plan,
-            "losses": [e["loss"] for e in events if e["event"] == "step"]}
-
-
-def knows_cudnn(options):
-    text, _, _ = run(options, [options.remat, "train", "--help"])
-    return "--rnn-kernels" in (text or "")
+    all_the_same = re.search(r"of (\d+) matrix products, by shape, (\d+) are made in fp32", text)
+    return {"seconds": statistics.median(times[UNCOUNTED:] or times[-1:]), "bytes": peak, "plan": plan,
+            "losses": [e["loss"] for e in events if e["event"] == "step"],
+            "in_fp32": [int(n) for n in all_the_same.group(2, 1)] if all_the_same else None}
 
 
 def remat_ways(options, row, precision):
     """Name and flags of each; the last is left out where no plan saves so much. What one tile needs while it runs is the least
     that a plan can keep, so its tiles may have to be shorter than the default."""
     ways = [("Remat, kept", ["--checkpoint=none"]), ("Remat, lean", ["--checkpoint=lean"])]
-    if options.device == "cuda" and precision != "bf16" and knows_cudnn(options):
-        ways.append(("Remat, kept, cuDNN's kernels", ["--checkpoint=none", "--rnn-kernels=cudnn"]))
     kept = remat_plan(options, row, precision, ["--checkpoint=none"])
+    for kernels in ("cudnn", "remat"):
+        chosen = options.quick and kept.get("rnn_kernels") == kernels
+        if options.device == "cuda" and not chosen and (kernels, precision) != ("cudnn", "bf16"):
+            ways.append((f"Remat, kept, {kernels}'s kernels", ["--checkpoint=none", f"--rnn-kernels={kernels}"]))
     tile = kept.get("tile", 0)
     while tile >= 1:
         budget = int(kept["budgeted_bytes"] - (1 - LEFT) * kept["activations_peak_bytes"])
@@ -309,7 +319,8 @@ def remat_ways(options, row, precision):
 
 def torch_run(options, row, precision, chunks, **more):
     work = dict(row, precision=precision, chunks=chunks, device=options.device, data=options.data, **more)
-    text, complaint, peak = run(options, [options.python, os.path.abspath(__file__), "--child", json.dumps(work)])
+    text, complaint, peak = run(options, [options.python, os.path.abspath(__file__), "--child", json.dumps(work)],
+                                time_for_one(options))
     if text is None:
         return {"error": (complaint.strip().splitlines() or ["?"])[-1][:160]}
     return dict(json.loads(text.splitlines()[-1]), bytes=peak)
@@ -327,7 +338,7 @@ def torch_ways(options, row, precision):
 
 def measure(options, name, precision):
     row = options.rows_of[name]
-    ways = {way: (lambda policy=policy: remat_steps(options, row, precision, policy, options.steps + 1))
+    ways = {way: (lambda policy=policy: remat_steps(options, row, precision, policy, options.steps + UNCOUNTED))
             for way, policy in remat_ways(options, row, precision)}
     for way, chunks in torch_ways(options, row, precision):
         ways[way] = lambda chunks=chunks: torch_run(options, row, precision, chunks, steps=options.steps)
@@ -364,6 +375,8 @@ def show_row(result):
             continue
         to = [ratio(result, way, base) for base in ("PyTorch", "Remat, kept")]
         activations = samples[-1].get("plan", {}).get("activations_peak_bytes")
+        fp32 = samples[-1].get("in_fp32")
+        way += f" ({fp32[0]} of {fp32[1]} products in fp32)" if fp32 else ""
         say(f"| {label(result['row'])} | {result['precision']} | {way} | {1e3 * seconds:.1f} | "
             + " | ".join(f"{t:.2f}" if t else "" for t in to)
             + f" | {size / MIB:.0f} | {f'{activations / MIB:.1f}' if activations else ''} |")
@@ -414,7 +427,7 @@ def against_targets(results, longests):
     """What was wanted, and what was measured."""
     say("\nwanted -> measured")
     for result in results:
-        wanted = [("Remat, kept", "PyTorch", 1.0), ("Remat, kept, cuDNN's kernels", "PyTorch", 1.0),
+        wanted = [("Remat, kept", "PyTorch", 1.0), ("Remat, kept, cudnn's kernels", "PyTorch", 1.0),
                   ("Remat, lean", "Remat, kept", 1.05), ("Remat, 98 % saved", "Remat, kept", 1.2)]
         for way, base, most in wanted:
             got = ratio(result, way, base)
@@ -437,11 +450,12 @@ def arguments():
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--steps", type=int)
-    parser.add_argument("--cap", type=float, help="GiB of device memory for the longest T [all of it; --quick: 2]")
+    parser.add_argument("--cap", type=float, help="GiB of device memory for the longest T [98 %% of what is free; --quick: 2]")
     parser.add_argument("--longest-rows", help="for which rows [all; --quick: a]")
     parser.add_argument("--longest-seconds", type=float, default=None, help="for each search, and for each step [600; 60]")
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--json", default=os.path.join(ROOT, "build", "gpu.json"))
+    parser.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -449,14 +463,14 @@ def arguments():
 def complete(options):
     """What follows from the flags and from the machine."""
     options.card = Card(options.device)
-    options.rows_of = ROWS if options.device == "cuda" else TINY
+    options.rows_of = ROWS if options.device == "cuda" and not options.tiny else TINY
     options.precision_list = options.precisions.split(",") if options.device == "cuda" else ["fp32"]
     options.rounds = options.rounds or (1 if options.quick else 3)
     options.steps = options.steps or (2 if options.quick else 3)
     options.longest_list = (options.longest_rows or ("a" if options.quick else ",".join(ROWS))).split(",")
     options.longest_seconds = options.longest_seconds or (60 if options.quick else 600)
-    size = options.cap * GIB if options.cap else 2 * GIB if options.quick or options.device == "cpu" else options.card.total()
-    options.cap = int(size)
+    few = options.quick or options.device == "cpu" or not options.card.library
+    options.cap = int(options.cap * GIB if options.cap else 2 * GIB if few else 0.98 * options.card.free())
     options.torch = not subprocess.run([options.python, "-c", "import torch" + ("; assert torch.cuda.is_available()" if
                                         options.device == "cuda" else "")], stderr=subprocess.DEVNULL).returncode
     if not options.torch:
@@ -473,6 +487,7 @@ def save(options, results, longests):
 
 def main():
     options = arguments()
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # for both programs
     if options.child:
         return child(json.loads(options.child))
     complete(options)

@@ -4,6 +4,7 @@
 #define RM_TEST_GPU_PROGRAM_H
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "tests/cuda/device.h"
 
@@ -12,6 +13,7 @@ static inline int run_gpu_program(int (*program)(int, char **), char **flags) {
     int count = 0;
     while (flags[count]) count++;
     emulated_device_reset(1);
+    setenv("REMAT_CUDNN_LIBRARY", FAKE_CUDA, 1);
     int code = program(count, flags);
     if (fake_cuda_violation()) printf("%s\n", fake_cuda_violation());
     if (fake_cuda_live()) printf("%lld things were not given back\n", (long long)fake_cuda_live());

@@ -28,7 +28,7 @@ static void report(void) {
 
 __attribute__((constructor)) static void begin(void) {
     static const char *const library[] = {"REMAT_CUDART_LIBRARY", "REMAT_CUBLAS_LIBRARY", "REMAT_CUBLASLT_LIBRARY",
-                                          "REMAT_NVML_LIBRARY", "REMAT_NCCL_LIBRARY"};
+                                          "REMAT_CUDNN_LIBRARY",  "REMAT_NVML_LIBRARY",   "REMAT_NCCL_LIBRARY"};
     for (size_t i = 0; i < sizeof library / sizeof *library; i++) setenv(library[i], FAKE_CUDA, 1);
     fake_cuda_reset((uint64_t)count_gpus());
     fake_cuda_machine(count_gpus(), 13000, (size_t)1 << 30);

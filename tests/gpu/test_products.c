@@ -1,6 +1,7 @@
 /* test_products.c: matrix products on a real GPU (docs/notes/cuda_products.md), in each precision: near those in double, the same
  * bits when they are made again, and for rows_like the bits that few rows have alone; and how fast they are, so that it shows
- * whether the library lets a tile's rows be multiplied as one (speeds near the product that stands for itself) or not.
+ * whether the library lets a tile's rows be multiplied as one (speeds near the product that stands for itself) or not. The words at
+ * the end of a line are the algorithm's numbers (CUBLASLT_ALGO_CONFIG_ID and so on), and what it rounds to.
  *
  *     gpu_test_products [--device=cuda] [--small]
  *
@@ -142,6 +143,7 @@ static double time_of(const shape *s, const arrays *x, int64_t rows_like) {
 static void try_shape(const shape *s, rm_precision precision) {
     char name[96];
     arrays x;
+    rm_products known;
     int64_t m = s->rows * s->blocks;
     snprintf(name, sizeof name, "%s (%lld x %lld, %lld, %lld)%s%s", rm_precision_names[precision], (long long)s->blocks,
              (long long)s->rows, (long long)s->n, (long long)s->k, s->transpose_b ? " B'" : "", s->add ? " +" : "");
@@ -151,6 +153,7 @@ static void try_shape(const shape *s, rm_precision precision) {
     begin_again(&x, OTHER);
     for (int64_t b = 0; b < s->blocks; b++) multiply(s, &x, b * s->rows, s->rows, 0, OTHER);
     read_back(&x, C), read_back(&x, OTHER);
+    api->products(device, &known); /* the one algorithm of both */
     expect_near(name, s, &x, precision);
     expect_same(name, &x, "rows have other bits than in their timestep's product");
     begin_again(&x, OTHER);
@@ -158,8 +161,8 @@ static void try_shape(const shape *s, rm_precision precision) {
     read_back(&x, OTHER);
     expect_same(name, &x, "made again, it has other bits");
     double like = time_of(s, &x, s->rows), alone = time_of(s, &x, 0);
-    printf("%-40s rows as alone: %9.1f us, %6.2f TFLOP/s; for itself: %9.1f us\n", name, like,
-           2e-6 * (double)m * (double)s->n * (double)s->k / (like + 1e-9), alone);
+    printf("%-40s rows as alone: %9.1f us, %6.2f TFLOP/s; for itself: %9.1f us; %s\n", name, like,
+           2e-6 * (double)m * (double)s->n * (double)s->k / (like + 1e-9), alone, known.latest);
     fflush(stdout);
     free_arrays(&x);
 }
@@ -180,6 +183,11 @@ int main(int argc, char **argv) {
         const shape *list = small ? small_shapes : shapes;
         size_t n = small ? sizeof small_shapes / sizeof *list : sizeof shapes / sizeof *list;
         for (size_t i = 0; i < n; i++) try_shape(&list[i], p);
+        rm_products known;
+        api->products(device, &known);
+        if (known.in_fp32)
+            printf("%s: %lld of %lld products are made in fp32 all the same\n", rm_precision_names[p],
+                   (long long)known.in_fp32, (long long)known.shapes);
     }
     api->queue_free(queue);
     api->close(device);

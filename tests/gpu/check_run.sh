@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# check_run.sh BUILD: run.sh and bench/gpu.py where there is no GPU, so that it is not the scripts that fail when there is one.
+# The sanitizer part meets stand-ins that pass, find something, skip, and take too long; offload runs on the CPU; the bench
+# measures the emulated device (BUILD/tests/remat_emulated), where that was built.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit 1
+build=$(realpath "$1")
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$work/tests" "$work/bin"
+
+fail() { # fail WHAT: with what was printed
+    echo "check_run.sh: $1" && cat "$work/out" && exit 1
+}
+
+# ---- The sanitizer part, with programs that end as $work/code says -------------------------------------------------------
+
+for program in ops plans; do
+    printf '#!/bin/sh\nexit "$(cat %s/code)"\n' "$work" >"$work/tests/gpu_test_$program"
+done
+cat >"$work/sanitizer" <<EOF
+#!/usr/bin/env bash
+echo "\$*" >>$work/asked
+while [[ \$1 == --* ]]; do shift 2; done
+exec "\$@"
+EOF
+chmod +x "$work"/tests/* "$work/sanitizer"
+
+sanitize() { # sanitize CODE FLAGS...: run.sh's exit status
+    echo "$1" >"$work/code" && : >"$work/asked"
+    shift
+    COMPUTE_SANITIZER=$work/sanitizer tests/gpu/run.sh "--build=$work" --device=cpu --parts=sanitizer "$@" >"$work/out" 2>&1
+}
+
+sanitize 0 || fail "what passes does not pass"
+[[ $(wc -l <"$work/asked") == 4 ]] || fail "not each program is run by each tool"
+[[ $(grep -c -- '--report-api-errors no --error-exitcode 9' "$work/asked") == 4 ]] || fail "the sanitizer's flags are lost"
+[[ $(grep -c -- 'racecheck.*--kernel-name-exclude regex=' "$work/asked") == 2 ]] || fail "libraries' kernels are checked"
+grep -q 'sanitizer *passed' "$work/out" || fail "the table does not say passed"
+sanitize 9 && fail "what the sanitizer finds does not fail"
+grep -q 'sanitizer *FAILED' "$work/out" || fail "the table does not say FAILED"
+sanitize 77 || fail "what is skipped fails"
+grep -q 'sanitizer *skipped' "$work/out" || fail "the table does not say skipped"
+sanitize 0 --minutes=0 || fail "that no time is left fails"
+grep -q 'skipped.*no time for memcheck of ops, memcheck of plans' "$work/out" || fail "it does not say what there was no time for"
+printf '#!/bin/sh\nexit 124\n' >"$work/bin/timeout" && chmod +x "$work/bin/timeout"
+PATH=$work/bin:$PATH sanitize 0 || fail "that time runs out fails"
+grep -q 'skipped.*no time for' "$work/out" || fail "it does not say that time ran out"
+
+# ---- Offload on the CPU, the bench on the emulated device ------------------------------------------------------------------
+
+if [[ -x $build/remat ]]; then
+    tests/gpu/run.sh "--build=$build" --device=cpu --parts=offload >"$work/out" 2>&1 || fail "offload fails on the CPU"
+    grep -q 'offload *passed' "$work/out" || fail "offload does not pass on the CPU"
+fi
+if [[ -x $build/tests/remat_emulated ]]; then
+    FAKE_LT=16 python3 bench/gpu.py --device=cuda --tiny --quick --rows=a --precisions=bf16 --cap=0.5 --seconds=15 \
+        --longest-seconds=5 "--python=$(command -v python3)" "--remat=$build/tests/remat_emulated" "--json=$work/bench.json" \
+        >"$work/out" 2>&1 || fail "the bench fails on the emulated device"
+    grep -q '| bf16 | Remat, kept ([0-9]* of [0-9]* products in fp32) |' "$work/out" || fail "the bench lacks its first row"
+fi
+echo "the scripts do what they say"
