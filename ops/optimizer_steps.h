@@ -104,7 +104,7 @@ enum { RM_LAMB_WEIGHTS, RM_LAMB_DIRECTION }; /* the sums of squares */
 typedef struct {
     float scale, beta1, beta2, weight1, weight2;
     float correction1, root2, epsilon, decay;
-    float rate; /* of rm_lamb_step alone: needs the sums */
+    float rate; /* of the update itself, the last pass: it needs the sums */
 } rm_lamb;
 
 /* Norms that are not numbers pass through: no comparison hides them. */

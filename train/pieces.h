@@ -33,10 +33,10 @@ typedef struct rm_pieces rm_pieces;
 remat_status rm_pieces_open(remat_session *session, const rm_saved_file *file, int64_t n, rm_pieces **out);
 remat_status rm_pieces_fill(rm_pieces *pieces, remat_session *session);
 void rm_pieces_close(rm_pieces *pieces); /* NULL allowed */
-/* Both. */
-remat_status rm_pieces_load(remat_session *session, const rm_saved_file *file, int64_t n);
 
-/* ---- The parts, for tests and fuzzers --------------------------------------------------------------------------- */
+/* ---- For tests and fuzzers: both halves at once, and the parts --------------------------------------------------- */
+
+remat_status rm_pieces_load(remat_session *session, const rm_saved_file *file, int64_t n);
 
 /* Elements first .. first + count - 1 of array `array`, in file `file`, of which they are entry `entry`. */
 typedef struct {

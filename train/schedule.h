@@ -1,7 +1,7 @@
 /* schedule.h: from flags to a learning rate for every update (dist/learning_rate.h), once the data and the ranks are known:
  * epochs become updates, the batch that is scaled by is that of all ranks. */
-#ifndef RM_SCHEDULE_H
-#define RM_SCHEDULE_H
+#ifndef RM_TRAIN_SCHEDULE_H
+#define RM_TRAIN_SCHEDULE_H
 
 #include "dist/learning_rate.h"
 #include "train/options.h"

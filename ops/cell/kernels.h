@@ -13,7 +13,6 @@
 
 typedef enum { RM_CELL_LSTM, RM_CELL_GRU, RM_CELL_RNN_TANH, RM_CELLS } rm_cell;
 
-static inline int rm_cell_gates(rm_cell cell) { return cell == RM_CELL_LSTM ? 4 : cell == RM_CELL_GRU ? 3 : 1; }
 /* Numbers per (t,b,unit) in the array `gates` below: LSTM i f g o; GRU n r z q; RNN its one pre-activation. */
 static inline int rm_cell_columns(rm_cell cell) { return cell == RM_CELL_RNN_TANH ? 1 : 4; }
 
