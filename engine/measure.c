@@ -148,14 +148,15 @@ static uint64_t median_undisturbed(const uint64_t *sample, int n) {
     return median(chosen, kept);
 }
 
-/* The first pass warms up, and counts only where there is no time for another. */
+/* The first pass warms up, and counts only where there is no time for another. So does the second where the device has
+ * timers: it then records what later passes launch (engine/cuda/graph.c), and the host's time for it lies between them. */
 static int collect(rm_measure *m, const rm_window *window, double seconds, samples *sample) {
     uint64_t start = rm_now_ns();
-    int n = 0;
-    for (int pass = 0; pass <= MOST_PASSES && !m->failed; pass++) {
+    int n = 0, uncounted = m->timer[0] ? 2 : 1;
+    for (int pass = 0; pass < MOST_PASSES + uncounted && !m->failed; pass++) {
         rm_stage_times times[RM_WINDOW_MOST] = {0};
         run_pass(m, window, times);
-        n = pass ? pass : 1;
+        n = pass < uncounted ? 1 : pass - uncounted + 1;
         for (int64_t i = 0; i < window->count; i++)
             for (int p = 0; p < PROGRAMS; p++) sample[i][p][n - 1] = ((const uint64_t *)&times[i])[p];
         double spent = 1e-9 * (double)(rm_now_ns() - start);

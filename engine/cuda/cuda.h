@@ -99,7 +99,8 @@ bool rm_cuda_graph_records(const rm_queue *queue); /* between begin and end, now
 bool rm_cuda_graph_begin(const rm_cuda_queue *queue, const void *key, size_t bytes);
 void rm_cuda_graph_end(const rm_cuda_queue *queue);
 remat_status rm_cuda_graphs_make(rm_queue *queue);
-void rm_cuda_graphs_destroy(rm_queue *queue); /* when nothing of it runs any more */
+void rm_cuda_graphs_forget(rm_queue *queue); /* waits for the queue; it has none then, and may record afresh */
+void rm_cuda_graphs_destroy(rm_queue *queue);
 
 /* queue.c. True if work may be given: nothing has failed, and CUDA's calls of this thread mean this GPU. */
 bool rm_cuda_ready(rm_device *device);

@@ -10,6 +10,8 @@
  * hash of its key, 128 bits wide, and of the op and the pass that run. What lies beyond the bounds of cuda.h (of calls, graphs,
  * memory) is launched as it comes, for good: none is dropped for another, since a step that needs more than there is room for
  * would then drop each of them before its turn comes again. */
+#include <string.h>
+
 #include "engine/cuda/cuda.h"
 #include "engine/hash.h"
 #include "memory/host.h"
@@ -128,9 +130,17 @@ remat_status rm_cuda_graphs_make(rm_queue *q) {
     return REMAT_OK;
 }
 
+void rm_cuda_graphs_forget(rm_queue *q) {
+    const rm_cuda_library *lib = q->device->lib;
+    if (q->graphs->n_graphs) (void)lib->cudaStreamSynchronize(q->stream); /* a wait before this one may have failed */
+    for (int i = 0; i < SLOTS; i++)
+        if (q->graphs->slot[i].graph) (void)lib->cudaGraphExecDestroy(q->graphs->slot[i].graph);
+    (void)lib->cudaGetLastError();
+    memset(q->graphs, 0, sizeof *q->graphs); /* its slots are too many for a value on the stack */
+}
+
 void rm_cuda_graphs_destroy(rm_queue *q) {
-    for (int i = 0; q->graphs && i < SLOTS; i++)
-        if (q->graphs->slot[i].graph) (void)q->device->lib->cudaGraphExecDestroy(q->graphs->slot[i].graph);
+    if (q->graphs) rm_cuda_graphs_forget(q);
     rm_free(q->graphs);
     q->graphs = NULL;
 }

@@ -90,16 +90,19 @@ remat_status rm_cuda_queue_create(rm_device *device, rm_queue **out) {
     return rm_cuda_queue_make(device, out);
 }
 
+/* What a calibration recorded is not what training will launch: a spare queue keeps none of it, and so all of the room. */
 void rm_cuda_queue_free(rm_queue *q) {
     if (!q) return;
     rm_device *device = q->device;
     (void)device->lib->cudaSetDevice(device->number);
     rm_cuda_queue_settle(q);
     device->failed = REMAT_OK;
-    if (device->spare)
+    if (device->spare) {
         rm_cuda_queue_destroy(q);
-    else
-        device->spare = q;
+        return;
+    }
+    rm_cuda_graphs_forget(q);
+    device->spare = q;
 }
 
 /* ---- Events ---------------------------------------------------------------------------------------------------- */

@@ -525,6 +525,27 @@ START_TEST(recorded_at_second_sight) {
 }
 END_TEST
 
+/* What one user of a queue recorded (a calibration, say) takes no room from the next. */
+START_TEST(a_spare_queue_holds_no_recordings) {
+    bench b;
+    open_bench(&b, (uint64_t)_i);
+    const rm_queue *first = b.queue;
+    int64_t alive = fake_cuda_live();
+    for (int user = 1; user <= 3; user++) {
+        for (int sight = 1; sight <= 3; sight++) ck_assert_int_eq(launch(&b, 5), sight < 3);
+        ck_assert_int_eq(first_byte(&b), 5);
+        ck_assert_int_eq(fake_cuda_graphs(), user);
+        ck_assert_int_eq(fake_cuda_live(), alive + 1);
+        rm_device_cuda.queue_free(b.queue);
+        ck_assert_int_eq(fake_cuda_live(), alive);
+        ck_assert(!rm_device_cuda.queue_create(b.device, &b.queue));
+        ck_assert_ptr_eq(b.queue, first);
+    }
+    close_bench(&b);
+    expect_clean("spare");
+}
+END_TEST
+
 /* The fake's graphs take 64 KiB each. */
 START_TEST(recording_has_bounds) {
     enum { GRAPHS = RM_CUDA_GRAPH_BYTES / (64 << 10), CALLS = RM_CUDA_CALLS + 100 };
@@ -630,6 +651,7 @@ int main(void) {
     tcase_add_loop_test(c, copies, 0, 8);
     tcase_add_loop_test(c, two_queues, 0, 16);
     tcase_add_loop_test(c, recorded_at_second_sight, 0, 4);
+    tcase_add_loop_test(c, a_spare_queue_holds_no_recordings, 0, 2);
     tcase_add_test(c, recording_has_bounds);
     tcase_add_test(c, recording_that_fails);
     tcase_add_test(c, the_context_counts);
