@@ -3,6 +3,7 @@
  * bytes, so a NaN in one place must be the same NaN in the other; a separate assertion keeps the losses finite. */
 #include <string.h>
 
+#include "tests/cases.h"
 #include "tests/net.h"
 
 #define STEPS 20
@@ -93,10 +94,10 @@ static net small(net_cell cell) {
                  .dropout = 0.2};
 }
 
-/* T = 64, one timestep a tile: every N from 1 to 64 is exact. */
+/* T = 64, one timestep a tile: every N from 1 to 64 is exact; under sanitizers every seventh. */
 START_TEST(every_segment_count) {
     net n = small(_i / 2);
-    sweep(&n, 1, 1 + _i % 2, 1, 64, 1);
+    sweep(&n, 1, 1 + _i % 2, 1, 64, rm_cases(1, 7));
 }
 END_TEST
 

@@ -5,6 +5,7 @@
 #include <check.h>
 #include <string.h>
 
+#include "tests/cases.h"
 #include "tests/net.h"
 
 static uint64_t rng_state;
@@ -180,9 +181,9 @@ START_TEST(strategies_are_held_to_it) {
 }
 END_TEST
 
-/* REMAT_LONG_TESTS=1 tries a thousand. */
+/* REMAT_LONG_TESTS=1 tries a thousand, released or sanitized. */
 int main(void) {
-    int settings = getenv("REMAT_LONG_TESTS") ? 1000 : 120;
+    int settings = rm_long_cases(1000, 120, 40);
     Suite *suite = suite_create("budget");
     TCase *tests = tcase_create("budget");
     tcase_set_timeout(tests, 120);

@@ -1,6 +1,7 @@
 /* test_restarts.c: ranks of a job are killed at random moments, and the launcher starts the job again, which goes on from the
  * last state it saved: in the end parameters and the optimizer's state have the same bits as those of a job that was left
  * alone. Also a job that goes on with other ranks. REMAT_LONG_TESTS=1 kills 20 times a case, else it is 4. */
+#include "tests/cases.h"
 #include "tests/train/train_test.h"
 #include "train/state.h"
 
@@ -11,7 +12,7 @@
 #define FLAGS "--hidden=24 --layers=2 --seq-len=64 --batch=4 --dropout=0.2 --threads=1 --lr=0.01 "
 enum { STEPS = 200 };
 
-static int kills_wanted(void) { return getenv("REMAT_LONG_TESTS") ? 20 : 4; }
+static int kills_wanted(void) { return rm_long_cases(20, 4, 2); }
 static void wait_ms(int ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000L}, NULL); }
 
 /* ---- Who is there ---- */
