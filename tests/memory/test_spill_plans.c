@@ -1,10 +1,12 @@
 /* test_spill_plans.c: the family of plans that spill. Every member is what it says of itself; and what `optimal` makes of
- * both families is never slower than the better of them alone, at 50 budgets on chains of many kinds. */
+ * both families is never slower than the better of them alone, at 50 budgets (under sanitizers 10) on chains of many
+ * kinds. */
 #include <time.h>
 
 #include "memory/family.h"
 #include "memory/host.h"
 #include "memory/schedule.h"
+#include "tests/cases.h"
 #include "tests/memory/chains.h"
 #include "tests/memory/memory_test.h"
 
@@ -65,9 +67,9 @@ static void is_as_it_says(const rm_problem *problem, bool no_recompute) {
 }
 
 START_TEST(members_are_as_they_say) {
-    for (uint64_t seed = 0; seed < 100; seed++) {
+    for (int seed = 0, seeds = rm_cases(100, 40); seed < seeds; seed++) {
         rm_problem problem;
-        some_chain(seed, &problem);
+        some_chain((uint64_t)seed, &problem);
         is_as_it_says(&problem, false);
         is_as_it_says(&problem, true);
         rm_problem_free(&problem);
@@ -178,11 +180,13 @@ static void never_slower(const rm_problem *problem, int budgets) {
 
 /* From a channel that hides everything to one that is good for nothing; and one that takes nothing from the computation, or
  * some of the time that a stage is run again in, or more than that. */
+enum { KINDS = 15 };
 START_TEST(never_slower_than_the_better) {
     static const uint64_t block_ns[] = {100, 900, 1500, 4000, 30000}, cost_ns[] = {0, 150, 2500};
     rm_problem problem;
-    tiles(60, _i % 2, block_ns[_i % 5], cost_ns[_i / 5], &problem);
-    never_slower(&problem, 50);
+    int kind = rm_cases(_i, _i * 4) % KINDS; /* of five: every channel, every cost */
+    tiles(60, kind % 2, block_ns[kind % 5], cost_ns[kind / 5], &problem);
+    never_slower(&problem, rm_cases(50, 10));
     rm_problem_free(&problem);
 }
 END_TEST
@@ -261,7 +265,7 @@ int main(void) {
     tcase_set_timeout(tcase, 300);
     tcase_add_test(tcase, members_are_as_they_say);
     tcase_add_test(tcase, no_tier_no_family);
-    tcase_add_loop_test(tcase, never_slower_than_the_better, 0, 15);
+    tcase_add_loop_test(tcase, never_slower_than_the_better, 0, rm_cases(KINDS, 5));
     tcase_add_test(tcase, used_only_where_it_pays);
     tcase_add_test(tcase, four_thousand_stages);
     tcase_add_test(tcase, every_failed_allocation_is_survived);
