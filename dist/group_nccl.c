@@ -18,7 +18,7 @@
 
 #include "dist/agree.h"
 #include "dist/blame.h"
-#include "dist/nccl_comm.h"
+#include "dist/nccl_buffers.h"
 #include "dist/nccl_tree.h"
 #include "dist/reduce.h"
 #include "memory/clock.h"
@@ -26,11 +26,6 @@
 
 #define ABORT_MS 5000   /* for NCCL to end a communicator, or the group's time-out, if that is less */
 #define TELLING_MS 1000 /* a death behind a lost connection is in the store within this time */
-
-typedef struct buffer {
-    struct buffer *next;
-    void *start;
-} buffer;
 
 typedef struct {
     rm_group_config config;
@@ -52,8 +47,7 @@ typedef struct {
     atomic_flag ending;        /* rm_group_abort has been called; `reason` is complete when `ended` is true */
     _Atomic bool ended;
     char reason[600];
-    pthread_mutex_t buffers_lock;
-    buffer *buffers;
+    rm_nccl_buffers buffers;
 } nccl_group;
 
 /* ---- While waiting --------------------------------------------------------------------------------------------------- */
@@ -381,14 +375,6 @@ static remat_status enter(nccl_group *g) {
     return REMAT_OK;
 }
 
-static void free_buffers(nccl_group *g) {
-    for (buffer *b = g->buffers, *next; b; b = next) {
-        next = b->next;
-        if (!g->nccl.stuck) (void)g->nccl.lib->cudaFree(b->start);
-        rm_free(b);
-    }
-}
-
 static void free_group(nccl_group *g) {
     const rm_nccl_library *lib = g->nccl.lib;
     if (lib && !g->nccl.stuck) {
@@ -397,9 +383,8 @@ static void free_group(nccl_group *g) {
         if (g->number_host) (void)lib->cudaFreeHost(g->number_host);
         if (g->nccl.stream) (void)lib->cudaStreamDestroy(g->nccl.stream);
     }
-    free_buffers(g);
+    rm_nccl_buffers_free(&g->nccl, &g->buffers);
     pthread_mutex_destroy(&g->lock);
-    pthread_mutex_destroy(&g->buffers_lock);
     rm_free(g);
 }
 
@@ -425,7 +410,7 @@ static remat_status open_group(const rm_group_config *config, void **engine) {
     g->nccl = (rm_nccl){.device = config->gpu - 1, .look = look, .context = g};
     g->nccl.patience_ms = config->timeout_ms < ABORT_MS ? config->timeout_ms : ABORT_MS;
     pthread_mutex_init(&g->lock, NULL);
-    pthread_mutex_init(&g->buffers_lock, NULL);
+    rm_nccl_buffers_init(&g->buffers);
     remat_status status = enter(g);
     if (status) {
         status = give_up(g, status, "starting NCCL");
@@ -438,52 +423,13 @@ static remat_status open_group(const rm_group_config *config, void **engine) {
 
 /* ---- The rest of the table ------------------------------------------------------------------------------------------- */
 
-static remat_status zero(nccl_group *g, void *start, uint64_t bytes) {
-    const rm_nccl_library *lib = g->nccl.lib;
-    cudaStream_t stream = NULL;
-    TRY(rm_cuda_check(lib, lib->cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream"));
-    cudaError_t error = lib->cudaMemsetAsync(start, 0, bytes, stream);
-    if (!error) error = lib->cudaStreamSynchronize(stream);
-    (void)lib->cudaStreamDestroy(stream);
-    return rm_cuda_check(lib, error, "clearing GPU memory");
-}
-
 static void *alloc_buffer(void *engine, uint64_t bytes) {
     nccl_group *g = engine;
-    const rm_nccl_library *lib = g->nccl.lib;
-    char doing[80];
-    buffer *b = rm_calloc(1, sizeof *b);
-    if (!b) {
-        (void)rm_fail(REMAT_MEMORY, "no memory for a buffer");
-        return NULL;
-    }
-    snprintf(doing, sizeof doing, "a buffer of %llu bytes on GPU %d", (unsigned long long)bytes, g->nccl.device);
-    remat_status status = rm_cuda_check(lib, lib->cudaSetDevice(g->nccl.device), doing);
-    if (!status) status = rm_cuda_check(lib, lib->cudaMalloc(&b->start, bytes ? bytes : 1), doing);
-    if (!status) status = zero(g, b->start, bytes ? bytes : 1);
-    if (status) {
-        if (b->start) (void)lib->cudaFree(b->start);
-        rm_free(b);
-        return NULL;
-    }
-    pthread_mutex_lock(&g->buffers_lock);
-    b->next = g->buffers;
-    g->buffers = b;
-    pthread_mutex_unlock(&g->buffers_lock);
-    return b->start;
+    return rm_nccl_buffers_take(&g->nccl, &g->buffers, bytes);
 }
-
 static void free_buffer(void *engine, void *start) {
     nccl_group *g = engine;
-    buffer **link = &g->buffers, *b;
-    pthread_mutex_lock(&g->buffers_lock);
-    while ((b = *link) && b->start != start) link = &b->next;
-    if (b) *link = b->next;
-    pthread_mutex_unlock(&g->buffers_lock);
-    if (!b) return;
-    (void)g->nccl.lib->cudaSetDevice(g->nccl.device);
-    if (!g->nccl.stuck) (void)g->nccl.lib->cudaFree(start);
-    rm_free(b);
+    rm_nccl_buffers_give_back(&g->nccl, &g->buffers, start);
 }
 
 static uint64_t device_bytes(const void *engine) { return ((const nccl_group *)engine)->device_bytes; }
