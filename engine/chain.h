@@ -51,6 +51,7 @@ typedef struct {
     rm_where *gradient; /* by value id: parameters and tables */
     uint64_t *packed;   /* by node: offset of its packed weights; UINT64_MAX: none */
     uint64_t *output;   /* by position in `outputs` */
+    uint64_t fixed, fixed_bytes; /* what every call's `fixed` is; no bytes: NULL */
     uint64_t *optimizer_state; /* by value id * RM_MAX_OPTIMIZER_STATE + i */
     uint64_t carried, carried_next; /* stateful sessions: the states between calls */
     rm_buckets buckets;         /* of the parameters and their gradients */

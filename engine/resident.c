@@ -1,6 +1,6 @@
 /* resident.c: lays out what stays in memory for the session's whole life, in one run of bytes from offset 0:
  *
- *   parameters | gradients | tables' gradients | optimizer | packed weights | inputs | tables, loss, outputs, ...
+ *   parameters | gradients | tables' gradients | optimizer | packed weights | one timestep | inputs | tables, loss, ...
  *
  * Every array starts on a multiple of RM_ALIGN; parameters and gradients, in buckets, on a page, because other ranks may share
  * these pages (remat_ranks.map). A block begins on any multiple of RM_ALIGN, so that it can end at a guard page: what is
@@ -111,10 +111,26 @@ static void lay_out_packed(rm_chain *chain, const rm_chain_config *config) {
         if (chain->role[n] == RM_ROLE_DEAD || !node->op->packed_bytes) continue;
         rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
         rm_node_descs(chain->graph, node, 0, x, &y, state);
-        uint64_t bytes = config->kernels == node->op->packed_on ? node->op->packed_bytes(x, node->attr, config->threads) : 0;
+        uint64_t bytes =
+            config->kernels == node->op->packed_on ? node->op->packed_bytes(x, node->attr, config->threads) : 0;
         if (bytes) chain->at.packed[n] = reserve(&chain->at.bytes, bytes);
     }
     close_section(chain, "packed weights", start);
+}
+
+/* What launches of all tiles share on a CUDA device (op.h, fixed): as much as the largest node needs, since they take turns. */
+static void lay_out_fixed(rm_chain *chain, const rm_chain_config *config) {
+    rm_residents *at = &chain->at;
+    for (int32_t n = 0; n < chain->graph->n_nodes && config->kernels == RM_DEVICE_CUDA; n++) {
+        const rm_node *node = &chain->graph->node[n];
+        if (chain->role[n] == RM_ROLE_DEAD || !node->op->cuda_fixed_bytes) continue;
+        rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+        rm_node_descs(chain->graph, node, 0, x, &y, state);
+        uint64_t bytes = node->op->cuda_fixed_bytes(x, node->attr);
+        if (bytes > at->fixed_bytes) at->fixed_bytes = bytes;
+    }
+    at->fixed = reserve(&at->bytes, at->fixed_bytes);
+    close_section(chain, "one timestep", at->fixed);
 }
 
 static void lay_out_inputs(rm_chain *chain) {
@@ -165,6 +181,7 @@ remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config) {
     lay_out_optimizer(chain, config);
     lay_out_sums(chain, config);
     lay_out_packed(chain, config);
+    lay_out_fixed(chain, config);
     lay_out_inputs(chain);
     lay_out_small(chain, config);
     return REMAT_OK;

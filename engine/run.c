@@ -61,6 +61,7 @@ static void build_call(const frame *f, const rm_instruction *i, rm_call *call) {
                       .dy = {y, resolve(f, &i->dy)},
                       .aux = resolve(f, &i->aux),
                       .scratch = resolve(f, &i->scratch),
+                      .fixed = r->chain->at.fixed_bytes ? r->resident + r->chain->at.fixed : NULL,
                       .packed = packed == UINT64_MAX ? NULL : r->resident + packed,
                       .key = {r->seed, step, node->key},
                       .t0 = timed ? f->t0 : 0,

@@ -124,6 +124,10 @@ static uint64_t cuda_scratch_bytes(const rm_desc *x, const void *attr, rm_pass p
     (void)attr;
     return rm_recurrent_cuda_scratch_bytes(RM_CELL_GRU, x, pass, aux);
 }
+static uint64_t cuda_fixed_bytes(const rm_desc *x, const void *attr) {
+    (void)attr;
+    return rm_recurrent_cuda_fixed_bytes(RM_CELL_GRU, x);
+}
 static void pack(const rm_call *call, void *packed) { rm_recurrent_pack(RM_CELL_GRU, call, packed); }
 static void forward(const rm_call *call) { rm_recurrent_forward(RM_CELL_GRU, call); }
 static void rebuild(const rm_call *call) { rm_recurrent_rebuild(RM_CELL_GRU, call); }
@@ -143,6 +147,7 @@ const rm_op RM_OP(gru) = {
     .cost = cost,
     .aux_bytes = aux_bytes,
     .cuda_scratch_bytes = RM_FAST(cuda_scratch_bytes, NULL),
+    .cuda_fixed_bytes = RM_FAST(cuda_fixed_bytes, NULL),
     .bound = rm_recurrent_bound,
     .packed_bytes = RM_FAST(packed_bytes, NULL),
     .pack = RM_FAST(pack, NULL),

@@ -46,6 +46,11 @@ enum { RM_EACH_THREADS = 256, RM_EACH_BLOCKS = 8192 };
 #define RM_EACH(i, n)                                                                                                  \
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += (int64_t)gridDim.x * blockDim.x)
 
+/* Of element i in rows of n: a division of 64 bits takes tens of instructions, more than most elements do in all. */
+static __device__ inline int64_t rm_row_of(int64_t i, int64_t n) {
+    return i >> 32 || n >> 32 ? i / n : (int64_t)((uint32_t)i / (uint32_t)n);
+}
+
 /* How many blocks of `size` make n; at most so many of them, for loops that stride over the rest. */
 static inline int64_t rm_blocks_of(int64_t n, int64_t size) { return (n + size - 1) / size; }
 static inline int64_t rm_blocks_within(int64_t n, int64_t size, int64_t most) {

@@ -139,6 +139,10 @@ static uint64_t cuda_scratch_bytes(const rm_desc *x, const void *attr, rm_pass p
     (void)attr;
     return rm_recurrent_cuda_scratch_bytes(RM_CELL_LSTM, x, pass, aux);
 }
+static uint64_t cuda_fixed_bytes(const rm_desc *x, const void *attr) {
+    (void)attr;
+    return rm_recurrent_cuda_fixed_bytes(RM_CELL_LSTM, x);
+}
 static void pack(const rm_call *call, void *packed) { rm_recurrent_pack(RM_CELL_LSTM, call, packed); }
 static void forward(const rm_call *call) { rm_recurrent_forward(RM_CELL_LSTM, call); }
 static void rebuild(const rm_call *call) { rm_recurrent_rebuild(RM_CELL_LSTM, call); }
@@ -158,6 +162,7 @@ const rm_op RM_OP(lstm) = {
     .cost = cost,
     .aux_bytes = aux_bytes,
     .cuda_scratch_bytes = RM_FAST(cuda_scratch_bytes, NULL),
+    .cuda_fixed_bytes = RM_FAST(cuda_fixed_bytes, NULL),
     .bound = rm_recurrent_bound,
     .packed_bytes = RM_FAST(packed_bytes, NULL),
     .pack = RM_FAST(pack, NULL),

@@ -58,6 +58,7 @@ typedef struct {
     void *aux;          /* aux_bytes of the op's own saved data. Forward fills it, unless NULL: a forward-only
                            pass. Backward reads it and may overwrite it.                                     */
     void *scratch;      /* scratch_bytes, uninitialised                                                      */
+    void *fixed;        /* cuda_fixed_bytes, uninitialised; NULL on other devices                            */
     const void *packed; /* packed_bytes derived from the weights by `pack`, made anew after every update     */
     rm_key key;
     int64_t t0, t_total; /* first timestep of this tile, timesteps in all; 0 and 1 where there is no time    */
@@ -103,6 +104,9 @@ typedef struct {
     /* Scratch of a call on a CUDA device, where that is other than cost's scratch_bytes; `aux`: the call has one. NULL: the
      * same. */
     uint64_t (*cuda_scratch_bytes)(const rm_desc *x, const void *attr, rm_pass pass, bool aux);
+    /* More memory of a CUDA call, that lies in the same place in all calls of a session, whatever the node, tile or pass: what
+     * touches nothing else that differs from tile to tile can be recorded once for all (cuda_queue.h, begin). NULL: none. */
+    uint64_t (*cuda_fixed_bytes)(const rm_desc *x, const void *attr);
     int64_t (*bound)(const rm_desc *x, const void *attr, int input);             /* exclusive upper limit of a
                                                                                     discrete input; NULL: none */
     uint64_t (*packed_bytes)(const rm_desc *x, const void *attr, int threads);   /* NULL: none */

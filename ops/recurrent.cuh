@@ -1,7 +1,8 @@
 /* recurrent.cuh: what the CUDA kernels of lstm, gru and rnn_tanh share (NAME.cu has what differs: the kernels of a unit).
  *
  *   forward    gates = x w_ih^T, all rows of the tile by one product (or rows of the table)
- *              for each timestep: gates[t] += h w_hh^T by one product; one kernel makes gates and h of the sums
+ *              for each timestep: gates[t] += h w_hh^T by one product; one kernel makes gates and h of the sums. Both work in
+ *              one place for all timesteps and tiles, so that what is recorded of some serves all (rm_cell_now)
  *   rebuild    as forward, but the second product is one for all timesteps, too: h is known
  *   backward   for each timestep, from the last: one kernel turns gates into their gradients; dh = dgates[t] w_hh
  *              dw_hh, dw_ih, dx by one product each (two where columns lie apart), biases and the table by sums in order
@@ -22,6 +23,7 @@
 
 #include "ops/cell_math.h"
 #include "ops/columns.cuh"
+#include "ops/scatter.cuh"
 
 enum { RM_X, RM_W_IH, RM_W_HH, RM_B_IH, RM_B_HH };
 
@@ -58,34 +60,88 @@ static inline rm_cell_tile rm_cell_tile_of(const rm_call *call, int columns, int
     return r;
 }
 
-/* h before timestep t, (B,H); NULL: zeros. */
-static inline const float *rm_cell_h_before(const rm_cell_tile *r, int64_t t) {
-    return t > 0 ? r->y + (t - 1) * r->state : r->h_in;
+/* ---- One timestep's place (rm_recurrent_cuda_fixed_bytes) -------------------------------------------------------------- */
+
+/* Where a tile's arrays lie, and how far its timesteps are. Kernels read it on the device: what is recorded of one tile's
+ * timesteps holds none of these addresses. */
+typedef struct {
+    int64_t t, tau;         /* the timestep that the next recorded launches begin with; of the tile */
+    const int32_t *token;   /* (rows), or NULL */
+    const float *products;  /* (rows,width): forward: x's parts of the gates, which the table has otherwise; else NULL */
+    float *gates, *c;       /* (rows,width), (rows,H): what is kept, or differentiated; NULL: nothing is */
+    float *y;               /* (rows,H) */
+    const float *dy;        /* (rows,H) */
+    const float *h_in, *c_in; /* (B,H), or NULL: zeros */
+    float *h_out, *c_out;   /* (B,H), or NULL */
+} rm_cell_arrays;
+
+/* The same for every tile: the list above, and one timestep. In forward h and c are the state before it, and then after it;
+ * in backward they are the gradients of the state after it, and then before it. */
+typedef struct {
+    rm_cell_arrays *arrays;
+    float *gates;  /* (B,width) */
+    float *h, *c;  /* (B,H); c is lstm's alone, else NULL */
+} rm_cell_now;
+
+enum { RM_CELL_ARRAYS_BYTES = 256 }; /* recurrent.c counts with it */
+
+static inline rm_cell_now rm_cell_now_of(const rm_cell_tile *r, bool has_c) {
+    static_assert(sizeof(rm_cell_arrays) <= RM_CELL_ARRAYS_BYTES, "recurrent.c sets too little aside");
+    rm_cell_now now;
+    char *at = (char *)r->call->fixed, *h = at + RM_CELL_ARRAYS_BYTES + rm_align_up((uint64_t)(r->batch * r->width) * sizeof(float));
+    now.arrays = (rm_cell_arrays *)at;
+    now.gates = (float *)(at + RM_CELL_ARRAYS_BYTES);
+    now.h = (float *)h;
+    now.c = has_c ? (float *)(h + rm_align_up((uint64_t)r->state * sizeof(float))) : NULL;
+    return now;
 }
 
-/* Where gates of timestep t lie; of one that keeps none and reads a table, every timestep's in the same place. */
-static inline float *rm_cell_gates_at(const rm_cell_tile *r, float *gates, int64_t t) {
-    return gates + (r->table && !r->call->aux ? 0 : t * r->batch * r->width);
+/* x's parts of a unit's gates, on their way from a timestep's rows to the place where h's are added. It has none in columns
+ * from `filled` on: these begin at zero. */
+typedef struct {
+    float column[4];
+} rm_cell_parts;
+
+static __device__ inline rm_cell_parts rm_cell_read(const rm_cell_arrays *a, int64_t t, int64_t n, int64_t hidden,
+                                                    int columns, int filled, int64_t row, int64_t j) {
+    rm_cell_parts parts = {{0, 0, 0, 0}};
+    if (!a->products || t >= a->tau) return parts;
+    const float *x = a->products + t * n * columns + row * columns * hidden + j;
+    for (int k = 0; k < 4; k++)
+        if (k < filled) parts.column[k] = x[k * hidden];
+    return parts;
 }
 
-/* ---- Forward's scratch (rm_recurrent_cuda_scratch_bytes) --------------------------------------------------------- */
-
-static __global__ void rm_cell_copy_tokens(int64_t n, const int32_t *from, int32_t *to) {
-    RM_EACH(i, n) to[i] = from[i];
+static __device__ inline void rm_cell_write(rm_cell_parts parts, float *gates, int64_t hidden, int columns, int64_t row,
+                                            int64_t j) {
+    for (int k = 0; k < 4; k++)
+        if (k < columns) gates[row * columns * hidden + k * hidden + j] = parts.column[k];
 }
 
-/* Tokens are copied to scratch, whose address is the same for many tiles where theirs is another for each: what is
- * recorded of one tile's timesteps can then be used again for others (cuda_queue.h, begin). */
-static inline void rm_cell_take_tokens(rm_cell_tile *r) {
-    if (!r->token) return;
-    RM_LAUNCH_EACH(rm_cell_copy_tokens, r->rows, r->queue, r->rows, r->token, (int32_t *)r->call->scratch);
-    r->token = (const int32_t *)r->call->scratch;
+/* Before a tile's first timestep, n = B H: the list; the state that comes in, or its gradient; x's parts. */
+static __global__ void rm_cell_start(int64_t n, int64_t hidden, int columns, int filled, rm_cell_arrays a,
+                                     const float *h, const float *c, rm_cell_now now) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) *now.arrays = a;
+    RM_EACH(i, n) {
+        int64_t row = rm_row_of(i, hidden), j = i - row * hidden;
+        now.h[i] = h ? h[i] : 0;
+        if (now.c) now.c[i] = c ? c[i] : 0;
+        if (a.products)
+            rm_cell_write(rm_cell_read(&a, 0, n, hidden, columns, filled, row, j), now.gates, hidden, columns, row, j);
+    }
 }
 
-/* The array for gates: aux, or behind the tokens. */
-static inline float *rm_cell_gates_of(const rm_cell_tile *r) {
-    uint64_t tokens = r->table ? rm_align_up((uint64_t)r->rows * sizeof(int32_t)) : 0;
-    return r->call->aux ? (float *)r->call->aux : (float *)((char *)r->call->scratch + tokens);
+/* Behind the last of the launches that are recorded together. */
+static __global__ void rm_cell_advance(rm_cell_arrays *arrays, int64_t by) {
+    RM_EACH(i, 1) arrays->t += by;
+}
+
+/* After a tile's last timestep in backward; NULL: not wanted. */
+static __global__ void rm_cell_finish(int64_t n, rm_cell_now now, float *dh_in, float *dc_in) {
+    RM_EACH(i, n) {
+        if (dh_in) dh_in[i] = now.h[i];
+        if (dc_in) dc_in[i] = now.c[i];
+    }
 }
 
 /* ---- Products ---------------------------------------------------------------------------------------------------- */
@@ -135,18 +191,18 @@ static inline void rm_cell_recur(const rm_cell_tile *r, const float *h, float *g
     if (h) rm_cell_multiply(r, p, rows, r->gates * r->hidden, r->hidden);
 }
 
-/* The same of all timesteps, from y. Its rows are aligned as those of each timestep are: all of them begin at multiples of H
- * numbers. */
+/* The same of all timesteps, from y. Its rows are aligned as those of a single timestep are: all of them begin at multiples of
+ * H numbers. */
 static inline void rm_cell_recur_all(const rm_cell_tile *r, float *gates) {
     rm_cell_recur(r, r->h_in, gates, r->batch);
     if (r->tau > 1) rm_cell_recur(r, r->y, gates + r->batch * r->width, r->rows - r->batch);
 }
 
-/* dh (B,H) = dgates[t] w_hh, or += ; dgates (B,width) */
-static inline void rm_cell_back(const rm_cell_tile *r, const float *dgates, float *dh, bool add) {
-    rm_cuda_product p = rm_cell_product(dgates + r->shift * r->hidden, r->width, r->w_hh, r->hidden, dh, r->hidden);
+/* dh (B,H) = dgates w_hh, or += ; dgates (B,width) */
+static inline void rm_cell_back(const rm_cell_tile *r, rm_cell_now now, bool add) {
+    rm_cuda_product p = rm_cell_product(now.gates + r->shift * r->hidden, r->width, r->w_hh, r->hidden, now.h, r->hidden);
     p.add = add;
-    if (dh) rm_cell_multiply(r, p, r->batch, r->hidden, r->gates * r->hidden);
+    rm_cell_multiply(r, p, r->batch, r->hidden, r->gates * r->hidden);
 }
 
 /* ---- Sums of a unit ---------------------------------------------------------------------------------------------- */
@@ -159,14 +215,14 @@ typedef struct {
     const int32_t *token;
 } rm_cell_sums;
 
-/* Of `gates`, whose first row is row `from` of the tile. Without a table x's product has filled them all; with one, h's
- * product has, but where h was zero. */
-static inline rm_cell_sums rm_cell_sums_of(const rm_cell_tile *r, const float *gates, int64_t from) {
+/* Of rows of `gates`. Without a table x's product has filled them all; with one, h's product has, but where h was zero: in
+ * the tile's first timestep, if no state comes in. */
+static inline rm_cell_sums rm_cell_sums_of(const rm_cell_tile *r, const float *gates, bool has_first) {
     rm_cell_sums s;
     s.hidden = r->hidden, s.width = r->width, s.gates = r->gates, s.shift = r->shift;
-    s.bare = r->table && !r->h_in && from == 0 ? r->batch : 0;
+    s.bare = r->table && !r->h_in && has_first ? r->batch : 0;
     s.products = gates, s.table = r->table, s.b_ih = r->b_ih, s.b_hh = r->b_hh;
-    s.token = r->token ? r->token + from : NULL;
+    s.token = r->token;
     return s;
 }
 
@@ -184,61 +240,108 @@ static __device__ inline float rm_cell_sum(const rm_cell_sums *s, int64_t row, i
     return sum;
 }
 
-/* i = row * hidden + j: a division of 64 bits takes tens of instructions, more than a cell does in all. */
-static __device__ inline int64_t rm_cell_row(int64_t i, int64_t hidden) {
-    return i >> 32 || hidden >> 32 ? i / hidden : (int64_t)((uint32_t)i / (uint32_t)hidden);
-}
-
 /* A timestep has few elements, and blocks that are small spread over more of the GPU. */
 enum { RM_CELL_THREADS = 128 };
 #define RM_LAUNCH_CELL(kernel, n, queue, ...)                                                                          \
     RM_LAUNCH(kernel, rm_blocks_within(n, RM_CELL_THREADS, RM_EACH_BLOCKS), RM_CELL_THREADS, queue, __VA_ARGS__)
 
-/* ---- Recording the timesteps ------------------------------------------------------------------------------------- */
+/* ---- The timesteps ----------------------------------------------------------------------------------------------- */
 
-/* All that the launches of a tile's timesteps depend on. Every member has 8 bytes: there is no padding. */
+/* So many timesteps are recorded together, and launched again until the tile is done: a recording's memory grows with the
+ * number of its launches, the time between two recordings is shared by these. */
+enum { RM_CELL_STEPS = 32 };
+static inline int64_t rm_cell_steps(int64_t left) { return left < RM_CELL_STEPS ? left : (int64_t)RM_CELL_STEPS; }
+
+/* All that the launches of some timesteps depend on, beside what lies in the fixed place. Every member has 8 bytes: there is
+ * no padding. */
 typedef struct {
-    int64_t name, tau, batch, hidden; /* name: of cell and pass */
-    const void *of_tile[8], *of_state[RM_MAX_STATE][4];
+    int64_t name, steps, batch, hidden, zeros; /* name: of cell and pass */
+    const void *address[5];
 } rm_cell_key;
 
-/* Whether the timesteps are to be launched; then rm_cuda_end follows. Neither x nor the tokens are part of it, whose addresses
- * are other for each tile: what reads them is launched outside, and the copy of the tokens lies in scratch. */
-static inline bool rm_cell_begin(const rm_cell_tile *r, const char *name) {
-    const rm_call *c = r->call;
+/* Whether so many timesteps are to be launched; then rm_cuda_end follows. zeros: the first of them has no state before it, or
+ * none whose gradient is wanted, and no product. */
+static inline bool rm_cell_begin(const rm_cell_tile *r, const char *name, int64_t steps, bool zeros) {
     rm_cell_key key;
-    const void *of_tile[] = {r->table, r->w_hh, r->b_ih, r->b_hh, r->y, c->aux, c->scratch, c->dy.data};
+    const void *address[] = {r->table, r->w_hh, r->b_ih, r->b_hh, r->call->fixed};
     memset(&key, 0, sizeof key);
     memcpy(&key.name, name, strlen(name) < sizeof key.name ? strlen(name) : sizeof key.name);
-    key.tau = r->tau, key.batch = r->batch, key.hidden = r->hidden;
-    memcpy(key.of_tile, of_tile, sizeof of_tile);
-    for (int k = 0; k < RM_MAX_STATE; k++) {
-        key.of_state[k][0] = c->state_in[k].data, key.of_state[k][1] = c->state_out[k].data;
-        key.of_state[k][2] = c->dstate_in[k].data, key.of_state[k][3] = c->dstate_out[k].data;
-    }
+    key.steps = steps, key.batch = r->batch, key.hidden = r->hidden, key.zeros = zeros;
+    memcpy(key.address, address, sizeof address);
     return rm_cuda_begin(r->queue, &key, sizeof key);
+}
+
+static inline void rm_cell_end(const rm_cell_tile *r, rm_cell_now now, int64_t by) {
+    RM_LAUNCH(rm_cell_advance, 1, 1, r->queue, now.arrays, by);
+    rm_cuda_end(r->queue);
+}
+
+/* What both passes say of a tile; the rest is NULL. */
+static inline rm_cell_arrays rm_cell_arrays_of(const rm_cell_tile *r, int64_t t) {
+    rm_cell_arrays a;
+    memset(&a, 0, sizeof a);
+    a.t = t, a.tau = r->tau, a.token = r->token, a.y = r->y, a.h_in = r->h_in;
+    a.c_in = (const float *)r->call->state_in[1].data;
+    return a;
+}
+
+/* Launches a cell's kernel for timestep t + k (forward) or t - k, t being in the list, after or before the product. */
+typedef void rm_cell_launcher(const rm_cell_tile *r, rm_cell_now now, int64_t k, bool zeros);
+
+/* All timesteps of a tile. `products`: where x's parts are, unless a table has them; `gates`, `c`: to be kept, or NULL. */
+static inline void rm_cell_forward(const rm_cell_tile *r, const char *name, bool has_c, const float *products,
+                                   float *gates, float *c, rm_cell_launcher *step) {
+    const rm_call *call = r->call;
+    rm_cell_now now = rm_cell_now_of(r, has_c);
+    rm_cell_arrays a = rm_cell_arrays_of(r, 0);
+    a.products = r->table ? NULL : products, a.gates = gates, a.c = c;
+    a.h_out = (float *)call->state_out[0].data, a.c_out = has_c ? (float *)call->state_out[1].data : NULL;
+    RM_LAUNCH_CELL(rm_cell_start, r->state, r->queue, r->state, r->hidden, r->columns, r->gates, a, a.h_in, a.c_in, now);
+    for (int64_t t = 0, n; t < r->tau; t += n) {
+        n = rm_cell_steps(r->tau - t);
+        bool zeros = t == 0 && !r->h_in;
+        if (!rm_cell_begin(r, name, n, zeros)) continue;
+        for (int64_t k = 0; k < n; k++) {
+            bool none = k == 0 && zeros;
+            if (!none) rm_cell_recur(r, now.h, now.gates, r->batch);
+            step(r, now, k, none);
+        }
+        rm_cell_end(r, now, n);
+    }
+}
+
+/* The same, going back. `gates` become their gradients; `add`: a step leaves a part of dh, to which the product's is added. */
+static inline void rm_cell_backward(const rm_cell_tile *r, const char *name, bool has_c, float *gates, float *c,
+                                    bool add, rm_cell_launcher *step) {
+    const rm_call *call = r->call;
+    rm_cell_now now = rm_cell_now_of(r, has_c);
+    rm_cell_arrays a = rm_cell_arrays_of(r, r->tau - 1);
+    float *dh_in = (float *)call->dstate_in[0].data, *dc_in = has_c ? (float *)call->dstate_in[1].data : NULL;
+    a.gates = gates, a.c = c, a.dy = (const float *)call->dy.data;
+    RM_LAUNCH_CELL(rm_cell_start, r->state, r->queue, r->state, r->hidden, r->columns, r->gates, a,
+                   (const float *)call->dstate_out[0].data, (const float *)call->dstate_out[1].data, now);
+    for (int64_t left = r->tau, n; left > 0; left -= n) {
+        n = rm_cell_steps(left);
+        bool zeros = n == left && !dh_in;
+        if (!rm_cell_begin(r, name, n, zeros)) continue;
+        for (int64_t k = 0; k < n; k++) {
+            bool none = k == n - 1 && zeros;
+            step(r, now, k, none);
+            if (!none) rm_cell_back(r, now, add);
+        }
+        rm_cell_end(r, now, -n);
+    }
+    if (dh_in || dc_in) RM_LAUNCH_CELL(rm_cell_finish, r->state, r->queue, r->state, now, dh_in, dc_in);
 }
 
 /* ---- Gradients of a whole tile ----------------------------------------------------------------------------------- */
 
-/* dtable[token[row],:] += x's part of dgates[row], rows in order. A token may occur in many rows, so blocks share out the
- * vocabulary and columns, not rows (as embedding.cu does). */
-static __global__ void rm_cell_scatter(int64_t rows, int64_t hidden, int gates, int columns, int shift, int64_t v,
-                                       int64_t group, const int32_t *token, const float *dgates, float *dtable) {
-    int64_t wide = gates * hidden, tiles = (wide + blockDim.x - 1) / blockDim.x;
-    int64_t u = blockIdx.x % tiles * blockDim.x + threadIdx.x;
-    int64_t from = blockIdx.x / tiles * group, to = from + group < v ? from + group : v;
-    if (u >= wide) return;
-    int64_t at = (u / hidden + shift) % gates * hidden + u % hidden;
-    for (int64_t row = 0; row < rows; row++)
-        if (token[row] >= from && token[row] < to) dtable[token[row] * wide + u] += dgates[row * columns * hidden + at];
-}
-
+/* dtable[token[row],:] += x's parts of dgates[row] */
 static inline void rm_cell_scatter_table(const rm_cell_tile *r, const float *dgates, float *dtable) {
-    enum { THREADS = 128, GROUPS = 512 };
-    int64_t v = r->call->x[RM_W_IH].desc.dim[0], group = rm_blocks_of(v, GROUPS), wide = r->gates * r->hidden;
-    RM_LAUNCH(rm_cell_scatter, rm_blocks_of(v, group) * rm_blocks_of(wide, THREADS), THREADS, r->queue, r->rows,
-              r->hidden, r->gates, r->columns, r->shift, v, group, r->token, dgates, dtable);
+    rm_scatter s;
+    s.rows = r->rows, s.columns = r->gates * r->hidden, s.ld = r->width, s.turn = r->shift * r->hidden;
+    s.v = r->call->x[RM_W_IH].desc.dim[0];
+    rm_launch_scatter(r->queue, s, r->token, dgates, dtable);
 }
 
 /* dw_hh += dgates^T h, h of the timestep before: the incoming state's rows, then y's. */

@@ -25,6 +25,7 @@ enum { RM_X, RM_W_IH, RM_W_HH, RM_B_IH, RM_B_HH, RM_RECURRENT_INPUTS };
 #define rm_recurrent_cost rm_recurrent_cost_f64
 #define rm_recurrent_bound rm_recurrent_bound_f64
 #define rm_recurrent_cuda_scratch_bytes rm_recurrent_cuda_scratch_bytes_f64
+#define rm_recurrent_cuda_fixed_bytes rm_recurrent_cuda_fixed_bytes_f64
 #define rm_recurrent_input rm_recurrent_input_f64
 #define rm_recurrent_hidden rm_recurrent_hidden_f64
 #define rm_recurrent_previous rm_recurrent_previous_f64
@@ -51,8 +52,9 @@ int64_t rm_recurrent_bound(const rm_desc *x, const void *attr, int input);
  * definition and the fast kernels. The cell adds what its aux moves. Rebuilding makes the products of forward. */
 rm_cost rm_recurrent_cost(rm_cell cell, const rm_desc *x, rm_pass pass, double element_flops);
 
-/* Of a CUDA call (recurrent.cuh): forward needs other scratch there. */
+/* Of a CUDA call (recurrent.cuh): its scratch, and the place of one timestep, where all tiles' timesteps are made. */
 uint64_t rm_recurrent_cuda_scratch_bytes(rm_cell cell, const rm_desc *x, rm_pass pass, bool aux);
+uint64_t rm_recurrent_cuda_fixed_bytes(rm_cell cell, const rm_desc *x);
 
 /* ---- Readable definitions ------------------------------------------------------------------------- */
 

@@ -68,6 +68,10 @@ static uint64_t cuda_scratch_bytes(const rm_desc *x, const void *attr, rm_pass p
     (void)attr;
     return rm_recurrent_cuda_scratch_bytes(RM_CELL_RNN_TANH, x, pass, aux);
 }
+static uint64_t cuda_fixed_bytes(const rm_desc *x, const void *attr) {
+    (void)attr;
+    return rm_recurrent_cuda_fixed_bytes(RM_CELL_RNN_TANH, x);
+}
 static void pack(const rm_call *call, void *packed) { rm_recurrent_pack(RM_CELL_RNN_TANH, call, packed); }
 static void forward(const rm_call *call) { rm_recurrent_forward(RM_CELL_RNN_TANH, call); }
 static void backward(const rm_call *call) { rm_recurrent_backward(RM_CELL_RNN_TANH, call); }
@@ -85,6 +89,7 @@ const rm_op RM_OP(rnn_tanh) = {
     .infer = infer,
     .cost = cost,
     .cuda_scratch_bytes = RM_FAST(cuda_scratch_bytes, NULL),
+    .cuda_fixed_bytes = RM_FAST(cuda_fixed_bytes, NULL),
     .bound = rm_recurrent_bound,
     .packed_bytes = RM_FAST(packed_bytes, NULL),
     .pack = RM_FAST(pack, NULL),

@@ -376,6 +376,7 @@ static void make_descriptor(rm_op *op, int cell) {
     op->name = cells[cell].name;
     op->aux_bytes = aux_bytes;
     op->cuda_scratch_bytes = scratch_bytes;
+    op->cuda_fixed_bytes = NULL;
     op->packed_bytes = packed_bytes;
     op->pack = pack;
     op->packed_on = RM_DEVICE_CUDA;

@@ -135,6 +135,30 @@ START_TEST(some_ops_have_the_bits_of_the_cpu) {
 }
 END_TEST
 
+/* Rows in their order, however many: a table's gradient has the bits of the CPU's plain loop, where tokens are looked through in
+ * several parts, and where a block has several rows of the table. */
+START_TEST(rows_are_scattered_in_order) {
+    static const int64_t shape[][4] = {
+        {350, 3, 7, 5}, {512, 1, 3, 130}, {103, 5, 1000, 2}, {1, 1, 1, 1}, {32, 33, 2, 129}};
+    const int64_t *d = shape[_i]; /* T, B, V, C */
+    rm_op cpu = *rm_op_find("embedding"), cuda = emulated(&cpu);
+    rm_sample sample = {.name = "a shape", .sequence = true};
+    sample.x[0] = rm_desc_make(REMAT_I32, 2, d), sample.x[1] = rm_desc_make(REMAT_F32, 2, d + 2);
+    for (int i = 2; i < RM_MAX_IN; i++) sample.x[i].rank = -1;
+    cpu.samples = cuda.samples = &sample, cpu.n_samples = cuda.n_samples = 1;
+    op_outputs a, b;
+    run(&cpu, 0, 0, &a);
+    for (int order = 0; order < RM_ORDERS; order++) {
+        rm_emulate_in((rm_emulated_order)order);
+        run(&cuda, 0, 0, &b);
+        compare_outputs(&a, &b, "embedding");
+        op_outputs_free(&b);
+    }
+    rm_emulate_in(RM_IN_ORDER);
+    op_outputs_free(&a);
+}
+END_TEST
+
 /* ---- What is recorded ------------------------------------------------------------------------------------------------ */
 
 /* Of the last launcher that asked whether its launches are recorded: it is told that they are, and makes none. */
@@ -163,7 +187,8 @@ static bool asks_alike(rm_kernel *kernel, const rm_call *a, const rm_call *b) {
 /* A cell's call; nothing of it is read. Every address is another. */
 static rm_call call_of(int64_t gates, bool folded, const rm_cuda_queue *queue) {
     static char memory[64];
-    rm_call c = {.queue = (void *)(uintptr_t)queue, .t_total = 3, .aux = memory, .scratch = memory + 1};
+    rm_call c = {
+        .queue = (void *)(uintptr_t)queue, .t_total = 3, .aux = memory, .scratch = memory + 1, .fixed = memory + 17};
     int64_t wide = gates * 4;
     c.x[0].desc =
         folded ? rm_desc_make(REMAT_I32, 2, (int64_t[]){3, 2}) : rm_desc_make(REMAT_F32, 3, (int64_t[]){3, 2, 4});
@@ -180,31 +205,32 @@ static rm_call call_of(int64_t gates, bool folded, const rm_cuda_queue *queue) {
 }
 
 /* Timesteps that were recorded are launched again for a call that asks alike: so it must not, if anything is other that they
- * depend on; and should, if only the tile's place in time is. */
+ * depend on; and has to, if only the tile is: what lies where it lies in memory, and when it comes. */
 START_TEST(recordings_are_known_by_all_they_depend_on) {
     static const char *const name[] = {"lstm", "gru", "rnn_tanh"};
     static const int64_t gates[] = {4, 3, 1};
-    static const size_t depends[] = {offsetof(rm_call, x[2].data),
+    static const size_t depends[] = {offsetof(rm_call, x[2].data),        offsetof(rm_call, x[3].data),
+                                     offsetof(rm_call, x[4].data),        offsetof(rm_call, fixed),
+                                     offsetof(rm_call, x[0].desc.dim[0]), offsetof(rm_call, x[0].desc.dim[1])};
+    static const size_t differs[] = {offsetof(rm_call, x[0].data),
                                      offsetof(rm_call, y.data),
                                      offsetof(rm_call, aux),
                                      offsetof(rm_call, scratch),
                                      offsetof(rm_call, state_in[0].data),
                                      offsetof(rm_call, state_in[1].data),
-                                     offsetof(rm_call, x[0].desc.dim[0]),
-                                     offsetof(rm_call, x[0].desc.dim[1]),
-                                     offsetof(rm_call, x[3].data),
-                                     offsetof(rm_call, x[4].data),
                                      offsetof(rm_call, state_out[0].data),
                                      offsetof(rm_call, state_out[1].data),
                                      offsetof(rm_call, dy.data),
                                      offsetof(rm_call, dstate_in[0].data),
                                      offsetof(rm_call, dstate_in[1].data),
                                      offsetof(rm_call, dstate_out[0].data),
-                                     offsetof(rm_call, dstate_out[1].data)};
+                                     offsetof(rm_call, dstate_out[1].data),
+                                     offsetof(rm_call, t0),
+                                     offsetof(rm_call, key.step)};
     const rm_cuda_queue queue = {.multiply = do_not_multiply, .begin = keep_key};
     const rm_op *op = rm_op_find(name[_i / 4]);
-    bool folded = _i % 2;
-    rm_kernel *kernel = (_i / 2 % 2 ? op->backward : op->forward)[RM_DEVICE_CUDA];
+    bool folded = _i % 2, back = _i / 2 % 2;
+    rm_kernel *kernel = (back ? op->backward : op->forward)[RM_DEVICE_CUDA];
     rm_call call = call_of(gates[_i / 4], folded, &queue), other = call;
     rm_emulate_by(do_not);
     for (size_t i = 0; i < sizeof depends / sizeof *depends; i++) {
@@ -213,9 +239,21 @@ START_TEST(recordings_are_known_by_all_they_depend_on) {
         ck_assert_msg(!asks_alike(kernel, &call, &other), "%s, %d: what lies at %d in a call is not looked at",
                       op->name, _i % 4, (int)depends[i]);
     }
+    for (size_t i = 0; i < sizeof differs / sizeof *differs; i++) {
+        other = call;
+        *(uint64_t *)((char *)&other + differs[i]) += 64;
+        ck_assert_msg(asks_alike(kernel, &call, &other), "%s, %d: for another %d of a call it is recorded again",
+                      op->name, _i % 4, (int)differs[i]);
+    }
+    other = call; /* no product where there is no state, or none whose gradient is wanted */
+    *(back ? &other.dstate_in[0].data : &other.state_in[0].data) = NULL;
+    ck_assert_msg(!asks_alike(kernel, &call, &other), "%s, %d: no state asks as one does", op->name, _i % 4);
     other = call;
-    other.x[0].data = call.y.data, other.t0 = 7, other.t_total = 99, other.key.step = 5, other.key.seed = 3;
-    ck_assert_msg(asks_alike(kernel, &call, &other), "%s, %d: each tile is recorded by itself", op->name, _i % 4);
+    other.x[1].data = &other;
+    ck_assert_msg(asks_alike(kernel, &call, &other) == !folded, "%s, %d: the table", op->name, _i % 4);
+    other = call;
+    other.aux = other.dstate_in[1].data = NULL; /* dropping */
+    if (!back) ck_assert_msg(asks_alike(kernel, &call, &other), "%s, %d: keeping is recorded apart", op->name, _i % 4);
     rm_emulate_by(NULL);
 }
 END_TEST
@@ -345,6 +383,7 @@ int main(void) {
     tcase_add_loop_test(ops, kernels_keep_the_promises_of_ops, 0, rm_n_ops);
     tcase_add_loop_test(ops, the_order_of_threads_and_blocks_does_not_matter, 0, rm_n_ops);
     tcase_add_loop_test(ops, some_ops_have_the_bits_of_the_cpu, 0, 8);
+    tcase_add_loop_test(ops, rows_are_scattered_in_order, 0, 5);
     tcase_add_loop_test(ops, any_shape_is_rebuilt, 0, 2);
     tcase_add_loop_test(ops, recordings_are_known_by_all_they_depend_on, 0, 12);
     tcase_add_loop_test(rest, optimizers_do_what_they_do_on_the_cpu, 0, rm_n_optimizers);

@@ -13,7 +13,7 @@ typedef struct {
     double number[MOST_NUMBERS]; /* loss, norm, evaluation's loss of each step */
     unsigned char *gradients, *parameters;
     size_t bytes;
-    int64_t replays;
+    int64_t replays, graphs;
 } outcome;
 
 typedef struct {
@@ -22,6 +22,7 @@ typedef struct {
     bool unfolded;
     unsigned whims;        /* of cuBLASLt (fake.h) */
     const char *precision; /* NULL: fp32 */
+    int64_t tile;          /* 0: 5 timesteps */
 } way;
 
 static remat_config config_of(const way *w) {
@@ -31,7 +32,7 @@ static remat_config config_of(const way *w) {
     config.strategy = w->strategy;
     config.segments = w->segments;
     config.fold_embedding = !w->unfolded;
-    config.tile = 5;
+    config.tile = w->tile ? w->tile : 5;
     config.threads = 1;
     config.seed = 5;
     config.optimizer = "sgd";
@@ -70,6 +71,7 @@ static outcome run_cuda(const net *n, const way *w, int order) {
     rm_emulate_in((rm_emulated_order)(order % RM_ORDERS));
     outcome o = run(n, w);
     o.replays = fake_cuda_replays();
+    o.graphs = fake_cuda_graphs();
     ck_assert_msg(!fake_cuda_violation(), "%s: %s", w->strategy, fake_cuda_violation());
     ck_assert_int_eq(fake_cuda_live(), 0);
     return o;
@@ -153,7 +155,7 @@ START_TEST(whatever_makes_the_products) {
     net n = net_number(_i);
     outcome plain = run_cuda(&n, &(way){.device = "cuda", .strategy = "none"}, 0);
     for (int i = 0; i < 5; i++) {
-        way w = {"cuda", "none", 0, false, makers[i].whims, makers[i].precision};
+        way w = {"cuda", "none", 0, false, makers[i].whims, makers[i].precision, 0};
         outcome kept = run_cuda(&n, &w, i);
         w.strategy = "lean";
         outcome lean = run_cuda(&n, &w, i + 1);
@@ -165,13 +167,43 @@ START_TEST(whatever_makes_the_products) {
 }
 END_TEST
 
+/* However many tiles there are, and whatever is kept: for each of two layers and each direction one recording of the steps that
+ * begin (or end) at no state, one of those that do not, and one of what is left over. 200 tiles of 2 steps, one in the last; or
+ * tiles of 75, made by three: twice 32 steps, and 11. */
+START_TEST(tiles_share_their_recordings) {
+    static const way ways[] = {{.device = "cuda", .strategy = "none"},
+                               {.device = "cuda", .strategy = "lean"},
+                               {.device = "cuda", .strategy = "segments", .segments = 7}};
+    net n = net_number(_i % 3);
+    bool small = _i == 0;
+    n.timesteps = small ? 399 : 150, n.hidden = 4, n.batch = 2;
+    way w = ways[0];
+    w.tile = small ? 2 : 75;
+    w.unfolded = _i == 3;
+    outcome first = run_cuda(&n, &w, 0);
+    for (int i = small ? 2 : 0; i < 3; i++) {
+        w.strategy = ways[i].strategy, w.segments = ways[i].segments;
+        outcome o = run_cuda(&n, &w, i + 1);
+        expect_same(&first, &o, &w);
+        int64_t passes = 3 * STEPS, parts = small ? 200 : 2 * 3; /* forward, backward, evaluation */
+        ck_assert_int_eq(o.graphs, 2 * 6);
+        ck_assert_int_ge(o.replays, 2 * passes * parts - 2 * 6);
+        drop(&o);
+    }
+    drop(&first);
+}
+END_TEST
+
 int main(void) {
     Suite *suite = suite_create("sessions");
     TCase *c = tcase_create("sessions");
     tcase_set_timeout(c, 300);
     tcase_add_loop_test(c, every_plan_has_the_same_bits, 0, 9);
     tcase_add_loop_test(c, whatever_makes_the_products, 0, 4);
-    suite_add_tcase(suite, c);
+    TCase *many = tcase_create("many");
+    tcase_set_timeout(many, 300);
+    tcase_add_loop_test(many, tiles_share_their_recordings, 0, 4);
+    suite_add_tcase(suite, c), suite_add_tcase(suite, many);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
     int failed = srunner_ntests_failed(runner);

@@ -216,9 +216,12 @@ static void tile_scratch(runner *r, rm_call *call, rm_pass pass) {
     rm_cost cost = {0};
     tile_descs(call, x);
     r->s->op->cost(x, &call->y.desc, call->attr, pass, &cost);
-    if (op_queue && r->s->op->cuda_scratch_bytes)
+    bool cuda = op_queue && !r->s->define;
+    if (cuda && r->s->op->cuda_scratch_bytes)
         cost.scratch_bytes = r->s->op->cuda_scratch_bytes(x, call->attr, pass, call->aux);
     call->scratch = guard_alloc(&r->memory, cost.scratch_bytes, "scratch");
+    if (cuda && r->s->op->cuda_fixed_bytes)
+        call->fixed = guard_alloc(&r->memory, r->s->op->cuda_fixed_bytes(x, call->attr), "the fixed place");
 }
 
 static const char *forward_tile(runner *r, int64_t k) {
