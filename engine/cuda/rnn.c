@@ -5,6 +5,9 @@
  *   scratch of forward    lengths (B) | work space | reserve space, where it is not kept
  *   scratch of backward   lengths (B) | work space | dx, where nobody wants it | gradients arranged as the weight space is
  *
+ * Its spaces begin on multiples of 256 bytes, as memory that is taken from CUDA does: cuDNN does not say what it needs. A plan's
+ * buffers begin on multiples of RM_ALIGN, so each is planned with as much more as may lie before that.
+ *
  * cuDNN 9.19, developer guide and headers: cudnnRNNForward, cudnnRNNBackwardData_v8, cudnnRNNBackwardWeights_v8. */
 #include "engine/cuda/rnn.h"
 
@@ -13,12 +16,14 @@
 #include <string.h>
 
 #include "engine/cuda/cuda.h"
+#include "memory/bytes.h"
 #include "memory/host.h"
 
 #ifdef RM_HAVE_CUDNN
 
 enum { X, W_IH, W_HH, B_IH, B_HH }; /* inputs */
 enum { MOST_GATES = 4, MOST_TIMESTEPS = 65535 };
+enum { SPACE_ALIGN = 256, SPACE_MORE = SPACE_ALIGN - RM_ALIGN };
 
 /* A variant's attributes: of one layer. Numbers alone, of 8 bytes each: there is no padding. */
 typedef struct {
@@ -47,8 +52,17 @@ static const struct {
                   [GRU] = {"gru", "gru_cudnn", CUDNN_GRU, 3},
                   [RNN_TANH] = {"rnn_tanh", "rnn_tanh_cudnn", CUDNN_RNN_TANH, 1}};
 
+/* A tile whose reserve space is kept: how many bytes behind its buffer's begin that was put. The buffer may be another when it
+ * comes back from the host. */
+typedef struct kept_tile {
+    struct kept_tile *next;
+    int64_t node, t0, before;
+} kept_tile;
+enum { TILE_LISTS = 256 };
+
 struct rm_cuda_rnns {
     rm_device *device;
+    kept_tile *tile[TILE_LISTS]; /* by number along time */
     const rm_cudnn_library *lib;
     cudnnHandle_t handle;
     cudnnDropoutDescriptor_t no_dropout;
@@ -60,27 +74,30 @@ struct rm_cuda_rnns {
 
 static int which_tile(const shape *s, const rm_desc *x) { return x[X].dim[0] == s->tau[0] ? 0 : 1; }
 
-static uint64_t lengths_bytes(const shape *s) { return rm_align_up((uint64_t)s->batch * sizeof(int32_t)); }
+static uint64_t round_up(uint64_t bytes) { return (bytes + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN; }
+static char *space_in(const void *buffer) { return (char *)(uintptr_t)round_up((uintptr_t)buffer); }
+
+static uint64_t lengths_bytes(const shape *s) { return round_up((uint64_t)s->batch * sizeof(int32_t)); }
 static uint64_t dx_bytes(const shape *s, const rm_desc *x) {
-    return rm_align_up((uint64_t)(x[X].dim[0] * s->batch * s->in) * sizeof(float));
+    return round_up((uint64_t)(x[X].dim[0] * s->batch * s->in) * sizeof(float));
 }
 
 static uint64_t aux_bytes(const rm_desc *x, const void *attr) {
     const shape *s = attr;
-    return s->reserve_bytes[which_tile(s, x)];
+    return s->reserve_bytes[which_tile(s, x)] + SPACE_MORE;
 }
 
 static uint64_t scratch_bytes(const rm_desc *x, const void *attr, rm_pass pass, bool aux) {
     const shape *s = attr;
     int tile = which_tile(s, x);
-    uint64_t bytes = lengths_bytes(s) + rm_align_up(s->work_bytes[tile]);
+    uint64_t bytes = SPACE_MORE + lengths_bytes(s) + round_up(s->work_bytes[tile]);
     if (pass == RM_FORWARD) return bytes + (aux ? 0 : s->reserve_bytes[tile]);
     return bytes + dx_bytes(s, x) + s->weight_bytes;
 }
 
 static uint64_t packed_bytes(const rm_desc *x, const void *attr, int threads) {
     (void)x, (void)threads;
-    return ((const shape *)attr)->weight_bytes;
+    return ((const shape *)attr)->weight_bytes + SPACE_MORE;
 }
 
 /* ---- A call ------------------------------------------------------------------------------------------------------- */
@@ -94,6 +111,7 @@ typedef struct {
     int tile; /* which of both lengths */
     int32_t *lengths;
     char *work, *after; /* after: what lies in scratch behind the work space */
+    const char *weights;
 } tile_call;
 
 /* Every layer was met when its session was built. */
@@ -113,9 +131,10 @@ static bool begin(const rm_call *call, tile_call *t) {
     t->shape = call->attr;
     t->layer = layer_of(t->rnns, t->shape);
     t->tile = which_tile(t->shape, &call->x[X].desc);
-    t->lengths = call->scratch;
-    t->work = (char *)call->scratch + lengths_bytes(t->shape);
-    t->after = t->work + rm_align_up(t->shape->work_bytes[t->tile]);
+    t->lengths = (int32_t *)(void *)space_in(call->scratch);
+    t->work = (char *)t->lengths + lengths_bytes(t->shape);
+    t->after = t->work + round_up(t->shape->work_bytes[t->tile]);
+    t->weights = space_in(call->packed);
     return rm_cudnn_went(t->q->device, t->rnns->lib->cudnnSetStream(t->rnns->handle, t->q->stream),
                          "giving cuDNN a stream");
 }
@@ -125,17 +144,74 @@ static void write_lengths(const tile_call *t) {
     rm_cuda_kernels_built.fill_i32(&t->q->shown, t->shape->batch, (int32_t)t->shape->tau[t->tile], t->lengths);
 }
 
+/* ---- The reserve space ---------------------------------------------------------------------------------------------- */
+
+static kept_tile **list_of(const tile_call *t) { return &t->rnns->tile[t->call->t0 / t->shape->tau[0] % TILE_LISTS]; }
+
+/* NULL: it was never kept. */
+static kept_tile *tile_of(const tile_call *t) {
+    kept_tile *k = *list_of(t);
+    while (k && (k->node != (int64_t)t->call->key.node || k->t0 != t->call->t0)) k = k->next;
+    return k;
+}
+
+/* Where forward shall put it, which is remembered; NULL: there is no memory for that, and the device knows. */
+static char *place_reserve(const tile_call *t) {
+    if (!t->call->aux) return t->after;
+    kept_tile *k = tile_of(t), **list = list_of(t);
+    if (!k) {
+        k = rm_calloc(1, sizeof *k);
+        if (!k) {
+            (void)rm_cudnn_went(t->q->device, CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "keeping a tile");
+            return NULL;
+        }
+        *k = (kept_tile){*list, (int64_t)t->call->key.node, t->call->t0, 0};
+        *list = k;
+    }
+    char *space = space_in(t->call->aux);
+    k->before = space - (char *)t->call->aux;
+    return space;
+}
+
+/* By way of `room`, since both overlap: from the end that nothing is left of. */
+static void move_over(rm_queue *q, char *to, const char *from, uint64_t bytes, char *room, uint64_t room_bytes) {
+    for (uint64_t done = 0, part; done < bytes; done += part) {
+        part = rm_smaller(room_bytes, bytes - done);
+        uint64_t at = to < from ? done : bytes - done - part;
+        rm_cuda_copy(q, room, from + at, part);
+        rm_cuda_copy(q, to + at, room, part);
+    }
+}
+
+/* Where backward finds it: what came back from the host to a buffer that is aligned otherwise is moved to where it belongs. The
+ * scratch that gradients will have is free until then. */
+static char *find_reserve(const tile_call *t) {
+    const shape *s = t->shape;
+    char *buffer = t->call->aux, *space = space_in(buffer);
+    kept_tile *k = tile_of(t);
+    if (k && buffer + k->before != space) {
+        move_over(t->q, space, buffer + k->before, s->reserve_bytes[t->tile], t->after,
+                  dx_bytes(s, &t->call->x[X].desc) + s->weight_bytes);
+        k->before = space - buffer;
+    }
+    return space;
+}
+
+/* ---- Forward ------------------------------------------------------------------------------------------------------ */
+
 static void forward(const rm_call *call) {
     tile_call t;
     if (!begin(call, &t)) return;
+    char *reserve = place_reserve(&t);
+    if (!reserve) return;
     const shape *s = t.shape;
     const layer *l = t.layer;
     write_lengths(&t);
     cudnnStatus_t error = t.rnns->lib->cudnnRNNForward(
         t.rnns->handle, l->rnn, CUDNN_FWD_MODE_TRAINING, t.lengths, l->x[t.tile], call->x[X].data, l->y[t.tile],
         call->y.data, l->state, call->state_in[0].data, call->state_out[0].data, l->state, call->state_in[1].data,
-        call->state_out[1].data, s->weight_bytes, call->packed, s->work_bytes[t.tile], t.work, s->reserve_bytes[t.tile],
-        call->aux ? call->aux : t.after);
+        call->state_out[1].data, s->weight_bytes, t.weights, s->work_bytes[t.tile], t.work, s->reserve_bytes[t.tile],
+        reserve);
     (void)rm_cudnn_went(t.q->device, error, "a recurrent layer by cuDNN");
 }
 
@@ -164,7 +240,7 @@ static void add_gradients(const tile_call *t, const char *space) {
 }
 
 /* cuDNN can only add to what is there: to zeros, so that the tile's share is the same whatever came before it. */
-static void weight_gradients(const tile_call *t) {
+static void weight_gradients(const tile_call *t, char *reserve) {
     const shape *s = t->shape;
     const layer *l = t->layer;
     const rm_call *call = t->call;
@@ -173,7 +249,7 @@ static void weight_gradients(const tile_call *t) {
     cudnnStatus_t error = t->rnns->lib->cudnnRNNBackwardWeights_v8(
         t->rnns->handle, l->rnn, CUDNN_WGRAD_MODE_ADD, t->lengths, l->x[t->tile], call->x[X].data, l->state,
         call->state_in[0].data, l->y[t->tile], call->y.data, s->weight_bytes, space, s->work_bytes[t->tile], t->work,
-        s->reserve_bytes[t->tile], call->aux);
+        s->reserve_bytes[t->tile], reserve);
     if (rm_cudnn_went(t->q->device, error, "a recurrent layer's weight gradients by cuDNN")) add_gradients(t, space);
 }
 
@@ -182,14 +258,16 @@ static void backward(const rm_call *call) {
     if (!begin(call, &t)) return;
     const shape *s = t.shape;
     const layer *l = t.layer;
+    char *reserve = find_reserve(&t);
     write_lengths(&t);
     cudnnStatus_t error = t.rnns->lib->cudnnRNNBackwardData_v8(
         t.rnns->handle, l->rnn, t.lengths, l->y[t.tile], call->y.data, call->dy.data, l->x[t.tile],
         call->dx[X].data ? call->dx[X].data : t.after, l->state, call->state_in[0].data, call->dstate_out[0].data,
         call->dstate_in[0].data, l->state, call->state_in[1].data, call->dstate_out[1].data, call->dstate_in[1].data,
-        s->weight_bytes, call->packed, s->work_bytes[t.tile], t.work, s->reserve_bytes[t.tile], call->aux);
+        s->weight_bytes, t.weights, s->work_bytes[t.tile], t.work, s->reserve_bytes[t.tile], reserve);
     if (!rm_cudnn_went(t.q->device, error, "a recurrent layer's gradients by cuDNN")) return;
-    if (call->dx[W_IH].data || call->dx[W_HH].data || call->dx[B_IH].data || call->dx[B_HH].data) weight_gradients(&t);
+    if (call->dx[W_IH].data || call->dx[W_HH].data || call->dx[B_IH].data || call->dx[B_HH].data)
+        weight_gradients(&t, reserve);
 }
 
 /* ---- Weights ------------------------------------------------------------------------------------------------------ */
@@ -237,7 +315,8 @@ static void pack_piece(rm_queue *q, char *space, uint64_t at, const rm_tensor *f
 }
 
 /* Biases that are not given are zeros. */
-static void pack(const rm_call *call, void *packed) {
+static void pack(const rm_call *call, void *buffer) {
+    char *packed = space_in(buffer);
     rm_queue *q = (rm_queue *)(uintptr_t)call->queue;
     const shape *s = call->attr;
     rm_cuda_rnns *rnns = q->device->rnns;
@@ -437,6 +516,11 @@ remat_status rm_cuda_rnns_create(rm_device *device, rm_cuda_rnns **out) {
 
 void rm_cuda_rnns_free(rm_cuda_rnns *rnns) {
     if (!rnns) return;
+    for (int i = 0; i < TILE_LISTS; i++)
+        for (kept_tile *k = rnns->tile[i], *next; k; k = next) {
+            next = k->next;
+            rm_free(k);
+        }
     while (rnns->layers) {
         layer *l = rnns->layers;
         rnns->layers = l->next;

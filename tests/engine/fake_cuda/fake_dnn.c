@@ -384,6 +384,9 @@ static cudnnStatus_t give(cudnnHandle_t handle, void (*work)(void *), const call
                                 {c->reserve, reserve, !weights},
                                 WRITES(c->work, c->work_bytes)};
     count++;
+    const void *const space[] = {c->w, c->dw, c->work, c->reserve};
+    for (int i = 0; i < 4; i++)
+        if ((uintptr_t)space[i] % 256) fake_violate("space %d of a layer by cuDNN is not aligned to 256 bytes", i);
     if (fake_records()) fake_violate("a layer by cuDNN while launches are recorded");
     fake_push(handle->stream, work, c, sizeof *c, range, sizeof range / sizeof *range);
     return CUDNN_STATUS_SUCCESS;
