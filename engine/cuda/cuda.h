@@ -118,6 +118,7 @@ void rm_cuda_event_free(rm_event *event);
 void rm_cuda_event_record(rm_queue *queue, rm_event *event);
 void rm_cuda_event_wait(rm_queue *queue, rm_event *event);
 remat_status rm_cuda_synchronize(rm_queue *queue);
+remat_status rm_cuda_hand_over(rm_queue *queue, rm_event *event, void **native);
 void rm_cuda_note(rm_queue *queue, int64_t step);
 void rm_cuda_copy_in(rm_queue *queue, void *device, const void *host, uint64_t bytes);
 void rm_cuda_copy_out(rm_queue *queue, void *host, const void *device, uint64_t bytes);

@@ -296,6 +296,7 @@ const rm_device_api rm_device_cuda = {
     .event_record = rm_cuda_event_record,
     .event_wait = rm_cuda_event_wait,
     .synchronize = rm_cuda_synchronize,
+    .hand_over = rm_cuda_hand_over,
     .note = rm_cuda_note,
     .copy_in = rm_cuda_copy_in,
     .copy_out = rm_cuda_copy_out,

@@ -225,6 +225,12 @@ remat_status rm_cuda_synchronize(rm_queue *q) {
     return rm_cuda_tell(q->device);
 }
 
+remat_status rm_cuda_hand_over(rm_queue *q, rm_event *event, void **native) {
+    rm_cuda_event_record(q, event);
+    *native = event->event;
+    return q->device->failed ? rm_cuda_synchronize(q) : REMAT_OK;
+}
+
 /* ---- Kernels ---------------------------------------------------------------------------------------------------- */
 
 void rm_cuda_note(rm_queue *q, int64_t step) { q->device->step = step; }

@@ -5,7 +5,7 @@
 
 #ifdef HAVE_CUDA_HEADERS
 
-#include "dist/ddp.h"
+#include "dist/ddp_state.h"
 #include "tests/engine/fake_cuda/stand_ins.h"
 #include "tests/engine/random_net.h"
 
@@ -42,16 +42,30 @@ static void use_fakes(int rank, uint64_t seed) {
     setenv("REMAT_NCCL_LIBRARY", FAKE_CUDA, 1);
 }
 
-/* What is handed over to other ranks must be there: no work on it may be under way. */
+static int64_t early; /* buckets that were handed over while the GPU was still at work on them */
+
+/* What is handed over to other ranks must be there, or there must be an event. With an event it may be sent while the host does
+ * nothing else: whoever forgets the event reads what another stream is writing, and the fake says so. */
+static void watch_one(const remat_bucket *b, const float *start) {
+    bool made = !fake_in_flight(start, (uint64_t)b->count * sizeof(float));
+    need(made || b->ready, "it is still being made, and there is no event");
+    early += !made;
+}
+static remat_status wait_till_sent(rm_ddp *ddp, remat_status status) {
+    while (!status && ddp->config.gpus && !rm_group_done(ddp->config.gpus, ddp->issued)) usleep(100);
+    return status;
+}
 static remat_status watch_reduce(void *context, const remat_bucket *b) {
     const remat_ranks *ranks = rm_ddp_ranks(context);
-    need(!fake_in_flight(b->gradients, (uint64_t)b->count * sizeof(float)), "gradients are still being made");
-    return ranks->reduce(ranks->context, b);
+    watch_one(b, b->gradients);
+    remat_status status = ranks->reduce(ranks->context, b);
+    return b->index % 2 ? status : wait_till_sent(context, status);
 }
 static remat_status watch_gather(void *context, const remat_bucket *b) {
     const remat_ranks *ranks = rm_ddp_ranks(context);
-    need(!fake_in_flight(b->parameters, (uint64_t)b->count * sizeof(float)), "parameters are still being updated");
-    return ranks->gather(ranks->context, b);
+    watch_one(b, b->parameters);
+    remat_status status = ranks->gather(ranks->context, b);
+    return b->index % 2 ? status : wait_till_sent(context, status);
 }
 
 static void watch(member *m) {
@@ -159,7 +173,9 @@ static void train_twice(int rank, int size, rm_kv *store, void *context) {
     const job *j = context;
     use_fakes(rank, j->seed + (uint64_t)rank);
     outcome cpu = run_job(rank, size, store, j, false);
+    early = 0;
     outcome cuda = run_job(rank, size, store, j, true);
+    need(early > 0, "the host has waited for every bucket");
     need(!memcmp(cpu.number, cuda.number, sizeof cpu.number), "losses or norms have other bits: %g, %g", cpu.number[0],
          cuda.number[0]);
     need(cpu.bytes && cpu.bytes == cuda.bytes && !memcmp(cpu.parameters, cuda.parameters, cpu.bytes),
@@ -179,6 +195,35 @@ static const job jobs[] = {
 enum { JOBS = sizeof jobs / sizeof *jobs };
 
 START_TEST(ranks_on_gpus_are_ranks_on_processors) { run_ranks(2, train_twice, (void *)(uintptr_t)&jobs[_i]); }
+END_TEST
+
+/* ---- What fails ------------------------------------------------------------------------------------------------------ */
+
+/* A GPU breaks in the second step, when the host may long have handed over gradients that will never be made. (Of one rank: what
+ * the fake of NCCL waits for in a collective, it waits for without an end.) */
+static void breaks(int rank, int size, rm_kv *store, void *context) {
+    member m;
+    remat_step_result r;
+    const job *j = &jobs[1];
+    use_fakes(rank, j->seed);
+    join(&m, rank, size, store, j, true);
+    open_session(&m, j, true);
+    const double start = seconds();
+    alarm(60);
+    write_inputs(m.session, 1);
+    need_ok(remat_step(m.session, 0.05, &r));
+    write_inputs(m.session, 2);
+    fake_cuda_break_at(*(const int *)context);
+    need(remat_step(m.session, 0.05, &r), "nothing fails");
+    need(strstr(remat_last_error(), "error 700") || strstr(remat_last_error(), "a fault that a test has asked for"),
+         "%s", remat_last_error());
+    leave(&m);
+    need(seconds() - start < 20, "only after %.1f s", seconds() - start);
+}
+START_TEST(a_gpu_breaks) {
+    static const int work[] = {1, 7, 20, 40};
+    run_ranks(1, breaks, (void *)&work[_i]);
+}
 END_TEST
 
 /* ---- What is refused ------------------------------------------------------------------------------------------------- */
@@ -230,6 +275,7 @@ int main(void) {
     Suite *suite = suite_create("dist/gpus");
     TCase *all = tcase_create("gpus");
     tcase_add_loop_test(all, ranks_on_gpus_are_ranks_on_processors, 0, JOBS);
+    tcase_add_loop_test(all, a_gpu_breaks, 0, 4);
     tcase_add_test(all, what_cannot_be_done_yet);
     tcase_add_test(all, ranks_of_another_memory);
     suite_add_tcase(suite, all);
