@@ -108,6 +108,15 @@ static rm_wire half_wire(const rm_ddp *ddp) {
 /* Where gradients and parameters travel. */
 static rm_group *carrier(const rm_ddp *ddp) { return ddp->config.gpus ? ddp->config.gpus : ddp->config.group; }
 
+/* For what a session calls. One that outlives its job is told so; without this it would follow what is freed. */
+static remat_status must_be_open(const rm_ddp *ddp) {
+    REQUIRE(
+        !ddp->closed, INVALID,
+        "this session's job has been left (remat_leave), so there are no ranks to train with: free the session with "
+        "remat_session_free first, and then leave");
+    return REMAT_OK;
+}
+
 /* Room for compressed gradients: taken before the first step (remat_ranks.prepare), and kept. */
 static remat_status need_half(rm_ddp *ddp, rm_ddp_bucket *own, int64_t count) {
     if (own->half_count >= count) return REMAT_OK;
@@ -174,6 +183,7 @@ static void settle(rm_ddp *ddp) {
 
 static remat_status reduce(void *context, const remat_bucket *bucket) {
     rm_ddp *ddp = context;
+    TRY(must_be_open(ddp));
     rm_ddp_bucket *own = rm_ddp_know(ddp, bucket->index, bucket->first);
     if (!own) return REMAT_MEMORY;
     if (bucket->index == 0) begin_step(ddp);
@@ -194,6 +204,7 @@ static remat_status reduce(void *context, const remat_bucket *bucket) {
 
 static remat_status wait(void *context, const remat_bucket *bucket) {
     rm_ddp *ddp = context;
+    TRY(must_be_open(ddp));
     const rm_ddp_bucket *own = &ddp->bucket[bucket->index];
     TRY(await(ddp, own->reduced));
     if (!ddp->config.compress) return REMAT_OK;
@@ -207,6 +218,7 @@ static remat_status wait(void *context, const remat_bucket *bucket) {
 
 static remat_status gather(void *context, const remat_bucket *bucket) {
     rm_ddp *ddp = context;
+    TRY(must_be_open(ddp));
     rm_ddp_bucket *own = rm_ddp_know(ddp, bucket->index, bucket->first);
     if (!own) return REMAT_MEMORY;
     rm_collective what = {.kind = RM_ALL_GATHER, .tag = (uint32_t)bucket->index, .count = part_of(ddp, bucket)};
@@ -218,12 +230,16 @@ static remat_status gather(void *context, const remat_bucket *bucket) {
 
 static remat_status gathered(void *context, const remat_bucket *bucket) {
     rm_ddp *ddp = context;
+    TRY(must_be_open(ddp));
     return await(ddp, ddp->bucket[bucket->index].gathered);
 }
 
 /* ---- The rest of remat_ranks ------------------------------------------------------------------------------------- */
 
-remat_status rm_ddp_run(rm_ddp *ddp, rm_collective what) { return rm_group_run(ddp->config.group, &what); }
+remat_status rm_ddp_run(rm_ddp *ddp, rm_collective what) {
+    TRY(must_be_open(ddp));
+    return rm_group_run(ddp->config.group, &what);
+}
 
 /* Numbers of a byte are added up as integers: 255 ranks would be none. */
 static remat_status agree_on_used(rm_ddp *ddp, uint8_t *used, int64_t n) {
@@ -248,10 +264,18 @@ static remat_status agree(void *context, int32_t *order, uint8_t *used, int64_t 
 
 static remat_status map(void *context, void *address, uint64_t bytes) {
     rm_ddp *ddp = context;
-    return ddp->config.gpus ? REMAT_OK : rm_group_map(ddp->config.group, address, bytes);
+    TRY(must_be_open(ddp));
+    if (!ddp->config.gpus) TRY(rm_group_map(ddp->config.group, address, bytes));
+    ddp->mapped++;
+    return REMAT_OK;
 }
 static void unmap(void *context, void *address) {
     rm_ddp *ddp = context;
+    ddp->mapped--;
+    if (ddp->closed) {
+        if (!ddp->mapped) rm_free(ddp);
+        return;
+    }
     settle(ddp);
     if (!ddp->config.gpus) rm_group_unmap(ddp->config.group, address);
 }
@@ -270,6 +294,7 @@ static remat_status sum(void *context, double *values, int64_t count) {
 
 static remat_status poll(void *context) {
     const rm_ddp *ddp = context;
+    TRY(must_be_open(ddp));
     TRY(rm_group_poll(ddp->config.group));
     return ddp->config.gpus ? rm_group_poll(ddp->config.gpus) : REMAT_OK;
 }
@@ -379,7 +404,8 @@ void rm_ddp_close(rm_ddp *ddp) {
         rm_group_free(ddp->config.group, ddp->bucket[i].half);
     }
     rm_free(ddp->bucket);
-    rm_free(ddp);
+    ddp->closed = true;
+    if (!ddp->mapped) rm_free(ddp); /* else when the last session gives its pages back */
 }
 
 const remat_ranks *rm_ddp_ranks(const rm_ddp *ddp) { return &ddp->ranks; }

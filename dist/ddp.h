@@ -43,7 +43,8 @@ typedef struct rm_ddp rm_ddp;
 
 /* Collective: compares the config, adds up the rows. */
 remat_status rm_ddp_open(const rm_ddp_config *config, rm_ddp **out);
-void rm_ddp_close(rm_ddp *ddp); /* NULL allowed */
+/* NULL allowed. Sessions that are still there are refused from now on (INVALID); their pages stay until they are freed. */
+void rm_ddp_close(rm_ddp *ddp);
 const remat_ranks *rm_ddp_ranks(const rm_ddp *ddp);
 
 /* Collective: PEER, with the same sentence on all ranks, unless all have the same text: names two ranks and the first line

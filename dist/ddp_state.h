@@ -35,6 +35,8 @@ struct rm_ddp {
     uint64_t busy_before_ns;  /* of the group's thread, when the step's first bucket was issued */
     rm_ddp_cost cost;         /* of the step so far, but for busy_ns */
     rm_ddp *next;             /* of all that are open */
+    int32_t mapped;           /* sections that sessions have mapped, and not given back */
+    bool closed;              /* before them: only their calls are left to refuse */
 };
 
 /* One collective of bytes or other small things, under one of the tags above. */

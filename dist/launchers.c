@@ -167,6 +167,43 @@ remat_status rm_launchers_ask(const rm_variables *v, rm_answer *out) {
     return REMAT_OK;
 }
 
+/* What is left of an answer: a size above 1, or a rank that is not the first. None of these launchers says where rank 0 is, and
+ * those of MPI bring PMI's variables as well wherever MPI itself would find its ranks. */
+remat_status rm_launchers_check_alone(const rm_variables *v) {
+    static const struct {
+        const char *name;
+        int64_t alone; /* the most that one rank alone may have */
+    } hints[] = {{"LOCAL_WORLD_SIZE", 1},
+                 {"LOCAL_RANK", 0},
+                 {"MPI_LOCALNRANKS", 1}, /* MPICH, Intel MPI */
+                 {"MPI_LOCALRANKID", 0},
+                 {"OMPI_COMM_WORLD_LOCAL_SIZE", 1},
+                 {"OMPI_COMM_WORLD_LOCAL_RANK", 0},
+                 {"MV2_COMM_WORLD_SIZE", 1}, /* MVAPICH2 */
+                 {"MV2_COMM_WORLD_RANK", 0},
+                 {"MV2_COMM_WORLD_LOCAL_SIZE", 1},
+                 {"PALS_NRANKS", 1}, /* HPE Cray */
+                 {"PALS_RANKID", 0},
+                 {"PALS_LOCAL_SIZE", 1},
+                 {"PALS_LOCAL_RANKID", 0},
+                 {"FLUX_JOB_SIZE", 1}, /* Flux */
+                 {"FLUX_TASK_RANK", 0},
+                 {"JSM_NAMESPACE_SIZE", 1}, /* jsrun */
+                 {"JSM_NAMESPACE_RANK", 0}};
+    for (size_t i = 0; i < sizeof hints / sizeof *hints; i++) {
+        int64_t said;
+        TRY(rm_variable_number(v, hints[i].name, &said));
+        REQUIRE(
+            said <= hints[i].alone, INVALID,
+            "the environment has %s=%" PRId64
+            ", so this is one of several ranks, but nothing that Remat understands says which one of how many: start "
+            "ranks with remat launch, torchrun, srun or mpirun, or give each --world-size, --rank and --init-method. "
+            "(For one rank on purpose: --world-size=1 --rank=0)",
+            hints[i].name, said);
+    }
+    return REMAT_OK;
+}
+
 /* By torchrun's variables without a name of the job somebody may have started each rank by hand, and mpirun takes several
  * command lines at a time. So does srun, with --multi-prog, but does not tell. */
 bool rm_launcher_repeats(const rm_variables *v, rm_launcher launcher) {

@@ -22,6 +22,9 @@ typedef struct {
 
 /* Of several launchers the nearest to this process; INVALID where they contradict each other, with the names of both. */
 remat_status rm_launchers_ask(const rm_variables *variables, rm_answer *out);
+/* For a process that they say nothing of: INVALID where variables of other launchers, or halves of an answer, say that it is one
+ * of several ranks; names the variable. */
+remat_status rm_launchers_check_alone(const rm_variables *variables);
 /* "rank 1 of 4 (Slurm)" */
 const char *rm_answer_text(const rm_answer *answer, char *out, size_t bytes);
 /* Has it given all ranks one command line? */

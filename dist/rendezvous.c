@@ -74,6 +74,7 @@ static remat_status find_rank(const source *s, rm_answer *out) {
     if (flags->rank >= 0) out->rank = flags->rank;
     if (flags->local_rank >= 0) out->local_rank = flags->local_rank;
     TRY(check_lone_world_size(s, out));
+    if (!out->launcher && out->size < 0 && out->rank < 0) TRY(rm_launchers_check_alone(&s->env));
     if (!out->launcher && out->size < 0 && out->rank < 0) { /* no flags, no launcher: one rank, as anywhere */
         *out = (rm_answer){.size = 1, .local_size = 1, .nodes = -1};
         return REMAT_OK;
@@ -289,6 +290,7 @@ remat_status rm_rendezvous_is_rank(rm_environment *get, void *context, char *who
     rm_answer a;
     *who = 0;
     TRY(rm_launchers_ask(&env, &a));
+    if (!a.launcher) TRY(rm_launchers_check_alone(&env));
     if (a.launcher && a.size != 1) rm_answer_text(&a, who, bytes);
     return REMAT_OK;
 }

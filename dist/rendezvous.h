@@ -10,6 +10,9 @@
  *   Slurm       SLURM_NTASKS SLURM_PROCID SLURM_LOCALID, in a step that srun started
  *   PMIx        PMIX_RANK, whose size must be told by --world-size
  *
+ * Variables of other launchers (MVAPICH2, HPE Cray's PALS, Flux, jsrun), and the lesser ones of those above where the greater are
+ * missing, are looked at only to refuse: where one says that there are several ranks, this is not a run of one.
+ *
  * Where several are there, each must give the same answer, or be one that starts such launchers: srun before torchrun or
  * mpirun. Anything else is refused with the names of both.
  *
@@ -68,7 +71,7 @@ remat_status rm_rendezvous_resolve(const rm_rendezvous_flags *flags, rm_environm
 bool rm_rendezvous_repeats(rm_environment *get, void *context, bool same_host);
 
 /* Has a launcher started this process as one of several ranks, wherever those may meet? `who` gets "rank 1 of 4 (Slurm)", ""
- * if not. INVALID where the environment contradicts itself. */
+ * if not. INVALID where the environment contradicts itself, or says so in variables that are not understood. */
 remat_status rm_rendezvous_is_rank(rm_environment *get, void *context, char *who, size_t bytes);
 
 rm_environment rm_environment_of_process;           /* getenv; context is not used */

@@ -115,6 +115,27 @@ static void by_variables(int rank, int size, rm_kv *store, void *context) {
     remat_leave(job);
 }
 
+/* In the wrong order: refused with a sentence, on every rank, and nothing is freed twice. */
+static void leaves_too_early(int rank, int size, rm_kv *store, void *context) {
+    remat_job_config config = config_of(rank, size);
+    remat_step_result r;
+    const bool shard = *(int *)context;
+    (void)store;
+    config.shard_optimizer = config.fused_update = shard;
+    remat_job *job;
+    need_ok(remat_join(&config, &job));
+    remat_session *s = open_session(job, "sgd", false);
+    need_ok(remat_job_begin(job, s));
+    write_rows(s, rank);
+    need_ok(remat_step(s, 0.01, &r));
+    remat_leave(job);
+    need(remat_step(s, 0.01, &r) == REMAT_INVALID && strstr(remat_last_error(), "has been left (remat_leave)"), "%s",
+         remat_last_error());
+    float w[2];
+    need_ok(remat_read(s, REMAT_PARAM, 0, w, sizeof w));
+    remat_session_free(s);
+}
+
 static void one_is_gone(int rank, int size, rm_kv *store, void *context) {
     remat_job_config config = config_of(rank, size);
     (void)store, (void)context;
@@ -149,6 +170,9 @@ END_TEST
 START_TEST(a_launchers_variables_will_do) { run_job(2, by_variables, NULL); }
 END_TEST
 START_TEST(a_rank_that_leaves_is_named) { run_job(2, one_is_gone, NULL); }
+END_TEST
+
+START_TEST(a_session_may_outlive_its_job) { run_job(2, leaves_too_early, &_i); }
 END_TEST
 
 START_TEST(alone_is_a_job_too) {
@@ -193,6 +217,7 @@ int main(void) {
     tcase_add_test(tests, ranks_that_differ_are_told);
     tcase_add_test(tests, a_launchers_variables_will_do);
     tcase_add_test(tests, a_rank_that_leaves_is_named);
+    tcase_add_loop_test(tests, a_session_may_outlive_its_job, 0, 2);
     tcase_add_test(tests, alone_is_a_job_too);
     tcase_add_test(tests, what_cannot_work_is_refused);
     suite_add_tcase(suite, tests);

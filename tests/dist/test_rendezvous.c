@@ -133,6 +133,11 @@ static const struct {
     {NO_FLAGS, "WORLD_SIZE=1", RM_BY_NOBODY, 0, 1, 0, 1, RM_MEET_NOWHERE, "", -1},
     {NO_FLAGS, "RANK= WORLD_SIZE=", RM_BY_NOBODY, 0, 1, 0, 1, RM_MEET_NOWHERE, "", -1},
     {FLAGS(1, -1), "", RM_BY_NOBODY, 0, 1, -1, -1, RM_MEET_NOWHERE, "", -1},
+    {NO_FLAGS, "LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MPI_LOCALNRANKS=1 MV2_COMM_WORLD_SIZE=1 FLUX_JOB_SIZE=1 PALS_RANKID=0",
+     RM_BY_NOBODY, 0, 1, 0, 1, RM_MEET_NOWHERE, "", -1},
+    {FLAGS(1, 0), "MV2_COMM_WORLD_SIZE=2", RM_BY_FLAGS, 0, 1, -1, -1, RM_MEET_NOWHERE, "", -1},
+    {NO_FLAGS, "PMI_SIZE=2 PMI_RANK=1 PALS_RANKID=1 PALS_LOCAL_RANKID=1 PALS_LOCAL_SIZE=2", RM_BY_PMI, 1, 2, -1, -1,
+     RM_MEET_NOWHERE, "", -1},
     {FLAGS_METHOD(4, 2, "tcp://h:1234"), "", RM_BY_FLAGS, 2, 4, -1, -1, RM_MEET_TCP, "h", 1234},
     {FLAGS_METHOD(4, 2, "tcp://[fe80::1]:1234"), "", RM_BY_FLAGS, 2, 4, -1, -1, RM_MEET_TCP, "fe80::1", 1234},
     {FLAGS_METHOD(4, 2, "file:///shared/job 7"), "", RM_BY_FLAGS, 2, 4, -1, -1, RM_MEET_FILE, "/shared/job 7", 0},
@@ -221,6 +226,19 @@ static const struct {
     {NO_FLAGS, "PMIX_RANK=1", "--world-size"},
     {FLAGS(4, 2), "", "MASTER_ADDR"},
     {FLAGS(4, 2), "MASTER_ADDR=h", "MASTER_PORT is not set"},
+    /* what is not understood, but says that there are others: never one rank instead */
+    {NO_FLAGS, "LOCAL_RANK=1 LOCAL_WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2"},
+    {NO_FLAGS, "LOCAL_RANK=0 LOCAL_WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2"},
+    {NO_FLAGS, "LOCAL_RANK=1", "LOCAL_RANK=1"},
+    {NO_FLAGS, "MPI_LOCALNRANKS=2 MPI_LOCALRANKID=0", "MPI_LOCALNRANKS=2"},
+    {NO_FLAGS, "OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=0", "OMPI_COMM_WORLD_LOCAL_SIZE=2"},
+    {NO_FLAGS, "MV2_COMM_WORLD_SIZE=2 MV2_COMM_WORLD_RANK=0", "MV2_COMM_WORLD_SIZE=2, so this is one of several ranks"},
+    {NO_FLAGS, "PALS_NRANKS=2", "PALS_NRANKS=2"},
+    {NO_FLAGS, "PALS_RANKID=3 PALS_LOCAL_RANKID=0", "PALS_RANKID=3"},
+    {NO_FLAGS, "FLUX_JOB_SIZE=2 FLUX_TASK_RANK=0", "FLUX_JOB_SIZE=2"},
+    {NO_FLAGS, "JSM_NAMESPACE_SIZE=2 JSM_NAMESPACE_RANK=0", "JSM_NAMESPACE_SIZE=2"},
+    {NO_FLAGS, "WORLD_SIZE=1 FLUX_JOB_SIZE=2", "FLUX_JOB_SIZE=2"},
+    {NO_FLAGS, "FLUX_JOB_SIZE=many", "FLUX_JOB_SIZE='many'"},
     /* nonsense */
     {FLAGS(2, 2), "", "ranks are 0 to 1"},
     {FLAGS(0, 0), "", "0 ranks"},
@@ -323,6 +341,7 @@ START_TEST(ranks_know_that_they_are) {
         ck_ok(rm_rendezvous_is_rank(look_up, (void *)cases[i].environment, who, sizeof who));
         ck_assert_str_eq(who, cases[i].who);
     }
+    ck_fails(rm_rendezvous_is_rank(look_up, "FLUX_JOB_SIZE=2", who, sizeof who), INVALID, "FLUX_JOB_SIZE=2");
     ck_fails(rm_rendezvous_is_rank(look_up, "RANK=x", who, sizeof who), INVALID, "RANK='x'");
     ck_fails(rm_rendezvous_is_rank(look_up, "RANK=0 WORLD_SIZE=1 " SLURM, who, sizeof who), INVALID, "two things");
 }
