@@ -55,14 +55,27 @@ static remat_status list_carried(remat_session *s) {
     return REMAT_OK;
 }
 
+/* By a layer that runs: some that the graph has may be of no use to loss and outputs. */
+static bool is_read(const remat_session *s, int32_t value) {
+    for (int32_t n = 0; n < s->graph->n_nodes; n++)
+        for (int i = 0; s->chain.role[n] != RM_ROLE_DEAD && i < s->graph->node[n].op->n_in; i++)
+            if (s->graph->node[n].x[i] == value) return true;
+    return false;
+}
+
+static remat_status list_input(remat_session *s, int32_t v) {
+    const rm_value *value = &s->graph->value[v];
+    TRY(add_array(s, REMAT_INPUT, value->name, "", value->desc, s->chain.at.value[v].offset));
+    rm_array *array = &s->array[REMAT_INPUT][s->n_arrays[REMAT_INPUT] - 1];
+    array->bound = rm_chain_bound(&s->chain, v);
+    array->missing = is_read(s, v);
+    return REMAT_OK;
+}
+
 remat_status rm_session_list_arrays(remat_session *s) {
     for (int32_t i = 0; i < s->chain.at.buckets.n_params; i++) TRY(list_param(s, &s->chain.at.buckets.param[i]));
-    for (int32_t v = 1; v < s->graph->n_values; v++) {
-        const rm_value *value = &s->graph->value[v];
-        if (value->origin != RM_VALUE_INPUT) continue;
-        TRY(add_array(s, REMAT_INPUT, value->name, "", value->desc, s->chain.at.value[v].offset));
-        s->array[REMAT_INPUT][s->n_arrays[REMAT_INPUT] - 1].bound = rm_chain_bound(&s->chain, v);
-    }
+    for (int32_t v = 1; v < s->graph->n_values; v++)
+        if (s->graph->value[v].origin == RM_VALUE_INPUT) TRY(list_input(s, v));
     for (int i = 0; i < s->chain.n_outputs; i++) {
         char name[64];
         snprintf(name, sizeof name, "output.%d", i);
@@ -151,6 +164,7 @@ remat_status remat_write_part(remat_session *s, remat_kind kind, int64_t index, 
     if (array->desc.dtype == REMAT_I32) TRY(check_range(array, data, first / 4, bytes / 4));
     if (bytes) s->api->copy_in(s->runner.queue, s->runner.resident + array->offset + first, data, bytes);
     s->packed_is_stale |= kind == REMAT_PARAM;
+    if (bytes) s->array[kind][index].missing = false;
     return s->api->synchronize(s->runner.queue);
 }
 
@@ -171,8 +185,20 @@ remat_status remat_read_part(remat_session *s, remat_kind kind, int64_t index, u
     REQUIRE(kind != REMAT_GRADIENT || s->chain.at.buckets.parts == 1, INVALID,
             "%s: with a sharded optimizer a rank is given its part of the gradients alone; to read them, do not shard",
             array->name);
+    REQUIRE(kind != REMAT_OUTPUT || s->evaluated, INVALID,
+            "%s: outputs are made by remat_evaluate, which this session has not run yet; a training step makes none",
+            array->name);
     if (bytes) s->api->copy_out(s->runner.queue, data, s->runner.resident + array->offset + first, bytes);
     return s->api->synchronize(s->runner.queue);
+}
+
+/* A step on zeros would look like any other. The null device computes nothing, and has nothing to read. */
+remat_status rm_session_check_inputs(const remat_session *s) {
+    for (int64_t i = 0; rm_session_is_real(s) && i < s->n_arrays[REMAT_INPUT]; i++)
+        REQUIRE(!s->array[REMAT_INPUT][i].missing, INVALID,
+                "the input %s has never been written: call remat_write for it before the first pass",
+                s->array[REMAT_INPUT][i].name);
+    return REMAT_OK;
 }
 
 /* ---- How parameters start ------------------------------------------------------------------------------------- */

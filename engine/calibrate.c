@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "engine/calibration_cache.h"
+#include "engine/crowd.h"
 #include "engine/hash.h"
 #include "engine/measure.h"
 #include "memory/host.h"
@@ -331,17 +332,23 @@ remat_status rm_session_calibrate_from_file(remat_session *s, const remat_config
     return status;
 }
 
+/* By the clock, that is. A thread alone has its processor time taken (measure.c), and a GPU timers of its own. */
+static bool is_waited_for(const remat_session *s) { return s->threads > 1 && s->api->kernels == RM_DEVICE_CPU; }
+
 static remat_status calibrate(remat_session *s, const remat_config *wanted, const rm_measure_config *config,
                               rm_times *known, rm_times *covered, windows *w) {
     uint64_t machine = hash_machine(s), beside = key_of_beside(s, machine, wanted->spill_dir);
     const char *path = wanted->calibration;
+    rm_crowd begin = rm_crowd_begin();
     if (*path) TRY(rm_times_read(known, path));
     for (int64_t i = 0; i < known->count; i++) TRY(rm_times_put(covered, known->item[i].key, 1, ""));
     TRY(choose(s, machine, config, covered, w));
     bool fixed = rm_times_find(known, key_of_fixed(s, machine)) != NULL;
     if (config->block_bytes > s->chain.at.bytes && (w->count || !fixed)) TRY(measure_all(s, machine, config, w, known));
     if (beside && s->runner.store && !rm_times_find(known, beside)) TRY(measure_beside(s, beside, config, known));
-    if (*path) (void)rm_times_write(known, path); /* a convenience: without it the next session measures again */
+    s->measured_busy = is_waited_for(s) && rm_crowd_end(&begin, s->threads);
+    /* A convenience: without it the next session measures again. What is not of the quiet machine is better not kept. */
+    if (*path && !s->measured_busy) (void)rm_times_write(known, path);
     apply(s, machine, beside, known);
     return REMAT_OK;
 }

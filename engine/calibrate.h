@@ -17,7 +17,8 @@
 remat_status rm_session_calibrate_from_file(remat_session *session, const remat_config *config, bool *complete);
 
 /* Measures in a block of at most `block_bytes`, which is given back before this returns, puts the times into the session's
- * problem, and keeps them in the file config->calibration ("", or one that cannot be written: nowhere). What does not fit the
+ * problem, and keeps them in the file config->calibration ("", or one that cannot be written: nowhere), unless other programs
+ * took the processors meanwhile (session->measured_busy). What does not fit the
  * block keeps its guessed time, scaled as the measured ones of its class were. MEMORY; DEVICE. */
 remat_status rm_session_calibrate(remat_session *session, const remat_config *config, uint64_t block_bytes);
 

@@ -208,8 +208,11 @@ static void print_peak(FILE *out, const remat_session *s, const remat_plan_summa
 }
 
 static void print_times(FILE *out, const remat_plan_summary *plan) {
-    fprintf(out, "\nPredicted time of a step, ms (%s)\n",
-            plan->measured_times ? "from kernels measured here" : "estimated from rates, not measured");
+    const char *of = plan->measured_busy
+                         ? "from kernels measured here, while other programs took the processors: likely too long"
+                     : plan->measured_times ? "from kernels measured here"
+                                            : "estimated from rates, not measured";
+    fprintf(out, "\nPredicted time of a step, ms (%s)\n", of);
     fprintf(out, "  forward %.1f, recompute %.1f, backward %.1f", 1e-6 * (double)plan->forward_ns,
             1e-6 * (double)plan->recompute_ns, 1e-6 * (double)plan->backward_ns);
     if (plan->transfer_ns)

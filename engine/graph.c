@@ -1,6 +1,8 @@
 /* graph.c: the builders of remat.h: they infer shapes, remember the first mistake, and pass "no value" on. */
 #include "engine/graph.h"
 
+#include <float.h>
+#include <math.h>
 #include <string.h>
 
 #include "memory/host.h"
@@ -106,11 +108,24 @@ remat_value remat_input(remat_graph *graph, const char *name, remat_dtype dtype,
     return (remat_value){status ? mistake(graph, status) : id};
 }
 
+/* A deviation and a bound are lengths; and a parameter that starts as NaN never becomes anything else. */
+static remat_status check_init(const char *name, remat_init init) {
+    static const char *const what[] = {"zero", "constant", "deviation", "bound"};
+    REQUIRE((unsigned)init.kind <= REMAT_INIT_UNIFORM, INVALID, "parameter %s: there is no way to start number %d",
+            name, (int)init.kind);
+    bool length = init.kind == REMAT_INIT_NORMAL || init.kind == REMAT_INIT_UNIFORM;
+    REQUIRE(fabs(init.scale) <= FLT_MAX && (init.scale >= 0 || !length), INVALID,
+            "parameter %s: the %s that it starts from is %g; use a finite number%s", name, what[init.kind], init.scale,
+            length ? " of at least 0" : "");
+    return REMAT_OK;
+}
+
 static remat_status add_param(remat_graph *graph, const char *name, int rank, const int64_t *dim, remat_init init,
                               int32_t *id) {
     TRY(check_name(graph, name));
     rm_desc desc = rm_desc_make(REMAT_F32, rank, dim);
     TRY(rm_desc_check(&desc, name));
+    TRY(check_init(name, init));
     return add_value(graph, name,
                      (rm_value){.origin = RM_VALUE_PARAM, .desc = desc, .needs_gradient = true, .init = init}, id);
 }

@@ -27,6 +27,8 @@
  * Threads    One object is used by one thread at a time; the error text is per thread. A session computes
  *            on its own `threads` OpenMP threads.
  * Shapes     Row-major, written (T,B,C): timesteps, batch, features; innermost last. Units are in names.
+ * C++        The header is for both: where C writes (int64_t[]){T, B}, C++ wants an array with a name, and for
+ *            &(remat_job_config){0} a variable.
  * Bits       Loss, gradients and parameters are bit-identical for every strategy and segment count on the
  *            same device, thread count and tile. See docs/promises.md.
  */
@@ -64,7 +66,9 @@ typedef enum {
 } remat_status;
 
 const char *remat_status_text(remat_status status); /* the general sentence above; never NULL */
-const char *remat_last_error(void);                 /* what exactly went wrong, on this thread; "" if nothing */
+/* What exactly went wrong in this thread's last call that failed; "" if none has. Calls that succeed leave it as it is: read it
+ * after a status that is not OK. */
+const char *remat_last_error(void);
 
 /* ---- Describe: the graph ------------------------------------------------------------------------ */
 
@@ -86,7 +90,7 @@ typedef enum { REMAT_WHOLE, REMAT_SEQUENCE } remat_axis;
 typedef enum { REMAT_INIT_ZERO, REMAT_INIT_CONSTANT, REMAT_INIT_NORMAL, REMAT_INIT_UNIFORM } remat_init_kind;
 typedef struct {
     remat_init_kind kind;
-    double scale; /* the constant; the standard deviation; the bound of [-scale, scale] */
+    double scale; /* the constant; the standard deviation; the bound of [-scale, scale]: finite, and the last two not below 0 */
 } remat_init;
 static inline remat_init remat_init_zero(void) { return (remat_init){REMAT_INIT_ZERO, 0}; }
 static inline remat_init remat_init_constant(double value) { return (remat_init){REMAT_INIT_CONSTANT, value}; }
@@ -142,7 +146,10 @@ typedef struct {
     const char *rnn_kernels; /* whose kernels run recurrent layers: "remat", or, on "cuda", "cudnn" (fp32 and tf32; no
                                 lean option, no folded embedding; docs/notes/cuda_cudnn.md); the same for every
                                 plan, since their bits differ. "auto", NULL: "remat"                      */
-    int threads;          /* 0: as many as the machine offers this process                                */
+    int threads;          /* 0: OMP_NUM_THREADS, or else as many as there are processors that this process may
+                             run on. Ranks of one host do not share these out: `remat launch` sets
+                             OMP_NUM_THREADS to each one's part, torchrun to 1; where mpirun or srun has not bound
+                             ranks to processors of their own, each takes all of them, so set it          */
     uint64_t seed;        /* parameters and dropout are drawn from it                                     */
     const char *strategy; /* "none", "segments", "sqrt", "lean", "optimal": see memory/strategies.def     */
     int64_t segments;     /* for "segments"                                                               */
@@ -168,7 +175,8 @@ typedef struct {
     bool plan_only;       /* allocate nothing: the plan can be read, nothing can run                      */
     bool inference;       /* no gradients and no optimizer: only remat_evaluate                           */
     bool stateful;        /* carried states continue from call to call instead of starting at zero        */
-    const remat_value *outputs; /* borrowed during create: values kept whole, for remat_read(REMAT_OUTPUT) */
+    const remat_value *outputs; /* borrowed during create: values that remat_evaluate keeps whole, for
+                                   remat_read(REMAT_OUTPUT); training steps make none                    */
     int n_outputs;
     const char *optimizer; /* "sgd", "adam", "adamw", "lars", "lamb"; NULL: gradients only, remat_step refuses */
     double momentum;       /* sgd, lars                                                                   */
@@ -191,9 +199,22 @@ typedef struct {
                                      alone decides the bits; both must be powers of two (docs/distributed.md) */
 } remat_config;
 
-#define REMAT_CONFIG_INIT                                                                                \
-    ((remat_config){.device = "cpu", .precision = "fp32", .strategy = "none", .recompute = "auto", .fold_embedding = true,    \
-                    .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .trust_coefficient = 0.001})
+/* What a config begins as. The rest is zero; statement by statement, so that a C++ compiler has nothing to warn about. */
+static inline remat_config remat_config_init(void) {
+    static remat_config zero;
+    remat_config config = zero;
+    config.device = "cpu";
+    config.precision = "fp32";
+    config.strategy = "none";
+    config.recompute = "auto";
+    config.fold_embedding = true;
+    config.beta1 = 0.9;
+    config.beta2 = 0.999;
+    config.epsilon = 1e-8;
+    config.trust_coefficient = 0.001;
+    return config;
+}
+#define REMAT_CONFIG_INIT (remat_config_init())
 
 /* Plans, checks and places the step that minimises `loss`, a scalar of `graph` (for inference it may be
  * REMAT_NONE). The graph is copied. INVALID names the mistake; MEMORY says how
@@ -226,6 +247,8 @@ typedef struct {
     uint64_t step_ns;                  /* forward + recompute + backward + wait                           */
     uint64_t fixed_ns;                 /* beside it: packing weights, tables, clipping, the optimizer; whole step: sum */
     bool measured_times;               /* predicted from measurements of this device, not from rates      */
+    bool measured_busy;                /* ... taken while other programs took the processors, too: likely too long, and not
+                                          kept: the next session measures again                           */
     double recompute_factor;           /* forward work done / forward work needed, 1 when nothing is redone */
     int64_t n_steps;                   /* lines of the plan                                               */
     int64_t n_buckets;                 /* of gradients: see remat_bucket                                  */
@@ -364,7 +387,7 @@ int64_t remat_micro_shard(int64_t t, int64_t micro_steps, bool pairwise); /* j *
  *     remat_session_create(graph, loss, &config, &session);
  *     remat_job_begin(job, session);           // the same network, the same settings; then the parameters of rank 0
  *     ...                                      // each rank writes rows of its own; remat_step as ever
- *     remat_session_free(session);             // first
+ *     remat_session_free(session);             // first: after remat_leave its steps are refused
  *     remat_leave(job);
  *
  * A program that nobody launched is a job of one rank: the same code, no table, nothing to wait for. A rank that fails
@@ -420,7 +443,8 @@ int64_t remat_sampler_at(const remat_sampler *, int64_t k);   /* the k-th sample
 /* ---- Run ---------------------------------------------------------------------------------------- */
 
 /* Named arrays of a session. OPTIMIZER holds the optimizer's state as "PARAMETER.momentum_buffer",
- * "PARAMETER.exp_avg", "PARAMETER.exp_avg_sq"; OUTPUT the values asked for in the config; CARRIED the
+ * "PARAMETER.exp_avg", "PARAMETER.exp_avg_sq"; OUTPUT the values asked for in the config, as the last
+ * remat_evaluate made them (INVALID before the first: a training step makes none); CARRIED the
  * carried states of a stateful session. Indices run from 0 in order of definition. */
 typedef enum { REMAT_INPUT, REMAT_PARAM, REMAT_GRADIENT, REMAT_OPTIMIZER, REMAT_OUTPUT, REMAT_CARRIED } remat_kind;
 typedef struct {
@@ -453,9 +477,11 @@ typedef struct {
     uint64_t recomputed_stages;
 } remat_step_result;
 
-/* The result must not be NULL: it is filled by each of these. With micro_steps = K, each call of remat_gradients adds 1/K
- * of a batch's gradient, the first of K from zero, and the K-th reduces them over ranks; remat_step is for K = 1. Parameters
- * that the loss does not depend on (on any rank) are left alone by updates: no weight decay, as where PyTorch has no grad.
+/* The result is filled by each of these; NULL: not wanted. Inputs stay as they are until they are written again; a pass while
+ * one that the loss or an output depends on has never been written is INVALID, and names it. With micro_steps = K, each call of
+ * remat_gradients adds 1/K of a batch's gradient, the first of K from zero, and the K-th reduces them over ranks; remat_step is
+ * for K = 1. Parameters that the loss does not depend on (on any rank) are left alone by updates: no weight decay, as where
+ * PyTorch has no grad.
  * remat_evaluate calls no collective: ranks may evaluate as much as each likes. */
 remat_status remat_gradients(remat_session *, remat_step_result *); /* forward and backward               */
 remat_status remat_update(remat_session *, double lr, remat_step_result *); /* clip, then the optimizer   */

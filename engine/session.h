@@ -15,6 +15,7 @@ typedef struct {
     uint64_t offset; /* in the block */
     int64_t first, held; /* elements that this session holds: all, unless it shards them */
     int64_t bound;   /* inputs of integers: exclusive upper limit; 0: none */
+    bool missing;    /* an input that some layer reads, and that nobody has written yet */
 } rm_array;
 
 enum { RM_ARRAY_KINDS = REMAT_CARRIED + 1 };
@@ -46,6 +47,7 @@ struct remat_session {
     double last_lr;   /* 0: there was no update yet */
     double coming_lr; /* of the update that gradients are being made for; -1: not known yet */
     bool packed_is_stale;
+    bool evaluated; /* outputs hold something: an evaluation's */
     remat_ranks ranks;      /* own copy; size 1 and no slots where there are none, and where nothing runs */
     int n_mapped;           /* sections of the block that ranks.map was called for */
     rm_event **ready;       /* by bucket; NULL: ranks are given what the device is done with */
@@ -56,6 +58,7 @@ struct remat_session {
     double *sums;           /* by parameter: what an optimizer with a `measure` adds up */
     uint64_t arena_bytes;
     bool measured_times; /* of the programs; guessed from the device's rates before */
+    bool measured_busy;  /* ... while other programs took the processors */
     uint64_t fixed_ns;   /* predicted: what a step does beside its plan */
     float *loss; /* one a stage, on the host */
     rm_array *array[RM_ARRAY_KINDS];
@@ -76,6 +79,7 @@ static inline bool rm_session_is_real(const remat_session *session) { return ses
 remat_status rm_session_list_arrays(remat_session *session);       /* arrays.c */
 void rm_session_free_arrays(remat_session *session);               /* arrays.c */
 remat_status rm_session_draw_parameters(remat_session *session);   /* arrays.c */
+remat_status rm_session_check_inputs(const remat_session *session); /* arrays.c; INVALID names the first that is missing */
 
 /* update.c. Waits for a bucket, and takes its gradients' squares for the norm. Measures its arrays, for an optimizer that does:
  * once an update. Updates its parameters, of this rank's part, and gives them to the others. Waits until those of all buckets

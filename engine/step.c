@@ -135,6 +135,7 @@ static remat_status mean_loss(remat_session *s, double *loss) {
 static remat_status add_gradients(remat_session *s, double lr, remat_step_result *result) {
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it cannot run");
     REQUIRE(!s->inference, INVALID, "this session was made for inference; it has no gradients");
+    TRY(rm_session_check_inputs(s));
     *result = (remat_step_result){.recomputed_stages = (uint64_t)s->training.verdict.recomputed_stages};
     if (s->n_made == s->micro_steps) s->n_made = 0;
     if (s->n_made == 0)
@@ -171,7 +172,10 @@ static remat_status make_gradients(remat_session *s, double lr, remat_step_resul
     return status;
 }
 
-remat_status remat_gradients(remat_session *s, remat_step_result *result) { return make_gradients(s, -1, result); }
+remat_status remat_gradients(remat_session *s, remat_step_result *result) {
+    remat_step_result unwanted;
+    return make_gradients(s, -1, result ? result : &unwanted);
+}
 
 /* ---- Steps ---------------------------------------------------------------------------------------------------- */
 
@@ -194,6 +198,8 @@ static remat_status fused_step(remat_session *s, double lr, remat_step_result *r
 }
 
 remat_status remat_step(remat_session *s, double lr, remat_step_result *result) {
+    remat_step_result unwanted;
+    if (!result) result = &unwanted;
     REQUIRE(s->optimizer, INVALID, "this session has no optimizer; name one in the config");
     REQUIRE(s->micro_steps == 1, INVALID,
             "the batch of this session's updates comes in %d micro steps; call remat_gradients for each, then "
@@ -206,11 +212,16 @@ remat_status remat_step(remat_session *s, double lr, remat_step_result *result) 
 }
 
 remat_status remat_evaluate(remat_session *s, remat_step_result *result) {
+    remat_step_result unwanted;
+    if (!result) result = &unwanted;
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it cannot run");
+    TRY(rm_session_check_inputs(s));
     *result = (remat_step_result){0};
     begin_pass(s, false);
     TRY(rm_run(&s->runner, &s->chain.evaluation, &s->evaluation));
-    return end_pass(s, result);
+    TRY(end_pass(s, result));
+    s->evaluated = true;
+    return REMAT_OK;
 }
 
 int64_t remat_step_count(const remat_session *s) { return (int64_t)s->runner.updates; }

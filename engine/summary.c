@@ -49,6 +49,7 @@ remat_plan_summary remat_session_plan(const remat_session *s) {
         .step_ns = verdict->total_ns,
         .fixed_ns = s->fixed_ns,
         .measured_times = s->measured_times,
+        .measured_busy = s->measured_busy,
         .recompute_factor = verdict->recompute_factor,
         .n_steps = schedule->plan.n_steps,
         .n_buckets = s->chain.at.buckets.n,

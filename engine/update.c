@@ -227,6 +227,6 @@ remat_status remat_update(remat_session *s, double lr, remat_step_result *result
     REQUIRE(lr >= 0 && isfinite(lr), INVALID, "the learning rate is %g; use a finite number of at least 0", lr);
     s->n_made = 0;
     TRY(update_all(s, lr));
-    result->grad_norm = s->grad_norm;
+    if (result) result->grad_norm = s->grad_norm;
     return REMAT_OK;
 }

@@ -38,6 +38,7 @@ static void settle_plan(rm_trainer *t) {
     t->plan.step_ns = chosen.step_ns;
     t->plan.fixed_ns = chosen.fixed_ns;
     t->plan.measured_times = chosen.measured_times;
+    t->plan.measured_busy = chosen.measured_busy;
 }
 
 /* What follows from the machine as well as from the flags. */

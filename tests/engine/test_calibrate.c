@@ -1,6 +1,7 @@
 /* test_calibrate.c: measured times: the file that keeps them, which is never an error; that a session uses what it finds
  * there, and measures what it does not; and that measuring changes no bits and takes no memory beyond the step's own. How
  * well the times predict is a measurement, not a test: bench/predict.py. */
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -10,6 +11,7 @@
 
 #include "engine/calibrate.h"
 #include "engine/calibration_cache.h"
+#include "engine/crowd.h"
 #include "memory/host.h"
 #include "tests/net.h"
 
@@ -289,6 +291,7 @@ START_TEST(keys_tell_shapes_apart) {
     net n = small;
     remat_config config = config_of("none", path);
     int64_t count = 0;
+    rm_crowd_pretend(-1);
     for (int change = 0; change < 7; change++) {
         if (change == 1) n.hidden = 7;
         if (change == 2) n.batch = 3;
@@ -306,7 +309,81 @@ START_TEST(keys_tell_shapes_apart) {
     rm_times times = read_times();
     ck_assert_int_eq(times.count, count); /* nothing is measured twice */
     rm_times_free(&times);
+    rm_crowd_pretend(0);
     remove_folder();
+}
+END_TEST
+
+/* Times of a busy machine serve the session that took them, which says so; the next measures again, and keeps what it finds if
+ * it is quiet then. A thread alone has its processor time taken: that is kept in any case. */
+START_TEST(busy_times_are_not_kept) {
+    make_folder();
+    remat_config config = config_of("none", path);
+    config.threads = 2;
+    rm_crowd_pretend(1);
+    remat_session *s = open_net(&small, &config);
+    remat_plan_summary busy = remat_session_plan(s);
+    char *text = remat_plan_describe(s);
+    ck_assert(busy.measured_times && busy.measured_busy && busy.step_ns > 0);
+    ck_assert(strstr(text, "other programs took the processors") != NULL);
+    remat_text_free(text);
+    remat_session_free(s);
+    ck_assert_int_eq(read_times().count, 0);
+    rm_crowd_pretend(-1);
+    remat_plan_summary quiet = summary_of(&small, &config);
+    ck_assert(quiet.measured_times && !quiet.measured_busy);
+    rm_times times = read_times();
+    ck_assert_int_gt(times.count, 5);
+    rm_times_free(&times);
+    rm_crowd_pretend(1);
+    ck_assert(!summary_of(&small, &config).measured_busy); /* from the file, when it was quiet */
+    unlink(path);
+    config.threads = 1;
+    ck_assert(!summary_of(&small, &config).measured_busy);
+    times = read_times();
+    ck_assert_int_gt(times.count, 5);
+    rm_times_free(&times);
+    rm_crowd_pretend(0);
+    remove_folder();
+}
+END_TEST
+
+static const struct {
+    double others_s, time_s;
+    int threads, processors;
+    bool crowded;
+} crowds[] = {
+    {0, 1, 2, 2, false},       {0.1, 1, 2, 2, false}, {0.5, 1, 2, 2, true}, {1.8, 2, 2, 2, true},
+    {8, 1, 2, 64, false},      {63, 1, 2, 64, false}, /* with what is left they have to do: 64 - 63, and a quarter */
+    {64, 1, 2, 64, true},      {0, 1, 8, 2, false},   /* too many threads of its own: not others' doing */
+    {0.04, 0.05, 2, 2, false},                        /* less than clocks tell */
+};
+
+START_TEST(what_a_crowd_is) {
+    ck_assert_int_eq(rm_crowded((uint64_t)(1e9 * crowds[_i].others_s), (uint64_t)(1e9 * crowds[_i].time_s),
+                                crowds[_i].threads, crowds[_i].processors),
+                     crowds[_i].crowded);
+}
+END_TEST
+
+/* Others that this process has started itself: more than there are processors. */
+START_TEST(a_crowd_is_noticed) {
+    pid_t child[64];
+    int n = (int)sysconf(_SC_NPROCESSORS_ONLN) + 1;
+    FILE *file = fopen("/proc/stat", "r");
+    if (!file || n > 64) return;
+    fclose(file);
+    for (int i = 0; i < n; i++)
+        if (!(child[i] = fork()))
+            for (volatile int spin = 1; spin;) continue;
+    rm_crowd begin = rm_crowd_begin();
+    struct timespec start, now;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    do clock_gettime(CLOCK_MONOTONIC, &now);
+    while (now.tv_sec - start.tv_sec < 2);
+    bool crowded = rm_crowd_end(&begin, n - 1);
+    for (int i = 0; i < n; i++) kill(child[i], SIGKILL), waitpid(child[i], NULL, 0);
+    ck_assert(crowded);
 }
 END_TEST
 
@@ -519,6 +596,9 @@ int main(void) {
     tcase_add_test(sessions, assumed_rates_need_the_null_device);
     tcase_add_test(sessions, times_come_from_the_file);
     tcase_add_test(sessions, keys_tell_shapes_apart);
+    tcase_add_test(sessions, busy_times_are_not_kept);
+    tcase_add_loop_test(sessions, what_a_crowd_is, 0, sizeof crowds / sizeof *crowds);
+    tcase_add_test(sessions, a_crowd_is_noticed);
     tcase_add_test(sessions, a_corrupt_file_is_measured_again);
     tcase_add_test(sessions, a_session_refuses_the_file_of_others);
     tcase_add_test(sessions, networks_by_depth);

@@ -1,5 +1,6 @@
 /* test_graph.c: describing a network: shapes, the sticky error, the embedding fold, and what a session refuses. */
 #include <check.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -115,6 +116,13 @@ START_TEST(sessions_refuse) {
 }
 END_TEST
 
+static void feed(remat_session *s) {
+    int32_t data[T * B];
+    for (int i = 0; i < T * B; i++) data[i] = i * i % V;
+    for (int input = 0; input < 2; input++)
+        ck_assert_int_eq(remat_write(s, REMAT_INPUT, input, data, sizeof data), REMAT_OK);
+}
+
 static float loss_of(remat_value loss, remat_config config, float *gradient, uint64_t bytes) {
     remat_session *s;
     ck_assert_msg(remat_session_create(graph, loss, &config, &s) == REMAT_OK, "%s", remat_last_error());
@@ -148,6 +156,7 @@ START_TEST(only_some_are_trained) {
         ck_assert_int_eq(remat_array_info(s, REMAT_PARAM, i, &array), REMAT_OK);
         ck_assert_int_eq(remat_read(s, REMAT_PARAM, i, before[i], array.bytes), REMAT_OK);
     }
+    feed(s);
     remat_step_result r;
     ck_assert_int_eq(remat_step(s, 0.1, &r), REMAT_OK);
     double squares = 0;
@@ -226,6 +235,86 @@ START_TEST(null_device_counts) {
 }
 END_TEST
 
+/* ---- What cannot have been meant ------------------------------------------------------------------------------- */
+
+static void expect_invalid(remat_status status, const char *words) {
+    ck_assert_int_eq(status, REMAT_INVALID);
+    ck_assert_msg(strstr(remat_last_error(), words), "\"%s\" does not say \"%s\"", remat_last_error(), words);
+}
+
+static const struct {
+    remat_init init;
+    const char *words; /* NULL: allowed */
+} inits[] = {
+    {{REMAT_INIT_UNIFORM, NAN}, "parameter p: the bound that it starts from is nan"},
+    {{REMAT_INIT_CONSTANT, INFINITY}, "parameter p: the constant that it starts from is inf"},
+    {{REMAT_INIT_CONSTANT, 1e39}, "parameter p: the constant that it starts from is 1e+39"}, /* no float */
+    {{REMAT_INIT_NORMAL, -1},
+     "parameter p: the deviation that it starts from is -1; use a finite number of at least 0"},
+    {{REMAT_INIT_UNIFORM, -0.1}, "parameter p: the bound"},
+    {{(remat_init_kind)7, 1}, "parameter p: there is no way to start number 7"},
+    {{REMAT_INIT_CONSTANT, -2}, NULL},
+    {{REMAT_INIT_NORMAL, 0}, NULL},
+};
+
+START_TEST(parameters_start_from_numbers) {
+    remat_value p = remat_param(graph, "p", 1, (int64_t[]){3}, inits[_i].init);
+    ck_assert_int_eq(p.id != 0, !inits[_i].words);
+    if (inits[_i].words) expect_mistake(inits[_i].words);
+}
+END_TEST
+
+/* Each by its name, in order, on both kinds of pass; one that nothing reads may stay as it is. */
+START_TEST(inputs_are_written_first) {
+    remat_value loss = language_model();
+    sequence("nobody_reads_it", REMAT_F32, T, B, 2);
+    remat_config config = REMAT_CONFIG_INIT;
+    config.optimizer = "sgd";
+    remat_session *s;
+    int32_t data[T * B] = {0};
+    ck_assert_int_eq(remat_session_create(graph, loss, &config, &s), REMAT_OK);
+    expect_invalid(remat_step(s, 0.1, NULL), "input tokens has never been written");
+    expect_invalid(remat_evaluate(s, NULL), "input tokens has never been written");
+    ck_assert_int_eq(remat_write(s, REMAT_INPUT, 0, data, sizeof data), REMAT_OK);
+    expect_invalid(remat_gradients(s, NULL), "input targets has never been written");
+    ck_assert_int_eq(remat_write(s, REMAT_INPUT, 1, data, 4), REMAT_INVALID); /* is none */
+    expect_invalid(remat_step(s, 0.1, NULL), "input targets has never been written");
+    ck_assert_int_eq(remat_write(s, REMAT_INPUT, 1, data, sizeof data), REMAT_OK);
+    ck_assert_int_eq(remat_step(s, 0.1, NULL), REMAT_OK); /* NULL: the result is not wanted */
+    ck_assert_int_eq(remat_gradients(s, NULL), REMAT_OK);
+    ck_assert_int_eq(remat_update(s, 0.1, NULL), REMAT_OK);
+    ck_assert_int_eq(remat_evaluate(s, NULL), REMAT_OK);
+    remat_session_free(s);
+}
+END_TEST
+
+/* They are an evaluation's, the last one's. */
+START_TEST(outputs_are_read_after_an_evaluation) {
+    remat_value x = remat_input(graph, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){1, 1});
+    remat_value y =
+        remat_linear(graph, x, remat_param(graph, "w", 2, (int64_t[]){1, 1}, remat_init_constant(3)), REMAT_NONE);
+    remat_config config = REMAT_CONFIG_INIT;
+    config.optimizer = "sgd";
+    config.outputs = &y;
+    config.n_outputs = 1;
+    remat_session *s;
+    float value = 2, out = -1;
+    ck_assert_int_eq(remat_session_create(graph, remat_mse(graph, y, x), &config, &s), REMAT_OK);
+    ck_assert_int_eq(remat_write(s, REMAT_INPUT, 0, &value, sizeof value), REMAT_OK);
+    ck_assert_int_eq(remat_step(s, 0, NULL), REMAT_OK);
+    expect_invalid(remat_read(s, REMAT_OUTPUT, 0, &out, sizeof out), "output.0: outputs are made by remat_evaluate");
+    ck_assert_int_eq(remat_evaluate(s, NULL), REMAT_OK);
+    ck_assert_int_eq(remat_read(s, REMAT_OUTPUT, 0, &out, sizeof out), REMAT_OK);
+    ck_assert(out == 6);
+    value = 5;
+    ck_assert_int_eq(remat_write(s, REMAT_INPUT, 0, &value, sizeof value), REMAT_OK);
+    ck_assert_int_eq(remat_step(s, 0, NULL), REMAT_OK);
+    ck_assert_int_eq(remat_read(s, REMAT_OUTPUT, 0, &out, sizeof out), REMAT_OK);
+    ck_assert(out == 6);
+    remat_session_free(s);
+}
+END_TEST
+
 int main(void) {
     Suite *suite = suite_create("graph");
     TCase *tests = tcase_create("graph");
@@ -242,6 +331,9 @@ int main(void) {
     tcase_add_test(tests, folding_changes_rounding_only);
     tcase_add_test(tests, folding_is_for_small_vocabularies);
     tcase_add_test(tests, null_device_counts);
+    tcase_add_loop_test(tests, parameters_start_from_numbers, 0, sizeof inits / sizeof *inits);
+    tcase_add_test(tests, inputs_are_written_first);
+    tcase_add_test(tests, outputs_are_read_after_an_evaluation);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
