@@ -60,12 +60,10 @@ static const char *line_text(const char *line, char *buffer, size_t bytes) {
     return buffer;
 }
 
-/* Moves both to the first line in which they differ, and returns its number. */
-static int64_t find_difference(const char **a, const char **b) {
-    int64_t line = 1;
-    for (; **a && **b && line_length(*a) == line_length(*b) && !memcmp(*a, *b, line_length(*a)); line++)
+/* Moves both to the first line in which they differ. */
+static void find_difference(const char **a, const char **b) {
+    while (**a && **b && line_length(*a) == line_length(*b) && !memcmp(*a, *b, line_length(*a)))
         *a = next_line(*a), *b = next_line(*b);
-    return line;
 }
 
 /* Fails with PEER and a sentence about two texts that are not the same. */
@@ -73,12 +71,12 @@ typedef remat_status sayer(const char *what, const char *a, const char *b, int32
 
 static remat_status say_line(const char *what, const char *a, const char *b, int32_t other) {
     char here[220], there[220];
-    int64_t line = find_difference(&a, &b);
-    FAIL(PEER, "ranks 0 and %d disagree about %.100s: line %lld is %s on rank 0, and %s on rank %d", other, what,
-         (long long)line, line_text(a, here, sizeof here), line_text(b, there, sizeof there), other);
+    find_difference(&a, &b);
+    FAIL(PEER, "ranks 0 and %d disagree about %.100s: %s on rank 0, and %s on rank %d", other, what,
+         line_text(a, here, sizeof here), line_text(b, there, sizeof there), other);
 }
 
-/* Lines are settings, "momentum 0.9", which need no number. */
+/* Lines are settings: "momentum 0.9". */
 static remat_status say_setting(const char *what, const char *a, const char *b, int32_t other) {
     find_difference(&a, &b);
     const int here = *a ? (int)line_length(a) : 12, there = *b ? (int)line_length(b) : 12;

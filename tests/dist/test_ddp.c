@@ -246,11 +246,11 @@ static void texts(rm_group *group) {
     need_order(ddp);
     need_told(ddp);
     char words[200];
-    snprintf(words, sizeof words, "line 2 is 'w (4,3) f32' on rank 0, and 'w (4,4) f32' on rank %d", last);
+    snprintf(words, sizeof words, "'w (4,3) f32' on rank 0, and 'w (4,4) f32' on rank %d", last);
     need_difference(group, ddp, "b (4) f32\nw (4,3) f32\n", "b (4) f32\nw (4,4) f32\n", words);
-    snprintf(words, sizeof words, "line 3 is 'c' on rank 0, and nothing more on rank %d", last);
+    snprintf(words, sizeof words, "'c' on rank 0, and nothing more on rank %d", last);
     need_difference(group, ddp, "a\nb\nc\n", "a\nb\n", words);
-    snprintf(words, sizeof words, "line 1 is nothing more on rank 0, and 'a' on rank %d", last);
+    snprintf(words, sizeof words, "nothing more on rank 0, and 'a' on rank %d", last);
     need_difference(group, ddp, "", "a", words);
     rm_ddp_close(ddp);
 }
@@ -259,7 +259,7 @@ static void configs(rm_group *group) {
     const int rank = rm_group_rank(group), size = rm_group_size(group);
     rm_ddp *ddp = NULL;
     rm_ddp_config c = {.group = group, .rows = 1, .bucket_bytes = rank ? 1 << 20 : 2 << 20};
-    need_peer(rm_ddp_open(&c, &ddp), "ranks 0 and 1 disagree about how gradients travel: line 2 is 'other buckets: "
+    need_peer(rm_ddp_open(&c, &ddp), "ranks 0 and 1 disagree about how gradients travel: 'other buckets: "
                                      "2097152 bytes' on rank 0, and 'other buckets: 1048576 bytes' on rank 1");
     need_same_sentence(group);
     c = (rm_ddp_config){.group = group, .rows = 1, .compress = RM_COMPRESS_BF16, .pairwise = true};

@@ -523,7 +523,7 @@ static void another_shape(member *m, remat_config *config, bool odd) {
     char words[300];
     snprintf(
         words, sizeof words,
-        "ranks 0 and %d disagree about the parameters (name, shape, type): line 1 is 'lstm.weight_ih_l0 (20,3) f32' on "
+        "ranks 0 and %d disagree about the parameters (name, shape, type): 'lstm.weight_ih_l0 (20,3) f32' on "
         "rank 0, and 'lstm.weight_ih_l0 (24,3) f32' on rank %d",
         m->size - 1, m->size - 1);
     need_peer(rm_ddp_broadcast(m->ddp, m->session), words);
