@@ -105,7 +105,10 @@ static void print_pareto_row(const pareto *p, const remat_pareto_point *q) {
 static remat_status print_pareto(const pareto *p) {
     printf("Memory against time: %lld timesteps x batch %lld in %lld tiles of %lld; times are %s\n\n",
            (long long)p->plan.timesteps, (long long)p->plan.batch, (long long)p->plan.n_tiles, (long long)p->plan.tile,
-           p->plan.measured_times ? "predicted from kernels measured here" : "estimated from the device's rates");
+           p->plan.measured_busy
+               ? "predicted from kernels measured while other programs took the processors, likely too long"
+           : p->plan.measured_times ? "predicted from kernels measured here"
+                                    : "estimated from the device's rates");
     printf("  %-10s %9s %14s %14s %12s %11s %9s %9s\n", "strategy", "segments", "activations", "in all", "spilled",
            "step [ms]", "to none", "recompute");
     for (int64_t i = 0; i < p->count; i++) print_pareto_row(p, &p->point[i]);
@@ -201,7 +204,7 @@ static remat_status adopt_state(planner *p, rm_options *o) {
     rm_state_point point;
     if (!o->resume) return REMAT_OK;
     TRY(rm_state_find(o->resume, state, &p->resuming));
-    if (p->resuming) TRY(rm_start_read(o, state, &point));
+    if (p->resuming) TRY(rm_state_advise(o->resume, state, rm_start_read(o, state, &point)));
     return rm_options_check(o, RM_PLAN); /* with what the state says */
 }
 

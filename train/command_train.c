@@ -140,6 +140,7 @@ static remat_status save(rm_trainer *t) {
                             .epoch = t->loader.epoch,
                             .consumed = t->loader.consumed,
                             .samples = t->dataset->count,
+                            .data_crc32 = t->data_crc32,
                             .last_lr = t->lr,
                             .shards = t->loader.config.shards};
     return rm_state_save(&t->store, t->session, t->options, point);

@@ -35,6 +35,15 @@ void rm_dataset_close(rm_dataset *dataset) {
     if (dataset) dataset->close(dataset);
 }
 
+/* 0 stands for none. */
+remat_status rm_dataset_checksum(rm_dataset *dataset, uint32_t *crc32) {
+    *crc32 = 0;
+    if (!dataset->checksum) return REMAT_OK;
+    TRY(dataset->checksum(dataset, crc32));
+    if (!*crc32) *crc32 = 1;
+    return REMAT_OK;
+}
+
 /* ---- Labels ----------------------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -49,7 +58,7 @@ static remat_status parse_labels(const uint8_t *data, size_t size, const char *p
     out->npy = is_npy(path);
     if (out->npy) {
         TRY(rm_npy_parse(data, size, path, &out->array));
-        REQUIRE(rm_npy_is_integer(&out->array), IO,
+        REQUIRE(rm_npy_is_integer(&out->array), INVALID,
                 "%s holds real numbers; labels must be whole: save it with "
                 ".astype('int32')",
                 path);

@@ -29,6 +29,8 @@ struct rm_dataset {
     /* Writes sample `index` (0 <= index < count) into column `column` of time-major arrays that are `batch` wide, of the
      * dtypes and shapes above. IO when the file cannot be read. */
     remat_status (*fill)(rm_dataset *, int64_t index, int64_t column, int64_t batch, void *input, void *target);
+    /* See rm_dataset_checksum. NULL: the data are made, not read. */
+    remat_status (*checksum)(rm_dataset *, uint32_t *crc32);
     void (*close)(rm_dataset *);
 };
 
@@ -43,6 +45,11 @@ typedef struct {
 /* task: "lm", "classify", "adding", "copy". INVALID: the flags do not fit; IO: the file does not. */
 remat_status rm_dataset_open(const char *task, const rm_data_source *source, rm_dataset **out);
 void rm_dataset_close(rm_dataset *dataset); /* NULL allowed */
+
+/* zlib's CRC-32 of what samples are made of, labels included, as it is when unpacked: a run that is resumed and other ranks
+ * should have the same. Of a text above 256 MiB it is that of 4096 stretches, spread evenly from its beginning to its end, so
+ * that no run waits for it: most other texts show, not every byte. 0: generated, there is none. IO: it cannot be read. */
+remat_status rm_dataset_checksum(rm_dataset *dataset, uint32_t *crc32);
 
 /* The shape of lm, adding and copy, which follows from the flags alone. */
 rm_data_shape rm_text_shape(int64_t timesteps);

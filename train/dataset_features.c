@@ -6,9 +6,12 @@
 #include "train/file.h"
 #include "train/npy.h"
 
+#include <zlib.h>
+
 typedef struct {
     rm_dataset base;
     uint8_t *file;
+    size_t size;  /* of it */
     rm_npy array; /* (N,T,F) */
     int32_t *labels;
 } feature_data;
@@ -26,6 +29,13 @@ static remat_status fill(rm_dataset *base, int64_t index, int64_t column, int64_
     return REMAT_OK;
 }
 
+static remat_status checksum(rm_dataset *base, uint32_t *crc32) {
+    const feature_data *data = (feature_data *)base;
+    *crc32 = (uint32_t)crc32_z(0, data->file, data->size);
+    *crc32 = (uint32_t)crc32_z(*crc32, (const uint8_t *)data->labels, 4 * (size_t)base->count);
+    return REMAT_OK;
+}
+
 static void close_features(rm_dataset *base) {
     feature_data *data = (feature_data *)base;
     rm_free(data->file);
@@ -34,9 +44,8 @@ static void close_features(rm_dataset *base) {
 }
 
 static remat_status read_features(feature_data *data, const rm_data_source *source) {
-    size_t size;
-    TRY(rm_file_read(source->data, RM_DATA_LIMIT, &data->file, &size));
-    TRY(rm_npy_parse(data->file, size, source->data, &data->array));
+    TRY(rm_file_read(source->data, RM_DATA_LIMIT, &data->file, &data->size));
+    TRY(rm_npy_parse(data->file, data->size, source->data, &data->array));
     const rm_npy *array = &data->array;
     REQUIRE(array->rank == 2 || array->rank == 3, IO, "%s has %d dimensions; features are [N,T] or [N,T,F]",
             source->data, array->rank);
@@ -44,7 +53,7 @@ static remat_status read_features(feature_data *data, const rm_data_source *sour
     REQUIRE(T <= array->dim[1], INVALID, "--seq-len=%lld, but %s has %lld timesteps: leave it out, or give less",
             (long long)T, source->data, (long long)array->dim[1]);
     data->base.count = array->dim[0];
-    data->base.held_bytes = size + 4 * (uint64_t)data->base.count;
+    data->base.held_bytes = data->size + 4 * (uint64_t)data->base.count;
     data->base.shape = (rm_data_shape){.timesteps = T, .features = array->dim[2], .classes = source->classes};
     return rm_labels_read(source->labels, data->base.count, &data->labels, &data->base.shape.classes);
 }
@@ -52,7 +61,7 @@ static remat_status read_features(feature_data *data, const rm_data_source *sour
 remat_status rm_dataset_open_features(const rm_data_source *source, rm_dataset **out) {
     feature_data *data = rm_malloc(sizeof *data);
     REQUIRE(data, MEMORY, "no memory to open %s", source->data);
-    *data = (feature_data){.base = {.fill = fill, .close = close_features}};
+    *data = (feature_data){.base = {.fill = fill, .checksum = checksum, .close = close_features}};
     remat_status status = read_features(data, source);
     if (status)
         close_features(&data->base);

@@ -6,9 +6,12 @@
 #include "train/file.h"
 #include "train/idx.h"
 
+#include <zlib.h>
+
 typedef struct {
     rm_dataset base;
     uint8_t *file;
+    size_t size;          /* of it */
     const uint8_t *pixel; /* (N, pixels) */
     int64_t pixels;
     int32_t *labels;
@@ -23,6 +26,13 @@ static remat_status fill(rm_dataset *base, int64_t index, int64_t column, int64_
     return REMAT_OK;
 }
 
+static remat_status checksum(rm_dataset *base, uint32_t *crc32) {
+    const image_data *data = (image_data *)base;
+    *crc32 = (uint32_t)crc32_z(0, data->file, data->size);
+    *crc32 = (uint32_t)crc32_z(*crc32, (const uint8_t *)data->labels, 4 * (size_t)base->count);
+    return REMAT_OK;
+}
+
 static void close_images(rm_dataset *base) {
     image_data *data = (image_data *)base;
     rm_free(data->file);
@@ -31,14 +41,13 @@ static void close_images(rm_dataset *base) {
 }
 
 static remat_status read_images(image_data *data, const rm_data_source *source) {
-    size_t size;
     rm_idx idx;
-    TRY(rm_file_read(source->data, RM_DATA_LIMIT, &data->file, &size));
-    TRY(rm_idx_parse(data->file, size, source->data, &idx));
+    TRY(rm_file_read(source->data, RM_DATA_LIMIT, &data->file, &data->size));
+    TRY(rm_idx_parse(data->file, data->size, source->data, &idx));
     REQUIRE(idx.rank >= 2, IO, "%s has one dimension; images have 3: is this the file for --labels?", source->data);
     data->pixel = idx.item;
     data->base.count = idx.dim[0];
-    data->base.held_bytes = size + 4 * (uint64_t)data->base.count;
+    data->base.held_bytes = data->size + 4 * (uint64_t)data->base.count;
     data->pixels = idx.count / idx.dim[0];
     int64_t T = source->timesteps ? source->timesteps : data->pixels;
     REQUIRE(T <= data->pixels, INVALID,
@@ -51,7 +60,7 @@ static remat_status read_images(image_data *data, const rm_data_source *source) 
 remat_status rm_dataset_open_images(const rm_data_source *source, rm_dataset **out) {
     image_data *data = rm_malloc(sizeof *data);
     REQUIRE(data, MEMORY, "no memory to open %s", source->data);
-    *data = (image_data){.base = {.fill = fill, .close = close_images}};
+    *data = (image_data){.base = {.fill = fill, .checksum = checksum, .close = close_images}};
     remat_status status = read_images(data, source);
     if (status)
         close_images(&data->base);

@@ -6,6 +6,7 @@
 #include "train/file.h"
 
 #include <unistd.h>
+#include <zlib.h>
 
 typedef struct {
     rm_dataset base;
@@ -22,6 +23,24 @@ static remat_status fill(rm_dataset *base, int64_t index, int64_t column, int64_
     for (int64_t t = 0; t < T; t++) {
         x[t * batch + column] = data->bytes[t];
         y[t * batch + column] = data->bytes[t + 1];
+    }
+    return REMAT_OK;
+}
+
+enum { STRETCH = 65536, STRETCHES = 4096 };
+
+/* Of the bytes that samples have: not of what is left over at the file's end. */
+static remat_status checksum(rm_dataset *base, uint32_t *crc32) {
+    const text_data *data = (text_data *)base;
+    uint8_t block[STRETCH];
+    uint64_t bytes = (uint64_t)(base->count * base->shape.timesteps) + 1;
+    bool whole = bytes <= (uint64_t)STRETCH * STRETCHES;
+    for (uint64_t i = 0; i < STRETCHES; i++) {
+        uint64_t at = whole ? i * STRETCH : (uint64_t)((double)(bytes - STRETCH) * (double)i / (STRETCHES - 1));
+        if (at >= bytes) break;
+        size_t part = bytes - at < STRETCH ? (size_t)(bytes - at) : STRETCH;
+        TRY(rm_file_read_at(data->fd, data->path, at, block, part));
+        *crc32 = (uint32_t)crc32_z(*crc32, block, part);
     }
     return REMAT_OK;
 }
@@ -54,9 +73,12 @@ remat_status rm_dataset_open_text(const rm_data_source *source, rm_dataset **out
     rm_data_shape shape = rm_text_shape(source->timesteps);
     text_data *data = rm_malloc(sizeof *data + (size_t)shape.timesteps + 1);
     REQUIRE(data, MEMORY, "no memory for a sample of %lld bytes", (long long)shape.timesteps + 1);
-    *data = (text_data){
-        .base = {.shape = shape, .held_bytes = (uint64_t)shape.timesteps + 1, .fill = fill, .close = close_text},
-        .fd = -1};
+    *data = (text_data){.base = {.shape = shape,
+                                 .held_bytes = (uint64_t)shape.timesteps + 1,
+                                 .fill = fill,
+                                 .checksum = checksum,
+                                 .close = close_text},
+                        .fd = -1};
     remat_status status = open_file(data, source->data);
     if (status)
         close_text(&data->base);

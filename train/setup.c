@@ -15,7 +15,7 @@ remat_status rm_setup_resume(rm_options *options, rm_command command, char state
     bool found;
     TRY(rm_state_find(options->resume, state, &found));
     REQUIRE(found, IO, "%s holds no training state: give the directory that was named with --save", options->resume);
-    TRY(rm_state_read(state, command, options, point));
+    TRY(rm_state_advise(options->resume, state, rm_state_read(state, command, options, point)));
     return rm_options_check(options, command);
 }
 
@@ -198,7 +198,7 @@ double rm_setup_learning_rate(const rm_options *o) {
 
 remat_status rm_setup_weights(const rm_options *o, const char *state, const rm_state_point *point,
                               remat_session *session) {
-    if (*state) return rm_state_restore(state, point, false, session);
+    if (*state) return rm_state_advise(o->resume, state, rm_state_restore(state, point, false, session));
     REQUIRE(o->init, INVALID, "there are no weights: say --resume=DIR (a training state) or --init=FILE.safetensors");
     return rm_weights_import(session, o->init);
 }

@@ -103,7 +103,7 @@ remat_status rm_start_find(rm_options *o, char state[RM_PATH_BYTES], rm_state_po
         o->save = rm_strdup(o->resume);
         REQUIRE(o->save, MEMORY, "no memory for the name %s", o->resume);
     }
-    if (found) return rm_start_read(o, state, point);
+    if (found) return rm_state_advise(o->resume, state, rm_start_read(o, state, point));
     if (o->save && same_place(o->save, o->resume)) return REMAT_OK;
     FAIL(IO,
          "%s holds no training state: give the directory that was named with --save (or the same one to both, to start "

@@ -105,10 +105,12 @@ static void list_file(json_t *files, const char *name, const double about[2]) {
 }
 
 static json_t *point_json(const rm_state_point *p) {
-    return json_pack("{s:i, s:s, s:I, s:I, s:I, s:I, s:f, s:I, s:i, s:I}", "format", RM_STATE_FORMAT, "remat",
-                     REMAT_VERSION, "step", (json_int_t)p->step, "epoch", (json_int_t)p->epoch, "consumed",
-                     (json_int_t)p->consumed, "samples", (json_int_t)p->samples, "last_lr", p->last_lr, "world_size",
-                     (json_int_t)p->world_size, "zero", p->zero, "shards", (json_int_t)p->shards);
+    json_t *root = json_pack("{s:i, s:s, s:I, s:I, s:I, s:I, s:f, s:I, s:i, s:I}", "format", RM_STATE_FORMAT, "remat",
+                             REMAT_VERSION, "step", (json_int_t)p->step, "epoch", (json_int_t)p->epoch, "consumed",
+                             (json_int_t)p->consumed, "samples", (json_int_t)p->samples, "last_lr", p->last_lr,
+                             "world_size", (json_int_t)p->world_size, "zero", p->zero, "shards", (json_int_t)p->shards);
+    if (root && p->data_crc32) json_object_set_new(root, "data_crc32", json_integer(p->data_crc32));
+    return root;
 }
 
 /* ---- Who writes what. The sizes and checksums of all files, two numbers each: that of the model, then those of the

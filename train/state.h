@@ -22,6 +22,7 @@ typedef struct {
     int64_t step;            /* updates made */
     int64_t epoch, consumed; /* where the next one begins, as rm_loader has them */
     int64_t samples;         /* in the data set: other data would have another order */
+    uint32_t data_crc32;     /* rm_dataset_checksum's; 0: not known, of generated data and older states */
     double last_lr;          /* of the last update: remat_set_last_lr. -1: not known (a state of format 1) */
     int64_t shards;          /* --deterministic-world's V; 0: plain */
     int64_t world_size;      /* of the ranks that saved it; rm_state_save fills these in itself */
@@ -79,6 +80,11 @@ remat_status rm_state_check(const char *state);
 #define RM_STATE_NOTE 2048
 remat_status rm_state_after_restart(const char *directory, char state[RM_PATH_BYTES], char note[RM_STATE_NOTE]);
 bool rm_state_restarted(void); /* is this such a job? */
+
+/* After rm_state_read or rm_state_restore has failed with `status`: where the state is damaged and was the newest in
+ * `directory`, whose name was given, the remedy becomes what to do to go on from the newest before it that can be read. Returns
+ * `status`. An older one is never taken unasked: what was trained since would be gone, and nobody would know. */
+remat_status rm_state_advise(const char *directory, const char *state, remat_status status);
 
 /* Reads the arrays into a session of the same model: every rank for itself, parameters whole, of the optimizer's state what
  * the session holds, however it was shared out when it was saved. with_optimizer also restores that, the step count and the

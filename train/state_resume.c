@@ -102,6 +102,16 @@ static void parse_precision(const json_t *root, rm_state_point *out) {
     snprintf(out->precision, sizeof out->precision, "%s", text ? text : "fp32");
 }
 
+/* Not in states from before there was one, nor in those of generated data. */
+static remat_status parse_data(const json_t *root, const char *name, rm_state_point *out) {
+    const json_t *crc = json_object_get(root, "data_crc32");
+    json_int_t value = json_integer_value(crc);
+    REQUIRE(!crc || (json_is_integer(crc) && value > 0 && value <= UINT32_MAX), IO,
+            "%s is damaged: what it says for the data's checksum is none" REMEDY, name);
+    out->data_crc32 = (uint32_t)value;
+    return REMAT_OK;
+}
+
 static remat_status parse_point(const json_t *root, const char *name, rm_state_point *out) {
     json_int_t format, step, epoch, samples;
     *out = (rm_state_point){0};
@@ -117,6 +127,7 @@ static remat_status parse_point(const json_t *root, const char *name, rm_state_p
     out->epoch = epoch;
     out->samples = samples;
     parse_precision(root, out);
+    TRY(parse_data(root, name, out));
     TRY((format == 1 ? parse_format_1 : parse_format_2)(root, name, out));
     REQUIRE(out->consumed <= samples, IO, "%s is damaged: %lld samples of an epoch of %lld cannot have been had" REMEDY,
             name, (long long)out->consumed, (long long)samples);
@@ -260,4 +271,35 @@ remat_status rm_state_restore(const char *state, const rm_state_point *point, bo
     remat_set_step_count(session, point->step);
     if (point->last_lr >= 0) remat_set_last_lr(session, point->last_lr);
     return REMAT_OK;
+}
+
+/* ---- Which other one there is ----------------------------------------------------------------------------------------- */
+
+/* The newest before `state` whose state.json can be read, and whose files have their sizes; its checksums are not looked at.
+ * "": none. */
+static void find_older(const char *directory, const char *state, char older[RM_PATH_BYTES]) {
+    int64_t *steps = NULL, count = 0, i = 0;
+    bool sound = false;
+    if (rm_state_list(directory, &steps, &count)) count = 0;
+    for (*older = 0; i < count && strcmp(older, state); i++)
+        if (rm_state_path(directory, "", steps[i], older)) *older = 0;
+    for (; i < count && !sound; i++) {
+        saved_state s = {0};
+        sound = !rm_state_path(directory, "", steps[i], older) && !open_state(older, &s);
+        close_state(&s);
+    }
+    if (!sound) *older = 0;
+    rm_free(steps);
+}
+
+remat_status rm_state_advise(const char *directory, const char *state, remat_status status) {
+    char reason[1024], older[RM_PATH_BYTES];
+    snprintf(reason, sizeof reason, "%s", remat_last_error());
+    char *remedy = strstr(reason, RM_STATE_REMEDY);
+    if (status != REMAT_IO || !remedy || !strcmp(directory, state)) return status;
+    find_older(directory, state, older);
+    if (!*older) return rm_fail(status, "%s", reason);
+    *remedy = 0;
+    return rm_fail(status, "%s; the one before it is %s: move %s away, and --resume=%s goes on from there", reason,
+                   older, state, directory);
 }

@@ -16,12 +16,26 @@
 #include <stdio.h>
 #include <string.h>
 
-static remat_status open_data(rm_trainer *t, rm_model_spec *spec) {
-    TRY(rm_setup_dataset(t->options, false, &t->dataset));
+/* A run goes on with the data that it began with: other data would silently be another run. */
+static remat_status check_data(rm_trainer *t) {
+    const rm_options *o = t->options;
+    TRY(rm_dataset_checksum(t->dataset, &t->data_crc32));
+    if (!*t->state) return REMAT_OK;
     REQUIRE(
-        !*t->state || t->start.samples == t->dataset->count, INVALID,
+        t->start.samples == t->dataset->count, INVALID,
         "the data has %lld samples, but %s was saved with %lld: that is other data; resume with what it was trained on",
         (long long)t->dataset->count, t->state, (long long)t->start.samples);
+    REQUIRE(!t->start.data_crc32 || t->start.data_crc32 == t->data_crc32, INVALID,
+            "%s%s%s has as many samples as the data that %s was saved with, but it is other data (checksum %08x, then "
+            "%08x): resume with what it was trained on",
+            o->data, o->labels ? " with " : "", o->labels ? o->labels : "", t->state, (unsigned)t->data_crc32,
+            (unsigned)t->start.data_crc32);
+    return REMAT_OK;
+}
+
+static remat_status open_data(rm_trainer *t, rm_model_spec *spec) {
+    TRY(rm_setup_dataset(t->options, false, &t->dataset));
+    TRY(check_data(t));
     TRY(rm_setup_spec(t->options, t->dataset, spec));
     const rm_options *o = t->options;
     rm_loader_config order = {.batch = o->batch,
@@ -50,7 +64,8 @@ static remat_status check_spill(const rm_trainer *t) {
 }
 
 static remat_status fill_session(rm_trainer *t) {
-    if (*t->state) return rm_state_restore(t->state, &t->start, true, t->session);
+    if (*t->state)
+        return rm_state_advise(t->options->resume, t->state, rm_state_restore(t->state, &t->start, true, t->session));
     return t->options->init ? rm_weights_import(t->session, t->options->init) : REMAT_OK;
 }
 
@@ -95,13 +110,14 @@ static remat_status prepare(rm_trainer *t, rm_model_spec *spec) {
 
 /* What is not in the flags, and must be the same on all ranks. */
 static remat_status connect_ranks(rm_trainer *t) {
-    char facts[256];
+    char facts[320];
     const rm_data_shape *shape = &t->dataset->shape;
     snprintf(facts, sizeof facts,
-             "samples in the data: %lld\ntimesteps of a sample: %lld\nfeatures of a timestep: %lld\nclasses: %lld\n"
+             "samples in the data: %lld\nchecksum of what is in the data: %08x\ntimesteps of a sample: %lld\nfeatures "
+             "of a timestep: %lld\nclasses: %lld\n"
              "step of the training state: %lld\n",
-             (long long)t->dataset->count, (long long)shape->timesteps, (long long)shape->features,
-             (long long)shape->classes, (long long)t->start.step);
+             (long long)t->dataset->count, (unsigned)t->data_crc32, (long long)shape->timesteps,
+             (long long)shape->features, (long long)shape->classes, (long long)t->start.step);
     return rm_ranks_connect(&t->ranks, t->options, facts);
 }
 

@@ -17,6 +17,7 @@ typedef struct {
     rm_options *options;
     rm_ranks ranks;
     rm_dataset *dataset, *eval_dataset;
+    uint32_t data_crc32; /* of the first; 0: generated */
     rm_model model;
     remat_session *session;
     remat_plan_summary plan; /* the session's; strategy and times as rank 0 chose by them */

@@ -128,7 +128,70 @@ START_TEST(numpy_features) {
     ck_ok(d->fill(d, 1, 0, 1, x, y)); /* its first two of three timesteps */
     ck_assert(x[0] == 6 && x[1] == 7 && x[2] == 8 && x[3] == 9 && y[0] == 9);
     rm_dataset_close(d);
-    open_fails("classify", (rm_data_source){.data = path, .labels = path}, REMAT_IO, "real numbers");
+    open_fails("classify", (rm_data_source){.data = path, .labels = path}, REMAT_INVALID, "real numbers");
+}
+END_TEST
+
+/* ---- Is it the same? ---------------------------------------------------------------------------------------------- */
+
+static uint32_t checksum_of(const char *task, rm_data_source source) {
+    uint32_t crc;
+    rm_dataset *d = open_ok(task, source);
+    ck_ok(rm_dataset_checksum(d, &crc));
+    rm_dataset_close(d);
+    return crc;
+}
+
+START_TEST(checksums_tell_data_apart) {
+    rm_data_source text = {.data = make_file("t", "abcdefghij", 10), .timesteps = 4}; /* 2 samples: bytes 0 .. 8 */
+    uint32_t crc = checksum_of("lm", text);
+    ck_assert_uint_eq(crc, (uint32_t)crc32(0, (const uint8_t *)"abcdefghi", 9));
+    make_file("t", "abcdefghiX", 10);
+    ck_assert_uint_eq(checksum_of("lm", text), crc);
+    make_file("t", "abcdefghXj", 10);
+    ck_assert_uint_ne(checksum_of("lm", text), crc);
+    uint8_t other[sizeof images];
+    rm_data_source set = {.data = make_file("i", images, sizeof images),
+                          .labels = make_file("l", labels, sizeof labels)};
+    crc = checksum_of("classify", set);
+    ck_assert_uint_ne(crc, 0);
+    set.data = make_gz("i.gz", images, sizeof images);
+    ck_assert_uint_eq(checksum_of("classify", set), crc);
+    memcpy(other, images, sizeof images);
+    other[sizeof images - 1]++;
+    set.data = make_file("i", other, sizeof other);
+    ck_assert_uint_ne(checksum_of("classify", set), crc);
+    make_file("i", images, sizeof images);
+    ck_assert_uint_eq(checksum_of("classify", set), crc);
+    memcpy(other, labels, sizeof labels);
+    other[sizeof labels - 1]--;
+    make_file("l", other, sizeof labels);
+    ck_assert_uint_ne(checksum_of("classify", set), crc);
+    ck_assert_uint_eq(checksum_of("adding", (rm_data_source){.timesteps = 5, .samples = 3}), 0);
+}
+END_TEST
+
+static void put_byte(const char *path, off_t at, char byte) {
+    int fd = open(path, O_WRONLY);
+    ck_assert_int_eq(pwrite(fd, &byte, 1, at), 1);
+    close(fd);
+}
+
+/* Of a large text only stretches are read: among them its beginning and the end of its last sample. */
+START_TEST(checksums_of_large_texts) {
+    const off_t samples = 300000, used = 1000 * samples + 1;
+    rm_data_source text = {.data = make_file("t", "", 0), .timesteps = 1000};
+    ck_assert_int_eq(truncate(text.data, used + 7), 0);
+    uint32_t crc = checksum_of("lm", text);
+    put_byte(text.data, used + 3, 'x');
+    ck_assert_uint_eq(checksum_of("lm", text), crc);
+    const off_t places[] = {0, 65535, used - 65536, used - 1};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        put_byte(text.data, places[i], 'x');
+        ck_assert_msg(checksum_of("lm", text) != crc, "byte %lld", (long long)places[i]);
+        put_byte(text.data, places[i], 0);
+        ck_assert_uint_eq(checksum_of("lm", text), crc);
+    }
 }
 END_TEST
 
@@ -217,6 +280,8 @@ int main(void) {
     tcase_add_test(tests, a_file_that_shrinks_is_noticed);
     tcase_add_test(tests, images_are_sequences_of_pixels);
     tcase_add_test(tests, damaged_gzip_is_noticed);
+    tcase_add_test(tests, checksums_tell_data_apart);
+    tcase_add_test(tests, checksums_of_large_texts);
     tcase_add_test(tests, other_numbers_of_labels_are_refused);
     tcase_add_test(tests, numpy_features);
     tcase_add_test(tests, adding_adds);

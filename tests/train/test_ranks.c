@@ -422,7 +422,10 @@ static const struct {
     {"--batch=4", "--seed=3", 2, 0, "--seed=3", "rank 1"},
     {"--batch=4", "--batch=8", 2, 0, "--batch=8", "rank 1"},
     {"--batch=4", "--data=%s/longer", 2, 0, "samples in the data", "rank 1"},
+    {"--batch=4", "--data=%s/other", 2, 0, "the run: 'checksum of what is in the data: ", "rank 1"},
     {"--batch=4", "--zero=1", 2, 0, "--zero=1", "rank 1"},
+    {"--batch=4 --save=%s/st", "--checkpoint=sqrt", 2, 0,
+     "the run: '--checkpoint=none' on rank 0, and '--checkpoint=sqrt' on rank 1", ""},
     {"--batch=4", "--save=%s/st", 2, 0, "--save", "rank 1"},
     {"--batch=4", "--data=%s/nothing", 1, 1, "does not exist", "rank 1 of 2 on "},
     {"--batch=4 --data=%s/nothing", "", 1, 0, "does not exist", "rank 0 of 2 on "},
@@ -434,15 +437,25 @@ static const struct {
     {"--batch=4 --device=null", "", 2, 0, "remat plan --world-size=2", "rank 0"},
     {"--batch=4 --zero=1 --dump-grads=%s/g", "", 2, 0, "--dump-grads", "rank 0"},
     {"--task=adding --batch=4 --optimizer=sgd --lr=1e6", "", 1, 0, "--lr smaller", "step"},
-    {"--batch=4", "--memory-budget=1GiB", 2, 0, "'no --memory-budget' on rank 0, and '--memory-budget=1073741824'", ""},
+    {"--batch=4", "--memory-budget=1GiB", 2, 0, "the run: 'no --memory-budget' on rank 0, and '--memory-budget=1073741824'", ""},
 };
 enum { REFUSALS = sizeof refusals / sizeof *refusals };
+
+/* As long as the first, and not the same. */
+static void make_other_text(void) {
+    struct stat about;
+    ck_assert_int_eq(stat(text_file(), &about), 0);
+    char *zeros = calloc(1, (size_t)about.st_size);
+    make_file("other", zeros, (size_t)about.st_size);
+    free(zeros);
+}
 
 START_TEST(one_sentence_for_all) {
     job j;
     char line[1024], flags[256], odd[256];
     text_file();
     make_text("longer", 30000);
+    make_other_text();
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
     snprintf(flags, sizeof flags, refusals[_i].line, scratch());

@@ -147,6 +147,73 @@ START_TEST(resuming_from_nowhere) {
 }
 END_TEST
 
+static const char *make_zeros(const char *name, size_t bytes) {
+    char *zeros = calloc(1, bytes);
+    const char *path = make_file(name, zeros, bytes);
+    free(zeros);
+    return path;
+}
+
+/* A state as it was before there were checksums of the data. */
+static void forget_checksums(const char *state_json) {
+    json_t *root = json_load_file(state_json, 0, NULL);
+    ck_assert_int_eq(json_object_del(root, "data_crc32"), 0);
+    ck_assert_int_eq(json_object_del(root, "crc32"), 0);
+    ck_assert_int_eq(json_dump_file(root, state_json, 0), 0);
+    json_decref(root);
+}
+
+/* Other data are noticed though they have as many samples: another file, and the same file with something else in it. */
+START_TEST(other_data_is_refused) {
+    const char *text = make_text("text", 8192), *st = in_scratch("st"), *same = make_text("same", 8192);
+    ck_runs("train --data=%s " FLAGS "--steps=2 --save=%s", text, st);
+    const char *other = make_zeros("other", 8192);
+    ck_refuses(2, "it is other data (checksum", "train --resume=%s --data=%s --steps=4", st, other);
+    ck_assert_msg(strstr(program_errors, "/other has as many") && strstr(program_errors, "st/step-00000002 was saved"),
+                  "%s", program_errors);
+    ck_runs("train --resume=%s --data=%s --steps=4", st, same);
+    make_zeros("same", 8192);
+    ck_refuses(2, "it is other data (checksum", "train --resume=%s --steps=6", st);
+    forget_checksums(in_scratch("st/step-00000004/state.json"));
+    ck_runs("train --resume=%s --steps=6", st);
+    ck_runs("train --task=adding --samples=40 --seq-len=9 --hidden=4 --batch=4 --steps=1 --save=%s",
+            in_scratch("made"));
+    ck_runs("train --resume=%s --steps=2", in_scratch("made"));
+}
+END_TEST
+
+static void damage(const char *path, bool empty) { ck_assert_int_eq(truncate(path, empty ? 0 : 100), 0); }
+
+/* The newest state that has all its files is taken. When it is damaged nothing else is taken in its place, but named; and what
+ * the sentence says to do works. */
+START_TEST(the_state_before_a_damaged_one_is_named) {
+    static const char *const files[] = {"state.json", "model.safetensors", "optimizer.safetensors"};
+    const char *text = make_text("text", 8192), *st = in_scratch("st");
+    char newest[256], said[600], command[600];
+    snprintf(newest, sizeof newest, "%s/step-00000003/%s", st, files[_i]);
+    ck_runs("train --data=%s " FLAGS "--steps=3 --save-every=1 --keep=0 --save=%s", text, st);
+    damage(newest, _i == 0);
+    snprintf(
+        said, sizeof said,
+        "; the one before it is %1$s/step-00000002: move %1$s/step-00000003 away, and --resume=%1$s goes on from there",
+        st);
+    ck_refuses(1, said, "train --resume=%s --steps=4", st);
+    ck_refuses(1, said, "plan --resume=%s", st);
+    ck_refuses(1, said, "eval --resume=%s --data=%s", st, text);
+    ck_refuses(1, "start afresh", "train --resume=%s/step-00000003 --steps=4", st);
+    damage(in_scratch("st/step-00000002/model.safetensors"), false); /* passed by */
+    ck_refuses(1, "the one before it is", "train --resume=%s --steps=4", st);
+    ck_assert_msg(strstr(program_errors, "st/step-00000001: move "), "%s", program_errors);
+    snprintf(command, sizeof command, "mv %1$s/step-00000003 %1$s/step-00000002 %2$s", st, scratch());
+    ck_assert_int_eq(system(command), 0);
+    ck_runs("train --resume=%s --steps=2", st);
+    ck_assert_ptr_nonnull(strstr(program_output, "step 1, epoch 0"));
+    damage(in_scratch("st/step-00000001/state.json"), true);
+    damage(in_scratch("st/step-00000002/state.json"), true);
+    ck_refuses(1, "resume from another training state, or start afresh", "train --resume=%s --steps=4", st);
+}
+END_TEST
+
 int main(void) {
     TCase *tests = tcase_create("resume");
     tcase_add_test(tests, killed_at_any_moment);
@@ -156,5 +223,7 @@ int main(void) {
     tcase_add_test(tests, ctrl_c_saves_first);
     tcase_add_test(tests, sigterm_saves_first);
     tcase_add_test(tests, resuming_from_nowhere);
+    tcase_add_test(tests, other_data_is_refused);
+    tcase_add_loop_test(tests, the_state_before_a_damaged_one_is_named, 0, 3);
     return run_suite("train/resume", tests);
 }
