@@ -21,7 +21,7 @@ WORK = [  # model, batch, hidden, layers, timesteps, plan
     ("lstm", 16, 256, 1, 1000, "--checkpoint-segments=8"),
     ("gru", 4, 32, 1, 8000, "--checkpoint=sqrt"),
     ("gru", 2, 256, 3, 500, "--checkpoint-segments=1000"),
-    ("rnn", 8, 256, 1, 2000, "--checkpoint=none"),
+    ("rnn", 8, 256, 1, 2000, "--checkpoint=sqrt"),
 ]
 
 

@@ -177,7 +177,7 @@ static bool is_at(int fd, const char *path) {
 }
 
 static remat_status refuse_foreign(const char *path) {
-    FAIL(IO,
+    FAIL(INVALID,
          "%s is there already, and is no store of Remat: it is left as it is; --init-method=file://PATH needs a path "
          "of its own",
          path);

@@ -34,9 +34,10 @@ remat_status rm_budget_apply(const rm_options *o, uint64_t held, remat_config *c
 
 /* ---- What would fit --------------------------------------------------------------------------------------------- */
 
-/* A search plans so many layers of tiles in all, some tenth of a second's worth: counted, not timed, so that the advice is the
- * same everywhere. */
+/* A search plans so many layers of tiles for each kind of change, some tenth of a second's worth: counted, not timed, so that
+ * the advice is the same everywhere. The smallest batch and the shortest sequence are planned in any case. */
 #define MOST_PLANNED 8000
+#define MOST_HALVINGS 6 /* what is left then is another task */
 
 typedef struct {
     const rm_model_spec *spec;
@@ -45,7 +46,8 @@ typedef struct {
     int64_t tile;  /* in timesteps, as the plan that did not fit has it */
     bool resuming; /* the shapes are those of the training state */
     const remat_ranks *ranks;
-    int64_t planned; /* layers of tiles, up to now */
+    int64_t planned; /* layers of tiles, up to now, for this kind of change */
+    bool ended;      /* there was more to try */
     char text[160];  /* the flags that would fit, and what they need */
 } search;
 
@@ -107,18 +109,66 @@ static bool fits(search *s, const rm_options *o, const char *changes) {
     return true;
 }
 
-/* Halves one number until it fits, six times at most: what is left then is another task. */
-static bool halve(search *s, const rm_options *base, const char *before, const char *name, int64_t from) {
-    for (int64_t n = from / 2; n >= 1 && n >= from / 64 && s->planned < MOST_PLANNED; n /= 2) {
-        char changes[96];
-        rm_options o = *base;
-        if (!strcmp(name, "tile")) o.tile = n;
-        if (!strcmp(name, "batch")) o.batch = n;
-        if (!strcmp(name, "seq-len")) o.seq_len = n;
-        snprintf(changes, sizeof changes, "%s--%s=%lld", before, name, (long long)n);
-        if (fits(s, &o, changes)) return true;
-    }
+/* A number that may be made smaller. */
+typedef struct {
+    const char *before, *name; /* other changes, "" or "--recompute=auto "; the flag */
+    int64_t from;
+} number;
+
+static rm_options halved(const rm_options *base, const number *of, int halvings) {
+    rm_options o = *base;
+    int64_t n = of->from >> halvings;
+    if (!strcmp(of->name, "tile")) o.tile = n;
+    if (!strcmp(of->name, "batch")) o.batch = n;
+    if (!strcmp(of->name, "seq-len")) o.seq_len = n;
+    return o;
+}
+
+static bool fits_halved(search *s, const rm_options *base, const number *of, int halvings) {
+    char changes[96];
+    rm_options o = halved(base, of, halvings);
+    snprintf(changes, sizeof changes, "%s--%s=%lld", of->before, of->name, (long long)(of->from >> halvings));
+    return fits(s, &o, changes);
+}
+
+/* A batch that the shards of --deterministic-world can be cut from. */
+static bool can_be_halved(const rm_options *base, const number *of, int halvings) {
+    rm_options o = halved(base, of, halvings);
+    return !rm_setup_world(&o);
+}
+
+static int most_halvings(int64_t from) {
+    int n = 0;
+    while (n < MOST_HALVINGS && from >> (n + 1) >= 1) n++;
+    return n;
+}
+
+/* Finer tiles need fewer bytes only up to where their tables outgrow them, and are more to plan: so the largest comes first. */
+static bool halve_tile(search *s, const rm_options *base, const char *before) {
+    const number tile = {before, "tile", s->tile};
+    int most = most_halvings(s->tile), n = 1;
+    for (s->planned = 0; n <= most && s->planned < MOST_PLANNED; n++)
+        if (fits_halved(s, base, &tile, n)) return true;
+    s->ended = s->ended || n <= most;
     return false;
+}
+
+/* Fewer or shorter samples always need less: when the least does not fit, none does; when it does, the largest that fits is
+ * between, and the text of the last that was found to fit stands. */
+static bool halve(search *s, const rm_options *base, const char *before, const char *name, int64_t from) {
+    const number of = {before, name, from};
+    int fitting = most_halvings(from), not_fitting = 0;
+    s->planned = 0;
+    while (fitting && !can_be_halved(base, &of, fitting)) fitting--;
+    if (!fitting || !fits_halved(s, base, &of, fitting)) return false;
+    while (fitting - not_fitting > 1 && s->planned < MOST_PLANNED) {
+        int between = (fitting + not_fitting) / 2;
+        if (fits_halved(s, base, &of, between))
+            fitting = between;
+        else
+            not_fitting = between;
+    }
+    return true;
 }
 
 /* Whether a second tier would help is asked of the null device, which has one: the bytes are the same. */
@@ -154,22 +204,23 @@ static int list_ways(const rm_options *o, way ways[3]) {
     return n;
 }
 
+/* With smaller numbers, first as it is, then in the freest way besides, if there is one. */
+static bool find_smaller(search *s, const rm_options *o, const way *freest) {
+    char before[64] = "";
+    const rm_options *other = freest ? &freest->options : NULL;
+    if (freest) snprintf(before, sizeof before, "%s ", freest->changes);
+    return halve_tile(s, o, "") || (other && halve_tile(s, other, before)) || halve(s, o, "", "batch", o->batch) ||
+           (other && halve(s, other, before, "batch", o->batch)) || halve(s, o, "", "seq-len", o->seq_len) ||
+           (other && halve(s, other, before, "seq-len", o->seq_len));
+}
+
 static bool find_change(search *s, const rm_options *o) {
     way ways[3];
-    char before[64] = "";
     int n = list_ways(o, ways);
-    for (int i = 0; i < n && s->planned < MOST_PLANNED; i++)
+    for (int i = 0; i < n; i++)
         if (fits(s, &ways[i].options, ways[i].changes)) return true;
-    if (!o->spill && s->planned < MOST_PLANNED && spill_would_fit(s, o)) return true;
-    if (s->resuming) return false;
-    if (n) snprintf(before, sizeof before, "%s ", ways[n - 1].changes);
-    const char *const name[] = {"tile", "batch", "seq-len"};
-    const int64_t from[] = {s->tile, o->batch, o->seq_len};
-    for (int i = 0; i < 3; i++) {
-        if (halve(s, o, "", name[i], from[i])) return true;
-        if (n && halve(s, &ways[n - 1].options, before, name[i], from[i])) return true;
-    }
-    return false;
+    if (!o->spill && spill_would_fit(s, o)) return true;
+    return !s->resuming && find_smaller(s, o, n ? &ways[n - 1] : NULL);
 }
 
 /* The tile that the shapes decide on, which does not depend on the strategy; 0: there is no plan at all. */
@@ -210,7 +261,10 @@ remat_status rm_budget_advise(const rm_options *o, const rm_model_spec *spec, co
     else if (about->resuming)
         fprintf(stderr, "  nothing else that may change when a run is resumed would fit: make the budget larger\n");
     else
-        fprintf(stderr, "  no smaller --tile, --batch or --seq-len that was tried would fit: make --hidden or --layers "
-                        "smaller, or the budget larger\n");
+        fprintf(stderr,
+                "  no --batch or --seq-len down to 1/%d would fit, nor %s: make --hidden or --layers smaller, or the "
+                "budget larger\n",
+                1 << MOST_HALVINGS,
+                s.ended ? "a smaller --tile that was tried, before the search ended" : "a smaller --tile");
     return rm_fail(REMAT_INFEASIBLE, "%s", "");
 }

@@ -138,7 +138,7 @@ static void print_table(const run *runs, int n) {
 
 static bool same_bits(double a, double b) {
     float x = (float)a, y = (float)b; /* losses are floats, and were written with the digits that bring them back */
-    return !memcmp(&x, &y, sizeof x) && !isnan(a);
+    return !memcmp(&x, &y, sizeof x) && !isnan(a); /* null, which stands for all that is not finite, says too little */
 }
 
 /* The first place at which two runs are not the same; -1: none. */
@@ -156,6 +156,9 @@ static void print_difference(const run *a, const run *b, int64_t at) {
     else if (a->point[at].step != b->point[at].step)
         printf("%s goes on with step %lld and %s with step %lld.\n", a->path, (long long)a->point[at].step, b->path,
                (long long)b->point[at].step);
+    else if (isnan(a->point[at].loss) && isnan(b->point[at].loss))
+        printf("The losses cannot be compared from step %lld on: there it is no number, neither in %s nor in %s.\n",
+               (long long)a->point[at].step, a->path, b->path);
     else
         printf("The losses differ first at step %lld: %.9g in %s, %.9g in %s.\n", (long long)a->point[at].step,
                a->point[at].loss, a->path, b->point[at].loss, b->path);

@@ -13,10 +13,25 @@ static remat_status beside_path(const char *path, char beside[RM_PATH_BYTES]) {
     return REMAT_OK;
 }
 
+/* What is there may be gradients of an earlier run, or empty; anything else is somebody's. A .safetensors file begins with the
+ * length of its header, in 8 bytes, and the header with a brace. */
+static remat_status spare_others(const char *path) {
+    uint8_t begin[9] = {0};
+    FILE *file = fopen(path, "re");
+    size_t n = file ? fread(begin, 1, sizeof begin, file) : 0;
+    if (file) fclose(file);
+    REQUIRE(!n || (n == sizeof begin && !begin[7] && begin[8] == '{'), INVALID,
+            "%s is there already, and is no .safetensors file: it is left as it is; choose another name for "
+            "--dump-grads",
+            path);
+    return REMAT_OK;
+}
+
 remat_status rm_dump_try(const char *path) {
     rm_file_writer writer;
     char beside[RM_PATH_BYTES];
     if (!path || (rm_path_exists(path) && !rm_path_is_file(path))) return REMAT_OK;
+    TRY(spare_others(path));
     TRY(beside_path(path, beside));
     remat_status status = rm_file_create(beside, &writer);
     if (status) return rm_fail(status, "%s: name a file that can be written with --dump-grads", remat_last_error());

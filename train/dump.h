@@ -4,7 +4,8 @@
 
 #include "engine/status.h"
 
-/* A first step can take long: that its gradients can be written is tried before. NULL allowed. */
+/* A first step can take long: that its gradients can be written is tried before. INVALID when something is
+ * there that is no .safetensors file. NULL allowed. */
 remat_status rm_dump_try(const char *path);
 
 /* Written beside the file and renamed, so that an earlier dump is replaced whole or not at all. What is there and is no plain

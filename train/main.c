@@ -1,5 +1,6 @@
 /* main.c: the program `remat`: finds the command, parses its flags, runs it, and turns a status into an exit status:
- * 0 done; 1 it failed; 2 it was asked for something that cannot work; 3 another rank failed; 128 + n stopped by signal n. */
+ * 0 done; 1 it failed; 2 it was asked for what cannot work, at all or on this machine; 3 another rank failed; 128 + n stopped
+ * by signal n. */
 #include "train/commands.h"
 #include "train/device.h"
 #include "train/openmp.h"
@@ -52,9 +53,8 @@ static void print_usage(FILE *out) {
 static int fail(const char *command, remat_status status) {
     fflush(stdout);
     if (*remat_last_error()) fprintf(stderr, "remat %s: %s\n", command, remat_last_error()); /* "": it has been said */
-    return status == REMAT_INVALID || status == REMAT_INFEASIBLE ? RM_EXIT_USE
-           : status == REMAT_PEER                                ? RM_EXIT_PEER
-                                                                 : 1;
+    bool use = status == REMAT_INVALID || status == REMAT_INFEASIBLE || status == REMAT_MISSING;
+    return use ? RM_EXIT_USE : status == REMAT_PEER ? RM_EXIT_PEER : 1;
 }
 
 /* A launcher gives all ranks one command line: what is wrong with it is said by rank 0, and the others leave after it, as some
@@ -81,6 +81,16 @@ static remat_status run_command(int i, rm_options *options, int *exit_status) {
     return commands[i].run(options, exit_status);
 }
 
+static remat_status print_help(rm_command command) {
+    rm_options_help(command, stdout);
+    return rm_commands_flush();
+}
+
+static remat_status print_presets(void) {
+    rm_presets_print(stdout);
+    return rm_commands_flush();
+}
+
 static int run(int i, int argc, char **argv) {
     rm_options options;
     int exit_status = 0;
@@ -88,9 +98,9 @@ static int run(int i, int argc, char **argv) {
     remat_status status = rm_options_parse(&options, commands[i].command, argc, argv);
     bool parsed = !status;
     if (parsed && options.help)
-        rm_options_help(commands[i].command, stdout);
+        status = print_help(commands[i].command);
     else if (parsed && options.preset && !strcmp(options.preset, "list"))
-        rm_presets_print(stdout);
+        status = print_presets();
     else if (parsed)
         status = run_command(i, &options, &exit_status);
     rm_options_free(&options);
@@ -106,11 +116,14 @@ int main(int argc, char **argv) {
     for (int i = 0; i < COMMANDS; i++)
         if (!strcmp(name, commands[i].name)) return run(i, argc - 2, argv + 2);
     bool help = !strcmp(name, "--help") || !strcmp(name, "-h") || !strcmp(name, "help");
-    if (!strcmp(name, "--version"))
-        puts("remat " REMAT_VERSION);
-    else if (help)
+    bool known = help || !strcmp(name, "--version");
+    if (help)
         print_usage(argc > 1 ? stdout : stderr);
+    else if (known)
+        puts("remat " REMAT_VERSION);
     else
         fprintf(stderr, "remat: there is no command '%.60s'; `remat --help` lists them\n", name);
-    return argc > 1 && (help || !strcmp(name, "--version")) ? 0 : 2;
+    if (argc < 2 || !known) return RM_EXIT_USE;
+    remat_status status = rm_commands_flush();
+    return status ? fail(name, status) : 0;
 }

@@ -1,6 +1,7 @@
 /* metrics.c: see metrics.h. */
 #include "train/metrics.h"
 
+#include "train/file.h"
 #include "train/setup.h"
 
 #include <errno.h>
@@ -44,10 +45,25 @@ static remat_status cut_after(rm_metrics *metrics, int64_t step) {
     return REMAT_OK;
 }
 
+/* A name that was mistyped must not cost anybody a file: all that begins differently is somebody's. A run that was killed may have
+ * left a part of the beginning, or nothing. */
+static remat_status spare_others(const char *path) {
+    static const char ours[] = "{\"event\"";
+    char begin[sizeof ours] = "";
+    FILE *file = rm_path_is_file(path) ? fopen(path, "re") : NULL;
+    size_t n = file ? fread(begin, 1, sizeof ours - 1, file) : 0;
+    if (file) fclose(file);
+    REQUIRE(!memcmp(begin, ours, n), INVALID,
+            "%s is there already, and has no metrics in it: it is left as it is; choose another name for --metrics",
+            path);
+    return REMAT_OK;
+}
+
 remat_status rm_metrics_open(const char *path, int64_t resumed_step, rm_metrics *out) {
     struct stat about;
     *out = (rm_metrics){.path = path};
     if (!path) return REMAT_OK;
+    TRY(spare_others(path));
     bool append = resumed_step > 0 && stat(path, &about) == 0 && S_ISREG(about.st_mode);
     out->file = fopen(path, append ? "r+e" : "we");
     if (!out->file) FAIL(IO, "cannot create %s: %s: choose another place for --metrics", path, strerror(errno));
@@ -136,6 +152,7 @@ static void add_summary(json_t *event, const remat_plan_summary *p) {
     json_object_set_new(event, "step_ns", count(p->step_ns));
     json_object_set_new(event, "fixed_ns", count(p->fixed_ns));
     json_object_set_new(event, "measured_times", json_boolean(p->measured_times));
+    json_object_set_new(event, "measured_busy", json_boolean(p->measured_busy));
     json_object_set_new(event, "recompute_factor", real(p->recompute_factor));
 }
 

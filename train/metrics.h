@@ -12,7 +12,7 @@ typedef struct {
 } rm_metrics;
 
 /* path NULL: none. A run that continues from resumed_step > 0 keeps the file up to that step and appends; another one
- * starts it anew. `path` is borrowed. */
+ * starts it anew. INVALID, and nothing is touched, when something else than metrics is there. `path` is borrowed. */
 remat_status rm_metrics_open(const char *path, int64_t resumed_step, rm_metrics *out);
 remat_status rm_metrics_close(rm_metrics *metrics);
 

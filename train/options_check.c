@@ -159,6 +159,16 @@ static remat_status check_spill(const rm_options *o) {
     return REMAT_OK;
 }
 
+/* What keeps everything has nothing to compare. A budget without --checkpoint is `optimal`. */
+static remat_status check_verify(const rm_options *o) {
+    bool limited = o->memory_budget || o->assume_memory, named = rm_options_given(o, "checkpoint");
+    bool keeps_all = !o->checkpoint_segments && is(o->checkpoint, "none") && (named || !limited);
+    REQUIRE(!said(o, "verify-recompute") || !o->verify_recompute || !keeps_all || o->pareto, INVALID,
+            "--verify-recompute has no effect with --checkpoint=none, which computes nothing twice: it needs "
+            "--checkpoint=sqrt, lean or optimal, --checkpoint-segments=N or --memory-budget=SIZE");
+    return REMAT_OK;
+}
+
 /* Ways of using memory. */
 static remat_status check_memory(const rm_options *o) {
     bool recomputes = o->checkpoint_segments > 1 || is(o->checkpoint, "sqrt"), lean = is(o->checkpoint, "lean");
@@ -176,6 +186,7 @@ static remat_status check_memory(const rm_options *o) {
             "--device=null");
     REQUIRE(!(o->assume_memory && o->memory_budget), INVALID,
             "--assume-memory is the memory budget of the machine assumed; it and --memory-budget exclude each other");
+    TRY(check_verify(o));
     return check_spill(o);
 }
 
@@ -246,5 +257,6 @@ remat_status rm_options_check(const rm_options *o, rm_command command) {
     REQUIRE(!is(o->lr_schedule, "step") || o->milestones, INVALID,
             "--lr-schedule=step needs to know where: say --milestones=300,600 (updates) or 30e,60e (epochs)");
     TRY(check_preset(o));
-    return check_effects(o, command);
+    TRY(check_effects(o, command));
+    return rm_option_check_files(o, command);
 }

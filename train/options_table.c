@@ -14,22 +14,27 @@
 #define HUGE_COUNT 1e12
 
 #define INT(name, member, commands, memory, def, low, high, help)                                                      \
-    { name, RM_OPTION_INTEGER, AT(member), commands, memory, def, low, high, NULL, "N", help, NULL }
+    { name, RM_OPTION_INTEGER, AT(member), commands, memory, def, low, high, NULL, "N", help, NULL, RM_NO_FILE }
 #define NUM(name, member, commands, memory, def, low, high, help)                                                      \
-    { name, RM_OPTION_REAL, AT(member), commands, memory, def, low, high, NULL, "X", help, NULL }
+    { name, RM_OPTION_REAL, AT(member), commands, memory, def, low, high, NULL, "X", help, NULL, RM_NO_FILE }
 /* Bytes, as people write them: 4096, 64KiB, 1.5GiB, 2GB; or a rate of so many a second. */
 #define BIG(name, member, commands, memory, value, help)                                                               \
-    { name, RM_OPTION_SIZE, AT(member), commands, memory, NULL, 0, 0, NULL, value, help, NULL }
+    { name, RM_OPTION_SIZE, AT(member), commands, memory, NULL, 0, 0, NULL, value, help, NULL, RM_NO_FILE }
 #define TXT(name, member, commands, memory, value, help)                                                               \
-    { name, RM_OPTION_TEXT, AT(member), commands, memory, NULL, 0, 0, NULL, value, help, NULL }
+    { name, RM_OPTION_TEXT, AT(member), commands, memory, NULL, 0, 0, NULL, value, help, NULL, RM_NO_FILE }
+/* The same of files that are read, and of those that are written. */
+#define IN(name, member, commands, memory, value, help)                                                                \
+    { name, RM_OPTION_TEXT, AT(member), commands, memory, NULL, 0, 0, NULL, value, help, NULL, RM_FILE_READ }
+#define OUT(name, member, commands, memory, value, help)                                                               \
+    { name, RM_OPTION_TEXT, AT(member), commands, memory, NULL, 0, 0, NULL, value, help, NULL, RM_FILE_WRITTEN }
 #define ONE(name, member, commands, memory, def, choices, help)                                                        \
-    { name, RM_OPTION_CHOICE, AT(member), commands, memory, def, 0, 0, choices, choices, help, NULL }
+    { name, RM_OPTION_CHOICE, AT(member), commands, memory, def, 0, 0, choices, choices, help, NULL, RM_NO_FILE }
 #define YES(name, member, commands, memory, help)                                                                      \
-    { name, RM_OPTION_SWITCH, AT(member), commands, memory, NULL, 0, 0, NULL, NULL, help, "true" }
+    { name, RM_OPTION_SWITCH, AT(member), commands, memory, NULL, 0, 0, NULL, NULL, help, "true", RM_NO_FILE }
 
 /* A number that need not be said. */
 #define MAY(name, member, commands, memory, bare, low, high, help)                                                     \
-    { name, RM_OPTION_INTEGER, AT(member), commands, memory, "0", low, high, NULL, "N", help, bare }
+    { name, RM_OPTION_INTEGER, AT(member), commands, memory, "0", low, high, NULL, "N", help, bare, RM_NO_FILE }
 
 /* clang-format off */
 const rm_option rm_option_table[] = {
@@ -42,10 +47,10 @@ const rm_option rm_option_table[] = {
 
     ONE("task", task, MODEL, RM_OF_MODEL, "lm", "lm|classify|adding|copy",
         "lm: next byte of a text; classify: images or .npy; adding, copy: generated long-memory problems"),
-    TXT("data", data, RUN, RM_REMEMBERED, "FILE", "lm: any file; classify: IDX images (.gz too) or .npy [N,T,F]"),
-    TXT("labels", labels, RUN, RM_REMEMBERED, "FILE", "classify: IDX or .npy labels [N]"),
-    TXT("eval-data", eval_data, FIT, RM_REMEMBERED, "FILE", "data for --eval-every"),
-    TXT("eval-labels", eval_labels, FIT, RM_REMEMBERED, "FILE", "their labels"),
+    IN("data", data, RUN, RM_REMEMBERED, "FILE", "lm: any file; classify: IDX images (.gz too) or .npy [N,T,F]"),
+    IN("labels", labels, RUN, RM_REMEMBERED, "FILE", "classify: IDX or .npy labels [N]"),
+    IN("eval-data", eval_data, FIT, RM_REMEMBERED, "FILE", "data for --eval-every"),
+    IN("eval-labels", eval_labels, FIT, RM_REMEMBERED, "FILE", "their labels"),
     INT("seq-len", seq_len, RUN, RM_OF_RUN, "0", 0, 1e9, "timesteps of a sample; 0: lm 1000, adding 400, copy 120, classify all"),
     INT("batch", batch, RUN, RM_OF_RUN, "16", 1, 1e6, "samples of a step"),
     INT("samples", samples, RUN, RM_OF_RUN, "10000", 1, 1e8, "adding, copy: how many are generated"),
@@ -96,7 +101,7 @@ const rm_option rm_option_table[] = {
         "exact-only: only by running the same kernels again, no gates rebuilt from h; off: nothing is computed twice"),
     TXT("spill", spill, FIT, RM_REMEMBERED, "DIR", "also move activations to a file in DIR, where that is faster than recomputing"),
     YES("verify-recompute", verify_recompute, FIT, RM_REMEMBERED, "compare a 64-bit hash of every recomputed boundary"),
-    TXT("calibration", calibration, FIT, RM_FORGOTTEN, "FILE",
+    IN("calibration", calibration, FIT, RM_FORGOTTEN, "FILE",
         "where measured times are kept; 'off': measure nothing [optimal: ~/.cache/remat/calibration.txt; else off]"),
     INT("tile", tile, RUN, RM_OF_RUN, "0", 0, 1e9, "timesteps computed together; 0: from the shapes"),
     INT("threads", threads, MODEL, RM_REMEMBERED, "0", 0, 4096, "0: all that this process may use"),
@@ -125,15 +130,15 @@ const rm_option rm_option_table[] = {
     YES("fused-update", fused_update, FIT, RM_REMEMBERED, "update parameters bucket by bucket, as gradients arrive"),
     NUM("hang-timeout", hang_timeout, RM_TRAIN, RM_FORGOTTEN, "30", 2, 1e6, "seconds until a rank without a sign of life ends the job"),
 
-    TXT("save", save, RM_TRAIN, RM_FORGOTTEN, "DIR", "write training states here, and one at the end"),
+    IN("save", save, RM_TRAIN, RM_FORGOTTEN, "DIR", "write training states here, and one at the end"),
     INT("save-every", save_every, RM_TRAIN, RM_REMEMBERED, "100", 1, HUGE_COUNT, "steps between them"),
     INT("keep", keep, RM_TRAIN, RM_REMEMBERED, "2", 0, 1e9, "how many of the newest to keep; 0: all"),
-    TXT("resume", resume, MODEL, RM_FORGOTTEN, "DIR",
+    IN("resume", resume, MODEL, RM_FORGOTTEN, "DIR",
         "continue from the newest training state in DIR, with its flags"),
-    TXT("init", init, RM_TRAIN | RM_EVAL | RM_SAMPLE, RM_FORGOTTEN, "FILE", "start from the weights in a .safetensors file"),
-    TXT("metrics", metrics, RM_TRAIN | RM_EVAL, RM_FORGOTTEN, "FILE", "one JSON object a line: plan, steps, end"),
+    IN("init", init, RM_TRAIN | RM_EVAL | RM_SAMPLE, RM_FORGOTTEN, "FILE", "start from the weights in a .safetensors file"),
+    OUT("metrics", metrics, RM_TRAIN | RM_EVAL, RM_FORGOTTEN, "FILE", "one JSON object a line: plan, steps, end"),
     YES("metrics-per-rank", metrics_per_rank, RM_TRAIN, RM_FORGOTTEN, "each rank N writes FILE.rankN instead"),
-    TXT("dump-grads", dump_grads, RM_TRAIN, RM_FORGOTTEN, "FILE", "gradients of the first step, before clipping, as .safetensors"),
+    OUT("dump-grads", dump_grads, RM_TRAIN, RM_FORGOTTEN, "FILE", "gradients of the first step, before clipping, as .safetensors"),
     INT("eval-every", eval_every, FIT, RM_REMEMBERED, "0", 0, HUGE_COUNT, "steps between evaluations; 0: with --eval-data, at the end"),
     INT("log-every", log_every, RM_TRAIN, RM_FORGOTTEN, "0", 0, HUGE_COUNT, "steps between printed lines; 0: about twenty in all"),
 
@@ -141,7 +146,7 @@ const rm_option rm_option_table[] = {
     YES("steps-text", steps_text, RM_PLAN, RM_FORGOTTEN, "the plan itself, one RUN, FREE, SAVE or LOAD a line"),
     YES("problem", problem, RM_PLAN, RM_FORGOTTEN, "what the strategy was given: stages, bytes, times"),
     YES("pareto", pareto, RM_PLAN, RM_FORGOTTEN, "memory against time, for every strategy; --json and --plot too"),
-    TXT("plot", plot, FIT, RM_FORGOTTEN, "FILE", "bytes alive over a step, by kind, as .svg, .png or .html; train adds what it measured"),
+    OUT("plot", plot, FIT, RM_FORGOTTEN, "FILE", "bytes alive over a step, by kind, as .svg, .png or .html; train adds what it measured"),
     BIG("assume-memory", assume_memory, RM_PLAN, RM_FORGOTTEN, "SIZE", "--device=null: plan for a machine with so much"),
     BIG("assume-flops", assume_flops, RM_PLAN, RM_FORGOTTEN, "RATE", "... so many operations a second, e.g. 60T"),
     BIG("assume-bandwidth", assume_bandwidth, RM_PLAN, RM_FORGOTTEN, "RATE", "... so many bytes a second, e.g. 3.3TB"),
@@ -152,7 +157,7 @@ const rm_option rm_option_table[] = {
     NUM("temperature", temperature, RM_SAMPLE, RM_FORGOTTEN, "0.8", 0, 1e6, "0: always the likeliest byte; 1: as the model says"),
     YES("require-identical", require_identical, RM_REPORT, RM_FORGOTTEN, "exit 1 unless all losses agree to the last bit"),
 
-    TXT("config", config, MODEL | RM_REPORT, RM_FORGOTTEN, "FILE", "`name = value` lines with these names; the command line wins"),
+    IN("config", config, MODEL | RM_REPORT, RM_FORGOTTEN, "FILE", "`name = value` lines with these names; the command line wins"),
 };
 /* clang-format on */
 enum { OPTIONS = sizeof rm_option_table / sizeof rm_option_table[0] };

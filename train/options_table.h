@@ -4,7 +4,8 @@
  *   options_table.c   the table; what --help makes of it
  *   options_value.c   one value, from a text and back
  *   options.c         command lines, config files, presets, training states: who says which value, and who wins
- *   options_check.c   flags that do not go together */
+ *   options_check.c   flags that do not go together
+ *   options_files.c   files that would be written over what is read */
 #ifndef RM_OPTIONS_TABLE_H
 #define RM_OPTIONS_TABLE_H
 
@@ -21,6 +22,10 @@ typedef enum {
     RM_OPTION_CHOICE
 } rm_option_type;
 
+/* What a run does with the file that a flag names. Directories, and what looks at what is there before it writes, as
+ * --calibration does, count as read: nothing else may be written over them. */
+typedef enum { RM_NO_FILE, RM_FILE_READ, RM_FILE_WRITTEN } rm_option_file;
+
 typedef struct {
     const char *name;
     rm_option_type type;
@@ -32,6 +37,7 @@ typedef struct {
     const char *choices;      /* of CHOICE: "a|b|c" */
     const char *value, *help; /* as --help prints them */
     const char *bare;         /* the value of the flag without one; NULL: it needs one */
+    rm_option_file file;
 } rm_option;
 
 #define RM_OPTION_SHOWN 60 /* of what was typed, in a sentence */
@@ -51,6 +57,9 @@ const char *rm_option_command(int commands);                      /* the name of
 typedef struct {
     const char *before, *between; /* "--" and "=", or "FILE:3: " and " = " */
 } rm_option_place;
+
+/* Part of rm_options_check (options_files.c): INVALID when two of these flags name one file, and one of them writes it. */
+remat_status rm_option_check_files(const rm_options *options, rm_command command);
 
 /* Reads a value and marks the flag as given; INVALID says what is wrong with it, and where it stands. */
 remat_status rm_option_set(rm_options *options, const rm_option *line, const char *value, rm_option_place where);

@@ -21,6 +21,14 @@ START_TEST(usage) {
     }
     ck_runs("plan --help");
     ck_assert_ptr_nonnull(strstr(program_output, " --save-every")); /* what it takes from train and has no use for */
+    static const char *const pages[] = {"--help",        "--version",           "train --help",
+                                        "launch --help", "train --preset=list", "info"};
+    for (size_t i = 0; i < sizeof pages / sizeof *pages; i++) {
+        char command[512];
+        snprintf(command, sizeof command, "%s/remat %s >/dev/full 2>%s", RM_BINARY_DIR, pages[i], in_scratch("err"));
+        int status = system(command);
+        ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 1, "%s: status %x", pages[i], (unsigned)status);
+    }
     ck_runs("info");
     ck_assert_ptr_nonnull(strstr(program_output, "threads"));
     ck_runs("info --json");
@@ -72,7 +80,8 @@ static const struct {
     {2, "need --device=null", "plan --assume-memory=80GiB"},
     {2, "need --device=null", "plan --assume-flops=60T"},
     {2, "need --device=null", "plan --assume-bandwidth=1TB"},
-    {1, "precision tf32 is what a GPU's tensor cores multiply in", "plan " SMALL "--precision=tf32"},
+    {2, "precision tf32 is what a GPU's tensor cores multiply in", "plan " SMALL "--precision=tf32"},
+    {2, "precision bf16 is what", "train --data=%1$s/text " SMALL "--precision=bf16"},
     {2, "must be one of fp32|tf32|bf16", "plan --precision=fp16"},
     {2, "exclude each other", "plan --device=null --assume-memory=80GiB --memory-budget=1GiB"},
     {2, "--checkpoint=optimal exclude each other", "plan --checkpoint-segments=4 --checkpoint=optimal"},
@@ -143,6 +152,58 @@ START_TEST(a_full_disk_ends_a_run_cleanly) {
     ck_assert_msg(strstr(program_errors, "step 5 was not saved"), "%s", program_errors);
     ck_runs("train --resume=%s --save=%s --steps=5", st, st);
     ck_assert_ptr_nonnull(strstr(program_output, "step 3, epoch 0"));
+}
+END_TEST
+
+static void need_text(const char *path, size_t bytes) {
+    struct stat about;
+    char first[10] = "";
+    ck_assert_int_eq(stat(path, &about), 0);
+    ck_assert_int_eq(about.st_size, (int64_t)bytes);
+    FILE *file = fopen(path, "r");
+    ck_assert(fread(first, 1, 9, file) == 9 && !strcmp(first, "the quick"));
+    fclose(file);
+}
+
+/* No flag can be given, by mistake, a file that it would spoil: of the run's own files by any name, and of others. */
+START_TEST(nobodys_file_is_overwritten) {
+    const char *text = make_text("text", 4096), *notes = make_text("notes.txt", 3000), *link = in_scratch("link");
+    ck_assert_int_eq(symlink("text", link), 0);
+    static const struct {
+        const char *part, *flags;
+    } cases[] = {
+        {"--metrics=%1$s/text would be written over --data=", "--metrics=%1$s/text"},
+        {"--metrics=%1$s/link would be written over --data=", "--metrics=%1$s/link"},
+        {"--dump-grads=%1$s/text would be written over --data=", "--dump-grads=%1$s/text"},
+        {"would be written over --eval-data=", "--eval-data=%1$s/notes.txt --metrics=%1$s/notes.txt"},
+        {"would be written over --save=", "--save=%1$s/new --metrics=%1$s/new"},
+        {"would be written over --dump-grads=", "--dump-grads=%1$s/new --metrics=%1$s/new"},
+        {"%1$s/notes.txt is there already, and has no metrics in it", "--metrics=%1$s/notes.txt"},
+        {"%1$s/notes.txt is there already, and is no .safetensors", "--dump-grads=%1$s/notes.txt"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char part[512], flags[512];
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+        snprintf(part, sizeof part, cases[i].part, scratch());
+        snprintf(flags, sizeof flags, cases[i].flags, scratch());
+#pragma GCC diagnostic pop
+        ck_refuses(2, part, "train --data=%s " SMALL "--steps=1 %s", text, flags);
+        need_text(text, 4096);
+        need_text(notes, 3000);
+    }
+    ck_runs("train --data=%s " SMALL "--steps=1 --metrics=/dev/null --dump-grads=/dev/null", text);
+    ck_runs("train --data=%s " SMALL "--steps=2 --metrics=%s --save=%s", text, make_file("m", "{\"ev", 4),
+            in_scratch("st"));
+    ck_runs("train --data=%s " SMALL "--steps=1 --metrics=%s", text, in_scratch("m"));
+    ck_refuses(2, "has no metrics in it", "train --resume=%s --steps=3 --metrics=%s", in_scratch("st"), notes);
+    ck_refuses(2, "would be written over --data=", "train --resume=%s --steps=3 --metrics=%s", in_scratch("st"), text);
+    ck_refuses(2, "would be written over --data=", "eval --resume=%1$s --data=%2$s --metrics=%2$s", in_scratch("st"),
+               text);
+    ck_refuses(2, "would be written over --resume=", "eval --resume=%1$s --data=%2$s --metrics=%1$s", in_scratch("st"),
+               text);
+    need_text(text, 4096);
+    need_text(notes, 3000);
 }
 END_TEST
 
@@ -267,8 +328,10 @@ START_TEST(advice_works) {
         {"--memory-budget=600KiB --recompute=off", "--recompute=auto would fit"},
         {"--memory-budget=600KiB --checkpoint=none", "--checkpoint=optimal would fit"},
         {"--memory-budget=600KiB --recompute=off --checkpoint=none", "--recompute=auto --checkpoint=optimal would fit"},
-        {"--memory-budget=4300KB --spill=/tmp --seq-len=20000 --tile=256", "--tile="},
-        {"--memory-budget=1700KB --spill=/tmp --seq-len=100 --batch=64", "--batch="},
+        {"--memory-budget=3000KB --spill=/tmp --seq-len=20000 --tile=256", "--tile="},
+        {"--memory-budget=700KB --spill=/tmp --seq-len=100 --batch=64", "--batch="},
+        {"--memory-budget=30MiB --hidden=256 --layers=2 --tile=0 --seq-len=20000 --batch=8", "--batch="},
+        {"--memory-budget=600KB --seq-len=100 --batch=256 --tile=1 --deterministic-world=8", "--batch="},
     };
     char change[128];
     ck_assert_int_eq(run_program("plan " LONGER "%s", cases[_i].flags), 2);
@@ -280,9 +343,30 @@ START_TEST(advice_works) {
 }
 END_TEST
 
+/* The least is tried first, and then what is between: a chain of thousands of tiles leaves no time to come down to it. */
+START_TEST(the_largest_batch_that_fits_is_found) {
+    static const int batches[] = {1, 2, 4};
+    for (int i = 0; i < 3; i++) {
+        char want[64];
+        int status = run_program("plan " LONGER "--tile=1 --seq-len=1000 --batch=%d --memory-budget=1", batches[i]);
+        ck_assert_int_eq(status, 2);
+        uint64_t least = whole_after(program_errors, "--memory-budget=");
+        ck_assert_int_eq(run_program("plan " LONGER "--tile=1 --seq-len=1000 --batch=16 --memory-budget=%llu",
+                                     (unsigned long long)least),
+                         2);
+        snprintf(want, sizeof want, "\n  --batch=%d would fit", batches[i]);
+        ck_assert_msg(strstr(program_errors, want), "not --batch=%d: %s", batches[i], program_errors);
+    }
+}
+END_TEST
+
 START_TEST(no_advice_is_said_too) {
     ck_assert_int_eq(run_program("plan --hidden=512 --memory-budget=1MiB --calibration=off"), 2);
     ck_assert_msg(strstr(program_errors, "make --hidden or --layers smaller"), "%s", program_errors);
+    ck_assert_msg(!strstr(program_errors, "before the search ended"), "%s", program_errors);
+    ck_assert_int_eq(run_program("plan --hidden=512 --tile=64 --seq-len=100000 --memory-budget=1MiB --calibration=off"),
+                     2);
+    ck_assert_msg(strstr(program_errors, "before the search ended"), "%s", program_errors);
 }
 END_TEST
 
@@ -365,6 +449,10 @@ START_TEST(plans_have_the_same_losses) {
     ck_assert_int_eq(run_program("report %1$s/0.jsonl %1$s/3.jsonl --require-identical", scratch()), 1);
     ck_assert_msg(strstr(program_output, "differ first at step 1"), "%s", program_output);
     ck_runs("report %1$s/0.jsonl %1$s/3.jsonl", scratch());
+    make_file("nan.jsonl", "{\"event\":\"plan\"}\n{\"event\":\"step\",\"step\":1,\"loss\":null}\n", 59);
+    ck_assert_int_eq(run_program("report %1$s/nan.jsonl %1$s/nan.jsonl --require-identical", scratch()), 1);
+    ck_assert_msg(strstr(program_output, "cannot be compared from step 1 on"), "%s", program_output);
+    ck_assert_msg(!strstr(program_output, "differ"), "%s", program_output);
 }
 END_TEST
 
@@ -453,13 +541,15 @@ int main(void) {
     tcase_add_loop_test(tests, refusals_are_one_sentence, 0, REFUSALS);
     tcase_add_test(tests, a_full_disk_ends_a_run_cleanly);
     tcase_add_test(tests, a_full_disk_keeps_the_earlier_gradients);
+    tcase_add_test(tests, nobodys_file_is_overwritten);
     tcase_add_test(tests, a_run_and_its_plan_agree);
     tcase_add_test(tests, parameters_are_counted);
     tcase_add_test(tests, any_line_of_train_is_planned);
     tcase_add_test(tests, a_resumed_run_is_advised);
     tcase_add_test(tests, a_resumed_line_is_checked);
     tcase_add_loop_test(tests, the_least_budget_is_exact, 0, 5);
-    tcase_add_loop_test(tests, advice_works, 0, 5);
+    tcase_add_loop_test(tests, advice_works, 0, 7);
+    tcase_add_test(tests, the_largest_batch_that_fits_is_found);
     tcase_add_test(tests, no_advice_is_said_too);
     tcase_add_test(tests, budgets_choose);
     tcase_add_test(tests, pareto_has_every_strategy);

@@ -7,9 +7,8 @@
 #include "train/device.h"
 
 static void parse(rm_options *o, const char *flag, const char *other) {
-    char *argv[] = {(char *)(uintptr_t)flag, (char *)(uintptr_t)other, (char *)"--data=x"};
-    if (!other) argv[1] = argv[2];
-    ck_assert_msg(!rm_options_parse(o, RM_TRAIN, other ? 3 : 2, argv), "%s", remat_last_error());
+    char *argv[] = {(char *)"--data=x", (char *)"--checkpoint=sqrt", (char *)(uintptr_t)flag, (char *)(uintptr_t)other};
+    ck_assert_msg(!rm_options_parse(o, RM_TRAIN, other ? 4 : 3, argv), "%s", remat_last_error());
 }
 
 START_TEST(lists_of_gpus) {

@@ -132,6 +132,8 @@ static const struct {
     {RM_EVAL, "--rank=0", "belongs to `remat train`"},
     {RM_PLAN, "--json --steps-text", "--json and --steps-text exclude each other"},
     {RM_PLAN, "--spill=d", "--spill has no effect with --checkpoint=none: it needs --memory-budget=SIZE"},
+    {RM_TRAIN, "--verify-recompute", "--verify-recompute has no effect with --checkpoint=none"},
+    {RM_PLAN, "--verify-recompute --checkpoint=none --memory-budget=1GiB", "computes nothing twice"},
     {RM_PLAN, "--spill=d --memory-budget=1GiB --checkpoint-segments=4", "no effect with --checkpoint-segments:"},
     {RM_TRAIN, "--preset=mlperf-resnet-4096 --optimizer=sgd",
      "--optimizer=lars: with --optimizer=sgd say which, --lr=X"},
@@ -206,6 +208,9 @@ START_TEST(flags_that_ask_for_nothing_are_not) {
     };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) ck_ok(parse(RM_TRAIN, lines[i]));
     ck_ok(parse(RM_PLAN, "--pareto --spill=d"));
+    ck_ok(parse(RM_PLAN, "--verify-recompute --memory-budget=1GiB"));
+    ck_ok(parse(RM_TRAIN, "--verify-recompute --checkpoint-segments=2"));
+    ck_ok(parse(RM_TRAIN, "--verify-recompute=false"));
     ck_ok(parse(RM_PLAN, "--spill=d --memory-budget=1GiB"));
     rm_options_free(&o);
 }
