@@ -4,14 +4,22 @@
 # activation, once keeping 32 checkpoints and recomputing the rest. Then it puts the two runs side by side.
 #
 #   scripts/quickstart.sh [any flags of `remat train`, e.g. --steps=10 --hidden=512]
+#
+# It trains on the CPU. So CUDA's kernels, which take longer to compile than all the rest, are left out unless a GPU answers,
+# and then made for that one alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 scripts/setup.sh
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-echo "building Remat in build/release"
-{ cmake --preset release && cmake --build build/release --target remat_program; } >"$log" 2>&1 || {
+if nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
+    cuda=(-DREMAT_CUDA=AUTO -DCMAKE_CUDA_ARCHITECTURES=native)
+else
+    cuda=(-DREMAT_CUDA=OFF)
+fi
+echo "building Remat in build/release (${cuda[*]})"
+{ cmake --preset release "${cuda[@]}" && cmake --build build/release --target remat_program; } >"$log" 2>&1 || {
     tail -n 40 "$log" >&2
     echo "quickstart: the build failed; its last lines are above" >&2
     exit 1

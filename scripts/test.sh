@@ -54,6 +54,7 @@ if [[ ! $quick ]]; then
     build tsan
     ctest --preset tsan -j "$jobs"
 fi
-# Where CUDA is found, all its kernels are compiled for all kinds of GPUs, and linked; REMAT_CUDA=ON insists on it.
-build release "-DREMAT_CUDA=${REMAT_CUDA:-AUTO}"
+# Where CUDA is found, all its kernels are compiled for all kinds of GPUs, and linked; REMAT_CUDA=ON insists on it. What
+# quickstart.sh has set for this machine alone is forgotten.
+build release "-DREMAT_CUDA=${REMAT_CUDA:-AUTO}" -UCMAKE_CUDA_ARCHITECTURES
 ctest --preset release -j "$jobs"
