@@ -8,6 +8,7 @@
 
 #include "engine/remat.h"
 #include "memory/clock.h"
+#include "tests/zeros.h"
 
 enum { MOST = 256, ROUNDS = 5 };
 
@@ -54,6 +55,7 @@ static void measure(const char *name, remat_graph *graph, remat_value loss, int 
     remat_session *session;
     remat_step_result result;
     die_unless(remat_session_create(graph, loss, &config, &session));
+    die_unless(write_zeros(session));
     for (int i = 0; i < ROUNDS; i++) {
         now.n = 0;
         uint64_t start = rm_now_ns();

@@ -10,6 +10,7 @@
 #include "memory/arena.h"
 #include "memory/host.h"
 #include "tests/net.h"
+#include "tests/zeros.h"
 
 static const net nets[] = {
     {NET_LSTM, 2, 17, 8, 12, 100, 4, 0.1}, {NET_GRU, 1, 300, 8, 16, 331, 1, 0},   {NET_RNN, 3, 17, 8, 12, 64, 5, 0.3},
@@ -174,6 +175,7 @@ static remat_status attempt(const net *n, const choice *c, int64_t nth) {
     if (!status) loss = net_build(g, n);
     if (!status) status = remat_graph_check(g);
     if (!status) status = remat_session_create(g, loss, &config, &s);
+    if (!status) status = write_zeros(s);
     if (!status) status = remat_step(s, 0.01, &r);
     rm_host_fail_at(0);
     if (status) ck_assert_msg(strlen(remat_last_error()) > 10, "allocation %ld: no sentence", (long)nth);

@@ -5,6 +5,7 @@
 
 #include "engine/session.h"
 #include "tests/engine/random_net.h"
+#include "tests/zeros.h"
 
 #define CHECKED(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
 
@@ -715,6 +716,7 @@ static remat_session *open_mates(teammate *mate, remat_config *config, way how) 
     CHECKED(remat_graph_create(&g));
     CHECKED(remat_session_create(g, small_net(g, 4), config, &s));
     remat_graph_free(g);
+    CHECKED(write_zeros(s));
     return s;
 }
 
@@ -824,6 +826,7 @@ static void read_part(teammate *mate) {
     CHECKED(remat_graph_create(&g));
     CHECKED(remat_session_create(g, small_net(g, 4), &config, &s));
     remat_graph_free(g);
+    CHECKED(write_zeros(s));
     CHECKED(remat_gradients(s, &r));
     expect_refused(remat_read(s, REMAT_GRADIENT, 1, gradient, sizeof gradient), "sharded");
     remat_array info;

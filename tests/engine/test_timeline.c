@@ -6,6 +6,7 @@
 #include "engine/session.h"
 #include "memory/host.h"
 #include "tests/net.h"
+#include "tests/zeros.h"
 
 static const net nets[] = {
     {NET_LSTM, 2, 17, 8, 12, 100, 4, 0.1},
@@ -164,6 +165,7 @@ START_TEST(counted_is_planned_by_depth) {
         config.memory_budget = remat_smallest_budget();
     }
     CHECKED(remat_session_create(g, loss, &config, &s));
+    CHECKED(write_zeros(s));
     CHECKED(remat_plan_timeline(s, &planned, &n_planned));
     check_planned(s, planned, n_planned);
     CHECKED(remat_trace_next(s));

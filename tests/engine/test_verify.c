@@ -4,6 +4,7 @@
 #include "engine/hash.h"
 #include "engine/session.h"
 #include "tests/net.h"
+#include "tests/zeros.h"
 
 #include <string.h>
 
@@ -197,6 +198,7 @@ START_TEST(flips_by_depth_are_caught) {
     remat_config config = verified(0);
     remat_session *s;
     CHECKED(remat_session_create(graph, remat_mse(graph, x, target), &config, &s));
+    CHECKED(write_zeros(s));
     flip f = some_flip(s);
     char names[64];
     snprintf(names, sizeof names, "stage %ld: result of gelu ", (long)f.cut - 1);
