@@ -177,7 +177,9 @@ static void write_numbers(picture *p, const rm_options *o) {
              "%lld timesteps x batch %lld in %lld tiles; none takes %.4g ms (%s); beside the activations there are %s "
              "that every plan has%s%s",
              (long long)plan->timesteps, (long long)plan->batch, (long long)plan->n_tiles, 1e-6 * p->none_ns,
-             plan->measured_times ? "from kernels measured here" : "estimated from rates",
+             plan->measured_busy    ? "from kernels measured here on a busy machine"
+             : plan->measured_times ? "from kernels measured here"
+                                    : "estimated from rates",
              rm_bytes_text(plan->planned_peak_bytes - plan->activations_peak_bytes, a),
              plan->memory_budget ? "; the session's budget is " : "",
              plan->memory_budget ? rm_bytes_text(plan->memory_budget, b) : "");

@@ -35,14 +35,7 @@ START_TEST(too_little_address_space_is_refused) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("train/address_space");
     TCase *tests = tcase_create("address_space");
-    tcase_set_timeout(tests, 60);
     tcase_add_test(tests, too_little_address_space_is_refused);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return run_suite("address_space", tests);
 }
