@@ -115,7 +115,9 @@ static void add_own(image *im, const rm_op *op, rm_pass pass) {
     for (int i = 0; i < RM_MAX_IN; i++) x[i] = c->x[i].desc;
     add_piece(im, &c->aux, op->aux_bytes ? op->aux_bytes(x, c->attr) : 0, true);
     add_piece(im, &c->scratch, scratch_bytes(op, pass, c, x), false);
-    add_piece(im, &c->fixed, op->cuda_fixed_bytes ? op->cuda_fixed_bytes(x, c->attr) : 0, false);
+    bool fixed = now.api->kernels == RM_DEVICE_CUDA && op->cuda_fixed_bytes;
+    c->fixed = fixed ? c : NULL; /* the harness has none, being the CPU's: any address, until the piece has one */
+    if (fixed) add_piece(im, &c->fixed, op->cuda_fixed_bytes(x, c->attr), false);
     if (!now.api->pack) c->packed = NULL;
     if (c->packed) add_piece(im, (void **)&c->packed, op->packed_bytes(x, c->attr, c->threads), true);
 }
