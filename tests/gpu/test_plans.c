@@ -164,7 +164,9 @@ static void check(const char *device, const net *n, int64_t tile) {
         trace t;
         status = run(device, n, &policies[i], tile, kept.plan.budgeted_bytes, &t);
         const char *wrong = status ? remat_last_error() : difference(&kept, &t);
-        if (!wrong && policies[i].spill && !t.plan.spill_bytes) wrong = "nothing was spilled";
+        /* Where the second tier itself takes more than a tiny net, to keep everything is the smallest plan. */
+        bool must_spill = policies[i].spill && t.plan.memory_budget < kept.plan.budgeted_bytes;
+        if (!wrong && must_spill && !t.plan.spill_bytes) wrong = "nothing was spilled";
         report(cell, policies[i].name, wrong, &t);
         free(t.arrays);
     }
