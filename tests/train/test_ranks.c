@@ -485,6 +485,17 @@ START_TEST(wrong_flags_are_said_once) {
 }
 END_TEST
 
+/* What this machine has not got will not be there at the next attempt either. */
+START_TEST(what_is_missing_is_not_tried_again) {
+    int status = run_program("launch --nproc-per-node=2 --max-restarts=2 " RM_BINARY_DIR "/remat train --data=%s " FLAGS
+                             "--batch=4 --steps=2 --precision=bf16",
+                             text_file());
+    ck_assert_int_eq(status, 2);
+    ck_assert_msg(strstr(program_errors, "precision bf16 is what"), "%s", program_errors);
+    ck_assert_msg(strstr(program_errors, "nothing is started again"), "%s", program_errors);
+}
+END_TEST
+
 /* Also before there is a group to agree over. The words for mpi depend on the build. */
 START_TEST(wrong_engines_are_said_once) {
     static const char *const names[] = {"nccl", "mpi"};
@@ -870,6 +881,7 @@ int main(void) {
     tcase_add_test(tests, plans_for_ranks_that_are_not_there);
     tcase_add_loop_test(tests, one_sentence_for_all, 0, REFUSALS);
     tcase_add_test(tests, wrong_flags_are_said_once);
+    tcase_add_test(tests, what_is_missing_is_not_tried_again);
     tcase_add_loop_test(tests, wrong_engines_are_said_once, 0, 2);
     tcase_add_test(tests, a_failure_in_the_middle);
     tcase_add_test(tests, a_killed_rank_is_named);
