@@ -2,6 +2,7 @@
 #include "train/commands.h"
 
 #include "train/evaluator.h"
+#include "train/file.h"
 #include "train/setup.h"
 
 #include <string.h>
@@ -22,7 +23,7 @@ static remat_status report(evaluation *e, rm_options *options) {
     TRY(rm_metrics_eval(&e->metrics, &event));
     TRY(rm_metrics_close(&e->metrics));
     printf("%s\n", rm_eval_text(&event, text, sizeof text));
-    return rm_commands_flush();
+    return rm_file_flush_output();
 }
 
 /* That of the run's own evaluations, so that both find the same bits: a shard's rows, where it had shards. 0: --batch. */

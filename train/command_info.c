@@ -1,6 +1,7 @@
 /* command_info.c: `remat info`: what this build is made of and what it found. */
 #include "train/commands.h"
 
+#include "train/file.h"
 #include "train/text.h"
 
 #include <jansson.h>
@@ -40,5 +41,5 @@ remat_status rm_command_info(rm_options *options, int *exit_status) {
         TRY(print_json(&build));
     else
         print_text(&build);
-    return rm_commands_flush();
+    return rm_file_flush_output();
 }

@@ -307,7 +307,7 @@ remat_status rm_command_launch(int argc, char **argv, int *exit_status) {
     TRY(parse(&r, argc, argv, &command));
     if (r.help) {
         print_help(stdout);
-        return rm_commands_flush();
+        return rm_file_flush_output();
     }
     REQUIRE(command < argc, INVALID,
             "there is no command to start: remat launch --nproc-per-node=2 -- remat train --data=FILE");

@@ -170,7 +170,7 @@ static remat_status print_offsets(const placer *p) {
                (unsigned long long)row->size, (unsigned long long)offset[i]);
     }
     rm_free(offset);
-    return rm_commands_flush();
+    return rm_file_flush_output();
 }
 
 static void print_summary(const placer *p) {

@@ -4,6 +4,7 @@
 
 #include "train/budget.h"
 #include "train/evaluator.h"
+#include "train/file.h"
 #include "train/metrics.h"
 #include "train/plot.h"
 #include "train/presets.h"
@@ -239,5 +240,5 @@ remat_status rm_command_plan(rm_options *options, int *exit_status) {
     rm_evaluator_free(&p.evaluator);
     rm_dataset_close(p.eval_dataset);
     rm_dataset_close(p.dataset);
-    return status ? status : rm_commands_flush();
+    return status ? status : rm_file_flush_output();
 }

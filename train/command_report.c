@@ -3,6 +3,7 @@
 #include "train/commands.h"
 
 #include "memory/host.h"
+#include "train/file.h"
 #include "train/text.h"
 
 #include <errno.h>
@@ -185,7 +186,7 @@ static remat_status report(run *runs, int n, const rm_options *options, int *exi
     print_table(runs, n);
     if (n > 1) putchar('\n');
     if (!compare(runs, n) && options->require_identical) *exit_status = 1;
-    return rm_commands_flush();
+    return rm_file_flush_output();
 }
 
 remat_status rm_command_report(rm_options *options, int *exit_status) {

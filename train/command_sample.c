@@ -3,6 +3,7 @@
 #include "train/commands.h"
 
 #include "engine/rng.h"
+#include "train/file.h"
 #include "train/setup.h"
 
 #include <math.h>
@@ -54,11 +55,11 @@ static remat_status write_text(sampling *s, const rm_options *o) {
         double uniform = rm_uniform(rm_random((uint64_t)o->seed, 0, NODE_SAMPLE, 0, (uint64_t)i));
         int byte = draw(s->logits, o->temperature, uniform);
         putchar(byte);
-        TRY(rm_commands_flush());
+        TRY(rm_file_flush_output());
         if (i + 1 < o->length) TRY(feed(s, (uint8_t)byte));
     }
     putchar('\n');
-    return rm_commands_flush();
+    return rm_file_flush_output();
 }
 
 static remat_status sample(sampling *s, rm_options *o) {

@@ -4,6 +4,7 @@
 #include "train/commands.h"
 
 #include "train/dump.h"
+#include "train/file.h"
 #include "train/interrupt.h"
 #include "train/plot.h"
 #include "train/text.h"
@@ -179,7 +180,7 @@ static remat_status finish(rm_trainer *t) {
     else if (t->stop)
         rm_progress_say(&t->progress, "stopped after step %lld, before the first of this run", (long long)t->step);
     if (t->options->save) rm_progress_say(&t->progress, "saved in %s", t->options->save);
-    return rm_commands_flush();
+    return rm_file_flush_output();
 }
 
 static remat_status train(rm_trainer *t) {

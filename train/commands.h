@@ -1,5 +1,5 @@
-/* commands.h: what main.c dispatches to, and --devices; one file each. A command gets checked options and returns a status; the sentence
- * of a failure is printed by main, and the exit status follows from it. */
+/* commands.h: what main.c dispatches to, and --devices; one file each. A command gets checked options and returns a status;
+ * the sentence of a failure is printed by main, and the exit status follows from it. */
 #ifndef RM_COMMANDS_H
 #define RM_COMMANDS_H
 
@@ -23,8 +23,5 @@ remat_status rm_command_launch(int argc, char **argv, int *exit_status);
  * process and those ranks see no others, and options->device is "cuda". INVALID: no such devices, or this process is
  * a rank that another launcher started. */
 remat_status rm_command_devices(rm_options *options, bool *ran, int *exit_status);
-
-/* Flushes stdout; IO when it could not be written (a full disk behind a >). */
-remat_status rm_commands_flush(void);
 
 #endif

@@ -175,6 +175,12 @@ remat_status rm_file_finish(rm_file_writer *writer) {
     return failed ? write_failed(writer->path) : REMAT_OK;
 }
 
+remat_status rm_file_flush_output(void) {
+    bool bad = fflush(stdout) || ferror(stdout);
+    if (bad) FAIL(IO, "cannot write the output: %s", strerror(errno));
+    return REMAT_OK;
+}
+
 remat_status rm_directory_sync(const char *path) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) FAIL(IO, "cannot open the directory %s: %s", path, strerror(errno));

@@ -36,6 +36,9 @@ remat_status rm_file_finish(rm_file_writer *writer);
 void rm_file_abandon(rm_file_writer *writer);
 void rm_file_remove(const char *path); /* if it is a plain file: never a device such as /dev/full */
 
+/* Flushes stdout; IO when it could not be written (a full disk behind a >). */
+remat_status rm_file_flush_output(void);
+
 remat_status rm_directory_sync(const char *path); /* makes renames inside it survive a power cut */
 bool rm_path_exists(const char *path);
 bool rm_path_is_file(const char *path); /* a plain file: no directory, device or pipe */

@@ -3,6 +3,7 @@
  * by signal n. */
 #include "train/commands.h"
 #include "train/device.h"
+#include "train/file.h"
 #include "train/openmp.h"
 #include "train/presets.h"
 
@@ -10,7 +11,6 @@
 #include "dist/rendezvous.h"
 #include "memory/host.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
@@ -33,12 +33,6 @@ static const struct {
     {"info", RM_INFO, rm_command_info, "what this build is made of"},
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
-
-remat_status rm_commands_flush(void) {
-    bool bad = fflush(stdout) || ferror(stdout);
-    if (bad) FAIL(IO, "cannot write the output: %s", strerror(errno));
-    return REMAT_OK;
-}
 
 static void print_usage(FILE *out) {
     fputs("Remat trains recurrent networks on very long sequences in a small, known number of bytes.\n\n", out);
@@ -83,12 +77,12 @@ static remat_status run_command(int i, rm_options *options, int *exit_status) {
 
 static remat_status print_help(rm_command command) {
     rm_options_help(command, stdout);
-    return rm_commands_flush();
+    return rm_file_flush_output();
 }
 
 static remat_status print_presets(void) {
     rm_presets_print(stdout);
-    return rm_commands_flush();
+    return rm_file_flush_output();
 }
 
 static int run(int i, int argc, char **argv) {
@@ -124,6 +118,6 @@ int main(int argc, char **argv) {
     else
         fprintf(stderr, "remat: there is no command '%.60s'; `remat --help` lists them\n", name);
     if (argc < 2 || !known) return RM_EXIT_USE;
-    remat_status status = rm_commands_flush();
+    remat_status status = rm_file_flush_output();
     return status ? fail(name, status) : 0;
 }

@@ -183,8 +183,8 @@ static const struct {
 } endings[] = {
     {"exit 0", "", 0},
     {"exit $((RANK * 7))", "rank 1 ", 7},
-    {"test $RANK = 0 || kill -SEGV $$; sleep 0.2; exit 1", "was killed by signal 11 (Segmentation fault)", 139},
-    {"test $RANK = 1 || kill -KILL $$; sleep 0.2; exit 4", "was killed by signal 9 (Killed)", 137},
+    {"test $RANK = 0 || kill -SEGV $$; sleep 0.8; exit 1", "was killed by signal 11 (Segmentation fault)", 139},
+    {"test $RANK = 1 || kill -KILL $$; sleep 0.8; exit 4", "was killed by signal 9 (Killed)", 137},
     {"test $RANK = 0 && exit 6; sleep 0.3; exit 5", "rank 0 ", 6},
     {"test $RANK = 0 && exit 0; sleep 0.1; exit 4", "rank 1 ", 4},
     {"test $RANK = 0 && exit 3; sleep 0.2; exit 2", "rank 1 ", 2}, /* 3: another rank failed */
@@ -217,18 +217,34 @@ START_TEST(a_killed_rank_is_the_cause) {
 }
 END_TEST
 
+/* For scripts: "seen x" waits until a rank has done "mark x", and "stopped x" until one that did so is stopped, however busy
+ * the machine is. */
+static char *with_marks(const char *script) {
+    static char text[1500];
+    snprintf(text, sizeof text,
+             "d=%s; mark() { echo ${2:-$$} > $d/$1.new; mv $d/$1.new $d/$1; }; "
+             "seen() { until test -e $d/$1; do sleep 0.01; done; }; "
+             "stopped() { seen $1; until grep -q '^State:.T' /proc/$(cat $d/$1)/status; do sleep 0.01; done; }; %s",
+             folder, script);
+    unlink(in_folder("a"));
+    unlink(in_folder("b"));
+    unlink(in_folder("c"));
+    return text;
+}
+
 /* Rank 0 fails; rank 1 sees it and says so; rank 2 has to be asked; rank 3 does not listen. */
 START_TEST(the_others_have_time_to_say_so) {
-    rm_launch_config config = JOB(
-        4, SCRIPT("case $RANK in 0) exit 9;; 1) sleep 0.2; echo rank 0 is gone >&2; exit 1;; "
-                  "2) trap 'echo asked; exit 0' TERM; sleep 60 & wait;; 3) trap '' TERM; sleep 60 & wait; sleep 60;; "
-                  "esac"));
-    config.grace_ms = 700;
+    rm_launch_config config =
+        JOB(4, SCRIPT(with_marks("case $RANK in 0) seen a; seen b; seen c; exit 9;; "
+                                 "1) mark a; seen b; seen c; sleep 0.3; echo rank 0 is gone >&2; exit 1;; "
+                                 "2) trap 'echo asked; exit 0' TERM; mark b; sleep 60 & wait;; "
+                                 "3) trap '' TERM; mark c; sleep 60 & wait; sleep 60;; esac")));
+    config.grace_ms = 1500;
     double start_s = seconds();
     ck_assert_int_eq(run(config), 9);
     double took = seconds() - start_s;
-    ck_assert_msg(took > 0.7 && took < 30, "%.3f s", took);
-    ck_said("rank 0 is gone", "2 of them did not stop in 700 ms: SIGTERM");
+    ck_assert_msg(took > 1.5 && took < 30, "%.3f s", took);
+    ck_said("rank 0 is gone", "2 of them did not stop in 1500 ms: SIGTERM");
     ck_said("1 of them did not stop after that: SIGKILL", NULL);
     char *text = output_of("job", "out");
     ck_assert_str_eq(text, "asked\n");
@@ -239,7 +255,8 @@ END_TEST
 /* A rank that is stopped can say nothing and hears no SIGTERM: it is woken at once, and not given time that it cannot use. */
 START_TEST(stopped_ranks_are_woken) {
     double start_s = seconds();
-    ck_assert_int_eq(run(JOB(2, SCRIPT("test $RANK = 0 && sleep 0.3 && exit 9; kill -STOP $$; echo awake; exit 3"))),
+    ck_assert_int_eq(run(JOB(2, SCRIPT(with_marks("test $RANK = 0 && { stopped a; exit 9; }; mark a; kill -STOP $$; "
+                                                  "echo awake; exit 3")))),
                      9);
     double took = seconds() - start_s;
     ck_assert_msg(took < 4, "%.3f s", took);
@@ -257,8 +274,9 @@ END_TEST
 
 /* A SIGCONT would undo the SIGSTOP of a debugger that is just attaching; also a stopped child of a rank is woken. */
 START_TEST(only_stopped_ranks_are_woken) {
-    ck_assert_int_eq(run(JOB(2, SCRIPT("test $RANK = 0 && sleep 0.3 && exit 9; trap 'echo heard' CONT; "
-                                       "sh -c 'kill -STOP $$; echo awake' & wait $!; wait $!; exit 3"))),
+    ck_assert_int_eq(run(JOB(2, SCRIPT(with_marks("test $RANK = 0 && { stopped a; exit 9; }; trap 'echo heard' CONT; "
+                                                  "sh -c 'kill -STOP $$; echo awake' & mark a $!; wait $!; wait $!; "
+                                                  "exit 3")))),
                      9);
     char *text = output_of("job", "out");
     ck_assert_str_eq(text, "awake\n");
