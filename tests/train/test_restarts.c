@@ -1,6 +1,7 @@
 /* test_restarts.c: ranks of a job are killed at random moments, and the launcher starts the job again, which goes on from the
  * last state it saved: in the end parameters and the optimizer's state have the same bits as those of a job that was left
- * alone. Also a job that goes on with other ranks. REMAT_LONG_TESTS=1 kills 20 times a case, else it is 4. */
+ * alone. Also a job that goes on with other ranks. REMAT_LONG_TESTS=1 kills 20 times a case, else it is 4,
+ * and 2 under sanitizers. */
 #include "tests/cases.h"
 #include "tests/train/train_test.h"
 #include "train/state.h"
