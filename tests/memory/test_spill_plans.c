@@ -38,7 +38,8 @@ static void some_chain(uint64_t seed, rm_problem *problem) {
                .shares = seed % 5 < 2,
                .lean = seed % 7 < 3};
     ck_ok(chain_problem(&c, seed, problem));
-    problem->tier = (rm_tier){1000000ull << seed % 14, 700000ull << seed % 15, seed % 2 ? 0 : 100, seed % 3 << 15};
+    problem->tier =
+        (rm_tier){1000000ull << seed % 14, 700000ull << seed % 15, seed % 2 ? 0 : 100, seed % 3 << 15, seed % 11 << 9};
 }
 
 static void is_as_it_says(const rm_problem *problem, bool no_recompute) {
@@ -72,6 +73,33 @@ START_TEST(members_are_as_they_say) {
         some_chain((uint64_t)seed, &problem);
         is_as_it_says(&problem, false);
         is_as_it_says(&problem, true);
+        rm_problem_free(&problem);
+    }
+}
+END_TEST
+
+static uint64_t least_of(const rm_problem *problem) {
+    rm_schedule schedule = {0};
+    ck_assert_int_eq(
+        rm_schedule_propose(problem, rm_strategy_find("optimal"), &(rm_wish){.budget_bytes = 1}, &schedule),
+        REMAT_INFEASIBLE);
+    uint64_t bytes = rm_schedule_bytes(&schedule);
+    rm_schedule_free(&schedule);
+    return bytes;
+}
+
+/* What the tier takes for itself is not asked of plans that do without it. */
+START_TEST(a_tier_does_no_harm) {
+    for (uint64_t seed = 0; seed < 60; seed++) {
+        rm_problem problem;
+        some_chain(seed, &problem);
+        uint64_t with = least_of(&problem);
+        problem.tier.host_bytes = 1 << 30;
+        uint64_t with_a_greedy_one = least_of(&problem);
+        problem.tier = (rm_tier){0};
+        uint64_t without = least_of(&problem);
+        ck_assert_uint_le(with, without);
+        ck_assert_uint_eq(with_a_greedy_one, without);
         rm_problem_free(&problem);
     }
 }
@@ -263,6 +291,7 @@ int main(void) {
     Suite *suite = suite_create("memory/spill_plans");
     TCase *tcase = tcase_create("plans that spill");
     tcase_set_timeout(tcase, 300);
+    tcase_add_test(tcase, a_tier_does_no_harm);
     tcase_add_test(tcase, members_are_as_they_say);
     tcase_add_test(tcase, no_tier_no_family);
     tcase_add_loop_test(tcase, never_slower_than_the_better, 0, rm_cases(KINDS, 5));

@@ -83,10 +83,7 @@ static const char *data_flags(const char *run) {
     return flags;
 }
 
-START_TEST(the_process_stays_within) {
-    const char *metrics = in_scratch("metrics.jsonl");
-    const char *flags = flags_of(_i);
-    ck_runs("train %s --metrics=%s --threads=2 %s", data_flags(flags), metrics, flags);
+static void ck_within(const char *metrics, const char *run) {
     json_t *plan = event_named(metrics, "plan"), *end = event_named(metrics, "end");
     uint64_t budgeted = number(plan, "budgeted_bytes"), arena = number(plan, "planned_peak_bytes");
     uint64_t peak = number(end, "rss_peak_bytes");
@@ -98,14 +95,35 @@ START_TEST(the_process_stays_within) {
                   ((double)peak - (double)budgeted) / 1048576);
     if (getenv("SHOW"))
         fprintf(stderr, "%7.1f MiB planned, %7.1f more: %s\n", (double)budgeted / 1048576,
-                ((double)peak - (double)budgeted) / 1048576, flags);
+                ((double)peak - (double)budgeted) / 1048576, run);
     json_decref(plan);
     json_decref(end);
+}
+
+START_TEST(the_process_stays_within) {
+    const char *metrics = in_scratch("metrics.jsonl");
+    const char *flags = flags_of(_i);
+    ck_runs("train %s --metrics=%s --threads=2 %s", data_flags(flags), metrics, flags);
+    ck_within(metrics, flags);
+}
+END_TEST
+
+/* Single arrays here are larger than what a process may take above its budget. */
+START_TEST(files_take_nothing_beside) {
+    static const char run[] = "--hidden=1200 --seq-len=8 --batch=1";
+    const char *text = data_flags(run), *metrics = in_scratch("metrics.jsonl"), *more = in_scratch("more.jsonl");
+    const char *folder = in_scratch("saved"), *gradients = in_scratch("gradients");
+    ck_runs("train %s --metrics=%s --steps=2 --threads=2 %s --save=%s --save-every=1 --dump-grads=%s", text, metrics,
+            run, folder, gradients);
+    ck_within(metrics, "saving and dumping");
+    ck_runs("train %s --metrics=%s --steps=3 --threads=2 %s --resume=%s", text, more, run, folder);
+    ck_within(more, "resuming");
 }
 END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("process");
     tcase_add_loop_test(tests, the_process_stays_within, 0, RUNS);
+    tcase_add_test(tests, files_take_nothing_beside);
     return run_suite("process", tests);
 }
