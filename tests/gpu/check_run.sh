@@ -39,13 +39,36 @@ sanitize 0 || fail "what passes does not pass"
 grep -q 'sanitizer *passed' "$work/out" || fail "the table does not say passed"
 sanitize 9 && fail "what the sanitizer finds does not fail"
 grep -q 'sanitizer *FAILED' "$work/out" || fail "the table does not say FAILED"
-sanitize 77 || fail "what is skipped fails"
+sanitize 77
+[[ $? == 77 ]] || fail "that all is skipped is not said by the exit status"
 grep -q 'sanitizer *skipped' "$work/out" || fail "the table does not say skipped"
-sanitize 0 --minutes=0 || fail "that no time is left fails"
+grep -q 'in all: nothing was tested; skipped: sanitizer$' "$work/out" || fail "the last line does not say what was skipped"
+sanitize 0 --minutes=0
+[[ $? == 77 ]] || fail "that no time is left is no skip"
 grep -q 'skipped.*no time for memcheck of ops, memcheck of plans' "$work/out" || fail "it does not say what there was no time for"
 printf '#!/bin/sh\nexit 124\n' >"$work/bin/timeout" && chmod +x "$work/bin/timeout"
-PATH=$work/bin:$PATH sanitize 0 || fail "that time runs out fails"
+PATH=$work/bin:$PATH sanitize 0
+[[ $? == 77 ]] || fail "that time runs out is no skip"
 grep -q 'skipped.*no time for' "$work/out" || fail "it does not say that time ran out"
+
+# ---- The table: what was skipped, and why ----------------------------------------------------------------------------------
+
+printf '#!/bin/sh\necho "skipped: this stand-in has no card"\nexit 77\n' >"$work/tests/gpu_test_plans"
+echo 0 >"$work/code"
+parts() { tests/gpu/run.sh "--build=$work" --device=cpu "--parts=$1" >"$work/out" 2>&1; }
+
+parts ops,plans || fail "one part that passes and one that is skipped do not pass"
+grep -q 'plans *skipped .* this stand-in has no card$' "$work/out" || fail "the table does not say why a part was skipped"
+grep -q 'in all: 1 passed; skipped: plans$' "$work/out" || fail "the last line counts no skipped part"
+parts ops || fail "what passes does not pass"
+grep -q 'in all: all of it passed$' "$work/out" || fail "the last line does not say that all passed"
+echo 3 >"$work/code"
+parts ops,plans
+[[ $? == 1 ]] || fail "what fails is forgiven for what is skipped"
+rm -rf "$work/gpu_logs"
+parts ops,plan
+[[ $? == 2 ]] || fail "a part that there is not is no wrong flag"
+[[ ! -e $work/gpu_logs ]] || fail "parts run before the names of all are looked at"
 
 # ---- Offload on the CPU, the bench on the emulated device ------------------------------------------------------------------
 

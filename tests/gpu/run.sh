@@ -10,14 +10,15 @@
 #   sanitizer   compute-sanitizer's memcheck and racecheck on small cases of the first two
 #   bench       bench/gpu.sh: steps, memory and the longest sequence beside PyTorch on the same card
 #
-# Builds build/gpu for the card that is there, unless --build names a finished build. Without a GPU: one sentence, and 77.
-# What each part printed is in DIR/gpu_logs. --device=cpu tries this script itself where there is no GPU, with another program in
+# Builds build/gpu for the card that is there, unless --build names a finished build. Without a GPU: one sentence, and 77; also
+# 77 where every part was skipped, for then nothing is known. What each part printed is in DIR/gpu_logs. --device=cpu tries this script itself where there is no GPU, with another program in
 # the place of compute-sanitizer if COMPUTE_SANITIZER names one (check_run.sh does).
 set -uo pipefail
 start=$SECONDS
 cd "$(dirname "$0")/../.." || exit 1
 
-parts=ops,products,plans,offload,sanitizer,bench build='' minutes=10 device=cuda
+all_parts=ops,products,plans,offload,sanitizer,bench
+parts=$all_parts build='' minutes=10 device=cuda
 for argument in "$@"; do
     case $argument in
     --parts=*) parts=${argument#*=} ;;
@@ -27,6 +28,11 @@ for argument in "$@"; do
     *) echo "run.sh: $argument is not a flag; there are --parts, --build and --minutes" >&2 && exit 2 ;;
     esac
 done
+
+for part in ${parts//,/ }; do
+    [[ ,$all_parts, == *,"$part",* ]] || { echo "run.sh: there is no part $part; there are $all_parts" >&2 && exit 2; }
+done
+[[ ${parts//,/} ]] || { echo "run.sh: --parts names none; there are $all_parts" >&2 && exit 2; }
 
 there_is_a_gpu() {
     compgen -G '/dev/nvidia[0-9]*' >/dev/null || [[ -e /dev/dxg ]] || nvidia-smi -L 2>/dev/null | grep -q .
@@ -121,19 +127,34 @@ build_all() {
 
 # ---- Running them ----------------------------------------------------------------------------------------------------------
 
-rows=() failed=0
+rows=() passed=0 skipped='' failed=0
 run_part() { # run_part NAME COMMAND...
-    local name=$1 began=$SECONDS log code word
+    local name=$1 began=$SECONDS log code word width=90 last
     log=$build/gpu_logs/$name.log
     shift
     echo "--- $name"
     "$@" > >(tee "$log") 2>&1
     code=$?
     wait $! 2>/dev/null
-    case $code in 0) word=passed ;; 77) word=skipped ;; *) word=FAILED failed=1 ;; esac
-    rows+=("$(printf '%-10s %-8s %5d s   %s' "$name" "$word" $((SECONDS - began)) "$(tail -n 1 "$log" | cut -c 1-90)")")
+    case $code in
+    0) word=passed ;;
+    77) word=skipped width=300 skipped+=" $name," ;; # the whole reason
+    *) word=FAILED failed=1 ;;
+    esac
+    [[ $code != 0 || $name == build ]] || ((passed += 1)) # a build shows nothing yet
+    last=$(tail -n 1 "$log")
+    last=${last#skipped: }
+    rows+=("$(printf '%-10s %-8s %5d s   %.*s' "$name" "$word" $((SECONDS - began)) $width "${last:-it printed nothing}")")
     return $code
 }
+
+verdict() { # in words; exit_status says the same
+    local missing=${skipped:+; skipped:${skipped%,}}
+    if ((failed)); then echo "FAILED$missing"; elif ((!passed)); then echo "nothing was tested$missing"; elif [[ $missing ]]; then
+        echo "$passed passed$missing"
+    else echo 'all of it passed'; fi
+}
+exit_status() { if ((failed)); then echo 1; elif ((passed)); then echo 0; else echo 77; fi; }
 
 if [[ ! $build ]]; then
     build=$PWD/build/gpu
@@ -142,13 +163,9 @@ if [[ ! $build ]]; then
 fi
 build=$(realpath "$build")
 mkdir -p "$build/gpu_logs"
-for part in ${parts//,/ }; do
-    if declare -F "part_$part" >/dev/null; then run_part "$part" "part_$part"; else
-        echo "run.sh: there is no part $part" >&2 && exit 2
-    fi
-done
+for part in ${parts//,/ }; do run_part "$part" "part_$part"; done
 card=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | head -n 1)
 printf '\n%s\n' "${card:-device $device}"
 printf '%s\n' "${rows[@]}"
-echo "$((SECONDS - start)) s in all: $([[ $failed == 0 ]] && echo 'all of it passed' || echo 'FAILED')"
-exit $failed
+echo "$((SECONDS - start)) s in all: $(verdict)"
+exit "$(exit_status)"
