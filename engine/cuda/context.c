@@ -15,6 +15,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t known[GPUS];
 static bool begun[GPUS];
 static int users[GPUS]; /* devices that have begun and not ended: the first counts the context */
+static uint64_t most[GPUS][RM_CUDA_TAKERS];
 
 /* ---- NVML: as much of its header as is needed, which toolkits lack more often than the library ------------------- */
 
@@ -89,4 +90,13 @@ void rm_cuda_context_end(int number) {
     pthread_mutex_lock(&lock);
     users[number]--;
     pthread_mutex_unlock(&lock);
+}
+
+uint64_t rm_cuda_context_most(int number, rm_cuda_taker taker, uint64_t bytes) {
+    if (number >= GPUS) return bytes;
+    pthread_mutex_lock(&lock);
+    if (most[number][taker] < bytes) most[number][taker] = bytes;
+    bytes = most[number][taker];
+    pthread_mutex_unlock(&lock);
+    return bytes;
 }

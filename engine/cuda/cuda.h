@@ -93,6 +93,13 @@ remat_status rm_cuda_tell(rm_device *device); /* ... and says it, once */
 remat_status rm_cuda_context_begin(const rm_cuda_library *lib, int number, uint64_t *bytes);
 void rm_cuda_context_end(int number); /* the context stays; whoever begins next counts it */
 
+/* What was seen to be taken of the GPU's memory just now, or the most that was ever seen so in this process: the libraries
+ * take some of it once for all, when they are first asked for something, and it stays when a device is closed. So a device that
+ * is opened again, as `remat train` does after it has looked whether it can be, counts it, too. Devices of one process are to be
+ * opened one after the other: each takes for its own what another takes meanwhile. */
+typedef enum { RM_CUDA_OPENING, RM_CUDA_CUDNN, RM_CUDA_TAKERS } rm_cuda_taker;
+uint64_t rm_cuda_context_most(int number, rm_cuda_taker taker, uint64_t bytes);
+
 /* product.c and graph.c: the functions of rm_cuda_queue, and the life of what is recorded. */
 void rm_cuda_multiply(const rm_cuda_queue *queue, const rm_cuda_product *product);
 bool rm_cuda_graph_records(const rm_queue *queue); /* between begin and end, now */

@@ -66,6 +66,8 @@ static remat_status free_memory(rm_device *device, uint64_t *bytes) {
     return REMAT_OK;
 }
 
+static uint64_t fewer(uint64_t before, uint64_t after) { return before > after ? before - after : 0; }
+
 static remat_status start(rm_device *device) {
     uint64_t context, before, after;
     TRY(rm_cuda_library_open(&device->lib));
@@ -83,8 +85,9 @@ static remat_status start(rm_device *device) {
     TRY(rm_cuda_products_create(device, &device->products));
     TRY(rm_cuda_queue_make(device, &device->spare));
     TRY(free_memory(device, &after));
-    device->overhead_bytes = context + (before > after ? before - after : 0) + RM_CUDA_GRAPH_BYTES +
-                             device->products->trial_bytes;
+    device->overhead_bytes = context +
+                             rm_cuda_context_most(device->number, RM_CUDA_OPENING, fewer(before, after)) +
+                             RM_CUDA_GRAPH_BYTES + device->products->trial_bytes;
     return REMAT_OK;
 }
 
@@ -152,7 +155,7 @@ static remat_status cuda_use_cudnn(rm_device *device) {
     TRY(free_memory(device, &before));
     TRY(rm_cuda_rnns_create(device, &device->rnns));
     TRY(free_memory(device, &after));
-    device->overhead_bytes += before > after ? before - after : 0;
+    device->overhead_bytes += rm_cuda_context_most(device->number, RM_CUDA_CUDNN, fewer(before, after));
     return REMAT_OK;
 }
 

@@ -1,6 +1,7 @@
 /* test_cudnn.c: recurrent layers by cuDNN (engine/cuda/rnn.c) on the emulated device (device.h), with a cuDNN in plain loops
  * whose spaces are as strange as the real one's may be (tests/engine/fake_cuda/fake_dnn.c). Results against the CPU; the same
  * bits for every plan; what is planned and counted; faults; sentences. No GPU and no cuDNN has any part in this. */
+#include "tests/cases.h"
 #include "tests/net.h"
 
 #if defined HAVE_CUDA_HEADERS && __has_include(<cudnn.h>)
@@ -237,6 +238,22 @@ START_TEST(spaces_are_planned) {
 }
 END_TEST
 
+/* What it takes with its first handle, for good, the second device counts as well. */
+START_TEST(opened_again_it_counts) {
+    uint64_t bytes[2];
+    reset(0);
+    for (int i = 0; i < 2; i++) {
+        rm_device *device;
+        CHECKED(rm_device_cuda.open(1, &device));
+        CHECKED(rm_device_cuda.use_cudnn(device));
+        bytes[i] = rm_device_cuda.overhead_bytes(device);
+        rm_device_cuda.close(device);
+    }
+    ck_assert_uint_gt(bytes[0], 3 * FAKE_LIBRARY_BYTES);
+    ck_assert_uint_eq(bytes[1], bytes[0]);
+}
+END_TEST
+
 /* The smallest budget does, with the same bits; a byte less is refused. */
 START_TEST(budgets_hold) {
     model m = model_number(_i);
@@ -325,11 +342,12 @@ int main(void) {
     tcase_set_timeout(results, 300);
     tcase_set_timeout(plans, 300);
     tcase_set_timeout(faults, 300);
-    tcase_add_loop_test(results, every_plan_has_the_same_bits, 0, 15);
+    tcase_add_loop_test(results, every_plan_has_the_same_bits, 0, rm_cases(15, 6));
     tcase_add_test(results, unasked_for_it_is_not_there);
     tcase_add_loop_test(plans, spaces_are_planned, 0, 3);
+    tcase_add_test(plans, opened_again_it_counts);
     tcase_add_loop_test(plans, budgets_hold, 0, 3);
-    tcase_add_loop_test(faults, faults_at_every_call, 0, 3);
+    tcase_add_loop_test(faults, faults_at_every_call, 0, rm_cases(3, 1));
     tcase_add_test(faults, what_cannot_be_is_said);
     suite_add_tcase(suite, results);
     suite_add_tcase(suite, plans);

@@ -33,6 +33,8 @@ int64_t fake_cuda_calls(void);                           /* since the reset */
 int64_t fake_cuda_allocations(void);                     /* calls that take memory or make a handle */
 int64_t fake_cuda_graphs(void);                          /* that were instantiated */
 int64_t fake_cuda_replays(void);                         /* ... and launched, how often in all */
+/* Of the GPU's memory each of these takes so much with the first handle since the reset, for good. */
+enum { FAKE_CUBLAS, FAKE_CUBLASLT, FAKE_CUDNN, FAKE_LIBRARIES, FAKE_LIBRARY_BYTES = 4 << 20 };
 void fake_cuda_fail_at(int64_t call, cudaError_t error); /* the call numbered so (from 1) fails; 0: none */
 void fake_cuda_break_at(int64_t work); /* so does, later, the so many-th kernel, and everything after it */
 void fake_cuda_machine(int gpus, int driver, size_t free_bytes); /* until the next reset: 1, 13000, 1 GiB */
@@ -71,6 +73,7 @@ void fake_push(cudaStream_t stream, void (*work)(void *context), const void *con
 
 cublasStatus_t fake_blas_answer(void); /* what a call of cuBLAS or cuBLASLt answers, if it is well in itself */
 void fake_blas_handle(int more);       /* handles taken or given back */
+void fake_load(int library);           /* FAKE_CUBLAS ... has its first handle, or another */
 void fake_lt_reset(void);
 void fake_dnn_reset(void);
 /* Held by every function here but cudaSetDevice; nests. FAKE_INSIDE: until the block ends. */

@@ -14,7 +14,8 @@ static struct {
     int gpus, driver;
     size_t free_bytes;
     bool used; /* by this process: it has a context */
-} machine = {1, 13000, (size_t)1 << 30, false};
+    bool loaded[FAKE_LIBRARIES];
+} machine = {1, 13000, (size_t)1 << 30, false, {false}};
 
 void fake_violate(const char *format, ...) {
     va_list arguments;
@@ -43,6 +44,7 @@ void fake_cuda_reset(uint64_t seed) {
     fake_dnn_reset();
     last = cudaSuccess;
     machine.used = false;
+    memset(machine.loaded, 0, sizeof machine.loaded);
     fake_cuda_machine(1, 13000, (size_t)1 << 30);
 }
 
@@ -93,7 +95,16 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     return cudaSuccess;
 }
 enum { CONTEXT = 300 << 20, OTHERS = 77 << 20, GRAPH = 64 << 10 };
-static size_t taken(void) { return ((size_t)fake_memory_live() << 20) + (size_t)fake_graphs_live() * GRAPH; }
+static size_t taken(void) {
+    size_t bytes = ((size_t)fake_memory_live() << 20) + (size_t)fake_graphs_live() * GRAPH;
+    for (int i = 0; i < FAKE_LIBRARIES; i++) bytes += machine.loaded[i] ? (size_t)FAKE_LIBRARY_BYTES : 0;
+    return bytes;
+}
+
+void fake_load(int library) {
+    FAKE_INSIDE;
+    machine.loaded[library] = true;
+}
 
 cudaError_t cudaMemGetInfo(size_t *free, size_t *total) {
     ENTER();
@@ -342,6 +353,7 @@ cublasStatus_t cublasCreate_v2(cublasHandle_t *handle) {
     cublasStatus_t status = fake_blas_answer();
     *handle = status ? NULL : calloc(1, sizeof **handle);
     handles += !status;
+    if (!status) fake_load(FAKE_CUBLAS);
     return status;
 }
 cublasStatus_t cublasDestroy_v2(cublasHandle_t handle) {

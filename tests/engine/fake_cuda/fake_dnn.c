@@ -60,6 +60,7 @@ static cudnnStatus_t unmake(void *handle) {
     cudnnStatus_t Create(type *out) {                                                                                  \
         cudnnStatus_t status;                                                                                          \
         *out = make(sizeof **out, &status);                                                                            \
+        if (!status && !strcmp(#Create, "cudnnCreate")) fake_load(FAKE_CUDNN);                                         \
         return status;                                                                                                 \
     }                                                                                                                  \
     cudnnStatus_t Destroy(type it) { return unmake(it); }

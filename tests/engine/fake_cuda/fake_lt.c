@@ -62,6 +62,7 @@ size_t cublasLtGetVersion(void) { return 130000; }
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
     cublasStatus_t status;
     *handle = make(sizeof **handle, &status);
+    if (!status) fake_load(FAKE_CUBLASLT);
     return status;
 }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) { return unmake(handle); }
