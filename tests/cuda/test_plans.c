@@ -1,5 +1,6 @@
 /* test_plans.c: random networks under random plans on the device "cuda", emulated from end to end (device.h): every plan the
  * same bits, near the CPU's. test_sessions.c, its neighbour, trains the usual networks under the usual strategies. */
+#include "tests/cases.h"
 #include "tests/engine/random_net.h"
 
 #include <math.h>
@@ -112,7 +113,7 @@ int main(void) {
     Suite *suite = suite_create("plans");
     TCase *c = tcase_create("plans");
     tcase_set_timeout(c, 300);
-    tcase_add_loop_test(c, random_plans_have_the_same_bits, 0, 60);
+    tcase_add_loop_test(c, random_plans_have_the_same_bits, 0, rm_cases(60, 15));
     suite_add_tcase(suite, c);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

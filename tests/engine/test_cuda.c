@@ -347,6 +347,13 @@ START_TEST(machines_that_will_not_do) {
     expect_refusal(REMAT_MISSING, "driver is made for CUDA 12.4");
     fake_cuda_machine(1, 13000, 3 << 20);
     expect_refusal(REMAT_MEMORY, "has 3145728 bytes of memory free");
+    fake_cuda_machine(1, 13000, 1 << 30);
+    stand_in_kernels_answer(cudaErrorNoKernelImageForDevice);
+    expect_refusal(REMAT_MISSING, "for GPU 0, of compute capability 8.0");
+    expect_sentence("kernels are for other GPUs");
+    stand_in_kernels_answer(cudaErrorUnsupportedPtxVersion);
+    expect_refusal(REMAT_MISSING, "install a newer driver, or build Remat again");
+    stand_in_kernels_answer(cudaSuccess);
     fake_cuda_machine(2, 13000, 1 << 30);
     setenv("LOCAL_RANK", "2", 1);
     expect_refusal(REMAT_INVALID, "LOCAL_RANK is 2, but CUDA sees 2 GPUs");
