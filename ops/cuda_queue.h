@@ -54,4 +54,8 @@ static inline void rm_cuda_end(const rm_cuda_queue *queue) {
 /* The CUDA side of rm_sum_of_squares: *sum, one double of device memory, is overwritten when the queue gets there. */
 void rm_sum_of_squares_cuda(const rm_cuda_queue *queue, const float *x, int64_t n, double *sum);
 
+/* Whether the kernels of this build are made for the GPU that this thread has chosen: 0, or the error that CUDA would give
+ * with the first of them. All are compiled for the same GPUs, so one of them is asked about. */
+int rm_kernels_error_cuda(void);
+
 #endif

@@ -31,6 +31,12 @@
         if (rm_blocks_) kernel<<<rm_blocks_, (threads), 0, rm_stream_>>>(__VA_ARGS__);                                 \
     } while (0)
 #define RM_LAUNCH_TOGETHER RM_LAUNCH
+/* 0, or CUDA's error: whether this build has the kernel for the GPU that is chosen. */
+#define RM_KERNEL_ERROR(kernel) rm_kernel_error((const void *)(kernel))
+static inline int rm_kernel_error(const void *kernel) {
+    struct cudaFuncAttributes about;
+    return (int)cudaFuncGetAttributes(&about, kernel);
+}
 #endif
 
 extern "C" {

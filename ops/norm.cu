@@ -8,6 +8,8 @@ static __global__ void squares(int64_t n, const float *x, double *partial) {
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
+int rm_kernels_error_cuda(void) { return RM_KERNEL_ERROR(squares); }
+
 void rm_sum_of_squares_cuda(const rm_cuda_queue *queue, const float *x, int64_t n, double *sum) {
     int64_t blocks = rm_blocks_within(n, 4096, RM_CUDA_PARTIALS);
     RM_LAUNCH_TOGETHER(squares, blocks, RM_SUM_THREADS, queue, n, x, queue->partial);

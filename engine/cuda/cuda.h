@@ -28,7 +28,7 @@ enum { RM_CUDA_SENTENCE = 480 };
 struct rm_device {
     const rm_cuda_library *lib;
     int number;
-    int major; /* compute capability: 8 is Ampere */
+    int major, minor; /* compute capability: 8 is Ampere */
     uint64_t blas_bytes; /* cuBLAS's workspace: fixed, so that its results repeat and nothing is allocated later */
     uint64_t
         overhead_bytes; /* of the GPU's memory, beside blocks: measured when the device was opened; and what graphs may
@@ -158,6 +158,7 @@ typedef struct {
     __typeof__(rm_sum_of_squares_cuda) *sum_of_squares;
     __typeof__(rm_fill_i32_cuda) *fill_i32; /* this and the next: beside cuDNN */
     __typeof__(rm_add_pieces_cuda) *add_pieces;
+    __typeof__(rm_kernels_error_cuda) *error;
 } rm_cuda_kernels;
 extern const rm_cuda_kernels rm_cuda_kernels_built;
 

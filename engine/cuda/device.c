@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "engine/cuda/cuda.h"
@@ -53,7 +54,7 @@ static remat_status check_gpu(rm_device *device) {
     REQUIRE(major > OLDEST_MAJOR || (major == OLDEST_MAJOR && minor >= OLDEST_MINOR), MISSING,
             "GPU %d has compute capability %d.%d; Remat needs %d.%d or newer (Turing); use the device cpu",
             device->number, major, minor, OLDEST_MAJOR, OLDEST_MINOR);
-    device->major = major;
+    device->major = major, device->minor = minor;
     device->blas_bytes = (uint64_t)(major >= ROOMY_MAJOR ? 32 : 4) << 20; /* what NVIDIA recommends */
     return REMAT_OK;
 }
@@ -64,6 +65,14 @@ static remat_status free_memory(rm_device *device, uint64_t *bytes) {
     TRY(rm_cuda_status(device->lib, device->lib->cudaMemGetInfo(&free, &total), "asking for the GPU's free memory"));
     *bytes = free;
     return REMAT_OK;
+}
+
+/* A build for other GPUs is found out here, and not by its first kernel. Loading one takes memory that counts. */
+static remat_status check_kernels(const rm_device *device) {
+    char doing[100];
+    snprintf(doing, sizeof doing, "looking for kernels for GPU %d, of compute capability %d.%d", device->number,
+             device->major, device->minor);
+    return rm_cuda_status(device->lib, (cudaError_t)rm_cuda_kernels_built.error(), doing);
 }
 
 static uint64_t fewer(uint64_t before, uint64_t after) { return before > after ? before - after : 0; }
@@ -82,6 +91,7 @@ static remat_status start(rm_device *device) {
             "GPU %d has %" PRIu64 " bytes of memory free; cuBLAS alone needs %" PRIu64
             "; let other programs on it end (nvidia-smi lists them)",
             device->number, before, device->blas_bytes);
+    TRY(check_kernels(device));
     TRY(rm_cuda_products_create(device, &device->products));
     TRY(rm_cuda_queue_make(device, &device->spare));
     TRY(free_memory(device, &after));

@@ -12,6 +12,17 @@ static const char *remedy(cudaError_t error) {
         return ": the NVIDIA driver is older than this CUDA; install a newer one, or use the device cpu";
     case cudaErrorNoDevice:
         return ": look with nvidia-smi, and at CUDA_VISIBLE_DEVICES; or use the device cpu";
+    case cudaErrorInvalidDeviceFunction:
+    case cudaErrorNoKernelImageForDevice:
+        return ": this build's kernels are for other GPUs: build it again with -DCMAKE_CUDA_ARCHITECTURES=native on this "
+               "machine, or use the device cpu";
+    case cudaErrorUnsupportedPtxVersion:
+    case cudaErrorJitCompilerNotFound:
+        return ": the driver cannot translate this build's kernels for this GPU: install a newer driver, or build Remat "
+               "again with -DCMAKE_CUDA_ARCHITECTURES=native on this machine";
+    case cudaErrorCompatNotSupportedOnDevice:
+        return ": a package for forward compatibility (cuda-compat) is in the loader's way, and this GPU takes none: take "
+               "it out of LD_LIBRARY_PATH, and install a newer driver if need be";
     case cudaErrorDevicesUnavailable:
         return ": another program has the GPU for itself (nvidia-smi shows which)";
     case cudaErrorIllegalAddress:
@@ -39,7 +50,14 @@ static const char *remedy(cudaError_t error) {
 
 static remat_status code_of(cudaError_t error) {
     if (error == cudaErrorMemoryAllocation) return REMAT_MEMORY;
-    return error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver ? REMAT_MISSING : REMAT_DEVICE;
+    switch (error) {
+    case cudaErrorNoDevice:
+    case cudaErrorInsufficientDriver:
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorUnsupportedPtxVersion:
+    case cudaErrorCompatNotSupportedOnDevice: return REMAT_MISSING;
+    default: return REMAT_DEVICE;
+    }
 }
 
 static void words(const rm_cuda_library *lib, cudaError_t error, const char *doing, char *sentence) {

@@ -22,6 +22,9 @@ int64_t rm_emulated_launches(void);
 typedef void rm_emulated_giver(void *stream, void (*work)(void *context), const void *context, size_t bytes);
 void rm_emulate_by(rm_emulated_giver *giver);
 
+/* What a kernel answers that is asked whether it is made for this GPU: 0, or one of CUDA's errors. */
+extern int rm_emulated_kernel_error;
+
 /* For rm_call.queue: launches are made at once, products in plain loops (product.c). */
 extern const rm_cuda_queue rm_emulated_queue;
 

@@ -217,6 +217,8 @@ typedef struct {
     alignas(16) char context[MOST_ARGUMENTS];
 } launch;
 
+int rm_emulated_kernel_error;
+
 static rm_emulated_giver *giver; /* NULL: launches are run at once */
 void rm_emulate_by(rm_emulated_giver *to) { giver = to; }
 

@@ -27,6 +27,7 @@ typedef struct {
 
 extern "C" {
 extern rm_index threadIdx, blockIdx, blockDim, gridDim;
+extern int rm_emulated_kernel_error; /* emulation.h */
 
 /* `body` is one thread's work, on `context` or on a copy of its `bytes`. */
 void rm_emulated_launch(const void *queue, const char *kernel, int64_t blocks, int threads, bool together,
@@ -65,6 +66,7 @@ static inline void rm_emulate(const void *queue, const char *name, int64_t block
 #define RM_LAUNCH_EMULATED(together, kernel, blocks, threads, queue, ...)                                              \
     rm_emulate(                                                                                                        \
         queue, #kernel, blocks, threads, together, [](auto... argument) { kernel(argument...); }, __VA_ARGS__)
+#define RM_KERNEL_ERROR(kernel) ((void)(kernel), rm_emulated_kernel_error)
 #define RM_LAUNCH(...) RM_LAUNCH_EMULATED(false, __VA_ARGS__)
 #define RM_LAUNCH_TOGETHER(...) RM_LAUNCH_EMULATED(true, __VA_ARGS__)
 

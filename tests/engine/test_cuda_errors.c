@@ -42,6 +42,24 @@ START_TEST(the_process_is_done_with_the_gpu) {
 }
 END_TEST
 
+/* A driver, a build or a package that does not suit the GPU: whoever can do without it does. */
+START_TEST(not_for_this_gpu) {
+    static const struct {
+        cudaError_t error;
+        const char *word;
+    } cases[] = {{cudaErrorNoKernelImageForDevice, "CMAKE_CUDA_ARCHITECTURES"},
+                 {cudaErrorUnsupportedPtxVersion, "install a newer driver"},
+                 {cudaErrorCompatNotSupportedOnDevice, "cuda-compat"}};
+    const rm_cuda_library *lib;
+    stand_in_reset(1);
+    ck_assert(!rm_cuda_library_open(&lib));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ck_assert_int_eq(rm_cuda_status(lib, cases[i].error, "starting the GPU"), REMAT_MISSING);
+        ck_assert_msg(!!strstr(remat_last_error(), cases[i].word), "%s", remat_last_error());
+    }
+}
+END_TEST
+
 /* CUDA locks pages by its driver, for which the limit that `ulimit -l` shows does not count. */
 START_TEST(no_room_on_the_host) {
     rm_device *device;
@@ -64,6 +82,7 @@ int main(void) {
     Suite *suite = suite_create("cuda_errors");
     TCase *c = tcase_create("cuda_errors");
     tcase_add_test(c, the_process_is_done_with_the_gpu);
+    tcase_add_test(c, not_for_this_gpu);
     tcase_add_test(c, no_room_on_the_host);
     suite_add_tcase(suite, c);
     SRunner *runner = srunner_create(suite);

@@ -81,6 +81,18 @@ START_TEST(near_the_cpu) {
 }
 END_TEST
 
+/* A build for other GPUs is noticed before the first step, and the CPU trains in its place where that was left open. */
+START_TEST(kernels_for_another_gpu) {
+    setenv("FAKE_KERNELS", "209", 1); /* cudaErrorNoKernelImageForDevice */
+    expect(2, "train " NET "--steps=2 --device=cuda");
+    expect_words("CMAKE_CUDA_ARCHITECTURES");
+    expect(0, "train " NET "--steps=2 --device=auto");
+    expect_words("--device=auto computes on the CPU: looking for kernels for GPU 0");
+    expect_words("device cpu");
+    unsetenv("FAKE_KERNELS");
+}
+END_TEST
+
 START_TEST(states_go_on) {
     expect(0, "train " NET "--steps=6 --device=cuda --metrics=whole.jsonl");
     double whole = last_loss();
@@ -146,6 +158,7 @@ int main(void) {
     tcase_add_checked_fixture(c, set_up, tear_down);
     tcase_add_test(c, plans_have_the_same_bits);
     tcase_add_test(c, near_the_cpu);
+    tcase_add_test(c, kernels_for_another_gpu);
     tcase_add_test(c, states_go_on);
     tcase_add_test(c, precision_is_told);
     tcase_add_test(c, ranks);

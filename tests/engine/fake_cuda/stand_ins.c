@@ -209,7 +209,11 @@ static __typeof__(((rm_optimizer *)0)->measure_cuda) measure(const rm_optimizer 
     return optimizer->measure ? launch_measure : NULL;
 }
 
-const rm_cuda_kernels rm_cuda_kernels_built = {kernel, update, measure, launch_squares, NULL, NULL};
+static cudaError_t kernels_error;
+static int error_of_kernels(void) { return (int)kernels_error; }
+void stand_in_kernels_answer(cudaError_t error) { kernels_error = error; }
+
+const rm_cuda_kernels rm_cuda_kernels_built = {kernel, update, measure, launch_squares, NULL, NULL, error_of_kernels};
 
 /* ---- The device ------------------------------------------------------------------------------------------------ */
 

@@ -9,5 +9,7 @@
 
 /* Names the fake's library to engine/cuda/library.c, and forgets what was before. */
 void stand_in_reset(uint64_t seed);
+/* Asked whether they are made for this GPU. */
+void stand_in_kernels_answer(cudaError_t error);
 
 #endif
