@@ -184,17 +184,21 @@ static void cuda_block_free(rm_block *block) {
     rm_free(block);
 }
 
-/* The spare queue, or a queue of the moment, fills it: a fill on no stream would wait for none of them. */
+/* What the first steps take beside it has to be left, or products would go untried and kernels unrecorded, in silence.
+ *
+ * The spare queue, or a queue of the moment, fills it: a fill on no stream would wait for none of them. */
 static remat_status take_block(rm_device *device, uint64_t bytes, rm_block *block) {
     const rm_cuda_library *lib = device->lib;
+    const uint64_t beside = device->products->trial_bytes + RM_CUDA_GRAPH_BYTES;
     uint64_t free;
     void *memory;
     rm_queue *queue;
     TRY(free_memory(device, &free));
-    REQUIRE(bytes <= free, MEMORY,
-            "the plan needs %" PRIu64 " bytes of the GPU's memory, of which %" PRIu64 " are free on GPU %d; let other "
-            "programs on it end (nvidia-smi lists them), or plan for less with a memory budget",
-            bytes, free, device->number);
+    REQUIRE(bytes <= free && beside <= free - bytes, MEMORY,
+            "the plan needs %" PRIu64 " bytes of the GPU's memory, and %" PRIu64 " beside it for trying products and for "
+            "recorded kernels, but %" PRIu64 " are free on GPU %d; let other programs on it end (nvidia-smi lists them), "
+            "or plan for less with a memory budget",
+            bytes, beside, free, device->number);
     TRY(rm_cuda_status(lib, lib->cudaMalloc(&memory, bytes ? bytes : 1), "taking the plan's memory"));
     block->memory = memory;
     TRY(rm_cuda_queue_create(device, &queue));

@@ -368,7 +368,12 @@ START_TEST(a_plan_too_large) {
     ck_assert(!rm_device_cuda.open(1, &device));
     ck_assert_uint_gt(rm_device_cuda.overhead_bytes(device), 0);
     ck_assert_int_eq(rm_device_cuda.block_create(device, 1 << 30, &block), REMAT_MEMORY);
-    expect_sentence("needs 1073741824 bytes of the GPU's memory, of which ");
+    expect_sentence("needs 1073741824 bytes of the GPU's memory, and 83886080 beside it ");
+    fake_cuda_machine(1, 13000, 256 << 20);
+    uint64_t free = rm_device_cuda.free_bytes(device), beside = 83886080; /* 64 MiB and 16 */
+    ck_assert_int_eq(rm_device_cuda.block_create(device, free - beside + 1, &block), REMAT_MEMORY);
+    ck_assert(!rm_device_cuda.block_create(device, free - beside, &block));
+    rm_device_cuda.block_free(block);
     rm_device_cuda.close(device);
     expect_clean("too large");
 }
