@@ -65,10 +65,11 @@ static cublasStatus_t adds_in_one_go(const rm_cuda_library *lib, const cublasLtM
     return error;
 }
 
-/* Whether cuBLASLt would use an algorithm on these, without memory of its own. */
+/* Whether cuBLASLt would use an algorithm on these, without memory of its own. What it returns is the answer: its header promises
+ * that the check writes how much memory is needed, and not that it writes the state. */
 static cublasStatus_t takes(const rm_cuda_products *products, cublasLtMatmulDesc_t matmul,
                             const cublasLtMatmulAlgo_t *algo, const rm_cuda_layouts *l, bool *answer) {
-    cublasLtMatmulHeuristicResult_t result = {.state = CUBLAS_STATUS_NOT_SUPPORTED};
+    cublasLtMatmulHeuristicResult_t result = {.state = CUBLAS_STATUS_SUCCESS};
     cublasStatus_t error =
         products->device->lib->cublasLtMatmulAlgoCheck(products->handle, matmul, l->b, l->a, l->c, l->c, algo, &result);
     bool refuses = error == CUBLAS_STATUS_NOT_SUPPORTED || error == CUBLAS_STATUS_INVALID_VALUE ||

@@ -217,8 +217,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
     if (!fits(read_operation(matmul), read_layout(a), read_layout(b), out)) return CUBLAS_STATUS_INVALID_VALUE;
     if (whims & FAKE_LT_REFUSES_OTHERS && (other || out->batch > 1)) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (refuses(algo, read_layout(a), read_layout(b), out)) return CUBLAS_STATUS_NOT_SUPPORTED;
-    result->state = CUBLAS_STATUS_SUCCESS;
-    result->workspaceSize = algo->data[MEMORY];
+    result->workspaceSize = algo->data[MEMORY]; /* `state` is left as it was */
     return status;
 }
 
