@@ -467,14 +467,22 @@ static void make_descriptor(rm_op *op, int cell) {
     op->rebuilds = NULL;
 }
 
+/* ":KiB:count", both being numbers. */
+static bool is_one_size(const char *set) {
+    for (int i = 0; i < 2; i++) {
+        size_t digits = *set == ':' ? strspn(set + 1, "0123456789") : 0;
+        if (!digits) return false;
+        set += 1 + digits;
+    }
+    return !*set;
+}
+
 /* cuDNN's products go through a cuBLAS of its own on streams of its own, which picks its algorithm by the buffers that happen
  * to be free, unless there is but one size of them. cuBLAS reads this when it starts. */
 static remat_status check_repeats(void) {
     const char *set = getenv("CUBLAS_WORKSPACE_CONFIG");
-    int colons = 0;
-    for (const char *c = set ? set : ""; *c; c++) colons += *c == ':';
     REQUIRE(
-        colons == 2 && set[0] == ':', MISSING,
+        is_one_size(set ? set : ""), MISSING,
         "cuDNN's recurrent kernels repeat their bits only if the environment says CUBLAS_WORKSPACE_CONFIG=:4096:2 (or "
         "another single size of buffers) when the program starts, and it says \"%s\"; set it, or use the recurrent "
         "kernels remat",

@@ -319,8 +319,13 @@ START_TEST(what_cannot_be_is_said) {
     reset(0);
     unsetenv("CUBLAS_WORKSPACE_CONFIG");
     expect_refused(&m, &config, REMAT_MISSING, "CUBLAS_WORKSPACE_CONFIG=:4096:2");
-    setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:2:16:8", 1); /* two sizes */
-    expect_refused(&m, &config, REMAT_MISSING, ":4096:2:16:8");
+    static const char *const wrong[] = {":4096:2:16:8" /* two sizes */, "::", ":4096:", "4096:2", ":4096:two", ":4096:2 "};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char words[40];
+        snprintf(words, sizeof words, "it says \"%s\"", wrong[i]);
+        setenv("CUBLAS_WORKSPACE_CONFIG", wrong[i], 1);
+        expect_refused(&m, &config, REMAT_MISSING, words);
+    }
     reset(0);
     config.precision = "bf16";
     expect_refused(&m, &config, REMAT_MISSING, "round no operands to bf16");
