@@ -173,11 +173,12 @@ enum { CANDIDATES = 32 };
 typedef struct {
     rm_cuda_layouts close, apart;
     cublasLtMatmulPreference_t preference;
+    int pass_over; /* so many that would do */
 } question;
 
 /* The one that cuBLASLt thinks fastest, of those that will do; NOT_SUPPORTED: there is none. It proposes for rows that lie one
  * after the other. Whoever has them further apart shall get the same, so it must take those, too. */
-static cublasStatus_t ask(const rm_cuda_products *products, cublasLtMatmulDesc_t matmul, const question *about,
+static cublasStatus_t ask(const rm_cuda_products *products, cublasLtMatmulDesc_t matmul, question *about,
                           cublasLtMatmulAlgo_t *out) {
     const rm_cuda_library *lib = products->device->lib;
     const rm_cuda_layouts *l = &about->close;
@@ -191,18 +192,19 @@ static cublasStatus_t ask(const rm_cuda_products *products, cublasLtMatmulDesc_t
         *out = result[i].algo;
         error = adds_in_one_go(lib, out, &will_do);
         if (!error && will_do) error = takes(products, matmul, out, &about->apart, &will_do);
-        
-        if (!error && will_do) return CUBLAS_STATUS_SUCCESS;
+        if (!error && will_do && about->pass_over-- == 0) return CUBLAS_STATUS_SUCCESS;
     }
     return error ? error : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 /* Shapes that tensor cores cannot take are multiplied in fp32. */
-static cublasStatus_t choose(rm_cuda_products *products, const question *about, rm_cuda_algorithm *algorithm) {
+static cublasStatus_t choose(rm_cuda_products *products, question *about, rm_cuda_algorithm *algorithm) {
     const rm_precision wanted[] = {products->precision, RM_FP32};
+    const int n = products->precision == RM_FP32 ? 1 : 2;
     int transposed = algorithm->shape.how & (RM_CUDA_TRANSPOSE_A | RM_CUDA_TRANSPOSE_B);
     cublasStatus_t error = CUBLAS_STATUS_NOT_SUPPORTED;
-    for (int i = 0; i < 2 && error == CUBLAS_STATUS_NOT_SUPPORTED; i++) {
+    algorithm->numerics = 0;
+    for (int i = 0; i < n && error == CUBLAS_STATUS_NOT_SUPPORTED; i++) {
         algorithm->precision = wanted[i];
         algorithm->matmul = products->matmul[wanted[i]][transposed];
         error = ask(products, algorithm->matmul, about, &algorithm->algo);
@@ -215,7 +217,7 @@ static cublasStatus_t choose(rm_cuda_products *products, const question *about, 
 static cublasStatus_t search(rm_cuda_products *products, rm_cuda_algorithm *algorithm) {
     const rm_cuda_library *lib = products->device->lib;
     const rm_cuda_shape *shape = &algorithm->shape;
-    question about = {.preference = NULL};
+    question about = {.pass_over = algorithm->refused};
     cublasStatus_t error = lib->cublasLtMatmulPreferenceCreate(&about.preference);
     if (error) return error;
     error = prefer(lib, shape, about.preference);
@@ -228,20 +230,32 @@ static cublasStatus_t search(rm_cuda_products *products, rm_cuda_algorithm *algo
     return error;
 }
 
-const rm_cuda_algorithm *rm_cuda_algorithm_for(rm_cuda_products *products, const rm_cuda_shape *shape) {
-    rm_cuda_shape key = *shape;
-    key.m = shape->rows;
-    key.lda = key.ldb = key.ldc = 0;
-    for (const rm_cuda_algorithm *a = products->algorithms; a; a = a->next)
-        if (!memcmp(&a->shape, &key, sizeof key)) return a;
-    rm_cuda_algorithm *algorithm = rm_calloc(1, sizeof *algorithm);
-    if (algorithm) algorithm->shape = key;
-    cublasStatus_t error = algorithm ? search(products, algorithm) : CUBLAS_STATUS_ALLOC_FAILED;
+/* True unless the device keeps a failure. */
+static bool find(rm_cuda_products *products, rm_cuda_algorithm *algorithm) {
+    cublasStatus_t error = search(products, algorithm);
     if (error == CUBLAS_STATUS_NOT_SUPPORTED) {
         algorithm->matmul = NULL;
         error = CUBLAS_STATUS_SUCCESS;
     }
-    if (!rm_cublas_went(products->device, error, "choosing how to multiply matrices")) {
+    return rm_cublas_went(products->device, error, "choosing how to multiply matrices");
+}
+
+bool rm_cuda_algorithm_next(rm_cuda_products *products, rm_cuda_algorithm *algorithm) {
+    algorithm->refused++;
+    return algorithm->matmul && find(products, algorithm);
+}
+
+rm_cuda_algorithm *rm_cuda_algorithm_for(rm_cuda_products *products, const rm_cuda_shape *shape) {
+    rm_cuda_shape key = *shape;
+    key.m = shape->rows;
+    key.lda = key.ldb = key.ldc = 0;
+    for (rm_cuda_algorithm *a = products->algorithms; a; a = a->next)
+        if (!memcmp(&a->shape, &key, sizeof key)) return a;
+    rm_cuda_algorithm *algorithm = rm_calloc(1, sizeof *algorithm);
+    if (algorithm) algorithm->shape = key;
+    if (!algorithm)
+        (void)rm_cublas_went(products->device, CUBLAS_STATUS_ALLOC_FAILED, "choosing how to multiply matrices");
+    if (!algorithm || !find(products, algorithm)) {
         rm_free(algorithm);
         return NULL;
     }

@@ -13,7 +13,7 @@ typedef struct rm_cuda_made {
     struct rm_cuda_made *next;
     rm_cuda_shape shape;
     rm_cuda_way way;
-    const rm_cuda_algorithm *algorithm;
+    rm_cuda_algorithm *algorithm;
     rm_cuda_layouts block, whole; /* whole: `step` rows, or the batch of them; empty where the way is BLOCKS */
     int64_t step;                 /* whole blocks: as many as there was room to try at once */
 } made;
@@ -120,9 +120,16 @@ typedef struct {
 static cublasStatus_t by_algorithm(const rm_queue *q, const made *m, const rm_cuda_layouts *layouts, operands x) {
     const rm_cuda_products *products = q->device->products;
     const float one = 1, into = m->shape.how & RM_CUDA_ADD ? 1 : 0;
-    return products->device->lib->cublasLtMatmul(products->handle, m->algorithm->matmul, &one, x.b, layouts->b, x.a,
-                                                 layouts->a, &into, x.c, layouts->c, x.c, layouts->c,
-                                                 &m->algorithm->algo, NULL, 0, q->stream);
+    cublasStatus_t error = products->device->lib->cublasLtMatmul(
+        products->handle, m->algorithm->matmul, &one, x.b, layouts->b, x.a, layouts->a, &into, x.c, layouts->c, x.c,
+        layouts->c, &m->algorithm->algo, NULL, 0, q->stream);
+    m->algorithm->used |= !error;
+    return error;
+}
+
+/* Nothing was multiplied. That cuBLASLt would take an algorithm is no promise that it does (cublasLt.h, AlgoCheck). */
+static bool is_refusal(cublasStatus_t error) {
+    return error == CUBLAS_STATUS_NOT_SUPPORTED || error == CUBLAS_STATUS_INVALID_VALUE;
 }
 
 /* What cuBLASLt has no algorithm for, cuBLAS makes, which promises the same bits for the same call. */
@@ -273,8 +280,9 @@ static bool is_proven(rm_queue *q, const made *m) {
     if (proven) {
         operands other = {t.x.a, t.x.b, t.other_c};
         prepare(q, &part.shape, &t);
-        proven = !device->failed && rm_cublas_went(device, by_blocks(q, &part, t.x, 0), "trying a matrix product") &&
-                 !by_algorithm(q, m, &m->whole, other) && results_are_equal(q, &part.shape, &t);
+        cublasStatus_t error = device->failed ? CUBLAS_STATUS_NOT_SUPPORTED : by_blocks(q, &part, t.x, 0);
+        if (!is_refusal(error)) (void)rm_cublas_went(device, error, "trying a matrix product");
+        proven = !error && !by_algorithm(q, m, &m->whole, other) && results_are_equal(q, &part.shape, &t);
         rm_cuda_queue_settle(q); /* nothing of it is under way */
         (void)rm_cuda_went(device, device->lib->cudaFree(t.memory), "giving back memory");
     }
@@ -346,14 +354,28 @@ static made *find_or_make(rm_cuda_products *products, const rm_cuda_shape *shape
     return make(products, shape, list);
 }
 
+/* Whether an algorithm that was refused before any product was made by it has given its place to another. One that was used
+ * stays: other shapes have its bits. */
+static bool another(rm_cuda_products *products, made *m, cublasStatus_t error) {
+    if (!is_refusal(error) || m->algorithm->used || !rm_cuda_algorithm_next(products, m->algorithm)) return false;
+    rm_cuda_layouts_free(products, &m->whole);
+    m->way = RM_CUDA_UNDECIDED;
+    return true;
+}
+
+/* While launches are recorded nothing can be tried: then blocks it is, and the shape stays open. */
 void rm_cuda_multiply(const rm_cuda_queue *shown, const rm_cuda_product *product) {
     rm_queue *q = (rm_queue *)(uintptr_t)shown;
     rm_device *device = q->device;
     const rm_cuda_shape shape = shape_of(product);
     operands x = {product->a, product->b, product->c};
     made *m = device->failed ? NULL : find_or_make(device->products, &shape);
-    /* While launches are recorded nothing can be tried: then blocks it is, and the shape stays open. */
-    if (m && !m->way && !rm_cuda_graph_records(q)) decide(q, m);
-    if (!m || device->failed) return;
-    (void)rm_cublas_went(device, by_any(q, m, x), "a matrix product");
+    const bool tries = !rm_cuda_graph_records(q);
+    cublasStatus_t error = CUBLAS_STATUS_SUCCESS;
+    if (!m) return;
+    do {
+        if (!m->way && tries) decide(q, m);
+        if (!device->failed) error = by_any(q, m, x);
+    } while (tries && error && !device->failed && another(device->products, m, error));
+    if (!device->failed) (void)rm_cublas_went(device, error, "a matrix product");
 }

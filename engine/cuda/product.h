@@ -63,6 +63,8 @@ typedef struct rm_cuda_algorithm {
     cublasLtMatmulAlgo_t algo;
     rm_precision precision; /* that matmul allows; the device's, or fp32 where there is none in it */
     uint64_t numerics;      /* cublasLtNumericalImplFlags_t, where that is not fp32; 0: it does not say */
+    int refused;            /* so many were refused when they should have multiplied: passed over */
+    bool used;              /* it has multiplied: from then on it stays */
 } rm_cuda_algorithm;
 
 struct rm_cuda_products {
@@ -81,7 +83,10 @@ cublasStatus_t rm_cuda_layouts_make(const rm_cuda_products *products, const rm_c
 void rm_cuda_layouts_free(const rm_cuda_products *products, rm_cuda_layouts *layouts);
 
 /* For blocks of shape->rows rows; the same whenever it is asked for. NULL: the device keeps why. */
-const rm_cuda_algorithm *rm_cuda_algorithm_for(rm_cuda_products *products, const rm_cuda_shape *shape);
+rm_cuda_algorithm *rm_cuda_algorithm_for(rm_cuda_products *products, const rm_cuda_shape *shape);
+/* In place of one that was refused before it was ever used: the next that will do, at last cublasSgemm. False: the device keeps
+ * why, or there was nothing but cublasSgemm already. */
+bool rm_cuda_algorithm_next(rm_cuda_products *products, rm_cuda_algorithm *algorithm);
 /* Whether cuBLASLt would use it on these, without memory of its own. */
 bool rm_cuda_algorithm_fits(const rm_cuda_products *products, const rm_cuda_algorithm *algorithm,
                             const rm_cuda_layouts *layouts);

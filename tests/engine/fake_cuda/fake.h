@@ -48,6 +48,8 @@ enum {
     FAKE_LT_NO_TENSOR_CORES = 16, /* there is none but for fp32                                       */
     FAKE_LT_REFUSES_FAR = 32,     /* the first that would do takes no rows that lie far apart         */
     FAKE_LT_FASTER_IN_FP32 = 64,  /* ... reads its operands as they are, though it need not           */
+    FAKE_LT_REFUSES_LATE = 128,   /* ... is refused when it should multiply, after all was well       */
+    FAKE_LT_NEVER_MULTIPLIES = 256, /* ... and so is every other                                      */
 };
 void fake_lt_is(unsigned whims);
 typedef struct {

@@ -37,7 +37,7 @@ struct cublasLtContext {
 };
 
 /* cublasLtMatmulAlgo_t.data */
-enum { ID, SPLIT, SCHEME, MEMORY, COLUMNS, NEAR, NUMERICS };
+enum { ID, SPLIT, SCHEME, MEMORY, COLUMNS, NEAR, NUMERICS, LATE };
 
 static const layout *read_layout(cublasLtMatrixLayout_t l) { return (const layout *)(const void *)l; }
 static const operation *read_operation(cublasLtMatmulDesc_t o) { return (const operation *)(const void *)o; }
@@ -198,6 +198,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
         bool as_they_are = i == GOOD && whims & FAKE_LT_FASTER_IN_FP32;
         result[i].algo = algorithm(id, x[3]->columns, as_they_are ? CUBLAS_COMPUTE_32F : o->compute);
         result[i].algo.data[NEAR] = i == GOOD && whims & FAKE_LT_REFUSES_FAR;
+        result[i].algo.data[LATE] = i == GOOD && whims & FAKE_LT_REFUSES_LATE;
         if (i == SPLITS) result[i].algo.data[SPLIT] = 4, result[i].algo.data[SCHEME] = 2;
         if (i == WANTS_MEMORY) result[i].workspaceSize = result[i].algo.data[MEMORY] = 1024;
         if (i == FAILS) result[i].state = CUBLAS_STATUS_NOT_SUPPORTED;
@@ -317,6 +318,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t matm
     (void)handle, (void)memory, (void)bytes;
     if (status) return status;
     if (!algo) return CUBLAS_STATUS_INVALID_VALUE;
+    if (algo->data[LATE]) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (whims & FAKE_LT_NEVER_MULTIPLIES) return CUBLAS_STATUS_INVALID_VALUE;
     if (refuses(algo, read_layout(a), read_layout(b), read_layout(d))) return CUBLAS_STATUS_NOT_SUPPORTED;
     product p = {*read_layout(a),
                  *read_layout(b),
