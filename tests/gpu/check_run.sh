@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # check_run.sh BUILD: run.sh and bench/gpu.py where there is no GPU, so that it is not the scripts that fail when there is one.
-# The sanitizer part meets stand-ins that pass, find something, skip, and take too long; offload runs on the CPU; the bench
-# measures the emulated device (BUILD/tests/remat_emulated), where that was built.
+# The sanitizer part meets stand-ins that pass, find something, skip, and take too long; offload runs on the CPU; ranks
+# and the bench run on the emulated device (BUILD/tests/remat_emulated), where that was built.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 build=$(realpath "$1")
@@ -70,12 +70,33 @@ parts ops,plan
 [[ $? == 2 ]] || fail "a part that there is not is no wrong flag"
 [[ ! -e $work/gpu_logs ]] || fail "parts run before the names of all are looked at"
 
-# ---- Offload on the CPU, the bench on the emulated device ------------------------------------------------------------------
+# ---- Offload on the CPU ------------------------------------------------------------------------------------------------------
 
 if [[ -x $build/remat ]]; then
     tests/gpu/run.sh "--build=$build" --device=cpu --parts=offload >"$work/out" 2>&1 || fail "offload fails on the CPU"
     grep -q 'offload *passed' "$work/out" || fail "offload does not pass on the CPU"
 fi
+# ---- Ranks: on processors, and on two emulated GPUs over the emulated NCCL ---------------------------------------------------
+
+if [[ -x $build/remat ]]; then
+    tests/gpu/run.sh "--build=$build" --device=cpu --parts=ranks >"$work/out" 2>&1 || fail "ranks fail on processors"
+fi
+printf '#!/bin/sh\necho "GPU 0: a stand-in"\n[ ! -e %s/one ] && echo "GPU 1: a stand-in"\n:\n' "$work" >"$work/bin/nvidia-smi"
+chmod +x "$work/bin/nvidia-smi"
+ranks() { PATH=$work/bin:$PATH tests/gpu/run.sh "--build=$work" --small --parts=ranks >"$work/out" 2>&1; }
+if [[ -x $build/tests/remat_emulated ]]; then
+    ln -s "$build/tests/remat_emulated" "$work/remat"
+    OMP_NUM_THREADS=1 ranks || fail "ranks fail on emulated GPUs"
+    grep -q '2 ranks over nccl' "$work/out" || fail "two ranks do not meet over NCCL"
+    grep -q 'ranks *passed .* both ranks have the same bits' "$work/out" || fail "ranks do not pass on emulated GPUs"
+fi
+touch "$work/one"
+ranks
+[[ $? == 77 ]] || fail "two ranks on one GPU are not skipped"
+grep -q 'ranks *skipped .* two ranks need two GPUs, and this process sees 1$' "$work/out" || fail "it does not say why"
+
+# ---- The bench on the emulated device ----------------------------------------------------------------------------------------
+
 if [[ -x $build/tests/remat_emulated ]]; then
     FAKE_LT=16 python3 bench/gpu.py --device=cuda --tiny --quick --rows=a --precisions=bf16 --cap=0.5 --seconds=15 \
         --longest-seconds=5 "--python=$(command -v python3)" "--remat=$build/tests/remat_emulated" "--json=$work/bench.json" \

@@ -1,30 +1,33 @@
 #!/usr/bin/env bash
 # run.sh: everything about CUDA that needs a GPU, in one command and under ten minutes; ends with a short table.
 #
-#   tests/gpu/run.sh [--parts=ops,products,plans,offload,sanitizer,bench] [--build=DIR] [--minutes=10]
+#   tests/gpu/run.sh [--parts=ops,products,plans,offload,ranks,sanitizer,bench] [--build=DIR] [--minutes=10]
 #
 #   ops         every op and optimizer on the GPU against its definition on the CPU (test_ops.c)
 #   products    matrix products in every precision: near those in double, rows that keep their bits, speeds (test_products.c)
 #   plans       the same bits for every plan (test_plans.c)
 #   offload     training within a cap that its activations exceed: they travel to the host and back, the losses stay
+#   ranks       two ranks on two GPUs over NCCL: each has the same gradients, twice the same bits, and the losses of one rank
+#               with both batches; also with the optimizer's state shared out. Skipped where there are fewer GPUs
 #   sanitizer   compute-sanitizer's memcheck and racecheck on small cases of the first two
 #   bench       bench/gpu.sh: steps, memory and the longest sequence beside PyTorch on the same card
 #
 # Builds build/gpu for the card that is there, unless --build names a finished build. Without a GPU: one sentence, and 77; also
 # 77 where every part was skipped, for then nothing is known. What each part printed is in DIR/gpu_logs. --device=cpu tries this script itself where there is no GPU, with another program in
-# the place of compute-sanitizer if COMPUTE_SANITIZER names one (check_run.sh does).
+# the place of compute-sanitizer if COMPUTE_SANITIZER names one, and --small makes the nets of `ranks` small (check_run.sh does).
 set -uo pipefail
 start=$SECONDS
 cd "$(dirname "$0")/../.." || exit 1
 
-all_parts=ops,products,plans,offload,sanitizer,bench
-parts=$all_parts build='' minutes=10 device=cuda
+all_parts=ops,products,plans,offload,ranks,sanitizer,bench
+parts=$all_parts build='' minutes=10 device=cuda small=''
 for argument in "$@"; do
     case $argument in
     --parts=*) parts=${argument#*=} ;;
     --build=*) build=${argument#*=} ;;
     --minutes=*) minutes=${argument#*=} ;;
     --device=*) device=${argument#*=} ;;
+    --small) small=1 ;;
     *) echo "run.sh: $argument is not a flag; there are --parts, --build and --minutes" >&2 && exit 2 ;;
     esac
 done
@@ -80,6 +83,52 @@ part_offload() {
         { echo "activations $activations, cap $cap, of which for libraries $libraries, planned $planned, moved $moved: not what" \
             "was to be shown"; return 1; }
     echo "$((activations >> 20)) MiB of activations within $(((cap - libraries) >> 20)) MiB beside the libraries', same losses"
+}
+
+gpus() { # how many this process may use
+    if [[ ${CUDA_VISIBLE_DEVICES+set} ]]; then tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES"; else
+        nvidia-smi -L 2>/dev/null || compgen -G '/dev/nvidia[0-9]*'
+    fi | grep -c .
+}
+
+last_loss() { sed -n 's/.*"event":"end".*"loss":\([-+.e0-9]*\),.*/\1/p' "$1"; }
+
+near() { # near A B: two losses, to a ten-thousandth
+    awk -v a="$1" -v b="$2" 'BEGIN { exit !(a + 0 > 0 && b + 0 > 0 && a - b <= 1e-4 * b && b - a <= 1e-4 * b) }'
+}
+
+# Losses and norms of every step. A rank computes the norm of the gradients that it has itself.
+losses_and_norms() { sed -n 's/.*"event":"step",\(.*"grad_norm":[^,]*\),.*/\1/p' "$1"; }
+
+part_ranks() {
+    local two=--devices=0,1 one=--devices=0 work=$build/gpu_logs/ranks run loss alone missing
+    if [[ $device != cuda ]]; then two=--devices=cpu:2 one=--device=cpu; elif (($(gpus) < 2)); then
+        echo "two ranks need two GPUs, and this process sees $(gpus)" && return 77
+    fi
+    local shape=(--hidden=256 --seq-len=200 --tile=32 --bucket-cap-mb=0.5 --steps=20)
+    [[ $device == cuda && ! $small ]] || shape=(--hidden=32 --seq-len=24 --tile=8 --bucket-cap-mb=0.01 --steps=6)
+    local flags=(--task=adding --layers=2 "${shape[@]}" --samples=4000 --seed=3 --optimizer=adamw)
+    rm -rf "$work" && mkdir -p "$work"
+    for run in first again; do
+        "$build/remat" train "${flags[@]}" --batch=16 "$two" --metrics="$work/$run" --metrics-per-rank \
+            --dump-grads="$work/$run.safetensors" 2>&1 | tee "$work/$run.out"
+        missing=$(grep -m 1 -oE 'ranks on GPUs (need lib|add up their gradients by NCCL, and this build has none).*' "$work/$run.out")
+        [[ ! $missing ]] || { echo "$missing" && return 77; }
+        [[ -s $work/$run.rank0 && -s $work/$run.rank1 ]] || { echo "two ranks did not train" && return 1; }
+    done
+    "$build/remat" train "${flags[@]}" --batch=16 "$two" --metrics="$work/shared" --zero=1 || return 1
+    "$build/remat" train "${flags[@]}" --batch=32 "$one" --metrics="$work/alone" || return 1
+    for run in first.rank1 again.rank0 again.rank1; do
+        cmp <(losses_and_norms "$work/first.rank0") <(losses_and_norms "$work/$run") ||
+            { echo "losses or gradient norms of $run are not those of first.rank0" && return 1; }
+    done
+    cmp "$work/first.safetensors" "$work/again.safetensors" || { echo "other gradients, the second time" && return 1; }
+    alone=$(last_loss "$work/alone")
+    for run in first.rank0 shared; do
+        loss=$(last_loss "$work/$run")
+        near "$loss" "$alone" || { echo "the loss of $run ends at $loss, that of one rank at $alone" && return 1; }
+    done
+    echo "both ranks have the same bits, twice; losses end at $loss, one rank's at $alone"
 }
 
 # Queries of CUDA's own runtime that fail are no errors of ours, and what library kernels do in shared memory is their affair.
