@@ -449,7 +449,8 @@ START_TEST(plans_have_the_same_losses) {
     ck_assert_int_eq(run_program("report %1$s/0.jsonl %1$s/3.jsonl --require-identical", scratch()), 1);
     ck_assert_msg(strstr(program_output, "differ first at step 1"), "%s", program_output);
     ck_runs("report %1$s/0.jsonl %1$s/3.jsonl", scratch());
-    make_file("nan.jsonl", "{\"event\":\"plan\"}\n{\"event\":\"step\",\"step\":1,\"loss\":null}\n", 59);
+    static const char without_loss[] = "{\"event\":\"plan\"}\n{\"event\":\"step\",\"step\":1,\"loss\":null}\n";
+    make_file("nan.jsonl", without_loss, sizeof without_loss - 1);
     ck_assert_int_eq(run_program("report %1$s/nan.jsonl %1$s/nan.jsonl --require-identical", scratch()), 1);
     ck_assert_msg(strstr(program_output, "cannot be compared from step 1 on"), "%s", program_output);
     ck_assert_msg(!strstr(program_output, "differ"), "%s", program_output);
