@@ -66,6 +66,20 @@ static const char *part(const char *list, long number, int *length) {
     return *length ? list : NULL;
 }
 
+/* CUDA would take a list with the same GPU twice for one that ends there. */
+static remat_status check_list(const char *devices) {
+    bool named[10000] = {false};
+    for (const char *at = list_of(devices); *at; at += *at == ',') {
+        const int digits = (int)strspn(at, "0123456789");
+        REQUIRE(digits <= 4, INVALID, "--devices=%.60s: %.30s is no number of a GPU; they count from 0", devices, at);
+        const int number = atoi(at);
+        REQUIRE(!named[number], INVALID, "--devices=%.60s names GPU %d twice: a GPU is for one rank", devices, number);
+        named[number] = true;
+        at += digits;
+    }
+    return REMAT_OK;
+}
+
 /* What GPU number `number` of those that are visible is called among all. */
 static remat_status add_gpu(const char *devices, long number, char *names, size_t bytes) {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES"), *name = NULL;
@@ -86,6 +100,7 @@ remat_status rm_device_use_gpus(rm_options *o) {
     const char *at = list_of(o->devices);
     REQUIRE(!rm_options_given(o, "device") || !strcmp(o->device, "cuda") || !strcmp(o->device, "auto"), INVALID,
             "--devices=%.60s names GPUs, and --device=%s is none: leave one of the two out", o->devices, o->device);
+    TRY(check_list(o->devices));
     for (; *at; at += *at == ',') {
         char *end;
         TRY(add_gpu(o->devices, strtol(at, &end, 10), names, sizeof names));

@@ -65,6 +65,24 @@ START_TEST(a_list_of_gpus_and_another_device) {
 }
 END_TEST
 
+START_TEST(lists_that_no_launcher_shall_see) {
+    static const struct {
+        const char *flag, *words;
+    } cases[] = {{"--devices=0,0", "--devices=0,0 names GPU 0 twice"},
+                 {"--devices=cuda:1,2,01", "names GPU 1 twice"},
+                 {"--devices=99999999999999999999", "99999999999999999999 is no number of a GPU"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rm_options o;
+        unsetenv("CUDA_VISIBLE_DEVICES");
+        parse(&o, cases[i].flag, NULL);
+        ck_assert_int_eq(rm_device_use_gpus(&o), REMAT_INVALID);
+        ck_assert_msg(!!strstr(remat_last_error(), cases[i].words), "%s", remat_last_error());
+        ck_assert(!getenv("CUDA_VISIBLE_DEVICES"));
+        rm_options_free(&o);
+    }
+}
+END_TEST
+
 /* Where there is a GPU for this build, it is taken instead. */
 START_TEST(auto_is_the_cpu_where_there_is_no_gpu) {
     rm_options o;
@@ -89,6 +107,7 @@ int main(void) {
     TCase *c = tcase_create("device");
     tcase_add_test(c, lists_of_gpus);
     tcase_add_test(c, what_ranks_see);
+    tcase_add_test(c, lists_that_no_launcher_shall_see);
     tcase_add_test(c, a_list_of_gpus_and_another_device);
     tcase_add_test(c, auto_is_the_cpu_where_there_is_no_gpu);
     suite_add_tcase(suite, c);
