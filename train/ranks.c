@@ -148,7 +148,8 @@ remat_status rm_ranks_open(rm_options *o, rm_ranks *out) {
     TRY(rm_rendezvous_resolve(&flags, rm_environment_of_process, NULL, &where));
     o->world_size = where.size;
     o->rank = where.rank;
-    if (where.size == 1) return REMAT_OK;
+    /* What one rank's "auto" is, nobody knows yet. */
+    if (where.size == 1) return strcmp(o->device, "auto") ? check_engine(out, o) : REMAT_OK;
     if (gethostname(out->host, sizeof out->host - 1)) strcpy(out->host, "?");
     out->rank = where.rank;
     out->size = where.size;

@@ -437,7 +437,8 @@ static const struct {
     {"--batch=4 --device=null", "", 2, 0, "remat plan --world-size=2", "rank 0"},
     {"--batch=4 --zero=1 --dump-grads=%s/g", "", 2, 0, "--dump-grads", "rank 0"},
     {"--task=adding --batch=4 --optimizer=sgd --lr=1e6", "", 1, 0, "--lr smaller", "step"},
-    {"--batch=4", "--memory-budget=1GiB", 2, 0, "the run: 'no --memory-budget' on rank 0, and '--memory-budget=1073741824'", ""},
+    {"--batch=4", "--memory-budget=1GiB", 2, 0,
+     "the run: 'no --memory-budget' on rank 0, and '--memory-budget=1073741824'", ""},
 };
 enum { REFUSALS = sizeof refusals / sizeof *refusals };
 
@@ -505,6 +506,13 @@ START_TEST(wrong_engines_are_said_once) {
     ck_assert_msg(status == 2 || status == 1, "exit %d", status);
     for (const char *at = program_errors; (at = strstr(at, "remat train: ")); at++) lines++;
     ck_assert_msg(lines == 1 && strstr(program_errors, "remat train: rank 0 of 3 on "), "%s", program_errors);
+}
+END_TEST
+
+START_TEST(one_rank_is_refused_as_many_are) {
+    int status = run_program("train --dist-backend=nccl --data=%s " FLAGS "--batch=4 --steps=1", text_file());
+    ck_assert_int_eq(status, 2);
+    ck_assert_msg(strstr(program_errors, "--dist-backend=nccl is for GPUs"), "%s", program_errors);
 }
 END_TEST
 
@@ -883,6 +891,7 @@ int main(void) {
     tcase_add_test(tests, wrong_flags_are_said_once);
     tcase_add_test(tests, what_is_missing_is_not_tried_again);
     tcase_add_loop_test(tests, wrong_engines_are_said_once, 0, 2);
+    tcase_add_test(tests, one_rank_is_refused_as_many_are);
     tcase_add_test(tests, a_failure_in_the_middle);
     tcase_add_test(tests, a_killed_rank_is_named);
     tcase_add_loop_test(tests, a_stopped_rank_is_named, 0, ENGINES);
