@@ -180,13 +180,13 @@ class Card:
         _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
 
     def __init__(self, device):
-        self.library = None
+        self.library, self.device = None, device
         if device != "cuda":
             return
         try:
             library = ctypes.CDLL("libnvidia-ml.so.1")
         except OSError:
-            say("libnvidia-ml.so.1 is not here: memory is not measured")
+            say("libnvidia-ml.so.1 is not here: the GPU's memory is not measured")
             return
         first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] or "0"
         self.handle = ctypes.c_void_p()
@@ -207,11 +207,11 @@ class Card:
         return self.read("free") if self.library else 0
 
     def watch(self, process):
-        """Peak bytes until the process ends: of the card above what was used before, or of the process."""
+        """Peak bytes of the card until the process ends; on the CPU, of the process; None where nothing tells."""
         if not self.library:
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
-            return usage.ru_maxrss * 1024
+            return usage.ru_maxrss * 1024 if self.device == "cpu" else None
         peak = 0
         while process.poll() is None:
             peak = max(peak, self.read())
@@ -220,11 +220,17 @@ class Card:
 
 
 def run(options, command, limit=None, **environment):
-    """stdout, stderr and peak bytes of a process; None for stdout when it failed."""
+    """stdout, stderr and peak bytes of a process; None for stdout when it failed, for bytes where they are not measured."""
     before = options.card.read() if options.card.library else 0
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = subprocess.Popen(command, stdout=out, stderr=err, env=dict(os.environ, **environment))
-        clock = threading.Timer(limit, process.kill) if limit else None
+        ended_by_clock = threading.Event()
+
+        def end():
+            ended_by_clock.set()
+            process.kill()
+
+        clock = threading.Timer(limit, end) if limit else None
         if clock:
             clock.start()
         peak = options.card.watch(process)
@@ -233,8 +239,8 @@ def run(options, command, limit=None, **environment):
         out.seek(0), err.seek(0)
         text, complaint = out.read(), err.read()
     if process.returncode == -9:
-        complaint = "no time is left for it"
-    return (text if process.returncode == 0 else None), complaint, max(peak - before, 0)
+        complaint = "no time is left for it" if ended_by_clock.is_set() else "killed (SIGKILL): the host may lack memory"
+    return (text if process.returncode == 0 else None), complaint, None if peak is None else max(peak - before, 0)
 
 
 def left(options):
@@ -352,7 +358,7 @@ def measure(options, name, precision):
 
 
 def median_of(samples, key):
-    values = [s[key] for s in samples if key in s]
+    values = [s[key] for s in samples if s.get(key) is not None]
     return statistics.median(values) if values else None
 
 
@@ -379,7 +385,7 @@ def show_row(result):
         way += f" ({fp32[0]} of {fp32[1]} products in fp32)" if fp32 else ""
         say(f"| {label(result['row'])} | {result['precision']} | {way} | {1e3 * seconds:.1f} | "
             + " | ".join(f"{t:.2f}" if t else "" for t in to)
-            + f" | {size / MIB:.0f} | {f'{activations / MIB:.1f}' if activations else ''} |")
+            + f" | {f'{size / MIB:.0f}' if size is not None else ''} | {f'{activations / MIB:.1f}' if activations else ''} |")
 
 
 # ---- The longest sequence ---------------------------------------------------------------------------------------------
