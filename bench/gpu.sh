@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # gpu.sh: Remat on a GPU beside PyTorch on the same one: builds what is missing and runs gpu.py, which says how it is measured
-# (bench/gpu.py --help). Without a GPU: one sentence, and 77.
+# (bench/gpu.py --help). Without a GPU or Python: one sentence, and 77.
 #
 #   bench/gpu.sh [--build=build/gpu] [--quick] [flags of gpu.py]
 #
@@ -17,9 +17,14 @@ for argument in "$@"; do
     esac
 done
 
-if [[ $device == cuda ]] && ! compgen -G '/dev/nvidia[0-9]*' >/dev/null && [[ ! -e /dev/dxg ]] &&
+if [[ $device == cuda ]] && ! compgen -G '/dev/nvidia[0-9]*' >/dev/null &&
     ! nvidia-smi -L 2>/dev/null | grep -q .; then
     echo "skipped: there is no NVIDIA GPU on this machine"
+    exit 77
+fi
+python=${REMAT_TORCH_PYTHON:-python3}
+if ! command -v "$python" >/dev/null; then
+    echo "skipped: bench/gpu.py needs Python 3, and there is no $python here"
     exit 77
 fi
 if [[ ! -x $build/remat ]]; then
@@ -30,5 +35,4 @@ if [[ ! -x $build/remat ]]; then
         { tail -n 40 "$log" >&2 && echo "gpu.sh: building $build failed; its last lines are above" >&2 && exit 1; }
     rm -f "$log"
 fi
-python=${REMAT_TORCH_PYTHON:-python3}
 exec "$python" bench/gpu.py "--remat=$build/remat" "${rest[@]}"

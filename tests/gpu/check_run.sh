@@ -20,6 +20,7 @@ for program in ops plans; do
 done
 cat >"$work/sanitizer" <<EOF
 #!/usr/bin/env bash
+[[ \$1 != --help ]] || { cat $work/help; exit; }
 echo "\$*" >>$work/asked
 while [[ \$1 == --* ]]; do shift 2; done
 exec "\$@"
@@ -32,6 +33,12 @@ sanitize() { # sanitize CODE FLAGS...: run.sh's exit status
     COMPUTE_SANITIZER=$work/sanitizer tests/gpu/run.sh "--build=$work" --device=cpu --parts=sanitizer "$@" >"$work/out" 2>&1
 }
 
+echo '  --kernel-regex-exclude arg' >"$work/help"
+sanitize 0
+[[ $? == 77 ]] || fail "an old sanitizer is no skip"
+grep -q 'sanitizer *skipped .*for racecheck this compute-sanitizer is too old' "$work/out" || fail "nothing is said of its age"
+[[ $(wc -l <"$work/asked") == 2 && $(grep -c 'tool memcheck' "$work/asked") == 2 ]] || fail "it is asked for what it does not know"
+echo '  --kernel-name-exclude arg' >"$work/help"
 sanitize 0 || fail "what passes does not pass"
 [[ $(wc -l <"$work/asked") == 4 ]] || fail "not each program is run by each tool"
 [[ $(grep -c -- '--report-api-errors no --error-exitcode 9' "$work/asked") == 4 ]] || fail "the sanitizer's flags are lost"
@@ -95,12 +102,18 @@ ranks
 [[ $? == 77 ]] || fail "two ranks on one GPU are not skipped"
 grep -q 'ranks *skipped .* two ranks need two GPUs, and this process sees 1$' "$work/out" || fail "it does not say why"
 
-# ---- The bench on the emulated device ----------------------------------------------------------------------------------------
+# ---- The bench: without Python, and on the emulated device ------------------------------------------------------------------
 
+REMAT_TORCH_PYTHON=$work/no_python bench/gpu.sh "--build=$work" --device=cpu >"$work/out" 2>&1
+[[ $? == 77 ]] || fail "the bench without Python is no skip"
+grep -q "^skipped: bench/gpu.py needs Python 3, and there is no $work/no_python here$" "$work/out" || fail "it does not say why"
 if [[ -x $build/tests/remat_emulated ]]; then
     FAKE_LT=16 python3 bench/gpu.py --device=cuda --tiny --quick --rows=a --precisions=bf16 --cap=0.5 --seconds=15 \
         --longest-seconds=5 "--python=$(command -v python3)" "--remat=$build/tests/remat_emulated" "--json=$work/bench.json" \
         >"$work/out" 2>&1 || fail "the bench fails on the emulated device"
     grep -q '| bf16 | Remat, kept ([0-9]* of [0-9]* products in fp32) |' "$work/out" || fail "the bench lacks its first row"
+    if grep -q 'memory is not measured' "$work/out" && grep -q '"bytes": [0-9]' "$work/bench.json"; then
+        fail "what the process takes of the host is taken for the GPU's memory"
+    fi
 fi
 echo "the scripts do what they say"

@@ -38,7 +38,7 @@ done
 [[ ${parts//,/} ]] || { echo "run.sh: --parts names none; there are $all_parts" >&2 && exit 2; }
 
 there_is_a_gpu() {
-    compgen -G '/dev/nvidia[0-9]*' >/dev/null || [[ -e /dev/dxg ]] || nvidia-smi -L 2>/dev/null | grep -q .
+    compgen -G '/dev/nvidia[0-9]*' >/dev/null || nvidia-smi -L 2>/dev/null | grep -q .
 }
 if [[ $device == cuda ]] && ! there_is_a_gpu; then
     echo "skipped: there is no NVIDIA GPU on this machine"
@@ -134,13 +134,14 @@ part_ranks() {
 # Queries of CUDA's own runtime that fail are no errors of ours, and what library kernels do in shared memory is their affair.
 # A racecheck of everything takes long: each run has its share of the time that is left, and the bench shall have some, too.
 part_sanitizer() {
-    local sanitizer tool program limit code runs=4 unfinished='' options
+    local sanitizer tool program limit code runs=4 unfinished='' options tools=(memcheck racecheck)
     local library='regex=gemm|gemv|cutlass|nvjet|xmma|cublas|N5cudnn|RNNcell|LSTM_|GRU_|RNN_'
     sanitizer=${COMPUTE_SANITIZER:-$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null |
         head -n 1)}
     [[ $sanitizer ]] || { echo "compute-sanitizer is not installed" && return 77; }
     [[ $device == cuda || ${COMPUTE_SANITIZER-} ]] || { echo "compute-sanitizer is for GPUs" && return 77; }
-    for tool in memcheck racecheck; do
+    "$sanitizer" --help 2>/dev/null | grep -e '--kernel-name-exclude' >/dev/null || { tools=(memcheck) && runs=2; }
+    for tool in "${tools[@]}"; do
         options=(--tool "$tool" --report-api-errors no --error-exitcode 9)
         [[ $tool == memcheck ]] || options+=(--kernel-name-exclude "$library")
         for program in ops plans; do
@@ -157,6 +158,8 @@ part_sanitizer() {
         done
     done
     [[ ! $unfinished ]] || { echo "nothing found, but there was no time for${unfinished%,}" && return 77; }
+    [[ ${tools[1]-} ]] ||
+        { echo "memcheck found nothing; for racecheck this compute-sanitizer is too old: no --kernel-name-exclude" && return 77; }
     echo "memcheck and racecheck found nothing"
 }
 
