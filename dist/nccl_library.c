@@ -58,15 +58,30 @@ static remat_status find(void *handle, const char *library_name, const char *nam
     return REMAT_OK;
 }
 
-static remat_status fill_in(rm_nccl_library *lib) {
-    void *cudart, *nccl;
+static remat_status find_runtime(rm_nccl_library *lib) {
+    void *cudart;
+#ifdef RM_CUDART_LINKED
+    const char *named = getenv(cudart_place.variable);
+    if (!named || !*named) {
+#define LINKED(function) lib->function = function;
+        RM_CUDART_CALLS(LINKED)
+#undef LINKED
+        return REMAT_OK;
+    }
+#endif
     TRY(open_library(&cudart_place, &cudart));
+#define FIND(function) TRY(find(cudart, cudart_place.name, #function, &lib->function));
+    RM_CUDART_CALLS(FIND)
+#undef FIND
+    return REMAT_OK;
+}
+
+static remat_status fill_in(rm_nccl_library *lib) {
+    void *nccl;
+    TRY(find_runtime(lib));
     TRY(open_library(&nccl_place, &nccl));
 #define FIND(function) TRY(find(nccl, nccl_place.name, #function, &lib->function));
     RM_NCCL_CALLS(FIND)
-#undef FIND
-#define FIND(function) TRY(find(cudart, cudart_place.name, #function, &lib->function));
-    RM_CUDART_CALLS(FIND)
 #undef FIND
     lib->ncclGetVersion(&lib->version);
     REQUIRE(lib->version >= OLDEST, MISSING, "this machine's NCCL is version %d.%d; Remat needs 2.18 or newer",

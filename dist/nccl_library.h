@@ -2,9 +2,10 @@
  * was built with NCCL starts on machines that have neither. Here are the functions and their names; what they are used for
  * is in nccl_comm.c and group_nccl.c.
  *
- * Looked for: libnccl.so.2 and libcudart.so.N, N being the version of CUDA that Remat was built with, where the system's
- * loader looks, then where CMake found them. REMAT_NCCL_LIBRARY and REMAT_CUDART_LIBRARY name other files; tests put a
- * libnccl there that computes on the CPU. */
+ * Looked for: libnccl.so.2 and, in a build without kernels for GPUs, libcudart.so.N, N being the version of CUDA that Remat
+ * was built with, where the system's loader looks, then where CMake found them. A build with kernels has the runtime linked
+ * in, and takes that: streams and events are the driver's, whichever runtime NCCL has. REMAT_NCCL_LIBRARY and
+ * REMAT_CUDART_LIBRARY name other files; tests put a libnccl there that computes on the CPU. */
 #ifndef RM_NCCL_LIBRARY_H
 #define RM_NCCL_LIBRARY_H
 
