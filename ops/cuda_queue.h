@@ -21,7 +21,8 @@
  * `rows_like`: a row of C has the bits that it has in a product of rows_like rows (and of the same n, k, transpositions,
  * add); 0: this product stands for itself. A whole tile's gates are rebuilt by one product that way, to the bits that the
  * products of single timesteps left. m is a multiple of it, A is not transposed, and both products' operands are aligned
- * alike: whether an address and ld are multiples of 4 numbers, of 2, or neither, is the same for both. */
+ * alike: whether ld, and the address of each rows_like rows, are multiples of 4 numbers, of 2, or neither, is the same for
+ * both. */
 typedef struct {
     const float *a, *b;
     float *c;

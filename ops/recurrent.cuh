@@ -3,7 +3,8 @@
  *   forward    gates = x w_ih^T, all rows of the tile by one product (or rows of the table)
  *              for each timestep: gates[t] += h w_hh^T by one product; one kernel makes gates and h of the sums. Both work in
  *              one place for all timesteps and tiles, so that what is recorded of some serves all (rm_cell_now)
- *   rebuild    as forward, but the second product is one for all timesteps, too: h is known
+ *   rebuild    as forward, but the second product is one for all timesteps, too, since h is known, wherever timesteps are
+ *              aligned as that place is
  *   backward   for each timestep, from the last: one kernel turns gates into their gradients; dh = dgates[t] w_hh
  *              dw_hh, dw_ih, dx by one product each (two where columns lie apart), biases and the table by sums in order
  *
@@ -191,11 +192,44 @@ static inline void rm_cell_recur(const rm_cell_tile *r, const float *h, float *g
     if (h) rm_cell_multiply(r, p, rows, r->gates * r->hidden, r->hidden);
 }
 
-/* The same of all timesteps, from y. Its rows are aligned as those of a single timestep are: all of them begin at multiples of
- * H numbers. */
+/* n numbers, in rows of `across`, `width` apart in both places. */
+static __global__ void rm_cell_carry(int64_t n, int64_t across, int64_t width, const float *from, float *to) {
+    RM_EACH(i, n) {
+        int64_t row = rm_row_of(i, across), at = row * width + i - row * across;
+        to[at] = from[at];
+    }
+}
+
+/* h's columns of one timestep's gates, made in the fixed place: by the very call that forward makes. */
+static inline void rm_cell_recur_there(const rm_cell_tile *r, const float *h, float *gates) {
+    const int64_t across = r->gates * r->hidden, n = r->batch * across, column = r->shift * r->hidden;
+    rm_cell_now now = rm_cell_now_of(r, false);
+    RM_LAUNCH_EACH(rm_cell_carry, r->state, r->queue, r->state, r->state, r->state, h, now.h);
+    if (!r->table)
+        RM_LAUNCH_EACH(rm_cell_carry, n, r->queue, n, across, r->width, (const float *)(gates + column),
+                       now.gates + column);
+    rm_cell_recur(r, now.h, now.gates, r->batch);
+    RM_LAUNCH_EACH(rm_cell_carry, n, r->queue, n, across, r->width, (const float *)(now.gates + column), gates + column);
+}
+
+/* Whether each timestep begins as the fixed place does, at a multiple of the 16 bytes that a kernel may read at once. */
+static inline bool rm_cell_is_aligned(const rm_cell_tile *r, const float *gates) {
+    return (((uintptr_t)r->h_in | (uintptr_t)r->y | (uintptr_t)gates | (uintptr_t)r->state * sizeof(float)) & 15) == 0;
+}
+
+/* The same of all timesteps, from y. Where each of them begins at a multiple of 16 bytes, by one product, whose rows are aligned
+ * as those of forward's are. Else (B H is no multiple of 4) a kernel that looks at addresses might add in another order than it
+ * did in forward: then by one product a timestep, made where forward made it. */
 static inline void rm_cell_recur_all(const rm_cell_tile *r, float *gates) {
-    rm_cell_recur(r, r->h_in, gates, r->batch);
-    if (r->tau > 1) rm_cell_recur(r, r->y, gates + r->batch * r->width, r->rows - r->batch);
+    if (rm_cell_is_aligned(r, gates)) {
+        rm_cell_recur(r, r->h_in, gates, r->batch);
+        if (r->tau > 1) rm_cell_recur(r, r->y, gates + r->batch * r->width, r->rows - r->batch);
+        return;
+    }
+    for (int64_t t = 0; t < r->tau; t++) {
+        const float *h = t ? r->y + (t - 1) * r->state : r->h_in;
+        if (h) rm_cell_recur_there(r, h, gates + t * r->batch * r->width);
+    }
 }
 
 /* dh (B,H) = dgates w_hh, or += ; dgates (B,width) */

@@ -249,6 +249,7 @@ rm_cuda_algorithm *rm_cuda_algorithm_for(rm_cuda_products *products, const rm_cu
     rm_cuda_shape key = *shape;
     key.m = shape->rows;
     key.lda = key.ldb = key.ldc = 0;
+    key.at_a = key.at_b = key.at_c = 0;
     for (rm_cuda_algorithm *a = products->algorithms; a; a = a->next)
         if (!memcmp(&a->shape, &key, sizeof key)) return a;
     rm_cuda_algorithm *algorithm = rm_calloc(1, sizeof *algorithm);

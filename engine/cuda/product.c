@@ -200,7 +200,7 @@ static void fill_randomly(rm_queue *q, const trial *t) {
     }
 }
 
-/* Aligned as the operands that the shape was met with, no better. */
+/* Aligned as the operands that the shape was met with, no better: a kernel may look at addresses. */
 static float *aligned_as(char *at, int32_t align) { return (float *)at + (align < 16 ? align / 4 : 0); }
 
 /* Of so many rows. */
@@ -233,10 +233,10 @@ static bool set_up(const rm_queue *q, const rm_cuda_shape *s, trial *t) {
     }
     t->memory = memory;
     if (!memory) return false;
-    t->x.a = aligned_as(t->memory, s->align_a);
-    t->x.b = aligned_as(t->memory + APART * sizeof(float), s->align_b);
-    t->x.c = aligned_as(t->memory + t->random_bytes, s->align_c);
-    t->other_c = aligned_as(t->memory + t->random_bytes + t->c_bytes, s->align_c);
+    t->x.a = aligned_as(t->memory, s->at_a);
+    t->x.b = aligned_as(t->memory + APART * sizeof(float), s->at_b);
+    t->x.c = aligned_as(t->memory + t->random_bytes, s->at_c);
+    t->other_c = aligned_as(t->memory + t->random_bytes + t->c_bytes, s->at_c);
     return true;
 }
 
@@ -317,6 +317,7 @@ static int32_t alignment(const float *x, int64_t ld) {
 }
 
 static rm_cuda_shape shape_of(const rm_cuda_product *p) {
+    const bool tried = p->rows_like && p->m > p->rows_like;
     return (rm_cuda_shape){.m = p->m,
                            .n = p->n,
                            .k = p->k,
@@ -327,6 +328,9 @@ static rm_cuda_shape shape_of(const rm_cuda_product *p) {
                            .align_a = alignment(p->a, p->lda),
                            .align_b = alignment(p->b, p->ldb),
                            .align_c = alignment(p->c, p->ldc),
+                           .at_a = tried ? alignment(p->a, 0) : 0,
+                           .at_b = tried ? alignment(p->b, 0) : 0,
+                           .at_c = tried ? alignment(p->c, 0) : 0,
                            .how = (p->transpose_a ? RM_CUDA_TRANSPOSE_A : 0) |
                                   (p->transpose_b ? RM_CUDA_TRANSPOSE_B : 0) | (p->add ? RM_CUDA_ADD : 0)};
 }

@@ -48,6 +48,7 @@ typedef struct {
     int64_t rows;                      /* of a block: rows_like, or m where a product stands for itself */
     int32_t align_a, align_b, align_c; /* bytes: 4, 8 or 16, of every row's first number */
     int32_t how;                       /* RM_CUDA_TRANSPOSE_A ... */
+    int32_t at_a, at_b, at_c, nothing; /* ... of the first row's first number, where many rows are tried; else 0 */
 } rm_cuda_shape;
 enum { RM_CUDA_TRANSPOSE_A = 1, RM_CUDA_TRANSPOSE_B = 2, RM_CUDA_ADD = 4, RM_CUDA_SHAPE_LISTS = 256 };
 
@@ -58,7 +59,7 @@ typedef struct {
 
 typedef struct rm_cuda_algorithm {
     struct rm_cuda_algorithm *next;
-    rm_cuda_shape shape;         /* m is the rows; lda, ldb and ldc are 0: they have no say */
+    rm_cuda_shape shape;         /* m is the rows; lda, ldb, ldc, at_a ... are 0: they have no say */
     cublasLtMatmulDesc_t matmul; /* borrowed: precision and transpositions; NULL: cuBLASLt has none, cuBLAS makes it */
     cublasLtMatmulAlgo_t algo;
     rm_precision precision; /* that matmul allows; the device's, or fp32 where there is none in it */

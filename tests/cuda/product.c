@@ -1,6 +1,6 @@
 /* product.c: what takes cuBLAS's place where kernels are emulated: rm_cuda_queue.multiply in plain loops, at once. It is as
- * unhelpful as cuBLAS may be: in what order it adds depends on the number of rows and on how they are aligned, so that a
- * product whose rows must have the bits of another's, and does not say so (rows_like), is found out. */
+ * unhelpful as cuBLAS may be: in what order it adds depends on the number of rows, on how the first is aligned, and on how far
+ * apart they are, so that a product whose rows must have the bits of another's, and does not say so (rows_like), is found out. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -30,16 +30,20 @@ static void check(const rm_cuda_product *p) {
     if (p->c < end(p->b, b_rows, b_columns, p->ldb) && p->b < c_end) die(p, "C overlaps B");
 }
 
-/* 2: its rows begin at multiples of 4 numbers; 1: of 2; 0: neither. */
-static int64_t alignment(const float *x, int64_t ld) {
-    uint64_t at = (uintptr_t)x / sizeof *x | (uint64_t)ld;
-    return at % 4 == 0 ? 2 : at % 2 == 0;
+/* 2: a multiple of 4 numbers; 1: of 2; 0: neither. */
+static uint32_t alignment(uint64_t numbers) { return numbers % 4 == 0 ? 2 : numbers % 2 == 0; }
+
+/* Of the block of rows that row i is in. A kernel for a single row reads no ld. */
+static uint32_t alignments(const float *x, int64_t ld, int64_t rows, int64_t i) {
+    uint64_t at = (uintptr_t)(x + i / rows * rows * ld) / sizeof *x;
+    return alignment(at) << 2 | alignment(rows > 1 ? (uint64_t)ld : 0);
 }
 
 /* The terms in one to four parts, as the number of rows and how they are aligned say; then the sum of the parts. */
 static float element(const rm_cuda_product *p, int64_t i, int64_t j) {
     int64_t rows = p->rows_like ? p->rows_like : p->m;
-    uint32_t known = (uint32_t)(rows << 4 | alignment(p->a, p->lda) << 2 | alignment(p->c, p->ldc));
+    uint32_t known = (uint32_t)rows << 8 | alignments(p->a, p->lda, p->transpose_a ? p->m : rows, i) << 4 |
+                     alignments(p->c, p->ldc, rows, i);
     int64_t parts = (known * 2654435761u >> 30) + 1;
     float sum = 0;
     for (int64_t part = 0; part < parts; part++) {
