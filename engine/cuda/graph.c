@@ -9,7 +9,8 @@
  * So all graphs are made in the first two steps of their kind, and what is called once costs nothing. A call is known by a
  * hash of its key, 128 bits wide, and of the op and the pass that run. What lies beyond the bounds of cuda.h (of calls, graphs,
  * memory) is launched as it comes, for good: none is dropped for another, since a step that needs more than there is room for
- * would then drop each of them before its turn comes again. */
+ * would then drop each of them before its turn comes again. REMAT_CUDA_GRAPHS=OFF, when the queue is made: nothing is recorded. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/cuda/cuda.h"
@@ -30,6 +31,7 @@ struct rm_cuda_graphs {
     int n_calls, n_graphs;
     uint64_t bytes; /* of the GPU's memory, as graphs were made */
     bool full;      /* no more of them: there is no room, or one could not be made */
+    bool off;       /* not one, as the environment says */
 };
 
 static rm_queue *queue_of(const rm_cuda_queue *shown) { return (rm_queue *)(uintptr_t)shown; }
@@ -89,6 +91,7 @@ bool rm_cuda_graph_begin(const rm_cuda_queue *shown, const void *key, size_t byt
     rm_cuda_graphs *graphs = q->graphs;
     uint64_t hashes[2];
     if (q->device->failed) return false;
+    if (graphs->off) return true;
     make_key(q, key, bytes, hashes);
     known_call *call = find(graphs, hashes);
     if (call && call->graph) {
@@ -127,6 +130,8 @@ bool rm_cuda_graph_records(const rm_queue *q) { return q->graphs && q->graphs->r
 remat_status rm_cuda_graphs_make(rm_queue *q) {
     q->graphs = rm_calloc(1, sizeof *q->graphs);
     REQUIRE(q->graphs, MEMORY, "out of host memory for the list of recorded kernels");
+    const char *set = getenv("REMAT_CUDA_GRAPHS");
+    q->graphs->off = set && !strcmp(set, "OFF");
     return REMAT_OK;
 }
 
@@ -136,7 +141,9 @@ void rm_cuda_graphs_forget(rm_queue *q) {
     for (int i = 0; i < SLOTS; i++)
         if (q->graphs->slot[i].graph) (void)lib->cudaGraphExecDestroy(q->graphs->slot[i].graph);
     (void)lib->cudaGetLastError();
+    const bool off = q->graphs->off;
     memset(q->graphs, 0, sizeof *q->graphs); /* its slots are too many for a value on the stack */
+    q->graphs->off = off;
 }
 
 void rm_cuda_graphs_destroy(rm_queue *q) {

@@ -27,17 +27,18 @@ typedef struct {
 typedef struct {
     const char *name, *strategy;
     int64_t segments;
-    bool spill;
+    bool spill, unrecorded;
 } policy;
 
 static const policy policies[] = {
-    {"kept again", "none", 0, false},
-    {"lean", "lean", 0, false},
-    {"2 segments", "segments", 2, false},
-    {"7 segments", "segments", 7, false},
-    {"every tile", "segments", 1 << 20, false},
-    {"sqrt", "sqrt", 0, false},
-    {"spilled", "optimal", 0, true},
+    {"kept again", "none", 0, false, false},
+    {"not recorded", "none", 0, false, true},
+    {"lean", "lean", 0, false, false},
+    {"2 segments", "segments", 2, false, false},
+    {"7 segments", "segments", 7, false, false},
+    {"every tile", "segments", 1 << 20, false, false},
+    {"sqrt", "sqrt", 0, false, false},
+    {"spilled", "optimal", 0, true, false},
 };
 enum { POLICIES = sizeof policies / sizeof *policies };
 
@@ -127,12 +128,14 @@ static remat_status run(const char *device, const net *n, const policy *how, int
     TRY(remat_graph_create(&g));
     remat_value loss = net_build(g, n);
     remat_config config = configured(device, how, tile);
+    if (how->unrecorded) setenv("REMAT_CUDA_GRAPHS", "OFF", 1);
     if (how->spill) config.memory_budget = tight_budget(g, loss, config);
     remat_status status = remat_session_create(g, loss, &config, &s);
     if (!status) t->plan = remat_session_plan(s);
     if (!status) status = run_steps(s, n, t);
     remat_session_free(s);
     remat_graph_free(g);
+    unsetenv("REMAT_CUDA_GRAPHS");
     return status;
 }
 
@@ -176,7 +179,7 @@ static bool too_little_for_all(const remat_plan_summary *plan, const remat_plan_
 
 static void check(const char *device, const net *n, int64_t tile) {
     const char *cell = net_cell_name[n->cell];
-    const policy keep = {"kept", "none", 0, false};
+    const policy keep = {"kept", "none", 0, false, false};
     trace kept;
     remat_status status = run(device, n, &keep, tile, &kept);
     if (status == REMAT_MISSING && (strcmp(now.precision, "fp32") || strcmp(now.cells, "remat")))
