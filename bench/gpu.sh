@@ -2,13 +2,14 @@
 # gpu.sh: Remat on a GPU beside PyTorch on the same one: builds what is missing and runs gpu.py, which says how it is measured
 # (bench/gpu.py --help). Without a GPU or Python: one sentence, and 77.
 #
-#   bench/gpu.sh [--build=build/gpu] [--quick] [flags of gpu.py]
+#   bench/gpu.sh [--build=build/gpu-8.6, or as the first card's compute capability is] [--quick] [flags of gpu.py]
 #
 # PyTorch: the Python in REMAT_TORCH_PYTHON, or python3; without it Remat is measured alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-build=build/gpu device=cuda rest=()
+capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | grep -xm 1 '[0-9]*\.[0-9]*') || true
+build=build/gpu${capability:+-$capability} device=cuda rest=()
 for argument in "$@"; do
     case $argument in
     --build=*) build=${argument#*=} ;;

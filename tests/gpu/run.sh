@@ -12,7 +12,8 @@
 #   sanitizer   compute-sanitizer's memcheck and racecheck on small cases of the first two
 #   bench       bench/gpu.sh: steps, memory and the longest sequence beside PyTorch on the same card
 #
-# Builds build/gpu for the card that is there, unless --build names a finished build. Without a GPU: one sentence, and 77; also
+# Builds build/gpu-8.6, or as the first card's compute capability is, since another card needs other kernels; unless --build names a
+# finished build. Without a GPU: one sentence, and 77; also
 # 77 where every part was skipped, for then nothing is known. What each part printed is in DIR/gpu_logs. --device=cpu tries this script itself where there is no GPU, with another program in
 # the place of compute-sanitizer if COMPUTE_SANITIZER names one, and --small makes the nets of `ranks` small (check_run.sh does).
 set -uo pipefail
@@ -209,7 +210,8 @@ verdict() { # in words; exit_status says the same
 exit_status() { if ((failed)); then echo 1; elif ((passed)); then echo 0; else echo 77; fi; }
 
 if [[ ! $build ]]; then
-    build=$PWD/build/gpu
+    capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | grep -xm 1 '[0-9]*\.[0-9]*')
+    build=$PWD/build/gpu${capability:+-$capability}
     mkdir -p "$build/gpu_logs"
     run_part build build_all || { printf '\n%s\n' "${rows[@]}" && exit 1; }
 fi
