@@ -63,6 +63,7 @@ typedef struct {
     uint64_t loss_offset, loss_bytes;           /* one float a stage */
     uint64_t one_offset;                        /* one float: the loss's own gradient, 1 unless the batch is shared */
     uint64_t table_scratch;                     /* the prologue's and epilogue's scratch */
+    uint64_t hashes_offset, hashes_bytes;       /* rm_chain_config.hashes: a rm_difference, then 8 bytes a piece */
     uint64_t bytes;                             /* of everything above */
 } rm_residents;
 
@@ -139,6 +140,7 @@ typedef struct {
     bool inference, stateful;
     const remat_ranks *ranks; /* size 1 and no slots where there are none */
     int gradient_sums;       /* sections of gradients for pairwise micro steps */
+    bool hashes;             /* the device keeps hashes of states (device.h, compare) */
     bool lean;               /* offer the option "lean" where it saves something */
     rm_device_kind kernels;  /* the column of the ops' kernel tables that will run */
     int optimizer_states;
@@ -172,6 +174,9 @@ void rm_chain_lay_out_rest(rm_chain *chain, const rm_chain_config *config);     
 
 /* A program's time by a device's rates. */
 void rm_program_guess(rm_program *program, const rm_rates *rates); /* program.c */
+
+/* Pieces of states, of which the chain has so many; they come before those of their gradients. */
+int64_t rm_chain_state_pieces(const rm_chain *chain); /* resident.c */
 
 /* Every program's time by these rates, in the chain and in both problems. */
 void rm_chain_guess_times(rm_chain *chain, const rm_rates *rates);

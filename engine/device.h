@@ -15,6 +15,7 @@
 
 #include "engine/status.h"
 #include "memory/transfers.h"
+#include "ops/compare.h"
 #include "ops/op.h"
 #include "ops/optimizer.h"
 
@@ -51,7 +52,7 @@ typedef struct {
 typedef struct rm_device_api {
     const char *name, *doc;
     rm_device_kind kernels; /* which column of an op's kernel table it runs */
-    bool reachable;         /* the host reads and writes its block directly: comparing states, and ranks, need that */
+    bool reachable;         /* the host reads and writes its block directly: ranks of the host need that */
 
     remat_status (*open)(int threads, rm_device **out);
     void (*close)(rm_device *);                                 /* NULL allowed */
@@ -98,6 +99,7 @@ typedef struct rm_device_api {
     void (*measure)(rm_queue *, const rm_optimizer *, const rm_update *, int64_t n, const float *parameter,
                     const float *gradient, float *const *state, double sum[RM_MAX_OPTIMIZER_SUMS]); /* synchronises */
     double (*sum_of_squares)(rm_queue *, const float *x, int64_t n); /* synchronises */
+    void (*compare)(rm_queue *, const rm_comparison *);            /* NULL: the host reads and compares states, where it can */
 
     /* The second tier; open is NULL where a device has none. Transfers are given part by part (memory/transfers.h) and
      * done one at a time, in this order, beside what the queue does next; each begins after the work the queue was given

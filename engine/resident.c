@@ -187,11 +187,26 @@ remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config) {
     return REMAT_OK;
 }
 
+int64_t rm_chain_state_pieces(const rm_chain *chain) {
+    int64_t n = chain->n_stages * chain->n_carried;
+    for (int32_t id = 1; !chain->timed && id < chain->graph->n_values; id++) n += chain->piece[id] >= 0;
+    return n;
+}
+
+static void lay_out_hashes(rm_chain *chain, const rm_chain_config *config) {
+    rm_residents *at = &chain->at;
+    if (!config->hashes) return;
+    at->hashes_bytes = sizeof(rm_difference) + (uint64_t)rm_chain_state_pieces(chain) * sizeof(uint64_t);
+    at->hashes_offset = reserve(&at->bytes, at->hashes_bytes);
+    close_section(chain, "hashes of states", at->hashes_offset);
+}
+
 void rm_chain_lay_out_rest(rm_chain *chain, const rm_chain_config *config) {
     rm_residents *at = &chain->at;
     uint64_t before = chain->prologue.scratch_bytes, after = chain->epilogue.scratch_bytes;
     at->table_scratch = reserve(&at->bytes, before > after ? before : after);
     close_section(chain, "table scratch", at->table_scratch);
+    lay_out_hashes(chain, config);
     uint64_t sections = config->inference ? 1 : 2; /* what fills their pages up is in at->bytes already */
     uint64_t filling = sections * (at->section_pages_bytes - at->section_bytes);
     at->bytes += page_bytes() - RM_ALIGN; /* the most that lies between the block's begin and its first page */

@@ -215,21 +215,18 @@ void rm_run_program(rm_runner *runner, const rm_problem *problem, int64_t stage,
     run_program(&f, program);
 }
 
-/* Between comparing what the program reads and what it made again. Hashes read what is there now, so the queue is waited
- * for. */
+/* Between comparing what the program reads and what it made again. */
 static remat_status run_verified(const frame *f, const rm_program *program, const rm_step *step, int64_t number) {
     rm_runner *r = f->runner;
     rm_verify_run run = {.program = program, .piece = r->piece, .step = *step, .number = number};
     bool verify = r->verify && r->training;
     if (r->disturb) r->disturb(r, number, false);
-    if (verify) TRY(r->api->synchronize(r->queue));
     if (verify) TRY(rm_verify_before(r->verify, &run));
     if (step->verb == RM_RUN_BACKWARD)
         TRY(run_backward(f, program, f->stage, r->kept[f->stage]));
     else
         run_program(f, program);
     if (r->disturb) r->disturb(r, number, true);
-    if (verify) TRY(r->api->synchronize(r->queue));
     return verify ? rm_verify_after(r->verify, &run) : REMAT_OK;
 }
 

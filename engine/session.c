@@ -46,9 +46,9 @@ static remat_status set_up_policy(remat_session *s, const remat_config *config) 
     s->inference = config->inference;
     s->stateful = config->stateful;
     s->verify_recompute = config->verify_recompute && !config->inference && rm_session_is_real(s);
-    REQUIRE(!s->verify_recompute || s->api->reachable, MISSING,
-            "verify_recompute reads states where they lie, and the host cannot read the device \"%s\"; use the device "
-            "cpu",
+    REQUIRE(!s->verify_recompute || s->api->compare || s->api->reachable, MISSING,
+            "verify_recompute compares states where they lie, which neither the device \"%s\" nor the host can do "
+            "there; use the device cpu",
             s->api->name);
     s->clip_grad_norm = config->clip_grad_norm;
     REQUIRE(config->clip_grad_norm >= 0, INVALID, "clip_grad_norm is %g; use a positive norm, or 0 for none",
@@ -196,6 +196,7 @@ static remat_status cut(remat_session *s, int32_t loss, const remat_config *conf
     rm_chain_config chain = {.tile = config->tile,
                              .threads = s->threads,
                              .inference = config->inference,
+                             .hashes = s->verify_recompute && s->api->compare,
                              .lean = s->recompute == RM_RECOMPUTE_AUTO,
                              .kernels = s->api->kernels,
                              .stateful = config->stateful,
@@ -221,7 +222,7 @@ static remat_status allocate_tables(remat_session *s) {
     s->sums = rm_calloc(params * RM_MAX_OPTIMIZER_SUMS, sizeof *s->sums);
     REQUIRE(r->piece && r->saved && r->kept && s->loss && s->shard_loss && s->squares && s->sums, MEMORY,
             "out of memory for the executor's tables");
-    return s->verify_recompute ? rm_verify_create(&s->chain, &r->verify) : REMAT_OK;
+    return s->verify_recompute ? rm_verify_create(&s->chain, s->api, r->queue, r->resident, &r->verify) : REMAT_OK;
 }
 
 /* The pages that other ranks may read, before anything is written there. */

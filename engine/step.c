@@ -105,6 +105,7 @@ static remat_status run_micro_step(remat_session *s, remat_step_result *result) 
     TRY(run_traced(s));
     TRY(rm_run_epilogue(&s->runner));
     if (s->pairwise && !last) set_aside(s);
+    if (s->runner.verify) TRY(rm_verify_end(s->runner.verify, &s->training.plan));
     TRY(end_pass(s, result));
     s->shard_loss[shard] = result->loss * s->ranks.weight;
     return REMAT_OK;

@@ -1,6 +1,9 @@
 /* verify.c: see verify.h. Which pieces a run reads and makes is read off its program's operands: in a forward run what
  * lies at the stage's own cut is read and what lies at the next one is made; a backward run reads at both and makes
- * neither. */
+ * neither.
+ *
+ * Where the host reads states, it waits for the queue and hashes them (hash.h). Where the device does (compare), checks
+ * are work for the queue like any other, and the first difference is read at the end of the step. */
 #include "engine/verify.h"
 
 #include <inttypes.h>
@@ -12,24 +15,21 @@
 #include "memory/host.h"
 
 struct rm_verify {
-    const rm_chain *chain; /* borrowed */
-    uint64_t *hash;        /* by piece; 0: not made yet in this step */
-    uint64_t *bytes;       /* by kind of piece: without the padding, which nobody writes */
-    int32_t *value;        /* by depth, by piece: the value it holds; NULL along time */
+    const rm_chain *chain; /* borrowed, as are the next two */
+    const rm_device_api *api;
+    rm_queue *queue;
+    uint64_t *kept;       /* on a device that checks: by piece; NULL: the host does */
+    rm_difference *first; /* there, too */
+    uint64_t *hash;       /* by piece; 0: not made yet in this step; where the device checks, 1: made */
+    uint64_t *bytes;      /* by kind of piece: without the padding, which nobody writes */
+    int32_t *value;       /* by depth, by piece: the value it holds; NULL along time */
     int64_t n_hashes, comparisons;
 };
 
 /* ---- Life ----------------------------------------------------------------------------------------------------- */
 
-/* Pieces of states come before those of their gradients (chain.c). */
-static int64_t n_state_pieces(const rm_chain *chain) {
-    int64_t n = chain->n_stages * chain->n_carried;
-    for (int32_t id = 1; !chain->timed && id < chain->graph->n_values; id++) n += chain->piece[id] >= 0;
-    return n;
-}
-
 /* Along time the carried states repeat from cut to cut; by depth every piece is one of its own. */
-static int64_t n_kinds(const rm_chain *chain) { return chain->timed ? chain->n_carried : n_state_pieces(chain); }
+static int64_t n_kinds(const rm_chain *chain) { return chain->timed ? chain->n_carried : rm_chain_state_pieces(chain); }
 
 static rm_desc carried_desc(const rm_chain *chain, const rm_carried *carried) {
     rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
@@ -52,22 +52,29 @@ static void fill_kinds(rm_verify *v) {
 
 uint64_t rm_verify_bytes(const rm_chain *chain) {
     uint64_t kinds = (uint64_t)n_kinds(chain);
-    return (uint64_t)n_state_pieces(chain) * sizeof(uint64_t) +
+    return (uint64_t)rm_chain_state_pieces(chain) * sizeof(uint64_t) +
            kinds * (sizeof(uint64_t) + (chain->timed ? 0 : sizeof(int32_t)));
 }
 
-remat_status rm_verify_create(const rm_chain *chain, rm_verify **out) {
+remat_status rm_verify_create(const rm_chain *chain, const rm_device_api *api, rm_queue *queue, char *resident,
+                              rm_verify **out) {
     rm_verify *v = rm_calloc(1, sizeof *v);
     REQUIRE(v, MEMORY, "out of memory for verifying recomputation");
     size_t kinds = (size_t)n_kinds(chain) + 1;
     v->chain = chain;
-    v->n_hashes = n_state_pieces(chain);
+    v->api = api;
+    v->queue = queue;
+    if (chain->at.hashes_bytes) {
+        v->first = (rm_difference *)(resident + chain->at.hashes_offset);
+        v->kept = (uint64_t *)(v->first + 1);
+    }
+    v->n_hashes = rm_chain_state_pieces(chain);
     v->hash = rm_calloc((size_t)v->n_hashes + 1, sizeof *v->hash);
     v->bytes = rm_calloc(kinds, sizeof *v->bytes);
     v->value = chain->timed ? NULL : rm_calloc(kinds, sizeof *v->value);
     if (!v->hash || !v->bytes || (!chain->timed && !v->value)) {
         rm_verify_free(v);
-        FAIL(MEMORY, "out of memory for the hashes of %" PRId64 " pieces of states", n_state_pieces(chain));
+        FAIL(MEMORY, "out of memory for the hashes of %" PRId64 " pieces of states", rm_chain_state_pieces(chain));
     }
     fill_kinds(v);
     *out = v;
@@ -82,7 +89,10 @@ void rm_verify_free(rm_verify *v) {
     rm_free(v);
 }
 
-void rm_verify_begin(rm_verify *v) { memset(v->hash, 0, (size_t)v->n_hashes * sizeof *v->hash); }
+void rm_verify_begin(rm_verify *v) {
+    memset(v->hash, 0, (size_t)v->n_hashes * sizeof *v->hash);
+    if (v->kept) v->api->fill(v->queue, v->first, 0, sizeof *v->first);
+}
 
 int64_t rm_verify_comparisons(const rm_verify *v) { return v->comparisons; }
 
@@ -105,7 +115,9 @@ static void name_tensor(const rm_verify *v, int32_t piece, char *text, size_t si
              (int)(node - graph->node));
 }
 
-static void name_stage(const rm_chain *chain, int64_t stage, char *text, size_t size) {
+static void name_stage(const rm_verify *v, int32_t piece, char *text, size_t size) {
+    const rm_chain *chain = v->chain;
+    int64_t stage = chain->timed ? piece / chain->n_carried : chain->from[v->value[piece]];
     const rm_class *class = rm_stage_class(chain, stage);
     if (chain->timed)
         snprintf(text, size, "stage %" PRId64 ", timesteps %" PRId64 " to %" PRId64, stage, stage * chain->tile,
@@ -114,25 +126,23 @@ static void name_stage(const rm_chain *chain, int64_t stage, char *text, size_t 
         snprintf(text, size, "stage %" PRId64, stage);
 }
 
-static remat_status refuse(const rm_verify *v, const rm_verify_run *run, int64_t cut, int32_t piece, uint64_t now,
-                           bool made) {
+static remat_status refuse(const rm_verify *v, const rm_difference *d, rm_step step) {
     char tensor[200], stage[96], line[RM_STEP_TEXT];
-    name_tensor(v, piece, tensor, sizeof tensor);
-    name_stage(v->chain, v->chain->timed ? cut - 1 : v->chain->from[v->value[piece]], stage, sizeof stage);
-    rm_step_text(&v->chain->problem, run->step, line);
-    if (made)
+    name_tensor(v, (int32_t)d->piece, tensor, sizeof tensor);
+    name_stage(v, (int32_t)d->piece, stage, sizeof stage);
+    rm_step_text(&v->chain->problem, step, line);
+    if (d->again)
         FAIL(
             DEVICE,
             "%s: %s, made again by step %" PRId64 " of the plan (%s), has hash %016" PRIx64 ", and had %016" PRIx64
             " when it was first made: recomputation on this machine is not repeatable (bad memory, or a kernel that is "
             "not deterministic); this step's gradients are not to be used",
-            stage, tensor, run->number, line, now, v->hash[piece]);
+            stage, tensor, d->line, line, d->now, d->before);
     FAIL(DEVICE,
          "%s: %s, as step %" PRId64 " of the plan (%s) reads it, has hash %016" PRIx64 ", and had %016" PRIx64
          " when it was made: it changed where it was kept (bad memory or storage, or something wrote over it); this "
-         "step's "
-         "gradients are not to be used",
-         stage, tensor, run->number, line, now, v->hash[piece]);
+         "step's gradients are not to be used",
+         stage, tensor, d->line, line, d->now, d->before);
 }
 
 /* ---- Comparing ------------------------------------------------------------------------------------------------ */
@@ -150,22 +160,45 @@ static bool seen_before(seen *s, int32_t piece) {
     return false;
 }
 
-/* The piece an operand lies in, or -1; *cut: at which cut. */
-static int32_t piece_of(const rm_verify *v, const rm_verify_run *run, const rm_where *where, int64_t *cut) {
+/* The piece an operand lies in, or -1. */
+static int32_t piece_of(const rm_verify *v, const rm_verify_run *run, const rm_where *where) {
     const rm_lists *state = &v->chain->problem.state;
     if (where->space != RM_AT_STATE || where->slot < 0) return -1;
-    *cut = run->step.index + where->next;
-    if (state->start[*cut] + where->slot >= state->start[*cut + 1]) return -1;
-    return state->item[state->start[*cut] + where->slot];
+    int64_t cut = run->step.index + where->next;
+    if (state->start[cut] + where->slot >= state->start[cut + 1]) return -1;
+    return state->item[state->start[cut] + where->slot];
 }
 
-static remat_status compare(rm_verify *v, const rm_verify_run *run, int64_t cut, int32_t piece, bool made) {
-    uint64_t bytes = v->bytes[v->chain->timed ? piece % v->chain->n_carried : piece];
-    uint64_t now = rm_hash(run->piece[piece], bytes, (uint64_t)piece);
+static uint64_t bytes_of(const rm_verify *v, int32_t piece) {
+    return v->bytes[v->chain->timed ? piece % v->chain->n_carried : piece];
+}
+
+/* By the device, when its queue gets there. */
+static void give_check(rm_verify *v, const rm_verify_run *run, int32_t piece, bool again) {
+    rm_comparison check = {.state = run->piece[piece],
+                           .bytes = bytes_of(v, piece),
+                           .seed = (uint64_t)piece,
+                           .kept = &v->kept[piece],
+                           .first = v->first,
+                           .line = run->number,
+                           .piece = piece,
+                           .again = again,
+                           .keeps = !v->hash[piece]};
+    v->hash[piece] = 1;
+    v->api->compare(v->queue, &check);
+}
+
+static remat_status compare(rm_verify *v, const rm_verify_run *run, int32_t piece, bool again) {
+    v->comparisons++;
+    if (v->kept) {
+        give_check(v, run, piece, again);
+        return REMAT_OK;
+    }
+    uint64_t now = rm_hash(run->piece[piece], bytes_of(v, piece), (uint64_t)piece);
     if (!now) now = 1;
     if (!v->hash[piece]) v->hash[piece] = now;
-    v->comparisons++;
-    return now == v->hash[piece] ? REMAT_OK : refuse(v, run, cut, piece, now, made);
+    rm_difference d = {.now = now, .before = v->hash[piece], .line = run->number, .piece = piece, .again = again};
+    return d.now == d.before ? REMAT_OK : refuse(v, &d, run->step);
 }
 
 /* Every operand of an instruction, as one array. */
@@ -175,13 +208,13 @@ static remat_status compare_operands(rm_verify *v, const rm_verify_run *run, boo
     bool forward = run->step.verb == RM_RUN_FORWARD;
     seen s = {0};
     if (made && !forward) return REMAT_OK;
+    if (!v->kept) TRY(v->api->synchronize(v->queue)); /* the host reads what is there now */
     for (int32_t n = 0; n < run->program->n; n++) {
         const rm_where *operand = run->program->item[n].x;
         for (int i = 0; i < N_OPERANDS; i++) {
-            int64_t cut;
-            int32_t piece = piece_of(v, run, &operand[i], &cut);
+            int32_t piece = piece_of(v, run, &operand[i]);
             if (piece < 0 || (forward && operand[i].next != made) || seen_before(&s, piece)) continue;
-            TRY(compare(v, run, cut, piece, made));
+            TRY(compare(v, run, piece, made));
         }
     }
     return REMAT_OK;
@@ -189,3 +222,11 @@ static remat_status compare_operands(rm_verify *v, const rm_verify_run *run, boo
 
 remat_status rm_verify_before(rm_verify *v, const rm_verify_run *run) { return compare_operands(v, run, false); }
 remat_status rm_verify_after(rm_verify *v, const rm_verify_run *run) { return compare_operands(v, run, true); }
+
+remat_status rm_verify_end(rm_verify *v, const rm_plan *plan) {
+    rm_difference found;
+    if (!v->kept) return REMAT_OK;
+    v->api->copy_out(v->queue, &found, v->first, sizeof found);
+    TRY(v->api->synchronize(v->queue));
+    return found.found ? refuse(v, &found, plan->step[found.line]) : REMAT_OK;
+}

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ops/compare.h"
 #include "ops/optimizer.h"
 
 /* Sums of long arrays are made in two launches: at most so many partial sums, each of a part of the array whose length
@@ -54,6 +55,9 @@ static inline void rm_cuda_end(const rm_cuda_queue *queue) {
 
 /* The CUDA side of rm_sum_of_squares: *sum, one double of device memory, is overwritten when the queue gets there. */
 void rm_sum_of_squares_cuda(const rm_cuda_queue *queue, const float *x, int64_t n, double *sum);
+
+/* The check is made when the queue gets there. */
+void rm_compare_cuda(const rm_cuda_queue *queue, const rm_comparison *check);
 
 /* Whether the kernels of this build are made for the GPU that this thread has chosen: 0, or the error that CUDA would give
  * with the first of them. All are compiled for the same GPUs, so one of them is asked about. */

@@ -23,9 +23,9 @@ static __device__ inline float rm_warp_largest(float x) {
 }
 
 /* Of all threads of the block; the result is thread 0's. Warps are added in order. */
-static __device__ inline double rm_block_sum(double x) {
-    __shared__ double of_warp[32];
-    double sum = 0;
+template <typename T> static __device__ T rm_block_sum(T x) {
+    __shared__ T of_warp[32];
+    T sum = 0;
     x = rm_warp_sum(x);
     if (threadIdx.x % RM_WARP == 0) of_warp[threadIdx.x / RM_WARP] = x;
     __syncthreads();

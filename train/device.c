@@ -27,8 +27,6 @@ int rm_device_count_gpus(const char *devices) {
 
 /* What a GPU cannot do yet, of what these flags ask for. */
 static remat_status check_flags(const rm_options *o) {
-    REQUIRE(!o->verify_recompute, MISSING,
-            "--verify-recompute reads states where the host can, and those of --device=cuda lie on the GPU");
     if (o->world_size <= 1) return REMAT_OK;
     REQUIRE(strcmp(o->grad_compress, "fp16") && strcmp(o->grad_compress, "bf16") && !o->deterministic_world, MISSING,
             "--grad-compress and --deterministic-world work on gradients that the host can read, and those of "

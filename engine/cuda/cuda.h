@@ -138,6 +138,7 @@ void rm_cuda_update(rm_queue *queue, const rm_optimizer *optimizer, const rm_upd
 void rm_cuda_measure(rm_queue *queue, const rm_optimizer *optimizer, const rm_update *update, int64_t n,
                      const float *parameter, const float *gradient, float *const *state, double *sum);
 double rm_cuda_sum_of_squares(rm_queue *queue, const float *x, int64_t n);
+void rm_cuda_compare(rm_queue *queue, const rm_comparison *check);
 
 void rm_cuda_store_settle(rm_store *store); /* waits for its transfers; NULL allowed */
 remat_status rm_cuda_store_open(rm_device *device, const char *where, rm_store **out);
@@ -156,6 +157,7 @@ typedef struct {
     __typeof__(((rm_optimizer *)0)->update_cuda) (*update)(const rm_optimizer *optimizer);
     __typeof__(((rm_optimizer *)0)->measure_cuda) (*measure)(const rm_optimizer *optimizer);
     __typeof__(rm_sum_of_squares_cuda) *sum_of_squares;
+    __typeof__(rm_compare_cuda) *compare;
     __typeof__(rm_fill_i32_cuda) *fill_i32; /* this and the next: beside cuDNN */
     __typeof__(rm_add_pieces_cuda) *add_pieces;
     __typeof__(rm_kernels_error_cuda) *error;

@@ -324,6 +324,7 @@ const rm_device_api rm_device_cuda = {
     .update = rm_cuda_update,
     .measure = rm_cuda_measure,
     .sum_of_squares = rm_cuda_sum_of_squares,
+    .compare = rm_cuda_compare,
     .store_open = rm_cuda_store_open,
     .store_measure = rm_cuda_store_measure,
     .store_reserve = rm_cuda_store_reserve,

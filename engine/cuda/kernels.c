@@ -12,5 +12,11 @@ static __typeof__(((rm_optimizer *)0)->measure_cuda) measure(const rm_optimizer 
     return optimizer->measure_cuda;
 }
 
-const rm_cuda_kernels rm_cuda_kernels_built = {kernel, update, measure, rm_sum_of_squares_cuda, rm_fill_i32_cuda,
-                                                rm_add_pieces_cuda, rm_kernels_error_cuda};
+const rm_cuda_kernels rm_cuda_kernels_built = {kernel,
+                                               update,
+                                               measure,
+                                               rm_sum_of_squares_cuda,
+                                               rm_compare_cuda,
+                                               rm_fill_i32_cuda,
+                                               rm_add_pieces_cuda,
+                                               rm_kernels_error_cuda};

@@ -307,3 +307,9 @@ double rm_cuda_sum_of_squares(rm_queue *q, const float *x, int64_t n) {
     fetch_sums(q, 1, &sum);
     return sum;
 }
+
+void rm_cuda_compare(rm_queue *q, const rm_comparison *check) {
+    if (!there(q, "comparing states", NULL, 1, rm_cuda_kernels_built.compare)) return;
+    rm_cuda_kernels_built.compare(&q->shown, check);
+    launched(q);
+}

@@ -1,5 +1,5 @@
 /* test_kernels.c: the CUDA kernels, executed on the CPU (shim.h): every promise that op_check.h demands of kernels, with the
- * CUDA column in place of the CPU's; the same bits whatever the order of threads and blocks; optimizers and norms against
+ * CUDA column in place of the CPU's; the same bits whatever the order of threads and blocks; optimizers, norms and hashes against
  * theirs on the CPU; and that the emulation finds what it should find. No GPU has any part in this. */
 #include <check.h>
 #include <math.h>
@@ -343,6 +343,85 @@ START_TEST(sums_of_squares_are_exact_to_double) {
 }
 END_TEST
 
+/* ---- States that are compared ----------------------------------------------------------------------------------------- */
+
+/* compare.h, written out once more. */
+static uint64_t hash_of(const uint32_t *word, int64_t n, uint64_t seed) {
+    uint64_t hash = 0;
+    for (int64_t i = 0; i < n; i += 2) {
+        uint64_t x = word[i] | (i + 1 < n ? (uint64_t)word[i + 1] << 32 : 0);
+        x ^= seed + (uint64_t)(i / 2 + 1) * 0x9E3779B97F4A7C15u;
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+        hash += x ^ (x >> 31);
+    }
+    return hash;
+}
+
+/* Twice as long as one round of all blocks, and shorter; none at all. */
+static const int64_t compared[] = {0, 1, 2, 3, 255, 512, 513, 4097, 70001, 4 * 1024 * 1024 + 1};
+enum { COMPARED = sizeof compared / sizeof *compared };
+
+static uint32_t *words_of(int64_t n) {
+    uint32_t *word = aligned_alloc(64, ((size_t)n + 16) / 16 * 64);
+    ck_assert_ptr_nonnull(word);
+    for (int64_t i = 0; i < n; i++) word[i] = (uint32_t)i * 2654435761u >> i % 5;
+    return word;
+}
+
+START_TEST(hashes_are_those_of_the_definition) {
+    int64_t n = compared[_i];
+    uint32_t *word = words_of(n);
+    uint64_t expected = hash_of(word, n, 7), kept = 1;
+    rm_difference first = {.found = 0};
+    rm_comparison c = {
+        .state = word, .bytes = (uint64_t)n * 4, .seed = 7, .kept = &kept, .first = &first, .keeps = true};
+    for (int order = 0; order < RM_ORDERS; order++) {
+        rm_emulate_in((rm_emulated_order)order);
+        c.keeps = true;
+        kept = 1;
+        rm_compare_cuda(&rm_emulated_queue, &c);
+        ck_assert_uint_eq(kept, expected);
+        c.keeps = false;
+        rm_compare_cuda(&rm_emulated_queue, &c);
+        ck_assert(!first.found);
+    }
+    rm_emulate_in(RM_IN_ORDER);
+    free(word);
+}
+END_TEST
+
+/* Any bit of any word of some, and of the first, the last and some words between of others; the first difference stays. */
+START_TEST(every_bit_is_compared) {
+    int64_t n = compared[_i], apart = n > 513 ? n / 3 : n > 3 ? 31 : 1;
+    uint32_t *word = words_of(n);
+    uint64_t kept;
+    rm_difference first;
+    rm_comparison c = {
+        .state = word, .bytes = (uint64_t)n * 4, .seed = 9, .kept = &kept, .first = &first, .keeps = true};
+    rm_compare_cuda(&rm_emulated_queue, &c);
+    c.keeps = false, c.again = true;
+    for (int64_t i = n - 1; i >= 0; i -= apart)
+        for (int bit = 0; bit < (n > 100000 ? 2 : 32); bit++) {
+            first = (rm_difference){.found = 0};
+            c.line = i, c.piece = bit;
+            word[i] ^= 1u << bit;
+            rm_compare_cuda(&rm_emulated_queue, &c);
+            ck_assert_msg(first.found && first.line == i && first.piece == bit && first.again == 1,
+                          "%d words: bit %d of word %d was flipped, and nothing is found", (int)n, bit, (int)i);
+            ck_assert_uint_eq(first.now, hash_of(word, n, 9));
+            ck_assert_uint_eq(first.before, kept);
+            word[i] ^= 1u << bit;
+            word[0] ^= 1; /* a second one is not the first */
+            c.line = -1;
+            rm_compare_cuda(&rm_emulated_queue, &c);
+            ck_assert_int_eq(first.line, i);
+            word[0] ^= 1;
+        }
+    free(word);
+}
+END_TEST
+
 /* ---- That mistakes are found ---------------------------------------------------------------------------------------- */
 
 static bool depends_on_order(void (*launch)(float *)) {
@@ -388,6 +467,8 @@ int main(void) {
     tcase_add_loop_test(ops, recordings_are_known_by_all_they_depend_on, 0, 12);
     tcase_add_loop_test(rest, optimizers_do_what_they_do_on_the_cpu, 0, rm_n_optimizers);
     tcase_add_test(rest, sums_of_squares_are_exact_to_double);
+    tcase_add_loop_test(rest, hashes_are_those_of_the_definition, 0, COMPARED);
+    tcase_add_loop_test(rest, every_bit_is_compared, 0, COMPARED);
     tcase_add_test(mutants, races_show_in_the_bits);
     tcase_add_loop_test_raise_signal(mutants, waiting_for_nobody_is_found, SIGABRT, 0, 4);
     suite_add_tcase(suite, ops), suite_add_tcase(suite, rest), suite_add_tcase(suite, mutants);

@@ -94,11 +94,6 @@ START_TEST(auto_is_the_cpu_where_there_is_no_gpu) {
     parse(&o, "--device=cuda", NULL);
     ck_assert_int_eq(!rm_device_choose(&o, true), works);
     rm_options_free(&o);
-    parse(&o, "--device=auto", "--verify-recompute");
-    ck_assert(!rm_device_choose(&o, true));
-    ck_assert_str_eq(o.device, "cpu");
-    ck_assert_msg(!!strstr(remat_last_error(), "--verify-recompute"), "%s", remat_last_error());
-    rm_options_free(&o);
 }
 END_TEST
 

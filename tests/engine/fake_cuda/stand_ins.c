@@ -200,6 +200,24 @@ static void launch_squares(const rm_cuda_queue *queue, const float *x, int64_t n
     push_update(queue, (updating){NULL, {0}, n, (float *)(uintptr_t)x, NULL, {0}, sum}, NULL);
 }
 
+static void do_check(void *context) {
+    const rm_comparison *check = context;
+    uint64_t hash = 0;
+    for (uint64_t at = 0; at < check->bytes; at += 8) {
+        uint64_t word = 0;
+        memcpy(&word, (const char *)check->state + at, check->bytes - at < 8 ? 4 : 8);
+        hash += rm_compare_term(word, (int64_t)at / 8, check->seed);
+    }
+    rm_compare_settle(check, hash);
+}
+static void launch_check(const rm_cuda_queue *queue, const rm_comparison *check) {
+    ranges r = {.n = 0};
+    add(&r, check->state, check->bytes, false);
+    add(&r, check->kept, sizeof *check->kept, true);
+    add(&r, check->first, sizeof *check->first, true);
+    fake_push(queue->stream, do_check, check, sizeof *check, r.item, r.n);
+}
+
 static __typeof__(((rm_optimizer *)0)->update_cuda) update(const rm_optimizer *optimizer) {
     asked_optimizer = optimizer;
     return launch_update;
@@ -213,7 +231,8 @@ static cudaError_t kernels_error;
 static int error_of_kernels(void) { return (int)kernels_error; }
 void stand_in_kernels_answer(cudaError_t error) { kernels_error = error; }
 
-const rm_cuda_kernels rm_cuda_kernels_built = {kernel, update, measure, launch_squares, NULL, NULL, error_of_kernels};
+const rm_cuda_kernels rm_cuda_kernels_built = {
+    kernel, update, measure, launch_squares, launch_check, NULL, NULL, error_of_kernels};
 
 /* ---- The device ------------------------------------------------------------------------------------------------ */
 

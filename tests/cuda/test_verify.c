@@ -1,0 +1,84 @@
+/* test_verify.c: remat_config.verify_recompute on the device "cuda", emulated from end to end (device.h): as
+ * tests/engine/test_verify.c, but that the device itself hashes and compares, and says so at the end of the step. */
+#include "tests/flips.h"
+
+#ifdef HAVE_CUDA_HEADERS
+
+#include "tests/cuda/device.h"
+
+static void begin(int order) {
+    emulated_device_reset((uint64_t)order);
+    rm_emulate_in((rm_emulated_order)(order % RM_ORDERS));
+}
+
+static void expect_clean(void) {
+    ck_assert_msg(!fake_cuda_violation(), "%s", fake_cuda_violation());
+    ck_assert_int_eq(fake_cuda_live(), 0);
+}
+
+static void try_one(void (*one)(const char *device, int seed), int seed) {
+    begin(seed);
+    one("cuda", seed);
+    expect_clean();
+}
+
+START_TEST(flips_along_time_are_caught) { try_one(flip_along_time, _i); }
+END_TEST
+START_TEST(flips_by_depth_are_caught) { try_one(flip_by_depth, _i); }
+END_TEST
+START_TEST(flips_in_the_second_tier_are_caught) { try_one(flip_in_the_second_tier, _i); }
+END_TEST
+START_TEST(same_bits_and_no_alarm) { try_one(nothing_flipped, _i); }
+END_TEST
+
+/* The hashes lie in the block, of the size that was planned, and the furthest byte claimed is its last. */
+START_TEST(the_hashes_are_planned) {
+    net n = {.cell = NET_LSTM, .layers = 1, .vocabulary = 5, .embed = 2, .hidden = 2, .timesteps = 64, .batch = 1};
+    remat_graph *graph;
+    remat_session *s;
+    remat_plan_summary with, without;
+    remat_step_result r;
+    begin(1);
+    CHECKED(remat_graph_create(&graph));
+    remat_value loss = net_build(graph, &n);
+    remat_config config = verified("cuda", 1);
+    config.verify_recompute = false;
+    CHECKED(remat_session_create(graph, loss, &config, &s));
+    without = remat_session_plan(s);
+    remat_session_free(s);
+    config.verify_recompute = true;
+    CHECKED(remat_session_create(graph, loss, &config, &s));
+    with = remat_session_plan(s);
+    ck_assert_uint_ge(with.planned_peak_bytes, without.planned_peak_bytes + 64 * 2 * 8);
+    ck_assert_uint_gt(with.budgeted_bytes, without.budgeted_bytes + 64 * 2 * 8);
+    net_feed(s, &n, 1);
+    CHECKED(remat_step(s, 0.1, &r));
+    ck_assert_uint_eq(r.arena_peak_bytes, with.planned_peak_bytes);
+    remat_session_free(s);
+    remat_graph_free(graph);
+    expect_clean();
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("verify");
+    TCase *c = tcase_create("verify");
+    tcase_set_timeout(c, 300);
+    tcase_add_loop_test(c, flips_along_time_are_caught, 0, 40);
+    tcase_add_loop_test(c, flips_by_depth_are_caught, 0, 40);
+    tcase_add_loop_test(c, flips_in_the_second_tier_are_caught, 0, 4);
+    tcase_add_loop_test(c, same_bits_and_no_alarm, 0, 6);
+    tcase_add_test(c, the_hashes_are_planned);
+    suite_add_tcase(suite, c);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
+
+#else
+
+int main(void) { return 0; } /* without CUDA's headers there is no device to test */
+
+#endif
