@@ -20,8 +20,7 @@ done
 if [[ $quick ]]; then scripts/setup.sh; else scripts/setup.sh --checks; fi
 # Threads that wait for each other by sleeping: the tests are many small programs on whatever cores there are.
 export OMP_WAIT_POLICY=passive
-# Some tests mostly wait, for ranks that were stopped or hosts that do not answer: half as many again as there are cores.
-jobs=$((($(nproc) * 3 + 1) / 2))
+jobs=$(nproc)
 
 # The build for ThreadSanitizer makes what its tests need. Other files its compiler, clang, only reads, for its warnings.
 read_rest() {
