@@ -30,7 +30,7 @@ START_TEST(too_little_address_space_is_refused) {
     setenv("OMP_NUM_THREADS", "1", 1);
     ck_assert_msg(run_within(191, "info") == 0, "%s", program_errors);
     unsetenv("OMP_NUM_THREADS");
-    ck_assert_msg(run_within(64 + 64 * (uint64_t)sysconf(_SC_NPROCESSORS_ONLN), "info") == 0, "%s", program_errors);
+    ck_assert_msg(run_within(384 + 64 * (uint64_t)sysconf(_SC_NPROCESSORS_ONLN), "info") == 0, "%s", program_errors);
 }
 END_TEST
 
