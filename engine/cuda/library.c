@@ -1,12 +1,9 @@
-/* library.c: dlopen and dlsym for the CUDA device: library.h. */
-#define _GNU_SOURCE
+/* library.c: the libraries of the CUDA device: library.h. */
 #include "engine/cuda/library.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+
+#include "engine/shared_library.h"
 
 #if CUDART_VERSION < 13000
 #define MAJOR "12"
@@ -23,82 +20,41 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static rm_cuda_library library;
 static bool runtime_found, products_found;
 
-typedef struct {
-    const char *name, *variable;
-    const char *for_what; /* NULL: the device */
-} place;
-
-static const place runtime_place = {"libcudart.so." MAJOR, "REMAT_CUDART_LIBRARY", NULL};
-static const place blas_place = {"libcublas.so." MAJOR, "REMAT_CUBLAS_LIBRARY", NULL};
-static const place blaslt_place = {"libcublasLt.so." MAJOR, "REMAT_CUBLASLT_LIBRARY", NULL};
-
-/* NVIDIA's packages for Python have a folder for each library. */
-static void *open_where_found(const char *name, int flags) {
-    char path[600];
-    void *handle = NULL;
-    for (const char *at = RM_CUDA_FOLDER; *at && !handle;) {
-        int length = (int)strcspn(at, ":");
-        snprintf(path, sizeof path, "%.*s/%s", length, at, name);
-        handle = dlopen(path, flags);
-        at += length + (at[length] == ':');
+/* A line of the table below: all of CUDA is of one version. */
+#define OF_CUDA(file, environment)                                                                                     \
+    {                                                                                                                  \
+        .name = file, .folders = RM_CUDA_FOLDER, .variable = environment, .needs = "the device \"cuda\" needs",        \
+        .install = "it", .oldest = "CUDA " MAJOR                                                                       \
     }
-    return handle;
-}
-
-static remat_status open_library(const place *where, void **handle) {
-    char why[300];
-    const char *named = getenv(where->variable);
-    const int flags = RTLD_NOW | RTLD_LOCAL;
-    if (named && *named) {
-        *handle = dlopen(named, flags);
-        REQUIRE(*handle, MISSING, "%s=%s cannot be opened: %.300s", where->variable, named, dlerror());
-        return REMAT_OK;
-    }
-    if ((*handle = dlopen(where->name, flags))) return REMAT_OK;
-    snprintf(why, sizeof why, "%s", dlerror());
-    *handle = open_where_found(where->name, flags);
-    REQUIRE(*handle, MISSING,
-            "%s needs %s, and it is not on this machine (%s): install it, add its folder to "
-            "LD_LIBRARY_PATH, or name the file in %s",
-            where->for_what ? where->for_what : "the device \"cuda\"", where->name, why, where->variable);
-    return REMAT_OK;
-}
-
-/* dlsym gives pointers to data; POSIX says that they can be used so. */
-static remat_status find(void *handle, const place *where, const char *name, void *function) {
-    void *found = dlsym(handle, name);
-    REQUIRE(found, MISSING, "%s has no function %s: it is too old for this Remat, which needs CUDA " MAJOR, where->name,
-            name);
-    *(void **)function = found;
-    return REMAT_OK;
-}
+static const rm_shared_library runtime = OF_CUDA("libcudart.so." MAJOR, "REMAT_CUDART_LIBRARY");
+static const rm_shared_library blas = OF_CUDA("libcublas.so." MAJOR, "REMAT_CUBLAS_LIBRARY");
+static const rm_shared_library blaslt = OF_CUDA("libcublasLt.so." MAJOR, "REMAT_CUBLASLT_LIBRARY");
 
 static remat_status find_runtime(rm_cuda_library *lib) {
-    void *runtime;
+    void *handle;
 #ifdef RM_CUDART_LINKED
-    const char *named = getenv(runtime_place.variable);
-    if (!named || !*named) {
+    if (!rm_shared_library_is_named(&runtime)) {
 #define LINKED(function) lib->function = function;
         RM_CUDA_RUNTIME_CALLS(LINKED)
 #undef LINKED
         return REMAT_OK;
     }
 #endif
-    TRY(open_library(&runtime_place, &runtime));
-#define FIND(function) TRY(find(runtime, &runtime_place, #function, &lib->function));
+    TRY(rm_shared_library_open(&runtime, &handle));
+#define FIND(function) TRY(rm_shared_library_find(&runtime, handle, #function, &lib->function));
     RM_CUDA_RUNTIME_CALLS(FIND)
 #undef FIND
     return REMAT_OK;
 }
 
 static remat_status find_products(rm_cuda_library *lib) {
-    void *blas, *blaslt;
-    TRY(open_library(&blas_place, &blas));
-#define FIND(function) TRY(find(blas, &blas_place, #function, &lib->function));
+    void *handle;
+    TRY(rm_shared_library_open(&blas, &handle));
+#define FIND(function) TRY(rm_shared_library_find(&blas, handle, #function, &lib->function));
     RM_CUBLAS_CALLS(FIND)
 #undef FIND
-    TRY(open_library(&blaslt_place, &blaslt));
-#define FIND(function) TRY(find(blaslt, &blaslt_place, #function, &lib->function));
+    TRY(rm_shared_library_open(&blaslt, &handle));
+#define FIND(function) TRY(rm_shared_library_find(&blaslt, handle, #function, &lib->function));
     RM_CUBLASLT_CALLS(FIND)
 #undef FIND
     return REMAT_OK;
@@ -125,14 +81,19 @@ remat_status rm_cuda_library_open_products(void) {
 
 #ifdef RM_HAVE_CUDNN
 
-static const place dnn_place = {"libcudnn.so.9", "REMAT_CUDNN_LIBRARY", "a session with the recurrent kernels cudnn"};
+static const rm_shared_library dnn_file = {.name = "libcudnn.so.9",
+                                           .folders = RM_CUDA_FOLDER,
+                                           .variable = "REMAT_CUDNN_LIBRARY",
+                                           .needs = "a session with the recurrent kernels cudnn needs",
+                                           .install = "it",
+                                           .oldest = "cuDNN 9"};
 static rm_cudnn_library dnn;
 static bool dnn_opened;
 
 static remat_status fill_in_dnn(rm_cudnn_library *lib) {
     void *handle;
-    TRY(open_library(&dnn_place, &handle));
-#define FIND(function) TRY(find(handle, &dnn_place, #function, &lib->function));
+    TRY(rm_shared_library_open(&dnn_file, &handle));
+#define FIND(function) TRY(rm_shared_library_find(&dnn_file, handle, #function, &lib->function));
     RM_CUDNN_CALLS(FIND)
 #undef FIND
     return REMAT_OK;
