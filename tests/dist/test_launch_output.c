@@ -1,0 +1,294 @@
+/* test_launch_output.c: the launcher's attempts, and what becomes of the ranks' output in each: restarts, their logs, whole
+ * lines with a prefix, and readers that are slow or gone. */
+#define _GNU_SOURCE
+#include "tests/dist/launchers.h"
+
+#include <dirent.h>
+
+/* ---- Restarts --------------------------------------------------------------------------------------------------------- */
+
+START_TEST(restarts_have_numbers_and_secrets) {
+    rm_launch_config config = JOB(2, SCRIPT("echo $RANK $TORCHELASTIC_RESTART_COUNT $TORCHELASTIC_MAX_RESTARTS "
+                                            "$MASTER_PORT $REMAT_JOB_SECRET; "
+                                            "test $TORCHELASTIC_RESTART_COUNT = 2 || exit 5"));
+    config.max_restarts = 4;
+    ck_assert_int_eq(run(config), 0);
+    char *text = output_of("job", "out"), secret[2][3][100];
+    int n = 0, ports[6];
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"), n++) {
+        int rank, attempt, most, port;
+        char word[100];
+        ck_assert_int_eq(sscanf(line, "%d %d %d %d %99s", &rank, &attempt, &most, &port, word), 5);
+        ck_assert(rank < 2 && attempt == n / 2 && attempt < 3 && most == 4);
+        strcpy(secret[rank][attempt], word);
+        ports[n] = port;
+    }
+    ck_assert_int_eq(n, 6);
+    for (int a = 0; a < 3; a++) {
+        ck_assert_str_eq(secret[0][a], secret[1][a]);
+        ck_assert_str_ne(secret[0][a], secret[0][(a + 1) % 3]);
+        ck_assert_int_eq(ports[2 * a], ports[0]);
+    }
+    free(text);
+    config.max_restarts = 1; /* the last attempt's failure decides */
+    ck_assert_int_eq(run(config), 5);
+    ck_said("restart 1 of 1", NULL);
+}
+END_TEST
+
+/* What was asked for in the wrong way will not work the next time either. */
+START_TEST(wrong_use_is_not_repeated) {
+    rm_launch_config config = JOB(2, SCRIPT("echo attempt $TORCHELASTIC_RESTART_COUNT; exit 2"));
+    config.max_restarts = 3;
+    ck_assert_int_eq(run(config), 2);
+    ck_said("exited with status 2", "remat launch: nothing is started again: exit status 2 says");
+    char *text = output_of("job", "out");
+    ck_assert_str_eq(text, "attempt 0\nattempt 0\n");
+    free(text);
+    config.max_restarts = 0; /* nothing would be anyway */
+    ck_assert_int_eq(run(config), 2);
+    text = output_of("job", "err");
+    ck_assert_msg(!contains(text, "started again"), "%s", text);
+    free(text);
+}
+END_TEST
+
+/* Somebody has asked a rank to stop, and it did: the same job again is not what was wanted. A rank that a signal killed, even
+ * that one, has not stopped in order. */
+START_TEST(what_was_asked_to_stop_is_not_repeated) {
+    rm_launch_config config = JOB(2, SCRIPT("echo attempt $TORCHELASTIC_RESTART_COUNT; trap 'exit 143' TERM; "
+                                            "test $RANK = 0 || kill -TERM $$; sleep 0.2; exit 143"));
+    config.max_restarts = 3;
+    ck_assert_int_eq(run(config), 143);
+    ck_said("rank 1 ", "remat launch: nothing is started again: exit status 143 says that the rank was asked to stop");
+    char *text = output_of("job", "out");
+    ck_assert_str_eq(text, "attempt 0\nattempt 0\n");
+    free(text);
+    config.argv = SCRIPT("test $TORCHELASTIC_RESTART_COUNT = 1 || kill -TERM $$; exit 0");
+    ck_assert_int_eq(run(config), 0);
+    ck_said("restart 1 of 3", NULL);
+}
+END_TEST
+
+/* One for all ranks and attempts, and another for the next job, whatever jobs are called. */
+START_TEST(jobs_have_an_id) {
+    char ids[2][100];
+    for (int job = 0; job < 2; job++) {
+        rm_launch_config config = JOB(2, SCRIPT("echo $REMAT_JOB_ID; exit 5"));
+        config.max_restarts = 1;
+        config.run_id = "night";
+        setenv("REMAT_JOB_ID", "of-a-launcher-around-this-one", 1);
+        ck_assert_int_eq(run(config), 5);
+        char *text = output_of("job", "out");
+        int n = 0;
+        for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"), n++) {
+            if (!n) snprintf(ids[job], sizeof ids[job], "%s", line);
+            ck_assert_str_eq(line, ids[job]);
+        }
+        ck_assert_int_eq(n, 4);
+        ck_assert_int_eq((int)strlen(ids[job]), 32);
+        free(text);
+    }
+    ck_assert_str_ne(ids[0], ids[1]);
+}
+END_TEST
+
+/* The folders of runs in DIR, the oldest first: their names are times. How many. */
+static int runs_in(const char *dir, char names[2][40]) {
+    struct dirent **entry;
+    int n = 0, all = scandir(dir, &entry, NULL, alphasort);
+    for (int i = 0; i < all; i++) {
+        if (*entry[i]->d_name != '.' && n++ < 2) snprintf(names[n - 1], 40, "%.39s", entry[i]->d_name);
+        free(entry[i]);
+    }
+    if (all >= 0) free(entry);
+    return n;
+}
+
+/* A second job, at once, leaves the first one's logs as they are, and has none beside its own. */
+START_TEST(each_run_has_its_logs) {
+    char names[2][40], path[120];
+    rm_launch_config config = JOB(2, SCRIPT("echo first"));
+    config.log_dir = in_folder("logs");
+    ck_assert_int_eq(run(config), 0);
+    config.nproc = 1;
+    config.argv = SCRIPT("echo second");
+    ck_assert_int_eq(run(config), 0);
+    ck_said("the logs of its ranks are in ", "/logs/20");
+    ck_assert_int_eq(runs_in(in_folder("logs"), names), 2);
+    for (int job = 0; job < 2; job++)
+        for (int r = 0; r < 2; r++) {
+            snprintf(path, sizeof path, "logs/%s/attempt-0/rank-%d.log", names[job], r);
+            char *text = read_all(in_folder(path));
+            ck_assert_str_eq(text, !job ? "first\n" : r ? "" : "second\n");
+            free(text);
+        }
+}
+END_TEST
+
+START_TEST(logs_by_attempt_and_rank) {
+    rm_launch_config config = JOB(2, SCRIPT("echo out $RANK; echo err $RANK >&2; printf unfinished; "
+                                            "exit $((1 - TORCHELASTIC_RESTART_COUNT))"));
+    char names[2][40];
+    config.max_restarts = 1;
+    config.prefix = true;
+    config.log_dir = in_folder("some/logs");
+    ck_assert_int_eq(run(config), 0);
+    ck_assert_int_eq(runs_in(in_folder("some/logs"), names), 1);
+    for (int attempt = 0; attempt < 2; attempt++)
+        for (int r = 0; r < 2; r++) {
+            char name[120], words[30];
+            snprintf(name, sizeof name, "some/logs/%s/attempt-%d/rank-%d.log", names[0], attempt, r);
+            char *text = read_all(in_folder(name));
+            snprintf(words, sizeof words, "out %d\n", r);
+            ck_assert_msg(contains(text, words), "%s: '%s'", name, text);
+            snprintf(words, sizeof words, "err %d\n", r);
+            ck_assert_msg(contains(text, words) && contains(text, "unfinished\n"), "%s: '%s'", name, text);
+            ck_assert_msg(strlen(text) == 23, "%s: '%s'", name, text);
+            free(text);
+        }
+    char *text = output_of("job", "out");
+    ck_assert(contains(text, "[0] out 0\n") && contains(text, "[1] out 1\n") && contains(text, "[1] unfinished\n"));
+    free(text);
+}
+END_TEST
+
+/* ---- Output ------------------------------------------------------------------------------------------------------------ */
+
+/* Line i of rank r is "r i xxx...", with a length of its own; every 1,000th has 20,000 characters, a few 300,000. */
+static int line_length(int rank, int i) {
+    return i % 9000 == 8999 ? 300000 : i % 1000 == 999 ? 20000 : (i * 7 + rank * 13) % 60;
+}
+
+static void print_lines(int rank, int n) {
+    static char x[300001];
+    memset(x, 'x', sizeof x - 1);
+    for (int i = 0; i < n; i++) fprintf(i % 5 ? stdout : stderr, "%d %d %.*s\n", rank, i, line_length(rank, i), x);
+}
+
+/* Checks one line and counts it: those of a rank and stream come in order, but stdout's and stderr's may cross. */
+static void check_line(const char *line, int next[4][2], int lines_of_a_rank) {
+    int prefix, rank, i, used = 0;
+    ck_assert_msg(sscanf(line, "[%d] %d %d %n", &prefix, &rank, &i, &used) == 3, "'%.100s'", line);
+    ck_assert(prefix == rank && rank < 4 && i < lines_of_a_rank);
+    int *expected = &next[rank][i % 5 == 0];
+    ck_assert_msg(i == *expected, "rank %d has line %d after %d", rank, i, *expected);
+    ck_assert_int_eq((int)strlen(line + used), line_length(rank, i));
+    *expected += i % 5 == 0 ? 5 : i % 5 == 4 ? 2 : 1;
+}
+
+/* Both outputs go to one file, through one pipe or as themselves. */
+START_TEST(lines_arrive_whole) {
+    enum { LINES = 25000 };
+    int next[4][2] = {{1, 0}, {1, 0}, {1, 0}, {1, 0}}, n = 0;
+    pid_t pid = fork();
+    if (!pid) {
+        int code = 9;
+        rm_launch_config config = JOB(4, (char *[]){self, "--print", "25000", NULL});
+        config.prefix = true;
+        to_file("job.out", 1);
+        dup2(1, 2);
+        if (rm_launch(&config, &code)) code = 8;
+        _exit(code);
+    }
+    ck_assert_int_eq(end_of(pid), 0);
+    char *text = output_of("job", "out");
+    for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1, n++) {
+        *end = 0;
+        check_line(line, next, LINES);
+    }
+    ck_assert_int_eq(n, 4 * LINES);
+    free(text);
+}
+END_TEST
+
+/* Nobody reads at first: ranks wait, the launcher does not; a rank that fails then is still dealt with in time. */
+START_TEST(a_slow_reader_holds_up_nobody_else) {
+    int ends[2], status = 0;
+    pid_t pids[64];
+    char script[1600], buffer[65536];
+    unlink(in_folder("pids"));
+    snprintf(script, sizeof script,
+             "echo $$ >> %s; case $RANK in 0) exec %s --print 20000;; 1) sleep 0.3; exit 5;; esac", in_folder("pids"),
+             self);
+    rm_launch_config config = JOB(2, SCRIPT(script));
+    config.grace_ms = 200;
+    ck_assert(!pipe(ends));
+    pid_t pid = fork();
+    if (!pid) {
+        int code = 9;
+        dup2(ends[1], 1);
+        dup2(ends[1], 2);
+        close(ends[0]);
+        close(ends[1]);
+        if (rm_launch(&config, &code)) code = 8;
+        _exit(code);
+    }
+    close(ends[1]);
+    wait_for_pids(pids, 2);
+    ck_assert_msg(until_gone(pids, 2) < 15, "the ranks are still there");
+    ck_assert_int_eq(waitpid(pid, &status, WNOHANG), 0); /* it has lines to write */
+    bool named = false;
+    for (ssize_t n; (n = read(ends[0], buffer, sizeof buffer - 1)) > 0;) {
+        buffer[n] = 0;
+        named |= contains(buffer, "exited with status 5");
+    }
+    ck_assert_int_eq(end_of(pid), 5);
+    ck_assert(named);
+    close(ends[0]);
+}
+END_TEST
+
+/* `| head -1`: the rest is lost, the job goes on, and stderr says so. */
+START_TEST(a_reader_that_goes_away) {
+    int ends[2];
+    ck_assert(!pipe(ends));
+    pid_t pid = fork();
+    if (!pid) {
+        int code = 9;
+        rm_launch_config config = JOB(2, SCRIPT("for i in 1 2 3 4 5 6 7 8 9; do echo $i; sleep 0.02; done; exit 3"));
+        to_file("job.err", 2);
+        dup2(ends[1], 1);
+        close(ends[0]);
+        close(ends[1]);
+        if (rm_launch(&config, &code)) code = 8;
+        _exit(code);
+    }
+    close(ends[1]);
+    char byte;
+    ck_assert_int_eq(read(ends[0], &byte, 1), 1);
+    close(ends[0]);
+    ck_assert_int_eq(end_of(pid), 3);
+    ck_said("cannot write to stdout: Broken pipe", "exited with status 3");
+}
+END_TEST
+
+/* The first rank may have the launcher's own output. */
+START_TEST(a_rank_may_write_by_itself) {
+    rm_launch_config config = JOB(2, SCRIPT("echo rank $RANK"));
+    config.direct_rank_0 = config.prefix = true;
+    ck_assert_int_eq(run(config), 0);
+    char *text = output_of("job", "out");
+    ck_assert_msg(contains(text, "[1] rank 1\n") && contains(text, "rank 0\n") && !contains(text, "[0]"), "%s", text);
+    free(text);
+}
+END_TEST
+
+/* ---- main ------------------------------------------------------------------------------------------------------------ */
+
+int main(int argc, char **argv) {
+    find_self();
+    if (argc == 3 && !strcmp(argv[1], "--print")) return print_lines(atoi(getenv("RANK")), atoi(argv[2])), 0;
+    TCase *cases = tcase_create("launch_output");
+    tcase_add_test(cases, restarts_have_numbers_and_secrets);
+    tcase_add_test(cases, wrong_use_is_not_repeated);
+    tcase_add_test(cases, what_was_asked_to_stop_is_not_repeated);
+    tcase_add_test(cases, jobs_have_an_id);
+    tcase_add_test(cases, logs_by_attempt_and_rank);
+    tcase_add_test(cases, each_run_has_its_logs);
+    tcase_add_test(cases, lines_arrive_whole);
+    tcase_add_test(cases, a_slow_reader_holds_up_nobody_else);
+    tcase_add_test(cases, a_reader_that_goes_away);
+    tcase_add_test(cases, a_rank_may_write_by_itself);
+    return run_cases("dist/launch_output", cases);
+}
