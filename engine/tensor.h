@@ -18,7 +18,6 @@ typedef struct {
 } rm_tensor;
 
 static inline uint64_t rm_dtype_bytes(remat_dtype dtype) { return dtype == REMAT_F64 ? 8 : 4; }
-static inline bool rm_dtype_is_real(remat_dtype dtype) { return dtype != REMAT_I32; }
 
 rm_desc rm_desc_make(remat_dtype dtype, int rank, const int64_t *dim);
 int64_t rm_desc_count(const rm_desc *desc); /* elements; a scalar has 1 */

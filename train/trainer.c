@@ -128,12 +128,22 @@ static remat_status open_store(rm_trainer *t) {
     return rm_state_store_open(o->save, o->keep, t->start.step, t->ranks.size > 1 ? &ranks : NULL, &t->store);
 }
 
-/* First of all sessions, as what it takes is not the training session's. */
-static remat_status open_evaluator(rm_trainer *t, const rm_model_spec *spec) {
+static remat_status create_evaluator(rm_trainer *t, const rm_model_spec *spec, uint32_t *crc32) {
     const rm_options *o = t->options;
-    remat_status status = rm_evaluator_open(o, spec, rm_setup_eval_batch(o), false, &t->eval_dataset, &t->evaluator);
+    TRY(rm_evaluator_open(o, spec, rm_setup_eval_batch(o), false, &t->eval_dataset, &t->evaluator));
+    return t->eval_dataset && t->ranks.ddp ? rm_dataset_checksum(t->eval_dataset, crc32) : REMAT_OK;
+}
+
+/* First of all sessions, as what it takes is not the training session's. Each rank evaluates its share of the same samples. */
+static remat_status open_evaluator(rm_trainer *t, const rm_model_spec *spec) {
+    char facts[160];
+    uint32_t crc32 = 0;
+    TRY(rm_ranks_agree(&t->ranks, create_evaluator(t, spec, &crc32)));
     t->evaluator.ranks = rm_ranks_table(&t->ranks);
-    return rm_ranks_agree(&t->ranks, status);
+    if (!t->eval_dataset) return REMAT_OK;
+    snprintf(facts, sizeof facts, "samples to evaluate on: %lld\nchecksum of what is in them: %08x\n",
+             (long long)t->eval_dataset->count, (unsigned)crc32);
+    return rm_ranks_compare(&t->ranks, "the evaluation", facts);
 }
 
 /* Rank 0 writes FILE; or every rank writes FILE.rankN. */
