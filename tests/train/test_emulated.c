@@ -173,6 +173,8 @@ int main(void) {
 
 #else
 
-int main(void) { return 0; } /* without CUDA's and NCCL's headers, or a C++ compiler, there is nothing to emulate */
+int main(void) {
+    return 77;
+} /* skipped: without CUDA's and NCCL's headers, or a C++ compiler, there is nothing to emulate */
 
 #endif
