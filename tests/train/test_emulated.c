@@ -173,8 +173,6 @@ int main(void) {
 
 #else
 
-int main(void) {
-    return 77;
-} /* skipped: without CUDA's and NCCL's headers, or a C++ compiler, there is nothing to emulate */
+int main(void) { return 77; } /* skipped: emulation takes CUDA's and NCCL's headers, and a C++ compiler */
 
 #endif
