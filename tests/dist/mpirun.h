@@ -37,8 +37,10 @@ static inline int well_under_mpi(int size, const char *words, char *said, size_t
     char command[1400], line[512];
     int well = 0;
     snprintf(command, sizeof command,
-             "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 "
-             "OMPI_MCA_hwloc_base_binding_policy=none ASAN_OPTIONS=detect_leaks=0 mpirun -np %d '%s' mpi %s %s 2>&1",
+             "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
+             "OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none " /* Open MPI 4 */
+             "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PRTE_MCA_hwloc_default_binding_policy=none " /* 5 */
+             "ASAN_OPTIONS=detect_leaks=0 mpirun -np %d '%s' mpi %s %s 2>&1",
              size, own_program, words, meeting_place());
     FILE *pipe = popen(command, "r");
     ck_assert_ptr_nonnull(pipe);
