@@ -210,13 +210,15 @@ static void end_mpi(bool failed) {
 }
 
 static remat_status check_ranks(const rm_group_config *config) {
-    int rank = 0, size = 0;
+    char library[MPI_MAX_LIBRARY_VERSION_STRING];
+    int rank = 0, size = 0, length = 0;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
+    MPI_Get_library_version(library, &length);
     REQUIRE(rank == config->rank && size == config->size, INVALID,
-            "this is rank %d of %d, but MPI says %d of %d: with --dist-backend=mpi ranks must be started by mpirun or "
-            "srun --mpi=pmix, and keep its numbers",
-            config->rank, config->size, rank, size);
+            "this is rank %d of %d, but MPI says %d of %d: with --dist-backend=mpi ranks must be started by the mpirun "
+            "that belongs to the library (%.*s) or by srun --mpi=pmix, and keep its numbers",
+            config->rank, config->size, rank, size, (int)strcspn(library, ",\n"), library);
     return REMAT_OK;
 }
 
