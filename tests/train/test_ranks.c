@@ -510,6 +510,11 @@ START_TEST(wrong_engines_are_said_once) {
     ck_assert_msg(status == 2 || status == 1, "exit %d", status);
     for (const char *at = program_errors; (at = strstr(at, "remat train: ")); at++) lines++;
     ck_assert_msg(lines == 1 && strstr(program_errors, "remat train: rank 0 of 3 on "), "%s", program_errors);
+#ifdef REMAT_HAVE_MPI
+    const char *remedy =
+        "this is rank 0 of 3, but MPI says 0 of 1: with --dist-backend=mpi ranks must be started by the mpirun";
+    ck_assert_msg(!_i || strstr(program_errors, remedy), "%s", program_errors);
+#endif
 }
 END_TEST
 
