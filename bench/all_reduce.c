@@ -4,7 +4,7 @@
  *
  *     bench_all_reduce FILE [rounds, default 31]        FILE: where the ranks meet
  *
- * docs/notes/all_reduce.md has what it printed. */
+ * docs/notes/ranks.md has what it printed. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,12 +13,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "dist/group.h"
+#include "dist/group/group.h"
 #ifdef REMAT_HAVE_MPI
 #include <mpi.h>
 #endif
 #ifdef REMAT_HAVE_GLOO
-#include "dist/gloo_shim.h"
+#include "dist/group/gloo_shim.h"
 #endif
 
 enum { SIZES = 3, MOST_ROUNDS = 101 };

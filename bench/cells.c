@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "ops/cell/kernels.h"
+#include "ops/recurrent/cell/kernels.h"
 #include "ops/op.h"
 
 typedef struct {

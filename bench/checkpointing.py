@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What recomputation costs and saves: the tables of docs/notes/checkpointing.md.
+"""What recomputation costs and saves: the tables of docs/notes/planner.md.
 
     bench/checkpointing.py [--tables=headline,lean,million,every-n,longest] [--rounds=5] [--steps=5]
                            [--python=PYTHON-WITH-TORCH] [--json=FILE]

@@ -5,13 +5,13 @@
  *
  *     bench_ddp FILE ENGINE [rounds, default 11] [first bucket and others, KiB, default 1024]       FILE: where ranks meet
  *
- * docs/notes/ddp.md has what it printed, and what it means. */
+ * docs/notes/ranks.md has what it printed, and what it means. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "dist/ddp.h"
+#include "dist/ddp/ddp.h"
 
 enum { MOST_ROUNDS = 101 };
 

@@ -5,7 +5,7 @@
  *
  *     bench_gemm [seconds per row, default 1]
  *
- * docs/notes/gemm.md has what it printed and the choice that followed. */
+ * docs/notes/cells.md has what it printed and the choice that followed. */
 #define _GNU_SOURCE
 #include <cblas.h>
 #include <dlfcn.h>
@@ -17,7 +17,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "ops/gemm.h"
+#include "ops/math/gemm.h"
 
 typedef struct {
     const char *what;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Remat on a GPU beside PyTorch on the same GPU: step time, device memory, and the longest sequence that trains.
 
-    bench/gpu.sh [--quick] [--rows=a,b,c] [--precisions=fp32,tf32,bf16] [--rounds=3] [--steps=3] [--cap=GIB] [--seconds=N]
+    bench/gpu.sh [--quick] [--rows=c,b,a] [--precisions=fp32,tf32,bf16] [--rounds=3] [--steps=3] [--cap=GIB] [--seconds=N]
 
 The work is the byte-level language model of compare_pytorch.py: embedding(128) -> LSTM -> linear(256) -> cross entropy at
 every timestep, SGD, exact back-propagation through all T timesteps; the same arithmetic on both sides.
@@ -10,7 +10,8 @@ How it is measured
   - Every measurement is a process of its own: two steps that are not counted (the first allocates and tries things out, in the
     second Remat records CUDA graphs), then --steps; a time is the median of the processes' medians. Rounds are interleaved
     (Remat, PyTorch, Remat, ...), so that a card that slows down slows both; ratios are taken within a round.
-  - PyTorch is nn.LSTM, which is cuDNN's; "chunked" is torch.utils.checkpoint over chunks of time with (h, c) carried and the
+  - PyTorch is nn.LSTM, which is cuDNN's: one call, or as few as cuDNN's 65,535 timesteps allow, one after the other with (h, c)
+    carried and everything kept; "chunked" is torch.utils.checkpoint over chunks of time with (h, c) carried and the
     loss inside the chunk, as many chunks as the root of T, or 16 where that is faster. bf16 is autocast; tf32 allows it in
     products and in cuDNN, fp32 forbids it in both.
   - Remat: everything kept, by the recurrent kernels that it chooses itself, and by its own and cuDNN's (--quick: by those that
@@ -21,6 +22,8 @@ How it is measured
   - The longest T: both get the same --cap of device memory (PyTorch by set_per_process_memory_fraction, which leaves out its
     context; Remat by --memory-budget, which does not). PyTorch's is found by bisection. Remat then trains one step
     of 50 times that length, or as many times as time is left for. Without --cap: 98 % of what is free at the start.
+  - The first minutes have one of each kind: rows c, b, a in fp32, of each first Remat and PyTorch, then their other ways, then the
+    longest T; tf32 and bf16 come after that.
   - --seconds: nothing new is started after that, and what runs is ended 20 s later. --quick is what tests/gpu/run.sh runs: one
     round, few ways.
   - Tiny shapes test this script, and their numbers mean nothing: --device=cpu, or --tiny on a device that is emulated
@@ -41,14 +44,15 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 EMBED, VOCABULARY, GIB, MIB = 128, 256, 2**30, 2**20
-ROWS = {  # batch, hidden, layers, timesteps
-    "a": dict(B=64, H=1024, L=2, T=2000),
-    "b": dict(B=16, H=512, L=1, T=20000),
+ROWS = {  # batch, hidden, layers, timesteps; those that recurrent kernels of one's own have most to gain from first
     "c": dict(B=1, H=256, L=1, T=100000),
+    "b": dict(B=16, H=512, L=1, T=20000),
+    "a": dict(B=64, H=1024, L=2, T=2000),
 }
 TINY = {"a": dict(B=8, H=32, L=2, T=64), "b": dict(B=4, H=24, L=1, T=256), "c": dict(B=1, H=16, L=1, T=10000)}
 LEFT = 0.02  # of the activation bytes, in the plan "98 %"
 TIMES_LONGER = (50, 20, 10, 5, 2, 1)
+MOST_TIMESTEPS = 65535  # that cuDNN takes in a call
 UNCOUNTED = 2  # steps at the beginning of a process
 GRACE = 20  # seconds, for what runs when time is over
 STARTED = time.monotonic()
@@ -91,7 +95,8 @@ class TorchModel:
         loss = nn.functional.cross_entropy(self.head(out).view(-1, VOCABULARY), y.reshape(-1), reduction="sum")
         return loss / count, h, c
 
-    def step(self, x, y, chunks):
+    def step(self, x, y, chunks, again):
+        """`again`: chunks are recomputed in the backward pass."""
         from torch.utils.checkpoint import checkpoint
 
         self.optimizer.zero_grad(set_to_none=True)
@@ -100,7 +105,7 @@ class TorchModel:
             h = c = self.torch.zeros(self.work["L"], self.work["B"], self.work["H"], device=self.device)
             total = 0
             for xs, ys in zip(x.chunk(chunks), y.chunk(chunks)):
-                if chunks == 1:
+                if not again:
                     loss, h, c = self.chunk_loss(xs, ys, h, c, y.numel())
                 else:
                     loss, h, c = checkpoint(self.chunk_loss, xs, ys, h, c, y.numel(), use_reentrant=False)
@@ -116,7 +121,7 @@ def torch_steps(work):
     times, losses = [], []
     for _ in range(work["steps"] + UNCOUNTED):
         start = time.perf_counter()
-        losses.append(model.step(x, y, work["chunks"]))
+        losses.append(model.step(x, y, work["chunks"], work["again"]))
         times.append(time.perf_counter() - start)
     return {"seconds": statistics.median(times[UNCOUNTED:]), "losses": losses, "torch": model.torch.__version__}
 
@@ -129,11 +134,12 @@ def torch_longest(work):
         torch.cuda.set_per_process_memory_fraction(min(1.0, work["cap"] / torch.cuda.mem_get_info()[1]))
 
     def fits(T):
-        chunks = root_chunks(T) if work["chunks"] > 1 else 1
+        chunks = root_chunks(T) if work["again"] else fewest_calls(T)
         try:
-            with open("/proc/self/clear_refs", "w") as file:
-                file.write("5")
-            model.step(*model.data(T), chunks)
+            if work["device"] == "cpu":
+                with open("/proc/self/clear_refs", "w") as file:
+                    file.write("5")
+            model.step(*model.data(T), chunks, work["again"])
             if work["device"] == "cpu" and torch_peak() > work["cap"]:
                 raise MemoryError("the process is larger than the cap")
             return True
@@ -156,6 +162,10 @@ def torch_longest(work):
 def torch_peak():
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
+
+
+def fewest_calls(T):
+    return -(-T // MOST_TIMESTEPS)
 
 
 def root_chunks(T):
@@ -287,18 +297,17 @@ def remat_steps(options, row, precision, policy, steps, T=None, limit=None):
         data = text_of(options, folder, row["B"] * (T or row["T"]) + 1)
         command = [options.remat, "train", *flags(options, row, precision, T), f"--data={data}", *policy,
                    f"--steps={steps}", f"--metrics={metrics}"]
-        text, complaint, peak = run(options, command, limit or time_for_one(options),
-                                    CUBLAS_WORKSPACE_CONFIG=":4096:2")  # so cuDNN's bits repeat
+        text, complaint, peak = run(options, command, limit or time_for_one(options))
         if text is None:
             return {"error": (complaint.strip().splitlines() or ["?"])[0]}
         with open(metrics) as file:
             events = [json.loads(line) for line in file]
     times = [e["step_ms"] / 1e3 for e in events if e["event"] == "step"]
     plan = next(e for e in events if e["event"] == "plan")
-    all_the_same = re.search(r"of (\d+) matrix products, by shape, (\d+) are made in fp32", text)
+    gpu = next((e for e in events if e["event"] == "gpu"), None)
     return {"seconds": statistics.median(times[UNCOUNTED:] or times[-1:]), "bytes": peak, "plan": plan,
             "losses": [e["loss"] for e in events if e["event"] == "step"],
-            "in_fp32": [int(n) for n in all_the_same.group(2, 1)] if all_the_same else None}
+            "gpu": gpu}
 
 
 def remat_ways(options, row, precision):
@@ -323,8 +332,8 @@ def remat_ways(options, row, precision):
 # ---- Step times ---------------------------------------------------------------------------------------------------------
 
 
-def torch_run(options, row, precision, chunks, **more):
-    work = dict(row, precision=precision, chunks=chunks, device=options.device, data=options.data, **more)
+def torch_run(options, row, precision, chunks, again, **more):
+    work = dict(row, precision=precision, chunks=chunks, again=again, device=options.device, data=options.data, **more)
     text, complaint, peak = run(options, [options.python, os.path.abspath(__file__), "--child", json.dumps(work)],
                                 time_for_one(options))
     if text is None:
@@ -337,24 +346,26 @@ def torch_ways(options, row, precision):
         return []
     chunks = root_chunks(row["T"])
     if not options.quick:
-        tried = {n: torch_run(options, row, precision, n, steps=1) for n in sorted({16, chunks})}
+        tried = {n: torch_run(options, row, precision, n, True, steps=1) for n in sorted({16, chunks})}
         chunks = min(tried, key=lambda n: tried[n].get("seconds", 1e9))
-    return [("PyTorch", 1), ("PyTorch, chunked", chunks)]
+    return [("PyTorch", fewest_calls(row["T"]), False), ("PyTorch, chunked", chunks, True)]
 
 
 def measure(options, name, precision):
     row = options.rows_of[name]
     ways = {way: (lambda policy=policy: remat_steps(options, row, precision, policy, options.steps + UNCOUNTED))
             for way, policy in remat_ways(options, row, precision)}
-    for way, chunks in torch_ways(options, row, precision):
-        ways[way] = lambda chunks=chunks: torch_run(options, row, precision, chunks, steps=options.steps)
-    samples = {way: [] for way in ways}
+    for way, chunks, again in torch_ways(options, row, precision):
+        ways[way] = lambda chunks=chunks, again=again: torch_run(options, row, precision, chunks, again, steps=options.steps)
+    samples = {way: [] for way in sorted(ways, key=lambda way: way not in ("Remat, kept", "PyTorch"))}
     for _ in range(options.rounds):
-        for way, measure_once in ways.items():
+        for way in samples:
+            measure_once = ways[way]
             broken = samples[way] and "error" in samples[way][-1]
             if left(options) > 0 and not broken:
                 samples[way].append(measure_once())
-    return {"row": row, "precision": precision, "samples": {way: s for way, s in samples.items() if s}}
+    return {"row": row, "precision": precision, "samples": {way: s for way, s in samples.items() if s},
+            "not_reached": [way for way, s in samples.items() if not s]}
 
 
 def median_of(samples, key):
@@ -381,8 +392,11 @@ def show_row(result):
             continue
         to = [ratio(result, way, base) for base in ("PyTorch", "Remat, kept")]
         activations = samples[-1].get("plan", {}).get("activations_peak_bytes")
-        fp32 = samples[-1].get("in_fp32")
-        way += f" ({fp32[0]} of {fp32[1]} products in fp32)" if fp32 else ""
+        gpu = samples[-1].get("gpu") or {}
+        products, ended = gpu.get("products", {}), gpu.get("graphs", {}).get("ended")
+        way += f" ({products['in_fp32']} of {products['shapes']} products in fp32)" if products.get("in_fp32") else ""
+        way += f" ({products['by_cublas']} of {products['shapes']} by cuBLAS)" if products.get("by_cublas") else ""
+        way += f" (recording ended: {ended})" if ended else ""
         say(f"| {label(result['row'])} | {result['precision']} | {way} | {1e3 * seconds:.1f} | "
             + " | ".join(f"{t:.2f}" if t else "" for t in to)
             + f" | {f'{size / MIB:.0f}' if size is not None else ''} | {f'{activations / MIB:.1f}' if activations else ''} |")
@@ -395,9 +409,9 @@ def longest(options, name):
     row = options.rows_of[name]
     result = {"row": row, "cap": options.cap}
     if options.torch:
-        for way, chunks in (("PyTorch", 1), ("PyTorch, chunked", 2)):
+        for way, again in (("PyTorch", False), ("PyTorch, chunked", True)):
             seconds = max(5, min(options.longest_seconds, left(options) / 3))
-            result[way] = torch_run(options, dict(row, T=max(32, row["T"] // 16)), "fp32", chunks, longest=True,
+            result[way] = torch_run(options, dict(row, T=max(32, row["T"] // 16)), "fp32", 0, again, longest=True,
                                     cap=options.cap, seconds=seconds)
     base = result.get("PyTorch", {}).get("T") or row["T"]
     for times in TIMES_LONGER:
@@ -497,16 +511,17 @@ def main():
     if options.child:
         return child(json.loads(options.child))
     complete(options)
-    results, longests = [], []
+    results, longests, unreached = [], [], []
     say("\n| work | precision | | step [ms] | to PyTorch | to kept | memory [MiB] | activations [MiB] |")
     say("|---|---|---|--:|--:|--:|--:|--:|")
     order = [(name, precision) for precision in options.precision_list for name in options.rows.split(",")]
     for at, (name, precision) in enumerate(order):
         if left(options) <= 0:
-            say(f"(no time was left for {len(order) - at} more)")
+            unreached += [" ".join(more) for more in order[at:]]
             break
         results.append(measure(options, name, precision))
         show_row(results[-1])
+        unreached += [f"{name} {precision} {way}" for way in results[-1]["not_reached"]]
         save(options, results, longests)
         if at + 1 == len(options.rows.split(",")):
             longests = [longest(options, n) for n in options.longest_list if left(options) > 0]
@@ -517,6 +532,8 @@ def main():
     for result in longests:
         show_longest(result)
     against_targets(results, longests)
+    if unreached:
+        say(f"\n(not reached: {'; '.join(unreached)})")
 
 
 if __name__ == "__main__":

@@ -18,8 +18,7 @@ for argument in "$@"; do
     esac
 done
 
-if [[ $device == cuda ]] && ! compgen -G '/dev/nvidia[0-9]*' >/dev/null &&
-    ! nvidia-smi -L 2>/dev/null | grep -q .; then
+if [[ $device == cuda ]] && ! compgen -G '/dev/nvidia[0-9]*' >/dev/null && [[ ! $(nvidia-smi -L 2>/dev/null) ]]; then
     echo "skipped: there is no NVIDIA GPU on this machine"
     exit 77
 fi

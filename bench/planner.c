@@ -1,6 +1,6 @@
 /* planner.c: how fast plans are made, how many bytes that takes, and how far from the best they are. Needs no device.
  *
- *   1. the binomial schedule in closed form (memory/binomial.h)
+ *   1. the binomial schedule in closed form (tests/memory/binomial.h)
  *   2. families of plans, a budget that is met and one that is refused (memory/strategy_optimal.c)
  *   3. the gap: chains planned coarse to fine, or by the triangle, against every interval solved with many points
  *   4. tiles of an LSTM: the least time predicted for a share of the activations
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "memory/binomial.h"
+#include "tests/memory/binomial.h"
 #include "memory/family.h"
 #include "memory/host.h"
 #include "memory/nest.h"

@@ -1,5 +1,5 @@
 /* pointwise.c: what it costs to run a pointwise op's forward again, beside what it costs to have saved its output: the
- * reason why an op is marked `cheap` or is not (docs/lean.md). Picoseconds per element on one thread, the best of some:
+ * reason why an op is marked `cheap` or is not (docs/notes/cells.md). Picoseconds per element on one thread, the best of some:
  *
  *   forward    on an operand that a tile's neighbours have left in the cache (262,144 elements)
  *   save+load  what saving instead moves: a copy out of the cache to memory that was not touched for long, and back

@@ -83,7 +83,7 @@ static uint64_t measure(const setting *t, const char *name, const char *strategy
     feed(s, t);
     remat_step_result r;
     check(remat_gradients(s, &r));
-    rm_spill *file = (rm_spill *)s->runner.store;
+    rm_spill *file = (rm_spill *)s->runner.tier;
     rm_spill_use before = file ? rm_spill_used(file) : (rm_spill_use){0};
     double best = INFINITY;
     for (int i = 0; i < t->repeats; i++) {

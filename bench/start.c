@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "dist/group.h"
-#include "dist/rendezvous.h"
+#include "dist/group/group.h"
+#include "dist/store/rendezvous.h"
 #include "engine/remat.h"
 
 enum { MAIN, STORE, GROUP, CPU, POINTS, MOST_RANKS = 1024 };
@@ -48,7 +48,7 @@ int main(int argc, char **argv) {
     must(rm_rendezvous_resolve(&(rm_rendezvous_flags){.world_size = -1, .rank = -1, .local_rank = -1},
                                rm_environment_of_process, NULL, &where));
     if (where.size > MOST_RANKS) return 2;
-    must(rm_rendezvous_store(&where, 0, &store));
+    must(rm_rendezvous_store(&where, 0, NULL, NULL, &store));
     mine[STORE] = now_ms(CLOCK_MONOTONIC);
     rm_group_config config = {
         .engine = argc > 1 ? argv[1] : "local", .rank = where.rank, .size = where.size, .store = store};

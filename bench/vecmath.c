@@ -1,6 +1,6 @@
-/* vecmath.c: accuracy and speed of ops/vecmath.h, as compiled for this machine, beside glibc's libmvec and SLEEF.
+/* vecmath.c: accuracy and speed of ops/math/vecmath.h, as compiled for this machine, beside glibc's libmvec and SLEEF.
  * Accuracy is against the C library in double, over every float (or every `stride`-th); errors are in units in the last
- * place of the exact result. docs/notes/vecmath.md quotes what this prints.
+ * place of the exact result. docs/notes/cells.md quotes what this prints.
  *
  *   bench_vecmath [stride]        default 1: all 2^32 floats, a few minutes
  */
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "ops/vecmath.h"
+#include "ops/math/vecmath.h"
 
 #ifdef RM_BENCH_SLEEF
 #include <sleef.h>

@@ -1,4 +1,4 @@
-# CUDA: where its toolkit is, whether its compiler works here, and remat_cuda_objects, which compiles ops/*.cu.
+# CUDA: where its toolkit is, whether its compiler works here, and remat_cuda_objects, which compiles the .cu files of ops/.
 #
 # Looked for in CUDAToolkit_ROOT, around the nvcc on the PATH, in CUDA_HOME, in /usr/local/cuda*, and among NVIDIA's Python
 # packages that python3 sees (nvidia-cuda-nvcc, nvidia-cuda-runtime, nvidia-cublas, ...). Headers alone are enough for NCCL
@@ -155,14 +155,14 @@ elseif(NOT REMAT_CUDA STREQUAL "OFF")
 endif()
 remat_part(CUDA CUDA_FOUND "${CUDA_GIVES}")
 
-# ---- remat_cuda_objects(OUT): the object files of ops/*.cu ------------------------------------------------------------
+# ---- remat_cuda_objects(OUT): the object files of the .cu files in ops/ ------------------------------------------------------------
 function(remat_cuda_objects out)
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/ops/*.cu)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/ops/*.cu)
   set(objects "")
   foreach(source ${sources})
     cmake_path(GET source FILENAME name)
     set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
-    add_custom_command(OUTPUT ${object} DEPENDS ${source} DEPFILE ${object}.d COMMENT "Compiling ops/${name} for GPUs"
+    add_custom_command(OUTPUT ${object} DEPENDS ${source} DEPFILE ${object}.d COMMENT "Compiling ${name} for GPUs"
                        COMMAND ${CUDA_NVCC} ${CUDA_FLAGS} ${CUDA_ARCHITECTURE_FLAGS} -MMD -MF ${object}.d -MT ${object}
                                -c ${source} -o ${object} VERBATIM)
     list(APPEND objects ${object})

@@ -1,57 +1,72 @@
 # What `cmake --install` lays down:
 #
 #   bin/remat    include/remat.h    lib/libremat.a [libremat.so]    lib/pkgconfig/remat.pc    lib/cmake/Remat/*.cmake
-#   lib/remat/module.list [remat_mpi.so, remat_gloo.so: loaded by programs that ask for them, dist/module.h]
+#   share/doc/remat: README.md and all other pages, examples, what the pages link to, the licence
+#   share/man/man1/remat.1    share/bash-completion/completions/remat    share/zsh/site-functions/_remat
+#   [lib/remat/remat_mpi.so, remat_gloo.so: loaded by programs that ask for them, dist/group/module.h]
 #
-# A static archive does not remember what it needs, so both ways of finding Remat hand its libraries on. They are spelled
-# out (-lopenblas) rather than delegated to the libraries' own .pc files: Debian's openblas.pc asks for -lgfortran when
-# linking statically, which only Fortran users have.
+# A static archive does not remember what it needs, so both ways of finding Remat hand its libraries on.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Remat)
 
 install(FILES engine/remat.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-set(remat_installed remat)
-if(REMAT_SHARED)
-  list(APPEND remat_installed remat_shared)
-endif()
-install(TARGETS ${remat_installed} EXPORT Remat ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+install(TARGETS ${remat_public} EXPORT Remat ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT Remat NAMESPACE Remat:: DESTINATION ${package_dir})
-if(TARGET remat_program)
-  install(TARGETS remat_program DESTINATION ${CMAKE_INSTALL_BINDIR})
-endif()
+install(TARGETS remat_program DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(FILES ${CMAKE_BINARY_DIR}/train/remat.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES ${CMAKE_BINARY_DIR}/train/remat.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
+        RENAME remat)
+install(CODE "
+  set(zsh site-functions)
+  if(CMAKE_INSTALL_PREFIX STREQUAL \"/usr\" AND EXISTS /etc/debian_version) # where Debian's zsh looks for packages' own
+    set(zsh vendor-completions)
+  endif()
+  file(INSTALL ${CMAKE_BINARY_DIR}/train/_remat
+       DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATADIR}/zsh/\${zsh}\")")
 
-install(FILES dist/module.list DESTINATION ${CMAKE_INSTALL_LIBDIR}/remat)
 foreach(module mpi gloo)
   if(TARGET remat_${module})
     install(TARGETS remat_${module} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/remat)
   endif()
 endforeach()
 
-# ---- CMake package: the imported targets that the exported ones name, made again on the user's machine. --------------
-set(REMAT_PARTS "")
-foreach(part OPENBLAS JEMALLOC)
-  if(REMAT_HAVE_${part})
-    string(TOLOWER ${part} module)
-    string(APPEND REMAT_PARTS "pkg_check_modules(${part} REQUIRED QUIET IMPORTED_TARGET ${module})\n")
-  endif()
+# ---- Documents: all pages, the files that they link to, and the licence where Debian looks for it.
+set(doc_dir ${CMAKE_INSTALL_DATADIR}/doc/remat)
+file(GLOB pages RELATIVE ${CMAKE_SOURCE_DIR} CONFIGURE_DEPENDS *.md */README.md)
+file(GLOB_RECURSE more_pages RELATIVE ${CMAKE_SOURCE_DIR} CONFIGURE_DEPENDS docs/*.md examples/*.md)
+foreach(page ${pages} ${more_pages})
+  cmake_path(GET page PARENT_PATH folder)
+  install(FILES ${page} DESTINATION ${doc_dir}/${folder})
+  file(READ ${page} text)
+  string(REPLACE "](" "@@" text "${text}") # to a list of CMake's, brackets and semicolons mean something
+  string(REGEX REPLACE "[][;]" " " text "${text}")
+  string(REGEX MATCHALL "@@[^) #]+" links "${text}")
+  foreach(link ${links})
+    string(SUBSTRING ${link} 2 -1 link)
+    cmake_path(ABSOLUTE_PATH link BASE_DIRECTORY ${CMAKE_SOURCE_DIR}/${folder} NORMALIZE)
+    if(EXISTS "${link}" AND NOT IS_DIRECTORY "${link}")
+      cmake_path(RELATIVE_PATH link BASE_DIRECTORY ${CMAKE_SOURCE_DIR})
+      cmake_path(GET link PARENT_PATH folder_of_link)
+      install(FILES ${link} DESTINATION ${doc_dir}/${folder_of_link})
+    endif()
+  endforeach()
 endforeach()
+install(FILES LICENSE DESTINATION ${doc_dir} RENAME copyright)
+install(DIRECTORY docs examples DESTINATION ${doc_dir} PATTERN CMakeLists.txt EXCLUDE PATTERN "check*.sh" EXCLUDE)
+
+# ---- CMake package ---------------------------------------------------------------------------------------------------
 configure_package_config_file(cmake/RematConfig.cmake.in ${CMAKE_BINARY_DIR}/RematConfig.cmake
                               INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/RematConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/RematConfig.cmake ${CMAKE_BINARY_DIR}/RematConfigVersion.cmake
         DESTINATION ${package_dir})
 
-# ---- pkg-config. With libremat.so installed the needs are private, but for jemalloc; with the archive alone everybody needs them. -------
+# ---- pkg-config. With libremat.so installed the needs are private; with the archive alone everybody needs them. -------
 file(RELATIVE_PATH to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 string(REGEX REPLACE "/$" "" to_prefix ${to_prefix})
 set(needs "")
-foreach(part OPENBLAS JEMALLOC)
-  if(REMAT_HAVE_${part})
-    list(APPEND needs ${${part}_LDFLAGS})
-  endif()
-endforeach()
 if(REMAT_HAVE_CUDA)
   list(APPEND needs ${CUDART_STATIC_LIBRARY} -lrt)
 endif()
@@ -67,10 +82,6 @@ set(REMAT_LIBS_PUBLIC "")
 set(REMAT_LIBS_PRIVATE "")
 if(REMAT_SHARED)
   set(REMAT_LIBS_PRIVATE ${needs})
-  if(REMAT_HAVE_JEMALLOC) # ahead of libc: library.cmake
-    list(JOIN JEMALLOC_LDFLAGS " " jemalloc)
-    set(REMAT_LIBS_PUBLIC "-Wl,--push-state,--no-as-needed ${jemalloc} -Wl,--pop-state")
-  endif()
 else()
   set(REMAT_LIBS_PUBLIC ${needs})
 endif()

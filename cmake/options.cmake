@@ -2,7 +2,7 @@
 option(REMAT_TESTS "Build the tests" ON)
 option(REMAT_BENCH "Build the benchmarks" ON)
 option(REMAT_EXAMPLES "Build the examples" ON)
-option(REMAT_SHARED "Also build libremat.so, which exports remat_*" OFF)
+option(REMAT_SHARED "Also build libremat.so, which exports remat_*" ON)
 set(REMAT_SANITIZE "" CACHE STRING "address (with undefined), thread, or empty")
 
 find_package(PkgConfig REQUIRED)

@@ -1,10 +1,10 @@
 /* job.c: a program's way into a job of many ranks: remat_join and what belongs to it (engine/remat.h). It puts rendezvous,
- * store, group and ddp together, each with its defaults; `remat train`, which wants more of them, does so in train/ranks.c.
+ * store, group and ddp together, each with its defaults; `remat train`, which wants more of them, does so in train/ranks/ranks.c.
  * Main entry: remat_join. */
 #include <string.h>
 
-#include "dist/ddp.h"
-#include "dist/rendezvous.h"
+#include "dist/ddp/ddp.h"
+#include "dist/store/rendezvous.h"
 #include "memory/host.h"
 
 struct remat_job {
@@ -39,7 +39,7 @@ static remat_status find_place(const remat_job_config *c, rm_rendezvous *where) 
 static remat_status meet(remat_job *job, const remat_job_config *c, const rm_rendezvous *where) {
     REQUIRE(!c->backend || strcmp(c->backend, "nccl"), INVALID,
             "the backend nccl is for GPUs, which remat_join does not hand out yet: use auto, local, mpi or gloo");
-    TRY(rm_rendezvous_store(where, c->timeout_ms, &job->store));
+    TRY(rm_rendezvous_store(where, c->timeout_ms, NULL, NULL, &job->store));
     rm_group_config group = {.engine = c->backend,
                              .rank = where->rank,
                              .size = where->size,
@@ -77,7 +77,8 @@ static remat_status join(remat_job *job, const remat_job_config *c) {
 }
 
 remat_status remat_join(const remat_job_config *config, remat_job **out) {
-    REQUIRE(config && out, INVALID, "remat_join needs a config and a place for the result");
+    NEED(config, "a config");
+    NEED(out, "a place for the job");
     remat_job *job = rm_calloc(1, sizeof *job);
     REQUIRE(job, MEMORY, "no memory for a job");
     remat_status status = join(job, config);
@@ -96,15 +97,19 @@ void remat_leave(remat_job *job) {
     rm_free(job);
 }
 
-int remat_job_rank(const remat_job *job) { return job->rank; }
-int remat_job_size(const remat_job *job) { return job->size; }
-const remat_ranks *remat_job_ranks(const remat_job *job) { return job->ddp ? rm_ddp_ranks(job->ddp) : NULL; }
+int remat_job_rank(const remat_job *job) { return job ? job->rank : 0; }
+int remat_job_size(const remat_job *job) { return job ? job->size : 0; }
+const remat_ranks *remat_job_ranks(const remat_job *job) { return job && job->ddp ? rm_ddp_ranks(job->ddp) : NULL; }
 
 remat_status remat_job_begin(remat_job *job, remat_session *session) {
+    NEED(job, "a job");
+    NEED(session, "a session");
     return job->ddp ? rm_ddp_broadcast(job->ddp, session) : REMAT_OK;
 }
 
 remat_status remat_job_sum(remat_job *job, double *values, int64_t count) {
     const remat_ranks *ranks = remat_job_ranks(job);
+    NEED(job, "a job");
+    NEED(values || !count, "numbers");
     return ranks ? ranks->sum(ranks->context, values, count) : REMAT_OK;
 }

@@ -12,9 +12,8 @@
 static remat_status add_array(remat_session *s, remat_kind kind, const char *name, const char *suffix, rm_desc desc,
                               uint64_t offset) {
     int64_t n = s->n_arrays[kind];
-    void *larger = rm_realloc(s->array[kind], (size_t)(n + 1) * sizeof(rm_array));
-    REQUIRE(larger, MEMORY, "out of memory for the list of arrays");
-    s->array[kind] = larger;
+    REQUIRE(rm_grow(&s->array[kind], &s->array_capacity[kind], n + 1, sizeof *s->array[kind]), MEMORY,
+            "out of memory for the list of arrays");
     size_t length = strlen(name) + strlen(suffix) + 2;
     char *text = rm_malloc(length);
     REQUIRE(text, MEMORY, "out of memory for the name %s", name);
@@ -41,16 +40,24 @@ static remat_status list_param(remat_session *s, const rm_parameter *p) {
     return REMAT_OK;
 }
 
+/* "lstm.1.c": the layer by its op, and how many of these come before it in the graph. */
+static void name_state(const remat_graph *graph, const rm_carried *carried, char name[64]) {
+    static const char states[] = "hc";
+    const char *op = graph->node[carried->node].op->name;
+    int before = 0;
+    for (int32_t n = 0; n < carried->node; n++) before += !strcmp(graph->node[n].op->name, op);
+    snprintf(name, 64, "%s.%d.%c", op, before, states[carried->state]);
+}
+
 static remat_status list_carried(remat_session *s) {
-    uint64_t offset = s->chain.at.carried;
     for (int k = 0; s->stateful && k < s->chain.n_carried; k++) {
         const rm_carried *carried = &s->chain.carried[k];
+        if (carried->state < 0) continue;
         rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
         rm_node_descs(s->graph, &s->graph->node[carried->node], 0, x, &y, state);
         char name[64];
-        snprintf(name, sizeof name, "carried.%d", k);
-        TRY(add_array(s, REMAT_CARRIED, name, "", carried->state < 0 ? y : state[carried->state], offset));
-        offset += carried->bytes;
+        name_state(s->graph, carried, name);
+        TRY(add_array(s, REMAT_CARRIED, name, "", state[carried->state], s->chain.at.carried + carried->kept));
     }
     return REMAT_OK;
 }
@@ -94,7 +101,7 @@ void rm_session_free_arrays(remat_session *s) {
 /* ---- Asking --------------------------------------------------------------------------------------------------- */
 
 int64_t remat_count(const remat_session *s, remat_kind kind) {
-    return (unsigned)kind < RM_ARRAY_KINDS ? s->n_arrays[kind] : 0;
+    return s && (unsigned)kind < RM_ARRAY_KINDS ? s->n_arrays[kind] : 0;
 }
 
 static remat_status find_array(const remat_session *s, remat_kind kind, int64_t index, const rm_array **out) {
@@ -108,6 +115,8 @@ static uint64_t held_bytes(const rm_array *array) { return (uint64_t)array->held
 
 remat_status remat_array_info(const remat_session *s, remat_kind kind, int64_t index, remat_array *out) {
     const rm_array *array = NULL;
+    NEED(s, "a session");
+    NEED(out, "a place for the result");
     TRY(find_array(s, kind, index, &array));
     *out = (remat_array){.name = array->name,
                          .dtype = array->desc.dtype,
@@ -120,7 +129,7 @@ remat_status remat_array_info(const remat_session *s, remat_kind kind, int64_t i
 }
 
 int64_t remat_find(const remat_session *s, remat_kind kind, const char *name) {
-    for (int64_t i = 0; i < remat_count(s, kind); i++)
+    for (int64_t i = 0; name && i < remat_count(s, kind); i++)
         if (!strcmp(s->array[kind][i].name, name)) return i;
     return -1;
 }
@@ -140,7 +149,8 @@ static remat_status check_part(const remat_session *s, remat_kind kind, int64_t 
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it holds no arrays");
     TRY(find_array(s, kind, index, array));
     uint64_t held = held_bytes(*array), element = rm_dtype_bytes((*array)->desc.dtype);
-    REQUIRE(data || !bytes, INVALID, "%s: no data was given", (*array)->name);
+    REQUIRE(data || !bytes, INVALID, "%s: %llu bytes of it, and NULL was given", (*array)->name,
+            (unsigned long long)bytes);
     REQUIRE(first <= held && bytes <= held - first, INVALID, "%s holds %llu bytes, not %llu from byte %llu on",
             (*array)->name, (unsigned long long)held, (unsigned long long)bytes, (unsigned long long)first);
     REQUIRE(first % element == 0 && bytes % element == 0, INVALID,
@@ -160,6 +170,7 @@ static remat_status check_range(const rm_array *array, const int32_t *data, uint
 remat_status remat_write_part(remat_session *s, remat_kind kind, int64_t index, uint64_t first, const void *data,
                               uint64_t bytes) {
     const rm_array *array = NULL;
+    NEED(s, "a session");
     TRY(check_part(s, kind, index, first, data, bytes, &array));
     if (array->desc.dtype == REMAT_I32) TRY(check_range(array, data, first / 4, bytes / 4));
     if (bytes) s->api->copy_in(s->runner.queue, s->runner.resident + array->offset + first, data, bytes);
@@ -169,24 +180,31 @@ remat_status remat_write_part(remat_session *s, remat_kind kind, int64_t index, 
 }
 
 remat_status remat_write(remat_session *s, remat_kind kind, int64_t index, const void *data, uint64_t bytes) {
+    NEED(s, "a session");
     TRY(check_whole(s, kind, index, bytes));
     return remat_write_part(s, kind, index, 0, data, bytes);
 }
 
 remat_status remat_read(remat_session *s, remat_kind kind, int64_t index, void *data, uint64_t bytes) {
+    NEED(s, "a session");
     TRY(check_whole(s, kind, index, bytes));
     return remat_read_part(s, kind, index, 0, data, bytes);
+}
+
+static bool is_made(const remat_session *s, int64_t output) {
+    return s->evaluated || (s->trained && s->chain.use[s->chain.outputs[output]] != RM_UNUSED);
 }
 
 remat_status remat_read_part(remat_session *s, remat_kind kind, int64_t index, uint64_t first, void *data,
                              uint64_t bytes) {
     const rm_array *array = NULL;
+    NEED(s, "a session");
     TRY(check_part(s, kind, index, first, data, bytes, &array));
     REQUIRE(kind != REMAT_GRADIENT || s->chain.at.buckets.parts == 1, INVALID,
             "%s: with a sharded optimizer a rank is given its part of the gradients alone; to read them, do not shard",
             array->name);
-    REQUIRE(kind != REMAT_OUTPUT || s->evaluated, INVALID,
-            "%s: outputs are made by remat_evaluate, which this session has not run yet; a training step makes none",
+    REQUIRE(kind != REMAT_OUTPUT || is_made(s, index), INVALID,
+            "%s has not been made yet: call remat_evaluate, or, for what the loss depends on, a training step",
             array->name);
     if (bytes) s->api->copy_out(s->runner.queue, data, s->runner.resident + array->offset + first, bytes);
     return s->api->synchronize(s->runner.queue);

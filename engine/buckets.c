@@ -28,15 +28,6 @@ static remat_status list_parameters(const rm_chain *chain, rm_buckets *b) {
     return REMAT_OK;
 }
 
-/* By value id: 1 where the loss depends on it. */
-static void mark_what_loss_reads(const rm_chain *chain, uint8_t *reads) {
-    const remat_graph *graph = chain->graph;
-    reads[chain->loss] = chain->loss != 0;
-    for (int32_t n = graph->n_nodes - 1; n >= 0; n--)
-        for (int k = 0; k < RM_MAX_IN && reads[graph->node[n].y]; k++)
-            if (graph->node[n].x[k]) reads[graph->node[n].x[k]] = 1;
-}
-
 /* ---- The order ------------------------------------------------------------------------------------------------ */
 
 typedef struct {
@@ -51,23 +42,22 @@ static int by_last_first(const void *a, const void *b) {
 }
 
 /* A node's input i in a forward pass over everything. Tables run before the chain, and backward after it. */
-static void note_reads(const rm_chain *chain, int32_t node, int64_t place, const uint8_t *reads, int64_t *first_read) {
+static void note_reads(const rm_chain *chain, int32_t node, int64_t place, int64_t *first_read) {
     const rm_node *n = &chain->graph->node[node];
-    for (int i = 0; i < RM_MAX_IN && reads[n->y]; i++) {
+    for (int i = 0; i < RM_MAX_IN && chain->use[n->y] == RM_DIFFERENTIATED; i++) {
         int64_t at = place * RM_MAX_IN + i;
         if (n->x[i] && at < first_read[n->x[i]]) first_read[n->x[i]] = at;
     }
 }
 
-static void sort_parameters(const rm_chain *chain, const uint8_t *reads, int64_t *first_read, reader *readers,
-                            rm_buckets *b) {
+static void sort_parameters(const rm_chain *chain, int64_t *first_read, reader *readers, rm_buckets *b) {
     for (int32_t v = 0; v < chain->graph->n_values; v++) first_read[v] = INT64_MAX;
     for (int32_t n = 0; n < chain->graph->n_nodes; n++)
-        if (chain->role[n] == RM_ROLE_TABLE) note_reads(chain, n, n - chain->graph->n_nodes, reads, first_read);
-    for (int32_t i = 0; i < chain->n_order; i++) note_reads(chain, chain->order[i], i, reads, first_read);
+        if (chain->role[n] == RM_ROLE_TABLE) note_reads(chain, n, n - chain->graph->n_nodes, first_read);
+    for (int32_t i = 0; i < chain->n_order; i++) note_reads(chain, chain->order[i], i, first_read);
     for (int32_t i = 0; i < b->n_params; i++) {
         readers[i] = (reader){first_read[b->param[i].value], i};
-        b->param[i].used = reads[b->param[i].value];
+        b->param[i].used = chain->use[b->param[i].value] == RM_DIFFERENTIATED;
     }
     qsort(readers, (size_t)b->n_params, sizeof *readers, by_last_first);
     for (int32_t i = 0; i < b->n_params; i++) b->order[i] = readers[i].param;
@@ -75,15 +65,10 @@ static void sort_parameters(const rm_chain *chain, const uint8_t *reads, int64_t
 
 static remat_status find_order(const rm_chain *chain, rm_buckets *b) {
     size_t values = (size_t)chain->graph->n_values;
-    uint8_t *reads = rm_calloc(values, 1);
     int64_t *first_read = rm_calloc(values, sizeof *first_read);
     reader *readers = rm_calloc((size_t)b->n_params + 1, sizeof *readers);
-    bool got = reads && first_read && readers;
-    if (got) {
-        mark_what_loss_reads(chain, reads);
-        sort_parameters(chain, reads, first_read, readers, b);
-    }
-    rm_free(reads);
+    bool got = first_read && readers;
+    if (got) sort_parameters(chain, first_read, readers, b);
     rm_free(first_read);
     rm_free(readers);
     REQUIRE(got, MEMORY, "out of memory for the order of %d parameters", b->n_params);

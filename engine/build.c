@@ -3,8 +3,8 @@
 
 #include "engine/remat.h"
 #include "memory/host.h"
-#include "ops/cell/kernels.h"
-#include "ops/gemm.h"
+#include "ops/recurrent/cell/kernels.h"
+#include "ops/math/gemm.h"
 
 remat_build_info remat_build(void) {
     remat_build_info info = {.version = REMAT_VERSION,

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "engine/calibration_cache.h"
-#include "engine/crowd.h"
+#include "engine/contention.h"
 #include "engine/hash.h"
 #include "engine/measure.h"
 #include "memory/host.h"
@@ -54,12 +54,10 @@ static uint64_t hash_desc(const rm_desc *desc, uint64_t hash) {
     return hash;
 }
 
-enum { N_OPERANDS = (sizeof(rm_instruction) - offsetof(rm_instruction, x)) / sizeof(rm_where) };
-
 /* What the call is, and which of its operands are there, and roughly where: not at which address. */
 static uint64_t hash_instruction(const rm_chain *chain, const rm_instruction *item, int64_t tau, uint64_t hash) {
     hash = hash_number(item->what, hash_number(item->count, hash));
-    for (int i = 0; i < N_OPERANDS; i++) hash = hash_number((&item->x[0])[i].space, hash);
+    for (int i = 0; i < RM_OPERANDS; i++) hash = hash_number(item->operand[i].space, hash);
     if (item->node < 0) return hash;
     const rm_node *node = &chain->graph->node[item->node];
     rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
@@ -135,7 +133,7 @@ static int32_t class_of(const rm_chain *chain, int64_t stage) {
 
 typedef struct {
     rm_window *item;
-    int64_t count;
+    int64_t count, capacity;
 } windows;
 
 /* Along time: the last tile, and eight of the full ones before it, but not the first, whose state is all zeros. By depth:
@@ -180,9 +178,8 @@ static remat_status choose(const remat_session *s, uint64_t machine, const rm_me
         int64_t stage = chain->timed && i == 0 ? chain->n_stages - 1 : chain->timed ? 0 : i;
         rm_window window = window_at(chain, stage);
         if (!rm_window_fit(config, &window) || is_covered(s, machine, stage, window.options, covered)) continue;
-        void *larger = rm_realloc(out->item, (size_t)(out->count + 1) * sizeof *out->item);
-        REQUIRE(larger, MEMORY, "out of memory for the stages to measure");
-        out->item = larger;
+        REQUIRE(rm_grow(&out->item, &out->capacity, out->count + 1, sizeof *out->item), MEMORY,
+                "out of memory for the stages to measure");
         out->item[out->count++] = window;
         TRY(cover(s, machine, &window, covered));
     }
@@ -270,7 +267,7 @@ static remat_status measure_beside(const remat_session *s, uint64_t key, const r
     if (!rm_window_fit(config, &window)) return REMAT_OK;
     remat_status status = rm_measure_create(config, &window, 1, &measure);
     if (!status)
-        status = rm_measure_beside(measure, &window, s->runner.store, &chain->problem.tier,
+        status = rm_measure_beside(measure, &window, s->runner.tier, &chain->problem.tier,
                                    0.1 * RM_CALIBRATION_SECONDS, &cost);
     if (!status && cost) status = rm_times_put(known, key, cost, "what moving a MiB takes from computing beside");
     rm_measure_free(measure);
@@ -339,14 +336,14 @@ static remat_status calibrate(remat_session *s, const remat_config *wanted, cons
                               rm_times *known, rm_times *covered, windows *w) {
     uint64_t machine = hash_machine(s), beside = key_of_beside(s, machine, wanted->spill_dir);
     const char *path = wanted->calibration;
-    rm_crowd begin = rm_crowd_begin();
+    rm_contention begin = rm_contention_begin();
     if (*path) TRY(rm_times_read(known, path));
     for (int64_t i = 0; i < known->count; i++) TRY(rm_times_put(covered, known->item[i].key, 1, ""));
     TRY(choose(s, machine, config, covered, w));
     bool fixed = rm_times_find(known, key_of_fixed(s, machine)) != NULL;
     if (config->block_bytes > s->chain.at.bytes && (w->count || !fixed)) TRY(measure_all(s, machine, config, w, known));
-    if (beside && s->runner.store && !rm_times_find(known, beside)) TRY(measure_beside(s, beside, config, known));
-    s->measured_busy = is_waited_for(s) && rm_crowd_end(&begin, s->threads);
+    if (beside && s->runner.tier && !rm_times_find(known, beside)) TRY(measure_beside(s, beside, config, known));
+    s->measured_busy = is_waited_for(s) && rm_contention_end(&begin, s->threads);
     /* A convenience: without it the next session measures again. What is not of the quiet machine is better not kept. */
     if (*path && !s->measured_busy) (void)rm_times_write(known, path);
     apply(s, machine, beside, known);

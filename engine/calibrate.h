@@ -1,6 +1,6 @@
 /* calibrate.h: measured times in place of those guessed from a device's rates: of every program that a plan may run, and of
  * what a step does beside its plan; with a second tier, also of what transfers take from the computation beside which they
- * go on (rm_tier.cost_ns_per_mib). Private to the session. docs/notes/calibration.md says how well it predicts.
+ * go on (rm_tier.cost_ns_per_mib). Private to the session. docs/notes/planner.md says how well it predicts.
  *
  * Times are kept by program: machine (processor, instruction set, threads, library of products, Remat's version), and every
  * call in it with its op, attributes and shapes. A tile's length is part of the shapes, and the last tile, short perhaps, is

@@ -32,15 +32,10 @@ const rm_time_entry *rm_times_find(const rm_times *times, uint64_t key) {
 }
 
 static remat_status make_room(rm_times *times) {
-    if (times->count == RM_TIMES_MOST) {
+    if (times->count == RM_TIMES_MOST)
         memmove(times->item, times->item + 1, (size_t)--times->count * sizeof *times->item);
-    } else if (times->count == times->capacity) {
-        int64_t capacity = times->capacity ? 2 * times->capacity : 32;
-        void *larger = rm_realloc(times->item, (size_t)capacity * sizeof *times->item);
-        REQUIRE(larger, MEMORY, "out of memory for %" PRId64 " measured times", capacity);
-        times->item = larger;
-        times->capacity = capacity;
-    }
+    REQUIRE(rm_grow(&times->item, &times->capacity, times->count + 1, sizeof *times->item), MEMORY,
+            "out of memory for %" PRId64 " measured times", times->count + 1);
     return REMAT_OK;
 }
 

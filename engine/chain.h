@@ -10,7 +10,8 @@
  * Spine and leaf. In one stage, a node is on the SPINE if a later stage needs something it leads to: a carried state,
  * or a value that crosses the next cut. The others are LEAVES: the loss head above all. Forward runs of a stage run the
  * spine only. The backward run of the stage first runs the leaves forward, then everything backward. So a leaf runs
- * exactly once whatever is recomputed, and what it makes (the logits) lives in one stage's scratch, never for all T.
+ * exactly once whatever is recomputed, and what it makes (the logits) lives in one stage's scratch, never for all T. What
+ * outputs alone depend on is neither: only an evaluation runs it.
  *
  *         x ──► lstm ──► lstm ─┬─► linear ──► cross entropy        leaves: inside "run backward"
  *     state(s) ─►│───►────►│───┴─► state(s+1)                      spine:  "run forward"
@@ -30,6 +31,13 @@ typedef enum { RM_ROLE_DEAD, RM_ROLE_TABLE, RM_ROLE_CHAIN, RM_ROLE_POST } rm_rol
 /* One role a node, in `role` (n_nodes entries). INVALID when a sequence depends on what is known only after the last
  * timestep. */
 remat_status rm_roles(const remat_graph *graph, const int32_t *keep, int n_keep, uint8_t *role);
+
+/* What a training step does with a value: nothing, where only outputs depend on it; it is made; it is made, and then its
+ * gradient: it lies on a way from a parameter to the loss. Only readers that are differentiated add to a gradient. */
+typedef enum { RM_UNUSED, RM_MADE, RM_DIFFERENTIATED } rm_use;
+
+/* One use a value, in `use` (n_values entries, zero before). Carried states of a stateful session are made anyway. */
+void rm_training_uses(const remat_graph *graph, int32_t loss, const uint8_t *role, bool stateful, uint8_t *use);
 
 /* ---- Where things are ----------------------------------------------------------------------------------------- */
 
@@ -71,18 +79,28 @@ typedef struct {
 
 typedef enum { RM_DO_FORWARD, RM_DO_BACKWARD, RM_DO_REBUILD, RM_DO_ADD, RM_DO_COPY, RM_DO_ZERO } rm_do;
 
+enum { RM_OPERANDS = 2 * RM_MAX_IN + 4 * RM_MAX_STATE + 4 };
+
 typedef struct {
     uint8_t what;  /* rm_do. ADD: y += x[0]. COPY: y = x[0]. ZERO: y = 0. A NULL y or x[0] makes these nothing */
     int32_t node;
     int64_t count; /* ADD, COPY, ZERO: elements, 4 bytes each */
-    rm_where x[RM_MAX_IN], y, state_in[RM_MAX_STATE], state_out[RM_MAX_STATE];
-    rm_where dy, dx[RM_MAX_IN], dstate_out[RM_MAX_STATE], dstate_in[RM_MAX_STATE];
-    rm_where aux, scratch;
+    union {
+        struct {
+            rm_where x[RM_MAX_IN], y, state_in[RM_MAX_STATE], state_out[RM_MAX_STATE];
+            rm_where dy, dx[RM_MAX_IN], dstate_out[RM_MAX_STATE], dstate_in[RM_MAX_STATE];
+            rm_where aux, scratch;
+        };
+        rm_where operand[RM_OPERANDS]; /* the same, for whoever looks at all of them */
+    };
 } rm_instruction;
+_Static_assert(offsetof(rm_instruction, scratch) == offsetof(rm_instruction, operand[RM_OPERANDS - 1]),
+               "RM_OPERANDS is the number of an instruction's operands");
 
 typedef struct rm_program {
     rm_instruction *item;
-    int32_t n, capacity;
+    int32_t n;
+    int64_t capacity;
     uint64_t scratch_bytes;
     double flops, moved_bytes;
     uint64_t time_ns; /* predicted */
@@ -108,27 +126,31 @@ typedef struct {
 
 typedef struct {
     int32_t node; /* a carried state of this node ... */
-    int state;    /* ... this one; or -1: the running sum of a reduction over time that others read */
+    int state;    /* ... this one; or -1: the running sum of a reduction over time that others read ... */
+    bool trained; /* ... in a training step, too */
     uint64_t bytes;
+    uint64_t kept; /* states of stateful sessions: where between calls, behind at.carried and at.carried_next */
 } rm_carried;
 
 typedef struct rm_chain {
     const remat_graph *graph; /* borrowed */
     uint8_t *role;
+    uint8_t *use;             /* by value id: rm_use */
     int32_t *order;           /* CHAIN nodes, then POST nodes: n_order of them */
     int32_t n_order, n_chain_nodes;
     int64_t timesteps, batch, tile, n_stages;
     bool timed;               /* cut along time, not by depth */
     int32_t loss;             /* value id; 0: none */
-    int32_t outputs[16];
-    int n_outputs;
-    int n_carried;
-    rm_carried carried[64];
+    int32_t *outputs;         /* value ids: n_outputs of them, then the loss */
+    int32_t n_outputs, n_carried;
+    int64_t carried_capacity;
+    rm_carried *carried;
     int32_t n_classes;
     rm_class *class;
     int32_t *piece;           /* by depth: value id -> piece of its activation, or -1 */
     int32_t *dpiece;          /* ... of its gradient */
     int32_t *from, *until;    /* by depth: value id -> stage that makes it, last stage that reads it */
+    int32_t *d_until;         /* ... last stage that adds to its gradient */
     rm_program prologue, epilogue; /* the TABLE nodes */
     rm_residents at;
     rm_problem problem, evaluation;
@@ -147,49 +169,52 @@ typedef struct {
     rm_rates rates;
 } rm_chain_config;
 
-/* The timesteps of a tile, no more than T: as many as are asked for, or, where none are (0), 512 rows / B, rounded down to a
- * power of two, within 8..256 (docs/tiles.md). */
-int64_t rm_tile_of(int64_t asked, int64_t timesteps, int64_t batch);
-
 /* Where the device has a descriptor of its own for a node (device.h, variant), that takes the place of the op (variant.c): all
  * tiles of a layer are run by the same kernels, whatever is kept of them. */
 remat_status rm_graph_choose_variants(remat_graph *graph, const rm_device_api *api, rm_device *device, int64_t tile);
 
 /* Cuts, lays out what is resident, writes the programs and both problems. *chain zeroed before; rm_chain_free takes what
  * a failure left, too. */
-remat_status rm_chain_build(const remat_graph *graph, int32_t loss, const int32_t *outputs, int n_outputs,
+remat_status rm_chain_build(const remat_graph *graph, int32_t loss, const int32_t *outputs, int32_t n_outputs,
                             const rm_chain_config *config, rm_chain *chain);
 void rm_chain_free(rm_chain *chain);
-
-const rm_class *rm_stage_class(const rm_chain *chain, int64_t stage);
 
 /* Where the resident part of a block begins: the first page at or after the block's own begin. chain->at.bytes has room for
  * the difference. */
 char *rm_resident_begin(void *block);
 
-/* The first steps of rm_chain_build, in order; the last is to write the problems. */
-remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config);   /* resident.c */
-remat_status rm_chain_write_programs(rm_chain *chain, const rm_chain_config *);  /* program.c  */
-void rm_chain_lay_out_rest(rm_chain *chain, const rm_chain_config *config);      /* resident.c: known after the programs */
+/* The first steps of rm_chain_build, in order. */
+remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config);  /* resident.c */
+remat_status rm_chain_write_programs(rm_chain *chain, const rm_chain_config *); /* program.c  */
+void rm_chain_lay_out_rest(rm_chain *chain, const rm_chain_config *config);     /* resident.c: known after the programs */
+remat_status rm_chain_write_problems(rm_chain *chain, const rm_chain_config *); /* chain_problem.c */
 
 /* A program's time by a device's rates. */
 void rm_program_guess(rm_program *program, const rm_rates *rates); /* program.c */
 
-/* Pieces of states, of which the chain has so many; they come before those of their gradients. */
-int64_t rm_chain_state_pieces(const rm_chain *chain); /* resident.c */
-
-/* Every program's time by these rates, in the chain and in both problems. */
+/* chain_problem.c. Every program's time by these rates, in the chain and in both problems. The programs' times, where they have
+ * changed, into both problems. */
 void rm_chain_guess_times(rm_chain *chain, const rm_rates *rates);
-
-/* The programs' times, where they have changed, into both problems. */
 void rm_chain_take_times(rm_chain *chain);
+
+/* ---- Questions about a chain that is cut: chain_lookup.c -------------------------------------------------------- */
+
+/* The timesteps of a tile, no more than T: as many as are asked for, or, where none are (0), 512 rows / B, rounded down to a
+ * power of two, within 8..256 (docs/plans.md). */
+int64_t rm_tile_of(int64_t asked, int64_t timesteps, int64_t batch);
+
+const rm_class *rm_stage_class(const rm_chain *chain, int64_t stage);
+
+/* By depth: whether a value, or its gradient, is among the pieces of state(cut), or of dstate(cut); and its position there, -1
+ * where it is not. Along time: position of a node's carried state, the same at every cut. */
+bool rm_chain_crosses(const rm_chain *chain, int64_t cut, int32_t value, bool gradient);
+int32_t rm_chain_slot(const rm_chain *chain, int64_t cut, int32_t value, bool gradient);
+int32_t rm_carried_slot(const rm_chain *chain, int32_t node, int state);
+
+/* Pieces of states, of which the chain has so many; they come before those of their gradients. */
+int64_t rm_chain_state_pieces(const rm_chain *chain);
 
 /* The least upper limit that the layers reading integers from this input set; 0: none. */
 int64_t rm_chain_bound(const rm_chain *chain, int32_t value);
-
-/* By depth: position of a value among the pieces of state(cut), or of its gradient among those of dstate(cut); -1: it is
- * not there. Along time: position of a node's carried state, the same at every cut. */
-int32_t rm_chain_slot(const rm_chain *chain, int64_t cut, int32_t value, bool gradient);
-int32_t rm_carried_slot(const rm_chain *chain, int32_t node, int state);
 
 #endif

@@ -10,7 +10,7 @@
 #include "memory/clock.h"
 #include "memory/host.h"
 #include "memory/spill.h"
-#include "ops/gemm.h"
+#include "ops/math/gemm.h"
 
 struct rm_device {
     int threads;
@@ -20,6 +20,7 @@ struct rm_queue {
 };
 
 static remat_status cpu_open(int threads, rm_device **out) {
+    TRY(rm_gemm_prepare(threads));
     *out = rm_calloc(1, sizeof **out);
     REQUIRE(*out, MEMORY, "out of memory for a device");
     (*out)->threads = threads;
@@ -138,30 +139,30 @@ static double cpu_sum_of_squares(rm_queue *queue, const float *x, int64_t n) {
     return rm_sum_of_squares(x, n, queue->threads);
 }
 
-static remat_status cpu_store_open(rm_device *device, const char *where, rm_store **out) {
+static remat_status cpu_tier_open(rm_device *device, const char *where, rm_second_tier **out) {
     (void)device;
     return rm_spill_open(where, (rm_spill **)out);
 }
-static remat_status cpu_store_measure(rm_store *store, rm_tier *rates) {
-    return rm_spill_measure((rm_spill *)store, rates);
+static remat_status cpu_tier_measure(rm_second_tier *tier, rm_tier *rates) {
+    return rm_spill_measure((rm_spill *)tier, rates);
 }
-static remat_status cpu_store_reserve(rm_store *store, uint64_t bytes) {
-    return rm_spill_reserve((rm_spill *)store, bytes);
+static remat_status cpu_tier_reserve(rm_second_tier *tier, uint64_t bytes) {
+    return rm_spill_reserve((rm_spill *)tier, bytes);
 }
-static void cpu_store_close(rm_store *store) { rm_spill_close((rm_spill *)store); }
-static void cpu_store_save(rm_queue *queue, rm_store *store, const rm_part *part) {
+static void cpu_tier_close(rm_second_tier *tier) { rm_spill_close((rm_spill *)tier); }
+static void cpu_tier_save(rm_queue *queue, rm_second_tier *tier, const rm_part *part) {
     (void)queue;
-    rm_spill_save((rm_spill *)store, part);
+    rm_spill_save((rm_spill *)tier, part);
 }
-static void cpu_store_load(rm_queue *queue, rm_store *store, const rm_part *part) {
+static void cpu_tier_load(rm_queue *queue, rm_second_tier *tier, const rm_part *part) {
     (void)queue;
-    rm_spill_load((rm_spill *)store, part);
+    rm_spill_load((rm_spill *)tier, part);
 }
-static remat_status cpu_store_wait(rm_queue *queue, rm_store *store, uint64_t count) {
+static remat_status cpu_tier_wait(rm_queue *queue, rm_second_tier *tier, uint64_t count) {
     (void)queue;
-    return rm_spill_wait((rm_spill *)store, count);
+    return rm_spill_wait((rm_spill *)tier, count);
 }
-static uint64_t cpu_store_given(const rm_store *store) { return rm_spill_given((const rm_spill *)store); }
+static uint64_t cpu_tier_given(const rm_second_tier *tier) { return rm_spill_given((const rm_spill *)tier); }
 
 const rm_device_api rm_device_cpu = {
     .name = "cpu",
@@ -192,13 +193,13 @@ const rm_device_api rm_device_cpu = {
     .update = cpu_update,
     .measure = cpu_measure,
     .sum_of_squares = cpu_sum_of_squares,
-    .store_host_bytes = RM_SPILL_HOST_BYTES,
-    .store_open = cpu_store_open,
-    .store_measure = cpu_store_measure,
-    .store_reserve = cpu_store_reserve,
-    .store_close = cpu_store_close,
-    .store_save = cpu_store_save,
-    .store_load = cpu_store_load,
-    .store_wait = cpu_store_wait,
-    .store_given = cpu_store_given,
+    .tier_host_bytes = RM_SPILL_HOST_BYTES,
+    .tier_open = cpu_tier_open,
+    .tier_measure = cpu_tier_measure,
+    .tier_reserve = cpu_tier_reserve,
+    .tier_close = cpu_tier_close,
+    .tier_save = cpu_tier_save,
+    .tier_load = cpu_tier_load,
+    .tier_wait = cpu_tier_wait,
+    .tier_given = cpu_tier_given,
 };

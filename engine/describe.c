@@ -1,11 +1,11 @@
 /* describe.c: what a session will do, as text: for people and for diffing, and as JSON. What is told is read from the
- * checked plan by fate.c and summary.c. Main entries: remat_plan_describe and its neighbours at the end. */
+ * checked plan by plan_report.c and summary.c. Main entries: remat_plan_describe and its neighbours at the end. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/fate.h"
+#include "engine/plan_report.h"
 #include "memory/host.h"
 
 enum { SHOWN = 5 }; /* groups of buffers at the peak */
@@ -17,7 +17,7 @@ static const char *option_name(const remat_session *s, int64_t stage, int8_t opt
 }
 
 /* "kept", "kept lean", "dropped, then recomputed", "dropped, recomputed lean", each perhaps with ", spilled". */
-static const char *fate_text(const remat_session *s, int64_t stage, const rm_fate *f, char text[40]) {
+static const char *report_text(const remat_session *s, int64_t stage, const rm_stage_report *f, char text[40]) {
     const char *name = option_name(s, stage, f->kept);
     bool all = !strcmp(name, "all");
     if (s->inference)
@@ -65,44 +65,44 @@ static void print_head(FILE *out, const remat_session *s, const remat_plan_summa
 }
 
 /* Rows i..j-1 share a segment: a stage and those after it up to the next checkpoint or change of treatment. */
-static int64_t end_of_row(const rm_fate *fates, int64_t n, int64_t i) {
+static int64_t end_of_row(const rm_stage_report *reports, int64_t n, int64_t i) {
     int64_t j = i + 1;
-    while (j < n && !fates[j].checkpoint && fates[j].first == fates[i].first && fates[j].kept == fates[i].kept &&
-           fates[j].spilled == fates[i].spilled)
+    while (j < n && !reports[j].checkpoint && reports[j].first == reports[i].first &&
+           reports[j].kept == reports[i].kept && reports[j].spilled == reports[i].spilled)
         j++;
     return j;
 }
 
-static void print_row(FILE *out, const remat_session *s, const rm_fate *fates, int64_t i, int64_t j) {
+static void print_row(FILE *out, const remat_session *s, const rm_stage_report *reports, int64_t i, int64_t j) {
     char saved[32], state[32], stages[48], steps[48], runs[32], what[40];
     uint64_t bytes = 0;
-    int32_t least = fates[i].forward_runs, most = least;
+    int32_t least = reports[i].forward_runs, most = least;
     for (int64_t k = i; k < j; k++) {
-        bytes += fates[k].saved_bytes;
-        if (fates[k].forward_runs < least) least = fates[k].forward_runs;
-        if (fates[k].forward_runs > most) most = fates[k].forward_runs;
+        bytes += reports[k].saved_bytes;
+        if (reports[k].forward_runs < least) least = reports[k].forward_runs;
+        if (reports[k].forward_runs > most) most = reports[k].forward_runs;
     }
     int64_t last = s->chain.timed && j * s->chain.tile < s->chain.timesteps ? j * s->chain.tile : s->chain.timesteps;
     snprintf(stages, sizeof stages, "%" PRId64 "..%" PRId64, i, j - 1);
     snprintf(steps, sizeof steps, s->chain.timed ? "%" PRId64 "..%" PRId64 : "-", i * s->chain.tile, last - 1);
     snprintf(runs, sizeof runs, least == most ? "%d" : "%d..%d", least, most);
-    fprintf(out, "  %-16s %-18s %-33s %6s %12s %12s%s\n", stages, steps, fate_text(s, i, &fates[i], what), runs,
-            size_text(bytes, saved), fates[i].checkpoint ? size_text(fates[i].state_bytes, state) : "-",
-            fates[i].state_spilled ? ", spilled" : "");
+    fprintf(out, "  %-16s %-18s %-33s %6s %12s %12s%s\n", stages, steps, report_text(s, i, &reports[i], what), runs,
+            size_text(bytes, saved), reports[i].checkpoint ? size_text(reports[i].state_bytes, state) : "-",
+            reports[i].state_spilled ? ", spilled" : "");
 }
 
-static void print_rows(FILE *out, const remat_session *s, const rm_fate *fates) {
+static void print_rows(FILE *out, const remat_session *s, const rm_stage_report *reports) {
     enum { HEAD = 12, TAIL = 4 };
     int64_t n = s->chain.n_stages, rows = 0, row = 0;
-    for (int64_t i = 0; i < n; i = end_of_row(fates, n, i)) rows++;
+    for (int64_t i = 0; i < n; i = end_of_row(reports, n, i)) rows++;
     fprintf(out, "\n  %-16s %-18s %-33s %6s %12s %12s\n", "stages", "timesteps", "what backward needs is", "runs",
             "saved", "checkpoint");
     for (int64_t i = 0, j; i < n; i = j, row++) {
-        j = end_of_row(fates, n, i);
+        j = end_of_row(reports, n, i);
         if (rows > HEAD + TAIL + 1 && row == HEAD)
             fprintf(out, "  ... %" PRId64 " rows like these ...\n", rows - HEAD - TAIL);
         if (rows > HEAD + TAIL + 1 && row >= HEAD && row < rows - TAIL) continue;
-        print_row(out, s, fates, i, j);
+        print_row(out, s, reports, i, j);
     }
 }
 
@@ -110,17 +110,17 @@ typedef struct {
     int64_t kept, kept_lean, dropped, rebuilt, spilled, runs, checkpoints;
 } totals;
 
-static totals add_up(const remat_session *s, const rm_fate *fates) {
+static totals add_up(const remat_session *s, const rm_stage_report *reports) {
     totals sum = {0};
     for (int64_t i = 0; i < s->chain.n_stages; i++) {
-        bool lean = fates[i].kept > 0, kept = fates[i].first != RM_DROP;
+        bool lean = reports[i].kept > 0, kept = reports[i].first != RM_DROP;
         sum.kept += kept && !lean;
         sum.kept_lean += kept && lean;
         sum.dropped += !kept;
         sum.rebuilt += lean;
-        sum.spilled += fates[i].spilled || fates[i].state_spilled;
-        sum.checkpoints += fates[i].checkpoint;
-        sum.runs += fates[i].forward_runs;
+        sum.spilled += reports[i].spilled || reports[i].state_spilled;
+        sum.checkpoints += reports[i].checkpoint;
+        sum.runs += reports[i].forward_runs;
     }
     return sum;
 }
@@ -129,8 +129,8 @@ static void print_count(FILE *out, const char *before, int64_t n, const char *wh
     if (n) fprintf(out, "%s%" PRId64 " %s", before, n, what);
 }
 
-static void print_totals(FILE *out, const remat_session *s, const rm_fate *fates) {
-    totals sum = add_up(s, fates);
+static void print_totals(FILE *out, const remat_session *s, const rm_stage_report *reports) {
+    totals sum = add_up(s, reports);
     if (s->inference) return;
     fprintf(out, "\n  %" PRId64 " stage%s", s->chain.n_stages, s->chain.n_stages == 1 ? "" : "s");
     print_count(out, ": ", sum.kept, "kept");
@@ -205,6 +205,7 @@ static void print_peak(FILE *out, const remat_session *s, const remat_plan_summa
         fprintf(out, "    %-38s %12s%s%s\n", group_text(&p.group[i], name), size_text(p.group[i].bytes, each),
                 p.group[i].count > 1 ? ", together " : "",
                 p.group[i].count > 1 ? size_text(p.group[i].bytes * (uint64_t)p.group[i].count, all) : "");
+    rm_peak_free(&p);
 }
 
 static void print_times(FILE *out, const remat_plan_summary *plan) {
@@ -230,7 +231,7 @@ typedef void text_writer(FILE *out, const remat_session *s);
 static char *write_text(const remat_session *s, text_writer *write) {
     char *text = NULL;
     size_t length;
-    FILE *out = open_memstream(&text, &length);
+    FILE *out = s ? open_memstream(&text, &length) : NULL;
     if (!out) return NULL;
     write(out, s);
     bool failed = ferror(out);
@@ -241,29 +242,27 @@ static char *write_text(const remat_session *s, text_writer *write) {
     return text;
 }
 
-void remat_text_free(char *text) { free(text); }
-
 static void write_description(FILE *out, const remat_session *s) {
     remat_plan_summary plan = remat_session_plan(s);
-    rm_fate *fates = rm_session_fates(s);
-    if (!fates) return;
+    rm_stage_report *reports = rm_session_stage_reports(s);
+    if (!reports) return;
     print_head(out, s, &plan);
-    print_rows(out, s, fates);
-    print_totals(out, s, fates);
+    print_rows(out, s, reports);
+    print_totals(out, s, reports);
     print_buckets(out, s);
     print_bytes(out, s, &plan);
     print_peak(out, s, &plan);
     print_times(out, &plan);
-    rm_free(fates);
+    rm_free(reports);
 }
 
 static const char *yes_no(bool yes) { return yes ? "true" : "false"; }
 
 static void write_stages(FILE *out, const remat_session *s) {
-    rm_fate *fates = rm_session_fates(s);
+    rm_stage_report *reports = rm_session_stage_reports(s);
     fprintf(out, "[");
-    for (int64_t i = 0; fates && i < s->chain.n_stages; i++) {
-        const rm_fate *f = &fates[i];
+    for (int64_t i = 0; reports && i < s->chain.n_stages; i++) {
+        const rm_stage_report *f = &reports[i];
         fprintf(out,
                 "%s\n  {\"stage\": %" PRId64 ", \"first_timestep\": %" PRId64 ", \"timesteps\": %" PRId64
                 ", \"forward_runs\": %d, \"kept_at_first\": %s, \"option\": \"%s\", \"rebuilt\": %s"
@@ -274,7 +273,7 @@ static void write_stages(FILE *out, const remat_session *s) {
                 yes_no(f->checkpoint), yes_no(f->spilled), yes_no(f->state_spilled), f->saved_bytes, f->state_bytes);
     }
     fprintf(out, "\n]\n");
-    rm_free(fates);
+    rm_free(reports);
 }
 
 static void write_peak(FILE *out, const remat_session *s) {
@@ -296,6 +295,7 @@ static void write_peak(FILE *out, const remat_session *s) {
                 i ? ", " : "", kind[p.group[i].kind], p.group[i].first, p.group[i].last, p.group[i].count,
                 p.group[i].bytes);
     fprintf(out, "]}\n");
+    rm_peak_free(&p);
 }
 
 static void write_steps(FILE *out, const remat_session *s) {

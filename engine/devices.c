@@ -28,5 +28,6 @@ remat_status rm_device_number(const char *name, int *number) {
 
 remat_status remat_device_check(const char *name) {
     int number;
+    NEED(name, "the name of a device");
     return rm_device_number(name, &number);
 }

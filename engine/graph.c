@@ -8,16 +8,14 @@
 #include "memory/host.h"
 
 remat_status remat_graph_create(remat_graph **out) {
+    NEED(out, "a place for the graph");
     remat_graph *graph = rm_calloc(1, sizeof *graph);
     REQUIRE(graph, MEMORY, "out of memory for a graph");
-    graph->value_capacity = graph->node_capacity = 16;
-    graph->value = rm_calloc((size_t)graph->value_capacity, sizeof *graph->value);
-    graph->node = rm_calloc((size_t)graph->node_capacity, sizeof *graph->node);
-    graph->n_values = 1;
-    if (!graph->value || !graph->node) {
+    if (!rm_grow(&graph->value, &graph->value_capacity, 1, sizeof *graph->value)) {
         remat_graph_free(graph);
         FAIL(MEMORY, "out of memory for a graph");
     }
+    graph->value[graph->n_values++] = (rm_value){.name = NULL}; /* "no value" */
     *out = graph;
     return REMAT_OK;
 }
@@ -32,6 +30,7 @@ void remat_graph_free(remat_graph *graph) {
 }
 
 remat_status remat_graph_check(const remat_graph *graph) {
+    NEED(graph, "a graph");
     if (graph->status) return rm_fail(graph->status, "%s", graph->error);
     return REMAT_OK;
 }
@@ -47,17 +46,15 @@ static int32_t mistake(remat_graph *graph, remat_status status) {
     return 0;
 }
 
-static remat_status grow(void **array, int32_t count, int32_t *capacity, size_t item_bytes) {
-    if (count < *capacity) return REMAT_OK;
-    void *larger = rm_realloc(*array, (size_t)*capacity * 2 * item_bytes);
-    REQUIRE(larger, MEMORY, "out of memory for a graph of %d items", count);
-    *array = larger;
-    *capacity *= 2;
+static remat_status grow(remat_graph *graph, int64_t n_values, int64_t n_nodes) {
+    REQUIRE(rm_grow(&graph->value, &graph->value_capacity, n_values, sizeof *graph->value) &&
+                rm_grow(&graph->node, &graph->node_capacity, n_nodes, sizeof *graph->node),
+            MEMORY, "out of memory for a graph of %lld values", (long long)n_values);
     return REMAT_OK;
 }
 
 static remat_status add_value(remat_graph *graph, const char *name, rm_value value, int32_t *id) {
-    TRY(grow((void **)&graph->value, graph->n_values, &graph->value_capacity, sizeof value));
+    TRY(grow(graph, graph->n_values + 1, graph->n_nodes));
     if (name) {
         value.name = rm_strdup(name);
         REQUIRE(value.name, MEMORY, "out of memory for the name %s", name);
@@ -77,6 +74,11 @@ static remat_status check_name(const remat_graph *graph, const char *name) {
     return REMAT_OK;
 }
 
+static remat_status check_dimensions(const char *name, int rank, const int64_t *dim) {
+    REQUIRE(dim || rank <= 0, INVALID, "%s has rank %d, but no dimensions were given", name, rank);
+    return REMAT_OK;
+}
+
 static remat_status check_sequence(remat_graph *graph, const char *name, const rm_desc *desc) {
     REQUIRE(desc->rank >= 2, INVALID, "%s is a sequence, so it is (T,B) or (T,B,C); rank %d was given", name,
             desc->rank);
@@ -93,6 +95,7 @@ static remat_status check_sequence(remat_graph *graph, const char *name, const r
 static remat_status add_input(remat_graph *graph, const char *name, remat_dtype dtype, remat_axis axis, int rank,
                               const int64_t *dim, int32_t *id) {
     TRY(check_name(graph, name));
+    TRY(check_dimensions(name, rank, dim));
     REQUIRE(dtype == REMAT_F32 || dtype == REMAT_I32, INVALID, "input %s: only f32 and i32 inputs are supported", name);
     rm_desc desc = rm_desc_make(dtype, rank, dim);
     TRY(rm_desc_check(&desc, name));
@@ -104,6 +107,7 @@ static remat_status add_input(remat_graph *graph, const char *name, remat_dtype 
 remat_value remat_input(remat_graph *graph, const char *name, remat_dtype dtype, remat_axis axis, int rank,
                         const int64_t *dim) {
     int32_t id = 0;
+    if (!graph) return REMAT_NONE;
     remat_status status = graph->status ? graph->status : add_input(graph, name, dtype, axis, rank, dim, &id);
     return (remat_value){status ? mistake(graph, status) : id};
 }
@@ -123,6 +127,7 @@ static remat_status check_init(const char *name, remat_init init) {
 static remat_status add_param(remat_graph *graph, const char *name, int rank, const int64_t *dim, remat_init init,
                               int32_t *id) {
     TRY(check_name(graph, name));
+    TRY(check_dimensions(name, rank, dim));
     rm_desc desc = rm_desc_make(REMAT_F32, rank, dim);
     TRY(rm_desc_check(&desc, name));
     TRY(check_init(name, init));
@@ -132,6 +137,7 @@ static remat_status add_param(remat_graph *graph, const char *name, int rank, co
 
 remat_value remat_param(remat_graph *graph, const char *name, int rank, const int64_t *dim, remat_init init) {
     int32_t id = 0;
+    if (!graph) return REMAT_NONE;
     remat_status status = graph->status ? graph->status : add_param(graph, name, rank, dim, init, &id);
     return (remat_value){status ? mistake(graph, status) : id};
 }
@@ -182,7 +188,7 @@ static remat_status add_node(remat_graph *graph, const rm_op *op, const int32_t 
     TRY(rm_desc_check(&y, op->name));
     rm_node node = {.op = op, .attr_bytes = attr_bytes, .key = (uint32_t)graph->n_nodes};
     memcpy(node.x, x, (size_t)op->n_in * sizeof *x);
-    TRY(grow((void **)&graph->node, graph->n_nodes, &graph->node_capacity, sizeof node));
+    TRY(grow(graph, graph->n_values + 1, graph->n_nodes + 1));
     if (attr_bytes) {
         node.attr = rm_malloc(attr_bytes);
         REQUIRE(node.attr, MEMORY, "out of memory for a node");
@@ -206,7 +212,7 @@ static remat_status add_node(remat_graph *graph, const rm_op *op, const int32_t 
 }
 
 int32_t rm_graph_add(remat_graph *graph, const rm_op *op, const int32_t *x, const void *attr, size_t attr_bytes) {
-    if (graph->status) return 0;
+    if (!graph || graph->status) return 0;
     for (int i = 0; i < op->n_in; i++)
         if (x[i] < 0 || x[i] >= graph->n_values)
             return mistake(graph, rm_fail(REMAT_INVALID, "%s: input %d is not a value of this graph", op->name, i));
@@ -272,10 +278,7 @@ remat_value remat_mse(remat_graph *graph, remat_value x, remat_value target) { r
 /* ---- Copy ---------------------------------------------------------------------------------------------------- */
 
 static remat_status copy_into(const remat_graph *graph, remat_graph *copy) {
-    while (copy->value_capacity < graph->n_values)
-        TRY(grow((void **)&copy->value, copy->value_capacity, &copy->value_capacity, sizeof *copy->value));
-    while (copy->node_capacity < graph->n_nodes)
-        TRY(grow((void **)&copy->node, copy->node_capacity, &copy->node_capacity, sizeof *copy->node));
+    TRY(grow(copy, graph->n_values, graph->n_nodes));
     for (int32_t i = 1; i < graph->n_values; i++) {
         int32_t id;
         TRY(add_value(copy, graph->value[i].name, graph->value[i], &id));

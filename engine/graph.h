@@ -29,9 +29,10 @@ typedef struct {
 
 struct remat_graph {
     rm_value *value; /* [0] is "no value" */
-    int32_t n_values, value_capacity;
+    int32_t n_values;
     rm_node *node;
-    int32_t n_nodes, node_capacity;
+    int32_t n_nodes;
+    int64_t value_capacity, node_capacity;
     int64_t timesteps, batch; /* of all sequences; 0 while there is none */
     remat_status status;      /* of the first mistake */
     char error[512];

@@ -180,28 +180,28 @@ remat_status rm_measure_window(rm_measure *m, const rm_window *window, double se
 
 /* ---- Beside transfers ----------------------------------------------------------------------------------------- */
 
-/* One pass that moves blocks, or one that does not (store NULL). */
+/* One pass that moves blocks, or one that does not (tier NULL). */
 typedef struct {
-    rm_store *store;
+    rm_second_tier *tier;
     int option;
-    uint64_t stride; /* from copy to copy in the store */
+    uint64_t stride; /* from copy to copy in the tier */
     uint64_t compute_ns, wait_ns, bytes;
 } moving_pass;
 
 static void give_block(rm_measure *m, moving_pass *pass, int64_t stage, bool save) {
     const rm_class *class = rm_stage_class(m->config.chain, stage);
-    if (!pass->store || pass->option >= class->n_options || !class->option[pass->option].saved_bytes) return;
+    if (!pass->tier || pass->option >= class->n_options || !class->option[pass->option].saved_bytes) return;
     uint64_t bytes = rm_align_up(class->option[pass->option].saved_bytes);
     rm_part part = {.address = m->runner.saved[stage], .bytes = bytes, .left = bytes};
     part.at = pass->stride * (uint64_t)(stage % RM_WINDOW_MOST);
-    (save ? m->config.api->store_save : m->config.api->store_load)(m->runner.queue, pass->store, &part);
+    (save ? m->config.api->tier_save : m->config.api->tier_load)(m->runner.queue, pass->tier, &part);
     pass->bytes += bytes;
 }
 
 static remat_status wait_for_blocks(rm_measure *m, moving_pass *pass) {
     uint64_t start = rm_now_ns();
-    if (!pass->store) return REMAT_OK;
-    TRY(m->config.api->store_wait(m->runner.queue, pass->store, m->config.api->store_given(pass->store)));
+    if (!pass->tier) return REMAT_OK;
+    TRY(m->config.api->tier_wait(m->runner.queue, pass->tier, m->config.api->tier_given(pass->tier)));
     TRY(m->config.api->synchronize(m->runner.queue)); /* it may be the queue that waits, not this thread */
     pass->wait_ns += rm_now_ns() - start;
     return REMAT_OK;
@@ -240,7 +240,7 @@ static remat_status run_moving_pass(rm_measure *m, const rm_window *window, movi
     return wait_for_blocks(m, pass);
 }
 
-/* How much of the moving went on beside the computation: its time by the store's rates, less what was waited for. */
+/* How much of the moving went on beside the computation: its time by the tier's rates, less what was waited for. */
 static double share_beside(const moving_pass *pass, const rm_tier *tier) {
     double half = (double)pass->bytes / 2;
     double takes = 1e9 * (half / (double)tier->save_bytes_per_s + half / (double)tier->load_bytes_per_s);
@@ -277,9 +277,9 @@ static remat_status compare_passes(rm_measure *m, const rm_window *window, movin
     return REMAT_OK;
 }
 
-remat_status rm_measure_beside(rm_measure *m, const rm_window *window, rm_store *store, const rm_tier *tier,
+remat_status rm_measure_beside(rm_measure *m, const rm_window *window, rm_second_tier *tier, const rm_tier *rates,
                                double seconds, uint64_t *cost_ns_per_mib) {
-    moving_pass moving = {.store = store};
+    moving_pass moving = {.tier = tier};
     double cost = 0;
     *cost_ns_per_mib = 0;
     while (moving.option < RM_MAX_OPTIONS && !(window->options >> moving.option & 1)) moving.option++;
@@ -291,11 +291,11 @@ remat_status rm_measure_beside(rm_measure *m, const rm_window *window, rm_store 
             rm_larger(moving.stride, (saved + RM_TRANSFER_ALIGN - 1) / RM_TRANSFER_ALIGN * RM_TRANSFER_ALIGN);
     }
     if (!moving.stride) return REMAT_OK;
-    TRY(m->config.api->store_reserve(store, moving.stride * RM_WINDOW_MOST));
+    TRY(m->config.api->tier_reserve(tier, moving.stride * RM_WINDOW_MOST));
     rm_measure_enter(m, window);
-    remat_status status = m->failed ? m->failed : compare_passes(m, window, moving, tier, seconds, &cost);
+    remat_status status = m->failed ? m->failed : compare_passes(m, window, moving, rates, seconds, &cost);
     rm_measure_leave(m, window);
-    if (!status) *cost_ns_per_mib = rm_larger(cost > 0 ? (uint64_t)cost : 0, tier->cost_ns_per_mib);
+    if (!status) *cost_ns_per_mib = rm_larger(cost > 0 ? (uint64_t)cost : 0, rates->cost_ns_per_mib);
     return status;
 }
 

@@ -46,10 +46,10 @@ void rm_measure_free(rm_measure *measure); /* NULL allowed */
 /* times: window->count of them. Passes until `seconds` are over; at least one. */
 remat_status rm_measure_window(rm_measure *measure, const rm_window *window, double seconds, rm_stage_times *times);
 
-/* What moving a MiB to `store` or back takes from the computation while it goes on beside: passes of the window, every
- * block saved when it is made and fetched when it is done with, against passes that move nothing, in turns. `tier`: how
- * quick the store is, and what its copying costs at least. 0: the window has no block to move. IO. */
-remat_status rm_measure_beside(rm_measure *measure, const rm_window *window, rm_store *store, const rm_tier *tier,
+/* What moving a MiB to `tier` or back takes from the computation while it goes on beside: passes of the window, every
+ * block saved when it is made and fetched when it is done with, against passes that move nothing, in turns. `rates`: how
+ * quick the tier is, and what its copying costs at least. 0: the window has no block to move. IO. */
+remat_status rm_measure_beside(rm_measure *measure, const rm_window *window, rm_second_tier *tier, const rm_tier *rates,
                                double seconds, uint64_t *cost_ns_per_mib);
 
 /* What a step takes beside its plan: packing weights, tables, zeroing gradients, their norm, the optimizer. */

@@ -6,7 +6,7 @@
 #include "memory/host.h"
 #include "memory/spill.h"
 
-struct rm_store {
+struct rm_second_tier {
     uint64_t given; /* transfers */
 };
 
@@ -97,33 +97,33 @@ static double null_sum_of_squares(rm_queue *queue, const float *x, int64_t n) {
     return 0;
 }
 
-static remat_status null_store_open(rm_device *device, const char *where, rm_store **out) {
+static remat_status null_tier_open(rm_device *device, const char *where, rm_second_tier **out) {
     (void)device, (void)where;
     *out = rm_calloc(1, sizeof **out);
-    REQUIRE(*out, MEMORY, "out of memory for a store");
+    REQUIRE(*out, MEMORY, "out of memory for a tier");
     return REMAT_OK;
 }
 /* Round figures again: 10 GB/s either way. */
-static remat_status null_store_measure(rm_store *store, rm_tier *rates) {
-    (void)store;
+static remat_status null_tier_measure(rm_second_tier *tier, rm_tier *rates) {
+    (void)tier;
     *rates = (rm_tier){
         .save_bytes_per_s = 10000000000, .load_bytes_per_s = 10000000000, .latency_ns = 10000, .cost_ns_per_mib = 1000};
     return REMAT_OK;
 }
-static remat_status null_store_reserve(rm_store *store, uint64_t bytes) {
-    (void)store, (void)bytes;
+static remat_status null_tier_reserve(rm_second_tier *tier, uint64_t bytes) {
+    (void)tier, (void)bytes;
     return REMAT_OK;
 }
-static void null_store_close(rm_store *store) { rm_free(store); }
-static void null_store_move(rm_queue *queue, rm_store *store, const rm_part *part) {
+static void null_tier_close(rm_second_tier *tier) { rm_free(tier); }
+static void null_tier_move(rm_queue *queue, rm_second_tier *tier, const rm_part *part) {
     (void)queue;
-    store->given += part->bytes == part->left;
+    tier->given += part->bytes == part->left;
 }
-static remat_status null_store_wait(rm_queue *queue, rm_store *store, uint64_t count) {
-    (void)queue, (void)store, (void)count;
+static remat_status null_tier_wait(rm_queue *queue, rm_second_tier *tier, uint64_t count) {
+    (void)queue, (void)tier, (void)count;
     return REMAT_OK;
 }
-static uint64_t null_store_given(const rm_store *store) { return store->given; }
+static uint64_t null_tier_given(const rm_second_tier *tier) { return tier->given; }
 
 const rm_device_api rm_device_null = {
     .name = "null",
@@ -154,13 +154,13 @@ const rm_device_api rm_device_null = {
     .update = null_update,
     .measure = null_measure,
     .sum_of_squares = null_sum_of_squares,
-    .store_host_bytes = RM_SPILL_HOST_BYTES, /* as the CPU's: its plans are asked what they would need there */
-    .store_open = null_store_open,
-    .store_measure = null_store_measure,
-    .store_reserve = null_store_reserve,
-    .store_close = null_store_close,
-    .store_save = null_store_move,
-    .store_load = null_store_move,
-    .store_wait = null_store_wait,
-    .store_given = null_store_given,
+    .tier_host_bytes = RM_SPILL_HOST_BYTES, /* as the CPU's: its plans are asked what they would need there */
+    .tier_open = null_tier_open,
+    .tier_measure = null_tier_measure,
+    .tier_reserve = null_tier_reserve,
+    .tier_close = null_tier_close,
+    .tier_save = null_tier_move,
+    .tier_load = null_tier_move,
+    .tier_wait = null_tier_wait,
+    .tier_given = null_tier_given,
 };

@@ -236,7 +236,8 @@ static remat_status collect(points *p) {
 }
 
 remat_status remat_plan_pareto(const remat_session *s, remat_pareto_point **out, int64_t *count) {
-    REQUIRE(s && out && count, INVALID, "remat_plan_pareto needs a session and a place for the result");
+    NEED(s, "a session");
+    NEED(out && count, "a place for the result");
     REQUIRE(!s->inference, INVALID, "this session was made for inference; it has one plan only");
     points p = {.session = s};
     remat_status status = collect(&p);

@@ -14,20 +14,16 @@ static const rm_where nowhere;
 static remat_status new_buffer(builder *b, uint64_t bytes, rm_where *out) {
     *out = nowhere;
     if (!bytes) return REMAT_OK;
-    if (b->buffers.count == b->buffers.capacity) {
-        int64_t capacity = b->buffers.capacity ? 2 * b->buffers.capacity : 32;
-        void *larger = rm_realloc(b->buffers.item, (size_t)capacity * sizeof *b->buffers.item);
-        REQUIRE(larger, MEMORY, "out of memory for a stage's program");
-        b->buffers.item = larger;
-        b->buffers.capacity = capacity;
-    }
+    rm_lifetimes *buffers = &b->buffers;
+    REQUIRE(rm_grow(&buffers->item, &buffers->capacity, buffers->count + 1, sizeof *buffers->item), MEMORY,
+            "out of memory for a stage's program");
     int64_t now = b->program->n;
-    b->buffers.item[b->buffers.count] = (rm_lifetime){.kind = RM_BUFFER_SCRATCH,
-                                                      .index = (int32_t)b->buffers.count,
-                                                      .first = now,
-                                                      .last = now,
-                                                      .bytes = rm_align_up(bytes)};
-    *out = (rm_where){.space = RM_AT_SCRATCH, .offset = (uint64_t)b->buffers.count++};
+    buffers->item[buffers->count] = (rm_lifetime){.kind = RM_BUFFER_SCRATCH,
+                                                  .index = (int32_t)buffers->count,
+                                                  .first = now,
+                                                  .last = now,
+                                                  .bytes = rm_align_up(bytes)};
+    *out = (rm_where){.space = RM_AT_SCRATCH, .offset = (uint64_t)buffers->count++};
     return REMAT_OK;
 }
 
@@ -35,20 +31,11 @@ static void use(builder *b, const rm_where *where) {
     if (where->space == RM_AT_SCRATCH) b->buffers.item[where->offset].last = b->program->n;
 }
 
-/* Every operand of an instruction, as one array. */
-enum { N_OPERANDS = (sizeof(rm_instruction) - offsetof(rm_instruction, x)) / sizeof(rm_where) };
-static rm_where *operands(rm_instruction *instruction) { return instruction->x; }
-
 static remat_status emit(builder *b, rm_instruction instruction) {
     rm_program *program = b->program;
-    if (program->n == program->capacity) {
-        int32_t capacity = program->capacity ? 2 * program->capacity : 16;
-        void *larger = rm_realloc(program->item, (size_t)capacity * sizeof *program->item);
-        REQUIRE(larger, MEMORY, "out of memory for a stage's program");
-        program->item = larger;
-        program->capacity = capacity;
-    }
-    for (int i = 0; i < N_OPERANDS; i++) use(b, operands(&instruction) + i);
+    REQUIRE(rm_grow(&program->item, &program->capacity, program->n + 1, sizeof *program->item), MEMORY,
+            "out of memory for a stage's program");
+    for (int i = 0; i < RM_OPERANDS; i++) use(b, &instruction.operand[i]);
     program->item[program->n++] = instruction;
     return REMAT_OK;
 }
@@ -85,8 +72,8 @@ static remat_status finish(builder *b) {
     TRY(rm_place(&b->buffers, &placement));
     rm_program *program = b->program;
     for (int32_t n = 0; n < program->n; n++)
-        for (int i = 0; i < N_OPERANDS; i++) {
-            rm_where *where = operands(&program->item[n]) + i;
+        for (int i = 0; i < RM_OPERANDS; i++) {
+            rm_where *where = &program->item[n].operand[i];
             if (where->space == RM_AT_SCRATCH) where->offset = placement.offset[where->offset];
         }
     program->scratch_bytes = rm_align_up(placement.bytes);
@@ -189,7 +176,7 @@ static remat_status gradient_of(builder *b, int32_t value, rm_where *where, bool
         } else { /* by depth: it came across the cut before this stage, and its gradient goes back across it */
             int64_t stage = b->class - chain->class;
             b->gradient[value] = (rm_where){.space = RM_AT_DSTATE, .slot = rm_chain_slot(chain, stage, value, true)};
-            b->contributed[value] = chain->until[value] > stage; /* a later stage has written it */
+            b->contributed[value] = chain->d_until[value] > stage; /* a later stage has written it */
         }
     }
     *where = b->gradient[value];
@@ -200,13 +187,12 @@ static remat_status gradient_of(builder *b, int32_t value, rm_where *where, bool
 /* dy of a node, or NOWHERE when nobody asks for its gradient and it carries none back through time. */
 static remat_status incoming(builder *b, const rm_node *node, rm_where *dy) {
     rm_chain *chain = b->chain;
-    int32_t sum = rm_carried_slot(chain, index_of(b, node), -1);
     if (node->y == chain->loss) {
         *dy = (rm_where){.space = RM_RESIDENT, .offset = chain->at.one_offset};
     } else if (!b->class) {
         *dy = chain->at.gradient[node->y];
-    } else if (sum >= 0 && !b->class->last) {
-        *dy = (rm_where){.space = RM_AT_DSTATE, .next = 1, .slot = sum};
+    } else if (accumulates(b, node) && !b->class->last) {
+        *dy = (rm_where){.space = RM_AT_DSTATE, .next = 1, .slot = rm_carried_slot(chain, index_of(b, node), -1)};
     } else if (b->contributed[node->y]) {
         *dy = b->gradient[node->y];
     } else if (node->op->n_state) {
@@ -222,7 +208,7 @@ static remat_status incoming(builder *b, const rm_node *node, rm_where *dy) {
 static remat_status place_input_gradients(builder *b, const rm_node *node, rm_instruction *call, rm_where *add_to) {
     for (int i = 0; i < node->op->n_in; i++) {
         int32_t value = node->x[i];
-        if (!value || !b->chain->graph->value[value].needs_gradient || node->op->discrete >> i & 1) continue;
+        if (!value || b->chain->use[value] != RM_DIFFERENTIATED || node->op->discrete >> i & 1) continue;
         rm_where target;
         bool contributed;
         TRY(gradient_of(b, value, &target, &contributed));
@@ -280,9 +266,8 @@ static remat_status emit_backward(builder *b, const rm_node *node) {
     TRY(emit(b, call));
     for (int i = 0; i < RM_MAX_IN; i++)
         if (add_to[i].space) TRY(emit_simple(b, RM_DO_ADD, add_to[i], call.dx[i], tile_bytes(b, node->x[i])));
-    int32_t sum = rm_carried_slot(b->chain, call.node, -1);
-    if (sum < 0 || !b->class) return REMAT_OK;
-    rm_where earlier = {.space = RM_AT_DSTATE, .slot = sum}; /* d(sum) is the same for every tile */
+    if (!accumulates(b, node)) return REMAT_OK; /* else: d(sum) is the same for every tile */
+    rm_where earlier = {.space = RM_AT_DSTATE, .slot = rm_carried_slot(b->chain, call.node, -1)};
     return emit_simple(b, RM_DO_COPY, earlier, call.dy, tile_bytes(b, node->y));
 }
 
@@ -313,19 +298,34 @@ static remat_status write_forward(builder *b, rm_program *program, forward_mode 
     return REMAT_OK;
 }
 
-/* Values that the evaluation hands out are copied to their resident arrays as they are made. */
+/* Nodes of which a program hands out results: of all in an evaluation; in training of those on the spine when their stage is run
+ * to keep, and of leaves in its backward run, each of which happens once a step. */
+static bool is_any(const builder *b, const rm_node *node) { return (void)b, (void)node, true; }
+static bool is_on_spine_here(const builder *b, const rm_node *node) { return is_on_spine(b, node); }
+static bool is_leaf_here(const builder *b, const rm_node *node) { return is_leaf(b, node); }
+
+/* Outputs that these nodes of the stage have made are copied to their resident arrays. */
+static remat_status hand_out(builder *b, bool (*wanted)(const builder *, const rm_node *)) {
+    const rm_chain *chain = b->chain;
+    for (int32_t i = 0; i < chain->n_outputs; i++)
+        for (int32_t n = 0; n < b->class->n_nodes; n++) {
+            const rm_node *node = node_at(b, n);
+            const rm_value *value = &chain->graph->value[node->y];
+            bool whole_too_early = chain->timed && !value->sequence && !b->class->last;
+            if (node->y != chain->outputs[i] || !wanted(b, node) || !b->value[node->y].space || whole_too_early)
+                continue;
+            rm_where to = {.space = RM_RESIDENT, .offset = chain->at.output[i]};
+            if (value->sequence) to.per_time = rm_desc_bytes(&value->desc) / (uint64_t)chain->timesteps;
+            TRY(emit_simple(b, RM_DO_COPY, to, b->value[node->y], tile_bytes(b, node->y)));
+        }
+    return REMAT_OK;
+}
+
 static remat_status write_evaluation(builder *b) {
+    b->evaluating = true;
     TRY(write_forward(b, &b->class->evaluate, DROPPING, true));
-    rm_chain *chain = b->chain;
-    for (int i = 0; i < chain->n_outputs; i++) {
-        const rm_value *value = &chain->graph->value[chain->outputs[i]];
-        rm_where to = {.space = RM_RESIDENT, .offset = chain->at.output[i]};
-        if (value->sequence) to.per_time = rm_desc_bytes(&value->desc) / (uint64_t)chain->timesteps;
-        bool made = made_here(b, chain->outputs[i]) && b->value[chain->outputs[i]].space;
-        bool whole_too_early = chain->timed && !value->sequence && !b->class->last;
-        if (made && !whole_too_early)
-            TRY(emit_simple(b, RM_DO_COPY, to, b->value[chain->outputs[i]], tile_bytes(b, chain->outputs[i])));
-    }
+    b->evaluating = false;
+    TRY(hand_out(b, is_any));
     return finish(b);
 }
 
@@ -341,9 +341,9 @@ static void find_kept(builder *b, const rm_node *node) {
     else
         b->value[node->y] = b->saved_value[node->y];
     b->aux[n] = b->saved_aux[n];
-    if (crosses_out(b, node->y) && learns(b, node)) {
-        b->gradient[node->y] =
-            (rm_where){.space = RM_AT_DSTATE, .next = 1, .slot = rm_chain_slot(b->chain, next_cut, node->y, true)};
+    int32_t d_slot = rm_chain_slot(b->chain, next_cut, node->y, true);
+    if (d_slot >= 0) {
+        b->gradient[node->y] = (rm_where){.space = RM_AT_DSTATE, .next = 1, .slot = d_slot};
         b->contributed[node->y] = 1;
     }
 }
@@ -354,8 +354,9 @@ static remat_status write_backward(builder *b, rm_class_option *option) {
         if (is_on_spine(b, node_at(b, i))) find_kept(b, node_at(b, i));
     for (int32_t i = 0; i < b->class->n_nodes; i++) {
         const rm_node *node = node_at(b, i);
-        if (!is_on_spine(b, node) || b->again[index_of(b, node)] == RUN_AGAIN) TRY(emit_forward(b, node, LEAF));
+        if (is_leaf(b, node) || b->again[index_of(b, node)] == RUN_AGAIN) TRY(emit_forward(b, node, LEAF));
     }
+    TRY(hand_out(b, is_leaf_here));
     for (int32_t i = b->class->n_nodes - 1; i >= 0; i--) TRY(emit_backward(b, node_at(b, i)));
     return finish(b);
 }
@@ -367,6 +368,7 @@ static remat_status write_option(builder *b, const char *name, bool lean) {
     option->name = name;
     b->class->n_options++;
     TRY(write_forward(b, &option->forward, KEEPING, false));
+    TRY(hand_out(b, is_on_spine_here));
     TRY(finish(b));
     return write_backward(b, option);
 }

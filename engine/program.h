@@ -21,6 +21,7 @@ typedef struct {
     rm_where *saved_aux;   /* by node, of the option */
     uint8_t *again;        /* by node, of the option: how a lean backward run makes what was not saved */
     uint8_t *spine;        /* by node, of the class */
+    bool evaluating;       /* the program is an evaluation's */
 } builder;
 
 /* In `again`. */
@@ -47,15 +48,21 @@ static inline bool crosses_out(const builder *b, int32_t value) {
 
 /* A reduction over time whose result somebody reads: its running sum is carried from tile to tile. */
 static inline bool accumulates(const builder *b, const rm_node *node) {
-    return rm_carried_slot(b->chain, index_of(b, node), -1) >= 0;
+    int32_t slot = rm_carried_slot(b->chain, index_of(b, node), -1);
+    return slot >= 0 && (b->evaluating || b->chain->carried[slot].trained);
 }
 
 static inline bool learns(const builder *b, const rm_node *node) {
-    return !b->config->inference && b->chain->graph->value[node->y].needs_gradient;
+    return !b->config->inference && b->chain->use[node->y] == RM_DIFFERENTIATED;
 }
 static inline bool is_on_spine(const builder *b, const rm_node *node) { return b->spine[index_of(b, node)]; }
 
-/* saved.c. Of the class: which nodes a later stage needs. */
+/* Run by a stage's backward run, of which it is a part. Outputs that the loss does not depend on are an evaluation's. */
+static inline bool is_leaf(const builder *b, const rm_node *node) {
+    return !is_on_spine(b, node) && b->chain->use[node->y] != RM_UNUSED;
+}
+
+/* saved.c. Of the class: which nodes a later stage needs, in training. */
 void rm_program_mark_spine(builder *b);
 /* Of an option, the spine being marked: what is saved where, and how a lean one does without what is not. */
 void rm_program_lay_out_saved(builder *b, bool lean, rm_class_option *option);

@@ -22,6 +22,8 @@
  *
  * Ownership  What you _create you _free; _free(NULL) is allowed. Values belong to their graph. Configs
  *            and strings are copied. A returned const pointer is borrowed, valid until its owner is freed.
+ * NULL       is allowed where a comment says so. Elsewhere a function that returns a status says INVALID and what it needs;
+ *            all others do nothing, and return 0, false, NULL, REMAT_NONE, an index of -1, or a struct of these.
  * Errors     Every fallible call returns a remat_status; the sentence, with numbers, is remat_last_error().
  *            The library never exits, never prints, and reads no file of its own accord.
  * Threads    One object is used by one thread at a time; the error text is per thread. A session computes
@@ -48,15 +50,15 @@ extern "C" {
 
 /* ---- Errors ------------------------------------------------------------------------------------- */
 
-#define REMAT_STATUS_MAP(X)                                                                              \
-    X(OK, "success")                                                                                     \
-    X(INVALID, "the caller passed something that cannot work")                                           \
-    X(MEMORY, "the host or the device is out of memory")                                                 \
-    X(INFEASIBLE, "no plan fits the budget")                                                             \
-    X(MISSING, "this build or device lacks the requested feature")                                       \
-    X(DEVICE, "the device reported a failure")                                                           \
-    X(PEER, "another rank failed, or disagrees about the plan")                                          \
-    X(IO, "a file could not be read or written")                                                         \
+#define REMAT_STATUS_MAP(X)                                                                                            \
+    X(OK, "success")                                                                                                   \
+    X(INVALID, "the caller passed something that cannot work")                                                         \
+    X(MEMORY, "the host or the device is out of memory")                                                               \
+    X(INFEASIBLE, "no plan fits the budget")                                                                           \
+    X(MISSING, "this build or device lacks the requested feature")                                                     \
+    X(DEVICE, "the device reported a failure")                                                                         \
+    X(PEER, "another rank failed, or disagrees about the plan")                                                        \
+    X(IO, "a file could not be read or written")                                                                       \
     X(INTERNAL, "a bug in Remat: please report it")
 
 typedef enum {
@@ -77,7 +79,11 @@ typedef struct remat_session remat_session;
 typedef struct {
     int32_t id; /* 0 is "no value" */
 } remat_value;
+#ifdef __cplusplus
+#define REMAT_NONE (remat_value())
+#else
 #define REMAT_NONE ((remat_value){0})
+#endif
 
 typedef enum { REMAT_F32, REMAT_F64, REMAT_I32 } remat_dtype;
 
@@ -90,12 +96,18 @@ typedef enum { REMAT_WHOLE, REMAT_SEQUENCE } remat_axis;
 typedef enum { REMAT_INIT_ZERO, REMAT_INIT_CONSTANT, REMAT_INIT_NORMAL, REMAT_INIT_UNIFORM } remat_init_kind;
 typedef struct {
     remat_init_kind kind;
-    double scale; /* the constant; the standard deviation; the bound of [-scale, scale]: finite, and the last two not below 0 */
+    double scale; /* the constant; the standard deviation; the bound of [-scale, scale]: finite, the last two not below 0 */
 } remat_init;
-static inline remat_init remat_init_zero(void) { return (remat_init){REMAT_INIT_ZERO, 0}; }
-static inline remat_init remat_init_constant(double value) { return (remat_init){REMAT_INIT_CONSTANT, value}; }
-static inline remat_init remat_init_normal(double deviation) { return (remat_init){REMAT_INIT_NORMAL, deviation}; }
-static inline remat_init remat_init_uniform(double bound) { return (remat_init){REMAT_INIT_UNIFORM, bound}; }
+static inline remat_init remat_init_of(remat_init_kind kind, double scale) {
+    remat_init init;
+    init.kind = kind;
+    init.scale = scale;
+    return init;
+}
+static inline remat_init remat_init_zero(void) { return remat_init_of(REMAT_INIT_ZERO, 0); }
+static inline remat_init remat_init_constant(double value) { return remat_init_of(REMAT_INIT_CONSTANT, value); }
+static inline remat_init remat_init_normal(double deviation) { return remat_init_of(REMAT_INIT_NORMAL, deviation); }
+static inline remat_init remat_init_uniform(double bound) { return remat_init_of(REMAT_INIT_UNIFORM, bound); }
 
 remat_status remat_graph_create(remat_graph **out);
 void remat_graph_free(remat_graph *graph);
@@ -111,12 +123,12 @@ remat_value remat_param(remat_graph *, const char *name, int rank, const int64_t
  * order and the layout of weights are PyTorch's, so parameters move between the two unchanged. */
 remat_value remat_embedding(remat_graph *, remat_value tokens, remat_value weight); /* (T,B),(V,C) -> (T,B,C) */
 remat_value remat_linear(remat_graph *, remat_value x, remat_value w, remat_value b /*[b]*/); /* w (N,C) -> (..,N) */
-remat_value remat_lstm(remat_graph *, remat_value x, remat_value w_ih, remat_value w_hh, /* (4H,C),(4H,H)      */
-                       remat_value b_ih /*[b]*/, remat_value b_hh /*[b]*/);              /* (4H),(4H); i,f,g,o  */
-remat_value remat_gru(remat_graph *, remat_value x, remat_value w_ih, remat_value w_hh,  /* (3H,C),(3H,H)      */
-                      remat_value b_ih /*[b]*/, remat_value b_hh /*[b]*/);               /* (3H),(3H); r,z,n    */
-remat_value remat_rnn_tanh(remat_graph *, remat_value x, remat_value w_ih, remat_value w_hh, /* (H,C),(H,H)    */
-                           remat_value b_ih /*[b]*/, remat_value b_hh /*[b]*/);              /* (H),(H)        */
+remat_value remat_lstm(remat_graph *, remat_value x, remat_value w_ih, remat_value w_hh,      /* (4H,C),(4H,H)      */
+                       remat_value b_ih /*[b]*/, remat_value b_hh /*[b]*/);                   /* (4H),(4H); i,f,g,o  */
+remat_value remat_gru(remat_graph *, remat_value x, remat_value w_ih, remat_value w_hh,       /* (3H,C),(3H,H)      */
+                      remat_value b_ih /*[b]*/, remat_value b_hh /*[b]*/);                    /* (3H),(3H); r,z,n    */
+remat_value remat_rnn_tanh(remat_graph *, remat_value x, remat_value w_ih, remat_value w_hh,  /* (H,C),(H,H)    */
+                           remat_value b_ih /*[b]*/, remat_value b_hh /*[b]*/);               /* (H),(H)        */
 remat_value remat_layer_norm(remat_graph *, remat_value x, remat_value gain, remat_value bias, double epsilon);
 remat_value remat_dropout(remat_graph *, remat_value x, double probability); /* identity in evaluation */
 remat_value remat_add(remat_graph *, remat_value a, remat_value b);          /* same shape             */
@@ -125,7 +137,7 @@ remat_value remat_scale(remat_graph *, remat_value x, double factor);
 remat_value remat_sigmoid(remat_graph *, remat_value x);
 remat_value remat_tanh(remat_graph *, remat_value x);
 remat_value remat_relu(remat_graph *, remat_value x);
-remat_value remat_gelu(remat_graph *, remat_value x); /* the exact one, x Phi(x), PyTorch's default */
+remat_value remat_gelu(remat_graph *, remat_value x);           /* the exact one, x Phi(x), PyTorch's default */
 remat_value remat_last_step(remat_graph *, remat_value x);      /* (T,B,C) -> (B,C), step T-1       */
 remat_value remat_mean_over_time(remat_graph *, remat_value x); /* (T,B,C) -> (B,C)                 */
 
@@ -134,34 +146,35 @@ remat_value remat_softmax_cross_entropy(remat_graph *, remat_value logits, remat
 /* Label smoothing (Szegedy et al. 2016), as PyTorch defines it: the target is (1 - smoothing) of its class and smoothing/V of
  * every class; 0 <= smoothing <= 1. In training only: remat_evaluate gives the plain loss, so that evaluations of runs with
  * and without it can be compared. */
-remat_value remat_softmax_cross_entropy_smoothed(remat_graph *, remat_value logits, remat_value targets, double smoothing);
+remat_value remat_softmax_cross_entropy_smoothed(remat_graph *, remat_value logits, remat_value targets,
+                                                 double smoothing);
 remat_value remat_mse(remat_graph *, remat_value x, remat_value target);
 
 /* ---- Plan: the session -------------------------------------------------------------------------- */
 
 typedef struct {
-    const char *device;   /* "cpu"; "cuda": one NVIDIA GPU; or "null": computes nothing, counts everything */
-    const char *precision; /* what matrix products round their operands to: "fp32", or, on "cuda", "tf32" (10 bits
+    const char *device;      /* "cpu"; "cuda": one NVIDIA GPU; or "null": computes nothing, counts everything */
+    const char *precision;   /* what matrix products round their operands to: "fp32", or, on "cuda", "tf32" (10 bits
                                 behind the point) or "bf16" (7); sums and all that is stored are fp32     */
     const char *rnn_kernels; /* whose kernels run recurrent layers: "remat", or, on "cuda", "cudnn" (fp32 and tf32; no
-                                lean option, no folded embedding; docs/notes/cuda_cudnn.md); the same for every
+                                lean option, no folded embedding; docs/notes/cuda.md); the same for every
                                 plan, since their bits differ. "auto", NULL: "remat"                      */
-    int threads;          /* 0: OMP_NUM_THREADS, or else as many as there are processors that this process may
+    int threads;             /* 0: OMP_NUM_THREADS, or else as many as there are processors that this process may
                              run on. Ranks of one host do not share these out: `remat launch` sets
                              OMP_NUM_THREADS to each one's part, torchrun to 1; where mpirun or srun has not bound
                              ranks to processors of their own, each takes all of them, so set it          */
-    uint64_t seed;        /* parameters and dropout are drawn from it                                     */
-    const char *strategy; /* "none", "segments", "sqrt", "lean", "optimal": see memory/strategies.def     */
-    int64_t segments;     /* for "segments"                                                               */
-    const char *plan_steps; /* a plan of your own instead of a strategy's, as remat_plan_steps_text prints
+    uint64_t seed;           /* parameters and dropout are drawn from it                                     */
+    const char *strategy;    /* "none", "segments", "sqrt", "lean", "optimal": see memory/strategies.def     */
+    int64_t segments;        /* for "segments"                                                               */
+    const char *plan_steps;  /* a plan of your own instead of a strategy's, as remat_plan_steps_text prints
                                it; it is judged like any other. Borrowed during create; NULL: none        */
-    uint64_t memory_budget; /* bytes that all of a session may use (remat_plan_summary.budgeted_bytes); 0: no
+    uint64_t memory_budget;  /* bytes that all of a session may use (remat_plan_summary.budgeted_bytes); 0: no
                                limit. "optimal" takes the fastest plan that fits; every strategy is refused
                                with INFEASIBLE, before anything is allocated, where its plan does not       */
-    const char *recompute; /* "auto"; "exact-only": only by running the same kernels again, no lean option;
+    const char *recompute;   /* "auto"; "exact-only": only by running the same kernels again, no lean option;
                               "off": nothing is computed twice                                            */
-    const char *spill_dir; /* plans may SAVE to and LOAD from a file here; borrowed during create; NULL: no */
-    bool verify_recompute; /* hash every state at every cut when it is first made, and compare whenever it is
+    const char *spill_dir;   /* plans may SAVE to and LOAD from a file here; borrowed during create; NULL: no */
+    bool verify_recompute;   /* hash every state at every cut when it is first made, and compare whenever it is
                               made or loaded again: a difference fails the step, naming stage and tensor   */
     const char *calibration; /* file that keeps measured kernel times from run to run; "": measure, keep
                                 nothing; NULL: nothing measured chooses between plans: "optimal" goes by the
@@ -170,17 +183,18 @@ typedef struct {
                                 the device's rates. Borrowed                                              */
     double assume_flops, assume_bandwidth; /* device "null": operations and bytes a second of the machine that
                                 is planned for; 0: some                                                   */
-    int64_t tile;         /* timesteps in a tile; 0: from the shapes alone (see docs/tiles.md)            */
+    int64_t tile;         /* timesteps in a tile; 0: from the shapes alone (see docs/plans.md)            */
     bool fold_embedding;  /* rewrite embedding -> recurrent input projection into one table where smaller */
     bool plan_only;       /* allocate nothing: the plan can be read, nothing can run                      */
     bool inference;       /* no gradients and no optimizer: only remat_evaluate                           */
-    bool stateful;        /* carried states continue from call to call instead of starting at zero        */
+    bool stateful;        /* carried states continue from call to call instead of starting at zero. Where a session
+                             trains, remat_evaluate begins with them and leaves them as they are          */
     const remat_value *outputs; /* borrowed during create: values that remat_evaluate keeps whole, for
-                                   remat_read(REMAT_OUTPUT); training steps make none                    */
+                                   remat_read(REMAT_OUTPUT); training steps keep what the loss depends on  */
     int n_outputs;
-    const char *optimizer; /* "sgd", "adam", "adamw", "lars", "lamb"; NULL: gradients only, remat_step refuses */
-    double momentum;       /* sgd, lars                                                                   */
-    bool nesterov;         /* sgd, lars                                                                   */
+    const char *optimizer;        /* "sgd", "adam", "adamw", "lars", "lamb"; NULL: gradients only, remat_step refuses */
+    double momentum;              /* sgd, lars                                                                   */
+    bool nesterov;                /* sgd, lars                                                                   */
     double beta1, beta2, epsilon; /* adam, adamw, lamb; lars: epsilon, which MLPerf has 0                 */
     double weight_decay;          /* sgd, adam, lars: added to the gradient; adamw, lamb: decoupled       */
     double clip_grad_norm;        /* global 2-norm over all parameters; 0: no clipping                    */
@@ -193,9 +207,9 @@ typedef struct {
     const char *train_only;       /* beginnings of names, comma separated: these parameters alone are updated and count
                                      for the norm; the others stay as they are. Borrowed during create; NULL: all */
     const struct remat_ranks *ranks; /* the other ranks of a data-parallel job; copied; NULL: there are none */
-    int micro_steps;              /* parts that the batch of one update comes in, each with a call of
+    int micro_steps;                 /* parts that the batch of one update comes in, each with a call of
                                      remat_gradients of its own; 0: 1                                     */
-    bool pairwise;                /* micro steps and ranks are summed as one balanced tree, so that their product
+    bool pairwise;                   /* micro steps and ranks are summed as one balanced tree, so that their product
                                      alone decides the bits; both must be powers of two (docs/distributed.md) */
 } remat_config;
 
@@ -227,31 +241,31 @@ void remat_session_free(remat_session *);
 /* What the plan promises. Bytes are exact; times are predictions. */
 typedef struct {
     const char *strategy, *device, *precision;
-    const char *rnn_kernels;    /* "remat" or "cudnn" */
+    const char *rnn_kernels; /* "remat" or "cudnn" */
     int threads;
     int64_t timesteps, batch, tile, n_tiles, n_stages;
     int64_t segments;           /* as run                                                                 */
     int64_t segments_requested; /* as asked; larger than `segments` when there are fewer stages than that */
     uint64_t params_bytes, gradients_bytes, optimizer_bytes, inputs_bytes, packed_bytes, other_bytes;
-    uint64_t activations_peak_bytes;   /* checkpoints, saved, gradients of activations and scratch together */
-    uint64_t activations_floor_bytes;  /* the most that is ever alive at once: no placement can be below  */
-    uint64_t planned_peak_bytes;       /* the arena: everything that the step's kernels touch             */
-    uint64_t workspace_bytes;          /* kept beside it: matrix packing, spill buffers, wire_bytes (below) */
-    uint64_t tables_bytes;             /* the plan itself and what describes it, on the host              */
-    uint64_t budgeted_bytes;           /* the three together: what memory_budget limits                   */
-    uint64_t memory_budget;            /* as configured; 0: no limit                                      */
-    uint64_t spill_bytes;              /* room taken in the spill file                                    */
-    int64_t peak_step;                 /* the step of the plan at which activations peak                  */
+    uint64_t activations_peak_bytes;  /* checkpoints, saved, gradients of activations and scratch together */
+    uint64_t activations_floor_bytes; /* the most that is ever alive at once: no placement can be below  */
+    uint64_t planned_peak_bytes;      /* the arena: everything that the step's kernels touch             */
+    uint64_t workspace_bytes;         /* kept beside it: matrix packing, spill buffers, wire_bytes (below) */
+    uint64_t tables_bytes;            /* the plan itself and what describes it, on the host              */
+    uint64_t budgeted_bytes;          /* the three together: what memory_budget limits                   */
+    uint64_t memory_budget;           /* as configured; 0: no limit                                      */
+    uint64_t spill_bytes;             /* room taken in the spill file                                    */
+    int64_t peak_step;                /* the step of the plan at which activations peak                  */
     uint64_t forward_ns, recompute_ns, backward_ns; /* predicted                                          */
-    uint64_t transfer_ns, wait_ns;     /* the second tier's busy time; how long computing waits for it    */
-    uint64_t step_ns;                  /* forward + recompute + backward + wait                           */
-    uint64_t fixed_ns;                 /* beside it: packing weights, tables, clipping, the optimizer; whole step: sum */
-    bool measured_times;               /* predicted from measurements of this device, not from rates      */
-    bool measured_busy;                /* ... taken while other programs took the processors, too: likely too long, and not
+    uint64_t transfer_ns, wait_ns; /* the second tier's busy time; how long computing waits for it    */
+    uint64_t step_ns;              /* forward + recompute + backward + wait                           */
+    uint64_t fixed_ns;             /* beside it: packing weights, tables, clipping, the optimizer; whole step: sum */
+    bool measured_times;           /* predicted from measurements of this device, not from rates      */
+    bool measured_busy;            /* ... taken while other programs took the processors, too: likely too long, and not
                                           kept: the next session measures again                           */
-    double recompute_factor;           /* forward work done / forward work needed, 1 when nothing is redone */
-    int64_t n_steps;                   /* lines of the plan                                               */
-    int64_t n_buckets;                 /* of gradients: see remat_bucket                                  */
+    double recompute_factor;       /* forward work done / forward work needed, 1 when nothing is redone */
+    int64_t n_steps;               /* lines of the plan                                               */
+    int64_t n_buckets;             /* of gradients: see remat_bucket                                  */
 } remat_plan_summary;
 remat_plan_summary remat_session_plan(const remat_session *);
 
@@ -260,15 +274,29 @@ remat_plan_summary remat_session_plan(const remat_session *);
  * one without, products stay in fp32 although config.precision is another. */
 typedef struct {
     int64_t shapes, in_fp32; /* the second: in spite of the precision; 0 where that is fp32 itself */
+    int64_t by_cublas; /* of the shapes: made by cuBLAS in fp32, since cuBLASLt has no algorithm whose bits repeat */
+    int64_t split;     /* of the shapes: their sums are made in parts, and added in an order that repeats */
+    /* The same products, also told apart by how far rows lie apart: those that stand for themselves; and those of many rows, which
+     * must have the bits of few: made as one product, as a batch, or, which is slow, block by block. */
+    int64_t alone, whole, batched, blocks;
 } remat_products;
 remat_products remat_session_products(const remat_session *);
 
+/* Kernels that a GPU starts many at a time (CUDA graphs), which are all recorded after the second step. */
+typedef struct {
+    int64_t calls, graphs; /* different calls that came, and how many of them are recorded */
+    uint64_t bytes,
+        limit_bytes;   /* that graphs take of the GPU's memory, as seen; that are set aside for them; 0: no GPU */
+    const char *ended; /* why no more are recorded, in words; NULL: they would be */
+} remat_recordings;
+remat_recordings remat_session_recordings(const remat_session *);
+
 /* Texts for people and for diffing; the caller frees them with remat_text_free. NULL when out of memory. */
-char *remat_plan_describe(const remat_session *);      /* the table: per stage what is kept, bytes, the peak */
-char *remat_plan_stages_json(const remat_session *);   /* the same as one JSON array                         */
-char *remat_plan_peak_json(const remat_session *);     /* what is alive at the peak, as one JSON object      */
-char *remat_plan_steps_text(const remat_session *);    /* the program itself, one RUN / FREE a line          */
-char *remat_plan_problem_text(const remat_session *);  /* what the strategy was given                        */
+char *remat_plan_describe(const remat_session *);     /* the table: per stage what is kept, bytes, the peak */
+char *remat_plan_stages_json(const remat_session *);  /* the same as one JSON array                         */
+char *remat_plan_peak_json(const remat_session *);    /* what is alive at the peak, as one JSON object      */
+char *remat_plan_steps_text(const remat_session *);   /* the program itself, one RUN / FREE a line          */
+char *remat_plan_problem_text(const remat_session *); /* what the strategy was given                        */
 void remat_text_free(char *text);
 
 /* Memory against time: what each strategy would need and take, for the session's own graph, device and tile. Points are
@@ -286,7 +314,13 @@ remat_status remat_plan_pareto(const remat_session *, remat_pareto_point **point
 
 /* Bytes alive at each step of the plan, by kind, planned and (after a step that was traced) measured. The arrays are
  * freed with remat_text_free((char *)points). */
-typedef enum { REMAT_LIVE_STATES, REMAT_LIVE_SAVED, REMAT_LIVE_GRADIENTS, REMAT_LIVE_SCRATCH, REMAT_LIVE_KINDS } remat_live;
+typedef enum {
+    REMAT_LIVE_STATES,
+    REMAT_LIVE_SAVED,
+    REMAT_LIVE_GRADIENTS,
+    REMAT_LIVE_SCRATCH,
+    REMAT_LIVE_KINDS
+} remat_live;
 typedef struct {
     int64_t step;      /* line of the plan                                                                */
     uint64_t begin_ns; /* since the plan's first step: predicted, or measured                             */
@@ -300,7 +334,7 @@ remat_status remat_traced_timeline(const remat_session *, remat_live_point **poi
 
 /* ---- Ranks: the same step in several processes --------------------------------------------------------- */
 
-/* What a session asks of whoever connects it to the other ranks of a data-parallel job; dist/ddp.h fills it in. It is all
+/* What a session asks of whoever connects it to the other ranks of a data-parallel job; dist/ddp/ddp.h fills it in. It is all
  * that a session knows of them. docs/distributed.md has the picture.
  *
  * Buckets. Parameters, and in the same order their gradients, lie one after the other in the order in which the backward
@@ -315,10 +349,11 @@ remat_status remat_traced_timeline(const remat_session *, remat_live_point **poi
  * prepare and poll any may be NULL; gather and gathered are for where it shards. */
 typedef struct {
     int32_t index;               /* from 0 */
-    float *parameters, *gradients; /* its `count` of each, in the session's block: device memory, on a GPU */
+    float *parameters, *gradients; /* its `count` of each, in the session's block: device memory, on a GPU. Who writes
+                                      parameters here says so: remat_parameters_changed                      */
     int64_t count;
-    const char *first;           /* name of its first parameter */
-    void *ready;                 /* what is reached when the GPU is done with it, a cudaEvent_t; NULL: it is */
+    const char *first; /* name of its first parameter */
+    void *ready;       /* what is reached when the GPU is done with it, a cudaEvent_t; NULL: it is */
 } remat_bucket;
 
 typedef struct remat_ranks {
@@ -329,10 +364,10 @@ typedef struct remat_ranks {
     bool shard_optimizer; /* ZeRO stage 1: a rank keeps the optimizer's state of its part of each bucket alone */
     bool fused_update;    /* remat_step updates a bucket when it arrives, not after the last (without clipping) */
     const char *device;   /* whose memory its buckets lie in: "cuda"; NULL: the host's. Must be the session's        */
-    bool heeds_events;    /* reduce and gather take buckets that a GPU is not done with, and see to it that nothing touches one
-                             before `ready` is reached; false: the session waits, and then calls them */
+    bool heeds_events; /* reduce and gather take buckets that a GPU is not done with, and see to it that nothing touches
+                             one before `ready` is reached; false: the session waits, and then calls them */
     uint64_t device_bytes; /* ... and how much of it collectives take beside the session: part of the budget         */
-    int wire_bytes;       /* of a gradient on its way, where it is not sent as it lies there: 2; 0: as it lies there. A session
+    int wire_bytes; /* of a gradient on its way, where it is not sent as it lies there: 2; 0: as it lies there. A session
                              counts this for each of a bucket's, in whole pages a bucket, in workspace_bytes */
 
     /* In remat_session_create, once each, in this order. agree: `order` is the parameters' indices by when their gradients
@@ -368,8 +403,11 @@ typedef struct remat_ranks {
  * frees it with remat_text_free; NULL when out of memory. */
 char *remat_settings_text(const remat_session *);
 
-int64_t remat_bucket_count(const remat_session *);                 /* also without other ranks; 0: no parameters */
+int64_t remat_bucket_count(const remat_session *);                    /* also without other ranks; 0: no parameters */
 remat_bucket remat_bucket_info(const remat_session *, int64_t index); /* pointers NULL where nothing is allocated */
+/* After parameters were written through these pointers, outside the slots above: kernels keep copies of weights, in an order
+ * of their own, which the next pass then makes anew. remat_write sees to that itself. */
+void remat_parameters_changed(remat_session *);
 
 /* Of the size * micro_steps shards that the batch of an update is cut into, the t-th call of remat_gradients on rank r
  * computes shard r + size * j. j is t, or, pairwise, t with its log2(micro_steps) bits in reverse: so neighbouring calls are
@@ -395,11 +433,11 @@ int64_t remat_micro_shard(int64_t t, int64_t micro_steps, bool pairwise); /* j *
 typedef struct remat_job remat_job;
 
 typedef struct {
-    int64_t rows;            /* of this rank's batch: its weight in the mean over all; 0: all have as many       */
-    const char *backend;     /* "local" (one host), "mpi", "gloo"; NULL or "auto": what suits                    */
-    const char *init_method; /* where ranks meet: "env://", "tcp://HOST:PORT", "file:///PATH"; NULL: env://      */
-    int world_size, rank;    /* 0, 0: as the launcher's variables say                                            */
-    int64_t timeout_ms;      /* for a rank that lives and does not come; 0: ten minutes                          */
+    int64_t rows;              /* of this rank's batch: its weight in the mean over all; 0: all have as many       */
+    const char *backend;       /* "local" (one host), "mpi", "gloo"; NULL or "auto": what suits                    */
+    const char *init_method;   /* where ranks meet: "env://", "tcp://HOST:PORT", "file:///PATH"; NULL: env://      */
+    int world_size, rank;      /* 0, 0: as the launcher's variables say                                            */
+    int64_t timeout_ms;        /* for a rank that lives and does not come; 0: ten minutes                          */
     const char *grad_compress; /* "fp16", "bf16": gradients travel as these; NULL or "none": as they are         */
     bool pairwise;             /* as in remat_config: for both, or for neither                                   */
     bool shard_optimizer, fused_update; /* as in remat_ranks, and                                                */
@@ -444,8 +482,9 @@ int64_t remat_sampler_at(const remat_sampler *, int64_t k);   /* the k-th sample
 
 /* Named arrays of a session. OPTIMIZER holds the optimizer's state as "PARAMETER.momentum_buffer",
  * "PARAMETER.exp_avg", "PARAMETER.exp_avg_sq"; OUTPUT the values asked for in the config, as the last
- * remat_evaluate made them (INVALID before the first: a training step makes none); CARRIED the
- * carried states of a stateful session. Indices run from 0 in order of definition. */
+ * remat_evaluate made them, or, where the loss depends on them, the last pass of either kind (INVALID before the first);
+ * CARRIED the carried states (B,H) of a stateful session: "lstm.0.h" and "lstm.0.c" of its first LSTM layer, "gru.1.h" of its
+ * second GRU layer, "rnn_tanh.0.h" and so on (docs/stateful.md). Indices run from 0 in order of definition. */
 typedef enum { REMAT_INPUT, REMAT_PARAM, REMAT_GRADIENT, REMAT_OPTIMIZER, REMAT_OUTPUT, REMAT_CARRIED } remat_kind;
 typedef struct {
     const char *name;
@@ -466,7 +505,8 @@ int64_t remat_find(const remat_session *, remat_kind, const char *name); /* -1 w
 remat_status remat_write(remat_session *, remat_kind, int64_t index, const void *data, uint64_t bytes);
 remat_status remat_read(remat_session *, remat_kind, int64_t index, void *data, uint64_t bytes);
 /* The same for `bytes` bytes of it from byte `first` on, both multiples of an element's size: large arrays by little room. */
-remat_status remat_write_part(remat_session *, remat_kind, int64_t index, uint64_t first, const void *data, uint64_t bytes);
+remat_status remat_write_part(remat_session *, remat_kind, int64_t index, uint64_t first, const void *data,
+                              uint64_t bytes);
 remat_status remat_read_part(remat_session *, remat_kind, int64_t index, uint64_t first, void *data, uint64_t bytes);
 
 typedef struct {
@@ -482,7 +522,8 @@ typedef struct {
  * remat_gradients adds 1/K of a batch's gradient, the first of K from zero, and the K-th reduces them over ranks; remat_step is
  * for K = 1. Parameters that the loss does not depend on (on any rank) are left alone by updates: no weight decay, as where
  * PyTorch has no grad.
- * remat_evaluate calls no collective: ranks may evaluate as much as each likes. */
+ * remat_evaluate calls no collective: ranks may evaluate as much as each likes; and it changes nothing that a training step
+ * goes on from. */
 remat_status remat_gradients(remat_session *, remat_step_result *); /* forward and backward               */
 remat_status remat_update(remat_session *, double lr, remat_step_result *); /* clip, then the optimizer   */
 remat_status remat_step(remat_session *, double lr, remat_step_result *);   /* both                       */
@@ -498,8 +539,8 @@ void remat_set_last_lr(remat_session *, double lr); /* likewise, of the last upd
 
 typedef struct {
     const char *version, *compiler, *instruction_set, *gemm_library, *host_allocator;
-    int threads;          /* that a session uses by default                                               */
-    const char *devices;  /* comma separated                                                              */
+    int threads;         /* that a session uses by default                                               */
+    const char *devices; /* comma separated                                                              */
     uint64_t host_allocated_bytes, host_resident_bytes; /* the allocator's own statistics; 0: unknown     */
 } remat_build_info;
 remat_build_info remat_build(void);

@@ -71,7 +71,7 @@ static void lay_out_table_gradients(rm_chain *chain, const rm_chain_config *conf
     const remat_graph *graph = chain->graph;
     at->table_gradients_offset = at->bytes;
     for (int32_t v = 1; v < graph->n_values && !config->inference; v++)
-        if (is_table(chain, v) && graph->value[v].needs_gradient)
+        if (is_table(chain, v) && chain->use[v] == RM_DIFFERENTIATED)
             at->gradient[v] = resident(reserve(&at->bytes, value_bytes(chain, v)));
     at->table_gradients_bytes = at->bytes - at->table_gradients_offset;
     close_section(chain, "table gradients", at->table_gradients_offset);
@@ -154,8 +154,11 @@ static void lay_out_small(rm_chain *chain, const rm_chain_config *config) {
     at->one_offset = reserve(&at->bytes, sizeof(float));
     at->loss_bytes = (uint64_t)chain->n_stages * sizeof(float);
     at->loss_offset = reserve(&at->bytes, at->loss_bytes);
+    if (!chain->timed && chain->loss) /* where later stages read it, for outputs made of it */
+        at->value[chain->loss] = resident(at->loss_offset + (uint64_t)chain->from[chain->loss] * sizeof(float));
     uint64_t carried_bytes = 0;
-    for (int k = 0; config->stateful && k < chain->n_carried; k++) carried_bytes += chain->carried[k].bytes;
+    for (int k = 0; config->stateful && k < chain->n_carried; k++)
+        if (chain->carried[k].state >= 0) chain->carried[k].kept = reserve(&carried_bytes, chain->carried[k].bytes);
     at->carried = reserve(&at->bytes, carried_bytes);
     at->carried_next = reserve(&at->bytes, carried_bytes);
     close_section(chain, "loss and carried state", start);
@@ -185,12 +188,6 @@ remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config) {
     lay_out_inputs(chain);
     lay_out_small(chain, config);
     return REMAT_OK;
-}
-
-int64_t rm_chain_state_pieces(const rm_chain *chain) {
-    int64_t n = chain->n_stages * chain->n_carried;
-    for (int32_t id = 1; !chain->timed && id < chain->graph->n_values; id++) n += chain->piece[id] >= 0;
-    return n;
 }
 
 static void lay_out_hashes(rm_chain *chain, const rm_chain_config *config) {

@@ -4,6 +4,9 @@
  *
  *   key     = (seed low 32, seed high 32 ^ node)     counter = (element/4, timestep, step low 32, step high 32)
  *   output  word element%4
+ *
+ * A training pass is numbered by its update and its shard of the batch: step is the shard above the update's low 32 bits, and
+ * the update's high 32 bits, zero in most lives, change the seed (rm_seed_at, rm_step_at).
  */
 #ifndef RM_RNG_H
 #define RM_RNG_H
@@ -35,6 +38,16 @@ RM_HD rm_philox rm_random4(uint64_t seed, uint64_t step, uint32_t node, uint32_t
 RM_HD uint32_t rm_random(uint64_t seed, uint64_t step, uint32_t node, uint32_t timestep, uint64_t element) {
     return rm_random4(seed, step, node, timestep, (uint32_t)(element / 4)).word[element % 4];
 }
+
+/* Two updates whose low 32 bits are alike have different seeds: a bijection that leaves 0 alone (MurmurHash3's finaliser). */
+static inline uint64_t rm_seed_at(uint64_t seed, uint64_t update) {
+    uint64_t high = update >> 32;
+    high = (high ^ high >> 33) * 0xFF51AFD7ED558CCDu;
+    high = (high ^ high >> 33) * 0xC4CEB9FE1A85EC53u;
+    return seed ^ high ^ high >> 33;
+}
+static inline uint64_t rm_step_at(uint64_t update, uint32_t shard) { return (uint32_t)update | (uint64_t)shard << 32; }
+
 /* In [0,1), 24 bits. */
 RM_HD float rm_uniform(uint32_t word) { return (float)(word >> 8) * 0x1p-24f; }
 

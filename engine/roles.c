@@ -1,4 +1,4 @@
-/* roles.c: which part each node plays (chain.h): dead, table, chain or post. */
+/* roles.c: which part each node plays (chain.h): dead, table, chain or post; and what training does with each value. */
 #include "engine/chain.h"
 #include "memory/host.h"
 
@@ -55,4 +55,17 @@ remat_status rm_roles(const remat_graph *graph, const int32_t *keep, int n_keep,
     if (!status) find_tables(graph, role);
     rm_free(live);
     return status;
+}
+
+void rm_training_uses(const remat_graph *graph, int32_t loss, const uint8_t *role, bool stateful, uint8_t *use) {
+    if (loss) use[loss] = RM_DIFFERENTIATED;
+    for (int32_t n = graph->n_nodes - 1; n >= 0; n--) {
+        const rm_node *node = &graph->node[n];
+        uint8_t *y = &use[node->y];
+        if (stateful && role[n] == RM_ROLE_CHAIN && node->op->n_state && *y == RM_UNUSED) *y = RM_MADE;
+        for (int i = 0; i < node->op->n_in; i++)
+            if (node->x[i] && use[node->x[i]] < *y) use[node->x[i]] = *y;
+    }
+    for (int32_t v = 1; v < graph->n_values; v++)
+        if (use[v] == RM_DIFFERENTIATED && !graph->value[v].needs_gradient) use[v] = RM_MADE;
 }

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "engine/rng.h"
+
 /* The stage whose program runs, and what its addresses are relative to. stage < 0: tables. */
 typedef struct {
     rm_runner *runner;
@@ -12,10 +14,9 @@ typedef struct {
 
 /* ---- Addresses ------------------------------------------------------------------------------------------------ */
 
-static void *carried_address(const frame *f, const rm_where *where, uint64_t base) {
-    uint64_t offset = base;
-    for (int32_t k = 0; k < where->slot; k++) offset += f->runner->chain->carried[k].bytes;
-    return f->runner->resident + offset;
+/* Is it a state that goes on from call to call? */
+static bool is_kept(const rm_runner *r, int32_t slot) {
+    return r->stateful && r->chain->timed && r->chain->carried[slot].state >= 0;
 }
 
 static void *in_list(const frame *f, const rm_lists *lists, const rm_where *where) {
@@ -30,8 +31,8 @@ static void *resolve(const frame *f, const rm_where *where) {
     case RM_RESIDENT:
         return r->resident + where->offset + where->per_time * (uint64_t)f->t0 + where->per_stage * (uint64_t)f->stage;
     case RM_AT_STATE:
-        if (r->stateful && r->chain->timed && f->stage == 0 && !where->next)
-            return carried_address(f, where, r->chain->at.carried);
+        if (f->stage == 0 && !where->next && is_kept(r, where->slot))
+            return r->resident + r->chain->at.carried + r->chain->carried[where->slot].kept;
         return in_list(f, &f->problem->state, where);
     case RM_AT_DSTATE:
         return in_list(f, &f->problem->dstate, where);
@@ -55,7 +56,6 @@ static void build_call(const frame *f, const rm_instruction *i, rm_call *call) {
     rm_node_descs(graph, node, f->tau, x, &y, state);
     bool timed = graph->value[node->x[0]].sequence;
     uint64_t packed = r->chain->at.packed[i->node];
-    uint64_t step = r->updates | r->shard << 32; /* one counter, so that no two shards draw alike */
     *call = (rm_call){.attr = node->attr,
                       .y = {y, resolve(f, &i->y)},
                       .dy = {y, resolve(f, &i->dy)},
@@ -63,7 +63,7 @@ static void build_call(const frame *f, const rm_instruction *i, rm_call *call) {
                       .scratch = resolve(f, &i->scratch),
                       .fixed = r->chain->at.fixed_bytes ? r->resident + r->chain->at.fixed : NULL,
                       .packed = packed == UINT64_MAX ? NULL : r->resident + packed,
-                      .key = {r->seed, step, node->key},
+                      .key = {rm_seed_at(r->seed, r->updates), rm_step_at(r->updates, r->shard), node->key},
                       .t0 = timed ? f->t0 : 0,
                       .t_total = timed ? r->chain->timesteps : 1,
                       .training = r->training};
@@ -194,11 +194,13 @@ static const rm_program *program_of(rm_runner *runner, const rm_class *class, co
 
 /* The last tile's carried states are what a stateful session begins with next time. */
 static void keep_carried(const frame *f) {
-    for (int32_t k = 0; k < f->runner->chain->n_carried; k++) {
-        rm_where where = {.space = RM_AT_STATE, .next = 1, .slot = k};
-        void *from = in_list(f, &f->problem->state, &where);
-        f->runner->api->copy(f->runner->queue, carried_address(f, &where, f->runner->chain->at.carried_next), from,
-                             f->runner->chain->carried[k].bytes);
+    const rm_runner *r = f->runner;
+    const rm_chain *chain = r->chain;
+    for (int32_t k = 0; k < chain->n_carried; k++) {
+        if (!is_kept(r, k)) continue;
+        rm_where last = {.space = RM_AT_STATE, .next = 1, .slot = k};
+        r->api->copy(r->queue, r->resident + chain->at.carried_next + chain->carried[k].kept,
+                     in_list(f, &f->problem->state, &last), chain->carried[k].bytes);
     }
 }
 
@@ -247,14 +249,13 @@ static remat_status run_plan(rm_runner *runner, const rm_problem *problem, const
         frame f = frame_of(runner, problem, step->index);
         if (runner->ranks && runner->ranks->poll) TRY(runner->ranks->poll(runner->ranks->context));
         TRY(run_verified(&f, program_of(runner, class, step), step, s));
-        if (runner->stateful && runner->chain->timed && step->verb == RM_RUN_FORWARD && step->index == last_stage)
-            keep_carried(&f);
+        if (step->verb == RM_RUN_FORWARD && step->index == last_stage) keep_carried(&f);
     }
     return REMAT_OK;
 }
 
 remat_status rm_run(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule) {
-    if (runner->store) runner->given_before = runner->api->store_given(runner->store);
+    if (runner->tier) runner->given_before = runner->api->tier_given(runner->tier);
     remat_status status = run_plan(runner, problem, schedule), last = rm_run_wait_for_all(runner);
     if (runner->api->note) runner->api->note(runner->queue, -1);
     return last ? last : status;

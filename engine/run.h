@@ -20,7 +20,7 @@ typedef struct rm_runner {
     int8_t *kept;            /* by stage: the option it was last kept in */
     void *scratch;           /* of the step that is running */
     uint64_t seed, updates;
-    uint64_t shard;          /* of the batch: draws its own dropout */
+    uint32_t shard;          /* of the batch: draws its own dropout */
     const remat_ranks *ranks; /* asked before each run of a stage whether all are there (poll) */
     /* Called, in their order, when the backward pass has given the queue the last instruction that touches a bucket's gradients; what it
      * fails with fails the run. NULL: this run's gradients are not the last. */
@@ -28,7 +28,7 @@ typedef struct rm_runner {
     void *owner;
     int32_t n_finished;      /* buckets, since the run began */
     bool training, stateful;
-    rm_store *store;         /* the second tier; NULL: no plan uses it */
+    rm_second_tier *tier;         /* the second tier; NULL: no plan uses it */
     uint64_t given_before;   /* transfers it was given before this run of the plan */
     rm_trace *trace;         /* writes down what is alive; NULL: nobody asked */
     rm_verify *verify;       /* compares states as they are made again and read; NULL: nothing is compared */
@@ -57,7 +57,7 @@ void rm_run_scale(const rm_runner *runner, void *y, double factor, int64_t count
 /* Makes every node's packed weights anew. */
 void rm_run_packing(rm_runner *runner);
 
-/* In transfer.c. Gives the store the SAVE or LOAD that is line `number` of the plan, after its buffers were claimed; the
+/* In transfer.c. Gives the tier the SAVE or LOAD that is line `number` of the plan, after its buffers were claimed; the
  * first of their lifetimes is first_lifetime. Waits for what the line needs; IO when a transfer failed: then none is under
  * way any more. Waits for all that was given. */
 void rm_run_transfer(const rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule, int64_t number,

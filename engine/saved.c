@@ -13,7 +13,7 @@ void rm_program_mark_spine(builder *b) {
         for (int32_t j = i + 1; !needed && j < b->class->n_nodes; j++)
             for (int k = 0; k < RM_MAX_IN; k++)
                 needed |= node_at(b, j)->x[k] == node->y && b->spine[index_of(b, node_at(b, j))];
-        b->spine[node - graph->node] = needed;
+        b->spine[node - graph->node] = needed && b->chain->use[node->y] != RM_UNUSED;
     }
 }
 
@@ -23,7 +23,7 @@ static bool read_in_backward(const builder *b, const rm_node *maker) {
     if (learns(b, maker) && maker->op->saves.out) return true;
     for (int32_t i = 0; i < b->class->n_nodes; i++) {
         const rm_node *node = node_at(b, i);
-        bool any_input = !is_on_spine(b, node) || b->again[index_of(b, node)] == RUN_AGAIN;
+        bool any_input = is_leaf(b, node) || b->again[index_of(b, node)] == RUN_AGAIN;
         for (int k = 0; k < node->op->n_in; k++)
             if (node->x[k] == maker->y && (any_input || (learns(b, node) && node->op->saves.in >> k & 1))) return true;
     }

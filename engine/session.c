@@ -2,157 +2,7 @@
  * the first byte of the block; step.c and update.c only run. */
 #include "engine/planning.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <omp.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "memory/host.h"
-
-/* ---- Configuration -------------------------------------------------------------------------------------------- */
-
-/* For sentences that say what there is: "none, segments, sqrt". */
-static void append_name(char *list, size_t size, const char *name) {
-    size_t length = strlen(list);
-    snprintf(list + length, size - length, "%s%s", length ? ", " : "", name);
-}
-
-static remat_status set_up_devices(remat_session *s, const remat_config *config) {
-    s->api = rm_device_find(config->device ? config->device : "cpu");
-    REQUIRE(s->api, MISSING, "this build has no device \"%s\"; it has: %s", config->device, remat_build().devices);
-    REQUIRE(config->threads >= 0 && config->threads <= 4096, INVALID, "threads is %d; use 1 to 4096, or 0 for all",
-            config->threads);
-    s->threads = config->threads ? config->threads : omp_get_max_threads();
-    TRY(s->api->open(s->threads, &s->device));
-    TRY(rm_device_set_precision(s->api, s->device, config->precision, &s->precision));
-    return rm_device_choose_cells(s->api, s->device, config->rnn_kernels, &s->cudnn);
-}
-
-static remat_status set_up_policy(remat_session *s, const remat_config *config) {
-    s->strategy = rm_strategy_find(config->strategy ? config->strategy : "none");
-    char known[128] = "";
-    for (int i = 0; i < rm_n_strategies; i++) append_name(known, sizeof known, rm_strategies[i]->name);
-    REQUIRE(s->strategy, INVALID, "there is no strategy \"%s\"; there are: %s", config->strategy, known);
-    REQUIRE(config->tile >= 0, INVALID, "tile is %lld; use at least 1, or 0 to let the shapes decide",
-            (long long)config->tile);
-    static const char *const ways[] = {"auto", "exact-only", "off"};
-    const char *way = config->recompute ? config->recompute : "auto";
-    while (s->recompute <= RM_RECOMPUTE_OFF && strcmp(ways[s->recompute], way)) s->recompute++;
-    REQUIRE(s->recompute <= RM_RECOMPUTE_OFF, INVALID, "recompute is \"%s\"; it can be auto, exact-only or off", way);
-    s->segments_requested = config->segments;
-    s->memory_budget = config->memory_budget;
-    s->plan_only = config->plan_only;
-    s->inference = config->inference;
-    s->stateful = config->stateful;
-    s->verify_recompute = config->verify_recompute && !config->inference && rm_session_is_real(s);
-    REQUIRE(!s->verify_recompute || s->api->compare || s->api->reachable, MISSING,
-            "verify_recompute compares states where they lie, which neither the device \"%s\" nor the host can do "
-            "there; use the device cpu",
-            s->api->name);
-    s->clip_grad_norm = config->clip_grad_norm;
-    REQUIRE(config->clip_grad_norm >= 0, INVALID, "clip_grad_norm is %g; use a positive norm, or 0 for none",
-            config->clip_grad_norm);
-    return REMAT_OK;
-}
-
-static remat_status set_up_optimizer(remat_session *s, const remat_config *config) {
-    s->update = (rm_update){.momentum = config->momentum,
-                            .beta1 = config->beta1,
-                            .beta2 = config->beta2,
-                            .epsilon = config->epsilon,
-                            .weight_decay = config->weight_decay,
-                            .nesterov = config->nesterov,
-                            .trust_coefficient = config->trust_coefficient,
-                            .decay_vectors = config->decay_vectors,
-                            .norm_limit = config->norm_limit,
-                            .threads = s->threads};
-    s->momentum_correction = config->momentum_correction;
-    s->adapt_vectors = config->adapt_vectors;
-    if (!config->optimizer || config->inference) return REMAT_OK;
-    s->optimizer = rm_optimizer_find(config->optimizer);
-    char known[128] = "";
-    for (int i = 0; i < rm_n_optimizers; i++) append_name(known, sizeof known, rm_optimizers[i]->name);
-    REQUIRE(s->optimizer, INVALID, "there is no optimizer \"%s\"; there are: %s", config->optimizer, known);
-    REQUIRE(config->momentum >= 0 && config->momentum < 1, INVALID, "momentum is %g; use 0 to below 1",
-            config->momentum);
-    REQUIRE(!config->nesterov || config->momentum > 0, INVALID, "nesterov needs a momentum above 0");
-    REQUIRE(config->beta1 >= 0 && config->beta1 < 1 && config->beta2 >= 0 && config->beta2 < 1, INVALID,
-            "beta1 and beta2 are %g and %g; use 0 to below 1", config->beta1, config->beta2);
-    REQUIRE(config->epsilon >= 0 && config->weight_decay >= 0, INVALID,
-            "epsilon and weight_decay are %g and %g; neither may be negative", config->epsilon, config->weight_decay);
-    REQUIRE(config->trust_coefficient >= 0 && config->norm_limit >= 0, INVALID,
-            "trust_coefficient and norm_limit are %g and %g; neither may be negative", config->trust_coefficient,
-            config->norm_limit);
-    return REMAT_OK;
-}
-
-/* ---- Ranks and micro steps ------------------------------------------------------------------------------------ */
-
-static bool power_of_two(int n) { return n > 0 && (n & (n - 1)) == 0; }
-
-static remat_status check_pairwise(const remat_session *s) {
-    if (!s->pairwise) return REMAT_OK;
-    REQUIRE(power_of_two(s->ranks.size) && power_of_two(s->micro_steps), INVALID,
-            "pairwise sums need powers of two, but there are %d ranks and %d micro steps", s->ranks.size,
-            s->micro_steps);
-    REQUIRE(s->ranks.weight == 1, INVALID,
-            "pairwise sums need batches of the same size on all ranks, but this rank's weighs %g of the mean",
-            s->ranks.weight);
-    REQUIRE(!s->stateful || s->micro_steps == 1, INVALID,
-            "a stateful session carries its states on from one micro step to the next, which pairwise are different "
-            "samples; use one micro step");
-    return REMAT_OK;
-}
-
-static remat_status check_slots(const remat_session *s) {
-    const remat_ranks *r = &s->ranks;
-    const char *needed = s->api->reachable || !rm_session_is_real(s) ? "cpu" : s->api->name;
-    REQUIRE(!strcmp(r->device ? r->device : "cpu", needed), MISSING,
-            "these ranks add up gradients in the memory of the device \"%s\", and this session's lie in that of \"%s\"; "
-            "both must be the same",
-            r->device ? r->device : "cpu", s->api->name);
-    REQUIRE(r->reduce && r->wait && r->sum, INVALID, "remat_ranks lacks one of reduce, wait and sum");
-    REQUIRE(!r->shard_optimizer || (r->gather && r->gathered), INVALID,
-            "remat_ranks shards the optimizer, but lacks gather or gathered");
-    REQUIRE(rm_session_is_real(s), MISSING,
-            "the device \"%s\" computes nothing that other ranks could add up; plan for it with plan_only",
-            s->api->name);
-    return REMAT_OK;
-}
-
-/* A session that only plans, or makes no gradients, is laid out for so many ranks, and never calls them. */
-static remat_status set_up_ranks(remat_session *s, const remat_config *config) {
-    remat_ranks *r = &s->ranks;
-    *r = config->ranks ? *config->ranks : (remat_ranks){.size = 1};
-    if (r->weight == 0) r->weight = 1;
-    s->pairwise = config->pairwise;
-    s->micro_steps = config->micro_steps ? config->micro_steps : 1;
-    REQUIRE(r->size >= 1 && r->rank >= 0 && r->rank < r->size, INVALID, "rank %d of %d: ranks are numbered from 0",
-            r->rank, r->size);
-    REQUIRE(r->weight > 0 && isfinite(r->weight), INVALID, "this rank's weight is %g; it must be above 0", r->weight);
-    REQUIRE(s->micro_steps >= 1 && (int64_t)s->micro_steps * r->size < 1 << 24, INVALID,
-            "%d micro steps on %d ranks: use at least 1, and fewer than %d in all", s->micro_steps, r->size, 1 << 24);
-    TRY(check_pairwise(s));
-    bool runs = config->ranks && !s->plan_only && !s->inference;
-    if (runs) return check_slots(s);
-    r->agree = NULL, r->map = NULL, r->unmap = NULL, r->prepare = NULL, r->reduce = r->wait = r->gather = r->gathered = NULL;
-    r->sum = NULL, r->poll = NULL;
-    return REMAT_OK;
-}
-
-/* Sums of 1, 2, 4, ... micro steps that wait for their other half. */
-static int gradient_sums(const remat_session *s) {
-    int n = 0;
-    while (s->pairwise && 1 << n < s->micro_steps) n++;
-    return n;
-}
-
-int64_t remat_micro_shard(int64_t t, int64_t micro_steps, bool pairwise) {
-    int64_t reversed = 0;
-    for (int64_t bit = 1; bit < micro_steps; bit *= 2) reversed = reversed * 2 + ((t & bit) != 0);
-    return pairwise ? reversed : t;
-}
 
 /* ---- Describe: an own copy of the graph, folded and cut -------------------------------------------------------- */
 
@@ -165,7 +15,8 @@ static remat_status check_ends(const remat_graph *graph, int32_t loss, const rem
             "the loss is not a scalar; end the graph in softmax_cross_entropy or mse");
     REQUIRE(!loss || config->inference || graph->value[loss].needs_gradient, INVALID,
             "the loss depends on no parameter, so there is nothing to train");
-    REQUIRE(config->n_outputs >= 0 && config->n_outputs <= 16, INVALID, "n_outputs is %d; use 0 to 16",
+    REQUIRE(config->n_outputs >= 0, INVALID, "n_outputs is %d; use at least 0", config->n_outputs);
+    REQUIRE(config->outputs || !config->n_outputs, INVALID, "n_outputs is %d, but there are no outputs",
             config->n_outputs);
     for (int i = 0; i < config->n_outputs; i++) {
         int32_t id = config->outputs[i].id;
@@ -181,15 +32,21 @@ static remat_status check_kernels(const remat_session *s) {
         const rm_op *op = s->graph->node[n].op;
         if (s->chain.role[n] == RM_ROLE_DEAD) continue;
         bool runs = s->api->runs(op, RM_FORWARD) && (s->inference || s->api->runs(op, RM_BACKWARD));
-        REQUIRE(runs, MISSING, "the device \"%s\" has no kernel for %s yet; use the device cpu", s->api->name, op->name);
+        REQUIRE(runs, MISSING, "the device \"%s\" has no kernel for %s yet; use the device cpu", s->api->name,
+                op->name);
     }
     return REMAT_OK;
 }
 
-static remat_status cut(remat_session *s, int32_t loss, const remat_config *config) {
-    int32_t keep[17];
-    for (int i = 0; i < config->n_outputs; i++) keep[i] = config->outputs[i].id;
-    keep[config->n_outputs] = loss;
+/* Sums of 1, 2, 4, ... micro steps that wait for their other half. */
+static int gradient_sums(const remat_session *s) {
+    int n = 0;
+    while (s->pairwise && 1 << n < s->micro_steps) n++;
+    return n;
+}
+
+/* keep: the outputs, then the loss. */
+static remat_status cut_keeping(remat_session *s, const int32_t *keep, int32_t loss, const remat_config *config) {
     if (config->fold_embedding && !s->cudnn) /* which knows no tables */
         TRY(rm_graph_fold_embeddings(s->graph, keep, config->n_outputs + 1, &s->n_folded));
     TRY(rm_graph_choose_variants(s->graph, s->api, s->device, config->tile));
@@ -208,6 +65,16 @@ static remat_status cut(remat_session *s, int32_t loss, const remat_config *conf
     return check_kernels(s);
 }
 
+static remat_status cut(remat_session *s, int32_t loss, const remat_config *config) {
+    int32_t *keep = rm_calloc((size_t)config->n_outputs + 1, sizeof *keep);
+    REQUIRE(keep, MEMORY, "out of memory for %d outputs", config->n_outputs);
+    for (int i = 0; i < config->n_outputs; i++) keep[i] = config->outputs[i].id;
+    keep[config->n_outputs] = loss;
+    remat_status status = cut_keeping(s, keep, loss, config);
+    rm_free(keep);
+    return status;
+}
+
 /* ---- The block ------------------------------------------------------------------------------------------------ */
 
 static remat_status allocate_tables(remat_session *s) {
@@ -217,7 +84,7 @@ static remat_status allocate_tables(remat_session *s) {
     r->saved = rm_calloc(stages + 1, sizeof *r->saved);
     r->kept = rm_calloc(stages, sizeof *r->kept);
     s->loss = rm_calloc(stages, sizeof *s->loss);
-    s->shard_loss = rm_calloc((size_t)rm_session_told_count(s), sizeof *s->shard_loss);
+    s->shard_loss = rm_calloc((size_t)rm_session_exchange_count(s), sizeof *s->shard_loss);
     s->squares = rm_calloc(params, sizeof *s->squares);
     s->sums = rm_calloc(params * RM_MAX_OPTIMIZER_SUMS, sizeof *s->sums);
     REQUIRE(r->piece && r->saved && r->kept && s->loss && s->shard_loss && s->squares && s->sums, MEMORY,
@@ -284,7 +151,7 @@ static remat_status allocate(remat_session *s, uint64_t seed) {
                      .stateful = s->stateful,
                      .ranks = &s->ranks,
                      .owner = s,
-                     .store = r->store};
+                     .tier = r->tier};
     s->arena_bytes = s->chain.at.bytes + rm_session_activations_bytes(s);
     if (s->plan_only) return REMAT_OK;
     TRY(s->api->block_create(s->device, s->arena_bytes, &r->block));
@@ -302,17 +169,14 @@ static remat_status allocate(remat_session *s, uint64_t seed) {
 
 static remat_status create(remat_session *s, const remat_graph *graph, int32_t loss, const remat_config *config) {
     TRY(remat_graph_check(graph));
-    TRY(set_up_devices(s, config));
-    TRY(set_up_policy(s, config));
-    TRY(set_up_ranks(s, config));
-    TRY(set_up_optimizer(s, config));
+    TRY(rm_session_configure(s, config));
     TRY(check_ends(graph, loss, config));
     TRY(rm_graph_copy(graph, &s->graph));
     TRY(cut(s, loss, config));
     TRY(rm_session_choose_trained(s, config->train_only));
-    TRY(rm_session_open_store(s, config));
+    TRY(rm_session_open_tier(s, config));
     TRY(rm_session_make_plans(s, config));
-    TRY(rm_session_settle_store(s));
+    TRY(rm_session_settle_tier(s));
     TRY(rm_session_list_arrays(s));
     rm_host_trim(); /* what planning took for a moment, before the block is there as well */
     return allocate(s, config->seed);
@@ -320,7 +184,9 @@ static remat_status create(remat_session *s, const remat_graph *graph, int32_t l
 
 remat_status remat_session_create(const remat_graph *graph, remat_value loss, const remat_config *config,
                                   remat_session **out) {
-    REQUIRE(graph && config && out, INVALID, "remat_session_create needs a graph, a config and a place for the result");
+    NEED(graph, "a graph");
+    NEED(config, "a config");
+    NEED(out, "a place for the session");
     remat_session *s = rm_calloc(1, sizeof *s);
     REQUIRE(s, MEMORY, "out of memory for a session");
     remat_status status = create(s, graph, loss.id, config);
@@ -344,7 +210,7 @@ void remat_session_free(remat_session *s) {
     rm_free(s->runner.saved);
     rm_free(s->runner.kept);
     rm_verify_free(s->runner.verify);
-    if (s->runner.store) s->api->store_close(s->runner.store);
+    if (s->runner.tier) s->api->tier_close(s->runner.tier);
     if (s->runner.queue) s->api->queue_free(s->runner.queue);
     if (s->runner.block) unshare_pages(s);
     free_events(s); /* nobody waits for them any more */

@@ -1,21 +1,21 @@
-/* session.h: what a session is made of; private to session.c (life), step.c (forward and backward), update.c (what
- * follows), alike.c (what ranks must have alike), arrays.c (named arrays in and out), summary.c, fate.c and describe.c
- * (what it will do, in numbers and texts), timeline.c and pareto.c (numbers for pictures). The only place that knows
- * graph, plan and device together. */
+/* session.h: what a session is made of; private to configure.c and session.c (life), step.c (forward and backward), update.c
+ * (what follows), rank_consistency.c (what ranks must have alike), arrays.c (named arrays in and out), summary.c,
+ * plan_report.c and describe.c (what it will do, in numbers and texts), timeline.c and pareto.c (numbers for pictures). The
+ * only place that knows graph, plan and device together. */
 #ifndef RM_SESSION_H
 #define RM_SESSION_H
 
 #include "engine/run.h"
 #include "memory/strategy.h"
-#include "ops/optimizer.h"
+#include "ops/optimizers/optimizer.h"
 
 typedef struct {
     char *name;
     rm_desc desc;
-    uint64_t offset; /* in the block */
+    uint64_t offset;     /* in the block */
     int64_t first, held; /* elements that this session holds: all, unless it shards them */
-    int64_t bound;   /* inputs of integers: exclusive upper limit; 0: none */
-    bool missing;    /* an input that some layer reads, and that nobody has written yet */
+    int64_t bound;       /* inputs of integers: exclusive upper limit; 0: none */
+    bool missing;        /* an input that some layer reads, and that nobody has written yet */
 } rm_array;
 
 enum { RM_ARRAY_KINDS = REMAT_CARRIED + 1 };
@@ -47,22 +47,22 @@ struct remat_session {
     double last_lr;   /* 0: there was no update yet */
     double coming_lr; /* of the update that gradients are being made for; -1: not known yet */
     bool packed_is_stale;
-    bool evaluated; /* outputs hold something: an evaluation's */
-    remat_ranks ranks;      /* own copy; size 1 and no slots where there are none, and where nothing runs */
-    int n_mapped;           /* sections of the block that ranks.map was called for */
-    rm_event **ready;       /* by bucket; NULL: ranks are given what the device is done with */
+    bool evaluated, trained; /* such a pass has been made: outputs hold something */
+    remat_ranks ranks; /* own copy; size 1 and no slots where there are none, and where nothing runs */
+    int n_mapped;      /* sections of the block that ranks.map was called for */
+    rm_event **ready;  /* by bucket; NULL: ranks are given what the device is done with */
     bool pairwise;
     int micro_steps, n_made; /* ... of them since gradients were last begun anew */
-    double *shard_loss;     /* by shard, of this update: those of other ranks are 0; then ranks' words (alike.c) */
+    double *shard_loss;     /* by shard, of this update: those of other ranks are 0; then ranks' words (rank_consistency.c) */
     double *squares;        /* by parameter: sum of squares of this rank's part of its gradient */
     double *sums;           /* by parameter: what an optimizer with a `measure` adds up */
     uint64_t arena_bytes;
     bool measured_times; /* of the programs; guessed from the device's rates before */
     bool measured_busy;  /* ... while other programs took the processors */
     uint64_t fixed_ns;   /* predicted: what a step does beside its plan */
-    float *loss; /* one a stage, on the host */
+    float *loss;         /* one a stage, on the host */
     rm_array *array[RM_ARRAY_KINDS];
-    int64_t n_arrays[RM_ARRAY_KINDS];
+    int64_t n_arrays[RM_ARRAY_KINDS], array_capacity[RM_ARRAY_KINDS];
 };
 
 /* The plan that it runs, and the problem which that solves: of training, or of a session that only evaluates. */
@@ -76,6 +76,7 @@ static inline const rm_problem *rm_session_problem(const remat_session *session)
 /* Does its device have memory, and compute? */
 static inline bool rm_session_is_real(const remat_session *session) { return session->api != &rm_device_null; }
 
+remat_status rm_session_configure(remat_session *session, const remat_config *config); /* configure.c */
 remat_status rm_session_list_arrays(remat_session *session);       /* arrays.c */
 void rm_session_free_arrays(remat_session *session);               /* arrays.c */
 remat_status rm_session_draw_parameters(remat_session *session);   /* arrays.c */
@@ -89,9 +90,9 @@ void rm_session_measure_bucket(remat_session *session, int32_t bucket);
 remat_status rm_session_update_bucket(remat_session *session, int32_t bucket);
 remat_status rm_session_end_update(remat_session *session, double lr);
 void rm_session_begin_update(remat_session *session, double lr); /* lr, step and so on into session->update */
-remat_status rm_session_gradient_norm(remat_session *session); /* once all are taken: session->grad_norm */
-uint64_t rm_session_sums_bytes(const remat_session *session);  /* on the host: of losses by shard, norms by parameter */
-bool rm_session_is_fused(const remat_session *session);        /* buckets are updated as they arrive */
+remat_status rm_session_gradient_norm(remat_session *session);   /* once all are taken: session->grad_norm */
+uint64_t rm_session_sums_bytes(const remat_session *session); /* on the host: of losses by shard, norms by parameter */
+bool rm_session_is_fused(const remat_session *session);       /* buckets are updated as they arrive */
 remat_bucket rm_session_bucket(const remat_session *session, int64_t index);
 /* The bucket as other ranks may have it: the device is done with what it was given so far, or will be when bucket->ready is
  * reached. */
@@ -101,19 +102,19 @@ static inline bool rm_session_has_gradients(const remat_session *session) {
     return session->n_made == session->micro_steps;
 }
 
-/* alike.c. How many numbers are added up over ranks once an update, beside the losses: what each rank says that all must have
- * alike. This rank's words, before its update; and what is made of all of them, when they have been added up: PEER. */
-int64_t rm_session_told_count(const remat_session *session); /* losses by shard included */
-void rm_session_tell(remat_session *session);
-remat_status rm_session_listen(const remat_session *session);
+/* rank_consistency.c. How many numbers are added up over ranks once an update, beside the losses: what each rank says that all
+ * must have alike. This rank's words, before its update; and what is made of all of them, when they have been added up: PEER. */
+int64_t rm_session_exchange_count(const remat_session *session); /* losses by shard included */
+void rm_session_fill_exchange(remat_session *session);
+remat_status rm_session_check_exchange(const remat_session *session);
 
 /* update.c. Only parameters whose names begin like one of `train_only` will be updated; NULL: all. INVALID where one names
  * none. */
 remat_status rm_session_choose_trained(remat_session *session, const char *train_only);
 
-/* store.c. Opens the second tier of config->spill_dir, if any, and puts its speed into the training problem. When the plan
- * is known: makes room for its copies, or closes a store that it does not use. */
-remat_status rm_session_open_store(remat_session *session, const remat_config *config);
-remat_status rm_session_settle_store(remat_session *session);
+/* tier.c. Opens the second tier of config->spill_dir, if any, and puts its speed into the training problem. When the plan
+ * is known: makes room for its copies, or closes a tier that it does not use. */
+remat_status rm_session_open_tier(remat_session *session, const remat_config *config);
+remat_status rm_session_settle_tier(remat_session *session);
 
 #endif

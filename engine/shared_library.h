@@ -1,5 +1,6 @@
-/* shared_library.h: NVIDIA's libraries are opened when something asks for them, and not before: the same program starts on
- * machines that have none. Which ones, and what of them is used, say cuda/library.c and dist/nccl_library.c. */
+/* shared_library.h: OpenBLAS and NVIDIA's libraries are opened when something asks for them, and not before: the same program
+ * starts on machines that have none. Which ones, and what of them is used, say ops/math/openblas.c, cuda/library.c and
+ * dist/nccl/nccl_library.c. */
 #ifndef RM_SHARED_LIBRARY_H
 #define RM_SHARED_LIBRARY_H
 

@@ -1,13 +1,17 @@
-/* status.c: the last error's sentence, one buffer per thread. */
+/* status.c: the last error's sentence, one buffer per thread; and the end of texts that were handed out, which are the C
+ * library's, as its streams in memory make them. */
 #include "engine/status.h"
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static _Thread_local char sentence[1024];
 
 const char *remat_last_error(void) { return sentence; }
+
+void remat_text_free(char *text) { free(text); }
 
 const char *remat_status_text(remat_status status) {
     switch (status) {
@@ -20,13 +24,31 @@ const char *remat_status_text(remat_status status) {
     return "an unknown status";
 }
 
+/* Bytes of the printable character that begins here; 0: there is none. */
+static int character(const unsigned char *c) {
+    if (c[0] < 0x80) return c[0] >= ' ' && c[0] != 0x7f;
+    int bytes = c[0] < 0xc2 ? 0 : c[0] < 0xe0 ? 2 : c[0] < 0xf0 ? 3 : c[0] < 0xf5 ? 4 : 0;
+    for (int i = 1; i < bytes; i++)
+        if ((c[i] & 0xc0) != 0x80) return 0;
+    return bytes == 2 && c[0] == 0xc2 && c[1] < 0xa0 ? 0 : bytes; /* U+0080 to U+009F are orders too */
+}
+
+char *rm_printable(char *text) {
+    for (char *c = text; *c;) {
+        int bytes = character((unsigned char *)c);
+        if (!bytes) *c = '?';
+        c += bytes ? bytes : 1;
+    }
+    return text;
+}
+
 remat_status rm_fail(remat_status status, const char *format, ...) {
     char text[sizeof sentence]; /* a temporary: an argument may be the old sentence */
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    memcpy(sentence, text, sizeof sentence);
+    memcpy(sentence, rm_printable(text), sizeof sentence);
     return status;
 }
 
@@ -37,6 +59,6 @@ remat_status rm_fail_in(remat_status status, const char *format, ...) {
     vsnprintf(prefix, sizeof prefix, format, arguments);
     va_end(arguments);
     snprintf(text, sizeof text, "%s: %.700s", prefix, sentence);
-    memcpy(sentence, text, sizeof sentence);
+    memcpy(sentence, rm_printable(text), sizeof sentence);
     return status;
 }

@@ -1,6 +1,7 @@
 /* status.h: how a function fails. Part of the shared floor: every folder may use it.
  *
  *   REQUIRE(cond, INVALID, "T is %ld; it must be at least 1", T);   the caller's mistake
+ *   NEED(session, "a session");                                      ... where a public function was given NULL
  *   TRY(may_fail());                                                 pass a failure up unchanged
  *   FAIL(IO, "cannot write %s: %s", path, strerror(errno));          a failure found here
  *
@@ -18,19 +19,24 @@ remat_status rm_fail(remat_status status, const char *format, ...) __attribute__
 /* Puts "prefix: " before the sentence already recorded; returns `status`. */
 remat_status rm_fail_in(remat_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Words that came from elsewhere (another rank, a file), made fit for a terminal: bytes that it would obey, or that are no
+ * UTF-8, become '?'. In place; returns `text`. Sentences are made so as they are recorded. */
+char *rm_printable(char *text);
+
 #define FAIL(code, ...) return rm_fail(REMAT_##code, __VA_ARGS__)
-#define REQUIRE(cond, code, ...)                                                                         \
-    do {                                                                                                 \
-        if (!(cond)) return rm_fail(REMAT_##code, __VA_ARGS__);                                          \
+#define REQUIRE(cond, code, ...)                                                                                       \
+    do {                                                                                                               \
+        if (!(cond)) return rm_fail(REMAT_##code, __VA_ARGS__);                                                        \
     } while (0)
-#define TRY(call)                                                                                        \
-    do {                                                                                                 \
-        remat_status try_status_ = (call);                                                               \
-        if (try_status_) return try_status_;                                                             \
+#define NEED(pointer, what) REQUIRE(pointer, INVALID, "%s needs %s, and was given NULL", __func__, what)
+#define TRY(call)                                                                                                      \
+    do {                                                                                                               \
+        remat_status try_status_ = (call);                                                                             \
+        if (try_status_) return try_status_;                                                                           \
     } while (0)
-#define TRY_GOTO(status, label, call)                                                                    \
-    do {                                                                                                 \
-        if (((status) = (call))) goto label;                                                             \
+#define TRY_GOTO(status, label, call)                                                                                  \
+    do {                                                                                                               \
+        if (((status) = (call))) goto label;                                                                           \
     } while (0)
 
 #endif

@@ -24,12 +24,13 @@ static void begin_pass(remat_session *s, bool training) {
     rm_run_tables(&s->runner, &s->chain.prologue);
 }
 
-/* The tiles' shares of the loss, added in tile order whatever order the plan made them in. */
+/* The tiles' shares of the loss, added in tile order whatever order the plan made them in. Carried states go on, but not where
+ * a session that trains is evaluated in between. */
 static remat_status end_pass(remat_session *s, remat_step_result *result) {
     const rm_residents *at = &s->chain.at;
     rm_queue *queue = s->runner.queue;
     uint64_t carried_bytes = at->carried_next - at->carried;
-    if (carried_bytes)
+    if (carried_bytes && (s->runner.training || s->inference))
         s->api->copy(queue, s->runner.resident + at->carried, s->runner.resident + at->carried_next, carried_bytes);
     s->api->copy_out(queue, s->loss, s->runner.resident + at->loss_offset, at->loss_bytes);
     TRY(s->api->synchronize(queue));
@@ -97,7 +98,7 @@ static remat_status run_micro_step(remat_session *s, remat_step_result *result) 
     bool last = s->n_made + 1 == s->micro_steps;
     int64_t shard = s->ranks.rank + s->ranks.size * remat_micro_shard(s->n_made, s->micro_steps, s->pairwise);
     begin_pass(s, true);
-    s->runner.shard = (uint64_t)shard;
+    s->runner.shard = (uint32_t)shard;
     if (last) s->runner.finished = finish_bucket;
     if (s->n_made == 0 || s->pairwise)
         s->api->fill(s->runner.queue, s->runner.resident + at->gradients_offset, 0, at->section_bytes);
@@ -107,6 +108,7 @@ static remat_status run_micro_step(remat_session *s, remat_step_result *result) 
     if (s->pairwise && !last) set_aside(s);
     if (s->runner.verify) TRY(rm_verify_end(s->runner.verify, &s->training.plan));
     TRY(end_pass(s, result));
+    s->trained = true;
     s->shard_loss[shard] = result->loss * s->ranks.weight;
     return REMAT_OK;
 }
@@ -123,8 +125,8 @@ static double own_loss(const remat_session *s) {
  * where shards are the same, for any number of ranks. */
 static remat_status mean_loss(remat_session *s, double *loss) {
     int64_t n = (int64_t)s->ranks.size * s->micro_steps;
-    if (s->ranks.sum) TRY(s->ranks.sum(s->ranks.context, s->shard_loss, rm_session_told_count(s)));
-    TRY(rm_session_listen(s));
+    if (s->ranks.sum) TRY(s->ranks.sum(s->ranks.context, s->shard_loss, rm_session_exchange_count(s)));
+    TRY(rm_session_check_exchange(s));
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += s->shard_loss[i];
     *loss = (float)(sum / (double)n);
@@ -140,9 +142,9 @@ static remat_status add_gradients(remat_session *s, double lr, remat_step_result
     *result = (remat_step_result){.recomputed_stages = (uint64_t)s->training.verdict.recomputed_stages};
     if (s->n_made == s->micro_steps) s->n_made = 0;
     if (s->n_made == 0)
-        for (int64_t i = 0; i < rm_session_told_count(s); i++) s->shard_loss[i] = 0;
+        for (int64_t i = 0; i < rm_session_exchange_count(s); i++) s->shard_loss[i] = 0;
     s->coming_lr = lr;
-    rm_session_tell(s);
+    rm_session_fill_exchange(s);
     remat_status status = run_micro_step(s, result);
     s->n_made = status ? 0 : s->n_made + 1;
     return status;
@@ -175,6 +177,7 @@ static remat_status make_gradients(remat_session *s, double lr, remat_step_resul
 
 remat_status remat_gradients(remat_session *s, remat_step_result *result) {
     remat_step_result unwanted;
+    NEED(s, "a session");
     return make_gradients(s, -1, result ? result : &unwanted);
 }
 
@@ -200,6 +203,7 @@ static remat_status fused_step(remat_session *s, double lr, remat_step_result *r
 
 remat_status remat_step(remat_session *s, double lr, remat_step_result *result) {
     remat_step_result unwanted;
+    NEED(s, "a session");
     if (!result) result = &unwanted;
     REQUIRE(s->optimizer, INVALID, "this session has no optimizer; name one in the config");
     REQUIRE(s->micro_steps == 1, INVALID,
@@ -214,6 +218,7 @@ remat_status remat_step(remat_session *s, double lr, remat_step_result *result) 
 
 remat_status remat_evaluate(remat_session *s, remat_step_result *result) {
     remat_step_result unwanted;
+    NEED(s, "a session");
     if (!result) result = &unwanted;
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it cannot run");
     TRY(rm_session_check_inputs(s));
@@ -225,6 +230,10 @@ remat_status remat_evaluate(remat_session *s, remat_step_result *result) {
     return REMAT_OK;
 }
 
-int64_t remat_step_count(const remat_session *s) { return (int64_t)s->runner.updates; }
-void remat_set_step_count(remat_session *s, int64_t steps) { s->runner.updates = (uint64_t)steps; }
-void remat_set_last_lr(remat_session *s, double lr) { s->last_lr = lr; }
+int64_t remat_step_count(const remat_session *s) { return s ? (int64_t)s->runner.updates : 0; }
+void remat_set_step_count(remat_session *s, int64_t steps) {
+    if (s) s->runner.updates = (uint64_t)steps;
+}
+void remat_set_last_lr(remat_session *s, double lr) {
+    if (s) s->last_lr = lr;
+}

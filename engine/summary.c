@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "engine/budget.h"
-#include "engine/fate.h"
 
 static uint64_t resident_bytes(const remat_session *s, const char *name) {
     for (int i = 0; i < s->chain.problem.n_resident; i++)
@@ -12,6 +11,7 @@ static uint64_t resident_bytes(const remat_session *s, const char *name) {
 }
 
 remat_plan_summary remat_session_plan(const remat_session *s) {
+    if (!s) return (remat_plan_summary){0};
     const rm_schedule *schedule = rm_session_schedule(s);
     const rm_verdict *verdict = &schedule->verdict;
     remat_plan_summary plan = {
@@ -61,6 +61,19 @@ remat_plan_summary remat_session_plan(const remat_session *s) {
 
 remat_products remat_session_products(const remat_session *s) {
     rm_products known = {.shapes = 0};
-    if (s->api->products && s->device) s->api->products(s->device, &known);
-    return (remat_products){known.shapes, known.in_fp32};
+    if (s && s->api->products && s->device) s->api->products(s->device, &known);
+    return (remat_products){.shapes = known.shapes,
+                            .in_fp32 = known.in_fp32,
+                            .by_cublas = known.by_cublas,
+                            .split = known.split,
+                            .alone = known.alone,
+                            .whole = known.whole,
+                            .batched = known.batched,
+                            .blocks = known.blocks};
+}
+
+remat_recordings remat_session_recordings(const remat_session *s) {
+    rm_recordings known = {.calls = 0};
+    if (s && s->api->recordings && s->runner.queue) s->api->recordings(s->runner.queue, &known);
+    return (remat_recordings){known.calls, known.graphs, known.bytes, known.limit_bytes, known.ended};
 }

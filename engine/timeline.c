@@ -41,7 +41,8 @@ static remat_status allocate(int64_t count, remat_live_point **points) {
 }
 
 remat_status remat_plan_timeline(const remat_session *s, remat_live_point **points, int64_t *count) {
-    REQUIRE(s && points && count, INVALID, "remat_plan_timeline needs a session and a place for the result");
+    NEED(s, "a session");
+    NEED(points && count, "a place for the result");
     const rm_problem *problem = rm_session_problem(s);
     const rm_schedule *schedule = rm_session_schedule(s);
     int64_t n = schedule->plan.n_steps;
@@ -67,6 +68,7 @@ remat_status remat_plan_timeline(const remat_session *s, remat_live_point **poin
 /* ---- Measured ------------------------------------------------------------------------------------------------- */
 
 remat_status remat_trace_next(remat_session *s) {
+    NEED(s, "a session");
     REQUIRE(!s->plan_only && !s->inference, INVALID, "this session makes no gradients, so there is no step to trace");
     if (!s->trace) TRY(rm_trace_create(&s->chain.problem, s->training.plan.n_steps, &s->trace));
     s->trace_next = true;
@@ -74,7 +76,8 @@ remat_status remat_trace_next(remat_session *s) {
 }
 
 remat_status remat_traced_timeline(const remat_session *s, remat_live_point **points, int64_t *count) {
-    REQUIRE(s && points && count, INVALID, "remat_traced_timeline needs a session and a place for the result");
+    NEED(s, "a session");
+    NEED(points && count, "a place for the result");
     int64_t n = 0;
     const remat_live_point *traced = s->trace ? rm_trace_points(s->trace, &n) : NULL;
     REQUIRE(n, INVALID, "no step was traced yet; call remat_trace_next, then remat_gradients");

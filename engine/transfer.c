@@ -22,7 +22,7 @@ static bool begins(const rm_lifetimes *lifetimes, int64_t first, int64_t step, i
 static void give(const rm_runner *runner, rm_verb verb, void *address, uint64_t bytes, rm_part *part) {
     part->address = address;
     part->bytes = bytes;
-    (verb == RM_SAVE ? runner->api->store_save : runner->api->store_load)(runner->queue, runner->store, part);
+    (verb == RM_SAVE ? runner->api->tier_save : runner->api->tier_load)(runner->queue, runner->tier, part);
     part->at += bytes;
     part->left -= bytes;
 }
@@ -49,11 +49,11 @@ void rm_run_transfer(const rm_runner *runner, const rm_problem *problem, const r
 
 remat_status rm_run_wait(const rm_runner *runner, const rm_schedule *schedule, int64_t number) {
     int32_t wait = schedule->transfers.count ? schedule->transfers.wait[number] : 0;
-    return wait ? runner->api->store_wait(runner->queue, runner->store, runner->given_before + (uint64_t)wait)
+    return wait ? runner->api->tier_wait(runner->queue, runner->tier, runner->given_before + (uint64_t)wait)
                 : REMAT_OK;
 }
 
 remat_status rm_run_wait_for_all(const rm_runner *runner) {
-    if (!runner->store) return REMAT_OK;
-    return runner->api->store_wait(runner->queue, runner->store, runner->api->store_given(runner->store));
+    if (!runner->tier) return REMAT_OK;
+    return runner->api->tier_wait(runner->queue, runner->tier, runner->api->tier_given(runner->tier));
 }

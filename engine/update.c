@@ -12,7 +12,7 @@ static bool is_sharded(const remat_session *s) { return s->chain.at.buckets.part
 
 /* ---- Buckets -------------------------------------------------------------------------------------------------- */
 
-int64_t remat_bucket_count(const remat_session *s) { return s->chain.at.buckets.n; }
+int64_t remat_bucket_count(const remat_session *s) { return s ? s->chain.at.buckets.n : 0; }
 
 remat_bucket rm_session_bucket(const remat_session *s, int64_t index) {
     const rm_residents *at = &s->chain.at;
@@ -28,8 +28,12 @@ remat_bucket rm_session_bucket(const remat_session *s, int64_t index) {
 }
 
 remat_bucket remat_bucket_info(const remat_session *s, int64_t index) {
-    if (index < 0 || index >= s->chain.at.buckets.n) return (remat_bucket){.index = -1};
+    if (index < 0 || index >= remat_bucket_count(s)) return (remat_bucket){.index = -1};
     return rm_session_bucket(s, index);
+}
+
+void remat_parameters_changed(remat_session *s) {
+    if (s) s->packed_is_stale = true;
 }
 
 remat_status rm_session_hand_over(const remat_session *s, int64_t index, remat_bucket *bucket) {
@@ -39,8 +43,9 @@ remat_status rm_session_hand_over(const remat_session *s, int64_t index, remat_b
 }
 
 uint64_t rm_session_sums_bytes(const remat_session *s) {
-    uint64_t params = (uint64_t)s->chain.at.buckets.n_params, told = (uint64_t)rm_session_told_count(s);
-    return told * sizeof *s->shard_loss + params * (sizeof *s->squares + RM_MAX_OPTIMIZER_SUMS * sizeof *s->sums);
+    uint64_t params = (uint64_t)s->chain.at.buckets.n_params;
+    return (uint64_t)rm_session_exchange_count(s) * sizeof *s->shard_loss +
+           params * (sizeof *s->squares + RM_MAX_OPTIMIZER_SUMS * sizeof *s->sums);
 }
 
 /* ---- Which parameters are trained ----------------------------------------------------------------------------- */
@@ -218,6 +223,7 @@ static remat_status update_all(remat_session *s, double lr) {
 }
 
 remat_status remat_update(remat_session *s, double lr, remat_step_result *result) {
+    NEED(s, "a session");
     REQUIRE(s->optimizer, INVALID, "this session has no optimizer; name one in the config");
     REQUIRE(rm_session_has_gradients(s) || s->micro_steps > 1, INVALID,
             "there are no gradients yet; call remat_gradients before remat_update");

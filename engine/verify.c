@@ -7,7 +7,6 @@
 #include "engine/verify.h"
 
 #include <inttypes.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -201,17 +200,14 @@ static remat_status compare(rm_verify *v, const rm_verify_run *run, int32_t piec
     return d.now == d.before ? REMAT_OK : refuse(v, &d, run->step);
 }
 
-/* Every operand of an instruction, as one array. */
-enum { N_OPERANDS = (sizeof(rm_instruction) - offsetof(rm_instruction, x)) / sizeof(rm_where) };
-
 static remat_status compare_operands(rm_verify *v, const rm_verify_run *run, bool made) {
     bool forward = run->step.verb == RM_RUN_FORWARD;
     seen s = {0};
     if (made && !forward) return REMAT_OK;
     if (!v->kept) TRY(v->api->synchronize(v->queue)); /* the host reads what is there now */
     for (int32_t n = 0; n < run->program->n; n++) {
-        const rm_where *operand = run->program->item[n].x;
-        for (int i = 0; i < N_OPERANDS; i++) {
+        const rm_where *operand = run->program->item[n].operand;
+        for (int i = 0; i < RM_OPERANDS; i++) {
             int32_t piece = piece_of(v, run, &operand[i]);
             if (piece < 0 || (forward && operand[i].next != made) || seen_before(&s, piece)) continue;
             TRY(compare(v, run, piece, made));

@@ -3,6 +3,7 @@
 #include "memory/arena.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -22,6 +23,14 @@ static uint64_t machine_bytes(void) {
 
 static remat_status too_large(uint64_t bytes) {
     double mib = 1.0 / (1 << 20);
+    uint64_t limit, used, rest = 32 << 20; /* for what comes after it */
+    if (rm_host_address_space(&limit, &used) && limit < used + bytes + rest)
+        FAIL(
+            MEMORY,
+            "the step needs one block of %.1f MiB, and the address space is limited to %.1f MiB (ulimit -v): raise the "
+            "limit to %.0f MiB (ulimit -v %llu), or ask for more segments",
+            (double)bytes * mib, (double)limit * mib, ceil((double)(used + bytes + rest) * mib),
+            (unsigned long long)ceil((double)(used + bytes + rest) * mib) * 1024);
     FAIL(
         MEMORY,
         "the step needs one block of %.1f MiB (%llu bytes), which this machine, with %.1f MiB of memory, did not give; "

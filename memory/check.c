@@ -74,13 +74,9 @@ static remat_status begin(judge *j, rm_buffer_kind kind, int64_t index, uint64_t
     j->verdict->buffers += bytes > 0;
     rm_lifetimes *list = j->lifetimes;
     if (!list || bytes == 0) return REMAT_OK;
-    if (list->count == list->capacity) {
-        int64_t capacity = list->capacity ? list->capacity * 2 : j->likely_buffers;
-        rm_lifetime *grown = rm_realloc(list->item, (size_t)capacity * sizeof *grown);
-        REQUIRE(grown, MEMORY, "out of host memory for the lifetimes of %lld buffers", (long long)capacity);
-        list->item = grown;
-        list->capacity = capacity;
-    }
+    int64_t needed = list->capacity ? list->count + 1 : j->likely_buffers;
+    REQUIRE(rm_grow(&list->item, &list->capacity, needed, sizeof *list->item), MEMORY,
+            "out of host memory for the lifetimes of %lld buffers", (long long)needed);
     *since = list->count;
     list->item[list->count++] =
         (rm_lifetime){.kind = (uint8_t)kind, .index = (int32_t)index, .first = j->t, .last = j->t, .bytes = bytes};
@@ -162,7 +158,7 @@ static void wait_until(judge *j, uint64_t moment_ns) {
     j->now_ns = moment_ns;
 }
 
-typedef enum { TO_READ, TO_WRITE } intent; /* to end a buffer is as good as to write it */
+typedef enum { TO_READ, TO_WRITE } intent; /* freeing a buffer counts as writing it */
 
 static void wait_for(judge *j, const transit *transit, intent intent) {
     wait_until(j, transit->there_ns);

@@ -7,7 +7,7 @@
 
 typedef struct {
     uint64_t peak_bytes, time_ns;
-    int16_t move;         /* how it is come by: the caller's business ... */
+    int16_t move;         /* how it was made: the caller's business ...  */
     uint16_t right, left; /* ... and the points of the parts that it is made of: never more than 2^16 in a frontier */
 } rm_point;
 

@@ -80,7 +80,8 @@ typedef struct {
     rm_cuts *cuts;  /* ... and where they split it */
     rm_point *pool;
     rm_drops *drops; /* of each point in the pool */
-    int32_t used, capacity;
+    int32_t used;
+    int64_t capacity;
     rm_point *scratch;
 } rm_solver;
 

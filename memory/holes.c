@@ -20,13 +20,8 @@ static void update(rm_holes *h, int32_t i) {
 /* ---- Nodes -------------------------------------------------------------------------------------- */
 
 static bool reserve(rm_holes *h) {
-    if (h->unused || h->count + 1 < h->capacity) return true;
-    int32_t capacity = h->capacity ? h->capacity * 2 : 64;
-    rm_hole *grown = capacity > h->capacity ? rm_realloc(h->node, (size_t)capacity * sizeof *grown) : NULL;
-    if (!grown) return false;
-    h->node = grown;
-    h->capacity = capacity;
-    return true;
+    if (h->unused) return true;
+    return h->count < INT32_MAX - 1 && rm_grow(&h->node, &h->capacity, (int64_t)h->count + 2, sizeof *h->node);
 }
 
 /* There is room: reserve was called. */

@@ -15,7 +15,8 @@ typedef struct {
 
 typedef struct {
     rm_hole *node;                         /* [0] is nobody */
-    int32_t root, unused, count, capacity; /* unused: a list of nodes, through `left` */
+    int32_t root, unused, count; /* unused: a list of nodes, through `left` */
+    int64_t capacity;
     uint32_t seed;
     uint64_t size; /* of the block */
 } rm_holes;

@@ -1,18 +1,18 @@
-/* host.c: host memory. Small things come from jemalloc (mallocx and friends) or the C library; large blocks straight
- * from the system, for two reasons: the arena wants an unreadable page right behind its last byte, which no allocator
+/* host.c: host memory. Small things come from malloc, whosever it is in this program; large blocks straight from the system,
+ * for two reasons: the arena wants an unreadable page right behind its last byte, which no allocator
  * offers, and a block of gigabytes that is freed should leave the process at once instead of waiting in a cache. */
 #include "memory/host.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
-#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#ifdef REMAT_HAVE_JEMALLOC
-#include <jemalloc/jemalloc.h>
-#elif defined(__GLIBC__)
+#include <sys/resource.h>
+#ifdef __GLIBC__
 #include <malloc.h>
 #endif
 
@@ -37,20 +37,7 @@ static bool must_fail(void) {
 
 /* ---- Small things ------------------------------------------------------------------------------- */
 
-#ifdef REMAT_HAVE_JEMALLOC
-/* A size of 0 is undefined for mallocx: every request below is at least 1. Requests beyond PTRDIFF_MAX can never be
- * met, and some versions assert on them. */
-static void *take(size_t bytes, int flags) { return bytes > PTRDIFF_MAX ? NULL : mallocx(bytes, flags); }
-static void *take_plain(size_t bytes) { return take(bytes, 0); }
-static void *take_zeroed(size_t bytes) { return take(bytes, MALLOCX_ZERO); }
-static void *take_aligned(size_t bytes, size_t alignment) { return take(bytes, MALLOCX_ALIGN(alignment)); }
-static void *resize(void *pointer, size_t bytes) { return bytes > PTRDIFF_MAX ? NULL : rallocx(pointer, bytes, 0); }
-static void give(void *pointer) { dallocx(pointer, 0); }
-static void give_aligned(void *pointer, size_t bytes) {
-    (void)bytes; /* sdallocx would want the alignment too, which the caller no longer knows */
-    dallocx(pointer, 0);
-}
-#else
+/* Requests beyond PTRDIFF_MAX can never be met, and some allocators assert on them. */
 static void *take_plain(size_t bytes) { return bytes > PTRDIFF_MAX ? NULL : malloc(bytes); }
 static void *take_zeroed(size_t bytes) { return bytes > PTRDIFF_MAX ? NULL : calloc(1, bytes); }
 static void *take_aligned(size_t bytes, size_t alignment) {
@@ -59,12 +46,6 @@ static void *take_aligned(size_t bytes, size_t alignment) {
     return bytes > PTRDIFF_MAX || posix_memalign(&pointer, alignment, bytes) ? NULL : pointer;
 }
 static void *resize(void *pointer, size_t bytes) { return bytes > PTRDIFF_MAX ? NULL : realloc(pointer, bytes); }
-static void give(void *pointer) { free(pointer); }
-static void give_aligned(void *pointer, size_t bytes) {
-    (void)bytes;
-    free(pointer);
-}
-#endif
 
 static size_t at_least_one(size_t bytes) { return bytes ? bytes : 1; }
 
@@ -81,13 +62,26 @@ void *rm_realloc(void *pointer, size_t bytes) {
     return must_fail() ? NULL : resize(pointer, at_least_one(bytes));
 }
 
-void rm_free(void *pointer) {
-    if (pointer) give(pointer);
-}
+void rm_free(void *pointer) { free(pointer); }
 
 void *rm_shrink(void *pointer, size_t bytes) {
     void *moved = pointer ? resize(pointer, at_least_one(bytes)) : NULL;
     return moved ? moved : pointer;
+}
+
+bool rm_grow(void *array, int64_t *capacity, int64_t needed, size_t item_bytes) {
+    if (needed <= *capacity) return true;
+    int64_t larger = *capacity <= INT64_MAX / 2 && 2 * *capacity > needed ? 2 * *capacity : needed;
+    if (larger < 16) larger = 16;
+    size_t bytes;
+    void *items;
+    memcpy(&items, array, sizeof items); /* whatever they are */
+    if (__builtin_mul_overflow((size_t)larger, item_bytes, &bytes)) return false;
+    items = rm_realloc(items, bytes);
+    if (!items) return false;
+    memcpy(array, &items, sizeof items);
+    *capacity = larger;
+    return true;
 }
 
 char *rm_strdup(const char *text) {
@@ -125,7 +119,7 @@ void *rm_block_alloc(size_t bytes, size_t alignment) {
 void rm_block_free(void *block, size_t bytes) {
     if (!block) return;
     if (bytes < RM_BLOCK_MAPPED)
-        give_aligned(block, bytes);
+        free(block);
     else
         munmap(block, round_up(bytes, page_bytes()));
 }
@@ -152,38 +146,64 @@ void rm_guarded_free(void *block, size_t bytes) {
     munmap((char *)block + round_up(at_least_one(bytes), 64) - inside, inside + page);
 }
 
-/* ---- What the allocator says of itself ---------------------------------------------------------- */
+/* ---- Address space ------------------------------------------------------------------------------ */
 
-#ifdef REMAT_HAVE_JEMALLOC
-#define TEXT_OF(x) #x
-#define TEXT(x) TEXT_OF(x)
-
-const char *rm_host_allocator(void) {
-    return "jemalloc " TEXT(JEMALLOC_VERSION_MAJOR) "." TEXT(JEMALLOC_VERSION_MINOR) "." TEXT(JEMALLOC_VERSION_BUGFIX);
+static uint64_t mapped_bytes(void) {
+    unsigned long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (file && fscanf(file, "%lu", &pages) != 1) pages = 0;
+    if (file) fclose(file);
+    return (uint64_t)pages * page_bytes();
 }
 
-void rm_host_trim(void) { (void)mallctl("arena." TEXT(MALLCTL_ARENAS_ALL) ".purge", NULL, NULL, NULL, 0); }
+bool rm_host_address_space(uint64_t *limit_bytes, uint64_t *used_bytes) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY) return false;
+    *limit_bytes = limit.rlim_cur;
+    *used_bytes = mapped_bytes();
+    return true;
+}
 
-static uint64_t statistic(const char *name) {
-    size_t value = 0, size = sizeof value;
-    return mallctl(name, &value, &size, NULL, 0) ? 0 : value;
+/* ---- What the allocator says of itself ---------------------------------------------------------- */
+
+/* jemalloc's, where the program was linked to it, as `remat` is. */
+int mallctl(const char *name, void *old, size_t *old_bytes, void *new, size_t new_bytes) __attribute__((weak));
+
+static bool read_from_jemalloc(const char *name, void *value, size_t bytes) {
+    return mallctl && !mallctl(name, value, &bytes, NULL, 0);
+}
+
+static char allocator[40] = "libc";
+
+/* "jemalloc 5.3.0" of "5.3.0-0-g54eaed1d8b56". */
+static void name_allocator(void) {
+    const char *version = "";
+    if (read_from_jemalloc("version", &version, sizeof version))
+        snprintf(allocator, sizeof allocator, "jemalloc %.*s", (int)strcspn(version, "-"), version);
+}
+
+const char *rm_host_allocator(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, name_allocator);
+    return allocator;
+}
+
+/* A sanitizer allocates by itself. glibc's own malloc then first awakes in malloc_trim, which is not safe on two threads at
+ * once: each takes itself for the owner of the main arena, and the second to end aborts the process. */
+void rm_host_trim(void) {
+    if (mallctl) (void)mallctl("arena.4096.purge", NULL, NULL, NULL, 0); /* 4096: all arenas */
+#if defined __GLIBC__ && !defined REMAT_SANITIZED
+    else
+        (void)malloc_trim(0);
+#endif
 }
 
 void rm_host_stats(uint64_t *allocated_bytes, uint64_t *resident_bytes) {
     uint64_t epoch = 1; /* jemalloc caches its statistics; writing the epoch refreshes them */
-    size_t size = sizeof epoch;
-    (void)mallctl("epoch", &epoch, &size, &epoch, size);
-    *allocated_bytes = statistic("stats.allocated");
-    *resident_bytes = statistic("stats.resident");
+    size_t allocated = 0, resident = 0;
+    if (mallctl) (void)mallctl("epoch", NULL, NULL, &epoch, sizeof epoch);
+    if (!read_from_jemalloc("stats.allocated", &allocated, sizeof allocated)) allocated = 0;
+    if (!read_from_jemalloc("stats.resident", &resident, sizeof resident)) resident = 0;
+    *allocated_bytes = allocated;
+    *resident_bytes = resident;
 }
-#else
-const char *rm_host_allocator(void) { return "libc"; }
-/* A sanitizer allocates by itself. glibc's own malloc then first awakes in malloc_trim, which is not safe on two threads at
- * once: each takes itself for the owner of the main arena, and the second to end aborts the process. */
-#if defined __GLIBC__ && !defined REMAT_SANITIZED
-void rm_host_trim(void) { (void)malloc_trim(0); }
-#else
-void rm_host_trim(void) {}
-#endif
-void rm_host_stats(uint64_t *allocated_bytes, uint64_t *resident_bytes) { *allocated_bytes = *resident_bytes = 0; }
-#endif

@@ -1,8 +1,9 @@
-/* host.h: host memory, through jemalloc where it was found when building (mallocx and friends), through the C library
- * elsewhere. Every allocation of the library goes through here, so that tests can count them and make one fail. */
+/* host.h: host memory, through malloc: the library brings no allocator along, the program `remat` is linked to jemalloc where
+ * that was found when building. Every allocation of the library goes through here, so that tests can count them and make one fail. */
 #ifndef RM_HOST_H
 #define RM_HOST_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -12,6 +13,13 @@ void *rm_realloc(void *pointer, size_t bytes);
 void rm_free(void *pointer); /* NULL allowed */
 void *rm_shrink(void *pointer, size_t bytes); /* to no more than it had; never fails: then it stays as large as it was */
 char *rm_strdup(const char *text);
+
+/* Room for `needed` items in an array that grows: at least doubles it where it has to. `array` is the address of the pointer to
+ * its items, NULL while *capacity is 0. False: there is none, and array and capacity are as they were.
+ *
+ *     if (!rm_grow(&list->item, &list->capacity, list->count + 1, sizeof *list->item)) return false;
+ *     list->item[list->count++] = item; */
+bool rm_grow(void *array, int64_t *capacity, int64_t needed, size_t item_bytes);
 
 /* One large block, aligned to `alignment` (a power of two); NULL when there is none. Contents are undefined. Blocks of
  * RM_BLOCK_MAPPED bytes and more are mapped straight from the system: they go back to it the moment they are freed, and
@@ -27,6 +35,9 @@ void rm_guarded_free(void *block, size_t bytes);
 
 /* Gives pages that were freed, and that the allocator keeps for next time, back to the system now. */
 void rm_host_trim(void);
+
+/* The limit on address space (ulimit -v), and what of it is taken. False: there is none. */
+bool rm_host_address_space(uint64_t *limit_bytes, uint64_t *used_bytes);
 
 const char *rm_host_allocator(void);           /* "jemalloc 5.3.0", "libc" */
 void rm_host_stats(uint64_t *allocated_bytes, uint64_t *resident_bytes); /* 0 and 0 where unknown */

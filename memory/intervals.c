@@ -68,15 +68,10 @@ static remat_status begin(rm_solver *solver, const rm_group *group) {
 }
 
 static remat_status grow(rm_solver *solver, int n) {
-    if (solver->used + n <= solver->capacity) return REMAT_OK;
-    int32_t capacity = solver->capacity * 2 > solver->used + n ? solver->capacity * 2 : solver->used + n + 1024;
-    rm_point *pool = rm_realloc(solver->pool, (size_t)capacity * sizeof *pool);
-    if (pool) solver->pool = pool;
-    rm_drops *drops = rm_realloc(solver->drops, (size_t)capacity * sizeof *drops);
-    if (drops) solver->drops = drops;
-    if (!pool || !drops) return no_memory(solver->n);
-    solver->capacity = capacity;
-    return REMAT_OK;
+    int64_t pool_capacity = solver->capacity;
+    bool grown = rm_grow(&solver->pool, &pool_capacity, (int64_t)solver->used + n, sizeof *solver->pool) &&
+                 rm_grow(&solver->drops, &solver->capacity, (int64_t)solver->used + n, sizeof *solver->drops);
+    return grown ? REMAT_OK : no_memory(solver->n);
 }
 
 /* The interval's points, once they are final; what they drop is added up for these alone. */

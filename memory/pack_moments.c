@@ -92,15 +92,10 @@ void rm_pack_raise_ground(rm_pack_moments *p, int32_t i, uint64_t height) {
 /* ---- The others --------------------------------------------------------------------------------- */
 
 static bool link_item(rm_pack_moments *p, int32_t node, int32_t i) {
-    if (p->n_links + 1 >= p->link_capacity) {
-        int32_t capacity = 2 * p->link_capacity + 1024;
-        int32_t *next = rm_realloc(p->next, (size_t)capacity * sizeof *next);
-        if (next) p->next = next;
-        int32_t *entry = rm_realloc(p->entry, (size_t)capacity * sizeof *entry);
-        if (entry) p->entry = entry;
-        if (!next || !entry) return false;
-        p->link_capacity = capacity;
-    }
+    int64_t next_capacity = p->link_capacity;
+    if (!rm_grow(&p->next, &next_capacity, p->n_links + 2, sizeof *p->next) ||
+        !rm_grow(&p->entry, &p->link_capacity, p->n_links + 2, sizeof *p->entry))
+        return false;
     int32_t link = ++p->n_links;
     p->next[link] = p->head[node];
     p->entry[link] = i;

@@ -22,7 +22,8 @@ typedef struct {
     uint64_t *load;               /* by moment: bytes alive */
     uint64_t *top, *raised;       /* the ground, by node */
     int32_t *head, *next, *entry; /* the others: head by node; next, entry by link; 0 ends a list */
-    int32_t n_links, link_capacity;
+    int32_t n_links;
+    int64_t link_capacity;
     rm_pack_span *span; /* n and one: what is in the way */
     int32_t n_spans;
 } rm_pack_moments;

@@ -46,15 +46,6 @@ typedef struct {
 
 /* ---- Frames ------------------------------------------------------------------------------------- */
 
-static bool reserve(void **array, int64_t *capacity, int64_t need, size_t size) {
-    if (need <= *capacity) return true;
-    void *grown = rm_realloc(*array, (size_t)need * 2 * size);
-    if (!grown) return false;
-    *array = grown;
-    *capacity = need * 2;
-    return true;
-}
-
 /* Best first; few, so insertion. */
 static void list_choices(search *s, frame *f) {
     const rm_pack_box *box = s->state.box;
@@ -132,8 +123,8 @@ static void enter(search *s) {
         fail_part(s, &f.spot);
         return;
     }
-    if (!reserve((void **)&s->frame, &s->frame_capacity, s->n_frames + 1, sizeof *s->frame) ||
-        !reserve((void **)&s->choice, &s->choice_capacity, s->n_choices + s->state.n_open, sizeof *s->choice)) {
+    if (!rm_grow(&s->frame, &s->frame_capacity, s->n_frames + 1, sizeof *s->frame) ||
+        !rm_grow(&s->choice, &s->choice_capacity, s->n_choices + s->state.n_open, sizeof *s->choice)) {
         s->state.no_memory = true;
         return;
     }

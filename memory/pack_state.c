@@ -79,13 +79,7 @@ static void find_twins(rm_pack_state *s, entry *sorted) {
 }
 
 static bool reserve_trail(rm_pack_state *s, int64_t more) {
-    if (s->n_trail + more <= s->trail_capacity) return true;
-    int64_t capacity = 2 * (s->n_trail + more);
-    rm_pack_change *grown = rm_realloc(s->trail, (size_t)capacity * sizeof *grown);
-    if (!grown) return false;
-    s->trail = grown;
-    s->trail_capacity = capacity;
-    return true;
+    return rm_grow(&s->trail, &s->trail_capacity, s->n_trail + more, sizeof *s->trail);
 }
 
 static bool create_sections(rm_pack_state *s) {

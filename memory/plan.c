@@ -8,14 +8,9 @@
 #include "memory/scan.h"
 
 remat_status rm_plan_add(rm_plan *plan, rm_step step) {
-    if (plan->n_steps == plan->capacity) {
-        int64_t capacity = plan->capacity ? plan->capacity * 2 : 64;
-        rm_step *grown = rm_realloc(plan->step, (size_t)capacity * sizeof *grown);
-        REQUIRE(grown, MEMORY, "out of host memory for a plan of %lld steps; use a larger tile or fewer cuts",
-                (long long)capacity);
-        plan->step = grown;
-        plan->capacity = capacity;
-    }
+    REQUIRE(rm_grow(&plan->step, &plan->capacity, plan->n_steps + 1, sizeof *plan->step), MEMORY,
+            "out of host memory for a plan of %lld steps; use a larger tile or fewer cuts",
+            (long long)plan->n_steps + 1);
     plan->step[plan->n_steps++] = step;
     return REMAT_OK;
 }

@@ -36,7 +36,7 @@ extern const char *const rm_option_names[];
 
 typedef struct {
     uint64_t bytes; /* a multiple of RM_ALIGN */
-} rm_piece;
+} rm_shard;
 
 typedef struct {
     uint64_t time_ns, scratch_bytes;
@@ -80,7 +80,7 @@ typedef struct rm_problem {
     int64_t n_stages;
     rm_stage *stage;
     int64_t n_pieces;
-    rm_piece *piece;
+    rm_shard *piece;
     rm_lists state;  /* n_stages+1 lists of pieces */
     rm_lists dstate; /* n_stages+1 lists           */
     rm_lists saved;  /* n_stages lists: the pieces of saved(s) besides its private block (usually none) */
@@ -89,7 +89,7 @@ typedef struct rm_problem {
     rm_tier tier;
 } rm_problem;
 
-/* Zeroed arrays for so many stages, pieces and list items in all; MEMORY when they cannot be had. The caller fills
+/* Zeroed arrays for so many stages, pieces and list items in all; MEMORY when there is none. The caller fills
  * them. rm_problem_free frees what is inside and leaves *problem zeroed. */
 remat_status rm_problem_alloc(rm_problem *problem, int64_t n_stages, int64_t n_pieces, int64_t n_state_items,
                               int64_t n_dstate_items, int64_t n_saved_items);

@@ -147,7 +147,7 @@ static bool read_tier(reader *r) {
 
 static bool read_stages(reader *r) { return r->n_stages < 0 && rm_scan_index(&r->scan, r->extent.lines, &r->n_stages); }
 
-/* The last count: now the arrays can be had. Sets *status only for want of memory. */
+/* The last count: now the arrays can be allocated. Sets *status only where memory is lacking. */
 static bool read_pieces(reader *r, remat_status *status) {
     int64_t n_pieces;
     if (r->sized || r->n_stages < 0 || !rm_scan_index(&r->scan, r->extent.lines, &n_pieces)) return false;

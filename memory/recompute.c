@@ -38,13 +38,8 @@ typedef struct {
 } candidates;
 
 static remat_status add(candidates *c, candidate one) {
-    if (c->count == c->capacity) {
-        int64_t capacity = c->capacity ? c->capacity * 2 : 1024;
-        void *grown = rm_realloc(c->candidate, (size_t)capacity * sizeof *c->candidate);
-        REQUIRE(grown, MEMORY, "out of host memory for %lld plans", (long long)capacity);
-        c->candidate = grown;
-        c->capacity = capacity;
-    }
+    REQUIRE(rm_grow(&c->candidate, &c->capacity, c->count + 1, sizeof *c->candidate), MEMORY,
+            "out of host memory for %lld plans", (long long)c->count + 1);
     one.member.exact = c->footprint.exact;
     c->candidate[c->count++] = one;
     return REMAT_OK;

@@ -202,13 +202,8 @@ static void weigh(const search *f, recipe *r) {
 /* ---- Which recipes there are ---------------------------------------------------------------------- */
 
 static remat_status propose(search *f, recipe r) {
-    if (f->count == f->capacity) {
-        int64_t capacity = f->capacity ? 2 * f->capacity : 256;
-        recipe *grown = rm_realloc(f->recipe, (size_t)capacity * sizeof *grown);
-        REQUIRE(grown, MEMORY, "out of host memory for %lld plans that spill", (long long)capacity);
-        f->recipe = grown;
-        f->capacity = capacity;
-    }
+    REQUIRE(rm_grow(&f->recipe, &f->capacity, f->count + 1, sizeof *f->recipe), MEMORY,
+            "out of host memory for %lld plans that spill", (long long)f->count + 1);
     weigh(f, &r);
     f->recipe[f->count++] = r;
     return REMAT_OK;

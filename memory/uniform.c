@@ -230,15 +230,10 @@ static share *row_of(const rm_uniform *u, share *table, int row) { return table 
 
 static remat_status make_room(rm_uniform *u, int rows) {
     int64_t room = rows * (u->depth + 2);
-    if (room <= u->room) return REMAT_OK;
-    share *inside = rm_realloc(u->inside, (size_t)room * 2 * sizeof *inside);
-    if (inside) u->inside = inside;
-    share *tail = rm_realloc(u->tail, (size_t)room * 2 * sizeof *tail);
-    if (tail) u->tail = tail;
-    node *stack = rm_realloc(u->stack, (size_t)room * 2 * sizeof *stack);
-    if (stack) u->stack = stack;
-    REQUIRE(inside && tail && stack, MEMORY, "out of host memory to plan for %lld stages", (long long)u->n_stages);
-    u->room = room * 2;
+    int64_t inside = u->room, tail = u->room;
+    REQUIRE(rm_grow(&u->inside, &inside, room, sizeof *u->inside) && rm_grow(&u->tail, &tail, room, sizeof *u->tail) &&
+                rm_grow(&u->stack, &u->room, room, sizeof *u->stack),
+            MEMORY, "out of host memory to plan for %lld stages", (long long)u->n_stages);
     return REMAT_OK;
 }
 

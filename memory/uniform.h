@@ -1,5 +1,5 @@
 /* uniform.h: the best nested segments of a chain whose stages are alike, as the tiles of a recurrent net are; the last may
- * differ. The binomial schedule of binomial.h, in bytes instead of slots: a segment at the end of all nesting is kept
+ * differ. The binomial schedule (tests/memory/binomial.h), in bytes instead of slots: a segment at the end of all nesting is kept
  * whole, each stage in whichever option the bytes allow, and how long it may be depends on how many states are held
  * outside it. Costs no more than a table of as many rows as states fit; the plan is found without looking at every split.
  *

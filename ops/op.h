@@ -13,7 +13,7 @@
  *   - Kernels allocate nothing, and cannot fail: what can be wrong is refused by infer.
  *   - Saving less. A stage may be kept LEAN: then it saves no aux of an op that has `rebuild`, which makes aux again, bit
  *     for bit, just before the op's backward; and neither y nor aux of an op marked `cheap`, whose forward is run again.
- *     docs/lean.md says what that saves and costs.
+ *     docs/notes/cells.md says what that saves and costs.
  *
  * Two precisions. An op file is compiled twice: as float (rm_op_gelu) and, for the tests' finite
  * differences, as double (rm_op_gelu_f64). Its code says `real`. `define_*` is the readable definition, plain
@@ -41,20 +41,20 @@ typedef enum {
 } rm_time;
 
 typedef struct {
-    uint64_t seed, step; /* step: updates made so far */
+    uint64_t seed, step; /* of an update and a shard of its batch: rng.h */
     uint32_t node;
 } rm_key;
 
 /* One call of a kernel, for one tile (or for the whole value, where there is no time axis). */
 typedef struct {
-    const void *attr;                                   /* the op's own attributes, or NULL                  */
-    rm_tensor x[RM_MAX_IN];                             /* inputs; desc.rank == -1: optional and not given   */
-    rm_tensor y;                                        /* forward: to fill; backward: if declared in saves  */
+    const void *attr;                                          /* the op's own attributes, or NULL                  */
+    rm_tensor x[RM_MAX_IN];                                    /* inputs; desc.rank == -1: optional and not given   */
+    rm_tensor y;                                               /* forward: to fill; backward: if declared in saves  */
     rm_tensor state_in[RM_MAX_STATE], state_out[RM_MAX_STATE]; /* carried; state_in.data NULL: zeros. Both
                                                            are readable in backward too (saves.state)        */
-    rm_tensor dy, dx[RM_MAX_IN];                        /* backward                                          */
-    rm_tensor dstate_out[RM_MAX_STATE];                 /* backward, in: gradient of state_out; NULL: zeros  */
-    rm_tensor dstate_in[RM_MAX_STATE];                  /* backward, to fill; NULL: not wanted               */
+    rm_tensor dy, dx[RM_MAX_IN];                               /* backward                                          */
+    rm_tensor dstate_out[RM_MAX_STATE];                        /* backward, in: gradient of state_out; NULL: zeros  */
+    rm_tensor dstate_in[RM_MAX_STATE];                         /* backward, to fill; NULL: not wanted               */
     void *aux;          /* aux_bytes of the op's own saved data. Forward fills it, unless NULL: a forward-only
                            pass. Backward reads it and may overwrite it.                                     */
     void *scratch;      /* scratch_bytes, uninitialised                                                      */
@@ -64,7 +64,8 @@ typedef struct {
     int64_t t0, t_total; /* first timestep of this tile, timesteps in all; 0 and 1 where there is no time    */
     bool training;       /* false: evaluation, where dropout is the identity                                 */
     int threads;
-    void *queue; /* CUDA: the rm_cuda_queue (cuda_queue.h) whose stream kernels are launched on; NULL on the CPU. There, all
+    void *
+        queue; /* CUDA: the rm_cuda_queue (cuda_queue.h) whose stream kernels are launched on; NULL on the CPU. There, all
                     data above lies in the device's memory; attr and the call itself in the host's             */
 } rm_call;
 
@@ -100,18 +101,18 @@ typedef struct {
      * names the op and the shapes. */
     remat_status (*infer)(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state);
     void (*cost)(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out);
-    uint64_t (*aux_bytes)(const rm_desc *x, const void *attr);                   /* NULL: none */
+    uint64_t (*aux_bytes)(const rm_desc *x, const void *attr); /* NULL: none */
     /* Scratch of a call on a CUDA device, where that is other than cost's scratch_bytes; `aux`: the call has one. NULL: the
      * same. */
     uint64_t (*cuda_scratch_bytes)(const rm_desc *x, const void *attr, rm_pass pass, bool aux);
     /* More memory of a CUDA call, that lies in the same place in all calls of a session, whatever the node, tile or pass: what
      * touches nothing else that differs from tile to tile can be recorded once for all (cuda_queue.h, begin). NULL: none. */
     uint64_t (*cuda_fixed_bytes)(const rm_desc *x, const void *attr);
-    int64_t (*bound)(const rm_desc *x, const void *attr, int input);             /* exclusive upper limit of a
+    int64_t (*bound)(const rm_desc *x, const void *attr, int input);           /* exclusive upper limit of a
                                                                                     discrete input; NULL: none */
-    uint64_t (*packed_bytes)(const rm_desc *x, const void *attr, int threads);   /* NULL: none */
-    void (*pack)(const rm_call *call, void *packed);   /* reads x[i] of `weights`; NULL exactly if packed_bytes is */
-    rm_device_kind packed_on;                          /* the one kind of device whose kernels read it: RM_DEVICE_CPU, unless
+    uint64_t (*packed_bytes)(const rm_desc *x, const void *attr, int threads); /* NULL: none */
+    void (*pack)(const rm_call *call, void *packed); /* reads x[i] of `weights`; NULL exactly if packed_bytes is */
+    rm_device_kind packed_on; /* the one kind of device whose kernels read it: RM_DEVICE_CPU, unless
                                                           a device made this descriptor (device.h, variant) */
     rm_kernel *define_forward, *define_backward;
     rm_kernel *forward[RM_DEVICE_KINDS], *backward[RM_DEVICE_KINDS]; /* NULL: this device lacks it */
@@ -119,7 +120,8 @@ typedef struct {
      * (x of saves.in, y, state_in), the inputs marked in `weights`, and `packed`; its cost is that of pass RM_REBUILD.
      * NULL: aux, if any, is always saved. An op either has rebuild or is cheap, not both. */
     rm_kernel *define_rebuild, *rebuild[RM_DEVICE_KINDS];
-    bool (*rebuilds)(const rm_desc *x, const void *attr); /* shapes for which the bits are the same; NULL: all of them */
+    bool (*rebuilds)(const rm_desc *x,
+                     const void *attr); /* shapes for which the bits are the same; NULL: all of them */
     bool cheap; /* forward costs about as much as reading a saved y would: rather run it again than save */
     const rm_sample *samples;
     int n_samples;
@@ -128,12 +130,12 @@ typedef struct {
 /* The list, in the order of ops.def. */
 extern const rm_op *const rm_ops[];
 extern const int rm_n_ops;
-const rm_op *rm_op_find(const char *name);      /* NULL: no such op */
-const rm_op *rm_op_find_f64(const char *name);  /* the same in double precision; tests only */
+const rm_op *rm_op_find(const char *name);     /* NULL: no such op */
+const rm_op *rm_op_find_f64(const char *name); /* the same in double precision; tests only */
 
-/* The CUDA column of a descriptor, RM_CUDA(gelu, forward): the launcher in ops/gelu.cu, or NULL in a build without. */
+/* The CUDA column of a descriptor, RM_CUDA(mul, forward): the launcher in ops/elementwise/mul.cu, or NULL in a build without. */
 #if (defined REMAT_HAVE_CUDA || defined RM_CUDA_EMULATED) && !defined RM_REAL_DOUBLE
-#define OP(name) extern rm_kernel rm_##name##_forward_cuda, rm_##name##_backward_cuda, rm_##name##_rebuild_cuda;
+#define OP(folder, name) extern rm_kernel rm_##name##_forward_cuda, rm_##name##_backward_cuda, rm_##name##_rebuild_cuda;
 #include "ops/ops.def"
 #undef OP
 #define RM_CUDA(name, pass) rm_##name##_##pass##_cuda
@@ -142,10 +144,18 @@ const rm_op *rm_op_find_f64(const char *name);  /* the same in double precision;
 #endif
 
 /* ---- Attributes of the ops that have some ------------------------------------------------------- */
-typedef struct { double probability; } rm_dropout_attr;
-typedef struct { double factor; } rm_scale_attr;
-typedef struct { double epsilon; } rm_layer_norm_attr;
-typedef struct { double smoothing; } rm_cross_entropy_attr; /* no attribute: 0 */
+typedef struct {
+    double probability;
+} rm_dropout_attr;
+typedef struct {
+    double factor;
+} rm_scale_attr;
+typedef struct {
+    double epsilon;
+} rm_layer_norm_attr;
+typedef struct {
+    double smoothing;
+} rm_cross_entropy_attr; /* no attribute: 0 */
 
 /* Recurrent ops (lstm, gru, rnn_tanh): inputs x, w_ih, w_hh, b_ih, b_hh.
  * x (tau,B,C) real: the input projection is x w_ih^T, w_ih (G*H,C).

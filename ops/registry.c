@@ -5,16 +5,16 @@
 #include <string.h>
 
 #include "ops/op.h"
-#include "ops/optimizer.h"
+#include "ops/optimizers/optimizer.h"
 
-#define OP(name) extern const rm_op RM_OP(name);
+#define OP(folder, name) extern const rm_op RM_OP(name);
 #include "ops/ops.def"
 #undef OP
 
 #ifdef RM_REAL_DOUBLE
 
 static const rm_op *const ops_f64[] = {
-#define OP(name) &RM_OP(name),
+#define OP(folder, name) &RM_OP(name),
 #include "ops/ops.def"
 #undef OP
 };
@@ -28,7 +28,7 @@ const rm_op *rm_op_find_f64(const char *name) {
 #else
 
 const rm_op *const rm_ops[] = {
-#define OP(name) &RM_OP(name),
+#define OP(folder, name) &RM_OP(name),
 #include "ops/ops.def"
 #undef OP
 };
@@ -41,12 +41,12 @@ const rm_op *rm_op_find(const char *name) {
 }
 
 #define OPTIMIZER(name) extern const rm_optimizer rm_optimizer_##name;
-#include "ops/optimizers.def"
+#include "ops/optimizers/optimizers.def"
 #undef OPTIMIZER
 
 const rm_optimizer *const rm_optimizers[] = {
 #define OPTIMIZER(name) &rm_optimizer_##name,
-#include "ops/optimizers.def"
+#include "ops/optimizers/optimizers.def"
 #undef OPTIMIZER
 };
 const int rm_n_optimizers = sizeof rm_optimizers / sizeof *rm_optimizers;

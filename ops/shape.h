@@ -6,7 +6,7 @@
 #include "ops/real.h"
 
 #include "ops/op.h"
-#include "ops/parallel.h"
+#include "ops/math/parallel.h"
 #include "ops/tile.h"
 
 /* Initialisers for samples. */

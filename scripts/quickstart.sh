@@ -37,6 +37,7 @@ train() { # train NAME FLAGS...
     printf '\n$'
     printf ' %s' "${run[@]}" "$@"
     printf '\n'
+    rm -f "$metrics"
     "${run[@]}" "$@" --metrics="$metrics"
 }
 

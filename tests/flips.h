@@ -235,7 +235,7 @@ static void nothing_flipped(const char *device, int seed) {
         CHECKED(remat_step(without, 0.1, &b));
         ck_assert(!memcmp(&a.loss, &b.loss, sizeof a.loss) && !memcmp(&a.grad_norm, &b.grad_norm, sizeof a.grad_norm));
         CHECKED(remat_evaluate(with, &a));
-        CHECKED(remat_evaluate(without, &b)); /* a stateful session goes on from there */
+        CHECKED(remat_evaluate(without, &b));
     }
     ck_assert(without->runner.verify == NULL);
     ck_assert_int_gt(rm_verify_comparisons(with->runner.verify), 3 * with->chain.n_stages);

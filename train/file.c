@@ -68,49 +68,78 @@ static remat_status grow(const char *path, uint8_t **data, size_t *capacity, siz
     return REMAT_OK;
 }
 
-static remat_status read_all(gzFile file, const char *path, size_t expected, uint64_t limit, uint8_t **data,
-                             size_t *size) {
-    size_t capacity = expected + 65536 + 1;
+static remat_status read_some(gzFile file, const char *path, uint8_t *data, size_t bytes, size_t *got) {
+    int n = gzread(file, data, (unsigned)bytes), code;
+    *got = n > 0 ? (size_t)n : 0;
+    if (n >= 0) return REMAT_OK;
+    const char *why = gzerror(file, &code);
+    FAIL(IO, "%s is damaged (%s): fetch it again", path, code == Z_ERRNO ? strerror(errno) : why);
+}
+
+static remat_status read_first(gzFile file, const char *path, size_t expected, uint64_t most, uint8_t **data,
+                               size_t *size) {
+    size_t capacity = expected + 65536 + 1, got = 1;
     *size = 0;
     *data = rm_malloc(capacity); /* pages that nothing is written to take no memory */
     REQUIRE(*data, MEMORY, "no memory for %s: %zu bytes were wanted", path, capacity);
-    for (;;) {
-        TRY(grow(path, data, &capacity, *size + 65536));
-        int got = gzread(file, *data + *size, 65536);
-        if (got < 0) {
-            int code;
-            const char *why = gzerror(file, &code);
-            FAIL(IO, "%s is damaged (%s): fetch it again", path, code == Z_ERRNO ? strerror(errno) : why);
-        }
-        if (got == 0) break;
-        *size += (size_t)got;
-        REQUIRE(*size <= limit, IO, "%s is longer than %llu bytes, the most that is read from such a file", path,
-                (unsigned long long)limit);
+    while (got && *size < most) {
+        size_t part = most - *size < 65536 ? (size_t)(most - *size) : 65536;
+        TRY(grow(path, data, &capacity, *size + part));
+        TRY(read_some(file, path, *data + *size, part, &got));
+        *size += got;
     }
     (*data)[*size] = 0;
     *data = rm_shrink(*data, *size + 1);
     return REMAT_OK;
 }
 
-remat_status rm_file_read(const char *path, uint64_t limit, uint8_t **data, size_t *size) {
-    struct stat about = {0};
+/* *about is what lies there; gzFile passes what is not gzip through as it is. */
+static remat_status open_packed(const char *path, struct stat *about, size_t *expected, uint64_t most, gzFile *file) {
     int fd;
+    TRY(open_plain(path, &fd, about));
+    *expected = expected_bytes(fd, (uint64_t)about->st_size, most);
+    if ((*file = gzdopen(fd, "rb"))) return REMAT_OK;
+    close(fd);
+    FAIL(MEMORY, "no memory to read %s", path);
+}
+
+/* Only closing tells whether the last gzip block was whole, if it was read. */
+static remat_status close_packed(gzFile file, const char *path, remat_status status) {
+    bool whole = gzclose(file) == Z_OK;
+    return whole || status ? status : rm_fail(REMAT_IO, "%s ends too early: fetch it again", path);
+}
+
+remat_status rm_file_read_first(const char *path, uint64_t most, uint8_t **data, size_t *size) {
+    struct stat about = {0};
+    size_t expected;
+    gzFile file;
     *data = NULL;
-    TRY(open_plain(path, &fd, &about));
-    size_t expected = expected_bytes(fd, (uint64_t)about.st_size, limit);
-    gzFile file = gzdopen(fd, "rb"); /* passes what is not gzip through as it is */
-    if (!file) {
-        close(fd);
-        FAIL(MEMORY, "no memory to read %s", path);
-    }
-    remat_status status = read_all(file, path, expected, limit, data, size);
-    /* Only closing tells whether the last gzip block was whole. */
-    if (gzclose(file) != Z_OK && !status) status = rm_fail(REMAT_IO, "%s ends too early: fetch it again", path);
+    TRY(open_packed(path, &about, &expected, most, &file));
+    remat_status status = close_packed(file, path, read_first(file, path, expected, most, data, size));
     if (status) {
         rm_free(*data);
         *data = NULL;
     }
     return status;
+}
+
+remat_status rm_file_read(const char *path, uint64_t limit, uint8_t **data, size_t *size) {
+    TRY(rm_file_read_first(path, limit + 1, data, size));
+    if (*size <= limit) return REMAT_OK;
+    rm_free(*data);
+    *data = NULL;
+    FAIL(IO, "%s is longer than %llu bytes, the most that is read from such a file", path, (unsigned long long)limit);
+}
+
+remat_status rm_file_begin(const char *path, rm_file_start *out) {
+    struct stat about = {0};
+    size_t expected;
+    gzFile file;
+    TRY(open_packed(path, &about, &expected, 0, &file));
+    remat_status status = read_some(file, path, out->data, sizeof out->data, &out->size);
+    out->file_bytes = (uint64_t)about.st_size;
+    out->packed = !gzdirect(file);
+    return close_packed(file, path, status);
 }
 
 remat_status rm_file_checksum(const char *path, uint64_t *bytes, uint32_t *crc) {
@@ -130,23 +159,51 @@ remat_status rm_file_checksum(const char *path, uint64_t *bytes, uint32_t *crc) 
 
 /* ---- Writing ---------------------------------------------------------------------------------------------------- */
 
-remat_status rm_file_create(const char *path, rm_file_writer *out) {
-    *out = (rm_file_writer){.fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666), .path = path};
-    out->crc32 = (uint32_t)crc32(0, NULL, 0);
-    if (out->fd < 0) FAIL(IO, "cannot create %s: %s", path, strerror(errno));
-    return REMAT_OK;
+static bool no_room;
+
+remat_status rm_file_failed(const char *verb, const char *path) {
+    no_room = errno == ENOSPC || errno == EFBIG || errno == EDQUOT;
+    FAIL(IO, "cannot %s %s: %s%s", verb, path, strerror(errno), no_room ? ": make room, or save elsewhere" : "");
 }
 
-static remat_status write_failed(const char *path) {
-    const char *remedy = errno == ENOSPC || errno == EFBIG || errno == EDQUOT ? ": make room, or save elsewhere" : "";
-    FAIL(IO, "cannot write %s: %s%s", path, strerror(errno), remedy);
+bool rm_file_had_no_room(void) { return no_room; }
+void rm_file_forget_no_room(void) { no_room = false; }
+
+static rm_file_writer writer_of(int fd, const char *path) {
+    return (rm_file_writer){.fd = fd, .path = path, .crc32 = (uint32_t)crc32(0, NULL, 0)};
+}
+
+/* O_EXCL: what others have put here meanwhile is not written to, nor what a link of theirs points to. */
+remat_status rm_file_create(const char *path, rm_file_writer *out) {
+    struct stat about;
+    rm_file_remove(path);
+    *out = writer_of(open(path, O_WRONLY | O_CLOEXEC | O_CREAT | O_EXCL | O_NOFOLLOW, 0666), path);
+    if (out->fd >= 0) return REMAT_OK;
+    bool strange = errno == EEXIST && !lstat(path, &about) && !S_ISREG(about.st_mode);
+    REQUIRE(!strange, IO, "cannot create %s: %s is there, which is not written to: remove it", path,
+            S_ISLNK(about.st_mode) ? "a symbolic link" : "something that is no plain file");
+    return rm_file_failed("create", path);
+}
+
+/* Looked at when it is open: a name may change what it stands for in between. Without O_TRUNC and O_CREAT a plain file stays as
+ * it is; O_NONBLOCK: a pipe that nobody reads is refused, not waited for. */
+remat_status rm_file_open_stream(const char *path, rm_file_writer *out) {
+    struct stat about = {0};
+    *out = writer_of(open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK), path);
+    if (out->fd < 0 && errno == ENXIO)
+        FAIL(IO, "cannot write to %s: nobody reads from it; start its reader first", path);
+    if (out->fd < 0) return rm_file_failed("open", path);
+    bool stream = fstat(out->fd, &about) == 0 && (S_ISCHR(about.st_mode) || S_ISFIFO(about.st_mode));
+    if (stream && fcntl(out->fd, F_SETFL, 0) == 0) return REMAT_OK;
+    rm_file_abandon(out);
+    FAIL(IO, "%s is neither a plain file nor a pipe or device: name another", path);
 }
 
 remat_status rm_file_write(rm_file_writer *writer, const void *data, size_t bytes) {
     for (size_t done = 0; done < bytes;) {
         ssize_t put = write(writer->fd, (const char *)data + done, bytes - done);
         if (put < 0 && errno == EINTR) continue;
-        if (put < 0) return write_failed(writer->path);
+        if (put < 0) return rm_file_failed("write", writer->path);
         done += (size_t)put;
     }
     writer->bytes += bytes;
@@ -172,7 +229,7 @@ remat_status rm_file_finish(rm_file_writer *writer) {
     if (close(writer->fd) && !failed) failed = errno;
     writer->fd = -1;
     errno = failed;
-    return failed ? write_failed(writer->path) : REMAT_OK;
+    return failed ? rm_file_failed("write", writer->path) : REMAT_OK;
 }
 
 remat_status rm_file_flush_output(void) {
@@ -181,13 +238,28 @@ remat_status rm_file_flush_output(void) {
     return REMAT_OK;
 }
 
+remat_status rm_directory_make(const char *path, const char *flag) {
+    char partial[RM_PATH_BYTES];
+    size_t length = strlen(path);
+    REQUIRE(length > 0 && length < sizeof partial, INVALID, "the path %.60s... is too long", path);
+    for (size_t i = 1; i <= length; i++) {
+        if (path[i] && path[i] != '/') continue;
+        memcpy(partial, path, i);
+        partial[i] = 0;
+        if (mkdir(partial, 0777) && errno != EEXIST)
+            FAIL(IO, "cannot create the directory %s: %s: choose another place for --%s", partial, strerror(errno),
+                 flag);
+    }
+    return REMAT_OK;
+}
+
 remat_status rm_directory_sync(const char *path) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) FAIL(IO, "cannot open the directory %s: %s", path, strerror(errno));
+    if (fd < 0) return rm_file_failed("open the directory", path);
     int failed = fsync(fd) && errno != EINVAL ? errno : 0; /* EINVAL: this file system has no such thing */
     close(fd);
-    if (failed) FAIL(IO, "cannot sync the directory %s: %s", path, strerror(failed));
-    return REMAT_OK;
+    errno = failed;
+    return failed ? rm_file_failed("sync the directory", path) : REMAT_OK;
 }
 
 bool rm_path_exists(const char *path) {

@@ -12,6 +12,17 @@
 /* The whole file, unpacked if it is gzip, with a zero byte behind it that `size` does not count; free it with rm_free.
  * IO when it is missing, damaged, or longer than `limit` bytes. */
 remat_status rm_file_read(const char *path, uint64_t limit, uint8_t **data, size_t *size);
+/* The same, but no more than its first `most` bytes, and nothing behind them is looked at. */
+remat_status rm_file_read_first(const char *path, uint64_t most, uint8_t **data, size_t *size);
+
+/* How a file begins: what is to be done with the rest of it may depend on that. */
+typedef struct {
+    uint64_t file_bytes; /* as it lies there */
+    bool packed;         /* gzip */
+    size_t size;
+    uint8_t data[1 << 16]; /* unpacked; as much as there is, or fits here */
+} rm_file_start;
+remat_status rm_file_begin(const char *path, rm_file_start *out);
 
 /* Opens a plain file for rm_file_read_at; IO when it is missing, or is a directory or a pipe. */
 remat_status rm_file_open(const char *path, int *fd, uint64_t *size);
@@ -29,16 +40,27 @@ typedef struct {
     uint32_t crc32; /* of everything written, zlib's */
 } rm_file_writer;
 
-remat_status rm_file_create(const char *path, rm_file_writer *out); /* `path` is borrowed while it is open */
+/* A new file, in the place of a plain file that is there already; never through a link, nor to a pipe or a device, which anybody
+ * could have put there who may write to the directory. `path` is borrowed while it is open. */
+remat_status rm_file_create(const char *path, rm_file_writer *out);
+/* A device or a pipe, for a name that somebody typed: a link is followed, for /dev/stdout is one. IO when it is something else. */
+remat_status rm_file_open_stream(const char *path, rm_file_writer *out);
 remat_status rm_file_write(rm_file_writer *writer, const void *data, size_t bytes);
 /* fsync, then close. Call rm_file_abandon instead after a failure; both may be called on a closed writer. */
 remat_status rm_file_finish(rm_file_writer *writer);
 void rm_file_abandon(rm_file_writer *writer);
+/* IO, for what has just set errno: "cannot VERB PATH: ...", with a remedy where there is no room. */
+remat_status rm_file_failed(const char *verb, const char *path);
+/* Was that why the last of them failed, since it was forgotten: a full disk, a quota, a limit on the size of files? */
+bool rm_file_had_no_room(void);
+void rm_file_forget_no_room(void);
 void rm_file_remove(const char *path); /* if it is a plain file: never a device such as /dev/full */
 
 /* Flushes stdout; IO when it could not be written (a full disk behind a >). */
 remat_status rm_file_flush_output(void);
 
+/* Also the directories above it, where they are missing. `flag` named it, for the sentence. */
+remat_status rm_directory_make(const char *path, const char *flag);
 remat_status rm_directory_sync(const char *path); /* makes renames inside it survive a power cut */
 bool rm_path_exists(const char *path);
 bool rm_path_is_file(const char *path); /* a plain file: no directory, device or pipe */

@@ -1,19 +1,21 @@
 /* main.c: the program `remat`: finds the command, parses its flags, runs it, and turns a status into an exit status:
  * 0 done; 1 it failed; 2 it was asked for what cannot work, at all or on this machine; 3 another rank failed; 128 + n stopped
  * by signal n. */
-#include "train/commands.h"
-#include "train/device.h"
+#include "train/commands/commands.h"
+#include "train/flags/device_flag.h"
 #include "train/file.h"
-#include "train/openmp.h"
-#include "train/presets.h"
+#include "train/flags/openmp.h"
+#include "train/flags/presets.h"
+#include "train/run/setup.h"
 
-#include "dist/launch.h"
-#include "dist/rendezvous.h"
+#include "dist/launch/launch.h"
+#include "dist/store/rendezvous.h"
 #include "memory/host.h"
 
 #include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -27,6 +29,7 @@ static const struct {
     {"launch", 0, NULL, "start the ranks of a job on this machine, and watch them"},
     {"plan", RM_PLAN, rm_command_plan, "print what train would do: stages, bytes, times"},
     {"eval", RM_EVAL, rm_command_eval, "the exact loss of saved weights over a data set"},
+    {"predict", RM_PREDICT, rm_command_predict, "what a trained model says of each sample"},
     {"sample", RM_SAMPLE, rm_command_sample, "write text with a trained model"},
     {"report", RM_REPORT, rm_command_report, "compare runs: memory, time, and whether their losses agree"},
     {"place", RM_PLACE, rm_command_place, "pack buffers with known lifetimes into the smallest block"},
@@ -69,9 +72,21 @@ static int run_launch(int argc, char **argv) {
     return status ? fail("launch", status) : exit_status;
 }
 
-/* The devices of `train` are chosen when it has met the other ranks (trainer.c). */
+/* A config file may serve several commands; that what is in it does nothing should still be no surprise. */
+static void note_idle(int i, const rm_options *options) {
+    char list[256];
+    rm_options_idle(options, commands[i].command, list, sizeof list);
+    if (*list && !rm_rendezvous_repeats(rm_environment_of_process, NULL, true))
+        fprintf(stderr, "remat %s: note: what %s says of other commands has no effect here: %s\n", commands[i].name,
+                options->config, list);
+}
+
+/* The devices of `train` are chosen, and its --init is read, when it has met the other ranks (trainer.c). */
 static remat_status run_command(int i, rm_options *options, int *exit_status) {
-    if (commands[i].command & (RM_PLAN | RM_EVAL | RM_SAMPLE)) TRY(rm_device_choose(options, true));
+    note_idle(i, options);
+    bool alone = commands[i].command & (RM_PLAN | RM_EVAL | RM_PREDICT | RM_SAMPLE);
+    if (alone) TRY(rm_device_choose(options, true));
+    if (alone) TRY(rm_setup_init(options));
     return commands[i].run(options, exit_status);
 }
 
@@ -83,6 +98,14 @@ static remat_status print_help(rm_command command) {
 static remat_status print_presets(void) {
     rm_presets_print(stdout);
     return rm_file_flush_output();
+}
+
+static int run_help(const char *what) {
+    rm_command_line lines[COMMANDS];
+    for (int i = 0; i < COMMANDS; i++)
+        lines[i] = (rm_command_line){commands[i].name, commands[i].command, commands[i].doc};
+    remat_status status = rm_command_help(what, lines, COMMANDS);
+    return status ? fail("help", status) : 0;
 }
 
 static int run(int i, int argc, char **argv) {
@@ -104,19 +127,30 @@ static int run(int i, int argc, char **argv) {
 
 int main(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : "--help";
-    if (!strcmp(name, "train") || !strcmp(name, "eval") || !strcmp(name, "sample")) rm_openmp_wait_briefly(argv);
+    char shown[64];
+    bool computes =
+        !strcmp(name, "train") || !strcmp(name, "eval") || !strcmp(name, "predict") || !strcmp(name, "sample");
+    if (computes) rm_openmp_wait_briefly(argv);
+    if (strcmp(name, "launch")) setenv("OPENBLAS_NUM_THREADS", "1", 1); /* OpenMP's threads are enough: gemm.c */
     json_set_alloc_funcs(rm_malloc, rm_free);
     signal(SIGXFSZ, SIG_IGN); /* a file-size limit is then a failed write, with a sentence */
     for (int i = 0; i < COMMANDS; i++)
         if (!strcmp(name, commands[i].name)) return run(i, argc - 2, argv + 2);
+    if (argc > 2 && !strcmp(name, "help") && argv[2][0] == '-') return run_help(argv[2]);
     bool help = !strcmp(name, "--help") || !strcmp(name, "-h") || !strcmp(name, "help");
-    bool known = help || !strcmp(name, "--version");
-    if (help)
-        print_usage(argc > 1 ? stdout : stderr);
-    else if (known)
+    bool version = !strcmp(name, "--version") || !strcmp(name, "-V") || !strcmp(name, "version");
+    for (int i = 0; help && argc > 2 && i < COMMANDS; i++) /* `remat help train` */
+        if (!strcmp(argv[2], commands[i].name)) return run(i, 1, (char *[]){"--help", NULL});
+    if (help && argc > 2) name = argv[2];
+    bool known = version || (help && argc <= 2);
+    if (version)
         puts("remat " REMAT_VERSION);
-    else
-        fprintf(stderr, "remat: there is no command '%.60s'; `remat --help` lists them\n", name);
+    else if (known)
+        print_usage(argc > 1 ? stdout : stderr);
+    else {
+        snprintf(shown, sizeof shown, "%s", name);
+        fprintf(stderr, "remat: there is no command '%s'; `remat --help` lists them\n", rm_printable(shown));
+    }
     if (argc < 2 || !known) return RM_EXIT_USE;
     remat_status status = rm_file_flush_output();
     return status ? fail(name, status) : 0;

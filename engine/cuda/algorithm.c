@@ -50,9 +50,13 @@ void rm_cuda_layouts_free(const rm_cuda_products *products, rm_cuda_layouts *lay
 
 /* ---- What an algorithm must be ----------------------------------------------------------------------------------- */
 
-/* A sum that is split is added up in a place and an order of the library's choosing; without memory beside the operands
- * there is no such place. An error is no answer: taken for a no, it would lead to another algorithm, and other bits. */
-static cublasStatus_t adds_in_one_go(const rm_cuda_library *lib, const cublasLtMatmulAlgo_t *algo, bool *answer) {
+/* Of the ways to add up a sum that is split, these have an order: in place, where counters see to it, or in a pass of its own. An
+ * error is no answer: taken for a no, it would lead to another algorithm, and other bits. */
+enum { IN_ORDER = CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE };
+
+static cublasStatus_t adds_in_order(const rm_cuda_products *products, const cublasLtMatmulAlgo_t *algo, int32_t *splits,
+                                    bool *answer) {
+    const rm_cuda_library *lib = products->device->lib;
     int32_t split = 0;
     uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_MASK;
     size_t written;
@@ -61,20 +65,24 @@ static cublasStatus_t adds_in_one_go(const rm_cuda_library *lib, const cublasLtM
     if (!error)
         error = lib->cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme,
                                                           sizeof scheme, &written);
-    *answer = split <= 1 && scheme == CUBLASLT_REDUCTION_SCHEME_NONE;
+    bool whole = split >= 0 && split <= 1 && scheme == CUBLASLT_REDUCTION_SCHEME_NONE;
+    bool parts =
+        split > 1 && (scheme == CUBLASLT_REDUCTION_SCHEME_INPLACE || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+    *answer = whole || (products->splits && parts);
+    *splits = split;
     return error;
 }
 
-/* Whether cuBLASLt would use an algorithm on these, without memory of its own. What it returns is the answer: its header promises
+/* Whether cuBLASLt would use an algorithm on these, with no more memory than there is. What it returns is the answer: its header promises
  * that the check writes how much memory is needed, and not that it writes the state. */
 static cublasStatus_t takes(const rm_cuda_products *products, cublasLtMatmulDesc_t matmul,
                             const cublasLtMatmulAlgo_t *algo, const rm_cuda_layouts *l, bool *answer) {
-    cublasLtMatmulHeuristicResult_t result = {.state = CUBLAS_STATUS_SUCCESS};
+    cublasLtMatmulHeuristicResult_t result = {.state = CUBLAS_STATUS_SUCCESS, .workspaceSize = 0};
     cublasStatus_t error =
         products->device->lib->cublasLtMatmulAlgoCheck(products->handle, matmul, l->b, l->a, l->c, l->c, algo, &result);
     bool refuses = error == CUBLAS_STATUS_NOT_SUPPORTED || error == CUBLAS_STATUS_INVALID_VALUE ||
                    error == CUBLAS_STATUS_ARCH_MISMATCH;
-    *answer = !error && !result.state && !result.workspaceSize;
+    *answer = !error && !result.state && result.workspaceSize <= products->memory_bytes;
     return refuses ? CUBLAS_STATUS_SUCCESS : error;
 }
 
@@ -115,10 +123,12 @@ void rm_cuda_algorithm_text(const rm_cuda_products *products, const rm_cuda_algo
         snprintf(text, size, "cublasSgemm");
         return;
     }
-    snprintf(text, size, "algorithm %d, tile %d, stages %d, in %s",
+    char splits[24] = "";
+    if (algorithm->splits > 1) snprintf(splits, sizeof splits, ", %d splits", algorithm->splits);
+    snprintf(text, size, "algorithm %d, tile %d, stages %d%s, in %s",
              number_of(lib, &algorithm->algo, CUBLASLT_ALGO_CONFIG_ID),
              number_of(lib, &algorithm->algo, CUBLASLT_ALGO_CONFIG_TILE_ID),
-             number_of(lib, &algorithm->algo, CUBLASLT_ALGO_CONFIG_STAGES_ID),
+             number_of(lib, &algorithm->algo, CUBLASLT_ALGO_CONFIG_STAGES_ID), splits,
              rm_precision_names[rm_cuda_algorithm_rounds(algorithm) ? algorithm->precision : RM_FP32]);
 }
 
@@ -134,28 +144,40 @@ static int64_t typical_ld(int64_t columns, int64_t align) {
 /* Rows one after the other, or `apart` times as far from each other: a matrix among gates is a fourth of what lies there. */
 enum { CLOSE = 1, APART = 4 };
 
-static cublasStatus_t make_typical(const rm_cuda_products *products, const rm_cuda_shape *shape, int64_t apart,
-                                   rm_cuda_layouts *out) {
+static rm_cuda_shape typical_shape(const rm_cuda_shape *shape, int64_t apart) {
     rm_cuda_shape typical = *shape;
     bool ta = typical.how & RM_CUDA_TRANSPOSE_A, tb = typical.how & RM_CUDA_TRANSPOSE_B;
     typical.lda = typical_ld(apart * (ta ? typical.m : typical.k), typical.align_a);
     typical.ldb = typical_ld(apart * (tb ? typical.k : typical.n), typical.align_b);
     typical.ldc = typical_ld(apart * typical.n, typical.align_c);
+    return typical;
+}
+
+static cublasStatus_t make_typical(const rm_cuda_products *products, const rm_cuda_shape *shape, int64_t apart,
+                                   rm_cuda_layouts *out) {
+    const rm_cuda_shape typical = typical_shape(shape, apart);
     return rm_cuda_layouts_make(products, &typical, typical.m, 1, out);
 }
 
-static cublasStatus_t prefer(const rm_cuda_library *lib, const rm_cuda_shape *s,
+rm_cuda_shape rm_cuda_algorithm_shape(const rm_cuda_algorithm *algorithm) {
+    rm_cuda_shape shape = typical_shape(&algorithm->shape, CLOSE);
+    shape.at_a = shape.align_a, shape.at_b = shape.align_b, shape.at_c = shape.align_c;
+    return shape;
+}
+
+static cublasStatus_t prefer(const rm_cuda_products *products, const rm_cuda_shape *s,
                              cublasLtMatmulPreference_t preference) {
-    const uint64_t no_memory = 0;
-    const uint32_t no_scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
+    const rm_cuda_library *lib = products->device->lib;
+    const uint64_t memory = products->memory_bytes;
+    const uint32_t scheme = products->splits ? IN_ORDER : CUBLASLT_REDUCTION_SCHEME_NONE;
     const uint32_t a = (uint32_t)s->align_a, b = (uint32_t)s->align_b, c = (uint32_t)s->align_c;
     const struct {
         cublasLtMatmulPreferenceAttributes_t name;
         const void *value;
         size_t bytes;
     } wish[] = {
-        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &no_memory, sizeof no_memory},
-        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &no_scheme, sizeof no_scheme},
+        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &memory, sizeof memory},
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &scheme, sizeof scheme},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &b, sizeof b}, /* in each other's place */
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &a, sizeof a},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c, sizeof c},
@@ -178,8 +200,8 @@ typedef struct {
 
 /* The one that cuBLASLt thinks fastest, of those that will do; NOT_SUPPORTED: there is none. It proposes for rows that lie one
  * after the other. Whoever has them further apart shall get the same, so it must take those, too. */
-static cublasStatus_t ask(const rm_cuda_products *products, cublasLtMatmulDesc_t matmul, question *about,
-                          cublasLtMatmulAlgo_t *out) {
+static cublasStatus_t ask(const rm_cuda_products *products, question *about, rm_cuda_algorithm *out) {
+    cublasLtMatmulDesc_t matmul = out->matmul;
     const rm_cuda_library *lib = products->device->lib;
     const rm_cuda_layouts *l = &about->close;
     cublasLtMatmulHeuristicResult_t result[CANDIDATES];
@@ -188,10 +210,11 @@ static cublasStatus_t ask(const rm_cuda_products *products, cublasLtMatmulDesc_t
                                                                about->preference, CANDIDATES, result, &n);
     for (int i = 0; i < n && !error; i++) {
         bool will_do = false;
-        if (result[i].state || result[i].workspaceSize) continue;
-        *out = result[i].algo;
-        error = adds_in_one_go(lib, out, &will_do);
-        if (!error && will_do) error = takes(products, matmul, out, &about->apart, &will_do);
+        if (result[i].state || result[i].workspaceSize > products->memory_bytes) continue;
+        out->algo = result[i].algo;
+        error = adds_in_order(products, &out->algo, &out->splits, &will_do);
+        out->guarded = out->splits > 1 || result[i].workspaceSize;
+        if (!error && will_do) error = takes(products, matmul, &out->algo, &about->apart, &will_do);
         if (!error && will_do && about->pass_over-- == 0) return CUBLAS_STATUS_SUCCESS;
     }
     return error ? error : CUBLAS_STATUS_NOT_SUPPORTED;
@@ -207,7 +230,7 @@ static cublasStatus_t choose(rm_cuda_products *products, question *about, rm_cud
     for (int i = 0; i < n && error == CUBLAS_STATUS_NOT_SUPPORTED; i++) {
         algorithm->precision = wanted[i];
         algorithm->matmul = products->matmul[wanted[i]][transposed];
-        error = ask(products, algorithm->matmul, about, &algorithm->algo);
+        error = ask(products, about, algorithm);
     }
     if (!error && algorithm->precision != RM_FP32)
         algorithm->numerics = numerics_of(products->device->lib, &algorithm->algo);
@@ -220,7 +243,7 @@ static cublasStatus_t search(rm_cuda_products *products, rm_cuda_algorithm *algo
     question about = {.pass_over = algorithm->refused};
     cublasStatus_t error = lib->cublasLtMatmulPreferenceCreate(&about.preference);
     if (error) return error;
-    error = prefer(lib, shape, about.preference);
+    error = prefer(products, shape, about.preference);
     if (!error) error = make_typical(products, shape, CLOSE, &about.close);
     if (!error) error = make_typical(products, shape, APART, &about.apart);
     if (!error) error = choose(products, &about, algorithm);
@@ -235,6 +258,8 @@ static bool find(rm_cuda_products *products, rm_cuda_algorithm *algorithm) {
     cublasStatus_t error = search(products, algorithm);
     if (error == CUBLAS_STATUS_NOT_SUPPORTED) {
         algorithm->matmul = NULL;
+        algorithm->guarded = false;
+        algorithm->splits = 0;
         error = CUBLAS_STATUS_SUCCESS;
     }
     return rm_cublas_went(products->device, error, "choosing how to multiply matrices");
@@ -242,6 +267,7 @@ static bool find(rm_cuda_products *products, rm_cuda_algorithm *algorithm) {
 
 bool rm_cuda_algorithm_next(rm_cuda_products *products, rm_cuda_algorithm *algorithm) {
     algorithm->refused++;
+    algorithm->repeats = false;
     return algorithm->matmul && find(products, algorithm);
 }
 

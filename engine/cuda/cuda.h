@@ -8,11 +8,11 @@
  *   product.c   matrix products, by cuBLASLt; with algorithm.c: product.h
  *   rnn.c       recurrent layers by cuDNN: rnn.h
  *   graph.c     many small launches, recorded once and launched as one
- *   store.c     its second tier: page-locked memory of the host
+ *   tier.c     its second tier: page-locked memory of the host
  *   kernels.c   which launcher (ops/NAME.cu) an op has here
  *
  * A device belongs to one thread, as its queues do: it remembers the first failure of whatever it was given, skips what
- * comes after, and says it at the next synchronize or store_wait; then it can be used afresh. */
+ * comes after, and says it at the next synchronize or tier_wait; then it can be used afresh. */
 #ifndef RM_CUDA_H
 #define RM_CUDA_H
 
@@ -20,24 +20,24 @@
 #include "engine/cuda/product.h"
 #include "engine/cuda/rnn.h"
 #include "engine/device.h"
-#include "ops/cuda_queue.h"
-#include "ops/cudnn_cells.h"
+#include "ops/cuda/cuda_queue.h"
+#include "ops/recurrent/cudnn_cells.h"
 
 enum { RM_CUDA_SENTENCE = 480 };
 
 struct rm_device {
     const rm_cuda_library *lib;
     int number;
-    int major, minor; /* compute capability: 8 is Ampere */
-    uint64_t blas_bytes; /* cuBLAS's workspace: fixed, so that its results repeat and nothing is allocated later */
-    uint64_t
-        overhead_bytes; /* of the GPU's memory, beside blocks: measured when the device was opened; and what graphs may
-                                take */
+    int major, minor;     /* compute capability: 8 is Ampere */
+    uint64_t blas_bytes;  /* cuBLAS's workspace: fixed, so that its results repeat and nothing is allocated later */
+    uint64_t graph_bytes; /* that graphs may take, as cuda.h says below */
+    uint64_t overhead_bytes; /* of the GPU's memory, beside blocks: measured when the device was opened; and what graphs
+                                may take */
     rm_cuda_products *products;
-    rm_cuda_rnns *rnns; /* NULL: cuDNN was not asked for */
-    bool in_context; /* it has begun to use the GPU (context.c) */
+    rm_cuda_rnns *rnns;  /* NULL: cuDNN was not asked for */
+    bool in_context;     /* it has begun to use the GPU (context.c) */
     rm_queue *spare;     /* made when the device is opened, and measured there; NULL while it is in use */
-    rm_store *store;         /* that is open; NULL: none */
+    rm_second_tier *tier;     /* that is open; NULL: none */
     remat_status failed; /* the first failure that nobody has been told of yet, and its sentence */
     char sentence[RM_CUDA_SENTENCE];
     int64_t step;      /* of the plan, that is being given to a queue; -1: outside of it */
@@ -56,8 +56,12 @@ typedef struct {
 enum { RM_CUDA_STAGES = 2, RM_CUDA_STAGE_BYTES = 1 << 20 };
 
 /* Recorded launches (graph.c): so many at most, of so many calls that are looked out for, in so much of the GPU's memory
- * as the budget sets aside. */
-enum { RM_CUDA_GRAPHS = 1024, RM_CUDA_CALLS = 4096, RM_CUDA_GRAPH_BYTES = 16 << 20 };
+ * as the budget sets aside: this share of all of it, but never less than the one nor more than the other. */
+enum { RM_CUDA_GRAPHS = 1024, RM_CUDA_CALLS = 4096, RM_CUDA_GRAPH_SHARE = 1024 };
+#define RM_CUDA_GRAPH_BYTES ((uint64_t)16 << 20)
+#define RM_CUDA_MOST_GRAPH_BYTES ((uint64_t)128 << 20)
+/* The most that a recorded launch is taken to need: older drivers are said to take so much, present ones a sixth of it. */
+#define RM_CUDA_NODE_BYTES ((uint64_t)64 << 10)
 typedef struct rm_cuda_graphs rm_cuda_graphs;
 
 struct rm_queue {
@@ -106,6 +110,7 @@ bool rm_cuda_graph_records(const rm_queue *queue); /* between begin and end, now
 bool rm_cuda_graph_begin(const rm_cuda_queue *queue, const void *key, size_t bytes);
 void rm_cuda_graph_end(const rm_cuda_queue *queue);
 remat_status rm_cuda_graphs_make(rm_queue *queue);
+void rm_cuda_graphs_known(const rm_queue *queue, rm_recordings *out); /* the slot of rm_device_api */
 void rm_cuda_graphs_forget(rm_queue *queue); /* waits for the queue; it has none then, and may record afresh */
 void rm_cuda_graphs_destroy(rm_queue *queue);
 
@@ -115,7 +120,7 @@ remat_status rm_cuda_queue_make(rm_device *device, rm_queue **out);
 void rm_cuda_queue_destroy(rm_queue *queue);
 void rm_cuda_queue_settle(rm_queue *queue); /* waits for all of it; what arrived is where it was wanted */
 
-/* The slots of rm_device_api that queue.c and store.c fill. */
+/* The slots of rm_device_api that queue.c and tier.c fill. */
 remat_status rm_cuda_queue_create(rm_device *device, rm_queue **out);
 void rm_cuda_queue_free(rm_queue *queue);
 remat_status rm_cuda_event_create(rm_device *device, rm_event **out);
@@ -140,15 +145,15 @@ void rm_cuda_measure(rm_queue *queue, const rm_optimizer *optimizer, const rm_up
 double rm_cuda_sum_of_squares(rm_queue *queue, const float *x, int64_t n);
 void rm_cuda_compare(rm_queue *queue, const rm_comparison *check);
 
-void rm_cuda_store_settle(rm_store *store); /* waits for its transfers; NULL allowed */
-remat_status rm_cuda_store_open(rm_device *device, const char *where, rm_store **out);
-remat_status rm_cuda_store_measure(rm_store *store, rm_tier *rates);
-remat_status rm_cuda_store_reserve(rm_store *store, uint64_t bytes);
-void rm_cuda_store_close(rm_store *store);
-void rm_cuda_store_save(rm_queue *queue, rm_store *store, const rm_part *part);
-void rm_cuda_store_load(rm_queue *queue, rm_store *store, const rm_part *part);
-remat_status rm_cuda_store_wait(rm_queue *queue, rm_store *store, uint64_t count);
-uint64_t rm_cuda_store_given(const rm_store *store);
+void rm_cuda_tier_settle(rm_second_tier *tier); /* waits for its transfers; NULL allowed */
+remat_status rm_cuda_tier_open(rm_device *device, const char *where, rm_second_tier **out);
+remat_status rm_cuda_tier_measure(rm_second_tier *tier, rm_tier *rates);
+remat_status rm_cuda_tier_reserve(rm_second_tier *tier, uint64_t bytes);
+void rm_cuda_tier_close(rm_second_tier *tier);
+void rm_cuda_tier_save(rm_queue *queue, rm_second_tier *tier, const rm_part *part);
+void rm_cuda_tier_load(rm_queue *queue, rm_second_tier *tier, const rm_part *part);
+remat_status rm_cuda_tier_wait(rm_queue *queue, rm_second_tier *tier, uint64_t count);
+uint64_t rm_cuda_tier_given(const rm_second_tier *tier);
 
 /* kernels.c: the launchers; NULL: there is none. Tests have their own file in its place, whose "launchers" let the
  * CPU's kernels run when a recording stream gets there. */
@@ -158,8 +163,7 @@ typedef struct {
     __typeof__(((rm_optimizer *)0)->measure_cuda) (*measure)(const rm_optimizer *optimizer);
     __typeof__(rm_sum_of_squares_cuda) *sum_of_squares;
     __typeof__(rm_compare_cuda) *compare;
-    __typeof__(rm_fill_i32_cuda) *fill_i32; /* this and the next: beside cuDNN */
-    __typeof__(rm_add_pieces_cuda) *add_pieces;
+    __typeof__(rm_add_pieces_cuda) *add_pieces; /* beside cuDNN */
     __typeof__(rm_kernels_error_cuda) *error;
 } rm_cuda_kernels;
 extern const rm_cuda_kernels rm_cuda_kernels_built;

@@ -8,6 +8,7 @@
 
 #include "engine/cuda/cuda.h"
 #include "engine/hash.h"
+#include "memory/bytes.h"
 #include "memory/clock.h"
 #include "memory/host.h"
 
@@ -77,6 +78,15 @@ static remat_status check_kernels(const rm_device *device) {
 
 static uint64_t fewer(uint64_t before, uint64_t after) { return before > after ? before - after : 0; }
 
+/* The larger the GPU, the more it has to gain, and the less such memory is missed. */
+static remat_status set_graph_bytes(rm_device *device) {
+    size_t free = 0, total = 0;
+    TRY(rm_cuda_status(device->lib, device->lib->cudaMemGetInfo(&free, &total), "asking for the GPU's memory"));
+    device->graph_bytes =
+        rm_smaller(rm_larger(RM_CUDA_GRAPH_BYTES, total / RM_CUDA_GRAPH_SHARE), RM_CUDA_MOST_GRAPH_BYTES);
+    return REMAT_OK;
+}
+
 static remat_status start(rm_device *device) {
     uint64_t context, before, after;
     TRY(rm_cuda_library_open(&device->lib));
@@ -86,6 +96,7 @@ static remat_status start(rm_device *device) {
     TRY(rm_cuda_library_open_products());
     TRY(rm_cuda_context_begin(device->lib, device->number, &context));
     device->in_context = true;
+    TRY(set_graph_bytes(device));
     TRY(free_memory(device, &before));
     REQUIRE(before > device->blas_bytes, MEMORY,
             "GPU %d has %" PRIu64 " bytes of memory free; cuBLAS alone needs %" PRIu64
@@ -95,9 +106,8 @@ static remat_status start(rm_device *device) {
     TRY(rm_cuda_products_create(device, &device->products));
     TRY(rm_cuda_queue_make(device, &device->spare));
     TRY(free_memory(device, &after));
-    device->overhead_bytes = context +
-                             rm_cuda_context_most(device->number, RM_CUDA_OPENING, fewer(before, after)) +
-                             RM_CUDA_GRAPH_BYTES + device->products->trial_bytes;
+    device->overhead_bytes = context + rm_cuda_context_most(device->number, RM_CUDA_OPENING, fewer(before, after)) +
+                             device->graph_bytes + device->products->trial_bytes;
     return REMAT_OK;
 }
 
@@ -133,10 +143,13 @@ static bool cuda_runs(const rm_op *op, rm_pass pass) { return rm_cuda_kernels_bu
 
 /* What the speed of kernels depends on. What cannot be asked for counts as 0. */
 static uint64_t cuda_identity(rm_device *device) {
-    static const enum cudaDeviceAttr facts[] = {
-        cudaDevAttrComputeCapabilityMajor, cudaDevAttrComputeCapabilityMinor, cudaDevAttrMultiProcessorCount,
-        cudaDevAttrClockRate,              cudaDevAttrMemoryClockRate,        cudaDevAttrGlobalMemoryBusWidth,
-        cudaDevAttrL2CacheSize};
+    static const enum cudaDeviceAttr facts[] = {cudaDevAttrComputeCapabilityMajor,
+                                                cudaDevAttrComputeCapabilityMinor,
+                                                cudaDevAttrMultiProcessorCount,
+                                                cudaDevAttrClockRate,
+                                                cudaDevAttrMemoryClockRate,
+                                                cudaDevAttrGlobalMemoryBusWidth,
+                                                cudaDevAttrL2CacheSize};
     const rm_cuda_library *lib = device->lib;
     int value[sizeof facts / sizeof *facts + 3] = {0};
     for (size_t i = 0; i < sizeof facts / sizeof *facts; i++)
@@ -189,16 +202,17 @@ static void cuda_block_free(rm_block *block) {
  * The spare queue, or a queue of the moment, fills it: a fill on no stream would wait for none of them. */
 static remat_status take_block(rm_device *device, uint64_t bytes, rm_block *block) {
     const rm_cuda_library *lib = device->lib;
-    const uint64_t beside = device->products->trial_bytes + RM_CUDA_GRAPH_BYTES;
+    const uint64_t beside = device->products->trial_bytes + device->graph_bytes;
     uint64_t free;
     void *memory;
     rm_queue *queue;
     TRY(free_memory(device, &free));
-    REQUIRE(bytes <= free && beside <= free - bytes, MEMORY,
-            "the plan needs %" PRIu64 " bytes of the GPU's memory, and %" PRIu64 " beside it for trying products and for "
-            "recorded kernels, but %" PRIu64 " are free on GPU %d; let other programs on it end (nvidia-smi lists them), "
-            "or plan for less with a memory budget",
-            bytes, beside, free, device->number);
+    REQUIRE(
+        bytes <= free && beside <= free - bytes, MEMORY,
+        "the plan needs %" PRIu64 " bytes of the GPU's memory, and %" PRIu64 " beside it for trying products and for "
+        "recorded kernels, but %" PRIu64 " are free on GPU %d; let other programs on it end (nvidia-smi lists them), "
+        "or plan for less with a memory budget",
+        bytes, beside, free, device->number);
     TRY(rm_cuda_status(lib, lib->cudaMalloc(&memory, bytes ? bytes : 1), "taking the plan's memory"));
     block->memory = memory;
     TRY(rm_cuda_queue_create(device, &queue));
@@ -297,6 +311,7 @@ const rm_device_api rm_device_cuda = {
     .identity = cuda_identity,
     .set_precision = cuda_set_precision,
     .products = cuda_products,
+    .recordings = rm_cuda_graphs_known,
     .use_cudnn = cuda_use_cudnn,
     .variant = rm_cuda_rnn_variant,
     .rates = cuda_rates,
@@ -325,12 +340,12 @@ const rm_device_api rm_device_cuda = {
     .measure = rm_cuda_measure,
     .sum_of_squares = rm_cuda_sum_of_squares,
     .compare = rm_cuda_compare,
-    .store_open = rm_cuda_store_open,
-    .store_measure = rm_cuda_store_measure,
-    .store_reserve = rm_cuda_store_reserve,
-    .store_close = rm_cuda_store_close,
-    .store_save = rm_cuda_store_save,
-    .store_load = rm_cuda_store_load,
-    .store_wait = rm_cuda_store_wait,
-    .store_given = rm_cuda_store_given,
+    .tier_open = rm_cuda_tier_open,
+    .tier_measure = rm_cuda_tier_measure,
+    .tier_reserve = rm_cuda_tier_reserve,
+    .tier_close = rm_cuda_tier_close,
+    .tier_save = rm_cuda_tier_save,
+    .tier_load = rm_cuda_tier_load,
+    .tier_wait = rm_cuda_tier_wait,
+    .tier_given = rm_cuda_tier_given,
 };

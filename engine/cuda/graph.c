@@ -1,4 +1,4 @@
-/* graph.c: many small launches as one. A launcher brackets them by rm_cuda_queue's begin and end (ops/cuda_queue.h); here
+/* graph.c: many small launches as one. A launcher brackets them by rm_cuda_queue's begin and end (ops/cuda/cuda_queue.h); here
  * they are recorded as a CUDA graph and launched again whenever the same call comes: addresses in the arena are the same from
  * step to step.
  *
@@ -15,6 +15,7 @@
 
 #include "engine/cuda/cuda.h"
 #include "engine/hash.h"
+#include "memory/bytes.h"
 #include "memory/host.h"
 
 typedef struct {
@@ -29,9 +30,10 @@ struct rm_cuda_graphs {
     known_call slot[SLOTS];
     known_call *recorded; /* now; NULL: none */
     int n_calls, n_graphs;
-    uint64_t bytes; /* of the GPU's memory, as graphs were made */
-    bool full;      /* no more of them: there is no room, or one could not be made */
-    bool off;       /* not one, as the environment says */
+    uint64_t bytes;    /* of the GPU's memory, as graphs were made */
+    const char *ended; /* why no more of them are made; NULL: they are */
+    bool forgetful;    /* calls come that are not kept in mind */
+    bool off;          /* not one, as the environment says */
 };
 
 static rm_queue *queue_of(const rm_cuda_queue *shown) { return (rm_queue *)(uintptr_t)shown; }
@@ -69,20 +71,29 @@ static bool free_bytes(rm_queue *q, uint64_t *bytes) {
     return went;
 }
 
+/* What it took, of what is gone of the GPU's memory meanwhile: the rest was taken by others, who may not end recording. */
+static uint64_t share_of(uint64_t before, uint64_t after, size_t launches) {
+    return rm_smaller(before - rm_smaller(before, after), launches * RM_CUDA_NODE_BYTES);
+}
+
 /* On the GPU from now on, so that launching it takes no memory. */
 static cudaGraphExec_t make_graph(rm_queue *q, cudaGraph_t recorded) {
     const rm_cuda_library *lib = q->device->lib;
     rm_cuda_graphs *graphs = q->graphs;
     cudaGraphExec_t graph = NULL;
     uint64_t before, after;
+    size_t launches = 0;
+    if (!rm_cuda_went(q->device, lib->cudaGraphGetNodes(recorded, NULL, &launches), "counting recorded kernels"))
+        return NULL;
     if (!free_bytes(q, &before)) return NULL;
     if (!rm_cuda_went(q->device, lib->cudaGraphInstantiate(&graph, recorded, 0), "making a graph of recorded kernels"))
         return NULL;
     graphs->n_graphs++;
     if (rm_cuda_went(q->device, lib->cudaGraphUpload(graph, q->stream), "giving the GPU a graph") &&
-        free_bytes(q, &after) && after < before)
-        graphs->bytes += before - after;
-    graphs->full = graphs->n_graphs == RM_CUDA_GRAPHS || graphs->bytes >= RM_CUDA_GRAPH_BYTES;
+        free_bytes(q, &after))
+        graphs->bytes += share_of(before, after, launches);
+    if (graphs->n_graphs == RM_CUDA_GRAPHS) graphs->ended = "there are as many as Remat keeps";
+    if (graphs->bytes >= q->device->graph_bytes) graphs->ended = "the memory set aside for them is full";
     return graph;
 }
 
@@ -98,7 +109,8 @@ bool rm_cuda_graph_begin(const rm_cuda_queue *shown, const void *key, size_t byt
         launch(q, call->graph);
         return false;
     }
-    if (!call || graphs->full || call->sights++ == 0) return true;
+    graphs->forgetful |= !call;
+    if (!call || graphs->ended || call->sights++ == 0) return true;
     /* What other threads of this process ask of CUDA meanwhile (the ranks' collectives) is no part of it. */
     cudaError_t error = q->device->lib->cudaStreamBeginCapture(q->stream, cudaStreamCaptureModeThreadLocal);
     if (!rm_cuda_went(q->device, error, "beginning to record kernels")) return false;
@@ -119,11 +131,22 @@ void rm_cuda_graph_end(const rm_cuda_queue *shown) {
     well &= rm_cuda_went(q->device, lib->cudaStreamEndCapture(q->stream, &recorded), "recording kernels");
     if (well && !q->device->failed) call->graph = make_graph(q, recorded);
     if (recorded) (void)rm_cuda_went(q->device, lib->cudaGraphDestroy(recorded), "letting a recording go");
-    q->graphs->full |= q->device->failed != REMAT_OK;
+    if (q->device->failed) q->graphs->ended = "one could not be made";
     if (call->graph && !q->device->failed) launch(q, call->graph);
 }
 
 bool rm_cuda_graph_records(const rm_queue *q) { return q->graphs && q->graphs->recorded; }
+
+void rm_cuda_graphs_known(const rm_queue *q, rm_recordings *out) {
+    const rm_cuda_graphs *graphs = q->graphs;
+    *out = (rm_recordings){.calls = graphs->n_calls,
+                           .graphs = graphs->n_graphs,
+                           .bytes = graphs->bytes,
+                           .limit_bytes = q->device->graph_bytes,
+                           .ended = graphs->ended};
+    if (graphs->forgetful && !out->ended) out->ended = "there are more different calls than Remat keeps in mind";
+    if (graphs->off) out->ended = "REMAT_CUDA_GRAPHS=OFF";
+}
 
 /* ---- Life ------------------------------------------------------------------------------------------------------ */
 

@@ -1,6 +1,6 @@
 /* library.h: NVIDIA's libcudart and libcublas, opened when the first session asks for the device "cuda" and not before:
  * a Remat that was built with CUDA starts on machines that have neither. Here are the functions and their names; what they
- * are used for is in device.c, queue.c and store.c. (dist/nccl_library.h does the same for NCCL.)
+ * are used for is in device.c, queue.c and tier.c. (dist/nccl/nccl_library.h does the same for NCCL.)
  *
  * Where Remat's own kernels are part of the build (REMAT_HAVE_CUDA), nvcc has linked the runtime with them, and it is that one
  * which is used: what it remembers of a failed launch is asked of the library that launched.
@@ -49,6 +49,7 @@
     X(cudaStreamDestroy)                                                                                               \
     X(cudaStreamBeginCapture)                                                                                          \
     X(cudaStreamEndCapture)                                                                                            \
+    X(cudaGraphGetNodes)                                                                                               \
     X(cudaGraphInstantiate)                                                                                            \
     X(cudaGraphUpload)                                                                                                 \
     X(cudaGraphLaunch)                                                                                                 \
@@ -65,7 +66,7 @@
     X(cublasDestroy_v2)                                                                                                \
     X(cublasSetStream_v2)                                                                                              \
     X(cublasSetWorkspace_v2)                                                                                           \
-    X(cublasSgemm_v2_64)                                                                                                  \
+    X(cublasSgemm_v2_64)                                                                                               \
     X(cublasGetStatusString)
 
 #define RM_CUBLASLT_CALLS(X)                                                                                           \

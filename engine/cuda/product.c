@@ -1,6 +1,7 @@
-/* product.c: matrix products on the CUDA device, by shape: how each is made, and the proof, on the GPU itself, that a
- * product of many rows has the bits of the products of few that it stands for: product.h. Which algorithm makes it is
+/* product.c: matrix products on the CUDA device, by shape: how each is made, and the proof, on the GPU itself, that an algorithm
+ * which splits sums repeats its bits, and that a product of many rows has those of the products of few that it stands for: product.h. Which algorithm makes it is
  * algorithm.c's business. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/cuda/cuda.h"
@@ -35,9 +36,16 @@ static cublasStatus_t describe(const rm_cuda_library *lib, rm_precision precisio
     return error;
 }
 
+static bool is_off(const char *name) {
+    const char *set = getenv(name);
+    return set && !strcmp(set, "OFF");
+}
+
 static remat_status start(rm_cuda_products *products) {
     const rm_cuda_library *lib = products->device->lib;
     size_t free = 0, total = 0;
+    products->memory_bytes = is_off("REMAT_CUDA_WORKSPACE") ? 0 : products->device->blas_bytes;
+    products->splits = !is_off("REMAT_CUDA_SPLIT_K");
     TRY(rm_cuda_status(lib, lib->cudaMemGetInfo(&free, &total), "asking for the GPU's memory"));
     products->trial_bytes =
         rm_smaller(rm_larger(RM_CUDA_TRIAL_BYTES, total / RM_CUDA_TRIAL_SHARE), RM_CUDA_MOST_TRIAL_BYTES);
@@ -107,7 +115,16 @@ void rm_cuda_products_known(const rm_cuda_products *products, rm_products *out) 
     for (const rm_cuda_algorithm *a = latest; a; a = a->next) {
         out->shapes++;
         out->in_fp32 += products->precision != RM_FP32 && !rm_cuda_algorithm_rounds(a);
+        out->by_cublas += !a->matmul;
+        out->split += a->splits > 1;
     }
+    for (int i = 0; i < RM_CUDA_SHAPE_LISTS; i++)
+        for (const made *m = products->made[i]; m; m = m->next) {
+            out->alone += m->shape.m == m->shape.rows;
+            out->blocks += m->way <= RM_CUDA_UNDECIDED || (m->way == RM_CUDA_BLOCKS && m->shape.m > m->shape.rows);
+        }
+    out->whole = rm_cuda_products_made(products, RM_CUDA_WHOLE);
+    out->batched = rm_cuda_products_made(products, RM_CUDA_BATCHED);
 }
 
 /* ---- Making one -------------------------------------------------------------------------------------------------- */
@@ -120,11 +137,9 @@ typedef struct {
 static cublasStatus_t by_algorithm(const rm_queue *q, const made *m, const rm_cuda_layouts *layouts, operands x) {
     const rm_cuda_products *products = q->device->products;
     const float one = 1, into = m->shape.how & RM_CUDA_ADD ? 1 : 0;
-    cublasStatus_t error = products->device->lib->cublasLtMatmul(
+    return products->device->lib->cublasLtMatmul(
         products->handle, m->algorithm->matmul, &one, x.b, layouts->b, x.a, layouts->a, &into, x.c, layouts->c, x.c,
-        layouts->c, &m->algorithm->algo, NULL, 0, q->stream);
-    m->algorithm->used |= !error;
-    return error;
+        layouts->c, &m->algorithm->algo, products->memory_bytes ? q->own : NULL, products->memory_bytes, q->stream);
 }
 
 /* Nothing was multiplied. That cuBLASLt would take an algorithm is no promise that it does (cublasLt.h, AlgoCheck). */
@@ -205,8 +220,8 @@ static float *aligned_as(char *at, int32_t align) { return (float *)at + (align 
 
 /* Of so many rows. */
 static uint64_t measure(const rm_cuda_shape *s, int64_t rows, trial *t) {
-    int64_t b_rows = s->how & RM_CUDA_TRANSPOSE_B ? s->n : s->k, c = rows * s->ldc;
-    int64_t most = larger(larger(rows * s->lda, APART + b_rows * s->ldb), c);
+    int64_t a_rows = s->how & RM_CUDA_TRANSPOSE_A ? s->k : rows, b_rows = s->how & RM_CUDA_TRANSPOSE_B ? s->n : s->k;
+    int64_t c = rows * s->ldc, most = larger(larger(a_rows * s->lda, APART + b_rows * s->ldb), c);
     t->random_bytes = rm_align_up((uint64_t)(most + SLACK) * sizeof(float));
     t->c_bytes = rm_align_up((uint64_t)(c + SLACK) * sizeof(float));
     return t->random_bytes + 2 * t->c_bytes;
@@ -240,17 +255,13 @@ static bool set_up(const rm_queue *q, const rm_cuda_shape *s, trial *t) {
     return true;
 }
 
-/* What is added to is the same for both; what is overwritten differs, so that what is not written shows. */
-static void prepare(rm_queue *q, const rm_cuda_shape *s, const trial *t) {
-    char *c = t->memory + t->random_bytes, *other = c + t->c_bytes;
-    fill_randomly(q, t);
-    if (s->how & RM_CUDA_ADD) {
+/* What is added to is the same for all; what is overwritten differs, so that what is not written shows. */
+static void prepare(rm_queue *q, const rm_cuda_shape *s, const trial *t, bool other) {
+    char *c = t->memory + t->random_bytes + (other ? t->c_bytes : 0);
+    if (s->how & RM_CUDA_ADD)
         rm_cuda_copy(q, c, t->memory, t->c_bytes);
-        rm_cuda_copy(q, other, t->memory, t->c_bytes);
-    } else {
-        rm_cuda_fill(q, c, 0, t->c_bytes);
-        rm_cuda_fill(q, other, 0xff, t->c_bytes);
-    }
+    else
+        rm_cuda_fill(q, c, other ? 0xff : 0, t->c_bytes);
 }
 
 /* Whether both results hold the same bits, read piece by piece; what lies between rows is nobody's. */
@@ -270,24 +281,75 @@ static bool results_are_equal(rm_queue *q, const rm_cuda_shape *s, const trial *
     return true;
 }
 
+/* One result by blocks, and then so many from `layouts`: whether all have its bits. What splits a sum may do so differently from
+ * call to call, once in a while. *error: why `layouts` gave none. */
+enum { TIMES = 3 };
+static bool all_are_equal(rm_queue *q, const made *m, const rm_cuda_layouts *layouts, const trial *t, int times,
+                          cublasStatus_t *error) {
+    rm_device *device = q->device;
+    const operands other = {t->x.a, t->x.b, t->other_c};
+    fill_randomly(q, t);
+    prepare(q, &m->shape, t, false);
+    *error = device->failed ? CUBLAS_STATUS_NOT_SUPPORTED : by_blocks(q, m, t->x, 0);
+    if (!is_refusal(*error)) (void)rm_cublas_went(device, *error, "trying a matrix product");
+    bool equal = !*error && !device->failed;
+    for (int i = 0; i < times && equal; i++) {
+        prepare(q, &m->shape, t, true);
+        *error = device->failed ? CUBLAS_STATUS_NOT_SUPPORTED : by_algorithm(q, m, layouts, other);
+        equal = !*error && results_are_equal(q, &m->shape, t);
+    }
+    return equal;
+}
+
+static void tear_down(rm_queue *q, trial *t) {
+    if (t->memory) {
+        rm_cuda_queue_settle(q); /* nothing of it is under way */
+        (void)rm_cuda_went(q->device, q->device->lib->cudaFree(t->memory), "giving back memory");
+    }
+    rm_free(t->host);
+}
+
 /* Whether m->whole gives the bits of the blocks. Without memory to try it, it counts as if it did not. */
 static bool is_proven(rm_queue *q, const made *m) {
-    rm_device *device = q->device;
     trial t = {.memory = NULL};
     made part = *m;
+    cublasStatus_t error;
     part.shape.m = m->step;
-    bool proven = set_up(q, &part.shape, &t);
-    if (proven) {
-        operands other = {t.x.a, t.x.b, t.other_c};
-        prepare(q, &part.shape, &t);
-        cublasStatus_t error = device->failed ? CUBLAS_STATUS_NOT_SUPPORTED : by_blocks(q, &part, t.x, 0);
-        if (!is_refusal(error)) (void)rm_cublas_went(device, error, "trying a matrix product");
-        proven = !error && !by_algorithm(q, m, &m->whole, other) && results_are_equal(q, &part.shape, &t);
-        rm_cuda_queue_settle(q); /* nothing of it is under way */
-        (void)rm_cuda_went(device, device->lib->cudaFree(t.memory), "giving back memory");
+    bool proven = set_up(q, &part.shape, &t) && all_are_equal(q, &part, &m->whole, &t, TIMES, &error);
+    tear_down(q, &t);
+    return proven && !q->device->failed;
+}
+
+/* Whether an algorithm gives the same bits for the same call. The answer decides about bits, so nothing but the algorithm has a
+ * say in it: what is refused, or too large to be tried, counts as no; a lack of memory, which might be gone the next time, is an
+ * error, as any other is. */
+static bool repeats(rm_queue *q, rm_cuda_algorithm *algorithm) {
+    rm_device *device = q->device;
+    trial t = {.memory = NULL};
+    made m = {.shape = rm_cuda_algorithm_shape(algorithm), .algorithm = algorithm};
+    bool equal = false;
+    if (measure(&m.shape, m.shape.m, &t) > device->products->trial_bytes) return false;
+    cublasStatus_t error = rm_cuda_layouts_make(device->products, &m.shape, m.shape.m, 1, &m.block);
+    if (rm_cublas_went(device, error, "describing a matrix product")) {
+        if (set_up(q, &m.shape, &t)) {
+            equal = all_are_equal(q, &m, &m.block, &t, TIMES - 1, &error);
+            if (!is_refusal(error)) (void)rm_cublas_went(device, error, "trying a matrix product");
+        } else
+            (void)rm_cuda_went(device, cudaErrorMemoryAllocation, "taking memory to try a matrix product");
     }
-    rm_free(t.host);
-    return proven && !device->failed;
+    tear_down(q, &t);
+    rm_cuda_layouts_free(device->products, &m.block);
+    return equal && !device->failed;
+}
+
+/* An algorithm that splits sums, or wants memory, has to be seen to repeat before it multiplies, or it gives its place to the
+ * next. */
+static void guard(rm_queue *q, rm_cuda_algorithm *algorithm) {
+    rm_device *device = q->device;
+    while (algorithm->guarded && !algorithm->repeats && !device->failed) {
+        algorithm->repeats = repeats(q, algorithm);
+        if (!algorithm->repeats && !device->failed) (void)rm_cuda_algorithm_next(device->products, algorithm);
+    }
 }
 
 static void decide(rm_queue *q, made *m) {
@@ -378,8 +440,10 @@ void rm_cuda_multiply(const rm_cuda_queue *shown, const rm_cuda_product *product
     cublasStatus_t error = CUBLAS_STATUS_SUCCESS;
     if (!m) return;
     do {
-        if (!m->way && tries) decide(q, m);
+        if (tries) guard(q, m->algorithm);
+        if (!m->way && tries && !device->failed) decide(q, m);
         if (!device->failed) error = by_any(q, m, x);
+        m->algorithm->used |= !device->failed && !error;
     } while (tries && error && !device->failed && another(device->products, m, error));
     if (!device->failed) (void)rm_cublas_went(device, error, "a matrix product");
 }

@@ -1,12 +1,12 @@
 /* product.h: matrix products on the CUDA device, by cuBLASLt: what rm_cuda_queue.multiply is there. Private to the
- * device's files. docs/notes/cuda_products.md says why its bits repeat, what is assumed, and how that is checked.
+ * device's files. docs/notes/cuda.md says why its bits repeat, what is assumed, and how that is checked.
  *
  *   product.c    products by shape: how each is made, proven on the GPU where it matters; main entry: rm_cuda_multiply,
  *                declared in cuda.h
  *   algorithm.c  algorithms by shape, and cuBLASLt's descriptions of matrices
  *
- * An algorithm (kernel, tile, stages; never one that splits a sum) is chosen for a product of so many rows, and kept. A
- * product of many rows whose bits shall be those of few (rows_like) is made by the algorithm of the few, in one of three
+ * An algorithm (kernel, tile, stages, parts of a sum that are added in an order of their own) is chosen for a product of so many
+ * rows, and kept; one that splits sums, or wants memory, after it gave the same bits three times. A product of many rows whose bits shall be those of few (rows_like) is made by the algorithm of the few, in one of three
  * ways, the first that gives their bits on this GPU:
  *
  *      WHOLE     one product of all rows           both compared with BLOCKS, on random numbers, when the shape is first
@@ -20,7 +20,7 @@
 
 #include "engine/cuda/library.h"
 #include "engine/device.h"
-#include "ops/cuda_queue.h"
+#include "ops/cuda/cuda_queue.h"
 
 /* A device's algorithms and descriptions: host memory, taken when a shape is first met. */
 typedef struct rm_cuda_products rm_cuda_products;
@@ -64,7 +64,10 @@ typedef struct rm_cuda_algorithm {
     cublasLtMatmulAlgo_t algo;
     rm_precision precision; /* that matmul allows; the device's, or fp32 where there is none in it */
     uint64_t numerics;      /* cublasLtNumericalImplFlags_t, where that is not fp32; 0: it does not say */
-    int refused;            /* so many were refused when they should have multiplied: passed over */
+    int refused;            /* so many were refused when they should have multiplied, or did not repeat: passed over */
+    int32_t splits;         /* parts that a sum is made in; 0, 1: it is made in one go */
+    bool guarded;           /* it splits sums, or wants memory: it multiplies only after it was seen to repeat */
+    bool repeats;           /* ... and so it was */
     bool used;              /* it has multiplied: from then on it stays */
 } rm_cuda_algorithm;
 
@@ -72,7 +75,9 @@ struct rm_cuda_products {
     rm_device *device;
     cublasLtHandle_t handle;
     rm_precision precision;
-    uint64_t trial_bytes;                          /* as above; a test may have less */
+    uint64_t trial_bytes;  /* as above; a test may have less */
+    uint64_t memory_bytes; /* of the queue's workspace, for algorithms that want some; 0: for none */
+    bool splits;           /* sums may be split */
     cublasLtMatmulDesc_t matmul[RM_PRECISIONS][4]; /* by transpositions */
     rm_cuda_algorithm *algorithms;
     struct rm_cuda_made *made[RM_CUDA_SHAPE_LISTS]; /* by hash */
@@ -88,12 +93,14 @@ rm_cuda_algorithm *rm_cuda_algorithm_for(rm_cuda_products *products, const rm_cu
 /* In place of one that was refused before it was ever used: the next that will do, at last cublasSgemm. False: the device keeps
  * why, or there was nothing but cublasSgemm already. */
 bool rm_cuda_algorithm_next(rm_cuda_products *products, rm_cuda_algorithm *algorithm);
-/* Whether cuBLASLt would use it on these, without memory of its own. */
+/* The key's rows, no further apart than alignment wants: what it is tried with, the same whatever shape met it. */
+rm_cuda_shape rm_cuda_algorithm_shape(const rm_cuda_algorithm *algorithm);
+/* Whether cuBLASLt would use it on these, with no more memory than there is. */
 bool rm_cuda_algorithm_fits(const rm_cuda_products *products, const rm_cuda_algorithm *algorithm,
                             const rm_cuda_layouts *layouts);
 /* Whether it rounds its operands to the device's precision: cuBLASLt may lack one that does, or prefer one that does not. */
 bool rm_cuda_algorithm_rounds(const rm_cuda_algorithm *algorithm);
-/* "algorithm 21, tile 20, stages 10, in bf16": cuBLASLt's own numbers. */
+/* "algorithm 21, tile 20, stages 10, 4 splits, in bf16": cuBLASLt's own numbers. */
 void rm_cuda_algorithm_text(const rm_cuda_products *products, const rm_cuda_algorithm *algorithm, char *text,
                             size_t size);
 

@@ -221,7 +221,7 @@ void rm_cuda_fill(rm_queue *q, void *device, int byte, uint64_t bytes) {
 remat_status rm_cuda_synchronize(rm_queue *q) {
     (void)rm_cuda_ready(q->device);
     rm_cuda_queue_settle(q);
-    if (q->device->failed) rm_cuda_store_settle(q->device->store); /* whoever hears of it may free what is moved */
+    if (q->device->failed) rm_cuda_tier_settle(q->device->tier); /* whoever hears of it may free what is moved */
     return rm_cuda_tell(q->device);
 }
 

@@ -2,8 +2,11 @@
  * mode: cuDNN may compute otherwise when it need keep nothing, and then a recomputed tile would have other bits than a kept
  * one.
  *
- *   scratch of forward    lengths (B) | work space | reserve space, where it is not kept
- *   scratch of backward   lengths (B) | work space | dx, where nobody wants it | gradients arranged as the weight space is
+ *   packed                weights, arranged as the weight space is | their gradients likewise: all tiles add to these
+ *   scratch of forward    work space | reserve space, where it is not kept
+ *   scratch of backward   work space | dx, where nobody wants it
+ *
+ * Lengths of sequences are given as NULL, since all are as long as the tile: cuDNN reads them on the GPU no more since 8.9.1.
  *
  * Its spaces begin on multiples of 256 bytes, as memory that is taken from CUDA does: cuDNN does not say what it needs. A plan's
  * buffers begin on multiples of RM_ALIGN, so each is planned with as much more as may lie before that.
@@ -12,7 +15,6 @@
 #include "engine/cuda/rnn.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/cuda/cuda.h"
@@ -77,7 +79,6 @@ static int which_tile(const shape *s, const rm_desc *x) { return x[X].dim[0] == 
 static uint64_t round_up(uint64_t bytes) { return (bytes + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN; }
 static char *space_in(const void *buffer) { return (char *)(uintptr_t)round_up((uintptr_t)buffer); }
 
-static uint64_t lengths_bytes(const shape *s) { return round_up((uint64_t)s->batch * sizeof(int32_t)); }
 static uint64_t dx_bytes(const shape *s, const rm_desc *x) {
     return round_up((uint64_t)(x[X].dim[0] * s->batch * s->in) * sizeof(float));
 }
@@ -90,14 +91,15 @@ static uint64_t aux_bytes(const rm_desc *x, const void *attr) {
 static uint64_t scratch_bytes(const rm_desc *x, const void *attr, rm_pass pass, bool aux) {
     const shape *s = attr;
     int tile = which_tile(s, x);
-    uint64_t bytes = SPACE_MORE + lengths_bytes(s) + round_up(s->work_bytes[tile]);
+    uint64_t bytes = SPACE_MORE + round_up(s->work_bytes[tile]);
     if (pass == RM_FORWARD) return bytes + (aux ? 0 : s->reserve_bytes[tile]);
-    return bytes + dx_bytes(s, x) + s->weight_bytes;
+    return bytes + dx_bytes(s, x);
 }
 
 static uint64_t packed_bytes(const rm_desc *x, const void *attr, int threads) {
     (void)x, (void)threads;
-    return ((const shape *)attr)->weight_bytes + SPACE_MORE;
+    const shape *s = attr;
+    return round_up(s->weight_bytes) + s->weight_bytes + SPACE_MORE;
 }
 
 /* ---- A call ------------------------------------------------------------------------------------------------------- */
@@ -108,10 +110,9 @@ typedef struct {
     rm_cuda_rnns *rnns;
     layer *layer;
     const shape *shape;
-    int tile; /* which of both lengths */
-    int32_t *lengths;
+    int tile;           /* which of both lengths */
     char *work, *after; /* after: what lies in scratch behind the work space */
-    const char *weights;
+    char *weights, *gradients;
 } tile_call;
 
 /* Every layer was met when its session was built. */
@@ -131,17 +132,12 @@ static bool begin(const rm_call *call, tile_call *t) {
     t->shape = call->attr;
     t->layer = layer_of(t->rnns, t->shape);
     t->tile = which_tile(t->shape, &call->x[X].desc);
-    t->lengths = (int32_t *)(void *)space_in(call->scratch);
-    t->work = (char *)t->lengths + lengths_bytes(t->shape);
+    t->work = space_in(call->scratch);
     t->after = t->work + round_up(t->shape->work_bytes[t->tile]);
     t->weights = space_in(call->packed);
+    t->gradients = t->weights + round_up(t->shape->weight_bytes);
     return rm_cudnn_went(t->q->device, t->rnns->lib->cudnnSetStream(t->rnns->handle, t->q->stream),
                          "giving cuDNN a stream");
-}
-
-/* All sequences of a batch are as long as the tile. */
-static void write_lengths(const tile_call *t) {
-    rm_cuda_kernels_built.fill_i32(&t->q->shown, t->shape->batch, (int32_t)t->shape->tau[t->tile], t->lengths);
 }
 
 /* ---- The reserve space ---------------------------------------------------------------------------------------------- */
@@ -191,7 +187,7 @@ static char *find_reserve(const tile_call *t) {
     kept_tile *k = tile_of(t);
     if (k && buffer + k->before != space) {
         move_over(t->q, space, buffer + k->before, s->reserve_bytes[t->tile], t->after,
-                  dx_bytes(s, &t->call->x[X].desc) + s->weight_bytes);
+                  dx_bytes(s, &t->call->x[X].desc));
         k->before = space - buffer;
     }
     return space;
@@ -206,9 +202,8 @@ static void forward(const rm_call *call) {
     if (!reserve) return;
     const shape *s = t.shape;
     const layer *l = t.layer;
-    write_lengths(&t);
     cudnnStatus_t error = t.rnns->lib->cudnnRNNForward(
-        t.rnns->handle, l->rnn, CUDNN_FWD_MODE_TRAINING, t.lengths, l->x[t.tile], call->x[X].data, l->y[t.tile],
+        t.rnns->handle, l->rnn, CUDNN_FWD_MODE_TRAINING, NULL, l->x[t.tile], call->x[X].data, l->y[t.tile],
         call->y.data, l->state, call->state_in[0].data, call->state_out[0].data, l->state, call->state_in[1].data,
         call->state_out[1].data, s->weight_bytes, t.weights, s->work_bytes[t.tile], t.work, s->reserve_bytes[t.tile],
         reserve);
@@ -224,7 +219,8 @@ static void add_piece(rm_cuda_pieces *pieces, const char *space, uint64_t at, co
 }
 
 /* dw_ih, dw_hh, db_ih, db_hh += theirs in the weight space's order. */
-static void add_gradients(const tile_call *t, const char *space) {
+static void add_gradients(const tile_call *t) {
+    const char *space = t->gradients;
     const layer *l = t->layer;
     const rm_tensor *dx = t->call->dx;
     int gates = gates_of(t->shape);
@@ -239,18 +235,19 @@ static void add_gradients(const tile_call *t, const char *space) {
     rm_cuda_kernels_built.add_pieces(&t->q->shown, &pieces);
 }
 
-/* cuDNN can only add to what is there: to zeros, so that the tile's share is the same whatever came before it. */
+/* cuDNN adds a tile's share to what is there: to zeros in the tile that is differentiated first, the last in time. What all have added
+ * up is arranged as weights are here when the first in time is done. In between nothing else touches it. */
 static void weight_gradients(const tile_call *t, char *reserve) {
     const shape *s = t->shape;
     const layer *l = t->layer;
     const rm_call *call = t->call;
-    char *space = t->after + dx_bytes(s, &call->x[X].desc);
-    rm_cuda_fill(t->q, space, 0, s->weight_bytes);
+    if (call->t0 + s->tau[t->tile] == call->t_total) rm_cuda_fill(t->q, t->gradients, 0, s->weight_bytes);
     cudnnStatus_t error = t->rnns->lib->cudnnRNNBackwardWeights_v8(
-        t->rnns->handle, l->rnn, CUDNN_WGRAD_MODE_ADD, t->lengths, l->x[t->tile], call->x[X].data, l->state,
-        call->state_in[0].data, l->y[t->tile], call->y.data, s->weight_bytes, space, s->work_bytes[t->tile], t->work,
-        s->reserve_bytes[t->tile], reserve);
-    if (rm_cudnn_went(t->q->device, error, "a recurrent layer's weight gradients by cuDNN")) add_gradients(t, space);
+        t->rnns->handle, l->rnn, CUDNN_WGRAD_MODE_ADD, NULL, l->x[t->tile], call->x[X].data, l->state,
+        call->state_in[0].data, l->y[t->tile], call->y.data, s->weight_bytes, t->gradients, s->work_bytes[t->tile],
+        t->work, s->reserve_bytes[t->tile], reserve);
+    if (rm_cudnn_went(t->q->device, error, "a recurrent layer's weight gradients by cuDNN") && call->t0 == 0)
+        add_gradients(t);
 }
 
 static void backward(const rm_call *call) {
@@ -259,9 +256,8 @@ static void backward(const rm_call *call) {
     const shape *s = t.shape;
     const layer *l = t.layer;
     char *reserve = find_reserve(&t);
-    write_lengths(&t);
     cudnnStatus_t error = t.rnns->lib->cudnnRNNBackwardData_v8(
-        t.rnns->handle, l->rnn, t.lengths, l->y[t.tile], call->y.data, call->dy.data, l->x[t.tile],
+        t.rnns->handle, l->rnn, NULL, l->y[t.tile], call->y.data, call->dy.data, l->x[t.tile],
         call->dx[X].data ? call->dx[X].data : t.after, l->state, call->state_in[0].data, call->dstate_out[0].data,
         call->dstate_in[0].data, l->state, call->state_in[1].data, call->dstate_out[1].data, call->dstate_in[1].data,
         s->weight_bytes, t.weights, s->work_bytes[t.tile], t.work, s->reserve_bytes[t.tile], reserve);
@@ -467,29 +463,6 @@ static void make_descriptor(rm_op *op, int cell) {
     op->rebuilds = NULL;
 }
 
-/* ":KiB:count", both being numbers. */
-static bool is_one_size(const char *set) {
-    for (int i = 0; i < 2; i++) {
-        size_t digits = *set == ':' ? strspn(set + 1, "0123456789") : 0;
-        if (!digits) return false;
-        set += 1 + digits;
-    }
-    return !*set;
-}
-
-/* cuDNN's products go through a cuBLAS of its own on streams of its own, which picks its algorithm by the buffers that happen
- * to be free, unless there is but one size of them. cuBLAS reads this when it starts. */
-static remat_status check_repeats(void) {
-    const char *set = getenv("CUBLAS_WORKSPACE_CONFIG");
-    REQUIRE(
-        is_one_size(set ? set : ""), MISSING,
-        "cuDNN's recurrent kernels repeat their bits only if the environment says CUBLAS_WORKSPACE_CONFIG=:4096:2 (or "
-        "another single size of buffers) when the program starts, and it says \"%s\"; set it, or use the recurrent "
-        "kernels remat",
-        set ? set : "");
-    return REMAT_OK;
-}
-
 static cudnnStatus_t start(rm_cuda_rnns *rnns) {
     const rm_cudnn_library *lib = rnns->lib;
     cudnnStatus_t error = lib->cudnnCreate(&rnns->handle);
@@ -507,11 +480,10 @@ static cudnnStatus_t start(rm_cuda_rnns *rnns) {
 
 remat_status rm_cuda_rnns_create(rm_device *device, rm_cuda_rnns **out) {
     const rm_cudnn_library *lib;
-    REQUIRE(rm_cuda_kernels_built.fill_i32, MISSING, "this build has no CUDA kernels to run beside cuDNN's");
+    REQUIRE(rm_cuda_kernels_built.add_pieces, MISSING, "this build has no CUDA kernels to run beside cuDNN's");
     REQUIRE(device->products->precision != RM_BF16, MISSING,
             "cuDNN's recurrent kernels round no operands to bf16; use precision fp32 or tf32, or the recurrent kernels "
             "remat");
-    TRY(check_repeats());
     TRY(rm_cudnn_library_open(&lib));
     rm_cuda_rnns *rnns = rm_calloc(1, sizeof *rnns);
     REQUIRE(rnns, MEMORY, "out of host memory for cuDNN's layers");

@@ -2,7 +2,7 @@
  *
  * A layer gets another descriptor (device.h, variant): aux is cuDNN's reserve space, packed weights are its weight space,
  * scratch holds its work space. How large these are cuDNN says when the session is built, for tiles of two lengths: they are
- * the descriptor's attributes, so that whoever plans asks nobody. docs/notes/cuda_cudnn.md has the rest. */
+ * the descriptor's attributes, so that whoever plans asks nobody. docs/notes/cuda.md has the rest. */
 #ifndef RM_CUDA_RNN_H
 #define RM_CUDA_RNN_H
 

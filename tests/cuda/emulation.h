@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-#include "ops/cuda_queue.h"
+#include "ops/cuda/cuda_queue.h"
 
 /* In what order blocks, and the threads of a block between two waits, are run. On a GPU it is anything. */
 typedef enum { RM_IN_ORDER, RM_REVERSED, RM_EVEN_LAST, RM_ORDERS } rm_emulated_order;
@@ -18,7 +18,7 @@ void rm_emulate_in(rm_emulated_order order);
 int64_t rm_emulated_launches(void);
 
 /* Launches are given to whoever keeps the queue's stream, who calls `work` on a copy of `bytes` of context, aligned to 16, when
- * the stream gets there. NULL, as at first: they are run at once. */
+ * the stream gets there: from any thread, one at a time. NULL, as at first: they are run at once. */
 typedef void rm_emulated_giver(void *stream, void (*work)(void *context), const void *context, size_t bytes);
 void rm_emulate_by(rm_emulated_giver *giver);
 

@@ -1,7 +1,7 @@
 # The ops once more, with their CUDA columns, whose kernels are compiled as C++ for the CPU (shim.h). They take the place of
 # the library's own, which is an archive: what is defined here is not looked for there.
 if(NOT TARGET remat_ops_emulated)
-  file(GLOB emulated_kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/ops/*.cu)
+  file(GLOB_RECURSE emulated_kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/ops/*.cu)
   list(TRANSFORM op_sources PREPEND ${CMAKE_SOURCE_DIR}/ OUTPUT_VARIABLE emulated_ops)
   list(TRANSFORM optimizer_sources PREPEND ${CMAKE_SOURCE_DIR}/ OUTPUT_VARIABLE emulated_optimizers)
   add_library(remat_ops_emulated OBJECT ${emulated_ops} ${emulated_optimizers} ${CMAKE_SOURCE_DIR}/ops/registry.c

@@ -1,6 +1,7 @@
 /* mutants.cu: kernels with the mistakes that the emulation must find (test_kernels.c). */
-#include "ops/reduce.cuh"
+#include "ops/cuda/reduce.cuh"
 
+#include "tests/cuda/emulation.h"
 #include "tests/cuda/mutants.h"
 
 /* Thread 0 reads what the others may not have written yet: no __syncthreads between. */
@@ -52,6 +53,12 @@ static __global__ void leaves_its_warp(float *out) {
 /* Blocks race for one number. */
 static __global__ void races_blocks(float *out) { *out = 2 * *out + (float)blockIdx.x; }
 
+/* As if another thread of the host launched something while this runs. */
+static __global__ void counts_its_grid(float *out) {
+    RM_LAUNCH(races_blocks, 4, 1, &rm_emulated_queue, out);
+    *out += (float)(gridDim.x * blockDim.x);
+}
+
 void rm_mutant_races(float *out) { RM_LAUNCH_TOGETHER(races, 1, 64, NULL, out); }
 void rm_mutant_waits(float *out) { RM_LAUNCH_TOGETHER(waits, 1, 64, NULL, out); }
 void rm_mutant_returns_early(float *out) { RM_LAUNCH_TOGETHER(returns_early, 1, 64, NULL, out); }
@@ -59,3 +66,4 @@ void rm_mutant_waits_elsewhere(float *out) { RM_LAUNCH_TOGETHER(waits_elsewhere,
 void rm_mutant_leaves_its_warp(float *out) { RM_LAUNCH_TOGETHER(leaves_its_warp, 1, 32, NULL, out); }
 void rm_mutant_waits_alone(float *out) { RM_LAUNCH(waits, 1, 64, NULL, out); }
 void rm_mutant_races_blocks(float *out) { RM_LAUNCH(races_blocks, 4, 1, NULL, out); }
+void rm_mutant_counts_its_grid(float *out) { RM_LAUNCH(counts_its_grid, 3, 2, &rm_emulated_queue, out); }

@@ -1,6 +1,7 @@
 /* program.c: what makes of `remat` a program whose device "cuda" is emulated (tests/train/link_test_emulated.cmake): Remat's own
  * device, ranks and kernels, on the fakes of CUDA and NCCL. There are as many GPUs as CUDA_VISIBLE_DEVICES names, or one. FAKE_LT
- * is what cuBLASLt is to be like (fake.h), as a number; FAKE_KERNELS the error with which kernels answer, made for another GPU. */
+ * is what cuBLASLt is to be like (fake.h), as a number; FAKE_KERNELS the error with which kernels answer, made for another GPU;
+ * FAKE_BREAK=N: the Nth kernel meets an illegal address. The programs of tests/gpu are made so, too (emulated_gpu_NAME). */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -34,6 +35,7 @@ __attribute__((constructor)) static void begin(void) {
     fake_cuda_machine(count_gpus(), 13000, (size_t)1 << 30);
     if (getenv("FAKE_LT")) fake_lt_is((unsigned)atoi(getenv("FAKE_LT")));
     if (getenv("FAKE_KERNELS")) rm_emulated_kernel_error = atoi(getenv("FAKE_KERNELS"));
+    if (getenv("FAKE_BREAK")) fake_cuda_break_at(atoi(getenv("FAKE_BREAK")));
     rm_emulate_by(give);
     atexit(report);
 }

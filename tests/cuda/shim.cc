@@ -244,14 +244,20 @@ static void run(void *context) {
     run_blocks(l);
 }
 
+[[noreturn]] static void refuse(const launch *l, const char *why) {
+    fprintf(stderr, "emulated kernel %s, %lld blocks of %d threads: %s\n", l->kernel, (long long)l->blocks, l->threads,
+            why);
+    abort();
+}
+
+/* While another thread may run a kernel that was launched before, whose gridDim and the like stay as they are. */
 void rm_emulated_launch(const void *queue, const char *kernel, int64_t blocks, int threads, bool together,
                         void (*body)(void *), const void *context, size_t bytes) {
     launch l = {kernel, blocks, threads, together, body, {}};
-    emulated.kernel = kernel, emulated.launches++;
-    gridDim.x = (unsigned)blocks, blockDim.x = (unsigned)threads;
+    emulated.launches++;
     if (threads < 1 || threads > MAX_THREADS || blocks < 0 || blocks > INT32_MAX)
-        die(0, "no GPU has such a grid: at most 1024 threads a block, and 2147483647 blocks");
-    if (bytes > sizeof l.context) die(0, "its arguments are larger than the emulation has room for");
+        refuse(&l, "no GPU has such a grid: at most 1024 threads a block, and 2147483647 blocks");
+    if (bytes > sizeof l.context) refuse(&l, "its arguments are larger than the emulation has room for");
     memcpy(l.context, context, bytes);
     if (giver)
         giver(((const rm_cuda_queue *)queue)->stream, run, &l, sizeof l);

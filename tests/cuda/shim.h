@@ -1,4 +1,4 @@
-/* shim.h: enough of CUDA's language for ops/NAME.cu to be compiled as C++ and executed on the CPU (ops/kernel.cuh includes
+/* shim.h: enough of CUDA's language for ops/NAME.cu to be compiled as C++ and executed on the CPU (ops/cuda/kernel.cuh includes
  * it when RM_CUDA_EMULATED is defined). Device memory is host memory; a launch runs at once, or when a stream gets there
  * (emulation.h): blocks one after the other, and the threads of a block as a plain loop, or (RM_LAUNCH_TOGETHER) as fibers
  * that wait for each other (shim.cc).

@@ -146,7 +146,6 @@ static remat_status run(const model *m, const way *w, outcome *o) {
 
 static void reset(int order) {
     setenv("REMAT_CUDNN_LIBRARY", FAKE_CUDA, 1);
-    setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:2", 1);
     emulated_device_reset((uint64_t)order);
     rm_emulate_in((rm_emulated_order)(order % RM_ORDERS));
 }
@@ -316,17 +315,6 @@ START_TEST(what_cannot_be_is_said) {
     reset(0);
     setenv("REMAT_CUDNN_LIBRARY", "/nowhere", 1);
     expect_refused(&m, &config, REMAT_MISSING, "REMAT_CUDNN_LIBRARY=/nowhere cannot be opened");
-    reset(0);
-    unsetenv("CUBLAS_WORKSPACE_CONFIG");
-    expect_refused(&m, &config, REMAT_MISSING, "CUBLAS_WORKSPACE_CONFIG=:4096:2");
-    static const char *const wrong[] = {
-        ":4096:2:16:8" /* two sizes */, "::", ":4096:", "4096:2", ":4096:two", ":4096:2 "};
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        char words[40];
-        snprintf(words, sizeof words, "it says \"%s\"", wrong[i]);
-        setenv("CUBLAS_WORKSPACE_CONFIG", wrong[i], 1);
-        expect_refused(&m, &config, REMAT_MISSING, words);
-    }
     reset(0);
     config.precision = "bf16";
     expect_refused(&m, &config, REMAT_MISSING, "round no operands to bf16");

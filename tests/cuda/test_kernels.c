@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ops/cuda_queue.h"
+#include "ops/cuda/cuda_queue.h"
+#include "tests/cases.h"
 #include "tests/cuda/emulation.h"
 #include "tests/cuda/mutants.h"
 #include "tests/ops/op_check.h"
@@ -402,7 +403,7 @@ START_TEST(every_bit_is_compared) {
     rm_compare_cuda(&rm_emulated_queue, &c);
     c.keeps = false, c.again = true;
     for (int64_t i = n - 1; i >= 0; i -= apart)
-        for (int bit = 0; bit < (n > 100000 ? 2 : 32); bit++) {
+        for (int bit = 0; bit < (n > 100000 ? 2 : 32); bit += rm_cases(1, 5)) {
             first = (rm_difference){.found = 0};
             c.line = i, c.piece = bit;
             word[i] ^= 1u << bit;
@@ -445,6 +446,22 @@ START_TEST(races_show_in_the_bits) {
 }
 END_TEST
 
+static void run_the_first_alone(void *stream, void (*work)(void *), const void *context, size_t bytes) {
+    rm_emulate_by(do_not);
+    work((void *)(uintptr_t)context);
+    (void)stream, (void)bytes;
+}
+
+/* Streams are emulated by whichever thread waits, while others launch (tests/engine/fake_cuda). */
+START_TEST(what_is_launched_leaves_alone_what_runs) {
+    float out = 0;
+    rm_emulate_by(run_the_first_alone);
+    rm_mutant_counts_its_grid(&out);
+    rm_emulate_by(NULL);
+    ck_assert_float_eq(out, 36);
+}
+END_TEST
+
 /* Each of these ends in abort. */
 START_TEST(waiting_for_nobody_is_found) {
     static void (*const broken[])(float *) = {rm_mutant_returns_early, rm_mutant_waits_elsewhere,
@@ -470,6 +487,7 @@ int main(void) {
     tcase_add_loop_test(rest, hashes_are_those_of_the_definition, 0, COMPARED);
     tcase_add_loop_test(rest, every_bit_is_compared, 0, COMPARED);
     tcase_add_test(mutants, races_show_in_the_bits);
+    tcase_add_test(mutants, what_is_launched_leaves_alone_what_runs);
     tcase_add_loop_test_raise_signal(mutants, waiting_for_nobody_is_found, SIGABRT, 0, 4);
     suite_add_tcase(suite, ops), suite_add_tcase(suite, rest), suite_add_tcase(suite, mutants);
     SRunner *runner = srunner_create(suite);

@@ -73,6 +73,7 @@ START_TEST(random_plans_have_the_same_bits) {
     rng_state = (uint64_t)_i * 7919 + 11;
     bool timed = _i % 4 > 0;
     remat_value loss = random_net_with(&n, timed, _i % 2 == 1);
+    ask_for_outputs(&config, &n);
     config.device = "cuda";
     config.threads = 1;
     config.tile = timed ? 1 + draw(4) : draw(3);

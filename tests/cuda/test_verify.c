@@ -2,6 +2,7 @@
  * tests/engine/test_verify.c, but that the device itself hashes and compares, and says so at the end of the step. */
 #ifdef HAVE_CUDA_HEADERS
 
+#include "tests/cases.h"
 #include "tests/cuda/device.h"
 #include "tests/flips.h"
 
@@ -63,8 +64,8 @@ int main(void) {
     Suite *suite = suite_create("verify");
     TCase *c = tcase_create("verify");
     tcase_set_timeout(c, 300);
-    tcase_add_loop_test(c, flips_along_time_are_caught, 0, 40);
-    tcase_add_loop_test(c, flips_by_depth_are_caught, 0, 40);
+    tcase_add_loop_test(c, flips_along_time_are_caught, 0, rm_cases(40, 10));
+    tcase_add_loop_test(c, flips_by_depth_are_caught, 0, rm_cases(40, 10));
     tcase_add_loop_test(c, flips_in_the_second_tier_are_caught, 0, 4);
     tcase_add_loop_test(c, same_bits_and_no_alarm, 0, 6);
     tcase_add_test(c, the_hashes_are_planned);

@@ -66,7 +66,7 @@ static inline void bring(const random_case *c, int r, int64_t n, void *buffer) {
     for (int64_t i = 0; i < n; i++) bring_element(c, r, i, (char *)buffer + (uint64_t)i * width);
 }
 
-/* The definitions of dist/group.h; volatile so that nothing is contracted or reordered. */
+/* The definitions of dist/group/group.h; volatile so that nothing is contracted or reordered. */
 static inline double rounded(rm_wire wire, double x) {
     volatile float single = (float)x;
     if (wire == RM_WIRE_F64) return x;

@@ -1,4 +1,4 @@
-/* halves.h: 16-bit floats by their definition, in double arithmetic that is exact: what dist/half.h is held to. */
+/* halves.h: 16-bit floats by their definition, in double arithmetic that is exact: what dist/group/half.h is held to. */
 #ifndef TEST_HALVES_H
 #define TEST_HALVES_H
 

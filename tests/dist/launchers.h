@@ -10,7 +10,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include "dist/launch.h"
+#include "dist/launch/launch.h"
 #include "tests/dist/ranks.h"
 
 #define COUNT(table) ((int)(sizeof table / sizeof *table))

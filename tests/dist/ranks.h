@@ -16,8 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "dist/group.h"
-#include "dist/store.h"
+#include "dist/group/group.h"
+#include "dist/store/store.h"
 
 enum { MOST_RANKS = 8 };
 

@@ -1,7 +1,7 @@
 /* test_ddp.c: data parallel without a session: buckets made by hand through the table that a session gets (remat_ranks), by
  * every engine there is; what is compared before the first step; and ranks that do not do the same. Sessions are in
  * test_ddp_sessions.c. */
-#include "dist/ddp.h"
+#include "dist/ddp/ddp.h"
 
 #include <math.h>
 #include <sys/mman.h>
@@ -65,7 +65,7 @@ static float gradient(int step, int bucket, int rank, int64_t i) {
 
 static half_format format_of(rm_compress compress) { return compress == RM_COMPRESS_FP16 ? F16 : BF16; }
 
-/* What rank r adds, and the sum by the definition in dist/ddp.h. */
+/* What rank r adds, and the sum by the definition in dist/ddp/ddp.h. */
 static float addend(const rm_ddp_config *c, int size, float g) {
     volatile float share = 1.0f / (float)size, scaled = g * share;
     if (!c->compress) return scaled;

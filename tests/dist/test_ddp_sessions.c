@@ -3,12 +3,13 @@
  * does what one rank does with the batch of all. A thousand random networks instead of sixty, some minutes:
  *
  *     REMAT_LONG_TESTS=1 build/release/tests/dist_test_ddp_sessions */
-#include "dist/ddp.h"
+#include "dist/ddp/ddp.h"
 
 #include <math.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include "tests/cases.h"
 #include "tests/dist/ranks.h"
 #include "tests/engine/random_net.h"
 
@@ -357,7 +358,7 @@ static float *gradients_alone(const net *n, remat_value loss, remat_config confi
     return gradients;
 }
 
-/* The definition (dist/ddp.h): a sum in the order of ranks, or a tree, of fl32(g_r * fl32(1/W)). */
+/* The definition (dist/ddp/ddp.h): a sum in the order of ranks, or a tree, of fl32(g_r * fl32(1/W)). */
 static float mean_of(const float *all, int64_t count, int64_t i, int size, bool tree) {
     volatile float t[MOST_RANKS], share = 1.0f / (float)size;
     for (int r = 0; r < size; r++) t[r] = all[r * count + i] * share;
@@ -378,6 +379,7 @@ static void one_random_job(member *m, uint64_t seed) {
     rm_ddp_config ddp = {
         .group = m->group, .rows = n.batch, .first_bucket_bytes = 1 + draw(300), .bucket_bytes = 1 + draw(2000)};
     remat_config config = REMAT_CONFIG_INIT;
+    ask_for_outputs(&config, &n);
     config.threads = 1;
     config.tile = timed ? 1 + draw(4) : draw(3);
     config.seed = seed;
@@ -413,7 +415,7 @@ static void random_jobs(int rank, int size, rm_kv *store, void *context) {
     leave(&m);
 }
 START_TEST(random_networks_and_plans) {
-    int cases = getenv("REMAT_LONG_TESTS") ? 334 : 20;
+    int cases = rm_cases(334, 20);
     run_ranks(2 + _i, random_jobs, &cases);
 }
 END_TEST
@@ -521,11 +523,10 @@ static void another_shape(member *m, remat_config *config, bool odd) {
     config->ranks = rm_ddp_ranks(m->ddp);
     m->session = open_lstm(config, 2, T, odd ? H + 1 : H, false);
     char words[300];
-    snprintf(
-        words, sizeof words,
-        "ranks 0 and %d disagree about the parameters (name, shape, type): 'lstm.weight_ih_l0 (20,3) f32' on "
-        "rank 0, and 'lstm.weight_ih_l0 (24,3) f32' on rank %d",
-        m->size - 1, m->size - 1);
+    snprintf(words, sizeof words,
+             "ranks 0 and %d disagree about the parameters (name, shape, type): 'lstm.weight_ih_l0 (20,3) f32' on "
+             "rank 0, and 'lstm.weight_ih_l0 (24,3) f32' on rank %d",
+             m->size - 1, m->size - 1);
     need_peer(rm_ddp_broadcast(m->ddp, m->session), words);
 }
 
@@ -748,6 +749,44 @@ static void one_fails(int rank, int size, rm_kv *store, void *context) {
 START_TEST(a_step_that_fails_is_over_for_all) { run_ranks(3, one_fails, (void *)(_i ? "bf16" : "")); }
 END_TEST
 
+/* ---- Parameters on their way from rank 0 ---------------------------------------------------------------------------- */
+
+/* Small ones, of which many travel together, and such as are cut: of just 1 MiB, and above. */
+static void get_parameters(int rank, int size, rm_kv *store, void *context) {
+    static const int64_t width[] = {3, 700, 512, 512, 5, 1};
+    enum { LAYERS = (int)(sizeof width / sizeof *width) - 1, ROWS = 2 };
+    rm_ddp_config ddp = {.rows = ROWS};
+    member m = join(rank, size, store, &ddp);
+    remat_graph *g;
+    (void)context;
+    need_ok(remat_graph_create(&g));
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){ROWS, width[0]});
+    remat_value y = remat_input(g, "y", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){ROWS, width[LAYERS]});
+    for (int i = 0; i < LAYERS; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "w%d", i);
+        x = remat_linear(g, x, remat_param(g, name, 2, (int64_t[]){width[i + 1], width[i]}, remat_init_uniform(1)),
+                         REMAT_NONE);
+    }
+    remat_config config = REMAT_CONFIG_INIT;
+    config.threads = 1;
+    config.seed = (uint64_t)rank;
+    config.ranks = rm_ddp_ranks(m.ddp);
+    need_ok(remat_session_create(g, remat_mse(g, x, y), &config, &m.session));
+    remat_graph_free(g);
+    int64_t count;
+    float *before = read_all(m.session, REMAT_PARAM, &count);
+    need_ok(rm_ddp_broadcast(m.ddp, m.session));
+    float *after = read_all(m.session, REMAT_PARAM, &count);
+    need(!memcmp(before, after, (size_t)count * sizeof *after) == (rank == 0), "rank 0 alone keeps its own");
+    need_same(m.group, after, count, "parameters");
+    free(before);
+    free(after);
+    leave(&m);
+}
+START_TEST(parameters_of_any_size_arrive) { run_ranks(2, get_parameters, NULL); }
+END_TEST
+
 int main(void) {
     Suite *suite = suite_create("dist/ddp_sessions");
     TCase *training = tcase_create("training"), *odd = tcase_create("odd");
@@ -756,6 +795,7 @@ int main(void) {
     tcase_add_loop_test(training, every_strategy_reduces_once, 0, 2);
     tcase_add_loop_test(training, random_networks_and_plans, 0, 3);
     tcase_add_loop_test(training, steps_take_no_shared_memory, 0, 3);
+    tcase_add_test(training, parameters_of_any_size_arrive);
     tcase_add_test(training, the_number_of_ranks_changes_no_bit);
     tcase_add_loop_test(odd, an_odd_rank_is_told_with_names, 0, (int)(sizeof oddities / sizeof *oddities));
     tcase_add_test(odd, a_dead_rank_is_named_with_its_last_bucket);

@@ -4,6 +4,11 @@
 #include "tests/dist/collectives.h"
 #include "tests/dist/mpirun.h"
 
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 typedef struct {
     const char *engine, *scenario;
 } job;
@@ -168,6 +173,64 @@ START_TEST(gloo_and_broken_pipes) {
 }
 END_TEST
 
+/* ---- Strangers: listen() as Gloo finds it ---- */
+
+static struct {
+    int most; /* ports that a stranger connects to, in each rank */
+    bool junk, leaves;
+} strangers;
+
+/* Gloo waits for one rank at each of its ports; whoever comes first is taken for it. */
+int listen(int fd, int backlog) {
+    struct sockaddr_in here;
+    socklen_t bytes = sizeof here;
+    int status = (int)syscall(SYS_listen, fd, backlog);
+    if (backlog != 1 || strangers.most-- <= 0 || getsockname(fd, (struct sockaddr *)&here, &bytes)) return status;
+    int stranger = socket(AF_INET, SOCK_STREAM, 0);
+    need(!connect(stranger, (struct sockaddr *)&here, bytes), "%s", strerror(errno));
+    for (int i = 0; strangers.junk && i < 40; i++) (void)!send(stranger, "GET / HTTP/1.0\r\n\r\n", 18, MSG_NOSIGNAL);
+    if (strangers.leaves) close(stranger);
+    return status;
+}
+
+static void meet_strangers(int rank, int size, rm_kv *store, void *context) {
+    rm_group *group;
+    rm_group_config config = {.engine = "gloo", .rank = rank, .size = size, .store = store, .timeout_ms = 60000};
+    int32_t sum = rank;
+    (void)context;
+    bool often = strangers.most > 100;
+    remat_status status = rm_group_open(&config, &group);
+    if (often) need(status == REMAT_PEER && strstr(remat_last_error(), "a port scanner?"), "%s", remat_last_error());
+    if (often) return;
+    need_ok(status);
+    need_ok(rm_group_run(
+        group, &(rm_collective){.kind = RM_ALL_REDUCE, .wire = RM_WIRE_I32, .count = 1, .in = &sum, .out = &sum}));
+    need(sum == size * (size - 1) / 2, "%d", sum);
+    rm_group_close(group);
+}
+
+/* One that says nothing, one that talks, one that goes again; to the first ports, or to all that there ever are. */
+START_TEST(gloo_and_strangers) {
+    strangers.most = _i < 3 ? 2 : 1000;
+    strangers.junk = _i % 3 == 1;
+    strangers.leaves = _i % 3 == 2;
+    run_ranks(2 + _i % 2, meet_strangers, NULL);
+}
+END_TEST
+
+/* One rank fails before it listens: the others hear of it, long before their time is up. */
+static void choose_no_interface(int rank, int size, rm_kv *store, void *context) {
+    rm_group *group;
+    rm_group_config config = {.engine = "gloo", .rank = rank, .size = size, .store = store, .timeout_ms = 60000};
+    double start = seconds();
+    (void)context;
+    if (rank == 1) setenv("GLOO_SOCKET_IFNAME", "nonexist0", 1);
+    need_peer(rm_group_open(&config, &group), "rank 1 could not connect to the other ranks by way of nonexist0");
+    need(seconds() - start < 10, "%.1f s", seconds() - start);
+}
+START_TEST(gloo_without_an_interface) { run_ranks(3, choose_no_interface, NULL); }
+END_TEST
+
 /* Threads that Gloo starts are kept from SIGPIPE; the program's own way with it stays. */
 static void keep_the_signal(int rank, int size, rm_kv *store, void *context) {
     sigset_t mask;
@@ -205,6 +268,10 @@ START_TEST(mpi) {
 END_TEST
 #endif
 
+/* LeakSanitizer asks: Gloo loses its list of interfaces where the one that was asked for is not there. */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void) { return "leak:gloo::transport::tcp::CreateDevice\n"; }
+
 int main(int argc, char **argv) {
 #ifdef REMAT_HAVE_MPI
     if (argc == 4 && !strcmp(argv[1], "mpi")) return mpi_rank(argv);
@@ -218,6 +285,8 @@ int main(int argc, char **argv) {
     TCase *signals = tcase_create("signals");
     tcase_add_test(signals, gloo_and_broken_pipes);
     tcase_add_test(signals, gloo_leaves_the_signal_to_the_program);
+    tcase_add_test(signals, gloo_without_an_interface);
+    tcase_add_loop_test(signals, gloo_and_strangers, 0, 6);
     tcase_set_timeout(signals, 250);
     suite_add_tcase(suite, signals);
 #endif

@@ -1,11 +1,11 @@
-/* test_gpus.c: ranks whose sessions lie on GPUs: engine/cuda/device.c and dist/group_nccl.c together, on one fake of CUDA and NCCL
+/* test_gpus.c: ranks whose sessions lie on GPUs: engine/cuda/device.c and dist/nccl/group_nccl.c together, on one fake of CUDA and NCCL
  * (fake_gpus), the CPU's kernels in its streams. Two ranks on "cuda" end with the bits of two ranks on "cpu"; gradients travel
  * while the backward pass goes on, and no stream touches what another has not finished with. No GPU has any part in this. */
 #include "tests/dist/ranks.h"
 
 #ifdef HAVE_CUDA_HEADERS
 
-#include "dist/ddp_state.h"
+#include "dist/ddp/ddp_state.h"
 #include "tests/engine/fake_cuda/stand_ins.h"
 #include "tests/engine/random_net.h"
 
@@ -98,6 +98,7 @@ static void open_session(member *m, const job *j, bool cuda) {
     remat_config config = REMAT_CONFIG_INIT;
     rng_state = j->seed * 7919 + 3;
     remat_value loss = random_net_with(&n, j->seed % 3 > 0, j->seed % 2 == 1);
+    ask_for_outputs(&config, &n);
     config.device = cuda ? "cuda" : "cpu";
     config.threads = 1;
     config.tile = 2;

@@ -4,8 +4,8 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#include "dist/module.h"
-#include "dist/roll.h"
+#include "dist/group/module.h"
+#include "dist/store/arrivals.h"
 #include "memory/host.h"
 #include "tests/dist/collectives.h"
 
@@ -450,6 +450,38 @@ START_TEST(a_dead_rank_is_named_at_once) {
 }
 END_TEST
 
+/* ---- The launcher dies ---------------------------------------------------------------------------------------------- */
+
+/* Ranks that only compute for a while hear of it too. */
+static void works_on(int rank, int size, rm_kv *store, void *context) {
+    _Atomic int *well = context;
+    rm_group *group = open_group(engine, rank, size, store);
+    remat_status status = REMAT_OK;
+    (*well)++;
+    for (double start = seconds(); !status && seconds() - start < 20; nap_ms(5)) status = rm_group_poll(group);
+    need_peer(status, "which started this rank");
+    rm_group_close(group);
+    (*well)++;
+}
+
+START_TEST(ranks_do_not_outlive_a_killed_mpirun) {
+    _Atomic int *well = shared_page(sizeof *well);
+    pid_t pid[MOST_RANKS], mpirun = fork();
+    ck_assert_int_ge(mpirun, 0);
+    if (mpirun == 0) {
+        setenv("OMPI_COMM_WORLD_RANK", "0", 1);
+        start_ranks(3, works_on, (void *)well, pid);
+        for (;;) pause();
+    }
+    for (double start = seconds(); *well < 3 && seconds() - start < 20;) nap_ms(2);
+    ck_assert_int_eq(*well, 3);
+    kill(mpirun, SIGKILL);
+    for (double start = seconds(); *well < 6 && seconds() - start < 5;) nap_ms(2);
+    ck_assert_int_eq(*well, 6);
+    ck_assert_int_eq(end_of(mpirun), 128 + SIGKILL);
+}
+END_TEST
+
 /* ---- Ranks that are stopped ----------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -605,11 +637,11 @@ START_TEST(the_missing_in_words) {
         bool here[8];
         int32_t size = (int32_t)strlen(cases[i].here);
         for (int32_t r = 0; r < size; r++) here[r] = cases[i].here[r] == '1';
-        rm_roll_missing(here, size, text, sizeof text);
+        rm_missing_ranks(here, size, text, sizeof text);
         ck_assert_str_eq(text, cases[i].words);
     }
     for (int r = 0; r < 3000; r++) odd[r] = r % 2;
-    rm_roll_missing(odd, 3000, text, sizeof text);
+    rm_missing_ranks(odd, 3000, text, sizeof text);
     ck_assert_msg(!strncmp(text, "ranks 0, 2, 4, 6", 16) && strstr(text, ", ... (1500 in all) of 3000"), "%s", text);
 }
 END_TEST
@@ -623,7 +655,7 @@ static void hear(void *context, const char *sentence) {
 
 /* Who is told whom the store has sent away; the store itself says so to its server alone, so here it is said for it. */
 static void one_comes_late(int rank, int size, rm_kv *store, void *context) {
-    static const char refused[] = "rank 7 of 9 from nowhere: why";
+    static const char refused[] = "rank 7 of 9 from \x1b[5mnowhere: why";
     const bool whatever_engine = *(int *)context;
     rm_group *group;
     rm_group_config config = {.engine = whatever_engine ? "local" : NULL, .rank = rank, .size = size, .store = store};
@@ -634,7 +666,8 @@ static void one_comes_late(int rank, int size, rm_kv *store, void *context) {
     rm_group_close(group);
     if (rank) need(!*heard, "rank %d heard '%s'", rank, heard);
     if (rank == 0)
-        need(!strcmp(heard, "has refused rank 7 of 9 from nowhere: whywaiting for rank 2 of 3 since 5 s; up to 600 s"),
+        need(!strcmp(heard,
+                     "has refused rank 7 of 9 from ?[5mnowhere: whywaiting for rank 2 of 3 since 5 s; up to 600 s"),
              "heard '%s'", heard);
 }
 START_TEST(the_missing_and_the_refused_are_told) { run_ranks(3, one_comes_late, &_i); }
@@ -686,6 +719,7 @@ int main(void) {
     tcase_add_test(failures, a_missing_last_call_is_noticed);
     tcase_add_test(failures, a_rank_that_never_comes_is_named);
     tcase_add_test(failures, a_dead_rank_is_named_at_once);
+    tcase_add_test(failures, ranks_do_not_outlive_a_killed_mpirun);
     tcase_add_loop_test(failures, a_stopped_rank_is_named_in_two_seconds, 0, 2);
     tcase_add_test(failures, a_suspended_job_goes_on);
     tcase_add_test(failures, an_abort_reaches_all);

@@ -6,7 +6,7 @@
 #include <dirent.h>
 #include <sys/prctl.h>
 
-#include "dist/rendezvous.h"
+#include "dist/store/rendezvous.h"
 #include "memory/host.h"
 
 /* ---- What a rank is given ------------------------------------------------------------------------------------------ */
@@ -302,6 +302,30 @@ START_TEST(signals_are_passed_on_once) {
 }
 END_TEST
 
+/* SIGUSR1 as often as it comes: it asks nobody to stop, and a rank that then fails is started again. */
+START_TEST(sigusr1_stops_nothing) {
+    char script[400];
+    pid_t pids[64];
+    unlink(in_folder("pids"));
+    snprintf(script, sizeof script,
+             "n=0; trap 'n=$((n+1))' USR1; echo $$ >> %s; while test $n = 0; do sleep 0.01; done; "
+             "echo rank $RANK goes on; sleep 0.2; exit $((RANK ? 4 : 0))",
+             in_folder("pids"));
+    rm_launch_config config = JOB(2, SCRIPT(script));
+    config.max_restarts = 1;
+    pid_t pid = start(&config, "job");
+    for (int attempt = 1; attempt <= 2; attempt++) {
+        wait_for_pids(pids, 2 * attempt);
+        kill(pid, SIGUSR1);
+    }
+    ck_assert_int_eq(end_of(pid), 4);
+    char *text = output_of("job", "out");
+    ck_assert_msg(contains(text, "rank 0 goes on\n") && contains(text, "rank 1 goes on\n"), "%s", text);
+    free(text);
+    ck_said("SIGUSR1 is passed on to all ranks", "restart 1 of 1");
+}
+END_TEST
+
 START_TEST(a_second_signal_kills) {
     char script[300];
     pid_t pids[64];
@@ -453,7 +477,7 @@ static int meet(int last_attempt) {
     int64_t sum;
     char who[200];
     need_ok(rm_rendezvous_resolve(&none, rm_environment_of_process, NULL, &where));
-    need_ok(rm_rendezvous_store(&where, 30000, &store));
+    need_ok(rm_rendezvous_store(&where, 30000, NULL, NULL, &store));
     need_ok(rm_kv_add(store, "sum", where.rank + 1, &sum));
     if (sum == where.size * (where.size + 1) / 2) need_ok(rm_kv_set(store, "all", "", 0));
     need_ok(rm_kv_wait(store, "all", 30000));
@@ -534,6 +558,7 @@ int main(int argc, char **argv) {
     tcase_add_loop_test(cases, configs_that_cannot_work, 0, COUNT(wrong));
     tcase_add_test(cases, long_secrets);
     tcase_add_loop_test(cases, signals_are_passed_on_once, 0, 4);
+    tcase_add_test(cases, sigusr1_stops_nothing);
     tcase_add_test(cases, a_second_signal_kills);
     tcase_add_test(cases, what_was_ignored_stays_ignored);
     tcase_add_test(cases, killing_the_launcher_leaves_nothing);

@@ -4,7 +4,7 @@
 #include "tests/dist/launchers.h"
 
 #include "memory/host.h"
-#include "train/commands.h"
+#include "train/commands/commands.h"
 
 /* ---- Flags ---------------------------------------------------------------------------------------------------------------- */
 

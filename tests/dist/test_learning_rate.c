@@ -1,6 +1,6 @@
 /* test_learning_rate.c: rates against PyTorch's schedulers and MLPerf's formula (learning_rates.h), and against an oracle
  * that walks from update to update instead of computing each by itself; what does not fit together is refused. */
-#include "dist/learning_rate.h"
+#include "dist/large_batch/learning_rate.h"
 
 #include <check.h>
 #include <math.h>

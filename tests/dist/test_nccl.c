@@ -12,7 +12,7 @@ int main(void) {
 #include <dlfcn.h>
 #include <pthread.h>
 
-#include "dist/nccl_library.h"
+#include "dist/nccl/nccl_library.h"
 #include "memory/host.h"
 
 static void use_fakes(const char *faults) {

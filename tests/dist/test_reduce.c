@@ -1,10 +1,10 @@
 /* test_reduce.c: the arithmetic of collectives without ranks: 16-bit floats against their definition, sums as trees against the
  * loop that defines them, and that a tree of trees is a tree. */
-#include "dist/reduce.h"
+#include "dist/group/reduce.h"
 
 #include <stdlib.h>
 
-#include "dist/half.h"
+#include "dist/group/half.h"
 #include "tests/dist/halves.h"
 #include "tests/dist/ranks.h"
 

@@ -1,6 +1,6 @@
 /* test_rendezvous.c: who am I, of how many, and where do we meet: every launcher's variables, their precedence, their
  * contradictions, and the traps that users report; and Slurm's host lists. */
-#include "dist/rendezvous.h"
+#include "dist/store/rendezvous.h"
 
 #include "tests/dist/ranks.h"
 
@@ -376,7 +376,7 @@ _Noreturn static void meet(int rank, const char *method) {
     setenv("RANK", rank ? "1" : "0", 1);
     setenv("WORLD_SIZE", "2", 1);
     need_ok(rm_rendezvous_resolve(&flags, rm_environment_of_process, NULL, &where));
-    need_ok(rm_rendezvous_store(&where, 20000, &store));
+    need_ok(rm_rendezvous_store(&where, 20000, NULL, NULL, &store));
     need_ok(rm_kv_add(store, "sum", where.rank + 1, &sum));
     if (sum == 3) need_ok(rm_kv_set(store, "done", "", 0));
     need_ok(rm_kv_wait(store, "done", 20000));
@@ -414,7 +414,7 @@ START_TEST(ranks_meet) {
     for (int r = 0; r < 2; r++) ck_assert_int_eq(end_of(pid[r]), 0);
     rm_rendezvous alone = {.size = 1};
     rm_kv *store = (rm_kv *)&alone;
-    ck_ok(rm_rendezvous_store(&alone, 0, &store));
+    ck_ok(rm_rendezvous_store(&alone, 0, NULL, NULL, &store));
     ck_assert_ptr_null(store);
 }
 END_TEST

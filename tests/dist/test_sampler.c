@@ -1,5 +1,5 @@
 /* test_sampler.c: the order of samples is PyTorch's, index for index (sampler_orders.h), and ranks share the data. */
-#include "dist/sampler.h"
+#include "dist/large_batch/sampler.h"
 
 #include <check.h>
 #include <stdlib.h>

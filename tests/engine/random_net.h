@@ -1,5 +1,5 @@
-/* random_net.h: random networks, timed and deep, and random valid plans for them. Main entries: random_net, random_plan. What
- * is drawn depends on rng_state alone. */
+/* random_net.h: random networks, timed and deep, with outputs on and off the way to the loss, and random valid plans for them.
+ * Main entries: random_net, ask_for_outputs, random_plan. What is drawn depends on rng_state alone. */
 #ifndef RANDOM_NET_H
 #define RANDOM_NET_H
 
@@ -21,11 +21,14 @@ static inline float draw_real(void) { return (float)draw(20001) / 10000.0f - 1; 
 
 /* ---- Random networks ------------------------------------------------------------------------------------------ */
 
-enum { MAX_POOL = 32, MAX_PARAMS = 64 };
+enum { MAX_POOL = 32, MAX_PARAMS = 128, MAX_OUTPUTS = 16 };
 typedef struct {
     remat_graph *graph;
-    remat_value pool[MAX_POOL]; /* values (T,B,C) or (B,C) to build on */
-    int n_pool, n_params;
+    remat_value pool[MAX_POOL];  /* values (T,B,C) or (B,C) to build on */
+    remat_value apart[MAX_POOL]; /* more of them, that the loss does not depend on */
+    remat_value output[MAX_OUTPUTS];
+    int n_pool, n_apart, n_outputs, n_params;
+    bool picks_apart;
     int64_t steps, batch, width;
     bool
         odd; /* with shared parameters, a block that is used twice, weights made of weights, a branch that nobody reads */
@@ -49,7 +52,10 @@ static remat_value param(net *n, int rank, int64_t a, int64_t b) {
     n->param[n->n_params++].b = b;
     return value;
 }
-static remat_value pick(net *n) { return n->pool[draw((uint32_t)n->n_pool)]; }
+static remat_value pick(net *n) {
+    int i = (int)draw((uint32_t)(n->n_pool + (n->picks_apart ? n->n_apart : 0)));
+    return i < n->n_pool ? n->pool[i] : n->apart[i - n->n_pool];
+}
 
 static remat_value random_layer(net *n, bool timed) {
     remat_graph *g = n->graph;
@@ -83,6 +89,39 @@ static remat_value random_layer(net *n, bool timed) {
     default:
         return remat_rnn_tanh(g, pick(n), param(n, 2, c, c), param(n, 2, c, c), REMAT_NONE, param(n, 1, c, 1));
     }
+}
+
+static void add_output(net *n, remat_value value) {
+    if (n->n_outputs < MAX_OUTPUTS) n->output[n->n_outputs++] = value;
+}
+
+static void add_apart(net *n, remat_value value) {
+    n->apart[n->n_apart++] = value;
+    add_output(n, value);
+}
+
+/* Sometimes: something that reads what the loss reads, or more of its kind, and that the loss does not depend on. */
+static void maybe_apart(net *n, bool timed) {
+    if (draw(4)) return;
+    n->picks_apart = true;
+    uint32_t kind = draw(timed ? 7 : 5);
+    if (kind == 4)
+        add_output(n, remat_mse(n->graph, pick(n), pick(n)));
+    else if (kind == 5)
+        add_output(n, remat_gelu(n->graph, remat_mean_over_time(n->graph, pick(n))));
+    else if (kind == 6)
+        add_output(n, draw(2) ? remat_mean_over_time(n->graph, pick(n)) : remat_last_step(n->graph, pick(n)));
+    else
+        add_apart(n, random_layer(n, timed));
+    n->picks_apart = false;
+}
+
+/* Behind the loss, and on the way to it. */
+static void add_late_outputs(net *n, remat_value loss, bool timed) {
+    for (int i = 0; i < 2; i++) maybe_apart(n, timed);
+    if (draw(3) == 0) add_output(n, remat_scale(n->graph, loss, 2));
+    if (draw(3) == 0) add_output(n, loss);
+    if (draw(3) == 0) add_output(n, n->pool[1 + draw((uint32_t)n->n_pool - 1)]); /* the first is an input */
 }
 
 /* The end: every value of the pool takes part, so nothing is dead; several kinds of heads. */
@@ -140,14 +179,22 @@ static remat_value random_net_with(net *n, bool timed, bool odd) {
     for (int i = 0; i < layers; i++) {
         n->pool[n->n_pool] = random_layer(n, timed);
         n->n_pool++;
+        maybe_apart(n, timed);
     }
     if (odd) add_odd_parts(n, timed);
     remat_value loss = random_loss(n, timed);
+    add_late_outputs(n, loss, timed);
     ck_assert_msg(remat_graph_check(n->graph) == REMAT_OK, "%s", remat_last_error());
     return loss;
 }
 
 static inline remat_value random_net(net *n, bool timed) { return random_net_with(n, timed, false); }
+
+/* Of the network, which must be there as long as sessions are made by this config. */
+static inline void ask_for_outputs(remat_config *config, const net *n) {
+    config->outputs = n->output;
+    config->n_outputs = n->n_outputs;
+}
 
 /* ---- Random plans --------------------------------------------------------------------------------------------- */
 

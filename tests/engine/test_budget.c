@@ -183,7 +183,7 @@ END_TEST
 
 /* REMAT_LONG_TESTS=1 tries a thousand, released or sanitized. */
 int main(void) {
-    int settings = rm_long_cases(1000, 120, 40);
+    int settings = rm_cases(1000, 40);
     Suite *suite = suite_create("budget");
     TCase *tests = tcase_create("budget");
     tcase_set_timeout(tests, 120);

@@ -11,7 +11,7 @@
 
 #include "engine/calibrate.h"
 #include "engine/calibration_cache.h"
-#include "engine/crowd.h"
+#include "engine/contention.h"
 #include "memory/host.h"
 #include "tests/net.h"
 
@@ -291,7 +291,7 @@ START_TEST(keys_tell_shapes_apart) {
     net n = small;
     remat_config config = config_of("none", path);
     int64_t count = 0;
-    rm_crowd_pretend(-1);
+    rm_contention_pretend(-1);
     for (int change = 0; change < 7; change++) {
         if (change == 1) n.hidden = 7;
         if (change == 2) n.batch = 3;
@@ -309,7 +309,7 @@ START_TEST(keys_tell_shapes_apart) {
     rm_times times = read_times();
     ck_assert_int_eq(times.count, count); /* nothing is measured twice */
     rm_times_free(&times);
-    rm_crowd_pretend(0);
+    rm_contention_pretend(0);
     remove_folder();
 }
 END_TEST
@@ -320,7 +320,7 @@ START_TEST(busy_times_are_not_kept) {
     make_folder();
     remat_config config = config_of("none", path);
     config.threads = 2;
-    rm_crowd_pretend(1);
+    rm_contention_pretend(1);
     remat_session *s = open_net(&small, &config);
     remat_plan_summary busy = remat_session_plan(s);
     char *text = remat_plan_describe(s);
@@ -329,13 +329,13 @@ START_TEST(busy_times_are_not_kept) {
     remat_text_free(text);
     remat_session_free(s);
     ck_assert_int_eq(read_times().count, 0);
-    rm_crowd_pretend(-1);
+    rm_contention_pretend(-1);
     remat_plan_summary quiet = summary_of(&small, &config);
     ck_assert(quiet.measured_times && !quiet.measured_busy);
     rm_times times = read_times();
     ck_assert_int_gt(times.count, 5);
     rm_times_free(&times);
-    rm_crowd_pretend(1);
+    rm_contention_pretend(1);
     ck_assert(!summary_of(&small, &config).measured_busy); /* from the file, when it was quiet */
     unlink(path);
     config.threads = 1;
@@ -343,7 +343,7 @@ START_TEST(busy_times_are_not_kept) {
     times = read_times();
     ck_assert_int_gt(times.count, 5);
     rm_times_free(&times);
-    rm_crowd_pretend(0);
+    rm_contention_pretend(0);
     remove_folder();
 }
 END_TEST
@@ -351,23 +351,24 @@ END_TEST
 static const struct {
     double others_s, time_s;
     int threads, processors;
-    bool crowded;
-} crowds[] = {
+    bool contended;
+} contentions[] = {
     {0, 1, 2, 2, false},       {0.1, 1, 2, 2, false}, {0.5, 1, 2, 2, true}, {1.8, 2, 2, 2, true},
     {8, 1, 2, 64, false},      {63, 1, 2, 64, false}, /* with what is left they have to do: 64 - 63, and a quarter */
     {64, 1, 2, 64, true},      {0, 1, 8, 2, false},   /* too many threads of its own: not others' doing */
     {0.04, 0.05, 2, 2, false},                        /* less than clocks tell */
 };
 
-START_TEST(what_a_crowd_is) {
-    ck_assert_int_eq(rm_crowded((uint64_t)(1e9 * crowds[_i].others_s), (uint64_t)(1e9 * crowds[_i].time_s),
-                                crowds[_i].threads, crowds[_i].processors),
-                     crowds[_i].crowded);
+START_TEST(what_contention_is) {
+    ck_assert_int_eq(rm_is_contended((uint64_t)(1e9 * contentions[_i].others_s),
+                                     (uint64_t)(1e9 * contentions[_i].time_s), contentions[_i].threads,
+                                     contentions[_i].processors),
+                     contentions[_i].contended);
 }
 END_TEST
 
 /* Others that this process has started itself: more than there are processors. */
-START_TEST(a_crowd_is_noticed) {
+START_TEST(contention_is_noticed) {
     pid_t child[64];
     int n = (int)sysconf(_SC_NPROCESSORS_ONLN) + 1;
     FILE *file = fopen("/proc/stat", "r");
@@ -376,14 +377,14 @@ START_TEST(a_crowd_is_noticed) {
     for (int i = 0; i < n; i++)
         if (!(child[i] = fork()))
             for (volatile int spin = 1; spin;) continue;
-    rm_crowd begin = rm_crowd_begin();
+    rm_contention begin = rm_contention_begin();
     struct timespec start, now;
     clock_gettime(CLOCK_MONOTONIC, &start);
     do clock_gettime(CLOCK_MONOTONIC, &now);
     while (now.tv_sec - start.tv_sec < 2);
-    bool crowded = rm_crowd_end(&begin, n - 1);
+    bool contended = rm_contention_end(&begin, n - 1);
     for (int i = 0; i < n; i++) kill(child[i], SIGKILL), waitpid(child[i], NULL, 0);
-    ck_assert(crowded);
+    ck_assert(contended);
 }
 END_TEST
 
@@ -597,8 +598,8 @@ int main(void) {
     tcase_add_test(sessions, times_come_from_the_file);
     tcase_add_test(sessions, keys_tell_shapes_apart);
     tcase_add_test(sessions, busy_times_are_not_kept);
-    tcase_add_loop_test(sessions, what_a_crowd_is, 0, sizeof crowds / sizeof *crowds);
-    tcase_add_test(sessions, a_crowd_is_noticed);
+    tcase_add_loop_test(sessions, what_contention_is, 0, sizeof contentions / sizeof *contentions);
+    tcase_add_test(sessions, contention_is_noticed);
     tcase_add_test(sessions, a_corrupt_file_is_measured_again);
     tcase_add_test(sessions, a_session_refuses_the_file_of_others);
     tcase_add_test(sessions, networks_by_depth);

@@ -72,6 +72,7 @@ static void make_problem(problem *p, uint64_t seed, const char *optimizer) {
     rng_state = seed * 7919 + 3;
     bool timed = seed % 3 > 0;
     p->loss = random_net_with(&p->n, timed, seed % 2 == 1);
+    ask_for_outputs(&p->config, &p->n);
     p->config.threads = 1;
     p->config.tile = timed ? 1 + draw(4) : draw(3);
     p->config.seed = seed;
@@ -226,7 +227,7 @@ START_TEST(faults_at_every_call) {
     ck_assert_msg(!run_problem(&p, "cuda", &right), "%s", remat_last_error());
     int64_t calls = fake_cuda_calls();
     expect_clean("without a fault");
-    for (int64_t call = 1; call <= calls; call += call < 300 ? 1 : 1 + (int64_t)draw(60))
+    for (int64_t call = 1; call <= calls; call += 1 + (int64_t)draw(call < 300 ? (uint64_t)rm_cases(1, 4) : 60))
         try_fault(&p, &right, call,
                   call % 3 == 0   ? cudaErrorMemoryAllocation
                   : call % 3 == 1 ? cudaErrorLaunchFailure
@@ -555,10 +556,53 @@ START_TEST(recording_has_bounds) {
             ck_assert_int_eq(launch(&b, key), sight < 3 || key >= GRAPHS);
             if (key % 500 == 0 || key == CALLS - 1) ck_assert_int_eq(first_byte(&b), key & 0x7f);
         }
+    rm_recordings known;
+    rm_device_cuda.recordings(b.queue, &known);
+    ck_assert_str_eq(known.ended, "the memory set aside for them is full");
+    ck_assert(known.graphs == GRAPHS && known.calls == RM_CUDA_CALLS && known.bytes == known.limit_bytes);
     ck_assert_int_eq(fake_cuda_graphs(), GRAPHS);
     ck_assert_int_eq(fake_cuda_replays(), 2 * GRAPHS);
     close_bench(&b);
     expect_clean("bounds");
+}
+END_TEST
+
+/* Memory that another program takes while a graph is made is not the graph's, and does not end recording. */
+START_TEST(what_others_take_ends_no_recording) {
+    enum { LAUNCHES = 20 };
+    bench b;
+    rm_recordings known;
+    open_bench(&b, 1);
+    for (int sight = 1; sight <= 2; sight++)
+        for (int64_t key = 0; key < LAUNCHES; key++) {
+            if (sight == 2 && key == 3) fake_cuda_others_take((size_t)200 << 20);
+            (void)launch(&b, key);
+        }
+    rm_device_cuda.recordings(b.queue, &known);
+    ck_assert_msg(known.calls == LAUNCHES && known.graphs == LAUNCHES && !known.ended, "%lld of %lld: %s",
+                  (long long)known.graphs, (long long)known.calls, known.ended ? known.ended : "");
+    ck_assert_uint_eq(known.bytes,
+                      (LAUNCHES - 1) * (64u << 10) + 2 * RM_CUDA_NODE_BYTES); /* that one has two launches */
+    close_bench(&b);
+    expect_clean("others");
+}
+END_TEST
+
+START_TEST(a_large_gpu_has_room_for_more_graphs) {
+    static const uint64_t gib[] = {1, 80, 140}, mib[] = {16, 80, 128};
+    for (int i = 0; i < 3; i++) {
+        rm_device *device;
+        rm_queue *queue;
+        rm_recordings known;
+        stand_in_reset(1);
+        fake_cuda_machine(1, 13000, gib[i] << 30);
+        ck_assert(!rm_device_cuda.open(1, &device) && !rm_device_cuda.queue_create(device, &queue));
+        rm_device_cuda.recordings(queue, &known);
+        ck_assert_uint_eq(known.limit_bytes >> 20, mib[i]);
+        ck_assert_uint_ge(rm_device_cuda.overhead_bytes(device), known.limit_bytes);
+        rm_device_cuda.queue_free(queue);
+        rm_device_cuda.close(device);
+    }
 }
 END_TEST
 
@@ -625,15 +669,15 @@ END_TEST
 START_TEST(speeds) {
     const rm_device_api *api = &rm_device_cuda;
     rm_device *device;
-    rm_store *store;
+    rm_second_tier *tier;
     rm_rates rates;
-    rm_tier tier;
+    rm_tier moves;
     stand_in_reset(1);
     ck_assert(!api->open(1, &device) && !api->rates(device, &rates));
     ck_assert(rates.flops_per_s > 0 && rates.bytes_per_s > 0 && rates.call_ns > 0);
-    ck_assert(!api->store_open(device, "/tmp", &store) && !api->store_measure(store, &tier));
-    ck_assert(tier.save_bytes_per_s > 0 && tier.load_bytes_per_s > 0);
-    api->store_close(store);
+    ck_assert(!api->tier_open(device, "/tmp", &tier) && !api->tier_measure(tier, &moves));
+    ck_assert(moves.save_bytes_per_s > 0 && moves.load_bytes_per_s > 0);
+    api->tier_close(tier);
     api->close(device);
     expect_clean("speeds");
 }
@@ -656,6 +700,8 @@ int main(void) {
     tcase_add_loop_test(c, recorded_at_second_sight, 0, 4);
     tcase_add_loop_test(c, a_spare_queue_holds_no_recordings, 0, 2);
     tcase_add_test(c, recording_has_bounds);
+    tcase_add_test(c, what_others_take_ends_no_recording);
+    tcase_add_test(c, a_large_gpu_has_room_for_more_graphs);
     tcase_add_test(c, recording_that_fails);
     tcase_add_test(c, the_context_counts);
     tcase_add_test(c, speeds);

@@ -63,16 +63,16 @@ END_TEST
 /* CUDA locks pages by its driver, for which the limit that `ulimit -l` shows does not count. */
 START_TEST(no_room_on_the_host) {
     rm_device *device;
-    rm_store *store;
+    rm_second_tier *tier;
     stand_in_reset(1);
-    ck_assert(!rm_device_cuda.open(1, &device) && !rm_device_cuda.store_open(device, "/tmp", &store));
+    ck_assert(!rm_device_cuda.open(1, &device) && !rm_device_cuda.tier_open(device, "/tmp", &tier));
     fake_cuda_fail_at(fake_cuda_calls() + 2, cudaErrorMemoryAllocation); /* after waiting for copies */
-    ck_assert_int_eq(rm_device_cuda.store_reserve(store, 12345), REMAT_MEMORY);
+    ck_assert_int_eq(rm_device_cuda.tier_reserve(tier, 12345), REMAT_MEMORY);
     fake_cuda_fail_at(0, 0);
     ck_assert_msg(!!strstr(remat_last_error(), "moves 12345 bytes to the host"), "%s", remat_last_error());
     ck_assert_msg(!!strstr(remat_last_error(), "container"), "%s", remat_last_error());
     ck_assert_msg(!strstr(remat_last_error(), "ulimit"), "%s", remat_last_error());
-    rm_device_cuda.store_close(store);
+    rm_device_cuda.tier_close(tier);
     rm_device_cuda.close(device);
     ck_assert_msg(!fake_cuda_violation() && !fake_cuda_live(), "%s", fake_cuda_violation());
 }

@@ -176,6 +176,8 @@ static const struct {
     {FAKE_LT_REFUSES_OTHERS, RM_CUDA_BLOCKS},
     {FAKE_LT_REFUSES_LATE, RM_CUDA_WHOLE},
     {FAKE_LT_NEVER_MULTIPLIES, RM_CUDA_BLOCKS},
+    {FAKE_LT_NEVER_REPEATS, RM_CUDA_WHOLE},
+    {FAKE_LT_SELDOM_REPEATS, RM_CUDA_WHOLE},
 };
 enum { MOODS = sizeof moods / sizeof *moods };
 
@@ -228,6 +230,43 @@ START_TEST(in_parts) {
         expect_clean("parts");
     }
     ck_assert(some);
+}
+END_TEST
+
+/* A sum is split where that is cuBLASLt's first choice and was seen to repeat; not where it does not, where it is too large to be
+ * tried, nor where a switch says so. */
+START_TEST(split_sums_repeat) {
+    static const struct {
+        unsigned whims;
+        const char *off;
+        uint64_t trial_bytes;
+        bool splits;
+    } cases[] = {
+        {0, NULL, 0, true},     {FAKE_LT_NEVER_REPEATS, NULL, 0, false}, {FAKE_LT_SELDOM_REPEATS, NULL, 0, false},
+        {0, NULL, 1000, false}, {0, "REMAT_CUDA_SPLIT_K", 0, false},     {0, "REMAT_CUDA_WORKSPACE", 0, false}};
+    static bench b;
+    static float first[MOST], again[MOST];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rm_products known;
+        stand_in_reset(i);
+        fake_lt_is(cases[i].whims);
+        if (cases[i].off) setenv(cases[i].off, "OFF", 1);
+        ck_assert(!open_bench(&b));
+        if (cases[i].off) unsetenv(cases[i].off);
+        if (cases[i].trial_bytes) b.device->products->trial_bytes = cases[i].trial_bytes;
+        rm_cuda_product p = tight(12, 9, 70);
+        p.transpose_a = p.add = true, p.lda = p.m;
+        ck_assert_msg(!multiply(&b, p, 0, first), "%s", remat_last_error());
+        expect_right(&b, &p, 0, first);
+        int64_t splits = fake_lt_counted().splits;
+        api->products(b.device, &known);
+        ck_assert_msg(!strstr(known.latest, "4 splits") == !cases[i].splits, "case %d: %s", (int)i, known.latest);
+        for (int times = 0; times < 4; times++)
+            ck_assert(!multiply(&b, p, 0, again) && !memcmp(first, again, sizeof first));
+        ck_assert_int_eq(fake_lt_counted().splits, splits + (cases[i].splits ? 4 : 0));
+        close_bench(&b);
+        expect_clean("splits");
+    }
 }
 END_TEST
 
@@ -445,6 +484,7 @@ int main(void) {
     tcase_add_loop_test(c, rows_far_apart, 0, 2);
     tcase_add_loop_test(c, rows_keep_their_bits, 0, 4 * MOODS);
     tcase_add_test(c, in_parts);
+    tcase_add_test(c, split_sums_repeat);
     tcase_add_test(c, rows_alone_have_other_bits);
     tcase_add_test(c, nothing_is_decided_twice);
     tcase_add_test(c, recorded_before_it_is_decided);

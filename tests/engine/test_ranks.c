@@ -1,9 +1,11 @@
 /* test_ranks.c: a session's step among ranks (remat_ranks), with ranks that are threads of this process (team.h). Whatever
  * network and plan each rank has: every bucket is reduced once, when its gradients are what they would be without recomputing
  * and alone; all ranks end with the same bits. */
+#include "tests/cases.h"
 #include "tests/engine/team.h"
 
 #include "engine/session.h"
+#include "tests/engine/poison.h"
 #include "tests/engine/random_net.h"
 #include "tests/zeros.h"
 
@@ -95,6 +97,7 @@ static void prepare(member *m, uint64_t seed, bool timed, int rank, int size) {
     *m = (member){.seed = seed, .timed = timed, .config = REMAT_CONFIG_INIT};
     rng_state = seed * 7919 + 3;
     m->loss = random_net_with(&m->net, timed, true);
+    ask_for_outputs(&m->config, &m->net);
     m->config.threads = 1;
     m->config.tile = timed ? 1 + draw(4) : draw(3);
     m->config.seed = seed;
@@ -122,6 +125,7 @@ static void train_together(teammate *mate) {
     m->config.ranks = &mate->ranks;
     m->config.plan_steps = m->steps;
     CHECKED(remat_session_create(m->net.graph, m->loss, &m->config, &s));
+    poison(s);
     remat_step_result r = {0};
     for (int t = 0; t < s->micro_steps; t++) {
         ck_assert_int_eq(mate->n_reduced, 0);
@@ -202,6 +206,7 @@ typedef struct {
 static void prepare_outcome(outcome *o) {
     rng_state = o->seed * 31 + 7;
     o->loss = random_net_with(&o->net, o->timed, true);
+    ask_for_outputs(&o->config, &o->net);
     o->config.threads = 1;
     o->config.seed = o->seed;
     o->config.tile = o->timed ? 2 : 0;
@@ -564,6 +569,28 @@ START_TEST(dropout_is_the_shards) {
 }
 END_TEST
 
+/* A pass is drawn for by shard and update, all 64 bits of it: no two are alike. */
+START_TEST(dropout_is_the_updates) {
+    static const int64_t updates[] = {0, 1, 1ll << 32, (1ll << 32) + 1, 1ll << 33, 3ll << 32, 1ll << 56, INT64_MAX};
+    enum { UPDATES = sizeof updates / sizeof *updates, SHARDS = 4, N = UPDATES * SHARDS };
+    float gradient[N][6];
+    for (int i = 0; i < N; i++) {
+        remat_config config = REMAT_CONFIG_INIT;
+        remat_ranks alone = alone_as(i % SHARDS, SHARDS);
+        config.ranks = &alone;
+        remat_session *s = open_small(&config, 64);
+        remat_set_step_count(s, updates[i / SHARDS]);
+        CHECKED(remat_gradients(s, NULL));
+        CHECKED(remat_read(s, REMAT_GRADIENT, 1, gradient[i], sizeof gradient[i]));
+        remat_session_free(s);
+        for (int k = 0; k < i; k++)
+            ck_assert_msg(memcmp(gradient[i], gradient[k], sizeof *gradient),
+                          "shard %d of update %ld drops what shard %d of update %ld does", i % SHARDS,
+                          (long)updates[i / SHARDS], k % SHARDS, (long)updates[k / SHARDS]);
+    }
+}
+END_TEST
+
 static void unequal(teammate *mate) {
     static const int64_t rows[] = {3, 1};
     remat_config config = REMAT_CONFIG_INIT;
@@ -867,7 +894,7 @@ END_TEST
  *
  *     REMAT_LONG_TESTS=1 build/release/tests/engine_test_ranks */
 int main(void) {
-    int networks = getenv("REMAT_LONG_TESTS") ? 1000 : 120;
+    int networks = rm_cases(1000, 120);
     Suite *suite = suite_create("ranks");
     TCase *tests = tcase_create("ranks");
     tcase_set_timeout(tests, 120);
@@ -884,6 +911,7 @@ int main(void) {
     tcase_add_test(tests, buckets_are_pytorchs);
     tcase_add_loop_test(tests, unused_parameters_stay, 0, 2);
     tcase_add_test(tests, dropout_is_the_shards);
+    tcase_add_test(tests, dropout_is_the_updates);
     tcase_add_test(tests, unequal_batches_weigh_by_rows);
     tcase_add_test(tests, a_failure_comes_through);
     tcase_add_test(tests, pages_are_given_back);

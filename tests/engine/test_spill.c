@@ -12,6 +12,7 @@
 #include "memory/family.h"
 #include "memory/host.h"
 #include "memory/spill.h"
+#include "tests/engine/poison.h"
 #include "tests/net.h"
 
 #define STEPS 3
@@ -138,6 +139,7 @@ static remat_session *spilling_session(const net *n, const spilling *how, int th
     char *text = plan_text(g, loss, &config, how);
     config.plan_steps = text;
     CHECKED(remat_session_create(g, loss, &config, &s));
+    poison(s);
     ck_assert_int_gt(s->training.transfers.count, 0);
     free(text);
     remat_graph_free(g);
@@ -167,7 +169,7 @@ static trace run(remat_session *s, const net *n) {
         t.norm[step] = r.grad_norm;
         if (step == 1) CHECKED(remat_evaluate(s, &r)); /* in the same arena, with other data in it */
     }
-    if (s->runner.store) t.moved_bytes = rm_spill_used((rm_spill *)s->runner.store).load_bytes / STEPS;
+    if (s->runner.tier) t.moved_bytes = rm_spill_used((rm_spill *)s->runner.tier).load_bytes / STEPS;
     t.gradients = net_read_all(s, REMAT_GRADIENT, &t.bytes);
     t.parameters = net_read_all(s, REMAT_PARAM, &t.bytes);
     return t;
@@ -360,13 +362,13 @@ START_TEST(counted_only) {
     remat_config config = configured(&ways[1], 1);
     char *text = plan_text(g, loss, &config, &ways[1]);
     CHECKED(remat_session_create(g, loss, &config, &s));
-    ck_assert_ptr_null(s->runner.store);
+    ck_assert_ptr_null(s->runner.tier);
     ck_assert_uint_gt(s->chain.problem.tier.load_bytes_per_s, 0);
     remat_session_free(s);
     config.plan_steps = text;
     config.plan_only = true;
     CHECKED(remat_session_create(g, loss, &config, &s));
-    ck_assert_ptr_null(s->runner.store);
+    ck_assert_ptr_null(s->runner.tier);
     ck_assert_int_gt(s->training.transfers.count, 0);
     remat_session_free(s);
     config.plan_only = false;
@@ -374,7 +376,7 @@ START_TEST(counted_only) {
     CHECKED(remat_session_create(g, loss, &config, &s));
     CHECKED(remat_step(s, 0.01, &r));
     CHECKED(remat_step(s, 0.01, &r));
-    ck_assert_uint_eq(s->api->store_given(s->runner.store), 2 * (uint64_t)s->training.transfers.count);
+    ck_assert_uint_eq(s->api->tier_given(s->runner.tier), 2 * (uint64_t)s->training.transfers.count);
     remat_session_free(s);
     free(text);
     remat_graph_free(g);

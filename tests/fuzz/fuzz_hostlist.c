@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dist/hostlist.h"
+#include "dist/store/hostlist.h"
 
 #define SEED(text)                                                                                                     \
     { text, sizeof text - 1 }

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "train/idx.h"
+#include "train/data/idx.h"
 
 static const uint8_t images[] = {0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 3, 1, 2, 3, 4, 5, 6};
 static const uint8_t labels[] = {0, 0, 8, 1, 0, 0, 0, 2, 4, 9};
@@ -15,7 +15,7 @@ const fuzz_seed *rm_fuzz_seeds(size_t *count) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    rm_idx idx;
+    rm_array idx;
     volatile uint8_t last;
     if (rm_idx_parse(data, size, "input", &idx)) return 0;
     if (idx.count < 1 || idx.item + idx.count != data + size) abort();

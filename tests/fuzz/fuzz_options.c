@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "train/state.h"
+#include "train/state/state.h"
 
 #define SEED(text)                                                                                                     \
     { text, sizeof text - 1 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # check_run.sh BUILD: run.sh and bench/gpu.py where there is no GPU, so that it is not the scripts that fail when there is one.
-# The sanitizer part meets stand-ins that pass, find something, skip, and take too long; offload runs on the CPU; ranks
-# and the bench run on the emulated device (BUILD/tests/remat_emulated), where that was built.
+# The sanitizer's parts meet stand-ins that pass, find something, skip, and take too long; offload runs on the CPU; the rest
+# runs on the emulated device (BUILD/tests/remat_emulated, emulated_gpu_*), where that was built, once with an op that meets an
+# illegal address.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 build=$(realpath "$1")
@@ -13,10 +14,10 @@ fail() { # fail WHAT: with what was printed
     echo "check_run.sh: $1" && cat "$work/out" && exit 1
 }
 
-# ---- The sanitizer part, with programs that end as $work/code says -------------------------------------------------------
+# ---- The sanitizer's parts, with programs that end as $work/code says -------------------------------------------------------
 
 for program in ops plans; do
-    printf '#!/bin/sh\nexit "$(cat %s/code)"\n' "$work" >"$work/tests/gpu_test_$program"
+    printf '#!/bin/sh\n[ "$1" = --list ] && echo --op=one && exit\nexit "$(cat %s/code)"\n' "$work" >"$work/tests/gpu_test_$program"
 done
 cat >"$work/sanitizer" <<EOF
 #!/usr/bin/env bash
@@ -30,42 +31,42 @@ chmod +x "$work"/tests/* "$work/sanitizer"
 sanitize() { # sanitize CODE FLAGS...: run.sh's exit status
     echo "$1" >"$work/code" && : >"$work/asked"
     shift
-    COMPUTE_SANITIZER=$work/sanitizer tests/gpu/run.sh "--build=$work" --device=cpu --parts=sanitizer "$@" >"$work/out" 2>&1
+    COMPUTE_SANITIZER=$work/sanitizer tests/gpu/run.sh "--build=$work" --device=cpu --parts=memcheck,racecheck "$@" >"$work/out" 2>&1
 }
 
 echo '  --kernel-regex-exclude arg' >"$work/help"
-sanitize 0
-[[ $? == 77 ]] || fail "an old sanitizer is no skip"
-grep -q 'sanitizer *skipped .*for racecheck this compute-sanitizer is too old' "$work/out" || fail "nothing is said of its age"
+sanitize 0 || fail "an old sanitizer does not pass memcheck"
+grep -q 'racecheck *skipped .*for racecheck this compute-sanitizer is too old' "$work/out" || fail "nothing is said of its age"
 [[ $(wc -l <"$work/asked") == 2 && $(grep -c 'tool memcheck' "$work/asked") == 2 ]] || fail "it is asked for what it does not know"
 echo '  --kernel-name-exclude arg' >"$work/help"
 sanitize 0 || fail "what passes does not pass"
 [[ $(wc -l <"$work/asked") == 4 ]] || fail "not each program is run by each tool"
 [[ $(grep -c -- '--report-api-errors no --error-exitcode 9' "$work/asked") == 4 ]] || fail "the sanitizer's flags are lost"
 [[ $(grep -c -- 'racecheck.*--kernel-name-exclude regex=' "$work/asked") == 2 ]] || fail "libraries' kernels are checked"
-grep -q 'sanitizer *passed' "$work/out" || fail "the table does not say passed"
+grep -q 'memcheck *passed' "$work/out" && grep -q 'racecheck *passed' "$work/out" || fail "the table does not say passed"
 sanitize 9 && fail "what the sanitizer finds does not fail"
-grep -q 'sanitizer *FAILED' "$work/out" || fail "the table does not say FAILED"
+grep -q 'memcheck *FAILED' "$work/out" && grep -q 'racecheck *FAILED' "$work/out" || fail "the table does not say FAILED"
 sanitize 77
 [[ $? == 77 ]] || fail "that all is skipped is not said by the exit status"
-grep -q 'sanitizer *skipped' "$work/out" || fail "the table does not say skipped"
-grep -q 'in all: nothing was tested; skipped: sanitizer$' "$work/out" || fail "the last line does not say what was skipped"
+grep -q 'memcheck *skipped' "$work/out" || fail "the table does not say skipped"
+grep -q 'in all: nothing was tested; skipped: memcheck, racecheck$' "$work/out" || fail "the last line does not say what was skipped"
 sanitize 0 --minutes=0
 [[ $? == 77 ]] || fail "that no time is left is no skip"
-grep -q 'skipped.*no time for memcheck of ops, memcheck of plans' "$work/out" || fail "it does not say what there was no time for"
+grep -q 'racecheck *skipped .*not reached: no time was left$' "$work/out" || fail "it does not say what there was no time for"
 printf '#!/bin/sh\nexit 124\n' >"$work/bin/timeout" && chmod +x "$work/bin/timeout"
 PATH=$work/bin:$PATH sanitize 0
 [[ $? == 77 ]] || fail "that time runs out is no skip"
-grep -q 'skipped.*no time for' "$work/out" || fail "it does not say that time ran out"
+grep -q 'memcheck *skipped.*no time for ops, plans$' "$work/out" || fail "it does not say that time ran out"
 
 # ---- The table: what was skipped, and why ----------------------------------------------------------------------------------
 
-printf '#!/bin/sh\necho "skipped: this stand-in has no card"\nexit 77\n' >"$work/tests/gpu_test_plans"
+rm "$work/bin/timeout"
+printf '#!/bin/sh\n[ "$1" = --list ] && echo --cell=one && exit\nexit 77\n' >"$work/tests/gpu_test_plans"
 echo 0 >"$work/code"
 parts() { tests/gpu/run.sh "--build=$work" --device=cpu "--parts=$1" >"$work/out" 2>&1; }
 
 parts ops,plans || fail "one part that passes and one that is skipped do not pass"
-grep -q 'plans *skipped .* this stand-in has no card$' "$work/out" || fail "the table does not say why a part was skipped"
+grep -q 'plans *skipped .* 0 of 1 passed; skipped: one$' "$work/out" || fail "the table does not say why a part was skipped"
 grep -q 'in all: 1 passed; skipped: plans$' "$work/out" || fail "the last line counts no skipped part"
 parts ops || fail "what passes does not pass"
 grep -q 'in all: all of it passed$' "$work/out" || fail "the last line does not say that all passed"
@@ -76,6 +77,38 @@ rm -rf "$work/gpu_logs"
 parts ops,plan
 [[ $? == 2 ]] || fail "a part that there is not is no wrong flag"
 [[ ! -e $work/gpu_logs ]] || fail "parts run before the names of all are looked at"
+
+# ---- One failure hides nothing: an op that meets an illegal address, on the emulated device ------------------------------------
+
+printf '#!/bin/sh\necho "GPU 0: a stand-in"\n[ ! -e %s/one ] && echo "GPU 1: a stand-in"\n:\n' "$work" >"$work/bin/nvidia-smi"
+chmod +x "$work/bin/nvidia-smi"
+if [[ -x $build/tests/emulated_gpu_ops ]]; then
+    for program in versions products nccl cells; do ln -sf "$build/tests/emulated_gpu_$program" "$work/tests/gpu_test_$program"; done
+    cat >"$work/tests/gpu_test_plans" <<EOF
+#!/bin/sh
+case "\$*" in *--list*) $build/tests/emulated_gpu_plans "\$@" | tail -n 1 && exit ;; esac
+exec $build/tests/emulated_gpu_plans "\$@"
+EOF
+    cat >"$work/tests/gpu_test_ops" <<EOF
+#!/bin/sh
+case "\$*" in *--list*) printf '%s\n' --op=gelu --op=gru --op=softmax_cross_entropy --op=adam --op=hangs && exit ;; esac
+case "\$*" in *--op=gru*) export FAKE_BREAK=2 ;; *--op=hangs*) exit 124 ;; esac
+exec $build/tests/emulated_gpu_ops "\$@"
+EOF
+    chmod +x "$work/tests/gpu_test_ops"
+    PATH=$work/bin:$PATH OMP_NUM_THREADS=1 tests/gpu/run.sh "--build=$work" --small --parts=versions,products,ops,plans,nccl,cells >"$work/out" 2>&1
+    [[ $? == 1 ]] || fail "an op that meets an illegal address does not fail"
+    grep -q 'ops *FAILED .* 3 of 5 passed; failed: gru; not done in time: hangs$' "$work/out" || fail "other ops fail with it"
+    grep -q 'gru *FAILED: .*a kernel has failed' "$work/out" || fail "it does not say what failed"
+    grep -q 'products *passed .* 3 of 3 passed$' "$work/out" || fail "products do not pass beside it"
+    grep -q 'plans *passed .* 1 of 1 passed$' "$work/out" || fail "plans do not pass beside it"
+    grep -q 'nccl *passed .* 136 collectives of one rank by NCCL.*: 0 failed$' "$work/out" || fail "one rank's collectives do not pass"
+    grep -q 'cells *passed .* 2 of 2 passed$' "$work/out" || fail "cells are not timed"
+    grep -q 'as in training .* rebuild .* us a timestep$' "$work/out" || fail "cells have no times"
+    grep -q '^opened .*fake.*driver for CUDA\|^opened .*fake.*cuBLASLt 130000.*cuDNN.*NCCL' "$work/out" || fail "no file has a version"
+    "$build/tests/emulated_gpu_ops" --list >"$work/list" && grep -qx -e --op=lstm "$work/list" && grep -qx -e --op=adam "$work/list" ||
+        fail "the list of ops is not complete"
+fi
 
 # ---- Offload on the CPU ------------------------------------------------------------------------------------------------------
 
@@ -88,11 +121,13 @@ fi
 if [[ -x $build/remat ]]; then
     tests/gpu/run.sh "--build=$build" --device=cpu --parts=ranks >"$work/out" 2>&1 || fail "ranks fail on processors"
 fi
-printf '#!/bin/sh\necho "GPU 0: a stand-in"\n[ ! -e %s/one ] && echo "GPU 1: a stand-in"\n:\n' "$work" >"$work/bin/nvidia-smi"
-chmod +x "$work/bin/nvidia-smi"
 ranks() { PATH=$work/bin:$PATH tests/gpu/run.sh "--build=$work" --small --parts=ranks >"$work/out" 2>&1; }
+printf '#!/bin/sh\nfor a; do case $a in --metrics=*) m=${a#*=} ;; --zero=1) echo "rank 1: a last word" && exit 1 ;; esac; done
+echo >"$m.rank0" && echo >"$m.rank1"\n' >"$work/remat" && chmod +x "$work/remat"
+ranks && fail "ranks that do not train do not fail"
+grep -q "ranks *FAILED .* two ranks that share out the optimizer's state did not train$" "$work/out" || fail "it does not say which"
 if [[ -x $build/tests/remat_emulated ]]; then
-    ln -s "$build/tests/remat_emulated" "$work/remat"
+    ln -sf "$build/tests/remat_emulated" "$work/remat"
     OMP_NUM_THREADS=1 ranks || fail "ranks fail on emulated GPUs"
     grep -q '2 ranks over nccl' "$work/out" || fail "two ranks do not meet over NCCL"
     grep -q 'ranks *passed .* both ranks have the same bits' "$work/out" || fail "ranks do not pass on emulated GPUs"
@@ -107,13 +142,26 @@ grep -q 'ranks *skipped .* two ranks need two GPUs, and this process sees 1$' "$
 REMAT_TORCH_PYTHON=$work/no_python bench/gpu.sh "--build=$work" --device=cpu >"$work/out" 2>&1
 [[ $? == 77 ]] || fail "the bench without Python is no skip"
 grep -q "^skipped: bench/gpu.py needs Python 3, and there is no $work/no_python here$" "$work/out" || fail "it does not say why"
+PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=bench python3 >"$work/out" 2>&1 <<'EOF' || fail "the bench's PyTorch is not at its best, or its rows are out of order"
+import gpu, types
+plain, chunked = gpu.torch_ways(types.SimpleNamespace(torch=True, quick=True), gpu.ROWS["c"], "fp32")
+assert plain == ("PyTorch", 2, False) and chunked[1:] == (316, True), (plain, chunked)  # T 100,000: two calls, nothing twice
+assert [gpu.fewest_calls(T) for T in (1, 65535, 65536, 131071)] == [1, 1, 2, 3]
+assert list(gpu.ROWS) == ["c", "b", "a"]
+EOF
 if [[ -x $build/tests/remat_emulated ]]; then
     FAKE_LT=16 python3 bench/gpu.py --device=cuda --tiny --quick --rows=a --precisions=bf16 --cap=0.5 --seconds=15 \
         --longest-seconds=5 "--python=$(command -v python3)" "--remat=$build/tests/remat_emulated" "--json=$work/bench.json" \
         >"$work/out" 2>&1 || fail "the bench fails on the emulated device"
+    grep -m 1 -A1 '^|---' "$work/out" | tail -n 1 | grep -q '| Remat, kept' || fail "the bench does not begin with what tells most"
     grep -q '| bf16 | Remat, kept ([0-9]* of [0-9]* products in fp32) |' "$work/out" || fail "the bench lacks its first row"
-    if grep -q 'memory is not measured' "$work/out" && grep -q '"bytes": [0-9]' "$work/bench.json"; then
-        fail "what the process takes of the host is taken for the GPU's memory"
+    if grep -q 'memory is not measured' "$work/out"; then
+        python3 - "$work/bench.json" <<'EOF' || fail "what the process takes of the host is taken for the GPU's memory"
+import json, sys
+with open(sys.argv[1]) as file:
+    samples = [sample for row in json.load(file)["steps"] for way in row["samples"].values() for sample in way]
+assert samples and not any(sample.get("bytes") for sample in samples), samples
+EOF
     fi
 fi
 echo "the scripts do what they say"

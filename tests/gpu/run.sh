@@ -1,26 +1,37 @@
 #!/usr/bin/env bash
 # run.sh: everything about CUDA that needs a GPU, in one command and under ten minutes; ends with a short table.
 #
-#   tests/gpu/run.sh [--parts=ops,products,plans,offload,ranks,sanitizer,bench] [--build=DIR] [--minutes=10]
+#   tests/gpu/run.sh [--parts=versions,products,ops,plans,nccl,cells,bench,offload,ranks,memcheck,racecheck] [--build=DIR]
+#                    [--minutes=10]
 #
-#   ops         every op and optimizer on the GPU against its definition on the CPU (test_ops.c)
+# In the order of how much they tell:
+#
+#   versions    driver, runtime and libraries, and which of their files were opened (test_versions.c); PyTorch
 #   products    matrix products in every precision: near those in double, rows that keep their bits, speeds (test_products.c)
+#   ops         every op and optimizer on the GPU against its definition on the CPU (test_ops.c)
 #   plans       the same bits for every plan (test_plans.c)
+#   nccl        every collective of a group of one rank, through the real library (test_nccl.c)
+#   cells       one tile of a recurrent layer, microseconds a timestep: where they go (test_cells.c)
+#   bench       bench/gpu.sh: steps, memory and the longest sequence beside PyTorch on the same card
 #   offload     training within a cap that its activations exceed: they travel to the host and back, the losses stay
 #   ranks       two ranks on two GPUs over NCCL: each has the same gradients, twice the same bits, and the losses of one rank
 #               with both batches; also with the optimizer's state shared out. Skipped where there are fewer GPUs
-#   sanitizer   compute-sanitizer's memcheck and racecheck on small cases of the first two
-#   bench       bench/gpu.sh: steps, memory and the longest sequence beside PyTorch on the same card
+#   memcheck, racecheck   compute-sanitizer on small cases of ops and plans
+#
+# What a kernel breaks is lost to its process, so products, ops, plans and cells have a process for each line of their program's
+# --list, each ended after two minutes: one failure hides nothing else. The table says for each part what failed and what
+# it did not reach.
 #
 # Builds build/gpu-8.6, or as the first card's compute capability is, since another card needs other kernels; unless --build names a
-# finished build. Without a GPU: one sentence, and 77; also
-# 77 where every part was skipped, for then nothing is known. What each part printed is in DIR/gpu_logs. --device=cpu tries this script itself where there is no GPU, with another program in
-# the place of compute-sanitizer if COMPUTE_SANITIZER names one, and --small makes the nets of `ranks` small (check_run.sh does).
+# finished build. Without a GPU: one sentence, and 77; also 77 where every part was skipped, for then nothing is known. What each
+# part printed is in DIR/gpu_logs. --device=cpu tries this script itself where there is no GPU, with another program in the place
+# of compute-sanitizer if COMPUTE_SANITIZER names one, and --small makes nets and calls small (check_run.sh does).
 set -uo pipefail
+shopt -s extglob
 start=$SECONDS
 cd "$(dirname "$0")/../.." || exit 1
 
-all_parts=ops,products,plans,offload,ranks,sanitizer,bench
+all_parts=versions,products,ops,plans,nccl,cells,bench,offload,ranks,memcheck,racecheck
 parts=$all_parts build='' minutes=10 device=cuda small=''
 for argument in "$@"; do
     case $argument in
@@ -39,7 +50,7 @@ done
 [[ ${parts//,/} ]] || { echo "run.sh: --parts names none; there are $all_parts" >&2 && exit 2; }
 
 there_is_a_gpu() {
-    compgen -G '/dev/nvidia[0-9]*' >/dev/null || nvidia-smi -L 2>/dev/null | grep -q .
+    compgen -G '/dev/nvidia[0-9]*' >/dev/null || [[ $(nvidia-smi -L 2>/dev/null) ]]
 }
 if [[ $device == cuda ]] && ! there_is_a_gpu; then
     echo "skipped: there is no NVIDIA GPU on this machine"
@@ -48,33 +59,83 @@ fi
 
 # ---- Parts: each prints what it says in the table as its last line --------------------------------------------------------
 
-bench_s=150 # that the parts before the bench leave to it
-[[ ,$parts, == *,bench,* ]] || bench_s=0
+wants() { [[ ,$parts, == *,$1,* ]]; }
+
+# Seconds that parts leave to what comes after them: the bench, and what is behind it.
+behind_s=0 bench_s=0 each_s=120
+for part in offload ranks memcheck racecheck; do wants $part && ((behind_s += 25)); done
+wants bench && bench_s=150
 
 left() { echo $((60 * minutes - (SECONDS - start))); }
+
+limited() { timeout -k 5 "$each_s" "$@"; }
 
 number_of() { # number_of NAME FILE: from the first event that has it
     sed -n "s/.*\"$1\": *\([0-9]*\).*/\1/p" "$2" | head -n 1
 }
 
-part_ops() { "$build/tests/gpu_test_ops" "--device=$device"; }
-part_products() { "$build/tests/gpu_test_products" "--device=$device"; }
-part_plans() { "$build/tests/gpu_test_plans" "--device=$device" $([[ $device == cuda ]] || echo --small); }
+listed() { # listed WORD NAMES: " WORD: NAMES" if there are any
+    [[ ! $2 ]] || printf '; %s:%s' "$1" "${2%,}"
+}
+
+# each PROGRAM FLAGS...: the program once for each line of its --list, in a process of its own. The last line printed says which
+# failed, which took too long, and which were not reached.
+each() {
+    local program=$build/tests/gpu_test_$1 flags name limit code passed=0 all=0 failed='' late='' unreached='' skipped='' list
+    shift
+    list=$("$program" --list "$@") || { echo "$list" && return 1; }
+    while read -r flags; do
+        ((all += 1))
+        name=${flags//--+([a-z])=/} limit=$(($(left) - bench_s - behind_s))
+        ((limit > 0)) || { unreached+=" $name," && continue; }
+        echo "-- $name"
+        # shellcheck disable=SC2086 # several flags a line
+        timeout -k 5 $((limit < each_s ? limit : each_s)) "$program" "--device=$device" "$@" $flags </dev/null
+        code=$?
+        case $code in
+        0) ((passed += 1)) ;;
+        77) skipped+=" $name," ;;
+        124 | 137) late+=" $name," ;;
+        *) failed+=" $name," ;;
+        esac
+    done <<<"$list"
+    echo "$passed of $all passed$(listed failed "$failed")$(listed 'not done in time' "$late")$(listed 'not reached' "$unreached")$(
+        listed skipped "$skipped")"
+    [[ ! $failed$late ]] || return 1
+    ((passed)) || return 77
+}
+small_flag=()
+[[ ! $small ]] || small_flag=(--small)
+
+part_versions() {
+    nvidia-smi --query-gpu=name,driver_version,vbios_version,compute_cap,memory.total,clocks.max.sm,power.limit --format=csv \
+        2>/dev/null
+    nvcc --version 2>/dev/null | tail -n 2
+    timeout -k 5 60 python3 -c 'import torch
+print("PyTorch", torch.__version__, "with CUDA", torch.version.cuda, "cuDNN", torch.backends.cudnn.version(), "NCCL",
+      torch.cuda.nccl.version() if torch.cuda.is_available() else "not asked")' 2>&1 | tail -n 1
+    limited "$build/tests/gpu_test_versions" "--device=$device"
+}
+part_products() { each products "${small_flag[@]}"; }
+part_ops() { each ops "${small_flag[@]}"; }
+part_plans() { if [[ $device == cuda ]]; then each plans "${small_flag[@]}"; else each plans --small; fi; }
+part_nccl() { limited "$build/tests/gpu_test_nccl" "--device=$device"; }
+part_cells() { each cells "${small_flag[@]}"; }
 
 part_offload() {
     local shape=(--hidden=512 --seq-len=5000 --batch=32 --tile=16) work=$build/gpu_logs/offload
     [[ $device == cuda ]] || shape=(--hidden=64 --seq-len=1000 --batch=8 --tile=16)
     local flags=("--device=$device" --model=lstm --layers=1 --embed=64 "${shape[@]}" --optimizer=sgd --lr=0.1 --seed=1
         --data=examples/data/shakespeare.txt)
-    mkdir -p "$work"
-    "$build/remat" plan "${flags[@]}" --json >"$work/plan.json" || return 1
+    mkdir -p "$work" && rm -f "$work"/*.jsonl
+    limited "$build/remat" plan "${flags[@]}" --json >"$work/plan.json" || return 1
     local activations all libraries cap
     activations=$(number_of activations_peak_bytes "$work/plan.json")
     all=$(number_of budgeted_bytes "$work/plan.json")
     libraries=$(number_of workspace_bytes "$work/plan.json") # CUDA's context and the like: more on some cards than on others
     cap=$((all - activations * 2 / 3))
-    "$build/remat" train "${flags[@]}" --steps=3 --metrics="$work/kept.jsonl" || return 1
-    "$build/remat" train "${flags[@]}" --steps=3 --metrics="$work/capped.jsonl" --memory-budget="$cap" --recompute=off \
+    limited "$build/remat" train "${flags[@]}" --steps=3 --metrics="$work/kept.jsonl" || return 1
+    limited "$build/remat" train "${flags[@]}" --steps=3 --metrics="$work/capped.jsonl" --memory-budget="$cap" --recompute=off \
         --spill="$work" --calibration=off || return 1
     "$build/remat" report --require-identical "$work/kept.jsonl" "$work/capped.jsonl" || return 1
     local moved planned
@@ -111,14 +172,16 @@ part_ranks() {
     local flags=(--task=adding --layers=2 "${shape[@]}" --samples=4000 --seed=3 --optimizer=adamw)
     rm -rf "$work" && mkdir -p "$work"
     for run in first again; do
-        "$build/remat" train "${flags[@]}" --batch=16 "$two" --metrics="$work/$run" --metrics-per-rank \
+        limited "$build/remat" train "${flags[@]}" --batch=16 "$two" --metrics="$work/$run" --metrics-per-rank \
             --dump-grads="$work/$run.safetensors" 2>&1 | tee "$work/$run.out"
         missing=$(grep -m 1 -oE 'ranks on GPUs (need lib|add up their gradients by NCCL, and this build has none).*' "$work/$run.out")
         [[ ! $missing ]] || { echo "$missing" && return 77; }
         [[ -s $work/$run.rank0 && -s $work/$run.rank1 ]] || { echo "two ranks did not train" && return 1; }
     done
-    "$build/remat" train "${flags[@]}" --batch=16 "$two" --metrics="$work/shared" --zero=1 || return 1
-    "$build/remat" train "${flags[@]}" --batch=32 "$one" --metrics="$work/alone" || return 1
+    limited "$build/remat" train "${flags[@]}" --batch=16 "$two" --metrics="$work/shared" --zero=1 ||
+        { echo "two ranks that share out the optimizer's state did not train" && return 1; }
+    limited "$build/remat" train "${flags[@]}" --batch=32 "$one" --metrics="$work/alone" ||
+        { echo "one rank did not train" && return 1; }
     for run in first.rank1 again.rank0 again.rank1; do
         cmp <(losses_and_norms "$work/first.rank0") <(losses_and_norms "$work/$run") ||
             { echo "losses or gradient norms of $run are not those of first.rank0" && return 1; }
@@ -133,65 +196,68 @@ part_ranks() {
 }
 
 # Queries of CUDA's own runtime that fail are no errors of ours, and what library kernels do in shared memory is their affair.
-# A racecheck of everything takes long: each run has its share of the time that is left, and the bench shall have some, too.
-part_sanitizer() {
-    local sanitizer tool program limit code runs=4 unfinished='' options tools=(memcheck racecheck)
+# A racecheck of everything takes long: each run has its share of the time that is left.
+sanitize() { # sanitize memcheck|racecheck
+    local sanitizer tool=$1 program limit code runs=2 unfinished='' options
     local library='regex=gemm|gemv|cutlass|nvjet|xmma|cublas|N5cudnn|RNNcell|LSTM_|GRU_|RNN_'
     sanitizer=${COMPUTE_SANITIZER:-$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null |
         head -n 1)}
     [[ $sanitizer ]] || { echo "compute-sanitizer is not installed" && return 77; }
     [[ $device == cuda || ${COMPUTE_SANITIZER-} ]] || { echo "compute-sanitizer is for GPUs" && return 77; }
-    "$sanitizer" --help 2>/dev/null | grep -e '--kernel-name-exclude' >/dev/null || { tools=(memcheck) && runs=2; }
-    for tool in "${tools[@]}"; do
-        options=(--tool "$tool" --report-api-errors no --error-exitcode 9)
-        [[ $tool == memcheck ]] || options+=(--kernel-name-exclude "$library")
-        for program in ops plans; do
-            limit=$((($(left) - bench_s) / runs--))
-            ((limit > 0)) || { unfinished+=" $tool of $program," && continue; }
-            timeout -k 5 "$limit" "$sanitizer" "${options[@]}" "$build/tests/gpu_test_$program" "--device=$device" --small
-            code=$?
-            case $code in
-            0) ;;
-            77) return 77 ;;
-            124 | 137) unfinished+=" $tool of $program," ;;
-            *) echo "$tool of $program ended with $code; what it found is above" && return 1 ;;
-            esac
-        done
+    options=(--tool "$tool" --report-api-errors no --error-exitcode 9)
+    if [[ $tool == racecheck ]]; then
+        "$sanitizer" --help 2>/dev/null | grep -e '--kernel-name-exclude' >/dev/null ||
+            { echo "for racecheck this compute-sanitizer is too old: no --kernel-name-exclude" && return 77; }
+        options+=(--kernel-name-exclude "$library")
+    fi
+    for program in ops plans; do
+        limit=$((($(left) - ($(wants racecheck && [[ $tool == memcheck ]] && echo 25 || echo 0))) / runs--))
+        ((limit > 0)) || { unfinished+=" $program," && continue; }
+        timeout -k 5 "$limit" "$sanitizer" "${options[@]}" "$build/tests/gpu_test_$program" "--device=$device" --small
+        code=$?
+        case $code in
+        0) ;;
+        77) return 77 ;;
+        124 | 137) unfinished+=" $program," ;;
+        *) echo "$tool of $program ended with $code; what it found is above$(listed 'not reached' "$unfinished")" && return 1 ;;
+        esac
     done
     [[ ! $unfinished ]] || { echo "nothing found, but there was no time for${unfinished%,}" && return 77; }
-    [[ ${tools[1]-} ]] ||
-        { echo "memcheck found nothing; for racecheck this compute-sanitizer is too old: no --kernel-name-exclude" && return 77; }
-    echo "memcheck and racecheck found nothing"
+    echo "nothing found"
 }
+part_memcheck() { sanitize memcheck; }
+part_racecheck() { sanitize racecheck; }
 
 part_bench() {
-    (($(left) > 60)) || { echo "no time is left for it: bench/gpu.sh runs it alone" && return 77; }
-    bench/gpu.sh "--build=$build" "--device=$device" --quick "--seconds=$(($(left) - 30))" "--json=$build/gpu_logs/bench.json" ||
-        return $?
-    echo "its tables are above"
+    local seconds=$(($(left) - behind_s - 30)) log=$build/gpu_logs/bench.out
+    ((seconds > 30)) || { echo "no time is left for it: bench/gpu.sh runs it alone" && return 77; }
+    bench/gpu.sh "--build=$build" "--device=$device" --quick "--seconds=$seconds" "--json=$build/gpu_logs/bench.json" | tee "$log"
+    local code=${PIPESTATUS[0]} unreached
+    ((code == 0)) || return "$code"
+    unreached=$(sed -n 's/^(not reached: \(.*\))$/\1/p' "$log")
+    echo "its tables are above${unreached:+; not reached: $unreached}"
 }
 
 build_all() {
     scripts/setup.sh && cmake --preset release -B "$build" -DREMAT_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=native \
         -DREMAT_EXAMPLES=OFF -DREMAT_BENCH=OFF &&
-        cmake --build "$build" --target remat_program gpu_test_ops gpu_test_plans \
-        gpu_test_products
+        cmake --build "$build" --target remat_program gpu_test_{versions,products,ops,plans,nccl,cells}
 }
 
 # ---- Running them ----------------------------------------------------------------------------------------------------------
 
 rows=() passed=0 skipped='' failed=0
 run_part() { # run_part NAME COMMAND...
-    local name=$1 began=$SECONDS log code word width=90 last
+    local name=$1 began=$SECONDS log code word width=300 last
     log=$build/gpu_logs/$name.log
     shift
     echo "--- $name"
-    "$@" > >(tee "$log") 2>&1
-    code=$?
-    wait $! 2>/dev/null
+    "$@" 2>&1 | tee "$log" # of a process substitution, bash could not say when it is done
+    code=${PIPESTATUS[0]}
     case $code in
     0) word=passed ;;
-    77) word=skipped width=300 skipped+=" $name," ;; # the whole reason
+    77) word=skipped skipped+=" $name," ;;
+    124 | 137) word=FAILED failed=1 && echo "it was not done in time; what it had printed is above" | tee -a "$log" ;;
     *) word=FAILED failed=1 ;;
     esac
     [[ $code != 0 || $name == build ]] || ((passed += 1)) # a build shows nothing yet
@@ -217,7 +283,10 @@ if [[ ! $build ]]; then
 fi
 build=$(realpath "$build")
 mkdir -p "$build/gpu_logs"
-for part in ${parts//,/ }; do run_part "$part" "part_$part"; done
+out_of_time() { echo 'not reached: no time was left' && return 77; }
+for part in ${parts//,/ }; do
+    if (($(left) > 0)); then run_part "$part" "part_$part"; else run_part "$part" out_of_time; fi
+done
 card=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | head -n 1)
 printf '\n%s\n' "${card:-device $device}"
 printf '%s\n' "${rows[@]}"

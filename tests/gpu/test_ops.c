@@ -1,9 +1,12 @@
 /* test_ops.c: every op and optimizer on a real device against its definition on the CPU: all that op_check.h demands of
  * kernels, with its tolerances (NaN fails), the kernels launched by the device's own queue (on_device.h).
  *
- *     gpu_test_ops [--device=cuda] [--small] [--few-elements]
+ *     gpu_test_ops [--device=cuda] [--small] [--few-elements] [--op=NAME]
+ *     gpu_test_ops --list
  *
- * --small: a few calls of each kernel, for compute-sanitizer; --few-elements: no long arrays, for an emulated device.
+ * --small: a few calls of each kernel, for compute-sanitizer; --few-elements: no long arrays, for an emulated device. --op: that
+ * op or optimizer alone, or sum_of_squares; --list prints such a flag for each, without a GPU: what a kernel breaks is lost to
+ * its process, so run.sh gives each a process.
  *
  * --device=cpu tests this program. Ends with 77 where there is no such device. */
 #include <math.h>
@@ -163,10 +166,24 @@ static void check_sum_of_squares(void) {
     free(x);
 }
 
+static bool wanted(const char *only, const char *name) { return !only || !strcmp(only, name); }
+
+static int list(void) {
+    for (int i = 0; i < rm_n_ops; i++) printf("--op=%s\n", rm_ops[i]->name);
+    for (int i = 0; i < rm_n_optimizers; i++) printf("--op=%s\n", rm_optimizers[i]->name);
+    puts("--op=sum_of_squares");
+    return EXIT_SUCCESS;
+}
+
 int main(int argc, char **argv) {
+    if (has_flag(argc, argv, "--list")) return list();
+    const char *only = value_of(argc, argv, "--op=", NULL);
+    int ops = 0, optimizers = 0;
     bool small = has_flag(argc, argv, "--small"), few = small || has_flag(argc, argv, "--few-elements");
     need_device(on_device_open(value_of(argc, argv, "--device=", "cuda")));
     for (int i = 0; i < rm_n_ops; i++) {
+        if (!wanted(only, rm_ops[i]->name)) continue;
+        ops++;
         if (!has_kernels(rm_ops[i]))
             fail(rm_ops[i]->name, "it has no kernels for this device");
         else if (small)
@@ -174,9 +191,15 @@ int main(int argc, char **argv) {
         else
             check_op(rm_ops[i]);
     }
-    for (int i = 0; i < rm_n_optimizers; i++) check_optimizer(rm_optimizers[i], few);
-    check_sum_of_squares();
-    printf("%d ops, %d optimizers, %lld calls of kernels on %s: %d failed\n", rm_n_ops, rm_n_optimizers,
+    for (int i = 0; i < rm_n_optimizers; i++) {
+        if (!wanted(only, rm_optimizers[i]->name)) continue;
+        optimizers++;
+        check_optimizer(rm_optimizers[i], few);
+    }
+    const bool sum = wanted(only, "sum_of_squares");
+    if (sum) check_sum_of_squares();
+    if (!ops && !optimizers && !sum) fail(only, "there is no such op or optimizer; --list names them");
+    printf("%d ops, %d optimizers, %lld calls of kernels on %s: %d failed\n", ops, optimizers,
            (long long)on_device_now()->calls, on_device_now()->api->name, failures);
     on_device_close();
     return failures ? EXIT_FAILURE : EXIT_SUCCESS;

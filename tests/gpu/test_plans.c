@@ -2,7 +2,10 @@
  * plan (everything kept, lean, segments, sqrt, and a budget that forbids recomputing, so that activations travel to the host
  * and back), twice the same, and within float's reach of the CPU's.
  *
- *     gpu_test_plans [--device=cuda] [--small] [--cell=lstm|gru|rnn]
+ *     gpu_test_plans [--device=cuda] [--small] [--cell=lstm|gru|rnn] [--precision=fp32|tf32|bf16] [--kernels=remat|cudnn]
+ *     gpu_test_plans --list [--small]
+ *
+ * --list prints the last three flags for each combination that there is, without a GPU: run.sh gives each a process.
  *
  * On a GPU also with recurrent layers by cuDNN, where there is one, and with products in tf32 and bf16, where it has them; what is
  * rounded is not compared with the CPU's.
@@ -31,14 +34,10 @@ typedef struct {
 } policy;
 
 static const policy policies[] = {
-    {"kept again", "none", 0, false, false},
-    {"not recorded", "none", 0, false, true},
-    {"lean", "lean", 0, false, false},
-    {"2 segments", "segments", 2, false, false},
-    {"7 segments", "segments", 7, false, false},
-    {"every tile", "segments", 1 << 20, false, false},
-    {"sqrt", "sqrt", 0, false, false},
-    {"spilled", "optimal", 0, true, false},
+    {"kept again", "none", 0, false, false},     {"not recorded", "none", 0, false, true},
+    {"lean", "lean", 0, false, false},           {"2 segments", "segments", 2, false, false},
+    {"7 segments", "segments", 7, false, false}, {"every tile", "segments", 1 << 20, false, false},
+    {"sqrt", "sqrt", 0, false, false},           {"spilled", "optimal", 0, true, false},
 };
 enum { POLICIES = sizeof policies / sizeof *policies };
 
@@ -200,18 +199,29 @@ static void check(const char *device, const net *n, int64_t tile) {
     free(kept.arrays);
 }
 
+static int list(int passes) {
+    for (int i = 0; i < NET_CELLS * passes; i++)
+        printf("--cell=%s --precision=%s --kernels=%s\n", net_cell_name[i % NET_CELLS], kinds[i / NET_CELLS].precision,
+               kinds[i / NET_CELLS].cells);
+    return EXIT_SUCCESS;
+}
+
+static bool wanted(const char *only, const char *name) { return !only || !strcmp(only, name); }
+
 int main(int argc, char **argv) {
     const char *device = value_of(argc, argv, "--device=", "cuda");
-    const char *only = value_of(argc, argv, "--cell=", NULL);
+    const char *only = value_of(argc, argv, "--cell=", NULL), *precision = value_of(argc, argv, "--precision=", NULL),
+               *kernels = value_of(argc, argv, "--kernels=", NULL);
     bool small = has_flag(argc, argv, "--small");
-    setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:2", 0); /* or cuDNN's bits may not repeat; read when cuBLAS starts */
-    need_device(try_device(device));
     int passes = !strcmp(device, "cpu") ? 1 : small ? SMALL_KINDS : KINDS;
+    if (has_flag(argc, argv, "--list")) return list(passes);
+    need_device(try_device(device));
     for (int i = 0; i < NET_CELLS * passes; i++) {
         int cell = i % NET_CELLS;
-        if (only && strcmp(only, net_cell_name[cell])) continue;
         now = kinds[i / NET_CELLS];
-        if (cell == 0) printf("products in %s, recurrent layers by %s\n", now.precision, now.cells);
+        if (!wanted(only, net_cell_name[cell]) || !wanted(precision, now.precision) || !wanted(kernels, now.cells))
+            continue;
+        if (only || cell == 0) printf("products in %s, recurrent layers by %s\n", now.precision, now.cells);
         net n = {.cell = (net_cell)cell, .layers = 2, .vocabulary = 13, .embed = 6, .hidden = 9, .dropout = 0.2};
         n.timesteps = 37, n.batch = 3;
         check(device, &n, 4);

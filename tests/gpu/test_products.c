@@ -1,14 +1,17 @@
-/* test_products.c: matrix products on a real GPU (docs/notes/cuda_products.md), in each precision: near those in double, the same
+/* test_products.c: matrix products on a real GPU (docs/notes/cuda.md), in each precision: near those in double, the same
  * bits when they are made again, and for rows_like the bits that few rows have alone; and how fast they are, so that it shows
  * whether the library lets a tile's rows be multiplied as one (speeds near the product that stands for itself) or not. The words at
  * the end of a line are the algorithm's numbers (CUBLASLT_ALGO_CONFIG_ID and so on), and what it rounds to.
  *
- *     gpu_test_products [--device=cuda] [--small]
+ *     gpu_test_products [--device=cuda] [--small] [--precision=fp32|tf32|bf16]
+ *     gpu_test_products --list
+ *
+ * REMAT_CUDA_SPLIT_K=OFF and REMAT_CUDA_WORKSPACE=OFF show what split sums and the workspace are worth. --list prints the last flag for each precision: run.sh gives each a process.
  *
  * Ends with 77 where there is no such device. */
 #include <math.h>
 
-#include "ops/cuda_queue.h"
+#include "ops/cuda/cuda_queue.h"
 #include "tests/gpu/skip.h"
 
 typedef struct {
@@ -169,13 +172,18 @@ static void try_shape(const shape *s, rm_precision precision) {
 
 int main(int argc, char **argv) {
     const char *name = value_of(argc, argv, "--device=", "cuda");
+    const char *only = value_of(argc, argv, "--precision=", NULL);
     bool small = has_flag(argc, argv, "--small");
+    for (rm_precision p = RM_FP32; p < RM_PRECISIONS && has_flag(argc, argv, "--list"); p++)
+        printf("--precision=%s\n", rm_precision_names[p]);
+    if (has_flag(argc, argv, "--list")) return EXIT_SUCCESS;
     need_device(try_device(name));
     api = rm_device_find(name);
     if (api->kernels != RM_DEVICE_CUDA) printf("skipped: the device %s has no CUDA queue\n", name), exit(SKIPPED);
     check(api->open(1, &device));
     check(api->queue_create(device, &queue));
     for (rm_precision p = RM_FP32; p < RM_PRECISIONS; p++) {
+        if (only && strcmp(only, rm_precision_names[p])) continue;
         if (api->set_precision(device, p)) {
             printf("%s: %s\n", rm_precision_names[p], remat_last_error());
             continue;

@@ -8,6 +8,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cmake --install "$build" --prefix "$work/first" >/dev/null
 mv "$work/first" "$work/tree" # nothing may remember where it was installed first
+sh "$source/tests/install/search_paths.sh" "$build" "$work/tree"
+sh "$source/tests/docs/check_links.sh" "$work/tree/share/doc/remat"
 mkdir "$work/own"
 cp "$source/tests/install/consumer.c" "$source/tests/install/CMakeLists.txt" "$source/examples/06_two_ranks.c" "$work/own"
 sed 's|"engine/remat.h"|<remat.h>|' "$source/examples/common.h" >"$work/own/common.h"
@@ -25,6 +27,14 @@ $cc "$@" consumer.c $(pkg-config --static --cflags --libs remat) -o by_pkg_confi
 # shellcheck disable=SC2046
 $cc "$@" 06_two_ranks.c $(pkg-config --cflags --libs remat) -o ranks_by_pkg_config
 
+# The library leaves its program as it was: no allocator comes along, no BLAS before it is needed, no names but its own.
+! ldd by_pkg_config by_pkg_config_static ranks_by_pkg_config | grep -E 'jemalloc|blas' ||
+    { echo "programs are linked to what they did not ask for"; exit 1; }
+names() { nm --defined-only "$@" | awk 'NF == 3 && $2 ~ /[A-Z]/ && $2 != "A" { print $3 }' | grep -v '^remat_'; }
+! names -g "${PKG_CONFIG_PATH%/*}/libremat.a" || { echo "libremat.a shows these names"; exit 1; }
+[ ! -e "${PKG_CONFIG_PATH%/*}/libremat.so" ] || ! names -D "${PKG_CONFIG_PATH%/*}/libremat.so" ||
+    { echo "libremat.so shows these names"; exit 1; }
+
 # The header alone is also C++, and warns about nothing there: not what a config begins as either.
 cat >header.cpp <<'END'
 #include <remat.h>
@@ -36,7 +46,7 @@ remat_status describe(remat_graph *g, remat_session **s) {
     return remat_session_create(g, remat_mse(g, y, x), &config, s);
 }
 END
-! command -v c++ >/dev/null || c++ -Wall -Wextra -Werror -fsyntax-only -I"$work/tree/include" header.cpp
+! command -v c++ >/dev/null || c++ -Wall -Wextra -Wpedantic -Werror -fsyntax-only -I"$work/tree/include" header.cpp
 
 cmake -S . -B build -DCMAKE_PREFIX_PATH="$work/tree" -DCMAKE_C_COMPILER="$cc" -DCMAKE_C_FLAGS="$*" >configure.log ||
     { cat configure.log; exit 1; }
@@ -49,17 +59,23 @@ for file in include/remat.h libremat.a RematConfig.cmake; do
     [ "$(find "$work/tree" -path "*/$file")" ] || { echo "not installed: $file"; exit 1; }
 done
 for module in mpi gloo; do
-    [ ! -e "$build/dist/remat_$module.so" ] || [ "$(find "$work/tree" -path "*/remat/remat_$module.so")" ] ||
+    [ ! -e "$build/remat_$module.so" ] || [ "$(find "$work/tree" -path "*/remat/remat_$module.so")" ] ||
         { echo "not installed: remat_$module.so"; exit 1; }
 done
 
 # Ranks: by what every build has, and by modules, of which only the installation knows.
 in_ranks() { sh "$source/examples/check_ranks.sh" "$work/tree/bin/remat" "$1" 06_two_ranks.c $2; }
-REMAT_MODULES=$(dirname "$(find "$work/tree" -name module.list)")
+in_mpi() {
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 LSAN_OPTIONS=detect_leaks=0 \
+        mpirun --oversubscribe -np 2 "$1" mpi >mpi.log 2>&1 && [ "$(grep -c '^rank [01] of 2: loss' mpi.log)" -eq 2 ] ||
+        { echo "$1 under mpirun:"; cat mpi.log; exit 1; }
+}
+REMAT_MODULES=${PKG_CONFIG_PATH%/*}/remat
 export REMAT_MODULES
 for program in ranks_by_pkg_config build/two_ranks build/two_ranks_shared; do
     [ ! -x "$program" ] || in_ranks "./$program" ""
     [ ! -x "$program" ] || [ ! -e "$REMAT_MODULES/remat_gloo.so" ] || in_ranks "./$program" gloo
+    [ ! -x "$program" ] || [ ! -e "$REMAT_MODULES/remat_mpi.so" ] || ! command -v mpirun >/dev/null || in_mpi "./$program"
 done
 ! grep -rn "$source\|$build" "$work/tree/lib"*/cmake "$pc" || { echo "the installed files name the build tree"; exit 1; }
 echo "the installed Remat works"

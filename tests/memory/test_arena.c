@@ -2,6 +2,7 @@
 #include "memory/arena.h"
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -98,5 +99,21 @@ START_TEST(too_large_says_how_much) {
 }
 END_TEST
 
+START_TEST(a_limit_on_address_space_is_named) {
+#ifndef REMAT_SANITIZED /* a sanitizer needs terabytes by itself */
+    rm_arena *arena;
+    struct rlimit before, now;
+    ck_assert_int_eq(getrlimit(RLIMIT_AS, &before), 0);
+    now = before;
+    now.rlim_cur = (rlim_t)300 << 20;
+    ck_assert_int_eq(setrlimit(RLIMIT_AS, &now), 0);
+    remat_status status = rm_arena_create((uint64_t)300 << 20, &arena);
+    ck_assert_int_eq(setrlimit(RLIMIT_AS, &before), 0);
+    ck_fails(status, MEMORY, "limited to 300.0 MiB (ulimit -v): raise the limit to ");
+#endif
+}
+END_TEST
+
 RUN_TESTS("memory/arena", zeroed_aligned_and_of_the_size_asked, the_byte_after_the_end_is_a_wall,
-          high_water_is_the_furthest_claim, paint_shows_what_was_written, too_large_says_how_much)
+          high_water_is_the_furthest_claim, paint_shows_what_was_written, too_large_says_how_much,
+          a_limit_on_address_space_is_named)

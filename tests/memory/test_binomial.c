@@ -1,5 +1,5 @@
 /* test_binomial.c: the closed form is the recurrence's minimum, and the schedule does what it counts. */
-#include "memory/binomial.h"
+#include "tests/memory/binomial.h"
 
 #include "memory/host.h"
 #include "tests/memory/memory_test.h"

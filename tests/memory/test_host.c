@@ -37,6 +37,29 @@ START_TEST(too_much_is_null) {
 }
 END_TEST
 
+START_TEST(arrays_grow) {
+    int64_t *item = NULL, capacity = 0, before = 0, moves = 0;
+    for (int64_t n = 0; n < 10000; n++) {
+        ck_assert(rm_grow(&item, &capacity, n + 1, sizeof *item));
+        ck_assert_int_ge(capacity, n + 1);
+        moves += capacity != before;
+        before = capacity;
+        item[n] = 3 * n;
+    }
+    ck_assert_int_le(moves, 12); /* each time it doubles */
+    ck_assert(rm_grow(&item, &capacity, 100000, sizeof *item));
+    ck_assert_int_ge(capacity, 100000);
+    int64_t *kept = item;
+    before = capacity;
+    ck_assert(!rm_grow(&item, &capacity, INT64_MAX, sizeof *item));
+    rm_host_fail_at(1);
+    ck_assert(!rm_grow(&item, &capacity, capacity + 1, sizeof *item));
+    ck_assert(item == kept && capacity == before);
+    for (int64_t n = 0; n < 10000; n++) ck_assert_int_eq(item[n], 3 * n);
+    rm_free(item);
+}
+END_TEST
+
 START_TEST(blocks_are_aligned) {
     size_t sizes[] = {0, 1, 63, 4096, RM_BLOCK_MAPPED - 1, RM_BLOCK_MAPPED, 5000001, (size_t)9 << 20};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
@@ -118,5 +141,5 @@ START_TEST(statistics) {
 }
 END_TEST
 
-RUN_TESTS("memory/host", small_things, too_much_is_null, blocks_are_aligned, the_nth_fails_and_no_other,
+RUN_TESTS("memory/host", small_things, too_much_is_null, arrays_grow, blocks_are_aligned, the_nth_fails_and_no_other,
           counted_across_threads, statistics)

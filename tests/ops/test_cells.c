@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ops/cell/kernels.h"
+#include "ops/recurrent/cell/kernels.h"
 #include "ops/op.h"
 
 enum { Y, H_OUT, C_OUT, DX, DW_IH, DW_HH, DB_IH, DB_HH, DH_IN, DC_IN, ARRAYS };

@@ -1,13 +1,15 @@
 /* test_gemm.c: matrix products of every orientation and awkward shape, in parts of larger matrices, against three loops
  * in double; and exp.h, against the C library. */
 #include <check.h>
+#include <dlfcn.h>
 #include <float.h>
 #include <math.h>
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ops/exp.h"
-#include "ops/gemm.h"
+#include "ops/math/exp.h"
+#include "ops/math/gemm.h"
 
 typedef struct {
     int64_t rows, columns, stride;
@@ -77,6 +79,27 @@ START_TEST(products_of_every_orientation) {
 }
 END_TEST
 
+/* A program that uses OpenBLAS itself finds as many threads there as it asked for: also while products are made on several. */
+START_TEST(the_threads_of_openblas_stay_the_programs) {
+    void *blas = strstr(rm_gemm_library(), "OpenBLAS") ? dlopen("libopenblas.so.0", RTLD_NOW | RTLD_NOLOAD) : NULL;
+    if (!blas) return;
+    int (*get)(void);
+    int of_openmp = omp_get_max_threads();
+    void (*set)(int);
+    *(void **)&get = dlsym(blas, "openblas_get_num_threads");
+    *(void **)&set = dlsym(blas, "openblas_set_num_threads");
+    for (int n = 1; n <= 2; n++) {
+        set(n);
+#pragma omp parallel num_threads(2)
+        for (int i = 0; i < 4; i++) try_shape(1, RM_PLAIN, RM_TRANSPOSED, 120, 110, 100, 1, 0);
+        try_shape(2, RM_PLAIN, RM_PLAIN, 300, 140, 70, 1, 0);
+        ck_assert_int_eq(get(), n);
+        ck_assert_int_eq(omp_get_max_threads(), of_openmp);
+    }
+    dlclose(blas);
+}
+END_TEST
+
 /* Every 397th float, and the ends. What is below the smallest normal number becomes 0. */
 START_TEST(exp_is_accurate) {
     double worst = 0;
@@ -103,6 +126,7 @@ int main(void) {
     TCase *tests = tcase_create("gemm");
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, products_of_every_orientation, 0, 4);
+    tcase_add_test(tests, the_threads_of_openblas_stay_the_programs);
     tcase_add_test(tests, exp_is_accurate);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ops/optimizer.h"
+#include "ops/optimizers/optimizer.h"
 
 enum { N = 1000, STEPS = 12 };
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "ops/cell/kernels.h"
+#include "ops/recurrent/cell/kernels.h"
 #include "tests/ops/op_check.h"
 
 START_TEST(op_keeps_its_promises) {

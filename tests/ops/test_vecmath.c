@@ -1,11 +1,11 @@
-/* test_vecmath.c: exp, sigmoid and tanh of ops/vecmath.h: errors against the C library in double over a few million floats
- * of every size, and what happens at the ends. bench/vecmath.c does all 2^32. The bounds are docs/notes/vecmath.md's. */
+/* test_vecmath.c: exp, sigmoid and tanh of ops/math/vecmath.h: errors against the C library in double over a few million floats
+ * of every size, and what happens at the ends. bench/vecmath.c does all 2^32. The bounds are docs/notes/cells.md's. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ops/vecmath.h"
+#include "ops/math/vecmath.h"
 
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 static rm_vec vector_exp(rm_vec x) { return rm_vec_exp(x); }

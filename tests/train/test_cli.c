@@ -7,19 +7,27 @@
 #define SMALL "--hidden=8 --layers=1 --seq-len=16 --batch=2 --threads=1 "
 
 START_TEST(usage) {
-    ck_runs("--version");
-    ck_assert_ptr_nonnull(strstr(program_output, "remat 0."));
+    static const char *const versions[] = {"--version", "-V", "version"};
+    for (int i = 0; i < 3; i++) {
+        ck_runs("%s", versions[i]);
+        ck_assert_ptr_nonnull(strstr(program_output, "remat 0."));
+    }
+    ck_runs("help train");
+    ck_assert_ptr_nonnull(strstr(program_output, "--hidden=N"));
+    ck_runs("help launch");
+    ck_refuses(2, "no command 'trian'", "help trian");
     ck_runs("--help");
     ck_assert_ptr_nonnull(strstr(program_output, "remat train"));
     ck_assert_int_eq(run_program(" "), 2);
     ck_refuses(2, "no command 'trian'", "trian");
-    static const char *const commands[] = {"train", "plan", "eval", "sample", "info", "report", "place"};
+    static const char *const commands[] = {"train", "plan", "eval", "predict", "sample", "info", "report", "place"};
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         ck_runs("%s --help", commands[i]);
         ck_assert_ptr_nonnull(strstr(program_output, commands[i]));
         ck_assert_ptr_null(strstr(program_output, "\n\n\n"));
     }
     ck_runs("plan --help");
+    ck_assert_ptr_nonnull(strstr(program_output, "10M"));
     ck_assert_ptr_nonnull(strstr(program_output, " --save-every")); /* what it takes from train and has no use for */
     static const char *const pages[] = {"--help",        "--version",           "train --help",
                                         "launch --help", "train --preset=list", "info"};
@@ -69,6 +77,12 @@ static const struct {
     {2, "needs --data=FILE", "plan --task=classify"},
     {2, "--resume=DIR", "eval --data=%1$s/text " SMALL},
     {2, "--resume=DIR", "sample"},
+    {2, "there are no data: say --data=FILE", "eval " SMALL},
+    {2, "has a target at each timestep", "predict --data=%1$s/text"},
+    {2, "nothing to predict", "predict --task=adding --device=null"},
+    {2, "ends in .npy or .csv", "predict --task=adding --out=%1$s/text"},
+    {2, "--resume=DIR", "predict --task=adding " SMALL},
+    {2, "--rows has no effect with --task=lm", "train --data=%1$s/text --rows"},
     {2, "only a model of --task=lm", "sample --task=copy"},
     {2, "give the metrics", "report"},
     {1, "cannot open", "report %1$s/nothing"},
@@ -102,6 +116,11 @@ static const struct {
     {2, "such as 4096", "train --memory-budget="},
     {2, "not a flag of `remat plan`", "plan --length=3"},
     {2, "from 1 to", "plan --save-every=0"},
+    {2, "computes nothing, and --save is about", "train --task=copy --device=null --save=%1$s/st"},
+    {2, "computes nothing, and --dump-grads is", "train --task=copy --device=null --dump-grads=%1$s/g.safetensors"},
+    {2, "computes nothing, and --eval-every is", "train --task=copy --device=null --eval-every=1"},
+    {2, "is standard output", "train --task=copy --metrics=- --metrics-per-rank"},
+    {2, "computes nothing, so", "eval --task=copy --device=null --init=%1$s/text"},
     {1, "cannot look into", "plan --resume=%1$s/text"},
 };
 enum { REFUSALS = sizeof refusals / sizeof refusals[0] };
@@ -148,7 +167,7 @@ START_TEST(a_full_disk_ends_a_run_cleanly) {
     setrlimit(RLIMIT_FSIZE, &small);
     int status = run_program("train --resume=%s --save=%s --steps=5", st, st);
     setrlimit(RLIMIT_FSIZE, &old);
-    ck_assert_int_eq(status, 1);
+    ck_assert_int_eq(status, 2);
     ck_assert_msg(strstr(program_errors, "step 5 was not saved"), "%s", program_errors);
     ck_runs("train --resume=%s --save=%s --steps=5", st, st);
     ck_assert_ptr_nonnull(strstr(program_output, "step 3, epoch 0"));
@@ -165,9 +184,37 @@ static void need_text(const char *path, size_t bytes) {
     fclose(file);
 }
 
+/* Where a file is made beside its name first, a link that somebody has put there is not written through, to a pipe neither. */
+START_TEST(planted_links_are_not_followed) {
+    static const char *const target[] = {"/dev/null", "pipe"}, *const name[] = {"p.csv", "g.safetensors", "p.svg"};
+    const char *st = in_scratch("st"), *text = make_text("text", 4096);
+    bool draws = !system("command -v gnuplot >/dev/null 2>&1");
+    ck_assert_int_eq(mkfifo(in_scratch("pipe"), 0600), 0);
+    ck_runs("train --task=adding --samples=50 --seq-len=4 --layers=1 --hidden=8 --batch=4 --steps=1 --save=%s", st);
+    for (int i = 0; i < 2; i++) {
+        for (int j = 0; j < 3; j++) {
+            char beside[32];
+            snprintf(beside, sizeof beside, "%s.unfinished", name[j]);
+            ck_assert_int_eq(symlink(target[i], in_scratch(beside)), 0);
+        }
+        ck_refuses(1, "symbolic link", "predict --resume=%s --out=%s/p.csv", st, scratch());
+        ck_refuses(1, "symbolic link", "train --data=%s " SMALL "--steps=1 --dump-grads=%s/g.safetensors", text,
+                   scratch());
+        if (draws) ck_refuses(1, "symbolic link", "plan " SMALL "--plot=%s/p.svg", scratch());
+        for (int j = 0; j < 3; j++) {
+            char beside[32];
+            snprintf(beside, sizeof beside, "%s.unfinished", name[j]);
+            ck_assert_int_eq(unlink(in_scratch(beside)), 0);
+            ck_assert_int_eq(access(in_scratch(name[j]), F_OK), -1);
+        }
+    }
+}
+END_TEST
+
 /* No flag can be given, by mistake, a file that it would spoil: of the run's own files by any name, and of others. */
 START_TEST(nobodys_file_is_overwritten) {
-    const char *text = make_text("text", 4096), *notes = make_text("notes.txt", 3000), *link = in_scratch("link");
+    const char *text = make_text("text", 4096), *notes = make_text("notes.txt", 3000), *link = in_scratch("link"),
+               *st = in_scratch("st"), *m = in_scratch("m");
     ck_assert_int_eq(symlink("text", link), 0);
     static const struct {
         const char *part, *flags;
@@ -193,15 +240,16 @@ START_TEST(nobodys_file_is_overwritten) {
         need_text(notes, 3000);
     }
     ck_runs("train --data=%s " SMALL "--steps=1 --metrics=/dev/null --dump-grads=/dev/null", text);
-    ck_runs("train --data=%s " SMALL "--steps=2 --metrics=%s --save=%s", text, make_file("m", "{\"ev", 4),
-            in_scratch("st"));
-    ck_runs("train --data=%s " SMALL "--steps=1 --metrics=%s", text, in_scratch("m"));
-    ck_refuses(2, "has no metrics in it", "train --resume=%s --steps=3 --metrics=%s", in_scratch("st"), notes);
-    ck_refuses(2, "would be written over --data=", "train --resume=%s --steps=3 --metrics=%s", in_scratch("st"), text);
-    ck_refuses(2, "would be written over --data=", "eval --resume=%1$s --data=%2$s --metrics=%2$s", in_scratch("st"),
-               text);
-    ck_refuses(2, "would be written over --resume=", "eval --resume=%1$s --data=%2$s --metrics=%1$s", in_scratch("st"),
-               text);
+    ck_runs("train --data=%s " SMALL "--steps=2 --metrics=%s --save=%s", text, make_file("m", "{\"ev", 4), st);
+    ck_refuses(2, "of another run in it", "train --data=%s " SMALL "--steps=1 --metrics=%s", text, m);
+    ck_refuses(2, "the metrics of a run in it", "eval --resume=%s --data=%s --metrics=%s", st, text, m);
+    ck_runs("train --resume=%s --steps=3 --metrics=%s", st, m);
+    ck_runs("train --data=%s " SMALL "--steps=2 --save=%s", text, in_scratch("other"));
+    ck_refuses(2, "of another run in it", "train --resume=%s --steps=3 --metrics=%s", in_scratch("other"), m);
+    ck_refuses(2, "has no metrics in it", "train --resume=%s --steps=3 --metrics=%s", st, notes);
+    ck_refuses(2, "would be written over --data=", "train --resume=%s --steps=3 --metrics=%s", st, text);
+    ck_refuses(2, "would be written over --data=", "eval --resume=%1$s --data=%2$s --metrics=%2$s", st, text);
+    ck_refuses(2, "would be written over --resume=", "eval --resume=%1$s --data=%2$s --metrics=%1$s", st, text);
     need_text(text, 4096);
     need_text(notes, 3000);
 }
@@ -211,6 +259,7 @@ START_TEST(a_run_and_its_plan_agree) {
     const char *text = make_text("text", 40000), *metrics = in_scratch("m.jsonl");
     char want[64], found[64];
     for (int n = 1; n <= 9; n += 4) {
+        unlink(metrics);
         ck_runs("train --data=%s " SMALL "--seq-len=300 --tile=16 --steps=3 --checkpoint-segments=%d --metrics=%s",
                 text, n, metrics);
         FILE *file = fopen(metrics, "r");
@@ -263,12 +312,20 @@ START_TEST(a_resumed_run_is_advised) {
     for (int i = 0; i < 2; i++) {
         ck_assert_int_eq(run_program("%s --resume=%s --memory-budget=20KB", commands[i], st), 2);
         ck_assert_msg(strstr(program_errors, "is the least that would do"), "%s", program_errors);
+        ck_assert_msg(strstr(program_errors, "--memory-budget=20KB is too small: of it "), "%s", program_errors);
         ck_assert_msg(!strstr(program_errors, "--tile") && !strstr(program_errors, "--batch"), "%s", program_errors);
         ck_assert_msg(strstr(program_errors, "may change when a run is resumed"), "%s", program_errors);
     }
     ck_assert_int_eq(rmdir(spill), 0);
     ck_refuses(1, "name another with --spill=DIR", "train --resume=%s --steps=2", st);
     ck_runs("train --resume=%s --steps=2 --calibration=off --spill=%s", st, scratch());
+    ck_assert_int_eq(chdir(scratch()), 0);
+    ck_runs("train --data=text " SMALL "--steps=1 --save=relative");
+    ck_assert_int_eq(chdir("/"), 0);
+    for (int i = 0; i < 2; i++)
+        ck_refuses(1, "has --data=text, which does not exist here (it was said of the folder", "%s --resume=%s",
+                   commands[i], in_scratch("relative"));
+    ck_runs("train --resume=%s --data=%s --steps=2", in_scratch("relative"), text);
 }
 END_TEST
 
@@ -308,15 +365,16 @@ START_TEST(the_least_budget_is_exact) {
     snprintf(data, sizeof data, strstr(more[_i], "--task") ? "%s" : "%s --data=%s --eval-data=%s", more[_i], text,
              text);
     if (!strstr(more[_i], "--eval-every")) snprintf(data, sizeof data, "%s --data=%s", more[_i], text);
-    ck_assert_int_eq(run_program("plan " LONGER "--memory-budget=1 %s", data), 2);
-    uint64_t least = whole_after(program_errors, "--memory-budget=");
+    ck_assert_int_eq(run_program("plan " LONGER "--memory-budget=1.5KiB %s", data), 2);
+    ck_assert_ptr_nonnull(strstr(program_errors, "--memory-budget=1.5KiB is too small: "));
+    uint64_t least = whole_after(program_errors, "\n  --memory-budget=");
     ck_runs("plan " LONGER "--memory-budget=%llu %s", (unsigned long long)least, data);
     ck_runs("train " LONGER "--memory-budget=%llu --steps=2 %s", (unsigned long long)least, data);
     ck_assert_ptr_nonnull(strstr(program_output, "budget: "));
     ck_assert_int_eq(run_program("plan " LONGER "--memory-budget=%llu %s", (unsigned long long)least - 1, data), 2);
-    ck_assert_uint_eq(whole_after(program_errors, "--memory-budget="), least);
+    ck_assert_uint_eq(whole_after(program_errors, "\n  --memory-budget="), least);
     ck_assert_int_eq(run_program("train " LONGER "--memory-budget=%llu %s", (unsigned long long)least - 1, data), 2);
-    ck_assert_uint_eq(whole_after(program_errors, "--memory-budget="), least);
+    ck_assert_uint_eq(whole_after(program_errors, "\n  --memory-budget="), least);
 }
 END_TEST
 
@@ -350,7 +408,7 @@ START_TEST(the_largest_batch_that_fits_is_found) {
         char want[64];
         int status = run_program("plan " LONGER "--tile=1 --seq-len=1000 --batch=%d --memory-budget=1", batches[i]);
         ck_assert_int_eq(status, 2);
-        uint64_t least = whole_after(program_errors, "--memory-budget=");
+        uint64_t least = whole_after(program_errors, "\n  --memory-budget=");
         ck_assert_int_eq(run_program("plan " LONGER "--tile=1 --seq-len=1000 --batch=16 --memory-budget=%llu",
                                      (unsigned long long)least),
                          2);
@@ -400,6 +458,9 @@ START_TEST(pareto_has_every_strategy) {
     ck_assert(!strstr(program_output, "\"spill\""));
     ck_runs("plan " LONGER "--pareto --json --device=null --spill=/tmp");
     ck_assert_ptr_nonnull(strstr(program_output, "\"spill\""));
+    ck_runs("plan --hidden=4 --layers=1 --seq-len=1000 --tile=4 --batch=1 --pareto --calibration=off");
+    ck_assert_ptr_nonnull(strstr(program_output, "\n* optimal"));
+    ck_assert_msg(!strstr(program_output, "\n  optimal"), "a plan that no budget would choose");
 }
 END_TEST
 
@@ -492,7 +553,30 @@ START_TEST(text_is_written) {
     ck_assert(!memcmp(first, program_output, 60)); /* the seed decides */
     ck_runs("sample --resume=%s --length=64 --prompt=the --seed=6", in_scratch("st"));
     ck_assert(memcmp(first, program_output, 60));
-    ck_runs("sample --resume=%s --length=8 --temperature=0", in_scratch("st"));
+    ck_runs("sample --resume=%s --length=8 --temperature=0 --prompt=a", in_scratch("st"));
+    memcpy(first, program_output, sizeof first);
+    ck_runs("sample --resume=%s --length=8 --top-k=1 --prompt=a", in_scratch("st"));
+    ck_assert(!memcmp(first, program_output, 9)); /* the likeliest byte each time */
+    ck_runs("sample --resume=%s --length=8 --top-p=0.001 --prompt=a", in_scratch("st"));
+    ck_assert(!memcmp(first, program_output, 9));
+    ck_refuses(2, "--top-k has no effect with --temperature=0", "sample --resume=%s --top-k=3 --temperature=0",
+               in_scratch("st"));
+}
+END_TEST
+
+/* The state knows, and so does a file of weights. */
+START_TEST(a_model_without_biases_is_saved_and_resumed) {
+    const char *text = make_text("text", 4096), *st = in_scratch("st");
+    ck_runs("train --data=%s " SMALL "--no-bias --steps=2 --save=%s", text, st);
+    ck_runs("train --resume=%s --steps=3", st);
+    ck_runs("sample --resume=%s --length=8", st);
+    const char *line = "eval --data=%s --init=%s/step-00000002/model.safetensors " SMALL "%s";
+    ck_runs(line, text, st, "--no-bias");
+    ck_runs(line, text, st, "");
+    ck_refuses(2, "--no-bias=false does not agree", "train --resume=%s --steps=4 --no-bias=false", st);
+    char init[300];
+    snprintf(init, sizeof init, "--init=%s/step-00000002/model.safetensors", st);
+    ck_refuses(2, "--no-bias=false does not agree with the model in ", "plan %s --no-bias=false", init);
 }
 END_TEST
 
@@ -511,6 +595,48 @@ START_TEST(gradients_can_be_dumped) {
 }
 END_TEST
 
+/* A file of weights says which model it is. */
+/* What a config file says of other commands is let be, and named. */
+START_TEST(config_files_serve_several_commands) {
+    const char *conf = make_file("run.conf", "hidden = 8\nlength = 3\nprompt = x\nlog-every = 5\n", 47);
+    ck_runs("plan --config=%s", conf);
+    ck_assert_msg(strstr(program_errors, "run.conf says of other commands has no effect here: prompt, length\n"), "%s",
+                  program_errors);
+    ck_runs("plan --config=%s", make_file("quiet.conf", "hidden = 8\n", 11));
+    ck_assert_str_eq(program_errors, "");
+}
+END_TEST
+
+START_TEST(metrics_on_standard_output) {
+    ck_runs("train --task=copy --hidden=8 --batch=3 --threads=1 --steps=2 --eval-every=1 --samples=9 --metrics=-");
+    int lines = 0;
+    for (char *line = strtok(program_output, "\n"); line; line = strtok(NULL, "\n"), lines++)
+        ck_assert_msg(!strncmp(line, "{\"event\":", 9), "%s", line);
+    ck_assert_int_eq(lines, 6);
+    ck_assert_ptr_nonnull(strstr(program_errors, "done after step 2"));
+    ck_assert_int_eq(access("-", F_OK), -1);
+}
+END_TEST
+
+START_TEST(weights_say_which_model_they_are) {
+    const char *text = make_text("text", 4096), *data = "--seq-len=16 --batch=2 --threads=1 --steps=1";
+    char init[300];
+    snprintf(init, sizeof init, "--init=%s/st/step-00000001/model.safetensors", scratch());
+    ck_runs("train --data=%s %s --model=gru --layers=1 --hidden=8 --embed=5 --save=%s", text, data, in_scratch("st"));
+    ck_runs("train --data=%s %s %s", text, data, init);
+    ck_assert_msg(strstr(program_output, "gru, 1 x 8: "), "%s", program_output);
+    ck_runs("train --data=%s %s %s --hidden=8", text, data, init);
+    ck_refuses(2, "--hidden=9 does not agree with the model in ", "train --data=%s %s %s --hidden=9", text, data, init);
+    ck_refuses(2, "which has embed=5", "plan %s --embed=8", init);
+    ck_runs("plan %s", init);
+    ck_runs("eval --data=%s --seq-len=16 --batch=2 %s", text, init);
+    ck_runs("sample --length=3 %s", init);
+    ck_refuses(2, "does not have: it has rnn.weight_ih_l0, ", "train --task=adding %s", init);
+    ck_refuses(1, "torch.save's; type in Python", "train --data=%s --init=%s", text,
+               make_file("m.pt", "PK\3\4\0\0\x8\x8\0", 9));
+}
+END_TEST
+
 START_TEST(every_task_and_model_trains) {
     static const char *const lines[] = {
         "--task=adding --seq-len=20 --model=lstm --eval-every=2",
@@ -523,6 +649,21 @@ START_TEST(every_task_and_model_trains) {
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
         ck_runs("train --hidden=8 --layers=2 --batch=3 --threads=1 %s %s", lines[i],
                 strstr(lines[i], "--epochs") ? "" : "--steps=4");
+}
+END_TEST
+
+/* What was never computed is not told, and a state that it would overwrite stays. */
+START_TEST(the_null_device_has_no_losses) {
+    const char *st = in_scratch("st"), *copy = "--task=copy --hidden=8 --batch=3 --threads=1";
+    ck_runs("train %s --device=null --steps=2 --metrics=%s", copy, in_scratch("m.jsonl"));
+    ck_assert_msg(strstr(program_output, "nothing was computed") && !strstr(program_output, "loss"), "%s",
+                  program_output);
+    char command[400];
+    snprintf(command, sizeof command, "test $(grep -c '\"loss\":null' %s) = 3", in_scratch("m.jsonl"));
+    ck_assert_int_eq(system(command), 0);
+    ck_runs("train %s --steps=2 --save=%s", copy, st);
+    ck_refuses(2, "computes nothing, and --resume is about", "train --resume=%s --device=null --steps=4", st);
+    ck_runs("plan --resume=%s --device=null", st);
 }
 END_TEST
 
@@ -542,6 +683,7 @@ int main(void) {
     tcase_add_loop_test(tests, refusals_are_one_sentence, 0, REFUSALS);
     tcase_add_test(tests, a_full_disk_ends_a_run_cleanly);
     tcase_add_test(tests, a_full_disk_keeps_the_earlier_gradients);
+    tcase_add_test(tests, planted_links_are_not_followed);
     tcase_add_test(tests, nobodys_file_is_overwritten);
     tcase_add_test(tests, a_run_and_its_plan_agree);
     tcase_add_test(tests, parameters_are_counted);
@@ -559,8 +701,13 @@ int main(void) {
     tcase_add_test(tests, plans_have_the_same_losses);
     tcase_add_test(tests, evaluation_is_exact);
     tcase_add_test(tests, text_is_written);
+    tcase_add_test(tests, a_model_without_biases_is_saved_and_resumed);
     tcase_add_test(tests, gradients_can_be_dumped);
+    tcase_add_test(tests, config_files_serve_several_commands);
+    tcase_add_test(tests, metrics_on_standard_output);
+    tcase_add_test(tests, weights_say_which_model_they_are);
     tcase_add_test(tests, every_task_and_model_trains);
+    tcase_add_test(tests, the_null_device_has_no_losses);
     tcase_add_test(tests, diverging_stops_before_saving);
     return run_suite("train/cli", tests);
 }

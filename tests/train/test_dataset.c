@@ -1,11 +1,12 @@
 /* test_dataset.c: every kind of data gives the samples that its definition says, and files that do not fit are refused. */
-#include "train/dataset.h"
-#include "train/loader.h"
+#include "train/data/dataset.h"
+#include "train/data/loader.h"
 
 #include "memory/host.h"
 #include "tests/train/train_test.h"
 
 #include <math.h>
+#include <sys/resource.h>
 #include <zlib.h>
 
 static rm_dataset *open_ok(const char *task, rm_data_source source) {
@@ -17,6 +18,24 @@ static void open_fails(const char *task, rm_data_source source, remat_status sta
     rm_dataset *dataset;
     ck_fails(rm_dataset_open(task, &source, &dataset), status, part);
     ck_assert_ptr_null(dataset);
+}
+
+static const char *make_gz(const char *name, const void *data, unsigned size) {
+    const char *path = in_scratch(name);
+    gzFile file = gzopen(path, "wb");
+    ck_assert_int_eq(gzwrite(file, data, size), (int)size);
+    ck_assert_int_eq(gzclose(file), Z_OK);
+    return path;
+}
+
+/* A .npy file in C order. */
+static const char *make_npy(const char *name, const char *descr, const char *shape, const void *data, size_t bytes) {
+    uint8_t file[128 + 2048] = "\x93NUMPY\1\0\x76\0";
+    ck_assert_uint_le(bytes, 2048);
+    int n = snprintf((char *)file + 10, 118, "{'descr': '%s', 'fortran_order': False, 'shape': %s, }", descr, shape);
+    memset(file + 10 + n, ' ', (size_t)(118 - n));
+    memcpy(file + 128, data, bytes);
+    return make_file(name, file, 128 + bytes);
 }
 
 /* ---- Text ------------------------------------------------------------------------------------------------------- */
@@ -51,18 +70,32 @@ START_TEST(a_file_that_shrinks_is_noticed) {
 }
 END_TEST
 
+/* Unpacked, it is the same text: a run may go on with either. Beyond the budget it is not unpacked. */
+START_TEST(packed_texts_are_unpacked) {
+    rm_data_source plain = {.data = make_file("t", "abcdefghij", 10), .timesteps = 3}, packed = plain;
+    packed.data = make_gz("t.gz", "abcdefghij", 10);
+    packed.budget = 10;
+    rm_dataset *a = open_ok("lm", plain), *b = open_ok("lm", packed);
+    int32_t x[2][3], y[2][3];
+    uint32_t crc[2];
+    ck_assert(a->count == 3 && b->count == 3 && b->held_bytes == a->held_bytes + 10);
+    ck_ok(a->fill(a, 2, 0, 1, x[0], y[0]));
+    ck_ok(b->fill(b, 2, 0, 1, x[1], y[1]));
+    ck_assert(!memcmp(x[0], x[1], sizeof x[0]) && !memcmp(y[0], y[1], sizeof y[0]));
+    ck_ok(rm_dataset_checksum(a, &crc[0]));
+    ck_ok(rm_dataset_checksum(b, &crc[1]));
+    ck_assert_uint_eq(crc[0], crc[1]);
+    rm_dataset_close(a);
+    rm_dataset_close(b);
+    packed.budget = 9;
+    open_fails("lm", packed, REMAT_INFEASIBLE, "more than 9 bytes when it is unpacked, the memory budget");
+}
+END_TEST
+
 /* ---- Images and features ---------------------------------------------------------------------------------------- */
 
 static const uint8_t images[] = {0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 3, 0, 51, 255, 5, 6, 7};
 static const uint8_t labels[] = {0, 0, 8, 1, 0, 0, 0, 2, 4, 9};
-
-static const char *make_gz(const char *name, const void *data, unsigned size) {
-    const char *path = in_scratch(name);
-    gzFile file = gzopen(path, "wb");
-    ck_assert_int_eq(gzwrite(file, data, size), (int)size);
-    ck_assert_int_eq(gzclose(file), Z_OK);
-    return path;
-}
 
 static void check_images(const char *data, const char *label_path) {
     rm_dataset *d = open_ok("classify", (rm_data_source){.data = data, .labels = label_path});
@@ -85,11 +118,37 @@ START_TEST(images_are_sequences_of_pixels) {
     ck_assert(d->shape.timesteps == 2 && d->shape.classes == 12);
     rm_dataset_close(d);
     open_fails("classify", (rm_data_source){.data = plain}, REMAT_INVALID, "--labels=FILE");
+    open_fails("classify", (rm_data_source){.data = plain, .held_out = true}, REMAT_INVALID, "say --eval-labels=FILE");
     open_fails("classify", (rm_data_source){.data = plain, .labels = label, .timesteps = 4}, REMAT_INVALID, "3 pixels");
     open_fails("classify", (rm_data_source){.data = plain, .labels = label, .classes = 5}, REMAT_INVALID, "label 9");
     open_fails("classify", (rm_data_source){.data = plain, .labels = plain}, REMAT_IO, "dimensions");
     open_fails("classify", (rm_data_source){.data = label, .labels = label}, REMAT_IO, "one dimension");
     open_fails("classify", (rm_data_source){.data = plain, .labels = "/nowhere"}, REMAT_IO, "does not exist");
+}
+END_TEST
+
+START_TEST(images_row_by_row) {
+    static const uint8_t image[] = {0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 51, 102, 153, 204, 255, 0};
+    rm_data_source source = {
+        .data = make_file("i", image, sizeof image), .rows = true, .unlabelled = true, .classes = 4};
+    rm_dataset *d = open_ok("classify", source);
+    float x[2 * 3];
+    int32_t y = 9;
+    ck_assert(d->shape.timesteps == 2 && d->shape.features == 3 && d->shape.classes == 4);
+    ck_ok(d->fill(d, 0, 0, 1, x, &y));
+    for (int i = 0; i < 6; i++) ck_assert(x[i] == (float)image[16 + i] / 255);
+    ck_assert_int_eq(y, 0); /* nobody said */
+    rm_dataset_close(d);
+    source.timesteps = 3;
+    open_fails("classify", source, REMAT_INVALID, "has 2 timesteps a sample, and 3 are asked for");
+    source.timesteps = 0;
+    source.classes = 0;
+    open_fails("classify", source, REMAT_INVALID, "--classes=N");
+    source.unlabelled = false;
+    open_fails("classify", source, REMAT_INVALID, "--labels=FILE");
+    source.labels = make_file("l", labels, sizeof labels);
+    source.data = make_npy("x.npy", "|u1", "(2, 3)", image, 6);
+    open_fails("classify", source, REMAT_INVALID, "--rows is for IDX images");
 }
 END_TEST
 
@@ -114,13 +173,10 @@ START_TEST(other_numbers_of_labels_are_refused) {
 END_TEST
 
 START_TEST(numpy_features) {
-    uint8_t file[80 + 48] = "\x93NUMPY\1\0\x46\0{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3, 2), }";
-    for (int i = 0; i < 12; i++) {
-        float value = (float)i;
-        memcpy(file + 80 + 4 * i, &value, 4);
-    }
-    memset(file + 10 + strlen((char *)file + 10), ' ', 80 - 10 - strlen((char *)file + 10));
-    const char *path = make_file("x.npy", file, sizeof file), *label = make_file("l", labels, sizeof labels);
+    float number[12];
+    for (int i = 0; i < 12; i++) number[i] = (float)i;
+    const char *path = make_npy("x.npy", "<f4", "(2, 3, 2)", number, sizeof number),
+               *label = make_file("l", labels, sizeof labels);
     rm_dataset *d = open_ok("classify", (rm_data_source){.data = path, .labels = label, .timesteps = 2});
     float x[2 * 1 * 2];
     int32_t y[1];
@@ -128,7 +184,167 @@ START_TEST(numpy_features) {
     ck_ok(d->fill(d, 1, 0, 1, x, y)); /* its first two of three timesteps */
     ck_assert(x[0] == 6 && x[1] == 7 && x[2] == 8 && x[3] == 9 && y[0] == 9);
     rm_dataset_close(d);
-    open_fails("classify", (rm_data_source){.data = path, .labels = path}, REMAT_INVALID, "real numbers");
+    static const uint8_t byte[] = {0, 51, 255, 102}; /* divided by 255, without a sign alone */
+    path = make_npy("x.npy", "|u1", "(2, 2)", byte, 4);
+    d = open_ok("classify", (rm_data_source){.data = path, .labels = label});
+    ck_ok(d->fill(d, 1, 0, 1, x, y));
+    ck_assert(d->shape.features == 1 && x[0] == 1 && x[1] == 0.4f);
+    rm_dataset_close(d);
+    path = make_npy("x.npy", "|i1", "(2, 2)", byte, 4);
+    d = open_ok("classify", (rm_data_source){.data = path, .labels = label});
+    ck_ok(d->fill(d, 1, 0, 1, x, y));
+    ck_assert(x[0] == -1 && x[1] == 102);
+    rm_dataset_close(d);
+}
+END_TEST
+
+START_TEST(labels_of_any_type) {
+    static const struct {
+        const char *descr;
+        uint8_t bytes[16];
+        size_t size;
+    } same[] = {{"|i1", {1, 0}, 2},     {"|b1", {1, 0}, 2},     {"<i2", {1, 0, 0, 0}, 4}, {">u2", {0, 1, 0, 0}, 4},
+                {"<u8", {[0] = 1}, 16}, {">i8", {[7] = 1}, 16}, {"<f2", {0, 0x3c}, 4},    {">f8", {0x3f, 0xf0}, 16}};
+    const char *data = make_file("i", images, sizeof images);
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+        const char *path = make_npy("y.npy", same[i].descr, "(2,)", same[i].bytes, same[i].size);
+        rm_dataset *d = open_ok("classify", (rm_data_source){.data = data, .labels = path});
+        float x[3];
+        int32_t y[2];
+        for (int n = 0; n < 2; n++) ck_ok(d->fill(d, n, 0, 1, x, y + n));
+        ck_assert_msg(d->shape.classes == 2 && y[0] == 1 && y[1] == 0, "%s", same[i].descr);
+        rm_dataset_close(d);
+    }
+    static const float broken[] = {1, 2.5f}, missing[] = {1, NAN};
+    static const int8_t negative[] = {0, -1};
+    rm_data_source source = {.data = data, .labels = make_npy("y.npy", "<f4", "(2,)", broken, 8)};
+    open_fails("classify", source, REMAT_INVALID, "y.npy: label 2.5 of sample 1 is not whole");
+    make_npy("y.npy", "<f4", "(2,)", missing, 8);
+    open_fails("classify", source, REMAT_INVALID, "nan of sample 1");
+    make_npy("y.npy", "|i1", "(2,)", negative, 2);
+    open_fails("classify", source, REMAT_INVALID, "label -1 of sample 1 is outside 0..");
+}
+END_TEST
+
+/* Where it is, is said when it is read; later it would look like a learning rate that is too large. */
+START_TEST(what_is_no_number_is_named) {
+    float number[20 * 4 * 2] = {0};
+    double large[4] = {0, 0, -1e300, 0};
+    uint8_t twenty[8 + 20] = {0, 0, 8, 1, 0, 0, 0, 20};
+    rm_data_source source = {.labels = make_file("l", twenty, sizeof twenty)};
+    number[17 * 8 + 3 * 2] = NAN;
+    source.data = make_npy("x.npy", "<f4", "(20, 4, 2)", number, sizeof number);
+    open_fails("classify", source, REMAT_INVALID, "x.npy: sample 17, timestep 3, feature 0 is nan;");
+    source.timesteps = 3; /* it is in none of the samples */
+    rm_dataset_close(open_ok("classify", source));
+    source.timesteps = 0;
+    number[2 * 8 + 1] = -INFINITY;
+    make_npy("x.npy", "<f4", "(20, 4, 2)", number, sizeof number);
+    open_fails("classify", source, REMAT_INVALID, "x.npy: sample 2, timestep 0, feature 1 is -inf;");
+    source.labels = make_file("l", labels, sizeof labels);
+    make_npy("x.npy", "<f8", "(2, 2)", large, sizeof large);
+    open_fails("classify", source, REMAT_INVALID, "sample 1, timestep 0, feature 0 is -1e+300, too large");
+}
+END_TEST
+
+/* ---- Files that are not what they should be ----------------------------------------------------------------------- */
+
+START_TEST(other_files_are_called_by_their_names) {
+    static const float none[1];
+    static const uint8_t no_images[] = {0, 0, 8, 3, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 3};
+    static const char weights[] = "\20\0\0\0\0\0\0\0{\"a\":{\"dtype\"}}";
+    rm_data_source source = {.labels = make_file("l", labels, sizeof labels)};
+    static const char *const shapes[] = {"(0, 3, 2)", "(2, 0, 2)", "(2, 3, 0)"};
+    for (int i = 0; i < 3; i++) {
+        source.data = make_npy("x.npy", "<f4", shapes[i], none, 0);
+        open_fails("classify", source, REMAT_IO, shapes[i]);
+    }
+    source.data = make_file("i", no_images, sizeof no_images);
+    open_fails("classify", source, REMAT_IO, "empty, its shape is (0, 1, 3)");
+    source.data = make_file("x.npz", "PK\3\4and more", 12);
+    open_fails("classify", source, REMAT_IO, "numpy.save('x.npy', numpy.load('/");
+    source.data = make_file("x.npy", "nothing of NumPy's", 18);
+    open_fails("classify", source, REMAT_IO, "numpy.save");
+    source.data = make_file("w", weights, sizeof weights);
+    open_fails("classify", source, REMAT_IO, "--init");
+    open_fails("lm", source, REMAT_INVALID, "begin with them by --init");
+    open_fails("lm", (rm_data_source){.data = source.labels}, REMAT_INVALID, "is an array (IDX), not a text");
+    open_fails("lm", (rm_data_source){.data = in_scratch("x.npz")}, REMAT_INVALID, "unpack it");
+    static const char *const packed[] = {"BZh91AY",
+                                         "\xFD"
+                                         "7zXZ",
+                                         "\x28\xB5\x2F\xFD", NULL};
+    char tar[512] = "book.txt";
+    memcpy(tar + 257, "ustar", 5);
+    for (int i = 0; i < 4; i++) {
+        const char *path = make_file("packed", packed[i] ? packed[i] : tar, packed[i] ? strlen(packed[i]) : sizeof tar);
+        open_fails("lm", (rm_data_source){.data = path}, REMAT_INVALID, "packed in a way that is not read here");
+    }
+    source.data = make_npy("text", "<f4", "(1,)", none, 4); /* whatever its name, packed or not */
+    open_fails("lm", source, REMAT_INVALID, "is an array (.npy), not a text: learn from it with --task=classify");
+    source.data = make_gz("text.gz", "\x93NUMPY", 6);
+    open_fails("lm", source, REMAT_INVALID, "is an array (.npy)");
+    source.data = make_file("i", images, sizeof images);
+    source.labels = make_npy("y.npy", "<f4", "(0,)", none, 0);
+    open_fails("classify", source, REMAT_IO, "y.npy is empty");
+    float x[3];
+    int32_t y;
+    uint8_t npy[128 + 8]; /* packed, and by another name */
+    FILE *file = fopen(make_npy("y.npy", "<i4", "(2,)", labels, 8), "rb");
+    ck_assert_uint_eq(fread(npy, 1, sizeof npy, file), sizeof npy);
+    fclose(file);
+    memset(npy + 128, 0, 8);
+    npy[132] = 3;
+    source.labels = make_gz("labels", npy, sizeof npy);
+    rm_dataset *d = open_ok("classify", source);
+    ck_ok(d->fill(d, 1, 0, 1, x, &y));
+    ck_assert_int_eq(y, 3);
+    rm_dataset_close(d);
+}
+END_TEST
+
+static long peak_kib(void) {
+    struct rusage usage;
+    ck_assert_int_eq(getrusage(RUSAGE_SELF, &usage), 0);
+    return usage.ru_maxrss;
+}
+
+/* Of what is packed no more is unpacked than the header claims, and nothing when that cannot be, or is not wanted. */
+START_TEST(packed_files_stay_small) {
+    enum { MIB = 32 };
+    static uint8_t zeros[1 << 20];
+    uint8_t header[16] = {0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 3};
+    rm_data_source source = {.data = in_scratch("i.gz"), .labels = make_file("l", labels, sizeof labels)};
+    for (int claims_all = 0; claims_all < 2; claims_all++) {
+        gzFile file = gzopen(source.data, "wb1");
+        if (claims_all) memcpy(header + 4, (uint8_t[]){0, 0, 0, MIB, 0, 0, 4, 0, 0, 0, 4, 0}, 12);
+        ck_assert_int_eq(gzwrite(file, header, 16), 16);
+        for (int i = 0; i < MIB; i++) ck_assert_int_eq(gzwrite(file, zeros, sizeof zeros), (int)sizeof zeros);
+        ck_assert_int_eq(gzclose(file), Z_OK);
+        long before = peak_kib();
+        source.budget = claims_all ? 1 << 20 : 0;
+        if (claims_all)
+            open_fails("classify", source, REMAT_INFEASIBLE, "more than the memory budget of 1048576");
+        else
+            open_fails("classify", source, REMAT_IO, "longer than its header says (which is 6 bytes of data)");
+        source.timesteps = 1 << 21;
+        source.budget = 0;
+        if (claims_all) open_fails("classify", source, REMAT_INVALID, "1048576 pixels a sample, and 2097152 are asked");
+        source.timesteps = 0;
+        ck_assert_int_lt(peak_kib() - before, 1024 * MIB / 2);
+    }
+    memcpy(header + 4, (uint8_t[]){0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 4, 0}, 12); /* 1 GiB, and the header */
+    uint8_t *long_enough = calloc(1, 2 << 20);
+    FILE *packed = fopen(make_gz("i.gz", header, 16), "ab");
+    ck_assert(packed && fwrite(long_enough, 1, 2 << 20, packed) == 2 << 20 && !fclose(packed));
+    free(long_enough);
+    open_fails("classify", source, REMAT_INFEASIBLE, "more than the limit of 1073741824: give a --memory-budget");
+    memcpy(header + 4, (uint8_t[]){0, 0xff, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0}, 12);
+    source.budget = 0;
+    source.data = make_gz("i.gz", header, 16);
+    open_fails("classify", source, REMAT_IO, "cannot hold the 1095216660496 bytes that its header claims");
+    source.data = make_file("i", header, 16);
+    open_fails("classify", source, REMAT_IO, "has 16 bytes, and should have 1095216660496 by its header");
 }
 END_TEST
 
@@ -278,12 +494,18 @@ int main(void) {
     TCase *tests = tcase_create("dataset");
     tcase_add_test(tests, text_is_cut_as_defined);
     tcase_add_test(tests, a_file_that_shrinks_is_noticed);
+    tcase_add_test(tests, packed_texts_are_unpacked);
     tcase_add_test(tests, images_are_sequences_of_pixels);
+    tcase_add_test(tests, images_row_by_row);
     tcase_add_test(tests, damaged_gzip_is_noticed);
     tcase_add_test(tests, checksums_tell_data_apart);
     tcase_add_test(tests, checksums_of_large_texts);
     tcase_add_test(tests, other_numbers_of_labels_are_refused);
     tcase_add_test(tests, numpy_features);
+    tcase_add_test(tests, labels_of_any_type);
+    tcase_add_test(tests, what_is_no_number_is_named);
+    tcase_add_test(tests, other_files_are_called_by_their_names);
+    tcase_add_test(tests, packed_files_stay_small);
     tcase_add_test(tests, adding_adds);
     tcase_add_test(tests, copy_copies);
     tcase_add_test(tests, batches_follow_the_order_and_can_start_anywhere);

@@ -103,6 +103,36 @@ START_TEST(states_go_on) {
 }
 END_TEST
 
+/* Nothing is slow in silence: how products are made and what is recorded is said once, after the second step, and kept. */
+START_TEST(the_gpus_ways_are_told) {
+    expect(0, "train " NET "--steps=4 --device=cuda --metrics=gpu.jsonl");
+    expect_words("0 fell back to cuBLAS in fp32");
+    expect_words("calls are recorded, in ");
+    const char *told = strstr(printed(), "graphs: "), *second = strstr(printed(), "step      2/4");
+    ck_assert_msg(told && second && second < told && told < strstr(printed(), "step      3/4"), "%s", printed());
+    ck_assert_msg(!strstr(told + 1, "graphs: ") && !strstr(told, "recording has ended"), "%s", printed());
+    expect(0, "report gpu.jsonl");
+    char path[100], line[4096];
+    snprintf(path, sizeof path, "%s/gpu.jsonl", folder);
+    FILE *file = fopen(path, "r");
+    int found = 0;
+    while (file && fgets(line, sizeof line, file))
+        found += strstr(line, "{\"event\":\"gpu\",\"step\":2,\"products\":{\"shapes\":") &&
+                 strstr(line, "\"recorded\":") && strstr(line, "\"ended\":null");
+    if (file) fclose(file);
+    ck_assert_int_eq(found, 1);
+    setenv("REMAT_CUDA_GRAPHS", "OFF", 1);
+    setenv("FAKE_LT", "8", 1); /* FAKE_LT_KNOWS_NOTHING */
+    expect(0, "train " NET "--steps=1 --device=cuda");
+    expect_words("0 of 0 calls are recorded, in 0 B of 16.0 MiB; recording has ended: REMAT_CUDA_GRAPHS=OFF");
+    ck_assert_msg(!strstr(printed(), " 0 fell back"), "%s", printed());
+    unsetenv("FAKE_LT");
+    unsetenv("REMAT_CUDA_GRAPHS");
+    expect(0, "train " NET "--steps=2 --device=cpu");
+    ck_assert_msg(!strstr(printed(), "graphs: "), "%s", printed());
+}
+END_TEST
+
 /* Products that are made in fp32 all the same are told of once, when the first step has met them all. */
 START_TEST(precision_is_told) {
     expect(0, "train " NET "--steps=3 --device=cuda --precision=bf16");
@@ -160,6 +190,7 @@ int main(void) {
     tcase_add_test(c, near_the_cpu);
     tcase_add_test(c, kernels_for_another_gpu);
     tcase_add_test(c, states_go_on);
+    tcase_add_test(c, the_gpus_ways_are_told);
     tcase_add_test(c, precision_is_told);
     tcase_add_test(c, ranks);
     tcase_add_test(c, what_is_refused);

@@ -1,7 +1,7 @@
 /* test_evaluator.c: the mean loss over a data set is that of its samples, each once, and has the same bits however many ranks
  * share the work. */
-#include "train/evaluator.h"
-#include "train/setup.h"
+#include "train/run/evaluator.h"
+#include "train/run/setup.h"
 
 #include "tests/train/train_test.h"
 

@@ -1,11 +1,11 @@
 /* test_idx.c: IDX images are read, and damaged ones get a sentence. */
-#include "train/idx.h"
+#include "train/data/idx.h"
 
 #include "tests/train/train_test.h"
 
 /* Two images of 2 x 3. */
 static const uint8_t good[] = {0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 3, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
-static rm_idx idx;
+static rm_array idx;
 
 START_TEST(images_are_read) {
     ck_ok(rm_idx_parse(good, sizeof good, "x", &idx));
@@ -14,6 +14,7 @@ START_TEST(images_are_read) {
     ck_assert_int_eq(idx.dim[2], 3);
     ck_assert_int_eq(idx.count, 12);
     ck_assert_uint_eq(idx.item[11], 12);
+    ck_assert(rm_array_at(&idx, 1, 0, 2) == 9);
 }
 END_TEST
 
@@ -34,10 +35,10 @@ START_TEST(headers_are_checked) {
     ck_fails(parse_with(2, 0x0d), REMAT_IO, "type 0x0d");
     ck_fails(parse_with(3, 0), REMAT_IO, "0 dimensions");
     ck_fails(parse_with(3, 5), REMAT_IO, "5 dimensions");
-    ck_fails(parse_with(7, 0), REMAT_IO, "dimension 0 equal to 0");
+    ck_fails(parse_with(7, 0), REMAT_IO, "empty, its shape is (0, 2, 3)");
     ck_fails(parse_with(7, 3), REMAT_IO, "shorter");
     ck_fails(parse_with(4, 0xff), REMAT_IO, "shorter");
-    ck_fails(parse_with(7, 1), REMAT_IO, "6 bytes more");
+    ck_fails(parse_with(7, 1), REMAT_IO, "longer");
 }
 END_TEST
 

@@ -1,6 +1,6 @@
 /* test_loader.c: who sees which sample. Ranks see what PyTorch's DistributedSampler and BatchSampler give them; shards are the
  * same samples on any number of ranks; a run that goes on with other ranks repeats nothing and skips nothing. */
-#include "train/loader.h"
+#include "train/data/loader.h"
 
 #include "tests/train/train_test.h"
 

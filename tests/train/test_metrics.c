@@ -1,12 +1,14 @@
 /* test_metrics.c: numbers survive the metrics file, and a resumed run cuts off what it will make again. */
-#include "train/metrics.h"
+#include "train/report/metrics.h"
 
 #include "tests/train/train_test.h"
 
 #include <jansson.h>
 #include <math.h>
+#include <time.h>
 
 static rm_metrics metrics;
+static const rm_metrics_run begins = {.name = "a"}, evaluation = {.name = ""};
 
 static void write_steps(int64_t from, int64_t to, double loss) {
     for (int64_t step = from; step <= to; step++)
@@ -28,7 +30,7 @@ static json_t *read_events(const char *path) {
 START_TEST(floats_survive) {
     const char *path = in_scratch("m.jsonl");
     float value = 5.12345678f;
-    ck_ok(rm_metrics_open(path, 0, &metrics));
+    ck_ok(rm_metrics_open(path, &begins, &metrics));
     for (int i = 0; i < 2000; i++) {
         value = nextafterf(value * 1.01f, 1e30f);
         write_steps(i + 1, i + 1, (double)value);
@@ -45,9 +47,26 @@ START_TEST(floats_survive) {
 }
 END_TEST
 
+START_TEST(lines_say_when) {
+    const char *path = in_scratch("m.jsonl");
+    ck_ok(rm_metrics_open(path, &begins, &metrics));
+    ck_ok(rm_metrics_step(&metrics, &(rm_step_event){.step = 3, .epoch = 1.5}));
+    ck_ok(rm_metrics_close(&metrics));
+    json_t *events = read_events(path);
+    const json_t *event = json_array_get(events, 0);
+    const char *when = json_string_value(json_object_get(event, "time"));
+    char today[16];
+    time_t now = time(NULL);
+    strftime(today, sizeof today, "%Y-%m-%dT", gmtime(&now));
+    ck_assert_msg(when && !strncmp(when, today, 8) && strlen(when) == 24 && when[23] == 'Z', "%s", when);
+    ck_assert(json_number_value(json_object_get(event, "epoch")) == 1.5);
+    json_decref(events);
+}
+END_TEST
+
 START_TEST(what_is_no_number_is_null) {
     const char *path = in_scratch("m.jsonl");
-    ck_ok(rm_metrics_open(path, 0, &metrics));
+    ck_ok(rm_metrics_open(path, &begins, &metrics));
     write_steps(1, 1, NAN);
     write_steps(2, 2, INFINITY);
     ck_ok(rm_metrics_close(&metrics));
@@ -61,11 +80,11 @@ END_TEST
 /* Killed at step 7, saved at step 5: the resumed run makes 6 and 7 again. */
 START_TEST(a_resumed_run_goes_on_in_the_file) {
     const char *path = in_scratch("m.jsonl");
-    ck_ok(rm_metrics_open(path, 0, &metrics));
+    ck_ok(rm_metrics_open(path, &begins, &metrics));
     write_steps(1, 7, 1);
     fputs("{\"event\":\"step\",\"st", metrics.file); /* the line that was being written */
     ck_ok(rm_metrics_close(&metrics));
-    ck_ok(rm_metrics_open(path, 5, &metrics));
+    ck_ok(rm_metrics_open(path, &(rm_metrics_run){.name = "a", .resumed_step = 5}, &metrics));
     write_steps(6, 8, 2);
     ck_ok(rm_metrics_close(&metrics));
     json_t *events = read_events(path);
@@ -79,34 +98,98 @@ START_TEST(a_resumed_run_goes_on_in_the_file) {
 }
 END_TEST
 
-START_TEST(a_new_run_starts_the_file_anew) {
-    const char *path = in_scratch("m.jsonl");
-    for (int i = 0; i < 2; i++) {
-        ck_ok(rm_metrics_open(path, 0, &metrics));
-        write_steps(1, 3, i);
-        ck_ok(rm_metrics_close(&metrics));
-    }
+static void need_events(const char *path, size_t count) {
     json_t *events = read_events(path);
-    ck_assert_uint_eq(json_array_size(events), 3);
+    ck_assert_uint_eq(json_array_size(events), count);
     json_decref(events);
+}
+
+static void refused(const char *path, rm_metrics_run run) {
+    ck_fails(rm_metrics_open(path, &run, &metrics), REMAT_INVALID, "metrics of another run in it");
+    ck_ok(rm_metrics_close(&metrics));
+    need_events(path, 4);
+}
+
+/* A file of metrics is gone on with by the run that wrote it, and by nobody else. */
+START_TEST(metrics_of_others_are_left_alone) {
+    const char *path = make_file("m.jsonl", "{\"event\":\"plan\",\"run\":\"a\"}\n", 27);
+    const rm_metrics_run goes_on = {.name = "a", .resumed_step = 2}, again = {.name = "b", .again = true};
+    ck_ok(rm_metrics_open(path, &goes_on, &metrics));
+    write_steps(1, 3, 1);
+    ck_ok(rm_metrics_close(&metrics));
+    refused(path, begins);
+    refused(path, (rm_metrics_run){.name = "b", .resumed_step = 2});
+    ck_fails(rm_metrics_open(path, &evaluation, &metrics), REMAT_INVALID, "the metrics of a run in it");
+    ck_ok(rm_metrics_close(&metrics));
+    need_events(path, 4);
+    ck_ok(rm_metrics_open(path, &again, &metrics)); /* killed before it saved anything */
+    ck_ok(rm_metrics_close(&metrics));
+    need_events(path, 0);
+    ck_ok(rm_metrics_open(path, &begins, &metrics));
+    ck_ok(rm_metrics_end(&metrics, &(rm_end_event){.steps = 0})); /* stopped before the first step */
+    ck_ok(rm_metrics_close(&metrics));
+    ck_ok(rm_metrics_open(path, &again, &metrics));
+    write_steps(1, 3, 1);
+    ck_ok(rm_metrics_end(&metrics, &(rm_end_event){.steps = 3}));
+    ck_ok(rm_metrics_close(&metrics));
+    refused(path, again);                             /* one that ended has saved */
+    ck_ok(rm_metrics_open(path, &goes_on, &metrics)); /* a file of a version that did not name runs */
+    ck_ok(rm_metrics_close(&metrics));
+    need_events(path, 2);
+}
+END_TEST
+
+/* Behind half a line of one that was killed, too. Of no run: a run does not go on there. */
+START_TEST(evaluations_add_up) {
+    const char *path = make_file("e.jsonl", "{\"event\":\"eval\",\"step\":9}\n{\"event\":", 35);
+    for (int i = 0; i < 2; i++) {
+        ck_ok(rm_metrics_open(path, &evaluation, &metrics));
+        ck_ok(rm_metrics_eval(&metrics, &(rm_eval_event){.step = 9, .samples = 1, .loss = 2, .accuracy = -1}));
+        ck_ok(rm_metrics_close(&metrics));
+        need_events(path, 2 + i);
+    }
+    const rm_metrics_run goes_on = {.name = "a", .resumed_step = 9};
+    ck_fails(rm_metrics_open(path, &goes_on, &metrics), REMAT_INVALID, "metrics of another run in it");
+    ck_ok(rm_metrics_close(&metrics));
+    need_events(path, 3);
+}
+END_TEST
+
+START_TEST(two_runs_at_once_are_refused) {
+    const char *path = in_scratch("m.jsonl");
+    rm_metrics other;
+    ck_ok(rm_metrics_open(path, &begins, &metrics));
+    write_steps(1, 3, 1);
+    const rm_metrics_run goes_on = {.name = "a", .resumed_step = 1};
+    ck_fails(rm_metrics_open(path, &goes_on, &other), REMAT_IO, "another run is writing");
+    ck_ok(rm_metrics_close(&other));
+    ck_ok(rm_metrics_close(&metrics));
+    need_events(path, 3);
+    ck_ok(rm_metrics_open("/dev/null", &begins, &metrics)); /* a device is for all */
+    ck_ok(rm_metrics_open("/dev/null", &begins, &other));
+    ck_ok(rm_metrics_close(&other));
+    ck_ok(rm_metrics_close(&metrics));
 }
 END_TEST
 
 START_TEST(a_full_disk_is_noticed) {
-    ck_ok(rm_metrics_open("/dev/full", 0, &metrics));
+    ck_ok(rm_metrics_open("/dev/full", &begins, &metrics));
     ck_fails(rm_metrics_step(&metrics, &(rm_step_event){.step = 1}), REMAT_IO, "/dev/full");
-    ck_ok(rm_metrics_open(NULL, 0, &metrics));
+    ck_ok(rm_metrics_open(NULL, &begins, &metrics));
     ck_ok(rm_metrics_step(&metrics, &(rm_step_event){.step = 1})); /* nobody wants them */
-    ck_fails(rm_metrics_open("/nowhere/m.jsonl", 0, &metrics), REMAT_IO, "--metrics");
+    ck_fails(rm_metrics_open("/nowhere/m.jsonl", &begins, &metrics), REMAT_IO, "--metrics");
 }
 END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("metrics");
     tcase_add_test(tests, floats_survive);
+    tcase_add_test(tests, lines_say_when);
     tcase_add_test(tests, what_is_no_number_is_null);
     tcase_add_test(tests, a_resumed_run_goes_on_in_the_file);
-    tcase_add_test(tests, a_new_run_starts_the_file_anew);
+    tcase_add_test(tests, metrics_of_others_are_left_alone);
+    tcase_add_test(tests, evaluations_add_up);
+    tcase_add_test(tests, two_runs_at_once_are_refused);
     tcase_add_test(tests, a_full_disk_is_noticed);
     return run_suite("train/metrics", tests);
 }

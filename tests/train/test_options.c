@@ -1,5 +1,5 @@
 /* test_options.c: flags, config files, and what a saved run remembers of them. */
-#include "train/options.h"
+#include "train/flags/options.h"
 
 #include "tests/train/train_test.h"
 
@@ -32,6 +32,14 @@ START_TEST(both_spellings_of_a_value) {
     ck_ok(parse(RM_TRAIN, "--hidden=12 --layers 3 --lr 1e-2 --no-shuffle --model gru --no-fold=false --seed 7"));
     ck_assert(o.hidden == 12 && o.layers == 3 && o.lr == 0.01 && o.no_shuffle && !o.no_fold && o.seed == 7);
     ck_assert_str_eq(o.model, "gru");
+    rm_options_free(&o);
+}
+END_TEST
+
+/* So a script can append to what it is given. */
+START_TEST(the_last_of_a_flag_counts) {
+    ck_ok(parse(RM_TRAIN, "--data=x --hidden=12 --hidden=7"));
+    ck_assert_int_eq(o.hidden, 7);
     rm_options_free(&o);
 }
 END_TEST
@@ -253,6 +261,10 @@ START_TEST(config_files) {
     ck_assert_str_eq(o.model, "gru");
     ck_assert_str_eq(o.data, "my text.txt");
     ck_fails(parse_config("hidden = 1\nhiden = 2\n"), REMAT_INVALID, "run.conf:2: hiden");
+    ck_ok(parse_config("\xef\xbb\xbfhidden = 3\n"));
+    ck_assert_int_eq(o.hidden, 3);
+    ck_fails(parse_config("hidden = 1\nlayers = 2\n--hidden = 1\n"), REMAT_INVALID,
+             "run.conf:3: hidden is set for the second");
     ck_fails(parse_config("hidden 1\n"), REMAT_INVALID, "run.conf:1: write `name = value`");
     ck_fails(parse_config("\n\nhidden = x"), REMAT_INVALID, "run.conf:3: hidden = x: is not a whole number");
     ck_fails(parse_config("config = other"), REMAT_INVALID, "cannot name another");
@@ -376,6 +388,7 @@ int main(void) {
     TCase *tests = tcase_create("options");
     tcase_add_test(tests, defaults_just_train);
     tcase_add_test(tests, both_spellings_of_a_value);
+    tcase_add_test(tests, the_last_of_a_flag_counts);
     tcase_add_test(tests, values_that_need_not_be_said);
     tcase_add_test(tests, sizes);
     tcase_add_loop_test(tests, mistakes_get_a_sentence, 0, WRONG);

@@ -2,7 +2,7 @@
 #include "tests/train/train_test.h"
 
 #include "memory/host.h"
-#include "train/lifetimes_csv.h"
+#include "train/commands/lifetimes_csv.h"
 
 static remat_status parse(const char *text, rm_lifetimes_csv *csv) {
     return rm_lifetimes_csv_parse(text, strlen(text), "t.csv", csv);

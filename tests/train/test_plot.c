@@ -1,6 +1,6 @@
 /* test_plot.c: pictures. What cannot be drawn is refused before anything runs; what is drawn is whole, of the kind its
  * name says, and holds the peak, however many steps are thinned. Skips the drawing where gnuplot is not installed. */
-#include "train/plot_timeline.c" /* for thin() */
+#include "train/report/plot_timeline.c" /* for thin() */
 
 #include "tests/train/train_test.h"
 
@@ -65,6 +65,24 @@ START_TEST(thinning_loses_no_peak) {
     for (int64_t i = 0; i < n; i++)
         ck_assert(total(&point[i]) >= total(&point[low]) && total(&point[i]) <= total(&point[high]));
     ck_assert_uint_ge(total(&point[high]), 5500);
+}
+END_TEST
+
+/* ---- Words ------------------------------------------------------------------------------------------------------- */
+
+/* Wherever the peak is, its words leave room at one end for those of the arena and the budget, which go there. */
+START_TEST(words_are_not_written_over_each_other) {
+    remat_live_point point[] = {{0, 0, {0}, 0}, {1, 0, {64800}, 0}, {2, 0, {0}, 0}};
+    for (uint64_t begin = 0; begin < 1000; begin += 50)
+        for (uint64_t end = begin + 1; end < 1000; end += 50) {
+            picture p = {.shown = point, .n = 3, .end_ns = 1000};
+            point[1].begin_ns = begin, point[2].begin_ns = end;
+            place_words(&p);
+            double x = (double)(begin + end) / 2000, width = 0.0065 * (double)strlen(p.peak_label);
+            double first = p.peak_is_late ? x - width : x, last = first + width;
+            ck_assert(first >= 0 && last <= 1);
+            ck_assert_msg((p.levels_left ? first : 1 - last) > 0.37, "peak at %g", x);
+        }
 }
 END_TEST
 
@@ -163,6 +181,7 @@ int main(void) {
     TCase *tests = tcase_create("plot");
     tcase_add_test(tests, refused_before_anything);
     tcase_add_loop_test(tests, thinning_loses_no_peak, 0, 12);
+    tcase_add_test(tests, words_are_not_written_over_each_other);
     tcase_add_loop_test(tests, drawings_are_whole, 0, (int)(sizeof names / sizeof names[0]));
     tcase_add_test(tests, a_failing_gnuplot_is_told);
     tcase_add_test(tests, flags_are_readable);

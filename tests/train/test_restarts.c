@@ -1,19 +1,19 @@
 /* test_restarts.c: ranks of a job are killed at random moments, and the launcher starts the job again, which goes on from the
  * last state it saved: in the end parameters and the optimizer's state have the same bits as those of a job that was left
- * alone. Also a job that goes on with other ranks. REMAT_LONG_TESTS=1 kills 20 times a case, else it is 4,
- * and 2 under sanitizers. */
+ * alone. Also a job that goes on with other ranks. REMAT_LONG_TESTS=1 kills 20 times a case, else it is 2. */
 #include "tests/cases.h"
 #include "tests/train/train_test.h"
-#include "train/state.h"
+#include "train/state/state.h"
 
 #include <dirent.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #define REMAT RM_BINARY_DIR "/remat"
 #define FLAGS "--hidden=24 --layers=2 --seq-len=64 --batch=4 --dropout=0.2 --threads=1 --lr=0.01 "
 enum { STEPS = 200 };
 
-static int kills_wanted(void) { return rm_long_cases(20, 4, 2); }
+static int kills_wanted(void) { return rm_cases(20, 2); }
 static void wait_ms(int ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000L}, NULL); }
 
 /* ---- Who is there ---- */
@@ -151,6 +151,28 @@ START_TEST(a_restarted_job_takes_over_nobody_elses_state) {
 }
 END_TEST
 
+/* A save that finds no room would find none the next time either. */
+START_TEST(a_full_disk_is_the_end) {
+    char line[2048];
+    struct rlimit old, small;
+    snprintf(line, sizeof line,
+             "launch --max-restarts=2 " REMAT " train --data=%s " FLAGS "--steps=9 --save=%s "
+             "--save-every=3",
+             make_text("text", 8192), in_scratch("st"));
+    getrlimit(RLIMIT_FSIZE, &old);
+    small = (struct rlimit){8192, old.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &small);
+    int status = run_program("%s", line);
+    setrlimit(RLIMIT_FSIZE, &old);
+    ck_assert_msg(status == 2, "%d: %s", status, program_errors);
+    ck_assert_msg(strstr(program_errors, "the training state of step 3 was not saved: cannot write ") &&
+                      strstr(program_errors, ": make room, or save elsewhere") &&
+                      strstr(program_errors, "nothing is started again: exit status 2") &&
+                      !strstr(program_errors, "restart 1 of 2"),
+                  "%s", program_errors);
+}
+END_TEST
+
 /* One rank gets SIGTERM from somebody: all stop after the same step, that rank is named, and nothing is started again. */
 START_TEST(a_polite_stop_is_the_end) {
     char line[2048], words[100];
@@ -268,6 +290,7 @@ int main(void) {
     TCase *tests = tcase_create("restarts");
     tcase_add_loop_test(tests, killed_and_started_again, 0, sizeof cases / sizeof *cases);
     tcase_add_test(tests, a_restarted_job_takes_over_nobody_elses_state);
+    tcase_add_test(tests, a_full_disk_is_the_end);
     tcase_add_test(tests, a_polite_stop_is_the_end);
     tcase_add_test(tests, jobs_of_one_name_are_two);
     tcase_add_test(tests, agents_are_told_apart);

@@ -134,6 +134,33 @@ END_TEST
 START_TEST(sigterm_saves_first) { stopped_by(SIGTERM, 143); }
 END_TEST
 
+START_TEST(a_lost_connection_saves_first) { stopped_by(SIGHUP, 129); }
+END_TEST
+
+/* SIGUSR1, however early, is followed by a training state; and a SIGHUP that nohup had ignored by nothing. */
+START_TEST(sigusr1_saves_and_goes_on) {
+    char line[2048];
+    int out = temporary(), err = temporary(), status = 0;
+    snprintf(line, sizeof line, "train --data=%s " FLAGS "--steps=100000000 --save=%s --save-every=100000000",
+             make_text("text", 8192), in_scratch("st"));
+    signal(SIGHUP, SIG_IGN);
+    pid_t child = start_program(line, out, err);
+    signal(SIGHUP, SIG_DFL);
+    wait_ms(100);
+    kill(child, SIGUSR1);
+    wait_for_state(in_scratch("st"));
+    kill(child, SIGHUP);
+    wait_ms(100);
+    ck_assert_int_eq(waitpid(child, &status, WNOHANG), 0);
+    kill(child, SIGTERM);
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    read_back(out, program_output, sizeof program_output);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 143, "status %x", (unsigned)status);
+    ck_assert_msg(strstr(program_output, ", for SIGUSR1"), "%s", program_output);
+    close(err);
+}
+END_TEST
+
 START_TEST(resuming_from_nowhere) {
     const char *text = make_text("text", 8192);
     ck_refuses(1, "no training state", "train --data=%s --resume=%s", text, in_scratch("nothing"));
@@ -183,16 +210,20 @@ START_TEST(other_data_is_refused) {
 END_TEST
 
 static void damage(const char *path, bool empty) { ck_assert_int_eq(truncate(path, empty ? 0 : 100), 0); }
+static void lose(const char *path, bool empty) {
+    (void)empty;
+    ck_assert_int_eq(unlink(path), 0);
+}
 
-/* The newest state that has all its files is taken. When it is damaged nothing else is taken in its place, but named; and what
- * the sentence says to do works. */
+/* When the newest state is damaged, or lacks a file, nothing else is taken in its place, but named; and what the sentence
+ * says to do works. */
 START_TEST(the_state_before_a_damaged_one_is_named) {
     static const char *const files[] = {"state.json", "model.safetensors", "optimizer.safetensors"};
     const char *text = make_text("text", 8192), *st = in_scratch("st");
     char newest[256], said[600], command[600];
-    snprintf(newest, sizeof newest, "%s/step-00000003/%s", st, files[_i]);
+    snprintf(newest, sizeof newest, "%s/step-00000003/%s", st, files[_i % 3]);
     ck_runs("train --data=%s " FLAGS "--steps=3 --save-every=1 --keep=0 --save=%s", text, st);
-    damage(newest, _i == 0);
+    (_i < 3 ? damage : lose)(newest, _i == 0);
     snprintf(
         said, sizeof said,
         "; the one before it is %1$s/step-00000002: move %1$s/step-00000003 away, and --resume=%1$s goes on from there",
@@ -222,8 +253,10 @@ int main(void) {
     tcase_add_test(tests, gradients_are_dumped_whole);
     tcase_add_test(tests, ctrl_c_saves_first);
     tcase_add_test(tests, sigterm_saves_first);
+    tcase_add_test(tests, a_lost_connection_saves_first);
+    tcase_add_test(tests, sigusr1_saves_and_goes_on);
     tcase_add_test(tests, resuming_from_nowhere);
     tcase_add_test(tests, other_data_is_refused);
-    tcase_add_loop_test(tests, the_state_before_a_damaged_one_is_named, 0, 3);
+    tcase_add_loop_test(tests, the_state_before_a_damaged_one_is_named, 0, 6);
     return run_suite("train/resume", tests);
 }

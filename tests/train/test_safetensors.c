@@ -1,5 +1,5 @@
 /* test_safetensors.c: arrays come back as they were written, and hostile files are refused. */
-#include "train/safetensors.h"
+#include "train/state/safetensors.h"
 
 #include "tests/train/train_test.h"
 
@@ -78,6 +78,12 @@ START_TEST(lengths_are_checked) {
     ck_fails(rm_safetensors_parse(prefix, 16, "x", &file), REMAT_IO, "cut short");
     memset(prefix, 0xff, 8);
     ck_fails(rm_safetensors_parse(prefix, 16, "x", &file), REMAT_IO, "would have");
+    ck_fails(rm_safetensors_parse((const uint8_t *)"PK\3\4\0\0\x8\x8\0", 9, "m.pt", &file), REMAT_IO,
+             "torch.load(\"m.pt\", weights_only=True); save_file(");
+    ck_fails(rm_safetensors_parse((const uint8_t *)"\x80\2\x8a\nl\xfc\x9c\x46\xf9", 9, "m.pt", &file), REMAT_IO,
+             "torch.save");
+    const uint8_t large[8] = {0xc0, 0x9e, 0xe6, 0x05}; /* 99,000,000: what the format allows would take 2 GB */
+    ck_fails(rm_safetensors_parse(large, sizeof large, "x", &file), REMAT_IO, "at most 4194304");
     rm_safetensors_free(&file);
 }
 END_TEST

@@ -2,7 +2,7 @@
  * where they are kept. */
 #include "tests/train/train_test.h"
 
-#include "train/setup.h"
+#include "train/run/setup.h"
 
 #define WORK "--task=adding --seq-len=40 --hidden=4 --layers=1 --batch=2 --tile=8 --threads=1 "
 

@@ -1,9 +1,9 @@
 /* test_state.c: a training state comes back to the bit; a failed save harms nothing; what does not fit is refused. The
  * kill-at-any-moment side is test_resume.c. */
-#include "train/state.h"
-#include "train/setup.h"
-#include "train/loader.h"
-#include "train/weights.h"
+#include "train/state/state.h"
+#include "train/run/setup.h"
+#include "train/data/loader.h"
+#include "train/state/weights.h"
 
 #include "memory/host.h"
 #include "tests/train/train_test.h"
@@ -82,8 +82,9 @@ static int count_entries(const char *directory, const char *prefix) {
 /* ---- Dying: these stand in front of the C library's, and end the process at the n-th of such calls. A file that is being
  * synced then loses its second half, as in a power cut. ---- */
 
-static int die_at;        /* 0: never */
-static ino_t unsynced[8]; /* files written to since their last fsync */
+static int die_at;                   /* 0: never */
+static int rename_error, sync_error; /* 0: none; sync_error: of directories */
+static ino_t unsynced[8];            /* files written to since their last fsync */
 static void note_sync(int fd, bool synced) {
     struct stat about;
     int at = 0;
@@ -105,10 +106,15 @@ ssize_t write(int fd, const void *data, size_t bytes) {
 int fsync(int fd) {
     count_call(fd);
     note_sync(fd, true);
+    struct stat about;
+    errno = sync_error;
+    if (sync_error && !fstat(fd, &about) && S_ISDIR(about.st_mode)) return -1;
     return (int)syscall(SYS_fsync, fd);
 }
 int rename(const char *from, const char *to) {
     count_call(-1);
+    errno = rename_error;
+    if (rename_error) return -1;
     for (int i = 0; i < 7; i++)
         if (die_at && unsynced[i]) _exit(2); /* a power cut would leave a state of empty files */
     return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
@@ -116,6 +122,10 @@ int rename(const char *from, const char *to) {
 int unlink(const char *path) {
     count_call(-1);
     return (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+}
+int unlinkat(int fd, const char *path, int flags) {
+    count_call(-1);
+    return (int)syscall(SYS_unlinkat, fd, path, flags);
 }
 int rmdir(const char *path) {
     count_call(-1);
@@ -196,9 +206,9 @@ START_TEST(the_newest_are_kept) {
     ck_assert(found && strstr(state, "step-00000004"));
     ck_ok(rm_state_find(in_scratch("st/step-00000003"), state, &found)); /* one state by its own name */
     ck_assert(found && strstr(state, "step-00000003"));
-    unlink(in_scratch("st/step-00000004/optimizer.safetensors")); /* not whole: not the newest */
+    unlink(in_scratch("st/step-00000004/optimizer.safetensors")); /* not whole: nobody goes back unasked */
     ck_ok(rm_state_find(directory, state, &found));
-    ck_assert(found && strstr(state, "step-00000003"));
+    ck_assert(found && strstr(state, "step-00000004"));
     rm_state_store_close(&store);
     close_bench(&b);
 }
@@ -224,6 +234,56 @@ START_TEST(places_are_guarded) {
     rm_state_store_close(&other);
     ck_fails(rm_state_store_open("/proc/st", 0, 0, NULL, &other), REMAT_IO, "--save");
     close_bench(&b);
+}
+END_TEST
+
+/* Links that others have put where a state will be: nothing is written, taken for a state or removed behind them. */
+START_TEST(planted_links_are_not_followed) {
+    bench b;
+    rm_state_store store;
+    rm_file_writer writer;
+    open_bench(&b, FLAGS);
+    step(&b);
+    ck_ok(rm_state_store_open(in_scratch("victim"), 0, 0, NULL, &store));
+    save_ok(&store, &b);
+    rm_state_store_close(&store);
+    ck_ok(rm_state_store_open(in_scratch("st"), 1, 0, NULL, &store));
+    ck_assert_int_eq(symlink("../victim/step-00000001", in_scratch("st/step-00000001")), 0);
+    ck_assert_int_eq(symlink("../victim/step-00000001", in_scratch("st/.tmp-step-00000001")), 0);
+    save_ok(&store, &b);
+    struct stat made;
+    ck_assert(lstat(in_scratch("st/step-00000001"), &made) == 0 && S_ISDIR(made.st_mode));
+    ck_assert_int_eq(symlink("../victim/step-00000001", in_scratch("st/step-00000000")), 0);
+    step(&b);
+    save_ok(&store, &b); /* older ones go */
+    ck_ok(rm_state_check(in_scratch("victim/step-00000001")));
+    rm_state_store_close(&store);
+    ck_assert_int_eq(symlink("victim/step-00000001/model.safetensors", in_scratch("link")), 0);
+    ck_fails(rm_file_create(in_scratch("link"), &writer), REMAT_IO, "symbolic link");
+    ck_ok(rm_state_check(in_scratch("victim/step-00000001")));
+    close_bench(&b);
+}
+END_TEST
+
+/* What somebody typed may be a device or a pipe, also by a link; what it turned into meanwhile is left alone. */
+START_TEST(only_streams_are_written_to_as_they_are) {
+    rm_file_writer writer;
+    struct stat about;
+    char read_back[4] = "";
+    make_file("plain", "mine", 4);
+    const char *pipe = in_scratch("pipe"), *link = in_scratch("link");
+    ck_assert(!mkfifo(pipe, 0600) && !symlink("pipe", link));
+    ck_fails(rm_file_create(pipe, &writer), REMAT_IO, "no plain file");
+    ck_fails(rm_file_create(link, &writer), REMAT_IO, "symbolic link");
+    ck_fails(rm_file_open_stream(in_scratch("plain"), &writer), REMAT_IO, "neither a plain file");
+    ck_assert(!stat(in_scratch("plain"), &about) && about.st_size == 4);
+    ck_fails(rm_file_open_stream(link, &writer), REMAT_IO, "nobody reads from it");
+    int reader = open(pipe, O_RDONLY | O_NONBLOCK);
+    ck_ok(rm_file_open_stream(link, &writer));
+    ck_ok(rm_file_write(&writer, "abc", 3));
+    ck_ok(rm_file_finish(&writer));
+    ck_assert(read(reader, read_back, 4) == 3 && !strcmp(read_back, "abc"));
+    close(reader);
 }
 END_TEST
 
@@ -262,7 +322,7 @@ START_TEST(a_full_disk_harms_nothing) {
         setrlimit(RLIMIT_FSIZE, &small);
         remat_status status = rm_state_save(&store, b.session, &b.options, point_of(&b));
         setrlimit(RLIMIT_FSIZE, &old);
-        ck_assert_int_eq(status, REMAT_IO);
+        ck_assert_int_eq(status, REMAT_INVALID);
         ck_assert_msg(strstr(remat_last_error(), "step 2 was not saved"), "%s", remat_last_error());
         ck_assert_int_eq(count_entries(in_scratch("st"), "[.]tmp"), 0);
     }
@@ -270,6 +330,43 @@ START_TEST(a_full_disk_harms_nothing) {
     ck_assert(found && strstr(state, "step-00000001"));
     ck_ok(rm_state_read(state, RM_TRAIN, &b.options, &point));
     ck_ok(rm_state_restore(state, &point, true, b.session));
+    rm_state_store_close(&store);
+    close_bench(&b);
+}
+END_TEST
+
+static remat_status alone(void *context, remat_status status, double *values, int64_t count) {
+    (void)context, (void)values, (void)count;
+    return status;
+}
+
+/* Names take room as well. A job is not started again for it, but it is for another error, though the disk was full before. */
+START_TEST(no_room_for_a_name_is_no_room) {
+    static const struct {
+        int *error, number;
+        remat_status status;
+    } cases[] = {
+        {&rename_error, ENOSPC, REMAT_INVALID}, {&sync_error, EDQUOT, REMAT_INVALID}, {&rename_error, EIO, REMAT_IO}};
+    bench b;
+    rm_state_store store;
+    rm_file_writer full;
+    open_bench(&b, FLAGS);
+    ck_ok(rm_state_store_open(in_scratch("st"), 1, 0, NULL, &store));
+    step(&b);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        *cases[i].error = cases[i].number;
+        remat_status status = rm_state_save(&store, b.session, &b.options, point_of(&b));
+        *cases[i].error = 0;
+        ck_assert_msg(status == cases[i].status, "%zu: %d: %s", i, status, remat_last_error());
+        ck_assert(!strstr(remat_last_error(), "make room") == (status == REMAT_IO));
+    }
+    ck_ok(rm_file_open_stream("/dev/full", &full));
+    ck_fails(rm_file_write(&full, "x", 1), REMAT_IO, "make room");
+    rm_file_abandon(&full);
+    store.ranks = (rm_state_ranks){.rank = 1, .size = 2, .shard_optimizer = true, .agree = alone};
+    ck_fails(rm_state_save(&store, b.session, &b.options, point_of(&b)), REMAT_IO,
+             "a place for --save that all hosts see");
+    store.ranks.size = 1;
     rm_state_store_close(&store);
     close_bench(&b);
 }
@@ -620,6 +717,51 @@ START_TEST(other_names_are_understood) {
 }
 END_TEST
 
+/* A file of one array of halves, and what it says. */
+START_TEST(halves_are_read) {
+    static const struct {
+        const char *dtype;
+        uint16_t half;
+        float value;
+    } cases[] = {{"F16", 0xc100, -2.5f}, {"BF16", 0xc020, -2.5f}, {"F16", 0x0001, 0x1p-24f}};
+    rm_safetensors file;
+    rm_file_writer writer;
+    bench b;
+    open_bench(&b, FLAGS);
+    ck_ok(rm_weights_save(b.session, REMAT_PARAM, in_scratch("w.safetensors"), &writer));
+    ck_ok(rm_safetensors_open(in_scratch("w.safetensors"), &file));
+    for (size_t c = 0; c < 3; c++) {
+        char header[4096] = "{";
+        uint16_t data[4000];
+        size_t n = 0;
+        for (int64_t j = 0; j < file.count; j++) {
+            const rm_st_array *a = &file.array[j];
+            size_t count = (a->end - a->begin) / 4, at = strlen(header);
+            at += (size_t)snprintf(header + at, sizeof header - at, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%lld",
+                                   j ? "," : "", a->name, cases[c].dtype, (long long)a->dim[0]);
+            if (a->rank == 2) at += (size_t)snprintf(header + at, sizeof header - at, ",%lld", (long long)a->dim[1]);
+            snprintf(header + at, sizeof header - at, "],\"data_offsets\":[%zu,%zu]}", 2 * n, 2 * (n + count));
+            n += count;
+        }
+        strcat(header, "}");
+        ck_assert_uint_lt(n, 4000);
+        for (size_t i = 0; i < n; i++) data[i] = cases[c].half;
+        uint64_t length = strlen(header);
+        FILE *out = fopen(in_scratch("h.safetensors"), "w");
+        ck_assert(out && fwrite(&length, 8, 1, out) == 1 && fputs(header, out) >= 0);
+        ck_assert_uint_eq(fwrite(data, 2, n, out), n);
+        fclose(out);
+        float read[10 * 5];
+        ck_ok(rm_weights_import(b.session, in_scratch("h.safetensors")));
+        ck_ok(remat_read(b.session, REMAT_PARAM, 0, read, sizeof read));
+        for (size_t i = 0; i < 50; i++) ck_assert(read[i] == cases[c].value);
+        ck_fails(rm_weights_load(b.session, REMAT_PARAM, in_scratch("h.safetensors")), REMAT_INVALID, "must be F32:");
+    }
+    rm_safetensors_free(&file);
+    close_bench(&b);
+}
+END_TEST
+
 START_TEST(weights_that_do_not_fit_change_nothing) {
     bench a, b;
     rm_file_writer writer;
@@ -640,7 +782,8 @@ START_TEST(weights_that_do_not_fit_change_nothing) {
         close_bench(&b);
     }
     ck_fails(rm_weights_import(a.session, "/nowhere.safetensors"), REMAT_IO, "does not exist");
-    ck_fails(rm_weights_save(a.session, REMAT_PARAM, "/dev/full", &writer), REMAT_IO, "make room");
+    ck_ok(rm_file_open_stream("/dev/full", &writer));
+    ck_fails(rm_weights_write(a.session, REMAT_PARAM, &writer), REMAT_IO, "make room");
     close_bench(&a);
 }
 END_TEST
@@ -650,8 +793,11 @@ int main(void) {
     tcase_add_loop_test(tests, training_goes_on_bit_for_bit, 0, 4);
     tcase_add_test(tests, the_newest_are_kept);
     tcase_add_test(tests, places_are_guarded);
+    tcase_add_test(tests, planted_links_are_not_followed);
+    tcase_add_test(tests, only_streams_are_written_to_as_they_are);
     tcase_add_test(tests, what_a_killed_run_left_is_removed);
     tcase_add_test(tests, a_full_disk_harms_nothing);
+    tcase_add_test(tests, no_room_for_a_name_is_no_room);
     tcase_add_test(tests, dying_at_every_call);
     tcase_add_test(tests, bits_that_changed_are_noticed);
     tcase_add_test(tests, other_flags_are_refused);
@@ -664,6 +810,7 @@ int main(void) {
     tcase_add_test(tests, damaged_states_are_passed_by);
     tcase_add_test(tests, damaged_states_of_others_are_left_alone);
     tcase_add_test(tests, other_names_are_understood);
+    tcase_add_test(tests, halves_are_read);
     tcase_add_test(tests, weights_that_do_not_fit_change_nothing);
     return run_suite("train/state", tests);
 }

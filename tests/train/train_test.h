@@ -7,6 +7,7 @@
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -103,6 +104,16 @@ static inline int temporary(void) {
     ck_assert_int_ge(fd, 0);
     unlink(path);
     return fd;
+}
+
+/* Until a directory of states has a whole one. */
+static inline void wait_for_state(const char *directory) {
+    char pattern[512];
+    glob_t found = {0};
+    snprintf(pattern, sizeof pattern, "%s/step-*/state.json", directory);
+    for (int i = 0; i < 4000 && glob(pattern, 0, NULL, &found); i++) usleep(5000);
+    ck_assert_msg(found.gl_pathc > 0, "%s never had a state", directory);
+    globfree(&found);
 }
 
 /* Starts it with a line of arguments, cut at spaces; stdout and stderr go to the two files. */

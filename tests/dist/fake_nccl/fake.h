@@ -1,4 +1,4 @@
-/* fake.h: a libcudart and a libnccl that compute on the CPU, for tests of dist/group_nccl.c on machines without a GPU. They
+/* fake.h: a libcudart and a libnccl that compute on the CPU, for tests of dist/nccl/group_nccl.c on machines without a GPU. They
  * have the names, types and numbers of the real ones, as many functions as Remat calls, and no patience: a call that NVIDIA's
  * rules forbid (a communicator used while it is InProgress or after an error, memory of the host where the GPU's is
  * needed, a wait for a GPU that will never finish) ends the process with a line on stderr.

@@ -26,34 +26,38 @@
 
 /* ---- For tests ------------------------------------------------------------------------------------------------- */
 
-void fake_cuda_reset(uint64_t seed);                     /* forgets everything; nothing may be alive */
-const char *fake_cuda_violation(void);                   /* the first; NULL: none */
-int64_t fake_cuda_live(void);                            /* memory, streams, events, handles that were not given back */
-int64_t fake_cuda_calls(void);                           /* since the reset */
-int64_t fake_cuda_allocations(void);                     /* calls that take memory or make a handle */
-int64_t fake_cuda_graphs(void);                          /* that were instantiated */
-int64_t fake_cuda_replays(void);                         /* ... and launched, how often in all */
+void fake_cuda_reset(uint64_t seed);   /* forgets everything; nothing may be alive */
+const char *fake_cuda_violation(void); /* the first; NULL: none */
+int64_t fake_cuda_live(void);          /* memory, streams, events, handles that were not given back */
+int64_t fake_cuda_calls(void);         /* since the reset */
+int64_t fake_cuda_allocations(void);   /* calls that take memory or make a handle */
+int64_t fake_cuda_graphs(void);        /* that were instantiated */
+int64_t fake_cuda_replays(void);       /* ... and launched, how often in all */
 /* Of the GPU's memory each of these takes so much with the first handle since the reset, for good. */
 enum { FAKE_CUBLAS, FAKE_CUBLASLT, FAKE_CUDNN, FAKE_LIBRARIES, FAKE_LIBRARY_BYTES = 4 << 20 };
 void fake_cuda_fail_at(int64_t call, cudaError_t error); /* the call numbered so (from 1) fails; 0: none */
 void fake_cuda_break_at(int64_t work); /* so does, later, the so many-th kernel, and everything after it */
 void fake_cuda_machine(int gpus, int driver, size_t free_bytes); /* until the next reset: 1, 13000, 1 GiB */
 
+void fake_cuda_others_take(size_t bytes); /* of the GPU's memory, while the next graph is made */
+
 /* cuBLASLt's whims, until the next reset: none. */
 enum {
-    FAKE_LT_OTHER_WHOLE = 1,      /* an algorithm adds in another order for another number of columns  */
-    FAKE_LT_OTHER_BATCHED = 2,    /* ... and in batches                                               */
-    FAKE_LT_REFUSES_OTHERS = 4,   /* ... or is not to be had for them                                 */
-    FAKE_LT_KNOWS_NOTHING = 8,    /* there is no algorithm for anything                               */
-    FAKE_LT_NO_TENSOR_CORES = 16, /* there is none but for fp32                                       */
-    FAKE_LT_REFUSES_FAR = 32,     /* the first that would do takes no rows that lie far apart         */
-    FAKE_LT_FASTER_IN_FP32 = 64,  /* ... reads its operands as they are, though it need not           */
-    FAKE_LT_REFUSES_LATE = 128,   /* ... is refused when it should multiply, after all was well       */
+    FAKE_LT_OTHER_WHOLE = 1,        /* an algorithm adds in another order for another number of columns  */
+    FAKE_LT_OTHER_BATCHED = 2,      /* ... and in batches                                               */
+    FAKE_LT_REFUSES_OTHERS = 4,     /* ... or is not to be had for them                                 */
+    FAKE_LT_KNOWS_NOTHING = 8,      /* there is no algorithm for anything                               */
+    FAKE_LT_NO_TENSOR_CORES = 16,   /* there is none but for fp32                                       */
+    FAKE_LT_REFUSES_FAR = 32,       /* the first that would do takes no rows that lie far apart         */
+    FAKE_LT_FASTER_IN_FP32 = 64,    /* ... reads its operands as they are, though it need not           */
+    FAKE_LT_REFUSES_LATE = 128,     /* ... is refused when it should multiply, after all was well       */
     FAKE_LT_NEVER_MULTIPLIES = 256, /* ... and so is every other                                      */
+    FAKE_LT_NEVER_REPEATS = 512,    /* what splits sums adds them up in another order each time       */
+    FAKE_LT_SELDOM_REPEATS = 1024,  /* ... each third time                                            */
 };
 void fake_lt_is(unsigned whims);
 typedef struct {
-    int64_t searches, products, batches; /* batches are products, too */
+    int64_t searches, products, batches, splits; /* the last two are products, too */
 } fake_lt_count;
 fake_lt_count fake_lt_counted(void); /* since the reset */
 int64_t fake_dnn_counted(void);      /* passes of recurrent layers by cuDNN, since the reset */
@@ -111,6 +115,7 @@ bool fake_record_begin(cudaStream_t stream);
 cudaGraph_t fake_record_end(cudaStream_t stream); /* NULL: it did not record */
 void fake_graph_end(cudaGraph_t graph);
 cudaGraphExec_t fake_graph_make(cudaGraph_t graph);
+size_t fake_graph_launches(cudaGraph_t graph);
 void fake_graph_launch(cudaGraphExec_t graph, cudaStream_t stream);
 void fake_graph_exec_end(cudaGraphExec_t graph);
 int64_t fake_graphs_live(void);

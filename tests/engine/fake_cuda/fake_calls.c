@@ -15,7 +15,8 @@ static struct {
     size_t free_bytes;
     bool used; /* by this process: it has a context */
     bool loaded[FAKE_LIBRARIES];
-} machine = {1, 13000, (size_t)1 << 30, false, {false}};
+    size_t others, others_take; /* other programs have so much of its memory, and take so much with the next graph */
+} machine = {.gpus = 1, .driver = 13000, .free_bytes = (size_t)1 << 30};
 
 void fake_violate(const char *format, ...) {
     va_list arguments;
@@ -45,6 +46,7 @@ void fake_cuda_reset(uint64_t seed) {
     last = cudaSuccess;
     machine.used = false;
     memset(machine.loaded, 0, sizeof machine.loaded);
+    machine.others = machine.others_take = 0;
     fake_cuda_machine(1, 13000, (size_t)1 << 30);
 }
 
@@ -96,7 +98,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 }
 enum { CONTEXT = 300 << 20, OTHERS = 77 << 20, GRAPH = 64 << 10 };
 static size_t taken(void) {
-    size_t bytes = ((size_t)fake_memory_live() << 20) + (size_t)fake_graphs_live() * GRAPH;
+    size_t bytes = machine.others + ((size_t)fake_memory_live() << 20) + (size_t)fake_graphs_live() * GRAPH;
     for (int i = 0; i < FAKE_LIBRARIES; i++) bytes += machine.loaded[i] ? (size_t)FAKE_LIBRARY_BYTES : 0;
     return bytes;
 }
@@ -105,6 +107,8 @@ void fake_load(int library) {
     FAKE_INSIDE;
     machine.loaded[library] = true;
 }
+
+void fake_cuda_others_take(size_t bytes) { machine.others_take = bytes; }
 
 cudaError_t cudaMemGetInfo(size_t *free, size_t *total) {
     ENTER();
@@ -166,15 +170,15 @@ static cudaError_t take(void **start, size_t bytes, bool on_gpu) {
 cudaError_t cudaMalloc(void **start, size_t bytes) { return take(start, bytes, true); }
 cudaError_t cudaMallocHost(void **start, size_t bytes) { return take(start, bytes, false); }
 
-/* What is given back is gone, also where the answer is an error that something earlier has left. */
+/* What is given back is gone, also where the answer is an error that something earlier has left. NULL is nothing. */
 cudaError_t cudaFree(void *start) {
     if (fake_records()) fake_violate("memory is given back while a stream records");
-    fake_give_back(start, true);
+    if (start) fake_give_back(start, true);
     return answer();
 }
 cudaError_t cudaFreeHost(void *start) {
     if (fake_records()) fake_violate("memory is given back while a stream records");
-    fake_give_back(start, false);
+    if (start) fake_give_back(start, false);
     return answer();
 }
 
@@ -301,12 +305,20 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
     fake_graph_end(graph);
     return answer();
 }
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count) {
+    ENTER();
+    if (nodes) fake_violate("what a graph consists of is asked for, not how much");
+    *count = fake_graph_launches(graph);
+    return cudaSuccess;
+}
 #undef cudaGraphInstantiate
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags) {
     *exec = NULL;
     ENTER();
     if (flags || fake_records()) fake_violate("a graph is made with flags %llu, or while a stream records", flags);
     *exec = fake_graph_make(graph);
+    machine.others += machine.others_take;
+    machine.others_take = 0;
     return cudaSuccess;
 }
 cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream) {

@@ -196,18 +196,13 @@ typedef struct {
     struct cudnnRNNStruct rnn;
     int tau, batch;
     bool keeps;
-    const int32_t *length;
     const float *x, *hx, *cx, *w, *dy, *dhy, *dcy;
     float *y, *hy, *cy, *dx, *dhx, *dcx, *dw, *reserve;
     char *work;
     size_t work_bytes;
 } call;
 
-static void check_lengths(const call *c) {
-    for (int b = 0; b < c->batch; b++)
-        if (c->length[b] != c->tau) fake_violate("sequence %d has %d timesteps of %d", b, c->length[b], c->tau);
-    memset(c->work, 0xFF, c->work_bytes);
-}
+static void spoil_work(const call *c) { memset(c->work, 0xFF, c->work_bytes); }
 static void expect_stage(const call *c, int stage) {
     if (c->reserve[0] != (float)stage || c->reserve[1] != (float)c->tau || c->reserve[2] != (float)c->batch)
         fake_violate("a reserve space at stage %g of %g timesteps, not %d of %d", (double)c->reserve[0],
@@ -259,7 +254,7 @@ static void forward(void *context) {
     const call *c = context;
     int hidden = c->rnn.hidden;
     int64_t state = (int64_t)c->batch * hidden;
-    check_lengths(c);
+    spoil_work(c);
     for (int t = 0; t < c->tau; t++)
         for (int b = 0; b < c->batch; b++)
             for (int j = 0; j < hidden; j++)
@@ -308,7 +303,7 @@ static void backward_data(void *context) {
     int hidden = c->rnn.hidden, gates = gates_of(&c->rnn);
     size_t state = (size_t)c->batch * (size_t)hidden;
     float *dh = calloc(2 * state, sizeof *dh), *dc = dh + state;
-    check_lengths(c);
+    spoil_work(c);
     expect_stage(c, AFTER_FORWARD);
     if (c->dhy) memcpy(dh, c->dhy, state * sizeof *dh);
     if (c->dcy) memcpy(dc, c->dcy, state * sizeof *dc);
@@ -338,7 +333,7 @@ static void add_outer(const call *c, int id, float d, int j, const float *v) {
 static void backward_weights(void *context) {
     const call *c = context;
     int gates = gates_of(&c->rnn);
-    check_lengths(c);
+    spoil_work(c);
     expect_stage(c, AFTER_DATA);
     for (int t = 0; t < c->tau; t++)
         for (int b = 0; b < c->batch; b++)
@@ -367,8 +362,7 @@ static cudnnStatus_t give(cudnnHandle_t handle, void (*work)(void *), const call
     { (p), (p) ? (n) : 0, false }
 #define WRITES(p, n)                                                                                                   \
     { (p), (p) ? (n) : 0, true }
-    const fake_range range[] = {READS(c->length, 4 * (uint64_t)c->batch),
-                                READS(c->x, 4 * rows * in),
+    const fake_range range[] = {READS(c->x, 4 * rows * in),
                                 READS(c->hx, state),
                                 READS(c->cx, state),
                                 READS(c->w, weight_bytes(&c->rnn)),
@@ -399,6 +393,7 @@ cudnnStatus_t cudnnRNNForward(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cu
                               void *hy, cudnnTensorDescriptor_t c_desc, const void *cx, void *cy, size_t weight_size,
                               const void *weights, size_t work_size, void *work, size_t reserve_size, void *reserve) {
     cudnnStatus_t status = answer();
+    if (length) fake_violate("lengths of sequences are given, which cuDNN 9 does not read");
     (void)c_desc;
     if (status) return status;
     if (!fits(rnn, x_desc, y_desc, h, weight_size, work_size, reserve_size)) return CUDNN_STATUS_BAD_PARAM;
@@ -406,7 +401,6 @@ cudnnStatus_t cudnnRNNForward(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cu
               .tau = x_desc->tau,
               .batch = x_desc->batch,
               .keeps = mode == CUDNN_FWD_MODE_TRAINING,
-              .length = length,
               .x = x,
               .y = y,
               .hx = hx,
@@ -428,13 +422,13 @@ cudnnStatus_t cudnnRNNBackwardData_v8(cudnnHandle_t handle, cudnnRNNDescriptor_t
                                       const void *weights, size_t work_size, void *work, size_t reserve_size,
                                       void *reserve) {
     cudnnStatus_t status = answer();
+    if (length) fake_violate("lengths of sequences are given, which cuDNN 9 does not read");
     (void)c_desc;
     if (status) return status;
     if (!dx || !fits(rnn, x_desc, y_desc, h, weight_size, work_size, reserve_size)) return CUDNN_STATUS_BAD_PARAM;
     call c = {.rnn = *rnn,
               .tau = x_desc->tau,
               .batch = x_desc->batch,
-              .length = length,
               .y = (float *)(uintptr_t)y,
               .dy = dy,
               .dx = dx,
@@ -457,13 +451,13 @@ cudnnStatus_t cudnnRNNBackwardWeights_v8(cudnnHandle_t handle, cudnnRNNDescripto
                                          const void *y, size_t weight_size, void *dw, size_t work_size, void *work,
                                          size_t reserve_size, void *reserve) {
     cudnnStatus_t status = answer();
+    if (length) fake_violate("lengths of sequences are given, which cuDNN 9 does not read");
     if (status) return status;
     bool fit = mode == CUDNN_WGRAD_MODE_ADD && fits(rnn, x_desc, y_desc, h, weight_size, work_size, reserve_size);
     if (!fit) return CUDNN_STATUS_BAD_PARAM;
     call c = {.rnn = *rnn,
               .tau = x_desc->tau,
               .batch = x_desc->batch,
-              .length = length,
               .x = x,
               .hx = hx,
               .y = (float *)(uintptr_t)y,

@@ -1,7 +1,7 @@
 /* fake_lt.c: the functions of cuBLASLt that Remat's device calls: fake.h. Products are made in plain loops when the stream gets
  * there. It is as unhelpful as the real one may be: which algorithm it proposes depends on the number of columns (rows, to
- * Remat), and the order in which a sum is made on the algorithm; the proposals that come first split sums, want memory, or do
- * not work. On demand (fake_lt_is) bits differ with the number of columns although the algorithm is the same. */
+ * Remat), and the order in which a sum is made on the algorithm; the proposals that come first split sums in no order or
+ * in one, want memory, or do not work. On demand (fake_lt_is) bits differ with the number of columns although the algorithm is the same. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -177,7 +177,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t preference, int wanted,
                                               cublasLtMatmulHeuristicResult_t *result, int *n) {
-    enum { PROPOSALS = 5, SPLITS = 0, WANTS_MEMORY, FAILS, GOOD, SLOWER };
+    enum { PROPOSALS = 6, NO_ORDER = 0, SPLITS, WANTS_MEMORY, FAILS, GOOD, SLOWER, NEEDED = 1024 };
     cublasStatus_t status = fake_blas_answer();
     const wishes *w = (const wishes *)(const void *)preference;
     const operation *o = read_operation(matmul);
@@ -187,20 +187,21 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     if (status) return status;
     count.searches++;
     if (!fits(o, x[0], x[1], x[3])) return CUBLAS_STATUS_INVALID_VALUE;
-    if (w->memory || w->scheme) fake_violate("algorithms are asked for that split sums");
+    if (w->scheme & ~3u) fake_violate("algorithms are asked for that split sums in no order");
     for (int i = 0; i < 4; i++)
         if (w->align[i] > 16 || !aligned(x[i], w->align[i])) fake_violate("operand %d is aligned to less than said", i);
     if (whims & FAKE_LT_KNOWS_NOTHING) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (whims & FAKE_LT_NO_TENSOR_CORES && o->compute != CUBLAS_COMPUTE_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+    const int first = w->memory < NEEDED ? GOOD : w->scheme ? SPLITS : WANTS_MEMORY; /* that would do */
     for (int i = 0; i < PROPOSALS && i < wanted; i++) {
         uint64_t id = 1 + ((uint64_t)x[3]->columns * 7 + (uint64_t)x[0]->ld % 2 + (uint64_t)i) % 11;
         memset(&result[i], 0, sizeof result[i]);
-        bool as_they_are = i == GOOD && whims & FAKE_LT_FASTER_IN_FP32;
+        bool as_they_are = i == first && whims & FAKE_LT_FASTER_IN_FP32;
         result[i].algo = algorithm(id, x[3]->columns, as_they_are ? CUBLAS_COMPUTE_32F : o->compute);
-        result[i].algo.data[NEAR] = i == GOOD && whims & FAKE_LT_REFUSES_FAR;
-        result[i].algo.data[LATE] = i == GOOD && whims & FAKE_LT_REFUSES_LATE;
-        if (i == SPLITS) result[i].algo.data[SPLIT] = 4, result[i].algo.data[SCHEME] = 2;
-        if (i == WANTS_MEMORY) result[i].workspaceSize = result[i].algo.data[MEMORY] = 1024;
+        result[i].algo.data[NEAR] = i == first && whims & FAKE_LT_REFUSES_FAR;
+        result[i].algo.data[LATE] = i == first && whims & FAKE_LT_REFUSES_LATE;
+        if (i <= SPLITS) result[i].algo.data[SPLIT] = 4, result[i].algo.data[SCHEME] = i == SPLITS ? 2 - id % 2 : 4;
+        if (i <= WANTS_MEMORY) result[i].workspaceSize = result[i].algo.data[MEMORY] = NEEDED;
         if (i == FAILS) result[i].state = CUBLAS_STATUS_NOT_SUPPORTED;
         *n = i + 1;
     }
@@ -310,12 +311,18 @@ static uint64_t order_of(const cublasLtMatmulAlgo_t *algo, const layout *d) {
     return algo->data[ID] + other;
 }
 
+static uint64_t not_repeated(void) {
+    static uint64_t calls;
+    calls++;
+    return whims & FAKE_LT_NEVER_REPEATS ? calls : whims & FAKE_LT_SELDOM_REPEATS ? calls % 3 == 0 : 0;
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t matmul, const void *alpha, const void *x,
                               cublasLtMatrixLayout_t a, const void *y, cublasLtMatrixLayout_t b, const void *beta,
                               const void *c, cublasLtMatrixLayout_t c_layout, void *out, cublasLtMatrixLayout_t d,
                               const cublasLtMatmulAlgo_t *algo, void *memory, size_t bytes, cudaStream_t stream) {
     cublasStatus_t status = fake_blas_answer();
-    (void)handle, (void)memory, (void)bytes;
+    (void)handle;
     if (status) return status;
     if (!algo) return CUBLAS_STATUS_INVALID_VALUE;
     if (algo->data[LATE]) return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -333,13 +340,18 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t matm
                  y,
                  out};
     if (!fits(&p.o, &p.a, &p.b, &p.d)) return CUBLAS_STATUS_INVALID_VALUE;
-    if (algo->data[SPLIT] != 1 || algo->data[SCHEME]) fake_violate("a product by an algorithm that splits sums");
+    if (algo->data[SCHEME] > 2) fake_violate("a product by an algorithm that splits sums in no order");
     if (algo->data[MEMORY] > bytes) fake_violate("a product by an algorithm that wants more memory");
     if (c != out || c_layout != d) fake_violate("a product that adds to something else");
     p.order = order_of(algo, &p.d);
     count.products++;
     count.batches += p.d.batch > 1;
-    fake_range range[] = {touched(x, &p.a, false), touched(y, &p.b, false), touched(out, &p.d, true)};
-    fake_push(stream, multiply, &p, sizeof p, range, 3);
+    count.splits += algo->data[SPLIT] > 1;
+    if (algo->data[SPLIT] > 1) p.order += not_repeated();
+    if (algo->data[MEMORY] && ((uintptr_t)memory % 256 || !fake_lies_in(memory, bytes, true)))
+        fake_violate("a product's workspace is not the GPU's memory, or begins at no multiple of 256 bytes");
+    fake_range range[] = {
+        touched(x, &p.a, false), touched(y, &p.b, false), touched(out, &p.d, true), {memory, algo->data[MEMORY], true}};
+    fake_push(stream, multiply, &p, sizeof p, range, 4);
     return status;
 }

@@ -409,6 +409,13 @@ cudaGraphExec_t fake_graph_make(cudaGraph_t graph) {
     return execs = exec;
 }
 
+size_t fake_graph_launches(cudaGraph_t graph) {
+    FAKE_INSIDE;
+    size_t n = 0;
+    for (const recorded *r = graph->first; r; r = r->next) n++;
+    return n;
+}
+
 void fake_graph_launch(cudaGraphExec_t exec, cudaStream_t stream) {
     FAKE_INSIDE;
     if (!exec->lives || !fake_stream_lives(stream) || stream->records) {

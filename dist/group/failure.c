@@ -1,0 +1,97 @@
+/* failure.c: naming the rank that failed, through the store. */
+#define _GNU_SOURCE
+#include "dist/group/failure.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "dist/store/store_kind.h"
+#include "memory/clock.h"
+
+#define LOOK_NS 50000000
+#define CONFESS_MS 400 /* ranks that share a failure run into it within this time */
+
+remat_status rm_failure_begin(rm_failure *failure, const rm_group_config *config) {
+    char key[RM_KV_KEY_BYTES], who[96];
+    failure->config = config;
+    atomic_store(&failure->looked_ns, 0);
+    if (!config->store) return REMAT_OK;
+    rm_kv_who(who, sizeof who);
+    snprintf(key, sizeof key, "%s/who/%d", config->name, config->rank);
+    return rm_kv_set(config->store, key, who, (uint32_t)strlen(who));
+}
+
+static const char *who_is(const rm_group_config *config, int32_t rank, char *text, size_t bytes) {
+    char key[RM_KV_KEY_BYTES];
+    uint32_t length = 0;
+    snprintf(key, sizeof key, "%s/who/%d", config->name, rank);
+    if (rm_kv_get(config->store, key, text, (uint32_t)bytes - 1, &length, -1)) length = 0;
+    text[length] = 0;
+    return length ? text : "on an unknown host";
+}
+
+static remat_status is_lost(const rm_group_config *config, const rm_fingerprint *now) {
+    char who[160], doing[RM_FINGERPRINT_TEXT];
+    if (!rm_kv_lost(config->store, -1, who, sizeof who)) return REMAT_OK;
+    if (!now) FAIL(PEER, "rank %s is gone: it ended without closing its store; the job cannot go on without it", who);
+    FAIL(
+        PEER,
+        "rank %s is gone: it ended without closing its store, while rank %d was in %s; the job cannot go on without it",
+        who, config->rank, rm_fingerprint_text(config, now, doing));
+}
+
+static remat_status is_aborted(const rm_group_config *config) {
+    char key[RM_KV_KEY_BYTES], reason[700];
+    uint32_t length;
+    snprintf(key, sizeof key, "%s/abort", config->name);
+    if (rm_kv_get(config->store, key, reason, sizeof reason - 1, &length, -1)) return REMAT_OK;
+    reason[length] = 0;
+    return rm_fail(REMAT_PEER, "%s", reason);
+}
+
+remat_status rm_failure_look(rm_failure *failure, const rm_fingerprint *now) {
+    if (!failure->config->store) return REMAT_OK;
+    uint64_t time = rm_now_ns();
+    if (time - atomic_load(&failure->looked_ns) < LOOK_NS) return REMAT_OK;
+    atomic_store(&failure->looked_ns, time);
+    TRY(is_lost(failure->config, now));
+    return is_aborted(failure->config);
+}
+
+void rm_failure_abort(rm_failure *failure, const char *reason) {
+    char key[RM_KV_KEY_BYTES], text[700];
+    if (!failure->config->store) return;
+    snprintf(key, sizeof key, "%s/abort", failure->config->name);
+    snprintf(text, sizeof text, "rank %d ended the group: %.600s", failure->config->rank, reason);
+    (void)rm_kv_set(failure->config->store, key, text, (uint32_t)strlen(text));
+}
+
+/* Every rank that came as far as this call says so; -1 when all have. */
+static int32_t who_did_not_come(const rm_group_config *config, uint64_t call) {
+    char key[RM_KV_KEY_BYTES];
+    for (int32_t r = 0; r < config->size; r++) {
+        snprintf(key, sizeof key, "%s/failed/%llu/%d", config->name, (unsigned long long)call, r);
+        if (rm_kv_wait(config->store, key, -1)) return r;
+    }
+    return -1;
+}
+
+remat_status rm_failure_find(rm_failure *failure, const rm_fingerprint *now, const char *why) {
+    const rm_group_config *config = failure->config;
+    char key[RM_KV_KEY_BYTES], doing[RM_FINGERPRINT_TEXT], who[96];
+    rm_fingerprint_text(config, now, doing);
+    if (!config->store) FAIL(PEER, "rank %d could not finish %s: %.300s", config->rank, doing, why);
+    snprintf(key, sizeof key, "%s/failed/%llu/%d", config->name, (unsigned long long)now->call, config->rank);
+    (void)rm_kv_set(config->store, key, "", 0);
+    int32_t missing = -1;
+    for (uint64_t start = rm_now_ns(); rm_now_ns() - start < CONFESS_MS * UINT64_C(1000000); usleep(10000)) {
+        TRY(is_lost(config, now));
+        TRY(is_aborted(config));
+        if ((missing = who_did_not_come(config, now->call)) < 0) break;
+    }
+    if (missing < 0) FAIL(PEER, "all ranks came to %s, and could not finish it: %.300s", doing, why);
+    FAIL(PEER, "rank %d (%s) did not come to %s, where rank %d waited for it: %.300s", missing,
+         who_is(config, missing, who, sizeof who), doing, config->rank, why);
+}

@@ -1,0 +1,204 @@
+// gloo_shim.cc: Gloo behind the C functions of gloo_shim.h; the only C++ in Remat. It adds nothing to Gloo but sums with
+// plain loops, whose order of operands is fixed, and a store that is Remat's.
+#include "dist/group/gloo_shim.h"
+
+#include <cerrno>
+#include <csignal>
+#include <ctime>
+
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gloo/allgather.h>
+#include <gloo/allreduce.h>
+#include <gloo/alltoall.h>
+#include <gloo/broadcast.h>
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/store.h>
+#include <gloo/transport/tcp/device.h>
+
+namespace {
+
+class Store : public gloo::rendezvous::Store {
+  public:
+    explicit Store(const rm_gloo_store &functions) : functions_(functions) {}
+
+    void set(const std::string &key, const std::vector<char> &data) override {
+        if (!functions_.set(functions_.context, key.c_str(), data.data(), static_cast<uint32_t>(data.size())))
+            throw std::runtime_error("the store does not take " + key);
+    }
+    std::vector<char> get(const std::string &key) override {
+        std::vector<char> data(1 << 20);
+        uint32_t bytes = 0;
+        if (!functions_.get(functions_.context, key.c_str(), data.data(), static_cast<uint32_t>(data.size()), &bytes))
+            throw std::runtime_error("nobody has set " + key + " in the store");
+        data.resize(bytes);
+        return data;
+    }
+    void wait(const std::vector<std::string> &keys) override {
+        for (const auto &key : keys) get(key);
+    }
+    void wait(const std::vector<std::string> &keys, const std::chrono::milliseconds &) override { wait(keys); }
+
+  private:
+    rm_gloo_store functions_;
+};
+
+template <typename T> void add(void *out, const void *a, const void *b, size_t count) {
+    T *sum = static_cast<T *>(out);
+    const T *x = static_cast<const T *>(a), *y = static_cast<const T *>(b);
+    for (size_t i = 0; i < count; i++) sum[i] = static_cast<T>(x[i] + y[i]);
+}
+
+void larger(void *out, const void *a, const void *b, size_t count) {
+    uint64_t *most = static_cast<uint64_t *>(out);
+    const uint64_t *x = static_cast<const uint64_t *>(a), *y = static_cast<const uint64_t *>(b);
+    for (size_t i = 0; i < count; i++) most[i] = x[i] > y[i] ? x[i] : y[i];
+}
+
+// Gloo writes to connections whose other end may just have died, without asking that no signal be sent. While a Quiet lives
+// this thread, and threads that it starts, get no SIGPIPE: the write fails and Gloo says so. The program's own way with that
+// signal stays what it is.
+class Quiet {
+  public:
+    Quiet() {
+        sigset_t pending;
+        sigemptyset(&pipe_);
+        sigaddset(&pipe_, SIGPIPE);
+        sigpending(&pending);
+        had_one_ = sigismember(&pending, SIGPIPE) == 1;
+        pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+    }
+    ~Quiet() {
+        const timespec at_once = {};
+        while (!had_one_ && sigtimedwait(&pipe_, nullptr, &at_once) < 0 && errno == EINTR) {}
+        pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    }
+    Quiet(const Quiet &) = delete;
+    Quiet &operator=(const Quiet &) = delete;
+
+  private:
+    sigset_t pipe_, before_;
+    bool had_one_;
+};
+
+template <typename Function> bool guarded(char *why, Function function) {
+    Quiet quiet;
+    try {
+        function();
+        return true;
+    } catch (const std::exception &e) { std::snprintf(why, RM_GLOO_WHY, "Gloo says: %.350s", e.what()); } catch (...) {
+        std::snprintf(why, RM_GLOO_WHY, "Gloo failed without a reason");
+    }
+    return false;
+}
+
+} // namespace
+
+struct rm_gloo {
+    std::shared_ptr<gloo::rendezvous::Context> context;
+    uint32_t tag = 0;
+};
+
+extern "C" bool rm_gloo_open(const rm_gloo_config *config, rm_gloo **out, char *why) {
+    auto made = std::make_unique<rm_gloo>();
+    bool fine = guarded(why, [&] {
+        gloo::transport::tcp::attr attr;
+        if (config->interface)
+            attr.iface = config->interface;
+        else
+            attr.hostname = config->address;
+        auto device = gloo::transport::tcp::CreateDevice(attr);
+        Store store(config->store);
+        made->context = std::make_shared<gloo::rendezvous::Context>(config->rank, config->size);
+        made->context->setTimeout(std::chrono::milliseconds(config->connect_ms));
+        made->context->connectFullMesh(store, device);
+    });
+    *out = fine ? made.release() : nullptr;
+    return fine;
+}
+
+extern "C" bool rm_gloo_meet(rm_gloo *gloo, const rm_gloo_config *config, char *why) {
+    return guarded(why, [&] {
+        const auto &context = gloo->context;
+        std::vector<int32_t> mine(static_cast<size_t>(context->size), context->rank), theirs(mine.size(), -1);
+        gloo::AlltoallOptions options(context);
+        options.setInput(mine.data(), mine.size());
+        options.setOutput(theirs.data(), theirs.size());
+        options.setTag(gloo->tag++);
+        gloo::alltoall(options);
+        for (size_t r = 0; r < theirs.size(); r++)
+            if (theirs[r] != static_cast<int32_t>(r)) throw std::runtime_error("another answers than was called");
+        context->setTimeout(std::chrono::milliseconds(config->timeout_ms));
+    });
+}
+
+extern "C" void rm_gloo_close(rm_gloo *gloo) {
+    char why[RM_GLOO_WHY];
+    (void)guarded(why, [&] { delete gloo; });
+}
+
+extern "C" void rm_gloo_abort(rm_gloo *gloo) {
+    char why[RM_GLOO_WHY];
+    (void)guarded(why, [&] { gloo->context->closeConnections(); });
+}
+
+template <typename T>
+static void all_reduce(rm_gloo *gloo, gloo::AllreduceOptions::Func function, void *data, size_t count) {
+    gloo::AllreduceOptions options(gloo->context);
+    options.setOutput(static_cast<T *>(data), count);
+    options.setReduceFunction(function);
+    options.setTag(gloo->tag++);
+    gloo::allreduce(options);
+}
+
+extern "C" bool rm_gloo_all_reduce(rm_gloo *gloo, rm_gloo_sum sum, void *data, size_t count, char *why) {
+    return guarded(why, [&] {
+        if (sum == RM_GLOO_F32)
+            all_reduce<float>(gloo, add<float>, data, count);
+        else if (sum == RM_GLOO_F64)
+            all_reduce<double>(gloo, add<double>, data, count);
+        else if (sum == RM_GLOO_I32)
+            all_reduce<uint32_t>(gloo, add<uint32_t>, data, count);
+        else if (sum == RM_GLOO_U8)
+            all_reduce<uint8_t>(gloo, add<uint8_t>, data, count);
+        else
+            all_reduce<uint64_t>(gloo, larger, data, count);
+    });
+}
+
+extern "C" bool rm_gloo_broadcast(rm_gloo *gloo, void *data, size_t bytes, int root, char *why) {
+    return guarded(why, [&] {
+        gloo::BroadcastOptions options(gloo->context);
+        options.setOutput(static_cast<char *>(data), bytes);
+        options.setRoot(root);
+        options.setTag(gloo->tag++);
+        gloo::broadcast(options);
+    });
+}
+
+extern "C" bool rm_gloo_exchange(rm_gloo *gloo, const void *in, void *out, size_t bytes, char *why) {
+    return guarded(why, [&] {
+        gloo::AlltoallOptions options(gloo->context);
+        size_t all = bytes * static_cast<size_t>(gloo->context->size);
+        options.setInput(const_cast<char *>(static_cast<const char *>(in)), all);
+        options.setOutput(static_cast<char *>(out), all);
+        options.setTag(gloo->tag++);
+        gloo::alltoall(options);
+    });
+}
+
+extern "C" bool rm_gloo_all_gather(rm_gloo *gloo, const void *in, void *out, size_t bytes, char *why) {
+    return guarded(why, [&] {
+        gloo::AllgatherOptions options(gloo->context);
+        char *row = static_cast<char *>(out) + bytes * static_cast<size_t>(gloo->context->rank);
+        if (in != row) options.setInput(const_cast<char *>(static_cast<const char *>(in)), bytes);
+        options.setOutput(static_cast<char *>(out), bytes * static_cast<size_t>(gloo->context->size));
+        options.setTag(gloo->tag++);
+        gloo::allgather(options);
+    });
+}

@@ -1,0 +1,272 @@
+/* group_gloo.c: collectives by Gloo, over TCP: for many machines without MPI. The table rm_group_gloo at the end; the C++
+ * is in gloo_shim.cc. Gloo knows no fingerprints and names nobody: both are added here, through its own exchanges and
+ * through the store. Sums whose order is fixed, and those of types that Gloo does not know, are made in slices.c. A module:
+ * module.h. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "dist/group/agree.h"
+#include "dist/group/failure.h"
+#include "dist/group/gloo_shim.h"
+#include "dist/group/module.h"
+#include "dist/group/contribute.h"
+#include "dist/group/slices.h"
+#include "memory/host.h"
+
+#include "dist/group/module_calls.h" /* last */
+
+typedef struct {
+    rm_group_config config;
+    rm_gloo *gloo;
+    rm_failure failure;
+    rm_scratch scratch;
+    rm_slices slices;
+    const rm_fingerprint *now; /* what is under way, for `slices` to name */
+} gloo_group;
+
+/* ---- Collectives ------------------------------------------------------------------------------------------------- */
+
+static remat_status check_gloo(gloo_group *g, const rm_fingerprint *now, bool fine, const char *why) {
+    return fine ? REMAT_OK : rm_failure_find(&g->failure, now, why);
+}
+
+static remat_status maximum(void *context, const rm_fingerprint *now, uint64_t number[2]) {
+    gloo_group *g = context;
+    char why[RM_GLOO_WHY];
+    return check_gloo(g, now, rm_gloo_all_reduce(g->gloo, RM_GLOO_MAX_U64, number, 2, why), why);
+}
+
+static remat_status gather(void *context, const rm_fingerprint *mine, rm_fingerprint *all) {
+    gloo_group *g = context;
+    char why[RM_GLOO_WHY];
+    return check_gloo(g, mine, rm_gloo_all_gather(g->gloo, mine, all, sizeof *mine, why), why);
+}
+
+static rm_gloo_sum sum_of(rm_wire wire) {
+    return wire == RM_WIRE_F32   ? RM_GLOO_F32
+           : wire == RM_WIRE_F64 ? RM_GLOO_F64
+           : wire == RM_WIRE_I32 ? RM_GLOO_I32
+                                 : RM_GLOO_U8;
+}
+
+/* This Gloo has no reduce_scatter: all of the sum, of which a row is kept. */
+static remat_status reduce_scatter(gloo_group *g, const rm_fingerprint *now, const rm_collective *what) {
+    uint64_t bytes = rm_collective_in_bytes(what, g->config.size), row = rm_collective_out_bytes(what, g->config.size);
+    char why[RM_GLOO_WHY];
+    TRY(rm_scratch_take(&g->scratch, bytes));
+    rm_contribute(what, g->config.size, g->scratch.block);
+    bool fine = rm_gloo_all_reduce(g->gloo, sum_of(what->wire), g->scratch.block,
+                                   (size_t)what->count * (size_t)g->config.size, why);
+    TRY(check_gloo(g, now, fine, why));
+    memcpy(what->out, (char *)g->scratch.block + row * (uint64_t)g->config.rank, row);
+    return REMAT_OK;
+}
+
+static remat_status exchange(void *context, const void *from, void *to, uint64_t bytes) {
+    gloo_group *g = context;
+    char why[RM_GLOO_WHY];
+    return check_gloo(g, g->now, rm_gloo_exchange(g->gloo, from, to, bytes, why), why);
+}
+static remat_status gather_rows(void *context, const void *from, void *to, uint64_t bytes) {
+    gloo_group *g = context;
+    char why[RM_GLOO_WHY];
+    return check_gloo(g, g->now, rm_gloo_all_gather(g->gloo, from, to, bytes, why), why);
+}
+
+static remat_status do_it(gloo_group *g, const rm_fingerprint *now, const rm_collective *what) {
+    char why[RM_GLOO_WHY];
+    size_t bytes = (size_t)what->count * (size_t)rm_wire_bytes(what->wire);
+    bool fine = true;
+    const bool reduces = what->kind == RM_ALL_REDUCE || what->kind == RM_REDUCE_SCATTER;
+    if (what->kind == RM_BARRIER || what->count == 0) return REMAT_OK; /* to have agreed is to have met */
+    g->now = now;
+    if (reduces && rm_is_sliced(what)) return rm_slices_reduce(&g->slices, what);
+    if (what->kind == RM_REDUCE_SCATTER) return reduce_scatter(g, now, what);
+    if (what->kind == RM_ALL_REDUCE) {
+        rm_contribute(what, g->config.size, what->out);
+        fine = rm_gloo_all_reduce(g->gloo, sum_of(what->wire), what->out, (size_t)what->count, why);
+    } else if (what->kind == RM_BROADCAST) {
+        fine = rm_gloo_broadcast(g->gloo, what->out, bytes, what->root, why);
+    } else {
+        fine = rm_gloo_all_gather(g->gloo, what->in, what->out, bytes, why);
+    }
+    return check_gloo(g, now, fine, why);
+}
+
+static remat_status run(void *engine, uint64_t call, const rm_collective *what) {
+    gloo_group *g = engine;
+    rm_fingerprint mine = rm_fingerprint_of(call, what);
+    rm_exchange exchange = {.maximum = maximum, .gather = gather, .context = g};
+    TRY(rm_agree(&g->config, &exchange, &mine));
+    return do_it(g, &mine, what);
+}
+
+/* ---- Opening ------------------------------------------------------------------------------------------------------ */
+
+#define TRIES 5
+#define CONNECT_MS 2000 /* in the first try, and twice as long in each that follows: all ranks are there by then */
+
+typedef struct {
+    const rm_group_config *config;
+    rm_failure *failure;
+    int number; /* of this try: each has keys, and ports, of its own */
+    const char *phase;
+    bool published; /* the others know where this rank listens, and connect */
+} attempt;
+
+static const char *key_of(const attempt *a, const char *key, char named[RM_KV_KEY_BYTES + 1]) {
+    snprintf(named, RM_KV_KEY_BYTES + 1, "%.60s/gloo/%d/%s/%.100s", a->config->name, a->number, a->phase, key);
+    return named;
+}
+static bool set_key(void *context, const char *key, const void *value, uint32_t bytes) {
+    attempt *a = context;
+    char named[RM_KV_KEY_BYTES + 1];
+    a->published = true;
+    return !rm_kv_set(a->config->store, key_of(a, key, named), value, bytes);
+}
+/* Waits for a key that another rank sets, unless one has died or ended the group. */
+static remat_status wait_for(const attempt *a, const char *key, void *value, uint32_t capacity, uint32_t *bytes) {
+    rm_kv *store = a->config->store;
+    char who[128];
+    for (int64_t waited = 0; rm_kv_get(store, key, value, capacity, bytes, 1000);) {
+        if (rm_kv_lost(store, -1, who, sizeof who)) FAIL(PEER, "rank %s died before the group had started", who);
+        TRY(rm_failure_look(a->failure, NULL));
+        waited += 1000;
+        REQUIRE(waited < a->config->timeout_ms, PEER,
+                "the other ranks did not say within %lld ms whether they connected", (long long)a->config->timeout_ms);
+    }
+    return REMAT_OK;
+}
+static bool get_key(void *context, const char *key, void *value, uint32_t capacity, uint32_t *bytes) {
+    const attempt *a = context;
+    char named[RM_KV_KEY_BYTES + 1];
+    return !wait_for(a, key_of(a, key, named), value, capacity, bytes);
+}
+
+/* Collective: have all ranks come as far as this? *why is "" or one rank's error. No rank may retry, or go on, alone. */
+static remat_status hear_all(attempt *a, const char *phase, bool fine, char *why) {
+    char key[RM_KV_KEY_BYTES + 1];
+    int64_t come;
+    uint32_t length = 0;
+    rm_kv *store = a->config->store;
+    a->phase = phase;
+    if (!fine) TRY(rm_kv_set(store, key_of(a, "failed", key), why, (uint32_t)strlen(why)));
+    TRY(rm_kv_add(store, key_of(a, "come", key), 1, &come));
+    if (come == a->config->size) {
+        if (rm_kv_get(store, key_of(a, "failed", key), why, RM_GLOO_WHY - 1, &length, -1)) length = 0;
+        why[length] = 0;
+        return rm_kv_set(store, key_of(a, "verdict", key), why, length);
+    }
+    TRY(wait_for(a, key_of(a, "verdict", key), why, RM_GLOO_WHY - 1, &length));
+    why[length] = 0;
+    return REMAT_OK;
+}
+
+/* The address that the connection to rank 0 leaves by is one that works. Rank 0 cannot see its own: rank 1 tells it where
+ * it found it. A host's own name is the last resort, since many hosts take it for 127.0.1.1. */
+static remat_status find_address(const rm_group_config *config, char *text, uint32_t bytes) {
+    char key[RM_KV_KEY_BYTES];
+    uint32_t length;
+    snprintf(key, sizeof key, "%s/address of rank 0", config->name);
+    bool known = rm_kv_address(config->store, config->rank == 1, text, bytes);
+    if (known && config->rank == 1) {
+        TRY(rm_kv_set(config->store, key, text, (uint32_t)strlen(text)));
+        known = rm_kv_address(config->store, false, text, bytes);
+    } else if (known && config->rank == 0 && config->size > 1) {
+        TRY(rm_kv_get(config->store, key, text, bytes - 1, &length, config->timeout_ms));
+        text[length] = 0;
+    }
+    if (!known && gethostname(text, bytes - 1)) snprintf(text, bytes, "localhost");
+    return REMAT_OK;
+}
+
+/* A stranger who connects to a port sooner than the rank that it is for takes that rank's place: then all try other ports. */
+static remat_status enter(gloo_group *g) {
+    char address[256] = "", why[RM_GLOO_WHY];
+    attempt a = {.config = &g->config, .failure = &g->failure};
+    rm_gloo_config config = {.rank = g->config.rank,
+                             .size = g->config.size,
+                             .timeout_ms = g->config.timeout_ms,
+                             .interface = getenv("GLOO_SOCKET_IFNAME"),
+                             .address = address,
+                             .store = {.set = set_key, .get = get_key, .context = &a}};
+    TRY(rm_failure_begin(&g->failure, &g->config));
+    TRY(find_address(&g->config, address, sizeof address));
+    for (; a.number < TRIES; a.number++) {
+        a.phase = "connect";
+        config.connect_ms = CONNECT_MS << a.number;
+        bool fine = rm_gloo_open(&config, &g->gloo, why);
+        if (!fine && !a.published) break;
+        TRY(hear_all(&a, "connected", fine, why));
+        if (!*why) {
+            fine = rm_gloo_meet(g->gloo, &config, why);
+            TRY(hear_all(&a, "met", fine, why));
+            if (!*why) return REMAT_OK;
+        }
+        if (g->gloo) rm_gloo_close(g->gloo);
+        g->gloo = NULL;
+    }
+    const char *by = config.interface ? config.interface : address;
+    char who[128];
+    /* A dead rank explains more than what Gloo says. */
+    if (rm_kv_lost(g->config.store, -1, who, sizeof who)) FAIL(PEER, "rank %s died before the group had started", who);
+    REQUIRE(
+        a.number < TRIES, PEER,
+        "the ranks could not connect to each other by way of %s, %d times, each on new ports: %.350s. Is it somebody "
+        "else who connects to these ports, a port scanner? GLOO_SOCKET_IFNAME=NAME chooses another network interface",
+        by, TRIES, why);
+    (void)rm_fail(REMAT_PEER,
+                  "rank %d could not connect to the other ranks by way of %s: %.350s. GLOO_SOCKET_IFNAME=NAME chooses "
+                  "another network interface",
+                  g->config.rank, by, why);
+    rm_failure_abort(&g->failure, remat_last_error()); /* they wait for where this rank listens, which it does not */
+    return REMAT_PEER;
+}
+
+static void close_group(void *engine) {
+    gloo_group *g = engine;
+    if (g->gloo) rm_gloo_close(g->gloo);
+    rm_scratch_free(&g->scratch);
+    rm_free(g);
+}
+
+static remat_status open_group(const rm_group_config *config, void **engine) {
+    REQUIRE(config->store, INVALID, "Gloo needs a store for its ranks to meet: --init-method is missing");
+    gloo_group *g = rm_calloc(1, sizeof *g);
+    REQUIRE(g, MEMORY, "no memory for a group");
+    g->config = *config;
+    g->slices = (rm_slices){.exchange = exchange,
+                            .gather = gather_rows,
+                            .context = g,
+                            .rank = config->rank,
+                            .size = config->size,
+                            .scratch = &g->scratch};
+    remat_status status = enter(g);
+    if (status)
+        close_group(g);
+    else
+        *engine = g;
+    return status;
+}
+
+static remat_status poll_group(void *engine) { return rm_failure_look(&((gloo_group *)engine)->failure, NULL); }
+
+static void abort_group(void *engine, const char *reason) {
+    gloo_group *g = engine;
+    rm_failure_abort(&g->failure, reason); /* first, so that the others find the reason when their connections close */
+    rm_gloo_abort(g->gloo);
+}
+
+static const rm_group_api rm_group_gloo = {
+    .name = "gloo",
+    .doc = "Gloo, over TCP",
+    .open = open_group,
+    .close = close_group,
+    .run = run,
+    .poll = poll_group,
+    .abort = abort_group,
+};
+RM_GROUP_MODULE(gloo);

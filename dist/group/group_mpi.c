@@ -1,0 +1,320 @@
+/* group_mpi.c: collectives by MPI, Open MPI or MPICH, for ranks that mpirun or srun has started. The table rm_group_mpi at
+ * the end.
+ *
+ * Every collective begins with an exchange of fingerprints that does not block: until all ranks are there, this rank looks
+ * at the clock and at who has died. After that all are in the same call, and MPI's own blocking collective, which is its
+ * fastest, does the work. MPI cannot interrupt that; a rank that dies inside it is MPI's launcher's to notice. MPI says neither
+ * who has died nor who is stopped: that is known through a store, which rank 0 serves where nobody else does. Sums whose order is
+ * fixed, and those of types that MPI does not know, are made here (slices.h). A module: module.h. */
+#define _GNU_SOURCE
+#include <mpi.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "dist/group/agree.h"
+#include "dist/group/failure.h"
+#include "dist/store/bootstrap.h"
+#include "dist/group/module.h"
+#include "dist/group/contribute.h"
+#include "dist/group/slices.h"
+#include "memory/clock.h"
+#include "memory/host.h"
+
+#include "dist/group/module_calls.h" /* last */
+
+#define PART (1 << 30) /* elements: MPI counts in int */
+
+typedef struct {
+    rm_group_config config;
+    MPI_Comm comm;
+    MPI_Op add_bytes;
+    rm_kv *own_store; /* where config brought none: config.store is this one */
+    rm_failure failure;
+    rm_scratch scratch;
+    rm_slices slices;
+    _Atomic bool failed; /* then MPI must not be asked to finish anything in common */
+} mpi_group;
+
+static _Atomic int groups_open; /* MPI ends with the last one; it cannot be begun twice */
+static _Atomic bool begun_here;
+
+static remat_status check_mpi(int code, const char *what) {
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length = 0;
+    if (code == MPI_SUCCESS) return REMAT_OK;
+    MPI_Error_string(code, text, &length);
+    FAIL(PEER, "%s: %.400s", what, text);
+}
+
+/* ---- Fingerprints ----------------------------------------------------------------------------------------------- */
+
+/* MPI moves on only while it is called: spin, then let others have the core, and after a second take it easy. */
+static remat_status wait_for(mpi_group *g, const rm_fingerprint *now, MPI_Request *request) {
+    uint64_t start = 0, waited = 0;
+    for (uint64_t tries = 0;; tries++) {
+        int done = 0;
+        TRY(check_mpi(MPI_Test(request, &done, MPI_STATUS_IGNORE), "MPI cannot reach the other ranks"));
+        if (done) return REMAT_OK;
+        if (tries < 2000) continue;
+        if (!start) start = rm_now_ns();
+        waited = rm_now_ns() - start;
+        TRY(rm_failure_look(&g->failure, now));
+        if (waited > (uint64_t)g->config.timeout_ms * 1000000u) break;
+        if (waited > 1000000000)
+            usleep(1000);
+        else
+            sched_yield();
+    }
+    char why[64];
+    snprintf(why, sizeof why, "%lld ms have passed", (long long)g->config.timeout_ms);
+    return rm_failure_find(&g->failure, now, why);
+}
+
+static remat_status maximum(void *context, const rm_fingerprint *now, uint64_t number[2]) {
+    mpi_group *g = context;
+    MPI_Request request;
+    TRY(check_mpi(MPI_Iallreduce(MPI_IN_PLACE, number, 2, MPI_UINT64_T, MPI_MAX, g->comm, &request), "MPI_Iallreduce"));
+    return wait_for(g, now, &request);
+}
+
+static remat_status gather(void *context, const rm_fingerprint *mine, rm_fingerprint *all) {
+    mpi_group *g = context;
+    MPI_Request request;
+    TRY(check_mpi(MPI_Iallgather(mine, sizeof *mine, MPI_BYTE, all, sizeof *all, MPI_BYTE, g->comm, &request),
+                  "MPI_Iallgather"));
+    return wait_for(g, mine, &request);
+}
+
+/* ---- Collectives ------------------------------------------------------------------------------------------------- */
+
+static MPI_Datatype type_of(rm_wire wire) {
+    switch (wire) {
+    case RM_WIRE_F32:
+        return MPI_FLOAT;
+    case RM_WIRE_I32:
+        return MPI_INT32_T;
+    case RM_WIRE_F64:
+        return MPI_DOUBLE;
+    case RM_WIRE_U8:
+        return MPI_UINT8_T;
+    default: /* f16 and bf16 are only moved by MPI */
+        return MPI_UINT16_T;
+    }
+}
+
+/* Open MPI 4.1 adds bytes with saturation where the processor has vectors (255 + 1 = 255), and wraps around elsewhere: its
+ * MPI_SUM is not used for them. */
+static void add_bytes(void *in, void *sum, int *count, MPI_Datatype *type) {
+    const uint8_t *x = in;
+    uint8_t *y = sum;
+    (void)type;
+    for (int i = 0; i < *count; i++) y[i] = (uint8_t)(y[i] + x[i]);
+}
+
+static MPI_Op sum_of(const mpi_group *g, rm_wire wire) { return wire == RM_WIRE_U8 ? g->add_bytes : MPI_SUM; }
+
+static remat_status all_reduce(mpi_group *g, const rm_collective *what) {
+    const uint64_t width = rm_wire_bytes(what->wire);
+    rm_contribute(what, g->config.size, what->out);
+    for (int64_t at = 0; at < what->count; at += PART) {
+        int n = (int)(what->count - at < PART ? what->count - at : PART);
+        char *part = (char *)what->out + (uint64_t)at * width;
+        MPI_Datatype type = type_of(what->wire);
+        TRY(check_mpi(MPI_Allreduce(MPI_IN_PLACE, part, n, type, sum_of(g, what->wire), g->comm), "MPI_Allreduce"));
+    }
+    return REMAT_OK;
+}
+
+static remat_status broadcast(mpi_group *g, const rm_collective *what) {
+    const uint64_t width = rm_wire_bytes(what->wire);
+    for (int64_t at = 0; at < what->count; at += PART) {
+        int n = (int)(what->count - at < PART ? what->count - at : PART);
+        char *part = (char *)what->out + (uint64_t)at * width;
+        TRY(check_mpi(MPI_Bcast(part, n, type_of(what->wire), what->root, g->comm), "MPI_Bcast"));
+    }
+    return REMAT_OK;
+}
+
+static remat_status all_gather(mpi_group *g, const rm_collective *what) {
+    MPI_Datatype type = type_of(what->wire);
+    const char *row = (const char *)what->out + rm_collective_in_bytes(what, g->config.size) * (uint64_t)g->config.rank;
+    const void *from = what->in == row ? MPI_IN_PLACE : what->in;
+    int n = (int)what->count;
+    return check_mpi(MPI_Allgather(from, n, type, what->out, n, type, g->comm), "MPI_Allgather");
+}
+
+/* From a copy: MPI's in-place form puts the row elsewhere, and a mean must not scale what is the caller's. */
+static remat_status reduce_scatter(mpi_group *g, const rm_collective *what) {
+    MPI_Datatype type = type_of(what->wire);
+    TRY(rm_scratch_take(&g->scratch, rm_collective_in_bytes(what, g->config.size)));
+    rm_contribute(what, g->config.size, g->scratch.block);
+    return check_mpi(
+        MPI_Reduce_scatter_block(g->scratch.block, what->out, (int)what->count, type, sum_of(g, what->wire), g->comm),
+        "MPI_Reduce_scatter_block");
+}
+
+static remat_status exchange(void *context, const void *from, void *to, uint64_t bytes) {
+    mpi_group *g = context;
+    int n = (int)bytes;
+    return check_mpi(MPI_Alltoall(from, n, MPI_BYTE, to, n, MPI_BYTE, g->comm), "MPI_Alltoall");
+}
+static remat_status gather_rows(void *context, const void *from, void *to, uint64_t bytes) {
+    mpi_group *g = context;
+    int n = (int)bytes;
+    return check_mpi(MPI_Allgather(from, n, MPI_BYTE, to, n, MPI_BYTE, g->comm), "MPI_Allgather");
+}
+
+static remat_status do_it(mpi_group *g, const rm_collective *what) {
+    const bool reduces = what->kind == RM_ALL_REDUCE || what->kind == RM_REDUCE_SCATTER;
+    if (what->kind == RM_BARRIER || what->count == 0) return REMAT_OK; /* to have agreed is to have met */
+    if (reduces && rm_is_sliced(what)) return rm_slices_reduce(&g->slices, what);
+    if (what->kind == RM_ALL_REDUCE) return all_reduce(g, what);
+    if (what->kind == RM_BROADCAST) return broadcast(g, what);
+    REQUIRE(what->count <= PART, MISSING,
+            "%s of %lld elements a rank by MPI, which counts to 2^31: use smaller buckets", rm_kind_text(what->kind),
+            (long long)what->count);
+    return what->kind == RM_ALL_GATHER ? all_gather(g, what) : reduce_scatter(g, what);
+}
+
+static remat_status run(void *engine, uint64_t call, const rm_collective *what) {
+    mpi_group *g = engine;
+    rm_fingerprint mine = rm_fingerprint_of(call, what);
+    rm_exchange exchange = {.maximum = maximum, .gather = gather, .context = g};
+    remat_status status = rm_agree(&g->config, &exchange, &mine);
+    if (!status) status = do_it(g, what);
+    if (status) g->failed = true;
+    return status;
+}
+
+/* ---- The table --------------------------------------------------------------------------------------------------- */
+
+static remat_status begin_mpi(void) {
+    int begun = 0, ended = 0, level = MPI_THREAD_SINGLE;
+    MPI_Initialized(&begun);
+    MPI_Finalized(&ended);
+    REQUIRE(!ended, INVALID, "MPI has ended in this process, and cannot be begun again: keep one group open");
+    if (begun) {
+        MPI_Query_thread(&level);
+    } else {
+        TRY(check_mpi(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level), "MPI_Init_thread"));
+        begun_here = true;
+    }
+    REQUIRE(level >= MPI_THREAD_SERIALIZED, MISSING,
+            "this MPI allows calls from one thread only (level %d); Remat needs MPI_THREAD_SERIALIZED", level);
+    return REMAT_OK;
+}
+
+static void end_mpi(bool failed) {
+    if (--groups_open == 0 && begun_here && !failed) MPI_Finalize();
+}
+
+static remat_status check_ranks(const rm_group_config *config) {
+    char library[MPI_MAX_LIBRARY_VERSION_STRING];
+    int rank = 0, size = 0, length = 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    MPI_Get_library_version(library, &length);
+    REQUIRE(rank == config->rank && size == config->size, INVALID,
+            "this is rank %d of %d, but MPI says %d of %d: with --dist-backend=mpi ranks must be started by the mpirun "
+            "that belongs to the library (%.*s) or by srun --mpi=pmix, and keep its numbers",
+            config->rank, config->size, rank, size, (int)strcspn(library, ",\n"), library);
+    return REMAT_OK;
+}
+
+/* OK where all ranks say so; else the sentence of the first that does not, on all. */
+static remat_status all_or_none(mpi_group *g, remat_status mine) {
+    char sentence[900];
+    int first = mine ? g->config.rank : g->config.size;
+    snprintf(sentence, sizeof sentence, "%s", mine ? remat_last_error() : "");
+    TRY(check_mpi(MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, g->comm), "MPI_Allreduce"));
+    if (first == g->config.size) return REMAT_OK;
+    TRY(check_mpi(MPI_Bcast(sentence, sizeof sentence, MPI_BYTE, first, g->comm), "MPI_Bcast"));
+    FAIL(PEER, "%s", sentence);
+}
+
+/* mpirun tells ranks on several hosts nobody's address, but MPI can. */
+static remat_status open_own_store(mpi_group *g) {
+    rm_bootstrap_address address = {0};
+    remat_status status = REMAT_OK;
+    if (g->config.store || g->config.size == 1) return REMAT_OK;
+    if (g->config.rank == 0) status = rm_bootstrap_serve(g->config.size, &g->own_store, &address);
+    TRY(check_mpi(MPI_Bcast(&address, sizeof address, MPI_BYTE, 0, g->comm), "MPI_Bcast"));
+    if (g->config.rank > 0) status = rm_bootstrap_join(&address, g->config.rank, g->config.size, &g->own_store);
+    TRY(all_or_none(g, status));
+    g->config.store = g->own_store;
+    return REMAT_OK;
+}
+
+static remat_status enter(mpi_group *g) {
+    TRY(check_ranks(&g->config));
+    TRY(check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &g->comm), "MPI_Comm_dup"));
+    MPI_Comm_set_errhandler(g->comm, MPI_ERRORS_RETURN);
+    TRY(check_mpi(MPI_Op_create(add_bytes, 1, &g->add_bytes), "MPI_Op_create"));
+    TRY(open_own_store(g));
+    return rm_failure_begin(&g->failure, &g->config);
+}
+
+static void close_group(void *engine) {
+    mpi_group *g = engine;
+    if (g->add_bytes != MPI_OP_NULL) MPI_Op_free(&g->add_bytes);
+    if (g->comm != MPI_COMM_NULL && !g->failed) MPI_Comm_free(&g->comm);
+    end_mpi(g->failed);
+    rm_kv_close(g->own_store);
+    rm_scratch_free(&g->scratch);
+    rm_free(g);
+}
+
+static remat_status open_group(const rm_group_config *config, void **engine) {
+    TRY(begin_mpi());
+    groups_open++;
+    mpi_group *g = rm_calloc(1, sizeof *g);
+    if (!g) {
+        end_mpi(false);
+        FAIL(MEMORY, "no memory for a group");
+    }
+    g->config = *config;
+    g->comm = MPI_COMM_NULL;
+    g->add_bytes = MPI_OP_NULL;
+    g->slices = (rm_slices){.exchange = exchange,
+                            .gather = gather_rows,
+                            .context = g,
+                            .rank = config->rank,
+                            .size = config->size,
+                            .scratch = &g->scratch};
+    remat_status status = enter(g);
+    if (status)
+        close_group(g);
+    else
+        *engine = g;
+    return status;
+}
+
+static remat_status poll_group(void *engine) {
+    mpi_group *g = engine;
+    remat_status status = rm_failure_look(&g->failure, NULL);
+    if (status) g->failed = true;
+    return status;
+}
+
+static rm_kv *store_of(void *engine) { return ((mpi_group *)engine)->config.store; }
+
+static void abort_group(void *engine, const char *reason) {
+    mpi_group *g = engine;
+    g->failed = true;
+    rm_failure_abort(&g->failure, reason);
+}
+
+static const rm_group_api rm_group_mpi = {
+    .name = "mpi",
+    .doc = "Open MPI or MPICH",
+    .open = open_group,
+    .close = close_group,
+    .run = run,
+    .poll = poll_group,
+    .abort = abort_group,
+    .store = store_of,
+};
+RM_GROUP_MODULE(mpi);

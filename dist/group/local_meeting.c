@@ -1,0 +1,120 @@
+/* local_meeting.c: see local_meeting.h. Whoever comes late finds the others asleep on its own count, a futex. */
+#define _GNU_SOURCE
+#include "dist/group/local_meeting.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "dist/group/local_watch.h"
+#include "memory/clock.h"
+
+/* How often a rank looks before it sleeps; few when there are more ranks than cores, or when the rank it waits for was last
+ * seen on this very core, which spinning only keeps it from (a busy machine does that to ranks that wake each other). */
+enum { SPINS = 2000, SPINS_FEW = 50 };
+#define NAP_NS 20000000 /* a sleeper looks at the verdict and the clock this often */
+
+static int spins_for(int32_t ranks) {
+    cpu_set_t cores;
+    if (sched_getaffinity(0, sizeof cores, &cores)) return SPINS;
+    return ranks <= CPU_COUNT(&cores) ? SPINS : SPINS_FEW;
+}
+
+void rm_local_meeting_init(const rm_group_config *config, rm_local_arena *arena, rm_local_meeting *out) {
+    *out = (rm_local_meeting){.config = config, .arena = arena, .spins = spins_for(config->size), .waits_for = -1};
+}
+
+static void relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static bool has_come(const rm_slot *slot, uint32_t meeting) {
+    return (int32_t)(atomic_load_explicit(&slot->arrived, memory_order_acquire) - meeting) >= 0;
+}
+
+static remat_status nobody_came(rm_local_meeting *m, int32_t rank) {
+    char who[RM_RANK_TEXT], doing[RM_RANK_TEXT], mine[RM_RANK_TEXT];
+    return rm_local_announce(
+        m->arena,
+        "%.130s did not come within %lld ms to where rank %d waits for it, %.230s: it lives, and was "
+        "last %.230s. If it only needs longer, raise the time-out",
+        rm_local_who(m->arena, rank, who), (long long)m->config->timeout_ms, m->config->rank,
+        rm_local_doing(m->config, m->arena, m->config->rank, mine), rm_local_doing(m->config, m->arena, rank, doing));
+}
+
+static remat_status has_left(rm_local_meeting *m, int32_t rank) {
+    char who[RM_RANK_TEXT], doing[RM_RANK_TEXT], mine[RM_RANK_TEXT];
+    return rm_local_announce(m->arena, "%.130s left the group %.230s, while rank %d waits for it %.230s",
+                             rm_local_who(m->arena, rank, who), rm_local_doing(m->config, m->arena, rank, doing),
+                             m->config->rank, rm_local_doing(m->config, m->arena, m->config->rank, mine));
+}
+
+static void nap(rm_slot *slot, uint32_t meeting) {
+    struct timespec nap_time = {.tv_nsec = NAP_NS};
+    atomic_fetch_add(&slot->sleepers, 1); /* before looking again: who arrives after the look sees a sleeper to wake */
+    uint32_t seen = atomic_load(&slot->arrived);
+    if ((int32_t)(seen - meeting) < 0) syscall(SYS_futex, &slot->arrived, FUTEX_WAIT, seen, &nap_time, NULL, 0);
+    atomic_fetch_sub(&slot->sleepers, 1);
+}
+
+/* Time counts in steps of at most a few naps, so that a job which was suspended as a whole does not time out on waking. */
+static remat_status sleep_until_it_comes(rm_local_meeting *m, int32_t rank, uint32_t meeting) {
+    rm_slot *slot = rm_local_slot(m->arena, rank);
+    uint64_t waited = 0, before = rm_now_ns();
+    remat_status status = REMAT_OK;
+    atomic_store(&m->waits_since_ns, before);
+    atomic_store(&m->waits_for, rank);
+    while (!has_come(slot, meeting)) {
+        TRY_GOTO(status, done, rm_local_stopped(m->arena));
+        if (atomic_load(&slot->presence) == RM_LEFT && !has_come(slot, meeting))
+            TRY_GOTO(status, done, has_left(m, rank));
+        nap(slot, meeting);
+        uint64_t now = rm_now_ns(), step = now - before;
+        waited += step < 5 * NAP_NS ? step : 5 * NAP_NS;
+        before = now;
+        if (waited > (uint64_t)m->config->timeout_ms * 1000000u && !has_come(slot, meeting))
+            TRY_GOTO(status, done, nobody_came(m, rank));
+    }
+done:
+    atomic_store(&m->waits_for, -1);
+    return status;
+}
+
+static remat_status wait_for(rm_local_meeting *m, int32_t rank, uint32_t meeting) {
+    const rm_slot *slot = rm_local_slot(m->arena, rank);
+    for (int i = 0; i < m->spins; i++) {
+        if (has_come(slot, meeting)) return REMAT_OK;
+        if (i == SPINS_FEW && atomic_load_explicit(&slot->core, memory_order_relaxed) == sched_getcpu()) break;
+        relax();
+    }
+    return sleep_until_it_comes(m, rank, meeting);
+}
+
+remat_status rm_local_meet(rm_local_meeting *m) {
+    rm_slot *mine = rm_local_slot(m->arena, m->config->rank);
+    uint32_t meeting = ++m->count;
+    atomic_store_explicit(&mine->core, sched_getcpu(), memory_order_relaxed);
+    atomic_store(&mine->arrived, meeting);
+    if (atomic_load(&mine->sleepers)) rm_local_wake(mine);
+    for (int32_t r = 0; r < m->config->size; r++)
+        if (r != m->config->rank) TRY(wait_for(m, r, meeting));
+    return REMAT_OK;
+}
+
+bool rm_local_waits(rm_local_meeting *m, char *text, size_t bytes) {
+    char who[RM_RANK_TEXT], doing[RM_RANK_TEXT];
+    int32_t rank = atomic_load(&m->waits_for);
+    uint64_t waited = rm_now_ns() - atomic_load(&m->waits_since_ns);
+    if (rank < 0 || waited < 1000000000) return false;
+    snprintf(text, bytes, "rank %d has waited %.1f s for %.130s, which lives and was last %.230s", m->config->rank,
+             (double)waited * 1e-9, rm_local_who(m->arena, rank, who),
+             rm_local_doing(m->config, m->arena, rank, doing));
+    return true;
+}

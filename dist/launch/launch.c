@@ -1,0 +1,426 @@
+/* launch.c: the launcher itself: checks what is asked for, takes the port, starts the keeper (launch_keeper.c), and passes
+ * output (launch_output.c) and signals on until the job is over. See launch.h. */
+#define _GNU_SOURCE
+#include "dist/launch/launch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "dist/launch/launch_keeper.h"
+#include "dist/launch/process.h"
+#include "dist/store/rendezvous.h"
+#include "dist/store/store.h"
+#include "memory/clock.h"
+#include "memory/host.h"
+
+#define MOST_CHILDREN 256
+
+const int rm_launch_signals[RM_LAUNCH_SIGNALS] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1};
+
+enum { LONGEST_SECRET = 240 };
+
+typedef struct {
+    rm_launch_config config; /* all fields filled in */
+    char run_id[64], job_id[64], secret[LONGEST_SECRET + 1];
+    rm_launch_output *output;
+    struct pollfd *slots;
+    int listen_fd, control, keeper_control, self;
+    pid_t keeper, before[MOST_CHILDREN]; /* children that this process had already */
+    int n_before;
+    int32_t signals;      /* how many have come */
+    int64_t signalled_ms; /* when the last of them did */
+    int code;
+    bool over; /* the keeper's last word has come */
+    rm_launch_signal_state signal_state;
+    struct sigaction actions[RM_LAUNCH_SIGNALS];
+    int was_subreaper;
+} launcher;
+
+/* ---- What is asked for ------------------------------------------------------------------------------------------- */
+
+static remat_status check_numbers(const rm_launch_config *c) {
+    REQUIRE(c->nproc >= 1 && c->nproc <= 4096, INVALID, "%d ranks on this host: 1 to 4096 are possible", c->nproc);
+    REQUIRE(c->nnodes >= 1 && (int64_t)c->nnodes * c->nproc <= RM_MOST_RANKS, INVALID,
+            "%d nodes with %d ranks each: 1 to %d ranks are possible", c->nnodes, c->nproc, RM_MOST_RANKS);
+    REQUIRE(c->node_rank >= 0 && c->node_rank < c->nnodes, INVALID, "this is node %d of %d: nodes are 0 to %d",
+            c->node_rank, c->nnodes, c->nnodes - 1);
+    REQUIRE(c->master_port >= 0 && c->master_port <= 65535, INVALID, "port %d: ports are 1 to 65535", c->master_port);
+    REQUIRE(c->max_restarts >= 0 && c->grace_ms >= 0, INVALID, "%d restarts, %lld ms of grace: neither can be negative",
+            c->max_restarts, (long long)c->grace_ms);
+    REQUIRE(c->argv && c->argv[0], INVALID, "there is no command to start");
+    const char *secret = getenv("REMAT_JOB_SECRET"); /* to which the attempt's number is added */
+    REQUIRE(!secret || strlen(secret) <= LONGEST_SECRET, INVALID,
+            "REMAT_JOB_SECRET has %zu characters; %d are possible", strlen(secret), LONGEST_SECRET);
+    return REMAT_OK;
+}
+
+static remat_status check_nodes(const rm_launch_config *c) {
+    REQUIRE(c->nnodes == 1 || !c->standalone, INVALID, "--standalone is for one node, and there are %d", c->nnodes);
+    REQUIRE(!c->run_id || strlen(c->run_id) <= 200, INVALID, "the job's name has %zu characters; 200 are possible",
+            strlen(c->run_id));
+    REQUIRE(!c->master_addr || strlen(c->master_addr) < 256, INVALID, "the name of node 0 has %zu characters",
+            strlen(c->master_addr));
+    if (c->nnodes == 1) return REMAT_OK;
+    REQUIRE(c->master_addr, INVALID, "%d nodes must meet at node 0: give its name or address, as --master-addr=HOST",
+            c->nnodes);
+    REQUIRE(!rm_host_is_itself(c->master_addr), INVALID,
+            "node 0 is said to be at %s, which on each of the %d nodes is that node itself: name node 0's host",
+            c->master_addr, c->nnodes);
+    REQUIRE(c->run_id, INVALID, "a job on %d nodes needs a name that all of them give: --run-id=NAME", c->nnodes);
+    return REMAT_OK;
+}
+
+static remat_status check_program(const char *path, bool *found) {
+    struct stat info;
+    *found = false;
+    if (stat(path, &info)) return rm_fail(REMAT_IO, "cannot run '%.200s': %s", path, strerror(errno));
+    REQUIRE(!S_ISDIR(info.st_mode), IO, "cannot run '%.200s': it is a folder", path);
+    REQUIRE(!access(path, X_OK), IO, "cannot run '%.200s': it is not executable", path);
+    *found = true;
+    return REMAT_OK;
+}
+
+/* As execvp will: a name without a slash is looked for in PATH. */
+static remat_status check_command(const char *name) {
+    const char *path = getenv("PATH");
+    char full[4096];
+    bool found = false;
+    if (strchr(name, '/')) return check_program(name, &found);
+    for (const char *at = path ? path : "/bin:/usr/bin"; at && *name;
+         at = strchr(at, ':') ? strchr(at, ':') + 1 : NULL) {
+        int length = (int)strcspn(at, ":");
+        snprintf(full, sizeof full, "%.*s%s%s", length, at, length ? "/" : "", name);
+        if (!check_program(full, &found) && found) return REMAT_OK;
+    }
+    FAIL(IO, "cannot run '%.200s': there is no such program in PATH", name);
+}
+
+/* ---- Filling in -------------------------------------------------------------------------------------------------- */
+
+static void draw(char *text, size_t bytes) {
+    unsigned char random[16];
+    if (getrandom(random, sizeof random, 0) != sizeof random) {
+        snprintf(text, bytes, "%d-%llu", (int)getpid(), (unsigned long long)rm_now_ns());
+        return;
+    }
+    for (size_t i = 0; i < sizeof random && 2 * i + 3 <= bytes; i++) snprintf(text + 2 * i, 3, "%02x", random[i]);
+}
+
+/* On one node the secret is drawn; on several it is what they all know: the variable, or the job's name. */
+static void fill_in(launcher *l, const rm_launch_config *config) {
+    rm_launch_config *c = &l->config;
+    const char *secret = getenv("REMAT_JOB_SECRET");
+    *c = *config;
+    if (!c->master_addr || c->standalone) c->master_addr = "127.0.0.1";
+    if (!c->master_port && !c->standalone) c->master_port = 29500;
+    if (c->standalone) c->master_port = 0;
+    if (!c->grace_ms) c->grace_ms = 5000;
+    draw(l->run_id, sizeof l->run_id);
+    draw(l->job_id, sizeof l->job_id);
+    if (secret && *secret)
+        snprintf(l->secret, sizeof l->secret, "%s", secret);
+    else
+        snprintf(l->secret, sizeof l->secret, "%.200s", c->nnodes > 1 ? c->run_id : l->run_id);
+    if (!c->run_id) c->run_id = l->run_id;
+}
+
+static int32_t processors(void) {
+    cpu_set_t set;
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    if (!sched_getaffinity(0, sizeof set, &set)) return CPU_COUNT(&set);
+    return online > 0 ? (int32_t)online : 1; /* more than the set has room for */
+}
+
+/* ---- Signals: written into a pipe, read in the loop ----------------------------------------------------------------- */
+
+static int signal_pipe[2] = {-1, -1};
+
+static void on_signal(int number) {
+    int kept = errno;
+    unsigned char byte = (unsigned char)number;
+    if (write(signal_pipe[1], &byte, 1) < 0) {} /* full: enough have come already */
+    errno = kept;
+}
+
+static void catch_signals(launcher *l) {
+    struct sigaction ours = {.sa_handler = on_signal}, ignore = {.sa_handler = SIG_IGN};
+    for (int i = 0; i < RM_LAUNCH_SIGNALS; i++) {
+        sigaction(rm_launch_signals[i], NULL, &l->actions[i]);
+        bool ignored = l->actions[i].sa_handler == SIG_IGN;
+        l->signal_state.ignored |= ignored << i;
+        if (!ignored) sigaction(rm_launch_signals[i], &ours, NULL);
+    }
+    sigaction(SIGPIPE, &ignore, &l->signal_state.pipe);
+}
+
+/* As this process was before. */
+static void restore_process(const launcher *l) {
+    for (int i = 0; i < RM_LAUNCH_SIGNALS; i++) sigaction(rm_launch_signals[i], &l->actions[i], NULL);
+    sigaction(SIGPIPE, &l->signal_state.pipe, NULL);
+    prctl(PR_SET_CHILD_SUBREAPER, l->was_subreaper, 0, 0, 0);
+}
+
+static const char *signal_name(int number) {
+    const char *name = sigabbrev_np(number);
+    return name ? name : "?";
+}
+
+/* What comes within a second of the first is the first again: timeout(1) signals a process and then its group, and a closing
+ * terminal sends several. */
+static void take_signal(launcher *l) {
+    unsigned char number;
+    if (read(signal_pipe[0], &number, 1) != 1) return;
+    if (number == SIGUSR1) {
+        rm_launch_output_say(l->output, "SIGUSR1 is passed on to all ranks");
+        (void)rm_keeper_send(l->control, &(rm_keeper_note){.word = RM_KEEPER_PASS, .status = SIGUSR1});
+        return;
+    }
+    if (l->signals && rm_now_ms() < l->signalled_ms + 1000) return;
+    bool first = !l->signals++;
+    rm_keeper_note note = {.word = first ? RM_KEEPER_PASS : RM_KEEPER_KILL, .status = number};
+    l->signalled_ms = rm_now_ms();
+    if (first)
+        rm_launch_output_say(l->output, "SIG%s is passed on to all ranks; another signal ends them at once",
+                             signal_name(number));
+    (void)rm_keeper_send(l->control, &note);
+}
+
+/* ---- What the keeper says --------------------------------------------------------------------------------------- */
+
+static void say_first(launcher *l, const rm_keeper_note *note) {
+    char end[100];
+    if (WIFSIGNALED(note->status))
+        snprintf(end, sizeof end, "was killed by signal %d (%s)", WTERMSIG(note->status),
+                 strsignal(WTERMSIG(note->status)));
+    else
+        snprintf(end, sizeof end, "exited with status %d", WEXITSTATUS(note->status));
+    rm_launch_output_say(l->output, "rank %d (process %d) %s%s", note->rank, note->pid, end,
+                         l->config.nproc > 1 ? "; the others of this host are being stopped" : "");
+}
+
+/* The code alone tells: a rank that a signal has killed is started again. */
+static void say_why_not_again(launcher *l) {
+    if (l->code == RM_EXIT_USE)
+        rm_launch_output_say(l->output,
+                             "nothing is started again: exit status %d says that the command was asked for something "
+                             "that cannot work, and would fail each time; its own line says what to change",
+                             RM_EXIT_USE);
+    else if (l->code > 128)
+        rm_launch_output_say(l->output,
+                             "nothing is started again: exit status %d says that the rank was asked to stop, by SIG%s, "
+                             "and did",
+                             l->code, signal_name(l->code - 128));
+}
+
+/* The last of an attempt: all of its processes are gone, so what the pipes hold is all there is. */
+static void finish_attempt(launcher *l, const rm_keeper_note *note) {
+    bool again = note->rank != 0;
+    rm_launch_output_drain(l->output);
+    l->code = note->status;
+    l->over = !again;
+    if (!again && note->attempt < l->config.max_restarts && !l->signals) say_why_not_again(l);
+    if (!again) return;
+    rm_launch_output_say(l->output, "starting all ranks again: restart %d of %d", note->attempt + 1,
+                         l->config.max_restarts);
+    if (rm_launch_output_begin(l->output, note->attempt + 1))
+        rm_launch_output_say(l->output, "%s; going on without", remat_last_error());
+    (void)rm_keeper_send(l->control, &(rm_keeper_note){.word = RM_KEEPER_CONTINUE});
+}
+
+static void listen_to_keeper(launcher *l, const rm_keeper_note *note) {
+    switch (note->word) {
+    case RM_KEEPER_FIRST:
+        say_first(l, note);
+        break;
+    case RM_KEEPER_TERMS:
+        rm_launch_output_say(l->output, "%d of them did not stop in %lld ms: SIGTERM", note->rank,
+                             (long long)l->config.grace_ms);
+        break;
+    case RM_KEEPER_KILLS:
+        rm_launch_output_say(l->output, "%d of them did not stop after that: SIGKILL", note->rank);
+        break;
+    case RM_KEEPER_NO_FORK:
+        rm_launch_output_say(l->output, "cannot start the process of rank %d: %s", note->rank, strerror(note->status));
+        break;
+    case RM_KEEPER_OVER:
+        finish_attempt(l, note);
+        break;
+    default:
+        break;
+    }
+}
+
+/* ---- When the keeper is gone --------------------------------------------------------------------------------------- */
+
+static bool was_there_before(const launcher *l, pid_t child) {
+    for (int i = 0; i < l->n_before; i++)
+        if (l->before[i] == child) return true;
+    return false;
+}
+
+/* Ranks have had SIGKILL from the kernel; what they had started has become ours, for we are a subreaper too. */
+static void sweep_after_keeper(const launcher *l) {
+    pid_t children[MOST_CHILDREN];
+    for (int found = 1; found > 0; usleep(500)) {
+        int n = rm_process_children(children, MOST_CHILDREN);
+        found = 0;
+        for (int i = 0; i < n; i++) {
+            if (was_there_before(l, children[i])) continue;
+            found++; /* reaped or not: its children come next */
+            kill(children[i], SIGKILL);
+            (void)waitpid(children[i], NULL, WNOHANG);
+        }
+    }
+}
+
+static void lose_keeper(launcher *l) {
+    int status = 0;
+    while (waitpid(l->keeper, &status, 0) < 0 && errno == EINTR) {}
+    l->keeper = -1;
+    if (l->over) return;
+    l->over = true;
+    l->code = rm_launch_code(status);
+    if (!l->code) l->code = 1;
+    sweep_after_keeper(l);
+    rm_launch_output_drain(l->output);
+    rm_launch_output_say(l->output,
+                         "the process that keeps the ranks was killed by signal %d (%s), and all ranks with it",
+                         WTERMSIG(status), strsignal(WTERMSIG(status)));
+}
+
+/* ---- The loop ------------------------------------------------------------------------------------------------------ */
+
+static void turn(launcher *l) {
+    rm_keeper_note note;
+    int n = 0;
+    l->slots[n++] = (struct pollfd){.fd = l->keeper > 0 ? l->control : -1, .events = POLLIN};
+    l->slots[n++] = (struct pollfd){.fd = signal_pipe[0], .events = POLLIN};
+    n += rm_launch_output_watch(l->output, l->slots + n);
+    if (poll(l->slots, (nfds_t)n, -1) < 0) return;
+    if (l->slots[1].revents) take_signal(l);
+    int got = l->slots[0].revents ? rm_keeper_receive(l->control, &note) : -1;
+    if (got > 0) listen_to_keeper(l, &note);
+    if (got == 0) lose_keeper(l);
+    rm_launch_output_tend(l->output);
+}
+
+/* Until the job is over and all is written. Who gets a second signal then does not wait for a reader any longer. */
+static void run(launcher *l) {
+    while (l->keeper > 0 || (rm_launch_output_pending(l->output) && l->signals < 2)) turn(l);
+}
+
+/* ---- Starting ------------------------------------------------------------------------------------------------------ */
+
+static remat_status take_port(launcher *l) {
+    rm_launch_config *c = &l->config;
+    if (c->node_rank > 0) return REMAT_OK;
+    return rm_kv_listen(c->master_addr, &c->master_port,
+                        c->nnodes > 1 ? "choose another with --master-port=N, the same on all nodes"
+                                      : "choose another with --master-port=N, or let --standalone find a free one",
+                        &l->listen_fd);
+}
+
+static remat_status open_descriptors(launcher *l) {
+    int ends[2];
+    rm_launch_output_config config = {.nproc = l->config.nproc,
+                                      .first_rank = l->config.node_rank * l->config.nproc,
+                                      .prefix = l->config.prefix,
+                                      .direct_rank_0 = l->config.direct_rank_0,
+                                      .log_dir = l->config.log_dir};
+    TRY(rm_launch_output_open(&config, &l->output));
+    l->slots = rm_calloc((size_t)rm_launch_output_slots(l->output) + 2, sizeof *l->slots);
+    REQUIRE(l->slots, MEMORY, "no memory for a launcher");
+    REQUIRE(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), IO, "no socket for the keeper: %s",
+            strerror(errno));
+    l->control = ends[0];
+    l->keeper_control = ends[1];
+    REQUIRE(!pipe2(signal_pipe, O_CLOEXEC | O_NONBLOCK), IO, "no pipe for signals: %s", strerror(errno));
+    l->self = rm_process_watch(getpid());
+    if (l->self >= 0) fcntl(l->self, F_SETFD, FD_CLOEXEC);
+    return REMAT_OK;
+}
+
+_Noreturn static void become_keeper(const launcher *l) {
+    close(l->control);
+    close(signal_pipe[0]);
+    close(signal_pipe[1]);
+    rm_keeper_run(&(rm_keeper_job){.config = &l->config,
+                                   .output = l->output,
+                                   .secret = l->secret,
+                                   .job_id = l->job_id,
+                                   .threads = processors() / l->config.nproc > 1 ? processors() / l->config.nproc : 1,
+                                   .control = l->keeper_control,
+                                   .launcher = l->self,
+                                   .listen_fd = l->listen_fd,
+                                   .signals = l->signal_state});
+}
+
+/* Signals wait until the keeper has stopped listening to them and the launcher has begun to. */
+static remat_status start_keeper(launcher *l) {
+    sigset_t block;
+    sigemptyset(&block);
+    for (int i = 0; i < RM_LAUNCH_SIGNALS; i++) sigaddset(&block, rm_launch_signals[i]);
+    fflush(NULL);
+    l->n_before = rm_process_children(l->before, MOST_CHILDREN);
+    sigprocmask(SIG_BLOCK, &block, &l->signal_state.mask);
+    catch_signals(l);
+    prctl(PR_GET_CHILD_SUBREAPER, &l->was_subreaper, 0, 0, 0);
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    l->keeper = fork();
+    if (l->keeper == 0) become_keeper(l);
+    int why = errno;
+    if (l->keeper < 0) restore_process(l);
+    sigprocmask(SIG_SETMASK, &l->signal_state.mask, NULL);
+    REQUIRE(l->keeper > 0, IO, "cannot start a process: %s", strerror(why));
+    return REMAT_OK;
+}
+
+static void close_one(int *fd) {
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+}
+
+static void close_all(launcher *l) {
+    close_one(&l->listen_fd);
+    close_one(&l->control);
+    close_one(&l->keeper_control);
+    close_one(&l->self);
+    close_one(&signal_pipe[0]);
+    close_one(&signal_pipe[1]);
+    rm_launch_output_close(l->output);
+    rm_free(l->slots);
+}
+
+remat_status rm_launch(const rm_launch_config *config, int *exit_code) {
+    launcher l = {.listen_fd = -1, .control = -1, .keeper_control = -1, .self = -1, .keeper = -1};
+    TRY(check_numbers(config));
+    TRY(check_nodes(config));
+    TRY(check_command(config->argv[0]));
+    fill_in(&l, config);
+    remat_status status = take_port(&l);
+    if (!status) status = open_descriptors(&l);
+    if (!status) status = start_keeper(&l);
+    if (!status) {
+        close_one(&l.keeper_control);
+        close_one(&l.listen_fd);
+        close_one(&l.self);
+        rm_launch_output_close_pipes(l.output);
+        run(&l);
+        restore_process(&l);
+        *exit_code = l.code;
+    }
+    close_all(&l);
+    return status;
+}

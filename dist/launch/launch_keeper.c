@@ -1,0 +1,371 @@
+/* launch_keeper.c: the keeper: starts the ranks, sees who fails first, gives the others time to say so, and leaves nothing
+ * behind. See launch_keeper.h; the launcher's own side is launch.c.
+ *
+ *     running ── a rank fails ──► grace ── time is up ──► SIGTERM ── time is up ──► SIGKILL
+ *        │                          │                        │                         │
+ *        └──────── all have ended ──┴────────────────────────┴─────────────────────────┴──► sweep ──► the next attempt
+ *
+ * Sweeping: the keeper is a subreaper, so whatever a rank started becomes the keeper's child once its parent is gone,
+ * whatever session or group it has put itself in. Killing all children until there are none therefore ends the tree. */
+#define _GNU_SOURCE
+#include "dist/launch/launch_keeper.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "dist/launch/process.h"
+#include "memory/clock.h"
+#include "memory/host.h"
+
+#define AFTER_TERM_MS 2000
+
+typedef enum { RUNNING, GRACE, TERMINATED, KILLED } phase;
+typedef enum { ALIVE, UNREAPED, GONE } life; /* UNREAPED: a zombie that shows the others how it ended */
+
+typedef struct {
+    pid_t pid;
+    life life;
+} rank;
+
+typedef struct {
+    const rm_keeper_job *job;
+    rank *ranks;
+    int32_t n, alive;
+    phase phase;
+    int64_t deadline_ms;   /* of GRACE and TERMINATED */
+    int32_t attempt, code; /* code: of the first failure of this attempt; 0: none */
+    int32_t first;         /* the rank of this host that it is the failure of; -1: none */
+    int first_status;      /* as waitpid has it */
+    bool first_told;       /* the launcher has heard of it */
+    int told;              /* a signal that the launcher has passed on; 0: none */
+    int children;          /* signalfd for SIGCHLD */
+} keeper;
+
+int rm_launch_code(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
+
+/* Has the process heard a signal that asks it to stop, and stopped by itself? Then it exits with 128 + signal. */
+static bool was_asked(int status) {
+    for (int i = 0; i < RM_LAUNCH_STOPS; i++)
+        if (WIFEXITED(status) && WEXITSTATUS(status) == 128 + rm_launch_signals[i]) return true;
+    return false;
+}
+
+bool rm_keeper_send(int control, const rm_keeper_note *note) {
+    ssize_t n;
+    do n = send(control, note, sizeof *note, MSG_NOSIGNAL);
+    while (n < 0 && errno == EINTR);
+    return n == (ssize_t)sizeof *note;
+}
+
+int rm_keeper_receive(int control, rm_keeper_note *note) {
+    ssize_t n = recv(control, note, sizeof *note, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return -1;
+    return n == (ssize_t)sizeof *note;
+}
+
+static void tell(const keeper *k, rm_keeper_word word, int32_t number, pid_t pid, int status) {
+    rm_keeper_note note = {.word = word, .attempt = k->attempt, .rank = number, .pid = (int32_t)pid, .status = status};
+    (void)rm_keeper_send(k->job->control, &note); /* when the launcher is gone, the next poll says so */
+}
+
+/* ---- A rank's own beginning ---------------------------------------------------------------------------------------- */
+
+static void set_number(const char *name, int64_t value) {
+    char text[24];
+    snprintf(text, sizeof text, "%lld", (long long)value);
+    setenv(name, text, 1);
+}
+
+static void set_environment(const keeper *k, int32_t local) {
+    const rm_launch_config *c = k->job->config;
+    char secret[256];
+    snprintf(secret, sizeof secret, "%s.%d", k->job->secret, k->attempt);
+    set_number("RANK", c->node_rank * c->nproc + local);
+    set_number("WORLD_SIZE", c->nnodes * c->nproc);
+    set_number("LOCAL_RANK", local);
+    set_number("LOCAL_WORLD_SIZE", c->nproc);
+    set_number("GROUP_RANK", c->node_rank);
+    set_number("GROUP_WORLD_SIZE", c->nnodes);
+    set_number("ROLE_RANK", c->node_rank * c->nproc + local);
+    set_number("ROLE_WORLD_SIZE", c->nnodes * c->nproc);
+    setenv("MASTER_ADDR", c->master_addr, 1);
+    set_number("MASTER_PORT", c->master_port);
+    set_number("TORCHELASTIC_RESTART_COUNT", k->attempt);
+    set_number("TORCHELASTIC_MAX_RESTARTS", c->max_restarts);
+    setenv("TORCHELASTIC_RUN_ID", c->run_id, 1);
+    setenv("REMAT_JOB_SECRET", secret, 1);
+    setenv("REMAT_JOB_ID", k->job->job_id, 1);
+    if (!getenv("OMP_NUM_THREADS")) set_number("OMP_NUM_THREADS", k->job->threads);
+    unsetenv("TORCHELASTIC_USE_AGENT_STORE"); /* of a torchrun further out */
+    unsetenv("REMAT_LISTEN_FD");
+    if (k->job->listen_fd >= 0 && local == 0) set_number("REMAT_LISTEN_FD", k->job->listen_fd);
+}
+
+/* The launcher's input is for the first rank, unless it is a terminal: that stays with the launcher, and with Ctrl-C. */
+static void set_files(const keeper *k, int32_t local) {
+    if (local > 0 || isatty(STDIN_FILENO)) {
+        int nothing = open("/dev/null", O_RDONLY);
+        if (nothing > 0) {
+            dup2(nothing, STDIN_FILENO);
+            close(nothing);
+        }
+    }
+    for (int which = 1; which <= 2; which++) {
+        int end = rm_launch_output_pipe(k->job->output, local, which);
+        if (end >= 0) dup2(end, which);
+    }
+    if (local == 0 && k->job->listen_fd >= 0) fcntl(k->job->listen_fd, F_SETFD, 0);
+}
+
+static void restore_signals(const rm_launch_signal_state *before) {
+    for (int i = 0; i < RM_LAUNCH_SIGNALS; i++)
+        signal(rm_launch_signals[i], before->ignored >> i & 1 ? SIG_IGN : SIG_DFL);
+    sigaction(SIGPIPE, &before->pipe, NULL);
+    sigprocmask(SIG_SETMASK, &before->mask, NULL);
+}
+
+_Noreturn static void become_rank(const keeper *k, int32_t local, pid_t keeper_pid) {
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != keeper_pid) _exit(128 + SIGKILL); /* it was gone before it could be asked for */
+    set_environment(k, local);
+    set_files(k, local);
+    restore_signals(&k->job->signals);
+    char **argv = k->job->config->argv;
+    execvp(argv[0], argv);
+    fprintf(stderr, "remat launch: cannot run '%s': %s\n", argv[0], strerror(errno));
+    fflush(stderr);
+    _exit(errno == ENOENT ? 127 : 126);
+}
+
+static bool start_ranks(keeper *k) {
+    pid_t me = getpid();
+    for (int32_t r = 0; r < k->n; r++) {
+        pid_t pid = fork();
+        if (pid == 0) become_rank(k, r, me);
+        if (pid < 0) {
+            tell(k, RM_KEEPER_NO_FORK, r, 0, errno);
+            k->code = 1;
+            return false;
+        }
+        setpgid(pid, pid); /* as the rank does: whoever comes first */
+        k->ranks[r] = (rank){.pid = pid, .life = ALIVE};
+        k->alive++;
+    }
+    return true;
+}
+
+/* ---- Who has ended ------------------------------------------------------------------------------------------------- */
+
+static void signal_ranks(const keeper *k, int number) {
+    for (int32_t r = 0; r < k->n; r++)
+        if (k->ranks[r].life == ALIVE && kill(-k->ranks[r].pid, number)) kill(k->ranks[r].pid, number);
+}
+
+/* Whoever is stopped (SIGSTOP, Ctrl-Z of a shell in between) hears nothing and cannot say that another has failed: woken, it
+ * can. */
+static void wake_ranks(const keeper *k) {
+    pid_t groups[k->n];
+    int n = 0;
+    for (int32_t r = 0; r < k->n; r++)
+        if (k->ranks[r].life == ALIVE) groups[n++] = k->ranks[r].pid;
+    rm_process_wake(groups, n);
+}
+
+/* Being stopped by the signal that the launcher passed on is no failure that the others would have to be stopped for: they
+ * have had it too, and may be busy saving. */
+static bool as_told(const keeper *k, int code) { return k->told && code == 128 + k->told; }
+
+/* How likely it is that this rank is the cause, and not one that has noticed another's end. */
+static int likelihood(int status) { return WIFSIGNALED(status) ? 2 : WEXITSTATUS(status) != RM_EXIT_PEER; }
+
+static void tell_first(keeper *k) {
+    if (k->first < 0 || k->first_told) return;
+    k->first_told = true;
+    tell(k, RM_KEEPER_FIRST, k->job->config->node_rank * k->n + k->first, k->ranks[k->first].pid, k->first_status);
+}
+
+/* The first failure decides, unless all that it says is that somebody else has failed: then the next may know better, as
+ * long as nobody has been asked to stop. */
+static void fail(keeper *k, int32_t local, int status) {
+    bool told = as_told(k, rm_launch_code(status)),
+         better = k->first >= 0 && !k->first_told && k->phase <= GRACE && likelihood(status) > 0;
+    if ((k->first < 0 && !k->code) || better) {
+        k->code = rm_launch_code(status);
+        k->first = local;
+        k->first_status = status;
+        k->first_told = told; /* nothing to speak of */
+    }
+    if (likelihood(k->first_status)) tell_first(k);
+    if (k->phase != RUNNING || told) return;
+    k->phase = GRACE;
+    k->deadline_ms = rm_now_ms() + k->job->config->grace_ms;
+    wake_ranks(k);
+}
+
+/* Of ranks that are found ended at the same time, the likeliest cause. */
+static void look_at_ranks(keeper *k) {
+    int32_t worst = -1;
+    int worst_status = 0;
+    for (int32_t r = 0; r < k->n; r++) {
+        siginfo_t info = {.si_pid = 0};
+        if (k->ranks[r].life != ALIVE) continue;
+        if (waitid(P_PID, (id_t)k->ranks[r].pid, &info, WEXITED | WNOHANG | WNOWAIT) || !info.si_pid) continue;
+        int status = info.si_code == CLD_EXITED ? (info.si_status & 0xff) << 8 : info.si_status;
+        k->alive--;
+        k->ranks[r].life = UNREAPED;
+        if (rm_launch_code(status) && (worst < 0 || likelihood(status) > likelihood(worst_status)))
+            worst = r, worst_status = status;
+    }
+    if (worst >= 0) fail(k, worst, worst_status);
+}
+
+/* A rank that failed stays a zombie until its attempt is over: the others read from it how it ended. Before the first
+ * failure everything is reaped, and a rank may end between the look at it and this. */
+static void reap(keeper *k) {
+    int status;
+    look_at_ranks(k);
+    if (k->phase != RUNNING) return;
+    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;)
+        for (int32_t r = 0; r < k->n; r++) {
+            if (k->ranks[r].life == GONE || k->ranks[r].pid != pid) continue;
+            bool unseen = k->ranks[r].life == ALIVE;
+            k->ranks[r].life = GONE;
+            k->alive -= unseen;
+            if (unseen && rm_launch_code(status)) fail(k, r, status);
+        }
+}
+
+/* ---- Ending everything --------------------------------------------------------------------------------------------- */
+
+/* Kills all children until there are none; those of a child that is gone are ours by then. SIGCHLD is blocked: it wakes. */
+static void sweep(void) {
+    pid_t children[256];
+    sigset_t child;
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    for (;;) {
+        int n = rm_process_children(children, 256);
+        for (int i = 0; i < n; i++) kill(children[i], SIGKILL);
+        pid_t pid;
+        while ((pid = waitpid(-1, NULL, WNOHANG)) > 0) {}
+        if (pid < 0 && errno == ECHILD) return;
+        sigtimedwait(&child, NULL, &(struct timespec){.tv_nsec = 2000000});
+    }
+}
+
+/* Nobody is left to tell. */
+_Noreturn static void end_with_launcher(const keeper *k) {
+    if (k->job->listen_fd >= 0) close(k->job->listen_fd);
+    sweep();
+    _exit(1);
+}
+
+static void escalate(keeper *k) {
+    tell_first(k);
+    k->phase++;
+    k->deadline_ms =
+        rm_now_ms() + (k->job->config->grace_ms < AFTER_TERM_MS ? k->job->config->grace_ms : AFTER_TERM_MS);
+    tell(k, k->phase == TERMINATED ? RM_KEEPER_TERMS : RM_KEEPER_KILLS, k->alive, 0, 0);
+    signal_ranks(k, k->phase == TERMINATED ? SIGTERM : SIGKILL);
+    if (k->phase == TERMINATED) wake_ranks(k);
+}
+
+/* ---- The loop ------------------------------------------------------------------------------------------------------ */
+
+static void obey(keeper *k, const rm_keeper_note *note) {
+    if (note->word == RM_KEEPER_PASS && note->status == SIGUSR1) {
+        signal_ranks(k, SIGUSR1);
+    } else if (note->word == RM_KEEPER_PASS) {
+        k->told = note->status;
+        signal_ranks(k, note->status);
+        wake_ranks(k);
+    } else if (note->word == RM_KEEPER_KILL) {
+        if (!k->told) k->told = note->status;
+        if (!k->code) k->code = 128 + note->status;
+        k->phase = KILLED;
+        signal_ranks(k, SIGKILL);
+    }
+}
+
+/* Waits for something to happen. True when the launcher has said to continue. */
+static bool turn(keeper *k) {
+    struct pollfd slots[] = {{.fd = k->children, .events = POLLIN},
+                             {.fd = k->job->control, .events = POLLIN},
+                             {.fd = k->job->launcher, .events = POLLIN}};
+    bool timed = k->phase == GRACE || k->phase == TERMINATED;
+    int64_t left = timed ? k->deadline_ms - rm_now_ms() : -1;
+    if (timed && left < 0) left = 0;
+    if (poll(slots, 3, left > 1 << 30 ? 1 << 30 : (int)left) < 0) return false;
+    if (slots[2].revents) end_with_launcher(k);
+    rm_keeper_note note;
+    int got = slots[1].revents ? rm_keeper_receive(k->job->control, &note) : -1;
+    if (got == 0) end_with_launcher(k);
+    if (got > 0) obey(k, &note);
+    struct signalfd_siginfo info;
+    if (slots[0].revents) {
+        while (read(k->children, &info, sizeof info) > 0) {}
+        reap(k);
+    }
+    if (timed && k->phase != RUNNING && k->phase != KILLED && rm_now_ms() >= k->deadline_ms && k->alive > 0)
+        escalate(k);
+    return got > 0 && note.word == RM_KEEPER_CONTINUE;
+}
+
+static void run_attempt(keeper *k) {
+    k->phase = RUNNING;
+    k->code = 0;
+    k->first = -1;
+    k->first_status = 0;
+    k->first_told = false;
+    k->alive = 0;
+    for (int32_t r = 0; r < k->n; r++) k->ranks[r].life = GONE;
+    if (start_ranks(k)) {
+        if (k->told) signal_ranks(k, k->told);
+        while (k->alive > 0) (void)turn(k);
+    }
+    tell_first(k);
+    sweep();
+}
+
+_Noreturn void rm_keeper_run(const rm_keeper_job *job) {
+    keeper k = {.job = job, .n = job->config->nproc};
+    sigset_t block;
+    setsid(); /* Ctrl-C is for the launcher, who passes it on */
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    prctl(PR_SET_NAME, "remat-keeper");
+    for (int i = 0; i < RM_LAUNCH_SIGNALS; i++) signal(rm_launch_signals[i], SIG_IGN);
+    signal(SIGCHLD, SIG_DFL);
+    sigemptyset(&block);
+    sigaddset(&block, SIGCHLD);
+    sigprocmask(SIG_SETMASK, &block, NULL);
+    k.children = signalfd(-1, &block, SFD_CLOEXEC | SFD_NONBLOCK);
+    k.ranks = rm_calloc((size_t)k.n, sizeof *k.ranks);
+    if (k.children < 0 || !k.ranks) {
+        tell(&k, RM_KEEPER_NO_FORK, 0, 0, k.ranks ? errno : ENOMEM);
+        tell(&k, RM_KEEPER_OVER, 0, 0, 1);
+        _exit(1);
+    }
+    for (;; k.attempt++) {
+        run_attempt(&k);
+        bool vain = k.code == RM_EXIT_USE || was_asked(k.first_status);
+        bool again = k.code && !vain && !k.told && k.attempt < job->config->max_restarts;
+        tell(&k, RM_KEEPER_OVER, again, 0, k.code);
+        if (!again) _exit(0);
+        k.phase = RUNNING;
+        while (!turn(&k)) {}
+        if (k.told) break; /* a signal that came in between: there was nobody to pass it on to */
+    }
+    tell(&k, RM_KEEPER_OVER, 0, 0, 128 + k.told);
+    _exit(0);
+}

@@ -1,0 +1,469 @@
+/* group_nccl.c: collectives by NVIDIA's NCCL, between GPUs. The table rm_group_nccl at the end. The other engines work on
+ * host memory; here every buffer lies on this rank's GPU (rm_group_config.gpu).
+ *
+ * Nothing blocks: communicators are NCCL's non-blocking ones, a stream is asked whether it is empty, and between two
+ * questions this rank looks at the clock and at who has died (nccl_comm.h). What goes wrong ends as an abort and a
+ * sentence, here and, through the store, on the other ranks.
+ *
+ * NCCL itself compares nothing: ranks that disagree about a collective hang or get wrong sums. So every one begins with the
+ * maximum of 16 bytes (agree.h), waited for by the host before the data is touched: one small all-reduce and two copies of
+ * 16 bytes a call. To have agreed is to have met: a barrier is no more than that. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "dist/group/agree.h"
+#include "dist/group/failure.h"
+#include "dist/nccl/nccl_buffers.h"
+#include "dist/nccl/nccl_tree.h"
+#include "dist/group/reduce.h"
+#include "memory/clock.h"
+#include "memory/host.h"
+
+#define ABORT_MS 5000   /* for NCCL to end a communicator, or the group's time-out, if that is less */
+#define TELLING_MS 1000 /* a death behind a lost connection is in the store within this time */
+
+typedef struct {
+    rm_group_config config;
+    rm_failure failure;
+    bool blaming; /* the store knows this rank */
+    rm_nccl nccl;
+    pthread_mutex_t lock; /* of the communicators: who runs a collective holds it, poll tries */
+    ncclComm_t world;
+    rm_nccl_tree tree;
+    ncclRedOp_t mean[RM_WIRES]; /* x * fl(1/W), added up */
+    bool has_mean[RM_WIRES];
+    uint64_t *number, *number_host; /* two, for comparing fingerprints: on the GPU, and page-locked */
+    uint64_t device_bytes;          /* taken when it was opened */
+    void *scratch;                  /* on the GPU, for RM_TREE */
+    uint64_t scratch_bytes;
+    const rm_fingerprint *now; /* NULL: between collectives */
+    bool complete;             /* the sentence of the failure says who and where */
+    bool told;                 /* and the other ranks have it */
+    atomic_flag ending;        /* rm_group_abort has been called; `reason` is complete when `ended` is true */
+    _Atomic bool ended;
+    char reason[600];
+    rm_nccl_buffers buffers;
+} nccl_group;
+
+/* ---- While waiting --------------------------------------------------------------------------------------------------- */
+
+/* Nobody can be blamed for a collective before there is one: who has not said its name has not come. */
+static remat_status opening_takes_too_long(const nccl_group *g) {
+    char key[RM_KV_KEY_BYTES];
+    for (int32_t r = 0; g->config.store && r < g->config.size; r++) {
+        snprintf(key, sizeof key, "%s/who/%d", g->config.name, r);
+        if (rm_kv_wait(g->config.store, key, -1))
+            FAIL(PEER, "rank %d has not come within %lld ms; rank %d waited for it to start NCCL", r,
+                 (long long)g->config.timeout_ms, g->config.rank);
+    }
+    FAIL(PEER,
+         "all ranks came, and NCCL has not connected them within %lld ms. A network interface that does not reach the "
+         "others is the usual reason: NCCL_SOCKET_IFNAME=NAME chooses one, NCCL_DEBUG=INFO shows what NCCL tries",
+         (long long)g->config.timeout_ms);
+}
+
+static remat_status look_around(nccl_group *g, uint64_t waited_ns) {
+    char why[64];
+    g->told = true;
+    if (g->ended) FAIL(PEER, "rank %d ended the group: %s", g->config.rank, g->reason);
+    TRY(rm_failure_look(&g->failure, g->now));
+    g->told = false;
+    if (waited_ns < (uint64_t)g->config.timeout_ms * 1000000u) return REMAT_OK;
+    if (!g->now) return opening_takes_too_long(g);
+    snprintf(why, sizeof why, "%lld ms have passed", (long long)g->config.timeout_ms);
+    return rm_failure_find(&g->failure, g->now, why);
+}
+
+static remat_status look(void *context, uint64_t waited_ns) {
+    nccl_group *g = context;
+    remat_status status = look_around(g, waited_ns);
+    g->complete = status != REMAT_OK;
+    return status;
+}
+
+/* ---- When something failed ------------------------------------------------------------------------------------------- */
+
+/* NCCL says that a connection is gone; the store knows whose, a moment later. */
+static remat_status find_the_dead(nccl_group *g, remat_status status) {
+    char text[700];
+    if (g->nccl.result != ncclRemoteError && g->nccl.result != ncclSystemError) return status;
+    snprintf(text, sizeof text, "%s", remat_last_error());
+    for (const uint64_t start = rm_now_ns(); rm_now_ns() - start < TELLING_MS * UINT64_C(1000000); usleep(10000)) {
+        remat_status found = rm_failure_look(&g->failure, g->now);
+        if (!found) continue;
+        g->complete = g->told = true;
+        return found;
+    }
+    return rm_fail(status, "%s", text);
+}
+
+static void end_communicators(nccl_group *g) {
+    rm_nccl_tree_end(&g->nccl, &g->tree, rm_nccl_abort);
+    rm_nccl_abort(&g->nccl, &g->world);
+}
+
+/* The end of every failure: whose fault, told to the others, the communicators gone. Keeps the sentence. */
+static remat_status give_up(nccl_group *g, remat_status status, const char *doing) {
+    char text[900];
+    if (!g->complete) status = find_the_dead(g, status);
+    if (!g->complete) (void)rm_fail_in(status, "rank %d, %s", g->config.rank, doing);
+    snprintf(text, sizeof text, "%s", remat_last_error());
+    if (g->blaming && !g->told) rm_failure_abort(&g->failure, text);
+    end_communicators(g);
+    if (!g->nccl.stuck) return rm_fail(status, "%s", text);
+    return rm_fail(
+        status,
+        "%s. NCCL could not be ended within %lld ms: its threads and this rank's GPU memory stay taken until "
+        "the process ends",
+        text, (long long)g->nccl.patience_ms);
+}
+
+/* ---- Fingerprints ---------------------------------------------------------------------------------------------------- */
+
+static remat_status move(nccl_group *g, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
+    return rm_cuda_check(g->nccl.lib, g->nccl.lib->cudaMemcpyAsync(to, from, bytes, kind, g->nccl.stream),
+                         "copying to or from the GPU");
+}
+
+static remat_status maximum(void *context, const rm_fingerprint *now, uint64_t number[2]) {
+    nccl_group *g = context;
+    const size_t bytes = 2 * sizeof *number;
+    (void)now;
+    memcpy(g->number_host, number, bytes);
+    TRY(move(g, g->number, g->number_host, bytes, cudaMemcpyHostToDevice));
+    TRY(rm_nccl_issued(
+        &g->nccl, g->world,
+        g->nccl.lib->ncclAllReduce(g->number, g->number, 2, ncclUint64, ncclMax, g->world, g->nccl.stream)));
+    TRY(move(g, g->number_host, g->number, bytes, cudaMemcpyDeviceToHost));
+    TRY(rm_nccl_drain(&g->nccl, g->world));
+    memcpy(number, g->number_host, bytes);
+    return REMAT_OK;
+}
+
+static remat_status wait_for_key(nccl_group *g, const char *key, void *value, uint32_t bytes) {
+    uint32_t length = 0;
+    for (const uint64_t start = rm_now_ns();;) {
+        remat_status status = rm_kv_get(g->config.store, key, value, bytes, &length, -1);
+        if (!status) break;
+        if (status != REMAT_MISSING) return status;
+        TRY(look(g, rm_now_ns() - start));
+        usleep(1000);
+    }
+    REQUIRE(length == bytes, INTERNAL, "%s has %u bytes in the store, not %u", key, length, bytes);
+    return REMAT_OK;
+}
+
+/* Through the store: ranks that disagree stop here, and the first to know must not take NCCL away from the others. */
+static remat_status gather(void *context, const rm_fingerprint *mine, rm_fingerprint *all) {
+    nccl_group *g = context;
+    char key[RM_KV_KEY_BYTES];
+    const unsigned long long call = mine->call;
+    snprintf(key, sizeof key, "%s/said/%llu/%d", g->config.name, call, g->config.rank);
+    TRY(rm_kv_set(g->config.store, key, mine, sizeof *mine));
+    for (int32_t r = 0; r < g->config.size; r++) {
+        snprintf(key, sizeof key, "%s/said/%llu/%d", g->config.name, call, r);
+        TRY(wait_for_key(g, key, &all[r], sizeof all[r]));
+    }
+    return REMAT_OK;
+}
+
+static remat_status agree(nccl_group *g, const rm_fingerprint *mine) {
+    if (g->config.size == 1) return REMAT_OK;
+    rm_exchange exchange = {.maximum = maximum, .gather = gather, .context = g};
+    remat_status status = rm_agree(&g->config, &exchange, mine);
+    if (status == REMAT_PEER && !g->nccl.result) g->complete = true; /* its sentence names the two ranks */
+    return status;
+}
+
+/* ---- Collectives ----------------------------------------------------------------------------------------------------- */
+
+static const ncclDataType_t types[RM_WIRES] = {
+    [RM_WIRE_F32] = ncclFloat32, [RM_WIRE_I32] = ncclUint32, /* which wraps around by definition */
+    [RM_WIRE_U8] = ncclUint8,    [RM_WIRE_F64] = ncclFloat64,
+    [RM_WIRE_F16] = ncclFloat16, [RM_WIRE_BF16] = ncclBfloat16,
+};
+
+static remat_status check_memory(const nccl_group *g, const void *address, const char *which) {
+    struct cudaPointerAttributes about = {0};
+    if (!address) return REMAT_OK;
+    cudaError_t error = g->nccl.lib->cudaPointerGetAttributes(&about, address);
+    if (error) (void)g->nccl.lib->cudaGetLastError(); /* older CUDAs refuse memory they do not know */
+    REQUIRE(!error && (about.type == cudaMemoryTypeDevice || about.type == cudaMemoryTypeManaged), INVALID,
+            "the collective's %s is host memory, and NCCL works on GPUs' alone. Ranks that compute on the CPU meet by "
+            "local, mpi or gloo: --dist-backend=auto chooses",
+            which);
+    REQUIRE(about.type == cudaMemoryTypeManaged || about.device == g->nccl.device, INVALID,
+            "the collective's %s is on GPU %d, and the group of rank %d works on GPU %d", which, about.device,
+            g->config.rank, g->nccl.device);
+    return REMAT_OK;
+}
+
+static remat_status check_buffers(const nccl_group *g, const rm_collective *what) {
+    if (rm_collective_in_bytes(what, g->config.size)) TRY(check_memory(g, what->in, "in"));
+    if (rm_collective_out_bytes(what, g->config.size)) TRY(check_memory(g, what->out, "out"));
+    return REMAT_OK;
+}
+
+static remat_status need_scratch(nccl_group *g, uint64_t bytes) {
+    if (bytes <= g->scratch_bytes) return REMAT_OK;
+    (void)g->nccl.lib->cudaFree(g->scratch); /* the stream is empty */
+    g->scratch = NULL;
+    g->scratch_bytes = 0;
+    TRY(rm_cuda_check(g->nccl.lib, g->nccl.lib->cudaMalloc(&g->scratch, bytes), "room for a sum as a tree"));
+    g->scratch_bytes = bytes;
+    return REMAT_OK;
+}
+
+/* A row of a tree is cut from the whole sum. */
+static remat_status sum_as_tree(nccl_group *g, const rm_collective *what) {
+    const int32_t rank = g->config.rank, size = g->config.size;
+    const uint64_t bytes = rm_collective_in_bytes(what, size), row = rm_collective_out_bytes(what, size);
+    rm_nccl_sum sum = {.type = types[what->wire], .count = (size_t)what->count, .bytes = bytes, .in = what->in};
+    sum.out = what->out;
+    if (what->kind == RM_ALL_REDUCE) return rm_nccl_tree_sum(&g->nccl, &g->tree, g->world, rank, size, &sum);
+    TRY(need_scratch(g, bytes));
+    sum.count *= (size_t)size;
+    sum.out = g->scratch;
+    TRY(rm_nccl_tree_sum(&g->nccl, &g->tree, g->world, rank, size, &sum));
+    return move(g, what->out, (char *)g->scratch + row * (uint64_t)rank, row, cudaMemcpyDeviceToDevice);
+}
+
+static ncclResult_t start(nccl_group *g, const rm_collective *what) {
+    const rm_nccl_library *lib = g->nccl.lib;
+    const size_t count = (size_t)what->count;
+    const ncclDataType_t type = types[what->wire];
+    const ncclRedOp_t sum = what->reduction == RM_MEAN ? g->mean[what->wire] : ncclSum;
+    const cudaStream_t stream = g->nccl.stream;
+    switch (what->kind) {
+    case RM_ALL_REDUCE:
+        return lib->ncclAllReduce(what->in, what->out, count, type, sum, g->world, stream);
+    case RM_BROADCAST:
+        return lib->ncclBroadcast(what->out, what->out, count, type, what->root, g->world, stream);
+    case RM_ALL_GATHER:
+        return lib->ncclAllGather(what->in, what->out, count, type, g->world, stream);
+    default:
+        return lib->ncclReduceScatter(what->in, what->out, count, type, sum, g->world, stream);
+    }
+}
+
+static bool is_tree(const rm_collective *what) {
+    return (what->kind == RM_ALL_REDUCE || what->kind == RM_REDUCE_SCATTER) && what->reduction == RM_TREE;
+}
+
+static remat_status do_it(nccl_group *g, const rm_collective *what, const rm_fingerprint *mine) {
+    TRY(rm_cuda_check(g->nccl.lib, g->nccl.lib->cudaSetDevice(g->nccl.device), "choosing the GPU")); /* per thread */
+    TRY(check_buffers(g, what));
+    TRY(agree(g, mine));
+    if (what->kind == RM_BARRIER || what->count == 0) return REMAT_OK; /* to have agreed is to have met */
+    if (what->after) TRY(rm_nccl_follow(&g->nccl, what->after));
+    if (is_tree(what))
+        TRY(sum_as_tree(g, what));
+    else
+        TRY(rm_nccl_issued(&g->nccl, g->world, start(g, what)));
+    return rm_nccl_drain(&g->nccl, g->world);
+}
+
+static remat_status run(void *engine, uint64_t call, const rm_collective *what) {
+    nccl_group *g = engine;
+    char doing[RM_FINGERPRINT_TEXT];
+    const rm_fingerprint mine = rm_fingerprint_of(call, what);
+    pthread_mutex_lock(&g->lock);
+    g->now = &mine;
+    g->nccl.after = NULL; /* what the collective before waited for may be gone */
+    remat_status status = do_it(g, what, &mine);
+    if (status) status = give_up(g, status, rm_fingerprint_text(&g->config, &mine, doing));
+    g->now = NULL;
+    pthread_mutex_unlock(&g->lock);
+    return status;
+}
+
+/* ---- Opening and closing --------------------------------------------------------------------------------------------- */
+
+static remat_status choose_gpu(nccl_group *g) {
+    const rm_nccl_library *lib = g->nccl.lib;
+    int gpus = 0;
+    cudaError_t error = lib->cudaGetDeviceCount(&gpus);
+    if (error) (void)lib->cudaGetLastError();
+    REQUIRE(
+        !error && gpus > 0, MISSING,
+        "rank %d finds no GPU, which NCCL is for (CUDA says: %s). Ranks that compute on the CPU meet by local, mpi or "
+        "gloo: --dist-backend=auto chooses",
+        g->config.rank, lib->cudaGetErrorString(error ? error : cudaErrorNoDevice));
+    REQUIRE(g->nccl.device < gpus, INVALID,
+            "rank %d is to use GPU %d, and there are %d, counted from 0: start fewer ranks on this machine "
+            "(--nproc-per-node=%d), or see what CUDA_VISIBLE_DEVICES hides",
+            g->config.rank, g->nccl.device, gpus, gpus);
+    return rm_cuda_check(lib, lib->cudaSetDevice(g->nccl.device), "choosing the GPU");
+}
+
+static remat_status get_memory(nccl_group *g) {
+    const rm_nccl_library *lib = g->nccl.lib;
+    const size_t bytes = 2 * sizeof *g->number;
+    TRY(rm_cuda_check(lib, lib->cudaStreamCreateWithFlags(&g->nccl.stream, cudaStreamNonBlocking), "making a stream"));
+    TRY(rm_cuda_check(lib, lib->cudaMalloc((void **)&g->number, bytes), "memory for comparing what ranks do"));
+    return rm_cuda_check(lib, lib->cudaMallocHost((void **)&g->number_host, bytes),
+                         "memory for comparing what ranks do");
+}
+
+/* Rank 0 makes the name under which NCCL's ranks meet. */
+static remat_status share_id(nccl_group *g, ncclUniqueId *id) {
+    char key[RM_KV_KEY_BYTES];
+    snprintf(key, sizeof key, "%s/nccl/id", g->config.name);
+    if (g->config.rank > 0) return wait_for_key(g, key, id, sizeof *id);
+    ncclResult_t result = g->nccl.lib->ncclGetUniqueId(id);
+    if (result) return rm_nccl_fail(g->nccl.lib, NULL, result);
+    return g->config.size > 1 ? rm_kv_set(g->config.store, key, id, sizeof *id) : REMAT_OK;
+}
+
+/* 1/W in the type of the data. */
+static remat_status make_mean(nccl_group *g, rm_wire wire) {
+    float share = 1.0f / (float)g->config.size;
+    uint16_t short_share;
+    void *scalar = &share;
+    if (wire != RM_WIRE_F32) {
+        rm_narrow(wire, 1, &share, &short_share, 1);
+        scalar = &short_share;
+    }
+    TRY(rm_nccl_issued(
+        &g->nccl, g->world,
+        g->nccl.lib->ncclRedOpCreatePreMulSum(&g->mean[wire], scalar, types[wire], ncclScalarHostImmediate, g->world)));
+    g->has_mean[wire] = true;
+    return REMAT_OK;
+}
+
+static remat_status make_means(nccl_group *g) {
+    for (int w = 0; w < RM_WIRES; w++)
+        if (rm_can_reduce((rm_wire)w, RM_MEAN)) TRY(make_mean(g, (rm_wire)w));
+    return REMAT_OK;
+}
+
+static void destroy_means(nccl_group *g) {
+    for (int w = 0; w < RM_WIRES && g->world; w++)
+        if (g->has_mean[w]) (void)g->nccl.lib->ncclRedOpDestroy(g->mean[w], g->world);
+}
+
+static remat_status free_memory(const nccl_group *g, uint64_t *bytes) {
+    size_t free = 0, total = 0;
+    TRY(rm_cuda_check(g->nccl.lib, g->nccl.lib->cudaMemGetInfo(&free, &total), "asking for the GPU's free memory"));
+    *bytes = free;
+    return REMAT_OK;
+}
+
+/* Ranks that connect when they first need to would take memory in the middle of training, where nobody has counted it. */
+static void connect_at_once(void) { setenv("NCCL_RUNTIME_CONNECT", "0", 0); }
+
+static remat_status enter(nccl_group *g) {
+    ncclUniqueId id;
+    uint64_t before, after;
+    TRY(rm_failure_begin(&g->failure, &g->config));
+    g->blaming = g->config.size > 1;
+    TRY(rm_nccl_library_open(&g->nccl.lib));
+    TRY(choose_gpu(g));
+    TRY(free_memory(g, &before));
+    connect_at_once();
+    TRY(get_memory(g));
+    TRY(share_id(g, &id));
+    TRY(rm_nccl_open(&g->nccl, g->config.rank, g->config.size, &id, &g->world));
+    TRY(make_means(g));
+    TRY(free_memory(g, &after));
+    g->device_bytes = before > after ? before - after : 0;
+    return REMAT_OK;
+}
+
+static void free_group(nccl_group *g) {
+    const rm_nccl_library *lib = g->nccl.lib;
+    if (lib && !g->nccl.stuck) {
+        if (g->number) (void)lib->cudaFree(g->number);
+        if (g->scratch) (void)lib->cudaFree(g->scratch);
+        if (g->number_host) (void)lib->cudaFreeHost(g->number_host);
+        if (g->nccl.stream) (void)lib->cudaStreamDestroy(g->nccl.stream);
+    }
+    rm_nccl_buffers_free(&g->nccl, &g->buffers);
+    pthread_mutex_destroy(&g->lock);
+    rm_free(g);
+}
+
+static void close_group(void *engine) {
+    nccl_group *g = engine;
+    (void)g->nccl.lib->cudaSetDevice(g->nccl.device);
+    if (g->ended) end_communicators(g); /* after a failure there are none */
+    rm_nccl_tree_end(&g->nccl, &g->tree, rm_nccl_close);
+    destroy_means(g);
+    rm_nccl_close(&g->nccl, &g->world);
+    free_group(g);
+}
+
+static remat_status open_group(const rm_group_config *config, void **engine) {
+    REQUIRE(config->gpu > 0, INVALID,
+            "NCCL works on GPUs' memory, and these ranks compute on the CPU, where they meet by local, mpi or gloo: "
+            "--dist-backend=auto chooses");
+    REQUIRE(config->store || config->size == 1, INVALID,
+            "NCCL needs a store for its ranks to meet: --init-method is missing");
+    nccl_group *g = rm_calloc(1, sizeof *g);
+    REQUIRE(g, MEMORY, "no memory for a group");
+    g->config = *config;
+    g->nccl = (rm_nccl){.device = config->gpu - 1, .look = look, .context = g};
+    g->nccl.patience_ms = config->timeout_ms < ABORT_MS ? config->timeout_ms : ABORT_MS;
+    pthread_mutex_init(&g->lock, NULL);
+    rm_nccl_buffers_init(&g->buffers);
+    remat_status status = enter(g);
+    if (status) {
+        status = give_up(g, status, "starting NCCL");
+        free_group(g);
+    } else {
+        *engine = g;
+    }
+    return status;
+}
+
+/* ---- The rest of the table ------------------------------------------------------------------------------------------- */
+
+static void *alloc_buffer(void *engine, uint64_t bytes) {
+    nccl_group *g = engine;
+    return rm_nccl_buffers_take(&g->nccl, &g->buffers, bytes);
+}
+static void free_buffer(void *engine, void *start) {
+    nccl_group *g = engine;
+    rm_nccl_buffers_give_back(&g->nccl, &g->buffers, start);
+}
+
+static uint64_t device_bytes(const void *engine) { return ((const nccl_group *)engine)->device_bytes; }
+
+/* What a collective that is under way would find by itself is left to it. */
+static remat_status poll_group(void *engine) {
+    nccl_group *g = engine;
+    ncclResult_t state = ncclSuccess;
+    remat_status status = rm_failure_look(&g->failure, NULL);
+    if (status || pthread_mutex_trylock(&g->lock)) return status;
+    if (g->world && !g->nccl.lib->ncclCommGetAsyncError(g->world, &state) && state && state != ncclInProgress)
+        status = rm_nccl_fail(g->nccl.lib, g->world, state);
+    pthread_mutex_unlock(&g->lock);
+    return status;
+}
+
+/* The communicators are for whoever uses them to end: the collective under way, or close. */
+static void abort_group(void *engine, const char *reason) {
+    nccl_group *g = engine;
+    if (atomic_flag_test_and_set(&g->ending)) return;
+    snprintf(g->reason, sizeof g->reason, "%s", reason);
+    if (g->blaming) rm_failure_abort(&g->failure, reason);
+    g->ended = true;
+}
+
+const rm_group_api rm_group_nccl = {
+    .name = "nccl",
+    .doc = "NVIDIA's NCCL, between GPUs",
+    .open = open_group,
+    .close = close_group,
+    .alloc = alloc_buffer,
+    .free = free_buffer,
+    .run = run,
+    .device_bytes = device_bytes,
+    .poll = poll_group,
+    .abort = abort_group,
+};

@@ -1,0 +1,57 @@
+/* scatter.cuh: rows of a matrix, added to the rows of a table that tokens name: the gradients of embeddings, by themselves
+ * (embedding.cu) and folded into a cell (recurrent.cuh). Main entry: rm_launch_scatter. A sum's rows are added in order. */
+#ifndef RM_SCATTER_CUH
+#define RM_SCATTER_CUH
+
+#include "ops/cuda/kernel.cuh"
+
+enum { RM_SCATTER_THREADS = 128, RM_SCATTER_ROWS = 512 /* looked through at a time */, RM_SCATTER_GROUPS = 512 };
+
+/* table[token[row],u] += x[row, (u + turn) mod columns]; x (rows,columns), whose rows begin ld numbers apart */
+typedef struct {
+    int64_t rows, columns, ld, turn, v, group; /* v: rows of the table; a block has `group` of them */
+} rm_scatter;
+
+/* Which of 32 tokens lie in [from, to): one bit each. Neighbouring threads begin apart, so that what they read lies in
+ * different banks. */
+static __device__ inline uint32_t rm_scatter_bits(const int32_t *token, unsigned begin, int64_t from, int64_t to) {
+    uint32_t bits = 0;
+    for (unsigned k = 0; k < 32; k++) {
+        unsigned b = (begin + k) % 32;
+        if (token[b] >= from && token[b] < to) bits |= 1u << b;
+    }
+    return bits;
+}
+
+/* A token may occur in many rows, so blocks share out the table's rows and columns, not x's rows: a block looks through all
+ * tokens for its own, and a thread has one column. */
+static __global__ void rm_scatter_rows(rm_scatter s, const int32_t *__restrict__ token, const float *__restrict__ x,
+                                       float *__restrict__ table) {
+    __shared__ int32_t here[RM_SCATTER_ROWS];
+    __shared__ uint32_t own[RM_SCATTER_ROWS / 32];
+    int64_t tiles = (s.columns + RM_SCATTER_THREADS - 1) / RM_SCATTER_THREADS;
+    int64_t u = blockIdx.x % tiles * RM_SCATTER_THREADS + threadIdx.x, at = (u + s.turn) % s.columns;
+    int64_t from = blockIdx.x / tiles * s.group, to = from + s.group < s.v ? from + s.group : s.v;
+    for (int64_t first = 0; first < s.rows; first += RM_SCATTER_ROWS) {
+        __syncthreads(); /* all are done with the rows before */
+        for (int64_t k = threadIdx.x; k < RM_SCATTER_ROWS; k += RM_SCATTER_THREADS)
+            here[k] = first + k < s.rows ? token[first + k] : -1;
+        __syncthreads();
+        if (threadIdx.x < RM_SCATTER_ROWS / 32)
+            own[threadIdx.x] = rm_scatter_bits(here + 32 * threadIdx.x, threadIdx.x, from, to);
+        __syncthreads();
+        for (int w = 0; w < RM_SCATTER_ROWS / 32 && u < s.columns; w++)
+            for (uint32_t bits = own[w], k = 32 * w; bits; bits >>= 1, k++)
+                if (bits & 1) table[here[k] * s.columns + u] += x[(first + k) * s.ld + at];
+    }
+}
+
+/* `group` is filled in here. */
+static inline void rm_launch_scatter(const void *queue, rm_scatter s, const int32_t *token, const float *x,
+                                     float *table) {
+    s.group = rm_blocks_of(s.v, RM_SCATTER_GROUPS);
+    RM_LAUNCH_TOGETHER(rm_scatter_rows, rm_blocks_of(s.v, s.group) * rm_blocks_of(s.columns, RM_SCATTER_THREADS),
+                       RM_SCATTER_THREADS, queue, s, token, x, table);
+}
+
+#endif

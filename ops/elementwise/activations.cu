@@ -1,0 +1,25 @@
+/* activations.cu: the CUDA kernels of the ops in activations.def (activations.c). */
+#include "ops/cuda/kernel.cuh"
+
+#include "ops/elementwise/activation.h"
+
+/* What backward reads, x or y. */
+#define KEPT_x call->x[0].data
+#define KEPT_y call->y.data
+
+#define ACTIVATION(op, formula, reads, ...)                                                                            \
+    static __global__ void forward_##op(int64_t n, const float *x, float *y) { RM_EACH(i, n) y[i] = rm_##op(x[i]); }   \
+    static __global__ void backward_##op(int64_t n, const float *dy, const float *kept, float *dx) {                   \
+        RM_EACH(i, n) dx[i] = rm_##op##_backward(dy[i], kept[i]);                                                      \
+    }                                                                                                                  \
+    void rm_##op##_forward_cuda(const rm_call *call) {                                                                 \
+        int64_t n = rm_desc_count(&call->y.desc);                                                                      \
+        RM_LAUNCH_EACH(forward_##op, n, call->queue, n, (const float *)call->x[0].data, (float *)call->y.data);        \
+    }                                                                                                                  \
+    void rm_##op##_backward_cuda(const rm_call *call) {                                                                \
+        int64_t n = rm_desc_count(&call->dy.desc);                                                                     \
+        if (!call->dx[0].data) return;                                                                                 \
+        RM_LAUNCH_EACH(backward_##op, n, call->queue, n, (const float *)call->dy.data, (const float *)KEPT_##reads,    \
+                       (float *)call->dx[0].data);                                                                     \
+    }
+#include "ops/elementwise/activations.def"

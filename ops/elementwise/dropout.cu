@@ -1,0 +1,42 @@
+/* dropout.cu: the CUDA kernels of the op `dropout` (dropout.c). The mask is a function of (seed, step, node, timestep,
+ * element) alone, so it is the CPU's, bit for bit. Both passes are the same map. */
+#include "ops/cuda/kernel.cuh"
+
+#include "engine/rng.h"
+#include "ops/elementwise/activation.h"
+
+/* Where the tile lies, and what to do: steps of `width` elements, `quads` counters each. */
+typedef struct {
+    rm_key key;
+    int64_t t0, width, quads;
+    uint32_t threshold;
+    float scale;
+} map;
+
+/* A thread draws four numbers from one counter. */
+static __global__ void drop(int64_t n, map m, const float *in, float *out) {
+    RM_EACH(job, n) {
+        int64_t t = job / m.quads, quad = job % m.quads, at = t * m.width, from = 4 * quad;
+        rm_philox draw = rm_random4(m.key.seed, m.key.step, m.key.node, (uint32_t)(m.t0 + t), (uint32_t)quad);
+        for (int k = 0; k < 4 && from + k < m.width; k++)
+            out[at + from + k] = rm_dropout(in[at + from + k], draw.word[k], m.threshold, m.scale);
+    }
+}
+
+static __global__ void copy(int64_t n, const float *in, float *out) { RM_EACH(i, n) out[i] = in[i]; }
+
+static void launch(const rm_call *call, const rm_desc *shape, const void *in, void *out) {
+    double p = ((const rm_dropout_attr *)call->attr)->probability;
+    int64_t count = rm_desc_count(shape), steps = rm_call_steps(call, shape), width = count / steps;
+    if (!out) return;
+    if (!call->training) {
+        RM_LAUNCH_EACH(copy, count, call->queue, count, (const float *)in, (float *)out);
+        return;
+    }
+    map m = {call->key, call->t0, width, (width + 3) / 4, rm_dropout_threshold(p), rm_dropout_scale(p)};
+    int64_t jobs = steps * m.quads;
+    RM_LAUNCH_EACH(drop, jobs, call->queue, jobs, m, (const float *)in, (float *)out);
+}
+
+void rm_dropout_forward_cuda(const rm_call *call) { launch(call, &call->y.desc, call->x[0].data, call->y.data); }
+void rm_dropout_backward_cuda(const rm_call *call) { launch(call, &call->dy.desc, call->dy.data, call->dx[0].data); }

@@ -1,0 +1,214 @@
+/* softmax_cross_entropy.c: the loss of classifiers and language models, in nats. One tile's logits at a time: the
+ * probabilities are never stored, only each row's largest logit and the sum of its exponentials.
+ *
+ * Label smoothing e (torch.nn.functional.cross_entropy's label_smoothing): with the target q = (1 - e) [target] + e/V,
+ * the loss is -sum over v of q[v] log p[v] = log(sum over v of exp(x[v])) - (1 - e) x[target] - e mean(x). In evaluation
+ * e is 0. */
+#include "ops/real.h"
+
+#include "ops/math/exp.h"
+#include "ops/op.h"
+#include "ops/shape.h"
+
+enum { LOGITS, TARGETS };
+
+/* Per row, in aux. p[v] = exp(x[v] - largest) / sum. */
+typedef struct {
+    real largest, sum;
+} row_facts;
+
+static double smoothing_of(const rm_call *call) {
+    const rm_cross_entropy_attr *a = call->attr;
+    return a && call->training ? a->smoothing : 0;
+}
+
+static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+    (void)state;
+    const char *op = "softmax_cross_entropy";
+    TRY(rm_want_real(op, "logits", &x[LOGITS]));
+    TRY(rm_want_rank(op, "logits", &x[LOGITS], 2, 3));
+    TRY(rm_want_integer(op, "targets", &x[TARGETS]));
+    bool fits = x[TARGETS].rank == x[LOGITS].rank - 1;
+    for (int i = 0; i < x[LOGITS].rank - 1; i++) fits = fits && x[TARGETS].dim[i] == x[LOGITS].dim[i];
+    char logits_text[RM_DESC_TEXT], targets_text[RM_DESC_TEXT];
+    REQUIRE(fits, INVALID, "%s: logits is %s and targets is %s; targets must have one integer for each row of logits",
+            op, rm_desc_text(&x[LOGITS], logits_text), rm_desc_text(&x[TARGETS], targets_text));
+    const rm_cross_entropy_attr *a = attr;
+    REQUIRE(!a || (a->smoothing >= 0 && a->smoothing <= 1), INVALID,
+            "%s: the label smoothing is %g; it must lie between 0 and 1", op, a->smoothing);
+    *y = (rm_desc)RM_SCALAR(RM_REAL);
+    return REMAT_OK;
+}
+
+/* Rows are dealt out in blocks whose losses are summed separately, then in order: no bit depends on the threads. */
+enum { BLOCK = 16 };
+static int64_t count_blocks(int64_t rows) { return (rows + BLOCK - 1) / BLOCK; }
+
+static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+    (void)y, (void)attr;
+    *out = rm_cost_streaming(&x[LOGITS], 20, pass == RM_BACKWARD ? 2 : 1); /* an exp is some 16 operations */
+    if (pass == RM_FORWARD) out->scratch_bytes = (uint64_t)count_blocks(rm_desc_rows(&x[LOGITS])) * sizeof(double);
+}
+
+static uint64_t aux_bytes(const rm_desc *x, const void *attr) {
+    (void)attr;
+    return (uint64_t)rm_desc_rows(&x[LOGITS]) * sizeof(row_facts);
+}
+
+static int64_t bound(const rm_desc *x, const void *attr, int input) {
+    (void)attr;
+    return input == TARGETS ? rm_desc_last(&x[LOGITS]) : 0;
+}
+
+static void define_forward(const rm_call *call) {
+    const rm_desc *shape = &call->x[LOGITS].desc;
+    const int32_t *target = call->x[TARGETS].data; /* (rows) */
+    row_facts *facts = call->aux;                  /* (rows) */
+    int64_t rows = rm_desc_rows(shape), v = rm_desc_last(shape);
+    double loss = 0, smoothing = smoothing_of(call);
+    for (int64_t r = 0; r < rows; r++) {
+        const real *x = (const real *)call->x[LOGITS].data + r * v; /* (V) */
+        double largest = x[0], sum = 0, mean = 0;
+        for (int64_t i = 1; i < v; i++) largest = x[i] > largest ? x[i] : largest;
+        for (int64_t i = 0; i < v; i++) sum += exp(x[i] - largest);
+        for (int64_t i = 0; i < v; i++) mean += x[i] / (double)v;
+        loss += log(sum) + largest - (1 - smoothing) * x[target[r]] - (smoothing > 0 ? smoothing * mean : 0);
+        if (facts) facts[r] = (row_facts){(real)largest, (real)sum};
+    }
+    *(real *)call->y.data = (real)(loss / rm_call_total(call, shape, rows));
+}
+
+static void define_backward(const rm_call *call) {
+    const rm_desc *shape = &call->x[LOGITS].desc;
+    const int32_t *target = call->x[TARGETS].data;
+    const row_facts *facts = call->aux;
+    int64_t rows = rm_desc_rows(shape), v = rm_desc_last(shape);
+    double scale = *(const real *)call->dy.data / rm_call_total(call, shape, rows), e = smoothing_of(call);
+    if (!call->dx[LOGITS].data) return;
+    for (int64_t r = 0; r < rows; r++) {
+        const real *x = (const real *)call->x[LOGITS].data + r * v;
+        real *dx = (real *)call->dx[LOGITS].data + r * v;
+        for (int64_t i = 0; i < v; i++) { /* loss[r] = log(sum over i of exp(x[i])) - sum over i of q[i] x[i] */
+            double q = (1 - e) * (i == target[r]) + e / (double)v;
+            dx[i] = (real)((exp(x[i] - facts[r].largest) / facts[r].sum - q) * scale);
+        }
+    }
+}
+
+/* ---- The fast form: the same, a row in a few passes that compilers turn into vector code ---------------- */
+
+enum { LANES = 16 };
+
+static real largest_of(const real *x, int64_t n) {
+    real lane[LANES], largest = x[0];
+    int64_t whole = n / LANES * LANES;
+    for (int i = 0; i < LANES; i++) lane[i] = x[0];
+    for (int64_t from = 0; from < whole; from += LANES)
+        for (int i = 0; i < LANES; i++) lane[i] = x[from + i] > lane[i] ? x[from + i] : lane[i];
+    for (int i = 0; i < LANES; i++) largest = lane[i] > largest ? lane[i] : largest;
+    for (int64_t i = whole; i < n; i++) largest = x[i] > largest ? x[i] : largest;
+    return largest;
+}
+
+static double sum_of_exp(const real *x, int64_t n, real largest) {
+    real lane[LANES] = {0};
+    double sum = 0;
+    int64_t whole = n / LANES * LANES;
+    for (int64_t from = 0; from < whole; from += LANES)
+        for (int i = 0; i < LANES; i++) lane[i] += rm_exp_nonpositive(x[from + i] - largest);
+    for (int64_t i = whole; i < n; i++) sum += rm_exp_nonpositive(x[i] - largest);
+    for (int i = 0; i < LANES; i++) sum += lane[i];
+    return sum;
+}
+
+/* The sum over a row of largest - x, none of which is negative: nothing is lost to cancellation. */
+static double sum_below(const real *x, int64_t n, real largest) {
+    double lane[LANES] = {0}, sum = 0;
+    int64_t whole = n / LANES * LANES;
+    for (int64_t from = 0; from < whole; from += LANES)
+        for (int i = 0; i < LANES; i++) lane[i] += (double)(largest - x[from + i]);
+    for (int64_t i = whole; i < n; i++) sum += (double)(largest - x[i]);
+    for (int i = 0; i < LANES; i++) sum += lane[i];
+    return sum;
+}
+
+/* The loss of rows [from, to), in nats, not yet divided. */
+static double block_loss(const rm_call *call, int64_t from, int64_t to) {
+    int64_t v = rm_desc_last(&call->x[LOGITS].desc);
+    const int32_t *target = call->x[TARGETS].data;
+    row_facts *facts = call->aux;
+    double loss = 0, smoothing = smoothing_of(call);
+    for (int64_t r = from; r < to; r++) {
+        const real *x = (const real *)call->x[LOGITS].data + r * v;
+        real largest = largest_of(x, v);
+        double sum = sum_of_exp(x, v, largest);
+        loss += log(sum) + (1 - smoothing) * ((double)largest - x[target[r]]);
+        if (smoothing > 0) loss += smoothing / (double)v * sum_below(x, v, largest);
+        if (facts) facts[r] = (row_facts){largest, (real)sum};
+    }
+    return loss;
+}
+
+static void forward(const rm_call *call) {
+    const rm_desc *shape = &call->x[LOGITS].desc;
+    int64_t rows = rm_desc_rows(shape), blocks = count_blocks(rows);
+    double *partial = call->scratch, loss = 0; /* (blocks) */
+    RM_PARALLEL_FOR(call->threads, rm_desc_count(shape) > RM_PARALLEL_MIN_HEAVY,
+                    for (int64_t b = 0; b < blocks; b++) partial[b] =
+                        block_loss(call, b * BLOCK, (b + 1) * BLOCK < rows ? (b + 1) * BLOCK : rows););
+    for (int64_t b = 0; b < blocks; b++) loss += partial[b];
+    *(real *)call->y.data = (real)(loss / rm_call_total(call, shape, rows));
+}
+
+static void backward(const rm_call *call) {
+    const rm_desc *shape = &call->x[LOGITS].desc;
+    const int32_t *target = call->x[TARGETS].data;
+    const row_facts *facts = call->aux;
+    int64_t rows = rm_desc_rows(shape), v = rm_desc_last(shape);
+    double scale = *(const real *)call->dy.data / rm_call_total(call, shape, rows), e = smoothing_of(call);
+    real to_target = (real)(scale * (1 - e)), to_all = (real)(scale * e / (double)v);
+    if (!call->dx[LOGITS].data) return;
+    RM_PARALLEL_FOR(
+        call->threads, rows * v > RM_PARALLEL_MIN_HEAVY, for (int64_t r = 0; r < rows; r++) {
+            const real *x = (const real *)call->x[LOGITS].data + r * v, largest = facts[r].largest;
+            real *dx = (real *)call->dx[LOGITS].data + r * v, factor = (real)(scale / facts[r].sum);
+            for (int64_t i = 0; i < v; i++) dx[i] = rm_exp_nonpositive(x[i] - largest) * factor - to_all;
+            dx[target[r]] -= to_target;
+        });
+}
+
+static const rm_sample samples[] = {
+    {.name = "sequence", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 5, 3, 7), RM_SHAPE2(REMAT_I32, 5, 3)}},
+    {.name = "whole", .x = {RM_SHAPE2(RM_REAL, 4, 37), RM_SHAPE1(REMAT_I32, 4)}},
+    {.name = "two classes, one row", .x = {RM_SHAPE2(RM_REAL, 1, 2), RM_SHAPE1(REMAT_I32, 1)}},
+    {.name = "large enough for threads",
+     .sequence = true,
+     .x = {RM_SHAPE3(RM_REAL, 17, 5, 256), RM_SHAPE2(REMAT_I32, 17, 5)}},
+    {.name = "smoothed",
+     .sequence = true,
+     .x = {RM_SHAPE3(RM_REAL, 5, 3, 37), RM_SHAPE2(REMAT_I32, 5, 3)},
+     .attr = &(rm_cross_entropy_attr){0.1}},
+    {.name = "smoothed until no target is left",
+     .x = {RM_SHAPE2(RM_REAL, 4, 5), RM_SHAPE1(REMAT_I32, 4)},
+     .attr = &(rm_cross_entropy_attr){1}},
+};
+
+const rm_op RM_OP(softmax_cross_entropy) = {
+    .name = "softmax_cross_entropy",
+    .doc = "y = mean over rows of -log softmax(logits)[target], or of -sum q log softmax(logits) with q the smoothed "
+           "target; logits (..,V), targets (..)",
+    .n_in = 2,
+    .discrete = 1u << TARGETS,
+    .time = RM_TIME_SUM,
+    .saves = {.in = 1u << LOGITS | 1u << TARGETS},
+    .infer = infer,
+    .cost = cost,
+    .aux_bytes = aux_bytes,
+    .bound = bound,
+    .define_forward = define_forward,
+    .define_backward = define_backward,
+    .forward = {forward, RM_CUDA(softmax_cross_entropy, forward)},
+    .backward = {backward, RM_CUDA(softmax_cross_entropy, backward)},
+    .samples = samples,
+    .n_samples = sizeof samples / sizeof *samples,
+};

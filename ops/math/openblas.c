@@ -1,0 +1,170 @@
+/* openblas.c: opening OpenBLAS, the room it wants, and its number of threads. See openblas.h.
+ *
+ * Where no memory can be mapped OpenBLAS tries again, for ever. So what it will map is known, and asked for, before it is. */
+#define _GNU_SOURCE
+#include "ops/math/openblas.h"
+
+#include <dlfcn.h>
+#include <omp.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "engine/shared_library.h"
+#include "memory/host.h"
+
+static const rm_shared_library library = {.name = "libopenblas.so.0",
+                                          .folders = RM_OPENBLAS_FOLDER,
+                                          .variable = "REMAT_OPENBLAS_LIBRARY",
+                                          .needs = "the device \"cpu\" of this Remat needs",
+                                          .install = "OpenBLAS",
+                                          .oldest = "OpenBLAS 0.3"};
+
+static rm_openblas_api api;
+static int (*get_threads)(void);
+static void (*set_threads)(int);
+static void *(*take_buffer)(int position); /* its own allocator: NULL in a build that hides it */
+static void (*give_buffer)(void *buffer);
+
+/* ---- Room --------------------------------------------------------------------------------------------------------- */
+
+#define MIB ((uint64_t)1 << 20)
+enum {
+    BUFFER_MIB = 129,  /* 32 << 22 bytes and what aligns them, on x86-64 and arm64 */
+    LIBRARY_MIB = 48,  /* with Fortran's */
+    REST_MIB = 64,     /* for what comes after: the session itself, and the allocator */
+    MOST_THREADS = 64, /* of Debian's build */
+};
+
+static uint64_t stack_bytes(void) {
+    pthread_attr_t attributes;
+    size_t bytes = 0;
+    if (!pthread_attr_init(&attributes)) {
+        pthread_attr_getstacksize(&attributes, &bytes);
+        pthread_attr_destroy(&attributes);
+    }
+    return bytes;
+}
+
+/* As many threads as it starts when it is loaded, the caller included. */
+static uint64_t own_threads(void) {
+    static const char *const names[] = {"OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"};
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    unsigned long most = sched_getaffinity(0, sizeof set, &set) ? 1 : (unsigned long)CPU_COUNT(&set);
+    if (most > MOST_THREADS) most = MOST_THREADS;
+    for (int i = 0; i < 3; i++) {
+        const char *value = getenv(names[i]);
+        unsigned long said = value ? strtoul(value, NULL, 10) : 0;
+        if (said) return said < most ? said : most;
+    }
+    return most;
+}
+
+static remat_status need_address_space(uint64_t bytes, int threads) {
+    uint64_t limit, used;
+    if (!rm_host_address_space(&limit, &used)) return REMAT_OK;
+    unsigned long long enough = (used + bytes) / MIB + 1;
+    REQUIRE(
+        limit / MIB >= enough, MEMORY,
+        "the address space is limited to %llu MiB (ulimit -v), and with %d thread%s the matrix library needs a limit "
+        "of %llu MiB: raise it (ulimit -v %llu)%s. It is a memory budget that limits memory",
+        (unsigned long long)(limit / MIB), threads, threads == 1 ? "" : "s", enough, enough * 1024,
+        threads > 1 ? ", or take fewer threads" : "");
+    return REMAT_OK;
+}
+
+/* One buffer could be mapped now. The limit on address space is not the only one. */
+static bool has_room(void) {
+    void *room = mmap(NULL, BUFFER_MIB * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return room != MAP_FAILED && !munmap(room, BUFFER_MIB * MIB);
+}
+
+/* OpenBLAS maps a buffer to pack operands in when one more caller than ever before is inside it at the same moment: in any
+ * step, as chance has it. So as many as there can be are taken at once, and given back: it keeps them. */
+static remat_status take_buffers(int n) {
+    enum { MOST_BUFFERS = 64 };
+    void *buffer[MOST_BUFFERS];
+    int taken = 0;
+    if (!take_buffer || !give_buffer) return REMAT_OK;
+    if (n > MOST_BUFFERS) n = MOST_BUFFERS;
+    for (; taken < n && has_room(); taken++) buffer[taken] = take_buffer(0);
+    for (int i = 0; i < taken; i++) give_buffer(buffer[i]);
+    REQUIRE(taken == n, MEMORY, "out of memory for the matrix library: %d threads need %d MiB; take fewer threads", n,
+            n * BUFFER_MIB);
+    return REMAT_OK;
+}
+
+/* ---- Opening ------------------------------------------------------------------------------------------------------ */
+
+static remat_status open_library(void) {
+    void *handle = NULL;
+    TRY(rm_shared_library_open(&library, &handle));
+    TRY(rm_shared_library_find(&library, handle, "cblas_sgemm", &api.sgemm));
+    TRY(rm_shared_library_find(&library, handle, "openblas_get_config", &api.config));
+    TRY(rm_shared_library_find(&library, handle, "openblas_get_num_threads", &get_threads));
+    TRY(rm_shared_library_find(&library, handle, "openblas_set_num_threads", &set_threads));
+    *(void **)&take_buffer = dlsym(handle, "blas_memory_alloc");
+    *(void **)&give_buffer = dlsym(handle, "blas_memory_free");
+    return REMAT_OK;
+}
+
+static bool is_loaded(void) {
+    void *handle = dlopen(library.name, RTLD_NOW | RTLD_NOLOAD);
+    if (handle) dlclose(handle);
+    return handle;
+}
+
+static atomic_int prepared; /* threads; 0: not open */
+
+static remat_status prepare(int threads) {
+    int before = atomic_load(&prepared);
+    if (before >= threads) return REMAT_OK;
+    uint64_t stack = stack_bytes(), room = REST_MIB * MIB + (uint64_t)(threads - 1) * stack;
+    room += (uint64_t)(threads - before) * BUFFER_MIB * MIB;
+    if (!before && !is_loaded()) room += LIBRARY_MIB * MIB + (own_threads() - 1) * (stack + BUFFER_MIB * MIB);
+    TRY(need_address_space(room, threads));
+    if (!before) TRY(open_library());
+    TRY(take_buffers(threads));
+    atomic_store_explicit(&prepared, threads, memory_order_release);
+    return REMAT_OK;
+}
+
+remat_status rm_openblas_prepare(int threads) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    if (atomic_load_explicit(&prepared, memory_order_acquire) >= threads) return REMAT_OK;
+    pthread_mutex_lock(&lock);
+    remat_status status = prepare(threads);
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+const rm_openblas_api *rm_openblas(void) { return atomic_load_explicit(&prepared, memory_order_acquire) ? &api : NULL; }
+
+/* ---- Threads ------------------------------------------------------------------------------------------------------ */
+
+/* The number of its threads is the whole program's, so it is one for as long as a product of ours is being made, and then
+ * what it was. Its OpenMP build sets OpenMP's number with it. */
+static void set_threads_of_blas(int n) {
+    int of_openmp = omp_get_max_threads();
+    set_threads(n);
+    if (omp_get_max_threads() != of_openmp) omp_set_num_threads(of_openmp);
+}
+
+static pthread_mutex_t inside_lock = PTHREAD_MUTEX_INITIALIZER;
+static int inside, of_program;
+
+void rm_openblas_begin(void) {
+    pthread_mutex_lock(&inside_lock);
+    if (inside++ == 0 && (of_program = get_threads()) != 1) set_threads_of_blas(1);
+    pthread_mutex_unlock(&inside_lock);
+}
+
+void rm_openblas_end(void) {
+    pthread_mutex_lock(&inside_lock);
+    if (--inside == 0 && of_program != 1) set_threads_of_blas(of_program);
+    pthread_mutex_unlock(&inside_lock);
+}

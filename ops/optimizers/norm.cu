@@ -1,0 +1,17 @@
+/* norm.cu: the CUDA side of rm_sum_of_squares (norm.c), of the gradients' norm and of lars and lamb. */
+#include "ops/cuda/reduce.cuh"
+
+static __global__ void squares(int64_t n, const float *x, double *partial) {
+    double sum = 0;
+    RM_EACH(i, n) sum += (double)x[i] * (double)x[i];
+    sum = rm_block_sum(sum);
+    if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+}
+
+int rm_kernels_error_cuda(void) { return RM_KERNEL_ERROR(squares); }
+
+void rm_sum_of_squares_cuda(const rm_cuda_queue *queue, const float *x, int64_t n, double *sum) {
+    int64_t blocks = rm_blocks_within(n, 4096, RM_CUDA_PARTIALS);
+    RM_LAUNCH_TOGETHER(squares, blocks, RM_SUM_THREADS, queue, n, x, queue->partial);
+    RM_LAUNCH_TOGETHER(rm_add_partials, 1, RM_SUM_THREADS, queue, queue->partial, blocks, 1.0, sum);
+}

@@ -1,0 +1,139 @@
+/* optimizer_steps.h: what each optimizer does to one element, and the floats it does it with, for the definitions in C and
+ * the CUDA kernels alike. NAME_of folds an rm_update into these floats, once a call, on the host. Formulas: the NAME.c. */
+#ifndef RM_OPTIMIZER_STEPS_H
+#define RM_OPTIMIZER_STEPS_H
+
+#include <math.h>
+
+#include "engine/host_device.h"
+#include "ops/optimizers/optimizer.h"
+
+/* ---- sgd ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    float scale, decay, momentum, rate;
+    bool nesterov, first;
+} rm_sgd;
+
+static inline rm_sgd rm_sgd_of(const rm_update *u) {
+    rm_sgd s = {
+        (float)u->gradient_scale, (float)u->weight_decay, (float)u->momentum, -(float)u->lr, u->nesterov, u->step == 1};
+    return s;
+}
+
+/* `buffer`: the element's momentum; NULL without */
+RM_HD void rm_sgd_step(const rm_sgd *s, float *parameter, float gradient, float *buffer) {
+    float g = gradient * s->scale;
+    if (s->decay != 0) g += s->decay * *parameter;
+    if (buffer) {
+        *buffer = s->first ? g : s->momentum * *buffer + g;
+        g = s->nesterov ? g + s->momentum * *buffer : *buffer;
+    }
+    *parameter += s->rate * g;
+}
+
+/* ---- adam and adamw, which differ only in where weight decay enters -------------------------------------------------- */
+
+/* The order of operations is PyTorch's (torch.optim.Adam, one tensor at a time), so that runs can be compared step by step. */
+typedef struct {
+    float scale, epsilon, decay, shrink, weight1, weight1_rest, beta2, weight2, root2, rate;
+} rm_adam;
+
+/* decay_gradient: g += weight_decay p (Adam with an L2 penalty). Otherwise: p *= 1 - lr weight_decay (decoupled). */
+static inline rm_adam rm_adam_of(const rm_update *u, bool decay_gradient) {
+    double correction1 = 1 - pow(u->beta1, (double)u->step), correction2 = 1 - pow(u->beta2, (double)u->step);
+    rm_adam a;
+    a.scale = (float)u->gradient_scale, a.epsilon = (float)u->epsilon;
+    a.decay = decay_gradient ? (float)u->weight_decay : 0;
+    a.shrink = decay_gradient ? 1 : (float)(1 - u->lr * u->weight_decay);
+    a.weight1 = (float)(1 - u->beta1), a.weight1_rest = (float)u->beta1;
+    a.beta2 = (float)u->beta2, a.weight2 = (float)(1 - u->beta2);
+    a.root2 = (float)sqrt(correction2), a.rate = -(float)(u->lr / correction1);
+    return a;
+}
+
+RM_HD void rm_adam_step(const rm_adam *a, float *parameter, float gradient, float *mean, float *square) {
+    float p = *parameter * a->shrink, g = gradient * a->scale;
+    g = a->decay != 0 ? g + a->decay * p : g;
+    /* mean = beta1 mean + (1 - beta1) g, as an interpolation that is exact at both ends */
+    *mean = a->weight1 < 0.5f ? *mean + a->weight1 * (g - *mean) : g - (g - *mean) * a->weight1_rest;
+    *square = *square * a->beta2 + a->weight2 * g * g;
+    *parameter = p + a->rate * *mean / (sqrtf(*square) / a->root2 + a->epsilon);
+}
+
+/* ---- lars --------------------------------------------------------------------------------------------------------- */
+
+enum { RM_LARS_WEIGHTS, RM_LARS_GRADIENT }; /* the sums of squares */
+
+typedef struct {
+    float scale, rate, decay, momentum, carried;
+    bool nesterov;
+} rm_lars;
+
+/* Norms that are not numbers pass through: no comparison hides them. */
+static inline double rm_lars_trust(const rm_update *u) {
+    double w = sqrt(u->sum[RM_LARS_WEIGHTS]), g = sqrt(u->sum[RM_LARS_GRADIENT]) * u->gradient_scale;
+    if (!u->adapt || w == 0 || g == 0) return 1;
+    return u->trust_coefficient * w / (g + u->weight_decay * w + u->epsilon);
+}
+
+static inline rm_lars rm_lars_of(const rm_update *u) {
+    rm_lars l;
+    l.scale = (float)u->gradient_scale, l.rate = (float)(u->lr * rm_lars_trust(u));
+    l.decay = u->adapt || u->decay_vectors ? (float)u->weight_decay : 0;
+    l.momentum = (float)u->momentum, l.carried = (float)(u->momentum * u->momentum_factor);
+    l.nesterov = u->nesterov;
+    return l;
+}
+
+/* `velocity`: the element's; NULL without momentum */
+RM_HD void rm_lars_step(const rm_lars *l, float *parameter, float gradient, float *velocity) {
+    float step = l->rate * (gradient * l->scale + l->decay * *parameter), v = -step;
+    if (velocity) {
+        *velocity = l->carried * *velocity - step;
+        v = l->nesterov ? l->momentum * *velocity - step : *velocity;
+    }
+    *parameter += v;
+}
+
+/* ---- lamb --------------------------------------------------------------------------------------------------------- */
+
+enum { RM_LAMB_WEIGHTS, RM_LAMB_DIRECTION }; /* the sums of squares */
+
+/* What bringing the moments up to date, and making the direction, take: both passes make it with the same floats. */
+typedef struct {
+    float scale, beta1, beta2, weight1, weight2;
+    float correction1, root2, epsilon, decay;
+    float rate; /* of the update itself, the last pass: it needs the sums */
+} rm_lamb;
+
+/* Norms that are not numbers pass through: no comparison hides them. */
+static inline double rm_lamb_ratio(const rm_update *u) {
+    double w = sqrt(u->sum[RM_LAMB_WEIGHTS]), d = sqrt(u->sum[RM_LAMB_DIRECTION]);
+    if (!u->adapt || w == 0 || d == 0) return 1;
+    return (u->norm_limit > 0 && w > u->norm_limit ? u->norm_limit : w) / d;
+}
+
+static inline rm_lamb rm_lamb_of(const rm_update *u) {
+    rm_lamb l;
+    l.scale = (float)u->gradient_scale, l.beta1 = (float)u->beta1, l.beta2 = (float)u->beta2;
+    l.weight1 = (float)(1 - u->beta1), l.weight2 = (float)(1 - u->beta2);
+    l.correction1 = (float)(1 / (1 - pow(u->beta1, (double)u->step)));
+    l.root2 = (float)(1 / sqrt(1 - pow(u->beta2, (double)u->step)));
+    l.epsilon = (float)u->epsilon;
+    l.decay = u->adapt || u->decay_vectors ? (float)u->weight_decay : 0;
+    l.rate = (float)(u->lr * rm_lamb_ratio(u));
+    return l;
+}
+
+RM_HD void rm_lamb_moments(const rm_lamb *l, float gradient, float *mean, float *square) {
+    float g = gradient * l->scale;
+    *mean = l->beta1 * *mean + l->weight1 * g;
+    *square = l->beta2 * *square + l->weight2 * g * g;
+}
+
+RM_HD float rm_lamb_direction(const rm_lamb *l, float p, float mean, float square) {
+    return mean * l->correction1 / (sqrtf(square) * l->root2 + l->epsilon) + l->decay * p;
+}
+
+#endif

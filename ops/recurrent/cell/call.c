@@ -1,0 +1,108 @@
+/* cell/call.c: from a call of lstm, gru or rnn_tanh to the fast kernels: turns it into a job, opens the parallel region
+ * and runs the kernels that choose.c names on every thread of it. Compiled once, for float. Main entries:
+ * rm_recurrent_forward, rm_recurrent_rebuild, rm_recurrent_backward and rm_recurrent_pack (ops/recurrent/recurrent.h). */
+#include "ops/recurrent/recurrent.h"
+
+#include <omp.h>
+
+uint64_t rm_recurrent_packed_bytes(rm_cell cell, const rm_desc *x) {
+    bool folded = x[RM_X].dtype == REMAT_I32;
+    return rm_cell_kernels_get()->packed_bytes(cell, folded, folded ? 0 : x[RM_X].dim[2], x[RM_W_HH].dim[1]);
+}
+
+void rm_recurrent_pack(rm_cell cell, const rm_call *call, void *packed) {
+    rm_recurrent r = rm_recurrent_of(call);
+    const rm_cell_kernels *kernels = rm_cell_kernels_get();
+    bool folded = call->x[RM_X].desc.dtype == REMAT_I32;
+    bool alone = call->threads < 2 || r.hidden * r.hidden < RM_PARALLEL_MIN / 4;
+    if (alone) {
+        kernels->pack(cell, folded, r.in, r.hidden, r.w_ih, r.w_hh, r.b_ih, r.b_hh, packed, 0, 1);
+        return;
+    }
+#pragma omp parallel num_threads(call->threads)
+    kernels->pack(cell, folded, r.in, r.hidden, r.w_ih, r.w_hh, r.b_ih, r.b_hh, packed, omp_get_thread_num(),
+                  omp_get_num_threads());
+}
+
+/* Threads beyond the blocks of units have nothing to do, but the region still asks for all (parallel.h). */
+static void run(rm_cell_kernel *kernel, const rm_cell_job *job, int threads, int lanes) {
+    int64_t blocks = (job->hidden + lanes - 1) / lanes,
+            most = blocks < RM_BARRIER_THREADS ? blocks : RM_BARRIER_THREADS;
+    if (threads < 2 || blocks < 2) {
+        kernel(job, 0, 1);
+        return;
+    }
+#pragma omp parallel num_threads(threads)
+    {
+        int thread = omp_get_thread_num(), given = omp_get_num_threads();
+        int working = given < most ? given : (int)most;
+        if (thread < working) kernel(job, thread, working);
+    }
+}
+
+static rm_cell_job job_of(const rm_call *call, rm_barrier *barrier) {
+    rm_recurrent r = rm_recurrent_of(call);
+    return (rm_cell_job){
+        .tau = r.tau,
+        .batch = r.batch,
+        .in = r.in,
+        .hidden = r.hidden,
+        .token = r.token,
+        .x = r.x,
+        .table = r.token ? r.w_ih : NULL,
+        .packed = call->packed,
+        .y = call->y.data,
+        .h_in = call->state_in[0].data,
+        .c_in = call->state_in[1].data,
+        .gates = call->aux,
+        .barrier = barrier,
+    };
+}
+
+void rm_recurrent_forward(rm_cell cell, const rm_call *call) {
+    const rm_cell_kernels *kernels = rm_cell_kernels_get();
+    rm_barrier barrier = {0};
+    rm_cell_job job = job_of(call, &barrier);
+    int64_t wide = rm_cell_columns(cell) * job.hidden;
+    job.keep = cell != RM_CELL_RNN_TANH && call->aux;
+    if (cell == RM_CELL_RNN_TANH)
+        job.gates = job.y; /* the projection of x waits in h's place */
+    else if (!call->aux)
+        job.gates = call->scratch;
+    job.h_out = call->state_out[0].data;
+    if (cell == RM_CELL_LSTM) {
+        job.c_out = call->state_out[1].data;
+        job.c = call->aux ? job.gates + job.tau * job.batch * wide : NULL;
+    }
+    run(kernels->forward[cell], &job, call->threads, kernels->lanes);
+}
+
+void rm_recurrent_rebuild(rm_cell cell, const rm_call *call) {
+    const rm_cell_kernels *kernels = rm_cell_kernels_get();
+    rm_cell_job job = job_of(call, NULL); /* nobody waits for anybody */
+    if (cell == RM_CELL_LSTM) job.c = job.gates + job.tau * job.batch * rm_cell_columns(cell) * job.hidden;
+    run(kernels->rebuild[cell], &job, call->threads, kernels->lanes);
+}
+
+void rm_recurrent_backward(rm_cell cell, const rm_call *call) {
+    const rm_cell_kernels *kernels = rm_cell_kernels_get();
+    rm_barrier barrier = {0};
+    rm_cell_job job = job_of(call, &barrier);
+    int64_t state = job.batch * job.hidden, rows = job.tau * job.batch;
+    job.carry = call->scratch;
+    if (cell == RM_CELL_RNN_TANH) job.gates = job.carry + 2 * state;
+    if (cell == RM_CELL_LSTM) {
+        job.c = job.gates + rows * rm_cell_columns(cell) * job.hidden;
+        job.dc_out = call->dstate_out[1].data;
+        job.dc_in = call->dstate_in[1].data;
+    }
+    job.dy = call->dy.data;
+    job.dh_out = call->dstate_out[0].data;
+    job.dh_in = call->dstate_in[0].data;
+    job.dx = job.token ? NULL : call->dx[RM_X].data;
+    job.dw_ih = call->dx[RM_W_IH].data;
+    job.dw_hh = call->dx[RM_W_HH].data;
+    job.db_ih = call->dx[RM_B_IH].data;
+    job.db_hh = call->dx[RM_B_HH].data;
+    run(kernels->backward[cell], &job, call->threads, kernels->lanes);
+}

@@ -1,0 +1,175 @@
+/* cell/gradients.c: when all of a tile's dgates are there (backward.c): the gradients of the weights, of the biases or the
+ * folded table, and of x. Compiled once per instruction set. */
+#include "ops/recurrent/cell/view.h"
+
+/* The other operand of a weight gradient: row (t,b) of x, or of h one timestep before. */
+typedef struct {
+    const float *first;  /* rows [0,batch): the incoming state; NULL: zeros */
+    const float *others; /* the rows from `batch` on, less `batch`          */
+    int64_t batch, columns;
+} operand;
+
+static const float *operand_row(const operand *o, int64_t row) {
+    if (row >= o->batch) return o->others + (row - o->batch) * o->columns;
+    return o->first ? o->first + row * o->columns : NULL;
+}
+
+static void pack_operand(const operand *o, int64_t row, int64_t depth, int64_t block, int width, float *w) {
+    for (int64_t k = 0; k < depth; k++) {
+        const float *source = operand_row(o, row + k);
+        for (int i = 0; i < width; i++)
+            rm_store(w + (k * width + i) * LANES,
+                     source ? rm_load_n(source + (block + i) * LANES, lanes_of(block + i, o->columns)) : rm_splat(0));
+    }
+}
+
+/* Rows [u, u+rows) of dgates^T for a stretch of the tile, as [rows/ROWS_MAX][k][LEFT_STEP]: in place they are columns,
+ * whose strides of 4H floats would put every row into the same few sets of the cache. */
+enum { LEFT_ROWS = 4 * ROWS_MAX, LEFT_STEP = LANES / 2, LEFT_FLOATS = DEPTH_BLOCK * LEFT_STEP + LANES };
+_Static_assert((int)ROWS_MAX <= (int)LEFT_STEP, "a tile's rows fit their step");
+
+static void pack_left(const float *dgates, int64_t row, int64_t rows, int64_t depth, float (*left)[LEFT_FLOATS]) {
+    for (int64_t u = 0; u < rows; u += ROWS_MAX) {
+        int n = (int)min64(ROWS_MAX, rows - u);
+        float *to = left[u / ROWS_MAX];
+        for (int64_t k = 0; k < depth; k++) rm_store(to + k * LEFT_STEP, rm_load_n(dgates + k * row + u, n));
+    }
+}
+
+/* dw[u.., block..] += left w: in place, or through a chunk where dw's last vector runs past its row. */
+static void multiply_left(const float *left, const float *w, int width, int64_t depth, float *dw, int64_t columns,
+                          int rows, int last_lanes) {
+    rm_product p = {left, 1, LEFT_STEP, w, width * LANES, dw, columns, LANES};
+    if (last_lanes == LANES) {
+        rm_multiply(p, rows, width, depth);
+        return;
+    }
+    chunk c;
+    p.c = c.sum[0][0], p.c_row = WIDTH_MAX * LANES;
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < width; i++)
+            rm_store(c.sum[r][i], rm_load_n(dw + r * columns + i * LANES, i == width - 1 ? last_lanes : LANES));
+    rm_multiply(p, rows, width, depth);
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < width; i++)
+            rm_store_n(dw + r * columns + i * LANES, rm_load(c.sum[r][i]), i == width - 1 ? last_lanes : LANES);
+}
+
+/* The operand's columns that are packed at once: DEPTH_BLOCK rows of them lie on the stack, 256 KiB at 16 lanes. */
+enum { RIGHT_BLOCKS = 32 };
+typedef struct {
+    int64_t first, blocks; /* blocks [first, first+blocks) of its columns */
+    float w[DEPTH_BLOCK * RIGHT_BLOCKS * LANES];
+} __attribute__((aligned(64))) right;
+
+static void pack_right(const operand *o, int64_t row, int64_t depth, right *to) {
+    for (int64_t i = 0; i < to->blocks; i += WIDTH_MAX)
+        pack_operand(o, row, depth, to->first + i, (int)min64(WIDTH_MAX, to->blocks - i),
+                     to->w + i * DEPTH_BLOCK * LANES);
+}
+
+/* Rows [u, u_end) of dw, which lie in one gate, += dgates[row.., column..]^T times what is packed. */
+static void weight_gradient_rows(const view *v, float *dw, int64_t columns, int64_t u, int64_t u_end, int64_t column,
+                                 int64_t row, int64_t depth, const right *w) {
+    float left[LEFT_ROWS / ROWS_MAX][LEFT_FLOATS] __attribute__((aligned(64)));
+    const float *dgates = v->job->gates + row * v->row + column;
+    for (int64_t from = u; from < u_end; from += LEFT_ROWS) {
+        int64_t rows = min64(LEFT_ROWS, u_end - from);
+        pack_left(dgates + (from - u), v->row, rows, depth, left);
+        for (int64_t i = 0; i < w->blocks; i += WIDTH_MAX) {
+            int width = (int)min64(WIDTH_MAX, w->blocks - i);
+            for (int64_t r = 0; r < rows; r += ROWS_MAX)
+                multiply_left(left[r / ROWS_MAX], w->w + i * DEPTH_BLOCK * LANES, width, depth,
+                              dw + (from + r) * columns + (w->first + i) * LANES, columns,
+                              (int)min64(ROWS_MAX, rows - r), lanes_of(w->first + i + width - 1, columns));
+        }
+    }
+}
+
+/* dw (gates*H, columns) += dgates^T operand, this thread's rows of it. column_of_gate[g]: where gate g's dgates begin. */
+static void weight_gradient(const view *v, float *dw, operand o, const int64_t *column_of_gate) {
+    int64_t wide = v->l->gates * v->hidden, first = wide * v->thread / v->threads;
+    int64_t end = wide * (v->thread + 1) / v->threads, blocks = ceil_div(o.columns, LANES);
+    right w;
+    for (int64_t row = 0; row < v->rows; row += DEPTH_BLOCK)
+        for (w.first = 0; w.first < blocks; w.first += RIGHT_BLOCKS) {
+            int64_t depth = min64(DEPTH_BLOCK, v->rows - row);
+            w.blocks = min64(RIGHT_BLOCKS, blocks - w.first);
+            pack_right(&o, row, depth, &w);
+            for (int64_t u = first; u < end;) {
+                int64_t gate = u / v->hidden, u_end = min64(end, (gate + 1) * v->hidden);
+                weight_gradient_rows(v, dw, o.columns, u, u_end, column_of_gate[gate] + u % v->hidden, row, depth, &w);
+                u = u_end;
+            }
+        }
+}
+
+/* dx = dgates w_ih, this thread's rows. */
+static void input_gradient(const view *v) {
+    const rm_cell_job *job = v->job;
+    int64_t depth = v->l->gates * v->hidden, blocks = ceil_div(job->in, LANES);
+    int64_t first = v->rows * v->thread / v->threads, end = v->rows * (v->thread + 1) / v->threads;
+    for (int64_t block = 0; block < blocks; block += WIDTH_MAX) {
+        group g = group_at(job->packed + v->at.ih_back, depth, block, blocks, blocks);
+        for (int64_t row = first; row < end; row += ROWS_CHUNK) {
+            int64_t rows = min64(ROWS_CHUNK, end - row);
+            chunk c;
+            memset(&c, 0, sizeof c);
+            rm_multiply((rm_product){job->gates + row * v->row, v->row, 1, g.w, g.w_step, c.sum[0][0],
+                                     WIDTH_MAX * LANES, LANES},
+                        rows, g.width, depth);
+            for (int i = 0; i < g.width; i++)
+                for (int64_t r = 0; r < rows; r++)
+                    rm_store_n(job->dx + (row + r) * job->in + (block + i) * LANES, rm_load(c.sum[r][i]),
+                               lanes_of(block + i, job->in));
+        }
+    }
+}
+
+/* Rows of dgates go by once, in order, for what needs no product:
+ *   dtable[token[row]] += dgates[row]        db += the tile's sum of dgates over rows, added up from zero
+ * for blocks [first, end) of every column. */
+enum { SWEEP_BLOCKS = 16 };
+static void sweep(const view *v, int64_t first, int64_t end) {
+    const rm_cell_job *job = v->job;
+    int columns = v->l->columns, gates = v->l->gates, first_h = v->l->first_h;
+    float *dtable = job->token ? job->dw_ih : NULL;
+    rm_vec sum[4][SWEEP_BLOCKS] = {0};
+    for (int64_t row = 0; row < v->rows; row++)
+        for (int column = 0; column < columns; column++) {
+            const float *from = job->gates + row * v->row + column * v->hidden;
+            float *entry =
+                dtable && column < gates ? dtable + (job->token[row] * gates + v->l->x_gate[column]) * v->hidden : NULL;
+            for (int64_t block = first; block < end; block++) {
+                int64_t unit = block * LANES;
+                int n = lanes_of(block, v->hidden);
+                rm_vec dgate = rm_load_n(from + unit, n);
+                sum[column][block - first] += dgate;
+                if (entry) rm_store_n(entry + unit, rm_load_n(entry + unit, n) + dgate, n);
+            }
+        }
+    for (int column = 0; column < columns; column++)
+        for (int64_t block = first; block < end; block++) {
+            int64_t unit = block * LANES;
+            int n = lanes_of(block, v->hidden);
+            float *db_ih = job->db_ih && column < gates ? job->db_ih + v->l->x_gate[column] * v->hidden + unit : NULL;
+            float *db_hh = job->db_hh && column >= first_h ? job->db_hh + (column - first_h) * v->hidden + unit : NULL;
+            if (db_ih) rm_store_n(db_ih, rm_load_n(db_ih, n) + sum[column][block - first], n);
+            if (db_hh) rm_store_n(db_hh, rm_load_n(db_hh, n) + sum[column][block - first], n);
+        }
+}
+
+void rm_cell_gradients(const view *v) {
+    const rm_cell_job *job = v->job;
+    int64_t of_h[4], of_x[4];
+    for (int i = 0; i < v->l->gates; i++) {
+        of_h[i] = (v->l->first_h + i) * v->hidden;
+        of_x[v->l->x_gate[i]] = i * v->hidden;
+    }
+    if (job->db_ih || job->db_hh || (job->token && job->dw_ih))
+        for (int64_t block = v->first; block < v->end; block += SWEEP_BLOCKS)
+            sweep(v, block, min64(block + SWEEP_BLOCKS, v->end));
+    if (job->dw_hh) weight_gradient(v, job->dw_hh, (operand){job->h_in, job->y, v->batch, v->hidden}, of_h);
+    if (job->dw_ih && !job->token) weight_gradient(v, job->dw_ih, (operand){NULL, job->x, 0, job->in}, of_x);
+    if (job->dx) input_gradient(v);
+}

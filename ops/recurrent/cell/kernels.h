@@ -1,0 +1,84 @@
+/* cell/kernels.h: the recurrent cells' fast float kernels, behind one table of functions. kernels.c is compiled once per
+ * instruction set; rm_cell_kernels_get (choose.c) picks the widest this processor has. call.c turns a call of an op into a
+ * job, opens the parallel region and runs `forward` or `backward` on every thread of it. docs/notes/cells.md explains the
+ * layouts and why no result depends on the number of threads.
+ */
+#ifndef RM_CELL_KERNELS_H
+#define RM_CELL_KERNELS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ops/recurrent/cell/barrier.h"
+
+typedef enum { RM_CELL_LSTM, RM_CELL_GRU, RM_CELL_RNN_TANH, RM_CELLS } rm_cell;
+
+/* Numbers per (t,b,unit) in the array `gates` below: LSTM i f g o; GRU n r z q; RNN its one pre-activation. */
+static inline int rm_cell_columns(rm_cell cell) { return cell == RM_CELL_RNN_TANH ? 1 : 4; }
+
+/* One tile, as every thread of the region sees it. Rows are (t,b), row-major. */
+typedef struct {
+    int64_t tau, batch, in, hidden; /* in is 0 when folded */
+    const int32_t *token;           /* (rows), or NULL                                    */
+    const float *x;                 /* (rows,C), or NULL                                  */
+    const float *table;             /* folded: (V,G*H)                                    */
+    const float *packed;
+    float *y;                 /* (rows,H): forward fills it, backward reads it      */
+    const float *h_in, *c_in; /* (B,H), or NULL: zeros */
+    float *h_out, *c_out;     /* (B,H); forward */
+    /* (rows,columns*H), see above. Forward: the projection of x and then, if `keep`, the activated gates; if not `keep`,
+     * of rm_cell_steps_ahead timesteps at a time; NULL when folded and not `keep`. Backward: the activated gates, which
+     * become the gradients of their pre-activations. */
+    float *gates;
+    bool keep;
+    float *c;                          /* lstm (rows,H); forward-only: NULL */
+    const float *dy, *dh_out, *dc_out; /* backward: (rows,H), (B,H), (B,H); the last two may be NULL: zeros */
+    float *dh_in, *dc_in;              /* (B,H) or NULL: not wanted */
+    float *carry;                      /* (B,H), scratch: backward's dc (lstm), or the dh that passes by z (gru) */
+    float *dx, *dw_ih, *dw_hh, *db_ih, *db_hh; /* NULL: not wanted; dw_ih is the table's when folded */
+    rm_barrier *barrier;                       /* zeroed */
+} rm_cell_job;
+
+/* The share of thread `thread` of `threads`. */
+typedef void rm_cell_kernel(const rm_cell_job *job, int thread, int threads);
+
+typedef struct {
+    const char *isa;
+    int lanes; /* floats in a vector */
+    uint64_t (*packed_bytes)(rm_cell cell, bool folded, int64_t in, int64_t hidden);
+    /* Biases may be NULL. w_ih is not read when folded. Thread `thread` of `threads` packs its share. */
+    void (*pack)(rm_cell cell, bool folded, int64_t in, int64_t hidden, const float *w_ih, const float *w_hh,
+                 const float *b_ih, const float *b_hh, float *packed, int thread, int threads);
+    rm_cell_kernel *forward[RM_CELLS];
+    rm_cell_kernel *rebuild[RM_CELLS]; /* gates and c as forward keeps them, from x, y, h_in, c_in; NULL: keeps none */
+    rm_cell_kernel *backward[RM_CELLS];
+} rm_cell_kernels;
+
+const rm_cell_kernels *rm_cell_kernels_get(void);
+/* All that were compiled, narrowest first; NULL where this processor lacks the instructions, or past the end. For tests
+ * and benchmarks: rm_cell_kernels_use makes rm_cell_kernels_get return another one from now on (NULL: the best). Not
+ * while other threads compute; packed weights must be made anew. */
+const rm_cell_kernels *rm_cell_kernels_list(int i);
+enum { RM_CELL_ISAS = 3 };
+void rm_cell_kernels_use(const rm_cell_kernels *kernels);
+
+/* The input projection runs so many timesteps ahead of the recurrence: rows enough to use each weight often, few enough
+ * that they are still in the cache when the recurrence comes for them. */
+enum { RM_CELL_ROWS_AHEAD = 96 };
+static inline int64_t rm_cell_steps_ahead(int64_t batch) {
+    return batch < RM_CELL_ROWS_AHEAD ? RM_CELL_ROWS_AHEAD / batch : 1;
+}
+
+/* Scratch of one call, for the fast kernels and (in elements) for the definition. */
+static inline uint64_t rm_cell_scratch_bytes(rm_cell cell, bool backward, bool folded, int64_t tau, int64_t batch,
+                                             int64_t hidden) {
+    int64_t rows = tau * batch, ahead = rm_cell_steps_ahead(batch) * batch, wide = rm_cell_columns(cell) * hidden,
+            floats;
+    if (backward)
+        floats = 2 * batch * hidden + (cell == RM_CELL_RNN_TANH ? rows * hidden : 0);
+    else /* forward-only: projections; when folded they are read from the table, and a plain RNN's lie in y */
+        floats = folded || cell == RM_CELL_RNN_TANH ? wide : (ahead < rows ? ahead : rows) * wide;
+    return (uint64_t)floats * sizeof(float);
+}
+
+#endif

@@ -1,0 +1,88 @@
+/* cell/product.c: rm_multiply (product.h): a register tile for every shape, and the loops that deal rows and depth to
+ * them. Compiled once per instruction set. */
+#include "ops/recurrent/cell/product.h"
+
+#include <stdbool.h>
+
+/* A loop that must be unrolled, so that the arrays it indexes become registers. */
+#ifdef __clang__
+#define EACH(i, n) _Pragma("clang loop unroll(full)") for (int i = 0; i < (n); i++)
+#else
+#define EACH(i, n) _Pragma("GCC unroll 8") for (int i = 0; i < (n); i++)
+#endif
+
+RM_INLINE void multiply_tile(int rows, int width, const rm_product *p, int64_t a_row, int64_t a_step, int64_t depth) {
+    rm_vec sum[ROWS_MAX][WIDTH_MAX], weight[WIDTH_MAX];
+    const float *a = p->a, *w = p->w;
+    const int64_t w_step = p->w_step;
+    EACH(r, rows) {
+        EACH(v, width) { sum[r][v] = rm_load(p->c + r * p->c_row + v * p->c_vector); }
+    }
+    for (int64_t k = 0; k < depth; k++, w += w_step, a += a_step) {
+        EACH(v, width) { weight[v] = rm_load(w + v * RM_LANES); }
+        EACH(r, rows) {
+            rm_vec left = rm_splat(a[r * a_row]);
+            EACH(v, width) { sum[r][v] = rm_fma(left, weight[v], sum[r][v]); }
+        }
+    }
+    EACH(r, rows) {
+        EACH(v, width) { rm_store(p->c + r * p->c_row + v * p->c_vector, sum[r][v]); }
+    }
+}
+
+/* The register tile of each shape, for A along its rows (a_step 1) and along its columns (a_row 1). */
+typedef void tile_kernel(const rm_product *p, int64_t depth);
+#define TILE(rows, width)                                                                                              \
+    static void tile_rows_##rows##_##width(const rm_product *p, int64_t depth) {                                       \
+        multiply_tile(rows, width, p, p->a_row, 1, depth);                                                             \
+    }                                                                                                                  \
+    static void tile_columns_##rows##_##width(const rm_product *p, int64_t depth) {                                    \
+        multiply_tile(rows, width, p, 1, p->a_step, depth);                                                            \
+    }
+#define TILES(rows) TILE(rows, 1) TILE(rows, 2) TILE(rows, 3) TILE(rows, 4)
+#define NAMES(kind, rows)                                                                                              \
+    { tile_##kind##_##rows##_1, tile_##kind##_##rows##_2, tile_##kind##_##rows##_3, tile_##kind##_##rows##_4 }
+
+TILES(1)
+TILES(2)
+#if RM_LANES >= 8
+TILES(3)
+#endif
+#if RM_LANES == 16
+TILES(4)
+TILES(5)
+TILES(6)
+#endif
+
+static tile_kernel *const tiles[2][ROWS_MAX][WIDTH_MAX] = {
+#if RM_LANES == 16
+    {NAMES(rows, 1), NAMES(rows, 2), NAMES(rows, 3), NAMES(rows, 4), NAMES(rows, 5), NAMES(rows, 6)},
+    {NAMES(columns, 1), NAMES(columns, 2), NAMES(columns, 3), NAMES(columns, 4), NAMES(columns, 5), NAMES(columns, 6)},
+#elif RM_LANES == 8
+    {NAMES(rows, 1), NAMES(rows, 2), NAMES(rows, 3)},
+    {NAMES(columns, 1), NAMES(columns, 2), NAMES(columns, 3)},
+#else
+    {NAMES(rows, 1), NAMES(rows, 2)},
+    {NAMES(columns, 1), NAMES(columns, 2)},
+#endif
+};
+
+/* Rows are dealt to tiles as evenly as possible: 16 is 6+5+5, not 6+6+4. */
+static void multiply_rows(rm_product p, int64_t rows, int width, int64_t depth) {
+    int64_t n_tiles = (rows + ROWS_MAX - 1) / ROWS_MAX, small = rows / n_tiles, larger = rows % n_tiles;
+    bool along_columns = p.a_step != 1;
+    for (int64_t i = 0; i < n_tiles; i++) {
+        int64_t count = small + (i < larger);
+        tiles[along_columns][count - 1][width - 1](&p, depth);
+        p.a += count * p.a_row;
+        p.c += count * p.c_row;
+    }
+}
+
+void rm_multiply(rm_product p, int64_t rows, int width, int64_t depth) {
+    for (int64_t k = 0; k < depth; k += DEPTH_BLOCK) {
+        multiply_rows(p, rows, width, depth - k < DEPTH_BLOCK ? depth - k : DEPTH_BLOCK);
+        p.a += DEPTH_BLOCK * p.a_step;
+        p.w += DEPTH_BLOCK * p.w_step;
+    }
+}

@@ -1,0 +1,156 @@
+/* cell/view.h: what the kernels of one instruction set share: how gates and packed weights are laid out, and one thread's
+ * view of a tile. Private to the files that are compiled once per set; kernels.h is for everyone else. The picture of the
+ * layouts: docs/notes/cells.md.
+ *
+ * Threads share out the hidden units in BLOCKS of one vector. A thread owns its units through the whole tile: it projects
+ * the inputs of its gates without waiting for anyone, and then meets the others once per timestep, when all of h (or of
+ * dgates, going back) is there.
+ */
+#ifndef RM_CELL_VIEW_H
+#define RM_CELL_VIEW_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "ops/recurrent/cell/isa.h"
+#include "ops/recurrent/cell/kernels.h"
+#include "ops/recurrent/cell/product.h"
+
+enum { LANES = RM_LANES, ROWS_CHUNK = 8 * ROWS_MAX }; /* rows whose sums are in hand at once */
+
+typedef struct {
+    float sum[ROWS_CHUNK][WIDTH_MAX][LANES];
+} __attribute__((aligned(64))) chunk;
+
+/* ---- Layouts --------------------------------------------------------------------------------------- */
+
+/* Where a cell's gates lie. `x_gate[v]`: the weights' row block (PyTorch's order) of column v of `gates`, in the product
+ * with x; the product with h has columns first_h.. in the weights' own order. */
+typedef struct {
+    int gates, columns, x_gate[4], first_h;
+} layout;
+static const layout layouts[RM_CELLS] = {
+    [RM_CELL_LSTM] = {4, 4, {0, 1, 2, 3}, 0}, /* i f g o                          */
+    [RM_CELL_GRU] = {3, 4, {2, 0, 1}, 1},     /* n r z q: x makes n r z, h r z q  */
+    [RM_CELL_RNN_TANH] = {1, 1, {0}, 0},
+};
+
+static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int lanes_of(int64_t block, int64_t size) { return (int)min64(LANES, size - block * LANES); }
+
+/* Packed weights, in floats from the start. Panels hold vectors in the order the products read them:
+ *   hh, ih     [block of units][k][gate][lane]           forward:  k over h, x
+ *   back       [four blocks][k][block of the four][lane] backward: k over the gates' columns; blocks of h, of x
+ * (the last four may be fewer). Units past H are zero. A plain RNN's forward panels are laid out like `back`. */
+typedef struct {
+    int64_t x_bias, q_bias, hh, hh_back, ih, ih_back, floats;
+} packing;
+
+static inline packing packing_of(rm_cell cell, bool folded, int64_t in, int64_t hidden) {
+    const layout *l = &layouts[cell];
+    int64_t units = ceil_div(hidden, LANES) * LANES, features = ceil_div(in, LANES) * LANES;
+    packing p = {0};
+    p.q_bias = p.x_bias + 4 * units;
+    p.hh = p.q_bias + units;
+    p.hh_back = p.hh + units * hidden * l->gates;
+    p.ih = p.hh_back + units * hidden * l->gates;
+    p.ih_back = p.ih + (folded ? 0 : units * in * l->gates);
+    p.floats = p.ih_back + (folded ? 0 : features * hidden * l->gates);
+    return p;
+}
+
+/* A panel that several blocks share: blocks first.. of at most four. */
+typedef struct {
+    int64_t first;
+    int width;
+    const float *w;
+    int64_t w_step;
+} group;
+
+/* The largest group from `block` on that does not pass `end` or a multiple of four. */
+static inline group group_at(const float *panels, int64_t depth, int64_t block, int64_t end, int64_t blocks) {
+    int64_t base = block / 4 * 4, together = min64(4, blocks - base);
+    return (group){block, (int)(min64(end, base + together) - block),
+                   panels + base * depth * LANES + (block - base) * LANES, together * LANES};
+}
+
+/* ---- One thread's view of a tile -------------------------------------------------------------------- */
+
+typedef struct {
+    const rm_cell_job *job;
+    rm_cell cell;
+    const layout *l;
+    packing at;
+    int thread, threads;
+    int64_t hidden, batch, rows, blocks, units; /* units: H rounded up to whole blocks */
+    int64_t first, end;                         /* this thread's blocks of units */
+    int64_t row;                                /* floats in a row of `gates` */
+    int64_t window;                             /* forward: the (t,b) that row 0 of `gates` stands for */
+} view;
+
+static inline view view_of(rm_cell cell, const rm_cell_job *job, int thread, int threads) {
+    const layout *l = &layouts[cell];
+    int64_t blocks = ceil_div(job->hidden, LANES);
+    return (view){
+        .job = job,
+        .cell = cell,
+        .l = l,
+        .at = packing_of(cell, job->token != NULL, job->in, job->hidden),
+        .thread = thread,
+        .threads = threads,
+        .hidden = job->hidden,
+        .batch = job->batch,
+        .rows = job->tau * job->batch,
+        .blocks = blocks,
+        .units = blocks * LANES,
+        .first = blocks * thread / threads,
+        .end = blocks * (thread + 1) / threads,
+        .row = l->columns * job->hidden,
+    };
+}
+
+/* The n-th time in this call, from 1. */
+static inline void meet(const view *v, int64_t n) {
+    if (v->threads > 1) rm_barrier_wait(v->job->barrier, v->thread, v->threads, (unsigned)n);
+}
+
+static inline const float *h_before(const view *v, int64_t t) {
+    return t > 0 ? v->job->y + (t - 1) * v->batch * v->hidden : v->job->h_in;
+}
+
+/* Column of `gates` (and of dgates) where vector g of a product with x begins, and how many of its lanes are units. A
+ * gated cell's vectors are the gates of one block; a plain RNN's are successive blocks. */
+static inline int64_t column_of(const view *v, int64_t block, int g) {
+    return v->l->gates > 1 ? g * v->hidden + block * LANES : (block + g) * LANES;
+}
+
+/* The forward panel of a gated cell's block: its vectors are the gates. */
+static inline group gates_at(const view *v, const float *panels, int64_t depth, int64_t block) {
+    int64_t step = v->l->gates * LANES;
+    return (group){block, v->l->gates, panels + block * depth * step, step};
+}
+
+/* Row (t,b) of a sequence's predecessor: the row before, or the state the tile began with; NULL: zeros. */
+RM_INLINE rm_vec before(const view *v, const float *sequence, const float *initial, int64_t row, int64_t unit, int n) {
+    if (row >= v->batch) return rm_load_n(sequence + (row - v->batch) * v->hidden + unit, n);
+    return initial ? rm_load_n(initial + row * v->hidden + unit, n) : rm_splat(0);
+}
+
+/* to[b, this thread's units] = from[b, ..], or zeros. */
+static inline void copy_units(const view *v, float *to, const float *from) {
+    int64_t unit = v->first * LANES, n = min64(v->end * LANES, v->hidden) - unit;
+    for (int64_t b = 0; to && b < v->batch; b++)
+        if (n <= 0)
+            return;
+        else if (from)
+            memcpy(to + b * v->hidden + unit, from + b * v->hidden + unit, (size_t)n * sizeof *to);
+        else
+            memset(to + b * v->hidden + unit, 0, (size_t)n * sizeof *to);
+}
+
+/* gradients.c: this thread's share, when all dgates of the tile are there. */
+void rm_cell_gradients(const view *v);
+
+#endif

@@ -1,0 +1,99 @@
+/* gru.cu: the CUDA kernels of the op `gru` (gru.c). Gates (rows,4H) in the order n r z q. */
+#include "ops/recurrent/recurrent.cuh"
+
+enum { R, Z, N, GATES, COLUMNS = 4, SHIFT = 1 };
+
+/* Of all rows. h's part of q is added by a product, as those of r and z are: x has no part in it. */
+static __global__ void clear_q(int64_t n, int64_t hidden, float *gates) {
+    RM_EACH(i, n) {
+        int64_t row = rm_row_of(i, hidden);
+        gates[row * 4 * hidden + 3 * hidden + i - row * hidden] = 0;
+    }
+}
+
+static __device__ inline rm_gru_gates sums_of(const rm_cell_sums *s, int64_t row, int64_t j) {
+    const float *unit = s->products + row * s->width + j;
+    rm_gru_gates pre = {0, rm_cell_sum(s, row, j, R), rm_cell_sum(s, row, j, Z), 0};
+    pre.n = s->table ? rm_cell_table(s, row, j, N) : unit[0];
+    pre.q = row < s->bare ? 0 : unit[3 * s->hidden];
+    if (s->b_ih) pre.n += s->b_ih[N * s->hidden + j];
+    if (s->b_hh) pre.q += s->b_hh[N * s->hidden + j];
+    return pre;
+}
+
+static __device__ inline void put(float *unit, int64_t hidden, rm_gru_gates a) {
+    unit[0] = a.n, unit[hidden] = a.r, unit[2 * hidden] = a.z, unit[3 * hidden] = a.q;
+}
+
+/* Timestep t + k: one timestep's sums, n = B H, become h, and gates where they are kept. */
+static __global__ void step(int64_t k, int64_t n, rm_cell_sums sums, rm_cell_now now) {
+    rm_cell_arrays a = *now.arrays;
+    int64_t hidden = sums.hidden, t = a.t + k;
+    if (a.token) sums.token = a.token + t * (n / hidden);
+    RM_EACH(i, n) {
+        int64_t row = rm_row_of(i, hidden), j = i - row * hidden;
+        rm_cell_parts next = rm_cell_read(&a, t + 1, n, hidden, COLUMNS, GATES, row, j);
+        rm_gru_gates gates = rm_gru_activate(sums_of(&sums, row, j));
+        float h = rm_gru_h(gates, now.h[i]);
+        now.h[i] = h, a.y[t * n + i] = h;
+        if (a.products) rm_cell_write(next, now.gates, hidden, COLUMNS, row, j);
+        if (a.gates) put(a.gates + (t * n + row * hidden) * COLUMNS + j, hidden, gates);
+        if (t + 1 == a.tau && a.h_out) a.h_out[i] = h;
+    }
+}
+
+/* Sums of all rows become gates, in their place. n = rows * H. */
+static __global__ void activate(int64_t n, rm_cell_sums sums, float *gates) {
+    RM_EACH(i, n) {
+        int64_t row = rm_row_of(i, sums.hidden), j = i - row * sums.hidden;
+        put(gates + row * COLUMNS * sums.hidden + j, sums.hidden, rm_gru_activate(sums_of(&sums, row, j)));
+    }
+}
+
+/* Timestep t - k, going back: gates become their gradients, both in their place and where dh is made of them. What reaches h
+ * directly is left there for it. */
+static __global__ void step_back(int64_t k, int64_t n, int64_t hidden, rm_cell_now now) {
+    rm_cell_arrays a = *now.arrays;
+    int64_t t = a.t - k;
+    RM_EACH(i, n) {
+        int64_t row = rm_row_of(i, hidden), at = row * COLUMNS * hidden + i - row * hidden;
+        float *unit = a.gates + t * n * COLUMNS + at, h_before = t > 0 ? a.y[(t - 1) * n + i] : a.h_in ? a.h_in[i] : 0;
+        float dh = now.h[i] + a.dy[t * n + i], direct;
+        rm_gru_gates d = {unit[0], unit[hidden], unit[2 * hidden], unit[3 * hidden]};
+        d = rm_gru_backward(d, h_before, dh, &direct);
+        put(unit, hidden, d), put(now.gates + at, hidden, d);
+        now.h[i] = direct;
+    }
+}
+
+static void launch_step(const rm_cell_tile *r, rm_cell_now now, int64_t k, bool zeros) {
+    RM_LAUNCH_CELL(step, r->state, r->queue, k, r->state, rm_cell_sums_of(r, now.gates, zeros), now);
+}
+static void launch_step_back(const rm_cell_tile *r, rm_cell_now now, int64_t k, bool zeros) {
+    (void)zeros;
+    RM_LAUNCH_CELL(step_back, r->state, r->queue, k, r->state, r->hidden, now);
+}
+
+void rm_gru_forward_cuda(const rm_call *call) {
+    rm_cell_tile r = rm_cell_tile_of(call, COLUMNS, SHIFT);
+    float *products = (float *)(call->aux ? call->aux : call->scratch);
+    rm_cell_project(&r, products);
+    rm_cell_forward(&r, "gru>", false, products, (float *)call->aux, NULL, launch_step);
+}
+
+void rm_gru_rebuild_cuda(const rm_call *call) {
+    rm_cell_tile r = rm_cell_tile_of(call, COLUMNS, SHIFT);
+    float *gates = (float *)call->aux;
+    int64_t n = r.rows * r.hidden;
+    rm_cell_project(&r, gates);
+    if (!r.table) RM_LAUNCH_CELL(clear_q, n, r.queue, n, r.hidden, gates);
+    rm_cell_recur_all(&r, gates);
+    RM_LAUNCH_CELL(activate, n, r.queue, n, rm_cell_sums_of(&r, gates, true), gates);
+}
+
+void rm_gru_backward_cuda(const rm_call *call) {
+    rm_cell_tile r = rm_cell_tile_of(call, COLUMNS, SHIFT);
+    float *gates = (float *)call->aux;
+    rm_cell_backward(&r, "gru<", false, gates, NULL, true, launch_step_back);
+    rm_cell_gradients(&r, gates);
+}

@@ -1,0 +1,432 @@
+/* recurrent.cuh: what the CUDA kernels of lstm, gru and rnn_tanh share (NAME.cu has what differs: the kernels of a unit).
+ *
+ *   forward    gates = x w_ih^T, all rows of the tile by one product (or rows of the table)
+ *              for each timestep: gates[t] += h w_hh^T by one product; one kernel makes gates and h of the sums. Both work in
+ *              one place for all timesteps and tiles, so that what is recorded of some serves all (rm_cell_now)
+ *   rebuild    as forward, but the second product is one for all timesteps, too, since h is known, wherever timesteps are
+ *              aligned as that place is
+ *   backward   for each timestep, from the last: one kernel turns gates into their gradients; dh = dgates[t] w_hh
+ *              dw_hh, dw_ih, dx by one product each (two where columns lie apart), biases and the table by sums in order
+ *
+ * Columns of `gates`, in units of H. x's part of gate g lies in column (g + shift) mod G, h's part in g + shift:
+ *
+ *                  lstm            gru             rnn_tanh
+ *     columns     i  f  g  o      n  r  z  q       h
+ *     x w_ih^T    0  1  2  3      2  0  1          0       rows of w_ih, in units of H
+ *     h w_hh^T    0  1  2  3         0  1  2       0       rows of w_hh
+ *     shift           0                1           0
+ *
+ * docs/notes/cuda.md says what launches cost, and why the bits repeat. */
+#ifndef RM_RECURRENT_CUH
+#define RM_RECURRENT_CUH
+
+#include <string.h>
+
+#include "ops/recurrent/cell_math.h"
+#include "ops/cuda/columns.cuh"
+#include "ops/cuda/scatter.cuh"
+
+enum { RM_X, RM_W_IH, RM_W_HH, RM_B_IH, RM_B_HH };
+
+/* ---- A call ------------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    const rm_call *call;
+    const rm_cuda_queue *queue;
+    int gates, columns, shift;                          /* see above; rows of the weights are gates * hidden */
+    int64_t tau, batch, in, hidden;                     /* of this tile; in is 0 when folded */
+    int64_t rows, state, width;                         /* tau * batch; batch * hidden; columns * hidden */
+    const int32_t *token;                               /* (rows) or NULL */
+    const float *x, *w_ih, *table, *w_hh, *b_ih, *b_hh; /* x and w_ih, or the table (V,G*H); biases may be NULL */
+    float *y;                                           /* (rows,H) */
+    const float *h_in;                                  /* (B,H) or NULL: zeros */
+} rm_cell_tile;
+
+static inline rm_cell_tile rm_cell_tile_of(const rm_call *call, int columns, int shift) {
+    rm_cell_tile r;
+    const rm_desc *x = &call->x[RM_X].desc, *w_hh = &call->x[RM_W_HH].desc;
+    const float *w_ih = (const float *)call->x[RM_W_IH].data;
+    bool folded = x->dtype == REMAT_I32;
+    r.call = call, r.queue = (const rm_cuda_queue *)call->queue;
+    r.hidden = w_hh->dim[1], r.gates = (int)(w_hh->dim[0] / r.hidden), r.columns = columns, r.shift = shift;
+    r.tau = x->dim[0], r.batch = x->dim[1], r.in = folded ? 0 : x->dim[2];
+    r.rows = r.tau * r.batch, r.state = r.batch * r.hidden, r.width = columns * r.hidden;
+    r.token = folded ? (const int32_t *)call->x[RM_X].data : NULL;
+    r.x = folded ? NULL : (const float *)call->x[RM_X].data;
+    r.w_ih = folded ? NULL : w_ih, r.table = folded ? w_ih : NULL;
+    r.w_hh = (const float *)call->x[RM_W_HH].data;
+    r.b_ih = call->x[RM_B_IH].desc.rank < 0 ? NULL : (const float *)call->x[RM_B_IH].data;
+    r.b_hh = call->x[RM_B_HH].desc.rank < 0 ? NULL : (const float *)call->x[RM_B_HH].data;
+    r.y = (float *)call->y.data, r.h_in = (const float *)call->state_in[0].data;
+    return r;
+}
+
+/* ---- One timestep's place (rm_recurrent_cuda_fixed_bytes) -------------------------------------------------------------- */
+
+/* Where a tile's arrays lie, and how far its timesteps are. Kernels read it on the device: what is recorded of one tile's
+ * timesteps holds none of these addresses. */
+typedef struct {
+    int64_t t, tau;        /* the timestep that the next recorded launches begin with; of the tile */
+    const int32_t *token;  /* (rows), or NULL */
+    const float *products; /* (rows,width): forward: x's parts of the gates, which the table has otherwise; else NULL */
+    float *gates, *c;      /* (rows,width), (rows,H): what is kept, or differentiated; NULL: nothing is */
+    float *y;              /* (rows,H) */
+    const float *dy;       /* (rows,H) */
+    const float *h_in, *c_in; /* (B,H), or NULL: zeros */
+    float *h_out, *c_out;     /* (B,H), or NULL */
+} rm_cell_arrays;
+
+/* The same for every tile: the list above, and one timestep. In forward h and c are the state before it, and then after it;
+ * in backward they are the gradients of the state after it, and then before it. */
+typedef struct {
+    rm_cell_arrays *arrays;
+    float *gates; /* (B,width) */
+    float *h, *c; /* (B,H); c is lstm's alone, else NULL */
+} rm_cell_now;
+
+enum { RM_CELL_ARRAYS_BYTES = 256 }; /* recurrent.c counts with it */
+
+static inline rm_cell_now rm_cell_now_of(const rm_cell_tile *r, bool has_c) {
+    static_assert(sizeof(rm_cell_arrays) <= RM_CELL_ARRAYS_BYTES, "recurrent.c sets too little aside");
+    rm_cell_now now;
+    char *at = (char *)r->call->fixed,
+         *h = at + RM_CELL_ARRAYS_BYTES + rm_align_up((uint64_t)(r->batch * r->width) * sizeof(float));
+    now.arrays = (rm_cell_arrays *)at;
+    now.gates = (float *)(at + RM_CELL_ARRAYS_BYTES);
+    now.h = (float *)h;
+    now.c = has_c ? (float *)(h + rm_align_up((uint64_t)r->state * sizeof(float))) : NULL;
+    return now;
+}
+
+/* x's parts of a unit's gates, on their way from a timestep's rows to the place where h's are added. It has none in columns
+ * from `filled` on: these begin at zero. */
+typedef struct {
+    float column[4];
+} rm_cell_parts;
+
+static __device__ inline rm_cell_parts rm_cell_read(const rm_cell_arrays *a, int64_t t, int64_t n, int64_t hidden,
+                                                    int columns, int filled, int64_t row, int64_t j) {
+    rm_cell_parts parts = {{0, 0, 0, 0}};
+    if (!a->products || t >= a->tau) return parts;
+    const float *x = a->products + t * n * columns + row * columns * hidden + j;
+    for (int k = 0; k < 4; k++)
+        if (k < filled) parts.column[k] = x[k * hidden];
+    return parts;
+}
+
+static __device__ inline void rm_cell_write(rm_cell_parts parts, float *gates, int64_t hidden, int columns, int64_t row,
+                                            int64_t j) {
+    for (int k = 0; k < 4; k++)
+        if (k < columns) gates[row * columns * hidden + k * hidden + j] = parts.column[k];
+}
+
+/* Before a tile's first timestep, n = B H: the list; the state that comes in, or its gradient; x's parts. */
+static __global__ void rm_cell_start(int64_t n, int64_t hidden, int columns, int filled, rm_cell_arrays a,
+                                     const float *h, const float *c, rm_cell_now now) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) *now.arrays = a;
+    RM_EACH(i, n) {
+        int64_t row = rm_row_of(i, hidden), j = i - row * hidden;
+        now.h[i] = h ? h[i] : 0;
+        if (now.c) now.c[i] = c ? c[i] : 0;
+        if (a.products)
+            rm_cell_write(rm_cell_read(&a, 0, n, hidden, columns, filled, row, j), now.gates, hidden, columns, row, j);
+    }
+}
+
+/* Behind the last of the launches that are recorded together. */
+static __global__ void rm_cell_advance(rm_cell_arrays *arrays, int64_t by) { RM_EACH(i, 1) arrays->t += by; }
+
+/* After a tile's last timestep in backward; NULL: not wanted. */
+static __global__ void rm_cell_finish(int64_t n, rm_cell_now now, float *dh_in, float *dc_in) {
+    RM_EACH(i, n) {
+        if (dh_in) dh_in[i] = now.h[i];
+        if (dc_in) dc_in[i] = now.c[i];
+    }
+}
+
+/* ---- Products ---------------------------------------------------------------------------------------------------- */
+
+static inline rm_cuda_product rm_cell_product(const float *a, int64_t lda, const float *b, int64_t ldb, float *c,
+                                              int64_t ldc) {
+    rm_cuda_product p;
+    memset(&p, 0, sizeof p);
+    p.a = a, p.b = b, p.c = c, p.lda = lda, p.ldb = ldb, p.ldc = ldc;
+    return p;
+}
+
+static inline void rm_cell_multiply(const rm_cell_tile *r, rm_cuda_product p, int64_t m, int64_t n, int64_t k) {
+    p.m = m, p.n = n, p.k = k;
+    r->queue->multiply(r->queue, &p);
+}
+
+/* Gates whose x parts lie side by side: rows from `gate` on of w_ih, `n` of them, in columns from `column` on. */
+typedef struct {
+    int gate, n, column;
+} rm_gate_run;
+
+/* The first or second run; n is 0 where there is no second. */
+static inline rm_gate_run rm_cell_run(const rm_cell_tile *r, int which) {
+    rm_gate_run run = {0, r->gates - r->shift, r->shift};
+    if (which) run.gate = r->gates - r->shift, run.n = r->shift, run.column = 0;
+    return run;
+}
+
+/* gates (rows,width), x's columns = x w_ih^T. */
+static inline void rm_cell_project(const rm_cell_tile *r, float *gates) {
+    for (int i = 0; i < 2; i++) {
+        rm_gate_run run = rm_cell_run(r, i);
+        if (!run.n || r->table) continue;
+        rm_cuda_product p = rm_cell_product(r->x, r->in, r->w_ih + run.gate * r->hidden * r->in, r->in,
+                                            gates + run.column * r->hidden, r->width);
+        p.transpose_b = true;
+        rm_cell_multiply(r, p, r->rows, run.n * r->hidden, r->in);
+    }
+}
+
+/* h's columns of gates (rows,width) += h w_hh^T, or = where x's part is in the table; h (rows,H). A row's bits are those of
+ * one timestep's product. */
+static inline void rm_cell_recur(const rm_cell_tile *r, const float *h, float *gates, int64_t rows) {
+    rm_cuda_product p = rm_cell_product(h, r->hidden, r->w_hh, r->hidden, gates + r->shift * r->hidden, r->width);
+    p.transpose_b = true, p.add = !r->table, p.rows_like = r->batch;
+    if (h) rm_cell_multiply(r, p, rows, r->gates * r->hidden, r->hidden);
+}
+
+/* n numbers, in rows of `across`, `width` apart in both places. */
+static __global__ void rm_cell_carry(int64_t n, int64_t across, int64_t width, const float *from, float *to) {
+    RM_EACH(i, n) {
+        int64_t row = rm_row_of(i, across), at = row * width + i - row * across;
+        to[at] = from[at];
+    }
+}
+
+/* h's columns of one timestep's gates, made in the fixed place: by the very call that forward makes. */
+static inline void rm_cell_recur_there(const rm_cell_tile *r, const float *h, float *gates) {
+    const int64_t across = r->gates * r->hidden, n = r->batch * across, column = r->shift * r->hidden;
+    rm_cell_now now = rm_cell_now_of(r, false);
+    RM_LAUNCH_EACH(rm_cell_carry, r->state, r->queue, r->state, r->state, r->state, h, now.h);
+    if (!r->table)
+        RM_LAUNCH_EACH(rm_cell_carry, n, r->queue, n, across, r->width, (const float *)(gates + column),
+                       now.gates + column);
+    rm_cell_recur(r, now.h, now.gates, r->batch);
+    RM_LAUNCH_EACH(rm_cell_carry, n, r->queue, n, across, r->width, (const float *)(now.gates + column),
+                   gates + column);
+}
+
+/* Whether each timestep begins as the fixed place does, at a multiple of the 16 bytes that a kernel may read at once. */
+static inline bool rm_cell_is_aligned(const rm_cell_tile *r, const float *gates) {
+    return (((uintptr_t)r->h_in | (uintptr_t)r->y | (uintptr_t)gates | (uintptr_t)r->state * sizeof(float)) & 15) == 0;
+}
+
+/* The same of all timesteps, from y. Where each of them begins at a multiple of 16 bytes, by one product, whose rows are aligned
+ * as those of forward's are. Else (B H is no multiple of 4) a kernel that looks at addresses might add in another order than it
+ * did in forward: then by one product a timestep, made where forward made it. */
+static inline void rm_cell_recur_all(const rm_cell_tile *r, float *gates) {
+    if (rm_cell_is_aligned(r, gates)) {
+        rm_cell_recur(r, r->h_in, gates, r->batch);
+        if (r->tau > 1) rm_cell_recur(r, r->y, gates + r->batch * r->width, r->rows - r->batch);
+        return;
+    }
+    for (int64_t t = 0; t < r->tau; t++) {
+        const float *h = t ? r->y + (t - 1) * r->state : r->h_in;
+        if (h) rm_cell_recur_there(r, h, gates + t * r->batch * r->width);
+    }
+}
+
+/* dh (B,H) = dgates w_hh, or += ; dgates (B,width) */
+static inline void rm_cell_back(const rm_cell_tile *r, rm_cell_now now, bool add) {
+    rm_cuda_product p =
+        rm_cell_product(now.gates + r->shift * r->hidden, r->width, r->w_hh, r->hidden, now.h, r->hidden);
+    p.add = add;
+    rm_cell_multiply(r, p, r->batch, r->hidden, r->gates * r->hidden);
+}
+
+/* ---- Sums of a unit ---------------------------------------------------------------------------------------------- */
+
+/* Where a kernel finds what products, table and biases give for a unit. Rows are counted from the first that it is given. */
+typedef struct {
+    int64_t hidden, width, bare; /* products have left nothing in the first `bare` rows */
+    int gates, shift;
+    const float *products, *table, *b_ih, *b_hh;
+    const int32_t *token;
+} rm_cell_sums;
+
+/* Of rows of `gates`. Without a table x's product has filled them all; with one, h's product has, but where h was zero: in
+ * the tile's first timestep, if no state comes in. */
+static inline rm_cell_sums rm_cell_sums_of(const rm_cell_tile *r, const float *gates, bool has_first) {
+    rm_cell_sums s;
+    s.hidden = r->hidden, s.width = r->width, s.gates = r->gates, s.shift = r->shift;
+    s.bare = r->table && !r->h_in && has_first ? r->batch : 0;
+    s.products = gates, s.table = r->table, s.b_ih = r->b_ih, s.b_hh = r->b_hh;
+    s.token = r->token;
+    return s;
+}
+
+static __device__ inline float rm_cell_table(const rm_cell_sums *s, int64_t row, int64_t j, int gate) {
+    return s->table[(s->token[row] * (int64_t)s->gates + gate) * s->hidden + j];
+}
+
+/* x w_ih^T + h w_hh^T + biases: unit j of gate `gate`, whose parts share a column. */
+static __device__ inline float rm_cell_sum(const rm_cell_sums *s, int64_t row, int64_t j, int gate) {
+    int64_t u = gate * s->hidden + j;
+    float sum = row < s->bare ? 0 : s->products[row * s->width + s->shift * s->hidden + u];
+    if (s->table) sum += rm_cell_table(s, row, j, gate);
+    if (s->b_ih) sum += s->b_ih[u];
+    if (s->b_hh) sum += s->b_hh[u];
+    return sum;
+}
+
+/* A timestep has few elements, and blocks that are small spread over more of the GPU. */
+enum { RM_CELL_THREADS = 128 };
+#define RM_LAUNCH_CELL(kernel, n, queue, ...)                                                                          \
+    RM_LAUNCH(kernel, rm_blocks_within(n, RM_CELL_THREADS, RM_EACH_BLOCKS), RM_CELL_THREADS, queue, __VA_ARGS__)
+
+/* ---- The timesteps ----------------------------------------------------------------------------------------------- */
+
+/* So many timesteps are recorded together, and launched again until the tile is done: a recording's memory grows with the
+ * number of its launches, the time between two recordings is shared by these. */
+enum { RM_CELL_STEPS = 32 };
+static inline int64_t rm_cell_steps(int64_t left) { return left < RM_CELL_STEPS ? left : (int64_t)RM_CELL_STEPS; }
+
+/* All that the launches of some timesteps depend on, beside what lies in the fixed place. Every member has 8 bytes: there is
+ * no padding. */
+typedef struct {
+    int64_t name, steps, batch, hidden, zeros; /* name: of cell and pass */
+    const void *address[5];
+} rm_cell_key;
+
+/* Whether so many timesteps are to be launched; then rm_cuda_end follows. zeros: the first of them has no state before it, or
+ * none whose gradient is wanted, and no product. */
+static inline bool rm_cell_begin(const rm_cell_tile *r, const char *name, int64_t steps, bool zeros) {
+    rm_cell_key key;
+    const void *address[] = {r->table, r->w_hh, r->b_ih, r->b_hh, r->call->fixed};
+    memset(&key, 0, sizeof key);
+    memcpy(&key.name, name, strlen(name) < sizeof key.name ? strlen(name) : sizeof key.name);
+    key.steps = steps, key.batch = r->batch, key.hidden = r->hidden, key.zeros = zeros;
+    memcpy(key.address, address, sizeof address);
+    return rm_cuda_begin(r->queue, &key, sizeof key);
+}
+
+static inline void rm_cell_end(const rm_cell_tile *r, rm_cell_now now, int64_t by) {
+    RM_LAUNCH(rm_cell_advance, 1, 1, r->queue, now.arrays, by);
+    rm_cuda_end(r->queue);
+}
+
+/* What both passes say of a tile; the rest is NULL. */
+static inline rm_cell_arrays rm_cell_arrays_of(const rm_cell_tile *r, int64_t t) {
+    rm_cell_arrays a;
+    memset(&a, 0, sizeof a);
+    a.t = t, a.tau = r->tau, a.token = r->token, a.y = r->y, a.h_in = r->h_in;
+    a.c_in = (const float *)r->call->state_in[1].data;
+    return a;
+}
+
+/* Launches a cell's kernel for timestep t + k (forward) or t - k, t being in the list, after or before the product. */
+typedef void rm_cell_launcher(const rm_cell_tile *r, rm_cell_now now, int64_t k, bool zeros);
+
+/* All timesteps of a tile. `products`: where x's parts are, unless a table has them; `gates`, `c`: to be kept, or NULL. */
+static inline void rm_cell_forward(const rm_cell_tile *r, const char *name, bool has_c, const float *products,
+                                   float *gates, float *c, rm_cell_launcher *step) {
+    const rm_call *call = r->call;
+    rm_cell_now now = rm_cell_now_of(r, has_c);
+    rm_cell_arrays a = rm_cell_arrays_of(r, 0);
+    a.products = r->table ? NULL : products, a.gates = gates, a.c = c;
+    a.h_out = (float *)call->state_out[0].data, a.c_out = has_c ? (float *)call->state_out[1].data : NULL;
+    RM_LAUNCH_CELL(rm_cell_start, r->state, r->queue, r->state, r->hidden, r->columns, r->gates, a, a.h_in, a.c_in,
+                   now);
+    for (int64_t t = 0, n; t < r->tau; t += n) {
+        n = rm_cell_steps(r->tau - t);
+        bool zeros = t == 0 && !r->h_in;
+        if (!rm_cell_begin(r, name, n, zeros)) continue;
+        for (int64_t k = 0; k < n; k++) {
+            bool none = k == 0 && zeros;
+            if (!none) rm_cell_recur(r, now.h, now.gates, r->batch);
+            step(r, now, k, none);
+        }
+        rm_cell_end(r, now, n);
+    }
+}
+
+/* The same, going back. `gates` become their gradients; `add`: a step leaves a part of dh, to which the product's is added. */
+static inline void rm_cell_backward(const rm_cell_tile *r, const char *name, bool has_c, float *gates, float *c,
+                                    bool add, rm_cell_launcher *step) {
+    const rm_call *call = r->call;
+    rm_cell_now now = rm_cell_now_of(r, has_c);
+    rm_cell_arrays a = rm_cell_arrays_of(r, r->tau - 1);
+    float *dh_in = (float *)call->dstate_in[0].data, *dc_in = has_c ? (float *)call->dstate_in[1].data : NULL;
+    a.gates = gates, a.c = c, a.dy = (const float *)call->dy.data;
+    RM_LAUNCH_CELL(rm_cell_start, r->state, r->queue, r->state, r->hidden, r->columns, r->gates, a,
+                   (const float *)call->dstate_out[0].data, (const float *)call->dstate_out[1].data, now);
+    for (int64_t left = r->tau, n; left > 0; left -= n) {
+        n = rm_cell_steps(left);
+        bool zeros = n == left && !dh_in;
+        if (!rm_cell_begin(r, name, n, zeros)) continue;
+        for (int64_t k = 0; k < n; k++) {
+            bool none = k == n - 1 && zeros;
+            step(r, now, k, none);
+            if (!none) rm_cell_back(r, now, add);
+        }
+        rm_cell_end(r, now, -n);
+    }
+    if (dh_in || dc_in) RM_LAUNCH_CELL(rm_cell_finish, r->state, r->queue, r->state, now, dh_in, dc_in);
+}
+
+/* ---- Gradients of a whole tile ----------------------------------------------------------------------------------- */
+
+/* dtable[token[row],:] += x's parts of dgates[row] */
+static inline void rm_cell_scatter_table(const rm_cell_tile *r, const float *dgates, float *dtable) {
+    rm_scatter s;
+    s.rows = r->rows, s.columns = r->gates * r->hidden, s.ld = r->width, s.turn = r->shift * r->hidden;
+    s.v = r->call->x[RM_W_IH].desc.dim[0];
+    rm_launch_scatter(r->queue, s, r->token, dgates, dtable);
+}
+
+/* dw_hh += dgates^T h, h of the timestep before: the incoming state's rows, then y's. */
+static inline void rm_cell_add_dw_hh(const rm_cell_tile *r, const float *dgates, float *dw_hh) {
+    for (int i = 0; i < 2; i++) {
+        int64_t rows = i ? r->rows - r->batch : r->batch;
+        const float *h = i ? r->y : r->h_in, *d = dgates + (i ? r->batch * r->width : 0) + r->shift * r->hidden;
+        rm_cuda_product p = rm_cell_product(d, r->width, h, r->hidden, dw_hh, r->hidden);
+        p.transpose_a = p.add = true;
+        if (h && rows) rm_cell_multiply(r, p, r->gates * r->hidden, r->hidden, rows);
+    }
+}
+
+/* dw_ih += dgates^T x;  dx = dgates w_ih; either may be NULL. */
+static inline void rm_cell_input_gradients(const rm_cell_tile *r, const float *dgates, float *dw_ih, float *dx) {
+    for (int i = 0; i < 2; i++) {
+        rm_gate_run run = rm_cell_run(r, i);
+        const float *d = dgates + run.column * r->hidden;
+        int64_t at = run.gate * r->hidden * r->in, n = run.n * r->hidden;
+        if (!n) continue;
+        rm_cuda_product dw = rm_cell_product(d, r->width, r->x, r->in, dw_ih ? dw_ih + at : NULL, r->in);
+        dw.transpose_a = dw.add = true;
+        if (dw_ih) rm_cell_multiply(r, dw, n, r->in, r->rows);
+        rm_cuda_product back = rm_cell_product(d, r->width, r->w_ih + at, r->in, dx, r->in);
+        back.add = i > 0;
+        if (dx) rm_cell_multiply(r, back, r->rows, r->in, n);
+    }
+}
+
+static inline void rm_cell_add_biases(const rm_cell_tile *r, const float *dgates, float *db_ih, float *db_hh) {
+    for (int i = 0; i < 2; i++) {
+        rm_gate_run run = rm_cell_run(r, i);
+        if (run.n && db_ih)
+            rm_launch_add_columns(r->queue, r->rows, run.n * r->hidden, r->width, dgates + run.column * r->hidden,
+                                  db_ih + run.gate * r->hidden);
+    }
+    if (db_hh)
+        rm_launch_add_columns(r->queue, r->rows, r->gates * r->hidden, r->width, dgates + r->shift * r->hidden, db_hh);
+}
+
+/* All that follows from dgates (rows,width) once the timesteps are done. Weights' gradients are added to. */
+static inline void rm_cell_gradients(const rm_cell_tile *r, const float *dgates) {
+    const rm_call *c = r->call;
+    float *dw_ih = (float *)c->dx[RM_W_IH].data, *dw_hh = (float *)c->dx[RM_W_HH].data;
+    float *db_ih = (float *)c->dx[RM_B_IH].data, *db_hh = (float *)c->dx[RM_B_HH].data;
+    if (dw_hh) rm_cell_add_dw_hh(r, dgates, dw_hh);
+    if (r->table && dw_ih) rm_cell_scatter_table(r, dgates, dw_ih);
+    if (!r->table) rm_cell_input_gradients(r, dgates, dw_ih, (float *)c->dx[RM_X].data);
+    rm_cell_add_biases(r, dgates, db_ih, db_hh);
+}
+
+#endif

@@ -1,0 +1,159 @@
+/* recurrent.h: what lstm, gru and rnn_tanh share: their inputs, shapes, costs, the parts of their definitions that do
+ * not depend on the cell, and the way from a call to the fast kernels of cell/. Each cell's equations are in its own
+ * file. `real` is the precision of the file that includes this (real.h).
+ *
+ *   inputs   x (tau,B,C), or tokens (tau,B) I32 when an embedding was folded in
+ *            w_ih (G*H,C), or then a TABLE (V,G*H) whose row x[t,b] is the input projection
+ *            w_hh (G*H,H), b_ih (G*H) optional, b_hh (G*H) optional
+ *   output   y (tau,B,H), the sequence of h          G: gates of the cell, in PyTorch's order
+ */
+#ifndef RM_RECURRENT_H
+#define RM_RECURRENT_H
+
+#include "ops/real.h"
+
+#include "ops/op.h"
+#include "ops/recurrent/cell_math.h"
+#include "ops/shape.h"
+#include "ops/recurrent/cell/kernels.h"
+
+enum { RM_X, RM_W_IH, RM_W_HH, RM_B_IH, RM_B_HH, RM_RECURRENT_INPUTS };
+
+#ifdef RM_REAL_DOUBLE
+#define rm_recurrent_of rm_recurrent_of_f64
+#define rm_recurrent_infer rm_recurrent_infer_f64
+#define rm_recurrent_cost rm_recurrent_cost_f64
+#define rm_recurrent_bound rm_recurrent_bound_f64
+#define rm_recurrent_cuda_scratch_bytes rm_recurrent_cuda_scratch_bytes_f64
+#define rm_recurrent_cuda_fixed_bytes rm_recurrent_cuda_fixed_bytes_f64
+#define rm_recurrent_input rm_recurrent_input_f64
+#define rm_recurrent_hidden rm_recurrent_hidden_f64
+#define rm_recurrent_previous rm_recurrent_previous_f64
+#define rm_recurrent_define_dh rm_recurrent_define_dh_f64
+#define rm_recurrent_define_gradients rm_recurrent_define_gradients_f64
+#endif
+
+/* A call's inputs, named. */
+typedef struct {
+    int64_t tau, batch, in, hidden; /* T, B, C, H of this tile; C is 0 when folded */
+    int gates;                      /* G */
+    const int32_t *token;           /* (tau,B) or NULL   */
+    const real *x;                  /* (tau,B,C) or NULL */
+    const real *w_ih, *w_hh;        /* (G*H,C) or the table (V,G*H); (G*H,H) */
+    const real *b_ih, *b_hh;        /* (G*H) or NULL */
+} rm_recurrent;
+rm_recurrent rm_recurrent_of(const rm_call *call);
+
+/* INVALID names the op `cell` and the shapes that do not fit together. Every state is (B,H). */
+remat_status rm_recurrent_infer(const char *cell, int gates, int n_state, const rm_desc *x, rm_desc *y, rm_desc *state);
+int64_t rm_recurrent_bound(const rm_desc *x, const void *attr, int input);
+
+/* Of one tile: the products, with `element_flops` for each (t,b,unit); x and weights moved; scratch for both the
+ * definition and the fast kernels. The cell adds what its aux moves. Rebuilding makes the products of forward. */
+rm_cost rm_recurrent_cost(rm_cell cell, const rm_desc *x, rm_pass pass, double element_flops);
+
+/* Of a CUDA call (recurrent.cuh): its scratch, and the place of one timestep, where all tiles' timesteps are made. */
+uint64_t rm_recurrent_cuda_scratch_bytes(rm_cell cell, const rm_desc *x, rm_pass pass, bool aux);
+uint64_t rm_recurrent_cuda_fixed_bytes(rm_cell cell, const rm_desc *x);
+
+/* ---- Readable definitions ------------------------------------------------------------------------- */
+
+/* Element `u` (0..G*H-1) of x[t,b] w_ih^T + b_ih, and of h w_hh^T + b_hh; h (H) may be NULL: zeros. */
+real rm_recurrent_input(const rm_recurrent *r, int64_t t, int64_t b, int64_t u);
+real rm_recurrent_hidden(const rm_recurrent *r, const real *h, int64_t u);
+
+/* Row b of the state before timestep t: of `sequence` (tau,B,H) at t-1, or of state_in at t = 0 (NULL: zeros). */
+const real *rm_recurrent_previous(const rm_recurrent *r, const real *sequence, const rm_tensor *state_in, int64_t t,
+                                  int64_t b);
+
+/* Where the gradients of the gates' pre-activations lie, once all timesteps are done: row (t,b) of `dgates` has
+ * `width` numbers; gate g of unit j is at x_part[g]*H + j for the product with x, at h_part[g]*H + j for that with h.
+ * They differ only for the n gate of a GRU. */
+typedef struct {
+    const real *dgates; /* (tau,B,width) */
+    int64_t width;
+    int x_part[4], h_part[4];
+} rm_dgates;
+
+/* dh (B,H) += dgates[t] w_hh */
+void rm_recurrent_define_dh(const rm_recurrent *r, const rm_dgates *d, int64_t t, real *dh);
+/* After the last timestep: dx, and the tile's share of dw_ih, dw_hh, db_ih, db_hh. */
+void rm_recurrent_define_gradients(const rm_call *call, const rm_recurrent *r, const rm_dgates *d);
+
+/* ---- Fast kernels (float only) ---------------------------------------------------------------------- */
+
+/* What an op's descriptor says where the two precisions differ. */
+#ifdef RM_REAL_DOUBLE
+#define RM_FAST(fast, definition) definition
+#else
+#define RM_FAST(fast, definition) fast
+uint64_t rm_recurrent_packed_bytes(rm_cell cell, const rm_desc *x);
+void rm_recurrent_pack(rm_cell cell, const rm_call *call, void *packed);
+void rm_recurrent_forward(rm_cell cell, const rm_call *call);
+void rm_recurrent_rebuild(rm_cell cell,
+                          const rm_call *call); /* aux as forward left it; not of rnn_tanh, which has none */
+void rm_recurrent_backward(rm_cell cell, const rm_call *call);
+#endif
+
+/* ---- Samples: each cell lists the same ones, for its number of gates ------------------------------- */
+#define RM_RECURRENT_SAMPLES(G)                                                                                        \
+    {.name = "biases",                                                                                                 \
+     .sequence = true,                                                                                                 \
+     .x = {RM_SHAPE3(RM_REAL, 5, 3, 4), RM_SHAPE2(RM_REAL, (G)*7, 4), RM_SHAPE2(RM_REAL, (G)*7, 7),                    \
+           RM_SHAPE1(RM_REAL, (G)*7), RM_SHAPE1(RM_REAL, (G)*7)}},                                                     \
+        {.name = "no biases",                                                                                          \
+         .sequence = true,                                                                                             \
+         .x = {RM_SHAPE3(RM_REAL, 3, 2, 5), RM_SHAPE2(RM_REAL, (G)*3, 5), RM_SHAPE2(RM_REAL, (G)*3, 3), RM_ABSENT,     \
+               RM_ABSENT}},                                                                                            \
+        {.name = "folded embedding",                                                                                   \
+         .sequence = true,                                                                                             \
+         .x = {RM_SHAPE2(REMAT_I32, 4, 3), RM_SHAPE2(RM_REAL, 5, (G)*6), RM_SHAPE2(RM_REAL, (G)*6, 6), RM_ABSENT,      \
+               RM_SHAPE1(RM_REAL, (G)*6)}},                                                                            \
+    {                                                                                                                  \
+        .name = "one of everything", .sequence = true, .x = {                                                          \
+            RM_SHAPE3(RM_REAL, 1, 1, 1),                                                                               \
+            RM_SHAPE2(RM_REAL, (G), 1),                                                                                \
+            RM_SHAPE2(RM_REAL, (G), 1),                                                                                \
+            RM_SHAPE1(RM_REAL, (G)),                                                                                   \
+            RM_ABSENT                                                                                                  \
+        }                                                                                                              \
+    }
+
+/* ---- What the three descriptors share --------------------------------------------------------------- */
+
+/* The functions of a descriptor that only pass the cell on; a cell without aux has no rebuild. */
+#ifdef RM_REAL_DOUBLE
+#define RM_RECURRENT_FUNCTIONS(CELL) static const rm_sample samples[] = {RM_RECURRENT_SAMPLES(GATES)};
+#else
+#define RM_RECURRENT_FUNCTIONS(CELL)                                                                                   \
+    static const rm_sample samples[] = {RM_RECURRENT_SAMPLES(GATES)};                                                  \
+    static uint64_t packed_bytes(const rm_desc *x, const void *attr, int threads) {                                    \
+        (void)attr, (void)threads;                                                                                     \
+        return rm_recurrent_packed_bytes(CELL, x);                                                                     \
+    }                                                                                                                  \
+    static uint64_t cuda_scratch_bytes(const rm_desc *x, const void *attr, rm_pass pass, bool aux) {                   \
+        (void)attr;                                                                                                    \
+        return rm_recurrent_cuda_scratch_bytes(CELL, x, pass, aux);                                                    \
+    }                                                                                                                  \
+    static uint64_t cuda_fixed_bytes(const rm_desc *x, const void *attr) {                                             \
+        (void)attr;                                                                                                    \
+        return rm_recurrent_cuda_fixed_bytes(CELL, x);                                                                 \
+    }                                                                                                                  \
+    static void pack(const rm_call *call, void *packed) { rm_recurrent_pack(CELL, call, packed); }                     \
+    static void forward(const rm_call *call) { rm_recurrent_forward(CELL, call); }                                     \
+    static void backward(const rm_call *call) { rm_recurrent_backward(CELL, call); }
+#endif
+
+/* The members of a descriptor that are the same in all: `op` is its name, without quotes. */
+#define RM_RECURRENT_MEMBERS(op)                                                                                       \
+    .name = #op, .n_in = RM_RECURRENT_INPUTS, .n_state = STATES, .optional = 1u << RM_B_IH | 1u << RM_B_HH,            \
+    .weights = 1u << RM_W_IH | 1u << RM_W_HH | 1u << RM_B_IH | 1u << RM_B_HH, .time = RM_TIME_RECURRENT,               \
+    .saves = {.in = 1u << RM_X | 1u << RM_W_IH | 1u << RM_W_HH, .out = true, .state = true}, .infer = infer,           \
+    .cost = cost, .cuda_scratch_bytes = RM_FAST(cuda_scratch_bytes, NULL),                                             \
+    .cuda_fixed_bytes = RM_FAST(cuda_fixed_bytes, NULL), .bound = rm_recurrent_bound,                                  \
+    .packed_bytes = RM_FAST(packed_bytes, NULL), .pack = RM_FAST(pack, NULL), .define_forward = define_forward,        \
+    .define_backward = define_backward, .forward = {RM_FAST(forward, define_forward), RM_CUDA(op, forward)},           \
+    .backward = {RM_FAST(backward, define_backward), RM_CUDA(op, backward)}, .samples = samples,                       \
+    .n_samples = sizeof samples / sizeof *samples
+
+#endif

@@ -1,0 +1,65 @@
+/* rnn_tanh.c: the op `rnn_tanh`: the readable definition of the cell, and its descriptor. The float kernels that
+ * training runs are in cell/; recurrent.c has what the three cells share.
+ *
+ *   h' = tanh(x W_ih^T + b_ih + h W_hh^T + b_hh)          (PyTorch's nn.RNN)
+ *
+ * No aux: backward needs y alone, so there is nothing to keep leaner and nothing to rebuild. The gradients of the
+ * pre-activations (tau,B,H) are scratch.
+ */
+#include "ops/real.h"
+
+#include "ops/recurrent/recurrent.h"
+
+enum { GATES = 1 };
+enum { STATE_H, STATES };
+
+static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+    (void)attr;
+    return rm_recurrent_infer("rnn_tanh", GATES, STATES, x, y, state);
+}
+
+static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+    (void)attr;
+    *out = rm_recurrent_cost(RM_CELL_RNN_TANH, x, pass, pass == RM_BACKWARD ? 5 : 25);
+    out->moved_bytes += 2.0 * (double)rm_desc_bytes(y);
+}
+
+static void define_forward(const rm_call *call) {
+    rm_recurrent r = rm_recurrent_of(call);
+    int64_t hidden = r.hidden, state = r.batch * hidden;
+    real *y = call->y.data, *h_out = call->state_out[STATE_H].data;
+    for (int64_t t = 0; t < r.tau; t++)
+        for (int64_t b = 0; b < r.batch; b++) {
+            const real *h_prev = rm_recurrent_previous(&r, y, &call->state_in[STATE_H], t, b);
+            for (int64_t j = 0; j < hidden; j++)
+                y[(t * r.batch + b) * hidden + j] =
+                    rm_tanh(rm_recurrent_input(&r, t, b, j) + rm_recurrent_hidden(&r, h_prev, j));
+        }
+    for (int64_t i = 0; i < state; i++) h_out[i] = y[(r.tau - 1) * state + i];
+}
+
+static void define_backward(const rm_call *call) {
+    rm_recurrent r = rm_recurrent_of(call);
+    int64_t hidden = r.hidden, state = r.batch * hidden;
+    const real *dy = call->dy.data, *y = call->y.data, *dh_out = call->dstate_out[STATE_H].data;
+    real *dh = call->scratch, *dgates = dh + state, *dh_in = call->dstate_in[STATE_H].data;
+    rm_dgates d = {dgates, hidden, {0}, {0}};
+    for (int64_t i = 0; i < state; i++) dh[i] = dh_out ? dh_out[i] : 0;
+    for (int64_t t = r.tau - 1; t >= 0; t--) {
+        for (int64_t i = 0; i < state; i++) {
+            real h = y[t * state + i];
+            dgates[t * state + i] = rm_tanh_backward(dh[i] + dy[t * state + i], h); /* h' = tanh(..) */
+            dh[i] = 0;
+        }
+        rm_recurrent_define_dh(&r, &d, t, dh);
+    }
+    for (int64_t i = 0; dh_in && i < state; i++) dh_in[i] = dh[i];
+    rm_recurrent_define_gradients(call, &r, &d);
+}
+
+RM_RECURRENT_FUNCTIONS(RM_CELL_RNN_TANH)
+
+const rm_op RM_OP(rnn_tanh) = {
+    RM_RECURRENT_MEMBERS(rnn_tanh),
+    .doc = "y (T,B,H) = h of a plain RNN over x (T,B,C); w_ih (H,C), w_hh (H,H), b_ih (H), b_hh (H); h = tanh(..)",
+};

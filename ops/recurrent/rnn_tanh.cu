@@ -1,0 +1,49 @@
+/* rnn_tanh.cu: the CUDA kernels of the op `rnn_tanh` (rnn_tanh.c). Sums wait in h's place, so there are no gates to keep. */
+#include "ops/recurrent/recurrent.cuh"
+
+/* Timestep t + k: one timestep's sums, n = B H, become h. */
+static __global__ void step(int64_t k, int64_t n, rm_cell_sums sums, rm_cell_now now) {
+    rm_cell_arrays a = *now.arrays;
+    int64_t hidden = sums.hidden, t = a.t + k;
+    if (a.token) sums.token = a.token + t * (n / hidden);
+    RM_EACH(i, n) {
+        int64_t row = rm_row_of(i, hidden), j = i - row * hidden;
+        rm_cell_parts next = rm_cell_read(&a, t + 1, n, hidden, 1, 1, row, j);
+        float h = rm_tanh(rm_cell_sum(&sums, row, j, 0));
+        now.h[i] = h, a.y[t * n + i] = h;
+        if (a.products) rm_cell_write(next, now.gates, hidden, 1, row, j);
+        if (t + 1 == a.tau && a.h_out) a.h_out[i] = h;
+    }
+}
+
+/* Timestep t - k, going back. h' = tanh(..); the sums' gradients are left where all of the tile's are wanted, and where dh is
+ * made of them. */
+static __global__ void step_back(int64_t k, int64_t n, rm_cell_now now) {
+    rm_cell_arrays a = *now.arrays;
+    RM_EACH(i, n) {
+        int64_t at = (a.t - k) * n + i;
+        now.gates[i] = a.gates[at] = rm_tanh_backward(now.h[i] + a.dy[at], a.y[at]);
+    }
+}
+
+static void launch_step(const rm_cell_tile *r, rm_cell_now now, int64_t k, bool zeros) {
+    RM_LAUNCH_CELL(step, r->state, r->queue, k, r->state, rm_cell_sums_of(r, now.gates, zeros), now);
+}
+static void launch_step_back(const rm_cell_tile *r, rm_cell_now now, int64_t k, bool zeros) {
+    (void)zeros;
+    RM_LAUNCH_CELL(step_back, r->state, r->queue, k, r->state, now);
+}
+
+void rm_rnn_tanh_forward_cuda(const rm_call *call) {
+    rm_cell_tile r = rm_cell_tile_of(call, 1, 0);
+    rm_cell_project(&r, r.y);
+    rm_cell_forward(&r, "rnn>", false, r.y, NULL, NULL, launch_step);
+}
+
+/* Scratch: dgates (tau,B,H). */
+void rm_rnn_tanh_backward_cuda(const rm_call *call) {
+    rm_cell_tile r = rm_cell_tile_of(call, 1, 0);
+    float *dgates = (float *)call->scratch;
+    rm_cell_backward(&r, "rnn<", false, dgates, NULL, false, launch_step_back);
+    rm_cell_gradients(&r, dgates);
+}

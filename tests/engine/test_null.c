@@ -1,0 +1,256 @@
+/* test_null.c: NULL for every pointer of every public function (remat.h, "NULL"): a status is INVALID, with a sentence that
+ * names the function; everything else returns as if there were nothing, and does nothing. */
+#include <check.h>
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/remat.h"
+
+static remat_graph *graph;
+static remat_value loss;
+static remat_session *session;
+static remat_job *job;
+static remat_sampler *sampler;
+static remat_config config;
+
+#define CHECKED(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
+
+static void set_up(void) {
+    config = REMAT_CONFIG_INIT;
+    config.threads = 1;
+    CHECKED(remat_graph_create(&graph));
+    remat_value x = remat_input(graph, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){4, 2, 3});
+    remat_value w = remat_param(graph, "w", 2, (int64_t[]){3, 3}, remat_init_uniform(1));
+    loss = remat_mse(graph, remat_linear(graph, x, w, REMAT_NONE), x);
+    CHECKED(remat_session_create(graph, loss, &config, &session));
+    CHECKED(remat_sampler_create(&(remat_sampler_config){.n = 5, .replicas = 1}, &sampler));
+    CHECKED(remat_join(&(remat_job_config){.world_size = 1}, &job));
+}
+static void tear_down(void) {
+    remat_leave(job);
+    remat_sampler_free(sampler);
+    remat_session_free(session);
+    remat_graph_free(graph);
+}
+
+static float data[9];
+static int64_t count;
+static double number;
+static remat_value none;
+static remat_array array;
+static remat_pareto_point *points;
+static remat_live_point *live;
+static remat_session *made;
+static const int64_t dim[] = {4, 2, 3};
+
+#define STATUS_CALLS(X)                                                                                                \
+    X(remat_graph_create(NULL))                                                                                        \
+    X(remat_graph_check(NULL))                                                                                         \
+    X(remat_session_create(NULL, loss, &config, &made))                                                                \
+    X(remat_session_create(graph, loss, NULL, &made))                                                                  \
+    X(remat_session_create(graph, loss, &config, NULL))                                                                \
+    X(remat_plan_pareto(NULL, &points, &count))                                                                        \
+    X(remat_plan_pareto(session, NULL, &count))                                                                        \
+    X(remat_plan_pareto(session, &points, NULL))                                                                       \
+    X(remat_plan_timeline(NULL, &live, &count))                                                                        \
+    X(remat_plan_timeline(session, NULL, &count))                                                                      \
+    X(remat_plan_timeline(session, &live, NULL))                                                                       \
+    X(remat_trace_next(NULL))                                                                                          \
+    X(remat_traced_timeline(NULL, &live, &count))                                                                      \
+    X(remat_traced_timeline(session, NULL, &count))                                                                    \
+    X(remat_traced_timeline(session, &live, NULL))                                                                     \
+    X(remat_join(NULL, &job))                                                                                          \
+    X(remat_join(&(remat_job_config){.world_size = 1}, NULL))                                                          \
+    X(remat_job_begin(NULL, session))                                                                                  \
+    X(remat_job_begin(job, NULL))                                                                                      \
+    X(remat_job_sum(NULL, &number, 1))                                                                                 \
+    X(remat_job_sum(job, NULL, 1))                                                                                     \
+    X(remat_sampler_create(NULL, &sampler))                                                                            \
+    X(remat_sampler_create(&(remat_sampler_config){.n = 5, .replicas = 1}, NULL))                                      \
+    X(remat_array_info(NULL, REMAT_PARAM, 0, &array))                                                                  \
+    X(remat_array_info(session, REMAT_PARAM, 0, NULL))                                                                 \
+    X(remat_write(NULL, REMAT_PARAM, 0, data, sizeof data))                                                            \
+    X(remat_write(session, REMAT_PARAM, 0, NULL, sizeof data))                                                         \
+    X(remat_read(NULL, REMAT_PARAM, 0, data, sizeof data))                                                             \
+    X(remat_read(session, REMAT_PARAM, 0, NULL, sizeof data))                                                          \
+    X(remat_write_part(NULL, REMAT_PARAM, 0, 0, data, 4))                                                              \
+    X(remat_write_part(session, REMAT_PARAM, 0, 0, NULL, 4))                                                           \
+    X(remat_read_part(NULL, REMAT_PARAM, 0, 0, data, 4))                                                               \
+    X(remat_read_part(session, REMAT_PARAM, 0, 0, NULL, 4))                                                            \
+    X(remat_gradients(NULL, NULL))                                                                                     \
+    X(remat_update(NULL, 0.1, NULL))                                                                                   \
+    X(remat_step(NULL, 0.1, NULL))                                                                                     \
+    X(remat_evaluate(NULL, NULL))                                                                                      \
+    X(remat_device_check(NULL))
+
+/* Values that are 0, or -1, or NULL: what is compared says which. */
+#define OTHER_CALLS(X)                                                                                                 \
+    X(remat_input(NULL, "y", REMAT_F32, REMAT_SEQUENCE, 3, dim).id == 0)                                               \
+    X(remat_input(graph, NULL, REMAT_F32, REMAT_SEQUENCE, 3, dim).id == 0)                                             \
+    X(remat_input(graph, "y", REMAT_F32, REMAT_SEQUENCE, 3, NULL).id == 0)                                             \
+    X(remat_param(NULL, "y", 1, dim, remat_init_zero()).id == 0)                                                       \
+    X(remat_param(graph, NULL, 1, dim, remat_init_zero()).id == 0)                                                     \
+    X(remat_param(graph, "y", 1, NULL, remat_init_zero()).id == 0)                                                     \
+    X(remat_embedding(NULL, none, none).id == 0)                                                                       \
+    X(remat_linear(NULL, none, none, none).id == 0)                                                                    \
+    X(remat_lstm(NULL, none, none, none, none, none).id == 0)                                                          \
+    X(remat_gru(NULL, none, none, none, none, none).id == 0)                                                           \
+    X(remat_rnn_tanh(NULL, none, none, none, none, none).id == 0)                                                      \
+    X(remat_layer_norm(NULL, none, none, none, 1e-5).id == 0)                                                          \
+    X(remat_dropout(NULL, none, 0.5).id == 0)                                                                          \
+    X(remat_add(NULL, none, none).id == 0)                                                                             \
+    X(remat_mul(NULL, none, none).id == 0)                                                                             \
+    X(remat_scale(NULL, none, 2).id == 0)                                                                              \
+    X(remat_sigmoid(NULL, none).id == 0)                                                                               \
+    X(remat_tanh(NULL, none).id == 0)                                                                                  \
+    X(remat_relu(NULL, none).id == 0)                                                                                  \
+    X(remat_gelu(NULL, none).id == 0)                                                                                  \
+    X(remat_last_step(NULL, none).id == 0)                                                                             \
+    X(remat_mean_over_time(NULL, none).id == 0)                                                                        \
+    X(remat_softmax_cross_entropy(NULL, none, none).id == 0)                                                           \
+    X(remat_softmax_cross_entropy_smoothed(NULL, none, none, 0.1).id == 0)                                             \
+    X(remat_mse(NULL, none, none).id == 0)                                                                             \
+    X(remat_session_plan(NULL).n_stages == 0)                                                                          \
+    X(remat_session_plan(NULL).strategy == NULL)                                                                       \
+    X(remat_session_products(NULL).shapes == 0)                                                                        \
+    X(remat_session_recordings(NULL).calls == 0)                                                                       \
+    X(remat_plan_describe(NULL) == NULL)                                                                               \
+    X(remat_plan_stages_json(NULL) == NULL)                                                                            \
+    X(remat_plan_peak_json(NULL) == NULL)                                                                              \
+    X(remat_plan_steps_text(NULL) == NULL)                                                                             \
+    X(remat_plan_problem_text(NULL) == NULL)                                                                           \
+    X(remat_settings_text(NULL) == NULL)                                                                               \
+    X(remat_bucket_count(NULL) == 0)                                                                                   \
+    X(remat_bucket_info(NULL, 0).index == -1)                                                                          \
+    X(remat_job_rank(NULL) == 0)                                                                                       \
+    X(remat_job_size(NULL) == 0)                                                                                       \
+    X(remat_job_ranks(NULL) == NULL)                                                                                   \
+    X(remat_sampler_count(NULL) == 0)                                                                                  \
+    X(remat_sampler_at(NULL, 0) == -1)                                                                                 \
+    X(remat_count(NULL, REMAT_PARAM) == 0)                                                                             \
+    X(remat_find(NULL, REMAT_PARAM, "w") == -1)                                                                        \
+    X(remat_find(session, REMAT_PARAM, NULL) == -1)                                                                    \
+    X(remat_step_count(NULL) == 0)                                                                                     \
+    X((remat_graph_free(NULL), true))                                                                                  \
+    X((remat_session_free(NULL), true))                                                                                \
+    X((remat_text_free(NULL), true))                                                                                   \
+    X((remat_parameters_changed(NULL), true))                                                                          \
+    X((remat_leave(NULL), true))                                                                                       \
+    X((remat_sampler_free(NULL), true))                                                                                \
+    X((remat_sampler_set_epoch(NULL, 1), true))                                                                        \
+    X((remat_set_step_count(NULL, 1), true))                                                                           \
+    X((remat_set_last_lr(NULL, 0.1), true))
+
+#define TEXT_OF(call) #call,
+static const char *const status_calls[] = {STATUS_CALLS(TEXT_OF)}, *const other_calls[] = {OTHER_CALLS(TEXT_OF)};
+enum { N_STATUS = sizeof status_calls / sizeof *status_calls, N_OTHER = sizeof other_calls / sizeof *other_calls };
+
+/* The sentence begins with the function, or with the array that was to be copied. */
+static void expect_invalid(remat_status status, const char *call) {
+    const char *said = remat_last_error();
+    size_t length = strcspn(call, "(");
+    ck_assert_msg(status == REMAT_INVALID, "%s: %s", call, remat_status_text(status));
+    ck_assert_msg(strstr(said, "NULL") && (!strncmp(said, call, length) || !strncmp(said, "w: ", 3)), "%s says \"%s\"",
+                  call, said);
+}
+
+START_TEST(a_status_is_invalid) {
+#define EXPECT_INVALID(call) expect_invalid(call, #call);
+    STATUS_CALLS(EXPECT_INVALID)
+}
+END_TEST
+
+START_TEST(anything_else_is_nothing) {
+#define EXPECT_NOTHING(call) ck_assert_msg(call, "%s", #call);
+    OTHER_CALLS(EXPECT_NOTHING)
+}
+END_TEST
+
+/* What is optional stays so. */
+START_TEST(results_may_be_unwanted) {
+    float x[24] = {0};
+    CHECKED(remat_write(session, REMAT_INPUT, 0, x, sizeof x));
+    CHECKED(remat_gradients(session, NULL));
+    CHECKED(remat_evaluate(session, NULL));
+    CHECKED(remat_write_part(session, REMAT_PARAM, 0, 0, NULL, 0));
+    CHECKED(remat_job_sum(job, NULL, 0));
+}
+END_TEST
+
+static bool is_tried(const char *name) {
+    for (int i = 0; i < N_STATUS + N_OTHER; i++) {
+        const char *call = i < N_STATUS ? status_calls[i] : other_calls[i - N_STATUS];
+        while (*call == '(') call++;
+        size_t length = strlen(name);
+        if (!strncmp(call, name, length) && call[length] == '(') return true;
+    }
+    return false;
+}
+
+/* The header's text without its comments; the caller's. */
+static char *read_header(void) {
+    FILE *file = fopen(RM_SOURCE_DIR "/engine/remat.h", "r");
+    ck_assert_ptr_nonnull(file);
+    char *text = calloc(1, 1 << 20);
+    ck_assert_uint_gt(fread(text, 1, (1 << 20) - 1, file), 0);
+    fclose(file);
+    for (char *at = text; (at = strstr(at, "/*"));) {
+        char *end = strstr(at, "*/") + 2;
+        memset(at, ' ', (size_t)(end - at));
+    }
+    return text;
+}
+
+/* How many functions are called above; those of one function follow each other. */
+static int count_tried(void) {
+    int n = 0;
+    const char *last = "";
+    for (int i = 0; i < N_STATUS + N_OTHER; i++) {
+        const char *call = i < N_STATUS ? status_calls[i] : other_calls[i - N_STATUS];
+        while (*call == '(') call++;
+        size_t length = strcspn(call, "(") + 1;
+        n += strncmp(call, last, length) != 0;
+        last = call;
+    }
+    return n;
+}
+
+/* A prototype is a name that begins with remat_, with parameters behind it, of which one is a pointer. */
+START_TEST(no_function_is_left_out) {
+    char *header = read_header();
+    int found = 0;
+    for (const char *at = header; (at = strstr(at, "remat_"));) {
+        char name[64];
+        size_t length = strspn(at, "abcdefghijklmnopqrstuvwxyz0123456789_");
+        const char *begin = at;
+        at += length;
+        bool within = begin > header && (isalnum((unsigned char)begin[-1]) || begin[-1] == '_');
+        const char *end = strchr(at, ')');
+        if (*at != '(' || within || !end || end[1] != ';' || !memchr(at, '*', (size_t)(end - at))) continue;
+        ck_assert_uint_lt(length, sizeof name);
+        snprintf(name, sizeof name, "%.*s", (int)length, begin);
+        ck_assert_msg(is_tried(name), "%s takes a pointer, and is not among the calls above", name);
+        found++;
+    }
+    ck_assert_int_eq(found, count_tried());
+    free(header);
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("null");
+    TCase *tests = tcase_create("null");
+    tcase_add_checked_fixture(tests, set_up, tear_down);
+    tcase_add_test(tests, a_status_is_invalid);
+    tcase_add_test(tests, anything_else_is_nothing);
+    tcase_add_test(tests, results_may_be_unwanted);
+    tcase_add_test(tests, no_function_is_left_out);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}

@@ -1,0 +1,224 @@
+/* test_outputs.c: values that an evaluation hands out beside the loss. Whatever reads what the loss reads, in whatever order
+ * the graph names it, training is what it is without; and the values are right, also those that are made of the loss itself.
+ * test_random.c asks random networks for the same; here are the shapes that mistakes were found in. */
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/engine/poison.h"
+
+#define CHECKED(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
+
+static remat_graph *graph;
+static void set_up(void) { CHECKED(remat_graph_create(&graph)); }
+static void tear_down(void) { remat_graph_free(graph); }
+
+enum { T = 12, B = 8, W = 16 };
+
+static remat_value weight(const char *name) {
+    return remat_param(graph, name, 2, (int64_t[]){W, W}, remat_init_uniform(0.5));
+}
+static remat_value layer(remat_value x, const char *name) {
+    return remat_linear(graph, remat_tanh(graph, x), weight(name), REMAT_NONE);
+}
+static remat_value input(const char *name, bool timed) {
+    int64_t dim[] = {T, B, W};
+    return timed ? remat_input(graph, name, REMAT_F32, REMAT_SEQUENCE, 3, dim)
+                 : remat_input(graph, name, REMAT_F32, REMAT_WHOLE, 2, dim + 1);
+}
+
+static void feed(remat_session *s, int64_t index, uint32_t seed) {
+    remat_array info;
+    CHECKED(remat_array_info(s, REMAT_INPUT, index, &info));
+    float *data = malloc(info.bytes);
+    for (uint64_t k = 0; k < info.bytes / sizeof *data; k++)
+        data[k] = (float)((seed = seed * 1664525 + 1013904223) >> 8) * 0x1p-23f - 1;
+    CHECKED(remat_write(s, REMAT_INPUT, index, data, info.bytes));
+    free(data);
+}
+
+/* Of a config with these outputs; every input is written. */
+static remat_session *session_with(remat_value loss, const remat_value *outputs, int n, remat_config config) {
+    remat_session *s;
+    config.outputs = outputs;
+    config.n_outputs = n;
+    config.threads = 1;
+    CHECKED(remat_session_create(graph, loss, &config, &s));
+    poison(s);
+    for (int64_t i = 0; i < remat_count(s, REMAT_INPUT); i++) feed(s, i, 17 + (uint32_t)i);
+    return s;
+}
+
+static float read_scalar(remat_session *s, int64_t output) {
+    float value;
+    CHECKED(remat_read(s, REMAT_OUTPUT, output, &value, sizeof value));
+    return value;
+}
+
+/* ---- Training is what it is without --------------------------------------------------------------------------- */
+
+static void expect_same_training(remat_value loss, const remat_value *outputs, int n, const remat_config *config) {
+    remat_step_result with, without;
+    remat_session *a = session_with(loss, outputs, n, *config), *b = session_with(loss, NULL, 0, *config);
+    CHECKED(remat_gradients(a, &with));
+    CHECKED(remat_gradients(b, &without));
+    ck_assert_msg(with.loss == without.loss, "loss %.9g, and %.9g without outputs", with.loss, without.loss);
+    ck_assert_msg(with.grad_norm == without.grad_norm, "gradient norm %.9g, and %.9g without outputs", with.grad_norm,
+                  without.grad_norm);
+    remat_session_free(a);
+    remat_session_free(b);
+}
+
+static const char *const strategies[] = {"none", "segments", "sqrt", "lean"};
+enum { N_STRATEGIES = sizeof strategies / sizeof *strategies };
+
+static remat_config config_of(int strategy, int64_t tile) {
+    remat_config config = REMAT_CONFIG_INIT;
+    config.strategy = strategies[strategy];
+    config.segments = 2;
+    config.tile = tile;
+    return config;
+}
+
+/* By depth: a reader of h that comes after the loss, and one before it. */
+START_TEST(a_reader_beside_the_loss) {
+    remat_config config = config_of(_i % N_STRATEGIES, _i / N_STRATEGIES);
+    remat_value x = input("x", false), h = layer(remat_linear(graph, x, weight("w0"), REMAT_NONE), "w1");
+    remat_value before = layer(h, "w2"), loss = remat_mse(graph, h, input("t", false)), after = layer(h, "w3");
+    remat_value far = layer(layer(layer(after, "w4"), "w5"), "w6");
+    expect_same_training(loss, &after, 1, &config);
+    expect_same_training(loss, &before, 1, &config);
+    expect_same_training(loss, (remat_value[]){before, far, h}, 3, &config);
+}
+END_TEST
+
+/* Along time: reductions carry a running sum, whose gradient nobody makes. */
+START_TEST(a_reduction_beside_the_loss) {
+    remat_config config = config_of(_i % N_STRATEGIES, _i / N_STRATEGIES ? 3 : 5);
+    remat_value x = input("x", true), t = input("t", true);
+    remat_value h = remat_rnn_tanh(graph, x, weight("w0"), weight("w1"), REMAT_NONE, REMAT_NONE);
+    remat_value other = remat_mse(graph, h, x), loss = remat_mse(graph, h, t);
+    remat_value mean = remat_mean_over_time(graph, h);
+    expect_same_training(loss, &other, 1, &config);
+    expect_same_training(loss, &mean, 1, &config);
+    expect_same_training(loss, (remat_value[]){layer(mean, "w2"), layer(h, "w3"), other}, 3, &config);
+}
+END_TEST
+
+/* ... and training does no more work for what the loss does not depend on: the same calls in every program. */
+START_TEST(training_makes_only_what_the_loss_needs) {
+    remat_config config = config_of(1, 3);
+    remat_value x = input("x", true);
+    remat_value h = remat_rnn_tanh(graph, x, weight("w0"), weight("w1"), REMAT_NONE, REMAT_NONE);
+    remat_value loss = remat_mse(graph, layer(h, "w2"), x);
+    remat_value beside = remat_rnn_tanh(graph, h, weight("w3"), weight("w4"), REMAT_NONE, REMAT_NONE);
+    remat_value outputs[] = {remat_scale(graph, loss, 2), beside, remat_mean_over_time(graph, layer(h, "w5"))};
+    remat_session *with = session_with(loss, outputs, 3, config), *without = session_with(loss, NULL, 0, config);
+    for (int c = 0; c < 2; c++) {
+        const rm_class *a = &with->chain.class[c], *b = &without->chain.class[c];
+        ck_assert_int_eq(a->drop.n, b->drop.n);
+        for (int k = 0; k < b->n_options; k++) {
+            ck_assert_int_eq(a->option[k].forward.n, b->option[k].forward.n);
+            ck_assert_int_eq(a->option[k].backward.n, b->option[k].backward.n);
+        }
+    }
+    remat_session_free(with);
+    remat_session_free(without);
+}
+END_TEST
+
+/* ---- Values --------------------------------------------------------------------------------------------------- */
+
+/* Without dropout a training step makes the values that an evaluation makes: of the spine, of leaves, across cuts, in tiles that
+ * are dropped and made again. The last output is not on the way to the loss. */
+START_TEST(a_training_step_hands_them_out) {
+    enum { N = 4, MOST = T * B * W };
+    bool timed = _i % 2;
+    remat_config config = config_of(_i / 2 % N_STRATEGIES, _i / 2 / N_STRATEGIES ? 1 : 5);
+    remat_value x = input("x", timed), h = remat_linear(graph, x, weight("w0"), REMAT_NONE);
+    if (timed) h = remat_rnn_tanh(graph, h, weight("w4"), weight("w5"), REMAT_NONE, REMAT_NONE);
+    remat_value early = layer(h, "w1"), late = layer(remat_add(graph, early, h), "w2");
+    remat_value outputs[N] = {h, early, late, layer(h, "w3")};
+    remat_session *s = session_with(remat_mse(graph, late, input("t", timed)), outputs, N, config);
+    static float evaluated[N][MOST], trained[MOST];
+    uint64_t bytes = sizeof(float) * (timed ? T : 1) * B * W;
+    ck_assert_int_eq(remat_read(s, REMAT_OUTPUT, 0, trained, bytes), REMAT_INVALID);
+    CHECKED(remat_gradients(s, NULL));
+    ck_assert_int_eq(remat_read(s, REMAT_OUTPUT, N - 1, trained, bytes), REMAT_INVALID);
+    for (int i = 0; i < N - 1; i++) CHECKED(remat_read(s, REMAT_OUTPUT, i, evaluated[i], bytes));
+    poison(s);
+    CHECKED(remat_evaluate(s, NULL));
+    for (int i = 0; i < N; i++) {
+        CHECKED(remat_read(s, REMAT_OUTPUT, i, trained, bytes));
+        ck_assert_msg(i == N - 1 || !memcmp(trained, evaluated[i], bytes), "output %d differs", i);
+    }
+    remat_session_free(s);
+}
+END_TEST
+
+/* By depth the loss may be made in one stage, and read in the next. */
+START_TEST(made_of_the_loss) {
+    bool timed = _i / 2;
+    remat_config config = config_of(0, _i % 2 ? 1 : timed ? 5 : 0);
+    remat_value x = input("x", timed), t = input("t", timed);
+    remat_value h = remat_linear(graph, x, weight("w0"), REMAT_NONE), loss = remat_mse(graph, h, t);
+    remat_value twice = remat_scale(graph, loss, 2), six = remat_scale(graph, twice, 3);
+    remat_value outputs[] = {twice, six, loss};
+    expect_same_training(loss, outputs, 3, &config);
+    remat_session *s = session_with(loss, outputs, 3, config);
+    remat_step_result r;
+    CHECKED(remat_evaluate(s, &r));
+    double near = 1e-5 * r.loss; /* the loss of a pass is added up in double */
+    ck_assert_msg(fabs(read_scalar(s, 0) - 2 * r.loss) < near, "%g is not twice %g", read_scalar(s, 0), r.loss);
+    ck_assert_msg(fabs(read_scalar(s, 1) - 6 * r.loss) < near, "%g is not six times %g", read_scalar(s, 1), r.loss);
+    ck_assert_msg(fabs(read_scalar(s, 2) - r.loss) < near, "%g is not %g", read_scalar(s, 2), r.loss);
+    remat_session_free(s);
+}
+END_TEST
+
+START_TEST(as_many_as_one_likes) {
+    enum { MANY = 100 };
+    remat_value x = input("x", true), h = remat_linear(graph, x, weight("w"), REMAT_NONE), outputs[MANY];
+    remat_value mean = remat_mean_over_time(graph, h), loss = remat_mse(graph, h, x);
+    for (int i = 0; i < MANY; i++) outputs[i] = remat_scale(graph, mean, i);
+    remat_session *s = session_with(loss, outputs, MANY, config_of(0, 5));
+    float first[B * W], other[B * W];
+    CHECKED(remat_evaluate(s, NULL));
+    CHECKED(remat_read(s, REMAT_OUTPUT, 1, first, sizeof first));
+    for (int i = 0; i < MANY; i++) {
+        CHECKED(remat_read(s, REMAT_OUTPUT, i, other, sizeof other));
+        for (int k = 0; k < B * W; k++) ck_assert(other[k] == (float)i * first[k]);
+    }
+    remat_session_free(s);
+}
+END_TEST
+
+START_TEST(outputs_that_are_not_there) {
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_session *s;
+    remat_value x = input("x", true), loss = remat_mse(graph, remat_linear(graph, x, weight("w"), REMAT_NONE), x);
+    config.n_outputs = 2;
+    ck_assert_int_eq(remat_session_create(graph, loss, &config, &s), REMAT_INVALID);
+    ck_assert_str_eq(remat_last_error(), "n_outputs is 2, but there are no outputs");
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("outputs");
+    TCase *tests = tcase_create("outputs");
+    tcase_add_checked_fixture(tests, set_up, tear_down);
+    tcase_add_loop_test(tests, a_reader_beside_the_loss, 0, 2 * N_STRATEGIES);
+    tcase_add_loop_test(tests, a_reduction_beside_the_loss, 0, 2 * N_STRATEGIES);
+    tcase_add_test(tests, training_makes_only_what_the_loss_needs);
+    tcase_add_loop_test(tests, a_training_step_hands_them_out, 0, 4 * N_STRATEGIES);
+    tcase_add_loop_test(tests, made_of_the_loss, 0, 4);
+    tcase_add_test(tests, as_many_as_one_likes);
+    tcase_add_test(tests, outputs_that_are_not_there);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}

@@ -1,0 +1,119 @@
+/* test_stateful.c: sessions whose carried states go on from call to call: where they do, and where they are left alone. */
+#include <string.h>
+
+#include "tests/net.h"
+
+enum { T = 20, B = 3, H = 5, V = 7, C = 4 };
+static const net lstm = {
+    .layers = 2, .vocabulary = V, .embed = 4, .hidden = H, .timesteps = T, .batch = B, .dropout = 0.1};
+
+static remat_session *open_stateful(bool inference) {
+    remat_graph *g;
+    remat_session *s;
+    remat_config config = REMAT_CONFIG_INIT;
+    CHECKED(remat_graph_create(&g));
+    remat_value loss = net_build(g, &lstm);
+    config.stateful = true;
+    config.inference = inference;
+    config.optimizer = "adam";
+    config.tile = 6;
+    config.threads = 1;
+    CHECKED(remat_session_create(g, loss, &config, &s));
+    remat_graph_free(g);
+    return s;
+}
+
+static double evaluate(remat_session *s) {
+    remat_step_result r;
+    CHECKED(remat_evaluate(s, &r));
+    return r.loss;
+}
+
+static void expect_same(remat_session *a, remat_session *b, remat_kind kind) {
+    size_t bytes, other;
+    unsigned char *x = net_read_all(a, kind, &bytes), *y = net_read_all(b, kind, &other);
+    ck_assert_msg(bytes && bytes == other && !memcmp(x, y, bytes), "arrays of kind %d differ", kind);
+    free(x), free(y);
+}
+
+/* As often as one likes, also between gradients and update. */
+START_TEST(an_evaluation_leaves_training_alone) {
+    remat_session *with = open_stateful(false), *without = open_stateful(false);
+    for (int step = 0; step < 3; step++) {
+        remat_step_result a, b;
+        net_feed(with, &lstm, 100);
+        double first = evaluate(with);
+        ck_assert_msg(evaluate(with) == first, "evaluated to %.9g, and then to %.9g", first, evaluate(with));
+        net_feed(with, &lstm, step);
+        net_feed(without, &lstm, step);
+        CHECKED(remat_gradients(with, &a));
+        CHECKED(remat_gradients(without, &b));
+        ck_assert(a.loss == b.loss && a.grad_norm == b.grad_norm);
+        evaluate(with);
+        CHECKED(remat_update(with, 0.01, &a));
+        CHECKED(remat_update(without, 0.01, &b));
+        expect_same(with, without, REMAT_CARRIED);
+        expect_same(with, without, REMAT_OPTIMIZER);
+        expect_same(with, without, REMAT_PARAM);
+    }
+    remat_session_free(with);
+    remat_session_free(without);
+}
+END_TEST
+
+/* A session that only evaluates has no other state to go on with. */
+START_TEST(an_inference_goes_on) {
+    remat_session *s = open_stateful(true);
+    net_feed(s, &lstm, 0);
+    ck_assert(evaluate(s) != evaluate(s));
+    remat_session_free(s);
+}
+END_TEST
+
+/* A running sum is carried from tile to tile, not from call to call: each call has a mean of its own. */
+START_TEST(a_mean_is_of_one_call) {
+    remat_graph *g;
+    remat_session *s;
+    float x[T * B * C], target[B * C] = {0}, mean[2][B * C];
+    remat_step_result step[2];
+    for (int i = 0; i < T * B * C; i++) x[i] = (float)(i % 7) - 2;
+    CHECKED(remat_graph_create(&g));
+    remat_value sequence = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, C});
+    remat_value w = remat_param(g, "w", 2, (int64_t[]){C, C}, remat_init_uniform(1));
+    remat_value y = remat_mean_over_time(g, remat_linear(g, sequence, w, REMAT_NONE));
+    remat_value t = remat_input(g, "t", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){B, C});
+    remat_config config = REMAT_CONFIG_INIT;
+    config.stateful = true;
+    config.inference = _i;
+    config.tile = 6;
+    config.outputs = &y;
+    config.n_outputs = 1;
+    CHECKED(remat_session_create(g, remat_mse(g, y, t), &config, &s));
+    CHECKED(remat_write(s, REMAT_INPUT, 0, x, sizeof x));
+    CHECKED(remat_write(s, REMAT_INPUT, 1, target, sizeof target));
+    for (int call = 0; call < 2; call++) {
+        if (!config.inference) CHECKED(remat_gradients(s, &step[call]));
+        CHECKED(remat_evaluate(s, NULL));
+        CHECKED(remat_read(s, REMAT_OUTPUT, 0, mean[call], sizeof *mean));
+    }
+    ck_assert_msg(!memcmp(mean[0], mean[1], sizeof *mean), "%g, and then %g", mean[0][0], mean[1][0]);
+    ck_assert(config.inference || (step[0].loss == step[1].loss && step[0].grad_norm == step[1].grad_norm));
+    ck_assert_int_eq(remat_count(s, REMAT_CARRIED), 0);
+    remat_session_free(s);
+    remat_graph_free(g);
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("stateful");
+    TCase *tests = tcase_create("stateful");
+    tcase_add_test(tests, an_evaluation_leaves_training_alone);
+    tcase_add_test(tests, an_inference_goes_on);
+    tcase_add_loop_test(tests, a_mean_is_of_one_call, 0, 2);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}

@@ -1,0 +1,1 @@
+target_sources(${target} PRIVATE memory/binomial.c)

@@ -1,0 +1,114 @@
+/* test_device_flag.c: which device a run computes on (train/flags/device_flag.c): lists of GPUs, and what --device=auto comes to on a machine
+ * without one. */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "train/flags/device_flag.h"
+
+static void parse(rm_options *o, const char *flag, const char *other) {
+    char *argv[] = {(char *)"--data=x", (char *)"--checkpoint=sqrt", (char *)(uintptr_t)flag, (char *)(uintptr_t)other};
+    ck_assert_msg(!rm_options_parse(o, RM_TRAIN, other ? 4 : 3, argv), "%s", remat_last_error());
+}
+
+START_TEST(lists_of_gpus) {
+    static const struct {
+        const char *devices;
+        int n;
+    } cases[] = {{"0", 1},     {"0,1", 2}, {"cuda:0,1,12", 3}, {"cuda", 1}, {"cuda:", 1}, {"cpu:2", 0},
+                 {"cudas", 0}, {"0,", 0},  {",0", 0},          {"0 1", 0},  {"-1", 0},    {"cuda0", 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        ck_assert_msg(rm_device_count_gpus(cases[i].devices) == cases[i].n, "%s", cases[i].devices);
+}
+END_TEST
+
+/* NULL: not set. */
+static void expect_visible(const char *before, const char *devices, const char *after) {
+    rm_options o;
+    char flag[80];
+    snprintf(flag, sizeof flag, "--devices=%s", devices);
+    parse(&o, flag, NULL);
+    if (before)
+        setenv("CUDA_VISIBLE_DEVICES", before, 1);
+    else
+        unsetenv("CUDA_VISIBLE_DEVICES");
+    remat_status status = rm_device_use_gpus(&o);
+    if (after) {
+        const char *now = getenv("CUDA_VISIBLE_DEVICES");
+        ck_assert_msg(!status, "%s", remat_last_error());
+        ck_assert_str_eq(now ? now : "none", after);
+        ck_assert_str_eq(o.device, "cuda");
+    } else {
+        ck_assert_int_eq(status, REMAT_INVALID);
+        ck_assert_msg(!!strstr(remat_last_error(), "leaves no GPU"), "%s", remat_last_error());
+    }
+    rm_options_free(&o);
+}
+
+START_TEST(what_ranks_see) {
+    expect_visible(NULL, "0,2", "0,2");
+    expect_visible(NULL, "cuda:3", "3");
+    expect_visible(NULL, "cuda", "none");
+    expect_visible("5,7,GPU-abc", "cuda", "5,7,GPU-abc");
+    expect_visible("5,7,GPU-abc", "2,0", "GPU-abc,5");
+    expect_visible("5,7", "2", NULL);
+    expect_visible("", "0", NULL);
+}
+END_TEST
+
+START_TEST(a_list_of_gpus_and_another_device) {
+    rm_options o;
+    parse(&o, "--devices=0,1", "--device=cpu");
+    ck_assert_int_eq(rm_device_use_gpus(&o), REMAT_INVALID);
+    ck_assert_msg(!!strstr(remat_last_error(), "--device=cpu is none"), "%s", remat_last_error());
+    rm_options_free(&o);
+}
+END_TEST
+
+START_TEST(lists_that_no_launcher_shall_see) {
+    static const struct {
+        const char *flag, *words;
+    } cases[] = {{"--devices=0,0", "--devices=0,0 names GPU 0 twice"},
+                 {"--devices=cuda:1,2,01", "names GPU 1 twice"},
+                 {"--devices=99999999999999999999", "99999999999999999999 is no number of a GPU"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rm_options o;
+        unsetenv("CUDA_VISIBLE_DEVICES");
+        parse(&o, cases[i].flag, NULL);
+        ck_assert_int_eq(rm_device_use_gpus(&o), REMAT_INVALID);
+        ck_assert_msg(!!strstr(remat_last_error(), cases[i].words), "%s", remat_last_error());
+        ck_assert(!getenv("CUDA_VISIBLE_DEVICES"));
+        rm_options_free(&o);
+    }
+}
+END_TEST
+
+/* Where there is a GPU for this build, it is taken instead. */
+START_TEST(auto_is_the_cpu_where_there_is_no_gpu) {
+    rm_options o;
+    bool works = !remat_device_check("cuda");
+    parse(&o, "--device=auto", NULL);
+    ck_assert(!rm_device_choose(&o, true));
+    ck_assert_str_eq(o.device, works ? "cuda" : "cpu");
+    rm_options_free(&o);
+    parse(&o, "--device=cuda", NULL);
+    ck_assert_int_eq(!rm_device_choose(&o, true), works);
+    rm_options_free(&o);
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("device");
+    TCase *c = tcase_create("device");
+    tcase_add_test(c, lists_of_gpus);
+    tcase_add_test(c, what_ranks_see);
+    tcase_add_test(c, lists_that_no_launcher_shall_see);
+    tcase_add_test(c, a_list_of_gpus_and_another_device);
+    tcase_add_test(c, auto_is_the_cpu_where_there_is_no_gpu);
+    suite_add_tcase(suite, c);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}

@@ -1,0 +1,76 @@
+/* test_draw.c: what `sample` draws from a few classes: temperature, top-k and top-p are those of Hugging Face's generate(). */
+#include "train/commands/draw.h"
+
+#include "tests/train/train_test.h"
+
+#include <math.h>
+
+enum { CLASSES = 4, DRAWS = 1000 };
+static const double probability[CLASSES] = {0.1, 0.4, 0.2, 0.3};
+
+/* How many of DRAWS evenly spread uniforms give each class. */
+static void count(const double *p, rm_draw_rule rule, int *times) {
+    float logit[CLASSES];
+    for (int i = 0; i < CLASSES; i++) logit[i] = (float)log(p[i]);
+    memset(times, 0, CLASSES * sizeof *times);
+    for (int i = 0; i < DRAWS; i++) times[rm_draw(logit, CLASSES, &rule, (i + 0.5) / DRAWS)]++;
+}
+
+/* The shares are those of the classes that are kept, scaled to 1. */
+static const struct {
+    rm_draw_rule rule;
+    int times[CLASSES];
+} cases[] = {
+    {{1, 0, 1}, {100, 400, 200, 300}},
+    {{0, 0, 1}, {0, 1000, 0, 0}},
+    {{0.5, 0, 1}, {33, 534, 133, 300}}, /* squares: 1, 16, 4, 9 of 30 */
+    {{1, 1, 1}, {0, 1000, 0, 0}},
+    {{1, 2, 1}, {0, 571, 0, 429}},
+    {{1, 3, 1}, {0, 444, 222, 334}},
+    {{1, 4, 1}, {100, 400, 200, 300}},
+    {{1, 9, 1}, {100, 400, 200, 300}},
+    {{1, 0, 0.01}, {0, 1000, 0, 0}}, /* one always stays */
+    {{1, 0, 0.39}, {0, 1000, 0, 0}},
+    {{1, 0, 0.41}, {0, 571, 0, 429}},
+    {{1, 0, 0.71}, {0, 444, 222, 334}},
+    {{1, 0, 0.89}, {0, 444, 222, 334}},
+    {{1, 0, 0.91}, {100, 400, 200, 300}},
+    {{1, 2, 0.5}, {0, 1000, 0, 0}}, /* of the two that top-k leaves, the first has 4/7 */
+    {{1, 2, 0.6}, {0, 571, 0, 429}},
+    {{0.5, 0, 0.5}, {0, 1000, 0, 0}}, /* after the temperature the first has 16/30 */
+};
+
+START_TEST(shares_are_those_of_what_is_kept) {
+    int times[CLASSES];
+    count(probability, cases[_i].rule, times);
+    for (int i = 0; i < CLASSES; i++)
+        ck_assert_msg(abs(times[i] - cases[_i].times[i]) <= 1, "case %d: class %d was drawn %d times, not %d", _i, i,
+                      times[i], cases[_i].times[i]);
+}
+END_TEST
+
+/* Hugging Face drops what is less likely than the k-th; of equals, top-p keeps no more than it needs. */
+START_TEST(classes_that_are_equally_likely) {
+    static const double equal[CLASSES] = {0.2, 0.4, 0.2, 0.2};
+    int times[CLASSES];
+    count(equal, (rm_draw_rule){1, 2, 1}, times);
+    ck_assert(times[0] == times[2] && times[2] == times[3] && times[0] == 200);
+    count(equal, (rm_draw_rule){1, 0, 0.5}, times);
+    ck_assert(abs(times[0] - 333) <= 1 && times[2] == 0 && times[3] == 0);
+}
+END_TEST
+
+START_TEST(logits_that_are_not_numbers_draw_something) {
+    float logit[CLASSES] = {NAN, NAN, NAN, NAN};
+    int class = rm_draw(logit, CLASSES, &(rm_draw_rule){1, 2, 0.5}, 0.5);
+    ck_assert(class >= 0 && class < CLASSES);
+}
+END_TEST
+
+int main(void) {
+    TCase *tests = tcase_create("draw");
+    tcase_add_loop_test(tests, shares_are_those_of_what_is_kept, 0, sizeof cases / sizeof *cases);
+    tcase_add_test(tests, classes_that_are_equally_likely);
+    tcase_add_test(tests, logits_that_are_not_numbers_draw_something);
+    return run_suite("draw", tests);
+}

@@ -1,0 +1,36 @@
+/* test_heartbeat.c: what another rank says of itself reaches people as text that a terminal obeys nothing of. */
+#include "train/ranks/heartbeat.h"
+
+#include "tests/dist/ranks.h"
+
+/* A job of one rank, which hears itself. */
+START_TEST(a_name_with_control_characters) {
+    rm_kv *store;
+    rm_group *group;
+    rm_heartbeat *heartbeat;
+    char who[300] = "";
+    ck_ok(rm_kv_open(&(rm_kv_config){.path = meeting_place(), .size = 1}, &store));
+    ck_ok(rm_group_open(&(rm_group_config){.engine = "local", .size = 1, .store = store}, &group));
+    ck_ok(rm_heartbeat_start(group, store, "node\033[2Jseven", &heartbeat));
+    for (int i = 0; i < 1000 && !strstr(who, "seven"); i++) {
+        nap_ms(1);
+        rm_heartbeat_silence(heartbeat, who, sizeof who);
+    }
+    ck_assert_msg(!strncmp(who, "rank 0 on node?[2Jseven (process ", 33), "'%s'", who);
+    rm_heartbeat_stop(heartbeat);
+    rm_group_close(group);
+    rm_kv_close(store);
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("train/heartbeat");
+    TCase *all = tcase_create("all");
+    tcase_add_test(all, a_name_with_control_characters);
+    suite_add_tcase(suite, all);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}

@@ -1,0 +1,88 @@
+/* test_help.c: `remat help`: the manual page formats without a warning and has every flag, and bash and zsh take what is written
+ * for them. */
+#include "tests/train/train_test.h"
+
+#include "train/flags/options_table.h"
+
+static bool have(const char *program) {
+    char command[100];
+    snprintf(command, sizeof command, "command -v %s >/dev/null", program);
+    return !system(command);
+}
+
+/* What a command of the shell prints, on both streams. */
+static const char *printed(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static const char *printed(const char *format, ...) {
+    static char text[1 << 16], command[1 << 12];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(command, sizeof command, format, arguments);
+    va_end(arguments);
+    FILE *pipe = popen(command, "r");
+    ck_assert_ptr_nonnull(pipe);
+    text[fread(text, 1, sizeof text - 1, pipe)] = 0;
+    pclose(pipe);
+    return text;
+}
+
+static const char *written(const char *flag) {
+    const char *path = in_scratch("help");
+    ck_runs("help %s", flag);
+    FILE *file = fopen(path, "w");
+    ck_assert(file && fputs(program_output, file) >= 0 && !fclose(file));
+    return path;
+}
+
+START_TEST(manual_page) {
+    const char *path = written("--man");
+    for (int i = 0; i < rm_n_options; i++) {
+        char roff[100] = "\n.B ", *at = roff + strlen(roff);
+        for (const char *c = "--"; *c; c++) at += sprintf(at, "\\-");
+        for (const char *c = rm_option_table[i].name; *c; c++) at += sprintf(at, *c == '-' ? "\\-" : "%c", *c);
+        ck_assert_msg(strstr(program_output, roff), "no %s", roff);
+    }
+    if (!have("groff")) return;
+    ck_assert_str_eq(printed("groff -man -Tutf8 -ww %s 2>&1 >/dev/null", path), "");
+    ck_assert_ptr_nonnull(strstr(printed("groff -man -Tascii -P-cbou %s", path), "--checkpoint-segments=N"));
+}
+END_TEST
+
+static const char *completed(const char *path, const char *words) {
+    return printed(
+        "bash -c 'source %s; COMP_WORDS=(remat %s); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _remat 2>/dev/null; "
+        "echo -n \"${COMPREPLY[*]}\"' 2>&1",
+        path, words);
+}
+
+START_TEST(bash_completes) {
+    const char *path = written("--completion=bash");
+    if (!have("bash")) return;
+    ck_assert_str_eq(completed(path, "tr"), "train");
+    ck_assert_str_eq(completed(path, "train --che"), "--checkpoint-segments= --checkpoint=");
+    ck_assert_str_eq(completed(path, "train --no-f"), "--no-fold");
+    ck_assert_str_eq(completed(path, "train --checkpoint = s"), "segments sqrt");
+    ck_assert_str_eq(completed(path, "plan --optimizer ="), "sgd adam adamw lars lamb");
+    ck_assert_str_eq(completed(path, "eval --steps"), "");
+    ck_assert_str_eq(completed(path, "launch --nn"), "--nnodes=");
+    ck_assert_str_eq(completed(path, "train --data = x"), ""); /* files, then: complete -o default */
+}
+END_TEST
+
+START_TEST(zsh_reads_it) {
+    const char *path = written("--completion=zsh");
+    ck_assert_ptr_nonnull(strstr(program_output, "'--checkpoint=["));
+    if (have("zsh")) ck_assert_str_eq(printed("zsh -n %s 2>&1", path), "");
+}
+END_TEST
+
+START_TEST(nothing_else) { ck_refuses(2, "--completion=bash", "help --completion=fish"); }
+END_TEST
+
+int main(void) {
+    TCase *tests = tcase_create("help");
+    tcase_add_test(tests, manual_page);
+    tcase_add_test(tests, bash_completes);
+    tcase_add_test(tests, zsh_reads_it);
+    tcase_add_test(tests, nothing_else);
+    return run_suite("help", tests);
+}

@@ -1,0 +1,800 @@
+/* test_optimizer_shards.c: training states of many ranks: what any number of them saved, sharing the optimizer's state or not, any other
+ * number reads; what one rank cannot write nobody has saved; files that make no sense are refused. */
+#include "train/state/optimizer_shards.h"
+#include "train/run/setup.h"
+#include "train/state/state_directory.h"
+#include "train/state/state_json.h"
+
+#include "memory/host.h"
+#include "tests/cases.h"
+#include "tests/train/train_test.h"
+
+#include <pthread.h>
+
+#define FLAGS "--task=copy --seq-len=21 --batch=2 --hidden=9 --layers=2 --samples=99 --threads=1 "
+
+/* ---- A job: its ranks are sessions of this process, each with a thread of its own while they save ---- */
+
+enum { MOST = 7 };
+
+typedef struct {
+    rm_options options;
+    rm_dataset *dataset;
+    int size;
+    bool sharded;
+    remat_session *session[MOST];
+    rm_state_store store[MOST];
+    /* Meeting. */
+    pthread_barrier_t barrier;
+    pthread_mutex_t lock;
+    remat_status failed;
+    int meetings;
+    double sum[2 * MOST + 2];
+    void (*before)(int meeting); /* rank 0 calls it when a meeting is over */
+    /* Of the last save. */
+    remat_status status[MOST];
+    char sentence[MOST][RM_PATH_BYTES];
+} job;
+
+typedef struct {
+    job *job;
+    int rank;
+} member;
+static member members[MOST];
+
+static remat_status meet(void *context, remat_status mine, double *values, int64_t count) {
+    const member *m = context;
+    job *j = m->job;
+    pthread_mutex_lock(&j->lock);
+    if (mine && !j->failed) j->failed = mine;
+    for (int64_t i = 0; i < count; i++) j->sum[i] += values[i];
+    pthread_mutex_unlock(&j->lock);
+    pthread_barrier_wait(&j->barrier);
+    remat_status all = j->failed;
+    memcpy(values ? values : (double[1]){0}, j->sum, (size_t)count * sizeof *values);
+    pthread_barrier_wait(&j->barrier);
+    if (m->rank == 0) {
+        j->failed = REMAT_OK;
+        memset(j->sum, 0, sizeof j->sum);
+        j->meetings++;
+        if (j->before) j->before(j->meetings);
+    }
+    pthread_barrier_wait(&j->barrier);
+    return mine ? mine : all ? rm_fail(all, "%s", "") : REMAT_OK;
+}
+
+/* ---- Ranks that a session can believe in ---- */
+
+static remat_status no_bucket(void *context, const remat_bucket *bucket) {
+    (void)context, (void)bucket;
+    return REMAT_OK;
+}
+static remat_status no_sum(void *context, double *values, int64_t count) {
+    (void)context, (void)values, (void)count;
+    return REMAT_OK;
+}
+
+static remat_session *create_session(job *j, int rank) {
+    rm_model_spec spec;
+    rm_model model;
+    remat_session *session;
+    remat_ranks ranks = {.rank = rank,
+                         .size = j->size,
+                         .first_bucket_bytes = 300,
+                         .bucket_bytes = 700,
+                         .shard_optimizer = j->sharded,
+                         .reduce = no_bucket,
+                         .wait = no_bucket,
+                         .gather = no_bucket,
+                         .gathered = no_bucket,
+                         .sum = no_sum};
+    remat_config config = rm_setup_training_config(&j->options);
+    if (j->size > 1) config.ranks = &ranks;
+    ck_ok(rm_setup_spec(&j->options, j->dataset, &spec));
+    ck_ok(rm_model_build(&spec, j->options.batch, true, &model));
+    ck_ok(remat_session_create(model.graph, model.loss, &config, &session));
+    rm_model_free(&model);
+    return session;
+}
+
+static job *open_job(int size, bool sharded, const char *flags) {
+    static char copy[512], *argv[20];
+    int argc = 0;
+    job *j = calloc(1, sizeof *j);
+    ck_assert_ptr_nonnull(j);
+    j->size = size;
+    j->sharded = sharded && size > 1;
+    strcpy(copy, flags);
+    for (char *word = strtok(copy, " "); word; word = strtok(NULL, " ")) argv[argc++] = word;
+    ck_ok(rm_options_parse(&j->options, RM_TRAIN, argc, argv));
+    ck_ok(rm_setup_dataset(&j->options, false, &j->dataset));
+    for (int r = 0; r < size; r++) j->session[r] = create_session(j, r);
+    pthread_barrier_init(&j->barrier, NULL, (unsigned)size);
+    pthread_mutex_init(&j->lock, NULL);
+    return j;
+}
+
+static void close_job(job *j) {
+    for (int r = 0; r < j->size; r++) remat_session_free(j->session[r]);
+    rm_dataset_close(j->dataset);
+    rm_options_free(&j->options);
+    pthread_barrier_destroy(&j->barrier);
+    pthread_mutex_destroy(&j->lock);
+    free(j);
+}
+
+static const char *save_to;
+static const rm_state_point saved_point = {.step = 12, .epoch = 3, .consumed = 31, .samples = 99, .last_lr = 0.1};
+
+static void *save_rank(void *context) {
+    member *m = context;
+    job *j = m->job;
+    int r = m->rank;
+    rm_state_ranks ranks = {r, j->size, j->sharded, m, meet};
+    remat_status status = rm_state_store_open(save_to, 0, saved_point.step, &ranks, &j->store[r]);
+    if (!status) status = rm_state_save(&j->store[r], j->session[r], &j->options, saved_point);
+    j->status[r] = status;
+    snprintf(j->sentence[r], sizeof j->sentence[r], "%s", status ? remat_last_error() : "");
+    rm_state_store_close(&j->store[r]);
+    return NULL;
+}
+
+static void save_job(job *j, const char *directory) {
+    pthread_t thread[MOST];
+    save_to = directory;
+    j->meetings = 0;
+    for (int r = 0; r < j->size; r++) members[r] = (member){j, r};
+    for (int r = 1; r < j->size; r++) ck_assert_int_eq(pthread_create(&thread[r], NULL, save_rank, &members[r]), 0);
+    save_rank(&members[0]);
+    for (int r = 1; r < j->size; r++) pthread_join(thread[r], NULL);
+}
+
+/* ---- What is in arrays: a number for each element, that no rank must get wrong ---- */
+
+static float value_of(remat_kind kind, int64_t array, int64_t element) {
+    return (float)(kind * 1000003 + array * 10007 + element);
+}
+
+static float *buffer_of(const remat_array *array) {
+    float *buffer = malloc(array->bytes + 1);
+    ck_assert_ptr_nonnull(buffer);
+    return buffer;
+}
+
+static void fill_session(remat_session *s, remat_kind kind, float times) {
+    for (int64_t i = 0; i < remat_count(s, kind); i++) {
+        remat_array array;
+        ck_ok(remat_array_info(s, kind, i, &array));
+        float *buffer = buffer_of(&array);
+        for (int64_t e = 0; e < array.count; e++) buffer[e] = times * value_of(kind, i, array.first + e);
+        ck_ok(remat_write(s, kind, i, buffer, array.bytes));
+        free(buffer);
+    }
+}
+
+/* How many elements it holds; all must be what fill_session made them. */
+static int64_t check_filled(remat_session *s, remat_kind kind, float times) {
+    int64_t held = 0;
+    for (int64_t i = 0; i < remat_count(s, kind); i++) {
+        remat_array array;
+        ck_ok(remat_array_info(s, kind, i, &array));
+        float *buffer = buffer_of(&array);
+        ck_ok(remat_read(s, kind, i, buffer, array.bytes));
+        for (int64_t e = 0; e < array.count; e++)
+            ck_assert_msg(buffer[e] == times * value_of(kind, i, array.first + e), "%s[%lld] is %g", array.name,
+                          (long long)(array.first + e), (double)buffer[e]);
+        held += array.count;
+        free(buffer);
+    }
+    return held;
+}
+
+static int64_t check_session(remat_session *s, remat_kind kind) { return check_filled(s, kind, 1); }
+
+static void fill_job(job *j, float times) {
+    for (int r = 0; r < j->size; r++) {
+        fill_session(j->session[r], REMAT_PARAM, times);
+        fill_session(j->session[r], REMAT_OPTIMIZER, times);
+    }
+}
+
+static void saved_ok(job *j) {
+    for (int r = 0; r < j->size; r++) ck_assert_msg(!j->status[r], "rank %d: %s", r, j->sentence[r]);
+}
+
+/* Every rank reads it; together they hold every element, as often as there are copies. */
+static void load_job(job *j, const char *state, int from_size, bool from_sharded) {
+    rm_state_point point;
+    rm_options options;
+    int64_t held = 0, all = 0;
+    fill_job(j, 0);
+    ck_ok(rm_options_defaults(&options));
+    ck_ok(rm_state_read(state, RM_TRAIN, &options, &point));
+    ck_assert(point.step == 12 && point.epoch == 3 && point.consumed == 31 && point.samples == 99);
+    ck_assert(point.last_lr == 0.1 && point.world_size == from_size && point.zero == from_sharded && !point.shards);
+    for (int r = 0; r < j->size; r++) {
+        ck_ok(rm_state_restore(state, &point, true, j->session[r]));
+        all = check_session(j->session[r], REMAT_PARAM);
+        held += check_session(j->session[r], REMAT_OPTIMIZER);
+        ck_assert_int_eq(remat_step_count(j->session[r]), 12);
+    }
+    ck_assert_int_eq(held, 2 * all * (j->sharded ? 1 : j->size)); /* Adam's two arrays */
+    rm_options_free(&options);
+}
+
+static const int sizes[] = {1, 2, 3, 4, 7};
+
+START_TEST(any_ranks_read_what_any_others_saved) {
+    job *to[10];
+    for (int i = 0; i < 10; i++) to[i] = open_job(sizes[i / 2], i % 2, FLAGS);
+    for (int i = 0; i < 10; i++) {
+        char name[32], path[RM_PATH_BYTES], state[RM_PATH_BYTES];
+        bool found;
+        snprintf(name, sizeof name, "st-%d", i);
+        snprintf(path, sizeof path, "%s", in_scratch(name));
+        fill_job(to[i], 1);
+        save_job(to[i], path);
+        saved_ok(to[i]);
+        ck_ok(rm_state_find(path, state, &found));
+        ck_assert(found);
+        ck_assert_int_eq(rm_path_exists(in_scratch("st-3/step-00000012/optimizer-1-of-2.safetensors")), i >= 3);
+        for (int k = 0; k < 10; k++) load_job(to[k], state, to[i]->size, to[i]->sharded);
+    }
+    for (int i = 0; i < 10; i++) close_job(to[i]);
+}
+END_TEST
+
+/* Plain sgd has no arrays: files of shards are there, and empty. */
+START_TEST(an_optimizer_without_state) {
+    job *a = open_job(3, true, FLAGS "--optimizer=sgd"), *b = open_job(2, true, FLAGS "--optimizer=sgd");
+    rm_state_point point = saved_point;
+    save_job(a, in_scratch("st"));
+    saved_ok(a);
+    ck_ok(rm_state_restore(in_scratch("st/step-00000012"), &point, true, b->session[1]));
+    close_job(a);
+    close_job(b);
+}
+END_TEST
+
+/* ---- Failing ---- */
+
+static void in_the_way(int meeting) { /* of rank 2's shards, once the directory is there: the store, then the save */
+    if (meeting == 2) mkdir(in_scratch("st/.tmp-step-00000012/optimizer-2-of-3.safetensors"), 0777);
+}
+
+START_TEST(one_rank_that_cannot_write) {
+    job *j = open_job(3, true, FLAGS);
+    char state[RM_PATH_BYTES];
+    bool found;
+    j->before = in_the_way;
+    save_job(j, in_scratch("st"));
+    for (int r = 0; r < 3; r++) ck_assert_int_eq(j->status[r], REMAT_IO);
+    ck_assert_msg(strstr(j->sentence[2], "step 12 was not saved: cannot create") &&
+                      strstr(j->sentence[2], "optimizer-2-of-3.safetensors"),
+                  "%s", j->sentence[2]);
+    ck_ok(rm_state_find(in_scratch("st"), state, &found));
+    ck_assert(!found);
+    ck_assert_int_eq(rmdir(in_scratch("st/.tmp-step-00000012/optimizer-2-of-3.safetensors")), 0);
+    j->before = NULL;
+    save_job(j, in_scratch("st"));
+    saved_ok(j);
+    ck_ok(rm_state_find(in_scratch("st"), state, &found));
+    ck_assert(found);
+    close_job(j);
+}
+END_TEST
+
+START_TEST(saving_again_changes_nothing) {
+    job *j = open_job(2, true, FLAGS);
+    struct stat before, after;
+    save_job(j, in_scratch("st"));
+    saved_ok(j);
+    ck_assert_int_eq(j->meetings, 5);
+    ck_assert_int_eq(stat(in_scratch("st/step-00000012/state.json"), &before), 0);
+    save_job(j, in_scratch("st"));
+    saved_ok(j);
+    ck_assert_int_eq(stat(in_scratch("st/step-00000012/state.json"), &after), 0);
+    ck_assert(before.st_ino == after.st_ino && j->meetings == 3);
+    close_job(j);
+}
+END_TEST
+
+/* A second job that saves there is refused, on all its ranks, with rank 0's reason. */
+START_TEST(a_place_that_is_taken) {
+    job *j = open_job(2, false, FLAGS);
+    rm_state_store other;
+    ck_ok(rm_state_store_open(in_scratch("st"), 0, 0, NULL, &other));
+    save_job(j, in_scratch("st"));
+    ck_assert(j->status[0] == REMAT_IO && j->status[1] == REMAT_IO);
+    ck_assert_ptr_nonnull(strstr(j->sentence[0], "another run is saving"));
+    rm_state_store_close(&other);
+    close_job(j);
+}
+END_TEST
+
+/* Each allocation fails once: a sentence, and nothing is left behind. */
+START_TEST(no_memory_at_any_moment) {
+    job *j = open_job(2, true, FLAGS);
+    rm_file_writer writer;
+    rm_saved_file file[2];
+    remat_status status = REMAT_MEMORY;
+    fill_job(j, 1);
+    for (int r = 0; r < 2; r++) {
+        snprintf(file[r].path, sizeof file[r].path, "%s", in_scratch(r ? "one" : "zero"));
+        for (int64_t n = 1; r == 0 && n < 100 && status; n++) {
+            rm_host_fail_at(n);
+            status = rm_optimizer_shards_save(j->session[r], file[r].path, &writer);
+            ck_assert(status == REMAT_OK || (status == REMAT_MEMORY && !rm_path_exists(file[r].path)));
+        }
+        rm_host_fail_at(0);
+        ck_ok(rm_optimizer_shards_save(j->session[r], file[r].path, &writer));
+        file[r].bytes = writer.bytes;
+        file[r].crc32 = writer.crc32;
+    }
+    status = REMAT_MEMORY;
+    int64_t n = 1;
+    for (; n < 1000 && status; n++) {
+        rm_host_fail_at(n);
+        status = rm_optimizer_shards_load(j->session[0], file, 2);
+        ck_assert_msg(status == REMAT_OK || status == REMAT_MEMORY, "%d: %s", (int)status, remat_last_error());
+    }
+    rm_host_fail_at(0);
+    ck_assert(n > 10 && !status);
+    check_session(j->session[0], REMAT_OPTIMIZER);
+    close_job(j);
+}
+END_TEST
+
+/* ---- What lies on a disk ---- */
+
+START_TEST(half_a_state_is_none) {
+    job *j = open_job(3, true, FLAGS);
+    save_job(j, in_scratch("st"));
+    ck_assert(rm_state_is_whole(in_scratch("st/step-00000012")));
+    unlink(in_scratch("st/step-00000012/optimizer-1-of-3.safetensors"));
+    ck_assert(!rm_state_is_whole(in_scratch("st/step-00000012")));
+    make_file("st/step-00000012/optimizer-1-of-4.safetensors", "x", 1);
+    ck_assert(!rm_state_is_whole(in_scratch("st/step-00000012")));
+    rm_state_remove(in_scratch("st/step-00000012"));
+    ck_assert(!rm_path_exists(in_scratch("st/step-00000012")));
+    close_job(j);
+}
+END_TEST
+
+START_TEST(names_of_shard_files) {
+    static const char *const bad[] = {
+        "optimizer-3-of-3.safetensors",  "optimizer--1-of-3.safetensors", "optimizer-01-of-3.safetensors",
+        "optimizer-0-of-3.safetensors~", "optimizer.safetensors",         "optimizer-0-of-3",
+        "optimizer-0-of-0.safetensors",  "optimizer- 0-of-3.safetensors", "x/optimizer-0-of-3.safetensors"};
+    char name[RM_STATE_SHARD_NAME];
+    rm_state_shard_name(6, 7, name);
+    ck_assert_str_eq(name, "optimizer-6-of-7.safetensors");
+    ck_assert_int_eq(rm_state_ranks_of(name), 7);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) ck_assert_int_eq(rm_state_ranks_of(bad[i]), 0);
+}
+END_TEST
+
+/* Only the files that are read from are summed up: a rank of as many ranks as saved reads its own alone. */
+START_TEST(bits_that_changed_are_noticed) {
+    job *j = open_job(3, true, FLAGS);
+    rm_state_point point = saved_point;
+    fill_job(j, 1);
+    save_job(j, in_scratch("st"));
+    saved_ok(j);
+    FILE *file = fopen(in_scratch("st/step-00000012/optimizer-1-of-3.safetensors"), "r+b");
+    fseek(file, -3, SEEK_END);
+    fputc(0x55, file);
+    fclose(file);
+    ck_ok(rm_state_restore(in_scratch("st/step-00000012"), &point, true, j->session[0]));
+    ck_fails(rm_state_restore(in_scratch("st/step-00000012"), &point, true, j->session[1]), REMAT_IO,
+             "not as it was saved");
+    ck_ok(rm_state_restore(in_scratch("st/step-00000012"), &point, false, j->session[1])); /* eval, sample */
+    close_job(j);
+}
+END_TEST
+
+START_TEST(another_optimizer_or_model_is_refused) {
+    job *a = open_job(2, true, FLAGS), *sgd = open_job(2, true, FLAGS "--optimizer=sgd --momentum=0.9"),
+        *wide = open_job(2, true, FLAGS "--hidden=10");
+    rm_state_point point = saved_point;
+    save_job(a, in_scratch("st"));
+    saved_ok(a);
+    const char *state = in_scratch("st/step-00000012");
+    ck_fails(rm_state_restore(state, &point, true, sgd->session[1]), REMAT_INVALID, "that this model does not have");
+    ck_fails(rm_state_restore(state, &point, true, wide->session[1]), REMAT_INVALID, "give the flags of the model");
+    close_job(a);
+    close_job(sgd);
+    close_job(wide);
+}
+END_TEST
+
+static void state_json(const char *files) {
+    char text[1024];
+    int n = snprintf(text, sizeof text,
+                     "{\"format\":2,\"step\":12,\"epoch\":3,\"consumed\":31,\"samples\":99,\"last_lr\":0.1,"
+                     "\"world_size\":2,\"zero\":1,\"shards\":0,\"flags\":{},\"files\":%s}",
+                     files);
+    make_file("st/step-00000012/state.json", text, (size_t)n);
+}
+
+START_TEST(lists_of_files_are_not_trusted) {
+    job *j = open_job(2, true, FLAGS);
+    rm_state_point point = saved_point;
+    save_job(j, in_scratch("st"));
+    saved_ok(j);
+    const char *state = in_scratch("st/step-00000012");
+#define MODEL "\"model.safetensors\":{\"bytes\":1,\"crc32\":1}"
+#define FIRST "\"optimizer-0-of-2.safetensors\":{\"bytes\":1,\"crc32\":1}"
+    static const char *const lists[][2] = {
+        {"{" MODEL ",\"../../../etc/passwd\":{\"bytes\":1,\"crc32\":1}}", "no part of a training state of 2 ranks"},
+        {"{" MODEL "," FIRST ",\"optimizer-0-of-3.safetensors\":{\"bytes\":1,\"crc32\":1}}", "'optimizer-0-of-3"},
+        {"{" MODEL ",\"optimizer.safetensors\":{\"bytes\":1,\"crc32\":1}}", "with --zero=1; resume from"},
+        {"{" MODEL ",\"optimizer-0-of-2.safetensors\":{\"bytes\":1}}", "does not describe optimizer-0-of-2"},
+        {"{" MODEL ",\"optimizer-0-of-2.safetensors\":{\"bytes\":-1,\"crc32\":1}}", "not describe optimizer-0-of-2"},
+        {"{" MODEL ",\"optimizer-0-of-2.safetensors\":{\"bytes\":1,\"crc32\":4294967296}}", "not describe optimizer-0"},
+        {"{" MODEL "," FIRST "}", "does not describe optimizer-1-of-2.safetensors; resume from"},
+        {"{" FIRST "}", "does not describe model"},
+        {"7", "does not describe model"},
+        {"{" MODEL "," FIRST ",\"optimizer-1-of-2.safetensors\":{\"bytes\":1,\"crc32\":1}}", "not as it was saved ("},
+    };
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        state_json(lists[i][0]);
+        ck_fails(rm_state_restore(state, &point, true, j->session[0]), REMAT_IO, lists[i][1]);
+    }
+    close_job(j);
+}
+END_TEST
+
+/* state.json with one number changed by somebody who knows how to make its checksum right. */
+START_TEST(counts_must_fit_each_other) {
+    static const struct {
+        const char *name;
+        json_int_t value;
+        const char *part;
+    } cases[] = {{"world_size", 2, "no part of a training state of 2 ranks"},
+                 {"world_size", 4, "no part of a training state of 4 ranks"},
+                 {"world_size", 0, "0 ranks"},
+                 {"world_size", 1, "1 ranks, zero 1"},
+                 {"world_size", 32768, "32768 ranks"},
+                 {"world_size", INT64_MAX, "cannot be; resume from"},
+                 {"zero", 0, "no part of a training state of 3 ranks; resume from"},
+                 {"zero", 2, "zero 2"},
+                 {"zero", 4294967297, "zero 4294967297"},
+                 {"shards", -1, "-1 shards"},
+                 {"shards", 1 << 20, "1048576 shards"},
+                 {"step", 13, "is of step 13, and its directory is called step-00000012; "},
+                 {"consumed", 100, "100 samples of an epoch of 99"},
+                 {"samples", 1, "31 samples of an epoch of 1 "},
+                 {"epoch", INT64_MAX, "cannot be; resume from"}};
+    job *j = open_job(3, true, FLAGS);
+    rm_state_point point = saved_point;
+    rm_options options;
+    save_job(j, in_scratch("st"));
+    saved_ok(j);
+    const char *state = in_scratch("st/step-00000012");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[RM_PATH_BYTES];
+        json_t *root;
+        ck_ok(rm_state_json_read(state, path, &root));
+        json_int_t before = json_integer_value(json_object_get(root, cases[i].name));
+        json_object_set_new(root, cases[i].name, json_integer(cases[i].value));
+        ck_ok(rm_state_json_write(path, root));
+        ck_fails(rm_state_restore(state, &point, true, j->session[0]), REMAT_IO, cases[i].part);
+        ck_ok(rm_options_defaults(&options));
+        ck_fails(rm_state_read(state, RM_TRAIN, &options, &point), REMAT_IO, cases[i].part);
+        ck_fails(rm_state_check(state), REMAT_IO, cases[i].part);
+        rm_options_free(&options);
+        json_object_set_new(root, cases[i].name, json_integer(before));
+        ck_ok(rm_state_json_write(path, root));
+        json_decref(root);
+    }
+    point = saved_point;
+    ck_ok(rm_state_restore(state, &point, true, j->session[0]));
+    close_job(j);
+}
+END_TEST
+
+/* ---- Damage ---- */
+
+enum { FILES = 5 };
+static const char *const names[FILES] = {"state.json", "model.safetensors", "optimizer-0-of-3.safetensors",
+                                         "optimizer-1-of-3.safetensors", "optimizer-2-of-3.safetensors"};
+
+typedef struct {
+    uint8_t *data;
+    size_t size;
+} content;
+
+static content contents[FILES], strange[FILES]; /* of the state, and of another step's */
+
+static const char *path_of(const char *directory, const char *name) {
+    static char path[RM_PATH_BYTES];
+    snprintf(path, sizeof path, "%s/%s/step-00000012/%s", scratch(), directory, name);
+    return path;
+}
+
+static content read_content(const char *directory, const char *name) {
+    content c;
+    ck_ok(rm_file_read(path_of(directory, name), 1 << 24, &c.data, &c.size));
+    return c;
+}
+
+static void write_content(const char *name, const void *data, size_t size) {
+    char relative[128];
+    snprintf(relative, sizeof relative, "st/step-00000012/%s", name);
+    make_file(relative, data, size);
+}
+
+/* A number below n; the same ones in every run. */
+static uint64_t seed = 20;
+static size_t below(size_t n) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (size_t)(seed >> 33) % n;
+}
+
+/* Does something to file f; what it was is left in `text`. */
+static void damage(int f, char text[200]) {
+    content c = contents[f];
+    uint8_t *copy = malloc(c.size + 64);
+    size_t at = below(c.size), bits = 1 + below(8);
+    memcpy(copy, c.data, c.size);
+    switch (below(9)) {
+    case 0:
+        snprintf(text, 200, "%s cut at %zu", names[f], at);
+        c.size = at;
+        break;
+    case 1:
+        snprintf(text, 200, "%s longer", names[f]);
+        memset(copy + c.size, 0, 64);
+        c.size += 1 + bits;
+        break;
+    case 2:
+        snprintf(text, 200, "%s missing", names[f]);
+        unlink(path_of("st", names[f]));
+        free(copy);
+        return;
+    case 3:
+        snprintf(text, 200, "%s of another step", names[f]);
+        write_content(names[f], strange[f].data, strange[f].size);
+        free(copy);
+        return;
+    case 4:
+        snprintf(text, 200, "%s with zeros from %zu", names[f], at);
+        memset(copy + at, 0, c.size - at);
+        break;
+    case 5: /* what still reads well */
+        while (copy[at] < '0' || copy[at] > '9') at = (at + 1) % c.size;
+        snprintf(text, 200, "%s with another digit at %zu", names[f], at);
+        copy[at] = (uint8_t)('0' + (copy[at] - '0' + bits) % 10);
+        break;
+    default:
+        if (below(2)) at = below(c.size < 400 ? c.size : 400); /* headers */
+        snprintf(text, 200, "%s with %zu bits changed from %zu", names[f], bits, at);
+        for (size_t i = 0; i < bits; i++) copy[at + i < c.size ? at + i : at] ^= (uint8_t)(1u << below(8));
+    }
+    write_content(names[f], copy, c.size);
+    free(copy);
+}
+
+/* All that state.json says of a run, as text that the caller frees; "" where it is refused. */
+static char *what_it_says(const char *state) {
+    rm_options o;
+    rm_state_point p;
+    char *text, value[RM_PATH_BYTES];
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    ck_ok(rm_options_defaults(&o));
+    remat_status status = rm_state_read(state, RM_TRAIN, &o, &p);
+    ck_assert_msg(!status || status == REMAT_IO, "status %d: %s", status, remat_last_error());
+    for (int i = 0; i < rm_options_count() && !status; i++)
+        fprintf(out, "%s %s\n", rm_options_name(i), rm_options_text(&o, i, value, sizeof value));
+    if (!status)
+        fprintf(out, "%lld %lld %lld %lld %.17g %lld %lld %d\n", (long long)p.step, (long long)p.epoch,
+                (long long)p.consumed, (long long)p.samples, p.last_lr, (long long)p.shards, (long long)p.world_size,
+                p.zero);
+    fclose(out);
+    rm_options_free(&o);
+    return text;
+}
+
+static char *undamaged; /* what it said before */
+
+/* Reads the damaged state: it is refused, in a sentence with the file and a remedy, and nothing in the session has changed; or
+ * what was damaged means nothing, and it has come back as it was. */
+static void read_damaged(remat_session *session, const char *text, bool may_work) {
+    rm_state_point point = saved_point;
+    const char *state = in_scratch("st/step-00000012");
+    fill_session(session, REMAT_PARAM, 3);
+    fill_session(session, REMAT_OPTIMIZER, 3);
+    remat_set_step_count(session, 5);
+    remat_status status = rm_state_restore(state, &point, true, session);
+    ck_assert_msg(status == REMAT_IO || (may_work && !status), "%s: status %d: %s", text, status, remat_last_error());
+    const char *sentence = remat_last_error();
+    if (status)
+        ck_assert_msg(strstr(sentence, state) && strstr(sentence, "; resume from") && !strchr(sentence, '\n'), "%s: %s",
+                      text, sentence);
+    check_filled(session, REMAT_PARAM, status ? 3 : 1);
+    check_filled(session, REMAT_OPTIMIZER, status ? 3 : 1);
+    ck_assert_int_eq(remat_step_count(session), status ? 5 : 12);
+    ck_assert_msg(rm_state_check(state) == status, "%s: %s", text, remat_last_error());
+    char *what = what_it_says(state);
+    ck_assert_msg(!*what || !strcmp(what, undamaged), "%s: it says\n%s", text, what);
+    free(what);
+}
+
+START_TEST(any_damage_is_noticed) {
+    job *j = open_job(3, true, FLAGS), *one = open_job(1, false, FLAGS);
+    char text[200];
+    int trials = rm_cases(6000, 600);
+    fill_job(j, 2);
+    save_job(j, in_scratch("other"));
+    saved_ok(j);
+    fill_job(j, 1);
+    save_job(j, in_scratch("st"));
+    saved_ok(j);
+    for (int f = 0; f < FILES; f++) {
+        contents[f] = read_content("st", names[f]);
+        strange[f] = read_content("other", names[f]);
+    }
+    undamaged = what_it_says(in_scratch("st/step-00000012"));
+    ck_assert_str_ne(undamaged, "");
+    for (int i = 0; i < trials; i++) {
+        int f = below(2) ? 0 : (int)below(FILES);
+        damage(f, text);
+        read_damaged(one->session[0], text, f == 0);
+        write_content(names[f], contents[f].data, contents[f].size);
+    }
+    rm_state_point point = saved_point;
+    ck_ok(rm_state_restore(in_scratch("st/step-00000012"), &point, true, one->session[0]));
+    for (int f = 0; f < FILES; f++) {
+        rm_free(contents[f].data);
+        rm_free(strange[f].data);
+    }
+    free(undamaged);
+    close_job(j);
+    close_job(one);
+}
+END_TEST
+
+/* Each by its name: a shard that is not there, and one that other ranks have saved. */
+START_TEST(shards_of_others_are_refused) {
+    job *three = open_job(3, true, FLAGS), *two = open_job(2, true, FLAGS);
+    rm_state_point point = saved_point;
+    char command[1024], state[RM_PATH_BYTES];
+    bool found;
+    save_job(three, in_scratch("st"));
+    save_job(two, in_scratch("two"));
+    saved_ok(three);
+    saved_ok(two);
+    snprintf(
+        command, sizeof command,
+        "cd %s && cp two/step-00000012/optimizer-0-of-2.safetensors st/step-00000012/optimizer-0-of-3.safetensors &&"
+        " cp two/step-00000012/optimizer-*-of-2.safetensors st/step-00000012/",
+        scratch());
+    ck_assert_int_eq(system(command), 0);
+    ck_ok(rm_state_find(in_scratch("st"), state, &found)); /* more shards than it needs: it is there */
+    ck_assert(found);
+    ck_fails(rm_state_restore(state, &point, true, three->session[2]), REMAT_IO,
+             "optimizer-0-of-3.safetensors is not as it was saved (");
+    unlink(path_of("st", "optimizer-0-of-3.safetensors"));
+    ck_fails(rm_state_restore(state, &point, true, three->session[2]), REMAT_IO,
+             "optimizer-0-of-3.safetensors is missing; resume from");
+    snprintf(command, sizeof command, "cd %s && cp two/step-00000012/state.json st/step-00000012/", scratch());
+    ck_assert_int_eq(system(command), 0);
+    ck_ok(rm_state_restore(state, &point, true, two->session[1])); /* these are all of the other's */
+    close_job(three);
+    close_job(two);
+}
+END_TEST
+
+/* ---- Shards ---- */
+
+static const remat_array ours[2] = {{.name = "a", .rank = 2, .dim = {2, 3}}, {.name = "b.c", .rank = 1, .dim = {4}}};
+
+/* One file for each text: "NAME DTYPE DIM [DIM]; ..."; what matching says of them. */
+static remat_status match(const char *first, const char *second) {
+    const char *text[2] = {first, second};
+    static rm_safetensors file[2];
+    rm_shard *shards = NULL;
+    int64_t n_shards;
+    remat_status status = REMAT_OK;
+    int n = second ? 2 : 1;
+    for (int f = 0; f < n && !status; f++) {
+        char copy[256], header[1024] = "{", name[64], dtype[8];
+        int at = 1, rows, columns, used = 0;
+        uint64_t begin = 0;
+        strcpy(copy, text[f]);
+        for (char *one = strtok(copy, ";"); one; one = strtok(NULL, ";")) {
+            used = sscanf(one, "%63s %7s %d %d", name, dtype, &rows, &columns);
+            uint64_t bytes = (uint64_t)(dtype[1] == '3' ? 4 : 2) * (uint64_t)rows * (uint64_t)(used > 3 ? columns : 1);
+            at +=
+                sprintf(header + at, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%d", at > 1 ? "," : "", name, dtype, rows);
+            if (used > 3) at += sprintf(header + at, ",%d", columns);
+            at += sprintf(header + at, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)begin,
+                          (unsigned long long)(begin + bytes));
+            begin += bytes;
+        }
+        header[at++] = '}';
+        uint8_t *all = calloc(1, 8 + (size_t)at + begin);
+        all[0] = (uint8_t)at, all[1] = (uint8_t)(at >> 8);
+        memcpy(all + 8, header, (size_t)at);
+        status = rm_safetensors_parse(all, 8 + (size_t)at + begin, f ? "second" : "first", &file[f]);
+        free(all);
+    }
+    if (!status) status = rm_optimizer_shards_match(ours, 2, file, n, &shards, &n_shards);
+    for (int f = 0; f < n; f++) rm_safetensors_free(&file[f]);
+    rm_free(shards);
+    return status;
+}
+
+START_TEST(shards_must_be_all_of_it_once) {
+    ck_ok(match("a F32 2 3;b.c F32 4", NULL));
+    ck_ok(match("a[0:6] F32 6;b.c F32 4", NULL));
+    ck_ok(match("b.c[1:4] F32 3;a[3:6] F32 3", "b.c[0:1] F32 1;a[0:1] F32 1;a[1:3] F32 2"));
+    ck_fails(match("a F32 2 3", NULL), REMAT_INVALID, "no 'b.c'");
+    ck_fails(match("a F32 2 3;b.c[0:2] F32 2", NULL), REMAT_IO, "elements 2 to 3 of 'b.c' are in no file");
+    ck_fails(match("a F32 2 3;b.c[2:4] F32 2", NULL), REMAT_IO, "elements 0 to 1 of 'b.c'");
+    ck_fails(match("a[0:2] F32 2;a[4:6] F32 2;b.c F32 4", NULL), REMAT_IO, "elements 2 to 3 of 'a'");
+    ck_fails(match("a[0:4] F32 4;b.c F32 4", "a[3:6] F32 3"), REMAT_IO, "overlaps 'a[0:4]' of first");
+    ck_fails(match("a F32 2 3;b.c F32 4", "b.c F32 4"), REMAT_IO, "overlaps");
+    ck_fails(match("a F32 2 3;b.c F32 4", "b.c[3:4] F32 1"), REMAT_IO, "overlaps");
+}
+END_TEST
+
+START_TEST(shards_that_make_no_sense) {
+    static const char *const names[] = {"a[]",
+                                        "a[0:]",
+                                        "a[:6]",
+                                        "a[0:6",
+                                        "a[0-6]",
+                                        "a[6:0]",
+                                        "a[0:0]",
+                                        "a[-1:5]",
+                                        "a[0:6]x",
+                                        "a[+0:6]",
+                                        "a[0:0x6]",
+                                        "a[3:3]",
+                                        "a[0:6][",
+                                        "a[1e0:7]",
+                                        "[",
+                                        "a[0:6 ]",
+                                        "a[ 0:6]",
+                                        "a[0::6]",
+                                        "a[0:99999999999999999999]"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char name[64];
+        int64_t first, count;
+        strcpy(name, names[i]);
+        ck_assert_msg(!rm_shard_parse(name, &first, &count), "%s", names[i]);
+    }
+    ck_fails(match("a[0:x] F32 6;b.c F32 4", NULL), REMAT_IO, "is no shard");
+    ck_fails(match("a[1:7] F32 6;b.c F32 4", NULL), REMAT_INVALID, "does not fit");
+    ck_fails(match("a[9223372036854775800:9223372036854775806] F32 6;b.c F32 4", NULL), REMAT_INVALID, "does not fit");
+    ck_fails(match("a[0:6] F32 5;b.c F32 4", NULL), REMAT_INVALID, "another shape than its name says");
+    ck_fails(match("a[0:6] F32 2 3;b.c F32 4", NULL), REMAT_INVALID, "another shape than its name says");
+    ck_fails(match("a F32 3 2;b.c F32 4", NULL), REMAT_INVALID, "another shape");
+    ck_fails(match("a F16 2 3;b.c F32 4", NULL), REMAT_INVALID, "'a' is F16");
+    ck_fails(match("d[0:6] F32 6;b.c F32 4", NULL), REMAT_INVALID, "does not have");
+}
+END_TEST
+
+int main(void) {
+    TCase *tests = tcase_create("shards");
+    tcase_add_test(tests, any_ranks_read_what_any_others_saved);
+    tcase_add_test(tests, an_optimizer_without_state);
+    tcase_add_test(tests, one_rank_that_cannot_write);
+    tcase_add_test(tests, saving_again_changes_nothing);
+    tcase_add_test(tests, a_place_that_is_taken);
+    tcase_add_test(tests, no_memory_at_any_moment);
+    tcase_add_test(tests, half_a_state_is_none);
+    tcase_add_test(tests, names_of_shard_files);
+    tcase_add_test(tests, bits_that_changed_are_noticed);
+    tcase_add_test(tests, another_optimizer_or_model_is_refused);
+    tcase_add_test(tests, lists_of_files_are_not_trusted);
+    tcase_add_test(tests, counts_must_fit_each_other);
+    tcase_add_test(tests, any_damage_is_noticed);
+    tcase_add_test(tests, shards_of_others_are_refused);
+    tcase_add_test(tests, shards_must_be_all_of_it_once);
+    tcase_add_test(tests, shards_that_make_no_sense);
+    return run_suite("train/optimizer_shards", tests);
+}

@@ -1,0 +1,103 @@
+/* test_patient_barrier.c: ranks wait for each other longer than any collective would, and not a moment longer than all of them live. */
+#include "train/ranks/patient_barrier.h"
+
+#include "tests/dist/ranks.h"
+
+typedef struct {
+    const char *engine;
+    int late_ms;
+    int failing, dying; /* a rank; -1: none */
+} scene;
+
+/* A collective gives up after a second here. */
+static void open_all(rm_ranks *ranks, int rank, int size, rm_kv *store, const char *engine) {
+    rm_group_config config = {.engine = engine, .rank = rank, .size = size, .store = store, .timeout_ms = 1000};
+    *ranks = (rm_ranks){.rank = rank, .size = size, .store = store};
+    strcpy(ranks->host, "here");
+    need_ok(rm_group_open(&config, &ranks->group));
+    need_ok(rm_ddp_open(&(rm_ddp_config){.group = ranks->group, .rows = 1}, &ranks->ddp));
+}
+
+static void close_all(rm_ranks *ranks) {
+    rm_ddp_close(ranks->ddp);
+    rm_group_close(ranks->group);
+}
+
+static void body(int rank, int size, rm_kv *store, void *context) {
+    const scene *s = context;
+    rm_ranks ranks;
+    open_all(&ranks, rank, size, store, s->engine);
+    for (int i = 0; i < 3; i++) {
+        double values[3] = {rank, 1, i == rank ? 4294967295.0 : 0};
+        if (rank == i % size) nap_ms(s->late_ms);
+        need_ok(rm_patient_barrier(&ranks, REMAT_OK, values, 3));
+        need(values[0] == size * (size - 1) / 2 && values[1] == size, "%g %g", values[0], values[1]);
+        need(values[2] == (i < size ? 4294967295.0 : 0), "%g", values[2]);
+        need_ok(rm_patient_barrier(&ranks, REMAT_OK, NULL, 0));
+    }
+    close_all(&ranks);
+}
+
+/* One fails: all do, and one says why. */
+static void body_failing(int rank, int size, rm_kv *store, void *context) {
+    const scene *s = context;
+    rm_ranks ranks;
+    open_all(&ranks, rank, size, store, s->engine);
+    need_ok(rm_patient_barrier(&ranks, REMAT_OK, NULL, 0));
+    double value = 1;
+    remat_status mine = rank == s->failing ? rm_fail(REMAT_IO, "the disk of rank %d is full", rank) : REMAT_OK;
+    remat_status all = rm_patient_barrier(&ranks, mine, &value, 1);
+    need(all == REMAT_IO, "%d", (int)all);
+    need(rank != s->failing || strstr(remat_last_error(), "the disk of rank"), "%s", remat_last_error());
+    close_all(&ranks);
+}
+
+/* One dies while the others wait: they hear of it within two seconds, far from any time-out. */
+static void body_dying(int rank, int size, rm_kv *store, void *context) {
+    const scene *s = context;
+    rm_ranks ranks;
+    open_all(&ranks, rank, size, store, s->engine);
+    need_ok(rm_patient_barrier(&ranks, REMAT_OK, NULL, 0));
+    if (rank == s->dying) {
+        nap_ms(1500);
+        raise(SIGKILL);
+    }
+    double begin = seconds();
+    need_peer(rm_patient_barrier(&ranks, REMAT_OK, NULL, 0), "rank 1");
+    need(seconds() - begin < 10, "%g s", seconds() - begin);
+    close_all(&ranks);
+}
+
+START_TEST(ranks_wait_for_those_who_are_late) {
+    run_ranks(1, body, &(scene){.engine = "local"});
+    run_ranks(2, body, &(scene){.engine = "local", .late_ms = 1500});
+    run_ranks(5, body, &(scene){.engine = "local", .late_ms = 100});
+}
+END_TEST
+
+START_TEST(one_fails_for_all) {
+    for (int failing = 0; failing < 3; failing++) run_ranks(3, body_failing, &(scene){"local", 0, failing, -1});
+}
+END_TEST
+
+START_TEST(a_death_ends_the_wait) {
+    pid_t pid[3];
+    start_ranks(3, body_dying, &(scene){"local", 0, -1, 1}, pid);
+    for (int rank = 0; rank < 3; rank++) ck_assert_int_eq(end_of(pid[rank]), rank == 1 ? 128 + SIGKILL : 0);
+}
+END_TEST
+
+int main(void) {
+    TCase *tests = tcase_create("patient_barrier");
+    tcase_set_timeout(tests, 300);
+    tcase_add_test(tests, ranks_wait_for_those_who_are_late);
+    tcase_add_test(tests, one_fails_for_all);
+    tcase_add_test(tests, a_death_ends_the_wait);
+    Suite *suite = suite_create("train/patient_barrier");
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,83 @@
+/* test_side_thread.c: a thread that dozes wakes in time also when the wall's clock is set back meanwhile, and ends at once. */
+#include "train/ranks/side_thread.h"
+
+#include "train/text.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The C library's, for this program: by the wall's clock it is an hour later than the kernel says, which is what a deadline
+ * looks like after the clock has been set back by an hour. */
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    int status = (int)syscall(SYS_clock_gettime, clock, now);
+    if (clock == CLOCK_REALTIME) now->tv_sec += 3600;
+    return status;
+}
+
+typedef struct {
+    rm_side_thread side;
+    double between_s;
+    int rounds;
+} dozer;
+
+static void *doze(void *context) {
+    dozer *d = context;
+    rm_side_thread_lock(&d->side);
+    while (rm_side_thread_doze(&d->side, rm_now_s() + d->between_s)) d->rounds++;
+    rm_side_thread_unlock(&d->side);
+    return NULL;
+}
+
+static int rounds_of(dozer *d) {
+    rm_side_thread_lock(&d->side);
+    int rounds = d->rounds;
+    rm_side_thread_unlock(&d->side);
+    return rounds;
+}
+
+START_TEST(a_clock_that_is_set_back) {
+    dozer d = {.between_s = 0.01};
+    double start = rm_now_s();
+    ck_assert_int_eq(rm_side_thread_start(&d.side, doze, &d, "doze"), REMAT_OK);
+    while (rounds_of(&d) < 3 && rm_now_s() - start < 5) usleep(1000);
+    rm_side_thread_end(&d.side);
+    ck_assert_int_ge(d.rounds, 3);
+    ck_assert_msg(rm_now_s() - start >= 0.03, "it does not doze");
+}
+END_TEST
+
+START_TEST(an_end_wakes_it) {
+    dozer d = {.between_s = 3600};
+    ck_assert_int_eq(rm_side_thread_start(&d.side, doze, &d, "doze"), REMAT_OK);
+    usleep(10000);
+    rm_side_thread_end(&d.side);
+    ck_assert_int_eq(d.rounds, 0);
+}
+END_TEST
+
+/* Of what else waits: none of it asks the wall. (train/report/ writes the time of day down.) */
+START_TEST(nobody_waits_by_the_wall) {
+    ck_assert_int_ne(
+        system("grep -rnE 'CLOCK_REALTIME|gettimeofday|timedjoin_np\\(|sem_timedwait' --include='*.c' --include='*.h' "
+               "--include='*.cc' --exclude-dir=report " RM_SOURCE_DIR "/dist " RM_SOURCE_DIR "/train " RM_SOURCE_DIR
+               "/engine " RM_SOURCE_DIR "/memory " RM_SOURCE_DIR "/ops"),
+        0);
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("train/side_thread");
+    TCase *all = tcase_create("all");
+    tcase_add_test(all, a_clock_that_is_set_back);
+    tcase_add_test(all, an_end_wakes_it);
+    tcase_add_test(all, nobody_waits_by_the_wall);
+    suite_add_tcase(suite, all);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

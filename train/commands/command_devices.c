@@ -1,0 +1,108 @@
+/* command_devices.c: --devices of `remat train`: starts this very command line once for each device, as ranks of a job
+ * on this machine, through dist/launch/launch.h. Any other command is started by `remat launch` (command_launch.c). Main
+ * entry: rm_command_devices. */
+#include "train/commands/commands.h"
+#include "train/flags/device_flag.h"
+#include "train/file.h"
+#include "train/text.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dist/launch/launch.h"
+#include "dist/store/rendezvous.h"
+#include "memory/host.h"
+
+#define MARK "REMAT_DEVICES" /* in the environment of ranks that --devices has started */
+
+static remat_status no_gpus(const char *devices, int n) {
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    FAIL(INVALID,
+         "--devices=%.60s: these are GPUs%s%.60s%s, and this build has no CUDA; --devices=cpu:%d starts %d rank%s "
+         "on processors",
+         devices, visible ? " (of CUDA_VISIBLE_DEVICES=" : "", visible ? visible : "", visible ? ")" : "", n, n,
+         n == 1 ? "" : "s");
+}
+
+static remat_status read_devices(const char *devices, int64_t *ranks) {
+    int gpus = rm_device_count_gpus(devices);
+    *ranks = gpus ? gpus : 1;
+    if (gpus) return strstr(remat_build().devices, "cuda") ? REMAT_OK : no_gpus(devices, gpus);
+    if (!strcmp(devices, "cpu")) return REMAT_OK;
+    REQUIRE(!strncmp(devices, "cpu:", 4), INVALID,
+            "--devices=%.60s: write cpu:N for N ranks on processors, or a list of GPUs such as 0,1,2,3", devices);
+    return rm_text_whole("--devices=cpu:N with N", devices + 4, 1, 4096, ranks);
+}
+
+/* The variables of another launcher around us, as long as it has more than one rank: whether those could meet or not. */
+static remat_status check_not_a_rank(const char *devices) {
+    char who[80];
+    TRY(rm_rendezvous_is_rank(rm_environment_of_process, NULL, who, sizeof who));
+    REQUIRE(!*who, INVALID, "--devices=%.60s would start ranks of its own, but this is %s already: leave it out",
+            devices, who);
+    return REMAT_OK;
+}
+
+/* The words of `text`, which holds `bytes` bytes with a 0 behind each word, as one block that rm_free frees; NULL: no memory. */
+static char **split_words(const char *text, size_t bytes) {
+    size_t words = 1, n = 0;
+    for (size_t i = 0; i < bytes; i++) words += text[i] == 0;
+    char **argv = rm_malloc((words + 1) * sizeof *argv + bytes + 1);
+    if (!argv) return NULL;
+    char *copy = (char *)(argv + words + 1);
+    memcpy(copy, text, bytes);
+    copy[bytes] = 0;
+    for (char *word = copy; word < copy + bytes; word += strlen(word) + 1) argv[n++] = word;
+    argv[n] = NULL;
+    return argv;
+}
+
+/* This process's command line. */
+static remat_status read_command_line(char ***out) {
+    size_t room = 1 << 21; /* as long as a command line can be */
+    *out = NULL;
+    FILE *file = fopen("/proc/self/cmdline", "re");
+    REQUIRE(file, IO, "cannot read /proc/self/cmdline: %s", strerror(errno));
+    char *text = rm_malloc(room);
+    if (text) *out = split_words(text, fread(text, 1, room, file));
+    fclose(file);
+    rm_free(text);
+    REQUIRE(*out, MEMORY, "no memory for the command line");
+    return REMAT_OK;
+}
+
+/* Ranks that --devices has started see the GPUs that it names, and no others. */
+static remat_status choose_gpus(rm_options *options) {
+    if (!rm_device_count_gpus(options->devices)) return REMAT_OK;
+    if (!getenv(MARK)) return rm_device_use_gpus(options);
+    return rm_device_set(options, "cuda");
+}
+
+remat_status rm_command_devices(rm_options *options, bool *ran, int *exit_status) {
+    const char *devices = options->devices;
+    int64_t ranks = 1;
+    char self[RM_PATH_BYTES], **argv;
+    *ran = false;
+    if (!devices) return REMAT_OK;
+    if (!getenv(MARK)) TRY(read_devices(devices, &ranks));
+    TRY(choose_gpus(options));
+    if (getenv(MARK) || ranks == 1) return REMAT_OK;
+    TRY(check_not_a_rank(devices));
+    REQUIRE(rm_path_of_program(self, sizeof self), IO, "cannot find this program's own file, to start it again: %s",
+            strerror(errno));
+    TRY(read_command_line(&argv));
+    argv[0] = self;
+    setenv(MARK, devices, 1);
+    remat_status status = rm_launch(&(rm_launch_config){.nproc = (int32_t)ranks,
+                                                        .nnodes = 1,
+                                                        .standalone = true,
+                                                        .prefix = true,
+                                                        .direct_rank_0 = true,
+                                                        .argv = argv},
+                                    exit_status);
+    unsetenv(MARK);
+    rm_free(argv);
+    *ran = !status;
+    return status;
+}

@@ -1,0 +1,216 @@
+/* command_help.c: `remat help --man` and `remat help --completion=bash|zsh`: the manual page and what shells complete, made from
+ * the tables that --help prints. CMake calls them when it builds. Main entry: rm_command_help. */
+#include "train/commands/commands.h"
+#include "train/file.h"
+#include "train/flags/options_table.h"
+
+#include <ctype.h>
+#include <string.h>
+
+/* A line of either table: the one of options_table.c, or launch's. */
+typedef struct {
+    const char *name, *value, *help; /* value NULL: a switch */
+    const char *standard;            /* its default, or NULL */
+    const char *group;               /* the title that it comes first under, or NULL */
+    bool bare;                       /* may stand without its value */
+} flag;
+
+/* The i-th flag of a command; a name of NULL: it is another's. False: there are no more. */
+static bool flag_at(rm_command command, int i, flag *out) {
+    *out = (flag){0};
+    if (!command) return rm_command_launch_flag(i, &out->name, &out->value, &out->help);
+    if (i == rm_n_options) *out = (flag){.name = "help", .help = "its flags"};
+    if (i >= rm_n_options) return i == rm_n_options;
+    const rm_option *line = &rm_option_table[i];
+    if (line->commands & command)
+        *out = (flag){.name = line->name,
+                      .value = line->value,
+                      .help = line->help,
+                      .standard = line->default_text,
+                      .group = rm_option_group(line),
+                      .bare = line->bare && line->type != RM_OPTION_SWITCH};
+    return true;
+}
+
+/* The words among a flag's values, "a b" of "N|a|b", into `text`; "" where there are none. */
+static const char *choices(const flag *f, char *text, size_t bytes) {
+    size_t at = 0;
+    *text = 0;
+    for (const char *word = f->value ? f->value : ""; *word;) {
+        size_t length = strcspn(word, "|");
+        if (islower((unsigned char)*word) && at + length + 2 < bytes)
+            at += (size_t)sprintf(text + at, "%s%.*s", at ? " " : "", (int)length, word);
+        word += length + (word[length] == '|');
+    }
+    return strchr(f->value ? f->value : "", '|') ? text : "";
+}
+
+/* ---- The manual page ------------------------------------------------------------------------------------------------- */
+
+/* Minus signs that can be copied, and spaces of one. */
+static void put_roff(const char *text, FILE *out) {
+    if (*text == '.' || *text == '\'') fputs("\\&", out);
+    for (; *text; text++) {
+        bool space = isspace((unsigned char)*text);
+        if (space && isspace((unsigned char)text[1])) continue;
+        if (space)
+            fputc(' ', out);
+        else if (*text == '\\')
+            fputs("\\e", out);
+        else if (*text == '-')
+            fputs("\\-", out);
+        else if (*text == '~')
+            fputs("\\(ti", out);
+        else
+            fputc(*text, out);
+    }
+}
+
+static void put_roff_flag(const flag *f, FILE *out) {
+    fputs(".TP\n.B ", out);
+    char text[80];
+    snprintf(text, sizeof text, "--%s%s%s%s%s", f->name, f->bare ? "[" : "", f->value ? "=" : "",
+             f->value ? f->value : "", f->bare ? "]" : "");
+    put_roff(text, out);
+    fputc('\n', out);
+    put_roff(f->help, out);
+    if (f->standard) fputs(" [", out), put_roff(f->standard, out), fputc(']', out);
+}
+
+static void put_commands_of(int bits, const rm_command_line *commands, int n, FILE *out) {
+    const char *before = " (";
+    for (int i = 0; i < n; i++)
+        if (commands[i].command & bits) fprintf(out, "%s%s", before, commands[i].name), before = ", ";
+    fputs(")\n", out);
+}
+
+static void print_manual(const rm_command_line *commands, int n, FILE *out) {
+    flag f;
+    fprintf(
+        out,
+        ".\\\" Made by `remat help --man`.\n"
+        ".TH REMAT 1 \"\" \"Remat " REMAT_VERSION "\" \"User Commands\"\n"
+        ".SH NAME\nremat \\- train recurrent networks on very long sequences in a small, known number of bytes\n"
+        ".SH SYNOPSIS\n.B remat\n.I COMMAND\n[\\fB\\-\\-\\fIflag\\fR=\\fIvalue\\fR ...]\n"
+        ".SH DESCRIPTION\n"
+        "Remat trains recurrent networks with exact back\\-propagation through sequences whose activations do not fit "
+        "in "
+        "memory. It makes a plan of what to keep and what to recompute, and says how many bytes that takes before the "
+        "first step.\n"
+        ".SH COMMANDS\n");
+    for (int i = 0; i < n; i++) {
+        fprintf(out, ".TP\n.B remat %s\n", commands[i].name);
+        put_roff(commands[i].doc, out);
+        fputc('\n', out);
+    }
+    fputs(".SH OPTIONS\nBehind each stand its default and the commands that take it.\n", out);
+    for (int i = 0; i < rm_n_options; i++) {
+        flag_at((rm_command)rm_option_table[i].commands, i, &f);
+        if (f.group) fputs(".SS ", out), put_roff(f.group, out), fputc('\n', out);
+        put_roff_flag(&f, out);
+        put_commands_of(rm_option_table[i].commands, commands, n, out);
+    }
+    fputs(".SH OPTIONS OF LAUNCH\nThey come before the command that is started.\n", out);
+    for (int i = 0; flag_at(0, i, &f); i++)
+        if (f.help) put_roff_flag(&f, out), fputc('\n', out);
+    fputs(".SH EXIT STATUS\n"
+          "0: done. 1: it failed. 2: it was asked for what cannot work, at all or on this machine. 3: another rank "
+          "failed. "
+          "128 + n: stopped by signal n.\n"
+          ".SH EXAMPLES\n.nf\n"
+          "remat train \\-\\-data=book.txt \\-\\-checkpoint\\-segments=32\n"
+          "remat train \\-\\-data=book.txt \\-\\-memory\\-budget=512MiB\n"
+          "remat launch \\-\\-nproc\\-per\\-node=2 \\-\\- remat train \\-\\-data=book.txt\n.fi\n"
+          ".SH SEE ALSO\nThe folder of documents that is installed with it:\n.IR share/doc/remat .\n",
+          out);
+}
+
+/* ---- Completion ------------------------------------------------------------------------------------------------------ */
+
+static void print_bash(const rm_command_line *commands, int n, FILE *out) {
+    flag f;
+    char words[200];
+    fputs("# Made by `remat help --completion=bash`.\n"
+          "_remat() {\n"
+          "    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} flag='' words=''\n"
+          "    if [[ $word == = ]]; then\n        flag=$before word=''\n"
+          "    elif [[ $before == = ]]; then\n        flag=${COMP_WORDS[COMP_CWORD - 2]}\n    fi\n"
+          "    if ((COMP_CWORD == 1)); then\n        words='help",
+          out);
+    for (int i = 0; i < n; i++) fprintf(out, " %s", commands[i].name);
+    fputs("'\n    elif [[ $flag ]]; then\n        case ${COMP_WORDS[1]},$flag in\n", out);
+    for (int c = 0; c < n; c++)
+        for (int i = 0; flag_at(commands[c].command, i, &f); i++)
+            if (f.name && *choices(&f, words, sizeof words))
+                fprintf(out, "        %s,--%s) words='%s' ;;\n", commands[c].name, f.name, words);
+    fputs("        esac\n    else\n        case ${COMP_WORDS[1]} in\n", out);
+    for (int c = 0; c < n; c++) {
+        fprintf(out, "        %s) words='", commands[c].name);
+        for (int i = 0, any = 0; flag_at(commands[c].command, i, &f); i++)
+            if (f.name && f.help) any = fprintf(out, "%s--%s%s", any ? " " : "", f.name, f.value && !f.bare ? "=" : "");
+        fputs("' ;;\n", out);
+    }
+    fputs("        esac\n    fi\n"
+          "    mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$word\")\n"
+          "    [[ ${COMPREPLY[0]-} != *= ]] || compopt -o nospace\n"
+          "}\n"
+          "complete -o default -F _remat remat\n",
+          out);
+}
+
+/* Inside '...', and inside [...] of _arguments. */
+static void put_zsh(const char *text, FILE *out) {
+    for (; *text; text++) {
+        if (isspace((unsigned char)*text) && isspace((unsigned char)text[1])) continue;
+        if (strchr("[]:\\", *text)) fputc('\\', out);
+        if (*text == '\'')
+            fputs("'\\''", out);
+        else
+            fputc(*text == '\n' ? ' ' : *text, out);
+    }
+}
+
+static void print_zsh(const rm_command_line *commands, int n, FILE *out) {
+    flag f;
+    char words[200];
+    fputs("#compdef remat\n# Made by `remat help --completion=zsh`.\nlocal -a commands\ncommands=(\n", out);
+    for (int i = 0; i < n; i++)
+        fprintf(out, "    '%s:", commands[i].name), put_zsh(commands[i].doc, out), fputs("'\n", out);
+    fputs(")\nif ((CURRENT == 2)); then\n    _describe command commands\n    return\nfi\n"
+          "shift words\n((CURRENT--))\ncase $words[1] in\n",
+          out);
+    for (int c = 0; c < n; c++) {
+        fprintf(out, "%s)\n    _arguments \\\n", commands[c].name);
+        for (int i = 0; flag_at(commands[c].command, i, &f); i++) {
+            if (!f.name || !f.help) continue;
+            fprintf(out, "        '--%s%s[", f.name, f.bare ? "=-" : f.value ? "=" : "");
+            put_zsh(f.help, out);
+            fputs("]", out);
+            if (*choices(&f, words, sizeof words))
+                fprintf(out, ":value:(%s)", words);
+            else if (f.value)
+                fprintf(out, "%s:value:%s", f.bare ? ":" : "",
+                        !strcmp(f.value, "DIR")    ? "_files -/"
+                        : !strcmp(f.value, "FILE") ? "_files"
+                                                   : "");
+            fputs("' \\\n", out);
+        }
+        fputs(commands[c].command ? "        '*:file:_files'\n    ;;\n" : "        '*::command:_normal'\n    ;;\n",
+              out);
+    }
+    fputs("esac\n", out);
+}
+
+/* ---------------------------------------------------------------------------------------------------------------------- */
+
+remat_status rm_command_help(const char *what, const rm_command_line *commands, int n) {
+    if (!strcmp(what, "--man"))
+        print_manual(commands, n, stdout);
+    else if (!strcmp(what, "--completion=bash"))
+        print_bash(commands, n, stdout);
+    else if (!strcmp(what, "--completion=zsh"))
+        print_zsh(commands, n, stdout);
+    else
+        FAIL(INVALID, "%.60s is none of its flags, which are --man, --completion=bash and --completion=zsh", what);
+    return rm_file_flush_output();
+}

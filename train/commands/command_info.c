@@ -1,0 +1,45 @@
+/* command_info.c: `remat info`: what this build is made of and what it found. */
+#include "train/commands/commands.h"
+
+#include "train/file.h"
+#include "train/text.h"
+
+#include <jansson.h>
+#include <zlib.h>
+
+static void print_text(const remat_build_info *b) {
+    char allocated[RM_TEXT], resident[RM_TEXT], peak[RM_TEXT];
+    printf("remat %s, built with %s\n", b->version, b->compiler);
+    printf("devices          %s\n", b->devices);
+    printf("instruction set  %s\n", b->instruction_set);
+    printf("threads          %d\n", b->threads);
+    printf("matrix products  %s\n", b->gemm_library);
+    printf("host memory      %s: %s allocated, %s resident; process peak %s\n", b->host_allocator,
+           rm_bytes_text(b->host_allocated_bytes, allocated), rm_bytes_text(b->host_resident_bytes, resident),
+           rm_bytes_text(rm_rss_peak_bytes(), peak));
+    printf("files            jansson %s, zlib %s\n", jansson_version_str(), zlibVersion());
+}
+
+static remat_status print_json(const remat_build_info *b) {
+    json_t *root = json_pack("{s:s, s:s, s:s, s:s, s:i, s:s, s:s, s:I, s:I, s:I, s:s, s:s}", "version", b->version,
+                             "compiler", b->compiler, "devices", b->devices, "instruction_set", b->instruction_set,
+                             "threads", b->threads, "gemm_library", b->gemm_library, "host_allocator",
+                             b->host_allocator, "host_allocated_bytes", (json_int_t)b->host_allocated_bytes,
+                             "host_resident_bytes", (json_int_t)b->host_resident_bytes, "rss_peak_bytes",
+                             (json_int_t)rm_rss_peak_bytes(), "jansson", jansson_version_str(), "zlib", zlibVersion());
+    REQUIRE(root, MEMORY, "no memory for a JSON object");
+    json_dumpf(root, stdout, JSON_INDENT(2));
+    putchar('\n');
+    json_decref(root);
+    return REMAT_OK;
+}
+
+remat_status rm_command_info(rm_options *options, int *exit_status) {
+    (void)exit_status;
+    remat_build_info build = remat_build();
+    if (options->json)
+        TRY(print_json(&build));
+    else
+        print_text(&build);
+    return rm_file_flush_output();
+}

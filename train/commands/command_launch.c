@@ -1,0 +1,336 @@
+/* command_launch.c: `remat launch`, which starts ranks with torchrun's flags, through dist/launch/launch.h. It has a parser of
+ * its own, because what follows its flags is the command to start: remat launch [--flag=value ...] [--] COMMAND
+ * [argument ...]. Main entry: rm_command_launch. Ranks of `remat train` itself are started by command_devices.c. */
+#define _GNU_SOURCE
+#include "train/commands/commands.h"
+#include "train/file.h"
+#include "train/text.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "dist/launch/launch.h"
+#include "dist/store/rendezvous.h"
+
+/* ---- The table of flags ------------------------------------------------------------------------------------------ */
+
+typedef enum {
+    NPROC,
+    NNODES,
+    NODE_RANK,
+    MASTER_ADDR,
+    MASTER_PORT,
+    ENDPOINT,
+    STANDALONE,
+    MAX_RESTARTS,
+    LOG_DIR,
+    RUN_ID,
+    NO_PREFIX,
+    BACKEND,
+    NO_EFFECT,
+    HELP,
+} meaning;
+
+/* Every flag may also come from the environment, as PET_NPROC_PER_NODE and the like, which is what torchrun reads. */
+static const struct {
+    const char *name, *value; /* value NULL: a switch */
+    meaning meaning;
+    const char *help; /* NULL: not worth a line */
+} flags[] = {
+    {"nproc-per-node", "N|cpu|auto", NPROC, "ranks on this host; cpu, auto: one for each processor [1]"},
+    {"nnodes", "M", NNODES, "hosts, on each of which `remat launch` is started [1]"},
+    {"node-rank", "R", NODE_RANK, "which of them this is, from 0 [under srun: SLURM_NODEID]"},
+    {"master-addr", "HOST", MASTER_ADDR, "where node 0 is; needed when there are several"},
+    {"master-port", "PORT", MASTER_PORT, "where its rank 0 listens [29500; on one host: any that is free]"},
+    {"standalone", NULL, STANDALONE, "one host and a free port, which is also what one host gets by default"},
+    {"max-restarts", "N", MAX_RESTARTS,
+     "when a rank fails, but for exit status 2, start all again, N times at most [0]"},
+    {"log-dir", "DIR", LOG_DIR, "also write what rank R prints to DIR/TIME/attempt-N/rank-R.log"},
+    {"run-id", "NAME", RUN_ID, "name of the job, the same on all hosts; keeps jobs apart [HOST:PORT of node 0]"},
+    {"no-prefix", NULL, NO_PREFIX, "print the ranks' lines without [RANK] in front"},
+    {"rdzv-endpoint", "HOST:PORT", ENDPOINT, "--master-addr and --master-port in one"},
+    {"rdzv-id", "NAME", RUN_ID, "another name of --run-id"},
+    {"rdzv-backend", "static|c10d", BACKEND, "accepted, and makes no difference"},
+    {"no-python", NULL, NO_EFFECT, "accepted: commands are always started as they are"},
+    {"help", NULL, HELP, "this text"},
+    {"nproc", "N|cpu|auto", NPROC, NULL},
+    {"monitor-interval", "SECONDS", NO_EFFECT, NULL}, /* of how torchrun itself works */
+    {"start-method", "METHOD", NO_EFFECT, NULL},
+};
+enum { FLAGS = sizeof flags / sizeof flags[0] };
+
+/* What was said; -1 or NULL: nothing. */
+typedef struct {
+    int64_t nproc, nnodes, node_rank, port, max_restarts;
+    const char *addr, *endpoint, *log_dir, *run_id;
+    bool standalone, no_prefix, help;
+    char host[RM_HOST_BYTES], job[RM_HOST_BYTES + 16];
+} request;
+
+/* ---- Values ------------------------------------------------------------------------------------------------------ */
+
+static int64_t processors(void) {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) ? sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&set);
+}
+
+static remat_status read_nproc(const char *where, const char *value, int64_t *out) {
+    bool gpu = !strcmp(value, "gpu");
+    REQUIRE(!gpu, INVALID,
+            "%s=gpu: GPUs are not counted here; say how many ranks, one for each, or `cpu` for one a processor", where);
+    if (strcmp(value, "cpu") && strcmp(value, "auto")) return rm_text_whole(where, value, 1, 4096, out);
+    *out = processors();
+    return REMAT_OK;
+}
+
+/* "4", or torchrun's "4:4"; a job whose number of hosts may change is something that Remat does not have. */
+static remat_status read_nnodes(const char *where, const char *value, int64_t *out) {
+    const char *colon = strchr(value, ':');
+    char least[24];
+    int64_t low;
+    if (!colon) return rm_text_whole(where, value, 1, RM_MOST_RANKS, out);
+    snprintf(least, sizeof least, "%.*s", (int)(colon - value), value);
+    TRY(rm_text_whole(where, least, 1, RM_MOST_RANKS, &low));
+    TRY(rm_text_whole(where, colon + 1, 1, RM_MOST_RANKS, out));
+    REQUIRE(
+        low == *out, INVALID,
+        "%s=%.60s: the number of hosts is fixed while a job runs; say --nnodes=%lld, and start it again for another",
+        where, value, (long long)*out);
+    return REMAT_OK;
+}
+
+static remat_status take(request *r, meaning what, const char *where, const char *value) {
+    REQUIRE(*value, INVALID, "%s is empty: a value is wanted", where);
+    switch (what) {
+    case NPROC:
+        return read_nproc(where, value, &r->nproc);
+    case NNODES:
+        return read_nnodes(where, value, &r->nnodes);
+    case NODE_RANK:
+        return rm_text_whole(where, value, 0, RM_MOST_RANKS - 1, &r->node_rank);
+    case MASTER_PORT:
+        return rm_text_whole(where, value, 0, 65535, &r->port);
+    case MAX_RESTARTS:
+        return rm_text_whole(where, value, 0, 1000000, &r->max_restarts);
+    case MASTER_ADDR:
+        r->addr = value;
+        break;
+    case ENDPOINT:
+        r->endpoint = value;
+        break;
+    case LOG_DIR:
+        r->log_dir = value;
+        break;
+    case RUN_ID:
+        r->run_id = value;
+        break;
+    case STANDALONE:
+        r->standalone = true;
+        break;
+    case NO_PREFIX:
+        r->no_prefix = true;
+        break;
+    case HELP:
+        r->help = true;
+        break;
+    case BACKEND:
+        REQUIRE(!strcmp(value, "static") || !strcmp(value, "c10d"), INVALID, "%s=%.60s: must be one of static|c10d",
+                where, value);
+        break;
+    case NO_EFFECT:
+        break;
+    }
+    return REMAT_OK;
+}
+
+/* ---- The command line -------------------------------------------------------------------------------------------- */
+
+/* torchrun takes underscores for dashes. */
+static bool same_name(const char *name, const char *given, size_t length) {
+    if (strlen(name) != length) return false;
+    for (size_t i = 0; i < length; i++)
+        if ((given[i] == '_' ? '-' : given[i]) != name[i]) return false;
+    return true;
+}
+
+/* One flag at argv[*i]; steps over its value when that is the next argument. */
+static remat_status parse_flag(request *r, int argc, char **argv, int *i) {
+    const char *given = argv[*i] + 2, *equals = strchr(given, '=');
+    size_t length = equals ? (size_t)(equals - given) : strlen(given);
+    char where[32];
+    for (int f = 0; f < FLAGS; f++) {
+        if (!same_name(flags[f].name, given, length)) continue;
+        const char *value = equals ? equals + 1 : NULL;
+        snprintf(where, sizeof where, "--%s", flags[f].name);
+        if (!flags[f].value) {
+            REQUIRE(!value, INVALID, "%s=%.60s: is a switch and takes no value", where, value);
+            return take(r, flags[f].meaning, where, "yes");
+        }
+        if (!value && *i + 1 < argc && strncmp(argv[*i + 1], "--", 2)) value = argv[++*i];
+        REQUIRE(value, INVALID, "%s needs a value: %s=%s", where, where, flags[f].value);
+        return take(r, flags[f].meaning, where, value);
+    }
+    FAIL(INVALID, "--%.*s is not a flag; --help lists them", (int)(length < 60 ? length : 60), given);
+}
+
+/* Up to the command, whose first word is argv[*command]. */
+static remat_status parse(request *r, int argc, char **argv, int *command) {
+    int i = 0;
+    for (; i < argc && argv[i][0] == '-'; i++) {
+        if (!strcmp(argv[i], "--")) {
+            i++;
+            break;
+        }
+        if (!strcmp(argv[i], "-h")) {
+            r->help = true;
+            continue;
+        }
+        REQUIRE(argv[i][1] == '-', INVALID, "%.60s is not a flag; --help lists them", argv[i]);
+        TRY(parse_flag(r, argc, argv, &i));
+    }
+    *command = i;
+    return REMAT_OK;
+}
+
+static remat_status parse_environment(request *r) {
+    for (int f = 0; f < FLAGS; f++) {
+        char name[32] = "PET_";
+        size_t at = 4;
+        for (const char *c = flags[f].name; *c; c++)
+            name[at++] = *c == '-' ? '_' : (char)(*c >= 'a' && *c <= 'z' ? *c - 'a' + 'A' : *c);
+        name[at] = 0;
+        const char *value = getenv(name);
+        if (!flags[f].help || !value || !*value) continue;
+        if (flags[f].value || !strcmp(value, "1")) TRY(take(r, flags[f].meaning, name, value));
+    }
+    return REMAT_OK;
+}
+
+/* ---- What follows from it ------------------------------------------------------------------------------------------ */
+
+/* "HOST:PORT", "[v6 address]:PORT" or HOST; torchrun's port for an endpoint without one is 29400. */
+static remat_status split_endpoint(request *r) {
+    const char *given = r->endpoint, *colon = strrchr(given, ':');
+    bool bracketed = given[0] == '[' && strchr(given, ']');
+    if (bracketed && colon && colon < strchr(given, ']')) colon = NULL;
+    size_t length = colon ? (size_t)(colon - given) : strlen(given);
+    if (bracketed) given++, length -= 2;
+    REQUIRE(length > 0 && length < sizeof r->host, INVALID, "--rdzv-endpoint=%.60s: should be HOST:PORT", r->endpoint);
+    memcpy(r->host, given, length);
+    r->host[length] = 0;
+    r->addr = r->host;
+    r->port = 29400;
+    return colon ? rm_text_whole("the port of --rdzv-endpoint", colon + 1, 0, 65535, &r->port) : REMAT_OK;
+}
+
+/* In a step of srun's with one task a host, the usual way to start launchers, Slurm says which host this is. */
+static remat_status find_node_rank(request *r) {
+    const char *node = getenv("SLURM_NODEID"), *nodes = getenv("SLURM_STEP_NUM_NODES");
+    if (r->node_rank >= 0) return REMAT_OK;
+    r->node_rank = 0;
+    if (r->nnodes == 1) return REMAT_OK;
+    REQUIRE(node && nodes && atoll(nodes) == r->nnodes, INVALID,
+            "which of the %lld hosts is this? Say --node-rank=R, from 0 on the host of --master-addr to %lld",
+            (long long)r->nnodes, (long long)r->nnodes - 1);
+    return rm_text_whole("SLURM_NODEID", node, 0, r->nnodes - 1, &r->node_rank);
+}
+
+static remat_status complete(request *r) {
+    if (r->nproc < 0) r->nproc = 1;
+    if (r->nnodes < 0) r->nnodes = 1;
+    if (r->endpoint) {
+        REQUIRE(!r->addr && r->port < 0, INVALID,
+                "--rdzv-endpoint says what --master-addr and --master-port say: give one or the other");
+        TRY(split_endpoint(r));
+    }
+    REQUIRE(!r->standalone || r->port <= 0, INVALID,
+            "--standalone finds a port by itself; leave it out to use port %lld", (long long)r->port);
+    REQUIRE(r->port != 0 || r->nnodes == 1, INVALID, "%lld hosts need one port that all know, and not 0",
+            (long long)r->nnodes);
+    if (r->nnodes == 1 && r->port <= 0) r->standalone = true;
+    if (r->port < 0) r->port = 29500;
+    TRY(find_node_rank(r));
+    if (r->nnodes > 1 && !r->run_id && r->addr) {
+        snprintf(r->job, sizeof r->job, "%s:%lld", r->addr, (long long)r->port);
+        r->run_id = r->job;
+    }
+    return REMAT_OK;
+}
+
+static bool in_path(const char *name) {
+    const char *path = getenv("PATH");
+    char full[4096];
+    for (const char *at = path; at; at = strchr(at, ':') ? strchr(at, ':') + 1 : NULL) {
+        struct stat info;
+        snprintf(full, sizeof full, "%.*s/%s", (int)strcspn(at, ":"), at, name);
+        if (!stat(full, &info) && S_ISREG(info.st_mode) && !access(full, X_OK)) return true;
+    }
+    return false;
+}
+
+/* The name `remat` stands for this program where PATH knows no other. */
+static remat_status check_command(char **command) {
+    static char self[RM_PATH_BYTES];
+    const char *name = command[0];
+    size_t length = strlen(name);
+    REQUIRE(length < 3 || strcmp(name + length - 3, ".py") || !access(name, X_OK), INVALID,
+            "'%.200s' is not a program that can be started: put python in front", name);
+    REQUIRE(strcmp(name, "train") || in_path(name), INVALID, "'train' is not a program: put remat in front");
+    if (!strcmp(name, "remat") && !in_path(name) && rm_path_of_program(self, sizeof self)) command[0] = self;
+    return REMAT_OK;
+}
+
+bool rm_command_launch_flag(int i, const char **name, const char **value, const char **help) {
+    if (i >= FLAGS) return false;
+    *name = flags[i].name, *value = flags[i].value, *help = flags[i].help;
+    return true;
+}
+
+static void print_help(FILE *out) {
+    fputs("remat launch [--flag=value ...] [--] COMMAND [argument ...]\n\n"
+          "Starts COMMAND as ranks of one job, on this host, and ends with the exit code of the first that fails (128 "
+          "+ n\n"
+          "for signal n). Its flags, and the variables that ranks get, are torchrun's. INT, TERM, HUP and QUIT are "
+          "passed\non to all ranks once, and another one ends them; USR1 is passed on as often as it comes.\n\n",
+          out);
+    for (int f = 0; f < FLAGS; f++) {
+        char flag[64];
+        if (!flags[f].help) continue;
+        snprintf(flag, sizeof flag, "--%s%s%s", flags[f].name, flags[f].value ? "=" : "",
+                 flags[f].value ? flags[f].value : "");
+        fprintf(out, "  %-30s %s\n", flag, flags[f].help);
+    }
+    fputs("\n  remat launch --nproc-per-node=2 -- remat train --data=FILE\n"
+          "  remat launch --nproc-per-node=2 --nnodes=2 --node-rank=0 --master-addr=hostA -- remat train --data=FILE\n",
+          out);
+}
+
+remat_status rm_command_launch(int argc, char **argv, int *exit_status) {
+    request r = {.nproc = -1, .nnodes = -1, .node_rank = -1, .port = -1};
+    int command = 0;
+    TRY(parse_environment(&r));
+    TRY(parse(&r, argc, argv, &command));
+    if (r.help) {
+        print_help(stdout);
+        return rm_file_flush_output();
+    }
+    REQUIRE(command < argc, INVALID,
+            "there is no command to start: remat launch --nproc-per-node=2 -- remat train --data=FILE");
+    TRY(complete(&r));
+    TRY(check_command(argv + command));
+    return rm_launch(&(rm_launch_config){.nproc = (int32_t)r.nproc,
+                                         .nnodes = (int32_t)r.nnodes,
+                                         .node_rank = (int32_t)r.node_rank,
+                                         .master_addr = r.addr,
+                                         .master_port = (int32_t)r.port,
+                                         .standalone = r.standalone,
+                                         .max_restarts = (int32_t)(r.max_restarts > 0 ? r.max_restarts : 0),
+                                         .log_dir = r.log_dir,
+                                         .prefix = !r.no_prefix,
+                                         .run_id = r.run_id,
+                                         .argv = argv + command},
+                     exit_status);
+}

@@ -1,0 +1,256 @@
+/* command_plan.c: `remat plan`: what `remat train` with the same flags would do, and nothing done. --pareto shows what
+ * else there is; --plot draws either. */
+#include "train/commands/commands.h"
+
+#include "train/flags/budget_flag.h"
+#include "train/run/evaluator.h"
+#include "train/file.h"
+#include "train/report/metrics.h"
+#include "train/report/plot.h"
+#include "train/flags/presets.h"
+#include "train/flags/lr_schedule.h"
+#include "train/ranks/ranks.h"
+#include "train/run/setup.h"
+#include "train/run/start.h"
+#include "train/text.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- The plan --------------------------------------------------------------------------------------------------- */
+
+static remat_status print_text(char *text) {
+    REQUIRE(text, MEMORY, "no memory for the text of the plan");
+    fputs(text, stdout);
+    remat_text_free(text);
+    return REMAT_OK;
+}
+
+/* Takes the object over. */
+static remat_status print_object(json_t *object, bool bad) {
+    bad = !object || bad || json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+    json_decref(object);
+    REQUIRE(!bad, MEMORY, "no memory for the plan as JSON");
+    putchar('\n');
+    return REMAT_OK;
+}
+
+/* Adds what a text of JSON says under a name; true: it could not. Takes the text over. */
+static bool add_parsed(json_t *object, const char *name, char *text) {
+    bool bad = !text || json_object_set_new(object, name, json_loads(text, 0, NULL));
+    remat_text_free(text);
+    return bad;
+}
+
+/* The object that both kinds of --json begin with. */
+static json_t *begin_json(const remat_plan_summary *summary, const rm_options *options, uint64_t held) {
+    json_t *plan = rm_metrics_plan_json(summary, options);
+    json_object_set_new(plan, "program_bytes", json_integer((json_int_t)held));
+    return plan;
+}
+
+static remat_status print_json(const remat_session *session, const rm_options *options, uint64_t held) {
+    remat_plan_summary summary = remat_session_plan(session);
+    json_t *plan = begin_json(&summary, options, held);
+    bool bad = add_parsed(plan, "peak", remat_plan_peak_json(session));
+    bad = add_parsed(plan, "stages", remat_plan_stages_json(session)) || bad;
+    return print_object(plan, bad);
+}
+
+static remat_status plot_plan(const remat_session *session, const rm_options *o) {
+    remat_live_point *points;
+    rm_timeline timeline = {0};
+    remat_plan_summary plan = remat_session_plan(session);
+    TRY(remat_plan_timeline(session, &points, &timeline.n));
+    timeline.planned = points;
+    remat_status status = rm_plot_timeline(o, &plan, &timeline);
+    remat_text_free((char *)points);
+    return status;
+}
+
+static remat_status print_plan(const remat_session *session, const rm_options *o, uint64_t held) {
+    if (o->plot) TRY(plot_plan(session, o));
+    if (o->json) return print_json(session, o, held);
+    if (o->steps_text) return print_text(remat_plan_steps_text(session));
+    if (o->problem) return print_text(remat_plan_problem_text(session));
+    return print_text(remat_plan_describe(session));
+}
+
+/* ---- Memory against time ---------------------------------------------------------------------------------------- */
+
+typedef struct {
+    remat_pareto_point *point;
+    int64_t count;
+    double none_ns; /* of `none`; 0: it is not there */
+    remat_plan_summary plan;
+    uint64_t held; /* beside the session */
+} pareto;
+
+static bool is_this_plan(const pareto *p, const remat_pareto_point *q) {
+    return !strcmp(q->strategy, p->plan.strategy) && q->budgeted_bytes == p->plan.budgeted_bytes &&
+           q->step_ns == p->plan.step_ns;
+}
+
+static void print_pareto_row(const pareto *p, const remat_pareto_point *q) {
+    char activations[RM_TEXT], all[RM_TEXT], spilled[RM_TEXT], segments[RM_TEXT], relative[RM_TEXT];
+    snprintf(segments, sizeof segments, strcmp(q->strategy, "spill") ? "%lld" : "-", (long long)q->segments);
+    snprintf(relative, sizeof relative, p->none_ns > 0 ? "%.3f" : "-", (double)q->step_ns / p->none_ns);
+    printf("%c %-10s %9s %14s %14s %12s %11.1f %9s %9.3f%s\n", q->frontier ? '*' : ' ', q->strategy, segments,
+           rm_bytes_text(q->activations_peak_bytes, activations), rm_bytes_text(q->budgeted_bytes, all),
+           q->spill_bytes ? rm_bytes_text(q->spill_bytes, spilled) : "-", 1e-6 * (double)q->step_ns, relative,
+           q->recompute_factor, is_this_plan(p, q) ? "  <- this plan" : "");
+}
+
+static remat_status print_pareto(const pareto *p) {
+    printf("Memory against time: %lld timesteps x batch %lld in %lld tile%s of %lld; times are %s\n\n",
+           (long long)p->plan.timesteps, (long long)p->plan.batch, (long long)p->plan.n_tiles,
+           p->plan.n_tiles == 1 ? "" : "s", (long long)p->plan.tile,
+           p->plan.measured_busy
+               ? "predicted from kernels measured while other programs took the processors, likely too long"
+           : p->plan.measured_times ? "predicted from kernels measured here"
+                                    : "estimated from the device's rates");
+    printf("  %-10s %9s %14s %14s %12s %11s %9s %9s\n", "strategy", "segments", "activations", "in all", "spilled",
+           "step [ms]", "to none", "recompute");
+    for (int64_t i = 0; i < p->count; i++) print_pareto_row(p, &p->point[i]);
+    printf("\n* no plan here needs less and takes less. `in all` is what --memory-budget limits.\n");
+    return REMAT_OK;
+}
+
+static json_t *pareto_row_json(const pareto *p, const remat_pareto_point *q) {
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:o, s:b, s:b}", "strategy", q->strategy, "segments",
+                     (json_int_t)q->segments, "activations_peak_bytes", (json_int_t)q->activations_peak_bytes,
+                     "budgeted_bytes", (json_int_t)q->budgeted_bytes, "spill_bytes", (json_int_t)q->spill_bytes,
+                     "step_ns", (json_int_t)q->step_ns, "recompute_factor", q->recompute_factor, "relative_time",
+                     p->none_ns > 0 ? json_real((double)q->step_ns / p->none_ns) : json_null(), "frontier", q->frontier,
+                     "this_plan", is_this_plan(p, q));
+}
+
+static remat_status print_pareto_json(const pareto *p, const rm_options *o) {
+    json_t *object = begin_json(&p->plan, o, p->held), *list = json_array();
+    bool bad = false;
+    for (int64_t i = 0; i < p->count; i++) bad = json_array_append_new(list, pareto_row_json(p, &p->point[i])) || bad;
+    bad = json_object_set_new(object, "pareto", list) || bad;
+    return print_object(object, bad);
+}
+
+/* `optimal` is tried for many bytes of activations; where a plan's tables outweigh what it saves, no budget would choose it. */
+static void drop_unwanted(pareto *p) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < p->count; i++) {
+        const remat_pareto_point *q = &p->point[i];
+        if (q->frontier || strcmp(q->strategy, "optimal") || is_this_plan(p, q)) p->point[n++] = *q;
+    }
+    p->count = n;
+}
+
+static remat_status show_pareto(const remat_session *session, const rm_options *o, uint64_t held) {
+    pareto p = {.plan = remat_session_plan(session), .held = held};
+    TRY(remat_plan_pareto(session, &p.point, &p.count));
+    drop_unwanted(&p);
+    for (int64_t i = 0; i < p.count; i++)
+        if (!strcmp(p.point[i].strategy, "none")) p.none_ns = (double)p.point[i].step_ns;
+    remat_status status = o->plot ? rm_plot_pareto(o, &p.plan, p.point, p.count) : REMAT_OK;
+    if (!status) status = o->json ? print_pareto_json(&p, o) : print_pareto(&p);
+    remat_text_free((char *)p.point);
+    return status;
+}
+
+/* ---- The command ------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    rm_dataset *dataset, *eval_dataset;
+    rm_evaluator evaluator;
+    rm_model model;
+    remat_session *session;
+    bool resuming;
+    char rate[RM_LR_SCHEDULE_TEXT]; /* of learning, in words; "" where nothing is to be said, or there is no data */
+} planner;
+
+/* What comes off --memory-budget before the session's share. */
+static void print_share(const rm_options *o, uint64_t held) {
+    char all[RM_TEXT], data[RM_TEXT];
+    uint64_t budget = rm_budget_given(o);
+    if (!budget || o->json || o->pareto || o->steps_text || o->problem) return;
+    printf("\n%s: %s, of which the program holds %s for its data%s\n",
+           o->memory_budget ? "--memory-budget" : "--assume-memory is the budget", rm_bytes_text(budget, all),
+           rm_bytes_text(held, data), o->eval_every || o->eval_data ? " and evaluation" : "");
+}
+
+/* What of the plan is there because of other ranks. */
+static void print_ranks(const rm_options *o, const remat_session *session) {
+    char parameters[RM_TEXT], optimizer[RM_TEXT];
+    remat_plan_summary plan = remat_session_plan(session);
+    if (o->world_size <= 1 || o->json || o->pareto || o->steps_text || o->problem) return;
+    printf("\nEach of %lld ranks: %lld bucket%s of gradients, %s in all; optimizer's state %s%s\n",
+           (long long)o->world_size, (long long)plan.n_buckets, plan.n_buckets == 1 ? "" : "s",
+           rm_bytes_text(plan.gradients_bytes, parameters), rm_bytes_text(plan.optimizer_bytes, optimizer),
+           o->zero ? ", its share (--zero=1)" : " (--zero=1 would share it out)");
+}
+
+/* As `remat train` does it, but that nothing is allocated. */
+static remat_status make_plan(planner *p, const rm_options *o, const rm_model_spec *spec) {
+    TRY(rm_evaluator_open(o, spec, rm_setup_eval_batch(o), true, &p->eval_dataset, &p->evaluator));
+    uint64_t evaluator = rm_evaluator_bytes(&p->evaluator);
+    uint64_t held = rm_budget_data_bytes(o, &spec->data, p->dataset) + evaluator;
+    remat_ranks table;
+    remat_config config = rm_setup_training_config(o);
+    config.plan_only = true;
+    config.ranks = rm_ranks_imagined(o, &table);
+    remat_status status = rm_budget_apply(o, held, &config);
+    if (!status) status = rm_model_build(spec, rm_setup_rows(o), true, &p->model);
+    if (!status) status = rm_setup_session(&p->model, &config, &p->session);
+    if (status == REMAT_INFEASIBLE)
+        return rm_budget_advise(o, spec, p->dataset, &(rm_budget_advice){"plan", evaluator, p->resuming, config.ranks});
+    if (!status) status = (o->pareto ? show_pareto : print_plan)(p->session, o, held);
+    if (!status) print_ranks(o, p->session);
+    if (!status) print_share(o, held);
+    bool shown = *p->rate && !(o->json || o->pareto || o->steps_text || o->problem);
+    if (!status && shown) printf("\n%s\n", p->rate);
+    return status;
+}
+
+/* A run that --resume would continue is planned with its flags; where there is none yet, `remat train` begins one. */
+static remat_status adopt_state(planner *p, rm_options *o) {
+    char state[RM_PATH_BYTES];
+    rm_state_point point;
+    if (!o->resume) return REMAT_OK;
+    TRY(rm_state_find(o->resume, state, &p->resuming));
+    if (p->resuming) TRY(rm_state_advise(o->resume, state, rm_start_read(o, state, &point)));
+    return rm_options_check(o, RM_PLAN); /* with what the state says */
+}
+
+/* The learning rate that `remat train` would begin with, or what is wrong with it. */
+static remat_status describe_rate(planner *p, const rm_options *o) {
+    rm_learning_rate rate;
+    rm_lr_schedule_facts facts = {.batch = rm_setup_rows(o) * rm_setup_micro_steps(o) * rm_setup_ranks(o)};
+    facts.per_epoch = p->dataset ? p->dataset->count / facts.batch : 0;
+    if (facts.per_epoch == 0) return REMAT_OK;
+    facts.steps = rm_options_given(o, "epochs") ? o->epochs * facts.per_epoch : o->steps;
+    TRY(rm_lr_schedule_make(o, &facts, &rate));
+    rm_lr_schedule_text(&rate, p->rate);
+    return REMAT_OK;
+}
+
+remat_status rm_command_plan(rm_options *options, int *exit_status) {
+    (void)exit_status;
+    planner p = {0};
+    rm_model_spec spec;
+    TRY(rm_plot_check(options->plot));
+    TRY(adopt_state(&p, options));
+    rm_setup_warn_of_calibration(options);
+    bool generated = !strcmp(options->task, "adding") || !strcmp(options->task, "copy");
+    if (options->data || generated) TRY(rm_setup_dataset(options, false, &p.dataset));
+    remat_status status = rm_preset_share_batch(options);
+    if (!status) status = rm_setup_world(options);
+    if (!status) status = rm_setup_spec(options, p.dataset, &spec);
+    if (!status) status = describe_rate(&p, options);
+    if (!status) status = make_plan(&p, options, &spec);
+    remat_session_free(p.session);
+    rm_model_free(&p.model);
+    rm_evaluator_free(&p.evaluator);
+    rm_dataset_close(p.eval_dataset);
+    rm_dataset_close(p.dataset);
+    return status ? status : rm_file_flush_output();
+}

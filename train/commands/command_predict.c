@@ -1,0 +1,132 @@
+/* command_predict.c: `remat predict`: what saved weights make of each sample, one row each, in the order of the data: of
+ * classify the probability of each class, of adding the sum. Labels are not asked for. As .npy of float32, or as CSV. */
+#include "train/commands/commands.h"
+
+#include "memory/host.h"
+#include "train/data/npy.h"
+#include "train/file.h"
+#include "train/run/evaluator.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { CELL = 16 }; /* "-1.17549435e-38," */
+
+typedef struct {
+    rm_saved_evaluator saved;
+    rm_file_writer writer;
+    char unfinished[RM_PATH_BYTES]; /* renamed when it is whole; "": written where it is */
+    bool npy, probabilities;
+    float *row;
+    char *text; /* NULL: npy */
+} prediction;
+
+/* ---- Rows ------------------------------------------------------------------------------------------------------- */
+
+static void softmax(const float *logit, int64_t classes, float *out) {
+    double most = -INFINITY, sum = 0;
+    for (int64_t k = 0; k < classes; k++) most = fmax(most, (double)logit[k]);
+    for (int64_t k = 0; k < classes; k++) sum += exp((double)logit[k] - most);
+    for (int64_t k = 0; k < classes; k++) out[k] = (float)(exp((double)logit[k] - most) / sum);
+}
+
+static remat_status write_row(prediction *p, int64_t width) {
+    if (p->npy) return rm_file_write(&p->writer, p->row, (size_t)width * sizeof(float));
+    size_t n = 0;
+    for (int64_t k = 0; k < width; k++)
+        n += (size_t)snprintf(p->text + n, CELL + 1, "%.9g%c", (double)p->row[k], k + 1 < width ? ',' : '\n');
+    return rm_file_write(&p->writer, p->text, n);
+}
+
+static remat_status take(void *context, const float *outputs, int64_t n) {
+    prediction *p = context;
+    int64_t width = p->saved.evaluator.width;
+    for (int64_t i = 0; i < n; i++) {
+        if (p->probabilities)
+            softmax(outputs + i * width, width, p->row);
+        else
+            memcpy(p->row, outputs + i * width, (size_t)width * sizeof(float));
+        TRY(write_row(p, width));
+    }
+    return REMAT_OK;
+}
+
+/* ---- The file --------------------------------------------------------------------------------------------------- */
+
+static bool ends(const char *path, const char *with) {
+    size_t length = strlen(path), n = strlen(with);
+    return length > n && !strcmp(path + length - n, with);
+}
+
+static bool is_stdout(const rm_options *o) { return !o->out || !strcmp(o->out, "-"); }
+
+static remat_status check_name(const rm_options *o) {
+    REQUIRE(is_stdout(o) || ends(o->out, ".npy") || ends(o->out, ".csv"), INVALID,
+            "--out=%s: give a name that ends in .npy or .csv, or - for CSV on the standard output", o->out);
+    return REMAT_OK;
+}
+
+/* What is there already stays until this is whole; what is no file, such as /dev/stdout, is written at once. */
+static remat_status create(prediction *p, const rm_options *o) {
+    if (is_stdout(o)) {
+        p->writer = (rm_file_writer){.fd = dup(STDOUT_FILENO), .path = "the standard output"};
+        REQUIRE(p->writer.fd >= 0, IO, "cannot write the standard output: %s", strerror(errno));
+        return REMAT_OK;
+    }
+    if (rm_path_exists(o->out) && !rm_path_is_file(o->out)) return rm_file_open_stream(o->out, &p->writer);
+    int length = snprintf(p->unfinished, sizeof p->unfinished, "%s.unfinished", o->out);
+    REQUIRE(length < (int)sizeof p->unfinished, INVALID, "the name %.60s... is too long", o->out);
+    remat_status status = rm_file_create(p->unfinished, &p->writer);
+    if (status) *p->unfinished = 0;
+    return status;
+}
+
+static remat_status finish(prediction *p, const rm_options *o) {
+    TRY(rm_file_finish(&p->writer));
+    REQUIRE(!*p->unfinished || !rename(p->unfinished, o->out), IO, "cannot rename %s to %s: %s", p->unfinished, o->out,
+            strerror(errno));
+    *p->unfinished = 0;
+    return REMAT_OK;
+}
+
+static remat_status write_header(prediction *p) {
+    uint8_t header[RM_NPY_HEADER];
+    if (!p->npy) return REMAT_OK;
+    rm_npy_make_header(p->saved.dataset->count, p->saved.evaluator.width, header);
+    return rm_file_write(&p->writer, header, sizeof header);
+}
+
+/* ---- The command ------------------------------------------------------------------------------------------------ */
+
+static remat_status predict(prediction *p, rm_options *o) {
+    rm_eval_event event;
+    TRY(check_name(o));
+    TRY(rm_saved_evaluator_open(o, RM_PREDICT, &p->saved));
+    rm_evaluator *evaluator = &p->saved.evaluator;
+    p->probabilities = !strcmp(o->task, "classify");
+    p->npy = !is_stdout(o) && ends(o->out, ".npy");
+    p->row = rm_calloc((size_t)evaluator->width, sizeof *p->row);
+    p->text = rm_malloc((size_t)evaluator->width * CELL + 1);
+    REQUIRE(p->row && p->text, MEMORY, "no memory for a row of %lld numbers", (long long)evaluator->width);
+    TRY(create(p, o));
+    TRY(write_header(p));
+    evaluator->sink = take;
+    evaluator->sink_context = p;
+    TRY(rm_evaluator_run(evaluator, rm_evaluator_session(evaluator), &event));
+    return finish(p, o);
+}
+
+remat_status rm_command_predict(rm_options *options, int *exit_status) {
+    (void)exit_status;
+    prediction p = {.writer.fd = -1};
+    remat_status status = predict(&p, options);
+    rm_file_abandon(&p.writer);
+    if (*p.unfinished) rm_file_remove(p.unfinished);
+    rm_free(p.row);
+    rm_free(p.text);
+    rm_saved_evaluator_free(&p.saved);
+    return status;
+}

@@ -1,0 +1,291 @@
+/* command_train.c: `remat train`: one loop over what trainer.h has set up: next batch, step, metrics, progress, and every so
+ * often an evaluation and a training state. On many ranks (ranks.h) all run this same loop, each on its own samples; rank 0
+ * alone plans, prints and writes. Main entry: rm_command_train. */
+#include "train/commands/commands.h"
+
+#include "train/report/dump.h"
+#include "train/file.h"
+#include "train/run/interrupt.h"
+#include "train/report/plot.h"
+#include "train/text.h"
+#include "train/run/trainer.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- A step ----------------------------------------------------------------------------------------------------- */
+
+/* The last micro step of an update, and the update. With --dump-grads the first is done in two halves, which gives the same
+ * bits; all ranks do so, that they stay in step. */
+static remat_status finish_update(rm_trainer *t, remat_step_result *result) {
+    const char *dump = t->step == t->start.step ? t->options->dump_grads : NULL;
+    if (t->loader.config.micro_steps == 1 && !dump) return remat_step(t->session, t->lr, result);
+    TRY(remat_gradients(t->session, result));
+    if (dump && t->ranks.rank == 0) TRY(rm_dump_gradients(t->session, dump));
+    double loss = result->loss;
+    TRY(remat_update(t->session, t->lr, result));
+    result->loss = loss;
+    return REMAT_OK;
+}
+
+static bool computes(const rm_trainer *t) { return strcmp(t->options->device, "null") != 0; }
+
+static remat_status count_right(rm_trainer *t) {
+    const rm_batch *batch = &t->loader.batch;
+    int64_t K = t->model.classes, B = batch->batch;
+    if (!t->logits) return REMAT_OK;
+    TRY(remat_read(t->session, REMAT_OUTPUT, 0, t->logits, (uint64_t)(B * K) * sizeof *t->logits));
+    t->n_right += (double)rm_count_right(t->logits, batch->target, B, K);
+    return REMAT_OK;
+}
+
+/* Of the samples of an update, on all ranks; -1: there is no such thing. */
+static remat_status find_accuracy(rm_trainer *t, double *accuracy) {
+    const remat_ranks *ranks = rm_ranks_table(&t->ranks);
+    *accuracy = -1;
+    if (!t->model.classes || !computes(t)) return REMAT_OK;
+    if (ranks) TRY(ranks->sum(ranks->context, &t->n_right, 1));
+    *accuracy = t->n_right / (double)t->loader.global;
+    return REMAT_OK;
+}
+
+/* One update; *seconds is what the session took. */
+static remat_status update(rm_trainer *t, remat_step_result *result, double *seconds) {
+    int64_t micro_steps = t->loader.config.micro_steps;
+    *seconds = t->n_right = 0;
+    for (int64_t k = 1; k <= micro_steps; k++) {
+        TRY(rm_loader_next(&t->loader));
+        TRY(rm_batch_write(&t->loader.batch, t->session));
+        double start = rm_now_s();
+        TRY(k < micro_steps ? remat_gradients(t->session, result) : finish_update(t, result));
+        *seconds += rm_now_s() - start;
+        TRY(count_right(t));
+    }
+    return REMAT_OK;
+}
+
+/* Before anything is saved: parameters that are not numbers must not push good states out. */
+static remat_status must_be_finite(const rm_trainer *t, const remat_step_result *result) {
+    if (!computes(t)) return REMAT_OK;
+    bool finite = isfinite(result->loss) && isfinite(result->grad_norm);
+    REQUIRE(finite || t->step > 1, INTERNAL,
+            "step 1: the loss is %g and the gradient's norm %g before any update: look for numbers that are not finite "
+            "in the data or in --init",
+            result->loss, result->grad_norm);
+    REQUIRE(finite, INTERNAL,
+            "step %lld: the loss is %g and the gradient's norm %g: training has diverged; make --lr smaller or set "
+            "--clip-grad-norm=1",
+            (long long)t->step, result->loss, result->grad_norm);
+    return REMAT_OK;
+}
+
+/* --plot draws the second step, which is warm; or the only one. */
+static bool is_drawn(const rm_trainer *t) {
+    bool only = t->last_step == t->start.step + 1;
+    return t->options->plot && t->ranks.rank == 0 && t->step == t->start.step + !only;
+}
+
+static remat_status draw(const rm_trainer *t) {
+    remat_live_point *planned = NULL, *measured = NULL;
+    rm_timeline timeline = {0};
+    remat_plan_summary plan = t->plan;
+    remat_status status = remat_plan_timeline(t->session, &planned, &timeline.n);
+    if (!status) status = remat_traced_timeline(t->session, &measured, &timeline.n);
+    timeline.planned = planned;
+    timeline.measured = measured;
+    if (!status) status = rm_plot_timeline(t->options, &plan, &timeline);
+    remat_text_free((char *)planned);
+    remat_text_free((char *)measured);
+    return status;
+}
+
+static void add_cost(const rm_trainer *t, rm_step_event *event) {
+    if (!t->ranks.ddp) return;
+    rm_ddp_cost cost = rm_ddp_last_cost(t->ranks.ddp);
+    event->has_comm = true;
+    event->comm_bytes = cost.bytes;
+    event->comm_busy_ms = (double)cost.busy_ns * 1e-6;
+    event->comm_wait_ms = (double)cost.waited_ns * 1e-6;
+}
+
+/* Known when every product has been met once. */
+static void tell_precision(rm_trainer *t, const remat_products *p) {
+    if (!p->in_fp32) return;
+    rm_progress_say(&t->progress,
+                    "note: of %lld matrix products, by shape, %lld are made in fp32 in spite of --precision=%s: the "
+                    "library has no other way to make them whose bits repeat, or none as quick",
+                    (long long)p->shapes, (long long)p->in_fp32, t->plan.precision);
+}
+
+/* How a GPU works is settled in the second step: what is slow there would be slow in silence. */
+static remat_status tell_gpu(rm_trainer *t) {
+    const remat_products p = remat_session_products(t->session);
+    const remat_recordings r = remat_session_recordings(t->session);
+    char bytes[RM_TEXT], limit[RM_TEXT];
+    const bool only = t->last_step == t->start.step + 1;
+    if (t->step != t->start.step + 2 - only || !r.limit_bytes) return REMAT_OK;
+    rm_progress_say(&t->progress,
+                    "products: %lld alone; for a whole tile %lld at once, %lld in batches, %lld timestep by timestep; "
+                    "of %lld shapes %lld split sums, %lld fell back to cuBLAS in fp32",
+                    (long long)p.alone, (long long)p.whole, (long long)p.batched, (long long)p.blocks,
+                    (long long)p.shapes, (long long)p.split, (long long)p.by_cublas);
+    rm_progress_say(&t->progress, "graphs: %lld of %lld calls are recorded, in %s of %s%s%s", (long long)r.graphs,
+                    (long long)r.calls, rm_bytes_text(r.bytes, bytes), rm_bytes_text(r.limit_bytes, limit),
+                    r.ended ? "; recording has ended: " : "", r.ended ? r.ended : "");
+    tell_precision(t, &p);
+    return rm_metrics_gpu(&t->metrics, t->step, &p, &r);
+}
+
+static remat_status make_step(rm_trainer *t) {
+    double seconds, accuracy;
+    remat_step_result result;
+    bool drawn = is_drawn(t);
+    if (drawn) TRY(remat_trace_next(t->session));
+    t->lr = rm_learning_rate_at(&t->rate, t->step + 1);
+    TRY(update(t, &result, &seconds));
+    TRY(find_accuracy(t, &accuracy));
+    if (!computes(t)) result.loss = result.grad_norm = NAN;
+    t->step++;
+    t->loss = result.loss;
+    t->arena_peak_bytes = result.arena_peak_bytes;
+    rm_step_event event = {.step = t->step,
+                           .epoch = (double)t->loader.epoch + (double)t->loader.consumed / (double)t->dataset->count,
+                           .computed = computes(t),
+                           .loss = result.loss,
+                           .accuracy = accuracy,
+                           .grad_norm = result.grad_norm,
+                           .lr = t->lr,
+                           .step_ms = seconds * 1e3,
+                           .tokens_per_s = (double)(t->dataset->shape.timesteps * t->loader.global) / seconds,
+                           .arena_peak_bytes = result.arena_peak_bytes,
+                           .rss_peak_bytes = rm_rss_peak_bytes()};
+    add_cost(t, &event);
+    TRY(rm_metrics_step(&t->metrics, &event));
+    TRY(rm_tensorboard_step(&t->tensorboard, &event));
+    rm_progress_step(&t->progress, &event);
+    TRY(tell_gpu(t));
+    remat_status status = drawn ? draw(t) : REMAT_OK;
+    if (status && !rm_interrupt_caught()) return status; /* a picture that Ctrl-C ended is no reason not to save */
+    if (drawn && !status)
+        rm_progress_say(&t->progress, "step %lld is drawn in %s", (long long)t->step, t->options->plot);
+    status = must_be_finite(t, &result);
+    return status ? rm_ranks_fail_alike(&t->ranks, status) : REMAT_OK; /* both numbers are the same on all ranks */
+}
+
+static remat_status evaluate(rm_trainer *t) {
+    char text[160];
+    rm_eval_event event = {.step = t->step};
+    TRY(rm_evaluator_run(&t->evaluator, t->session, &event));
+    TRY(rm_metrics_eval(&t->metrics, &event));
+    TRY(rm_tensorboard_eval(&t->tensorboard, &event));
+    rm_progress_say(&t->progress, "eval %6lld  %s", (long long)t->step, rm_eval_text(&event, text, sizeof text));
+    return REMAT_OK;
+}
+
+static remat_status save(rm_trainer *t) {
+    rm_state_point point = {.step = t->step,
+                            .epoch = t->loader.epoch,
+                            .consumed = t->loader.consumed,
+                            .samples = t->dataset->count,
+                            .data_crc32 = t->data_crc32,
+                            .last_lr = t->lr,
+                            .shards = t->loader.config.shards};
+    memcpy(point.run, t->start.run, sizeof point.run);
+    return rm_state_save(&t->store, t->session, t->options, point);
+}
+
+/* A signal to any rank stops all, or has all save, after the same step. */
+static remat_status heed_signals(rm_trainer *t) {
+    bool save = rm_interrupt_take_save();
+    t->stop = rm_interrupt_caught();
+    TRY(rm_ranks_heed(&t->ranks, &t->stop, &save));
+    t->save_now = t->save_now || save;
+    if (!t->save_now || t->options->save) return REMAT_OK;
+    rm_progress_say(&t->progress, "SIGUSR1 asks for a training state, and nothing says where: --save=DIR is not set");
+    t->save_now = false;
+    return REMAT_OK;
+}
+
+static remat_status after_step(rm_trainer *t) {
+    const rm_options *o = t->options;
+    bool last = t->step == t->last_step;
+    TRY(heed_signals(t));
+    if (t->eval_dataset && !t->stop && (last || (o->eval_every && t->step % o->eval_every == 0))) {
+        TRY(evaluate(t));
+        TRY(heed_signals(t));
+    }
+    if (!o->save || !(last || t->stop || t->save_now || t->step % o->save_every == 0)) return REMAT_OK;
+    TRY(save(t));
+    if (t->save_now) rm_progress_say(&t->progress, "saved after step %lld, for SIGUSR1", (long long)t->step);
+    t->save_now = false;
+    return REMAT_OK;
+}
+
+static remat_status finish(rm_trainer *t) {
+    char wall[RM_TEXT], memory[RM_TEXT], arena[RM_TEXT], loss[64] = "nothing was computed";
+    rm_end_event end = {.steps = t->step,
+                        .loss = t->loss,
+                        .wall_s = rm_now_s() - t->started_s,
+                        .arena_peak_bytes = t->arena_peak_bytes,
+                        .rss_peak_bytes = rm_rss_peak_bytes(),
+                        .signal = t->stop};
+    TRY(rm_metrics_end(&t->metrics, &end));
+    TRY(rm_metrics_close(&t->metrics));
+    TRY(rm_tensorboard_close(&t->tensorboard));
+    if (computes(t)) snprintf(loss, sizeof loss, "loss %.9g", t->loss);
+    if (t->step > t->start.step)
+        rm_progress_say(&t->progress, "%s after step %lld: %s, %s, arena %s of %s planned, process %s",
+                        t->stop ? "stopped" : "done", (long long)t->step, loss, rm_duration_text(end.wall_s, wall),
+                        rm_bytes_text(end.arena_peak_bytes, arena),
+                        rm_bytes_text(t->plan.planned_peak_bytes, (char[RM_TEXT]){0}),
+                        rm_bytes_text(end.rss_peak_bytes, memory));
+    else if (t->stop)
+        rm_progress_say(&t->progress, "stopped after step %lld, before the first of this run", (long long)t->step);
+    if (t->options->save) rm_progress_say(&t->progress, "saved in %s", t->options->save);
+    return t->stop == SIGHUP ? REMAT_OK : rm_file_flush_output(); /* the terminal is gone */
+}
+
+static remat_status train(rm_trainer *t) {
+    TRY(rm_metrics_plan(&t->metrics, &t->plan, t->options, &t->run));
+    t->started_s = rm_now_s();
+    rm_progress_start(&t->progress, t->ranks.rank ? NULL : rm_metrics_words(&t->metrics), t->start.step, t->last_step,
+                      t->options->log_every);
+    rm_trainer_introduce(t);
+    if (t->step >= t->last_step)
+        rm_progress_say(&t->progress, "step %lld of %lld: nothing is left to do; give a larger --steps to go on",
+                        (long long)t->step, (long long)t->last_step);
+    TRY(heed_signals(t));
+    while (t->step < t->last_step && !t->stop) {
+        TRY(make_step(t));
+        TRY(after_step(t));
+    }
+    return finish(t);
+}
+
+/* Closing things must not take the sentence's place. */
+static remat_status fail(rm_trainer *t, remat_status status) {
+    char sentence[1024];
+    status = rm_ranks_failed(&t->ranks, "train", status);
+    snprintf(sentence, sizeof sentence, "%s", remat_last_error());
+    rm_trainer_close(t);
+    return rm_fail(status, "%s", sentence);
+}
+
+remat_status rm_command_train(rm_options *options, int *exit_status) {
+    bool ran;
+    rm_interrupt_catch_save();
+    signal(SIGPIPE, SIG_IGN); /* whoever reads what is printed may go: the run goes on, and is saved */
+    TRY(rm_command_devices(options, &ran, exit_status));
+    if (ran) return REMAT_OK;
+    rm_trainer t;
+    remat_status status = rm_trainer_open(options, &t);
+    if (!status) status = train(&t);
+    if (status) return fail(&t, status);
+    rm_trainer_close(&t);
+    if (t.stop) *exit_status = 128 + t.stop;
+    if (t.stop && !rm_interrupt_caught())
+        rm_ranks_let_others_go_first(); /* the one that was signalled is the one to name */
+    return REMAT_OK;
+}

@@ -1,0 +1,75 @@
+/* array_file.c: see array_file.h. */
+#include "train/data/array_file.h"
+
+#include "memory/host.h"
+#include "train/data/file_kind.h"
+#include "train/data/idx.h"
+#include "train/data/npy.h"
+#include "train/file.h"
+
+/* The most that is read into memory from one file. */
+#define MOST_BYTES ((uint64_t)1 << 36)
+
+/* No byte of gzip becomes more than so many. */
+#define MOST_GROWTH 1032
+
+static remat_status refuse_kind(const char *path, rm_file_kind kind) {
+    REQUIRE(kind != RM_KIND_ZIP, IO,
+            "%s is a .npz, several arrays in one file: save the one that is wanted: numpy.save('x.npy', "
+            "numpy.load('%s')['NAME'])",
+            path, path);
+    FAIL(IO, "%s holds weights (.safetensors), and data are wanted: give .npy or IDX; weights go to --init", path);
+}
+
+static remat_status read_header(const rm_file_start *start, const char *path, rm_array_file *out, size_t *bytes) {
+    rm_file_kind kind = rm_file_kind_of(start, path);
+    out->images = kind != RM_KIND_NPY;
+    if (kind == RM_KIND_ZIP || kind == RM_KIND_SAFETENSORS) return refuse_kind(path, kind);
+    return out->images ? rm_idx_header(start->data, start->size, path, &out->array, bytes)
+                       : rm_npy_header(start->data, start->size, path, &out->array, bytes);
+}
+
+static remat_status check_claim(const rm_file_start *start, const char *path, uint64_t claim, uint64_t budget) {
+    REQUIRE(start->packed || start->file_bytes == claim, IO,
+            "%s has %llu bytes, and should have %llu by its header: fetch it again, or save it again", path,
+            (unsigned long long)start->file_bytes, (unsigned long long)claim);
+    REQUIRE(claim / MOST_GROWTH <= start->file_bytes, IO,
+            "%s cannot hold the %llu bytes that its header claims: fetch it again, or save it again", path,
+            (unsigned long long)claim);
+    uint64_t most = budget ? budget : RM_UNPACKED_BYTES;
+    REQUIRE(!start->packed || claim <= most, INFEASIBLE,
+            "%s is %llu bytes when it is unpacked, more than the %s of %llu: give a %s, or fewer samples", path,
+            (unsigned long long)claim, budget ? "memory budget" : "limit", (unsigned long long)most,
+            budget ? "larger budget" : "--memory-budget that has room for it, unpack it with gunzip");
+    REQUIRE(claim <= MOST_BYTES, IO, "%s is longer than %llu bytes, the most that is read from such a file", path,
+            (unsigned long long)MOST_BYTES);
+    return REMAT_OK;
+}
+
+static remat_status begin(const char *path, uint64_t budget, rm_array_file *out, uint64_t *claim) {
+    rm_file_start start;
+    size_t header_bytes;
+    *out = (rm_array_file){0};
+    TRY(rm_file_begin(path, &start));
+    TRY(read_header(&start, path, out, &header_bytes));
+    *claim = header_bytes + (uint64_t)(out->array.count * out->array.bytes);
+    return check_claim(&start, path, *claim, budget);
+}
+
+remat_status rm_array_file_begin(const char *path, uint64_t budget, rm_array_file *out) {
+    uint64_t claim;
+    return begin(path, budget, out, &claim);
+}
+
+remat_status rm_array_file_read(const char *path, uint64_t budget, rm_array_file *out) {
+    uint64_t claim;
+    TRY(begin(path, budget, out, &claim));
+    TRY(rm_file_read_first(path, claim + 1, &out->data, &out->size));
+    return out->images ? rm_idx_parse(out->data, out->size, path, &out->array)
+                       : rm_npy_parse(out->data, out->size, path, &out->array);
+}
+
+void rm_array_file_free(rm_array_file *file) {
+    rm_free(file->data);
+    file->data = NULL;
+}

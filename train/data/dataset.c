@@ -1,0 +1,86 @@
+/* dataset.c: from a task's name to the kind of data, and labels. */
+#include "train/data/dataset.h"
+
+#include "memory/host.h"
+#include "train/data/array_file.h"
+
+#include <math.h>
+#include <string.h>
+
+static remat_status open_classify(const rm_data_source *source, rm_dataset **out) {
+    const char *eval = source->held_out ? "eval-" : "";
+    REQUIRE(source->data, INVALID,
+            "classify needs --%sdata=FILE (IDX images or .npy features) and --%slabels=FILE with a class for each",
+            eval, eval);
+    REQUIRE(source->labels || source->unlabelled, INVALID,
+            "there are no labels for %s: say --%slabels=FILE, IDX or .npy, one for each sample", source->data, eval);
+    return rm_dataset_open_arrays(source, out);
+}
+
+remat_status rm_dataset_open(const char *task, const rm_data_source *source, rm_dataset **out) {
+    *out = NULL;
+    if (!strcmp(task, "lm")) {
+        REQUIRE(source->data, INVALID, "lm needs a text to learn: say --data=FILE");
+        return rm_dataset_open_text(source, out);
+    }
+    if (!strcmp(task, "classify")) return open_classify(source, out);
+    if (!strcmp(task, "adding")) return rm_dataset_open_adding(source, out);
+    if (!strcmp(task, "copy")) return rm_dataset_open_copy(source, out);
+    FAIL(INVALID, "there is no task '%s': lm, classify, adding, copy", task);
+}
+
+void rm_dataset_close(rm_dataset *dataset) {
+    if (dataset) dataset->close(dataset);
+}
+
+/* 0 stands for none. */
+remat_status rm_dataset_checksum(rm_dataset *dataset, uint32_t *crc32) {
+    *crc32 = 0;
+    if (!dataset->checksum) return REMAT_OK;
+    TRY(dataset->checksum(dataset, crc32));
+    if (!*crc32) *crc32 = 1;
+    return REMAT_OK;
+}
+
+/* ---- Labels ----------------------------------------------------------------------------------------------------- */
+
+static remat_status copy_labels(const rm_array *array, const char *path, int32_t *labels, int64_t *classes) {
+    int64_t bound = *classes ? *classes : 1000000, largest = 0;
+    for (int64_t i = 0; i < array->count; i++) {
+        double label = rm_array_at(array, i, 0, 0);
+        REQUIRE(!(fabs(label) < 1e15) || label == floor(label), INVALID,
+                "%s: label %g of sample %lld is not whole: labels number the classes, from 0 on", path, label,
+                (long long)i);
+        REQUIRE(label >= 0 && label < (double)bound, INVALID,
+                "%s: label %.15g of sample %lld is outside 0..%lld: check --labels or --classes", path, label,
+                (long long)i, (long long)bound - 1);
+        labels[i] = (int32_t)label;
+        if (labels[i] > largest) largest = labels[i];
+    }
+    if (!*classes) *classes = largest + 1;
+    return REMAT_OK;
+}
+
+static remat_status convert_labels(const rm_array *array, const char *path, int64_t count, int32_t **labels,
+                                   int64_t *classes) {
+    REQUIRE(array->rank == 1, IO, "%s has %d dimensions; labels have one: is this the file for --data?", path,
+            array->rank);
+    REQUIRE(array->count == count, INVALID, "%s has %lld labels for %lld samples: give the two files of one set", path,
+            (long long)array->count, (long long)count);
+    *labels = rm_calloc((size_t)count, sizeof **labels);
+    REQUIRE(*labels, MEMORY, "no memory for %lld labels", (long long)count);
+    return copy_labels(array, path, *labels, classes);
+}
+
+remat_status rm_labels_read(const rm_data_source *source, int64_t count, int32_t **labels, int64_t *classes) {
+    rm_array_file file;
+    remat_status status = rm_array_file_read(source->labels, source->budget, &file);
+    *labels = NULL;
+    if (!status) status = convert_labels(&file.array, source->labels, count, labels, classes);
+    rm_array_file_free(&file);
+    if (status) {
+        rm_free(*labels);
+        *labels = NULL;
+    }
+    return status;
+}

@@ -1,0 +1,72 @@
+/* dataset.h: where samples come from. A kind of data is one file, dataset_KIND.c, with one rm_dataset_open_KIND; the
+ * order of samples is dist/large_batch/sampler.h's business and batches are loader.h's. Any sample can be asked for at any time.
+ *
+ *     text      lm        any file: tokens (T,B) and the next ones (T,B)
+ *     arrays    classify  .npy (N,T,F), or IDX images as sequences of pixels: reals (T,B,F), labels (B)
+ *     adding    adding    generated: reals (T,B,2), a real target (B,1)
+ *     copy      copy      generated: tokens (T,B) and classes (T,B)
+ */
+#ifndef RM_DATASET_H
+#define RM_DATASET_H
+
+#include "engine/status.h"
+
+/* What a model for this data looks like from outside. */
+typedef struct {
+    int64_t timesteps;  /* T */
+    int64_t vocabulary; /* > 0: inputs are tokens 0..vocabulary-1, int32 (T,B) */
+    int64_t features;   /* otherwise: inputs are reals, float (T,B,features) */
+    int64_t classes;    /* > 0: targets are classes, int32; 0: one real, float */
+    bool every_step;    /* targets (T,B); otherwise (B) of classes, (B,1) of reals */
+} rm_data_shape;
+
+typedef struct rm_dataset rm_dataset;
+struct rm_dataset {
+    int64_t count;       /* samples */
+    uint64_t held_bytes; /* kept in memory: the file, where it is read whole, and the labels */
+    rm_data_shape shape;
+    /* Writes sample `index` (0 <= index < count) into column `column` of time-major arrays that are `batch` wide, of the
+     * dtypes and shapes above. IO when the file cannot be read. */
+    remat_status (*fill)(rm_dataset *, int64_t index, int64_t column, int64_t batch, void *input, void *target);
+    /* See rm_dataset_checksum. NULL: the data are made, not read. */
+    remat_status (*checksum)(rm_dataset *, uint32_t *crc32);
+    void (*close)(rm_dataset *);
+};
+
+typedef struct {
+    const char *data, *labels; /* paths; labels where the kind has them */
+    bool unlabelled;           /* labels may be NULL: all are 0 then, of `classes` */
+    bool rows;                 /* images row by row, not pixel by pixel */
+    int64_t timesteps;         /* 0: the kind's own */
+    int64_t classes;           /* of classify; 0: the largest label + 1 */
+    int64_t samples, seed;     /* of generated data */
+    bool held_out;             /* generated data: other samples than those for training */
+    uint64_t budget;           /* the most bytes that a packed file may become; 0: RM_UNPACKED_BYTES */
+} rm_data_source;
+
+#define RM_UNPACKED_BYTES ((uint64_t)1 << 30)
+
+/* task: "lm", "classify", "adding", "copy". INVALID: the flags do not fit; IO: the file does not. */
+remat_status rm_dataset_open(const char *task, const rm_data_source *source, rm_dataset **out);
+void rm_dataset_close(rm_dataset *dataset); /* NULL allowed */
+
+/* zlib's CRC-32 of what samples are made of, labels included, as it is when unpacked: a run that is resumed and other ranks
+ * should have the same. Of a text above 256 MiB it is that of 4096 stretches, spread evenly from its beginning to its end, so
+ * that no run waits for it: most other texts show, not every byte. 0: generated, there is none. IO: it cannot be read. */
+remat_status rm_dataset_checksum(rm_dataset *dataset, uint32_t *crc32);
+
+/* The shape of lm, adding and copy, which follows from the flags alone. */
+rm_data_shape rm_text_shape(int64_t timesteps);
+remat_status rm_adding_shape(int64_t timesteps, rm_data_shape *out);
+remat_status rm_copy_shape(int64_t timesteps, rm_data_shape *out);
+
+remat_status rm_dataset_open_text(const rm_data_source *source, rm_dataset **out);
+remat_status rm_dataset_open_arrays(const rm_data_source *source, rm_dataset **out);
+remat_status rm_dataset_open_adding(const rm_data_source *source, rm_dataset **out);
+remat_status rm_dataset_open_copy(const rm_data_source *source, rm_dataset **out);
+
+/* `count` labels from the array of one dimension in source->labels: whole numbers, of whatever type. *labels is the caller's, freed
+ * with rm_free; *classes, when 0, becomes the largest label + 1, and otherwise bounds them. */
+remat_status rm_labels_read(const rm_data_source *source, int64_t count, int32_t **labels, int64_t *classes);
+
+#endif

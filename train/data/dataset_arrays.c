@@ -1,0 +1,147 @@
+/* dataset_arrays.c: an array in a file (array_file.h) as N sequences of numbers, each with its class:
+ *
+ *     .npy   (N,T,F), or (N,T) with F = 1
+ *     IDX    images (N,rows,columns), as MNIST's: pixel by pixel, T = rows * columns and F = 1,
+ *            or row by row, T = rows and F = columns
+ *
+ * Bytes are divided by 255; other types are taken as they are. */
+#include "train/data/dataset.h"
+
+#include "memory/host.h"
+#include "train/data/array_file.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <zlib.h>
+
+typedef struct {
+    rm_dataset base;
+    rm_array_file file; /* its array (N,T or more,F) */
+    double unit;        /* what numbers are divided by */
+    int32_t *labels;    /* NULL: unlabelled */
+} array_data;
+
+static double value_at(const array_data *data, int64_t sample, int64_t t, int64_t f) {
+    return rm_array_at(&data->file.array, sample, t, f) / data->unit;
+}
+
+static remat_status fill(rm_dataset *base, int64_t index, int64_t column, int64_t batch, void *input, void *target) {
+    const array_data *data = (array_data *)base;
+    int64_t T = base->shape.timesteps, F = base->shape.features;
+    float *x = input; /* (T,B,F) */
+    for (int64_t t = 0; t < T; t++)
+        for (int64_t f = 0; f < F; f++) x[(t * batch + column) * F + f] = (float)value_at(data, index, t, f);
+    ((int32_t *)target)[column] = data->labels ? data->labels[index] : 0;
+    return REMAT_OK;
+}
+
+static remat_status checksum(rm_dataset *base, uint32_t *crc32) {
+    const array_data *data = (array_data *)base;
+    *crc32 = (uint32_t)crc32_z(0, data->file.data, data->file.size);
+    if (data->labels) *crc32 = (uint32_t)crc32_z(*crc32, (const uint8_t *)data->labels, 4 * (size_t)base->count);
+    return REMAT_OK;
+}
+
+static void close_arrays(rm_dataset *base) {
+    array_data *data = (array_data *)base;
+    rm_array_file_free(&data->file);
+    rm_free(data->labels);
+    rm_free(data);
+}
+
+/* ---- What samples there are --------------------------------------------------------------------------------------- */
+
+/* An array in row-major order, seen as (N,T,F). */
+static void see_as(rm_array *array, int64_t T, int64_t F) {
+    array->dim[1] = T;
+    array->dim[2] = F;
+    array->stride[1] = F;
+    array->stride[2] = 1;
+}
+
+static remat_status take_images(array_data *data, const rm_data_source *source) {
+    rm_array *array = &data->file.array;
+    REQUIRE(array->rank >= 2, IO, "%s has one dimension; images have 3: is this the file for --labels?", source->data);
+    int64_t pixels = array->count / array->dim[0], rows = source->rows ? array->dim[1] : pixels;
+    see_as(array, rows, pixels / rows);
+    return REMAT_OK;
+}
+
+static remat_status take_features(array_data *data, const rm_data_source *source) {
+    const rm_array *array = &data->file.array;
+    REQUIRE(array->rank == 2 || array->rank == 3, IO, "%s has %d dimensions; features are [N,T] or [N,T,F]",
+            source->data, array->rank);
+    REQUIRE(!source->rows, INVALID,
+            "--rows is for IDX images, and %s has its timesteps and features as it is: leave it out", source->data);
+    return REMAT_OK;
+}
+
+static remat_status take_labels(array_data *data, const rm_data_source *source) {
+    int64_t *classes = &data->base.shape.classes;
+    REQUIRE(source->labels || *classes, INVALID, "without labels the number of classes is needed: say --classes=N");
+    return source->labels ? rm_labels_read(source, data->base.count, &data->labels, classes) : REMAT_OK;
+}
+
+static remat_status refuse_number(const char *path, int64_t sample, int64_t t, int64_t f, double value) {
+    char text[32];
+    snprintf(text, sizeof text, isnan(value) ? "nan" : "%g", value);
+    FAIL(INVALID,
+         "%s: sample %lld, timestep %lld, feature %lld is %s%s; only numbers can be learnt from or judged: put one there "
+         "(numpy.nan_to_num), or leave the sample out",
+         path, (long long)sample, (long long)t, (long long)f, text, isfinite(value) ? ", too large for a float" : "");
+}
+
+/* One number that is none spoils every weight, and would be blamed on the learning rate. */
+static remat_status check_numbers(const array_data *data, const char *path) {
+    const rm_data_shape *shape = &data->base.shape;
+    if (data->file.array.kind != 'f') return REMAT_OK;
+    for (int64_t i = 0; i < data->base.count; i++)
+        for (int64_t t = 0; t < shape->timesteps; t++)
+            for (int64_t f = 0; f < shape->features; f++) {
+                double value = value_at(data, i, t, f);
+                if (!(fabs(value) <= (double)FLT_MAX)) return refuse_number(path, i, t, f, value);
+            }
+    return REMAT_OK;
+}
+
+/* What the header says, as samples; *T: their timesteps. */
+static remat_status take_shape(array_data *data, const rm_data_source *source, int64_t *T) {
+    TRY(data->file.images ? take_images(data, source) : take_features(data, source));
+    int64_t most = data->file.array.dim[1];
+    *T = source->timesteps ? source->timesteps : most;
+    REQUIRE(*T <= most, INVALID,
+            "%s has %lld %s a sample, and %lld are asked for, by --seq-len or by the data that were trained on: give "
+            "longer samples, or --seq-len=%lld",
+            source->data, (long long)most, data->file.images && !source->rows ? "pixels" : "timesteps", (long long)*T,
+            (long long)most);
+    return REMAT_OK;
+}
+
+/* Looked at before it is read: a shape that is refused anyway is not unpacked for it. */
+static remat_status open_file(array_data *data, const rm_data_source *source) {
+    rm_array *array = &data->file.array;
+    int64_t T;
+    TRY(rm_array_file_begin(source->data, source->budget, &data->file));
+    TRY(take_shape(data, source, &T));
+    TRY(rm_array_file_read(source->data, source->budget, &data->file));
+    TRY(take_shape(data, source, &T));
+    data->unit = array->kind == 'u' && array->bytes == 1 ? 255 : 1;
+    data->base.count = array->dim[0];
+    data->base.held_bytes = data->file.size + (source->labels ? 4 * (uint64_t)data->base.count : 0);
+    data->base.shape = (rm_data_shape){.timesteps = T, .features = array->dim[2], .classes = source->classes};
+    TRY(check_numbers(data, source->data));
+    return take_labels(data, source);
+}
+
+remat_status rm_dataset_open_arrays(const rm_data_source *source, rm_dataset **out) {
+    array_data *data = rm_malloc(sizeof *data);
+    REQUIRE(data, MEMORY, "no memory to open %s", source->data);
+    *data = (array_data){.base = {.fill = fill, .checksum = checksum, .close = close_arrays}};
+    remat_status status = open_file(data, source);
+    if (status)
+        close_arrays(&data->base);
+    else
+        *out = &data->base;
+    return status;
+}

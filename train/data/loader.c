@@ -1,0 +1,148 @@
+/* loader.c: see loader.h. */
+#include "train/data/loader.h"
+
+#include "memory/host.h"
+
+#include <stdio.h>
+
+/* ---- Batches ---------------------------------------------------------------------------------------------------- */
+
+remat_status rm_batch_create(rm_dataset *dataset, int64_t batch, rm_batch *out) {
+    const rm_data_shape *shape = &dataset->shape;
+    uint64_t per_step = 4 * (uint64_t)(shape->vocabulary ? 1 : shape->features);
+    *out = (rm_batch){.dataset = dataset, .batch = batch};
+    bool huge = __builtin_mul_overflow((uint64_t)shape->timesteps * (uint64_t)batch, per_step, &out->input_bytes);
+    out->target_bytes = 4 * (uint64_t)batch * (uint64_t)(shape->every_step ? shape->timesteps : 1);
+    if (!huge) {
+        out->input = rm_malloc(out->input_bytes);
+        out->target = rm_malloc(out->target_bytes);
+    }
+    REQUIRE(out->input && out->target, MEMORY,
+            "no memory for a batch of %lld samples of %lld timesteps: make --batch or --seq-len smaller",
+            (long long)batch, (long long)shape->timesteps);
+    return REMAT_OK;
+}
+
+void rm_batch_free(rm_batch *batch) {
+    rm_free(batch->input);
+    rm_free(batch->target);
+    batch->input = batch->target = NULL;
+}
+
+remat_status rm_batch_put(rm_batch *b, int64_t column, int64_t sample) {
+    return b->dataset->fill(b->dataset, sample, column, b->batch, b->input, b->target);
+}
+
+remat_status rm_batch_write(const rm_batch *b, remat_session *session) {
+    TRY(remat_write(session, REMAT_INPUT, 0, b->input, b->input_bytes));
+    return remat_write(session, REMAT_INPUT, 1, b->target, b->target_bytes);
+}
+
+/* ---- An epoch --------------------------------------------------------------------------------------------------- */
+
+/* Where an epoch ends that goes on from here: samples, and those that fill up what its ranks (or shards) lack to have equally
+ * many. From a multiple of their number on, as in a run that was never resumed, that is what DistributedSampler does. */
+static int64_t end_of_epoch(const rm_loader *l, int64_t consumed) {
+    int64_t ranks = l->config.shards ? l->config.shards : l->config.size;
+    if (!l->config.pad) return l->samples;
+    return consumed + (l->samples - consumed + ranks - 1) / ranks * ranks;
+}
+
+static int64_t left_in_epoch(const rm_loader *l, int64_t consumed) {
+    return (end_of_epoch(l, consumed) - consumed) / l->global;
+}
+
+int64_t rm_loader_left(const rm_loader *l, int64_t epochs) {
+    int64_t whole, left;
+    if (l->epoch >= epochs) return 0;
+    bool endless = __builtin_mul_overflow(epochs - l->epoch - 1, l->per_epoch, &whole) ||
+                   __builtin_add_overflow(whole, left_in_epoch(l, l->consumed), &left);
+    return endless ? INT64_MAX / 2 : left;
+}
+
+/* ---- Who has what ----------------------------------------------------------------------------------------------- */
+
+/* The i-th sample of micro step t, counted from the global batch's first. */
+static int64_t place_of(const rm_loader *l, int64_t t, int64_t i) {
+    const rm_loader_config *c = &l->config;
+    if (!c->shards) return t * c->size * c->batch + c->rank + c->size * i;
+    return c->rank + c->size * (remat_micro_shard(t, c->micro_steps, true) + c->micro_steps * i);
+}
+
+/* Padding takes samples from the epoch's beginning. */
+static int64_t sample_of(const rm_loader *l, int64_t t, int64_t i) {
+    return remat_sampler_at(l->sampler, (l->consumed + place_of(l, t, i)) % l->samples);
+}
+
+/* ---- The loader ------------------------------------------------------------------------------------------------- */
+
+static remat_status check_config(const rm_loader_config *c) {
+    REQUIRE(c->rank >= 0 && c->rank < c->size, INVALID, "rank %lld of %lld does not exist", (long long)c->rank,
+            (long long)c->size);
+    REQUIRE(!c->shards || c->shards == c->size * c->micro_steps, INVALID,
+            "%lld shards cannot be shared out to %lld ranks with %lld micro steps each", (long long)c->shards,
+            (long long)c->size, (long long)c->micro_steps);
+    REQUIRE(!c->shards || c->batch % c->micro_steps == 0, INVALID,
+            "--batch=%lld cannot be cut into the %lld shards that each of %lld ranks computes: make it a multiple of "
+            "%lld",
+            (long long)c->batch, (long long)c->micro_steps, (long long)c->size, (long long)c->micro_steps);
+    return REMAT_OK;
+}
+
+static remat_status too_few(const rm_loader *l, const rm_dataset *dataset) {
+    const rm_loader_config *c = &l->config;
+    char share[128] = "";
+    if (l->global != c->batch)
+        snprintf(share, sizeof share, " on %lld ranks, %lld micro step%s each: %lld", (long long)c->size,
+                 (long long)c->micro_steps, c->micro_steps == 1 ? "" : "s", (long long)l->global);
+    FAIL(INVALID,
+         "the data has %lld samples of %lld timesteps, fewer than --batch=%lld%s: give more data, or a smaller --batch "
+         "or --seq-len",
+         (long long)l->samples, (long long)dataset->shape.timesteps, (long long)c->batch, share);
+}
+
+remat_status rm_loader_create(rm_dataset *dataset, const rm_loader_config *config, rm_loader *out) {
+    *out = (rm_loader){.config = *config, .samples = dataset->count};
+    rm_loader_config *c = &out->config;
+    if (!c->size) c->size = 1;
+    if (!c->micro_steps) c->micro_steps = 1;
+    TRY(check_config(c));
+    int64_t here = c->shards ? c->batch : c->batch * c->micro_steps;
+    REQUIRE(!__builtin_mul_overflow(here, c->size, &out->global), INVALID, "--batch=%lld on %lld ranks is too much",
+            (long long)here, (long long)c->size);
+    out->per_epoch = left_in_epoch(out, 0);
+    if (out->per_epoch == 0) return too_few(out, dataset);
+    remat_sampler_config order = {.n = dataset->count, .replicas = 1, .seed = c->seed, .shuffle = c->shuffle};
+    TRY(remat_sampler_create(&order, &out->sampler));
+    return rm_batch_create(dataset, here / c->micro_steps, &out->batch);
+}
+
+void rm_loader_free(rm_loader *loader) {
+    remat_sampler_free(loader->sampler);
+    loader->sampler = NULL;
+    rm_batch_free(&loader->batch);
+}
+
+remat_status rm_loader_seek(rm_loader *l, int64_t epoch, int64_t consumed) {
+    REQUIRE(epoch >= 0 && consumed >= 0 && consumed <= l->samples, INVALID,
+            "the training state is at sample %lld of epoch %lld, but this data has %lld: it was saved with other data",
+            (long long)consumed, (long long)epoch, (long long)l->samples);
+    if (epoch != l->epoch) remat_sampler_set_epoch(l->sampler, epoch);
+    l->epoch = epoch;
+    l->consumed = consumed;
+    l->micro = 0;
+    return REMAT_OK;
+}
+
+static void finish_update(rm_loader *l) {
+    l->micro = 0;
+    l->consumed += l->global;
+    if (l->consumed > l->samples) l->consumed = l->samples; /* the last were padding */
+}
+
+remat_status rm_loader_next(rm_loader *l) {
+    if (left_in_epoch(l, l->consumed) == 0) TRY(rm_loader_seek(l, l->epoch + 1, 0));
+    for (int64_t i = 0; i < l->batch.batch; i++) TRY(rm_batch_put(&l->batch, i, sample_of(l, l->micro, i)));
+    if (++l->micro == l->config.micro_steps) finish_update(l);
+    return REMAT_OK;
+}

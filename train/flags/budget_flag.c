@@ -1,0 +1,309 @@
+/* budget_flag.c: see budget_flag.h. */
+#include "train/flags/budget_flag.h"
+
+#include "train/run/setup.h"
+#include "train/text.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+uint64_t rm_budget_given(const rm_options *o) { return o->memory_budget ? o->memory_budget : o->assume_memory; }
+
+/* ---- What the program holds ------------------------------------------------------------------------------------- */
+
+static uint64_t batch_bytes(const rm_data_shape *shape, int64_t batch) {
+    uint64_t rows = (uint64_t)shape->timesteps * (uint64_t)batch;
+    uint64_t inputs = rows * (uint64_t)(shape->vocabulary ? 1 : shape->features);
+    uint64_t targets = shape->every_step ? rows : (uint64_t)batch;
+    uint64_t logits = shape->every_step ? 0 : (uint64_t)(shape->classes * batch); /* for training accuracy */
+    return 4 * (inputs + targets + logits);
+}
+
+uint64_t rm_budget_data_bytes(const rm_options *o, const rm_data_shape *shape, const rm_dataset *dataset) {
+    uint64_t order = 4 * (uint64_t)(dataset ? dataset->count : 0);
+    return batch_bytes(shape, rm_setup_rows(o)) + order + (dataset ? dataset->held_bytes : 0);
+}
+
+/* "--memory-budget=20MiB", as somebody may have typed it: in the largest unit that does with two digits behind the point. */
+static const char *given_text(const rm_options *o, char text[64]) {
+    static const struct {
+        uint64_t bytes;
+        const char *name;
+    } units[] = {{UINT64_C(1) << 40, "TiB"},
+                 {UINT64_C(1000000000000), "TB"},
+                 {1 << 30, "GiB"},
+                 {1000000000, "GB"},
+                 {1 << 20, "MiB"},
+                 {1000000, "MB"},
+                 {1 << 10, "KiB"},
+                 {1000, "KB"},
+                 {1, ""}};
+    uint64_t bytes = rm_budget_given(o);
+    int u = 0;
+    while (bytes < units[u].bytes || bytes % units[u].bytes * 100 % units[u].bytes) u++;
+    snprintf(text, 64, "--%s=%.15g%s", o->memory_budget ? "memory-budget" : "assume-memory",
+             (double)bytes / (double)units[u].bytes, units[u].name);
+    return text;
+}
+
+remat_status rm_budget_apply(const rm_options *o, uint64_t held, remat_config *config) {
+    char given[64];
+    uint64_t budget = rm_budget_given(o);
+    config->memory_budget = budget > held ? budget - held : 0;
+    REQUIRE(!budget || budget > held, INFEASIBLE, "%s is too small: the program's own data and batches take %llu bytes",
+            given_text(o, given), (unsigned long long)held);
+    return REMAT_OK;
+}
+
+/* ---- What would fit --------------------------------------------------------------------------------------------- */
+
+/* A search plans so many layers of tiles for each kind of change, some tenth of a second's worth: counted, not timed, so that
+ * the advice is the same everywhere. The smallest batch and the shortest sequence are planned in any case. */
+#define MOST_PLANNED 8000
+#define MOST_HALVINGS 6 /* what is left then is another task */
+
+typedef struct {
+    const rm_model_spec *spec;
+    const rm_dataset *dataset;
+    uint64_t other_bytes;
+    int64_t tile;  /* in timesteps, as the plan that did not fit has it */
+    bool resuming; /* the shapes are those of the training state */
+    const remat_ranks *ranks;
+    int64_t planned; /* layers of tiles, up to now, for this kind of change */
+    bool ended;      /* there was more to try */
+    char text[160];  /* the flags that would fit, and what they need */
+} search;
+
+/* Plans with these flags. INFEASIBLE is the ordinary answer; *out is NULL unless OK. */
+static remat_status plan_with(const search *s, const rm_options *o, bool limited, remat_session **out) {
+    rm_model model = {0};
+    rm_model_spec spec = *s->spec;
+    remat_config config = rm_setup_training_config(o);
+    *out = NULL;
+    spec.data.timesteps = o->seq_len;
+    config.plan_only = true;
+    config.ranks = s->ranks;
+    config.calibration = NULL; /* bytes are asked for, not times */
+    remat_status status = rm_setup_world(o);
+    if (limited && !status)
+        status = rm_budget_apply(o, rm_budget_data_bytes(o, &spec.data, s->dataset) + s->other_bytes, &config);
+    if (!status) status = rm_model_build(&spec, rm_setup_rows(o), true, &model);
+    if (!status) status = rm_setup_session(&model, &config, out);
+    rm_model_free(&model);
+    return status;
+}
+
+/* Two digits, rounded up: given as a budget again, it must do. */
+static const char *size_text(uint64_t bytes, char text[RM_TEXT]) {
+    static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes;
+    int u = 0;
+    for (; value >= 1024 && u < 4; u++) value /= 1024;
+    snprintf(text, RM_TEXT, u ? "%.2f %s" : "%.0f %s", u ? ceil(value * 100) / 100 : value, unit[u]);
+    return text;
+}
+
+static uint64_t held_bytes(const search *s, const rm_options *o) {
+    rm_data_shape shape = s->spec->data;
+    shape.timesteps = o->seq_len;
+    return rm_budget_data_bytes(o, &shape, s->dataset) + s->other_bytes;
+}
+
+/* The smallest --memory-budget that these flags can do with, asked for by giving next to nothing; 0: that is no
+ * answer. */
+static uint64_t least_budget(const search *s, const rm_options *with) {
+    remat_session *session;
+    rm_options o = *with;
+    o.assume_memory = 0;
+    o.memory_budget = held_bytes(s, with) + 1;
+    remat_status status = plan_with(s, &o, true, &session);
+    remat_session_free(session);
+    return status == REMAT_INFEASIBLE ? held_bytes(s, with) + remat_smallest_budget() : 0;
+}
+
+/* Whether these flags fit; notes what they are and need. */
+static bool fits(search *s, const rm_options *o, const char *changes) {
+    char bytes[RM_TEXT];
+    int64_t tile = o->tile ? o->tile : s->tile;
+    s->planned += o->layers * (o->seq_len / (tile ? tile : 1) + 1);
+    uint64_t needs = least_budget(s, o);
+    if (!needs || needs > rm_budget_given(o)) return false;
+    snprintf(s->text, sizeof s->text, "%s would fit (needs %s)", changes, size_text(needs, bytes));
+    return true;
+}
+
+/* A number that may be made smaller. */
+typedef struct {
+    const char *before, *name; /* other changes, "" or "--recompute=auto "; the flag */
+    int64_t from;
+} number;
+
+static rm_options halved(const rm_options *base, const number *of, int halvings) {
+    rm_options o = *base;
+    int64_t n = of->from >> halvings;
+    if (!strcmp(of->name, "tile")) o.tile = n;
+    if (!strcmp(of->name, "batch")) o.batch = n;
+    if (!strcmp(of->name, "seq-len")) o.seq_len = n;
+    return o;
+}
+
+static bool fits_halved(search *s, const rm_options *base, const number *of, int halvings) {
+    char changes[96];
+    rm_options o = halved(base, of, halvings);
+    snprintf(changes, sizeof changes, "%s--%s=%lld", of->before, of->name, (long long)(of->from >> halvings));
+    return fits(s, &o, changes);
+}
+
+/* A batch that the shards of --deterministic-world can be cut from. */
+static bool can_be_halved(const rm_options *base, const number *of, int halvings) {
+    rm_options o = halved(base, of, halvings);
+    return !rm_setup_world(&o);
+}
+
+static int most_halvings(int64_t from) {
+    int n = 0;
+    while (n < MOST_HALVINGS && from >> (n + 1) >= 1) n++;
+    return n;
+}
+
+/* Finer tiles need fewer bytes only up to where their tables outgrow them, and are more to plan: so the largest comes first. */
+static bool halve_tile(search *s, const rm_options *base, const char *before) {
+    const number tile = {before, "tile", s->tile};
+    int most = most_halvings(s->tile), n = 1;
+    for (s->planned = 0; n <= most && s->planned < MOST_PLANNED; n++)
+        if (fits_halved(s, base, &tile, n)) return true;
+    s->ended = s->ended || n <= most;
+    return false;
+}
+
+/* Fewer or shorter samples always need less: when the least does not fit, none does; when it does, the largest that fits is
+ * between, and the text of the last that was found to fit stands. */
+static bool halve(search *s, const rm_options *base, const char *before, const char *name, int64_t from) {
+    const number of = {before, name, from};
+    int fitting = most_halvings(from), not_fitting = 0;
+    s->planned = 0;
+    while (fitting && !can_be_halved(base, &of, fitting)) fitting--;
+    if (!fitting || !fits_halved(s, base, &of, fitting)) return false;
+    while (fitting - not_fitting > 1 && s->planned < MOST_PLANNED) {
+        int between = (fitting + not_fitting) / 2;
+        if (fits_halved(s, base, &of, between))
+            fitting = between;
+        else
+            not_fitting = between;
+    }
+    return true;
+}
+
+/* Whether a second tier would help is asked of the null device, which has one: the bytes are the same. */
+static bool spill_would_fit(search *s, const rm_options *base) {
+    rm_options o = *base;
+    o.device = "null";
+    o.spill = ".";
+    return fits(s, &o, "--spill=DIR");
+}
+
+static rm_options with_optimal(const rm_options *base) {
+    rm_options o = *base;
+    o.checkpoint = "optimal";
+    o.checkpoint_segments = 0;
+    return o;
+}
+
+/* The ways of using memory that are allowed besides: what they are called, and the flags with them. */
+typedef struct {
+    const char *changes;
+    rm_options options; /* shallow copies: texts are borrowed, and nothing is freed */
+} way;
+
+/* Ascending in how much they change; returns how many. */
+static int list_ways(const rm_options *o, way ways[3]) {
+    int n = 0;
+    bool off = strcmp(o->recompute, "auto"), named = strcmp(rm_setup_training_config(o).strategy, "optimal");
+    rm_options freer = *o;
+    freer.recompute = "auto";
+    if (off) ways[n++] = (way){"--recompute=auto", freer};
+    if (named) ways[n++] = (way){"--checkpoint=optimal", with_optimal(o)};
+    if (off && named) ways[n++] = (way){"--recompute=auto --checkpoint=optimal", with_optimal(&freer)};
+    return n;
+}
+
+/* With smaller numbers, first as it is, then in the freest way besides, if there is one. */
+static bool find_smaller(search *s, const rm_options *o, const way *freest) {
+    char before[64] = "";
+    const rm_options *other = freest ? &freest->options : NULL;
+    if (freest) snprintf(before, sizeof before, "%s ", freest->changes);
+    return halve_tile(s, o, "") || (other && halve_tile(s, other, before)) || halve(s, o, "", "batch", o->batch) ||
+           (other && halve(s, other, before, "batch", o->batch)) || halve(s, o, "", "seq-len", o->seq_len) ||
+           (other && halve(s, other, before, "seq-len", o->seq_len));
+}
+
+static bool find_change(search *s, const rm_options *o) {
+    way ways[3];
+    int n = list_ways(o, ways);
+    for (int i = 0; i < n; i++)
+        if (fits(s, &ways[i].options, ways[i].changes)) return true;
+    if (!o->spill && spill_would_fit(s, o)) return true;
+    return !s->resuming && find_smaller(s, o, n ? &ways[n - 1] : NULL);
+}
+
+/* The tile that the shapes decide on, which does not depend on the strategy; 0: there is no plan at all. */
+static int64_t find_tile(const search *s, const rm_options *o) {
+    remat_session *session;
+    rm_options plain = *o;
+    plain.checkpoint = "none";
+    plain.checkpoint_segments = 0;
+    int64_t tile = plan_with(s, &plain, false, &session) ? 0 : remat_session_plan(session).tile;
+    remat_session_free(session);
+    return tile;
+}
+
+static void say_least(const search *s, const rm_options *base) {
+    uint64_t bytes = least_budget(s, base);
+    if (bytes)
+        fprintf(stderr, "  --%s=%llu is the least that would do, %llu of it for what the program holds beside\n",
+                base->memory_budget ? "memory-budget" : "assume-memory", (unsigned long long)bytes,
+                (unsigned long long)held_bytes(s, base));
+}
+
+/* The engine speaks of the session's share, which nobody typed. */
+static void say_refusal(const search *s, const rm_options *base, const char *command) {
+    static const char engines[] = "a memory budget of ", reason[] = " is too small: ";
+    char given[64];
+    const char *sentence = remat_last_error(), *why = strstr(sentence, reason);
+    uint64_t held = held_bytes(s, base), budget = rm_budget_given(base);
+    if (!why || strncmp(sentence, engines, strlen(engines)))
+        fprintf(stderr, "remat %s: %s\n", command, sentence);
+    else
+        fprintf(stderr,
+                "remat %s: %s%sof it %llu bytes are for the program's data and batches, which leaves %llu; %s\n",
+                command, given_text(base, given), reason, (unsigned long long)held, (unsigned long long)(budget - held),
+                why + strlen(reason));
+}
+
+/* The sentence first, and what would help when it is found: a search takes a moment. */
+remat_status rm_budget_advise(const rm_options *o, const rm_model_spec *spec, const rm_dataset *dataset,
+                              const rm_budget_advice *about) {
+    search s = {.spec = spec,
+                .dataset = dataset,
+                .other_bytes = about->other_bytes,
+                .resuming = about->resuming,
+                .ranks = about->ranks};
+    rm_options base = *o;
+    fflush(stdout);
+    base.seq_len = spec->data.timesteps;
+    say_refusal(&s, &base, about->command);
+    say_least(&s, &base);
+    s.tile = find_tile(&s, &base);
+    if (find_change(&s, &base))
+        fprintf(stderr, "  %s\n", s.text);
+    else if (about->resuming)
+        fprintf(stderr, "  nothing else that may change when a run is resumed would fit: make the budget larger\n");
+    else
+        fprintf(stderr,
+                "  no --batch or --seq-len down to 1/%d would fit, nor %s: make --hidden or --layers smaller, or the "
+                "budget larger\n",
+                1 << MOST_HALVINGS,
+                s.ended ? "a smaller --tile that was tried, before the search ended" : "a smaller --tile");
+    return rm_fail(REMAT_INFEASIBLE, "%s", "");
+}

@@ -1,0 +1,127 @@
+/* device_flag.c: see device_flag.h. */
+#include "train/flags/device_flag.h"
+
+#include "memory/host.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *list_of(const char *devices) {
+    return !strncmp(devices, "cuda", 4) ? devices + (devices[4] == ':' ? 5 : 4) : devices;
+}
+
+int rm_device_count_gpus(const char *devices) {
+    int n = 0;
+    devices = list_of(devices);
+    if (!*devices) return 1;
+    for (const char *at = devices;; at++) {
+        size_t digits = strspn(at, "0123456789");
+        if (!digits) return 0;
+        n++;
+        at += digits;
+        if (!*at) return n;
+        if (*at != ',') return 0;
+    }
+}
+
+/* What a GPU cannot do yet, of what these flags ask for. */
+static remat_status check_flags(const rm_options *o) {
+    if (o->world_size <= 1) return REMAT_OK;
+    REQUIRE(strcmp(o->grad_compress, "fp16") && strcmp(o->grad_compress, "bf16") && !o->deterministic_world, MISSING,
+            "--grad-compress and --deterministic-world work on gradients that the host can read, and those of "
+            "--device=cuda lie on the GPU");
+#ifdef REMAT_HAVE_NCCL
+    return REMAT_OK;
+#else
+    FAIL(MISSING, "ranks on GPUs add up their gradients by NCCL, and this build has none");
+#endif
+}
+
+static remat_status try_cuda(const rm_options *o) {
+    TRY(check_flags(o));
+    return remat_device_check("cuda");
+}
+
+remat_status rm_device_set(rm_options *o, const char *name) {
+    char *copy = rm_strdup(name);
+    REQUIRE(copy, MEMORY, "no memory for the name of a device");
+    rm_free(o->device);
+    o->device = copy;
+    return REMAT_OK;
+}
+
+/* ---- --devices ------------------------------------------------------------------------------------------------- */
+
+/* The part of "a,b,c" with this number, and its length; NULL: there are fewer. */
+static const char *part(const char *list, long number, int *length) {
+    for (; number > 0; number--) {
+        list = strchr(list, ',');
+        if (!list) return NULL;
+        list++;
+    }
+    *length = (int)strcspn(list, ",");
+    return *length ? list : NULL;
+}
+
+/* CUDA would take a list with the same GPU twice for one that ends there. */
+static remat_status check_list(const char *devices) {
+    bool named[10000] = {false};
+    for (const char *at = list_of(devices); *at; at += *at == ',') {
+        const int digits = (int)strspn(at, "0123456789");
+        REQUIRE(digits <= 4, INVALID, "--devices=%.60s: %.30s is no number of a GPU; they count from 0", devices, at);
+        const int number = atoi(at);
+        REQUIRE(!named[number], INVALID, "--devices=%.60s names GPU %d twice: a GPU is for one rank", devices, number);
+        named[number] = true;
+        at += digits;
+    }
+    return REMAT_OK;
+}
+
+/* What GPU number `number` of those that are visible is called among all. */
+static remat_status add_gpu(const char *devices, long number, char *names, size_t bytes) {
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES"), *name = NULL;
+    const size_t n = strlen(names);
+    int length = 0;
+    if (visible) name = part(visible, number, &length);
+    REQUIRE(!visible || name, INVALID, "--devices=%.60s: CUDA_VISIBLE_DEVICES=%.60s leaves no GPU %ld, counted from 0",
+            devices, visible, number);
+    if (visible)
+        snprintf(names + n, bytes - n, "%s%.*s", n ? "," : "", length, name);
+    else
+        snprintf(names + n, bytes - n, "%s%ld", n ? "," : "", number);
+    return REMAT_OK;
+}
+
+remat_status rm_device_use_gpus(rm_options *o) {
+    char names[600] = "";
+    const char *at = list_of(o->devices);
+    REQUIRE(!rm_options_given(o, "device") || !strcmp(o->device, "cuda") || !strcmp(o->device, "auto"), INVALID,
+            "--devices=%.60s names GPUs, and --device=%s is none: leave one of the two out", o->devices, o->device);
+    TRY(check_list(o->devices));
+    for (; *at; at += *at == ',') {
+        char *end;
+        TRY(add_gpu(o->devices, strtol(at, &end, 10), names, sizeof names));
+        at = end;
+    }
+    if (*names) setenv("CUDA_VISIBLE_DEVICES", names, 1);
+    return rm_device_set(o, "cuda");
+}
+
+/* ---- --device -------------------------------------------------------------------------------------------------- */
+
+/* Of the sentence what comes before its remedy. */
+static remat_status take_cpu(rm_options *o, bool speaks) {
+    const char *sentence = remat_last_error();
+    if (speaks)
+        fprintf(stderr, "remat: --device=auto computes on the CPU: %.*s\n", (int)strcspn(sentence, ";"), sentence);
+    return rm_device_set(o, "cpu");
+}
+
+remat_status rm_device_choose(rm_options *o, bool speaks) {
+    const bool any = !strcmp(o->device, "auto");
+    if (!any && strcmp(o->device, "cuda")) return REMAT_OK;
+    remat_status status = try_cuda(o);
+    if (!any) return status;
+    return status ? take_cpu(o, speaks) : rm_device_set(o, "cuda");
+}

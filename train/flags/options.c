@@ -1,0 +1,311 @@
+/* options.c: who says which value, and who wins: the defaults, a preset, a config file, the command line, a training state. See
+ * options.h; what is wrong with flags that do not go together is options_check.c's. */
+#include "train/flags/options_table.h"
+
+#include "memory/host.h"
+#include "train/file.h"
+#include "train/flags/presets.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Names ------------------------------------------------------------------------------------------------------ */
+
+/* Levenshtein's distance, of names of at most 31 characters. */
+static int distance(const char *a, size_t n, const char *b, size_t m) {
+    int row[33];
+    for (size_t j = 0; j <= m; j++) row[j] = (int)j;
+    for (size_t i = 1; i <= n; i++) {
+        int diagonal = row[0];
+        row[0] = (int)i;
+        for (size_t j = 1; j <= m; j++) {
+            int change = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            int gap = 1 + (row[j] < row[j - 1] ? row[j] : row[j - 1]);
+            row[j] = change < gap ? change : gap;
+        }
+    }
+    return row[m];
+}
+
+static const char *nearest(const char *name, size_t length, int for_commands) {
+    const char *best = NULL;
+    int best_distance = 4;
+    for (int i = 0; i < rm_n_options && length <= 31; i++) {
+        int d = distance(name, length, rm_option_table[i].name, strlen(rm_option_table[i].name));
+        if (d < best_distance && (rm_option_table[i].commands & for_commands) && d < (int)length) {
+            best = rm_option_table[i].name;
+            best_distance = d;
+        }
+    }
+    return best;
+}
+
+static remat_status unknown(const char *before, const char *name, size_t length, int for_commands) {
+    const char *near = nearest(name, length, for_commands);
+    int shown = length < RM_OPTION_SHOWN ? (int)length : RM_OPTION_SHOWN;
+    if (near) FAIL(INVALID, "%s%.*s is not a flag; did you mean --%s?", before, shown, name, near);
+    FAIL(INVALID, "%s%.*s is not a flag; --help lists them", before, shown, name);
+}
+
+/* ---- The config file -------------------------------------------------------------------------------------------- */
+
+/* Cuts spaces off both ends; returns the new length. */
+static size_t trim(const char **text, size_t length) {
+    while (length && isspace((unsigned char)**text)) (*text)++, length--;
+    while (length && isspace((unsigned char)(*text)[length - 1])) length--;
+    return length;
+}
+
+static remat_status parse_line(rm_options *o, const char *text, size_t length, const char *before) {
+    const char *comment = memchr(text, '#', length);
+    if (comment) length = (size_t)(comment - text);
+    if (!(length = trim(&text, length))) return REMAT_OK;
+    const char *equals = memchr(text, '=', length);
+    REQUIRE(equals, INVALID, "%swrite `name = value`", before);
+    const char *name = text, *value = equals + 1;
+    size_t name_length = trim(&name, (size_t)(equals - text)),
+           value_length = trim(&value, length - (size_t)(value - text));
+    if (name_length > 2 && !memcmp(name, "--", 2)) name += 2, name_length -= 2;
+    const rm_option *line = rm_option_find(name, name_length);
+    if (!line) return unknown(before, name, name_length, ~0);
+    REQUIRE(strcmp(line->name, "config"), INVALID, "%sa config file cannot name another", before);
+    REQUIRE(!o->given[line - rm_option_table], INVALID, "%s%s is set for the second time in this file: leave one out",
+            before, line->name);
+    char *copy = rm_malloc(value_length + 1);
+    REQUIRE(copy, MEMORY, "%sno memory for %zu bytes", before, value_length + 1);
+    memcpy(copy, value, value_length);
+    copy[value_length] = 0;
+    remat_status status = rm_option_set(o, line, copy, (rm_option_place){before, " = "});
+    rm_free(copy);
+    return status;
+}
+
+remat_status rm_options_parse_config(rm_options *o, const char *text, size_t size, const char *file) {
+    REQUIRE(!memchr(text, 0, size), INVALID, "%s is not a text file: it should hold `name = value` lines", file);
+    int number = 1;
+    size_t mark = size >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0; /* that some editors put before UTF-8 */
+    for (size_t start = mark; start < size; number++) {
+        char before[300];
+        const char *end = memchr(text + start, '\n', size - start);
+        size_t length = end ? (size_t)(end - text) - start : size - start;
+        snprintf(before, sizeof before, "%.250s:%d: ", file, number);
+        TRY(parse_line(o, text + start, length, before));
+        start += length + 1;
+    }
+    return REMAT_OK;
+}
+
+static remat_status read_config(rm_options *o, const char *path) {
+    uint8_t *text;
+    size_t size;
+    TRY(rm_file_read(path, 1 << 20, &text, &size));
+    remat_status status = rm_options_parse_config(o, (const char *)text, size, path);
+    rm_free(text);
+    return status;
+}
+
+/* ---- The command line ------------------------------------------------------------------------------------------- */
+
+/* `plan` takes any line of `train`, so that one may be put in place of the other; what says nothing about the plan is
+ * checked like the rest, and has no effect. */
+static bool takes(rm_command command, const rm_option *line) {
+    return line->commands & (command == RM_PLAN ? RM_PLAN | RM_TRAIN : command);
+}
+
+/* One flag at argv[*i]; steps over its value when that is the next argument. */
+static remat_status parse_flag(rm_options *o, rm_command command, int argc, char **argv, int *i) {
+    const char *name = argv[*i] + 2, *equals = strchr(name, '=');
+    size_t length = equals ? (size_t)(equals - name) : strlen(name);
+    const rm_option *line = rm_option_find(name, length);
+    if (!line) return unknown("--", name, length, command);
+    REQUIRE(takes(command, line), INVALID, "--%s is not a flag of `remat %s`; it belongs to `remat %s`", line->name,
+            rm_option_command(command), rm_option_command(line->commands));
+    const char *value = equals ? equals + 1 : NULL;
+    if (!value) value = line->bare;
+    if (!value && *i + 1 < argc && strncmp(argv[*i + 1], "--", 2)) value = argv[++*i];
+    REQUIRE(value, INVALID, "--%s needs a value: --%s=%s", line->name, line->name, line->value);
+    return rm_option_set(o, line, value, (rm_option_place){"--", "="});
+}
+
+static remat_status parse_arguments(rm_options *o, rm_command command, int argc, char **argv) {
+    o->argument = argv; /* what is not a flag is moved to the front */
+    o->n_arguments = 0;
+    for (int i = 0; i < argc; i++) {
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+            o->help = true;
+        } else if (!strncmp(argv[i], "--", 2)) {
+            TRY(parse_flag(o, command, argc, argv, &i));
+        } else {
+            REQUIRE(command == RM_REPORT || command == RM_PLACE, INVALID,
+                    "'%.*s' is not a flag: flags are written --name=value", RM_OPTION_SHOWN, argv[i]);
+            o->argument[o->n_arguments++] = argv[i];
+        }
+    }
+    return REMAT_OK;
+}
+
+/* The last --config of a command line, without looking at anything else. */
+static const char *find_config(int argc, char **argv) {
+    const char *path = NULL;
+    for (int i = 0; i < argc; i++) {
+        if (!strncmp(argv[i], "--config=", 9)) path = argv[i] + 9;
+        if (!strcmp(argv[i], "--config") && i + 1 < argc) path = argv[i + 1];
+    }
+    return path;
+}
+
+remat_status rm_options_defaults(rm_options *o) {
+    *o = (rm_options){.lr = -1, .world_size = -1, .rank = -1, .local_rank = -1};
+    for (int i = 0; i < rm_n_options; i++) {
+        const rm_option *line = &rm_option_table[i];
+        if (line->default_text) TRY(rm_option_set(o, line, line->default_text, (rm_option_place){"--", "="}));
+    }
+    memset(o->given, 0, sizeof o->given);
+    return REMAT_OK;
+}
+
+/* Flags of which a run has one or the other: what is given nearer replaces what was saved, or stands in a file. */
+static const char *rival(const char *name) {
+    static const char *const pairs[][2] = {
+        {"steps", "epochs"}, {"checkpoint", "checkpoint-segments"}, {"warmup-steps", "warmup-epochs"}};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        for (int j = 0; j < 2; j++)
+            if (!strcmp(name, pairs[i][j])) return pairs[i][1 - j];
+    return NULL;
+}
+
+/* Back to the default; a rival without one is an integer, and 0 means not given. */
+static remat_status reset(rm_options *o, const rm_option *line) {
+    if (line->default_text) return rm_option_set(o, line, line->default_text, (rm_option_place){"--", "="});
+    *(int64_t *)rm_option_member(o, line) = 0;
+    return REMAT_OK;
+}
+
+/* What the command line gives replaces its rival in a config file: --epochs=1 against `steps = 4`. o->given says what the
+ * command line gave; afterwards, what either gave. */
+static remat_status command_line_wins(rm_options *o, const bool *in_file) {
+    bool on_line[RM_MAX_FLAGS];
+    memcpy(on_line, o->given, sizeof on_line);
+    for (int i = 0; i < rm_n_options; i++) {
+        if (!in_file[i] || on_line[i]) continue;
+        o->in_file[i] = true;
+        const char *other = rival(rm_option_table[i].name);
+        bool replaced = other && on_line[rm_option_named(other) - rm_option_table];
+        bool agrees = !strcmp(rm_option_table[i].name, "checkpoint-segments") && !strcmp(o->checkpoint, "segments");
+        if (replaced && !agrees) TRY(reset(o, &rm_option_table[i]));
+        o->given[i] = !replaced || agrees;
+    }
+    return REMAT_OK;
+}
+
+/* ---- A preset --------------------------------------------------------------------------------------------------- */
+
+/* Defaults under what was given: values that were not, nor their rivals. `preset` marks them. */
+static remat_status apply_preset(rm_options *o, bool *set_by_preset) {
+    rm_preset preset;
+    memset(set_by_preset, 0, RM_MAX_FLAGS * sizeof *set_by_preset);
+    if (!o->preset || !strcmp(o->preset, "list")) return REMAT_OK;
+    TRY(rm_preset_find(o->preset, &preset));
+    for (int i = 0; i < RM_PRESET_VALUES; i++) {
+        const rm_preset_value *value = &preset.value[i];
+        const rm_option *line = rm_option_named(value->flag);
+        const char *other = rival(value->flag);
+        if (o->given[line - rm_option_table] || (other && rm_options_given(o, other))) continue;
+        TRY(rm_option_set(o, line, value->value, (rm_option_place){"--", "="}));
+        o->given[line - rm_option_table] = false;
+        set_by_preset[line - rm_option_table] = true;
+    }
+    return REMAT_OK;
+}
+
+/* ---- All of it --------------------------------------------------------------------------------------------------- */
+
+remat_status rm_options_parse(rm_options *o, rm_command command, int argc, char **argv) {
+    TRY(rm_options_defaults(o));
+    const char *config = find_config(argc, argv);
+    bool in_file[RM_MAX_FLAGS];
+    if (config) TRY(read_config(o, config));
+    memcpy(in_file, o->given, sizeof in_file);
+    memset(o->given, 0, sizeof o->given);
+    TRY(parse_arguments(o, command, argc, argv));
+    TRY(command_line_wins(o, in_file));
+    memcpy(o->said, o->given, sizeof o->said);
+    bool set_by_preset[RM_MAX_FLAGS];
+    TRY(apply_preset(o, set_by_preset));
+    if (!o->help) TRY(rm_options_check_said(o));
+    if (!o->help && !o->resume) TRY(rm_options_check(o, command));
+    for (int i = 0; i < rm_n_options; i++) o->given[i] |= set_by_preset[i];
+    return REMAT_OK;
+}
+
+void rm_options_free(rm_options *o) {
+    for (int i = 0; i < rm_n_options; i++)
+        if (rm_option_table[i].type == RM_OPTION_TEXT || rm_option_table[i].type == RM_OPTION_CHOICE) {
+            char **text = rm_option_member(o, &rm_option_table[i]);
+            rm_free(*text);
+            *text = NULL;
+        }
+}
+
+const char *rm_options_idle(const rm_options *o, rm_command command, char *list, size_t bytes) {
+    size_t at = 0;
+    *list = 0;
+    for (int i = 0; i < rm_n_options && at < bytes; i++)
+        if (o->in_file[i] && !takes(command, &rm_option_table[i]))
+            at += (size_t)snprintf(list + at, bytes - at, "%s%s", at ? ", " : "", rm_option_table[i].name);
+    return list;
+}
+
+/* ---- Reading the table ------------------------------------------------------------------------------------------ */
+
+int rm_options_count(void) { return rm_n_options; }
+const char *rm_options_name(int index) { return rm_option_table[index].name; }
+rm_option_memory rm_options_memory(int index) { return rm_option_table[index].memory; }
+bool rm_options_has_default(int index) { return rm_option_table[index].default_text != NULL; }
+
+bool rm_options_given(const rm_options *o, const char *name) {
+    return o->given[rm_option_named(name) - rm_option_table];
+}
+
+void rm_options_mark(rm_options *o, const char *name, bool given) {
+    o->given[rm_option_named(name) - rm_option_table] = given;
+}
+
+const char *rm_options_text(const rm_options *o, int index, char *text, size_t bytes) {
+    return rm_option_text(o, &rm_option_table[index], text, bytes);
+}
+
+/* Same value, whatever the spelling: 1e-3 is 0.001. */
+static remat_status must_agree(const rm_options *o, const rm_option *line, const char *saved, const char *what,
+                               const char *source) {
+    char now[RM_PATH_BYTES];
+    rm_options_text(o, (int)(line - rm_option_table), now, sizeof now);
+    bool same = line->type == RM_OPTION_REAL ? strtod(now, NULL) == strtod(saved, NULL) : !strcmp(now, saved);
+    REQUIRE(same, INVALID,
+            "--%s=%.60s does not agree with the %s in %s, which has %s=%.60s: leave the flag out, or start afresh",
+            line->name, now, what, source, line->name, saved);
+    return REMAT_OK;
+}
+
+remat_status rm_options_adopt(rm_options *o, rm_command command, const char *name, const char *saved,
+                              const char *source) {
+    const rm_option *line = rm_option_find(name, strlen(name));
+    REQUIRE(line && line->memory != RM_FORGOTTEN, IO, "%s names a flag that this version does not keep: %.60s", source,
+            name);
+    bool training = command == RM_TRAIN;
+    if (!(line->commands & command) || (line->memory == RM_REMEMBERED && !training)) return REMAT_OK;
+    if (rival(name) && rm_options_given(o, rival(name))) return REMAT_OK;
+    if (!o->given[line - rm_option_table]) return rm_option_set(o, line, saved, (rm_option_place){source, ": "});
+    bool binding = line->memory == RM_OF_MODEL || (line->memory == RM_OF_RUN && training);
+    return binding ? must_agree(o, line, saved, "training state", source) : REMAT_OK;
+}
+
+remat_status rm_options_learn(rm_options *o, const char *name, const char *value, const char *source) {
+    const rm_option *line = rm_option_named(name);
+    char before[RM_PATH_BYTES];
+    snprintf(before, sizeof before, "%.500s: ", source);
+    if (o->given[line - rm_option_table]) return must_agree(o, line, value, "model", source);
+    return rm_option_set(o, line, value, (rm_option_place){before, " = "});
+}

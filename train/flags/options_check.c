@@ -1,0 +1,285 @@
+/* options_check.c: flags that do not go together: that exclude each other, that need each other, and that nothing would read.
+ * Values by themselves are judged where they are read (options_value.c); what depends on the data or on the number of ranks,
+ * where those are known (setup.c, presets.c). Main entries: rm_options_check_said, rm_options_check; see options.h. */
+#include "train/flags/options_table.h"
+
+#include "train/file.h"
+#include "train/flags/presets.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is(const char *value, const char *other) { return !strcmp(value, other); }
+
+static bool said(const rm_options *o, const char *name) { return o->said[rm_option_named(name) - rm_option_table]; }
+
+/* ---- Flags that nothing would read ------------------------------------------------------------------------------- */
+
+/* A flag has an effect where another has one of certain values:
+ *
+ *   "a|b|c"   one of these
+ *   ">N"      a number above N
+ *   NULL      any: it is there; `other` may then name several flags, of which one does
+ *
+ * A flag may have several lines, of which all must hold. It may always say `off`, the value at which it asks for nothing.
+ *
+ * Not here: flags about ranks (--zero, --bucket-cap-mb, --grad-compress and the like), because one script is run on any
+ * number of ranks, one included; and flags that forbid something (--no-fold, --recompute=exact-only) which would not
+ * happen anyhow. */
+typedef struct {
+    const char *flag, *off; /* off NULL: there is no such value */
+    const char *other, *values;
+    const char *because; /* appended to the sentence; NULL: nothing */
+} rule;
+
+static const rule rules[] = {
+    {"dropout", "0", "layers", ">1", "dropout is between layers"},
+    {"embed", "0", "task", "lm|copy", "whose inputs are symbols"},
+    {"classes", "0", "task", "classify", NULL},
+    {"data", NULL, "task", "lm|classify", "the others generate theirs"},
+    {"labels", NULL, "task", "classify", NULL},
+    {"eval-data", NULL, "task", "lm|classify", "the others generate theirs: --eval-every=N evaluates"},
+    {"eval-labels", NULL, "task", "classify", NULL},
+    {"eval-labels", NULL, "eval-data", NULL, NULL},
+    {"rows", "false", "task", "classify", NULL},
+    {"samples", NULL, "task", "adding|copy", "which generate them"},
+
+    {"momentum", "0", "optimizer", "sgd|lars", NULL},
+    {"nesterov", "false", "optimizer", "sgd|lars", NULL},
+    {"nesterov", "false", "momentum", ">0", NULL},
+    {"beta1", NULL, "optimizer", "adam|adamw|lamb", NULL},
+    {"beta2", NULL, "optimizer", "adam|adamw|lamb", NULL},
+    {"eps", NULL, "optimizer", "adam|adamw|lars|lamb", NULL},
+    {"trust-coefficient", NULL, "optimizer", "lars", NULL},
+    {"momentum-correction", "false", "optimizer", "lars",
+     "whose velocity holds the learning rate; that of sgd does not, and is right as it is"},
+    {"momentum-correction", "false", "momentum", ">0", NULL},
+    {"adapt-vectors", "false", "optimizer", "lars|lamb", NULL},
+    {"decay-vectors", "false", "optimizer", "lars|lamb", NULL},
+    {"decay-vectors", "false", "weight-decay", ">0", NULL},
+    {"norm-limit", "0", "optimizer", "lamb", NULL},
+    {"label-smoothing", "0", "task", "lm|classify|copy", "tasks with classes"},
+
+    {"base-batch", NULL, "scale-lr", "linear|sqrt", NULL},
+    {"milestones", NULL, "lr-schedule", "step", NULL},
+    {"gamma", NULL, "lr-schedule", "step", NULL},
+    {"end-lr", NULL, "lr-schedule", "linear|cosine|poly", NULL},
+    {"decay-steps", "0", "lr-schedule", "linear|cosine|poly", NULL},
+    {"power", NULL, "lr-schedule", "poly", NULL},
+
+    {"top-k", "0", "temperature", ">0", NULL},
+    {"top-p", "1", "temperature", ">0", NULL},
+
+    {"metrics-per-rank", "false", "metrics", NULL, NULL},
+    {"save-every", NULL, "save|resume", NULL, NULL},
+    {"keep", NULL, "save|resume", NULL, NULL},
+};
+
+/* The word at *at of "a|b|c", and steps to the next; false when there is none. */
+static bool next_word(const char **at, char word[32]) {
+    size_t length = strcspn(*at, "|");
+    if (!length) return false;
+    snprintf(word, 32, "%.*s", (int)length, *at);
+    *at += length + ((*at)[length] == '|');
+    return true;
+}
+
+static const char *text_of(const rm_options *o, const char *name, char text[RM_PATH_BYTES]) {
+    return rm_option_text(o, rm_option_named(name), text, RM_PATH_BYTES);
+}
+
+static bool holds(const rm_options *o, const rule *r) {
+    char text[RM_PATH_BYTES], word[32];
+    const char *at = r->values ? r->values : r->other;
+    if (r->values && *r->values == '>') return strtod(text_of(o, r->other, text), NULL) > strtod(r->values + 1, NULL);
+    while (next_word(&at, word))
+        if (r->values ? is(text_of(o, r->other, text), word) : *text_of(o, word, text)) return true;
+    return false;
+}
+
+/* "sgd, adam or lars" */
+static void list_words(const char *words, char *list, size_t bytes) {
+    char word[32];
+    size_t n = 0;
+    *list = 0;
+    for (const char *at = words; n < bytes && next_word(&at, word);)
+        n += (size_t)snprintf(list + n, bytes - n, "%s%s", !n ? "" : *at ? ", " : " or ", word);
+}
+
+static remat_status has_no_effect(const rm_options *o, const rule *r) {
+    char now[RM_PATH_BYTES], list[96], word[32], with[160], needs[160];
+    const char *first = r->other;
+    next_word(&first, word);
+    if (!r->values) {
+        snprintf(with, sizeof with, "without --%s", word);
+        snprintf(needs, sizeof needs, "--%s=%s", word, rm_option_named(word)->value);
+    } else {
+        snprintf(with, sizeof with, "with --%s=%.60s", word, text_of(o, word, now));
+        list_words(r->values, list, sizeof list);
+        if (*r->values == '>')
+            snprintf(needs, sizeof needs, "--%s above %s", word, r->values + 1);
+        else
+            snprintf(needs, sizeof needs, "--%s=%s", word, list);
+    }
+    FAIL(INVALID, "--%s has no effect %s: it needs %s%s%s", r->flag, with, needs, r->because ? ", " : "",
+         r->because ? r->because : "");
+}
+
+static bool asks_for_something(const rm_options *o, const rule *r) {
+    char text[RM_PATH_BYTES];
+    return said(o, r->flag) && !(r->off && is(text_of(o, r->flag, text), r->off));
+}
+
+/* A file's --momentum beside a command line's --optimizer=adam: the line wins, and what it leaves idle in the file is let be. */
+static bool is_overruled(const rm_options *o, const rule *r) {
+    const rm_option *other = r->values ? rm_option_named(r->other) : NULL;
+    bool on_line = other && o->said[other - rm_option_table] && !o->in_file[other - rm_option_table];
+    return on_line && o->in_file[rm_option_named(r->flag) - rm_option_table];
+}
+
+/* A config file may serve several commands: what this one does not take is not its business. */
+static remat_status check_effects(const rm_options *o, rm_command command) {
+    int commands = command == RM_PLAN ? RM_PLAN | RM_TRAIN : (int)command;
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        bool taken = rm_option_named(rules[i].flag)->commands & commands, overruled = is_overruled(o, &rules[i]);
+        bool wants = taken && !overruled && asks_for_something(o, &rules[i]);
+        if (wants && !holds(o, &rules[i])) return has_no_effect(o, &rules[i]);
+    }
+    return REMAT_OK;
+}
+
+/* ---- Flags that contradict each other ------------------------------------------------------------------------------ */
+
+/* Plans of the other strategies keep what they keep in memory; --pareto shows plans of all. */
+static remat_status check_spill(const rm_options *o) {
+    bool limited = o->memory_budget || o->assume_memory, named = rm_options_given(o, "checkpoint");
+    bool optimal = !o->checkpoint_segments && (is(o->checkpoint, "optimal") || (limited && !named));
+    REQUIRE(
+        !said(o, "spill") || optimal || o->pareto, INVALID,
+        "--spill has no effect with --checkpoint%s%s: it needs --memory-budget=SIZE with --checkpoint=optimal, which "
+        "is what a budget means by itself",
+        o->checkpoint_segments ? "-segments" : "=", o->checkpoint_segments ? "" : o->checkpoint);
+    return REMAT_OK;
+}
+
+/* What keeps everything has nothing to compare. A budget without --checkpoint is `optimal`. */
+static remat_status check_verify(const rm_options *o) {
+    bool limited = o->memory_budget || o->assume_memory, named = rm_options_given(o, "checkpoint");
+    bool keeps_all = !o->checkpoint_segments && is(o->checkpoint, "none") && (named || !limited);
+    REQUIRE(!said(o, "verify-recompute") || !o->verify_recompute || !keeps_all || o->pareto, INVALID,
+            "--verify-recompute has no effect with --checkpoint=none, which computes nothing twice: it needs "
+            "--checkpoint=sqrt, lean or optimal, --checkpoint-segments=N or --memory-budget=SIZE");
+    return REMAT_OK;
+}
+
+/* Ways of using memory. */
+static remat_status check_memory(const rm_options *o) {
+    bool recomputes = o->checkpoint_segments > 1 || is(o->checkpoint, "sqrt"), lean = is(o->checkpoint, "lean");
+    REQUIRE(o->checkpoint_segments || !is(o->checkpoint, "segments"), INVALID,
+            "--checkpoint=segments needs their number: say --checkpoint-segments=N");
+    REQUIRE(!is(o->recompute, "off") || !(recomputes || lean), INVALID,
+            "--recompute=off forbids what --checkpoint%s%s does: give one of the two",
+            recomputes && o->checkpoint_segments ? "-segments" : "=",
+            recomputes && o->checkpoint_segments ? "" : o->checkpoint);
+    REQUIRE(!is(o->recompute, "exact-only") || !lean, INVALID,
+            "--recompute=exact-only forbids what --checkpoint=lean does, rebuilding from h: give one of the two");
+    bool assumes = o->assume_memory || o->assume_flops || o->assume_bandwidth;
+    REQUIRE(!assumes || is(o->device, "null"), INVALID,
+            "--assume-memory, --assume-flops and --assume-bandwidth describe a machine that is not this one: they need "
+            "--device=null");
+    REQUIRE(!(o->assume_memory && o->memory_budget), INVALID,
+            "--assume-memory is the memory budget of the machine assumed; it and --memory-budget exclude each other");
+    TRY(check_verify(o));
+    return check_spill(o);
+}
+
+/* What can be said before it is known how many ranks there are; rm_setup_world says the rest. */
+static remat_status check_ranks(const rm_options *o) {
+    int64_t shards = o->deterministic_world;
+    REQUIRE(
+        !(shards & (shards - 1)), INVALID,
+        "--deterministic-world=%lld: shards are added up as a tree, so their number must be a power of two, such as 8",
+        (long long)shards);
+    REQUIRE(!(shards && o->accumulate_steps > 1), INVALID,
+            "--deterministic-world and --accumulate-steps exclude each other: the first cuts --batch into shards, the "
+            "second adds batches to it");
+    REQUIRE(!(shards && !is(o->grad_compress, "none")), INVALID,
+            "--grad-compress=%s rounds what ranks send, so the bits would depend on their number: leave it out, or "
+            "--deterministic-world",
+            o->grad_compress);
+    REQUIRE(!(o->fused_update && o->clip_grad_norm > 0), INVALID,
+            "--fused-update updates before all gradients are there, and --clip-grad-norm needs the norm of all: give "
+            "one of the two");
+    return REMAT_OK;
+}
+
+/* What would be written or found is nothing that was computed. `plan` takes the flags of any run. --resume saves by itself. */
+static remat_status check_null(const rm_options *o, rm_command command) {
+    const char *flag = o->save && !said(o, "save") ? "resume"
+                       : o->save                   ? "save"
+                       : o->dump_grads             ? "dump-grads"
+                       : o->eval_data              ? "eval-data"
+                       : o->eval_every             ? "eval-every"
+                                                   : NULL;
+    if (!is(o->device, "null")) return REMAT_OK;
+    REQUIRE(command != RM_EVAL, INVALID, "--device=null computes nothing, so it has no loss to tell: use cpu");
+    REQUIRE(command != RM_TRAIN || !flag, INVALID,
+            "--device=null computes nothing, and --%s is about what was computed: leave it out, or use --device=cpu",
+            flag);
+    return REMAT_OK;
+}
+
+/* A preset's rate goes with its optimizer: lars' rates are thousands of times those of adam. */
+static remat_status check_preset(const rm_options *o) {
+    rm_preset preset;
+    const char *optimizer = "", *lr = "";
+    if (!o->preset || is(o->preset, "list")) return REMAT_OK;
+    TRY(rm_preset_find(o->preset, &preset));
+    for (int i = 0; i < RM_PRESET_VALUES; i++) {
+        if (is(preset.value[i].flag, "optimizer")) optimizer = preset.value[i].value;
+        if (is(preset.value[i].flag, "lr")) lr = preset.value[i].value;
+    }
+    REQUIRE(is(o->optimizer, optimizer) || said(o, "lr"), INVALID,
+            "--preset=%s has a learning rate of %s, for --optimizer=%s: with --optimizer=%s say which, --lr=X",
+            preset.name, lr, optimizer, o->optimizer);
+    return REMAT_OK;
+}
+
+/* ---- All of it ----------------------------------------------------------------------------------------------------- */
+
+static remat_status exclude(const rm_options *o, const char *one, const char *other) {
+    REQUIRE(!(said(o, one) && said(o, other)), INVALID, "--%s and --%s exclude each other: give one", one, other);
+    return REMAT_OK;
+}
+
+remat_status rm_options_check_said(const rm_options *o) {
+    TRY(exclude(o, "steps", "epochs"));
+    TRY(exclude(o, "warmup-steps", "warmup-epochs"));
+    TRY(exclude(o, "resume", "init"));
+    TRY(exclude(o, "json", "steps-text"));
+    TRY(exclude(o, "json", "problem"));
+    TRY(exclude(o, "steps-text", "problem"));
+    REQUIRE(!(said(o, "checkpoint-segments") && said(o, "checkpoint") && !is(o->checkpoint, "segments")), INVALID,
+            "--checkpoint-segments and --checkpoint=%s exclude each other: give one", o->checkpoint);
+    REQUIRE(!(o->pareto && (o->steps_text || o->problem)), INVALID,
+            "--pareto shows many plans; --steps-text and --problem belong to one: leave one out");
+    REQUIRE(
+        !(o->devices && (said(o, "rank") || said(o, "world-size"))), INVALID,
+        "--devices starts the ranks itself; --world-size and --rank belong to a rank that somebody else started: give "
+        "the one or the others");
+    return REMAT_OK;
+}
+
+remat_status rm_options_check(const rm_options *o, rm_command command) {
+    TRY(check_memory(o));
+    TRY(check_ranks(o));
+    REQUIRE(!is(o->lr_schedule, "step") || o->milestones, INVALID,
+            "--lr-schedule=step needs to know where: say --milestones=300,600 (updates) or 30e,60e (epochs)");
+    TRY(check_preset(o));
+    TRY(check_null(o, command));
+    REQUIRE(!o->metrics_per_rank || !o->metrics || !is(o->metrics, "-"), INVALID,
+            "--metrics=- is standard output, and --metrics-per-rank needs the name of a file");
+    TRY(check_effects(o, command));
+    return rm_option_check_files(o, command);
+}

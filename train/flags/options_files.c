@@ -1,0 +1,50 @@
+/* options_files.c: files that a run would write over what it reads, by flags that name one file twice: --metrics=FILE with
+ * --data=FILE. Which flags name files says the table (options_table.c). What else lies where something is to be written, the
+ * writers look at themselves (metrics.c, dump.c). Main entry: rm_option_check_files; see options_table.h. */
+#include "train/flags/options_table.h"
+
+#include "train/file.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* As many ranks write --metrics, each its own. */
+static const char *path_of(const rm_options *o, const rm_option *line, char text[RM_PATH_BYTES]) {
+    const char *value = *(char *const *)rm_option_member(o, line);
+    bool own = o->metrics_per_rank && !strcmp(line->name, "metrics");
+    snprintf(text, RM_PATH_BYTES, own ? "%s.rank%lld" : "%s", value ? value : "",
+             (long long)(o->rank > 0 ? o->rank : 0));
+    return text;
+}
+
+/* By any name, or link. A device such as /dev/null may be written by many. */
+static bool same_file(const char *a, const char *b) {
+    struct stat at_a, at_b;
+    bool there = !stat(a, &at_a), both = there && !stat(b, &at_b);
+    if (both) return at_a.st_dev == at_b.st_dev && at_a.st_ino == at_b.st_ino && !S_ISCHR(at_a.st_mode);
+    return !there && *a && !strcmp(a, b);
+}
+
+static bool concerns(const rm_option *line, rm_command command, rm_option_file least) {
+    return line->file >= least && line->commands & (int)command;
+}
+
+static remat_status check_file(const rm_options *o, rm_command command, const rm_option *written) {
+    char path[RM_PATH_BYTES], other[RM_PATH_BYTES];
+    if (!*path_of(o, written, path)) return REMAT_OK;
+    for (int i = 0; i < rm_n_options; i++) {
+        const rm_option *line = &rm_option_table[i];
+        bool same =
+            line != written && concerns(line, command, RM_FILE_READ) && same_file(path, path_of(o, line, other));
+        REQUIRE(!same, INVALID, "--%s=%.400s would be written over --%s=%.400s, which is the same file: name another",
+                written->name, path, line->name, other);
+    }
+    return REMAT_OK;
+}
+
+remat_status rm_option_check_files(const rm_options *o, rm_command command) {
+    for (int i = 0; i < rm_n_options; i++)
+        if (concerns(&rm_option_table[i], command, RM_FILE_WRITTEN)) TRY(check_file(o, command, &rm_option_table[i]));
+    return REMAT_OK;
+}

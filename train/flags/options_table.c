@@ -1,0 +1,292 @@
+/* options_table.c: the table of flags, and --help. A new flag is a line here and a member of rm_options. See options_table.h. */
+#include "train/flags/options_table.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- The table -------------------------------------------------------------------------------------------------- */
+
+#define AT(member) offsetof(rm_options, member)
+#define MODEL (RM_TRAIN | RM_PLAN | RM_EVAL | RM_PREDICT | RM_SAMPLE)
+#define RUN (RM_TRAIN | RM_PLAN | RM_EVAL | RM_PREDICT)
+#define FIT (RM_TRAIN | RM_PLAN)
+#define HUGE_COUNT 1e12
+
+#define INT(name, member, commands, memory, def, low, high, help)                                                      \
+    { name, RM_OPTION_INTEGER, AT(member), commands, memory, def, low, high, NULL, "N", help, NULL, RM_NO_FILE }
+#define NUM(name, member, commands, memory, def, low, high, help)                                                      \
+    { name, RM_OPTION_REAL, AT(member), commands, memory, def, low, high, NULL, "X", help, NULL, RM_NO_FILE }
+/* Bytes, as people write them: 4096, 64KiB, 1.5GiB, 2GB; or a rate of so many a second. */
+#define BIG(name, member, commands, memory, value, help)                                                               \
+    { name, RM_OPTION_SIZE, AT(member), commands, memory, NULL, 0, 0, NULL, value, help, NULL, RM_NO_FILE }
+#define TXT(name, member, commands, memory, value, help)                                                               \
+    { name, RM_OPTION_TEXT, AT(member), commands, memory, NULL, 0, 0, NULL, value, help, NULL, RM_NO_FILE }
+/* The same of files that are read, and of those that are written. */
+#define IN(name, member, commands, memory, value, help)                                                                \
+    { name, RM_OPTION_TEXT, AT(member), commands, memory, NULL, 0, 0, NULL, value, help, NULL, RM_FILE_READ }
+#define OUT(name, member, commands, memory, value, help)                                                               \
+    { name, RM_OPTION_TEXT, AT(member), commands, memory, NULL, 0, 0, NULL, value, help, NULL, RM_FILE_WRITTEN }
+#define ONE(name, member, commands, memory, def, choices, help)                                                        \
+    { name, RM_OPTION_CHOICE, AT(member), commands, memory, def, 0, 0, choices, choices, help, NULL, RM_NO_FILE }
+#define YES(name, member, commands, memory, help)                                                                      \
+    { name, RM_OPTION_SWITCH, AT(member), commands, memory, NULL, 0, 0, NULL, NULL, help, "true", RM_NO_FILE }
+
+/* A number that need not be said. */
+#define MAY(name, member, commands, memory, bare, low, high, help)                                                     \
+    { name, RM_OPTION_INTEGER, AT(member), commands, memory, "0", low, high, NULL, "N", help, bare, RM_NO_FILE }
+
+/* clang-format off */
+const rm_option rm_option_table[] = {
+    ONE("model", model, MODEL, RM_OF_MODEL, "lstm", "lstm|gru|rnn", "recurrent layer; equations and names are PyTorch's"),
+    INT("layers", layers, MODEL, RM_OF_MODEL, "2", 1, 1000, "how many, one on top of the other"),
+    INT("hidden", hidden, MODEL, RM_OF_MODEL, "256", 1, 1e6, "width of each layer"),
+    INT("embed", embed, MODEL, RM_OF_MODEL, "0", 0, 1e6, "width of the embedding; 0: as hidden"),
+    YES("no-bias", no_bias, MODEL, RM_OF_MODEL, "recurrent and linear layers without biases, PyTorch's bias=False"),
+    INT("classes", classes, MODEL, RM_OF_MODEL, "0", 0, 1e6, "outputs of classify; 0: the largest label + 1"),
+    NUM("dropout", dropout, FIT, RM_REMEMBERED, "0", 0, 0.999, "probability, after every layer but the last"),
+
+    ONE("task", task, MODEL, RM_OF_MODEL, "lm", "lm|classify|adding|copy",
+        "lm: next byte of a text; classify: images or .npy; adding, copy: generated long-memory problems"),
+    IN("data", data, RUN, RM_REMEMBERED, "FILE", "lm: any text; classify: IDX images or .npy [N,T,F]; .gz too"),
+    IN("labels", labels, FIT | RM_EVAL, RM_REMEMBERED, "FILE", "classify: IDX or .npy labels [N]"),
+    IN("eval-data", eval_data, FIT, RM_REMEMBERED, "FILE", "data for --eval-every"),
+    IN("eval-labels", eval_labels, FIT, RM_REMEMBERED, "FILE", "their labels"),
+    YES("rows", rows, RUN, RM_OF_MODEL, "classify: IDX images row by row, MNIST's in 28 timesteps of 28 features, not in 784 of one"),
+    INT("seq-len", seq_len, RUN, RM_OF_RUN, "0", 0, 1e9, "timesteps of a sample; 0: lm 1000, adding 400, copy 120, classify all"),
+    INT("batch", batch, RUN, RM_OF_RUN, "16", 1, 1e6, "samples of a step"),
+    INT("samples", samples, RUN, RM_OF_RUN, "10000", 1, 1e8, "adding, copy: how many are generated"),
+    INT("seed", seed, RUN | RM_SAMPLE, RM_OF_RUN, "0", 0, 9e15, "of parameters, dropout, order and generated data"),
+    YES("no-shuffle", no_shuffle, FIT, RM_OF_RUN, "take the samples in the order of the file"),
+    YES("pad", pad, FIT, RM_OF_RUN, "samples from an epoch's beginning fill up its end, as DistributedSampler does by default"),
+
+    INT("steps", steps, FIT, RM_REMEMBERED, "100", 1, HUGE_COUNT, "updates, counted from the first run's start"),
+    INT("epochs", epochs, FIT, RM_REMEMBERED, NULL, 1, HUGE_COUNT, "passes over the data, instead of --steps"),
+    ONE("optimizer", optimizer, FIT, RM_OF_RUN, "adam", "sgd|adam|adamw|lars|lamb", "PyTorch's formulas; lars, lamb: docs/large_batch.md"),
+    NUM("lr", lr, FIT, RM_REMEMBERED, NULL, 0, 1e6, "learning rate [sgd 0.1, lars 1, others 0.001]"),
+    NUM("momentum", momentum, FIT, RM_OF_RUN, "0", 0, 0.9999999, "sgd, lars"),
+    YES("nesterov", nesterov, FIT, RM_REMEMBERED, "sgd, lars: Nesterov's momentum"),
+    NUM("beta1", beta1, FIT, RM_REMEMBERED, "0.9", 0, 0.9999999, "adam, adamw, lamb"),
+    NUM("beta2", beta2, FIT, RM_REMEMBERED, "0.999", 0, 0.999999999, "adam, adamw, lamb"),
+    NUM("eps", eps, FIT, RM_REMEMBERED, "1e-8", RM_TINY, 1, "adam, adamw, lamb; lars has none unless it is given"),
+    NUM("weight-decay", weight_decay, FIT, RM_REMEMBERED, "0", 0, 1e6, "sgd, adam, lars: added to the gradient; adamw, lamb: decoupled"),
+    NUM("clip-grad-norm", clip_grad_norm, FIT, RM_REMEMBERED, "0", 0, 1e30, "largest global 2-norm; 0: no clipping"),
+
+    TXT("preset", preset, FIT, RM_FORGOTTEN, "NAME", "defaults for one global batch: mlperf-resnet-N with N = 1632, 3264, 4096, 8192,\n"
+        "                                 13056, 32768, 49152, 58880, 65536 or 67840; `list` shows them"),
+    ONE("scale-lr", scale_lr, FIT, RM_REMEMBERED, "none", "none|linear|sqrt", "--lr is for --base-batch; with the batch of all ranks it grows"),
+    INT("base-batch", base_batch, FIT, RM_REMEMBERED, "256", 1, 1e12, "... the batch that --lr is right for"),
+    INT("warmup-steps", warmup_steps, FIT, RM_REMEMBERED, "0", 0, HUGE_COUNT, "updates that the rate rises over: from --lr where it is scaled, else from 0"),
+    NUM("warmup-epochs", warmup_epochs, FIT, RM_REMEMBERED, "0", 0, 1e6, "the same in passes over the data"),
+    ONE("lr-schedule", lr_schedule, FIT, RM_REMEMBERED, "constant", "constant|step|linear|cosine|poly", "what follows the warm-up"),
+    TXT("milestones", milestones, FIT, RM_REMEMBERED, "LIST", "step: where the rate falls, after updates (300,600) or epochs (30e,60e)"),
+    NUM("gamma", gamma, FIT, RM_REMEMBERED, "0.1", RM_TINY, 1e6, "step: what it is multiplied by there"),
+    NUM("end-lr", end_lr, FIT, RM_REMEMBERED, "0", 0, 1e6, "linear, cosine, poly: where the rate ends"),
+    INT("decay-steps", decay_steps, FIT, RM_REMEMBERED, "0", 0, HUGE_COUNT, "... after so many updates, not counting the warm-up; 0: with the run"),
+    NUM("power", power, FIT, RM_REMEMBERED, "2", RM_TINY, 1e3, "poly: the power"),
+    NUM("trust-coefficient", trust_coefficient, FIT, RM_REMEMBERED, "0.001", 0, 1e6, "lars: a step of this share of the weights' norm, times the rate"),
+    YES("momentum-correction", momentum_correction, FIT, RM_REMEMBERED, "lars: scale the velocity when the rate changes"),
+    YES("adapt-vectors", adapt_vectors, FIT, RM_REMEMBERED, "lars, lamb: scale biases and gains by their norms too"),
+    YES("decay-vectors", decay_vectors, FIT, RM_REMEMBERED, "lars, lamb: weight decay for biases and gains too"),
+    NUM("norm-limit", norm_limit, FIT, RM_REMEMBERED, "0", 0, 1e30, "lamb: a larger norm of weights counts as this much; 0: no limit"),
+    TXT("train-only", train_only, FIT, RM_REMEMBERED, "NAMES", "train these parameters alone, e.g. head. or rnn.,head.bias: beginnings of names"),
+    NUM("label-smoothing", label_smoothing, FIT, RM_REMEMBERED, "0", 0, 1,
+        "share of the target that all classes get (PyTorch's); evaluations report the plain loss"),
+
+    INT("checkpoint-segments", checkpoint_segments, FIT, RM_REMEMBERED, NULL, 1, HUGE_COUNT,
+        "keep activations at N places only and recompute the rest: same losses, less memory"),
+    ONE("checkpoint", checkpoint, FIT, RM_REMEMBERED, "none", "none|segments|sqrt|lean|optimal",
+        "none: keep everything; sqrt: choose N; lean: keep only h; optimal: the fastest that fits --memory-budget"),
+    BIG("memory-budget", memory_budget, FIT, RM_REMEMBERED, "SIZE",
+        "all bytes a step may use, e.g. 512MiB: takes the fastest plan that fits, or says the smallest that would"),
+    ONE("recompute", recompute, FIT, RM_REMEMBERED, "auto", "auto|exact-only|off",
+        "exact-only: only by running the same kernels again, no gates rebuilt from h; off: nothing is computed twice"),
+    TXT("spill", spill, FIT, RM_REMEMBERED, "DIR", "also move activations to a file in DIR, where that is faster than recomputing"),
+    YES("verify-recompute", verify_recompute, FIT, RM_REMEMBERED, "compare a 64-bit hash of every recomputed boundary"),
+    IN("calibration", calibration, FIT, RM_FORGOTTEN, "FILE",
+        "where measured times are kept; 'off': measure nothing [optimal: ~/.cache/remat/calibration.txt; else off]"),
+    INT("tile", tile, RUN, RM_OF_RUN, "0", 0, 1e9, "timesteps computed together; 0: from the shapes"),
+    INT("threads", threads, MODEL, RM_REMEMBERED, "0", 0, 4096, "0: all that this process may use"),
+    ONE("device", device, MODEL, RM_FORGOTTEN, "cpu", "cpu|cuda|auto|null",
+        "cuda: an NVIDIA GPU; auto: cuda where it works, else the CPU; null computes nothing and counts everything"),
+    ONE("precision", precision, MODEL, RM_REMEMBERED, "fp32", "fp32|tf32|bf16",
+        "what matrix products round their operands to, on a GPU; numbers are stored and added up as fp32"),
+    ONE("rnn-kernels", rnn_kernels, MODEL, RM_REMEMBERED, "auto", "auto|remat|cudnn",
+        "whose kernels run recurrent layers; cudnn: NVIDIA's, on a GPU, without the lean option; auto: remat's"),
+    YES("no-fold", no_fold, MODEL, RM_OF_RUN, "do not fold the embedding into the first layer's input weights"),
+
+    TXT("devices", devices, RM_TRAIN, RM_FORGOTTEN, "LIST", "cpu:4 or 0,1,2,3: four ranks on this machine, on processors or on these GPUs"),
+    TXT("init-method", init_method, RM_TRAIN, RM_FORGOTTEN, "URL", "where ranks meet: env://, tcp://HOST:PORT, file:///PATH [env://]"),
+    INT("world-size", world_size, FIT, RM_FORGOTTEN, NULL, 1, 32767, "ranks in all [as the launcher says, else 1]"),
+    INT("rank", rank, RM_TRAIN, RM_FORGOTTEN, NULL, 0, 32766, "which of them this is [as the launcher says]"),
+    INT("local-rank", local_rank, RM_TRAIN, RM_FORGOTTEN, NULL, 0, 32766, "which of those on this machine"),
+    ONE("dist-backend", dist_backend, RM_TRAIN, RM_FORGOTTEN, "auto", "auto|local|mpi|gloo|nccl",
+        "auto: local where all ranks share a machine, else mpi under mpirun, else gloo"),
+    INT("accumulate-steps", accumulate_steps, FIT, RM_REMEMBERED, "1", 1, 1e6,
+        "batches whose gradients make one update; ranks talk after the last"),
+    MAY("deterministic-world", deterministic_world, FIT, RM_OF_RUN, "8", 0, 32768,
+        "cut the batch of all ranks into N shards, 8 if not said: the same bits for any number of ranks"),
+    NUM("bucket-cap-mb", bucket_cap_mb, FIT, RM_REMEMBERED, "25", 0.001, 1e6, "MiB of gradients that travel together"),
+    ONE("grad-compress", grad_compress, FIT, RM_OF_RUN, "none", "none|fp16|bf16", "gradients travel in half the bytes"),
+    INT("zero", zero, FIT, RM_REMEMBERED, "0", 0, 1, "1: each rank keeps its share of the optimizer's state only (ZeRO-1)"),
+    YES("fused-update", fused_update, FIT, RM_REMEMBERED, "update parameters bucket by bucket, as gradients arrive"),
+    NUM("hang-timeout", hang_timeout, RM_TRAIN, RM_FORGOTTEN, "30", 2, 1e6, "seconds until a rank without a sign of life ends the job"),
+
+    IN("save", save, RM_TRAIN, RM_FORGOTTEN, "DIR", "write training states here, and one at the end and at SIGUSR1"),
+    INT("save-every", save_every, RM_TRAIN, RM_REMEMBERED, "100", 1, HUGE_COUNT, "steps between them"),
+    INT("keep", keep, RM_TRAIN, RM_REMEMBERED, "2", 0, 1e9, "how many of the newest to keep; 0: all"),
+    IN("resume", resume, MODEL, RM_FORGOTTEN, "DIR",
+        "continue from the newest training state in DIR, with its flags"),
+    IN("init", init, RM_TRAIN | RM_EVAL | RM_PREDICT | RM_SAMPLE, RM_FORGOTTEN, "FILE", "start from the weights in a .safetensors file, which says which model it is"),
+    OUT("metrics", metrics, RM_TRAIN | RM_EVAL, RM_FORGOTTEN, "FILE", "one JSON object a line: plan, steps, end; -: on standard output"),
+    YES("metrics-per-rank", metrics_per_rank, RM_TRAIN, RM_FORGOTTEN, "each rank N writes FILE.rankN instead"),
+    IN("tensorboard", tensorboard, RM_TRAIN, RM_FORGOTTEN, "DIR", "the same numbers as event files for TensorBoard"),
+    OUT("out", out, RM_PREDICT, RM_FORGOTTEN, "FILE", "a row for each sample, as .npy (float32) or .csv [-: CSV on stdout]"),
+    OUT("dump-grads", dump_grads, RM_TRAIN, RM_FORGOTTEN, "FILE", "gradients of the first step, before clipping, as .safetensors"),
+    INT("eval-every", eval_every, FIT, RM_REMEMBERED, "0", 0, HUGE_COUNT, "steps between evaluations; 0: with --eval-data, at the end"),
+    INT("log-every", log_every, RM_TRAIN, RM_FORGOTTEN, "0", 0, HUGE_COUNT, "steps between printed lines; 0: about twenty in all"),
+
+    YES("json", json, RM_PLAN | RM_INFO, RM_FORGOTTEN, "one JSON object instead of text"),
+    YES("steps-text", steps_text, RM_PLAN, RM_FORGOTTEN, "the plan itself, one RUN, FREE, SAVE or LOAD a line"),
+    YES("problem", problem, RM_PLAN, RM_FORGOTTEN, "what the strategy was given: stages, bytes, times"),
+    YES("pareto", pareto, RM_PLAN, RM_FORGOTTEN, "memory against time, for every strategy; --json and --plot too"),
+    OUT("plot", plot, FIT, RM_FORGOTTEN, "FILE", "bytes alive over a step, by kind, as .svg, .png or .html; train adds what it measured"),
+    BIG("assume-memory", assume_memory, RM_PLAN, RM_FORGOTTEN, "SIZE", "--device=null: plan for a machine with so much"),
+    BIG("assume-flops", assume_flops, RM_PLAN, RM_FORGOTTEN, "RATE", "... so many operations a second, e.g. 60T"),
+    BIG("assume-bandwidth", assume_bandwidth, RM_PLAN, RM_FORGOTTEN, "RATE", "... so many bytes a second, e.g. 3.3TB"),
+    BIG("capacity", capacity, RM_PLACE, RM_FORGOTTEN, "SIZE", "stop at the first placement that fits; exit 1 when none is found"),
+    NUM("time-limit", time_limit, RM_PLACE, RM_FORGOTTEN, "60", 0, 1e6, "seconds to search for a smaller block"),
+    TXT("prompt", prompt, RM_SAMPLE, RM_FORGOTTEN, "TEXT", "what the text begins with [a line end]"),
+    INT("length", length, RM_SAMPLE, RM_FORGOTTEN, "500", 1, 1e12, "bytes to write"),
+    NUM("temperature", temperature, RM_SAMPLE, RM_FORGOTTEN, "0.8", 0, 1e6, "0: always the likeliest byte; 1: as the model says"),
+    INT("top-k", top_k, RM_SAMPLE, RM_FORGOTTEN, "0", 0, 256, "draw from the N likeliest bytes alone; 0: from all"),
+    NUM("top-p", top_p, RM_SAMPLE, RM_FORGOTTEN, "1", RM_TINY, 1, "draw from the fewest bytes that have probability X together; 1: from all"),
+    YES("require-identical", require_identical, RM_REPORT, RM_FORGOTTEN, "exit 1 unless all losses agree to the last bit"),
+
+    IN("config", config, MODEL | RM_REPORT, RM_FORGOTTEN, "FILE", "`name = value` lines with these names; the command line wins"),
+};
+/* clang-format on */
+enum { OPTIONS = sizeof rm_option_table / sizeof rm_option_table[0] };
+const int rm_n_options = OPTIONS;
+
+/* What --help puts above them: the flag that comes first, and the title. */
+static const struct {
+    const char *first, *title;
+} groups[] = {{"model", "The model"},
+              {"task", "The data"},
+              {"steps", "Training"},
+              {"preset", "Large batches (docs/large_batch.md)"},
+              {"checkpoint-segments", "Memory"},
+              {"tile", "The machine"},
+              {"devices", "Many ranks (docs/distributed.md)"},
+              {"save", "Files"},
+              {"json", "What is shown"},
+              {"capacity", "Placing"},
+              {"prompt", "Writing"},
+              {"require-identical", "Comparing"},
+              {"config", "Besides"}};
+enum { GROUPS = sizeof groups / sizeof groups[0] };
+_Static_assert(OPTIONS <= RM_MAX_FLAGS, "raise RM_MAX_FLAGS");
+
+static const struct {
+    rm_command command;
+    const char *name, *arguments, *doc;
+} commands[] = {
+    {RM_TRAIN, "train", "", "Trains a recurrent network, inside a plan that is checked before the first step."},
+    {RM_PLAN, "plan", "", "Prints the plan that `remat train` with the same flags would run, and runs nothing."},
+    {RM_EVAL, "eval", "", "The exact mean loss over a data set, each sample once."},
+    {RM_PREDICT, "predict", "",
+     "For each sample, a row: the probabilities of its classes, or its value. Labels are not needed."},
+    {RM_SAMPLE, "sample", "", "Writes text with a trained lm model."},
+    {RM_INFO, "info", "", "Version, devices, libraries, threads and memory."},
+    {RM_PLACE, "place", " FILE.csv",
+     "Packs buffers with known lifetimes into the smallest block: FILE has the columns id,lower,upper,size."},
+    {RM_REPORT, "report", " FILE.jsonl...",
+     "A table of runs from their --metrics files, and whether their losses agree."},
+};
+enum { COMMANDS = sizeof commands / sizeof commands[0] };
+
+/* ---- Finding ---------------------------------------------------------------------------------------------------- */
+
+const rm_option *rm_option_find(const char *name, size_t length) {
+    for (int i = 0; i < OPTIONS; i++)
+        if (strlen(rm_option_table[i].name) == length && !memcmp(rm_option_table[i].name, name, length))
+            return &rm_option_table[i];
+    return NULL;
+}
+
+const rm_option *rm_option_named(const char *name) {
+    const rm_option *line = rm_option_find(name, strlen(name));
+    assert(line);
+    return line;
+}
+
+const char *rm_option_command(int bits) {
+    for (int i = 0; i < COMMANDS; i++)
+        if (commands[i].command & bits) return commands[i].name;
+    return "";
+}
+
+const char *rm_option_group(const rm_option *line) {
+    for (int g = 0; g < GROUPS; g++)
+        if (!strcmp(groups[g].first, line->name)) return groups[g].title;
+    return NULL;
+}
+
+/* ---- Help ------------------------------------------------------------------------------------------------------- */
+
+/* "--zero=N  what it does [0]"; the equals sign in brackets where the flag may stand alone. */
+static void print_flag(const rm_option *line, FILE *out) {
+    char flag[64];
+    bool optional = line->bare && line->type != RM_OPTION_SWITCH;
+    snprintf(flag, sizeof flag, "--%s%s%s%s%s", line->name, optional ? "[" : "", line->value ? "=" : "",
+             line->value ? line->value : "", optional ? "]" : "");
+    fprintf(out, strlen(flag) > 30 ? "  %s\n%33s%s" : "  %-30s %.0s%s", flag, "", line->help);
+    fprintf(out, line->default_text ? " [%s]\n" : "\n", line->default_text);
+}
+
+/* One after the other, as a paragraph of lines that fit a terminal. */
+static void print_names(int commands, int but_not, FILE *out) {
+    int column = 0;
+    for (int i = 0; i < OPTIONS; i++) {
+        const rm_option *line = &rm_option_table[i];
+        if (!(line->commands & commands) || line->commands & but_not) continue;
+        int width = (int)strlen(line->name) + 3;
+        if (column + width > 100) fputc('\n', out), column = 0;
+        column += fprintf(out, column ? " --%s" : "  --%s", line->name);
+    }
+    fputc('\n', out);
+}
+
+/* What holds for many flags. */
+static void print_notes(rm_command command, FILE *out) {
+    bool sizes = false;
+    for (int i = 0; i < OPTIONS; i++)
+        sizes = sizes || (rm_option_table[i].type == RM_OPTION_SIZE && rm_option_table[i].commands & command);
+    fputs("\nOf a flag that is given twice the last counts.\n", out);
+    if (sizes)
+        fputs("A SIZE or RATE is a number with K, M, G or T behind it (times 1000, 1000^2, ...), Ki, Mi, Gi or Ti "
+              "(1024), or\n"
+              "nothing, and a B if you like: 4096, 64KiB, 1.5GiB, 2GB, 10M.\n",
+              out);
+}
+
+void rm_options_help(rm_command command, FILE *out) {
+    for (int i = 0; i < COMMANDS; i++)
+        if (commands[i].command == command)
+            fprintf(out, "remat %s%s [--flag=value ...]\n\n%s\n", commands[i].name, commands[i].arguments,
+                    commands[i].doc);
+    const char *title = "";
+    for (int i = 0; i < OPTIONS; i++) {
+        const rm_option *line = &rm_option_table[i];
+        if (rm_option_group(line)) title = rm_option_group(line);
+        if (!(line->commands & command)) continue;
+        if (title) fprintf(out, "\n%s\n", title);
+        title = NULL;
+        print_flag(line, out);
+    }
+    print_notes(command, out);
+    if (command != RM_PLAN) return;
+    fputs("\nTaken as well, so that a line of `remat train` may be planned as it is; they have no effect here\n", out);
+    print_names(RM_TRAIN, RM_PLAN, out);
+}

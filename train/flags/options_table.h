@@ -1,0 +1,70 @@
+/* options_table.h: what the files options*.c share: a line of the table of flags, and reading its value from a text. The program
+ * sees options.h alone.
+ *
+ *   options_table.c   the table; what --help makes of it
+ *   options_value.c   one value, from a text and back
+ *   options.c         command lines, config files, presets, training states: who says which value, and who wins
+ *   options_check.c   flags that do not go together
+ *   options_files.c   files that would be written over what is read */
+#ifndef RM_OPTIONS_TABLE_H
+#define RM_OPTIONS_TABLE_H
+
+#include "train/flags/options.h"
+
+#include <stddef.h>
+
+typedef enum {
+    RM_OPTION_SWITCH,
+    RM_OPTION_INTEGER,
+    RM_OPTION_REAL,
+    RM_OPTION_SIZE,
+    RM_OPTION_TEXT,
+    RM_OPTION_CHOICE
+} rm_option_type;
+
+/* What a run does with the file that a flag names. Directories, and what looks at what is there before it writes, as
+ * --calibration does, count as read: nothing else may be written over them. */
+typedef enum { RM_NO_FILE, RM_FILE_READ, RM_FILE_WRITTEN } rm_option_file;
+
+typedef struct {
+    const char *name;
+    rm_option_type type;
+    size_t offset; /* in rm_options: bool, int64_t, double, uint64_t, char *, char * */
+    int commands;
+    rm_option_memory memory;
+    const char *default_text; /* NULL: none */
+    double low, high;         /* of numbers, inclusive */
+    const char *choices;      /* of CHOICE: "a|b|c" */
+    const char *value, *help; /* as --help prints them */
+    const char *bare;         /* the value of the flag without one; NULL: it needs one */
+    rm_option_file file;
+} rm_option;
+
+#define RM_OPTION_SHOWN 60 /* of what was typed, in a sentence */
+#define RM_TINY 1e-300     /* as `low`: "more than 0" */
+
+extern const rm_option rm_option_table[];
+extern const int rm_n_options; /* <= RM_MAX_FLAGS */
+
+static inline void *rm_option_member(const rm_options *options, const rm_option *line) {
+    return (char *)options + line->offset;
+}
+const rm_option *rm_option_find(const char *name, size_t length); /* NULL: there is none */
+const rm_option *rm_option_named(const char *name);               /* there is one */
+const char *rm_option_command(int commands);                      /* the name of the first of them */
+const char *rm_option_group(const rm_option *line);               /* the title of --help that it comes first under, or NULL */
+
+/* Where a value was written, for the sentence: "--hidden=12x" or "runs.conf:3: hidden = 12x". */
+typedef struct {
+    const char *before, *between; /* "--" and "=", or "FILE:3: " and " = " */
+} rm_option_place;
+
+/* Part of rm_options_check (options_files.c): INVALID when two of these flags name one file, and one of them writes it. */
+remat_status rm_option_check_files(const rm_options *options, rm_command command);
+
+/* Reads a value and marks the flag as given; INVALID says what is wrong with it, and where it stands. */
+remat_status rm_option_set(rm_options *options, const rm_option *line, const char *value, rm_option_place where);
+/* The value as the command line would say it, into `text`. */
+const char *rm_option_text(const rm_options *options, const rm_option *line, char *text, size_t text_bytes);
+
+#endif

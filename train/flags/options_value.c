@@ -1,0 +1,165 @@
+/* options_value.c: the value of one flag, from a text and back to one. See options_table.h. */
+#include "train/flags/options_table.h"
+
+#include "memory/host.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static remat_status bad(rm_option_place where, const rm_option *line, const char *value, const char *why) {
+    FAIL(INVALID, "%s%s%s%.*s: %s", where.before, line->name, where.between, RM_OPTION_SHOWN, value, why);
+}
+
+static remat_status bad_range(rm_option_place where, const rm_option *line, const char *value) {
+    char why[120];
+    if (line->low == RM_TINY)
+        snprintf(why, sizeof why, "must be more than 0 and at most %.10g", line->high);
+    else
+        snprintf(why, sizeof why, "must be from %.10g to %.10g", line->low, line->high);
+    return bad(where, line, value, why);
+}
+
+static remat_status set_integer(rm_options *o, const rm_option *line, const char *value, rm_option_place where) {
+    char *end;
+    errno = 0;
+    long long number = strtoll(value, &end, 10);
+    if (isspace((unsigned char)*value) || end == value || *end)
+        return bad(where, line, value, "is not a whole number such as 64");
+    if (errno == ERANGE || !((double)number >= line->low && (double)number <= line->high))
+        return bad_range(where, line, value);
+    *(int64_t *)rm_option_member(o, line) = number;
+    return REMAT_OK;
+}
+
+/* strtod would take 0x10 for 16, and "nan" for a number. "inf" is one: it is out of every range. */
+static bool is_decimal(const char *value) {
+    const char *digits = value + (*value == '-' || *value == '+');
+    bool hexadecimal = *digits == '0' && (digits[1] == 'x' || digits[1] == 'X');
+    return !isspace((unsigned char)*value) && !hexadecimal;
+}
+
+static remat_status set_real(rm_options *o, const rm_option *line, const char *value, rm_option_place where) {
+    char *end;
+    double number = strtod(value, &end);
+    if (!is_decimal(value) || end == value || *end || isnan(number))
+        return bad(where, line, value, "is not a number such as 0.5 or 1e-3");
+    if (!(number >= line->low && number <= line->high)) return bad_range(where, line, value);
+    *(double *)rm_option_member(o, line) = number;
+    return REMAT_OK;
+}
+
+/* A number and a unit: none, K M G T (powers of 1000), Ki Mi Gi Ti (of 1024), each with or without a B. */
+static remat_status set_size(rm_options *o, const rm_option *line, const char *value, rm_option_place where) {
+    static const char letters[] = "KMGT";
+    bool rate = !strcmp(line->value, "RATE");
+    char *end;
+    double number = strtod(value, &end);
+    if (!is_decimal(value) || *value == '-' || end == value || !isfinite(number))
+        return bad(where, line, value,
+                   rate ? "is not a rate, so much a second, such as 60T or 3.3TB"
+                        : "is not a size such as 4096, 64KiB, 1.5GiB or 2GB");
+    const char *letter = *end ? strchr(letters, toupper((unsigned char)*end)) : NULL;
+    if (letter) {
+        bool binary = *++end == 'i';
+        end += binary;
+        for (const char *l = letters; l <= letter; l++) number *= binary ? 1024 : 1000;
+    }
+    end += *end == 'B';
+    if (*end)
+        return bad(where, line, value,
+                   rate ? "has a unit that is not known; use K, M, G or T, with or without a B behind it"
+                        : "has a unit that is not known; use B, KB, KiB, MB, MiB, GB, GiB, TB or TiB");
+    if (!(number >= 1 && number <= 1e18)) return bad(where, line, value, "must be from 1 to 1e18");
+    *(uint64_t *)rm_option_member(o, line) = (uint64_t)number;
+    return REMAT_OK;
+}
+
+static remat_status set_text(rm_options *o, const rm_option *line, const char *value, rm_option_place where) {
+    char why[64];
+    snprintf(why, sizeof why, "is empty: a %s is wanted", line->value ? line->value : "value");
+    if (!*value) return bad(where, line, value, why);
+    char *copy = rm_strdup(value);
+    REQUIRE(copy, MEMORY, "no memory for the value of --%s", line->name);
+    char **text = rm_option_member(o, line);
+    rm_free(*text);
+    *text = copy;
+    return REMAT_OK;
+}
+
+static bool is_choice(const char *choices, const char *value) {
+    size_t length = strlen(value);
+    for (const char *at = choices; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL)
+        if (length == strcspn(at, "|") && !memcmp(at, value, length)) return true;
+    return false;
+}
+
+static remat_status set_choice(rm_options *o, const rm_option *line, const char *value, rm_option_place where) {
+    char why[120];
+    snprintf(why, sizeof why, "must be one of %s", line->choices);
+    return is_choice(line->choices, value) ? set_text(o, line, value, where) : bad(where, line, value, why);
+}
+
+static remat_status set_switch(rm_options *o, const rm_option *line, const char *value, rm_option_place where) {
+    bool yes = !strcmp(value, "true") || !strcmp(value, "yes") || !strcmp(value, "1");
+    bool no = !strcmp(value, "false") || !strcmp(value, "no") || !strcmp(value, "0");
+    if (!yes && !no) return bad(where, line, value, "must be true or false");
+    *(bool *)rm_option_member(o, line) = yes;
+    return REMAT_OK;
+}
+
+remat_status rm_option_set(rm_options *o, const rm_option *line, const char *value, rm_option_place where) {
+    o->given[line - rm_option_table] = true;
+    switch (line->type) {
+    case RM_OPTION_SWITCH:
+        return set_switch(o, line, value, where);
+    case RM_OPTION_INTEGER:
+        return set_integer(o, line, value, where);
+    case RM_OPTION_REAL:
+        return set_real(o, line, value, where);
+    case RM_OPTION_SIZE:
+        return set_size(o, line, value, where);
+    case RM_OPTION_TEXT:
+        return set_text(o, line, value, where);
+    case RM_OPTION_CHOICE:
+        return set_choice(o, line, value, where);
+    }
+    return REMAT_OK;
+}
+
+/* The shortest that reads back as the same number: 0.1, not 0.10000000000000001. */
+static void real_text(double number, char *text, size_t bytes) {
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(text, bytes, "%.*g", digits, number);
+        if (strtod(text, NULL) == number) return;
+    }
+}
+
+const char *rm_option_text(const rm_options *o, const rm_option *line, char *text, size_t bytes) {
+    const void *at = rm_option_member(o, line);
+    switch (line->type) {
+    case RM_OPTION_SWITCH:
+        snprintf(text, bytes, "%s", *(const bool *)at ? "true" : "false");
+        break;
+    case RM_OPTION_INTEGER:
+        snprintf(text, bytes, "%lld", (long long)*(const int64_t *)at);
+        break;
+    case RM_OPTION_REAL:
+        real_text(*(const double *)at, text, bytes);
+        break;
+    case RM_OPTION_SIZE:
+        if (*(const uint64_t *)at)
+            snprintf(text, bytes, "%llu", (unsigned long long)*(const uint64_t *)at);
+        else
+            *text = 0; /* not given, like a text */
+        break;
+    case RM_OPTION_TEXT:
+    case RM_OPTION_CHOICE:
+        snprintf(text, bytes, "%s", *(char *const *)at ? *(char *const *)at : "");
+        break;
+    }
+    return text;
+}

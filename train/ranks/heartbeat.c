@@ -1,0 +1,140 @@
+/* heartbeat.c: see heartbeat.h. A thread of its own, as asking a store that rank 0 no longer serves can block it: the one that
+ * talks to people must not be blocked. */
+#include "train/ranks/heartbeat.h"
+
+#include "memory/host.h"
+#include "train/ranks/side_thread.h"
+#include "train/text.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define BEAT_S 0.5
+#define AWAY_S 1.5 /* neither thread has looked for so long: this process was stopped, or got no processor */
+#define LEFT "left"
+
+struct rm_heartbeat {
+    rm_group *group;
+    rm_kv *store;
+    int32_t rank, next;
+    char host[200];
+    rm_side_thread side; /* its lock is of what follows */
+    double asking_s, heard_s,
+        awake_s;     /* clock: since when it asks, 0: it does not; last new sign; last look by anybody */
+    double failed_s; /* when the group was found to have failed; 0: not yet */
+    char failure[1024];
+    char sign[300]; /* the next rank's last one: "COUNT rank 2 on node7 (process 4711)" */
+};
+
+static void key_of(int32_t rank, char key[RM_KV_KEY_BYTES]) { snprintf(key, RM_KV_KEY_BYTES, "train/alive/%d", rank); }
+
+/* A store that fails is the group's to notice. */
+static void say(rm_heartbeat *b, const char *text) {
+    char key[RM_KV_KEY_BYTES];
+    key_of(b->rank, key);
+    (void)rm_kv_set(b->store, key, text, (uint32_t)strlen(text));
+}
+
+static void listen(rm_heartbeat *b, char *text, uint32_t bytes) {
+    char key[RM_KV_KEY_BYTES];
+    uint32_t length;
+    key_of(b->next, key);
+    if (rm_kv_get(b->store, key, text, bytes - 1, &length, -1)) length = 0;
+    text[length] = 0;
+    rm_printable(text);
+}
+
+/* The time, with the lock. Whoever was stopped itself cannot tell how long others have been silent: of a job that was suspended
+ * as a whole all wake up, one after the other, and none may count what it slept. Which thread wakes first is chance, so
+ * both ask here. */
+static double look(rm_heartbeat *b) {
+    double now = rm_now_s();
+    if (now - b->awake_s > AWAY_S) {
+        b->heard_s = now;
+        if (b->asking_s > 0) b->asking_s = now;
+        if (b->failed_s > 0) b->failed_s = now;
+    }
+    b->awake_s = now;
+    return now;
+}
+
+static void note(rm_heartbeat *b, const char *sign) {
+    double now = look(b);
+    if (strcmp(sign, b->sign)) b->heard_s = now;
+    if (*sign) snprintf(b->sign, sizeof b->sign, "%s", sign);
+}
+
+static void *beat(void *context) {
+    rm_heartbeat *b = context;
+    int64_t count = 0;
+    rm_side_thread_lock(&b->side);
+    do {
+        char mine[300], theirs[300];
+        b->asking_s = look(b);
+        rm_side_thread_unlock(&b->side);
+        snprintf(mine, sizeof mine, "%lld rank %d on %s (process %d)", (long long)count++, b->rank, b->host,
+                 (int)getpid());
+        say(b, mine);
+        listen(b, theirs, sizeof theirs);
+        bool failed = rm_group_poll(b->group) != REMAT_OK;
+        rm_side_thread_lock(&b->side);
+        if (failed && b->failed_s == 0) {
+            b->failed_s = rm_now_s();
+            snprintf(b->failure, sizeof b->failure, "%s", remat_last_error());
+        }
+        b->asking_s = 0;
+        note(b, theirs);
+    } while (rm_side_thread_doze(&b->side, rm_now_s() + BEAT_S));
+    rm_side_thread_unlock(&b->side);
+    return NULL;
+}
+
+remat_status rm_heartbeat_start(rm_group *group, rm_kv *store, const char *host, rm_heartbeat **out) {
+    int32_t rank = rm_group_rank(group);
+    rm_heartbeat *b = rm_calloc(1, sizeof *b);
+    *out = NULL;
+    REQUIRE(b, MEMORY, "no memory for signs of life");
+    *b = (rm_heartbeat){.group = group, .store = store, .rank = rank, .next = (rank + 1) % rm_group_size(group)};
+    b->heard_s = b->awake_s = rm_now_s();
+    snprintf(b->host, sizeof b->host, "%s", host);
+    remat_status status = rm_side_thread_start(&b->side, beat, b, "give signs of life");
+    if (!status) *out = b;
+    if (status) rm_free(b);
+    return status;
+}
+
+void rm_heartbeat_stop(rm_heartbeat *b) {
+    if (!b) return;
+    rm_side_thread_end(&b->side);
+    say(b, LEFT);
+    rm_free(b);
+}
+
+double rm_heartbeat_silence(rm_heartbeat *b, char *who, size_t bytes) {
+    rm_side_thread_lock(&b->side);
+    const char *name = strchr(b->sign, ' ');
+    bool left = !strcmp(b->sign, LEFT), asking = b->asking_s > 0;
+    double now = look(b), silence = left || asking ? 0 : now - b->heard_s;
+    if (name)
+        snprintf(who, bytes, "%s", name + 1);
+    else
+        snprintf(who, bytes, "rank %d", b->next);
+    rm_side_thread_unlock(&b->side);
+    return silence;
+}
+
+double rm_heartbeat_store_silence(rm_heartbeat *b) {
+    rm_side_thread_lock(&b->side);
+    double now = look(b), silence = b->asking_s > 0 ? now - b->asking_s : 0;
+    rm_side_thread_unlock(&b->side);
+    return silence;
+}
+
+double rm_heartbeat_failure(rm_heartbeat *b, char *sentence, size_t bytes) {
+    rm_side_thread_lock(&b->side);
+    double now = look(b), since = b->failed_s > 0 ? now - b->failed_s : 0;
+    snprintf(sentence, bytes, "%s", b->failure);
+    rm_side_thread_unlock(&b->side);
+    return since;
+}

@@ -1,0 +1,42 @@
+/* patient_barrier.c: see patient_barrier.h. */
+#include "train/ranks/patient_barrier.h"
+
+#include <time.h>
+
+#define COUNTER "train/patient barrier" /* in the store: how often any rank has come */
+
+static void sleep_ms(int64_t ms) {
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
+}
+
+/* Nobody can come for the next time before all have come for this one, so this time is over when the count is the next
+ * multiple of the number of ranks. The more they are, the less often each asks. */
+static remat_status wait_for_all(const rm_ranks *ranks) {
+    int64_t come, pause_ms = 1, longest_ms = 20 + ranks->size / 4;
+    TRY(rm_kv_add(ranks->store, COUNTER, 1, &come));
+    int64_t all = (come + ranks->size - 1) / ranks->size * ranks->size;
+    while (come < all) {
+        TRY(rm_group_poll(ranks->group));
+        sleep_ms(pause_ms);
+        if (pause_ms < longest_ms) pause_ms++;
+        TRY(rm_kv_add(ranks->store, COUNTER, 0, &come));
+    }
+    return REMAT_OK;
+}
+
+remat_status rm_patient_barrier(void *context, remat_status mine, double *values, int64_t count) {
+    rm_ranks *ranks = context;
+    if (ranks->size == 1) return mine;
+    if (ranks->store) TRY(wait_for_all(ranks));
+    TRY(rm_ranks_agree(ranks, mine));
+    const remat_ranks *table = rm_ranks_table(ranks);
+    return count ? table->sum(table->context, values, count) : REMAT_OK;
+}
+
+rm_state_ranks rm_patient_barrier_ranks(rm_ranks *ranks, bool shard_optimizer) {
+    return (rm_state_ranks){.rank = ranks->rank,
+                            .size = ranks->size,
+                            .shard_optimizer = shard_optimizer && ranks->size > 1,
+                            .context = ranks,
+                            .agree = rm_patient_barrier};
+}

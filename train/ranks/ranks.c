@@ -1,0 +1,383 @@
+/* ranks.c: see ranks.h. */
+#define _GNU_SOURCE /* sched_getaffinity */
+#include "train/ranks/ranks.h"
+
+#include "engine/device.h"
+#include "engine/hash.h"
+#include "memory/host.h"
+#include "train/file.h"
+#include "train/ranks/ranks_wait.h"
+#include "train/ranks/ranks_watch.h"
+#include "train/run/setup.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Names of what is said here, in sentences of the group: none is a bucket's. */
+enum { TAG_HOSTS = 0xFF00, TAG_READY, TAG_STOP, TAG_TELL, TAGS_END };
+
+/* `context` is the rm_ranks, whose ddp comes later. */
+static const char *tag_name(void *context, uint32_t tag) {
+    static const char *const names[] = {"telling each other where they run", "agreeing that all are ready",
+                                        "agreeing whether to stop", "hearing from rank 0 where to go on"};
+    rm_ranks *ranks = context;
+    return tag >= TAG_HOSTS && tag < TAGS_END ? names[tag - TAG_HOSTS] : rm_ddp_tag_name(&ranks->ddp, tag);
+}
+
+/* ---- Meeting ---------------------------------------------------------------------------------------------------- */
+
+/* Every rank's `bytes` bytes, one rank after the other; freed with rm_free. */
+static remat_status gather(rm_ranks *ranks, uint32_t tag, const void *mine, size_t bytes, void **all) {
+    *all = rm_malloc((size_t)ranks->size * bytes);
+    REQUIRE(*all, MEMORY, "no memory to hear %d ranks", ranks->size);
+    rm_collective what = {.kind = RM_ALL_GATHER, .wire = RM_WIRE_U8, .tag = tag, .count = (int64_t)bytes};
+    what.in = mine;
+    what.out = *all;
+    return rm_group_run(ranks->group, &what);
+}
+
+typedef struct {
+    uint64_t host, processors; /* hashes of the host's name and of the set of processors that this process may use */
+} place;
+
+/* Ranks of one host that may use the same processors share them. A launcher that binds each to its own leaves one. */
+static remat_status count_sharing(rm_ranks *ranks) {
+    cpu_set_t set;
+    void *all;
+    CPU_ZERO(&set);
+    (void)sched_getaffinity(0, sizeof set, &set);
+    place mine = {rm_hash(ranks->host, strlen(ranks->host), 0), rm_hash(&set, sizeof set, 0)};
+    remat_status status = gather(ranks, TAG_HOSTS, &mine, sizeof mine, &all);
+    for (int32_t r = 0; !status && r < ranks->size; r++)
+        ranks->sharing += !memcmp((place *)all + r, &mine, sizeof mine);
+    rm_free(all);
+    return status;
+}
+
+static void share_processors(const rm_ranks *ranks, rm_options *o) {
+    cpu_set_t set;
+    const char *said = getenv("OMP_NUM_THREADS");
+    bool known = !sched_getaffinity(0, sizeof set, &set);
+    if (o->threads || (said && *said) || ranks->sharing < 2 || !known) return;
+    int each = CPU_COUNT(&set) / ranks->sharing;
+    o->threads = each > 1 ? each : 1;
+}
+
+/* Nothing is left to say here: another rank says it. */
+static remat_status silently(remat_status status) { return rm_fail(status, "%s", ""); }
+
+remat_status rm_ranks_fail_alike(rm_ranks *ranks, remat_status status) {
+    ranks->over = ranks->alike = true;
+    return ranks->rank ? silently(status) : status;
+}
+
+static remat_status check_engine(rm_ranks *ranks, const rm_options *o) {
+    if (strcmp(o->dist_backend, "nccl") || !strcmp(o->device, "cuda")) return REMAT_OK;
+    bool repeats = rm_rendezvous_repeats(rm_environment_of_process, NULL, false);
+    if (repeats) rm_ranks_let_others_go_first();
+    remat_status status = rm_fail(
+        REMAT_INVALID,
+        "--dist-backend=nccl is for GPUs, and --device=%s computes on the CPU: --dist-backend=auto chooses among "
+        "local, mpi and gloo",
+        o->device);
+    return repeats ? rm_ranks_fail_alike(ranks, status) : status;
+}
+
+/* There is no group yet to agree over, but what an engine refuses it mostly refuses to all: where rank 0 has heard it too, rank 0
+ * says it, and the others leave after it, as some launchers end all when the first has left. */
+static remat_status say_once(rm_ranks *ranks, remat_status status) {
+    char sentence[1024];
+    snprintf(sentence, sizeof sentence, "%s", remat_last_error());
+    if (!ranks->meeting || (status != REMAT_INVALID && status != REMAT_MISSING)) return status;
+    if (ranks->rank == 0 && !rm_kv_set(ranks->meeting, "train/no group", "", 0)) rm_ranks_let_others_go_first();
+    bool said = ranks->rank && !rm_kv_wait(ranks->meeting, "train/no group", 1000);
+    if (said) nanosleep(&(struct timespec){.tv_nsec = 600000000}, NULL);
+    (void)rm_fail(status, "%s", sentence);
+    return said ? rm_ranks_fail_alike(ranks, status) : status;
+}
+
+static void say(void *context, const char *sentence) {
+    const rm_ranks *ranks = context;
+    rm_ranks_wait_say(ranks->rank, ranks->size, sentence);
+}
+
+static remat_status reach(const rm_rendezvous *where, rm_ranks *ranks) {
+    rm_ranks_wait *wait;
+    TRY(rm_ranks_wait_begin(where, &wait));
+    remat_status status = rm_rendezvous_store(where, 0, wait ? say : NULL, ranks, &ranks->meeting);
+    rm_ranks_wait_end(wait);
+    return status;
+}
+
+static remat_status meet(const rm_rendezvous *where, const rm_options *o, rm_ranks *ranks) {
+    const bool nccl = !strcmp(o->dist_backend, "nccl");
+    TRY(check_engine(ranks, o));
+    TRY(reach(where, ranks));
+    rm_group_config config = {.engine = nccl ? "auto" : o->dist_backend, /* beside NCCL's, which works on GPUs alone */
+                              .rank = where->rank,
+                              .size = where->size,
+                              .store = ranks->meeting,
+                              .silence_ms = (int64_t)(1000 * o->hang_timeout),
+                              .tag_name = tag_name,
+                              .say = say,
+                              .context = ranks};
+    remat_status status = rm_group_open(&config, &ranks->group);
+    if (status) return say_once(ranks, status);
+    ranks->store = rm_group_store(ranks->group);
+    TRY(rm_ranks_watch_start(ranks, o->hang_timeout, &ranks->watch));
+    return count_sharing(ranks);
+}
+
+/* By its number on this host a rank takes its GPU (engine/cuda/device.c); launchers have names of their own for it. */
+static void tell_local_rank(const rm_rendezvous *where) {
+    char number[16];
+    snprintf(number, sizeof number, "%d", where->local_rank);
+    if (where->local_rank >= 0) setenv("LOCAL_RANK", number, 1);
+}
+
+remat_status rm_ranks_open(rm_options *o, rm_ranks *out) {
+    rm_rendezvous where;
+    rm_rendezvous_flags flags = {
+        .init_method = o->init_method, .world_size = o->world_size, .rank = o->rank, .local_rank = o->local_rank};
+    *out = (rm_ranks){.size = 1};
+    TRY(rm_rendezvous_resolve(&flags, rm_environment_of_process, NULL, &where));
+    o->world_size = where.size;
+    o->rank = where.rank;
+    /* What one rank's "auto" is, nobody knows yet. */
+    if (where.size == 1) return strcmp(o->device, "auto") ? check_engine(out, o) : REMAT_OK;
+    if (gethostname(out->host, sizeof out->host - 1)) strcpy(out->host, "?");
+    out->rank = where.rank;
+    out->size = where.size;
+    tell_local_rank(&where);
+    TRY(meet(&where, o, out));
+    share_processors(out, o);
+    return REMAT_OK;
+}
+
+void rm_ranks_close(rm_ranks *ranks) {
+    rm_ranks_watch_stop(ranks->watch);
+    rm_ddp_close(ranks->ddp);
+    rm_group_close(ranks->gpus);
+    rm_group_close(ranks->group);
+    rm_kv_close(ranks->meeting);
+    *ranks = (rm_ranks){.size = 1};
+}
+
+/* ---- Ready? ----------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int32_t status;
+    char sentence[1020];
+} verdict;
+
+static remat_status judge(rm_ranks *ranks, const verdict *all) {
+    const verdict *mine = &all[ranks->rank];
+    int32_t first = 0;
+    while (first < ranks->size && !all[first].status) first++;
+    if (first == ranks->size) return REMAT_OK;
+    ranks->over = true;
+    bool said = !mine->status;
+    for (int32_t r = 0; r < ranks->rank; r++) said |= all[r].status && !strcmp(all[r].sentence, mine->sentence);
+    remat_status status = (remat_status)all[first].status;
+    return said ? silently(status) : rm_fail(status, "%s", mine->sentence);
+}
+
+remat_status rm_ranks_agree(rm_ranks *ranks, remat_status status) {
+    void *all;
+    verdict mine = {.status = (int32_t)status};
+    if (!ranks->group) return status;
+    if (status) snprintf(mine.sentence, sizeof mine.sentence, "%s", remat_last_error());
+    remat_status heard = gather(ranks, TAG_READY, &mine, sizeof mine, &all);
+    if (!heard)
+        status = judge(ranks, all);
+    else
+        status = status ? rm_fail(status, "%s", mine.sentence) : heard;
+    rm_free(all);
+    return status;
+}
+
+/* ---- The same? -------------------------------------------------------------------------------------------------- */
+
+/* Places, and what each rank may decide for itself. */
+static bool may_differ(const char *name) {
+    static const char *const names[] = {"data", "labels", "eval-data", "eval-labels", "spill", "threads", "keep"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(name, names[i])) return true;
+    return false;
+}
+
+/* Flags that are not remembered, but decide what ranks do together by being there. */
+static const char *const by_presence[] = {"save", "eval-data", "dump-grads"};
+
+/* "--lr=0.1". A flag without a default that was not given is "no --epochs"; a rate that was not is the optimizer's. */
+static void write_flag(FILE *out, const rm_options *o, int flag) {
+    char text[RM_PATH_BYTES];
+    const char *name = rm_options_name(flag);
+    rm_options_text(o, flag, text, sizeof text);
+    bool lr = !strcmp(name, "lr"), absent = !rm_options_has_default(flag) && (!*text || !strcmp(text, "0"));
+    if (lr && o->lr < 0)
+        fprintf(out, "--lr=%g\n", rm_setup_learning_rate(o));
+    else if (absent && !lr)
+        fprintf(out, "no --%s\n", name);
+    else
+        fprintf(out, "--%s=%s\n", name, text);
+}
+
+static void write_flags(FILE *out, const rm_options *o) {
+    for (int i = 0; i < rm_options_count(); i++) {
+        char text[RM_PATH_BYTES];
+        const char *name = rm_options_name(i);
+        bool compared = rm_options_memory(i) != RM_FORGOTTEN && !may_differ(name);
+        if (compared || !strcmp(name, "device")) write_flag(out, o, i);
+        for (size_t k = 0; k < sizeof by_presence / sizeof *by_presence; k++)
+            if (!strcmp(name, by_presence[k]))
+                fprintf(out, "%s--%s\n", *rm_options_text(o, i, text, sizeof text) ? "" : "no ", name);
+    }
+}
+
+/* The flags and the facts as one text; freed with free. */
+static remat_status write_same(const rm_options *o, const char *facts, char **text) {
+    size_t bytes;
+    FILE *out = open_memstream(text, &bytes);
+    REQUIRE(out, MEMORY, "no memory to compare flags");
+    write_flags(out, o);
+    fputs(facts, out);
+    bool bad = ferror(out);
+    if (fclose(out) || bad) FAIL(MEMORY, "no memory to compare flags");
+    return REMAT_OK;
+}
+
+/* The group goes on: a difference is nobody's failure but the user's. */
+remat_status rm_ranks_compare(rm_ranks *ranks, const char *what, const char *text) {
+    if (!ranks->ddp) return REMAT_OK;
+    remat_status status = rm_ddp_compare(ranks->ddp, what, text);
+    bool differ = status == REMAT_PEER && !rm_group_poll(ranks->group);
+    return differ ? rm_ranks_fail_alike(ranks, REMAT_INVALID) : status;
+}
+
+/* Before anything is opened that would find a difference in words other than the flags'. */
+static remat_status compare_first(rm_ranks *ranks, const char *text) {
+    TRY(rm_ddp_open(&(rm_ddp_config){.group = ranks->group, .rows = 1}, &ranks->ddp));
+    remat_status status = rm_ranks_compare(ranks, "the run", text);
+    rm_ddp_close(ranks->ddp);
+    ranks->ddp = NULL;
+    return status;
+}
+
+static void describe_buckets(const rm_options *o, uint64_t *first, uint64_t *others) {
+    *others = (uint64_t)(o->bucket_cap_mb * 1048576);
+    *first = *others < 1048576 ? *others : 1048576;
+}
+
+/* Gradients on GPUs travel by NCCL, whose ranks find each other through the same store. */
+static remat_status open_gpus(rm_ranks *ranks, const rm_options *o) {
+    int number;
+    if (strcmp(o->device, "cuda")) return REMAT_OK;
+    TRY(rm_device_number(o->device, &number));
+    rm_group_config config = {.engine = "nccl",
+                              .rank = ranks->rank,
+                              .size = ranks->size,
+                              .store = ranks->store,
+                              .name = "gpus",
+                              .silence_ms = (int64_t)(1000 * o->hang_timeout),
+                              .gpu = 1 + number,
+                              .tag_name = tag_name,
+                              .context = ranks};
+    return rm_group_open(&config, &ranks->gpus);
+}
+
+remat_status rm_ranks_connect(rm_ranks *ranks, const rm_options *o, const char *facts) {
+    char *text = NULL;
+    if (!ranks->group) return REMAT_OK;
+    rm_ddp_config config = {.group = ranks->group,
+                            .compress = !strcmp(o->grad_compress, "fp16")   ? RM_COMPRESS_FP16
+                                        : !strcmp(o->grad_compress, "bf16") ? RM_COMPRESS_BF16
+                                                                            : RM_COMPRESS_NONE,
+                            .pairwise = o->deterministic_world > 0,
+                            .shard_optimizer = o->zero > 0,
+                            .fused_update = o->fused_update,
+                            .rows = o->batch};
+    describe_buckets(o, &config.first_bucket_bytes, &config.bucket_bytes);
+    remat_status status = write_same(o, facts, &text);
+    if (!status) status = compare_first(ranks, text);
+    if (!status) status = open_gpus(ranks, o);
+    config.gpus = ranks->gpus;
+    if (!status) status = rm_ddp_open(&config, &ranks->ddp);
+    free(text);
+    return status;
+}
+
+const remat_ranks *rm_ranks_table(const rm_ranks *ranks) { return ranks->ddp ? rm_ddp_ranks(ranks->ddp) : NULL; }
+
+remat_status rm_ranks_share(rm_ranks *ranks, const char *text, char **out) {
+    *out = NULL;
+    return ranks->ddp ? rm_ddp_share_text(ranks->ddp, text, out) : REMAT_OK;
+}
+
+remat_status rm_ranks_tell(rm_ranks *ranks, void *data, int64_t bytes) {
+    rm_collective what = {.kind = RM_BROADCAST, .wire = RM_WIRE_U8, .tag = TAG_TELL, .count = bytes, .out = data};
+    return ranks->group ? rm_group_run(ranks->group, &what) : REMAT_OK;
+}
+
+remat_status rm_ranks_broadcast(rm_ranks *ranks, remat_session *session) {
+    if (!ranks->ddp) return REMAT_OK;
+    TRY(rm_ddp_broadcast(ranks->ddp, session));
+    rm_host_trim(); /* they went by way of a copy */
+    return REMAT_OK;
+}
+
+const remat_ranks *rm_ranks_imagined(const rm_options *o, remat_ranks *table) {
+    if (o->world_size <= 1) return NULL;
+    *table = (remat_ranks){.size = (int)o->world_size,
+                           .shard_optimizer = o->zero > 0,
+                           .fused_update = o->fused_update,
+                           .wire_bytes = strcmp(o->grad_compress, "none") ? 2 : 0};
+    describe_buckets(o, &table->first_bucket_bytes, &table->bucket_bytes);
+    return table;
+}
+
+/* ---- Stopping --------------------------------------------------------------------------------------------------- */
+
+remat_status rm_ranks_heed(rm_ranks *ranks, int *stop, bool *save) {
+    static const int signals[] = {SIGTERM, SIGHUP, SIGINT};
+    int32_t count[4] = {*stop == signals[0], *stop == signals[1], *stop == signals[2], *save};
+    if (!ranks->group) return REMAT_OK;
+    rm_collective what = {.kind = RM_ALL_REDUCE, .wire = RM_WIRE_I32, .tag = TAG_STOP, .count = 4};
+    what.in = what.out = count;
+    TRY(rm_group_run(ranks->group, &what));
+    *stop = 0;
+    for (int i = 2; i >= 0; i--)
+        if (count[i]) *stop = signals[i];
+    *save = count[3];
+    return REMAT_OK;
+}
+
+void rm_ranks_let_others_go_first(void) { nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL); }
+
+/* `remat launch` knows by exit statuses where a failure began (launch_keeper.c), whoever is gone first. */
+static bool is_kept(void) { return getenv("REMAT_JOB_ID") && !getenv("TORCHELASTIC_USE_AGENT_STORE"); }
+
+/* Aborting has a sentence of its own, which must not take the place of the reason. */
+static void tell_others(const rm_ranks *ranks, remat_status status) {
+    char reason[1024];
+    snprintf(reason, sizeof reason, "%s", remat_last_error());
+    rm_group_abort(ranks->group, reason);
+    (void)rm_fail(status, "%s", reason);
+}
+
+remat_status rm_ranks_failed(rm_ranks *ranks, const char *command, remat_status status) {
+    if (ranks->size == 1 || ranks->alike || !*remat_last_error()) return status;
+    if (status != REMAT_PEER && ranks->group && !ranks->over) tell_others(ranks, status);
+    rm_ranks_watch_hush(ranks->watch, status);
+    rm_fail_in(status, "rank %d of %d on %s", ranks->rank, ranks->size, ranks->host);
+    if (status != REMAT_PEER) return status;
+    fflush(stdout);
+    fprintf(stderr, "remat %s: %s\n", command, remat_last_error());
+    if (!is_kept()) rm_ranks_let_others_go_first();
+    return silently(status);
+}

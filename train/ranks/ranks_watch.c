@@ -1,0 +1,148 @@
+/* ranks_watch.c: asks the group a few times a second whether a rank gives no sign of life, and says so once on stderr: once
+ * for each time that a rank falls silent, from one rank alone. A rank that lives and is only late (rank 0 writes a large
+ * training state) is mentioned when it has kept this one waiting for a while. */
+#include "train/ranks/ranks_watch.h"
+
+#include "memory/host.h"
+#include "train/ranks/heartbeat.h"
+#include "train/ranks/side_thread.h"
+#include "train/text.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LOOK_S 0.2      /* between looks */
+#define LATE_S 10.0     /* a rank that lives is late after so long */
+#define QUIET_S 1.5     /* three heartbeats */
+#define STUCK_S 0.8     /* after a failure the main thread has so long to come out of the engine */
+#define STUCK_MPI_S 0.4 /* it does not, out of MPI; whose launcher ends all ranks within a second or two, unnamed */
+#define PEER_STATUS 3   /* the program's, when another rank failed */
+
+struct rm_ranks_watch {
+    rm_group *group;
+    rm_heartbeat *beat; /* NULL: the engine's own signs of life do */
+    const char *server; /* of the store by which they come, in words */
+    bool told, aborted; /* of the silence that heartbeats found */
+    double timeout_s, stuck_s;
+    rm_side_thread side;
+    bool hushed;     /* under its lock */
+    int exit_status; /* likewise */
+};
+
+/* Rank 0 speaks for all, but of itself: that is for rank 1. */
+static bool is_mine_to_say(const rm_group *group, const char *text) {
+    return rm_group_rank(group) == (strstr(text, "rank 0 ") ? 1 : 0);
+}
+
+/* The words of the group: only a rank that gives signs of life is said to live. */
+static bool lives(const char *text) { return strstr(text, "which lives") != NULL; }
+
+static void say(const rm_ranks_watch *w, const char *text) {
+    fprintf(stderr, "remat train: rank %d of %d: %s; waiting up to %.4g s\n", rm_group_rank(w->group),
+            rm_group_size(w->group), text, lives(text) ? 600 : w->timeout_s);
+}
+
+/* True when a while has passed; false: it is to end. */
+static bool doze(rm_ranks_watch *w) {
+    rm_side_thread_lock(&w->side);
+    bool goes_on = rm_side_thread_doze(&w->side, rm_now_s() + LOOK_S);
+    rm_side_thread_unlock(&w->side);
+    return goes_on;
+}
+
+static void say_quiet(rm_ranks_watch *w, const char *who, double silence) {
+    if (w->told) return;
+    fprintf(stderr, "remat train: rank %d of %d: %s has given no sign of life for %.1f s; waiting up to %.4g s\n",
+            rm_group_rank(w->group), rm_group_size(w->group), who, silence, w->timeout_s);
+    w->told = true;
+}
+
+/* A library that waits for a stopped rank does not let go of the main thread; and without the store, where a failure would be
+ * told, nothing is left to do either. */
+static void give_up(rm_ranks_watch *w, const char *why) {
+    rm_side_thread_lock(&w->side);
+    if (!w->hushed)
+        fprintf(stderr, "remat train: rank %d of %d: %s\n", rm_group_rank(w->group), rm_group_size(w->group), why);
+    _exit(w->exit_status);
+}
+
+static void end_for_silence(rm_ranks_watch *w, const char *who, double silence, bool tell) {
+    char reason[512];
+    snprintf(reason, sizeof reason, "%s has given no sign of life for %.1f s, which is longer than --hang-timeout=%.4g",
+             who, silence, w->timeout_s);
+    if (!tell) give_up(w, reason);
+    w->aborted = true;
+    rm_group_abort(w->group, reason);
+}
+
+/* Rank 1 speaks for those who wait for the store; of the next rank speaks the one before it. */
+static void heed_heartbeats(rm_ranks_watch *w) {
+    char who[300], why[1024];
+    double store = rm_heartbeat_store_silence(w->beat), next = rm_heartbeat_silence(w->beat, who, sizeof who);
+    if (store < QUIET_S && next < QUIET_S) w->told = false;
+    if (store >= QUIET_S && rm_group_rank(w->group) == 1) say_quiet(w, w->server, store);
+    if (next >= QUIET_S) say_quiet(w, who, next);
+    if (store >= w->timeout_s) end_for_silence(w, w->server, store, false);
+    if (next >= w->timeout_s && !w->aborted) end_for_silence(w, who, next, true);
+    if (rm_heartbeat_failure(w->beat, why, sizeof why) > w->stuck_s) give_up(w, why);
+}
+
+static void *watch(void *context) {
+    rm_ranks_watch *w = context;
+    double quiet_since = 0;
+    bool said = false;
+    while (doze(w)) {
+        char text[1024];
+        double now = rm_now_s();
+        bool quiet = rm_group_notice(w->group, text, sizeof text);
+        if (w->beat) heed_heartbeats(w);
+        if (!quiet) said = false;
+        if (!quiet || quiet_since == 0) quiet_since = quiet ? now : 0;
+        bool due = quiet && (!lives(text) || now - quiet_since >= LATE_S);
+        if (!due || said) continue;
+        if (is_mine_to_say(w->group, text)) say(w, text);
+        said = true;
+    }
+    return NULL;
+}
+
+/* An engine that does not watch its ranks has them watched through the store. */
+static remat_status start_heartbeat(const rm_ranks *ranks, rm_ranks_watch *w) {
+    bool watches = !strcmp(rm_group_engine(ranks->group), "local");
+    if (watches || !ranks->store) return REMAT_OK;
+    w->server = rm_kv_port(ranks->store) ? "rank 0, which serves the store," : "the file that holds the store";
+    return rm_heartbeat_start(ranks->group, ranks->store, ranks->host, &w->beat);
+}
+
+remat_status rm_ranks_watch_start(const rm_ranks *ranks, double timeout_s, rm_ranks_watch **out) {
+    rm_ranks_watch *w = rm_calloc(1, sizeof *w);
+    *out = NULL;
+    REQUIRE(w, MEMORY, "no memory to watch the other ranks");
+    bool mpi = !strcmp(rm_group_engine(ranks->group), "mpi");
+    *w = (rm_ranks_watch){.group = ranks->group,
+                          .timeout_s = timeout_s,
+                          .stuck_s = mpi ? STUCK_MPI_S : STUCK_S,
+                          .exit_status = PEER_STATUS};
+    remat_status status = start_heartbeat(ranks, w);
+    if (!status) status = rm_side_thread_start(&w->side, watch, w, "watch the other ranks");
+    if (!status) *out = w;
+    if (status) rm_heartbeat_stop(w->beat);
+    if (status) rm_free(w);
+    return status;
+}
+
+void rm_ranks_watch_stop(rm_ranks_watch *w) {
+    if (!w) return;
+    rm_side_thread_end(&w->side);
+    rm_heartbeat_stop(w->beat);
+    rm_free(w);
+}
+
+void rm_ranks_watch_hush(rm_ranks_watch *w, remat_status status) {
+    if (!w) return;
+    rm_side_thread_lock(&w->side);
+    w->hushed = true;
+    w->exit_status = status == REMAT_PEER ? PEER_STATUS : 1;
+    rm_side_thread_unlock(&w->side);
+}

@@ -1,0 +1,54 @@
+/* dump.c: see dump.h. */
+#include "train/report/dump.h"
+
+#include "train/state/weights.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static remat_status beside_path(const char *path, char beside[RM_PATH_BYTES]) {
+    int length = snprintf(beside, RM_PATH_BYTES, "%s.unfinished", path);
+    REQUIRE(length < RM_PATH_BYTES, INVALID, "the name %.60s... is too long", path);
+    return REMAT_OK;
+}
+
+/* What is there may be gradients of an earlier run, or empty; anything else is somebody's. A .safetensors file begins with the
+ * length of its header, in 8 bytes, and the header with a brace. */
+static remat_status spare_others(const char *path) {
+    uint8_t begin[9] = {0};
+    FILE *file = fopen(path, "re");
+    size_t n = file ? fread(begin, 1, sizeof begin, file) : 0;
+    if (file) fclose(file);
+    REQUIRE(!n || (n == sizeof begin && !begin[7] && begin[8] == '{'), INVALID,
+            "%s is there already, and is no .safetensors file: it is left as it is; choose another name for "
+            "--dump-grads",
+            path);
+    return REMAT_OK;
+}
+
+remat_status rm_dump_try(const char *path) {
+    rm_file_writer writer;
+    char beside[RM_PATH_BYTES];
+    if (!path || (rm_path_exists(path) && !rm_path_is_file(path))) return REMAT_OK;
+    TRY(spare_others(path));
+    TRY(beside_path(path, beside));
+    remat_status status = rm_file_create(beside, &writer);
+    if (status) return rm_fail(status, "%s: name a file that can be written with --dump-grads", remat_last_error());
+    rm_file_abandon(&writer);
+    rm_file_remove(beside);
+    return REMAT_OK;
+}
+
+remat_status rm_dump_gradients(remat_session *session, const char *path) {
+    rm_file_writer writer;
+    char beside[RM_PATH_BYTES];
+    if (rm_path_exists(path) && !rm_path_is_file(path)) {
+        TRY(rm_file_open_stream(path, &writer));
+        return rm_weights_write(session, REMAT_GRADIENT, &writer);
+    }
+    TRY(beside_path(path, beside));
+    TRY(rm_weights_save(session, REMAT_GRADIENT, beside, &writer));
+    REQUIRE(!rename(beside, path), IO, "cannot rename %s to %s: %s", beside, path, strerror(errno));
+    return REMAT_OK;
+}

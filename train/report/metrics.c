@@ -1,0 +1,306 @@
+/* metrics.c: see metrics.h. */
+#include "train/report/metrics.h"
+
+#include "train/file.h"
+#include "train/run/setup.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- The file --------------------------------------------------------------------------------------------------- */
+
+static remat_status failed(const rm_metrics *metrics) {
+    FAIL(IO, "cannot write %s: %s: make room, or choose another place for --metrics", metrics->path, strerror(errno));
+}
+
+/* A name that was mistyped must not cost anybody a file: all that begins differently is somebody's. A run that was killed may have
+ * left a part of the beginning, or nothing. */
+static remat_status spare_others(rm_metrics *metrics) {
+    static const char ours[] = "{\"event\"";
+    char begin[sizeof ours] = "";
+    size_t n = fread(begin, 1, sizeof ours - 1, metrics->file);
+    rewind(metrics->file);
+    REQUIRE(!memcmp(begin, ours, n), INVALID,
+            "%s is there already, and has no metrics in it: it is left as it is; choose another name for --metrics",
+            metrics->path);
+    return REMAT_OK;
+}
+
+/* What is in a file of metrics, as far as this run is concerned. */
+typedef struct {
+    int64_t lines;   /* whole ones */
+    bool named, own; /* some run's name is in it; this run's */
+    bool runs;       /* not evaluations by themselves alone */
+    bool ended;      /* a run came to its end, behind some step */
+    bool later;      /* a line was met that this run will make again, or that makes no sense */
+    int64_t keep;    /* bytes in front of that */
+    int64_t whole;   /* bytes of all lines */
+} contents;
+
+static bool is(const char *text, const char *other) { return text && !strcmp(text, other); }
+
+static void note(contents *c, const char *line, size_t length, const rm_metrics_run *run) {
+    json_t *event = json_loadb(line, length, 0, NULL);
+    const json_t *at = json_object_get(event, "step");
+    const char *kind = json_string_value(json_object_get(event, "event"));
+    const char *name = json_string_value(json_object_get(event, "run"));
+    c->lines++;
+    c->named = c->named || name;
+    c->own = c->own || is(name, run->name);
+    c->runs = c->runs || name || !is(kind, "eval");
+    c->whole += (int64_t)length;
+    c->ended = c->ended || (is(kind, "end") && json_integer_value(json_object_get(event, "steps")) > 0);
+    c->later =
+        c->later || !event || is(kind, "end") || (json_is_integer(at) && json_integer_value(at) > run->resumed_step);
+    c->keep += c->later ? 0 : (int64_t)length;
+    json_decref(event);
+}
+
+/* The last line may be a part of one, that was being written when the run died. */
+static contents look(FILE *file, const rm_metrics_run *run) {
+    contents c = {0};
+    char *line = NULL;
+    size_t capacity = 0;
+    ssize_t length;
+    while ((length = getline(&line, &capacity, file)) > 0 && line[length - 1] == '\n')
+        note(&c, line, (size_t)length, run);
+    free(line);
+    return c;
+}
+
+static remat_status write_behind(rm_metrics *metrics, off_t keep) {
+    if (ftruncate(fileno(metrics->file), keep) || fseeko(metrics->file, keep, SEEK_SET)) return failed(metrics);
+    return REMAT_OK;
+}
+
+/* To those before it: a script evaluates several states, or data sets, into one file. */
+static remat_status add_evaluation(rm_metrics *metrics, const contents *c) {
+    REQUIRE(!c->runs, INVALID,
+            "%s has the metrics of a run in it, and evaluations go to a file of their own: choose another name for "
+            "--metrics",
+            metrics->path);
+    return write_behind(metrics, (off_t)c->whole);
+}
+
+/* A run goes on in its own file, and cuts off what it makes again; files of versions that did not name runs are taken for its
+ * own. One that was killed before it could save begins again, so its file cannot have an end. All else is another run's. */
+static remat_status go_on(rm_metrics *metrics, const rm_metrics_run *run) {
+    contents c = look(metrics->file, run);
+    if (!*run->name) return add_evaluation(metrics, &c);
+    bool own = run->resumed_step ? c.own || (c.runs && !c.named) : run->again && !c.ended;
+    REQUIRE(
+        !c.lines || own, INVALID,
+        "%s has the metrics of another run in it: it is left as it is; choose another name for --metrics, or remove "
+        "it",
+        metrics->path);
+    return write_behind(metrics, run->resumed_step ? (off_t)c.keep : 0);
+}
+
+/* Nothing in it is touched before it is known whose it is, and that nobody writes to it now. */
+static remat_status open_plain(rm_metrics *metrics, const rm_metrics_run *run) {
+    int fd = open(metrics->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    metrics->file = fd < 0 ? NULL : fdopen(fd, "r+");
+    if (!metrics->file) return REMAT_OK;
+    bool taken = flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK; /* elsewhere: no locks, no check */
+    REQUIRE(!taken, IO, "another run is writing to %s: choose another name for --metrics", metrics->path);
+    TRY(spare_others(metrics));
+    return go_on(metrics, run);
+}
+
+remat_status rm_metrics_open(const char *path, const rm_metrics_run *run, rm_metrics *out) {
+    *out = (rm_metrics){.path = path, .standard_output = path && is(path, "-")};
+    if (!path) return REMAT_OK;
+    if (out->standard_output) {
+        int fd = dup(STDOUT_FILENO);
+        out->path = "the output";
+        out->file = fd < 0 ? NULL : fdopen(fd, "w");
+    } else if (rm_path_exists(path) && !rm_path_is_file(path)) {
+        rm_file_writer stream;
+        TRY(rm_file_open_stream(path, &stream));
+        out->file = fdopen(stream.fd, "w");
+    } else {
+        TRY(open_plain(out, run));
+    }
+    if (!out->file) FAIL(IO, "cannot create %s: %s: choose another place for --metrics", path, strerror(errno));
+    return REMAT_OK;
+}
+
+FILE *rm_metrics_words(const rm_metrics *metrics) { return metrics->standard_output ? stderr : stdout; }
+
+remat_status rm_metrics_close(rm_metrics *metrics) {
+    FILE *file = metrics->file;
+    metrics->file = NULL;
+    return file && fclose(file) ? failed(metrics) : REMAT_OK;
+}
+
+/* "2026-03-01T12:00:00.123Z": ISO 8601, in UTC. */
+static json_t *time_of_day(void) {
+    struct timespec now;
+    struct tm utc;
+    char second[32], text[48];
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &utc);
+    strftime(second, sizeof second, "%Y-%m-%dT%H:%M:%S", &utc);
+    snprintf(text, sizeof text, "%s.%03ldZ", second, now.tv_nsec / 1000000);
+    return json_string(text);
+}
+
+/* %.9g: enough for a float to come back as the same bits. Takes the event over. */
+static remat_status write_event(rm_metrics *metrics, json_t *event) {
+    REQUIRE(event, MEMORY, "no memory for a line of %s", metrics->path);
+    json_object_set_new(event, "time", time_of_day());
+    bool bad =
+        json_dumpf(event, metrics->file, JSON_COMPACT | JSON_REAL_PRECISION(9)) || fputc('\n', metrics->file) < 0;
+    bad = fflush(metrics->file) || bad;
+    json_decref(event);
+    return bad ? failed(metrics) : REMAT_OK;
+}
+
+/* ---- The events ------------------------------------------------------------------------------------------------- */
+
+static json_t *real(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+static json_t *count(uint64_t value) { return json_integer((json_int_t)value); }
+
+static void add_flags(json_t *event, const rm_options *o) {
+    json_object_set_new(event, "task", json_string(o->task));
+    json_object_set_new(event, "model", json_string(o->model));
+    json_object_set_new(event, "layers", json_integer(o->layers));
+    json_object_set_new(event, "hidden", json_integer(o->hidden));
+    json_object_set_new(event, "embed", json_integer(o->embed));
+    json_object_set_new(event, "dropout", json_real(o->dropout));
+    json_object_set_new(event, "optimizer", json_string(o->optimizer));
+    json_object_set_new(event, "seed", json_integer(o->seed));
+}
+
+/* Who computes an update, and in how many parts. */
+static void add_ranks(json_t *event, const rm_options *o) {
+    int64_t ranks = rm_setup_ranks(o), micro_steps = rm_setup_micro_steps(o);
+    json_object_set_new(event, "ranks", json_integer(ranks));
+    json_object_set_new(event, "rank", json_integer(o->rank > 0 ? o->rank : 0));
+    json_object_set_new(event, "micro_steps", json_integer(micro_steps));
+    json_object_set_new(event, "global_batch", json_integer(ranks * micro_steps * rm_setup_rows(o)));
+    json_object_set_new(event, "deterministic_world", json_integer(o->deterministic_world));
+    json_object_set_new(event, "grad_compress", json_string(o->grad_compress));
+    json_object_set_new(event, "zero", json_integer(o->zero));
+}
+
+static void add_summary(json_t *event, const remat_plan_summary *p) {
+    json_object_set_new(event, "strategy", json_string(p->strategy));
+    json_object_set_new(event, "segments", json_integer(p->segments));
+    json_object_set_new(event, "segments_requested", json_integer(p->segments_requested));
+    json_object_set_new(event, "device", json_string(p->device));
+    json_object_set_new(event, "precision", json_string(p->precision));
+    json_object_set_new(event, "rnn_kernels", json_string(p->rnn_kernels));
+    json_object_set_new(event, "threads", json_integer(p->threads));
+    json_object_set_new(event, "seq_len", json_integer(p->timesteps));
+    json_object_set_new(event, "batch", json_integer(p->batch));
+    json_object_set_new(event, "tile", json_integer(p->tile));
+    json_object_set_new(event, "n_tiles", json_integer(p->n_tiles));
+    json_object_set_new(event, "n_stages", json_integer(p->n_stages));
+    json_object_set_new(event, "params_bytes", count(p->params_bytes));
+    json_object_set_new(event, "gradients_bytes", count(p->gradients_bytes));
+    json_object_set_new(event, "n_buckets", json_integer(p->n_buckets));
+    json_object_set_new(event, "optimizer_bytes", count(p->optimizer_bytes));
+    json_object_set_new(event, "inputs_bytes", count(p->inputs_bytes));
+    json_object_set_new(event, "packed_bytes", count(p->packed_bytes));
+    json_object_set_new(event, "other_bytes", count(p->other_bytes));
+    json_object_set_new(event, "activations_peak_bytes", count(p->activations_peak_bytes));
+    json_object_set_new(event, "activations_floor_bytes", count(p->activations_floor_bytes));
+    json_object_set_new(event, "planned_peak_bytes", count(p->planned_peak_bytes));
+    json_object_set_new(event, "workspace_bytes", count(p->workspace_bytes));
+    json_object_set_new(event, "tables_bytes", count(p->tables_bytes));
+    json_object_set_new(event, "budgeted_bytes", count(p->budgeted_bytes));
+    json_object_set_new(event, "memory_budget", count(p->memory_budget));
+    json_object_set_new(event, "spill_bytes", count(p->spill_bytes));
+    json_object_set_new(event, "peak_step", json_integer(p->peak_step));
+    json_object_set_new(event, "n_steps", json_integer(p->n_steps));
+    json_object_set_new(event, "forward_ns", count(p->forward_ns));
+    json_object_set_new(event, "recompute_ns", count(p->recompute_ns));
+    json_object_set_new(event, "backward_ns", count(p->backward_ns));
+    json_object_set_new(event, "transfer_ns", count(p->transfer_ns));
+    json_object_set_new(event, "wait_ns", count(p->wait_ns));
+    json_object_set_new(event, "step_ns", count(p->step_ns));
+    json_object_set_new(event, "fixed_ns", count(p->fixed_ns));
+    json_object_set_new(event, "measured_times", json_boolean(p->measured_times));
+    json_object_set_new(event, "measured_busy", json_boolean(p->measured_busy));
+    json_object_set_new(event, "recompute_factor", real(p->recompute_factor));
+}
+
+void *rm_metrics_plan_json(const remat_plan_summary *summary, const rm_options *options) {
+    json_t *event = json_pack("{s:s}", "event", "plan");
+    if (event) {
+        add_summary(event, summary);
+        add_flags(event, options);
+        add_ranks(event, options);
+    }
+    return event;
+}
+
+remat_status rm_metrics_plan(rm_metrics *metrics, const remat_plan_summary *summary, const rm_options *options,
+                             const rm_metrics_run *run) {
+    if (!metrics->file) return REMAT_OK;
+    json_t *event = rm_metrics_plan_json(summary, options);
+    json_object_set_new(event, "run", json_string(run->name));
+    json_object_set_new(event, "resumed_step", json_integer(run->resumed_step));
+    return write_event(metrics, event);
+}
+
+remat_status rm_metrics_step(rm_metrics *metrics, const rm_step_event *e) {
+    if (!metrics->file) return REMAT_OK;
+    json_t *event =
+        json_pack("{s:s, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "event", "step", "step", (json_int_t)e->step,
+                  "epoch", real(e->epoch), "loss", real(e->loss), "grad_norm", real(e->grad_norm), "lr", real(e->lr),
+                  "step_ms", real(e->step_ms), "tokens_per_s", real(e->tokens_per_s), "arena_peak_bytes",
+                  count(e->arena_peak_bytes), "rss_peak_bytes", count(e->rss_peak_bytes));
+    if (e->accuracy >= 0) json_object_set_new(event, "accuracy", real(e->accuracy));
+    if (e->has_comm) {
+        json_object_set_new(event, "comm_bytes", count(e->comm_bytes));
+        json_object_set_new(event, "comm_busy_ms", real(e->comm_busy_ms));
+        json_object_set_new(event, "comm_wait_ms", real(e->comm_wait_ms));
+    }
+    return write_event(metrics, event);
+}
+
+remat_status rm_metrics_gpu(rm_metrics *metrics, int64_t step, const remat_products *p, const remat_recordings *r) {
+    if (!metrics->file) return REMAT_OK;
+    json_t *event =
+        json_pack("{s:s, s:I, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:{s:I, s:I, s:o, s:o, s:s?}}", "event",
+                  "gpu", "step", (json_int_t)step, "products", "shapes", (json_int_t)p->shapes, "in_fp32",
+                  (json_int_t)p->in_fp32, "split", (json_int_t)p->split, "by_cublas", (json_int_t)p->by_cublas, "alone",
+                  (json_int_t)p->alone, "whole", (json_int_t)p->whole, "batched", (json_int_t)p->batched, "blocks",
+                  (json_int_t)p->blocks, "graphs", "calls", (json_int_t)r->calls, "recorded", (json_int_t)r->graphs,
+                  "bytes", count(r->bytes), "limit_bytes", count(r->limit_bytes), "ended", r->ended);
+    return write_event(metrics, event);
+}
+
+remat_status rm_metrics_eval(rm_metrics *metrics, const rm_eval_event *e) {
+    if (!metrics->file) return REMAT_OK;
+    json_t *event = json_pack("{s:s, s:I, s:I, s:o}", "event", "eval", "step", (json_int_t)e->step, "samples",
+                              (json_int_t)e->samples, "loss", real(e->loss));
+    if (e->accuracy >= 0) json_object_set_new(event, "accuracy", real(e->accuracy));
+    if (e->bytes) {
+        json_object_set_new(event, "bits_per_byte", real(e->loss / M_LN2));
+        json_object_set_new(event, "perplexity", real(exp(e->loss)));
+    }
+    return write_event(metrics, event);
+}
+
+remat_status rm_metrics_end(rm_metrics *metrics, const rm_end_event *e) {
+    if (!metrics->file) return REMAT_OK;
+    remat_build_info build = remat_build();
+    json_t *event = json_pack("{s:s, s:I, s:o, s:o, s:o, s:o, s:{s:s, s:o, s:o}}", "event", "end", "steps",
+                              (json_int_t)e->steps, "loss", real(e->loss), "wall_s", real(e->wall_s),
+                              "arena_peak_bytes", count(e->arena_peak_bytes), "rss_peak_bytes",
+                              count(e->rss_peak_bytes), "host", "allocator", build.host_allocator, "allocated_bytes",
+                              count(build.host_allocated_bytes), "resident_bytes", count(build.host_resident_bytes));
+    if (e->signal) json_object_set_new(event, "signal", json_integer(e->signal));
+    return write_event(metrics, event);
+}

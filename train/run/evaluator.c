@@ -1,0 +1,147 @@
+/* evaluator.c: see evaluator.h. */
+#include "train/run/evaluator.h"
+
+#include "memory/host.h"
+#include "train/run/setup.h"
+#include "train/state/weights.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static bool has_accuracy(const rm_data_shape *shape) { return shape->classes && !shape->every_step; }
+
+static int64_t outputs_of(const rm_data_shape *shape) {
+    return shape->every_step ? 0 : shape->classes ? shape->classes : 1;
+}
+
+static remat_status create_part(const rm_options *options, const rm_model_spec *spec, rm_dataset *dataset,
+                                int64_t batch, bool plan_only, rm_eval_part *part) {
+    remat_config config = rm_setup_inference_config(options);
+    config.plan_only = plan_only;
+    TRY(rm_batch_create(dataset, batch, &part->batch));
+    TRY(rm_model_build(spec, batch, true, &part->model));
+    if (outputs_of(&dataset->shape)) {
+        config.outputs = &part->model.logits;
+        config.n_outputs = 1;
+    }
+    return remat_session_create(part->model.graph, part->model.loss, &config, &part->session);
+}
+
+static void free_part(rm_eval_part *part) {
+    remat_session_free(part->session);
+    rm_model_free(&part->model);
+    rm_batch_free(&part->batch);
+    *part = (rm_eval_part){0};
+}
+
+remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec *spec, rm_dataset *dataset,
+                                 int64_t batch, bool plan_only, rm_evaluator *out) {
+    *out =
+        (rm_evaluator){.dataset = dataset, .width = outputs_of(&dataset->shape), .bytes = !strcmp(options->task, "lm")};
+    if (!batch) batch = options->batch;
+    int64_t full = batch < dataset->count ? batch : dataset->count, rest = dataset->count % full;
+    if (out->width) {
+        out->outputs = rm_calloc((size_t)full * (size_t)out->width, sizeof(float));
+        REQUIRE(out->outputs, MEMORY, "no memory for the outputs of %lld samples", (long long)full);
+    }
+    TRY(create_part(options, spec, dataset, full, plan_only, &out->full));
+    return rest ? create_part(options, spec, dataset, rest, plan_only, &out->rest) : REMAT_OK;
+}
+
+remat_status rm_evaluator_open(const rm_options *o, const rm_model_spec *training, int64_t batch, bool plan_only,
+                               rm_dataset **dataset, rm_evaluator *out) {
+    rm_model_spec spec = *training;
+    if (!o->eval_every && !o->eval_data) return REMAT_OK;
+    bool generated = !strcmp(o->task, "adding") || !strcmp(o->task, "copy");
+    REQUIRE(o->eval_data || generated, INVALID, "--eval-every needs something to evaluate on: --eval-data=FILE");
+    TRY(rm_setup_dataset(o, true, dataset));
+    REQUIRE((*dataset)->shape.features == spec.data.features, INVALID,
+            "--eval-data=%s has %lld features a timestep, and --data=%s has %lld: give data of one kind", o->eval_data,
+            (long long)(*dataset)->shape.features, o->data ? o->data : "", (long long)spec.data.features);
+    spec.data = (*dataset)->shape;
+    return rm_evaluator_create(o, &spec, *dataset, batch, plan_only, out);
+}
+
+void rm_evaluator_free(rm_evaluator *evaluator) {
+    free_part(&evaluator->full);
+    free_part(&evaluator->rest);
+    rm_free(evaluator->outputs);
+    evaluator->outputs = NULL;
+}
+
+static uint64_t part_bytes(const rm_eval_part *part) {
+    if (!part->session) return 0;
+    return remat_session_plan(part->session).budgeted_bytes + part->batch.input_bytes + part->batch.target_bytes;
+}
+
+uint64_t rm_evaluator_bytes(const rm_evaluator *e) {
+    uint64_t outputs = 4 * (uint64_t)e->full.batch.batch * (uint64_t)e->width;
+    return part_bytes(&e->full) + part_bytes(&e->rest) + outputs + (e->dataset ? e->dataset->held_bytes : 0);
+}
+
+remat_session *rm_evaluator_session(rm_evaluator *evaluator) { return evaluator->full.session; }
+
+static remat_status take_outputs(rm_evaluator *e, rm_eval_part *part, int64_t *right) {
+    int64_t B = part->batch.batch;
+    TRY(remat_read(part->session, REMAT_OUTPUT, 0, e->outputs, (uint64_t)(B * e->width) * sizeof(float)));
+    if (has_accuracy(&e->dataset->shape)) *right += rm_count_right(e->outputs, part->batch.target, B, e->width);
+    return e->sink ? e->sink(e->sink_context, e->outputs, B) : REMAT_OK;
+}
+
+/* ---- A run, shared out ------------------------------------------------------------------------------------------ */
+
+/* So many batches are added up at a time: ranks are never further apart than their share of these. */
+enum { WINDOW = 1024 };
+
+/* The loss of the samples first .. first+B-1, times B. */
+static remat_status run_part(rm_evaluator *e, rm_eval_part *part, int64_t first, double *loss, int64_t *right) {
+    remat_step_result result;
+    for (int64_t b = 0; b < part->batch.batch; b++) TRY(rm_batch_put(&part->batch, b, first + b));
+    TRY(rm_batch_write(&part->batch, part->session));
+    TRY(remat_evaluate(part->session, &result));
+    *loss = result.loss * (double)part->batch.batch;
+    return e->width ? take_outputs(e, part, right) : REMAT_OK;
+}
+
+/* Batches first .. end-1: this rank fills in its own, and zeros are what it adds to the others'. A sum of one number and
+ * zeros is exact, so only the order in which batches are added here makes the result. */
+static remat_status run_window(rm_evaluator *e, int64_t first, int64_t end, double *loss_sum, int64_t *right) {
+    double value[WINDOW + 1] = {0};
+    int64_t here = 0, n = end - first, full = e->full.batch.batch, size = e->ranks ? e->ranks->size : 1;
+    for (int64_t i = first; i < end; i++) {
+        if (e->ranks && i % size != e->ranks->rank) continue;
+        rm_eval_part *part = (i + 1) * full <= e->dataset->count ? &e->full : &e->rest;
+        TRY(run_part(e, part, i * full, &value[i - first], &here));
+    }
+    value[n] = (double)here;
+    if (size > 1) TRY(e->ranks->sum(e->ranks->context, value, n + 1));
+    for (int64_t i = 0; i < n; i++) *loss_sum += value[i];
+    *right += (int64_t)value[n];
+    return REMAT_OK;
+}
+
+remat_status rm_evaluator_run(rm_evaluator *e, remat_session *weights, rm_eval_event *out) {
+    double loss_sum = 0;
+    int64_t right = 0, full = e->full.batch.batch, count = e->dataset->count, batches = (count + full - 1) / full;
+    if (weights != e->full.session) TRY(rm_weights_copy(weights, e->full.session));
+    if (e->rest.session) TRY(rm_weights_copy(weights, e->rest.session));
+    for (int64_t first = 0; first < batches; first += WINDOW) {
+        int64_t end = first + WINDOW < batches ? first + WINDOW : batches;
+        TRY(run_window(e, first, end, &loss_sum, &right));
+    }
+    out->samples = count;
+    out->loss = loss_sum / (double)count;
+    out->accuracy = has_accuracy(&e->dataset->shape) ? (double)right / (double)count : -1;
+    out->bytes = e->bytes;
+    return REMAT_OK;
+}
+
+const char *rm_eval_text(const rm_eval_event *event, char *text, size_t bytes) {
+    char more[80] = "";
+    if (event->bytes)
+        snprintf(more, sizeof more, "  bits per byte %.4f  perplexity %.4g", event->loss / M_LN2, exp(event->loss));
+    if (event->accuracy >= 0) snprintf(more, sizeof more, "  accuracy %.2f %%", 100 * event->accuracy);
+    snprintf(text, bytes, "loss %.9g%s  (%lld samples)", event->loss, more, (long long)event->samples);
+    return text;
+}

@@ -1,0 +1,80 @@
+/* evaluator_saved.c: an evaluator with the weights of a training state or of --init, for commands that train nothing. See
+ * evaluator.h. */
+#include "train/run/evaluator.h"
+
+#include "train/state/safetensors.h"
+#include "train/state/weights.h"
+
+#include <string.h>
+
+static bool is(const rm_options *o, const char *task) { return !strcmp(o->task, task); }
+
+static remat_status check_predictable(const rm_options *o) {
+    REQUIRE(is(o, "classify") || is(o, "adding"), INVALID,
+            "a row is written for each sample, and --task=%s has a target at each timestep: `remat eval` gives its "
+            "loss, `remat sample` writes text",
+            o->task);
+    REQUIRE(strcmp(o->device, "null"), INVALID,
+            "--device=null computes nothing, so it has nothing to predict: use cpu");
+    return REMAT_OK;
+}
+
+static remat_status open_data(const rm_options *o, rm_command command, rm_dataset **out) {
+    bool generated = is(o, "adding") || is(o, "copy"), labels = command == RM_EVAL && is(o, "classify");
+    REQUIRE(generated || o->data, INVALID, "there are no data: say --data=FILE%s%s", labels ? " and --labels=FILE" : "",
+            o->resume ? "; those that the run was trained on are not taken over from its training state" : "");
+    rm_data_source source = rm_setup_source(o, generated);
+    source.unlabelled = command == RM_PREDICT;
+    return rm_dataset_open(o->task, &source, out);
+}
+
+/* Of a timestep, that the first layer has weights for; 0: that will be told when they are loaded. */
+static int64_t features_of_weights(const char *path) {
+    rm_safetensors file;
+    int64_t features = 0;
+    remat_status status = rm_safetensors_open(path, &file);
+    for (int64_t i = 0; !status && i < file.count; i++) {
+        char name[64];
+        rm_weights_our_name(file.array[i].name, name, sizeof name);
+        if (!strcmp(name, "rnn.weight_ih_l0") && file.array[i].rank == 2) features = file.array[i].dim[1];
+    }
+    rm_safetensors_free(&file);
+    return features;
+}
+
+static remat_status check_width(const rm_options *o, const char *state, const rm_dataset *dataset) {
+    char path[RM_PATH_BYTES] = "";
+    if (*state) TRY(rm_path_join(path, sizeof path, state, "model.safetensors"));
+    if (!dataset->shape.features || (!*path && !o->init)) return REMAT_OK;
+    int64_t ours = dataset->shape.features, theirs = features_of_weights(*path ? path : o->init);
+    REQUIRE(
+        !theirs || ours == theirs, INVALID,
+        "%s has %lld features a timestep, and the model was trained on %lld: give data like those it was trained on",
+        o->data ? o->data : o->task, (long long)ours, (long long)theirs);
+    return REMAT_OK;
+}
+
+/* That of the run's own evaluations: a shard's rows, where it had shards. 0: --batch. */
+static int64_t batch_of_run(const rm_options *o, const rm_state_point *run) {
+    return run->shards ? o->batch * run->world_size / run->shards : 0;
+}
+
+remat_status rm_saved_evaluator_open(rm_options *o, rm_command command, rm_saved_evaluator *out) {
+    const bool said = rm_options_given(o, "batch");
+    rm_model_spec spec;
+    *out = (rm_saved_evaluator){0};
+    if (o->resume) TRY(rm_setup_resume(o, command, out->state, &out->point));
+    if (command == RM_PREDICT) TRY(check_predictable(o));
+    TRY(open_data(o, command, &out->dataset));
+    TRY(rm_setup_spec(o, out->dataset, &spec));
+    TRY(check_width(o, out->state, out->dataset));
+    int64_t batch = said ? 0 : batch_of_run(o, &out->point);
+    TRY(rm_evaluator_create(o, &spec, out->dataset, batch, false, &out->evaluator));
+    return rm_setup_weights(o, out->state, &out->point, rm_evaluator_session(&out->evaluator));
+}
+
+void rm_saved_evaluator_free(rm_saved_evaluator *saved) {
+    rm_evaluator_free(&saved->evaluator);
+    rm_dataset_close(saved->dataset);
+    saved->dataset = NULL;
+}

@@ -1,0 +1,56 @@
+/* interrupt.c: see interrupt.h. */
+#include "train/run/interrupt.h"
+
+#include <signal.h>
+#include <stddef.h>
+#include <time.h>
+
+static volatile sig_atomic_t caught, asked_to_save;
+static volatile time_t caught_s, asked_s;
+
+/* The step that is running is finished and saved; a second signal ends the program at once. But Slurm signals every process
+ * of a step, and the launcher among them passes it on: what comes within a second or so is the first one again. */
+static void remember(int number) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (caught && now.tv_sec > caught_s + 1) {
+        signal(number, SIG_DFL);
+        raise(number);
+    } else if (!caught) {
+        caught_s = now.tv_sec;
+        caught = number;
+    }
+}
+
+static void remember_save(int number) {
+    struct timespec now;
+    (void)number;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (asked_s && now.tv_sec <= asked_s + 1) return; /* likewise the first again */
+    asked_s = now.tv_sec;
+    asked_to_save = 1;
+}
+
+/* What is ignored stays ignored: nohup ignores SIGHUP for the program that it starts. Ctrl-C has always been caught. */
+static void catch_one(int number, void (*handler)(int)) {
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART}, before;
+    sigemptyset(&action.sa_mask);
+    sigaction(number, NULL, &before);
+    if (before.sa_handler != SIG_IGN || number == SIGINT || number == SIGTERM) sigaction(number, &action, NULL);
+}
+
+void rm_interrupt_catch_save(void) { catch_one(SIGUSR1, remember_save); }
+
+void rm_interrupt_catch(void) {
+    catch_one(SIGINT, remember);
+    catch_one(SIGTERM, remember);
+    catch_one(SIGHUP, remember);
+}
+
+int rm_interrupt_caught(void) { return caught; }
+
+bool rm_interrupt_take_save(void) {
+    if (!asked_to_save) return false; /* not read and cleared in any case: what comes between the two would be lost */
+    asked_to_save = 0;
+    return true;
+}

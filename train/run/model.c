@@ -1,0 +1,117 @@
+/* model.c: see model.h. */
+#include "train/run/model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef remat_value recurrent_builder(remat_graph *, remat_value x, remat_value w_ih, remat_value w_hh,
+                                      remat_value b_ih, remat_value b_hh);
+static const struct {
+    const char *name;
+    recurrent_builder *build;
+    int64_t gates;
+} cells[] = {{"lstm", remat_lstm, 4}, {"gru", remat_gru, 3}, {"rnn", remat_rnn_tanh, 1}};
+enum { CELLS = sizeof cells / sizeof cells[0] };
+
+static int find_cell(const char *name) {
+    for (int i = 0; i < CELLS; i++)
+        if (!strcmp(name, cells[i].name)) return i;
+    return -1;
+}
+
+static remat_value parameter(remat_graph *g, const char *format, int64_t layer, int rank, int64_t d0, int64_t d1,
+                             remat_init init) {
+    char name[64];
+    snprintf(name, sizeof name, format, (long long)layer);
+    return remat_param(g, name, rank, (int64_t[]){d0, d1}, init);
+}
+
+static remat_value bias(remat_graph *g, const rm_model_spec *spec, const char *format, int64_t layer, int64_t rows,
+                        remat_init init) {
+    return spec->no_bias ? REMAT_NONE : parameter(g, format, layer, 1, rows, 0, init);
+}
+
+static remat_value input(remat_graph *g, const rm_data_shape *data, int64_t batch) {
+    int64_t dim[] = {data->timesteps, batch, data->features};
+    return data->vocabulary ? remat_input(g, "input", REMAT_I32, REMAT_SEQUENCE, 2, dim)
+                            : remat_input(g, "input", REMAT_F32, REMAT_SEQUENCE, 3, dim);
+}
+
+static remat_value target(remat_graph *g, const rm_data_shape *data, int64_t batch) {
+    int64_t sequence[] = {data->timesteps, batch}, whole[] = {batch, 1};
+    if (data->every_step) return remat_input(g, "target", REMAT_I32, REMAT_SEQUENCE, 2, sequence);
+    return data->classes ? remat_input(g, "target", REMAT_I32, REMAT_WHOLE, 1, whole)
+                         : remat_input(g, "target", REMAT_F32, REMAT_WHOLE, 2, whole);
+}
+
+/* Every layer starts from U(-1/sqrt(H), 1/sqrt(H)), biases too, as in PyTorch. */
+static remat_value recurrent(remat_graph *g, const rm_model_spec *spec, int64_t layer, remat_value x, int64_t width) {
+    int cell = find_cell(spec->cell);
+    int64_t H = spec->hidden, rows = cells[cell].gates * H;
+    remat_init init = remat_init_uniform(1 / sqrt((double)H));
+    remat_value w_ih = parameter(g, "rnn.weight_ih_l%lld", layer, 2, rows, width, init);
+    remat_value w_hh = parameter(g, "rnn.weight_hh_l%lld", layer, 2, rows, H, init);
+    remat_value b_ih = bias(g, spec, "rnn.bias_ih_l%lld", layer, rows, init);
+    remat_value b_hh = bias(g, spec, "rnn.bias_hh_l%lld", layer, rows, init);
+    return cells[cell].build(g, x, w_ih, w_hh, b_ih, b_hh);
+}
+
+static remat_value layers(remat_graph *g, const rm_model_spec *spec, remat_value x, int64_t width) {
+    for (int64_t layer = 0; layer < spec->layers; layer++) {
+        x = recurrent(g, spec, layer, x, layer ? spec->hidden : width);
+        if (layer + 1 < spec->layers && spec->dropout > 0) x = remat_dropout(g, x, spec->dropout);
+    }
+    return x;
+}
+
+static remat_value head(remat_graph *g, const rm_model_spec *spec, remat_value x) {
+    int64_t outputs = spec->data.classes ? spec->data.classes : 1;
+    remat_init init = remat_init_uniform(1 / sqrt((double)spec->hidden));
+    remat_value w = parameter(g, "head.weight", 0, 2, outputs, spec->hidden, init);
+    remat_value b = bias(g, spec, "head.bias", 0, outputs, init);
+    return remat_linear(g, spec->data.every_step ? x : remat_last_step(g, x), w, b);
+}
+
+static remat_value loss(remat_graph *g, const rm_model_spec *spec, remat_value logits, remat_value target) {
+    if (!spec->data.classes) return remat_mse(g, logits, target);
+    if (spec->label_smoothing == 0) return remat_softmax_cross_entropy(g, logits, target);
+    return remat_softmax_cross_entropy_smoothed(g, logits, target, spec->label_smoothing);
+}
+
+remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_loss, rm_model *out) {
+    *out = (rm_model){0};
+    REQUIRE(find_cell(spec->cell) >= 0, INVALID, "there is no model '%s': lstm, gru, rnn", spec->cell);
+    REQUIRE(spec->label_smoothing == 0 || spec->data.classes, INVALID,
+            "--label-smoothing is for tasks with classes, and this one has a number for its target: leave it out");
+    TRY(remat_graph_create(&out->graph));
+    remat_graph *g = out->graph;
+    const rm_data_shape *data = &spec->data;
+    remat_value x = input(g, data, batch), y = with_loss ? target(g, data, batch) : REMAT_NONE;
+    int64_t width = data->vocabulary ? spec->embed : data->features;
+    if (data->vocabulary)
+        x = remat_embedding(g, x,
+                            parameter(g, "embedding.weight", 0, 2, data->vocabulary, width, remat_init_normal(1)));
+    out->logits = head(g, spec, layers(g, spec, x, width));
+    if (with_loss) out->loss = loss(g, spec, out->logits, y);
+    out->classes = data->every_step ? 0 : data->classes;
+    return remat_graph_check(g);
+}
+
+void rm_model_free(rm_model *model) {
+    remat_graph_free(model->graph);
+    model->graph = NULL;
+}
+
+static int64_t likeliest(const float *logit, int64_t classes) {
+    int64_t best = 0;
+    for (int64_t k = 1; k < classes; k++)
+        if (logit[k] > logit[best]) best = k;
+    return best;
+}
+
+int64_t rm_count_right(const float *logits, const int32_t *target, int64_t n, int64_t classes) {
+    int64_t right = 0;
+    for (int64_t i = 0; i < n; i++) right += likeliest(logits + i * classes, classes) == target[i];
+    return right;
+}

@@ -1,0 +1,35 @@
+/* model.h: the networks that `remat` trains, by name: one graph from a few numbers. Parameters have PyTorch's names,
+ * shapes and starting distributions.
+ *
+ *     tokens ─ embedding ┐
+ *                        ├─ layer 0 ─ dropout ─ ... ─ layer L-1 ─ [last step] ─ head ─ loss
+ *     reals ─────────────┘
+ */
+#ifndef RM_MODEL_H
+#define RM_MODEL_H
+
+#include "train/data/dataset.h"
+
+typedef struct {
+    const char *cell; /* "lstm", "gru", "rnn" */
+    int64_t layers, hidden, embed;
+    bool no_bias; /* of the recurrent layers and the head: PyTorch's bias=False */
+    double dropout, label_smoothing;
+    rm_data_shape data; /* decides the embedding, the head's width and the loss */
+} rm_model_spec;
+
+typedef struct {
+    remat_graph *graph;
+    remat_value logits; /* (T,B,K), or (B,K) of the last step */
+    remat_value loss;   /* REMAT_NONE without targets */
+    int64_t classes;    /* of samples as wholes, K: predictions can be right or wrong. 0: they cannot */
+} rm_model;
+
+/* T = spec->data.timesteps. Inputs: 0 "input", 1 "target" (only with_loss). Free in any case. */
+remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_loss, rm_model *out);
+void rm_model_free(rm_model *model);
+
+/* Of n samples, with logits (n,K) and targets (n): how many have the class with the largest logit. */
+int64_t rm_count_right(const float *logits, const int32_t *target, int64_t n, int64_t classes);
+
+#endif

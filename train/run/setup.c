@@ -1,0 +1,234 @@
+/* setup.c: see setup.h. */
+#include "train/run/setup.h"
+
+#include "train/state/weights.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+remat_status rm_setup_resume(rm_options *options, rm_command command, char state[RM_PATH_BYTES],
+                             rm_state_point *point) {
+    bool found;
+    TRY(rm_state_find(options->resume, state, &found));
+    REQUIRE(found, IO, "%s holds no training state: give the directory that was named with --save", options->resume);
+    TRY(rm_state_advise(options->resume, state, rm_state_read(state, command, options, point)));
+    return rm_options_check(options, command);
+}
+
+static remat_status learn_count(rm_options *o, const char *name, int64_t count) {
+    char text[32];
+    snprintf(text, sizeof text, "%lld", (long long)count);
+    return count ? rm_options_learn(o, name, text, o->init) : REMAT_OK;
+}
+
+/* What the file does not tell, or tells in a way that no model has, is found when its arrays are matched with the session's. */
+remat_status rm_setup_init(rm_options *o) {
+    rm_weights_shape shape;
+    if (!o->init) return REMAT_OK;
+    TRY(rm_weights_shape_of(o->init, &shape));
+    const char *cell = shape.gates == 4 ? "lstm" : shape.gates == 3 ? "gru" : shape.gates == 1 ? "rnn" : NULL;
+    if (cell) TRY(rm_options_learn(o, "model", cell, o->init));
+    if (cell) TRY(rm_options_learn(o, "no-bias", shape.biases ? "false" : "true", o->init));
+    TRY(learn_count(o, "layers", shape.layers));
+    TRY(learn_count(o, "hidden", shape.hidden));
+    bool as_hidden = !o->embed && shape.embed == shape.hidden; /* which is what 0 means */
+    if (!as_hidden) TRY(learn_count(o, "embed", shape.embed));
+    return strcmp(o->task, "classify") || o->classes ? REMAT_OK : learn_count(o, "classes", shape.outputs);
+}
+
+rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
+    return (rm_data_source){.data = held_out ? o->eval_data : o->data,
+                            .labels = held_out ? o->eval_labels : o->labels,
+                            .rows = o->rows,
+                            .timesteps = o->seq_len,
+                            .classes = o->classes,
+                            .samples = held_out && o->samples > 1000 ? 1000 : o->samples,
+                            .seed = o->seed,
+                            .held_out = held_out,
+                            .budget = o->memory_budget ? o->memory_budget : o->assume_memory};
+}
+
+remat_status rm_setup_dataset(const rm_options *o, bool held_out, rm_dataset **out) {
+    rm_data_source source = rm_setup_source(o, held_out);
+    return rm_dataset_open(o->task, &source, out);
+}
+
+static remat_status shape_without_data(const rm_options *o, rm_data_shape *out) {
+    if (!strcmp(o->task, "adding")) return rm_adding_shape(o->seq_len, out);
+    if (!strcmp(o->task, "copy")) return rm_copy_shape(o->seq_len, out);
+    REQUIRE(!strcmp(o->task, "lm"), INVALID, "--task=%s needs --data=FILE and --labels=FILE", o->task);
+    *out = rm_text_shape(o->seq_len);
+    return REMAT_OK;
+}
+
+remat_status rm_setup_spec(rm_options *o, const rm_dataset *dataset, rm_model_spec *out) {
+    rm_data_shape shape;
+    if (dataset)
+        shape = dataset->shape;
+    else
+        TRY(shape_without_data(o, &shape));
+    *out = (rm_model_spec){.cell = o->model,
+                           .layers = o->layers,
+                           .hidden = o->hidden,
+                           .embed = o->embed ? o->embed : o->hidden,
+                           .no_bias = o->no_bias,
+                           .dropout = o->dropout,
+                           .label_smoothing = o->label_smoothing,
+                           .data = shape};
+    o->seq_len = shape.timesteps;
+    if (!strcmp(o->task, "classify")) o->classes = shape.classes;
+    return REMAT_OK;
+}
+
+/* ---- Where measured times are kept ------------------------------------------------------------------------------ */
+
+/* $XDG_CACHE_HOME or ~/.cache, then remat/calibration.txt; "" (measure, keep nothing) where there is no home. Directories
+ * that cannot be made show as a file that cannot be written, which is no error. */
+static const char *own_calibration(void) {
+    static char path[RM_PATH_BYTES];
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (!(cache && *cache == '/') && !(home && *home)) return "";
+    bool given = cache && *cache == '/';
+    int n = snprintf(path, sizeof path, "%s%s", given ? cache : home, given ? "" : "/.cache");
+    if (n < 0 || n >= (int)sizeof path - 32) return "";
+    (void)mkdir(path, 0700);
+    strcpy(path + n, "/remat");
+    (void)mkdir(path, 0755);
+    strcpy(path + n, "/remat/calibration.txt");
+    return path;
+}
+
+/* Measuring takes seconds, the first time: only for who asks, and for plans that are chosen by their times. */
+static const char *calibration_file(const rm_options *o, const char *strategy) {
+    if (o->calibration) return strcmp(o->calibration, "off") ? o->calibration : NULL;
+    return !strcmp(strategy, "optimal") && strcmp(o->device, "null") ? own_calibration() : NULL;
+}
+
+/* Of a path: the directory that it is in. */
+static void directory_of(const char *path, char out[RM_PATH_BYTES]) {
+    const char *slash = strrchr(path, '/');
+    int length = slash ? (int)(slash - path) + (slash == path) : 1;
+    snprintf(out, RM_PATH_BYTES, "%.*s", length, slash ? path : ".");
+}
+
+void rm_setup_warn_of_calibration(const rm_options *o) {
+    char directory[RM_PATH_BYTES];
+    if (!o->calibration || !strcmp(o->calibration, "off") || !strcmp(o->device, "null")) return;
+    directory_of(o->calibration, directory);
+    if (access(directory, W_OK | X_OK))
+        fprintf(stderr,
+                "remat: --calibration=%s: nothing can be written there (%s); what is measured now is not kept\n",
+                o->calibration, strerror(errno));
+}
+
+/* ---- Ranks and micro steps -------------------------------------------------------------------------------------- */
+
+int64_t rm_setup_ranks(const rm_options *o) { return o->world_size > 1 ? o->world_size : 1; }
+
+remat_status rm_setup_world(const rm_options *o) {
+    int64_t ranks = rm_setup_ranks(o), shards = o->deterministic_world;
+    if (!shards) return REMAT_OK;
+    REQUIRE(
+        shards % ranks == 0, INVALID,
+        "--deterministic-world=%lld: so many shards cannot be shared out to %lld ranks: it must be a multiple of them",
+        (long long)shards, (long long)ranks);
+    REQUIRE(o->batch * ranks % shards == 0, INVALID,
+            "--batch=%lld on %lld rank%s is %lld samples, which cannot be cut into the %lld shards of "
+            "--deterministic-world: make --batch a multiple of %lld",
+            (long long)o->batch, (long long)ranks, ranks == 1 ? "" : "s", (long long)(o->batch * ranks),
+            (long long)shards, (long long)(shards / ranks));
+    return REMAT_OK;
+}
+
+int64_t rm_setup_micro_steps(const rm_options *o) {
+    return o->deterministic_world ? o->deterministic_world / rm_setup_ranks(o) : o->accumulate_steps;
+}
+
+int64_t rm_setup_rows(const rm_options *o) {
+    return o->deterministic_world ? o->batch / rm_setup_micro_steps(o) : o->batch;
+}
+
+int64_t rm_setup_eval_batch(const rm_options *o) { return o->deterministic_world ? rm_setup_rows(o) : 0; }
+
+/* ---- The session's config --------------------------------------------------------------------------------------- */
+
+remat_config rm_setup_training_config(const rm_options *o) {
+    remat_config c = REMAT_CONFIG_INIT;
+    c.device = o->device;
+    c.precision = o->precision;
+    c.rnn_kernels = o->rnn_kernels;
+    c.threads = (int)o->threads;
+    c.seed = (uint64_t)o->seed;
+    bool asked = rm_options_given(o, "checkpoint");
+    bool limited = o->memory_budget || o->assume_memory;
+    c.strategy = o->checkpoint_segments ? "segments" : limited && !asked ? "optimal" : o->checkpoint;
+    c.segments = o->checkpoint_segments;
+    c.calibration = calibration_file(o, c.strategy);
+    c.recompute = o->recompute;
+    c.spill_dir = o->spill;
+    c.verify_recompute = o->verify_recompute;
+    c.assume_flops = (double)o->assume_flops;
+    c.assume_bandwidth = (double)o->assume_bandwidth;
+    c.tile = o->tile;
+    c.fold_embedding = !o->no_fold;
+    c.optimizer = o->optimizer;
+    c.momentum = o->momentum;
+    c.nesterov = o->nesterov;
+    c.beta1 = o->beta1;
+    c.beta2 = o->beta2;
+    bool lars = !strcmp(o->optimizer, "lars"); /* no epsilon, as MLPerf has it: nothing is divided by 0 */
+    c.epsilon = lars && !rm_options_given(o, "eps") ? 0 : o->eps;
+    c.weight_decay = o->weight_decay;
+    c.clip_grad_norm = o->clip_grad_norm;
+    c.trust_coefficient = o->trust_coefficient;
+    c.momentum_correction = o->momentum_correction;
+    c.adapt_vectors = o->adapt_vectors;
+    c.train_only = o->train_only;
+    c.decay_vectors = o->decay_vectors;
+    c.norm_limit = o->norm_limit;
+    c.micro_steps = (int)rm_setup_micro_steps(o);
+    c.pairwise = o->deterministic_world > 0;
+    return c;
+}
+
+remat_config rm_setup_inference_config(const rm_options *o) {
+    remat_config c = REMAT_CONFIG_INIT;
+    c.device = o->device;
+    c.precision = o->precision;
+    c.rnn_kernels = o->rnn_kernels;
+    c.threads = (int)o->threads;
+    c.seed = (uint64_t)o->seed;
+    c.tile = o->tile;
+    c.fold_embedding = !o->no_fold;
+    c.inference = true;
+    return c;
+}
+
+/* The library's name for --train-only is that of a member of remat_config. */
+remat_status rm_setup_session(const rm_model *model, const remat_config *config, remat_session **out) {
+    static const char name[] = "train_only";
+    remat_config with = *config;
+    if (model->classes) with.outputs = &model->logits, with.n_outputs = 1;
+    remat_status status = remat_session_create(model->graph, model->loss, &with, out);
+    const char *sentence = remat_last_error(), *at = status == REMAT_INVALID ? strstr(sentence, name) : NULL;
+    if (!at) return status;
+    char copy[1024];
+    snprintf(copy, sizeof copy, "%.*s--train-only%.900s", (int)(at - sentence), sentence, at + strlen(name));
+    return rm_fail(status, "%s", copy);
+}
+
+double rm_setup_learning_rate(const rm_options *o) {
+    if (o->lr >= 0) return o->lr;
+    return !strcmp(o->optimizer, "sgd") ? 0.1 : !strcmp(o->optimizer, "lars") ? 1 : 1e-3;
+}
+
+remat_status rm_setup_weights(const rm_options *o, const char *state, const rm_state_point *point,
+                              remat_session *session) {
+    if (*state) return rm_state_advise(o->resume, state, rm_state_restore(state, point, false, session));
+    REQUIRE(o->init, INVALID, "there are no weights: say --resume=DIR (a training state) or --init=FILE.safetensors");
+    return rm_weights_import(session, o->init);
+}

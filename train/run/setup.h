@@ -1,0 +1,50 @@
+/* setup.h: from flags to things: the data set, the model, the session's config and its weights, as all commands need them.
+ * Holds no loop of its own. */
+#ifndef RM_SETUP_H
+#define RM_SETUP_H
+
+#include "train/run/model.h"
+#include "train/flags/options.h"
+#include "train/state/state.h"
+
+/* --resume for eval and sample: finds the state, takes its model over into the options. IO when there is none. */
+remat_status rm_setup_resume(rm_options *options, rm_command command, char state[RM_PATH_BYTES], rm_state_point *point);
+
+/* --init alone says what model it is of: layers, hidden, embed, classes and the cell are taken over from the shapes in the
+ * file; INVALID where they were given, and differ. Nothing to do without --init. */
+remat_status rm_setup_init(rm_options *options);
+
+/* What the flags say of the data, and opens those: the training data, or held_out: --eval-data, or other samples of a generated task. */
+rm_data_source rm_setup_source(const rm_options *options, bool held_out);
+remat_status rm_setup_dataset(const rm_options *options, bool held_out, rm_dataset **out);
+
+/* The data's shape: the data set's if there is one, else (dataset NULL) what the flags alone say of lm, adding and copy.
+ * Writes what the data decided (seq_len, classes) back into the options. */
+remat_status rm_setup_spec(rm_options *options, const rm_dataset *dataset, rm_model_spec *out);
+
+/* One line on stderr when --calibration names a place where nothing can be written: every run would measure again. It is
+ * no reason not to train. */
+void rm_setup_warn_of_calibration(const rm_options *options);
+
+/* Ranks and micro steps. options->world_size below 1 counts as 1. rm_setup_world: INVALID where --deterministic-world does not
+ * fit so many ranks and --batch. Of each rank: how many micro steps an update has, and how many rows a micro step. */
+remat_status rm_setup_world(const rm_options *options);
+int64_t rm_setup_ranks(const rm_options *options);
+int64_t rm_setup_micro_steps(const rm_options *options);
+int64_t rm_setup_rows(const rm_options *options);
+/* For rm_evaluator_open: a shard's rows, where there are shards, so that what is found has the same bits for any ranks. */
+int64_t rm_setup_eval_batch(const rm_options *options);
+
+/* All but the ranks and the budget, which is what budget.h leaves of it. A budget and no --checkpoint mean "optimal". */
+remat_config rm_setup_training_config(const rm_options *options);
+remat_config rm_setup_inference_config(const rm_options *options);
+/* remat_session_create, with the logits of whole samples as an output (its first: training accuracy); what is wrong with a flag is
+ * said of the flag. */
+remat_status rm_setup_session(const rm_model *model, const remat_config *config, remat_session **out);
+double rm_setup_learning_rate(const rm_options *options);
+
+/* Weights from --resume's state (if `state` is not empty) or from --init; neither: INVALID. For eval and sample. */
+remat_status rm_setup_weights(const rm_options *options, const char *state, const rm_state_point *point,
+                              remat_session *session);
+
+#endif

@@ -1,0 +1,200 @@
+/* trainer.c: sets a run up and takes it down. What each rank does for itself comes first, then what all do together, so that a
+ * rank that fails is heard by all (rm_ranks_agree). See trainer.h. */
+#include "train/run/trainer.h"
+
+#include "memory/host.h"
+#include "train/flags/device_flag.h"
+#include "train/report/dump.h"
+#include "train/run/interrupt.h"
+#include "train/report/plot.h"
+#include "train/flags/presets.h"
+#include "train/run/setup.h"
+#include "train/run/start.h"
+#include "train/ranks/patient_barrier.h"
+#include "train/state/weights.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+
+/* A run goes on with the data that it began with: other data would silently be another run. */
+static remat_status check_data(rm_trainer *t) {
+    const rm_options *o = t->options;
+    TRY(rm_dataset_checksum(t->dataset, &t->data_crc32));
+    if (!*t->state) return REMAT_OK;
+    REQUIRE(
+        t->start.samples == t->dataset->count, INVALID,
+        "the data has %lld samples, but %s was saved with %lld: that is other data; resume with what it was trained on",
+        (long long)t->dataset->count, t->state, (long long)t->start.samples);
+    REQUIRE(!t->start.data_crc32 || t->start.data_crc32 == t->data_crc32, INVALID,
+            "%s%s%s has as many samples as the data that %s was saved with, but it is other data (checksum %08x, then "
+            "%08x): resume with what it was trained on",
+            o->data, o->labels ? " with " : "", o->labels ? o->labels : "", t->state, (unsigned)t->data_crc32,
+            (unsigned)t->start.data_crc32);
+    return REMAT_OK;
+}
+
+static remat_status open_data(rm_trainer *t, rm_model_spec *spec) {
+    TRY(rm_setup_dataset(t->options, false, &t->dataset));
+    TRY(check_data(t));
+    TRY(rm_setup_spec(t->options, t->dataset, spec));
+    const rm_options *o = t->options;
+    rm_loader_config order = {.batch = o->batch,
+                              .seed = o->seed,
+                              .shuffle = !o->no_shuffle,
+                              .pad = o->pad,
+                              .rank = t->ranks.rank,
+                              .size = t->ranks.size,
+                              .micro_steps = rm_setup_micro_steps(o),
+                              .shards = o->deterministic_world};
+    remat_status status = rm_loader_create(t->dataset, &order, &t->loader);
+    bool by_preset = o->preset && !rm_options_given(o, "batch");
+    if (status == REMAT_INVALID && by_preset)
+        return rm_fail_in(status, "--preset=%s makes --batch=%lld", o->preset, (long long)o->batch);
+    TRY(status);
+    return rm_loader_seek(&t->loader, t->start.epoch, t->start.consumed);
+}
+
+static remat_status fill_session(rm_trainer *t) {
+    if (*t->state)
+        return rm_state_advise(t->options->resume, t->state, rm_state_restore(t->state, &t->start, true, t->session));
+    return t->options->init ? rm_weights_import(t->session, t->options->init) : REMAT_OK;
+}
+
+/* Until there is a session there is nothing to finish or to save: planning can be interrupted at once. */
+static remat_status open_session(rm_trainer *t, const rm_model_spec *spec) {
+    TRY(rm_trainer_create_session(t, spec));
+    rm_interrupt_catch();
+    TRY(rm_ranks_agree(&t->ranks, fill_session(t)));
+    return rm_ranks_broadcast(&t->ranks, t->session);
+}
+
+/* How many updates there are, and with which learning rates. */
+static remat_status set_updates(rm_trainer *t) {
+    const rm_options *o = t->options;
+    const rm_loader *l = &t->loader;
+    t->step = t->start.step;
+    t->last_step = rm_options_given(o, "epochs") ? t->start.step + rm_loader_left(l, o->epochs) : o->steps;
+    return rm_lr_schedule_make(o, &(rm_lr_schedule_facts){l->global, l->per_epoch, t->last_step}, &t->rate);
+}
+
+/* What each rank does for itself, before anything that all do together. */
+static remat_status prepare(rm_trainer *t, rm_model_spec *spec) {
+    rm_options *o = t->options;
+    bool speaks = t->ranks.rank == 0;
+    TRY(rm_plot_check(o->plot));
+    TRY(rm_start_find(o, t->state, &t->start));
+    TRY(rm_setup_init(o));
+    TRY(rm_device_choose(o, speaks));
+    TRY(rm_options_check(o, RM_TRAIN)); /* with what the state says */
+    TRY(rm_preset_share_batch(o));
+    TRY(rm_setup_world(o));
+    REQUIRE(!(o->dump_grads && o->zero && t->ranks.size > 1), INVALID,
+            "--dump-grads writes all gradients, and with --zero=1 no rank has them all: leave one of the two out");
+    REQUIRE(t->ranks.size == 1 || strcmp(o->device, "null"), INVALID,
+            "--device=null computes nothing that %d ranks could add up: `remat plan --world-size=%d` plans for them",
+            t->ranks.size, t->ranks.size);
+    if (speaks) TRY(rm_dump_try(o->dump_grads));
+    if (speaks) rm_setup_warn_of_calibration(o);
+    TRY(open_data(t, spec));
+    return set_updates(t);
+}
+
+/* What is not in the flags, and must be the same on all ranks. */
+static remat_status connect_ranks(rm_trainer *t) {
+    char facts[320];
+    const rm_data_shape *shape = &t->dataset->shape;
+    snprintf(facts, sizeof facts,
+             "samples in the data: %lld\nchecksum of what is in the data: %08x\ntimesteps of a sample: %lld\nfeatures "
+             "of a timestep: %lld\nclasses: %lld\n"
+             "step of the training state: %lld\n",
+             (long long)t->dataset->count, (unsigned)t->data_crc32, (long long)shape->timesteps,
+             (long long)shape->features, (long long)shape->classes, (long long)t->start.step);
+    return rm_ranks_connect(&t->ranks, t->options, facts);
+}
+
+static remat_status open_store(rm_trainer *t) {
+    const rm_options *o = t->options;
+    rm_state_ranks ranks = rm_patient_barrier_ranks(&t->ranks, o->zero);
+    if (!o->save) return REMAT_OK;
+    return rm_state_store_open(o->save, o->keep, t->start.step, t->ranks.size > 1 ? &ranks : NULL, &t->store);
+}
+
+static remat_status create_evaluator(rm_trainer *t, const rm_model_spec *spec, uint32_t *crc32) {
+    const rm_options *o = t->options;
+    TRY(rm_evaluator_open(o, spec, rm_setup_eval_batch(o), false, &t->eval_dataset, &t->evaluator));
+    return t->eval_dataset && t->ranks.ddp ? rm_dataset_checksum(t->eval_dataset, crc32) : REMAT_OK;
+}
+
+/* First of all sessions, as what it takes is not the training session's. Each rank evaluates its share of the same samples. */
+static remat_status open_evaluator(rm_trainer *t, const rm_model_spec *spec) {
+    char facts[160];
+    uint32_t crc32 = 0;
+    TRY(rm_ranks_agree(&t->ranks, create_evaluator(t, spec, &crc32)));
+    t->evaluator.ranks = rm_ranks_table(&t->ranks);
+    if (!t->eval_dataset) return REMAT_OK;
+    snprintf(facts, sizeof facts, "samples to evaluate on: %lld\nchecksum of what is in them: %08x\n",
+             (long long)t->eval_dataset->count, (unsigned)crc32);
+    return rm_ranks_compare(&t->ranks, "the evaluation", facts);
+}
+
+/* Rank 0 writes FILE; or every rank writes FILE.rankN. */
+static remat_status open_metrics(rm_trainer *t) {
+    const rm_options *o = t->options;
+    char *path = t->metrics_path;
+    if (o->metrics) snprintf(path, sizeof t->metrics_path, "%s", o->metrics);
+    if (o->metrics_per_rank) snprintf(path, sizeof t->metrics_path, "%s.rank%d", o->metrics, t->ranks.rank);
+    bool writes = o->metrics && (o->metrics_per_rank || t->ranks.rank == 0);
+    t->run = (rm_metrics_run){t->start.run, t->start.step, o->resume || rm_state_restarted()};
+    TRY(rm_metrics_open(writes ? path : NULL, &t->run, &t->metrics));
+    return rm_tensorboard_open(t->ranks.rank == 0 ? o->tensorboard : NULL, &t->run, &t->tensorboard);
+}
+
+/* A new run's name is drawn; one that is resumed has its own, which older states do not know. */
+static remat_status name_run(rm_trainer *t) {
+    uint64_t number = 0;
+    char *name = t->start.run;
+    remat_status status = REMAT_OK;
+    if (!*name && getrandom(&number, sizeof number, 0) != sizeof number)
+        status = rm_fail(REMAT_IO, "the system has no random numbers: %s", strerror(errno));
+    if (!*name) snprintf(name, sizeof t->start.run, "%016llx", (unsigned long long)number);
+    TRY(rm_ranks_agree(&t->ranks, status));
+    return rm_ranks_tell(&t->ranks, name, sizeof t->start.run);
+}
+
+static remat_status set_up(rm_trainer *t) {
+    rm_model_spec spec;
+    rm_options *o = t->options;
+    TRY(rm_ranks_open(o, &t->ranks));
+    TRY(rm_start_again(&t->ranks, o));
+    TRY(rm_ranks_agree(&t->ranks, prepare(t, &spec)));
+    TRY(connect_ranks(t));
+    TRY(name_run(t));
+    TRY(open_store(t));
+    TRY(open_evaluator(t, &spec));
+    TRY(open_session(t, &spec));
+    TRY(rm_ranks_agree(&t->ranks, open_metrics(t)));
+    t->loss = NAN;
+    return REMAT_OK;
+}
+
+remat_status rm_trainer_open(rm_options *options, rm_trainer *t) {
+    *t = (rm_trainer){.options = options, .store.lock = -1, .tensorboard.writer.fd = -1, .ranks.size = 1};
+    return set_up(t);
+}
+
+void rm_trainer_close(rm_trainer *t) {
+    rm_evaluator_free(&t->evaluator);
+    rm_loader_free(&t->loader);
+    rm_free(t->logits);
+    remat_session_free(t->session);
+    rm_model_free(&t->model);
+    rm_dataset_close(t->dataset);
+    rm_dataset_close(t->eval_dataset);
+    rm_state_store_close(&t->store);
+    rm_metrics_close(&t->metrics);
+    rm_tensorboard_close(&t->tensorboard);
+    rm_ranks_close(&t->ranks);
+}

@@ -1,0 +1,93 @@
+/* trainer_introduce.c: the lines before the first step: model, data, batch, plan, ranks, learning rate, budget. See trainer.h. */
+#include "train/run/trainer.h"
+
+#include "train/flags/budget_flag.h"
+#include "train/text.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* "batch 16"; "2 ranks over local, batch 2 x 16 = 32". */
+static const char *batch_text(const rm_trainer *t, char *text, size_t bytes) {
+    const rm_options *o = t->options;
+    char ranks[64] = "";
+    int64_t global = t->loader.global;
+    if (t->ranks.size > 1)
+        snprintf(ranks, sizeof ranks, "%d ranks over %s, ", t->ranks.size,
+                 rm_group_engine(t->ranks.gpus ? t->ranks.gpus : t->ranks.group));
+    if (o->deterministic_world)
+        snprintf(text, bytes, "%sbatch %lld in %lld shards of %lld", ranks, (long long)global,
+                 (long long)o->deterministic_world, (long long)t->loader.batch.batch);
+    else if (o->accumulate_steps > 1)
+        snprintf(text, bytes, "%sbatch %lld = %d x %lld micro steps x %lld", ranks, (long long)global, t->ranks.size,
+                 (long long)o->accumulate_steps, (long long)o->batch);
+    else if (t->ranks.size > 1)
+        snprintf(text, bytes, "%sbatch %d x %lld = %lld", ranks, t->ranks.size, (long long)o->batch, (long long)global);
+    else
+        snprintf(text, bytes, "batch %lld", (long long)global);
+    return text;
+}
+
+/* Elements: not those that only fill arrays up to where the next begins. */
+static double count_parameters(const remat_session *session) {
+    double all = 0;
+    for (int64_t i = 0; i < remat_count(session, REMAT_PARAM); i++) {
+        remat_array array;
+        double count = remat_array_info(session, REMAT_PARAM, i, &array) ? 0 : 1;
+        for (int d = 0; d < array.rank && count > 0; d++) count *= (double)array.dim[d];
+        all += count;
+    }
+    return all;
+}
+
+static void introduce_ranks(rm_trainer *t) {
+    char a[RM_TEXT], b[RM_TEXT];
+    const rm_options *o = t->options;
+    const remat_plan_summary *plan = &t->plan;
+    if (o->zero && t->ranks.size == 1)
+        rm_progress_say(&t->progress,
+                        "note: --zero=1 shares the optimizer's state among ranks; one rank saves nothing");
+    if (t->ranks.size == 1) return;
+    rm_progress_say(&t->progress, "each rank: gradients %s in %lld bucket%s%s%s; optimizer's state %s%s; %d thread%s",
+                    rm_bytes_text(plan->gradients_bytes, a), (long long)plan->n_buckets,
+                    plan->n_buckets == 1 ? "" : "s", strcmp(o->grad_compress, "none") ? ", sent as " : "",
+                    strcmp(o->grad_compress, "none") ? o->grad_compress : "", rm_bytes_text(plan->optimizer_bytes, b),
+                    o->zero ? ", its share" : "", plan->threads, plan->threads == 1 ? "" : "s");
+}
+
+void rm_trainer_introduce(rm_trainer *t) {
+    char a[RM_TEXT], b[RM_TEXT], c[RM_TEXT], batch[160], rate[RM_LR_SCHEDULE_TEXT];
+    const rm_options *o = t->options;
+    remat_plan_summary plan = t->plan;
+    rm_progress_say(&t->progress, "%s, %lld x %lld: %s parameters; %s: %lld samples of %lld timesteps, %s", o->model,
+                    (long long)o->layers, (long long)o->hidden, rm_count_text(count_parameters(t->session), a),
+                    o->data ? o->data : o->task, (long long)t->dataset->count, (long long)plan.timesteps,
+                    batch_text(t, batch, sizeof batch));
+    rm_progress_say(&t->progress,
+                    "plan: %s, %lld segment%s, %lld tile%s of %lld; arena %s, of which activations %s; device "
+                    "%s%s%s, %d thread%s",
+                    plan.strategy, (long long)plan.segments, plan.segments == 1 ? "" : "s", (long long)plan.n_tiles,
+                    plan.n_tiles == 1 ? "" : "s", (long long)plan.tile, rm_bytes_text(plan.planned_peak_bytes, b),
+                    rm_bytes_text(plan.activations_peak_bytes, c), plan.device,
+                    strcmp(plan.precision, "fp32") ? ", products in " : "",
+                    strcmp(plan.precision, "fp32") ? plan.precision : "", plan.threads, plan.threads == 1 ? "" : "s");
+    introduce_ranks(t);
+    if (*rm_lr_schedule_text(&t->rate, rate)) rm_progress_say(&t->progress, "%s", rate);
+    if (plan.segments_requested > plan.segments)
+        rm_progress_say(&t->progress,
+                        "note: %lld segments were asked for; there are %lld tiles (--tile makes them smaller)",
+                        (long long)plan.segments_requested, (long long)plan.n_tiles);
+    if (plan.memory_budget)
+        rm_progress_say(&t->progress, "budget: %s of %s for the session, %s for data%s",
+                        rm_bytes_text(plan.budgeted_bytes, a), rm_bytes_text(plan.memory_budget, b),
+                        rm_bytes_text(rm_budget_given(o) - plan.memory_budget, c),
+                        t->eval_dataset ? " and evaluation" : "");
+    if (*t->state)
+        rm_progress_say(&t->progress, "resumed from %s: step %lld, epoch %lld, batch %lld of %lld", t->state,
+                        (long long)t->start.step, (long long)t->start.epoch,
+                        (long long)(t->start.consumed / t->loader.global), (long long)t->loader.per_epoch);
+    if (*t->state && strcmp(t->start.precision, plan.precision))
+        rm_progress_say(&t->progress, "note: products are made in %s from here on, and were made in %s before",
+                        plan.precision, t->start.precision);
+    if (*t->state && !o->save) rm_progress_say(&t->progress, "note: nothing will be saved; give --save=DIR to save");
+}

@@ -1,0 +1,97 @@
+/* trainer_session.c: the session of a run. Alone it is planned and created in one go; among ranks rank 0 plans, all create what
+ * it planned, and compare. See trainer.h. */
+#include "train/run/trainer.h"
+
+#include "memory/host.h"
+#include "train/flags/budget_flag.h"
+#include "train/run/setup.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Rank 0's plan for all: every rank must run the same, and times that are measured are nowhere the same twice. */
+static remat_status propose(rm_trainer *t, const rm_model_spec *spec, remat_config config, char **steps) {
+    remat_session *session;
+    rm_budget_advice about = {"train", rm_evaluator_bytes(&t->evaluator), *t->state != 0, config.ranks};
+    config.plan_only = true;
+    remat_status status = rm_setup_session(&t->model, &config, &session);
+    if (status == REMAT_INFEASIBLE) return rm_budget_advise(t->options, spec, t->dataset, &about);
+    TRY(status);
+    t->plan = remat_session_plan(session);
+    *steps = remat_plan_steps_text(session);
+    remat_session_free(session);
+    REQUIRE(*steps, MEMORY, "no memory for the text of the plan");
+    return REMAT_OK;
+}
+
+/* The bytes are this session's; what the plan was chosen by is known to rank 0. */
+static void settle_plan(rm_trainer *t) {
+    remat_plan_summary chosen = t->plan;
+    t->plan = remat_session_plan(t->session);
+    if (t->ranks.rank || t->ranks.size == 1) return;
+    t->plan.segments = chosen.segments;
+    t->plan.segments_requested = chosen.segments_requested;
+    t->plan.forward_ns = chosen.forward_ns;
+    t->plan.recompute_ns = chosen.recompute_ns;
+    t->plan.backward_ns = chosen.backward_ns;
+    t->plan.transfer_ns = chosen.transfer_ns;
+    t->plan.wait_ns = chosen.wait_ns;
+    t->plan.step_ns = chosen.step_ns;
+    t->plan.fixed_ns = chosen.fixed_ns;
+    t->plan.measured_times = chosen.measured_times;
+    t->plan.measured_busy = chosen.measured_busy;
+}
+
+/* What follows from the machine as well as from the flags. */
+static remat_status compare_plans(rm_trainer *t) {
+    char text[256];
+    const remat_plan_summary *p = &t->plan;
+    snprintf(text, sizeof text, "timesteps of a tile: %lld\nstages: %lld\nlines of the plan: %lld\nbuckets: %lld\n",
+             (long long)p->tile, (long long)p->n_stages, (long long)p->n_steps, (long long)p->n_buckets);
+    return rm_ranks_compare(&t->ranks, "the plan", text);
+}
+
+static remat_status create_among_ranks(rm_trainer *t, const rm_model_spec *spec, remat_config config) {
+    char *proposed = NULL, *steps = NULL;
+    remat_status status = t->ranks.rank ? REMAT_OK : propose(t, spec, config, &proposed);
+    status = rm_ranks_agree(&t->ranks, status);
+    if (!status) status = rm_ranks_share(&t->ranks, proposed, &steps);
+    remat_text_free(proposed);
+    config.plan_steps = steps;
+    config.calibration = NULL; /* nothing is left to choose */
+    if (!status) status = rm_setup_session(&t->model, &config, &t->session);
+    rm_free(steps);
+    TRY(status);
+    settle_plan(t);
+    return compare_plans(t);
+}
+
+static remat_status create_alone(rm_trainer *t, const rm_model_spec *spec, const remat_config *config) {
+    remat_status status = rm_setup_session(&t->model, config, &t->session);
+    rm_budget_advice about = {"train", rm_evaluator_bytes(&t->evaluator), *t->state != 0, NULL};
+    if (status == REMAT_INFEASIBLE) return rm_budget_advise(t->options, spec, t->dataset, &about);
+    if (!status) settle_plan(t);
+    return status;
+}
+
+/* What is left of the budget for the session, and the graph. */
+static remat_status describe(rm_trainer *t, const rm_model_spec *spec, remat_config *config) {
+    uint64_t evaluator = rm_evaluator_bytes(&t->evaluator);
+    uint64_t held = rm_budget_data_bytes(t->options, &spec->data, t->dataset) + evaluator;
+    rm_budget_advice about = {"train", evaluator, *t->state != 0, config->ranks};
+    remat_status status = rm_budget_apply(t->options, held, config);
+    if (!status) return rm_model_build(spec, rm_setup_rows(t->options), true, &t->model);
+    return t->ranks.rank ? status : rm_budget_advise(t->options, spec, t->dataset, &about);
+}
+
+remat_status rm_trainer_create_session(rm_trainer *t, const rm_model_spec *spec) {
+    remat_config config = rm_setup_training_config(t->options);
+    config.ranks = rm_ranks_table(&t->ranks);
+    TRY(rm_ranks_agree(&t->ranks, describe(t, spec, &config)));
+    TRY(config.ranks ? create_among_ranks(t, spec, config) : create_alone(t, spec, &config));
+    size_t bytes = (size_t)t->model.classes * (size_t)rm_setup_rows(t->options) * sizeof *t->logits;
+    if (!bytes || !strcmp(t->options->device, "null")) return REMAT_OK;
+    t->logits = rm_malloc(bytes);
+    REQUIRE(t->logits, MEMORY, "no memory for the outputs of a batch");
+    return REMAT_OK;
+}

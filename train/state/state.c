@@ -1,0 +1,258 @@
+/* state.c: see state.h. Here states are saved; state_resume.c reads them. */
+#include "train/state/state.h"
+
+#include "memory/host.h"
+#include "train/state/optimizer_shards.h"
+#include "train/state/state_directory.h"
+#include "train/state/state_job.h"
+#include "train/state/state_json.h"
+#include "train/state/weights.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- The store -------------------------------------------------------------------------------------------------- */
+
+static remat_status lock_directory(rm_state_store *store) {
+    TRY(rm_state_directory_lock(store->directory, &store->lock));
+    if (faccessat(store->lock, ".", W_OK | X_OK, AT_EACCESS))
+        FAIL(IO, "cannot write to %s: %s: choose another place for --save", store->directory, strerror(errno));
+    return REMAT_OK;
+}
+
+static remat_status refuse_later(const char *directory, int64_t step) {
+    int64_t *steps, count;
+    remat_status status = rm_state_list_all(directory, &steps, &count);
+    if (!status && count && steps[0] > step)
+        status =
+            rm_fail(REMAT_INVALID,
+                    "%s already holds a training state of step %lld: continue it with --resume=%s, or choose another "
+                    "place for --save",
+                    directory, (long long)steps[0], directory);
+    rm_free(steps);
+    return status;
+}
+
+/* Of a run on one rank: what it says itself. */
+static remat_status agree(const rm_state_store *store, remat_status status, double *values, int64_t count) {
+    const rm_state_ranks *ranks = &store->ranks;
+    return ranks->size > 1 ? ranks->agree(ranks->context, status, values, count) : status;
+}
+
+static remat_status take_directory(rm_state_store *store, int64_t step) {
+    TRY(rm_directory_make(store->directory, "save"));
+    TRY(lock_directory(store));
+    TRY(refuse_later(store->directory, step));
+    return rm_state_remove_unfinished(store->directory);
+}
+
+remat_status rm_state_store_open(const char *directory, int64_t keep, int64_t step, const rm_state_ranks *ranks,
+                                 rm_state_store *out) {
+    *out = (rm_state_store){.lock = -1, .keep = keep, .ranks.size = 1};
+    if (ranks) out->ranks = *ranks;
+    remat_status status = REMAT_OK;
+    if (snprintf(out->directory, RM_PATH_BYTES, "%s", directory) >= RM_PATH_BYTES || !*directory)
+        status = rm_fail(REMAT_INVALID, "the path %.60s... is too long", directory);
+    else if (out->ranks.rank == 0)
+        status = take_directory(out, step);
+    return agree(out, status, NULL, 0);
+}
+
+void rm_state_store_close(rm_state_store *store) {
+    if (store->lock >= 0) close(store->lock);
+    store->lock = -1;
+}
+
+/* ---- What is in state.json -------------------------------------------------------------------------------------- */
+
+/* What later versions of Remat or another working directory could change is said; what is still at its default and may
+ * be changed when resuming is not. */
+static json_t *flags_json(const rm_options *options) {
+    json_t *flags = json_object();
+    for (int i = 0; i < rm_options_count(); i++) {
+        char text[RM_PATH_BYTES];
+        rm_option_memory memory = rm_options_memory(i);
+        bool keep = memory == RM_OF_MODEL || memory == RM_OF_RUN || (memory == RM_REMEMBERED && options->given[i]);
+        if (keep)
+            json_object_set_new(flags, rm_options_name(i), json_string(rm_options_text(options, i, text, sizeof text)));
+    }
+    return flags;
+}
+
+/* Lists a file with its size and checksum; what went wrong shows in `files` being incomplete, or not there. */
+static void list_file(json_t *files, const char *name, const double about[2]) {
+    json_object_set_new(files, name,
+                        json_pack("{s:I, s:I}", "bytes", (json_int_t)about[0], "crc32", (json_int_t)about[1]));
+}
+
+static json_t *point_json(const rm_state_point *p) {
+    json_t *root = json_pack("{s:i, s:s, s:I, s:I, s:I, s:I, s:f, s:I, s:i, s:I}", "format", RM_STATE_FORMAT, "remat",
+                             REMAT_VERSION, "step", (json_int_t)p->step, "epoch", (json_int_t)p->epoch, "consumed",
+                             (json_int_t)p->consumed, "samples", (json_int_t)p->samples, "last_lr", p->last_lr,
+                             "world_size", (json_int_t)p->world_size, "zero", p->zero, "shards", (json_int_t)p->shards);
+    if (root && *p->run) json_object_set_new(root, "run", json_string(p->run));
+    if (root && p->data_crc32) json_object_set_new(root, "data_crc32", json_integer(p->data_crc32));
+    return root;
+}
+
+/* ---- Who writes what. The sizes and checksums of all files, two numbers each: that of the model, then those of the
+ * optimizer, one or one of each rank; every rank fills in its own, and their sum is what rank 0 lists. ---- */
+
+static void note(const rm_file_writer *writer, double about[2]) {
+    about[0] = (double)writer->bytes;
+    about[1] = (double)writer->crc32;
+}
+
+static remat_status write_alike(const char *state, remat_session *session, bool optimizer, double *about) {
+    char path[RM_PATH_BYTES];
+    rm_file_writer writer;
+    TRY(rm_path_join(path, sizeof path, state, RM_STATE_MODEL));
+    TRY(rm_weights_save(session, REMAT_PARAM, path, &writer));
+    note(&writer, about);
+    if (!optimizer) return REMAT_OK;
+    TRY(rm_path_join(path, sizeof path, state, RM_STATE_OPTIMIZER));
+    TRY(rm_weights_save(session, REMAT_OPTIMIZER, path, &writer));
+    note(&writer, about + 2);
+    return REMAT_OK;
+}
+
+static remat_status write_shards(const char *state, const rm_state_ranks *ranks, remat_session *session,
+                                 double *about) {
+    char name[RM_STATE_SHARD_NAME], path[RM_PATH_BYTES];
+    rm_file_writer writer;
+    rm_state_shard_name(ranks->rank, ranks->size, name);
+    TRY(rm_path_join(path, sizeof path, state, name));
+    REQUIRE(
+        rm_path_exists(state), IO,
+        "rank 0 has made %s, but it is not there for rank %lld: --zero=1 needs a place for --save that all hosts see",
+        state, (long long)ranks->rank);
+    TRY(rm_optimizer_shards_save(session, path, &writer));
+    note(&writer, about + 2 + 2 * ranks->rank);
+    return REMAT_OK;
+}
+
+/* What this rank contributes. */
+static remat_status write_share(const char *state, const rm_state_ranks *ranks, remat_session *session, double *about) {
+    if (ranks->rank == 0) TRY(write_alike(state, session, !ranks->shard_optimizer, about));
+    return ranks->shard_optimizer ? write_shards(state, ranks, session, about) : REMAT_OK;
+}
+
+static json_t *files_json(const rm_state_ranks *ranks, const double *about) {
+    json_t *files = json_object();
+    list_file(files, RM_STATE_MODEL, about);
+    if (!ranks->shard_optimizer) list_file(files, RM_STATE_OPTIMIZER, about + 2);
+    for (int64_t r = 0; ranks->shard_optimizer && r < ranks->size; r++) {
+        char name[RM_STATE_SHARD_NAME];
+        rm_state_shard_name(r, ranks->size, name);
+        list_file(files, name, about + 2 + 2 * r);
+    }
+    return files;
+}
+
+static remat_status write_state_json(const char *state, const rm_state_ranks *ranks, const rm_options *options,
+                                     const rm_state_point *point, const double *about) {
+    char path[RM_PATH_BYTES];
+    TRY(rm_path_join(path, sizeof path, state, RM_STATE_JSON));
+    json_t *root = point_json(point);
+    rm_state_job job;
+    rm_state_job_find(&job);
+    rm_state_job_write(&job, root);
+    bool bad = json_object_set_new(root, "flags", flags_json(options)) != 0;
+    bad = json_object_set_new(root, "files", files_json(ranks, about)) || bad;
+    remat_status status = rm_state_json_write(path, bad ? NULL : root);
+    json_decref(root);
+    return status;
+}
+
+/* ---- A state, from its beginning to its name -------------------------------------------------------------------- */
+
+typedef struct {
+    char unfinished[RM_PATH_BYTES], final[RM_PATH_BYTES];
+    rm_state_store *store;
+    const rm_options *options;
+    rm_state_point point;
+    double *about; /* of files, as above */
+    int64_t n_about;
+} saving;
+
+/* Rank 0. *there: such a state is there already. */
+static remat_status begin(const saving *s, double *there) {
+    *there = rm_state_is_whole(s->final);
+    if (*there != 0) return REMAT_OK;
+    char aside[RM_PATH_BYTES];
+    struct stat about;
+    if (lstat(s->final, &about) == 0)
+        TRY(rm_state_put_aside(s->store->directory, s->point.step, aside)); /* a file is missing, or it is a link */
+    rm_state_remove(s->unfinished);
+    if (mkdir(s->unfinished, 0777)) return rm_file_failed("create", s->unfinished);
+    return REMAT_OK;
+}
+
+/* Rank 0, when every file but one is there. */
+static remat_status finish(const saving *s) {
+    TRY(write_state_json(s->unfinished, &s->store->ranks, s->options, &s->point, s->about));
+    TRY(rm_directory_sync(s->unfinished));
+    if (rename(s->unfinished, s->final)) return rm_file_failed("rename", s->unfinished);
+    return rm_directory_sync(s->store->directory);
+}
+
+static remat_status prune(const rm_state_store *store) {
+    int64_t *steps, count;
+    remat_status status = rm_state_list(store->directory, &steps, &count);
+    for (int64_t i = store->keep; store->keep && i < count; i++) {
+        char path[RM_PATH_BYTES];
+        if (!rm_state_path(store->directory, "", steps[i], path)) rm_state_remove(path);
+    }
+    rm_free(steps);
+    return status;
+}
+
+/* The rank that failed says why, and all hear of it. A full disk stays so: a job that is started again would only train on until
+ * it fails in the same way, so it ends as one does that was asked for what cannot work. */
+static remat_status agree_saved(const saving *s, remat_status mine, double *values, int64_t count) {
+    if (mine == REMAT_IO && rm_file_had_no_room()) mine = REMAT_INVALID;
+    if (mine) rm_fail_in(mine, "the training state of step %lld was not saved", (long long)s->point.step);
+    return agree(s->store, mine, values, count);
+}
+
+/* What each rank needs for itself. */
+static remat_status prepare(saving *s) {
+    const rm_state_ranks *ranks = &s->store->ranks;
+    TRY(rm_state_path(s->store->directory, RM_STATE_UNFINISHED, s->point.step, s->unfinished));
+    TRY(rm_state_path(s->store->directory, "", s->point.step, s->final));
+    s->n_about = 2 + 2 * (ranks->shard_optimizer ? ranks->size : 1);
+    s->about = rm_calloc((size_t)s->n_about, sizeof *s->about);
+    REQUIRE(s->about, MEMORY, "no memory to list the files of a training state");
+    return REMAT_OK;
+}
+
+static remat_status save(saving *s, remat_session *session) {
+    const rm_state_ranks *ranks = &s->store->ranks;
+    bool first = ranks->rank == 0;
+    double there = 0;
+    rm_file_forget_no_room(); /* that of a picture, say, is no reason why this fails */
+    remat_status status = prepare(s);
+    if (!status && first) status = begin(s, &there);
+    TRY(agree_saved(s, status, &there, 1));
+    if (there == 0) {
+        status = agree_saved(s, write_share(s->unfinished, ranks, session, s->about), s->about, s->n_about);
+        if (!status) status = agree_saved(s, first ? finish(s) : REMAT_OK, NULL, 0);
+        if (status && first) rm_state_remove(s->unfinished);
+        if (status) return status;
+    }
+    return agree(s->store, first ? prune(s->store) : REMAT_OK, NULL, 0);
+}
+
+remat_status rm_state_save(rm_state_store *store, remat_session *session, const rm_options *options,
+                           rm_state_point point) {
+    saving s = {.store = store, .options = options, .point = point};
+    s.point.world_size = store->ranks.size;
+    s.point.zero = store->ranks.shard_optimizer;
+    remat_status status = save(&s, session);
+    rm_free(s.about);
+    return status;
+}

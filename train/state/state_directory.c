@@ -1,0 +1,178 @@
+/* state_directory.c: see state_directory.h. */
+#include "train/state/state_directory.h"
+
+#include "memory/host.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* "step-00000100" -> 100; -1 for any other name. */
+static int64_t step_of(const char *name) {
+    char *end;
+    if (strncmp(name, "step-", 5) || name[5] < '0' || name[5] > '9') return -1;
+    errno = 0;
+    long long step = strtoll(name + 5, &end, 10);
+    return *end || errno ? -1 : step;
+}
+
+void rm_state_shard_name(int64_t rank, int64_t size, char out[RM_STATE_SHARD_NAME]) {
+    snprintf(out, RM_STATE_SHARD_NAME, "optimizer-%lld-of-%lld.safetensors", (long long)rank, (long long)size);
+}
+
+int64_t rm_state_ranks_of(const char *name) {
+    long long rank = -1, size = 0;
+    char again[RM_STATE_SHARD_NAME];
+    if (sscanf(name, "optimizer-%10lld-of-%10lld.", &rank, &size) != 2 || rank < 0 || rank >= size) return 0;
+    rm_state_shard_name(rank, size, again);
+    return strcmp(name, again) ? 0 : size;
+}
+
+static bool has(const char *state, const char *file) {
+    char path[RM_PATH_BYTES];
+    return !rm_path_join(path, sizeof path, state, file) && rm_path_exists(path);
+}
+
+static bool has_shards_of(const char *state, int64_t size) {
+    char name[RM_STATE_SHARD_NAME];
+    for (int64_t r = 0; r < size; r++) {
+        rm_state_shard_name(r, size, name);
+        if (!has(state, name)) return false;
+    }
+    return size > 0;
+}
+
+/* Of any number of ranks: there may be shards of other numbers, which state.json does not list. */
+static bool has_all_shards(const char *state) {
+    bool all = false;
+    struct dirent *entry;
+    DIR *stream = opendir(state);
+    while (stream && !all && (entry = readdir(stream)))
+        if (!strncmp(entry->d_name, "optimizer-0-of-", 15))
+            all = has_shards_of(state, rm_state_ranks_of(entry->d_name));
+    if (stream) closedir(stream);
+    return all;
+}
+
+static bool is_link(const char *path) {
+    struct stat about;
+    return lstat(path, &about) == 0 && S_ISLNK(about.st_mode);
+}
+
+bool rm_state_is_whole(const char *state) {
+    return !is_link(state) && has(state, RM_STATE_JSON) && has(state, RM_STATE_MODEL) &&
+           (has(state, RM_STATE_OPTIMIZER) || has_all_shards(state));
+}
+
+bool rm_state_is_there(const char *state) {
+    const char *slash = strrchr(state, '/');
+    return has(state, RM_STATE_JSON) || (step_of(slash ? slash + 1 : state) >= 0 && rm_path_exists(state));
+}
+
+static bool any(const char *state) { return rm_path_exists(state); }
+
+remat_status rm_state_path(const char *directory, const char *prefix, int64_t step, char out[RM_PATH_BYTES]) {
+    char name[64];
+    snprintf(name, sizeof name, "%sstep-%08lld", prefix, (long long)step);
+    return rm_path_join(out, RM_PATH_BYTES, directory, name);
+}
+
+static int newest_first(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x < y) - (x > y);
+}
+
+static remat_status list(const char *directory, bool wanted(const char *state), int64_t **steps, int64_t *count) {
+    remat_status status = REMAT_OK;
+    struct dirent *entry;
+    int64_t capacity = 0;
+    *steps = NULL;
+    *count = 0;
+    DIR *stream = opendir(directory);
+    if (!stream && errno == ENOENT) return REMAT_OK;
+    if (!stream) FAIL(IO, "cannot look into %s: %s", directory, strerror(errno));
+    while (!status && (entry = readdir(stream))) {
+        char path[RM_PATH_BYTES];
+        int64_t step = step_of(entry->d_name);
+        if (step < 0 || rm_path_join(path, sizeof path, directory, entry->d_name) || !wanted(path)) continue;
+        if (rm_grow(steps, &capacity, *count + 1, sizeof **steps))
+            (*steps)[(*count)++] = step;
+        else
+            status = rm_fail(REMAT_MEMORY, "no memory to list training states");
+    }
+    closedir(stream);
+    if (*count) qsort(*steps, (size_t)*count, sizeof **steps, newest_first);
+    return status;
+}
+
+remat_status rm_state_list(const char *directory, int64_t **steps, int64_t *count) {
+    return list(directory, rm_state_is_whole, steps, count);
+}
+
+remat_status rm_state_list_all(const char *directory, int64_t **steps, int64_t *count) {
+    return list(directory, any, steps, count);
+}
+
+remat_status rm_state_directory_lock(const char *directory, int *lock) {
+    *lock = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*lock < 0) FAIL(IO, "cannot save to %s: %s: choose another place for --save", directory, strerror(errno));
+    bool taken = flock(*lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK; /* elsewhere: no locks, no check */
+    REQUIRE(!taken, IO, "another run is saving to %s: choose another place for --save", directory);
+    return REMAT_OK;
+}
+
+/* A name that is taken, by what was put aside before, has a number behind the next. */
+remat_status rm_state_put_aside(const char *directory, int64_t step, char aside[RM_PATH_BYTES]) {
+    char from[RM_PATH_BYTES], plain[RM_PATH_BYTES];
+    TRY(rm_state_path(directory, "", step, from));
+    TRY(rm_state_path(directory, RM_STATE_DAMAGED, step, plain));
+    for (int i = 1; i < 1000; i++) {
+        int length =
+            i == 1 ? snprintf(aside, RM_PATH_BYTES, "%s", plain) : snprintf(aside, RM_PATH_BYTES, "%s-%d", plain, i);
+        REQUIRE(length < RM_PATH_BYTES, INVALID, "the path %.60s... is too long", plain);
+        if (rm_path_exists(aside)) continue;
+        if (rename(from, aside)) return rm_file_failed("rename", from);
+        return rm_directory_sync(directory);
+    }
+    FAIL(IO, "%s holds a thousand damaged training states of step %lld: remove them", directory, (long long)step);
+}
+
+/* state.json goes first: a state that is half removed is not whole, and never resumed. Of a link only the link goes: whoever
+ * may write to a directory could have others remove files elsewhere. */
+void rm_state_remove(const char *state) {
+    struct dirent *entry;
+    int fd = open(state, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 && is_link(state)) unlink(state);
+    if (fd < 0) return;
+    unlinkat(fd, RM_STATE_JSON, 0);
+    unlinkat(fd, RM_STATE_MODEL, 0);
+    unlinkat(fd, RM_STATE_OPTIMIZER, 0);
+    DIR *stream = fdopendir(fd);
+    while (stream && (entry = readdir(stream)))
+        if (rm_state_ranks_of(entry->d_name)) unlinkat(fd, entry->d_name, 0);
+    if (stream)
+        closedir(stream);
+    else
+        close(fd);
+    rmdir(state);
+}
+
+remat_status rm_state_remove_unfinished(const char *directory) {
+    struct dirent *entry;
+    DIR *stream = opendir(directory);
+    if (!stream) FAIL(IO, "cannot look into %s: %s", directory, strerror(errno));
+    while ((entry = readdir(stream))) {
+        char path[RM_PATH_BYTES];
+        bool ours = !strncmp(entry->d_name, RM_STATE_UNFINISHED, strlen(RM_STATE_UNFINISHED)) &&
+                    step_of(entry->d_name + strlen(RM_STATE_UNFINISHED)) >= 0;
+        if (ours && !rm_path_join(path, sizeof path, directory, entry->d_name)) rm_state_remove(path);
+    }
+    closedir(stream);
+    return REMAT_OK;
+}

@@ -1,0 +1,307 @@
+/* state_resume.c: training states are found, read and put into sessions: the reading half of state.h, which trusts nothing
+ * that lies on a disk. */
+#include "train/state/state.h"
+
+#include "memory/host.h"
+#include "train/state/optimizer_shards.h"
+#include "train/state/state_directory.h"
+#include "train/state/state_json.h"
+#include "train/state/weights.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define REMEDY RM_STATE_REMEDY
+
+/* ---- Finding ---------------------------------------------------------------------------------------------------- */
+
+remat_status rm_state_find(const char *directory, char state[RM_PATH_BYTES], bool *found) {
+    int64_t *steps, count;
+    *found = rm_state_is_there(directory);
+    if (*found) { /* a state by its own name: if a file is missing, reading will say which */
+        REQUIRE(snprintf(state, RM_PATH_BYTES, "%s", directory) < RM_PATH_BYTES, INVALID,
+                "the path %.60s... is too long", directory);
+        return REMAT_OK;
+    }
+    TRY(rm_state_list_all(directory, &steps, &count));
+    *found = count > 0;
+    remat_status status = count ? rm_state_path(directory, "", steps[0], state) : REMAT_OK;
+    rm_free(steps);
+    return status;
+}
+
+/* ---- state.json: where the run was --------------------------------------------------------------------------------- */
+
+#define LARGEST 1000000000000000 /* of any count: nothing that is added to them overflows */
+#define MOST_RANKS 32767
+#define MOST_SHARDS 32768
+
+static bool is_count(json_int_t n) { return n >= 0 && n <= LARGEST; }
+
+static bool is_given(const rm_options *options, const char *flag) {
+    for (int i = 0; i < rm_options_count(); i++)
+        if (!strcmp(rm_options_name(i), flag)) return rm_options_given(options, flag);
+    return false;
+}
+
+/* A value that the command line could not have either. */
+static remat_status refuse_flag(void) {
+    char sentence[1024];
+    snprintf(sentence, sizeof sentence, "%s", remat_last_error());
+    FAIL(IO, "%s" REMEDY, sentence);
+}
+
+static remat_status adopt_flags(const json_t *flags, const char *name, rm_command command, rm_options *options) {
+    const char *flag;
+    json_t *value;
+    REQUIRE(json_is_object(flags), IO, "%s is damaged: it has no flags" REMEDY, name);
+    json_object_foreach((json_t *)flags, flag, value) {
+        REQUIRE(json_is_string(value), IO, "%s is damaged at the flag %.40s" REMEDY, name, flag);
+        bool said = is_given(options, flag);
+        remat_status status = rm_options_adopt(options, command, flag, json_string_value(value), name);
+        if (status == REMAT_INVALID && !said) status = refuse_flag();
+        TRY(status);
+    }
+    return REMAT_OK;
+}
+
+/* Format 1 was of one rank, and counted the batches of an epoch. */
+static remat_status parse_format_1(const json_t *root, const char *name, rm_state_point *out) {
+    json_int_t position;
+    const char *text;
+    int bad = json_unpack((json_t *)root, "{s:I, s:{s:s}}", "position", &position, "flags", "batch", &text);
+    long long batch = bad ? 0 : strtoll(text, NULL, 10);
+    REQUIRE(batch > 0 && is_count(position) &&
+                !__builtin_mul_overflow((int64_t)position, (int64_t)batch, &out->consumed) && is_count(out->consumed),
+            IO, "%s is damaged: it does not say where the run was" REMEDY, name);
+    out->world_size = 1;
+    out->last_lr = -1;
+    return REMAT_OK;
+}
+
+static remat_status parse_format_2(const json_t *root, const char *name, rm_state_point *out) {
+    json_int_t consumed, world_size, zero, shards;
+    int bad = json_unpack((json_t *)root, "{s:I, s:F, s:I, s:I, s:I}", "consumed", &consumed, "last_lr", &out->last_lr,
+                          "world_size", &world_size, "zero", &zero, "shards", &shards);
+    REQUIRE(!bad, IO, "%s is damaged: it does not say where the run was" REMEDY, name);
+    REQUIRE(is_count(consumed) && shards >= 0 && shards <= MOST_SHARDS && zero >= 0 && zero <= 1 && world_size >= 1 &&
+                world_size <= MOST_RANKS && (!zero || world_size > 1),
+            IO, "%s is damaged: %lld samples of the epoch, %lld ranks, zero %lld and %lld shards cannot be" REMEDY,
+            name, (long long)consumed, (long long)world_size, (long long)zero, (long long)shards);
+    out->consumed = consumed;
+    out->world_size = world_size;
+    out->zero = (int)zero;
+    out->shards = shards;
+    return REMAT_OK;
+}
+
+/* One that this version does not know is refused where flags are (adopt_flags). */
+static void parse_precision(const json_t *root, rm_state_point *out) {
+    const char *text = json_string_value(json_object_get(json_object_get(root, "flags"), "precision"));
+    snprintf(out->precision, sizeof out->precision, "%s", text ? text : "fp32");
+}
+
+/* Not in states from before there was one, nor in those of generated data. */
+static remat_status parse_data(const json_t *root, const char *name, rm_state_point *out) {
+    const json_t *crc = json_object_get(root, "data_crc32");
+    json_int_t value = json_integer_value(crc);
+    REQUIRE(!crc || (json_is_integer(crc) && value > 0 && value <= UINT32_MAX), IO,
+            "%s is damaged: what it says for the data's checksum is none" REMEDY, name);
+    out->data_crc32 = (uint32_t)value;
+    return REMAT_OK;
+}
+
+static remat_status parse_point(const json_t *root, const char *name, rm_state_point *out) {
+    json_int_t format, step, epoch, samples;
+    *out = (rm_state_point){0};
+    int bad = json_unpack((json_t *)root, "{s:I, s:I, s:I, s:I}", "format", &format, "step", &step, "epoch", &epoch,
+                          "samples", &samples);
+    REQUIRE(!bad, IO, "%s is damaged: it does not say where the run was" REMEDY, name);
+    REQUIRE(format >= 1 && format <= RM_STATE_FORMAT, IO, "%s has format %lld; this version reads formats 1 to %d",
+            name, (long long)format, RM_STATE_FORMAT);
+    REQUIRE(is_count(step) && is_count(epoch) && is_count(samples), IO,
+            "%s is damaged: step %lld, epoch %lld and %lld samples cannot be" REMEDY, name, (long long)step,
+            (long long)epoch, (long long)samples);
+    out->step = step;
+    out->epoch = epoch;
+    out->samples = samples;
+    parse_precision(root, out);
+    const char *run = json_string_value(json_object_get(root, "run"));
+    snprintf(out->run, sizeof out->run, "%s", run ? run : "");
+    TRY(parse_data(root, name, out));
+    TRY((format == 1 ? parse_format_1 : parse_format_2)(root, name, out));
+    REQUIRE(out->consumed <= samples, IO, "%s is damaged: %lld samples of an epoch of %lld cannot have been had" REMEDY,
+            name, (long long)out->consumed, (long long)samples);
+    return REMAT_OK;
+}
+
+remat_status rm_state_parse(const char *text, size_t size, const char *name, rm_command command, rm_options *options,
+                            rm_state_point *out) {
+    json_t *root;
+    TRY(rm_state_json_parse(text, size, name, &root));
+    remat_status status = parse_point(root, name, out);
+    if (!status) status = adopt_flags(json_object_get(root, "flags"), name, command, options);
+    json_decref(root);
+    return status;
+}
+
+/* ---- state.json: which files there are ------------------------------------------------------------------------------ */
+
+typedef struct {
+    char path[RM_PATH_BYTES]; /* of state.json */
+    json_t *root;
+    rm_state_point point;
+    int64_t n_files;
+    rm_saved_file *file; /* the model, then the optimizer's: one, or one of each rank */
+} saved_state;
+
+/* Those that a state of so many ranks has. */
+static const char *file_name(const rm_state_point *point, int64_t i, char text[RM_STATE_SHARD_NAME]) {
+    if (i == 0) return RM_STATE_MODEL;
+    if (!point->zero) return RM_STATE_OPTIMIZER;
+    rm_state_shard_name(i - 1, point->world_size, text);
+    return text;
+}
+
+/* Nothing else may be listed. So no path can lead elsewhere, and shards of other ranks than those that saved are none. */
+static remat_status check_names(const saved_state *s, const json_t *listed) {
+    const char *name;
+    json_t *about;
+    json_object_foreach((json_t *)listed, name, about) {
+        bool whole = !strcmp(name, RM_STATE_MODEL) || (!s->point.zero && !strcmp(name, RM_STATE_OPTIMIZER));
+        bool shard = s->point.zero && rm_state_ranks_of(name) == s->point.world_size;
+        REQUIRE(whole || shard, IO,
+                "%s is damaged: it lists '%.80s', which is no part of a training state of %lld rank%s%s" REMEDY,
+                s->path, name, (long long)s->point.world_size, s->point.world_size == 1 ? "" : "s",
+                s->point.zero ? " with --zero=1" : "");
+    }
+    return REMAT_OK;
+}
+
+static remat_status read_file(const saved_state *s, const char *state, const json_t *listed, int64_t i,
+                              rm_saved_file *out) {
+    json_int_t bytes, crc;
+    char text[RM_STATE_SHARD_NAME];
+    const char *name = file_name(&s->point, i, text);
+    const json_t *about = json_object_get(listed, name);
+    int bad = json_unpack((json_t *)about, "{s:I, s:I}", "bytes", &bytes, "crc32", &crc);
+    REQUIRE(about && !bad && bytes >= 0 && crc >= 0 && crc <= UINT32_MAX, IO,
+            "%s is damaged: it does not describe %s" REMEDY, s->path, name);
+    out->bytes = (uint64_t)bytes;
+    out->crc32 = (uint32_t)crc;
+    return rm_path_join(out->path, sizeof out->path, state, name);
+}
+
+/* The step that a directory's name says, "DIR/step-00000100": a state under another's name would be taken for it. */
+static remat_status check_step(const saved_state *s, const char *state) {
+    char name[RM_PATH_BYTES];
+    const char *last = strrchr(state, '/');
+    long long step;
+    last = last ? last + 1 : state;
+    if (sscanf(last, "step-%18lld", &step) != 1) return REMAT_OK;
+    TRY(rm_state_path("", "", step, name));
+    REQUIRE(strcmp(last, name + 1) || step == s->point.step, IO,
+            "%s is of step %lld, and its directory is called %s" REMEDY, s->path, (long long)s->point.step, last);
+    return REMAT_OK;
+}
+
+static remat_status read_listing(saved_state *s, const char *state) {
+    const json_t *listed = json_object_get(s->root, "files");
+    TRY(parse_point(s->root, s->path, &s->point));
+    TRY(check_step(s, state));
+    TRY(check_names(s, listed));
+    int64_t n = 1 + (s->point.zero ? s->point.world_size : 1), there = (int64_t)json_object_size(listed);
+    s->file = rm_calloc((size_t)(there < n ? there : n) + 1, sizeof *s->file); /* one more than there can be */
+    REQUIRE(s->file, MEMORY, "no memory to list the files of %s", state);
+    for (; s->n_files < n; s->n_files++) TRY(read_file(s, state, listed, s->n_files, &s->file[s->n_files]));
+    return REMAT_OK;
+}
+
+static void close_state(saved_state *s) {
+    json_decref(s->root);
+    rm_free(s->file);
+}
+
+/* Sizes first, which cost nothing: a file that is missing is named before any is read. Close in any case. */
+static remat_status open_state(const char *state, saved_state *out) {
+    *out = (saved_state){0};
+    TRY(rm_state_json_read(state, out->path, &out->root));
+    TRY(read_listing(out, state));
+    for (int64_t i = 0; i < out->n_files; i++) TRY(rm_saved_file_check_size(&out->file[i]));
+    return REMAT_OK;
+}
+
+/* ---- Reading ---------------------------------------------------------------------------------------------------------- */
+
+remat_status rm_state_read(const char *state, rm_command command, rm_options *options, rm_state_point *out) {
+    saved_state s;
+    remat_status status = open_state(state, &s);
+    if (!status) status = adopt_flags(json_object_get(s.root, "flags"), s.path, command, options);
+    *out = s.point;
+    close_state(&s);
+    return status;
+}
+
+remat_status rm_state_check(const char *state) {
+    saved_state s;
+    remat_status status = open_state(state, &s);
+    for (int64_t i = 0; i < s.n_files && !status; i++) status = rm_saved_file_check(&s.file[i]);
+    close_state(&s);
+    return status;
+}
+
+/* Everything is looked at before anything is written. */
+static remat_status restore(const saved_state *s, bool with_optimizer, remat_session *session) {
+    rm_optimizer_shards *shards = NULL;
+    remat_status status = rm_saved_file_check(&s->file[0]);
+    if (!status) status = rm_weights_check(session, REMAT_PARAM, s->file[0].path);
+    if (!status && with_optimizer) status = rm_optimizer_shards_open(session, s->file + 1, s->n_files - 1, &shards);
+    if (!status) status = rm_weights_load(session, REMAT_PARAM, s->file[0].path);
+    if (!status && with_optimizer) status = rm_optimizer_shards_fill(shards, session);
+    rm_optimizer_shards_close(shards);
+    return status;
+}
+
+remat_status rm_state_restore(const char *state, const rm_state_point *point, bool with_optimizer,
+                              remat_session *session) {
+    saved_state s;
+    remat_status status = open_state(state, &s);
+    if (!status) status = restore(&s, with_optimizer, session);
+    close_state(&s);
+    if (status || !with_optimizer) return status;
+    remat_set_step_count(session, point->step);
+    if (point->last_lr >= 0) remat_set_last_lr(session, point->last_lr);
+    return REMAT_OK;
+}
+
+/* ---- Which other one there is ----------------------------------------------------------------------------------------- */
+
+/* The newest before `state` whose state.json can be read, and whose files have their sizes; its checksums are not looked at.
+ * "": none. */
+static void find_older(const char *directory, const char *state, char older[RM_PATH_BYTES]) {
+    int64_t *steps = NULL, count = 0, i = 0;
+    bool sound = false;
+    if (rm_state_list_all(directory, &steps, &count)) count = 0;
+    for (*older = 0; i < count && strcmp(older, state); i++)
+        if (rm_state_path(directory, "", steps[i], older)) *older = 0;
+    for (; i < count && !sound; i++) {
+        saved_state s = {0};
+        sound = !rm_state_path(directory, "", steps[i], older) && !open_state(older, &s);
+        close_state(&s);
+    }
+    if (!sound) *older = 0;
+    rm_free(steps);
+}
+
+remat_status rm_state_advise(const char *directory, const char *state, remat_status status) {
+    char reason[1024], older[RM_PATH_BYTES];
+    snprintf(reason, sizeof reason, "%s", remat_last_error());
+    char *remedy = strstr(reason, RM_STATE_REMEDY);
+    if (status != REMAT_IO || !remedy || !strcmp(directory, state)) return status;
+    find_older(directory, state, older);
+    if (!*older) return rm_fail(status, "%s", reason);
+    *remedy = 0;
+    return rm_fail(status, "%s; the one before it is %s: move %s away, and --resume=%s goes on from there", reason,
+                   older, state, directory);
+}

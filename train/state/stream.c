@@ -1,0 +1,82 @@
+/* stream.c: see stream.h. */
+#include "train/state/stream.h"
+
+#include "dist/group/half.h"
+#include "memory/host.h"
+
+static uint64_t next_bytes(uint64_t done, uint64_t bytes) {
+    return bytes - done < RM_STREAM_BYTES ? bytes - done : RM_STREAM_BYTES;
+}
+
+static remat_status get_buffer(void **buffer) {
+    *buffer = rm_malloc(RM_STREAM_BYTES);
+    REQUIRE(*buffer, MEMORY, "no memory to copy arrays by way of (%d bytes)", RM_STREAM_BYTES);
+    return REMAT_OK;
+}
+
+remat_status rm_stream_out(remat_session *session, remat_kind kind, int64_t index, rm_file_writer *writer) {
+    remat_array array;
+    void *buffer;
+    TRY(remat_array_info(session, kind, index, &array));
+    TRY(get_buffer(&buffer));
+    remat_status status = REMAT_OK;
+    for (uint64_t done = 0, n; !status && (n = next_bytes(done, array.bytes)) > 0; done += n) {
+        status = remat_read_part(session, kind, index, done, buffer, n);
+        if (!status) status = rm_file_write(writer, buffer, n);
+    }
+    rm_free(buffer);
+    return status;
+}
+
+remat_status rm_stream_in(remat_session *session, remat_kind kind, int64_t index, uint64_t first, uint64_t bytes,
+                          int fd, const char *path, uint64_t at) {
+    void *buffer;
+    TRY(get_buffer(&buffer));
+    remat_status status = REMAT_OK;
+    for (uint64_t done = 0, n; !status && (n = next_bytes(done, bytes)) > 0; done += n) {
+        status = rm_file_read_at(fd, path, at + done, buffer, n);
+        if (!status) status = remat_write_part(session, kind, index, first + done, buffer, n);
+    }
+    rm_free(buffer);
+    return status;
+}
+
+/* In place: `n` halves at the beginning become as many floats, the last first. */
+static void widen(void *buffer, uint64_t n, bool bf16) {
+    float *to = buffer;
+    for (uint64_t i = n; i-- > 0;) {
+        uint16_t half;
+        memcpy(&half, (const char *)buffer + i * sizeof half, sizeof half);
+        float x = bf16 ? rm_from_bf16(half) : rm_from_f16(half);
+        memcpy(&to[i], &x, sizeof x);
+    }
+}
+
+remat_status rm_stream_in_halves(remat_session *session, remat_kind kind, int64_t index, uint64_t first, uint64_t bytes,
+                                 int fd, const char *path, uint64_t at, bool bf16) {
+    void *buffer;
+    TRY(get_buffer(&buffer));
+    remat_status status = REMAT_OK;
+    for (uint64_t done = 0, n; !status && (n = next_bytes(done, bytes)) > 0; done += n) {
+        status = rm_file_read_at(fd, path, at + done / 2, buffer, n / 2);
+        if (status) break;
+        widen(buffer, n / sizeof(float), bf16);
+        status = remat_write_part(session, kind, index, first + done, buffer, n);
+    }
+    rm_free(buffer);
+    return status;
+}
+
+remat_status rm_stream_copy(remat_session *from, remat_session *to, remat_kind kind, int64_t index) {
+    remat_array array;
+    void *buffer;
+    TRY(remat_array_info(from, kind, index, &array));
+    TRY(get_buffer(&buffer));
+    remat_status status = REMAT_OK;
+    for (uint64_t done = 0, n; !status && (n = next_bytes(done, array.bytes)) > 0; done += n) {
+        status = remat_read_part(from, kind, index, done, buffer, n);
+        if (!status) status = remat_write_part(to, kind, index, done, buffer, n);
+    }
+    rm_free(buffer);
+    return status;
+}

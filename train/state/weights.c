@@ -1,0 +1,218 @@
+/* weights.c: see weights.h. */
+#include "train/state/weights.h"
+
+#include "memory/host.h"
+#include "train/state/stream.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Saving ----------------------------------------------------------------------------------------------------- */
+
+static remat_status write_header(remat_session *session, remat_kind kind, rm_file_writer *writer) {
+    int64_t count = remat_count(session, kind);
+    remat_array *array = rm_calloc((size_t)count + 1, sizeof *array);
+    REQUIRE(array, MEMORY, "no memory to write %s", writer->path);
+    remat_status status = REMAT_OK;
+    for (int64_t i = 0; i < count && !status; i++) status = remat_array_info(session, kind, i, &array[i]);
+    if (!status) status = rm_safetensors_begin(writer, array, count);
+    rm_free(array);
+    return status;
+}
+
+remat_status rm_weights_write(remat_session *session, remat_kind kind, rm_file_writer *writer) {
+    remat_status status = write_header(session, kind, writer);
+    for (int64_t i = 0; i < remat_count(session, kind) && !status; i++)
+        status = rm_stream_out(session, kind, i, writer);
+    if (!status) status = rm_file_finish(writer);
+    rm_file_abandon(writer);
+    return status;
+}
+
+remat_status rm_weights_save(remat_session *session, remat_kind kind, const char *path, rm_file_writer *writer) {
+    TRY(rm_file_create(path, writer));
+    remat_status status = rm_weights_write(session, kind, writer);
+    if (status) rm_file_remove(path);
+    return status;
+}
+
+/* ---- Names ------------------------------------------------------------------------------------------------------ */
+
+static const char *const prefixes[] = {"module.", "_orig_mod.", "model."};
+static const char *const rooms[][2] = {
+    {"lstm", "rnn"}, {"gru", "rnn"},     {"emb", "embedding"}, {"embed", "embedding"}, {"encoder", "embedding"},
+    {"fc", "head"},  {"linear", "head"}, {"out", "head"},      {"output", "head"},     {"decoder", "head"}};
+
+static const char *without_prefixes(const char *name) {
+    for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0];) {
+        size_t length = strlen(prefixes[i]);
+        if (!strncmp(name, prefixes[i], length)) {
+            name += length;
+            i = 0;
+        } else {
+            i++;
+        }
+    }
+    return name;
+}
+
+void rm_weights_our_name(const char *name, char *out, size_t out_bytes) {
+    name = without_prefixes(name);
+    size_t first = strcspn(name, ".");
+    for (size_t i = 0; i < sizeof rooms / sizeof rooms[0]; i++)
+        if (strlen(rooms[i][0]) == first && !strncmp(name, rooms[i][0], first)) {
+            snprintf(out, out_bytes, "%s%s", rooms[i][1], name + first);
+            return;
+        }
+    snprintf(out, out_bytes, "%s", name);
+}
+
+/* ---- Loading ---------------------------------------------------------------------------------------------------- */
+
+static void shape_text(int rank, const int64_t *dim, char *out, size_t bytes) {
+    size_t at = (size_t)snprintf(out, bytes, "(");
+    for (int i = 0; i < rank && at < bytes; i++)
+        at += (size_t)snprintf(out + at, bytes - at, i ? ",%lld" : "%lld", (long long)dim[i]);
+    if (at < bytes) snprintf(out + at, bytes - at, ")");
+}
+
+static bool is_half(const rm_st_array *array) { return !strcmp(array->dtype, "BF16") || !strcmp(array->dtype, "F16"); }
+
+static remat_status must_match(const char *path, const remat_array *ours, const rm_st_array *theirs, bool foreign) {
+    bool same = ours->rank == theirs->rank;
+    for (int i = 0; same && i < ours->rank; i++) same = ours->dim[i] == theirs->dim[i];
+    if (!same) {
+        char a[120], b[120];
+        shape_text(theirs->rank, theirs->dim, a, sizeof a);
+        shape_text(ours->rank, ours->dim, b, sizeof b);
+        FAIL(INVALID, "%s: '%s' is %s, but this model's %s is %s: give the flags of the model that was saved", path,
+             theirs->name, a, ours->name, b);
+    }
+    REQUIRE(!strcmp(theirs->dtype, "F32") || (foreign && is_half(theirs)), INVALID,
+            "%s: '%s' is %s; weights must be F32%s: save it with .float()", path, theirs->name, theirs->dtype,
+            foreign ? ", F16 or BF16" : "");
+    return REMAT_OK;
+}
+
+/* What would be taken: "rnn.weight_ih_l0, ..., head.bias", cut where there are many. */
+static void list_names(remat_session *session, remat_kind kind, char *list, size_t bytes) {
+    int64_t count = remat_count(session, kind);
+    size_t at = 0;
+    *list = 0;
+    for (int64_t i = 0; i < count && at < bytes; i++) {
+        remat_array array;
+        bool last = i + 1 == count;
+        if (at > bytes / 2 && !last) continue;
+        if (remat_array_info(session, kind, i, &array)) break;
+        bool skipped = last && at > bytes / 2;
+        at += (size_t)snprintf(list + at, bytes - at, "%s%s%s", i ? ", " : "", skipped ? "..., " : "", array.name);
+    }
+}
+
+static remat_status unknown_name(remat_session *session, remat_kind kind, const rm_safetensors *file,
+                                 const rm_st_array *array, bool foreign) {
+    char list[400];
+    list_names(session, kind, list, sizeof list);
+    FAIL(INVALID, "%s has an array '%.80s' that this model does not have: it has %s%s", file->path, array->name, list,
+         foreign
+             ? " (or lstm, gru for rnn; emb, embed, encoder for embedding; fc, linear, out, output, decoder for head)"
+             : "");
+}
+
+/* source[i] becomes the index in the file of the session's array i. */
+static remat_status match_all(remat_session *session, remat_kind kind, const rm_safetensors *file, bool foreign,
+                              int64_t *source) {
+    int64_t count = remat_count(session, kind);
+    for (int64_t i = 0; i < count; i++) source[i] = -1;
+    for (int64_t j = 0; j < file->count; j++) {
+        char name[256];
+        remat_array ours;
+        snprintf(name, sizeof name, "%s", file->array[j].name);
+        if (foreign) rm_weights_our_name(file->array[j].name, name, sizeof name);
+        int64_t i = remat_find(session, kind, name);
+        if (i < 0) return unknown_name(session, kind, file, &file->array[j], foreign);
+        REQUIRE(source[i] < 0, INVALID, "%s: '%.80s' and '%.80s' both mean %s", file->path, file->array[source[i]].name,
+                file->array[j].name, name);
+        source[i] = j;
+        TRY(remat_array_info(session, kind, i, &ours));
+        TRY(must_match(file->path, &ours, &file->array[j], foreign));
+    }
+    for (int64_t i = 0; i < count; i++) {
+        remat_array ours;
+        TRY(remat_array_info(session, kind, i, &ours));
+        REQUIRE(source[i] >= 0, INVALID,
+                "%s has no '%s', which this model needs: give the flags of the model that was "
+                "saved",
+                file->path, ours.name);
+    }
+    return REMAT_OK;
+}
+
+static remat_status copy_all(remat_session *session, remat_kind kind, const rm_safetensors *file,
+                             const int64_t *source) {
+    for (int64_t i = 0; i < remat_count(session, kind); i++) {
+        const rm_st_array *theirs = &file->array[source[i]];
+        uint64_t bytes = theirs->end - theirs->begin, at = file->data_start + theirs->begin;
+        if (is_half(theirs))
+            TRY(rm_stream_in_halves(session, kind, i, 0, 2 * bytes, file->fd, file->path, at, *theirs->dtype == 'B'));
+        else
+            TRY(rm_stream_in(session, kind, i, 0, bytes, file->fd, file->path, at));
+    }
+    return REMAT_OK;
+}
+
+static remat_status load(remat_session *session, remat_kind kind, const char *path, bool foreign, bool copy) {
+    rm_safetensors file;
+    int64_t *source = rm_calloc((size_t)remat_count(session, kind) + 1, sizeof *source);
+    REQUIRE(source, MEMORY, "no memory to read %s", path);
+    remat_status status = rm_safetensors_open(path, &file);
+    if (!status) status = match_all(session, kind, &file, foreign, source);
+    if (!status && copy) status = copy_all(session, kind, &file, source);
+    rm_safetensors_free(&file);
+    rm_free(source);
+    return status;
+}
+
+remat_status rm_weights_load(remat_session *session, remat_kind kind, const char *path) {
+    return load(session, kind, path, false, true);
+}
+
+remat_status rm_weights_check(remat_session *session, remat_kind kind, const char *path) {
+    return load(session, kind, path, false, false);
+}
+
+remat_status rm_weights_import(remat_session *session, const char *path) {
+    return load(session, REMAT_PARAM, path, true, true);
+}
+
+/* ---- The model that a file is of ---------------------------------------------------------------------------------- */
+
+/* What array j says, if it is one of those that say something. */
+static void note_shape(const rm_st_array *array, rm_weights_shape *out) {
+    char name[256];
+    int layer, end = 0;
+    rm_weights_our_name(array->name, name, sizeof name);
+    if (strstr(name, "bias")) out->biases = true;
+    if (array->rank != 2) return;
+    if (sscanf(name, "rnn.weight_hh_l%9d%n", &layer, &end) == 1 && !name[end] && layer >= out->layers) {
+        out->layers = layer + 1;
+        out->hidden = array->dim[1];
+        out->gates = out->hidden ? array->dim[0] / out->hidden : 0;
+    }
+    if (!strcmp(name, "embedding.weight")) out->embed = array->dim[1];
+    if (!strcmp(name, "head.weight")) out->outputs = array->dim[0];
+}
+
+remat_status rm_weights_shape_of(const char *path, rm_weights_shape *out) {
+    rm_safetensors file;
+    *out = (rm_weights_shape){0};
+    remat_status status = rm_safetensors_open(path, &file);
+    for (int64_t j = 0; j < file.count && !status; j++) note_shape(&file.array[j], out);
+    rm_safetensors_free(&file);
+    return status;
+}
+
+remat_status rm_weights_copy(remat_session *from, remat_session *to) {
+    for (int64_t i = 0; i < remat_count(from, REMAT_PARAM); i++) TRY(rm_stream_copy(from, to, REMAT_PARAM, i));
+    return REMAT_OK;
+}

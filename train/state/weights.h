@@ -1,0 +1,38 @@
+/* weights.h: a session's arrays to and from safetensors files: parameters, optimizer state, gradients. Between the
+ * format (safetensors.h) and the training state, which is several files (state.h). */
+#ifndef RM_WEIGHTS_H
+#define RM_WEIGHTS_H
+
+#include "train/state/safetensors.h"
+
+/* Writes all arrays of a kind, one at a time; fsynced. On failure what was written is removed. bytes and crc32 of the file
+ * are left in *writer. */
+remat_status rm_weights_save(remat_session *session, remat_kind kind, const char *path, rm_file_writer *writer);
+/* The same into what is open already; it is closed in any case. */
+remat_status rm_weights_write(remat_session *session, remat_kind kind, rm_file_writer *writer);
+
+/* Every array of the kind must be in the file, and nothing else: the sentence names the first that is missing,
+ * unexpected, or of another shape or dtype; then nothing has been changed. */
+remat_status rm_weights_load(remat_session *session, remat_kind kind, const char *path);
+remat_status rm_weights_check(remat_session *session, remat_kind kind,
+                              const char *path); /* that alone: loads nothing */
+
+/* As rm_weights_load of parameters, but names may be those of other programs: prefixes "module.", "_orig_mod." and "model."
+ * are dropped, and the first part may be lstm or gru (rnn), emb, embed or encoder (embedding), fc, linear, out, output or
+ * decoder (head); and they may be halves, F16 or BF16. */
+remat_status rm_weights_import(remat_session *session, const char *path);
+
+/* What the shapes in such a file say of its model; 0: nothing. gates: 4 lstm, 3 gru, 1 rnn. */
+typedef struct {
+    int64_t layers, hidden, gates, embed, outputs;
+    bool biases; /* there are any */
+} rm_weights_shape;
+remat_status rm_weights_shape_of(const char *path, rm_weights_shape *out);
+
+/* Copies all parameters from one session to another of the same model. */
+remat_status rm_weights_copy(remat_session *from, remat_session *to);
+
+/* "rnn.weight_hh_l0" for "module.lstm.weight_hh_l0"; into `out`, cut at out_bytes. */
+void rm_weights_our_name(const char *name, char *out, size_t out_bytes);
+
+#endif
