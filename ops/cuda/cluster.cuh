@@ -1,0 +1,99 @@
+/* cluster.cuh: clusters of blocks, which run together and write into each other's shared memory (compute capability 9.0 and up;
+ * NVIDIA's "thread block clusters", PTX ISA 8.0: st.async and mbarrier). For kernels that stay on the GPU for many timesteps
+ * and hand on what each has made, in a third of a microsecond.
+ *
+ * A kernel launched by RM_LAUNCH_CLUSTERS has no other shared memory than rm_cluster_memory(), so that the emulation can give
+ * each block its own; what a peer writes to lies at the same place in every block. A mailbox is a count of bytes on their way:
+ *
+ *     one thread:   rm_mailbox_open(&box); rm_mailbox_expect(&box, n);    then all: rm_cluster_sync()
+ *     any block:    rm_mailbox_send(&slot, &box, value, rank)             4 bytes into block `rank`'s slot, and its box
+ *     all threads:  rm_mailbox_wait(&box, phase)                          until n bytes are there; phase 0, 1, 0, ... in turn
+ *     one thread:   rm_mailbox_expect(&box, n)                            for the next phase, before it sends anything itself
+ *
+ * Nobody may send into a phase before all have seen the one before the last end: two boxes, used in turn, see to that where
+ * each block's part is needed by all. rm_cluster_sync() comes last, too: a block that has returned has no memory. */
+#ifndef RM_CLUSTER_CUH
+#define RM_CLUSTER_CUH
+
+#include "ops/cuda/kernel.cuh"
+
+enum { RM_CLUSTER_MOST = 16 }; /* blocks; more than 8 is what CUDA calls non-portable: sm_90 has it */
+
+#ifndef RM_CUDA_EMULATED
+
+typedef unsigned long long rm_mailbox;
+
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ < 900
+#define RM_CLUSTER_ASM(...) __trap() /* never launched there (rm_cuda_queue.clusters) */
+#else
+#define RM_CLUSTER_ASM(...) asm volatile(__VA_ARGS__)
+#endif
+
+static __device__ inline float *rm_cluster_memory(void) {
+    extern __shared__ __align__(16) float memory[];
+    return memory;
+}
+static __device__ inline unsigned rm_cluster_rank(void) {
+    unsigned rank = 0;
+    RM_CLUSTER_ASM("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+static __device__ inline unsigned rm_cluster_size(void) {
+    unsigned size = 0;
+    RM_CLUSTER_ASM("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+    return size;
+}
+static __device__ inline void rm_cluster_sync(void) {
+    RM_CLUSTER_ASM("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+static __device__ inline unsigned rm_cluster_here(const void *shared) { return (unsigned)__cvta_generic_to_shared(shared); }
+static __device__ inline unsigned rm_cluster_there(const void *shared, unsigned rank) {
+    unsigned there = 0;
+    RM_CLUSTER_ASM("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(rm_cluster_here(shared)), "r"(rank));
+    return there;
+}
+
+static __device__ inline void rm_mailbox_open(rm_mailbox *box) {
+    RM_CLUSTER_ASM("mbarrier.init.shared::cta.b64 [%0], 1;\n\tfence.mbarrier_init.release.cluster;" ::"r"(
+                       rm_cluster_here(box))
+                   : "memory");
+}
+static __device__ inline void rm_mailbox_expect(rm_mailbox *box, unsigned bytes) {
+    RM_CLUSTER_ASM("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(rm_cluster_here(box)), "r"(bytes)
+                   : "memory");
+}
+static __device__ inline void rm_mailbox_send(float *slot, rm_mailbox *box, float value, unsigned rank) {
+    RM_CLUSTER_ASM("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(
+                       rm_cluster_there(slot, rank)),
+                   "r"(__float_as_int(value)), "r"(rm_cluster_there(box, rank))
+                   : "memory");
+}
+static __device__ inline void rm_mailbox_wait(rm_mailbox *box, unsigned phase) {
+    RM_CLUSTER_ASM("{\n\t.reg .pred there;\n"
+                   "again:\n\tmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 there, [%0], %1;\n\t"
+                   "@!there bra again;\n\t}" ::"r"(rm_cluster_here(box)),
+                   "r"(phase)
+                   : "memory");
+}
+
+/* `kernel` on so many clusters of `size` blocks, each block with `bytes` of shared memory. What fails shows as with
+ * RM_LAUNCH. */
+template <typename A>
+static inline void rm_launch_clusters(void (*kernel)(A), int64_t clusters, int size, int threads, size_t bytes,
+                                      void *stream, A argument) {
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = (unsigned)size, attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    config.gridDim = dim3((unsigned)(clusters * size)), config.blockDim = dim3((unsigned)threads);
+    config.dynamicSmemBytes = bytes, config.stream = (cudaStream_t)stream, config.attrs = &attribute, config.numAttrs = 1;
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    cudaLaunchKernelEx(&config, kernel, argument);
+}
+#define RM_LAUNCH_CLUSTERS(kernel, clusters, size, threads, bytes, queue, argument)                                    \
+    rm_launch_clusters(kernel, clusters, size, threads, bytes, ((const rm_cuda_queue *)(queue))->stream, argument)
+
+#endif
+#endif
