@@ -165,6 +165,7 @@ typedef struct {
     __typeof__(rm_compare_cuda) *compare;
     __typeof__(rm_add_pieces_cuda) *add_pieces; /* beside cuDNN */
     __typeof__(rm_kernels_error_cuda) *error;
+    __typeof__(rm_clusters_cuda) *clusters;
 } rm_cuda_kernels;
 extern const rm_cuda_kernels rm_cuda_kernels_built;
 

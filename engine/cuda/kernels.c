@@ -18,4 +18,5 @@ const rm_cuda_kernels rm_cuda_kernels_built = {kernel,
                                                rm_sum_of_squares_cuda,
                                                rm_compare_cuda,
                                                rm_add_pieces_cuda,
-                                               rm_kernels_error_cuda};
+                                               rm_kernels_error_cuda,
+                                               rm_clusters_cuda};

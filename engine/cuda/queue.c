@@ -2,6 +2,7 @@
  * and page-locked memory through which pageable memory of the host travels. Nothing here allocates once it is made. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/cuda/cuda.h"
@@ -35,6 +36,12 @@ static remat_status make_blas(rm_queue *q) {
                             "giving cuBLAS its workspace");
 }
 
+static int clusters(void) {
+    const char *set = getenv("REMAT_CUDA_CLUSTERS");
+    bool off = set && !strcmp(set, "OFF");
+    return off || !rm_cuda_kernels_built.clusters ? 0 : rm_cuda_kernels_built.clusters();
+}
+
 static remat_status make(rm_queue *q) {
     const rm_device *device = q->device;
     const rm_cuda_library *lib = device->lib;
@@ -51,6 +58,7 @@ static remat_status make(rm_queue *q) {
     TRY(rm_cuda_graphs_make(q));
     q->shown = (rm_cuda_queue){.stream = q->stream,
                                .partial = partial,
+                               .clusters = clusters(),
                                .multiply = rm_cuda_multiply,
                                .begin = rm_cuda_graph_begin,
                                .end = rm_cuda_graph_end};

@@ -77,6 +77,16 @@ static __device__ inline void rm_mailbox_wait(rm_mailbox *box, unsigned phase) {
                    : "memory");
 }
 
+static inline void rm_cluster_config(cudaLaunchConfig_t *config, cudaLaunchAttribute *attribute, const void *kernel,
+                                     int64_t clusters, int size, int threads, size_t bytes) {
+    attribute->id = cudaLaunchAttributeClusterDimension;
+    attribute->val.clusterDim.x = (unsigned)size, attribute->val.clusterDim.y = attribute->val.clusterDim.z = 1;
+    config->gridDim = dim3((unsigned)(clusters * size)), config->blockDim = dim3((unsigned)threads);
+    config->dynamicSmemBytes = bytes, config->attrs = attribute, config->numAttrs = 1;
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+}
+
 /* `kernel` on so many clusters of `size` blocks, each block with `bytes` of shared memory. What fails shows as with
  * RM_LAUNCH. */
 template <typename A>
@@ -84,13 +94,20 @@ static inline void rm_launch_clusters(void (*kernel)(A), int64_t clusters, int s
                                       void *stream, A argument) {
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim.x = (unsigned)size, attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-    config.gridDim = dim3((unsigned)(clusters * size)), config.blockDim = dim3((unsigned)threads);
-    config.dynamicSmemBytes = bytes, config.stream = (cudaStream_t)stream, config.attrs = &attribute, config.numAttrs = 1;
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    rm_cluster_config(&config, &attribute, (const void *)kernel, clusters, size, threads, bytes);
+    config.stream = (cudaStream_t)stream;
     cudaLaunchKernelEx(&config, kernel, argument);
+}
+/* How many such clusters run at once on the GPU that this thread has chosen; 0: none can. */
+template <typename A>
+static inline int rm_clusters_at_once(void (*kernel)(A), int size, int threads, size_t bytes) {
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attribute = {};
+    int count = 0;
+    rm_cluster_config(&config, &attribute, (const void *)kernel, 1, size, threads, bytes);
+    if (cudaOccupancyMaxActiveClusters(&count, kernel, &config)) count = 0;
+    (void)cudaGetLastError();
+    return count;
 }
 #define RM_LAUNCH_CLUSTERS(kernel, clusters, size, threads, bytes, queue, argument)                                    \
     rm_launch_clusters(kernel, clusters, size, threads, bytes, ((const rm_cuda_queue *)(queue))->stream, argument)

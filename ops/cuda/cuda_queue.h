@@ -35,6 +35,10 @@ typedef struct rm_cuda_queue {
     void *stream;    /* cudaStream_t: launches go here, in order */
     double *partial; /* RM_CUDA_PARTIALS doubles of device memory, for work on this queue alone */
 
+    /* How many clusters of 16 blocks (ops/cuda/cluster.cuh), each block with a multiprocessor to itself, run at once. 0: launchers
+     * take another way. */
+    int clusters;
+
     /* By cuBLAS, or in the tests by plain loops. The same call gives the same bits. */
     void (*multiply)(const struct rm_cuda_queue *, const rm_cuda_product *);
 
@@ -58,6 +62,9 @@ void rm_sum_of_squares_cuda(const rm_cuda_queue *queue, const float *x, int64_t 
 
 /* The check is made when the queue gets there. */
 void rm_compare_cuda(const rm_cuda_queue *queue, const rm_comparison *check);
+
+/* What rm_cuda_queue.clusters is on the GPU that this thread has chosen. */
+int rm_clusters_cuda(void);
 
 /* Whether the kernels of this build are made for the GPU that this thread has chosen: 0, or the error that CUDA would give
  * with the first of them. All are compiled for the same GPUs, so one of them is asked about. */

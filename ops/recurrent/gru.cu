@@ -1,5 +1,5 @@
 /* gru.cu: the CUDA kernels of the op `gru` (gru.c). Gates (rows,4H) in the order n r z q. */
-#include "ops/recurrent/recurrent.cuh"
+#include "ops/recurrent/persistent.cuh"
 
 enum { R, Z, N, GATES, COLUMNS = 4, SHIFT = 1 };
 
@@ -74,11 +74,29 @@ static void launch_step_back(const rm_cell_tile *r, rm_cell_now now, int64_t k, 
     RM_LAUNCH_CELL(step_back, r->state, r->queue, k, r->state, r->hidden, now);
 }
 
+/* Of persistent.cuh: n's two parts have a column each. */
+struct gru_cell {
+    enum { GATES = 3, COLUMNS = 4, SHIFT = 1, HAS_C = 0 };
+    static __device__ inline float pre(int gate, float x, float sum, float b_ih, float b_hh) {
+        return gate == N ? x + b_ih : ((sum + x) + b_ih) + b_hh;
+    }
+    static __device__ inline float next(const float *pre, float h, float *, float *kept) {
+        rm_gru_gates sums = {pre[N], pre[R], pre[Z], pre[3]}, a = rm_gru_activate(sums);
+        put(kept, 1, a);
+        return rm_gru_h(a, h);
+    }
+    static __device__ inline void back(const rm_persistent_read &r, float dh, float *, float *direct, float *d) {
+        rm_gru_gates a = {r.kept[0], r.kept[1], r.kept[2], r.kept[3]};
+        put(d, 1, rm_gru_backward(a, r.h_before, dh, direct));
+    }
+};
+
 void rm_gru_forward_cuda(const rm_call *call) {
     rm_cell_tile r = rm_cell_tile_of(call, COLUMNS, SHIFT);
     float *products = (float *)(call->aux ? call->aux : call->scratch);
     rm_cell_project(&r, products);
-    rm_cell_forward(&r, "gru>", false, products, (float *)call->aux, NULL, launch_step);
+    if (rm_persistent_serves(&r)) rm_persistent_launch_forward<gru_cell>(&r, products, (float *)call->aux, NULL);
+    else rm_cell_forward(&r, "gru>", false, products, (float *)call->aux, NULL, launch_step);
 }
 
 void rm_gru_rebuild_cuda(const rm_call *call) {
@@ -86,6 +104,7 @@ void rm_gru_rebuild_cuda(const rm_call *call) {
     float *gates = (float *)call->aux;
     int64_t n = r.rows * r.hidden;
     rm_cell_project(&r, gates);
+    if (rm_persistent_serves(&r)) return rm_persistent_launch_rebuild<gru_cell>(&r, gates);
     if (!r.table) RM_LAUNCH_CELL(clear_q, n, r.queue, n, r.hidden, gates);
     rm_cell_recur_all(&r, gates);
     RM_LAUNCH_CELL(activate, n, r.queue, n, rm_cell_sums_of(&r, gates, true), gates);
@@ -94,6 +113,7 @@ void rm_gru_rebuild_cuda(const rm_call *call) {
 void rm_gru_backward_cuda(const rm_call *call) {
     rm_cell_tile r = rm_cell_tile_of(call, COLUMNS, SHIFT);
     float *gates = (float *)call->aux;
-    rm_cell_backward(&r, "gru<", false, gates, NULL, true, launch_step_back);
+    if (rm_persistent_serves(&r)) rm_persistent_launch_backward<gru_cell>(&r, gates, NULL);
+    else rm_cell_backward(&r, "gru<", false, gates, NULL, true, launch_step_back);
     rm_cell_gradients(&r, gates);
 }

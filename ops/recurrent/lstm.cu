@@ -1,5 +1,5 @@
 /* lstm.cu: the CUDA kernels of the op `lstm` (lstm.c). Gates (rows,4H) in the order i f g o; behind them in aux, c (rows,H). */
-#include "ops/recurrent/recurrent.cuh"
+#include "ops/recurrent/persistent.cuh"
 
 enum { I, F, G, O, COLUMNS };
 enum { STATE_C = 1 };
@@ -80,6 +80,23 @@ static __global__ void step_back(int64_t k, int64_t n, int64_t hidden, rm_cell_n
     }
 }
 
+/* Of persistent.cuh. */
+struct lstm_cell {
+    enum { GATES = 4, COLUMNS = 4, SHIFT = 0, HAS_C = 1 };
+    static __device__ inline float pre(int, float x, float sum, float b_ih, float b_hh) {
+        return ((sum + x) + b_ih) + b_hh;
+    }
+    static __device__ inline float next(const float *pre, float, float *c, float *kept) {
+        rm_lstm_gates sums = {pre[I], pre[F], pre[G], pre[O]}, a = rm_lstm_activate(sums);
+        put(kept, 1, a);
+        *c = rm_lstm_c(a, *c);
+        return rm_lstm_h(a.o, *c);
+    }
+    static __device__ inline void back(const rm_persistent_read &r, float dh, float *dc, float *, float *d) {
+        put(d, 1, rm_lstm_backward(get(r.kept, 1), r.c, r.c_before, dh, dc));
+    }
+};
+
 static float *c_of(const rm_cell_tile *r) { return r->call->aux ? (float *)r->call->aux + r->rows * r->width : NULL; }
 
 static void launch_step(const rm_cell_tile *r, rm_cell_now now, int64_t k, bool zeros) {
@@ -94,7 +111,8 @@ void rm_lstm_forward_cuda(const rm_call *call) {
     rm_cell_tile r = rm_cell_tile_of(call, COLUMNS, 0);
     float *products = (float *)(call->aux ? call->aux : call->scratch);
     rm_cell_project(&r, products);
-    rm_cell_forward(&r, "lstm>", true, products, (float *)call->aux, c_of(&r), launch_step);
+    if (rm_persistent_serves(&r)) rm_persistent_launch_forward<lstm_cell>(&r, products, (float *)call->aux, c_of(&r));
+    else rm_cell_forward(&r, "lstm>", true, products, (float *)call->aux, c_of(&r), launch_step);
 }
 
 void rm_lstm_rebuild_cuda(const rm_call *call) {
@@ -102,8 +120,12 @@ void rm_lstm_rebuild_cuda(const rm_call *call) {
     float *gates = (float *)call->aux;
     int64_t n = r.rows * r.hidden;
     rm_cell_project(&r, gates);
-    rm_cell_recur_all(&r, gates);
-    RM_LAUNCH_CELL(activate, n, r.queue, n, rm_cell_sums_of(&r, gates, true), gates);
+    if (rm_persistent_serves(&r)) {
+        rm_persistent_launch_rebuild<lstm_cell>(&r, gates);
+    } else {
+        rm_cell_recur_all(&r, gates);
+        RM_LAUNCH_CELL(activate, n, r.queue, n, rm_cell_sums_of(&r, gates, true), gates);
+    }
     RM_LAUNCH_CELL(scan, r.state, r.queue, r.tau, r.state, r.hidden, gates, (const float *)call->state_in[STATE_C].data,
                    c_of(&r));
 }
@@ -111,6 +133,7 @@ void rm_lstm_rebuild_cuda(const rm_call *call) {
 void rm_lstm_backward_cuda(const rm_call *call) {
     rm_cell_tile r = rm_cell_tile_of(call, COLUMNS, 0);
     float *gates = (float *)call->aux;
-    rm_cell_backward(&r, "lstm<", true, gates, c_of(&r), false, launch_step_back);
+    if (rm_persistent_serves(&r)) rm_persistent_launch_backward<lstm_cell>(&r, gates, c_of(&r));
+    else rm_cell_backward(&r, "lstm<", true, gates, c_of(&r), false, launch_step_back);
     rm_cell_gradients(&r, gates);
 }

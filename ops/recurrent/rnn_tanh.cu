@@ -1,5 +1,5 @@
 /* rnn_tanh.cu: the CUDA kernels of the op `rnn_tanh` (rnn_tanh.c). Sums wait in h's place, so there are no gates to keep. */
-#include "ops/recurrent/recurrent.cuh"
+#include "ops/recurrent/persistent.cuh"
 
 /* Timestep t + k: one timestep's sums, n = B H, become h. */
 static __global__ void step(int64_t k, int64_t n, rm_cell_sums sums, rm_cell_now now) {
@@ -34,16 +34,30 @@ static void launch_step_back(const rm_cell_tile *r, rm_cell_now now, int64_t k, 
     RM_LAUNCH_CELL(step_back, r->state, r->queue, k, r->state, now);
 }
 
+/* Of persistent.cuh. */
+struct tanh_cell {
+    enum { GATES = 1, COLUMNS = 1, SHIFT = 0, HAS_C = 0 };
+    static __device__ inline float pre(int, float x, float sum, float b_ih, float b_hh) {
+        return ((sum + x) + b_ih) + b_hh;
+    }
+    static __device__ inline float next(const float *pre, float, float *, float *) { return rm_tanh(pre[0]); }
+    static __device__ inline void back(const rm_persistent_read &r, float dh, float *, float *, float *d) {
+        *d = rm_tanh_backward(dh, r.y);
+    }
+};
+
 void rm_rnn_tanh_forward_cuda(const rm_call *call) {
     rm_cell_tile r = rm_cell_tile_of(call, 1, 0);
     rm_cell_project(&r, r.y);
-    rm_cell_forward(&r, "rnn>", false, r.y, NULL, NULL, launch_step);
+    if (rm_persistent_serves(&r)) rm_persistent_launch_forward<tanh_cell>(&r, r.y, NULL, NULL);
+    else rm_cell_forward(&r, "rnn>", false, r.y, NULL, NULL, launch_step);
 }
 
 /* Scratch: dgates (tau,B,H). */
 void rm_rnn_tanh_backward_cuda(const rm_call *call) {
     rm_cell_tile r = rm_cell_tile_of(call, 1, 0);
     float *dgates = (float *)call->scratch;
-    rm_cell_backward(&r, "rnn<", false, dgates, NULL, false, launch_step_back);
+    if (rm_persistent_serves(&r)) rm_persistent_launch_backward<tanh_cell>(&r, dgates, NULL);
+    else rm_cell_backward(&r, "rnn<", false, dgates, NULL, false, launch_step_back);
     rm_cell_gradients(&r, dgates);
 }

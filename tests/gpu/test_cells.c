@@ -102,21 +102,24 @@ static double time_of_products(const rm_call *call, int64_t gates, bool back) {
 }
 
 /* In a queue of its own, which reads the environment when it is made; it is given back at the end, since the next would get it. */
-enum { LINES = 3 };
+enum { LINES = 4 };
 static rm_queue *used[LINES];
 static int n_used;
 
-static void time_line(const rm_op *op, const rm_call *call, const char *what, bool recorded, bool multiplies) {
+static void time_line(const rm_op *op, const rm_call *call, const char *what, bool clusters, bool recorded,
+                      bool multiplies) {
     if (!recorded) setenv("REMAT_CUDA_GRAPHS", "OFF", 1);
     rm_queue *first = queue;
     check(api->queue_create(device, &queue));
     unsetenv("REMAT_CUDA_GRAPHS");
     rm_cuda_queue *shown = (rm_cuda_queue *)queue; /* what a launcher is given of it */
     __typeof__(shown->multiply) multiply = shown->multiply;
+    const int found = shown->clusters;
     if (!multiplies) shown->multiply = nothing;
+    if (!clusters) shown->clusters = 0;
     double forward = time_of(op, RM_FORWARD, call), backward = time_of(op, RM_BACKWARD, call), rebuild = 0;
     if (op->rebuild[RM_DEVICE_CUDA]) rebuild = time_of(op, RM_REBUILD, call);
-    shown->multiply = multiply;
+    shown->multiply = multiply, shown->clusters = found;
     used[n_used++] = queue;
     queue = first;
     printf("  %-26s forward %8.2f   rebuild %8.2f   backward %8.2f us a timestep\n", what, forward, rebuild, backward);
@@ -131,9 +134,10 @@ static void time_cell(const rm_op *op, int64_t batch, int64_t hidden, const char
     call = make_call(op, gates, batch, hidden);
     printf("%s, batch %lld, hidden %lld, %s, a tile of %d timesteps\n", op->name, (long long)batch, (long long)hidden,
            precision, TAU);
-    time_line(op, &call, "as in training", true, true);
-    time_line(op, &call, "launches one by one", false, true);
-    time_line(op, &call, "element-wise kernels alone", true, false);
+    time_line(op, &call, "as in training", true, true, true);
+    time_line(op, &call, "without clusters", false, true, true);
+    time_line(op, &call, "and launches one by one", false, false, true);
+    time_line(op, &call, "element-wise kernels alone", false, true, false);
     printf("  %-26s forward %8.2f   %-18s backward %8.2f us a timestep", "its products alone, one by one",
            time_of_products(&call, gates, false), "", time_of_products(&call, gates, true));
     api->products(device, &known);
@@ -145,10 +149,10 @@ static void time_cell(const rm_op *op, int64_t batch, int64_t hidden, const char
 /* ---- Main entry ---------------------------------------------------------------------------------------------------- */
 
 static int list(bool small) {
-    static const char *const shape[] = {"--batch=64 --hidden=1024", "--batch=16 --hidden=512",
-                                        "--batch=1 --hidden=256"};
+    static const char *const shape[] = {"--batch=64 --hidden=1024", "--batch=16 --hidden=512", "--batch=1 --hidden=256",
+                                        "--batch=64 --hidden=512",  "--batch=64 --hidden=256", "--batch=256 --hidden=256"};
     for (rm_precision p = RM_FP32; p < (small ? RM_TF32 : RM_PRECISIONS); p++)
-        for (int i = 0; i < 3 && !small; i++)
+        for (int i = 0; i < (p == RM_BF16 ? 3 : 6) && !small; i++)
             printf("--cell=lstm %s --precision=%s\n", shape[i], rm_precision_names[p]);
     if (small) puts("--cell=lstm --batch=4 --hidden=8 --precision=fp32");
     puts(small ? "--cell=gru --batch=3 --hidden=5 --precision=fp32"

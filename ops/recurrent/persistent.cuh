@@ -1,0 +1,507 @@
+/* persistent.cuh: a tile's timesteps in one launch. The recurrent weights stay in registers and shared memory ("persistent
+ * RNNs", Diamos et al. 2016), and only h, or parts of dh, travel: between the blocks of a cluster (ops/cuda/cluster.cuh).
+ *
+ * A cluster has whole sequences, Q of them; a block has U units of the layer, with all their gates; K is the widest layer.
+ *
+ *     forward     a warp has UW units, a unit S lanes. Lane s adds w h over k = 4 (i S + s) + (0..3), i = 0, 1, ...; lanes are added
+ *                 in pairs at distance 1, 2, 4, 8. Of h' each block sends its units' to all
+ *     rebuild     the same sums of the same h, which lie in y: a block has its units' weights, and a part of the rows
+ *     backward    a thread has columns of w_hh, of the rows that belong to its block's units. It adds up those rows' share of
+ *                 dh = dgates w_hh; each share goes to the block whose units it belongs to, which adds them in rank order
+ *
+ * So a sum's order depends on the cell and on H alone: bits do not depend on the tile, on what is kept, or on Q. Sums are fp32 in
+ * every precision: tensor cores would gain nothing where the time goes into handing h on. */
+#ifndef RM_PERSISTENT_CUH
+#define RM_PERSISTENT_CUH
+
+#include "ops/cuda/cluster.cuh"
+#include "ops/recurrent/recurrent.cuh"
+
+#ifdef RM_CUDA_EMULATED
+#define RM_UNROLL
+#else
+#define RM_UNROLL _Pragma("unroll")
+#endif
+
+/* Kernels are empty where there are no clusters: they are never launched there. */
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ < 900
+#define RM_PERSISTENT 0
+#else
+#define RM_PERSISTENT 1
+#endif
+
+enum { RM_PERSISTENT_THREADS = 256, RM_PERSISTENT_SEQUENCES = 4, RM_PERSISTENT_REGISTERS = 160, RM_LANES = 32 };
+
+/* What of a layer a block has. UW 2 and 4: layers of up to 256 and 512 units. */
+template <class Cell, int UW> struct rm_persistent_shape {
+    static constexpr int THREADS = RM_PERSISTENT_THREADS, G = Cell::GATES;
+    static constexpr int S = RM_LANES / UW, U = THREADS / S, K = RM_CLUSTER_MOST * U; /* see above */
+    static constexpr int WEIGHTS = G * U * K / THREADS;                               /* of a thread */
+    static constexpr int CHUNKS = K / (4 * S), CHUNK = 4 * G; /* forward: a lane's k come four at a time */
+    static constexpr int ROWS = U, ROW = G * (K / THREADS);   /* backward: a column's weights come a unit at a time */
+    static constexpr int HELD = RM_PERSISTENT_REGISTERS < WEIGHTS ? RM_PERSISTENT_REGISTERS : WEIGHTS;
+    static constexpr int HELD_CHUNKS = HELD / CHUNK, HELD_ROWS = HELD / ROW; /* in registers; the rest in shared memory */
+    static constexpr int FORWARD_SHARED = (CHUNKS - HELD_CHUNKS) * CHUNK * THREADS;
+    static constexpr int BACKWARD_SHARED = (ROWS - HELD_ROWS) * ROW * THREADS;
+};
+
+/* A kernel's argument: a tile. NULL: not wanted, or zeros. */
+typedef struct {
+    int64_t tau, batch, hidden, width, rows_each; /* rows_each: of a block that rebuilds */
+    const float *products, *table;                /* x's parts of the gates: (tau*B,width), or by token from (V,G*H) */
+    const int32_t *token;                         /* (tau*B) */
+    const float *w_hh, *b_ih, *b_hh;
+    float *gates, *c;         /* (tau*B,width), (tau*B,H): kept; in backward gates become their gradients */
+    float *y;                 /* (tau*B,H) */
+    const float *h_in, *c_in; /* (B,H) */
+    float *h_out, *c_out;
+    const float *dy, *dh_out, *dc_out; /* (tau*B,H), (B,H) */
+    float *dh_in, *dc_in;
+} rm_persistent;
+
+struct alignas(16) rm_four {
+    float v[4];
+};
+
+/* ---- Sums over h ---------------------------------------------------------------------------------------------------- */
+
+/* The weights of this lane's unit and k: first those in registers, then those in shared memory, a column for each thread. */
+template <class Cell, int UW>
+static __device__ inline void rm_persistent_load(const rm_persistent &a, int64_t unit, float *held, float *shared) {
+    typedef rm_persistent_shape<Cell, UW> Shape;
+    const int slice = threadIdx.x % Shape::S;
+    RM_UNROLL for (int i = 0; i < Shape::CHUNKS; i++) {
+        RM_UNROLL for (int e = 0; e < Shape::CHUNK; e++) {
+            int64_t gate = e / 4, k = 4 * (i * Shape::S + slice) + e % 4;
+            float w = unit < a.hidden && k < a.hidden ? a.w_hh[(gate * a.hidden + unit) * a.hidden + k] : 0;
+            if (i < Shape::HELD_CHUNKS) held[i * Shape::CHUNK + e] = w;
+            else shared[((i - Shape::HELD_CHUNKS) * Shape::CHUNK + e) * Shape::THREADS + threadIdx.x] = w;
+        }
+    }
+}
+
+/* Of each of Q rows h (K, zeros behind H): the sum of gate (lane % 4) of this lane's unit; of the only gate, if there is one. */
+template <class Cell, int UW, int Q>
+static __device__ inline void rm_persistent_sums(const float *held, const float *shared, const float *h, float *sum) {
+    typedef rm_persistent_shape<Cell, UW> Shape;
+    const int slice = threadIdx.x % Shape::S;
+    float part[Q][4];
+    RM_UNROLL for (int q = 0; q < Q; q++) RM_UNROLL for (int g = 0; g < 4; g++) part[q][g] = 0;
+    RM_UNROLL for (int i = 0; i < Shape::CHUNKS; i++) {
+        rm_four x[Q];
+        RM_UNROLL for (int q = 0; q < Q; q++) x[q] = ((const rm_four *)(h + q * Shape::K))[i * Shape::S + slice];
+        RM_UNROLL for (int e = 0; e < Shape::CHUNK; e++) {
+            float w = i < Shape::HELD_CHUNKS
+                          ? held[i * Shape::CHUNK + e]
+                          : shared[((i - Shape::HELD_CHUNKS) * Shape::CHUNK + e) * Shape::THREADS + threadIdx.x];
+            RM_UNROLL for (int q = 0; q < Q; q++) part[q][e / 4] = fmaf(w, x[q].v[e % 4], part[q][e / 4]);
+        }
+    }
+    const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+    RM_UNROLL for (int q = 0; q < Q; q++) {
+        float v;
+        if (Shape::G == 1) {
+            v = part[q][0] + __shfl_xor_sync(0xffffffffu, part[q][0], 1);
+            v += __shfl_xor_sync(0xffffffffu, v, 2);
+        } else { /* each lane keeps the half of the gates that it is to end with, and sends the other */
+            float low = odd ? part[q][1] : part[q][0], other = odd ? part[q][0] : part[q][1];
+            float up = odd ? part[q][3] : part[q][2], last = odd ? part[q][2] : part[q][3];
+            low += __shfl_xor_sync(0xffffffffu, other, 1), up += __shfl_xor_sync(0xffffffffu, last, 1);
+            v = high ? up : low;
+            v += __shfl_xor_sync(0xffffffffu, high ? low : up, 2);
+        }
+        RM_UNROLL for (int apart = 4; apart < Shape::S; apart *= 2) v += __shfl_xor_sync(0xffffffffu, v, apart);
+        sum[q] = v;
+    }
+}
+
+/* ---- From sums to h ------------------------------------------------------------------------------------------------- */
+
+/* After the sums, four lanes have a unit of one row: lane g its gate g. Where a unit has more lanes (S / 4 such groups), each group
+ * takes other rows. */
+struct rm_persistent_lane {
+    int64_t unit; /* of the layer; may lie behind it */
+    bool lives;   /* it does not */
+    int gate, from;
+    float b_ih, b_hh;
+};
+
+template <class Cell, int UW>
+static __device__ inline rm_persistent_lane rm_persistent_lane_of(const rm_persistent &a, int64_t first) {
+    typedef rm_persistent_shape<Cell, UW> Shape;
+    rm_persistent_lane l;
+    const int lane = threadIdx.x % RM_LANES;
+    l.unit = first + threadIdx.x / Shape::S, l.lives = l.unit < a.hidden;
+    l.gate = Shape::G == 1 ? 0 : lane % 4, l.from = lane / 4 * 4;
+    const bool has = l.lives && l.gate < Shape::G;
+    l.b_ih = has && a.b_ih ? a.b_ih[l.gate * a.hidden + l.unit] : 0;
+    l.b_hh = has && a.b_hh ? a.b_hh[l.gate * a.hidden + l.unit] : 0;
+    return l;
+}
+
+/* x's part of this lane's gate in `row`. */
+template <class Cell>
+static __device__ inline float rm_persistent_x(const rm_persistent &a, const rm_persistent_lane &l, int64_t row) {
+    if (!l.lives || l.gate >= Cell::GATES) return 0;
+    if (a.table) return a.table[(a.token[row] * (int64_t)Cell::GATES + l.gate) * a.hidden + l.unit];
+    return a.products[row * a.width + (l.gate + Cell::SHIFT) % Cell::GATES * a.hidden + l.unit];
+}
+
+/* h' of this lane's unit; its gates in `kept`. *c becomes c' of an lstm. */
+template <class Cell>
+static __device__ inline float rm_persistent_next(const rm_persistent_lane &l, float x, float sum, float h, float *c,
+                                                  float *kept) {
+    float pre[4] = {0, 0, 0, 0}, own = Cell::pre(l.gate, x, sum, l.b_ih, l.b_hh);
+    if (Cell::GATES == 1) pre[0] = own;
+    else RM_UNROLL for (int g = 0; g < Cell::GATES; g++) pre[g] = __shfl_sync(0xffffffffu, own, l.from + g);
+    if (Cell::SHIFT) pre[3] = __shfl_sync(0xffffffffu, sum + l.b_hh, l.from + Cell::GATES - 1);
+    return Cell::next(pre, h, c, kept);
+}
+
+template <class Cell>
+static __device__ inline void rm_persistent_keep(const rm_persistent &a, const rm_persistent_lane &l, int64_t row,
+                                                 const float *kept, float c) {
+    const int lane = threadIdx.x % 4;
+    if (!a.gates || !l.lives) return;
+    float own = lane == 0 ? kept[0] : lane == 1 ? kept[1] : lane == 2 ? kept[2] : kept[3];
+    a.gates[row * a.width + lane * a.hidden + l.unit] = own;
+    if (Cell::HAS_C && a.c && lane == 0) a.c[row * a.hidden + l.unit] = c;
+}
+
+/* ---- Forward -------------------------------------------------------------------------------------------------------- */
+
+template <class Cell, int UW, int Q> static constexpr size_t rm_persistent_forward_bytes(void) {
+    typedef rm_persistent_shape<Cell, UW> Shape;
+    return (2 * Q * Shape::K + Shape::FORWARD_SHARED) * sizeof(float) + 2 * sizeof(rm_mailbox);
+}
+
+/* One cluster for each Q sequences. */
+template <class Cell, int UW, int Q>
+static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_forward(rm_persistent a) {
+#if RM_PERSISTENT
+    typedef rm_persistent_shape<Cell, UW> Shape;
+    enum { GROUPS = Shape::S / 4, PASSES = (Q + GROUPS - 1) / GROUPS };
+    float *const all_h = rm_cluster_memory(), *const shared = all_h + 2 * Q * Shape::K; /* h before even and odd timesteps */
+    rm_mailbox *const box = (rm_mailbox *)(shared + Shape::FORWARD_SHARED);
+    const unsigned rank = rm_cluster_rank(), size = rm_cluster_size();
+    const int64_t first = blockIdx.x / size * Q; /* sequence */
+    const int n = (int)(a.batch - first < Q ? a.batch - first : Q);
+    const rm_persistent_lane l = rm_persistent_lane_of<Cell, UW>(a, (int64_t)rank * Shape::U);
+    const int group = threadIdx.x % Shape::S / 4;
+    const unsigned bytes = (unsigned)(n * a.hidden * sizeof(float));
+
+    float held[Shape::HELD_CHUNKS * Shape::CHUNK];
+    rm_persistent_load<Cell, UW>(a, l.unit, held, shared);
+    for (int i = threadIdx.x; i < 2 * Q * Shape::K; i += Shape::THREADS) {
+        int q = i / Shape::K, k = i % Shape::K;
+        all_h[i] = a.h_in && q < n && k < a.hidden ? a.h_in[(first + q) * a.hidden + k] : 0;
+    }
+    if (threadIdx.x == 0)
+        for (int b = 0; b < 2; b++) rm_mailbox_open(&box[b]), rm_mailbox_expect(&box[b], bytes);
+    rm_cluster_sync();
+
+    float c[PASSES], x[PASSES]; /* of this lane's rows */
+    RM_UNROLL for (int j = 0; j < PASSES; j++) {
+        const int q = group + j * GROUPS;
+        const bool has = q < n && l.lives;
+        c[j] = has && Cell::HAS_C && a.c_in ? a.c_in[(first + q) * a.hidden + l.unit] : 0;
+        x[j] = has ? rm_persistent_x<Cell>(a, l, first + q) : 0;
+    }
+    for (int64_t t = 0; t < a.tau; t++) {
+        const float *const h = all_h + (t & 1) * Q * Shape::K;
+        float *const h_next = all_h + (~t & 1) * Q * Shape::K;
+        if (t > 0) {
+            rm_mailbox_wait(&box[t & 1], (unsigned)((t - 1) >> 1 & 1));
+            if (threadIdx.x == 0 && t + 2 < a.tau) rm_mailbox_expect(&box[t & 1], bytes);
+        }
+        float sum[Q];
+        rm_persistent_sums<Cell, UW, Q>(held, shared, h, sum);
+        RM_UNROLL for (int j = 0; j < PASSES; j++) {
+            const int q = group + j * GROUPS;
+            float own = 0, kept[4] = {0, 0, 0, 0};
+            RM_UNROLL for (int p = 0; p < Q; p++) own = q == p ? sum[p] : own;
+            const bool has = q < n && l.lives;
+            float h_new = rm_persistent_next<Cell>(l, x[j], own, has ? h[q * Shape::K + l.unit] : 0, &c[j], kept);
+            if (!has) continue;
+            if (t + 1 < a.tau)
+                for (unsigned to = threadIdx.x % 4; to < size; to += 4)
+                    rm_mailbox_send(&h_next[q * Shape::K + l.unit], &box[~t & 1], h_new, to);
+            const int64_t row = t * a.batch + first + q;
+            if (t + 1 < a.tau) x[j] = rm_persistent_x<Cell>(a, l, row + a.batch);
+            rm_persistent_keep<Cell>(a, l, row, kept, c[j]);
+            if (threadIdx.x % 4) continue;
+            a.y[row * a.hidden + l.unit] = h_new;
+            if (t + 1 < a.tau) continue;
+            if (a.h_out) a.h_out[(first + q) * a.hidden + l.unit] = h_new;
+            if (Cell::HAS_C && a.c_out) a.c_out[(first + q) * a.hidden + l.unit] = c[j];
+        }
+    }
+    rm_cluster_sync();
+#endif
+}
+
+/* ---- Rebuild -------------------------------------------------------------------------------------------------------- */
+
+template <class Cell, int UW> static constexpr size_t rm_persistent_rebuild_bytes(void) {
+    typedef rm_persistent_shape<Cell, UW> Shape;
+    return (2 * RM_PERSISTENT_SEQUENCES * Shape::K + Shape::FORWARD_SHARED) * sizeof(float);
+}
+
+/* Gates of all rows, in the place of x's parts if there is no table; c is left to a kernel of its own. Blocks are alone: U
+ * units of rows_each rows, the units of the same rows side by side. */
+template <class Cell, int UW>
+static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_rebuild(rm_persistent a) {
+#if RM_PERSISTENT
+    typedef rm_persistent_shape<Cell, UW> Shape;
+    enum { Q = RM_PERSISTENT_SEQUENCES, GROUPS = Shape::S / 4, PASSES = (Q + GROUPS - 1) / GROUPS };
+    float *const all_h = rm_cluster_memory(), *const shared = all_h + 2 * Q * Shape::K;
+    const int64_t parts = (a.hidden + Shape::U - 1) / Shape::U, rows = a.tau * a.batch;
+    const int64_t from = blockIdx.x / parts * a.rows_each;
+    const int64_t to = from + a.rows_each < rows ? from + a.rows_each : rows;
+    const rm_persistent_lane l = rm_persistent_lane_of<Cell, UW>(a, blockIdx.x % parts * Shape::U);
+    const int group = threadIdx.x % Shape::S / 4;
+    float held[Shape::HELD_CHUNKS * Shape::CHUNK];
+    rm_persistent_load<Cell, UW>(a, l.unit, held, shared);
+    for (int64_t at = from; at < to; at += Q) {
+        float *const h = all_h + (at - from) / Q % 2 * Q * Shape::K; /* the one before may still be read */
+        for (int i = threadIdx.x; i < Q * Shape::K; i += Shape::THREADS) {
+            const int64_t row = at + i / Shape::K, k = i % Shape::K;
+            const float *y = row < a.batch ? a.h_in ? a.h_in + row * a.hidden : NULL : a.y + (row - a.batch) * a.hidden;
+            h[i] = y && row < to && k < a.hidden ? y[k] : 0;
+        }
+        __syncthreads();
+        float sum[Q];
+        rm_persistent_sums<Cell, UW, Q>(held, shared, h, sum);
+        RM_UNROLL for (int j = 0; j < PASSES; j++) {
+            const int q = group + j * GROUPS;
+            float own = 0, kept[4] = {0, 0, 0, 0}, c = 0;
+            RM_UNROLL for (int p = 0; p < Q; p++) own = q == p ? sum[p] : own;
+            const bool has = q < Q && at + q < to && l.lives;
+            float x = has ? rm_persistent_x<Cell>(a, l, at + q) : 0;
+            rm_persistent_next<Cell>(l, x, own, 0, &c, kept);
+            if (has) rm_persistent_keep<Cell>(a, l, at + q, kept, 0);
+        }
+    }
+#endif
+}
+
+/* ---- Backward ------------------------------------------------------------------------------------------------------- */
+
+template <class Cell, int UW, int Q> static constexpr size_t rm_persistent_backward_bytes(void) {
+    typedef rm_persistent_shape<Cell, UW> Shape;
+    return (2 * Q * Shape::U * (RM_CLUSTER_MOST + 4) + Shape::BACKWARD_SHARED) * sizeof(float) + 2 * sizeof(rm_mailbox);
+}
+
+/* What a unit's step back reads: of timestep t, and of the one before. */
+struct rm_persistent_read {
+    float kept[4], y, dy, c, c_before, h_before;
+};
+template <class Cell>
+static __device__ inline rm_persistent_read rm_persistent_read_of(const rm_persistent &a, int64_t t, int64_t sequence,
+                                                                  int64_t unit) {
+    rm_persistent_read r = {{0, 0, 0, 0}, 0, 0, 0, 0, 0};
+    const int64_t row = t * a.batch + sequence, at = row * a.hidden + unit, in = sequence * a.hidden + unit,
+                  before = at - a.batch * a.hidden;
+    r.dy = a.dy[at];
+    if (Cell::COLUMNS == 1) r.y = a.y[at];
+    else
+        RM_UNROLL for (int k = 0; k < Cell::COLUMNS; k++) r.kept[k] = a.gates[row * a.width + k * a.hidden + unit];
+    if (Cell::HAS_C) r.c = a.c[at], r.c_before = t > 0 ? a.c[before] : a.c_in ? a.c_in[in] : 0;
+    if (Cell::SHIFT) r.h_before = t > 0 ? a.y[before] : a.h_in ? a.h_in[in] : 0;
+    return r;
+}
+
+template <class Cell, int UW, int Q>
+static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_backward(rm_persistent a) {
+#if RM_PERSISTENT
+    typedef rm_persistent_shape<Cell, UW> Shape;
+    enum { U = Shape::U, C = Shape::K / Shape::THREADS, MOST = RM_CLUSTER_MOST };
+    float *const all_parts = rm_cluster_memory();        /* [2][Q][U][MOST]: shares of dh, by rank */
+    float *const all_d = all_parts + 2 * Q * U * MOST;   /* [2][Q][U][4]: gradients of the gates' sums */
+    float *const shared = all_d + 2 * Q * U * 4;
+    rm_mailbox *const box = (rm_mailbox *)(shared + Shape::BACKWARD_SHARED);
+    const unsigned rank = rm_cluster_rank(), size = rm_cluster_size();
+    const int64_t first = blockIdx.x / size * Q, first_unit = (int64_t)rank * U;
+    const int n = (int)(a.batch - first < Q ? a.batch - first : Q);
+    const int units = (int)(a.hidden - first_unit < U ? a.hidden - first_unit : U);
+    const unsigned bytes = (unsigned)(n * units * size * sizeof(float));
+    const int mine = threadIdx.x % U, sequence = threadIdx.x / U; /* the first Q U threads have a unit each */
+    const bool has = sequence < n && mine < units;
+    const int64_t exchanges = a.tau - 1 + (a.dh_in != NULL), in = (first + sequence) * a.hidden + first_unit + mine;
+
+    float held[Shape::HELD_ROWS * Shape::ROW];
+    RM_UNROLL for (int u = 0; u < U; u++) {
+        RM_UNROLL for (int e = 0; e < Shape::ROW; e++) {
+            int64_t gate = e % Shape::G, k = threadIdx.x + e / Shape::G * Shape::THREADS;
+            float w = u < units && k < a.hidden ? a.w_hh[(gate * a.hidden + first_unit + u) * a.hidden + k] : 0;
+            if (u < Shape::HELD_ROWS) held[u * Shape::ROW + e] = w;
+            else shared[((u - Shape::HELD_ROWS) * Shape::ROW + e) * Shape::THREADS + threadIdx.x] = w;
+        }
+    }
+    for (int i = threadIdx.x; i < 2 * Q * U * (MOST + 4); i += Shape::THREADS) all_parts[i] = 0;
+    if (threadIdx.x == 0)
+        for (int b = 0; b < 2; b++) rm_mailbox_open(&box[b]), rm_mailbox_expect(&box[b], bytes);
+    rm_cluster_sync();
+
+    float dh = has && a.dh_out ? a.dh_out[in] : 0, dc = has && Cell::HAS_C && a.dc_out ? a.dc_out[in] : 0, direct = 0;
+    rm_persistent_read r = {{0, 0, 0, 0}, 0, 0, 0, 0, 0};
+    if (has) r = rm_persistent_read_of<Cell>(a, a.tau - 1, first + sequence, first_unit + mine);
+    for (int64_t s = 0; s <= exchanges; s++) {
+        const int64_t t = a.tau - 1 - s; /* -1: the state that came in */
+        if (s > 0) {
+            rm_mailbox_wait(&box[s & 1], (unsigned)((s - 1) >> 1 & 1));
+            if (threadIdx.x == 0 && s + 2 <= exchanges) rm_mailbox_expect(&box[s & 1], bytes);
+            if (has) {
+                const rm_four *part = (const rm_four *)(all_parts + (((s & 1) * Q + sequence) * U + mine) * MOST);
+                float sum[4];
+                RM_UNROLL for (int i = 0; i < 4; i++) {
+                    const rm_four p = part[i];
+                    sum[i] = (p.v[0] + p.v[1]) + (p.v[2] + p.v[3]);
+                }
+                dh = ((sum[0] + sum[1]) + (sum[2] + sum[3])) + direct;
+            }
+        }
+        if (t < 0) break;
+        float *const d = all_d + (s & 1) * Q * U * 4;
+        if (has) {
+            float out[4] = {0, 0, 0, 0};
+            Cell::back(r, dh + r.dy, &dc, &direct, out);
+            const int64_t row = t * a.batch + first + sequence;
+            RM_UNROLL for (int k = 0; k < Cell::COLUMNS; k++)
+                a.gates[row * a.width + k * a.hidden + first_unit + mine] = out[k];
+            rm_four of_sums = {{0, 0, 0, 0}};
+            RM_UNROLL for (int g = 0; g < Shape::G; g++) of_sums.v[g] = out[g + Cell::SHIFT];
+            ((rm_four *)d)[sequence * U + mine] = of_sums;
+        }
+        __syncthreads();
+        if (s == exchanges) break;
+        if (has && t > 0) r = rm_persistent_read_of<Cell>(a, t - 1, first + sequence, first_unit + mine);
+        float part[Q][C][Shape::G];
+        RM_UNROLL for (int q = 0; q < Q; q++) RM_UNROLL for (int c = 0; c < C; c++)
+            RM_UNROLL for (int g = 0; g < Shape::G; g++) part[q][c][g] = 0;
+        RM_UNROLL for (int u = 0; u < U; u++) {
+            rm_four x[Q];
+            RM_UNROLL for (int q = 0; q < Q; q++) x[q] = ((const rm_four *)d)[q * U + u];
+            RM_UNROLL for (int e = 0; e < Shape::ROW; e++) {
+                const int g = e % Shape::G, c = e / Shape::G;
+                float w = u < Shape::HELD_ROWS
+                              ? held[u * Shape::ROW + e]
+                              : shared[((u - Shape::HELD_ROWS) * Shape::ROW + e) * Shape::THREADS + threadIdx.x];
+                RM_UNROLL for (int q = 0; q < Q; q++) part[q][c][g] = fmaf(w, x[q].v[g], part[q][c][g]);
+            }
+        }
+        RM_UNROLL for (int c = 0; c < C; c++) {
+            const int64_t k = threadIdx.x + c * Shape::THREADS;
+            if (k >= a.hidden) continue;
+            RM_UNROLL for (int q = 0; q < Q; q++) {
+                float share = part[q][c][0];
+                if (Shape::G == 3) share = (share + part[q][c][1 % Shape::G]) + part[q][c][2 % Shape::G];
+                if (Shape::G == 4)
+                    share = (share + part[q][c][1 % Shape::G]) + (part[q][c][2 % Shape::G] + part[q][c][3 % Shape::G]);
+                if (q < n)
+                    rm_mailbox_send(&all_parts[(((~s & 1) * Q + q) * U + k % U) * MOST + rank], &box[~s & 1], share,
+                                    (unsigned)(k / U));
+            }
+        }
+    }
+    if (has && a.dh_in) a.dh_in[in] = dh;
+    if (has && Cell::HAS_C && a.dc_in) a.dc_in[in] = dc;
+    rm_cluster_sync();
+#endif
+}
+
+/* ---- Launches ------------------------------------------------------------------------------------------------------- */
+
+enum { RM_PERSISTENT_WIDEST = 512 };
+
+/* Whether a layer's timesteps are made here: the same for all of its tiles and passes. */
+static inline bool rm_persistent_serves(const rm_cell_tile *r) {
+    return r->queue->clusters > 0 && r->hidden <= RM_PERSISTENT_WIDEST;
+}
+
+/* How many sequences a cluster takes: with more, the clusters wait less often for others to end, and each step lasts longer,
+ * by so much of a step of one as these units say. */
+static inline int rm_persistent_sequences(int64_t batch, int64_t at_once) {
+    enum { HANDING_ON = 2, EACH = 1 };
+    int best = 1;
+    int64_t least = INT64_MAX;
+    for (int q = 1; q <= RM_PERSISTENT_SEQUENCES; q++) {
+        int64_t clusters = rm_blocks_of(batch, q), cost = rm_blocks_of(clusters, at_once) * (HANDING_ON + q * EACH);
+        if (cost < least) least = cost, best = q;
+    }
+    return best;
+}
+
+static inline rm_persistent rm_persistent_of(const rm_cell_tile *r, bool has_c, float *gates, float *c) {
+    rm_persistent a;
+    memset(&a, 0, sizeof a);
+    a.tau = r->tau, a.batch = r->batch, a.hidden = r->hidden, a.width = r->width;
+    a.table = r->table, a.token = r->token, a.w_hh = r->w_hh, a.b_ih = r->b_ih, a.b_hh = r->b_hh;
+    a.gates = gates, a.c = c, a.y = r->y, a.h_in = r->h_in;
+    a.c_in = has_c ? (const float *)r->call->state_in[1].data : NULL;
+    return a;
+}
+
+typedef void rm_persistent_kernel(rm_persistent);
+struct rm_persistent_choice {
+    rm_persistent_kernel *kernel;
+    size_t bytes;
+};
+#define RM_PERSISTENT_CHOICES(pass, UW)                                                                                \
+    {{rm_persistent_##pass<Cell, UW, 1>, rm_persistent_##pass##_bytes<Cell, UW, 1>()},                                 \
+     {rm_persistent_##pass<Cell, UW, 2>, rm_persistent_##pass##_bytes<Cell, UW, 2>()},                                 \
+     {rm_persistent_##pass<Cell, UW, 3>, rm_persistent_##pass##_bytes<Cell, UW, 3>()},                                 \
+     {rm_persistent_##pass<Cell, UW, 4>, rm_persistent_##pass##_bytes<Cell, UW, 4>()}}
+
+static inline bool rm_persistent_is_wide(const rm_cell_tile *r) { return r->hidden > RM_PERSISTENT_WIDEST / 2; }
+
+static inline void rm_persistent_launch(const rm_cell_tile *r, const rm_persistent_choice choices[2][4], rm_persistent a) {
+    const bool wide = rm_persistent_is_wide(r);
+    const int units = RM_PERSISTENT_WIDEST / RM_CLUSTER_MOST / (wide ? 1 : 2);
+    const int64_t at_once = r->queue->clusters * (wide ? 1 : 2); /* narrow layers leave room for a second block */
+    const int q = rm_persistent_sequences(r->batch, at_once);
+    const rm_persistent_choice chosen = choices[wide][q - 1];
+    RM_LAUNCH_CLUSTERS(chosen.kernel, rm_blocks_of(r->batch, q), (int)rm_blocks_of(r->hidden, units),
+                       RM_PERSISTENT_THREADS, chosen.bytes, r->queue, a);
+}
+
+/* As rm_cell_forward. */
+template <class Cell>
+static inline void rm_persistent_launch_forward(const rm_cell_tile *r, const float *products, float *gates, float *c) {
+    static const rm_persistent_choice choices[2][4] = {RM_PERSISTENT_CHOICES(forward, 2), RM_PERSISTENT_CHOICES(forward, 4)};
+    rm_persistent a = rm_persistent_of(r, Cell::HAS_C, gates, c);
+    a.products = products;
+    a.h_out = (float *)r->call->state_out[0].data, a.c_out = Cell::HAS_C ? (float *)r->call->state_out[1].data : NULL;
+    rm_persistent_launch(r, choices, a);
+}
+
+/* As rm_cell_backward. */
+template <class Cell> static inline void rm_persistent_launch_backward(const rm_cell_tile *r, float *gates, float *c) {
+    static const rm_persistent_choice choices[2][4] = {RM_PERSISTENT_CHOICES(backward, 2),
+                                                       RM_PERSISTENT_CHOICES(backward, 4)};
+    const rm_call *call = r->call;
+    rm_persistent a = rm_persistent_of(r, Cell::HAS_C, gates, c);
+    a.dy = (const float *)call->dy.data, a.dh_out = (const float *)call->dstate_out[0].data;
+    a.dh_in = (float *)call->dstate_in[0].data;
+    if (Cell::HAS_C) a.dc_out = (const float *)call->dstate_out[1].data, a.dc_in = (float *)call->dstate_in[1].data;
+    rm_persistent_launch(r, choices, a);
+}
+
+/* Gates of all rows (x's parts lie in them, unless a table has them); not c. */
+template <class Cell> static inline void rm_persistent_launch_rebuild(const rm_cell_tile *r, float *gates) {
+    const bool wide = rm_persistent_is_wide(r);
+    const int64_t parts = rm_blocks_of(r->hidden, RM_PERSISTENT_WIDEST / RM_CLUSTER_MOST / (wide ? 1 : 2));
+    const int64_t at_once = r->queue->clusters * RM_CLUSTER_MOST / parts; /* of row ranges: each loads all weights once */
+    rm_persistent a = rm_persistent_of(r, false, gates, NULL);
+    a.products = gates;
+    a.rows_each = rm_blocks_of(rm_blocks_of(r->rows, RM_PERSISTENT_SEQUENCES), at_once) * RM_PERSISTENT_SEQUENCES;
+    const int64_t blocks = rm_blocks_of(r->rows, a.rows_each) * parts;
+    if (wide)
+        RM_LAUNCH_CLUSTERS((rm_persistent_rebuild<Cell, 4>), blocks, 1, RM_PERSISTENT_THREADS,
+                           (rm_persistent_rebuild_bytes<Cell, 4>()), r->queue, a);
+    else
+        RM_LAUNCH_CLUSTERS((rm_persistent_rebuild<Cell, 2>), blocks, 1, RM_PERSISTENT_THREADS,
+                           (rm_persistent_rebuild_bytes<Cell, 2>()), r->queue, a);
+}
+
+#endif
