@@ -33,13 +33,13 @@
 enum { RM_PERSISTENT_THREADS = 256, RM_PERSISTENT_SEQUENCES = 4, RM_PERSISTENT_REGISTERS = 160, RM_LANES = 32 };
 
 /* What of a layer a block has. UW 2 and 4: layers of up to 256 and 512 units. */
-template <class Cell, int UW> struct rm_persistent_shape {
+template <class Cell, int UW, int REGISTERS = RM_PERSISTENT_REGISTERS> struct rm_persistent_shape {
     static constexpr int THREADS = RM_PERSISTENT_THREADS, G = Cell::GATES;
     static constexpr int S = RM_LANES / UW, U = THREADS / S, K = RM_CLUSTER_MOST * U; /* see above */
     static constexpr int WEIGHTS = G * U * K / THREADS;                               /* of a thread */
     static constexpr int CHUNKS = K / (4 * S), CHUNK = 4 * G; /* forward: a lane's k come four at a time */
     static constexpr int ROWS = U, ROW = G * (K / THREADS);   /* backward: a column's weights come a unit at a time */
-    static constexpr int HELD = RM_PERSISTENT_REGISTERS < WEIGHTS ? RM_PERSISTENT_REGISTERS : WEIGHTS;
+    static constexpr int HELD = REGISTERS < WEIGHTS ? REGISTERS : WEIGHTS;
     static constexpr int HELD_CHUNKS = HELD / CHUNK, HELD_ROWS = HELD / ROW; /* in registers; the rest in shared memory */
     static constexpr int FORWARD_SHARED = (CHUNKS - HELD_CHUNKS) * CHUNK * THREADS;
     static constexpr int BACKWARD_SHARED = (ROWS - HELD_ROWS) * ROW * THREADS;
@@ -66,9 +66,8 @@ struct alignas(16) rm_four {
 /* ---- Sums over h ---------------------------------------------------------------------------------------------------- */
 
 /* The weights of this lane's unit and k: first those in registers, then those in shared memory, a column for each thread. */
-template <class Cell, int UW>
+template <class Shape>
 static __device__ inline void rm_persistent_load(const rm_persistent &a, int64_t unit, float *held, float *shared) {
-    typedef rm_persistent_shape<Cell, UW> Shape;
     const int slice = threadIdx.x % Shape::S;
     RM_UNROLL for (int i = 0; i < Shape::CHUNKS; i++) {
         RM_UNROLL for (int e = 0; e < Shape::CHUNK; e++) {
@@ -81,9 +80,8 @@ static __device__ inline void rm_persistent_load(const rm_persistent &a, int64_t
 }
 
 /* Of each of Q rows h (K, zeros behind H): the sum of gate (lane % 4) of this lane's unit; of the only gate, if there is one. */
-template <class Cell, int UW, int Q>
+template <class Shape, int Q>
 static __device__ inline void rm_persistent_sums(const float *held, const float *shared, const float *h, float *sum) {
-    typedef rm_persistent_shape<Cell, UW> Shape;
     const int slice = threadIdx.x % Shape::S;
     float part[Q][4];
     RM_UNROLL for (int q = 0; q < Q; q++) RM_UNROLL for (int g = 0; g < 4; g++) part[q][g] = 0;
@@ -191,7 +189,7 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_fo
     const unsigned bytes = (unsigned)(n * a.hidden * sizeof(float));
 
     float held[Shape::HELD_CHUNKS * Shape::CHUNK];
-    rm_persistent_load<Cell, UW>(a, l.unit, held, shared);
+    rm_persistent_load<Shape>(a, l.unit, held, shared);
     for (int i = threadIdx.x; i < 2 * Q * Shape::K; i += Shape::THREADS) {
         int q = i / Shape::K, k = i % Shape::K;
         all_h[i] = a.h_in && q < n && k < a.hidden ? a.h_in[(first + q) * a.hidden + k] : 0;
@@ -215,7 +213,7 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_fo
             if (threadIdx.x == 0 && t + 2 < a.tau) rm_mailbox_expect(&box[t & 1], bytes);
         }
         float sum[Q];
-        rm_persistent_sums<Cell, UW, Q>(held, shared, h, sum);
+        rm_persistent_sums<Shape, Q>(held, shared, h, sum);
         RM_UNROLL for (int j = 0; j < PASSES; j++) {
             const int q = group + j * GROUPS;
             float own = 0, kept[4] = {0, 0, 0, 0};
@@ -242,17 +240,29 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_fo
 
 /* ---- Rebuild -------------------------------------------------------------------------------------------------------- */
 
+enum { RM_PERSISTENT_REBUILD_REGISTERS = 128 }; /* fewer weights: rows on their way need some */
+
 template <class Cell, int UW> static constexpr size_t rm_persistent_rebuild_bytes(void) {
-    typedef rm_persistent_shape<Cell, UW> Shape;
+    typedef rm_persistent_shape<Cell, UW, RM_PERSISTENT_REBUILD_REGISTERS> Shape;
     return (2 * RM_PERSISTENT_SEQUENCES * Shape::K + Shape::FORWARD_SHARED) * sizeof(float);
 }
 
+/* h before rows [at, at + Q), this thread's part: every 256th number. Rows from `to` on are left out. */
+template <class Shape, int Q>
+static __device__ inline void rm_persistent_fetch(const rm_persistent &a, int64_t at, int64_t to, float *part) {
+    RM_UNROLL for (int j = 0; j < Q * Shape::K / Shape::THREADS; j++) {
+        const int64_t i = threadIdx.x + j * Shape::THREADS, row = at + i / Shape::K, k = i % Shape::K;
+        const float *h = row < a.batch ? a.h_in ? a.h_in + row * a.hidden : NULL : a.y + (row - a.batch) * a.hidden;
+        part[j] = h && row < to && k < a.hidden ? h[k] : 0;
+    }
+}
+
 /* Gates of all rows, in the place of x's parts if there is no table; c is left to a kernel of its own. Blocks are alone: U
- * units of rows_each rows, the units of the same rows side by side. */
+ * units of rows_each rows, the units of the same rows side by side. Rows are fetched while those before them are added up. */
 template <class Cell, int UW>
 static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_rebuild(rm_persistent a) {
 #if RM_PERSISTENT
-    typedef rm_persistent_shape<Cell, UW> Shape;
+    typedef rm_persistent_shape<Cell, UW, RM_PERSISTENT_REBUILD_REGISTERS> Shape;
     enum { Q = RM_PERSISTENT_SEQUENCES, GROUPS = Shape::S / 4, PASSES = (Q + GROUPS - 1) / GROUPS };
     float *const all_h = rm_cluster_memory(), *const shared = all_h + 2 * Q * Shape::K;
     const int64_t parts = (a.hidden + Shape::U - 1) / Shape::U, rows = a.tau * a.batch;
@@ -260,26 +270,26 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_re
     const int64_t to = from + a.rows_each < rows ? from + a.rows_each : rows;
     const rm_persistent_lane l = rm_persistent_lane_of<Cell, UW>(a, blockIdx.x % parts * Shape::U);
     const int group = threadIdx.x % Shape::S / 4;
-    float held[Shape::HELD_CHUNKS * Shape::CHUNK];
-    rm_persistent_load<Cell, UW>(a, l.unit, held, shared);
+    float held[Shape::HELD_CHUNKS * Shape::CHUNK], part[Q * Shape::K / Shape::THREADS];
+    rm_persistent_fetch<Shape, Q>(a, from, to, part);
+    rm_persistent_load<Shape>(a, l.unit, held, shared);
     for (int64_t at = from; at < to; at += Q) {
         float *const h = all_h + (at - from) / Q % 2 * Q * Shape::K; /* the one before may still be read */
-        for (int i = threadIdx.x; i < Q * Shape::K; i += Shape::THREADS) {
-            const int64_t row = at + i / Shape::K, k = i % Shape::K;
-            const float *y = row < a.batch ? a.h_in ? a.h_in + row * a.hidden : NULL : a.y + (row - a.batch) * a.hidden;
-            h[i] = y && row < to && k < a.hidden ? y[k] : 0;
+        float sum[Q], x[PASSES];
+        RM_UNROLL for (int j = 0; j < Q * Shape::K / Shape::THREADS; j++) h[threadIdx.x + j * Shape::THREADS] = part[j];
+        RM_UNROLL for (int j = 0; j < PASSES; j++) {
+            const int q = group + j * GROUPS;
+            x[j] = q < Q && at + q < to ? rm_persistent_x<Cell>(a, l, at + q) : 0;
         }
         __syncthreads();
-        float sum[Q];
-        rm_persistent_sums<Cell, UW, Q>(held, shared, h, sum);
+        rm_persistent_fetch<Shape, Q>(a, at + Q, to, part);
+        rm_persistent_sums<Shape, Q>(held, shared, h, sum);
         RM_UNROLL for (int j = 0; j < PASSES; j++) {
             const int q = group + j * GROUPS;
             float own = 0, kept[4] = {0, 0, 0, 0}, c = 0;
             RM_UNROLL for (int p = 0; p < Q; p++) own = q == p ? sum[p] : own;
-            const bool has = q < Q && at + q < to && l.lives;
-            float x = has ? rm_persistent_x<Cell>(a, l, at + q) : 0;
-            rm_persistent_next<Cell>(l, x, own, 0, &c, kept);
-            if (has) rm_persistent_keep<Cell>(a, l, at + q, kept, 0);
+            rm_persistent_next<Cell>(l, x[j], own, 0, &c, kept);
+            if (q < Q && at + q < to) rm_persistent_keep<Cell>(a, l, at + q, kept, 0);
         }
     }
 #endif
@@ -414,9 +424,18 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_ba
 
 enum { RM_PERSISTENT_WIDEST = 512 };
 
-/* Whether a layer's timesteps are made here: the same for all of its tiles and passes. */
+static inline bool rm_persistent_is_wide(const rm_cell_tile *r) { return r->hidden > RM_PERSISTENT_WIDEST / 2; }
+
+/* How many clusters run at once: narrow layers leave room for a second block on a multiprocessor. */
+static inline int64_t rm_persistent_at_once(const rm_cell_tile *r) {
+    return r->queue->clusters * (rm_persistent_is_wide(r) ? 1 : 2);
+}
+
+/* Whether a layer's timesteps are made here: the same for all of its tiles and passes. With many sequences a cluster has to make
+ * one after the other what a product makes at once (docs/notes/cuda.md has both times). */
 static inline bool rm_persistent_serves(const rm_cell_tile *r) {
-    return r->queue->clusters > 0 && r->hidden <= RM_PERSISTENT_WIDEST;
+    enum { MOST_EACH = 8 };
+    return r->hidden <= RM_PERSISTENT_WIDEST && r->batch <= MOST_EACH * rm_persistent_at_once(r);
 }
 
 /* How many sequences a cluster takes: with more, the clusters wait less often for others to end, and each step lasts longer,
@@ -453,13 +472,10 @@ struct rm_persistent_choice {
      {rm_persistent_##pass<Cell, UW, 3>, rm_persistent_##pass##_bytes<Cell, UW, 3>()},                                 \
      {rm_persistent_##pass<Cell, UW, 4>, rm_persistent_##pass##_bytes<Cell, UW, 4>()}}
 
-static inline bool rm_persistent_is_wide(const rm_cell_tile *r) { return r->hidden > RM_PERSISTENT_WIDEST / 2; }
-
 static inline void rm_persistent_launch(const rm_cell_tile *r, const rm_persistent_choice choices[2][4], rm_persistent a) {
     const bool wide = rm_persistent_is_wide(r);
     const int units = RM_PERSISTENT_WIDEST / RM_CLUSTER_MOST / (wide ? 1 : 2);
-    const int64_t at_once = r->queue->clusters * (wide ? 1 : 2); /* narrow layers leave room for a second block */
-    const int q = rm_persistent_sequences(r->batch, at_once);
+    const int q = rm_persistent_sequences(r->batch, rm_persistent_at_once(r));
     const rm_persistent_choice chosen = choices[wide][q - 1];
     RM_LAUNCH_CLUSTERS(chosen.kernel, rm_blocks_of(r->batch, q), (int)rm_blocks_of(r->hidden, units),
                        RM_PERSISTENT_THREADS, chosen.bytes, r->queue, a);
@@ -491,7 +507,7 @@ template <class Cell> static inline void rm_persistent_launch_backward(const rm_
 template <class Cell> static inline void rm_persistent_launch_rebuild(const rm_cell_tile *r, float *gates) {
     const bool wide = rm_persistent_is_wide(r);
     const int64_t parts = rm_blocks_of(r->hidden, RM_PERSISTENT_WIDEST / RM_CLUSTER_MOST / (wide ? 1 : 2));
-    const int64_t at_once = r->queue->clusters * RM_CLUSTER_MOST / parts; /* of row ranges: each loads all weights once */
+    const int64_t at_once = rm_persistent_at_once(r) * RM_CLUSTER_MOST / parts; /* ranges of rows */
     rm_persistent a = rm_persistent_of(r, false, gates, NULL);
     a.products = gates;
     a.rows_each = rm_blocks_of(rm_blocks_of(r->rows, RM_PERSISTENT_SEQUENCES), at_once) * RM_PERSISTENT_SEQUENCES;

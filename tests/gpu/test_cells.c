@@ -2,6 +2,7 @@
  * timestep, with recorded launches and without, and with products alone and element-wise kernels alone.
  *
  *     gpu_test_cells [--device=cuda] [--small] [--cell=lstm|gru|rnn_tanh] [--batch=B] [--hidden=H] [--precision=fp32|tf32|bf16]
+ *                    [--tile=timesteps]
  *     gpu_test_cells --list [--small]
  *
  * --list prints the last four flags for each shape of the bench (bench/gpu.py), in each precision: run.sh gives each a process.
@@ -12,7 +13,7 @@
 #include "ops/op.h"
 #include "tests/gpu/skip.h"
 
-enum { TAU = 64, TRIES = 5, X = 0, W_IH, W_HH, B_IH, B_HH, INPUTS };
+enum { TRIES = 5, X = 0, W_IH, W_HH, B_IH, B_HH, INPUTS };
 
 static const rm_device_api *api;
 static rm_device *device;
@@ -20,6 +21,7 @@ static rm_queue *queue;
 static rm_block *block;
 static rm_event *from, *to;
 static uint64_t at;
+static int64_t tau = 64;
 
 static void check(remat_status status) {
     if (status) printf("%s\n", remat_last_error()), exit(EXIT_FAILURE);
@@ -40,8 +42,8 @@ static rm_desc real(int rank, int64_t a, int64_t b, int64_t c) {
 
 /* A tile in the middle of a sequence, x given, as wide as h; everything is kept. */
 static rm_call make_call(const rm_op *op, int64_t gates, int64_t batch, int64_t hidden) {
-    rm_call c = {.t0 = TAU, .t_total = 3 * TAU, .training = true, .threads = 1};
-    const rm_desc state = real(2, batch, hidden, 0), y = real(3, TAU, batch, hidden);
+    rm_call c = {.t0 = tau, .t_total = 3 * tau, .training = true, .threads = 1};
+    const rm_desc state = real(2, batch, hidden, 0), y = real(3, tau, batch, hidden);
     const rm_desc x[INPUTS] = {y, real(2, gates * hidden, hidden, 0), real(2, gates * hidden, hidden, 0),
                                real(1, gates * hidden, 0, 0), real(1, gates * hidden, 0, 0)};
     at = 0;
@@ -51,7 +53,7 @@ static rm_call make_call(const rm_op *op, int64_t gates, int64_t batch, int64_t 
         c.state_in[k] = tensor(state), c.state_out[k] = tensor(state);
         c.dstate_out[k] = tensor(state), c.dstate_in[k] = tensor(state);
     }
-    c.aux = take(op->aux_bytes(x, c.attr));
+    if (op->aux_bytes) c.aux = take(op->aux_bytes(x, c.attr));
     c.scratch = take(op->cuda_scratch_bytes(x, c.attr, RM_BACKWARD, true) + 256);
     c.fixed = take(op->cuda_fixed_bytes(x, c.attr));
     return c;
@@ -69,7 +71,7 @@ static double time_of(const rm_op *op, rm_pass pass, const rm_call *call) {
         api->run(queue, op, pass, call);
         api->event_record(queue, to);
         check(api->synchronize(queue));
-        if (i >= 2) best = fmin(best, 1e-3 * (double)api->between_ns(from, to) / TAU);
+        if (i >= 2) best = fmin(best, 1e-3 * (double)api->between_ns(from, to) / tau);
     }
     return best;
 }
@@ -78,9 +80,10 @@ static double time_of(const rm_op *op, rm_pass pass, const rm_call *call) {
 static double time_of_products(const rm_call *call, int64_t gates, bool back) {
     const rm_cuda_queue *q = (const rm_cuda_queue *)queue;
     const int64_t batch = call->y.desc.dim[1], hidden = call->y.desc.dim[2], wide = gates * hidden;
-    const rm_cuda_product p = {.a = back ? call->aux : call->state_in[0].data,
+    void *const made = call->aux ? call->aux : call->scratch;
+    const rm_cuda_product p = {.a = back ? made : call->state_in[0].data,
                                .b = call->x[W_HH].data,
-                               .c = back ? call->state_out[0].data : call->aux,
+                               .c = back ? call->state_out[0].data : made,
                                .m = batch,
                                .n = back ? hidden : wide,
                                .k = back ? wide : hidden,
@@ -93,10 +96,10 @@ static double time_of_products(const rm_call *call, int64_t gates, bool back) {
     double best = 1e30;
     for (int i = 0; i < TRIES + 2; i++) {
         api->event_record(queue, from);
-        for (int t = 0; t < TAU; t++) q->multiply(q, &p);
+        for (int t = 0; t < tau; t++) q->multiply(q, &p);
         api->event_record(queue, to);
         check(api->synchronize(queue));
-        if (i >= 2) best = fmin(best, 1e-3 * (double)api->between_ns(from, to) / TAU);
+        if (i >= 2) best = fmin(best, 1e-3 * (double)api->between_ns(from, to) / tau);
     }
     return best;
 }
@@ -132,8 +135,8 @@ static void time_cell(const rm_op *op, int64_t batch, int64_t hidden, const char
     rm_call call = make_call(op, gates, batch, hidden);
     check(api->block_create(device, at, &block)); /* zeros */
     call = make_call(op, gates, batch, hidden);
-    printf("%s, batch %lld, hidden %lld, %s, a tile of %d timesteps\n", op->name, (long long)batch, (long long)hidden,
-           precision, TAU);
+    printf("%s, batch %lld, hidden %lld, %s, a tile of %lld timesteps\n", op->name, (long long)batch, (long long)hidden,
+           precision, (long long)tau);
     time_line(op, &call, "as in training", true, true, true);
     time_line(op, &call, "without clusters", false, true, true);
     time_line(op, &call, "and launches one by one", false, false, true);
@@ -167,6 +170,7 @@ int main(int argc, char **argv) {
     const rm_op *op = rm_op_find(cell);
     rm_precision chosen;
     if (!op || !op->cuda_fixed_bytes) printf("there is no recurrent cell %s\n", cell), exit(EXIT_FAILURE);
+    tau = atoll(value_of(argc, argv, "--tile=", "64"));
     need_device(try_device(name));
     api = rm_device_find(name);
     if (api->kernels != RM_DEVICE_CUDA) printf("skipped: the device %s has no CUDA queue\n", name), exit(SKIPPED);
