@@ -6,7 +6,7 @@
  * each block its own; what a peer writes to lies at the same place in every block. A mailbox is a count of bytes on their way:
  *
  *     one thread:   rm_mailbox_open(&box); rm_mailbox_expect(&box, n);    then all: rm_cluster_sync()
- *     any block:    rm_mailbox_send(&slot, &box, value, rank)             4 bytes into block `rank`'s slot, and its box
+ *     any block:    rm_mailbox_send(peer, &slot, &box, value)             4 bytes into that block's slot, and its box
  *     all threads:  rm_mailbox_wait(&box, phase)                          until n bytes are there; phase 0, 1, 0, ... in turn
  *     one thread:   rm_mailbox_expect(&box, n)                            for the next phase, before it sends anything itself
  *
@@ -47,11 +47,13 @@ static __device__ inline void rm_cluster_sync(void) {
     RM_CLUSTER_ASM("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+/* A block of the cluster, by its rank: how far its memory is from this block's. */
+typedef unsigned rm_peer;
 static __device__ inline unsigned rm_cluster_here(const void *shared) { return (unsigned)__cvta_generic_to_shared(shared); }
-static __device__ inline unsigned rm_cluster_there(const void *shared, unsigned rank) {
-    unsigned there = 0;
-    RM_CLUSTER_ASM("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(rm_cluster_here(shared)), "r"(rank));
-    return there;
+static __device__ inline rm_peer rm_cluster_peer(unsigned rank) {
+    unsigned here = rm_cluster_here(rm_cluster_memory()), there = 0;
+    RM_CLUSTER_ASM("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(rank));
+    return there - here;
 }
 
 static __device__ inline void rm_mailbox_open(rm_mailbox *box) {
@@ -63,10 +65,10 @@ static __device__ inline void rm_mailbox_expect(rm_mailbox *box, unsigned bytes)
     RM_CLUSTER_ASM("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(rm_cluster_here(box)), "r"(bytes)
                    : "memory");
 }
-static __device__ inline void rm_mailbox_send(float *slot, rm_mailbox *box, float value, unsigned rank) {
+static __device__ inline void rm_mailbox_send(rm_peer peer, float *slot, rm_mailbox *box, float value) {
     RM_CLUSTER_ASM("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(
-                       rm_cluster_there(slot, rank)),
-                   "r"(__float_as_int(value)), "r"(rm_cluster_there(box, rank))
+                       rm_cluster_here(slot) + peer),
+                   "r"(__float_as_int(value)), "r"(rm_cluster_here(box) + peer)
                    : "memory");
 }
 static __device__ inline void rm_mailbox_wait(rm_mailbox *box, unsigned phase) {

@@ -48,10 +48,11 @@ typedef struct {
     real n, r, z, q;
 } rm_gru_gates;
 
-/* n = tanh(x W_in^T + b_in + r q) */
+/* n = tanh(x W_in^T + b_in + r q), where n is still x's part of it. */
+RM_HD real rm_gru_n(rm_gru_gates a) { return rm_tanh(real_fma(a.r, a.q, a.n)); }
 RM_HD rm_gru_gates rm_gru_activate(rm_gru_gates pre) {
-    rm_gru_gates a = {0, rm_sigmoid(pre.r), rm_sigmoid(pre.z), pre.q};
-    a.n = rm_tanh(real_fma(a.r, a.q, pre.n));
+    rm_gru_gates a = {pre.n, rm_sigmoid(pre.r), rm_sigmoid(pre.z), pre.q};
+    a.n = rm_gru_n(a);
     return a;
 }
 

@@ -77,12 +77,13 @@ static void launch_step_back(const rm_cell_tile *r, rm_cell_now now, int64_t k, 
 /* Of persistent.cuh: n's two parts have a column each. */
 struct gru_cell {
     enum { GATES = 3, COLUMNS = 4, SHIFT = 1, HAS_C = 0 };
-    static __device__ inline float pre(int gate, float x, float sum, float b_ih, float b_hh) {
-        return gate == N ? x + b_ih : ((sum + x) + b_ih) + b_hh;
+    static __device__ inline float gate(int gate, float x, float sum, float b_ih, float b_hh) {
+        return gate == N ? x + b_ih : rm_sigmoid(((sum + x) + b_ih) + b_hh);
     }
-    static __device__ inline float next(const float *pre, float h, float *, float *kept) {
-        rm_gru_gates sums = {pre[N], pre[R], pre[Z], pre[3]}, a = rm_gru_activate(sums);
-        put(kept, 1, a);
+    static __device__ inline float next(int column, const float *gates, float h, float *, float *kept) {
+        rm_gru_gates a = {gates[N], gates[R], gates[Z], gates[3]};
+        a.n = rm_gru_n(a);
+        *kept = column == 0 ? a.n : column == 1 ? a.r : column == 2 ? a.z : a.q;
         return rm_gru_h(a, h);
     }
     static __device__ inline void back(const rm_persistent_read &r, float dh, float *, float *direct, float *d) {

@@ -83,14 +83,13 @@ static __global__ void step_back(int64_t k, int64_t n, int64_t hidden, rm_cell_n
 /* Of persistent.cuh. */
 struct lstm_cell {
     enum { GATES = 4, COLUMNS = 4, SHIFT = 0, HAS_C = 1 };
-    static __device__ inline float pre(int, float x, float sum, float b_ih, float b_hh) {
-        return ((sum + x) + b_ih) + b_hh;
+    static __device__ inline float gate(int gate, float x, float sum, float b_ih, float b_hh) {
+        const float all = ((sum + x) + b_ih) + b_hh;
+        return gate == G ? rm_tanh(all) : rm_sigmoid(all);
     }
-    static __device__ inline float next(const float *pre, float, float *c, float *kept) {
-        rm_lstm_gates sums = {pre[I], pre[F], pre[G], pre[O]}, a = rm_lstm_activate(sums);
-        put(kept, 1, a);
-        *c = rm_lstm_c(a, *c);
-        return rm_lstm_h(a.o, *c);
+    static __device__ inline float next(int, const float *gates, float, float *c, float *) {
+        *c = rm_lstm_c(get(gates, 1), *c);
+        return rm_lstm_h(gates[O], *c);
     }
     static __device__ inline void back(const rm_persistent_read &r, float dh, float *dc, float *, float *d) {
         put(d, 1, rm_lstm_backward(get(r.kept, 1), r.c, r.c_before, dh, dc));

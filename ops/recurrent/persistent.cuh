@@ -3,11 +3,12 @@
  *
  * A cluster has whole sequences, Q of them; a block has U units of the layer, with all their gates; K is the widest layer.
  *
- *     forward     a warp has UW units, a unit S lanes. Lane s adds w h over k = 4 (i S + s) + (0..3), i = 0, 1, ...; lanes are added
- *                 in pairs at distance 1, 2, 4, 8. Of h' each block sends its units' to all
+ *     forward     S = 16 lanes share V units. Lane s adds w h over k = 4 (i S + s) + (0..3), i = 0, 1, ...; lanes are added in pairs
+ *                 at distance 1, 2, 4, 8. Of h' each block sends its units' to all
  *     rebuild     the same sums of the same h, which lie in y: a block has its units' weights, and a part of the rows
- *     backward    a thread has columns of w_hh, of the rows that belong to its block's units. It adds up those rows' share of
- *                 dh = dgates w_hh; each share goes to the block whose units it belongs to, which adds them in rank order
+ *     backward    two lanes share columns of w_hh, in the rows of their block's units: one has the even units, one the odd. They
+ *                 add up those rows' share of dh = dgates w_hh; it goes to the block whose units it belongs to, which adds the
+ *                 shares in rank order
  *
  * So a sum's order depends on the cell and on H alone: bits do not depend on the tile, on what is kept, or on Q. Sums are fp32 in
  * every precision: tensor cores would gain nothing where the time goes into handing h on. */
@@ -32,17 +33,18 @@
 
 enum { RM_PERSISTENT_THREADS = 256, RM_PERSISTENT_SEQUENCES = 4, RM_PERSISTENT_REGISTERS = 160, RM_LANES = 32 };
 
-/* What of a layer a block has. UW 2 and 4: layers of up to 256 and 512 units. */
-template <class Cell, int UW, int REGISTERS = RM_PERSISTENT_REGISTERS> struct rm_persistent_shape {
-    static constexpr int THREADS = RM_PERSISTENT_THREADS, G = Cell::GATES;
-    static constexpr int S = RM_LANES / UW, U = THREADS / S, K = RM_CLUSTER_MOST * U; /* see above */
-    static constexpr int WEIGHTS = G * U * K / THREADS;                               /* of a thread */
-    static constexpr int CHUNKS = K / (4 * S), CHUNK = 4 * G; /* forward: a lane's k come four at a time */
-    static constexpr int ROWS = U, ROW = G * (K / THREADS);   /* backward: a column's weights come a unit at a time */
+/* What of a layer a block has. V 1 and 2: layers of up to 256 and 512 units. */
+template <class Cell, int V_, int REGISTERS = RM_PERSISTENT_REGISTERS> struct rm_persistent_shape {
+    static constexpr int THREADS = RM_PERSISTENT_THREADS, G = Cell::GATES, S = 16, V = V_;
+    static constexpr int U = THREADS / S * V, K = RM_CLUSTER_MOST * U;
+    static constexpr int WEIGHTS = G * U * K / THREADS;          /* of a thread */
+    static constexpr int CHUNKS = K / (4 * S), CHUNK = 4 * G * V; /* forward: a lane's k come four at a time */
+    static constexpr int ROWS = U / 2, C = 2 * K / THREADS, ROW = G * C; /* backward: a lane's rows come a unit at a time */
     static constexpr int HELD = REGISTERS < WEIGHTS ? REGISTERS : WEIGHTS;
     static constexpr int HELD_CHUNKS = HELD / CHUNK, HELD_ROWS = HELD / ROW; /* in registers; the rest in shared memory */
     static constexpr int FORWARD_SHARED = (CHUNKS - HELD_CHUNKS) * CHUNK * THREADS;
     static constexpr int BACKWARD_SHARED = (ROWS - HELD_ROWS) * ROW * THREADS;
+    static constexpr int GROUPS = S / (4 * V); /* of four lanes that end with the same unit, and so take different rows */
 };
 
 /* A kernel's argument: a tile. NULL: not wanted, or zeros. */
@@ -65,13 +67,14 @@ struct alignas(16) rm_four {
 
 /* ---- Sums over h ---------------------------------------------------------------------------------------------------- */
 
-/* The weights of this lane's unit and k: first those in registers, then those in shared memory, a column for each thread. */
+/* The weights of this lane's units, from `first` on, and k: first those in registers, then those in shared memory, where each
+ * thread has a column. */
 template <class Shape>
-static __device__ inline void rm_persistent_load(const rm_persistent &a, int64_t unit, float *held, float *shared) {
+static __device__ inline void rm_persistent_load(const rm_persistent &a, int64_t first, float *held, float *shared) {
     const int slice = threadIdx.x % Shape::S;
     RM_UNROLL for (int i = 0; i < Shape::CHUNKS; i++) {
         RM_UNROLL for (int e = 0; e < Shape::CHUNK; e++) {
-            int64_t gate = e / 4, k = 4 * (i * Shape::S + slice) + e % 4;
+            const int64_t unit = first + e / (4 * Shape::G), gate = e / 4 % Shape::G, k = 4 * (i * Shape::S + slice) + e % 4;
             float w = unit < a.hidden && k < a.hidden ? a.w_hh[(gate * a.hidden + unit) * a.hidden + k] : 0;
             if (i < Shape::HELD_CHUNKS) held[i * Shape::CHUNK + e] = w;
             else shared[((i - Shape::HELD_CHUNKS) * Shape::CHUNK + e) * Shape::THREADS + threadIdx.x] = w;
@@ -79,58 +82,66 @@ static __device__ inline void rm_persistent_load(const rm_persistent &a, int64_t
     }
 }
 
-/* Of each of Q rows h (K, zeros behind H): the sum of gate (lane % 4) of this lane's unit; of the only gate, if there is one. */
+static __device__ inline float rm_persistent_from(float value, int apart) { return __shfl_xor_sync(0xffffffffu, value, apart); }
+
+/* Two sums over lanes become one: this lane goes on with one of them, and adds what the lane `apart` had of it. */
+static __device__ inline float rm_persistent_halve(float low, float high, int apart) {
+    const bool is_high = threadIdx.x & apart;
+    return (is_high ? high : low) + rm_persistent_from(is_high ? low : high, apart);
+}
+
+/* Of each of Q rows h (K, zeros behind H): the sum of this lane's gate (lane % 4) and unit (rm_persistent_lane). */
 template <class Shape, int Q>
 static __device__ inline void rm_persistent_sums(const float *held, const float *shared, const float *h, float *sum) {
-    const int slice = threadIdx.x % Shape::S;
-    float part[Q][4];
-    RM_UNROLL for (int q = 0; q < Q; q++) RM_UNROLL for (int g = 0; g < 4; g++) part[q][g] = 0;
+    enum { S = Shape::S, G = Shape::G, V = Shape::V };
+    const int slice = threadIdx.x % S;
+    float part[Q][V][4];
+    RM_UNROLL for (int q = 0; q < Q; q++) RM_UNROLL for (int v = 0; v < V; v++)
+        RM_UNROLL for (int g = 0; g < 4; g++) part[q][v][g] = 0;
     RM_UNROLL for (int i = 0; i < Shape::CHUNKS; i++) {
         rm_four x[Q];
-        RM_UNROLL for (int q = 0; q < Q; q++) x[q] = ((const rm_four *)(h + q * Shape::K))[i * Shape::S + slice];
+        RM_UNROLL for (int q = 0; q < Q; q++) x[q] = ((const rm_four *)(h + q * Shape::K))[i * S + slice];
         RM_UNROLL for (int e = 0; e < Shape::CHUNK; e++) {
             float w = i < Shape::HELD_CHUNKS
                           ? held[i * Shape::CHUNK + e]
                           : shared[((i - Shape::HELD_CHUNKS) * Shape::CHUNK + e) * Shape::THREADS + threadIdx.x];
-            RM_UNROLL for (int q = 0; q < Q; q++) part[q][e / 4] = fmaf(w, x[q].v[e % 4], part[q][e / 4]);
+            float *const at = &part[0][e / (4 * G)][e / 4 % G];
+            RM_UNROLL for (int q = 0; q < Q; q++) at[q * V * 4] = fmaf(w, x[q].v[e % 4], at[q * V * 4]);
         }
     }
-    const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
     RM_UNROLL for (int q = 0; q < Q; q++) {
-        float v;
-        if (Shape::G == 1) {
-            v = part[q][0] + __shfl_xor_sync(0xffffffffu, part[q][0], 1);
-            v += __shfl_xor_sync(0xffffffffu, v, 2);
-        } else { /* each lane keeps the half of the gates that it is to end with, and sends the other */
-            float low = odd ? part[q][1] : part[q][0], other = odd ? part[q][0] : part[q][1];
-            float up = odd ? part[q][3] : part[q][2], last = odd ? part[q][2] : part[q][3];
-            low += __shfl_xor_sync(0xffffffffu, other, 1), up += __shfl_xor_sync(0xffffffffu, last, 1);
-            v = high ? up : low;
-            v += __shfl_xor_sync(0xffffffffu, high ? low : up, 2);
+        float of_unit[V];
+        RM_UNROLL for (int v = 0; v < V; v++) {
+            const float *p = part[q][v];
+            if (G == 1) {
+                of_unit[v] = p[0] + rm_persistent_from(p[0], 1);
+                of_unit[v] += rm_persistent_from(of_unit[v], 2);
+            } else {
+                of_unit[v] = rm_persistent_halve(rm_persistent_halve(p[0], p[1], 1), rm_persistent_halve(p[2], p[3], 1), 2);
+            }
         }
-        RM_UNROLL for (int apart = 4; apart < Shape::S; apart *= 2) v += __shfl_xor_sync(0xffffffffu, v, apart);
-        sum[q] = v;
+        sum[q] = V == 1 ? of_unit[0] + rm_persistent_from(of_unit[0], 4) : rm_persistent_halve(of_unit[0], of_unit[V - 1], 4);
+        sum[q] += rm_persistent_from(sum[q], 8);
     }
 }
 
 /* ---- From sums to h ------------------------------------------------------------------------------------------------- */
 
-/* After the sums, four lanes have a unit of one row: lane g its gate g. Where a unit has more lanes (S / 4 such groups), each group
- * takes other rows. */
+/* What a lane has after the sums: gate lane % 4 of one unit, with three neighbours for the others (or the same, where there is one
+ * gate), in the rows of its group. */
 struct rm_persistent_lane {
-    int64_t unit; /* of the layer; may lie behind it */
-    bool lives;   /* it does not */
-    int gate, from;
+    int64_t unit, first; /* of the layer, and may lie behind it; the first of those that its weights are for */
+    bool lives;          /* it does not */
+    int gate, from, group;
     float b_ih, b_hh;
 };
 
-template <class Cell, int UW>
+template <class Shape>
 static __device__ inline rm_persistent_lane rm_persistent_lane_of(const rm_persistent &a, int64_t first) {
-    typedef rm_persistent_shape<Cell, UW> Shape;
     rm_persistent_lane l;
-    const int lane = threadIdx.x % RM_LANES;
-    l.unit = first + threadIdx.x / Shape::S, l.lives = l.unit < a.hidden;
-    l.gate = Shape::G == 1 ? 0 : lane % 4, l.from = lane / 4 * 4;
+    const int lane = threadIdx.x % RM_LANES, four = threadIdx.x % Shape::S / 4;
+    l.first = first + threadIdx.x / Shape::S * Shape::V, l.unit = l.first + four % Shape::V, l.lives = l.unit < a.hidden;
+    l.gate = Shape::G == 1 ? 0 : lane % 4, l.from = lane / 4 * 4, l.group = four / Shape::V;
     const bool has = l.lives && l.gate < Shape::G;
     l.b_ih = has && a.b_ih ? a.b_ih[l.gate * a.hidden + l.unit] : 0;
     l.b_hh = has && a.b_hh ? a.b_hh[l.gate * a.hidden + l.unit] : 0;
@@ -145,51 +156,41 @@ static __device__ inline float rm_persistent_x(const rm_persistent &a, const rm_
     return a.products[row * a.width + (l.gate + Cell::SHIFT) % Cell::GATES * a.hidden + l.unit];
 }
 
-/* h' of this lane's unit; its gates in `kept`. *c becomes c' of an lstm. */
+/* h' of this lane's unit; *kept: what is kept in column lane % 4. *c becomes c' of an lstm. */
 template <class Cell>
 static __device__ inline float rm_persistent_next(const rm_persistent_lane &l, float x, float sum, float h, float *c,
                                                   float *kept) {
-    float pre[4] = {0, 0, 0, 0}, own = Cell::pre(l.gate, x, sum, l.b_ih, l.b_hh);
-    if (Cell::GATES == 1) pre[0] = own;
-    else RM_UNROLL for (int g = 0; g < Cell::GATES; g++) pre[g] = __shfl_sync(0xffffffffu, own, l.from + g);
-    if (Cell::SHIFT) pre[3] = __shfl_sync(0xffffffffu, sum + l.b_hh, l.from + Cell::GATES - 1);
-    return Cell::next(pre, h, c, kept);
-}
-
-template <class Cell>
-static __device__ inline void rm_persistent_keep(const rm_persistent &a, const rm_persistent_lane &l, int64_t row,
-                                                 const float *kept, float c) {
-    const int lane = threadIdx.x % 4;
-    if (!a.gates || !l.lives) return;
-    float own = lane == 0 ? kept[0] : lane == 1 ? kept[1] : lane == 2 ? kept[2] : kept[3];
-    a.gates[row * a.width + lane * a.hidden + l.unit] = own;
-    if (Cell::HAS_C && a.c && lane == 0) a.c[row * a.hidden + l.unit] = c;
+    float gates[4] = {0, 0, 0, 0}, own = Cell::gate(l.gate, x, sum, l.b_ih, l.b_hh);
+    if (Cell::GATES == 1) gates[0] = own;
+    else RM_UNROLL for (int g = 0; g < Cell::GATES; g++) gates[g] = __shfl_sync(0xffffffffu, own, l.from + g);
+    if (Cell::SHIFT) gates[3] = __shfl_sync(0xffffffffu, sum + l.b_hh, l.from + Cell::GATES - 1);
+    *kept = own;
+    return Cell::next(threadIdx.x % 4, gates, h, c, kept);
 }
 
 /* ---- Forward -------------------------------------------------------------------------------------------------------- */
 
-template <class Cell, int UW, int Q> static constexpr size_t rm_persistent_forward_bytes(void) {
-    typedef rm_persistent_shape<Cell, UW> Shape;
+template <class Cell, int V, int Q> static constexpr size_t rm_persistent_forward_bytes(void) {
+    typedef rm_persistent_shape<Cell, V> Shape;
     return (2 * Q * Shape::K + Shape::FORWARD_SHARED) * sizeof(float) + 2 * sizeof(rm_mailbox);
 }
 
 /* One cluster for each Q sequences. */
-template <class Cell, int UW, int Q>
+template <class Cell, int V, int Q>
 static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_forward(rm_persistent a) {
 #if RM_PERSISTENT
-    typedef rm_persistent_shape<Cell, UW> Shape;
-    enum { GROUPS = Shape::S / 4, PASSES = (Q + GROUPS - 1) / GROUPS };
+    typedef rm_persistent_shape<Cell, V> Shape;
+    enum { GROUPS = Shape::GROUPS, PASSES = (Q + GROUPS - 1) / GROUPS, PEERS = RM_CLUSTER_MOST / 4 };
     float *const all_h = rm_cluster_memory(), *const shared = all_h + 2 * Q * Shape::K; /* h before even and odd timesteps */
     rm_mailbox *const box = (rm_mailbox *)(shared + Shape::FORWARD_SHARED);
-    const unsigned rank = rm_cluster_rank(), size = rm_cluster_size();
+    const int rank = (int)rm_cluster_rank(), size = (int)rm_cluster_size(), column = threadIdx.x % 4;
     const int64_t first = blockIdx.x / size * Q; /* sequence */
     const int n = (int)(a.batch - first < Q ? a.batch - first : Q);
-    const rm_persistent_lane l = rm_persistent_lane_of<Cell, UW>(a, (int64_t)rank * Shape::U);
-    const int group = threadIdx.x % Shape::S / 4;
+    const rm_persistent_lane l = rm_persistent_lane_of<Shape>(a, (int64_t)rank * Shape::U);
     const unsigned bytes = (unsigned)(n * a.hidden * sizeof(float));
 
     float held[Shape::HELD_CHUNKS * Shape::CHUNK];
-    rm_persistent_load<Shape>(a, l.unit, held, shared);
+    rm_persistent_load<Shape>(a, l.first, held, shared);
     for (int i = threadIdx.x; i < 2 * Q * Shape::K; i += Shape::THREADS) {
         int q = i / Shape::K, k = i % Shape::K;
         all_h[i] = a.h_in && q < n && k < a.hidden ? a.h_in[(first + q) * a.hidden + k] : 0;
@@ -198,38 +199,44 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_fo
         for (int b = 0; b < 2; b++) rm_mailbox_open(&box[b]), rm_mailbox_expect(&box[b], bytes);
     rm_cluster_sync();
 
+    rm_peer peer[PEERS]; /* h' goes to every block: four lanes share them */
+    RM_UNROLL for (int i = 0; i < PEERS; i++) peer[i] = rm_cluster_peer(column + 4 * i < size ? column + 4 * i : 0);
     float c[PASSES], x[PASSES]; /* of this lane's rows */
     RM_UNROLL for (int j = 0; j < PASSES; j++) {
-        const int q = group + j * GROUPS;
+        const int q = l.group + j * GROUPS;
         const bool has = q < n && l.lives;
         c[j] = has && Cell::HAS_C && a.c_in ? a.c_in[(first + q) * a.hidden + l.unit] : 0;
         x[j] = has ? rm_persistent_x<Cell>(a, l, first + q) : 0;
     }
     for (int64_t t = 0; t < a.tau; t++) {
-        const float *const h = all_h + (t & 1) * Q * Shape::K;
-        float *const h_next = all_h + (~t & 1) * Q * Shape::K;
+        const int now = (int)(t & 1), next = 1 - now;
+        const bool goes_on = t + 1 < a.tau;
+        const float *const h = all_h + now * Q * Shape::K;
+        float *const h_next = all_h + next * Q * Shape::K;
         if (t > 0) {
-            rm_mailbox_wait(&box[t & 1], (unsigned)((t - 1) >> 1 & 1));
-            if (threadIdx.x == 0 && t + 2 < a.tau) rm_mailbox_expect(&box[t & 1], bytes);
+            rm_mailbox_wait(&box[now], (unsigned)((t - 1) >> 1 & 1));
+            if (threadIdx.x == 0 && t + 2 < a.tau) rm_mailbox_expect(&box[now], bytes);
         }
         float sum[Q];
         rm_persistent_sums<Shape, Q>(held, shared, h, sum);
         RM_UNROLL for (int j = 0; j < PASSES; j++) {
-            const int q = group + j * GROUPS;
-            float own = 0, kept[4] = {0, 0, 0, 0};
+            const int q = l.group + j * GROUPS;
+            float own = 0, kept = 0;
             RM_UNROLL for (int p = 0; p < Q; p++) own = q == p ? sum[p] : own;
             const bool has = q < n && l.lives;
-            float h_new = rm_persistent_next<Cell>(l, x[j], own, has ? h[q * Shape::K + l.unit] : 0, &c[j], kept);
+            const int at = q * Shape::K + (int)l.unit;
+            float h_new = rm_persistent_next<Cell>(l, x[j], own, has ? h[at] : 0, &c[j], &kept);
             if (!has) continue;
-            if (t + 1 < a.tau)
-                for (unsigned to = threadIdx.x % 4; to < size; to += 4)
-                    rm_mailbox_send(&h_next[q * Shape::K + l.unit], &box[~t & 1], h_new, to);
+            if (goes_on) {
+                RM_UNROLL for (int i = 0; i < PEERS; i++)
+                    if (column + 4 * i < size) rm_mailbox_send(peer[i], &h_next[at], &box[next], h_new);
+            }
             const int64_t row = t * a.batch + first + q;
-            if (t + 1 < a.tau) x[j] = rm_persistent_x<Cell>(a, l, row + a.batch);
-            rm_persistent_keep<Cell>(a, l, row, kept, c[j]);
-            if (threadIdx.x % 4) continue;
-            a.y[row * a.hidden + l.unit] = h_new;
-            if (t + 1 < a.tau) continue;
+            if (goes_on) x[j] = rm_persistent_x<Cell>(a, l, row + a.batch);
+            if (a.gates) a.gates[row * a.width + column * a.hidden + l.unit] = kept;
+            if (column == 0) a.y[row * a.hidden + l.unit] = h_new;
+            if (Cell::HAS_C && a.c && column == 1) a.c[row * a.hidden + l.unit] = c[j];
+            if (goes_on || column) continue;
             if (a.h_out) a.h_out[(first + q) * a.hidden + l.unit] = h_new;
             if (Cell::HAS_C && a.c_out) a.c_out[(first + q) * a.hidden + l.unit] = c[j];
         }
@@ -242,8 +249,8 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_fo
 
 enum { RM_PERSISTENT_REBUILD_REGISTERS = 128 }; /* fewer weights: rows on their way need some */
 
-template <class Cell, int UW> static constexpr size_t rm_persistent_rebuild_bytes(void) {
-    typedef rm_persistent_shape<Cell, UW, RM_PERSISTENT_REBUILD_REGISTERS> Shape;
+template <class Cell, int V> static constexpr size_t rm_persistent_rebuild_bytes(void) {
+    typedef rm_persistent_shape<Cell, V, RM_PERSISTENT_REBUILD_REGISTERS> Shape;
     return (2 * RM_PERSISTENT_SEQUENCES * Shape::K + Shape::FORWARD_SHARED) * sizeof(float);
 }
 
@@ -259,37 +266,37 @@ static __device__ inline void rm_persistent_fetch(const rm_persistent &a, int64_
 
 /* Gates of all rows, in the place of x's parts if there is no table; c is left to a kernel of its own. Blocks are alone: U
  * units of rows_each rows, the units of the same rows side by side. Rows are fetched while those before them are added up. */
-template <class Cell, int UW>
+template <class Cell, int V>
 static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_rebuild(rm_persistent a) {
 #if RM_PERSISTENT
-    typedef rm_persistent_shape<Cell, UW, RM_PERSISTENT_REBUILD_REGISTERS> Shape;
-    enum { Q = RM_PERSISTENT_SEQUENCES, GROUPS = Shape::S / 4, PASSES = (Q + GROUPS - 1) / GROUPS };
+    typedef rm_persistent_shape<Cell, V, RM_PERSISTENT_REBUILD_REGISTERS> Shape;
+    enum { Q = RM_PERSISTENT_SEQUENCES, GROUPS = Shape::GROUPS, PASSES = (Q + GROUPS - 1) / GROUPS };
     float *const all_h = rm_cluster_memory(), *const shared = all_h + 2 * Q * Shape::K;
     const int64_t parts = (a.hidden + Shape::U - 1) / Shape::U, rows = a.tau * a.batch;
     const int64_t from = blockIdx.x / parts * a.rows_each;
     const int64_t to = from + a.rows_each < rows ? from + a.rows_each : rows;
-    const rm_persistent_lane l = rm_persistent_lane_of<Cell, UW>(a, blockIdx.x % parts * Shape::U);
-    const int group = threadIdx.x % Shape::S / 4;
+    const rm_persistent_lane l = rm_persistent_lane_of<Shape>(a, blockIdx.x % parts * Shape::U);
     float held[Shape::HELD_CHUNKS * Shape::CHUNK], part[Q * Shape::K / Shape::THREADS];
     rm_persistent_fetch<Shape, Q>(a, from, to, part);
-    rm_persistent_load<Shape>(a, l.unit, held, shared);
+    rm_persistent_load<Shape>(a, l.first, held, shared);
     for (int64_t at = from; at < to; at += Q) {
         float *const h = all_h + (at - from) / Q % 2 * Q * Shape::K; /* the one before may still be read */
         float sum[Q], x[PASSES];
         RM_UNROLL for (int j = 0; j < Q * Shape::K / Shape::THREADS; j++) h[threadIdx.x + j * Shape::THREADS] = part[j];
         RM_UNROLL for (int j = 0; j < PASSES; j++) {
-            const int q = group + j * GROUPS;
+            const int q = l.group + j * GROUPS;
             x[j] = q < Q && at + q < to ? rm_persistent_x<Cell>(a, l, at + q) : 0;
         }
         __syncthreads();
         rm_persistent_fetch<Shape, Q>(a, at + Q, to, part);
         rm_persistent_sums<Shape, Q>(held, shared, h, sum);
         RM_UNROLL for (int j = 0; j < PASSES; j++) {
-            const int q = group + j * GROUPS;
-            float own = 0, kept[4] = {0, 0, 0, 0}, c = 0;
+            const int q = l.group + j * GROUPS;
+            float own = 0, kept = 0, c = 0;
             RM_UNROLL for (int p = 0; p < Q; p++) own = q == p ? sum[p] : own;
-            rm_persistent_next<Cell>(l, x[j], own, 0, &c, kept);
-            if (q < Q && at + q < to) rm_persistent_keep<Cell>(a, l, at + q, kept, 0);
+            rm_persistent_next<Cell>(l, x[j], own, 0, &c, &kept);
+            if (q < Q && at + q < to && l.lives)
+                a.gates[(at + q) * a.width + threadIdx.x % 4 * a.hidden + l.unit] = kept;
         }
     }
 #endif
@@ -297,8 +304,8 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_re
 
 /* ---- Backward ------------------------------------------------------------------------------------------------------- */
 
-template <class Cell, int UW, int Q> static constexpr size_t rm_persistent_backward_bytes(void) {
-    typedef rm_persistent_shape<Cell, UW> Shape;
+template <class Cell, int V, int Q> static constexpr size_t rm_persistent_backward_bytes(void) {
+    typedef rm_persistent_shape<Cell, V> Shape;
     return (2 * Q * Shape::U * (RM_CLUSTER_MOST + 4) + Shape::BACKWARD_SHARED) * sizeof(float) + 2 * sizeof(rm_mailbox);
 }
 
@@ -321,13 +328,24 @@ static __device__ inline rm_persistent_read rm_persistent_read_of(const rm_persi
     return r;
 }
 
-template <class Cell, int UW, int Q>
+/* Shares of dh (in four sums: of four ranks each) in the order of ranks' pairs. */
+static __device__ inline float rm_persistent_add_shares(const float *share) {
+    float sum[RM_CLUSTER_MOST / 4];
+    RM_UNROLL for (int i = 0; i < RM_CLUSTER_MOST / 4; i++) {
+        const rm_four s = ((const rm_four *)share)[i];
+        sum[i] = (s.v[0] + s.v[1]) + (s.v[2] + s.v[3]);
+    }
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+/* One cluster for each Q sequences, as forward. */
+template <class Cell, int V, int Q>
 static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_backward(rm_persistent a) {
 #if RM_PERSISTENT
-    typedef rm_persistent_shape<Cell, UW> Shape;
-    enum { U = Shape::U, C = Shape::K / Shape::THREADS, MOST = RM_CLUSTER_MOST };
-    float *const all_parts = rm_cluster_memory();        /* [2][Q][U][MOST]: shares of dh, by rank */
-    float *const all_d = all_parts + 2 * Q * U * MOST;   /* [2][Q][U][4]: gradients of the gates' sums */
+    typedef rm_persistent_shape<Cell, V> Shape;
+    enum { U = Shape::U, G = Shape::G, C = Shape::C, MOST = RM_CLUSTER_MOST, ACROSS = Shape::THREADS / 2 };
+    float *const all_shares = rm_cluster_memory();      /* [2][Q][U][MOST]: of dh, by rank */
+    float *const all_d = all_shares + 2 * Q * U * MOST; /* [2][Q][U][4]: gradients of the gates' sums */
     float *const shared = all_d + 2 * Q * U * 4;
     rm_mailbox *const box = (rm_mailbox *)(shared + Shape::BACKWARD_SHARED);
     const unsigned rank = rm_cluster_rank(), size = rm_cluster_size();
@@ -338,79 +356,77 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_ba
     const int mine = threadIdx.x % U, sequence = threadIdx.x / U; /* the first Q U threads have a unit each */
     const bool has = sequence < n && mine < units;
     const int64_t exchanges = a.tau - 1 + (a.dh_in != NULL), in = (first + sequence) * a.hidden + first_unit + mine;
+    const int odd = threadIdx.x % 2, across = threadIdx.x / 2; /* this lane's units; the first of its columns */
 
     float held[Shape::HELD_ROWS * Shape::ROW];
-    RM_UNROLL for (int u = 0; u < U; u++) {
+    RM_UNROLL for (int i = 0; i < Shape::ROWS; i++) {
         RM_UNROLL for (int e = 0; e < Shape::ROW; e++) {
-            int64_t gate = e % Shape::G, k = threadIdx.x + e / Shape::G * Shape::THREADS;
-            float w = u < units && k < a.hidden ? a.w_hh[(gate * a.hidden + first_unit + u) * a.hidden + k] : 0;
-            if (u < Shape::HELD_ROWS) held[u * Shape::ROW + e] = w;
-            else shared[((u - Shape::HELD_ROWS) * Shape::ROW + e) * Shape::THREADS + threadIdx.x] = w;
+            const int64_t unit = 2 * i + odd, gate = e % G, k = across + e / G * ACROSS;
+            float w = unit < units && k < a.hidden ? a.w_hh[(gate * a.hidden + first_unit + unit) * a.hidden + k] : 0;
+            if (i < Shape::HELD_ROWS) held[i * Shape::ROW + e] = w;
+            else shared[((i - Shape::HELD_ROWS) * Shape::ROW + e) * Shape::THREADS + threadIdx.x] = w;
         }
     }
-    for (int i = threadIdx.x; i < 2 * Q * U * (MOST + 4); i += Shape::THREADS) all_parts[i] = 0;
+    for (int i = threadIdx.x; i < 2 * Q * U * (MOST + 4); i += Shape::THREADS) all_shares[i] = 0;
     if (threadIdx.x == 0)
         for (int b = 0; b < 2; b++) rm_mailbox_open(&box[b]), rm_mailbox_expect(&box[b], bytes);
     rm_cluster_sync();
 
+    int column[C / 2], slot[C / 2]; /* that this lane ends with, and where their sums are wanted */
+    rm_peer peer[C / 2];
+    RM_UNROLL for (int c = 0; c < C / 2; c++) {
+        column[c] = across + (2 * c + odd) * ACROSS, slot[c] = column[c] % U * MOST + (int)rank;
+        peer[c] = rm_cluster_peer(column[c] < a.hidden ? column[c] / U : 0);
+    }
     float dh = has && a.dh_out ? a.dh_out[in] : 0, dc = has && Cell::HAS_C && a.dc_out ? a.dc_out[in] : 0, direct = 0;
     rm_persistent_read r = {{0, 0, 0, 0}, 0, 0, 0, 0, 0};
     if (has) r = rm_persistent_read_of<Cell>(a, a.tau - 1, first + sequence, first_unit + mine);
     for (int64_t s = 0; s <= exchanges; s++) {
+        const int now = (int)(s & 1), next = 1 - now;
         const int64_t t = a.tau - 1 - s; /* -1: the state that came in */
         if (s > 0) {
-            rm_mailbox_wait(&box[s & 1], (unsigned)((s - 1) >> 1 & 1));
-            if (threadIdx.x == 0 && s + 2 <= exchanges) rm_mailbox_expect(&box[s & 1], bytes);
-            if (has) {
-                const rm_four *part = (const rm_four *)(all_parts + (((s & 1) * Q + sequence) * U + mine) * MOST);
-                float sum[4];
-                RM_UNROLL for (int i = 0; i < 4; i++) {
-                    const rm_four p = part[i];
-                    sum[i] = (p.v[0] + p.v[1]) + (p.v[2] + p.v[3]);
-                }
-                dh = ((sum[0] + sum[1]) + (sum[2] + sum[3])) + direct;
-            }
+            rm_mailbox_wait(&box[now], (unsigned)((s - 1) >> 1 & 1));
+            if (threadIdx.x == 0 && s + 2 <= exchanges) rm_mailbox_expect(&box[now], bytes);
+            if (has) dh = rm_persistent_add_shares(all_shares + ((now * Q + sequence) * U + mine) * MOST) + direct;
         }
         if (t < 0) break;
-        float *const d = all_d + (s & 1) * Q * U * 4;
+        float *const d = all_d + now * Q * U * 4;
         if (has) {
             float out[4] = {0, 0, 0, 0};
-            Cell::back(r, dh + r.dy, &dc, &direct, out);
-            const int64_t row = t * a.batch + first + sequence;
-            RM_UNROLL for (int k = 0; k < Cell::COLUMNS; k++)
-                a.gates[row * a.width + k * a.hidden + first_unit + mine] = out[k];
             rm_four of_sums = {{0, 0, 0, 0}};
-            RM_UNROLL for (int g = 0; g < Shape::G; g++) of_sums.v[g] = out[g + Cell::SHIFT];
+            Cell::back(r, dh + r.dy, &dc, &direct, out);
+            RM_UNROLL for (int g = 0; g < G; g++) of_sums.v[g] = out[g + Cell::SHIFT];
             ((rm_four *)d)[sequence * U + mine] = of_sums;
+            float *const unit = a.gates + (t * a.batch + first + sequence) * a.width + first_unit + mine;
+            RM_UNROLL for (int k = 0; k < Cell::COLUMNS; k++) unit[k * a.hidden] = out[k];
         }
         __syncthreads();
         if (s == exchanges) break;
         if (has && t > 0) r = rm_persistent_read_of<Cell>(a, t - 1, first + sequence, first_unit + mine);
-        float part[Q][C][Shape::G];
+        float part[Q][C][G];
         RM_UNROLL for (int q = 0; q < Q; q++) RM_UNROLL for (int c = 0; c < C; c++)
-            RM_UNROLL for (int g = 0; g < Shape::G; g++) part[q][c][g] = 0;
-        RM_UNROLL for (int u = 0; u < U; u++) {
+            RM_UNROLL for (int g = 0; g < G; g++) part[q][c][g] = 0;
+        RM_UNROLL for (int i = 0; i < Shape::ROWS; i++) {
             rm_four x[Q];
-            RM_UNROLL for (int q = 0; q < Q; q++) x[q] = ((const rm_four *)d)[q * U + u];
+            RM_UNROLL for (int q = 0; q < Q; q++) x[q] = ((const rm_four *)d)[q * U + 2 * i + odd];
             RM_UNROLL for (int e = 0; e < Shape::ROW; e++) {
-                const int g = e % Shape::G, c = e / Shape::G;
-                float w = u < Shape::HELD_ROWS
-                              ? held[u * Shape::ROW + e]
-                              : shared[((u - Shape::HELD_ROWS) * Shape::ROW + e) * Shape::THREADS + threadIdx.x];
+                const int g = e % G, c = e / G;
+                float w = i < Shape::HELD_ROWS
+                              ? held[i * Shape::ROW + e]
+                              : shared[((i - Shape::HELD_ROWS) * Shape::ROW + e) * Shape::THREADS + threadIdx.x];
                 RM_UNROLL for (int q = 0; q < Q; q++) part[q][c][g] = fmaf(w, x[q].v[g], part[q][c][g]);
             }
         }
-        RM_UNROLL for (int c = 0; c < C; c++) {
-            const int64_t k = threadIdx.x + c * Shape::THREADS;
-            if (k >= a.hidden) continue;
-            RM_UNROLL for (int q = 0; q < Q; q++) {
-                float share = part[q][c][0];
-                if (Shape::G == 3) share = (share + part[q][c][1 % Shape::G]) + part[q][c][2 % Shape::G];
-                if (Shape::G == 4)
-                    share = (share + part[q][c][1 % Shape::G]) + (part[q][c][2 % Shape::G] + part[q][c][3 % Shape::G]);
-                if (q < n)
-                    rm_mailbox_send(&all_parts[(((~s & 1) * Q + q) * U + k % U) * MOST + rank], &box[~s & 1], share,
-                                    (unsigned)(k / U));
+        RM_UNROLL for (int q = 0; q < Q; q++) {
+            float sum[C];
+            RM_UNROLL for (int c = 0; c < C; c++) {
+                const float *p = part[q][c];
+                sum[c] = G == 4 ? (p[0] + p[1 % G]) + (p[2 % G] + p[3 % G]) : G == 3 ? (p[0] + p[1 % G]) + p[2 % G] : p[0];
+            }
+            RM_UNROLL for (int c = 0; c < C / 2; c++) {
+                float share = rm_persistent_halve(sum[2 * c], sum[2 * c + 1], 1);
+                if (q < n && column[c] < a.hidden)
+                    rm_mailbox_send(peer[c], &all_shares[(next * Q + q) * U * MOST + slot[c]], &box[next], share);
             }
         }
     }
@@ -466,11 +482,11 @@ struct rm_persistent_choice {
     rm_persistent_kernel *kernel;
     size_t bytes;
 };
-#define RM_PERSISTENT_CHOICES(pass, UW)                                                                                \
-    {{rm_persistent_##pass<Cell, UW, 1>, rm_persistent_##pass##_bytes<Cell, UW, 1>()},                                 \
-     {rm_persistent_##pass<Cell, UW, 2>, rm_persistent_##pass##_bytes<Cell, UW, 2>()},                                 \
-     {rm_persistent_##pass<Cell, UW, 3>, rm_persistent_##pass##_bytes<Cell, UW, 3>()},                                 \
-     {rm_persistent_##pass<Cell, UW, 4>, rm_persistent_##pass##_bytes<Cell, UW, 4>()}}
+#define RM_PERSISTENT_CHOICES(pass, V)                                                                                \
+    {{rm_persistent_##pass<Cell, V, 1>, rm_persistent_##pass##_bytes<Cell, V, 1>()},                                 \
+     {rm_persistent_##pass<Cell, V, 2>, rm_persistent_##pass##_bytes<Cell, V, 2>()},                                 \
+     {rm_persistent_##pass<Cell, V, 3>, rm_persistent_##pass##_bytes<Cell, V, 3>()},                                 \
+     {rm_persistent_##pass<Cell, V, 4>, rm_persistent_##pass##_bytes<Cell, V, 4>()}}
 
 static inline void rm_persistent_launch(const rm_cell_tile *r, const rm_persistent_choice choices[2][4], rm_persistent a) {
     const bool wide = rm_persistent_is_wide(r);
@@ -484,7 +500,7 @@ static inline void rm_persistent_launch(const rm_cell_tile *r, const rm_persiste
 /* As rm_cell_forward. */
 template <class Cell>
 static inline void rm_persistent_launch_forward(const rm_cell_tile *r, const float *products, float *gates, float *c) {
-    static const rm_persistent_choice choices[2][4] = {RM_PERSISTENT_CHOICES(forward, 2), RM_PERSISTENT_CHOICES(forward, 4)};
+    static const rm_persistent_choice choices[2][4] = {RM_PERSISTENT_CHOICES(forward, 1), RM_PERSISTENT_CHOICES(forward, 2)};
     rm_persistent a = rm_persistent_of(r, Cell::HAS_C, gates, c);
     a.products = products;
     a.h_out = (float *)r->call->state_out[0].data, a.c_out = Cell::HAS_C ? (float *)r->call->state_out[1].data : NULL;
@@ -493,8 +509,8 @@ static inline void rm_persistent_launch_forward(const rm_cell_tile *r, const flo
 
 /* As rm_cell_backward. */
 template <class Cell> static inline void rm_persistent_launch_backward(const rm_cell_tile *r, float *gates, float *c) {
-    static const rm_persistent_choice choices[2][4] = {RM_PERSISTENT_CHOICES(backward, 2),
-                                                       RM_PERSISTENT_CHOICES(backward, 4)};
+    static const rm_persistent_choice choices[2][4] = {RM_PERSISTENT_CHOICES(backward, 1),
+                                                       RM_PERSISTENT_CHOICES(backward, 2)};
     const rm_call *call = r->call;
     rm_persistent a = rm_persistent_of(r, Cell::HAS_C, gates, c);
     a.dy = (const float *)call->dy.data, a.dh_out = (const float *)call->dstate_out[0].data;
@@ -513,11 +529,11 @@ template <class Cell> static inline void rm_persistent_launch_rebuild(const rm_c
     a.rows_each = rm_blocks_of(rm_blocks_of(r->rows, RM_PERSISTENT_SEQUENCES), at_once) * RM_PERSISTENT_SEQUENCES;
     const int64_t blocks = rm_blocks_of(r->rows, a.rows_each) * parts;
     if (wide)
-        RM_LAUNCH_CLUSTERS((rm_persistent_rebuild<Cell, 4>), blocks, 1, RM_PERSISTENT_THREADS,
-                           (rm_persistent_rebuild_bytes<Cell, 4>()), r->queue, a);
-    else
         RM_LAUNCH_CLUSTERS((rm_persistent_rebuild<Cell, 2>), blocks, 1, RM_PERSISTENT_THREADS,
                            (rm_persistent_rebuild_bytes<Cell, 2>()), r->queue, a);
+    else
+        RM_LAUNCH_CLUSTERS((rm_persistent_rebuild<Cell, 1>), blocks, 1, RM_PERSISTENT_THREADS,
+                           (rm_persistent_rebuild_bytes<Cell, 1>()), r->queue, a);
 }
 
 #endif

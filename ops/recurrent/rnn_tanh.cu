@@ -37,10 +37,10 @@ static void launch_step_back(const rm_cell_tile *r, rm_cell_now now, int64_t k, 
 /* Of persistent.cuh. */
 struct tanh_cell {
     enum { GATES = 1, COLUMNS = 1, SHIFT = 0, HAS_C = 0 };
-    static __device__ inline float pre(int, float x, float sum, float b_ih, float b_hh) {
-        return ((sum + x) + b_ih) + b_hh;
+    static __device__ inline float gate(int, float x, float sum, float b_ih, float b_hh) {
+        return rm_tanh(((sum + x) + b_ih) + b_hh);
     }
-    static __device__ inline float next(const float *pre, float, float *, float *) { return rm_tanh(pre[0]); }
+    static __device__ inline float next(int, const float *gates, float, float *, float *) { return gates[0]; }
     static __device__ inline void back(const rm_persistent_read &r, float dh, float *, float *, float *d) {
         *d = rm_tanh_backward(dh, r.y);
     }
