@@ -76,16 +76,17 @@ template <int N> static __global__ void hands_on(handed h) {
     float x = (float)(t + blockIdx.x);
     for (int i = 0; i < 2; i++) {
         if (t == 0 || (t == 1 && m == RM_OPENED_TWICE)) rm_mailbox_open(&box[i]);
-        if (t == 0 && m != RM_NOT_EXPECTED) rm_mailbox_expect(&box[i], SENT);
+        if (t == 0 && m != RM_NOT_EXPECTED && m != RM_EXPECTS_LATE) rm_mailbox_expect(&box[i], SENT);
         if (t == 0 && m == RM_EXPECTED_TWICE) rm_mailbox_expect(&box[i], SENT);
     }
     if (m == RM_BOX_OUTSIDE) sends = (rm_mailbox *)(slot + 2 * N);
     if (m == RM_BOX_BETWEEN) sends = (rm_mailbox *)((float *)box + 1);
     if (m == RM_SLOT_OUTSIDE) slot += N + 1;
     if (m != RM_NOT_OPENED) rm_cluster_sync();
+    for (int i = 0; i < 2 && t == 0 && m == RM_EXPECTS_LATE; i++) rm_mailbox_expect(&box[i], SENT);
     for (int step = 0; step < RM_MUTANT_STEPS; step++) {
         bool last = step + 1 == RM_MUTANT_STEPS, two = m != RM_ONE_BOX;
-        int i = two ? step % 2 : 0, phase = (two ? step / 2 : step) % 2;
+        int i = two ? step % 2 : 0, phase = (two ? step / 2 : step) % (m == RM_PHASE_TWO ? 3 : 2);
         if (m != RM_NOT_SENT || !last || own != 5)
             for (unsigned to = 0; to < size + (m == RM_NO_SUCH_RANK); to++)
                 rm_mailbox_send(&slot[i * N + own], &sends[i], x, to);
@@ -96,7 +97,7 @@ template <int N> static __global__ void hands_on(handed h) {
         float sum = __shfl_sync(0xffffffffu, x, 7);
         for (int n = 0; n < N; n++) sum += (float)(n % 4) * slot[i * N + n];
         if (m == RM_READS_EARLY) rm_mailbox_wait(&box[i], phase);
-        if (t == 0) rm_mailbox_expect(&box[i], SENT);
+        if (t == 0) rm_mailbox_expect(&box[i], m == RM_EXPECTS_LESS ? SENT - 4 : m == RM_EXPECTS_MUCH ? 1 << 20 : SENT);
         x = fmodf(sum, 64) + (float)t;
     }
     if (m == RM_SYNCS_IN_PART && own == 40) return;

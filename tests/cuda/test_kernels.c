@@ -493,10 +493,11 @@ static float handed_on(void) {
 }
 
 START_TEST(blocks_of_a_cluster_hand_on) {
+    static const rm_mutant_mistake sound[] = {RM_SOUND, RM_EXPECTS_LATE};
     for (int order = 0; order < RM_ORDERS; order++) {
         float out = NAN;
         rm_emulate_in((rm_emulated_order)order);
-        rm_mutant_hands_on(&out, RM_SOUND);
+        rm_mutant_hands_on(&out, sound[_i]);
         ck_assert_float_eq(out, handed_on());
     }
     rm_emulate_in(RM_IN_ORDER);
@@ -513,6 +514,9 @@ static const struct {
     {RM_OPENED_TWICE, "opens a mailbox that is open"},
     {RM_NOT_EXPECTED, "nobody expects anything"},
     {RM_EXPECTED_TWICE, "expects twice"},
+    {RM_EXPECTS_LESS, "a mailbox holds a part of a phase"},
+    {RM_EXPECTS_MUCH, "expects more than the 1048575 bytes"},
+    {RM_PHASE_TWO, "waits for a phase that is neither 0 nor 1"},
     {RM_NO_SUCH_RANK, "a rank that its cluster does not have"},
     {RM_SLOT_OUTSIDE, "does not lie in its block's memory"},
     {RM_BOX_OUTSIDE, "does not lie in its block's memory"},
@@ -569,7 +573,7 @@ int main(void) {
     tcase_add_test(mutants, races_show_in_the_bits);
     tcase_add_test(mutants, what_is_launched_leaves_alone_what_runs);
     tcase_add_loop_test_raise_signal(mutants, waiting_for_nobody_is_found, SIGABRT, 0, 4);
-    tcase_add_test(mutants, blocks_of_a_cluster_hand_on);
+    tcase_add_loop_test(mutants, blocks_of_a_cluster_hand_on, 0, 2);
     tcase_add_loop_test(mutants, misuse_of_clusters_is_told, 0, MISUSES);
     suite_add_tcase(suite, ops), suite_add_tcase(suite, rest), suite_add_tcase(suite, mutants);
     SRunner *runner = srunner_create(suite);
