@@ -487,7 +487,7 @@ static float handed_on(void) {
         for (int n = 0; n < N; n++) {
             float sum = x[n / 32 * 32 + 7];
             for (int i = 0; i < N; i++) sum += (float)(i % 4) * x[i];
-            next[n] = fmodf(sum, 64) + (float)(n % RM_MUTANT_THREADS);
+            next[n] = fmodf(sum, 61) + (float)(n % RM_MUTANT_THREADS);
         }
     return x[9];
 }
@@ -501,6 +501,13 @@ START_TEST(blocks_of_a_cluster_hand_on) {
         ck_assert_float_eq(out, handed_on());
     }
     rm_emulate_in(RM_IN_ORDER);
+}
+END_TEST
+
+START_TEST(memory_is_filled_with_nan) {
+    float out = 0;
+    rm_mutant_hands_on(&out, RM_READS_NOTHING);
+    ck_assert(isnan(out));
 }
 END_TEST
 
@@ -574,6 +581,7 @@ int main(void) {
     tcase_add_test(mutants, what_is_launched_leaves_alone_what_runs);
     tcase_add_loop_test_raise_signal(mutants, waiting_for_nobody_is_found, SIGABRT, 0, 4);
     tcase_add_loop_test(mutants, blocks_of_a_cluster_hand_on, 0, 2);
+    tcase_add_test(mutants, memory_is_filled_with_nan);
     tcase_add_loop_test(mutants, misuse_of_clusters_is_told, 0, MISUSES);
     suite_add_tcase(suite, ops), suite_add_tcase(suite, rest), suite_add_tcase(suite, mutants);
     SRunner *runner = srunner_create(suite);
