@@ -26,6 +26,7 @@ typedef enum {
     RM_NOT_EXPECTED,
     RM_EXPECTED_TWICE,
     RM_EXPECTS_LESS,
+    RM_EXPECTS_NOTHING,
     RM_EXPECTS_MUCH,  /* more than a GPU can count */
     RM_PHASE_TWO,     /* counts on */
     RM_NO_SUCH_RANK,

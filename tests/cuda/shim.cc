@@ -180,10 +180,9 @@ static block *here(void) {
     if (!emulated.grid.size) die(threadIdx.x, "uses a cluster, but was not launched with RM_LAUNCH_CLUSTERS");
     return emulated.current->block;
 }
-static unsigned rank_of(const block *b) { return (unsigned)(b - emulated.cluster); }
 
 float *rm_cluster_memory(void) { return (float *)here()->memory; }
-unsigned rm_cluster_rank(void) { return rank_of(here()); }
+unsigned rm_cluster_rank(void) { return (unsigned)(here() - emulated.cluster); }
 unsigned rm_cluster_size(void) { return here(), emulated.blocks; }
 
 void rm_emulated_cluster_sync(const char *file, int line) {
@@ -227,7 +226,8 @@ static void count(block *b, rm_mailbox *box, int bytes) {
 void rm_mailbox_expect(rm_mailbox *box, unsigned bytes) {
     check_open((rm_mailbox *)there(here(), box, sizeof *box));
     if (box->expected) die(threadIdx.x, "expects twice in one phase");
-    if (bytes > MAX_EXPECTED) die(threadIdx.x, "expects more than the 1048575 bytes that a GPU can count");
+    if (!bytes || bytes > MAX_EXPECTED)
+        die(threadIdx.x, "expects nothing, or more than the 1048575 bytes that a GPU can count");
     box->expected = bytes;
     count(here(), box, (int)bytes);
 }
