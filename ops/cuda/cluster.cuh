@@ -19,7 +19,7 @@
 
 enum { RM_CLUSTER_MOST = 16 }; /* blocks; more than 8 is what CUDA calls non-portable: sm_90 has it */
 
-#ifndef RM_CUDA_EMULATED
+#ifndef RM_CUDA_EMULATED /* what is emulated is in shim.h */
 
 typedef unsigned long long rm_mailbox;
 

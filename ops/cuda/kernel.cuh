@@ -4,7 +4,8 @@
  * Two compilers read it: nvcc, and, as ordinary C++ with RM_CUDA_EMULATED defined, the host's (tests/cuda/shim.h), so that
  * every kernel is executed by the tests of machines that have no GPU. Hence the rules:
  *   - Launch with RM_LAUNCH; with RM_LAUNCH_TOGETHER where threads of a block wait for each other (__syncthreads,
- *     __shfl_xor_sync with a full mask, and what is in reduce.cuh). There are no other ways to wait.
+ *     __shfl_sync and __shfl_xor_sync with a full mask, and what is in reduce.cuh); with RM_LAUNCH_CLUSTERS where blocks do
+ *     (cluster.cuh). There are no other ways to wait.
  *   - No atomics: their order is not fixed, so bits would change. The emulation does not know them.
  *     (Sums of integers modulo 2^64 would have the same bits; partial sums, one a block, do for these too: compare.cu.)
  *   - Every thread reaches every __syncthreads, and returns after the last. Blocks are one-dimensional.

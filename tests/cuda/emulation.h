@@ -10,7 +10,8 @@ extern "C" {
 
 #include "ops/cuda/cuda_queue.h"
 
-/* In what order blocks, and the threads of a block between two waits, are run. On a GPU it is anything. */
+/* In what order clusters, blocks, and the threads of a block between two waits, are run. On a GPU it is anything. What is sent
+ * to a mailbox arrives at once with RM_IN_ORDER; else in that order too, when no thread can run. */
 typedef enum { RM_IN_ORDER, RM_REVERSED, RM_EVEN_LAST, RM_ORDERS } rm_emulated_order;
 void rm_emulate_in(rm_emulated_order order);
 
@@ -25,8 +26,9 @@ void rm_emulate_by(rm_emulated_giver *giver);
 /* What a kernel answers that is asked whether it is made for this GPU: 0, or one of CUDA's errors. */
 extern int rm_emulated_kernel_error;
 
-/* For rm_call.queue: launches are made at once, products in plain loops (product.c). */
-extern const rm_cuda_queue rm_emulated_queue;
+/* For rm_call.queue: launches are made at once, products in plain loops (product.c). The one is of a GPU that has no clusters,
+ * the other of one that has two; copies may say any number. */
+extern const rm_cuda_queue rm_emulated_queue, rm_emulated_clusters_queue;
 
 #ifdef __cplusplus
 }

@@ -11,6 +11,37 @@ void rm_mutant_waits(float *out), rm_mutant_races(float *out), rm_mutant_races_b
 void rm_mutant_returns_early(float *out), rm_mutant_waits_elsewhere(float *out), rm_mutant_leaves_its_warp(float *out);
 void rm_mutant_waits_alone(float *out), rm_mutant_counts_its_grid(float *out);
 
+/* Clusters of blocks, each of which hands on to all, for some steps, a number of each thread. *out is one of the last. */
+enum { RM_MUTANT_CLUSTERS = 2, RM_MUTANT_BLOCKS = 3, RM_MUTANT_THREADS = 64, RM_MUTANT_STEPS = 5 };
+typedef enum {
+    RM_SOUND,
+    RM_EXPECTS_LATE,  /* what others may have sent: sound */
+    RM_ONE_BOX,       /* in place of two: blocks write over what others have not read */
+    RM_READS_EARLY,   /* waits for the blocks in place of the mailbox */
+    RM_READS_NOTHING, /* what was never written */
+    RM_NOT_SENT,      /* one number */
+    RM_SENT_TWICE,    /* one number, the last time */
+    RM_NOT_OPENED,    /* by when it is used: a sync is missing */
+    RM_OPENED_TWICE,  /* by two threads */
+    RM_NOT_EXPECTED,
+    RM_EXPECTED_TWICE,
+    RM_EXPECTS_LESS,
+    RM_EXPECTS_NOTHING,
+    RM_EXPECTS_MUCH,  /* more than a GPU can count */
+    RM_PHASE_TWO,     /* counts on */
+    RM_NO_SUCH_RANK,
+    RM_SLOT_OUTSIDE,  /* of the block's memory, as is the next: */
+    RM_BOX_OUTSIDE,
+    RM_BOX_BETWEEN,   /* no multiple of 8 bytes */
+    RM_RETURNS,       /* before the others have sent all */
+    RM_SYNCS_IN_PART, /* one thread has returned */
+    RM_LAUNCHED_APART,
+    RM_LAUNCHED_ALONE,
+    RM_TOO_LARGE,     /* a cluster */
+    RM_NO_CLUSTER,
+} rm_mutant_mistake;
+void rm_mutant_hands_on(float *out, rm_mutant_mistake mistake);
+
 #ifdef __cplusplus
 }
 #endif

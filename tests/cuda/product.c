@@ -68,3 +68,4 @@ static void multiply(const rm_cuda_queue *queue, const rm_cuda_product *p) {
 
 static double partial[RM_CUDA_PARTIALS];
 const rm_cuda_queue rm_emulated_queue = {.partial = partial, .multiply = multiply};
+const rm_cuda_queue rm_emulated_clusters_queue = {.partial = partial, .multiply = multiply, .clusters = 2};

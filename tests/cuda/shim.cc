@@ -1,10 +1,12 @@
 /* shim.cc: runs emulated kernels (shim.h). The threads of a block that wait for each other are fibers, resumed
- * in turn: each runs until it waits or returns; when none can run, those that all wait for the same thing go on. */
+ * in turn: each runs until it waits or returns; when none can run, those that all wait for the same thing go on. A block of a
+ * cluster runs until none of its threads can, then the next; a block that is in no cluster is run as a cluster of one. */
 #include "tests/cuda/shim.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "ops/cuda/cluster.cuh"
 #include "tests/cuda/emulation.h"
 
 #ifdef __SANITIZE_ADDRESS__
@@ -16,7 +18,8 @@
 
 rm_index threadIdx, blockIdx, blockDim, gridDim;
 
-enum { MAX_THREADS = 1024, WARP = 32, STACK_BYTES = 128 * 1024, WIDEST = 8 };
+enum { MAX_THREADS = 1024, WARP = 32, STACK_BYTES = 64 * 1024, WIDEST = 8, MAX_BOXES = 64, SEAL = 0x5A6 };
+enum { MAX_SHARED = 227 * 1024, MAX_EXPECTED = (1 << 20) - 1 }; /* bytes: of a block; of a phase */
 
 /* Where a fiber goes on. Kernels switch hundreds of thousands of times a test: on x86-64 that takes a few instructions; the C
  * library's way, with a system call, or under AddressSanitizer a large memset, serves elsewhere. */
@@ -52,21 +55,41 @@ static void place_make(place *p, char *stack, size_t bytes, void (*start)(void))
 static void place_switch(place *from, place *to) { swapcontext(from, to); }
 #endif
 
-typedef enum { RUNS, WAITS_FOR_WARP, WAITS_FOR_BLOCK, RETURNED } state;
+typedef enum { RUNS, WAITS_FOR_WARP, WAITS_FOR_BLOCK, WAITS_FOR_CLUSTER, WAITS_FOR_MAIL, RETURNED } state;
 
 typedef struct {
     place at; /* where it goes on */
+    struct block *block;
     state is;
     const char *file; /* where it waits */
     int line;
+    const rm_mailbox *box; /* for what */
     unsigned exchanges;
     char *stack;
     void *fake_stack; /* AddressSanitizer's */
 } fiber;
 
+typedef struct block {
+    unsigned index, running, returned; /* blockIdx.x; threads */
+    char *memory;
+    rm_mailbox *box[MAX_BOXES]; /* that are open */
+    int boxes;
+    fiber thread[MAX_THREADS];
+    unsigned char slot[2][MAX_THREADS][WIDEST]; /* what lanes exchange; the two are used in turn, so that none is
+                                                   overwritten before all have read it */
+} block;
+
+/* What was sent and has not arrived; a slot and a box of the block that gets it. */
+typedef struct {
+    block *to;
+    float *slot, value;
+    rm_mailbox *box;
+    unsigned from, thread; /* the block and thread that sent it */
+} mail;
+
 static struct {
     const char *kernel;
-    bool together;
+    rm_emulated_grid grid;
     void (*body)(void *);
     void *argument;
     rm_emulated_order order;
@@ -75,9 +98,11 @@ static struct {
     void *fake_stack;
     const void *scheduler_stack;
     size_t scheduler_bytes;
-    fiber *current, thread[MAX_THREADS];
-    unsigned char slot[2][MAX_THREADS][WIDEST]; /* what lanes exchange; the two are used in turn, so that none is
-                                                   overwritten before all have read it */
+    fiber *current;
+    unsigned blocks; /* that run together */
+    block cluster[RM_CLUSTER_MOST];
+    mail *sent;
+    int64_t n_sent, room;
 } emulated;
 
 void rm_emulate_in(rm_emulated_order order) { emulated.order = order; }
@@ -120,15 +145,16 @@ __attribute__((no_sanitize("address"))) static void fiber_main(void) {
     emulated.body(emulated.argument);
     fiber *f = emulated.current;
     f->is = RETURNED;
+    f->block->running--, f->block->returned++;
     leave(NULL, emulated.scheduler_stack, emulated.scheduler_bytes); /* NULL: it does not come back */
     place_switch(&f->at, &emulated.scheduler);
 }
 
 static void wait_for(state what, const char *file, int line) {
-    if (!emulated.together)
+    if (!emulated.grid.together)
         die(threadIdx.x, "waits for other threads, but was launched with RM_LAUNCH; use RM_LAUNCH_TOGETHER");
     fiber *f = emulated.current;
-    f->is = what, f->file = file, f->line = line;
+    f->is = what, f->file = file, f->line = line, f->block->running--;
     leave(&f->fake_stack, emulated.scheduler_stack, emulated.scheduler_bytes);
     place_switch(&f->at, &emulated.scheduler);
     arrive(f->fake_stack, &emulated.scheduler_stack, &emulated.scheduler_bytes);
@@ -136,73 +162,244 @@ static void wait_for(state what, const char *file, int line) {
 
 void rm_emulated_syncthreads(const char *file, int line) { wait_for(WAITS_FOR_BLOCK, file, line); }
 
-void rm_emulated_exchange(unsigned mask, void *value, size_t bytes, int apart, const char *file, int line) {
+void rm_emulated_exchange(unsigned mask, void *value, size_t bytes, int lane, const char *file, int line) {
     unsigned thread = threadIdx.x;
     if (mask != 0xffffffffu) die(thread, "exchanges with a part of its warp; the emulation knows full masks only");
     if (blockDim.x % WARP) die(thread, "exchanges in a block that is not made of whole warps");
-    if (bytes > WIDEST || apart < 0 || apart >= WARP) die(thread, "exchanges something too wide, or with no lane");
-    if (!emulated.together) wait_for(WAITS_FOR_WARP, file, line); /* says so */
-    unsigned char(*slot)[WIDEST] = emulated.slot[emulated.current->exchanges++ % 2];
+    if (bytes > WIDEST || lane < 0 || lane >= WARP) die(thread, "exchanges something too wide, or with no lane");
+    if (!emulated.grid.together) wait_for(WAITS_FOR_WARP, file, line); /* says so */
+    unsigned char(*slot)[WIDEST] = emulated.current->block->slot[emulated.current->exchanges++ % 2];
     memcpy(slot[thread], value, bytes);
     wait_for(WAITS_FOR_WARP, file, line);
-    memcpy(value, slot[thread ^ (unsigned)apart], bytes);
+    memcpy(value, slot[thread / WARP * WARP + (unsigned)lane], bytes);
 }
 
-/* ---- One block -------------------------------------------------------------------------------------------------------- */
+/* ---- What a cluster's blocks share ------------------------------------------------------------------------------------ */
 
-static void begin(fiber *f) {
+static block *here(void) {
+    if (!emulated.grid.size) die(threadIdx.x, "uses a cluster, but was not launched with RM_LAUNCH_CLUSTERS");
+    return emulated.current->block;
+}
+
+float *rm_cluster_memory(void) { return (float *)here()->memory; }
+unsigned rm_cluster_rank(void) { return (unsigned)(here() - emulated.cluster); }
+unsigned rm_cluster_size(void) { return here(), emulated.blocks; }
+
+void rm_emulated_cluster_sync(const char *file, int line) {
+    here();
+    wait_for(WAITS_FOR_CLUSTER, file, line);
+}
+
+/* Where `shared`, of this block's memory, lies in b's. */
+static void *there(const block *b, const void *shared, size_t bytes) {
+    uintptr_t at = (uintptr_t)shared - (uintptr_t)here()->memory;
+    if (at > emulated.grid.shared || bytes > emulated.grid.shared - at || at % bytes)
+        die(threadIdx.x, "has a mailbox or a slot that does not lie in its block's memory, or not aligned");
+    return b->memory + at;
+}
+
+static void check_open(const rm_mailbox *box) {
+    if (box->seal != SEAL) die(threadIdx.x, "uses a mailbox that is not open, or was written over");
+}
+
+void rm_mailbox_open(rm_mailbox *box) {
+    block *b = here();
+    there(b, box, sizeof *box);
+    for (int i = 0; i < b->boxes; i++)
+        if (b->box[i] == box) die(threadIdx.x, "opens a mailbox that is open");
+    if (b->boxes == MAX_BOXES) die(threadIdx.x, "opens more mailboxes than the emulation has room for");
+    b->box[b->boxes++] = box;
+    *box = {0, 0, 0, SEAL};
+}
+
+/* The phase ends where all has come that was expected. */
+static void count(block *b, rm_mailbox *box, int bytes) {
+    box->missing += bytes;
+    if (!box->expected || box->missing) return;
+    box->phase ^= 1, box->expected = 0;
+    for (int t = 0; t < emulated.grid.threads; t++) {
+        fiber *f = &b->thread[t];
+        if (f->is == WAITS_FOR_MAIL && f->box == box) f->is = RUNS, b->running++;
+    }
+}
+
+void rm_mailbox_expect(rm_mailbox *box, unsigned bytes) {
+    check_open((rm_mailbox *)there(here(), box, sizeof *box));
+    if (box->expected) die(threadIdx.x, "expects twice in one phase");
+    if (!bytes || bytes > MAX_EXPECTED)
+        die(threadIdx.x, "expects nothing, or more than the 1048575 bytes that a GPU can count");
+    box->expected = bytes;
+    count(here(), box, (int)bytes);
+}
+
+static void bring(const mail *m) {
+    blockIdx.x = m->from, threadIdx.x = m->thread;
+    if (m->to->returned)
+        die(m->thread, "sends to a block that is returning: rm_mailbox_wait, rm_cluster_sync come first");
+    check_open(m->box);
+    *m->slot = m->value;
+    count(m->to, m->box, -(int)sizeof m->value);
+}
+
+/* A GPU may bring it now, or when all else is done. */
+void rm_mailbox_send(float *slot, rm_mailbox *box, float value, unsigned rank) {
+    here();
+    if (rank >= emulated.blocks) die(threadIdx.x, "sends to a rank that its cluster does not have");
+    block *to = &emulated.cluster[rank];
+    mail m = {to,         (float *)there(to, slot, sizeof *slot),
+              value,      (rm_mailbox *)there(to, box, sizeof *box),
+              blockIdx.x, threadIdx.x};
+    if (emulated.order == RM_IN_ORDER) {
+        bring(&m);
+        return;
+    }
+    if (emulated.n_sent == emulated.room) {
+        emulated.room = emulated.room ? 2 * emulated.room : 1024;
+        emulated.sent = (mail *)realloc(emulated.sent, (size_t)emulated.room * sizeof m);
+        if (!emulated.sent) abort();
+    }
+    emulated.sent[emulated.n_sent++] = m;
+}
+
+static bool bring_all(void) {
+    int64_t n = emulated.n_sent;
+    for (int64_t k = 0; k < n; k++) bring(&emulated.sent[in_turn(k, n)]);
+    emulated.n_sent = 0;
+    return n > 0;
+}
+
+void rm_emulated_mailbox_wait(rm_mailbox *box, unsigned phase, const char *file, int line) {
+    check_open((rm_mailbox *)there(here(), box, sizeof *box));
+    if (phase > 1) die(threadIdx.x, "waits for a phase that is neither 0 nor 1");
+    while (box->phase == phase) {
+        emulated.current->box = box;
+        wait_for(WAITS_FOR_MAIL, file, line);
+    }
+}
+
+/* ---- Blocks that run together ------------------------------------------------------------------------------------------ */
+
+static void begin(block *b, fiber *f) {
     if (!f->stack) f->stack = (char *)malloc(STACK_BYTES);
     if (!f->stack) abort();
     place_make(&f->at, f->stack, STACK_BYTES, fiber_main);
-    f->is = RUNS, f->exchanges = 0, f->fake_stack = NULL;
+    f->block = b, f->is = RUNS, f->exchanges = 0, f->fake_stack = NULL;
 }
 
-static void resume(unsigned thread) {
-    fiber *f = &emulated.thread[thread];
+static void resume(block *b, unsigned thread) {
+    fiber *f = &b->thread[thread];
     emulated.current = f;
-    threadIdx.x = thread;
+    blockIdx.x = b->index, threadIdx.x = thread;
     leave(&emulated.fake_stack, f->stack, STACK_BYTES);
     place_switch(&emulated.scheduler, &f->at);
     arrive(emulated.fake_stack, NULL, NULL);
 }
 
-/* Threads [from, from + n), none of which can run: whether any waits for `what`. All of them must then, at one place; they
- * go on. */
-static bool release(unsigned from, unsigned n, state what) {
-    const fiber *waits = NULL;
-    for (unsigned t = from; t < from + n; t++)
-        if (emulated.thread[t].is == what) waits = &emulated.thread[t];
-    if (!waits) return false;
-    for (unsigned t = from; t < from + n; t++) {
-        fiber *f = &emulated.thread[t];
-        const char *call = what == WAITS_FOR_BLOCK ? "__syncthreads" : "shuffle";
-        char text[512];
-        snprintf(text, sizeof text, "%s, while others wait at the %s of %s:%d, which not all threads reach",
-                 f->is == RETURNED ? "has returned" : "waits elsewhere", call, waits->file, waits->line);
-        if (f->is != what || f->line != waits->line || strcmp(f->file, waits->file)) die(t, text);
+/* Threads [from, to) of b: whether all of them wait for `what`, at the place where f does. */
+static bool all_wait(const block *b, unsigned from, unsigned to, state what, const fiber *f) {
+    for (unsigned t = from; t < to; t++) {
+        const fiber *g = &b->thread[t];
+        if (g->is != what || g->line != f->line || (g->file != f->file && strcmp(g->file, f->file))) return false;
     }
-    for (unsigned t = from; t < from + n; t++) emulated.thread[t].is = RUNS;
     return true;
 }
 
-static bool any(unsigned threads, state what) {
-    for (unsigned t = 0; t < threads; t++)
-        if (emulated.thread[t].is == what) return true;
-    return false;
+static void go_on(block *b, unsigned from, unsigned to) {
+    for (unsigned t = from; t < to; t++) b->thread[t].is = RUNS;
+    b->running += to - from;
 }
 
-static void run_together(unsigned threads) {
+static void release(block *b, unsigned from, unsigned to, state what) {
+    if (all_wait(b, from, to, what, &b->thread[from])) go_on(b, from, to);
+}
+
+static bool release_cluster(unsigned threads) {
+    for (unsigned b = 0; b < emulated.blocks; b++)
+        if (!all_wait(&emulated.cluster[b], 0, threads, WAITS_FOR_CLUSTER, emulated.cluster->thread)) return false;
+    for (unsigned b = 0; b < emulated.blocks; b++) go_on(&emulated.cluster[b], 0, threads);
+    return true;
+}
+
+static void run_block(block *b, unsigned threads) {
     const unsigned warp = WARP;
-    for (unsigned t = 0; t < threads; t++) begin(&emulated.thread[t]);
-    while (any(threads, RUNS)) {
+    while (b->running) {
         for (unsigned k = 0; k < threads; k++) {
             unsigned t = (unsigned)in_turn(k, threads);
-            if (emulated.thread[t].is == RUNS) resume(t);
+            if (b->thread[t].is == RUNS) resume(b, t);
         }
         for (unsigned t = 0; t < threads; t += warp)
-            release(t, threads - t < warp ? threads - t : warp, WAITS_FOR_WARP);
-        if (!any(threads, RUNS)) release(0, threads, WAITS_FOR_BLOCK);
+            release(b, t, threads - t < warp ? threads : t + warp, WAITS_FOR_WARP);
+        if (!b->running) release(b, 0, threads, WAITS_FOR_BLOCK);
     }
+    if (b->returned == threads)
+        for (int i = 0; i < b->boxes; i++)
+            if (b->box[i]->missing != (int32_t)b->box[i]->expected)
+                die(0, "has returned, and a mailbox holds a part of a phase: more was sent than expected, or less");
+}
+
+/* No thread can run. Those that wait for mail say so first; then whoever is not where others wait for it. */
+[[noreturn]] static void give_up(unsigned threads) {
+    static const struct {
+        state is;
+        const char *what;
+    } wait[] = {{WAITS_FOR_MAIL, NULL},
+                {WAITS_FOR_WARP, "shuffle"},
+                {WAITS_FOR_BLOCK, "__syncthreads"},
+                {WAITS_FOR_CLUSTER, "rm_cluster_sync"}};
+    char text[512];
+    for (auto &w : wait)
+        for (unsigned at = 0; at < emulated.blocks * threads; at++) {
+            const block *b = &emulated.cluster[at / threads];
+            const fiber *f = &b->thread[at % threads];
+            if (f->is != w.is) continue;
+            blockIdx.x = b->index;
+            if (!w.what) {
+                snprintf(text, sizeof text, "waits at %s:%d for a mailbox, which %s (%d bytes are missing)", f->file,
+                         f->line, f->box->expected ? "nobody fills" : "nobody expects anything in", f->box->missing);
+                die(at % threads, text);
+            }
+            bool cluster = w.is == WAITS_FOR_CLUSTER;
+            unsigned warp = WARP, of = w.is == WAITS_FOR_WARP ? warp : threads; /* as many wait for each other */
+            unsigned from = cluster ? 0 : at / threads * threads + at % threads / of * of;
+            unsigned to = cluster ? emulated.blocks * threads : from + of;
+            for (unsigned other = from; other < to && other / threads < emulated.blocks; other++) {
+                const block *c = &emulated.cluster[other / threads];
+                if (all_wait(c, other % threads, other % threads + 1, w.is, f)) continue;
+                snprintf(text, sizeof text, "%s, while others wait at the %s of %s:%d, which not all threads reach",
+                         c->thread[other % threads].is == RETURNED ? "has returned" : "waits elsewhere", w.what,
+                         f->file, f->line);
+                blockIdx.x = c->index;
+                die(other % threads, text);
+            }
+        }
+    abort();
+}
+
+static bool run_some(unsigned threads) {
+    bool any = false;
+    for (unsigned k = 0; k < emulated.blocks; k++) {
+        block *b = &emulated.cluster[in_turn(k, emulated.blocks)];
+        if (b->running) run_block(b, threads), any = true;
+    }
+    return any;
+}
+
+/* So many blocks, `first` among them. */
+static void run_together(unsigned first, unsigned blocks, unsigned threads, size_t bytes) {
+    unsigned returned = 0;
+    emulated.blocks = blocks;
+    for (unsigned i = 0; i < blocks; i++) {
+        block *b = &emulated.cluster[i];
+        b->index = first + i, b->running = threads, b->returned = 0, b->boxes = 0;
+        b->memory = bytes ? (char *)malloc(bytes) : NULL; /* of its own, for AddressSanitizer */
+        if (bytes && !b->memory) abort();
+        if (bytes) memset(b->memory, 0xff, bytes); /* NaN */
+        for (unsigned t = 0; t < threads; t++) begin(b, &b->thread[t]);
+    }
+    while (run_some(threads) || release_cluster(threads) || bring_all()) continue;
+    for (unsigned i = 0; i < blocks; i++) returned += emulated.cluster[i].returned;
+    if (returned < blocks * threads) give_up(threads);
+    for (unsigned i = 0; i < blocks; i++) free(emulated.cluster[i].memory);
 }
 
 /* ---- Launches ----------------------------------------------------------------------------------------------------------- */
@@ -210,9 +407,7 @@ static void run_together(unsigned threads) {
 enum { MOST_ARGUMENTS = 512 }; /* bytes */
 typedef struct {
     const char *kernel;
-    int64_t blocks;
-    int threads;
-    bool together;
+    rm_emulated_grid grid;
     void (*body)(void *);
     alignas(16) char context[MOST_ARGUMENTS];
 } launch;
@@ -222,41 +417,44 @@ int rm_emulated_kernel_error;
 static rm_emulated_giver *giver; /* NULL: launches are run at once */
 void rm_emulate_by(rm_emulated_giver *to) { giver = to; }
 
-static void run_blocks(const launch *l) {
-    for (int64_t b = 0; b < l->blocks; b++) {
-        blockIdx.x = (unsigned)in_turn(b, l->blocks);
-        if (l->together) {
-            run_together((unsigned)l->threads);
-            continue;
-        }
-        for (int t = 0; t < l->threads; t++) {
-            threadIdx.x = (unsigned)in_turn(t, l->threads);
-            l->body(emulated.argument);
-        }
+static void run_alone(unsigned block, int threads) {
+    blockIdx.x = block;
+    for (int t = 0; t < threads; t++) {
+        threadIdx.x = (unsigned)in_turn(t, threads);
+        emulated.body(emulated.argument);
     }
 }
 
 static void run(void *context) {
     launch *l = (launch *)context;
-    emulated.kernel = l->kernel, emulated.together = l->together, emulated.body = l->body;
-    emulated.argument = l->context;
-    gridDim.x = (unsigned)l->blocks, blockDim.x = (unsigned)l->threads;
-    run_blocks(l);
+    const rm_emulated_grid *g = &l->grid;
+    int64_t size = g->size ? g->size : 1, n = g->blocks / size;
+    emulated.kernel = l->kernel, emulated.grid = *g, emulated.body = l->body, emulated.argument = l->context;
+    gridDim.x = (unsigned)g->blocks, blockDim.x = (unsigned)g->threads;
+    for (int64_t k = 0; k < n; k++) {
+        unsigned first = (unsigned)(in_turn(k, n) * size);
+        if (g->together)
+            run_together(first, (unsigned)size, (unsigned)g->threads, g->shared);
+        else
+            run_alone(first, g->threads);
+    }
 }
 
 [[noreturn]] static void refuse(const launch *l, const char *why) {
-    fprintf(stderr, "emulated kernel %s, %lld blocks of %d threads: %s\n", l->kernel, (long long)l->blocks, l->threads,
-            why);
+    fprintf(stderr, "emulated kernel %s, %lld blocks of %d threads: %s\n", l->kernel, (long long)l->grid.blocks,
+            l->grid.threads, why);
     abort();
 }
 
 /* While another thread may run a kernel that was launched before, whose gridDim and the like stay as they are. */
-void rm_emulated_launch(const void *queue, const char *kernel, int64_t blocks, int threads, bool together,
-                        void (*body)(void *), const void *context, size_t bytes) {
-    launch l = {kernel, blocks, threads, together, body, {}};
+void rm_emulated_launch(const void *queue, const char *kernel, const rm_emulated_grid *grid, void (*body)(void *),
+                        const void *context, size_t bytes) {
+    launch l = {kernel, *grid, body, {}};
     emulated.launches++;
-    if (threads < 1 || threads > MAX_THREADS || blocks < 0 || blocks > INT32_MAX)
+    if (grid->threads < 1 || grid->threads > MAX_THREADS || grid->blocks < 0 || grid->blocks > INT32_MAX)
         refuse(&l, "no GPU has such a grid: at most 1024 threads a block, and 2147483647 blocks");
+    if (grid->size < 0 || grid->size > RM_CLUSTER_MOST || grid->shared > MAX_SHARED || (grid->size && !grid->blocks))
+        refuse(&l, "no GPU has such clusters: 1 or more, of at most 16 blocks with 232448 bytes of memory each");
     if (bytes > sizeof l.context) refuse(&l, "its arguments are larger than the emulation has room for");
     memcpy(l.context, context, bytes);
     if (giver)

@@ -1,12 +1,15 @@
 /* shim.h: enough of CUDA's language for ops/NAME.cu to be compiled as C++ and executed on the CPU (ops/cuda/kernel.cuh includes
  * it when RM_CUDA_EMULATED is defined). Device memory is host memory; a launch runs at once, or when a stream gets there
  * (emulation.h): blocks one after the other, and the threads of a block as a plain loop, or (RM_LAUNCH_TOGETHER) as fibers
- * that wait for each other (shim.cc).
+ * that wait for each other (shim.cc). All blocks of a cluster (cluster.cuh) are fibers together, cluster after cluster.
  *
- * What it finds, saying so and calling abort: a __syncthreads or shuffle that not all threads reach, or not the same one;
- * waiting in a kernel that was launched with RM_LAUNCH; blocks larger than CUDA's. AddressSanitizer finds accesses outside
- * arrays, and tests/cuda/test_kernels.c races: it runs every kernel with threads and blocks in several orders and compares
- * the bits. Atomics are not there on purpose. What it cannot find: anything about speed, or about nvcc. */
+ * What it finds, saying so and calling abort: a __syncthreads, shuffle or rm_cluster_sync that not all threads reach, or not
+ * the same one; waiting in a kernel that was launched with RM_LAUNCH; blocks larger than CUDA's. Of mailboxes: a wait that
+ * never ends; one that is used before it is opened, or opened twice; a phase that is expected twice, or gets more than was
+ * expected; what is sent outside the cluster or the block's memory, or to a block that is returning. AddressSanitizer finds
+ * accesses outside arrays, and tests/cuda/test_kernels.c races: it runs every kernel with threads and blocks in several orders
+ * and compares the bits; what is sent arrives at once in one of them, and in the others when nothing else can be done.
+ * Atomics are not there on purpose. What it cannot find: anything about speed, or about nvcc. */
 #ifndef RM_SHIM_H
 #define RM_SHIM_H
 
@@ -29,20 +32,47 @@ extern "C" {
 extern rm_index threadIdx, blockIdx, blockDim, gridDim;
 extern int rm_emulated_kernel_error; /* emulation.h */
 
+typedef struct {
+    int64_t blocks; /* of all clusters */
+    int threads;
+    bool together;
+    int size;      /* blocks of a cluster; 0: no clusters */
+    size_t shared; /* bytes of rm_cluster_memory */
+} rm_emulated_grid;
+
 /* `body` is one thread's work, on `context` or on a copy of its `bytes`. */
-void rm_emulated_launch(const void *queue, const char *kernel, int64_t blocks, int threads, bool together,
-                        void (*body)(void *), const void *context, size_t bytes);
+void rm_emulated_launch(const void *queue, const char *kernel, const rm_emulated_grid *grid, void (*body)(void *),
+                        const void *context, size_t bytes);
 void rm_emulated_syncthreads(const char *file, int line);
-/* *value becomes what lane (this one ^ apart) of the warp came with. */
-void rm_emulated_exchange(unsigned mask, void *value, size_t bytes, int apart, const char *file, int line);
+/* *value becomes what `lane` of the warp came with. */
+void rm_emulated_exchange(unsigned mask, void *value, size_t bytes, int lane, const char *file, int line);
+
+/* cluster.cuh */
+typedef struct {
+    int32_t missing;        /* bytes: expected - arrived; below 0 where they come first */
+    uint32_t expected : 20; /* 0: not yet in this phase */
+    uint32_t phase : 1;
+    uint32_t seal : 11; /* what an open one has here */
+} rm_mailbox;
+static_assert(sizeof(rm_mailbox) == 8, "a mailbox is as large as on a GPU");
+
+float *rm_cluster_memory(void);
+unsigned rm_cluster_rank(void), rm_cluster_size(void);
+void rm_mailbox_open(rm_mailbox *box), rm_mailbox_expect(rm_mailbox *box, unsigned bytes);
+void rm_mailbox_send(float *slot, rm_mailbox *box, float value, unsigned rank);
+void rm_emulated_cluster_sync(const char *file, int line);
+void rm_emulated_mailbox_wait(rm_mailbox *box, unsigned phase, const char *file, int line);
 }
 
 #define __syncthreads() rm_emulated_syncthreads(__FILE__, __LINE__)
-#define __shfl_xor_sync(mask, value, apart) rm_emulated_shuffle(mask, value, apart, __FILE__, __LINE__)
+#define __shfl_sync(mask, value, lane) rm_emulated_shuffle(mask, value, lane, __FILE__, __LINE__)
+#define __shfl_xor_sync(mask, value, apart) __shfl_sync(mask, value, (int)(threadIdx.x % 32) ^ (apart))
+#define rm_cluster_sync() rm_emulated_cluster_sync(__FILE__, __LINE__)
+#define rm_mailbox_wait(box, phase) rm_emulated_mailbox_wait(box, phase, __FILE__, __LINE__)
 
 template <typename T>
-static inline T rm_emulated_shuffle(unsigned mask, T value, int apart, const char *file, int line) {
-    rm_emulated_exchange(mask, &value, sizeof value, apart, file, line);
+static inline T rm_emulated_shuffle(unsigned mask, T value, int lane, const char *file, int line) {
+    rm_emulated_exchange(mask, &value, sizeof value, lane, file, line);
     return value;
 }
 
@@ -60,7 +90,16 @@ template <typename K, typename... P>
 static inline void rm_emulate(const void *queue, const char *name, int64_t blocks, int threads, bool together, K kernel,
                               P... arguments) {
     rm_emulated_call<K, P...> call = {kernel, std::tuple<P...>(arguments...)};
-    rm_emulated_launch(queue, name, blocks, threads, together, call.run, &call, sizeof call);
+    rm_emulated_grid grid = {blocks, threads, together, 0, 0};
+    rm_emulated_launch(queue, name, &grid, call.run, &call, sizeof call);
+}
+
+template <typename A>
+static inline void rm_emulate_clusters(const void *queue, const char *name, void (*kernel)(A), int64_t clusters,
+                                       int size, int threads, size_t bytes, A argument) {
+    rm_emulated_call<void (*)(A), A> call = {kernel, std::tuple<A>(argument)};
+    rm_emulated_grid grid = {clusters * size, threads, true, size, bytes};
+    rm_emulated_launch(queue, name, &grid, call.run, &call, sizeof call);
 }
 
 #define RM_LAUNCH_EMULATED(together, kernel, blocks, threads, queue, ...)                                              \
@@ -69,5 +108,7 @@ static inline void rm_emulate(const void *queue, const char *name, int64_t block
 #define RM_KERNEL_ERROR(kernel) ((void)(kernel), rm_emulated_kernel_error)
 #define RM_LAUNCH(...) RM_LAUNCH_EMULATED(false, __VA_ARGS__)
 #define RM_LAUNCH_TOGETHER(...) RM_LAUNCH_EMULATED(true, __VA_ARGS__)
+#define RM_LAUNCH_CLUSTERS(kernel, clusters, size, threads, bytes, queue, argument)                                    \
+    rm_emulate_clusters(queue, #kernel, kernel, clusters, size, threads, bytes, argument)
 
 #endif

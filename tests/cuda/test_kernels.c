@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "ops/cuda/cuda_queue.h"
 #include "tests/cases.h"
@@ -439,7 +441,12 @@ static bool depends_on_order(void (*launch)(float *)) {
     return depends;
 }
 
+static void one_box(float *out) { rm_mutant_hands_on(out, RM_ONE_BOX); }
+static void reads_early(float *out) { rm_mutant_hands_on(out, RM_READS_EARLY); }
+
 START_TEST(races_show_in_the_bits) {
+    ck_assert(depends_on_order(one_box));
+    ck_assert(depends_on_order(reads_early));
     ck_assert(depends_on_order(rm_mutant_races));
     ck_assert(depends_on_order(rm_mutant_races_blocks));
     ck_assert(!depends_on_order(rm_mutant_waits));
@@ -471,6 +478,91 @@ START_TEST(waiting_for_nobody_is_found) {
 }
 END_TEST
 
+/* What rm_mutant_hands_on computes where nothing is wrong. */
+static float handed_on(void) {
+    enum { N = RM_MUTANT_BLOCKS * RM_MUTANT_THREADS };
+    float x[N], next[N];
+    for (int n = 0; n < N; n++) x[n] = (float)(n % RM_MUTANT_THREADS + n / RM_MUTANT_THREADS + RM_MUTANT_BLOCKS);
+    for (int step = 0; step < RM_MUTANT_STEPS; step++, memcpy(x, next, sizeof x))
+        for (int n = 0; n < N; n++) {
+            float sum = x[n / 32 * 32 + 7];
+            for (int i = 0; i < N; i++) sum += (float)(i % 4) * x[i];
+            next[n] = fmodf(sum, 61) + (float)(n % RM_MUTANT_THREADS);
+        }
+    return x[9];
+}
+
+START_TEST(blocks_of_a_cluster_hand_on) {
+    static const rm_mutant_mistake sound[] = {RM_SOUND, RM_EXPECTS_LATE};
+    for (int order = 0; order < RM_ORDERS; order++) {
+        float out = NAN;
+        rm_emulate_in((rm_emulated_order)order);
+        rm_mutant_hands_on(&out, sound[_i]);
+        ck_assert_float_eq(out, handed_on());
+    }
+    rm_emulate_in(RM_IN_ORDER);
+}
+END_TEST
+
+START_TEST(memory_is_filled_with_nan) {
+    float out = 0;
+    rm_mutant_hands_on(&out, RM_READS_NOTHING);
+    ck_assert(isnan(out));
+}
+END_TEST
+
+static const struct {
+    rm_mutant_mistake mistake;
+    const char *is_said;
+} misuse[] = {
+    {RM_NOT_SENT, "which nobody fills (4 bytes are missing)"},
+    {RM_SENT_TWICE, "a mailbox holds a part of a phase"},
+    {RM_NOT_OPENED, "uses a mailbox that is not open"},
+    {RM_OPENED_TWICE, "opens a mailbox that is open"},
+    {RM_NOT_EXPECTED, "nobody expects anything"},
+    {RM_EXPECTED_TWICE, "expects twice"},
+    {RM_EXPECTS_LESS, "a mailbox holds a part of a phase"},
+    {RM_EXPECTS_NOTHING, "expects nothing"},
+    {RM_EXPECTS_MUCH, "or more than the 1048575 bytes"},
+    {RM_PHASE_TWO, "waits for a phase that is neither 0 nor 1"},
+    {RM_NO_SUCH_RANK, "a rank that its cluster does not have"},
+    {RM_SLOT_OUTSIDE, "does not lie in its block's memory"},
+    {RM_BOX_OUTSIDE, "does not lie in its block's memory"},
+    {RM_BOX_BETWEEN, "not aligned"},
+    {RM_RETURNS, "sends to a block that is returning"},
+    {RM_SYNCS_IN_PART, "thread 40 of 64: has returned, while others wait at the rm_cluster_sync of"},
+    {RM_LAUNCHED_APART, "was not launched with RM_LAUNCH_CLUSTERS"},
+    {RM_LAUNCHED_ALONE, "was not launched with RM_LAUNCH_CLUSTERS"},
+    {RM_TOO_LARGE, "no GPU has such clusters"},
+    {RM_NO_CLUSTER, "no GPU has such clusters"},
+};
+enum { MISUSES = sizeof misuse / sizeof *misuse };
+
+/* Whatever the order. */
+START_TEST(misuse_of_clusters_is_told) {
+    for (int order = 0; order < RM_ORDERS; order++) {
+        char said[1024] = "";
+        int end[2], status;
+        ck_assert_int_eq(pipe(end), 0);
+        pid_t child = fork();
+        ck_assert_int_ge(child, 0);
+        if (!child) {
+            float out;
+            dup2(end[1], STDERR_FILENO);
+            rm_emulate_in((rm_emulated_order)order);
+            rm_mutant_hands_on(&out, misuse[_i].mistake);
+            _exit(0);
+        }
+        close(end[1]);
+        ck_assert_int_eq(waitpid(child, &status, 0), child);
+        ck_assert_int_ge(read(end[0], said, sizeof said - 1), 0);
+        close(end[0]);
+        ck_assert_msg(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT, "order %d: goes unnoticed", order);
+        ck_assert_msg(strstr(said, misuse[_i].is_said) != NULL, "order %d: %s", order, said);
+    }
+}
+END_TEST
+
 int main(void) {
     op_queue = &rm_emulated_queue;
     Suite *suite = suite_create("kernels");
@@ -489,6 +581,9 @@ int main(void) {
     tcase_add_test(mutants, races_show_in_the_bits);
     tcase_add_test(mutants, what_is_launched_leaves_alone_what_runs);
     tcase_add_loop_test_raise_signal(mutants, waiting_for_nobody_is_found, SIGABRT, 0, 4);
+    tcase_add_loop_test(mutants, blocks_of_a_cluster_hand_on, 0, 2);
+    tcase_add_test(mutants, memory_is_filled_with_nan);
+    tcase_add_loop_test(mutants, misuse_of_clusters_is_told, 0, MISUSES);
     suite_add_tcase(suite, ops), suite_add_tcase(suite, rest), suite_add_tcase(suite, mutants);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
