@@ -100,6 +100,7 @@ static inline void rm_launch_clusters(void (*kernel)(A), int64_t clusters, int s
     config.stream = (cudaStream_t)stream;
     cudaLaunchKernelEx(&config, kernel, argument);
 }
+
 /* How many such clusters run at once on the GPU that this thread has chosen; 0: none can. */
 template <typename A>
 static inline int rm_clusters_at_once(void (*kernel)(A), int size, int threads, size_t bytes) {

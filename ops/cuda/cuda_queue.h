@@ -34,12 +34,8 @@ typedef struct {
 typedef struct rm_cuda_queue {
     void *stream;    /* cudaStream_t: launches go here, in order */
     double *partial; /* RM_CUDA_PARTIALS doubles of device memory, for work on this queue alone */
-    int clusters;    /* of RM_CLUSTER_MOST blocks with all of a block's shared memory (cluster.cuh): how many run at once on
-                        this GPU; 0: none, and launchers take another way */
-
-    /* How many clusters of 16 blocks (ops/cuda/cluster.cuh), each block with a multiprocessor to itself, run at once. 0: launchers
-     * take another way. */
-    int clusters;
+    int clusters;    /* of 16 blocks (cluster.cuh), each with a multiprocessor to itself: how many run at once; 0: launchers
+                        take another way */
 
     /* By cuBLAS, or in the tests by plain loops. The same call gives the same bits. */
     void (*multiply)(const struct rm_cuda_queue *, const rm_cuda_product *);

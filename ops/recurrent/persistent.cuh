@@ -343,7 +343,7 @@ template <class Cell, int V, int Q>
 static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_backward(rm_persistent a) {
 #if RM_PERSISTENT
     typedef rm_persistent_shape<Cell, V> Shape;
-    enum { U = Shape::U, G = Shape::G, C = Shape::C, MOST = RM_CLUSTER_MOST, ACROSS = Shape::THREADS / 2 };
+    constexpr int U = Shape::U, G = Shape::G, C = Shape::C, MOST = RM_CLUSTER_MOST, ACROSS = Shape::THREADS / 2;
     float *const all_shares = rm_cluster_memory();      /* [2][Q][U][MOST]: of dh, by rank */
     float *const all_d = all_shares + 2 * Q * U * MOST; /* [2][Q][U][4]: gradients of the gates' sums */
     float *const shared = all_d + 2 * Q * U * 4;
@@ -355,7 +355,7 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_ba
     const unsigned bytes = (unsigned)(n * units * size * sizeof(float));
     const int mine = threadIdx.x % U, sequence = threadIdx.x / U; /* the first Q U threads have a unit each */
     const bool has = sequence < n && mine < units;
-    const int64_t exchanges = a.tau - 1 + (a.dh_in != NULL), in = (first + sequence) * a.hidden + first_unit + mine;
+    const int64_t exchanges = a.tau - (a.dh_in ? 0 : 1), in = (first + sequence) * a.hidden + first_unit + mine;
     const int odd = threadIdx.x % 2, across = threadIdx.x / 2; /* this lane's units; the first of its columns */
 
     float held[Shape::HELD_ROWS * Shape::ROW];

@@ -26,6 +26,9 @@ void rm_emulate_by(rm_emulated_giver *giver);
 /* What a kernel answers that is asked whether it is made for this GPU: 0, or one of CUDA's errors. */
 extern int rm_emulated_kernel_error;
 
+/* What a GPU answers that is asked how many clusters it runs at once (rm_clusters_cuda); 0 at first. */
+extern int rm_emulated_clusters;
+
 /* For rm_call.queue: launches are made at once, products in plain loops (product.c). The one is of a GPU that has no clusters,
  * the other of one that has two; copies may say any number. */
 extern const rm_cuda_queue rm_emulated_queue, rm_emulated_clusters_queue;

@@ -89,8 +89,8 @@ template <int N> static __global__ void hands_on(handed h) {
         int i = two ? step % 2 : 0, phase = (two ? step / 2 : step) % (m == RM_PHASE_TWO ? 3 : 2);
         if (m != RM_NOT_SENT || !last || own != 5)
             for (unsigned to = 0; to < size + (m == RM_NO_SUCH_RANK); to++)
-                rm_mailbox_send(&slot[i * N + own], &sends[i], x, to);
-        if (m == RM_SENT_TWICE && last && own == 5) rm_mailbox_send(&slot[i * N + own], &box[i], x, 2);
+                rm_mailbox_send(rm_cluster_peer(to), &slot[i * N + own], &sends[i], x);
+        if (m == RM_SENT_TWICE && last && own == 5) rm_mailbox_send(rm_cluster_peer(2), &slot[i * N + own], &box[i], x);
         if (m == RM_RETURNS && last && rank == 0) return;
         if (m != RM_READS_EARLY) rm_mailbox_wait(&box[i], phase);
         if (m == RM_READS_EARLY) rm_cluster_sync();

@@ -242,7 +242,7 @@ static void bring(const mail *m) {
 }
 
 /* A GPU may bring it now, or when all else is done. */
-void rm_mailbox_send(float *slot, rm_mailbox *box, float value, unsigned rank) {
+void rm_mailbox_send(rm_peer rank, float *slot, rm_mailbox *box, float value) {
     here();
     if (rank >= emulated.blocks) die(threadIdx.x, "sends to a rank that its cluster does not have");
     block *to = &emulated.cluster[rank];
@@ -412,7 +412,7 @@ typedef struct {
     alignas(16) char context[MOST_ARGUMENTS];
 } launch;
 
-int rm_emulated_kernel_error;
+int rm_emulated_kernel_error, rm_emulated_clusters;
 
 static rm_emulated_giver *giver; /* NULL: launches are run at once */
 void rm_emulate_by(rm_emulated_giver *to) { giver = to; }

@@ -30,7 +30,7 @@ typedef struct {
 
 extern "C" {
 extern rm_index threadIdx, blockIdx, blockDim, gridDim;
-extern int rm_emulated_kernel_error; /* emulation.h */
+extern int rm_emulated_kernel_error, rm_emulated_clusters; /* emulation.h */
 
 typedef struct {
     int64_t blocks; /* of all clusters */
@@ -59,11 +59,15 @@ static_assert(sizeof(rm_mailbox) == 8, "a mailbox is as large as on a GPU");
 float *rm_cluster_memory(void);
 unsigned rm_cluster_rank(void), rm_cluster_size(void);
 void rm_mailbox_open(rm_mailbox *box), rm_mailbox_expect(rm_mailbox *box, unsigned bytes);
-void rm_mailbox_send(float *slot, rm_mailbox *box, float value, unsigned rank);
+typedef unsigned rm_peer; /* its rank */
+static inline rm_peer rm_cluster_peer(unsigned rank) { return rank; }
+void rm_mailbox_send(rm_peer peer, float *slot, rm_mailbox *box, float value);
 void rm_emulated_cluster_sync(const char *file, int line);
 void rm_emulated_mailbox_wait(rm_mailbox *box, unsigned phase, const char *file, int line);
 }
 
+#define __launch_bounds__(threads)
+#define rm_clusters_at_once(kernel, size, threads, bytes) ((void)(kernel), rm_emulated_clusters)
 #define __syncthreads() rm_emulated_syncthreads(__FILE__, __LINE__)
 #define __shfl_sync(mask, value, lane) rm_emulated_shuffle(mask, value, lane, __FILE__, __LINE__)
 #define __shfl_xor_sync(mask, value, apart) __shfl_sync(mask, value, (int)(threadIdx.x % 32) ^ (apart))

@@ -564,7 +564,7 @@ START_TEST(misuse_of_clusters_is_told) {
 END_TEST
 
 int main(void) {
-    op_queue = &rm_emulated_queue;
+    op_queue = &rm_emulated_clusters_queue;
     Suite *suite = suite_create("kernels");
     TCase *ops = tcase_create("ops"), *rest = tcase_create("optimizers"), *mutants = tcase_create("mutants");
     tcase_add_loop_test(ops, every_op_has_kernels, 0, rm_n_ops);
