@@ -71,9 +71,11 @@ static __device__ inline void rm_mailbox_send(rm_peer peer, float *slot, rm_mail
                    "r"(__float_as_int(value)), "r"(rm_cluster_here(box) + peer)
                    : "memory");
 }
+/* What came lies in shared memory, before which there is no cache, so that the scope of the block is enough; with that of the
+ * cluster the first-level cache is emptied each time, which waits for all loads under way. */
 static __device__ inline void rm_mailbox_wait(rm_mailbox *box, unsigned phase) {
     RM_CLUSTER_ASM("{\n\t.reg .pred there;\n"
-                   "again:\n\tmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 there, [%0], %1;\n\t"
+                   "again:\n\tmbarrier.try_wait.parity.acquire.cta.shared::cta.b64 there, [%0], %1;\n\t"
                    "@!there bra again;\n\t}" ::"r"(rm_cluster_here(box)),
                    "r"(phase)
                    : "memory");

@@ -148,12 +148,38 @@ static __device__ inline rm_persistent_lane rm_persistent_lane_of(const rm_persi
     return l;
 }
 
-/* x's part of this lane's gate in `row`. */
+/* Where this lane reads and writes, from a row of the tile on; further rows are so many rows away. */
+struct rm_persistent_at {
+    const float *x, *table; /* x's part of its gate; with a table: of token 0 */
+    const int32_t *token;
+    float *kept, *y, *c; /* its column of what is kept, or NULL; its unit's h and c */
+};
+
 template <class Cell>
-static __device__ inline float rm_persistent_x(const rm_persistent &a, const rm_persistent_lane &l, int64_t row) {
-    if (!l.lives || l.gate >= Cell::GATES) return 0;
-    if (a.table) return a.table[(a.token[row] * (int64_t)Cell::GATES + l.gate) * a.hidden + l.unit];
-    return a.products[row * a.width + (l.gate + Cell::SHIFT) % Cell::GATES * a.hidden + l.unit];
+static __device__ inline rm_persistent_at rm_persistent_at_of(const rm_persistent &a, const rm_persistent_lane &l, int64_t row) {
+    rm_persistent_at at = {NULL, NULL, NULL, NULL, NULL, NULL};
+    if (l.gate < Cell::GATES && a.table) at.table = a.table + l.gate * a.hidden + l.unit, at.token = a.token + row;
+    if (l.gate < Cell::GATES && !a.table)
+        at.x = a.products + row * a.width + (l.gate + Cell::SHIFT) % Cell::GATES * a.hidden + l.unit;
+    if (a.gates) at.kept = a.gates + row * a.width + threadIdx.x % 4 * a.hidden + l.unit;
+    if (Cell::HAS_C && a.c) at.c = a.c + row * a.hidden + l.unit;
+    at.y = a.y + row * a.hidden + l.unit;
+    return at;
+}
+
+static __device__ inline void rm_persistent_move(rm_persistent_at *at, const rm_persistent &a, int64_t rows) {
+    if (at->x) at->x += rows * a.width;
+    if (at->token) at->token += rows;
+    if (at->kept) at->kept += rows * a.width;
+    if (at->c) at->c += rows * a.hidden;
+    at->y += rows * a.hidden;
+}
+
+/* x's part of this lane's gate, `row` rows away. */
+template <class Cell>
+static __device__ inline float rm_persistent_x(const rm_persistent &a, const rm_persistent_at &at, int row) {
+    if (at.token) return at.table[at.token[row] * (Cell::GATES * a.hidden)];
+    return at.x ? at.x[row * a.width] : 0;
 }
 
 /* h' of this lane's unit; *kept: what is kept in column lane % 4. *c becomes c' of an lstm. */
@@ -201,12 +227,13 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_fo
 
     rm_peer peer[PEERS]; /* h' goes to every block: four lanes share them */
     RM_UNROLL for (int i = 0; i < PEERS; i++) peer[i] = rm_cluster_peer(column + 4 * i < size ? column + 4 * i : 0);
+    rm_persistent_at at = rm_persistent_at_of<Cell>(a, l, first + l.group);
     float c[PASSES], x[PASSES]; /* of this lane's rows */
     RM_UNROLL for (int j = 0; j < PASSES; j++) {
         const int q = l.group + j * GROUPS;
         const bool has = q < n && l.lives;
         c[j] = has && Cell::HAS_C && a.c_in ? a.c_in[(first + q) * a.hidden + l.unit] : 0;
-        x[j] = has ? rm_persistent_x<Cell>(a, l, first + q) : 0;
+        x[j] = has ? rm_persistent_x<Cell>(a, at, j * GROUPS) : 0;
     }
     for (int64_t t = 0; t < a.tau; t++) {
         const int now = (int)(t & 1), next = 1 - now;
@@ -224,22 +251,22 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_fo
             float own = 0, kept = 0;
             RM_UNROLL for (int p = 0; p < Q; p++) own = q == p ? sum[p] : own;
             const bool has = q < n && l.lives;
-            const int at = q * Shape::K + (int)l.unit;
-            float h_new = rm_persistent_next<Cell>(l, x[j], own, has ? h[at] : 0, &c[j], &kept);
+            const int slot = q * Shape::K + (int)l.unit, away = j * GROUPS;
+            float h_new = rm_persistent_next<Cell>(l, x[j], own, has ? h[slot] : 0, &c[j], &kept);
             if (!has) continue;
             if (goes_on) {
                 RM_UNROLL for (int i = 0; i < PEERS; i++)
-                    if (column + 4 * i < size) rm_mailbox_send(peer[i], &h_next[at], &box[next], h_new);
+                    if (column + 4 * i < size) rm_mailbox_send(peer[i], &h_next[slot], &box[next], h_new);
+                x[j] = rm_persistent_x<Cell>(a, at, (int)a.batch + away);
             }
-            const int64_t row = t * a.batch + first + q;
-            if (goes_on) x[j] = rm_persistent_x<Cell>(a, l, row + a.batch);
-            if (a.gates) a.gates[row * a.width + column * a.hidden + l.unit] = kept;
-            if (column == 0) a.y[row * a.hidden + l.unit] = h_new;
-            if (Cell::HAS_C && a.c && column == 1) a.c[row * a.hidden + l.unit] = c[j];
+            if (at.kept) at.kept[away * a.width] = kept;
+            if (column == 0) at.y[away * a.hidden] = h_new;
+            if (Cell::HAS_C && at.c && column == 1) at.c[away * a.hidden] = c[j];
             if (goes_on || column) continue;
             if (a.h_out) a.h_out[(first + q) * a.hidden + l.unit] = h_new;
             if (Cell::HAS_C && a.c_out) a.c_out[(first + q) * a.hidden + l.unit] = c[j];
         }
+        rm_persistent_move(&at, a, a.batch);
     }
     rm_cluster_sync();
 #endif
@@ -279,25 +306,26 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_re
     float held[Shape::HELD_CHUNKS * Shape::CHUNK], part[Q * Shape::K / Shape::THREADS];
     rm_persistent_fetch<Shape, Q>(a, from, to, part);
     rm_persistent_load<Shape>(a, l.first, held, shared);
-    for (int64_t at = from; at < to; at += Q) {
-        float *const h = all_h + (at - from) / Q % 2 * Q * Shape::K; /* the one before may still be read */
+    rm_persistent_at at = rm_persistent_at_of<Cell>(a, l, from + l.group);
+    for (int64_t row = from; row < to; row += Q) {
+        float *const h = all_h + (row - from) / Q % 2 * Q * Shape::K; /* the one before may still be read */
         float sum[Q], x[PASSES];
         RM_UNROLL for (int j = 0; j < Q * Shape::K / Shape::THREADS; j++) h[threadIdx.x + j * Shape::THREADS] = part[j];
         RM_UNROLL for (int j = 0; j < PASSES; j++) {
             const int q = l.group + j * GROUPS;
-            x[j] = q < Q && at + q < to ? rm_persistent_x<Cell>(a, l, at + q) : 0;
+            x[j] = q < Q && row + q < to && l.lives ? rm_persistent_x<Cell>(a, at, j * GROUPS) : 0;
         }
         __syncthreads();
-        rm_persistent_fetch<Shape, Q>(a, at + Q, to, part);
+        rm_persistent_fetch<Shape, Q>(a, row + Q, to, part);
         rm_persistent_sums<Shape, Q>(held, shared, h, sum);
         RM_UNROLL for (int j = 0; j < PASSES; j++) {
             const int q = l.group + j * GROUPS;
             float own = 0, kept = 0, c = 0;
             RM_UNROLL for (int p = 0; p < Q; p++) own = q == p ? sum[p] : own;
             rm_persistent_next<Cell>(l, x[j], own, 0, &c, &kept);
-            if (q < Q && at + q < to && l.lives)
-                a.gates[(at + q) * a.width + threadIdx.x % 4 * a.hidden + l.unit] = kept;
+            if (q < Q && row + q < to && l.lives) at.kept[j * GROUPS * a.width] = kept;
         }
+        rm_persistent_move(&at, a, Q);
     }
 #endif
 }
