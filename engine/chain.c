@@ -66,7 +66,7 @@ static remat_status find_carried(rm_chain *chain) {
 
 /* Full tiles are one class; the last tile is another, being short perhaps, and holding the POST nodes. */
 static remat_status cut_time(rm_chain *chain, const rm_chain_config *config) {
-    chain->tile = rm_tile_of(config->tile, chain->timesteps, chain->batch);
+    chain->tile = rm_tile_of(config->tile, chain->timesteps, chain->batch, config->kernels);
     chain->n_stages = (chain->timesteps + chain->tile - 1) / chain->tile;
     int64_t most = INT32_MAX / (2 * ((int64_t)chain->n_carried + 16)); /* pieces, of states and of their gradients */
     REQUIRE(chain->n_stages < most, INVALID,

@@ -200,8 +200,8 @@ void rm_chain_take_times(rm_chain *chain);
 /* ---- Questions about a chain that is cut: chain_lookup.c -------------------------------------------------------- */
 
 /* The timesteps of a tile, no more than T: as many as are asked for, or, where none are (0), 512 rows / B, rounded down to a
- * power of two, within 8..256 (docs/plans.md). */
-int64_t rm_tile_of(int64_t asked, int64_t timesteps, int64_t batch);
+ * power of two, within 8..256; on a GPU 2048 rows, within 8..1024 (docs/plans.md). */
+int64_t rm_tile_of(int64_t asked, int64_t timesteps, int64_t batch, rm_device_kind kernels);
 
 const rm_class *rm_stage_class(const rm_chain *chain, int64_t stage);
 

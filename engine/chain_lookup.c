@@ -1,14 +1,14 @@
 /* chain_lookup.c: questions about a chain of stages, once it is cut: chain.h lists them. */
 #include "engine/chain.h"
 
-static int64_t default_tile(int64_t timesteps, int64_t batch) {
-    int64_t rows = 512, tile = 256;
+static int64_t default_tile(int64_t batch, int64_t rows) {
+    int64_t tile = rows / 2;
     while (tile > 8 && tile * batch > rows) tile /= 2;
-    return tile < timesteps ? tile : timesteps;
+    return tile;
 }
 
-int64_t rm_tile_of(int64_t asked, int64_t timesteps, int64_t batch) {
-    int64_t tile = asked ? asked : default_tile(timesteps, batch);
+int64_t rm_tile_of(int64_t asked, int64_t timesteps, int64_t batch, rm_device_kind kernels) {
+    int64_t tile = asked ? asked : default_tile(batch, kernels == RM_DEVICE_CUDA ? 2048 : 512);
     return tile < timesteps ? tile : timesteps;
 }
 

@@ -37,7 +37,7 @@ static remat_status choose(remat_graph *graph, rm_node *node, const rm_device_ap
 }
 
 remat_status rm_graph_choose_variants(remat_graph *graph, const rm_device_api *api, rm_device *device, int64_t tile) {
-    int64_t full = rm_tile_of(tile, graph->timesteps, graph->batch);
+    int64_t full = rm_tile_of(tile, graph->timesteps, graph->batch, api->kernels);
     if (!api->variant || !full) return REMAT_OK;
     const int64_t tau[2] = {full, graph->timesteps - (graph->timesteps - 1) / full * full};
     for (int32_t n = 0; n < graph->n_nodes; n++)
