@@ -10,6 +10,9 @@
  *     all threads:  rm_mailbox_wait(&box, phase)                          until n bytes are there; phase 0, 1, 0, ... in turn
  *     one thread:   rm_mailbox_expect(&box, n)                            for the next phase, before it sends anything itself
  *
+ * What lies in global memory is best asked for many steps ahead: rm_fetch copies 4 bytes into shared memory while the thread goes
+ * on (cp.async). rm_fetch_end ends a batch; after rm_fetch_wait<N> this thread sees all its batches but the last N.
+ *
  * Nobody may send into a phase before all have seen the one before the last end: two boxes, used in turn, see to that where
  * each block's part is needed by all. rm_cluster_sync() comes last, too: a block that has returned has no memory. */
 #ifndef RM_CLUSTER_CUH
@@ -89,6 +92,14 @@ static inline void rm_cluster_config(cudaLaunchConfig_t *config, cudaLaunchAttri
     config->dynamicSmemBytes = bytes, config->attrs = attribute, config->numAttrs = 1;
     cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+}
+
+static __device__ inline void rm_fetch(void *shared, const void *global) {
+    RM_CLUSTER_ASM("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(rm_cluster_here(shared)), "l"(global) : "memory");
+}
+static __device__ inline void rm_fetch_end(void) { RM_CLUSTER_ASM("cp.async.commit_group;" ::: "memory"); }
+template <int N> static __device__ inline void rm_fetch_wait(void) {
+    RM_CLUSTER_ASM("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
 /* `kernel` on so many clusters of `size` blocks, each block with `bytes` of shared memory. What fails shows as with

@@ -30,15 +30,18 @@ RM_HD real rm_lstm_c(rm_lstm_gates a, real c) { return real_fma(a.f, c, a.i * a.
 RM_HD real rm_lstm_h(real o, real c_next) { return o * rm_tanh(c_next); }
 
 /* dh and *dc: the gradients of h' and, from later timesteps, of c'. *dc becomes that of c. */
-RM_HD rm_lstm_gates rm_lstm_backward(rm_lstm_gates a, real c_next, real c, real dh, real *dc) {
+RM_HD rm_lstm_gates rm_lstm_backward_of(rm_lstm_gates a, real tanh_c, real c, real dh, real *dc) {
     rm_lstm_gates d;
-    real tanh_c = rm_tanh(c_next), dc_next = *dc + dh * a.o * (1 - tanh_c * tanh_c); /* h' = o tanh(c') */
+    real dc_next = *dc + dh * a.o * (1 - tanh_c * tanh_c); /* h' = o tanh(c') */
     d.o = dh * tanh_c * a.o * (1 - a.o);                                             /* o = sigmoid(..) */
     d.i = dc_next * a.g * a.i * (1 - a.i);                                           /* c' = f c + i g  */
     d.f = dc_next * c * a.f * (1 - a.f);
     d.g = dc_next * a.i * (1 - a.g * a.g);
     *dc = dc_next * a.f;
     return d;
+}
+RM_HD rm_lstm_gates rm_lstm_backward(rm_lstm_gates a, real c_next, real c, real dh, real *dc) {
+    return rm_lstm_backward_of(a, rm_tanh(c_next), c, dh, dc);
 }
 
 /* ---- gru ---------------------------------------------------------------------------------------------------------- */

@@ -88,7 +88,7 @@ struct gru_cell {
     }
     static __device__ inline void back(const rm_persistent_read &r, float dh, float *, float *direct, float *d) {
         rm_gru_gates a = {r.kept[0], r.kept[1], r.kept[2], r.kept[3]};
-        put(d, 1, rm_gru_backward(a, r.h_before, dh, direct));
+        put(d, 1, rm_gru_backward(a, r.before, dh, direct));
     }
 };
 

@@ -92,7 +92,7 @@ struct lstm_cell {
         return rm_lstm_h(gates[O], *c);
     }
     static __device__ inline void back(const rm_persistent_read &r, float dh, float *dc, float *, float *d) {
-        put(d, 1, rm_lstm_backward(get(r.kept, 1), r.c, r.c_before, dh, dc));
+        put(d, 1, rm_lstm_backward_of(get(r.kept, 1), r.tanh_c, r.before, dh, dc));
     }
 };
 

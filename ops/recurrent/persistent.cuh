@@ -177,8 +177,12 @@ static __device__ inline void rm_persistent_move(rm_persistent_at *at, const rm_
 
 /* x's part of this lane's gate, `row` rows away. */
 template <class Cell>
+static __device__ inline const float *rm_persistent_row(const rm_persistent &a, const rm_persistent_at &at, int32_t token) {
+    return at.table + token * (Cell::GATES * a.hidden);
+}
+template <class Cell>
 static __device__ inline float rm_persistent_x(const rm_persistent &a, const rm_persistent_at &at, int row) {
-    if (at.token) return at.table[at.token[row] * (Cell::GATES * a.hidden)];
+    if (at.token) return *rm_persistent_row<Cell>(a, at, at.token[row]);
     return at.x ? at.x[row * a.width] : 0;
 }
 
@@ -196,9 +200,17 @@ static __device__ inline float rm_persistent_next(const rm_persistent_lane &l, f
 
 /* ---- Forward -------------------------------------------------------------------------------------------------------- */
 
+/* x's parts, and tokens, are on their way from memory for so many timesteps: each thread's own, in a ring. */
+enum { RM_PERSISTENT_AHEAD = 4 };
+template <class Shape, int Q> struct rm_persistent_rows {
+    static constexpr int PASSES = (Q + Shape::GROUPS - 1) / Shape::GROUPS; /* rows of a lane */
+    static constexpr int RING = RM_PERSISTENT_AHEAD * PASSES * Shape::THREADS;
+};
+
 template <class Cell, int V, int Q> static constexpr size_t rm_persistent_forward_bytes(void) {
     typedef rm_persistent_shape<Cell, V> Shape;
-    return (2 * Q * Shape::K + Shape::FORWARD_SHARED) * sizeof(float) + 2 * sizeof(rm_mailbox);
+    return (2 * Q * Shape::K + Shape::FORWARD_SHARED + 2 * rm_persistent_rows<Shape, Q>::RING) * sizeof(float) +
+           2 * sizeof(rm_mailbox);
 }
 
 /* One cluster for each Q sequences. */
@@ -206,9 +218,12 @@ template <class Cell, int V, int Q>
 static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_forward(rm_persistent a) {
 #if RM_PERSISTENT
     typedef rm_persistent_shape<Cell, V> Shape;
-    enum { GROUPS = Shape::GROUPS, PASSES = (Q + GROUPS - 1) / GROUPS, PEERS = RM_CLUSTER_MOST / 4 };
+    constexpr int GROUPS = Shape::GROUPS, PASSES = rm_persistent_rows<Shape, Q>::PASSES, PEERS = RM_CLUSTER_MOST / 4;
+    constexpr int AHEAD = RM_PERSISTENT_AHEAD;
     float *const all_h = rm_cluster_memory(), *const shared = all_h + 2 * Q * Shape::K; /* h before even and odd timesteps */
-    rm_mailbox *const box = (rm_mailbox *)(shared + Shape::FORWARD_SHARED);
+    float *const ring = shared + Shape::FORWARD_SHARED + threadIdx.x; /* [AHEAD][PASSES][THREADS] */
+    int32_t *const tokens = (int32_t *)ring + rm_persistent_rows<Shape, Q>::RING;
+    rm_mailbox *const box = (rm_mailbox *)(shared + Shape::FORWARD_SHARED + 2 * rm_persistent_rows<Shape, Q>::RING);
     const int rank = (int)rm_cluster_rank(), size = (int)rm_cluster_size(), column = threadIdx.x % 4;
     const int64_t first = blockIdx.x / size * Q; /* sequence */
     const int n = (int)(a.batch - first < Q ? a.batch - first : Q);
@@ -228,15 +243,26 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_fo
     rm_peer peer[PEERS]; /* h' goes to every block: four lanes share them */
     RM_UNROLL for (int i = 0; i < PEERS; i++) peer[i] = rm_cluster_peer(column + 4 * i < size ? column + 4 * i : 0);
     rm_persistent_at at = rm_persistent_at_of<Cell>(a, l, first + l.group);
-    float c[PASSES], x[PASSES]; /* of this lane's rows */
+    float c[PASSES]; /* of this lane's rows */
     RM_UNROLL for (int j = 0; j < PASSES; j++) {
         const int q = l.group + j * GROUPS;
-        const bool has = q < n && l.lives;
-        c[j] = has && Cell::HAS_C && a.c_in ? a.c_in[(first + q) * a.hidden + l.unit] : 0;
-        x[j] = has ? rm_persistent_x<Cell>(a, at, j * GROUPS) : 0;
+        c[j] = q < n && l.lives && Cell::HAS_C && a.c_in ? a.c_in[(first + q) * a.hidden + l.unit] : 0;
+    }
+    for (int t = 0; t < AHEAD; t++) {
+        RM_UNROLL for (int j = 0; j < PASSES; j++) {
+            const int spot = (t * PASSES + j) * Shape::THREADS;
+            const int64_t away = t * a.batch + j * GROUPS, later = AHEAD * a.batch;
+            const bool has = l.group + j * GROUPS < n && l.lives;
+            ring[spot] = 0;
+            if (has && t < a.tau && at.token) rm_fetch(&ring[spot], rm_persistent_row<Cell>(a, at, at.token[away]));
+            if (has && t < a.tau && at.x) rm_fetch(&ring[spot], at.x + away * a.width);
+            if (has && t + AHEAD < a.tau && at.token) rm_fetch(&tokens[spot], &at.token[away + later]);
+        }
+        rm_fetch_end();
     }
     for (int64_t t = 0; t < a.tau; t++) {
-        const int now = (int)(t & 1), next = 1 - now;
+        const int now = (int)(t & 1), next = 1 - now, turn = (int)(t % AHEAD) * PASSES;
+        rm_fetch_wait<AHEAD - 1>();
         const bool goes_on = t + 1 < a.tau;
         const float *const h = all_h + now * Q * Shape::K;
         float *const h_next = all_h + next * Q * Shape::K;
@@ -252,12 +278,17 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_fo
             RM_UNROLL for (int p = 0; p < Q; p++) own = q == p ? sum[p] : own;
             const bool has = q < n && l.lives;
             const int slot = q * Shape::K + (int)l.unit, away = j * GROUPS;
-            float h_new = rm_persistent_next<Cell>(l, x[j], own, has ? h[slot] : 0, &c[j], &kept);
+            const int spot = (turn + j) * Shape::THREADS;
+            float h_new = rm_persistent_next<Cell>(l, ring[spot], own, has ? h[slot] : 0, &c[j], &kept);
             if (!has) continue;
             if (goes_on) {
                 RM_UNROLL for (int i = 0; i < PEERS; i++)
                     if (column + 4 * i < size) rm_mailbox_send(peer[i], &h_next[slot], &box[next], h_new);
-                x[j] = rm_persistent_x<Cell>(a, at, (int)a.batch + away);
+            }
+            if (t + AHEAD < a.tau) {
+                if (at.token) rm_fetch(&ring[spot], rm_persistent_row<Cell>(a, at, tokens[spot]));
+                if (at.x) rm_fetch(&ring[spot], at.x + (AHEAD * a.batch + away) * a.width);
+                if (at.token && t + 2 * AHEAD < a.tau) rm_fetch(&tokens[spot], &at.token[2 * AHEAD * a.batch + away]);
             }
             if (at.kept) at.kept[away * a.width] = kept;
             if (column == 0) at.y[away * a.hidden] = h_new;
@@ -266,6 +297,7 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_fo
             if (a.h_out) a.h_out[(first + q) * a.hidden + l.unit] = h_new;
             if (Cell::HAS_C && a.c_out) a.c_out[(first + q) * a.hidden + l.unit] = c[j];
         }
+        rm_fetch_end();
         rm_persistent_move(&at, a, a.batch);
     }
     rm_cluster_sync();
@@ -332,28 +364,36 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_re
 
 /* ---- Backward ------------------------------------------------------------------------------------------------------- */
 
+enum { RM_PERSISTENT_READS = 6 }; /* numbers of a unit and timestep */
+
 template <class Cell, int V, int Q> static constexpr size_t rm_persistent_backward_bytes(void) {
     typedef rm_persistent_shape<Cell, V> Shape;
-    return (2 * Q * Shape::U * (RM_CLUSTER_MOST + 4) + Shape::BACKWARD_SHARED) * sizeof(float) + 2 * sizeof(rm_mailbox);
+    return (2 * Q * Shape::U * (RM_CLUSTER_MOST + 4) + Shape::BACKWARD_SHARED +
+            RM_PERSISTENT_AHEAD * RM_PERSISTENT_READS * Q * Shape::U) *
+               sizeof(float) +
+           2 * sizeof(rm_mailbox);
 }
 
-/* What a unit's step back reads: of timestep t, and of the one before. */
+/* What a unit's step back reads: what was kept (of a plain RNN y), and c or h of the timestep before. */
 struct rm_persistent_read {
-    float kept[4], y, dy, c, c_before, h_before;
+    float kept[4], before, tanh_c;
 };
+
+/* Timestep t of a unit on its way into a ring's place, numbers `apart` from each other; nothing where t < 0. */
 template <class Cell>
-static __device__ inline rm_persistent_read rm_persistent_read_of(const rm_persistent &a, int64_t t, int64_t sequence,
-                                                                  int64_t unit) {
-    rm_persistent_read r = {{0, 0, 0, 0}, 0, 0, 0, 0, 0};
-    const int64_t row = t * a.batch + sequence, at = row * a.hidden + unit, in = sequence * a.hidden + unit,
-                  before = at - a.batch * a.hidden;
-    r.dy = a.dy[at];
-    if (Cell::COLUMNS == 1) r.y = a.y[at];
-    else
-        RM_UNROLL for (int k = 0; k < Cell::COLUMNS; k++) r.kept[k] = a.gates[row * a.width + k * a.hidden + unit];
-    if (Cell::HAS_C) r.c = a.c[at], r.c_before = t > 0 ? a.c[before] : a.c_in ? a.c_in[in] : 0;
-    if (Cell::SHIFT) r.h_before = t > 0 ? a.y[before] : a.h_in ? a.h_in[in] : 0;
-    return r;
+static __device__ inline void rm_persistent_fetch_back(const rm_persistent &a, int64_t t, int64_t sequence, int64_t unit,
+                                                       float *place, int apart) {
+    const int64_t row = t * a.batch + sequence, at = row * a.hidden + unit;
+    if (t >= 0) {
+        const float *kept = Cell::COLUMNS == 1 ? a.y + at : a.gates + row * a.width + unit;
+        const float *all = Cell::HAS_C ? a.c : a.y, *in = Cell::HAS_C ? a.c_in : a.h_in;
+        const float *before = t > 0 ? all + at - a.batch * a.hidden : in ? in + sequence * a.hidden + unit : NULL;
+        RM_UNROLL for (int k = 0; k < Cell::COLUMNS; k++) rm_fetch(place + k * apart, kept + k * a.hidden);
+        rm_fetch(place + 4 * apart, a.dy + at);
+        if (Cell::COLUMNS > 1 && before) rm_fetch(place + 5 * apart, before);
+        if (Cell::COLUMNS > 1 && !before) place[5 * apart] = 0;
+    }
+    rm_fetch_end();
 }
 
 /* Shares of dh (in four sums: of four ranks each) in the order of ranks' pairs. */
@@ -372,10 +412,12 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_ba
 #if RM_PERSISTENT
     typedef rm_persistent_shape<Cell, V> Shape;
     constexpr int U = Shape::U, G = Shape::G, C = Shape::C, MOST = RM_CLUSTER_MOST, ACROSS = Shape::THREADS / 2;
+    constexpr int AHEAD = RM_PERSISTENT_AHEAD, PLACE = RM_PERSISTENT_READS * Q * U;
     float *const all_shares = rm_cluster_memory();      /* [2][Q][U][MOST]: of dh, by rank */
     float *const all_d = all_shares + 2 * Q * U * MOST; /* [2][Q][U][4]: gradients of the gates' sums */
     float *const shared = all_d + 2 * Q * U * 4;
-    rm_mailbox *const box = (rm_mailbox *)(shared + Shape::BACKWARD_SHARED);
+    float *const ring = shared + Shape::BACKWARD_SHARED; /* [AHEAD][READS][Q U] */
+    rm_mailbox *const box = (rm_mailbox *)(ring + AHEAD * RM_PERSISTENT_READS * Q * U);
     const unsigned rank = rm_cluster_rank(), size = rm_cluster_size();
     const int64_t first = blockIdx.x / size * Q, first_unit = (int64_t)rank * U;
     const int n = (int)(a.batch - first < Q ? a.batch - first : Q);
@@ -407,11 +449,23 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_ba
         peer[c] = rm_cluster_peer(column[c] < a.hidden ? column[c] / U : 0);
     }
     float dh = has && a.dh_out ? a.dh_out[in] : 0, dc = has && Cell::HAS_C && a.dc_out ? a.dc_out[in] : 0, direct = 0;
-    rm_persistent_read r = {{0, 0, 0, 0}, 0, 0, 0, 0, 0};
-    if (has) r = rm_persistent_read_of<Cell>(a, a.tau - 1, first + sequence, first_unit + mine);
+    for (int i = 0; i < AHEAD && has; i++)
+        rm_persistent_fetch_back<Cell>(a, a.tau - 1 - i, first + sequence, first_unit + mine, ring + threadIdx.x + i * PLACE,
+                                       Q * U);
+    float c_next = has && Cell::HAS_C ? a.c[((a.tau - 1) * a.batch + first + sequence) * a.hidden + first_unit + mine] : 0;
     for (int64_t s = 0; s <= exchanges; s++) {
         const int now = (int)(s & 1), next = 1 - now;
         const int64_t t = a.tau - 1 - s; /* -1: the state that came in */
+        float *const place = ring + threadIdx.x + s % AHEAD * PLACE;
+        rm_persistent_read r = {{0, 0, 0, 0}, 0, 0};
+        float dy = 0, out[4] = {0, 0, 0, 0};
+        if (has && t >= 0) {
+            rm_fetch_wait<AHEAD - 1>();
+            RM_UNROLL for (int k = 0; k < Cell::COLUMNS; k++) r.kept[k] = place[k * Q * U];
+            dy = place[4 * Q * U];
+            if (Cell::COLUMNS > 1) r.before = place[5 * Q * U];
+            if (Cell::HAS_C) r.tanh_c = rm_tanh(c_next), c_next = r.before;
+        }
         if (s > 0) {
             rm_mailbox_wait(&box[now], (unsigned)((s - 1) >> 1 & 1));
             if (threadIdx.x == 0 && s + 2 <= exchanges) rm_mailbox_expect(&box[now], bytes);
@@ -420,17 +474,12 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_ba
         if (t < 0) break;
         float *const d = all_d + now * Q * U * 4;
         if (has) {
-            float out[4] = {0, 0, 0, 0};
             rm_four of_sums = {{0, 0, 0, 0}};
-            Cell::back(r, dh + r.dy, &dc, &direct, out);
+            Cell::back(r, dh + dy, &dc, &direct, out);
             RM_UNROLL for (int g = 0; g < G; g++) of_sums.v[g] = out[g + Cell::SHIFT];
             ((rm_four *)d)[sequence * U + mine] = of_sums;
-            float *const unit = a.gates + (t * a.batch + first + sequence) * a.width + first_unit + mine;
-            RM_UNROLL for (int k = 0; k < Cell::COLUMNS; k++) unit[k * a.hidden] = out[k];
         }
         __syncthreads();
-        if (s == exchanges) break;
-        if (has && t > 0) r = rm_persistent_read_of<Cell>(a, t - 1, first + sequence, first_unit + mine);
         float part[Q][C][G];
         RM_UNROLL for (int q = 0; q < Q; q++) RM_UNROLL for (int c = 0; c < C; c++)
             RM_UNROLL for (int g = 0; g < G; g++) part[q][c][g] = 0;
@@ -453,10 +502,14 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_ba
             }
             RM_UNROLL for (int c = 0; c < C / 2; c++) {
                 float share = rm_persistent_halve(sum[2 * c], sum[2 * c + 1], 1);
-                if (q < n && column[c] < a.hidden)
+                if (s < exchanges && q < n && column[c] < a.hidden)
                     rm_mailbox_send(peer[c], &all_shares[(next * Q + q) * U * MOST + slot[c]], &box[next], share);
             }
         }
+        if (!has) continue;
+        float *const unit = a.gates + (t * a.batch + first + sequence) * a.width + first_unit + mine;
+        RM_UNROLL for (int k = 0; k < Cell::COLUMNS; k++) unit[k * a.hidden] = out[k];
+        rm_persistent_fetch_back<Cell>(a, t - AHEAD, first + sequence, first_unit + mine, place, Q * U);
     }
     if (has && a.dh_in) a.dh_in[in] = dh;
     if (has && Cell::HAS_C && a.dc_in) a.dc_in[in] = dc;

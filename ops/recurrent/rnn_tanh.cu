@@ -42,7 +42,7 @@ struct tanh_cell {
     }
     static __device__ inline float next(int, const float *gates, float, float *, float *) { return gates[0]; }
     static __device__ inline void back(const rm_persistent_read &r, float dh, float *, float *, float *d) {
-        *d = rm_tanh_backward(dh, r.y);
+        *d = rm_tanh_backward(dh, r.kept[0]);
     }
 };
 
