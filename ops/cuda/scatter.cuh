@@ -23,27 +23,50 @@ static __device__ inline uint32_t rm_scatter_bits(const int32_t *token, unsigned
     return bits;
 }
 
+/* How many of `own`'s bits are set. */
+static __device__ inline int rm_scatter_count(const uint32_t *own, unsigned words) {
+    int n = 0;
+    for (unsigned w = 0; w < words; w++)
+        for (uint32_t bits = own[w]; bits; bits &= bits - 1) n++;
+    return n;
+}
+
 /* A token may occur in many rows, so blocks share out the table's rows and columns, not x's rows: a block looks through all
- * tokens for its own, and a thread has one column. */
+ * tokens for its own, and a thread has one column. Where a block has one row of the table, its sum stays in a register, and
+ * AHEAD rows of x are on their way at once. */
 static __global__ void rm_scatter_rows(rm_scatter s, const int32_t *__restrict__ token, const float *__restrict__ x,
                                        float *__restrict__ table) {
-    __shared__ int32_t here[RM_SCATTER_ROWS];
-    __shared__ uint32_t own[RM_SCATTER_ROWS / 32];
+    enum { WORDS = RM_SCATTER_ROWS / 32, AHEAD = 8 };
+    __shared__ int32_t here[RM_SCATTER_ROWS], row[RM_SCATTER_ROWS];
+    __shared__ uint32_t own[WORDS];
     int64_t tiles = (s.columns + RM_SCATTER_THREADS - 1) / RM_SCATTER_THREADS;
     int64_t u = blockIdx.x % tiles * RM_SCATTER_THREADS + threadIdx.x, at = (u + s.turn) % s.columns;
     int64_t from = blockIdx.x / tiles * s.group, to = from + s.group < s.v ? from + s.group : s.v;
+    const bool has = u < s.columns, alone = s.group == 1;
+    float sum = has && alone ? table[from * s.columns + u] : 0;
     for (int64_t first = 0; first < s.rows; first += RM_SCATTER_ROWS) {
         __syncthreads(); /* all are done with the rows before */
         for (int64_t k = threadIdx.x; k < RM_SCATTER_ROWS; k += RM_SCATTER_THREADS)
             here[k] = first + k < s.rows ? token[first + k] : -1;
         __syncthreads();
-        if (threadIdx.x < RM_SCATTER_ROWS / 32)
-            own[threadIdx.x] = rm_scatter_bits(here + 32 * threadIdx.x, threadIdx.x, from, to);
+        if (threadIdx.x < WORDS) own[threadIdx.x] = rm_scatter_bits(here + 32 * threadIdx.x, threadIdx.x, from, to);
         __syncthreads();
-        for (int w = 0; w < RM_SCATTER_ROWS / 32 && u < s.columns; w++)
-            for (uint32_t bits = own[w], k = 32 * w; bits; bits >>= 1, k++)
-                if (bits & 1) table[here[k] * s.columns + u] += x[(first + k) * s.ld + at];
+        if (threadIdx.x < WORDS) {
+            int n = rm_scatter_count(own, threadIdx.x);
+            for (uint32_t bits = own[threadIdx.x], k = 32 * threadIdx.x; bits; bits >>= 1, k++)
+                if (bits & 1) row[n++] = (int32_t)k;
+        }
+        __syncthreads();
+        const int n = has ? rm_scatter_count(own, WORDS) : 0;
+        const float *of_x = x + first * s.ld + at;
+        for (int i = 0; i < n && !alone; i++) table[here[row[i]] * s.columns + u] += of_x[row[i] * s.ld];
+        for (int i = 0; i < n && alone; i += AHEAD) {
+            float next[AHEAD];
+            for (int k = 0; k < AHEAD; k++) next[k] = of_x[row[i + k < n ? i + k : n - 1] * s.ld];
+            for (int k = 0; k < AHEAD && i + k < n; k++) sum += next[k];
+        }
     }
+    if (has && alone) table[from * s.columns + u] = sum;
 }
 
 /* `group` is filled in here. */
