@@ -5,7 +5,7 @@
 
 #include "ops/cuda/kernel.cuh"
 
-enum { RM_SCATTER_THREADS = 128, RM_SCATTER_ROWS = 512 /* looked through at a time */, RM_SCATTER_GROUPS = 512 };
+enum { RM_SCATTER_THREADS = 128, RM_SCATTER_ROWS = 1024 /* looked through at a time */, RM_SCATTER_GROUPS = 512 };
 
 /* table[token[row],u] += x[row, (u + turn) mod columns]; x (rows,columns), whose rows begin ld numbers apart */
 typedef struct {
@@ -26,8 +26,7 @@ static __device__ inline uint32_t rm_scatter_bits(const int32_t *token, unsigned
 /* How many of `own`'s bits are set. */
 static __device__ inline int rm_scatter_count(const uint32_t *own, unsigned words) {
     int n = 0;
-    for (unsigned w = 0; w < words; w++)
-        for (uint32_t bits = own[w]; bits; bits &= bits - 1) n++;
+    for (unsigned w = 0; w < words; w++) n += __popc(own[w]);
     return n;
 }
 
@@ -36,8 +35,9 @@ static __device__ inline int rm_scatter_count(const uint32_t *own, unsigned word
  * AHEAD rows of x are on their way at once. */
 static __global__ void rm_scatter_rows(rm_scatter s, const int32_t *__restrict__ token, const float *__restrict__ x,
                                        float *__restrict__ table) {
-    enum { WORDS = RM_SCATTER_ROWS / 32, AHEAD = 8 };
-    __shared__ int32_t here[RM_SCATTER_ROWS], row[RM_SCATTER_ROWS];
+    enum { WORDS = RM_SCATTER_ROWS / 32, AHEAD = 16 };
+    __shared__ int32_t here[RM_SCATTER_ROWS];
+    __shared__ uint16_t row[RM_SCATTER_ROWS];
     __shared__ uint32_t own[WORDS];
     int64_t tiles = (s.columns + RM_SCATTER_THREADS - 1) / RM_SCATTER_THREADS;
     int64_t u = blockIdx.x % tiles * RM_SCATTER_THREADS + threadIdx.x, at = (u + s.turn) % s.columns;
@@ -54,7 +54,7 @@ static __global__ void rm_scatter_rows(rm_scatter s, const int32_t *__restrict__
         if (threadIdx.x < WORDS) {
             int n = rm_scatter_count(own, threadIdx.x);
             for (uint32_t bits = own[threadIdx.x], k = 32 * threadIdx.x; bits; bits >>= 1, k++)
-                if (bits & 1) row[n++] = (int32_t)k;
+                if (bits & 1) row[n++] = (uint16_t)k;
         }
         __syncthreads();
         const int n = has ? rm_scatter_count(own, WORDS) : 0;

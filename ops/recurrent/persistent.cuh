@@ -131,7 +131,7 @@ static __device__ inline void rm_persistent_sums(const float *held, const float 
  * gate), in the rows of its group. */
 struct rm_persistent_lane {
     int64_t unit, first; /* of the layer, and may lie behind it; the first of those that its weights are for */
-    bool lives;          /* it does not */
+    bool lives, reads;   /* it does not; and x has a part in this lane's gate */
     int gate, from, group;
     float b_ih, b_hh;
 };
@@ -142,48 +142,20 @@ static __device__ inline rm_persistent_lane rm_persistent_lane_of(const rm_persi
     const int lane = threadIdx.x % RM_LANES, four = threadIdx.x % Shape::S / 4;
     l.first = first + threadIdx.x / Shape::S * Shape::V, l.unit = l.first + four % Shape::V, l.lives = l.unit < a.hidden;
     l.gate = Shape::G == 1 ? 0 : lane % 4, l.from = lane / 4 * 4, l.group = four / Shape::V;
-    const bool has = l.lives && l.gate < Shape::G;
-    l.b_ih = has && a.b_ih ? a.b_ih[l.gate * a.hidden + l.unit] : 0;
-    l.b_hh = has && a.b_hh ? a.b_hh[l.gate * a.hidden + l.unit] : 0;
+    l.reads = l.lives && l.gate < Shape::G;
+    l.b_ih = l.reads && a.b_ih ? a.b_ih[l.gate * a.hidden + l.unit] : 0;
+    l.b_hh = l.reads && a.b_hh ? a.b_hh[l.gate * a.hidden + l.unit] : 0;
     return l;
 }
 
-/* Where this lane reads and writes, from a row of the tile on; further rows are so many rows away. */
-struct rm_persistent_at {
-    const float *x, *table; /* x's part of its gate; with a table: of token 0 */
-    const int32_t *token;
-    float *kept, *y, *c; /* its column of what is kept, or NULL; its unit's h and c */
-};
-
+/* Where x's part of this lane's gate lies in a row of the tile, unless a table has it; and of a token in the table. */
 template <class Cell>
-static __device__ inline rm_persistent_at rm_persistent_at_of(const rm_persistent &a, const rm_persistent_lane &l, int64_t row) {
-    rm_persistent_at at = {NULL, NULL, NULL, NULL, NULL, NULL};
-    if (l.gate < Cell::GATES && a.table) at.table = a.table + l.gate * a.hidden + l.unit, at.token = a.token + row;
-    if (l.gate < Cell::GATES && !a.table)
-        at.x = a.products + row * a.width + (l.gate + Cell::SHIFT) % Cell::GATES * a.hidden + l.unit;
-    if (a.gates) at.kept = a.gates + row * a.width + threadIdx.x % 4 * a.hidden + l.unit;
-    if (Cell::HAS_C && a.c) at.c = a.c + row * a.hidden + l.unit;
-    at.y = a.y + row * a.hidden + l.unit;
-    return at;
-}
-
-static __device__ inline void rm_persistent_move(rm_persistent_at *at, const rm_persistent &a, int64_t rows) {
-    if (at->x) at->x += rows * a.width;
-    if (at->token) at->token += rows;
-    if (at->kept) at->kept += rows * a.width;
-    if (at->c) at->c += rows * a.hidden;
-    at->y += rows * a.hidden;
-}
-
-/* x's part of this lane's gate, `row` rows away. */
-template <class Cell>
-static __device__ inline const float *rm_persistent_row(const rm_persistent &a, const rm_persistent_at &at, int32_t token) {
-    return at.table + token * (Cell::GATES * a.hidden);
+static __device__ inline const float *rm_persistent_product(const rm_persistent &a, const rm_persistent_lane &l, int64_t row) {
+    return a.products + row * a.width + (l.gate + Cell::SHIFT) % Cell::GATES * a.hidden + l.unit;
 }
 template <class Cell>
-static __device__ inline float rm_persistent_x(const rm_persistent &a, const rm_persistent_at &at, int row) {
-    if (at.token) return *rm_persistent_row<Cell>(a, at, at.token[row]);
-    return at.x ? at.x[row * a.width] : 0;
+static __device__ inline const float *rm_persistent_entry(const rm_persistent &a, const rm_persistent_lane &l, int32_t token) {
+    return a.table + (token * (int64_t)Cell::GATES + l.gate) * a.hidden + l.unit;
 }
 
 /* h' of this lane's unit; *kept: what is kept in column lane % 4. *c becomes c' of an lstm. */
@@ -242,8 +214,14 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_fo
 
     rm_peer peer[PEERS]; /* h' goes to every block: four lanes share them */
     RM_UNROLL for (int i = 0; i < PEERS; i++) peer[i] = rm_cluster_peer(column + 4 * i < size ? column + 4 * i : 0);
-    rm_persistent_at at = rm_persistent_at_of<Cell>(a, l, first + l.group);
-    float c[PASSES]; /* of this lane's rows */
+    /* This lane's first row, of timesteps that move on: what is fetched, and what is written. Other rows are GROUPS apart. */
+    const int64_t row = first + l.group, wide = a.batch * a.width, deep = a.batch * a.hidden;
+    const int64_t between = GROUPS * a.width, under = GROUPS * a.hidden;
+    const float *from = a.table ? NULL : rm_persistent_product<Cell>(a, l, row);
+    const int32_t *token = a.table ? a.token + row : NULL;
+    float *kept_at = a.gates ? a.gates + row * a.width + column * a.hidden + l.unit : NULL;
+    float *y = a.y + row * a.hidden + l.unit, *c_at = Cell::HAS_C && a.c ? a.c + row * a.hidden + l.unit : NULL;
+    float c[PASSES];
     RM_UNROLL for (int j = 0; j < PASSES; j++) {
         const int q = l.group + j * GROUPS;
         c[j] = q < n && l.lives && Cell::HAS_C && a.c_in ? a.c_in[(first + q) * a.hidden + l.unit] : 0;
@@ -251,15 +229,17 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_fo
     for (int t = 0; t < AHEAD; t++) {
         RM_UNROLL for (int j = 0; j < PASSES; j++) {
             const int spot = (t * PASSES + j) * Shape::THREADS;
-            const int64_t away = t * a.batch + j * GROUPS, later = AHEAD * a.batch;
-            const bool has = l.group + j * GROUPS < n && l.lives;
+            const bool has = l.group + j * GROUPS < n && l.reads && t < a.tau;
             ring[spot] = 0;
-            if (has && t < a.tau && at.token) rm_fetch(&ring[spot], rm_persistent_row<Cell>(a, at, at.token[away]));
-            if (has && t < a.tau && at.x) rm_fetch(&ring[spot], at.x + away * a.width);
-            if (has && t + AHEAD < a.tau && at.token) rm_fetch(&tokens[spot], &at.token[away + later]);
+            if (has && !token) rm_fetch(&ring[spot], from + j * between);
+            if (has && token) rm_fetch(&ring[spot], rm_persistent_entry<Cell>(a, l, token[j * GROUPS]));
+            if (has && token && t + AHEAD < a.tau) rm_fetch(&tokens[spot], &token[AHEAD * a.batch + j * GROUPS]);
         }
         rm_fetch_end();
+        if (token) token += a.batch;
+        else from += wide;
     }
+    if (token) token += AHEAD * a.batch;
     for (int64_t t = 0; t < a.tau; t++) {
         const int now = (int)(t & 1), next = 1 - now, turn = (int)(t % AHEAD) * PASSES;
         rm_fetch_wait<AHEAD - 1>();
@@ -277,7 +257,7 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_fo
             float own = 0, kept = 0;
             RM_UNROLL for (int p = 0; p < Q; p++) own = q == p ? sum[p] : own;
             const bool has = q < n && l.lives;
-            const int slot = q * Shape::K + (int)l.unit, away = j * GROUPS;
+            const int slot = q * Shape::K + (int)l.unit;
             const int spot = (turn + j) * Shape::THREADS;
             float h_new = rm_persistent_next<Cell>(l, ring[spot], own, has ? h[slot] : 0, &c[j], &kept);
             if (!has) continue;
@@ -285,20 +265,23 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_fo
                 RM_UNROLL for (int i = 0; i < PEERS; i++)
                     if (column + 4 * i < size) rm_mailbox_send(peer[i], &h_next[slot], &box[next], h_new);
             }
-            if (t + AHEAD < a.tau) {
-                if (at.token) rm_fetch(&ring[spot], rm_persistent_row<Cell>(a, at, tokens[spot]));
-                if (at.x) rm_fetch(&ring[spot], at.x + (AHEAD * a.batch + away) * a.width);
-                if (at.token && t + 2 * AHEAD < a.tau) rm_fetch(&tokens[spot], &at.token[2 * AHEAD * a.batch + away]);
+            if (l.reads && t + AHEAD < a.tau) {
+                rm_fetch(&ring[spot], token ? rm_persistent_entry<Cell>(a, l, tokens[spot]) : from + j * between);
+                if (token && t + 2 * AHEAD < a.tau) rm_fetch(&tokens[spot], &token[j * GROUPS]);
             }
-            if (at.kept) at.kept[away * a.width] = kept;
-            if (column == 0) at.y[away * a.hidden] = h_new;
-            if (Cell::HAS_C && at.c && column == 1) at.c[away * a.hidden] = c[j];
+            if (kept_at) kept_at[j * between] = kept;
+            if (column == 0) y[j * under] = h_new;
+            if (c_at && column == 1) c_at[j * under] = c[j];
             if (goes_on || column) continue;
             if (a.h_out) a.h_out[(first + q) * a.hidden + l.unit] = h_new;
             if (Cell::HAS_C && a.c_out) a.c_out[(first + q) * a.hidden + l.unit] = c[j];
         }
         rm_fetch_end();
-        rm_persistent_move(&at, a, a.batch);
+        y += deep;
+        if (kept_at) kept_at += wide;
+        if (c_at) c_at += deep;
+        if (token) token += a.batch;
+        else from += wide;
     }
     rm_cluster_sync();
 #endif
@@ -338,14 +321,15 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_re
     float held[Shape::HELD_CHUNKS * Shape::CHUNK], part[Q * Shape::K / Shape::THREADS];
     rm_persistent_fetch<Shape, Q>(a, from, to, part);
     rm_persistent_load<Shape>(a, l.first, held, shared);
-    rm_persistent_at at = rm_persistent_at_of<Cell>(a, l, from + l.group);
     for (int64_t row = from; row < to; row += Q) {
         float *const h = all_h + (row - from) / Q % 2 * Q * Shape::K; /* the one before may still be read */
         float sum[Q], x[PASSES];
         RM_UNROLL for (int j = 0; j < Q * Shape::K / Shape::THREADS; j++) h[threadIdx.x + j * Shape::THREADS] = part[j];
         RM_UNROLL for (int j = 0; j < PASSES; j++) {
             const int q = l.group + j * GROUPS;
-            x[j] = q < Q && row + q < to && l.lives ? rm_persistent_x<Cell>(a, at, j * GROUPS) : 0;
+            const bool has = q < Q && row + q < to && l.reads;
+            x[j] = !has ? 0 : a.table ? *rm_persistent_entry<Cell>(a, l, a.token[row + q])
+                                      : *rm_persistent_product<Cell>(a, l, row + q);
         }
         __syncthreads();
         rm_persistent_fetch<Shape, Q>(a, row + Q, to, part);
@@ -355,9 +339,9 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_re
             float own = 0, kept = 0, c = 0;
             RM_UNROLL for (int p = 0; p < Q; p++) own = q == p ? sum[p] : own;
             rm_persistent_next<Cell>(l, x[j], own, 0, &c, &kept);
-            if (q < Q && row + q < to && l.lives) at.kept[j * GROUPS * a.width] = kept;
+            if (q < Q && row + q < to && l.lives)
+                a.gates[(row + q) * a.width + threadIdx.x % 4 * a.hidden + l.unit] = kept;
         }
-        rm_persistent_move(&at, a, Q);
     }
 #endif
 }

@@ -69,6 +69,7 @@ void rm_emulated_mailbox_wait(rm_mailbox *box, unsigned phase, const char *file,
 }
 
 #define __launch_bounds__(threads)
+#define __popc(bits) __builtin_popcount(bits)
 #define rm_clusters_at_once(kernel, size, threads, bytes) ((void)(kernel), rm_emulated_clusters)
 #define __syncthreads() rm_emulated_syncthreads(__FILE__, __LINE__)
 #define __shfl_sync(mask, value, lane) rm_emulated_shuffle(mask, value, lane, __FILE__, __LINE__)
