@@ -363,21 +363,36 @@ struct rm_persistent_read {
     float kept[4], before, tanh_c;
 };
 
-/* Timestep t of a unit on its way into a ring's place, numbers `apart` from each other; nothing where t < 0. */
+/* Where a unit's step back reads: timesteps that move back. */
+struct rm_persistent_source {
+    const float *kept, *dy, *before, *in; /* before: of the timestep before; in: of what came into the tile, or NULL */
+};
 template <class Cell>
-static __device__ inline void rm_persistent_fetch_back(const rm_persistent &a, int64_t t, int64_t sequence, int64_t unit,
+static __device__ inline rm_persistent_source rm_persistent_source_of(const rm_persistent &a, int64_t sequence, int64_t unit) {
+    const int64_t row = (a.tau - 1) * a.batch + sequence, at = row * a.hidden + unit;
+    const float *in = Cell::HAS_C ? a.c_in : a.h_in;
+    rm_persistent_source s = {a.y + at, a.dy + at, (Cell::HAS_C ? a.c : a.y) + at - a.batch * a.hidden, NULL};
+    if (Cell::COLUMNS > 1) s.kept = a.gates + row * a.width + unit;
+    if (in) s.in = in + sequence * a.hidden + unit;
+    return s;
+}
+
+/* Timestep t (nothing where it is below 0) on its way into a ring's place, numbers `apart` from each other; then one before it. */
+template <class Cell>
+static __device__ inline void rm_persistent_fetch_back(const rm_persistent &a, int64_t t, rm_persistent_source *s,
                                                        float *place, int apart) {
-    const int64_t row = t * a.batch + sequence, at = row * a.hidden + unit;
     if (t >= 0) {
-        const float *kept = Cell::COLUMNS == 1 ? a.y + at : a.gates + row * a.width + unit;
-        const float *all = Cell::HAS_C ? a.c : a.y, *in = Cell::HAS_C ? a.c_in : a.h_in;
-        const float *before = t > 0 ? all + at - a.batch * a.hidden : in ? in + sequence * a.hidden + unit : NULL;
-        RM_UNROLL for (int k = 0; k < Cell::COLUMNS; k++) rm_fetch(place + k * apart, kept + k * a.hidden);
-        rm_fetch(place + 4 * apart, a.dy + at);
-        if (Cell::COLUMNS > 1 && before) rm_fetch(place + 5 * apart, before);
-        if (Cell::COLUMNS > 1 && !before) place[5 * apart] = 0;
+        RM_UNROLL for (int k = 0; k < Cell::COLUMNS; k++) rm_fetch(place + k * apart, s->kept + k * a.hidden);
+        rm_fetch(place + 4 * apart, s->dy);
+        if (Cell::COLUMNS > 1) {
+            if (t > 0) rm_fetch(place + 5 * apart, s->before);
+            else if (s->in) rm_fetch(place + 5 * apart, s->in);
+            else place[5 * apart] = 0;
+        }
     }
     rm_fetch_end();
+    const int64_t deep = a.batch * a.hidden;
+    s->kept -= a.batch * a.width, s->dy -= deep, s->before -= deep;
 }
 
 /* Shares of dh (in four sums: of four ranks each) in the order of ranks' pairs. */
@@ -433,10 +448,11 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_ba
         peer[c] = rm_cluster_peer(column[c] < a.hidden ? column[c] / U : 0);
     }
     float dh = has && a.dh_out ? a.dh_out[in] : 0, dc = has && Cell::HAS_C && a.dc_out ? a.dc_out[in] : 0, direct = 0;
+    const int64_t last = (a.tau - 1) * a.batch + first + sequence, unit = first_unit + mine;
+    rm_persistent_source source = rm_persistent_source_of<Cell>(a, first + sequence, unit);
+    float *d_at = a.gates + last * a.width + unit, c_next = has && Cell::HAS_C ? a.c[last * a.hidden + unit] : 0;
     for (int i = 0; i < AHEAD && has; i++)
-        rm_persistent_fetch_back<Cell>(a, a.tau - 1 - i, first + sequence, first_unit + mine, ring + threadIdx.x + i * PLACE,
-                                       Q * U);
-    float c_next = has && Cell::HAS_C ? a.c[((a.tau - 1) * a.batch + first + sequence) * a.hidden + first_unit + mine] : 0;
+        rm_persistent_fetch_back<Cell>(a, a.tau - 1 - i, &source, ring + threadIdx.x + i * PLACE, Q * U);
     for (int64_t s = 0; s <= exchanges; s++) {
         const int now = (int)(s & 1), next = 1 - now;
         const int64_t t = a.tau - 1 - s; /* -1: the state that came in */
@@ -491,9 +507,9 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_ba
             }
         }
         if (!has) continue;
-        float *const unit = a.gates + (t * a.batch + first + sequence) * a.width + first_unit + mine;
-        RM_UNROLL for (int k = 0; k < Cell::COLUMNS; k++) unit[k * a.hidden] = out[k];
-        rm_persistent_fetch_back<Cell>(a, t - AHEAD, first + sequence, first_unit + mine, place, Q * U);
+        RM_UNROLL for (int k = 0; k < Cell::COLUMNS; k++) d_at[k * a.hidden] = out[k];
+        d_at -= a.batch * a.width;
+        rm_persistent_fetch_back<Cell>(a, t - AHEAD, &source, place, Q * U);
     }
     if (has && a.dh_in) a.dh_in[in] = dh;
     if (has && Cell::HAS_C && a.dc_in) a.dc_in[in] = dc;
