@@ -528,11 +528,12 @@ static inline int64_t rm_persistent_at_once(const rm_cell_tile *r) {
     return r->queue->clusters * (rm_persistent_is_wide(r) ? 1 : 2);
 }
 
-/* Whether a layer's timesteps are made here: the same for all of its tiles and passes. With many sequences a cluster has to make
- * one after the other what a product makes at once (docs/notes/cuda.md has both times). */
+/* Whether a layer's timesteps are made here: the same for all of its tiles and passes. A layer that fits into one block needs no
+ * cluster; with many sequences a cluster makes one after the other what a product makes at once (docs/notes/cuda.md has both
+ * times). */
 static inline bool rm_persistent_serves(const rm_cell_tile *r) {
-    enum { MOST_EACH = 8 };
-    return r->hidden <= RM_PERSISTENT_WIDEST && r->batch <= MOST_EACH * rm_persistent_at_once(r);
+    enum { ONE_BLOCK = RM_PERSISTENT_WIDEST / RM_CLUSTER_MOST / 2, MOST_EACH = 8 };
+    return r->hidden > ONE_BLOCK && r->hidden <= RM_PERSISTENT_WIDEST && r->batch <= MOST_EACH * rm_persistent_at_once(r);
 }
 
 /* How many sequences a cluster takes: with more, the clusters wait less often for others to end, and each step lasts longer,

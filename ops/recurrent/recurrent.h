@@ -109,6 +109,10 @@ void rm_recurrent_backward(rm_cell cell, const rm_call *call);
          .sequence = true,                                                                                             \
          .x = {RM_SHAPE2(REMAT_I32, 4, 3), RM_SHAPE2(RM_REAL, 5, (G)*6), RM_SHAPE2(RM_REAL, (G)*6, 6), RM_ABSENT,      \
                RM_SHAPE1(RM_REAL, (G)*6)}},                                                                            \
+        {.name = "several blocks",                                                                                     \
+         .sequence = true,                                                                                             \
+         .x = {RM_SHAPE3(RM_REAL, 3, 5, 2), RM_SHAPE2(RM_REAL, (G)*18, 2), RM_SHAPE2(RM_REAL, (G)*18, 18),             \
+               RM_SHAPE1(RM_REAL, (G)*18), RM_SHAPE1(RM_REAL, (G)*18)}},                                               \
     {                                                                                                                  \
         .name = "one of everything", .sequence = true, .x = {                                                          \
             RM_SHAPE3(RM_REAL, 1, 1, 1),                                                                               \

@@ -224,12 +224,16 @@ int main(int argc, char **argv) {
         if (only || cell == 0) printf("products in %s, recurrent layers by %s\n", now.precision, now.cells);
         net n = {.cell = (net_cell)cell, .layers = 2, .vocabulary = 13, .embed = 6, .hidden = 9, .dropout = 0.2};
         n.timesteps = 37, n.batch = 3;
+        check(device, &n, 4); /* its timesteps by products; those of the others by persistent kernels, where there are clusters */
+        n.hidden = 19;
         check(device, &n, 4);
         if (small) continue;
         n.vocabulary = 64, n.embed = 32, n.hidden = 256, n.timesteps = 200, n.batch = 16;
-        check(device, &n, 0);
+        check(device, &n, 32);
         n.hidden = 131, n.batch = 1; /* vectors, and sizes that fill no block */
         check(device, &n, 16);
+        n.hidden = 301, n.batch = 5, n.timesteps = 50;
+        check(device, &n, 8);
     }
     printf("plans on %s: %d failed\n", device, failures);
     return failures ? EXIT_FAILURE : EXIT_SUCCESS;
