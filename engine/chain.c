@@ -51,7 +51,8 @@ static remat_status find_carried(rm_chain *chain) {
         rm_node_descs(chain->graph, node, 0, x, &y, state);
         for (int k = 0; k < node->op->n_state; k++)
             TRY(add_carried(chain, chain->order[i], k, rm_desc_bytes(&state[k])));
-        if (node->op->time == RM_TIME_SUM && (is_read_by(chain, node->y, RM_UNUSED) || rm_chain_is_output(chain, node->y)))
+        if (node->op->time == RM_TIME_SUM &&
+            (is_read_by(chain, node->y, RM_UNUSED) || rm_chain_is_output(chain, node->y)))
             TRY(add_carried(chain, chain->order[i], -1, rm_desc_bytes(&y)));
     }
     return REMAT_OK;

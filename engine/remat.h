@@ -546,7 +546,7 @@ remat_status remat_update(remat_session *, double lr, remat_step_result *); /* c
 remat_status remat_step(remat_session *, double lr, remat_step_result *);   /* both                       */
 remat_status remat_evaluate(remat_session *, remat_step_result *);          /* forward only, no dropout   */
 
-/* remat_gradients as two calls, for a loss of one's own (examples/08_your_own_loss.c):
+/* remat_gradients as two calls, for a loss of one's own (examples/09_your_own_loss.c):
  *
  *     config.outputs = &logits; config.n_outputs = config.n_differentiated = 1;
  *     remat_session_create(g, REMAT_NONE, &config, &s);

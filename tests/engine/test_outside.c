@@ -67,8 +67,7 @@ static double cross_entropy(float logits[T * B * V], int batch) {
         double sum = 0, most = z[0], of_target = z[target(batch, row)];
         for (int v = 1; v < V; v++) most = fmax(most, z[v]);
         for (int v = 0; v < V; v++) sum += exp(z[v] - most);
-        for (int v = 0; v < V; v++)
-            z[v] = (float)((exp(z[v] - most) / sum - (v == target(batch, row))) / (T * B));
+        for (int v = 0; v < V; v++) z[v] = (float)((exp(z[v] - most) / sum - (v == target(batch, row))) / (T * B));
         loss += (log(sum) + most - of_target) / (T * B);
     }
     return loss;
@@ -487,7 +486,8 @@ START_TEST(nothing_after_the_first_step) {
     int64_t ours = rm_host_allocations();
     for (int step = 1; step < 5 && !status; step++) {
         status = remat_forward(s);
-        if (!status) status = remat_write(s, REMAT_OUTPUT_GRADIENT, 0, (float[T * B * V]){1}, sizeof(float) * T * B * V);
+        if (!status)
+            status = remat_write(s, REMAT_OUTPUT_GRADIENT, 0, (float[T * B * V]){1}, sizeof(float) * T * B * V);
         if (!status) status = remat_backward(s, &r);
         if (!status) status = remat_update(s, 0.01, &r);
     }
@@ -531,7 +531,7 @@ START_TEST(in_this_order) {
     expect_invalid(remat_backward(s, NULL), "there is no forward pass");
     CHECKED(remat_forward(s));
     expect_invalid(remat_backward(s, NULL), "has not been written"); /* of the last pass: used up */
-    CHECKED(remat_update(s, 0.1, NULL));                              /* of the pass before, whose gradients are there */
+    CHECKED(remat_update(s, 0.1, NULL));                             /* of the pass before, whose gradients are there */
     close_session(&t, s);
 }
 END_TEST
@@ -552,8 +552,8 @@ static void output_between(remat_session *s) { write_between(s, REMAT_OUTPUT); }
 static void state_between(remat_session *s) { write_between(s, REMAT_CARRIED); }
 
 START_TEST(given_up_by_what_comes_between) {
-    static void (*const between[])(remat_session *) = {evaluate_between, feed_between,      count_between,
-                                                       change_between,   update_between,    parameter_between,
+    static void (*const between[])(remat_session *) = {evaluate_between, feed_between,   count_between,
+                                                       change_between,   update_between, parameter_between,
                                                        output_between,   state_between};
     tagger t = build(0, false);
     remat_config config = configured();
@@ -655,7 +655,12 @@ START_TEST(outputs_that_cannot_be_differentiated) {
     remat_graph *g = t.graph;
     remat_value data = remat_input(g, "data", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, C});
     remat_value table = remat_tanh(g, matrix(g, "w3", C, C)), of_data = remat_tanh(g, data);
-    remat_value outputs[] = {t.logits, t.logits, of_data, t.loss, remat_scale(g, t.loss, 2), table,
+    remat_value outputs[] = {t.logits,
+                             t.logits,
+                             of_data,
+                             t.loss,
+                             remat_scale(g, t.loss, 2),
+                             table,
                              remat_linear(g, data, table, REMAT_NONE)};
     expect_refused(&t, REMAT_NONE, outputs, 1, 0, "training needs a loss, or outputs to differentiate");
     expect_refused(&t, REMAT_NONE, outputs, 1, 2, "n_differentiated is 2; use 0 to n_outputs, which is 1");
