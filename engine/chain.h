@@ -100,10 +100,10 @@ typedef struct {
 _Static_assert(offsetof(rm_instruction, scratch) == offsetof(rm_instruction, operand[RM_OPERANDS - 1]),
                "RM_OPERANDS is the number of an instruction's operands");
 
-/* What is run once alone (`once`: the last instructions) is the same in every plan, and counted beside it. */
+/* A forward program may end in what a stage's first run in a step alone makes: the same in every plan, and counted beside it. */
 typedef struct rm_program {
     rm_instruction *item;
-    int32_t n, n_once; /* of n, those at the end that only a stage's first forward run in a step needs */
+    int32_t n, n_once; /* of n, those at the end that are for the first run alone */
     int64_t capacity;
     uint64_t scratch_bytes;
     double flops, moved_bytes, once_flops, once_moved_bytes;

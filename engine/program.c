@@ -340,7 +340,7 @@ static remat_status hand_out(builder *b, bool (*wanted)(const builder *, const r
 }
 
 static remat_status write_once(builder *b) {
-    for (int32_t i = 0; i < b->class->n_nodes; i++)
+    for (int32_t i = 0; i < b->class->n_nodes && b->chain->n_differentiated; i++)
         if (b->early[index_of(b, node_at(b, i))] && !is_on_spine(b, node_at(b, i)))
             TRY(emit_forward(b, node_at(b, i), DROPPING));
     return hand_out(b, is_differentiated_outside);
@@ -419,6 +419,7 @@ static remat_status write_option(builder *b, const char *name, bool lean) {
 
 static remat_status write_class(builder *b) {
     rm_program_mark_spine(b);
+    rm_program_mark_early(b);
     TRY(write_evaluation(b));
     if (b->config->inference) return REMAT_OK;
     TRY(write_forward(b, &b->class->drop, DROPPING));

@@ -64,8 +64,9 @@ static inline bool is_leaf(const builder *b, const rm_node *node) {
     return !is_on_spine(b, node) && b->chain->use[node->y] != RM_UNUSED;
 }
 
-/* saved.c. Of the class: which nodes a later stage needs, in training; and which are needed before any backward run. */
+/* saved.c. Of the class: which nodes a later stage needs, in training; and which are wanted before any backward run. */
 void rm_program_mark_spine(builder *b);
+void rm_program_mark_early(builder *b);
 /* Of an option, the spine being marked: what is saved where, and how a lean one does without what is not. */
 void rm_program_lay_out_saved(builder *b, bool lean, rm_class_option *option);
 

@@ -196,7 +196,8 @@ typedef struct {
                                    remat_read(REMAT_OUTPUT); training steps keep what the loss depends on  */
     int n_outputs;
     int n_differentiated; /* so many outputs, from the first on, are differentiated by gradients that the program
-                             writes: a loss of its own, beside `loss` or in its place (remat_forward)      */
+                             writes: a loss of its own, beside `loss` or in its place (remat_forward); where
+                             `inference` is set, none                                                      */
     const char *optimizer;        /* "sgd", "adam", "adamw", "lars", "lamb"; NULL: gradients only, remat_step refuses */
     double momentum;              /* sgd, lars                                                                   */
     bool nesterov;                /* sgd, lars                                                                   */
@@ -334,7 +335,7 @@ typedef struct {
     uint64_t resident_bytes; /* of the process, where measured; else 0                                    */
 } remat_live_point;
 remat_status remat_plan_timeline(const remat_session *, remat_live_point **points, int64_t *count);
-/* Traces the next remat_gradients: costs a few microseconds a step of the plan. */
+/* Traces the next remat_gradients, or remat_forward and remat_backward: costs a few microseconds a step of the plan. */
 remat_status remat_trace_next(remat_session *);
 remat_status remat_traced_timeline(const remat_session *, remat_live_point **points, int64_t *count);
 

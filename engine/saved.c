@@ -1,6 +1,6 @@
 /* saved.c: what each way of keeping a stage saves for its backward run, and where in the stage's saved block:
  * everything that backward reads, or, kept lean, what cannot be made again for less. program.c writes programs by it.
- * Main entries: rm_program_mark_spine, rm_program_lay_out_saved. */
+ * Main entries: rm_program_mark_spine, rm_program_mark_early, rm_program_lay_out_saved. */
 #include <string.h>
 
 #include "engine/program.h"
@@ -14,11 +14,17 @@ void rm_program_mark_spine(builder *b) {
             for (int k = 0; k < RM_MAX_IN; k++)
                 needed |= node_at(b, j)->x[k] == node->y && b->spine[index_of(b, node_at(b, j))];
         b->spine[node - graph->node] = needed && b->chain->use[node->y] != RM_UNUSED;
+    }
+}
+
+void rm_program_mark_early(builder *b) {
+    for (int32_t i = b->class->n_nodes - 1; b->chain->n_differentiated && i >= 0; i--) {
+        const rm_node *node = node_at(b, i);
         bool early = rm_chain_is_differentiated_outside(b->chain, node->y);
         for (int32_t j = i + 1; !early && j < b->class->n_nodes; j++)
             for (int k = 0; k < RM_MAX_IN; k++)
                 early |= node_at(b, j)->x[k] == node->y && b->early[index_of(b, node_at(b, j))];
-        b->early[node - graph->node] = early;
+        b->early[index_of(b, node)] = early;
     }
 }
 
@@ -84,8 +90,9 @@ static uint8_t how_again(const builder *b, const rm_node *node, const rm_desc *x
  * alone was made of may have no other reader. */
 static bool leaf_runs(const builder *b, const rm_node *node) {
     rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+    if (!b->early[index_of(b, node)]) return true;
     rm_node_descs(b->chain->graph, node, b->class->tau, x, &y, state);
-    if (!b->early[index_of(b, node)] || aux_bytes(b, node, x)) return true;
+    if (aux_bytes(b, node, x)) return true;
     if (rm_chain_is_differentiated_outside(b->chain, node->y)) return false;
     return rm_chain_is_output(b->chain, node->y) || read_in_backward(b, node);
 }

@@ -1,5 +1,6 @@
 /* random_net.h: random networks, timed and deep, with outputs on and off the way to the loss, some of them differentiated from
- * outside, and random valid plans for them. Main entries: random_net, ask_for_outputs, differentiate_some, random_plan. What is drawn depends on rng_state alone. */
+ * outside, and random valid plans for them. Main entries: random_net, ask_for_outputs, differentiate_some, outside_gradients,
+ * random_plan. What is drawn depends on rng_state alone. */
 #ifndef RANDOM_NET_H
 #define RANDOM_NET_H
 
@@ -9,6 +10,7 @@
 #include <string.h>
 
 #include "engine/graph.h"
+#include "engine/rng.h"
 
 /* ---- A small generator of its own ----------------------------------------------------------------------------- */
 
@@ -215,6 +217,40 @@ static inline remat_value differentiate_some(net *n) {
         n->output[n->n_differentiated++] = output;
     }
     return n->n_differentiated && draw(2) ? REMAT_NONE : n->loss;
+}
+
+/* ---- Gradients ------------------------------------------------------------------------------------------------- */
+
+/* A loss from outside: c y + y^2 / 20 for each element of the outputs that are differentiated; c is drawn from its place. */
+static inline double outside_constant(int output, int64_t k) {
+    return (double)(rm_random(3, 5, (uint32_t)output, 0, (uint64_t)k) % 2001) / 1000 - 1;
+}
+
+static inline double outside_write(remat_session *s, int output) {
+    remat_array info;
+    double loss = 0;
+    remat_array_info(s, REMAT_OUTPUT_GRADIENT, output, &info);
+    float *y = malloc(info.bytes);
+    ck_assert_int_eq(remat_read(s, REMAT_OUTPUT, output, y, info.bytes), REMAT_OK);
+    for (int64_t k = 0; k < info.count; k++) {
+        double c = outside_constant(output, k);
+        loss += c * y[k] + 0.05 * y[k] * y[k];
+        y[k] = (float)(c + 0.1 * y[k]);
+    }
+    ck_assert_int_eq(remat_write(s, REMAT_OUTPUT_GRADIENT, output, y, info.bytes), REMAT_OK);
+    free(y);
+    return loss;
+}
+
+/* Forward and backward, with that loss if there are such outputs; in the result, all losses together. */
+static inline remat_status outside_gradients(remat_session *s, remat_step_result *r) {
+    double outside = 0;
+    if (!remat_count(s, REMAT_OUTPUT_GRADIENT)) return remat_gradients(s, r);
+    remat_status status = remat_forward(s);
+    for (int i = 0; i < remat_count(s, REMAT_OUTPUT_GRADIENT) && !status; i++) outside += outside_write(s, i);
+    if (!status) status = remat_backward(s, r);
+    r->loss += outside;
+    return status;
 }
 
 /* ---- Random plans --------------------------------------------------------------------------------------------- */

@@ -449,6 +449,28 @@ START_TEST(other_outputs_come_later) {
 }
 END_TEST
 
+START_TEST(both_halves_are_traced) {
+    tagger t = build(0, false);
+    remat_config config = configured();
+    config.strategy = "sqrt";
+    remat_session *s = open_session(&t, config);
+    remat_step_result r;
+    remat_live_point *planned, *traced;
+    int64_t n_planned, n_traced;
+    feed(s, 0);
+    CHECKED(remat_trace_next(s));
+    CHECKED(own_gradients(s, 0, &r));
+    CHECKED(remat_plan_timeline(s, &planned, &n_planned));
+    CHECKED(remat_traced_timeline(s, &traced, &n_traced));
+    ck_assert_int_eq(n_traced, n_planned);
+    for (int64_t i = 0; i < n_traced; i++)
+        ck_assert_msg(!memcmp(traced[i].bytes, planned[i].bytes, sizeof planned->bytes), "step %ld", (long)i);
+    remat_text_free((char *)planned);
+    remat_text_free((char *)traced);
+    close_session(&t, s);
+}
+END_TEST
+
 START_TEST(a_gradient_from_outside_takes_no_other_place) {
     remat_graph *g;
     remat_session *s;
@@ -506,7 +528,7 @@ static void expect_invalid(remat_status status, const char *sentence) {
     ck_assert_msg(strstr(remat_last_error(), sentence), "says \"%s\"", remat_last_error());
 }
 
-static void write_gradient(remat_session *s, float value) {
+static void write_constant(remat_session *s, float value) {
     float gradient[T * B * V];
     for (int i = 0; i < T * B * V; i++) gradient[i] = value;
     CHECKED(remat_write(s, REMAT_OUTPUT_GRADIENT, 0, gradient, sizeof gradient));
@@ -522,11 +544,11 @@ START_TEST(in_this_order) {
     expect_invalid(remat_backward(s, NULL), "there is no forward pass to go on from: call remat_forward");
     expect_invalid(remat_gradients(s, NULL), "the gradients of 1 outputs come from outside: call remat_forward");
     expect_invalid(remat_step(s, 0.1, NULL), "come from outside");
-    write_gradient(s, 1); /* too early */
+    write_constant(s, 1); /* too early */
     CHECKED(remat_forward(s));
     CHECKED(remat_read(s, REMAT_OUTPUT, 0, logits, sizeof logits));
     expect_invalid(remat_backward(s, NULL), "the gradient of output 0 has not been written since remat_forward");
-    write_gradient(s, 1);
+    write_constant(s, 1);
     CHECKED(remat_backward(s, NULL));
     expect_invalid(remat_backward(s, NULL), "there is no forward pass");
     CHECKED(remat_forward(s));
@@ -564,7 +586,7 @@ START_TEST(given_up_by_what_comes_between) {
     for (size_t i = 0; i < sizeof between / sizeof *between; i++) {
         CHECKED(own_gradients(s, 0, &r));
         CHECKED(remat_forward(s));
-        write_gradient(s, 1);
+        write_constant(s, 1);
         between[i](s);
         expect_invalid(remat_backward(s, NULL), "there is no forward pass to go on from");
     }
@@ -589,7 +611,7 @@ START_TEST(forward_again_begins_anew) {
         CHECKED(own_gradients(s, 0, &r));
         feed(s, 1);
         CHECKED(remat_forward(s));
-        write_gradient(s, 0.01f);
+        write_constant(s, 0.01f);
         if (i) write_between(s, REMAT_GRADIENT);
         if (i) write_between(s, REMAT_OPTIMIZER);
         if (i) CHECKED(remat_read(s, REMAT_GRADIENT, 0, (float[4 * H * C]){0}, sizeof(float) * 4 * H * C));
@@ -736,6 +758,7 @@ int main(void) {
     tcase_add_loop_test(tests, gradients_in_double_precision, 0, 3);
     tcase_add_test(tests, a_head_is_not_recomputed);
     tcase_add_test(tests, other_outputs_come_later);
+    tcase_add_test(tests, both_halves_are_traced);
     tcase_add_test(tests, a_gradient_from_outside_takes_no_other_place);
     tcase_add_test(tests, a_head_costs_the_same_in_every_plan);
     tcase_add_test(tests, nothing_after_the_first_step);

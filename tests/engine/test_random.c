@@ -36,46 +36,15 @@ static void expect_same_arrays(remat_session *a, remat_session *b, remat_kind ki
     }
 }
 
-/* A loss from outside: c y + y^2 / 20 for each element of the outputs that are differentiated; c is drawn from its place. */
-static double constant(int output, int64_t k) {
-    return (double)(rm_random(3, 5, (uint32_t)output, 0, (uint64_t)k) % 2001) / 1000 - 1;
-}
-
-static double write_gradient(remat_session *s, int output) {
-    remat_array info;
-    double loss = 0;
-    remat_array_info(s, REMAT_OUTPUT_GRADIENT, output, &info);
-    float *y = malloc(info.bytes);
-    ck_assert_int_eq(remat_read(s, REMAT_OUTPUT, output, y, info.bytes), REMAT_OK);
-    for (int64_t k = 0; k < info.count; k++) {
-        double c = constant(output, k);
-        loss += c * y[k] + 0.05 * y[k] * y[k];
-        y[k] = (float)(c + 0.1 * y[k]);
-    }
-    ck_assert_int_eq(remat_write(s, REMAT_OUTPUT_GRADIENT, output, y, info.bytes), REMAT_OK);
-    free(y);
-    return loss;
-}
-
-/* Forward and backward; all losses together. */
-static remat_status make_gradients(remat_session *s, remat_step_result *r) {
-    double outside = 0;
-    if (!remat_count(s, REMAT_OUTPUT_GRADIENT)) return remat_gradients(s, r);
-    remat_status status = remat_forward(s);
-    for (int i = 0; i < remat_count(s, REMAT_OUTPUT_GRADIENT) && !status; i++) outside += write_gradient(s, i);
-    if (!status) status = remat_backward(s, r);
-    r->loss += outside;
-    return status;
-}
-
 static void expect_gradients_in_double(remat_session *s, const char *what) {
     remat_step_result r;
-    ck_assert_int_eq(make_gradients(s, &r), REMAT_OK);
+    ck_assert_int_eq(outside_gradients(s, &r), REMAT_OK);
     in_double d = in_double_forward(s);
     for (int i = 0; i < s->chain.n_differentiated; i++) {
         int32_t v = s->chain.outputs[i];
         double *gradient = in_double_gradient(&d, v), *y = d.value[v];
-        for (int64_t k = 0; k < rm_desc_count(&s->graph->value[v].desc); k++) gradient[k] = constant(i, k) + 0.1 * y[k];
+        for (int64_t k = 0; k < rm_desc_count(&s->graph->value[v].desc); k++)
+            gradient[k] = outside_constant(i, k) + 0.1 * y[k];
     }
     in_double_backward(&d);
     in_double_expect(&d, 1e-3, 1e-3, what); /* float's 6e-8, over ten layers, steps and terms each; 2e-4 was seen */
@@ -84,8 +53,8 @@ static void expect_gradients_in_double(remat_session *s, const char *what) {
 
 static void expect_same_gradients(remat_session *a, remat_session *b, const char *what) {
     remat_step_result ra, rb;
-    ck_assert_msg(make_gradients(a, &ra) == REMAT_OK, "%s: %s", what, remat_last_error());
-    ck_assert_msg(make_gradients(b, &rb) == REMAT_OK, "%s: %s", what, remat_last_error());
+    ck_assert_msg(outside_gradients(a, &ra) == REMAT_OK, "%s: %s", what, remat_last_error());
+    ck_assert_msg(outside_gradients(b, &rb) == REMAT_OK, "%s: %s", what, remat_last_error());
     ck_assert_msg(isfinite(ra.loss) && !memcmp(&ra.loss, &rb.loss, sizeof ra.loss), "%s: loss %.9g, %.9g", what,
                   ra.loss, rb.loss);
     expect_same_arrays(a, b, REMAT_GRADIENT, what);
@@ -123,7 +92,7 @@ static double loss_at(remat_session *s, float *const *origin, float *const *dire
         free(moved);
     }
     remat_step_result r;
-    ck_assert_int_eq(make_gradients(s, &r), REMAT_OK); /* not evaluate: dropout must be the same */
+    ck_assert_int_eq(outside_gradients(s, &r), REMAT_OK); /* not evaluate: dropout must be the same */
     return r.loss;
 }
 
@@ -137,7 +106,7 @@ static void expect_right_gradients(remat_session *s) {
     float *origin[MAX_PARAMS + 2], *direction[MAX_PARAMS + 2];
     double expected = 0, length = 0;
     remat_step_result r;
-    make_gradients(s, &r);
+    outside_gradients(s, &r);
     for (int64_t i = 0; i < n; i++) {
         remat_array info;
         remat_array_info(s, REMAT_GRADIENT, i, &info);
