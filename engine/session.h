@@ -15,7 +15,8 @@ typedef struct {
     uint64_t offset;     /* in the block */
     int64_t first, held; /* elements that this session holds: all, unless it shards them */
     int64_t bound;       /* inputs of integers: exclusive upper limit; 0: none */
-    bool missing;        /* an input that some layer reads, and that nobody has written yet */
+    bool missing;        /* an input that some layer reads, and that nobody has written yet; of an output's gradient,
+                            since the last forward pass */
 } rm_array;
 
 enum { RM_ARRAY_KINDS = REMAT_OUTPUT_GRADIENT + 1 };

@@ -215,7 +215,8 @@ static void compare_with_one_rank(teammate *m) {
 }
 
 START_TEST(inputs_on_ranks) {
-    team_run(&(team){.size = 2, .pairwise = _i}, &(remat_ranks){0}, compare_with_one_rank, NULL);
+    team_run(&(team){.size = 2, .pairwise = _i == 1}, &(remat_ranks){.shard_optimizer = _i == 2}, compare_with_one_rank,
+             NULL);
 }
 END_TEST
 
@@ -753,7 +754,7 @@ int main(void) {
     tcase_add_loop_test(tests, in_micro_steps, 0, 2);
     tcase_add_test(tests, with_carried_states);
     tcase_add_loop_test(tests, on_ranks, 0, 3);
-    tcase_add_loop_test(tests, inputs_on_ranks, 0, 2);
+    tcase_add_loop_test(tests, inputs_on_ranks, 0, 3);
     tcase_add_loop_test(tests, the_same_bits_for_every_plan, 0, 6);
     tcase_add_loop_test(tests, gradients_in_double_precision, 0, 3);
     tcase_add_test(tests, a_head_is_not_recomputed);
