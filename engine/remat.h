@@ -557,11 +557,11 @@ remat_status remat_evaluate(remat_session *, remat_step_result *);          /* f
  *     remat_backward(s, &r);                                     // PyTorch: logits.backward(d_logits)
  *     remat_update(s, 1e-3, &r);
  *
- * remat_forward runs the plan up to its first backward run; then the outputs that are differentiated can be read. They and their
- * gradients lie in the arena whole, for all timesteps. All gradients are written anew after each forward pass; backward takes their share of the batch (1/K with micro_steps = K, and
- * this rank's weight), as it takes the loss's, and uses them up. remat_backward runs the rest, as in remat_gradients; the loss
- * in its result is that of `loss`, 0 without one. Where outputs are differentiated, remat_gradients and remat_step are INVALID;
- * elsewhere the two calls do what remat_gradients does.
+ * remat_forward runs the plan up to its first backward run; then the outputs that are differentiated can be read. They and
+ * their gradients lie in the arena whole, for all timesteps. All gradients are written anew after each forward pass; backward
+ * takes their share of the batch (1/K with micro_steps = K, and this rank's weight), as it takes the loss's, and uses them up.
+ * remat_backward runs the rest, as in remat_gradients; the loss in its result is that of `loss`, 0 without one. Where outputs
+ * are differentiated, remat_gradients and remat_step are INVALID; elsewhere the two calls do what remat_gradients does.
  *     remat_backward without a forward pass to go on from is INVALID; so is one before all gradients are written. remat_forward
  * again begins anew. What a plan may still compute from is left alone in between: any other pass, an update, and writing
  * inputs, parameters, outputs or carried states give the forward pass up, and remat_backward then is INVALID. */
