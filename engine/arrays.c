@@ -76,18 +76,25 @@ static remat_status list_input(remat_session *s, int32_t v) {
     rm_array *array = &s->array[REMAT_INPUT][s->n_arrays[REMAT_INPUT] - 1];
     array->bound = rm_chain_bound(&s->chain, v);
     array->missing = is_read(s, v);
-    return REMAT_OK;
+    const rm_where *gradient = &s->chain.at.gradient[v];
+    return gradient->space ? add_array(s, REMAT_GRADIENT, value->name, "", value->desc, gradient->offset) : REMAT_OK;
+}
+
+static remat_status list_output(remat_session *s, int i) {
+    char name[64];
+    snprintf(name, sizeof name, "output.%d", i);
+    int32_t v = s->chain.outputs[i];
+    const rm_desc *desc = &s->graph->value[v].desc;
+    TRY(add_array(s, REMAT_OUTPUT, name, "", *desc, s->chain.at.output[i]));
+    if (i >= s->chain.n_differentiated) return REMAT_OK;
+    return add_array(s, REMAT_OUTPUT_GRADIENT, name, "", *desc, s->chain.at.gradient[v].offset);
 }
 
 remat_status rm_session_list_arrays(remat_session *s) {
     for (int32_t i = 0; i < s->chain.at.buckets.n_params; i++) TRY(list_param(s, &s->chain.at.buckets.param[i]));
     for (int32_t v = 1; v < s->graph->n_values; v++)
         if (s->graph->value[v].origin == RM_VALUE_INPUT) TRY(list_input(s, v));
-    for (int i = 0; i < s->chain.n_outputs; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "output.%d", i);
-        TRY(add_array(s, REMAT_OUTPUT, name, "", s->graph->value[s->chain.outputs[i]].desc, s->chain.at.output[i]));
-    }
+    for (int i = 0; i < s->chain.n_outputs; i++) TRY(list_output(s, i));
     return list_carried(s);
 }
 
@@ -175,6 +182,7 @@ remat_status remat_write_part(remat_session *s, remat_kind kind, int64_t index, 
     if (array->desc.dtype == REMAT_I32) TRY(check_range(array, data, first / 4, bytes / 4));
     if (bytes) s->api->copy_in(s->runner.queue, s->runner.resident + array->offset + first, data, bytes);
     s->packed_is_stale |= kind == REMAT_PARAM;
+    s->ran_forward &= kind == REMAT_GRADIENT || kind == REMAT_OUTPUT_GRADIENT || kind == REMAT_OPTIMIZER;
     if (bytes) s->array[kind][index].missing = false;
     return s->api->synchronize(s->runner.queue);
 }
@@ -192,7 +200,8 @@ remat_status remat_read(remat_session *s, remat_kind kind, int64_t index, void *
 }
 
 static bool is_made(const remat_session *s, int64_t output) {
-    return s->evaluated || (s->trained && s->chain.use[s->chain.outputs[output]] != RM_UNUSED);
+    return s->evaluated || (s->handed_out && output < s->chain.n_differentiated) ||
+           (s->trained && s->chain.use[s->chain.outputs[output]] != RM_UNUSED);
 }
 
 remat_status remat_read_part(remat_session *s, remat_kind kind, int64_t index, uint64_t first, void *data,
@@ -200,7 +209,7 @@ remat_status remat_read_part(remat_session *s, remat_kind kind, int64_t index, u
     const rm_array *array = NULL;
     NEED(s, "a session");
     TRY(check_part(s, kind, index, first, data, bytes, &array));
-    REQUIRE(kind != REMAT_GRADIENT || s->chain.at.buckets.parts == 1, INVALID,
+    REQUIRE(kind != REMAT_GRADIENT || s->chain.at.buckets.parts == 1 || index >= s->n_arrays[REMAT_PARAM], INVALID,
             "%s: with a sharded optimizer a rank is given its part of the gradients alone; to read them, do not shard",
             array->name);
     REQUIRE(kind != REMAT_OUTPUT || is_made(s, index), INVALID,

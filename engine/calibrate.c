@@ -69,7 +69,8 @@ static uint64_t hash_instruction(const rm_chain *chain, const rm_instruction *it
 }
 
 static uint64_t key_of(const rm_chain *chain, const rm_program *program, int64_t tau, uint64_t hash) {
-    for (int32_t n = 0; n < program->n; n++) hash = hash_instruction(chain, &program->item[n], tau, hash);
+    for (int32_t n = 0; n < program->n - program->n_once; n++)
+        hash = hash_instruction(chain, &program->item[n], tau, hash);
     return hash ? hash : 1;
 }
 
@@ -299,7 +300,7 @@ static void apply_to_class(const remat_session *s, uint64_t machine, int32_t c, 
 static void apply(remat_session *s, uint64_t machine, uint64_t beside, const rm_times *known) {
     for (int32_t c = 0; c < s->chain.n_classes; c++) apply_to_class(s, machine, c, known);
     const rm_time_entry *fixed = rm_times_find(known, key_of_fixed(s, machine));
-    if (fixed) s->fixed_ns = fixed->time_ns;
+    if (fixed) s->fixed_ns = fixed->time_ns + rm_chain_once_ns(&s->chain); /* the latter as guessed */
     const rm_time_entry *cost = rm_times_find(known, beside);
     if (cost && rm_tier_there(&s->chain.problem.tier)) s->chain.problem.tier.cost_ns_per_mib = cost->time_ns;
     s->measured_times = true;

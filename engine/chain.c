@@ -34,16 +34,11 @@ static bool is_read_by(const rm_chain *chain, int32_t value, rm_use use) {
     return false;
 }
 
-static bool is_output(const rm_chain *chain, int32_t value) {
-    for (int32_t i = 0; i < chain->n_outputs; i++)
-        if (chain->outputs[i] == value) return true;
-    return false;
-}
-
 static remat_status add_carried(rm_chain *chain, int32_t node, int state, uint64_t bytes) {
     REQUIRE(rm_grow(&chain->carried, &chain->carried_capacity, chain->n_carried + 1, sizeof *chain->carried), MEMORY,
             "out of memory for %d carried states", chain->n_carried + 1);
-    bool trained = state >= 0 || is_read_by(chain, chain->graph->node[node].y, RM_MADE);
+    int32_t y = chain->graph->node[node].y;
+    bool trained = state >= 0 || is_read_by(chain, y, RM_MADE) || rm_chain_is_differentiated_outside(chain, y);
     chain->carried[chain->n_carried++] =
         (rm_carried){.node = node, .state = state, .trained = trained, .bytes = rm_align_up(bytes)};
     return REMAT_OK;
@@ -56,7 +51,8 @@ static remat_status find_carried(rm_chain *chain) {
         rm_node_descs(chain->graph, node, 0, x, &y, state);
         for (int k = 0; k < node->op->n_state; k++)
             TRY(add_carried(chain, chain->order[i], k, rm_desc_bytes(&state[k])));
-        if (node->op->time == RM_TIME_SUM && (is_read_by(chain, node->y, RM_UNUSED) || is_output(chain, node->y)))
+        if (node->op->time == RM_TIME_SUM &&
+            (is_read_by(chain, node->y, RM_UNUSED) || rm_chain_is_output(chain, node->y)))
             TRY(add_carried(chain, chain->order[i], -1, rm_desc_bytes(&y)));
     }
     return REMAT_OK;
@@ -117,8 +113,32 @@ static void find_spans(rm_chain *chain) {
     int32_t pieces = 0;
     for (int32_t v = 1; v < graph->n_values; v++) /* the loss has a place of its own, from where any stage reads it */
         if (v != chain->loss && chain->from[v] >= 0 && chain->until[v] > chain->from[v]) chain->piece[v] = pieces++;
-    for (int32_t v = 1; v < graph->n_values; v++)
-        if (chain->piece[v] >= 0 && chain->d_until[v] > chain->from[v]) chain->dpiece[v] = pieces++;
+    for (int32_t v = 1; v < graph->n_values; v++) /* and so has a gradient that comes from outside */
+        if (chain->piece[v] >= 0 && chain->d_until[v] > chain->from[v] && !rm_chain_is_differentiated_outside(chain, v))
+            chain->dpiece[v] = pieces++;
+}
+
+/* ---- What is differentiated ----------------------------------------------------------------------------------- */
+
+static remat_status find_uses(rm_chain *chain, const rm_chain_config *config) {
+    if (chain->loss) chain->use[chain->loss] = RM_DIFFERENTIATED;
+    for (int32_t i = 0; i < chain->n_differentiated; i++) {
+        int32_t id = chain->outputs[i];
+        REQUIRE(chain->role[chain->graph->value[id].node] != RM_ROLE_TABLE, INVALID,
+                "output %d is to be differentiated, but layers along time read it as a weight; differentiate what they "
+                "make",
+                i);
+        chain->use[id] = RM_DIFFERENTIATED;
+    }
+    rm_training_uses(chain->graph, chain->role, config->stateful, chain->use);
+    return REMAT_OK;
+}
+
+/* The loss begins the backward pass: its own gradient is not added to. */
+static remat_status check_loss_is_last(const rm_chain *chain) {
+    REQUIRE(!chain->loss || !is_read_by(chain, chain->loss, RM_DIFFERENTIATED), INVALID,
+            "an output that is to be differentiated is made of the loss; differentiate what the loss is made of");
+    return REMAT_OK;
 }
 
 /* ---- All of it ------------------------------------------------------------------------------------------------ */
@@ -128,6 +148,7 @@ remat_status rm_chain_build(const remat_graph *graph, int32_t loss, const int32_
     chain->graph = graph;
     chain->loss = loss;
     chain->n_outputs = n_outputs;
+    chain->n_differentiated = config->n_differentiated;
     chain->timesteps = graph->timesteps;
     chain->batch = graph->batch;
     size_t values = (size_t)graph->n_values;
@@ -144,8 +165,9 @@ remat_status rm_chain_build(const remat_graph *graph, int32_t loss, const int32_
     chain->until = chain->piece + 3 * values;
     chain->d_until = chain->piece + 4 * values;
     TRY(rm_roles(graph, chain->outputs, n_outputs + (loss != 0), chain->role));
-    rm_training_uses(graph, loss, chain->role, config->stateful, chain->use);
+    TRY(find_uses(chain, config));
     TRY(order_nodes(chain));
+    TRY(check_loss_is_last(chain));
     TRY(find_carried(chain));
     TRY((chain->timed ? cut_time : cut_depth)(chain, config));
     find_spans(chain);

@@ -12,6 +12,8 @@
  * spine only. The backward run of the stage first runs the leaves forward, then everything backward. So a leaf runs
  * exactly once whatever is recomputed, and what it makes (the logits) lives in one stage's scratch, never for all T. What
  * outputs alone depend on is neither: only an evaluation runs it.
+ *   Leaves that an output differentiated from outside depends on are wanted before any backward run: the stage's first forward
+ * run runs them, too. Its backward run makes again what it must read of them, which is nothing of the output itself.
  *
  *         x ──► lstm ──► lstm ─┬─► linear ──► cross entropy        leaves: inside "run backward"
  *     state(s) ─►│───►────►│───┴─► state(s+1)                      spine:  "run forward"
@@ -36,8 +38,9 @@ remat_status rm_roles(const remat_graph *graph, const int32_t *keep, int n_keep,
  * gradient: it lies on a way from a parameter to the loss. Only readers that are differentiated add to a gradient. */
 typedef enum { RM_UNUSED, RM_MADE, RM_DIFFERENTIATED } rm_use;
 
-/* One use a value, in `use` (n_values entries, zero before). Carried states of a stateful session are made anyway. */
-void rm_training_uses(const remat_graph *graph, int32_t loss, const uint8_t *role, bool stateful, uint8_t *use);
+/* One use a value, in `use` (n_values entries, zero but for what backward begins with: RM_DIFFERENTIATED). Carried states of
+ * a stateful session are made anyway. */
+void rm_training_uses(const remat_graph *graph, const uint8_t *role, bool stateful, uint8_t *use);
 
 /* ---- Where things are ----------------------------------------------------------------------------------------- */
 
@@ -56,7 +59,7 @@ typedef struct {
 /* Offsets of everything that stays. Filled by resident.c. */
 typedef struct {
     rm_where *value;    /* by value id: inputs, parameters, tables; NOWHERE for the rest */
-    rm_where *gradient; /* by value id: parameters and tables */
+    rm_where *gradient; /* by value id: parameters, tables, inputs that ask for it, outputs differentiated from outside */
     uint64_t *packed;   /* by node: offset of its packed weights; UINT64_MAX: none */
     uint64_t *output;   /* by position in `outputs` */
     uint64_t fixed, fixed_bytes; /* what every call's `fixed` is; no bytes: NULL */
@@ -66,7 +69,7 @@ typedef struct {
     /* Parameters and their gradients, laid out alike; both begin on a page and own all of their last page, once the block's
      * first resident byte lies on one. */
     uint64_t parameters_offset, gradients_offset, section_bytes, section_pages_bytes;
-    uint64_t table_gradients_offset, table_gradients_bytes;
+    uint64_t table_gradients_offset, table_gradients_bytes; /* and inputs' */
     uint64_t sums_offset; /* pairwise micro steps: n_sums sections of gradients that wait for their other half */
     uint64_t loss_offset, loss_bytes;           /* one float a stage */
     uint64_t one_offset;                        /* one float: the loss's own gradient, 1 unless the batch is shared */
@@ -97,13 +100,14 @@ typedef struct {
 _Static_assert(offsetof(rm_instruction, scratch) == offsetof(rm_instruction, operand[RM_OPERANDS - 1]),
                "RM_OPERANDS is the number of an instruction's operands");
 
+/* A forward program may end in what a stage's first run in a step alone makes: the same in every plan, and counted beside it. */
 typedef struct rm_program {
     rm_instruction *item;
-    int32_t n;
+    int32_t n, n_once; /* of n, those at the end that are for the first run alone */
     int64_t capacity;
     uint64_t scratch_bytes;
-    double flops, moved_bytes;
-    uint64_t time_ns; /* predicted */
+    double flops, moved_bytes, once_flops, once_moved_bytes;
+    uint64_t time_ns, once_ns; /* predicted */
 } rm_program;
 
 /* One way of keeping a stage. "all": every aux and every result that backward reads. "lean": no aux that an op rebuilds,
@@ -142,7 +146,7 @@ typedef struct rm_chain {
     bool timed;               /* cut along time, not by depth */
     int32_t loss;             /* value id; 0: none */
     int32_t *outputs;         /* value ids: n_outputs of them, then the loss */
-    int32_t n_outputs, n_carried;
+    int32_t n_outputs, n_differentiated, n_carried; /* outputs: the first so many are differentiated from outside */
     int64_t carried_capacity;
     rm_carried *carried;
     int32_t n_classes;
@@ -158,7 +162,7 @@ typedef struct rm_chain {
 
 typedef struct {
     int64_t tile;        /* as asked; 0: from the shapes */
-    int threads;
+    int threads, n_differentiated;
     bool inference, stateful;
     const remat_ranks *ranks; /* size 1 and no slots where there are none */
     int gradient_sums;       /* sections of gradients for pairwise micro steps */
@@ -210,6 +214,13 @@ const rm_class *rm_stage_class(const rm_chain *chain, int64_t stage);
 bool rm_chain_crosses(const rm_chain *chain, int64_t cut, int32_t value, bool gradient);
 int32_t rm_chain_slot(const rm_chain *chain, int64_t cut, int32_t value, bool gradient);
 int32_t rm_carried_slot(const rm_chain *chain, int32_t node, int state);
+
+/* Is it an output; is its gradient, or the first term of that, given from outside? */
+bool rm_chain_is_output(const rm_chain *chain, int32_t value);
+bool rm_chain_is_differentiated_outside(const rm_chain *chain, int32_t value);
+
+/* Predicted, of all stages: what each one's first forward run makes beside what every run of it does. */
+uint64_t rm_chain_once_ns(const rm_chain *chain);
 
 /* Pieces of states, of which the chain has so many; they come before those of their gradients. */
 int64_t rm_chain_state_pieces(const rm_chain *chain);

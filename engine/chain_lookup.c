@@ -50,6 +50,23 @@ int64_t rm_chain_bound(const rm_chain *chain, int32_t value) {
     return bound;
 }
 
+static bool is_among(const rm_chain *chain, int32_t n_outputs, int32_t value) {
+    for (int32_t i = 0; i < n_outputs; i++)
+        if (chain->outputs[i] == value) return true;
+    return false;
+}
+
+bool rm_chain_is_output(const rm_chain *chain, int32_t value) { return is_among(chain, chain->n_outputs, value); }
+bool rm_chain_is_differentiated_outside(const rm_chain *chain, int32_t value) {
+    return is_among(chain, chain->n_differentiated, value);
+}
+
+uint64_t rm_chain_once_ns(const rm_chain *chain) {
+    uint64_t sum = 0;
+    for (int64_t s = 0; s < chain->n_stages; s++) sum += rm_stage_class(chain, s)->drop.once_ns;
+    return sum;
+}
+
 int64_t rm_chain_state_pieces(const rm_chain *chain) {
     int64_t n = chain->n_stages * chain->n_carried;
     for (int32_t id = 1; !chain->timed && id < chain->graph->n_values; id++) n += chain->piece[id] >= 0;

@@ -142,6 +142,27 @@ remat_value remat_param(remat_graph *graph, const char *name, int rank, const in
     return (remat_value){status ? mistake(graph, status) : id};
 }
 
+/* What is made of it so far depends on it from now on, too. */
+static remat_status require_gradient(remat_graph *graph, int32_t input) {
+    REQUIRE(input >= 0 && input < graph->n_values, INVALID, "requires_grad: this is not a value of this graph");
+    rm_value *value = &graph->value[input];
+    REQUIRE(value->origin == RM_VALUE_INPUT, INVALID,
+            "requires_grad is for inputs: parameters have gradients anyway, results only on the way to one");
+    REQUIRE(value->desc.dtype == REMAT_F32, INVALID, "requires_grad: the input %s is not f32, so it has no gradient",
+            value->name);
+    value->needs_gradient = true;
+    for (int32_t n = 0; n < graph->n_nodes; n++)
+        for (int i = 0; i < RM_MAX_IN; i++)
+            graph->value[graph->node[n].y].needs_gradient |= graph->value[graph->node[n].x[i]].needs_gradient;
+    return REMAT_OK;
+}
+
+remat_value remat_requires_grad(remat_graph *graph, remat_value input) {
+    if (!graph || graph->status || !input.id) return REMAT_NONE;
+    remat_status status = require_gradient(graph, input.id);
+    return (remat_value){status ? mistake(graph, status) : input.id};
+}
+
 /* ---- Nodes --------------------------------------------------------------------------------------------------- */
 
 rm_desc rm_value_desc(const remat_graph *graph, int32_t value, int64_t tau) {

@@ -45,7 +45,8 @@ static remat_status guess_times(remat_session *s, const remat_config *config) {
     int states = s->optimizer ? s->optimizer->states_used(&s->update) : 0;
     uint64_t gradients = s->chain.at.section_bytes + s->chain.at.table_gradients_bytes;
     double bytes = (4 + 2.0 * states) * (double)gradients; /* zeroed, summed, updated */
-    s->fixed_ns = s->chain.prologue.time_ns + s->chain.epilogue.time_ns + (uint64_t)(1e9 * bytes / rates.bytes_per_s);
+    s->fixed_ns = s->chain.prologue.time_ns + s->chain.epilogue.time_ns + rm_chain_once_ns(&s->chain) +
+                  (uint64_t)(1e9 * bytes / rates.bytes_per_s);
     return REMAT_OK;
 }
 

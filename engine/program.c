@@ -37,13 +37,20 @@ static remat_status emit(builder *b, rm_instruction instruction) {
             "out of memory for a stage's program");
     for (int i = 0; i < RM_OPERANDS; i++) use(b, &instruction.operand[i]);
     program->item[program->n++] = instruction;
+    program->n_once += b->once;
     return REMAT_OK;
+}
+
+static void add_cost(builder *b, double flops, double moved_bytes) {
+    rm_program *program = b->program;
+    *(b->once ? &program->once_flops : &program->flops) += flops;
+    *(b->once ? &program->once_moved_bytes : &program->moved_bytes) += moved_bytes;
 }
 
 static remat_status emit_simple(builder *b, rm_do what, rm_where y, rm_where x, uint64_t bytes) {
     rm_instruction instruction = {.what = (uint8_t)what, .node = -1, .count = (int64_t)(bytes / 4), .y = y};
     instruction.x[0] = x;
-    b->program->moved_bytes += (what == RM_DO_ADD ? 3.0 : 2.0) * (double)bytes;
+    add_cost(b, 0, (what == RM_DO_ADD ? 3.0 : 2.0) * (double)bytes);
     return emit(b, instruction);
 }
 
@@ -53,17 +60,21 @@ static remat_status account(builder *b, const rm_node *node, rm_pass pass, bool 
     rm_node_descs(b->chain->graph, node, b->class ? b->class->tau : 0, x, &y, state);
     rm_cost cost = {0};
     node->op->cost(x, &y, node->attr, pass, &cost);
-    b->program->flops += cost.flops;
-    b->program->moved_bytes += cost.moved_bytes;
+    add_cost(b, cost.flops, cost.moved_bytes);
     if (b->config->kernels == RM_DEVICE_CUDA && node->op->cuda_scratch_bytes)
         cost.scratch_bytes = node->op->cuda_scratch_bytes(x, node->attr, pass, aux);
     return new_buffer(b, cost.scratch_bytes, scratch);
 }
 
 /* Arithmetic and traffic overlap, calls add up. */
-void rm_program_guess(rm_program *program, const rm_rates *rates) {
-    double arithmetic = program->flops / rates->flops_per_s, traffic = program->moved_bytes / rates->bytes_per_s;
-    program->time_ns = (uint64_t)(1e9 * (arithmetic > traffic ? arithmetic : traffic) + rates->call_ns * program->n);
+static uint64_t guess(double flops, double moved_bytes, int32_t calls, const rm_rates *rates) {
+    double arithmetic = flops / rates->flops_per_s, traffic = moved_bytes / rates->bytes_per_s;
+    return (uint64_t)(1e9 * (arithmetic > traffic ? arithmetic : traffic) + rates->call_ns * calls);
+}
+
+void rm_program_guess(rm_program *p, const rm_rates *rates) {
+    p->time_ns = guess(p->flops, p->moved_bytes, p->n - p->n_once, rates);
+    p->once_ns = guess(p->once_flops, p->once_moved_bytes, p->n_once, rates);
 }
 
 /* Puts the buffers' offsets in. */
@@ -165,7 +176,7 @@ static remat_status emit_forward(builder *b, const rm_node *node, forward_mode m
 /* Where the gradient of input `value` is collected, and whether it holds a first term already. */
 static remat_status gradient_of(builder *b, int32_t value, rm_where *where, bool *contributed) {
     rm_chain *chain = b->chain;
-    if (chain->at.gradient[value].space) { /* a parameter or a table: zeroed when the step begins */
+    if (chain->at.gradient[value].space) { /* zeroed when the step begins, or begun from outside */
         *where = chain->at.gradient[value];
         *contributed = true;
         return REMAT_OK;
@@ -189,7 +200,7 @@ static remat_status incoming(builder *b, const rm_node *node, rm_where *dy) {
     rm_chain *chain = b->chain;
     if (node->y == chain->loss) {
         *dy = (rm_where){.space = RM_RESIDENT, .offset = chain->at.one_offset};
-    } else if (!b->class) {
+    } else if (chain->at.gradient[node->y].space) { /* a table's; an output's, to which its readers have added */
         *dy = chain->at.gradient[node->y];
     } else if (accumulates(b, node) && !b->class->last) {
         *dy = (rm_where){.space = RM_AT_DSTATE, .next = 1, .slot = rm_carried_slot(chain, index_of(b, node), -1)};
@@ -291,18 +302,27 @@ static void begin(builder *b, rm_program *program) {
     }
 }
 
-static remat_status write_forward(builder *b, rm_program *program, forward_mode mode, bool leaves_too) {
-    begin(b, program);
-    for (int32_t i = 0; i < b->class->n_nodes; i++)
-        if (leaves_too || is_on_spine(b, node_at(b, i))) TRY(emit_forward(b, node_at(b, i), mode));
-    return REMAT_OK;
+/* Nodes of which a program hands out results: of all in an evaluation; in training of those that are differentiated from outside
+ * when their stage is run for the first time, of others on the spine when it is run to keep, and of other leaves in its backward
+ * run, each of which happens once a step. */
+static bool is_any(const builder *b, const rm_node *node) { return (void)b, (void)node, true; }
+static bool is_differentiated_outside(const builder *b, const rm_node *node) {
+    return rm_chain_is_differentiated_outside(b->chain, node->y);
+}
+static bool is_other_on_spine(const builder *b, const rm_node *node) {
+    return is_on_spine(b, node) && !is_differentiated_outside(b, node);
+}
+static bool is_other_leaf(const builder *b, const rm_node *node) {
+    return is_leaf(b, node) && !is_differentiated_outside(b, node);
 }
 
-/* Nodes of which a program hands out results: of all in an evaluation; in training of those on the spine when their stage is run
- * to keep, and of leaves in its backward run, each of which happens once a step. */
-static bool is_any(const builder *b, const rm_node *node) { return (void)b, (void)node, true; }
-static bool is_on_spine_here(const builder *b, const rm_node *node) { return is_on_spine(b, node); }
-static bool is_leaf_here(const builder *b, const rm_node *node) { return is_leaf(b, node); }
+/* A result in the array of output i, this tile's part. */
+static rm_where in_output(const rm_chain *chain, int32_t i) {
+    const rm_value *value = &chain->graph->value[chain->outputs[i]];
+    rm_where where = {.space = RM_RESIDENT, .offset = chain->at.output[i]};
+    if (value->sequence) where.per_time = rm_desc_bytes(&value->desc) / (uint64_t)chain->timesteps;
+    return where;
+}
 
 /* Outputs that these nodes of the stage have made are copied to their resident arrays. */
 static remat_status hand_out(builder *b, bool (*wanted)(const builder *, const rm_node *)) {
@@ -314,16 +334,34 @@ static remat_status hand_out(builder *b, bool (*wanted)(const builder *, const r
             bool whole_too_early = chain->timed && !value->sequence && !b->class->last;
             if (node->y != chain->outputs[i] || !wanted(b, node) || !b->value[node->y].space || whole_too_early)
                 continue;
-            rm_where to = {.space = RM_RESIDENT, .offset = chain->at.output[i]};
-            if (value->sequence) to.per_time = rm_desc_bytes(&value->desc) / (uint64_t)chain->timesteps;
-            TRY(emit_simple(b, RM_DO_COPY, to, b->value[node->y], tile_bytes(b, node->y)));
+            TRY(emit_simple(b, RM_DO_COPY, in_output(chain, i), b->value[node->y], tile_bytes(b, node->y)));
         }
     return REMAT_OK;
 }
 
+static remat_status write_once(builder *b) {
+    for (int32_t i = 0; i < b->class->n_nodes && b->chain->n_differentiated; i++)
+        if (b->early[index_of(b, node_at(b, i))] && !is_on_spine(b, node_at(b, i)))
+            TRY(emit_forward(b, node_at(b, i), DROPPING));
+    return hand_out(b, is_differentiated_outside);
+}
+
+/* The spine, and behind it what only the stage's first run makes. */
+static remat_status write_forward(builder *b, rm_program *program, forward_mode mode) {
+    begin(b, program);
+    for (int32_t i = 0; i < b->class->n_nodes; i++)
+        if (is_on_spine(b, node_at(b, i))) TRY(emit_forward(b, node_at(b, i), mode));
+    if (mode == KEEPING) TRY(hand_out(b, is_other_on_spine));
+    b->once = true;
+    remat_status status = write_once(b);
+    b->once = false;
+    return status ? status : finish(b);
+}
+
 static remat_status write_evaluation(builder *b) {
+    begin(b, &b->class->evaluate);
     b->evaluating = true;
-    TRY(write_forward(b, &b->class->evaluate, DROPPING, true));
+    for (int32_t i = 0; i < b->class->n_nodes; i++) TRY(emit_forward(b, node_at(b, i), DROPPING));
     b->evaluating = false;
     TRY(hand_out(b, is_any));
     return finish(b);
@@ -348,15 +386,23 @@ static void find_kept(builder *b, const rm_node *node) {
     }
 }
 
+/* Leaves that were handed out before. */
+static void find_handed_out(builder *b) {
+    const rm_chain *chain = b->chain;
+    for (int32_t i = 0; i < chain->n_differentiated; i++) {
+        const rm_node *node = &chain->graph->node[chain->graph->value[chain->outputs[i]].node];
+        if (made_here(b, node->y) && !is_on_spine(b, node)) b->value[node->y] = in_output(chain, i);
+    }
+}
+
 static remat_status write_backward(builder *b, rm_class_option *option) {
     begin(b, &option->backward);
     for (int32_t i = 0; i < b->class->n_nodes; i++)
         if (is_on_spine(b, node_at(b, i))) find_kept(b, node_at(b, i));
-    for (int32_t i = 0; i < b->class->n_nodes; i++) {
-        const rm_node *node = node_at(b, i);
-        if (is_leaf(b, node) || b->again[index_of(b, node)] == RUN_AGAIN) TRY(emit_forward(b, node, LEAF));
-    }
-    TRY(hand_out(b, is_leaf_here));
+    find_handed_out(b);
+    for (int32_t i = 0; i < b->class->n_nodes; i++)
+        if (b->again[index_of(b, node_at(b, i))] == RUN_AGAIN) TRY(emit_forward(b, node_at(b, i), LEAF));
+    TRY(hand_out(b, is_other_leaf));
     for (int32_t i = b->class->n_nodes - 1; i >= 0; i--) TRY(emit_backward(b, node_at(b, i)));
     return finish(b);
 }
@@ -367,18 +413,16 @@ static remat_status write_option(builder *b, const char *name, bool lean) {
     if (lean && option->saved_bytes >= b->class->option[0].saved_bytes) return REMAT_OK; /* saves nothing */
     option->name = name;
     b->class->n_options++;
-    TRY(write_forward(b, &option->forward, KEEPING, false));
-    TRY(hand_out(b, is_on_spine_here));
-    TRY(finish(b));
+    TRY(write_forward(b, &option->forward, KEEPING));
     return write_backward(b, option);
 }
 
 static remat_status write_class(builder *b) {
     rm_program_mark_spine(b);
+    rm_program_mark_early(b);
     TRY(write_evaluation(b));
     if (b->config->inference) return REMAT_OK;
-    TRY(write_forward(b, &b->class->drop, DROPPING, false));
-    TRY(finish(b));
+    TRY(write_forward(b, &b->class->drop, DROPPING));
     TRY(write_option(b, "all", false));
     return b->config->lean ? write_option(b, "lean", true) : REMAT_OK;
 }
@@ -413,6 +457,7 @@ static void free_builder(builder *b) {
     rm_free(b->saved_aux);
     rm_free(b->again);
     rm_free(b->spine);
+    rm_free(b->early);
     rm_lifetimes_free(&b->buffers);
 }
 
@@ -435,8 +480,10 @@ remat_status rm_chain_write_programs(rm_chain *chain, const rm_chain_config *con
                  .saved_value = rm_calloc(values, sizeof(rm_where)),
                  .saved_aux = rm_calloc(nodes, sizeof(rm_where)),
                  .again = rm_calloc(nodes, 1),
-                 .spine = rm_calloc(nodes, 1)};
-    bool got = b.value && b.gradient && b.contributed && b.aux && b.saved_value && b.saved_aux && b.again && b.spine;
+                 .spine = rm_calloc(nodes, 1),
+                 .early = rm_calloc(nodes, 1)};
+    bool got = b.value && b.gradient && b.contributed && b.aux && b.saved_value && b.saved_aux && b.again && b.spine &&
+               b.early;
     remat_status status = got ? write_all(&b) : rm_fail(REMAT_MEMORY, "out of memory for the stages' programs");
     free_builder(&b);
     return status;

@@ -19,9 +19,11 @@ typedef struct {
     rm_where *aux;         /* by node */
     rm_where *saved_value; /* by value id, of the option: AT_SAVED offset; NOWHERE: not saved */
     rm_where *saved_aux;   /* by node, of the option */
-    uint8_t *again;        /* by node, of the option: how a lean backward run makes what was not saved */
+    uint8_t *again;        /* by node, of the option: how a backward run makes what was not saved */
     uint8_t *spine;        /* by node, of the class */
+    uint8_t *early;        /* by node, of the class: an output that is differentiated from outside depends on it */
     bool evaluating;       /* the program is an evaluation's */
+    bool once;             /* what is written now is for a stage's first forward run alone */
 } builder;
 
 /* In `again`. */
@@ -62,8 +64,9 @@ static inline bool is_leaf(const builder *b, const rm_node *node) {
     return !is_on_spine(b, node) && b->chain->use[node->y] != RM_UNUSED;
 }
 
-/* saved.c. Of the class: which nodes a later stage needs, in training. */
+/* saved.c. Of the class: which nodes a later stage needs, in training; and which are wanted before any backward run. */
 void rm_program_mark_spine(builder *b);
+void rm_program_mark_early(builder *b);
 /* Of an option, the spine being marked: what is saved where, and how a lean one does without what is not. */
 void rm_program_lay_out_saved(builder *b, bool lean, rm_class_option *option);
 

@@ -118,6 +118,9 @@ remat_status remat_graph_check(const remat_graph *graph);
 
 remat_value remat_input(remat_graph *, const char *name, remat_dtype, remat_axis, int rank, const int64_t *dim);
 remat_value remat_param(remat_graph *, const char *name, int rank, const int64_t *dim, remat_init);
+/* Asks for the gradient of an input (f32), and returns the input: each backward pass leaves it in REMAT_GRADIENT under the
+ * input's name. */
+remat_value remat_requires_grad(remat_graph *, remat_value input);
 
 /* Layers. x is a sequence (T,B,C) or whole (B,C); biases may be REMAT_NONE where marked [b]. Equations, gate
  * order and the layout of weights are PyTorch's, so parameters move between the two unchanged. */
@@ -192,6 +195,9 @@ typedef struct {
     const remat_value *outputs; /* borrowed during create: values that remat_evaluate keeps whole, for
                                    remat_read(REMAT_OUTPUT); training steps keep what the loss depends on  */
     int n_outputs;
+    int n_differentiated; /* so many outputs, from the first on, are differentiated by gradients that the program
+                             writes: a loss of its own, beside `loss` or in its place (remat_forward); where
+                             `inference` is set, none                                                      */
     const char *optimizer;        /* "sgd", "adam", "adamw", "lars", "lamb"; NULL: gradients only, remat_step refuses */
     double momentum;              /* sgd, lars                                                                   */
     bool nesterov;                /* sgd, lars                                                                   */
@@ -230,8 +236,8 @@ static inline remat_config remat_config_init(void) {
 }
 #define REMAT_CONFIG_INIT (remat_config_init())
 
-/* Plans, checks and places the step that minimises `loss`, a scalar of `graph` (for inference it may be
- * REMAT_NONE). The graph is copied. INVALID names the mistake; MEMORY says how
+/* Plans, checks and places the step that minimises `loss`, a scalar of `graph` (for inference, and where outputs are
+ * differentiated in its place, it may be REMAT_NONE). The graph is copied. INVALID names the mistake; MEMORY says how
  * many bytes were wanted; INFEASIBLE says the smallest memory_budget that would work, to the byte, where the peak is, and
  * what is largest there. */
 remat_status remat_session_create(const remat_graph *, remat_value loss, const remat_config *, remat_session **out);
@@ -259,7 +265,8 @@ typedef struct {
     uint64_t forward_ns, recompute_ns, backward_ns; /* predicted                                          */
     uint64_t transfer_ns, wait_ns; /* the second tier's busy time; how long computing waits for it    */
     uint64_t step_ns;              /* forward + recompute + backward + wait                           */
-    uint64_t fixed_ns;             /* beside it: packing weights, tables, clipping, the optimizer; whole step: sum */
+    uint64_t fixed_ns;             /* beside it: packing weights, tables, what only outputs that are differentiated
+                                      need in forward, clipping, the optimizer; whole step: sum            */
     bool measured_times;           /* predicted from measurements of this device, not from rates      */
     bool measured_busy;            /* ... taken while other programs took the processors, too: likely too long, and not
                                           kept: the next session measures again                           */
@@ -328,7 +335,7 @@ typedef struct {
     uint64_t resident_bytes; /* of the process, where measured; else 0                                    */
 } remat_live_point;
 remat_status remat_plan_timeline(const remat_session *, remat_live_point **points, int64_t *count);
-/* Traces the next remat_gradients: costs a few microseconds a step of the plan. */
+/* Traces the next remat_gradients, or remat_forward and remat_backward: costs a few microseconds a step of the plan. */
 remat_status remat_trace_next(remat_session *);
 remat_status remat_traced_timeline(const remat_session *, remat_live_point **points, int64_t *count);
 
@@ -484,8 +491,19 @@ int64_t remat_sampler_at(const remat_sampler *, int64_t k);   /* the k-th sample
  * "PARAMETER.exp_avg", "PARAMETER.exp_avg_sq"; OUTPUT the values asked for in the config, as the last
  * remat_evaluate made them, or, where the loss depends on them, the last pass of either kind (INVALID before the first);
  * CARRIED the carried states (B,H) of a stateful session: "lstm.0.h" and "lstm.0.c" of its first LSTM layer, "gru.1.h" of its
- * second GRU layer, "rnn_tanh.0.h" and so on (docs/stateful.md). Indices run from 0 in order of definition. */
-typedef enum { REMAT_INPUT, REMAT_PARAM, REMAT_GRADIENT, REMAT_OPTIMIZER, REMAT_OUTPUT, REMAT_CARRIED } remat_kind;
+ * second GRU layer, "rnn_tanh.0.h" and so on (docs/stateful.md). GRADIENT has the parameters first, in their order, then the
+ * inputs of remat_requires_grad: of the last call's batch alone, neither added up over micro steps nor over ranks.
+ * OUTPUT_GRADIENT is the program's to write, between remat_forward and remat_backward: of the outputs that are differentiated,
+ * shaped like them. Indices run from 0 in order of definition. */
+typedef enum {
+    REMAT_INPUT,
+    REMAT_PARAM,
+    REMAT_GRADIENT,
+    REMAT_OPTIMIZER,
+    REMAT_OUTPUT,
+    REMAT_CARRIED,
+    REMAT_OUTPUT_GRADIENT
+} remat_kind;
 typedef struct {
     const char *name;
     remat_dtype dtype;
@@ -528,6 +546,27 @@ remat_status remat_gradients(remat_session *, remat_step_result *); /* forward a
 remat_status remat_update(remat_session *, double lr, remat_step_result *); /* clip, then the optimizer   */
 remat_status remat_step(remat_session *, double lr, remat_step_result *);   /* both                       */
 remat_status remat_evaluate(remat_session *, remat_step_result *);          /* forward only, no dropout   */
+
+/* remat_gradients as two calls, for a loss of one's own (examples/09_your_own_loss.c):
+ *
+ *     config.outputs = &logits; config.n_outputs = config.n_differentiated = 1;
+ *     remat_session_create(g, REMAT_NONE, &config, &s);
+ *     remat_forward(s);                                          // PyTorch: logits = model(x)
+ *     remat_read(s, REMAT_OUTPUT, 0, logits, bytes);
+ *     remat_write(s, REMAT_OUTPUT_GRADIENT, 0, d_logits, bytes); // d my_loss / d logits, the program's own
+ *     remat_backward(s, &r);                                     // PyTorch: logits.backward(d_logits)
+ *     remat_update(s, 1e-3, &r);
+ *
+ * remat_forward runs the plan up to its first backward run; then the outputs that are differentiated can be read. They and
+ * their gradients lie in the arena whole, for all timesteps. All gradients are written anew after each forward pass; backward
+ * takes their share of the batch (1/K with micro_steps = K, and this rank's weight), as it takes the loss's, and uses them up.
+ * remat_backward runs the rest, as in remat_gradients; the loss in its result is that of `loss`, 0 without one. Where outputs
+ * are differentiated, remat_gradients and remat_step are INVALID; elsewhere the two calls do what remat_gradients does.
+ *     remat_backward without a forward pass to go on from is INVALID; so is one before all gradients are written. remat_forward
+ * again begins anew. What a plan may still compute from is left alone in between: any other pass, an update, and writing
+ * inputs, parameters, outputs or carried states give the forward pass up, and remat_backward then is INVALID. */
+remat_status remat_forward(remat_session *);
+remat_status remat_backward(remat_session *, remat_step_result *);
 
 /* The number of updates made so far: part of the random key of dropout and of Adam's bias correction. Set it
  * when a training state is restored. */

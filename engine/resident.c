@@ -66,13 +66,22 @@ static void lay_out_params(rm_chain *chain, const rm_chain_config *config) {
     }
 }
 
+/* In the block, whole; of a sequence, each tile's part. */
+static rm_where reserve_value(rm_chain *chain, int32_t v) {
+    rm_where where = resident(reserve(&chain->at.bytes, value_bytes(chain, v)));
+    if (chain->graph->value[v].sequence) where.per_time = value_bytes(chain, v) / (uint64_t)chain->timesteps;
+    return where;
+}
+
+/* Of inputs, too: both begin a pass at zero. */
 static void lay_out_table_gradients(rm_chain *chain, const rm_chain_config *config) {
     rm_residents *at = &chain->at;
     const remat_graph *graph = chain->graph;
     at->table_gradients_offset = at->bytes;
     for (int32_t v = 1; v < graph->n_values && !config->inference; v++)
-        if (is_table(chain, v) && chain->use[v] == RM_DIFFERENTIATED)
-            at->gradient[v] = resident(reserve(&at->bytes, value_bytes(chain, v)));
+        if (is_table(chain, v) ? chain->use[v] == RM_DIFFERENTIATED
+                               : graph->value[v].origin == RM_VALUE_INPUT && graph->value[v].needs_gradient)
+            at->gradient[v] = reserve_value(chain, v);
     at->table_gradients_bytes = at->bytes - at->table_gradients_offset;
     close_section(chain, "table gradients", at->table_gradients_offset);
 }
@@ -135,12 +144,8 @@ static void lay_out_fixed(rm_chain *chain, const rm_chain_config *config) {
 
 static void lay_out_inputs(rm_chain *chain) {
     uint64_t start = chain->at.bytes;
-    for (int32_t v = 1; v < chain->graph->n_values; v++) {
-        const rm_value *value = &chain->graph->value[v];
-        if (value->origin != RM_VALUE_INPUT) continue;
-        chain->at.value[v] = resident(reserve(&chain->at.bytes, value_bytes(chain, v)));
-        if (value->sequence) chain->at.value[v].per_time = value_bytes(chain, v) / (uint64_t)chain->timesteps;
-    }
+    for (int32_t v = 1; v < chain->graph->n_values; v++)
+        if (chain->graph->value[v].origin == RM_VALUE_INPUT) chain->at.value[v] = reserve_value(chain, v);
     close_section(chain, "inputs", start);
 }
 
@@ -165,6 +170,8 @@ static void lay_out_small(rm_chain *chain, const rm_chain_config *config) {
     start = at->bytes;
     for (int i = 0; i < chain->n_outputs; i++)
         at->output[i] = reserve(&at->bytes, value_bytes(chain, chain->outputs[i]));
+    for (int i = 0; i < chain->n_differentiated; i++)
+        at->gradient[chain->outputs[i]] = reserve_value(chain, chain->outputs[i]);
     close_section(chain, "outputs", start);
 }
 

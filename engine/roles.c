@@ -57,8 +57,7 @@ remat_status rm_roles(const remat_graph *graph, const int32_t *keep, int n_keep,
     return status;
 }
 
-void rm_training_uses(const remat_graph *graph, int32_t loss, const uint8_t *role, bool stateful, uint8_t *use) {
-    if (loss) use[loss] = RM_DIFFERENTIATED;
+void rm_training_uses(const remat_graph *graph, const uint8_t *role, bool stateful, uint8_t *use) {
     for (int32_t n = graph->n_nodes - 1; n >= 0; n--) {
         const rm_node *node = &graph->node[n];
         uint8_t *y = &use[node->y];

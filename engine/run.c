@@ -10,6 +10,7 @@ typedef struct {
     rm_runner *runner;
     const rm_problem *problem;
     int64_t stage, tau, t0;
+    bool first; /* of the stage's forward runs in this step */
 } frame;
 
 /* ---- Addresses ------------------------------------------------------------------------------------------------ */
@@ -113,7 +114,9 @@ static void run_part(const frame *f, const rm_program *program, int32_t from, in
     for (int32_t n = from; n < until; n++) run_instruction(f, &program->item[n]);
 }
 
-static void run_program(const frame *f, const rm_program *program) { run_part(f, program, 0, program->n); }
+static void run_program(const frame *f, const rm_program *program) {
+    run_part(f, program, 0, f->first ? program->n : program->n - program->n_once);
+}
 
 /* In parts: one up to the last instruction that touches each bucket whose gradients become final in this stage. */
 static remat_status run_backward(const frame *f, const rm_program *program, int64_t stage, int option) {
@@ -232,21 +235,30 @@ static remat_status run_verified(const frame *f, const rm_program *program, cons
     return verify ? rm_verify_after(r->verify, &run) : REMAT_OK;
 }
 
-static remat_status run_plan(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule) {
-    int64_t next = 0, last_stage = problem->n_stages - 1;
-    runner->n_finished = 0;
-    if (runner->verify && runner->training) rm_verify_begin(runner->verify);
-    for (int64_t s = 0; s < schedule->plan.n_steps; s++) {
+/* A stage is run forward for the first time after the one before it. */
+static bool is_first(rm_runner *runner, const rm_step *step) {
+    bool first = step->verb == RM_RUN_FORWARD && step->index == runner->n_forward;
+    runner->n_forward += first;
+    return first;
+}
+
+/* From where the run stands to its end, or to its first backward run. */
+static remat_status run_plan(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule,
+                             bool to_backward) {
+    int64_t last_stage = problem->n_stages - 1;
+    for (; runner->line < schedule->plan.n_steps; runner->line++) {
+        int64_t s = runner->line, first = runner->lifetime;
         const rm_step *step = &schedule->plan.step[s];
-        int64_t first = next;
+        if (to_backward && step->verb == RM_RUN_BACKWARD) break;
         if (runner->api->note) runner->api->note(runner->queue, s);
         TRY(rm_run_wait(runner, schedule, s));
         if (runner->trace) rm_trace_step(runner->trace, *step);
-        next = claim_buffers(runner, schedule, next, s);
+        runner->lifetime = claim_buffers(runner, schedule, first, s);
         if (step->verb == RM_SAVE || step->verb == RM_LOAD) rm_run_transfer(runner, problem, schedule, s, first);
         if (step->verb != RM_RUN_FORWARD && step->verb != RM_RUN_BACKWARD) continue;
         const rm_class *class = rm_stage_class(runner->chain, step->index);
         frame f = frame_of(runner, problem, step->index);
+        f.first = is_first(runner, step);
         if (runner->ranks && runner->ranks->poll) TRY(runner->ranks->poll(runner->ranks->context));
         TRY(run_verified(&f, program_of(runner, class, step), step, s));
         if (step->verb == RM_RUN_FORWARD && step->index == last_stage) keep_carried(&f);
@@ -254,9 +266,30 @@ static remat_status run_plan(rm_runner *runner, const rm_problem *problem, const
     return REMAT_OK;
 }
 
-remat_status rm_run(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule) {
-    if (runner->tier) runner->given_before = runner->api->tier_given(runner->tier);
-    remat_status status = run_plan(runner, problem, schedule), last = rm_run_wait_for_all(runner);
+static remat_status run_and_wait(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule,
+                                 bool to_backward) {
+    remat_status status = run_plan(runner, problem, schedule, to_backward), last = rm_run_wait_for_all(runner);
     if (runner->api->note) runner->api->note(runner->queue, -1);
     return last ? last : status;
+}
+
+static void begin_run(rm_runner *runner) {
+    runner->line = runner->lifetime = runner->n_forward = 0;
+    runner->n_finished = 0;
+    if (runner->tier) runner->given_before = runner->api->tier_given(runner->tier);
+    if (runner->verify && runner->training) rm_verify_begin(runner->verify);
+}
+
+remat_status rm_run_to_backward(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule) {
+    begin_run(runner);
+    return run_and_wait(runner, problem, schedule, true);
+}
+
+remat_status rm_run_rest(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule) {
+    return run_and_wait(runner, problem, schedule, false);
+}
+
+remat_status rm_run(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule) {
+    begin_run(runner);
+    return rm_run_rest(runner, problem, schedule);
 }

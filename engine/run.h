@@ -27,6 +27,8 @@ typedef struct rm_runner {
     remat_status (*finished)(void *owner, int32_t bucket);
     void *owner;
     int32_t n_finished;      /* buckets, since the run began */
+    int64_t line, lifetime;  /* of the plan's lines, and of its lifetimes: where the run goes on */
+    int64_t n_forward;       /* stages that have been run forward at least once, since it began */
     bool training, stateful;
     rm_second_tier *tier;         /* the second tier; NULL: no plan uses it */
     uint64_t given_before;   /* transfers it was given before this run of the plan */
@@ -39,8 +41,10 @@ typedef struct rm_runner {
 
 /* Runs a whole plan: of the training problem, or of the evaluation (runner->training). Fails where rm_verify_before or
  * rm_verify_after does, where the second tier does (IO), and where ranks->poll or `finished` does. However it ends, no
- * transfer is under way any more. */
+ * transfer is under way any more. In two parts: up to the first backward run, and the rest. */
 remat_status rm_run(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule);
+remat_status rm_run_to_backward(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule);
+remat_status rm_run_rest(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule);
 
 /* Runs one program of `stage` by itself, on what runner->piece, ->saved and ->scratch point to: for measuring. */
 void rm_run_program(rm_runner *runner, const rm_problem *problem, int64_t stage, const rm_program *program);

@@ -1,6 +1,6 @@
 /* saved.c: what each way of keeping a stage saves for its backward run, and where in the stage's saved block:
  * everything that backward reads, or, kept lean, what cannot be made again for less. program.c writes programs by it.
- * Main entries: rm_program_mark_spine, rm_program_lay_out_saved. */
+ * Main entries: rm_program_mark_spine, rm_program_mark_early, rm_program_lay_out_saved. */
 #include <string.h>
 
 #include "engine/program.h"
@@ -17,13 +17,24 @@ void rm_program_mark_spine(builder *b) {
     }
 }
 
-/* Is a spine node's result read by the stage's backward run: by a leaf, by a backward that declared it, or by a forward
- * that is run again? (The last is known of all nodes behind this one.) */
+void rm_program_mark_early(builder *b) {
+    for (int32_t i = b->class->n_nodes - 1; b->chain->n_differentiated && i >= 0; i--) {
+        const rm_node *node = node_at(b, i);
+        bool early = rm_chain_is_differentiated_outside(b->chain, node->y);
+        for (int32_t j = i + 1; !early && j < b->class->n_nodes; j++)
+            for (int k = 0; k < RM_MAX_IN; k++)
+                early |= node_at(b, j)->x[k] == node->y && b->early[index_of(b, node_at(b, j))];
+        b->early[index_of(b, node)] = early;
+    }
+}
+
+/* Is a node's result read by the stage's backward run: by a backward that declared it, or by a forward that is run there, a
+ * leaf's or one that is run again? (The last is known of all nodes behind this one.) */
 static bool read_in_backward(const builder *b, const rm_node *maker) {
     if (learns(b, maker) && maker->op->saves.out) return true;
     for (int32_t i = 0; i < b->class->n_nodes; i++) {
         const rm_node *node = node_at(b, i);
-        bool any_input = is_leaf(b, node) || b->again[index_of(b, node)] == RUN_AGAIN;
+        bool any_input = b->again[index_of(b, node)] == RUN_AGAIN;
         for (int k = 0; k < node->op->n_in; k++)
             if (node->x[k] == maker->y && (any_input || (learns(b, node) && node->op->saves.in >> k & 1))) return true;
     }
@@ -75,6 +86,24 @@ static uint8_t how_again(const builder *b, const rm_node *node, const rm_desc *x
     return same_bits && aux ? REBUILT : NOT_AGAIN;
 }
 
+/* A leaf runs in the backward run. One that ran before only if it must again: what was handed out lies there, and what that
+ * alone was made of may have no other reader. */
+static bool leaf_runs(const builder *b, const rm_node *node) {
+    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+    if (!b->early[index_of(b, node)]) return true;
+    rm_node_descs(b->chain->graph, node, b->class->tau, x, &y, state);
+    if (aux_bytes(b, node, x)) return true;
+    if (rm_chain_is_differentiated_outside(b->chain, node->y)) return false;
+    return rm_chain_is_output(b->chain, node->y) || read_in_backward(b, node);
+}
+
+static void choose_leaves(builder *b) {
+    for (int32_t i = b->class->n_nodes - 1; i >= 0; i--) {
+        const rm_node *node = node_at(b, i);
+        if (is_leaf(b, node) && leaf_runs(b, node)) b->again[index_of(b, node)] = RUN_AGAIN;
+    }
+}
+
 /* From the last node to the first, so that whoever reads a node's result has been decided about. */
 void rm_program_lay_out_saved(builder *b, bool lean, rm_class_option *option) {
     const remat_graph *graph = b->chain->graph;
@@ -82,6 +111,7 @@ void rm_program_lay_out_saved(builder *b, bool lean, rm_class_option *option) {
     memset(b->saved_value, 0, (size_t)graph->n_values * sizeof *b->saved_value);
     memset(b->saved_aux, 0, (size_t)graph->n_nodes * sizeof *b->saved_aux);
     memset(b->again, 0, (size_t)graph->n_nodes);
+    choose_leaves(b);
     for (int32_t i = b->class->n_nodes - 1; i >= 0; i--) {
         const rm_node *node = node_at(b, i);
         if (!is_on_spine(b, node)) continue;

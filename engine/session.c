@@ -6,15 +6,34 @@
 
 /* ---- Describe: an own copy of the graph, folded and cut -------------------------------------------------------- */
 
+/* The outputs that are differentiated from outside. */
+static remat_status check_differentiated(const remat_graph *graph, int32_t loss, const remat_config *config) {
+    int n = config->n_differentiated;
+    REQUIRE(n >= 0 && n <= config->n_outputs, INVALID, "n_differentiated is %d; use 0 to n_outputs, which is %d", n,
+            config->n_outputs);
+    for (int i = 0; i < n && !config->inference; i++) {
+        int32_t id = config->outputs[i].id;
+        REQUIRE(graph->value[id].needs_gradient, INVALID,
+                "output %d is to be differentiated, but depends on no parameter and no input that requires a gradient",
+                i);
+        REQUIRE(id != loss, INVALID, "output %d is the loss, whose gradient is 1; differentiate other outputs", i);
+        for (int j = 0; j < i; j++)
+            REQUIRE(config->outputs[j].id != id, INVALID, "outputs %d and %d are one value; differentiate it once", j,
+                    i);
+    }
+    return REMAT_OK;
+}
+
 static remat_status check_ends(const remat_graph *graph, int32_t loss, const remat_config *config) {
     REQUIRE(loss >= 0 && loss < graph->n_values, INVALID, "the loss is not a value of this graph");
-    REQUIRE(loss || config->inference, INVALID, "training needs a loss; set inference to run without one");
+    REQUIRE(loss || config->inference || config->n_differentiated, INVALID,
+            "training needs a loss, or outputs to differentiate (n_differentiated); set inference to run without");
     REQUIRE(!loss || graph->value[loss].origin == RM_VALUE_RESULT, INVALID,
             "the loss is not computed by any operation");
     REQUIRE(!loss || graph->value[loss].desc.rank == 0, INVALID,
             "the loss is not a scalar; end the graph in softmax_cross_entropy or mse");
     REQUIRE(!loss || config->inference || graph->value[loss].needs_gradient, INVALID,
-            "the loss depends on no parameter, so there is nothing to train");
+            "the loss depends on no parameter and no input that requires a gradient, so there is nothing to train");
     REQUIRE(config->n_outputs >= 0, INVALID, "n_outputs is %d; use at least 0", config->n_outputs);
     REQUIRE(config->outputs || !config->n_outputs, INVALID, "n_outputs is %d, but there are no outputs",
             config->n_outputs);
@@ -23,7 +42,7 @@ static remat_status check_ends(const remat_graph *graph, int32_t loss, const rem
         REQUIRE(id > 0 && id < graph->n_values && graph->value[id].origin == RM_VALUE_RESULT, INVALID,
                 "output %d is not the result of an operation of this graph", i);
     }
-    return REMAT_OK;
+    return check_differentiated(graph, loss, config);
 }
 
 /* Of every op that is not dead. */
@@ -52,6 +71,7 @@ static remat_status cut_keeping(remat_session *s, const int32_t *keep, int32_t l
     TRY(rm_graph_choose_variants(s->graph, s->api, s->device, config->tile));
     rm_chain_config chain = {.tile = config->tile,
                              .threads = s->threads,
+                             .n_differentiated = config->inference ? 0 : config->n_differentiated,
                              .inference = config->inference,
                              .hashes = s->verify_recompute && s->api->compare,
                              .lean = s->recompute == RM_RECOMPUTE_AUTO,
@@ -135,11 +155,9 @@ static void unshare_pages(remat_session *s) {
     if (s->n_mapped > 1) s->ranks.unmap(s->ranks.context, s->runner.resident + at->parameters_offset);
 }
 
-/* The share of a batch in the mean over all: the gradient of the loss that backward begins with. Pairwise it must not depend on
- * how many of the shards a rank computes; that is made up for when a bucket is final (step.c). */
-static float loss_share(const remat_session *s) {
+double rm_session_loss_share(const remat_session *s) {
     double shards = (double)s->micro_steps * (s->pairwise ? s->ranks.size : 1);
-    return (float)(s->ranks.weight / shards);
+    return s->ranks.weight / shards;
 }
 
 static remat_status allocate(remat_session *s, uint64_t seed) {
@@ -161,7 +179,7 @@ static remat_status allocate(remat_session *s, uint64_t seed) {
     TRY(prepare_buckets(s));
     TRY(make_events(s));
     TRY(allocate_tables(s));
-    float share = loss_share(s);
+    float share = (float)rm_session_loss_share(s);
     s->api->copy_in(r->queue, r->resident + s->chain.at.one_offset, &share, sizeof share);
     TRY(s->api->synchronize(r->queue));
     return rm_session_draw_parameters(s);

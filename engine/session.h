@@ -15,10 +15,11 @@ typedef struct {
     uint64_t offset;     /* in the block */
     int64_t first, held; /* elements that this session holds: all, unless it shards them */
     int64_t bound;       /* inputs of integers: exclusive upper limit; 0: none */
-    bool missing;        /* an input that some layer reads, and that nobody has written yet */
+    bool missing;        /* an input that some layer reads, and that nobody has written yet; of an output's gradient,
+                            since the last forward pass */
 } rm_array;
 
-enum { RM_ARRAY_KINDS = REMAT_CARRIED + 1 };
+enum { RM_ARRAY_KINDS = REMAT_OUTPUT_GRADIENT + 1 };
 
 /* remat_config.recompute, in its words' order. */
 typedef enum { RM_RECOMPUTE_AUTO, RM_RECOMPUTE_EXACT_ONLY, RM_RECOMPUTE_OFF } rm_recompute;
@@ -47,7 +48,8 @@ struct remat_session {
     double last_lr;   /* 0: there was no update yet */
     double coming_lr; /* of the update that gradients are being made for; -1: not known yet */
     bool packed_is_stale;
-    bool evaluated, trained; /* such a pass has been made: outputs hold something */
+    bool evaluated, trained, handed_out; /* such a pass, or half of one, has been made: outputs hold something */
+    bool ran_forward; /* and nothing has come between: remat_backward can go on */
     remat_ranks ranks; /* own copy; size 1 and no slots where there are none, and where nothing runs */
     int n_mapped;      /* sections of the block that ranks.map was called for */
     rm_event **ready;  /* by bucket; NULL: ranks are given what the device is done with */
@@ -81,6 +83,11 @@ remat_status rm_session_list_arrays(remat_session *session);       /* arrays.c *
 void rm_session_free_arrays(remat_session *session);               /* arrays.c */
 remat_status rm_session_draw_parameters(remat_session *session);   /* arrays.c */
 remat_status rm_session_check_inputs(const remat_session *session); /* arrays.c; INVALID names the first that is missing */
+
+/* session.c. The share of a batch in the mean over all: what backward takes of the loss's gradient, 1, and of those that come
+ * from outside. Pairwise it must not depend on how many of the shards a rank computes; that is made up for when a bucket is
+ * final (step.c). */
+double rm_session_loss_share(const remat_session *session);
 
 /* update.c. Waits for a bucket, and takes its gradients' squares for the norm. Measures its arrays, for an optimizer that does:
  * once an update. Updates its parameters, of this rank's part, and gives them to the others. Waits until those of all buckets

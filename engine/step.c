@@ -1,6 +1,6 @@
 /* step.c: a session's passes: forward and backward, alone or as one of several micro steps and ranks. What follows the last
- * gradient (waiting for other ranks, the norm, the optimizer) is update.c. Main entries: remat_gradients, remat_step,
- * remat_evaluate.
+ * gradient (waiting for other ranks, the norm, the optimizer) is update.c. Main entries: remat_gradients, or its two halves,
+ * remat_forward and remat_backward; remat_step; remat_evaluate.
  *
  * The last of K micro steps hands each bucket of gradients over as soon as the backward pass is done with it (finish_bucket,
  * called by the executor), and goes on.
@@ -18,6 +18,8 @@
 static void begin_pass(remat_session *s, bool training) {
     s->runner.training = training;
     s->runner.finished = NULL;
+    s->runner.trace = NULL;
+    s->ran_forward = false;
     if (s->packed_is_stale) rm_run_packing(&s->runner);
     s->packed_is_stale = false;
     s->api->fill(s->runner.queue, s->runner.resident + s->chain.at.loss_offset, 0, s->chain.at.loss_bytes);
@@ -85,31 +87,63 @@ static remat_status finish_bucket(void *session, int32_t index) {
     return s->ranks.reduce(s->ranks.context, &shown);
 }
 
-static remat_status run_traced(remat_session *s) {
+/* Of the micro step that comes next: after the last one, the first. */
+static int64_t shard_of(const remat_session *s) {
+    int64_t t = s->n_made % s->micro_steps;
+    return s->ranks.rank + s->ranks.size * remat_micro_shard(t, s->micro_steps, s->pairwise);
+}
+
+/* Up to the first backward run. */
+static remat_status run_forward(remat_session *s) {
+    begin_pass(s, true);
+    s->runner.shard = (uint32_t)shard_of(s);
     if (s->trace_next) rm_trace_begin(s->runner.trace = s->trace);
-    remat_status status = rm_run(&s->runner, &s->chain.problem, &s->training);
+    TRY(rm_run_to_backward(&s->runner, &s->chain.problem, &s->training));
+    s->ran_forward = true;
+    return REMAT_OK;
+}
+
+static remat_status run_rest(remat_session *s) {
+    remat_status status = rm_run_rest(&s->runner, &s->chain.problem, &s->training);
     s->trace_next = false;
     s->runner.trace = NULL;
+    s->ran_forward = false;
     return status;
 }
 
-static remat_status run_micro_step(remat_session *s, remat_step_result *result) {
+/* What outputs' gradients are multiplied by, and the loss's too. */
+static void take_share(const remat_session *s) {
+    double share = rm_session_loss_share(s);
+    for (int i = 0; i < s->chain.n_differentiated && share != 1; i++) {
+        const rm_array *array = &s->array[REMAT_OUTPUT_GRADIENT][i];
+        rm_run_scale(&s->runner, s->runner.resident + array->offset, share, array->held);
+    }
+}
+
+/* Pairwise, the gradients of inputs are in their shares of all ranks' batch, too: what finish_bucket does for parameters. */
+static void finish_inputs(const remat_session *s) {
+    const rm_residents *at = &s->chain.at;
+    if (s->pairwise && s->ranks.size > 1 && s->n_arrays[REMAT_GRADIENT] > s->n_arrays[REMAT_PARAM])
+        rm_run_scale(&s->runner, s->runner.resident + at->table_gradients_offset, s->ranks.size,
+                     (int64_t)(at->table_gradients_bytes / sizeof(float)));
+}
+
+static remat_status run_backward(remat_session *s, remat_step_result *result) {
     const rm_residents *at = &s->chain.at;
     bool last = s->n_made + 1 == s->micro_steps;
-    int64_t shard = s->ranks.rank + s->ranks.size * remat_micro_shard(s->n_made, s->micro_steps, s->pairwise);
-    begin_pass(s, true);
-    s->runner.shard = (uint32_t)shard;
     if (last) s->runner.finished = finish_bucket;
     if (s->n_made == 0 || s->pairwise)
         s->api->fill(s->runner.queue, s->runner.resident + at->gradients_offset, 0, at->section_bytes);
     s->api->fill(s->runner.queue, s->runner.resident + at->table_gradients_offset, 0, at->table_gradients_bytes);
-    TRY(run_traced(s));
+    take_share(s);
+    TRY(run_rest(s));
     TRY(rm_run_epilogue(&s->runner));
+    finish_inputs(s);
     if (s->pairwise && !last) set_aside(s);
     if (s->runner.verify) TRY(rm_verify_end(s->runner.verify, &s->training.plan));
     TRY(end_pass(s, result));
     s->trained = true;
-    s->shard_loss[shard] = result->loss * s->ranks.weight;
+    s->shard_loss[shard_of(s)] = result->loss * s->ranks.weight;
     return REMAT_OK;
 }
 
@@ -133,20 +167,34 @@ static remat_status mean_loss(remat_session *s, double *loss) {
     return REMAT_OK;
 }
 
-/* One micro step, up to the moment where all its buckets have been handed over, if it is the last. lr: of the update that
- * follows; -1: nobody has said so. */
-static remat_status add_gradients(remat_session *s, double lr, remat_step_result *result) {
+static remat_status check_runs(const remat_session *s) {
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it cannot run");
     REQUIRE(!s->inference, INVALID, "this session was made for inference; it has no gradients");
-    TRY(rm_session_check_inputs(s));
+    return rm_session_check_inputs(s);
+}
+
+/* The second half of a micro step, up to the moment where all its buckets have been handed over, if it is the last. lr: of the
+ * update that follows; -1: nobody has said so. */
+static remat_status add_gradients(remat_session *s, double lr, remat_step_result *result) {
     *result = (remat_step_result){.recomputed_stages = (uint64_t)s->training.verdict.recomputed_stages};
     if (s->n_made == s->micro_steps) s->n_made = 0;
     if (s->n_made == 0)
         for (int64_t i = 0; i < rm_session_exchange_count(s); i++) s->shard_loss[i] = 0;
     s->coming_lr = lr;
     rm_session_fill_exchange(s);
-    remat_status status = run_micro_step(s, result);
+    remat_status status = run_backward(s, result);
     s->n_made = status ? 0 : s->n_made + 1;
+    return status;
+}
+
+/* Both halves at once need no word from outside. */
+static remat_status begin_gradients(remat_session *s) {
+    TRY(check_runs(s));
+    REQUIRE(!s->chain.n_differentiated, INVALID,
+            "the gradients of %d outputs come from outside: call remat_forward, write them, then call remat_backward",
+            s->chain.n_differentiated);
+    remat_status status = run_forward(s);
+    if (status) s->n_made = 0;
     return status;
 }
 
@@ -164,7 +212,7 @@ static remat_status take_all(remat_session *s, remat_step_result *result) {
     return sum_up(s, result);
 }
 
-static remat_status make_gradients(remat_session *s, double lr, remat_step_result *result) {
+static remat_status go_backward(remat_session *s, double lr, remat_step_result *result) {
     TRY(add_gradients(s, lr, result));
     if (!rm_session_has_gradients(s)) {
         result->loss = (float)own_loss(s);
@@ -178,7 +226,32 @@ static remat_status make_gradients(remat_session *s, double lr, remat_step_resul
 remat_status remat_gradients(remat_session *s, remat_step_result *result) {
     remat_step_result unwanted;
     NEED(s, "a session");
-    return make_gradients(s, -1, result ? result : &unwanted);
+    TRY(begin_gradients(s));
+    return go_backward(s, -1, result ? result : &unwanted);
+}
+
+remat_status remat_forward(remat_session *s) {
+    NEED(s, "a session");
+    TRY(check_runs(s));
+    TRY(run_forward(s));
+    for (int i = 0; i < s->chain.n_differentiated; i++) s->array[REMAT_OUTPUT_GRADIENT][i].missing = true;
+    s->handed_out = true;
+    return s->api->synchronize(s->runner.queue);
+}
+
+remat_status remat_backward(remat_session *s, remat_step_result *result) {
+    remat_step_result unwanted;
+    NEED(s, "a session");
+    TRY(check_runs(s));
+    REQUIRE(s->ran_forward, INVALID,
+            "there is no forward pass to go on from: call remat_forward, and no other pass or update, and write no "
+            "inputs, parameters, outputs or carried states, before remat_backward");
+    for (int i = 0; i < s->chain.n_differentiated && rm_session_is_real(s); i++)
+        REQUIRE(!s->array[REMAT_OUTPUT_GRADIENT][i].missing, INVALID,
+                "the gradient of output %d has not been written since remat_forward: write it, zeros where there is "
+                "none, before remat_backward",
+                i);
+    return go_backward(s, -1, result ? result : &unwanted);
 }
 
 /* ---- Steps ---------------------------------------------------------------------------------------------------- */
@@ -195,6 +268,7 @@ static remat_status update_as_they_arrive(remat_session *s, double lr, remat_ste
 }
 
 static remat_status fused_step(remat_session *s, double lr, remat_step_result *result) {
+    TRY(begin_gradients(s));
     TRY(add_gradients(s, lr, result));
     remat_status status = update_as_they_arrive(s, lr, result);
     s->n_made = 0;
@@ -212,7 +286,8 @@ remat_status remat_step(remat_session *s, double lr, remat_step_result *result) 
             s->micro_steps);
     REQUIRE(lr >= 0 && isfinite(lr), INVALID, "the learning rate is %g; use a finite number of at least 0", lr);
     if (rm_session_is_fused(s)) return fused_step(s, lr, result);
-    TRY(make_gradients(s, lr, result));
+    TRY(begin_gradients(s));
+    TRY(go_backward(s, lr, result));
     return remat_update(s, lr, result);
 }
 
@@ -232,7 +307,9 @@ remat_status remat_evaluate(remat_session *s, remat_step_result *result) {
 
 int64_t remat_step_count(const remat_session *s) { return s ? (int64_t)s->runner.updates : 0; }
 void remat_set_step_count(remat_session *s, int64_t steps) {
-    if (s) s->runner.updates = (uint64_t)steps;
+    if (!s) return;
+    s->runner.updates = (uint64_t)steps;
+    s->ran_forward = false;
 }
 void remat_set_last_lr(remat_session *s, double lr) {
     if (s) s->last_lr = lr;

@@ -33,7 +33,9 @@ remat_bucket remat_bucket_info(const remat_session *s, int64_t index) {
 }
 
 void remat_parameters_changed(remat_session *s) {
-    if (s) s->packed_is_stale = true;
+    if (!s) return;
+    s->packed_is_stale = true;
+    s->ran_forward = false;
 }
 
 remat_status rm_session_hand_over(const remat_session *s, int64_t index, remat_bucket *bucket) {
@@ -210,6 +212,7 @@ remat_status rm_session_end_update(remat_session *s, double lr) {
     TRY(wait_for_parts(s));
     TRY(s->api->synchronize(s->runner.queue));
     s->packed_is_stale = true;
+    s->ran_forward = false;
     s->last_lr = lr;
     s->runner.updates++;
     return REMAT_OK;

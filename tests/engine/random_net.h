@@ -1,5 +1,6 @@
-/* random_net.h: random networks, timed and deep, with outputs on and off the way to the loss, and random valid plans for them.
- * Main entries: random_net, ask_for_outputs, random_plan. What is drawn depends on rng_state alone. */
+/* random_net.h: random networks, timed and deep, with outputs on and off the way to the loss, some of them differentiated from
+ * outside, and random valid plans for them. Main entries: random_net, ask_for_outputs, differentiate_some, outside_gradients,
+ * random_plan. What is drawn depends on rng_state alone. */
 #ifndef RANDOM_NET_H
 #define RANDOM_NET_H
 
@@ -8,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/remat.h"
+#include "engine/graph.h"
+#include "engine/rng.h"
 
 /* ---- A small generator of its own ----------------------------------------------------------------------------- */
 
@@ -27,7 +29,8 @@ typedef struct {
     remat_value pool[MAX_POOL];  /* values (T,B,C) or (B,C) to build on */
     remat_value apart[MAX_POOL]; /* more of them, that the loss does not depend on */
     remat_value output[MAX_OUTPUTS];
-    int n_pool, n_apart, n_outputs, n_params;
+    int n_pool, n_apart, n_outputs, n_differentiated, n_params;
+    remat_value target, loss, twice_the_loss;
     bool picks_apart;
     int64_t steps, batch, width;
     bool
@@ -119,7 +122,7 @@ static void maybe_apart(net *n, bool timed) {
 /* Behind the loss, and on the way to it. */
 static void add_late_outputs(net *n, remat_value loss, bool timed) {
     for (int i = 0; i < 2; i++) maybe_apart(n, timed);
-    if (draw(3) == 0) add_output(n, remat_scale(n->graph, loss, 2));
+    if (draw(3) == 0) add_output(n, n->twice_the_loss = remat_scale(n->graph, loss, 2));
     if (draw(3) == 0) add_output(n, loss);
     if (draw(3) == 0) add_output(n, n->pool[1 + draw((uint32_t)n->n_pool - 1)]); /* the first is an input */
 }
@@ -136,10 +139,10 @@ static remat_value random_loss(net *n, bool timed) {
     if (head == 3) sum = remat_add(g, remat_mean_over_time(g, sum), remat_last_step(g, n->pool[0]));
     bool whole = !timed || head;
     if (head) sum = remat_gelu(g, remat_linear(g, sum, param(n, 2, n->width, n->width), REMAT_NONE));
-    remat_value target =
+    n->target =
         remat_input(g, "target", REMAT_F32, whole ? REMAT_WHOLE : REMAT_SEQUENCE, whole ? 2 : 3,
                     whole ? (int64_t[]){n->batch, n->width} : (int64_t[]){n->steps, n->batch, n->width});
-    return remat_mse(g, sum, target);
+    return n->loss = remat_mse(g, sum, n->target);
 }
 
 /* linear, gelu, linear: all of it with the same weights both times. */
@@ -194,6 +197,60 @@ static inline remat_value random_net(net *n, bool timed) { return random_net_wit
 static inline void ask_for_outputs(remat_config *config, const net *n) {
     config->outputs = n->output;
     config->n_outputs = n->n_outputs;
+    config->n_differentiated = n->n_differentiated;
+}
+
+static bool is_differentiable(const net *n, remat_value output) {
+    for (int i = 0; i < n->n_differentiated; i++)
+        if (n->output[i].id == output.id) return false; /* once is enough */
+    return output.id != n->loss.id && output.id != n->twice_the_loss.id && n->graph->value[output.id].needs_gradient;
+}
+
+/* Gradients of inputs; and outputs that are differentiated from outside, beside the loss or in its place. The loss. */
+static inline remat_value differentiate_some(net *n) {
+    if (draw(2)) remat_requires_grad(n->graph, n->pool[0]);
+    if (draw(2)) remat_requires_grad(n->graph, n->target);
+    for (int i = 0; i < n->n_outputs; i++) {
+        remat_value output = n->output[i];
+        if (!is_differentiable(n, output) || draw(3) == 0) continue;
+        n->output[i] = n->output[n->n_differentiated];
+        n->output[n->n_differentiated++] = output;
+    }
+    return n->n_differentiated && draw(2) ? REMAT_NONE : n->loss;
+}
+
+/* ---- Gradients ------------------------------------------------------------------------------------------------- */
+
+/* A loss from outside: c y + y^2 / 20 for each element of the outputs that are differentiated; c is drawn from its place. */
+static inline double outside_constant(int output, int64_t k) {
+    return (double)(rm_random(3, 5, (uint32_t)output, 0, (uint64_t)k) % 2001) / 1000 - 1;
+}
+
+static inline double outside_write(remat_session *s, int output) {
+    remat_array info;
+    double loss = 0;
+    remat_array_info(s, REMAT_OUTPUT_GRADIENT, output, &info);
+    float *y = malloc(info.bytes);
+    ck_assert_int_eq(remat_read(s, REMAT_OUTPUT, output, y, info.bytes), REMAT_OK);
+    for (int64_t k = 0; k < info.count; k++) {
+        double c = outside_constant(output, k);
+        loss += c * y[k] + 0.05 * y[k] * y[k];
+        y[k] = (float)(c + 0.1 * y[k]);
+    }
+    ck_assert_int_eq(remat_write(s, REMAT_OUTPUT_GRADIENT, output, y, info.bytes), REMAT_OK);
+    free(y);
+    return loss;
+}
+
+/* Forward and backward, with that loss if there are such outputs; in the result, all losses together. */
+static inline remat_status outside_gradients(remat_session *s, remat_step_result *r) {
+    double outside = 0;
+    if (!remat_count(s, REMAT_OUTPUT_GRADIENT)) return remat_gradients(s, r);
+    remat_status status = remat_forward(s);
+    for (int i = 0; i < remat_count(s, REMAT_OUTPUT_GRADIENT) && !status; i++) outside += outside_write(s, i);
+    if (!status) status = remat_backward(s, r);
+    r->loss += outside;
+    return status;
 }
 
 /* ---- Random plans --------------------------------------------------------------------------------------------- */
@@ -243,7 +300,7 @@ static char *random_plan(const remat_session *session) {
     return text;
 }
 
-static void fill_inputs(remat_session *s, uint64_t seed) {
+static inline void fill_inputs(remat_session *s, uint64_t seed) {
     rng_state = seed;
     for (int64_t i = 0; i < remat_count(s, REMAT_INPUT); i++) {
         remat_array info;

@@ -79,6 +79,8 @@ static const int64_t dim[] = {4, 2, 3};
     X(remat_write_part(session, REMAT_PARAM, 0, 0, NULL, 4))                                                           \
     X(remat_read_part(NULL, REMAT_PARAM, 0, 0, data, 4))                                                               \
     X(remat_read_part(session, REMAT_PARAM, 0, 0, NULL, 4))                                                            \
+    X(remat_forward(NULL))                                                                                             \
+    X(remat_backward(NULL, NULL))                                                                                      \
     X(remat_gradients(NULL, NULL))                                                                                     \
     X(remat_update(NULL, 0.1, NULL))                                                                                   \
     X(remat_step(NULL, 0.1, NULL))                                                                                     \
@@ -93,6 +95,7 @@ static const int64_t dim[] = {4, 2, 3};
     X(remat_param(NULL, "y", 1, dim, remat_init_zero()).id == 0)                                                       \
     X(remat_param(graph, NULL, 1, dim, remat_init_zero()).id == 0)                                                     \
     X(remat_param(graph, "y", 1, NULL, remat_init_zero()).id == 0)                                                     \
+    X(remat_requires_grad(NULL, none).id == 0)                                                                         \
     X(remat_embedding(NULL, none, none).id == 0)                                                                       \
     X(remat_linear(NULL, none, none, none).id == 0)                                                                    \
     X(remat_lstm(NULL, none, none, none, none, none).id == 0)                                                          \

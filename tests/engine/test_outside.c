@@ -1,0 +1,780 @@
+/* test_outside.c: a loss of the program's own, as a program would bring it: forward, the gradients of outputs, backward; and
+ * gradients of inputs. With a cross entropy written here a net has the gradients that it has with the built-in one, and its
+ * own bits under every plan; heads run as often as they must; nothing is allocated; and calls in the wrong order are refused.
+ * Random networks are in test_random.c. */
+#define _GNU_SOURCE
+#include "tests/engine/interpose.h"
+
+#include "memory/host.h"
+#include "tests/engine/in_double.h"
+#include "tests/engine/poison.h"
+#include "tests/engine/random_net.h"
+#include "tests/engine/team.h"
+
+#define CHECKED(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
+
+/* ---- A net, and a loss that is not the library's --------------------------------------------------------------- */
+
+enum { T = 23, B = 3, C = 5, H = 8, V = 7, TILE = 4 };
+
+typedef struct {
+    remat_graph *graph;
+    remat_value logits, loss;
+} tagger;
+
+static remat_value matrix(remat_graph *g, const char *name, int64_t rows, int64_t columns) {
+    return remat_param(g, name, 2, (int64_t[]){rows, columns}, remat_init_uniform(0.5));
+}
+
+static remat_value layer(remat_graph *g, int cell, remat_value x, int64_t width, const char *w_ih, const char *w_hh) {
+    static const int gates[] = {4, 3, 1};
+    remat_value ih = matrix(g, w_ih, gates[cell] * H, width), hh = matrix(g, w_hh, gates[cell] * H, H);
+    return (cell == 0 ? remat_lstm : cell == 1 ? remat_gru : remat_rnn_tanh)(g, x, ih, hh, REMAT_NONE, REMAT_NONE);
+}
+
+/* x -> recurrent -> dropout -> recurrent -> linear: a class for each timestep. With a loss of the library, or without. */
+static tagger build(int cell, bool with_loss) {
+    tagger t = {0};
+    CHECKED(remat_graph_create(&t.graph));
+    remat_graph *g = t.graph;
+    remat_value x = remat_requires_grad(g, remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, C}));
+    remat_value h = remat_dropout(g, layer(g, cell, x, C, "w_ih0", "w_hh0"), 0.2);
+    t.logits = remat_linear(g, layer(g, cell, h, H, "w_ih1", "w_hh1"), matrix(g, "w", V, H), REMAT_NONE);
+    if (with_loss) {
+        remat_value targets = remat_input(g, "targets", REMAT_I32, REMAT_SEQUENCE, 2, (int64_t[]){T, B});
+        t.loss = remat_softmax_cross_entropy(g, t.logits, targets);
+    }
+    CHECKED(remat_graph_check(g));
+    return t;
+}
+
+static int32_t target(int batch, int row) { return (row * 5 + row / 3 + batch) % V; }
+
+static void feed(remat_session *s, int batch) {
+    float x[T * B * C];
+    int32_t targets[T * B];
+    for (int i = 0; i < T * B * C; i++) x[i] = (float)sin(1 + 0.37 * i + batch);
+    for (int row = 0; row < T * B; row++) targets[row] = target(batch, row);
+    CHECKED(remat_write(s, REMAT_INPUT, 0, x, sizeof x));
+    if (remat_count(s, REMAT_INPUT) > 1) CHECKED(remat_write(s, REMAT_INPUT, 1, targets, sizeof targets));
+}
+
+/* The mean over rows of log(sum exp) - logit of the target; its gradient takes the logits' place. */
+static double cross_entropy(float logits[T * B * V], int batch) {
+    double loss = 0;
+    for (int row = 0; row < T * B; row++) {
+        float *z = logits + row * V;
+        double sum = 0, most = z[0], of_target = z[target(batch, row)];
+        for (int v = 1; v < V; v++) most = fmax(most, z[v]);
+        for (int v = 0; v < V; v++) sum += exp(z[v] - most);
+        for (int v = 0; v < V; v++) z[v] = (float)((exp(z[v] - most) / sum - (v == target(batch, row))) / (T * B));
+        loss += (log(sum) + most - of_target) / (T * B);
+    }
+    return loss;
+}
+
+/* As a program writes it; the loss is its own. */
+static remat_status own_gradients(remat_session *s, int batch, remat_step_result *r) {
+    static _Thread_local float logits[T * B * V];
+    remat_status status = remat_forward(s);
+    if (!status) status = remat_read(s, REMAT_OUTPUT, 0, logits, sizeof logits);
+    double loss = cross_entropy(logits, batch);
+    if (!status) status = remat_write(s, REMAT_OUTPUT_GRADIENT, 0, logits, sizeof logits);
+    if (!status) status = remat_backward(s, r);
+    ck_assert(status || r->loss == 0);
+    r->loss = loss;
+    return status;
+}
+
+static remat_config configured(void) {
+    remat_config config = REMAT_CONFIG_INIT;
+    config.tile = TILE;
+    config.threads = 1;
+    config.seed = 3;
+    config.optimizer = "adam";
+    return config;
+}
+
+/* Of a tagger without a loss of the library, unless it has one. */
+static remat_session *open_session(const tagger *t, remat_config config) {
+    remat_session *s;
+    config.outputs = &t->logits;
+    config.n_outputs = 1;
+    config.n_differentiated = t->loss.id == 0;
+    CHECKED(remat_session_create(t->graph, t->loss, &config, &s));
+    poison(s);
+    return s;
+}
+
+static void close_session(tagger *t, remat_session *s) {
+    remat_session_free(s);
+    remat_graph_free(t->graph);
+}
+
+static void expect_near(remat_session *a, remat_session *b, remat_kind kind, double tolerance) {
+    ck_assert_int_eq(remat_count(a, kind), remat_count(b, kind));
+    for (int64_t i = 0; i < remat_count(a, kind); i++) {
+        float x[4 * H * H + T * B * C], y[4 * H * H + T * B * C];
+        remat_array info;
+        CHECKED(remat_array_info(a, kind, i, &info));
+        CHECKED(remat_read(a, kind, i, x, info.bytes));
+        CHECKED(remat_read(b, kind, i, y, info.bytes));
+        double most = 0;
+        for (int64_t k = 0; k < info.count; k++) most = fmax(most, fabs(x[k]));
+        ck_assert_msg(most > 0, "%s is zero", info.name);
+        for (int64_t k = 0; k < info.count; k++)
+            ck_assert_msg(fabs(x[k] - y[k]) <= tolerance * most, "%s has %.9g, and %.9g", info.name, x[k], y[k]);
+    }
+}
+
+/* ---- The same as with the built-in loss ------------------------------------------------------------------------ */
+
+/* The built-in gradient of the logits is a float's rounding away, 6e-8; what that becomes in the sums behind it. Adam divides
+ * by a gradient's size, so that a small element's rounding counts as much as a large one's. */
+enum { STEPS = 5 };
+static void compare_with_built_in(int cell, remat_config config) {
+    tagger mine = build(cell, false), theirs = build(cell, true);
+    remat_session *a = open_session(&mine, config), *b = open_session(&theirs, config);
+    int micro_steps = config.micro_steps ? config.micro_steps : 1;
+    for (int step = 0; step < STEPS; step++) {
+        for (int k = 0; k < micro_steps; k++) {
+            remat_step_result r, right;
+            feed(a, step * micro_steps + k);
+            feed(b, step * micro_steps + k);
+            CHECKED(own_gradients(a, step * micro_steps + k, &r));
+            CHECKED(remat_gradients(b, &right));
+            if (micro_steps == 1) ck_assert_msg(fabs(r.loss - right.loss) < 1e-6, "%.9g, %.9g", r.loss, right.loss);
+            if (k == micro_steps - 1)
+                ck_assert_msg(fabs(r.grad_norm - right.grad_norm) < 2e-5 * right.grad_norm, "%g, %g", r.grad_norm,
+                              right.grad_norm);
+        }
+        expect_near(a, b, REMAT_GRADIENT, step ? 1e-3 : 2e-6);
+        CHECKED(remat_update(a, 0.01, NULL));
+        CHECKED(remat_update(b, 0.01, NULL));
+    }
+    expect_near(a, b, REMAT_PARAM, 1e-3);
+    close_session(&mine, a);
+    close_session(&theirs, b);
+}
+
+START_TEST(as_with_the_built_in_loss) {
+    remat_config config = configured();
+    config.strategy = _i < 3 ? "none" : "sqrt";
+    compare_with_built_in(_i % 3, config);
+}
+END_TEST
+
+START_TEST(in_micro_steps) {
+    remat_config config = configured();
+    config.micro_steps = 4;
+    config.pairwise = _i;
+    compare_with_built_in(1, config);
+}
+END_TEST
+
+START_TEST(with_carried_states) {
+    remat_config config = configured();
+    config.stateful = true;
+    compare_with_built_in(0, config);
+}
+END_TEST
+
+static void compare_on_a_rank(teammate *m) {
+    remat_config config = configured();
+    config.ranks = &m->ranks;
+    config.pairwise = m->team->pairwise;
+    config.micro_steps = 2;
+    compare_with_built_in(0, config);
+}
+
+START_TEST(on_ranks) {
+    team_run(&(team){.size = 2, .pairwise = _i == 1}, &(remat_ranks){.weight = _i == 2 ? 0.5 : 1}, compare_on_a_rank,
+             NULL);
+}
+END_TEST
+
+/* An input's gradient is of this rank's batch alone, however the ranks' sums are made. */
+static void read_input_gradient(const remat_ranks *ranks, bool pairwise, float *gradient) {
+    tagger t = build(0, false);
+    remat_config config = configured();
+    remat_step_result r;
+    config.ranks = ranks;
+    config.pairwise = pairwise;
+    remat_session *s = open_session(&t, config);
+    feed(s, 0);
+    CHECKED(own_gradients(s, 0, &r));
+    CHECKED(remat_read(s, REMAT_GRADIENT, remat_find(s, REMAT_GRADIENT, "x"), gradient, sizeof(float) * T * B * C));
+    close_session(&t, s);
+}
+
+static void compare_with_one_rank(teammate *m) {
+    float here[T * B * C], alone[T * B * C];
+    read_input_gradient(&m->ranks, m->team->pairwise, here);
+    read_input_gradient(NULL, false, alone);
+    ck_assert(m->rank || !memcmp(here, alone, sizeof here)); /* the other rank drops other elements */
+}
+
+START_TEST(inputs_on_ranks) {
+    team_run(&(team){.size = 2, .pairwise = _i == 1}, &(remat_ranks){.shard_optimizer = _i == 2}, compare_with_one_rank,
+             NULL);
+}
+END_TEST
+
+/* ---- The same bits --------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    double norm[2];
+    unsigned char bits[1 << 16]; /* gradients and parameters after the last step */
+    size_t n;
+} trace;
+
+static void read_all(remat_session *s, remat_kind kind, trace *out) {
+    for (int64_t i = 0; i < remat_count(s, kind); i++) {
+        remat_array info;
+        CHECKED(remat_array_info(s, kind, i, &info));
+        ck_assert_uint_le(out->n + info.bytes, sizeof out->bits);
+        CHECKED(remat_read(s, kind, i, out->bits + out->n, info.bytes));
+        out->n += info.bytes;
+    }
+}
+
+static trace run(const tagger *t, remat_config config, uint64_t *recomputed) {
+    trace out = {.n = 0};
+    remat_step_result r;
+    remat_session *s = open_session(t, config);
+    for (int step = 0; step < 2; step++) {
+        feed(s, step);
+        CHECKED(own_gradients(s, step, &r));
+        out.norm[step] = r.grad_norm;
+        *recomputed = r.recomputed_stages;
+        CHECKED(remat_update(s, 0.01, &r));
+    }
+    read_all(s, REMAT_GRADIENT, &out);
+    read_all(s, REMAT_PARAM, &out);
+    CHECKED(remat_evaluate(s, &r)); /* a lean plan may need less than the evaluation: the arena is for both */
+    ck_assert_uint_eq(remat_session_plan(s).planned_peak_bytes, r.arena_peak_bytes);
+    remat_session_free(s);
+    return out;
+}
+
+static void expect_same(const tagger *t, const trace *kept, const remat_config *config, const char *what) {
+    uint64_t recomputed;
+    trace other = run(t, *config, &recomputed);
+    ck_assert_uint_eq(other.n, kept->n);
+    ck_assert_msg(!memcmp(other.norm, kept->norm, sizeof kept->norm), "%s: another norm", what);
+    ck_assert_msg(!memcmp(other.bits, kept->bits, kept->n), "%s: other gradients or parameters", what);
+}
+
+/* Every saved(s) goes to the file when it is made, and comes back for its backward run. */
+static char *spill_all(const char *steps) {
+    char *text, line[64];
+    size_t length;
+    FILE *out = open_memstream(&text, &length);
+    for (long s; sscanf(steps, "%63[^\n]", line) == 1; steps = strchr(steps, '\n') + 1) {
+        if (sscanf(line, "run backward %ld", &s) == 1) fprintf(out, "load saved %ld\n", s);
+        fprintf(out, "%s\n", line);
+        if (sscanf(line, "run forward %ld", &s) == 1 && !strstr(line, "drop"))
+            fprintf(out, "save saved %ld\nfree saved %ld\n", s, s);
+    }
+    fclose(out);
+    return text;
+}
+
+static void try_random_plans(const tagger *t, const trace *kept, remat_config config) {
+    config.plan_only = true;
+    remat_session *s = open_session(t, config);
+    config.plan_only = false;
+    for (int i = 0; i < 8; i++) {
+        rng_state = (uint64_t)i;
+        char *steps = random_plan(s), *spilled = spill_all(steps);
+        config.plan_steps = i % 2 ? spilled : steps;
+        config.spill_dir = i % 2 ? "/tmp" : NULL;
+        config.verify_recompute = i % 4 < 2;
+        expect_same(t, kept, &config, config.plan_steps);
+        free(steps);
+        free(spilled);
+    }
+    remat_session_free(s);
+}
+
+static void try_budgets(const tagger *t, const trace *kept, remat_config config) {
+    remat_session *s;
+    config.strategy = "optimal";
+    config.outputs = &t->logits;
+    config.n_outputs = config.n_differentiated = 1;
+    config.memory_budget = 1;
+    ck_assert_int_eq(remat_session_create(t->graph, REMAT_NONE, &config, &s), REMAT_INFEASIBLE);
+    uint64_t least = remat_smallest_budget();
+    for (int i = 0; i < 4; i++) {
+        config.memory_budget = least + (uint64_t)i * 2000;
+        expect_same(t, kept, &config, "optimal");
+    }
+}
+
+START_TEST(the_same_bits_for_every_plan) {
+    static const char *const strategies[] = {"segments", "sqrt", "lean", "optimal"};
+    tagger t = build(_i % 3, false);
+    remat_config config = configured();
+    config.threads = 1 + _i / 3;
+    uint64_t recomputed;
+    trace kept = run(&t, config, &recomputed);
+    ck_assert_uint_eq(recomputed, 0);
+    config.segments = 3;
+    for (int i = 0; i < 4; i++) {
+        config.strategy = strategies[i];
+        expect_same(&t, &kept, &config, strategies[i]);
+    }
+    try_random_plans(&t, &kept, config);
+    try_budgets(&t, &kept, config);
+    remat_graph_free(t.graph);
+}
+END_TEST
+
+/* In double precision, by the ops' definitions. */
+START_TEST(gradients_in_double_precision) {
+    tagger t = build(_i, false);
+    remat_session *s = open_session(&t, configured());
+    remat_step_result r;
+    feed(s, 0);
+    CHECKED(own_gradients(s, 0, &r));
+    in_double d = in_double_forward(s);
+    const double *logits = d.value[t.logits.id];
+    double *gradient = in_double_gradient(&d, t.logits.id);
+    for (int row = 0; row < T * B; row++) {
+        double sum = 0;
+        for (int v = 0; v < V; v++) sum += exp(logits[row * V + v]);
+        for (int v = 0; v < V; v++)
+            gradient[row * V + v] = (exp(logits[row * V + v]) / sum - (v == target(0, row))) / (T * B);
+    }
+    in_double_backward(&d);
+    in_double_expect(&d, 1e-5, 1e-3, "a tagger");
+    in_double_free(&d);
+    close_session(&t, s);
+}
+END_TEST
+
+/* ---- What it costs --------------------------------------------------------------------------------------------- */
+
+static int forward_calls, backward_calls;
+static const char *counted_op;
+
+static void count_and_run(rm_queue *queue, const rm_op *op, rm_pass pass, const rm_call *call) {
+    forward_calls += pass == RM_FORWARD && !strcmp(op->name, counted_op);
+    backward_calls += pass == RM_BACKWARD && !strcmp(op->name, counted_op);
+    rm_device_cpu.run(queue, op, pass, call);
+}
+
+static void expect_calls(remat_session *s, const char *op, int64_t forward, int64_t backward) {
+    static rm_device_api counting;
+    counting = *s->runner.api;
+    counting.run = count_and_run;
+    const rm_device_api *before = s->runner.api;
+    s->runner.api = &counting;
+    counted_op = op;
+    forward_calls = backward_calls = 0;
+    remat_step_result r;
+    CHECKED(own_gradients(s, 0, &r));
+    ck_assert_uint_gt(r.recomputed_stages, 0);
+    ck_assert_msg(forward_calls == forward && backward_calls == backward, "%s: %d times forward, %d backward", op,
+                  forward_calls, backward_calls);
+    s->runner.api = before;
+}
+
+/* Once a tile, though tiles are run again: but what a head makes within, and its backward reads, is made twice. */
+START_TEST(a_head_is_not_recomputed) {
+    tagger t = build(0, false);
+    remat_config config = configured();
+    config.strategy = "segments";
+    config.segments = 3;
+    remat_graph *g = t.graph;
+    remat_value inner = remat_gelu(g, t.logits);
+    for (int kind = 0; kind < 3; kind++) {
+        tagger other = {.graph = g, .logits = t.logits};
+        if (kind == 1) other.logits = remat_linear(g, inner, matrix(g, "w2", V, V), REMAT_NONE);
+        if (kind == 2) other.logits = remat_tanh(g, t.logits); /* its backward reads its result: handed out */
+        remat_session *s = open_session(&other, config);
+        int64_t n = remat_session_plan(s).n_stages;
+        feed(s, 0);
+        expect_calls(s, "linear", kind == 1 ? 3 * n : n, kind == 1 ? 2 * n : n);
+        expect_calls(s, "tanh", kind == 2 ? n : 0, kind == 2 ? n : 0);
+        ck_assert_uint_gt(s->chain.class[0].drop.once_ns, 0);
+        remat_session_free(s);
+    }
+    remat_graph_free(g);
+}
+END_TEST
+
+/* ... and is predicted: beside the plan, whose times are those of the same net without a head. */
+START_TEST(a_head_costs_the_same_in_every_plan) {
+    tagger t = build(0, false);
+    remat_config config = configured();
+    remat_session *s = open_session(&t, config);
+    uint64_t fixed = remat_session_plan(s).fixed_ns;
+    ck_assert_uint_gt(fixed, rm_chain_once_ns(&s->chain));
+    remat_session_free(s);
+    config.strategy = "sqrt";
+    s = open_session(&t, config);
+    ck_assert_uint_eq(remat_session_plan(s).fixed_ns, fixed);
+    ck_assert_uint_gt(remat_session_plan(s).recompute_ns, 0);
+    remat_session_free(s);
+    config.calibration = ""; /* measured: but for what is made once */
+    s = open_session(&t, config);
+    ck_assert(remat_session_plan(s).measured_times);
+    ck_assert_uint_gt(remat_session_plan(s).fixed_ns, rm_chain_once_ns(&s->chain));
+    close_session(&t, s);
+}
+END_TEST
+
+/* Outputs that are not differentiated come with the backward pass, as they do in any training step; a gradient from outside lies
+ * where it was written. */
+START_TEST(other_outputs_come_later) {
+    static float inner[T * B * V], outer[T * B * V];
+    tagger t = build(0, false);
+    remat_value outputs[] = {remat_scale(t.graph, t.logits, 2), t.logits};
+    remat_config config = configured();
+    config.outputs = outputs;
+    config.n_outputs = 2;
+    config.n_differentiated = 1;
+    remat_session *s;
+    remat_step_result r;
+    CHECKED(remat_session_create(t.graph, REMAT_NONE, &config, &s));
+    poison(s);
+    feed(s, 0);
+    CHECKED(remat_forward(s));
+    ck_assert_int_eq(remat_read(s, REMAT_OUTPUT, 1, inner, sizeof inner), REMAT_INVALID);
+    CHECKED(remat_read(s, REMAT_OUTPUT, 0, outer, sizeof outer));
+    CHECKED(own_gradients(s, 0, &r));
+    CHECKED(remat_read(s, REMAT_OUTPUT, 1, inner, sizeof inner));
+    for (int i = 0; i < T * B * V; i++) ck_assert(outer[i] == 2 * inner[i] && inner[i] != 0);
+    close_session(&t, s);
+}
+END_TEST
+
+START_TEST(both_halves_are_traced) {
+    tagger t = build(0, false);
+    remat_config config = configured();
+    config.strategy = "sqrt";
+    remat_session *s = open_session(&t, config);
+    remat_step_result r;
+    remat_live_point *planned, *traced;
+    int64_t n_planned, n_traced;
+    feed(s, 0);
+    CHECKED(remat_trace_next(s));
+    CHECKED(own_gradients(s, 0, &r));
+    CHECKED(remat_plan_timeline(s, &planned, &n_planned));
+    CHECKED(remat_traced_timeline(s, &traced, &n_traced));
+    ck_assert_int_eq(n_traced, n_planned);
+    for (int64_t i = 0; i < n_traced; i++)
+        ck_assert_msg(!memcmp(traced[i].bytes, planned[i].bytes, sizeof planned->bytes), "step %ld", (long)i);
+    remat_text_free((char *)planned);
+    remat_text_free((char *)traced);
+    close_session(&t, s);
+}
+END_TEST
+
+START_TEST(a_gradient_from_outside_takes_no_other_place) {
+    remat_graph *g;
+    remat_session *s;
+    CHECKED(remat_graph_create(&g));
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){B, H});
+    remat_value h = remat_linear(g, x, matrix(g, "w0", H, H), REMAT_NONE);
+    remat_value y = remat_linear(g, h, matrix(g, "w1", H, H), REMAT_NONE), outputs[] = {y, h};
+    remat_config config = configured();
+    config.tile = 0;
+    config.plan_only = true;
+    config.outputs = outputs;
+    config.n_outputs = 2;
+    for (int n = 1; n <= 2; n++) {
+        config.n_differentiated = n;
+        CHECKED(remat_session_create(g, REMAT_NONE, &config, &s));
+        ck_assert_int_eq(s->chain.dpiece[h.id] >= 0, n == 1);
+        remat_session_free(s);
+    }
+    remat_graph_free(g);
+}
+END_TEST
+
+START_TEST(nothing_after_the_first_step) {
+    tagger t = build(0, false);
+    remat_config config = configured();
+    config.strategy = "sqrt";
+    config.threads = 2;
+    remat_session *s = open_session(&t, config);
+    remat_step_result r;
+    feed(s, 0);
+    CHECKED(own_gradients(s, 0, &r));
+    CHECKED(remat_update(s, 0.01, &r));
+    remat_status status = REMAT_OK;
+    interposed before = interposed_now();
+    int64_t ours = rm_host_allocations();
+    for (int step = 1; step < 5 && !status; step++) {
+        status = remat_forward(s);
+        if (!status)
+            status = remat_write(s, REMAT_OUTPUT_GRADIENT, 0, (float[T * B * V]){1}, sizeof(float) * T * B * V);
+        if (!status) status = remat_backward(s, &r);
+        if (!status) status = remat_update(s, 0.01, &r);
+    }
+    interposed after = interposed_now();
+    CHECKED(status);
+    ck_assert_int_eq(after.calls - before.calls, 0);
+    ck_assert_int_eq(rm_host_allocations() - ours, 0);
+    close_session(&t, s);
+}
+END_TEST
+
+/* ---- The order of calls ---------------------------------------------------------------------------------------- */
+
+static void expect_invalid(remat_status status, const char *sentence) {
+    ck_assert_int_eq(status, REMAT_INVALID);
+    ck_assert_msg(strstr(remat_last_error(), sentence), "says \"%s\"", remat_last_error());
+}
+
+static void write_constant(remat_session *s, float value) {
+    float gradient[T * B * V];
+    for (int i = 0; i < T * B * V; i++) gradient[i] = value;
+    CHECKED(remat_write(s, REMAT_OUTPUT_GRADIENT, 0, gradient, sizeof gradient));
+}
+
+START_TEST(in_this_order) {
+    static float logits[T * B * V];
+    tagger t = build(0, false);
+    remat_session *s = open_session(&t, configured());
+    expect_invalid(remat_forward(s), "the input x has never been written");
+    feed(s, 0);
+    expect_invalid(remat_read(s, REMAT_OUTPUT, 0, logits, sizeof logits), "has not been made yet");
+    expect_invalid(remat_backward(s, NULL), "there is no forward pass to go on from: call remat_forward");
+    expect_invalid(remat_gradients(s, NULL), "the gradients of 1 outputs come from outside: call remat_forward");
+    expect_invalid(remat_step(s, 0.1, NULL), "come from outside");
+    write_constant(s, 1); /* too early */
+    CHECKED(remat_forward(s));
+    CHECKED(remat_read(s, REMAT_OUTPUT, 0, logits, sizeof logits));
+    expect_invalid(remat_backward(s, NULL), "the gradient of output 0 has not been written since remat_forward");
+    write_constant(s, 1);
+    CHECKED(remat_backward(s, NULL));
+    expect_invalid(remat_backward(s, NULL), "there is no forward pass");
+    CHECKED(remat_forward(s));
+    expect_invalid(remat_backward(s, NULL), "has not been written"); /* of the last pass: used up */
+    CHECKED(remat_update(s, 0.1, NULL));                             /* of the pass before, whose gradients are there */
+    close_session(&t, s);
+}
+END_TEST
+
+static void evaluate_between(remat_session *s) { CHECKED(remat_evaluate(s, NULL)); }
+static void feed_between(remat_session *s) { feed(s, 1); }
+static void count_between(remat_session *s) { remat_set_step_count(s, 7); }
+static void change_between(remat_session *s) { remat_parameters_changed(s); }
+static void update_between(remat_session *s) { CHECKED(remat_update(s, 0.1, NULL)); }
+static void write_between(remat_session *s, remat_kind kind) {
+    float data[T * B * V] = {0};
+    remat_array info;
+    CHECKED(remat_array_info(s, kind, 0, &info));
+    CHECKED(remat_write(s, kind, 0, data, info.bytes));
+}
+static void parameter_between(remat_session *s) { write_between(s, REMAT_PARAM); }
+static void output_between(remat_session *s) { write_between(s, REMAT_OUTPUT); }
+static void state_between(remat_session *s) { write_between(s, REMAT_CARRIED); }
+
+START_TEST(given_up_by_what_comes_between) {
+    static void (*const between[])(remat_session *) = {evaluate_between, feed_between,   count_between,
+                                                       change_between,   update_between, parameter_between,
+                                                       output_between,   state_between};
+    tagger t = build(0, false);
+    remat_config config = configured();
+    config.stateful = true;
+    remat_session *s = open_session(&t, config);
+    remat_step_result r;
+    feed(s, 0);
+    for (size_t i = 0; i < sizeof between / sizeof *between; i++) {
+        CHECKED(own_gradients(s, 0, &r));
+        CHECKED(remat_forward(s));
+        write_constant(s, 1);
+        between[i](s);
+        expect_invalid(remat_backward(s, NULL), "there is no forward pass to go on from");
+    }
+    close_session(&t, s);
+}
+END_TEST
+
+/* Twice forward is once; gradients that were made before may be read and written in between. */
+START_TEST(forward_again_begins_anew) {
+    tagger t = build(0, false);
+    remat_step_result r;
+    trace got[2] = {{.n = 0}, {.n = 0}};
+    for (int i = 0; i < 2; i++) {
+        remat_config config = configured();
+        config.stateful = true;
+        config.strategy = "sqrt";
+        remat_session *s = open_session(&t, config);
+        feed(s, 5);
+        if (i) CHECKED(remat_forward(s));
+        feed(s, 0);
+        if (i) CHECKED(remat_forward(s));
+        CHECKED(own_gradients(s, 0, &r));
+        feed(s, 1);
+        CHECKED(remat_forward(s));
+        write_constant(s, 0.01f);
+        if (i) write_between(s, REMAT_GRADIENT);
+        if (i) write_between(s, REMAT_OPTIMIZER);
+        if (i) CHECKED(remat_read(s, REMAT_GRADIENT, 0, (float[4 * H * C]){0}, sizeof(float) * 4 * H * C));
+        CHECKED(remat_backward(s, &r));
+        read_all(s, REMAT_GRADIENT, &got[i]);
+        read_all(s, REMAT_CARRIED, &got[i]);
+        remat_session_free(s);
+    }
+    ck_assert_msg(!memcmp(got[0].bits, got[1].bits, got[0].n), "forward again leaves something behind");
+    remat_graph_free(t.graph);
+}
+END_TEST
+
+/* Where no output is differentiated, the two calls are remat_gradients. */
+START_TEST(two_halves_of_one_call) {
+    tagger t = build(0, true);
+    remat_step_result whole, halves;
+    trace a = {.n = 0}, b = {.n = 0};
+    remat_session *s = open_session(&t, configured());
+    feed(s, 0);
+    CHECKED(remat_gradients(s, &whole));
+    read_all(s, REMAT_GRADIENT, &a);
+    CHECKED(remat_forward(s));
+    CHECKED(remat_backward(s, &halves));
+    read_all(s, REMAT_GRADIENT, &b);
+    ck_assert(whole.loss == halves.loss && whole.loss > 0 && whole.grad_norm == halves.grad_norm);
+    ck_assert(!memcmp(a.bits, b.bits, a.n));
+    close_session(&t, s);
+}
+END_TEST
+
+START_TEST(not_for_sessions_that_do_not_train) {
+    tagger t = build(0, false);
+    remat_config config = configured();
+    config.plan_only = true;
+    remat_session *s = open_session(&t, config);
+    expect_invalid(remat_forward(s), "made to plan only");
+    expect_invalid(remat_backward(s, NULL), "made to plan only");
+    remat_session_free(s);
+    config = configured();
+    config.inference = true;
+    s = open_session(&t, config);
+    expect_invalid(remat_forward(s), "made for inference");
+    ck_assert_int_eq(remat_count(s, REMAT_GRADIENT) + remat_count(s, REMAT_OUTPUT_GRADIENT), 0);
+    close_session(&t, s);
+}
+END_TEST
+
+/* ---- What is refused ------------------------------------------------------------------------------------------- */
+
+static void expect_refused(const tagger *t, remat_value loss, const remat_value *outputs, int n, int n_differentiated,
+                           const char *sentence) {
+    remat_session *s;
+    remat_config config = configured();
+    config.outputs = outputs;
+    config.n_outputs = n;
+    config.n_differentiated = n_differentiated;
+    expect_invalid(remat_session_create(t->graph, loss, &config, &s), sentence);
+}
+
+START_TEST(outputs_that_cannot_be_differentiated) {
+    tagger t = build(0, true);
+    remat_graph *g = t.graph;
+    remat_value data = remat_input(g, "data", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, C});
+    remat_value table = remat_tanh(g, matrix(g, "w3", C, C)), of_data = remat_tanh(g, data);
+    remat_value outputs[] = {t.logits,
+                             t.logits,
+                             of_data,
+                             t.loss,
+                             remat_scale(g, t.loss, 2),
+                             table,
+                             remat_linear(g, data, table, REMAT_NONE)};
+    expect_refused(&t, REMAT_NONE, outputs, 1, 0, "training needs a loss, or outputs to differentiate");
+    expect_refused(&t, REMAT_NONE, outputs, 1, 2, "n_differentiated is 2; use 0 to n_outputs, which is 1");
+    expect_refused(&t, REMAT_NONE, outputs, 1, -1, "n_differentiated is -1");
+    expect_refused(&t, REMAT_NONE, outputs, 2, 2, "outputs 0 and 1 are one value");
+    expect_refused(&t, t.loss, outputs + 2, 1, 1, "depends on no parameter and no input that requires a gradient");
+    expect_refused(&t, t.loss, outputs + 3, 1, 1, "output 0 is the loss");
+    expect_refused(&t, t.loss, outputs + 4, 1, 1, "is made of the loss");
+    expect_refused(&t, REMAT_NONE, outputs + 5, 2, 1, "read it as a weight");
+    remat_graph_free(g);
+}
+END_TEST
+
+static void expect_mistake(remat_graph *g, remat_value value, const char *sentence) {
+    ck_assert_int_eq(value.id, 0);
+    expect_invalid(remat_graph_check(g), sentence);
+    remat_graph_free(g);
+}
+
+START_TEST(values_that_have_no_gradient_of_their_own) {
+    tagger t = build(0, false);
+    expect_mistake(t.graph, remat_requires_grad(t.graph, t.logits), "requires_grad is for inputs");
+    t = build(0, false);
+    expect_mistake(t.graph, remat_requires_grad(t.graph, (remat_value){99}), "not a value of this graph");
+    t = build(0, true);
+    remat_value tokens = remat_input(t.graph, "tokens", REMAT_I32, REMAT_SEQUENCE, 2, (int64_t[]){T, B});
+    expect_mistake(t.graph, remat_requires_grad(t.graph, tokens), "the input tokens is not f32");
+}
+END_TEST
+
+/* ---- Inputs alone ---------------------------------------------------------------------------------------------- */
+
+/* Nothing is trained: mean((x - y)^2) by both of its sides, one of which asked after it was read. */
+START_TEST(a_net_without_parameters) {
+    remat_graph *g;
+    remat_session *s;
+    CHECKED(remat_graph_create(&g));
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 1, (int64_t[]){4});
+    remat_value y = remat_requires_grad(g, remat_input(g, "y", REMAT_F32, REMAT_WHOLE, 1, (int64_t[]){4}));
+    remat_value unread = remat_requires_grad(g, remat_input(g, "unread", REMAT_F32, REMAT_WHOLE, 1, (int64_t[]){4}));
+    remat_value loss = remat_mse(g, x, y);
+    ck_assert_int_eq(remat_requires_grad(g, x).id, x.id);
+    ck_assert_int_ne(unread.id, 0);
+    remat_config config = REMAT_CONFIG_INIT;
+    CHECKED(remat_session_create(g, loss, &config, &s));
+    CHECKED(remat_write(s, REMAT_INPUT, 0, (float[]){1, 2, 3, 4}, 16));
+    CHECKED(remat_write(s, REMAT_INPUT, 1, (float[]){0, 4, 3, 5}, 16));
+    remat_step_result r;
+    for (int i = 0; i < 2; i++) CHECKED(remat_gradients(s, &r)); /* begins at zero each time */
+    float dx[4], dy[4], dunread[4];
+    ck_assert_int_eq(remat_count(s, REMAT_GRADIENT), 3);
+    CHECKED(remat_read(s, REMAT_GRADIENT, remat_find(s, REMAT_GRADIENT, "x"), dx, 16));
+    CHECKED(remat_read(s, REMAT_GRADIENT, remat_find(s, REMAT_GRADIENT, "y"), dy, 16));
+    CHECKED(remat_read(s, REMAT_GRADIENT, remat_find(s, REMAT_GRADIENT, "unread"), dunread, 16));
+    const float right[] = {0.5f, -1, 0, -0.5f};
+    for (int i = 0; i < 4; i++) ck_assert(dx[i] == right[i] && dy[i] == -right[i] && dunread[i] == 0);
+    ck_assert(r.loss == 1.5 && r.grad_norm == 0);
+    remat_session_free(s);
+    remat_graph_free(g);
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("outside");
+    TCase *tests = tcase_create("outside");
+    tcase_set_timeout(tests, 120);
+    tcase_add_loop_test(tests, as_with_the_built_in_loss, 0, 6);
+    tcase_add_loop_test(tests, in_micro_steps, 0, 2);
+    tcase_add_test(tests, with_carried_states);
+    tcase_add_loop_test(tests, on_ranks, 0, 3);
+    tcase_add_loop_test(tests, inputs_on_ranks, 0, 3);
+    tcase_add_loop_test(tests, the_same_bits_for_every_plan, 0, 6);
+    tcase_add_loop_test(tests, gradients_in_double_precision, 0, 3);
+    tcase_add_test(tests, a_head_is_not_recomputed);
+    tcase_add_test(tests, other_outputs_come_later);
+    tcase_add_test(tests, both_halves_are_traced);
+    tcase_add_test(tests, a_gradient_from_outside_takes_no_other_place);
+    tcase_add_test(tests, a_head_costs_the_same_in_every_plan);
+    tcase_add_test(tests, nothing_after_the_first_step);
+    tcase_add_test(tests, in_this_order);
+    tcase_add_test(tests, given_up_by_what_comes_between);
+    tcase_add_test(tests, forward_again_begins_anew);
+    tcase_add_test(tests, two_halves_of_one_call);
+    tcase_add_test(tests, not_for_sessions_that_do_not_train);
+    tcase_add_test(tests, outputs_that_cannot_be_differentiated);
+    tcase_add_test(tests, values_that_have_no_gradient_of_their_own);
+    tcase_add_test(tests, a_net_without_parameters);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
