@@ -58,7 +58,7 @@ typedef struct {
     void *aux;          /* aux_bytes of the op's own saved data. Forward fills it, unless NULL: a forward-only
                            pass. Backward reads it and may overwrite it.                                     */
     void *scratch;      /* scratch_bytes, uninitialised                                                      */
-    void *fixed;        /* cuda_fixed_bytes, uninitialised; NULL on other devices                            */
+    void *fixed;        /* fixed_bytes, uninitialised; NULL where the device needs none                      */
     const void *packed; /* packed_bytes derived from the weights by `pack`, made anew after every update     */
     rm_key key;
     int64_t t0, t_total; /* first timestep of this tile, timesteps in all; 0 and 1 where there is no time    */
@@ -85,6 +85,18 @@ typedef struct {
     const void *attr;
 } rm_sample;
 
+/* What one kind of device runs, and what memory of its own that takes. */
+typedef struct {
+    rm_kernel *forward, *backward, *rebuild; /* NULL: this device lacks it */
+    /* Scratch of a call, where that is other than cost's scratch_bytes; `aux`: the call has one. NULL: the same. */
+    uint64_t (*scratch_bytes)(const rm_desc *x, const void *attr, rm_pass pass, bool aux);
+    /* More memory of a call, that lies in the same place in all calls of a session, whatever the node, tile or pass: what
+     * touches nothing else that differs from tile to tile can be recorded once for all (cuda_queue.h, begin). NULL: none. */
+    uint64_t (*fixed_bytes)(const rm_desc *x, const void *attr);
+    uint64_t (*packed_bytes)(const rm_desc *x, const void *attr, int threads); /* NULL: none */
+    void (*pack)(const rm_call *call, void *packed); /* reads x[i] of `weights`; NULL exactly if packed_bytes is */
+} rm_op_device;
+
 typedef struct {
     const char *name, *doc;
     int n_in, n_state;
@@ -102,30 +114,26 @@ typedef struct {
     remat_status (*infer)(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state);
     void (*cost)(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out);
     uint64_t (*aux_bytes)(const rm_desc *x, const void *attr); /* NULL: none */
-    /* Scratch of a call on a CUDA device, where that is other than cost's scratch_bytes; `aux`: the call has one. NULL: the
-     * same. */
-    uint64_t (*cuda_scratch_bytes)(const rm_desc *x, const void *attr, rm_pass pass, bool aux);
-    /* More memory of a CUDA call, that lies in the same place in all calls of a session, whatever the node, tile or pass: what
-     * touches nothing else that differs from tile to tile can be recorded once for all (cuda_queue.h, begin). NULL: none. */
-    uint64_t (*cuda_fixed_bytes)(const rm_desc *x, const void *attr);
-    int64_t (*bound)(const rm_desc *x, const void *attr, int input);           /* exclusive upper limit of a
-                                                                                    discrete input; NULL: none */
-    uint64_t (*packed_bytes)(const rm_desc *x, const void *attr, int threads); /* NULL: none */
-    void (*pack)(const rm_call *call, void *packed); /* reads x[i] of `weights`; NULL exactly if packed_bytes is */
-    rm_device_kind packed_on; /* the one kind of device whose kernels read it: RM_DEVICE_CPU, unless
-                                                          a device made this descriptor (device.h, variant) */
+    int64_t (*bound)(const rm_desc *x, const void *attr, int input); /* exclusive upper limit of a
+                                                                        discrete input; NULL: none */
     rm_kernel *define_forward, *define_backward;
-    rm_kernel *forward[RM_DEVICE_KINDS], *backward[RM_DEVICE_KINDS]; /* NULL: this device lacks it */
+    rm_op_device on[RM_DEVICE_KINDS];
     /* Lean saving. rebuild fills call->aux with what forward left there, every bit of it. It may read what backward may
      * (x of saves.in, y, state_in), the inputs marked in `weights`, and `packed`; its cost is that of pass RM_REBUILD.
      * NULL: aux, if any, is always saved. An op either has rebuild or is cheap, not both. */
-    rm_kernel *define_rebuild, *rebuild[RM_DEVICE_KINDS];
+    rm_kernel *define_rebuild;
     bool (*rebuilds)(const rm_desc *x,
                      const void *attr); /* shapes for which the bits are the same; NULL: all of them */
     bool cheap; /* forward costs about as much as reading a saved y would: rather run it again than save */
     const rm_sample *samples;
     int n_samples;
 } rm_op;
+
+/* NULL: this device lacks it. */
+static inline rm_kernel *rm_op_kernel(const rm_op *op, rm_device_kind device, rm_pass pass) {
+    const rm_op_device *on = &op->on[device];
+    return pass == RM_FORWARD ? on->forward : pass == RM_BACKWARD ? on->backward : on->rebuild;
+}
 
 /* The list, in the order of ops.def. */
 extern const rm_op *const rm_ops[];
@@ -142,6 +150,7 @@ const rm_op *rm_op_find_f64(const char *name); /* the same in double precision; 
 #else
 #define RM_CUDA(name, pass) NULL
 #endif
+#define RM_CUDA_KERNELS(name) {.forward = RM_CUDA(name, forward), .backward = RM_CUDA(name, backward)}
 
 /* ---- Attributes of the ops that have some ------------------------------------------------------- */
 typedef struct {

@@ -207,8 +207,7 @@ const rm_op RM_OP(softmax_cross_entropy) = {
     .bound = bound,
     .define_forward = define_forward,
     .define_backward = define_backward,
-    .forward = {forward, RM_CUDA(softmax_cross_entropy, forward)},
-    .backward = {backward, RM_CUDA(softmax_cross_entropy, backward)},
+    .on = {{.forward = forward, .backward = backward}, RM_CUDA_KERNELS(softmax_cross_entropy)},
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
 };

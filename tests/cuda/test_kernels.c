@@ -20,16 +20,15 @@
 /* The op with its CUDA column where the harness looks, which knows of the CPU's alone. */
 static rm_op emulated(const rm_op *op) {
     rm_op other = *op;
-    other.forward[RM_DEVICE_CPU] = op->forward[RM_DEVICE_CUDA];
-    other.backward[RM_DEVICE_CPU] = op->backward[RM_DEVICE_CUDA];
-    other.rebuild[RM_DEVICE_CPU] = op->rebuild[RM_DEVICE_CUDA];
+    other.on[RM_DEVICE_CPU] = op->on[RM_DEVICE_CUDA];
     return other;
 }
 
 START_TEST(every_op_has_kernels) {
     const rm_op *op = rm_ops[_i];
-    ck_assert_msg(op->forward[RM_DEVICE_CUDA] && op->backward[RM_DEVICE_CUDA], "%s lacks CUDA kernels", op->name);
-    ck_assert_msg(!op->rebuild[RM_DEVICE_CUDA] == !op->rebuild[RM_DEVICE_CPU], "%s cannot be kept lean", op->name);
+    ck_assert_msg(op->on[RM_DEVICE_CUDA].forward && op->on[RM_DEVICE_CUDA].backward, "%s lacks CUDA kernels", op->name);
+    ck_assert_msg(!op->on[RM_DEVICE_CUDA].rebuild == !op->on[RM_DEVICE_CPU].rebuild, "%s cannot be kept lean",
+                  op->name);
 }
 END_TEST
 
@@ -233,7 +232,7 @@ START_TEST(recordings_are_known_by_all_they_depend_on) {
     const rm_cuda_queue queue = {.multiply = do_not_multiply, .begin = keep_key};
     const rm_op *op = rm_op_find(name[_i / 4]);
     bool folded = _i % 2, back = _i / 2 % 2;
-    rm_kernel *kernel = (back ? op->backward : op->forward)[RM_DEVICE_CUDA];
+    rm_kernel *kernel = rm_op_kernel(op, RM_DEVICE_CUDA, back ? RM_BACKWARD : RM_FORWARD);
     rm_call call = call_of(gates[_i / 4], folded, &queue), other = call;
     rm_emulate_by(do_not);
     for (size_t i = 0; i < sizeof depends / sizeof *depends; i++) {

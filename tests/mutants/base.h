@@ -91,8 +91,8 @@ static const rm_sample samples[] = {
         .cost = cost,                                                                                                  \
         .define_forward = forward,                                                                                     \
         .define_backward = backward,                                                                                   \
-        .forward = {forward},                                                                                          \
-        .backward = {backward},                                                                                        \
+        .on[RM_DEVICE_CPU].forward = forward,                                                                          \
+        .on[RM_DEVICE_CPU].backward = backward,                                                                        \
         .samples = samples,                                                                                            \
         .n_samples = 2,                                                                                                \
     }

@@ -122,7 +122,7 @@ static rm_cost cost_of(const subject *s, int64_t times, rm_pass pass) {
 /* Ten times the timesteps: ten times the work; the fixed part (reading the weights) may be most of the bytes. */
 static const char *check_costs(subject *s) {
     const rm_sample *sample = &s->op->samples[s->sample];
-    int last = s->op->rebuild[RM_DEVICE_CPU] ? RM_REBUILD : RM_BACKWARD;
+    int last = s->op->on[RM_DEVICE_CPU].rebuild ? RM_REBUILD : RM_BACKWARD;
     for (int pass = RM_FORWARD; pass <= last; pass++) {
         static const char *const pass_name[] = {"forward", "backward", "rebuild"};
         const char *name = pass_name[pass];
@@ -563,12 +563,12 @@ static const char *check_no_aux(subject *s) {
 
 static const char *check_lean_descriptor(subject *s) {
     const rm_op *op = s->op;
-    bool rebuild = op->rebuild[RM_DEVICE_CPU];
+    bool rebuild = op->on[RM_DEVICE_CPU].rebuild;
     if (rebuild != (op->define_rebuild != NULL)) return complain("of rebuild and define_rebuild there is only one");
     if (rebuild && op->cheap) return complain("it has rebuild and is cheap: one or the other");
     if (rebuild && !op->aux_bytes) return complain("it has rebuild, but no aux to be rebuilt");
     if (op->rebuilds && !rebuild) return complain("it has rebuilds, but no rebuild");
-    if (op->cheap && (op->time != RM_TIME_POINTWISE || op->n_state || op->pack))
+    if (op->cheap && (op->time != RM_TIME_POINTWISE || op->n_state || op->on[RM_DEVICE_CPU].pack))
         return complain("it is cheap, but its forward needs more than a tile of x: states, other tiles or packed "
                         "weights");
     return NULL;
@@ -609,7 +609,7 @@ static const char *check_lean_of(op_setup setup, const op_inputs *in) {
 
 static const char *check_lean(subject *s) {
     const char *wrong = check_lean_descriptor(s);
-    if (wrong || !(s->op->rebuild[RM_DEVICE_CPU] || s->op->cheap)) return wrong;
+    if (wrong || !(s->op->on[RM_DEVICE_CPU].rebuild || s->op->cheap)) return wrong;
     op_setup setup = setup_f32(s), f64 = setup_f64(s);
     op_inputs in;
     op_inputs_make(&setup, 11, &in);

@@ -216,12 +216,11 @@ static void tile_scratch(runner *r, rm_call *call, rm_pass pass) {
     rm_cost cost = {0};
     tile_descs(call, x);
     r->s->op->cost(x, &call->y.desc, call->attr, pass, &cost);
-    bool cuda = op_queue && !r->s->define;
-    if (cuda && r->s->op->cuda_scratch_bytes)
-        cost.scratch_bytes = r->s->op->cuda_scratch_bytes(x, call->attr, pass, call->aux);
+    const rm_op_device *on = &r->s->op->on[RM_DEVICE_CPU];
+    if (!r->s->define && on->scratch_bytes) cost.scratch_bytes = on->scratch_bytes(x, call->attr, pass, call->aux);
     call->scratch = guard_alloc(&r->memory, cost.scratch_bytes, "scratch");
-    if (cuda && r->s->op->cuda_fixed_bytes)
-        call->fixed = guard_alloc(&r->memory, r->s->op->cuda_fixed_bytes(x, call->attr), "the fixed place");
+    if (!r->s->define && on->fixed_bytes)
+        call->fixed = guard_alloc(&r->memory, on->fixed_bytes(x, call->attr), "the fixed place");
 }
 
 static const char *forward_tile(runner *r, int64_t k) {
@@ -246,7 +245,7 @@ static const char *forward_tile(runner *r, int64_t k) {
     }
     if (!s->no_aux) c->aux = guard_alloc(&r->memory, op->aux_bytes ? op->aux_bytes(x, c->attr) : 0, "aux");
     tile_scratch(r, c, RM_FORWARD);
-    (s->define ? op->define_forward : op->forward[RM_DEVICE_CPU])(c);
+    (s->define ? op->define_forward : op->on[RM_DEVICE_CPU].forward)(c);
     guard_seal(&r->memory, c->y.data);
     for (int j = 0; j < op->n_state; j++) guard_seal(&r->memory, c->state_out[j].data);
     return judge(r, "forward");
@@ -321,7 +320,7 @@ static const char *rebuild_tile(runner *r, const rm_call *forward, void **aux) {
     c.aux = guard_alloc(&r->memory, bytes, "aux");
     tile_scratch(r, &c, RM_REBUILD);
     trick_all(r, &c, RM_REBUILD);
-    (s->define ? s->op->define_rebuild : s->op->rebuild[RM_DEVICE_CPU])(&c);
+    (s->define ? s->op->define_rebuild : s->op->on[RM_DEVICE_CPU].rebuild)(&c);
     const char *wrong = judge(r, "rebuild");
     int64_t at = first_difference(c.aux, forward->aux, bytes);
     *aux = c.aux;
@@ -341,7 +340,7 @@ static const char *repeat_tile(runner *r, const rm_call *forward, rm_call *backw
     c.y.data = guard_alloc(&r->memory, bytes, "y");
     c.aux = guard_alloc(&r->memory, aux_bytes, "aux");
     tile_scratch(r, &c, RM_FORWARD);
-    (s->define ? s->op->define_forward : s->op->forward[RM_DEVICE_CPU])(&c);
+    (s->define ? s->op->define_forward : s->op->on[RM_DEVICE_CPU].forward)(&c);
     const char *wrong = judge(r, "forward, run again,");
     backward->y.data = c.y.data, backward->aux = c.aux;
     if (wrong) return wrong;
@@ -380,12 +379,12 @@ static const char *backward_tile(runner *r, int64_t k) {
     int64_t at = y_has_time(r) ? t->t0 * stride_of(&c.y.desc) : 0;
     c.dy = tensor_make(r, c.y.desc, r->in->dy.value + at, "dy");
     const char *wrong = NULL;
-    if (s->lean && s->op->rebuild[RM_DEVICE_CPU]) wrong = rebuild_tile(r, &t->call, &c.aux);
+    if (s->lean && s->op->on[RM_DEVICE_CPU].rebuild) wrong = rebuild_tile(r, &t->call, &c.aux);
     if (s->lean && s->op->cheap) wrong = repeat_tile(r, &t->call, &c);
     if (wrong) return wrong;
     tile_scratch(r, &c, RM_BACKWARD);
     trick_all(r, &c, RM_BACKWARD);
-    (s->define ? s->op->define_backward : s->op->backward[RM_DEVICE_CPU])(&c);
+    (s->define ? s->op->define_backward : s->op->on[RM_DEVICE_CPU].backward)(&c);
     for (int i = 0; i < RM_MAX_IN; i++) t->call.dx[i] = c.dx[i];
     for (int j = 0; j < s->op->n_state; j++) {
         t->call.dstate_in[j] = c.dstate_in[j];
@@ -415,9 +414,10 @@ static const char *prepare(runner *r) {
         put(&r->dweight[i], start.value);
         array_free(&start);
     }
-    if (s->op->pack) {
-        r->packed = guard_alloc(&r->memory, s->op->packed_bytes(x, call.attr, s->threads), "packed");
-        s->op->pack(&call, r->packed);
+    const rm_op_device *on = &s->op->on[RM_DEVICE_CPU];
+    if (on->pack) {
+        r->packed = guard_alloc(&r->memory, on->packed_bytes(x, call.attr, s->threads), "packed");
+        on->pack(&call, r->packed);
         guard_seal(&r->memory, r->packed);
     }
     r->n_tiles = (steps + tau - 1) / tau;

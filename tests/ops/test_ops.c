@@ -58,8 +58,8 @@ static double y_of(const char *name, const void *attr, rm_tensor a, rm_tensor b,
     for (int i = 0; i < 64; i++) dy[i] = 1;
     call.y.data = y, call.dy.data = dy, call.aux = aux, call.scratch = scratch;
     call.dx[0] = (rm_tensor){a.desc, gradient};
-    op->forward[RM_DEVICE_CPU](&call);
-    op->backward[RM_DEVICE_CPU](&call);
+    op->on[RM_DEVICE_CPU].forward(&call);
+    op->on[RM_DEVICE_CPU].backward(&call);
     *dx = gradient[which];
     return y[call.y.desc.rank ? which : 0];
 }
@@ -134,7 +134,7 @@ START_TEST(evaluation_knows_no_label_smoothing) {
                     .t_total = 1,
                     .threads = 1};
     for (int form = 0; form < 2; form++) {
-        rm_kernel *forward = form ? op->define_forward : op->forward[RM_DEVICE_CPU];
+        rm_kernel *forward = form ? op->define_forward : op->on[RM_DEVICE_CPU].forward;
         for (int i = 0; i < 3; i++) {
             call.attr = i ? &(rm_cross_entropy_attr){0.3} : NULL;
             call.training = i == 2;
@@ -173,8 +173,8 @@ START_TEST(layer_norm_has_known_values) {
                     .aux = aux,
                     .t_total = 1,
                     .threads = 1};
-    op->forward[RM_DEVICE_CPU](&call);
-    op->backward[RM_DEVICE_CPU](&call);
+    op->on[RM_DEVICE_CPU].forward(&call);
+    op->on[RM_DEVICE_CPU].backward(&call);
     /* mean 1.5, variance 3.25 */
     double rstd = 1 / sqrt(3.25 + 1e-5);
     CLOSE(y[0], -0.5 * rstd);
@@ -198,7 +198,7 @@ START_TEST(layer_norm_survives_a_large_mean) {
                     .y = {row, y},
                     .t_total = 1,
                     .threads = 1};
-    op->forward[RM_DEVICE_CPU](&call);
+    op->on[RM_DEVICE_CPU].forward(&call);
     for (int i = 0; i < C; i++) ck_assert_msg(fabs(y[i] - (i % 2 ? 1.0 : -1.0)) < 1e-4, "%g", (double)y[i]);
 }
 END_TEST
@@ -222,8 +222,8 @@ START_TEST(loss_of_extreme_logits) {
                         .scratch = scratch,
                         .t_total = 1,
                         .threads = 1};
-        op->forward[RM_DEVICE_CPU](&call);
-        op->backward[RM_DEVICE_CPU](&call);
+        op->on[RM_DEVICE_CPU].forward(&call);
+        op->on[RM_DEVICE_CPU].backward(&call);
         if (i < 3) {
             ck_assert_msg(fabs(y - expected[i]) <= 1e-6, "row %d: %g, not %g", i, (double)y, expected[i]);
             ck_assert_msg(fabs((double)dx[0] + dx[1] + dx[2]) <= 1e-6, "row %d: gradients do not cancel", i);
