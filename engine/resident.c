@@ -118,7 +118,7 @@ static void lay_out_packed(rm_chain *chain, const rm_chain_config *config) {
     close_section(chain, "packed weights", start);
 }
 
-/* What launches of all tiles share (op.h, fixed): as much as the largest node needs, since they take turns. */
+/* What launches of all tiles share (remat_op.h, fixed): as much as the largest node needs, since they take turns. */
 static void lay_out_fixed(rm_chain *chain, const rm_chain_config *config) {
     rm_residents *at = &chain->at;
     for (int32_t n = 0; n < chain->graph->n_nodes; n++) {

@@ -130,6 +130,7 @@ const rm_op RM_OP(dropout) = {
     .name = "dropout",
     .doc = "y = x mask / (1 - p), mask 0 with probability p; y = x in evaluation; any shape",
     .n_in = 1,
+    .attr_bytes = sizeof(rm_dropout_attr),
     .time = RM_TIME_POINTWISE,
     .infer = infer,
     .cost = cost,

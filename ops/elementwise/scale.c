@@ -47,6 +47,7 @@ const rm_op RM_OP(scale) = {
     .name = "scale",
     .doc = "y = factor x; any shape",
     .n_in = 1,
+    .attr_bytes = sizeof(rm_scale_attr),
     .time = RM_TIME_POINTWISE,
     .infer = infer,
     .cost = cost,

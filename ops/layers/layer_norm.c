@@ -123,6 +123,7 @@ const rm_op RM_OP(layer_norm) = {
     .name = "layer_norm",
     .doc = "y = (x - mean) / sqrt(variance + epsilon) gain + bias over the last axis; gain, bias (C)",
     .n_in = 3,
+    .attr_bytes = sizeof(rm_layer_norm_attr),
     .weights = 1u << GAIN | 1u << BIAS,
     .time = RM_TIME_POINTWISE,
     .saves = {.in = 1u << X | 1u << GAIN},

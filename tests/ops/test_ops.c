@@ -1,18 +1,17 @@
-/* test_ops.c: every op of the list keeps the promises of op.h (op_check.h), and gives the numbers that others give. */
+/* test_ops.c: every op of the list keeps the promises of remat_op.h (remat_op_check), and gives the numbers that others give. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "ops/recurrent/cell/kernels.h"
-#include "tests/ops/op_check.h"
+#include "ops/op.h"
 
 START_TEST(op_keeps_its_promises) {
     const rm_op *op = rm_ops[_i], *op_f64 = rm_op_find_f64(op->name);
-    op_report report;
+    remat_op_report report;
     ck_assert_ptr_nonnull(op_f64);
-    const char *wrong = op_check(op, op_f64, &report);
-    ck_assert_msg(!wrong, "%s", wrong);
+    ck_assert_msg(!remat_op_check(op, op_f64, &report), "%s", remat_last_error());
     printf("%-22s gradients at %4.1f %% and float kernels at %4.1f %% of what is allowed; threads %s\n", op->name,
            100 * report.gradient_error, 100 * report.float_error,
            report.same_across_threads ? "do not matter" : "change the last bits");
@@ -23,12 +22,11 @@ END_TEST
 /* Above it was the best that this machine has. */
 START_TEST(cells_keep_their_promises_with_every_instruction_set) {
     const rm_op *op = rm_ops[_i], *op_f64 = rm_op_find_f64(op->name);
-    op_report report;
     for (int isa = 0; op->time == RM_TIME_RECURRENT && isa < RM_CELL_ISAS; isa++) {
         if (!rm_cell_kernels_list(isa)) continue;
         rm_cell_kernels_use(rm_cell_kernels_list(isa));
-        const char *wrong = op_check(op, op_f64, &report);
-        ck_assert_msg(!wrong, "%s: %s", rm_cell_kernels_get()->isa, wrong);
+        remat_status status = remat_op_check(op, op_f64, NULL);
+        ck_assert_msg(!status, "%s: %s", rm_cell_kernels_get()->isa, remat_last_error());
     }
     rm_cell_kernels_use(NULL);
 }
