@@ -145,7 +145,7 @@ static work make_work(shape s) {
     for (int j = 0; j < RM_MAX_IN; j++) x[j] = w.tile[0].x[j].desc;
     s.op->cost(x, &w.tile[0].y.desc, NULL, RM_FORWARD, &forward);
     s.op->cost(x, &w.tile[0].y.desc, NULL, RM_BACKWARD, &backward);
-    w.packed = fill((int64_t)s.op->packed_bytes(x, NULL, 1) / 4, 0);
+    w.packed = fill((int64_t)s.op->on[RM_DEVICE_CPU].packed_bytes(x, NULL, 1) / 4, 0);
     void *scratch = fill((int64_t)(forward.scratch_bytes + backward.scratch_bytes) / 4, 0);
     for (int64_t i = 0; i < w.n_tiles; i++) w.tile[i].scratch = scratch, w.tile[i].packed = w.packed;
     return w;
@@ -155,12 +155,12 @@ static work make_work(shape s) {
 static double forward_pass(work *w, int threads, bool only_forward) {
     double start = now();
     w->tile[0].threads = threads;
-    w->s.op->pack(&w->tile[0], w->packed);
+    w->s.op->on[RM_DEVICE_CPU].pack(&w->tile[0], w->packed);
     for (int64_t i = 0; i < w->n_tiles; i++) {
         rm_call call = w->tile[i];
         call.threads = threads;
         if (only_forward) call.aux = NULL;
-        w->s.op->forward[RM_DEVICE_CPU](&call);
+        w->s.op->on[RM_DEVICE_CPU].forward(&call);
     }
     return now() - start;
 }
@@ -169,7 +169,7 @@ static double backward_pass(work *w, int threads) {
     double start = now();
     for (int64_t i = w->n_tiles - 1; i >= 0; i--) {
         w->tile[i].threads = threads;
-        w->s.op->backward[RM_DEVICE_CPU](&w->tile[i]);
+        w->s.op->on[RM_DEVICE_CPU].backward(&w->tile[i]);
     }
     return now() - start;
 }
@@ -183,9 +183,9 @@ static double lean_backward_pass(work *w, int threads, double *rebuild) {
         call.threads = threads;
         call.aux = w->tile[0].aux;
         double before = now();
-        w->s.op->rebuild[RM_DEVICE_CPU](&call);
+        w->s.op->on[RM_DEVICE_CPU].rebuild(&call);
         *rebuild += now() - before;
-        w->s.op->backward[RM_DEVICE_CPU](&call);
+        w->s.op->on[RM_DEVICE_CPU].backward(&call);
     }
     return now() - start;
 }
@@ -203,7 +203,7 @@ static timing measure(work *w, int threads, int repetitions) {
         best.forward = fmin(best.forward, forward_pass(w, threads, false));
         best.backward = fmin(best.backward, backward_pass(w, threads));
         best.drop = fmin(best.drop, forward_pass(w, threads, true));
-        if (!w->s.op->rebuild[RM_DEVICE_CPU]) continue;
+        if (!w->s.op->on[RM_DEVICE_CPU].rebuild) continue;
         best.lean_backward = fmin(best.lean_backward, lean_backward_pass(w, threads, &rebuild));
         best.rebuild = fmin(best.rebuild, rebuild);
     }
@@ -230,7 +230,8 @@ static void report(const shape *s, double peak) {
 
 static shape shape_of(const char *cell, int64_t batch, int64_t hidden, int64_t steps, int64_t in) {
     shape s = {rm_op_find(cell), batch, hidden, steps, in, 4, 0};
-    if (!s.op || !s.op->packed_bytes) fprintf(stderr, "no such cell: %s (lstm, gru or rnn_tanh)\n", cell), exit(2);
+    if (!s.op || !s.op->on[RM_DEVICE_CPU].packed_bytes)
+        fprintf(stderr, "no such cell: %s (lstm, gru or rnn_tanh)\n", cell), exit(2);
     s.gates = !strcmp(cell, "lstm") ? 4 : !strcmp(cell, "gru") ? 3 : 1;
     return s;
 }

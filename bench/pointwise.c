@@ -45,7 +45,7 @@ static double forward_time(const rm_op *op, const void *attr, bool vectors) {
     double best = INFINITY;
     for (int pass = 0; pass < 30; pass++) {
         double start = now();
-        op->forward[RM_DEVICE_CPU](&call);
+        op->on[RM_DEVICE_CPU].forward(&call);
         best = fmin(best, now() - start);
     }
     for (int i = 0; i < op->n_in; i++) free(call.x[i].data);

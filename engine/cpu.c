@@ -115,13 +115,12 @@ static void cpu_fill(rm_queue *queue, void *device, int byte, uint64_t bytes) {
 static void cpu_run(rm_queue *queue, const rm_op *op, rm_pass pass, const rm_call *call) {
     rm_call threaded = *call;
     threaded.threads = queue->threads;
-    rm_kernel *const *kernels = pass == RM_FORWARD ? op->forward : pass == RM_BACKWARD ? op->backward : op->rebuild;
-    kernels[RM_DEVICE_CPU](&threaded);
+    rm_op_kernel(op, RM_DEVICE_CPU, pass)(&threaded);
 }
 static void cpu_pack(rm_queue *queue, const rm_op *op, const rm_call *call, void *packed) {
     rm_call threaded = *call;
     threaded.threads = queue->threads;
-    op->pack(&threaded, packed);
+    op->on[RM_DEVICE_CPU].pack(&threaded, packed);
 }
 static void cpu_update(rm_queue *queue, const rm_optimizer *optimizer, const rm_update *update, int64_t n,
                        float *parameter, const float *gradient, float *const *state) {

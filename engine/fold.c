@@ -27,6 +27,7 @@ static const rm_node *foldable(const remat_graph *graph, int32_t n, const int32_
     const rm_node *layer = &graph->node[n];
     const rm_value *x = &graph->value[layer->x[0]];
     if (layer->op->time != RM_TIME_RECURRENT || x->origin != RM_VALUE_RESULT) return NULL;
+    if (rm_op_find(layer->op->name) != layer->op) return NULL; /* from outside: it knows no tables */
     const rm_node *embedding = &graph->node[x->node];
     if (strcmp(embedding->op->name, "embedding") || !graph->value[embedding->x[0]].sequence) return NULL;
     if (graph->value[layer->x[1]].origin != RM_VALUE_PARAM) return NULL;
@@ -41,8 +42,8 @@ remat_status rm_graph_fold_embeddings(remat_graph *graph, const int32_t *keep, i
         const rm_node *embedding = foldable(graph, n, keep, n_keep);
         if (!embedding) continue;
         int32_t tokens = embedding->x[0], slot = graph->value[graph->node[n].x[0]].node;
-        int32_t table = rm_graph_add(graph, rm_op_find("linear"),
-                                     (int32_t[RM_MAX_IN]){embedding->x[1], graph->node[n].x[1]}, NULL, 0);
+        int32_t table =
+            rm_graph_add(graph, rm_op_find("linear"), (int32_t[RM_MAX_IN]){embedding->x[1], graph->node[n].x[1]}, NULL);
         if (!table) return remat_graph_check(graph);
         /* The table's node takes the embedding's place in the order; the embedding's moves to the end, unread. */
         rm_node made = graph->node[graph->n_nodes - 1], removed = graph->node[slot];

@@ -194,9 +194,47 @@ static remat_status check_axes(const remat_graph *graph, const rm_op *op, const 
     return REMAT_OK;
 }
 
-static remat_status add_node(remat_graph *graph, const rm_op *op, const int32_t *x, const void *attr, size_t attr_bytes,
-                             int32_t *id) {
-    rm_desc descs[RM_MAX_IN], y = {.dim = {1, 1, 1, 1}}, state[RM_MAX_STATE];
+static bool keeps_time(const rm_op *op) { return op->time == RM_TIME_POINTWISE || op->time == RM_TIME_RECURRENT; }
+
+/* What a tile of one timestep is made to is the whole's y, but for its length. */
+static remat_status check_tile(const rm_op *op, rm_desc *x, const void *attr, rm_desc y, const rm_desc *state) {
+    char whole[RM_DESC_TEXT], tile[RM_DESC_TEXT];
+    rm_desc y_of_one = y, state_of_one[RM_MAX_STATE];
+    for (int i = 0; i < op->n_in; i++)
+        if (x[i].rank > 0 && !(op->weights >> i & 1)) x[i].dim[0] = 1;
+    memcpy(state_of_one, state, sizeof state_of_one);
+    TRY(op->infer(x, attr, &y_of_one, state_of_one));
+    if (keeps_time(op)) y.dim[0] = 1;
+    REQUIRE(rm_desc_equal(&y, &y_of_one), INVALID,
+            "%s: for one timestep its result would be %s, where a part of the whole is %s", op->name,
+            rm_desc_text(&y_of_one, tile), rm_desc_text(&y, whole));
+    for (int k = 0; k < op->n_state; k++)
+        REQUIRE(rm_desc_equal(&state[k], &state_of_one[k]), INVALID,
+                "%s: for one timestep state %d would be %s, and for all of them %s", op->name, k,
+                rm_desc_text(&state_of_one[k], tile), rm_desc_text(&state[k], whole));
+    return REMAT_OK;
+}
+
+/* The shapes that infer gave can be planned. `x` is changed. */
+static remat_status check_result(const remat_graph *graph, const rm_op *op, bool sequence, rm_desc *x, const void *attr,
+                                 const rm_desc *y, const rm_desc *state) {
+    char text[RM_DESC_TEXT];
+    TRY(rm_desc_check(y, op->name));
+    REQUIRE(y->dtype == REMAT_F32, INVALID, "%s: its result is %s; results are f32", op->name, rm_desc_text(y, text));
+    for (int k = 0; k < op->n_state; k++) {
+        TRY(rm_desc_check(&state[k], op->name));
+        REQUIRE(state[k].dtype == REMAT_F32, INVALID, "%s: its state %d is %s; states are f32", op->name, k,
+                rm_desc_text(&state[k], text));
+    }
+    if (!sequence) return REMAT_OK;
+    REQUIRE(!keeps_time(op) || (y->rank >= 2 && y->dim[0] == graph->timesteps && y->dim[1] == graph->batch), INVALID,
+            "%s: its result is %s; it goes along time as its input does, so it begins with (%lld,%lld)", op->name,
+            rm_desc_text(y, text), (long long)graph->timesteps, (long long)graph->batch);
+    return check_tile(op, x, attr, *y, state);
+}
+
+static remat_status add_node(remat_graph *graph, const rm_op *op, const int32_t *x, const void *attr, int32_t *id) {
+    rm_desc descs[RM_MAX_IN], y = {.dim = {1, 1, 1, 1}}, state[RM_MAX_STATE] = {{0}};
     bool needs_gradient = false, sequence;
     for (int i = 0; i < RM_MAX_IN; i++) {
         bool given = i < op->n_in && x[i];
@@ -206,20 +244,19 @@ static remat_status add_node(remat_graph *graph, const rm_op *op, const int32_t 
     }
     TRY(check_axes(graph, op, x, &sequence));
     TRY(op->infer(descs, attr, &y, state));
-    TRY(rm_desc_check(&y, op->name));
-    rm_node node = {.op = op, .attr_bytes = attr_bytes, .key = (uint32_t)graph->n_nodes};
+    TRY(check_result(graph, op, sequence, descs, attr, &y, state));
+    rm_node node = {.op = op, .attr_bytes = attr ? op->attr_bytes : 0, .key = (uint32_t)graph->n_nodes};
     memcpy(node.x, x, (size_t)op->n_in * sizeof *x);
     TRY(grow(graph, graph->n_values + 1, graph->n_nodes + 1));
-    if (attr_bytes) {
-        node.attr = rm_malloc(attr_bytes);
+    if (node.attr_bytes) {
+        node.attr = rm_malloc(node.attr_bytes);
         REQUIRE(node.attr, MEMORY, "out of memory for a node");
-        memcpy(node.attr, attr, attr_bytes);
+        memcpy(node.attr, attr, node.attr_bytes);
     }
-    bool keeps_time = op->time == RM_TIME_POINTWISE || op->time == RM_TIME_RECURRENT;
     remat_status status = add_value(graph, NULL,
                                     (rm_value){.origin = RM_VALUE_RESULT,
                                                .desc = y,
-                                               .sequence = sequence && keeps_time,
+                                               .sequence = sequence && keeps_time(op),
                                                .needs_gradient = needs_gradient,
                                                .node = graph->n_nodes},
                                     &node.y);
@@ -232,21 +269,21 @@ static remat_status add_node(remat_graph *graph, const rm_op *op, const int32_t 
     return REMAT_OK;
 }
 
-int32_t rm_graph_add(remat_graph *graph, const rm_op *op, const int32_t *x, const void *attr, size_t attr_bytes) {
+int32_t rm_graph_add(remat_graph *graph, const rm_op *op, const int32_t *x, const void *attr) {
     if (!graph || graph->status) return 0;
     for (int i = 0; i < op->n_in; i++)
         if (x[i] < 0 || x[i] >= graph->n_values)
             return mistake(graph, rm_fail(REMAT_INVALID, "%s: input %d is not a value of this graph", op->name, i));
     int32_t id = 0;
-    remat_status status = add_node(graph, op, x, attr, attr_bytes, &id);
+    remat_status status = add_node(graph, op, x, attr, &id);
     return status ? mistake(graph, status) : id;
 }
 
-static remat_value build(remat_graph *graph, const char *op, const int32_t *x, const void *attr, size_t attr_bytes) {
-    return (remat_value){rm_graph_add(graph, rm_op_find(op), x, attr, attr_bytes)};
+static remat_value build(remat_graph *graph, const char *op, const int32_t *x, const void *attr) {
+    return (remat_value){rm_graph_add(graph, rm_op_find(op), x, attr)};
 }
-#define BUILD(op, ...) build(graph, op, (int32_t[RM_MAX_IN]){__VA_ARGS__}, NULL, 0)
-#define BUILD_WITH(attr, op, ...) build(graph, op, (int32_t[RM_MAX_IN]){__VA_ARGS__}, &(attr), sizeof(attr))
+#define BUILD(op, ...) build(graph, op, (int32_t[RM_MAX_IN]){__VA_ARGS__}, NULL)
+#define BUILD_WITH(attr, op, ...) build(graph, op, (int32_t[RM_MAX_IN]){__VA_ARGS__}, &(attr))
 
 remat_value remat_embedding(remat_graph *graph, remat_value tokens, remat_value weight) {
     return BUILD("embedding", tokens.id, weight.id);
@@ -295,6 +332,44 @@ remat_value remat_softmax_cross_entropy_smoothed(remat_graph *graph, remat_value
     return BUILD_WITH(attr, "softmax_cross_entropy", logits.id, targets.id);
 }
 remat_value remat_mse(remat_graph *graph, remat_value x, remat_value target) { return BUILD("mse", x.id, target.id); }
+
+/* ---- Ops from outside ---------------------------------------------------------------------------------------- */
+
+/* Measured times and carried states are kept under an op's name, and rewrites know ours by theirs. */
+static remat_status check_op_name(const remat_graph *graph, const rm_op *op) {
+    const rm_op *ours = rm_op_find(op->name);
+    REQUIRE(!ours || ours == op, INVALID, "%s: an op of Remat's has this name; give yours another", op->name);
+    for (int32_t n = 0; n < graph->n_nodes; n++)
+        REQUIRE(graph->node[n].op == op || strcmp(graph->node[n].op->name, op->name), INVALID,
+                "%s: two different ops in this graph have this name; give one of them another", op->name);
+    return REMAT_OK;
+}
+
+static remat_status apply(remat_graph *graph, const rm_op *op, const remat_value *inputs, int n_inputs,
+                          const void *attr, int32_t *id) {
+    int32_t x[RM_MAX_IN] = {0};
+    TRY(rm_op_check_descriptor(op));
+    TRY(check_op_name(graph, op));
+    REQUIRE(n_inputs >= 1 && n_inputs <= op->n_in, INVALID, "%s: it was given %d inputs, and has 1 to %d", op->name,
+            n_inputs, op->n_in);
+    REQUIRE(!attr || op->attr_bytes, INVALID, "%s: it was given attributes, but its attr_bytes is 0", op->name);
+    for (int i = 0; i < n_inputs; i++) x[i] = inputs[i].id;
+    *id = rm_graph_add(graph, op, x, attr);
+    return graph->status;
+}
+
+remat_status remat_apply(remat_graph *graph, const remat_op *op, const remat_value *inputs, int n_inputs,
+                         const void *attr, remat_value *results) {
+    if (results) results[0] = REMAT_NONE;
+    NEED(graph, "a graph");
+    NEED(op, "an op");
+    NEED(inputs, "inputs");
+    NEED(results, "a place for the result");
+    int32_t id = 0;
+    remat_status status = graph->status ? graph->status : apply(graph, op, inputs, n_inputs, attr, &id);
+    results[0] = (remat_value){status ? mistake(graph, status) : id};
+    return remat_graph_check(graph);
+}
 
 /* ---- Copy ---------------------------------------------------------------------------------------------------- */
 

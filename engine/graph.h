@@ -41,8 +41,8 @@ struct remat_graph {
 /* A deep copy. */
 remat_status rm_graph_copy(const remat_graph *graph, remat_graph **out);
 
-/* Appends a node after inferring its result. 0 after a mistake, which the graph remembers. */
-int32_t rm_graph_add(remat_graph *graph, const rm_op *op, const int32_t *x, const void *attr, size_t attr_bytes);
+/* Appends a node after inferring its result; `attr` (NULL: none) is copied. 0 after a mistake, which the graph remembers. */
+int32_t rm_graph_add(remat_graph *graph, const rm_op *op, const int32_t *x, const void *attr);
 
 /* The inputs' and the result's shapes as an op sees them for `tau` timesteps (tau = 0: as they are). */
 void rm_node_descs(const remat_graph *graph, const rm_node *node, int64_t tau, rm_desc *x, rm_desc *y, rm_desc *state);

@@ -61,8 +61,8 @@ static remat_status account(builder *b, const rm_node *node, rm_pass pass, bool 
     rm_cost cost = {0};
     node->op->cost(x, &y, node->attr, pass, &cost);
     add_cost(b, cost.flops, cost.moved_bytes);
-    if (b->config->kernels == RM_DEVICE_CUDA && node->op->cuda_scratch_bytes)
-        cost.scratch_bytes = node->op->cuda_scratch_bytes(x, node->attr, pass, aux);
+    const rm_op_device *on = &node->op->on[b->config->kernels];
+    if (on->scratch_bytes) cost.scratch_bytes = on->scratch_bytes(x, node->attr, pass, aux);
     return new_buffer(b, cost.scratch_bytes, scratch);
 }
 

@@ -20,6 +20,8 @@
  *     remat_step_result r;
  *     remat_step(s, 1e-3, &r);                          // forward, backward, clip, update
  *
+ * Ops that are not in the list below, a program brings itself: remat_op.h.
+ *
  * Ownership  What you _create you _free; _free(NULL) is allowed. Values belong to their graph. Configs
  *            and strings are copied. A returned const pointer is borrowed, valid until its owner is freed.
  * NULL       is allowed where a comment says so. Elsewhere a function that returns a status says INVALID and what it needs;

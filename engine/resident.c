@@ -116,26 +116,27 @@ static void lay_out_packed(rm_chain *chain, const rm_chain_config *config) {
     uint64_t start = chain->at.bytes;
     for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
         const rm_node *node = &chain->graph->node[n];
+        const rm_op_device *on = &node->op->on[config->kernels];
         chain->at.packed[n] = UINT64_MAX;
-        if (chain->role[n] == RM_ROLE_DEAD || !node->op->packed_bytes) continue;
+        if (chain->role[n] == RM_ROLE_DEAD || !on->packed_bytes) continue;
         rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
         rm_node_descs(chain->graph, node, 0, x, &y, state);
-        uint64_t bytes =
-            config->kernels == node->op->packed_on ? node->op->packed_bytes(x, node->attr, config->threads) : 0;
+        uint64_t bytes = on->packed_bytes(x, node->attr, config->threads);
         if (bytes) chain->at.packed[n] = reserve(&chain->at.bytes, bytes);
     }
     close_section(chain, "packed weights", start);
 }
 
-/* What launches of all tiles share on a CUDA device (op.h, fixed): as much as the largest node needs, since they take turns. */
+/* What launches of all tiles share (remat_op.h, fixed): as much as the largest node needs, since they take turns. */
 static void lay_out_fixed(rm_chain *chain, const rm_chain_config *config) {
     rm_residents *at = &chain->at;
-    for (int32_t n = 0; n < chain->graph->n_nodes && config->kernels == RM_DEVICE_CUDA; n++) {
+    for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
         const rm_node *node = &chain->graph->node[n];
-        if (chain->role[n] == RM_ROLE_DEAD || !node->op->cuda_fixed_bytes) continue;
+        const rm_op_device *on = &node->op->on[config->kernels];
+        if (chain->role[n] == RM_ROLE_DEAD || !on->fixed_bytes) continue;
         rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
         rm_node_descs(chain->graph, node, 0, x, &y, state);
-        uint64_t bytes = node->op->cuda_fixed_bytes(x, node->attr);
+        uint64_t bytes = on->fixed_bytes(x, node->attr);
         if (bytes > at->fixed_bytes) at->fixed_bytes = bytes;
     }
     at->fixed = reserve(&at->bytes, at->fixed_bytes);

@@ -82,7 +82,7 @@ static uint8_t how_again(const builder *b, const rm_node *node, const rm_desc *x
         for (int k = 0; k < op->n_in; k++) price += price_of(b, node->x[k], 0);
         return price < spared ? RUN_AGAIN : NOT_AGAIN;
     }
-    bool same_bits = op->rebuild[b->config->kernels] && (!op->rebuilds || op->rebuilds(x, node->attr));
+    bool same_bits = op->on[b->config->kernels].rebuild && (!op->rebuilds || op->rebuilds(x, node->attr));
     return same_bits && aux ? REBUILT : NOT_AGAIN;
 }
 

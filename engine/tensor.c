@@ -38,6 +38,12 @@ const char *rm_desc_text(const rm_desc *desc, char *buffer) {
     return buffer;
 }
 
+int64_t remat_desc_count(const remat_desc *desc) { return desc ? rm_desc_count(desc) : 0; }
+uint64_t remat_desc_bytes(const remat_desc *desc) { return desc ? rm_desc_bytes(desc) : 0; }
+const char *remat_desc_text(const remat_desc *desc, char *buffer) {
+    return desc && buffer ? rm_desc_text(desc, buffer) : NULL;
+}
+
 remat_status rm_desc_check(const rm_desc *desc, const char *what) {
     REQUIRE(desc->rank >= 0 && desc->rank <= REMAT_MAX_RANK, INVALID, "%s has rank %d; ranks go from 0 to %d", what,
             desc->rank, REMAT_MAX_RANK);

@@ -2,20 +2,11 @@
 #ifndef RM_TENSOR_H
 #define RM_TENSOR_H
 
-#include "engine/remat.h"
+#include "engine/remat_op.h"
 #include "memory/bytes.h"
 
-/* A shape. rank 0 is a scalar. Unused dims are 1. */
-typedef struct {
-    remat_dtype dtype;
-    int32_t rank;
-    int64_t dim[REMAT_MAX_RANK];
-} rm_desc;
-
-typedef struct {
-    rm_desc desc;
-    void *data; /* borrowed; NULL: not there, or not wanted */
-} rm_tensor;
+typedef remat_desc rm_desc;
+typedef remat_tensor rm_tensor;
 
 static inline uint64_t rm_dtype_bytes(remat_dtype dtype) { return dtype == REMAT_F64 ? 8 : 4; }
 
@@ -27,7 +18,7 @@ bool rm_desc_equal(const rm_desc *a, const rm_desc *b);
 int64_t rm_desc_rows(const rm_desc *desc);
 int64_t rm_desc_last(const rm_desc *desc);
 /* "f32 (331,4,64)", into a buffer of at least RM_DESC_TEXT bytes. */
-#define RM_DESC_TEXT 96
+#define RM_DESC_TEXT REMAT_DESC_TEXT
 const char *rm_desc_text(const rm_desc *desc, char *buffer);
 /* INVALID when a dim is < 1 or the byte count does not fit 63 bits; `what` names the tensor. */
 remat_status rm_desc_check(const rm_desc *desc, const char *what);

@@ -1,10 +1,7 @@
 /* kernels.c: which launcher an op or optimizer has on the CUDA device: the column of its descriptor. */
 #include "engine/cuda/cuda.h"
 
-static rm_kernel *kernel(const rm_op *op, rm_pass pass) {
-    rm_kernel *const *kernels = pass == RM_FORWARD ? op->forward : pass == RM_BACKWARD ? op->backward : op->rebuild;
-    return kernels[RM_DEVICE_CUDA];
-}
+static rm_kernel *kernel(const rm_op *op, rm_pass pass) { return rm_op_kernel(op, RM_DEVICE_CUDA, pass); }
 static __typeof__(((rm_optimizer *)0)->update_cuda) update(const rm_optimizer *optimizer) {
     return optimizer->update_cuda;
 }

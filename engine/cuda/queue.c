@@ -272,10 +272,10 @@ void rm_cuda_run(rm_queue *q, const rm_op *op, rm_pass pass, const rm_call *call
 }
 
 void rm_cuda_pack(rm_queue *q, const rm_op *op, const rm_call *call, void *packed) {
-    if (!there(q, op->name, op, RM_FORWARD, op->pack)) return;
+    if (!there(q, op->name, op, RM_FORWARD, op->on[RM_DEVICE_CUDA].pack)) return;
     rm_call with_queue = *call;
     with_queue.queue = &q->shown;
-    op->pack(&with_queue, packed);
+    op->on[RM_DEVICE_CUDA].pack(&with_queue, packed);
     launched(q);
 }
 

@@ -450,15 +450,12 @@ static void make_descriptor(rm_op *op, int cell) {
     *op = *rm_op_find(cells[cell].op);
     op->name = cells[cell].name;
     op->aux_bytes = aux_bytes;
-    op->cuda_scratch_bytes = scratch_bytes;
-    op->cuda_fixed_bytes = NULL;
-    op->packed_bytes = packed_bytes;
-    op->pack = pack;
-    op->packed_on = RM_DEVICE_CUDA;
-    for (int device = 0; device < RM_DEVICE_KINDS; device++)
-        op->forward[device] = op->backward[device] = op->rebuild[device] = NULL;
-    op->forward[RM_DEVICE_CUDA] = forward;
-    op->backward[RM_DEVICE_CUDA] = backward;
+    memset(op->on, 0, sizeof op->on);
+    op->on[RM_DEVICE_CUDA] = (rm_op_device){.forward = forward,
+                                            .backward = backward,
+                                            .scratch_bytes = scratch_bytes,
+                                            .packed_bytes = packed_bytes,
+                                            .pack = pack};
     op->define_rebuild = NULL;
     op->rebuilds = NULL;
 }

@@ -57,8 +57,7 @@ static const rm_sample samples[] = {
         .cost = cost_##op,                                                                                             \
         .define_forward = forward_##op,                                                                                \
         .define_backward = backward_##op,                                                                              \
-        .forward = {forward_##op, RM_CUDA(op, forward)},                                                               \
-        .backward = {backward_##op, RM_CUDA(op, backward)},                                                            \
+        .on = {{.forward = forward_##op, .backward = backward_##op}, RM_CUDA_KERNELS(op)},                             \
         .cheap = is_cheap,                                                                                             \
         .samples = samples,                                                                                            \
         .n_samples = sizeof samples / sizeof *samples,                                                                 \

@@ -86,8 +86,7 @@ const rm_op RM_OP(embedding) = {
     .bound = bound,
     .define_forward = forward,
     .define_backward = define_backward,
-    .forward = {forward, RM_CUDA(embedding, forward)},
-    .backward = {backward, RM_CUDA(embedding, backward)},
+    .on = {{.forward = forward, .backward = backward}, RM_CUDA_KERNELS(embedding)},
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
 };

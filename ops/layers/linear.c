@@ -120,8 +120,7 @@ const rm_op RM_OP(linear) = {
     .cost = cost,
     .define_forward = define_forward,
     .define_backward = define_backward,
-    .forward = {forward, RM_CUDA(linear, forward)},
-    .backward = {backward, RM_CUDA(linear, backward)},
+    .on = {{.forward = forward, .backward = backward}, RM_CUDA_KERNELS(linear)},
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
 };

@@ -82,8 +82,7 @@ const rm_op RM_OP(mse) = {
     .cost = cost,
     .define_forward = define_forward,
     .define_backward = backward,
-    .forward = {forward, RM_CUDA(mse, forward)},
-    .backward = {backward, RM_CUDA(mse, backward)},
+    .on = {{.forward = forward, .backward = backward}, RM_CUDA_KERNELS(mse)},
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
 };

@@ -198,6 +198,7 @@ const rm_op RM_OP(softmax_cross_entropy) = {
     .doc = "y = mean over rows of -log softmax(logits)[target], or of -sum q log softmax(logits) with q the smoothed "
            "target; logits (..,V), targets (..)",
     .n_in = 2,
+    .attr_bytes = sizeof(rm_cross_entropy_attr),
     .discrete = 1u << TARGETS,
     .time = RM_TIME_SUM,
     .saves = {.in = 1u << LOGITS | 1u << TARGETS},
@@ -207,8 +208,7 @@ const rm_op RM_OP(softmax_cross_entropy) = {
     .bound = bound,
     .define_forward = define_forward,
     .define_backward = define_backward,
-    .forward = {forward, RM_CUDA(softmax_cross_entropy, forward)},
-    .backward = {backward, RM_CUDA(softmax_cross_entropy, backward)},
+    .on = {{.forward = forward, .backward = backward}, RM_CUDA_KERNELS(softmax_cross_entropy)},
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
 };

@@ -2,7 +2,7 @@
  * kernels (NAME.cu) alike; the cells' fast CPU kernels have the same in vectors (cell/gates.h). A plain RNN needs no more
  * than tanh and its derivative (activation.h).
  *
- * Forward and rebuild must leave the same bits (op.h, "Saving less"), and a compiler may round an expression in one function
+ * Forward and rebuild must leave the same bits (remat_op.h, "Saving less"), and a compiler may round an expression in one function
  * otherwise than in another, by fusing a product and a sum. So what both compute has its real_fma written out, and no other
  * sum of products. */
 #ifndef RM_CELL_MATH_H

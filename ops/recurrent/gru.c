@@ -123,5 +123,6 @@ const rm_op RM_OP(gru) = {
     .doc = "y (T,B,H) = h of a GRU over x (T,B,C); w_ih (3H,C), w_hh (3H,H), b_ih (3H), b_hh (3H); gates r z n",
     .aux_bytes = aux_bytes,
     .define_rebuild = define_rebuild,
-    .rebuild = {RM_FAST(rebuild, define_rebuild), RM_CUDA(gru, rebuild)},
+    .on[RM_DEVICE_CPU].rebuild = RM_FAST(rebuild, define_rebuild),
+    .on[RM_DEVICE_CUDA].rebuild = RM_CUDA(gru, rebuild),
 };

@@ -138,5 +138,6 @@ const rm_op RM_OP(lstm) = {
     .doc = "y (T,B,H) = h of an LSTM over x (T,B,C); w_ih (4H,C), w_hh (4H,H), b_ih (4H), b_hh (4H); gates i f g o",
     .aux_bytes = aux_bytes,
     .define_rebuild = define_rebuild,
-    .rebuild = {RM_FAST(rebuild, define_rebuild), RM_CUDA(lstm, rebuild)},
+    .on[RM_DEVICE_CPU].rebuild = RM_FAST(rebuild, define_rebuild),
+    .on[RM_DEVICE_CUDA].rebuild = RM_CUDA(lstm, rebuild),
 };

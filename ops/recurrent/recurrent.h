@@ -153,11 +153,13 @@ void rm_recurrent_backward(rm_cell cell, const rm_call *call);
     .name = #op, .n_in = RM_RECURRENT_INPUTS, .n_state = STATES, .optional = 1u << RM_B_IH | 1u << RM_B_HH,            \
     .weights = 1u << RM_W_IH | 1u << RM_W_HH | 1u << RM_B_IH | 1u << RM_B_HH, .time = RM_TIME_RECURRENT,               \
     .saves = {.in = 1u << RM_X | 1u << RM_W_IH | 1u << RM_W_HH, .out = true, .state = true}, .infer = infer,           \
-    .cost = cost, .cuda_scratch_bytes = RM_FAST(cuda_scratch_bytes, NULL),                                             \
-    .cuda_fixed_bytes = RM_FAST(cuda_fixed_bytes, NULL), .bound = rm_recurrent_bound,                                  \
-    .packed_bytes = RM_FAST(packed_bytes, NULL), .pack = RM_FAST(pack, NULL), .define_forward = define_forward,        \
-    .define_backward = define_backward, .forward = {RM_FAST(forward, define_forward), RM_CUDA(op, forward)},           \
-    .backward = {RM_FAST(backward, define_backward), RM_CUDA(op, backward)}, .samples = samples,                       \
+    .cost = cost, .bound = rm_recurrent_bound, .define_forward = define_forward, .define_backward = define_backward,   \
+    .on[RM_DEVICE_CPU].forward = RM_FAST(forward, define_forward),                                                     \
+    .on[RM_DEVICE_CPU].backward = RM_FAST(backward, define_backward),                                                  \
+    .on[RM_DEVICE_CPU].packed_bytes = RM_FAST(packed_bytes, NULL), .on[RM_DEVICE_CPU].pack = RM_FAST(pack, NULL),      \
+    .on[RM_DEVICE_CUDA].forward = RM_CUDA(op, forward), .on[RM_DEVICE_CUDA].backward = RM_CUDA(op, backward),          \
+    .on[RM_DEVICE_CUDA].scratch_bytes = RM_FAST(cuda_scratch_bytes, NULL),                                             \
+    .on[RM_DEVICE_CUDA].fixed_bytes = RM_FAST(cuda_fixed_bytes, NULL), .samples = samples,                             \
     .n_samples = sizeof samples / sizeof *samples
 
 #endif

@@ -50,8 +50,7 @@ const rm_op RM_OP(last_step) = {
     .cost = cost,
     .define_forward = forward,
     .define_backward = backward,
-    .forward = {forward, RM_CUDA(last_step, forward)},
-    .backward = {backward, RM_CUDA(last_step, backward)},
+    .on = {{.forward = forward, .backward = backward}, RM_CUDA_KERNELS(last_step)},
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
 };

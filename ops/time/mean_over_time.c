@@ -62,8 +62,7 @@ const rm_op RM_OP(mean_over_time) = {
     .cost = cost,
     .define_forward = forward,
     .define_backward = backward,
-    .forward = {forward, RM_CUDA(mean_over_time, forward)},
-    .backward = {backward, RM_CUDA(mean_over_time, backward)},
+    .on = {{.forward = forward, .backward = backward}, RM_CUDA_KERNELS(mean_over_time)},
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
 };

@@ -15,6 +15,5 @@ if(NOT TARGET remat_ops_emulated)
                          -ffp-contract=off)
   target_link_libraries(remat_ops_emulated PRIVATE OpenMP::OpenMP_C)
 endif()
-target_sources(${target} PRIVATE $<TARGET_OBJECTS:remat_ops_emulated> $<TARGET_OBJECTS:remat_ops_f64>
-               ops/op_check.c ops/op_run.c ops/guard.c)
+target_sources(${target} PRIVATE $<TARGET_OBJECTS:remat_ops_emulated> $<TARGET_OBJECTS:remat_ops_f64>)
 set_target_properties(${target} PROPERTIES LINKER_LANGUAGE C) # nothing of the C++ library is used

@@ -1,4 +1,4 @@
-/* test_kernels.c: the CUDA kernels, executed on the CPU (shim.h): every promise that op_check.h demands of kernels, with the
+/* test_kernels.c: the CUDA kernels, executed on the CPU (shim.h): every promise that remat_op_check demands of kernels, with the
  * CUDA column in place of the CPU's; the same bits whatever the order of threads and blocks; optimizers, norms and hashes against
  * theirs on the CPU; and that the emulation finds what it should find. No GPU has any part in this. */
 #include <check.h>
@@ -14,31 +14,28 @@
 #include "tests/cases.h"
 #include "tests/cuda/emulation.h"
 #include "tests/cuda/mutants.h"
-#include "tests/ops/op_check.h"
-#include "tests/ops/op_run.h"
+#include "ops/check/op_run.h"
 
 /* The op with its CUDA column where the harness looks, which knows of the CPU's alone. */
 static rm_op emulated(const rm_op *op) {
     rm_op other = *op;
-    other.forward[RM_DEVICE_CPU] = op->forward[RM_DEVICE_CUDA];
-    other.backward[RM_DEVICE_CPU] = op->backward[RM_DEVICE_CUDA];
-    other.rebuild[RM_DEVICE_CPU] = op->rebuild[RM_DEVICE_CUDA];
+    other.on[RM_DEVICE_CPU] = op->on[RM_DEVICE_CUDA];
     return other;
 }
 
 START_TEST(every_op_has_kernels) {
     const rm_op *op = rm_ops[_i];
-    ck_assert_msg(op->forward[RM_DEVICE_CUDA] && op->backward[RM_DEVICE_CUDA], "%s lacks CUDA kernels", op->name);
-    ck_assert_msg(!op->rebuild[RM_DEVICE_CUDA] == !op->rebuild[RM_DEVICE_CPU], "%s cannot be kept lean", op->name);
+    ck_assert_msg(op->on[RM_DEVICE_CUDA].forward && op->on[RM_DEVICE_CUDA].backward, "%s lacks CUDA kernels", op->name);
+    ck_assert_msg(!op->on[RM_DEVICE_CUDA].rebuild == !op->on[RM_DEVICE_CPU].rebuild, "%s cannot be kept lean",
+                  op->name);
 }
 END_TEST
 
 START_TEST(kernels_keep_the_promises_of_ops) {
     rm_op op = emulated(rm_ops[_i]);
-    op_report report;
+    remat_op_report report;
     int64_t launches = rm_emulated_launches();
-    const char *wrong = op_check(&op, rm_op_find_f64(op.name), &report);
-    ck_assert_msg(!wrong, "%s", wrong);
+    ck_assert_msg(!remat_op_check(&op, rm_op_find_f64(op.name), &report), "%s", remat_last_error());
     ck_assert_int_gt(rm_emulated_launches(), launches);
     printf("%-22s float kernels at %4.1f %% of what is allowed\n", op.name, 100 * report.float_error);
     fflush(stdout);
@@ -47,45 +44,45 @@ END_TEST
 
 /* ---- Orders ----------------------------------------------------------------------------------------------------------- */
 
-static void compare_array(const op_array *a, const op_array *b, const char *op, const char *what) {
+static void compare_array(const rm_op_array *a, const rm_op_array *b, const char *op, const char *what) {
     ck_assert_int_eq(a->count, b->count);
     if (!a->count) return;
     ck_assert_msg(!memcmp(a->value, b->value, (size_t)a->count * sizeof *a->value), "%s: %s has other bits", op, what);
 }
 
-static void compare_outputs(const op_outputs *a, const op_outputs *b, const char *op) {
+static void compare_outputs(const rm_op_outputs *a, const rm_op_outputs *b, const char *op) {
     compare_array(&a->y, &b->y, op, "y");
     for (int i = 0; i < RM_MAX_IN; i++) compare_array(&a->dx[i], &b->dx[i], op, "a gradient");
 }
 
-static void run(const rm_op *op, int sample, int64_t tau, op_outputs *out) {
-    op_setup setup = {.op = op, .sample = sample, .threads = 1, .tau = tau};
-    op_inputs in;
-    op_inputs_make(&setup, 21, &in);
-    const char *wrong = op_run(&setup, &in, out);
-    op_inputs_free(&in);
+static void run(const rm_op *op, int sample, int64_t tau, rm_op_outputs *out) {
+    rm_op_setup setup = {.op = op, .sample = sample, .threads = 1, .tau = tau};
+    rm_op_inputs in;
+    rm_op_inputs_make(&setup, 21, &in);
+    const char *wrong = rm_op_run(&setup, &in, out);
+    rm_op_inputs_free(&in);
     ck_assert_msg(!wrong, "%s: %s", op->name, wrong);
 }
 
 START_TEST(the_order_of_threads_and_blocks_does_not_matter) {
     rm_op op = emulated(rm_ops[_i]);
     for (int sample = 0; sample < op.n_samples; sample++) {
-        op_outputs first, other;
+        rm_op_outputs first, other;
         rm_emulate_in(RM_IN_ORDER);
         run(&op, sample, 0, &first);
         for (int order = 1; order < RM_ORDERS; order++) {
             rm_emulate_in((rm_emulated_order)order);
             run(&op, sample, 0, &other);
             compare_outputs(&first, &other, op.name);
-            op_outputs_free(&other);
+            rm_op_outputs_free(&other);
         }
-        op_outputs_free(&first);
+        rm_op_outputs_free(&first);
         rm_emulate_in(RM_IN_ORDER);
     }
 }
 END_TEST
 
-/* One shape of a cell, in tiles; kept lean or whole the gradients have the same bits, and aux is rebuilt (op_run says so).
+/* One shape of a cell, in tiles; kept lean or whole the gradients have the same bits, and aux is rebuilt (rm_op_run says so).
  * in 0: the embedding is folded in. */
 static void try_shape(const rm_op *cell, int64_t gates, int64_t steps, int64_t batch, int64_t in, int64_t hidden) {
     int64_t wide = gates * hidden;
@@ -97,18 +94,18 @@ static void try_shape(const rm_op *cell, int64_t gates, int64_t steps, int64_t b
     sample.x[2] = rm_desc_make(REMAT_F32, 2, (int64_t[]){wide, hidden});
     sample.x[3] = sample.x[4] = rm_desc_make(REMAT_F32, 1, (int64_t[]){wide});
     op.samples = &sample, op.n_samples = 1;
-    op_setup setup = {.op = &op, .threads = 1, .tau = 5, .with_states = batch % 2};
-    op_inputs inputs;
-    op_outputs out[2];
-    op_inputs_make(&setup, 3, &inputs);
+    rm_op_setup setup = {.op = &op, .threads = 1, .tau = 5, .with_states = batch % 2};
+    rm_op_inputs inputs;
+    rm_op_outputs out[2];
+    rm_op_inputs_make(&setup, 3, &inputs);
     for (int lean = 0; lean < 2; lean++) {
         setup.lean = lean;
-        const char *wrong = op_run(&setup, &inputs, &out[lean]);
+        const char *wrong = rm_op_run(&setup, &inputs, &out[lean]);
         ck_assert_msg(!wrong, "%s, T %d B %d C %d H %d: %s", op.name, (int)steps, (int)batch, (int)in, (int)hidden,
                       wrong);
     }
     compare_outputs(&out[0], &out[1], op.name);
-    op_outputs_free(&out[0]), op_outputs_free(&out[1]), op_inputs_free(&inputs);
+    rm_op_outputs_free(&out[0]), rm_op_outputs_free(&out[1]), rm_op_inputs_free(&inputs);
 }
 
 START_TEST(any_shape_is_rebuilt) {
@@ -129,11 +126,11 @@ START_TEST(some_ops_have_the_bits_of_the_cpu) {
     rm_op cuda = emulated(cpu);
     for (int sample = 0; sample < cpu->n_samples; sample++)
         for (int64_t tau = 0; tau < 3; tau++) {
-            op_outputs a, b;
+            rm_op_outputs a, b;
             run(cpu, sample, tau, &a);
             run(&cuda, sample, tau, &b);
             compare_outputs(&a, &b, cpu->name);
-            op_outputs_free(&a), op_outputs_free(&b);
+            rm_op_outputs_free(&a), rm_op_outputs_free(&b);
         }
 }
 END_TEST
@@ -149,16 +146,16 @@ START_TEST(rows_are_scattered_in_order) {
     sample.x[0] = rm_desc_make(REMAT_I32, 2, d), sample.x[1] = rm_desc_make(REMAT_F32, 2, d + 2);
     for (int i = 2; i < RM_MAX_IN; i++) sample.x[i].rank = -1;
     cpu.samples = cuda.samples = &sample, cpu.n_samples = cuda.n_samples = 1;
-    op_outputs a, b;
+    rm_op_outputs a, b;
     run(&cpu, 0, 0, &a);
     for (int order = 0; order < RM_ORDERS; order++) {
         rm_emulate_in((rm_emulated_order)order);
         run(&cuda, 0, 0, &b);
         compare_outputs(&a, &b, "embedding");
-        op_outputs_free(&b);
+        rm_op_outputs_free(&b);
     }
     rm_emulate_in(RM_IN_ORDER);
-    op_outputs_free(&a);
+    rm_op_outputs_free(&a);
 }
 END_TEST
 
@@ -233,7 +230,7 @@ START_TEST(recordings_are_known_by_all_they_depend_on) {
     const rm_cuda_queue queue = {.multiply = do_not_multiply, .begin = keep_key};
     const rm_op *op = rm_op_find(name[_i / 4]);
     bool folded = _i % 2, back = _i / 2 % 2;
-    rm_kernel *kernel = (back ? op->backward : op->forward)[RM_DEVICE_CUDA];
+    rm_kernel *kernel = rm_op_kernel(op, RM_DEVICE_CUDA, back ? RM_BACKWARD : RM_FORWARD);
     rm_call call = call_of(gates[_i / 4], folded, &queue), other = call;
     rm_emulate_by(do_not);
     for (size_t i = 0; i < sizeof depends / sizeof *depends; i++) {
@@ -564,7 +561,7 @@ START_TEST(misuse_of_clusters_is_told) {
 END_TEST
 
 int main(void) {
-    op_queue = &rm_emulated_clusters_queue;
+    rm_op_queue = &rm_emulated_clusters_queue;
     Suite *suite = suite_create("kernels");
     TCase *ops = tcase_create("ops"), *rest = tcase_create("optimizers"), *mutants = tcase_create("mutants");
     tcase_add_loop_test(ops, every_op_has_kernels, 0, rm_n_ops);

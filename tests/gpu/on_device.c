@@ -102,8 +102,8 @@ static void add_tensor(image *im, rm_tensor *t) {
 
 static uint64_t scratch_bytes(const rm_op *op, rm_pass pass, const rm_call *call, const rm_desc *x) {
     rm_cost cost = {0};
-    if (now.api->kernels == RM_DEVICE_CUDA && op->cuda_scratch_bytes)
-        return op->cuda_scratch_bytes(x, call->attr, pass, call->aux != NULL);
+    const rm_op_device *on = &op->on[now.api->kernels];
+    if (on->scratch_bytes) return on->scratch_bytes(x, call->attr, pass, call->aux != NULL);
     op->cost(x, &call->y.desc, call->attr, pass, &cost);
     return cost.scratch_bytes;
 }
@@ -115,11 +115,11 @@ static void add_own(image *im, const rm_op *op, rm_pass pass) {
     for (int i = 0; i < RM_MAX_IN; i++) x[i] = c->x[i].desc;
     add_piece(im, &c->aux, op->aux_bytes ? op->aux_bytes(x, c->attr) : 0, true);
     add_piece(im, &c->scratch, scratch_bytes(op, pass, c, x), false);
-    bool fixed = now.api->kernels == RM_DEVICE_CUDA && op->cuda_fixed_bytes;
-    c->fixed = fixed ? c : NULL; /* the harness has none, being the CPU's: any address, until the piece has one */
-    if (fixed) add_piece(im, &c->fixed, op->cuda_fixed_bytes(x, c->attr), false);
-    if (!now.api->pack) c->packed = NULL;
-    if (c->packed) add_piece(im, (void **)&c->packed, op->packed_bytes(x, c->attr, c->threads), true);
+    const rm_op_device *on = &op->on[now.api->kernels];
+    c->fixed = on->fixed_bytes ? c : NULL; /* the harness has none: any address, until the piece has one */
+    if (c->fixed) add_piece(im, &c->fixed, on->fixed_bytes(x, c->attr), false);
+    if (!on->pack) c->packed = NULL;
+    if (c->packed) add_piece(im, (void **)&c->packed, on->packed_bytes(x, c->attr, c->threads), true);
 }
 
 static void list_pieces(image *im, const rm_op *op, rm_pass pass) {
@@ -182,8 +182,8 @@ static void rebuild(const rm_call *call) { run(call, RM_REBUILD); }
 const rm_op *on_device(const rm_op *op) {
     current = op;
     shown = *op;
-    shown.forward[RM_DEVICE_CPU] = forward;
-    shown.backward[RM_DEVICE_CPU] = backward;
-    shown.rebuild[RM_DEVICE_CPU] = op->rebuild[now.api->kernels] ? rebuild : NULL;
+    shown.on[RM_DEVICE_CPU].forward = forward;
+    shown.on[RM_DEVICE_CPU].backward = backward;
+    shown.on[RM_DEVICE_CPU].rebuild = op->on[now.api->kernels].rebuild ? rebuild : NULL;
     return &shown;
 }

@@ -1,5 +1,5 @@
 /* on_device.h: an op, as it runs on a device. on_device makes an op whose kernels in the CPU's column put a call's arrays into
- * the device's memory, run the device's kernel there and bring everything back; so the harness for ops (op_check.h), which
+ * the device's memory, run the device's kernel there and bring everything back; so the harness for ops (remat_op_check), which
  * knows of host memory alone, tests kernels on a real GPU, and all that it demands is demanded of them.
  *
  * Each array lies in a place of its own between redzones, at another place in every call; the device's memory holds NaN where

@@ -54,8 +54,8 @@ static rm_call make_call(const rm_op *op, int64_t gates, int64_t batch, int64_t 
         c.dstate_out[k] = tensor(state), c.dstate_in[k] = tensor(state);
     }
     if (op->aux_bytes) c.aux = take(op->aux_bytes(x, c.attr));
-    c.scratch = take(op->cuda_scratch_bytes(x, c.attr, RM_BACKWARD, true) + 256);
-    c.fixed = take(op->cuda_fixed_bytes(x, c.attr));
+    c.scratch = take(op->on[RM_DEVICE_CUDA].scratch_bytes(x, c.attr, RM_BACKWARD, true) + 256);
+    c.fixed = take(op->on[RM_DEVICE_CUDA].fixed_bytes(x, c.attr));
     return c;
 }
 
@@ -121,7 +121,7 @@ static void time_line(const rm_op *op, const rm_call *call, const char *what, bo
     if (!multiplies) shown->multiply = nothing;
     if (!clusters) shown->clusters = 0;
     double forward = time_of(op, RM_FORWARD, call), backward = time_of(op, RM_BACKWARD, call), rebuild = 0;
-    if (op->rebuild[RM_DEVICE_CUDA]) rebuild = time_of(op, RM_REBUILD, call);
+    if (op->on[RM_DEVICE_CUDA].rebuild) rebuild = time_of(op, RM_REBUILD, call);
     shown->multiply = multiply, shown->clusters = found;
     used[n_used++] = queue;
     queue = first;
@@ -169,7 +169,7 @@ int main(int argc, char **argv) {
     const char *precision = value_of(argc, argv, "--precision=", "fp32");
     const rm_op *op = rm_op_find(cell);
     rm_precision chosen;
-    if (!op || !op->cuda_fixed_bytes) printf("there is no recurrent cell %s\n", cell), exit(EXIT_FAILURE);
+    if (!op || !op->on[RM_DEVICE_CUDA].fixed_bytes) printf("there is no recurrent cell %s\n", cell), exit(EXIT_FAILURE);
     tau = atoll(value_of(argc, argv, "--tile=", "64"));
     need_device(try_device(name));
     api = rm_device_find(name);

@@ -1,4 +1,4 @@
-/* test_ops.c: every op and optimizer on a real device against its definition on the CPU: all that op_check.h demands of
+/* test_ops.c: every op and optimizer on a real device against its definition on the CPU: all that remat_op_check demands of
  * kernels, with its tolerances (NaN fails), the kernels launched by the device's own queue (on_device.h).
  *
  *     gpu_test_ops [--device=cuda] [--small] [--few-elements] [--op=NAME]
@@ -13,8 +13,7 @@
 
 #include "tests/gpu/on_device.h"
 #include "tests/gpu/skip.h"
-#include "tests/ops/op_check.h"
-#include "tests/ops/op_run.h"
+#include "ops/check/op_run.h"
 
 static int failures;
 
@@ -32,11 +31,12 @@ static bool has_kernels(const rm_op *op) {
 }
 
 static void check_op(const rm_op *op) {
-    op_report report;
+    remat_op_report report;
     int64_t calls = on_device_now()->calls;
-    const char *wrong = op_check(on_device(op), rm_op_find_f64(op->name), &report), *why = on_device_complaint();
-    if (wrong || why) {
-        fail(op->name, why ? why : wrong);
+    remat_status status = remat_op_check(on_device(op), rm_op_find_f64(op->name), &report);
+    const char *why = on_device_complaint();
+    if (status || why) {
+        fail(op->name, why ? why : remat_last_error());
         return;
     }
     printf("%-22s %7lld calls   differences at most %5.1f %% of what is allowed\n", op->name,
@@ -48,14 +48,14 @@ static void check_op(const rm_op *op) {
 static void touch_op(const rm_op *op) {
     for (int sample = 0; sample < op->n_samples; sample++)
         for (int64_t tau = 0; tau <= 2; tau += 2) {
-            op_setup setup = {.op = on_device(op), .sample = sample, .threads = 1, .tau = tau, .lean = true};
-            op_inputs in;
-            op_outputs out;
+            rm_op_setup setup = {.op = on_device(op), .sample = sample, .threads = 1, .tau = tau, .lean = true};
+            rm_op_inputs in;
+            rm_op_outputs out;
             setup.with_states = tau > 0;
-            op_inputs_make(&setup, 5, &in);
-            const char *wrong = op_run(&setup, &in, &out), *why = on_device_complaint();
+            rm_op_inputs_make(&setup, 5, &in);
+            const char *wrong = rm_op_run(&setup, &in, &out), *why = on_device_complaint();
             if (wrong || why) fail(op->name, why ? why : wrong);
-            op_outputs_free(&out), op_inputs_free(&in);
+            rm_op_outputs_free(&out), rm_op_inputs_free(&in);
         }
 }
 

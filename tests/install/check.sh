@@ -11,8 +11,11 @@ mv "$work/first" "$work/tree" # nothing may remember where it was installed firs
 sh "$source/tests/install/search_paths.sh" "$build" "$work/tree"
 sh "$source/tests/docs/check_links.sh" "$work/tree/share/doc/remat"
 mkdir "$work/own"
-cp "$source/tests/install/consumer.c" "$source/tests/install/CMakeLists.txt" "$source/examples/06_two_ranks.c" "$work/own"
-sed 's|"engine/remat.h"|<remat.h>|' "$source/examples/common.h" >"$work/own/common.h"
+cp "$source/tests/install/consumer.c" "$source/tests/install/CMakeLists.txt" "$source/examples/06_two_ranks.c" \
+    "$source/examples/08_write_an_op.c" "$source"/examples/softsign*.c "$work/own"
+for header in common softsign; do
+    sed 's|"engine/\(remat[_a-z]*.h\)"|<\1>|' "$source/examples/$header.h" >"$work/own/$header.h"
+done
 cd "$work/own"
 
 pc=$(find "$work/tree" -name remat.pc)
@@ -26,6 +29,10 @@ $cc "$@" consumer.c $(pkg-config --static --cflags --libs remat) -o by_pkg_confi
 ./by_pkg_config_static
 # shellcheck disable=SC2046
 $cc "$@" 06_two_ranks.c $(pkg-config --cflags --libs remat) -o ranks_by_pkg_config
+# An op from outside: it does what the example says, the mistake that remat_op_check has to find included.
+# shellcheck disable=SC2046
+$cc "$@" 08_write_an_op.c softsign.c softsign_f64.c $(pkg-config --cflags --libs remat) -o op_by_pkg_config
+sh "$source/examples/check.sh" ./op_by_pkg_config 08_write_an_op.c
 
 # The library leaves its program as it was: no allocator comes along, no BLAS before it is needed, no names but its own.
 ! ldd by_pkg_config by_pkg_config_static ranks_by_pkg_config | grep -E 'jemalloc|blas' ||
@@ -37,12 +44,14 @@ names() { nm --defined-only "$@" | awk 'NF == 3 && $2 ~ /[A-Z]/ && $2 != "A" { p
 
 # The header alone is also C++, and warns about nothing there: not what a config begins as either.
 cat >header.cpp <<'END'
-#include <remat.h>
+#include <remat_op.h>
 remat_status describe(remat_graph *g, remat_session **s) {
     const int64_t shape[] = {4, 2};
     remat_config config = REMAT_CONFIG_INIT;
     remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, shape);
     remat_value y = remat_linear(g, x, remat_param(g, "w", 2, shape, remat_init_uniform(1)), REMAT_NONE);
+    remat_op op = remat_op();
+    remat_apply(g, &op, &y, 1, NULL, &y);
     return remat_session_create(g, remat_mse(g, y, x), &config, s);
 }
 END
@@ -53,9 +62,12 @@ cmake -S . -B build -DCMAKE_PREFIX_PATH="$work/tree" -DCMAKE_C_COMPILER="$cc" -D
 cmake --build build >build.log || { cat build.log; exit 1; }
 ./build/consumer
 [ ! -x build/consumer_shared ] || ./build/consumer_shared
+for program in build/own_op build/own_op_shared; do
+    [ ! -x "$program" ] || sh "$source/examples/check.sh" "./$program" 08_write_an_op.c
+done
 
 "$work/tree/bin/remat" info >/dev/null
-for file in include/remat.h libremat.a RematConfig.cmake; do
+for file in include/remat.h include/remat_op.h libremat.a RematConfig.cmake; do
     [ "$(find "$work/tree" -path "*/$file")" ] || { echo "not installed: $file"; exit 1; }
 done
 for module in mpi gloo; do

@@ -12,7 +12,7 @@ cpack -G DEB -B "$work" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 package=$(echo "$work"/remat_*.deb)
 dpkg-deb -c "$package" >"$work/files"
 dpkg-deb -f "$package" >"$work/fields"
-for file in bin/remat include/remat.h libremat.a libremat.so pkgconfig/remat.pc RematConfig.cmake man1/remat.1 \
+for file in bin/remat include/remat.h include/remat_op.h libremat.a libremat.so pkgconfig/remat.pc RematConfig.cmake man1/remat.1 \
     bash-completion/completions/remat zsh/vendor-completions/_remat doc/remat/copyright doc/remat/README.md \
     doc/remat/docs/promises.md doc/remat/examples/01_fit_a_line.c; do
     grep -q " \./usr/.*$file" "$work/files" || { echo "the package has no $file"; exit 1; }

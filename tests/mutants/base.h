@@ -16,6 +16,9 @@ enum { X, W };
 #ifndef SAVES_OUTPUT
 #define SAVES_OUTPUT false
 #endif
+#ifndef Y_STEPS /* that infer gives y, for x of these */
+#define Y_STEPS x[X].dim[0]
+#endif
 #ifndef WRITTEN_ROWS /* of the output */
 #define WRITTEN_ROWS steps
 #endif
@@ -44,6 +47,7 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     TRY(rm_want_rank("mutant", "x", &x[X], 2, 2));
     TRY(rm_want_vector("mutant", "w", &x[W], x[X].dim[1]));
     *y = x[X];
+    y->dim[0] = Y_STEPS;
     return REMAT_OK;
 }
 
@@ -91,8 +95,8 @@ static const rm_sample samples[] = {
         .cost = cost,                                                                                                  \
         .define_forward = forward,                                                                                     \
         .define_backward = backward,                                                                                   \
-        .forward = {forward},                                                                                          \
-        .backward = {backward},                                                                                        \
+        .on[RM_DEVICE_CPU].forward = forward,                                                                          \
+        .on[RM_DEVICE_CPU].backward = backward,                                                                        \
         .samples = samples,                                                                                            \
         .n_samples = 2,                                                                                                \
     }

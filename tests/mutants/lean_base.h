@@ -30,7 +30,7 @@ enum { X, W };
 #define REBUILDS NULL
 #endif
 #ifndef LEAN
-#define LEAN .define_rebuild = rebuild, .rebuild = {rebuild}
+#define LEAN .define_rebuild = rebuild, .on[RM_DEVICE_CPU].rebuild = rebuild
 #endif
 
 static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
@@ -104,8 +104,8 @@ static const rm_sample samples[] = {
         .aux_bytes = aux_bytes,                                                                                        \
         .define_forward = forward,                                                                                     \
         .define_backward = backward,                                                                                   \
-        .forward = {forward},                                                                                          \
-        .backward = {backward},                                                                                        \
+        .on[RM_DEVICE_CPU].forward = forward,                                                                          \
+        .on[RM_DEVICE_CPU].backward = backward,                                                                        \
         LEAN,                                                                                                          \
         .rebuilds = REBUILDS,                                                                                          \
         .samples = samples,                                                                                            \

@@ -1,5 +1,5 @@
 /* Has rebuild, but no definition of it. */
-#define LEAN .rebuild = {rebuild}
+#define LEAN .on[RM_DEVICE_CPU].rebuild = rebuild
 #include "tests/mutants/lean_base.h"
 
 MUTANT(rebuild_half_declared);

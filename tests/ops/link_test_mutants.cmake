@@ -6,5 +6,4 @@ target_compile_definitions(mutants_f64 PRIVATE RM_REAL_DOUBLE)
 foreach(mutants mutants_f32 mutants_f64)
   target_include_directories(${mutants} PRIVATE ${CMAKE_SOURCE_DIR})
 endforeach()
-target_sources(${target} PRIVATE ops/op_check.c ops/op_run.c ops/guard.c
-               $<TARGET_OBJECTS:mutants_f32> $<TARGET_OBJECTS:mutants_f64>)
+target_sources(${target} PRIVATE $<TARGET_OBJECTS:mutants_f32> $<TARGET_OBJECTS:mutants_f64>)

@@ -1,1 +1,1 @@
-target_sources(${target} PRIVATE ops/op_check.c ops/op_run.c ops/guard.c $<TARGET_OBJECTS:remat_ops_f64>)
+target_sources(${target} PRIVATE $<TARGET_OBJECTS:remat_ops_f64>)

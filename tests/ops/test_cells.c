@@ -142,16 +142,17 @@ static result run_problem(const problem *p, way how, int threads) {
     ck_assert_msg(p->op->infer(x, NULL, &y, state) == REMAT_OK, "%s", remat_last_error());
     result r = make_outputs(p, &call);
     call.threads = threads;
-    void *packed = take((int64_t)p->op->packed_bytes(x, NULL, threads));
-    memset(packed, 0xff, p->op->packed_bytes(x, NULL, threads));
-    p->op->pack(&call, packed);
+    void *packed = take((int64_t)p->op->on[RM_DEVICE_CPU].packed_bytes(x, NULL, threads));
+    memset(packed, 0xff, p->op->on[RM_DEVICE_CPU].packed_bytes(x, NULL, threads));
+    p->op->on[RM_DEVICE_CPU].pack(&call, packed);
     call.packed = packed;
     int64_t aux_bytes = p->op->aux_bytes ? (int64_t)p->op->aux_bytes(x, NULL) : 0;
     call.aux = how == FAST_FORWARD_ONLY || !aux_bytes ? NULL : take(aux_bytes);
     if (call.aux) memset(call.aux, 0xff, (size_t)aux_bytes);
-    run_kernel(p, &call, how == DEFINITION ? p->op->define_forward : p->op->forward[RM_DEVICE_CPU], RM_FORWARD);
+    run_kernel(p, &call, how == DEFINITION ? p->op->define_forward : p->op->on[RM_DEVICE_CPU].forward, RM_FORWARD);
     if (how != FAST_FORWARD_ONLY)
-        run_kernel(p, &call, how == DEFINITION ? p->op->define_backward : p->op->backward[RM_DEVICE_CPU], RM_BACKWARD);
+        run_kernel(p, &call, how == DEFINITION ? p->op->define_backward : p->op->on[RM_DEVICE_CPU].backward,
+                   RM_BACKWARD);
     free(call.aux);
     free(packed);
     free_inputs(&call);
@@ -191,9 +192,9 @@ static void check_cut(const problem *p, const result *whole, int64_t cut) {
     rm_call call = make_inputs(p);
     rm_desc x[RM_MAX_IN];
     for (int i = 0; i < RM_MAX_IN; i++) x[i] = call.x[i].desc;
-    void *packed = take((int64_t)p->op->packed_bytes(x, NULL, 2));
+    void *packed = take((int64_t)p->op->on[RM_DEVICE_CPU].packed_bytes(x, NULL, 2));
     call.threads = 2;
-    p->op->pack(&call, packed);
+    p->op->on[RM_DEVICE_CPU].pack(&call, packed);
     call.packed = packed;
     result r = make_outputs(p, &call);
     int64_t state = p->batch * p->hidden;
@@ -210,7 +211,7 @@ static void check_cut(const problem *p, const result *whole, int64_t cut) {
             if (half) call.state_in[i].data = between[i];
             call.state_out[i].data = half ? r.array[H_OUT + i] : between[i];
         }
-        run_kernel(&part, &call, p->op->forward[RM_DEVICE_CPU], RM_FORWARD);
+        run_kernel(&part, &call, p->op->on[RM_DEVICE_CPU].forward, RM_FORWARD);
         for (int i = 0; half == 0 && i < RM_MAX_STATE; i++) free(old[i]);
     }
     same_bits(p, &r, whole, Y, C_OUT, 2, "when the tile is cut in two");
@@ -305,14 +306,14 @@ START_TEST(gradients_not_wanted) {
     rm_desc x[RM_MAX_IN];
     for (int i = 0; i < RM_MAX_IN; i++) x[i] = call.x[i].desc;
     result all = run_problem(&p, FAST, 1), r = make_outputs(&p, &call);
-    void *packed = take((int64_t)p.op->packed_bytes(x, NULL, 1));
+    void *packed = take((int64_t)p.op->on[RM_DEVICE_CPU].packed_bytes(x, NULL, 1));
     call.threads = 1;
-    p.op->pack(&call, packed);
+    p.op->on[RM_DEVICE_CPU].pack(&call, packed);
     call.packed = packed;
     call.aux = take(p.op->aux_bytes ? (int64_t)p.op->aux_bytes(x, NULL) : 0);
-    run_kernel(&p, &call, p.op->forward[RM_DEVICE_CPU], RM_FORWARD);
+    run_kernel(&p, &call, p.op->on[RM_DEVICE_CPU].forward, RM_FORWARD);
     call.dx[0].data = call.dx[1].data = call.dstate_in[0].data = call.dstate_in[1].data = NULL;
-    run_kernel(&p, &call, p.op->backward[RM_DEVICE_CPU], RM_BACKWARD);
+    run_kernel(&p, &call, p.op->on[RM_DEVICE_CPU].backward, RM_BACKWARD);
     same_bits(&p, &r, &all, DW_HH, DW_HH, 1, "when dx is not wanted");
     ck_assert(isnan(r.array[DX][0]) && isnan(r.array[DH_IN][0]));
     free(call.aux), free(packed);

@@ -1,18 +1,17 @@
-/* test_ops.c: every op of the list keeps the promises of op.h (op_check.h), and gives the numbers that others give. */
+/* test_ops.c: every op of the list keeps the promises of remat_op.h (remat_op_check), and gives the numbers that others give. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "ops/recurrent/cell/kernels.h"
-#include "tests/ops/op_check.h"
+#include "ops/op.h"
 
 START_TEST(op_keeps_its_promises) {
     const rm_op *op = rm_ops[_i], *op_f64 = rm_op_find_f64(op->name);
-    op_report report;
+    remat_op_report report;
     ck_assert_ptr_nonnull(op_f64);
-    const char *wrong = op_check(op, op_f64, &report);
-    ck_assert_msg(!wrong, "%s", wrong);
+    ck_assert_msg(!remat_op_check(op, op_f64, &report), "%s", remat_last_error());
     printf("%-22s gradients at %4.1f %% and float kernels at %4.1f %% of what is allowed; threads %s\n", op->name,
            100 * report.gradient_error, 100 * report.float_error,
            report.same_across_threads ? "do not matter" : "change the last bits");
@@ -23,12 +22,11 @@ END_TEST
 /* Above it was the best that this machine has. */
 START_TEST(cells_keep_their_promises_with_every_instruction_set) {
     const rm_op *op = rm_ops[_i], *op_f64 = rm_op_find_f64(op->name);
-    op_report report;
     for (int isa = 0; op->time == RM_TIME_RECURRENT && isa < RM_CELL_ISAS; isa++) {
         if (!rm_cell_kernels_list(isa)) continue;
         rm_cell_kernels_use(rm_cell_kernels_list(isa));
-        const char *wrong = op_check(op, op_f64, &report);
-        ck_assert_msg(!wrong, "%s: %s", rm_cell_kernels_get()->isa, wrong);
+        remat_status status = remat_op_check(op, op_f64, NULL);
+        ck_assert_msg(!status, "%s: %s", rm_cell_kernels_get()->isa, remat_last_error());
     }
     rm_cell_kernels_use(NULL);
 }
@@ -58,8 +56,8 @@ static double y_of(const char *name, const void *attr, rm_tensor a, rm_tensor b,
     for (int i = 0; i < 64; i++) dy[i] = 1;
     call.y.data = y, call.dy.data = dy, call.aux = aux, call.scratch = scratch;
     call.dx[0] = (rm_tensor){a.desc, gradient};
-    op->forward[RM_DEVICE_CPU](&call);
-    op->backward[RM_DEVICE_CPU](&call);
+    op->on[RM_DEVICE_CPU].forward(&call);
+    op->on[RM_DEVICE_CPU].backward(&call);
     *dx = gradient[which];
     return y[call.y.desc.rank ? which : 0];
 }
@@ -134,7 +132,7 @@ START_TEST(evaluation_knows_no_label_smoothing) {
                     .t_total = 1,
                     .threads = 1};
     for (int form = 0; form < 2; form++) {
-        rm_kernel *forward = form ? op->define_forward : op->forward[RM_DEVICE_CPU];
+        rm_kernel *forward = form ? op->define_forward : op->on[RM_DEVICE_CPU].forward;
         for (int i = 0; i < 3; i++) {
             call.attr = i ? &(rm_cross_entropy_attr){0.3} : NULL;
             call.training = i == 2;
@@ -173,8 +171,8 @@ START_TEST(layer_norm_has_known_values) {
                     .aux = aux,
                     .t_total = 1,
                     .threads = 1};
-    op->forward[RM_DEVICE_CPU](&call);
-    op->backward[RM_DEVICE_CPU](&call);
+    op->on[RM_DEVICE_CPU].forward(&call);
+    op->on[RM_DEVICE_CPU].backward(&call);
     /* mean 1.5, variance 3.25 */
     double rstd = 1 / sqrt(3.25 + 1e-5);
     CLOSE(y[0], -0.5 * rstd);
@@ -198,7 +196,7 @@ START_TEST(layer_norm_survives_a_large_mean) {
                     .y = {row, y},
                     .t_total = 1,
                     .threads = 1};
-    op->forward[RM_DEVICE_CPU](&call);
+    op->on[RM_DEVICE_CPU].forward(&call);
     for (int i = 0; i < C; i++) ck_assert_msg(fabs(y[i] - (i % 2 ? 1.0 : -1.0)) < 1e-4, "%g", (double)y[i]);
 }
 END_TEST
@@ -222,8 +220,8 @@ START_TEST(loss_of_extreme_logits) {
                         .scratch = scratch,
                         .t_total = 1,
                         .threads = 1};
-        op->forward[RM_DEVICE_CPU](&call);
-        op->backward[RM_DEVICE_CPU](&call);
+        op->on[RM_DEVICE_CPU].forward(&call);
+        op->on[RM_DEVICE_CPU].backward(&call);
         if (i < 3) {
             ck_assert_msg(fabs(y - expected[i]) <= 1e-6, "row %d: %g, not %g", i, (double)y, expected[i]);
             ck_assert_msg(fabs((double)dx[0] + dx[1] + dx[2]) <= 1e-6, "row %d: gradients do not cancel", i);

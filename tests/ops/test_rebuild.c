@@ -88,7 +88,7 @@ static void run(rm_call *call, const rm_op *op, const rm_desc *x, rm_pass pass) 
     rm_cost cost = {0};
     op->cost(x, &call->y.desc, call->attr, pass, &cost);
     call->scratch = take(cost.scratch_bytes, 0xFF); /* NaN */
-    (pass == RM_FORWARD ? op->forward : op->rebuild)[RM_DEVICE_CPU](call);
+    rm_op_kernel(op, RM_DEVICE_CPU, pass)(call);
     free(call->scratch);
 }
 
@@ -98,9 +98,10 @@ static bool same_bits(const shape *s, bool *claimed) {
     rm_desc x[RM_MAX_IN];
     for (int i = 0; i < RM_MAX_IN; i++) x[i] = call.x[i].desc;
     *claimed = !s->op->rebuilds || s->op->rebuilds(x, NULL);
-    uint64_t bytes = s->op->aux_bytes(x, NULL), packed_bytes = s->op->packed_bytes(x, NULL, s->threads);
+    uint64_t bytes = s->op->aux_bytes(x, NULL),
+             packed_bytes = s->op->on[RM_DEVICE_CPU].packed_bytes(x, NULL, s->threads);
     void *packed = take(packed_bytes, 0xFF), *kept = take(bytes, 0xFF), *rebuilt = take(bytes, 0xFF);
-    s->op->pack(&call, packed);
+    s->op->on[RM_DEVICE_CPU].pack(&call, packed);
     call.packed = packed;
     call.aux = kept;
     run(&call, s->op, x, RM_FORWARD);
@@ -182,7 +183,7 @@ START_TEST(every_op_that_rebuilds_is_swept) {
     for (int i = 0; i < rm_n_ops; i++) {
         bool swept = false;
         for (int64_t k = 0; k < COUNT(cells); k++) swept |= !strcmp(cells[k].name, rm_ops[i]->name);
-        ck_assert_msg(swept == (rm_ops[i]->rebuild[RM_DEVICE_CPU] != NULL), "%s", rm_ops[i]->name);
+        ck_assert_msg(swept == (rm_ops[i]->on[RM_DEVICE_CPU].rebuild != NULL), "%s", rm_ops[i]->name);
     }
 }
 END_TEST

@@ -64,7 +64,7 @@ static void drop(double probability, uint64_t seed, uint64_t step, uint32_t node
                     .t_total = T,
                     .training = training,
                     .threads = 2};
-    op->forward[RM_DEVICE_CPU](&call);
+    op->on[RM_DEVICE_CPU].forward(&call);
 }
 
 /* Within five standard deviations of the expected count: a fair generator fails once in two million. */

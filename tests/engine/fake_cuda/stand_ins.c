@@ -29,22 +29,18 @@ typedef struct {
     rm_call call;
 } launch;
 
-static rm_kernel *cpu_kernel(const rm_op *op, rm_pass pass) {
-    rm_kernel *const *kernels = pass == RM_FORWARD ? op->forward : pass == RM_BACKWARD ? op->backward : op->rebuild;
-    return kernels[RM_DEVICE_CPU];
-}
-
 static void do_launch(void *context) {
     launch *l = context;
     if (l->call.attr) l->call.attr = &l->attr;
     if (l->packed)
-        l->op->pack(&l->call, l->packed);
+        l->op->on[RM_DEVICE_CPU].pack(&l->call, l->packed);
     else
-        cpu_kernel(l->op, l->pass)(&l->call);
+        rm_op_kernel(l->op, RM_DEVICE_CPU, l->pass)(&l->call);
 }
 
 static uint64_t packed_bytes(const rm_op *op, const rm_desc *x, const rm_call *call) {
-    return op->packed_bytes ? op->packed_bytes(x, call->attr, 1) : 0;
+    const rm_op_device *on = &op->on[RM_DEVICE_CPU];
+    return on->packed_bytes ? on->packed_bytes(x, call->attr, 1) : 0;
 }
 
 static void find_ranges(const launch *l, const rm_call *c, ranges *r) {
@@ -131,7 +127,7 @@ static void launch_op(const rm_call *call) {
 static rm_kernel *kernel(const rm_op *op, rm_pass pass) {
     asked_op = op;
     asked_pass = pass;
-    return cpu_kernel(op, pass) ? launch_op : NULL;
+    return rm_op_kernel(op, RM_DEVICE_CPU, pass) ? launch_op : NULL;
 }
 
 /* The CPU's kernels read packed weights, a GPU's do not. */

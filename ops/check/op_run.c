@@ -1,40 +1,46 @@
 /* op_run.c: one op on one sample, tile by tile (op_run.h). */
-#include "tests/ops/op_run.h"
+#include "ops/check/op_run.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "tests/ops/guard.h"
+#include "memory/host.h"
+#include "ops/check/guard.h"
 
 /* ---- Shapes ------------------------------------------------------------------------------------- */
 
-static const rm_sample *sample_of(const op_setup *s) { return &s->op->samples[s->sample]; }
+static const rm_sample *sample_of(const rm_op_setup *s) { return &s->op->samples[s->sample]; }
 
-static bool given(const op_setup *s, int i) { return i < s->op->n_in && sample_of(s)->x[i].rank >= 0; }
+static bool given(const rm_op_setup *s, int i) { return i < s->op->n_in && sample_of(s)->x[i].rank >= 0; }
 
-static bool has_time(const op_setup *s, int i) { return sample_of(s)->sequence && !(s->op->weights >> i & 1); }
+static bool has_time(const rm_op_setup *s, int i) { return sample_of(s)->sequence && !(s->op->weights >> i & 1); }
 
-int64_t op_steps(const op_setup *s) { return sample_of(s)->sequence ? sample_of(s)->x[0].dim[0] : 1; }
+int64_t rm_op_steps(const rm_op_setup *s) { return sample_of(s)->sequence ? sample_of(s)->x[0].dim[0] : 1; }
 
 /* The inputs' shapes when x has so many timesteps. */
-static void shapes_of(const op_setup *s, int64_t steps, rm_desc *x) {
+static void shapes_of(const rm_op_setup *s, int64_t steps, rm_desc *x) {
     for (int i = 0; i < RM_MAX_IN; i++) {
         x[i] = i < s->op->n_in ? sample_of(s)->x[i] : (rm_desc){.rank = -1};
         if (given(s, i) && has_time(s, i)) x[i].dim[0] = steps;
     }
 }
 
-static op_array array_make(int64_t count) {
-    op_array a = {count, calloc((size_t)count + 1, sizeof(double))};
-    if (!a.value) abort();
+_Thread_local bool rm_op_starved;
+static const char no_memory[] = "out of memory for its buffers";
+
+static rm_op_array array_make(int64_t count) {
+    rm_op_array a = {count, rm_calloc((size_t)count + 1, sizeof(double))};
+    if (!a.value) {
+        rm_op_starved = true;
+        a.count = 0;
+    }
     return a;
 }
 
-static void array_free(op_array *a) {
-    free(a->value);
-    *a = (op_array){0};
+static void array_free(rm_op_array *a) {
+    rm_free(a->value);
+    *a = (rm_op_array){0};
 }
 
 /* ---- Inputs --------------------------------------------------------------------------------------- */
@@ -53,22 +59,22 @@ static double next_real(uint64_t *seed) {
     return (float)(word & 1 ? size : -size);
 }
 
-static op_array reals(int64_t count, uint64_t *seed) {
-    op_array a = array_make(count);
-    for (int64_t i = 0; i < count; i++) a.value[i] = next_real(seed);
+static rm_op_array reals(int64_t count, uint64_t *seed) {
+    rm_op_array a = array_make(count);
+    for (int64_t i = 0; i < a.count; i++) a.value[i] = next_real(seed);
     return a;
 }
 
-static op_array integers(int64_t count, int64_t bound, uint64_t *seed) {
-    op_array a = array_make(count);
-    for (int64_t i = 0; i < count; i++) a.value[i] = (double)(next_word(seed) % (uint64_t)(bound > 0 ? bound : 1));
+static rm_op_array integers(int64_t count, int64_t bound, uint64_t *seed) {
+    rm_op_array a = array_make(count);
+    for (int64_t i = 0; i < a.count; i++) a.value[i] = (double)(next_word(seed) % (uint64_t)(bound > 0 ? bound : 1));
     return a;
 }
 
-void op_inputs_make(const op_setup *s, uint64_t seed, op_inputs *out) {
-    *out = (op_inputs){0};
+void rm_op_inputs_make(const rm_op_setup *s, uint64_t seed, rm_op_inputs *out) {
+    *out = (rm_op_inputs){0};
     rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
-    shapes_of(s, op_steps(s), x);
+    shapes_of(s, rm_op_steps(s), x);
     for (int i = 0; i < s->op->n_in; i++) {
         if (!given(s, i)) continue;
         int64_t count = rm_desc_count(&x[i]);
@@ -84,25 +90,25 @@ void op_inputs_make(const op_setup *s, uint64_t seed, op_inputs *out) {
     }
 }
 
-void op_inputs_free(op_inputs *in) {
+void rm_op_inputs_free(rm_op_inputs *in) {
     for (int i = 0; i < RM_MAX_IN; i++) array_free(&in->x[i]);
     for (int k = 0; k < RM_MAX_STATE; k++) array_free(&in->state[k]), array_free(&in->dstate[k]);
     array_free(&in->dy);
 }
 
-void op_outputs_free(op_outputs *out) {
+void rm_op_outputs_free(rm_op_outputs *out) {
     for (int i = 0; i < RM_MAX_IN; i++) array_free(&out->dx[i]);
     for (int k = 0; k < RM_MAX_STATE; k++) array_free(&out->state[k]), array_free(&out->dstate[k]);
     array_free(&out->y);
 }
 
-static double dot(const op_array *a, const op_array *b) {
+static double dot(const rm_op_array *a, const rm_op_array *b) {
     double sum = 0;
     for (int64_t i = 0; i < a->count && i < b->count; i++) sum += a->value[i] * b->value[i];
     return sum;
 }
 
-double op_objective(const op_inputs *in, const op_outputs *out) {
+double rm_op_objective(const rm_op_inputs *in, const rm_op_outputs *out) {
     double sum = dot(&in->dy, &out->y);
     for (int k = 0; k < RM_MAX_STATE; k++) sum += dot(&in->dstate[k], &out->state[k]);
     return sum;
@@ -111,7 +117,7 @@ double op_objective(const op_inputs *in, const op_outputs *out) {
 /* ---- Between doubles and tensors ------------------------------------------------------------------ */
 
 static void put(const rm_tensor *to, const double *from) {
-    int64_t n = rm_desc_count(&to->desc);
+    int64_t n = to->data && from ? rm_desc_count(&to->desc) : 0;
     for (int64_t i = 0; i < n; i++) switch (to->desc.dtype) {
         case REMAT_F32:
             ((float *)to->data)[i] = (float)from[i];
@@ -138,8 +144,8 @@ static double get(const rm_tensor *from, int64_t i) {
 }
 
 /* Copies (or adds) a tensor to an array, from element `at` on. */
-static void collect(const rm_tensor *from, op_array *to, int64_t at, bool add) {
-    int64_t n = from->data ? rm_desc_count(&from->desc) : 0;
+static void collect(const rm_tensor *from, rm_op_array *to, int64_t at, bool add) {
+    int64_t n = from->data && to->value ? rm_desc_count(&from->desc) : 0;
     for (int64_t i = 0; i < n; i++) to->value[at + i] = get(from, i) + (add ? to->value[at + i] : 0);
 }
 
@@ -151,10 +157,10 @@ typedef struct {
 } tile;
 
 typedef struct {
-    const op_setup *s;
-    const op_inputs *in;
-    op_outputs *out;
-    guard_set memory;
+    const rm_op_setup *s;
+    const rm_op_inputs *in;
+    rm_op_outputs *out;
+    rm_guard_set memory;
     int64_t n_tiles;
     tile *tiles;
     rm_desc y, state[RM_MAX_STATE];                  /* of the whole sequence */
@@ -162,23 +168,39 @@ typedef struct {
     void *packed;
 } runner;
 
-const void *op_queue;
+const void *rm_op_queue;
 
 static _Thread_local char sentence[512];
 
 /* A new tensor, filled from `values` if there are any. */
 static rm_tensor tensor_make(runner *r, rm_desc desc, const double *values, const char *what) {
-    rm_tensor t = {desc, guard_alloc(&r->memory, rm_desc_bytes(&desc), what)};
+    rm_tensor t = {desc, rm_guard_alloc(&r->memory, rm_desc_bytes(&desc), what)};
     if (values) {
         put(&t, values);
-        guard_seal(&r->memory, t.data);
+        rm_guard_seal(&r->memory, t.data);
     }
     return t;
 }
 
+/* All buffers that were asked for are there. */
+static bool is_ready(const runner *r) { return !rm_op_starved && !r->memory.starved; }
+
+/* By the definition, where the op has one beside its kernels. */
+static bool is_defined(const rm_op_setup *s) { return s->define && s->op->define_forward; }
+
+/* False: there was no memory, and nothing has run. */
+static bool run_kernel(runner *r, const rm_call *call, rm_pass pass) {
+    const rm_op *op = r->s->op;
+    rm_kernel *const defined[] = {op->define_forward, op->define_backward, op->define_rebuild};
+    if (!is_ready(r)) return false;
+    (is_defined(r->s) ? defined[pass] : rm_op_kernel(op, RM_DEVICE_CPU, pass))(call);
+    return true;
+}
+
 static const char *judge(runner *r, const char *pass) {
+    if (!is_ready(r)) return no_memory;
     bool overrun;
-    const char *what = guard_complaint(&r->memory, &overrun);
+    const char *what = rm_guard_complaint(&r->memory, &overrun);
     if (!what) return NULL;
     snprintf(sentence, sizeof sentence, "%s %s %s", pass, overrun ? "wrote outside" : "changed", what);
     return sentence;
@@ -216,23 +238,23 @@ static void tile_scratch(runner *r, rm_call *call, rm_pass pass) {
     rm_cost cost = {0};
     tile_descs(call, x);
     r->s->op->cost(x, &call->y.desc, call->attr, pass, &cost);
-    bool cuda = op_queue && !r->s->define;
-    if (cuda && r->s->op->cuda_scratch_bytes)
-        cost.scratch_bytes = r->s->op->cuda_scratch_bytes(x, call->attr, pass, call->aux);
-    call->scratch = guard_alloc(&r->memory, cost.scratch_bytes, "scratch");
-    if (cuda && r->s->op->cuda_fixed_bytes)
-        call->fixed = guard_alloc(&r->memory, r->s->op->cuda_fixed_bytes(x, call->attr), "the fixed place");
+    const rm_op_device *on = &r->s->op->on[RM_DEVICE_CPU];
+    bool defined = is_defined(r->s);
+    if (!defined && on->scratch_bytes) cost.scratch_bytes = on->scratch_bytes(x, call->attr, pass, call->aux);
+    call->scratch = rm_guard_alloc(&r->memory, cost.scratch_bytes, "scratch");
+    if (!defined && on->fixed_bytes)
+        call->fixed = rm_guard_alloc(&r->memory, on->fixed_bytes(x, call->attr), "the fixed place");
 }
 
 static const char *forward_tile(runner *r, int64_t k) {
-    const op_setup *s = r->s;
+    const rm_op_setup *s = r->s;
     const rm_op *op = s->op;
     tile *t = &r->tiles[k];
     rm_call *c = &t->call;
     *c = (rm_call){.attr = sample_of(s)->attr, .packed = r->packed, .key = {42, 7, 3}, .threads = s->threads};
-    c->queue = (void *)(uintptr_t)op_queue;
+    c->queue = (void *)(uintptr_t)rm_op_queue;
     c->training = !s->evaluate;
-    c->t0 = t->t0, c->t_total = op_steps(s);
+    c->t0 = t->t0, c->t_total = rm_op_steps(s);
     tile_inputs(r, t);
     rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE] = {{0}};
     tile_descs(c, x);
@@ -244,11 +266,11 @@ static const char *forward_tile(runner *r, int64_t k) {
         if (k == 0 && s->with_states) c->state_in[j] = tensor_make(r, state[j], r->in->state[j].value, "state_in");
         c->state_out[j] = tensor_make(r, state[j], NULL, "state_out");
     }
-    if (!s->no_aux) c->aux = guard_alloc(&r->memory, op->aux_bytes ? op->aux_bytes(x, c->attr) : 0, "aux");
+    if (!s->no_aux) c->aux = rm_guard_alloc(&r->memory, op->aux_bytes ? op->aux_bytes(x, c->attr) : 0, "aux");
     tile_scratch(r, c, RM_FORWARD);
-    (s->define ? op->define_forward : op->forward[RM_DEVICE_CPU])(c);
-    guard_seal(&r->memory, c->y.data);
-    for (int j = 0; j < op->n_state; j++) guard_seal(&r->memory, c->state_out[j].data);
+    if (!run_kernel(r, c, RM_FORWARD)) return no_memory;
+    rm_guard_seal(&r->memory, c->y.data);
+    for (int j = 0; j < op->n_state; j++) rm_guard_seal(&r->memory, c->state_out[j].data);
     return judge(r, "forward");
 }
 
@@ -257,31 +279,32 @@ static const char *forward_tile(runner *r, int64_t k) {
 /* Whether the pass may read it. Rebuild may read the weights as well, and no outgoing state. */
 static bool declared(const rm_op *op, rm_pass pass, int item) {
     if (item < RM_MAX_IN && pass == RM_REBUILD && op->weights >> item & 1) return true;
-    return item == OP_OUT ? op->saves.out : item == OP_STATE ? op->saves.state : op->saves.in >> item & 1;
+    return item == RM_OP_OUT ? op->saves.out : item == RM_OP_STATE ? op->saves.state : op->saves.in >> item & 1;
 }
 
 /* The same shape, other numbers: still finite, still inside the bound of integers, often of the other sign. */
 static void *others(runner *r, const rm_tensor *t, int64_t bound, const char *what) {
-    rm_tensor other = {t->desc, guard_alloc(&r->memory, rm_desc_bytes(&t->desc), what)};
+    rm_tensor other = {t->desc, rm_guard_alloc(&r->memory, rm_desc_bytes(&t->desc), what)};
     int64_t n = rm_desc_count(&t->desc);
     double *value = array_make(n).value;
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; value && i < n; i++)
         value[i] = t->desc.dtype == REMAT_I32 ? (double)(((int64_t)get(t, i) + 1) % bound) : 0.7 - 1.3 * get(t, i);
     put(&other, value);
-    free(value);
+    rm_free(value);
     return other.data;
 }
 
 static void trick(runner *r, rm_tensor *t, bool is_declared, int item, int64_t bound) {
-    const op_setup *s = r->s;
+    const rm_op_setup *s = r->s;
     if (!t->data) return;
-    if (s->trick == OP_DECLARED_OTHER && is_declared && s->which == item) t->data = others(r, t, bound, "a stand-in");
-    if (is_declared) return;
-    if (s->trick == OP_UNDECLARED_ABSENT) t->data = NULL;
-    if (s->trick == OP_UNDECLARED_OTHER || (s->trick == OP_UNDECLARED_NAN && t->desc.dtype == REMAT_I32))
+    if (s->trick == RM_OP_DECLARED_OTHER && is_declared && s->which == item)
         t->data = others(r, t, bound, "a stand-in");
-    else if (s->trick == OP_UNDECLARED_NAN)
-        t->data = guard_alloc(&r->memory, rm_desc_bytes(&t->desc), "a stand-in"); /* poisoned: NaN */
+    if (is_declared) return;
+    if (s->trick == RM_OP_UNDECLARED_ABSENT) t->data = NULL;
+    if (s->trick == RM_OP_UNDECLARED_OTHER || (s->trick == RM_OP_UNDECLARED_NAN && t->desc.dtype == REMAT_I32))
+        t->data = others(r, t, bound, "a stand-in");
+    else if (s->trick == RM_OP_UNDECLARED_NAN)
+        t->data = rm_guard_alloc(&r->memory, rm_desc_bytes(&t->desc), "a stand-in"); /* poisoned: NaN */
 }
 
 static void trick_all(runner *r, rm_call *c, rm_pass pass) {
@@ -292,11 +315,11 @@ static void trick_all(runner *r, rm_call *c, rm_pass pass) {
         bool integer = x[i].rank >= 0 && x[i].dtype == REMAT_I32;
         trick(r, &c->x[i], declared(op, pass, i), i, integer && op->bound ? op->bound(x, c->attr, i) : 1);
     }
-    trick(r, &c->y, declared(op, pass, OP_OUT), OP_OUT, 1);
-    bool state = declared(op, pass, OP_STATE);
+    trick(r, &c->y, declared(op, pass, RM_OP_OUT), RM_OP_OUT, 1);
+    bool state = declared(op, pass, RM_OP_STATE);
     for (int j = 0; j < op->n_state; j++) {
-        trick(r, &c->state_in[j], state, OP_STATE, 1);
-        trick(r, &c->state_out[j], state && pass == RM_BACKWARD, OP_STATE, 1);
+        trick(r, &c->state_in[j], state, RM_OP_STATE, 1);
+        trick(r, &c->state_out[j], false, RM_OP_STATE, 1);
     }
 }
 
@@ -312,16 +335,16 @@ static int64_t first_difference(const void *a, const void *b, uint64_t bytes) {
 
 /* Rebuilds *aux of forward's call, where the op says that the bits are the same: then they must be. */
 static const char *rebuild_tile(runner *r, const rm_call *forward, void **aux) {
-    const op_setup *s = r->s;
+    const rm_op_setup *s = r->s;
     rm_desc x[RM_MAX_IN];
     tile_descs(forward, x);
     if (s->op->rebuilds && !s->op->rebuilds(x, forward->attr)) return NULL;
     rm_call c = *forward;
     uint64_t bytes = s->op->aux_bytes(x, forward->attr);
-    c.aux = guard_alloc(&r->memory, bytes, "aux");
+    c.aux = rm_guard_alloc(&r->memory, bytes, "aux");
     tile_scratch(r, &c, RM_REBUILD);
     trick_all(r, &c, RM_REBUILD);
-    (s->define ? s->op->define_rebuild : s->op->rebuild[RM_DEVICE_CPU])(&c);
+    if (!run_kernel(r, &c, RM_REBUILD)) return no_memory;
     const char *wrong = judge(r, "rebuild");
     int64_t at = first_difference(c.aux, forward->aux, bytes);
     *aux = c.aux;
@@ -333,15 +356,15 @@ static const char *rebuild_tile(runner *r, const rm_call *forward, void **aux) {
 
 /* Runs forward again into new buffers, which backward will read. */
 static const char *repeat_tile(runner *r, const rm_call *forward, rm_call *backward) {
-    const op_setup *s = r->s;
+    const rm_op_setup *s = r->s;
     rm_desc x[RM_MAX_IN];
     tile_descs(forward, x);
     rm_call c = *forward;
     uint64_t bytes = rm_desc_bytes(&c.y.desc), aux_bytes = s->op->aux_bytes ? s->op->aux_bytes(x, c.attr) : 0;
-    c.y.data = guard_alloc(&r->memory, bytes, "y");
-    c.aux = guard_alloc(&r->memory, aux_bytes, "aux");
+    c.y.data = rm_guard_alloc(&r->memory, bytes, "y");
+    c.aux = rm_guard_alloc(&r->memory, aux_bytes, "aux");
     tile_scratch(r, &c, RM_FORWARD);
-    (s->define ? s->op->define_forward : s->op->forward[RM_DEVICE_CPU])(&c);
+    if (!run_kernel(r, &c, RM_FORWARD)) return no_memory;
     const char *wrong = judge(r, "forward, run again,");
     backward->y.data = c.y.data, backward->aux = c.aux;
     if (wrong) return wrong;
@@ -350,12 +373,12 @@ static const char *repeat_tile(runner *r, const rm_call *forward, rm_call *backw
     return NULL;
 }
 
-static bool wanted(const runner *r, int which) { return !(r->s->trick == OP_UNWANTED && r->s->which == which); }
+static bool wanted(const runner *r, int which) { return !(r->s->trick == RM_OP_UNWANTED && r->s->which == which); }
 
 /* ---- Backward --------------------------------------------------------------------------------------- */
 
 static void ask_for_gradients(runner *r, int64_t k, rm_call *c) {
-    const op_setup *s = r->s;
+    const rm_op_setup *s = r->s;
     for (int i = 0; i < RM_MAX_IN; i++) {
         c->dx[i] = (rm_tensor){c->x[i].desc, NULL};
         if (!given(s, i) || c->x[i].desc.dtype == REMAT_I32 || !wanted(r, i)) continue;
@@ -373,23 +396,23 @@ static void ask_for_gradients(runner *r, int64_t k, rm_call *c) {
 }
 
 static const char *backward_tile(runner *r, int64_t k) {
-    const op_setup *s = r->s;
+    const rm_op_setup *s = r->s;
     tile *t = &r->tiles[k];
     rm_call c = t->call;
     ask_for_gradients(r, k, &c);
     int64_t at = y_has_time(r) ? t->t0 * stride_of(&c.y.desc) : 0;
     c.dy = tensor_make(r, c.y.desc, r->in->dy.value + at, "dy");
     const char *wrong = NULL;
-    if (s->lean && s->op->rebuild[RM_DEVICE_CPU]) wrong = rebuild_tile(r, &t->call, &c.aux);
+    if (s->lean && s->op->on[RM_DEVICE_CPU].rebuild) wrong = rebuild_tile(r, &t->call, &c.aux);
     if (s->lean && s->op->cheap) wrong = repeat_tile(r, &t->call, &c);
     if (wrong) return wrong;
     tile_scratch(r, &c, RM_BACKWARD);
     trick_all(r, &c, RM_BACKWARD);
-    (s->define ? s->op->define_backward : s->op->backward[RM_DEVICE_CPU])(&c);
+    if (!run_kernel(r, &c, RM_BACKWARD)) return no_memory;
     for (int i = 0; i < RM_MAX_IN; i++) t->call.dx[i] = c.dx[i];
     for (int j = 0; j < s->op->n_state; j++) {
         t->call.dstate_in[j] = c.dstate_in[j];
-        guard_seal(&r->memory, c.dstate_in[j].data);
+        rm_guard_seal(&r->memory, c.dstate_in[j].data);
     }
     return judge(r, "backward");
 }
@@ -398,9 +421,9 @@ static const char *backward_tile(runner *r, int64_t k) {
 
 /* Weights, their gradients, what is packed from them, and the tiles. */
 static const char *prepare(runner *r) {
-    const op_setup *s = r->s;
+    const rm_op_setup *s = r->s;
     rm_desc x[RM_MAX_IN];
-    int64_t steps = op_steps(s), tau = s->tau > 0 ? s->tau : steps;
+    int64_t steps = rm_op_steps(s), tau = s->tau > 0 ? s->tau : steps;
     shapes_of(s, steps, x);
     if (s->op->infer(x, sample_of(s)->attr, &r->y, r->state)) return remat_last_error();
     rm_call call = {.attr = sample_of(s)->attr, .threads = s->threads};
@@ -409,20 +432,23 @@ static const char *prepare(runner *r) {
         if (!given(s, i) || has_time(s, i)) continue;
         call.x[i] = r->weight[i] = tensor_make(r, x[i], r->in->x[i].value, input_name[i]);
         if (x[i].dtype == REMAT_I32 || !(s->op->weights >> i & 1)) continue;
-        op_array start = array_make(rm_desc_count(&x[i]));
-        for (int64_t j = 0; j < start.count; j++) start.value[j] = s->trick == OP_ONTO ? 3 : 0;
-        r->dweight[i] = (rm_tensor){x[i], guard_alloc(&r->memory, rm_desc_bytes(&x[i]), dx_name[i])};
+        rm_op_array start = array_make(rm_desc_count(&x[i]));
+        for (int64_t j = 0; j < start.count; j++) start.value[j] = s->trick == RM_OP_ONTO ? 3 : 0;
+        r->dweight[i] = (rm_tensor){x[i], rm_guard_alloc(&r->memory, rm_desc_bytes(&x[i]), dx_name[i])};
         put(&r->dweight[i], start.value);
         array_free(&start);
     }
-    if (s->op->pack) {
-        r->packed = guard_alloc(&r->memory, s->op->packed_bytes(x, call.attr, s->threads), "packed");
-        s->op->pack(&call, r->packed);
-        guard_seal(&r->memory, r->packed);
+    const rm_op_device *on = &s->op->on[RM_DEVICE_CPU];
+    if (on->pack) {
+        r->packed = rm_guard_alloc(&r->memory, on->packed_bytes(x, call.attr, s->threads), "packed");
+        if (!is_ready(r)) return no_memory;
+        on->pack(&call, r->packed);
+        rm_guard_seal(&r->memory, r->packed);
     }
     r->n_tiles = (steps + tau - 1) / tau;
-    r->tiles = calloc((size_t)r->n_tiles, sizeof *r->tiles);
-    if (!r->tiles) abort();
+    r->tiles = rm_calloc((size_t)r->n_tiles, sizeof *r->tiles);
+    rm_op_starved |= !r->tiles;
+    if (!is_ready(r)) return no_memory;
     for (int64_t k = 0; k < r->n_tiles; k++) {
         r->tiles[k].t0 = k * tau;
         r->tiles[k].steps = steps - k * tau < tau ? steps - k * tau : tau;
@@ -431,7 +457,7 @@ static const char *prepare(runner *r) {
 }
 
 static void collect_forward(runner *r) {
-    op_outputs *out = r->out;
+    rm_op_outputs *out = r->out;
     tile *last = &r->tiles[r->n_tiles - 1];
     out->y = array_make(rm_desc_count(&r->y));
     for (int64_t k = 0; k < r->n_tiles; k++) {
@@ -450,7 +476,7 @@ static void collect_forward(runner *r) {
 }
 
 static void collect_backward(runner *r) {
-    op_outputs *out = r->out;
+    rm_op_outputs *out = r->out;
     for (int i = 0; i < r->s->op->n_in; i++) {
         if (!given(r->s, i) || sample_of(r->s)->x[i].dtype == REMAT_I32 || !wanted(r, i)) continue;
         out->dx[i] = array_make(rm_desc_count(&sample_of(r->s)->x[i]));
@@ -480,12 +506,15 @@ static const char *run_tiles(runner *r) {
     return wrong;
 }
 
-const char *op_run(const op_setup *s, const op_inputs *in, op_outputs *out) {
+const char *rm_op_run(const rm_op_setup *s, const rm_op_inputs *in, rm_op_outputs *out) {
     runner r = {.s = s, .in = in, .out = out, .memory = {.variant = s->variant}};
-    *out = (op_outputs){0};
+    *out = (rm_op_outputs){0};
+    if (rm_op_starved) return no_memory;
     const char *wrong = prepare(&r);
     if (!wrong) wrong = run_tiles(&r);
-    free(r.tiles);
-    guard_free(&r.memory);
+    if (!is_ready(&r)) wrong = no_memory;
+    rm_op_starved |= r.memory.starved;
+    rm_free(r.tiles);
+    rm_guard_free(&r.memory);
     return wrong;
 }

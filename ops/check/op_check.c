@@ -1,14 +1,13 @@
-/* op_check.c: one function per promise of op.h; op_check runs them all on every sample. */
-#include "tests/ops/op_check.h"
-
+/* op_check.c: remat_op_check: one function per promise of remat_op.h, all of them run on every sample. It knows nothing of any
+ * particular op: everything follows from the descriptor and its samples. */
 #include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "tests/ops/op_run.h"
+#include "memory/host.h"
+#include "ops/check/op_run.h"
 
 static _Thread_local char sentence[1024];
 
@@ -27,15 +26,15 @@ typedef struct {
     const rm_op *op, *op_f64;
     int sample;
     bool with_states;
-    uint32_t needed; /* bit OP_INPUT.. OP_STATE: the declared save was seen to matter */
-    op_report *report;
+    uint32_t needed; /* bit i of x[i], RM_OP_OUT, RM_OP_STATE: the declared save was seen to matter */
+    remat_op_report *report;
 } subject;
 
-static op_setup setup_f32(const subject *s) {
-    return (op_setup){.op = s->op, .sample = s->sample, .with_states = s->with_states, .threads = 1};
+static rm_op_setup setup_f32(const subject *s) {
+    return (rm_op_setup){.op = s->op, .sample = s->sample, .with_states = s->with_states, .threads = 1};
 }
-static op_setup setup_f64(const subject *s) {
-    op_setup setup = setup_f32(s);
+static rm_op_setup setup_f64(const subject *s) {
+    rm_op_setup setup = setup_f32(s);
     setup.op = s->op_f64;
     setup.define = true;
     return setup;
@@ -46,20 +45,20 @@ static op_setup setup_f64(const subject *s) {
 /* The outputs as a list, with names. */
 typedef struct {
     const char *name;
-    op_array *array;
+    rm_op_array *array;
 } named;
 enum { OUTPUTS = 1 + RM_MAX_STATE + RM_MAX_IN + RM_MAX_STATE };
 
-static void list_outputs(op_outputs *out, named *list) {
+static void list_outputs(rm_op_outputs *out, named *list) {
     static const char *const name[OUTPUTS] = {"y",     "state_out[0]", "state_out[1]", "dx[0]",        "dx[1]",
                                               "dx[2]", "dx[3]",        "dx[4]",        "dstate_in[0]", "dstate_in[1]"};
-    op_array *array[OUTPUTS] = {&out->y,     &out->state[0], &out->state[1], &out->dx[0],     &out->dx[1],
-                                &out->dx[2], &out->dx[3],    &out->dx[4],    &out->dstate[0], &out->dstate[1]};
+    rm_op_array *array[OUTPUTS] = {&out->y,     &out->state[0], &out->state[1], &out->dx[0],     &out->dx[1],
+                                   &out->dx[2], &out->dx[3],    &out->dx[4],    &out->dstate[0], &out->dstate[1]};
     for (int i = 0; i < OUTPUTS; i++) list[i] = (named){name[i], array[i]};
 }
 
 /* The name of the first output whose bits differ, or NULL. Outputs that only one of them has are passed over. */
-static const char *different_bits(op_outputs *a, op_outputs *b) {
+static const char *different_bits(rm_op_outputs *a, rm_op_outputs *b) {
     named la[OUTPUTS], lb[OUTPUTS];
     list_outputs(a, la), list_outputs(b, lb);
     for (int i = 0; i < OUTPUTS; i++) {
@@ -70,14 +69,14 @@ static const char *different_bits(op_outputs *a, op_outputs *b) {
     return NULL;
 }
 
-static double largest(const op_array *a) {
+static double largest(const rm_op_array *a) {
     double most = 0;
     for (int64_t i = 0; i < a->count; i++) most = fabs(a->value[i]) > most ? fabs(a->value[i]) : most;
     return most;
 }
 
 /* The largest |a - b|; NaN when there is one on either side. */
-static double distance(const op_array *a, const op_array *b) {
+static double distance(const rm_op_array *a, const rm_op_array *b) {
     double most = 0;
     for (int64_t i = 0; i < a->count; i++) {
         double d = fabs(a->value[i] - b->value[i]);
@@ -106,6 +105,48 @@ static const char *check_refusals(subject *s) {
     return NULL;
 }
 
+/* ---- Promise: shapes follow the timesteps ------------------------------------------------------------------ */
+
+static const char *check_shapes_of(const subject *s, const rm_op *op, remat_dtype real) {
+    const rm_sample *sample = &op->samples[s->sample];
+    bool keeps_time = op->time == RM_TIME_POINTWISE || op->time == RM_TIME_RECURRENT;
+    int64_t steps = sample->sequence ? sample->x[0].dim[0] : 1;
+    rm_desc whole = {0}, states[RM_MAX_STATE] = {{0}};
+    char text[RM_DESC_TEXT], other[RM_DESC_TEXT];
+    for (int64_t tau = steps; tau >= 1; tau--) {
+        rm_desc x[RM_MAX_IN], y = {0}, state[RM_MAX_STATE] = {{0}};
+        memcpy(x, sample->x, sizeof x);
+        for (int i = 0; sample->sequence && i < op->n_in; i++)
+            if (x[i].rank > 0 && !(op->weights >> i & 1)) x[i].dim[0] = tau;
+        if (op->infer(x, sample->attr, &y, state))
+            return complain("infer refuses it, for %lld timesteps: %s", (long long)tau, remat_last_error());
+        if (tau == steps) {
+            whole = y, memcpy(states, state, sizeof states);
+            if (rm_desc_check(&y, "y") || y.dtype != real)
+                return complain("infer's y is no shape of real numbers of the inputs' precision");
+        }
+        rm_desc expected = whole;
+        if (sample->sequence && keeps_time) expected.dim[0] = tau;
+        if (sample->sequence && keeps_time && whole.rank < 2)
+            return complain("infer's y is %s; it goes along time as x does, so it begins with (T,B)",
+                            rm_desc_text(&y, text));
+        if (!rm_desc_equal(&y, &expected))
+            return complain("infer's y is %s for %lld timesteps, where a part of the whole is %s",
+                            rm_desc_text(&y, text), (long long)tau, rm_desc_text(&expected, other));
+        for (int j = 0; j < op->n_state; j++)
+            if (rm_desc_check(&state[j], "a state") || state[j].dtype != real || !rm_desc_equal(&state[j], &states[j]))
+                return complain("infer's state %d is no shape of real numbers, or changes with the timesteps", j);
+    }
+    return NULL;
+}
+
+static const char *check_shapes(subject *s) {
+    const char *wrong = check_shapes_of(s, s->op, REMAT_F32);
+    if (wrong) return wrong;
+    wrong = check_shapes_of(s, s->op_f64, REMAT_F64);
+    return wrong ? complain("in double: %s", wrong) : NULL;
+}
+
 /* ---- Promise: costs are plausible ------------------------------------------------------------------- */
 
 static rm_cost cost_of(const subject *s, int64_t times, rm_pass pass) {
@@ -122,7 +163,7 @@ static rm_cost cost_of(const subject *s, int64_t times, rm_pass pass) {
 /* Ten times the timesteps: ten times the work; the fixed part (reading the weights) may be most of the bytes. */
 static const char *check_costs(subject *s) {
     const rm_sample *sample = &s->op->samples[s->sample];
-    int last = s->op->rebuild[RM_DEVICE_CPU] ? RM_REBUILD : RM_BACKWARD;
+    int last = s->op->on[RM_DEVICE_CPU].rebuild ? RM_REBUILD : RM_BACKWARD;
     for (int pass = RM_FORWARD; pass <= last; pass++) {
         static const char *const pass_name[] = {"forward", "backward", "rebuild"};
         const char *name = pass_name[pass];
@@ -142,10 +183,10 @@ static const char *check_costs(subject *s) {
 /* ---- Promise: outputs are written in full, whatever was there --------------------------------------- */
 
 /* Outputs start as NaN, and nothing that goes in is NaN. */
-static const char *check_written_of(const op_setup *setup, const op_inputs *in) {
-    op_outputs out;
+static const char *check_written_of(const rm_op_setup *setup, const rm_op_inputs *in) {
+    rm_op_outputs out;
     named list[OUTPUTS];
-    const char *wrong = op_run(setup, in, &out);
+    const char *wrong = rm_op_run(setup, in, &out);
     if (wrong) wrong = complain("%s", wrong);
     list_outputs(&out, list);
     for (int i = 0; i < OUTPUTS && !wrong; i++)
@@ -153,110 +194,111 @@ static const char *check_written_of(const op_setup *setup, const op_inputs *in) 
             if (isnan(list[i].array->value[k]))
                 wrong = complain("%s[%lld] is NaN: not written, or made from what is not there", list[i].name,
                                  (long long)k);
-    op_outputs_free(&out);
+    rm_op_outputs_free(&out);
     return wrong;
 }
 
 static const char *check_written(subject *s) {
-    op_setup f32 = setup_f32(s), f64 = setup_f64(s);
-    op_inputs in;
-    op_inputs_make(&f32, 10, &in);
+    rm_op_setup f32 = setup_f32(s), f64 = setup_f64(s);
+    rm_op_inputs in;
+    rm_op_inputs_make(&f32, 10, &in);
     const char *wrong = check_written_of(&f32, &in);
     if (!wrong) wrong = check_written_of(&f64, &in);
-    op_inputs_free(&in);
+    rm_op_inputs_free(&in);
     return wrong;
 }
 
 /* ---- Promise: backward reads nothing that `saves` does not declare ------------------------------------- */
 
-static const char *compare_tricked(op_setup setup, const op_inputs *in, op_outputs *plain, op_trick trick) {
-    static const char *const how[] = {[OP_UNDECLARED_NAN] = "is NaN",
-                                      [OP_UNDECLARED_OTHER] = "has other values",
-                                      [OP_UNDECLARED_ABSENT] = "is absent"};
-    op_outputs tricked;
+static const char *compare_tricked(rm_op_setup setup, const rm_op_inputs *in, rm_op_outputs *plain, rm_op_trick trick) {
+    static const char *const how[] = {[RM_OP_UNDECLARED_NAN] = "is NaN",
+                                      [RM_OP_UNDECLARED_OTHER] = "has other values",
+                                      [RM_OP_UNDECLARED_ABSENT] = "is absent"};
+    rm_op_outputs tricked;
     setup.trick = trick;
-    const char *wrong = op_run(&setup, in, &tricked), *name = wrong ? NULL : different_bits(plain, &tricked);
-    op_outputs_free(&tricked);
+    const char *wrong = rm_op_run(&setup, in, &tricked), *name = wrong ? NULL : different_bits(plain, &tricked);
+    rm_op_outputs_free(&tricked);
     if (wrong) return complain("when what is not declared %s: %s", how[trick], wrong);
     return name ? complain("backward reads what `saves` does not declare: %s changes when that %s", name, how[trick])
                 : NULL;
 }
 
 /* Absent comes last: by then it is known that nothing undeclared matters, so that NULL is not followed. */
-static const char *check_undeclared_of(const op_setup *setup, const op_inputs *in) {
-    op_outputs plain;
-    const char *wrong = op_run(setup, in, &plain);
+static const char *check_undeclared_of(const rm_op_setup *setup, const rm_op_inputs *in) {
+    rm_op_outputs plain;
+    const char *wrong = rm_op_run(setup, in, &plain);
     if (wrong) wrong = complain("%s", wrong);
-    if (!wrong) wrong = compare_tricked(*setup, in, &plain, OP_UNDECLARED_NAN);
-    if (!wrong) wrong = compare_tricked(*setup, in, &plain, OP_UNDECLARED_OTHER);
-    if (!wrong) wrong = compare_tricked(*setup, in, &plain, OP_UNDECLARED_ABSENT);
-    op_outputs_free(&plain);
+    if (!wrong) wrong = compare_tricked(*setup, in, &plain, RM_OP_UNDECLARED_NAN);
+    if (!wrong) wrong = compare_tricked(*setup, in, &plain, RM_OP_UNDECLARED_OTHER);
+    if (!wrong) wrong = compare_tricked(*setup, in, &plain, RM_OP_UNDECLARED_ABSENT);
+    rm_op_outputs_free(&plain);
     return wrong;
 }
 
 static const char *check_undeclared(subject *s) {
-    op_setup f32 = setup_f32(s), f64 = setup_f64(s);
-    op_inputs in;
-    op_inputs_make(&f32, 1, &in);
+    rm_op_setup f32 = setup_f32(s), f64 = setup_f64(s);
+    rm_op_inputs in;
+    rm_op_inputs_make(&f32, 1, &in);
     const char *wrong = check_undeclared_of(&f32, &in);
     f32.define = true;
     if (!wrong) wrong = check_undeclared_of(&f32, &in);
     if (!wrong) wrong = check_undeclared_of(&f64, &in);
-    op_inputs_free(&in);
+    rm_op_inputs_free(&in);
     return wrong;
 }
 
 /* ---- Promise: every declared save is needed ---------------------------------------------------------- */
 
 /* Notes in s->needed which of them change a gradient when they change; op_check concludes after all samples. */
-static const char *note_needed_by(subject *s, const op_setup *setup, const op_inputs *in) {
-    op_outputs plain;
-    const char *wrong = op_run(setup, in, &plain);
-    for (int item = 0; item < OP_SAVEABLE && !wrong; item++) {
-        op_outputs tricked;
-        op_setup other = *setup;
-        other.trick = OP_DECLARED_OTHER;
+static const char *note_needed_by(subject *s, const rm_op_setup *setup, const rm_op_inputs *in) {
+    rm_op_outputs plain;
+    const char *wrong = rm_op_run(setup, in, &plain);
+    for (int item = 0; item < RM_OP_SAVEABLE && !wrong; item++) {
+        rm_op_outputs tricked;
+        rm_op_setup other = *setup;
+        other.trick = RM_OP_DECLARED_OTHER;
         other.which = item;
-        wrong = op_run(&other, in, &tricked);
+        wrong = rm_op_run(&other, in, &tricked);
         if (!wrong && different_bits(&plain, &tricked)) s->needed |= 1u << item;
-        op_outputs_free(&tricked);
+        rm_op_outputs_free(&tricked);
     }
-    op_outputs_free(&plain);
+    rm_op_outputs_free(&plain);
     return wrong ? complain("%s", wrong) : NULL;
 }
 
 static const char *note_needed(subject *s) {
-    op_setup f32 = setup_f32(s), f64 = setup_f64(s);
-    op_inputs in;
-    op_inputs_make(&f32, 2, &in);
+    rm_op_setup f32 = setup_f32(s), f64 = setup_f64(s);
+    rm_op_inputs in;
+    rm_op_inputs_make(&f32, 2, &in);
     const char *wrong = note_needed_by(s, &f32, &in);
     if (!wrong) wrong = note_needed_by(s, &f64, &in);
-    op_inputs_free(&in);
+    rm_op_inputs_free(&in);
     return wrong;
 }
 
 static const char *check_needed(const rm_op *op, uint32_t needed) {
-    uint32_t declared = op->saves.in | (op->saves.out ? 1u << OP_OUT : 0) | (op->saves.state ? 1u << OP_STATE : 0);
+    uint32_t declared =
+        op->saves.in | (op->saves.out ? 1u << RM_OP_OUT : 0) | (op->saves.state ? 1u << RM_OP_STATE : 0);
     uint32_t idle = declared & ~needed;
     if (!idle) return NULL;
     int item = __builtin_ctz(idle);
-    if (item == OP_OUT) return complain("%s: saves.out is declared, but no gradient depends on y", op->name);
-    if (item == OP_STATE) return complain("%s: saves.state is declared, but no gradient depends on it", op->name);
+    if (item == RM_OP_OUT) return complain("%s: saves.out is declared, but no gradient depends on y", op->name);
+    if (item == RM_OP_STATE) return complain("%s: saves.state is declared, but no gradient depends on it", op->name);
     return complain("%s: saves.in declares x[%d], but no gradient depends on it", op->name, item);
 }
 
 /* ---- Promise: the same call gives the same bits, wherever its buffers lie --------------------------------- */
 
-static const char *check_repeats_of(op_setup setup, const op_inputs *in) {
-    op_outputs first;
-    const char *wrong = op_run(&setup, in, &first), *name = NULL;
+static const char *check_repeats_of(rm_op_setup setup, const rm_op_inputs *in) {
+    rm_op_outputs first;
+    const char *wrong = rm_op_run(&setup, in, &first), *name = NULL;
     for (setup.variant = 1; setup.variant < 6 && !wrong && !name; setup.variant++) {
-        op_outputs again;
-        wrong = op_run(&setup, in, &again);
+        rm_op_outputs again;
+        wrong = rm_op_run(&setup, in, &again);
         if (!wrong) name = different_bits(&first, &again);
-        op_outputs_free(&again);
+        rm_op_outputs_free(&again);
     }
-    op_outputs_free(&first);
+    rm_op_outputs_free(&first);
     if (wrong) return complain("%s", wrong);
     return name ? complain("%s has other bits when the same call is made again, with %d thread%s", name, setup.threads,
                            setup.threads > 1 ? "s" : "")
@@ -264,30 +306,30 @@ static const char *check_repeats_of(op_setup setup, const op_inputs *in) {
 }
 
 static const char *check_repeats(subject *s) {
-    op_setup setup = setup_f32(s);
-    op_inputs in;
-    op_inputs_make(&setup, 3, &in);
+    rm_op_setup setup = setup_f32(s);
+    rm_op_inputs in;
+    rm_op_inputs_make(&setup, 3, &in);
     const char *wrong = check_repeats_of(setup, &in);
     setup.threads = 2;
     if (!wrong) wrong = check_repeats_of(setup, &in);
     setup.define = true;
     if (!wrong) wrong = check_repeats_of(setup, &in);
-    op_inputs_free(&in);
+    rm_op_inputs_free(&in);
     return wrong;
 }
 
 /* One thread against two: noted, not demanded. */
 static const char *note_threads(subject *s) {
-    op_setup setup = setup_f32(s);
-    op_inputs in;
-    op_outputs one, two;
-    op_inputs_make(&setup, 4, &in);
-    const char *wrong = op_run(&setup, &in, &one);
+    rm_op_setup setup = setup_f32(s);
+    rm_op_inputs in;
+    rm_op_outputs one, two;
+    rm_op_inputs_make(&setup, 4, &in);
+    const char *wrong = rm_op_run(&setup, &in, &one);
     setup.threads = 2;
-    const char *wrong_two = op_run(&setup, &in, &two);
+    const char *wrong_two = rm_op_run(&setup, &in, &two);
     if (!wrong && !wrong_two && different_bits(&one, &two)) s->report->same_across_threads = false;
-    op_outputs_free(&one), op_outputs_free(&two);
-    op_inputs_free(&in);
+    rm_op_outputs_free(&one), rm_op_outputs_free(&two);
+    rm_op_inputs_free(&in);
     return wrong || wrong_two ? complain("%s", wrong ? wrong : wrong_two) : NULL;
 }
 
@@ -298,7 +340,7 @@ static const char *note_threads(subject *s) {
  * such error per operation, in some order, so it is allowed a multiple. */
 enum { NUDGES = 4, ALLOWED_NUDGES = 8, ALLOWED_ULPS = 4 };
 
-static void nudge(op_array *a, uint32_t *seed) {
+static void nudge(rm_op_array *a, uint32_t *seed) {
     for (int64_t i = 0; i < a->count; i++) {
         *seed = *seed * 1664525u + 1013904223u;
         a->value[i] *= 1 + (*seed >> 31 ? FLT_EPSILON : -FLT_EPSILON);
@@ -306,33 +348,33 @@ static void nudge(op_array *a, uint32_t *seed) {
 }
 
 /* bound[i], for output i: the most it moved, and a few units in the last place of its largest element. */
-static const char *float_bounds(const subject *s, op_outputs *reference, double *bound, bool evaluate) {
+static const char *float_bounds(const subject *s, rm_op_outputs *reference, double *bound, bool evaluate) {
     named ref[OUTPUTS], moved[OUTPUTS];
-    op_setup setup = setup_f64(s);
+    rm_op_setup setup = setup_f64(s);
     setup.evaluate = evaluate;
     list_outputs(reference, ref);
     for (int i = 0; i < OUTPUTS; i++) bound[i] = ALLOWED_ULPS * FLT_EPSILON * largest(ref[i].array);
     const char *wrong = NULL;
     for (uint32_t trial = 1; trial <= NUDGES && !wrong; trial++) {
-        op_inputs in;
-        op_outputs out;
+        rm_op_inputs in;
+        rm_op_outputs out;
         uint32_t seed = trial * 7919;
-        op_inputs_make(&setup, 5, &in);
+        rm_op_inputs_make(&setup, 5, &in);
         for (int i = 0; i < setup.op->n_in; i++)
             if (setup.op->samples[s->sample].x[i].dtype != REMAT_I32) nudge(&in.x[i], &seed);
         for (int j = 0; j < RM_MAX_STATE; j++) nudge(&in.state[j], &seed), nudge(&in.dstate[j], &seed);
         nudge(&in.dy, &seed);
-        wrong = op_run(&setup, &in, &out);
+        wrong = rm_op_run(&setup, &in, &out);
         list_outputs(&out, moved);
         for (int i = 0; i < OUTPUTS && !wrong; i++)
             if (ref[i].array->count) bound[i] = fmax(bound[i], ALLOWED_NUDGES * distance(ref[i].array, moved[i].array));
-        op_outputs_free(&out);
-        op_inputs_free(&in);
+        rm_op_outputs_free(&out);
+        rm_op_inputs_free(&in);
     }
     return wrong;
 }
 
-static const char *compare_within(op_outputs *got, op_outputs *reference, const double *bound, double *worst) {
+static const char *compare_within(rm_op_outputs *got, rm_op_outputs *reference, const double *bound, double *worst) {
     named a[OUTPUTS], b[OUTPUTS];
     list_outputs(got, a), list_outputs(reference, b);
     for (int i = 0; i < OUTPUTS; i++) {
@@ -347,17 +389,17 @@ static const char *compare_within(op_outputs *got, op_outputs *reference, const 
 }
 
 /* Runs `setup` with every tile in turn and compares each with the reference. */
-static const char *compare_tiles(op_setup setup, const op_inputs *in, op_outputs *reference, const double *bound,
-                                 double *worst, const char *what) {
+static const char *compare_tiles(rm_op_setup setup, const rm_op_inputs *in, rm_op_outputs *reference,
+                                 const double *bound, double *worst, const char *what) {
     static const int64_t tau[] = {0, 1, 2, 3};
-    int64_t steps = op_steps(&setup);
+    int64_t steps = rm_op_steps(&setup);
     for (size_t i = 0; i < sizeof tau / sizeof *tau; i++) {
         if (tau[i] >= steps) continue;
-        op_outputs out;
+        rm_op_outputs out;
         setup.tau = tau[i];
-        const char *wrong = op_run(&setup, in, &out);
+        const char *wrong = rm_op_run(&setup, in, &out);
         wrong = wrong ? complain("%s", wrong) : compare_within(&out, reference, bound, worst);
-        op_outputs_free(&out);
+        rm_op_outputs_free(&out);
         if (wrong)
             return complain("%s, tile %lld of %lld timesteps: %s", what, (long long)tau[i], (long long)steps, wrong);
     }
@@ -365,28 +407,30 @@ static const char *compare_tiles(op_setup setup, const op_inputs *in, op_outputs
 }
 
 static const char *check_kernels_in(subject *s, bool evaluate) {
-    op_setup f64 = setup_f64(s), f32 = setup_f32(s);
+    rm_op_setup f64 = setup_f64(s), f32 = setup_f32(s);
     f64.evaluate = f32.evaluate = evaluate;
-    op_inputs in;
-    op_outputs reference;
+    rm_op_inputs in;
+    rm_op_outputs reference;
     double bound[OUTPUTS], tight[OUTPUTS], unused = 0;
-    op_inputs_make(&f64, 5, &in);
-    const char *wrong = op_run(&f64, &in, &reference);
+    rm_op_inputs_make(&f64, 5, &in);
+    const char *wrong = rm_op_run(&f64, &in, &reference);
     if (!wrong) wrong = float_bounds(s, &reference, bound, evaluate);
     for (int i = 0; i < OUTPUTS && !wrong; i++) tight[i] = bound[i] * (DBL_EPSILON / FLT_EPSILON);
     if (wrong) wrong = complain("%s", wrong);
-    if (!wrong) wrong = compare_tiles(f64, &in, &reference, tight, &unused, "the definition in double");
+    bool defined = s->op->define_forward; /* else the kernels are the definition */
+    if (!wrong && defined) wrong = compare_tiles(f64, &in, &reference, tight, &unused, "the definition in double");
     f64.define = false;
     if (!wrong) wrong = compare_tiles(f64, &in, &reference, tight, &unused, "the kernel in double");
     f32.define = true;
-    if (!wrong) wrong = compare_tiles(f32, &in, &reference, bound, &s->report->float_error, "the definition in float");
+    if (!wrong && defined)
+        wrong = compare_tiles(f32, &in, &reference, bound, &s->report->float_error, "the definition in float");
     f32.define = false;
     if (!wrong) wrong = compare_tiles(f32, &in, &reference, bound, &s->report->float_error, "the kernel in float");
     f32.threads = 2;
     if (!wrong)
         wrong = compare_tiles(f32, &in, &reference, bound, &s->report->float_error, "the kernel on two threads");
-    op_outputs_free(&reference);
-    op_inputs_free(&in);
+    rm_op_outputs_free(&reference);
+    rm_op_inputs_free(&in);
     return wrong;
 }
 
@@ -399,23 +443,23 @@ static const char *check_kernels(subject *s) {
 
 /* ---- Promise: the gradient is the derivative ------------------------------------------------------------ */
 
-/* Central differences of op_objective in double. With step h the error is about h^2/6 f''' + eps |f| / h; h = 1e-5
+/* Central differences of rm_op_objective in double. With step h the error is about h^2/6 f''' + eps |f| / h; h = 1e-5
  * balances them near 1e-10 for functions of order 1. Losses here sum up to some thousand terms of order 1. */
 static const double STEP = 1e-5, ALLOWED_GRADIENT = 2e-7;
 enum { COORDINATES = 40 /* tried per input, spread over it */ };
 
-static double objective_at(const op_setup *setup, const op_inputs *in) {
-    op_outputs out;
-    op_setup forward = *setup;
+static double objective_at(const rm_op_setup *setup, const rm_op_inputs *in) {
+    rm_op_outputs out;
+    rm_op_setup forward = *setup;
     forward.forward_only = true;
-    const char *wrong = op_run(&forward, in, &out);
-    double value = wrong ? NAN : op_objective(in, &out);
-    op_outputs_free(&out);
+    const char *wrong = rm_op_run(&forward, in, &out);
+    double value = wrong ? NAN : rm_op_objective(in, &out);
+    rm_op_outputs_free(&out);
     return value;
 }
 
-static const char *check_slopes(const op_setup *setup, op_inputs *in, op_array *at, const op_array *gradient,
-                                const char *name, double *worst) {
+static const char *check_slopes(const rm_op_setup *setup, rm_op_inputs *in, rm_op_array *at,
+                                const rm_op_array *gradient, const char *name, double *worst) {
     double scale = 1 + largest(gradient);
     for (int64_t tried = 0; tried < COORDINATES && tried < at->count; tried++) {
         int64_t i = at->count <= COORDINATES ? tried : tried * (at->count - 1) / (COORDINATES - 1);
@@ -435,11 +479,14 @@ static const char *check_slopes(const op_setup *setup, op_inputs *in, op_array *
 }
 
 /* All coordinates at once, in a direction of random signs: what no single coordinate above happened to be. */
-static const char *check_direction(const op_setup *setup, op_inputs *in, op_array *at, const op_array *gradient,
-                                   const char *name) {
+static const char *check_direction(const rm_op_setup *setup, rm_op_inputs *in, rm_op_array *at,
+                                   const rm_op_array *gradient, const char *name) {
     double expected = 0, size = 0, side[2];
-    double *kept = malloc((size_t)at->count * sizeof *kept);
-    if (!kept) abort();
+    double *kept = rm_malloc((size_t)at->count * sizeof *kept);
+    if (!kept) {
+        rm_op_starved = true;
+        return "out of memory for a direction";
+    }
     memcpy(kept, at->value, (size_t)at->count * sizeof *kept);
     for (int k = 0; k < 2; k++) {
         uint32_t seed = 12345;
@@ -454,7 +501,7 @@ static const char *check_direction(const op_setup *setup, op_inputs *in, op_arra
         side[k] = objective_at(setup, in);
     }
     memcpy(at->value, kept, (size_t)at->count * sizeof *kept);
-    free(kept);
+    rm_free(kept);
     double slope = (side[0] - side[1]) / (2 * STEP);
     if (!(fabs(slope - expected) <= ALLOWED_GRADIENT * (1 + size)))
         return complain("along a random direction of %s the gradient is %.9g, but the objective changes by %.9g", name,
@@ -462,10 +509,10 @@ static const char *check_direction(const op_setup *setup, op_inputs *in, op_arra
     return NULL;
 }
 
-static const char *check_gradients_of(op_setup setup, op_inputs *in, op_outputs *out, double *worst) {
+static const char *check_gradients_of(rm_op_setup setup, rm_op_inputs *in, rm_op_outputs *out, double *worst) {
     static const char *const x_name[] = {"x[0]", "x[1]", "x[2]", "x[3]", "x[4]"};
     static const char *const state_name[] = {"state_in[0]", "state_in[1]"};
-    const char *wrong = op_run(&setup, in, out);
+    const char *wrong = rm_op_run(&setup, in, out);
     if (wrong) return complain("%s", wrong);
     for (int i = 0; i < setup.op->n_in && !wrong; i++) {
         if (!out->dx[i].count) continue;
@@ -479,15 +526,15 @@ static const char *check_gradients_of(op_setup setup, op_inputs *in, op_outputs 
 }
 
 static const char *check_gradients(subject *s) {
-    op_setup setup = setup_f64(s);
-    op_inputs in;
-    op_outputs out;
-    op_inputs_make(&setup, 6, &in);
-    if (!s->with_states) /* so that op_objective counts only what backward was told of */
+    rm_op_setup setup = setup_f64(s);
+    rm_op_inputs in;
+    rm_op_outputs out;
+    rm_op_inputs_make(&setup, 6, &in);
+    if (!s->with_states) /* so that rm_op_objective counts only what backward was told of */
         for (int j = 0; j < RM_MAX_STATE; j++) in.dstate[j].count = 0;
     const char *wrong = check_gradients_of(setup, &in, &out, &s->report->gradient_error);
-    op_outputs_free(&out);
-    op_inputs_free(&in);
+    rm_op_outputs_free(&out);
+    rm_op_inputs_free(&in);
     return wrong;
 }
 
@@ -495,30 +542,30 @@ static const char *check_gradients(subject *s) {
 
 /* A NULL dx, or a NULL dstate_in, changes nothing about the others. */
 static const char *check_unwanted(subject *s) {
-    op_setup setup = setup_f32(s);
-    op_inputs in;
-    op_outputs all;
-    op_inputs_make(&setup, 7, &in);
-    const char *wrong = op_run(&setup, &in, &all), *name = NULL;
-    setup.trick = OP_UNWANTED;
+    rm_op_setup setup = setup_f32(s);
+    rm_op_inputs in;
+    rm_op_outputs all;
+    rm_op_inputs_make(&setup, 7, &in);
+    const char *wrong = rm_op_run(&setup, &in, &all), *name = NULL;
+    setup.trick = RM_OP_UNWANTED;
     for (setup.which = 0; setup.which < RM_MAX_IN + s->op->n_state && !wrong && !name; setup.which++) {
-        op_outputs some;
-        wrong = op_run(&setup, &in, &some);
+        rm_op_outputs some;
+        wrong = rm_op_run(&setup, &in, &some);
         if (!wrong) name = different_bits(&all, &some);
-        op_outputs_free(&some);
+        rm_op_outputs_free(&some);
     }
-    op_outputs_free(&all);
-    op_inputs_free(&in);
+    rm_op_outputs_free(&all);
+    rm_op_inputs_free(&in);
     if (wrong) return complain("when a gradient is not wanted: %s", wrong);
     return name ? complain("%s changes when another gradient is not wanted", name) : NULL;
 }
 
 /* Gradients of weights are added to what is there. Started from 3, they end 3 higher. */
-static const char *check_adds_of(const op_setup *setup, const op_inputs *in, double epsilon) {
-    op_outputs from_0, from_3;
-    op_setup onto = *setup;
-    onto.trick = OP_ONTO;
-    const char *wrong = op_run(setup, in, &from_0), *wrong_onto = op_run(&onto, in, &from_3);
+static const char *check_adds_of(const rm_op_setup *setup, const rm_op_inputs *in, double epsilon) {
+    rm_op_outputs from_0, from_3;
+    rm_op_setup onto = *setup;
+    onto.trick = RM_OP_ONTO;
+    const char *wrong = rm_op_run(setup, in, &from_0), *wrong_onto = rm_op_run(&onto, in, &from_3);
     for (int i = 0; i < RM_MAX_IN && !wrong && !wrong_onto; i++) {
         if (!(setup->op->weights >> i & 1)) continue;
         double bound = 100 * epsilon * (3 + largest(&from_0.dx[i]));
@@ -529,66 +576,53 @@ static const char *check_adds_of(const op_setup *setup, const op_inputs *in, dou
                              "3 at %g",
                              i, from_0.dx[i].value[k], from_3.dx[i].value[k]);
     }
-    op_outputs_free(&from_0), op_outputs_free(&from_3);
+    rm_op_outputs_free(&from_0), rm_op_outputs_free(&from_3);
     return wrong || wrong_onto ? complain("%s", wrong ? wrong : wrong_onto) : NULL;
 }
 
 static const char *check_adds(subject *s) {
-    op_setup f32 = setup_f32(s), f64 = setup_f64(s);
-    op_inputs in;
-    op_inputs_make(&f32, 8, &in);
+    rm_op_setup f32 = setup_f32(s), f64 = setup_f64(s);
+    rm_op_inputs in;
+    rm_op_inputs_make(&f32, 8, &in);
     const char *wrong = check_adds_of(&f32, &in, FLT_EPSILON);
     if (!wrong) wrong = check_adds_of(&f64, &in, DBL_EPSILON);
-    op_inputs_free(&in);
+    rm_op_inputs_free(&in);
     return wrong;
 }
 
 /* A forward-only pass, aux NULL, gives the same bits. */
 static const char *check_no_aux(subject *s) {
-    op_setup setup = setup_f32(s);
-    op_inputs in;
-    op_outputs with, without;
-    op_inputs_make(&setup, 9, &in);
-    const char *wrong = op_run(&setup, &in, &with);
+    rm_op_setup setup = setup_f32(s);
+    rm_op_inputs in;
+    rm_op_outputs with, without;
+    rm_op_inputs_make(&setup, 9, &in);
+    const char *wrong = rm_op_run(&setup, &in, &with);
     setup.no_aux = true;
-    const char *wrong_without = op_run(&setup, &in, &without), *name = NULL;
+    const char *wrong_without = rm_op_run(&setup, &in, &without), *name = NULL;
     if (!wrong && !wrong_without) name = different_bits(&with, &without);
-    op_outputs_free(&with), op_outputs_free(&without);
-    op_inputs_free(&in);
+    rm_op_outputs_free(&with), rm_op_outputs_free(&without);
+    rm_op_inputs_free(&in);
     if (wrong || wrong_without) return complain("%s", wrong ? wrong : wrong_without);
     return name ? complain("%s has other bits in a forward-only pass", name) : NULL;
 }
 
 /* ---- Promise: what is not saved by a lean stage is made again, bit for bit -------------------------------- */
 
-static const char *check_lean_descriptor(subject *s) {
-    const rm_op *op = s->op;
-    bool rebuild = op->rebuild[RM_DEVICE_CPU];
-    if (rebuild != (op->define_rebuild != NULL)) return complain("of rebuild and define_rebuild there is only one");
-    if (rebuild && op->cheap) return complain("it has rebuild and is cheap: one or the other");
-    if (rebuild && !op->aux_bytes) return complain("it has rebuild, but no aux to be rebuilt");
-    if (op->rebuilds && !rebuild) return complain("it has rebuilds, but no rebuild");
-    if (op->cheap && (op->time != RM_TIME_POINTWISE || op->n_state || op->pack))
-        return complain("it is cheap, but its forward needs more than a tile of x: states, other tiles or packed "
-                        "weights");
-    return NULL;
-}
-
-/* A lean run against one that saved everything; op_run itself compares what was made again. */
-static const char *compare_lean(op_setup setup, const op_inputs *in, op_trick trick) {
-    static const char *const when[] = {[OP_PLAIN] = "",
-                                       [OP_UNDECLARED_NAN] = " when what it may not read is NaN",
-                                       [OP_UNDECLARED_OTHER] = " when what it may not read has other values",
-                                       [OP_UNDECLARED_ABSENT] = " when what it may not read is absent"};
-    op_outputs kept, lean;
-    const char *wrong = op_run(&setup, in, &kept);
+/* A lean run against one that saved everything; rm_op_run itself compares what was made again. */
+static const char *compare_lean(rm_op_setup setup, const rm_op_inputs *in, rm_op_trick trick) {
+    static const char *const when[] = {[RM_OP_PLAIN] = "",
+                                       [RM_OP_UNDECLARED_NAN] = " when what it may not read is NaN",
+                                       [RM_OP_UNDECLARED_OTHER] = " when what it may not read has other values",
+                                       [RM_OP_UNDECLARED_ABSENT] = " when what it may not read is absent"};
+    rm_op_outputs kept, lean;
+    const char *wrong = rm_op_run(&setup, in, &kept);
     setup.lean = true, setup.trick = trick;
-    const char *wrong_lean = op_run(&setup, in, &lean), *name = NULL;
+    const char *wrong_lean = rm_op_run(&setup, in, &lean), *name = NULL;
     if (!wrong && !wrong_lean) name = different_bits(&kept, &lean);
-    op_outputs_free(&kept), op_outputs_free(&lean);
+    rm_op_outputs_free(&kept), rm_op_outputs_free(&lean);
     if (wrong) return complain("%s", wrong);
     const char *how = setup.define ? ", by the definition" : setup.threads > 1 ? ", on two threads" : "";
-    int64_t tau = setup.tau ? setup.tau : op_steps(&setup);
+    int64_t tau = setup.tau ? setup.tau : rm_op_steps(&setup);
     if (wrong_lean) return complain("kept lean%s, tile %lld: %s%s", how, (long long)tau, wrong_lean, when[trick]);
     return name ? complain("kept lean%s, tile %lld: %s has other bits than when everything is saved%s", how,
                            (long long)tau, name, when[trick])
@@ -596,39 +630,97 @@ static const char *compare_lean(op_setup setup, const op_inputs *in, op_trick tr
 }
 
 /* Every tile; buffers in several places, whose poison differs; and what is not declared, absent last. */
-static const char *check_lean_of(op_setup setup, const op_inputs *in) {
+static const char *check_lean_of(rm_op_setup setup, const rm_op_inputs *in) {
     const char *wrong = NULL;
-    int64_t steps = op_steps(&setup);
+    int64_t steps = rm_op_steps(&setup);
     for (setup.tau = 0; setup.tau <= 3 && setup.tau < steps && !wrong; setup.tau++)
-        for (setup.variant = 0; setup.variant < 3 && !wrong; setup.variant++) wrong = compare_lean(setup, in, OP_PLAIN);
+        for (setup.variant = 0; setup.variant < 3 && !wrong; setup.variant++)
+            wrong = compare_lean(setup, in, RM_OP_PLAIN);
     setup.tau = 0, setup.variant = 0;
-    for (int trick = OP_UNDECLARED_NAN; trick <= OP_UNDECLARED_ABSENT && !wrong; trick++)
-        wrong = compare_lean(setup, in, (op_trick)trick);
+    for (int trick = RM_OP_UNDECLARED_NAN; trick <= RM_OP_UNDECLARED_ABSENT && !wrong; trick++)
+        wrong = compare_lean(setup, in, (rm_op_trick)trick);
     return wrong;
 }
 
 static const char *check_lean(subject *s) {
-    const char *wrong = check_lean_descriptor(s);
-    if (wrong || !(s->op->rebuild[RM_DEVICE_CPU] || s->op->cheap)) return wrong;
-    op_setup setup = setup_f32(s), f64 = setup_f64(s);
-    op_inputs in;
-    op_inputs_make(&setup, 11, &in);
+    const char *wrong = NULL;
+    if (!s->op->on[RM_DEVICE_CPU].rebuild && !s->op->cheap) return NULL;
+    rm_op_setup setup = setup_f32(s), f64 = setup_f64(s);
+    rm_op_inputs in;
+    rm_op_inputs_make(&setup, 11, &in);
     wrong = check_lean_of(setup, &in);
     setup.threads = 2;
     if (!wrong) wrong = check_lean_of(setup, &in);
     setup.define = true;
     if (!wrong) wrong = check_lean_of(setup, &in);
     if (!wrong) wrong = check_lean_of(f64, &in);
-    op_inputs_free(&in);
+    rm_op_inputs_free(&in);
     return wrong;
+}
+
+/* ---- Before anything runs: descriptors and samples ---------------------------------------------------------- */
+
+static remat_status check_operand(const rm_op *op, const rm_sample *sample, int i, remat_dtype real) {
+    const rm_desc *x = &sample->x[i];
+    char text[RM_DESC_TEXT];
+    if (x->rank < 0) {
+        REQUIRE(op->optional >> i & 1, INVALID, "%s, sample \"%s\": x[%d] is not given, and is not optional", op->name,
+                sample->name, i);
+        return REMAT_OK;
+    }
+    remat_status status = rm_desc_check(x, "an input");
+    if (status) return rm_fail_in(status, "%s, sample \"%s\", x[%d]", op->name, sample->name, i);
+    REQUIRE(x->dtype == real || (x->dtype == REMAT_I32 && op->bound), INVALID,
+            "%s, sample \"%s\": x[%d] is %s; it must be %s, or integers of which bound says how large they are",
+            op->name, sample->name, i, rm_desc_text(x, text), real == REMAT_F32 ? "f32" : "f64 in the op in double");
+    REQUIRE(!sample->sequence || op->weights >> i & 1 || (x->rank >= 2 && x->dim[0] == sample->x[0].dim[0]), INVALID,
+            "%s, sample \"%s\": x[%d] is %s; in a sequence it begins with (T,B), T as x[0] has it", op->name,
+            sample->name, i, rm_desc_text(x, text));
+    return REMAT_OK;
+}
+
+static remat_status check_samples(const rm_op *op, remat_dtype real) {
+    bool along_time = op->time == RM_TIME_RECURRENT || op->time == RM_TIME_LAST;
+    TRY(rm_op_check_descriptor(op));
+    REQUIRE(op->samples && op->n_samples > 0, INVALID, "%s has no samples", op->name);
+    for (int k = 0; k < op->n_samples; k++) {
+        const rm_sample *sample = &op->samples[k];
+        REQUIRE(sample->name, INVALID, "%s: sample %d has no name", op->name, k);
+        REQUIRE(sample->sequence || !along_time, INVALID,
+                "%s, sample \"%s\": it works along time, and this is no sequence", op->name, sample->name);
+        for (int i = 0; i < op->n_in; i++) TRY(check_operand(op, sample, i, real));
+    }
+    return REMAT_OK;
+}
+
+/* The two are one op: the same inputs, saves and samples, but for the precision. */
+static remat_status check_twins(const rm_op *op, const rm_op *op_f64) {
+    TRY(check_samples(op, REMAT_F32));
+    TRY(check_samples(op_f64, REMAT_F64));
+    bool same = op->n_in == op_f64->n_in && op->n_state == op_f64->n_state && op->time == op_f64->time &&
+                op->weights == op_f64->weights && op->optional == op_f64->optional &&
+                op->discrete == op_f64->discrete && op->saves.in == op_f64->saves.in &&
+                op->saves.out == op_f64->saves.out && op->saves.state == op_f64->saves.state &&
+                op->n_samples == op_f64->n_samples;
+    for (int k = 0; same && k < op->n_samples; k++) {
+        same &= op->samples[k].sequence == op_f64->samples[k].sequence;
+        for (int i = 0; i < op->n_in; i++) {
+            rm_desc x = op->samples[k].x[i], x_f64 = op_f64->samples[k].x[i];
+            if (x.dtype == REMAT_F32) x.dtype = REMAT_F64;
+            same &= x.rank < 0 ? x_f64.rank < 0 : rm_desc_equal(&x, &x_f64);
+        }
+    }
+    REQUIRE(same, INVALID, "%s: the op in double is another one: it differs in inputs, states, time, saves or samples",
+            op->name);
+    return REMAT_OK;
 }
 
 /* ---- All of them ------------------------------------------------------------------------------------------ */
 
 static const char *check_sample(subject *s) {
     static const char *(*const checks[])(subject *) = {
-        check_refusals, check_costs,  check_written,  check_repeats, check_undeclared, note_needed,     note_threads,
-        check_adds,     check_no_aux, check_unwanted, check_lean,    check_kernels,    check_gradients,
+        check_shapes, check_refusals, check_costs,  check_written,  check_repeats, check_undeclared, note_needed,
+        note_threads, check_adds,     check_no_aux, check_unwanted, check_lean,    check_kernels,    check_gradients,
     };
     for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
         const char *wrong = checks[i](s);
@@ -639,15 +731,28 @@ static const char *check_sample(subject *s) {
     return NULL;
 }
 
-const char *op_check(const rm_op *op, const rm_op *op_f64, op_report *report) {
-    subject s = {.op = op, .op_f64 = op_f64, .report = report};
-    *report = (op_report){.same_across_threads = true};
-    if (!op->n_samples) return complain("%s has no samples", op->name);
-    for (s.sample = 0; s.sample < op->n_samples; s.sample++)
-        for (int with_states = 0; with_states <= (op->n_state > 0); with_states++) {
-            s.with_states = with_states;
-            const char *wrong = check_sample(&s);
+static const char *check_promises(subject *s) {
+    for (s->sample = 0; s->sample < s->op->n_samples; s->sample++)
+        for (int with_states = 0; with_states <= (s->op->n_state > 0); with_states++) {
+            s->with_states = with_states;
+            const char *wrong = check_sample(s);
             if (wrong) return wrong;
         }
-    return check_needed(op, s.needed);
+    return check_needed(s->op, s->needed);
+}
+
+remat_status remat_op_check(const remat_op *op, const remat_op *op_f64, remat_op_report *report) {
+    NEED(op, "an op");
+    NEED(op_f64, "the op in double");
+    char before[1024]; /* infer's refusals, which are asked for, are nobody's last error */
+    remat_op_report unwanted;
+    subject s = {.op = op, .op_f64 = op_f64, .report = report ? report : &unwanted};
+    *s.report = (remat_op_report){.same_across_threads = true};
+    snprintf(before, sizeof before, "%s", remat_last_error());
+    TRY(check_twins(op, op_f64));
+    rm_op_starved = false;
+    const char *wrong = check_promises(&s);
+    REQUIRE(!rm_op_starved, MEMORY, "%s: out of memory for its samples' buffers", op->name);
+    REQUIRE(!wrong, INVALID, "%s", wrong);
+    return rm_fail(REMAT_OK, "%s", before);
 }

@@ -1,0 +1,206 @@
+/* remat_op.h: for authors of ops: what an op is, how a program puts one of its own into a graph, and a check of what an op has to
+ * promise. Remat's own ops are described by the same struct. examples/softsign.c is an op from outside, from begin to end.
+ *
+ *     const remat_op softsign = {.name = "softsign", .n_in = 2, ...};       // constant, and there as long as graph and sessions
+ *     remat_op_check(&softsign, &softsign_f64, NULL);                       // in a test: does it keep its promises?
+ *     remat_value y, x_and_slope[] = {x, slope};
+ *     remat_apply(graph, &softsign, x_and_slope, 2, NULL, &y);              // y = softsign(x, slope), wherever a value can be
+ *
+ * From there on the op is one among Remat's own: it is planned, stored lean, calibrated, traced, and named in sentences, in the
+ * same way.
+ *
+ * Rules of the road
+ *   - SAVED lives from forward to backward; SCRATCH dies with the call.
+ *   - Backward is handed data = NULL for every input and output that the op did not declare in `saves`.
+ *   - Kernels overwrite y, state_out, aux, dx and dstate_in, in full; the graph adds. The exceptions are inputs marked in
+ *     `weights`: those are the same for every tile, and backward ADDS its tile's gradient to dx (their sum over tiles is always
+ *     made in the same order: that is what makes every plan's bits equal).
+ *   - dx[i].data == NULL means "not wanted": skip that work. The same goes for dstate_in. dy is never NULL.
+ *   - The same call gives the same bits, however often it is made and wherever its buffers lie. It depends on nothing but the
+ *     call: no static variables, no clock. Randomness is remat_random. What is added up by several threads is added in an order
+ *     that does not depend on which of them was faster: blocks of a fixed size, then the blocks' sums in order.
+ *   - Kernels allocate nothing, and cannot fail: what can be wrong is refused by infer.
+ *   - Saving less. A stage may be kept LEAN: then it saves no aux of an op that has `rebuild`, which makes aux again, bit
+ *     for bit, just before the op's backward; and neither y nor aux of an op marked `cheap`, whose forward is run again.
+ *
+ * Memory     Buffers are row-major, as long as their shapes say, and begin on a multiple of 64 bytes. They are the session's; none
+ *            may be kept from call to call. Inputs are not written to.
+ * Threads    A kernel may use up to call->threads threads, and calls of one session come one after another. Sessions of a program
+ *            may be in several threads at once, each in calls of its own: infer, cost and kernels share nothing that is written.
+ * Precision  Sessions compute in REMAT_F32. remat_op_check wants the op a second time, in REMAT_F64, whose finite differences are
+ *            sharp enough: one source compiled twice, with another `real`.
+ */
+#ifndef REMAT_OP_H
+#define REMAT_OP_H
+
+#include "remat.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define REMAT_MAX_INPUTS 5
+#define REMAT_MAX_STATES 2
+
+/* A shape. rank 0 is a scalar; -1: an optional input that was not given. Unused dims are 1. */
+typedef struct {
+    remat_dtype dtype;
+    int32_t rank;
+    int64_t dim[REMAT_MAX_RANK];
+} remat_desc;
+
+typedef struct {
+    remat_desc desc;
+    void *data; /* borrowed; NULL: not there, or not wanted */
+} remat_tensor;
+
+int64_t remat_desc_count(const remat_desc *);  /* elements; a scalar has 1 */
+uint64_t remat_desc_bytes(const remat_desc *);
+/* "f32 (331,4,64)", into a buffer of at least REMAT_DESC_TEXT bytes, which is returned. */
+#define REMAT_DESC_TEXT 96
+const char *remat_desc_text(const remat_desc *, char *buffer);
+
+typedef enum { REMAT_FORWARD, REMAT_BACKWARD, REMAT_REBUILD } remat_pass;
+typedef enum { REMAT_ON_CPU, REMAT_ON_CUDA, REMAT_DEVICE_KINDS } remat_device_kind;
+
+/* How an op behaves along time, when its first input is a sequence. Shapes below are a tile's: tau timesteps. */
+typedef enum {
+    REMAT_TIME_POINTWISE, /* y (tau,B,..) from x (tau,B,..): any tile by itself. On WHOLE inputs: anything        */
+    REMAT_TIME_RECURRENT, /* as above, and carries `n_state` states from each tile to the next                   */
+    REMAT_TIME_SUM,       /* y has no time axis: the tiles' y add up to the result; each call gives its tile's
+                             share, already divided by t_total where the op is a mean. dy is the same for all   */
+    REMAT_TIME_LAST,      /* y has no time axis and reads only the last tile                                     */
+} remat_time;
+
+/* Names what is drawn: of an update and a shard of its batch, and of a node of the graph. */
+typedef struct {
+    uint64_t seed, step;
+    uint32_t node;
+} remat_key;
+/* 32 random bits, a function of these alone: the same however often a tile is run. `timestep` counts from the begin of the
+ * sequence (call->t0 + t), `element` within it. */
+uint32_t remat_random(const remat_key *, int64_t timestep, uint64_t element);
+
+/* One call of a kernel, for one tile (or for the whole value, where there is no time axis). */
+typedef struct {
+    const void *attr;                 /* the op's own attributes, or NULL                                        */
+    remat_tensor x[REMAT_MAX_INPUTS]; /* inputs; desc.rank == -1: optional and not given                         */
+    remat_tensor y;                   /* forward: to fill; backward: if declared in saves                        */
+    remat_tensor state_in[REMAT_MAX_STATES];  /* carried; data NULL: zeros. Backward: if declared in saves        */
+    remat_tensor state_out[REMAT_MAX_STATES]; /* forward: to fill; not there in backward                         */
+    remat_tensor dy, dx[REMAT_MAX_INPUTS];    /* backward                                                        */
+    remat_tensor dstate_out[REMAT_MAX_STATES]; /* backward, in: gradient of state_out; NULL: zeros               */
+    remat_tensor dstate_in[REMAT_MAX_STATES]; /* backward, to fill; NULL: not wanted                             */
+    void *aux;          /* aux_bytes of the op's own saved data. Forward fills it, unless NULL: a forward-only
+                           pass. Backward reads it and may overwrite it.                                     */
+    void *scratch;      /* scratch_bytes, uninitialised                                                      */
+    void *fixed;        /* fixed_bytes, uninitialised; NULL where the device needs none                      */
+    const void *packed; /* packed_bytes derived from the weights by `pack`, made anew after every update     */
+    remat_key key;
+    int64_t t0, t_total; /* first timestep of this tile, timesteps in all; 0 and 1 where there is no time    */
+    bool training;       /* false: evaluation, where dropout is the identity                                 */
+    int threads;
+    void *queue; /* on CUDA: for remat_cuda_stream; NULL on the CPU. There, all data above lies in the device's memory; attr
+                    and the call itself in the host's                                                        */
+} remat_call;
+
+typedef void remat_kernel(const remat_call *call);
+
+/* The cudaStream_t that a kernel's launches go to, and nothing else: a call returns before it is done. NULL on the CPU. */
+void *remat_cuda_stream(const remat_call *);
+
+typedef struct {
+    double flops;           /* multiply and add count as two                          */
+    double moved_bytes;     /* read and written, each operand once                    */
+    uint64_t scratch_bytes; /* of one such call                                       */
+} remat_cost;
+
+/* A sample that remat_op_check runs: shapes of x, attributes. Inputs that are integers are drawn from [0, bound). */
+typedef struct {
+    const char *name;
+    remat_desc x[REMAT_MAX_INPUTS]; /* rank -1: not given */
+    bool sequence;                  /* x[0] has a time axis: the check also cuts it into tiles                   */
+    const void *attr;
+} remat_sample;
+
+/* What one kind of device runs, and what memory of its own that takes. All but the CPU's forward and backward may be NULL. */
+typedef struct {
+    remat_kernel *forward, *backward, *rebuild; /* NULL: this device lacks it; sessions on it say so */
+    /* Scratch of a call, where that is other than cost's scratch_bytes; `aux`: the call has one. NULL: the same. */
+    uint64_t (*scratch_bytes)(const remat_desc *x, const void *attr, remat_pass pass, bool aux);
+    /* More memory of a call, that lies in the same place in all calls of a session, whatever the node, tile or pass: what
+     * touches nothing else that differs from tile to tile can be recorded once for all. NULL: none. */
+    uint64_t (*fixed_bytes)(const remat_desc *x, const void *attr);
+    uint64_t (*packed_bytes)(const remat_desc *x, const void *attr, int threads); /* NULL: none */
+    void (*pack)(const remat_call *call, void *packed); /* reads x[i] of `weights`; NULL exactly if packed_bytes is */
+} remat_op_device;
+
+typedef struct {
+    const char *name, *doc; /* doc: one line for readers, or NULL. name: at most 40 bytes; sentences, measured times and
+                               carried states ("NAME.0.h", "NAME.0.c") are called by it */
+    int n_in, n_state;      /* 1 <= n_in <= REMAT_MAX_INPUTS, of which x[0] is always given; n_state: of RECURRENT ops alone */
+    uint32_t optional; /* bit i: input i may be absent                                                       */
+    uint32_t weights;  /* bit i: input i has no time axis and is shared by all tiles; dx[i] is added to      */
+    uint32_t discrete; /* bit i: input i is I32 and has no gradient                                          */
+    size_t attr_bytes; /* that attr points to, copied by the graph. Numbers alone, no addresses and no padding: the same
+                          attributes are the same bytes. 0: attr is NULL                                     */
+    remat_time time;
+    struct {
+        uint32_t in; /* bit i: backward reads x[i].data                */
+        bool out;    /* backward reads y                               */
+        bool state;  /* backward reads state_in                        */
+    } saves;
+    /* Result shape, and shapes of the carried states, all F32 (F64 of F64 inputs). The inputs' dtypes and ranks are checked
+     * here: return remat_refuse(..), whose sentence names the op and the shapes. Also called for tiles: inputs with a time axis
+     * then have fewer timesteps, and so has y, if it has one; nothing else changes with them. */
+    remat_status (*infer)(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state);
+    void (*cost)(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out);
+    uint64_t (*aux_bytes)(const remat_desc *x, const void *attr);          /* NULL: none */
+    int64_t (*bound)(const remat_desc *x, const void *attr, int input); /* exclusive upper limit of a
+                                                                           discrete input; NULL: none */
+    remat_op_device on[REMAT_DEVICE_KINDS];
+    /* The op as plain loops, which the check compares kernels with. All NULL: the CPU's kernels are that. */
+    remat_kernel *define_forward, *define_backward, *define_rebuild;
+    /* Lean saving. rebuild fills call->aux with what forward left there, every bit of it. It may read what backward may
+     * (x of saves.in, y, state_in), the inputs marked in `weights`, and `packed`; its cost is that of pass REMAT_REBUILD.
+     * NULL: aux, if any, is always saved. An op either has rebuild or is cheap, not both. */
+    bool (*rebuilds)(const remat_desc *x, const void *attr); /* shapes for which the bits are the same; NULL: all of them */
+    bool cheap; /* forward costs about as much as reading a saved y would: rather run it again than save. POINTWISE ops alone */
+    const remat_sample *samples; /* two to four small ones, for remat_op_check */
+    int n_samples;
+} remat_op;
+
+/* Refuses in infer: records the sentence, printf-style ("softsign: slope is %s; ..."), and returns REMAT_INVALID. */
+__attribute__((format(printf, 1, 2))) remat_status remat_refuse(const char *format, ...);
+
+/* results[0] = op(inputs[0], ..): n_inputs values, or REMAT_NONE where an optional one is not given; those missing at the end are
+ * not given. The graph copies attr (op->attr_bytes; NULL: none) and keeps the address of op. After a mistake results[0] is "no
+ * value", and the graph remembers it as of any builder (remat_graph_check); the status is the same. INVALID: what cannot work, also
+ * in the descriptor; a name that an op of Remat's has, or another op of this graph. */
+remat_status remat_apply(remat_graph *, const remat_op *op, const remat_value *inputs, int n_inputs, const void *attr,
+                         remat_value *results);
+
+/* ---- The check ---------------------------------------------------------------------------------- */
+
+typedef struct {
+    bool same_across_threads; /* one thread and two gave the same bits: wished for, not demanded */
+    double gradient_error;    /* the worst difference between a finite difference and a gradient, of what is allowed */
+    double float_error; /* the worst difference between float kernels and definitions in double, of what is allowed */
+} remat_op_report;
+
+/* Runs the op's CPU kernels and definitions on all its samples, in milliseconds to seconds: infer refuses, and names the op;
+ * shapes and costs fit the timesteps; outputs are written in full, and nothing outside the buffers; the same call gives the same
+ * bits, wherever the buffers lie; backward reads what `saves` declares, nothing else, and needs all of it; unwanted gradients
+ * change nothing; weight gradients are added; any tile gives the same result; what a lean stage does not save is made again bit for
+ * bit; float kernels agree with double; gradients agree with finite differences. What it cannot know is whether forward computes
+ * what was meant.
+ *
+ * op_f64 is the same op in double. INVALID: a promise is broken, and the sentence says which, on which sample, by how much. MEMORY.
+ * A kernel that follows a NULL pointer ends the program: what backward did not declare is absent only after it was found not to
+ * matter. `report` NULL: not wanted. May run in several threads at once. */
+remat_status remat_op_check(const remat_op *op, const remat_op *op_f64, remat_op_report *report);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,9 @@
+/* softsign.h: an op of a program's own (softsign.c), and the same op with a mistake in its backward; each in both precisions. */
+#ifndef SOFTSIGN_H
+#define SOFTSIGN_H
+
+#include "engine/remat_op.h" /* #include <remat_op.h> where Remat is installed */
+
+extern const remat_op softsign, softsign_f64, broken_softsign, broken_softsign_f64;
+
+#endif

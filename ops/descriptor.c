@@ -1,0 +1,79 @@
+/* descriptor.c: what a descriptor of an op must be, whatever is in its kernels; and what else of remat_op.h an author's functions
+ * call. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/rng.h"
+#include "ops/cuda/cuda_queue.h"
+#include "ops/op.h"
+
+enum { LONGEST_NAME = 40 };
+
+remat_status remat_refuse(const char *format, ...) {
+    NEED(format, "a sentence");
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    FAIL(INVALID, "%s", text);
+}
+
+uint32_t remat_random(const remat_key *key, int64_t timestep, uint64_t element) {
+    return key ? rm_random(key->seed, key->step, key->node, (uint32_t)timestep, element) : 0;
+}
+
+void *remat_cuda_stream(const remat_call *call) {
+    return call && call->queue ? ((const rm_cuda_queue *)call->queue)->stream : NULL;
+}
+
+static remat_status check_inputs(const rm_op *op) {
+    uint32_t beyond = ~0u << op->n_in;
+    REQUIRE(!((op->optional | op->weights | op->discrete | op->saves.in) & beyond), INVALID,
+            "%s: optional, weights, discrete or saves.in has a bit for an input behind its %d", op->name, op->n_in);
+    REQUIRE(!(op->optional & 1), INVALID, "%s: x[0] is marked optional; it is always given", op->name);
+    REQUIRE(!op->discrete || op->bound, INVALID, "%s: it has discrete inputs, but no bound for them", op->name);
+    REQUIRE((op->n_state > 0) == (op->time == RM_TIME_RECURRENT), INVALID,
+            "%s: n_state is %d, and its time is%s RECURRENT; an op has states exactly if it is", op->name, op->n_state,
+            op->time == RM_TIME_RECURRENT ? "" : " not");
+    return REMAT_OK;
+}
+
+static remat_status check_kernels(const rm_op *op) {
+    const rm_op_device *cpu = &op->on[RM_DEVICE_CPU];
+    bool defined = op->define_forward || op->define_backward || op->define_rebuild;
+    REQUIRE(cpu->forward && cpu->backward, INVALID, "%s: it has no forward or no backward for the CPU", op->name);
+    REQUIRE(!defined || (op->define_forward && op->define_backward), INVALID,
+            "%s: of define_forward and define_backward there is only one", op->name);
+    REQUIRE(!defined || !cpu->rebuild == !op->define_rebuild, INVALID,
+            "%s: of rebuild and define_rebuild there is only one", op->name);
+    for (int device = 0; device < RM_DEVICE_KINDS; device++)
+        REQUIRE(!op->on[device].pack == !op->on[device].packed_bytes, INVALID,
+                "%s: of pack and packed_bytes there is only one", op->name);
+    return REMAT_OK;
+}
+
+static remat_status check_lean(const rm_op *op) {
+    bool rebuild = op->on[RM_DEVICE_CPU].rebuild;
+    REQUIRE(!rebuild || !op->cheap, INVALID, "%s: it has rebuild and is cheap: one or the other", op->name);
+    REQUIRE(!rebuild || op->aux_bytes, INVALID, "%s: it has rebuild, but no aux to be rebuilt", op->name);
+    REQUIRE(!op->rebuilds || rebuild, INVALID, "%s: it has rebuilds, but no rebuild", op->name);
+    REQUIRE(!op->cheap || (op->time == RM_TIME_POINTWISE && !op->on[RM_DEVICE_CPU].pack), INVALID,
+            "%s: it is cheap, but its forward needs more than a tile of x: states, other tiles or packed weights",
+            op->name);
+    return REMAT_OK;
+}
+
+remat_status rm_op_check_descriptor(const rm_op *op) {
+    REQUIRE(op->name && *op->name && strlen(op->name) <= LONGEST_NAME, INVALID,
+            "an op needs a name of 1 to %d bytes; this one's is \"%.60s\"", LONGEST_NAME, op->name ? op->name : "");
+    REQUIRE(op->n_in >= 1 && op->n_in <= RM_MAX_IN && op->n_state >= 0 && op->n_state <= RM_MAX_STATE, INVALID,
+            "%s: n_in is %d and n_state %d; use 1 to %d inputs, and up to %d states", op->name, op->n_in, op->n_state,
+            RM_MAX_IN, RM_MAX_STATE);
+    REQUIRE((unsigned)op->time <= RM_TIME_LAST, INVALID, "%s: there is no time number %d", op->name, (int)op->time);
+    REQUIRE(op->infer && op->cost, INVALID, "%s: it has no infer or no cost", op->name);
+    TRY(check_inputs(op));
+    TRY(check_kernels(op));
+    return check_lean(op);
+}

@@ -1,0 +1,442 @@
+/* test_apply.c: ops from outside. Random networks are built twice, by Remat's builders and by remat_apply from copies of the same
+ * descriptors under other names: planner and executor must not see a difference, in any plan. What differs is what ops are known
+ * by name for: an embedding is not folded into them. And descriptors, inputs and results that cannot work are refused. */
+#include "engine/graph.h"
+#include "memory/host.h"
+#include "tests/cases.h"
+#include "tests/engine/random_net.h"
+
+#define CHECKED(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
+
+/* ---- The same network from outside ------------------------------------------------------------------------------ */
+
+enum { MOST_OPS = 64 };
+static rm_op copies[MOST_OPS];
+static char names[MOST_OPS][48];
+
+/* Ours, as a stranger would bring it. */
+static const rm_op *copy_of(const rm_op *op) {
+    for (int i = 0; i < rm_n_ops && i < MOST_OPS; i++) {
+        if (rm_ops[i] != op) continue;
+        snprintf(names[i], sizeof names[i], "my_%s", op->name);
+        copies[i] = *op;
+        copies[i].name = names[i];
+        return &copies[i];
+    }
+    ck_abort_msg("%s is not in the list", op->name);
+    return NULL;
+}
+
+/* Values have the same ids in both. Remat's own op `but` stays that (NULL: none). */
+static remat_graph *from_outside(const remat_graph *graph, const char *but) {
+    remat_graph *mine;
+    CHECKED(remat_graph_create(&mine));
+    for (int32_t v = 1; v < graph->n_values; v++) {
+        const rm_value *value = &graph->value[v];
+        const rm_node *node = &graph->node[value->node];
+        remat_value made, inputs[RM_MAX_IN];
+        for (int i = 0; i < RM_MAX_IN; i++) inputs[i] = (remat_value){node->x[i]};
+        if (value->origin == RM_VALUE_INPUT)
+            made = remat_input(mine, value->name, value->desc.dtype, value->sequence ? REMAT_SEQUENCE : REMAT_WHOLE,
+                               value->desc.rank, value->desc.dim);
+        else if (value->origin == RM_VALUE_PARAM)
+            made = remat_param(mine, value->name, value->desc.rank, value->desc.dim, value->init);
+        else if (but && !strcmp(node->op->name, but))
+            CHECKED(remat_apply(mine, node->op, inputs, node->op->n_in, node->attr, &made));
+        else
+            CHECKED(remat_apply(mine, copy_of(node->op), inputs, node->op->n_in, node->attr, &made));
+        ck_assert_int_eq(made.id, v);
+    }
+    return mine;
+}
+
+/* ---- What is planned and what runs are the same ------------------------------------------------------------------- */
+
+static void expect_same_text(char *a, char *b, const char *what) {
+    size_t same = 0;
+    ck_assert_ptr_nonnull(a);
+    while (a[same] && a[same] == b[same]) same++;
+    ck_assert_msg(a[same] == b[same], "%s: planned is ...%.40s, and from outside ...%.40s", what, a + same, b + same);
+    remat_text_free(a), remat_text_free(b);
+}
+
+static void expect_same_plans(const remat_session *a, const remat_session *b, const char *what) {
+    remat_plan_summary x = remat_session_plan(a), y = remat_session_plan(b);
+    expect_same_text(remat_plan_problem_text(a), remat_plan_problem_text(b), what); /* bytes and times of every stage */
+    expect_same_text(remat_plan_steps_text(a), remat_plan_steps_text(b), what);
+    ck_assert_uint_eq(x.budgeted_bytes, y.budgeted_bytes);
+    ck_assert_uint_eq(x.planned_peak_bytes, y.planned_peak_bytes);
+    ck_assert_uint_eq(x.packed_bytes, y.packed_bytes);
+    ck_assert_uint_eq(x.step_ns, y.step_ns);
+}
+
+static void expect_same_arrays(remat_session *a, remat_session *b, remat_kind kind, const char *what) {
+    ck_assert_int_eq(remat_count(a, kind), remat_count(b, kind));
+    for (int64_t i = 0; i < remat_count(a, kind); i++) {
+        remat_array info;
+        CHECKED(remat_array_info(a, kind, i, &info));
+        char *x = malloc(info.bytes), *y = malloc(info.bytes);
+        CHECKED(remat_read(a, kind, i, x, info.bytes));
+        CHECKED(remat_read(b, kind, i, y, info.bytes));
+        ck_assert_msg(!memcmp(x, y, info.bytes), "%s: %s has other bits", what, info.name);
+        free(x), free(y);
+    }
+}
+
+/* Bytes that are alive, as counted while it ran, are those planned. */
+static void expect_traced(remat_session *s, const char *what) {
+    remat_live_point *planned, *traced;
+    int64_t n, m;
+    CHECKED(remat_plan_timeline(s, &planned, &n));
+    CHECKED(remat_traced_timeline(s, &traced, &m));
+    ck_assert_int_eq(n, m);
+    for (int64_t i = 0; i < n; i++)
+        ck_assert_msg(!memcmp(planned[i].bytes, traced[i].bytes, sizeof planned[i].bytes), "%s: step %d", what, (int)i);
+    remat_text_free((char *)planned), remat_text_free((char *)traced);
+}
+
+static void expect_same_runs(remat_session *a, remat_session *b, uint64_t seed, const char *what) {
+    remat_step_result x, y;
+    fill_inputs(a, seed), fill_inputs(b, seed);
+    CHECKED(remat_trace_next(b));
+    for (int step = 0; step < 2; step++) {
+        CHECKED(remat_step(a, 0.01, &x));
+        CHECKED(remat_step(b, 0.01, &y));
+        ck_assert_msg(!memcmp(&x.loss, &y.loss, sizeof x.loss), "%s: loss %.9g, %.9g", what, x.loss, y.loss);
+        ck_assert_uint_eq(x.arena_peak_bytes, y.arena_peak_bytes);
+        ck_assert_uint_eq(x.recomputed_stages, y.recomputed_stages);
+    }
+    expect_traced(b, what);
+    expect_same_arrays(a, b, REMAT_GRADIENT, what);
+    expect_same_arrays(a, b, REMAT_PARAM, what);
+}
+
+static const char *const strategies[] = {"none", "segments", "lean", "optimal", "a plan of its own"};
+
+static void try_network(uint64_t seed, bool timed) {
+    net n;
+    char what[64], *steps = NULL;
+    remat_session *a, *b;
+    rng_state = seed * 104729 + 3;
+    remat_value loss = random_net_with(&n, timed, seed % 2);
+    remat_graph *mine = from_outside(n.graph, NULL);
+    remat_config config = REMAT_CONFIG_INIT;
+    config.threads = 1 + (int)(seed % 2);
+    config.tile = timed ? 1 + draw(4) : draw(3);
+    config.optimizer = "sgd";
+    config.seed = seed;
+    config.segments = 3;
+    config.fold_embedding = false;
+    ask_for_outputs(&config, &n);
+    for (size_t k = 0; k < sizeof strategies / sizeof *strategies; k++) {
+        bool last = k + 1 == sizeof strategies / sizeof *strategies;
+        config.strategy = last ? "none" : strategies[k];
+        config.plan_steps = steps;
+        snprintf(what, sizeof what, "seed %d, %s, %s", (int)seed, timed ? "timed" : "deep", strategies[k]);
+        CHECKED(remat_session_create(n.graph, loss, &config, &a));
+        CHECKED(remat_session_create(mine, loss, &config, &b));
+        expect_same_plans(a, b, what);
+        expect_same_runs(a, b, seed, what);
+        if (!strcmp(config.strategy, "optimal")) steps = random_plan(a);
+        remat_session_free(a), remat_session_free(b);
+    }
+    free(steps);
+    remat_graph_free(mine), remat_graph_free(n.graph);
+}
+
+START_TEST(no_plan_tells_them_apart) {
+    for (uint64_t i = 0; i < 8; i++) try_network((uint64_t)_i * 8 + i, i % 2);
+}
+END_TEST
+
+/* ---- By name ------------------------------------------------------------------------------------------------------- */
+
+enum { T = 24, B = 2, H = 8, V = 5 };
+
+typedef struct {
+    remat_graph *graph;
+    remat_value loss;
+} lstm_net;
+
+/* embedding, lstm, cross entropy; all but the first from outside, or none. */
+static lstm_net make_lstm(bool outside) {
+    lstm_net n;
+    CHECKED(remat_graph_create(&n.graph));
+    remat_value tokens = remat_input(n.graph, "tokens", REMAT_I32, REMAT_SEQUENCE, 2, (int64_t[]){T, B});
+    remat_value table = remat_param(n.graph, "table", 2, (int64_t[]){V, H}, remat_init_normal(1));
+    remat_value w_ih = remat_param(n.graph, "w_ih", 2, (int64_t[]){4 * H, H}, remat_init_uniform(0.3));
+    remat_value w_hh = remat_param(n.graph, "w_hh", 2, (int64_t[]){4 * H, H}, remat_init_uniform(0.3));
+    remat_value x = remat_embedding(n.graph, tokens, table);
+    remat_value h = remat_lstm(n.graph, x, w_ih, w_hh, REMAT_NONE, REMAT_NONE);
+    n.loss = remat_softmax_cross_entropy(n.graph, h, tokens);
+    CHECKED(remat_graph_check(n.graph));
+    if (outside) {
+        remat_graph *mine = from_outside(n.graph, "embedding");
+        remat_graph_free(n.graph);
+        n.graph = mine;
+    }
+    return n;
+}
+
+static remat_session *open_lstm(const lstm_net *n, remat_config config) {
+    remat_session *s;
+    config.optimizer = "sgd";
+    config.tile = 4;
+    CHECKED(remat_session_create(n->graph, n->loss, &config, &s));
+    return s;
+}
+
+/* A table in place of w_ih is nothing that an op from outside knows, be it a copy of one that does. */
+START_TEST(no_embedding_is_folded_into_them) {
+    lstm_net ours = make_lstm(false), mine = make_lstm(true);
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_session *folded = open_lstm(&ours, config), *b = open_lstm(&mine, config);
+    config.fold_embedding = false;
+    remat_session *a = open_lstm(&ours, config);
+    ck_assert_uint_ne(remat_session_plan(folded).planned_peak_bytes, remat_session_plan(a).planned_peak_bytes);
+    expect_same_plans(a, b, "not folded");
+    expect_same_runs(a, b, 1, "not folded");
+    remat_session_free(a), remat_session_free(b), remat_session_free(folded);
+    remat_graph_free(ours.graph), remat_graph_free(mine.graph);
+}
+END_TEST
+
+START_TEST(carried_states_have_their_name) {
+    lstm_net mine = make_lstm(true);
+    remat_config config = REMAT_CONFIG_INIT;
+    config.stateful = true;
+    remat_session *s = open_lstm(&mine, config);
+    ck_assert_int_eq(remat_find(s, REMAT_CARRIED, "my_lstm.0.h"), 0);
+    ck_assert_int_eq(remat_find(s, REMAT_CARRIED, "my_lstm.0.c"), 1);
+    remat_session_free(s);
+    remat_graph_free(mine.graph);
+}
+END_TEST
+
+START_TEST(they_are_calibrated) {
+    lstm_net mine = make_lstm(true);
+    remat_config config = REMAT_CONFIG_INIT;
+    config.strategy = "optimal";
+    config.calibration = "";
+    remat_session *s = open_lstm(&mine, config);
+    ck_assert(remat_session_plan(s).measured_times);
+    remat_session_free(s);
+    remat_graph_free(mine.graph);
+}
+END_TEST
+
+/* ---- Attributes ---------------------------------------------------------------------------------------------------- */
+
+START_TEST(attributes_are_copied) {
+    remat_graph *g;
+    CHECKED(remat_graph_create(&g));
+    double factor = 3; /* rm_scale_attr */
+    float x[2] = {1, 2}, y[2];
+    remat_value in = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 1, (int64_t[]){2}), out;
+    CHECKED(remat_apply(g, copy_of(rm_op_find("scale")), &in, 1, &factor, &out));
+    factor = 100;
+    remat_config config = REMAT_CONFIG_INIT;
+    config.inference = true;
+    config.outputs = &out;
+    config.n_outputs = 1;
+    remat_session *s;
+    CHECKED(remat_session_create(g, REMAT_NONE, &config, &s));
+    remat_graph_free(g);
+    CHECKED(remat_write(s, REMAT_INPUT, 0, x, sizeof x));
+    CHECKED(remat_evaluate(s, NULL));
+    CHECKED(remat_read(s, REMAT_OUTPUT, 0, y, sizeof y));
+    ck_assert(y[0] == 3 && y[1] == 6);
+    remat_session_free(s);
+}
+END_TEST
+
+/* ---- What is refused ----------------------------------------------------------------------------------------------- */
+
+static remat_graph *graph;
+static remat_value sequence, whole, slope;
+
+static void set_up(void) {
+    CHECKED(remat_graph_create(&graph));
+    sequence = remat_input(graph, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, H});
+    whole = remat_input(graph, "whole", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){B, H});
+    slope = remat_param(graph, "slope", 1, (int64_t[]){H}, remat_init_constant(1));
+}
+static void tear_down(void) { remat_graph_free(graph); }
+
+/* By the call, and from then on by the graph; and no value comes of it. */
+static void expect_refused(const rm_op *op, const remat_value *inputs, int n, const void *attr, const char *because) {
+    remat_value y = {99}, later;
+    ck_assert_int_eq(remat_apply(graph, op, inputs, n, attr, &y), REMAT_INVALID);
+    ck_assert_msg(strstr(remat_last_error(), because), "\"%s\" does not say \"%s\"", remat_last_error(), because);
+    ck_assert_msg(!op->name || !*op->name || strstr(remat_last_error(), op->name), "\"%s\" names no op",
+                  remat_last_error());
+    ck_assert_int_eq(y.id, 0);
+    ck_assert_int_eq(remat_graph_check(graph), REMAT_INVALID);
+    ck_assert_int_eq(remat_apply(graph, copy_of(rm_op_find("tanh")), &sequence, 1, NULL, &later), REMAT_INVALID);
+    ck_assert_msg(strstr(remat_last_error(), because), "the graph forgot that, and says %s", remat_last_error());
+    ck_assert_int_eq(later.id, 0);
+}
+
+#define MISTAKES(X)                                                                                                    \
+    X("tanh", op.name = NULL, "needs a name")                                                                          \
+    X("tanh", op.name = "a name of more than forty letters, all of them", "needs a name")                              \
+    X("tanh", op.name = "gelu", "an op of Remat's has this name")                                                      \
+    X("tanh", op.n_in = 0, "n_in is 0")                                                                                \
+    X("tanh", op.n_in = RM_MAX_IN + 1, "n_in is 6")                                                                    \
+    X("tanh", op.n_state = -1, "n_state -1")                                                                           \
+    X("tanh", op.n_state = 1, "an op has states exactly if it is")                                                     \
+    X("tanh", op.time = (rm_time)7, "there is no time number 7")                                                       \
+    X("tanh", op.optional = 1, "always given")                                                                         \
+    X("tanh", op.optional = 2, "behind its 1")                                                                         \
+    X("tanh", op.saves.in = 2, "behind its 1")                                                                         \
+    X("tanh", op.discrete = 1, "no bound for them")                                                                    \
+    X("tanh", op.infer = NULL, "no infer or no cost")                                                                  \
+    X("tanh", op.cost = NULL, "no infer or no cost")                                                                   \
+    X("tanh", op.on[RM_DEVICE_CPU].forward = NULL, "no forward or no backward")                                        \
+    X("tanh", op.on[RM_DEVICE_CPU].backward = NULL, "no forward or no backward")                                       \
+    X("tanh", op.define_backward = NULL, "of define_forward and define_backward")                                      \
+    X("tanh", op.on[RM_DEVICE_CPU].rebuild = op.define_forward, "of rebuild and define_rebuild")                       \
+    X("tanh", op.rebuilds = any_shape, "rebuilds, but no rebuild")                                                     \
+    X("tanh", op.infer = shrinking_infer, "begins with (24,2)")                                                        \
+    X("tanh", op.infer = stuck_infer, "for one timestep its result would be f32 (24,2,8)")                             \
+    X("tanh", op.infer = double_infer, "results are f32")                                                              \
+    X("tanh", op.infer = empty_infer, "of size 0")                                                                     \
+    X("tanh", op.infer = refusing_infer, "my_tanh: nothing (24,2,8) will do")                                          \
+    X("lstm", op.on[RM_DEVICE_CPU].pack = NULL, "of pack and packed_bytes")                                            \
+    X("lstm", op.cheap = true, "one or the other")                                                                     \
+    X("lstm", op.aux_bytes = NULL, "no aux to be rebuilt")                                                             \
+    X("last_step", op.cheap = true, "needs more than a tile of x")
+
+static bool any_shape(const rm_desc *x, const void *attr) { return (void)x, (void)attr, true; }
+static remat_status shrinking_infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+    (void)attr, (void)state;
+    *y = x[0];
+    y->dim[0] = 1;
+    return REMAT_OK;
+}
+static remat_status stuck_infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+    (void)attr, (void)state;
+    *y = x[0];
+    y->dim[0] = T;
+    return REMAT_OK;
+}
+static remat_status double_infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+    (void)attr, (void)state;
+    *y = x[0];
+    y->dtype = REMAT_F64;
+    return REMAT_OK;
+}
+static remat_status empty_infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+    (void)attr, (void)state;
+    *y = x[0];
+    y->dim[2] = 0;
+    return REMAT_OK;
+}
+static remat_status refusing_infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+    (void)attr, (void)y, (void)state;
+    char text[REMAT_DESC_TEXT];
+    return remat_refuse("my_tanh: nothing %s will do", remat_desc_text(&x[0], text) + strlen("f32 "));
+}
+
+#define ONE(title, mistake, reason)                                                                                    \
+    case __COUNTER__ - FIRST: {                                                                                        \
+        rm_op op = *copy_of(rm_op_find(title));                                                                        \
+        mistake;                                                                                                       \
+        expect_refused(&op, &sequence, 1, NULL, reason);                                                               \
+        break;                                                                                                         \
+    }
+#define COUNTED(...) +1
+enum { N_MISTAKES = 0 MISTAKES(COUNTED), FIRST = __COUNTER__ + 1 };
+
+START_TEST(descriptors_that_cannot_work_are_refused) {
+    switch (_i) {
+        MISTAKES(ONE)
+    default:
+        ck_abort_msg("there is no mistake %d", _i);
+    }
+}
+END_TEST
+
+START_TEST(inputs_that_do_not_fit_are_refused) {
+    const rm_op *mul = copy_of(rm_op_find("mul")), *norm = copy_of(rm_op_find("layer_norm"));
+    rm_op twin = *mul;
+    double attr = 0;
+    remat_value y;
+    switch (_i) {
+    case 0:
+        expect_refused(mul, (remat_value[]){sequence, sequence, sequence}, 3, NULL, "it was given 3 inputs");
+        break;
+    case 1:
+        expect_refused(mul, &sequence, 1, NULL, "input 1 is missing");
+        break;
+    case 2:
+        expect_refused(mul, (remat_value[]){sequence, {1000}}, 2, NULL, "input 1 is not a value of this graph");
+        break;
+    case 3:
+        expect_refused(mul, (remat_value[]){sequence, whole}, 2, NULL, "input 1 lacks a time axis");
+        break;
+    case 4:
+        expect_refused(norm, (remat_value[]){whole, slope, sequence}, 3, &attr, "cannot be a sequence");
+        break;
+    case 5:
+        expect_refused(mul, (remat_value[]){sequence, sequence}, 2, &attr, "its attr_bytes is 0");
+        break;
+    case 6:
+        expect_refused(copy_of(rm_op_find("last_step")), &whole, 1, NULL, "works along time");
+        break;
+    case 7:
+        CHECKED(remat_apply(graph, mul, (remat_value[]){sequence, sequence}, 2, NULL, &y));
+        expect_refused(&twin, (remat_value[]){sequence, sequence}, 2, NULL, "two different ops in this graph");
+        break;
+    }
+}
+END_TEST
+
+/* A builder of Remat's own by its own descriptor is no stranger. */
+START_TEST(ours_may_be_applied) {
+    remat_value y;
+    CHECKED(remat_apply(graph, rm_op_find("tanh"), &sequence, 1, NULL, &y));
+    ck_assert_int_eq(y.id, slope.id + 1);
+}
+END_TEST
+
+START_TEST(memory_may_be_short) {
+    for (int64_t n = 1;; n++) {
+        remat_graph *g;
+        double factor = 2;
+        remat_value y;
+        CHECKED(remat_graph_create(&g));
+        remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 1, (int64_t[]){2});
+        CHECKED(remat_graph_check(g));
+        rm_host_fail_at(n);
+        remat_status status = remat_apply(g, copy_of(rm_op_find("scale")), &x, 1, &factor, &y);
+        rm_host_fail_at(0);
+        remat_graph_free(g);
+        ck_assert(status == REMAT_MEMORY || (n > 1 && !status));
+        if (!status) break;
+    }
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("apply");
+    TCase *tests = tcase_create("apply"), *refused = tcase_create("refused");
+    tcase_set_timeout(tests, 120);
+    tcase_add_loop_test(tests, no_plan_tells_them_apart, 0, rm_cases(50, 6));
+    tcase_add_test(tests, no_embedding_is_folded_into_them);
+    tcase_add_test(tests, carried_states_have_their_name);
+    tcase_add_test(tests, they_are_calibrated);
+    tcase_add_test(tests, attributes_are_copied);
+    tcase_add_test(tests, memory_may_be_short);
+    tcase_add_checked_fixture(refused, set_up, tear_down);
+    tcase_add_loop_test(refused, descriptors_that_cannot_work_are_refused, 0, N_MISTAKES);
+    tcase_add_loop_test(refused, inputs_that_do_not_fit_are_refused, 0, 8);
+    tcase_add_test(refused, ours_may_be_applied);
+    suite_add_tcase(suite, tests);
+    suite_add_tcase(suite, refused);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
