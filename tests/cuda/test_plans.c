@@ -72,6 +72,7 @@ START_TEST(random_plans_have_the_same_bits) {
     remat_config config = REMAT_CONFIG_INIT;
     rng_state = (uint64_t)_i * 7919 + 11;
     bool timed = _i % 4 > 0;
+    rm_emulated_clusters = _i % 3 == 2 ? 2 : 0; /* with them recurrent layers have other kernels */
     remat_value loss = random_net_with(&n, timed, _i % 2 == 1);
     ask_for_outputs(&config, &n);
     config.device = "cuda";
@@ -113,7 +114,7 @@ int main(void) {
     Suite *suite = suite_create("plans");
     TCase *c = tcase_create("plans");
     tcase_set_timeout(c, 300);
-    tcase_add_loop_test(c, random_plans_have_the_same_bits, 0, rm_cases(60, 15));
+    tcase_add_loop_test(c, random_plans_have_the_same_bits, 0, rm_cases(60, 18));
     suite_add_tcase(suite, c);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
