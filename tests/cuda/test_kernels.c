@@ -443,6 +443,7 @@ START_TEST(races_show_in_the_bits) {
     ck_assert(depends_on_order(reads_early));
     ck_assert(depends_on_order(rm_mutant_races));
     ck_assert(depends_on_order(rm_mutant_races_blocks));
+    ck_assert(depends_on_order(rm_mutant_races_ahead));
     ck_assert(!depends_on_order(rm_mutant_waits));
 }
 END_TEST

@@ -387,9 +387,10 @@ START_TEST(bits_depend_on_the_cell_and_on_the_sequence_alone) {
             rm_emulate_in((rm_emulated_order)order);
             expect_same(&l, &all, 0, n, run(&l, 0, n, steps, s->clusters), "in another order of threads and blocks");
         }
-        rm_emulate_in(RM_IN_ORDER);
+        rm_emulate_in(RM_WARPS_APART);
         expect_same(&l, &all, n - 1, 1, run(&l, n - 1, 1, steps, s->clusters), "when the sequence is alone");
         expect_same(&l, &all, 0, n, run(&l, 0, n, steps, 100), "when each sequence has a cluster");
+        rm_emulate_in(RM_IN_ORDER);
         outcome_free(&all);
         layer_free(&l);
     }
@@ -399,6 +400,7 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("persistent");
     TCase *c = tcase_create("persistent");
+    tcase_set_timeout(c, 300);
     tcase_add_loop_test(c, several_blocks_keep_the_promises_of_ops, 0, CELLS);
     tcase_add_loop_test(c, numbers_are_those_of_the_definition, 0, SHAPES);
     tcase_add_loop_test(c, bits_depend_on_the_cell_and_on_the_sequence_alone, 0, SHAPES);
