@@ -83,7 +83,7 @@ START_TEST(random_plans_have_the_same_bits) {
     for (int k = 0; k < PLANS; k++) {
         uint64_t kept = rng_state;
         emulated_device_reset((uint64_t)k);
-        rm_emulate_in((rm_emulated_order)(k % RM_ORDERS));
+        rm_emulate_in((rm_emulated_order)((_i + k) % RM_ORDERS));
         config.plan_steps = NULL;
         char *plan = k ? plan_for(&n, loss, config) : NULL;
         config.plan_steps = plan;
