@@ -166,7 +166,7 @@ typedef struct {
      * NULL: aux, if any, is always saved. An op either has rebuild or is cheap, not both. */
     bool (*rebuilds)(const remat_desc *x, const void *attr); /* shapes for which the bits are the same; NULL: all of them */
     bool cheap; /* forward costs about as much as reading a saved y would: rather run it again than save. POINTWISE ops alone */
-    const remat_sample *samples; /* two to four small ones, for remat_op_check */
+    const remat_sample *samples; /* two to five small ones, for remat_op_check */
     int n_samples;
 } remat_op;
 

@@ -240,7 +240,9 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_fo
         else from += wide;
     }
     if (token) token += AHEAD * a.batch;
-    for (int64_t t = 0; t < a.tau; t++) {
+    /* A warp without units sends nothing, so that nobody would wait for it: it could miss two phases of a mailbox. */
+    const bool warp_lives = (int64_t)rank * Shape::U + threadIdx.x / RM_LANES * (RM_LANES / Shape::S) * V < a.hidden;
+    for (int64_t t = 0; warp_lives && t < a.tau; t++) {
         const int now = (int)(t & 1), next = 1 - now, turn = (int)(t % AHEAD) * PASSES;
         rm_fetch_wait<AHEAD - 1>();
         const bool goes_on = t + 1 < a.tau;

@@ -11,8 +11,10 @@ extern "C" {
 #include "ops/cuda/cuda_queue.h"
 
 /* In what order clusters, blocks, and the threads of a block between two waits, are run. On a GPU it is anything. What is sent
- * to a mailbox arrives at once with RM_IN_ORDER; else in that order too, when no thread can run. */
-typedef enum { RM_IN_ORDER, RM_REVERSED, RM_EVEN_LAST, RM_ORDERS } rm_emulated_order;
+ * to a mailbox arrives at once with RM_IN_ORDER; else in that order too, when no thread can run. With RM_WARPS_APART a warp is
+ * drawn, again and again, and runs until it waits for others, so that some are far ahead; what is sent arrives at once for some
+ * time, and then late for some. */
+typedef enum { RM_IN_ORDER, RM_REVERSED, RM_EVEN_LAST, RM_WARPS_APART, RM_ORDERS } rm_emulated_order;
 void rm_emulate_in(rm_emulated_order order);
 
 /* Launches so far. */

@@ -27,6 +27,21 @@ static __global__ void waits(float *out) {
     if (threadIdx.x == 0) *out = sum;
 }
 
+/* A warp may be ahead by more than one wait for its lanes: it writes what another has not read. */
+static __global__ void races_ahead(float *out) {
+    __shared__ float seen;
+    float sum = 0;
+    for (int step = 0; step < 9; step++) {
+        if (threadIdx.x == 0) seen = 0;
+        __syncthreads();
+        if (threadIdx.x >= RM_WARP) sum += seen;
+        rm_warp_sum(sum);
+        if (threadIdx.x == 0) seen = 1;
+        __syncthreads();
+    }
+    if (threadIdx.x == RM_WARP) *out = sum;
+}
+
 /* Half of the block returns, and the other half waits for it. */
 static __global__ void returns_early(float *out) {
     if (threadIdx.x >= 32) return;
@@ -119,6 +134,7 @@ void rm_mutant_hands_on(float *out, rm_mutant_mistake mistake) {
 }
 
 void rm_mutant_races(float *out) { RM_LAUNCH_TOGETHER(races, 1, 64, NULL, out); }
+void rm_mutant_races_ahead(float *out) { RM_LAUNCH_TOGETHER(races_ahead, 1, 64, NULL, out); }
 void rm_mutant_waits(float *out) { RM_LAUNCH_TOGETHER(waits, 1, 64, NULL, out); }
 void rm_mutant_returns_early(float *out) { RM_LAUNCH_TOGETHER(returns_early, 1, 64, NULL, out); }
 void rm_mutant_waits_elsewhere(float *out) { RM_LAUNCH_TOGETHER(waits_elsewhere, 1, 64, NULL, out); }

@@ -8,6 +8,7 @@ extern "C" {
 #endif
 
 void rm_mutant_waits(float *out), rm_mutant_races(float *out), rm_mutant_races_blocks(float *out);
+void rm_mutant_races_ahead(float *out);
 void rm_mutant_returns_early(float *out), rm_mutant_waits_elsewhere(float *out), rm_mutant_leaves_its_warp(float *out);
 void rm_mutant_waits_alone(float *out), rm_mutant_counts_its_grid(float *out);
 

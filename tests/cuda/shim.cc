@@ -93,6 +93,8 @@ static struct {
     void (*body)(void *);
     void *argument;
     rm_emulated_order order;
+    uint32_t drawn; /* the same again after rm_emulate_in */
+    bool late;      /* for now, what is sent waits until no thread can run */
     int64_t launches;
     place scheduler;
     void *fake_stack;
@@ -105,7 +107,7 @@ static struct {
     int64_t n_sent, room;
 } emulated;
 
-void rm_emulate_in(rm_emulated_order order) { emulated.order = order; }
+void rm_emulate_in(rm_emulated_order order) { emulated.order = order, emulated.drawn = 1, emulated.late = false; }
 int64_t rm_emulated_launches(void) { return emulated.launches; }
 
 /* The k-th of n to be run. */
@@ -113,6 +115,12 @@ static int64_t in_turn(int64_t k, int64_t n) {
     if (emulated.order == RM_REVERSED) return n - 1 - k;
     if (emulated.order == RM_EVEN_LAST) return k < n / 2 ? 2 * k + 1 : 2 * (k - n / 2);
     return k;
+}
+
+/* Below n. */
+static unsigned draw(unsigned n) {
+    emulated.drawn = emulated.drawn * 1664525u + 1013904223u;
+    return (unsigned)((uint64_t)emulated.drawn * n >> 32);
 }
 
 [[noreturn]] static void die(unsigned thread, const char *what) {
@@ -249,7 +257,7 @@ void rm_mailbox_send(rm_peer rank, float *slot, rm_mailbox *box, float value) {
     mail m = {to,         (float *)there(to, slot, sizeof *slot),
               value,      (rm_mailbox *)there(to, box, sizeof *box),
               blockIdx.x, threadIdx.x};
-    if (emulated.order == RM_IN_ORDER) {
+    if (emulated.order == RM_IN_ORDER || (emulated.order == RM_WARPS_APART && !emulated.late)) {
         bring(&m);
         return;
     }
@@ -320,6 +328,12 @@ static bool release_cluster(unsigned threads) {
     return true;
 }
 
+static void check_end(const block *b, unsigned threads) {
+    for (int i = 0; i < b->boxes && b->returned == threads; i++)
+        if (b->box[i]->missing != (int32_t)b->box[i]->expected)
+            die(0, "has returned, and a mailbox holds a part of a phase: more was sent than expected, or less");
+}
+
 static void run_block(block *b, unsigned threads) {
     const unsigned warp = WARP;
     while (b->running) {
@@ -331,10 +345,33 @@ static void run_block(block *b, unsigned threads) {
             release(b, t, threads - t < warp ? threads : t + warp, WAITS_FOR_WARP);
         if (!b->running) release(b, 0, threads, WAITS_FOR_BLOCK);
     }
-    if (b->returned == threads)
-        for (int i = 0; i < b->boxes; i++)
-            if (b->box[i]->missing != (int32_t)b->box[i]->expected)
-                die(0, "has returned, and a mailbox holds a part of a phase: more was sent than expected, or less");
+    check_end(b, threads);
+}
+
+/* Threads [from, to), a warp, as far as they get without others. */
+static void run_warp(block *b, unsigned from, unsigned to) {
+    for (bool ran = true; ran; release(b, from, to, WAITS_FOR_WARP)) {
+        ran = false;
+        for (unsigned t = from; t < to; t++)
+            if (b->thread[t].is == RUNS) resume(b, t), ran = true;
+    }
+}
+
+/* The next, from one that is drawn, of those that can run. */
+static bool run_some_warp(unsigned threads) {
+    const unsigned warp = WARP, each = (threads + warp - 1) / warp, n = emulated.blocks * each, at = draw(n);
+    if (!draw(50)) emulated.late = !emulated.late;
+    for (unsigned k = 0; k < n; k++) {
+        block *b = &emulated.cluster[(at + k) % n / each];
+        unsigned from = (at + k) % n % each * warp, to = threads - from < warp ? threads : from + warp, t = from;
+        while (t < to && b->thread[t].is != RUNS) t++;
+        if (t == to) continue;
+        run_warp(b, from, to);
+        if (!b->running) release(b, 0, threads, WAITS_FOR_BLOCK);
+        check_end(b, threads);
+        return true;
+    }
+    return false;
 }
 
 /* No thread can run. Those that wait for mail say so first; then whoever is not where others wait for it. */
@@ -377,6 +414,7 @@ static void run_block(block *b, unsigned threads) {
 
 static bool run_some(unsigned threads) {
     bool any = false;
+    if (emulated.order == RM_WARPS_APART) return run_some_warp(threads);
     for (unsigned k = 0; k < emulated.blocks; k++) {
         block *b = &emulated.cluster[in_turn(k, emulated.blocks)];
         if (b->running) run_block(b, threads), any = true;

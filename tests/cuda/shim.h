@@ -8,7 +8,7 @@
  * never ends; one that is used before it is opened, or opened twice; a phase that is expected twice, or gets more than was
  * expected; what is sent outside the cluster or the block's memory, or to a block that is returning. AddressSanitizer finds
  * accesses outside arrays, and tests/cuda/test_kernels.c races: it runs every kernel with threads and blocks in several orders
- * and compares the bits; what is sent arrives at once in one of them, and in the others when nothing else can be done.
+ * and compares the bits; what is sent arrives at once in some of them, and when nothing else can be done in others.
  * Atomics are not there on purpose. What it cannot find: anything about speed, or about nvcc. */
 #ifndef RM_SHIM_H
 #define RM_SHIM_H

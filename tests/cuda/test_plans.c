@@ -73,6 +73,8 @@ START_TEST(random_plans_have_the_same_bits) {
     remat_config config = REMAT_CONFIG_INIT;
     rng_state = (uint64_t)_i * 7919 + 11;
     bool timed = _i % 4 > 0;
+    rm_emulated_clusters = _i % 3 == 2 ? 2 : 0; /* with them recurrent layers of more than 16 units have other kernels */
+    random_net_wider = rm_emulated_clusters ? 16 : 0;
     remat_value loss = random_net_with(&n, timed, _i % 2 == 1);
     if (_i % 3 == 0) loss = differentiate_some(&n);
     ask_for_outputs(&config, &n);
@@ -84,7 +86,7 @@ START_TEST(random_plans_have_the_same_bits) {
     for (int k = 0; k < PLANS; k++) {
         uint64_t kept = rng_state;
         emulated_device_reset((uint64_t)k);
-        rm_emulate_in((rm_emulated_order)(k % RM_ORDERS));
+        rm_emulate_in((rm_emulated_order)((_i + k) % RM_ORDERS));
         config.plan_steps = NULL;
         char *plan = k ? plan_for(&n, loss, config) : NULL;
         config.plan_steps = plan;
@@ -115,7 +117,7 @@ int main(void) {
     Suite *suite = suite_create("plans");
     TCase *c = tcase_create("plans");
     tcase_set_timeout(c, 300);
-    tcase_add_loop_test(c, random_plans_have_the_same_bits, 0, rm_cases(60, 15));
+    tcase_add_loop_test(c, random_plans_have_the_same_bits, 0, rm_cases(60, 18));
     suite_add_tcase(suite, c);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

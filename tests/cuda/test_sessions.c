@@ -25,6 +25,8 @@ typedef struct {
     const char *precision; /* NULL: fp32 */
     int64_t tile;          /* 0: 5 timesteps */
     bool unrecorded;
+    int clusters; /* that the GPU runs at once (emulation.h) */
+    bool off;     /* they are not to be used */
 } way;
 
 static remat_config config_of(const way *w) {
@@ -71,9 +73,11 @@ static outcome run_cuda(const net *n, const way *w, int order) {
     emulated_device_reset((uint64_t)order);
     fake_lt_is(w->whims);
     if (w->unrecorded) setenv("REMAT_CUDA_GRAPHS", "OFF", 1);
+    if (w->off) setenv("REMAT_CUDA_CLUSTERS", "OFF", 1);
+    rm_emulated_clusters = w->clusters;
     rm_emulate_in((rm_emulated_order)(order % RM_ORDERS));
     outcome o = run(n, w);
-    unsetenv("REMAT_CUDA_GRAPHS");
+    unsetenv("REMAT_CUDA_GRAPHS"), unsetenv("REMAT_CUDA_CLUSTERS");
     o.replays = fake_cuda_replays();
     o.graphs = fake_cuda_graphs();
     ck_assert_msg(!fake_cuda_violation(), "%s: %s", w->strategy, fake_cuda_violation());
@@ -119,31 +123,60 @@ static net net_number(int i) {
                  .dropout = 0.2};
 }
 
-START_TEST(every_plan_has_the_same_bits) {
+static void try_plans(const net *n, bool unfolded, int clusters) {
     static const way ways[] = {{.strategy = "none"},
                                {.strategy = "lean"},
                                {.strategy = "segments", .segments = 2},
                                {.strategy = "segments", .segments = 3},
                                {.strategy = "sqrt"},
                                {.strategy = "sqrt", .unrecorded = true}};
-    net n = net_number(_i);
-    bool unfolded = _i >= 6;
     outcome first = {.replays = 0};
-    for (int i = 0; i < (int)(sizeof ways / sizeof *ways); i++) {
+    for (int i = 0; i < (int)(sizeof ways / sizeof *ways) - (clusters > 0); i++) {
         way w = ways[i];
-        w.device = "cuda", w.unfolded = unfolded;
-        outcome o = run_cuda(&n, &w, i);
-        ck_assert_msg(w.unrecorded ? !o.graphs : o.replays > 0, "%s: %d times recorded timesteps were launched",
-                      w.strategy, (int)o.replays);
+        w.device = "cuda", w.unfolded = unfolded, w.clusters = clusters;
+        outcome o = run_cuda(n, &w, i);
+        ck_assert_msg(w.unrecorded || clusters ? !o.graphs : o.replays > 0,
+                      "%s: %d times recorded timesteps were launched", w.strategy, (int)o.replays);
         if (i) expect_same(&first, &o, &w);
         if (i)
             drop(&o);
         else
             first = o;
     }
-    outcome cpu = run(&n, &(way){.device = "cpu", .strategy = "none", .unfolded = unfolded});
+    outcome cpu = run(n, &(way){.device = "cpu", .strategy = "none", .unfolded = unfolded});
     expect_near(&cpu, &first);
     drop(&cpu), drop(&first);
+}
+
+START_TEST(every_plan_has_the_same_bits) {
+    net n = net_number(_i);
+    try_plans(&n, _i >= 6, 0);
+}
+END_TEST
+
+/* A tile's timesteps in one launch (ops/recurrent/persistent.cuh), which leaves nothing to record. Clusters of two
+ * blocks, with one sequence each or two. */
+START_TEST(every_plan_has_the_same_bits_with_clusters) {
+    net n = net_number(_i);
+    n.timesteps = 13;
+    n.hidden = 17 + _i;
+    try_plans(&n, _i == 2, 2 - _i % 2);
+}
+END_TEST
+
+START_TEST(clusters_can_be_turned_off) {
+    net n = net_number(_i);
+    n.timesteps = 11, n.hidden = 17;
+    way w = {.device = "cuda", .strategy = "lean"};
+    outcome without = run_cuda(&n, &w, 0);
+    w.clusters = 2, w.off = true;
+    outcome off = run_cuda(&n, &w, 1);
+    expect_same(&without, &off, &w);
+    ck_assert_int_eq(off.graphs, without.graphs);
+    w.off = false;
+    outcome with = run_cuda(&n, &w, 2);
+    ck_assert(!with.graphs && memcmp(without.parameters, with.parameters, with.bytes));
+    drop(&without), drop(&off), drop(&with);
 }
 END_TEST
 
@@ -161,7 +194,7 @@ START_TEST(whatever_makes_the_products) {
     net n = net_number(_i);
     outcome plain = run_cuda(&n, &(way){.device = "cuda", .strategy = "none"}, 0);
     for (int i = 0; i < 5; i++) {
-        way w = {"cuda", "none", 0, false, makers[i].whims, makers[i].precision, 0, false};
+        way w = {.device = "cuda", .strategy = "none", .whims = makers[i].whims, .precision = makers[i].precision};
         outcome kept = run_cuda(&n, &w, i);
         w.strategy = "lean";
         outcome lean = run_cuda(&n, &w, i + 1);
@@ -205,6 +238,8 @@ int main(void) {
     TCase *c = tcase_create("sessions");
     tcase_set_timeout(c, 300);
     tcase_add_loop_test(c, every_plan_has_the_same_bits, 0, rm_cases(9, 5));
+    tcase_add_loop_test(c, every_plan_has_the_same_bits_with_clusters, 0, 3);
+    tcase_add_loop_test(c, clusters_can_be_turned_off, 0, rm_cases(3, 1));
     tcase_add_loop_test(c, whatever_makes_the_products, 0, rm_cases(4, 2));
     TCase *many = tcase_create("many");
     tcase_set_timeout(many, 300);

@@ -8,7 +8,7 @@
 
 #include "fake.h"
 
-enum { MOST_STREAMS = 32, MOST_RANGES = 40 };
+enum { MOST_STREAMS = 64, MOST_RANGES = 40 };
 
 typedef struct {
     uint64_t after[MOST_STREAMS]; /* by stream: its work up to this number is done before */
