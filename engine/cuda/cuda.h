@@ -116,6 +116,7 @@ void rm_cuda_graphs_destroy(rm_queue *queue);
 
 /* queue.c. True if work may be given: nothing has failed, and CUDA's calls of this thread mean this GPU. */
 bool rm_cuda_ready(rm_device *device);
+int rm_cuda_clusters(void); /* rm_cuda_queue.clusters, of the GPU that is chosen */
 remat_status rm_cuda_queue_make(rm_device *device, rm_queue **out);
 void rm_cuda_queue_destroy(rm_queue *queue);
 void rm_cuda_queue_settle(rm_queue *queue); /* waits for all of it; what arrived is where it was wanted */

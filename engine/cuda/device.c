@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/cuda/cuda.h"
 #include "engine/hash.h"
@@ -151,12 +152,19 @@ static uint64_t cuda_identity(rm_device *device) {
                                                 cudaDevAttrGlobalMemoryBusWidth,
                                                 cudaDevAttrL2CacheSize};
     const rm_cuda_library *lib = device->lib;
-    int value[sizeof facts / sizeof *facts + 3] = {0};
+    int value[sizeof facts / sizeof *facts + 4] = {0};
     for (size_t i = 0; i < sizeof facts / sizeof *facts; i++)
-        (void)lib->cudaDeviceGetAttribute(&value[i + 3], facts[i], device->number);
+        (void)lib->cudaDeviceGetAttribute(&value[i + 4], facts[i], device->number);
     (void)lib->cudaDriverGetVersion(&value[0]);
     (void)lib->cudaRuntimeGetVersion(&value[1]);
     value[2] = (int)(lib->cublasLtGetVersion() + rm_cuda_rnns_version(device->rnns));
+    (void)lib->cudaSetDevice(device->number);
+    value[3] = rm_cuda_clusters();
+    for (int i = 0; i < 3; i++) {
+        static const char *const off[] = {"REMAT_CUDA_SPLIT_K", "REMAT_CUDA_WORKSPACE", "REMAT_CUDA_GRAPHS"};
+        const char *set = getenv(off[i]);
+        value[3] = 2 * value[3] + (set && !strcmp(set, "OFF"));
+    }
     (void)lib->cudaGetLastError();
     return rm_hash(value, sizeof value, 0);
 }

@@ -36,7 +36,7 @@ static remat_status make_blas(rm_queue *q) {
                             "giving cuBLAS its workspace");
 }
 
-static int clusters(void) {
+int rm_cuda_clusters(void) {
     const char *set = getenv("REMAT_CUDA_CLUSTERS");
     bool off = set && !strcmp(set, "OFF");
     return off || !rm_cuda_kernels_built.clusters ? 0 : rm_cuda_kernels_built.clusters();
@@ -58,7 +58,7 @@ static remat_status make(rm_queue *q) {
     TRY(rm_cuda_graphs_make(q));
     q->shown = (rm_cuda_queue){.stream = q->stream,
                                .partial = partial,
-                               .clusters = clusters(),
+                               .clusters = rm_cuda_clusters(),
                                .multiply = rm_cuda_multiply,
                                .begin = rm_cuda_graph_begin,
                                .end = rm_cuda_graph_end};

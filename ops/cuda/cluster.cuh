@@ -121,7 +121,10 @@ static inline int rm_clusters_at_once(void (*kernel)(A), int size, int threads, 
     cudaLaunchAttribute attribute = {};
     int count = 0;
     rm_cluster_config(&config, &attribute, (const void *)kernel, 1, size, threads, bytes);
-    if (cudaOccupancyMaxActiveClusters(&count, kernel, &config)) count = 0;
+    cudaFuncAttributes about; /* what is compiled for an older GPU, and by the driver for this one, has empty kernels */
+    if (cudaFuncGetAttributes(&about, (const void *)kernel) || about.ptxVersion < 90 ||
+        cudaOccupancyMaxActiveClusters(&count, kernel, &config))
+        count = 0;
     (void)cudaGetLastError();
     return count;
 }

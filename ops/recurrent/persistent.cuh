@@ -187,7 +187,7 @@ template <class Cell, int V, int Q> static constexpr size_t rm_persistent_forwar
 
 /* One cluster for each Q sequences. */
 template <class Cell, int V, int Q>
-static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_forward(rm_persistent a) {
+static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS, V == 1 ? 2 : 1) rm_persistent_forward(rm_persistent a) {
 #if RM_PERSISTENT
     typedef rm_persistent_shape<Cell, V> Shape;
     constexpr int GROUPS = Shape::GROUPS, PASSES = rm_persistent_rows<Shape, Q>::PASSES, PEERS = RM_CLUSTER_MOST / 4;
@@ -311,7 +311,7 @@ static __device__ inline void rm_persistent_fetch(const rm_persistent &a, int64_
 /* Gates of all rows, in the place of x's parts if there is no table; c is left to a kernel of its own. Blocks are alone: U
  * units of rows_each rows, the units of the same rows side by side. Rows are fetched while those before them are added up. */
 template <class Cell, int V>
-static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_rebuild(rm_persistent a) {
+static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS, V == 1 ? 2 : 1) rm_persistent_rebuild(rm_persistent a) {
 #if RM_PERSISTENT
     typedef rm_persistent_shape<Cell, V, RM_PERSISTENT_REBUILD_REGISTERS> Shape;
     enum { Q = RM_PERSISTENT_SEQUENCES, GROUPS = Shape::GROUPS, PASSES = (Q + GROUPS - 1) / GROUPS };
@@ -409,7 +409,7 @@ static __device__ inline float rm_persistent_add_shares(const float *share) {
 
 /* One cluster for each Q sequences, as forward. */
 template <class Cell, int V, int Q>
-static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS) rm_persistent_backward(rm_persistent a) {
+static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS, V == 1 ? 2 : 1) rm_persistent_backward(rm_persistent a) {
 #if RM_PERSISTENT
     typedef rm_persistent_shape<Cell, V> Shape;
     constexpr int U = Shape::U, G = Shape::G, C = Shape::C, MOST = RM_CLUSTER_MOST, ACROSS = Shape::THREADS / 2;

@@ -18,7 +18,7 @@
 
 rm_index threadIdx, blockIdx, blockDim, gridDim;
 
-enum { MAX_THREADS = 1024, WARP = 32, STACK_BYTES = 64 * 1024, WIDEST = 8, MAX_BOXES = 64, SEAL = 0x5A6 };
+enum { MAX_THREADS = 1024, WARP = 32, STACK_BYTES = 64 * 1024, WIDEST = 8, MAX_BOXES = 64, SEAL = 0x5A6, MOST_FETCHES = 64 };
 enum { MAX_SHARED = 227 * 1024, MAX_EXPECTED = (1 << 20) - 1 }; /* bytes: of a block; of a phase */
 
 /* Where a fiber goes on. Kernels switch hundreds of thousands of times a test: on x86-64 that takes a few instructions; the C
@@ -65,6 +65,13 @@ typedef struct {
     int line;
     const rm_mailbox *box; /* for what */
     unsigned exchanges;
+    struct {
+        float *to;
+        const void *from;
+        unsigned batch;
+    } fetch[MOST_FETCHES]; /* under way, the oldest first */
+    int n_fetches;
+    unsigned batches; /* ended */
     char *stack;
     void *fake_stack; /* AddressSanitizer's */
 } fiber;
@@ -285,13 +292,41 @@ void rm_emulated_mailbox_wait(rm_mailbox *box, unsigned phase, const char *file,
     }
 }
 
+/* ---- Fetches ------------------------------------------------------------------------------------------------------------- */
+
+/* They arrive as late as they may; until then what lies there is nothing. */
+void rm_fetch(void *shared, const void *global) {
+    here();
+    fiber *f = emulated.current;
+    if (f->n_fetches == MOST_FETCHES) die(threadIdx.x, "fetches more than the emulation has room for");
+    f->fetch[f->n_fetches].to = (float *)there(f->block, shared, sizeof(float));
+    f->fetch[f->n_fetches].from = global;
+    f->fetch[f->n_fetches++].batch = f->batches;
+    *(float *)shared = NAN;
+}
+
+void rm_fetch_end(void) {
+    here();
+    emulated.current->batches++;
+}
+
+void rm_emulated_fetch_wait(int batches) {
+    here();
+    fiber *f = emulated.current;
+    int n = 0;
+    while (n < f->n_fetches && f->fetch[n].batch + (unsigned)batches < f->batches) n++;
+    for (int i = 0; i < n; i++) memcpy(f->fetch[i].to, f->fetch[i].from, sizeof(float));
+    f->n_fetches -= n;
+    memmove(f->fetch, f->fetch + n, (size_t)f->n_fetches * sizeof *f->fetch);
+}
+
 /* ---- Blocks that run together ------------------------------------------------------------------------------------------ */
 
 static void begin(block *b, fiber *f) {
     if (!f->stack) f->stack = (char *)malloc(STACK_BYTES);
     if (!f->stack) abort();
     place_make(&f->at, f->stack, STACK_BYTES, fiber_main);
-    f->block = b, f->is = RUNS, f->exchanges = 0, f->fake_stack = NULL;
+    f->block = b, f->is = RUNS, f->exchanges = 0, f->fake_stack = NULL, f->n_fetches = 0, f->batches = 0;
 }
 
 static void resume(block *b, unsigned thread) {

@@ -62,13 +62,12 @@ void rm_mailbox_open(rm_mailbox *box), rm_mailbox_expect(rm_mailbox *box, unsign
 typedef unsigned rm_peer; /* its rank */
 static inline rm_peer rm_cluster_peer(unsigned rank) { return rank; }
 void rm_mailbox_send(rm_peer peer, float *slot, rm_mailbox *box, float value);
-static inline void rm_fetch(void *shared, const void *global) { memcpy(shared, global, 4); }
-static inline void rm_fetch_end(void) {}
+void rm_fetch(void *shared, const void *global), rm_fetch_end(void), rm_emulated_fetch_wait(int batches);
 void rm_emulated_cluster_sync(const char *file, int line);
 void rm_emulated_mailbox_wait(rm_mailbox *box, unsigned phase, const char *file, int line);
 }
 
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #define __popc(bits) __builtin_popcount(bits)
 #define rm_clusters_at_once(kernel, size, threads, bytes) ((void)(kernel), rm_emulated_clusters)
 #define __syncthreads() rm_emulated_syncthreads(__FILE__, __LINE__)
@@ -77,7 +76,7 @@ void rm_emulated_mailbox_wait(rm_mailbox *box, unsigned phase, const char *file,
 #define rm_cluster_sync() rm_emulated_cluster_sync(__FILE__, __LINE__)
 #define rm_mailbox_wait(box, phase) rm_emulated_mailbox_wait(box, phase, __FILE__, __LINE__)
 
-template <int N> static inline void rm_fetch_wait(void) {}
+template <int N> static inline void rm_fetch_wait(void) { rm_emulated_fetch_wait(N); }
 
 template <typename T>
 static inline T rm_emulated_shuffle(unsigned mask, T value, int lane, const char *file, int line) {
