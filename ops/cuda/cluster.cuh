@@ -3,7 +3,8 @@
  * and hand on what each has made, in a third of a microsecond.
  *
  * A kernel launched by RM_LAUNCH_CLUSTERS has no other shared memory than rm_cluster_memory(), so that the emulation can give
- * each block its own; what a peer writes to lies at the same place in every block. A mailbox is a count of bytes on their way:
+ * each block its own; what a peer writes to lies at the same place in every block. A mailbox counts
+ * bytes that are still to come. When all have, its phase ends, and whoever waits goes on:
  *
  *     one thread:   rm_mailbox_open(&box); rm_mailbox_expect(&box, n);    then all: rm_cluster_sync()
  *     any block:    rm_mailbox_send(peer, &slot, &box, value)             4 bytes into that block's slot, and its box
@@ -13,8 +14,11 @@
  * What lies in global memory is best asked for many steps ahead: rm_fetch copies 4 bytes into shared memory while the thread goes
  * on (cp.async). rm_fetch_end ends a batch; after rm_fetch_wait<N> this thread sees all its batches but the last N.
  *
- * Nobody may send into a phase before all have seen the one before the last end: two boxes, used in turn, see to that where
- * each block's part is needed by all. rm_cluster_sync() comes last, too: a block that has returned has no memory. */
+ * A mailbox remembers one bit of its phase: a thread that misses two of them waits for ever. So nobody may send for the next
+ * phase before every waiting thread has seen this one end. Two mailboxes used in turn see to that, if a block can go on only with
+ * what every waiting warp of the others sends after its own wait, or after a __syncthreads() behind it.
+ *
+ * rm_cluster_sync() comes last: a block that has returned has no memory to send to. */
 #ifndef RM_CLUSTER_CUH
 #define RM_CLUSTER_CUH
 
@@ -74,8 +78,8 @@ static __device__ inline void rm_mailbox_send(rm_peer peer, float *slot, rm_mail
                    "r"(__float_as_int(value)), "r"(rm_cluster_here(box) + peer)
                    : "memory");
 }
-/* What came lies in shared memory, before which there is no cache, so that the scope of the block is enough; with that of the
- * cluster the first-level cache is emptied each time, which waits for all loads under way. */
+/* Scope of the block, which is PTX's default: what came lies in shared memory, where no cache can hide it. The cluster's scope
+ * would empty the first-level cache at each wait (CCTL.IVALL), and for that wait for all loads under way. */
 static __device__ inline void rm_mailbox_wait(rm_mailbox *box, unsigned phase) {
     RM_CLUSTER_ASM("{\n\t.reg .pred there;\n"
                    "again:\n\tmbarrier.try_wait.parity.acquire.cta.shared::cta.b64 there, [%0], %1;\n\t"

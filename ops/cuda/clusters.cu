@@ -1,7 +1,8 @@
 /* clusters.cu: whether this GPU runs clusters (cluster.cuh), and how many at once. */
 #include "ops/cuda/cluster.cuh"
 
-/* Stands for all: with so much shared memory, each block has a multiprocessor to itself. */
+/* Stands for every persistent kernel: with so much shared memory a block has a multiprocessor to itself, as those of wide layers
+ * have. */
 enum { THREADS = 256, BYTES = 200 << 10 };
 static __global__ void __launch_bounds__(THREADS) alone(int) {}
 

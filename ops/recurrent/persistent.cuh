@@ -1,14 +1,15 @@
 /* persistent.cuh: a tile's timesteps in one launch. The recurrent weights stay in registers and shared memory ("persistent
  * RNNs", Diamos et al. 2016), and only h, or parts of dh, travel: between the blocks of a cluster (ops/cuda/cluster.cuh).
  *
- * A cluster has whole sequences, Q of them; a block has U units of the layer, with all their gates; K is the widest layer.
+ * A cluster computes Q whole sequences, from a tile's first timestep to its last. Each of its blocks has U of the layer's units, with
+ * all their gates; K = 16 U is the widest layer that fits.
  *
- *     forward     S = 16 lanes share V units. Lane s adds w h over k = 4 (i S + s) + (0..3), i = 0, 1, ...; lanes are added in pairs
- *                 at distance 1, 2, 4, 8. Of h' each block sends its units' to all
- *     rebuild     the same sums of the same h, which lie in y: a block has its units' weights, and a part of the rows
- *     backward    two lanes share columns of w_hh, in the rows of their block's units: one has the even units, one the odd. They
- *                 add up those rows' share of dh = dgates w_hh; it goes to the block whose units it belongs to, which adds the
- *                 shares in rank order
+ *     forward     16 neighbouring lanes (S) have V units together. Lane s multiplies k = 4 (16 i + s) + (0..3), for i = 0, 1, ...;
+ *                 then lanes are added in pairs at distance 1, 2, 4, 8. Each block sends its units' h' to all blocks
+ *     rebuild     the same sums, of the h that lie in y; each block has U units and a range of rows, and none waits for another
+ *     backward    two lanes have the same columns of w_hh, one in the rows of its block's even units, the other in those of the odd
+ *                 ones. Their sum is this block's share of dh = dgates w_hh. It is sent to the block that has the unit, which
+ *                 adds the shares of all blocks in a fixed order
  *
  * So a sum's order depends on the cell and on H alone: bits do not depend on the tile, on what is kept, or on Q. Sums are fp32 in
  * every precision: tensor cores would gain nothing where the time goes into handing h on. */
@@ -44,7 +45,7 @@ template <class Cell, int V_, int REGISTERS = RM_PERSISTENT_REGISTERS> struct rm
     static constexpr int HELD_CHUNKS = HELD / CHUNK, HELD_ROWS = HELD / ROW; /* in registers; the rest in shared memory */
     static constexpr int FORWARD_SHARED = (CHUNKS - HELD_CHUNKS) * CHUNK * THREADS;
     static constexpr int BACKWARD_SHARED = (ROWS - HELD_ROWS) * ROW * THREADS;
-    static constexpr int GROUPS = S / (4 * V); /* of four lanes that end with the same unit, and so take different rows */
+    static constexpr int GROUPS = S / (4 * V); /* of four lanes end with the same unit; each takes other sequences */
 };
 
 /* A kernel's argument: a tile. NULL: not wanted, or zeros. */
@@ -67,8 +68,8 @@ struct alignas(16) rm_four {
 
 /* ---- Sums over h ---------------------------------------------------------------------------------------------------- */
 
-/* The weights of this lane's units, from `first` on, and k: first those in registers, then those in shared memory, where each
- * thread has a column. */
+/* The weights of this lane's units, from `first` on, and k: first those in registers, then those in shared memory, a column for
+ * each thread, so that neighbours read from different banks. */
 template <class Shape>
 static __device__ inline void rm_persistent_load(const rm_persistent &a, int64_t first, float *held, float *shared) {
     const int slice = threadIdx.x % Shape::S;
@@ -127,12 +128,12 @@ static __device__ inline void rm_persistent_sums(const float *held, const float 
 
 /* ---- From sums to h ------------------------------------------------------------------------------------------------- */
 
-/* What a lane has after the sums: gate lane % 4 of one unit, with three neighbours for the others (or the same, where there is one
- * gate), in the rows of its group. */
+/* What a lane does after the sums: one gate (lane % 4) of one unit, for the sequences of its group. The three lanes beside it have
+ * the unit's other gates; with one gate, all four have the same. */
 struct rm_persistent_lane {
-    int64_t unit, first; /* of the layer, and may lie behind it; the first of those that its weights are for */
-    bool lives, reads;   /* it does not; and x has a part in this lane's gate */
-    int gate, from, group;
+    int64_t unit, first;   /* unit: may be H or more, then the lane does not live. first: of the units that its weights are for */
+    bool lives, reads;     /* reads: this gate has a part from x */
+    int gate, from, group; /* from: the first of its four lanes */
     float b_ih, b_hh;
 };
 
@@ -240,7 +241,8 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS, V == 1 ? 2 : 1) 
         else from += wide;
     }
     if (token) token += AHEAD * a.batch;
-    /* A warp without units sends nothing, so that nobody would wait for it: it could miss two phases of a mailbox. */
+    /* Nobody waits for a warp that sends nothing, so the others could be two phases ahead, and it would never see the first end. It
+     * has nothing to do anyway. */
     const bool warp_lives = (int64_t)rank * Shape::U + threadIdx.x / RM_LANES * (RM_LANES / Shape::S) * V < a.hidden;
     for (int64_t t = 0; warp_lives && t < a.tau; t++) {
         const int now = (int)(t & 1), next = 1 - now, turn = (int)(t % AHEAD) * PASSES;
@@ -397,7 +399,7 @@ static __device__ inline void rm_persistent_fetch_back(const rm_persistent &a, i
     s->kept -= a.batch * a.width, s->dy -= deep, s->before -= deep;
 }
 
-/* Shares of dh (in four sums: of four ranks each) in the order of ranks' pairs. */
+/* The shares of all 16 ranks (0 where there are fewer), added in a fixed order: in fours, then the four sums. */
 static __device__ inline float rm_persistent_add_shares(const float *share) {
     float sum[RM_CLUSTER_MOST / 4];
     RM_UNROLL for (int i = 0; i < RM_CLUSTER_MOST / 4; i++) {
@@ -424,7 +426,7 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS, V == 1 ? 2 : 1) 
     const int n = (int)(a.batch - first < Q ? a.batch - first : Q);
     const int units = (int)(a.hidden - first_unit < U ? a.hidden - first_unit : U);
     const unsigned bytes = (unsigned)(n * units * size * sizeof(float));
-    const int mine = threadIdx.x % U, sequence = threadIdx.x / U; /* the first Q U threads have a unit each */
+    const int mine = threadIdx.x % U, sequence = threadIdx.x / U; /* thread s U + u ends with unit u of sequence s */
     const bool has = sequence < n && mine < units;
     const int64_t exchanges = a.tau - (a.dh_in ? 0 : 1), in = (first + sequence) * a.hidden + first_unit + mine;
     const int odd = threadIdx.x % 2, across = threadIdx.x / 2; /* this lane's units; the first of its columns */
@@ -530,16 +532,15 @@ static inline int64_t rm_persistent_at_once(const rm_cell_tile *r) {
     return r->queue->clusters * (rm_persistent_is_wide(r) ? 1 : 2);
 }
 
-/* Whether a layer's timesteps are made here: the same for all of its tiles and passes. A layer that fits into one block needs no
- * cluster; with many sequences a cluster makes one after the other what a product makes at once (docs/notes/cuda.md has both
- * times). */
+/* Whether persistent kernels make this layer's timesteps. The answer is the same for all tiles and passes, or bits would differ.
+ * Layers that fit into one block need no cluster; with very many sequences products are faster (docs/notes/cuda.md has times). */
 static inline bool rm_persistent_serves(const rm_cell_tile *r) {
     enum { ONE_BLOCK = RM_PERSISTENT_WIDEST / RM_CLUSTER_MOST / 2, MOST_EACH = 8 };
     return r->hidden > ONE_BLOCK && r->hidden <= RM_PERSISTENT_WIDEST && r->batch <= MOST_EACH * rm_persistent_at_once(r);
 }
 
-/* How many sequences a cluster takes: with more, the clusters wait less often for others to end, and each step lasts longer,
- * by so much of a step of one as these units say. */
+/* How many sequences a cluster takes. With more there are fewer rounds of clusters, and each timestep is longer: HANDING_ON once, and
+ * EACH for every sequence, in any unit. A choice of speed; bits do not depend on it. */
 static inline int rm_persistent_sequences(int64_t batch, int64_t at_once) {
     enum { HANDING_ON = 2, EACH = 1 };
     int best = 1;

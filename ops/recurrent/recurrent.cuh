@@ -16,6 +16,8 @@
  *     h w_hh^T    0  1  2  3         0  1  2       0       rows of w_hh
  *     shift           0                1           0
  *
+ * Layers of 17 to 512 units on Hopper have persistent kernels for the timesteps instead (persistent.cuh).
+ *
  * docs/notes/cuda.md says what launches cost, and why the bits repeat. */
 #ifndef RM_RECURRENT_CUH
 #define RM_RECURRENT_CUH
