@@ -337,7 +337,8 @@ typedef struct {
     uint64_t resident_bytes; /* of the process, where measured; else 0                                    */
 } remat_live_point;
 remat_status remat_plan_timeline(const remat_session *, remat_live_point **points, int64_t *count);
-/* Traces the next remat_gradients, or remat_forward and remat_backward: costs a few microseconds a step of the plan. */
+/* Traces the next remat_gradients, or remat_forward and remat_backward: costs a few microseconds a step of the plan. The traced
+ * timeline is INVALID until such a pass has come to its end. */
 remat_status remat_trace_next(remat_session *);
 remat_status remat_traced_timeline(const remat_session *, remat_live_point **points, int64_t *count);
 
@@ -494,7 +495,8 @@ int64_t remat_sampler_at(const remat_sampler *, int64_t k);   /* the k-th sample
  * remat_evaluate made them, or, where the loss depends on them, the last pass of either kind (INVALID before the first);
  * CARRIED the carried states (B,H) of a stateful session: "lstm.0.h" and "lstm.0.c" of its first LSTM layer, "gru.1.h" of its
  * second GRU layer, "rnn_tanh.0.h" and so on (docs/stateful.md). GRADIENT has the parameters first, in their order, then the
- * inputs of remat_requires_grad: of the last call's batch alone, neither added up over micro steps nor over ranks.
+ * inputs of remat_requires_grad: of the last call's batch alone, neither added up over micro steps nor over ranks; with
+ * micro_steps = K they carry its share in the whole batch, 1/K.
  * OUTPUT_GRADIENT is the program's to write, between remat_forward and remat_backward: of the outputs that are differentiated,
  * shaped like them. Indices run from 0 in order of definition. */
 typedef enum {
@@ -560,13 +562,15 @@ remat_status remat_evaluate(remat_session *, remat_step_result *);          /* f
  *     remat_update(s, 1e-3, &r);
  *
  * remat_forward runs the plan up to its first backward run; then the outputs that are differentiated can be read. They and
- * their gradients lie in the arena whole, for all timesteps. All gradients are written anew after each forward pass; backward
- * takes their share of the batch (1/K with micro_steps = K, and this rank's weight), as it takes the loss's, and uses them up.
+ * their gradients lie in the arena whole, for all timesteps. All gradients are written anew after each forward pass, which
+ * sets them to zero: parts of one that are not written (remat_write_part) stay zero. Backward takes their share of the batch
+ * (1/K with micro_steps = K, and this rank's weight), as it takes the loss's, and uses them up.
  * remat_backward runs the rest, as in remat_gradients; the loss in its result is that of `loss`, 0 without one. Where outputs
  * are differentiated, remat_gradients and remat_step are INVALID; elsewhere the two calls do what remat_gradients does.
- *     remat_backward without a forward pass to go on from is INVALID; so is one before all gradients are written. remat_forward
- * again begins anew. What a plan may still compute from is left alone in between: any other pass, an update, and writing
- * inputs, parameters, outputs or carried states give the forward pass up, and remat_backward then is INVALID. */
+ *     remat_backward without a forward pass to go on from is INVALID; so is one before something of every gradient is
+ * written. remat_forward again begins anew. What a plan may still compute from is left alone in between: any other pass, an
+ * update, and writing inputs, parameters, outputs or carried states give the forward pass up, and remat_backward then is
+ * INVALID. */
 remat_status remat_forward(remat_session *);
 remat_status remat_backward(remat_session *, remat_step_result *);
 

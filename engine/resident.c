@@ -1,6 +1,6 @@
 /* resident.c: lays out what stays in memory for the session's whole life, in one run of bytes from offset 0:
  *
- *   parameters | gradients | tables' gradients | optimizer | packed weights | one timestep | inputs | tables, loss, ...
+ *   parameters | gradients | inputs' and tables' gradients | optimizer | packed weights | one timestep | inputs | ...
  *
  * Every array starts on a multiple of RM_ALIGN; parameters and gradients, in buckets, on a page, because other ranks may share
  * these pages (remat_ranks.map). A block begins on any multiple of RM_ALIGN, so that it can end at a guard page: what is
@@ -83,7 +83,7 @@ static void lay_out_table_gradients(rm_chain *chain, const rm_chain_config *conf
                                : graph->value[v].origin == RM_VALUE_INPUT && graph->value[v].needs_gradient)
             at->gradient[v] = reserve_value(chain, v);
     at->table_gradients_bytes = at->bytes - at->table_gradients_offset;
-    close_section(chain, "table gradients", at->table_gradients_offset);
+    close_section(chain, "input and table gradients", at->table_gradients_offset);
 }
 
 /* For each bucket, each array of state of this rank's part of it. */

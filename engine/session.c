@@ -31,7 +31,8 @@ static remat_status check_ends(const remat_graph *graph, int32_t loss, const rem
     REQUIRE(!loss || graph->value[loss].origin == RM_VALUE_RESULT, INVALID,
             "the loss is not computed by any operation");
     REQUIRE(!loss || graph->value[loss].desc.rank == 0, INVALID,
-            "the loss is not a scalar; end the graph in softmax_cross_entropy or mse");
+            "the loss is not a scalar; end the graph in softmax_cross_entropy, mse or an op of your own with a scalar "
+            "result, or differentiate outputs instead (n_differentiated)");
     REQUIRE(!loss || config->inference || graph->value[loss].needs_gradient, INVALID,
             "the loss depends on no parameter and no input that requires a gradient, so there is nothing to train");
     REQUIRE(config->n_outputs >= 0, INVALID, "n_outputs is %d; use at least 0", config->n_outputs);

@@ -89,6 +89,9 @@ remat_status rm_session_check_inputs(const remat_session *session); /* arrays.c;
  * final (step.c). */
 double rm_session_loss_share(const remat_session *session);
 
+/* step.c. For sentences: the call, or calls, that make gradients in this session. */
+const char *rm_session_pass_text(const remat_session *session);
+
 /* update.c. Waits for a bucket, and takes its gradients' squares for the norm. Measures its arrays, for an optimizer that does:
  * once an update. Updates its parameters, of this rank's part, and gives them to the others. Waits until those of all buckets
  * are there. */

@@ -105,7 +105,7 @@ static remat_status run_forward(remat_session *s) {
 
 static remat_status run_rest(remat_session *s) {
     remat_status status = rm_run_rest(&s->runner, &s->chain.problem, &s->training);
-    s->trace_next = false;
+    if (s->runner.trace && !status) s->trace_next = false;
     s->runner.trace = NULL;
     s->ran_forward = false;
     return status;
@@ -187,12 +187,16 @@ static remat_status add_gradients(remat_session *s, double lr, remat_step_result
     return status;
 }
 
+const char *rm_session_pass_text(const remat_session *s) {
+    return s->chain.n_differentiated ? "remat_forward and remat_backward" : "remat_gradients";
+}
+
 /* Both halves at once need no word from outside. */
 static remat_status begin_gradients(remat_session *s) {
     TRY(check_runs(s));
     REQUIRE(!s->chain.n_differentiated, INVALID,
-            "the gradients of %d outputs come from outside: call remat_forward, write them, then call remat_backward",
-            s->chain.n_differentiated);
+            "this session differentiates outputs, whose gradients come from outside: call remat_forward, write them, "
+            "then call remat_backward");
     remat_status status = run_forward(s);
     if (status) s->n_made = 0;
     return status;
@@ -230,11 +234,20 @@ remat_status remat_gradients(remat_session *s, remat_step_result *result) {
     return go_backward(s, -1, result ? result : &unwanted);
 }
 
+/* Zeros, until the program writes them, whole or in parts: the last pass's would pass for this one's. */
+static void begin_output_gradients(const remat_session *s) {
+    for (int i = 0; i < s->chain.n_differentiated; i++) {
+        rm_array *array = &s->array[REMAT_OUTPUT_GRADIENT][i];
+        s->api->fill(s->runner.queue, s->runner.resident + array->offset, 0, (uint64_t)array->held * sizeof(float));
+        array->missing = true;
+    }
+}
+
 remat_status remat_forward(remat_session *s) {
     NEED(s, "a session");
     TRY(check_runs(s));
     TRY(run_forward(s));
-    for (int i = 0; i < s->chain.n_differentiated; i++) s->array[REMAT_OUTPUT_GRADIENT][i].missing = true;
+    begin_output_gradients(s);
     s->handed_out = true;
     return s->api->synchronize(s->runner.queue);
 }
@@ -281,9 +294,8 @@ remat_status remat_step(remat_session *s, double lr, remat_step_result *result) 
     if (!result) result = &unwanted;
     REQUIRE(s->optimizer, INVALID, "this session has no optimizer; name one in the config");
     REQUIRE(s->micro_steps == 1, INVALID,
-            "the batch of this session's updates comes in %d micro steps; call remat_gradients for each, then "
-            "remat_update",
-            s->micro_steps);
+            "the batch of this session's updates comes in %d micro steps; call %s for each, then remat_update",
+            s->micro_steps, rm_session_pass_text(s));
     REQUIRE(lr >= 0 && isfinite(lr), INVALID, "the learning rate is %g; use a finite number of at least 0", lr);
     if (rm_session_is_fused(s)) return fused_step(s, lr, result);
     TRY(begin_gradients(s));

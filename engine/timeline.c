@@ -78,9 +78,12 @@ remat_status remat_trace_next(remat_session *s) {
 remat_status remat_traced_timeline(const remat_session *s, remat_live_point **points, int64_t *count) {
     NEED(s, "a session");
     NEED(points && count, "a place for the result");
-    int64_t n = 0;
+    int64_t n = 0, n_steps = s->training.plan.n_steps;
     const remat_live_point *traced = s->trace ? rm_trace_points(s->trace, &n) : NULL;
-    REQUIRE(n, INVALID, "no step was traced yet; call remat_trace_next, then remat_gradients");
+    REQUIRE(n, INVALID, "no step was traced yet; call remat_trace_next, then %s", rm_session_pass_text(s));
+    REQUIRE(n == n_steps, INVALID,
+            "%lld of the plan's %lld steps were traced: the pass has not come to its end; call %s first", (long long)n,
+            (long long)n_steps, s->ran_forward ? "remat_backward" : rm_session_pass_text(s));
     TRY(allocate(n, points));
     memcpy(*points, traced, (size_t)n * sizeof *traced);
     *count = n;

@@ -229,10 +229,10 @@ remat_status remat_update(remat_session *s, double lr, remat_step_result *result
     NEED(s, "a session");
     REQUIRE(s->optimizer, INVALID, "this session has no optimizer; name one in the config");
     REQUIRE(rm_session_has_gradients(s) || s->micro_steps > 1, INVALID,
-            "there are no gradients yet; call remat_gradients before remat_update");
+            "there are no gradients yet; call %s before remat_update", rm_session_pass_text(s));
     REQUIRE(rm_session_has_gradients(s), INVALID,
-            "%d of %d micro steps were made; call remat_gradients %d more times before remat_update", s->n_made,
-            s->micro_steps, s->micro_steps - s->n_made);
+            "%d of %d micro steps were made; call %s %d more times before remat_update", s->n_made, s->micro_steps,
+            rm_session_pass_text(s), s->micro_steps - s->n_made);
     REQUIRE(lr >= 0 && isfinite(lr), INVALID, "the learning rate is %g; use a finite number of at least 0", lr);
     s->n_made = 0;
     TRY(update_all(s, lr));

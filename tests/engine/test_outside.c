@@ -127,6 +127,17 @@ static void expect_near(remat_session *a, remat_session *b, remat_kind kind, dou
     }
 }
 
+static void expect_invalid(remat_status status, const char *sentence) {
+    ck_assert_int_eq(status, REMAT_INVALID);
+    ck_assert_msg(strstr(remat_last_error(), sentence), "says \"%s\"", remat_last_error());
+}
+
+static void write_constant(remat_session *s, float value) {
+    float gradient[T * B * V];
+    for (int i = 0; i < T * B * V; i++) gradient[i] = value;
+    CHECKED(remat_write(s, REMAT_OUTPUT_GRADIENT, 0, gradient, sizeof gradient));
+}
+
 /* ---- The same as with the built-in loss ------------------------------------------------------------------------ */
 
 /* The built-in gradient of the logits is a float's rounding away, 6e-8; what that becomes in the sums behind it. Adam divides
@@ -472,6 +483,33 @@ START_TEST(both_halves_are_traced) {
 }
 END_TEST
 
+/* A pass that has begun is not the next one, and half of one is no timeline. */
+START_TEST(half_a_trace_is_none) {
+    tagger t = build(0, false);
+    remat_session *s = open_session(&t, configured());
+    remat_step_result r;
+    remat_live_point *traced;
+    int64_t n;
+    feed(s, 0);
+    expect_invalid(remat_traced_timeline(s, &traced, &n),
+                   "call remat_trace_next, then remat_forward and remat_backward");
+    CHECKED(remat_forward(s));
+    CHECKED(remat_trace_next(s));
+    write_constant(s, 1);
+    CHECKED(remat_backward(s, &r));
+    expect_invalid(remat_traced_timeline(s, &traced, &n), "no step was traced yet");
+    CHECKED(remat_forward(s));
+    expect_invalid(remat_traced_timeline(s, &traced, &n), "has not come to its end; call remat_backward first");
+    CHECKED(remat_evaluate(s, &r)); /* gives it up; the next is traced in its place */
+    expect_invalid(remat_traced_timeline(s, &traced, &n),
+                   "has not come to its end; call remat_forward and remat_backward");
+    CHECKED(own_gradients(s, 0, &r));
+    CHECKED(remat_traced_timeline(s, &traced, &n));
+    remat_text_free((char *)traced);
+    close_session(&t, s);
+}
+END_TEST
+
 START_TEST(a_gradient_from_outside_takes_no_other_place) {
     remat_graph *g;
     remat_session *s;
@@ -524,17 +562,6 @@ END_TEST
 
 /* ---- The order of calls ---------------------------------------------------------------------------------------- */
 
-static void expect_invalid(remat_status status, const char *sentence) {
-    ck_assert_int_eq(status, REMAT_INVALID);
-    ck_assert_msg(strstr(remat_last_error(), sentence), "says \"%s\"", remat_last_error());
-}
-
-static void write_constant(remat_session *s, float value) {
-    float gradient[T * B * V];
-    for (int i = 0; i < T * B * V; i++) gradient[i] = value;
-    CHECKED(remat_write(s, REMAT_OUTPUT_GRADIENT, 0, gradient, sizeof gradient));
-}
-
 START_TEST(in_this_order) {
     static float logits[T * B * V];
     tagger t = build(0, false);
@@ -543,11 +570,12 @@ START_TEST(in_this_order) {
     feed(s, 0);
     expect_invalid(remat_read(s, REMAT_OUTPUT, 0, logits, sizeof logits), "has not been made yet");
     expect_invalid(remat_backward(s, NULL), "there is no forward pass to go on from: call remat_forward");
-    expect_invalid(remat_gradients(s, NULL), "the gradients of 1 outputs come from outside: call remat_forward");
+    expect_invalid(remat_gradients(s, NULL), "this session differentiates outputs, whose gradients come from");
     expect_invalid(remat_step(s, 0.1, NULL), "come from outside");
     write_constant(s, 1); /* too early */
     CHECKED(remat_forward(s));
     CHECKED(remat_read(s, REMAT_OUTPUT, 0, logits, sizeof logits));
+    expect_invalid(remat_update(s, 0.1, NULL), "call remat_forward and remat_backward before remat_update");
     expect_invalid(remat_backward(s, NULL), "the gradient of output 0 has not been written since remat_forward");
     write_constant(s, 1);
     CHECKED(remat_backward(s, NULL));
@@ -556,6 +584,35 @@ START_TEST(in_this_order) {
     expect_invalid(remat_backward(s, NULL), "has not been written"); /* of the last pass: used up */
     CHECKED(remat_update(s, 0.1, NULL));                             /* of the pass before, whose gradients are there */
     close_session(&t, s);
+}
+END_TEST
+
+/* What is not written of a gradient is zero, whatever the last pass left there. */
+START_TEST(a_gradient_in_parts) {
+    tagger t = build(0, false);
+    trace got[2] = {{.n = 0}, {.n = 0}};
+    for (int i = 0; i < 2; i++) {
+        float gradient[T * B * V] = {[B * V] = 1, [B * V + 1] = -2, [T * B * V - 1] = 3};
+        remat_config config = configured();
+        config.strategy = "sqrt";
+        remat_session *s = open_session(&t, config);
+        feed(s, 0);
+        CHECKED(remat_forward(s));
+        write_constant(s, 5);
+        CHECKED(remat_backward(s, NULL));
+        CHECKED(remat_forward(s));
+        if (i) {
+            CHECKED(remat_write_part(s, REMAT_OUTPUT_GRADIENT, 0, sizeof gradient - 4, &gradient[T * B * V - 1], 4));
+            CHECKED(remat_write_part(s, REMAT_OUTPUT_GRADIENT, 0, B * V * 4, &gradient[B * V], 8));
+        } else {
+            CHECKED(remat_write(s, REMAT_OUTPUT_GRADIENT, 0, gradient, sizeof gradient));
+        }
+        CHECKED(remat_backward(s, NULL));
+        read_all(s, REMAT_GRADIENT, &got[i]);
+        remat_session_free(s);
+    }
+    ck_assert_msg(!memcmp(got[0].bits, got[1].bits, got[0].n), "parts that were not written count");
+    remat_graph_free(t.graph);
 }
 END_TEST
 
@@ -685,6 +742,8 @@ START_TEST(outputs_that_cannot_be_differentiated) {
                              remat_scale(g, t.loss, 2),
                              table,
                              remat_linear(g, data, table, REMAT_NONE)};
+    expect_refused(&t, t.logits, NULL, 0, 0,
+                   "an op of your own with a scalar result, or differentiate outputs instead");
     expect_refused(&t, REMAT_NONE, outputs, 1, 0, "training needs a loss, or outputs to differentiate");
     expect_refused(&t, REMAT_NONE, outputs, 1, 2, "n_differentiated is 2; use 0 to n_outputs, which is 1");
     expect_refused(&t, REMAT_NONE, outputs, 1, -1, "n_differentiated is -1");
@@ -741,6 +800,9 @@ START_TEST(a_net_without_parameters) {
     const float right[] = {0.5f, -1, 0, -0.5f};
     for (int i = 0; i < 4; i++) ck_assert(dx[i] == right[i] && dy[i] == -right[i] && dunread[i] == 0);
     ck_assert(r.loss == 1.5 && r.grad_norm == 0);
+    char *problem = remat_plan_problem_text(s);
+    ck_assert_ptr_nonnull(strstr(problem, "resident 192 input and table gradients\n"));
+    remat_text_free(problem);
     remat_session_free(s);
     remat_graph_free(g);
 }
@@ -760,10 +822,12 @@ int main(void) {
     tcase_add_test(tests, a_head_is_not_recomputed);
     tcase_add_test(tests, other_outputs_come_later);
     tcase_add_test(tests, both_halves_are_traced);
+    tcase_add_test(tests, half_a_trace_is_none);
     tcase_add_test(tests, a_gradient_from_outside_takes_no_other_place);
     tcase_add_test(tests, a_head_costs_the_same_in_every_plan);
     tcase_add_test(tests, nothing_after_the_first_step);
     tcase_add_test(tests, in_this_order);
+    tcase_add_test(tests, a_gradient_in_parts);
     tcase_add_test(tests, given_up_by_what_comes_between);
     tcase_add_test(tests, forward_again_begins_anew);
     tcase_add_test(tests, two_halves_of_one_call);
