@@ -92,8 +92,9 @@ static const char *check_refusals(subject *s) {
     const rm_sample *sample = &s->op->samples[s->sample];
     rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
     memcpy(x, sample->x, sizeof x);
-    if (s->op->infer(x, sample->attr, &y, state)) return complain("infer refuses it: %s", remat_last_error());
+    if (rm_op_infer(s->op, x, sample->attr, &y, state)) return complain("infer refuses it: %s", remat_last_error());
     x[0].dtype = x[0].dtype == REMAT_I32 ? REMAT_F32 : REMAT_I32;
+    rm_fail(REMAT_OK, "%s", ""); /* it must say something itself */
     if (s->op->infer(x, sample->attr, &y, state) != REMAT_INVALID)
         return complain("infer accepts x[0] of a wrong type");
     if (!strstr(remat_last_error(), s->op->name))
@@ -118,7 +119,7 @@ static const char *check_shapes_of(const subject *s, const rm_op *op, remat_dtyp
         memcpy(x, sample->x, sizeof x);
         for (int i = 0; sample->sequence && i < op->n_in; i++)
             if (x[i].rank > 0 && !(op->weights >> i & 1)) x[i].dim[0] = tau;
-        if (op->infer(x, sample->attr, &y, state))
+        if (rm_op_infer(op, x, sample->attr, &y, state))
             return complain("infer refuses it, for %lld timesteps: %s", (long long)tau, remat_last_error());
         if (tau == steps) {
             whole = y, memcpy(states, state, sizeof states);
@@ -156,7 +157,7 @@ static rm_cost cost_of(const subject *s, int64_t times, rm_pass pass) {
     for (int i = 0; i < s->op->n_in; i++)
         if (x[i].rank >= 0 && !(s->op->weights >> i & 1)) x[i].dim[0] *= times;
     rm_cost cost = {0};
-    if (!s->op->infer(x, sample->attr, &y, state)) s->op->cost(x, &y, sample->attr, pass, &cost);
+    if (!rm_op_infer(s->op, x, sample->attr, &y, state)) s->op->cost(x, &y, sample->attr, pass, &cost);
     return cost;
 }
 
