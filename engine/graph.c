@@ -171,23 +171,34 @@ rm_desc rm_value_desc(const remat_graph *graph, int32_t value, int64_t tau) {
     return desc;
 }
 
-void rm_node_descs(const remat_graph *graph, const rm_node *node, int64_t tau, rm_desc *x, rm_desc *y, rm_desc *state) {
+static void input_descs(const remat_graph *graph, const rm_node *node, int64_t tau, rm_desc *x) {
     for (int i = 0; i < RM_MAX_IN; i++)
         x[i] = node->x[i] ? rm_value_desc(graph, node->x[i], tau) : (rm_desc){.rank = -1};
+}
+
+void rm_node_descs(const remat_graph *graph, const rm_node *node, int64_t tau, rm_desc *x, rm_desc *y, rm_desc *state) {
+    input_descs(graph, node, tau, x);
     *y = (rm_desc){.dim = {1, 1, 1, 1}};
     memset(state, 0, RM_MAX_STATE * sizeof *state);
     node->op->infer(x, node->attr, y, state); /* succeeded: for the whole in add_node, for tiles in rm_node_check */
 }
 
-remat_status rm_node_check(const remat_graph *graph, const rm_node *node, int64_t tau, rm_device_kind device) {
+static remat_status check_node(const remat_graph *graph, const rm_node *node, int64_t tau, rm_device_kind device) {
     const rm_op *op = node->op;
-    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
-    rm_node_descs(graph, node, tau, x, &y, state);
-    remat_status status = rm_op_infer(op, x, node->attr, &y, state);
-    if (!status) status = rm_op_check_demands(op, x, &y, node->attr, device);
-    if (status && tau)
-        return rm_fail_in(status, "%s, for tiles of %lld timestep%s", op->name, (long long)tau, &"s"[tau == 1]);
-    return status;
+    char text[RM_DESC_TEXT], other[RM_DESC_TEXT];
+    rm_desc x[RM_MAX_IN], y = {.dim = {1, 1, 1, 1}}, state[RM_MAX_STATE] = {{0}};
+    rm_desc part = rm_value_desc(graph, node->y, tau);
+    input_descs(graph, node, tau, x);
+    TRY(rm_op_infer(op, x, node->attr, &y, state));
+    REQUIRE(rm_desc_equal(&y, &part), INVALID, "its result would be %s, where a part of the whole is %s",
+            rm_desc_text(&y, text), rm_desc_text(&part, other));
+    return rm_op_check_demands(op, x, &y, node->attr, device);
+}
+
+remat_status rm_node_check(const remat_graph *graph, const rm_node *node, int64_t tau, rm_device_kind device) {
+    remat_status status = check_node(graph, node, tau, device);
+    if (!status || !tau) return status;
+    return rm_fail_in(status, "%s, for tiles of %lld timestep%s", node->op->name, (long long)tau, tau == 1 ? "" : "s");
 }
 
 /* Which of the inputs have a time axis: all that are not shared weights, or none. */

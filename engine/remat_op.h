@@ -23,8 +23,9 @@
  *   - Saving less. A stage may be kept LEAN: then it saves no aux of an op that has `rebuild`, which makes aux again, bit
  *     for bit, just before the op's backward; and neither y nor aux of an op marked `cheap`, whose forward is run again.
  *
- * Memory     Buffers are row-major, as long as their shapes say, and begin on a multiple of 64 bytes. They are the session's; none
- *            may be kept from call to call. Inputs are not written to.
+ * Memory     Buffers are row-major, and as long as their shapes say. aux, scratch, states and what is written begin on multiples
+ *            of 64 bytes; x, y and dy of a tile may begin at any element. They are the session's; none may be kept from call to
+ *            call. Inputs are not written to.
  * Threads    A kernel may use up to call->threads threads, and calls of one session come one after another. Sessions of a program
  *            may be in several threads at once, each in calls of its own: infer, cost and kernels share nothing that is written.
  * Precision  Sessions compute in REMAT_F32. remat_op_check wants the op a second time, in REMAT_F64, whose finite differences are
@@ -68,7 +69,8 @@ typedef enum {
     REMAT_TIME_POINTWISE, /* y (tau,B,..) from x (tau,B,..): any tile by itself. On WHOLE inputs: anything        */
     REMAT_TIME_RECURRENT, /* as above, and carries `n_state` states from each tile to the next                   */
     REMAT_TIME_SUM,       /* y has no time axis: the tiles' y add up to the result; each call gives its tile's
-                             share, already divided by t_total where the op is a mean. dy is the same for all   */
+                             share, already divided by t_total where the op is a mean. dy is the same for all.
+                             With a scalar y it can be a session's loss                                         */
     REMAT_TIME_LAST,      /* y has no time axis and reads only the last tile                                     */
 } remat_time;
 
@@ -143,7 +145,8 @@ typedef struct {
     uint32_t weights;  /* bit i: input i has no time axis and is shared by all tiles; dx[i] is added to      */
     uint32_t discrete; /* bit i: input i is I32 and has no gradient                                          */
     size_t attr_bytes; /* that attr points to, copied by the graph. Numbers alone, no addresses and no padding: the same
-                          attributes are the same bytes. 0: attr is NULL                                     */
+                          attributes are the same bytes. 0: attr is NULL. It may be NULL otherwise, too: infer
+                          refuses that, or takes defaults                                                    */
     remat_time time;
     struct {
         uint32_t in; /* bit i: backward reads x[i].data                */
