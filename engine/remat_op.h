@@ -111,6 +111,7 @@ typedef void remat_kernel(const remat_call *call);
 /* The cudaStream_t that a kernel's launches go to, and nothing else: a call returns before it is done. NULL on the CPU. */
 void *remat_cuda_stream(const remat_call *);
 
+/* Numbers that are finite and not negative. No kind of memory that an op asks for is more than 2^60 bytes. */
 typedef struct {
     double flops;           /* multiply and add count as two                          */
     double moved_bytes;     /* read and written, each operand once                    */
@@ -155,7 +156,8 @@ typedef struct {
     } saves;
     /* Result shape, and shapes of the carried states, all F32 (F64 of F64 inputs). The inputs' dtypes and ranks are checked
      * here: return remat_refuse(..), whose sentence names the op and the shapes. Also called for tiles: inputs with a time axis
-     * then have fewer timesteps, and so has y, if it has one; nothing else changes with them. */
+     * then have fewer timesteps, and so has y, if it has one; nothing else changes with them. A length may be refused: then
+     * remat_session_create says for which tiles. */
     remat_status (*infer)(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state);
     void (*cost)(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out);
     uint64_t (*aux_bytes)(const remat_desc *x, const void *attr);          /* NULL: none */

@@ -85,11 +85,10 @@ remat_status rm_op_infer(const rm_op *op, const rm_desc *x, const void *attr, rm
     char before[1024];
     snprintf(before, sizeof before, "%s", remat_last_error());
     rm_fail(REMAT_OK, "%s", "");
-    remat_status status = op->infer(x, attr, y, state);
-    if (!status) return rm_fail(REMAT_OK, "%s", before);
+    if (!op->infer(x, attr, y, state)) return rm_fail(REMAT_OK, "%s", before);
     REQUIRE(*remat_last_error(), INVALID, "%s: its infer refuses these inputs without a sentence (remat_refuse)",
             op->name);
-    return status;
+    return REMAT_INVALID; /* whatever number it gave */
 }
 
 remat_status rm_op_check_discrete(const rm_op *op, const rm_desc *x) {

@@ -779,7 +779,7 @@ static const char *check_fenced(const rm_op *op, const rm_op *op_f64, remat_op_r
     const char *wrong = rm_op_starved ? NULL : check_promises(&s);
     bool overrun;
     const char *what = rm_guard_complaint(&memory, &overrun);
-    if (!wrong && what) wrong = complain("%s: it %s %s", op->name, overrun ? "writes outside" : "changes", what);
+    if (what) wrong = complain("%s: it %s %s", op->name, overrun ? "writes outside" : "changes", what);
     rm_guard_free(&memory);
     return wrong;
 }

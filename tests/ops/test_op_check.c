@@ -131,10 +131,15 @@ START_TEST(what_cannot_be_tried_is_refused) {
 }
 END_TEST
 
-/* An op that says its attributes are shorter than what it reads: scale's factor, a double, as if it were a float. */
+static void writing_forward(const remat_call *call) { ((rm_scale_attr *)(uintptr_t)call->attr)->factor = 1; }
+
+/* Nor are they written to. What is said to be shorter than it is: scale's factor, a double, as if it were a float. */
 START_TEST(attributes_are_as_long_as_said) {
     remat_op op = *rm_op_find("scale"), op_f64 = *rm_op_find_f64("scale");
     ck_assert_int_eq(remat_op_check(&op, &op_f64, NULL), REMAT_OK);
+    op.on[REMAT_ON_CPU].forward = writing_forward;
+    expect(remat_op_check(&op, &op_f64, NULL), REMAT_INVALID, "scale: it changes the attributes");
+    op = *rm_op_find("scale");
     op.attr_bytes = op_f64.attr_bytes = sizeof(float);
     expect(remat_op_check(&op, &op_f64, NULL), REMAT_INVALID, "the factor is ");
 }
