@@ -472,6 +472,24 @@ START_TEST(tiles_may_be_refused) {
 }
 END_TEST
 
+static uint64_t most_aux(const rm_desc *x, const void *attr) { return (void)x, (void)attr, (uint64_t)1 << 60; }
+
+/* Each op of a stage asks for what it may, and 16 times 2^60 is 0. */
+START_TEST(sums_of_sizes_do_not_wrap) {
+    rm_op op = *copy_of(rm_op_find("tanh"));
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_session *s = NULL;
+    remat_value y = sequence, w = remat_param(graph, "w", 2, (int64_t[]){H, H}, remat_init_uniform(1));
+    op.aux_bytes = most_aux;
+    op.cheap = false;
+    for (int i = 0; i < 16; i++) CHECKED(remat_apply(graph, &op, &y, 1, NULL, &y));
+    remat_requires_grad(graph, sequence);
+    y = remat_rnn_tanh(graph, y, w, w, REMAT_NONE, REMAT_NONE);
+    ck_assert_int_eq(remat_session_create(graph, remat_mse(graph, y, sequence), &config, &s), REMAT_INVALID);
+    ck_assert_msg(strstr(remat_last_error(), "add up to 2^60 or more"), "%s", remat_last_error());
+}
+END_TEST
+
 /* A builder of Remat's own by its own descriptor is no stranger. */
 START_TEST(ours_may_be_applied) {
     remat_value y;
@@ -513,6 +531,7 @@ int main(void) {
     tcase_add_loop_test(refused, inputs_that_do_not_fit_are_refused, 0, 8);
     tcase_add_test(refused, no_op_is_a_mistake_of_the_graph);
     tcase_add_loop_test(refused, tiles_may_be_refused, 0, 2);
+    tcase_add_test(refused, sums_of_sizes_do_not_wrap);
     tcase_add_test(refused, values_may_be_replaced);
     tcase_add_test(refused, ours_may_be_applied);
     suite_add_tcase(suite, tests);
