@@ -181,7 +181,7 @@ __attribute__((format(printf, 1, 2))) remat_status remat_refuse(const char *form
 /* results[0] = op(inputs[0], ..): n_inputs values, or REMAT_NONE where an optional one is not given; those missing at the end are
  * not given. The graph copies attr (op->attr_bytes; NULL: none) and keeps the address of op. After a mistake results[0] is "no
  * value", and the graph remembers it as of any builder (remat_graph_check); the status is the same. INVALID: what cannot work, also
- * in the descriptor; a name that an op of Remat's has, or another op of this graph. */
+ * in the descriptor; a name that an op of Remat's has, or another op of this graph. `results` may be `inputs`. */
 remat_status remat_apply(remat_graph *, const remat_op *op, const remat_value *inputs, int n_inputs, const void *attr,
                          remat_value *results);
 
