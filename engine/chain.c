@@ -92,6 +92,18 @@ static remat_status cut_depth(rm_chain *chain, const rm_chain_config *config) {
     return REMAT_OK;
 }
 
+/* Every node in the stages that run it; TABLE nodes are run whole. */
+static remat_status check_nodes(const rm_chain *chain, const rm_chain_config *config) {
+    const remat_graph *graph = chain->graph;
+    for (int32_t n = 0; n < graph->n_nodes; n++)
+        if (chain->role[n] == RM_ROLE_TABLE) TRY(rm_node_check(graph, &graph->node[n], 0, config->kernels));
+    for (int32_t c = 0; c < chain->n_classes; c++)
+        for (int32_t i = 0; i < chain->class[c].n_nodes; i++)
+            TRY(rm_node_check(graph, &graph->node[chain->order[chain->class[c].first_node + i]], chain->class[c].tau,
+                              config->kernels));
+    return REMAT_OK;
+}
+
 /* ---- Which values cross which cuts (by depth) ----------------------------------------------------------------- */
 
 static void find_spans(rm_chain *chain) {
@@ -170,6 +182,7 @@ remat_status rm_chain_build(const remat_graph *graph, int32_t loss, const int32_
     TRY(check_loss_is_last(chain));
     TRY(find_carried(chain));
     TRY((chain->timed ? cut_time : cut_depth)(chain, config));
+    TRY(check_nodes(chain, config));
     find_spans(chain);
     TRY(rm_chain_lay_out(chain, config));
     TRY(rm_chain_write_programs(chain, config));

@@ -171,10 +171,34 @@ rm_desc rm_value_desc(const remat_graph *graph, int32_t value, int64_t tau) {
     return desc;
 }
 
-void rm_node_descs(const remat_graph *graph, const rm_node *node, int64_t tau, rm_desc *x, rm_desc *y, rm_desc *state) {
+static void input_descs(const remat_graph *graph, const rm_node *node, int64_t tau, rm_desc *x) {
     for (int i = 0; i < RM_MAX_IN; i++)
         x[i] = node->x[i] ? rm_value_desc(graph, node->x[i], tau) : (rm_desc){.rank = -1};
-    node->op->infer(x, node->attr, y, state); /* succeeded when the node was added; tau does not change that */
+}
+
+void rm_node_descs(const remat_graph *graph, const rm_node *node, int64_t tau, rm_desc *x, rm_desc *y, rm_desc *state) {
+    input_descs(graph, node, tau, x);
+    *y = (rm_desc){.dim = {1, 1, 1, 1}};
+    memset(state, 0, RM_MAX_STATE * sizeof *state);
+    node->op->infer(x, node->attr, y, state); /* succeeded: for the whole in add_node, for tiles in rm_node_check */
+}
+
+static remat_status check_node(const remat_graph *graph, const rm_node *node, int64_t tau, rm_device_kind device) {
+    const rm_op *op = node->op;
+    char text[RM_DESC_TEXT], other[RM_DESC_TEXT];
+    rm_desc x[RM_MAX_IN], y = {.dim = {1, 1, 1, 1}}, state[RM_MAX_STATE] = {{0}};
+    rm_desc part = rm_value_desc(graph, node->y, tau);
+    input_descs(graph, node, tau, x);
+    TRY(rm_op_infer(op, x, node->attr, &y, state));
+    REQUIRE(rm_desc_equal(&y, &part), INVALID, "its result would be %s, where a part of the whole is %s",
+            rm_desc_text(&y, text), rm_desc_text(&part, other));
+    return rm_op_check_demands(op, x, &y, node->attr, device);
+}
+
+remat_status rm_node_check(const remat_graph *graph, const rm_node *node, int64_t tau, rm_device_kind device) {
+    remat_status status = check_node(graph, node, tau, device);
+    if (!status || !tau) return status;
+    return rm_fail_in(status, "%s, for tiles of %lld timestep%s", node->op->name, (long long)tau, tau == 1 ? "" : "s");
 }
 
 /* Which of the inputs have a time axis: all that are not shared weights, or none. */
@@ -203,7 +227,7 @@ static remat_status check_tile(const rm_op *op, rm_desc *x, const void *attr, rm
     for (int i = 0; i < op->n_in; i++)
         if (x[i].rank > 0 && !(op->weights >> i & 1)) x[i].dim[0] = 1;
     memcpy(state_of_one, state, sizeof state_of_one);
-    TRY(op->infer(x, attr, &y_of_one, state_of_one));
+    TRY(rm_op_infer(op, x, attr, &y_of_one, state_of_one));
     if (keeps_time(op)) y.dim[0] = 1;
     REQUIRE(rm_desc_equal(&y, &y_of_one), INVALID,
             "%s: for one timestep its result would be %s, where a part of the whole is %s", op->name,
@@ -243,7 +267,8 @@ static remat_status add_node(remat_graph *graph, const rm_op *op, const int32_t 
         needs_gradient |= given && graph->value[x[i]].needs_gradient;
     }
     TRY(check_axes(graph, op, x, &sequence));
-    TRY(op->infer(descs, attr, &y, state));
+    TRY(rm_op_infer(op, descs, attr, &y, state));
+    TRY(rm_op_check_discrete(op, descs));
     TRY(check_result(graph, op, sequence, descs, attr, &y, state));
     rm_node node = {.op = op, .attr_bytes = attr ? op->attr_bytes : 0, .key = (uint32_t)graph->n_nodes};
     memcpy(node.x, x, (size_t)op->n_in * sizeof *x);
@@ -355,20 +380,24 @@ static remat_status apply(remat_graph *graph, const rm_op *op, const remat_value
     REQUIRE(!attr || op->attr_bytes, INVALID, "%s: it was given attributes, but its attr_bytes is 0", op->name);
     for (int i = 0; i < n_inputs; i++) x[i] = inputs[i].id;
     *id = rm_graph_add(graph, op, x, attr);
-    return graph->status;
+    TRY(graph->status);
+    return rm_node_check(graph, &graph->node[graph->n_nodes - 1], 0, RM_DEVICE_CPU);
 }
 
 remat_status remat_apply(remat_graph *graph, const remat_op *op, const remat_value *inputs, int n_inputs,
                          const void *attr, remat_value *results) {
-    if (results) results[0] = REMAT_NONE;
-    NEED(graph, "a graph");
-    NEED(op, "an op");
-    NEED(inputs, "inputs");
-    NEED(results, "a place for the result");
+    const char *lacks = !graph     ? "a graph"
+                        : !op      ? "an op"
+                        : !inputs  ? "inputs"
+                        : !results ? "a place for the result"
+                                   : NULL;
     int32_t id = 0;
-    remat_status status = graph->status ? graph->status : apply(graph, op, inputs, n_inputs, attr, &id);
-    results[0] = (remat_value){status ? mistake(graph, status) : id};
-    return remat_graph_check(graph);
+    remat_status status = lacks           ? rm_fail(REMAT_INVALID, "%s needs %s, and was given NULL", __func__, lacks)
+                          : graph->status ? graph->status
+                                          : apply(graph, op, inputs, n_inputs, attr, &id);
+    if (graph && status) mistake(graph, status);
+    if (results) results[0] = (remat_value){status ? 0 : id}; /* last: it may lie where an input did */
+    return lacks ? status : remat_graph_check(graph);
 }
 
 /* ---- Copy ---------------------------------------------------------------------------------------------------- */

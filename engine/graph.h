@@ -46,6 +46,8 @@ int32_t rm_graph_add(remat_graph *graph, const rm_op *op, const int32_t *x, cons
 
 /* The inputs' and the result's shapes as an op sees them for `tau` timesteps (tau = 0: as they are). */
 void rm_node_descs(const remat_graph *graph, const rm_node *node, int64_t tau, rm_desc *x, rm_desc *y, rm_desc *state);
+/* The node's op accepts tiles of `tau` timesteps (0: the whole), and asks for what can be planned. */
+remat_status rm_node_check(const remat_graph *graph, const rm_node *node, int64_t tau, rm_device_kind device);
 rm_desc rm_value_desc(const remat_graph *graph, int32_t value, int64_t tau);
 
 /* Rewrites embedding -> recurrent layer into one table (V,G*H) = weight w_ih^T that the layer reads by token, wherever

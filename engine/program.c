@@ -2,6 +2,7 @@
  * every operand lies. What lives only inside one run is given a place in the stage's scratch by the same placement that
  * packs the arena (memory/place.h). What a stage saves is saved.c's. No policy here: which stages run, and how often, is
  * the plan's business. */
+#include <math.h>
 #include <string.h>
 
 #include "engine/program.h"
@@ -69,7 +70,8 @@ static remat_status account(builder *b, const rm_node *node, rm_pass pass, bool 
 /* Arithmetic and traffic overlap, calls add up. */
 static uint64_t guess(double flops, double moved_bytes, int32_t calls, const rm_rates *rates) {
     double arithmetic = flops / rates->flops_per_s, traffic = moved_bytes / rates->bytes_per_s;
-    return (uint64_t)(1e9 * (arithmetic > traffic ? arithmetic : traffic) + rates->call_ns * calls);
+    double ns = 1e9 * (arithmetic > traffic ? arithmetic : traffic) + rates->call_ns * calls;
+    return (uint64_t)fmin(ns, 0x1p50); /* 13 days: an op may claim any cost, and stages' times are added up */
 }
 
 void rm_program_guess(rm_program *p, const rm_rates *rates) {

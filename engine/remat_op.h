@@ -23,8 +23,9 @@
  *   - Saving less. A stage may be kept LEAN: then it saves no aux of an op that has `rebuild`, which makes aux again, bit
  *     for bit, just before the op's backward; and neither y nor aux of an op marked `cheap`, whose forward is run again.
  *
- * Memory     Buffers are row-major, as long as their shapes say, and begin on a multiple of 64 bytes. They are the session's; none
- *            may be kept from call to call. Inputs are not written to.
+ * Memory     Buffers are row-major, and as long as their shapes say. aux, scratch, states and what is written begin on multiples
+ *            of 64 bytes; x, y and dy of a tile may begin at any element. They are the session's; none may be kept from call to
+ *            call. Inputs are not written to.
  * Threads    A kernel may use up to call->threads threads, and calls of one session come one after another. Sessions of a program
  *            may be in several threads at once, each in calls of its own: infer, cost and kernels share nothing that is written.
  * Precision  Sessions compute in REMAT_F32. remat_op_check wants the op a second time, in REMAT_F64, whose finite differences are
@@ -68,7 +69,8 @@ typedef enum {
     REMAT_TIME_POINTWISE, /* y (tau,B,..) from x (tau,B,..): any tile by itself. On WHOLE inputs: anything        */
     REMAT_TIME_RECURRENT, /* as above, and carries `n_state` states from each tile to the next                   */
     REMAT_TIME_SUM,       /* y has no time axis: the tiles' y add up to the result; each call gives its tile's
-                             share, already divided by t_total where the op is a mean. dy is the same for all   */
+                             share, already divided by t_total where the op is a mean. dy is the same for all.
+                             With a scalar y it can be a session's loss                                         */
     REMAT_TIME_LAST,      /* y has no time axis and reads only the last tile                                     */
 } remat_time;
 
@@ -109,6 +111,7 @@ typedef void remat_kernel(const remat_call *call);
 /* The cudaStream_t that a kernel's launches go to, and nothing else: a call returns before it is done. NULL on the CPU. */
 void *remat_cuda_stream(const remat_call *);
 
+/* Numbers that are finite and not negative. No kind of memory that an op asks for is more than 2^60 bytes. */
 typedef struct {
     double flops;           /* multiply and add count as two                          */
     double moved_bytes;     /* read and written, each operand once                    */
@@ -143,7 +146,8 @@ typedef struct {
     uint32_t weights;  /* bit i: input i has no time axis and is shared by all tiles; dx[i] is added to      */
     uint32_t discrete; /* bit i: input i is I32 and has no gradient                                          */
     size_t attr_bytes; /* that attr points to, copied by the graph. Numbers alone, no addresses and no padding: the same
-                          attributes are the same bytes. 0: attr is NULL                                     */
+                          attributes are the same bytes. 0: attr is NULL. It may be NULL otherwise, too: infer
+                          refuses that, or takes defaults                                                    */
     remat_time time;
     struct {
         uint32_t in; /* bit i: backward reads x[i].data                */
@@ -152,7 +156,8 @@ typedef struct {
     } saves;
     /* Result shape, and shapes of the carried states, all F32 (F64 of F64 inputs). The inputs' dtypes and ranks are checked
      * here: return remat_refuse(..), whose sentence names the op and the shapes. Also called for tiles: inputs with a time axis
-     * then have fewer timesteps, and so has y, if it has one; nothing else changes with them. */
+     * then have fewer timesteps, and so has y, if it has one; nothing else changes with them. A length may be refused: then
+     * remat_session_create says for which tiles. */
     remat_status (*infer)(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state);
     void (*cost)(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out);
     uint64_t (*aux_bytes)(const remat_desc *x, const void *attr);          /* NULL: none */
@@ -176,7 +181,7 @@ __attribute__((format(printf, 1, 2))) remat_status remat_refuse(const char *form
 /* results[0] = op(inputs[0], ..): n_inputs values, or REMAT_NONE where an optional one is not given; those missing at the end are
  * not given. The graph copies attr (op->attr_bytes; NULL: none) and keeps the address of op. After a mistake results[0] is "no
  * value", and the graph remembers it as of any builder (remat_graph_check); the status is the same. INVALID: what cannot work, also
- * in the descriptor; a name that an op of Remat's has, or another op of this graph. */
+ * in the descriptor; a name that an op of Remat's has, or another op of this graph. `results` may be `inputs`. */
 remat_status remat_apply(remat_graph *, const remat_op *op, const remat_value *inputs, int n_inputs, const void *attr,
                          remat_value *results);
 

@@ -104,6 +104,11 @@ static void choose_leaves(builder *b) {
     }
 }
 
+/* What does not wrap in sums: problems of 2^60 bytes are refused (chain_problem.c). */
+static uint64_t behind(uint64_t cursor, uint64_t bytes) {
+    return rm_smaller(cursor + rm_align_up(bytes), (uint64_t)1 << 62);
+}
+
 /* From the last node to the first, so that whoever reads a node's result has been decided about. */
 void rm_program_lay_out_saved(builder *b, bool lean, rm_class_option *option) {
     const remat_graph *graph = b->chain->graph;
@@ -121,11 +126,11 @@ void rm_program_lay_out_saved(builder *b, bool lean, rm_class_option *option) {
         b->again[index_of(b, node)] = again;
         if (aux_bytes(b, node, x) && again == NOT_AGAIN) {
             b->saved_aux[index_of(b, node)] = (rm_where){.space = RM_AT_SAVED, .offset = cursor};
-            cursor += rm_align_up(aux_bytes(b, node, x));
+            cursor = behind(cursor, aux_bytes(b, node, x));
         }
         if (read_in_backward(b, node) && !lies_outside(b, node) && again != RUN_AGAIN) {
             b->saved_value[node->y] = (rm_where){.space = RM_AT_SAVED, .offset = cursor};
-            cursor += rm_align_up(tile_bytes(b, node->y));
+            cursor = behind(cursor, tile_bytes(b, node->y));
         }
     }
     option->saved_bytes = cursor;

@@ -31,8 +31,9 @@ int64_t rm_desc_rows(const rm_desc *desc) { return rm_desc_count(desc) / rm_desc
 
 const char *rm_desc_text(const rm_desc *desc, char *buffer) {
     static const char *const name[] = {"f32", "f64", "i32"};
-    int n = snprintf(buffer, RM_DESC_TEXT, "%s (", name[desc->dtype]);
-    for (int i = 0; i < desc->rank; i++)
+    const char *dtype = (unsigned)desc->dtype < sizeof name / sizeof *name ? name[desc->dtype] : "no dtype";
+    int n = snprintf(buffer, RM_DESC_TEXT, "%s (", dtype);
+    for (int i = 0; i < desc->rank && i < REMAT_MAX_RANK; i++)
         n += snprintf(buffer + n, RM_DESC_TEXT - (size_t)n, i ? ",%lld" : "%lld", (long long)desc->dim[i]);
     snprintf(buffer + n, RM_DESC_TEXT - (size_t)n, ")");
     return buffer;
@@ -47,6 +48,8 @@ const char *remat_desc_text(const remat_desc *desc, char *buffer) {
 remat_status rm_desc_check(const rm_desc *desc, const char *what) {
     REQUIRE(desc->rank >= 0 && desc->rank <= REMAT_MAX_RANK, INVALID, "%s has rank %d; ranks go from 0 to %d", what,
             desc->rank, REMAT_MAX_RANK);
+    REQUIRE((unsigned)desc->dtype <= REMAT_I32, INVALID, "%s has dtype number %d; there is none", what,
+            (int)desc->dtype);
     int64_t bytes = (int64_t)rm_dtype_bytes(desc->dtype);
     for (int i = 0; i < desc->rank; i++) {
         REQUIRE(desc->dim[i] >= 1, INVALID, "%s has dimension %d of size %lld; every size must be at least 1", what, i,

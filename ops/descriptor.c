@@ -1,5 +1,6 @@
 /* descriptor.c: what a descriptor of an op must be, whatever is in its kernels; and what else of remat_op.h an author's functions
  * call. */
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -76,4 +77,51 @@ remat_status rm_op_check_descriptor(const rm_op *op) {
     TRY(check_inputs(op));
     TRY(check_kernels(op));
     return check_lean(op);
+}
+
+/* ---- What its functions answer ------------------------------------------------------------------------------- */
+
+remat_status rm_op_infer(const rm_op *op, const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+    char before[1024];
+    snprintf(before, sizeof before, "%s", remat_last_error());
+    rm_fail(REMAT_OK, "%s", "");
+    if (!op->infer(x, attr, y, state)) return rm_fail(REMAT_OK, "%s", before);
+    REQUIRE(*remat_last_error(), INVALID, "%s: its infer refuses these inputs without a sentence (remat_refuse)",
+            op->name);
+    return REMAT_INVALID; /* whatever number it gave */
+}
+
+remat_status rm_op_check_discrete(const rm_op *op, const rm_desc *x) {
+    char text[RM_DESC_TEXT];
+    for (int i = 0; i < op->n_in; i++)
+        REQUIRE(!(op->discrete >> i & 1) || x[i].rank < 0 || x[i].dtype == REMAT_I32, INVALID,
+                "%s: input %d is %s, and marked discrete; that is for i32 inputs, which have no gradient", op->name, i,
+                rm_desc_text(&x[i], text));
+    return REMAT_OK;
+}
+
+static remat_status check_bytes(const rm_op *op, const char *what, uint64_t bytes) {
+    REQUIRE(bytes <= (uint64_t)1 << 60, INVALID, "%s: its %s asks for %llu bytes; 2^60 are the most", op->name, what,
+            (unsigned long long)bytes);
+    return REMAT_OK;
+}
+
+remat_status rm_op_check_demands(const rm_op *op, const rm_desc *x, const rm_desc *y, const void *attr,
+                                 rm_device_kind device) {
+    static const char *const name[] = {"forward", "backward", "rebuild"};
+    const rm_op_device *on = &op->on[device];
+    if (op->aux_bytes) TRY(check_bytes(op, "aux_bytes", op->aux_bytes(x, attr)));
+    if (on->fixed_bytes) TRY(check_bytes(op, "fixed_bytes", on->fixed_bytes(x, attr)));
+    for (int pass = RM_FORWARD; pass <= RM_REBUILD; pass++) {
+        if (!rm_op_kernel(op, device, (rm_pass)pass)) continue;
+        rm_cost cost = {0};
+        op->cost(x, y, attr, (rm_pass)pass, &cost);
+        REQUIRE(isfinite(cost.flops) && isfinite(cost.moved_bytes) && cost.flops >= 0 && cost.moved_bytes >= 0, INVALID,
+                "%s: the cost of its %s is %g FLOPs and %g bytes; both are finite, and not negative", op->name,
+                name[pass], cost.flops, cost.moved_bytes);
+        TRY(check_bytes(op, "cost's scratch_bytes", cost.scratch_bytes));
+        for (int aux = 0; on->scratch_bytes && aux <= !!op->aux_bytes; aux++)
+            TRY(check_bytes(op, "scratch_bytes", on->scratch_bytes(x, attr, (rm_pass)pass, aux)));
+    }
+    return REMAT_OK;
 }

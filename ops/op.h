@@ -38,6 +38,14 @@ typedef remat_op rm_op;
 /* INVALID where a descriptor cannot work whatever its inputs: the sentence names the op and the member. */
 remat_status rm_op_check_descriptor(const rm_op *op); /* descriptor.c */
 
+/* infer, which may be a stranger's: a refusal always has a sentence. Success leaves the last error as it was. */
+remat_status rm_op_infer(const rm_op *op, const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state);
+/* INVALID where an input marked `discrete` is not I32: its gradient would be dropped without a word. */
+remat_status rm_op_check_discrete(const rm_op *op, const rm_desc *x);
+/* INVALID where costs are negative or no finite numbers, or bytes of aux, scratch or fixed exceed 2^60. */
+remat_status rm_op_check_demands(const rm_op *op, const rm_desc *x, const rm_desc *y, const void *attr,
+                                 rm_device_kind device);
+
 /* NULL: this device lacks it. */
 static inline rm_kernel *rm_op_kernel(const rm_op *op, rm_device_kind device, rm_pass pass) {
     const rm_op_device *on = &op->on[device];

@@ -30,7 +30,8 @@ void *rm_guard_alloc(rm_guard_set *set, size_t bytes, const char *what) {
     size_t shift = (size_t)((set->variant * 5 + set->count * 3) % MOVES) * RM_ALIGN;
     size_t total = rm_align_up(shift + ZONE + bytes + ZONE);
     rm_guard_buffer b = {.what = what, .bytes = bytes, .total = total};
-    if (rm_grow(&set->buffer, &set->capacity, set->count + 1, sizeof *set->buffer))
+    bool fits = bytes <= SIZE_MAX / 2; /* `total` has not wrapped */
+    if (fits && rm_grow(&set->buffer, &set->capacity, set->count + 1, sizeof *set->buffer))
         b.block = rm_block_alloc(total, RM_ALIGN);
     if (!b.block) {
         set->starved = true;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "memory/host.h"
+#include "ops/check/guard.h"
 #include "ops/check/op_run.h"
 
 static _Thread_local char sentence[1024];
@@ -92,8 +93,9 @@ static const char *check_refusals(subject *s) {
     const rm_sample *sample = &s->op->samples[s->sample];
     rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
     memcpy(x, sample->x, sizeof x);
-    if (s->op->infer(x, sample->attr, &y, state)) return complain("infer refuses it: %s", remat_last_error());
+    if (rm_op_infer(s->op, x, sample->attr, &y, state)) return complain("infer refuses it: %s", remat_last_error());
     x[0].dtype = x[0].dtype == REMAT_I32 ? REMAT_F32 : REMAT_I32;
+    rm_fail(REMAT_OK, "%s", ""); /* it must say something itself */
     if (s->op->infer(x, sample->attr, &y, state) != REMAT_INVALID)
         return complain("infer accepts x[0] of a wrong type");
     if (!strstr(remat_last_error(), s->op->name))
@@ -118,7 +120,7 @@ static const char *check_shapes_of(const subject *s, const rm_op *op, remat_dtyp
         memcpy(x, sample->x, sizeof x);
         for (int i = 0; sample->sequence && i < op->n_in; i++)
             if (x[i].rank > 0 && !(op->weights >> i & 1)) x[i].dim[0] = tau;
-        if (op->infer(x, sample->attr, &y, state))
+        if (rm_op_infer(op, x, sample->attr, &y, state))
             return complain("infer refuses it, for %lld timesteps: %s", (long long)tau, remat_last_error());
         if (tau == steps) {
             whole = y, memcpy(states, state, sizeof states);
@@ -156,14 +158,22 @@ static rm_cost cost_of(const subject *s, int64_t times, rm_pass pass) {
     for (int i = 0; i < s->op->n_in; i++)
         if (x[i].rank >= 0 && !(s->op->weights >> i & 1)) x[i].dim[0] *= times;
     rm_cost cost = {0};
-    if (!s->op->infer(x, sample->attr, &y, state)) s->op->cost(x, &y, sample->attr, pass, &cost);
+    if (!rm_op_infer(s->op, x, sample->attr, &y, state)) s->op->cost(x, &y, sample->attr, pass, &cost);
     return cost;
+}
+
+static remat_status check_demands(const subject *s) {
+    const rm_sample *sample = &s->op->samples[s->sample];
+    rm_desc y = {0}, state[RM_MAX_STATE];
+    TRY(rm_op_infer(s->op, sample->x, sample->attr, &y, state));
+    return rm_op_check_demands(s->op, sample->x, &y, sample->attr, RM_DEVICE_CPU);
 }
 
 /* Ten times the timesteps: ten times the work; the fixed part (reading the weights) may be most of the bytes. */
 static const char *check_costs(subject *s) {
     const rm_sample *sample = &s->op->samples[s->sample];
     int last = s->op->on[RM_DEVICE_CPU].rebuild ? RM_REBUILD : RM_BACKWARD;
+    if (check_demands(s)) return complain("%s", remat_last_error());
     for (int pass = RM_FORWARD; pass <= last; pass++) {
         static const char *const pass_name[] = {"forward", "backward", "rebuild"};
         const char *name = pass_name[pass];
@@ -688,7 +698,10 @@ static remat_status check_samples(const rm_op *op, remat_dtype real) {
         REQUIRE(sample->name, INVALID, "%s: sample %d has no name", op->name, k);
         REQUIRE(sample->sequence || !along_time, INVALID,
                 "%s, sample \"%s\": it works along time, and this is no sequence", op->name, sample->name);
+        REQUIRE(!sample->attr || op->attr_bytes, INVALID,
+                "%s, sample \"%s\": it has attributes, but the op's attr_bytes is 0", op->name, sample->name);
         for (int i = 0; i < op->n_in; i++) TRY(check_operand(op, sample, i, real));
+        TRY(rm_op_check_discrete(op, sample->x));
     }
     return REMAT_OK;
 }
@@ -699,9 +712,9 @@ static remat_status check_twins(const rm_op *op, const rm_op *op_f64) {
     TRY(check_samples(op_f64, REMAT_F64));
     bool same = op->n_in == op_f64->n_in && op->n_state == op_f64->n_state && op->time == op_f64->time &&
                 op->weights == op_f64->weights && op->optional == op_f64->optional &&
-                op->discrete == op_f64->discrete && op->saves.in == op_f64->saves.in &&
-                op->saves.out == op_f64->saves.out && op->saves.state == op_f64->saves.state &&
-                op->n_samples == op_f64->n_samples;
+                op->discrete == op_f64->discrete && op->attr_bytes == op_f64->attr_bytes &&
+                op->saves.in == op_f64->saves.in && op->saves.out == op_f64->saves.out &&
+                op->saves.state == op_f64->saves.state && op->n_samples == op_f64->n_samples;
     for (int k = 0; same && k < op->n_samples; k++) {
         same &= op->samples[k].sequence == op_f64->samples[k].sequence;
         for (int i = 0; i < op->n_in; i++) {
@@ -710,7 +723,8 @@ static remat_status check_twins(const rm_op *op, const rm_op *op_f64) {
             same &= x.rank < 0 ? x_f64.rank < 0 : rm_desc_equal(&x, &x_f64);
         }
     }
-    REQUIRE(same, INVALID, "%s: the op in double is another one: it differs in inputs, states, time, saves or samples",
+    REQUIRE(same, INVALID,
+            "%s: the op in double is another one: it differs in inputs, states, time, saves, attr_bytes or samples",
             op->name);
     return REMAT_OK;
 }
@@ -741,17 +755,45 @@ static const char *check_promises(subject *s) {
     return check_needed(s->op, s->needed);
 }
 
+/* The op on samples whose attributes are exactly attr_bytes long: what reads on finds NaN. */
+static rm_op fence_attributes(const rm_op *op, rm_guard_set *memory) {
+    rm_op fenced = *op;
+    rm_sample *sample = rm_guard_alloc(memory, (size_t)op->n_samples * sizeof *sample, "the samples");
+    for (int k = 0; sample && k < op->n_samples; k++) {
+        sample[k] = op->samples[k];
+        if (!sample[k].attr) continue;
+        void *attr = rm_guard_alloc(memory, op->attr_bytes, "the attributes");
+        if (attr) memcpy(attr, sample[k].attr, op->attr_bytes);
+        rm_guard_seal(memory, attr);
+        sample[k].attr = attr;
+    }
+    fenced.samples = sample;
+    return fenced;
+}
+
+static const char *check_fenced(const rm_op *op, const rm_op *op_f64, remat_op_report *report) {
+    rm_guard_set memory = {0};
+    rm_op fenced = fence_attributes(op, &memory), fenced_f64 = fence_attributes(op_f64, &memory);
+    subject s = {.op = &fenced, .op_f64 = &fenced_f64, .report = report};
+    rm_op_starved = memory.starved;
+    const char *wrong = rm_op_starved ? NULL : check_promises(&s);
+    bool overrun;
+    const char *what = rm_guard_complaint(&memory, &overrun);
+    if (what) wrong = complain("%s: it %s %s", op->name, overrun ? "writes outside" : "changes", what);
+    rm_guard_free(&memory);
+    return wrong;
+}
+
 remat_status remat_op_check(const remat_op *op, const remat_op *op_f64, remat_op_report *report) {
     NEED(op, "an op");
     NEED(op_f64, "the op in double");
     char before[1024]; /* infer's refusals, which are asked for, are nobody's last error */
     remat_op_report unwanted;
-    subject s = {.op = op, .op_f64 = op_f64, .report = report ? report : &unwanted};
-    *s.report = (remat_op_report){.same_across_threads = true};
+    if (!report) report = &unwanted;
+    *report = (remat_op_report){.same_across_threads = true};
     snprintf(before, sizeof before, "%s", remat_last_error());
     TRY(check_twins(op, op_f64));
-    rm_op_starved = false;
-    const char *wrong = check_promises(&s);
+    const char *wrong = check_fenced(op, op_f64, report);
     REQUIRE(!rm_op_starved, MEMORY, "%s: out of memory for its samples' buffers", op->name);
     REQUIRE(!wrong, INVALID, "%s", wrong);
     return rm_fail(REMAT_OK, "%s", before);

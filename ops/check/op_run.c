@@ -82,7 +82,7 @@ void rm_op_inputs_make(const rm_op_setup *s, uint64_t seed, rm_op_inputs *out) {
         out->x[i] = integer ? integers(count, s->op->bound ? s->op->bound(x, sample_of(s)->attr, i) : 1, &seed)
                             : reals(count, &seed);
     }
-    if (s->op->infer(x, sample_of(s)->attr, &y, state)) return;
+    if (rm_op_infer(s->op, x, sample_of(s)->attr, &y, state)) return;
     out->dy = reals(rm_desc_count(&y), &seed);
     for (int k = 0; k < s->op->n_state; k++) {
         out->state[k] = reals(rm_desc_count(&state[k]), &seed);
@@ -258,7 +258,7 @@ static const char *forward_tile(runner *r, int64_t k) {
     tile_inputs(r, t);
     rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE] = {{0}};
     tile_descs(c, x);
-    if (op->infer(x, c->attr, &y, state)) return remat_last_error();
+    if (rm_op_infer(op, x, c->attr, &y, state)) return remat_last_error();
     c->y = tensor_make(r, y, NULL, "y");
     for (int j = 0; j < op->n_state; j++) {
         c->state_in[j] = (rm_tensor){state[j], NULL};
@@ -425,7 +425,7 @@ static const char *prepare(runner *r) {
     rm_desc x[RM_MAX_IN];
     int64_t steps = rm_op_steps(s), tau = s->tau > 0 ? s->tau : steps;
     shapes_of(s, steps, x);
-    if (s->op->infer(x, sample_of(s)->attr, &r->y, r->state)) return remat_last_error();
+    if (rm_op_infer(s->op, x, sample_of(s)->attr, &r->y, r->state)) return remat_last_error();
     rm_call call = {.attr = sample_of(s)->attr, .threads = s->threads};
     for (int i = 0; i < RM_MAX_IN; i++) {
         call.x[i].desc = x[i];

@@ -1,6 +1,8 @@
 /* test_apply.c: ops from outside. Random networks are built twice, by Remat's builders and by remat_apply from copies of the same
  * descriptors under other names: planner and executor must not see a difference, in any plan. What differs is what ops are known
  * by name for: an embedding is not folded into them. And descriptors, inputs and results that cannot work are refused. */
+#include <math.h>
+
 #include "engine/graph.h"
 #include "memory/host.h"
 #include "tests/cases.h"
@@ -302,6 +304,13 @@ static void expect_refused(const rm_op *op, const remat_value *inputs, int n, co
     X("tanh", op.infer = double_infer, "results are f32")                                                              \
     X("tanh", op.infer = empty_infer, "of size 0")                                                                     \
     X("tanh", op.infer = refusing_infer, "my_tanh: nothing (24,2,8) will do")                                          \
+    X("tanh", op.infer = untyped_infer, "has dtype number 7")                                                          \
+    X("tanh", op.infer = silent_infer, "refuses these inputs without a sentence")                                      \
+    X("tanh", op.cost = endless_cost, "both are finite, and not negative")                                             \
+    X("tanh", op.cost = negative_cost, "both are finite, and not negative")                                            \
+    X("tanh", op.cost = wrapping_cost, "cost's scratch_bytes asks for 18446744073709551615 bytes")                     \
+    X("tanh", op.aux_bytes = wrapping_aux, "aux_bytes asks for 18446744073709551615 bytes")                            \
+    X("tanh", (op.discrete = 1, op.bound = any_bound), "input 0 is f32 (24,2,8), and marked discrete")                 \
     X("lstm", op.on[RM_DEVICE_CPU].pack = NULL, "of pack and packed_bytes")                                            \
     X("lstm", op.cheap = true, "one or the other")                                                                     \
     X("lstm", op.aux_bytes = NULL, "no aux to be rebuilt")                                                             \
@@ -332,6 +341,29 @@ static remat_status empty_infer(const rm_desc *x, const void *attr, rm_desc *y, 
     y->dim[2] = 0;
     return REMAT_OK;
 }
+static remat_status untyped_infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+    (void)attr, (void)state;
+    *y = x[0];
+    y->dtype = (remat_dtype)7;
+    return REMAT_OK;
+}
+static remat_status silent_infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+    return (void)x, (void)attr, (void)y, (void)state, REMAT_INVALID;
+}
+static void endless_cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+    (void)x, (void)y, (void)attr, (void)pass;
+    out->flops = NAN;
+}
+static void negative_cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+    (void)x, (void)y, (void)attr, (void)pass;
+    out->moved_bytes = -1;
+}
+static void wrapping_cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+    (void)x, (void)y, (void)attr, (void)pass;
+    out->scratch_bytes = UINT64_MAX;
+}
+static uint64_t wrapping_aux(const rm_desc *x, const void *attr) { return (void)x, (void)attr, UINT64_MAX; }
+static int64_t any_bound(const rm_desc *x, const void *attr, int input) { return (void)x, (void)attr, (void)input, 1; }
 static remat_status refusing_infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
     (void)attr, (void)y, (void)state;
     char text[REMAT_DESC_TEXT];
@@ -392,6 +424,72 @@ START_TEST(inputs_that_do_not_fit_are_refused) {
 }
 END_TEST
 
+START_TEST(no_op_is_a_mistake_of_the_graph) {
+    remat_value y = {99};
+    ck_assert_int_eq(remat_apply(graph, NULL, &sequence, 1, NULL, &y), REMAT_INVALID);
+    ck_assert_int_eq(y.id, 0);
+    ck_assert_int_eq(remat_graph_check(graph), REMAT_INVALID);
+    ck_assert_str_eq(remat_last_error(), "remat_apply needs an op, and was given NULL");
+}
+END_TEST
+
+/* A result may take an input's place. */
+START_TEST(values_may_be_replaced) {
+    remat_value h = sequence;
+    const rm_op *op = copy_of(rm_op_find("tanh"));
+    for (int i = 0; i < 3; i++) CHECKED(remat_apply(graph, op, &h, 1, NULL, &h));
+    ck_assert_int_eq(h.id, slope.id + 3);
+}
+END_TEST
+
+static remat_status even_infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+    (void)attr, (void)state;
+    if (x[0].dim[0] == 3) return remat_refuse("my_tanh: 3 is too odd");
+    *y = x[0];
+    if (x[0].dim[0] == 5) y->dim[0] = 6;
+    return REMAT_OK;
+}
+
+/* Which tiles there are is known to a session only. */
+static void expect_tiles_refused(int64_t tile, const char *because) {
+    rm_op op = *copy_of(rm_op_find("tanh"));
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_session *s = NULL;
+    remat_value y;
+    op.infer = even_infer;
+    CHECKED(remat_apply(graph, &op, &sequence, 1, NULL, &y));
+    config.tile = tile;
+    remat_requires_grad(graph, sequence);
+    remat_value loss = remat_mse(graph, remat_mul(graph, y, y), sequence);
+    ck_assert_int_eq(remat_session_create(graph, loss, &config, &s), REMAT_INVALID);
+    ck_assert_str_eq(remat_last_error(), because);
+}
+
+START_TEST(tiles_may_be_refused) {
+    if (_i) return expect_tiles_refused(3, "my_tanh, for tiles of 3 timesteps: my_tanh: 3 is too odd");
+    expect_tiles_refused(5, "my_tanh, for tiles of 5 timesteps: its result would be f32 (6,2,8), where a part of the "
+                            "whole is f32 (5,2,8)");
+}
+END_TEST
+
+static uint64_t most_aux(const rm_desc *x, const void *attr) { return (void)x, (void)attr, (uint64_t)1 << 60; }
+
+/* Each op of a stage asks for what it may, and 16 times 2^60 is 0. */
+START_TEST(sums_of_sizes_do_not_wrap) {
+    rm_op op = *copy_of(rm_op_find("tanh"));
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_session *s = NULL;
+    remat_value y = sequence, w = remat_param(graph, "w", 2, (int64_t[]){H, H}, remat_init_uniform(1));
+    op.aux_bytes = most_aux;
+    op.cheap = false;
+    for (int i = 0; i < 16; i++) CHECKED(remat_apply(graph, &op, &y, 1, NULL, &y));
+    remat_requires_grad(graph, sequence);
+    y = remat_rnn_tanh(graph, y, w, w, REMAT_NONE, REMAT_NONE);
+    ck_assert_int_eq(remat_session_create(graph, remat_mse(graph, y, sequence), &config, &s), REMAT_INVALID);
+    ck_assert_msg(strstr(remat_last_error(), "add up to 2^60 or more"), "%s", remat_last_error());
+}
+END_TEST
+
 /* A builder of Remat's own by its own descriptor is no stranger. */
 START_TEST(ours_may_be_applied) {
     remat_value y;
@@ -431,6 +529,10 @@ int main(void) {
     tcase_add_checked_fixture(refused, set_up, tear_down);
     tcase_add_loop_test(refused, descriptors_that_cannot_work_are_refused, 0, N_MISTAKES);
     tcase_add_loop_test(refused, inputs_that_do_not_fit_are_refused, 0, 8);
+    tcase_add_test(refused, no_op_is_a_mistake_of_the_graph);
+    tcase_add_loop_test(refused, tiles_may_be_refused, 0, 2);
+    tcase_add_test(refused, sums_of_sizes_do_not_wrap);
+    tcase_add_test(refused, values_may_be_replaced);
     tcase_add_test(refused, ours_may_be_applied);
     suite_add_tcase(suite, tests);
     suite_add_tcase(suite, refused);

@@ -1,6 +1,7 @@
 /* test_op_check.c: remat_op_check as a program calls it, on the example's op: what it answers, and what it refuses before anything
  * runs. What it finds is for test_mutants.c, and that Remat's own ops pass for test_ops.c. */
 #include <check.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,7 +89,22 @@ END_TEST
     X(sample.x[0].dtype = REMAT_I32, "or integers of which bound says how large they are")                             \
     X(sample.x[0] = SHAPE(REMAT_F32, 1, 7, 1, 1, 1), "in a sequence it begins with (T,B)")                             \
     X((op.time = REMAT_TIME_LAST, op.cheap = false, sample.sequence = false), "this is no sequence")                   \
+    X((op.discrete = op_f64.discrete = 2, op.bound = op_f64.bound = any_bound),                                        \
+      "input 1 is f32 (7), and marked discrete")                                                                       \
+    X(sample.attr = &op, "it has attributes, but the op's attr_bytes is 0")                                            \
+    X(op.attr_bytes = 4, "the op in double is another one")                                                            \
+    X(op.cost = endless_cost, "both are finite, and not negative")                                                     \
+    X(op.aux_bytes = wrapping_aux, "2^60 are the most")                                                                \
     X(sample.x[1].dim[0] = 6, "slope is f32 (6); it must be a vector of 7")
+
+static int64_t any_bound(const remat_desc *x, const void *attr, int input) {
+    return (void)x, (void)attr, (void)input, 1;
+}
+static void endless_cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
+    (void)x, (void)y, (void)attr, (void)pass;
+    out->flops = INFINITY, out->moved_bytes = 1;
+}
+static uint64_t wrapping_aux(const remat_desc *x, const void *attr) { return (void)x, (void)attr, UINT64_MAX; }
 
 #define ONE(mistake, reason)                                                                                           \
     case __COUNTER__ - FIRST:                                                                                          \
@@ -115,6 +131,20 @@ START_TEST(what_cannot_be_tried_is_refused) {
 }
 END_TEST
 
+static void writing_forward(const remat_call *call) { ((rm_scale_attr *)(uintptr_t)call->attr)->factor = 1; }
+
+/* Nor are they written to. What is said to be shorter than it is: scale's factor, a double, as if it were a float. */
+START_TEST(attributes_are_as_long_as_said) {
+    remat_op op = *rm_op_find("scale"), op_f64 = *rm_op_find_f64("scale");
+    ck_assert_int_eq(remat_op_check(&op, &op_f64, NULL), REMAT_OK);
+    op.on[REMAT_ON_CPU].forward = writing_forward;
+    expect(remat_op_check(&op, &op_f64, NULL), REMAT_INVALID, "scale: it changes the attributes");
+    op = *rm_op_find("scale");
+    op.attr_bytes = op_f64.attr_bytes = sizeof(float);
+    expect(remat_op_check(&op, &op_f64, NULL), REMAT_INVALID, "the factor is ");
+}
+END_TEST
+
 /* ---- What else an author calls ---------------------------------------------------------------------------------- */
 
 START_TEST(shapes_are_told) {
@@ -124,6 +154,7 @@ START_TEST(shapes_are_told) {
     ck_assert_uint_eq(remat_desc_bytes(&desc), 331 * 4 * 64 * 8);
     ck_assert_str_eq(remat_desc_text(&desc, text), "f64 (331,4,64)");
     ck_assert_int_eq(remat_desc_count(&scalar), 1);
+    ck_assert_str_eq(remat_desc_text(&SHAPE((remat_dtype)99, 1000, 1, 2, 3, 4), text), "no dtype (1,2,3,4)");
 }
 END_TEST
 
@@ -151,6 +182,7 @@ int main(void) {
     tcase_add_test(tests, kernels_are_held_against_definitions);
     tcase_add_test(tests, memory_may_be_short);
     tcase_add_loop_test(tests, what_cannot_be_tried_is_refused, 0, N_MISTAKES);
+    tcase_add_test(tests, attributes_are_as_long_as_said);
     tcase_add_test(tests, shapes_are_told);
     tcase_add_test(tests, a_draw_is_that_of_dropout);
     tcase_add_test(tests, a_stream_is_the_queues);
