@@ -161,7 +161,7 @@ typedef struct rm_chain {
 } rm_chain;
 
 typedef struct {
-    int64_t tile;        /* as asked; 0: from the shapes */
+    int64_t tile;        /* as asked; 0: rm_tile_of */
     int threads, n_differentiated;
     bool inference, stateful;
     const remat_ranks *ranks; /* size 1 and no slots where there are none */

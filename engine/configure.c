@@ -17,7 +17,8 @@ static void append_name(char *list, size_t size, const char *name) {
 
 static remat_status set_up_devices(remat_session *s, const remat_config *config) {
     s->api = rm_device_find(config->device ? config->device : "cpu");
-    REQUIRE(s->api, MISSING, "this build has no device \"%s\"; it has: %s", config->device, remat_build().devices);
+    REQUIRE(s->api, MISSING, "this build has no device \"%s\"; it has: %s%s", config->device, remat_build().devices,
+            rm_device_remedy(config->device));
     REQUIRE(config->threads >= 0 && config->threads <= 4096, INVALID, "threads is %d; use 1 to 4096, or 0 for all",
             config->threads);
     s->threads = config->threads ? config->threads : omp_get_max_threads();

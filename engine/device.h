@@ -13,6 +13,8 @@
 #ifndef RM_DEVICE_H
 #define RM_DEVICE_H
 
+#include <string.h>
+
 #include "engine/status.h"
 #include "memory/transfers.h"
 #include "ops/cuda/compare.h"
@@ -143,5 +145,10 @@ remat_status rm_device_choose_cells(const rm_device_api *api, rm_device *device,
  * remat_device_check. */
 remat_status rm_device_number(const char *name, int *number);
 const rm_device_api *rm_device_find(const char *name); /* NULL: this build has no such device */
+
+/* Behind the sentence that a build has no such device: how one is made that has it. */
+static inline const char *rm_device_remedy(const char *name) {
+    return name && !strcmp(name, "cuda") ? "; for cuda, install CUDA's compiler and build with -DREMAT_CUDA=ON" : "";
+}
 
 #endif

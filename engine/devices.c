@@ -19,7 +19,8 @@ const rm_device_api *rm_device_find(const char *name) {
 remat_status rm_device_number(const char *name, int *number) {
     const rm_device_api *api = rm_device_find(name);
     rm_device *device = NULL;
-    REQUIRE(api, MISSING, "this build has no device \"%s\"; it has: %s", name ? name : "", remat_build().devices);
+    REQUIRE(api, MISSING, "this build has no device \"%s\"; it has: %s%s", name ? name : "", remat_build().devices,
+            rm_device_remedy(name));
     TRY(api->open(1, &device));
     *number = api->number ? api->number(device) : -1;
     api->close(device);

@@ -188,7 +188,7 @@ typedef struct {
                                 the device's rates. Borrowed                                              */
     double assume_flops, assume_bandwidth; /* device "null": operations and bytes a second of the machine that
                                 is planned for; 0: some                                                   */
-    int64_t tile;         /* timesteps in a tile; 0: from the shapes alone (see docs/plans.md)            */
+    int64_t tile;         /* timesteps in a tile; 0: from the shapes and the kind of device (docs/plans.md) */
     bool fold_embedding;  /* rewrite embedding -> recurrent input projection into one table where smaller */
     bool plan_only;       /* allocate nothing: the plan can be read, nothing can run                      */
     bool inference;       /* no gradients and no optimizer: only remat_evaluate                           */

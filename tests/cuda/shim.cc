@@ -101,7 +101,7 @@ static struct {
     void *argument;
     rm_emulated_order order;
     uint32_t drawn; /* the same again after rm_emulate_in */
-    bool late;      /* for now, what is sent waits until no thread can run */
+    bool late;      /* what is sent waits until no thread can run */
     int64_t launches;
     place scheduler;
     void *fake_stack;

@@ -180,6 +180,50 @@ START_TEST(clusters_can_be_turned_off) {
 }
 END_TEST
 
+/* A GPU's are longer than a CPU's (docs/plans.md). */
+START_TEST(tiles_have_2048_rows) {
+    static const struct {
+        int64_t batch, tile, on_cpu;
+    } wanted[] = {{1, 1024, 256}, {16, 128, 32}, {64, 32, 8}, {300, 8, 8}};
+    for (int i = 0; i < 4; i++) {
+        for (int gpu = 0; gpu < 2; gpu++) {
+            remat_graph *g;
+            remat_session *s;
+            net n = net_number(0);
+            n.timesteps = 1500, n.batch = wanted[i].batch;
+            remat_config config = REMAT_CONFIG_INIT;
+            config.device = gpu ? "cuda" : "cpu", config.plan_only = true, config.threads = 1;
+            emulated_device_reset(1);
+            CHECKED(remat_graph_create(&g));
+            CHECKED(remat_session_create(g, net_build(g, &n), &config, &s));
+            ck_assert_int_eq(remat_session_plan(s).tile, gpu ? wanted[i].tile : wanted[i].on_cpu);
+            remat_session_free(s);
+            remat_graph_free(g);
+        }
+    }
+}
+END_TEST
+
+/* Calibrations are kept by identity: what changes times makes another. */
+START_TEST(what_is_switched_off_is_another_machine) {
+    static const char *const off[] = {"REMAT_CUDA_SPLIT_K", "REMAT_CUDA_WORKSPACE", "REMAT_CUDA_GRAPHS",
+                                      "REMAT_CUDA_CLUSTERS"};
+    rm_device *device;
+    emulated_device_reset(1);
+    rm_emulated_clusters = 7;
+    CHECKED(rm_device_cuda.open(1, &device));
+    const uint64_t all = rm_device_cuda.identity(device);
+    ck_assert(rm_device_cuda.identity(device) == all);
+    for (int i = 0; i < 4; i++) {
+        setenv(off[i], "OFF", 1);
+        ck_assert_msg(rm_device_cuda.identity(device) != all, "%s makes no difference", off[i]);
+        unsetenv(off[i]);
+    }
+    rm_device_cuda.close(device);
+    rm_emulated_clusters = 0;
+}
+END_TEST
+
 /* Products in TF32, or by a cuBLASLt that has other bits for other numbers of rows, in batches too, or no algorithm at all: a
  * tile's gates are rebuilt to the bits of its timesteps all the same. */
 START_TEST(whatever_makes_the_products) {
@@ -241,6 +285,8 @@ int main(void) {
     tcase_add_loop_test(c, every_plan_has_the_same_bits_with_clusters, 0, 3);
     tcase_add_loop_test(c, clusters_can_be_turned_off, 0, rm_cases(3, 1));
     tcase_add_loop_test(c, whatever_makes_the_products, 0, rm_cases(4, 2));
+    tcase_add_test(c, tiles_have_2048_rows);
+    tcase_add_test(c, what_is_switched_off_is_another_machine);
     TCase *many = tcase_create("many");
     tcase_set_timeout(many, 300);
     tcase_add_loop_test(many, tiles_share_their_recordings, 0, rm_cases(4, 2));

@@ -105,7 +105,7 @@ const rm_option rm_option_table[] = {
     YES("verify-recompute", verify_recompute, FIT, RM_REMEMBERED, "compare a 64-bit hash of every recomputed boundary"),
     IN("calibration", calibration, FIT, RM_FORGOTTEN, "FILE",
         "where measured times are kept; 'off': measure nothing [optimal: ~/.cache/remat/calibration.txt; else off]"),
-    INT("tile", tile, RUN, RM_OF_RUN, "0", 0, 1e9, "timesteps computed together; 0: from the shapes"),
+    INT("tile", tile, RUN, RM_OF_RUN, "0", 0, 1e9, "timesteps computed together; 0: by batch and device"),
     INT("threads", threads, MODEL, RM_REMEMBERED, "0", 0, 4096, "0: all that this process may use"),
     ONE("device", device, MODEL, RM_FORGOTTEN, "cpu", "cpu|cuda|auto|null",
         "cuda: an NVIDIA GPU; auto: cuda where it works, else the CPU; null computes nothing and counts everything"),
