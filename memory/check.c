@@ -14,21 +14,14 @@ typedef struct {
 } transit;
 
 typedef struct {
-    bool alive[3];       /* by rm_object: state(c), saved(c), dstate(c) */
-    bool copied[2];      /* RM_STATE, RM_SAVED: the second tier has, or will have, a copy */
-    bool ran;            /* forward of stage c, in any way  */
-    bool was_saved;      /* saved(c) was made, ever         */
-    int8_t option;       /* of saved(c), since it was made  */
-    int64_t saved_since; /* where the private block's lifetime is written down */
-    transit saved;       /* of the private block */
-} cut;
-
-typedef struct {
-    int32_t uses;  /* alive objects it belongs to */
-    int64_t born;  /* the step that made it alive */
-    int64_t since; /* where its lifetime is written down */
-    transit transit;
-} piece;
+    bool alive;
+    bool copied;     /* the second tier has, or will have, a copy */
+    bool was_made;   /* of saved(s): ever */
+    int8_t option;   /* of saved(s), since it was made */
+    bool ran;        /* of stage s, which has no object of its own: forward, in any way */
+    int64_t since;   /* where the lifetimes of its buffers are written down, one after the other */
+    transit transit; /* of all of them */
+} object;
 
 typedef struct {
     const rm_problem *problem;
@@ -36,8 +29,8 @@ typedef struct {
     rm_verdict *verdict;
     rm_step step;
     int64_t t;              /* the step's number */
-    cut *cut;               /* n_stages + 1 */
-    piece *piece;           /* n_pieces     */
+    object *object[3];      /* by rm_object: n_states, n_stages, n_states */
+    int32_t *last_adder;    /* by state */
     int64_t next_backward;  /* the stage to be differentiated next; -1: all are */
     int64_t likely_buffers; /* room for so many lifetimes to begin with: what is not written to takes no memory */
     bool forward_only;      /* an evaluation: every stage runs, none is differentiated */
@@ -67,8 +60,8 @@ __attribute__((format(printf, 2, 3))) static remat_status object_to(const judge 
 
 /* ---- Buffers ------------------------------------------------------------------------------------ */
 
-/* Bytes become alive at this step. *since is where that was written down, for `end`. */
-static remat_status begin(judge *j, rm_buffer_kind kind, int64_t index, uint64_t bytes, int64_t *since) {
+/* Bytes become alive at this step. */
+static remat_status begin(judge *j, rm_buffer_kind kind, int64_t index, uint64_t bytes) {
     bytes = rm_align_up(bytes);
     j->alive_bytes += bytes;
     j->verdict->buffers += bytes > 0;
@@ -77,17 +70,16 @@ static remat_status begin(judge *j, rm_buffer_kind kind, int64_t index, uint64_t
     int64_t needed = list->capacity ? list->count + 1 : j->likely_buffers;
     REQUIRE(rm_grow(&list->item, &list->capacity, needed, sizeof *list->item), MEMORY,
             "out of host memory for the lifetimes of %lld buffers", (long long)needed);
-    *since = list->count;
     list->item[list->count++] =
         (rm_lifetime){.kind = (uint8_t)kind, .index = (int32_t)index, .first = j->t, .last = j->t, .bytes = bytes};
     return REMAT_OK;
 }
 
-/* Bytes that began at `since` are dead from this step on. */
-static void end(judge *j, uint64_t bytes, int64_t since) {
+/* The buffer that *since writes of is dead from this step on; *since goes on to the next. */
+static void end_buffer(judge *j, uint64_t bytes, int64_t *since) {
     bytes = rm_align_up(bytes);
     j->alive_bytes -= bytes;
-    if (j->lifetimes && bytes > 0) j->lifetimes->item[since].last = j->t - 1;
+    if (j->lifetimes && bytes > 0) j->lifetimes->item[(*since)++].last = j->t - 1;
 }
 
 /* After every step that makes something. */
@@ -97,55 +89,58 @@ static void note_peak(judge *j) {
     j->verdict->peak_step = j->t;
 }
 
-static const rm_lists *pieces_of(const rm_problem *problem, rm_object object) {
-    return object == RM_STATE ? &problem->state : object == RM_DSTATE ? &problem->dstate : &problem->saved;
-}
-
-static remat_status begin_pieces(judge *j, rm_object object, int64_t c) {
-    const rm_lists *lists = pieces_of(j->problem, object);
-    for (int64_t k = lists->start[c]; k < lists->start[c + 1]; k++) {
-        piece *piece = &j->piece[lists->item[k]];
-        if (piece->uses++ > 0) continue;
-        piece->born = j->t;
-        TRY(begin(j, RM_BUFFER_PIECE, lists->item[k], j->problem->piece[lists->item[k]].bytes, &piece->since));
-    }
-    return REMAT_OK;
-}
-
-static void end_pieces(judge *j, rm_object object, int64_t c) {
-    const rm_lists *lists = pieces_of(j->problem, object);
-    for (int64_t k = lists->start[c]; k < lists->start[c + 1]; k++) {
-        piece *piece = &j->piece[lists->item[k]];
-        if (--piece->uses == 0) end(j, j->problem->piece[lists->item[k]].bytes, piece->since);
-    }
-}
-
 /* ---- Objects ------------------------------------------------------------------------------------ */
 
 static const char *const object_name[] = {[RM_STATE] = "state", [RM_SAVED] = "saved", [RM_DSTATE] = "dstate"};
 
-static remat_status must_live(const judge *j, rm_object object, int64_t c) {
-    OBJECT_UNLESS(j->cut[c].alive[object], "%s %lld is not alive", object_name[object], (long long)c);
-    return REMAT_OK;
-}
+static object *the(const judge *j, rm_object kind, int64_t i) { return &j->object[kind][i]; }
 
-static remat_status make(judge *j, rm_object object, int64_t c) {
-    OBJECT_UNLESS(!j->cut[c].alive[object], "%s %lld is alive already", object_name[object], (long long)c);
-    j->cut[c].alive[object] = true;
-    return begin_pieces(j, object, c);
-}
-
-static remat_status make_saved(judge *j, int64_t s, int option) {
-    cut *cut = &j->cut[s];
-    OBJECT_UNLESS(!cut->was_saved, "saved %lld is made a second time", (long long)s);
-    TRY(make(j, RM_SAVED, s));
-    cut->was_saved = true;
-    cut->option = (int8_t)option;
-    return begin(j, RM_BUFFER_SAVED, s, j->problem->stage[s].option[option].saved_bytes, &cut->saved_since);
+/* The pieces of a state or of a gradient. */
+static const int64_t *pieces_of(const judge *j, rm_object kind, int64_t i) {
+    return (kind == RM_STATE ? j->problem->state : j->problem->dstate) + i;
 }
 
 static uint64_t saved_bytes(const judge *j, int64_t s) {
-    return j->problem->stage[s].option[j->cut[s].option].saved_bytes;
+    return j->problem->stage[s].option[the(j, RM_SAVED, s)->option].saved_bytes;
+}
+
+static uint64_t object_bytes(const judge *j, rm_object kind, int64_t i) {
+    return kind == RM_SAVED   ? rm_align_up(saved_bytes(j, i))
+           : kind == RM_STATE ? rm_state_bytes(j->problem, i)
+                              : rm_dstate_bytes(j->problem, i);
+}
+
+static remat_status must_live(const judge *j, rm_object kind, int64_t i) {
+    OBJECT_UNLESS(the(j, kind, i)->alive, "%s %lld is not alive", object_name[kind], (long long)i);
+    return REMAT_OK;
+}
+
+static remat_status make(judge *j, rm_object kind, int64_t i) {
+    object *object = the(j, kind, i);
+    OBJECT_UNLESS(!object->alive, "%s %lld is alive already", object_name[kind], (long long)i);
+    object->alive = true;
+    if (j->lifetimes) object->since = j->lifetimes->count;
+    if (kind == RM_SAVED) return begin(j, RM_BUFFER_SAVED, i, saved_bytes(j, i));
+    const int64_t *pieces = pieces_of(j, kind, i);
+    for (int64_t k = pieces[0]; k < pieces[1]; k++) TRY(begin(j, RM_BUFFER_PIECE, k, j->problem->piece[k].bytes));
+    return REMAT_OK;
+}
+
+static void end(judge *j, rm_object kind, int64_t i) {
+    object *object = the(j, kind, i);
+    int64_t next = object->since;
+    object->alive = false;
+    if (kind == RM_SAVED) end_buffer(j, saved_bytes(j, i), &next);
+    const int64_t *pieces = kind == RM_SAVED ? (int64_t[]){0, 0} : pieces_of(j, kind, i);
+    for (int64_t k = pieces[0]; k < pieces[1]; k++) end_buffer(j, j->problem->piece[k].bytes, &next);
+}
+
+static remat_status make_saved(judge *j, int64_t s, int option) {
+    object *saved = the(j, RM_SAVED, s);
+    OBJECT_UNLESS(!saved->was_made, "saved %lld is made a second time", (long long)s);
+    saved->was_made = true;
+    saved->option = (int8_t)option;
+    return make(j, RM_SAVED, s);
 }
 
 /* ---- Two clocks --------------------------------------------------------------------------------- */
@@ -165,11 +160,8 @@ static void wait_for(judge *j, const transit *transit, intent intent) {
     if (intent == TO_WRITE) wait_until(j, transit->read_ns);
 }
 
-static void wait_for_object(judge *j, rm_object object, int64_t c, intent intent) {
-    const rm_lists *lists = pieces_of(j->problem, object);
-    for (int64_t k = lists->start[c]; k < lists->start[c + 1]; k++)
-        wait_for(j, &j->piece[lists->item[k]].transit, intent);
-    if (object == RM_SAVED) wait_for(j, &j->cut[c].saved, intent);
+static void wait_for_object(judge *j, rm_object kind, int64_t i, intent intent) {
+    wait_for(j, &the(j, kind, i)->transit, intent);
 }
 
 /* Gives the second tier a transfer; returns the moment at which it is done. Nothing to move takes no time. */
@@ -188,11 +180,27 @@ static uint64_t transfer(judge *j, uint64_t bytes, uint64_t bytes_per_s) {
 
 /* The call itself: its time, and its scratch. */
 static remat_status run(judge *j, int64_t s, rm_work work) {
-    int64_t since = -1;
     j->now_ns = add(j->now_ns, work.time_ns);
-    TRY(begin(j, RM_BUFFER_SCRATCH, s, work.scratch_bytes, &since));
+    TRY(begin(j, RM_BUFFER_SCRATCH, s, work.scratch_bytes));
     note_peak(j);
     j->alive_bytes -= rm_align_up(work.scratch_bytes); /* its lifetime is [t,t], as begin wrote it */
+    return REMAT_OK;
+}
+
+static remat_status read_states(judge *j, const rm_lists *lists, int64_t s) {
+    for (int64_t k = lists->start[s]; k < lists->start[s + 1]; k++) {
+        TRY(must_live(j, RM_STATE, lists->item[k]));
+        wait_for_object(j, RM_STATE, lists->item[k], TO_READ);
+    }
+    return REMAT_OK;
+}
+
+/* A state that is alive is written over, with the same bits. */
+static remat_status make_states(judge *j, int64_t s) {
+    for (int64_t i = j->problem->made[s]; i < j->problem->made[s + 1]; i++) {
+        wait_for_object(j, RM_STATE, i, TO_WRITE);
+        if (!the(j, RM_STATE, i)->alive) TRY(make(j, RM_STATE, i));
+    }
     return REMAT_OK;
 }
 
@@ -204,19 +212,38 @@ static remat_status run_forward(judge *j) {
     OBJECT_UNLESS(option == RM_DROP || (option >= 0 && option < stage->n_options), "the stage has no option %d",
                   option);
     OBJECT_UNLESS(s <= j->next_backward, "stage %lld has been differentiated; nobody needs its forward", (long long)s);
-    TRY(must_live(j, RM_STATE, s));
-    wait_for_object(j, RM_STATE, s, TO_READ);
-    wait_for_object(j, RM_STATE, s + 1, TO_WRITE);
-    TRY(make(j, RM_STATE, s + 1));
+    OBJECT_UNLESS(s == 0 || the(j, RM_SAVED, s - 1)->ran, "stage %lld has not run yet", (long long)s - 1);
+    TRY(read_states(j, &j->problem->reads, s));
+    TRY(make_states(j, s));
+    object *it = the(j, RM_SAVED, s);
     if (option != RM_DROP) wait_for_object(j, RM_SAVED, s, TO_WRITE);
     if (option != RM_DROP) TRY(make_saved(j, s, option));
     rm_work work = option == RM_DROP ? stage->drop : stage->option[option].forward;
     rm_verdict *verdict = j->verdict;
-    uint64_t *time = j->cut[s].ran ? &verdict->recompute_ns : &verdict->forward_ns;
+    uint64_t *time = it->ran ? &verdict->recompute_ns : &verdict->forward_ns;
     *time = add(*time, work.time_ns);
-    verdict->recomputed_stages += j->cut[s].ran;
-    j->cut[s].ran = true;
+    verdict->recomputed_stages += it->ran;
+    it->ran = true;
     return run(j, s, work);
+}
+
+/* Those that there are, of the stage's own states. */
+static remat_status read_gradients(judge *j, int64_t s) {
+    for (int64_t i = j->problem->made[s]; i < j->problem->made[s + 1]; i++) {
+        if (j->last_adder[i] < 0) continue;
+        TRY(must_live(j, RM_DSTATE, i));
+        wait_for_object(j, RM_DSTATE, i, TO_READ);
+    }
+    return REMAT_OK;
+}
+
+static remat_status add_to_gradients(judge *j, int64_t s) {
+    const rm_lists *adds = &j->problem->adds;
+    for (int64_t k = adds->start[s]; k < adds->start[s + 1]; k++) {
+        bool begins = j->last_adder[adds->item[k]] == s;
+        TRY(begins ? make(j, RM_DSTATE, adds->item[k]) : must_live(j, RM_DSTATE, adds->item[k]));
+    }
+    return REMAT_OK;
 }
 
 static remat_status run_backward(judge *j) {
@@ -225,15 +252,12 @@ static remat_status run_backward(judge *j) {
     OBJECT_UNLESS(!j->forward_only, "this plan is for an evaluation; it differentiates nothing");
     OBJECT_UNLESS(j->next_backward >= 0, "every stage has been differentiated");
     OBJECT_UNLESS(s == j->next_backward, "the stage to be differentiated now is %lld", (long long)j->next_backward);
-    TRY(must_live(j, RM_STATE, s));
     TRY(must_live(j, RM_SAVED, s));
-    TRY(must_live(j, RM_DSTATE, s + 1));
-    wait_for_object(j, RM_STATE, s, TO_READ);
     wait_for_object(j, RM_SAVED, s, TO_READ);
-    wait_for_object(j, RM_DSTATE, s + 1, TO_READ);
-    wait_for_object(j, RM_DSTATE, s, TO_WRITE);
-    TRY(make(j, RM_DSTATE, s));
-    rm_work work = j->problem->stage[s].option[j->cut[s].option].backward;
+    TRY(read_states(j, &j->problem->keeps, s));
+    TRY(read_gradients(j, s));
+    TRY(add_to_gradients(j, s));
+    rm_work work = j->problem->stage[s].option[the(j, RM_SAVED, s)->option].backward;
     j->verdict->backward_ns = add(j->verdict->backward_ns, work.time_ns);
     j->next_backward = s - 1;
     return run(j, s, work);
@@ -241,27 +265,21 @@ static remat_status run_backward(judge *j) {
 
 /* The step's object, of a kind that may be freed or moved. */
 static remat_status find_object(const judge *j, rm_object last_kind) {
-    int64_t c = j->step.index;
+    int64_t i = j->step.index;
     OBJECT_UNLESS(j->step.object <= RM_DSTATE, "there is no object of kind %d", j->step.object);
     OBJECT_UNLESS(j->step.object <= last_kind, "a %s is never moved to the second tier", object_name[j->step.object]);
-    OBJECT_UNLESS(c >= 0 && c < j->problem->n_stages + (j->step.object != RM_SAVED), "there is no such object");
+    OBJECT_UNLESS(i >= 0 && i < (j->step.object == RM_SAVED ? j->problem->n_stages : j->problem->n_states),
+                  "there is no such object");
     return REMAT_OK;
 }
 
-/* Buffers that end here wait for what the second tier still does to them; those that live on in another object do not. */
+/* What ends waits for what the second tier still does to it. */
 static remat_status free_object(judge *j) {
     TRY(find_object(j, RM_DSTATE));
-    int64_t c = j->step.index;
-    rm_object object = (rm_object)j->step.object;
-    TRY(must_live(j, object, c));
-    const rm_lists *lists = pieces_of(j->problem, object);
-    j->cut[c].alive[object] = false;
-    end_pieces(j, object, c);
-    for (int64_t k = lists->start[c]; k < lists->start[c + 1]; k++)
-        if (j->piece[lists->item[k]].uses == 0) wait_for(j, &j->piece[lists->item[k]].transit, TO_WRITE);
-    if (object != RM_SAVED) return REMAT_OK;
-    wait_for(j, &j->cut[c].saved, TO_WRITE);
-    end(j, saved_bytes(j, c), j->cut[c].saved_since);
+    rm_object kind = (rm_object)j->step.object;
+    TRY(must_live(j, kind, j->step.index));
+    wait_for_object(j, kind, j->step.index, TO_WRITE);
+    end(j, kind, j->step.index);
     return REMAT_OK;
 }
 
@@ -272,39 +290,26 @@ static remat_status find_movable(const judge *j) {
 
 static remat_status save(judge *j) {
     TRY(find_movable(j));
-    int64_t c = j->step.index;
-    rm_object object = (rm_object)j->step.object;
-    TRY(must_live(j, object, c));
-    OBJECT_UNLESS(!j->cut[c].copied[object], "%s %lld is saved a second time", object_name[object], (long long)c);
-    j->cut[c].copied[object] = true;
-    const rm_lists *lists = pieces_of(j->problem, object);
-    uint64_t bytes = object == RM_SAVED ? rm_align_up(saved_bytes(j, c)) : 0;
-    for (int64_t k = lists->start[c]; k < lists->start[c + 1]; k++) bytes += j->problem->piece[lists->item[k]].bytes;
-    uint64_t done_ns = transfer(j, bytes, j->problem->tier.save_bytes_per_s);
-    for (int64_t k = lists->start[c]; k < lists->start[c + 1]; k++) j->piece[lists->item[k]].transit.read_ns = done_ns;
-    if (object == RM_SAVED) j->cut[c].saved.read_ns = done_ns;
+    rm_object kind = (rm_object)j->step.object;
+    TRY(must_live(j, kind, j->step.index));
+    object *object = the(j, kind, j->step.index);
+    OBJECT_UNLESS(!object->copied, "%s %lld is saved a second time", object_name[kind], (long long)j->step.index);
+    object->copied = true;
+    uint64_t bytes = object_bytes(j, kind, j->step.index);
+    object->transit.read_ns = transfer(j, bytes, j->problem->tier.save_bytes_per_s);
     j->verdict->save_bytes = add(j->verdict->save_bytes, bytes);
     return REMAT_OK;
 }
 
-/* Pieces that are alive in another object have the same bits already, and are not fetched. */
 static remat_status load(judge *j) {
     TRY(find_movable(j));
-    int64_t c = j->step.index;
-    rm_object object = (rm_object)j->step.object;
-    OBJECT_UNLESS(j->cut[c].copied[object], "there is no copy of %s %lld to load", object_name[object], (long long)c);
-    const rm_lists *lists = pieces_of(j->problem, object);
-    uint64_t before = j->alive_bytes;
-    TRY(make(j, object, c));
-    if (object == RM_SAVED) TRY(begin(j, RM_BUFFER_SAVED, c, saved_bytes(j, c), &j->cut[c].saved_since));
+    rm_object kind = (rm_object)j->step.object;
+    object *object = the(j, kind, j->step.index);
+    OBJECT_UNLESS(object->copied, "there is no copy of %s %lld to load", object_name[kind], (long long)j->step.index);
+    TRY(make(j, kind, j->step.index));
     note_peak(j);
-    uint64_t bytes = j->alive_bytes - before;
-    uint64_t done_ns = transfer(j, bytes, j->problem->tier.load_bytes_per_s);
-    for (int64_t k = lists->start[c]; k < lists->start[c + 1]; k++) {
-        piece *piece = &j->piece[lists->item[k]];
-        if (piece->born == j->t) piece->transit.there_ns = done_ns;
-    }
-    if (object == RM_SAVED) j->cut[c].saved.there_ns = done_ns;
+    uint64_t bytes = object_bytes(j, kind, j->step.index);
+    object->transit.there_ns = transfer(j, bytes, j->problem->tier.load_bytes_per_s);
     j->verdict->load_bytes = add(j->verdict->load_bytes, bytes);
     return REMAT_OK;
 }
@@ -329,24 +334,28 @@ static remat_status take_step(judge *j) {
 /* ---- From start to end -------------------------------------------------------------------------- */
 
 static remat_status start(judge *j) {
-    int64_t n_stages = j->problem->n_stages;
-    j->cut = rm_calloc((size_t)n_stages + 1, sizeof *j->cut);
-    j->piece = rm_calloc((size_t)j->problem->n_pieces, sizeof *j->piece);
-    REQUIRE(j->cut && j->piece, MEMORY, "out of host memory to check a plan for %lld stages", (long long)n_stages);
+    int64_t n_stages = j->problem->n_stages, n_states = j->problem->n_states;
+    j->object[RM_STATE] = rm_calloc((size_t)(2 * n_states + n_stages), sizeof(object));
+    j->last_adder = rm_malloc((size_t)n_states * sizeof *j->last_adder);
+    REQUIRE(j->object[RM_STATE] && j->last_adder, MEMORY, "out of host memory to check a plan for %lld stages",
+            (long long)n_stages);
+    j->object[RM_SAVED] = j->object[RM_STATE] + n_states;
+    j->object[RM_DSTATE] = j->object[RM_SAVED] + n_stages;
     j->next_backward = n_stages - 1;
-    TRY(make(j, RM_STATE, 0));
-    return make(j, RM_DSTATE, n_stages);
+    rm_last_adders(j->problem, j->last_adder);
+    return REMAT_OK;
 }
 
 static remat_status finish(const judge *j) {
+    int64_t n_stages = j->problem->n_stages, n_states = j->problem->n_states;
     REQUIRE(j->forward_only || j->next_backward < 0, INTERNAL,
             "the plan ends before stage %lld has been differentiated", (long long)j->next_backward);
-    for (int64_t s = 0; s < j->problem->n_stages; s++)
-        REQUIRE(j->cut[s].ran, INTERNAL, "the plan ends and stage %lld never ran", (long long)s);
-    for (int64_t c = 0; c <= j->problem->n_stages; c++)
-        for (int object = RM_STATE; object <= RM_DSTATE; object++)
-            REQUIRE(!j->cut[c].alive[object], INTERNAL, "the plan ends and %s %lld was never freed",
-                    object_name[object], (long long)c);
+    for (int64_t s = 0; s < n_stages; s++)
+        REQUIRE(the(j, RM_SAVED, s)->ran, INTERNAL, "the plan ends and stage %lld never ran", (long long)s);
+    for (int kind = RM_STATE; kind <= RM_DSTATE; kind++)
+        for (int64_t i = 0; i < (kind == RM_SAVED ? n_stages : n_states); i++)
+            REQUIRE(!j->object[kind][i].alive, INTERNAL, "the plan ends and %s %lld was never freed",
+                    object_name[kind], (long long)i);
     return REMAT_OK;
 }
 
@@ -376,8 +385,8 @@ static remat_status judge_plan(const rm_problem *problem, const rm_plan *plan, b
             ((double)verdict->forward_ns + (double)verdict->recompute_ns) / (double)verdict->forward_ns;
     if (status && lifetimes) rm_lifetimes_free(lifetimes);
     if (!status && lifetimes) shrink(lifetimes);
-    rm_free(j.cut);
-    rm_free(j.piece);
+    rm_free(j.object[RM_STATE]);
+    rm_free(j.last_adder);
     return status;
 }
 

@@ -1,6 +1,6 @@
 /* check.h: the judge. Simulates a plan against its problem and trusts nothing: every read must be alive, every object
- * is made once before it is freed, every stage is differentiated exactly once, last first, and nothing is left over.
- * It shares no code with the strategies. It also writes down every buffer's lifetime, which is what place.h needs.
+ * that was made is freed, stages run for the first time in their order, each is differentiated exactly once, last first,
+ * and nothing is left over. It shares no code with the strategies. It also writes down every buffer's lifetime, which is what place.h needs.
  *
  * Beyond what memory demands, it objects to work that cannot serve any purpose: saved(s) is made exactly once in a
  * plan (so what a keeping run does besides, such as adding up the loss, is done once; a LOAD makes nothing new), and a

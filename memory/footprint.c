@@ -1,165 +1,229 @@
-/* footprint.c: see footprint.h. */
+/* footprint.c: see footprint.h. Everything is a difference of running sums over the cuts where states begin and end. */
 #include "memory/footprint.h"
 
 #include "memory/bytes.h"
 #include "memory/host.h"
 #include "memory/schedule.h"
 
-/* The lists a piece is in: the first, the last, and how many; until -1: none. */
+/* A state crosses the cuts from..until, its gradient from..d_until (d_until < from: it has none). */
 typedef struct {
-    int32_t from, until, times;
+    int32_t from, until, d_until;
 } span;
 
-/* Bytes of unions and differences of lists, by marking pieces with the number of the question. */
 typedef struct {
     const rm_problem *problem;
-    int64_t *mark; /* n_pieces */
-    int64_t question;
-    span *span; /* 3 n_pieces: in states, in gradients, in saved */
-    bool exact; /* as in the footprint */
+    span *span; /* n_states */
+    /* By cut: bytes of what crosses it, and of that what crosses no further; of gradients. */
+    uint64_t *crossing, *ending, *d_crossing;
+    uint64_t *unkept; /* by stage: of what it alone reads, what its backward does not */
+    bool exact;
 } ledger;
 
-static uint64_t count_new(ledger *l, const rm_lists *lists, int64_t i) {
-    uint64_t bytes = 0;
-    for (int64_t k = lists->start[i]; k < lists->start[i + 1]; k++) {
-        int32_t piece = lists->item[k];
-        if (l->mark[piece] == l->question) continue;
-        l->mark[piece] = l->question;
-        bytes += l->problem->piece[piece].bytes;
+static bool skips(span at) { return at.until > at.from; }
+
+/* ---- Which cuts a state crosses ------------------------------------------------------------------- */
+
+static void find_spans(ledger *l) {
+    const rm_problem *p = l->problem;
+    for (int64_t s = 0; s < p->n_stages; s++)
+        for (int64_t i = p->made[s]; i < p->made[s + 1]; i++)
+            l->span[i] = (span){(int32_t)s + 1, (int32_t)s + 1, (int32_t)s};
+    for (int64_t s = 0; s < p->n_stages; s++) {
+        for (int64_t k = p->reads.start[s]; k < p->reads.start[s + 1]; k++) l->span[p->reads.item[k]].until = (int32_t)s;
+        for (int64_t k = p->adds.start[s]; k < p->adds.start[s + 1]; k++) l->span[p->adds.item[k]].d_until = (int32_t)s;
     }
-    return bytes;
 }
 
-/* How many buffers making state(c) begins, where every piece is in neighbouring states only: those that are not in the
- * state before it. Where not, 0. */
-static int64_t count_begun(const ledger *l, int64_t c) {
-    const rm_lists *lists = &l->problem->state;
-    int64_t begun = 0;
-    for (int64_t k = lists->start[c]; l->exact && k < lists->start[c + 1]; k++)
-        begun += l->problem->piece[lists->item[k]].bytes > 0 && l->span[lists->item[k]].from == c;
-    return begun;
+/* Read by the next stage, or, of the last stage, by nobody. */
+static bool is_read_next(const ledger *l, int64_t i) {
+    const rm_problem *p = l->problem;
+    int64_t next = l->span[i].from;
+    return l->span[i].until == next && (next == p->n_stages || rm_in_list(&p->reads, next, i));
 }
 
-/* The same for dstate(c), which is made after the one behind it. */
-static int64_t count_begun_gradients(const ledger *l, int64_t c) {
-    const rm_lists *lists = &l->problem->dstate;
-    const span *span = l->span + l->problem->n_pieces;
-    int64_t begun = 0;
-    for (int64_t k = lists->start[c]; l->exact && k < lists->start[c + 1]; k++)
-        begun += l->problem->piece[lists->item[k]].bytes > 0 && span[lists->item[k]].until == c;
-    return begun;
+static void add_up(ledger *l) {
+    const rm_problem *p = l->problem;
+    l->exact = true;
+    for (int64_t i = 0; i < p->n_states; i++) {
+        span at = l->span[i];
+        uint64_t bytes = rm_state_bytes(p, i), d_bytes = rm_dstate_bytes(p, i);
+        l->crossing[at.from] += bytes;
+        l->crossing[at.until + 1] -= bytes;
+        l->ending[at.until] += bytes;
+        if (at.d_until >= at.from) l->d_crossing[at.from] += d_bytes, l->d_crossing[at.d_until + 1] -= d_bytes;
+        l->exact &= is_read_next(l, i);
+        if (!skips(at) && at.until < p->n_stages && !rm_in_list(&p->keeps, at.until, i)) l->unkept[at.until] += bytes;
+    }
+    for (int64_t c = 1; c <= p->n_stages; c++) {
+        l->crossing[c] += l->crossing[c - 1];
+        l->d_crossing[c] += l->d_crossing[c - 1];
+    }
+}
+
+/* ---- Bytes that cross one cut and not another ----------------------------------------------------- */
+
+/* A count of `until` over the states from..., for each state in the order of their makers: a tree over `until`, of which
+ * each new version shares all but one path with the one before. */
+typedef struct {
+    int32_t left, right;
+    uint64_t bytes;
+} node;
+
+struct rm_skips {
+    int64_t n, n_cuts;
+    int32_t *from;     /* of each that skips, ascending */
+    int32_t *version;  /* n+1: the tree of the first so many */
+    uint64_t *short_ending; /* by cut: of those that skip nothing, what ends before it or at it */
+    node *node;
+    int64_t used;
+};
+
+static int32_t insert(rm_skips *t, int32_t old, int64_t low, int64_t high, int64_t at, uint64_t bytes) {
+    int32_t new = (int32_t)t->used++;
+    t->node[new] = t->node[old];
+    t->node[new].bytes += bytes;
+    if (high - low == 1) return new;
+    int64_t middle = (low + high) / 2;
+    int32_t child = at < middle ? insert(t, t->node[old].left, low, middle, at, bytes)
+                                : insert(t, t->node[old].right, middle, high, at, bytes);
+    *(at < middle ? &t->node[new].left : &t->node[new].right) = child;
+    return new;
+}
+
+/* Of the version's states those with until < at. */
+static uint64_t bytes_before(const rm_skips *t, int32_t version, int64_t at) {
+    int64_t low = 0, high = t->n_cuts;
+    uint64_t bytes = 0;
+    while (version && high - low > 1) {
+        int64_t middle = (low + high) / 2;
+        const node *n = &t->node[version];
+        if (at >= middle) bytes += t->node[n->left].bytes;
+        version = at >= middle ? n->right : n->left;
+        *(at >= middle ? &low : &high) = middle;
+    }
+    return at > low ? bytes + t->node[version].bytes : bytes;
+}
+
+/* How many that skip begin at cuts up to c. */
+static int64_t begun(const rm_skips *t, int64_t c) {
+    int64_t low = 0, high = t->n;
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+        *(t->from[middle] <= c ? &low : &high) = t->from[middle] <= c ? middle + 1 : middle;
+    }
+    return low;
+}
+
+static void free_skips(rm_skips *t) {
+    if (!t) return;
+    rm_free(t->from);
+    rm_free(t->version);
+    rm_free(t->short_ending);
+    rm_free(t->node);
+    rm_free(t);
+}
+
+static int depth_of(int64_t n) {
+    int depth = 2;
+    while (n > 1) n = (n + 1) / 2, depth++;
+    return depth;
+}
+
+static bool make_skips(const ledger *l, rm_skips **out) {
+    const rm_problem *p = l->problem;
+    int64_t n = 0, cuts = p->n_stages + 2;
+    for (int64_t i = 0; i < p->n_states; i++) n += skips(l->span[i]);
+    if (n == 0) return true;
+    rm_skips *t = *out = rm_calloc(1, sizeof *t);
+    if (!t) return false;
+    t->n_cuts = cuts;
+    t->from = rm_malloc((size_t)n * sizeof *t->from);
+    t->version = rm_calloc((size_t)n + 1, sizeof *t->version);
+    t->short_ending = rm_calloc((size_t)cuts, sizeof *t->short_ending);
+    t->node = rm_calloc((size_t)(n * depth_of(cuts) + 1), sizeof *t->node);
+    if (!t->from || !t->version || !t->short_ending || !t->node) return false;
+    t->used = 1; /* node 0: nothing */
+    for (int64_t i = 0; i < p->n_states; i++) {
+        span at = l->span[i];
+        uint64_t bytes = rm_state_bytes(p, i);
+        if (!skips(at)) {
+            t->short_ending[at.until] += bytes;
+            continue;
+        }
+        t->from[t->n] = at.from;
+        t->version[t->n + 1] = insert(t, t->version[t->n], 0, cuts, at.until, bytes);
+        t->n++;
+    }
+    return true;
+}
+
+/* Of what crosses a, the short ones end there; of those that skip, the ones that begin no later than a and end in [a,j). */
+uint64_t rm_beside(const rm_footprint *footprint, int64_t a, int64_t j) {
+    const rm_skips *t = footprint->skips;
+    if (!t) return footprint->foot[a].state_bytes;
+    int32_t version = t->version[begun(t, a)];
+    return t->short_ending[a] + bytes_before(t, version, j) - bytes_before(t, version, a);
 }
 
 /* ---- One stage ---------------------------------------------------------------------------------- */
 
-static void measure_options(ledger *l, int64_t s, rm_foot *foot) {
+static void measure_options(const ledger *l, int64_t s, rm_foot *foot) {
     const rm_problem *p = l->problem;
     const rm_stage *stage = &p->stage[s];
-    l->question++;
-    count_new(l, &p->state, s + 1);
-    uint64_t beside = count_new(l, &p->state, s) + count_new(l, &p->saved, s);
-    l->question++;
-    uint64_t together = count_new(l, &p->state, s) + count_new(l, &p->saved, s);
-    uint64_t gradients = count_new(l, &p->dstate, s) + count_new(l, &p->dstate, s + 1);
+    uint64_t own_states = 0, own_gradients = 0;
+    for (int64_t i = p->made[s]; i < p->made[s + 1]; i++) {
+        if (rm_in_list(&p->keeps, s, i)) own_states += rm_state_bytes(p, i);
+        if (l->span[i].d_until >= l->span[i].from) own_gradients += rm_dstate_bytes(p, i);
+    }
     foot->n_options = stage->n_options;
     for (int k = 0; k < stage->n_options; k++) {
         const rm_option *option = &stage->option[k];
         uint64_t own = rm_align_up(option->saved_bytes);
         foot->kept[k] = (rm_kept){
-            .held_bytes = beside + own,
-            .forward_bytes = beside + own + foot->next_state_bytes + rm_align_up(option->forward.scratch_bytes),
-            .backward_bytes = together + own + gradients + rm_align_up(option->backward.scratch_bytes),
+            .held_bytes = l->ending[s] - l->unkept[s] + own,
+            .forward_bytes = l->ending[s] + own + foot->next_state_bytes + rm_align_up(option->forward.scratch_bytes),
+            .backward_bytes = foot->state_bytes - l->unkept[s] + own_states + own + foot->dstate_bytes + own_gradients +
+                              rm_align_up(option->backward.scratch_bytes),
             .time_ns = option->forward.time_ns + option->backward.time_ns,
         };
     }
 }
 
-static uint64_t lone_bytes(ledger *l, const rm_lists *lists, int64_t i) {
-    l->question++;
-    return count_new(l, lists, i);
+/* With bytes, of the states that stage s makes. */
+static int64_t made_pieces(const rm_problem *p, int64_t s) {
+    int64_t n = 0;
+    for (int64_t k = p->state[p->made[s]]; k < p->state[p->made[s + 1]]; k++) n += p->piece[k].bytes > 0;
+    return n;
 }
 
-static void measure(ledger *l, int64_t s, rm_foot *foot) {
+/* A run, and, where every run makes its states anew, their freeing. */
+static uint64_t drop_tables(const ledger *l, int64_t s) {
     const rm_problem *p = l->problem;
-    foot->state_bytes = lone_bytes(l, &p->state, s);
-    foot->next_state_bytes = lone_bytes(l, &p->state, s + 1);
-    foot->dstate_bytes = lone_bytes(l, &p->dstate, s);
-    foot->next_dstate_bytes = lone_bytes(l, &p->dstate, s + 1);
-    l->question++;
-    uint64_t states = count_new(l, &p->state, s) + count_new(l, &p->state, s + 1);
-    foot->drop_bytes = states + rm_align_up(p->stage[s].drop.scratch_bytes);
-    foot->drop_ns = p->stage[s].drop.time_ns;
-    int64_t buffers = (p->stage[s].drop.scratch_bytes > 0) + count_begun(l, s + 1);
-    foot->table_bytes = rm_table_bytes(2, buffers); /* the run, and the freeing of the state it made */
+    int64_t scratch = p->stage[s].drop.scratch_bytes > 0;
+    if (!l->exact) return rm_table_bytes(1, scratch);
+    return rm_table_bytes(1 + p->made[s + 1] - p->made[s], scratch + made_pieces(p, s));
+}
+
+static void measure(const ledger *l, int64_t s, rm_foot *foot) {
+    const rm_stage *stage = &l->problem->stage[s];
+    *foot = (rm_foot){.state_bytes = l->crossing[s],
+                      .next_state_bytes = l->crossing[s + 1],
+                      .dstate_bytes = l->d_crossing[s],
+                      .next_dstate_bytes = l->d_crossing[s + 1],
+                      .drop_ns = stage->drop.time_ns,
+                      .table_bytes = drop_tables(l, s)};
+    foot->drop_bytes = l->ending[s] + l->crossing[s + 1] + rm_align_up(stage->drop.scratch_bytes);
     measure_options(l, s, foot);
-}
-
-/* ---- Who shares what ---------------------------------------------------------------------------- */
-
-static void find_spans(const rm_lists *lists, int64_t count, int64_t n_pieces, span *spans) {
-    for (int64_t i = 0; i < n_pieces; i++) spans[i] = (span){.until = -1};
-    for (int64_t i = 0; i < count; i++)
-        for (int64_t k = lists->start[i]; k < lists->start[i + 1]; k++) {
-            span *span = &spans[lists->item[k]];
-            if (span->until < 0) span->from = (int32_t)i;
-            span->until = (int32_t)i;
-            span->times++;
-        }
-}
-
-/* A piece is in unbroken rows of lists: states; or gradients alone; a saved(s) that lists it is alone in that, and lies
- * beside one of those states. */
-static bool neighbours_alone(const rm_problem *problem, const span *state, const span *dstate, const span *saved) {
-    for (int64_t i = 0; i < problem->n_pieces; i++) {
-        const span *a = &state[i], *d = &dstate[i], *s = &saved[i];
-        if (a->until >= 0 && a->times != a->until - a->from + 1) return false;
-        if (d->until >= 0 && d->times != d->until - d->from + 1) return false;
-        if (d->until >= 0 && (a->until >= 0 || s->until >= 0)) return false;
-        if (s->until < 0) continue;
-        if (s->times > 1) return false;
-        if (a->until >= 0 && (a->from > s->from + 1 || a->until < s->from)) return false;
-    }
-    return true;
-}
-
-/* Fills `exact`, and `until` if two states share a piece. */
-static void find_shares(ledger *l, rm_footprint *footprint) {
-    const rm_problem *p = l->problem;
-    int64_t n = p->n_pieces;
-    find_spans(&p->state, p->n_stages + 1, n, l->span);
-    find_spans(&p->dstate, p->n_stages + 1, n, l->span + n);
-    find_spans(&p->saved, p->n_stages, n, l->span + 2 * n);
-    l->exact = footprint->exact = neighbours_alone(p, l->span, l->span + n, l->span + 2 * n);
-    bool share = false;
-    for (int64_t i = 0; i < n; i++) {
-        share |= l->span[i].until > l->span[i].from;
-        footprint->until[i] = l->span[i].until;
-    }
-    if (share) return;
-    rm_free(footprint->until);
-    footprint->until = NULL;
 }
 
 /* ---- All of them -------------------------------------------------------------------------------- */
 
-/* Pieces of saved(s) with bytes, besides those of the states around it. */
-static int64_t count_own_saved(ledger *l, int64_t s) {
-    l->question++;
-    count_new(l, &l->problem->state, s);
-    count_new(l, &l->problem->state, s + 1);
-    const rm_lists *saved = &l->problem->saved;
-    int64_t own = 0;
-    for (int64_t k = saved->start[s]; l->exact && k < saved->start[s + 1]; k++)
-        own += l->problem->piece[saved->item[k]].bytes > 0 && l->mark[saved->item[k]] != l->question;
-    return own;
-}
-
-/* Every run makes one object or two and each is freed: 3 steps for a keeping run, 2 for a backward run, and the two
- * objects that the plan begins with. Of the buffers only those are counted that are there for certain; if the footprint is
- * exact, that is all of them. */
-static uint64_t least_tables(ledger *l) {
+/* Each stage is run forward and backward, each object made and freed, at least once. */
+static uint64_t least_tables(const ledger *l) {
     const rm_problem *p = l->problem;
-    int64_t buffers = count_begun(l, 0);
+    int64_t steps = 3 * p->n_stages + p->n_states, buffers = 0;
+    for (int64_t i = 0; i < p->n_states; i++) steps += l->span[i].d_until >= l->span[i].from;
+    for (int64_t i = 0; i < p->n_pieces; i++) buffers += p->piece[i].bytes > 0;
     for (int64_t s = 0; s < p->n_stages; s++) {
         const rm_stage *stage = &p->stage[s];
         int64_t least = INT64_MAX;
@@ -169,25 +233,37 @@ static uint64_t least_tables(ledger *l) {
                 (option->saved_bytes > 0) + (option->forward.scratch_bytes > 0) + (option->backward.scratch_bytes > 0);
             if (own < least) least = own;
         }
-        buffers += least + count_begun(l, s + 1) + count_begun_gradients(l, s) + count_own_saved(l, s);
+        buffers += least;
     }
-    return rm_table_bytes(5 * p->n_stages + 2, buffers);
+    return rm_table_bytes(steps, buffers);
+}
+
+static bool measure_all(ledger *l, rm_footprint *footprint) {
+    find_spans(l);
+    add_up(l);
+    footprint->exact = l->exact;
+    if (!make_skips(l, &footprint->skips)) return false;
+    for (int64_t s = 0; s < l->problem->n_stages; s++) measure(l, s, &footprint->foot[s]);
+    footprint->table_bytes = least_tables(l);
+    return true;
 }
 
 remat_status rm_footprint_make(const rm_problem *problem, rm_footprint *footprint) {
-    size_t n = (size_t)problem->n_pieces;
+    size_t cuts = (size_t)problem->n_stages + 2;
     footprint->problem = problem;
     footprint->foot = rm_calloc((size_t)problem->n_stages, sizeof *footprint->foot);
-    footprint->until = rm_malloc(n * sizeof *footprint->until);
-    ledger l = {.problem = problem, .mark = rm_calloc(n, sizeof *l.mark), .span = rm_malloc(3 * n * sizeof *l.span)};
-    bool room = footprint->foot && footprint->until && l.mark && l.span;
+    ledger l = {.problem = problem,
+                .span = rm_malloc((size_t)problem->n_states * sizeof *l.span),
+                .crossing = rm_calloc(4 * cuts, sizeof *l.crossing)};
+    bool room = footprint->foot && l.span && l.crossing;
     if (room) {
-        find_shares(&l, footprint);
-        for (int64_t s = 0; s < problem->n_stages; s++) measure(&l, s, &footprint->foot[s]);
-        footprint->table_bytes = least_tables(&l);
+        l.ending = l.crossing + cuts;
+        l.d_crossing = l.ending + cuts;
+        l.unkept = l.d_crossing + cuts;
+        room = measure_all(&l, footprint);
     }
-    rm_free(l.mark);
     rm_free(l.span);
+    rm_free(l.crossing);
     if (room) return REMAT_OK;
     rm_footprint_free(footprint);
     FAIL(MEMORY, "out of host memory to plan for %lld stages", (long long)problem->n_stages);
@@ -195,15 +271,6 @@ remat_status rm_footprint_make(const rm_problem *problem, rm_footprint *footprin
 
 void rm_footprint_free(rm_footprint *footprint) {
     rm_free(footprint->foot);
-    rm_free(footprint->until);
+    free_skips(footprint->skips);
     *footprint = (rm_footprint){0};
-}
-
-uint64_t rm_beside(const rm_footprint *footprint, int64_t a, int64_t j) {
-    if (!footprint->until || !footprint->exact) return footprint->foot[a].state_bytes;
-    const rm_lists *lists = &footprint->problem->state;
-    uint64_t bytes = 0;
-    for (int64_t k = lists->start[a]; k < lists->start[a + 1]; k++)
-        if (footprint->until[lists->item[k]] < j) bytes += footprint->problem->piece[lists->item[k]].bytes;
-    return bytes;
 }

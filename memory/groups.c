@@ -112,7 +112,7 @@ remat_status rm_level_of_stages(const rm_footprint *footprint, rm_level *level) 
     remat_status status = begin_index(count, &index);
     for (int64_t s = 0; s < count && !status; s++) {
         int32_t fresh = -1, *slot = &fresh;
-        if (!footprint->until) slot = find_slot(&index, &footprint->foot[s], sizeof(rm_foot), stage_key, both);
+        if (!footprint->skips) slot = find_slot(&index, &footprint->foot[s], sizeof(rm_foot), stage_key, both);
         if (*slot < 0) {
             *slot = (int32_t)level->n_groups++;
             status = begin_stage(footprint, s, &level->group[*slot]);

@@ -141,7 +141,7 @@ static uint64_t sweep_over(const rm_solver *solver, int u, int i) {
     const rm_group *over = child(solver, i);
     int64_t begin = solver->begin[u];
     uint64_t most = i == u ? over->first_drop_bytes : 0;
-    if (!f->until) {
+    if (!f->skips) {
         uint64_t rest = i == u ? over->rest_drop_bytes : rm_larger(over->first_drop_bytes, over->rest_drop_bytes);
         return rest ? rm_larger(most, f->foot[begin].state_bytes + rest) : most;
     }

@@ -50,7 +50,7 @@ static remat_status solve_level(rm_nest *nest, int l, int points, int whole_poin
 
 static remat_status build(rm_nest *nest, rm_effort effort) {
     int64_t n_stages = nest->footprint->problem->n_stages;
-    bool all_differ = nest->footprint->until != NULL;
+    bool all_differ = nest->footprint->skips != NULL;
     int points = effort.points ? effort.points : points_inside(n_stages), between;
     int whole_points = effort.whole_points ? effort.whole_points : WHOLE_POINTS;
     int64_t size = group_size(n_stages, effort.flat ? effort.flat : RM_NEST_FLAT, &between);
@@ -115,8 +115,7 @@ static remat_status write_alone(writer *w, int level, int32_t id, int64_t begin,
     if (level > 0) return write_interval(w, level, id, begin, 0, group->n, i);
     ++*w->segments;
     TRY(rm_plan_run_forward(w->plan, begin, group->alone[i].right));
-    TRY(rm_plan_free_object(w->plan, RM_STATE, begin + 1));
-    return rm_plan_differentiate(w->plan, begin);
+    return rm_plan_run_backward(w->plan, begin);
 }
 
 /* Its children u..v-1, the first of which stands at `begin`. Right parts recur, no deeper than there are children; the
@@ -132,7 +131,7 @@ static remat_status write_interval(writer *w, int level, int32_t id, int64_t beg
         if (how.move < 0) {
             TRY(write_kept(w, level - 1, first, begin, -1 - how.move));
             TRY(write_interval(w, level, id, cut, u + 1, v, how.right));
-            while (cut > begin) TRY(rm_plan_differentiate(w->plan, --cut));
+            while (cut > begin) TRY(rm_plan_run_backward(w->plan, --cut));
             return REMAT_OK;
         }
         int j = u + how.move;

@@ -41,7 +41,7 @@ int rm_nest_count(const rm_nest *nest);
 rm_point rm_nest_point(const rm_nest *nest, int i);
 rm_drops rm_nest_drops(const rm_nest *nest, int i);
 
-/* Appends point i's plan, but for the freeing of dstate(0). segments: how many runs of kept stages end in a backward. */
+/* Appends the runs of point i's plan. segments: how many runs of kept stages end in a backward. */
 remat_status rm_nest_write(const rm_nest *nest, int i, rm_plan *plan, int64_t *segments);
 
 #endif

@@ -115,7 +115,7 @@ static bool read_move(const rm_problem *problem, rm_scan *scan, rm_verb verb, rm
     int64_t index;
     int object = rm_scan_any(scan, object_words);
     if (object < 0) return false;
-    if (!rm_scan_index(scan, problem->n_stages + (object != RM_SAVED), &index)) return false;
+    if (!rm_scan_index(scan, object == RM_SAVED ? problem->n_stages : problem->n_states, &index)) return false;
     *step = (rm_step){.verb = (uint8_t)verb, .object = (uint8_t)object, .index = (int32_t)index};
     return true;
 }
@@ -129,7 +129,7 @@ static bool read_step(const rm_problem *problem, rm_scan *scan, rm_step *step) {
 static remat_status not_understood(const rm_scan *scan, const rm_problem *problem) {
     char rest[80];
     rm_scan_rest(scan, rest, sizeof rest);
-    FAIL(INVALID, "line %lld of the plan: '%s' is not understood here (the chain has stages 0 to %lld)",
+    FAIL(INVALID, "line %lld of the plan: '%s' is not understood here (there are stages 0 to %lld)",
          (long long)scan->line, rest, (long long)problem->n_stages - 1);
 }
 

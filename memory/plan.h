@@ -4,16 +4,14 @@
  *   free state 3              free saved 3             free dstate 4
  *   save saved 3              load saved 3             (the second tier: states and saved alone)
  *
- * When a plan begins, state(0) and dstate(S) are alive and nothing else is; when it ends, nothing is. A RUN makes
- * objects and never ends one; FREE ends exactly one. Objects without pieces follow the same rules (dstate(S), and often
- * state(0)): they are made by the same RUN and must be freed once like any other, so no rule depends on sizes.
+ * When a plan begins nothing is alive; when it ends, nothing is. A RUN makes objects and never ends one; FREE ends exactly
+ * one. Objects without bytes follow the same rules, so no rule depends on sizes.
  *
- * SAVE begins to copy an object (all its pieces and its private block) to the second tier; the object stays alive and
- * unchanged, and its FREE waits for the copy. LOAD makes an object that is not alive from its copy: it is alive, and
- * takes its bytes, from the LOAD on; the first RUN that reads it waits until it is there. Pieces that are alive in another
- * object have these bits already and are not fetched. A RUN that writes over a piece, like a FREE that ends one, waits for
- * every transfer of it. A saved(s) that is loaded has the option it was saved with. An object is copied once a step; its
- * copy may be loaded as often as it is needed.
+ * SAVE begins to copy an object to the second tier; the object stays alive and unchanged, and its FREE waits for the copy.
+ * LOAD makes an object that is not alive from its copy: it is alive, and takes its bytes, from the LOAD on; the first RUN
+ * that reads it waits until it is there. A RUN that writes over an object, like a FREE that ends it, waits for every
+ * transfer of it. A saved(s) that is loaded has the option it was saved with. An object is copied once a step; its copy may
+ * be loaded as often as it is needed.
  * A plan that frees late and loads early lets transfers run beside the computation, and pays for it in bytes alive.
  */
 #ifndef RM_PLAN_H
@@ -28,7 +26,7 @@ typedef struct {
     uint8_t verb;   /* rm_verb */
     int8_t option;  /* RUN_FORWARD: RM_DROP or an option of the stage */
     uint8_t object; /* FREE, SAVE, LOAD: rm_object */
-    int32_t index;  /* stage, or cut */
+    int32_t index;  /* stage; of a state or its gradient: the state */
 } rm_step;
 
 typedef struct rm_plan {
@@ -43,6 +41,9 @@ remat_status rm_plan_run_backward(rm_plan *plan, int64_t stage);
 remat_status rm_plan_free_object(rm_plan *plan, rm_object object, int64_t index);
 remat_status rm_plan_save(rm_plan *plan, rm_object object, int64_t index);
 remat_status rm_plan_load(rm_plan *plan, rm_object object, int64_t index);
+/* Adds what FREEs a plan of RUNs, SAVEs and LOADs lacks: every object ends behind the last step that needs it before it is
+ * made anew, unless the plan frees it itself, later. So a strategy says what runs; what is alive follows. MEMORY. */
+remat_status rm_plan_free_dead(const rm_problem *problem, rm_plan *plan); /* dead.c */
 void rm_plan_shrink(rm_plan *plan); /* gives back the room for steps that it does not have */
 void rm_plan_free(rm_plan *plan); /* frees what is inside, leaves *plan zeroed */
 

@@ -22,27 +22,48 @@ static void lists_free(rm_lists *lists) {
     rm_free(lists->item);
 }
 
-remat_status rm_problem_alloc(rm_problem *problem, int64_t n_stages, int64_t n_pieces, int64_t n_state_items,
-                              int64_t n_dstate_items, int64_t n_saved_items) {
-    *problem = (rm_problem){.n_stages = n_stages, .n_pieces = n_pieces};
-    problem->stage = rm_calloc((size_t)n_stages, sizeof *problem->stage);
-    problem->piece = rm_calloc((size_t)n_pieces, sizeof *problem->piece);
-    bool lists = lists_alloc(&problem->state, n_stages + 1, n_state_items);
-    lists = lists_alloc(&problem->dstate, n_stages + 1, n_dstate_items) && lists;
-    lists = lists_alloc(&problem->saved, n_stages, n_saved_items) && lists;
-    if (problem->stage && problem->piece && lists) return REMAT_OK;
+remat_status rm_problem_alloc(rm_problem *problem, rm_extent extent) {
+    *problem = (rm_problem){.n_stages = extent.stages, .n_states = extent.states, .n_pieces = extent.pieces};
+    size_t stages = (size_t)extent.stages, states = (size_t)extent.states;
+    problem->stage = rm_calloc(stages, sizeof *problem->stage);
+    problem->piece = rm_calloc((size_t)extent.pieces, sizeof *problem->piece);
+    problem->made = rm_calloc(stages + 1, sizeof *problem->made);
+    problem->state = rm_calloc(states + 1, sizeof *problem->state);
+    problem->dstate = rm_calloc(states + 1, sizeof *problem->dstate);
+    bool lists = lists_alloc(&problem->reads, extent.stages, extent.reads);
+    lists = lists_alloc(&problem->keeps, extent.stages, extent.keeps) && lists;
+    lists = lists_alloc(&problem->adds, extent.stages, extent.adds) && lists;
+    if (problem->stage && problem->piece && problem->made && problem->state && problem->dstate && lists)
+        return REMAT_OK;
     rm_problem_free(problem);
-    FAIL(MEMORY, "out of host memory for a chain of %lld stages and %lld pieces; use a larger tile or fewer cuts",
-         (long long)n_stages, (long long)n_pieces);
+    FAIL(MEMORY, "out of host memory for %lld stages and %lld pieces; use a larger tile or fewer cuts",
+         (long long)extent.stages, (long long)extent.pieces);
 }
 
 void rm_problem_free(rm_problem *problem) {
     rm_free(problem->stage);
     rm_free(problem->piece);
-    lists_free(&problem->state);
-    lists_free(&problem->dstate);
-    lists_free(&problem->saved);
+    rm_free(problem->made);
+    rm_free(problem->state);
+    rm_free(problem->dstate);
+    lists_free(&problem->reads);
+    lists_free(&problem->keeps);
+    lists_free(&problem->adds);
     *problem = (rm_problem){0};
+}
+
+/* ---- Questions ---------------------------------------------------------------------------------- */
+
+static uint64_t lists_bytes(const rm_lists *lists, int64_t n) {
+    return (uint64_t)(n + 1) * sizeof *lists->start + (uint64_t)lists->start[n] * sizeof *lists->item;
+}
+
+uint64_t rm_problem_bytes(const rm_problem *p) {
+    if (!p->n_stages) return 0;
+    uint64_t numbers = (uint64_t)(p->n_stages + 1) + 2 * (uint64_t)(p->n_states + 1);
+    return (uint64_t)p->n_stages * sizeof *p->stage + (uint64_t)p->n_pieces * sizeof *p->piece +
+           numbers * sizeof *p->made + lists_bytes(&p->reads, p->n_stages) + lists_bytes(&p->keeps, p->n_stages) +
+           lists_bytes(&p->adds, p->n_stages);
 }
 
 uint64_t rm_problem_resident_bytes(const rm_problem *problem) {
@@ -51,10 +72,44 @@ uint64_t rm_problem_resident_bytes(const rm_problem *problem) {
     return bytes;
 }
 
-uint64_t rm_list_bytes(const rm_problem *problem, const rm_lists *lists, int64_t i) {
+static uint64_t pieces_bytes(const rm_problem *problem, int64_t from, int64_t to) {
     uint64_t bytes = 0;
-    for (int64_t k = lists->start[i]; k < lists->start[i + 1]; k++) bytes += problem->piece[lists->item[k]].bytes;
+    for (int64_t i = from; i < to; i++) bytes += problem->piece[i].bytes;
     return bytes;
+}
+
+uint64_t rm_state_bytes(const rm_problem *problem, int64_t i) {
+    return pieces_bytes(problem, problem->state[i], problem->state[i + 1]);
+}
+
+uint64_t rm_dstate_bytes(const rm_problem *problem, int64_t i) {
+    return pieces_bytes(problem, problem->dstate[i], problem->dstate[i + 1]);
+}
+
+uint64_t rm_made_bytes(const rm_problem *problem, int64_t s) {
+    return pieces_bytes(problem, problem->state[problem->made[s]], problem->state[problem->made[s + 1]]);
+}
+
+int64_t rm_state_maker(const rm_problem *problem, int64_t i) {
+    int64_t low = 0, high = problem->n_stages; /* made[low] <= i < made[high] */
+    while (high - low > 1) {
+        int64_t middle = (low + high) / 2;
+        *(problem->made[middle] <= i ? &low : &high) = middle;
+    }
+    return low;
+}
+
+bool rm_in_list(const rm_lists *lists, int64_t list, int64_t item) {
+    for (int64_t k = lists->start[list]; k < lists->start[list + 1]; k++)
+        if (lists->item[k] == item) return true;
+    return false;
+}
+
+void rm_last_adders(const rm_problem *problem, int32_t *last) {
+    for (int64_t i = 0; i < problem->n_states; i++) last[i] = -1;
+    for (int64_t s = 0; s < problem->n_stages; s++)
+        for (int64_t k = problem->adds.start[s]; k < problem->adds.start[s + 1]; k++)
+            last[problem->adds.item[k]] = (int32_t)s;
 }
 
 /* ---- Checking ----------------------------------------------------------------------------------- */
@@ -64,16 +119,76 @@ static void add(uint64_t *sum, uint64_t term) {
     *sum = term < TOO_MUCH && *sum + term < TOO_MUCH ? *sum + term : TOO_MUCH;
 }
 
-static remat_status check_lists(const rm_problem *problem, const rm_lists *lists, int64_t count, const char *what) {
-    REQUIRE(lists->start && lists->start[0] == 0, INVALID, "the lists of %s do not begin at 0", what);
+/* starts[0] <= starts[1] <= ... */
+static remat_status check_ascent(const int64_t *starts, int64_t count, int64_t first, int64_t last, const char *what) {
+    REQUIRE(starts && starts[0] == first, INVALID, "%s 0 does not begin at %lld", what, (long long)first);
     for (int64_t i = 0; i < count; i++)
-        REQUIRE(lists->start[i] <= lists->start[i + 1], INVALID, "list %s %lld begins at item %lld and ends before it",
-                what, (long long)i, (long long)lists->start[i]);
-    for (int64_t i = 0; i < count; i++)
-        for (int64_t k = lists->start[i]; k < lists->start[i + 1]; k++)
-            REQUIRE(lists->item[k] >= 0 && lists->item[k] < problem->n_pieces, INVALID,
-                    "%s %lld has piece %d; there are pieces 0 to %lld", what, (long long)i, (int)lists->item[k],
-                    (long long)problem->n_pieces - 1);
+        REQUIRE(starts[i] <= starts[i + 1], INVALID, "%s %lld begins at %lld and ends before it", what, (long long)i,
+                (long long)starts[i]);
+    REQUIRE(starts[count] == last, INVALID, "%s %lld does not end at %lld", what, (long long)count - 1,
+            (long long)last);
+    return REMAT_OK;
+}
+
+static remat_status check_lists(const rm_problem *problem, const rm_lists *lists, const char *what) {
+    REQUIRE(lists->start, INVALID, "there are no lists of %s", what);
+    TRY(check_ascent(lists->start, problem->n_stages, 0, lists->start[problem->n_stages], what));
+    for (int64_t s = 0; s < problem->n_stages; s++)
+        for (int64_t k = lists->start[s]; k < lists->start[s + 1]; k++) {
+            int32_t state = lists->item[k];
+            REQUIRE(state >= 0 && state < problem->made[s + 1], INVALID,
+                    "%s %lld has state %d, which is not made before it", what, (long long)s, (int)state);
+            REQUIRE(k == lists->start[s] || state > lists->item[k - 1], INVALID,
+                    "%s %lld has state %d twice or out of order", what, (long long)s, (int)state);
+        }
+    return REMAT_OK;
+}
+
+/* Both lists ascend. `made_too`: it may be one that the stage makes. */
+static remat_status check_read(const rm_problem *problem, const rm_lists *lists, bool made_too, const char *what) {
+    for (int64_t s = 0; s < problem->n_stages; s++) {
+        int64_t read = problem->reads.start[s], end = problem->reads.start[s + 1];
+        for (int64_t k = lists->start[s]; k < lists->start[s + 1]; k++) {
+            int32_t state = lists->item[k];
+            while (read < end && problem->reads.item[read] < state) read++;
+            bool is_read = read < end && problem->reads.item[read] == state;
+            REQUIRE(is_read || (made_too && state >= problem->made[s]), INVALID,
+                    "%s %lld has state %d, which stage %lld does not read", what, (long long)s, (int)state,
+                    (long long)s);
+        }
+    }
+    return REMAT_OK;
+}
+
+static remat_status check_states(const rm_problem *problem) {
+    TRY(check_ascent(problem->made, problem->n_stages, 0, problem->n_states, "made"));
+    REQUIRE(problem->state, INVALID, "there are no pieces of states");
+    int64_t middle = problem->state[problem->n_states];
+    TRY(check_ascent(problem->state, problem->n_states, 0, middle, "state"));
+    TRY(check_ascent(problem->dstate, problem->n_states, middle, problem->n_pieces, "dstate"));
+    TRY(check_lists(problem, &problem->reads, "reads"));
+    for (int64_t s = 0; s < problem->n_stages; s++) {
+        int64_t end = problem->reads.start[s + 1];
+        REQUIRE(end == problem->reads.start[s] || problem->reads.item[end - 1] < problem->made[s], INVALID,
+                "reads %lld has state %d, which the stage itself makes", (long long)s,
+                (int)problem->reads.item[end - 1]);
+    }
+    TRY(check_lists(problem, &problem->keeps, "keeps"));
+    TRY(check_lists(problem, &problem->adds, "adds"));
+    TRY(check_read(problem, &problem->keeps, true, "keeps"));
+    return check_read(problem, &problem->adds, false, "adds");
+}
+
+/* A gradient that nobody begins would never be there. */
+static remat_status check_gradients(const rm_problem *problem) {
+    int32_t *last = rm_malloc((size_t)problem->n_states * sizeof *last);
+    REQUIRE(last || !problem->n_states, MEMORY, "out of host memory to check %lld states", (long long)problem->n_states);
+    rm_last_adders(problem, last);
+    int64_t wrong = -1;
+    for (int64_t i = 0; i < problem->n_states; i++)
+        if (last[i] < 0 && problem->dstate[i] < problem->dstate[i + 1]) wrong = i;
+    rm_free(last);
+    REQUIRE(wrong < 0, INVALID, "dstate %lld has pieces, but no stage adds to it", (long long)wrong);
     return REMAT_OK;
 }
 
@@ -142,17 +257,15 @@ static remat_status check_tier(const rm_tier *tier) {
 
 remat_status rm_problem_check(const rm_problem *problem) {
     int64_t n_stages = problem->n_stages;
-    REQUIRE(n_stages >= 1 && n_stages < INT32_MAX, INVALID, "the chain has %lld stages; it needs 1 to %d",
+    REQUIRE(n_stages >= 1 && n_stages < INT32_MAX, INVALID, "there are %lld stages; there may be 1 to %d",
             (long long)n_stages, INT32_MAX - 1);
     REQUIRE(problem->n_pieces >= 0 && problem->n_pieces < INT32_MAX, INVALID,
-            "there are %lld pieces; 0 to %d can be told"
-            " apart",
+            "there are %lld pieces; 0 to %d can be told apart",
             (long long)problem->n_pieces, INT32_MAX - 1);
-    TRY(check_lists(problem, &problem->state, n_stages + 1, "state"));
-    TRY(check_lists(problem, &problem->dstate, n_stages + 1, "dstate"));
-    TRY(check_lists(problem, &problem->saved, n_stages, "saved"));
-    REQUIRE(problem->dstate.start[n_stages] == problem->dstate.start[n_stages + 1], INVALID,
-            "dstate %lld has pieces; nothing follows the last stage, so it must be empty", (long long)n_stages);
+    REQUIRE(problem->n_states >= 0 && problem->n_states < INT32_MAX, INVALID,
+            "there are %lld states; 0 to %d can be told apart", (long long)problem->n_states, INT32_MAX - 1);
+    TRY(check_states(problem));
+    TRY(check_gradients(problem));
     uint64_t bytes = 0, time_ns = 0;
     for (int64_t i = 0; i < problem->n_pieces; i++) {
         REQUIRE(problem->piece[i].bytes % RM_ALIGN == 0, INVALID, "piece %lld has %llu bytes, not a multiple of %d",
@@ -163,6 +276,6 @@ remat_status rm_problem_check(const rm_problem *problem) {
     TRY(check_resident(problem, &bytes));
     TRY(check_tier(&problem->tier));
     REQUIRE(bytes < TOO_MUCH && time_ns < TOO_MUCH, INVALID,
-            "the chain's bytes or nanoseconds add up to 2^60 or more; make a size smaller");
+            "the stages' bytes or nanoseconds add up to 2^60 or more; make a size smaller");
     return REMAT_OK;
 }

@@ -1,22 +1,26 @@
-/* problem.h: what a strategy is given: a chain of stages, as numbers. memory/ knows bytes, times, lifetimes and
- * offsets; it has never heard of a tensor.
+/* problem.h: what a strategy is given: stages and what passes between them, as numbers. memory/ knows bytes, times,
+ * lifetimes and offsets; it has never heard of a tensor.
  *
- * The chain.          cut 0     cut 1     cut 2            cut S
- *                       | stage 0 | stage 1 |  ...  stage S-1 |
+ * Stages run forward in their order, 0 to S-1, and backward from last to first. What a stage hands on to later ones is its
+ * states: often one, read by the stage behind it alone (a tile's carried states, a layer's activation); but a state may be
+ * read much further on (a skip connection, what one direction of time made for the other), and a stage may make several.
  *
- *   state(c)   everything alive across cut c in the forward pass: carried states for a time-tiled net, activations
- *              for a deep one. Keeping state(c) is a checkpoint at cut c.
- *   saved(s)   what stage s's backward needs from its forward, if that forward was run to keep.
- *   dstate(c)  gradient of state(c). dstate(S) has no pieces: nothing follows.
+ *   stage 0 --0--> stage 1 --1--> stage 2 --3--> stage 3        states 0, 1 and 2, 3, 4 are made by stages 0, 1, 2, 3;
+ *                     |                            ^            reads(3) = {2, 3}: state 2 skips stage 2
+ *                     +-------------2--------------+
  *
- *   RUN forward s, dropping      reads state(s);                        makes state(s+1)
- *   RUN forward s, keeping k     reads state(s);                        makes state(s+1) and saved(s), option k
- *   RUN backward s               reads state(s), saved(s), dstate(s+1); makes dstate(s)
+ *   RUN forward s, dropping      reads reads(s);                    makes the states of s
+ *   RUN forward s, keeping k     reads reads(s);                    makes the states of s and saved(s), option k
+ *   RUN backward s               reads saved(s), keeps(s) and the gradients of the states of s; adds to those of adds(s)
  *
- * The three kinds are OBJECTS. An object is a set of PIECES: a piece is one contiguous buffer, and may belong to
- * several objects (a skip connection crosses many cuts): it is alive while any of them is, and counted once.
- * A RUN that makes a piece which is already alive writes the same bits over it. Besides its pieces saved(s) owns one
- * private block of option[k].saved_bytes. Each RUN also has scratch, alive during that step alone.
+ *   saved(s)    what stage s's backward needs from its forward and from nowhere else: one block of option[k].saved_bytes
+ *   keeps(s)    the states that it reads besides: of reads(s), and of its own
+ *   dstate(i)   the gradient of state i. Of the stages that add to it the last is differentiated first, and begins it.
+ *               There is none where no stage adds.
+ *
+ * States, saved blocks and gradients are OBJECTS: alive as a whole, from the RUN that makes them to a FREE. A state and a
+ * gradient consist of PIECES, one contiguous buffer each. A RUN that makes a state which is alive writes the same bits over
+ * it. Each RUN also has scratch, alive during that step alone.
  *
  * Resident bytes (parameters, gradients, optimizer state, inputs) are alive all the time.
  */
@@ -79,31 +83,49 @@ static inline bool rm_tier_there(const rm_tier *tier) { return tier->save_bytes_
 typedef struct rm_problem {
     int64_t n_stages;
     rm_stage *stage;
+    int64_t n_states;
+    int64_t *made; /* n_stages+1: stage s makes the states made[s] .. made[s+1]-1 */
     int64_t n_pieces;
     rm_shard *piece;
-    rm_lists state;  /* n_stages+1 lists of pieces */
-    rm_lists dstate; /* n_stages+1 lists           */
-    rm_lists saved;  /* n_stages lists: the pieces of saved(s) besides its private block (usually none) */
+    int64_t *state;  /* n_states+1: state i is the pieces state[i] .. state[i+1]-1 */
+    int64_t *dstate; /* n_states+1: its gradient dstate[i] .. dstate[i+1]-1; all of these come after all of those */
+    rm_lists reads;  /* n_stages lists of states, ascending; each was made by an earlier stage */
+    rm_lists keeps;  /* ... of which each is in reads(s), or made by s */
+    rm_lists adds;   /* ... of which each is in reads(s) */
     int n_resident;
     rm_resident resident[16];
     rm_tier tier;
 } rm_problem;
 
-/* Zeroed arrays for so many stages, pieces and list items in all; MEMORY when there is none. The caller fills
- * them. rm_problem_free frees what is inside and leaves *problem zeroed. */
-remat_status rm_problem_alloc(rm_problem *problem, int64_t n_stages, int64_t n_pieces, int64_t n_state_items,
-                              int64_t n_dstate_items, int64_t n_saved_items);
+/* How much of everything a problem has. */
+typedef struct {
+    int64_t stages, states, pieces, reads, keeps, adds;
+} rm_extent;
+
+/* Zeroed arrays of this extent; MEMORY when there is none. The caller fills them. rm_problem_free frees what is inside
+ * and leaves *problem zeroed. */
+remat_status rm_problem_alloc(rm_problem *problem, rm_extent extent);
 void rm_problem_free(rm_problem *problem);
 
+uint64_t rm_problem_bytes(const rm_problem *problem);          /* of the arrays */
 uint64_t rm_problem_resident_bytes(const rm_problem *problem); /* each rounded up to RM_ALIGN */
 
-/* Of the pieces in list i, one of problem->state, ->dstate, ->saved. */
-uint64_t rm_list_bytes(const rm_problem *problem, const rm_lists *lists, int64_t i);
+/* Of state i, of its gradient, and of all states that stage s makes. */
+uint64_t rm_state_bytes(const rm_problem *problem, int64_t i);
+uint64_t rm_dstate_bytes(const rm_problem *problem, int64_t i);
+uint64_t rm_made_bytes(const rm_problem *problem, int64_t s);
 
-/* INVALID with a sentence when the numbers contradict each other: no stages, no option, a piece id out of range, a piece
- * that is not a multiple of RM_ALIGN, list starts that do not ascend, pieces in dstate(S), bytes or times that add up to
- * 2^60 and more, names that are unknown, repeated or unprintable, a second tier with one rate alone or none. Every other function in memory/ assumes a problem that
- * passed. */
+int64_t rm_state_maker(const rm_problem *problem, int64_t i); /* the stage that makes state i */
+bool rm_in_list(const rm_lists *lists, int64_t list, int64_t item);
+
+/* By state, into `last` (n_states): the last stage that adds to its gradient; -1: it has none. */
+void rm_last_adders(const rm_problem *problem, int32_t *last);
+
+/* INVALID with a sentence when the numbers contradict each other: no stages, no option, states, pieces and lists that do
+ * not ascend, a state that is read before it was made, kept or added to without being read, a gradient with pieces to which
+ * nobody adds, a piece that is not a multiple of RM_ALIGN, bytes or times that add up to 2^60 and more, names that are
+ * unknown, repeated or unprintable, a second tier with one rate alone or none. Every other function in memory/ assumes a
+ * problem that passed. */
 remat_status rm_problem_check(const rm_problem *problem);
 
 /* Text, one line a fact, that reads back to the same problem: for tests/problems/, bug reports and diffing (the form is

@@ -1,17 +1,21 @@
 /* problem_text.c: a problem as text, one line a fact, in this order:
  *
- *   problem 1                                       # the version of this form
+ *   problem 2                                       # the version of this form
  *   resident 4096 parameters                        # bytes, name
  *   tier save 2000 load 1500 latency 80 cost 9      # bytes/s, bytes/s, ns, ns a MiB; no line: no second tier
  *   stages 2
- *   pieces 1
+ *   states 1
+ *   pieces 2
  *   piece 0 bytes 64
+ *   piece 1 bytes 64
  *   stage 0 drop time 10 scratch 64                 # nanoseconds, bytes
  *   stage 0 keep all saved 512 forward time 12 scratch 64 backward time 30 scratch 128
  *   stage 1 ...
- *   state 1 pieces 0                                # lists without pieces have no line
- *   dstate 1 pieces 0
- *   saved 1 pieces 0
+ *   state 0 of 0 pieces 1                           # state 0, made by stage 0, is the first piece
+ *   dstate 0 pieces 1                               # the next piece; gradients without pieces have no line
+ *   reads 1 states 0                                # empty lists have no line
+ *   keeps 1 states 0
+ *   adds 1 states 0
  *
  * Everything ascends; a fact that is missing, twice or out of order is an error. Main entries: rm_problem_write and
  * rm_problem_read. What the numbers must satisfy among each other is in problem.c.
@@ -23,7 +27,7 @@
 
 #include "memory/scan.h"
 
-#define VERSION 1
+#define VERSION 2
 
 /* ---- Writing ------------------------------------------------------------------------------------ */
 
@@ -45,10 +49,23 @@ static void write_stage(const rm_stage *stage, int64_t s, FILE *file) {
     fputc('\n', file);
 }
 
+static void write_states(const rm_problem *problem, FILE *file) {
+    int64_t maker = 0;
+    for (int64_t i = 0; i < problem->n_states; i++) {
+        while (problem->made[maker + 1] <= i) maker++;
+        fprintf(file, "state %lld of %lld pieces %lld\n", (long long)i, (long long)maker,
+                (long long)(problem->state[i + 1] - problem->state[i]));
+    }
+    for (int64_t i = 0; i < problem->n_states; i++)
+        if (problem->dstate[i] < problem->dstate[i + 1])
+            fprintf(file, "dstate %lld pieces %lld\n", (long long)i,
+                    (long long)(problem->dstate[i + 1] - problem->dstate[i]));
+}
+
 static void write_lists(const rm_lists *lists, int64_t count, const char *name, FILE *file) {
     for (int64_t i = 0; i < count; i++) {
         if (lists->start[i] == lists->start[i + 1]) continue;
-        fprintf(file, "%s %lld pieces", name, (long long)i);
+        fprintf(file, "%s %lld states", name, (long long)i);
         for (int64_t k = lists->start[i]; k < lists->start[i + 1]; k++) fprintf(file, " %d", (int)lists->item[k]);
         fputc('\n', file);
     }
@@ -64,21 +81,23 @@ remat_status rm_problem_write(const rm_problem *problem, FILE *file) {
                 (unsigned long long)tier->save_bytes_per_s, (unsigned long long)tier->load_bytes_per_s,
                 (unsigned long long)tier->latency_ns, (unsigned long long)tier->cost_ns_per_mib,
                 (unsigned long long)tier->host_bytes);
-    fprintf(file, "stages %lld\npieces %lld\n", (long long)problem->n_stages, (long long)problem->n_pieces);
+    fprintf(file, "stages %lld\nstates %lld\npieces %lld\n", (long long)problem->n_stages,
+            (long long)problem->n_states, (long long)problem->n_pieces);
     for (int64_t i = 0; i < problem->n_pieces; i++)
         fprintf(file, "piece %lld bytes %llu\n", (long long)i, (unsigned long long)problem->piece[i].bytes);
     for (int64_t s = 0; s < problem->n_stages; s++) write_stage(&problem->stage[s], s, file);
-    write_lists(&problem->state, problem->n_stages + 1, "state", file);
-    write_lists(&problem->dstate, problem->n_stages + 1, "dstate", file);
-    write_lists(&problem->saved, problem->n_stages, "saved", file);
+    write_states(problem, file);
+    write_lists(&problem->reads, problem->n_stages, "reads", file);
+    write_lists(&problem->keeps, problem->n_stages, "keeps", file);
+    write_lists(&problem->adds, problem->n_stages, "adds", file);
     REQUIRE(!fflush(file) && !ferror(file), IO, "cannot write the problem: %s", strerror(errno));
     return REMAT_OK;
 }
 
 /* ---- Reading: first how much there is, so that a short text cannot ask for much memory ------------ */
 
-typedef enum { STATE, DSTATE, SAVED, LISTS } list_kind;
-static const char *const list_words[] = {"state", "dstate", "saved", NULL};
+typedef enum { READS, KEEPS, ADDS, LISTS } list_kind;
+static const char *const list_words[] = {"reads", "keeps", "adds", NULL};
 
 typedef struct {
     int64_t lines, items[LISTS]; /* upper limits of what the text can define */
@@ -90,7 +109,7 @@ static extent measure(const char *text, size_t length) {
         int kind = rm_scan_any(&scan, list_words);
         if (kind < 0) continue;
         uint64_t number;
-        if (!rm_scan_number(&scan, UINT64_MAX, &number) || !rm_scan_is(&scan, "pieces")) continue;
+        if (!rm_scan_number(&scan, UINT64_MAX, &number) || !rm_scan_is(&scan, "states")) continue;
         while (rm_scan_number(&scan, UINT64_MAX, &number)) extent.items[kind]++;
     }
     return extent;
@@ -104,10 +123,11 @@ typedef struct {
     extent extent;
     bool versioned;      /* the first line was there */
     bool sized;          /* "pieces" was read and the arrays are there */
-    int64_t n_stages;    /* -1 before "stages" */
+    int64_t n_stages, n_states; /* -1 before "stages" and "states" */
     int64_t pieces_read; /* so many of them, in order */
     int64_t stages_read; /* the stage whose options are being read is stages_read - 1 */
-    int64_t lists_read[LISTS];
+    int64_t maker;       /* of the state read last */
+    int64_t states_read, dstates_read, lists_read[LISTS];
 } reader;
 
 static bool read_work(rm_scan *scan, rm_work *work) {
@@ -145,15 +165,23 @@ static bool read_tier(reader *r) {
            rm_tier_there(tier);
 }
 
-static bool read_stages(reader *r) { return r->n_stages < 0 && rm_scan_index(&r->scan, r->extent.lines, &r->n_stages); }
+static bool read_count(reader *r, int64_t *count) {
+    return *count < 0 && rm_scan_index(&r->scan, r->extent.lines, count);
+}
 
 /* The last count: now the arrays can be allocated. Sets *status only where memory is lacking. */
 static bool read_pieces(reader *r, remat_status *status) {
     int64_t n_pieces;
-    if (r->sized || r->n_stages < 0 || !rm_scan_index(&r->scan, r->extent.lines, &n_pieces)) return false;
+    if (r->sized || r->n_stages < 0 || r->n_states < 0 || !rm_scan_index(&r->scan, r->extent.lines, &n_pieces))
+        return false;
     rm_problem head = *r->problem;
     const int64_t *items = r->extent.items;
-    *status = rm_problem_alloc(r->problem, r->n_stages, n_pieces, items[STATE], items[DSTATE], items[SAVED]);
+    *status = rm_problem_alloc(r->problem, (rm_extent){.stages = r->n_stages,
+                                                       .states = r->n_states,
+                                                       .pieces = n_pieces,
+                                                       .reads = items[READS],
+                                                       .keeps = items[KEEPS],
+                                                       .adds = items[ADDS]});
     r->problem->n_resident = head.n_resident;
     r->problem->tier = head.tier;
     memcpy(r->problem->resident, head.resident, sizeof head.resident);
@@ -186,37 +214,75 @@ static bool read_stage(reader *r) {
     return s == r->stages_read++ && rm_scan_is(&r->scan, "drop") && read_work(&r->scan, &r->problem->stage[s].drop);
 }
 
+/* Stages up to the maker have made what was read so far. */
+static void pass_makers(reader *r, int64_t maker) {
+    while (r->maker < maker) r->problem->made[++r->maker] = r->states_read;
+}
+
+static bool read_state(reader *r) {
+    int64_t i, maker, n;
+    rm_problem *p = r->problem;
+    if (!r->sized || !rm_scan_index(&r->scan, p->n_states, &i) || i != r->states_read) return false;
+    if (!rm_scan_is(&r->scan, "of") || !rm_scan_index(&r->scan, p->n_stages, &maker) || maker < r->maker) return false;
+    if (!rm_scan_is(&r->scan, "pieces") || !rm_scan_index(&r->scan, p->n_pieces - p->state[i] + 1, &n)) return false;
+    pass_makers(r, maker);
+    p->state[i + 1] = p->state[i] + n;
+    r->states_read++;
+    return true;
+}
+
+/* Gradients begin where states end. */
+static void pass_dstates(reader *r, int64_t i) {
+    rm_problem *p = r->problem;
+    if (r->dstates_read == 0) p->dstate[0] = p->state[p->n_states];
+    for (; r->dstates_read < i; r->dstates_read++) p->dstate[r->dstates_read + 1] = p->dstate[r->dstates_read];
+}
+
+static bool read_dstate(reader *r) {
+    int64_t i, n;
+    rm_problem *p = r->problem;
+    if (!r->sized || r->states_read < p->n_states) return false;
+    if (!rm_scan_index(&r->scan, p->n_states, &i) || i < r->dstates_read || !rm_scan_is(&r->scan, "pieces")) return false;
+    pass_dstates(r, i);
+    if (!rm_scan_index(&r->scan, p->n_pieces - p->dstate[i] + 1, &n) || n == 0) return false;
+    p->dstate[i + 1] = p->dstate[i] + n;
+    r->dstates_read = i + 1;
+    return true;
+}
+
 static rm_lists *lists_of(rm_problem *problem, list_kind kind) {
-    return kind == STATE ? &problem->state : kind == DSTATE ? &problem->dstate : &problem->saved;
+    return kind == READS ? &problem->reads : kind == KEEPS ? &problem->keeps : &problem->adds;
 }
 
 /* Lists i .. of a kind end where the last list read ends; start[i+1] is set as list i is passed. */
 static bool read_list(reader *r, list_kind kind) {
     int64_t i, id;
-    if (!r->sized || !rm_scan_index(&r->scan, r->problem->n_stages + (kind != SAVED), &i)) return false;
+    if (!r->sized || !rm_scan_index(&r->scan, r->problem->n_stages, &i)) return false;
     rm_lists *lists = lists_of(r->problem, kind);
-    if (i < r->lists_read[kind] || !rm_scan_is(&r->scan, "pieces")) return false;
+    if (i < r->lists_read[kind] || !rm_scan_is(&r->scan, "states")) return false;
     while (r->lists_read[kind] < i) {
         int64_t empty = r->lists_read[kind]++;
         lists->start[empty + 1] = lists->start[empty];
     }
     int64_t end = lists->start[i];
-    while (rm_scan_index(&r->scan, r->problem->n_pieces, &id)) lists->item[end++] = (int32_t)id;
+    while (rm_scan_index(&r->scan, r->problem->n_states, &id)) lists->item[end++] = (int32_t)id;
     lists->start[i + 1] = end;
     r->lists_read[kind] = i + 1;
     return end > lists->start[i];
 }
 
 static void end_lists(reader *r) {
-    for (list_kind kind = STATE; kind < LISTS; kind++) {
+    pass_makers(r, r->problem->n_stages);
+    pass_dstates(r, r->problem->n_states);
+    for (list_kind kind = READS; kind < LISTS; kind++) {
         rm_lists *lists = lists_of(r->problem, kind);
-        for (int64_t i = r->lists_read[kind]; i < r->problem->n_stages + (kind != SAVED); i++)
-            lists->start[i + 1] = lists->start[i];
+        for (int64_t i = r->lists_read[kind]; i < r->problem->n_stages; i++) lists->start[i + 1] = lists->start[i];
     }
 }
 
 static remat_status read_fact(reader *r) {
-    static const char *const facts[] = {"problem", "resident", "stages", "pieces", "piece", "stage", "tier", NULL};
+    static const char *const facts[] = {"problem", "resident", "stages", "pieces", "piece",
+                                        "stage",   "tier",     "states", "state",  "dstate", NULL};
     remat_status status = REMAT_OK;
     bool understood;
     rm_scan line = r->scan;
@@ -234,7 +300,7 @@ static remat_status read_fact(reader *r) {
             understood = read_resident(r);
             break;
         case 2:
-            understood = read_stages(r);
+            understood = read_count(r, &r->n_stages);
             break;
         case 3:
             understood = read_pieces(r, &status);
@@ -247,6 +313,15 @@ static remat_status read_fact(reader *r) {
             break;
         case 6:
             understood = read_tier(r);
+            break;
+        case 7:
+            understood = read_count(r, &r->n_states);
+            break;
+        case 8:
+            understood = read_state(r);
+            break;
+        case 9:
+            understood = read_dstate(r);
             break;
         default:
             understood = false;
@@ -262,11 +337,13 @@ static remat_status read_fact(reader *r) {
 }
 
 static remat_status finish(reader *r) {
-    REQUIRE(r->sized, INVALID, "the problem's text ends before 'stages' and 'pieces' were given");
+    REQUIRE(r->sized, INVALID, "the problem's text ends before 'stages', 'states' and 'pieces' were given");
     REQUIRE(r->pieces_read == r->problem->n_pieces, INVALID, "the problem says it has %lld pieces, and describes %lld",
             (long long)r->problem->n_pieces, (long long)r->pieces_read);
     REQUIRE(r->stages_read == r->problem->n_stages, INVALID, "the problem says it has %lld stages, and describes %lld",
             (long long)r->problem->n_stages, (long long)r->stages_read);
+    REQUIRE(r->states_read == r->problem->n_states, INVALID, "the problem says it has %lld states, and describes %lld",
+            (long long)r->problem->n_states, (long long)r->states_read);
     end_lists(r);
     return rm_problem_check(r->problem);
 }
@@ -274,7 +351,7 @@ static remat_status finish(reader *r) {
 remat_status rm_problem_read(rm_problem *problem, const char *text, size_t length) {
     *problem = (rm_problem){0};
     reader r = {
-        .problem = problem, .scan = rm_scan_begin(text, length), .extent = measure(text, length), .n_stages = -1};
+        .problem = problem, .scan = rm_scan_begin(text, length), .extent = measure(text, length), .n_stages = -1, .n_states = -1};
     remat_status status = REMAT_OK;
     while (!status && rm_scan_line(&r.scan)) status = read_fact(&r);
     if (!status) status = finish(&r);

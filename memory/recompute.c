@@ -208,7 +208,7 @@ static remat_status write(const rm_family *family, const rm_problem *problem, in
     if (this->source == LEAN) return rm_plan_keep_all(problem, c->lean, plan);
     if (this->source == UNIFORM) TRY(rm_uniform_write(c->uniform, (uint64_t)this->which, plan, &proposal->segments));
     if (this->source == NESTED) TRY(rm_nest_write(c->nest, (int)this->which, plan, &proposal->segments));
-    return rm_plan_free_object(plan, RM_DSTATE, 0);
+    return rm_plan_free_dead(problem, plan);
 }
 
 static void free_own(rm_family *family) {

@@ -3,7 +3,7 @@
  *
  * For segments [0,2) and [2,4) of four stages:
  *
- *   sweep     forward 0 drop, forward 1 drop             keeping state 0 and state 2; state 1 goes at once
+ *   sweep     forward 0 drop, forward 1 drop             what crosses cut 2 stays; state 0 goes at once
  *   last      forward 2 keep, forward 3 keep, backward 3, backward 2
  *   again     forward 0 keep, forward 1 keep, backward 1, backward 0
  */
@@ -14,25 +14,8 @@
 #define KEEP 0 /* option 0 keeps everything that backward wants */
 
 remat_status rm_plan_sweep(rm_plan *plan, int64_t begin, int64_t end) {
-    for (int64_t s = begin; s < end; s++) {
-        TRY(rm_plan_run_forward(plan, s, RM_DROP));
-        if (s > begin) TRY(rm_plan_free_object(plan, RM_STATE, s));
-    }
+    for (int64_t s = begin; s < end; s++) TRY(rm_plan_run_forward(plan, s, RM_DROP));
     return REMAT_OK;
-}
-
-/* Forward over [begin,end), keeping. state(end) is made by the way: on the first pass it ends the chain, and later it
- * begins a segment that has been differentiated. Either way nobody reads it. */
-static remat_status keep(rm_plan *plan, int64_t begin, int64_t end) {
-    for (int64_t s = begin; s < end; s++) TRY(rm_plan_run_forward(plan, s, KEEP));
-    return rm_plan_free_object(plan, RM_STATE, end);
-}
-
-remat_status rm_plan_differentiate(rm_plan *plan, int64_t s) {
-    TRY(rm_plan_run_backward(plan, s));
-    TRY(rm_plan_free_object(plan, RM_SAVED, s));
-    TRY(rm_plan_free_object(plan, RM_STATE, s));
-    return rm_plan_free_object(plan, RM_DSTATE, s + 1);
 }
 
 static remat_status require_starts(const rm_problem *problem, const int64_t *start, int64_t n_segments) {
@@ -52,20 +35,22 @@ remat_status rm_plan_from_segments(const rm_problem *problem, const int64_t *sta
     for (int64_t i = 0; i + 1 < n_segments; i++) TRY(rm_plan_sweep(plan, start[i], start[i + 1]));
     int64_t end = problem->n_stages;
     for (int64_t i = n_segments - 1; i >= 0; i--) {
-        TRY(keep(plan, start[i], end));
-        for (int64_t s = end - 1; s >= start[i]; s--) TRY(rm_plan_differentiate(plan, s));
+        for (int64_t s = start[i]; s < end; s++) TRY(rm_plan_run_forward(plan, s, KEEP));
+        for (int64_t s = end - 1; s >= start[i]; s--) TRY(rm_plan_run_backward(plan, s));
         end = start[i];
     }
-    return rm_plan_free_object(plan, RM_DSTATE, 0);
+    return rm_plan_free_dead(problem, plan);
 }
 
 /* ---- The even cut ------------------------------------------------------------------------------- */
 
-/* What stage s holds while its segment is kept: saved(s) and state(s). One byte more, so that a stage that holds
- * nothing is still counted. */
+/* What stage s holds while its segment is kept: saved(s) and the states that its backward reads. One byte more, so that a
+ * stage that holds nothing is still counted. */
 static uint64_t weight(const rm_problem *problem, int64_t s) {
-    return problem->stage[s].option[KEEP].saved_bytes + rm_list_bytes(problem, &problem->saved, s) +
-           rm_list_bytes(problem, &problem->state, s) + 1;
+    uint64_t bytes = problem->stage[s].option[KEEP].saved_bytes + 1;
+    for (int64_t k = problem->keeps.start[s]; k < problem->keeps.start[s + 1]; k++)
+        bytes += rm_state_bytes(problem, problem->keeps.item[k]);
+    return bytes;
 }
 
 /* Segment i starts at the cut nearest to i/N of the chain's weight, moved where needed so that no segment is empty. For

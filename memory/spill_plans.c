@@ -46,16 +46,21 @@ typedef struct {
 } walk;
 
 static uint64_t block_bytes(const rm_problem *problem, int64_t s, int option) {
-    return rm_align_up(problem->stage[s].option[option].saved_bytes) + rm_list_bytes(problem, &problem->saved, s);
+    return rm_align_up(problem->stage[s].option[option].saved_bytes);
 }
 
 static bool is_spilled(const recipe *recipe, int64_t s) {
     return (s + 1) * recipe->spilled / PARTS > s * recipe->spilled / PARTS;
 }
 
-/* What of state(s) belongs to the window; a state without bytes stays where it is. */
+/* What of the states before stage s, those that the stage before it made, belongs to the window. */
 static uint64_t state_bytes(const walk *w, int64_t s) {
-    return w->recipe->states ? rm_list_bytes(w->problem, &w->problem->state, s) : 0;
+    return w->recipe->states && s > 0 ? rm_made_bytes(w->problem, s - 1) : 0;
+}
+
+static remat_status each_state(walk *w, int64_t s, remat_status (*add)(rm_plan *, rm_object, int64_t)) {
+    for (int64_t i = w->problem->made[s - 1]; i < w->problem->made[s]; i++) TRY(add(w->plan, RM_STATE, i));
+    return REMAT_OK;
 }
 
 static uint64_t forward_bytes(const walk *w, int64_t s) {
@@ -73,7 +78,7 @@ static remat_status let_oldest_go(walk *w) {
     int64_t s = w->out++;
     w->held_bytes -= forward_bytes(w, s);
     if (is_spilled(w->recipe, s)) TRY(rm_plan_free_object(w->plan, RM_SAVED, s));
-    return state_bytes(w, s) ? rm_plan_free_object(w->plan, RM_STATE, s) : REMAT_OK;
+    return state_bytes(w, s) ? each_state(w, s, rm_plan_free_object) : REMAT_OK;
 }
 
 static remat_status forward(walk *w, int64_t s) {
@@ -82,7 +87,7 @@ static remat_status forward(walk *w, int64_t s) {
     while (w->held_bytes + bytes > r->window_bytes && w->out < s && w->out < r->tail) TRY(let_oldest_go(w));
     w->held_bytes += bytes;
     if (s >= r->tail) return rm_plan_run_forward(w->plan, s, r->end);
-    if (state_bytes(w, s)) TRY(rm_plan_save(w->plan, RM_STATE, s));
+    if (state_bytes(w, s)) TRY(each_state(w, s, rm_plan_save));
     if (!is_spilled(r, s)) return rm_plan_run_forward(w->plan, s, RM_DROP);
     TRY(rm_plan_run_forward(w->plan, s, r->rest));
     return rm_plan_save(w->plan, RM_SAVED, s);
@@ -90,35 +95,28 @@ static remat_status forward(walk *w, int64_t s) {
 
 static remat_status fetch(walk *w, int64_t s) {
     w->held_bytes += backward_bytes(w, s);
-    if (state_bytes(w, s)) TRY(rm_plan_load(w->plan, RM_STATE, s));
+    if (state_bytes(w, s)) TRY(each_state(w, s, rm_plan_load));
     return is_spilled(w->recipe, s) ? rm_plan_load(w->plan, RM_SAVED, s) : REMAT_OK;
 }
 
 static remat_status backward(walk *w, int64_t s) {
     const recipe *r = w->recipe;
-    if (s < r->tail && !is_spilled(r, s)) {
-        TRY(rm_plan_run_forward(w->plan, s, r->rest));
-        TRY(rm_plan_free_object(w->plan, RM_STATE, s + 1));
-    }
+    if (s < r->tail && !is_spilled(r, s)) TRY(rm_plan_run_forward(w->plan, s, r->rest));
     w->held_bytes -= s < w->out ? backward_bytes(w, s) : forward_bytes(w, s);
-    TRY(rm_plan_run_backward(w->plan, s));
-    TRY(rm_plan_free_object(w->plan, RM_SAVED, s));
-    TRY(rm_plan_free_object(w->plan, RM_STATE, s));
-    return rm_plan_free_object(w->plan, RM_DSTATE, s + 1);
+    return rm_plan_run_backward(w->plan, s);
 }
 
 static remat_status write_recipe(const rm_problem *problem, const recipe *recipe, rm_plan *plan) {
     walk w = {.problem = problem, .recipe = recipe, .plan = plan};
     int64_t n = problem->n_stages;
     for (int64_t s = 0; s < n; s++) TRY(forward(&w, s));
-    TRY(rm_plan_free_object(plan, RM_STATE, n));
     int64_t next = w.out - 1; /* the next to be fetched */
     for (int64_t s = n - 1; s >= 0; s--) {
         while (next >= 0 && (next >= s || w.held_bytes + backward_bytes(&w, next) <= recipe->window_bytes))
             TRY(fetch(&w, next--));
         TRY(backward(&w, s));
     }
-    return rm_plan_free_object(plan, RM_DSTATE, 0);
+    return rm_plan_free_dead(problem, plan);
 }
 
 /* ---- Sums over the stages before a cut: what the formula reads ------------------------------------ */
@@ -132,6 +130,7 @@ typedef struct {
     const rm_problem *problem;
     const rm_wish *wish;
     sums *before;                       /* n_stages + 1 */
+    bool chain;                         /* every state is read by the next stage alone */
     int n_options;                      /* that every stage has */
     double least_block[RM_MAX_OPTIONS]; /* the largest block and state of any stage: a window holds that at least */
     double scratch;
@@ -139,17 +138,25 @@ typedef struct {
     int64_t count, capacity;
 } search;
 
+static bool is_chain(const rm_problem *p) {
+    for (int64_t s = 0; s < p->n_stages; s++)
+        for (int64_t k = p->reads.start[s]; k < p->reads.start[s + 1]; k++)
+            if (p->reads.item[k] < p->made[s - 1]) return false;
+    return true;
+}
+
 static remat_status add_up(search *f) {
     const rm_problem *p = f->problem;
     f->before = rm_calloc((size_t)p->n_stages + 1, sizeof *f->before);
     REQUIRE(f->before, MEMORY, "out of host memory to plan spilling for %lld stages", (long long)p->n_stages);
     f->n_options = RM_MAX_OPTIONS;
+    f->chain = is_chain(p);
     for (int64_t s = 0; s < p->n_stages; s++)
         if (p->stage[s].n_options < f->n_options) f->n_options = p->stage[s].n_options;
     for (int64_t s = 0; s < p->n_stages; s++) {
         sums *sum = &f->before[s + 1];
         *sum = f->before[s];
-        double state = (double)rm_list_bytes(p, &p->state, s);
+        double state = s > 0 ? (double)rm_made_bytes(p, s - 1) : 0;
         for (int k = 0; k < f->n_options; k++) {
             const rm_option *option = &p->stage[s].option[k];
             double block = (double)block_bytes(p, s, k);
@@ -249,7 +256,7 @@ static remat_status propose_shares(search *f, int rest, int end) {
     int balanced = balanced_share(f, rest);
     int shares[] = {PARTS, (PARTS + balanced) / 2, balanced, balanced * 3 / 4, balanced / 2, 0};
     int n = f->wish->no_recompute || balanced >= PARTS ? 1 : sizeof shares / sizeof *shares;
-    for (int states = 0; states < 2; states++)
+    for (int states = 0; states < (f->chain ? 2 : 1); states++)
         for (int i = 0; i < n; i++) {
             if (i && shares[i] == shares[i - 1]) continue;
             if (!shares[i] && !states) continue; /* spills nothing: the other family's */

@@ -31,15 +31,12 @@ extern const rm_strategy *const rm_strategies[];
 extern const int rm_n_strategies;
 const rm_strategy *rm_strategy_find(const char *name); /* NULL: no such strategy */
 
-/* The phrases that plans are made of. Each appends, frees what nobody reads any more, and fails with MEMORY alone.
- *   sweep          forward over [begin,end), dropping; leaves state(begin), which must be alive, and state(end)
- *   differentiate  backward s; ends saved(s), state(s) and dstate(s+1) */
+/* Appends the forward runs of [begin,end), dropping. */
 remat_status rm_plan_sweep(rm_plan *plan, int64_t begin, int64_t end);
-remat_status rm_plan_differentiate(rm_plan *plan, int64_t stage);
 
 /* The uniform schedule over given segment starts (ascending, start[0] == 0): shared by segments, sqrt and none.
- * Forward drops inside every segment but the last, keeping state(start[i]); each segment is then run again to keep,
- * last first, and differentiated. Every object is freed as soon as nothing reads it any more. */
+ * Forward drops inside every segment but the last, keeping what crosses the cut at start[i]; each segment is then run
+ * again to keep, last first, and differentiated. Every object is freed as soon as nothing reads it any more. */
 remat_status rm_plan_from_segments(const rm_problem *problem, const int64_t *start, int64_t n_segments, rm_plan *plan);
 
 /* The same with starts chosen here: n_segments (INVALID below 1; at most one per stage) of as nearly the same kept bytes

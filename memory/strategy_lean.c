@@ -42,9 +42,8 @@ void rm_lean_options(const rm_footprint *footprint, int8_t *option) {
 remat_status rm_plan_keep_all(const rm_problem *problem, const int8_t *option, rm_plan *plan) {
     int64_t n = problem->n_stages;
     for (int64_t s = 0; s < n; s++) TRY(rm_plan_run_forward(plan, s, option[s]));
-    TRY(rm_plan_free_object(plan, RM_STATE, n));
-    for (int64_t s = n - 1; s >= 0; s--) TRY(rm_plan_differentiate(plan, s));
-    return rm_plan_free_object(plan, RM_DSTATE, 0);
+    for (int64_t s = n - 1; s >= 0; s--) TRY(rm_plan_run_backward(plan, s));
+    return rm_plan_free_dead(problem, plan);
 }
 
 static remat_status propose(const rm_problem *problem, const rm_wish *wish, rm_plan *plan, rm_proposal *proposal) {

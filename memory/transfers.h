@@ -13,15 +13,14 @@
 typedef struct {
     int64_t count;                 /* 0: the plan uses no second tier, and the arrays are NULL */
     uint64_t room_bytes;           /* of the second tier */
-    uint64_t *state_at, *saved_at; /* by cut, by stage: where the copy begins; RM_NO_COPY */
+    uint64_t *state_at, *saved_at; /* by state, by stage: where the copy begins; RM_NO_COPY */
     int32_t *wait;                 /* by step: all transfers up to this number must be done before it; 0: none */
     uint64_t table_bytes;          /* what these arrays take on the host, and the tier (rm_tier.host_bytes) */
 } rm_transfers;
 
-/* One piece or private block of a transfer. In the second tier the parts of an object lie one behind the other: pieces in
- * the order of their list, then the block. */
+/* One piece, or saved block, of a transfer. In the second tier the pieces of a state lie one behind the other. */
 typedef struct {
-    void *address;  /* in memory; NULL: these bytes of a copy are not wanted */
+    void *address;  /* in memory */
     uint64_t bytes; /* a multiple of RM_ALIGN; 0 only where the whole object is empty */
     uint64_t at;    /* in the second tier */
     uint64_t left;  /* bytes from this part to the transfer's end: the last part has left == bytes */

@@ -72,7 +72,7 @@ static bool same_times(const rm_foot *a, const rm_foot *b) {
 static bool alike(const rm_footprint *footprint) {
     int64_t n = footprint->problem->n_stages;
     const rm_foot *foot = footprint->foot;
-    if (n < 4 || footprint->until || !footprint->exact || !same_times(&foot[0], &foot[1])) return false;
+    if (n < 4 || footprint->skips || !footprint->exact || !same_times(&foot[0], &foot[1])) return false;
     for (int64_t s = 2; s + 1 < n; s++)
         if (memcmp(&foot[s], &foot[1], sizeof *foot)) return false;
     return true;
@@ -442,8 +442,7 @@ static remat_status write_leaf(void *context, const rm_uniform *u, const node *n
     mix mix = mix_of(u, node);
     int64_t end = node->begin + node->n;
     for (int64_t s = node->begin; s < end; s++) TRY(rm_plan_run_forward(w->plan, s, option_in(u, mix, node, s)));
-    TRY(rm_plan_free_object(w->plan, RM_STATE, end));
-    for (int64_t s = end - 1; s >= node->begin; s--) TRY(rm_plan_differentiate(w->plan, s));
+    for (int64_t s = end - 1; s >= node->begin; s--) TRY(rm_plan_run_backward(w->plan, s));
     w->segments++;
     return REMAT_OK;
 }

@@ -26,7 +26,7 @@ int rm_uniform_limits(const rm_uniform *uniform, uint64_t *limit);
 remat_status rm_uniform_weigh(rm_uniform *uniform, uint64_t limit, bool *fits, uint64_t *peak_bytes, uint64_t *time_ns,
                               rm_drops *drops);
 
-/* Appends that plan, but for the freeing of dstate(0). segments: as in nest.h. */
+/* Appends that plan's runs. segments: as in nest.h. */
 remat_status rm_uniform_write(rm_uniform *uniform, uint64_t limit, rm_plan *plan, int64_t *segments);
 
 #endif
