@@ -202,13 +202,16 @@ static void put_in_order(rm_buckets *b) {
     }
 }
 
-/* The programs, in the order in which a step runs them, whatever the plan: a later write overrides an earlier one. Along
- * time all stages but the last run the same program, and stage 0 runs it last. */
+/* The programs, in the order in which a step runs them, whatever the plan: a later write overrides an earlier one. Of stages
+ * alike, which follow one another in a sweep, the first is differentiated last. */
 void rm_buckets_find_final(rm_chain *chain) {
     rm_residents *at = &chain->at;
     for (int32_t i = 0; i < at->buckets.n; i++) at->buckets.item[i].stage = chain->n_stages - 1;
-    for (int64_t s = chain->n_stages - 1; s >= 0; s = chain->timed && s > 0 ? 0 : s - 1) {
+    for (int64_t s = chain->n_stages - 1; s >= 0; s--) {
         const rm_class *class = rm_stage_class(chain, s);
+        const rm_sweep *sweep = rm_stage_sweep(chain, s);
+        int64_t first_alike = sweep->first + (sweep->head != sweep->inner);
+        if (class == &chain->class[sweep->inner] && !class->last) s = first_alike;
         for (int k = 0; k < class->n_options; k++) note_writes(at, &class->option[k].backward, s, k);
     }
     note_writes(at, &chain->epilogue, -1, 0);

@@ -7,22 +7,11 @@
 
 /* ---- Sums ----------------------------------------------------------------------------------------------------- */
 
-static uint64_t list_bytes(const rm_lists *lists, int64_t n) {
-    return (uint64_t)(n + 1) * sizeof *lists->start + (uint64_t)lists->start[n] * sizeof *lists->item;
-}
-
-static uint64_t problem_bytes(const rm_problem *p) {
-    if (!p->n_stages) return 0;
-    return (uint64_t)p->n_stages * sizeof *p->stage + (uint64_t)p->n_pieces * sizeof *p->piece +
-           list_bytes(&p->state, p->n_stages + 1) + list_bytes(&p->dstate, p->n_stages + 1) +
-           list_bytes(&p->saved, p->n_stages);
-}
-
 /* All tables but those of the training schedule. */
 static uint64_t other_tables(const remat_session *s) {
     const rm_runner *r = &s->runner;
     uint64_t stages = (uint64_t)s->chain.n_stages, pieces = (uint64_t)s->chain.problem.n_pieces + 1;
-    return problem_bytes(&s->chain.problem) + problem_bytes(&s->chain.evaluation) +
+    return rm_problem_bytes(&s->chain.problem) + rm_problem_bytes(&s->chain.evaluation) +
            rm_schedule_table_bytes(&s->evaluation) + (s->verify_recompute ? rm_verify_bytes(&s->chain) : 0) +
            pieces * sizeof *r->piece + stages * (sizeof *r->saved + sizeof *r->kept + sizeof *s->loss) +
            rm_session_sums_bytes(s);
@@ -86,17 +75,12 @@ static void remember(buffer *largest, buffer b) {
         }
 }
 
-static int64_t cut_of(const rm_lists *lists, int64_t n_lists, int32_t piece) {
-    for (int64_t c = 0; c < n_lists; c++)
-        for (int64_t k = lists->start[c]; k < lists->start[c + 1]; k++)
-            if (lists->item[k] == piece) return c;
-    return -1;
-}
-
 static void name_piece(const rm_problem *problem, int32_t piece, buffer *b) {
-    int64_t state = cut_of(&problem->state, problem->n_stages + 1, piece);
-    int64_t cut = state >= 0 ? state : cut_of(&problem->dstate, problem->n_stages + 1, piece);
-    snprintf(b->name, sizeof b->name, "%s %" PRId64, state >= 0 ? "state" : "gradient of state", cut);
+    bool gradient = piece >= problem->dstate[0];
+    const int64_t *start = gradient ? problem->dstate : problem->state;
+    int64_t state = 0;
+    while (start[state + 1] <= piece) state++;
+    snprintf(b->name, sizeof b->name, "%s %" PRId64, gradient ? "gradient of state" : "state", state);
 }
 
 static void name_buffer(const rm_problem *problem, const rm_lifetime *life, buffer *b) {

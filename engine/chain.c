@@ -1,4 +1,4 @@
-/* chain.c: cuts a graph into stages, along time or by depth. The programs of the stages are written by program.c, the resident
+/* chain.c: cuts sweeps into stages, and numbers what they hand on. Which sweep runs what is sweeps.c's; the programs of the stages are written by program.c, the resident
  * layout by resident.c, the numbers for the planner by chain_problem.c. Main entry: rm_chain_build. */
 #include "engine/chain.h"
 
@@ -6,23 +6,7 @@
 
 #include "memory/host.h"
 
-/* ---- Order and carried states --------------------------------------------------------------------------------- */
-
-static remat_status order_nodes(rm_chain *chain) {
-    const remat_graph *graph = chain->graph;
-    chain->order = rm_calloc((size_t)graph->n_nodes + 1, sizeof *chain->order);
-    REQUIRE(chain->order, MEMORY, "out of memory for %d nodes", graph->n_nodes);
-    for (int pass = 0; pass < 2; pass++) {
-        for (int32_t n = 0; n < graph->n_nodes; n++) {
-            if (chain->role[n] != (pass ? RM_ROLE_POST : RM_ROLE_CHAIN)) continue;
-            chain->order[chain->n_order++] = n;
-            chain->timed |= graph->value[graph->node[n].x[0]].sequence;
-        }
-        if (!pass) chain->n_chain_nodes = chain->n_order;
-    }
-    REQUIRE(chain->n_order, INVALID, "nothing to compute: neither the loss nor an output depends on any operation");
-    return REMAT_OK;
-}
+/* ---- Carried states ------------------------------------------------------------------------------------------- */
 
 /* By a node whose result is used in training (or, of RM_UNUSED, by any). */
 static bool is_read_by(const rm_chain *chain, int32_t value, rm_use use) {
@@ -44,51 +28,81 @@ static remat_status add_carried(rm_chain *chain, int32_t node, int state, uint64
     return REMAT_OK;
 }
 
+static remat_status find_carried_of(rm_chain *chain, int32_t n) {
+    const rm_node *node = &chain->graph->node[n];
+    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+    rm_node_descs(chain->graph, node, 0, x, &y, state);
+    for (int k = 0; k < node->op->n_state; k++) TRY(add_carried(chain, n, k, rm_desc_bytes(&state[k])));
+    bool sums = node->op->time == RM_TIME_SUM;
+    if (!sums || !(is_read_by(chain, node->y, RM_UNUSED) || rm_chain_is_output(chain, node->y))) return REMAT_OK;
+    return add_carried(chain, n, -1, rm_desc_bytes(&y));
+}
+
 static remat_status find_carried(rm_chain *chain) {
-    for (int32_t i = 0; chain->timed && i < chain->n_chain_nodes; i++) {
-        const rm_node *node = &chain->graph->node[chain->order[i]];
-        rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
-        rm_node_descs(chain->graph, node, 0, x, &y, state);
-        for (int k = 0; k < node->op->n_state; k++)
-            TRY(add_carried(chain, chain->order[i], k, rm_desc_bytes(&state[k])));
-        if (node->op->time == RM_TIME_SUM &&
-            (is_read_by(chain, node->y, RM_UNUSED) || rm_chain_is_output(chain, node->y)))
-            TRY(add_carried(chain, chain->order[i], -1, rm_desc_bytes(&y)));
+    for (int32_t w = 0; w < chain->n_sweeps; w++) {
+        rm_sweep *sweep = &chain->sweep[w];
+        sweep->first_carried = chain->n_carried;
+        for (int32_t i = 0; sweep->timesteps && i < sweep->n_nodes; i++)
+            TRY(find_carried_of(chain, chain->order[sweep->first_node + i]));
+        sweep->n_carried = chain->n_carried - sweep->first_carried;
     }
     return REMAT_OK;
 }
 
-/* ---- Cutting -------------------------------------------------------------------------------------------------- */
+/* ---- Stages and classes --------------------------------------------------------------------------------------- */
 
-/* Full tiles are one class; the last tile is another, being short perhaps, and holding the POST nodes. */
-static remat_status cut_time(rm_chain *chain, const rm_chain_config *config) {
-    chain->tile = rm_tile_of(config->tile, chain->timesteps, chain->batch, config->kernels);
-    chain->n_stages = (chain->timesteps + chain->tile - 1) / chain->tile;
-    int64_t most = INT32_MAX / (2 * ((int64_t)chain->n_carried + 16)); /* pieces, of states and of their gradients */
-    REQUIRE(chain->n_stages < most, INVALID,
+static int32_t add_class(rm_chain *chain, int32_t w, int64_t tau, bool head, bool last) {
+    const rm_sweep *sweep = &chain->sweep[w];
+    chain->class[chain->n_classes] = (rm_class){.tau = tau,
+                                                .sweep = w,
+                                                .first_node = sweep->first_node,
+                                                .n_nodes = sweep->n_nodes + (last ? sweep->n_tail : 0),
+                                                .head = head,
+                                                .last = last};
+    return chain->n_classes++;
+}
+
+/* Full tiles are one class. The last stage is another, which runs the tail, too; and so is the first, if its tile is the
+ * short one. */
+static void find_classes(rm_chain *chain, int32_t w) {
+    rm_sweep *sweep = &chain->sweep[w];
+    int64_t short_tau = sweep->whole ? 0 : sweep->timesteps - (sweep->count - 1) * sweep->tile;
+    bool head = sweep->count > 1 && sweep->down && short_tau != sweep->tile;
+    bool inner = sweep->count > 1 + head;
+    sweep->inner = sweep->head = sweep->tail = chain->n_classes;
+    if (inner) sweep->inner = sweep->head = add_class(chain, w, sweep->tile, false, false);
+    if (head) sweep->head = add_class(chain, w, short_tau, true, false);
+    bool full = sweep->down && sweep->count > 1;
+    sweep->tail = add_class(chain, w, full ? sweep->tile : short_tau, false, true);
+}
+
+static remat_status check_number(const rm_sweep *sweep, int64_t n) {
+    REQUIRE(n < INT32_MAX, INVALID,
             "%lld timesteps in tiles of %lld make more stages than a plan can number; use a larger tile",
-            (long long)chain->timesteps, (long long)chain->tile);
-    chain->n_classes = chain->n_stages > 1 ? 2 : 1;
-    chain->class = rm_calloc((size_t)chain->n_classes, sizeof *chain->class);
-    REQUIRE(chain->class, MEMORY, "out of memory for the stages");
-    chain->class[0] = (rm_class){.tau = chain->tile, .n_nodes = chain->n_chain_nodes};
-    chain->class[chain->n_classes - 1] = (rm_class){
-        .tau = chain->timesteps - (chain->n_stages - 1) * chain->tile, .n_nodes = chain->n_order, .last = true};
+            (long long)sweep->timesteps, (long long)sweep->tile);
     return REMAT_OK;
 }
 
-/* By depth a stage begins at every node with weights, or every `tile` nodes where that is asked for. */
-static remat_status cut_depth(rm_chain *chain, const rm_chain_config *config) {
-    chain->class = rm_calloc((size_t)chain->n_order, sizeof *chain->class);
+static remat_status cut(rm_chain *chain) {
+    int64_t stages = 0;
+    chain->class = rm_calloc(3 * (size_t)chain->n_sweeps, sizeof *chain->class);
     REQUIRE(chain->class, MEMORY, "out of memory for the stages");
-    for (int32_t i = 0; i < chain->n_order; i++) {
-        bool begins = config->tile ? i % config->tile == 0 : chain->graph->node[chain->order[i]].op->weights != 0;
-        if (i == 0 || begins) chain->class[chain->n_classes++].first_node = i;
-        chain->class[chain->n_classes - 1].n_nodes++;
+    for (int32_t w = 0; w < chain->n_sweeps; w++) {
+        rm_sweep *sweep = &chain->sweep[w];
+        sweep->first = stages;
+        stages += sweep->count;
+        TRY(check_number(sweep, stages));
+        find_classes(chain, w);
     }
-    chain->class[chain->n_classes - 1].last = true;
-    chain->n_stages = chain->n_classes;
+    chain->n_stages = stages;
     chain->timesteps = chain->tile = 1;
+    for (int32_t w = chain->n_sweeps - 1; w >= 0; w--) {
+        const rm_sweep *sweep = &chain->sweep[w];
+        if (!sweep->timesteps) continue;
+        chain->timesteps = sweep->timesteps;
+        chain->batch = sweep->batch;
+        chain->tile = sweep->tile;
+    }
     return REMAT_OK;
 }
 
@@ -104,30 +118,74 @@ static remat_status check_nodes(const rm_chain *chain, const rm_chain_config *co
     return REMAT_OK;
 }
 
-/* ---- Which values cross which cuts (by depth) ----------------------------------------------------------------- */
+/* ---- What crosses from sweep to sweep ------------------------------------------------------------------------- */
 
-static void find_spans(rm_chain *chain) {
+/* A gradient that comes from outside has a place of its own. */
+static void find_readers(const rm_chain *chain, rm_crossing *c, bool *read) {
     const remat_graph *graph = chain->graph;
-    for (int32_t v = 0; v < graph->n_values; v++)
-        chain->from[v] = chain->until[v] = chain->d_until[v] = chain->piece[v] = chain->dpiece[v] = -1;
-    for (int32_t s = 0; !chain->timed && s < chain->n_classes; s++)
-        for (int32_t i = 0; i < chain->class[s].n_nodes; i++) {
-            const rm_node *node = &graph->node[chain->order[chain->class[s].first_node + i]];
-            chain->from[node->y] = s;
-            for (int k = 0; k < RM_MAX_IN; k++) {
-                int32_t x = node->x[k];
-                if (!x || graph->value[x].origin != RM_VALUE_RESULT) continue;
-                chain->until[x] = s;
-                if (chain->use[node->y] == RM_DIFFERENTIATED && chain->use[x] == RM_DIFFERENTIATED)
-                    chain->d_until[x] = s;
-            }
+    bool outside = rm_chain_is_differentiated_outside(chain, c->value);
+    for (int32_t i = 0; i < chain->n_order; i++) {
+        const rm_node *node = &graph->node[chain->order[i]];
+        int32_t w = chain->sweep_of[chain->order[i]];
+        for (int k = 0; k < RM_MAX_IN && w > c->sweep; k++) {
+            if (node->x[k] != c->value) continue;
+            *read = true;
+            bool adds = chain->use[node->y] == RM_DIFFERENTIATED && chain->use[c->value] == RM_DIFFERENTIATED;
+            if (adds && !outside && w > c->last_reader) c->last_reader = w;
         }
-    int32_t pieces = 0;
-    for (int32_t v = 1; v < graph->n_values; v++) /* the loss has a place of its own, from where any stage reads it */
-        if (v != chain->loss && chain->from[v] >= 0 && chain->until[v] > chain->from[v]) chain->piece[v] = pieces++;
-    for (int32_t v = 1; v < graph->n_values; v++) /* and so has a gradient that comes from outside */
-        if (chain->piece[v] >= 0 && chain->d_until[v] > chain->from[v] && !rm_chain_is_differentiated_outside(chain, v))
-            chain->dpiece[v] = pieces++;
+    }
+}
+
+/* Those of a node, if it has one, behind those there are. The loss has a place of its own, from where any stage reads it. */
+static void find_crossing_of(rm_chain *chain, int32_t n, bool tail) {
+    const rm_node *node = &chain->graph->node[n];
+    rm_sweep *sweep = &chain->sweep[chain->sweep_of[n]];
+    bool sequence = chain->graph->value[node->y].sequence, read = false;
+    rm_crossing c = {.value = node->y, .sweep = chain->sweep_of[n], .last_reader = -1, .d_place = -1};
+    c.tiled = sweep->timesteps && sequence && !sweep->whole;
+    c.trained = chain->use[node->y] != RM_UNUSED;
+    if (node->y == chain->loss || c.tiled == tail) return;
+    find_readers(chain, &c, &read);
+    if (!read) return;
+    int32_t *n_crossing = tail ? &sweep->n_tail_crossing : &sweep->n_crossing;
+    int32_t *n_gradients = tail ? &sweep->n_tail_gradients : &sweep->n_gradients;
+    c.place = sweep->n_crossing + (tail ? sweep->n_carried + sweep->n_tail_crossing : 0);
+    if (c.last_reader >= 0) c.d_place = sweep->n_gradients + (tail ? sweep->n_tail_gradients : 0);
+    *n_gradients += c.last_reader >= 0;
+    ++*n_crossing;
+    chain->cross[node->y] = chain->n_crossing;
+    chain->crossing[chain->n_crossing++] = c;
+}
+
+/* First the tiles' values, then those that the last stage alone hands on. */
+static void find_crossing(rm_chain *chain) {
+    for (int32_t v = 0; v < chain->graph->n_values; v++) chain->cross[v] = -1;
+    for (int32_t w = 0; w < chain->n_sweeps; w++) {
+        rm_sweep *sweep = &chain->sweep[w];
+        sweep->first_crossing = chain->n_crossing;
+        for (int tail = 0; tail < 2; tail++)
+            for (int32_t i = 0; i < sweep->n_nodes + sweep->n_tail; i++)
+                find_crossing_of(chain, chain->order[sweep->first_node + i], tail);
+    }
+}
+
+static remat_status number(rm_chain *chain) {
+    int64_t state = 0, piece = 0, dpiece = 0;
+    for (int32_t w = 0; w < chain->n_sweeps; w++) {
+        rm_sweep *sweep = &chain->sweep[w];
+        sweep->state = state;
+        sweep->piece = piece;
+        sweep->dpiece = dpiece;
+        sweep->states = (sweep->n_carried > 0) + sweep->n_crossing;
+        sweep->pieces = sweep->n_carried + sweep->n_crossing;
+        sweep->dpieces = sweep->n_carried + sweep->n_gradients;
+        state += sweep->count * sweep->states + sweep->n_tail_crossing;
+        piece += sweep->count * sweep->pieces + sweep->n_tail_crossing;
+        dpiece += sweep->count * sweep->dpieces - sweep->n_carried + sweep->n_tail_gradients;
+        TRY(check_number(sweep, piece + dpiece));
+    }
+    for (int32_t w = 0; w < chain->n_sweeps; w++) chain->sweep[w].dpiece += piece; /* gradients come after states */
+    return REMAT_OK;
 }
 
 /* ---- What is differentiated ----------------------------------------------------------------------------------- */
@@ -161,29 +219,28 @@ remat_status rm_chain_build(const remat_graph *graph, int32_t loss, const int32_
     chain->loss = loss;
     chain->n_outputs = n_outputs;
     chain->n_differentiated = config->n_differentiated;
-    chain->timesteps = graph->timesteps;
-    chain->batch = graph->batch;
     size_t values = (size_t)graph->n_values;
     chain->role = rm_calloc((size_t)graph->n_nodes + 1, 1);
     chain->use = rm_calloc(values, 1);
     chain->outputs = rm_calloc((size_t)n_outputs + 1, sizeof *chain->outputs);
-    chain->piece = rm_calloc(5 * values, sizeof *chain->piece);
-    REQUIRE(chain->role && chain->use && chain->outputs && chain->piece, MEMORY,
-            "out of memory for the chain of stages");
+    chain->cross = rm_calloc(values, sizeof *chain->cross);
+    chain->crossing = rm_calloc(values, sizeof *chain->crossing);
+    chain->order = rm_calloc((size_t)graph->n_nodes + 1, sizeof *chain->order);
+    chain->sweep_of = rm_calloc((size_t)graph->n_nodes + 1, sizeof *chain->sweep_of);
+    REQUIRE(chain->role && chain->use && chain->outputs && chain->cross && chain->crossing && chain->order &&
+                chain->sweep_of,
+            MEMORY, "out of memory for the chain of stages");
     for (int32_t i = 0; i < n_outputs; i++) chain->outputs[i] = outputs[i];
     chain->outputs[n_outputs] = loss;
-    chain->dpiece = chain->piece + values;
-    chain->from = chain->piece + 2 * values;
-    chain->until = chain->piece + 3 * values;
-    chain->d_until = chain->piece + 4 * values;
     TRY(rm_roles(graph, chain->outputs, n_outputs + (loss != 0), chain->role));
     TRY(find_uses(chain, config));
-    TRY(order_nodes(chain));
+    TRY(rm_chain_find_sweeps(chain, config));
     TRY(check_loss_is_last(chain));
     TRY(find_carried(chain));
-    TRY((chain->timed ? cut_time : cut_depth)(chain, config));
+    TRY(cut(chain));
     TRY(check_nodes(chain, config));
-    find_spans(chain);
+    find_crossing(chain);
+    TRY(number(chain));
     TRY(rm_chain_lay_out(chain, config));
     TRY(rm_chain_write_programs(chain, config));
     if (!config->inference) rm_buckets_find_final(chain);
@@ -202,6 +259,10 @@ void rm_chain_free(rm_chain *chain) {
             free_program(&class->option[k].forward);
             free_program(&class->option[k].backward);
         }
+        rm_free(class->reads.item);
+        rm_free(class->keeps.item);
+        rm_free(class->adds.item);
+        rm_free(class->evaluation_reads.item);
     }
     free_program(&chain->prologue);
     free_program(&chain->epilogue);
@@ -211,7 +272,10 @@ void rm_chain_free(rm_chain *chain) {
     rm_free(chain->outputs);
     rm_free(chain->carried);
     rm_free(chain->order);
-    rm_free(chain->piece);
+    rm_free(chain->cross);
+    rm_free(chain->crossing);
+    rm_free(chain->sweep_of);
+    rm_free(chain->sweep);
     rm_free(chain->at.value);
     rm_free(chain->at.gradient);
     rm_free(chain->at.packed);

@@ -1,14 +1,27 @@
-/* chain.h: a graph cut into a chain of stages, ready for the planner (a problem of numbers) and for the executor (a
+/* chain.h: a graph cut into stages in one order, ready for the planner (a problem of numbers) and for the executor (a
  * program of kernel calls for each kind of run).
  *
  * Roles. Every node that the loss or an output depends on is one of
- *   TABLE  made of parameters alone, or at least without the time axis, and read by the chain: run once a step, before
- *          it; its backward runs once, after it. Resident. (The folded embedding table is one.)
+ *   TABLE  made of parameters alone, or at least without the time axis, and read along time: run once a step, before
+ *          all stages; its backward runs once, after them. Resident. (The folded embedding table is one.)
  *   CHAIN  along time: run once for each tile. In a graph without sequences: every node, cut by depth.
- *   POST   behind a reduction over time (a classifier on the last step): part of the last tile's stage.
+ *   POST   behind a reduction over time (a classifier on the last step): part of the last stage of a sweep.
+ *
+ * Sweeps. A sweep is a run of stages along time: one for each tile, from the first to the last, or down from the last to
+ * the first. Sweeps follow one another (sweeps.c decides which runs what):
+ *
+ *     sweep 0, up                 sweep 1, down                 sweep 2, up
+ *     | 0 | 1 | 2 | 3 |           | 3 | 2 | 1 | 0 |             | 0 | 1 | 2 | 3 |        tiles
+ *     lstm of x                   lstm of reversed x, concat    lstm of both, loss
+ *
+ * A stacked recurrent net is one sweep. An op that wants the whole of time, such as attention, is a sweep of one stage;
+ * cut by depth, every stage is.
+ *
+ * States (memory/problem.h). What stages hand on: to the next one of their sweep, what ops carry along time; to other
+ * sweeps, the values that nodes there read.
  *
  * Spine and leaf. In one stage, a node is on the SPINE if a later stage needs something it leads to: a carried state,
- * or a value that crosses the next cut. The others are LEAVES: the loss head above all. Forward runs of a stage run the
+ * or a value that is read there. The others are LEAVES: the loss head above all. Forward runs of a stage run the
  * spine only. The backward run of the stage first runs the leaves forward, then everything backward. So a leaf runs
  * exactly once whatever is recomputed, and what it makes (the logits) lives in one stage's scratch, never for all T. What
  * outputs alone depend on is neither: only an evaluation runs it.
@@ -16,7 +29,7 @@
  * run runs them, too. Its backward run makes again what it must read of them, which is nothing of the output itself.
  *
  *         x ──► lstm ──► lstm ─┬─► linear ──► cross entropy        leaves: inside "run backward"
- *     state(s) ─►│───►────►│───┴─► state(s+1)                      spine:  "run forward"
+ *      carried ─►│───►────►│───┴─► carried                         spine:  "run forward"
  */
 #ifndef RM_CHAIN_H
 #define RM_CHAIN_H
@@ -30,8 +43,7 @@
 
 typedef enum { RM_ROLE_DEAD, RM_ROLE_TABLE, RM_ROLE_CHAIN, RM_ROLE_POST } rm_role;
 
-/* One role a node, in `role` (n_nodes entries). INVALID when a sequence depends on what is known only after the last
- * timestep. */
+/* One role a node, in `role` (n_nodes entries). MEMORY. */
 remat_status rm_roles(const remat_graph *graph, const int32_t *keep, int n_keep, uint8_t *role);
 
 /* What a training step does with a value: nothing, where only outputs depend on it; it is made; it is made, and then its
@@ -44,15 +56,18 @@ void rm_training_uses(const remat_graph *graph, const uint8_t *role, bool statef
 
 /* ---- Where things are ----------------------------------------------------------------------------------------- */
 
-typedef enum { RM_NOWHERE, RM_RESIDENT, RM_AT_STATE, RM_AT_DSTATE, RM_AT_SAVED, RM_AT_SCRATCH } rm_space;
+typedef enum { RM_NOWHERE, RM_RESIDENT, RM_AT_PIECE, RM_AT_SAVED, RM_AT_SCRATCH } rm_space;
 
-/* An address the executor can resolve for any stage of a class. */
+/* An address the executor can resolve for any stage of a class. AT_PIECE: piece + stride * (the stage's position in its sweep
+ * + shift); where the sum in brackets is not within [0,limit), nothing: before the first tile there is no carried state. */
 typedef struct {
-    uint8_t space;      /* rm_space */
-    uint8_t next;       /* AT_STATE, AT_DSTATE: 1: at cut s+1, 0: at cut s */
-    int32_t slot;       /* AT_STATE, AT_DSTATE: position in that cut's list; a shorter list means NULL */
+    uint8_t space; /* rm_space */
+    int8_t shift;
+    bool from_end; /* per_time counts from the end: a reversed sequence */
+    int32_t piece, stride, limit;
+    int32_t slot;       /* AT_PIECE with shift -1: of these carried states; a stateful session begins with what it kept */
     uint64_t offset;    /* RESIDENT: in the block; SAVED, SCRATCH: in the stage's own block */
-    uint64_t per_time;  /* RESIDENT: plus this times the tile's first timestep */
+    uint64_t per_time;  /* RESIDENT, PIECE: plus this times the tile's first timestep */
     uint64_t per_stage; /* RESIDENT: plus this times the stage's number */
 } rm_where;
 
@@ -118,15 +133,42 @@ typedef struct {
     rm_program forward, backward;
 } rm_class_option;
 
-/* Stages alike in shape share a class: all full tiles are one. */
+/* Operands in states and their gradients that the programs of a class share: what the problem's lists are made of. */
 typedef struct {
-    int64_t tau;                  /* timesteps; 0 where the chain is cut by depth */
+    rm_where *item;
+    int64_t n, capacity;
+} rm_touched;
+
+/* Stages alike in shape and place share a class: all full tiles of a sweep but the last stage are one. */
+typedef struct {
+    int64_t tau;                  /* timesteps; 0: no time, or all of it */
+    int32_t sweep;
     int32_t first_node, n_nodes;  /* in chain->order */
-    bool last;                    /* the last stage: holds POST nodes too */
+    bool head, last;              /* the first stage of its sweep, where that is a class of its own; the last stage */
     rm_program drop, evaluate;
     int n_options;                /* 0 for inference */
     rm_class_option option[RM_MAX_OPTIONS];
+    rm_touched reads, keeps, adds, evaluation_reads; /* as in rm_problem; each once */
 } rm_class;
+
+/* A run of stages along time, or one stage. */
+typedef struct {
+    int64_t first, count;           /* the stages first .. first+count-1 */
+    int64_t timesteps, batch, tile; /* timesteps 0: cut by depth */
+    bool down;                      /* its first stage is the last tile */
+    bool whole;                     /* one stage, of all timesteps */
+    int32_t first_node, n_nodes;    /* in chain->order: these run in every stage, ... */
+    int32_t n_tail;                 /* ... and as many behind them in the last stage, too */
+    int32_t head, inner, tail;      /* classes of the first, the middle and the last stage */
+    int32_t first_carried, n_carried;
+    int32_t first_crossing, n_crossing, n_tail_crossing; /* in chain->crossing: handed on by every stage; by the last */
+    int32_t n_gradients, n_tail_gradients;               /* those that have one */
+    /* Of the first stage; the others follow in even steps: states, pieces, and pieces of gradients. A stage's pieces are
+     * those of what crosses, of what is carried, and, of the last stage, of what it alone hands on; of gradients likewise,
+     * but for what the last stage carries, which nothing follows. */
+    int64_t state, piece, dpiece;
+    int32_t states, pieces, dpieces;
+} rm_sweep;
 
 typedef struct {
     int32_t node; /* a carried state of this node ... */
@@ -136,25 +178,36 @@ typedef struct {
     uint64_t kept; /* states of stateful sessions: where between calls, behind at.carried and at.carried_next */
 } rm_carried;
 
+/* A value that nodes of other sweeps read. */
+typedef struct {
+    int32_t value, sweep;
+    int32_t last_reader; /* the last sweep where its gradient is added to; -1: it has none there */
+    bool trained;        /* training makes it */
+    bool tiled;          /* a piece of every stage of its sweep; else one, of the last */
+    int32_t place, d_place; /* among the stage's pieces, and those of gradients */
+} rm_crossing;
+
 typedef struct rm_chain {
     const remat_graph *graph; /* borrowed */
     uint8_t *role;
     uint8_t *use;             /* by value id: rm_use */
-    int32_t *order;           /* CHAIN nodes, then POST nodes: n_order of them */
-    int32_t n_order, n_chain_nodes;
-    int64_t timesteps, batch, tile, n_stages;
-    bool timed;               /* cut along time, not by depth */
+    int32_t *order;           /* CHAIN and POST nodes: n_order of them, sweep by sweep */
+    int32_t *sweep_of;        /* by node; -1: none */
+    int32_t n_order;
+    int64_t timesteps, batch, tile, n_stages; /* the first three: of the first sweep along time; 1, 0, 1 if there is none */
+    bool timed;               /* some sweep is along time */
     int32_t loss;             /* value id; 0: none */
     int32_t *outputs;         /* value ids: n_outputs of them, then the loss */
     int32_t n_outputs, n_differentiated, n_carried; /* outputs: the first so many are differentiated from outside */
     int64_t carried_capacity;
-    rm_carried *carried;
+    rm_carried *carried;      /* sweep by sweep */
+    int32_t n_crossing;
+    rm_crossing *crossing;    /* sweep by sweep */
+    int32_t *cross;           /* by value id: where in `crossing`, or -1 */
+    int32_t n_sweeps;
+    rm_sweep *sweep;
     int32_t n_classes;
     rm_class *class;
-    int32_t *piece;           /* by depth: value id -> piece of its activation, or -1 */
-    int32_t *dpiece;          /* ... of its gradient */
-    int32_t *from, *until;    /* by depth: value id -> stage that makes it, last stage that reads it */
-    int32_t *d_until;         /* ... last stage that adds to its gradient */
     rm_program prologue, epilogue; /* the TABLE nodes */
     rm_residents at;
     rm_problem problem, evaluation;
@@ -188,6 +241,7 @@ void rm_chain_free(rm_chain *chain);
 char *rm_resident_begin(void *block);
 
 /* The first steps of rm_chain_build, in order. */
+remat_status rm_chain_find_sweeps(rm_chain *chain, const rm_chain_config *config); /* sweeps.c */
 remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config);  /* resident.c */
 remat_status rm_chain_write_programs(rm_chain *chain, const rm_chain_config *); /* program.c  */
 void rm_chain_lay_out_rest(rm_chain *chain, const rm_chain_config *config);     /* resident.c: known after the programs */
@@ -207,13 +261,33 @@ void rm_chain_take_times(rm_chain *chain);
  * power of two, within 8..256; on a GPU 2048 rows, within 8..1024 (docs/plans.md). */
 int64_t rm_tile_of(int64_t asked, int64_t timesteps, int64_t batch, rm_device_kind kernels);
 
+const rm_sweep *rm_stage_sweep(const rm_chain *chain, int64_t stage);
 const rm_class *rm_stage_class(const rm_chain *chain, int64_t stage);
 
-/* By depth: whether a value, or its gradient, is among the pieces of state(cut), or of dstate(cut); and its position there, -1
- * where it is not. Along time: position of a node's carried state, the same at every cut. */
-bool rm_chain_crosses(const rm_chain *chain, int64_t cut, int32_t value, bool gradient);
-int32_t rm_chain_slot(const rm_chain *chain, int64_t cut, int32_t value, bool gradient);
+/* The tile of a stage of a sweep, and the sweep's stage of a tile: along time, the same question. */
+static inline int64_t rm_sweep_turn(const rm_sweep *sweep, int64_t position) {
+    return sweep->down ? sweep->count - 1 - position : position;
+}
+/* The first timestep of a stage; 0 where there is no time. */
+int64_t rm_stage_begin(const rm_chain *chain, int64_t stage);
+
+/* Which carried state of its sweep a node's is, counted in chain->carried; -1: there is none. */
 int32_t rm_carried_slot(const rm_chain *chain, int32_t node, int state);
+
+/* Where a carried state lies that a stage hands on (shift 0) or is handed (-1); and their gradients. */
+rm_where rm_carried_where(const rm_chain *chain, int32_t slot, int shift);
+rm_where rm_carried_gradient(const rm_chain *chain, int32_t slot, int shift);
+
+/* Where the stages of `reader`, a sweep, find a value that crosses, or its gradient: a tile of it, or, where it lies in one
+ * piece, all of it. `tile`: that one; -1: the reader's own. NOWHERE: no such gradient crosses. */
+rm_where rm_crossing_where(const rm_chain *chain, int32_t value, const rm_sweep *reader, int64_t tile);
+rm_where rm_crossing_gradient(const rm_chain *chain, int32_t value, const rm_sweep *reader, int64_t tile);
+
+/* The piece that an AT_PIECE address means for a stage in this position of its sweep; -1: none. */
+static inline int64_t rm_piece_at(const rm_where *where, int64_t position) {
+    int64_t at = position + where->shift;
+    return at < 0 || at >= where->limit ? -1 : where->piece + where->stride * at;
+}
 
 /* Is it an output; is its gradient, or the first term of that, given from outside? */
 bool rm_chain_is_output(const rm_chain *chain, int32_t value);
@@ -224,6 +298,14 @@ uint64_t rm_chain_once_ns(const rm_chain *chain);
 
 /* Pieces of states, of which the chain has so many; they come before those of their gradients. */
 int64_t rm_chain_state_pieces(const rm_chain *chain);
+
+/* What a piece of a state is: exactly one is set. */
+typedef struct {
+    const rm_carried *carried;
+    const rm_crossing *crossing;
+    int64_t stage; /* that makes it */
+} rm_piece_origin;
+rm_piece_origin rm_chain_piece_origin(const rm_chain *chain, int64_t piece);
 
 /* The least upper limit that the layers reading integers from this input set; 0: none. */
 int64_t rm_chain_bound(const rm_chain *chain, int32_t value);

@@ -1,4 +1,4 @@
-/* chain_lookup.c: questions about a chain of stages, once it is cut: chain.h lists them. */
+/* chain_lookup.c: questions about stages, once they are cut: chain.h lists them. */
 #include "engine/chain.h"
 
 static int64_t default_tile(int64_t batch, int64_t rows) {
@@ -12,10 +12,28 @@ int64_t rm_tile_of(int64_t asked, int64_t timesteps, int64_t batch, rm_device_ki
     return tile < timesteps ? tile : timesteps;
 }
 
-const rm_class *rm_stage_class(const rm_chain *chain, int64_t stage) {
-    if (!chain->timed) return &chain->class[stage];
-    return &chain->class[stage == chain->n_stages - 1 ? chain->n_classes - 1 : 0];
+const rm_sweep *rm_stage_sweep(const rm_chain *chain, int64_t stage) {
+    int32_t low = 0, high = chain->n_sweeps;
+    while (high - low > 1) {
+        int32_t middle = (low + high) / 2;
+        *(chain->sweep[middle].first <= stage ? &low : &high) = middle;
+    }
+    return &chain->sweep[low];
 }
+
+const rm_class *rm_stage_class(const rm_chain *chain, int64_t stage) {
+    const rm_sweep *sweep = rm_stage_sweep(chain, stage);
+    int64_t position = stage - sweep->first;
+    bool last = position == sweep->count - 1;
+    return &chain->class[last ? sweep->tail : position == 0 ? sweep->head : sweep->inner];
+}
+
+int64_t rm_stage_begin(const rm_chain *chain, int64_t stage) {
+    const rm_sweep *sweep = rm_stage_sweep(chain, stage);
+    return sweep->timesteps ? rm_sweep_turn(sweep, stage - sweep->first) * sweep->tile : 0;
+}
+
+/* ---- Where things lie ------------------------------------------------------------------------------------------ */
 
 int32_t rm_carried_slot(const rm_chain *chain, int32_t node, int state) {
     for (int32_t k = 0; k < chain->n_carried; k++)
@@ -23,17 +41,69 @@ int32_t rm_carried_slot(const rm_chain *chain, int32_t node, int state) {
     return -1;
 }
 
-bool rm_chain_crosses(const rm_chain *chain, int64_t cut, int32_t value, bool gradient) {
-    const int32_t *piece = gradient ? chain->dpiece : chain->piece, *until = gradient ? chain->d_until : chain->until;
-    return piece[value] >= 0 && chain->from[value] < cut && cut <= until[value];
+static const rm_sweep *sweep_of_carried(const rm_chain *chain, int32_t slot) {
+    return &chain->sweep[chain->sweep_of[chain->carried[slot].node]];
 }
 
-int32_t rm_chain_slot(const rm_chain *chain, int64_t cut, int32_t value, bool gradient) {
-    if (chain->timed || !rm_chain_crosses(chain, cut, value, gradient)) return -1;
-    int32_t slot = 0;
-    for (int32_t v = 1; v < value; v++) slot += rm_chain_crosses(chain, cut, v, gradient);
-    return slot;
+rm_where rm_carried_where(const rm_chain *chain, int32_t slot, int shift) {
+    const rm_sweep *sweep = sweep_of_carried(chain, slot);
+    return (rm_where){.space = RM_AT_PIECE,
+                      .shift = (int8_t)shift,
+                      .slot = slot,
+                      .piece = (int32_t)(sweep->piece + sweep->n_crossing + slot - sweep->first_carried),
+                      .stride = sweep->pieces,
+                      .limit = (int32_t)sweep->count};
 }
+
+/* Nothing follows the last stage of a sweep, so there is none. */
+rm_where rm_carried_gradient(const rm_chain *chain, int32_t slot, int shift) {
+    const rm_sweep *sweep = sweep_of_carried(chain, slot);
+    return (rm_where){.space = RM_AT_PIECE,
+                      .shift = (int8_t)shift,
+                      .slot = slot,
+                      .piece = (int32_t)(sweep->dpiece + sweep->n_gradients + slot - sweep->first_carried),
+                      .stride = sweep->dpieces,
+                      .limit = (int32_t)sweep->count - 1};
+}
+
+/* A piece of every stage of `maker`, counted from `first`, as the stages of `reader` find it. */
+static rm_where of_tile(const rm_sweep *maker, int64_t first, int32_t stride, const rm_sweep *reader, int64_t tile) {
+    rm_where where = {.space = RM_AT_PIECE, .piece = (int32_t)first, .limit = INT32_MAX};
+    if (tile >= 0) {
+        where.piece = (int32_t)(first + stride * rm_sweep_turn(maker, tile));
+        return where;
+    }
+    bool opposite = maker->down != reader->down;
+    where.stride = opposite ? -stride : stride;
+    if (opposite) where.piece = (int32_t)(first + stride * (maker->count - 1));
+    return where;
+}
+
+/* One piece, of which a reader along time takes its part, and others the whole. */
+static rm_where of_whole(const rm_chain *chain, int32_t value, int64_t piece, const rm_sweep *reader) {
+    const rm_value *v = &chain->graph->value[value];
+    rm_where where = {.space = RM_AT_PIECE, .piece = (int32_t)piece, .limit = INT32_MAX, .from_end = v->reversed};
+    if (v->sequence && reader->timesteps && !reader->whole)
+        where.per_time = rm_desc_bytes(&v->desc) / (uint64_t)reader->timesteps;
+    return where;
+}
+
+rm_where rm_crossing_where(const rm_chain *chain, int32_t value, const rm_sweep *reader, int64_t tile) {
+    const rm_crossing *c = &chain->crossing[chain->cross[value]];
+    const rm_sweep *maker = &chain->sweep[c->sweep];
+    if (c->tiled) return of_tile(maker, maker->piece + c->place, maker->pieces, reader, tile);
+    return of_whole(chain, value, maker->piece + (maker->count - 1) * maker->pieces + c->place, reader);
+}
+
+rm_where rm_crossing_gradient(const rm_chain *chain, int32_t value, const rm_sweep *reader, int64_t tile) {
+    const rm_crossing *c = &chain->crossing[chain->cross[value]];
+    const rm_sweep *maker = &chain->sweep[c->sweep];
+    if (c->d_place < 0) return (rm_where){0};
+    if (c->tiled) return of_tile(maker, maker->dpiece + c->d_place, maker->dpieces, reader, tile);
+    return of_whole(chain, value, maker->dpiece + (maker->count - 1) * maker->dpieces + c->d_place, reader);
+}
+
+/* ---- Others ---------------------------------------------------------------------------------------------------- */
 
 int64_t rm_chain_bound(const rm_chain *chain, int32_t value) {
     int64_t bound = 0;
@@ -68,7 +138,22 @@ uint64_t rm_chain_once_ns(const rm_chain *chain) {
 }
 
 int64_t rm_chain_state_pieces(const rm_chain *chain) {
-    int64_t n = chain->n_stages * chain->n_carried;
-    for (int32_t id = 1; !chain->timed && id < chain->graph->n_values; id++) n += chain->piece[id] >= 0;
-    return n;
+    const rm_sweep *last = &chain->sweep[chain->n_sweeps - 1];
+    return last->piece + last->count * last->pieces + last->n_tail_crossing;
+}
+
+rm_piece_origin rm_chain_piece_origin(const rm_chain *chain, int64_t piece) {
+    int32_t w = chain->n_sweeps - 1;
+    while (w > 0 && chain->sweep[w].piece > piece) w--;
+    const rm_sweep *sweep = &chain->sweep[w];
+    int64_t within = piece - sweep->piece, position = sweep->pieces ? within / sweep->pieces : sweep->count;
+    if (position >= sweep->count) position = sweep->count - 1;
+    int64_t place = within - position * sweep->pieces;
+    rm_piece_origin origin = {.stage = sweep->first + position};
+    int64_t carried = place - sweep->n_crossing;
+    if (carried >= 0 && carried < sweep->n_carried)
+        origin.carried = &chain->carried[sweep->first_carried + carried];
+    else
+        origin.crossing = &chain->crossing[sweep->first_crossing + (carried < 0 ? place : place - sweep->n_carried)];
+    return origin;
 }

@@ -1,101 +1,197 @@
-/* chain_problem.c: a chain of stages as numbers for the planner: training, and an evaluation. Main entries:
+/* chain_problem.c: stages as numbers for the planner: training, and an evaluation. Main entries:
  * rm_chain_write_problems; rm_chain_guess_times and rm_chain_take_times, when times are known better. */
-#include <string.h>
-
 #include "engine/chain.h"
 
-static void list_cut_by_depth(const rm_chain *chain, int64_t cut, rm_problem *problem, int64_t *n_state,
-                              int64_t *n_dstate) {
-    for (int32_t v = 1; v < chain->graph->n_values; v++) {
-        if (rm_chain_crosses(chain, cut, v, false)) problem->state.item[(*n_state)++] = chain->piece[v];
-        if (rm_chain_crosses(chain, cut, v, true)) problem->dstate.item[(*n_dstate)++] = chain->dpiece[v];
-    }
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory/host.h"
+
+/* ---- What programs touch -------------------------------------------------------------------------------------- */
+
+static bool lies_before(const rm_where *a, const rm_where *b) {
+    if (a->piece != b->piece) return a->piece < b->piece;
+    if (a->stride != b->stride) return a->stride < b->stride;
+    return a->shift < b->shift;
 }
 
-/* Along time: piece (c-1)*K+k is carried state k at cut c = 1..S, and its gradient at cut c = 1..S-1 comes after all. */
-static void list_cut_in_time(const rm_chain *chain, int64_t cut, rm_problem *problem, int64_t *n_state,
-                             int64_t *n_dstate) {
-    int64_t carried = chain->n_carried, first = (cut - 1) * carried;
-    for (int64_t k = 0; cut >= 1 && k < carried; k++) {
-        problem->state.item[(*n_state)++] = (int32_t)(first + k);
-        if (cut < chain->n_stages)
-            problem->dstate.item[(*n_dstate)++] = (int32_t)(chain->n_stages * carried + first + k);
-    }
+static int by_piece(const void *a, const void *b) {
+    const rm_where *x = a, *y = b;
+    return lies_before(x, y) ? -1 : lies_before(y, x);
 }
 
-/* Pieces of the next cut that this program reads: added to the list that begins at `begin`. */
-static void list_read(const rm_program *backward, int64_t cut, rm_problem *problem, int64_t begin, int64_t *n_saved) {
-    for (int32_t n = 0; n < backward->n; n++) {
-        const rm_instruction *call = &backward->item[n];
-        for (int i = 0; i <= RM_MAX_IN; i++) {
-            const rm_where *where = i < RM_MAX_IN ? &call->x[i] : &call->y;
-            if (where->space != RM_AT_STATE || !where->next) continue;
-            int32_t piece = problem->state.item[problem->state.start[cut] + where->slot];
-            bool listed = false;
-            for (int64_t j = begin; j < *n_saved; j++) listed |= problem->saved.item[j] == piece;
-            if (!listed) problem->saved.item[(*n_saved)++] = piece;
+/* Each operand once. */
+static void settle(rm_touched *touched) {
+    int64_t kept = 0;
+    if (touched->n) qsort(touched->item, (size_t)touched->n, sizeof *touched->item, by_piece);
+    for (int64_t i = 0; i < touched->n; i++)
+        if (!i || lies_before(&touched->item[kept - 1], &touched->item[i])) touched->item[kept++] = touched->item[i];
+    touched->n = kept;
+}
+
+static remat_status touch(rm_touched *touched, const rm_where *where) {
+    REQUIRE(rm_grow(&touched->item, &touched->capacity, touched->n + 1, sizeof *touched->item), MEMORY,
+            "out of memory for what a stage reads");
+    touched->item[touched->n++] = *where;
+    return REMAT_OK;
+}
+
+/* Does a stage of the class itself make this piece of a state, or the state that this is the gradient of? */
+static bool is_own(const rm_chain *chain, const rm_class *class, const rm_where *where) {
+    const rm_sweep *sweep = &chain->sweep[class->sweep];
+    bool gradient = where->piece >= rm_chain_state_pieces(chain);
+    int64_t begin = gradient ? sweep->dpiece : sweep->piece, each = gradient ? sweep->dpieces : sweep->pieces;
+    int64_t tail = gradient ? sweep->n_tail_gradients : sweep->n_tail_crossing;
+    return where->shift == 0 && where->piece >= begin && where->piece < begin + sweep->count * each + tail;
+}
+
+/* Of one program: states into `states`, and gradients that others' stages begin with into `gradients`; NULL: not wanted. */
+static remat_status touch_all(const rm_chain *chain, const rm_class *class, const rm_program *program, bool own,
+                              rm_touched *states, rm_touched *gradients) {
+    int64_t n_states = rm_chain_state_pieces(chain);
+    for (int32_t n = 0; n < program->n; n++)
+        for (int i = 0; i < RM_OPERANDS; i++) {
+            const rm_where *where = &program->item[n].operand[i];
+            if (where->space != RM_AT_PIECE) continue;
+            bool its_own = is_own(chain, class, where);
+            if (where->piece < n_states && (own || !its_own)) TRY(touch(states, where));
+            if (where->piece >= n_states && gradients && !its_own) TRY(touch(gradients, where));
+        }
+    return REMAT_OK;
+}
+
+static remat_status find_touched(const rm_chain *chain, rm_class *class) {
+    TRY(touch_all(chain, class, &class->evaluate, false, &class->evaluation_reads, NULL));
+    TRY(touch_all(chain, class, &class->drop, false, &class->reads, NULL));
+    for (int k = 0; k < class->n_options; k++) {
+        TRY(touch_all(chain, class, &class->option[k].forward, false, &class->reads, NULL));
+        TRY(touch_all(chain, class, &class->option[k].backward, true, &class->keeps, &class->adds));
+    }
+    settle(&class->evaluation_reads);
+    settle(&class->reads);
+    settle(&class->keeps);
+    settle(&class->adds);
+    return REMAT_OK;
+}
+
+/* ---- States and lists ----------------------------------------------------------------------------------------- */
+
+static void fill_states(const rm_chain *chain, rm_problem *problem) {
+    int64_t i = 0, piece = 0, dpiece = rm_chain_state_pieces(chain), stage = 0;
+    for (int32_t w = 0; w < chain->n_sweeps; w++) {
+        const rm_sweep *sweep = &chain->sweep[w];
+        for (int64_t position = 0; position < sweep->count; position++) {
+            bool last = position == sweep->count - 1;
+            int32_t n = sweep->n_crossing + (last ? sweep->n_tail_crossing : 0);
+            problem->made[stage++] = i;
+            for (int32_t k = 0; k <= n; k++) {
+                if (k == sweep->n_crossing && sweep->n_carried) { /* behind what crosses of every stage */
+                    problem->state[i] = piece;
+                    problem->dstate[i++] = dpiece;
+                    piece += sweep->n_carried;
+                    dpiece += last ? 0 : sweep->n_carried;
+                }
+                if (k == n) continue;
+                problem->state[i] = piece++;
+                problem->dstate[i++] = dpiece;
+                dpiece += chain->crossing[sweep->first_crossing + k].d_place >= 0;
+            }
         }
     }
+    problem->made[stage] = i;
+    problem->state[i] = piece;
+    problem->dstate[i] = dpiece;
 }
 
-/* What a stage's backward reads of its own results that lie at the next cut, in any option: kept alive by saved(s). Along time
- * like tiles read like pieces, a cut further on. */
-static void list_saved(const rm_chain *chain, int64_t stage, rm_problem *problem, int64_t *n_saved) {
-    const rm_class *class = rm_stage_class(chain, stage);
-    int64_t begin = *n_saved;
-    if (chain->timed && stage > 0 && class == rm_stage_class(chain, stage - 1)) {
-        for (int64_t i = problem->saved.start[stage - 1]; i < begin; i++)
-            problem->saved.item[(*n_saved)++] = problem->saved.item[i] + chain->n_carried;
-        return;
-    }
-    for (int k = 0; k < class->n_options; k++)
-        list_read(&class->option[k].backward, stage + 1, problem, begin, n_saved);
+static uint64_t crossing_bytes(const rm_chain *chain, const rm_crossing *c, int64_t position) {
+    const rm_value *value = &chain->graph->value[c->value];
+    const rm_sweep *sweep = &chain->sweep[c->sweep];
+    uint64_t bytes = rm_desc_bytes(&value->desc);
+    if (!c->tiled) return rm_align_up(bytes);
+    int64_t begin = rm_sweep_turn(sweep, position) * sweep->tile, rest = sweep->timesteps - begin;
+    return rm_align_up(bytes / (uint64_t)sweep->timesteps * (uint64_t)(rest < sweep->tile ? rest : sweep->tile));
 }
 
-static void fill_lists(const rm_chain *chain, rm_problem *problem) {
-    int64_t n_state = 0, n_dstate = 0, n_saved = 0;
-    for (int64_t cut = 0; cut <= chain->n_stages; cut++) {
-        problem->state.start[cut] = n_state;
-        problem->dstate.start[cut] = n_dstate;
-        (chain->timed ? list_cut_in_time : list_cut_by_depth)(chain, cut, problem, &n_state, &n_dstate);
+static void fill_stage_pieces(const rm_chain *chain, const rm_sweep *sweep, int64_t position, bool evaluation,
+                              rm_problem *problem) {
+    bool last = position == sweep->count - 1;
+    rm_shard *piece = &problem->piece[sweep->piece + position * sweep->pieces];
+    rm_shard *dpiece = &problem->piece[sweep->dpiece + position * sweep->dpieces];
+    for (int32_t k = 0; k < sweep->n_crossing + (last ? sweep->n_tail_crossing : 0); k++) {
+        const rm_crossing *c = &chain->crossing[sweep->first_crossing + k];
+        uint64_t bytes = crossing_bytes(chain, c, position);
+        piece[c->place].bytes = evaluation || c->trained ? bytes : 0;
+        if (c->d_place >= 0) dpiece[c->d_place].bytes = bytes;
     }
-    problem->state.start[chain->n_stages + 1] = n_state;
-    problem->dstate.start[chain->n_stages + 1] = n_dstate;
-    for (int64_t stage = 0; stage < chain->n_stages; stage++) {
-        problem->saved.start[stage] = n_saved;
-        list_saved(chain, stage, problem, &n_saved);
+    for (int32_t k = 0; k < sweep->n_carried; k++) {
+        uint64_t bytes = chain->carried[sweep->first_carried + k].bytes;
+        piece[sweep->n_crossing + k].bytes = bytes;
+        if (!last) dpiece[sweep->n_gradients + k].bytes = bytes;
     }
-    problem->saved.start[chain->n_stages] = n_saved;
 }
 
-static void fill_pieces(const rm_chain *chain, rm_problem *problem) {
-    for (int32_t v = 1; !chain->timed && v < chain->graph->n_values; v++) {
-        uint64_t bytes = rm_align_up(rm_desc_bytes(&chain->graph->value[v].desc));
-        if (chain->piece[v] >= 0) problem->piece[chain->piece[v]].bytes = bytes;
-        if (chain->dpiece[v] >= 0) problem->piece[chain->dpiece[v]].bytes = bytes;
+/* The state, or of gradients the gradient, that a piece belongs to. */
+static int64_t owner_of(const int64_t *start, int64_t n, int64_t piece) {
+    int64_t low = 0, high = n; /* start[low] <= piece < start[high] */
+    while (high - low > 1) {
+        int64_t middle = (low + high) / 2;
+        *(start[middle] <= piece ? &low : &high) = middle;
     }
-    for (int64_t i = 0; chain->timed && i < problem->n_pieces; i++)
-        problem->piece[i].bytes = chain->carried[i % chain->n_carried].bytes;
+    return low;
+}
+
+static int ascending(const void *a, const void *b) {
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* What the stage in this position of its sweep touches, as numbers of states, each once. */
+static void list(const rm_problem *problem, const int64_t *start, const rm_touched *touched, int64_t stage,
+                 int64_t position, rm_lists *lists) {
+    int64_t begin = lists->start[stage], end = begin, kept = begin;
+    for (int64_t i = 0; i < touched->n; i++) {
+        int64_t piece = rm_piece_at(&touched->item[i], position);
+        if (piece >= 0) lists->item[end++] = (int32_t)owner_of(start, problem->n_states, piece);
+    }
+    qsort(&lists->item[begin], (size_t)(end - begin), sizeof *lists->item, ascending);
+    for (int64_t i = begin; i < end; i++)
+        if (i == begin || lists->item[i] != lists->item[kept - 1]) lists->item[kept++] = lists->item[i];
+    lists->start[stage + 1] = kept;
+}
+
+static void fill_lists(const rm_chain *chain, bool evaluation, rm_problem *problem) {
+    const rm_touched nothing = {0};
+    for (int32_t w = 0; w < chain->n_sweeps; w++)
+        for (int64_t position = 0; position < chain->sweep[w].count; position++) {
+            int64_t s = chain->sweep[w].first + position;
+            const rm_class *class = rm_stage_class(chain, s);
+            const rm_touched *reads = evaluation ? &class->evaluation_reads : &class->reads;
+            list(problem, problem->state, reads, s, position, &problem->reads);
+            list(problem, problem->state, evaluation ? &nothing : &class->keeps, s, position, &problem->keeps);
+            list(problem, problem->dstate, evaluation ? &nothing : &class->adds, s, position, &problem->adds);
+            fill_stage_pieces(chain, &chain->sweep[w], position, evaluation, problem);
+        }
 }
 
 static rm_work work_of(const rm_program *program) {
     return (rm_work){.time_ns = program->time_ns, .scratch_bytes = program->scratch_bytes};
 }
 
-static void count_items(const rm_chain *chain, int64_t *pieces, int64_t *state, int64_t *dstate, int64_t *saved) {
-    if (chain->timed) {
-        *state = chain->n_stages * chain->n_carried;
-        *dstate = (chain->n_stages - 1) * chain->n_carried;
-        *pieces = *state + *dstate;
-        *saved = *state;
-        return;
+static rm_extent extent_of(const rm_chain *chain, bool evaluation) {
+    rm_extent extent = {.stages = chain->n_stages};
+    for (int32_t w = 0; w < chain->n_sweeps; w++) {
+        const rm_sweep *sweep = &chain->sweep[w];
+        extent.states += sweep->count * sweep->states + sweep->n_tail_crossing;
+        extent.pieces += sweep->count * (sweep->pieces + sweep->dpieces) - sweep->n_carried + sweep->n_tail_crossing +
+                         sweep->n_tail_gradients;
     }
-    *pieces = *state = 0;
-    for (int32_t v = 1; v < chain->graph->n_values; v++) {
-        *pieces += (chain->piece[v] >= 0) + (chain->dpiece[v] >= 0);
-        if (chain->piece[v] >= 0) *state += chain->until[v] - chain->from[v];
+    for (int64_t s = 0; s < chain->n_stages; s++) {
+        const rm_class *class = rm_stage_class(chain, s);
+        extent.reads += evaluation ? class->evaluation_reads.n : class->reads.n;
+        extent.keeps += evaluation ? 0 : class->keeps.n;
+        extent.adds += evaluation ? 0 : class->adds.n;
     }
-    *dstate = *saved = *state;
+    return extent;
 }
 
 /* An inference has no options; its stages are never kept, but a problem names one. */
@@ -107,11 +203,9 @@ static rm_option option_of(const rm_class_option *option) {
 }
 
 static remat_status write_problem(const rm_chain *chain, bool evaluation, rm_problem *problem) {
-    int64_t pieces, state, dstate, saved;
-    count_items(chain, &pieces, &state, &dstate, &saved);
-    TRY(rm_problem_alloc(problem, chain->n_stages, pieces, state, dstate, saved));
-    fill_pieces(chain, problem);
-    fill_lists(chain, problem);
+    TRY(rm_problem_alloc(problem, extent_of(chain, evaluation)));
+    fill_states(chain, problem);
+    fill_lists(chain, evaluation, problem);
     for (int64_t s = 0; s < chain->n_stages; s++) {
         const rm_class *class = rm_stage_class(chain, s);
         rm_stage *stage = &problem->stage[s];
@@ -125,6 +219,7 @@ static remat_status write_problem(const rm_chain *chain, bool evaluation, rm_pro
 remat_status rm_chain_write_problems(rm_chain *chain, const rm_chain_config *config) {
     rm_problem training = {.n_resident = chain->problem.n_resident}; /* laid out before the rest was known */
     memcpy(training.resident, chain->problem.resident, sizeof training.resident);
+    for (int32_t c = 0; c < chain->n_classes; c++) TRY(find_touched(chain, &chain->class[c]));
     TRY(write_problem(chain, config->inference, &chain->problem));
     TRY(write_problem(chain, true, &chain->evaluation));
     chain->problem.n_resident = chain->evaluation.n_resident = training.n_resident;

@@ -54,7 +54,9 @@ static void print_head(FILE *out, const remat_session *s, const remat_plan_summa
     if (s->chain.timed)
         fprintf(out, "  %" PRId64 " timesteps x batch %" PRId64 ", in %" PRId64 " tiles of %" PRId64, plan->timesteps,
                 plan->batch, plan->n_tiles, plan->tile);
-    else
+    if (s->chain.timed && s->chain.n_sweeps > 1)
+        fprintf(out, ", %" PRId64 " stages in %d sweeps", plan->n_stages, s->chain.n_sweeps);
+    if (!s->chain.timed)
         fprintf(out, "  a net of %" PRId64 " stages, cut by depth", plan->n_stages);
     if (!s->inference) fprintf(out, "; %" PRId64 " segment%s", plan->segments, plan->segments == 1 ? "" : "s");
     fprintf(out, "\n");
@@ -64,13 +66,26 @@ static void print_head(FILE *out, const remat_session *s, const remat_plan_summa
     if (s->n_folded) fprintf(out, "  the embedding is folded into the input projection that follows it\n");
 }
 
-/* Rows i..j-1 share a segment: a stage and those after it up to the next checkpoint or change of treatment. */
-static int64_t end_of_row(const rm_stage_report *reports, int64_t n, int64_t i) {
-    int64_t j = i + 1;
+/* Rows i..j-1 share a segment: a stage and those after it up to the next checkpoint, sweep or change of treatment. */
+static int64_t end_of_row(const remat_session *s, const rm_stage_report *reports, int64_t i) {
+    const rm_sweep *sweep = rm_stage_sweep(&s->chain, i);
+    int64_t j = i + 1, n = s->chain.timed ? sweep->first + sweep->count : s->chain.n_stages;
     while (j < n && !reports[j].checkpoint && reports[j].first == reports[i].first &&
            reports[j].kept == reports[i].kept && reports[j].spilled == reports[i].spilled)
         j++;
     return j;
+}
+
+/* Of stages i..j-1, which are of one sweep; down from the last if it runs downwards. */
+static void print_timesteps(const remat_session *s, int64_t i, int64_t j, char *text, size_t size) {
+    const rm_sweep *sweep = rm_stage_sweep(&s->chain, i);
+    int64_t first = rm_stage_begin(&s->chain, sweep->down ? j - 1 : i);
+    int64_t end = rm_stage_begin(&s->chain, sweep->down ? i : j - 1) + sweep->tile;
+    int64_t last = (end < sweep->timesteps ? end : sweep->timesteps) - 1;
+    if (s->chain.timed)
+        snprintf(text, size, "%" PRId64 "..%" PRId64, sweep->down ? last : first, sweep->down ? first : last);
+    else
+        snprintf(text, size, "-");
 }
 
 static void print_row(FILE *out, const remat_session *s, const rm_stage_report *reports, int64_t i, int64_t j) {
@@ -82,9 +97,8 @@ static void print_row(FILE *out, const remat_session *s, const rm_stage_report *
         if (reports[k].forward_runs < least) least = reports[k].forward_runs;
         if (reports[k].forward_runs > most) most = reports[k].forward_runs;
     }
-    int64_t last = s->chain.timed && j * s->chain.tile < s->chain.timesteps ? j * s->chain.tile : s->chain.timesteps;
     snprintf(stages, sizeof stages, "%" PRId64 "..%" PRId64, i, j - 1);
-    snprintf(steps, sizeof steps, s->chain.timed ? "%" PRId64 "..%" PRId64 : "-", i * s->chain.tile, last - 1);
+    print_timesteps(s, i, j, steps, sizeof steps);
     snprintf(runs, sizeof runs, least == most ? "%d" : "%d..%d", least, most);
     fprintf(out, "  %-16s %-18s %-33s %6s %12s %12s%s\n", stages, steps, report_text(s, i, &reports[i], what), runs,
             size_text(bytes, saved), reports[i].checkpoint ? size_text(reports[i].state_bytes, state) : "-",
@@ -94,11 +108,11 @@ static void print_row(FILE *out, const remat_session *s, const rm_stage_report *
 static void print_rows(FILE *out, const remat_session *s, const rm_stage_report *reports) {
     enum { HEAD = 12, TAIL = 4 };
     int64_t n = s->chain.n_stages, rows = 0, row = 0;
-    for (int64_t i = 0; i < n; i = end_of_row(reports, n, i)) rows++;
+    for (int64_t i = 0; i < n; i = end_of_row(s, reports, i)) rows++;
     fprintf(out, "\n  %-16s %-18s %-33s %6s %12s %12s\n", "stages", "timesteps", "what backward needs is", "runs",
             "saved", "checkpoint");
     for (int64_t i = 0, j; i < n; i = j, row++) {
-        j = end_of_row(reports, n, i);
+        j = end_of_row(s, reports, i);
         if (rows > HEAD + TAIL + 1 && row == HEAD)
             fprintf(out, "  ... %" PRId64 " rows like these ...\n", rows - HEAD - TAIL);
         if (rows > HEAD + TAIL + 1 && row >= HEAD && row < rows - TAIL) continue;
@@ -184,7 +198,7 @@ static void print_bytes(FILE *out, const remat_session *s, const remat_plan_summ
 }
 
 static const char *group_text(const rm_peak_group *g, char text[96]) {
-    static const char *const what[] = {"states at cut", "saved of stage", "gradients at cut", "scratch of stage"};
+    static const char *const what[] = {"states of stage", "saved of stage", "gradients of states of stage", "scratch of stage"};
     int n = snprintf(text, 96, "%s%s %d", what[g->kind], g->first == g->last ? "" : "s", g->first);
     if (g->first != g->last) n += snprintf(text + n, 96 - (size_t)n, "..%d", g->last);
     if (g->count > 1) snprintf(text + n, 96 - (size_t)n, ": %" PRId64 " of", g->count);
@@ -268,7 +282,8 @@ static void write_stages(FILE *out, const remat_session *s) {
                 ", \"forward_runs\": %d, \"kept_at_first\": %s, \"option\": \"%s\", \"rebuilt\": %s"
                 ", \"checkpoint\": %s, \"spilled\": %s, \"state_spilled\": %s, \"saved_bytes\": %" PRIu64
                 ", \"state_bytes\": %" PRIu64 "}",
-                i ? "," : "", i, i * s->chain.tile, rm_stage_class(&s->chain, i)->tau, f->forward_runs,
+                i ? "," : "", i, s->chain.timed ? rm_stage_begin(&s->chain, i) : i,
+                rm_stage_class(&s->chain, i)->tau, f->forward_runs,
                 yes_no(f->first != RM_DROP), option_name(s, i, s->inference ? RM_DROP : f->kept), yes_no(f->kept > 0),
                 yes_no(f->checkpoint), yes_no(f->spilled), yes_no(f->state_spilled), f->saved_bytes, f->state_bytes);
     }

@@ -72,7 +72,7 @@ typedef uint64_t samples[PROGRAMS][MOST_PASSES];
 static uint64_t run_and_wait(rm_measure *m, int64_t stage, const rm_program *program) {
     uint64_t all = rm_clock_ns(CLOCK_PROCESS_CPUTIME_ID), own = rm_clock_ns(CLOCK_THREAD_CPUTIME_ID),
              start = rm_now_ns();
-    rm_run_program(&m->runner, &m->config.chain->problem, stage, program);
+    rm_run_program(&m->runner, stage, program);
     rm_measure_settle(m);
     uint64_t took = rm_now_ns() - start, enough = took - took / 32;
     own = rm_clock_ns(CLOCK_THREAD_CPUTIME_ID) - own;
@@ -92,7 +92,7 @@ static void timed_run(rm_measure *m, int64_t stage, const rm_program *program, u
     }
     m->time[m->marks] = time;
     m->config.api->event_record(m->runner.queue, m->timer[m->marks++]);
-    rm_run_program(&m->runner, &m->config.chain->problem, stage, program);
+    rm_run_program(&m->runner, stage, program);
 }
 
 static void read_timers(rm_measure *m) {
@@ -220,11 +220,10 @@ static const rm_class_option *option_of(const rm_measure *m, const moving_pass *
 
 /* A block goes out while later stages run forward, and nobody writes to it; it comes back when it has been used. */
 static remat_status run_moving_pass(rm_measure *m, const rm_window *window, moving_pass *pass) {
-    const rm_problem *problem = &m->config.chain->problem;
     int64_t end = window->first + window->count;
     uint64_t start = computing_ns(m);
     for (int64_t s = window->first; s < end; s++) {
-        rm_run_program(&m->runner, problem, s, &option_of(m, pass, s)->forward);
+        rm_run_program(&m->runner, s, &option_of(m, pass, s)->forward);
         give_block(m, pass, s, true);
     }
     TRY(m->config.api->synchronize(m->runner.queue));
@@ -232,7 +231,7 @@ static remat_status run_moving_pass(rm_measure *m, const rm_window *window, movi
     TRY(wait_for_blocks(m, pass));
     start = computing_ns(m);
     for (int64_t s = end - 1; s >= window->first; s--) {
-        rm_run_program(&m->runner, problem, s, &option_of(m, pass, s)->backward);
+        rm_run_program(&m->runner, s, &option_of(m, pass, s)->backward);
         give_block(m, pass, s, false);
     }
     TRY(m->config.api->synchronize(m->runner.queue));

@@ -21,7 +21,7 @@ rm_stage_report *rm_session_stage_reports(const remat_session *session);
 typedef struct {
     uint8_t kind; /* remat_live */
     int64_t count;
-    int32_t first, last; /* stages, or cuts */
+    int32_t first, last; /* stages */
     uint64_t bytes;      /* of each */
 } rm_peak_group;
 

@@ -74,16 +74,11 @@ static remat_status propose_or_refuse(remat_session *s, const remat_config *conf
     return status ? status : rm_session_check_budget(s, config->memory_budget);
 }
 
-/* An evaluation runs every stage forward once and keeps only the state it hands on. */
+/* An evaluation runs every stage forward once and keeps only what later ones read. */
 static remat_status plan_evaluation(remat_session *s) {
     const rm_problem *problem = &s->chain.evaluation;
-    rm_plan *plan = &s->evaluation.plan;
-    for (int64_t stage = 0; stage < problem->n_stages; stage++) {
-        TRY(rm_plan_run_forward(plan, stage, RM_DROP));
-        TRY(rm_plan_free_object(plan, RM_STATE, stage));
-    }
-    TRY(rm_plan_free_object(plan, RM_STATE, problem->n_stages));
-    TRY(rm_plan_free_object(plan, RM_DSTATE, problem->n_stages));
+    TRY(rm_plan_sweep(&s->evaluation.plan, 0, problem->n_stages));
+    TRY(rm_plan_free_dead(problem, &s->evaluation.plan));
     return rm_schedule_settle(problem, true, &s->evaluation);
 }
 

@@ -87,7 +87,8 @@ static remat_status finish(builder *b) {
     for (int32_t n = 0; n < program->n; n++)
         for (int i = 0; i < RM_OPERANDS; i++) {
             rm_where *where = &program->item[n].operand[i];
-            if (where->space == RM_AT_SCRATCH) where->offset = placement.offset[where->offset];
+            if (where->space == RM_AT_SCRATCH) where->offset = placement.offset[where->offset] + where->per_time;
+            if (where->space == RM_AT_SCRATCH) where->per_time = 0;
         }
     program->scratch_bytes = rm_align_up(placement.bytes);
     rm_placement_free(&placement);
@@ -107,7 +108,57 @@ static bool made_here(const builder *b, int32_t value) {
 
 /* Along time a reduction to the last step makes nothing in earlier tiles. */
 static bool runs_here(const builder *b, const rm_node *node) {
-    return !b->class || !b->chain->timed || b->class->last || node->op->time != RM_TIME_LAST;
+    return !b->class || !b->class->tau || b->class->last || node->op->time != RM_TIME_LAST;
+}
+
+/* A value that a stage of all timesteps reads and stages of a tile have made. */
+static bool is_in_tiles(const builder *b, int32_t value) {
+    int32_t i = b->class && sweep_of(b)->whole ? b->chain->cross[value] : -1;
+    return i >= 0 && b->chain->crossing[i].tiled;
+}
+
+/* ---- All tiles of a value, as one --------------------------------------------------------------------------------- */
+
+/* Of a value of all timesteps in scratch, the part that is this tile's. */
+static rm_where part_of(const builder *b, int32_t value, rm_where whole, int64_t tile, uint64_t *bytes) {
+    const rm_value *v = &b->chain->graph->value[value];
+    const rm_sweep *maker = &b->chain->sweep[b->chain->crossing[b->chain->cross[value]].sweep];
+    int64_t begin = tile * maker->tile, tau = maker->tile;
+    if (begin + tau > maker->timesteps) tau = maker->timesteps - begin;
+    if (v->reversed) begin = maker->timesteps - begin - tau;
+    uint64_t step = rm_desc_bytes(&v->desc) / (uint64_t)maker->timesteps;
+    *bytes = step * (uint64_t)tau;
+    whole.per_time = step * (uint64_t)begin;
+    return whole;
+}
+
+static int64_t n_tiles(const builder *b, int32_t value) {
+    return b->chain->sweep[b->chain->crossing[b->chain->cross[value]].sweep].count;
+}
+
+/* Where an operand is; what lies in tiles is put together first. */
+static remat_status gather(builder *b, int32_t value, rm_where *where) {
+    if (value && !b->value[value].space && is_in_tiles(b, value)) {
+        TRY(new_buffer(b, tile_bytes(b, value), &b->value[value]));
+        for (int64_t tile = 0; tile < n_tiles(b, value); tile++) {
+            uint64_t bytes;
+            rm_where part = part_of(b, value, b->value[value], tile, &bytes);
+            TRY(emit_simple(b, RM_DO_COPY, part, rm_crossing_where(b->chain, value, sweep_of(b), tile), bytes));
+        }
+    }
+    *where = value ? b->value[value] : nowhere;
+    return REMAT_OK;
+}
+
+/* A gradient of all timesteps goes to the tiles: COPY, ADD or ZERO. */
+static remat_status scatter(builder *b, int32_t value, rm_where whole, rm_do what) {
+    for (int64_t tile = 0; tile < n_tiles(b, value); tile++) {
+        uint64_t bytes;
+        rm_where part = part_of(b, value, whole, tile, &bytes);
+        rm_where target = rm_crossing_gradient(b->chain, value, sweep_of(b), tile);
+        TRY(emit_simple(b, what, target, what == RM_DO_ZERO ? nowhere : part, bytes));
+    }
+    return REMAT_OK;
 }
 
 /* ---- Forward -------------------------------------------------------------------------------------------------- */
@@ -121,8 +172,7 @@ static remat_status place_result(builder *b, const rm_node *node, forward_mode m
     } else if (!b->class) { /* a table */
         *y = chain->at.value[node->y];
     } else if (mode != LEAF && crosses_out(b, node->y)) {
-        *y = (rm_where){
-            .space = RM_AT_STATE, .next = 1, .slot = rm_chain_slot(chain, chain->from[node->y] + 1, node->y, false)};
+        *y = rm_crossing_where(chain, node->y, sweep_of(b), -1);
     } else if (mode == KEEPING && b->saved_value[node->y].space) {
         *y = b->saved_value[node->y];
     } else {
@@ -146,7 +196,7 @@ static remat_status place_aux(builder *b, const rm_node *node, forward_mode mode
 /* The tile's share of a sum over time is added to what earlier tiles carried here. */
 static remat_status carry_sum(builder *b, const rm_node *node) {
     int32_t slot = rm_carried_slot(b->chain, index_of(b, node), -1);
-    rm_where before = {.space = RM_AT_STATE, .slot = slot}, after = {.space = RM_AT_STATE, .next = 1, .slot = slot};
+    rm_where before = rm_carried_where(b->chain, slot, -1), after = rm_carried_where(b->chain, slot, 0);
     rm_where share = b->value[node->y];
     uint64_t bytes = tile_bytes(b, node->y);
     TRY(emit_simple(b, RM_DO_COPY, after, share, bytes));
@@ -158,11 +208,11 @@ static remat_status carry_sum(builder *b, const rm_node *node) {
 static remat_status emit_forward(builder *b, const rm_node *node, forward_mode mode) {
     if (!runs_here(b, node)) return REMAT_OK;
     rm_instruction call = {.what = RM_DO_FORWARD, .node = index_of(b, node)};
-    for (int i = 0; i < RM_MAX_IN; i++) call.x[i] = node->x[i] ? b->value[node->x[i]] : nowhere;
+    for (int i = 0; i < RM_MAX_IN; i++) TRY(gather(b, node->x[i], &call.x[i]));
     for (int k = 0; k < node->op->n_state; k++) {
         int32_t slot = rm_carried_slot(b->chain, call.node, k);
-        call.state_in[k] = (rm_where){.space = RM_AT_STATE, .slot = slot};
-        call.state_out[k] = (rm_where){.space = RM_AT_STATE, .next = 1, .slot = slot};
+        call.state_in[k] = rm_carried_where(b->chain, slot, -1);
+        call.state_out[k] = rm_carried_where(b->chain, slot, 0);
     }
     TRY(place_result(b, node, mode, &call.y));
     TRY(place_aux(b, node, mode, &call.aux));
@@ -175,6 +225,14 @@ static remat_status emit_forward(builder *b, const rm_node *node, forward_mode m
 
 /* ---- Backward ------------------------------------------------------------------------------------------------- */
 
+/* Has a later stage begun the gradient of a value from another sweep? Stages of the same one each have a part of their own, or
+ * share it all. */
+static bool is_begun(const builder *b, int32_t value) {
+    const rm_crossing *c = &b->chain->crossing[b->chain->cross[value]];
+    bool shared = !c->tiled && !b->chain->graph->value[value].sequence;
+    return c->last_reader > b->class->sweep || (shared && !b->class->last);
+}
+
 /* Where the gradient of input `value` is collected, and whether it holds a first term already. */
 static remat_status gradient_of(builder *b, int32_t value, rm_where *where, bool *contributed) {
     rm_chain *chain = b->chain;
@@ -186,10 +244,9 @@ static remat_status gradient_of(builder *b, int32_t value, rm_where *where, bool
     if (!b->gradient[value].space) {
         if (made_here(b, value)) {
             TRY(new_buffer(b, tile_bytes(b, value), &b->gradient[value]));
-        } else { /* by depth: it came across the cut before this stage, and its gradient goes back across it */
-            int64_t stage = b->class - chain->class;
-            b->gradient[value] = (rm_where){.space = RM_AT_DSTATE, .slot = rm_chain_slot(chain, stage, value, true)};
-            b->contributed[value] = chain->d_until[value] > stage; /* a later stage has written it */
+        } else {
+            b->gradient[value] = rm_crossing_gradient(chain, value, sweep_of(b), -1);
+            b->contributed[value] = is_begun(b, value);
         }
     }
     *where = b->gradient[value];
@@ -205,7 +262,7 @@ static remat_status incoming(builder *b, const rm_node *node, rm_where *dy) {
     } else if (chain->at.gradient[node->y].space) { /* a table's; an output's, to which its readers have added */
         *dy = chain->at.gradient[node->y];
     } else if (accumulates(b, node) && !b->class->last) {
-        *dy = (rm_where){.space = RM_AT_DSTATE, .next = 1, .slot = rm_carried_slot(chain, index_of(b, node), -1)};
+        *dy = rm_carried_gradient(chain, rm_carried_slot(chain, index_of(b, node), -1), 0);
     } else if (b->contributed[node->y]) {
         *dy = b->gradient[node->y];
     } else if (node->op->n_state) {
@@ -217,11 +274,28 @@ static remat_status incoming(builder *b, const rm_node *node, rm_where *dy) {
     return REMAT_OK;
 }
 
+/* What is to be done with a call's dx when it is there. */
+typedef struct {
+    rm_where add_to;
+    bool scatter, fresh;
+} rest;
+
+static remat_status place_scattered(builder *b, int32_t value, rm_where *dx, rest *rest) {
+    rest->scatter = true;
+    rest->fresh = !b->contributed[value] && !is_begun(b, value);
+    b->contributed[value] = 1;
+    return new_buffer(b, tile_bytes(b, value), dx);
+}
+
 /* Fills call->dx. Kernels overwrite, so a second term goes to a buffer of its own, and is added afterwards. */
-static remat_status place_input_gradients(builder *b, const rm_node *node, rm_instruction *call, rm_where *add_to) {
+static remat_status place_input_gradients(builder *b, const rm_node *node, rm_instruction *call, rest *rest) {
     for (int i = 0; i < node->op->n_in; i++) {
         int32_t value = node->x[i];
         if (!value || b->chain->use[value] != RM_DIFFERENTIATED || node->op->discrete >> i & 1) continue;
+        if (is_in_tiles(b, value)) {
+            TRY(place_scattered(b, value, &call->dx[i], &rest[i]));
+            continue;
+        }
         rm_where target;
         bool contributed;
         TRY(gradient_of(b, value, &target, &contributed));
@@ -231,33 +305,34 @@ static remat_status place_input_gradients(builder *b, const rm_node *node, rm_in
             call->dx[i] = target;
         } else {
             TRY(new_buffer(b, tile_bytes(b, value), &call->dx[i]));
-            add_to[i] = target;
+            rest[i].add_to = target;
         }
         b->contributed[value] = 1;
     }
     return REMAT_OK;
 }
 
-static void place_saves(const builder *b, const rm_node *node, rm_instruction *call) {
+static remat_status place_saves(builder *b, const rm_node *node, rm_instruction *call) {
     for (int i = 0; i < node->op->n_in; i++)
-        if (node->x[i] && (node->op->saves.in >> i & 1)) call->x[i] = b->value[node->x[i]];
+        if (node->op->saves.in >> i & 1) TRY(gather(b, node->x[i], &call->x[i]));
     if (node->op->saves.out) call->y = b->value[node->y];
     call->aux = b->aux[call->node];
     for (int k = 0; k < node->op->n_state; k++) {
         int32_t slot = rm_carried_slot(b->chain, call->node, k);
-        if (node->op->saves.state) call->state_in[k] = (rm_where){.space = RM_AT_STATE, .slot = slot};
-        call->dstate_in[k] = (rm_where){.space = RM_AT_DSTATE, .slot = slot};
-        call->dstate_out[k] = (rm_where){.space = RM_AT_DSTATE, .next = 1, .slot = slot};
+        if (node->op->saves.state) call->state_in[k] = rm_carried_where(b->chain, slot, -1);
+        call->dstate_in[k] = rm_carried_gradient(b->chain, slot, -1);
+        call->dstate_out[k] = rm_carried_gradient(b->chain, slot, 0);
     }
+    return REMAT_OK;
 }
 
 /* Makes a node's aux again, in scratch, from what backward may read and the weights. */
 static remat_status emit_rebuild(builder *b, const rm_node *node) {
     rm_instruction call = {.what = RM_DO_REBUILD, .node = index_of(b, node), .y = b->value[node->y]};
     for (int i = 0; i < node->op->n_in; i++)
-        if (node->x[i] && ((node->op->saves.in | node->op->weights) >> i & 1)) call.x[i] = b->value[node->x[i]];
+        if ((node->op->saves.in | node->op->weights) >> i & 1) TRY(gather(b, node->x[i], &call.x[i]));
     for (int k = 0; k < node->op->n_state; k++)
-        call.state_in[k] = (rm_where){.space = RM_AT_STATE, .slot = rm_carried_slot(b->chain, call.node, k)};
+        call.state_in[k] = rm_carried_where(b->chain, rm_carried_slot(b->chain, call.node, k), -1);
     rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
     rm_node_descs(b->chain->graph, node, b->class->tau, x, &y, state);
     TRY(new_buffer(b, node->op->aux_bytes(x, node->attr), &call.aux));
@@ -269,18 +344,21 @@ static remat_status emit_rebuild(builder *b, const rm_node *node) {
 static remat_status emit_backward(builder *b, const rm_node *node) {
     if (!runs_here(b, node) || !learns(b, node)) return REMAT_OK;
     rm_instruction call = {.what = RM_DO_BACKWARD, .node = index_of(b, node)};
-    rm_where add_to[RM_MAX_IN] = {0};
+    rest rest[RM_MAX_IN] = {0};
     TRY(incoming(b, node, &call.dy));
     if (!call.dy.space) return REMAT_OK;
     if (b->class && b->again[call.node] == REBUILT) TRY(emit_rebuild(b, node));
-    place_saves(b, node, &call);
-    TRY(place_input_gradients(b, node, &call, add_to));
+    TRY(place_saves(b, node, &call));
+    TRY(place_input_gradients(b, node, &call, rest));
     TRY(account(b, node, RM_BACKWARD, call.aux.space != RM_NOWHERE, &call.scratch));
     TRY(emit(b, call));
-    for (int i = 0; i < RM_MAX_IN; i++)
-        if (add_to[i].space) TRY(emit_simple(b, RM_DO_ADD, add_to[i], call.dx[i], tile_bytes(b, node->x[i])));
+    for (int i = 0; i < RM_MAX_IN; i++) {
+        if (rest[i].scatter)
+            TRY(scatter(b, node->x[i], call.dx[i], rest[i].fresh ? RM_DO_COPY : RM_DO_ADD));
+        if (rest[i].add_to.space) TRY(emit_simple(b, RM_DO_ADD, rest[i].add_to, call.dx[i], tile_bytes(b, node->x[i])));
+    }
     if (!accumulates(b, node)) return REMAT_OK; /* else: d(sum) is the same for every tile */
-    rm_where earlier = {.space = RM_AT_DSTATE, .slot = rm_carried_slot(b->chain, call.node, -1)};
+    rm_where earlier = rm_carried_gradient(b->chain, rm_carried_slot(b->chain, call.node, -1), -1);
     return emit_simple(b, RM_DO_COPY, earlier, call.dy, tile_bytes(b, node->y));
 }
 
@@ -296,11 +374,10 @@ static void begin(builder *b, rm_program *program) {
     memset(b->gradient, 0, values * sizeof *b->gradient);
     memset(b->contributed, 0, values);
     memset(b->aux, 0, (size_t)chain->graph->n_nodes * sizeof *b->aux);
-    if (chain->timed || !b->class) return;
-    int64_t stage = b->class - chain->class;
-    for (int32_t v = 1; v < chain->graph->n_values; v++) {
-        int32_t slot = rm_chain_slot(chain, stage, v, false);
-        if (slot >= 0) b->value[v] = (rm_where){.space = RM_AT_STATE, .slot = slot};
+    for (int32_t i = 0; b->class && i < chain->n_crossing; i++) {
+        const rm_crossing *c = &chain->crossing[i];
+        if (c->sweep < b->class->sweep && !is_in_tiles(b, c->value))
+            b->value[c->value] = rm_crossing_where(chain, c->value, sweep_of(b), -1);
     }
 }
 
@@ -322,7 +399,8 @@ static bool is_other_leaf(const builder *b, const rm_node *node) {
 static rm_where in_output(const rm_chain *chain, int32_t i) {
     const rm_value *value = &chain->graph->value[chain->outputs[i]];
     rm_where where = {.space = RM_RESIDENT, .offset = chain->at.output[i]};
-    if (value->sequence) where.per_time = rm_desc_bytes(&value->desc) / (uint64_t)chain->timesteps;
+    if (value->sequence) where.per_time = rm_desc_bytes(&value->desc) / (uint64_t)value->desc.dim[0];
+    where.from_end = value->reversed;
     return where;
 }
 
@@ -333,7 +411,7 @@ static remat_status hand_out(builder *b, bool (*wanted)(const builder *, const r
         for (int32_t n = 0; n < b->class->n_nodes; n++) {
             const rm_node *node = node_at(b, n);
             const rm_value *value = &chain->graph->value[node->y];
-            bool whole_too_early = chain->timed && !value->sequence && !b->class->last;
+            bool whole_too_early = b->class->tau && !value->sequence && !b->class->last;
             if (node->y != chain->outputs[i] || !wanted(b, node) || !b->value[node->y].space || whole_too_early)
                 continue;
             TRY(emit_simple(b, RM_DO_COPY, in_output(chain, i), b->value[node->y], tile_bytes(b, node->y)));
@@ -371,21 +449,17 @@ static remat_status write_evaluation(builder *b) {
 
 /* Where the forward run left what backward may read. */
 static void find_kept(builder *b, const rm_node *node) {
-    int64_t next_cut = b->chain->timed ? 0 : b->class - b->chain->class + 1;
     int32_t n = index_of(b, node);
     if (crosses_out(b, node->y))
-        b->value[node->y] =
-            (rm_where){.space = RM_AT_STATE, .next = 1, .slot = rm_chain_slot(b->chain, next_cut, node->y, false)};
+        b->value[node->y] = rm_crossing_where(b->chain, node->y, sweep_of(b), -1);
     else if (accumulates(b, node))
-        b->value[node->y] = (rm_where){.space = RM_AT_STATE, .next = 1, .slot = rm_carried_slot(b->chain, n, -1)};
+        b->value[node->y] = rm_carried_where(b->chain, rm_carried_slot(b->chain, n, -1), 0);
     else
         b->value[node->y] = b->saved_value[node->y];
     b->aux[n] = b->saved_aux[n];
-    int32_t d_slot = rm_chain_slot(b->chain, next_cut, node->y, true);
-    if (d_slot >= 0) {
-        b->gradient[node->y] = (rm_where){.space = RM_AT_DSTATE, .next = 1, .slot = d_slot};
-        b->contributed[node->y] = 1;
-    }
+    if (!crosses_out(b, node->y)) return;
+    b->gradient[node->y] = rm_crossing_gradient(b->chain, node->y, sweep_of(b), -1);
+    b->contributed[node->y] = b->gradient[node->y].space != RM_NOWHERE;
 }
 
 /* Leaves that were handed out before. */
@@ -397,6 +471,27 @@ static void find_handed_out(builder *b) {
     }
 }
 
+static bool reads_it(const builder *b, int32_t value) {
+    for (int32_t i = 0; i < b->class->n_nodes; i++)
+        for (int k = 0; k < RM_MAX_IN; k++)
+            if (node_at(b, i)->x[k] == value && learns(b, node_at(b, i))) return true;
+    return false;
+}
+
+/* The gradients of what other sweeps made are begun by every stage that should, even where nothing came back to it: in front of a
+ * reduction to the last step. */
+static remat_status begin_the_rest(builder *b) {
+    for (int32_t i = 0; i < b->chain->n_crossing; i++) {
+        const rm_crossing *c = &b->chain->crossing[i];
+        if (c->last_reader != b->class->sweep || b->contributed[c->value] || is_begun(b, c->value)) continue;
+        if (!reads_it(b, c->value)) continue;
+        rm_where target = rm_crossing_gradient(b->chain, c->value, sweep_of(b), -1);
+        TRY(is_in_tiles(b, c->value) ? scatter(b, c->value, nowhere, RM_DO_ZERO)
+                                     : emit_simple(b, RM_DO_ZERO, target, nowhere, tile_bytes(b, c->value)));
+    }
+    return REMAT_OK;
+}
+
 static remat_status write_backward(builder *b, rm_class_option *option) {
     begin(b, &option->backward);
     for (int32_t i = 0; i < b->class->n_nodes; i++)
@@ -406,6 +501,7 @@ static remat_status write_backward(builder *b, rm_class_option *option) {
         if (b->again[index_of(b, node_at(b, i))] == RUN_AGAIN) TRY(emit_forward(b, node_at(b, i), LEAF));
     TRY(hand_out(b, is_other_leaf));
     for (int32_t i = b->class->n_nodes - 1; i >= 0; i--) TRY(emit_backward(b, node_at(b, i)));
+    TRY(begin_the_rest(b));
     return finish(b);
 }
 

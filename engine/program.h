@@ -6,7 +6,8 @@
 #include "engine/chain.h"
 #include "memory/place.h"
 
-/* Offsets of AT_SCRATCH are buffer numbers until the program is finished: then the real ones are put in. */
+/* Offsets of AT_SCRATCH are buffer numbers until the program is finished, and per_time is where in the buffer: then the real
+ * offsets are put in. */
 typedef struct {
     rm_chain *chain;
     rm_class *class;
@@ -41,11 +42,12 @@ static inline uint64_t tile_bytes(const builder *b, int32_t value) {
     return rm_desc_bytes(&desc);
 }
 
-/* Does this value's only copy outlive the stage, at the next cut? By depth: it is read further on. */
+static inline const rm_sweep *sweep_of(const builder *b) { return &b->chain->sweep[b->class->sweep]; }
+
+/* Does this value, which the class makes, outlive the stage: do nodes of other sweeps read it? */
 static inline bool crosses_out(const builder *b, int32_t value) {
-    if (!b->class || b->chain->timed || b->chain->piece[value] < 0) return false;
-    int64_t stage = b->chain->from[value];
-    return rm_chain_slot(b->chain, stage + 1, value, false) >= 0 && b->class == rm_stage_class(b->chain, stage);
+    int32_t i = b->class ? b->chain->cross[value] : -1;
+    return i >= 0 && b->chain->crossing[i].sweep == b->class->sweep;
 }
 
 /* A reduction over time whose result somebody reads: its running sum is carried from tile to tile. */

@@ -69,7 +69,9 @@ static void lay_out_params(rm_chain *chain, const rm_chain_config *config) {
 /* In the block, whole; of a sequence, each tile's part. */
 static rm_where reserve_value(rm_chain *chain, int32_t v) {
     rm_where where = resident(reserve(&chain->at.bytes, value_bytes(chain, v)));
-    if (chain->graph->value[v].sequence) where.per_time = value_bytes(chain, v) / (uint64_t)chain->timesteps;
+    const rm_value *value = &chain->graph->value[v];
+    if (value->sequence) where.per_time = value_bytes(chain, v) / (uint64_t)value->desc.dim[0];
+    where.from_end = value->reversed;
     return where;
 }
 
@@ -160,8 +162,10 @@ static void lay_out_small(rm_chain *chain, const rm_chain_config *config) {
     at->one_offset = reserve(&at->bytes, sizeof(float));
     at->loss_bytes = (uint64_t)chain->n_stages * sizeof(float);
     at->loss_offset = reserve(&at->bytes, at->loss_bytes);
-    if (!chain->timed && chain->loss) /* where later stages read it, for outputs made of it */
-        at->value[chain->loss] = resident(at->loss_offset + (uint64_t)chain->from[chain->loss] * sizeof(float));
+    if (!chain->timed && chain->loss) { /* where later stages read it, for outputs made of it */
+        int32_t sweep = chain->sweep_of[chain->graph->value[chain->loss].node];
+        at->value[chain->loss] = resident(at->loss_offset + (uint64_t)chain->sweep[sweep].first * sizeof(float));
+    }
     uint64_t carried_bytes = 0;
     for (int k = 0; config->stateful && k < chain->n_carried; k++)
         if (chain->carried[k].state >= 0) chain->carried[k].kept = reserve(&carried_bytes, chain->carried[k].bytes);

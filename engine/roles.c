@@ -18,30 +18,24 @@ static void mark_timed(const remat_graph *graph, uint8_t *timed) {
             timed[graph->node[n].y] |= graph->node[n].x[i] && timed[graph->node[n].x[i]];
 }
 
-static remat_status assign(const remat_graph *graph, const uint8_t *live, const uint8_t *timed, uint8_t *role) {
+static void assign(const remat_graph *graph, const uint8_t *live, uint8_t *role) {
     bool any_time = false;
     for (int32_t n = 0; n < graph->n_nodes; n++)
         any_time |= live[graph->node[n].y] && runs_along_time(graph, &graph->node[n]);
     for (int32_t n = 0; n < graph->n_nodes; n++) {
         const rm_node *node = &graph->node[n];
-        bool along = runs_along_time(graph, node);
-        role[n] = !live[node->y] ? RM_ROLE_DEAD : !any_time || along ? RM_ROLE_CHAIN : RM_ROLE_POST;
-        for (int i = 0; role[n] && along && i < RM_MAX_IN; i++)
-            REQUIRE(!node->x[i] || graph->value[node->x[i]].sequence || !timed[node->x[i]], INVALID,
-                    "%s runs along time but reads a value that is known only after the last timestep; Remat makes one "
-                    "pass over time",
-                    node->op->name);
+        bool along = !any_time || runs_along_time(graph, node);
+        role[n] = !live[node->y] ? RM_ROLE_DEAD : along ? RM_ROLE_CHAIN : RM_ROLE_POST;
     }
-    return REMAT_OK;
 }
 
-/* A POST node that feeds the chain, directly or through others, is a TABLE. */
-static void find_tables(const remat_graph *graph, uint8_t *role) {
+/* What does not depend on a sequence and feeds what runs along time, directly or through others, is a TABLE. */
+static void find_tables(const remat_graph *graph, const uint8_t *timed, uint8_t *role) {
     for (int32_t n = graph->n_nodes - 1; n >= 0; n--)
         for (int i = 0; (role[n] == RM_ROLE_CHAIN || role[n] == RM_ROLE_TABLE) && i < RM_MAX_IN; i++) {
-            const rm_value *x = &graph->value[graph->node[n].x[i]];
-            if (graph->node[n].x[i] && x->origin == RM_VALUE_RESULT && role[x->node] == RM_ROLE_POST)
-                role[x->node] = RM_ROLE_TABLE;
+            int32_t x = graph->node[n].x[i];
+            if (!x || graph->value[x].origin != RM_VALUE_RESULT || timed[x]) continue;
+            if (role[graph->value[x].node] == RM_ROLE_POST) role[graph->value[x].node] = RM_ROLE_TABLE;
         }
 }
 
@@ -51,10 +45,10 @@ remat_status rm_roles(const remat_graph *graph, const int32_t *keep, int n_keep,
     uint8_t *timed = live + graph->n_values;
     mark_live(graph, keep, n_keep, live);
     mark_timed(graph, timed);
-    remat_status status = assign(graph, live, timed, role);
-    if (!status) find_tables(graph, role);
+    assign(graph, live, role);
+    find_tables(graph, timed, role);
     rm_free(live);
-    return status;
+    return REMAT_OK;
 }
 
 void rm_training_uses(const remat_graph *graph, const uint8_t *role, bool stateful, uint8_t *use) {

@@ -8,35 +8,37 @@
 /* The stage whose program runs, and what its addresses are relative to. stage < 0: tables. */
 typedef struct {
     rm_runner *runner;
-    const rm_problem *problem;
-    int64_t stage, tau, t0;
+    int64_t stage, tau, t0, position; /* position: in its sweep */
+    int64_t t0_from_end;              /* of reversed sequences */
+    int64_t gradients;                /* the first piece of one */
     bool first; /* of the stage's forward runs in this step */
 } frame;
 
 /* ---- Addresses ------------------------------------------------------------------------------------------------ */
 
 /* Is it a state that goes on from call to call? */
-static bool is_kept(const rm_runner *r, int32_t slot) {
-    return r->stateful && r->chain->timed && r->chain->carried[slot].state >= 0;
-}
+static bool is_kept(const rm_runner *r, int32_t slot) { return r->stateful && r->chain->carried[slot].state >= 0; }
 
-static void *in_list(const frame *f, const rm_lists *lists, const rm_where *where) {
-    int64_t cut = f->stage + where->next;
-    if (where->slot < 0 || lists->start[cut] + where->slot >= lists->start[cut + 1]) return NULL;
-    return f->runner->piece[lists->item[lists->start[cut] + where->slot]];
+/* A sweep begins with what a stateful session kept of the last call. */
+static void *in_piece(const frame *f, const rm_where *where) {
+    const rm_runner *r = f->runner;
+    int64_t piece = rm_piece_at(where, f->position);
+    if (piece >= 0) return r->piece[piece];
+    bool before = where->shift < 0 && f->position == 0 && where->piece < f->gradients;
+    if (!before || !is_kept(r, where->slot)) return NULL;
+    return r->resident + r->chain->at.carried + r->chain->carried[where->slot].kept;
 }
 
 static void *resolve(const frame *f, const rm_where *where) {
     const rm_runner *r = f->runner;
+    uint64_t along = where->per_time * (uint64_t)(where->from_end ? f->t0_from_end : f->t0);
     switch ((rm_space)where->space) {
     case RM_RESIDENT:
-        return r->resident + where->offset + where->per_time * (uint64_t)f->t0 + where->per_stage * (uint64_t)f->stage;
-    case RM_AT_STATE:
-        if (f->stage == 0 && !where->next && is_kept(r, where->slot))
-            return r->resident + r->chain->at.carried + r->chain->carried[where->slot].kept;
-        return in_list(f, &f->problem->state, where);
-    case RM_AT_DSTATE:
-        return in_list(f, &f->problem->dstate, where);
+        return r->resident + where->offset + along + where->per_stage * (uint64_t)f->stage;
+    case RM_AT_PIECE: {
+        char *piece = in_piece(f, where);
+        return piece ? piece + along : NULL;
+    }
     case RM_AT_SAVED:
         return (char *)r->saved[f->stage] + where->offset;
     case RM_AT_SCRATCH:
@@ -55,7 +57,8 @@ static void build_call(const frame *f, const rm_instruction *i, rm_call *call) {
     const rm_node *node = &graph->node[i->node];
     rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
     rm_node_descs(graph, node, f->tau, x, &y, state);
-    bool timed = graph->value[node->x[0]].sequence;
+    const rm_value *first = &graph->value[node->x[0]];
+    bool timed = first->sequence;
     uint64_t packed = r->chain->at.packed[i->node];
     *call = (rm_call){.attr = node->attr,
                       .y = {y, resolve(f, &i->y)},
@@ -65,8 +68,8 @@ static void build_call(const frame *f, const rm_instruction *i, rm_call *call) {
                       .fixed = r->chain->at.fixed_bytes ? r->resident + r->chain->at.fixed : NULL,
                       .packed = packed == UINT64_MAX ? NULL : r->resident + packed,
                       .key = {rm_seed_at(r->seed, r->updates), rm_step_at(r->updates, r->shard), node->key},
-                      .t0 = timed ? f->t0 : 0,
-                      .t_total = timed ? r->chain->timesteps : 1,
+                      .t0 = !timed ? 0 : first->reversed ? f->t0_from_end : f->t0,
+                      .t_total = timed ? first->desc.dim[0] : 1,
                       .training = r->training};
     for (int k = 0; k < RM_MAX_IN; k++) {
         call->x[k] = (rm_tensor){x[k], resolve(f, &i->x[k])};
@@ -195,35 +198,42 @@ static const rm_program *program_of(rm_runner *runner, const rm_class *class, co
     return &class->option[step->option].forward;
 }
 
-/* The last tile's carried states are what a stateful session begins with next time. */
+/* The carried states of a sweep's last stage are what a stateful session begins with next time. */
 static void keep_carried(const frame *f) {
     const rm_runner *r = f->runner;
     const rm_chain *chain = r->chain;
-    for (int32_t k = 0; k < chain->n_carried; k++) {
+    const rm_sweep *sweep = rm_stage_sweep(chain, f->stage);
+    for (int32_t k = sweep->first_carried; k < sweep->first_carried + sweep->n_carried; k++) {
         if (!is_kept(r, k)) continue;
-        rm_where last = {.space = RM_AT_STATE, .next = 1, .slot = k};
-        r->api->copy(r->queue, r->resident + chain->at.carried_next + chain->carried[k].kept,
-                     in_list(f, &f->problem->state, &last), chain->carried[k].bytes);
+        rm_where last = rm_carried_where(chain, k, 0);
+        r->api->copy(r->queue, r->resident + chain->at.carried_next + chain->carried[k].kept, in_piece(f, &last),
+                     chain->carried[k].bytes);
     }
 }
 
-static frame frame_of(rm_runner *runner, const rm_problem *problem, int64_t stage) {
-    return (frame){.runner = runner,
-                   .problem = problem,
-                   .stage = stage,
-                   .tau = rm_stage_class(runner->chain, stage)->tau,
-                   .t0 = runner->chain->timed ? stage * runner->chain->tile : 0};
+static frame frame_of(rm_runner *runner, int64_t stage) {
+    const rm_chain *chain = runner->chain;
+    const rm_sweep *sweep = rm_stage_sweep(chain, stage);
+    frame f = {.runner = runner,
+               .stage = stage,
+               .position = stage - sweep->first,
+               .tau = rm_stage_class(chain, stage)->tau,
+               .t0 = rm_stage_begin(chain, stage),
+               .gradients = rm_chain_state_pieces(chain)};
+    if (f.tau) f.t0_from_end = sweep->timesteps - f.t0 - f.tau;
+    return f;
 }
 
-void rm_run_program(rm_runner *runner, const rm_problem *problem, int64_t stage, const rm_program *program) {
-    frame f = frame_of(runner, problem, stage);
+void rm_run_program(rm_runner *runner, int64_t stage, const rm_program *program) {
+    frame f = frame_of(runner, stage);
     run_program(&f, program);
 }
 
 /* Between comparing what the program reads and what it made again. */
 static remat_status run_verified(const frame *f, const rm_program *program, const rm_step *step, int64_t number) {
     rm_runner *r = f->runner;
-    rm_verify_run run = {.program = program, .piece = r->piece, .step = *step, .number = number};
+    rm_verify_run run = {
+        .program = program, .piece = r->piece, .step = *step, .position = f->position, .number = number};
     bool verify = r->verify && r->training;
     if (r->disturb) r->disturb(r, number, false);
     if (verify) TRY(rm_verify_before(r->verify, &run));
@@ -235,7 +245,7 @@ static remat_status run_verified(const frame *f, const rm_program *program, cons
     return verify ? rm_verify_after(r->verify, &run) : REMAT_OK;
 }
 
-/* A stage is run forward for the first time after the one before it. */
+/* Stages run for the first time in their order. */
 static bool is_first(rm_runner *runner, const rm_step *step) {
     bool first = step->verb == RM_RUN_FORWARD && step->index == runner->n_forward;
     runner->n_forward += first;
@@ -245,23 +255,22 @@ static bool is_first(rm_runner *runner, const rm_step *step) {
 /* From where the run stands to its end, or to its first backward run. */
 static remat_status run_plan(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule,
                              bool to_backward) {
-    int64_t last_stage = problem->n_stages - 1;
     for (; runner->line < schedule->plan.n_steps; runner->line++) {
-        int64_t s = runner->line, first = runner->lifetime;
+        int64_t s = runner->line;
         const rm_step *step = &schedule->plan.step[s];
         if (to_backward && step->verb == RM_RUN_BACKWARD) break;
         if (runner->api->note) runner->api->note(runner->queue, s);
         TRY(rm_run_wait(runner, schedule, s));
         if (runner->trace) rm_trace_step(runner->trace, *step);
-        runner->lifetime = claim_buffers(runner, schedule, first, s);
-        if (step->verb == RM_SAVE || step->verb == RM_LOAD) rm_run_transfer(runner, problem, schedule, s, first);
+        runner->lifetime = claim_buffers(runner, schedule, runner->lifetime, s);
+        if (step->verb == RM_SAVE || step->verb == RM_LOAD) rm_run_transfer(runner, problem, schedule, *step);
         if (step->verb != RM_RUN_FORWARD && step->verb != RM_RUN_BACKWARD) continue;
         const rm_class *class = rm_stage_class(runner->chain, step->index);
-        frame f = frame_of(runner, problem, step->index);
+        frame f = frame_of(runner, step->index);
         f.first = is_first(runner, step);
         if (runner->ranks && runner->ranks->poll) TRY(runner->ranks->poll(runner->ranks->context));
         TRY(run_verified(&f, program_of(runner, class, step), step, s));
-        if (step->verb == RM_RUN_FORWARD && step->index == last_stage) keep_carried(&f);
+        if (step->verb == RM_RUN_FORWARD && class->last) keep_carried(&f);
     }
     return REMAT_OK;
 }

@@ -47,7 +47,7 @@ remat_status rm_run_to_backward(rm_runner *runner, const rm_problem *problem, co
 remat_status rm_run_rest(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule);
 
 /* Runs one program of `stage` by itself, on what runner->piece, ->saved and ->scratch point to: for measuring. */
-void rm_run_program(rm_runner *runner, const rm_problem *problem, int64_t stage, const rm_program *program);
+void rm_run_program(rm_runner *runner, int64_t stage, const rm_program *program);
 
 /* Runs the prologue or the epilogue (chain.h, TABLE). The second is the end of a backward pass: all buckets are finished
  * after it. */
@@ -61,11 +61,9 @@ void rm_run_scale(const rm_runner *runner, void *y, double factor, int64_t count
 /* Makes every node's packed weights anew. */
 void rm_run_packing(rm_runner *runner);
 
-/* In transfer.c. Gives the tier the SAVE or LOAD that is line `number` of the plan, after its buffers were claimed; the
- * first of their lifetimes is first_lifetime. Waits for what the line needs; IO when a transfer failed: then none is under
- * way any more. Waits for all that was given. */
-void rm_run_transfer(const rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule, int64_t number,
-                     int64_t first_lifetime);
+/* In transfer.c. Gives the tier a SAVE or LOAD, after its buffers were claimed. Waits for what a line of the plan needs; IO
+ * when a transfer failed: then none is under way any more. Waits for all that was given. */
+void rm_run_transfer(const rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule, rm_step step);
 remat_status rm_run_wait(const rm_runner *runner, const rm_schedule *schedule, int64_t number);
 remat_status rm_run_wait_for_all(const rm_runner *runner);
 

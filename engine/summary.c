@@ -23,7 +23,7 @@ remat_plan_summary remat_session_plan(const remat_session *s) {
         .timesteps = s->chain.timesteps,
         .batch = s->chain.batch,
         .tile = s->chain.tile,
-        .n_tiles = s->chain.timed ? s->chain.n_stages : 1,
+        .n_tiles = (s->chain.timesteps + s->chain.tile - 1) / s->chain.tile,
         .n_stages = s->chain.n_stages,
         .segments = s->training.proposal.segments,
         .segments_requested = s->segments_requested ? s->segments_requested : s->training.proposal.segments,

@@ -9,7 +9,7 @@
 
 /* ---- Planned -------------------------------------------------------------------------------------------------- */
 
-static remat_live kind_of(const rm_lifetime *life, const uint8_t *is_gradient) {
+static remat_live kind_of(const rm_problem *problem, const rm_lifetime *life) {
     switch ((rm_buffer_kind)life->kind) {
     case RM_BUFFER_SAVED:
         return REMAT_LIVE_SAVED;
@@ -18,14 +18,14 @@ static remat_live kind_of(const rm_lifetime *life, const uint8_t *is_gradient) {
     case RM_BUFFER_PIECE:
         break;
     }
-    return is_gradient[life->index] ? REMAT_LIVE_GRADIENTS : REMAT_LIVE_STATES;
+    return life->index >= problem->dstate[0] ? REMAT_LIVE_GRADIENTS : REMAT_LIVE_STATES;
 }
 
 /* Changes first, then their running sums; a difference that is negative wraps, and the sum wraps back. */
-static void fill_bytes(const rm_lifetimes *lives, const uint8_t *is_gradient, int64_t n, remat_live_point *point) {
+static void fill_bytes(const rm_problem *problem, const rm_lifetimes *lives, int64_t n, remat_live_point *point) {
     for (int64_t i = 0; i < lives->count; i++) {
         const rm_lifetime *life = &lives->item[i];
-        remat_live kind = kind_of(life, is_gradient);
+        remat_live kind = kind_of(problem, life);
         point[life->first].bytes[kind] += life->bytes;
         if (life->last + 1 < n) point[life->last + 1].bytes[kind] -= life->bytes;
     }
@@ -47,20 +47,18 @@ remat_status remat_plan_timeline(const remat_session *s, remat_live_point **poin
     const rm_schedule *schedule = rm_session_schedule(s);
     int64_t n = schedule->plan.n_steps;
     remat_live_point *point = NULL;
-    uint8_t *is_gradient = rm_mark_gradients(problem);
     uint64_t *begin_ns = rm_malloc((size_t)(n + 1) * sizeof *begin_ns);
     remat_status status =
-        is_gradient && begin_ns ? allocate(n, &point) : rm_fail(REMAT_MEMORY, "out of memory for a timeline");
+        begin_ns ? allocate(n, &point) : rm_fail(REMAT_MEMORY, "out of memory for a timeline");
     if (!status) status = rm_plan_times(problem, &schedule->plan, s->inference, begin_ns);
     if (!status) {
-        fill_bytes(&schedule->lifetimes, is_gradient, n, point);
+        fill_bytes(problem, &schedule->lifetimes, n, point);
         for (int64_t i = 0; i < n; i++) point[i].step = i, point[i].begin_ns = begin_ns[i];
         *points = point;
         *count = n;
     } else {
         free(point);
     }
-    rm_free(is_gradient);
     rm_free(begin_ns);
     return status;
 }

@@ -9,18 +9,10 @@
 #include "memory/clock.h"
 #include "memory/host.h"
 
-/* An object's share in the pieces it consists of. A piece is alive while somebody holds it. */
-typedef struct {
-    int32_t holders;
-    uint64_t bytes; /* claimed, and not yet ended */
-} piece;
-
 struct rm_trace {
     const rm_problem *problem;
-    piece *piece;
-    uint64_t *saved; /* by stage: claimed bytes of the private block */
-    uint8_t *is_gradient;
-    bool *holds[3]; /* by rm_object, by index: whether it holds its pieces */
+    uint64_t *piece; /* by piece: claimed, and not yet ended */
+    uint64_t *saved; /* by stage: of the saved block */
     uint64_t live[REMAT_LIVE_KINDS];
     remat_live_point *point;
     int64_t count, capacity;
@@ -29,32 +21,20 @@ struct rm_trace {
     uint64_t page_bytes;
 };
 
-uint8_t *rm_mark_gradients(const rm_problem *problem) {
-    uint8_t *mark = rm_calloc((size_t)problem->n_pieces + 1, 1);
-    for (int64_t i = 0; mark && i < problem->dstate.start[problem->n_stages + 1]; i++)
-        mark[problem->dstate.item[i]] = 1;
-    return mark;
-}
-
 /* ---- Life ----------------------------------------------------------------------------------------------------- */
 
 remat_status rm_trace_create(const rm_problem *problem, int64_t n_steps, rm_trace **out) {
     rm_trace *t = rm_calloc(1, sizeof *t);
     REQUIRE(t, MEMORY, "out of memory for a trace");
-    size_t cuts = (size_t)problem->n_stages + 1;
     *t = (rm_trace){.problem = problem, .capacity = n_steps, .page_bytes = (uint64_t)sysconf(_SC_PAGESIZE)};
     t->statm = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
     t->piece = rm_calloc((size_t)problem->n_pieces + 1, sizeof *t->piece);
-    t->saved = rm_calloc(cuts, sizeof *t->saved);
-    t->is_gradient = rm_mark_gradients(problem);
+    t->saved = rm_calloc((size_t)problem->n_stages, sizeof *t->saved);
     t->point = rm_calloc((size_t)n_steps + 1, sizeof *t->point);
-    bool *holds = t->holds[0] = rm_calloc(3 * cuts, sizeof *holds);
-    if (!t->piece || !t->saved || !t->is_gradient || !t->point || !holds) {
+    if (!t->piece || !t->saved || !t->point) {
         rm_trace_free(t);
         FAIL(MEMORY, "out of memory for a trace of %lld steps", (long long)n_steps);
     }
-    t->holds[1] = holds + cuts;
-    t->holds[2] = holds + 2 * cuts;
     *out = t;
     return REMAT_OK;
 }
@@ -64,9 +44,7 @@ void rm_trace_free(rm_trace *t) {
     if (t->statm >= 0) close(t->statm);
     rm_free(t->piece);
     rm_free(t->saved);
-    rm_free(t->is_gradient);
     rm_free(t->point);
-    rm_free(t->holds[0]);
     rm_free(t);
 }
 
@@ -77,44 +55,32 @@ const remat_live_point *rm_trace_points(const rm_trace *t, int64_t *count) {
 
 /* ---- What is alive -------------------------------------------------------------------------------------------- */
 
-static uint64_t *live_pieces(rm_trace *t, int32_t piece) {
-    return &t->live[t->is_gradient[piece] ? REMAT_LIVE_GRADIENTS : REMAT_LIVE_STATES];
+static uint64_t *live_pieces(rm_trace *t, int64_t piece) {
+    return &t->live[piece >= t->problem->dstate[0] ? REMAT_LIVE_GRADIENTS : REMAT_LIVE_STATES];
 }
 
-static const rm_lists *pieces_of(const rm_problem *problem, rm_object object) {
-    return object == RM_STATE ? &problem->state : object == RM_DSTATE ? &problem->dstate : &problem->saved;
-}
-
-/* An object begins to hold its pieces; claims for them follow. */
-static void hold(rm_trace *t, rm_object object, int64_t c) {
-    const rm_lists *lists = pieces_of(t->problem, object);
-    if (t->holds[object][c]) return;
-    t->holds[object][c] = true;
-    for (int64_t k = lists->start[c]; k < lists->start[c + 1]; k++) t->piece[lists->item[k]].holders++;
-}
-
-/* An object ends, and with it the pieces that nobody else holds. */
-static void let_go(rm_trace *t, rm_object object, int64_t c) {
-    const rm_lists *lists = pieces_of(t->problem, object);
-    if (!t->holds[object][c]) return;
-    t->holds[object][c] = false;
-    for (int64_t k = lists->start[c]; k < lists->start[c + 1]; k++) {
-        piece *piece = &t->piece[lists->item[k]];
-        if (--piece->holders > 0) continue;
-        *live_pieces(t, lists->item[k]) -= piece->bytes;
-        piece->bytes = 0;
+static void end_pieces(rm_trace *t, int64_t from, int64_t to) {
+    for (int64_t k = from; k < to; k++) {
+        *live_pieces(t, k) -= t->piece[k];
+        t->piece[k] = 0;
     }
+}
+
+static void end(rm_trace *t, rm_object object, int64_t i) {
+    const rm_problem *p = t->problem;
+    if (object == RM_STATE) end_pieces(t, p->state[i], p->state[i + 1]);
+    if (object == RM_DSTATE) end_pieces(t, p->dstate[i], p->dstate[i + 1]);
     if (object != RM_SAVED) return;
-    t->live[REMAT_LIVE_SAVED] -= t->saved[c];
-    t->saved[c] = 0;
+    t->live[REMAT_LIVE_SAVED] -= t->saved[i];
+    t->saved[i] = 0;
 }
 
 void rm_trace_claim(rm_trace *t, rm_buffer_kind kind, int64_t index, uint64_t bytes) {
     remat_live_point *now = &t->point[t->count - 1];
     switch (kind) {
     case RM_BUFFER_PIECE:
-        t->piece[index].bytes += bytes;
-        *live_pieces(t, (int32_t)index) += bytes;
+        t->piece[index] += bytes;
+        *live_pieces(t, index) += bytes;
         break;
     case RM_BUFFER_SAVED:
         t->saved[index] += bytes;
@@ -139,34 +105,17 @@ static uint64_t resident_bytes(const rm_trace *t) {
 }
 
 void rm_trace_begin(rm_trace *t) {
-    for (int object = RM_STATE; object <= RM_DSTATE; object++)
-        for (int64_t c = 0; c < t->problem->n_stages + (object != RM_SAVED); c++) let_go(t, (rm_object)object, c);
+    end_pieces(t, 0, t->problem->n_pieces);
+    for (int64_t i = 0; i < t->problem->n_stages; i++) t->saved[i] = 0;
     for (int k = 0; k < REMAT_LIVE_KINDS; k++) t->live[k] = 0;
     t->count = 0;
-    hold(t, RM_STATE, 0);
-    hold(t, RM_DSTATE, t->problem->n_stages);
     t->start_ns = rm_now_ns();
-}
-
-/* Which objects a step makes or ends. */
-static void begin_step(rm_trace *t, rm_step step) {
-    int64_t c = step.index;
-    if (step.verb == RM_RUN_FORWARD) {
-        hold(t, RM_STATE, c + 1);
-        if (step.option != RM_DROP) hold(t, RM_SAVED, c);
-    } else if (step.verb == RM_RUN_BACKWARD) {
-        hold(t, RM_DSTATE, c);
-    } else if (step.verb == RM_LOAD) {
-        hold(t, (rm_object)step.object, c);
-    } else if (step.verb == RM_FREE) {
-        let_go(t, (rm_object)step.object, c);
-    }
 }
 
 void rm_trace_step(rm_trace *t, rm_step step) {
     if (t->count >= t->capacity) return;
     t->live[REMAT_LIVE_SCRATCH] = 0; /* it died with the step before */
-    begin_step(t, step);
+    if (step.verb == RM_FREE) end(t, (rm_object)step.object, step.index);
     remat_live_point *now = &t->point[t->count];
     *now = (remat_live_point){
         .step = t->count, .begin_ns = rm_now_ns() - t->start_ns, .resident_bytes = resident_bytes(t)};

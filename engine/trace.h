@@ -23,7 +23,4 @@ void rm_trace_claim(rm_trace *trace, rm_buffer_kind kind, int64_t index, uint64_
 /* One point a step, in order; borrowed until the trace is freed or begins again. */
 const remat_live_point *rm_trace_points(const rm_trace *trace, int64_t *count);
 
-/* By piece: 1 where it belongs to a gradient of a state. The caller's, to free with rm_free; NULL: out of memory. */
-uint8_t *rm_mark_gradients(const rm_problem *problem);
-
 #endif

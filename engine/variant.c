@@ -37,10 +37,12 @@ static remat_status choose(remat_graph *graph, rm_node *node, const rm_device_ap
 }
 
 remat_status rm_graph_choose_variants(remat_graph *graph, const rm_device_api *api, rm_device *device, int64_t tile) {
-    int64_t full = rm_tile_of(tile, graph->timesteps, graph->batch, api->kernels);
-    if (!api->variant || !full) return REMAT_OK;
-    const int64_t tau[2] = {full, graph->timesteps - (graph->timesteps - 1) / full * full};
-    for (int32_t n = 0; n < graph->n_nodes; n++)
-        if (graph->value[graph->node[n].x[0]].sequence) TRY(choose(graph, &graph->node[n], api, device, tau));
+    for (int32_t n = 0; api->variant && n < graph->n_nodes; n++) {
+        const rm_value *x = &graph->value[graph->node[n].x[0]];
+        if (!x->sequence) continue;
+        int64_t timesteps = x->desc.dim[0], full = rm_tile_of(tile, timesteps, x->desc.dim[1], api->kernels);
+        const int64_t tau[2] = {full, timesteps - (timesteps - 1) / full * full};
+        TRY(choose(graph, &graph->node[n], api, device, tau));
+    }
     return REMAT_OK;
 }

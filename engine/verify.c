@@ -1,6 +1,5 @@
-/* verify.c: see verify.h. Which pieces a run reads and makes is read off its program's operands: in a forward run what
- * lies at the stage's own cut is read and what lies at the next one is made; a backward run reads at both and makes
- * neither.
+/* verify.c: see verify.h. Which pieces a run reads and makes is read off its program's operands: a forward run makes
+ * those that are its stage's own and reads the others; a backward run reads both and makes neither.
  *
  * Where the host reads states, it waits for the queue and hashes them (hash.h). Where the device does (compare), checks
  * are work for the queue like any other, and the first difference is read at the end of the step. */
@@ -20,15 +19,10 @@ struct rm_verify {
     uint64_t *kept;       /* on a device that checks: by piece; NULL: the host does */
     rm_difference *first; /* there, too */
     uint64_t *hash;       /* by piece; 0: not made yet in this step; where the device checks, 1: made */
-    uint64_t *bytes;      /* by kind of piece: without the padding, which nobody writes */
-    int32_t *value;       /* by depth, by piece: the value it holds; NULL along time */
     int64_t n_hashes, comparisons;
 };
 
 /* ---- Life ----------------------------------------------------------------------------------------------------- */
-
-/* Along time the carried states repeat from cut to cut; by depth every piece is one of its own. */
-static int64_t n_kinds(const rm_chain *chain) { return chain->timed ? chain->n_carried : rm_chain_state_pieces(chain); }
 
 static rm_desc carried_desc(const rm_chain *chain, const rm_carried *carried) {
     rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
@@ -36,30 +30,14 @@ static rm_desc carried_desc(const rm_chain *chain, const rm_carried *carried) {
     return carried->state < 0 ? y : state[carried->state];
 }
 
-static void fill_kinds(rm_verify *v) {
-    const rm_chain *chain = v->chain;
-    for (int k = 0; chain->timed && k < chain->n_carried; k++) {
-        rm_desc desc = carried_desc(chain, &chain->carried[k]);
-        v->bytes[k] = rm_desc_bytes(&desc);
-    }
-    for (int32_t id = 1; !chain->timed && id < chain->graph->n_values; id++) {
-        if (chain->piece[id] < 0) continue;
-        v->bytes[chain->piece[id]] = rm_desc_bytes(&chain->graph->value[id].desc);
-        v->value[chain->piece[id]] = id;
-    }
-}
-
 uint64_t rm_verify_bytes(const rm_chain *chain) {
-    uint64_t kinds = (uint64_t)n_kinds(chain);
-    return (uint64_t)rm_chain_state_pieces(chain) * sizeof(uint64_t) +
-           kinds * (sizeof(uint64_t) + (chain->timed ? 0 : sizeof(int32_t)));
+    return (uint64_t)rm_chain_state_pieces(chain) * sizeof(uint64_t);
 }
 
 remat_status rm_verify_create(const rm_chain *chain, const rm_device_api *api, rm_queue *queue, char *resident,
                               rm_verify **out) {
     rm_verify *v = rm_calloc(1, sizeof *v);
     REQUIRE(v, MEMORY, "out of memory for verifying recomputation");
-    size_t kinds = (size_t)n_kinds(chain) + 1;
     v->chain = chain;
     v->api = api;
     v->queue = queue;
@@ -69,13 +47,10 @@ remat_status rm_verify_create(const rm_chain *chain, const rm_device_api *api, r
     }
     v->n_hashes = rm_chain_state_pieces(chain);
     v->hash = rm_calloc((size_t)v->n_hashes + 1, sizeof *v->hash);
-    v->bytes = rm_calloc(kinds, sizeof *v->bytes);
-    v->value = chain->timed ? NULL : rm_calloc(kinds, sizeof *v->value);
-    if (!v->hash || !v->bytes || (!chain->timed && !v->value)) {
+    if (!v->hash) {
         rm_verify_free(v);
         FAIL(MEMORY, "out of memory for the hashes of %" PRId64 " pieces of states", rm_chain_state_pieces(chain));
     }
-    fill_kinds(v);
     *out = v;
     return REMAT_OK;
 }
@@ -83,8 +58,6 @@ remat_status rm_verify_create(const rm_chain *chain, const rm_device_api *api, r
 void rm_verify_free(rm_verify *v) {
     if (!v) return;
     rm_free(v->hash);
-    rm_free(v->bytes);
-    rm_free(v->value);
     rm_free(v);
 }
 
@@ -98,11 +71,11 @@ int64_t rm_verify_comparisons(const rm_verify *v) { return v->comparisons; }
 /* ---- The sentence --------------------------------------------------------------------------------------------- */
 
 /* "h of lstm rnn.weight_hh_l0": the layer by its op and the last of its parameters that has two dimensions. */
-static void name_tensor(const rm_verify *v, int32_t piece, char *text, size_t size) {
-    const rm_chain *chain = v->chain;
-    const remat_graph *graph = chain->graph;
-    const rm_carried *carried = chain->timed ? &chain->carried[piece % chain->n_carried] : NULL;
-    const rm_node *node = &graph->node[carried ? carried->node : graph->value[v->value[piece]].node];
+static void name_tensor(const rm_verify *v, int64_t piece, char *text, size_t size) {
+    const remat_graph *graph = v->chain->graph;
+    rm_piece_origin origin = rm_chain_piece_origin(v->chain, piece);
+    const rm_carried *carried = origin.carried;
+    const rm_node *node = &graph->node[carried ? carried->node : graph->value[origin.crossing->value].node];
     const char *weight = "";
     for (int i = 0; i < node->op->n_in; i++) {
         const rm_value *value = &graph->value[node->x[i]];
@@ -114,21 +87,21 @@ static void name_tensor(const rm_verify *v, int32_t piece, char *text, size_t si
              (int)(node - graph->node));
 }
 
-static void name_stage(const rm_verify *v, int32_t piece, char *text, size_t size) {
+static void name_stage(const rm_verify *v, int64_t piece, char *text, size_t size) {
     const rm_chain *chain = v->chain;
-    int64_t stage = chain->timed ? piece / chain->n_carried : chain->from[v->value[piece]];
+    int64_t stage = rm_chain_piece_origin(chain, piece).stage, begin = rm_stage_begin(chain, stage);
     const rm_class *class = rm_stage_class(chain, stage);
-    if (chain->timed)
-        snprintf(text, size, "stage %" PRId64 ", timesteps %" PRId64 " to %" PRId64, stage, stage * chain->tile,
-                 stage * chain->tile + class->tau - 1);
+    if (class->tau)
+        snprintf(text, size, "stage %" PRId64 ", timesteps %" PRId64 " to %" PRId64, stage, begin,
+                 begin + class->tau - 1);
     else
         snprintf(text, size, "stage %" PRId64, stage);
 }
 
 static remat_status refuse(const rm_verify *v, const rm_difference *d, rm_step step) {
     char tensor[200], stage[96], line[RM_STEP_TEXT];
-    name_tensor(v, (int32_t)d->piece, tensor, sizeof tensor);
-    name_stage(v, (int32_t)d->piece, stage, sizeof stage);
+    name_tensor(v, d->piece, tensor, sizeof tensor);
+    name_stage(v, d->piece, stage, sizeof stage);
     rm_step_text(&v->chain->problem, step, line);
     if (d->again)
         FAIL(
@@ -159,17 +132,27 @@ static bool seen_before(seen *s, int32_t piece) {
     return false;
 }
 
-/* The piece an operand lies in, or -1. */
+/* The piece of a state that an operand is, or -1. */
 static int32_t piece_of(const rm_verify *v, const rm_verify_run *run, const rm_where *where) {
-    const rm_lists *state = &v->chain->problem.state;
-    if (where->space != RM_AT_STATE || where->slot < 0) return -1;
-    int64_t cut = run->step.index + where->next;
-    if (state->start[cut] + where->slot >= state->start[cut + 1]) return -1;
-    return state->item[state->start[cut] + where->slot];
+    int64_t piece = where->space == RM_AT_PIECE ? rm_piece_at(where, run->position) : -1;
+    return piece < v->n_hashes ? (int32_t)piece : -1;
 }
 
+static bool is_own(const rm_verify *v, const rm_verify_run *run, int32_t piece) {
+    const rm_problem *p = &v->chain->problem;
+    int64_t s = run->step.index;
+    return piece >= p->state[p->made[s]] && piece < p->state[p->made[s + 1]];
+}
+
+/* Without the padding, which nobody writes. */
 static uint64_t bytes_of(const rm_verify *v, int32_t piece) {
-    return v->bytes[v->chain->timed ? piece % v->chain->n_carried : piece];
+    rm_piece_origin origin = rm_chain_piece_origin(v->chain, piece);
+    if (!origin.crossing) {
+        rm_desc desc = carried_desc(v->chain, origin.carried);
+        return rm_desc_bytes(&desc);
+    }
+    rm_desc desc = rm_value_desc(v->chain->graph, origin.crossing->value, rm_stage_class(v->chain, origin.stage)->tau);
+    return rm_desc_bytes(&desc);
 }
 
 /* By the device, when its queue gets there. */
@@ -209,7 +192,7 @@ static remat_status compare_operands(rm_verify *v, const rm_verify_run *run, boo
         const rm_where *operand = run->program->item[n].operand;
         for (int i = 0; i < RM_OPERANDS; i++) {
             int32_t piece = piece_of(v, run, &operand[i]);
-            if (piece < 0 || (forward && operand[i].next != made) || seen_before(&s, piece)) continue;
+            if (piece < 0 || (forward && is_own(v, run, piece) != made) || seen_before(&s, piece)) continue;
             TRY(compare(v, run, piece, made));
         }
     }

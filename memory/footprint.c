@@ -30,6 +30,8 @@ static void find_spans(ledger *l) {
             l->span[i] = (span){(int32_t)s + 1, (int32_t)s + 1, (int32_t)s};
     for (int64_t s = 0; s < p->n_stages; s++) {
         for (int64_t k = p->reads.start[s]; k < p->reads.start[s + 1]; k++) l->span[p->reads.item[k]].until = (int32_t)s;
+        for (int64_t k = p->keeps.start[s]; k < p->keeps.start[s + 1]; k++)
+            if (p->keeps.item[k] < p->made[s]) l->span[p->keeps.item[k]].until = (int32_t)s;
         for (int64_t k = p->adds.start[s]; k < p->adds.start[s + 1]; k++) l->span[p->adds.item[k]].d_until = (int32_t)s;
     }
 }

@@ -144,18 +144,12 @@ static remat_status check_lists(const rm_problem *problem, const rm_lists *lists
     return REMAT_OK;
 }
 
-/* Both lists ascend. `made_too`: it may be one that the stage makes. */
-static remat_status check_read(const rm_problem *problem, const rm_lists *lists, bool made_too, const char *what) {
+/* None of these is a state that the stage itself makes. */
+static remat_status check_before(const rm_problem *problem, const rm_lists *lists, const char *what) {
     for (int64_t s = 0; s < problem->n_stages; s++) {
-        int64_t read = problem->reads.start[s], end = problem->reads.start[s + 1];
-        for (int64_t k = lists->start[s]; k < lists->start[s + 1]; k++) {
-            int32_t state = lists->item[k];
-            while (read < end && problem->reads.item[read] < state) read++;
-            bool is_read = read < end && problem->reads.item[read] == state;
-            REQUIRE(is_read || (made_too && state >= problem->made[s]), INVALID,
-                    "%s %lld has state %d, which stage %lld does not read", what, (long long)s, (int)state,
-                    (long long)s);
-        }
+        int64_t end = lists->start[s + 1];
+        REQUIRE(end == lists->start[s] || lists->item[end - 1] < problem->made[s], INVALID,
+                "%s %lld has state %d, which the stage itself makes", what, (long long)s, (int)lists->item[end - 1]);
     }
     return REMAT_OK;
 }
@@ -167,16 +161,10 @@ static remat_status check_states(const rm_problem *problem) {
     TRY(check_ascent(problem->state, problem->n_states, 0, middle, "state"));
     TRY(check_ascent(problem->dstate, problem->n_states, middle, problem->n_pieces, "dstate"));
     TRY(check_lists(problem, &problem->reads, "reads"));
-    for (int64_t s = 0; s < problem->n_stages; s++) {
-        int64_t end = problem->reads.start[s + 1];
-        REQUIRE(end == problem->reads.start[s] || problem->reads.item[end - 1] < problem->made[s], INVALID,
-                "reads %lld has state %d, which the stage itself makes", (long long)s,
-                (int)problem->reads.item[end - 1]);
-    }
+    TRY(check_before(problem, &problem->reads, "reads"));
     TRY(check_lists(problem, &problem->keeps, "keeps"));
     TRY(check_lists(problem, &problem->adds, "adds"));
-    TRY(check_read(problem, &problem->keeps, true, "keeps"));
-    return check_read(problem, &problem->adds, false, "adds");
+    return check_before(problem, &problem->adds, "adds");
 }
 
 /* A gradient that nobody begins would never be there. */
@@ -186,9 +174,9 @@ static remat_status check_gradients(const rm_problem *problem) {
     rm_last_adders(problem, last);
     int64_t wrong = -1;
     for (int64_t i = 0; i < problem->n_states; i++)
-        if (last[i] < 0 && problem->dstate[i] < problem->dstate[i + 1]) wrong = i;
+        if (last[i] < 0 && rm_dstate_bytes(problem, i)) wrong = i;
     rm_free(last);
-    REQUIRE(wrong < 0, INVALID, "dstate %lld has pieces, but no stage adds to it", (long long)wrong);
+    REQUIRE(wrong < 0, INVALID, "dstate %lld has bytes, but no stage adds to it", (long long)wrong);
     return REMAT_OK;
 }
 

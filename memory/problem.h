@@ -14,7 +14,7 @@
  *   RUN backward s               reads saved(s), keeps(s) and the gradients of the states of s; adds to those of adds(s)
  *
  *   saved(s)    what stage s's backward needs from its forward and from nowhere else: one block of option[k].saved_bytes
- *   keeps(s)    the states that it reads besides: of reads(s), and of its own
+ *   keeps(s)    the states that it reads besides, its own among them
  *   dstate(i)   the gradient of state i. Of the stages that add to it the last is differentiated first, and begins it.
  *               There is none where no stage adds.
  *
@@ -90,8 +90,8 @@ typedef struct rm_problem {
     int64_t *state;  /* n_states+1: state i is the pieces state[i] .. state[i+1]-1 */
     int64_t *dstate; /* n_states+1: its gradient dstate[i] .. dstate[i+1]-1; all of these come after all of those */
     rm_lists reads;  /* n_stages lists of states, ascending; each was made by an earlier stage */
-    rm_lists keeps;  /* ... of which each is in reads(s), or made by s */
-    rm_lists adds;   /* ... of which each is in reads(s) */
+    rm_lists keeps;  /* ... or by s itself */
+    rm_lists adds;   /* as reads */
     int n_resident;
     rm_resident resident[16];
     rm_tier tier;
@@ -122,8 +122,7 @@ bool rm_in_list(const rm_lists *lists, int64_t list, int64_t item);
 void rm_last_adders(const rm_problem *problem, int32_t *last);
 
 /* INVALID with a sentence when the numbers contradict each other: no stages, no option, states, pieces and lists that do
- * not ascend, a state that is read before it was made, kept or added to without being read, a gradient with pieces to which
- * nobody adds, a piece that is not a multiple of RM_ALIGN, bytes or times that add up to 2^60 and more, names that are
+ * not ascend, a state that is read before it was made, a gradient with bytes to which nobody adds, a piece that is not a multiple of RM_ALIGN, bytes or times that add up to 2^60 and more, names that are
  * unknown, repeated or unprintable, a second tier with one rate alone or none. Every other function in memory/ assumes a
  * problem that passed. */
 remat_status rm_problem_check(const rm_problem *problem);

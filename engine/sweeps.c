@@ -1,0 +1,207 @@
+/* sweeps.c: which sweep runs each node, and in which order sweeps run (chain.h). Main entry: rm_chain_find_sweeps.
+ *
+ * Along time a node joins the first sweep that may run it: all it reads is made there or before, in the direction that it
+ * wants. What works in either direction (an element-wise layer, a reversal) and reads nothing that stages make runs where
+ * it is read: a copy of an input need not be handed on. */
+#include <string.h>
+
+#include "engine/chain.h"
+#include "memory/host.h"
+
+typedef enum { ANY, UP, DOWN } direction;
+
+typedef struct {
+    int64_t timesteps, batch;
+    direction direction;
+    bool whole;
+    int32_t n_nodes;
+} candidate;
+
+typedef struct {
+    rm_chain *chain;
+    candidate *candidate;
+    int32_t count;
+    int64_t capacity;
+} finder;
+
+static const rm_value *first_input(const rm_chain *chain, int32_t n) {
+    return &chain->graph->value[chain->graph->node[n].x[0]];
+}
+
+static direction wanted(const rm_chain *chain, int32_t n) {
+    rm_time time = chain->graph->node[n].op->time;
+    if (time == RM_TIME_POINTWISE || time == RM_TIME_REVERSE) return ANY;
+    return first_input(chain, n)->reversed ? DOWN : UP;
+}
+
+/* The sweep that makes a value; -1: it is resident. */
+static int32_t maker(const rm_chain *chain, int32_t value) {
+    const rm_value *v = &chain->graph->value[value];
+    return value && v->origin == RM_VALUE_RESULT ? chain->sweep_of[v->node] : -1;
+}
+
+/* ---- As early as may be ------------------------------------------------------------------------------------------ */
+
+/* The first sweep that has all a node reads: the one that makes it, if it makes it tile by tile, or else the next. */
+static int32_t earliest(const finder *f, int32_t n) {
+    const remat_graph *graph = f->chain->graph;
+    int32_t first = 0;
+    for (int i = 0; i < RM_MAX_IN; i++) {
+        int32_t x = graph->node[n].x[i], made = maker(f->chain, x);
+        if (made < 0) continue;
+        bool by_tiles = graph->value[x].sequence && !f->candidate[made].whole;
+        if (made + !by_tiles > first) first = made + !by_tiles;
+    }
+    return first;
+}
+
+static bool may_join(const candidate *c, const rm_value *x, direction wanted) {
+    return !c->whole && c->timesteps == x->desc.dim[0] && c->batch == x->desc.dim[1] &&
+           (wanted == ANY || c->direction == ANY || c->direction == wanted);
+}
+
+static remat_status join(finder *f, int32_t n) {
+    const rm_value *x = first_input(f->chain, n);
+    bool whole = f->chain->graph->node[n].op->time == RM_TIME_WHOLE;
+    direction direction = whole ? ANY : wanted(f->chain, n);
+    int32_t i = whole ? f->count : earliest(f, n);
+    while (i < f->count && !may_join(&f->candidate[i], x, direction)) i++;
+    if (i == f->count) {
+        REQUIRE(rm_grow(&f->candidate, &f->capacity, i + 1, sizeof *f->candidate), MEMORY, "out of memory for %d sweeps",
+                i + 1);
+        f->candidate[f->count++] =
+            (candidate){.timesteps = x->desc.dim[0], .batch = x->desc.dim[1], .whole = whole};
+    }
+    if (direction != ANY) f->candidate[i].direction = direction;
+    f->chain->sweep_of[n] = i;
+    return REMAT_OK;
+}
+
+/* Behind a reduction over time: with the last of what it reads. */
+static void follow(finder *f, int32_t n) {
+    for (int i = 0; i < RM_MAX_IN; i++) {
+        int32_t made = maker(f->chain, f->chain->graph->node[n].x[i]);
+        if (made > f->chain->sweep_of[n]) f->chain->sweep_of[n] = made;
+    }
+}
+
+/* ---- As late as may be ------------------------------------------------------------------------------------------- */
+
+/* The first sweep that reads a node's result, `count` if there is none. */
+static int32_t first_reader(const finder *f, int32_t n) {
+    const remat_graph *graph = f->chain->graph;
+    int32_t first = f->count;
+    for (int32_t r = n + 1; r < graph->n_nodes; r++)
+        for (int i = 0; i < RM_MAX_IN && f->chain->sweep_of[r] >= 0; i++)
+            if (graph->node[r].x[i] == graph->node[n].y && f->chain->sweep_of[r] < first) first = f->chain->sweep_of[r];
+    return first;
+}
+
+static bool reads_resident(const rm_chain *chain, int32_t n) {
+    for (int i = 0; i < RM_MAX_IN; i++)
+        if (maker(chain, chain->graph->node[n].x[i]) >= 0) return false;
+    return true;
+}
+
+static void put_off(finder *f, int32_t n) {
+    int32_t reader = first_reader(f, n);
+    if (f->chain->role[n] == RM_ROLE_POST) {
+        if (f->chain->sweep_of[n] < 0) f->chain->sweep_of[n] = reader < f->count ? reader : f->count - 1;
+        return;
+    }
+    bool either = wanted(f->chain, n) == ANY && f->chain->graph->node[n].op->time != RM_TIME_WHOLE;
+    bool copies = f->chain->graph->node[n].op->time == RM_TIME_REVERSE || reads_resident(f->chain, n);
+    if (!either || !copies || reader >= f->count) return;
+    if (may_join(&f->candidate[reader], first_input(f->chain, n), ANY)) f->chain->sweep_of[n] = reader;
+}
+
+/* ---- The sweeps -------------------------------------------------------------------------------------------------- */
+
+/* Those without nodes go; the others keep their order. */
+static remat_status settle(finder *f, const rm_chain_config *config) {
+    rm_chain *chain = f->chain;
+    const remat_graph *graph = chain->graph;
+    for (int32_t n = 0; n < graph->n_nodes; n++)
+        if (chain->sweep_of[n] >= 0) f->candidate[chain->sweep_of[n]].n_nodes++;
+    chain->sweep = rm_calloc((size_t)f->count, sizeof *chain->sweep);
+    REQUIRE(chain->sweep, MEMORY, "out of memory for %d sweeps", f->count);
+    for (int32_t i = 0; i < f->count; i++) {
+        const candidate *c = &f->candidate[i];
+        if (!c->n_nodes) continue;
+        int64_t tile = c->whole ? c->timesteps : rm_tile_of(config->tile, c->timesteps, c->batch, config->kernels);
+        chain->sweep[chain->n_sweeps] = (rm_sweep){.timesteps = c->timesteps,
+                                                   .batch = c->batch,
+                                                   .tile = tile,
+                                                   .count = (c->timesteps + tile - 1) / tile,
+                                                   .down = c->direction == DOWN,
+                                                   .whole = c->whole};
+        for (int32_t n = 0; n < graph->n_nodes; n++)
+            if (chain->sweep_of[n] == i) chain->sweep_of[n] = chain->n_sweeps;
+        chain->n_sweeps++;
+    }
+    return REMAT_OK;
+}
+
+static remat_status along_time(finder *f, const rm_chain_config *config) {
+    rm_chain *chain = f->chain;
+    int32_t n_nodes = chain->graph->n_nodes;
+    for (int32_t n = 0; n < n_nodes; n++) {
+        if (chain->role[n] == RM_ROLE_CHAIN) TRY(join(f, n));
+        if (chain->role[n] == RM_ROLE_POST) follow(f, n);
+    }
+    for (int32_t n = n_nodes - 1; n >= 0; n--)
+        if (chain->role[n] == RM_ROLE_CHAIN || chain->role[n] == RM_ROLE_POST) put_off(f, n);
+    return settle(f, config);
+}
+
+/* A stage begins at every node with weights, or every `tile` nodes where that is asked for. */
+static remat_status by_depth(rm_chain *chain, const rm_chain_config *config) {
+    chain->sweep = rm_calloc((size_t)chain->graph->n_nodes, sizeof *chain->sweep);
+    REQUIRE(chain->sweep, MEMORY, "out of memory for the stages");
+    int32_t i = 0;
+    for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
+        if (chain->role[n] != RM_ROLE_CHAIN) continue;
+        bool begins = config->tile ? i % config->tile == 0 : chain->graph->node[n].op->weights != 0;
+        if (i == 0 || begins) chain->sweep[chain->n_sweeps++] = (rm_sweep){.count = 1};
+        chain->sweep_of[n] = chain->n_sweeps - 1;
+        i++;
+    }
+    return REMAT_OK;
+}
+
+/* chain->order: every sweep's nodes, those of its last stage behind the others. */
+static void put_in_order(rm_chain *chain) {
+    int32_t n_nodes = chain->graph->n_nodes;
+    for (int32_t n = 0; n < n_nodes; n++)
+        if (chain->sweep_of[n] >= 0)
+            (chain->role[n] == RM_ROLE_POST ? &chain->sweep[chain->sweep_of[n]].n_tail
+                                            : &chain->sweep[chain->sweep_of[n]].n_nodes)[0]++;
+    for (int32_t w = 0; w < chain->n_sweeps; w++) {
+        chain->sweep[w].first_node = chain->n_order;
+        chain->n_order += chain->sweep[w].n_nodes + chain->sweep[w].n_tail;
+        chain->sweep[w].n_nodes = 0;
+    }
+    for (int tail = 0; tail < 2; tail++)
+        for (int32_t n = 0; n < n_nodes; n++) {
+            if (chain->sweep_of[n] < 0 || (chain->role[n] == RM_ROLE_POST) != tail) continue;
+            rm_sweep *sweep = &chain->sweep[chain->sweep_of[n]];
+            chain->order[sweep->first_node + sweep->n_nodes++] = n;
+        }
+    for (int32_t w = 0; w < chain->n_sweeps; w++) chain->sweep[w].n_nodes -= chain->sweep[w].n_tail;
+}
+
+remat_status rm_chain_find_sweeps(rm_chain *chain, const rm_chain_config *config) {
+    const remat_graph *graph = chain->graph;
+    finder f = {.chain = chain};
+    for (int32_t n = 0; n < graph->n_nodes; n++) {
+        chain->sweep_of[n] = -1;
+        chain->timed |= chain->role[n] == RM_ROLE_CHAIN && first_input(chain, n)->sequence;
+    }
+    remat_status status = chain->timed ? along_time(&f, config) : by_depth(chain, config);
+    rm_free(f.candidate);
+    if (status) return status;
+    REQUIRE(chain->n_sweeps, INVALID,
+            "nothing to compute: neither the loss nor an output depends on any operation");
+    put_in_order(chain);
+    return REMAT_OK;
+}
