@@ -310,6 +310,13 @@ static remat_value build(remat_graph *graph, const char *op, const int32_t *x, c
 #define BUILD(op, ...) build(graph, op, (int32_t[RM_MAX_IN]){__VA_ARGS__}, NULL)
 #define BUILD_WITH(attr, op, ...) build(graph, op, (int32_t[RM_MAX_IN]){__VA_ARGS__}, &(attr))
 
+/* The third and the fourth are optional to the op, and not to whoever lists them. */
+static remat_status check_concat(const remat_value *x, int n) {
+    REQUIRE(x && n >= 2 && n <= 4, INVALID, "concat: it was given %d values; it joins 2 to 4 of them", x ? n : 0);
+    for (int i = 0; i < n; i++) REQUIRE(x[i].id, INVALID, "concat: input %d is missing", i);
+    return REMAT_OK;
+}
+
 remat_value remat_embedding(remat_graph *graph, remat_value tokens, remat_value weight) {
     return BUILD("embedding", tokens.id, weight.id);
 }
@@ -346,6 +353,17 @@ remat_value remat_sigmoid(remat_graph *graph, remat_value x) { return BUILD("sig
 remat_value remat_tanh(remat_graph *graph, remat_value x) { return BUILD("tanh", x.id); }
 remat_value remat_relu(remat_graph *graph, remat_value x) { return BUILD("relu", x.id); }
 remat_value remat_gelu(remat_graph *graph, remat_value x) { return BUILD("gelu", x.id); }
+remat_value remat_concat(remat_graph *graph, const remat_value *x, int n) {
+    int32_t id[RM_MAX_IN] = {0};
+    if (!graph || graph->status) return REMAT_NONE;
+    remat_status status = check_concat(x, n);
+    for (int i = 0; !status && i < n; i++) id[i] = x[i].id;
+    return status ? (remat_value){mistake(graph, status)} : build(graph, "concat", id, NULL);
+}
+remat_value remat_slice(remat_graph *graph, remat_value x, int64_t first, int64_t count) {
+    rm_slice_attr attr = {first, count};
+    return BUILD_WITH(attr, "slice", x.id);
+}
 remat_value remat_last_step(remat_graph *graph, remat_value x) { return BUILD("last_step", x.id); }
 remat_value remat_mean_over_time(remat_graph *graph, remat_value x) { return BUILD("mean_over_time", x.id); }
 remat_value remat_softmax_cross_entropy(remat_graph *graph, remat_value logits, remat_value targets) {

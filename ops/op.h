@@ -80,6 +80,9 @@ typedef struct {
     double epsilon;
 } rm_layer_norm_attr;
 typedef struct {
+    int64_t first, count;
+} rm_slice_attr;
+typedef struct {
     double smoothing;
 } rm_cross_entropy_attr; /* no attribute: 0 */
 

@@ -82,6 +82,57 @@ START_TEST(one_pass_over_time) {
 }
 END_TEST
 
+START_TEST(columns_are_joined_and_taken_apart) {
+    remat_value x = sequence("x", REMAT_F32, T, B, 3), y = sequence("y", REMAT_F32, T, B, 4);
+    remat_value z = remat_concat(graph, (remat_value[]){x, y, x, y}, 4); /* (T,B,14) */
+    remat_value last = remat_slice(graph, z, 13, 1);                     /* (T,B,1)  */
+    remat_add(graph, last, sequence("one", REMAT_F32, T, B, 1));
+    ck_assert_msg(!remat_graph_check(graph), "%s", remat_last_error());
+    switch (_i) {
+    case 0:
+        remat_slice(graph, z, 12, 3);
+        expect_mistake("slice: x is f32 (40,2,14), which has no 3 columns from column 12 on");
+        break;
+    case 1:
+        remat_slice(graph, z, -1, 3);
+        expect_mistake("0 <= first");
+        break;
+    case 2:
+        remat_slice(graph, z, 0, 0);
+        expect_mistake("1 <= count");
+        break;
+    case 3:
+        remat_slice(graph, z, 13, INT64_MAX);
+        expect_mistake("first + count <= 14");
+        break;
+    case 4:
+        remat_concat(graph, (remat_value[]){x, y, x, y, x}, 5);
+        expect_mistake("concat: it was given 5 values; it joins 2 to 4 of them");
+        break;
+    case 5:
+        remat_concat(graph, &x, 1);
+        expect_mistake("it was given 1 values");
+        break;
+    case 6:
+        remat_concat(graph, (remat_value[]){x, y, REMAT_NONE}, 3);
+        expect_mistake("concat: input 2 is missing");
+        break;
+    case 7:
+        remat_concat(graph, (remat_value[]){x, remat_param(graph, "w", 1, (int64_t[]){3}, remat_init_zero())}, 2);
+        expect_mistake("input 1 lacks a time axis");
+        break;
+    case 8:
+        remat_concat(graph, (remat_value[]){matrix("a", 4, 2), matrix("b", 5, 2)}, 2);
+        expect_mistake("x[0] is f32 (4,2) and x[1] is f32 (5,2)");
+        break;
+    default:
+        remat_concat(graph, (remat_value[]){sequence("flat", REMAT_F32, T, B, 0), sequence("too", REMAT_F32, T, B, 0)},
+                     2);
+        expect_mistake("it goes along time as its input does, so it begins with (40,2)");
+    }
+}
+END_TEST
+
 /* ---- A language model ----------------------------------------------------------------------------------------- */
 
 static remat_value language_model(void) {
@@ -384,6 +435,7 @@ int main(void) {
     tcase_add_test(tests, sizes_that_overflow_are_refused);
     tcase_add_test(tests, recurrent_layers_need_time);
     tcase_add_test(tests, one_pass_over_time);
+    tcase_add_loop_test(tests, columns_are_joined_and_taken_apart, 0, 10);
     tcase_add_test(tests, sessions_refuse);
     tcase_add_test(tests, only_some_are_trained);
     tcase_add_test(tests, folding_changes_rounding_only);
