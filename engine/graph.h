@@ -13,6 +13,7 @@ typedef struct {
     char *name;         /* of inputs and parameters; NULL for results */
     rm_desc desc;       /* of the whole value: (T,B,..) for a sequence */
     bool sequence;      /* the first axis is time */
+    bool reversed;      /* ... which runs from the last timestep to the first (remat_reverse) */
     bool needs_gradient;
     remat_init init;    /* parameters */
     int32_t node;       /* results: who makes it */

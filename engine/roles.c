@@ -18,6 +18,16 @@ static void mark_timed(const remat_graph *graph, uint8_t *timed) {
             timed[graph->node[n].y] |= graph->node[n].x[i] && timed[graph->node[n].x[i]];
 }
 
+/* What no session runs yet. */
+static remat_status check_times(const remat_graph *graph, const uint8_t *live) {
+    for (int32_t n = 0; n < graph->n_nodes; n++) {
+        const rm_op *op = graph->node[n].op;
+        REQUIRE(!live[graph->node[n].y] || (op->time != RM_TIME_REVERSE && op->time != RM_TIME_WHOLE), MISSING,
+                "%s can be described, but no session runs it yet", op->name);
+    }
+    return REMAT_OK;
+}
+
 static remat_status assign(const remat_graph *graph, const uint8_t *live, const uint8_t *timed, uint8_t *role) {
     bool any_time = false;
     for (int32_t n = 0; n < graph->n_nodes; n++)
@@ -51,7 +61,8 @@ remat_status rm_roles(const remat_graph *graph, const int32_t *keep, int n_keep,
     uint8_t *timed = live + graph->n_values;
     mark_live(graph, keep, n_keep, live);
     mark_timed(graph, timed);
-    remat_status status = assign(graph, live, timed, role);
+    remat_status status = check_times(graph, live);
+    if (!status) status = assign(graph, live, timed, role);
     if (!status) find_tables(graph, role);
     rm_free(live);
     return status;

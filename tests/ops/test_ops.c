@@ -100,6 +100,14 @@ START_TEST(columns_have_known_values) {
 }
 END_TEST
 
+START_TEST(time_is_reversed) {
+    double x[6] = {1, 2, 3, 4, 5, 6}, dx;
+    rm_tensor t = {rm_desc_make(REMAT_F64, 2, (int64_t[]){3, 2}), x};
+    static const double expected[6] = {5, 6, 3, 4, 1, 2};
+    for (int i = 0; i < 6; i++) CLOSE(y_of("reverse", NULL, t, none, none, &dx, i), expected[i]);
+}
+END_TEST
+
 START_TEST(losses_have_known_values) {
     double logits[6] = {1, 2, 3, -1, 0.5, 0}, dx;
     int32_t targets[2] = {2, 0};
@@ -256,6 +264,7 @@ int main(void) {
     tcase_add_test(promises, op_list_is_in_order);
     tcase_add_test(numbers, unary_ops_have_known_values);
     tcase_add_test(numbers, columns_have_known_values);
+    tcase_add_test(numbers, time_is_reversed);
     tcase_add_test(numbers, losses_have_known_values);
     tcase_add_test(numbers, label_smoothing_is_pytorchs);
     tcase_add_test(numbers, evaluation_knows_no_label_smoothing);
