@@ -350,6 +350,11 @@ remat_value remat_layer_norm(remat_graph *graph, remat_value x, remat_value gain
     rm_layer_norm_attr attr = {epsilon};
     return BUILD_WITH(attr, "layer_norm", x.id, gain.id, bias.id);
 }
+remat_value remat_attention(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,
+                            bool causal) {
+    rm_attention_attr attr = {heads, causal};
+    return BUILD_WITH(attr, "attention", q.id, k.id, v.id);
+}
 remat_value remat_dropout(remat_graph *graph, remat_value x, double probability) {
     rm_dropout_attr attr = {probability};
     return BUILD_WITH(attr, "dropout", x.id);

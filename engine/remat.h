@@ -135,6 +135,9 @@ remat_value remat_gru(remat_graph *, remat_value x, remat_value w_ih, remat_valu
 remat_value remat_rnn_tanh(remat_graph *, remat_value x, remat_value w_ih, remat_value w_hh,  /* (H,C),(H,H)    */
                            remat_value b_ih /*[b]*/, remat_value b_hh /*[b]*/);               /* (H),(H)        */
 remat_value remat_layer_norm(remat_graph *, remat_value x, remat_value gain, remat_value bias, double epsilon);
+/* Scaled dot-product attention, heads side by side along C: y[t] = sum over s of v[s] softmax over s of q[t].k[s] / sqrt(C/heads),
+ * causal: over s <= t alone. q, k and v are sequences (T,B,C). Layers q = linear(x, ..) and so on before it are the caller's. */
+remat_value remat_attention(remat_graph *, remat_value q, remat_value k, remat_value v, int64_t heads, bool causal);
 remat_value remat_dropout(remat_graph *, remat_value x, double probability); /* identity in evaluation */
 remat_value remat_add(remat_graph *, remat_value a, remat_value b);          /* same shape             */
 remat_value remat_mul(remat_graph *, remat_value a, remat_value b);          /* same shape             */

@@ -90,6 +90,9 @@ typedef struct {
     int64_t first, count;
 } rm_slice_attr;
 typedef struct {
+    int64_t heads, causal; /* causal: 0 or 1 */
+} rm_attention_attr;
+typedef struct {
     double smoothing;
 } rm_cross_entropy_attr; /* no attribute: 0 */
 

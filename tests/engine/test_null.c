@@ -112,6 +112,7 @@ static char text[REMAT_DESC_TEXT];
     X(remat_gru(NULL, none, none, none, none, none).id == 0)                                                           \
     X(remat_rnn_tanh(NULL, none, none, none, none, none).id == 0)                                                      \
     X(remat_layer_norm(NULL, none, none, none, 1e-5).id == 0)                                                          \
+    X(remat_attention(NULL, none, none, none, 1, true).id == 0)                                                        \
     X(remat_dropout(NULL, none, 0.5).id == 0)                                                                          \
     X(remat_add(NULL, none, none).id == 0)                                                                             \
     X(remat_mul(NULL, none, none).id == 0)                                                                             \
