@@ -213,12 +213,20 @@ static remat_status check_axes(const remat_graph *graph, const rm_op *op, const 
                 "%s: input %d %s a time axis, but input 0 %s; give both the same kind", op->name, i,
                 is ? "has" : "lacks", *sequence ? "has one" : "does not");
     }
-    REQUIRE(*sequence || (op->time != RM_TIME_RECURRENT && op->time != RM_TIME_LAST), INVALID,
+    REQUIRE(*sequence || !rm_op_needs_time(op), INVALID,
             "%s works along time, but its input is not a sequence; make it a REMAT_SEQUENCE input", op->name);
     return REMAT_OK;
 }
 
-static bool keeps_time(const rm_op *op) { return op->time == RM_TIME_POINTWISE || op->time == RM_TIME_RECURRENT; }
+/* Which way time runs in the inputs that have it: one way. */
+static remat_status check_direction(const remat_graph *graph, const rm_op *op, const int32_t *x, bool *reversed) {
+    *reversed = graph->value[x[0]].reversed;
+    for (int i = 0; i < op->n_in; i++)
+        REQUIRE(!graph->value[x[i]].sequence || graph->value[x[i]].reversed == *reversed, INVALID,
+                "%s: time runs %s in input %d, and %s in input 0; remat_reverse turns one of them round", op->name,
+                *reversed ? "forwards" : "backwards", i, *reversed ? "backwards" : "forwards");
+    return REMAT_OK;
+}
 
 /* What a tile of one timestep is made to is the whole's y, but for its length. */
 static remat_status check_tile(const rm_op *op, rm_desc *x, const void *attr, rm_desc y, const rm_desc *state) {
@@ -228,7 +236,7 @@ static remat_status check_tile(const rm_op *op, rm_desc *x, const void *attr, rm
         if (x[i].rank > 0 && !(op->weights >> i & 1)) x[i].dim[0] = 1;
     memcpy(state_of_one, state, sizeof state_of_one);
     TRY(rm_op_infer(op, x, attr, &y_of_one, state_of_one));
-    if (keeps_time(op)) y.dim[0] = 1;
+    if (rm_op_keeps_time(op)) y.dim[0] = 1;
     REQUIRE(rm_desc_equal(&y, &y_of_one), INVALID,
             "%s: for one timestep its result would be %s, where a part of the whole is %s", op->name,
             rm_desc_text(&y_of_one, tile), rm_desc_text(&y, whole));
@@ -251,15 +259,15 @@ static remat_status check_result(const remat_graph *graph, const rm_op *op, bool
                 rm_desc_text(&state[k], text));
     }
     if (!sequence) return REMAT_OK;
-    REQUIRE(!keeps_time(op) || (y->rank >= 2 && y->dim[0] == graph->timesteps && y->dim[1] == graph->batch), INVALID,
-            "%s: its result is %s; it goes along time as its input does, so it begins with (%lld,%lld)", op->name,
-            rm_desc_text(y, text), (long long)graph->timesteps, (long long)graph->batch);
-    return check_tile(op, x, attr, *y, state);
+    REQUIRE(!rm_op_keeps_time(op) || (y->rank >= 2 && y->dim[0] == graph->timesteps && y->dim[1] == graph->batch),
+            INVALID, "%s: its result is %s; it goes along time as its input does, so it begins with (%lld,%lld)",
+            op->name, rm_desc_text(y, text), (long long)graph->timesteps, (long long)graph->batch);
+    return op->time == RM_TIME_WHOLE ? REMAT_OK : check_tile(op, x, attr, *y, state);
 }
 
 static remat_status add_node(remat_graph *graph, const rm_op *op, const int32_t *x, const void *attr, int32_t *id) {
     rm_desc descs[RM_MAX_IN], y = {.dim = {1, 1, 1, 1}}, state[RM_MAX_STATE] = {{0}};
-    bool needs_gradient = false, sequence;
+    bool needs_gradient = false, sequence, reversed;
     for (int i = 0; i < RM_MAX_IN; i++) {
         bool given = i < op->n_in && x[i];
         REQUIRE(i >= op->n_in || given || op->optional >> i & 1, INVALID, "%s: input %d is missing", op->name, i);
@@ -267,6 +275,7 @@ static remat_status add_node(remat_graph *graph, const rm_op *op, const int32_t 
         needs_gradient |= given && graph->value[x[i]].needs_gradient;
     }
     TRY(check_axes(graph, op, x, &sequence));
+    TRY(check_direction(graph, op, x, &reversed));
     TRY(rm_op_infer(op, descs, attr, &y, state));
     TRY(rm_op_check_discrete(op, descs));
     TRY(check_result(graph, op, sequence, descs, attr, &y, state));
@@ -278,10 +287,12 @@ static remat_status add_node(remat_graph *graph, const rm_op *op, const int32_t 
         REQUIRE(node.attr, MEMORY, "out of memory for a node");
         memcpy(node.attr, attr, node.attr_bytes);
     }
+    bool keeps_time = sequence && rm_op_keeps_time(op);
     remat_status status = add_value(graph, NULL,
                                     (rm_value){.origin = RM_VALUE_RESULT,
                                                .desc = y,
-                                               .sequence = sequence && keeps_time(op),
+                                               .sequence = keeps_time,
+                                               .reversed = keeps_time && reversed != (op->time == RM_TIME_REVERSE),
                                                .needs_gradient = needs_gradient,
                                                .node = graph->n_nodes},
                                     &node.y);
@@ -310,6 +321,13 @@ static remat_value build(remat_graph *graph, const char *op, const int32_t *x, c
 #define BUILD(op, ...) build(graph, op, (int32_t[RM_MAX_IN]){__VA_ARGS__}, NULL)
 #define BUILD_WITH(attr, op, ...) build(graph, op, (int32_t[RM_MAX_IN]){__VA_ARGS__}, &(attr))
 
+/* The third and the fourth are optional to the op, and not to whoever lists them. */
+static remat_status check_concat(const remat_value *x, int n) {
+    REQUIRE(x && n >= 2 && n <= 4, INVALID, "concat: it was given %d values; it joins 2 to 4 of them", x ? n : 0);
+    for (int i = 0; i < n; i++) REQUIRE(x[i].id, INVALID, "concat: input %d is missing", i);
+    return REMAT_OK;
+}
+
 remat_value remat_embedding(remat_graph *graph, remat_value tokens, remat_value weight) {
     return BUILD("embedding", tokens.id, weight.id);
 }
@@ -332,6 +350,11 @@ remat_value remat_layer_norm(remat_graph *graph, remat_value x, remat_value gain
     rm_layer_norm_attr attr = {epsilon};
     return BUILD_WITH(attr, "layer_norm", x.id, gain.id, bias.id);
 }
+remat_value remat_attention(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,
+                            bool causal) {
+    rm_attention_attr attr = {heads, causal};
+    return BUILD_WITH(attr, "attention", q.id, k.id, v.id);
+}
 remat_value remat_dropout(remat_graph *graph, remat_value x, double probability) {
     rm_dropout_attr attr = {probability};
     return BUILD_WITH(attr, "dropout", x.id);
@@ -346,6 +369,18 @@ remat_value remat_sigmoid(remat_graph *graph, remat_value x) { return BUILD("sig
 remat_value remat_tanh(remat_graph *graph, remat_value x) { return BUILD("tanh", x.id); }
 remat_value remat_relu(remat_graph *graph, remat_value x) { return BUILD("relu", x.id); }
 remat_value remat_gelu(remat_graph *graph, remat_value x) { return BUILD("gelu", x.id); }
+remat_value remat_concat(remat_graph *graph, const remat_value *x, int n) {
+    int32_t id[RM_MAX_IN] = {0};
+    if (!graph || graph->status) return REMAT_NONE;
+    remat_status status = check_concat(x, n);
+    for (int i = 0; !status && i < n; i++) id[i] = x[i].id;
+    return status ? (remat_value){mistake(graph, status)} : build(graph, "concat", id, NULL);
+}
+remat_value remat_slice(remat_graph *graph, remat_value x, int64_t first, int64_t count) {
+    rm_slice_attr attr = {first, count};
+    return BUILD_WITH(attr, "slice", x.id);
+}
+remat_value remat_reverse(remat_graph *graph, remat_value x) { return BUILD("reverse", x.id); }
 remat_value remat_last_step(remat_graph *graph, remat_value x) { return BUILD("last_step", x.id); }
 remat_value remat_mean_over_time(remat_graph *graph, remat_value x) { return BUILD("mean_over_time", x.id); }
 remat_value remat_softmax_cross_entropy(remat_graph *graph, remat_value logits, remat_value targets) {

@@ -135,6 +135,9 @@ remat_value remat_gru(remat_graph *, remat_value x, remat_value w_ih, remat_valu
 remat_value remat_rnn_tanh(remat_graph *, remat_value x, remat_value w_ih, remat_value w_hh,  /* (H,C),(H,H)    */
                            remat_value b_ih /*[b]*/, remat_value b_hh /*[b]*/);               /* (H),(H)        */
 remat_value remat_layer_norm(remat_graph *, remat_value x, remat_value gain, remat_value bias, double epsilon);
+/* Scaled dot-product attention, heads side by side along C: y[t] = sum over s of v[s] softmax over s of q[t].k[s] / sqrt(C/heads),
+ * causal: over s <= t alone. q, k and v are sequences (T,B,C). Layers q = linear(x, ..) and so on before it are the caller's. */
+remat_value remat_attention(remat_graph *, remat_value q, remat_value k, remat_value v, int64_t heads, bool causal);
 remat_value remat_dropout(remat_graph *, remat_value x, double probability); /* identity in evaluation */
 remat_value remat_add(remat_graph *, remat_value a, remat_value b);          /* same shape             */
 remat_value remat_mul(remat_graph *, remat_value a, remat_value b);          /* same shape             */
@@ -143,6 +146,11 @@ remat_value remat_sigmoid(remat_graph *, remat_value x);
 remat_value remat_tanh(remat_graph *, remat_value x);
 remat_value remat_relu(remat_graph *, remat_value x);
 remat_value remat_gelu(remat_graph *, remat_value x);           /* the exact one, x Phi(x), PyTorch's default */
+remat_value remat_concat(remat_graph *, const remat_value *x, int n); /* 2 to 4: (..,C1),(..,C2),.. -> (..,C1+C2+..) */
+remat_value remat_slice(remat_graph *, remat_value x, int64_t first, int64_t count); /* (..,C) -> (..,count) */
+/* x with time reversed: y[t] = x[T-1-t]. What is made of it runs backwards, too; two sequences that meet in a layer or a loss
+ * run the same way, so one is turned round again. The last step of a reversed sequence is the first timestep. */
+remat_value remat_reverse(remat_graph *, remat_value x);
 remat_value remat_last_step(remat_graph *, remat_value x);      /* (T,B,C) -> (B,C), step T-1       */
 remat_value remat_mean_over_time(remat_graph *, remat_value x); /* (T,B,C) -> (B,C)                 */
 

@@ -72,6 +72,9 @@ typedef enum {
                              share, already divided by t_total where the op is a mean. dy is the same for all.
                              With a scalar y it can be a session's loss                                         */
     REMAT_TIME_LAST,      /* y has no time axis and reads only the last tile                                     */
+    REMAT_TIME_REVERSE,   /* y is x with time reversed. A call sees one tile and reverses it; the graph takes the
+                             tiles in reverse order: x[t0 .. t0 + tau) becomes y[t_total - t0 - tau .. t_total - t0) */
+    REMAT_TIME_WHOLE,     /* x and y have a time axis, and a call is given all of it: never cut into tiles       */
 } remat_time;
 
 /* Names what is drawn: of an update and a shard of its batch, and of a node of the graph. */
@@ -155,9 +158,9 @@ typedef struct {
         bool state;  /* backward reads state_in                        */
     } saves;
     /* Result shape, and shapes of the carried states, all F32 (F64 of F64 inputs). The inputs' dtypes and ranks are checked
-     * here: return remat_refuse(..), whose sentence names the op and the shapes. Also called for tiles: inputs with a time axis
-     * then have fewer timesteps, and so has y, if it has one; nothing else changes with them. A length may be refused: then
-     * remat_session_create says for which tiles. */
+     * here: return remat_refuse(..), whose sentence names the op and the shapes. Also called for tiles (but for WHOLE
+     * ops): inputs with a time axis then have fewer timesteps, and so has y, if it has one; nothing else changes with them. A
+     * length may be refused: then remat_session_create says for which tiles. */
     remat_status (*infer)(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state);
     void (*cost)(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out);
     uint64_t (*aux_bytes)(const remat_desc *x, const void *attr);          /* NULL: none */
@@ -170,7 +173,8 @@ typedef struct {
      * (x of saves.in, y, state_in), the inputs marked in `weights`, and `packed`; its cost is that of pass REMAT_REBUILD.
      * NULL: aux, if any, is always saved. An op either has rebuild or is cheap, not both. */
     bool (*rebuilds)(const remat_desc *x, const void *attr); /* shapes for which the bits are the same; NULL: all of them */
-    bool cheap; /* forward costs about as much as reading a saved y would: rather run it again than save. POINTWISE ops alone */
+    bool cheap; /* forward costs about as much as reading a saved y would: rather run it again than save. POINTWISE and REVERSE
+                   ops alone */
     const remat_sample *samples; /* two to five small ones, for remat_op_check */
     int n_samples;
 } remat_op;
@@ -196,9 +200,9 @@ typedef struct {
 /* Runs the op's CPU kernels and definitions on all its samples, in milliseconds to seconds: infer refuses, and names the op;
  * shapes and costs fit the timesteps; outputs are written in full, and nothing outside the buffers; the same call gives the same
  * bits, wherever the buffers lie; backward reads what `saves` declares, nothing else, and needs all of it; unwanted gradients
- * change nothing; weight gradients are added; any tile gives the same result; what a lean stage does not save is made again bit for
- * bit; float kernels agree with double; gradients agree with finite differences. What it cannot know is whether forward computes
- * what was meant.
+ * change nothing; weight gradients are added; any tile gives the same result (mirrored where time is REVERSE; WHOLE
+ * ops are not cut); what a lean stage does not save is made again bit for bit; float kernels agree with double; gradients agree with
+ * finite differences. What it cannot know is whether forward computes what was meant.
  *
  * op_f64 is the same op in double. INVALID: a promise is broken, and the sentence says which, on which sample, by how much. MEMORY.
  * A kernel that follows a NULL pointer ends the program: what backward did not declare is absent only after it was found not to

@@ -27,6 +27,8 @@ typedef remat_time rm_time;
 #define RM_TIME_RECURRENT REMAT_TIME_RECURRENT
 #define RM_TIME_SUM REMAT_TIME_SUM
 #define RM_TIME_LAST REMAT_TIME_LAST
+#define RM_TIME_REVERSE REMAT_TIME_REVERSE
+#define RM_TIME_WHOLE REMAT_TIME_WHOLE
 typedef remat_key rm_key;
 typedef remat_call rm_call;
 typedef remat_kernel rm_kernel;
@@ -45,6 +47,11 @@ remat_status rm_op_check_discrete(const rm_op *op, const rm_desc *x);
 /* INVALID where costs are negative or no finite numbers, or bytes of aux, scratch or fixed exceed 2^60. */
 remat_status rm_op_check_demands(const rm_op *op, const rm_desc *x, const rm_desc *y, const void *attr,
                                  rm_device_kind device);
+
+/* Of a sequence it makes a sequence. */
+static inline bool rm_op_keeps_time(const rm_op *op) { return op->time != RM_TIME_SUM && op->time != RM_TIME_LAST; }
+/* Its input must be a sequence. */
+static inline bool rm_op_needs_time(const rm_op *op) { return op->time != RM_TIME_POINTWISE && op->time != RM_TIME_SUM; }
 
 /* NULL: this device lacks it. */
 static inline rm_kernel *rm_op_kernel(const rm_op *op, rm_device_kind device, rm_pass pass) {
@@ -79,6 +86,12 @@ typedef struct {
 typedef struct {
     double epsilon;
 } rm_layer_norm_attr;
+typedef struct {
+    int64_t first, count;
+} rm_slice_attr;
+typedef struct {
+    int64_t heads, causal; /* causal: 0 or 1 */
+} rm_attention_attr;
 typedef struct {
     double smoothing;
 } rm_cross_entropy_attr; /* no attribute: 0 */

@@ -111,11 +111,11 @@ static const char *check_refusals(subject *s) {
 
 static const char *check_shapes_of(const subject *s, const rm_op *op, remat_dtype real) {
     const rm_sample *sample = &op->samples[s->sample];
-    bool keeps_time = op->time == RM_TIME_POINTWISE || op->time == RM_TIME_RECURRENT;
+    bool keeps_time = rm_op_keeps_time(op);
     int64_t steps = sample->sequence ? sample->x[0].dim[0] : 1;
     rm_desc whole = {0}, states[RM_MAX_STATE] = {{0}};
     char text[RM_DESC_TEXT], other[RM_DESC_TEXT];
-    for (int64_t tau = steps; tau >= 1; tau--) {
+    for (int64_t tau = steps; tau >= (op->time == RM_TIME_WHOLE ? steps : 1); tau--) {
         rm_desc x[RM_MAX_IN], y = {0}, state[RM_MAX_STATE] = {{0}};
         memcpy(x, sample->x, sizeof x);
         for (int i = 0; sample->sequence && i < op->n_in; i++)
@@ -169,10 +169,12 @@ static remat_status check_demands(const subject *s) {
     return rm_op_check_demands(s->op, sample->x, &y, sample->attr, RM_DEVICE_CPU);
 }
 
-/* Ten times the timesteps: ten times the work; the fixed part (reading the weights) may be most of the bytes. */
+/* Ten times the timesteps: ten times the work, or more where all are seen at once; the fixed part (reading the weights) may be
+ * most of the bytes. */
 static const char *check_costs(subject *s) {
     const rm_sample *sample = &s->op->samples[s->sample];
     int last = s->op->on[RM_DEVICE_CPU].rebuild ? RM_REBUILD : RM_BACKWARD;
+    double most = s->op->time == RM_TIME_WHOLE ? DBL_MAX : 13;
     if (check_demands(s)) return complain("%s", remat_last_error());
     for (int pass = RM_FORWARD; pass <= last; pass++) {
         static const char *const pass_name[] = {"forward", "backward", "rebuild"};
@@ -181,9 +183,9 @@ static const char *check_costs(subject *s) {
         if (!(one.moved_bytes > 0)) return complain("%s claims to move no bytes", name);
         if (s->op->weights && sample->x[0].dtype != REMAT_I32 && !(one.flops > 0))
             return complain("%s has weights, and claims to compute nothing", name);
-        if (sample->sequence && !(ten.flops >= 7 * one.flops && ten.flops <= 13 * one.flops))
+        if (sample->sequence && !(ten.flops >= 7 * one.flops && ten.flops <= most * one.flops))
             return complain("%s claims %g FLOPs, and %g for ten times the timesteps", name, one.flops, ten.flops);
-        if (sample->sequence && !(ten.moved_bytes >= one.moved_bytes && ten.moved_bytes <= 13 * one.moved_bytes))
+        if (sample->sequence && !(ten.moved_bytes >= one.moved_bytes && ten.moved_bytes <= most * one.moved_bytes))
             return complain("%s claims %g bytes, and %g for ten times the timesteps", name, one.moved_bytes,
                             ten.moved_bytes);
     }
@@ -404,7 +406,7 @@ static const char *compare_tiles(rm_op_setup setup, const rm_op_inputs *in, rm_o
     static const int64_t tau[] = {0, 1, 2, 3};
     int64_t steps = rm_op_steps(&setup);
     for (size_t i = 0; i < sizeof tau / sizeof *tau; i++) {
-        if (tau[i] >= steps) continue;
+        if (tau[i] >= rm_op_tiles(&setup)) continue;
         rm_op_outputs out;
         setup.tau = tau[i];
         const char *wrong = rm_op_run(&setup, in, &out);
@@ -642,8 +644,8 @@ static const char *compare_lean(rm_op_setup setup, const rm_op_inputs *in, rm_op
 /* Every tile; buffers in several places, whose poison differs; and what is not declared, absent last. */
 static const char *check_lean_of(rm_op_setup setup, const rm_op_inputs *in) {
     const char *wrong = NULL;
-    int64_t steps = rm_op_steps(&setup);
-    for (setup.tau = 0; setup.tau <= 3 && setup.tau < steps && !wrong; setup.tau++)
+    int64_t most = rm_op_tiles(&setup);
+    for (setup.tau = 0; setup.tau <= 3 && setup.tau < most && !wrong; setup.tau++)
         for (setup.variant = 0; setup.variant < 3 && !wrong; setup.variant++)
             wrong = compare_lean(setup, in, RM_OP_PLAIN);
     setup.tau = 0, setup.variant = 0;
@@ -690,7 +692,7 @@ static remat_status check_operand(const rm_op *op, const rm_sample *sample, int 
 }
 
 static remat_status check_samples(const rm_op *op, remat_dtype real) {
-    bool along_time = op->time == RM_TIME_RECURRENT || op->time == RM_TIME_LAST;
+    bool along_time = rm_op_needs_time(op);
     TRY(rm_op_check_descriptor(op));
     REQUIRE(op->samples && op->n_samples > 0, INVALID, "%s has no samples", op->name);
     for (int k = 0; k < op->n_samples; k++) {

@@ -17,6 +17,7 @@ static bool given(const rm_op_setup *s, int i) { return i < s->op->n_in && sampl
 static bool has_time(const rm_op_setup *s, int i) { return sample_of(s)->sequence && !(s->op->weights >> i & 1); }
 
 int64_t rm_op_steps(const rm_op_setup *s) { return sample_of(s)->sequence ? sample_of(s)->x[0].dim[0] : 1; }
+int64_t rm_op_tiles(const rm_op_setup *s) { return s->op->time == RM_TIME_WHOLE ? 1 : rm_op_steps(s); }
 
 /* The inputs' shapes when x has so many timesteps. */
 static void shapes_of(const rm_op_setup *s, int64_t steps, rm_desc *x) {
@@ -208,8 +209,12 @@ static const char *judge(runner *r, const char *pass) {
 
 static int64_t stride_of(const rm_desc *desc) { return rm_desc_count(desc) / desc->dim[0]; } /* of one timestep */
 
-static bool y_has_time(const runner *r) {
-    return sample_of(r->s)->sequence && (r->s->op->time == RM_TIME_POINTWISE || r->s->op->time == RM_TIME_RECURRENT);
+static bool y_has_time(const runner *r) { return sample_of(r->s)->sequence && rm_op_keeps_time(r->s->op); }
+
+/* The first element of y, and of dy, that is the tile's. */
+static int64_t place_in_y(const runner *r, const tile *t) {
+    int64_t t0 = r->s->op->time == RM_TIME_REVERSE ? rm_op_steps(r->s) - t->t0 - t->steps : t->t0;
+    return y_has_time(r) ? t0 * stride_of(&r->y) : 0;
 }
 
 static const char *const input_name[] = {"x[0]", "x[1]", "x[2]", "x[3]", "x[4]"};
@@ -400,8 +405,7 @@ static const char *backward_tile(runner *r, int64_t k) {
     tile *t = &r->tiles[k];
     rm_call c = t->call;
     ask_for_gradients(r, k, &c);
-    int64_t at = y_has_time(r) ? t->t0 * stride_of(&c.y.desc) : 0;
-    c.dy = tensor_make(r, c.y.desc, r->in->dy.value + at, "dy");
+    c.dy = tensor_make(r, c.y.desc, r->in->dy.value + place_in_y(r, t), "dy");
     const char *wrong = NULL;
     if (s->lean && s->op->on[RM_DEVICE_CPU].rebuild) wrong = rebuild_tile(r, &t->call, &c.aux);
     if (s->lean && s->op->cheap) wrong = repeat_tile(r, &t->call, &c);
@@ -423,7 +427,7 @@ static const char *backward_tile(runner *r, int64_t k) {
 static const char *prepare(runner *r) {
     const rm_op_setup *s = r->s;
     rm_desc x[RM_MAX_IN];
-    int64_t steps = rm_op_steps(s), tau = s->tau > 0 ? s->tau : steps;
+    int64_t steps = rm_op_steps(s), tau = s->tau > 0 && s->tau < rm_op_tiles(s) ? s->tau : steps;
     shapes_of(s, steps, x);
     if (rm_op_infer(s->op, x, sample_of(s)->attr, &r->y, r->state)) return remat_last_error();
     rm_call call = {.attr = sample_of(s)->attr, .threads = s->threads};
@@ -463,7 +467,7 @@ static void collect_forward(runner *r) {
     for (int64_t k = 0; k < r->n_tiles; k++) {
         tile *t = &r->tiles[k];
         if (y_has_time(r))
-            collect(&t->call.y, &out->y, t->t0 * stride_of(&r->y), false);
+            collect(&t->call.y, &out->y, place_in_y(r, t), false);
         else if (r->s->op->time == RM_TIME_LAST)
             collect(&t->call.y, &out->y, 0, false); /* the last one stays */
         else

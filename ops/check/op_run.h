@@ -45,7 +45,7 @@ typedef struct {
     bool no_aux;      /* forward only, aux NULL */
     bool lean;        /* what backward reads is rebuilt, or forward run again, where the op says how    */
     bool forward_only;
-    int64_t tau; /* 0: one tile */
+    int64_t tau; /* 0: one tile, which it is anyway where the op's time is WHOLE */
     int threads, variant;
     rm_op_trick trick;
     int which;
@@ -56,6 +56,8 @@ extern const void *rm_op_queue;
 
 /* The steps of the sample's time axis; 1 when it has none. */
 int64_t rm_op_steps(const rm_op_setup *setup);
+/* The most tiles that they may be cut into: as many, or 1. */
+int64_t rm_op_tiles(const rm_op_setup *setup);
 /* Random inputs in +-[0.1, 1.1], integers inside their bounds; the same for the same sample and seed. Empty where memory is short. */
 void rm_op_inputs_make(const rm_op_setup *setup, uint64_t seed, rm_op_inputs *out);
 void rm_op_inputs_free(rm_op_inputs *inputs);

@@ -7,6 +7,7 @@
 #include "ops/real.h"
 
 #include "ops/math/exp.h"
+#include "ops/math/row.h"
 #include "ops/op.h"
 #include "ops/shape.h"
 
@@ -97,18 +98,7 @@ static void define_backward(const rm_call *call) {
 
 /* ---- The fast form: the same, a row in a few passes that compilers turn into vector code ---------------- */
 
-enum { LANES = 16 };
-
-static real largest_of(const real *x, int64_t n) {
-    real lane[LANES], largest = x[0];
-    int64_t whole = n / LANES * LANES;
-    for (int i = 0; i < LANES; i++) lane[i] = x[0];
-    for (int64_t from = 0; from < whole; from += LANES)
-        for (int i = 0; i < LANES; i++) lane[i] = x[from + i] > lane[i] ? x[from + i] : lane[i];
-    for (int i = 0; i < LANES; i++) largest = lane[i] > largest ? lane[i] : largest;
-    for (int64_t i = whole; i < n; i++) largest = x[i] > largest ? x[i] : largest;
-    return largest;
-}
+enum { LANES = RM_ROW_LANES };
 
 static double sum_of_exp(const real *x, int64_t n, real largest) {
     real lane[LANES] = {0};
@@ -140,7 +130,7 @@ static double block_loss(const rm_call *call, int64_t from, int64_t to) {
     double loss = 0, smoothing = smoothing_of(call);
     for (int64_t r = from; r < to; r++) {
         const real *x = (const real *)call->x[LOGITS].data + r * v;
-        real largest = largest_of(x, v);
+        real largest = rm_row_largest(x, v);
         double sum = sum_of_exp(x, v, largest);
         loss += log(sum) + (1 - smoothing) * ((double)largest - x[target[r]]);
         if (smoothing > 0) loss += smoothing / (double)v * sum_below(x, v, largest);

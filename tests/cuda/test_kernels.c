@@ -116,8 +116,8 @@ END_TEST
 
 /* Where each element is computed alone, or summed in the CPU's order, the bits are the CPU's; dropout's mask above all. */
 START_TEST(some_ops_have_the_bits_of_the_cpu) {
-    static const char *const name[] = {"dropout", "embedding", "add",       "mul",
-                                       "scale",   "relu",      "last_step", "mean_over_time"};
+    static const char *const name[] = {"dropout",   "embedding",      "add",    "mul",   "scale",  "relu",
+                                       "last_step", "mean_over_time", "concat", "slice", "reverse"};
     const rm_op *cpu = rm_op_find(name[_i]);
     rm_op cuda = emulated(cpu);
     for (int sample = 0; sample < cpu->n_samples; sample++)
@@ -576,7 +576,7 @@ int main(void) {
     tcase_add_loop_test(ops, every_op_has_kernels, 0, rm_n_ops);
     tcase_add_loop_test(ops, kernels_keep_the_promises_of_ops, 0, rm_n_ops);
     tcase_add_loop_test(ops, the_order_of_threads_and_blocks_does_not_matter, 0, rm_n_ops);
-    tcase_add_loop_test(ops, some_ops_have_the_bits_of_the_cpu, 0, 8);
+    tcase_add_loop_test(ops, some_ops_have_the_bits_of_the_cpu, 0, 11);
     tcase_add_loop_test(ops, rows_are_scattered_in_order, 0, 5);
     tcase_add_loop_test(ops, any_shape_is_rebuilt, 0, 2);
     tcase_add_loop_test(ops, recordings_are_known_by_all_they_depend_on, 0, 12);

@@ -63,7 +63,7 @@ static remat_value pick(net *n) {
 static remat_value random_layer(net *n, bool timed) {
     remat_graph *g = n->graph;
     int64_t c = n->width;
-    switch (draw(timed ? 13 : 10)) {
+    switch (draw(timed ? 14 : 11)) {
     case 0:
         return remat_linear(g, pick(n), param(n, 2, c, c), param(n, 1, c, 1));
     case 1:
@@ -85,9 +85,11 @@ static remat_value random_layer(net *n, bool timed) {
     case 9:
         return remat_linear(g, pick(n), param(n, 2, c, c), REMAT_NONE);
     case 10:
+        return remat_slice(g, remat_concat(g, (remat_value[]){pick(n), pick(n), pick(n)}, 3), c - 1, c);
+    case 11:
         return remat_lstm(g, pick(n), param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), param(n, 1, 4 * c, 1),
                           param(n, 1, 4 * c, 1));
-    case 11:
+    case 12:
         return remat_gru(g, pick(n), param(n, 2, 3 * c, c), param(n, 2, 3 * c, c), param(n, 1, 3 * c, 1), REMAT_NONE);
     default:
         return remat_rnn_tanh(g, pick(n), param(n, 2, c, c), param(n, 2, c, c), REMAT_NONE, param(n, 1, c, 1));

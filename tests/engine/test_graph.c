@@ -82,6 +82,89 @@ START_TEST(one_pass_over_time) {
 }
 END_TEST
 
+START_TEST(columns_are_joined_and_taken_apart) {
+    remat_value x = sequence("x", REMAT_F32, T, B, 3), y = sequence("y", REMAT_F32, T, B, 4);
+    remat_value z = remat_concat(graph, (remat_value[]){x, y, x, y}, 4); /* (T,B,14) */
+    remat_value last = remat_slice(graph, z, 13, 1);                     /* (T,B,1)  */
+    remat_add(graph, last, sequence("one", REMAT_F32, T, B, 1));
+    ck_assert_msg(!remat_graph_check(graph), "%s", remat_last_error());
+    switch (_i) {
+    case 0:
+        remat_slice(graph, z, 12, 3);
+        expect_mistake("slice: x is f32 (40,2,14), which has no 3 columns from column 12 on");
+        break;
+    case 1:
+        remat_slice(graph, z, -1, 3);
+        expect_mistake("0 <= first");
+        break;
+    case 2:
+        remat_slice(graph, z, 0, 0);
+        expect_mistake("1 <= count");
+        break;
+    case 3:
+        remat_slice(graph, z, 13, INT64_MAX);
+        expect_mistake("first + count <= 14");
+        break;
+    case 4:
+        remat_concat(graph, (remat_value[]){x, y, x, y, x}, 5);
+        expect_mistake("concat: it was given 5 values; it joins 2 to 4 of them");
+        break;
+    case 5:
+        remat_concat(graph, &x, 1);
+        expect_mistake("it was given 1 values");
+        break;
+    case 6:
+        remat_concat(graph, (remat_value[]){x, y, REMAT_NONE}, 3);
+        expect_mistake("concat: input 2 is missing");
+        break;
+    case 7:
+        remat_concat(graph, (remat_value[]){x, remat_param(graph, "w", 1, (int64_t[]){3}, remat_init_zero())}, 2);
+        expect_mistake("input 1 lacks a time axis");
+        break;
+    case 8:
+        remat_concat(graph, (remat_value[]){matrix("a", 4, 2), matrix("b", 5, 2)}, 2);
+        expect_mistake("x[0] is f32 (4,2) and x[1] is f32 (5,2)");
+        break;
+    default:
+        remat_concat(graph, (remat_value[]){sequence("flat", REMAT_F32, T, B, 0), sequence("too", REMAT_F32, T, B, 0)},
+                     2);
+        expect_mistake("it goes along time as its input does, so it begins with (40,2)");
+    }
+}
+END_TEST
+
+/* What is made of a reversed sequence runs backwards, until it is turned round again; which way, its reader must know. */
+START_TEST(time_runs_one_way_at_a_time) {
+    remat_value x = sequence("x", REMAT_F32, T, B, 3), w = matrix("w", 3, 3), u = matrix("u", 3, 3);
+    remat_value back = remat_rnn_tanh(graph, remat_reverse(graph, x), w, u, REMAT_NONE, REMAT_NONE);
+    remat_value both = remat_add(graph, remat_reverse(graph, back), x);
+    remat_value ends = remat_add(graph, remat_last_step(graph, back), remat_last_step(graph, both));
+    remat_mul(graph, ends, remat_mean_over_time(graph, remat_mul(graph, back, remat_reverse(graph, both))));
+    ck_assert_msg(!remat_graph_check(graph), "%s", remat_last_error());
+    if (_i == 0) {
+        remat_add(graph, x, remat_gelu(graph, back));
+        expect_mistake("add: time runs backwards in input 1, and forwards in input 0; remat_reverse turns one of them");
+    } else if (_i == 1) {
+        remat_mse(graph, remat_linear(graph, back, w, REMAT_NONE), x);
+        expect_mistake("mse: time runs forwards in input 1, and backwards in input 0");
+    } else {
+        remat_reverse(graph, ends);
+        expect_mistake("reverse works along time, but its input is not a sequence");
+    }
+}
+END_TEST
+
+START_TEST(no_session_runs_reverse_yet) {
+    remat_value x = sequence("x", REMAT_F32, T, B, 3);
+    remat_value loss = remat_mse(graph, remat_reverse(graph, x), remat_reverse(graph, x));
+    remat_config config = REMAT_CONFIG_INIT;
+    config.inference = true;
+    remat_session *s;
+    ck_assert_int_eq(remat_session_create(graph, loss, &config, &s), REMAT_MISSING);
+    ck_assert(strstr(remat_last_error(), "reverse can be described, but no session runs it yet") != NULL);
+}
+END_TEST
+
 /* ---- A language model ----------------------------------------------------------------------------------------- */
 
 static remat_value language_model(void) {
@@ -384,6 +467,9 @@ int main(void) {
     tcase_add_test(tests, sizes_that_overflow_are_refused);
     tcase_add_test(tests, recurrent_layers_need_time);
     tcase_add_test(tests, one_pass_over_time);
+    tcase_add_loop_test(tests, time_runs_one_way_at_a_time, 0, 3);
+    tcase_add_test(tests, no_session_runs_reverse_yet);
+    tcase_add_loop_test(tests, columns_are_joined_and_taken_apart, 0, 10);
     tcase_add_test(tests, sessions_refuse);
     tcase_add_test(tests, only_some_are_trained);
     tcase_add_test(tests, folding_changes_rounding_only);

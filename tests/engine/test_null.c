@@ -112,6 +112,7 @@ static char text[REMAT_DESC_TEXT];
     X(remat_gru(NULL, none, none, none, none, none).id == 0)                                                           \
     X(remat_rnn_tanh(NULL, none, none, none, none, none).id == 0)                                                      \
     X(remat_layer_norm(NULL, none, none, none, 1e-5).id == 0)                                                          \
+    X(remat_attention(NULL, none, none, none, 1, true).id == 0)                                                        \
     X(remat_dropout(NULL, none, 0.5).id == 0)                                                                          \
     X(remat_add(NULL, none, none).id == 0)                                                                             \
     X(remat_mul(NULL, none, none).id == 0)                                                                             \
@@ -120,6 +121,10 @@ static char text[REMAT_DESC_TEXT];
     X(remat_tanh(NULL, none).id == 0)                                                                                  \
     X(remat_relu(NULL, none).id == 0)                                                                                  \
     X(remat_gelu(NULL, none).id == 0)                                                                                  \
+    X(remat_concat(NULL, &none, 2).id == 0)                                                                            \
+    X(remat_concat(graph, NULL, 2).id == 0)                                                                            \
+    X(remat_slice(NULL, none, 0, 1).id == 0)                                                                           \
+    X(remat_reverse(NULL, none).id == 0)                                                                               \
     X(remat_last_step(NULL, none).id == 0)                                                                             \
     X(remat_mean_over_time(NULL, none).id == 0)                                                                        \
     X(remat_softmax_cross_entropy(NULL, none, none).id == 0)                                                           \

@@ -33,12 +33,18 @@
     X(rebuild_free_of_charge, "rebuild has weights, and claims to compute nothing")                                    \
     X(rebuild_half_declared, "of rebuild and define_rebuild there is only one")                                        \
     X(rebuild_and_cheap, "one or the other")                                                                           \
-    X(cheap_with_memory, "forward, run again, leaves another aux")
+    X(cheap_with_memory, "forward, run again, leaves another aux")                                                     \
+    X(reverse_unturned, "tile 1 of 7 timesteps: y is off")                                                             \
+    X(reverse_gradient_unturned, "the kernel in double, tile 1 of 7 timesteps: dx[0] is off")                          \
+    X(reverse_pointwise, "tile 1 of 7 timesteps: y is off")
 
 #define DECLARE(name, reason) extern const rm_op rm_op_##name, rm_op_##name##_f64;
 MUTANTS(DECLARE)
 
-#define CONTROLS(X) X(unbroken, "") X(rebuild_unbroken, "") X(rebuild_excluded_shape, "") X(cheap_unbroken, "")
+#define CONTROLS(X)                                                                                                    \
+    X(unbroken, "")                                                                                                    \
+    X(rebuild_unbroken, "") X(rebuild_excluded_shape, "") X(cheap_unbroken, "") X(reverse_unbroken, "")                \
+        X(reverse_uncut, "")
 CONTROLS(DECLARE)
 
 static const struct {

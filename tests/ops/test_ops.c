@@ -51,6 +51,7 @@ static double y_of(const char *name, const void *attr, rm_tensor a, rm_tensor b,
     rm_call call = {.attr = attr, .x = {a, b, c}, .t_total = 1, .threads = 1, .training = true};
     rm_desc x[RM_MAX_IN] = {a.desc, b.desc, c.desc}, state[RM_MAX_STATE];
     double y[64], dy[64], gradient[64], aux[64], scratch[64];
+    for (int i = 3; i < RM_MAX_IN; i++) x[i].rank = call.x[i].desc.rank = -1;
     ck_assert_msg(!op->infer(x, attr, &call.y.desc, state), "%s", remat_last_error());
     call.dy.desc = call.y.desc;
     for (int i = 0; i < 64; i++) dy[i] = 1;
@@ -82,6 +83,28 @@ START_TEST(unary_ops_have_known_values) {
     CLOSE(dx, 1.0);
     CLOSE(y_of("scale", &(rm_scale_attr){-3}, t, none, none, &dx, 1), 1.5);
     CLOSE(dx, -3.0);
+}
+END_TEST
+
+START_TEST(columns_have_known_values) {
+    double a[4] = {1, 2, 3, 4}, b[2] = {5, 6}, dx;
+    rm_tensor left = {rm_desc_make(REMAT_F64, 2, (int64_t[]){2, 2}), a};
+    rm_tensor right = {rm_desc_make(REMAT_F64, 2, (int64_t[]){2, 1}), b};
+    static const double expected[6] = {1, 2, 5, 3, 4, 6};
+    for (int i = 0; i < 4; i++) CLOSE(y_of("concat", NULL, left, right, none, &dx, i), expected[i]);
+    CLOSE(dx, 1.0);
+    CLOSE(y_of("slice", &(rm_slice_attr){1, 1}, left, none, none, &dx, 1), 4.0);
+    CLOSE(dx, 1.0); /* of the first row's second */
+    y_of("slice", &(rm_slice_attr){1, 1}, left, none, none, &dx, 2);
+    CLOSE(dx, 0.0);
+}
+END_TEST
+
+START_TEST(time_is_reversed) {
+    double x[6] = {1, 2, 3, 4, 5, 6}, dx;
+    rm_tensor t = {rm_desc_make(REMAT_F64, 2, (int64_t[]){3, 2}), x};
+    static const double expected[6] = {5, 6, 3, 4, 1, 2};
+    for (int i = 0; i < 6; i++) CLOSE(y_of("reverse", NULL, t, none, none, &dx, i), expected[i]);
 }
 END_TEST
 
@@ -240,6 +263,8 @@ int main(void) {
     tcase_add_loop_test(promises, cells_keep_their_promises_with_every_instruction_set, 0, rm_n_ops);
     tcase_add_test(promises, op_list_is_in_order);
     tcase_add_test(numbers, unary_ops_have_known_values);
+    tcase_add_test(numbers, columns_have_known_values);
+    tcase_add_test(numbers, time_is_reversed);
     tcase_add_test(numbers, losses_have_known_values);
     tcase_add_test(numbers, label_smoothing_is_pytorchs);
     tcase_add_test(numbers, evaluation_knows_no_label_smoothing);

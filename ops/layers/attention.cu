@@ -1,0 +1,120 @@
+/* attention.cu: the op `attention` (attention.c) on CUDA: the same blocks of rows, larger, with products by the queue's `multiply`
+ * and a warp a row for what is between them. */
+#include "ops/cuda/reduce.cuh"
+
+#include "ops/math/exp.h"
+
+extern "C" {
+#include "ops/layers/attention.h"
+}
+
+enum { Q = RM_ATTENTION_Q, K = RM_ATTENTION_K, V = RM_ATTENTION_V, ROWS = 8 /* a block of threads */ };
+typedef rm_attention_shape shape;
+
+/* Scores become probabilities, in place; row r looks at `first` + r keys, but for all of them where `first` is as many. */
+static __global__ void softmax(int64_t rows, int64_t keys, int64_t first, float scale, float *p) {
+    int64_t lane = threadIdx.x % RM_WARP, r = (int64_t)blockIdx.x * ROWS + threadIdx.x / RM_WARP;
+    if (r >= rows) return; /* whole warps */
+    float *x = p + r * keys, largest = x[0] * scale;
+    int64_t n = first + r < keys ? first + r : keys;
+    double sum = 0;
+    for (int64_t i = lane; i < n; i += RM_WARP) largest = x[i] * scale > largest ? x[i] * scale : largest;
+    largest = rm_warp_largest(largest);
+    for (int64_t i = lane; i < n; i += RM_WARP) sum += x[i] = rm_exp_nonpositive(x[i] * scale - largest);
+    float inverse = (float)(1 / rm_warp_sum(sum));
+    for (int64_t i = lane; i < keys; i += RM_WARP) x[i] = i < n ? x[i] * inverse : 0;
+}
+
+/* dp becomes p (dp - sum over the row of p dp) scale. */
+static __global__ void score_gradients(int64_t rows, int64_t keys, float scale, const float *p, float *dp) {
+    int64_t lane = threadIdx.x % RM_WARP, r = (int64_t)blockIdx.x * ROWS + threadIdx.x / RM_WARP;
+    if (r >= rows) return;
+    double sum = 0;
+    for (int64_t i = lane; i < keys; i += RM_WARP) sum += p[r * keys + i] * dp[r * keys + i];
+    sum = rm_warp_sum(sum);
+    for (int64_t i = lane; i < keys; i += RM_WARP)
+        dp[r * keys + i] = p[r * keys + i] * (dp[r * keys + i] - (float)sum) * scale;
+}
+
+/* Rows from .. from + rows - 1 of one head's scores, and the first `keys` columns: all that they look at. */
+typedef struct {
+    int64_t at, from, rows, keys;
+} block;
+
+static block block_of(const shape *s, int64_t head, int64_t from) {
+    int64_t most = RM_ATTENTION_ROWS_CUDA, left = s->steps - from, rows = left < most ? left : most;
+    block b = {head * s->width, from, rows, rm_attention_keys(s, from + rows)};
+    return b;
+}
+
+typedef struct {
+    const float *data;
+    int64_t ld;
+} matrix;
+
+/* c (m,n) = a b, both (.., k) by (k, ..) as they are stored, or transposed */
+static void multiply(const rm_call *call, int64_t m, int64_t n, int64_t k, matrix a, bool transpose_a, matrix b,
+                     bool transpose_b, bool add, float *c, int64_t ldc) {
+    const rm_cuda_queue *queue = (const rm_cuda_queue *)call->queue;
+    rm_cuda_product product = {};
+    product.a = a.data, product.b = b.data, product.c = c;
+    product.m = m, product.n = n, product.k = k;
+    product.lda = a.ld, product.ldb = b.ld, product.ldc = ldc;
+    product.transpose_a = transpose_a, product.transpose_b = transpose_b, product.add = add;
+    queue->multiply(queue, &product);
+}
+
+static matrix part(const rm_tensor *t, int64_t at, int64_t ld) {
+    matrix m = {(const float *)t->data + at, ld};
+    return m;
+}
+
+static void probabilities(const rm_call *call, const shape *s, block b, float *p) {
+    int64_t first = s->causal ? b.from + 1 : b.keys;
+    matrix q = part(&call->x[Q], b.at + b.from * s->ld, s->ld), k = part(&call->x[K], b.at, s->ld);
+    multiply(call, b.rows, b.keys, s->width, q, false, k, true, false, p, b.keys);
+    RM_LAUNCH_TOGETHER(softmax, rm_blocks_of(b.rows, ROWS), ROWS * RM_WARP, call->queue, b.rows, b.keys, first,
+                       (float)s->scale, p);
+}
+
+void rm_attention_forward_cuda(const rm_call *call) {
+    const shape s = rm_attention_shape_of(&call->x[Q].desc, call->attr);
+    float *p = (float *)call->scratch;
+    for (int64_t head = 0; head < s.batch * s.heads; head++)
+        for (int64_t from = 0; from < s.steps; from += RM_ATTENTION_ROWS_CUDA) {
+            block b = block_of(&s, head, from);
+            matrix probability = {p, b.keys};
+            probabilities(call, &s, b, p);
+            multiply(call, b.rows, s.width, b.keys, probability, false, part(&call->x[V], b.at, s.ld), false, false,
+                     (float *)call->y.data + b.at + from * s.ld, s.ld);
+        }
+}
+
+/* What one block of rows gives: all of its dq, and its share of dk and dv, of which the first block that comes writes all. */
+static void backward_block(const rm_call *call, const shape *s, block b, bool first) {
+    const int64_t here = b.at + b.from * s->ld;
+    float *dq = (float *)call->dx[Q].data, *dk = (float *)call->dx[K].data, *dv = (float *)call->dx[V].data;
+    float *p = (float *)call->scratch, *dp = p + b.rows * b.keys;
+    matrix dy = part(&call->dy, here, s->ld), probability = {p, b.keys}, slope = {dp, b.keys};
+    probabilities(call, s, b, p);
+    if (dv) multiply(call, b.keys, s->width, b.rows, probability, true, dy, false, !first, dv + b.at, s->ld);
+    if (!dq && !dk) return;
+    multiply(call, b.rows, b.keys, s->width, dy, false, part(&call->x[V], b.at, s->ld), true, false, dp, b.keys);
+    RM_LAUNCH_TOGETHER(score_gradients, rm_blocks_of(b.rows, ROWS), ROWS * RM_WARP, call->queue, b.rows, b.keys,
+                       (float)s->scale, p, dp);
+    if (dq)
+        multiply(call, b.rows, s->width, b.keys, slope, false, part(&call->x[K], b.at, s->ld), false, false, dq + here,
+                 s->ld);
+    if (dk)
+        multiply(call, b.keys, s->width, b.rows, slope, true, part(&call->x[Q], here, s->ld), false, !first, dk + b.at,
+                 s->ld);
+}
+
+/* From the last block to the first: the last one looks at every key. */
+void rm_attention_backward_cuda(const rm_call *call) {
+    const shape s = rm_attention_shape_of(&call->x[Q].desc, call->attr);
+    int64_t last = (s.steps - 1) / RM_ATTENTION_ROWS_CUDA * RM_ATTENTION_ROWS_CUDA;
+    for (int64_t head = 0; head < s.batch * s.heads; head++)
+        for (int64_t from = last; from >= 0; from -= RM_ATTENTION_ROWS_CUDA)
+            backward_block(call, &s, block_of(&s, head, from), from == last);
+}

@@ -1,0 +1,35 @@
+/* attention.h: how the op `attention` is cut into heads and blocks of rows: for attention.c and attention.cu. */
+#ifndef RM_ATTENTION_H
+#define RM_ATTENTION_H
+
+#include "ops/op.h"
+
+enum { RM_ATTENTION_Q, RM_ATTENTION_K, RM_ATTENTION_V };
+
+/* Rows of one head's (T,T) scores that are in scratch at a time. */
+enum { RM_ATTENTION_ROWS = 128, RM_ATTENTION_ROWS_CUDA = 512 };
+
+typedef struct {
+    int64_t steps, batch, heads, width; /* T, B, heads, C / heads */
+    int64_t ld;                         /* B C: from a timestep to the next */
+    double scale;                       /* of the scores */
+    bool causal;
+} rm_attention_shape;
+
+static inline rm_attention_shape rm_attention_shape_of(const rm_desc *q, const void *attr) {
+    const rm_attention_attr *a = (const rm_attention_attr *)attr;
+    rm_attention_shape s = {q->dim[0], q->dim[1], a->heads, q->dim[2] / a->heads, q->dim[1] * q->dim[2], 0,
+                            a->causal != 0};
+    s.scale = 1 / sqrt((double)s.width);
+    return s;
+}
+
+/* Where a head's features begin, in q, k, v, y and their gradients: head h of row b of the batch. */
+static inline int64_t rm_attention_at(const rm_attention_shape *s, int64_t b, int64_t h) {
+    return (b * s->heads + h) * s->width;
+}
+
+/* Timesteps that the first `end` of them may look at. */
+static inline int64_t rm_attention_keys(const rm_attention_shape *s, int64_t end) { return s->causal ? end : s->steps; }
+
+#endif

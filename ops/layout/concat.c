@@ -1,0 +1,96 @@
+/* concat.c: the op `concat`: two to four values side by side, along the last axis. */
+#include "ops/real.h"
+
+#include <string.h>
+
+#include "ops/op.h"
+#include "ops/shape.h"
+
+enum { MOST = 4 };
+
+/* The same shape as x[0], but for the last size. */
+static remat_status check_beside(const rm_desc *x, int i) {
+    char first[RM_DESC_TEXT], other[RM_DESC_TEXT];
+    rm_desc alike = x[i];
+    if (alike.rank > 0 && alike.rank == x[0].rank) alike.dim[alike.rank - 1] = rm_desc_last(&x[0]);
+    REQUIRE(rm_desc_equal(&alike, &x[0]), INVALID,
+            "concat: x[0] is %s and x[%d] is %s; they may differ in their last size alone", rm_desc_text(&x[0], first),
+            i, rm_desc_text(&x[i], other));
+    return REMAT_OK;
+}
+
+static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+    (void)attr, (void)state;
+    TRY(rm_want_real("concat", "x[0]", &x[0]));
+    TRY(rm_want_rank("concat", "x[0]", &x[0], 1, REMAT_MAX_RANK));
+    *y = x[0];
+    for (int i = 1; i < MOST; i++) {
+        if (x[i].rank < 0) continue;
+        TRY(check_beside(x, i));
+        y->dim[y->rank - 1] += rm_desc_last(&x[i]);
+    }
+    return REMAT_OK;
+}
+
+static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+    (void)x, (void)attr, (void)pass;
+    *out = rm_cost_streaming(y, 0, 2);
+}
+
+/* y (rows,C1+C2+..), x[i] (rows,Ci) */
+static void forward(const rm_call *call) {
+    int64_t rows = rm_desc_rows(&call->y.desc), wide = rm_desc_last(&call->y.desc), at = 0;
+    for (int i = 0; i < MOST; i++) {
+        if (call->x[i].desc.rank < 0) continue;
+        const real *x = call->x[i].data;
+        real *y = (real *)call->y.data + at;
+        int64_t width = rm_desc_last(&call->x[i].desc);
+        RM_PARALLEL_FOR(call->threads, rows * width > RM_PARALLEL_MIN,
+                        for (int64_t r = 0; r < rows; r++)
+                            memcpy(y + r * wide, x + r * width, (size_t)width * sizeof *y););
+        at += width;
+    }
+}
+
+/* Each gradient is its columns of dy. */
+static void backward(const rm_call *call) {
+    int64_t rows = rm_desc_rows(&call->dy.desc), wide = rm_desc_last(&call->dy.desc), at = 0;
+    for (int i = 0; i < MOST; i++) {
+        if (call->x[i].desc.rank < 0) continue;
+        const real *dy = (const real *)call->dy.data + at;
+        real *dx = call->dx[i].data;
+        int64_t width = rm_desc_last(&call->x[i].desc);
+        at += width;
+        if (!dx) continue;
+        RM_PARALLEL_FOR(call->threads, rows * width > RM_PARALLEL_MIN,
+                        for (int64_t r = 0; r < rows; r++)
+                            memcpy(dx + r * width, dy + r * wide, (size_t)width * sizeof *dx););
+    }
+}
+
+static const rm_sample samples[] = {
+    {.name = "sequence",
+     .sequence = true,
+     .x = {RM_SHAPE3(RM_REAL, 5, 2, 7), RM_SHAPE3(RM_REAL, 5, 2, 3), RM_ABSENT, RM_ABSENT}},
+    {.name = "four",
+     .x = {RM_SHAPE2(RM_REAL, 3, 1), RM_SHAPE2(RM_REAL, 3, 11), RM_SHAPE2(RM_REAL, 3, 2), RM_SHAPE2(RM_REAL, 3, 4)}},
+    {.name = "vectors", .x = {RM_SHAPE1(RM_REAL, 2), RM_SHAPE1(RM_REAL, 1), RM_SHAPE1(RM_REAL, 3), RM_ABSENT}},
+    {.name = "large enough for threads",
+     .x = {RM_SHAPE2(RM_REAL, 270, 251), RM_SHAPE2(RM_REAL, 270, 2), RM_ABSENT, RM_ABSENT}},
+};
+
+const rm_op RM_OP(concat) = {
+    .name = "concat",
+    .doc = "y (..,C1+C2+..) = 2 to 4 inputs (..,C1), (..,C2), .. side by side",
+    .n_in = MOST,
+    .optional = 1u << 2 | 1u << 3,
+    .time = RM_TIME_POINTWISE,
+    .infer = infer,
+    .cost = cost,
+    .define_forward = forward,
+    .define_backward = backward,
+    .on = {{.forward = forward, .backward = backward}, RM_CUDA_KERNELS(concat)},
+    .cheap = true,
+    .samples = samples,
+    .n_samples = sizeof samples / sizeof *samples,
+};

@@ -1,0 +1,35 @@
+/* concat.cu: the CUDA kernel of the op `concat` (concat.c): columns are copied, one launch an input. */
+#include "ops/cuda/kernel.cuh"
+
+enum { MOST = 4 }; /* concat.c's */
+
+/* n elements in rows of `width`; a row of `from` or `to` begins so many elements after the one before. */
+static __global__ void copy(int64_t n, int64_t width, const float *from, int64_t from_ld, float *to, int64_t to_ld) {
+    RM_EACH(i, n) {
+        int64_t r = rm_row_of(i, width);
+        to[r * to_ld + i - r * width] = from[r * from_ld + i - r * width];
+    }
+}
+
+void rm_concat_forward_cuda(const rm_call *call) {
+    int64_t rows = rm_desc_rows(&call->y.desc), wide = rm_desc_last(&call->y.desc), at = 0;
+    for (int i = 0; i < MOST; i++) {
+        if (call->x[i].desc.rank < 0) continue;
+        int64_t width = rm_desc_last(&call->x[i].desc), n = rows * width;
+        RM_LAUNCH_EACH(copy, n, call->queue, n, width, (const float *)call->x[i].data, width,
+                       (float *)call->y.data + at, wide);
+        at += width;
+    }
+}
+
+void rm_concat_backward_cuda(const rm_call *call) {
+    int64_t rows = rm_desc_rows(&call->dy.desc), wide = rm_desc_last(&call->dy.desc), at = 0;
+    for (int i = 0; i < MOST; i++) {
+        if (call->x[i].desc.rank < 0) continue;
+        int64_t width = rm_desc_last(&call->x[i].desc), n = rows * width;
+        if (call->dx[i].data)
+            RM_LAUNCH_EACH(copy, n, call->queue, n, width, (const float *)call->dy.data + at, wide,
+                           (float *)call->dx[i].data, width);
+        at += width;
+    }
+}

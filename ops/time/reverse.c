@@ -1,0 +1,57 @@
+/* reverse.c: the op `reverse`: a sequence from its last timestep to its first. A call turns one tile round; that the tiles
+ * themselves come in reverse order is the graph's business (REMAT_TIME_REVERSE). */
+#include "ops/real.h"
+
+#include <string.h>
+
+#include "ops/op.h"
+#include "ops/shape.h"
+
+static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+    (void)attr, (void)state;
+    TRY(rm_want_real("reverse", "x", &x[0]));
+    TRY(rm_want_rank("reverse", "x", &x[0], 2, REMAT_MAX_RANK));
+    *y = x[0];
+    return REMAT_OK;
+}
+
+static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+    (void)x, (void)attr, (void)pass;
+    *out = rm_cost_streaming(y, 0, 2);
+}
+
+/* to[steps - 1 - t] = from[t] */
+static void turn_round(const rm_call *call, const real *from, real *to) {
+    int64_t steps = call->x[0].desc.dim[0], n = rm_desc_count(&call->x[0].desc), width = n / steps;
+    RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN,
+                    for (int64_t t = 0; t < steps; t++)
+                        memcpy(to + (steps - 1 - t) * width, from + t * width, (size_t)width * sizeof *to););
+}
+
+static void forward(const rm_call *call) { turn_round(call, call->x[0].data, call->y.data); }
+
+static void backward(const rm_call *call) {
+    if (call->dx[0].data) turn_round(call, call->dy.data, call->dx[0].data);
+}
+
+static const rm_sample samples[] = {
+    {.name = "sequence", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 5, 2, 7)}},
+    {.name = "one timestep", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 1, 3, 2)}},
+    {.name = "no features", .sequence = true, .x = {RM_SHAPE2(RM_REAL, 4, 3)}},
+    {.name = "large enough for threads", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 67, 4, 250)}},
+};
+
+const rm_op RM_OP(reverse) = {
+    .name = "reverse",
+    .doc = "y[t] = x[T-1-t], x (T,B,..)",
+    .n_in = 1,
+    .time = RM_TIME_REVERSE,
+    .infer = infer,
+    .cost = cost,
+    .define_forward = forward,
+    .define_backward = backward,
+    .on = {{.forward = forward, .backward = backward}, RM_CUDA_KERNELS(reverse)},
+    .cheap = true,
+    .samples = samples,
+    .n_samples = sizeof samples / sizeof *samples,
+};

@@ -1,0 +1,59 @@
+/* reverse_base.h: x with time reversed, to be broken as base.h is: each file beside this one that includes it defines one of the
+ * macros below otherwise. */
+#include "ops/real.h"
+
+#include "ops/op.h"
+#include "ops/shape.h"
+
+#ifndef TIME
+#define TIME RM_TIME_REVERSE
+#endif
+#ifndef PLACE /* of timestep t */
+#define PLACE(t) (steps - 1 - (t))
+#endif
+#ifndef PLACE_BACK
+#define PLACE_BACK(t) (steps - 1 - (t))
+#endif
+
+static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+    (void)attr, (void)state;
+    TRY(rm_want_real("mutant", "x", &x[0]));
+    TRY(rm_want_rank("mutant", "x", &x[0], 2, 2));
+    *y = x[0];
+    return REMAT_OK;
+}
+
+static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+    (void)x, (void)attr, (void)pass;
+    *out = rm_cost_streaming(y, 0, 2);
+}
+
+static void forward(const rm_call *call) {
+    const real *x = call->x[0].data;
+    real *y = call->y.data;
+    int64_t steps = call->y.desc.dim[0], c = call->y.desc.dim[1];
+    for (int64_t i = 0; i < steps * c; i++) y[PLACE(i / c) * c + i % c] = x[i];
+}
+
+static void backward(const rm_call *call) {
+    const real *dy = call->dy.data;
+    real *dx = call->dx[0].data;
+    int64_t steps = call->dy.desc.dim[0], c = call->dy.desc.dim[1];
+    for (int64_t i = 0; dx && i < steps * c; i++) dx[PLACE_BACK(i / c) * c + i % c] = dy[i];
+}
+
+static const rm_sample samples[] = {{.name = "sequence", .sequence = true, .x = {RM_SHAPE2(RM_REAL, 7, 5)}}};
+
+#define MUTANT(title)                                                                                                  \
+    const rm_op RM_OP(title) = {                                                                                       \
+        .name = "mutant",                                                                                              \
+        .doc = #title,                                                                                                 \
+        .n_in = 1,                                                                                                     \
+        .time = TIME,                                                                                                  \
+        .infer = infer,                                                                                                \
+        .cost = cost,                                                                                                  \
+        .on[RM_DEVICE_CPU].forward = forward,                                                                          \
+        .on[RM_DEVICE_CPU].backward = backward,                                                                        \
+        .samples = samples,                                                                                            \
+        .n_samples = 1,                                                                                                \
+    }

@@ -1,0 +1,4 @@
+/* The control: the harness must find nothing. */
+#include "tests/mutants/reverse_base.h"
+
+MUTANT(reverse_unbroken);
