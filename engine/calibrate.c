@@ -137,13 +137,18 @@ typedef struct {
     int64_t count, capacity;
 } windows;
 
-/* Along time: the last tile, and eight of the full ones before it, but not the first, whose state is all zeros. By depth:
- * as many neighbours as fit, for every weight matrix must have been out of the nearest cache as long as it is in a step. */
+/* Along time: the last stage of a sweep, and eight before it, but not the first, whose state is all zeros; from the first
+ * only if the full tiles did not fit beside the last one. By depth: as many neighbours as fit, for every weight matrix must
+ * have been out of the nearest cache as long as it is in a step. */
 static rm_window window_at(const rm_chain *chain, int64_t stage) {
-    int64_t last = chain->n_stages - 1, most = chain->timed ? 9 : RM_WINDOW_MOST, first = stage, end;
-    if (chain->timed) { /* from stage 0 only if the full tiles did not fit beside the last one */
-        end = stage == last ? chain->n_stages : last;
-        first = end - most > 1 ? end - most : end > 2;
+    const rm_sweep *sweep = rm_stage_sweep(chain, stage);
+    int64_t most = chain->timed ? 9 : RM_WINDOW_MOST, first = stage, end;
+    if (chain->timed && sweep->head != sweep->inner && stage == sweep->first) {
+        end = stage + 1;
+    } else if (chain->timed) {
+        int64_t last = sweep->first + sweep->count - 1;
+        end = stage == last ? last + 1 : last;
+        first = end - most > sweep->first + 1 ? end - most : sweep->first + (end - sweep->first > 2);
     } else {
         end = stage + most < chain->n_stages ? stage + most : chain->n_stages;
     }
@@ -174,9 +179,10 @@ static remat_status cover(const remat_session *s, uint64_t machine, const rm_win
 static remat_status choose(const remat_session *s, uint64_t machine, const rm_measure_config *config, rm_times *covered,
                            windows *out) {
     const rm_chain *chain = &s->chain;
-    int64_t n = chain->timed ? (chain->n_stages > 1) + 1 : chain->n_stages;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t stage = chain->timed && i == 0 ? chain->n_stages - 1 : chain->timed ? 0 : i;
+    for (int64_t i = 0; i < 3 * (int64_t)chain->n_sweeps; i++) { /* the last stage, the first two */
+        const rm_sweep *sweep = &chain->sweep[i / 3];
+        if (i % 3 >= sweep->count) continue;
+        int64_t stage = i % 3 ? sweep->first + i % 3 - 1 : sweep->first + sweep->count - 1;
         rm_window window = window_at(chain, stage);
         if (!rm_window_fit(config, &window) || is_covered(s, machine, stage, window.options, covered)) continue;
         REQUIRE(rm_grow(&out->item, &out->capacity, out->count + 1, sizeof *out->item), MEMORY,
@@ -310,7 +316,8 @@ static void apply(remat_session *s, uint64_t machine, uint64_t beside, const rm_
 static bool is_complete(const remat_session *s, uint64_t machine, const rm_times *known) {
     bool complete = rm_times_find(known, key_of_fixed(s, machine)) != NULL;
     for (int64_t stage = 0; complete && stage < s->chain.n_stages; stage++) {
-        if (s->chain.timed && stage > 0 && stage < s->chain.n_stages - 1) stage = s->chain.n_stages - 1;
+        const rm_sweep *sweep = rm_stage_sweep(&s->chain, stage);
+        if (stage > sweep->first + 1) stage = sweep->first + sweep->count - 1;
         complete = is_covered(s, machine, stage, ALL_OPTIONS, known);
     }
     return complete;

@@ -177,6 +177,17 @@ static rm_work work_of(const rm_program *program) {
     return (rm_work){.time_ns = program->time_ns, .scratch_bytes = program->scratch_bytes};
 }
 
+/* A gradient that no program adds to, as in an evaluation, takes no bytes. */
+static remat_status leave_out_gradients(rm_problem *problem) {
+    int32_t *last = rm_malloc((size_t)problem->n_states * sizeof *last);
+    REQUIRE(last, MEMORY, "out of memory for %lld states", (long long)problem->n_states);
+    rm_last_adders(problem, last);
+    for (int64_t i = 0; i < problem->n_states; i++)
+        for (int64_t k = problem->dstate[i]; last[i] < 0 && k < problem->dstate[i + 1]; k++) problem->piece[k].bytes = 0;
+    rm_free(last);
+    return REMAT_OK;
+}
+
 static rm_extent extent_of(const rm_chain *chain, bool evaluation) {
     rm_extent extent = {.stages = chain->n_stages};
     for (int32_t w = 0; w < chain->n_sweeps; w++) {
@@ -206,6 +217,7 @@ static remat_status write_problem(const rm_chain *chain, bool evaluation, rm_pro
     TRY(rm_problem_alloc(problem, extent_of(chain, evaluation)));
     fill_states(chain, problem);
     fill_lists(chain, evaluation, problem);
+    TRY(leave_out_gradients(problem));
     for (int64_t s = 0; s < chain->n_stages; s++) {
         const rm_class *class = rm_stage_class(chain, s);
         rm_stage *stage = &problem->stage[s];

@@ -5,11 +5,28 @@
 
 /* ---- How much a window needs ---------------------------------------------------------------------------------- */
 
-static uint64_t list_bytes(const rm_problem *problem, const rm_lists *lists, int64_t first, int64_t last) {
-    uint64_t bytes = 0; /* a piece of several cuts counts several times: more than enough */
-    for (int64_t i = lists->start[first]; i < lists->start[last + 1]; i++)
-        bytes += problem->piece[lists->item[i]].bytes;
-    return bytes;
+/* Calls visit for each piece, of states and of their gradients, that stages first..end-1 read or make; for some twice. */
+static void each_piece(const rm_problem *p, const rm_window *window, void (*visit)(void *context, int64_t piece),
+                       void *context) {
+    int64_t end = window->first + window->count;
+    const rm_lists *lists[] = {&p->reads, &p->keeps, &p->adds};
+    for (int64_t k = p->state[p->made[window->first]]; k < p->state[p->made[end]]; k++) visit(context, k);
+    for (int64_t k = p->dstate[p->made[window->first]]; k < p->dstate[p->made[end]]; k++) visit(context, k);
+    for (int l = 0; l < 3; l++)
+        for (int64_t i = lists[l]->start[window->first]; i < lists[l]->start[end]; i++) {
+            const int64_t *start = (l == 2 ? p->dstate : p->state) + lists[l]->item[i];
+            for (int64_t k = start[0]; k < start[1]; k++) visit(context, k);
+        }
+}
+
+typedef struct {
+    const rm_problem *problem;
+    uint64_t bytes; /* what is visited twice counts twice: more than enough */
+} sum;
+
+static void add_bytes(void *context, int64_t piece) {
+    sum *all = context;
+    all->bytes += all->problem->piece[piece].bytes;
 }
 
 void rm_stage_needs(const rm_class *class, uint32_t options, uint64_t *saved, uint64_t *scratch) {
@@ -25,17 +42,17 @@ void rm_stage_needs(const rm_class *class, uint32_t options, uint64_t *saved, ui
 }
 
 uint64_t rm_window_bytes(const rm_chain *chain, const rm_window *window) {
-    const rm_problem *problem = &chain->problem;
     int64_t last = window->first + window->count;
-    uint64_t bytes = list_bytes(problem, &problem->state, window->first, last), scratch = 0;
-    bytes += list_bytes(problem, &problem->dstate, window->first, last);
+    sum all = {.problem = &chain->problem};
+    uint64_t scratch = 0;
+    each_piece(&chain->problem, window, add_bytes, &all);
     for (int64_t s = window->first; s < last; s++) {
         uint64_t saved, own;
         rm_stage_needs(rm_stage_class(chain, s), window->options, &saved, &own);
-        bytes += saved;
+        all.bytes += saved;
         scratch = rm_larger(scratch, own);
     }
-    return bytes + scratch;
+    return all.bytes + scratch;
 }
 
 /* Leaves out the option that saves most. */
@@ -113,16 +130,18 @@ void rm_measure_fill_parameters(rm_measure *m) {
 /* Of sequences, the timesteps of the window alone: nothing else is touched, so nothing else takes memory. */
 static void fill_inputs(rm_measure *m, const rm_window *window) {
     const rm_chain *chain = m->config.chain;
-    int64_t last = window->first + window->count - 1;
-    uint64_t t0 = chain->timed ? (uint64_t)(window->first * chain->tile) : 0;
-    uint64_t t1 = chain->timed ? (uint64_t)(last * chain->tile + rm_stage_class(chain, last)->tau) : 1;
+    const rm_sweep *sweep = rm_stage_sweep(chain, window->first);
+    int64_t one = rm_stage_begin(chain, window->first);
+    int64_t other = rm_stage_begin(chain, window->first + window->count - 1);
+    int64_t t0 = one < other ? one : other, t1 = (one < other ? other : one) + sweep->tile;
     for (int32_t v = 1; v < chain->graph->n_values; v++) {
         const rm_value *value = &chain->graph->value[v];
         const rm_where *where = &chain->at.value[v];
         if (value->origin != RM_VALUE_INPUT || where->space != RM_RESIDENT) continue;
-        bool part = chain->timed && value->sequence;
-        char *to = m->runner.resident + where->offset + (part ? where->per_time * t0 : 0);
-        uint64_t bytes = part ? where->per_time * (t1 - t0) : rm_desc_bytes(&value->desc);
+        bool part = value->sequence && value->desc.dim[0] == sweep->timesteps;
+        int64_t end = part && t1 > sweep->timesteps ? sweep->timesteps : t1;
+        char *to = m->runner.resident + where->offset + (part ? where->per_time * (uint64_t)t0 : 0);
+        uint64_t bytes = part ? where->per_time * (uint64_t)(end - t0) : rm_desc_bytes(&value->desc);
         if (value->desc.dtype == REMAT_I32)
             fill_integers(m, to, bytes, rm_chain_bound(chain, v));
         else
@@ -138,40 +157,47 @@ static void *claim(rm_measure *m, uint64_t *cursor, uint64_t bytes) {
     return address;
 }
 
-static void place_lists(rm_measure *m, const rm_lists *lists, const rm_window *window, uint64_t *cursor) {
-    const rm_problem *problem = &m->config.chain->problem;
-    for (int64_t i = lists->start[window->first]; i < lists->start[window->first + window->count + 1]; i++) {
-        void **piece = &m->runner.piece[lists->item[i]];
-        if (!*piece) *piece = claim(m, cursor, problem->piece[lists->item[i]].bytes);
-    }
+typedef struct {
+    rm_measure *measure;
+    uint64_t cursor;
+} placer;
+
+static void place_piece(void *context, int64_t k) {
+    placer *p = context;
+    void **piece = &p->measure->runner.piece[k];
+    if (!*piece) *piece = claim(p->measure, &p->cursor, p->measure->config.chain->problem.piece[k].bytes);
 }
 
 static void place_window(rm_measure *m, const rm_window *window) {
     const rm_chain *chain = m->config.chain;
-    uint64_t cursor = chain->at.bytes, scratch = 0;
-    place_lists(m, &chain->problem.state, window, &cursor);
-    place_lists(m, &chain->problem.dstate, window, &cursor);
+    placer p = {.measure = m, .cursor = chain->at.bytes};
+    uint64_t scratch = 0;
+    each_piece(&chain->problem, window, place_piece, &p);
     for (int64_t s = window->first; s < window->first + window->count; s++) {
         uint64_t saved, own;
         rm_stage_needs(rm_stage_class(chain, s), window->options, &saved, &own);
-        m->runner.saved[s] = claim(m, &cursor, saved);
+        m->runner.saved[s] = claim(m, &p.cursor, saved);
         scratch = rm_larger(scratch, own);
     }
-    m->runner.scratch = claim(m, &cursor, scratch);
+    m->runner.scratch = claim(m, &p.cursor, scratch);
 }
 
-/* What comes into the window from outside it: the state before it, the gradient behind it. */
+static void fill_state(rm_measure *m, int64_t from, int64_t to, double bound) {
+    for (int64_t k = from; k < to; k++)
+        fill_reals(m, m->runner.piece[k], m->config.chain->problem.piece[k].bytes, bound);
+}
+
+/* What comes into the window from outside it: states that stages before it make, gradients that stages behind it begin. */
 static void fill_ends(rm_measure *m, const rm_window *window) {
-    const rm_problem *problem = &m->config.chain->problem;
-    const struct {
-        const rm_lists *lists;
-        int64_t cut;
-    } end[] = {{&problem->state, window->first}, {&problem->dstate, window->first + window->count}};
-    for (int e = 0; e < 2; e++)
-        for (int64_t i = end[e].lists->start[end[e].cut]; i < end[e].lists->start[end[e].cut + 1]; i++) {
-            int32_t piece = end[e].lists->item[i];
-            fill_reals(m, m->runner.piece[piece], problem->piece[piece].bytes, e ? 1e-3 : 0.5);
+    const rm_problem *p = &m->config.chain->problem;
+    int64_t end = window->first + window->count, own = p->made[window->first];
+    const rm_lists *lists[] = {&p->reads, &p->keeps};
+    for (int l = 0; l < 2; l++)
+        for (int64_t i = lists[l]->start[window->first]; i < lists[l]->start[end]; i++) {
+            int32_t state = lists[l]->item[i];
+            if (state < own) fill_state(m, p->state[state], p->state[state + 1], 0.5);
         }
+    fill_state(m, p->dstate[own], p->dstate[p->made[end]], 1e-3);
 }
 
 void rm_measure_enter(rm_measure *m, const rm_window *window) {
@@ -180,10 +206,8 @@ void rm_measure_enter(rm_measure *m, const rm_window *window) {
     fill_ends(m, window);
 }
 
+static void forget(void *context, int64_t piece) { ((rm_measure *)context)->runner.piece[piece] = NULL; }
+
 void rm_measure_leave(rm_measure *m, const rm_window *window) {
-    const rm_problem *problem = &m->config.chain->problem;
-    const rm_lists *lists[] = {&problem->state, &problem->dstate};
-    for (int k = 0; k < 2; k++)
-        for (int64_t i = lists[k]->start[window->first]; i < lists[k]->start[window->first + window->count + 1]; i++)
-            m->runner.piece[lists[k]->item[i]] = NULL;
+    each_piece(&m->config.chain->problem, window, forget, m);
 }

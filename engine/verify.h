@@ -1,4 +1,4 @@
-/* verify.h: does recomputing give the same bits here? A 64-bit hash of every state at every cut, taken when it is first
+/* verify.h: does recomputing give the same bits here? A 64-bit hash of every state, taken when it is first
  * made in a step, and compared whenever
  *
  *   it is made again    by a RUN that repeats a stage, or
@@ -34,6 +34,7 @@ typedef struct {
     const rm_program *program;
     void *const *piece;
     rm_step step;
+    int64_t position; /* of the stage in its sweep */
     int64_t number;
 } rm_verify_run;
 

@@ -182,10 +182,10 @@ static void flip_by_depth(const char *device, int seed) {
 
 /* A state that went to the second tier and came back otherwise: noticed by the backward run that reads it. */
 static void flip_in_the_second_tier(const char *device, int seed) {
-    static const char plan[] = "run forward 0 all\nrun forward 1 all\nsave state 1\nfree state 1\nrun forward 2 all\n"
-                               "free state 3\nrun backward 2\nfree saved 2\nfree dstate 3\nfree state 2\nload state 1\n"
-                               "run backward 1\nfree saved 1\nfree dstate 2\nfree state 1\nrun backward 0\n"
-                               "free saved 0\nfree dstate 1\nfree state 0\nfree dstate 0\n";
+    static const char plan[] = "run forward 0 all\nrun forward 1 all\nsave state 0\nfree state 0\nrun forward 2 all\n"
+                               "free state 2\nrun backward 2\nfree saved 2\nfree state 1\nload state 0\n"
+                               "run backward 1\nfree saved 1\nfree dstate 1\nfree state 0\nrun backward 0\n"
+                               "free saved 0\nfree dstate 0\n";
     rng_state = (uint64_t)seed;
     net n = {.cell = NET_LSTM, .layers = 2, .vocabulary = 5, .embed = 3, .hidden = 4, .timesteps = 11, .batch = 2};
     remat_graph *graph;
@@ -197,7 +197,7 @@ static void flip_in_the_second_tier(const char *device, int seed) {
     remat_session *s;
     CHECKED(remat_session_create(graph, loss, &config, &s));
     net_feed(s, &n, 1);
-    flip f = {.step = 11, .piece = s->chain.problem.state.item[s->chain.problem.state.start[1] + seed % 4], .cut = 1};
+    flip f = {.step = 11, .piece = (int32_t)s->chain.problem.state[0] + seed % 4, .cut = 1};
     char names[96];
     snprintf(names, sizeof names, "stage 0, timesteps 0 to 3: %s of lstm rnn.weight_hh_l%d ", seed % 2 ? "c" : "h",
              seed / 2);
