@@ -141,7 +141,10 @@ START_TEST(time_runs_one_way_at_a_time) {
     remat_value ends = remat_add(graph, remat_last_step(graph, back), remat_last_step(graph, both));
     remat_mul(graph, ends, remat_mean_over_time(graph, remat_mul(graph, back, remat_reverse(graph, both))));
     ck_assert_msg(!remat_graph_check(graph), "%s", remat_last_error());
-    if (_i == 0) {
+    if (_i == 3) {
+        remat_attention(graph, back, x, x, 1, false);
+        expect_mistake("attention: time runs forwards in input 1, and backwards in input 0");
+    } else if (_i == 0) {
         remat_add(graph, x, remat_gelu(graph, back));
         expect_mistake("add: time runs backwards in input 1, and forwards in input 0; remat_reverse turns one of them");
     } else if (_i == 1) {
@@ -154,14 +157,16 @@ START_TEST(time_runs_one_way_at_a_time) {
 }
 END_TEST
 
-START_TEST(no_session_runs_reverse_yet) {
+START_TEST(no_session_runs_them_yet) {
     remat_value x = sequence("x", REMAT_F32, T, B, 3);
-    remat_value loss = remat_mse(graph, remat_reverse(graph, x), remat_reverse(graph, x));
+    remat_value y = _i ? remat_attention(graph, x, x, x, 3, true) : remat_reverse(graph, remat_reverse(graph, x));
+    remat_value loss = remat_mse(graph, y, x);
     remat_config config = REMAT_CONFIG_INIT;
     config.inference = true;
     remat_session *s;
     ck_assert_int_eq(remat_session_create(graph, loss, &config, &s), REMAT_MISSING);
-    ck_assert(strstr(remat_last_error(), "reverse can be described, but no session runs it yet") != NULL);
+    ck_assert(strstr(remat_last_error(),
+                     _i ? "attention can be described" : "reverse can be described, but no session runs it yet"));
 }
 END_TEST
 
@@ -467,8 +472,8 @@ int main(void) {
     tcase_add_test(tests, sizes_that_overflow_are_refused);
     tcase_add_test(tests, recurrent_layers_need_time);
     tcase_add_test(tests, one_pass_over_time);
-    tcase_add_loop_test(tests, time_runs_one_way_at_a_time, 0, 3);
-    tcase_add_test(tests, no_session_runs_reverse_yet);
+    tcase_add_loop_test(tests, time_runs_one_way_at_a_time, 0, 4);
+    tcase_add_loop_test(tests, no_session_runs_them_yet, 0, 2);
     tcase_add_loop_test(tests, columns_are_joined_and_taken_apart, 0, 10);
     tcase_add_test(tests, sessions_refuse);
     tcase_add_test(tests, only_some_are_trained);

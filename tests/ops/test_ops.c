@@ -108,6 +108,67 @@ START_TEST(time_is_reversed) {
 }
 END_TEST
 
+/* Two heads of two features; by the formula, in another language. */
+START_TEST(attention_has_known_values) {
+    double q[8] = {1, -2, 0.5, 0, 0, 1, -1, 2}, k[8] = {0.5, 1, 2, -1, -1, 0.25, 1, 1},
+           v[8] = {1, 2, 3, 4, -1, 0, 0.5, 2}, dx;
+    rm_desc shape = rm_desc_make(REMAT_F64, 3, (int64_t[]){2, 1, 4});
+    static const double y[2][8] = {
+        {0, 1, 1.9686975020990245, 3.1749580016792196, 0.25912019193928293, 1.259120191939283, 0.5707947963566142,
+         2.0566358370852913},
+        {1, 2, 3, 4, 0.25912019193928293, 1.259120191939283, 0.5707947963566142, 2.0566358370852913}};
+    static const double dq[2][8] = {
+        {1.0606601717798212, 0.5303300858899106, 0.7711447824220162, -1.542289564844034, 0.9894439753823172,
+         0.4947219876911586, 0.08755542050981527, -0.1751108410196302},
+        {0, 0, 0, 0, 0.9894439753823172, 0.4947219876911586, 0.08755542050981527, -0.1751108410196302}};
+    for (int causal = 0; causal < 2; causal++)
+        for (int i = 0; i < 8; i++) {
+            rm_attention_attr attr = {2, causal};
+            CLOSE(y_of("attention", &attr, (rm_tensor){shape, q}, (rm_tensor){shape, k}, (rm_tensor){shape, v}, &dx, i),
+                  y[causal][i]);
+            CLOSE(dx, dq[causal][i]);
+        }
+}
+END_TEST
+
+/* Scores far apart: no exponential overflows. A NaN reaches the timesteps that look at it. */
+START_TEST(attention_of_extreme_scores) {
+    float q[3] = {1e19f, 1e19f, 1}, k[3] = {1e19f, -1e19f, 2}, v[3] = {1, 2, 3}, y[3], p[9];
+    rm_desc shape = rm_desc_make(REMAT_F32, 3, (int64_t[]){3, 1, 1});
+    rm_call call = {.attr = &(rm_attention_attr){1, 1},
+                    .x = {{shape, q}, {shape, k}, {shape, v}},
+                    .y = {shape, y},
+                    .scratch = p,
+                    .t_total = 3,
+                    .threads = 1};
+    rm_op_find("attention")->on[RM_DEVICE_CPU].forward(&call);
+    ck_assert(y[0] == 1 && y[1] == 1 && y[2] == 1);
+    q[1] = NAN;
+    rm_op_find("attention")->on[RM_DEVICE_CPU].forward(&call);
+    ck_assert(y[0] == 1 && isnan(y[1]) && y[2] == 1);
+    k[2] = NAN;
+    rm_op_find("attention")->on[RM_DEVICE_CPU].forward(&call);
+    ck_assert(y[0] == 1 && isnan(y[2]));
+}
+END_TEST
+
+START_TEST(attention_refuses) {
+    rm_desc x[3], y;
+    char sentence[] = "attention: q is f32 (5,2,6), whose 6 features cannot be dealt to 4 heads";
+    for (int i = 0; i < 3; i++) x[i] = rm_desc_make(REMAT_F32, 3, (int64_t[]){5, 2, 6});
+    const rm_op *op = rm_op_find("attention");
+    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){4, 0}, &y, NULL), REMAT_INVALID);
+    ck_assert_msg(strstr(remat_last_error(), sentence), "%s", remat_last_error());
+    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){0, 0}, &y, NULL), REMAT_INVALID);
+    ck_assert_int_eq(op->infer(x, NULL, &y, NULL), REMAT_INVALID);
+    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){2, 2}, &y, NULL), REMAT_INVALID);
+    ck_assert_msg(strstr(remat_last_error(), "causal is 2"), "%s", remat_last_error());
+    x[2].dim[2] = 3;
+    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 0}, &y, NULL), REMAT_INVALID);
+    ck_assert_msg(strstr(remat_last_error(), "v is f32 (5,2,3)"), "%s", remat_last_error());
+}
+END_TEST
+
 START_TEST(losses_have_known_values) {
     double logits[6] = {1, 2, 3, -1, 0.5, 0}, dx;
     int32_t targets[2] = {2, 0};
@@ -265,6 +326,9 @@ int main(void) {
     tcase_add_test(numbers, unary_ops_have_known_values);
     tcase_add_test(numbers, columns_have_known_values);
     tcase_add_test(numbers, time_is_reversed);
+    tcase_add_test(numbers, attention_has_known_values);
+    tcase_add_test(numbers, attention_of_extreme_scores);
+    tcase_add_test(numbers, attention_refuses);
     tcase_add_test(numbers, losses_have_known_values);
     tcase_add_test(numbers, label_smoothing_is_pytorchs);
     tcase_add_test(numbers, evaluation_knows_no_label_smoothing);
