@@ -33,7 +33,8 @@ static const rm_node *foldable(const remat_graph *graph, int32_t n, const int32_
     if (graph->value[layer->x[1]].origin != RM_VALUE_PARAM) return NULL;
     if (count_readers(graph, layer->x[0]) != 1 || is_kept(keep, n_keep, layer->x[0])) return NULL;
     int64_t vocabulary = graph->value[embedding->x[1]].desc.dim[0];
-    return vocabulary < graph->timesteps * graph->batch ? embedding : NULL;
+    const rm_desc *tokens = &graph->value[embedding->x[0]].desc;
+    return vocabulary < tokens->dim[0] * tokens->dim[1] ? embedding : NULL;
 }
 
 remat_status rm_graph_fold_embeddings(remat_graph *graph, const int32_t *keep, int n_keep, int *n_folded) {

@@ -79,16 +79,9 @@ static remat_status check_dimensions(const char *name, int rank, const int64_t *
     return REMAT_OK;
 }
 
-static remat_status check_sequence(remat_graph *graph, const char *name, const rm_desc *desc) {
+static remat_status check_sequence(const char *name, const rm_desc *desc) {
     REQUIRE(desc->rank >= 2, INVALID, "%s is a sequence, so it is (T,B) or (T,B,C); rank %d was given", name,
             desc->rank);
-    if (!graph->timesteps) {
-        graph->timesteps = desc->dim[0];
-        graph->batch = desc->dim[1];
-    }
-    REQUIRE(desc->dim[0] == graph->timesteps && desc->dim[1] == graph->batch, INVALID,
-            "%s has T=%lld, B=%lld, but the graph's other sequences have T=%lld, B=%lld; all must agree", name,
-            (long long)desc->dim[0], (long long)desc->dim[1], (long long)graph->timesteps, (long long)graph->batch);
     return REMAT_OK;
 }
 
@@ -99,7 +92,7 @@ static remat_status add_input(remat_graph *graph, const char *name, remat_dtype 
     REQUIRE(dtype == REMAT_F32 || dtype == REMAT_I32, INVALID, "input %s: only f32 and i32 inputs are supported", name);
     rm_desc desc = rm_desc_make(dtype, rank, dim);
     TRY(rm_desc_check(&desc, name));
-    if (axis == REMAT_SEQUENCE) TRY(check_sequence(graph, name, &desc));
+    if (axis == REMAT_SEQUENCE) TRY(check_sequence(name, &desc));
     return add_value(graph, name,
                      (rm_value){.origin = RM_VALUE_INPUT, .desc = desc, .sequence = axis == REMAT_SEQUENCE}, id);
 }
@@ -218,6 +211,19 @@ static remat_status check_axes(const remat_graph *graph, const rm_op *op, const 
     return REMAT_OK;
 }
 
+/* Layers that are given timesteps one by one, or tile by tile, are given those of all inputs. */
+static remat_status check_lengths(const remat_graph *graph, const rm_op *op, const int32_t *x) {
+    const rm_desc *first = &graph->value[x[0]].desc;
+    for (int i = 1; i < op->n_in && op->time != RM_TIME_WHOLE; i++) {
+        const rm_value *value = &graph->value[x[i]];
+        REQUIRE(!value->sequence || (value->desc.dim[0] == first->dim[0] && value->desc.dim[1] == first->dim[1]), INVALID,
+                "%s: input %d has T=%lld, B=%lld, but input 0 has T=%lld, B=%lld; they must agree", op->name, i,
+                (long long)value->desc.dim[0], (long long)value->desc.dim[1], (long long)first->dim[0],
+                (long long)first->dim[1]);
+    }
+    return REMAT_OK;
+}
+
 /* Which way time runs in the inputs that have it: one way. */
 static remat_status check_direction(const remat_graph *graph, const rm_op *op, const int32_t *x, bool *reversed) {
     *reversed = graph->value[x[0]].reversed;
@@ -248,8 +254,8 @@ static remat_status check_tile(const rm_op *op, rm_desc *x, const void *attr, rm
 }
 
 /* The shapes that infer gave can be planned. `x` is changed. */
-static remat_status check_result(const remat_graph *graph, const rm_op *op, bool sequence, rm_desc *x, const void *attr,
-                                 const rm_desc *y, const rm_desc *state) {
+static remat_status check_result(const rm_op *op, bool sequence, rm_desc *x, const void *attr, const rm_desc *y,
+                                 const rm_desc *state) {
     char text[RM_DESC_TEXT];
     TRY(rm_desc_check(y, op->name));
     REQUIRE(y->dtype == REMAT_F32, INVALID, "%s: its result is %s; results are f32", op->name, rm_desc_text(y, text));
@@ -259,9 +265,9 @@ static remat_status check_result(const remat_graph *graph, const rm_op *op, bool
                 rm_desc_text(&state[k], text));
     }
     if (!sequence) return REMAT_OK;
-    REQUIRE(!rm_op_keeps_time(op) || (y->rank >= 2 && y->dim[0] == graph->timesteps && y->dim[1] == graph->batch),
-            INVALID, "%s: its result is %s; it goes along time as its input does, so it begins with (%lld,%lld)",
-            op->name, rm_desc_text(y, text), (long long)graph->timesteps, (long long)graph->batch);
+    REQUIRE(!rm_op_keeps_time(op) || (y->rank >= 2 && y->dim[0] == x[0].dim[0] && y->dim[1] == x[0].dim[1]), INVALID,
+            "%s: its result is %s; it goes along time as its input does, so it begins with (%lld,%lld)", op->name,
+            rm_desc_text(y, text), (long long)x[0].dim[0], (long long)x[0].dim[1]);
     return op->time == RM_TIME_WHOLE ? REMAT_OK : check_tile(op, x, attr, *y, state);
 }
 
@@ -278,7 +284,8 @@ static remat_status add_node(remat_graph *graph, const rm_op *op, const int32_t 
     TRY(check_direction(graph, op, x, &reversed));
     TRY(rm_op_infer(op, descs, attr, &y, state));
     TRY(rm_op_check_discrete(op, descs));
-    TRY(check_result(graph, op, sequence, descs, attr, &y, state));
+    if (sequence) TRY(check_lengths(graph, op, x));
+    TRY(check_result(op, sequence, descs, attr, &y, state));
     rm_node node = {.op = op, .attr_bytes = attr ? op->attr_bytes : 0, .key = (uint32_t)graph->n_nodes};
     memcpy(node.x, x, (size_t)op->n_in * sizeof *x);
     TRY(grow(graph, graph->n_values + 1, graph->n_nodes + 1));
@@ -450,8 +457,6 @@ static remat_status copy_into(const remat_graph *graph, remat_graph *copy) {
         if (node.attr) memcpy(node.attr, graph->node[i].attr, node.attr_bytes);
         copy->node[copy->n_nodes++] = node;
     }
-    copy->timesteps = graph->timesteps;
-    copy->batch = graph->batch;
     return REMAT_OK;
 }
 

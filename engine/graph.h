@@ -34,7 +34,6 @@ struct remat_graph {
     rm_node *node;
     int32_t n_nodes;
     int64_t value_capacity, node_capacity;
-    int64_t timesteps, batch; /* of all sequences; 0 while there is none */
     remat_status status;      /* of the first mistake */
     char error[512];
 };

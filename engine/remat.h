@@ -90,8 +90,8 @@ typedef struct {
 typedef enum { REMAT_F32, REMAT_F64, REMAT_I32 } remat_dtype;
 
 /* Whether the first axis of a value is time. Time is what Remat cuts into tiles: a SEQUENCE input is
- * (T,B) or (T,B,C); a WHOLE one has no time axis, e.g. labels (B) or features (B,C). All sequences of a
- * graph have the same T and B. */
+ * (T,B) or (T,B,C); a WHOLE one has no time axis, e.g. labels (B) or features (B,C). Sequences may differ
+ * in T and B: layers join only what agrees. */
 typedef enum { REMAT_WHOLE, REMAT_SEQUENCE } remat_axis;
 
 /* How a parameter starts. Drawn from (seed, parameter, element): the same on any machine. */
