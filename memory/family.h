@@ -5,6 +5,7 @@
  *
  *   recompute   nested segments to any depth, several sweeps, each stage kept in one of its options or not at all:
  *               Rotor's recurrence (Herrmann, Beaumont et al. 2019), see recompute.c
+ *   evict       where states skip: plans that let go of one object at a time and make it again, see evict.c
  *   spill       saved blocks and states moved to the second tier and fetched back, alone and mixed with recomputation
  */
 #ifndef RM_FAMILY_H
@@ -33,6 +34,7 @@ typedef struct rm_family {
 /* Fill the zeroed *family. MEMORY. A family may be empty (spill without a second tier). The wish's `segments` and
  * `budget_bytes` are not looked at. */
 remat_status rm_family_recompute(const rm_problem *problem, const rm_wish *wish, rm_family *family);
+remat_status rm_family_evict(const rm_problem *problem, const rm_wish *wish, rm_family *family);
 remat_status rm_family_spill(const rm_problem *problem, const rm_wish *wish, rm_family *family);
 void rm_family_free(rm_family *family); /* zeroed allowed */
 

@@ -18,7 +18,7 @@ typedef struct {
     int64_t index;
 } choice;
 
-enum { FAMILIES = 2, LEAST_TRIES = 8, LEAST_BUFFERS = 40000 };
+enum { FAMILIES = 3, LEAST_TRIES = 8, LEAST_BUFFERS = 40000 };
 
 typedef struct {
     const rm_problem *problem;
@@ -79,7 +79,8 @@ static remat_status open_menu(const rm_problem *problem, const rm_wish *wish, me
     m->problem = problem;
     m->least_block_bytes = wish->least_block_bytes;
     TRY(rm_family_recompute(problem, wish, &m->family[0]));
-    TRY(rm_family_spill(problem, wish, &m->family[1]));
+    TRY(rm_family_evict(problem, wish, &m->family[1]));
+    TRY(rm_family_spill(problem, wish, &m->family[2]));
     give_back(problem);
     for (int i = 0; i < FAMILIES; i++) m->count += m->family[i].count;
     m->choice = rm_malloc((size_t)m->count * sizeof *m->choice);

@@ -1,0 +1,398 @@
+/* evict.c: the family of plans for nets whose states are read far from where they are made (family.h): several sweeps, long
+ * skips. There a plan of nested segments holds what it could do without: a skip waits for its reader through everything
+ * between. So plans are not summed up here but judged, and made smaller one object at a time, at their peak:
+ *
+ *     ... run 1 drop .................... peak ............... run 9 (reads state 1) ...
+ *     ... run 1 drop; free state 1 ...... peak ... run 1 drop; run 9 (reads state 1) ...      a state is made again
+ *     ... run 4 all ..................... peak ............... backward 4 ...
+ *     ... run 4 lean .................... peak ............... backward 4 ...                 a stage is kept otherwise,
+ *     ... run 4 drop .................... peak ... run 4 all;  backward 4 ...                 or kept again in time
+ *
+ * of all that could be done that which costs least time for its bytes. The walk begins at plans that users ask for by name,
+ * and at nested ones. Every plan on the way that nothing smaller beats is a member. Main entry: rm_family_evict. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory/bytes.h"
+#include "memory/family.h"
+#include "memory/host.h"
+#include "memory/lean.h"
+#include "memory/nest.h"
+#include "memory/schedule.h"
+
+enum { MOST_STAGES = 512, JUDGED_STEPS = 1500000, NESTED = 12, EDITS_AN_OBJECT = 2 };
+
+typedef struct {
+    rm_member member;
+    rm_plan runs; /* without FREEs */
+} entry;
+
+typedef struct {
+    const rm_problem *problem;
+    const rm_wish *wish;
+    entry *entry;
+    int64_t count, capacity, judged_steps;
+    bool edits; /* few enough stages for a walk */
+} family;
+
+/* A plan under way: its runs, and what is known of it. Positions count runs. */
+typedef struct {
+    rm_plan runs, full; /* full: with FREEs */
+    rm_verdict verdict;
+    int64_t peak;         /* position of the run at the peak */
+    bool *alive;          /* by state: there at the peak, and not used by it */
+    bool *saved_alive;    /* by stage */
+    int64_t *next;        /* by state: the first run behind the peak, or at it, that touches it; -1: none */
+    int64_t *kept, *back; /* by stage: the run that keeps it; its backward run */
+    uint8_t *tries;       /* by state, then by stage: how often it has been edited */
+} walk;
+
+/* ---- Judging ------------------------------------------------------------------------------------ */
+
+static remat_status copy_plan(const rm_plan *from, rm_plan *to) {
+    to->n_steps = 0;
+    for (int64_t i = 0; i < from->n_steps; i++) TRY(rm_plan_add(to, from->step[i]));
+    return REMAT_OK;
+}
+
+static remat_status judge(family *f, walk *w) {
+    TRY(copy_plan(&w->runs, &w->full));
+    TRY(rm_plan_free_dead(f->problem, &w->full));
+    f->judged_steps += w->full.n_steps;
+    return rm_plan_check(f->problem, &w->full, &w->verdict, NULL);
+}
+
+/* Joins the family unless it is no better than a member there is. */
+static remat_status record(family *f, const walk *w, int64_t most_runs) {
+    int64_t runs = f->problem->n_stages + w->verdict.recomputed_stages;
+    if (runs > most_runs) return REMAT_OK;
+    for (int64_t i = 0; i < f->count; i++) {
+        const rm_member *m = &f->entry[i].member;
+        if (m->peak_bytes <= w->verdict.peak_bytes && m->time_ns <= w->verdict.total_ns) return REMAT_OK;
+    }
+    REQUIRE(rm_grow(&f->entry, &f->capacity, f->count + 1, sizeof *f->entry), MEMORY, "out of host memory for plans");
+    entry *e = &f->entry[f->count];
+    *e = (entry){.member = {.peak_bytes = w->verdict.peak_bytes,
+                            .time_ns = w->verdict.total_ns,
+                            .runs = runs,
+                            .table_bytes = rm_table_bytes(w->full.n_steps, w->verdict.buffers),
+                            .exact = true}};
+    f->count++;
+    return copy_plan(&w->runs, &e->runs);
+}
+
+/* ---- What is there at the peak -------------------------------------------------------------------- */
+
+static void touch(walk *w, int64_t position, int64_t state) {
+    if (position >= w->peak && w->next[state] < 0) w->next[state] = position;
+    if (position == w->peak) w->alive[state] = false;
+}
+
+static void touch_list(walk *w, const rm_lists *lists, rm_step step, int64_t position) {
+    for (int64_t k = lists->start[step.index]; k < lists->start[step.index + 1]; k++) touch(w, position, lists->item[k]);
+}
+
+static void look_at_run(const rm_problem *p, walk *w, rm_step step, int64_t position) {
+    bool forward = step.verb == RM_RUN_FORWARD;
+    if (!forward) w->back[step.index] = position;
+    if (forward && step.option != RM_DROP) w->kept[step.index] = position;
+    touch_list(w, forward ? &p->reads : &p->keeps, step, position);
+    for (int64_t i = p->made[step.index]; forward && i < p->made[step.index + 1]; i++) {
+        if (position < w->peak) w->alive[i] = true;
+        touch(w, position, i);
+    }
+}
+
+static void look(const rm_problem *p, walk *w) {
+    int64_t position = -1;
+    memset(w->alive, 0, (size_t)p->n_states * sizeof *w->alive);
+    memset(w->saved_alive, 0, (size_t)p->n_stages * sizeof *w->saved_alive);
+    for (int64_t i = 0; i < p->n_states; i++) w->next[i] = -1;
+    w->peak = 0;
+    for (int64_t i = 0; i < w->verdict.peak_step; i++) w->peak += w->full.step[i].verb != RM_FREE;
+    for (int64_t i = 0; i < w->full.n_steps; i++) {
+        rm_step step = w->full.step[i];
+        bool before = position + 1 <= w->peak && i < w->verdict.peak_step;
+        if (step.verb != RM_FREE)
+            look_at_run(p, w, step, ++position);
+        else if (before && step.object == RM_STATE)
+            w->alive[step.index] = false;
+    }
+    for (int64_t s = 0; s < p->n_stages; s++) w->saved_alive[s] = w->kept[s] < w->peak && w->back[s] > w->peak;
+}
+
+/* ---- What could be done ---------------------------------------------------------------------------- */
+
+typedef struct {
+    enum { MAKE_STATE_AGAIN, KEEP_OTHERWISE, KEEP_AGAIN } what;
+    int64_t index;
+    int option;
+    double score;
+} edit;
+
+/* Runs that make a state again in front of `position`: stages into `chain`, each once; the time they take. Inputs that are
+ * there behind the peak stay until then. Negative: it cannot be. */
+static double rebuild(const rm_problem *p, const walk *w, int64_t stage, int64_t position, uint8_t *chain, int depth) {
+    if (chain[stage]) return 0;
+    if (depth > 64) return -1;
+    chain[stage] = 1;
+    double ns = (double)p->stage[stage].drop.time_ns;
+    for (int64_t k = p->reads.start[stage]; k < p->reads.start[stage + 1]; k++) {
+        int32_t state = p->reads.item[k];
+        if (w->alive[state] || (w->next[state] >= 0 && w->next[state] < position)) continue;
+        double more = rebuild(p, w, rm_state_maker(p, state), position, chain, depth + 1);
+        if (more < 0) return more;
+        ns += more;
+    }
+    return ns;
+}
+
+static void weigh(edit *best, edit one, double bytes, double ns) {
+    one.score = bytes / fmax(ns, 1);
+    if (bytes > 0 && one.score > best->score) *best = one;
+}
+
+static void weigh_state(const rm_problem *p, const walk *w, int64_t i, uint8_t *chain, edit *best) {
+    if (!w->alive[i] || w->next[i] < 0 || w->tries[i] >= EDITS_AN_OBJECT) return;
+    memset(chain, 0, (size_t)p->n_stages);
+    double ns = rebuild(p, w, rm_state_maker(p, i), w->next[i], chain, 0);
+    if (ns >= 0) weigh(best, (edit){MAKE_STATE_AGAIN, i, 0, 0}, (double)rm_state_bytes(p, i), ns);
+}
+
+static void weigh_saved(const rm_problem *p, const walk *w, int64_t s, uint8_t *chain, edit *best) {
+    if (!w->saved_alive[s] || w->tries[p->n_states + s] >= EDITS_AN_OBJECT) return;
+    const rm_stage *stage = &p->stage[s];
+    int now = w->runs.step[w->kept[s]].option;
+    const rm_option *kept = &stage->option[now];
+    double bytes = (double)rm_align_up(kept->saved_bytes);
+    double ns_now = (double)(kept->forward.time_ns + kept->backward.time_ns);
+    memset(chain, 0, (size_t)p->n_stages);
+    double again = rebuild(p, w, s, w->back[s], chain, 0) - (double)stage->drop.time_ns;
+    for (int k = 0; k < stage->n_options; k++) {
+        const rm_option *other = &stage->option[k];
+        double ns = (double)(other->forward.time_ns + other->backward.time_ns) - ns_now;
+        double spared = bytes - (double)rm_align_up(other->saved_bytes);
+        if (k != now) weigh(best, (edit){KEEP_OTHERWISE, s, k, 0}, spared, ns);
+        if (again > -(double)stage->drop.time_ns)
+            weigh(best, (edit){KEEP_AGAIN, s, k, 0}, bytes, ns + again + (double)stage->drop.time_ns);
+    }
+}
+
+/* ---- Doing it -------------------------------------------------------------------------------------- */
+
+static remat_status insert(rm_plan *plan, int64_t position, rm_step step) {
+    TRY(rm_plan_add(plan, step));
+    memmove(plan->step + position + 1, plan->step + position, (size_t)(plan->n_steps - 1 - position) * sizeof step);
+    plan->step[position] = step;
+    return REMAT_OK;
+}
+
+/* The chain's stages, dropping, but for `last`, which is kept in its option. */
+static remat_status insert_chain(const rm_problem *p, walk *w, int64_t position, const uint8_t *chain, int64_t last,
+                                 int option) {
+    for (int64_t s = 0; s < p->n_stages; s++) {
+        if (!chain[s]) continue;
+        int8_t how = (int8_t)(s == last ? option : RM_DROP);
+        TRY(insert(&w->runs, position++, (rm_step){.verb = RM_RUN_FORWARD, .option = how, .index = (int32_t)s}));
+    }
+    return REMAT_OK;
+}
+
+static remat_status apply(const rm_problem *p, walk *w, const edit *e, uint8_t *chain) {
+    memset(chain, 0, (size_t)p->n_stages);
+    if (e->what == MAKE_STATE_AGAIN) {
+        w->tries[e->index]++;
+        rebuild(p, w, rm_state_maker(p, e->index), w->next[e->index], chain, 0);
+        return insert_chain(p, w, w->next[e->index], chain, -1, 0);
+    }
+    w->tries[p->n_states + e->index]++;
+    w->runs.step[w->kept[e->index]].option = (int8_t)(e->what == KEEP_AGAIN ? RM_DROP : e->option);
+    if (e->what == KEEP_OTHERWISE) return REMAT_OK;
+    rebuild(p, w, e->index, w->back[e->index], chain, 0);
+    return insert_chain(p, w, w->back[e->index], chain, e->index, e->option);
+}
+
+/* ---- A walk ---------------------------------------------------------------------------------------- */
+
+static bool open_walk(const rm_problem *p, walk *w) {
+    size_t states = (size_t)p->n_states, stages = (size_t)p->n_stages;
+    w->alive = rm_calloc(states, sizeof *w->alive);
+    w->saved_alive = rm_calloc(stages, sizeof *w->saved_alive);
+    w->next = rm_calloc(states, sizeof *w->next);
+    w->kept = rm_calloc(stages, sizeof *w->kept);
+    w->back = rm_calloc(stages, sizeof *w->back);
+    w->tries = rm_calloc(states + stages, 1);
+    return w->alive && w->saved_alive && w->next && w->kept && w->back && w->tries;
+}
+
+static void close_walk(walk *w) {
+    rm_plan_free(&w->runs);
+    rm_plan_free(&w->full);
+    rm_free(w->alive);
+    rm_free(w->saved_alive);
+    rm_free(w->next);
+    rm_free(w->kept);
+    rm_free(w->back);
+    rm_free(w->tries);
+}
+
+/* The best thing to do, done; undone if the peak grew. *moved: something was tried. */
+static remat_status step(family *f, walk *w, uint8_t *chain, bool *moved) {
+    const rm_problem *p = f->problem;
+    edit best = {.score = 0};
+    look(p, w);
+    for (int64_t i = 0; i < p->n_states; i++) weigh_state(p, w, i, chain, &best);
+    for (int64_t s = 0; s < p->n_stages; s++) weigh_saved(p, w, s, chain, &best);
+    *moved = best.score > 0;
+    if (!*moved) return REMAT_OK;
+    rm_plan before = {0};
+    rm_verdict verdict = w->verdict;
+    remat_status status = copy_plan(&w->runs, &before);
+    if (!status) status = apply(p, w, &best, chain);
+    bool good = !status && !judge(f, w) && w->verdict.peak_bytes <= verdict.peak_bytes;
+    if (!status && !good) status = copy_plan(&before, &w->runs);
+    if (!status && !good) status = judge(f, w);
+    rm_plan_free(&before);
+    return status;
+}
+
+/* From the runs of a plan on. */
+static remat_status walk_from(family *f, rm_plan *runs, int64_t share) {
+    const rm_problem *p = f->problem;
+    int64_t most_runs = f->wish->no_recompute ? p->n_stages : 64 * p->n_stages, until = f->judged_steps + share;
+    walk w = {.runs = *runs};
+    uint8_t *chain = rm_calloc((size_t)p->n_stages, 1);
+    *runs = (rm_plan){0};
+    remat_status status = chain && open_walk(p, &w) ? REMAT_OK : rm_fail(REMAT_MEMORY, "out of host memory to plan");
+    if (!status) status = judge(f, &w);
+    if (!status) status = record(f, &w, most_runs);
+    for (bool moved = f->edits; moved && !status && f->judged_steps < until;) {
+        status = step(f, &w, chain, &moved);
+        if (!status && moved) status = record(f, &w, most_runs);
+    }
+    close_walk(&w);
+    rm_free(chain);
+    return status;
+}
+
+/* ---- Where walks begin ------------------------------------------------------------------------------ */
+
+static void leave_frees_out(rm_plan *plan) {
+    int64_t kept = 0;
+    for (int64_t i = 0; i < plan->n_steps; i++)
+        if (plan->step[i].verb != RM_FREE) plan->step[kept++] = plan->step[i];
+    plan->n_steps = kept;
+}
+
+/* Even segments, kept in option k or the nearest that a stage has. */
+static remat_status from_even(family *f, int64_t n, int k, int64_t share) {
+    rm_plan plan = {0};
+    rm_proposal unused;
+    remat_status status = rm_plan_evenly(f->problem, n, &plan, &unused);
+    leave_frees_out(&plan);
+    for (int64_t i = 0; i < plan.n_steps; i++) {
+        rm_step *step = &plan.step[i];
+        const rm_stage *stage = &f->problem->stage[step->index];
+        if (step->verb == RM_RUN_FORWARD && step->option != RM_DROP)
+            step->option = (int8_t)(k < stage->n_options ? k : stage->n_options - 1);
+    }
+    if (!status) status = walk_from(f, &plan, share);
+    rm_plan_free(&plan);
+    return status;
+}
+
+static int most_options(const rm_problem *p) {
+    int most = 1;
+    for (int64_t s = 0; s < p->n_stages; s++)
+        if (p->stage[s].n_options > most) most = p->stage[s].n_options;
+    return most;
+}
+
+static remat_status from_all_even(family *f) {
+    int64_t stages = f->problem->n_stages, root = llround(sqrt((double)stages)), next;
+    int options = most_options(f->problem);
+    for (int k = 0; k < options; k++)
+        for (int64_t n = 1; n <= stages; n = next) {
+            TRY(from_even(f, n, k, JUDGED_STEPS / 40));
+            next = n + 1 + (n < 6 ? 0 : n / 2);
+            if (n < root && next > root) next = root;
+        }
+    return REMAT_OK;
+}
+
+static remat_status from_nested(family *f) {
+    rm_footprint footprint = {0};
+    rm_nest *nest = NULL;
+    remat_status status = rm_footprint_make(f->problem, &footprint);
+    if (!status) status = rm_nest_make(&footprint, (rm_effort){0}, &nest);
+    int count = status ? 0 : rm_nest_count(nest);
+    for (int i = 0; i < NESTED && i < count && !status; i++) {
+        rm_plan plan = {0};
+        int64_t unused;
+        status = rm_nest_write(nest, count <= NESTED ? i : i * (count - 1) / (NESTED - 1), &plan, &unused);
+        if (!status) status = walk_from(f, &plan, JUDGED_STEPS / 40);
+        rm_plan_free(&plan);
+    }
+    rm_nest_free(nest);
+    rm_footprint_free(&footprint);
+    return status;
+}
+
+/* ---- The family --------------------------------------------------------------------------------------- */
+
+static int by_bytes(const void *a, const void *b) {
+    const rm_member *x = &((const entry *)a)->member, *y = &((const entry *)b)->member;
+    if (x->peak_bytes != y->peak_bytes) return x->peak_bytes < y->peak_bytes ? -1 : 1;
+    return (x->time_ns > y->time_ns) - (x->time_ns < y->time_ns);
+}
+
+/* Those that a smaller one beats go. */
+static void keep_the_best(family *f) {
+    int64_t kept = 0;
+    if (f->count) qsort(f->entry, (size_t)f->count, sizeof *f->entry, by_bytes);
+    for (int64_t i = 0; i < f->count; i++) {
+        if (kept == 0 || f->entry[i].member.time_ns < f->entry[kept - 1].member.time_ns)
+            f->entry[kept++] = f->entry[i];
+        else
+            rm_plan_free(&f->entry[i].runs);
+    }
+    f->count = kept;
+}
+
+static remat_status write(const rm_family *family_, const rm_problem *problem, int64_t i, rm_plan *plan,
+                          rm_proposal *proposal) {
+    const family *f = family_->own;
+    proposal->segments = 1 + f->entry[i].member.runs - problem->n_stages;
+    if (proposal->segments > problem->n_stages) proposal->segments = problem->n_stages;
+    TRY(copy_plan(&f->entry[i].runs, plan));
+    return rm_plan_free_dead(problem, plan);
+}
+
+static void free_own(rm_family *family_) {
+    family *f = family_->own;
+    for (int64_t i = 0; f && i < f->count; i++) rm_plan_free(&f->entry[i].runs);
+    if (f) rm_free(f->entry);
+    rm_free(f);
+}
+
+remat_status rm_family_evict(const rm_problem *problem, const rm_wish *wish, rm_family *out) {
+    rm_footprint footprint = {0};
+    *out = (rm_family){.write = write, .free_own = free_own};
+    TRY(rm_footprint_make(problem, &footprint));
+    bool exact = footprint.exact;
+    rm_footprint_free(&footprint);
+    if (exact) return REMAT_OK; /* rm_family_recompute knows better */
+    family *f = out->own = rm_calloc(1, sizeof *f);
+    REQUIRE(f, MEMORY, "out of host memory to plan");
+    *f = (family){.problem = problem, .wish = wish, .edits = problem->n_stages <= MOST_STAGES};
+    remat_status status = from_all_even(f);
+    if (!status && f->edits) status = from_nested(f);
+    keep_the_best(f);
+    out->member = rm_calloc((size_t)f->count + 1, sizeof *out->member);
+    if (!out->member) status = rm_fail(REMAT_MEMORY, "out of host memory for %lld plans", (long long)f->count);
+    for (int64_t i = 0; out->member && i < f->count; i++) out->member[i] = f->entry[i].member;
+    out->count = f->count;
+    if (status) rm_family_free(out);
+    return status;
+}
