@@ -1,11 +1,14 @@
-/* chains.h: made-up chains for the tests of memory/, from a seed. Every kind has something that has gone wrong somewhere:
- * stages unlike each other, skips across many cuts, saved blocks that share a piece with a state, empty objects. */
+/* chains.h: made-up problems for the tests of memory/, from a seed. Every kind has something that has gone wrong somewhere:
+ * stages unlike each other, states read far from where they are made or by nobody, kept by their makers or not by their
+ * readers, empty objects. */
 #ifndef TEST_CHAINS_H
 #define TEST_CHAINS_H
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "memory/bytes.h"
+#include "memory/host.h"
 #include "memory/problem.h"
 
 typedef struct {
@@ -24,12 +27,13 @@ static inline int64_t roll_below(dice *d, int64_t n) { return (int64_t)(roll(d) 
 typedef struct {
     int64_t n_stages;
     bool unlike;            /* sizes vary from a tenth of the following to all of it; else they are the following */
-    uint64_t state_bytes;   /* a state's own piece; 0: states are empty */
-    uint64_t saved_bytes;   /* the private block */
+    uint64_t state_bytes;   /* of what a stage hands on to the next; 0: empty */
+    uint64_t saved_bytes;   /* of a saved block */
     uint64_t scratch_bytes; /* of any run */
-    int skips;              /* pieces that belong to the states of many cuts */
-    bool shares;            /* saved(s) holds state(s+1)'s own piece too */
+    int skips;              /* states that are read further on, too, by one to three stages */
+    bool shares;            /* a stage's backward reads what it hands on, too */
     bool lean;              /* a second option, with a fifth of the bytes */
+    bool loose;             /* backward keeps but part of what forward reads, and not all of it has a gradient */
 } chain;
 
 static inline uint64_t size_from(dice *d, const chain *c, uint64_t bytes) {
@@ -51,39 +55,101 @@ static inline void stage_from(dice *d, const chain *c, rm_stage *stage) {
                                        work_from(d, c, 2300)};
 }
 
-/* Pieces: own state(0..S), own dstate(0..S-1), then for each skip one for states and one for dstates. */
+/* State by state, while a problem is made up: who makes it and who reads it; a piece each, or two. */
+typedef struct {
+    int64_t maker, pieces;
+    uint64_t bytes;
+    bool own;          /* its maker's backward keeps it */
+    int n_readers;
+    int64_t reader[4]; /* ascending */
+} draft;
+
+static inline bool draft_reads(const draft *state, int64_t s) {
+    for (int k = 0; k < state->n_readers; k++)
+        if (state->reader[k] == s) return true;
+    return false;
+}
+
+static inline void add_reader(draft *state, int64_t s) {
+    if (draft_reads(state, s)) return;
+    int k = state->n_readers++;
+    for (; k > 0 && state->reader[k - 1] > s; k--) state->reader[k] = state->reader[k - 1];
+    state->reader[k] = s;
+}
+
+static inline int draft_by_maker(const void *a, const void *b) {
+    const draft *x = a, *y = b;
+    if (x->maker != y->maker) return x->maker < y->maker ? -1 : 1;
+    return x < y ? -1 : x > y;
+}
+
+static inline void put(rm_lists *lists, int64_t list, int64_t item) {
+    lists->item[lists->start[list + 1]++] = (int32_t)item;
+}
+
+static inline void draft_lists(dice *d, const chain *c, const draft *state, int64_t n_states, rm_problem *p) {
+    rm_lists *all[] = {&p->reads, &p->keeps, &p->adds};
+    for (int64_t s = 0; s < p->n_stages; s++) {
+        for (int l = 0; l < 3; l++) all[l]->start[s + 1] = all[l]->start[s];
+        for (int64_t i = 0; i < n_states; i++) {
+            bool reads = draft_reads(&state[i], s), own = state[i].own && state[i].maker == s;
+            if (reads) put(&p->reads, s, i);
+            if (own || (reads && !(c->loose && roll_below(d, 3) == 0))) put(&p->keeps, s, i);
+            if (reads && !(c->loose && roll_below(d, 4) == 0)) put(&p->adds, s, i);
+        }
+    }
+}
+
+/* Pieces of states, then those of the gradients that there are. */
+static inline void draft_pieces(dice *d, const chain *c, const draft *state, rm_problem *p, int32_t *last) {
+    int64_t next = 0;
+    for (int64_t i = 0; i < p->n_states; i++) {
+        p->state[i] = next;
+        for (int64_t k = 0; k < state[i].pieces; k++) p->piece[next++].bytes = size_from(d, c, state[i].bytes);
+        p->made[state[i].maker + 1]++;
+    }
+    p->state[p->n_states] = next;
+    for (int64_t s = 0; s < p->n_stages; s++) p->made[s + 1] += p->made[s];
+    rm_last_adders(p, last);
+    for (int64_t i = 0; i < p->n_states; i++) {
+        p->dstate[i] = next;
+        for (int64_t k = 0; last[i] >= 0 && k < state[i].pieces; k++)
+            p->piece[next++].bytes = size_from(d, c, state[i].bytes);
+    }
+    p->n_pieces = p->dstate[p->n_states] = next;
+}
+
+/* Of every stage the state that the next one reads, and skips here and there. */
 static inline remat_status chain_problem(const chain *c, uint64_t seed, rm_problem *problem) {
     dice d = {seed};
-    int64_t n = c->n_stages, own = n + 1, skips = c->skips;
-    int64_t from[64], to[64];
-    for (int64_t k = 0; k < skips; k++) {
-        from[k] = 1 + roll_below(&d, n);
-        to[k] = from[k] + roll_below(&d, n - from[k] + 1);
+    int64_t n = c->n_stages, n_states = n + c->skips;
+    draft *state = rm_calloc((size_t)n_states, sizeof *state);
+    int32_t *last = rm_calloc((size_t)n_states, sizeof *last);
+    if (!state || !last) abort();
+    for (int64_t i = 0; i < n; i++) {
+        state[i] = (draft){.maker = i, .pieces = 1, .bytes = i == n - 1 ? 0 : c->state_bytes, .own = c->shares};
+        if (i + 1 < n) add_reader(&state[i], i + 1);
     }
-    TRY(rm_problem_alloc(problem, n, own + n + 2 * skips, own * (1 + skips), own * (1 + skips), n));
-    for (int64_t i = 0; i < own + n; i++)
-        problem->piece[i].bytes = i == 0 || i == n || i >= own + n ? 0 : size_from(&d, c, c->state_bytes);
-    if (c->unlike) problem->piece[0].bytes = problem->piece[n].bytes = c->state_bytes / 64 * 64;
-    for (int64_t k = 0; k < 2 * skips; k++) problem->piece[own + n + k].bytes = size_from(&d, c, c->state_bytes);
-    int64_t items[3] = {0};
-    for (int64_t cut = 0; cut <= n; cut++) {
-        problem->state.item[items[0]++] = (int32_t)cut;
-        if (cut < n) problem->dstate.item[items[1]++] = (int32_t)(own + cut);
-        if (cut < n && c->shares) problem->saved.item[items[2]++] = (int32_t)(cut + 1);
-        for (int64_t k = 0; k < skips; k++) {
-            if (cut < from[k] || cut > to[k]) continue;
-            problem->state.item[items[0]++] = (int32_t)(own + n + k);
-            if (cut < n) problem->dstate.item[items[1]++] = (int32_t)(own + n + skips + k);
-        }
-        problem->state.start[cut + 1] = items[0];
-        problem->dstate.start[cut + 1] = items[1];
-        if (cut < n) problem->saved.start[cut + 1] = items[2];
-        if (cut < n) stage_from(&d, c, &problem->stage[cut]);
+    for (int64_t k = n; k < n_states; k++) {
+        state[k] = (draft){.maker = roll_below(&d, n), .pieces = 1 + roll_below(&d, 2), .bytes = c->state_bytes};
+        for (int64_t r = roll_below(&d, 4); r > 0 && state[k].maker + 1 < n; r--)
+            add_reader(&state[k], state[k].maker + 1 + roll_below(&d, n - state[k].maker - 1));
     }
-    problem->n_resident = 2;
-    problem->resident[0] = (rm_resident){"parameters", 4096};
-    problem->resident[1] = (rm_resident){"optimizer state", 8200};
-    return rm_problem_check(problem);
+    if (c->skips) qsort(state, (size_t)n_states, sizeof *state, draft_by_maker);
+    remat_status status = rm_problem_alloc(
+        problem, (rm_extent){n, n_states, 4 * n_states, 4 * n_states, 5 * n_states, 4 * n_states});
+    if (!status) {
+        for (int64_t s = 0; s < n; s++) stage_from(&d, c, &problem->stage[s]);
+        draft_lists(&d, c, state, n_states, problem);
+        draft_pieces(&d, c, state, problem, last);
+        problem->n_resident = 2;
+        problem->resident[0] = (rm_resident){"parameters", 4096};
+        problem->resident[1] = (rm_resident){"optimizer state", 8200};
+        status = rm_problem_check(problem);
+    }
+    rm_free(state);
+    rm_free(last);
+    return status;
 }
 
 #endif

@@ -14,8 +14,7 @@
 static inline remat_status leaf_plan(dice *d, const rm_problem *problem, int64_t begin, int64_t end, rm_plan *plan) {
     for (int64_t s = begin; s < end; s++)
         TRY(rm_plan_run_forward(plan, s, (int)roll_below(d, problem->stage[s].n_options)));
-    TRY(rm_plan_free_object(plan, RM_STATE, end));
-    for (int64_t s = end - 1; s >= begin; s--) TRY(rm_plan_differentiate(plan, s));
+    for (int64_t s = end - 1; s >= begin; s--) TRY(rm_plan_run_backward(plan, s));
     return REMAT_OK;
 }
 
@@ -34,7 +33,7 @@ static inline remat_status nested_part(dice *d, const rm_problem *problem, int64
 
 static inline remat_status nested_plan(dice *d, const rm_problem *problem, int64_t leaf, bool ragged, rm_plan *plan) {
     TRY(nested_part(d, problem, 0, problem->n_stages, leaf, ragged, plan));
-    return rm_plan_free_object(plan, RM_DSTATE, 0);
+    return rm_plan_free_dead(problem, plan);
 }
 
 static inline int by_first(const void *a, const void *b) {

@@ -22,7 +22,7 @@ static remat_status check_text(const rm_problem *problem, const char *text, rm_v
 /* ---- By hand ------------------------------------------------------------------------------------ */
 
 #define ONE_STAGE                                                                                                      \
-    "run forward 0 all\nfree state 1\nrun backward 0\nfree saved 0\nfree state 0\nfree dstate 1\nfree dstate 0\n"
+    "run forward 0 all\nrun backward 0\nfree saved 0\n"
 
 START_TEST(one_stage) {
     rm_problem problem;
@@ -30,7 +30,7 @@ START_TEST(one_stage) {
     rm_verdict v;
     ck_ok(check_text(&problem, ONE_STAGE, &v));
     ck_assert_uint_eq(v.peak_bytes, 640 + 128);
-    ck_assert_int_eq(v.peak_step, 2);
+    ck_assert_int_eq(v.peak_step, 1);
     ck_assert_uint_eq(v.forward_ns, 11);
     ck_assert_uint_eq(v.recompute_ns, 0);
     ck_assert_uint_eq(v.backward_ns, 20);
@@ -46,17 +46,18 @@ START_TEST(lifetimes_to_the_step) {
     read_problem(SKIP, &problem);
     rm_plan plan = {0};
     ck_ok(rm_plan_from_segments(&problem, (int64_t[]){0}, 1, &plan));
-    /* steps 0..4 run forward 0..4; 5 frees state 5; 6 run backward 4, 7-9 free saved 4, state 4, dstate 5;
-     * 10 run backward 3, ...; 14 run backward 2; 18 run backward 1; 22 run backward 0; 26 frees dstate 0 */
+    /* steps 0..4 run forward 0..4; 5 run backward 4, 6-8 free saved 4, state 1, state 4; 9 run backward 3, 10-12 free
+     * saved 3, state 3 is kept, dstate 4; 12 run backward 2, 13-16 free saved 2, states 2, 3, dstate 3; 17 run backward 1,
+     * 18-20; 21 run backward 0, 22-24 free saved 0, dstates 0, 1 */
     static const rm_lifetime expected[] = {
-        {RM_BUFFER_PIECE, 0, 0, 23, 256},   {RM_BUFFER_PIECE, 1, 0, 19, 512},   {RM_BUFFER_SAVED, 0, 0, 22, 64},
-        {RM_BUFFER_PIECE, 2, 1, 15, 256},   {RM_BUFFER_SAVED, 1, 1, 18, 4096},  {RM_BUFFER_SCRATCH, 1, 1, 1, 64},
-        {RM_BUFFER_PIECE, 4, 2, 14, 1024},  {RM_BUFFER_SCRATCH, 2, 2, 2, 64},   {RM_BUFFER_PIECE, 3, 3, 7, 256},
-        {RM_BUFFER_SAVED, 3, 3, 10, 128},   {RM_BUFFER_SCRATCH, 3, 3, 3, 2048}, {RM_BUFFER_SAVED, 4, 4, 6, 512},
-        {RM_BUFFER_SCRATCH, 4, 4, 4, 64},   {RM_BUFFER_PIECE, 7, 6, 24, 512},   {RM_BUFFER_PIECE, 6, 6, 12, 256},
-        {RM_BUFFER_SCRATCH, 4, 6, 6, 64},   {RM_BUFFER_PIECE, 5, 10, 16, 256},  {RM_BUFFER_SCRATCH, 3, 10, 10, 4096},
-        {RM_BUFFER_PIECE, 6, 14, 20, 256},  {RM_BUFFER_PIECE, 5, 18, 24, 256},  {RM_BUFFER_SCRATCH, 1, 18, 18, 64},
-        {RM_BUFFER_SCRATCH, 0, 22, 22, 64},
+        {RM_BUFFER_PIECE, 0, 0, 18, 256},   {RM_BUFFER_PIECE, 1, 0, 6, 512},    {RM_BUFFER_SAVED, 0, 0, 21, 64},
+        {RM_BUFFER_PIECE, 2, 1, 13, 256},   {RM_BUFFER_SAVED, 1, 1, 17, 4096},  {RM_BUFFER_SCRATCH, 1, 1, 1, 64},
+        {RM_BUFFER_PIECE, 3, 2, 14, 1024},  {RM_BUFFER_SCRATCH, 2, 2, 2, 64},   {RM_BUFFER_PIECE, 4, 3, 7, 256},
+        {RM_BUFFER_SAVED, 3, 3, 9, 128},    {RM_BUFFER_SCRATCH, 3, 3, 3, 2048}, {RM_BUFFER_SAVED, 4, 4, 5, 512},
+        {RM_BUFFER_SCRATCH, 4, 4, 4, 64},   {RM_BUFFER_PIECE, 6, 5, 23, 512},   {RM_BUFFER_PIECE, 9, 5, 10, 256},
+        {RM_BUFFER_SCRATCH, 4, 5, 5, 64},   {RM_BUFFER_PIECE, 8, 9, 15, 1024},  {RM_BUFFER_SCRATCH, 3, 9, 9, 4096},
+        {RM_BUFFER_PIECE, 7, 12, 19, 256},  {RM_BUFFER_PIECE, 5, 17, 22, 256},  {RM_BUFFER_SCRATCH, 1, 17, 17, 64},
+        {RM_BUFFER_SCRATCH, 0, 21, 21, 64},
     };
     rm_verdict v;
     rm_lifetimes got = {0};
@@ -69,9 +70,9 @@ START_TEST(lifetimes_to_the_step) {
                       "lifetime %d: kind %d index %d, %d..%d, %d bytes", (int)i, a.kind, (int)a.index, (int)a.first,
                       (int)a.last, (int)a.bytes);
     }
-    /* Step 10: pieces 0 1 2 4, saved 0 1 3, pieces 7 6 5, scratch of backward 3. */
-    ck_assert_uint_eq(v.peak_bytes, 256 + 512 + 256 + 1024 + 64 + 4096 + 128 + 512 + 256 + 256 + 4096);
-    ck_assert_int_eq(v.peak_step, 10);
+    /* Step 9: pieces 0 2 3, saved 0 1 3, pieces 6 9 8, scratch of backward 3. */
+    ck_assert_uint_eq(v.peak_bytes, 256 + 256 + 1024 + 64 + 4096 + 128 + 512 + 256 + 1024 + 4096);
+    ck_assert_int_eq(v.peak_step, 9);
     rm_lifetimes_free(&got);
     ck_assert_ptr_null(got.item);
     rm_plan_free(&plan);
@@ -108,22 +109,28 @@ START_TEST(options_have_their_own_numbers) {
 }
 END_TEST
 
+#define ALL_FORWARD                                                                                                    \
+    "run forward 0 all\nrun forward 1 all\nrun forward 2 all\nrun forward 3 all\nrun forward 4 all\n"
+
 START_TEST(what_is_wrong_is_named) {
     static const struct {
         const char *text, *words;
     } wrong[] = {
         {"", "before stage 4 has been differentiated"},
-        {"run forward 1 all", "step 0 (run forward 1 all): state 1 is not alive"},
-        {"run forward 0 all\nrun forward 0 all", "step 1 (run forward 0 all): state 1 is alive already"},
-        {"run forward 0 all\nfree state 1\nrun forward 0 all", "saved 0 is made a second time"},
-        {"run forward 0 all\nfree state 1\nfree saved 0\nrun forward 0 all", "saved 0 is made a second time"},
+        {"run forward 1 all", "step 0 (run forward 1 all): stage 0 has not run yet"},
+        {"run forward 0 all\nfree state 0\nrun forward 1 all", "step 2 (run forward 1 all): state 0 is not alive"},
+        {"run forward 0 all\nrun forward 0 all", "step 1 (run forward 0 all): saved 0 is made a second time"},
+        {"run forward 0 all\nfree state 0\nfree saved 0\nrun forward 0 all", "saved 0 is made a second time"},
         {"run backward 0", "step 0 (run backward 0): the stage to be differentiated now is 4"},
-        {"run backward 4", "state 4 is not alive"},
+        {"run backward 4", "saved 4 is not alive"},
+        {ALL_FORWARD "free state 4\nrun backward 4", "state 4 is not alive"},
+        {ALL_FORWARD "free state 1\nrun backward 4", "state 1 is not alive"},
+        {ALL_FORWARD "run backward 4\nfree dstate 4\nrun backward 3", "dstate 4 is not alive"},
+        {ALL_FORWARD "run backward 4\nrun backward 3\nfree state 3\nrun backward 2", "state 3 is not alive"},
         {"free state 1", "step 0 (free state 1): state 1 is not alive"},
         {"free saved 0", "saved 0 is not alive"},
         {"free dstate 0", "dstate 0 is not alive"},
-        {"free state 0\nfree state 0", "step 1"},
-        {"free state 0\nrun forward 0 all", "state 0 is not alive"},
+        {"run forward 0 all\nfree state 0\nfree state 0", "step 2"},
         {"save state 0", "step 0 (save state 0): there is no second tier"},
         {"load state 0", "no second tier"},
     };
@@ -134,11 +141,9 @@ START_TEST(what_is_wrong_is_named) {
         ck_fails(check_text(&problem, wrong[i].text, &v), INTERNAL, wrong[i].words);
     rm_problem_free(&problem);
     read_problem(RM_SOURCE_DIR "/tests/problems/one_stage.problem", &problem);
-    ck_fails(check_text(&problem, "run forward 0 all\nfree dstate 1\nrun backward 0", &v), INTERNAL,
-             "dstate 1 is not alive");
     ck_fails(check_text(&problem, "run forward 0 drop\nrun backward 0", &v), INTERNAL, "saved 0 is not alive");
     ck_fails(check_text(&problem, "run forward 0 all\nrun backward 0\nrun backward 0", &v), INTERNAL, "every stage");
-    ck_fails(check_text(&problem, "run forward 0 all\nfree state 1\nrun backward 0\nrun forward 0 drop", &v), INTERNAL,
+    ck_fails(check_text(&problem, "run forward 0 all\nrun backward 0\nrun forward 0 drop", &v), INTERNAL,
              "nobody needs");
     ck_fails(check_text(&problem, "run forward 0 all\nrun backward 0\n", &v), INTERNAL, "never freed");
     rm_problem_free(&problem);
@@ -153,18 +158,18 @@ START_TEST(two_clocks) {
                                     "run forward 1 all\n"                                  /* until 200  */
                                     "free saved 0\n"                                       /* waits 48   */
                                     "save saved 1\n"                                       /* 248 to 396 */
-                                    "run forward 2 all\nrun forward 3 all\nfree state 4\n" /* until 383  */
+                                    "run forward 2 all\nrun forward 3 all\nfree state 3\n" /* until 383  */
                                     "free saved 1\n"                                       /* waits 13   */
                                     "run backward 3\n"                                     /* until 466  */
                                     "load saved 1\n"                                       /* 466 to 742 */
-                                    "free saved 3\nfree state 3\nfree dstate 4\n"
+                                    "free saved 3\nfree state 2\n"
                                     "run backward 2\n" /* until 666  */
-                                    "free saved 2\nfree state 2\nfree dstate 3\n"
+                                    "free saved 2\nfree state 1\nfree dstate 2\n"
                                     "load saved 0\n"   /* asked for at 666, 742 to 1018 */
                                     "run backward 1\n" /* waits 76, until 942 */
-                                    "free saved 1\nfree state 1\nfree dstate 2\n"
+                                    "free saved 1\nfree state 0\nfree dstate 1\n"
                                     "run backward 0\n" /* waits 76, until 1218 */
-                                    "free saved 0\nfree state 0\nfree dstate 1\nfree dstate 0\n";
+                                    "free saved 0\nfree dstate 0\n";
     rm_problem problem;
     read_problem(FOUR, &problem);
     problem.tier = (rm_tier){8000000000, 4000000000, 20, 0, 0}; /* 8 and 4 bytes a nanosecond */
@@ -195,46 +200,44 @@ START_TEST(two_clocks) {
 }
 END_TEST
 
-#define SHARING                                                                                                        \
-    "problem 1\ntier save 1000000000 load 1000000000 latency 0 cost 0 host 0\nstages 2\npieces 2\n"                    \
+#define MOVING                                                                                                         \
+    "problem 2\ntier save 1000000000 load 1000000000 latency 0 cost 0 host 0\nstages 2\nstates 2\npieces 2\n"          \
     "piece 0 bytes 64\npiece 1 bytes 128\n"                                                                            \
     "stage 0 drop time 10 scratch 0\n"                                                                                 \
     "stage 0 keep all saved 256 forward time 10 scratch 0 backward time 20 scratch 0\n"                                \
     "stage 1 drop time 10 scratch 0\n"                                                                                 \
     "stage 1 keep all saved 0 forward time 10 scratch 0 backward time 20 scratch 0\n"                                  \
-    "state 0 pieces 0\nstate 1 pieces 1 0\n"
+    "state 0 of 0 pieces 2\nstate 1 of 1 pieces 0\nreads 1 states 0\nkeeps 1 states 0\n"
 
-#define BACKWARD_1 "run forward 1 all\nfree state 2\nrun backward 1\nfree saved 1\nfree dstate 2\n" /* takes 30 */
-#define BACKWARD_0 "run backward 0\nfree saved 0\nfree state 0\nfree dstate 1\nfree dstate 0\n"     /* takes 20 */
+#define BACKWARD_1 "run forward 1 all\nfree state 1\nrun backward 1\nfree saved 1\n" /* takes 30 */
+#define BACKWARD_0 "run backward 0\nfree saved 0\n"                                  /* takes 20 */
 
-/* Piece 0 belongs to state 0 and state 1. */
-START_TEST(transfers_of_shared_pieces) {
+START_TEST(transfers_and_waits) {
     static const struct {
         const char *text;
         uint64_t save_bytes, load_bytes, wait_ns;
     } case_[] = {
-        /* The copy of state 1 takes 192 from 10 on. Its end waits for piece 1 (162), and fetches piece 1 alone (128). */
-        {"run forward 0 all\nsave state 1\n" BACKWARD_1 "free state 1\nload state 1\nfree state 1\n" BACKWARD_0, 192,
-         128, 162 + 128},
-        /* The copy of state 0 takes 64 from 10 on. State 1 has piece 0 too: the first FREE ends nothing and does not
-         * wait, LOAD fetches nothing, and the last FREE comes at 60. */
-        {"run forward 0 all\nsave state 0\nfree state 0\nload state 0\n" BACKWARD_1 "free state 1\n" BACKWARD_0, 64, 0,
-         14},
-        /* Forward 0 writes piece 0 again, which is being copied. */
-        {"save state 0\nrun forward 0 all\n" BACKWARD_1 "free state 1\n" BACKWARD_0, 64, 0, 64},
+        /* The copy of state 0 takes 192 from 10 on. Its end waits for it (162), and LOAD takes 192; nobody reads it. */
+        {"run forward 0 all\nsave state 0\n" BACKWARD_1 "free state 0\nload state 0\nfree state 0\n" BACKWARD_0, 192, 192,
+         162 + 192},
+        /* The reader waits for both. */
+        {"run forward 0 all\nsave state 0\nfree state 0\nload state 0\n" BACKWARD_1 "free state 0\n" BACKWARD_0, 192, 192,
+         192 + 192},
+        /* Forward 0 writes state 0 again, which is being copied. */
+        {"run forward 0 drop\nsave state 0\nrun forward 0 all\n" BACKWARD_1 "free state 0\n" BACKWARD_0, 192, 0, 192},
         /* A copy of nothing takes no time and is a copy nevertheless. */
-        {"run forward 0 all\nrun forward 1 all\nsave saved 1\nfree saved 1\nload saved 1\nfree state 2\n"
-         "run backward 1\nfree saved 1\nfree dstate 2\nfree state 1\n" BACKWARD_0,
+        {"run forward 0 all\nrun forward 1 all\nsave saved 1\nfree saved 1\nload saved 1\nfree state 1\n"
+         "run backward 1\nfree saved 1\nfree state 0\n" BACKWARD_0,
          0, 0, 0},
     };
     rm_problem problem;
-    ck_ok(rm_problem_read(&problem, SHARING, sizeof SHARING - 1));
+    ck_ok(rm_problem_read(&problem, MOVING, sizeof MOVING - 1));
     for (size_t i = 0; i < sizeof case_ / sizeof *case_; i++) {
         rm_verdict v;
         ck_ok(check_text(&problem, case_[i].text, &v));
         ck_assert_msg(v.save_bytes == case_[i].save_bytes && v.load_bytes == case_[i].load_bytes, "case %zu", i);
         ck_assert_msg(v.wait_ns == case_[i].wait_ns, "case %zu waits %d", i, (int)v.wait_ns);
-        ck_assert_uint_eq(v.total_ns, 60 + v.wait_ns);
+        ck_assert_uint_eq(v.total_ns, 60 + 10 * (i == 2) + v.wait_ns);
     }
     rm_problem_free(&problem);
 }
@@ -245,17 +248,17 @@ START_TEST(what_cannot_be_moved) {
         const char *text, *words;
     } wrong[] = {
         {"save saved 0", "step 0 (save saved 0): saved 0 is not alive"},
-        {"load state 1", "there is no copy of state 1 to load"},
-        {"run forward 0 all\nsave state 1\nsave state 1", "state 1 is saved a second time"},
-        {"run forward 0 all\nsave state 1\nfree state 1\nload state 1\nsave state 1", "step 4"},
-        {"run forward 0 all\nsave state 1\nload state 1", "state 1 is alive already"},
-        {"run forward 0 all\nsave saved 0\nfree saved 0\nfree state 1\nrun forward 0 all", "made a second time"},
-        {"save dstate 2", "a dstate is never moved to the second tier"},
-        {"load dstate 2", "a dstate is never moved to the second tier"},
+        {"load state 0", "there is no copy of state 0 to load"},
+        {"run forward 0 all\nsave state 0\nsave state 0", "state 0 is saved a second time"},
+        {"run forward 0 all\nsave state 0\nfree state 0\nload state 0\nsave state 0", "step 4"},
+        {"run forward 0 all\nsave state 0\nload state 0", "state 0 is alive already"},
+        {"run forward 0 all\nsave saved 0\nfree saved 0\nfree state 0\nrun forward 0 all", "made a second time"},
+        {"save dstate 1", "a dstate is never moved to the second tier"},
+        {"load dstate 1", "a dstate is never moved to the second tier"},
         {"run forward 0 all\nsave saved 0\nfree saved 0\nload saved 0\nfree saved 0\nfree saved 0", "step 5"},
     };
     rm_problem problem;
-    ck_ok(rm_problem_read(&problem, SHARING, sizeof SHARING - 1));
+    ck_ok(rm_problem_read(&problem, MOVING, sizeof MOVING - 1));
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         rm_verdict v;
         ck_fails(check_text(&problem, wrong[i].text, &v), INTERNAL, wrong[i].words);
@@ -306,88 +309,81 @@ END_TEST
 
 /* ---- The rehearsal: does a plan, run on values, do the right thing? ------------------------------- */
 
+enum { MOST = 120 };
+
 typedef struct {
     const rm_problem *problem;
-    bool alive[3][80];   /* by object and index, as the plan claims */
-    uint64_t value[400]; /* of a piece; 0: nobody has written it since it was last dead */
-    uint64_t block[80];  /* of a stage's private block: 1 + the option that wrote it */
-    bool copy[2][80];    /* RM_STATE, RM_SAVED: the second tier has right values */
-    uint64_t block_copy[80];
+    bool alive[3][MOST];     /* by object and index, as the plan claims */
+    uint64_t value[3][MOST]; /* of an object that is alive: 1000 and more: right; of saved(s), plus its option */
+    uint64_t terms[MOST];    /* of a gradient: how many stages have added to it */
+    bool copied[2][MOST];
+    uint64_t copy[2][MOST];  /* RM_STATE, RM_SAVED: in the second tier */
 } rehearsal;
 
-static const rm_lists *lists_of(const rm_problem *p, int object) {
-    return object == RM_STATE ? &p->state : object == RM_SAVED ? &p->saved : &p->dstate;
+enum { RIGHT = 1000, WRONG = 7 };
+
+static bool is_right(const rehearsal *r, int object, int64_t i) {
+    return r->alive[object][i] && r->value[object][i] >= RIGHT;
 }
 
-static void write_pieces(rehearsal *r, int object, int64_t c, bool right) {
-    const rm_lists *lists = lists_of(r->problem, object);
-    r->alive[object][c] = true;
-    for (int64_t k = lists->start[c]; k < lists->start[c + 1]; k++)
-        r->value[lists->item[k]] = right ? 1000 + (uint64_t)lists->item[k] : 7;
-}
-
-static bool pieces_right(const rehearsal *r, int object, int64_t c) {
-    const rm_lists *lists = lists_of(r->problem, object);
-    for (int64_t k = lists->start[c]; k < lists->start[c + 1]; k++)
-        if (r->value[lists->item[k]] != 1000 + (uint64_t)lists->item[k]) return false;
+static bool all_right(const rehearsal *r, const rm_lists *lists, int64_t s) {
+    for (int64_t k = lists->start[s]; k < lists->start[s + 1]; k++)
+        if (!is_right(r, RM_STATE, lists->item[k])) return false;
     return true;
 }
 
-/* Pieces that no living object has lose their value. Looks at everything: this is the dumb one. */
-static void bury(rehearsal *r) {
-    bool needed[400] = {false};
-    for (int object = 0; object < 3; object++)
-        for (int64_t c = 0; c < r->problem->n_stages + (object != RM_SAVED); c++) {
-            const rm_lists *lists = lists_of(r->problem, object);
-            if (!r->alive[object][c]) continue;
-            for (int64_t k = lists->start[c]; k < lists->start[c + 1]; k++) needed[lists->item[k]] = true;
-        }
-    for (int64_t i = 0; i < r->problem->n_pieces; i++)
-        if (!needed[i]) r->value[i] = 0;
+static void write_object(rehearsal *r, int object, int64_t i, uint64_t value) {
+    r->alive[object][i] = true;
+    r->value[object][i] = value;
+}
+
+/* How many stages add to a gradient in all. */
+static uint64_t terms_of(const rm_problem *p, int64_t i) {
+    uint64_t n = 0;
+    for (int64_t k = 0; k < p->adds.start[p->n_stages]; k++) n += p->adds.item[k] == i;
+    return n;
+}
+
+static bool rehearse_backward(rehearsal *r, int64_t s, int64_t *to_differentiate) {
+    const rm_problem *p = r->problem;
+    bool right = is_right(r, RM_SAVED, s) && all_right(r, &p->keeps, s);
+    for (int64_t i = p->made[s]; i < p->made[s + 1]; i++)
+        right &= terms_of(p, i) == 0 || (is_right(r, RM_DSTATE, i) && r->terms[i] == terms_of(p, i));
+    for (int64_t k = p->adds.start[s]; k < p->adds.start[s + 1]; k++) {
+        int32_t i = p->adds.item[k];
+        bool begins = r->terms[i] == 0;
+        right &= begins ? !r->alive[RM_DSTATE][i] : is_right(r, RM_DSTATE, i);
+        r->terms[i]++;
+        write_object(r, RM_DSTATE, i, right ? RIGHT : WRONG);
+    }
+    return right && s == (*to_differentiate)--;
 }
 
 static bool rehearse_step(rehearsal *r, rm_step step, int64_t *to_differentiate) {
     int64_t i = step.index;
-    if (step.verb == RM_FREE) {
-        r->alive[step.object][i] = false;
-        if (step.object == RM_SAVED) r->block[i] = 0;
-        bury(r);
-        return true;
-    }
+    if (step.verb == RM_FREE) r->alive[step.object][i] = false;
     if (step.verb == RM_SAVE) {
-        r->copy[step.object][i] = pieces_right(r, step.object, i);
-        r->block_copy[i] = step.object == RM_SAVED ? r->block[i] : r->block_copy[i];
-        return true;
+        r->copy[step.object][i] = is_right(r, step.object, i) ? r->value[step.object][i] : WRONG;
+        r->copied[step.object][i] = true;
     }
-    if (step.verb == RM_LOAD) {
-        write_pieces(r, step.object, i, r->copy[step.object][i]);
-        r->block[i] = step.object == RM_SAVED ? r->block_copy[i] : r->block[i];
-        return true;
-    }
+    if (step.verb == RM_LOAD) write_object(r, step.object, i, r->copied[step.object][i] ? r->copy[step.object][i] : WRONG);
     if (step.verb == RM_RUN_FORWARD) {
-        bool right = pieces_right(r, RM_STATE, i);
-        write_pieces(r, RM_STATE, i + 1, right);
-        if (step.option == RM_DROP) return true;
-        write_pieces(r, RM_SAVED, i, right);
-        r->block[i] = right ? 1 + (uint64_t)step.option : 0;
-        return true;
+        uint64_t value = all_right(r, &r->problem->reads, i) ? RIGHT : WRONG;
+        for (int64_t k = r->problem->made[i]; k < r->problem->made[i + 1]; k++) write_object(r, RM_STATE, k, value);
+        if (step.option != RM_DROP) write_object(r, RM_SAVED, i, value + (uint64_t)step.option);
     }
-    bool right = pieces_right(r, RM_STATE, i) && pieces_right(r, RM_SAVED, i) && pieces_right(r, RM_DSTATE, i + 1);
-    write_pieces(r, RM_DSTATE, i, right);
-    return right && r->block[i] > 0 && i == (*to_differentiate)--;
+    return step.verb != RM_RUN_BACKWARD || rehearse_backward(r, i, to_differentiate);
 }
 
 /* Every stage is differentiated once, last first, from right values; at the end nothing is alive. */
 static bool rehearse(const rm_problem *problem, const rm_plan *plan) {
     rehearsal r = {.problem = problem};
-    ck_assert(problem->n_stages < 80 && problem->n_pieces < 400);
+    ck_assert(problem->n_stages < MOST && problem->n_states < MOST);
     int64_t to_differentiate = problem->n_stages - 1;
-    write_pieces(&r, RM_STATE, 0, true);
-    write_pieces(&r, RM_DSTATE, problem->n_stages, true);
     for (int64_t t = 0; t < plan->n_steps; t++)
         if (!rehearse_step(&r, plan->step[t], &to_differentiate)) return false;
     for (int object = 0; object < 3; object++)
-        for (int64_t c = 0; c < 80; c++)
+        for (int64_t c = 0; c < MOST; c++)
             if (r.alive[object][c]) return false;
     return to_differentiate == -1;
 }
@@ -453,40 +449,57 @@ static void some_chain(uint64_t seed, rm_problem *problem) {
                .scratch_bytes = 999,
                .skips = (int)(seed % 4),
                .shares = seed % 5 < 2,
-               .lean = seed % 7 < 3};
+               .lean = seed % 7 < 3,
+               .loose = seed % 6 < 2};
     ck_ok(chain_problem(&c, seed, problem));
     problem->tier = (rm_tier){3000000000, 2000000000, 100, 0, 0};
 }
 
-static void load_what_is_away(rm_plan *plan, bool away[2][80], int64_t s) {
-    for (int object = 0; object < 2; object++) {
-        if (away[object][s]) ck_ok(rm_plan_load(plan, (rm_object)object, s));
-        away[object][s] = false;
+/* What a backward run reads of what is away comes back. */
+static void load_for(const rm_problem *p, rm_plan *plan, bool away[2][MOST], int64_t s) {
+    if (away[RM_SAVED][s]) ck_ok(rm_plan_load(plan, RM_SAVED, s));
+    away[RM_SAVED][s] = false;
+    for (int64_t k = p->keeps.start[s]; k < p->keeps.start[s + 1]; k++) {
+        int32_t i = p->keeps.item[k];
+        if (away[RM_STATE][i]) ck_ok(rm_plan_load(plan, RM_STATE, i));
+        away[RM_STATE][i] = false;
     }
 }
 
-/* Moves some saved blocks and states out after their forward run, and in again before their backward run: right before,
- * or while the stage behind it still has all it needed. */
+static bool is_read_forward(const rm_problem *p, const rm_plan *plan, int64_t from, int64_t i) {
+    for (; from < plan->n_steps; from++)
+        if (plan->step[from].verb == RM_RUN_FORWARD && rm_in_list(&p->reads, plan->step[from].index, i)) return true;
+    return false;
+}
+
+/* Moves some saved blocks, and some states that no forward run reads any more, out, and in again before a backward run reads
+ * them. */
 static void spill_some(dice *d, const rm_problem *problem, rm_plan *plan) {
     rm_plan out = {0};
-    bool away[2][80] = {{false}}, made[80] = {false};
+    bool away[2][MOST] = {{false}}, made[MOST] = {false};
     for (int64_t i = 0; i < plan->n_steps; i++) {
         rm_step step = plan->step[i];
         int64_t s = step.index;
-        if (step.verb == RM_RUN_BACKWARD) load_what_is_away(&out, away, s);
+        if (step.verb == RM_FREE) continue; /* added anew */
+        if (step.verb == RM_RUN_BACKWARD) load_for(problem, &out, away, s);
         ck_ok(rm_plan_add(&out, step));
-        if (step.verb == RM_RUN_BACKWARD && s > 0 && roll_below(d, 2)) load_what_is_away(&out, away, s - 1);
         if (step.verb != RM_RUN_FORWARD || step.option == RM_DROP || made[s]) continue;
         made[s] = true;
-        for (int object = 0; object < 2; object++) {
-            if (roll_below(d, 2)) continue;
-            away[object][s] = true;
-            ck_ok(rm_plan_save(&out, (rm_object)object, s));
-            ck_ok(rm_plan_free_object(&out, (rm_object)object, s));
+        if (roll_below(d, 2)) {
+            away[RM_SAVED][s] = true;
+            ck_ok(rm_plan_save(&out, RM_SAVED, s));
+            ck_ok(rm_plan_free_object(&out, RM_SAVED, s));
+        }
+        for (int64_t k = problem->made[s]; k < problem->made[s + 1]; k++) {
+            if (roll_below(d, 2) || is_read_forward(problem, plan, i + 1, k)) continue;
+            away[RM_STATE][k] = true;
+            ck_ok(rm_plan_save(&out, RM_STATE, k));
+            ck_ok(rm_plan_free_object(&out, RM_STATE, k));
         }
     }
     rm_plan_free(plan);
     *plan = out;
+    ck_ok(rm_plan_free_dead(problem, plan));
     ck_assert(rehearse(problem, plan));
 }
 
@@ -520,8 +533,10 @@ START_TEST(mutants_are_rejected_or_harmless) {
         rm_problem_free(&problem);
     }
     for (int m = 0; m < N_MUTATIONS; m++) ck_assert_int_gt(tried[m], 1000);
-    /* No step is superfluous, none may happen twice, and there is no other index, object or verb for it. */
-    ck_assert_int_eq(passed[LEAVE_OUT] + passed[REPEAT] + passed[INDEX] + passed[OBJECT] + passed[VERB], 0);
+    /* No step is superfluous, and there is no other object or verb for it. Forward runs that drop may happen again, though. */
+    ck_assert_int_eq(passed[LEAVE_OUT] + passed[OBJECT] + passed[VERB], 0);
+    ck_assert_int_lt(passed[REPEAT] * 10, tried[REPEAT]);
+    ck_assert_int_lt(passed[INDEX] * 100, tried[INDEX]);
     /* Order and options leave some freedom, so the judge is not simply saying no. */
     ck_assert(passed[SWAP] > 0 && passed[MOVE] > 0 && passed[OPTION] > 0);
     ck_assert_int_lt(passed[SWAP] * 2, tried[SWAP]);
@@ -592,5 +607,5 @@ START_TEST(every_failed_allocation_is_survived) {
 END_TEST
 
 RUN_TESTS("memory/check", one_stage, lifetimes_to_the_step, sizes_are_rounded_up, options_have_their_own_numbers,
-          what_is_wrong_is_named, two_clocks, transfers_of_shared_pieces, what_cannot_be_moved, steps_of_any_bits,
+          what_is_wrong_is_named, two_clocks, transfers_and_waits, what_cannot_be_moved, steps_of_any_bits,
           mutants_are_rejected_or_harmless, lifetimes_add_up_to_the_peak, every_failed_allocation_is_survived)

@@ -40,13 +40,13 @@ START_TEST(two_segments_of_four_to_the_letter) {
     rm_plan plan = {0};
     ck_ok(rm_plan_from_segments(&problem, (int64_t[]){0, 2}, 2, &plan));
     char *text = text_of(file, rm_plan_write(&problem, &plan, file));
-    ck_assert_str_eq(text, "run forward 0 drop\nrun forward 1 drop\nfree state 1\n"
-                           "run forward 2 all\nrun forward 3 all\nfree state 4\n"
-                           "run backward 3\nfree saved 3\nfree state 3\nfree dstate 4\n"
-                           "run backward 2\nfree saved 2\nfree state 2\nfree dstate 3\n"
-                           "run forward 0 all\nrun forward 1 all\nfree state 2\n"
-                           "run backward 1\nfree saved 1\nfree state 1\nfree dstate 2\n"
-                           "run backward 0\nfree saved 0\nfree state 0\nfree dstate 1\nfree dstate 0\n");
+    ck_assert_str_eq(text, "run forward 0 drop\nrun forward 1 drop\nfree state 0\n"
+                           "run forward 2 all\nrun forward 3 all\nfree state 3\n"
+                           "run backward 3\nfree saved 3\nfree state 2\n"
+                           "run backward 2\nfree saved 2\nfree state 1\nfree dstate 2\n"
+                           "run forward 0 all\nrun forward 1 all\nfree state 1\n"
+                           "run backward 1\nfree saved 1\nfree state 0\nfree dstate 1\n"
+                           "run backward 0\nfree saved 0\nfree dstate 0\n");
     free(text);
     rm_verdict v = judged(&problem, &plan);
     ck_assert_uint_eq(v.forward_ns, 90 + 90 + 100 + 35);
