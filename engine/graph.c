@@ -171,7 +171,7 @@ static void input_descs(const remat_graph *graph, const rm_node *node, int64_t t
 
 void rm_node_descs(const remat_graph *graph, const rm_node *node, int64_t tau, rm_desc *x, rm_desc *y, rm_desc *state) {
     input_descs(graph, node, tau, x);
-    *y = (rm_desc){.dim = {1, 1, 1, 1}};
+    *y = rm_desc_make(REMAT_F32, 0, NULL);
     memset(state, 0, RM_MAX_STATE * sizeof *state);
     node->op->infer(x, node->attr, y, state); /* succeeded: for the whole in add_node, for tiles in rm_node_check */
 }
@@ -179,7 +179,7 @@ void rm_node_descs(const remat_graph *graph, const rm_node *node, int64_t tau, r
 static remat_status check_node(const remat_graph *graph, const rm_node *node, int64_t tau, rm_device_kind device) {
     const rm_op *op = node->op;
     char text[RM_DESC_TEXT], other[RM_DESC_TEXT];
-    rm_desc x[RM_MAX_IN], y = {.dim = {1, 1, 1, 1}}, state[RM_MAX_STATE] = {{0}};
+    rm_desc x[RM_MAX_IN], y = rm_desc_make(REMAT_F32, 0, NULL), state[RM_MAX_STATE] = {{0}};
     rm_desc part = rm_value_desc(graph, node->y, tau);
     input_descs(graph, node, tau, x);
     TRY(rm_op_infer(op, x, node->attr, &y, state));
@@ -272,7 +272,7 @@ static remat_status check_result(const rm_op *op, bool sequence, rm_desc *x, con
 }
 
 static remat_status add_node(remat_graph *graph, const rm_op *op, const int32_t *x, const void *attr, int32_t *id) {
-    rm_desc descs[RM_MAX_IN], y = {.dim = {1, 1, 1, 1}}, state[RM_MAX_STATE] = {{0}};
+    rm_desc descs[RM_MAX_IN], y = rm_desc_make(REMAT_F32, 0, NULL), state[RM_MAX_STATE] = {{0}};
     bool needs_gradient = false, sequence, reversed;
     for (int i = 0; i < RM_MAX_IN; i++) {
         bool given = i < op->n_in && x[i];

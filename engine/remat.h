@@ -48,7 +48,7 @@ extern "C" {
 #endif
 
 #define REMAT_VERSION "0.1.0"
-#define REMAT_MAX_RANK 4
+#define REMAT_MAX_RANK 8
 
 /* ---- Errors ------------------------------------------------------------------------------------- */
 

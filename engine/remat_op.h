@@ -40,7 +40,7 @@
 extern "C" {
 #endif
 
-#define REMAT_MAX_INPUTS 5
+#define REMAT_MAX_INPUTS 8
 #define REMAT_MAX_STATES 2
 
 /* A shape. rank 0 is a scalar; -1: an optional input that was not given. Unused dims are 1. */
@@ -58,7 +58,7 @@ typedef struct {
 int64_t remat_desc_count(const remat_desc *);  /* elements; a scalar has 1 */
 uint64_t remat_desc_bytes(const remat_desc *);
 /* "f32 (331,4,64)", into a buffer of at least REMAT_DESC_TEXT bytes, which is returned. */
-#define REMAT_DESC_TEXT 96
+#define REMAT_DESC_TEXT 192
 const char *remat_desc_text(const remat_desc *, char *buffer);
 
 typedef enum { REMAT_FORWARD, REMAT_BACKWARD, REMAT_REBUILD } remat_pass;

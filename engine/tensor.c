@@ -6,8 +6,8 @@
 #include "engine/status.h"
 
 rm_desc rm_desc_make(remat_dtype dtype, int rank, const int64_t *dim) {
-    rm_desc desc = {.dtype = dtype, .rank = rank, .dim = {1, 1, 1, 1}};
-    for (int i = 0; i < rank && i < REMAT_MAX_RANK; i++) desc.dim[i] = dim[i];
+    rm_desc desc = {.dtype = dtype, .rank = rank};
+    for (int i = 0; i < REMAT_MAX_RANK; i++) desc.dim[i] = i < rank ? dim[i] : 1;
     return desc;
 }
 

@@ -12,23 +12,27 @@
 /* Initialisers for samples. */
 #define RM_SCALAR(type)                                                                                                \
     {                                                                                                                  \
-        type, 0, { 1, 1, 1, 1 }                                                                                        \
+        type, 0, { 1, 1, 1, 1, 1, 1, 1, 1 }                                                                            \
     }
 #define RM_SHAPE1(type, a)                                                                                             \
     {                                                                                                                  \
-        type, 1, { a, 1, 1, 1 }                                                                                        \
+        type, 1, { a, 1, 1, 1, 1, 1, 1, 1 }                                                                            \
     }
 #define RM_SHAPE2(type, a, b)                                                                                          \
     {                                                                                                                  \
-        type, 2, { a, b, 1, 1 }                                                                                        \
+        type, 2, { a, b, 1, 1, 1, 1, 1, 1 }                                                                            \
     }
 #define RM_SHAPE3(type, a, b, c)                                                                                       \
     {                                                                                                                  \
-        type, 3, { a, b, c, 1 }                                                                                        \
+        type, 3, { a, b, c, 1, 1, 1, 1, 1 }                                                                            \
+    }
+#define RM_SHAPE4(type, a, b, c, d)                                                                                    \
+    {                                                                                                                  \
+        type, 4, { a, b, c, d, 1, 1, 1, 1 }                                                                            \
     }
 #define RM_ABSENT                                                                                                      \
     {                                                                                                                  \
-        RM_REAL, -1, { 1, 1, 1, 1 }                                                                                    \
+        RM_REAL, -1, { 1, 1, 1, 1, 1, 1, 1, 1 }                                                                        \
     }
 
 /* Waking a second thread costs some microseconds: loops of fewer elements stay on one. The choice follows from the

@@ -51,11 +51,12 @@ typedef struct {
 enum { OUTPUTS = 1 + RM_MAX_STATE + RM_MAX_IN + RM_MAX_STATE };
 
 static void list_outputs(rm_op_outputs *out, named *list) {
-    static const char *const name[OUTPUTS] = {"y",     "state_out[0]", "state_out[1]", "dx[0]",        "dx[1]",
-                                              "dx[2]", "dx[3]",        "dx[4]",        "dstate_in[0]", "dstate_in[1]"};
-    rm_op_array *array[OUTPUTS] = {&out->y,     &out->state[0], &out->state[1], &out->dx[0],     &out->dx[1],
-                                   &out->dx[2], &out->dx[3],    &out->dx[4],    &out->dstate[0], &out->dstate[1]};
-    for (int i = 0; i < OUTPUTS; i++) list[i] = (named){name[i], array[i]};
+    static const char *const state_name[] = {"state_out[0]", "state_out[1]"};
+    static const char *const dstate_name[] = {"dstate_in[0]", "dstate_in[1]"};
+    *list++ = (named){"y", &out->y};
+    for (int j = 0; j < RM_MAX_STATE; j++) *list++ = (named){state_name[j], &out->state[j]};
+    for (int i = 0; i < RM_MAX_IN; i++) *list++ = (named){rm_op_dx_name[i], &out->dx[i]};
+    for (int j = 0; j < RM_MAX_STATE; j++) *list++ = (named){dstate_name[j], &out->dstate[j]};
 }
 
 /* The name of the first output whose bits differ, or NULL. Outputs that only one of them has are passed over. */
@@ -522,14 +523,13 @@ static const char *check_direction(const rm_op_setup *setup, rm_op_inputs *in, r
 }
 
 static const char *check_gradients_of(rm_op_setup setup, rm_op_inputs *in, rm_op_outputs *out, double *worst) {
-    static const char *const x_name[] = {"x[0]", "x[1]", "x[2]", "x[3]", "x[4]"};
     static const char *const state_name[] = {"state_in[0]", "state_in[1]"};
     const char *wrong = rm_op_run(&setup, in, out);
     if (wrong) return complain("%s", wrong);
     for (int i = 0; i < setup.op->n_in && !wrong; i++) {
         if (!out->dx[i].count) continue;
-        wrong = check_slopes(&setup, in, &in->x[i], &out->dx[i], x_name[i], worst);
-        if (!wrong) wrong = check_direction(&setup, in, &in->x[i], &out->dx[i], x_name[i]);
+        wrong = check_slopes(&setup, in, &in->x[i], &out->dx[i], rm_op_x_name[i], worst);
+        if (!wrong) wrong = check_direction(&setup, in, &in->x[i], &out->dx[i], rm_op_x_name[i]);
     }
     for (int j = 0; j < setup.op->n_state && !wrong; j++)
         if (out->dstate[j].count)

@@ -171,6 +171,10 @@ typedef struct {
 
 const void *rm_op_queue;
 
+_Static_assert(RM_MAX_IN == 8, "a name for each input, and no more");
+const char *const rm_op_x_name[] = {"x[0]", "x[1]", "x[2]", "x[3]", "x[4]", "x[5]", "x[6]", "x[7]"};
+const char *const rm_op_dx_name[] = {"dx[0]", "dx[1]", "dx[2]", "dx[3]", "dx[4]", "dx[5]", "dx[6]", "dx[7]"};
+
 static _Thread_local char sentence[512];
 
 /* A new tensor, filled from `values` if there are any. */
@@ -217,9 +221,6 @@ static int64_t place_in_y(const runner *r, const tile *t) {
     return y_has_time(r) ? t0 * stride_of(&r->y) : 0;
 }
 
-static const char *const input_name[] = {"x[0]", "x[1]", "x[2]", "x[3]", "x[4]"};
-static const char *const dx_name[] = {"dx[0]", "dx[1]", "dx[2]", "dx[3]", "dx[4]"};
-
 /* x and the sizes that follow from it, for the tile's steps. */
 static void tile_inputs(runner *r, tile *t) {
     rm_desc x[RM_MAX_IN];
@@ -228,7 +229,7 @@ static void tile_inputs(runner *r, tile *t) {
         t->call.x[i] = (rm_tensor){x[i], NULL};
         if (!given(r->s, i)) continue;
         if (has_time(r->s, i))
-            t->call.x[i] = tensor_make(r, x[i], r->in->x[i].value + t->t0 * stride_of(&x[i]), input_name[i]);
+            t->call.x[i] = tensor_make(r, x[i], r->in->x[i].value + t->t0 * stride_of(&x[i]), rm_op_x_name[i]);
         else
             t->call.x[i] = r->weight[i];
     }
@@ -387,7 +388,7 @@ static void ask_for_gradients(runner *r, int64_t k, rm_call *c) {
     for (int i = 0; i < RM_MAX_IN; i++) {
         c->dx[i] = (rm_tensor){c->x[i].desc, NULL};
         if (!given(s, i) || c->x[i].desc.dtype == REMAT_I32 || !wanted(r, i)) continue;
-        c->dx[i] = s->op->weights >> i & 1 ? r->dweight[i] : tensor_make(r, c->x[i].desc, NULL, dx_name[i]);
+        c->dx[i] = s->op->weights >> i & 1 ? r->dweight[i] : tensor_make(r, c->x[i].desc, NULL, rm_op_dx_name[i]);
     }
     for (int j = 0; j < s->op->n_state; j++) {
         rm_desc desc = c->state_out[j].desc;
@@ -434,11 +435,11 @@ static const char *prepare(runner *r) {
     for (int i = 0; i < RM_MAX_IN; i++) {
         call.x[i].desc = x[i];
         if (!given(s, i) || has_time(s, i)) continue;
-        call.x[i] = r->weight[i] = tensor_make(r, x[i], r->in->x[i].value, input_name[i]);
+        call.x[i] = r->weight[i] = tensor_make(r, x[i], r->in->x[i].value, rm_op_x_name[i]);
         if (x[i].dtype == REMAT_I32 || !(s->op->weights >> i & 1)) continue;
         rm_op_array start = array_make(rm_desc_count(&x[i]));
         for (int64_t j = 0; j < start.count; j++) start.value[j] = s->trick == RM_OP_ONTO ? 3 : 0;
-        r->dweight[i] = (rm_tensor){x[i], rm_guard_alloc(&r->memory, rm_desc_bytes(&x[i]), dx_name[i])};
+        r->dweight[i] = (rm_tensor){x[i], rm_guard_alloc(&r->memory, rm_desc_bytes(&x[i]), rm_op_dx_name[i])};
         put(&r->dweight[i], start.value);
         array_free(&start);
     }

@@ -51,6 +51,8 @@ typedef struct {
     int which;
 } rm_op_setup;
 
+extern const char *const rm_op_x_name[RM_MAX_IN], *const rm_op_dx_name[RM_MAX_IN]; /* for sentences */
+
 /* What calls get as their queue: NULL, unless a test of another device's kernels says otherwise. */
 extern const void *rm_op_queue;
 

@@ -11,7 +11,7 @@ enum { TOKENS, WEIGHT };
 static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
     (void)attr, (void)state;
     TRY(rm_want_integer("embedding", "tokens", &x[TOKENS]));
-    TRY(rm_want_rank("embedding", "tokens", &x[TOKENS], 1, 2));
+    TRY(rm_want_rank("embedding", "tokens", &x[TOKENS], 1, REMAT_MAX_RANK - 1));
     TRY(rm_want_real("embedding", "weight", &x[WEIGHT]));
     TRY(rm_want_rank("embedding", "weight", &x[WEIGHT], 2, 2));
     *y = x[TOKENS];
@@ -69,6 +69,7 @@ static void backward(const rm_call *call) {
 
 static const rm_sample samples[] = {
     {.name = "sequence", .sequence = true, .x = {RM_SHAPE2(REMAT_I32, 6, 3), RM_SHAPE2(RM_REAL, 5, 4)}},
+    {.name = "more axes", .sequence = true, .x = {RM_SHAPE3(REMAT_I32, 5, 2, 3), RM_SHAPE2(RM_REAL, 4, 2)}},
     {.name = "whole", .x = {RM_SHAPE1(REMAT_I32, 4), RM_SHAPE2(RM_REAL, 3, 33)}},
     {.name = "one row", .x = {RM_SHAPE1(REMAT_I32, 1), RM_SHAPE2(RM_REAL, 1, 1)}},
 };

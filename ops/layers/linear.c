@@ -13,7 +13,7 @@ enum { X, W, B };
 static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
     (void)attr, (void)state;
     TRY(rm_want_real("linear", "x", &x[X]));
-    TRY(rm_want_rank("linear", "x", &x[X], 2, 3));
+    TRY(rm_want_rank("linear", "x", &x[X], 2, REMAT_MAX_RANK));
     TRY(rm_want_real("linear", "w", &x[W]));
     TRY(rm_want_rank("linear", "w", &x[W], 2, 2));
     char x_text[RM_DESC_TEXT], w_text[RM_DESC_TEXT];
@@ -102,6 +102,9 @@ static const rm_sample samples[] = {
      .sequence = true,
      .x = {RM_SHAPE3(RM_REAL, 5, 2, 6), RM_SHAPE2(RM_REAL, 7, 6), RM_SHAPE1(RM_REAL, 7)}},
     {.name = "no bias", .x = {RM_SHAPE2(RM_REAL, 3, 4), RM_SHAPE2(RM_REAL, 5, 4), RM_ABSENT}},
+    {.name = "more axes",
+     .sequence = true,
+     .x = {RM_SHAPE4(RM_REAL, 4, 2, 3, 5), RM_SHAPE2(RM_REAL, 2, 5), RM_SHAPE1(RM_REAL, 2)}},
     {.name = "one by one", .x = {RM_SHAPE2(RM_REAL, 1, 1), RM_SHAPE2(RM_REAL, 1, 1), RM_SHAPE1(RM_REAL, 1)}},
     {.name = "large enough for threads and the library",
      .sequence = true,

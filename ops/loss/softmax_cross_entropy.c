@@ -27,7 +27,7 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     (void)state;
     const char *op = "softmax_cross_entropy";
     TRY(rm_want_real(op, "logits", &x[LOGITS]));
-    TRY(rm_want_rank(op, "logits", &x[LOGITS], 2, 3));
+    TRY(rm_want_rank(op, "logits", &x[LOGITS], 2, REMAT_MAX_RANK));
     TRY(rm_want_integer(op, "targets", &x[TARGETS]));
     bool fits = x[TARGETS].rank == x[LOGITS].rank - 1;
     for (int i = 0; i < x[LOGITS].rank - 1; i++) fits = fits && x[TARGETS].dim[i] == x[LOGITS].dim[i];
@@ -176,7 +176,7 @@ static const rm_sample samples[] = {
      .x = {RM_SHAPE3(RM_REAL, 17, 5, 256), RM_SHAPE2(REMAT_I32, 17, 5)}},
     {.name = "smoothed",
      .sequence = true,
-     .x = {RM_SHAPE3(RM_REAL, 5, 3, 37), RM_SHAPE2(REMAT_I32, 5, 3)},
+     .x = {RM_SHAPE4(RM_REAL, 5, 3, 2, 37), RM_SHAPE3(REMAT_I32, 5, 3, 2)},
      .attr = &(rm_cross_entropy_attr){0.1}},
     {.name = "smoothed until no target is left",
      .x = {RM_SHAPE2(RM_REAL, 4, 5), RM_SHAPE1(REMAT_I32, 4)},

@@ -9,9 +9,8 @@
 static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
     (void)attr, (void)state;
     TRY(rm_want_real("last_step", "x", &x[0]));
-    TRY(rm_want_rank("last_step", "x", &x[0], 2, 4));
-    *y = (rm_desc){.dtype = RM_REAL, .rank = x[0].rank - 1, .dim = {1, 1, 1, 1}};
-    memcpy(y->dim, x[0].dim + 1, (size_t)y->rank * sizeof *y->dim);
+    TRY(rm_want_rank("last_step", "x", &x[0], 2, REMAT_MAX_RANK));
+    *y = rm_desc_make(RM_REAL, x[0].rank - 1, x[0].dim + 1);
     return REMAT_OK;
 }
 

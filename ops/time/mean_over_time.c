@@ -1,17 +1,14 @@
 /* mean_over_time.c: the op `mean_over_time`. Each tile gives its share of the mean; the engine adds them. */
 #include "ops/real.h"
 
-#include <string.h>
-
 #include "ops/op.h"
 #include "ops/shape.h"
 
 static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
     (void)attr, (void)state;
     TRY(rm_want_real("mean_over_time", "x", &x[0]));
-    TRY(rm_want_rank("mean_over_time", "x", &x[0], 2, 4));
-    *y = (rm_desc){.dtype = RM_REAL, .rank = x[0].rank - 1, .dim = {1, 1, 1, 1}};
-    memcpy(y->dim, x[0].dim + 1, (size_t)y->rank * sizeof *y->dim);
+    TRY(rm_want_rank("mean_over_time", "x", &x[0], 2, REMAT_MAX_RANK));
+    *y = rm_desc_make(RM_REAL, x[0].rank - 1, x[0].dim + 1);
     return REMAT_OK;
 }
 

@@ -38,6 +38,7 @@ static const rm_sample samples[] = {
     {.name = "sequence", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 5, 2, 7)}},
     {.name = "one timestep", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 1, 3, 2)}},
     {.name = "no features", .sequence = true, .x = {RM_SHAPE2(RM_REAL, 4, 3)}},
+    {.name = "more axes", .sequence = true, .x = {RM_SHAPE4(RM_REAL, 4, 3, 2, 5)}},
     {.name = "large enough for threads", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 67, 4, 250)}},
 };
 

@@ -74,8 +74,8 @@ START_TEST(several_blocks_keep_the_promises_of_ops) {
 END_TEST
 
 enum { OUTPUTS = 1 + RM_MAX_STATE + RM_MAX_IN + RM_MAX_STATE };
-static const char *const output_name[OUTPUTS] = {"y",     "h_out", "c_out", "dx[0]", "dx[1]",
-                                                 "dx[2]", "dx[3]", "dx[4]", "dh_in", "dc_in"};
+static const char *const output_name[OUTPUTS] = {"y",     "h_out", "c_out", "dx[0]", "dx[1]", "dx[2]", "dx[3]",
+                                                 "dx[4]", "dx[5]", "dx[6]", "dx[7]", "dh_in", "dc_in"};
 static void list(const rm_op_outputs *out, const rm_op_array **array) {
     *array++ = &out->y;
     for (int i = 0; i < RM_MAX_STATE; i++) *array++ = &out->state[i];
@@ -124,7 +124,8 @@ START_TEST(numbers_are_those_of_the_definition) {
         rm_sample sample = sample_of(s, cell_gates[cell], REMAT_F32),
                   in_f64 = sample_of(s, cell_gates[cell], REMAT_F64);
         op.samples = &sample, op_f64.samples = &in_f64, op.n_samples = op_f64.n_samples = 1;
-        rm_op_setup exact = {.op = &op_f64, .define = true, .with_states = s->given & STATES, .threads = 1}, setup = exact;
+        rm_op_setup exact = {.op = &op_f64, .define = true, .with_states = s->given & STATES, .threads = 1},
+                    setup = exact;
         rm_op_inputs in;
         rm_op_inputs_make(&exact, (uint64_t)(_i * CELLS + cell), &in);
         for (int64_t i = 0; i < in.x[2].count; i++) /* so that no gate is shut */
@@ -317,7 +318,7 @@ static outcome run(const layer *l, int64_t first, int64_t n, int64_t tau, int cl
         if (there_is(l, i)) o.of[i] = room(steps_of(l, i) * n * width_of(l, i));
     take_clusters(clusters);
     t.call = (rm_call){.queue = &queue, .threads = 1, .training = true, .t_total = s->steps};
-    for (int i = 0; i < RM_MAX_IN; i++) {
+    for (int i = 0; i < (int)(sizeof data / sizeof *data); i++) {
         t.call.x[i] = (rm_tensor){sample.x[i], (void *)(uintptr_t)data[i]};
         t.call.dx[i].desc = sample.x[i];
     }
@@ -358,11 +359,8 @@ static void expect_finite(const layer *l, const outcome *o) {
 /* However many timesteps a tile has, it is one launch; but not of a layer that is too wide, or fits into one block, or of very many
  * sequences. */
 START_TEST(large_layers_are_made_otherwise) {
-    static const shape s[] = {{3, 1, 0, 512, 0, 1},
-                              {3, 16, 0, 17, 0, 1},
-                              {3, 1, 0, 513, 0, 1},
-                              {3, 17, 0, 17, 0, 1},
-                              {3, 1, 0, 16, 0, 1}};
+    static const shape s[] = {
+        {3, 1, 0, 512, 0, 1}, {3, 16, 0, 17, 0, 1}, {3, 1, 0, 513, 0, 1}, {3, 17, 0, 17, 0, 1}, {3, 1, 0, 16, 0, 1}};
     layer l = layer_make(&s[_i], 2);
     int64_t launches = rm_emulated_launches();
     outcome o = run(&l, 0, s[_i].batch, 3, 1);

@@ -133,6 +133,38 @@ START_TEST(columns_are_joined_and_taken_apart) {
 }
 END_TEST
 
+/* From the description to the gradients, and no further. */
+START_TEST(ranks_go_to_eight) {
+    const int64_t dim[] = {T, B, 1, 2, 1, 3, 2, 4, 5}, *without_time = dim + 1;
+    remat_value x = remat_input(graph, "x", REMAT_F32, REMAT_SEQUENCE, 8, dim), vector[2];
+    for (int i = 0; i < 2; i++)
+        vector[i] = remat_param(graph, i ? "bias" : "gain", 1, (int64_t[]){4}, remat_init_constant(0.5));
+    remat_value y = remat_layer_norm(graph, x, vector[0], vector[1], 1e-5);
+    y = remat_slice(graph, remat_concat(graph, (remat_value[]){x, y}, 2), 3, 4);
+    y = remat_mul(graph, remat_mean_over_time(graph, y), remat_last_step(graph, y));
+    y = remat_mul(graph, y, remat_param(graph, "all", 7, without_time, remat_init_uniform(1)));
+    remat_value loss = remat_mse(graph, y, remat_input(graph, "target", REMAT_F32, REMAT_WHOLE, 7, without_time));
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_session *s;
+    remat_array info;
+    remat_step_result r;
+    float all[T * B * 48], gradient[B * 48];
+    ck_assert_msg(remat_session_create(graph, loss, &config, &s) == REMAT_OK, "%s", remat_last_error());
+    for (int i = 0; i < T * B * 48; i++) all[i] = (float)(i % 7);
+    ck_assert_int_eq(remat_write(s, REMAT_INPUT, 0, all, sizeof all), REMAT_OK);
+    ck_assert_int_eq(remat_write(s, REMAT_INPUT, 1, all, sizeof gradient), REMAT_OK);
+    ck_assert_int_eq(remat_gradients(s, &r), REMAT_OK);
+    ck_assert(isfinite(r.loss) && r.loss > 0);
+    ck_assert_int_eq(remat_array_info(s, REMAT_GRADIENT, remat_find(s, REMAT_GRADIENT, "all"), &info), REMAT_OK);
+    ck_assert(info.rank == 7 && !memcmp(info.dim, without_time, 7 * sizeof *dim) && info.dim[7] == 1);
+    ck_assert_int_eq(remat_read(s, REMAT_GRADIENT, 2, gradient, sizeof gradient), REMAT_OK);
+    ck_assert(gradient[B * 48 - 1] != 0);
+    remat_session_free(s);
+    remat_input(graph, "more", REMAT_F32, REMAT_SEQUENCE, 9, dim);
+    expect_mistake("more has rank 9; ranks go from 0 to 8");
+}
+END_TEST
+
 /* What is made of a reversed sequence runs backwards, until it is turned round again; which way, its reader must know. */
 START_TEST(time_runs_one_way_at_a_time) {
     remat_value x = sequence("x", REMAT_F32, T, B, 3), w = matrix("w", 3, 3), u = matrix("u", 3, 3);
@@ -472,6 +504,7 @@ int main(void) {
     tcase_add_test(tests, sizes_that_overflow_are_refused);
     tcase_add_test(tests, recurrent_layers_need_time);
     tcase_add_test(tests, one_pass_over_time);
+    tcase_add_test(tests, ranks_go_to_eight);
     tcase_add_loop_test(tests, time_runs_one_way_at_a_time, 0, 4);
     tcase_add_loop_test(tests, no_session_runs_them_yet, 0, 2);
     tcase_add_loop_test(tests, columns_are_joined_and_taken_apart, 0, 10);

@@ -112,7 +112,7 @@ static result make_outputs(const problem *p, rm_call *call) {
         call->state_out[i] = tensor(REMAT_F32, r.array[H_OUT + i], 2, p->batch, p->hidden, 1);
         call->dstate_in[i] = tensor(REMAT_F32, r.array[DH_IN + i], 2, p->batch, p->hidden, 1);
     }
-    for (int i = 0; i < RM_MAX_IN; i++) call->dx[i] = (rm_tensor){call->x[i].desc, r.array[DX + i]};
+    for (int i = 0; i < p->op->n_in; i++) call->dx[i] = (rm_tensor){call->x[i].desc, r.array[DX + i]};
     return r;
 }
 
@@ -325,9 +325,9 @@ END_TEST
 START_TEST(shapes_are_refused) {
     const rm_op *op = rm_op_find(cells[_i].name);
     rm_desc y, state[RM_MAX_STATE], good[RM_MAX_IN];
-    for (int i = 0; i < RM_MAX_IN; i++) good[i] = op->samples[0].x[i];
+    for (int i = 0; i < op->n_in; i++) good[i] = op->samples[0].x[i];
     ck_assert_int_eq(op->infer(good, NULL, &y, state), REMAT_OK);
-    for (int i = 0; i < RM_MAX_IN; i++) {
+    for (int i = 0; i < op->n_in; i++) {
         rm_desc bad[RM_MAX_IN];
         memcpy(bad, good, sizeof bad);
         bad[i].dim[bad[i].rank - 1]++;

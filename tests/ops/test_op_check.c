@@ -84,7 +84,7 @@ END_TEST
     X(op_f64.on[REMAT_ON_CPU].forward = NULL, "no forward or no backward")                                             \
     X(sample.name = NULL, "sample 0 has no name")                                                                      \
     X(sample.x[1].rank = -1, "x[1] is not given, and is not optional")                                                 \
-    X(sample.x[0] = SHAPE(REMAT_F32, 5, 1, 1, 1, 1), "ranks go from 0 to 4")                                           \
+    X(sample.x[0] = SHAPE(REMAT_F32, 9, 1, 1, 1, 1), "ranks go from 0 to 8")                                           \
     X(sample.x[0].dim[1] = 0, "of size 0")                                                                             \
     X(sample.x[0].dtype = REMAT_I32, "or integers of which bound says how large they are")                             \
     X(sample.x[0] = SHAPE(REMAT_F32, 1, 7, 1, 1, 1), "in a sequence it begins with (T,B)")                             \
@@ -154,7 +154,13 @@ START_TEST(shapes_are_told) {
     ck_assert_uint_eq(remat_desc_bytes(&desc), 331 * 4 * 64 * 8);
     ck_assert_str_eq(remat_desc_text(&desc, text), "f64 (331,4,64)");
     ck_assert_int_eq(remat_desc_count(&scalar), 1);
-    ck_assert_str_eq(remat_desc_text(&SHAPE((remat_dtype)99, 1000, 1, 2, 3, 4), text), "no dtype (1,2,3,4)");
+    ck_assert_str_eq(remat_desc_text(&SHAPE((remat_dtype)99, 1000, 1, 2, 3, 4, 5, 6, 7, 8), text),
+                     "no dtype (1,2,3,4,5,6,7,8)");
+    int64_t least = INT64_MIN;
+    ck_assert_uint_lt(strlen(remat_desc_text(
+                          &SHAPE((remat_dtype)99, 8, least, least, least, least, least, least, least, least), text)),
+                      sizeof text - 1);
+    ck_assert_int_eq(text[strlen(text) - 1], ')');
 }
 END_TEST
 

@@ -24,14 +24,14 @@ static void add_tensor(ranges *r, const rm_tensor *t, bool writes) {
 typedef struct {
     const rm_op *op;
     rm_pass pass;
-    void *packed; /* not NULL: weights are packed there */
-    double attr;
+    void *packed;   /* not NULL: weights are packed there */
+    double attr[2]; /* all attributes are one double, or two integers of as many bytes */
     rm_call call;
 } launch;
 
 static void do_launch(void *context) {
     launch *l = context;
-    if (l->call.attr) l->call.attr = &l->attr;
+    if (l->call.attr) l->call.attr = l->attr;
     if (l->packed)
         l->op->on[RM_DEVICE_CPU].pack(&l->call, l->packed);
     else
@@ -70,7 +70,8 @@ static void find_ranges(const launch *l, const rm_call *c, ranges *r) {
 static void make_launch(launch *l, const rm_op *op, rm_pass pass, const rm_call *call) {
     memset(l, 0, sizeof *l);
     *l = (launch){.op = op, .pass = pass, .call = *call};
-    if (call->attr) memcpy(&l->attr, call->attr, sizeof l->attr); /* all attributes are one double */
+    if (op->attr_bytes > sizeof l->attr) abort();
+    if (call->attr) memcpy(l->attr, call->attr, op->attr_bytes);
     l->call.threads = 1;
 }
 
@@ -83,7 +84,7 @@ typedef struct {
     const void *address[2 * RM_MAX_IN + 4 * RM_MAX_STATE + 5];
     rm_desc desc[RM_MAX_IN];
     int64_t t0, t_total;
-    double attr;
+    double attr[2];
     bool training;
 } launch_key;
 
@@ -103,7 +104,8 @@ static void make_key(const launch *l, launch_key *key) {
     }
     key->address[n++] = c->y.data, key->address[n++] = c->dy.data, key->address[n++] = c->aux;
     key->address[n++] = c->scratch, key->address[n++] = c->packed;
-    key->t0 = c->t0, key->t_total = c->t_total, key->attr = l->attr, key->training = c->training;
+    key->t0 = c->t0, key->t_total = c->t_total, key->training = c->training;
+    memcpy(key->attr, l->attr, sizeof key->attr);
 }
 
 static void do_nothing(void *context) { (void)context; }
@@ -227,8 +229,8 @@ static cudaError_t kernels_error;
 static int error_of_kernels(void) { return (int)kernels_error; }
 void stand_in_kernels_answer(cudaError_t error) { kernels_error = error; }
 
-const rm_cuda_kernels rm_cuda_kernels_built = {
-    kernel, update, measure, launch_squares, launch_check, NULL, error_of_kernels, NULL};
+const rm_cuda_kernels rm_cuda_kernels_built = {kernel,       update, measure,          launch_squares,
+                                               launch_check, NULL,   error_of_kernels, NULL};
 
 /* ---- The device ------------------------------------------------------------------------------------------------ */
 
