@@ -182,7 +182,7 @@ START_TEST(contradictions_are_found) {
     WITH(p.reads.item[1], 1000, "reads 2 has state 1000");
     WITH(p.reads.item[0], -1, "reads 1 has state -1");
     WITH(p.reads.item[0], 1, "the stage itself makes");
-    WITH(p.keeps.item[1], 2, "keeps");
+    WITH(p.keeps.item[0], 2, "keeps");
     WITH(p.adds.start[2], 3, "adds");
     WITH(p.tier.save_bytes_per_s, 1, "saves 1 and loads 0");
     WITH(p.tier.load_bytes_per_s, 1, "saves 0 and loads 1");
