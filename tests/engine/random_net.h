@@ -62,10 +62,36 @@ static remat_value pick(net *n) {
     return i < n->n_pool ? n->pool[i] : n->apart[i - n->n_pool];
 }
 
+static void add_output(net *n, remat_value value) {
+    if (n->n_outputs < MAX_OUTPUTS) n->output[n->n_outputs++] = value;
+}
+
+/* Layers that see time run backwards; what they make is an output, sometimes, in that order. */
+static remat_value backwards(net *n) {
+    remat_graph *g = n->graph;
+    int64_t c = n->width;
+    remat_value x = remat_reverse(g, pick(n)), y = x;
+    if (draw(3)) y = remat_rnn_tanh(g, y, param(n, 2, c, c), param(n, 2, c, c), REMAT_NONE, param(n, 1, c, 1));
+    if (draw(2)) y = remat_add(g, remat_dropout(g, y, 0.25), x);
+    if (draw(2))
+        y = remat_lstm(g, y, param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), REMAT_NONE, param(n, 1, 4 * c, 1));
+    if (draw(6) == 0) add_output(n, y);
+    if (draw(6) == 0) add_output(n, draw(2) ? remat_last_step(g, y) : remat_mean_over_time(g, y));
+    return remat_reverse(g, y);
+}
+
+/* A layer whose weights are known only when the last timestep is. */
+static remat_value known_at_the_end(net *n) {
+    remat_graph *g = n->graph;
+    remat_value whole = draw(2) ? remat_mean_over_time(g, pick(n)) : remat_last_step(g, pick(n)); /* (B,C) */
+    if (draw(2)) whole = remat_tanh(g, whole);
+    return remat_linear(g, remat_linear(g, pick(n), whole, REMAT_NONE), param(n, 2, n->width, n->batch), REMAT_NONE);
+}
+
 static remat_value random_layer(net *n, bool timed) {
     remat_graph *g = n->graph;
     int64_t c = n->width;
-    switch (draw(timed ? 14 : 11)) {
+    switch (draw(timed ? 18 : 11)) {
     case 0:
         return remat_linear(g, pick(n), param(n, 2, c, c), param(n, 1, c, 1));
     case 1:
@@ -93,13 +119,16 @@ static remat_value random_layer(net *n, bool timed) {
                           param(n, 1, 4 * c, 1));
     case 12:
         return remat_gru(g, pick(n), param(n, 2, 3 * c, c), param(n, 2, 3 * c, c), param(n, 1, 3 * c, 1), REMAT_NONE);
+    case 13:
+    case 14:
+        return backwards(n);
+    case 15:
+        return remat_attention(g, pick(n), pick(n), pick(n), 1, draw(2));
+    case 16:
+        return known_at_the_end(n);
     default:
         return remat_rnn_tanh(g, pick(n), param(n, 2, c, c), param(n, 2, c, c), REMAT_NONE, param(n, 1, c, 1));
     }
-}
-
-static void add_output(net *n, remat_value value) {
-    if (n->n_outputs < MAX_OUTPUTS) n->output[n->n_outputs++] = value;
 }
 
 static void add_apart(net *n, remat_value value) {
