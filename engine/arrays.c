@@ -65,7 +65,7 @@ static remat_status list_carried(remat_session *s) {
 /* By a layer that runs: some that the graph has may be of no use to loss and outputs. */
 static bool is_read(const remat_session *s, int32_t value) {
     for (int32_t n = 0; n < s->graph->n_nodes; n++)
-        for (int i = 0; s->chain.role[n] != RM_ROLE_DEAD && i < s->graph->node[n].op->n_in; i++)
+        for (int i = 0; s->chain.role[n] != RM_ROLE_DEAD && i < RM_MAX_IN; i++)
             if (s->graph->node[n].x[i] == value) return true;
     return false;
 }

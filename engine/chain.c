@@ -51,29 +51,39 @@ static remat_status find_carried(rm_chain *chain) {
 
 /* ---- Stages and classes --------------------------------------------------------------------------------------- */
 
-static int32_t add_class(rm_chain *chain, int32_t w, int64_t tau, bool head, bool last) {
+static int32_t add_class(rm_chain *chain, int32_t w, int64_t tau, bool first, bool last) {
     const rm_sweep *sweep = &chain->sweep[w];
     chain->class[chain->n_classes] = (rm_class){.tau = tau,
                                                 .sweep = w,
                                                 .first_node = sweep->first_node,
                                                 .n_nodes = sweep->n_nodes + (last ? sweep->n_tail : 0),
-                                                .head = head,
+                                                .first = first,
                                                 .last = last};
     return chain->n_classes++;
 }
 
+static bool begins_with_values(const rm_chain *chain, const rm_sweep *sweep) {
+    for (int32_t i = 0; i < sweep->n_nodes; i++) {
+        const rm_node *node = &chain->graph->node[chain->order[sweep->first_node + i]];
+        for (int k = 0; k < node->op->n_state; k++)
+            if (rm_initial(node, k)) return true;
+    }
+    return false;
+}
+
 /* Full tiles are one class. The last stage is another, which runs the tail, too; and so is the first, if its tile is the
- * short one. */
+ * short one, or carried states begin with values there. */
 static void find_classes(rm_chain *chain, int32_t w) {
     rm_sweep *sweep = &chain->sweep[w];
     int64_t short_tau = sweep->whole ? 0 : sweep->timesteps - (sweep->count - 1) * sweep->tile;
-    bool head = sweep->count > 1 && sweep->down && short_tau != sweep->tile;
+    bool short_head = sweep->down && short_tau != sweep->tile, values = begins_with_values(chain, sweep);
+    bool head = sweep->count > 1 && (short_head || values);
     bool inner = sweep->count > 1 + head;
     sweep->inner = sweep->head = sweep->tail = chain->n_classes;
     if (inner) sweep->inner = sweep->head = add_class(chain, w, sweep->tile, false, false);
-    if (head) sweep->head = add_class(chain, w, short_tau, true, false);
+    if (head) sweep->head = add_class(chain, w, short_head ? short_tau : sweep->tile, true, false);
     bool full = sweep->down && sweep->count > 1;
-    sweep->tail = add_class(chain, w, full ? sweep->tile : short_tau, false, true);
+    sweep->tail = add_class(chain, w, full ? sweep->tile : short_tau, sweep->count == 1, true);
 }
 
 static remat_status check_number(const rm_sweep *sweep, int64_t n) {
@@ -157,7 +167,27 @@ static void find_crossing_of(rm_chain *chain, int32_t n, bool tail) {
     chain->crossing[chain->n_crossing++] = c;
 }
 
-/* First the tiles' values, then those that the last stage alone hands on. */
+/* What a layer carries behind the last timestep lies where the last stage carries it. */
+static void find_final_states(rm_chain *chain, int32_t n) {
+    const rm_node *node = &chain->graph->node[n];
+    rm_sweep *sweep = &chain->sweep[chain->sweep_of[n]];
+    for (int k = 0; k < node->op->n_state; k++) {
+        bool read = false;
+        int32_t place = rm_carried_slot(chain, n, k) - sweep->first_carried;
+        rm_crossing c = {.value = node->final[k], .sweep = chain->sweep_of[n], .last_reader = -1, .d_place = -1};
+        if (!c.value) continue;
+        find_readers(chain, &c, &read);
+        if (!read) continue;
+        c.trained = true;
+        c.place = sweep->n_crossing + place;
+        if (c.last_reader >= 0) c.d_place = sweep->n_gradients + place;
+        sweep->hands_on |= c.last_reader >= 0;
+        chain->cross[c.value] = chain->n_crossing;
+        chain->crossing[chain->n_crossing++] = c;
+    }
+}
+
+/* First the tiles' values, then those that the last stage alone hands on, and carried states. */
 static void find_crossing(rm_chain *chain) {
     for (int32_t v = 0; v < chain->graph->n_values; v++) chain->cross[v] = -1;
     for (int32_t w = 0; w < chain->n_sweeps; w++) {
@@ -166,6 +196,15 @@ static void find_crossing(rm_chain *chain) {
         for (int tail = 0; tail < 2; tail++)
             for (int32_t i = 0; i < sweep->n_nodes + sweep->n_tail; i++)
                 find_crossing_of(chain, chain->order[sweep->first_node + i], tail);
+        for (int32_t i = 0; i < sweep->n_nodes; i++) find_final_states(chain, chain->order[sweep->first_node + i]);
+    }
+}
+
+/* Gradients of what the last stage alone hands on come behind those of what it carries. */
+static void move_tail_gradients(rm_chain *chain, const rm_sweep *sweep) {
+    for (int32_t i = 0; sweep->hands_on && i < sweep->n_tail_crossing; i++) {
+        rm_crossing *c = &chain->crossing[sweep->first_crossing + sweep->n_crossing + i];
+        if (c->d_place >= 0) c->d_place += sweep->n_carried;
     }
 }
 
@@ -173,6 +212,7 @@ static remat_status number(rm_chain *chain) {
     int64_t state = 0, piece = 0, dpiece = 0;
     for (int32_t w = 0; w < chain->n_sweeps; w++) {
         rm_sweep *sweep = &chain->sweep[w];
+        move_tail_gradients(chain, sweep);
         sweep->state = state;
         sweep->piece = piece;
         sweep->dpiece = dpiece;
@@ -181,7 +221,8 @@ static remat_status number(rm_chain *chain) {
         sweep->dpieces = sweep->n_carried + sweep->n_gradients;
         state += sweep->count * sweep->states + sweep->n_tail_crossing;
         piece += sweep->count * sweep->pieces + sweep->n_tail_crossing;
-        dpiece += sweep->count * sweep->dpieces - sweep->n_carried + sweep->n_tail_gradients;
+        dpiece += sweep->count * sweep->dpieces + sweep->n_tail_gradients;
+        if (!sweep->hands_on) dpiece -= sweep->n_carried;
         TRY(check_number(sweep, piece + dpiece));
     }
     for (int32_t w = 0; w < chain->n_sweeps; w++) chain->sweep[w].dpiece += piece; /* gradients come after states */
@@ -198,9 +239,24 @@ static remat_status find_uses(rm_chain *chain, const rm_chain_config *config) {
                 "output %d is to be differentiated, but layers along time read it as a weight; differentiate what they "
                 "make",
                 i);
+        REQUIRE(!chain->graph->value[id].state, INVALID,
+                "output %d is to be differentiated, and is a final state; differentiate what is made of it", i);
         chain->use[id] = RM_DIFFERENTIATED;
     }
     rm_training_uses(chain->graph, chain->role, config->stateful, chain->use);
+    return REMAT_OK;
+}
+
+/* What goes on from call to call begins where the last call ended, at the first timestep. */
+static remat_status check_stateful(const rm_chain *chain, const rm_chain_config *config) {
+    for (int32_t w = 0; w < chain->n_sweeps && config->stateful; w++) {
+        const rm_sweep *sweep = &chain->sweep[w];
+        REQUIRE(!sweep->down, INVALID, "a layer runs from the last timestep to the first, so no state of it can go on in the "
+                                       "next call; a stateful session takes none");
+        REQUIRE(!begins_with_values(chain, sweep), INVALID,
+                "a layer's state begins with a value (remat_initial_state), so it cannot go on from the last call; a stateful "
+                "session takes none");
+    }
     return REMAT_OK;
 }
 
@@ -235,6 +291,7 @@ remat_status rm_chain_build(const remat_graph *graph, int32_t loss, const int32_
     TRY(rm_roles(graph, chain->outputs, n_outputs + (loss != 0), chain->role));
     TRY(find_uses(chain, config));
     TRY(rm_chain_find_sweeps(chain, config));
+    TRY(check_stateful(chain, config));
     TRY(check_loss_is_last(chain));
     TRY(find_carried(chain));
     TRY(cut(chain));

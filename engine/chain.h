@@ -144,7 +144,7 @@ typedef struct {
     int64_t tau;                  /* timesteps; 0: no time, or all of it */
     int32_t sweep;
     int32_t first_node, n_nodes;  /* in chain->order */
-    bool head, last;              /* the first stage of its sweep, where that is a class of its own; the last stage */
+    bool first, last;             /* of its sweep; first is known only where that is a class of its own */
     rm_program drop, evaluate;
     int n_options;                /* 0 for inference */
     rm_class_option option[RM_MAX_OPTIONS];
@@ -163,6 +163,7 @@ typedef struct {
     int32_t first_carried, n_carried;
     int32_t first_crossing, n_crossing, n_tail_crossing; /* in chain->crossing: handed on by every stage; by the last */
     int32_t n_gradients, n_tail_gradients;               /* those that have one */
+    bool hands_on;                  /* gradients come back to what the last stage carries: others begin with it */
     /* Of the first stage; the others follow in even steps: states, pieces, and pieces of gradients. A stage's pieces are
      * those of what crosses, of what is carried, and, of the last stage, of what it alone hands on; of gradients likewise,
      * but for what the last stage carries, which nothing follows. */
@@ -178,7 +179,8 @@ typedef struct {
     uint64_t kept; /* states of stateful sessions: where between calls, behind at.carried and at.carried_next */
 } rm_carried;
 
-/* A value that nodes of other sweeps read. */
+/* A value that nodes of other sweeps read. A carried state after the last timestep is one whose place is that of what the last
+ * stage carries. */
 typedef struct {
     int32_t value, sweep;
     int32_t last_reader; /* the last sweep where its gradient is added to; -1: it has none there */

@@ -55,7 +55,13 @@ rm_where rm_carried_where(const rm_chain *chain, int32_t slot, int shift) {
                       .limit = (int32_t)sweep->count};
 }
 
-/* Nothing follows the last stage of a sweep, so there is none. */
+/* Nothing follows the last stage of a sweep, so there is none, unless another sweep begins with what it carries. */
+static bool comes_back(const rm_chain *chain, int32_t slot) {
+    const rm_carried *carried = &chain->carried[slot];
+    int32_t value = carried->state < 0 ? 0 : chain->graph->node[carried->node].final[carried->state];
+    return value && chain->cross[value] >= 0 && chain->crossing[chain->cross[value]].d_place >= 0;
+}
+
 rm_where rm_carried_gradient(const rm_chain *chain, int32_t slot, int shift) {
     const rm_sweep *sweep = sweep_of_carried(chain, slot);
     return (rm_where){.space = RM_AT_PIECE,
@@ -63,7 +69,7 @@ rm_where rm_carried_gradient(const rm_chain *chain, int32_t slot, int shift) {
                       .slot = slot,
                       .piece = (int32_t)(sweep->dpiece + sweep->n_gradients + slot - sweep->first_carried),
                       .stride = sweep->dpieces,
-                      .limit = (int32_t)sweep->count - 1};
+                      .limit = (int32_t)sweep->count - !comes_back(chain, slot)};
 }
 
 /* A piece of every stage of `maker`, counted from `first`, as the stages of `reader` find it. */

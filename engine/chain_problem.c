@@ -89,7 +89,7 @@ static void fill_states(const rm_chain *chain, rm_problem *problem) {
                     problem->state[i] = piece;
                     problem->dstate[i++] = dpiece;
                     piece += sweep->n_carried;
-                    dpiece += last ? 0 : sweep->n_carried;
+                    dpiece += last && !sweep->hands_on ? 0 : sweep->n_carried;
                 }
                 if (k == n) continue;
                 problem->state[i] = piece++;
@@ -126,7 +126,8 @@ static void fill_stage_pieces(const rm_chain *chain, const rm_sweep *sweep, int6
     for (int32_t k = 0; k < sweep->n_carried; k++) {
         uint64_t bytes = chain->carried[sweep->first_carried + k].bytes;
         piece[sweep->n_crossing + k].bytes = bytes;
-        if (!last) dpiece[sweep->n_gradients + k].bytes = bytes;
+        bool back = rm_carried_gradient(chain, sweep->first_carried + k, 0).limit > position;
+        if (!last || sweep->hands_on) dpiece[sweep->n_gradients + k].bytes = back ? bytes : 0;
     }
 }
 
@@ -193,8 +194,8 @@ static rm_extent extent_of(const rm_chain *chain, bool evaluation) {
     for (int32_t w = 0; w < chain->n_sweeps; w++) {
         const rm_sweep *sweep = &chain->sweep[w];
         extent.states += sweep->count * sweep->states + sweep->n_tail_crossing;
-        extent.pieces += sweep->count * (sweep->pieces + sweep->dpieces) - sweep->n_carried + sweep->n_tail_crossing +
-                         sweep->n_tail_gradients;
+        extent.pieces += sweep->count * (sweep->pieces + sweep->dpieces) + sweep->n_tail_crossing +
+                         sweep->n_tail_gradients - (sweep->hands_on ? 0 : sweep->n_carried);
     }
     for (int64_t s = 0; s < chain->n_stages; s++) {
         const rm_class *class = rm_stage_class(chain, s);

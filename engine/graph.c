@@ -135,6 +135,17 @@ remat_value remat_param(remat_graph *graph, const char *name, int rank, const in
     return (remat_value){status ? mistake(graph, status) : id};
 }
 
+/* What is made of a value depends on what it depends on. */
+static void pass_need_on(remat_graph *graph) {
+    for (int32_t n = 0; n < graph->n_nodes; n++) {
+        const rm_node *node = &graph->node[n];
+        bool *need = &graph->value[node->y].needs_gradient;
+        for (int i = 0; i < RM_MAX_IN; i++) *need |= graph->value[node->x[i]].needs_gradient;
+        for (int k = 0; k < RM_MAX_STATE; k++)
+            if (node->final[k]) graph->value[node->final[k]].needs_gradient = *need;
+    }
+}
+
 /* What is made of it so far depends on it from now on, too. */
 static remat_status require_gradient(remat_graph *graph, int32_t input) {
     REQUIRE(input >= 0 && input < graph->n_values, INVALID, "requires_grad: this is not a value of this graph");
@@ -144,9 +155,7 @@ static remat_status require_gradient(remat_graph *graph, int32_t input) {
     REQUIRE(value->desc.dtype == REMAT_F32, INVALID, "requires_grad: the input %s is not f32, so it has no gradient",
             value->name);
     value->needs_gradient = true;
-    for (int32_t n = 0; n < graph->n_nodes; n++)
-        for (int i = 0; i < RM_MAX_IN; i++)
-            graph->value[graph->node[n].y].needs_gradient |= graph->value[graph->node[n].x[i]].needs_gradient;
+    pass_need_on(graph);
     return REMAT_OK;
 }
 
@@ -353,6 +362,74 @@ remat_value remat_rnn_tanh(remat_graph *graph, remat_value x, remat_value w_ih, 
                            remat_value b_hh) {
     return BUILD("rnn_tanh", x.id, w_ih.id, w_hh.id, b_ih.id, b_hh.id);
 }
+/* ---- Where carried states begin and end ------------------------------------------------------------------------- */
+
+static remat_status find_layer(remat_graph *graph, int32_t y, int state, const char *what, int32_t *n) {
+    REQUIRE(y > 0 && y < graph->n_values, INVALID, "%s: this is not a value of this graph", what);
+    const rm_value *value = &graph->value[y];
+    REQUIRE(value->origin == RM_VALUE_RESULT && !value->state, INVALID,
+            "%s: y is not what a recurrent layer has made", what);
+    const rm_op *op = graph->node[value->node].op;
+    REQUIRE(state >= 0 && state < op->n_state, INVALID, "%s: %s has %d carried states, so there is no number %d", what,
+            op->name, op->n_state, state);
+    *n = value->node;
+    return REMAT_OK;
+}
+
+static remat_status set_initial(remat_graph *graph, int32_t y, int state, int32_t initial) {
+    int32_t n = 0;
+    rm_desc x[RM_MAX_IN], result, states[RM_MAX_STATE];
+    char wanted[RM_DESC_TEXT], text[RM_DESC_TEXT];
+    TRY(find_layer(graph, y, state, "initial_state", &n));
+    REQUIRE(initial > 0 && initial < graph->n_values, INVALID, "initial_state: this is not a value of this graph");
+    rm_node *node = &graph->node[n];
+    const rm_value *value = &graph->value[initial];
+    REQUIRE(value->origin != RM_VALUE_RESULT || value->node < n, INVALID,
+            "initial_state: the value is made after the layer; make it before");
+    rm_node_descs(graph, node, 0, x, &result, states);
+    REQUIRE(!value->sequence && rm_desc_equal(&value->desc, &states[state]), INVALID,
+            "initial_state: state %d of %s is %s, and the value is %s%s", state, node->op->name,
+            rm_desc_text(&states[state], wanted), rm_desc_text(&value->desc, text),
+            value->sequence ? ", a sequence" : "");
+    REQUIRE(node->op->n_in + node->op->n_state <= RM_MAX_IN, INVALID,
+            "initial_state: %s has %d inputs and %d states; with initial states they may be %d together", node->op->name,
+            node->op->n_in, node->op->n_state, RM_MAX_IN);
+    node->x[node->op->n_in + state] = initial;
+    pass_need_on(graph);
+    return REMAT_OK;
+}
+
+remat_value remat_initial_state(remat_graph *graph, remat_value y, int state, remat_value initial) {
+    if (!graph || graph->status || !y.id || !initial.id) return REMAT_NONE;
+    remat_status status = set_initial(graph, y.id, state, initial.id);
+    return (remat_value){status ? mistake(graph, status) : y.id};
+}
+
+static remat_status add_final(remat_graph *graph, int32_t y, int state, int32_t *id) {
+    int32_t n = 0;
+    rm_desc x[RM_MAX_IN], result, states[RM_MAX_STATE];
+    TRY(find_layer(graph, y, state, "final_state", &n));
+    *id = graph->node[n].final[state];
+    if (*id) return REMAT_OK;
+    rm_node_descs(graph, &graph->node[n], 0, x, &result, states);
+    TRY(add_value(graph, NULL,
+                  (rm_value){.origin = RM_VALUE_RESULT,
+                             .desc = states[state],
+                             .needs_gradient = graph->value[y].needs_gradient,
+                             .node = n,
+                             .state = state + 1},
+                  id));
+    graph->node[n].final[state] = *id;
+    return REMAT_OK;
+}
+
+remat_value remat_final_state(remat_graph *graph, remat_value y, int state) {
+    int32_t id = 0;
+    if (!graph || graph->status || !y.id) return REMAT_NONE;
+    remat_status status = add_final(graph, y.id, state, &id);
+    return (remat_value){status ? mistake(graph, status) : id};
+}
+
 remat_value remat_layer_norm(remat_graph *graph, remat_value x, remat_value gain, remat_value bias, double epsilon) {
     rm_layer_norm_attr attr = {epsilon};
     return BUILD_WITH(attr, "layer_norm", x.id, gain.id, bias.id);

@@ -16,15 +16,17 @@ typedef struct {
     bool reversed;      /* ... and runs from the last timestep to the first */
     bool needs_gradient;
     remat_init init;    /* parameters */
-    int32_t node;       /* results: who makes it */
+    int32_t node;       /* results: who makes it ... */
+    int state;          /* ... and as what: 0: its y; k+1: its carried state k as it is after the last timestep */
 } rm_value;
 
 typedef struct {
     const rm_op *op;
     void *attr;            /* owned copy, or NULL */
     size_t attr_bytes;
-    int32_t x[RM_MAX_IN];  /* value ids; 0: optional and not given */
+    int32_t x[RM_MAX_IN];  /* value ids; 0: not given. Behind the op's own inputs: where its carried states begin */
     int32_t y;
+    int32_t final[RM_MAX_STATE]; /* value ids: the carried states after the last timestep; 0: nobody asked */
     uint32_t key;          /* for randomness: the node's number in the graph as described, kept by rewrites */
 } rm_node;
 
@@ -37,6 +39,9 @@ struct remat_graph {
     remat_status status;      /* of the first mistake */
     char error[512];
 };
+
+/* Where carried state k begins: a value; 0: zeros. */
+static inline int32_t rm_initial(const rm_node *node, int k) { return node->x[node->op->n_in + k]; }
 
 /* A deep copy. */
 remat_status rm_graph_copy(const remat_graph *graph, remat_graph **out);

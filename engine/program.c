@@ -100,10 +100,24 @@ static remat_status finish(builder *b) {
 
 static bool made_here(const builder *b, int32_t value) {
     const rm_value *v = &b->chain->graph->value[value];
-    if (!value || v->origin != RM_VALUE_RESULT || !b->class) return false;
+    if (!value || v->origin != RM_VALUE_RESULT || !b->class || (v->state && !b->class->last)) return false;
     for (int32_t i = 0; i < b->class->n_nodes; i++)
-        if (node_at(b, i)->y == value) return true;
+        if (node_at(b, i)->y == value || (v->state && index_of(b, node_at(b, i)) == v->node)) return true;
     return false;
+}
+
+/* Where a stage finds a carried state. */
+static rm_where state_in(const builder *b, const rm_node *node, int k) {
+    int32_t initial = rm_initial(node, k);
+    if (b->class->first && initial) return b->value[initial];
+    return rm_carried_where(b->chain, rm_carried_slot(b->chain, index_of(b, node), k), -1);
+}
+
+/* Behind the last timestep, carried states are values. */
+static void find_final(builder *b, const rm_node *node) {
+    for (int k = 0; b->class && b->class->last && k < node->op->n_state; k++)
+        if (node->final[k])
+            b->value[node->final[k]] = rm_carried_where(b->chain, rm_carried_slot(b->chain, index_of(b, node), k), 0);
 }
 
 /* Along time a reduction to the last step makes nothing in earlier tiles. */
@@ -209,29 +223,39 @@ static remat_status carry_sum(builder *b, const rm_node *node) {
 static remat_status emit_forward(builder *b, const rm_node *node, forward_mode mode) {
     if (!runs_here(b, node)) return REMAT_OK;
     rm_instruction call = {.what = RM_DO_FORWARD, .node = index_of(b, node)};
-    for (int i = 0; i < RM_MAX_IN; i++) TRY(gather(b, node->x[i], &call.x[i]));
+    for (int i = 0; i < node->op->n_in; i++) TRY(gather(b, node->x[i], &call.x[i]));
     for (int k = 0; k < node->op->n_state; k++) {
-        int32_t slot = rm_carried_slot(b->chain, call.node, k);
-        call.state_in[k] = rm_carried_where(b->chain, slot, -1);
-        call.state_out[k] = rm_carried_where(b->chain, slot, 0);
+        call.state_in[k] = state_in(b, node, k);
+        call.state_out[k] = rm_carried_where(b->chain, rm_carried_slot(b->chain, call.node, k), 0);
     }
     TRY(place_result(b, node, mode, &call.y));
     TRY(place_aux(b, node, mode, &call.aux));
     TRY(account(b, node, RM_FORWARD, call.aux.space != RM_NOWHERE, &call.scratch));
     b->value[node->y] = call.y;
     b->aux[call.node] = call.aux;
+    find_final(b, node);
     TRY(emit(b, call));
     return accumulates(b, node) && mode != LEAF ? carry_sum(b, node) : REMAT_OK;
 }
 
 /* ---- Backward ------------------------------------------------------------------------------------------------- */
 
+/* By every stage of the class's sweep, or but as what carried states begin with? */
+static bool is_read_by_all(const builder *b, int32_t value) {
+    for (int32_t i = 0; i < sweep_of(b)->n_nodes; i++) {
+        const rm_node *node = &b->chain->graph->node[b->chain->order[sweep_of(b)->first_node + i]];
+        for (int k = 0; k < node->op->n_in; k++)
+            if (node->x[k] == value && learns(b, node)) return true;
+    }
+    return false;
+}
+
 /* Has a later stage begun the gradient of a value from another sweep? Stages of the same one each have a part of their own, or
  * share it all. */
 static bool is_begun(const builder *b, int32_t value) {
     const rm_crossing *c = &b->chain->crossing[b->chain->cross[value]];
     bool shared = !c->tiled && !b->chain->graph->value[value].sequence;
-    return c->last_reader > b->class->sweep || (shared && !b->class->last);
+    return c->last_reader > b->class->sweep || (shared && !b->class->last && is_read_by_all(b, value));
 }
 
 /* Where the gradient of input `value` is collected, and whether it holds a first term already. */
@@ -320,9 +344,31 @@ static remat_status place_saves(builder *b, const rm_node *node, rm_instruction 
     call->aux = b->aux[call->node];
     for (int k = 0; k < node->op->n_state; k++) {
         int32_t slot = rm_carried_slot(b->chain, call->node, k);
-        if (node->op->saves.state) call->state_in[k] = rm_carried_where(b->chain, slot, -1);
+        int32_t final = b->class->last ? node->final[k] : 0;
+        if (node->op->saves.state) call->state_in[k] = state_in(b, node, k);
         call->dstate_in[k] = rm_carried_gradient(b->chain, slot, -1);
-        call->dstate_out[k] = rm_carried_gradient(b->chain, slot, 0);
+        call->dstate_out[k] = final && b->contributed[final] ? b->gradient[final] : rm_carried_gradient(b->chain, slot, 0);
+    }
+    return REMAT_OK;
+}
+
+/* The gradients of what carried states begin with, as of other inputs: a second term is added afterwards. */
+static remat_status place_initial_gradients(builder *b, const rm_node *node, rm_instruction *call, rest *rest) {
+    for (int k = 0; k < node->op->n_state && b->class->first; k++) {
+        int32_t value = rm_initial(node, k);
+        if (!value) continue;
+        rm_where target;
+        bool contributed;
+        call->dstate_in[k] = nowhere;
+        if (b->chain->use[value] != RM_DIFFERENTIATED) continue;
+        TRY(gradient_of(b, value, &target, &contributed));
+        if (contributed) {
+            TRY(new_buffer(b, tile_bytes(b, value), &call->dstate_in[k]));
+            rest[node->op->n_in + k].add_to = target;
+        } else {
+            call->dstate_in[k] = target;
+        }
+        b->contributed[value] = 1;
     }
     return REMAT_OK;
 }
@@ -333,7 +379,7 @@ static remat_status emit_rebuild(builder *b, const rm_node *node) {
     for (int i = 0; i < node->op->n_in; i++)
         if ((node->op->saves.in | node->op->weights) >> i & 1) TRY(gather(b, node->x[i], &call.x[i]));
     for (int k = 0; k < node->op->n_state; k++)
-        call.state_in[k] = rm_carried_where(b->chain, rm_carried_slot(b->chain, call.node, k), -1);
+        call.state_in[k] = state_in(b, node, k);
     rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
     rm_node_descs(b->chain->graph, node, b->class->tau, x, &y, state);
     TRY(new_buffer(b, node->op->aux_bytes(x, node->attr), &call.aux));
@@ -351,12 +397,15 @@ static remat_status emit_backward(builder *b, const rm_node *node) {
     if (b->class && b->again[call.node] == REBUILT) TRY(emit_rebuild(b, node));
     TRY(place_saves(b, node, &call));
     TRY(place_input_gradients(b, node, &call, rest));
+    TRY(place_initial_gradients(b, node, &call, rest));
     TRY(account(b, node, RM_BACKWARD, call.aux.space != RM_NOWHERE, &call.scratch));
     TRY(emit(b, call));
     for (int i = 0; i < RM_MAX_IN; i++) {
         if (rest[i].scatter)
             TRY(scatter(b, node->x[i], call.dx[i], rest[i].fresh ? RM_DO_COPY : RM_DO_ADD));
-        if (rest[i].add_to.space) TRY(emit_simple(b, RM_DO_ADD, rest[i].add_to, call.dx[i], tile_bytes(b, node->x[i])));
+        if (!rest[i].add_to.space) continue;
+        rm_where term = i < node->op->n_in ? call.dx[i] : call.dstate_in[i - node->op->n_in];
+        TRY(emit_simple(b, RM_DO_ADD, rest[i].add_to, term, tile_bytes(b, node->x[i])));
     }
     if (!accumulates(b, node)) return REMAT_OK; /* else: d(sum) is the same for every tile */
     rm_where earlier = rm_carried_gradient(b->chain, rm_carried_slot(b->chain, call.node, -1), -1);
@@ -405,17 +454,23 @@ static rm_where in_output(const rm_chain *chain, int32_t i) {
     return where;
 }
 
+static bool makes(const rm_node *node, int32_t value) {
+    for (int k = 0; value && k < RM_MAX_STATE; k++)
+        if (node->final[k] == value) return true;
+    return node->y == value;
+}
+
 /* Outputs that these nodes of the stage have made are copied to their resident arrays. */
 static remat_status hand_out(builder *b, bool (*wanted)(const builder *, const rm_node *)) {
     const rm_chain *chain = b->chain;
     for (int32_t i = 0; i < chain->n_outputs; i++)
         for (int32_t n = 0; n < b->class->n_nodes; n++) {
             const rm_node *node = node_at(b, n);
-            const rm_value *value = &chain->graph->value[node->y];
+            const rm_value *value = &chain->graph->value[chain->outputs[i]];
             bool whole_too_early = b->class->tau && !value->sequence && !b->class->last;
-            if (node->y != chain->outputs[i] || !wanted(b, node) || !b->value[node->y].space || whole_too_early)
-                continue;
-            TRY(emit_simple(b, RM_DO_COPY, in_output(chain, i), b->value[node->y], tile_bytes(b, node->y)));
+            int32_t id = chain->outputs[i];
+            if (!makes(node, id) || !wanted(b, node) || !b->value[id].space || whole_too_early) continue;
+            TRY(emit_simple(b, RM_DO_COPY, in_output(chain, i), b->value[id], tile_bytes(b, id)));
         }
     return REMAT_OK;
 }
@@ -448,6 +503,13 @@ static remat_status write_evaluation(builder *b) {
     return finish(b);
 }
 
+/* Where later sweeps have left the gradient of what this stage hands on. */
+static void find_gradient(builder *b, int32_t value) {
+    if (!value || b->chain->cross[value] < 0) return;
+    b->gradient[value] = rm_crossing_gradient(b->chain, value, sweep_of(b), -1);
+    b->contributed[value] = b->gradient[value].space != RM_NOWHERE;
+}
+
 /* Where the forward run left what backward may read. */
 static void find_kept(builder *b, const rm_node *node) {
     int32_t n = index_of(b, node);
@@ -458,10 +520,11 @@ static void find_kept(builder *b, const rm_node *node) {
     else
         b->value[node->y] = b->saved_value[node->y];
     b->aux[n] = b->saved_aux[n];
+    find_final(b, node);
+    for (int k = 0; b->class->last && k < node->op->n_state; k++) find_gradient(b, node->final[k]);
     bool by_the_last = crosses_out(b, node->y) && !b->chain->crossing[b->chain->cross[node->y]].tiled;
     if (!crosses_out(b, node->y) || (by_the_last && !b->class->last)) return;
-    b->gradient[node->y] = rm_crossing_gradient(b->chain, node->y, sweep_of(b), -1);
-    b->contributed[node->y] = b->gradient[node->y].space != RM_NOWHERE;
+    find_gradient(b, node->y);
 }
 
 /* Leaves that were handed out before. */
@@ -476,7 +539,9 @@ static void find_handed_out(builder *b) {
 static bool reads_it(const builder *b, int32_t value) {
     for (int32_t i = 0; i < b->class->n_nodes; i++)
         for (int k = 0; k < RM_MAX_IN; k++)
-            if (node_at(b, i)->x[k] == value && learns(b, node_at(b, i))) return true;
+            if (node_at(b, i)->x[k] == value && learns(b, node_at(b, i)) &&
+                (k < node_at(b, i)->op->n_in || b->class->first))
+                return true;
     return false;
 }
 

@@ -134,6 +134,14 @@ remat_value remat_gru(remat_graph *, remat_value x, remat_value w_ih, remat_valu
                       remat_value b_ih /*[b]*/, remat_value b_hh /*[b]*/);                    /* (3H),(3H); r,z,n    */
 remat_value remat_rnn_tanh(remat_graph *, remat_value x, remat_value w_ih, remat_value w_hh,  /* (H,C),(H,H)    */
                            remat_value b_ih /*[b]*/, remat_value b_hh /*[b]*/);               /* (H),(H)        */
+/* Carried states as values, of any layer that has them, by the y that it returned. An LSTM's are 0: h, 1: c; others have h alone.
+ * initial_state: state number `state` begins with `initial` (shaped like it, (B,H), made before the layer) instead of zeros, and
+ * has a gradient, if it is on the way from a parameter; returns y. final_state: what it is after the last timestep. So an
+ * encoder's end is a decoder's beginning:
+ *     h = remat_lstm(g, source, ...); y = remat_lstm(g, target, ...);       // in this order
+ *     for (int k = 0; k < 2; k++) remat_initial_state(g, y, k, remat_final_state(g, h, k)); */
+remat_value remat_initial_state(remat_graph *, remat_value y, int state, remat_value initial);
+remat_value remat_final_state(remat_graph *, remat_value y, int state);
 remat_value remat_layer_norm(remat_graph *, remat_value x, remat_value gain, remat_value bias, double epsilon);
 /* Scaled dot-product attention, heads side by side along C: y[t] = sum over s of v[s] softmax over s of q[t].k[s] / sqrt(C/heads),
  * causal: over s <= t alone. q, k and v are sequences (T,B,C). Layers q = linear(x, ..) and so on before it are the caller's. */

@@ -4,8 +4,11 @@
 
 static void mark_live(const remat_graph *graph, const int32_t *keep, int n_keep, uint8_t *live) {
     for (int i = 0; i < n_keep; i++) live[keep[i]] = 1;
-    for (int32_t n = graph->n_nodes - 1; n >= 0; n--) /* a rewrite may append an unread node: it is never live */
+    for (int32_t n = graph->n_nodes - 1; n >= 0; n--) { /* a rewrite may append an unread node: it is never live */
+        for (int k = 0; k < RM_MAX_STATE; k++) live[graph->node[n].y] |= live[graph->node[n].final[k]];
         for (int i = 0; live[graph->node[n].y] && i < RM_MAX_IN; i++) live[graph->node[n].x[i]] = 1;
+        live[0] = 0;
+    }
 }
 
 static bool runs_along_time(const remat_graph *graph, const rm_node *node) { return graph->value[node->x[0]].sequence; }
@@ -13,9 +16,11 @@ static bool runs_along_time(const remat_graph *graph, const rm_node *node) { ret
 /* value[v] = 1 when v depends on a sequence. */
 static void mark_timed(const remat_graph *graph, uint8_t *timed) {
     for (int32_t v = 1; v < graph->n_values; v++) timed[v] = graph->value[v].sequence;
-    for (int32_t n = 0; n < graph->n_nodes; n++)
+    for (int32_t n = 0; n < graph->n_nodes; n++) {
         for (int i = 0; i < RM_MAX_IN; i++)
             timed[graph->node[n].y] |= graph->node[n].x[i] && timed[graph->node[n].x[i]];
+        for (int k = 0; k < RM_MAX_STATE; k++) timed[graph->node[n].final[k]] = timed[graph->node[n].y];
+    }
 }
 
 static void assign(const remat_graph *graph, const uint8_t *live, uint8_t *role) {
@@ -56,7 +61,9 @@ void rm_training_uses(const remat_graph *graph, const uint8_t *role, bool statef
         const rm_node *node = &graph->node[n];
         uint8_t *y = &use[node->y];
         if (stateful && role[n] == RM_ROLE_CHAIN && node->op->n_state && *y == RM_UNUSED) *y = RM_MADE;
-        for (int i = 0; i < node->op->n_in; i++)
+        for (int k = 0; k < RM_MAX_STATE; k++)
+            if (node->final[k] && use[node->final[k]] > *y) *y = use[node->final[k]];
+        for (int i = 0; i < RM_MAX_IN; i++)
             if (node->x[i] && use[node->x[i]] < *y) use[node->x[i]] = *y;
     }
     for (int32_t v = 1; v < graph->n_values; v++)

@@ -69,6 +69,10 @@ static void in_double_run_forward(in_double *d, int32_t n) {
                       .training = true,
                       .threads = 1};
     for (int i = 0; i < RM_MAX_IN; i++) {
+        if (i >= op->n_in) {
+            x[i] = (rm_desc){.rank = -1};
+            continue;
+        }
         x[i] = node->x[i] ? in_double_desc(s->graph->value[node->x[i]].desc) : (rm_desc){.rank = -1};
         call->x[i] = (rm_tensor){x[i], node->x[i] ? d->value[node->x[i]] : NULL};
     }
@@ -76,8 +80,10 @@ static void in_double_run_forward(in_double *d, int32_t n) {
     d->value[node->y] = in_double_room(d, rm_desc_bytes(&y));
     call->y = (rm_tensor){y, d->value[node->y]};
     for (int k = 0; k < op->n_state; k++) {
-        call->state_in[k] = (rm_tensor){state[k], NULL};
+        int32_t initial = rm_initial(node, k);
+        call->state_in[k] = (rm_tensor){state[k], initial ? d->value[initial] : NULL};
         call->state_out[k] = (rm_tensor){state[k], in_double_room(d, rm_desc_bytes(&state[k]))};
+        if (node->final[k]) d->value[node->final[k]] = call->state_out[k].data;
         call->dstate_in[k] = call->dstate_out[k] = (rm_tensor){state[k], NULL};
     }
     call->aux = in_double_room(d, op->aux_bytes ? op->aux_bytes(x, node->attr) : 0);
@@ -110,11 +116,19 @@ static void in_double_run_backward(in_double *d, int32_t n) {
     const remat_graph *g = d->session->graph;
     const rm_node *node = &g->node[n];
     rm_call call = d->call[n];
-    if (d->session->chain.role[n] == RM_ROLE_DEAD || !d->gradient[node->y]) return;
+    if (d->session->chain.role[n] == RM_ROLE_DEAD) return;
+    for (int k = 0; k < node->op->n_state; k++) {
+        int32_t initial = rm_initial(node, k), final = node->final[k];
+        if (final && d->gradient[final]) in_double_gradient(d, node->y); /* zeros, if nobody asks for more */
+        call.dstate_out[k].data = final ? d->gradient[final] : NULL;
+        bool wanted = initial && g->value[initial].needs_gradient;
+        call.dstate_in[k].data = wanted ? in_double_room(d, rm_desc_bytes(&call.dstate_in[k].desc)) : NULL;
+    }
+    if (!d->gradient[node->y]) return;
     call.dy = (rm_tensor){call.y.desc, d->gradient[node->y]};
     for (int i = 0; i < RM_MAX_IN; i++) {
         call.dx[i] = (rm_tensor){call.x[i].desc, NULL};
-        if (node->x[i] && g->value[node->x[i]].needs_gradient && !(node->op->discrete >> i & 1))
+        if (i < node->op->n_in && node->x[i] && g->value[node->x[i]].needs_gradient && !(node->op->discrete >> i & 1))
             call.dx[i].data = in_double_room(d, rm_desc_bytes(&call.x[i].desc));
     }
     in_double_scratch(d, node, &call, RM_BACKWARD);
@@ -122,6 +136,11 @@ static void in_double_run_backward(in_double *d, int32_t n) {
     for (int i = 0; i < RM_MAX_IN; i++) {
         double *sum = call.dx[i].data ? in_double_gradient(d, node->x[i]) : NULL;
         for (int64_t k = 0; sum && k < rm_desc_count(&call.dx[i].desc); k++) sum[k] += ((double *)call.dx[i].data)[k];
+    }
+    for (int i = 0; i < node->op->n_state; i++) {
+        double *sum = call.dstate_in[i].data ? in_double_gradient(d, rm_initial(node, i)) : NULL;
+        for (int64_t k = 0; sum && k < rm_desc_count(&call.dstate_in[i].desc); k++)
+            sum[k] += ((double *)call.dstate_in[i].data)[k];
     }
 }
 

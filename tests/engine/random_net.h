@@ -88,10 +88,28 @@ static remat_value known_at_the_end(net *n) {
     return remat_linear(g, remat_linear(g, pick(n), whole, REMAT_NONE), param(n, 2, n->width, n->batch), REMAT_NONE);
 }
 
+/* Layers that begin with what others ended with, or with parameters. */
+static remat_value begun(net *n) {
+    remat_graph *g = n->graph;
+    int64_t c = n->width;
+    remat_value first = remat_lstm(g, pick(n), param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), param(n, 1, 4 * c, 1),
+                                   REMAT_NONE);
+    remat_value end = remat_final_state(g, first, (int)draw(2)), h = param(n, 2, n->batch, c);
+    if (draw(3) == 0) add_output(n, end);
+    if (draw(2)) end = remat_tanh(g, remat_add(g, end, h));
+    remat_value y;
+    if (draw(2))
+        y = remat_gru(g, pick(n), param(n, 2, 3 * c, c), param(n, 2, 3 * c, c), REMAT_NONE, param(n, 1, 3 * c, 1));
+    else
+        y = remat_lstm(g, pick(n), param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), REMAT_NONE, REMAT_NONE);
+    remat_initial_state(g, y, 0, draw(3) ? end : h);
+    return draw(2) ? remat_add(g, y, first) : y;
+}
+
 static remat_value random_layer(net *n, bool timed) {
     remat_graph *g = n->graph;
     int64_t c = n->width;
-    switch (draw(timed ? 18 : 11)) {
+    switch (draw(timed ? 20 : 11)) {
     case 0:
         return remat_linear(g, pick(n), param(n, 2, c, c), param(n, 1, c, 1));
     case 1:
@@ -126,6 +144,9 @@ static remat_value random_layer(net *n, bool timed) {
         return remat_attention(g, pick(n), pick(n), pick(n), 1, draw(2));
     case 16:
         return known_at_the_end(n);
+    case 17:
+    case 18:
+        return begun(n);
     default:
         return remat_rnn_tanh(g, pick(n), param(n, 2, c, c), param(n, 2, c, c), REMAT_NONE, param(n, 1, c, 1));
     }
@@ -238,7 +259,8 @@ static inline void ask_for_outputs(remat_config *config, const net *n) {
 static bool is_differentiable(const net *n, remat_value output) {
     for (int i = 0; i < n->n_differentiated; i++)
         if (n->output[i].id == output.id) return false; /* once is enough */
-    return output.id != n->loss.id && output.id != n->twice_the_loss.id && n->graph->value[output.id].needs_gradient;
+    const rm_value *value = &n->graph->value[output.id];
+    return output.id != n->loss.id && output.id != n->twice_the_loss.id && value->needs_gradient && !value->state;
 }
 
 /* Gradients of inputs; and outputs that are differentiated from outside, beside the loss or in its place. The loss. */
