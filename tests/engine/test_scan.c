@@ -372,7 +372,7 @@ END_TEST
 
 START_TEST(wrong_bodies) {
     spoiled r;
-    remat_value v;
+    remat_value both[2];
     REFUSED("the body's input b_hh is neither an input, nor a weight, nor a state", r.cell->n_weights = 3);
     REFUSED("state 0 is f32 (3,8), but next state 0 is f32 (3,5); they are one shape",
             r.written.next[0] = remat_scale(r.body, r.written.x, 2));
@@ -387,8 +387,8 @@ START_TEST(wrong_bodies) {
             r.written.x = remat_input(r.body, "t", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){B, 2, H}));
     REFUSED("the body's input t is integers",
             r.written.x = remat_input(r.body, "t", REMAT_I32, REMAT_WHOLE, 2, (int64_t[]){B, 2}));
-    REFUSED("neither output nor next states depend on the body's input s",
-            r.written.x = body_input(r.body, "s", 2, B, C));
+    REFUSED("neither output nor next states depend on the body's input s", both[0] = r.written.x;
+            both[1] = body_input(r.body, "s", 2, B, C); r.cell->inputs = both; r.cell->n_inputs = 2);
     REFUSED("the name x is used twice", body_input(r.body, "x", 2, B, C));
     REFUSED("its body has more than 64 layers",
             for (int i = 0; i < 64; i++) r.cell->output = remat_scale(r.body, r.cell->output, 1));
