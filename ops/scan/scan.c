@@ -80,6 +80,16 @@ static bool is_late(const rm_scan *s, int32_t n) {
     return op_of(s, n) == &RM_OP(linear) && !is_weight(s, x[0]) && is_weight(s, x[1]) && (!x[2] || is_weight(s, x[2]));
 }
 
+/* One that reads a sequence depends on no state: all timesteps at once go forward, too, and back where nobody else adds to the
+ * sequence's gradient. */
+static bool is_early(const rm_scan *s, int32_t n) { return is_late(s, n) && s->node[n].x[0] < rm_scan_first_weight(s); }
+static bool is_early_alone(const rm_scan *s, int32_t n) {
+    int readers = 0;
+    for (int32_t m = 0; m < s->n_nodes; m++)
+        for (int i = 0; i < RM_MAX_IN; i++) readers += s->node[m].x[i] == s->node[n].x[0];
+    return is_early(s, n) && readers == 1;
+}
+
 /* A gradient that an op of the body makes goes to its place directly, or is added to it from a place of its own: where the value
  * is read twice by the op, and where an op overwrites what should be added to, or adds to what is not there. */
 static bool reads_once(const rm_scan_node *node, int i) {
@@ -164,9 +174,11 @@ static void place_forward(runner *r) {
     const rm_scan *s = r->scan;
     place_common(r);
     for (int32_t n = 0; n < s->n_nodes; n++) {
-        char *data = take(r, bytes_of(s, result_of(s, n)));
+        uint64_t bytes = bytes_of(s, result_of(s, n));
+        bool early = is_early(s, n);
+        char *data = take(r, early ? (uint64_t)r->tau * bytes : bytes);
         series *value = &r->value[result_of(s, n)];
-        if (!value->data) *value = (series){data, 0};
+        if (!value->data) *value = (series){data, early ? bytes : 0};
     }
     for (int32_t k = 0; k < s->n_states; k++) r->now[k] = take(r, bytes_of(s, s->next[k]));
 }
@@ -239,12 +251,26 @@ static void forward_node(const runner *r, int32_t n, int64_t t) {
     op_of(s, n)->on[RM_DEVICE_CPU].forward(&c);
 }
 
+static void forward_early(const runner *r, int32_t n) {
+    const rm_scan *s = r->scan;
+    rm_call c = call_of(r, n, 0);
+    for (int i = 0; i < RM_MAX_IN; i++)
+        if (s->node[n].x[i]) c.x[i].data = value_at(r, s->node[n].x[i], 0);
+    c.y = (rm_tensor){desc_of(s, result_of(s, n)), value_at(r, result_of(s, n), 0)};
+    c.x[0].desc.dim[0] *= r->tau;
+    c.y.desc.dim[0] *= r->tau;
+    op_of(s, n)->on[RM_DEVICE_CPU].forward(&c);
+}
+
 static void run_forward(runner *r) {
     const rm_scan *s = r->scan;
     place_forward(r);
     memset(r->zeros, 0, (size_t)((char *)r->node_scratch - r->zeros));
+    for (int32_t n = 0; n < s->n_nodes; n++)
+        if (is_early(s, n)) forward_early(r, n);
     for (int64_t t = 0; t < r->tau; t++) {
-        for (int32_t n = 0; n < s->n_nodes; n++) forward_node(r, n, t);
+        for (int32_t n = 0; n < s->n_nodes; n++)
+            if (!is_early(s, n)) forward_node(r, n, t);
         for (int32_t k = 0; k < s->n_states; k++)
             if (!r->value[s->next[k]].step)
                 memcpy(r->now[k], value_at(r, s->next[k], t), (size_t)bytes_of(s, s->next[k]));
@@ -293,7 +319,8 @@ static void *target(const runner *r, int32_t n, int i, int64_t t) {
     const rm_scan_node *node = &r->scan->node[n];
     int32_t v = node->x[i];
     bool weight = op_of(r->scan, n)->weights >> i & 1;
-    if (!v || !r->gradient[v].data || (is_late(r->scan, n) && i > 0)) return NULL;
+    bool late = i > 0 ? is_late(r->scan, n) : is_early_alone(r->scan, n);
+    if (!v || late || !r->gradient[v].data) return NULL;
     if (weight ? adds_directly(r->scan, n, i) : !r->begun[v] && reads_once(node, i)) return at(r->gradient[v], t);
     if (weight) memset(r->part[i], 0, (size_t)bytes_of(r->scan, v));
     return r->part[i];
@@ -339,7 +366,7 @@ static void backward_step(runner *r, int64_t t) {
     for (int32_t n = s->n_nodes - 1; n >= 0; n--) backward_node(r, n, t);
 }
 
-/* `steps` timesteps from t on of y = x w^T + b: dw += dy^T x, db += columns of dy. */
+/* `steps` timesteps from t on of y = x w^T + b: dw += dy^T x, db += columns of dy, and dx = dy w, if it is left to this. */
 static void late_product(const runner *r, int32_t n, int64_t t, int64_t steps, void *x) {
     rm_call c = call_of(r, n, t);
     int32_t y = result_of(r->scan, n);
@@ -347,9 +374,13 @@ static void late_product(const runner *r, int32_t n, int64_t t, int64_t steps, v
     c.dy = (rm_tensor){desc_of(r->scan, y), at(r->gradient[y], t)};
     c.x[0].desc.dim[0] *= steps;
     c.dy.desc.dim[0] *= steps;
-    for (int i = 1; i < 3; i++)
+    bool wanted = false;
+    for (int i = is_early_alone(r->scan, n) ? 0 : 1; i < 3; i++) {
         c.dx[i] = (rm_tensor){c.x[i].desc, r->scan->node[n].x[i] ? r->gradient[r->scan->node[n].x[i]].data : NULL};
-    if (steps && (c.dx[1].data || c.dx[2].data)) RM_OP(linear).on[RM_DEVICE_CPU].backward(&c);
+        wanted |= c.dx[i].data != NULL;
+    }
+    if (c.dx[0].data) c.x[1].data = r->value[r->scan->node[n].x[1]].data;
+    if (steps && wanted) RM_OP(linear).on[RM_DEVICE_CPU].backward(&c);
 }
 
 /* A state before timesteps 0, 1, .. is state_in, and then the next state of 0, 1, .. */
