@@ -8,6 +8,7 @@
 
 #include "engine/graph.h"
 #include "engine/remat_op.h"
+#include "memory/host.h"
 #include "ops/scan/scan.h"
 #include "tests/engine/cells_of_ops.h"
 
@@ -406,6 +407,42 @@ START_TEST(wrong_operands) {
 }
 END_TEST
 
+/* While the graph is built, and while a session copies it. */
+START_TEST(memory_may_be_short) {
+    for (int copied = 0; copied < 2; copied++)
+        for (int64_t n = 1;; n++) {
+            spoiled r;
+            remat_graph *copy = NULL;
+            begin(&r);
+            if (!copied) rm_host_fail_at(n);
+            remat_scan(r.g, r.cell, &r.x, r.w);
+            if (copied) rm_host_fail_at(n);
+            remat_status status = copied ? rm_graph_copy(r.g, &copy) : remat_graph_check(r.g);
+            rm_host_fail_at(0);
+            ck_assert(status == REMAT_MEMORY || (n > 3 && !status));
+            remat_graph_free(copy);
+            remat_graph_free(r.g);
+            remat_graph_free(r.body);
+            if (!status) break;
+        }
+}
+END_TEST
+
+/* Another device plans the same bytes. */
+START_TEST(planned_without_a_machine) {
+    uint64_t bytes[2];
+    for (int i = 0; i < 2; i++) {
+        remat_config config = configured();
+        if (i) config.device = "null";
+        config.strategy = "lean";
+        remat_session *s = open_net(CELL_GRU, true, config);
+        bytes[i] = remat_session_plan(s).activations_peak_bytes;
+        remat_session_free(s);
+    }
+    ck_assert_uint_eq(bytes[0], bytes[1]);
+}
+END_TEST
+
 int main(void) {
     Suite *suite = suite_create("scan");
     TCase *tests = tcase_create("scan");
@@ -419,6 +456,8 @@ int main(void) {
     tcase_add_test(tests, wrong_cells);
     tcase_add_test(tests, wrong_bodies);
     tcase_add_test(tests, wrong_operands);
+    tcase_add_test(tests, memory_may_be_short);
+    tcase_add_test(tests, planned_without_a_machine);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
