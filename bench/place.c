@@ -56,7 +56,7 @@ static remat_status make(int kind, dice *d, const rm_problem *problem, rm_lifeti
         TRY(leaf_plan(d, problem, 0, problem->n_stages, &plan));
     else
         TRY(nested_plan(d, problem, kind == 3 ? 1 : 8, kind == 5, &plan));
-    if (kind == 6) TRY(rm_plan_free_object(&plan, RM_DSTATE, 0));
+    if (kind == 6) TRY(rm_plan_free_dead(problem, &plan));
     TRY(rm_plan_check(problem, &plan, &verdict, l));
     if (kind >= 6) spill_some(d, 2, 20, l);
     rm_plan_free(&plan);

@@ -284,10 +284,10 @@ static remat_status add_node(remat_graph *graph, const rm_op *op, const int32_t 
         needs_gradient |= given && graph->value[x[i]].needs_gradient;
     }
     TRY(check_axes(graph, op, x, &sequence));
+    if (sequence) TRY(check_lengths(graph, op, x));
     TRY(check_direction(graph, op, x, &reversed));
     TRY(rm_op_infer(op, descs, attr, &y, state));
     TRY(rm_op_check_discrete(op, descs));
-    if (sequence) TRY(check_lengths(graph, op, x));
     TRY(check_result(op, sequence, descs, attr, &y, state));
     rm_node node = {.op = op, .attr_bytes = attr ? op->attr_bytes : 0, .key = (uint32_t)graph->n_nodes};
     memcpy(node.x, x, (size_t)op->n_in * sizeof *x);

@@ -171,7 +171,7 @@ static remat_status place_result(builder *b, const rm_node *node, forward_mode m
         *y = (rm_where){.space = RM_RESIDENT, .offset = chain->at.loss_offset, .per_stage = sizeof(float)};
     } else if (!b->class) { /* a table */
         *y = chain->at.value[node->y];
-    } else if (mode != LEAF && crosses_out(b, node->y)) {
+    } else if (mode != LEAF && crosses_out(b, node->y) && !accumulates(b, node)) {
         *y = rm_crossing_where(chain, node->y, sweep_of(b), -1);
     } else if (mode == KEEPING && b->saved_value[node->y].space) {
         *y = b->saved_value[node->y];
@@ -193,7 +193,7 @@ static remat_status place_aux(builder *b, const rm_node *node, forward_mode mode
     return new_buffer(b, node->op->aux_bytes(x, node->attr), aux);
 }
 
-/* The tile's share of a sum over time is added to what earlier tiles carried here. */
+/* The tile's share of a sum over time is added to what earlier tiles carried here. The last stage hands the sum on. */
 static remat_status carry_sum(builder *b, const rm_node *node) {
     int32_t slot = rm_carried_slot(b->chain, index_of(b, node), -1);
     rm_where before = rm_carried_where(b->chain, slot, -1), after = rm_carried_where(b->chain, slot, 0);
@@ -202,7 +202,8 @@ static remat_status carry_sum(builder *b, const rm_node *node) {
     TRY(emit_simple(b, RM_DO_COPY, after, share, bytes));
     TRY(emit_simple(b, RM_DO_ADD, after, before, bytes));
     b->value[node->y] = after;
-    return REMAT_OK;
+    if (!crosses_out(b, node->y) || !b->class->last) return REMAT_OK;
+    return emit_simple(b, RM_DO_COPY, rm_crossing_where(b->chain, node->y, sweep_of(b), -1), after, bytes);
 }
 
 static remat_status emit_forward(builder *b, const rm_node *node, forward_mode mode) {
@@ -450,14 +451,15 @@ static remat_status write_evaluation(builder *b) {
 /* Where the forward run left what backward may read. */
 static void find_kept(builder *b, const rm_node *node) {
     int32_t n = index_of(b, node);
-    if (crosses_out(b, node->y))
-        b->value[node->y] = rm_crossing_where(b->chain, node->y, sweep_of(b), -1);
-    else if (accumulates(b, node))
+    if (accumulates(b, node))
         b->value[node->y] = rm_carried_where(b->chain, rm_carried_slot(b->chain, n, -1), 0);
+    else if (crosses_out(b, node->y))
+        b->value[node->y] = rm_crossing_where(b->chain, node->y, sweep_of(b), -1);
     else
         b->value[node->y] = b->saved_value[node->y];
     b->aux[n] = b->saved_aux[n];
-    if (!crosses_out(b, node->y)) return;
+    bool by_the_last = crosses_out(b, node->y) && !b->chain->crossing[b->chain->cross[node->y]].tiled;
+    if (!crosses_out(b, node->y) || (by_the_last && !b->class->last)) return;
     b->gradient[node->y] = rm_crossing_gradient(b->chain, node->y, sweep_of(b), -1);
     b->contributed[node->y] = b->gradient[node->y].space != RM_NOWHERE;
 }

@@ -2,7 +2,9 @@
  *
  * Along time a node joins the first sweep that may run it: all it reads is made there or before, in the direction that it
  * wants. What works in either direction (an element-wise layer, a reversal) and reads nothing that stages make runs where
- * it is read: a copy of an input need not be handed on. */
+ * it is read: a copy of an input need not be handed on.
+ *   What training needs is placed first, as if there were nothing else: the order in which gradients are added up, and so
+ * their bits, must not depend on what else is asked for. */
 #include <string.h>
 
 #include "engine/chain.h"
@@ -142,16 +144,22 @@ static remat_status settle(finder *f, const rm_chain_config *config) {
     return REMAT_OK;
 }
 
-static remat_status along_time(finder *f, const rm_chain_config *config) {
-    rm_chain *chain = f->chain;
-    int32_t n_nodes = chain->graph->n_nodes;
-    for (int32_t n = 0; n < n_nodes; n++) {
+/* Nodes that training uses, or those that it does not. */
+static remat_status place(finder *f, bool used) {
+    const rm_chain *chain = f->chain;
+    const remat_graph *graph = chain->graph;
+    for (int32_t n = 0; n < graph->n_nodes; n++) {
+        if ((chain->use[graph->node[n].y] != RM_UNUSED) != used) continue;
         if (chain->role[n] == RM_ROLE_CHAIN) TRY(join(f, n));
         if (chain->role[n] == RM_ROLE_POST) follow(f, n);
     }
-    for (int32_t n = n_nodes - 1; n >= 0; n--)
+    for (int32_t n = graph->n_nodes - 1; n >= 0; n--) {
+        if ((chain->use[graph->node[n].y] != RM_UNUSED) != used) continue;
         if (chain->role[n] == RM_ROLE_CHAIN || chain->role[n] == RM_ROLE_POST) put_off(f, n);
-    return settle(f, config);
+    }
+    for (int32_t i = 0; i < f->count; i++)
+        if (f->candidate[i].direction == ANY) f->candidate[i].direction = UP;
+    return REMAT_OK;
 }
 
 /* A stage begins at every node with weights, or every `tile` nodes where that is asked for. */
@@ -197,7 +205,9 @@ remat_status rm_chain_find_sweeps(rm_chain *chain, const rm_chain_config *config
         chain->sweep_of[n] = -1;
         chain->timed |= chain->role[n] == RM_ROLE_CHAIN && first_input(chain, n)->sequence;
     }
-    remat_status status = chain->timed ? along_time(&f, config) : by_depth(chain, config);
+    remat_status status = REMAT_OK;
+    for (int used = 1; used >= 0 && !status && chain->timed; used--) status = place(&f, used);
+    if (!status) status = chain->timed ? settle(&f, config) : by_depth(chain, config);
     rm_free(f.candidate);
     if (status) return status;
     REQUIRE(chain->n_sweeps, INVALID,

@@ -21,7 +21,7 @@
 #include "memory/nest.h"
 #include "memory/schedule.h"
 
-enum { MOST_STAGES = 512, JUDGED_STEPS = 1500000, NESTED = 12, EDITS_AN_OBJECT = 2 };
+enum { JUDGED_STEPS = 600000, WALKS = 60, NESTED = 24, EDITS_AN_OBJECT = 2 };
 
 typedef struct {
     rm_member member;
@@ -314,7 +314,7 @@ static remat_status from_all_even(family *f) {
     int options = most_options(f->problem);
     for (int k = 0; k < options; k++)
         for (int64_t n = 1; n <= stages; n = next) {
-            TRY(from_even(f, n, k, JUDGED_STEPS / 40));
+            TRY(from_even(f, n, k, JUDGED_STEPS / WALKS));
             next = n + 1 + (n < 6 ? 0 : n / 2);
             if (n < root && next > root) next = root;
         }
@@ -331,7 +331,7 @@ static remat_status from_nested(family *f) {
         rm_plan plan = {0};
         int64_t unused;
         status = rm_nest_write(nest, count <= NESTED ? i : i * (count - 1) / (NESTED - 1), &plan, &unused);
-        if (!status) status = walk_from(f, &plan, JUDGED_STEPS / 40);
+        if (!status) status = walk_from(f, &plan, JUDGED_STEPS / WALKS);
         rm_plan_free(&plan);
     }
     rm_nest_free(nest);
@@ -385,7 +385,7 @@ remat_status rm_family_evict(const rm_problem *problem, const rm_wish *wish, rm_
     if (exact) return REMAT_OK; /* rm_family_recompute knows better */
     family *f = out->own = rm_calloc(1, sizeof *f);
     REQUIRE(f, MEMORY, "out of host memory to plan");
-    *f = (family){.problem = problem, .wish = wish, .edits = problem->n_stages <= MOST_STAGES};
+    *f = (family){.problem = problem, .wish = wish, .edits = problem->n_stages <= RM_EVICT_STAGES};
     remat_status status = from_all_even(f);
     if (!status && f->edits) status = from_nested(f);
     keep_the_best(f);

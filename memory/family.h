@@ -34,6 +34,8 @@ typedef struct rm_family {
 /* Fill the zeroed *family. MEMORY. A family may be empty (spill without a second tier). The wish's `segments` and
  * `budget_bytes` are not looked at. */
 remat_status rm_family_recompute(const rm_problem *problem, const rm_wish *wish, rm_family *family);
+/* Up to so many stages it begins at the plans that recompute, too, and holds what is best of them. */
+#define RM_EVICT_STAGES 512
 remat_status rm_family_evict(const rm_problem *problem, const rm_wish *wish, rm_family *family);
 remat_status rm_family_spill(const rm_problem *problem, const rm_wish *wish, rm_family *family);
 void rm_family_free(rm_family *family); /* zeroed allowed */

@@ -43,6 +43,14 @@ static bool is_read_next(const ledger *l, int64_t i) {
     return l->span[i].until == next && (next == p->n_stages || rm_in_list(&p->reads, next, i));
 }
 
+/* Read forward alone, and by one stage. */
+static bool is_unkept(const ledger *l, int64_t i) {
+    const rm_problem *p = l->problem;
+    span at = l->span[i];
+    bool kept = at.until < p->n_stages && (rm_in_list(&p->keeps, at.until, i) || rm_in_list(&p->keeps, at.from - 1, i));
+    return !skips(at) && at.until < p->n_stages && !kept;
+}
+
 static void add_up(ledger *l) {
     const rm_problem *p = l->problem;
     l->exact = true;
@@ -54,7 +62,7 @@ static void add_up(ledger *l) {
         l->ending[at.until] += bytes;
         if (at.d_until >= at.from) l->d_crossing[at.from] += d_bytes, l->d_crossing[at.d_until + 1] -= d_bytes;
         l->exact &= is_read_next(l, i);
-        if (!skips(at) && at.until < p->n_stages && !rm_in_list(&p->keeps, at.until, i)) l->unkept[at.until] += bytes;
+        if (is_unkept(l, i)) l->unkept[at.until] += bytes;
     }
     for (int64_t c = 1; c <= p->n_stages; c++) {
         l->crossing[c] += l->crossing[c - 1];

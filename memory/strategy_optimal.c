@@ -78,8 +78,9 @@ static remat_status find_floor(const menu *m, int f, int64_t i, uint64_t *floor_
 static remat_status open_menu(const rm_problem *problem, const rm_wish *wish, menu *m) {
     m->problem = problem;
     m->least_block_bytes = wish->least_block_bytes;
-    TRY(rm_family_recompute(problem, wish, &m->family[0]));
     TRY(rm_family_evict(problem, wish, &m->family[1]));
+    bool covered = m->family[1].count && problem->n_stages <= RM_EVICT_STAGES;
+    if (!covered) TRY(rm_family_recompute(problem, wish, &m->family[0]));
     TRY(rm_family_spill(problem, wish, &m->family[2]));
     give_back(problem);
     for (int i = 0; i < FAMILIES; i++) m->count += m->family[i].count;

@@ -28,14 +28,16 @@ typedef struct {
 
 static bool is_run(const rm_step *step) { return step->verb == RM_RUN_FORWARD || step->verb == RM_RUN_BACKWARD; }
 
-/* In the networks below stage s makes all of state(s+1) and reads all of state(s), in both directions. Is state(cut)
- * read after line `from` (inclusive) before it is made anew or freed? */
-static bool is_read_later(const rm_plan *plan, int64_t from, int64_t cut) {
+/* Is the state read after line `from` (inclusive) before it is made anew or freed? */
+static bool is_read_later(const remat_session *s, int64_t from, int64_t state) {
+    const rm_problem *p = &s->chain.problem;
+    const rm_plan *plan = &s->training.plan;
     for (int64_t i = from; i < plan->n_steps; i++) {
         const rm_step *step = &plan->step[i];
-        if (is_run(step) && step->index == cut) return true;
-        if (step->verb == RM_RUN_FORWARD && step->index == cut - 1) return false;
-        if (step->verb == RM_FREE && step->object == RM_STATE && step->index == cut) return false;
+        if (is_run(step) && rm_in_list(step->verb == RM_RUN_FORWARD ? &p->reads : &p->keeps, step->index, state))
+            return true;
+        if (step->verb == RM_RUN_FORWARD && step->index == rm_state_maker(p, state)) return false;
+        if (step->verb == RM_FREE && step->object == RM_STATE && step->index == state) return false;
     }
     return false;
 }
@@ -43,23 +45,23 @@ static bool is_read_later(const rm_plan *plan, int64_t from, int64_t cut) {
 /* A random one; piece -1: there is none at the moment that was drawn. */
 static flip random_flip(const remat_session *s) {
     const rm_plan *plan = &s->training.plan;
-    const rm_lists *state = &s->chain.problem.state;
-    int64_t cuts = s->chain.n_stages + 1;
-    bool *made = calloc((size_t)cuts, 1), *alive = calloc((size_t)cuts, 1);
+    const rm_problem *p = &s->chain.problem;
+    bool *made = calloc((size_t)p->n_states + 1, 1), *alive = calloc((size_t)p->n_states + 1, 1);
     flip f = {.step = draw((uint32_t)plan->n_steps), .after = draw(2), .piece = -1};
     const rm_step *now = &plan->step[f.step];
     for (int64_t i = 0; i < f.step; i++) {
         const rm_step *step = &plan->step[i];
-        if (step->verb == RM_RUN_FORWARD) made[step->index + 1] = alive[step->index + 1] = true;
+        for (int64_t k = p->made[step->index]; step->verb == RM_RUN_FORWARD && k < p->made[step->index + 1]; k++)
+            made[k] = alive[k] = true;
         if (step->verb == RM_FREE && step->object == RM_STATE) alive[step->index] = false;
     }
-    int64_t cut = draw((uint32_t)cuts);
-    bool again = f.after && now->verb == RM_RUN_FORWARD && now->index == cut - 1;
-    bool noticed = again ? made[cut] : alive[cut] && is_read_later(plan, f.step + f.after, cut);
-    int64_t n = state->start[cut + 1] - state->start[cut];
+    int64_t state = draw((uint32_t)p->n_states), maker = rm_state_maker(p, state);
+    bool again = f.after && now->verb == RM_RUN_FORWARD && now->index == maker;
+    bool noticed = again ? made[state] : alive[state] && is_read_later(s, f.step + f.after, state);
+    int64_t n = p->state[state + 1] - p->state[state];
     if (is_run(now) && noticed && n > 0) {
-        f.cut = cut;
-        f.piece = state->item[state->start[cut] + draw((uint32_t)n)];
+        f.cut = maker + 1;
+        f.piece = (int32_t)(p->state[state] + draw((uint32_t)n));
     }
     free(made);
     free(alive);
@@ -197,7 +199,7 @@ static void flip_in_the_second_tier(const char *device, int seed) {
     remat_session *s;
     CHECKED(remat_session_create(graph, loss, &config, &s));
     net_feed(s, &n, 1);
-    flip f = {.step = 11, .piece = (int32_t)s->chain.problem.state[0] + seed % 4, .cut = 1};
+    flip f = {.step = 10, .piece = (int32_t)s->chain.problem.state[0] + seed % 4, .cut = 1};
     char names[96];
     snprintf(names, sizeof names, "stage 0, timesteps 0 to 3: %s of lstm rnn.weight_hh_l%d ", seed % 2 ? "c" : "h",
              seed / 2);

@@ -65,7 +65,7 @@ static void in_double_run_forward(in_double *d, int32_t n) {
     *call = (rm_call){.attr = node->attr,
                       .key = {rm_seed_at(s->runner.seed, s->runner.updates),
                               rm_step_at(s->runner.updates, s->runner.shard), node->key},
-                      .t_total = timed ? s->graph->timesteps : 1,
+                      .t_total = timed ? s->graph->value[node->x[0]].desc.dim[0] : 1,
                       .training = true,
                       .threads = 1};
     for (int i = 0; i < RM_MAX_IN; i++) {

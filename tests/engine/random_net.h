@@ -11,6 +11,8 @@
 
 #include "engine/graph.h"
 #include "engine/rng.h"
+#include "engine/session.h"
+#include "memory/strategy.h"
 
 /* ---- A small generator of its own ----------------------------------------------------------------------------- */
 
@@ -60,10 +62,36 @@ static remat_value pick(net *n) {
     return i < n->n_pool ? n->pool[i] : n->apart[i - n->n_pool];
 }
 
+static void add_output(net *n, remat_value value) {
+    if (n->n_outputs < MAX_OUTPUTS) n->output[n->n_outputs++] = value;
+}
+
+/* Layers that see time run backwards; what they make is an output, sometimes, in that order. */
+static remat_value backwards(net *n) {
+    remat_graph *g = n->graph;
+    int64_t c = n->width;
+    remat_value x = remat_reverse(g, pick(n)), y = x;
+    if (draw(3)) y = remat_rnn_tanh(g, y, param(n, 2, c, c), param(n, 2, c, c), REMAT_NONE, param(n, 1, c, 1));
+    if (draw(2)) y = remat_add(g, remat_dropout(g, y, 0.25), x);
+    if (draw(2))
+        y = remat_lstm(g, y, param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), REMAT_NONE, param(n, 1, 4 * c, 1));
+    if (draw(6) == 0) add_output(n, y);
+    if (draw(6) == 0) add_output(n, draw(2) ? remat_last_step(g, y) : remat_mean_over_time(g, y));
+    return remat_reverse(g, y);
+}
+
+/* A layer whose weights are known only when the last timestep is. */
+static remat_value known_at_the_end(net *n) {
+    remat_graph *g = n->graph;
+    remat_value whole = draw(2) ? remat_mean_over_time(g, pick(n)) : remat_last_step(g, pick(n)); /* (B,C) */
+    if (draw(2)) whole = remat_tanh(g, whole);
+    return remat_linear(g, remat_linear(g, pick(n), whole, REMAT_NONE), param(n, 2, n->width, n->batch), REMAT_NONE);
+}
+
 static remat_value random_layer(net *n, bool timed) {
     remat_graph *g = n->graph;
     int64_t c = n->width;
-    switch (draw(timed ? 14 : 11)) {
+    switch (draw(timed ? 18 : 11)) {
     case 0:
         return remat_linear(g, pick(n), param(n, 2, c, c), param(n, 1, c, 1));
     case 1:
@@ -91,13 +119,16 @@ static remat_value random_layer(net *n, bool timed) {
                           param(n, 1, 4 * c, 1));
     case 12:
         return remat_gru(g, pick(n), param(n, 2, 3 * c, c), param(n, 2, 3 * c, c), param(n, 1, 3 * c, 1), REMAT_NONE);
+    case 13:
+    case 14:
+        return backwards(n);
+    case 15:
+        return remat_attention(g, pick(n), pick(n), pick(n), 1, draw(2));
+    case 16:
+        return known_at_the_end(n);
     default:
         return remat_rnn_tanh(g, pick(n), param(n, 2, c, c), param(n, 2, c, c), REMAT_NONE, param(n, 1, c, 1));
     }
-}
-
-static void add_output(net *n, remat_value value) {
-    if (n->n_outputs < MAX_OUTPUTS) n->output[n->n_outputs++] = value;
 }
 
 static void add_apart(net *n, remat_value value) {
@@ -259,50 +290,57 @@ static inline remat_status outside_gradients(remat_session *s, remat_step_result
 
 /* ---- Random plans --------------------------------------------------------------------------------------------- */
 
-/* One of the options that the session's problem gives the stage: "all", or sometimes "lean". */
-static const char *random_option(const char *problem, int64_t stage) {
-    char fact[48];
-    snprintf(fact, sizeof fact, "\nstage %ld keep lean ", (long)stage);
-    return strstr(problem, fact) && draw(2) ? "lean" : "all";
-}
-
-static void end_stage(FILE *out, int64_t s) {
-    fprintf(out, "run backward %ld\nfree saved %ld\nfree dstate %ld\nfree state %ld\n", (long)s, (long)s, (long)s + 1,
-            (long)s);
-}
-
-/* Stages a..b-1, state(a) alive: differentiate them. Keep the first and go on behind it, or recompute from a random
- * split; to any depth. */
-static void random_reverse(FILE *out, const char *problem, int64_t a, int64_t b) {
+/* Stages a..b-1: differentiates them. Keeps the first and goes on behind it, or recomputes from a random split; to any
+ * depth. */
+static void random_reverse(const rm_problem *problem, rm_plan *plan, int64_t a, int64_t b) {
     if (b - a == 1 || draw(3) == 0) {
-        fprintf(out, "run forward %ld %s\n", (long)a, random_option(problem, a));
-        if (b - a == 1)
-            fprintf(out, "free state %ld\n", (long)b);
-        else
-            random_reverse(out, problem, a + 1, b);
-        end_stage(out, a);
+        ck_assert_int_eq(rm_plan_run_forward(plan, a, (int)draw((uint32_t)problem->stage[a].n_options)), REMAT_OK);
+        if (b - a > 1) random_reverse(problem, plan, a + 1, b);
+        ck_assert_int_eq(rm_plan_run_backward(plan, a), REMAT_OK);
         return;
     }
     int64_t split = a + 1 + draw((uint32_t)(b - a - 1));
-    for (int64_t s = a; s < split; s++) {
-        fprintf(out, "run forward %ld drop\n", (long)s);
-        if (s > a) fprintf(out, "free state %ld\n", (long)s);
-    }
-    random_reverse(out, problem, split, b);
-    random_reverse(out, problem, a, split);
+    ck_assert_int_eq(rm_plan_sweep(plan, a, split), REMAT_OK);
+    random_reverse(problem, plan, split, b);
+    random_reverse(problem, plan, a, split);
 }
 
-static char *random_plan(const remat_session *session) {
-    char *text, *problem = remat_plan_problem_text(session);
+/* Runs more: at any moment stages 0..m again, dropping. So whatever of theirs is alive then was dropped before. */
+static void run_some_again(rm_plan *plan, int64_t n_stages) {
+    rm_plan more = {0};
+    int64_t ran = 0, next = n_stages - 1; /* stages that have run; to be differentiated next */
+    for (int64_t i = 0; i < plan->n_steps; i++) {
+        int64_t most = ran < next + 1 ? ran : next + 1;
+        if (most > 0 && draw((uint32_t)n_stages) == 0) {
+            int64_t end = 1 + draw((uint32_t)most);
+            ck_assert_int_eq(rm_plan_sweep(&more, 0, end), REMAT_OK);
+        }
+        rm_step step = plan->step[i];
+        if (step.verb == RM_RUN_FORWARD && step.index == ran) ran++;
+        if (step.verb == RM_RUN_BACKWARD) next--;
+        ck_assert_int_eq(rm_plan_add(&more, step), REMAT_OK);
+    }
+    rm_plan_free(plan);
+    *plan = more;
+}
+
+/* For the session's own problem, as text. `again`: some runs are superfluous. */
+static char *random_plan_of(const remat_session *session, bool again) {
+    const rm_problem *problem = &session->chain.problem;
+    rm_plan plan = {0};
+    char *text;
     size_t length;
-    ck_assert_ptr_nonnull(problem);
     FILE *out = open_memstream(&text, &length);
-    random_reverse(out, problem, 0, remat_session_plan(session).n_stages);
-    fprintf(out, "free dstate 0\n");
+    random_reverse(problem, &plan, 0, problem->n_stages);
+    if (again) run_some_again(&plan, problem->n_stages);
+    ck_assert_int_eq(rm_plan_free_dead(problem, &plan), REMAT_OK);
+    ck_assert_int_eq(rm_plan_write(problem, &plan, out), REMAT_OK);
     fclose(out);
-    remat_text_free(problem);
+    rm_plan_free(&plan);
     return text;
 }
+
+static inline char *random_plan(const remat_session *session) { return random_plan_of(session, draw(2)); }
 
 static inline void fill_inputs(remat_session *s, uint64_t seed) {
     rng_state = seed;

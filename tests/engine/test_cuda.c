@@ -28,33 +28,72 @@ static void expect_sentence(const char *part) {
 
 /* ---- Plans that move things ------------------------------------------------------------------------------------ */
 
-/* Of a random plan: what some stages keep, and the state before them, goes out when it is there, and comes back just before
- * it is read; it is freed at once, or when it comes back. */
-static char *moving_plan(const char *plan) {
-    char *text, line[80];
+/* Is the state left alone between a run and the backward run of the same stage? */
+static bool is_idle(const rm_problem *p, const rm_plan *plan, int64_t from, int64_t stage, int64_t state) {
+    for (int64_t i = from; plan->step[i].verb != RM_RUN_BACKWARD || plan->step[i].index != stage; i++) {
+        rm_step step = plan->step[i];
+        bool forward = step.verb == RM_RUN_FORWARD;
+        if (step.verb == RM_FREE) continue;
+        if (forward && rm_state_maker(p, state) == step.index) return false;
+        if (rm_in_list(forward ? &p->reads : &p->keeps, step.index, state)) return false;
+    }
+    return true;
+}
+
+static void send_out(rm_plan *plan, rm_object object, int64_t i) {
+    ck_assert(!rm_plan_save(plan, object, i));
+    if (draw(2)) ck_assert(!rm_plan_free_object(plan, object, i));
+}
+
+/* What is still there ends first. */
+static void fetch(rm_plan *plan, rm_object object, int64_t i) {
+    for (int64_t k = plan->n_steps - 1;; k--) {
+        rm_step step = plan->step[k];
+        if (step.object != object || step.index != i) continue;
+        if (step.verb == RM_SAVE) ck_assert(!rm_plan_free_object(plan, object, i));
+        if (step.verb == RM_SAVE || step.verb == RM_FREE) break;
+    }
+    ck_assert(!rm_plan_load(plan, object, i));
+}
+
+/* Of a random plan: what some stages keep, and states that they read, go out, and come back just before they are read; they
+ * are freed at once, or when they come back. */
+static char *moving_plan(const remat_session *s, const char *text) {
+    const rm_problem *p = &s->chain.problem;
+    rm_plan plan = {0}, out = {0};
+    bool *away[2] = {calloc((size_t)p->n_states + 1, 1), calloc((size_t)p->n_stages + 1, 1)};
+    char *moved;
     size_t length;
-    long stage;
-    bool out[2][64] = {{0}}, freed[2][64] = {{0}};
-    const char *const name[] = {"saved", "state"};
-    FILE *to = open_memstream(&text, &length);
-    for (const char *at = plan; *at; at = strchr(at, '\n') + 1) {
-        snprintf(line, sizeof line, "%.*s", (int)(strchr(at, '\n') - at), at);
-        if (sscanf(line, "run backward %ld", &stage) == 1)
-            for (int k = 0; k < 2; k++) {
-                if (out[k][stage] && !freed[k][stage]) fprintf(to, "free %s %ld\n", name[k], stage);
-                if (out[k][stage]) fprintf(to, "load %s %ld\n", name[k], stage);
-            }
-        fprintf(to, "%s\n", line);
-        if (sscanf(line, "run forward %ld", &stage) != 1 || strstr(line, "drop") || stage >= 64) continue;
-        for (int k = 0; k < 2 && stage; k++) {
-            out[k][stage] = draw(3) > 0;
-            freed[k][stage] = draw(2);
-            if (out[k][stage]) fprintf(to, "save %s %ld\n", name[k], stage);
-            if (out[k][stage] && freed[k][stage]) fprintf(to, "free %s %ld\n", name[k], stage);
+    ck_assert(!rm_plan_read(p, &plan, text, strlen(text)));
+    for (int64_t i = 0; i < plan.n_steps; i++) {
+        rm_step step = plan.step[i];
+        int64_t stage = step.index;
+        if (step.verb == RM_FREE) continue;
+        const rm_lists *keeps = &p->keeps;
+        for (int64_t k = keeps->start[stage]; step.verb == RM_RUN_BACKWARD && k < keeps->start[stage + 1]; k++) {
+            if (away[0][keeps->item[k]]) fetch(&out, RM_STATE, keeps->item[k]);
+            away[0][keeps->item[k]] = false;
+        }
+        if (step.verb == RM_RUN_BACKWARD && away[1][stage]) fetch(&out, RM_SAVED, stage);
+        ck_assert(!rm_plan_add(&out, step));
+        if (step.verb != RM_RUN_FORWARD || step.option == RM_DROP) continue;
+        if ((away[1][stage] = draw(3) > 0)) send_out(&out, RM_SAVED, stage);
+        for (int64_t k = keeps->start[stage]; k < keeps->start[stage + 1]; k++) {
+            int32_t state = keeps->item[k];
+            if (!rm_in_list(&p->reads, stage, state) || !draw(3) || !is_idle(p, &plan, i + 1, stage, state)) continue;
+            send_out(&out, RM_STATE, state);
+            away[0][state] = true;
         }
     }
+    ck_assert(!rm_plan_free_dead(p, &out));
+    FILE *to = open_memstream(&moved, &length);
+    ck_assert(!rm_plan_write(p, &out, to));
     fclose(to);
-    return text;
+    rm_plan_free(&plan);
+    rm_plan_free(&out);
+    free(away[0]);
+    free(away[1]);
+    return moved;
 }
 
 /* ---- Runs ------------------------------------------------------------------------------------------------------ */
@@ -85,7 +124,7 @@ static void make_problem(problem *p, uint64_t seed, const char *optimizer) {
     only.plan_only = true;
     ck_assert_msg(!remat_session_create(p->n.graph, p->loss, &only, &s), "%s", remat_last_error());
     char *plan = random_plan(s);
-    p->plan = moving_plan(plan);
+    p->plan = moving_plan(s, plan);
     free(plan);
     remat_session_free(s);
     p->config.plan_steps = p->plan;

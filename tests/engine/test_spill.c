@@ -19,7 +19,8 @@
 
 /* ---- Plans that spill --------------------------------------------------------------------------- */
 
-/* How the plan of a strategy is changed. */
+/* How the plan of a strategy is changed. Each stage has one state, which the next one reads: a stage's own state is the one
+ * before it. */
 typedef struct {
     const char *strategy;
     int64_t segments, tile;
@@ -38,18 +39,20 @@ typedef struct {
     int64_t n_late, runs;
 } writer;
 
+static int64_t number(rm_object object, int64_t stage) { return object == RM_STATE ? stage - 1 : stage; }
+
 static void free_late(writer *w, int64_t all_from_stage) {
     int64_t kept = 0;
     for (int64_t i = 0; i < w->n_late; i++)
         if (w->late[i].due <= w->runs || w->late[i].stage >= all_from_stage)
-            CHECKED(rm_plan_free_object(&w->out, w->late[i].object, w->late[i].stage));
+            CHECKED(rm_plan_free_object(&w->out, w->late[i].object, number(w->late[i].object, w->late[i].stage)));
         else
             w->late[kept++] = w->late[i];
     w->n_late = kept;
 }
 
 static void send_out(writer *w, rm_object object, int64_t s, int64_t lag) {
-    CHECKED(rm_plan_save(&w->out, object, s));
+    CHECKED(rm_plan_save(&w->out, object, number(object, s)));
     w->away[object][s] = true;
     w->late[w->n_late].object = object;
     w->late[w->n_late].stage = s;
@@ -60,7 +63,8 @@ static void fetch(writer *w, int64_t from, int64_t to) {
     free_late(w, from);
     for (int64_t s = to; s >= 0 && s >= from; s--)
         for (int object = 0; object < 2; object++) {
-            if (w->away[object][s]) CHECKED(rm_plan_load(&w->out, (rm_object)object, s));
+            rm_object kind = (rm_object)object;
+            if (w->away[object][s]) CHECKED(rm_plan_load(&w->out, kind, number(kind, s)));
             w->away[object][s] = false;
         }
 }
@@ -71,18 +75,19 @@ static void spill_plan(const rm_problem *problem, const spilling *how, rm_plan *
     for (int64_t i = 0; i < plan->n_steps; i++) {
         rm_step step = plan->step[i];
         int64_t s = step.index;
+        if (step.verb == RM_FREE) continue; /* added anew */
         bool keeps = step.verb == RM_RUN_FORWARD && step.option != RM_DROP;
         if (keeps && how->option < problem->stage[s].n_options) step.option = (int8_t)how->option;
         if (step.verb == RM_RUN_BACKWARD) fetch(&w, s - how->ahead, s);
         CHECKED(rm_plan_add(&w.out, step));
-        if (step.verb != RM_RUN_FORWARD && step.verb != RM_RUN_BACKWARD) continue;
         w.runs++;
         free_late(&w, INT64_MAX);
         if (keeps && s % 7 != 3) send_out(&w, RM_SAVED, s, how->lag);
-        if (keeps && how->states && s % 5 != 2) send_out(&w, RM_STATE, s, how->lag);
+        if (keeps && how->states && s > 0 && s % 5 != 2) send_out(&w, RM_STATE, s, how->lag);
     }
     rm_plan_free(plan);
     *plan = w.out;
+    CHECKED(rm_plan_free_dead(problem, plan));
 }
 
 static char *text_of_plan(const rm_problem *problem, const rm_plan *plan) {

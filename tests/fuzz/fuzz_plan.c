@@ -10,7 +10,7 @@
 #include "memory/strategy.h"
 
 static const char chain[] =
-    "problem 1\ntier save 3000000000 load 2000000000 latency 50 cost 900000000 host 0\nstages 3\npieces 5\n"
+    "problem 2\ntier save 3000000000 load 2000000000 latency 50 cost 900000000 host 0\nstages 3\nstates 3\npieces 5\n"
     "piece 0 bytes 64\npiece 1 bytes 128\npiece 2 bytes 0\npiece 3 bytes 64\npiece 4 bytes 64\n"
     "stage 0 drop time 90 scratch 512\n"
     "stage 0 keep all saved 1024 forward time 100 scratch 5 backward time 200 scratch 1024\n"
@@ -19,8 +19,8 @@ static const char chain[] =
     "stage 1 keep all saved 1024 forward time 100 scratch 64 backward time 200 scratch 0\n"
     "stage 2 drop time 1 scratch 0\n"
     "stage 2 keep all saved 64 forward time 1 scratch 0 backward time 2 scratch 0\n"
-    "state 0 pieces 0\nstate 1 pieces 1 0\nstate 2 pieces 2\n"
-    "dstate 1 pieces 3\ndstate 2 pieces 4 3\nsaved 1 pieces 2\n";
+    "state 0 of 0 pieces 2\nstate 1 of 1 pieces 1\nstate 2 of 1 pieces 0\ndstate 0 pieces 1\ndstate 1 pieces 1\n"
+    "reads 1 states 0\nreads 2 states 0 1\nkeeps 1 states 0 1\nkeeps 2 states 1\nadds 1 states 0\nadds 2 states 0 1\n";
 
 static void require(bool fact) {
     if (!fact) {
@@ -44,11 +44,10 @@ static const rm_problem *the_problem(void) {
     return &problem;
 }
 
-static const char spilled[] = "run forward 0 all\nsave saved 0\nrun forward 1 all\nfree saved 0\nsave state 1\n"
-                              "free state 1\nrun forward 2 all\nfree state 3\nrun backward 2\nload state 1\n"
-                              "free saved 2\nfree state 2\nfree dstate 3\nrun backward 1\nload saved 0\n"
-                              "free saved 1\nfree state 1\nfree dstate 2\nrun backward 0\nfree saved 0\n"
-                              "free state 0\nfree dstate 1\nfree dstate 0\n";
+static const char spilled[] = "run forward 0 all\nsave saved 0\nrun forward 1 all\nfree saved 0\nfree state 2\n"
+                              "run forward 2 all\nsave state 0\nfree state 0\nrun backward 2\nload state 0\n"
+                              "free saved 2\nrun backward 1\nload saved 0\nfree saved 1\nfree state 0\nfree state 1\n"
+                              "free dstate 1\nrun backward 0\nfree saved 0\nfree dstate 0\n";
 
 /* The plans of all strategies as text, one as raw steps, and one that uses the second tier. */
 const fuzz_seed *rm_fuzz_seeds(size_t *count) {

@@ -9,8 +9,8 @@
 #include "memory/place.h"
 #include "memory/strategy.h"
 
-static const char tiles[] = "problem 1\nresident 4096 parameters\ntier save 3000 load 18446744073709551615 latency 50 "
-                            "cost 900000000 host 7\nstages 3\npieces 5\n"
+static const char tiles[] = "problem 2\nresident 4096 parameters\ntier save 3000 load 18446744073709551615 latency 50 "
+                            "cost 900000000 host 7\nstages 3\nstates 3\npieces 5\n"
                             "piece 0 bytes 64\npiece 1 bytes 128\npiece 2 bytes 0\npiece 3 bytes 64\npiece 4 bytes 64\n"
                             "stage 0 drop time 90 scratch 512\n"
                             "stage 0 keep all saved 1024 forward time 100 scratch 5 backward time 200 scratch 1024\n"
@@ -19,9 +19,9 @@ static const char tiles[] = "problem 1\nresident 4096 parameters\ntier save 3000
                             "stage 1 keep all saved 1024 forward time 100 scratch 64 backward time 200 scratch 0\n"
                             "stage 2 drop time 1 scratch 0\n"
                             "stage 2 keep boundary saved 0 forward time 1 scratch 0 backward time 2 scratch 0\n"
-                            "state 0 pieces 0\nstate 1 pieces 1 0\nstate 2 pieces 2\n"
-                            "dstate 1 pieces 3\ndstate 2 pieces 4 3\nsaved 1 pieces 2\n";
-static const char one[] = "# one stage\nproblem 1\nstages 1\npieces 0\nstage 0 drop time 10 scratch 64\n"
+                            "state 0 of 0 pieces 2\nstate 1 of 1 pieces 1\nstate 2 of 1 pieces 0\ndstate 0 pieces 1\ndstate 1 pieces 1\n"
+    "reads 1 states 0\nreads 2 states 0 1\nkeeps 1 states 0 1\nkeeps 2 states 1\nadds 1 states 0\nadds 2 states 0 1\n";
+static const char one[] = "# one stage\nproblem 2\nstages 1\nstates 0\npieces 0\nstage 0 drop time 10 scratch 64\n"
                           "stage 0 keep all saved 640 forward time 11 scratch 64 backward time 20 scratch 128\n";
 
 const fuzz_seed *rm_fuzz_seeds(size_t *count) {

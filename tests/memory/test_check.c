@@ -503,8 +503,14 @@ static void spill_some(dice *d, const rm_problem *problem, rm_plan *plan) {
     ck_assert(rehearse(problem, plan));
 }
 
+static int64_t runs(const rm_plan *plan) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < plan->n_steps; i++) n += plan->step[i].verb < RM_FREE;
+    return n;
+}
+
 START_TEST(mutants_are_rejected_or_harmless) {
-    int64_t tried[N_MUTATIONS] = {0}, passed[N_MUTATIONS] = {0};
+    int64_t tried[N_MUTATIONS] = {0}, passed[N_MUTATIONS] = {0}, left_out = 0; /* of RUN */
     dice d = {2026};
     for (uint64_t seed = 0; seed < 150; seed++) {
         rm_problem problem;
@@ -526,6 +532,7 @@ START_TEST(mutants_are_rejected_or_harmless) {
                               (int)seed, mutation);
                 tried[mutation]++;
                 passed[mutation] += accepted;
+                left_out += accepted && mutation == LEAVE_OUT && runs(&mutant) < runs(&plan);
             }
             rm_plan_free(&mutant);
         }
@@ -533,10 +540,12 @@ START_TEST(mutants_are_rejected_or_harmless) {
         rm_problem_free(&problem);
     }
     for (int m = 0; m < N_MUTATIONS; m++) ck_assert_int_gt(tried[m], 1000);
-    /* No step is superfluous, and there is no other object or verb for it. Forward runs that drop may happen again, though. */
-    ck_assert_int_eq(passed[LEAVE_OUT] + passed[OBJECT] + passed[VERB], 0);
-    ck_assert_int_lt(passed[REPEAT] * 10, tried[REPEAT]);
-    ck_assert_int_lt(passed[INDEX] * 100, tried[INDEX]);
+    /* No RUN is superfluous. What may pass is a step too many, and a FREE too few where a run writes over
+     * what is alive. */
+    ck_assert_int_eq(left_out, 0);
+    ck_assert_int_lt((passed[OBJECT] + passed[VERB]) * 50, tried[OBJECT] + tried[VERB]);
+    ck_assert_int_lt(passed[REPEAT] * 5, tried[REPEAT]);
+    ck_assert_int_lt(passed[INDEX] * 20, tried[INDEX]);
     /* Order and options leave some freedom, so the judge is not simply saying no. */
     ck_assert(passed[SWAP] > 0 && passed[MOVE] > 0 && passed[OPTION] > 0);
     ck_assert_int_lt(passed[SWAP] * 2, tried[SWAP]);

@@ -309,7 +309,7 @@ START_TEST(plans_are_placed_at_the_floor) {
         measure_chains(family[i].chain, 40 + i, 2, 1500, measure_nested);
         printf("%-28s worst block / floor: %.4f; spilled at random, / the best found: %.4f (%d)\n", family[i].what,
                worst, worst_spilled, far_from_floor);
-        ck_assert_msg(worst <= family[i].promised && worst_spilled <= 1.01, "%s: %.4f, spilled %.4f", family[i].what,
+        ck_assert_msg(worst <= family[i].promised && worst_spilled <= 1.02, "%s: %.4f, spilled %.4f", family[i].what,
                       worst, worst_spilled);
     }
 }

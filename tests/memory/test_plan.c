@@ -11,7 +11,7 @@ static const char *const every_kind = "run forward 0 drop\n"
                                       "run forward 1 all\n"
                                       "run forward 3 lean\n"
                                       "run backward 3\n"
-                                      "free state 4\n"
+                                      "free state 3\n"
                                       "free saved 3\n"
                                       "free dstate 0\n"
                                       "save state 2\n"
@@ -25,7 +25,7 @@ START_TEST(text_and_steps_are_the_same_thing) {
     ck_ok(rm_plan_run_forward(&built, 1, 0));
     ck_ok(rm_plan_run_forward(&built, 3, 1));
     ck_ok(rm_plan_run_backward(&built, 3));
-    ck_ok(rm_plan_free_object(&built, RM_STATE, 4));
+    ck_ok(rm_plan_free_object(&built, RM_STATE, 3));
     ck_ok(rm_plan_free_object(&built, RM_SAVED, 3));
     ck_ok(rm_plan_free_object(&built, RM_DSTATE, 0));
     ck_ok(rm_plan_save(&built, RM_STATE, 2));
@@ -77,9 +77,9 @@ START_TEST(nonsense_is_named) {
         "run backward 4",
         "run backward x",
         "run sideways 1",
-        "free state 5",
+        "free state 4",
         "free saved 4",
-        "free dstate 5",
+        "free dstate 4",
         "free piece 1",
         "free state",
         "keep state 1",

@@ -22,7 +22,8 @@ static void reads_back(const char *what, const rm_problem *problem) {
 START_TEST(text_reads_back) {
     each_problem(reads_back);
     for (uint64_t seed = 0; seed < 40; seed++) {
-        chain c = {1 + (int64_t)seed * 3, seed % 2, 320, 4000, 999, (int)(seed % 4), seed % 3 == 0, seed % 5 == 0};
+        chain c = {1 + (int64_t)seed * 3, seed % 2, 320, 4000, 999, (int)(seed % 4), seed % 3 == 0, seed % 5 == 0,
+                   seed % 4 == 1};
         rm_problem problem;
         ck_ok(chain_problem(&c, seed, &problem));
         if (seed % 2) problem.tier = (rm_tier){1 + seed, UINT64_MAX - seed, seed, seed * 3, seed * 5};
@@ -36,7 +37,8 @@ START_TEST(numbers_mean_what_they_say) {
     rm_problem p;
     read_problem(RM_SOURCE_DIR "/tests/problems/four_tiles.problem", &p);
     ck_assert_int_eq(p.n_stages, 4);
-    ck_assert_int_eq(p.n_pieces, 8);
+    ck_assert_int_eq(p.n_states, 4);
+    ck_assert_int_eq(p.n_pieces, 7);
     ck_assert_uint_eq(rm_problem_resident_bytes(&p), 8192);
     ck_assert_str_eq(p.resident[1].name, "gradients");
     ck_assert_uint_eq(p.piece[5].bytes, 128);
@@ -48,64 +50,78 @@ START_TEST(numbers_mean_what_they_say) {
     ck_assert_uint_eq(lean->forward.time_ns, 95);
     ck_assert_uint_eq(lean->backward.time_ns, 230);
     ck_assert_uint_eq(lean->backward.scratch_bytes, 1280);
-    ck_assert_int_eq(p.state.start[4], 4);
-    ck_assert_int_eq(p.state.item[3], 3);
-    ck_assert_int_eq(p.dstate.start[1], 0); /* dstate 0 has no line */
-    ck_assert_int_eq(p.dstate.item[p.dstate.start[3]], 7);
+    ck_assert_int_eq(p.made[3], 3);
+    ck_assert_int_eq(rm_state_maker(&p, 3), 3);
+    ck_assert_int_eq(p.state[3], 3);
+    ck_assert_int_eq(p.dstate[0], 4);
+    ck_assert_int_eq(p.dstate[4], 7); /* dstate 3 has no line */
+    ck_assert(rm_in_list(&p.reads, 2, 1) && !rm_in_list(&p.reads, 2, 2) && !rm_in_list(&p.adds, 0, 0));
     rm_problem_free(&p);
 }
 END_TEST
 
-#define HEAD "problem 1\nstages 1\npieces 1\npiece 0 bytes 64\n"
+#define HEAD "problem 2\nstages 1\nstates 1\npieces 1\npiece 0 bytes 64\n"
 #define DROP "stage 0 drop time 1 scratch 0\n"
 #define KEEP "stage 0 keep all saved 64 forward time 1 scratch 0 backward time 2 scratch 0\n"
+#define STATE "state 0 of 0 pieces 1\n"
 
 START_TEST(nonsense_is_named) {
     static const struct {
         const char *text, *words;
     } wrong[] = {
         {"", "ends before"},
-        {"problem 1\n", "ends before"},
+        {"problem 2\n", "ends before"},
         {"stages 1\n", "line 1"},
-        {"problem 2\n", "line 1"},
-        {"problem 1\nproblem 1\n", "line 2"},
-        {"problem 1\nstages 1 2\n", "line 2"},
-        {"problem 1\nstages -1\npieces 0\n", "line 2"},
-        {"problem 1\nstages 99999999999999999999\npieces 0\n", "line 2"},
-        {"problem 1\nstages 18446744073709551615\npieces 0\n", "line 2"},
-        {"problem 1\nstages 1000000\npieces 1\n", "line 2"}, /* more than there are lines */
-        {"problem 1\nstages 0\npieces 0\n", "0 stages"},
-        {"problem 1\npieces 0\nstages 1\n", "line 2"},
-        {"problem 1\nresident 64 \nstages 1\npieces 0\n" DROP KEEP, "needs a name"},
-        {HEAD DROP, "has 0 options"},
-        {HEAD KEEP, "line 5"},
-        {HEAD DROP KEEP KEEP, "two options called 'all'"},
-        {HEAD DROP DROP KEEP, "line 6"},
-        {HEAD DROP "stage 0 keep most saved 64\n", "line 6"},
-        {HEAD DROP KEEP "state 0 pieces 1\n", "line 7"},
-        {HEAD DROP KEEP "state 2 pieces 0\n", "line 7"},
-        {HEAD DROP KEEP "state 1 pieces 0\nstate 0 pieces 0\n", "line 8"},
-        {HEAD DROP KEEP "state 1 pieces 0\nstate 1 pieces 0\n", "line 8"},
-        {HEAD DROP KEEP "state 1 pieces\n", "line 7"},
-        {HEAD DROP KEEP "dstate 1 pieces 0\n", "dstate 1 has pieces"},
-        {HEAD DROP KEEP "saved 1 pieces 0\n", "line 7"},
-        {HEAD DROP KEEP "piece 0 bytes 64\n", "line 7"},
-        {HEAD DROP KEEP "what\n", "line 7 of the problem ('what')"},
-        {"problem 1\nstages 1\npieces 1\npiece 0 bytes 65\n" DROP KEEP, "not a multiple of 64"},
-        {"problem 1\nstages 1\npieces 2\npiece 0 bytes 64\n" DROP KEEP, "has 2 pieces, and describes 1"},
-        {"problem 1\nstages 2\npieces 1\npiece 0 bytes 64\n" DROP KEEP, "has 2 stages, and describes 1"},
-        {"problem 1\nstages 1\npieces 1\npiece 0 bytes 1152921504606846976\n" DROP KEEP, "2^60"},
-        {"problem 1\nresident 1152921504606846976 a\nstages 1\npieces 0\n" DROP KEEP, "2^60"},
-        {"problem 1\ntier save 5 load 5 latency 0\n", "line 2"},
-        {"problem 1\ntier save 0 load 5 latency 0 cost 0 host 0\n", "line 2"},
-        {"problem 1\ntier save 5 load 5 latency 0 cost 0 host 0\ntier save 5 load 5 latency 0 cost 0 host 0\n",
+        {"problem 1\n", "line 1"},
+        {"problem 2\nproblem 2\n", "line 2"},
+        {"problem 2\nstages 1 2\n", "line 2"},
+        {"problem 2\nstages -1\nstates 0\npieces 0\n", "line 2"},
+        {"problem 2\nstages 99999999999999999999\nstates 0\npieces 0\n", "line 2"},
+        {"problem 2\nstages 18446744073709551615\nstates 0\npieces 0\n", "line 2"},
+        {"problem 2\nstages 1000000\nstates 0\npieces 1\n", "line 2"}, /* more than there are lines */
+        {"problem 2\nstages 1\nstates 1000000\npieces 1\n", "line 3"},
+        {"problem 2\nstages 0\nstates 0\npieces 0\n", "0 stages"},
+        {"problem 2\npieces 0\nstages 1\n", "line 2"},
+        {"problem 2\nstages 1\npieces 0\n", "line 3"},
+        {"problem 2\nresident 64 \nstages 1\nstates 0\npieces 0\n" DROP KEEP, "needs a name"},
+        {HEAD DROP STATE, "has 0 options"},
+        {HEAD KEEP, "line 6"},
+        {HEAD DROP KEEP KEEP STATE, "two options called 'all'"},
+        {HEAD DROP DROP KEEP, "line 7"},
+        {HEAD DROP "stage 0 keep most saved 64\n", "line 7"},
+        {HEAD DROP KEEP "state 1 of 0 pieces 1\n", "line 8"},
+        {HEAD DROP KEEP "state 0 of 1 pieces 1\n", "line 8"},
+        {HEAD DROP KEEP "state 0 of 0 pieces 2\n", "line 8"},
+        {HEAD DROP KEEP "state 0 of 0\n", "line 8"},
+        {HEAD DROP KEEP STATE "state 0 of 0 pieces 0\n", "line 9"},
+        {HEAD DROP KEEP "state 0 of 0 pieces 0\ndstate 0 pieces 1\n", "dstate 0 has bytes"},
+        {HEAD DROP KEEP "dstate 0 pieces 1\n" STATE, "line 8"},
+        {HEAD DROP KEEP "state 0 of 0 pieces 0\n", "does not end at 1"},
+        {HEAD DROP KEEP, "has 1 states, and describes 0"},
+        {HEAD DROP KEEP STATE "reads 0 states 0\n", "the stage itself makes"},
+        {HEAD DROP KEEP STATE "reads 1 states 0\n", "line 9"},
+        {HEAD DROP KEEP STATE "keeps 0 states 1\n", "line 9"},
+        {HEAD DROP KEEP STATE "keeps 0 states 0 0\n", "keeps 0 has state 0 twice"},
+        {HEAD DROP KEEP STATE "keeps 0 states 0\nkeeps 0 states 0\n", "line 10"},
+        {HEAD DROP KEEP STATE "adds 0 states 0\n", "the stage itself makes"},
+        {HEAD DROP KEEP STATE "adds 0 states\n", "line 9"},
+        {HEAD DROP KEEP "piece 0 bytes 64\n", "line 8"},
+        {HEAD DROP KEEP "what\n", "line 8 of the problem ('what')"},
+        {"problem 2\nstages 1\nstates 1\npieces 1\npiece 0 bytes 65\n" DROP KEEP STATE, "not a multiple of 64"},
+        {"problem 2\nstages 1\nstates 1\npieces 2\npiece 0 bytes 64\n" DROP KEEP STATE, "has 2 pieces, and describes 1"},
+        {"problem 2\nstages 2\nstates 1\npieces 1\npiece 0 bytes 64\n" DROP KEEP STATE, "has 2 stages, and describes 1"},
+        {"problem 2\nstages 1\nstates 1\npieces 1\npiece 0 bytes 1152921504606846976\n" DROP KEEP STATE, "2^60"},
+        {"problem 2\nresident 1152921504606846976 a\nstages 1\nstates 0\npieces 0\n" DROP KEEP, "2^60"},
+        {"problem 2\ntier save 5 load 5 latency 0\n", "line 2"},
+        {"problem 2\ntier save 0 load 5 latency 0 cost 0 host 0\n", "line 2"},
+        {"problem 2\ntier save 5 load 5 latency 0 cost 0 host 0\ntier save 5 load 5 latency 0 cost 0 host 0\n",
          "line 3"},
-        {"problem 1\ntier save 5 load 0 latency 0 cost 0 host 0\nstages 1\npieces 0\n" DROP KEEP,
+        {"problem 2\ntier save 5 load 0 latency 0 cost 0 host 0\nstages 1\nstates 0\npieces 0\n" DROP KEEP,
          "saves 5 and loads 0 bytes"},
-        {"problem 1\ntier save 5 load 5 latency 1152921504606846976 cost 0 host 0\nstages 1\npieces 0\n" DROP KEEP,
+        {"problem 2\ntier save 5 load 5 latency 1152921504606846976 cost 0 host 0\nstages 1\nstates 0\npieces 0\n" DROP KEEP,
          "2^60"},
-        {HEAD "tier save 5 load 5 latency 0 cost 0 host 0\n", "line 5"},
-        {"problem 1\nresident 1 a-name-that-is-far-too-long-to-be-kept\n", "line 2"},
+        {HEAD "tier save 5 load 5 latency 0 cost 0 host 0\n", "line 6"},
+        {"problem 2\nresident 1 a-name-that-is-far-too-long-to-be-kept\n", "line 2"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         rm_problem problem;
@@ -155,12 +171,19 @@ START_TEST(contradictions_are_found) {
     WITH(p.stage[0].option[1].saved_bytes, UINT64_MAX, "2^60");
     WITH(p.stage[0].option[1].backward.time_ns, UINT64_MAX, "2^60");
     WITH(p.stage[0].drop.scratch_bytes, UINT64_MAX - 5, "2^60");
-    WITH(p.state.start[0], 1, "state");
-    WITH(p.state.start[2], 0, "state");
-    WITH(p.state.item[2], 1000, "piece 1000");
-    WITH(p.dstate.item[0], -1, "piece -1");
-    WITH(p.dstate.start[3], 2, "dstate 3 has pieces");
-    WITH(p.saved.start[3], -1, "saved");
+    WITH(p.n_states, -1, "-1 states");
+    WITH(p.made[1], 3, "made");
+    WITH(p.made[3], 2, "made");
+    WITH(p.state[0], 1, "state");
+    WITH(p.state[2], 0, "state");
+    WITH(p.dstate[0], 2, "state");
+    WITH(p.dstate[3], 3, "dstate");
+    WITH(p.reads.start[2], -1, "reads");
+    WITH(p.reads.item[1], 1000, "reads 2 has state 1000");
+    WITH(p.reads.item[0], -1, "reads 1 has state -1");
+    WITH(p.reads.item[0], 1, "the stage itself makes");
+    WITH(p.keeps.item[0], 2, "keeps");
+    WITH(p.adds.start[2], 3, "adds");
     WITH(p.tier.save_bytes_per_s, 1, "saves 1 and loads 0");
     WITH(p.tier.load_bytes_per_s, 1, "saves 0 and loads 1");
     WITH(p.tier.latency_ns, 1, "all 0");
@@ -174,7 +197,7 @@ START_TEST(contradictions_are_found) {
 END_TEST
 
 START_TEST(every_failed_allocation_is_survived) {
-    const char *text = HEAD DROP KEEP "state 0 pieces 0\nstate 1 pieces 0\n";
+    const char *text = HEAD DROP KEEP STATE;
     rm_problem problem;
     for (int n = 1;; n++) {
         rm_host_fail_at(n);

@@ -160,16 +160,12 @@ static void by_hand(const rm_problem *p, int option, int64_t ahead, plans *plans
             if (s > 0 && s - 1 < tail) ck_ok(rm_plan_free_object(plan, RM_SAVED, s - 1));
             if (s < tail) ck_ok(rm_plan_save(plan, RM_SAVED, s));
         }
-        ck_ok(rm_plan_free_object(plan, RM_STATE, p->n_stages));
         int64_t next = tail - 1;
         for (int64_t s = p->n_stages - 1; s >= 0; s--) {
             while (next >= 0 && next >= s - ahead) ck_ok(rm_plan_load(plan, RM_SAVED, next--));
             ck_ok(rm_plan_run_backward(plan, s));
-            ck_ok(rm_plan_free_object(plan, RM_SAVED, s));
-            ck_ok(rm_plan_free_object(plan, RM_STATE, s));
-            ck_ok(rm_plan_free_object(plan, RM_DSTATE, s + 1));
         }
-        ck_ok(rm_plan_free_object(plan, RM_DSTATE, 0));
+        ck_ok(rm_plan_free_dead(p, plan));
         note(p, &schedule, plans);
     }
 }
