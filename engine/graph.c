@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/scan.h"
 #include "memory/host.h"
 
 remat_status remat_graph_create(remat_graph **out) {
@@ -23,7 +24,10 @@ remat_status remat_graph_create(remat_graph **out) {
 void remat_graph_free(remat_graph *graph) {
     if (!graph) return;
     for (int32_t i = 0; graph->value && i < graph->n_values; i++) rm_free(graph->value[i].name);
-    for (int32_t i = 0; graph->node && i < graph->n_nodes; i++) rm_free(graph->node[i].attr);
+    for (int32_t i = 0; graph->node && i < graph->n_nodes; i++) {
+        rm_free(graph->node[i].own_op);
+        rm_free(graph->node[i].attr);
+    }
     rm_free(graph->value);
     rm_free(graph->node);
     rm_free(graph);
@@ -37,8 +41,7 @@ remat_status remat_graph_check(const remat_graph *graph) {
 
 /* ---- Growing, and the sticky error --------------------------------------------------------------------------- */
 
-/* Keeps the first mistake's sentence. Returns 0, "no value". */
-static int32_t mistake(remat_graph *graph, remat_status status) {
+int32_t rm_graph_mistake(remat_graph *graph, remat_status status) {
     if (!graph->status) {
         graph->status = status;
         strncpy(graph->error, remat_last_error(), sizeof graph->error - 1);
@@ -102,7 +105,7 @@ remat_value remat_input(remat_graph *graph, const char *name, remat_dtype dtype,
     int32_t id = 0;
     if (!graph) return REMAT_NONE;
     remat_status status = graph->status ? graph->status : add_input(graph, name, dtype, axis, rank, dim, &id);
-    return (remat_value){status ? mistake(graph, status) : id};
+    return (remat_value){status ? rm_graph_mistake(graph, status) : id};
 }
 
 /* A deviation and a bound are lengths; and a parameter that starts as NaN never becomes anything else. */
@@ -132,7 +135,7 @@ remat_value remat_param(remat_graph *graph, const char *name, int rank, const in
     int32_t id = 0;
     if (!graph) return REMAT_NONE;
     remat_status status = graph->status ? graph->status : add_param(graph, name, rank, dim, init, &id);
-    return (remat_value){status ? mistake(graph, status) : id};
+    return (remat_value){status ? rm_graph_mistake(graph, status) : id};
 }
 
 /* What is made of a value depends on what it depends on. */
@@ -162,7 +165,7 @@ static remat_status require_gradient(remat_graph *graph, int32_t input) {
 remat_value remat_requires_grad(remat_graph *graph, remat_value input) {
     if (!graph || graph->status || !input.id) return REMAT_NONE;
     remat_status status = require_gradient(graph, input.id);
-    return (remat_value){status ? mistake(graph, status) : input.id};
+    return (remat_value){status ? rm_graph_mistake(graph, status) : input.id};
 }
 
 /* ---- Nodes --------------------------------------------------------------------------------------------------- */
@@ -225,9 +228,9 @@ static remat_status check_lengths(const remat_graph *graph, const rm_op *op, con
     const rm_desc *first = &graph->value[x[0]].desc;
     for (int i = 1; i < op->n_in && op->time != RM_TIME_WHOLE; i++) {
         const rm_value *value = &graph->value[x[i]];
-        REQUIRE(!value->sequence || (value->desc.dim[0] == first->dim[0] && value->desc.dim[1] == first->dim[1]), INVALID,
-                "%s: input %d has T=%lld, B=%lld, but input 0 has T=%lld, B=%lld; they must agree", op->name, i,
-                (long long)value->desc.dim[0], (long long)value->desc.dim[1], (long long)first->dim[0],
+        REQUIRE(!value->sequence || (value->desc.dim[0] == first->dim[0] && value->desc.dim[1] == first->dim[1]),
+                INVALID, "%s: input %d has T=%lld, B=%lld, but input 0 has T=%lld, B=%lld; they must agree", op->name,
+                i, (long long)value->desc.dim[0], (long long)value->desc.dim[1], (long long)first->dim[0],
                 (long long)first->dim[1]);
     }
     return REMAT_OK;
@@ -325,10 +328,11 @@ int32_t rm_graph_add(remat_graph *graph, const rm_op *op, const int32_t *x, cons
     if (!graph || graph->status) return 0;
     for (int i = 0; i < op->n_in; i++)
         if (x[i] < 0 || x[i] >= graph->n_values)
-            return mistake(graph, rm_fail(REMAT_INVALID, "%s: input %d is not a value of this graph", op->name, i));
+            return rm_graph_mistake(graph,
+                                    rm_fail(REMAT_INVALID, "%s: input %d is not a value of this graph", op->name, i));
     int32_t id = 0;
     remat_status status = add_node(graph, op, x, attr, &id);
-    return status ? mistake(graph, status) : id;
+    return status ? rm_graph_mistake(graph, status) : id;
 }
 
 static remat_value build(remat_graph *graph, const char *op, const int32_t *x, const void *attr) {
@@ -458,7 +462,7 @@ remat_value remat_concat(remat_graph *graph, const remat_value *x, int n) {
     if (!graph || graph->status) return REMAT_NONE;
     remat_status status = check_concat(x, n);
     for (int i = 0; !status && i < n; i++) id[i] = x[i].id;
-    return status ? (remat_value){mistake(graph, status)} : build(graph, "concat", id, NULL);
+    return status ? (remat_value){rm_graph_mistake(graph, status)} : build(graph, "concat", id, NULL);
 }
 remat_value remat_slice(remat_graph *graph, remat_value x, int64_t first, int64_t count) {
     rm_slice_attr attr = {first, count};
@@ -514,7 +518,7 @@ remat_status remat_apply(remat_graph *graph, const remat_op *op, const remat_val
     remat_status status = lacks           ? rm_fail(REMAT_INVALID, "%s needs %s, and was given NULL", __func__, lacks)
                           : graph->status ? graph->status
                                           : apply(graph, op, inputs, n_inputs, attr, &id);
-    if (graph && status) mistake(graph, status);
+    if (graph && status) rm_graph_mistake(graph, status);
     if (results) results[0] = (remat_value){status ? 0 : id}; /* last: it may lie where an input did */
     return lacks ? status : remat_graph_check(graph);
 }
@@ -532,7 +536,9 @@ static remat_status copy_into(const remat_graph *graph, remat_graph *copy) {
         node.attr = node.attr_bytes ? rm_malloc(node.attr_bytes) : NULL; /* none stays none: ops may ask */
         REQUIRE(node.attr || !node.attr_bytes, MEMORY, "out of memory for a node");
         if (node.attr) memcpy(node.attr, graph->node[i].attr, node.attr_bytes);
+        node.own_op = NULL;
         copy->node[copy->n_nodes++] = node;
+        if (graph->node[i].own_op) TRY(rm_node_own_scan(&copy->node[i]));
     }
     return REMAT_OK;
 }

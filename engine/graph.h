@@ -22,6 +22,7 @@ typedef struct {
 
 typedef struct {
     const rm_op *op;
+    rm_op *own_op;         /* op, where it was made for this node alone: a scan's (scan.c); else NULL */
     void *attr;            /* owned copy, or NULL */
     size_t attr_bytes;
     int32_t x[RM_MAX_IN];  /* value ids; 0: not given. Behind the op's own inputs: where its carried states begin */
@@ -48,6 +49,8 @@ remat_status rm_graph_copy(const remat_graph *graph, remat_graph **out);
 
 /* Appends a node after inferring its result; `attr` (NULL: none) is copied. 0 after a mistake, which the graph remembers. */
 int32_t rm_graph_add(remat_graph *graph, const rm_op *op, const int32_t *x, const void *attr);
+/* Keeps the last error as the graph's, if it is its first. Returns 0, "no value". */
+int32_t rm_graph_mistake(remat_graph *graph, remat_status status);
 
 /* The inputs' and the result's shapes as an op sees them for `tau` timesteps (tau = 0: as they are). */
 void rm_node_descs(const remat_graph *graph, const rm_node *node, int64_t tau, rm_desc *x, rm_desc *y, rm_desc *state);

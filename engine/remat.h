@@ -162,6 +162,27 @@ remat_value remat_reverse(remat_graph *, remat_value x);
 remat_value remat_last_step(remat_graph *, remat_value x);      /* (T,B,C) -> (B,C), step T-1       */
 remat_value remat_mean_over_time(remat_graph *, remat_value x); /* (T,B,C) -> (B,C)                 */
 
+/* A recurrent layer of one's own (examples/10_your_own_cell.c). `body` is a graph that describes one timestep: its leaves are f32
+ * inputs without a time axis, (B,C) and the like, each of which is listed once. At every timestep the body is given that step of
+ * each sequence, the weights, and its states: zeros at first, and then what next_states were a timestep before. The
+ * layers in it: linear, layer_norm, dropout, add, mul, scale, sigmoid, tanh, relu, gelu, concat and slice; at most 64. There is one
+ * output; remat_concat joins several, and more than two states alike. */
+typedef struct {
+    const char *name;          /* at most 40 bytes: carried states are called NAME.0.h, NAME.0.c */
+    const remat_graph *body;
+    const remat_value *inputs; /* the body's leaf for each sequence, and below for each weight: at most 8 in all */
+    int n_inputs;
+    const remat_value *weights;
+    int n_weights;
+    const remat_value *states, *next_states; /* leaves, and results of the same shapes: 1 or 2 */
+    int n_states;
+    remat_value output; /* a result that begins with B, such as (B,H) */
+} remat_cell;
+/* y (T,B,..) = the cell's output at each timestep of n_inputs sequences (T,B,..), with n_weights parameters or values without a
+ * time axis. All of the cell is copied. On the CPU alone. Where each sequence is read by a layer that differentiates by it (linear,
+ * mul, ..), lean plans keep y and the states before each tile, and nothing else. */
+remat_value remat_scan(remat_graph *, const remat_cell *cell, const remat_value *sequences, const remat_value *weights);
+
 /* Losses: a mean over every row (softmax_cross_entropy, in nats) or every element (mse); a scalar. */
 remat_value remat_softmax_cross_entropy(remat_graph *, remat_value logits, remat_value targets); /* (..,V),(..) */
 /* Label smoothing (Szegedy et al. 2016), as PyTorch defines it: the target is (1 - smoothing) of its class and smoothing/V of

@@ -64,6 +64,8 @@ extern const rm_op *const rm_ops[];
 extern const int rm_n_ops;
 const rm_op *rm_op_find(const char *name);     /* NULL: no such op */
 const rm_op *rm_op_find_f64(const char *name); /* the same in double precision; tests only */
+const rm_op *rm_op_at(int32_t i);              /* number i of the list */
+const rm_op *rm_op_at_f64(int32_t i);
 
 /* The CUDA column of a descriptor, RM_CUDA(mul, forward): the launcher in ops/elementwise/mul.cu, or NULL in a build without. */
 #if (defined REMAT_HAVE_CUDA || defined RM_CUDA_EMULATED) && !defined RM_REAL_DOUBLE

@@ -25,6 +25,8 @@ const rm_op *rm_op_find_f64(const char *name) {
     return NULL;
 }
 
+const rm_op *rm_op_at_f64(int32_t i) { return ops_f64[i]; }
+
 #else
 
 const rm_op *const rm_ops[] = {
@@ -39,6 +41,8 @@ const rm_op *rm_op_find(const char *name) {
         if (!strcmp(rm_ops[i]->name, name)) return rm_ops[i];
     return NULL;
 }
+
+const rm_op *rm_op_at(int32_t i) { return rm_ops[i]; }
 
 #define OPTIMIZER(name) extern const rm_optimizer rm_optimizer_##name;
 #include "ops/optimizers/optimizers.def"

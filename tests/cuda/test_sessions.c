@@ -7,6 +7,7 @@
 #ifdef HAVE_CUDA_HEADERS
 
 #include "tests/cuda/device.h"
+#include "tests/engine/cells_of_ops.h"
 
 enum { STEPS = 4, MOST_NUMBERS = 3 * STEPS };
 
@@ -277,6 +278,27 @@ START_TEST(tiles_share_their_recordings) {
 }
 END_TEST
 
+/* Its ops have kernels here, and the scan has none. */
+START_TEST(a_cell_of_ops_is_refused) {
+    remat_graph *g;
+    remat_session *s;
+    written_cell written;
+    remat_value w[CELL_WEIGHTS];
+    remat_config config = config_of(&(way){.device = "cuda", .strategy = "none"});
+    emulated_device_reset(1);
+    CHECKED(remat_graph_create(&g));
+    write_cell(CELL_RNN, 2, 3, 3, &written);
+    for (int i = 0; i < CELL_WEIGHTS; i++)
+        w[i] = remat_param(g, (char[]){(char)('a' + i), 0}, i < 2 ? 2 : 1, (int64_t[]){3, 3}, remat_init_zero());
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){5, 2, 3});
+    remat_value loss = remat_mse(g, remat_scan(g, &written.cell, &x, w), x);
+    ck_assert_int_eq(remat_session_create(g, loss, &config, &s), REMAT_MISSING);
+    ck_assert_str_eq(remat_last_error(), "the device \"cuda\" has no kernel for rnn of ops yet; use the device cpu");
+    remat_graph_free(written.body);
+    remat_graph_free(g);
+}
+END_TEST
+
 int main(void) {
     Suite *suite = suite_create("sessions");
     TCase *c = tcase_create("sessions");
@@ -286,6 +308,7 @@ int main(void) {
     tcase_add_loop_test(c, clusters_can_be_turned_off, 0, rm_cases(3, 1));
     tcase_add_loop_test(c, whatever_makes_the_products, 0, rm_cases(4, 2));
     tcase_add_test(c, tiles_have_2048_rows);
+    tcase_add_test(c, a_cell_of_ops_is_refused);
     tcase_add_test(c, what_is_switched_off_is_another_machine);
     TCase *many = tcase_create("many");
     tcase_set_timeout(many, 300);

@@ -124,6 +124,7 @@ static char text[REMAT_DESC_TEXT];
     X(remat_concat(NULL, &none, 2).id == 0)                                                                            \
     X(remat_concat(graph, NULL, 2).id == 0)                                                                            \
     X(remat_slice(NULL, none, 0, 1).id == 0)                                                                           \
+    X(remat_scan(NULL, NULL, NULL, NULL).id == 0)                                                                      \
     X(remat_reverse(NULL, none).id == 0)                                                                               \
     X(remat_last_step(NULL, none).id == 0)                                                                             \
     X(remat_mean_over_time(NULL, none).id == 0)                                                                        \

@@ -1,0 +1,51 @@
+/* scan.h: a recurrent layer whose timestep is a small graph of other ops (remat_scan; engine/scan.c writes it down as an rm_scan).
+ * Its kernels run the body's ops one by one, timestep after timestep: forward up, backward down.
+ *
+ * An rm_scan is the op's attributes: numbers alone. Values are numbered: 0 is none, then sequences, weights, states, and
+ * the results, one a node. All that is described is alive: output and next states depend on every node and every value.
+ *
+ *   x[0 ..]     sequences (T,B,..), then weights, as the body has them
+ *   y           (T,B,..), the body's output
+ *   aux         of each timestep, what the body's ops want in backward: their inputs, results, aux; but for what is there anyway:
+ *               x, weights, y. A state before timestep t is the next state of t - 1.
+ */
+#ifndef RM_SCAN_H
+#define RM_SCAN_H
+
+#include "ops/op.h"
+
+enum {
+    RM_SCAN_NODES = 64,
+    RM_SCAN_VALUES = 1 + RM_MAX_IN + RM_MAX_STATE + RM_SCAN_NODES,
+    RM_SCAN_NAME = 40, /* bytes; with what ends it, and up to a multiple of 8: */
+    RM_SCAN_NAME_ROOM = 48,
+    RM_SCAN_ATTR = 16, /* bytes that an op of the body may have as attributes */
+};
+
+typedef struct {
+    int64_t rank, dim[REMAT_MAX_RANK];
+} rm_scan_value;
+
+typedef struct {
+    int32_t op; /* rm_op_at */
+    int32_t x[RM_MAX_IN], has_attr;
+    unsigned char attr[RM_SCAN_ATTR];
+} rm_scan_node;
+
+typedef struct {
+    char name[RM_SCAN_NAME_ROOM];
+    int32_t n_sequences, n_weights, n_states, n_nodes;
+    int32_t output, next[RM_MAX_STATE], n_values;
+    rm_scan_value value[RM_SCAN_VALUES];
+    rm_scan_node node[RM_SCAN_NODES];
+} rm_scan;
+
+static inline int32_t rm_scan_first_weight(const rm_scan *s) { return 1 + s->n_sequences; }
+static inline int32_t rm_scan_first_state(const rm_scan *s) { return rm_scan_first_weight(s) + s->n_weights; }
+static inline int32_t rm_scan_first_result(const rm_scan *s) { return rm_scan_first_state(s) + s->n_states; }
+
+/* Fills in the op that runs it: its name is scan->name, so it is good for as long as `scan`. */
+void rm_scan_describe(const rm_scan *scan, rm_op *op);
+void rm_scan_describe_f64(const rm_scan *scan, rm_op *op); /* the same in double precision; tests only */
+
+#endif
