@@ -406,7 +406,7 @@ static remat_status set_initial(remat_graph *graph, int32_t y, int state, int32_
 remat_value remat_initial_state(remat_graph *graph, remat_value y, int state, remat_value initial) {
     if (!graph || graph->status || !y.id || !initial.id) return REMAT_NONE;
     remat_status status = set_initial(graph, y.id, state, initial.id);
-    return (remat_value){status ? mistake(graph, status) : y.id};
+    return (remat_value){status ? rm_graph_mistake(graph, status) : y.id};
 }
 
 static remat_status add_final(remat_graph *graph, int32_t y, int state, int32_t *id) {
@@ -431,7 +431,7 @@ remat_value remat_final_state(remat_graph *graph, remat_value y, int state) {
     int32_t id = 0;
     if (!graph || graph->status || !y.id) return REMAT_NONE;
     remat_status status = add_final(graph, y.id, state, &id);
-    return (remat_value){status ? mistake(graph, status) : id};
+    return (remat_value){status ? rm_graph_mistake(graph, status) : id};
 }
 
 remat_value remat_layer_norm(remat_graph *graph, remat_value x, remat_value gain, remat_value bias, double epsilon) {
