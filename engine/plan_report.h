@@ -8,8 +8,8 @@
 typedef struct {
     int32_t forward_runs;
     int8_t first, kept; /* the option of the first forward run, RM_DROP among them; and the one kept in the end */
-    bool checkpoint;    /* state(s) outlives a run that dropped, or follows one: a segment begins there */
-    bool spilled, state_spilled; /* saved(s), state(s) are moved to the second tier */
+    bool checkpoint;    /* what the stage before hands on outlives a run that dropped, or follows one: a segment begins here */
+    bool spilled, state_spilled; /* saved(s), and what the stage before hands on, are moved to the second tier */
     uint64_t saved_bytes;        /* of the option kept */
     uint64_t state_bytes;
 } rm_stage_report;

@@ -216,7 +216,7 @@ typedef struct {
     const char *recompute;   /* "auto"; "exact-only": only by running the same kernels again, no lean option;
                               "off": nothing is computed twice                                            */
     const char *spill_dir;   /* plans may SAVE to and LOAD from a file here; borrowed during create; NULL: no */
-    bool verify_recompute;   /* hash every state at every cut when it is first made, and compare whenever it is
+    bool verify_recompute;   /* hash every state when it is first made, and compare whenever it is
                               made or loaded again: a difference fails the step, naming stage and tensor   */
     const char *calibration; /* file that keeps measured kernel times from run to run; "": measure, keep
                                 nothing; NULL: nothing measured chooses between plans: "optimal" goes by the

@@ -30,9 +30,10 @@ static const rm_value *first_input(const rm_chain *chain, int32_t n) {
     return &chain->graph->value[chain->graph->node[n].x[0]];
 }
 
+/* What is carried, or is there last, has a direction; a sum over time has none. */
 static direction wanted(const rm_chain *chain, int32_t n) {
     rm_time time = chain->graph->node[n].op->time;
-    if (time == RM_TIME_POINTWISE || time == RM_TIME_REVERSE) return ANY;
+    if (time != RM_TIME_RECURRENT && time != RM_TIME_LAST) return ANY;
     return first_input(chain, n)->reversed ? DOWN : UP;
 }
 
@@ -65,7 +66,7 @@ static bool may_join(const candidate *c, const rm_value *x, direction wanted) {
 static remat_status join(finder *f, int32_t n) {
     const rm_value *x = first_input(f->chain, n);
     bool whole = f->chain->graph->node[n].op->time == RM_TIME_WHOLE;
-    direction direction = whole ? ANY : wanted(f->chain, n);
+    direction direction = wanted(f->chain, n);
     int32_t i = whole ? f->count : earliest(f, n);
     while (i < f->count && !may_join(&f->candidate[i], x, direction)) i++;
     if (i == f->count) {
@@ -111,9 +112,9 @@ static void put_off(finder *f, int32_t n) {
         if (f->chain->sweep_of[n] < 0) f->chain->sweep_of[n] = reader < f->count ? reader : f->count - 1;
         return;
     }
-    bool either = wanted(f->chain, n) == ANY && f->chain->graph->node[n].op->time != RM_TIME_WHOLE;
-    bool copies = f->chain->graph->node[n].op->time == RM_TIME_REVERSE || reads_resident(f->chain, n);
-    if (!either || !copies || reader >= f->count) return;
+    rm_time time = f->chain->graph->node[n].op->time;
+    bool copies = time == RM_TIME_REVERSE || (time == RM_TIME_POINTWISE && reads_resident(f->chain, n));
+    if (!copies || reader >= f->count) return;
     if (may_join(&f->candidate[reader], first_input(f->chain, n), ANY)) f->chain->sweep_of[n] = reader;
 }
 

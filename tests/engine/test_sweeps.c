@@ -1,0 +1,267 @@
+/* test_sweeps.c: networks that one pass over time, or one chain, cannot say: both directions, an encoder and a decoder of
+ * different lengths, attention, a U-Net. Which sweeps there are; the same bits under every strategy and random plans; the bytes
+ * that were planned; the device "null" plans the same. */
+#include "tests/cases.h"
+#include "tests/engine/random_net.h"
+
+enum { T = 23, S = 17, B = 2, C = 5 };
+
+static remat_value input(net *n, const char *name, int64_t timesteps) {
+    bool timed = timesteps > 0;
+    int64_t dim[] = {timesteps, B, C};
+    return remat_input(n->graph, name, REMAT_F32, timed ? REMAT_SEQUENCE : REMAT_WHOLE, timed ? 3 : 2, timed ? dim : dim + 1);
+}
+
+static remat_value lstm(net *n, remat_value x, int64_t in) {
+    return remat_lstm(n->graph, x, param(n, 2, 4 * C, in), param(n, 2, 4 * C, C), param(n, 1, 4 * C, 1), REMAT_NONE);
+}
+
+static remat_value head(net *n, remat_value y, int64_t in, remat_value target) {
+    return remat_mse(n->graph, remat_linear(n->graph, y, param(n, 2, C, in), param(n, 1, C, 1)), target);
+}
+
+static remat_value both_directions(net *n) {
+    remat_value y = input(n, "x", T);
+    for (int layer = 0; layer < 2; layer++) {
+        int64_t in = layer ? 2 * C : C;
+        remat_value back = remat_reverse(n->graph, lstm(n, remat_reverse(n->graph, y), in));
+        y = remat_dropout(n->graph, remat_concat(n->graph, (remat_value[]){lstm(n, y, in), back}, 2), 0.2);
+    }
+    return head(n, y, 2 * C, input(n, "target", T));
+}
+
+static remat_value encoder_and_decoder(net *n) {
+    remat_value source = lstm(n, input(n, "source", T), C), y = lstm(n, input(n, "target", S), C);
+    for (int k = 0; k < 2; k++) remat_initial_state(n->graph, y, k, remat_final_state(n->graph, source, k));
+    return head(n, y, C, input(n, "next", S));
+}
+
+static remat_value attention(net *n) {
+    remat_value y = lstm(n, input(n, "x", T), C);
+    y = remat_add(n->graph, y, remat_attention(n->graph, y, y, y, 1, true));
+    return head(n, lstm(n, y, C), C, input(n, "target", T));
+}
+
+/* Linear layers; what goes down is read on the way up, too. */
+static remat_value u_net(net *n) {
+    remat_value down[4] = {input(n, "x", 0)}, y;
+    for (int i = 1; i < 4; i++)
+        down[i] = remat_gelu(n->graph, remat_linear(n->graph, down[i - 1], param(n, 2, C, C), param(n, 1, C, 1)));
+    y = down[3];
+    for (int i = 2; i >= 0; i--) {
+        remat_value both = remat_concat(n->graph, (remat_value[]){y, down[i]}, 2);
+        y = remat_gelu(n->graph, remat_linear(n->graph, both, param(n, 2, C, 2 * C), REMAT_NONE));
+    }
+    return head(n, y, C, input(n, "target", 0));
+}
+
+static const struct {
+    const char *name;
+    remat_value (*build)(net *);
+    int32_t sweeps; /* by depth every stage is one */
+    int64_t stages; /* with tiles of 4 */
+} networks[] = {
+    {"both directions", both_directions, 3, 18},
+    {"encoder and decoder", encoder_and_decoder, 2, 11},
+    {"attention", attention, 3, 13},
+    {"u-net", u_net, 7, 7},
+};
+enum { NETWORKS = sizeof networks / sizeof *networks };
+
+static remat_value build(int which, net *n) {
+    *n = (net){.width = C, .odd = false};
+    ck_assert(!remat_graph_create(&n->graph));
+    remat_value loss = networks[which].build(n);
+    ck_assert_msg(!remat_graph_check(n->graph), "%s", remat_last_error());
+    return loss;
+}
+
+static remat_config configured(int which) {
+    remat_config config = REMAT_CONFIG_INIT;
+    config.seed = 7;
+    config.threads = 1;
+    config.tile = networks[which].build == u_net ? 0 : 4;
+    return config;
+}
+
+static remat_session *open_session(const net *n, remat_value loss, const remat_config *config) {
+    remat_session *s;
+    ck_assert_msg(!remat_session_create(n->graph, loss, config, &s), "%s", remat_last_error());
+    if (!config->plan_only) fill_inputs(s, 5);
+    return s;
+}
+
+/* Loss and gradients of a step, to be freed. */
+static char *step(remat_session *s, size_t *bytes) {
+    remat_step_result r;
+    char *all;
+    FILE *out = open_memstream(&all, bytes);
+    ck_assert_msg(!remat_gradients(s, &r), "%s", remat_last_error());
+    ck_assert_uint_eq(r.arena_peak_bytes, remat_session_plan(s).planned_peak_bytes);
+    fwrite(&r.loss, sizeof r.loss, 1, out);
+    for (int64_t i = 0; i < remat_count(s, REMAT_GRADIENT); i++) {
+        remat_array info;
+        remat_array_info(s, REMAT_GRADIENT, i, &info);
+        void *data = malloc(info.bytes);
+        ck_assert(!remat_read(s, REMAT_GRADIENT, i, data, info.bytes));
+        fwrite(data, 1, info.bytes, out);
+        free(data);
+    }
+    fclose(out);
+    return all;
+}
+
+static void expect_same(const net *n, remat_value loss, const remat_config *config, const char *expected, size_t bytes,
+                        const char *what) {
+    remat_session *s = open_session(n, loss, config);
+    size_t got;
+    char *all = step(s, &got);
+    ck_assert_msg(got == bytes && !memcmp(all, expected, bytes), "other bits: %s", what);
+    free(all);
+    remat_session_free(s);
+}
+
+START_TEST(sweeps_there_are) {
+    net n;
+    remat_value loss = build(_i, &n);
+    remat_config config = configured(_i);
+    config.plan_only = true;
+    remat_session *s = open_session(&n, loss, &config);
+    ck_assert_int_eq(s->chain.n_sweeps, networks[_i].sweeps);
+    ck_assert_int_eq(s->chain.n_stages, networks[_i].stages);
+    char *real = remat_plan_problem_text(s);
+    remat_session_free(s);
+    config.device = "null";
+    s = open_session(&n, loss, &config);
+    char *null = remat_plan_problem_text(s), *bytes = strstr(null, "\npieces ");
+    ck_assert(bytes && strstr(real, "\npieces ") && !strncmp(bytes, strstr(real, "\npieces "), 20));
+    remat_text_free(real);
+    remat_text_free(null);
+    remat_session_free(s);
+    remat_graph_free(n.graph);
+}
+END_TEST
+
+START_TEST(the_same_bits_under_every_strategy) {
+    static const char *const strategies[] = {"sqrt", "lean", "segments", "optimal", "optimal"};
+    net n;
+    size_t bytes;
+    remat_value loss = build(_i, &n);
+    remat_config config = configured(_i);
+    config.strategy = "none";
+    remat_session *s = open_session(&n, loss, &config);
+    uint64_t most = remat_session_plan(s).budgeted_bytes;
+    char *kept = step(s, &bytes);
+    remat_session_free(s);
+    for (int i = 0; i < 5; i++) {
+        config.strategy = strategies[i];
+        config.segments = 3;
+        config.verify_recompute = i % 2;
+        config.memory_budget = 0;
+        if (i == 4) {
+            config.memory_budget = 1;
+            ck_assert_int_eq(remat_session_create(n.graph, loss, &config, &s), REMAT_INFEASIBLE);
+            config.memory_budget = remat_smallest_budget();
+            ck_assert_uint_lt(config.memory_budget, most);
+        }
+        expect_same(&n, loss, &config, kept, bytes, strategies[i]);
+    }
+    free(kept);
+    remat_graph_free(n.graph);
+}
+END_TEST
+
+START_TEST(the_same_bits_under_random_plans) {
+    net n;
+    size_t bytes;
+    remat_value loss = build(_i, &n);
+    remat_config config = configured(_i);
+    remat_session *s = open_session(&n, loss, &config);
+    char *kept = step(s, &bytes);
+    int plans = rm_cases(500, 60);
+    for (int i = 0; i < plans; i++) {
+        rng_state = (uint64_t)i;
+        char *steps = random_plan(s);
+        config.plan_steps = steps;
+        config.verify_recompute = i % 3 == 0;
+        expect_same(&n, loss, &config, kept, bytes, steps);
+        free(steps);
+    }
+    free(kept);
+    remat_session_free(s);
+    remat_graph_free(n.graph);
+}
+END_TEST
+
+/* One tile or several: the same numbers, to rounding. */
+START_TEST(tiles_change_nothing_but_rounding) {
+    net n;
+    remat_value loss = build(_i, &n);
+    remat_config config = configured(_i);
+    remat_step_result one, several;
+    remat_session *s = open_session(&n, loss, &config);
+    ck_assert(!remat_gradients(s, &several));
+    remat_session_free(s);
+    config.tile = 100;
+    s = open_session(&n, loss, &config);
+    ck_assert(!remat_gradients(s, &one));
+    remat_session_free(s);
+    ck_assert_double_eq_tol(one.loss, several.loss, 1e-6);
+    ck_assert(one.loss > 0);
+    remat_graph_free(n.graph);
+}
+END_TEST
+
+static void expect_refused(net *n, remat_value loss, const remat_config *config, const char *words) {
+    remat_session *s;
+    ck_assert_int_eq(remat_session_create(n->graph, loss, config, &s), REMAT_INVALID);
+    ck_assert_msg(strstr(remat_last_error(), words), "\"%s\" does not say \"%s\"", remat_last_error(), words);
+    remat_graph_free(n->graph);
+}
+
+START_TEST(what_cannot_go_on) {
+    net n;
+    remat_value loss = build(0, &n);
+    remat_config config = configured(0);
+    config.stateful = true;
+    expect_refused(&n, loss, &config, "from the last timestep to the first");
+    loss = build(1, &n);
+    expect_refused(&n, loss, &config, "remat_initial_state");
+}
+END_TEST
+
+START_TEST(states_that_cannot_be) {
+    static const char *const words[] = {"make it before", "a sequence", "there is no number 2", "is not what a recurrent layer",
+                                        "not a value of this graph", "there is no number -1"};
+    net n = {.width = C};
+    ck_assert(!remat_graph_create(&n.graph));
+    remat_value x = input(&n, "x", T), y = lstm(&n, x, C), later = lstm(&n, x, C), h = param(&n, 2, B, C);
+    if (_i == 0) remat_initial_state(n.graph, y, 0, remat_final_state(n.graph, later, 0));
+    if (_i == 1) remat_initial_state(n.graph, y, 0, x);
+    if (_i == 2) remat_initial_state(n.graph, y, 2, h);
+    if (_i == 3) remat_final_state(n.graph, x, 0);
+    if (_i == 4) remat_initial_state(n.graph, y, 0, (remat_value){1000});
+    if (_i == 5) remat_final_state(n.graph, y, -1);
+    ck_assert_int_eq(remat_graph_check(n.graph), REMAT_INVALID);
+    ck_assert_msg(strstr(remat_last_error(), words[_i]), "\"%s\"", remat_last_error());
+    remat_graph_free(n.graph);
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("sweeps");
+    TCase *tests = tcase_create("sweeps");
+    tcase_set_timeout(tests, 300);
+    tcase_add_loop_test(tests, sweeps_there_are, 0, NETWORKS);
+    tcase_add_loop_test(tests, the_same_bits_under_every_strategy, 0, NETWORKS);
+    tcase_add_loop_test(tests, the_same_bits_under_random_plans, 0, NETWORKS);
+    tcase_add_loop_test(tests, tiles_change_nothing_but_rounding, 0, NETWORKS);
+    tcase_add_test(tests, what_cannot_go_on);
+    tcase_add_loop_test(tests, states_that_cannot_be, 0, 6);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
