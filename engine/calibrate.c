@@ -274,8 +274,8 @@ static remat_status measure_beside(const remat_session *s, uint64_t key, const r
     if (!rm_window_fit(config, &window)) return REMAT_OK;
     remat_status status = rm_measure_create(config, &window, 1, &measure);
     if (!status)
-        status = rm_measure_beside(measure, &window, s->runner.tier, &chain->problem.tier,
-                                   0.1 * RM_CALIBRATION_SECONDS, &cost);
+        status = rm_measure_beside(measure, &window, s->runner.tier, &chain->problem.tier, 0.1 * RM_CALIBRATION_SECONDS,
+                                   &cost);
     if (!status && cost) status = rm_times_put(known, key, cost, "what moving a MiB takes from computing beside");
     rm_measure_free(measure);
     return status;

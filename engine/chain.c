@@ -251,10 +251,12 @@ static remat_status find_uses(rm_chain *chain, const rm_chain_config *config) {
 static remat_status check_stateful(const rm_chain *chain, const rm_chain_config *config) {
     for (int32_t w = 0; w < chain->n_sweeps && config->stateful; w++) {
         const rm_sweep *sweep = &chain->sweep[w];
-        REQUIRE(!sweep->down, INVALID, "a layer runs from the last timestep to the first, so no state of it can go on in the "
-                                       "next call; a stateful session takes none");
+        REQUIRE(!sweep->down, INVALID,
+                "a layer runs from the last timestep to the first, so no state of it can go on in the "
+                "next call; a stateful session takes none");
         REQUIRE(!begins_with_values(chain, sweep), INVALID,
-                "a layer's state begins with a value (remat_initial_state), so it cannot go on from the last call; a stateful "
+                "a layer's state begins with a value (remat_initial_state), so it cannot go on from the last call; a "
+                "stateful "
                 "session takes none");
     }
     return REMAT_OK;

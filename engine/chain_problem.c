@@ -184,7 +184,8 @@ static remat_status leave_out_gradients(rm_problem *problem) {
     REQUIRE(last, MEMORY, "out of memory for %lld states", (long long)problem->n_states);
     rm_last_adders(problem, last);
     for (int64_t i = 0; i < problem->n_states; i++)
-        for (int64_t k = problem->dstate[i]; last[i] < 0 && k < problem->dstate[i + 1]; k++) problem->piece[k].bytes = 0;
+        for (int64_t k = problem->dstate[i]; last[i] < 0 && k < problem->dstate[i + 1]; k++)
+            problem->piece[k].bytes = 0;
     rm_free(last);
     return REMAT_OK;
 }

@@ -56,8 +56,7 @@ static void print_head(FILE *out, const remat_session *s, const remat_plan_summa
                 plan->batch, plan->n_tiles, plan->tile);
     if (s->chain.timed && s->chain.n_sweeps > 1)
         fprintf(out, ", %" PRId64 " stages in %d sweeps", plan->n_stages, s->chain.n_sweeps);
-    if (!s->chain.timed)
-        fprintf(out, "  a net of %" PRId64 " stages, cut by depth", plan->n_stages);
+    if (!s->chain.timed) fprintf(out, "  a net of %" PRId64 " stages, cut by depth", plan->n_stages);
     if (!s->inference) fprintf(out, "; %" PRId64 " segment%s", plan->segments, plan->segments == 1 ? "" : "s");
     fprintf(out, "\n");
     if (plan->segments_requested > plan->segments)
@@ -198,7 +197,8 @@ static void print_bytes(FILE *out, const remat_session *s, const remat_plan_summ
 }
 
 static const char *group_text(const rm_peak_group *g, char text[96]) {
-    static const char *const what[] = {"states of stage", "saved of stage", "gradients of states of stage", "scratch of stage"};
+    static const char *const what[] = {"states of stage", "saved of stage", "gradients of states of stage",
+                                       "scratch of stage"};
     int n = snprintf(text, 96, "%s%s %d", what[g->kind], g->first == g->last ? "" : "s", g->first);
     if (g->first != g->last) n += snprintf(text + n, 96 - (size_t)n, "..%d", g->last);
     if (g->count > 1) snprintf(text + n, 96 - (size_t)n, ": %" PRId64 " of", g->count);
@@ -282,10 +282,10 @@ static void write_stages(FILE *out, const remat_session *s) {
                 ", \"forward_runs\": %d, \"kept_at_first\": %s, \"option\": \"%s\", \"rebuilt\": %s"
                 ", \"checkpoint\": %s, \"spilled\": %s, \"state_spilled\": %s, \"saved_bytes\": %" PRIu64
                 ", \"state_bytes\": %" PRIu64 "}",
-                i ? "," : "", i, s->chain.timed ? rm_stage_begin(&s->chain, i) : i,
-                rm_stage_class(&s->chain, i)->tau, f->forward_runs,
-                yes_no(f->first != RM_DROP), option_name(s, i, s->inference ? RM_DROP : f->kept), yes_no(f->kept > 0),
-                yes_no(f->checkpoint), yes_no(f->spilled), yes_no(f->state_spilled), f->saved_bytes, f->state_bytes);
+                i ? "," : "", i, s->chain.timed ? rm_stage_begin(&s->chain, i) : i, rm_stage_class(&s->chain, i)->tau,
+                f->forward_runs, yes_no(f->first != RM_DROP), option_name(s, i, s->inference ? RM_DROP : f->kept),
+                yes_no(f->kept > 0), yes_no(f->checkpoint), yes_no(f->spilled), yes_no(f->state_spilled),
+                f->saved_bytes, f->state_bytes);
     }
     fprintf(out, "\n]\n");
     rm_free(reports);

@@ -371,8 +371,8 @@ remat_value remat_rnn_tanh(remat_graph *graph, remat_value x, remat_value w_ih, 
 static remat_status find_layer(remat_graph *graph, int32_t y, int state, const char *what, int32_t *n) {
     REQUIRE(y > 0 && y < graph->n_values, INVALID, "%s: this is not a value of this graph", what);
     const rm_value *value = &graph->value[y];
-    REQUIRE(value->origin == RM_VALUE_RESULT && !value->state, INVALID,
-            "%s: y is not what a recurrent layer has made", what);
+    REQUIRE(value->origin == RM_VALUE_RESULT && !value->state, INVALID, "%s: y is not what a recurrent layer has made",
+            what);
     const rm_op *op = graph->node[value->node].op;
     REQUIRE(state >= 0 && state < op->n_state, INVALID, "%s: %s has %d carried states, so there is no number %d", what,
             op->name, op->n_state, state);
@@ -396,8 +396,8 @@ static remat_status set_initial(remat_graph *graph, int32_t y, int state, int32_
             rm_desc_text(&states[state], wanted), rm_desc_text(&value->desc, text),
             value->sequence ? ", a sequence" : "");
     REQUIRE(node->op->n_in + node->op->n_state <= RM_MAX_IN, INVALID,
-            "initial_state: %s has %d inputs and %d states; with initial states they may be %d together", node->op->name,
-            node->op->n_in, node->op->n_state, RM_MAX_IN);
+            "initial_state: %s has %d inputs and %d states; with initial states they may be %d together",
+            node->op->name, node->op->n_in, node->op->n_state, RM_MAX_IN);
     node->x[node->op->n_in + state] = initial;
     pass_need_on(graph);
     return REMAT_OK;

@@ -347,7 +347,8 @@ static remat_status place_saves(builder *b, const rm_node *node, rm_instruction 
         int32_t final = b->class->last ? node->final[k] : 0;
         if (node->op->saves.state) call->state_in[k] = state_in(b, node, k);
         call->dstate_in[k] = rm_carried_gradient(b->chain, slot, -1);
-        call->dstate_out[k] = final && b->contributed[final] ? b->gradient[final] : rm_carried_gradient(b->chain, slot, 0);
+        call->dstate_out[k] =
+            final && b->contributed[final] ? b->gradient[final] : rm_carried_gradient(b->chain, slot, 0);
     }
     return REMAT_OK;
 }
@@ -378,8 +379,7 @@ static remat_status emit_rebuild(builder *b, const rm_node *node) {
     rm_instruction call = {.what = RM_DO_REBUILD, .node = index_of(b, node), .y = b->value[node->y]};
     for (int i = 0; i < node->op->n_in; i++)
         if ((node->op->saves.in | node->op->weights) >> i & 1) TRY(gather(b, node->x[i], &call.x[i]));
-    for (int k = 0; k < node->op->n_state; k++)
-        call.state_in[k] = state_in(b, node, k);
+    for (int k = 0; k < node->op->n_state; k++) call.state_in[k] = state_in(b, node, k);
     rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
     rm_node_descs(b->chain->graph, node, b->class->tau, x, &y, state);
     TRY(new_buffer(b, node->op->aux_bytes(x, node->attr), &call.aux));
@@ -401,8 +401,7 @@ static remat_status emit_backward(builder *b, const rm_node *node) {
     TRY(account(b, node, RM_BACKWARD, call.aux.space != RM_NOWHERE, &call.scratch));
     TRY(emit(b, call));
     for (int i = 0; i < RM_MAX_IN; i++) {
-        if (rest[i].scatter)
-            TRY(scatter(b, node->x[i], call.dx[i], rest[i].fresh ? RM_DO_COPY : RM_DO_ADD));
+        if (rest[i].scatter) TRY(scatter(b, node->x[i], call.dx[i], rest[i].fresh ? RM_DO_COPY : RM_DO_ADD));
         if (!rest[i].add_to.space) continue;
         rm_where term = i < node->op->n_in ? call.dx[i] : call.dstate_in[i - node->op->n_in];
         TRY(emit_simple(b, RM_DO_ADD, rest[i].add_to, term, tile_bytes(b, node->x[i])));

@@ -11,7 +11,7 @@ typedef struct {
     int64_t stage, tau, t0, position; /* position: in its sweep */
     int64_t t0_from_end;              /* of reversed sequences */
     int64_t gradients;                /* the first piece of one */
-    bool first; /* of the stage's forward runs in this step */
+    bool first;                       /* of the stage's forward runs in this step */
 } frame;
 
 /* ---- Addresses ------------------------------------------------------------------------------------------------ */
@@ -68,7 +68,9 @@ static void build_call(const frame *f, const rm_instruction *i, rm_call *call) {
                       .fixed = r->chain->at.fixed_bytes ? r->resident + r->chain->at.fixed : NULL,
                       .packed = packed == UINT64_MAX ? NULL : r->resident + packed,
                       .key = {rm_seed_at(r->seed, r->updates), rm_step_at(r->updates, r->shard), node->key},
-                      .t0 = !timed ? 0 : first->reversed ? f->t0_from_end : f->t0,
+                      .t0 = !timed            ? 0
+                            : first->reversed ? f->t0_from_end
+                                              : f->t0,
                       .t_total = timed ? first->desc.dim[0] : 1,
                       .training = r->training};
     for (int k = 0; k < RM_MAX_IN; k++) {

@@ -70,10 +70,9 @@ static remat_status join(finder *f, int32_t n) {
     int32_t i = whole ? f->count : earliest(f, n);
     while (i < f->count && !may_join(&f->candidate[i], x, direction)) i++;
     if (i == f->count) {
-        REQUIRE(rm_grow(&f->candidate, &f->capacity, i + 1, sizeof *f->candidate), MEMORY, "out of memory for %d sweeps",
-                i + 1);
-        f->candidate[f->count++] =
-            (candidate){.timesteps = x->desc.dim[0], .batch = x->desc.dim[1], .whole = whole};
+        REQUIRE(rm_grow(&f->candidate, &f->capacity, i + 1, sizeof *f->candidate), MEMORY,
+                "out of memory for %d sweeps", i + 1);
+        f->candidate[f->count++] = (candidate){.timesteps = x->desc.dim[0], .batch = x->desc.dim[1], .whole = whole};
     }
     if (direction != ANY) f->candidate[i].direction = direction;
     f->chain->sweep_of[n] = i;
@@ -211,8 +210,7 @@ remat_status rm_chain_find_sweeps(rm_chain *chain, const rm_chain_config *config
     if (!status) status = chain->timed ? settle(&f, config) : by_depth(chain, config);
     rm_free(f.candidate);
     if (status) return status;
-    REQUIRE(chain->n_sweeps, INVALID,
-            "nothing to compute: neither the loss nor an output depends on any operation");
+    REQUIRE(chain->n_sweeps, INVALID, "nothing to compute: neither the loss nor an output depends on any operation");
     put_in_order(chain);
     return REMAT_OK;
 }

@@ -48,8 +48,7 @@ remat_status remat_plan_timeline(const remat_session *s, remat_live_point **poin
     int64_t n = schedule->plan.n_steps;
     remat_live_point *point = NULL;
     uint64_t *begin_ns = rm_malloc((size_t)(n + 1) * sizeof *begin_ns);
-    remat_status status =
-        begin_ns ? allocate(n, &point) : rm_fail(REMAT_MEMORY, "out of memory for a timeline");
+    remat_status status = begin_ns ? allocate(n, &point) : rm_fail(REMAT_MEMORY, "out of memory for a timeline");
     if (!status) status = rm_plan_times(problem, &schedule->plan, s->inference, begin_ns);
     if (!status) {
         fill_bytes(problem, &schedule->lifetimes, n, point);

@@ -29,8 +29,7 @@ void rm_run_transfer(const rm_runner *runner, const rm_problem *problem, const r
 
 remat_status rm_run_wait(const rm_runner *runner, const rm_schedule *schedule, int64_t number) {
     int32_t wait = schedule->transfers.count ? schedule->transfers.wait[number] : 0;
-    return wait ? runner->api->tier_wait(runner->queue, runner->tier, runner->given_before + (uint64_t)wait)
-                : REMAT_OK;
+    return wait ? runner->api->tier_wait(runner->queue, runner->tier, runner->given_before + (uint64_t)wait) : REMAT_OK;
 }
 
 remat_status rm_run_wait_for_all(const rm_runner *runner) {

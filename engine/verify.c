@@ -30,9 +30,7 @@ static rm_desc carried_desc(const rm_chain *chain, const rm_carried *carried) {
     return carried->state < 0 ? y : state[carried->state];
 }
 
-uint64_t rm_verify_bytes(const rm_chain *chain) {
-    return (uint64_t)rm_chain_state_pieces(chain) * sizeof(uint64_t);
-}
+uint64_t rm_verify_bytes(const rm_chain *chain) { return (uint64_t)rm_chain_state_pieces(chain) * sizeof(uint64_t); }
 
 remat_status rm_verify_create(const rm_chain *chain, const rm_device_api *api, rm_queue *queue, char *resident,
                               rm_verify **out) {

@@ -354,8 +354,8 @@ static remat_status finish(const judge *j) {
         REQUIRE(the(j, RM_SAVED, s)->ran, INTERNAL, "the plan ends and stage %lld never ran", (long long)s);
     for (int kind = RM_STATE; kind <= RM_DSTATE; kind++)
         for (int64_t i = 0; i < (kind == RM_SAVED ? n_stages : n_states); i++)
-            REQUIRE(!j->object[kind][i].alive, INTERNAL, "the plan ends and %s %lld was never freed",
-                    object_name[kind], (long long)i);
+            REQUIRE(!j->object[kind][i].alive, INTERNAL, "the plan ends and %s %lld was never freed", object_name[kind],
+                    (long long)i);
     return REMAT_OK;
 }
 

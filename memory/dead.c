@@ -7,7 +7,11 @@
 #include "memory/host.h"
 
 /* What comes next for an object. */
-enum { NOTHING, NEEDED, FREED }; /* nobody reads it before it is made anew; somebody does; the plan frees it by itself */
+enum {
+    NOTHING,
+    NEEDED,
+    FREED
+}; /* nobody reads it before it is made anew; somebody does; the plan frees it by itself */
 
 typedef struct {
     const rm_problem *problem;

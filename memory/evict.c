@@ -90,7 +90,8 @@ static void touch(walk *w, int64_t position, int64_t state) {
 }
 
 static void touch_list(walk *w, const rm_lists *lists, rm_step step, int64_t position) {
-    for (int64_t k = lists->start[step.index]; k < lists->start[step.index + 1]; k++) touch(w, position, lists->item[k]);
+    for (int64_t k = lists->start[step.index]; k < lists->start[step.index + 1]; k++)
+        touch(w, position, lists->item[k]);
 }
 
 static void look_at_run(const rm_problem *p, walk *w, rm_step step, int64_t position) {

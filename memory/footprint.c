@@ -29,7 +29,8 @@ static void find_spans(ledger *l) {
         for (int64_t i = p->made[s]; i < p->made[s + 1]; i++)
             l->span[i] = (span){(int32_t)s + 1, (int32_t)s + 1, (int32_t)s};
     for (int64_t s = 0; s < p->n_stages; s++) {
-        for (int64_t k = p->reads.start[s]; k < p->reads.start[s + 1]; k++) l->span[p->reads.item[k]].until = (int32_t)s;
+        for (int64_t k = p->reads.start[s]; k < p->reads.start[s + 1]; k++)
+            l->span[p->reads.item[k]].until = (int32_t)s;
         for (int64_t k = p->keeps.start[s]; k < p->keeps.start[s + 1]; k++)
             if (p->keeps.item[k] < p->made[s]) l->span[p->keeps.item[k]].until = (int32_t)s;
         for (int64_t k = p->adds.start[s]; k < p->adds.start[s + 1]; k++) l->span[p->adds.item[k]].d_until = (int32_t)s;
@@ -81,8 +82,8 @@ typedef struct {
 
 struct rm_skips {
     int64_t n, n_cuts;
-    int32_t *from;     /* of each that skips, ascending */
-    int32_t *version;  /* n+1: the tree of the first so many */
+    int32_t *from;          /* of each that skips, ascending */
+    int32_t *version;       /* n+1: the tree of the first so many */
     uint64_t *short_ending; /* by cut: of those that skip nothing, what ends before it or at it */
     node *node;
     int64_t used;

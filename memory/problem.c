@@ -170,7 +170,8 @@ static remat_status check_states(const rm_problem *problem) {
 /* A gradient that nobody begins would never be there. */
 static remat_status check_gradients(const rm_problem *problem) {
     int32_t *last = rm_malloc((size_t)problem->n_states * sizeof *last);
-    REQUIRE(last || !problem->n_states, MEMORY, "out of host memory to check %lld states", (long long)problem->n_states);
+    REQUIRE(last || !problem->n_states, MEMORY, "out of host memory to check %lld states",
+            (long long)problem->n_states);
     rm_last_adders(problem, last);
     int64_t wrong = -1;
     for (int64_t i = 0; i < problem->n_states; i++)
@@ -248,8 +249,7 @@ remat_status rm_problem_check(const rm_problem *problem) {
     REQUIRE(n_stages >= 1 && n_stages < INT32_MAX, INVALID, "there are %lld stages; there may be 1 to %d",
             (long long)n_stages, INT32_MAX - 1);
     REQUIRE(problem->n_pieces >= 0 && problem->n_pieces < INT32_MAX, INVALID,
-            "there are %lld pieces; 0 to %d can be told apart",
-            (long long)problem->n_pieces, INT32_MAX - 1);
+            "there are %lld pieces; 0 to %d can be told apart", (long long)problem->n_pieces, INT32_MAX - 1);
     REQUIRE(problem->n_states >= 0 && problem->n_states < INT32_MAX, INVALID,
             "there are %lld states; 0 to %d can be told apart", (long long)problem->n_states, INT32_MAX - 1);
     TRY(check_states(problem));

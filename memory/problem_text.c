@@ -81,8 +81,8 @@ remat_status rm_problem_write(const rm_problem *problem, FILE *file) {
                 (unsigned long long)tier->save_bytes_per_s, (unsigned long long)tier->load_bytes_per_s,
                 (unsigned long long)tier->latency_ns, (unsigned long long)tier->cost_ns_per_mib,
                 (unsigned long long)tier->host_bytes);
-    fprintf(file, "stages %lld\nstates %lld\npieces %lld\n", (long long)problem->n_stages,
-            (long long)problem->n_states, (long long)problem->n_pieces);
+    fprintf(file, "stages %lld\nstates %lld\npieces %lld\n", (long long)problem->n_stages, (long long)problem->n_states,
+            (long long)problem->n_pieces);
     for (int64_t i = 0; i < problem->n_pieces; i++)
         fprintf(file, "piece %lld bytes %llu\n", (long long)i, (unsigned long long)problem->piece[i].bytes);
     for (int64_t s = 0; s < problem->n_stages; s++) write_stage(&problem->stage[s], s, file);
@@ -121,12 +121,12 @@ typedef struct {
     rm_problem *problem;
     rm_scan scan;
     extent extent;
-    bool versioned;      /* the first line was there */
-    bool sized;          /* "pieces" was read and the arrays are there */
+    bool versioned;             /* the first line was there */
+    bool sized;                 /* "pieces" was read and the arrays are there */
     int64_t n_stages, n_states; /* -1 before "stages" and "states" */
-    int64_t pieces_read; /* so many of them, in order */
-    int64_t stages_read; /* the stage whose options are being read is stages_read - 1 */
-    int64_t maker;       /* of the state read last */
+    int64_t pieces_read;        /* so many of them, in order */
+    int64_t stages_read;        /* the stage whose options are being read is stages_read - 1 */
+    int64_t maker;              /* of the state read last */
     int64_t states_read, dstates_read, lists_read[LISTS];
 } reader;
 
@@ -242,7 +242,8 @@ static bool read_dstate(reader *r) {
     int64_t i, n;
     rm_problem *p = r->problem;
     if (!r->sized || r->states_read < p->n_states) return false;
-    if (!rm_scan_index(&r->scan, p->n_states, &i) || i < r->dstates_read || !rm_scan_is(&r->scan, "pieces")) return false;
+    if (!rm_scan_index(&r->scan, p->n_states, &i) || i < r->dstates_read || !rm_scan_is(&r->scan, "pieces"))
+        return false;
     pass_dstates(r, i);
     if (!rm_scan_index(&r->scan, p->n_pieces - p->dstate[i] + 1, &n) || n == 0) return false;
     p->dstate[i + 1] = p->dstate[i] + n;
@@ -281,8 +282,8 @@ static void end_lists(reader *r) {
 }
 
 static remat_status read_fact(reader *r) {
-    static const char *const facts[] = {"problem", "resident", "stages", "pieces", "piece",
-                                        "stage",   "tier",     "states", "state",  "dstate", NULL};
+    static const char *const facts[] = {"problem", "resident", "stages", "pieces", "piece", "stage",
+                                        "tier",    "states",   "state",  "dstate", NULL};
     remat_status status = REMAT_OK;
     bool understood;
     rm_scan line = r->scan;
@@ -350,8 +351,11 @@ static remat_status finish(reader *r) {
 
 remat_status rm_problem_read(rm_problem *problem, const char *text, size_t length) {
     *problem = (rm_problem){0};
-    reader r = {
-        .problem = problem, .scan = rm_scan_begin(text, length), .extent = measure(text, length), .n_stages = -1, .n_states = -1};
+    reader r = {.problem = problem,
+                .scan = rm_scan_begin(text, length),
+                .extent = measure(text, length),
+                .n_stages = -1,
+                .n_states = -1};
     remat_status status = REMAT_OK;
     while (!status && rm_scan_line(&r.scan)) status = read_fact(&r);
     if (!status) status = finish(&r);

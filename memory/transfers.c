@@ -34,10 +34,10 @@ static int32_t to_read_all(const tracker *t, const rm_lists *lists, int64_t s) {
 
 static int32_t run(tracker *t, rm_step step) {
     int64_t s = step.index;
-    if (step.verb == RM_RUN_BACKWARD)
-        return later(to_read_all(t, &t->problem->keeps, s), to_read(t, RM_SAVED, s));
+    if (step.verb == RM_RUN_BACKWARD) return later(to_read_all(t, &t->problem->keeps, s), to_read(t, RM_SAVED, s));
     int32_t wait = to_read_all(t, &t->problem->reads, s);
-    for (int64_t i = t->problem->made[s]; i < t->problem->made[s + 1]; i++) wait = later(wait, to_write(t, RM_STATE, i));
+    for (int64_t i = t->problem->made[s]; i < t->problem->made[s + 1]; i++)
+        wait = later(wait, to_write(t, RM_STATE, i));
     if (step.option == RM_DROP) return wait;
     t->option[s] = step.option;
     return later(wait, to_write(t, RM_SAVED, s));

@@ -36,18 +36,22 @@ static remat_graph *from_outside(const remat_graph *graph, const char *but) {
     for (int32_t v = 1; v < graph->n_values; v++) {
         const rm_value *value = &graph->value[v];
         const rm_node *node = &graph->node[value->node];
-        remat_value made, inputs[RM_MAX_IN];
+        remat_value made, inputs[RM_MAX_IN], y = {node->y};
         for (int i = 0; i < RM_MAX_IN; i++) inputs[i] = (remat_value){node->x[i]};
         if (value->origin == RM_VALUE_INPUT)
             made = remat_input(mine, value->name, value->desc.dtype, value->sequence ? REMAT_SEQUENCE : REMAT_WHOLE,
                                value->desc.rank, value->desc.dim);
         else if (value->origin == RM_VALUE_PARAM)
             made = remat_param(mine, value->name, value->desc.rank, value->desc.dim, value->init);
+        else if (value->state)
+            made = remat_final_state(mine, y, value->state - 1);
         else if (but && !strcmp(node->op->name, but))
             CHECKED(remat_apply(mine, node->op, inputs, node->op->n_in, node->attr, &made));
         else
             CHECKED(remat_apply(mine, copy_of(node->op), inputs, node->op->n_in, node->attr, &made));
         ck_assert_int_eq(made.id, v);
+        for (int k = 0; value->origin == RM_VALUE_RESULT && !value->state && k < node->op->n_state; k++)
+            remat_initial_state(mine, made, k, (remat_value){rm_initial(node, k)});
     }
     return mine;
 }

@@ -62,6 +62,7 @@ static char *moving_plan(const remat_session *s, const char *text) {
     const rm_problem *p = &s->chain.problem;
     rm_plan plan = {0}, out = {0};
     bool *away[2] = {calloc((size_t)p->n_states + 1, 1), calloc((size_t)p->n_stages + 1, 1)};
+    bool *copied = calloc((size_t)p->n_states + 1, 1);
     char *moved;
     size_t length;
     ck_assert(!rm_plan_read(p, &plan, text, strlen(text)));
@@ -81,8 +82,9 @@ static char *moving_plan(const remat_session *s, const char *text) {
         for (int64_t k = keeps->start[stage]; k < keeps->start[stage + 1]; k++) {
             int32_t state = keeps->item[k];
             if (!rm_in_list(&p->reads, stage, state) || !draw(3) || !is_idle(p, &plan, i + 1, stage, state)) continue;
+            if (copied[state]) continue; /* once a step */
             send_out(&out, RM_STATE, state);
-            away[0][state] = true;
+            away[0][state] = copied[state] = true;
         }
     }
     ck_assert(!rm_plan_free_dead(p, &out));
@@ -93,6 +95,7 @@ static char *moving_plan(const remat_session *s, const char *text) {
     rm_plan_free(&out);
     free(away[0]);
     free(away[1]);
+    free(copied);
     return moved;
 }
 

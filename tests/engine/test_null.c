@@ -126,6 +126,8 @@ static char text[REMAT_DESC_TEXT];
     X(remat_slice(NULL, none, 0, 1).id == 0)                                                                           \
     X(remat_scan(NULL, NULL, NULL, NULL).id == 0)                                                                      \
     X(remat_reverse(NULL, none).id == 0)                                                                               \
+    X(remat_initial_state(NULL, none, 0, none).id == 0)                                                                \
+    X(remat_final_state(NULL, none, 0).id == 0)                                                                        \
     X(remat_last_step(NULL, none).id == 0)                                                                             \
     X(remat_mean_over_time(NULL, none).id == 0)                                                                        \
     X(remat_softmax_cross_entropy(NULL, none, none).id == 0)                                                           \

@@ -45,8 +45,10 @@ static remat_session *open_net(int kind, bool of_ops, remat_config config) {
     remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, C});
     remat_value target = remat_input(g, "target", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, H});
     remat_requires_grad(g, x);
-    remat_value h = remat_reverse(g, layer(g, kind, of_ops, x, C, 0));
-    remat_value loss = remat_mse(g, remat_reverse(g, layer(g, kind, of_ops, h, H, 1)), target);
+    remat_value h = layer(g, kind, of_ops, x, C, 0);
+    if (!config.stateful) h = remat_reverse(g, h); /* what goes on in the next call runs forwards */
+    remat_value y = layer(g, kind, of_ops, h, H, 1);
+    remat_value loss = remat_mse(g, config.stateful ? y : remat_reverse(g, y), target);
     CHECKED(remat_session_create(g, loss, &config, &s));
     remat_graph_free(g);
     float data[T * B * H];

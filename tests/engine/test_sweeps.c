@@ -9,7 +9,8 @@ enum { T = 23, S = 17, B = 2, C = 5 };
 static remat_value input(net *n, const char *name, int64_t timesteps) {
     bool timed = timesteps > 0;
     int64_t dim[] = {timesteps, B, C};
-    return remat_input(n->graph, name, REMAT_F32, timed ? REMAT_SEQUENCE : REMAT_WHOLE, timed ? 3 : 2, timed ? dim : dim + 1);
+    return remat_input(n->graph, name, REMAT_F32, timed ? REMAT_SEQUENCE : REMAT_WHOLE, timed ? 3 : 2,
+                       timed ? dim : dim + 1);
 }
 
 static remat_value lstm(net *n, remat_value x, int64_t in) {
@@ -231,8 +232,12 @@ START_TEST(what_cannot_go_on) {
 END_TEST
 
 START_TEST(states_that_cannot_be) {
-    static const char *const words[] = {"make it before", "a sequence", "there is no number 2", "is not what a recurrent layer",
-                                        "not a value of this graph", "there is no number -1"};
+    static const char *const words[] = {"make it before",
+                                        "a sequence",
+                                        "there is no number 2",
+                                        "is not what a recurrent layer",
+                                        "not a value of this graph",
+                                        "there is no number -1"};
     net n = {.width = C};
     ck_assert(!remat_graph_create(&n.graph));
     remat_value x = input(&n, "x", T), y = lstm(&n, x, C), later = lstm(&n, x, C), h = param(&n, 2, B, C);

@@ -21,8 +21,7 @@ static remat_status check_text(const rm_problem *problem, const char *text, rm_v
 
 /* ---- By hand ------------------------------------------------------------------------------------ */
 
-#define ONE_STAGE                                                                                                      \
-    "run forward 0 all\nrun backward 0\nfree saved 0\n"
+#define ONE_STAGE "run forward 0 all\nrun backward 0\nfree saved 0\n"
 
 START_TEST(one_stage) {
     rm_problem problem;
@@ -109,8 +108,7 @@ START_TEST(options_have_their_own_numbers) {
 }
 END_TEST
 
-#define ALL_FORWARD                                                                                                    \
-    "run forward 0 all\nrun forward 1 all\nrun forward 2 all\nrun forward 3 all\nrun forward 4 all\n"
+#define ALL_FORWARD "run forward 0 all\nrun forward 1 all\nrun forward 2 all\nrun forward 3 all\nrun forward 4 all\n"
 
 START_TEST(what_is_wrong_is_named) {
     static const struct {
@@ -218,11 +216,11 @@ START_TEST(transfers_and_waits) {
         uint64_t save_bytes, load_bytes, wait_ns;
     } case_[] = {
         /* The copy of state 0 takes 192 from 10 on. Its end waits for it (162), and LOAD takes 192; nobody reads it. */
-        {"run forward 0 all\nsave state 0\n" BACKWARD_1 "free state 0\nload state 0\nfree state 0\n" BACKWARD_0, 192, 192,
-         162 + 192},
+        {"run forward 0 all\nsave state 0\n" BACKWARD_1 "free state 0\nload state 0\nfree state 0\n" BACKWARD_0, 192,
+         192, 162 + 192},
         /* The reader waits for both. */
-        {"run forward 0 all\nsave state 0\nfree state 0\nload state 0\n" BACKWARD_1 "free state 0\n" BACKWARD_0, 192, 192,
-         192 + 192},
+        {"run forward 0 all\nsave state 0\nfree state 0\nload state 0\n" BACKWARD_1 "free state 0\n" BACKWARD_0, 192,
+         192, 192 + 192},
         /* Forward 0 writes state 0 again, which is being copied. */
         {"run forward 0 drop\nsave state 0\nrun forward 0 all\n" BACKWARD_1 "free state 0\n" BACKWARD_0, 192, 0, 192},
         /* A copy of nothing takes no time and is a copy nevertheless. */
@@ -317,7 +315,7 @@ typedef struct {
     uint64_t value[3][MOST]; /* of an object that is alive: 1000 and more: right; of saved(s), plus its option */
     uint64_t terms[MOST];    /* of a gradient: how many stages have added to it */
     bool copied[2][MOST];
-    uint64_t copy[2][MOST];  /* RM_STATE, RM_SAVED: in the second tier */
+    uint64_t copy[2][MOST]; /* RM_STATE, RM_SAVED: in the second tier */
 } rehearsal;
 
 enum { RIGHT = 1000, WRONG = 7 };
@@ -366,7 +364,8 @@ static bool rehearse_step(rehearsal *r, rm_step step, int64_t *to_differentiate)
         r->copy[step.object][i] = is_right(r, step.object, i) ? r->value[step.object][i] : WRONG;
         r->copied[step.object][i] = true;
     }
-    if (step.verb == RM_LOAD) write_object(r, step.object, i, r->copied[step.object][i] ? r->copy[step.object][i] : WRONG);
+    if (step.verb == RM_LOAD)
+        write_object(r, step.object, i, r->copied[step.object][i] ? r->copy[step.object][i] : WRONG);
     if (step.verb == RM_RUN_FORWARD) {
         uint64_t value = all_right(r, &r->problem->reads, i) ? RIGHT : WRONG;
         for (int64_t k = r->problem->made[i]; k < r->problem->made[i + 1]; k++) write_object(r, RM_STATE, k, value);

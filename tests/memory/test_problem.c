@@ -22,8 +22,8 @@ static void reads_back(const char *what, const rm_problem *problem) {
 START_TEST(text_reads_back) {
     each_problem(reads_back);
     for (uint64_t seed = 0; seed < 40; seed++) {
-        chain c = {1 + (int64_t)seed * 3, seed % 2, 320, 4000, 999, (int)(seed % 4), seed % 3 == 0, seed % 5 == 0,
-                   seed % 4 == 1};
+        chain c = {1 + (int64_t)seed * 3, seed % 2,      320,           4000,         999,
+                   (int)(seed % 4),       seed % 3 == 0, seed % 5 == 0, seed % 4 == 1};
         rm_problem problem;
         ck_ok(chain_problem(&c, seed, &problem));
         if (seed % 2) problem.tier = (rm_tier){1 + seed, UINT64_MAX - seed, seed, seed * 3, seed * 5};
@@ -108,8 +108,10 @@ START_TEST(nonsense_is_named) {
         {HEAD DROP KEEP "piece 0 bytes 64\n", "line 8"},
         {HEAD DROP KEEP "what\n", "line 8 of the problem ('what')"},
         {"problem 2\nstages 1\nstates 1\npieces 1\npiece 0 bytes 65\n" DROP KEEP STATE, "not a multiple of 64"},
-        {"problem 2\nstages 1\nstates 1\npieces 2\npiece 0 bytes 64\n" DROP KEEP STATE, "has 2 pieces, and describes 1"},
-        {"problem 2\nstages 2\nstates 1\npieces 1\npiece 0 bytes 64\n" DROP KEEP STATE, "has 2 stages, and describes 1"},
+        {"problem 2\nstages 1\nstates 1\npieces 2\npiece 0 bytes 64\n" DROP KEEP STATE,
+         "has 2 pieces, and describes 1"},
+        {"problem 2\nstages 2\nstates 1\npieces 1\npiece 0 bytes 64\n" DROP KEEP STATE,
+         "has 2 stages, and describes 1"},
         {"problem 2\nstages 1\nstates 1\npieces 1\npiece 0 bytes 1152921504606846976\n" DROP KEEP STATE, "2^60"},
         {"problem 2\nresident 1152921504606846976 a\nstages 1\nstates 0\npieces 0\n" DROP KEEP, "2^60"},
         {"problem 2\ntier save 5 load 5 latency 0\n", "line 2"},
@@ -118,7 +120,8 @@ START_TEST(nonsense_is_named) {
          "line 3"},
         {"problem 2\ntier save 5 load 0 latency 0 cost 0 host 0\nstages 1\nstates 0\npieces 0\n" DROP KEEP,
          "saves 5 and loads 0 bytes"},
-        {"problem 2\ntier save 5 load 5 latency 1152921504606846976 cost 0 host 0\nstages 1\nstates 0\npieces 0\n" DROP KEEP,
+        {"problem 2\ntier save 5 load 5 latency 1152921504606846976 cost 0 host 0\nstages 1\nstates 0\npieces 0\n" DROP
+             KEEP,
          "2^60"},
         {HEAD "tier save 5 load 5 latency 0 cost 0 host 0\n", "line 6"},
         {"problem 2\nresident 1 a-name-that-is-far-too-long-to-be-kept\n", "line 2"},

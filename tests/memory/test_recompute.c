@@ -428,15 +428,16 @@ static void compare_skips(const char *what, const rm_problem *problem, gains *g)
         if (won > g->most_won) g->most_won = won;
     }
     if (getenv("RM_REPORT"))
-        printf("%s: %.2f %% from the best on average; the least that works is %.1f %% below ours\n", what, 100 * own_won,
-               100 * saved);
+        printf("%s: %.2f %% from the best on average; the least that works is %.1f %% below ours\n", what,
+               100 * own_won, 100 * saved);
     rm_family_free(&f.family[0]);
     rm_family_free(&f.family[1]);
 }
 
 static void report(const char *what, const gains *g) {
     if (getenv("RM_REPORT"))
-        printf("%s: from the best at %d of %d budgets, by %.1f %% at most, %.2f %% on average; least bytes on %d of %d, by "
+        printf("%s: from the best at %d of %d budgets, by %.1f %% at most, %.2f %% on average; least bytes on %d of "
+               "%d, by "
                "%.1f %% at most\n",
                what, g->faster, g->budgets, 100 * g->most_won, 100 * g->sum_won / g->budgets, g->smaller, g->chains,
                100 * g->most_saved);
@@ -478,5 +479,6 @@ START_TEST(both_directions_and_a_u_net) {
 }
 END_TEST
 
-RUN_TESTS("memory/recompute", skips_are_planned_near_the_best, both_directions_and_a_u_net, every_member_is_what_it_says, long_chains_too, the_problems_on_file,
-          the_best_of_all_nested_segments, other_plans_win_little, and_less_where_stages_are_alike)
+RUN_TESTS("memory/recompute", skips_are_planned_near_the_best, both_directions_and_a_u_net,
+          every_member_is_what_it_says, long_chains_too, the_problems_on_file, the_best_of_all_nested_segments,
+          other_plans_win_little, and_less_where_stages_are_alike)

@@ -80,8 +80,8 @@ static void try_all(const char *what, const rm_problem *problem) {
 START_TEST(every_plan_is_accepted) {
     each_problem(try_all);
     for (uint64_t seed = 0; seed < 60; seed++) {
-        chain c = {1 + (int64_t)seed, seed % 2,      seed % 7 * 64, 4000, 999,
-                   (int)(seed % 4),   seed % 3 == 0, seed % 5 == 0,   seed % 7 == 0};
+        chain c = {1 + (int64_t)seed, seed % 2,      seed % 7 * 64, 4000,         999,
+                   (int)(seed % 4),   seed % 3 == 0, seed % 5 == 0, seed % 7 == 0};
         rm_problem problem;
         ck_ok(chain_problem(&c, seed, &problem));
         try_all("a made-up chain", &problem);

@@ -43,8 +43,8 @@ MUTANTS(DECLARE)
 
 #define CONTROLS(X)                                                                                                    \
     X(unbroken, "")                                                                                                    \
-    X(rebuild_unbroken, "") X(rebuild_excluded_shape, "") X(cheap_unbroken, "") X(reverse_unbroken, "")                \
-        X(reverse_uncut, "")
+    X(rebuild_unbroken, "")                                                                                            \
+    X(rebuild_excluded_shape, "") X(cheap_unbroken, "") X(reverse_unbroken, "") X(reverse_uncut, "")
 CONTROLS(DECLARE)
 
 static const struct {
