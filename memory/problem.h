@@ -122,9 +122,9 @@ bool rm_in_list(const rm_lists *lists, int64_t list, int64_t item);
 void rm_last_adders(const rm_problem *problem, int32_t *last);
 
 /* INVALID with a sentence when the numbers contradict each other: no stages, no option, states, pieces and lists that do
- * not ascend, a state that is read before it was made, a gradient with bytes to which nobody adds, a piece that is not a multiple of RM_ALIGN, bytes or times that add up to 2^60 and more, names that are
- * unknown, repeated or unprintable, a second tier with one rate alone or none. Every other function in memory/ assumes a
- * problem that passed. */
+ * not ascend, a state that is read before it was made, a gradient with bytes to which nobody adds, a piece that is not a
+ * multiple of RM_ALIGN, bytes or times that add up to 2^60 and more, names that are unknown, repeated or unprintable, a
+ * second tier with one rate alone or none. Every other function in memory/ assumes a problem that passed. */
 remat_status rm_problem_check(const rm_problem *problem);
 
 /* Text, one line a fact, that reads back to the same problem: for tests/problems/, bug reports and diffing (the form is
