@@ -463,6 +463,39 @@ START_TEST(skips_are_planned_near_the_best) {
 }
 END_TEST
 
+/* The last cut that state i crosses, by looking at everybody who reads it. */
+static int64_t last_cut(const rm_problem *p, int64_t i) {
+    int64_t maker = rm_state_maker(p, i), last = maker + 1;
+    for (int64_t s = maker + 1; s < p->n_stages; s++)
+        if (rm_in_list(&p->reads, s, i) || rm_in_list(&p->keeps, s, i)) last = s;
+    return last;
+}
+
+/* What crosses cut a and not cut j, of problems with up to 40 skips, state by state. */
+START_TEST(bytes_beside) {
+    for (uint64_t seed = 0; seed < 30; seed++) {
+        chain c = small_chain(seed, 2 + (int64_t)seed);
+        c.skips = (int)(seed * 4 / 3);
+        c.loose = seed % 2;
+        rm_problem p;
+        rm_footprint f = {0};
+        ck_ok(chain_problem(&c, seed, &p));
+        ck_ok(rm_footprint_make(&p, &f));
+        for (int64_t a = 0; a < p.n_stages; a++)
+            for (int64_t j = a + 1; j < p.n_stages; j++) {
+                uint64_t bytes = 0;
+                for (int64_t i = 0; i < p.n_states; i++) {
+                    int64_t last = last_cut(&p, i);
+                    if (rm_state_maker(&p, i) < a && last >= a && last < j) bytes += rm_state_bytes(&p, i);
+                }
+                ck_assert_uint_eq(rm_beside(&f, a, j), bytes);
+            }
+        rm_footprint_free(&f);
+        rm_problem_free(&p);
+    }
+}
+END_TEST
+
 static void planned_near_the_best(const char *file, double allowed) {
     gains g = {0};
     rm_problem problem;
@@ -479,6 +512,6 @@ START_TEST(both_directions_and_a_u_net) {
 }
 END_TEST
 
-RUN_TESTS("memory/recompute", skips_are_planned_near_the_best, both_directions_and_a_u_net,
+RUN_TESTS("memory/recompute", bytes_beside, skips_are_planned_near_the_best, both_directions_and_a_u_net,
           every_member_is_what_it_says, long_chains_too, the_problems_on_file, the_best_of_all_nested_segments,
           other_plans_win_little, and_less_where_stages_are_alike)
