@@ -73,6 +73,7 @@ static remat_value backwards(net *n) {
     remat_value x = remat_reverse(g, pick(n)), y = x;
     if (draw(3)) y = remat_rnn_tanh(g, y, param(n, 2, c, c), param(n, 2, c, c), REMAT_NONE, param(n, 1, c, 1));
     if (draw(2)) y = remat_add(g, remat_dropout(g, y, 0.25), x);
+    if (draw(4) == 0) y = remat_attention(g, y, y, x, 1, true);
     if (draw(2))
         y = remat_lstm(g, y, param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), REMAT_NONE, param(n, 1, 4 * c, 1));
     if (draw(6) == 0) add_output(n, y);

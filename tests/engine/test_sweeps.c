@@ -59,13 +59,14 @@ static remat_value u_net(net *n) {
 static const struct {
     const char *name;
     remat_value (*build)(net *);
-    int32_t sweeps; /* by depth every stage is one */
-    int64_t stages; /* with tiles of 4 */
+    int32_t sweeps;   /* by depth every stage is one */
+    int64_t stages;   /* with tiles of 4 */
+    int32_t crossing; /* values that one sweep makes for others */
 } networks[] = {
-    {"both directions", both_directions, 3, 18},
-    {"encoder and decoder", encoder_and_decoder, 2, 11},
-    {"attention", attention, 3, 13},
-    {"u-net", u_net, 7, 7},
+    {"both directions", both_directions, 3, 18, 3},
+    {"encoder and decoder", encoder_and_decoder, 2, 11, 2},
+    {"attention", attention, 3, 13, 2},
+    {"u-net", u_net, 7, 7, 6},
 };
 enum { NETWORKS = sizeof networks / sizeof *networks };
 
@@ -130,6 +131,7 @@ START_TEST(sweeps_there_are) {
     remat_session *s = open_session(&n, loss, &config);
     ck_assert_int_eq(s->chain.n_sweeps, networks[_i].sweeps);
     ck_assert_int_eq(s->chain.n_stages, networks[_i].stages);
+    ck_assert_int_eq(s->chain.n_crossing, networks[_i].crossing);
     char *real = remat_plan_problem_text(s);
     remat_session_free(s);
     config.device = "null";
