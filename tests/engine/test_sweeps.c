@@ -25,8 +25,9 @@ static remat_value both_directions(net *n) {
     remat_value y = input(n, "x", T);
     for (int layer = 0; layer < 2; layer++) {
         int64_t in = layer ? 2 * C : C;
-        remat_value back = remat_reverse(n->graph, lstm(n, remat_reverse(n->graph, y), in));
-        y = remat_dropout(n->graph, remat_concat(n->graph, (remat_value[]){lstm(n, y, in), back}, 2), 0.2);
+        remat_value both[] = {lstm(n, y, in), REMAT_NONE};
+        both[1] = remat_reverse(n->graph, lstm(n, remat_reverse(n->graph, y), in));
+        y = remat_dropout(n->graph, remat_concat(n->graph, both, 2), 0.2);
     }
     return head(n, y, 2 * C, input(n, "target", T));
 }
