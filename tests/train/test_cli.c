@@ -564,6 +564,19 @@ START_TEST(text_is_written) {
 }
 END_TEST
 
+START_TEST(both_directions_are_saved_and_resumed) {
+    const char *st = in_scratch("st"),
+               *line = "--task=adding --seq-len=60 --hidden=6 --layers=2 --batch=4 --samples=16 --seed=3";
+    ck_runs("train %s --bidirectional --checkpoint=sqrt --tile=16 --steps=2 --save=%s", line, st);
+    ck_runs("train --resume=%s --steps=3", st);
+    ck_runs("eval --resume=%s", st);
+    ck_refuses(2, "--bidirectional=false does not agree", "train --resume=%s --steps=4 --bidirectional=false", st);
+    ck_runs("plan %s --bidirectional --init=%s/step-00000002/model.safetensors", line, st);
+    ck_runs("plan %s --init=%s/step-00000002/model.safetensors", line, st); /* the file knows */
+    ck_refuses(2, "--bidirectional reads what comes next", "plan --bidirectional");
+}
+END_TEST
+
 /* The state knows, and so does a file of weights. */
 START_TEST(a_model_without_biases_is_saved_and_resumed) {
     const char *text = make_text("text", 4096), *st = in_scratch("st");
@@ -702,6 +715,7 @@ int main(void) {
     tcase_add_test(tests, evaluation_is_exact);
     tcase_add_test(tests, text_is_written);
     tcase_add_test(tests, a_model_without_biases_is_saved_and_resumed);
+    tcase_add_test(tests, both_directions_are_saved_and_resumed);
     tcase_add_test(tests, gradients_can_be_dumped);
     tcase_add_test(tests, config_files_serve_several_commands);
     tcase_add_test(tests, metrics_on_standard_output);

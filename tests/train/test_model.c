@@ -1,5 +1,5 @@
 /* test_model.c: the networks that `remat` trains. Without biases they compute what they compute with biases of zero, and have
- * no arrays for them. */
+ * no arrays for them. In both directions they are two networks, one of which reads backwards. */
 #include "train/run/model.h"
 
 #include "tests/train/train_test.h"
@@ -76,8 +76,91 @@ START_TEST(no_bias_is_a_bias_of_zero) {
 }
 END_TEST
 
+/* ---- Both directions -------------------------------------------------------------------------------------------- */
+
+enum { F = 3, H = 5, CLASSES = 4 };
+
+/* Samples of real features, (T,B,F), with one class each. */
+static built build_classifier(const char *cell, int layers, bool bidirectional, bool backwards) {
+    built b;
+    rm_model_spec spec = {.cell = cell, .layers = layers, .hidden = H, .bidirectional = bidirectional};
+    spec.data = (rm_data_shape){.timesteps = T, .features = F, .classes = CLASSES};
+    remat_config config = REMAT_CONFIG_INIT;
+    config.threads = 1;
+    config.tile = 5;
+    config.outputs = &b.model.logits;
+    config.n_outputs = 1;
+    ck_ok(rm_model_build(&spec, B, false, &b.model));
+    config.inference = true;
+    ck_ok(remat_session_create(b.model.graph, REMAT_NONE, &config, &b.session));
+    float x[T][B][F];
+    for (int t = 0; t < T; t++)
+        for (int i = 0; i < B * F; i++)
+            (&x[0][0][0])[(backwards ? T - 1 - t : t) * B * F + i] = sinf((float)(t * 7 + i * 3));
+    ck_ok(remat_write(b.session, REMAT_INPUT, 0, x, sizeof x));
+    return b;
+}
+
+static void read_logits(built *b, float logits[B * CLASSES]) {
+    remat_step_result r;
+    ck_ok(remat_evaluate(b->session, &r));
+    ck_ok(remat_read(b->session, REMAT_OUTPUT, 0, logits, B * CLASSES * sizeof *logits));
+}
+
+/* One direction's parameters out of those of both; of the head, its half of the columns. */
+static void copy_direction(built *both, built *one, bool reverse) {
+    static float data[MOST], half[MOST];
+    remat_array array;
+    char name[80];
+    for (int64_t i = 0; i < remat_count(one->session, REMAT_PARAM); i++) {
+        ck_ok(remat_array_info(one->session, REMAT_PARAM, i, &array));
+        bool rnn = !strncmp(array.name, "rnn.", 4), head = !strcmp(array.name, "head.weight");
+        snprintf(name, sizeof name, "%s%s", array.name, rnn && reverse ? "_reverse" : "");
+        int64_t from = remat_find(both->session, REMAT_PARAM, name);
+        ck_assert_msg(from >= 0, "there is no %s", name);
+        ck_ok(remat_read(both->session, REMAT_PARAM, from, data, array.bytes * (head ? 2 : 1)));
+        for (int k = 0; head && k < CLASSES * H; k++) half[k] = data[k / H * 2 * H + (reverse ? H : 0) + k % H];
+        if (!strcmp(array.name, "head.bias") && reverse) memset(data, 0, array.bytes);
+        ck_ok(remat_write(one->session, REMAT_PARAM, i, head ? half : data, array.bytes));
+    }
+}
+
+/* The logits of both directions are the sum of those of one, and of the other on what is turned round. */
+START_TEST(two_directions_are_two_models) {
+    built both = build_classifier(cells[_i], 1, true, false), ahead = build_classifier(cells[_i], 1, false, false);
+    built back = build_classifier(cells[_i], 1, false, true);
+    float sum[B * CLASSES], one[B * CLASSES], other[B * CLASSES];
+    copy_direction(&both, &ahead, false);
+    copy_direction(&both, &back, true);
+    read_logits(&both, sum);
+    read_logits(&ahead, one);
+    read_logits(&back, other);
+    for (int i = 0; i < B * CLASSES; i++) {
+        ck_assert_float_eq_tol(sum[i], one[i] + other[i], 1e-5f);
+        ck_assert(fabsf(one[i]) > 1e-4f && fabsf(other[i]) > 1e-4f);
+    }
+    release(&both);
+    release(&ahead);
+    release(&back);
+}
+END_TEST
+
+START_TEST(layers_above_read_both) {
+    built b = build_classifier(cells[_i], 2, true, false);
+    remat_array array;
+    ck_ok(remat_array_info(b.session, REMAT_PARAM, remat_find(b.session, REMAT_PARAM, "rnn.weight_ih_l1_reverse"),
+                           &array));
+    ck_assert_int_eq(array.dim[1], 2 * H);
+    ck_ok(remat_array_info(b.session, REMAT_PARAM, remat_find(b.session, REMAT_PARAM, "head.weight"), &array));
+    ck_assert_int_eq(array.dim[1], 2 * H);
+    release(&b);
+}
+END_TEST
+
 int main(void) {
     TCase *tests = tcase_create("model");
     tcase_add_loop_test(tests, no_bias_is_a_bias_of_zero, 0, sizeof cells / sizeof *cells);
+    tcase_add_loop_test(tests, two_directions_are_two_models, 0, sizeof cells / sizeof *cells);
+    tcase_add_loop_test(tests, layers_above_read_both, 0, sizeof cells / sizeof *cells);
     return run_suite("model", tests);
 }

@@ -30,7 +30,7 @@ typedef struct {
     /* The model. 0 in embed: as hidden. */
     char *model;
     int64_t layers, hidden, embed, classes;
-    bool no_bias;
+    bool no_bias, bidirectional;
     double dropout;
     /* The data. 0 in seq_len: the task's own length. */
     char *task, *data, *labels, *eval_data, *eval_labels;

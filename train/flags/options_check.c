@@ -272,6 +272,8 @@ remat_status rm_options_check_said(const rm_options *o) {
 }
 
 remat_status rm_options_check(const rm_options *o, rm_command command) {
+    REQUIRE(!o->bidirectional || !is(o->task, "lm"), INVALID,
+            "--bidirectional reads what comes next, and --task=lm is to predict it: leave one of them out");
     TRY(check_memory(o));
     TRY(check_ranks(o));
     REQUIRE(!is(o->lr_schedule, "step") || o->milestones, INVALID,

@@ -43,6 +43,8 @@ const rm_option rm_option_table[] = {
     INT("hidden", hidden, MODEL, RM_OF_MODEL, "256", 1, 1e6, "width of each layer"),
     INT("embed", embed, MODEL, RM_OF_MODEL, "0", 0, 1e6, "width of the embedding; 0: as hidden"),
     YES("no-bias", no_bias, MODEL, RM_OF_MODEL, "recurrent and linear layers without biases, PyTorch's bias=False"),
+    YES("bidirectional", bidirectional, MODEL, RM_OF_MODEL,
+        "each layer runs in both directions of time, PyTorch's bidirectional=True; not for lm"),
     INT("classes", classes, MODEL, RM_OF_MODEL, "0", 0, 1e6, "outputs of classify; 0: the largest label + 1"),
     NUM("dropout", dropout, FIT, RM_REMEMBERED, "0", 0, 0.999, "probability, after every layer but the last"),
 

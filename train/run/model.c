@@ -46,31 +46,55 @@ static remat_value target(remat_graph *g, const rm_data_shape *data, int64_t bat
 }
 
 /* Every layer starts from U(-1/sqrt(H), 1/sqrt(H)), biases too, as in PyTorch. */
-static remat_value recurrent(remat_graph *g, const rm_model_spec *spec, int64_t layer, remat_value x, int64_t width) {
+static remat_value recurrent(remat_graph *g, const rm_model_spec *spec, int64_t layer, remat_value x, int64_t width,
+                             bool reverse) {
     int cell = find_cell(spec->cell);
     int64_t H = spec->hidden, rows = cells[cell].gates * H;
     remat_init init = remat_init_uniform(1 / sqrt((double)H));
-    remat_value w_ih = parameter(g, "rnn.weight_ih_l%lld", layer, 2, rows, width, init);
-    remat_value w_hh = parameter(g, "rnn.weight_hh_l%lld", layer, 2, rows, H, init);
-    remat_value b_ih = bias(g, spec, "rnn.bias_ih_l%lld", layer, rows, init);
-    remat_value b_hh = bias(g, spec, "rnn.bias_hh_l%lld", layer, rows, init);
+    remat_value w_ih =
+        parameter(g, reverse ? "rnn.weight_ih_l%lld_reverse" : "rnn.weight_ih_l%lld", layer, 2, rows, width, init);
+    remat_value w_hh =
+        parameter(g, reverse ? "rnn.weight_hh_l%lld_reverse" : "rnn.weight_hh_l%lld", layer, 2, rows, H, init);
+    remat_value b_ih = bias(g, spec, reverse ? "rnn.bias_ih_l%lld_reverse" : "rnn.bias_ih_l%lld", layer, rows, init);
+    remat_value b_hh = bias(g, spec, reverse ? "rnn.bias_hh_l%lld_reverse" : "rnn.bias_hh_l%lld", layer, rows, init);
     return cells[cell].build(g, x, w_ih, w_hh, b_ih, b_hh);
 }
 
-static remat_value layers(remat_graph *g, const rm_model_spec *spec, remat_value x, int64_t width) {
-    for (int64_t layer = 0; layer < spec->layers; layer++) {
-        x = recurrent(g, spec, layer, x, layer ? spec->hidden : width);
-        if (layer + 1 < spec->layers && spec->dropout > 0) x = remat_dropout(g, x, spec->dropout);
-    }
-    return x;
+/* What the last layer has made, one direction of time or two. */
+typedef struct {
+    remat_value forwards, backwards; /* backwards: in reversed time; REMAT_NONE where there is none */
+} result;
+
+static remat_value joined(remat_graph *g, remat_value one, remat_value other) {
+    return other.id ? remat_concat(g, (remat_value[]){one, other}, 2) : one;
 }
 
-static remat_value head(remat_graph *g, const rm_model_spec *spec, remat_value x) {
-    int64_t outputs = spec->data.classes ? spec->data.classes : 1;
-    remat_init init = remat_init_uniform(1 / sqrt((double)spec->hidden));
-    remat_value w = parameter(g, "head.weight", 0, 2, outputs, spec->hidden, init);
+static remat_value every_step(remat_graph *g, result y) {
+    return joined(g, y.forwards, y.backwards.id ? remat_reverse(g, y.backwards) : REMAT_NONE);
+}
+
+static remat_value last_step(remat_graph *g, result y) {
+    return joined(g, remat_last_step(g, y.forwards), y.backwards.id ? remat_last_step(g, y.backwards) : REMAT_NONE);
+}
+
+static result layers(remat_graph *g, const rm_model_spec *spec, remat_value x, int64_t width) {
+    result y = {REMAT_NONE, REMAT_NONE};
+    for (int64_t layer = 0; layer < spec->layers; layer++) {
+        if (layer) x = every_step(g, y);
+        if (layer && spec->dropout > 0) x = remat_dropout(g, x, spec->dropout);
+        if (layer) width = spec->hidden * (spec->bidirectional ? 2 : 1);
+        y.forwards = recurrent(g, spec, layer, x, width, false);
+        if (spec->bidirectional) y.backwards = recurrent(g, spec, layer, remat_reverse(g, x), width, true);
+    }
+    return y;
+}
+
+static remat_value head(remat_graph *g, const rm_model_spec *spec, result y) {
+    int64_t outputs = spec->data.classes ? spec->data.classes : 1, width = spec->hidden * (spec->bidirectional ? 2 : 1);
+    remat_init init = remat_init_uniform(1 / sqrt((double)width));
+    remat_value w = parameter(g, "head.weight", 0, 2, outputs, width, init);
     remat_value b = bias(g, spec, "head.bias", 0, outputs, init);
-    return remat_linear(g, spec->data.every_step ? x : remat_last_step(g, x), w, b);
+    return remat_linear(g, (spec->data.every_step ? every_step : last_step)(g, y), w, b);
 }
 
 static remat_value loss(remat_graph *g, const rm_model_spec *spec, remat_value logits, remat_value target) {

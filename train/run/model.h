@@ -4,6 +4,9 @@
  *     tokens ─ embedding ┐
  *                        ├─ layer 0 ─ dropout ─ ... ─ layer L-1 ─ [last step] ─ head ─ loss
  *     reals ─────────────┘
+ *
+ * In both directions a layer is two, weight_ih_l0 and weight_ih_l0_reverse, whose results lie side by side; the last step is each
+ * one's own last: timestep T-1 of the one, 0 of the other.
  */
 #ifndef RM_MODEL_H
 #define RM_MODEL_H
@@ -14,6 +17,7 @@ typedef struct {
     const char *cell; /* "lstm", "gru", "rnn" */
     int64_t layers, hidden, embed;
     bool no_bias; /* of the recurrent layers and the head: PyTorch's bias=False */
+    bool bidirectional; /* each layer reads what both directions of the one below have made */
     double dropout, label_smoothing;
     rm_data_shape data; /* decides the embedding, the head's width and the loss */
 } rm_model_spec;

@@ -33,6 +33,7 @@ remat_status rm_setup_init(rm_options *o) {
     const char *cell = shape.gates == 4 ? "lstm" : shape.gates == 3 ? "gru" : shape.gates == 1 ? "rnn" : NULL;
     if (cell) TRY(rm_options_learn(o, "model", cell, o->init));
     if (cell) TRY(rm_options_learn(o, "no-bias", shape.biases ? "false" : "true", o->init));
+    if (cell) TRY(rm_options_learn(o, "bidirectional", shape.bidirectional ? "true" : "false", o->init));
     TRY(learn_count(o, "layers", shape.layers));
     TRY(learn_count(o, "hidden", shape.hidden));
     bool as_hidden = !o->embed && shape.embed == shape.hidden; /* which is what 0 means */
@@ -76,6 +77,7 @@ remat_status rm_setup_spec(rm_options *o, const rm_dataset *dataset, rm_model_sp
                            .hidden = o->hidden,
                            .embed = o->embed ? o->embed : o->hidden,
                            .no_bias = o->no_bias,
+                           .bidirectional = o->bidirectional,
                            .dropout = o->dropout,
                            .label_smoothing = o->label_smoothing,
                            .data = shape};

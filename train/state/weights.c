@@ -193,6 +193,7 @@ static void note_shape(const rm_st_array *array, rm_weights_shape *out) {
     int layer, end = 0;
     rm_weights_our_name(array->name, name, sizeof name);
     if (strstr(name, "bias")) out->biases = true;
+    if (!strcmp(name, "rnn.weight_hh_l0_reverse")) out->bidirectional = true;
     if (array->rank != 2) return;
     if (sscanf(name, "rnn.weight_hh_l%9d%n", &layer, &end) == 1 && !name[end] && layer >= out->layers) {
         out->layers = layer + 1;

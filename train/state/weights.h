@@ -25,7 +25,7 @@ remat_status rm_weights_import(remat_session *session, const char *path);
 /* What the shapes in such a file say of its model; 0: nothing. gates: 4 lstm, 3 gru, 1 rnn. */
 typedef struct {
     int64_t layers, hidden, gates, embed, outputs;
-    bool biases; /* there are any */
+    bool biases, bidirectional; /* there are any; layers in both directions */
 } rm_weights_shape;
 remat_status rm_weights_shape_of(const char *path, rm_weights_shape *out);
 
