@@ -21,10 +21,14 @@ void rm_run_transfer(const rm_runner *runner, const rm_problem *problem, const r
     uint64_t bytes = object_bytes(runner, problem, step);
     bool state = step.object == RM_STATE;
     rm_part part = {.at = (state ? transfers->state_at : transfers->saved_at)[step.index], .left = bytes};
-    if (!bytes) give(runner, step.verb, NULL, 0, &part); /* it counts as a transfer all the same */
-    if (!state && bytes) give(runner, step.verb, runner->saved[step.index], bytes, &part);
-    for (int64_t k = problem->state[step.index]; state && k < problem->state[step.index + 1]; k++)
-        if (problem->piece[k].bytes) give(runner, step.verb, runner->piece[k], problem->piece[k].bytes, &part);
+    if (!bytes) {
+        give(runner, step.verb, NULL, 0, &part); /* it counts as a transfer all the same */
+    } else if (!state) {
+        give(runner, step.verb, runner->saved[step.index], bytes, &part);
+    } else {
+        for (int64_t k = problem->state[step.index]; k < problem->state[step.index + 1]; k++)
+            if (problem->piece[k].bytes) give(runner, step.verb, runner->piece[k], problem->piece[k].bytes, &part);
+    }
 }
 
 remat_status rm_run_wait(const rm_runner *runner, const rm_schedule *schedule, int64_t number) {

@@ -13,7 +13,9 @@
 enum { MOST_OPS = 16 };
 typedef enum { STARTING, READY, FINALIZED, ENDED } stage;
 
+/* Kept as long as their communicator: a GPU that breaks never runs those that wait. */
 typedef struct operation {
+    struct operation *next;
     struct ncclComm *comm;
     fake_collective what;
     long number;
@@ -22,6 +24,7 @@ typedef struct operation {
 /* They are never freed, so that a call on one that has ended is seen. */
 struct ncclComm {
     struct ncclComm *next;
+    operation *given;
     char path[160];
     int rank, size, device, splits;
     _Atomic stage stage;
@@ -231,10 +234,9 @@ static cudaError_t operate(ncclComm_t comm, const operation *op) {
 }
 
 static cudaError_t run(void *context) {
-    operation op = *(operation *)context;
-    free(context);
-    cudaError_t error = operate(op.comm, &op);
-    op.comm->running--;
+    const operation *op = context;
+    cudaError_t error = operate(op->comm, op);
+    op->comm->running--;
     return error;
 }
 
@@ -266,9 +268,9 @@ static ncclResult_t issue(ncclComm_t comm, fake_collective what, ncclRedOp_t sum
         memcpy(what.scale, comm->op_scale[i], sizeof what.scale);
     }
     operation *op = malloc(sizeof *op);
-    *op = (operation){.comm = comm, .what = what, .number = ++comm->collectives};
+    *op = (operation){.next = comm->given, .comm = comm, .what = what, .number = ++comm->collectives};
+    comm->given = op;
     if (op->number == fake_fault("system_at", 0)) {
-        free(op);
         fail(comm, ncclSystemError, "Call to ibv_reg_mr failed with error Cannot allocate memory");
         return leave(comm, ncclSystemError);
     }
