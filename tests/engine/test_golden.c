@@ -1,5 +1,5 @@
 /* test_golden.c: the engine against PyTorch, from files (tests/golden/): loss, every gradient, and ten steps of each
- * optimizer, for each kind of cell and for a mixture of the other layers; under several plans.
+ * optimizer, for each kind of cell and for a mixture of the other layers; and truncated back-propagation; under several plans.
  *
  * Tolerance. The files hold float64 results; we compute in float. One rounding is 2^-24 of a number, and an array's error
  * is measured against its largest magnitude M: LIMIT * 2^-24 * M. PyTorch's own float run stays within 11 such units
@@ -184,6 +184,44 @@ START_TEST(ten_steps) {
 }
 END_TEST
 
+/* ---- Truncated back-propagation ----------------------------------------------------------------------------------- */
+
+static fixture start_stateful(int network, int plan, int micro_steps) {
+    recipe plain = {"truncated", {.optimizer = "sgd", .stateful = true, .micro_steps = micro_steps}, 0.5};
+    return start(network, plan, &plain);
+}
+
+/* The ten batches are windows of one sequence: PyTorch's states are detached between them. */
+START_TEST(gradients_end_at_windows) {
+    int network = _i / PLANS, plan = _i % PLANS;
+    fixture b = start_stateful(network, plan, STEPS);
+    remat_step_result r;
+    for (int window = 0; window < STEPS; window++) {
+        feed(b.session, b.file, window);
+        CHECKED(remat_gradients(b.session, &r));
+    }
+    compare(golden_find(b.file, "windows", "loss"), 0, &r.loss, 1, names[network]);
+    compare_all(b.session, REMAT_GRADIENT, b.file, "windows", names[network]);
+    done(&b);
+}
+END_TEST
+
+START_TEST(a_step_a_window) {
+    int network = _i / PLANS, plan = _i % PLANS;
+    fixture b = start_stateful(network, plan, 1);
+    double losses[STEPS];
+    for (int window = 0; window < STEPS; window++) {
+        remat_step_result r;
+        feed(b.session, b.file, window);
+        CHECKED(remat_step(b.session, 0.5, &r));
+        losses[window] = r.loss;
+    }
+    compare(golden_find(b.file, "truncated", "losses"), 0, losses, STEPS, names[network]);
+    compare_all(b.session, REMAT_PARAM, b.file, "truncated", names[network]);
+    done(&b);
+}
+END_TEST
+
 int main(void) {
     int runs = (int)(sizeof names / sizeof *names) * PLANS;
     Suite *suite = suite_create("golden");
@@ -191,6 +229,8 @@ int main(void) {
     tcase_set_timeout(tcase, 120);
     tcase_add_loop_test(tcase, loss_and_gradients, 0, runs);
     tcase_add_loop_test(tcase, ten_steps, 0, runs);
+    tcase_add_loop_test(tcase, gradients_end_at_windows, 0, NET_CELLS * PLANS);
+    tcase_add_loop_test(tcase, a_step_a_window, 0, NET_CELLS * PLANS);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

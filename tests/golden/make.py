@@ -5,7 +5,9 @@
 
 The tests read the files (tests/golden/golden.h) and never need PyTorch. Each file holds one network: its initial
 parameters (rounded to float, so both sides start from the same numbers), its inputs, the loss and every gradient of the
-first batch, and, for each optimizer, the losses, gradient norms and final parameters of ten steps on ten batches.
+first batch, and, for each optimizer, the losses, gradient norms and final parameters of ten steps on ten batches. For
+networks whose states can go on (LSTM, GRU, RNN) also truncated back-propagation: the ten batches as windows that follow
+one another, with detached states; the gradient of all ten, and ten steps of plain SGD, one a window.
 
 Format: a line "remat golden 1", a line "NAME DTYPE RANK DIM..." per array, an empty line; then the arrays' bytes, little
 endian, row-major, in the same order, with nothing between them.
@@ -39,8 +41,11 @@ class ByteModel(nn.Module):
         self.head = nn.Linear(H, V)
 
     def forward(self, tokens, targets):
-        y, _ = self.rnn(self.embedding(tokens))
-        return nn.functional.cross_entropy(self.head(y).reshape(-1, V), targets.reshape(-1))
+        return self.window(tokens, targets, None)[0]
+
+    def window(self, tokens, targets, state):
+        y, state = self.rnn(self.embedding(tokens), state)
+        return nn.functional.cross_entropy(self.head(y).reshape(-1, V), targets.reshape(-1)), state
 
     @staticmethod
     def batches(generator):
@@ -85,6 +90,26 @@ def train(model, batches, optimizer_name):
     return losses, norms
 
 
+def detached(state):
+    return tuple(s.detach() for s in state) if isinstance(state, tuple) else state.detach()
+
+
+def truncated(model, batches, optimizer):
+    """The loop of PyTorch's examples; without an optimizer the windows' gradients are averaged."""
+    state, losses = None, []
+    model.zero_grad(set_to_none=True)
+    for tokens, targets in zip(*batches):
+        if optimizer:
+            optimizer.zero_grad()
+        loss, state = model.window(tokens, targets, state)
+        (loss if optimizer else loss / STEPS).backward()
+        if optimizer:
+            optimizer.step()
+        losses.append(loss.item())
+        state = detached(state)
+    return torch.tensor(losses, dtype=torch.float64)
+
+
 def run(build, start, batches, dtype):
     """Everything a golden file holds besides its inputs, computed in `dtype`."""
     real = [b.to(dtype) if b.is_floating_point() else b for b in batches]
@@ -108,6 +133,15 @@ def run(build, start, batches, dtype):
         out[optimizer + "/norms"] = torch.tensor(norms, dtype=torch.float64)
         for name, parameter in model.named_parameters():
             out[optimizer + "/" + name] = parameter.detach()
+    if hasattr(model, "window"):
+        model = fresh()
+        out["windows/loss"] = truncated(model, real, None).mean().reshape(1)
+        for name, parameter in model.named_parameters():
+            out["windows/" + name] = parameter.grad
+        model = fresh()
+        out["truncated/losses"] = truncated(model, real, torch.optim.SGD(model.parameters(), lr=0.5))
+        for name, parameter in model.named_parameters():
+            out["truncated/" + name] = parameter.detach()
     return out
 
 

@@ -95,11 +95,11 @@ static int64_t reversed(int64_t t, int64_t n) {
 static void compare_shards(rm_dataset *d, int64_t shards, int64_t size, int64_t part, bool pad) {
     rm_loader l, whole;
     int64_t micro = shards / size, rank = random_in(0, size - 1);
-    rm_loader_config config = {part * micro, 3, true, pad, rank, size, micro, shards};
+    rm_loader_config config = {part * micro, 3, true, pad, rank, size, micro, shards, false};
     ck_ok(rm_loader_create(d, &config, &l));
     ck_assert(l.batch.batch == part && l.global == part * shards);
     for (int64_t t = 0; t < micro; t++) {
-        rm_loader_config alone = {part, 3, true, pad, rank + size * reversed(t, micro), shards, 1, shards};
+        rm_loader_config alone = {part, 3, true, pad, rank + size * reversed(t, micro), shards, 1, shards, false};
         ck_ok(rm_loader_create(d, &alone, &whole));
         ck_ok(rm_loader_seek(&l, 0, 0));
         for (int64_t k = 0; k < 3 * whole.per_epoch; k++) {
@@ -122,6 +122,50 @@ START_TEST(shards_are_the_same_on_any_ranks) {
                 rm_dataset d = numbers(random_in(shards * part, 4 * shards * part));
                 compare_shards(&d, shards, size, part, (size + part) % 2);
             }
+}
+END_TEST
+
+/* ---- Streams ---- */
+
+/* Row r + W i has the i-th of equal stretches, sample after sample, the same in every epoch; and is begun there alone. */
+static void compare_stream(rm_loader *l, int64_t n) {
+    const rm_loader_config *c = &l->config;
+    int64_t rows = c->size * c->batch, length = n / rows;
+    for (int64_t epoch = 0; epoch < 2; epoch++)
+        for (int64_t k = 0; k < l->per_epoch * c->micro_steps; k++) {
+            const int32_t *ours = next(l);
+            ck_assert(l->begins == (k == 0) && l->epoch == epoch);
+            for (int64_t i = 0; i < c->batch; i++) ck_assert_int_eq(ours[i], (c->rank + c->size * i) * length + k);
+        }
+}
+
+START_TEST(rows_go_on_where_they_ended) {
+    for (int i = 0; i < 200; i++) {
+        int64_t size = random_in(1, 4), batch = random_in(1, 4), micro = random_in(1, 3);
+        rm_dataset d = numbers(random_in(size * batch * micro, size * batch * micro * 5));
+        rm_loader_config config = {.batch = batch, .shuffle = true, .stateful = true, .size = size};
+        rm_loader l, again;
+        config.micro_steps = micro;
+        config.rank = random_in(0, size - 1);
+        ck_ok(rm_loader_create(&d, &config, &l));
+        ck_ok(rm_loader_create(&d, &config, &again));
+        compare_stream(&l, d.count);
+        ck_ok(rm_loader_seek(&l, 1, l.global * random_in(0, l.per_epoch - 1)));
+        ck_ok(rm_loader_seek(&again, 0, 0));
+        while (again.consumed < l.consumed) next(&again);
+        ck_assert(!memcmp(next(&l), next(&again), (size_t)batch * sizeof(int32_t)) && l.begins == again.begins);
+        rm_loader_free(&l);
+        rm_loader_free(&again);
+    }
+}
+END_TEST
+
+START_TEST(without_streams_every_batch_begins) {
+    rm_dataset d = numbers(20);
+    rm_loader l;
+    ck_ok(rm_loader_create(&d, &(rm_loader_config){.batch = 3}, &l));
+    for (int k = 0; k < 8; k++) ck_assert(next(&l) && l.begins);
+    rm_loader_free(&l);
 }
 END_TEST
 
@@ -148,7 +192,7 @@ static rm_loader_config random_ranks(int64_t n) {
         bool sharded = random_in(0, 1);
         int64_t size = sharded ? 1 << random_in(0, 3) : random_in(1, 7), micro = 1 << random_in(0, 2);
         int64_t batch = random_in(1, 4) * (sharded ? micro : 1);
-        rm_loader_config c = {batch, 7, true, false, 0, size, micro, sharded ? size * micro : 0};
+        rm_loader_config c = {batch, 7, true, false, 0, size, micro, sharded ? size * micro : 0, false};
         if (size * batch * (sharded ? 1 : micro) <= n) return c;
     }
 }
@@ -267,6 +311,8 @@ int main(void) {
     tcase_add_test(tests, ranks_see_what_pytorch_gives_them);
     tcase_add_test(tests, micro_steps_are_the_next_batches);
     tcase_add_test(tests, shards_are_the_same_on_any_ranks);
+    tcase_add_test(tests, rows_go_on_where_they_ended);
+    tcase_add_test(tests, without_streams_every_batch_begins);
     tcase_add_test(tests, other_ranks_go_on_without_repeating_or_skipping);
     tcase_add_test(tests, the_same_ranks_go_on_where_they_were);
     tcase_add_test(tests, the_program_pads_when_told_to);

@@ -56,14 +56,18 @@ static int run_and_signal(const char *line, int signal, int ms) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+/* More than an epoch of each. */
+static const char *const kinds[] = {"", "--stateful --tbptt=16 "};
+
 START_TEST(killed_at_any_moment) {
     char line[2048];
     losses alone, killed;
-    const char *text = make_text("text", 8192);
-    ck_runs("train --data=%s " FLAGS "--steps=%d --metrics=%s", text, STEPS, in_scratch("alone.jsonl"));
+    const char *text = make_text("text", 8192), *kind = kinds[_i];
+    ck_runs("train --data=%s " FLAGS "%s--steps=%d --metrics=%s", text, kind, STEPS, in_scratch("alone.jsonl"));
     read_losses(in_scratch("alone.jsonl"), &alone);
-    snprintf(line, sizeof line, "train --data=%s " FLAGS "--steps=%d --metrics=%s --save=%s --save-every=3 --resume=%s",
-             text, STEPS, in_scratch("killed.jsonl"), in_scratch("st"), in_scratch("st"));
+    snprintf(line, sizeof line,
+             "train --data=%s " FLAGS "%s--steps=%d --metrics=%s --save=%s --save-every=3 --resume=%s", text, kind,
+             STEPS, in_scratch("killed.jsonl"), in_scratch("st"), in_scratch("st"));
     srand(7);
     int kills = 0, status;
     for (int i = 0; i < 60; i++) {
@@ -247,7 +251,7 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("resume");
-    tcase_add_test(tests, killed_at_any_moment);
+    tcase_add_loop_test(tests, killed_at_any_moment, 0, sizeof kinds / sizeof *kinds);
     tcase_add_test(tests, another_plan_continues);
     tcase_add_test(tests, resumed_runs_go_on_saving);
     tcase_add_test(tests, gradients_are_dumped_whole);

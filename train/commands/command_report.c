@@ -20,7 +20,7 @@ typedef struct {
 typedef struct {
     const char *path;
     char strategy[24];
-    int64_t segments;
+    int64_t segments, tbptt; /* 0: exact */
     uint64_t activations_bytes, arena_bytes, rss_bytes;
     bool planned;
     point *point; /* in order of step, each once: the last one counts */
@@ -42,6 +42,7 @@ static void read_plan(const json_t *event, run *r) {
     snprintf(r->strategy, sizeof r->strategy, "%s", strategy ? strategy : "?");
     (void)rm_printable(r->strategy); /* a file may say anything */
     r->segments = whole(event, "segments");
+    r->tbptt = whole(event, "tbptt");
     r->activations_bytes = (uint64_t)whole(event, "activations_peak_bytes");
     r->arena_bytes = (uint64_t)whole(event, "planned_peak_bytes");
     r->planned = true;
@@ -129,6 +130,11 @@ static void print_table(const run *runs, int n) {
     printf("%-22s %-9s %8s %12s %12s %12s %11s %10s %6s %13s\n", "run", "strategy", "segments", "activations", "arena",
            "process", "step [ms]", "tokens/s", "steps", "final loss");
     for (int i = 0; i < n; i++) print_row(&runs[i]);
+    putchar('\n');
+    for (int i = 0; i < n; i++)
+        if (runs[i].tbptt)
+            printf("%s is truncated: its gradients end every %lld timesteps.\n", runs[i].path,
+                   (long long)runs[i].tbptt);
 }
 
 /* ---- The same bits? --------------------------------------------------------------------------------------------- */
@@ -180,7 +186,6 @@ static remat_status report(run *runs, int n, const rm_options *options, int *exi
         TRY(read_run(&runs[i]));
     }
     print_table(runs, n);
-    if (n > 1) putchar('\n');
     if (!compare(runs, n) && options->require_identical) *exit_status = 1;
     return rm_file_flush_output();
 }

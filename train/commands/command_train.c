@@ -8,6 +8,7 @@
 #include "train/run/interrupt.h"
 #include "train/report/plot.h"
 #include "train/text.h"
+#include "train/run/setup.h"
 #include "train/run/trainer.h"
 
 #include <math.h>
@@ -17,11 +18,14 @@
 
 /* ---- A step ----------------------------------------------------------------------------------------------------- */
 
-/* The last micro step of an update, and the update. With --dump-grads the first is done in two halves, which gives the same
+/* Of the session, that make an update: each window of each batch. */
+static int64_t calls_of(const rm_trainer *t) { return t->loader.config.micro_steps * rm_setup_windows(t->options); }
+
+/* The last of them, and the update. With --dump-grads the first is done in two halves, which gives the same
  * bits; all ranks do so, that they stay in step. */
 static remat_status finish_update(rm_trainer *t, remat_step_result *result) {
     const char *dump = t->step == t->start.step ? t->options->dump_grads : NULL;
-    if (t->loader.config.micro_steps == 1 && !dump) return remat_step(t->session, t->lr, result);
+    if (calls_of(t) == 1 && !dump) return remat_step(t->session, t->lr, result);
     TRY(remat_gradients(t->session, result));
     if (dump && t->ranks.rank == 0) TRY(rm_dump_gradients(t->session, dump));
     double loss = result->loss;
@@ -51,15 +55,34 @@ static remat_status find_accuracy(rm_trainer *t, double *accuracy) {
     return REMAT_OK;
 }
 
+/* States begin with zeros where the batch's samples do not go on from those before. */
+static remat_status begin_sequence(rm_trainer *t) {
+    static const float zeros[4096];
+    for (int64_t i = 0; i < remat_count(t->session, REMAT_CARRIED); i++) {
+        remat_array state;
+        TRY(remat_array_info(t->session, REMAT_CARRIED, i, &state));
+        for (uint64_t at = 0; at < state.bytes; at += sizeof zeros) {
+            uint64_t bytes = state.bytes - at < sizeof zeros ? state.bytes - at : sizeof zeros;
+            TRY(remat_write_part(t->session, REMAT_CARRIED, i, at, zeros, bytes));
+        }
+    }
+    return REMAT_OK;
+}
+
+static remat_status next_batch(rm_trainer *t) {
+    TRY(rm_loader_next(&t->loader));
+    return t->loader.begins ? begin_sequence(t) : REMAT_OK;
+}
+
 /* One update; *seconds is what the session took. */
 static remat_status update(rm_trainer *t, remat_step_result *result, double *seconds) {
-    int64_t micro_steps = t->loader.config.micro_steps;
+    int64_t windows = rm_setup_windows(t->options), calls = calls_of(t);
     *seconds = t->n_right = 0;
-    for (int64_t k = 1; k <= micro_steps; k++) {
-        TRY(rm_loader_next(&t->loader));
-        TRY(rm_batch_write(&t->loader.batch, t->session));
+    for (int64_t k = 0; k < calls; k++) {
+        if (k % windows == 0) TRY(next_batch(t));
+        TRY(rm_batch_write(&t->loader.batch, k % windows, windows, t->session));
         double start = rm_now_s();
-        TRY(k < micro_steps ? remat_gradients(t->session, result) : finish_update(t, result));
+        TRY(k + 1 < calls ? remat_gradients(t->session, result) : finish_update(t, result));
         *seconds += rm_now_s() - start;
         TRY(count_right(t));
     }

@@ -33,9 +33,11 @@ remat_status rm_batch_put(rm_batch *b, int64_t column, int64_t sample) {
     return b->dataset->fill(b->dataset, sample, column, b->batch, b->input, b->target);
 }
 
-remat_status rm_batch_write(const rm_batch *b, remat_session *session) {
-    TRY(remat_write(session, REMAT_INPUT, 0, b->input, b->input_bytes));
-    return remat_write(session, REMAT_INPUT, 1, b->target, b->target_bytes);
+/* Time is the outermost axis, so a window is a piece of the buffer. */
+remat_status rm_batch_write(const rm_batch *b, int64_t window, int64_t windows, remat_session *session) {
+    uint64_t input = b->input_bytes / (uint64_t)windows, target = b->target_bytes / (uint64_t)windows;
+    TRY(remat_write(session, REMAT_INPUT, 0, (const char *)b->input + (uint64_t)window * input, input));
+    return remat_write(session, REMAT_INPUT, 1, (const char *)b->target + (uint64_t)window * target, target);
 }
 
 /* ---- An epoch --------------------------------------------------------------------------------------------------- */
@@ -69,8 +71,16 @@ static int64_t place_of(const rm_loader *l, int64_t t, int64_t i) {
     return c->rank + c->size * (remat_micro_shard(t, c->micro_steps, true) + c->micro_steps * i);
 }
 
+/* The i-th row's sample of micro step t: rows are told apart by their place among those of all ranks. */
+static int64_t place_in_stream(const rm_loader *l, int64_t t, int64_t i) {
+    const rm_loader_config *c = &l->config;
+    int64_t row = c->rank + c->size * i, length = l->samples / (c->size * c->batch);
+    return row * length + l->consumed / l->global * c->micro_steps + t;
+}
+
 /* Padding takes samples from the epoch's beginning. */
 static int64_t sample_of(const rm_loader *l, int64_t t, int64_t i) {
+    if (l->config.stateful) return place_in_stream(l, t, i);
     return remat_sampler_at(l->sampler, (l->consumed + place_of(l, t, i)) % l->samples);
 }
 
@@ -142,6 +152,7 @@ static void finish_update(rm_loader *l) {
 
 remat_status rm_loader_next(rm_loader *l) {
     if (left_in_epoch(l, l->consumed) == 0) TRY(rm_loader_seek(l, l->epoch + 1, 0));
+    l->begins = !l->config.stateful || (l->consumed == 0 && l->micro == 0);
     for (int64_t i = 0; i < l->batch.batch; i++) TRY(rm_batch_put(&l->batch, i, sample_of(l, l->micro, i)));
     if (++l->micro == l->config.micro_steps) finish_update(l);
     return REMAT_OK;

@@ -8,6 +8,8 @@
  *           DistributedSampler and a DataLoader give rank r, batch for batch.
  *   shards  G = W B. Rank r has order[consumed + r + W k], k = 0 .. B-1, and cuts it into V/W = K micro batches of B/K: the
  *           t-th has k = j + K i, j = remat_micro_shard(t). So it has what rank v = r + W j of V would have had.
+ *   stateful  G = W B K. Row r + W i, of W B, reads the i-th of equal stretches of the data, one sample a micro step: PyTorch's
+ *           batchify. Its samples go on where the one before ended, but for an epoch's first.
  *
  * An epoch ends when fewer than G samples are left; those are dropped (as with PyTorch's drop_last). With `pad` up to W-1
  * samples from the epoch's beginning may fill the ranks' last samples up, as DistributedSampler does by default; what then
@@ -33,7 +35,9 @@ typedef struct {
 remat_status rm_batch_create(rm_dataset *dataset, int64_t batch, rm_batch *out);
 void rm_batch_free(rm_batch *batch);
 remat_status rm_batch_put(rm_batch *batch, int64_t column, int64_t sample);
-remat_status rm_batch_write(const rm_batch *batch, remat_session *session); /* inputs 0 and 1 */
+/* Into inputs 0 and 1 of a session of T/windows timesteps: those of window number `window`. Several are for targets at every
+ * timestep. */
+remat_status rm_batch_write(const rm_batch *batch, int64_t window, int64_t windows, remat_session *session);
 
 typedef struct {
     int64_t batch; /* B */
@@ -42,6 +46,7 @@ typedef struct {
     int64_t rank, size;  /* r, W; size 0: 1 */
     int64_t micro_steps; /* K; 0: 1 */
     int64_t shards;      /* V = W K, all powers of two: the same bits for any W; 0: plain */
+    bool stateful;       /* rows go on from batch to batch */
 } rm_loader_config;
 
 typedef struct {
@@ -53,6 +58,7 @@ typedef struct {
     int64_t per_epoch;       /* updates in a whole epoch */
     int64_t epoch, consumed; /* where the next update begins; consumed <= samples */
     int64_t micro;           /* the next micro step, of that update */
+    bool begins;             /* the batch's samples do not go on where those of the batch before ended */
 } rm_loader;
 
 /* Over all of `dataset`, which is borrowed. INVALID when it has fewer samples than an update needs, or B cannot be cut into

@@ -82,6 +82,7 @@ static remat_status plan_with(const search *s, const rm_options *o, bool limited
     remat_config config = rm_setup_training_config(o);
     *out = NULL;
     spec.data.timesteps = o->seq_len;
+    spec.window = o->tbptt;
     config.plan_only = true;
     config.ranks = s->ranks;
     config.calibration = NULL; /* bytes are asked for, not times */
@@ -145,6 +146,7 @@ static rm_options halved(const rm_options *base, const number *of, int halvings)
     if (!strcmp(of->name, "tile")) o.tile = n;
     if (!strcmp(of->name, "batch")) o.batch = n;
     if (!strcmp(of->name, "seq-len")) o.seq_len = n;
+    if (!strcmp(of->name, "tbptt")) o.tbptt = n;
     return o;
 }
 
@@ -155,10 +157,10 @@ static bool fits_halved(search *s, const rm_options *base, const number *of, int
     return fits(s, &o, changes);
 }
 
-/* A batch that the shards of --deterministic-world can be cut from. */
+/* A batch that the shards of --deterministic-world can be cut from, a sample that windows can. */
 static bool can_be_halved(const rm_options *base, const number *of, int halvings) {
     rm_options o = halved(base, of, halvings);
-    return !rm_setup_world(&o);
+    return !rm_setup_world(&o) && !(o.tbptt && o.seq_len % o.tbptt);
 }
 
 static int most_halvings(int64_t from) {
@@ -233,9 +235,11 @@ static bool find_smaller(search *s, const rm_options *o, const way *freest) {
     char before[64] = "";
     const rm_options *other = freest ? &freest->options : NULL;
     if (freest) snprintf(before, sizeof before, "%s ", freest->changes);
+    const char *time = o->tbptt ? "tbptt" : "seq-len"; /* the one that decides how many activations there are */
+    int64_t timesteps = o->tbptt ? o->tbptt : o->seq_len;
     return halve_tile(s, o, "") || (other && halve_tile(s, other, before)) || halve(s, o, "", "batch", o->batch) ||
-           (other && halve(s, other, before, "batch", o->batch)) || halve(s, o, "", "seq-len", o->seq_len) ||
-           (other && halve(s, other, before, "seq-len", o->seq_len));
+           (other && halve(s, other, before, "batch", o->batch)) || halve(s, o, "", time, timesteps) ||
+           (other && halve(s, other, before, time, timesteps));
 }
 
 static bool find_change(search *s, const rm_options *o) {

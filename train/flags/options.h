@@ -35,9 +35,9 @@ typedef struct {
     /* The data. 0 in seq_len: the task's own length. */
     char *task, *data, *labels, *eval_data, *eval_labels;
     int64_t seq_len, batch, samples, seed;
-    bool rows, no_shuffle, pad;
+    bool rows, no_shuffle, pad, stateful;
     /* Training. A negative lr: the optimizer's own. */
-    int64_t steps, epochs;
+    int64_t steps, epochs, tbptt; /* 0 in tbptt: off */
     char *optimizer;
     double lr, momentum, beta1, beta2, eps, weight_decay, clip_grad_norm;
     bool nesterov;

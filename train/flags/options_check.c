@@ -44,6 +44,8 @@ static const rule rules[] = {
     {"eval-labels", NULL, "eval-data", NULL, NULL},
     {"rows", "false", "task", "classify", NULL},
     {"samples", NULL, "task", "adding|copy", "which generate them"},
+    {"stateful", "false", "task", "lm", "whose samples go on where others end"},
+    {"tbptt", "0", "task", "lm|copy", "whose targets are at every timestep"},
 
     {"momentum", "0", "optimizer", "sgd|lars", NULL},
     {"nesterov", "false", "optimizer", "sgd|lars", NULL},
@@ -230,6 +232,23 @@ static remat_status check_null(const rm_options *o, rm_command command) {
     return REMAT_OK;
 }
 
+/* Carried states go forwards in time, and in one order. */
+static remat_status check_states(const rm_options *o) {
+    const char *flag = o->tbptt ? "tbptt" : "stateful";
+    if (!o->tbptt && !o->stateful) return REMAT_OK;
+    REQUIRE(!o->bidirectional, INVALID,
+            "--%s carries states forwards, and --bidirectional has layers that begin at the end: leave one of the two "
+            "out",
+            flag);
+    REQUIRE(!o->deterministic_world, INVALID,
+            "--%s carries states from one micro step to the next, and --deterministic-world makes them in another "
+            "order: leave one of the two out",
+            flag);
+    REQUIRE(!(o->stateful && o->pad), INVALID,
+            "--stateful gives each row a stretch of the text, which --pad could not fill up: leave one of the two out");
+    return REMAT_OK;
+}
+
 /* A preset's rate goes with its optimizer: lars' rates are thousands of times those of adam. */
 static remat_status check_preset(const rm_options *o) {
     rm_preset preset;
@@ -276,6 +295,7 @@ remat_status rm_options_check(const rm_options *o, rm_command command) {
             "--bidirectional reads what comes next, and --task=lm is to predict it: leave one of them out");
     TRY(check_memory(o));
     TRY(check_ranks(o));
+    TRY(check_states(o));
     REQUIRE(!is(o->lr_schedule, "step") || o->milestones, INVALID,
             "--lr-schedule=step needs to know where: say --milestones=300,600 (updates) or 30e,60e (epochs)");
     TRY(check_preset(o));

@@ -61,9 +61,13 @@ const rm_option rm_option_table[] = {
     INT("seed", seed, RUN | RM_SAMPLE, RM_OF_RUN, "0", 0, 9e15, "of parameters, dropout, order and generated data"),
     YES("no-shuffle", no_shuffle, FIT, RM_OF_RUN, "take the samples in the order of the file"),
     YES("pad", pad, FIT, RM_OF_RUN, "samples from an epoch's beginning fill up its end, as DistributedSampler does by default"),
+    YES("stateful", stateful, FIT, RM_OF_RUN,
+        "lm: states go on from batch to batch; each row reads its own stretch of the text, as after PyTorch's batchify"),
 
     INT("steps", steps, FIT, RM_REMEMBERED, "100", 1, HUGE_COUNT, "updates, counted from the first run's start"),
     INT("epochs", epochs, FIT, RM_REMEMBERED, NULL, 1, HUGE_COUNT, "passes over the data, instead of --steps"),
+    INT("tbptt", tbptt, FIT, RM_OF_RUN, "0", 0, 1e9,
+        "truncated back-propagation: gradients end every N timesteps, states do not; 0: exact"),
     ONE("optimizer", optimizer, FIT, RM_OF_RUN, "adam", "sgd|adam|adamw|lars|lamb", "PyTorch's formulas; lars, lamb: docs/large_batch.md"),
     NUM("lr", lr, FIT, RM_REMEMBERED, NULL, 0, 1e6, "learning rate [sgd 0.1, lars 1, others 0.001]"),
     NUM("momentum", momentum, FIT, RM_OF_RUN, "0", 0, 0.9999999, "sgd, lars"),

@@ -52,6 +52,7 @@ remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec 
 remat_status rm_evaluator_open(const rm_options *o, const rm_model_spec *training, int64_t batch, bool plan_only,
                                rm_dataset **dataset, rm_evaluator *out) {
     rm_model_spec spec = *training;
+    spec.window = 0; /* a forward pass needs no truncation */
     if (!o->eval_every && !o->eval_data) return REMAT_OK;
     bool generated = !strcmp(o->task, "adding") || !strcmp(o->task, "copy");
     REQUIRE(o->eval_data || generated, INVALID, "--eval-every needs something to evaluate on: --eval-data=FILE");
@@ -98,7 +99,7 @@ enum { WINDOW = 1024 };
 static remat_status run_part(rm_evaluator *e, rm_eval_part *part, int64_t first, double *loss, int64_t *right) {
     remat_step_result result;
     for (int64_t b = 0; b < part->batch.batch; b++) TRY(rm_batch_put(&part->batch, b, first + b));
-    TRY(rm_batch_write(&part->batch, part->session));
+    TRY(rm_batch_write(&part->batch, 0, 1, part->session));
     TRY(remat_evaluate(part->session, &result));
     *loss = result.loss * (double)part->batch.batch;
     return e->width ? take_outputs(e, part, right) : REMAT_OK;

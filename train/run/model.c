@@ -32,14 +32,14 @@ static remat_value bias(remat_graph *g, const rm_model_spec *spec, const char *f
     return spec->no_bias ? REMAT_NONE : parameter(g, format, layer, 1, rows, 0, init);
 }
 
-static remat_value input(remat_graph *g, const rm_data_shape *data, int64_t batch) {
-    int64_t dim[] = {data->timesteps, batch, data->features};
+static remat_value input(remat_graph *g, const rm_data_shape *data, int64_t timesteps, int64_t batch) {
+    int64_t dim[] = {timesteps, batch, data->features};
     return data->vocabulary ? remat_input(g, "input", REMAT_I32, REMAT_SEQUENCE, 2, dim)
                             : remat_input(g, "input", REMAT_F32, REMAT_SEQUENCE, 3, dim);
 }
 
-static remat_value target(remat_graph *g, const rm_data_shape *data, int64_t batch) {
-    int64_t sequence[] = {data->timesteps, batch}, whole[] = {batch, 1};
+static remat_value target(remat_graph *g, const rm_data_shape *data, int64_t timesteps, int64_t batch) {
+    int64_t sequence[] = {timesteps, batch}, whole[] = {batch, 1};
     if (data->every_step) return remat_input(g, "target", REMAT_I32, REMAT_SEQUENCE, 2, sequence);
     return data->classes ? remat_input(g, "target", REMAT_I32, REMAT_WHOLE, 1, whole)
                          : remat_input(g, "target", REMAT_F32, REMAT_WHOLE, 2, whole);
@@ -111,7 +111,8 @@ remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_
     TRY(remat_graph_create(&out->graph));
     remat_graph *g = out->graph;
     const rm_data_shape *data = &spec->data;
-    remat_value x = input(g, data, batch), y = with_loss ? target(g, data, batch) : REMAT_NONE;
+    int64_t T = spec->window ? spec->window : data->timesteps;
+    remat_value x = input(g, data, T, batch), y = with_loss ? target(g, data, T, batch) : REMAT_NONE;
     int64_t width = data->vocabulary ? spec->embed : data->features;
     if (data->vocabulary)
         x = remat_embedding(g, x,

@@ -16,10 +16,11 @@
 typedef struct {
     const char *cell; /* "lstm", "gru", "rnn" */
     int64_t layers, hidden, embed;
-    bool no_bias; /* of the recurrent layers and the head: PyTorch's bias=False */
+    bool no_bias;       /* of the recurrent layers and the head: PyTorch's bias=False */
     bool bidirectional; /* each layer reads what both directions of the one below have made */
     double dropout, label_smoothing;
     rm_data_shape data; /* decides the embedding, the head's width and the loss */
+    int64_t window;     /* timesteps of one call; 0: all of data's */
 } rm_model_spec;
 
 typedef struct {
@@ -29,7 +30,7 @@ typedef struct {
     int64_t classes;    /* of samples as wholes, K: predictions can be right or wrong. 0: they cannot */
 } rm_model;
 
-/* T = spec->data.timesteps. Inputs: 0 "input", 1 "target" (only with_loss). Free in any case. */
+/* T = spec->window, or spec->data.timesteps. Inputs: 0 "input", 1 "target" (only with_loss). Free in any case. */
 remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_loss, rm_model *out);
 void rm_model_free(rm_model *model);
 

@@ -4,6 +4,7 @@
 #include "train/state/weights.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,6 +67,15 @@ static remat_status shape_without_data(const rm_options *o, rm_data_shape *out) 
     return REMAT_OK;
 }
 
+/* A sample of T timesteps is cut into windows of equal length. */
+static remat_status check_windows(const rm_options *o) {
+    REQUIRE(!o->tbptt || o->seq_len % o->tbptt == 0, INVALID,
+            "--tbptt=%lld: samples of %lld timesteps cannot be cut into windows of so many: make --seq-len a multiple "
+            "of it",
+            (long long)o->tbptt, (long long)o->seq_len);
+    return REMAT_OK;
+}
+
 remat_status rm_setup_spec(rm_options *o, const rm_dataset *dataset, rm_model_spec *out) {
     rm_data_shape shape;
     if (dataset)
@@ -80,10 +90,11 @@ remat_status rm_setup_spec(rm_options *o, const rm_dataset *dataset, rm_model_sp
                            .bidirectional = o->bidirectional,
                            .dropout = o->dropout,
                            .label_smoothing = o->label_smoothing,
-                           .data = shape};
+                           .data = shape,
+                           .window = o->tbptt};
     o->seq_len = shape.timesteps;
     if (!strcmp(o->task, "classify")) o->classes = shape.classes;
-    return REMAT_OK;
+    return check_windows(o);
 }
 
 /* ---- Where measured times are kept ------------------------------------------------------------------------------ */
@@ -154,6 +165,8 @@ int64_t rm_setup_rows(const rm_options *o) {
     return o->deterministic_world ? o->batch / rm_setup_micro_steps(o) : o->batch;
 }
 
+int64_t rm_setup_windows(const rm_options *o) { return o->tbptt ? o->seq_len / o->tbptt : 1; }
+
 int64_t rm_setup_eval_batch(const rm_options *o) { return o->deterministic_world ? rm_setup_rows(o) : 0; }
 
 /* ---- The session's config --------------------------------------------------------------------------------------- */
@@ -192,7 +205,9 @@ remat_config rm_setup_training_config(const rm_options *o) {
     c.train_only = o->train_only;
     c.decay_vectors = o->decay_vectors;
     c.norm_limit = o->norm_limit;
-    c.micro_steps = (int)rm_setup_micro_steps(o);
+    int64_t calls = rm_setup_micro_steps(o) * rm_setup_windows(o);
+    c.micro_steps = calls < INT_MAX ? (int)calls : INT_MAX; /* the engine says how many there can be */
+    c.stateful = o->stateful || rm_setup_windows(o) > 1;
     c.pairwise = o->deterministic_world > 0;
     return c;
 }

@@ -32,6 +32,8 @@ remat_status rm_setup_world(const rm_options *options);
 int64_t rm_setup_ranks(const rm_options *options);
 int64_t rm_setup_micro_steps(const rm_options *options);
 int64_t rm_setup_rows(const rm_options *options);
+/* How many windows --tbptt cuts a sample into, each a micro step of the session; once --seq-len is known (rm_setup_spec). */
+int64_t rm_setup_windows(const rm_options *options);
 /* For rm_evaluator_open: a shard's rows, where there are shards, so that what is found has the same bits for any ranks. */
 int64_t rm_setup_eval_batch(const rm_options *options);
 

@@ -45,6 +45,7 @@ static remat_status open_data(rm_trainer *t, rm_model_spec *spec) {
                               .seed = o->seed,
                               .shuffle = !o->no_shuffle,
                               .pad = o->pad,
+                              .stateful = o->stateful,
                               .rank = t->ranks.rank,
                               .size = t->ranks.size,
                               .micro_steps = rm_setup_micro_steps(o),
@@ -57,9 +58,13 @@ static remat_status open_data(rm_trainer *t, rm_model_spec *spec) {
     return rm_loader_seek(&t->loader, t->start.epoch, t->start.consumed);
 }
 
+static remat_status restore(rm_trainer *t) {
+    TRY(rm_state_restore(t->state, &t->start, true, t->session));
+    return t->start.stateful ? rm_state_restore_carried(t->state, t->ranks.rank, t->ranks.size, t->session) : REMAT_OK;
+}
+
 static remat_status fill_session(rm_trainer *t) {
-    if (*t->state)
-        return rm_state_advise(t->options->resume, t->state, rm_state_restore(t->state, &t->start, true, t->session));
+    if (*t->state) return rm_state_advise(t->options->resume, t->state, restore(t));
     return t->options->init ? rm_weights_import(t->session, t->options->init) : REMAT_OK;
 }
 

@@ -2,6 +2,7 @@
 #include "train/run/trainer.h"
 
 #include "train/flags/budget_flag.h"
+#include "train/run/setup.h"
 #include "train/text.h"
 
 #include <stdio.h>
@@ -55,13 +56,25 @@ static void introduce_ranks(rm_trainer *t) {
                     o->zero ? ", its share" : "", plan->threads, plan->threads == 1 ? "" : "s");
 }
 
+/* What of time is cut, and what goes on. */
+static void introduce_states(rm_trainer *t) {
+    const rm_options *o = t->options;
+    int64_t windows = rm_setup_windows(o), rows = t->loader.config.batch * t->loader.config.size;
+    if (windows > 1)
+        rm_progress_say(&t->progress, "truncated: gradients end every %lld timesteps, in %lld windows a sample",
+                        (long long)o->tbptt, (long long)windows);
+    if (o->stateful)
+        rm_progress_say(&t->progress, "stateful: %lld row%s of %lld samples each, whose states go on within an epoch",
+                        (long long)rows, rows == 1 ? "" : "s", (long long)(t->dataset->count / rows));
+}
+
 void rm_trainer_introduce(rm_trainer *t) {
     char a[RM_TEXT], b[RM_TEXT], c[RM_TEXT], batch[160], rate[RM_LR_SCHEDULE_TEXT];
     const rm_options *o = t->options;
     remat_plan_summary plan = t->plan;
     rm_progress_say(&t->progress, "%s, %lld x %lld: %s parameters; %s: %lld samples of %lld timesteps, %s", o->model,
                     (long long)o->layers, (long long)o->hidden, rm_count_text(count_parameters(t->session), a),
-                    o->data ? o->data : o->task, (long long)t->dataset->count, (long long)plan.timesteps,
+                    o->data ? o->data : o->task, (long long)t->dataset->count, (long long)t->dataset->shape.timesteps,
                     batch_text(t, batch, sizeof batch));
     rm_progress_say(&t->progress,
                     "plan: %s, %lld segment%s, %lld tile%s of %lld; arena %s, of which activations %s; device "
@@ -72,6 +85,7 @@ void rm_trainer_introduce(rm_trainer *t) {
                     strcmp(plan.precision, "fp32") ? ", products in " : "",
                     strcmp(plan.precision, "fp32") ? plan.precision : "", plan.threads, plan.threads == 1 ? "" : "s");
     introduce_ranks(t);
+    introduce_states(t);
     if (*rm_lr_schedule_text(&t->rate, rate)) rm_progress_say(&t->progress, "%s", rate);
     if (plan.segments_requested > plan.segments)
         rm_progress_say(&t->progress,

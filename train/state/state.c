@@ -2,6 +2,7 @@
 #include "train/state/state.h"
 
 #include "memory/host.h"
+#include "train/state/carried.h"
 #include "train/state/optimizer_shards.h"
 #include "train/state/state_directory.h"
 #include "train/state/state_job.h"
@@ -100,7 +101,12 @@ static json_t *point_json(const rm_state_point *p) {
 }
 
 /* ---- Who writes what. The sizes and checksums of all files, two numbers each: that of the model, then those of the
- * optimizer, one or one of each rank; every rank fills in its own, and their sum is what rank 0 lists. ---- */
+ * optimizer, one or one of each rank, then that of carried states; every rank fills in its own, and their sum is what rank 0
+ * lists. ---- */
+
+static int64_t place_of_carried(const rm_state_ranks *ranks) {
+    return 2 + 2 * (ranks->shard_optimizer ? ranks->size : 1);
+}
 
 static void note(const rm_file_writer *writer, double about[2]) {
     about[0] = (double)writer->bytes;
@@ -141,7 +147,18 @@ static remat_status write_share(const char *state, const rm_state_ranks *ranks, 
     return ranks->shard_optimizer ? write_shards(state, ranks, session, about) : REMAT_OK;
 }
 
-static json_t *files_json(const rm_state_ranks *ranks, const double *about) {
+/* Collective. */
+static remat_status write_carried(const char *state, const rm_state_ranks *ranks, remat_session *session,
+                                  remat_status mine, double *about) {
+    char path[RM_PATH_BYTES];
+    rm_file_writer writer;
+    if (!mine) mine = rm_path_join(path, sizeof path, state, RM_STATE_CARRIED);
+    TRY(rm_carried_save(session, ranks, path, mine, &writer));
+    if (ranks->rank == 0) note(&writer, about + place_of_carried(ranks));
+    return REMAT_OK;
+}
+
+static json_t *files_json(const rm_state_ranks *ranks, bool stateful, const double *about) {
     json_t *files = json_object();
     list_file(files, RM_STATE_MODEL, about);
     if (!ranks->shard_optimizer) list_file(files, RM_STATE_OPTIMIZER, about + 2);
@@ -150,6 +167,7 @@ static json_t *files_json(const rm_state_ranks *ranks, const double *about) {
         rm_state_shard_name(r, ranks->size, name);
         list_file(files, name, about + 2 + 2 * r);
     }
+    if (stateful) list_file(files, RM_STATE_CARRIED, about + place_of_carried(ranks));
     return files;
 }
 
@@ -162,7 +180,7 @@ static remat_status write_state_json(const char *state, const rm_state_ranks *ra
     rm_state_job_find(&job);
     rm_state_job_write(&job, root);
     bool bad = json_object_set_new(root, "flags", flags_json(options)) != 0;
-    bad = json_object_set_new(root, "files", files_json(ranks, about)) || bad;
+    bad = json_object_set_new(root, "files", files_json(ranks, point->stateful, about)) || bad;
     remat_status status = rm_state_json_write(path, bad ? NULL : root);
     json_decref(root);
     return status;
@@ -224,7 +242,7 @@ static remat_status prepare(saving *s) {
     const rm_state_ranks *ranks = &s->store->ranks;
     TRY(rm_state_path(s->store->directory, RM_STATE_UNFINISHED, s->point.step, s->unfinished));
     TRY(rm_state_path(s->store->directory, "", s->point.step, s->final));
-    s->n_about = 2 + 2 * (ranks->shard_optimizer ? ranks->size : 1);
+    s->n_about = place_of_carried(ranks) + 2;
     s->about = rm_calloc((size_t)s->n_about, sizeof *s->about);
     REQUIRE(s->about, MEMORY, "no memory to list the files of a training state");
     return REMAT_OK;
@@ -239,7 +257,9 @@ static remat_status save(saving *s, remat_session *session) {
     if (!status && first) status = begin(s, &there);
     TRY(agree_saved(s, status, &there, 1));
     if (there == 0) {
-        status = agree_saved(s, write_share(s->unfinished, ranks, session, s->about), s->about, s->n_about);
+        status = write_share(s->unfinished, ranks, session, s->about);
+        if (s->point.stateful) status = write_carried(s->unfinished, ranks, session, status, s->about);
+        status = agree_saved(s, status, s->about, s->n_about);
         if (!status) status = agree_saved(s, first ? finish(s) : REMAT_OK, NULL, 0);
         if (status && first) rm_state_remove(s->unfinished);
         if (status) return status;
@@ -252,6 +272,7 @@ remat_status rm_state_save(rm_state_store *store, remat_session *session, const 
     saving s = {.store = store, .options = options, .point = point};
     s.point.world_size = store->ranks.size;
     s.point.zero = store->ranks.shard_optimizer;
+    s.point.stateful = options->stateful;
     remat_status status = save(&s, session);
     rm_free(s.about);
     return status;

@@ -4,6 +4,7 @@
  *     DIR/step-00000100/model.safetensors             parameters
  *                       optimizer.safetensors         the optimizer's arrays; none for plain sgd
  *                       optimizer-R-of-W.safetensors  instead, where W ranks share them out: the shards of rank R (optimizer_shards.h)
+ *                       carried.safetensors           the states that --stateful carries on, of all ranks' rows (carried.h)
  *                       state.json                    step, epoch, position, flags; sizes and checksums of the other files
  *
  * A state is written as DIR/.tmp-step-00000100: what all ranks have alike by rank 0, shards by their owners, state.json by
@@ -28,6 +29,7 @@ typedef struct {
     int64_t shards;          /* --deterministic-world's V; 0: plain */
     int64_t world_size;      /* of the ranks that saved it; rm_state_save fills these in itself */
     int zero;                /* 1: each kept its part of the optimizer's state */
+    bool stateful;           /* --stateful's states are there */
     char precision[8];       /* of its products; "fp32" in states of versions that had no other */
 } rm_state_point;
 
@@ -94,6 +96,9 @@ remat_status rm_state_advise(const char *directory, const char *state, remat_sta
  * another model's, changes nothing. */
 remat_status rm_state_restore(const char *state, const rm_state_point *point, bool with_optimizer,
                               remat_session *session);
+
+/* Of a state that was stateful, the carried states of this rank's rows. */
+remat_status rm_state_restore_carried(const char *state, int64_t rank, int64_t size, remat_session *session);
 
 #define RM_STATE_FORMAT 2 /* 1, of one rank and positions in batches, is read too */
 

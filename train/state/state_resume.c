@@ -3,6 +3,7 @@
 #include "train/state/state.h"
 
 #include "memory/host.h"
+#include "train/state/carried.h"
 #include "train/state/optimizer_shards.h"
 #include "train/state/state_directory.h"
 #include "train/state/state_json.h"
@@ -102,6 +103,12 @@ static void parse_precision(const json_t *root, rm_state_point *out) {
     snprintf(out->precision, sizeof out->precision, "%s", text ? text : "fp32");
 }
 
+/* --stateful's states are a file of their own. */
+static void parse_stateful(const json_t *root, rm_state_point *out) {
+    const char *text = json_string_value(json_object_get(json_object_get(root, "flags"), "stateful"));
+    out->stateful = text && !strcmp(text, "true");
+}
+
 /* Not in states from before there was one, nor in those of generated data. */
 static remat_status parse_data(const json_t *root, const char *name, rm_state_point *out) {
     const json_t *crc = json_object_get(root, "data_crc32");
@@ -127,6 +134,7 @@ static remat_status parse_point(const json_t *root, const char *name, rm_state_p
     out->epoch = epoch;
     out->samples = samples;
     parse_precision(root, out);
+    parse_stateful(root, out);
     const char *run = json_string_value(json_object_get(root, "run"));
     snprintf(out->run, sizeof out->run, "%s", run ? run : "");
     TRY(parse_data(root, name, out));
@@ -153,12 +161,15 @@ typedef struct {
     json_t *root;
     rm_state_point point;
     int64_t n_files;
-    rm_saved_file *file; /* the model, then the optimizer's: one, or one of each rank */
+    rm_saved_file *file; /* the model; the optimizer's: one, or one of each rank; carried states, where there are any */
 } saved_state;
+
+static int64_t optimizer_files(const rm_state_point *point) { return point->zero ? point->world_size : 1; }
 
 /* Those that a state of so many ranks has. */
 static const char *file_name(const rm_state_point *point, int64_t i, char text[RM_STATE_SHARD_NAME]) {
     if (i == 0) return RM_STATE_MODEL;
+    if (i > optimizer_files(point)) return RM_STATE_CARRIED;
     if (!point->zero) return RM_STATE_OPTIMIZER;
     rm_state_shard_name(i - 1, point->world_size, text);
     return text;
@@ -170,6 +181,7 @@ static remat_status check_names(const saved_state *s, const json_t *listed) {
     json_t *about;
     json_object_foreach((json_t *)listed, name, about) {
         bool whole = !strcmp(name, RM_STATE_MODEL) || (!s->point.zero && !strcmp(name, RM_STATE_OPTIMIZER));
+        whole = whole || (s->point.stateful && !strcmp(name, RM_STATE_CARRIED));
         bool shard = s->point.zero && rm_state_ranks_of(name) == s->point.world_size;
         REQUIRE(whole || shard, IO,
                 "%s is damaged: it lists '%.80s', which is no part of a training state of %lld rank%s%s" REMEDY,
@@ -211,7 +223,7 @@ static remat_status read_listing(saved_state *s, const char *state) {
     TRY(parse_point(s->root, s->path, &s->point));
     TRY(check_step(s, state));
     TRY(check_names(s, listed));
-    int64_t n = 1 + (s->point.zero ? s->point.world_size : 1), there = (int64_t)json_object_size(listed);
+    int64_t n = 1 + optimizer_files(&s->point) + s->point.stateful, there = (int64_t)json_object_size(listed);
     s->file = rm_calloc((size_t)(there < n ? there : n) + 1, sizeof *s->file); /* one more than there can be */
     REQUIRE(s->file, MEMORY, "no memory to list the files of %s", state);
     for (; s->n_files < n; s->n_files++) TRY(read_file(s, state, listed, s->n_files, &s->file[s->n_files]));
@@ -256,7 +268,8 @@ static remat_status restore(const saved_state *s, bool with_optimizer, remat_ses
     rm_optimizer_shards *shards = NULL;
     remat_status status = rm_saved_file_check(&s->file[0]);
     if (!status) status = rm_weights_check(session, REMAT_PARAM, s->file[0].path);
-    if (!status && with_optimizer) status = rm_optimizer_shards_open(session, s->file + 1, s->n_files - 1, &shards);
+    if (!status && with_optimizer)
+        status = rm_optimizer_shards_open(session, s->file + 1, optimizer_files(&s->point), &shards);
     if (!status) status = rm_weights_load(session, REMAT_PARAM, s->file[0].path);
     if (!status && with_optimizer) status = rm_optimizer_shards_fill(shards, session);
     rm_optimizer_shards_close(shards);
@@ -273,6 +286,16 @@ remat_status rm_state_restore(const char *state, const rm_state_point *point, bo
     remat_set_step_count(session, point->step);
     if (point->last_lr >= 0) remat_set_last_lr(session, point->last_lr);
     return REMAT_OK;
+}
+
+remat_status rm_state_restore_carried(const char *state, int64_t rank, int64_t size, remat_session *session) {
+    saved_state s;
+    remat_status status = open_state(state, &s);
+    const rm_saved_file *file = status ? NULL : &s.file[s.n_files - 1];
+    if (file) status = rm_saved_file_check(file);
+    if (!status) status = rm_carried_load(file->path, rank, size, session);
+    close_state(&s);
+    return status;
 }
 
 /* ---- Which other one there is ----------------------------------------------------------------------------------------- */
