@@ -75,6 +75,7 @@ static remat_status list_input(remat_session *s, int32_t v) {
     TRY(add_array(s, REMAT_INPUT, value->name, "", value->desc, s->chain.at.value[v].offset));
     rm_array *array = &s->array[REMAT_INPUT][s->n_arrays[REMAT_INPUT] - 1];
     array->bound = rm_chain_bound(&s->chain, v);
+    array->ignored = rm_chain_ignored(&s->chain, v);
     array->missing = is_read(s, v);
     const rm_where *gradient = &s->chain.at.gradient[v];
     return gradient->space ? add_array(s, REMAT_GRADIENT, value->name, "", value->desc, gradient->offset) : REMAT_OK;
@@ -168,7 +169,7 @@ static remat_status check_part(const remat_session *s, remat_kind kind, int64_t 
 /* n elements, of which the first is the array's element `first`. */
 static remat_status check_range(const rm_array *array, const int32_t *data, uint64_t first, uint64_t n) {
     for (uint64_t i = 0; array->bound && i < n; i++)
-        REQUIRE(data[i] >= 0 && data[i] < array->bound, INVALID,
+        REQUIRE((data[i] >= 0 && data[i] < array->bound) || (array->ignored && data[i] == array->ignored), INVALID,
                 "%s: element %llu is %d; the layers that read it allow 0 to %lld", array->name,
                 (unsigned long long)(first + i), data[i], (long long)array->bound - 1);
     return REMAT_OK;

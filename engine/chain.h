@@ -2,8 +2,8 @@
  * program of kernel calls for each kind of run).
  *
  * Roles. Every node that the loss or an output depends on is one of
- *   TABLE  made of parameters alone, or at least without the time axis, and read along time: run once a step, before
- *          all stages; its backward runs once, after them. Resident. (The folded embedding table is one.)
+ *   TABLE  made of parameters alone, or at least without the time axis, or counted in an input of symbols, and read along time: run
+ *          once a step, before all stages; its backward runs once, after them. Resident. (The folded embedding table is one.)
  *   CHAIN  along time: run once for each tile. In a graph without sequences: every node, cut by depth.
  *   POST   behind a reduction over time (a classifier on the last step): part of the last stage of a sweep.
  *
@@ -311,5 +311,7 @@ rm_piece_origin rm_chain_piece_origin(const rm_chain *chain, int64_t piece);
 
 /* The least upper limit that the layers reading integers from this input set; 0: none. */
 int64_t rm_chain_bound(const rm_chain *chain, int32_t value);
+/* The value beyond that limit which all of them allow; 0: none. */
+int64_t rm_chain_ignored(const rm_chain *chain, int32_t value);
 
 #endif

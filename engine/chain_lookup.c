@@ -126,6 +126,22 @@ int64_t rm_chain_bound(const rm_chain *chain, int32_t value) {
     return bound;
 }
 
+int64_t rm_chain_ignored(const rm_chain *chain, int32_t value) {
+    int64_t ignored = 0;
+    bool found = false;
+    for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
+        const rm_node *node = &chain->graph->node[n];
+        for (int i = 0; chain->role[n] != RM_ROLE_DEAD && node->op->bound && i < node->op->n_in; i++) {
+            if (node->x[i] != value) continue;
+            int64_t mine = node->op->ignored ? node->op->ignored(node->attr, i) : 0;
+            if (found && mine != ignored) return 0;
+            ignored = mine;
+            found = true;
+        }
+    }
+    return ignored;
+}
+
 static bool is_among(const rm_chain *chain, int32_t n_outputs, int32_t value) {
     for (int32_t i = 0; i < n_outputs; i++)
         if (chain->outputs[i] == value) return true;

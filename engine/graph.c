@@ -476,10 +476,24 @@ remat_value remat_softmax_cross_entropy(remat_graph *graph, remat_value logits, 
 }
 remat_value remat_softmax_cross_entropy_smoothed(remat_graph *graph, remat_value logits, remat_value targets,
                                                  double smoothing) {
-    rm_cross_entropy_attr attr = {smoothing};
+    rm_cross_entropy_attr attr = {.smoothing = smoothing};
     return BUILD_WITH(attr, "softmax_cross_entropy", logits.id, targets.id);
 }
+remat_value remat_softmax_cross_entropy_weighted(remat_graph *graph, remat_value logits, remat_value targets,
+                                                 remat_value class_weights, int64_t ignored, double smoothing) {
+    if (!graph || graph->status || !logits.id) return REMAT_NONE;
+    const rm_desc *shape = &graph->value[logits.id].desc;
+    rm_target_weight_attr sum = {rm_desc_last(shape), ignored};
+    rm_cross_entropy_attr attr = {smoothing, 1, ignored};
+    remat_value weight = BUILD_WITH(sum, "target_weight", targets.id, class_weights.id);
+    return BUILD_WITH(attr, "softmax_cross_entropy", logits.id, targets.id, class_weights.id, weight.id);
+}
 remat_value remat_mse(remat_graph *graph, remat_value x, remat_value target) { return BUILD("mse", x.id, target.id); }
+remat_value remat_mae(remat_graph *graph, remat_value x, remat_value target) { return BUILD("mae", x.id, target.id); }
+remat_value remat_huber(remat_graph *graph, remat_value x, remat_value target, double delta) {
+    rm_huber_attr attr = {delta};
+    return BUILD_WITH(attr, "huber", x.id, target.id);
+}
 
 /* ---- Ops from outside ---------------------------------------------------------------------------------------- */
 

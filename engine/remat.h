@@ -183,14 +183,24 @@ typedef struct {
  * mul, ..), lean plans keep y and the states before each tile, and nothing else. */
 remat_value remat_scan(remat_graph *, const remat_cell *cell, const remat_value *sequences, const remat_value *weights);
 
-/* Losses: a mean over every row (softmax_cross_entropy, in nats) or every element (mse); a scalar. */
+/* Losses: a mean over every row (softmax_cross_entropy, in nats) or every element (mse, mae, huber); a scalar. */
 remat_value remat_softmax_cross_entropy(remat_graph *, remat_value logits, remat_value targets); /* (..,V),(..) */
 /* Label smoothing (Szegedy et al. 2016), as PyTorch defines it: the target is (1 - smoothing) of its class and smoothing/V of
  * every class; 0 <= smoothing <= 1. In training only: remat_evaluate gives the plain loss, so that evaluations of runs with
  * and without it can be compared. */
 remat_value remat_softmax_cross_entropy_smoothed(remat_graph *, remat_value logits, remat_value targets,
                                                  double smoothing);
+/* PyTorch's cross_entropy(weight=class_weights, ignore_index=ignored): rows whose target is `ignored`, which may be -100 or any other
+ * number, count nothing; the others count as much as their class's weight (V), REMAT_NONE: 1; and the loss is the mean by
+ * weight, over all tiles: the targets are weighed before the first. Where nothing counts it is 0, and PyTorch's NaN. Each micro
+ * step and each rank has a mean of its own, and those are averaged, as under PyTorch's DDP. Without class weights it may be
+ * smoothed, too; else smoothing is 0. */
+remat_value remat_softmax_cross_entropy_weighted(remat_graph *, remat_value logits, remat_value targets,
+                                                 remat_value class_weights /*[b]*/, int64_t ignored, double smoothing);
 remat_value remat_mse(remat_graph *, remat_value x, remat_value target);
+remat_value remat_mae(remat_graph *, remat_value x, remat_value target); /* PyTorch's l1_loss */
+/* d^2/2 where |d| <= delta, and delta (|d| - delta/2) beyond; d = x - target, delta > 0. */
+remat_value remat_huber(remat_graph *, remat_value x, remat_value target, double delta);
 
 /* ---- Plan: the session -------------------------------------------------------------------------- */
 

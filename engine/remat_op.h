@@ -166,6 +166,8 @@ typedef struct {
     uint64_t (*aux_bytes)(const remat_desc *x, const void *attr);          /* NULL: none */
     int64_t (*bound)(const remat_desc *x, const void *attr, int input); /* exclusive upper limit of a
                                                                            discrete input; NULL: none */
+    int64_t (*ignored)(const void *attr, int input); /* a value outside [0, bound) that a discrete input may have, too, if all
+                                                        that read it say so; NULL, or one inside: none */
     remat_op_device on[REMAT_DEVICE_KINDS];
     /* The op as plain loops, which the check compares kernels with. All NULL: the CPU's kernels are that. */
     remat_kernel *define_forward, *define_backward, *define_rebuild;

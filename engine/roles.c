@@ -34,13 +34,26 @@ static void assign(const remat_graph *graph, const uint8_t *live, uint8_t *role)
     }
 }
 
-/* What does not depend on a sequence and feeds what runs along time, directly or through others, is a TABLE. */
+/* A sum over an input of symbols, such as the number of targets that count: the input lies there whole before the step. */
+static bool counts_symbols(const remat_graph *graph, int32_t n, const uint8_t *timed) {
+    const rm_node *node = &graph->node[n];
+    const rm_value *symbols = &graph->value[node->x[0]];
+    bool counts =
+        node->op->time == RM_TIME_SUM && symbols->origin == RM_VALUE_INPUT && symbols->desc.dtype == REMAT_I32;
+    for (int i = 1; i < RM_MAX_IN; i++) counts = counts && !(node->x[i] && timed[node->x[i]]);
+    return counts;
+}
+
+/* What does not depend on a sequence, or counts an input's symbols, and feeds what runs along time, directly or through others, is a
+ * TABLE. */
 static void find_tables(const remat_graph *graph, const uint8_t *timed, uint8_t *role) {
     for (int32_t n = graph->n_nodes - 1; n >= 0; n--)
         for (int i = 0; (role[n] == RM_ROLE_CHAIN || role[n] == RM_ROLE_TABLE) && i < RM_MAX_IN; i++) {
             int32_t x = graph->node[n].x[i];
-            if (!x || graph->value[x].origin != RM_VALUE_RESULT || timed[x]) continue;
-            if (role[graph->value[x].node] == RM_ROLE_POST) role[graph->value[x].node] = RM_ROLE_TABLE;
+            if (!x || graph->value[x].origin != RM_VALUE_RESULT) continue;
+            int32_t maker = graph->value[x].node;
+            if (timed[x] ? counts_symbols(graph, maker, timed) : role[maker] == RM_ROLE_POST)
+                role[maker] = RM_ROLE_TABLE;
         }
 }
 

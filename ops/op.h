@@ -96,7 +96,14 @@ typedef struct {
 } rm_attention_attr;
 typedef struct {
     double smoothing;
+    int64_t ignores, ignored; /* ignores: 1 where rows whose target is `ignored` count nothing, else 0 */
 } rm_cross_entropy_attr; /* no attribute: 0 */
+typedef struct {
+    int64_t classes, ignored;
+} rm_target_weight_attr;
+typedef struct {
+    double delta;
+} rm_huber_attr; /* no attribute: 1 */
 
 /* Recurrent ops (lstm, gru, rnn_tanh): inputs x, w_ih, w_hh, b_ih, b_hh.
  * x (tau,B,C) real: the input projection is x w_ih^T, w_ih (G*H,C).

@@ -1,42 +1,7 @@
-/* mse.cu: the CUDA kernels of the op `mse` (mse.c). A block sums BLOCK elements in double; then the blocks' sums are
- * added, in an order that follows from the shape. */
-#include "ops/cuda/reduce.cuh"
+/* mse.cu: the CUDA kernels of the op `mse` (mse.c), which are difference.cuh's. */
+#define VALUE rm_mse_value
+#define SLOPE rm_mse_slope
+#include "ops/loss/difference.cuh"
 
-enum { X, TARGET, BLOCK = 4096 }; /* BLOCK: mse.c's, which sized the scratch */
-
-static __global__ void forward(int64_t n, const float *x, const float *target, double *partial) {
-    int64_t from = (int64_t)blockIdx.x * BLOCK, to = from + BLOCK < n ? from + BLOCK : n;
-    double sum = 0;
-    for (int64_t i = from + threadIdx.x; i < to; i += blockDim.x) {
-        double apart = (double)x[i] - target[i];
-        sum += apart * apart;
-    }
-    sum = rm_block_sum(sum);
-    if (threadIdx.x == 0) partial[blockIdx.x] = sum;
-}
-
-static __global__ void backward(int64_t n, double total, const float *x, const float *target, const float *dy,
-                                float *dx, float *dtarget) {
-    float factor = (float)(2 * *dy / total);
-    RM_EACH(i, n) { /* y = sum over i of (x[i] - target[i])^2 / total */
-        float slope = (x[i] - target[i]) * factor;
-        if (dx) dx[i] = slope;
-        if (dtarget) dtarget[i] = -slope;
-    }
-}
-
-void rm_mse_forward_cuda(const rm_call *call) {
-    int64_t n = rm_desc_count(&call->x[X].desc), blocks = rm_blocks_of(n, BLOCK);
-    double total = rm_call_total(call, &call->x[X].desc, n), *partial = (double *)call->scratch; /* (blocks) */
-    RM_LAUNCH_TOGETHER(forward, blocks, RM_SUM_THREADS, call->queue, n, (const float *)call->x[X].data,
-                       (const float *)call->x[TARGET].data, partial);
-    RM_LAUNCH_TOGETHER(rm_add_partials, 1, RM_SUM_THREADS, call->queue, partial, blocks, total, (float *)call->y.data);
-}
-
-void rm_mse_backward_cuda(const rm_call *call) {
-    int64_t n = rm_desc_count(&call->x[X].desc);
-    double total = rm_call_total(call, &call->x[X].desc, n);
-    RM_LAUNCH_EACH(backward, n, call->queue, n, total, (const float *)call->x[X].data,
-                   (const float *)call->x[TARGET].data, (const float *)call->dy.data, (float *)call->dx[X].data,
-                   (float *)call->dx[TARGET].data);
-}
+void rm_mse_forward_cuda(const rm_call *call) { launch_forward(call); }
+void rm_mse_backward_cuda(const rm_call *call) { launch_backward(call); }

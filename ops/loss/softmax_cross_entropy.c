@@ -3,15 +3,21 @@
  *
  * Label smoothing e (torch.nn.functional.cross_entropy's label_smoothing): with the target q = (1 - e) [target] + e/V,
  * the loss is -sum over v of q[v] log p[v] = log(sum over v of exp(x[v])) - (1 - e) x[target] - e mean(x). In evaluation
- * e is 0. */
+ * e is 0.
+ *
+ * Rows may count unequally (torch's weight and ignore_index): y = sum over rows of w[r] loss[r] / total, where w[r] is class_weight.h's
+ * and total comes from target_weight, over all timesteps. Nothing counts: 0. */
 #include "ops/real.h"
 
+#include "ops/loss/class_weight.h"
 #include "ops/math/exp.h"
 #include "ops/math/row.h"
 #include "ops/op.h"
 #include "ops/shape.h"
 
-enum { LOGITS, TARGETS };
+#include <string.h>
+
+enum { LOGITS, TARGETS, WEIGHTS, TOTAL };
 
 /* Per row, in aux. p[v] = exp(x[v] - largest) / sum. */
 typedef struct {
@@ -21,6 +27,19 @@ typedef struct {
 static double smoothing_of(const rm_call *call) {
     const rm_cross_entropy_attr *a = call->attr;
     return a && call->training ? a->smoothing : 0;
+}
+
+static rm_counted counted(const rm_call *call) {
+    const rm_cross_entropy_attr *a = call->attr;
+    return (rm_counted){rm_desc_last(&call->x[LOGITS].desc), a ? a->ignored : 0, a && a->ignores};
+}
+
+/* By what the whole sequence's rows weigh. */
+static double divided(const rm_call *call, double sum) {
+    const rm_desc *shape = &call->x[LOGITS].desc;
+    const real *total = call->x[TOTAL].data;
+    if (!total) return sum / rm_call_total(call, shape, rm_desc_rows(shape));
+    return *total != 0 ? sum / *total : 0;
 }
 
 static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
@@ -37,6 +56,11 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     const rm_cross_entropy_attr *a = attr;
     REQUIRE(!a || (a->smoothing >= 0 && a->smoothing <= 1), INVALID,
             "%s: the label smoothing is %g; it must lie between 0 and 1", op, a->smoothing);
+    if (x[WEIGHTS].rank >= 0) TRY(rm_want_vector(op, "class_weights", &x[WEIGHTS], rm_desc_last(&x[LOGITS])));
+    REQUIRE(x[WEIGHTS].rank < 0 || !a || a->smoothing == 0, INVALID,
+            "%s: it has class weights and label smoothing of %g; leave one of the two out", op, a ? a->smoothing : 0.0);
+    REQUIRE(x[TOTAL].rank <= 0, INVALID, "%s: total is %s; it must be a scalar", op,
+            rm_desc_text(&x[TOTAL], logits_text));
     *y = (rm_desc)RM_SCALAR(RM_REAL);
     return REMAT_OK;
 }
@@ -61,22 +85,50 @@ static int64_t bound(const rm_desc *x, const void *attr, int input) {
     return input == TARGETS ? rm_desc_last(&x[LOGITS]) : 0;
 }
 
+static int64_t ignored(const void *attr, int input) {
+    const rm_cross_entropy_attr *a = attr;
+    return input == TARGETS && a && a->ignores ? a->ignored : 0;
+}
+
 static void define_forward(const rm_call *call) {
     const rm_desc *shape = &call->x[LOGITS].desc;
     const int32_t *target = call->x[TARGETS].data; /* (rows) */
     row_facts *facts = call->aux;                  /* (rows) */
     int64_t rows = rm_desc_rows(shape), v = rm_desc_last(shape);
     double loss = 0, smoothing = smoothing_of(call);
+    rm_counted c = counted(call);
     for (int64_t r = 0; r < rows; r++) {
         const real *x = (const real *)call->x[LOGITS].data + r * v; /* (V) */
-        double largest = x[0], sum = 0, mean = 0;
+        double largest = x[0], sum = 0, mean = 0, weight = rm_class_weight(c, call->x[WEIGHTS].data, target[r]);
         for (int64_t i = 1; i < v; i++) largest = x[i] > largest ? x[i] : largest;
         for (int64_t i = 0; i < v; i++) sum += exp(x[i] - largest);
         for (int64_t i = 0; i < v; i++) mean += x[i] / (double)v;
-        loss += log(sum) + largest - (1 - smoothing) * x[target[r]] - (smoothing > 0 ? smoothing * mean : 0);
+        if (weight != 0)
+            loss +=
+                weight * (log(sum) + largest - (1 - smoothing) * x[target[r]] - (smoothing > 0 ? smoothing * mean : 0));
         if (facts) facts[r] = (row_facts){(real)largest, (real)sum};
     }
-    *(real *)call->y.data = (real)(loss / rm_call_total(call, shape, rows));
+    *(real *)call->y.data = (real)divided(call, loss);
+}
+
+/* y = sum over rows of weight[target[r]] loss[r] / total, by total and by weight: what a graph hardly ever asks for. */
+static void shared_gradients(const rm_call *call) {
+    const int32_t *target = call->x[TARGETS].data;
+    const row_facts *facts = call->aux;
+    real *dweight = call->dx[WEIGHTS].data, *dtotal = call->dx[TOTAL].data;
+    int64_t rows = rm_desc_rows(&call->x[LOGITS].desc), v = rm_desc_last(&call->x[LOGITS].desc);
+    double scale = divided(call, *(const real *)call->dy.data), sum = 0, e = smoothing_of(call);
+    rm_counted c = counted(call);
+    for (int64_t r = 0; r < rows && (dweight || dtotal); r++) {
+        const real *x = (const real *)call->x[LOGITS].data + r * v;
+        double mean = 0;
+        if (rm_class_weight(c, NULL, target[r]) == 0) continue;
+        for (int64_t i = 0; i < v && e > 0; i++) mean += x[i] / (double)v;
+        double loss = log(facts[r].sum) + facts[r].largest - (1 - e) * x[target[r]] - e * mean;
+        sum += rm_class_weight(c, call->x[WEIGHTS].data, target[r]) * loss;
+        if (dweight) dweight[target[r]] += (real)(scale * loss);
+    }
+    if (dtotal) *dtotal -= (real)divided(call, scale * sum);
 }
 
 static void define_backward(const rm_call *call) {
@@ -84,14 +136,17 @@ static void define_backward(const rm_call *call) {
     const int32_t *target = call->x[TARGETS].data;
     const row_facts *facts = call->aux;
     int64_t rows = rm_desc_rows(shape), v = rm_desc_last(shape);
-    double scale = *(const real *)call->dy.data / rm_call_total(call, shape, rows), e = smoothing_of(call);
+    double scale = divided(call, *(const real *)call->dy.data), e = smoothing_of(call);
+    rm_counted c = counted(call);
+    shared_gradients(call);
     if (!call->dx[LOGITS].data) return;
     for (int64_t r = 0; r < rows; r++) {
         const real *x = (const real *)call->x[LOGITS].data + r * v;
         real *dx = (real *)call->dx[LOGITS].data + r * v;
+        double weight = scale * rm_class_weight(c, call->x[WEIGHTS].data, target[r]);
         for (int64_t i = 0; i < v; i++) { /* loss[r] = log(sum over i of exp(x[i])) - sum over i of q[i] x[i] */
             double q = (1 - e) * (i == target[r]) + e / (double)v;
-            dx[i] = (real)((exp(x[i] - facts[r].largest) / facts[r].sum - q) * scale);
+            dx[i] = weight != 0 ? (real)((exp(x[i] - facts[r].largest) / facts[r].sum - q) * weight) : 0;
         }
     }
 }
@@ -128,13 +183,15 @@ static double block_loss(const rm_call *call, int64_t from, int64_t to) {
     const int32_t *target = call->x[TARGETS].data;
     row_facts *facts = call->aux;
     double loss = 0, smoothing = smoothing_of(call);
+    rm_counted c = counted(call);
     for (int64_t r = from; r < to; r++) {
         const real *x = (const real *)call->x[LOGITS].data + r * v;
         real largest = rm_row_largest(x, v);
-        double sum = sum_of_exp(x, v, largest);
-        loss += log(sum) + (1 - smoothing) * ((double)largest - x[target[r]]);
-        if (smoothing > 0) loss += smoothing / (double)v * sum_below(x, v, largest);
+        double sum = sum_of_exp(x, v, largest), weight = rm_class_weight(c, call->x[WEIGHTS].data, target[r]);
         if (facts) facts[r] = (row_facts){largest, (real)sum};
+        if (weight == 0) continue;
+        loss += weight * (log(sum) + (1 - smoothing) * ((double)largest - x[target[r]]));
+        if (smoothing > 0) loss += smoothing / (double)v * sum_below(x, v, largest);
     }
     return loss;
 }
@@ -147,7 +204,14 @@ static void forward(const rm_call *call) {
                     for (int64_t b = 0; b < blocks; b++) partial[b] =
                         block_loss(call, b * BLOCK, (b + 1) * BLOCK < rows ? (b + 1) * BLOCK : rows););
     for (int64_t b = 0; b < blocks; b++) loss += partial[b];
-    *(real *)call->y.data = (real)(loss / rm_call_total(call, shape, rows));
+    *(real *)call->y.data = (real)divided(call, loss);
+}
+
+/* One row's gradient: every logit gets its probability's share, and the target's is less. */
+static void row_backward(const real *x, int64_t v, row_facts row, int32_t target, double scale, double e, real *dx) {
+    real factor = (real)(scale / row.sum), to_all = (real)(scale * e / (double)v), largest = row.largest;
+    for (int64_t i = 0; i < v; i++) dx[i] = rm_exp_nonpositive(x[i] - largest) * factor - to_all;
+    dx[target] -= (real)(scale * (1 - e));
 }
 
 static void backward(const rm_call *call) {
@@ -155,47 +219,64 @@ static void backward(const rm_call *call) {
     const int32_t *target = call->x[TARGETS].data;
     const row_facts *facts = call->aux;
     int64_t rows = rm_desc_rows(shape), v = rm_desc_last(shape);
-    double scale = *(const real *)call->dy.data / rm_call_total(call, shape, rows), e = smoothing_of(call);
-    real to_target = (real)(scale * (1 - e)), to_all = (real)(scale * e / (double)v);
+    double scale = divided(call, *(const real *)call->dy.data), e = smoothing_of(call);
+    rm_counted c = counted(call);
+    shared_gradients(call);
     if (!call->dx[LOGITS].data) return;
     RM_PARALLEL_FOR(
         call->threads, rows * v > RM_PARALLEL_MIN_HEAVY, for (int64_t r = 0; r < rows; r++) {
-            const real *x = (const real *)call->x[LOGITS].data + r * v, largest = facts[r].largest;
-            real *dx = (real *)call->dx[LOGITS].data + r * v, factor = (real)(scale / facts[r].sum);
-            for (int64_t i = 0; i < v; i++) dx[i] = rm_exp_nonpositive(x[i] - largest) * factor - to_all;
-            dx[target[r]] -= to_target;
+            const real *x = (const real *)call->x[LOGITS].data + r * v;
+            real *dx = (real *)call->dx[LOGITS].data + r * v;
+            double weight = rm_class_weight(c, call->x[WEIGHTS].data, target[r]);
+            if (weight != 0)
+                row_backward(x, v, facts[r], target[r], scale * weight, e, dx);
+            else
+                memset(dx, 0, (size_t)v * sizeof *dx);
         });
 }
 
 static const rm_sample samples[] = {
-    {.name = "sequence", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 5, 3, 7), RM_SHAPE2(REMAT_I32, 5, 3)}},
-    {.name = "whole", .x = {RM_SHAPE2(RM_REAL, 4, 37), RM_SHAPE1(REMAT_I32, 4)}},
-    {.name = "two classes, one row", .x = {RM_SHAPE2(RM_REAL, 1, 2), RM_SHAPE1(REMAT_I32, 1)}},
+    {.name = "sequence",
+     .sequence = true,
+     .x = {RM_SHAPE3(RM_REAL, 5, 3, 7), RM_SHAPE2(REMAT_I32, 5, 3), RM_ABSENT, RM_ABSENT}},
+    {.name = "whole", .x = {RM_SHAPE2(RM_REAL, 4, 37), RM_SHAPE1(REMAT_I32, 4), RM_ABSENT, RM_ABSENT}},
+    {.name = "two classes, one row", .x = {RM_SHAPE2(RM_REAL, 1, 2), RM_SHAPE1(REMAT_I32, 1), RM_ABSENT, RM_ABSENT}},
     {.name = "large enough for threads",
      .sequence = true,
-     .x = {RM_SHAPE3(RM_REAL, 17, 5, 256), RM_SHAPE2(REMAT_I32, 17, 5)}},
+     .x = {RM_SHAPE3(RM_REAL, 17, 5, 256), RM_SHAPE2(REMAT_I32, 17, 5), RM_ABSENT, RM_ABSENT}},
     {.name = "smoothed",
      .sequence = true,
-     .x = {RM_SHAPE4(RM_REAL, 5, 3, 2, 37), RM_SHAPE3(REMAT_I32, 5, 3, 2)},
-     .attr = &(rm_cross_entropy_attr){0.1}},
+     .x = {RM_SHAPE4(RM_REAL, 5, 3, 2, 37), RM_SHAPE3(REMAT_I32, 5, 3, 2), RM_ABSENT, RM_ABSENT},
+     .attr = &(rm_cross_entropy_attr){.smoothing = 0.1}},
     {.name = "smoothed until no target is left",
-     .x = {RM_SHAPE2(RM_REAL, 4, 5), RM_SHAPE1(REMAT_I32, 4)},
-     .attr = &(rm_cross_entropy_attr){1}},
+     .x = {RM_SHAPE2(RM_REAL, 4, 5), RM_SHAPE1(REMAT_I32, 4), RM_ABSENT, RM_ABSENT},
+     .attr = &(rm_cross_entropy_attr){.smoothing = 1}},
+    {.name = "weighted, one class ignored",
+     .sequence = true,
+     .x = {RM_SHAPE3(RM_REAL, 5, 4, 6), RM_SHAPE2(REMAT_I32, 5, 4), RM_SHAPE1(RM_REAL, 6), RM_SCALAR(RM_REAL)},
+     .attr = &(rm_cross_entropy_attr){0, 1, 2}},
+    {.name = "smoothed, one class ignored",
+     .x = {RM_SHAPE2(RM_REAL, 9, 4), RM_SHAPE1(REMAT_I32, 9), RM_ABSENT, RM_SCALAR(RM_REAL)},
+     .attr = &(rm_cross_entropy_attr){0.2, 1, 3}},
 };
 
 const rm_op RM_OP(softmax_cross_entropy) = {
     .name = "softmax_cross_entropy",
     .doc = "y = mean over rows of -log softmax(logits)[target], or of -sum q log softmax(logits) with q the smoothed "
-           "target; logits (..,V), targets (..)",
-    .n_in = 2,
+           "target, by weight of the target's class if there are weights; logits (..,V), targets (..), class weights "
+           "(V), what the targets weigh together",
+    .n_in = 4,
+    .optional = 1u << WEIGHTS | 1u << TOTAL,
+    .weights = 1u << WEIGHTS | 1u << TOTAL,
     .attr_bytes = sizeof(rm_cross_entropy_attr),
     .discrete = 1u << TARGETS,
     .time = RM_TIME_SUM,
-    .saves = {.in = 1u << LOGITS | 1u << TARGETS},
+    .saves = {.in = 1u << LOGITS | 1u << TARGETS | 1u << WEIGHTS | 1u << TOTAL},
     .infer = infer,
     .cost = cost,
     .aux_bytes = aux_bytes,
     .bound = bound,
+    .ignored = ignored,
     .define_forward = define_forward,
     .define_backward = define_backward,
     .on = {{.forward = forward, .backward = backward}, RM_CUDA_KERNELS(softmax_cross_entropy)},

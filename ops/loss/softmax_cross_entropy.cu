@@ -3,9 +3,10 @@
  * and stored nowhere. */
 #include "ops/cuda/reduce.cuh"
 
+#include "ops/loss/class_weight.h"
 #include "ops/math/exp.h"
 
-enum { LOGITS, TARGETS, BLOCK = 16 }; /* BLOCK: softmax_cross_entropy.c's, which sized the scratch */
+enum { LOGITS, TARGETS, WEIGHTS, TOTAL, BLOCK = 16 }; /* BLOCK: softmax_cross_entropy.c's, which sized the scratch */
 
 /* Per row, in aux. p[v] = exp(x[v] - largest) inverse: the sum is divided by once for a row, not for each logit. */
 typedef struct {
@@ -30,17 +31,41 @@ static __device__ double row_loss(const float *x, int64_t v, int32_t target, dou
     return loss;
 }
 
-static __global__ void forward(int64_t rows, int64_t v, double smoothing, const float *x, const int32_t *target,
-                               row_facts *facts, double *partial) {
+/* What rows count for, and what they are divided by: total, or, where rows count alike, their number. */
+typedef struct {
+    rm_counted counted;
+    const float *weight, *total; /* (V), (); NULL: not given */
+    double rows;
+} weighing;
+
+static __device__ double divided(weighing w, double sum) {
+    if (!w.total) return sum / w.rows;
+    return *w.total != 0 ? sum / *w.total : 0;
+}
+
+static __global__ void forward(int64_t rows, int64_t v, double smoothing, weighing w, const float *x,
+                               const int32_t *target, row_facts *facts, double *partial) {
     __shared__ double loss[BLOCK];
     int64_t warp = threadIdx.x / RM_WARP, r = (int64_t)blockIdx.x * BLOCK + warp;
     double mine = 0, sum = 0;
-    if (r < rows) mine = row_loss(x + r * v, v, target[r], smoothing, facts ? facts + r : NULL);
+    if (r < rows) {
+        float weight = rm_class_weight(w.counted, w.weight, target[r]);
+        mine = row_loss(x + r * v, v, weight != 0 ? target[r] : 0, smoothing, facts ? facts + r : NULL);
+        mine = weight != 0 ? weight * mine : 0;
+    }
     if (threadIdx.x % RM_WARP == 0) loss[warp] = mine;
     __syncthreads();
     if (threadIdx.x > 0) return;
     for (int k = 0; k < BLOCK; k++) sum += loss[k];
     partial[blockIdx.x] = sum;
+}
+
+/* *y = sum of the blocks' sums, divided; one block. */
+static __global__ void add_up(const double *partial, int64_t blocks, weighing w, float *y) {
+    double sum = 0;
+    for (int64_t i = threadIdx.x; i < blocks; i += blockDim.x) sum += partial[i];
+    sum = rm_block_sum(sum);
+    if (threadIdx.x == 0) *y = (float)divided(w, sum);
 }
 
 /* Of the logits: what p, the target and every logit are multiplied by, before dy. */
@@ -51,15 +76,42 @@ typedef struct {
 /* loss[r] = log(sum over i of exp(x[i])) - sum over i of q[i] x[i], q = (1 - e) [target] + e/V. In float alone: a product more
  * than with the divisions in double, and so half a unit in the last place, where many cards make 64 products in the time of one
  * in double. */
-static __global__ void backward(int64_t n, int64_t v, shares s, const float *__restrict__ x,
+static __global__ void backward(int64_t n, int64_t v, shares s, weighing w, const float *__restrict__ x,
                                 const int32_t *__restrict__ target, const row_facts *__restrict__ facts,
                                 const float *__restrict__ dy, float *__restrict__ dx) {
-    float all = *dy * s.p, to_target = *dy * s.to_target, to_all = *dy * s.to_all;
+    float one = w.total ? (float)divided(w, *dy) : *dy, all = one * s.p, to_target = one * s.to_target,
+          to_all = one * s.to_all;
     RM_EACH(i, n) {
         int64_t r = rm_row_of(i, v);
         row_facts row = facts[r];
+        float weight = rm_class_weight(w.counted, w.weight, target[r]);
         float slope = rm_exp_nonpositive(x[i] - row.largest) * (all * row.inverse) - to_all;
-        dx[i] = i - r * v == target[r] ? slope - to_target : slope;
+        slope = i - r * v == target[r] ? slope - to_target : slope;
+        dx[i] = weight != 0 ? weight * slope : 0;
+    }
+}
+
+/* A row's loss once more; see shared_gradients in softmax_cross_entropy.c. */
+static __device__ double loss_again(const float *x, int64_t v, double e, int32_t target, row_facts row) {
+    double mean = 0;
+    for (int64_t i = 0; i < v && e > 0; i++) mean += x[i] / (double)v;
+    return row.largest - log((double)row.inverse) - (1 - e) * x[target] - e * mean;
+}
+
+/* A thread a class, and one more for the total: rows are read in one order. */
+static __global__ void shared_gradients(int64_t rows, int64_t v, double e, weighing w, const float *x,
+                                        const int32_t *target, const row_facts *facts, const float *dy, float *dweight,
+                                        float *dtotal) {
+    double scale = divided(w, *dy);
+    RM_EACH(k, v + 1) {
+        double sum = 0;
+        for (int64_t r = 0; r < rows; r++) {
+            if (rm_class_weight(w.counted, NULL, target[r]) == 0 || (k < v && target[r] != k)) continue;
+            float weight = k < v ? 1 : rm_class_weight(w.counted, w.weight, target[r]);
+            sum += weight * loss_again(x + r * v, v, e, target[r], facts[r]);
+        }
+        if (k < v && dweight) dweight[k] += (float)(scale * sum);
+        if (k == v && dtotal) *dtotal -= (float)divided(w, scale * sum);
     }
 }
 
@@ -68,23 +120,38 @@ static double smoothing_of(const rm_call *call) {
     return a && call->training ? a->smoothing : 0;
 }
 
+static weighing weighing_of(const rm_call *call) {
+    const rm_cross_entropy_attr *a = (const rm_cross_entropy_attr *)call->attr;
+    const rm_desc *shape = &call->x[LOGITS].desc;
+    return {{rm_desc_last(shape), a ? a->ignored : 0, a && a->ignores},
+            (const float *)call->x[WEIGHTS].data,
+            (const float *)call->x[TOTAL].data,
+            rm_call_total(call, shape, rm_desc_rows(shape))};
+}
+
 void rm_softmax_cross_entropy_forward_cuda(const rm_call *call) {
     const rm_desc *shape = &call->x[LOGITS].desc;
     int64_t rows = rm_desc_rows(shape), v = rm_desc_last(shape), blocks = rm_blocks_of(rows, BLOCK);
-    double total = rm_call_total(call, shape, rows), *partial = (double *)call->scratch; /* (blocks) */
-    RM_LAUNCH_TOGETHER(forward, blocks, BLOCK * RM_WARP, call->queue, rows, v, smoothing_of(call),
+    double *partial = (double *)call->scratch; /* (blocks) */
+    weighing w = weighing_of(call);
+    RM_LAUNCH_TOGETHER(forward, blocks, BLOCK * RM_WARP, call->queue, rows, v, smoothing_of(call), w,
                        (const float *)call->x[LOGITS].data, (const int32_t *)call->x[TARGETS].data,
                        (row_facts *)call->aux, partial);
-    RM_LAUNCH_TOGETHER(rm_add_partials, 1, RM_SUM_THREADS, call->queue, partial, blocks, total, (float *)call->y.data);
+    RM_LAUNCH_TOGETHER(add_up, 1, RM_SUM_THREADS, call->queue, partial, blocks, w, (float *)call->y.data);
 }
 
 void rm_softmax_cross_entropy_backward_cuda(const rm_call *call) {
     const rm_desc *shape = &call->x[LOGITS].desc;
     int64_t rows = rm_desc_rows(shape), v = rm_desc_last(shape), n = rows * v;
-    double total = rm_call_total(call, shape, rows), e = smoothing_of(call);
+    weighing w = weighing_of(call);
+    const float *x = (const float *)call->x[LOGITS].data, *dy = (const float *)call->dy.data;
+    const int32_t *target = (const int32_t *)call->x[TARGETS].data;
+    const row_facts *facts = (const row_facts *)call->aux;
+    float *dweight = (float *)call->dx[WEIGHTS].data, *dtotal = (float *)call->dx[TOTAL].data;
+    double total = w.total ? 1 : w.rows, e = smoothing_of(call);
     shares s = {(float)(1 / total), (float)((1 - e) / total), (float)(e / (double)v / total)};
+    if (dweight || dtotal)
+        RM_LAUNCH_EACH(shared_gradients, v + 1, call->queue, rows, v, e, w, x, target, facts, dy, dweight, dtotal);
     if (!call->dx[LOGITS].data) return;
-    RM_LAUNCH_EACH(backward, n, call->queue, n, v, s, (const float *)call->x[LOGITS].data,
-                   (const int32_t *)call->x[TARGETS].data, (const row_facts *)call->aux, (const float *)call->dy.data,
-                   (float *)call->dx[LOGITS].data);
+    RM_LAUNCH_EACH(backward, n, call->queue, n, v, s, w, x, target, facts, dy, (float *)call->dx[LOGITS].data);
 }

@@ -180,6 +180,16 @@ START_TEST(losses_have_known_values) {
     rm_tensor o = {x.desc, other};
     CLOSE(y_of("mse", NULL, x, o, none, &dx, 5), 13.0 / 6);
     CLOSE(dx, 2.0 / 3);
+    CLOSE(y_of("mae", NULL, x, o, none, &dx, 3), 7.0 / 6);
+    CLOSE(dx, -1.0 / 6);
+    y_of("mae", NULL, x, o, none, &dx, 1);
+    CLOSE(dx, 0.0);
+    CLOSE(y_of("huber", &(rm_huber_attr){1.5}, x, o, none, &dx, 5), 1.0208333333333333);
+    CLOSE(dx, 0.25);
+    y_of("huber", &(rm_huber_attr){1.5}, x, o, none, &dx, 0);
+    CLOSE(dx, 1.0 / 6);
+    CLOSE(y_of("huber", NULL, x, o, none, &dx, 3), 5.0 / 6); /* delta is 1 */
+    CLOSE(dx, -1.0 / 6);
 }
 END_TEST
 
@@ -195,12 +205,73 @@ START_TEST(label_smoothing_is_pytorchs) {
     rm_tensor x = {rm_desc_make(REMAT_F64, 2, (int64_t[]){2, 3}), logits};
     rm_tensor t = {rm_desc_make(REMAT_I32, 1, (int64_t[]){2}), targets};
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
-        rm_cross_entropy_attr attr = {expected[i].smoothing};
+        rm_cross_entropy_attr attr = {.smoothing = expected[i].smoothing};
         CLOSE(y_of("softmax_cross_entropy", &attr, x, t, none, &dx, 2), expected[i].loss);
         CLOSE(dx, expected[i].dx2);
         y_of("softmax_cross_entropy", &attr, x, t, none, &dx, 3);
         CLOSE(dx, expected[i].dx3);
     }
+}
+END_TEST
+
+/* torch.nn.functional.cross_entropy(x, t, weight=, ignore_index=-100, label_smoothing=), and numbers of its gradient. */
+START_TEST(a_weighted_mean_is_pytorchs) {
+    static const struct {
+        bool weighted;
+        double smoothing, total, loss, dx3, dx11;
+    } expected[] = {{false, 0, 3, 1.5605275297791315, -0.2926827825634237, 0.014003355378022015},
+                    {true, 0, 5.5, 1.2026500427480138, -0.07982257706275192, 0.015276387685114927},
+                    {false, 0.1, 3, 1.554971974223576, -0.2704605603412015, 0.002892244266910906}};
+    double logits[12] = {1, 2, 3, -1, 0.5, 0, 0.25, -2, 1, 2, 0, -1}, weight[3] = {0.5, 2, 3}, total[1];
+    int32_t targets[4] = {2, 0, -100, 1};
+    const rm_op *op = rm_op_find_f64("softmax_cross_entropy"), *sum = rm_op_find_f64("target_weight");
+    rm_tensor x = {rm_desc_make(REMAT_F64, 2, (int64_t[]){4, 3}), logits};
+    rm_tensor t = {rm_desc_make(REMAT_I32, 1, (int64_t[]){4}), targets};
+    rm_tensor w = {rm_desc_make(REMAT_F64, 1, (int64_t[]){3}), weight};
+    for (int i = 0; i < 6; i++) {
+        int k = i / 2;
+        double y, dy = 1, dx[12], aux[8], scratch[1];
+        rm_call call = {.attr = &(rm_target_weight_attr){3, -100},
+                        .x = {t, expected[k].weighted ? w : none},
+                        .y.data = total,
+                        .scratch = scratch,
+                        .t_total = 1,
+                        .threads = 1};
+        (i % 2 ? sum->define_forward : sum->on[RM_DEVICE_CPU].forward)(&call);
+        CLOSE(total[0], expected[k].total);
+        call.attr = &(rm_cross_entropy_attr){expected[k].smoothing, 1, -100};
+        call.x[0] = x, call.x[1] = t, call.x[2] = expected[k].weighted ? w : none;
+        call.x[3] = (rm_tensor){rm_desc_make(REMAT_F64, 0, NULL), total};
+        call.y.data = &y, call.dy.data = &dy, call.dx[0].data = dx, call.aux = aux, call.training = true;
+        (i % 2 ? op->define_forward : op->on[RM_DEVICE_CPU].forward)(&call);
+        (i % 2 ? op->define_backward : op->on[RM_DEVICE_CPU].backward)(&call);
+        CLOSE(y, expected[k].loss);
+        CLOSE(dx[3], expected[k].dx3);
+        CLOSE(dx[11], expected[k].dx11);
+        ck_assert(dx[6] == 0 && dx[7] == 0 && dx[8] == 0);
+    }
+}
+END_TEST
+
+/* A class, too, can be ignored: what is left are the two rows of losses_have_known_values. */
+START_TEST(a_class_is_ignored) {
+    double logits[12] = {1, 2, 3, -1, 0.5, 0, 0.25, -2, 1, 2, 0, -1}, total[1], y, scratch[1];
+    int32_t targets[4] = {2, 0, 1, 1};
+    rm_call call = {.attr = &(rm_target_weight_attr){3, 1},
+                    .x = {{rm_desc_make(REMAT_I32, 1, (int64_t[]){4}), targets}, none},
+                    .y.data = total,
+                    .scratch = scratch,
+                    .t_total = 1,
+                    .threads = 1};
+    rm_op_find_f64("target_weight")->on[RM_DEVICE_CPU].forward(&call);
+    CLOSE(total[0], 2.0);
+    call.attr = &(rm_cross_entropy_attr){0, 1, 1};
+    call.x[1] = call.x[0], call.x[2] = none;
+    call.x[0] = (rm_tensor){rm_desc_make(REMAT_F64, 2, (int64_t[]){4, 3}), logits};
+    call.x[3] = (rm_tensor){rm_desc_make(REMAT_F64, 0, NULL), total};
+    call.y.data = &y;
+    rm_op_find_f64("softmax_cross_entropy")->on[RM_DEVICE_CPU].forward(&call);
+    CLOSE(y, 1.2558682848905545);
 }
 END_TEST
 
@@ -218,7 +289,7 @@ START_TEST(evaluation_knows_no_label_smoothing) {
     for (int form = 0; form < 2; form++) {
         rm_kernel *forward = form ? op->define_forward : op->on[RM_DEVICE_CPU].forward;
         for (int i = 0; i < 3; i++) {
-            call.attr = i ? &(rm_cross_entropy_attr){0.3} : NULL;
+            call.attr = i ? &(rm_cross_entropy_attr){.smoothing = 0.3} : NULL;
             call.training = i == 2;
             call.y.data = &y[i];
             forward(&call);
@@ -230,10 +301,14 @@ START_TEST(evaluation_knows_no_label_smoothing) {
 END_TEST
 
 START_TEST(label_smoothing_must_be_a_share) {
-    rm_desc x[2] = {rm_desc_make(REMAT_F32, 2, (int64_t[]){2, 3}), rm_desc_make(REMAT_I32, 1, (int64_t[]){2})}, y;
+    rm_desc x[4] = {rm_desc_make(REMAT_F32, 2, (int64_t[]){2, 3}),
+                    rm_desc_make(REMAT_I32, 1, (int64_t[]){2}),
+                    {.rank = -1},
+                    {.rank = -1}},
+            y;
     static const double wrong[] = {-0.1, 1.1, NAN};
     for (int i = 0; i < 3; i++) {
-        rm_cross_entropy_attr attr = {wrong[i]};
+        rm_cross_entropy_attr attr = {.smoothing = wrong[i]};
         ck_assert_int_eq(rm_op_find("softmax_cross_entropy")->infer(x, &attr, &y, NULL), REMAT_INVALID);
         ck_assert_ptr_nonnull(strstr(remat_last_error(), "label smoothing"));
     }
@@ -331,6 +406,8 @@ int main(void) {
     tcase_add_test(numbers, attention_refuses);
     tcase_add_test(numbers, losses_have_known_values);
     tcase_add_test(numbers, label_smoothing_is_pytorchs);
+    tcase_add_test(numbers, a_weighted_mean_is_pytorchs);
+    tcase_add_test(numbers, a_class_is_ignored);
     tcase_add_test(numbers, evaluation_knows_no_label_smoothing);
     tcase_add_test(numbers, label_smoothing_must_be_a_share);
     tcase_add_test(numbers, layer_norm_has_known_values);

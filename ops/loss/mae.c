@@ -1,0 +1,14 @@
+/* mae.c: the mean absolute difference of two values of one shape, torch.nn.functional.l1_loss. difference.h has the loops. */
+#define VALUE rm_mae_value
+#define SLOPE rm_mae_slope
+#include "ops/loss/difference.h"
+
+static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+    (void)attr, (void)state;
+    return infer_difference("mae", x, NULL, y);
+}
+
+const rm_op RM_OP(mae) = {
+    RM_DIFFERENCE_OP(mae),
+    .doc = "y = mean over all elements of |x - target|; same shape",
+};
