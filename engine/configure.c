@@ -58,6 +58,8 @@ static remat_status set_up_optimizer(remat_session *s, const remat_config *confi
     s->update = (rm_update){.momentum = config->momentum,
                             .beta1 = config->beta1,
                             .beta2 = config->beta2,
+                            .alpha = config->alpha,
+                            .gradient_limit = config->clip_grad_value,
                             .epsilon = config->epsilon,
                             .weight_decay = config->weight_decay,
                             .nesterov = config->nesterov,
@@ -77,6 +79,14 @@ static remat_status set_up_optimizer(remat_session *s, const remat_config *confi
     REQUIRE(!config->nesterov || config->momentum > 0, INVALID, "nesterov needs a momentum above 0");
     REQUIRE(config->beta1 >= 0 && config->beta1 < 1 && config->beta2 >= 0 && config->beta2 < 1, INVALID,
             "beta1 and beta2 are %g and %g; use 0 to below 1", config->beta1, config->beta2);
+    REQUIRE(config->alpha >= 0 && config->alpha < 1, INVALID, "alpha is %g; use 0 to below 1", config->alpha);
+    REQUIRE(config->clip_grad_value >= 0, INVALID, "clip_grad_value is %g; use a positive number, or 0 for none",
+            config->clip_grad_value);
+    REQUIRE(!config->clip_grad_value || !config->clip_grad_norm, INVALID,
+            "clip_grad_norm and clip_grad_value exclude each other; use one");
+    REQUIRE(!config->clip_grad_value || !s->optimizer->measure, INVALID,
+            "clip_grad_value is not for %s, which looks at the norms of whole gradients; use clip_grad_norm",
+            s->optimizer->name);
     REQUIRE(config->epsilon >= 0 && config->weight_decay >= 0, INVALID,
             "epsilon and weight_decay are %g and %g; neither may be negative", config->epsilon, config->weight_decay);
     REQUIRE(config->trust_coefficient >= 0 && config->norm_limit >= 0, INVALID,

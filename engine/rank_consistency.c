@@ -37,7 +37,9 @@ static void write_optimizer(FILE *out, const remat_session *s) {
     write_number(out, "beta2", u->beta2);
     write_number(out, "epsilon", u->epsilon);
     write_number(out, "weight_decay", u->weight_decay);
+    write_number(out, "alpha", u->alpha);
     write_number(out, "clip_grad_norm", s->clip_grad_norm);
+    write_number(out, "clip_grad_value", u->gradient_limit);
     write_number(out, "trust_coefficient", u->trust_coefficient);
     write_switch(out, "momentum_correction", s->momentum_correction);
     write_switch(out, "adapt_vectors", s->adapt_vectors);

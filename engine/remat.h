@@ -247,12 +247,15 @@ typedef struct {
     int n_differentiated; /* so many outputs, from the first on, are differentiated by gradients that the program
                              writes: a loss of its own, beside `loss` or in its place (remat_forward); where
                              `inference` is set, none                                                      */
-    const char *optimizer;        /* "sgd", "adam", "adamw", "lars", "lamb"; NULL: gradients only, remat_step refuses */
-    double momentum;              /* sgd, lars                                                                   */
+    const char *optimizer;        /* "sgd", "adam", "adamw", "rmsprop", "adagrad", "lars", "lamb"; NULL: gradients only, remat_step refuses */
+    double momentum;              /* sgd, rmsprop, lars                                                          */
     bool nesterov;                /* sgd, lars                                                                   */
     double beta1, beta2, epsilon; /* adam, adamw, lamb; lars: epsilon, which MLPerf has 0                 */
     double weight_decay;          /* sgd, adam, lars: added to the gradient; adamw, lamb: decoupled       */
+    double alpha;                 /* rmsprop: of the mean of squares; PyTorch's                           */
     double clip_grad_norm;        /* global 2-norm over all parameters; 0: no clipping                    */
+    double clip_grad_value;       /* largest size of any element of a gradient; 0: no clipping; one of the two, and not
+                                     with lars or lamb, which look at whole gradients                     */
     double trust_coefficient;     /* lars                                                                 */
     bool momentum_correction;     /* lars: momentum is also multiplied by lr / the last update's lr       */
     bool adapt_vectors;           /* lars, lamb: scale biases and gains by their norms too, not only what has two
@@ -279,6 +282,7 @@ static inline remat_config remat_config_init(void) {
     config.fold_embedding = true;
     config.beta1 = 0.9;
     config.beta2 = 0.999;
+    config.alpha = 0.99;
     config.epsilon = 1e-8;
     config.trust_coefficient = 0.001;
     return config;

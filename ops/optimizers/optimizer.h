@@ -11,10 +11,11 @@ struct rm_cuda_queue;
 #define RM_MAX_OPTIMIZER_SUMS 2
 
 typedef struct {
-    double lr, momentum, beta1, beta2, epsilon, weight_decay;
+    double lr, momentum, beta1, beta2, alpha, epsilon, weight_decay;
     bool nesterov;
     int64_t step;          /* of this update, from 1: for bias correction, and sgd's first momentum step */
     double gradient_scale; /* the clip coefficient; 1 when not clipping. Multiplied in float, as PyTorch does */
+    double gradient_limit; /* no element of the gradient counts as more, in either direction; 0: no limit. Not with `measure` */
     int threads;
     /* Of optimizers with a `measure`: what it added up over the whole array, on all ranks; whether this array is scaled by it
      * (biases and gains are not, by default); whether weight decay holds for arrays that are not. */

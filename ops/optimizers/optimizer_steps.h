@@ -8,22 +8,38 @@
 #include "engine/host_device.h"
 #include "ops/optimizers/optimizer.h"
 
+/* What is done to every gradient first. A NaN stays one. */
+typedef struct {
+    float scale, limit;
+} rm_clip;
+
+static inline rm_clip rm_clip_of(const rm_update *u) {
+    rm_clip c = {(float)u->gradient_scale, u->gradient_limit > 0 ? (float)u->gradient_limit : INFINITY};
+    return c;
+}
+
+RM_HD float rm_clipped(rm_clip c, float gradient) {
+    float g = gradient * c.scale;
+    return g > c.limit ? c.limit : g < -c.limit ? -c.limit : g;
+}
+
 /* ---- sgd ---------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    float scale, decay, momentum, rate;
+    rm_clip clip;
+    float decay, momentum, rate;
     bool nesterov, first;
 } rm_sgd;
 
 static inline rm_sgd rm_sgd_of(const rm_update *u) {
     rm_sgd s = {
-        (float)u->gradient_scale, (float)u->weight_decay, (float)u->momentum, -(float)u->lr, u->nesterov, u->step == 1};
+        rm_clip_of(u), (float)u->weight_decay, (float)u->momentum, -(float)u->lr, u->nesterov, u->step == 1};
     return s;
 }
 
 /* `buffer`: the element's momentum; NULL without */
 RM_HD void rm_sgd_step(const rm_sgd *s, float *parameter, float gradient, float *buffer) {
-    float g = gradient * s->scale;
+    float g = rm_clipped(s->clip, gradient);
     if (s->decay != 0) g += s->decay * *parameter;
     if (buffer) {
         *buffer = s->first ? g : s->momentum * *buffer + g;
@@ -36,14 +52,15 @@ RM_HD void rm_sgd_step(const rm_sgd *s, float *parameter, float gradient, float 
 
 /* The order of operations is PyTorch's (torch.optim.Adam, one tensor at a time), so that runs can be compared step by step. */
 typedef struct {
-    float scale, epsilon, decay, shrink, weight1, weight1_rest, beta2, weight2, root2, rate;
+    rm_clip clip;
+    float epsilon, decay, shrink, weight1, weight1_rest, beta2, weight2, root2, rate;
 } rm_adam;
 
 /* decay_gradient: g += weight_decay p (Adam with an L2 penalty). Otherwise: p *= 1 - lr weight_decay (decoupled). */
 static inline rm_adam rm_adam_of(const rm_update *u, bool decay_gradient) {
     double correction1 = 1 - pow(u->beta1, (double)u->step), correction2 = 1 - pow(u->beta2, (double)u->step);
     rm_adam a;
-    a.scale = (float)u->gradient_scale, a.epsilon = (float)u->epsilon;
+    a.clip = rm_clip_of(u), a.epsilon = (float)u->epsilon;
     a.decay = decay_gradient ? (float)u->weight_decay : 0;
     a.shrink = decay_gradient ? 1 : (float)(1 - u->lr * u->weight_decay);
     a.weight1 = (float)(1 - u->beta1), a.weight1_rest = (float)u->beta1;
@@ -53,12 +70,56 @@ static inline rm_adam rm_adam_of(const rm_update *u, bool decay_gradient) {
 }
 
 RM_HD void rm_adam_step(const rm_adam *a, float *parameter, float gradient, float *mean, float *square) {
-    float p = *parameter * a->shrink, g = gradient * a->scale;
+    float p = *parameter * a->shrink, g = rm_clipped(a->clip, gradient);
     g = a->decay != 0 ? g + a->decay * p : g;
     /* mean = beta1 mean + (1 - beta1) g, as an interpolation that is exact at both ends */
     *mean = a->weight1 < 0.5f ? *mean + a->weight1 * (g - *mean) : g - (g - *mean) * a->weight1_rest;
     *square = *square * a->beta2 + a->weight2 * g * g;
     *parameter = p + a->rate * *mean / (sqrtf(*square) / a->root2 + a->epsilon);
+}
+
+/* ---- rmsprop ------------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    rm_clip clip;
+    float decay, alpha, weight, epsilon, momentum, rate;
+} rm_rmsprop;
+
+static inline rm_rmsprop rm_rmsprop_of(const rm_update *u) {
+    rm_rmsprop r;
+    r.clip = rm_clip_of(u), r.decay = (float)u->weight_decay;
+    r.alpha = (float)u->alpha, r.weight = (float)(1 - u->alpha);
+    r.epsilon = (float)u->epsilon, r.momentum = (float)u->momentum, r.rate = -(float)u->lr;
+    return r;
+}
+
+/* `buffer`: the element's momentum; NULL without */
+RM_HD void rm_rmsprop_step(const rm_rmsprop *r, float *parameter, float gradient, float *square, float *buffer) {
+    float g = rm_clipped(r->clip, gradient);
+    if (r->decay != 0) g += r->decay * *parameter;
+    *square = *square * r->alpha + r->weight * g * g;
+    float root = sqrtf(*square) + r->epsilon;
+    if (buffer) *buffer = r->momentum * *buffer + g / root;
+    *parameter += buffer ? r->rate * *buffer : r->rate * g / root;
+}
+
+/* ---- adagrad ------------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    rm_clip clip;
+    float decay, epsilon, rate;
+} rm_adagrad;
+
+static inline rm_adagrad rm_adagrad_of(const rm_update *u) {
+    rm_adagrad a = {rm_clip_of(u), (float)u->weight_decay, (float)u->epsilon, -(float)u->lr};
+    return a;
+}
+
+RM_HD void rm_adagrad_step(const rm_adagrad *a, float *parameter, float gradient, float *sum) {
+    float g = rm_clipped(a->clip, gradient);
+    if (a->decay != 0) g += a->decay * *parameter;
+    *sum += g * g;
+    *parameter += a->rate * g / (sqrtf(*sum) + a->epsilon);
 }
 
 /* ---- lars --------------------------------------------------------------------------------------------------------- */

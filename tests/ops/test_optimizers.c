@@ -13,7 +13,8 @@ enum { STEPS = 10 };
 typedef struct {
     const char *name;
     rm_update update;
-    float torch[4]; /* parameters after ten steps of torch 2's optimizer of that name, foreach=False */
+    float torch[4]; /* parameters after ten steps of torch 2's optimizer of that name, foreach=False; limits by
+                       clip_grad_value_ */
 } configuration;
 
 static const configuration configurations[] = {
@@ -33,6 +34,27 @@ static const configuration configurations[] = {
     {"adamw",
      {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.1},
      {0.5089290738105774f, -0.24708592891693115f, 0.9759117960929871f, -1.9392808675765991f}},
+    {"rmsprop",
+     {.lr = 0.01, .alpha = 0.99, .epsilon = 1e-8},
+     {0.4666578471660614f, -0.26271727681159973f, 0.8744444847106934f, -1.8956925868988037f}},
+    {"rmsprop",
+     {.lr = 0.01, .alpha = 0.9, .epsilon = 1e-3, .momentum = 0.8, .weight_decay = 0.1},
+     {0.4425603449344635f, -0.25626492500305176f, 0.6573852896690369f, -1.6697758436203003f}},
+    {"adagrad",
+     {.lr = 0.1, .epsilon = 1e-10},
+     {0.4684123992919922f, -0.26264724135398865f, 0.8749750256538391f, -1.8949207067489624f}},
+    {"adagrad",
+     {.lr = 0.1, .epsilon = 1e-3, .weight_decay = 0.1},
+     {0.40677523612976074f, -0.24233819544315338f, 0.7316973209381104f, -1.7489538192749023f}},
+    {"sgd",
+     {.lr = 0.1, .momentum = 0.9, .nesterov = true, .weight_decay = 0.01, .gradient_limit = 0.25},
+     {0.4819856286048889f, -0.1546076536178589f, 0.8140316605567932f, -1.6695032119750977f}},
+    {"adam",
+     {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .gradient_limit = 0.25},
+     {0.5186504125595093f, -0.24863776564598083f, 0.9793744087219238f, -1.961620807647705f}},
+    {"rmsprop",
+     {.lr = 0.01, .alpha = 0.99, .epsilon = 1e-8, .gradient_limit = 0.25},
+     {0.49968117475509644f, -0.2341582179069519f, 0.8920435309410095f, -1.8882452249526978f}},
 };
 enum { CONFIGURATIONS = sizeof configurations / sizeof *configurations };
 
@@ -49,10 +71,15 @@ static rm_update complete(const configuration *c, int64_t step, int threads) {
 
 /* ---- The textbook, in double, one number ------------------------------------------------------------- */
 
+static double limited_gradient(const rm_update *u, int64_t i, int64_t t) {
+    double g = gradient_at(i, t), limit = u->gradient_limit;
+    return limit > 0 ? fmax(fmin(g, limit), -limit) : g;
+}
+
 static double oracle_sgd(const rm_update *u, int64_t i) {
     double p = start[i], b = 0;
     for (int64_t t = 1; t <= STEPS; t++) {
-        double g = gradient_at(i, t) + u->weight_decay * p;
+        double g = limited_gradient(u, i, t) + u->weight_decay * p;
         b = t == 1 ? g : u->momentum * b + g;
         p -= u->lr * (u->nesterov ? g + u->momentum * b : b);
     }
@@ -62,7 +89,7 @@ static double oracle_sgd(const rm_update *u, int64_t i) {
 static double oracle_adam(const rm_update *u, int64_t i, bool decoupled) {
     double p = start[i], m = 0, v = 0;
     for (int64_t t = 1; t <= STEPS; t++) {
-        double g = gradient_at(i, t) + (decoupled ? 0 : u->weight_decay * p);
+        double g = limited_gradient(u, i, t) + (decoupled ? 0 : u->weight_decay * p);
         m = u->beta1 * m + (1 - u->beta1) * g;
         v = u->beta2 * v + (1 - u->beta2) * g * g;
         double m_hat = m / (1 - pow(u->beta1, (double)t)), v_hat = v / (1 - pow(u->beta2, (double)t));
@@ -72,8 +99,31 @@ static double oracle_adam(const rm_update *u, int64_t i, bool decoupled) {
     return p;
 }
 
+static double oracle_rmsprop(const rm_update *u, int64_t i) {
+    double p = start[i], v = 0, b = 0;
+    for (int64_t t = 1; t <= STEPS; t++) {
+        double g = limited_gradient(u, i, t) + u->weight_decay * p;
+        v = u->alpha * v + (1 - u->alpha) * g * g;
+        b = u->momentum * b + g / (sqrt(v) + u->epsilon);
+        p -= u->lr * b;
+    }
+    return p;
+}
+
+static double oracle_adagrad(const rm_update *u, int64_t i) {
+    double p = start[i], sum = 0;
+    for (int64_t t = 1; t <= STEPS; t++) {
+        double g = limited_gradient(u, i, t) + u->weight_decay * p;
+        sum += g * g;
+        p -= u->lr * g / (sqrt(sum) + u->epsilon);
+    }
+    return p;
+}
+
 static double oracle(const configuration *c, int64_t i) {
     if (!strcmp(c->name, "sgd")) return oracle_sgd(&c->update, i);
+    if (!strcmp(c->name, "rmsprop")) return oracle_rmsprop(&c->update, i);
+    if (!strcmp(c->name, "adagrad")) return oracle_adagrad(&c->update, i);
     return oracle_adam(&c->update, i, !strcmp(c->name, "adamw"));
 }
 
@@ -153,6 +203,9 @@ START_TEST(states_are_those_needed) {
     ck_assert_int_eq(rm_optimizer_find("sgd")->states_used(&momentum), 1);
     ck_assert_int_eq(rm_optimizer_find("adam")->states_used(&plain), 2);
     ck_assert_int_eq(rm_optimizer_find("adamw")->states_used(&plain), 2);
+    ck_assert_int_eq(rm_optimizer_find("rmsprop")->states_used(&plain), 1);
+    ck_assert_int_eq(rm_optimizer_find("rmsprop")->states_used(&momentum), 2);
+    ck_assert_int_eq(rm_optimizer_find("adagrad")->states_used(&momentum), 1);
     ck_assert_ptr_null(rm_optimizer_find("lbfgs"));
     for (int i = 0; i < rm_n_optimizers; i++)
         for (int k = 0; k < rm_optimizers[i]->n_state; k++) ck_assert_ptr_nonnull(rm_optimizers[i]->state_name[k]);

@@ -39,7 +39,7 @@ typedef struct {
     /* Training. A negative lr: the optimizer's own. */
     int64_t steps, epochs, tbptt; /* 0 in tbptt: off */
     char *optimizer;
-    double lr, momentum, beta1, beta2, eps, weight_decay, clip_grad_norm;
+    double lr, momentum, beta1, beta2, alpha, eps, weight_decay, clip_grad_norm, clip_grad_value;
     bool nesterov;
     /* Large batches (schedule.h, presets.h). NULL in milestones, preset: not given. */
     char *preset, *lr_schedule, *scale_lr, *milestones;

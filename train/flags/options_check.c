@@ -47,12 +47,14 @@ static const rule rules[] = {
     {"stateful", "false", "task", "lm", "whose samples go on where others end"},
     {"tbptt", "0", "task", "lm|copy", "whose targets are at every timestep"},
 
-    {"momentum", "0", "optimizer", "sgd|lars", NULL},
+    {"momentum", "0", "optimizer", "sgd|rmsprop|lars", NULL},
     {"nesterov", "false", "optimizer", "sgd|lars", NULL},
     {"nesterov", "false", "momentum", ">0", NULL},
     {"beta1", NULL, "optimizer", "adam|adamw|lamb", NULL},
     {"beta2", NULL, "optimizer", "adam|adamw|lamb", NULL},
-    {"eps", NULL, "optimizer", "adam|adamw|lars|lamb", NULL},
+    {"alpha", NULL, "optimizer", "rmsprop", NULL},
+    {"eps", NULL, "optimizer", "adam|adamw|rmsprop|adagrad|lars|lamb", NULL},
+    {"clip-grad-value", "0", "optimizer", "sgd|adam|adamw|rmsprop|adagrad", "the others look at whole gradients: --clip-grad-norm"},
     {"trust-coefficient", NULL, "optimizer", "lars", NULL},
     {"momentum-correction", "false", "optimizer", "lars",
      "whose velocity holds the learning rate; that of sgd does not, and is right as it is"},
@@ -232,6 +234,12 @@ static remat_status check_null(const rm_options *o, rm_command command) {
     return REMAT_OK;
 }
 
+static remat_status check_clipping(const rm_options *o) {
+    REQUIRE(!(o->clip_grad_value > 0 && o->clip_grad_norm > 0), INVALID,
+            "--clip-grad-norm and --clip-grad-value exclude each other: give one");
+    return REMAT_OK;
+}
+
 /* Carried states go forwards in time, and in one order. */
 static remat_status check_states(const rm_options *o) {
     const char *flag = o->tbptt ? "tbptt" : "stateful";
@@ -296,6 +304,7 @@ remat_status rm_options_check(const rm_options *o, rm_command command) {
     TRY(check_memory(o));
     TRY(check_ranks(o));
     TRY(check_states(o));
+    TRY(check_clipping(o));
     REQUIRE(!is(o->lr_schedule, "step") || o->milestones, INVALID,
             "--lr-schedule=step needs to know where: say --milestones=300,600 (updates) or 30e,60e (epochs)");
     TRY(check_preset(o));

@@ -171,6 +171,12 @@ int64_t rm_setup_eval_batch(const rm_options *o) { return o->deterministic_world
 
 /* ---- The session's config --------------------------------------------------------------------------------------- */
 
+/* lars has none, as MLPerf: nothing is divided by 0; adagrad has PyTorch's. */
+static double usual_epsilon(const rm_options *o) {
+    if (!strcmp(o->optimizer, "lars")) return 0;
+    return !strcmp(o->optimizer, "adagrad") ? 1e-10 : o->eps;
+}
+
 remat_config rm_setup_training_config(const rm_options *o) {
     remat_config c = REMAT_CONFIG_INIT;
     c.device = o->device;
@@ -195,10 +201,11 @@ remat_config rm_setup_training_config(const rm_options *o) {
     c.nesterov = o->nesterov;
     c.beta1 = o->beta1;
     c.beta2 = o->beta2;
-    bool lars = !strcmp(o->optimizer, "lars"); /* no epsilon, as MLPerf has it: nothing is divided by 0 */
-    c.epsilon = lars && !rm_options_given(o, "eps") ? 0 : o->eps;
+    c.alpha = o->alpha;
+    c.epsilon = rm_options_given(o, "eps") ? o->eps : usual_epsilon(o);
     c.weight_decay = o->weight_decay;
     c.clip_grad_norm = o->clip_grad_norm;
+    c.clip_grad_value = o->clip_grad_value;
     c.trust_coefficient = o->trust_coefficient;
     c.momentum_correction = o->momentum_correction;
     c.adapt_vectors = o->adapt_vectors;
@@ -240,7 +247,9 @@ remat_status rm_setup_session(const rm_model *model, const remat_config *config,
 
 double rm_setup_learning_rate(const rm_options *o) {
     if (o->lr >= 0) return o->lr;
-    return !strcmp(o->optimizer, "sgd") ? 0.1 : !strcmp(o->optimizer, "lars") ? 1 : 1e-3;
+    if (!strcmp(o->optimizer, "sgd")) return 0.1;
+    if (!strcmp(o->optimizer, "rmsprop") || !strcmp(o->optimizer, "adagrad")) return 0.01;
+    return !strcmp(o->optimizer, "lars") ? 1 : 1e-3;
 }
 
 remat_status rm_setup_weights(const rm_options *o, const char *state, const rm_state_point *point,
