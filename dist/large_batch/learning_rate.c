@@ -3,7 +3,8 @@
 
 #include <math.h>
 
-static const char *const schedule_names[] = {"constant", "step", "linear", "cosine", "poly"};
+static const char *const schedule_names[] = {"constant", "step",     "linear",    "cosine",
+                                             "poly",     "restarts", "one-cycle", "plateau"};
 static const char *const scale_names[] = {"none", "linear", "sqrt"};
 _Static_assert(sizeof schedule_names / sizeof *schedule_names == RM_LR_SCHEDULES, "a schedule without a name");
 _Static_assert(sizeof scale_names / sizeof *scale_names == RM_LR_SCALES, "a scale without a name");
@@ -18,8 +19,16 @@ static double scale_factor(const rm_learning_rate *c) {
 
 double rm_learning_rate_peak(const rm_learning_rate *c) { return c->lr * scale_factor(c); }
 
+/* From the warm-up's end to the run's, or to that of decay_steps. */
 static bool decays(const rm_learning_rate *c) {
-    return c->schedule == RM_LR_LINEAR || c->schedule == RM_LR_COSINE || c->schedule == RM_LR_POLY;
+    return c->schedule == RM_LR_LINEAR || c->schedule == RM_LR_COSINE || c->schedule == RM_LR_POLY ||
+           c->schedule == RM_LR_ONE_CYCLE;
+}
+
+/* Reads end_lr. */
+static bool has_end(const rm_learning_rate *c) {
+    return (decays(c) && c->schedule != RM_LR_ONE_CYCLE) || c->schedule == RM_LR_RESTARTS ||
+           c->schedule == RM_LR_PLATEAU;
 }
 
 /* S of linear and cosine, D of poly. */
@@ -41,7 +50,7 @@ static remat_status check_rates(const rm_learning_rate *c) {
         REQUIRE(is_rate(rm_learning_rate_peak(c)), INVALID,
                 "--lr=%g scaled to a batch of %g is no finite number: make one of them smaller", c->lr, c->batch);
     }
-    if (!decays(c)) return REMAT_OK;
+    if (!has_end(c)) return REMAT_OK;
     REQUIRE(is_rate(c->end_lr), INVALID, "--end-lr=%g: a learning rate is a finite number, 0 or more", c->end_lr);
     REQUIRE(c->end_lr <= rm_learning_rate_peak(c), INVALID,
             "--end-lr=%g is above the rate that --lr-schedule=%s comes down from, %g: make it smaller, or --lr larger",
@@ -68,12 +77,27 @@ static remat_status check_lengths(const rm_learning_rate *c) {
     return REMAT_OK;
 }
 
+static remat_status check_cycles(const rm_learning_rate *c) {
+    REQUIRE(c->schedule != RM_LR_RESTARTS || (c->decay_steps >= 1 && c->cycle_mult >= 1), INVALID,
+            "--lr-schedule=restarts needs to know how long the first cycle is: --decay-steps=N");
+    if (c->schedule != RM_LR_ONE_CYCLE) return REMAT_OK;
+    REQUIRE(!c->warmup_steps, INVALID,
+            "--lr-schedule=one-cycle begins with a warm-up of its own, --pct-start of it: leave --warmup-steps and "
+            "--warmup-epochs out");
+    REQUIRE(c->pct_start >= 0 && c->pct_start < 1 && c->div_factor >= 1 && c->final_div_factor >= 1, INVALID,
+            "--pct-start=%g, --div-factor=%g and --final-div-factor=%g: the first is a share below 1, the others are 1 "
+            "or more",
+            c->pct_start, c->div_factor, c->final_div_factor);
+    return REMAT_OK;
+}
+
 static remat_status check_milestones(const rm_learning_rate *c) {
-    if (c->schedule != RM_LR_STEP) return REMAT_OK;
-    REQUIRE(isfinite(c->gamma) && c->gamma > 0, INVALID,
-            "--gamma=%g: the factor at each milestone must be a finite "
-            "number above 0",
+    if (c->schedule != RM_LR_STEP && c->schedule != RM_LR_PLATEAU) return REMAT_OK;
+    REQUIRE(isfinite(c->gamma) && c->gamma > 0, INVALID, "--gamma=%g: the factor must be a finite number above 0",
             c->gamma);
+    REQUIRE(c->schedule == RM_LR_STEP || c->gamma < 1, INVALID,
+            "--gamma=%g: --lr-schedule=plateau makes the rate smaller by it, so it must be below 1", c->gamma);
+    if (c->schedule == RM_LR_PLATEAU) return REMAT_OK;
     REQUIRE(
         c->n_milestones >= 1 && c->n_milestones <= RM_LR_MILESTONES, INVALID,
         "--lr-schedule=step with %d milestones: give 1 to %d, as --milestones=300,600 (updates) or 30e,60e (epochs)",
@@ -93,6 +117,7 @@ static remat_status check_milestones(const rm_learning_rate *c) {
 remat_status rm_learning_rate_check(const rm_learning_rate *c) {
     TRY(check_rates(c));
     TRY(check_lengths(c));
+    TRY(check_cycles(c));
     return check_milestones(c);
 }
 
@@ -118,10 +143,38 @@ static double decayed(const rm_learning_rate *c, int64_t update, double eta) {
     return c->end_lr + (eta - c->end_lr) * left;
 }
 
+/* Half a cosine from one rate to another; part: 0 to 1. */
+static double annealed(double from, double to, double part) { return to + (from - to) * (1 + cos(M_PI * part)) / 2; }
+
+static double restarted(const rm_learning_rate *c, int64_t update, double eta) {
+    int64_t s = update - c->warmup_steps - 1, length = c->decay_steps;
+    if (c->cycle_mult == 1) s %= length;
+    while (s >= length) {
+        s -= length;
+        if (__builtin_mul_overflow(length, c->cycle_mult, &length)) length = INT64_MAX;
+    }
+    return annealed(eta, c->end_lr, (double)s / (double)length);
+}
+
+static double in_one_cycle(const rm_learning_rate *c, int64_t update, double eta) {
+    double total = (double)decay_length(c), s = (double)(update - 1), top = c->pct_start * total - 1, last = total - 1;
+    double first = eta / c->div_factor, end = first / c->final_div_factor;
+    if (s >= last) return end;
+    return s <= top ? annealed(first, eta, top > 0 ? s / top : 1) : annealed(eta, end, (s - top) / (last - top));
+}
+
+static double reduced(const rm_learning_rate *c, double eta) {
+    for (int64_t k = 0; k < c->reductions && eta > c->end_lr; k++) eta = fmax(eta * c->gamma, c->end_lr);
+    return eta;
+}
+
 double rm_learning_rate_at(const rm_learning_rate *c, int64_t update) {
     double eta = rm_learning_rate_peak(c);
     if (update < c->warmup_steps) return warm_up(c, update, eta);
-    if (update == c->warmup_steps) return eta; /* to the bit */
+    if (c->warmup_steps && update == c->warmup_steps) return eta; /* to the bit */
     if (c->schedule == RM_LR_STEP) return after_milestones(c, update, eta);
+    if (c->schedule == RM_LR_RESTARTS) return restarted(c, update, eta);
+    if (c->schedule == RM_LR_ONE_CYCLE) return in_one_cycle(c, update, eta);
+    if (c->schedule == RM_LR_PLATEAU) return reduced(c, eta);
     return decays(c) ? decayed(c, update, eta) : eta;
 }

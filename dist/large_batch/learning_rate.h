@@ -14,6 +14,11 @@
  *            linear    eta + (end - eta) s/S             s = t - Tw - 1: PyTorch's LinearLR, from eta on
  *            cosine    end + (eta - end)(1 + cos(pi s/S))/2              and CosineAnnealingLR
  *            poly      end + (eta - end)(1 - s/D)^power  s = t - Tw, D = decay_steps or S + 1: MLPerf (power 2, end 1e-4)
+ *            restarts  end + (eta - end)(1 + cos(pi s/S))/2  over and over, each time cycle_mult times as long: PyTorch's
+ *                      CosineAnnealingWarmRestarts
+ *            one-cycle by two half cosines from eta/div_factor to eta at s = pct_start S - 1, and on to
+ *                      eta/div_factor/final_div_factor at s = S - 1: PyTorch's OneCycleLR
+ *            plateau   eta gamma^reductions, but not below end: whoever sees evaluations counts them (train/run/watch.h)
  *
  * In linear and cosine the last update has the rate of s = S - 1: one of `end` would be the first after the run, and with
  * an end of 0 a wasted one within it. After that many updates the rate stays at `end`.
@@ -28,7 +33,17 @@
 
 #include "engine/status.h"
 
-typedef enum { RM_LR_CONSTANT, RM_LR_STEP, RM_LR_LINEAR, RM_LR_COSINE, RM_LR_POLY, RM_LR_SCHEDULES } rm_lr_schedule;
+typedef enum {
+    RM_LR_CONSTANT,
+    RM_LR_STEP,
+    RM_LR_LINEAR,
+    RM_LR_COSINE,
+    RM_LR_POLY,
+    RM_LR_RESTARTS,
+    RM_LR_ONE_CYCLE,
+    RM_LR_PLATEAU,
+    RM_LR_SCHEDULES
+} rm_lr_schedule;
 typedef enum { RM_SCALE_NONE, RM_SCALE_LINEAR, RM_SCALE_SQRT, RM_LR_SCALES } rm_lr_scale;
 
 #define RM_LR_MILESTONES 16
@@ -42,6 +57,8 @@ typedef struct {
     int64_t decay_steps;         /* S, or D of poly; 0: until `steps`, which is not read otherwise */
     int64_t milestone[RM_LR_MILESTONES];
     int n_milestones;
+    int64_t cycle_mult, reductions;                 /* restarts; plateau */
+    double pct_start, div_factor, final_div_factor; /* one-cycle */
 } rm_learning_rate;
 
 /* INVALID names the flag that says so, and what is wrong with it. */

@@ -31,6 +31,25 @@ def mlperf(lr, end, warm_up, total):
     return out
 
 
+def one_cycle(total, **how):
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=LR)
+    scheduler = S.OneCycleLR(optimizer, LR, total_steps=total, cycle_momentum=False, **how)
+    out = [scheduler.get_last_lr()[0]]
+    for _ in range(total - 1):
+        optimizer.step()
+        scheduler.step()
+        out.append(scheduler.get_last_lr()[0])
+    return out + [out[-1]] * (UPDATES - total)
+
+
+def plateau(reductions):
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=LR)
+    scheduler = S.ReduceLROnPlateau(optimizer, factor=0.3, patience=0, min_lr=0.01)
+    for _ in range(1 + reductions):
+        scheduler.step(1.0)
+    return optimizer.param_groups[0]["lr"]
+
+
 # comment, config, rates of updates 1, 2, ...
 LR = 0.3
 CASES = [
@@ -45,6 +64,19 @@ CASES = [
     ("LinearLR as a warm-up from lr to 8 lr",
      ".schedule = RM_LR_CONSTANT, .steps = 12, .warmup_steps = 5, .scale = RM_SCALE_LINEAR, .batch = 256, .base_batch = 32",
      rates(8 * LR, lambda o: S.LinearLR(o, 1 / 8, 1.0, total_iters=5))[1:]),
+    ("CosineAnnealingWarmRestarts", ".schedule = RM_LR_RESTARTS, .decay_steps = 3, .cycle_mult = 2, .end_lr = 0.01",
+     rates(LR, lambda o: S.CosineAnnealingWarmRestarts(o, 3, T_mult=2, eta_min=0.01))[:UPDATES]),
+    ("CosineAnnealingWarmRestarts of one length",
+     ".schedule = RM_LR_RESTARTS, .decay_steps = 5, .cycle_mult = 1",
+     rates(LR, lambda o: S.CosineAnnealingWarmRestarts(o, 5))[:UPDATES]),
+    ("OneCycleLR",
+     ".schedule = RM_LR_ONE_CYCLE, .steps = 12, .pct_start = 0.3, .div_factor = 25, .final_div_factor = 1e4",
+     one_cycle(12)),
+    ("OneCycleLR of 11, from a third, half of it rising",
+     ".schedule = RM_LR_ONE_CYCLE, .decay_steps = 11, .pct_start = 0.5, .div_factor = 3, .final_div_factor = 10",
+     one_cycle(11, pct_start=0.5, div_factor=3, final_div_factor=10)),
+    ("ReduceLROnPlateau, thrice, not below a hundredth",
+     ".schedule = RM_LR_PLATEAU, .steps = 12, .gamma = 0.3, .end_lr = 0.01, .reductions = 3", [plateau(3)] * UPDATES),
     ("MLPerf", ".schedule = RM_LR_POLY, .steps = 10, .warmup_steps = 3, .power = 2, .end_lr = 1e-4",
      mlperf(LR, 1e-4, 3, 10)),
 ]

@@ -80,7 +80,7 @@ static int64_t draw(int64_t low, int64_t high) {
 }
 
 static rm_learning_rate random_config(void) {
-    rm_learning_rate c = {.schedule = (rm_lr_schedule)draw(0, RM_LR_SCHEDULES - 1),
+    rm_learning_rate c = {.schedule = (rm_lr_schedule)draw(0, RM_LR_POLY),
                           .scale = (rm_lr_scale)draw(0, RM_LR_SCALES - 1),
                           .lr = (double)draw(1, 1000) / 128,
                           .power = (double)draw(1, 12) / 4,
@@ -118,7 +118,7 @@ START_TEST(the_peak_is_reached_to_the_bit) {
 END_TEST
 
 START_TEST(no_update_of_a_run_is_wasted) { /* with an end of 0, none has the rate 0 */
-    for (int schedule = RM_LR_CONSTANT; schedule < RM_LR_SCHEDULES; schedule++)
+    for (int schedule = RM_LR_CONSTANT; schedule <= RM_LR_POLY; schedule++)
         for (int64_t warmup = 0; warmup < 10; warmup++) {
             rm_learning_rate c = {.schedule = (rm_lr_schedule)schedule,
                                   .lr = 1,
@@ -135,12 +135,23 @@ START_TEST(no_update_of_a_run_is_wasted) { /* with an end of 0, none has the rat
 END_TEST
 
 START_TEST(after_the_end_the_rate_stays) {
-    for (int schedule = RM_LR_LINEAR; schedule < RM_LR_SCHEDULES; schedule++) {
+    for (int schedule = RM_LR_LINEAR; schedule <= RM_LR_POLY; schedule++) {
         rm_learning_rate c = {
             .schedule = (rm_lr_schedule)schedule, .lr = 1, .end_lr = 0.25, .power = 2, .steps = 10, .warmup_steps = 3};
         static const int64_t late[] = {12, 1000, INT64_MAX};
         for (int i = 0; i < 3; i++) ck_assert_double_eq(rm_learning_rate_at(&c, late[i]), 0.25);
     }
+}
+END_TEST
+
+/* A cycle of updates beyond any run, doubled for as long as it goes. */
+START_TEST(late_restarts_are_found) {
+    rm_learning_rate c = {
+        .schedule = RM_LR_RESTARTS, .lr = 1, .decay_steps = 7, .cycle_mult = 2, .warmup_steps = 2, .steps = 10};
+    check(&c);
+    for (int64_t begin = 3, length = 7; length < (int64_t)1 << 60; begin += length, length *= 2)
+        ck_assert_double_eq(rm_learning_rate_at(&c, begin), 1);
+    ck_assert_double_ge(rm_learning_rate_at(&c, INT64_MAX), 0);
 }
 END_TEST
 
@@ -190,6 +201,13 @@ static const struct {
       .milestone = {3},
       .n_milestones = 1},
      "within the warm-up"},
+    {{.lr = 1, .steps = 9, .schedule = RM_LR_RESTARTS, .cycle_mult = 1}, "--decay-steps=N"},
+    {{.lr = 1, .steps = 9, .schedule = RM_LR_RESTARTS, .decay_steps = 3, .cycle_mult = 1, .end_lr = 2},
+     "above the rate"},
+    {{.lr = 1, .steps = 9, .schedule = RM_LR_ONE_CYCLE, .warmup_steps = 3}, "a warm-up of its own"},
+    {{.lr = 1, .steps = 9, .schedule = RM_LR_ONE_CYCLE, .pct_start = 1, .div_factor = 1, .final_div_factor = 1},
+     "a share below 1"},
+    {{.lr = 1, .steps = 9, .schedule = RM_LR_PLATEAU, .gamma = 1}, "must be below 1"},
 };
 enum { REFUSED = sizeof refused / sizeof refused[0] };
 
@@ -228,6 +246,7 @@ int main(void) {
     tcase_add_test(tests, the_peak_is_reached_to_the_bit);
     tcase_add_test(tests, no_update_of_a_run_is_wasted);
     tcase_add_test(tests, after_the_end_the_rate_stays);
+    tcase_add_test(tests, late_restarts_are_found);
     tcase_add_test(tests, scaled_down_the_warm_up_still_rises);
     tcase_add_loop_test(tests, impossible_configs_are_refused, 0, REFUSED);
     tcase_add_test(tests, what_can_work_is_not_refused);

@@ -80,8 +80,8 @@ static const struct {
 } wrong[] = {
     {"--power=3", "--power has no effect with --lr-schedule=constant: it needs --lr-schedule=poly"},
     {"--power=3 --lr-schedule=cosine", "--lr-schedule=poly"},
-    {"--end-lr=0.1", "--lr-schedule=linear, cosine or poly"},
-    {"--end-lr=0.1 --lr-schedule=step --milestones=3", "--lr-schedule=linear, cosine or poly"},
+    {"--end-lr=0.1", "--lr-schedule=linear, cosine, poly, restarts or plateau"},
+    {"--end-lr=0.1 --lr-schedule=step --milestones=3", "--lr-schedule=linear, cosine, poly, restarts or plateau"},
     {"--decay-steps=9", "--decay-steps has no effect"},
     {"--gamma=0.5", "--lr-schedule=step"},
     {"--milestones=3,6", "--lr-schedule=step"},

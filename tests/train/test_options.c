@@ -158,14 +158,14 @@ END_TEST
 static const struct {
     const char *line, *sentence;
 } idle[] = {
-    {"--momentum=0.9", "--momentum has no effect with --optimizer=adam: it needs --optimizer=sgd or lars"},
+    {"--momentum=0.9", "--momentum has no effect with --optimizer=adam: it needs --optimizer=sgd, rmsprop or lars"},
     {"--optimizer=adamw --nesterov",
      "--nesterov has no effect with --optimizer=adamw: it needs --optimizer=sgd or lars"},
     {"--optimizer=lars --nesterov", "--nesterov has no effect with --momentum=0: it needs --momentum above 0"},
     {"--optimizer=sgd --beta1=0.8",
      "--beta1 has no effect with --optimizer=sgd: it needs --optimizer=adam, adamw or lamb"},
     {"--optimizer=lars --beta2=0.9", "--beta2 has no effect with --optimizer=lars"},
-    {"--optimizer=sgd --eps=1e-6", "--optimizer=adam, adamw, lars or lamb"},
+    {"--optimizer=sgd --eps=1e-6", "--optimizer=adam, adamw, rmsprop, adagrad, lars or lamb"},
     {"--trust-coefficient=0.01", "--trust-coefficient has no effect with --optimizer=adam: it needs --optimizer=lars"},
     {"--optimizer=sgd --momentum=0.9 --momentum-correction", "--optimizer=lars, whose velocity"},
     {"--optimizer=lars --momentum-correction", "--momentum above 0"},
@@ -177,8 +177,8 @@ static const struct {
     {"--lr-schedule=cosine --power=3", "--power has no effect with --lr-schedule=cosine: it needs --lr-schedule=poly"},
     {"--milestones=3,6", "--milestones has no effect with --lr-schedule=constant: it needs --lr-schedule=step"},
     {"--gamma=0.5 --lr-schedule=poly", "--lr-schedule=step"},
-    {"--end-lr=0", "--lr-schedule=linear, cosine or poly"},
-    {"--decay-steps=9", "--lr-schedule=linear, cosine or poly"},
+    {"--end-lr=0", "--lr-schedule=linear, cosine, poly, restarts or "},
+    {"--decay-steps=9", "--lr-schedule=linear, cosine, poly, restarts or "},
     {"--base-batch=32", "--base-batch has no effect with --scale-lr=none: it needs --scale-lr=linear or sqrt"},
     {"--task=adding --label-smoothing=0.1", "--task=lm, classify or copy, tasks with classes"},
     {"--layers=1 --dropout=0.1", "--dropout has no effect with --layers=1: it needs --layers above 1"},

@@ -89,7 +89,7 @@ static void print_manual(const rm_command_line *commands, int n, FILE *out) {
     fprintf(
         out,
         ".\\\" Made by `remat help --man`.\n"
-        ".TH REMAT 1 \"\" \"Remat " REMAT_VERSION "\" \"User Commands\"\n"
+        ".TH REMAT 1 \"\" \"Remat " REMAT_VERSION "\" \"User Commands\"\n.ad l\n"
         ".SH NAME\nremat \\- train recurrent networks on very long sequences in a small, known number of bytes\n"
         ".SH SYNOPSIS\n.B remat\n.I COMMAND\n[\\fB\\-\\-\\fIflag\\fR=\\fIvalue\\fR ...]\n"
         ".SH DESCRIPTION\n"

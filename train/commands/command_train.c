@@ -166,6 +166,7 @@ static remat_status make_step(rm_trainer *t) {
     remat_step_result result;
     bool drawn = is_drawn(t);
     if (drawn) TRY(remat_trace_next(t->session));
+    t->rate.reductions = t->watch.reductions;
     t->lr = rm_learning_rate_at(&t->rate, t->step + 1);
     TRY(update(t, &result, &seconds));
     TRY(find_accuracy(t, &accuracy));
@@ -197,6 +198,9 @@ static remat_status make_step(rm_trainer *t) {
     return status ? rm_ranks_fail_alike(&t->ranks, status) : REMAT_OK; /* both numbers are the same on all ranks */
 }
 
+/* An evaluation, after this step. */
+static bool is_due(const rm_trainer *t) { return t->options->eval_every && t->step % t->options->eval_every == 0; }
+
 static remat_status evaluate(rm_trainer *t) {
     char text[160];
     rm_eval_event event = {.step = t->step};
@@ -204,7 +208,19 @@ static remat_status evaluate(rm_trainer *t) {
     TRY(rm_metrics_eval(&t->metrics, &event));
     TRY(rm_tensorboard_eval(&t->tensorboard, &event));
     rm_progress_say(&t->progress, "eval %6lld  %s", (long long)t->step, rm_eval_text(&event, text, sizeof text));
+    if (!is_due(t)) return REMAT_OK; /* the run's last, which one that goes on would not have had */
+    if (rm_watch_see(&t->watch, t->options, event.loss, t->step >= t->rate.warmup_steps))
+        rm_progress_say(&t->progress, "learning rate: reduced, as evaluations no longer improve (%lld times now)",
+                        (long long)t->watch.reductions);
     return REMAT_OK;
+}
+
+/* What was resumed may have come to its end, too. */
+static void stop_early(rm_trainer *t) {
+    if (!rm_watch_ends(&t->watch, t->options) || t->step >= t->last_step) return;
+    rm_progress_say(&t->progress, "early stop after step %lld: %lld evaluation%s without a better loss than %.9g",
+                    (long long)t->step, (long long)t->watch.since, t->watch.since == 1 ? "" : "s", t->watch.best);
+    t->last_step = t->step;
 }
 
 static remat_status save(rm_trainer *t) {
@@ -214,6 +230,7 @@ static remat_status save(rm_trainer *t) {
                             .samples = t->dataset->count,
                             .data_crc32 = t->data_crc32,
                             .last_lr = t->lr,
+                            .watch = t->watch,
                             .shards = t->loader.config.shards};
     memcpy(point.run, t->start.run, sizeof point.run);
     return rm_state_save(&t->store, t->session, t->options, point);
@@ -235,9 +252,12 @@ static remat_status after_step(rm_trainer *t) {
     const rm_options *o = t->options;
     bool last = t->step == t->last_step;
     TRY(heed_signals(t));
-    if (t->eval_dataset && !t->stop && (last || (o->eval_every && t->step % o->eval_every == 0))) {
+    bool wanted = t->stop ? is_due(t) && rm_watch_matters(o) : last || is_due(t);
+    if (t->eval_dataset && wanted) {
         TRY(evaluate(t));
         TRY(heed_signals(t));
+        stop_early(t);
+        last = t->step == t->last_step;
     }
     if (!o->save || !(last || t->stop || t->save_now || t->step % o->save_every == 0)) return REMAT_OK;
     TRY(save(t));
@@ -276,7 +296,8 @@ static remat_status train(rm_trainer *t) {
     rm_progress_start(&t->progress, t->ranks.rank ? NULL : rm_metrics_words(&t->metrics), t->start.step, t->last_step,
                       t->options->log_every);
     rm_trainer_introduce(t);
-    if (t->step >= t->last_step)
+    stop_early(t);
+    if (t->step >= t->last_step && !rm_watch_ends(&t->watch, t->options))
         rm_progress_say(&t->progress, "step %lld of %lld: nothing is left to do; give a larger --steps to go on",
                         (long long)t->step, (long long)t->last_step);
     TRY(heed_signals(t));

@@ -72,7 +72,11 @@ remat_status rm_lr_schedule_make(const rm_options *o, const rm_lr_schedule_facts
                               .base_batch = (double)o->base_batch,
                               .warmup_steps = o->warmup_steps,
                               .steps = facts->steps,
-                              .decay_steps = o->decay_steps};
+                              .decay_steps = o->decay_steps,
+                              .cycle_mult = o->cycle_mult,
+                              .pct_start = o->pct_start,
+                              .div_factor = o->div_factor,
+                              .final_div_factor = o->final_div_factor};
     if (o->warmup_epochs > 0) TRY(warm_up_updates(o->warmup_epochs, facts->per_epoch, &out->warmup_steps));
     if (out->schedule == RM_LR_STEP) TRY(read_milestones(o->milestones, facts->per_epoch, out));
     return rm_learning_rate_check(out);
@@ -99,7 +103,15 @@ const char *rm_lr_schedule_text(const rm_learning_rate *c, char text[RM_LR_SCHED
         SAY("%s%lld", i ? ", " : "; falls after update ", (long long)c->milestone[i]);
     if (c->schedule == RM_LR_STEP)
         SAY("%s, to %.6g", c->n_milestones > 4 ? ", ..." : "", rm_learning_rate_at(c, INT64_MAX));
-    if (c->schedule != RM_LR_STEP && c->schedule != RM_LR_CONSTANT)
+    if (c->schedule == RM_LR_RESTARTS)
+        SAY("; then cosine to %.6g, again and again, the first time in %lld updates", c->end_lr,
+            (long long)c->decay_steps);
+    if (c->schedule == RM_LR_ONE_CYCLE)
+        SAY(", in one cycle: from %.6g up to it, and down to %.6g at update %lld", rm_learning_rate_at(c, 1),
+            rm_learning_rate_at(c, end), (long long)end);
+    if (c->schedule == RM_LR_PLATEAU)
+        SAY("; times %.6g where evaluations no longer improve, down to %.6g", c->gamma, c->end_lr);
+    if (c->schedule == RM_LR_LINEAR || c->schedule == RM_LR_COSINE || poly)
         SAY("; then %s to %.6g after update %lld", rm_lr_schedule_name(c->schedule), c->end_lr, (long long)end);
     return text;
 }

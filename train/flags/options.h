@@ -37,13 +37,14 @@ typedef struct {
     int64_t seq_len, batch, samples, seed;
     bool rows, no_shuffle, pad, stateful;
     /* Training. A negative lr: the optimizer's own. */
-    int64_t steps, epochs, tbptt; /* 0 in tbptt: off */
+    int64_t steps, epochs, tbptt, early_stop; /* 0 in tbptt, early_stop: off */
     char *optimizer;
     double lr, momentum, beta1, beta2, alpha, eps, weight_decay, clip_grad_norm, clip_grad_value;
     bool nesterov;
     /* Large batches (schedule.h, presets.h). NULL in milestones, preset: not given. */
     char *preset, *lr_schedule, *scale_lr, *milestones;
-    int64_t base_batch, warmup_steps, decay_steps;
+    int64_t base_batch, warmup_steps, decay_steps, cycle_mult, patience;
+    double pct_start, div_factor, final_div_factor, threshold;
     double warmup_epochs, end_lr, power, gamma, trust_coefficient, norm_limit, label_smoothing;
     bool momentum_correction, adapt_vectors, decay_vectors;
     char *train_only;

@@ -54,7 +54,8 @@ static const rule rules[] = {
     {"beta2", NULL, "optimizer", "adam|adamw|lamb", NULL},
     {"alpha", NULL, "optimizer", "rmsprop", NULL},
     {"eps", NULL, "optimizer", "adam|adamw|rmsprop|adagrad|lars|lamb", NULL},
-    {"clip-grad-value", "0", "optimizer", "sgd|adam|adamw|rmsprop|adagrad", "the others look at whole gradients: --clip-grad-norm"},
+    {"clip-grad-value", "0", "optimizer", "sgd|adam|adamw|rmsprop|adagrad",
+     "the others look at whole gradients: --clip-grad-norm"},
     {"trust-coefficient", NULL, "optimizer", "lars", NULL},
     {"momentum-correction", "false", "optimizer", "lars",
      "whose velocity holds the learning rate; that of sgd does not, and is right as it is"},
@@ -67,9 +68,16 @@ static const rule rules[] = {
 
     {"base-batch", NULL, "scale-lr", "linear|sqrt", NULL},
     {"milestones", NULL, "lr-schedule", "step", NULL},
-    {"gamma", NULL, "lr-schedule", "step", NULL},
-    {"end-lr", NULL, "lr-schedule", "linear|cosine|poly", NULL},
-    {"decay-steps", "0", "lr-schedule", "linear|cosine|poly", NULL},
+    {"gamma", NULL, "lr-schedule", "step|plateau", NULL},
+    {"end-lr", NULL, "lr-schedule", "linear|cosine|poly|restarts|plateau", NULL},
+    {"decay-steps", "0", "lr-schedule", "linear|cosine|poly|restarts|one-cycle", NULL},
+    {"cycle-mult", "1", "lr-schedule", "restarts", NULL},
+    {"pct-start", NULL, "lr-schedule", "one-cycle", NULL},
+    {"div-factor", NULL, "lr-schedule", "one-cycle", NULL},
+    {"final-div-factor", NULL, "lr-schedule", "one-cycle", NULL},
+    {"patience", NULL, "lr-schedule", "plateau", NULL},
+    {"threshold", NULL, "lr-schedule", "plateau", NULL},
+    {"early-stop", "0", "eval-every", ">0", "whose losses it looks at"},
     {"power", NULL, "lr-schedule", "poly", NULL},
 
     {"top-k", "0", "temperature", ">0", NULL},
@@ -307,6 +315,8 @@ remat_status rm_options_check(const rm_options *o, rm_command command) {
     TRY(check_clipping(o));
     REQUIRE(!is(o->lr_schedule, "step") || o->milestones, INVALID,
             "--lr-schedule=step needs to know where: say --milestones=300,600 (updates) or 30e,60e (epochs)");
+    REQUIRE(!is(o->lr_schedule, "plateau") || o->eval_every, INVALID,
+            "--lr-schedule=plateau goes by evaluations: say how often there are any, --eval-every=N");
     TRY(check_preset(o));
     TRY(check_null(o, command));
     REQUIRE(!o->metrics_per_rank || !o->metrics || !is(o->metrics, "-"), INVALID,

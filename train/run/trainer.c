@@ -81,6 +81,7 @@ static remat_status set_updates(rm_trainer *t) {
     const rm_options *o = t->options;
     const rm_loader *l = &t->loader;
     t->step = t->start.step;
+    t->watch = t->start.watch;
     t->last_step = rm_options_given(o, "epochs") ? t->start.step + rm_loader_left(l, o->epochs) : o->steps;
     return rm_lr_schedule_make(o, &(rm_lr_schedule_facts){l->global, l->per_epoch, t->last_step}, &t->rate);
 }

@@ -36,6 +36,7 @@ typedef struct {
     bool save_now;                         /* SIGUSR1 has come to one of them */
     char metrics_path[RM_PATH_BYTES + 32]; /* this rank's */
     rm_learning_rate rate;
+    rm_watch watch; /* of the evaluations up to now */
     double lr, loss, started_s;
     float *logits;  /* of a batch, (B,K); NULL: the task has no accuracy */
     double n_right; /* of the update's samples so far; then of all ranks' */

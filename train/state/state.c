@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -90,12 +91,22 @@ static void list_file(json_t *files, const char *name, const double about[2]) {
                         json_pack("{s:I, s:I}", "bytes", (json_int_t)about[0], "crc32", (json_int_t)about[1]));
 }
 
+/* No best: there was no evaluation whose loss is a number. */
+static json_t *watch_json(const rm_watch *w) {
+    json_t *json = json_pack("{s:I, s:I, s:I}", "since", (json_int_t)w->since, "plateau_since",
+                             (json_int_t)w->plateau_since, "reductions", (json_int_t)w->reductions);
+    if (json && isfinite(w->best)) json_object_set_new(json, "best", json_real(w->best));
+    if (json && isfinite(w->plateau_best)) json_object_set_new(json, "plateau_best", json_real(w->plateau_best));
+    return json;
+}
+
 static json_t *point_json(const rm_state_point *p) {
     json_t *root = json_pack("{s:i, s:s, s:I, s:I, s:I, s:I, s:f, s:I, s:i, s:I}", "format", RM_STATE_FORMAT, "remat",
                              REMAT_VERSION, "step", (json_int_t)p->step, "epoch", (json_int_t)p->epoch, "consumed",
                              (json_int_t)p->consumed, "samples", (json_int_t)p->samples, "last_lr", p->last_lr,
                              "world_size", (json_int_t)p->world_size, "zero", p->zero, "shards", (json_int_t)p->shards);
     if (root && *p->run) json_object_set_new(root, "run", json_string(p->run));
+    if (root && p->watch.seen) json_object_set_new(root, "watch", watch_json(&p->watch));
     if (root && p->data_crc32) json_object_set_new(root, "data_crc32", json_integer(p->data_crc32));
     return root;
 }

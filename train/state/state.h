@@ -17,6 +17,7 @@
 
 #include "train/file.h"
 #include "train/flags/options.h"
+#include "train/run/watch.h"
 
 /* Where a run is. */
 typedef struct {
@@ -29,6 +30,7 @@ typedef struct {
     int64_t shards;          /* --deterministic-world's V; 0: plain */
     int64_t world_size;      /* of the ranks that saved it; rm_state_save fills these in itself */
     int zero;                /* 1: each kept its part of the optimizer's state */
+    rm_watch watch;          /* of its evaluations */
     bool stateful;           /* --stateful's states are there */
     char precision[8];       /* of its products; "fp32" in states of versions that had no other */
 } rm_state_point;

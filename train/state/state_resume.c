@@ -9,6 +9,7 @@
 #include "train/state/state_json.h"
 #include "train/state/weights.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,6 +110,30 @@ static void parse_stateful(const json_t *root, rm_state_point *out) {
     out->stateful = text && !strcmp(text, "true");
 }
 
+static bool parse_best(const json_t *watch, const char *name, double *out) {
+    const json_t *best = json_object_get(watch, name);
+    *out = best ? json_number_value(best) : INFINITY;
+    return !best || json_is_number(best);
+}
+
+/* Not in states of runs that had no evaluation. */
+static remat_status parse_watch(const json_t *root, const char *name, rm_state_point *out) {
+    const json_t *watch = json_object_get(root, "watch");
+    rm_watch *w = &out->watch;
+    json_int_t since, plateau_since, reductions;
+    if (!watch) return REMAT_OK;
+    int bad = json_unpack((json_t *)watch, "{s:I, s:I, s:I}", "since", &since, "plateau_since", &plateau_since,
+                          "reductions", &reductions);
+    bool sound = !bad && is_count(since) && is_count(plateau_since) && is_count(reductions) &&
+                 parse_best(watch, "best", &w->best) && parse_best(watch, "plateau_best", &w->plateau_best);
+    REQUIRE(sound, IO, "%s is damaged: what it says of evaluations makes no sense" REMEDY, name);
+    w->seen = true;
+    w->since = since;
+    w->plateau_since = plateau_since;
+    w->reductions = reductions;
+    return REMAT_OK;
+}
+
 /* Not in states from before there was one, nor in those of generated data. */
 static remat_status parse_data(const json_t *root, const char *name, rm_state_point *out) {
     const json_t *crc = json_object_get(root, "data_crc32");
@@ -138,6 +163,7 @@ static remat_status parse_point(const json_t *root, const char *name, rm_state_p
     const char *run = json_string_value(json_object_get(root, "run"));
     snprintf(out->run, sizeof out->run, "%s", run ? run : "");
     TRY(parse_data(root, name, out));
+    TRY(parse_watch(root, name, out));
     TRY((format == 1 ? parse_format_1 : parse_format_2)(root, name, out));
     REQUIRE(out->consumed <= samples, IO, "%s is damaged: %lld samples of an epoch of %lld cannot have been had" REMEDY,
             name, (long long)out->consumed, (long long)samples);

@@ -1,0 +1,195 @@
+/* test_watch.c: what a run makes of its evaluations: --lr-schedule=plateau falls when PyTorch's ReduceLROnPlateau does, --early-stop
+ * ends a run, and both go on from a training state as if nothing had been between. Also that the other new schedules and
+ * optimizers are to be had by flags, and resumed. */
+#include "train/run/watch.h"
+#include "train/run/setup.h"
+#include "dist/large_batch/learning_rate.h"
+
+#include <math.h>
+
+#include "tests/train/train_test.h"
+
+static rm_options watched(int64_t patience, double threshold, int64_t early_stop) {
+    return (rm_options){
+        .lr_schedule = (char *)"plateau", .patience = patience, .threshold = threshold, .early_stop = early_stop};
+}
+
+/* torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.3, patience=1, threshold=1e-3, min_lr=0.01) */
+START_TEST(the_rate_falls_when_pytorchs_does) {
+    static const double loss[] = {3,     2.9,    2.8999, 2.91, 2.5,  2.5,  2.4999, 2.6,  2.4,  2.39,
+                                  2.395, 2.3999, 2.41,   NAN,  2.45, 2.38, 2.38,   2.38, 2.38, 2.38};
+    static const double rate[] = {0.3,
+                                  0.3,
+                                  0.3,
+                                  0.089999999999999997,
+                                  0.089999999999999997,
+                                  0.089999999999999997,
+                                  0.027,
+                                  0.027,
+                                  0.027,
+                                  0.027,
+                                  0.027,
+                                  0.01,
+                                  0.01,
+                                  0.01,
+                                  0.01,
+                                  0.01,
+                                  0.01,
+                                  0.01,
+                                  0.01,
+                                  0.01};
+    rm_options o = watched(1, 1e-3, 0);
+    rm_watch w = {0};
+    rm_learning_rate c = {.schedule = RM_LR_PLATEAU, .lr = 0.3, .gamma = 0.3, .end_lr = 0.01, .steps = 99};
+    for (size_t i = 0; i < sizeof loss / sizeof *loss; i++) {
+        rm_watch_see(&w, &o, loss[i], true);
+        c.reductions = w.reductions;
+        double got = rm_learning_rate_at(&c, (int64_t)i + 1);
+        ck_assert_msg(fabs(got - rate[i]) <= 1e-15, "evaluation %zu: %.17g, not %.17g", i, got, rate[i]);
+    }
+}
+END_TEST
+
+START_TEST(a_warm_up_is_no_plateau) {
+    rm_options o = watched(0, 0, 0);
+    rm_watch w = {0};
+    for (int i = 0; i < 5; i++) ck_assert(!rm_watch_see(&w, &o, 1, false));
+    ck_assert(!rm_watch_see(&w, &o, 1, true)); /* the first that counts is the best */
+    ck_assert(rm_watch_see(&w, &o, 1, true) && w.reductions == 1);
+}
+END_TEST
+
+START_TEST(it_stops_after_so_many_without_a_better_one) {
+    static const double loss[] = {2, 1.5, 1.5, 1.6, 1.4999999, NAN, 1.5, 2};
+    rm_options o = watched(9, 0, 3);
+    rm_watch w = {0};
+    for (int i = 0; i < 8; i++) {
+        ck_assert(!rm_watch_ends(&w, &o));
+        rm_watch_see(&w, &o, loss[i], true);
+    }
+    ck_assert(rm_watch_ends(&w, &o));
+    o.early_stop = 4;
+    ck_assert(!rm_watch_ends(&w, &o));
+}
+END_TEST
+
+/* ---- The program ---- */
+
+#define RUN "--hidden=8 --layers=1 --batch=4 --seq-len=16 --threads=1 --tile=8 "
+
+static void expect_identical(void) {
+    ck_runs("report --require-identical %s %s", in_scratch("a.jsonl"), in_scratch("b.jsonl"));
+}
+
+/* Stopped by its number of steps between evaluations, where it has one more, and gone on: the same losses, with rates that evaluations
+ * decide. */
+START_TEST(a_plateau_is_resumed) {
+    const char *text = make_text("text", 3000);
+#define PLATEAU RUN "--eval-every=2 --lr=0.5 --lr-schedule=plateau --patience=0 --gamma=0.5"
+    ck_runs("train --data=%s --eval-data=%s " PLATEAU " --steps=40 --metrics=%s", text, text, in_scratch("a.jsonl"));
+    ck_assert_ptr_nonnull(strstr(program_output, "learning rate: reduced"));
+    ck_runs("train --data=%s --eval-data=%s " PLATEAU " --steps=17 --save=%s --metrics=%s", text, text,
+            in_scratch("st"), in_scratch("b.jsonl"));
+    ck_runs("train --resume=%s --steps=25 --metrics=%s", in_scratch("st"), in_scratch("b.jsonl"));
+    ck_runs("train --resume=%s --steps=40 --metrics=%s", in_scratch("st"), in_scratch("b.jsonl"));
+    expect_identical();
+}
+END_TEST
+
+/* A rate of 0 learns nothing: the first evaluation stays the best. */
+START_TEST(a_run_stops_early_and_is_saved) {
+    const char *text = make_text("text", 3000);
+    ck_runs("train --data=%s --eval-data=%s " RUN "--eval-every=3 --lr=0 --early-stop=2 --steps=1000 --save=%s", text,
+            text, in_scratch("st"));
+    ck_assert_msg(strstr(program_output, "early stop after step 9: 2 evaluations without a better loss"), "%s",
+                  program_output);
+    ck_assert_ptr_nonnull(strstr(program_output, "done after step 9"));
+    ck_assert_int_eq(access(in_scratch("st/step-00000009/state.json"), F_OK), 0);
+    ck_runs("train --resume=%s", in_scratch("st"));
+    ck_assert_ptr_nonnull(strstr(program_output, "early stop after step 9"));
+    ck_runs("train --resume=%s --early-stop=3", in_scratch("st"));
+    ck_assert_ptr_nonnull(strstr(program_output, "done after step 12"));
+}
+END_TEST
+
+/* The evaluation at the end of a run that goes on later is none that the whole run would have. */
+START_TEST(where_it_was_interrupted_does_not_matter) {
+    const char *text = make_text("text", 3000), *st = in_scratch("st");
+    ck_runs("train --data=%s --eval-data=%s " RUN "--eval-every=3 --lr=0 --early-stop=2 --steps=4 --save=%s", text,
+            text, st);
+    ck_runs("train --resume=%s --steps=5", st);
+    ck_runs("train --resume=%s --steps=1000", st);
+    ck_assert_msg(strstr(program_output, "early stop after step 9: 2 evaluations"), "%s", program_output);
+}
+END_TEST
+
+/* All see the same losses. */
+START_TEST(ranks_stop_early_together) {
+    ck_runs("train --task=adding --seq-len=10 --samples=400 " RUN
+            "--devices=cpu:2 --eval-every=2 --lr=0 --early-stop=1 --steps=100");
+    ck_assert_ptr_nonnull(strstr(program_output, "done after step 4"));
+}
+END_TEST
+
+static const char *const ways[] = {
+    "--optimizer=rmsprop --momentum=0.5 --alpha=0.9",
+    "--optimizer=adagrad --clip-grad-value=0.001",
+    "--optimizer=sgd --lr-schedule=restarts --decay-steps=5 --cycle-mult=2",
+    "--optimizer=sgd --momentum=0.9 --lr-schedule=one-cycle --decay-steps=20 --pct-start=0.5",
+};
+
+START_TEST(a_way_of_training_is_resumed) {
+    const char *text = make_text("text", 3000);
+    ck_runs("train --data=%s " RUN "%s --steps=20 --metrics=%s", text, ways[_i], in_scratch("a.jsonl"));
+    ck_runs("train --data=%s " RUN "%s --steps=7 --save=%s --metrics=%s", text, ways[_i], in_scratch("st"),
+            in_scratch("b.jsonl"));
+    ck_runs("train --resume=%s --steps=20 --metrics=%s", in_scratch("st"), in_scratch("b.jsonl"));
+    expect_identical();
+}
+END_TEST
+
+START_TEST(epsilon_is_the_optimizers_own) {
+    static const struct {
+        const char *name;
+        double epsilon;
+    } own[] = {{"adam", 1e-8}, {"rmsprop", 1e-8}, {"adagrad", 1e-10}, {"lars", 0}};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
+        rm_options o;
+        char flag[64];
+        snprintf(flag, sizeof flag, "--optimizer=%s", own[i].name);
+        ck_ok(rm_options_parse(&o, RM_TRAIN, 2, (char *[]){flag, "--data=x"}));
+        ck_assert_double_eq(rm_setup_training_config(&o).epsilon, own[i].epsilon);
+        rm_options_free(&o);
+    }
+}
+END_TEST
+
+static const char *const refused[][2] = {
+    {"--early-stop has no effect with --eval-every=0", "--early-stop=3"},
+    {"say how often there are any, --eval-every=N", "--lr-schedule=plateau"},
+    {"--patience has no effect with --lr-schedule=constant", "--patience=3"},
+    {"needs to know how long the first cycle is: --decay-steps=N", "--lr-schedule=restarts"},
+    {"a warm-up of its own", "--lr-schedule=one-cycle --warmup-steps=3"},
+    {"--clip-grad-norm and --clip-grad-value exclude each other", "--clip-grad-norm=1 --clip-grad-value=1"},
+    {"--clip-grad-value has no effect with --optimizer=lamb", "--optimizer=lamb --clip-grad-value=1"},
+    {"--alpha has no effect with --optimizer=adam", "--alpha=0.5"},
+};
+START_TEST(what_cannot_work_is_refused) {
+    ck_refuses(2, refused[_i][0], "train --data=%s " RUN "%s", make_text("text", 3000), refused[_i][1]);
+}
+END_TEST
+
+int main(void) {
+    TCase *tests = tcase_create("watch");
+    tcase_add_test(tests, the_rate_falls_when_pytorchs_does);
+    tcase_add_test(tests, a_warm_up_is_no_plateau);
+    tcase_add_test(tests, it_stops_after_so_many_without_a_better_one);
+    tcase_add_test(tests, a_plateau_is_resumed);
+    tcase_add_test(tests, a_run_stops_early_and_is_saved);
+    tcase_add_test(tests, where_it_was_interrupted_does_not_matter);
+    tcase_add_test(tests, ranks_stop_early_together);
+    tcase_add_test(tests, epsilon_is_the_optimizers_own);
+    tcase_add_loop_test(tests, a_way_of_training_is_resumed, 0, sizeof ways / sizeof *ways);
+    tcase_add_loop_test(tests, what_cannot_work_is_refused, 0, sizeof refused / sizeof *refused);
+    return run_suite("train/watch", tests);
+}

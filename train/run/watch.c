@@ -1,0 +1,36 @@
+/* watch.c: see watch.h. */
+#include "train/run/watch.h"
+
+#include <math.h>
+#include <string.h>
+
+static void look_for_best(rm_watch *w, double loss) {
+    bool better = loss < w->best; /* NaN never is */
+    if (better) w->best = loss;
+    w->since = better ? 0 : w->since + 1;
+}
+
+/* ReduceLROnPlateau of mode min, threshold_mode rel and cooldown 0. */
+static bool look_for_plateau(rm_watch *w, const rm_options *o, double loss) {
+    bool better = loss < w->plateau_best * (1 - o->threshold);
+    if (better) w->plateau_best = loss;
+    w->plateau_since = better ? 0 : w->plateau_since + 1;
+    if (w->plateau_since <= o->patience) return false;
+    w->plateau_since = 0;
+    w->reductions++;
+    return true;
+}
+
+static bool has_plateau(const rm_options *o) { return !strcmp(o->lr_schedule, "plateau"); }
+
+bool rm_watch_matters(const rm_options *o) { return o->early_stop || has_plateau(o); }
+
+bool rm_watch_see(rm_watch *w, const rm_options *o, double loss, bool decays) {
+    if (!w->seen) *w = (rm_watch){.seen = true, .best = INFINITY, .plateau_best = INFINITY};
+    look_for_best(w, loss);
+    return decays && has_plateau(o) && look_for_plateau(w, o, loss);
+}
+
+bool rm_watch_ends(const rm_watch *w, const rm_options *o) {
+    return o->early_stop && w->seen && w->since >= o->early_stop;
+}

@@ -1,0 +1,23 @@
+/* watch.h: what a run makes of its evaluations: is the loss still getting smaller? Two that ask keep count apart: --early-stop, and
+ * --lr-schedule=plateau, which is PyTorch's ReduceLROnPlateau. Both are in the training state. */
+#ifndef RM_WATCH_H
+#define RM_WATCH_H
+
+#include "train/flags/options.h"
+
+typedef struct {
+    bool seen; /* there was an evaluation; else the rest means nothing */
+    double best;
+    int64_t since; /* evaluations after the best */
+    double plateau_best;
+    int64_t plateau_since, reductions; /* of the learning rate */
+} rm_watch;
+
+/* An evaluation's loss. `decays`: the plateau counts it, too, which a warm-up is no time for. True where the rate was reduced. */
+bool rm_watch_see(rm_watch *watch, const rm_options *options, double loss, bool decays);
+/* Does what a run does next depend on its evaluations? */
+bool rm_watch_matters(const rm_options *options);
+/* Is it time to stop? */
+bool rm_watch_ends(const rm_watch *watch, const rm_options *options);
+
+#endif
