@@ -299,6 +299,55 @@ START_TEST(a_cell_of_ops_is_refused) {
 }
 END_TEST
 
+/* ---- A loss by weight ------------------------------------------------------------------------------------------------- */
+
+enum { WT = 17, WB = 3, WV = 6 };
+
+/* Symbols to predict from themselves; three updates with other targets each, ever more of them ignored. */
+static double train_weighted(const way *w, double losses[3]) {
+    static const float weight[WV] = {1, 2, 0.5f, 1, 3, 0.25f};
+    remat_config config = config_of(w);
+    remat_graph *g;
+    remat_session *s;
+    remat_step_result r;
+    CHECKED(remat_graph_create(&g));
+    remat_value x = remat_input(g, "x", REMAT_I32, REMAT_SEQUENCE, 2, (int64_t[]){WT, WB});
+    remat_value y = remat_input(g, "y", REMAT_I32, REMAT_SEQUENCE, 2, (int64_t[]){WT, WB});
+    remat_value weights = remat_input(g, "weights", REMAT_F32, REMAT_WHOLE, 1, (int64_t[]){WV});
+    remat_value table = remat_param(g, "embedding.weight", 2, (int64_t[]){WV, 4}, remat_init_normal(1));
+    remat_value h = net_layer(g, &(net){.layers = 1, .embed = 4, .hidden = 5}, 0, remat_embedding(g, x, table));
+    remat_value logits = remat_linear(g, h, net_param(g, "head.", "weight", -1, 2, WV, 5, 1), REMAT_NONE);
+    remat_value loss = remat_softmax_cross_entropy_weighted(g, logits, y, weights, -100, 0);
+    CHECKED(remat_session_create(g, loss, &config, &s));
+    CHECKED(remat_write(s, REMAT_INPUT, 2, weight, sizeof weight));
+    for (int step = 0; step < 3; step++) {
+        int32_t symbol[WT * WB];
+        for (int i = 0; i < WT * WB; i++) symbol[i] = (i * 7 + step) % WV;
+        CHECKED(remat_write(s, REMAT_INPUT, 0, symbol, sizeof symbol));
+        for (int i = 0; i < step * 9; i++) symbol[i * 2 % (WT * WB)] = -100;
+        CHECKED(remat_write(s, REMAT_INPUT, 1, symbol, sizeof symbol));
+        CHECKED(remat_step(s, 0.1, &r));
+        losses[step] = r.loss;
+    }
+    remat_session_free(s);
+    remat_graph_free(g);
+    return r.grad_norm;
+}
+
+/* The targets are weighed on the device, anew in every update, before the first tile. */
+START_TEST(losses_by_weight) {
+    double cpu[3], cuda[3], segments[3];
+    double norm = train_weighted(&(way){.device = "cpu", .strategy = "none"}, cpu);
+    emulated_device_reset(1);
+    double norm_cuda = train_weighted(&(way){.device = "cuda", .strategy = "none"}, cuda);
+    emulated_device_reset(2);
+    double norm_segments = train_weighted(&(way){.device = "cuda", .strategy = "segments", .segments = 3}, segments);
+    ck_assert(norm_cuda == norm_segments && !memcmp(cuda, segments, sizeof cuda));
+    for (int i = 0; i < 3; i++) ck_assert_msg(fabs(cuda[i] - cpu[i]) <= 4e-6 * cpu[i], "%.9g, %.9g", cuda[i], cpu[i]);
+    ck_assert_msg(fabs(norm_cuda - norm) <= 1e-5 * norm, "%.9g, %.9g", norm_cuda, norm);
+}
+END_TEST
+
 int main(void) {
     Suite *suite = suite_create("sessions");
     TCase *c = tcase_create("sessions");
@@ -309,6 +358,7 @@ int main(void) {
     tcase_add_loop_test(c, whatever_makes_the_products, 0, rm_cases(4, 2));
     tcase_add_test(c, tiles_have_2048_rows);
     tcase_add_test(c, a_cell_of_ops_is_refused);
+    tcase_add_test(c, losses_by_weight);
     tcase_add_test(c, what_is_switched_off_is_another_machine);
     TCase *many = tcase_create("many");
     tcase_set_timeout(many, 300);
