@@ -1,5 +1,6 @@
 /* test_layerwise.c: LARS and LAMB in a session: which arrays are scaled, what clipping and a changed learning rate do to them.
- * The formulas themselves are tests/ops/test_layerwise.c's. And label smoothing: trained with, evaluated without. */
+ * The formulas themselves are tests/ops/test_layerwise.c's. And label smoothing: trained with, evaluated without; and clipping by
+ * value. */
 #include <check.h>
 #include <float.h>
 #include <math.h>
@@ -141,12 +142,70 @@ START_TEST(label_smoothing_is_for_training_only) {
 }
 END_TEST
 
+/* torch.nn.utils.clip_grad_value_: each element by itself; the norm is told as it was before. */
+START_TEST(elements_are_clipped_in_a_session) {
+    double before[WEIGHTS], after[WEIGHTS], gradient[WEIGHTS];
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_step_result clipped, free;
+    config.optimizer = "sgd";
+    remat_session *plain = open_session(&config, 0);
+    config.clip_grad_value = 0.02;
+    remat_session *s = open_session(&config, 0);
+    read_floats(s, REMAT_PARAM, "w", before, WEIGHTS);
+    CHECKED(remat_step(plain, 1, &free));
+    CHECKED(remat_step(s, 1, &clipped));
+    ck_assert(free.grad_norm == clipped.grad_norm);
+    read_floats(s, REMAT_PARAM, "w", after, WEIGHTS);
+    read_floats(s, REMAT_GRADIENT, "w", gradient, WEIGHTS);
+    int limited = 0;
+    for (int i = 0; i < WEIGHTS; i++) {
+        double step = fmax(fmin(gradient[i], 0.02), -0.02);
+        limited += step != gradient[i];
+        ck_assert_msg(fabs(before[i] - step - after[i]) <= 2 * FLT_EPSILON, "%d: %g", i, after[i]);
+    }
+    ck_assert_msg(limited > 2 && limited < WEIGHTS - 2, "%d of %d", limited, WEIGHTS);
+    remat_session_free(plain);
+    remat_session_free(s);
+}
+END_TEST
+
+static void refused(remat_config config, const char *part) {
+    remat_graph *g;
+    remat_session *s;
+    CHECKED(remat_graph_create(&g));
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){B, C});
+    remat_value w = remat_param(g, "w", 2, (int64_t[]){K, C}, remat_init_uniform(0.5));
+    remat_value y = remat_linear(g, x, w, REMAT_NONE);
+    ck_assert_int_eq(remat_session_create(g, remat_mae(g, y, remat_scale(g, y, 2)), &config, &s), REMAT_INVALID);
+    ck_assert_msg(strstr(remat_last_error(), part), "%s", remat_last_error());
+    remat_graph_free(g);
+}
+
+START_TEST(clipping_that_cannot_be_is_refused) {
+    remat_config config = REMAT_CONFIG_INIT;
+    config.optimizer = "lars";
+    config.clip_grad_value = 1;
+    refused(config, "clip_grad_value is not for lars, which looks at the norms of whole gradients");
+    config.optimizer = "adam";
+    config.clip_grad_norm = 1;
+    refused(config, "exclude each other");
+    config.clip_grad_norm = 0;
+    config.clip_grad_value = -1;
+    refused(config, "clip_grad_value is -1");
+    config.clip_grad_value = 0;
+    config.alpha = 1;
+    refused(config, "alpha is 1");
+}
+END_TEST
+
 int main(void) {
     Suite *suite = suite_create("layerwise in a session");
     TCase *tests = tcase_create("layerwise in a session");
     tcase_add_loop_test(tests, lars_in_a_session, 0, sizeof configurations / sizeof *configurations);
     tcase_add_test(tests, lamb_in_a_session);
     tcase_add_test(tests, label_smoothing_is_for_training_only);
+    tcase_add_test(tests, elements_are_clipped_in_a_session);
+    tcase_add_test(tests, clipping_that_cannot_be_is_refused);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

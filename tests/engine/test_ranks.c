@@ -826,7 +826,9 @@ START_TEST(settings_are_told_in_words) {
     SETTING(beta2 = 0.5, "beta2 0.5");
     SETTING(epsilon = 1e-6, "epsilon 1e-06");
     SETTING(weight_decay = 0.01, "weight_decay 0.01");
+    SETTING(alpha = 0.5, "alpha 0.5");
     SETTING(clip_grad_norm = 1, "clip_grad_norm 1");
+    SETTING(clip_grad_value = 1, "clip_grad_value 1");
     SETTING(trust_coefficient = 0.02, "trust_coefficient 0.02");
     SETTING(momentum_correction = true, "momentum_correction on");
     SETTING(adapt_vectors = true, "adapt_vectors on");

@@ -121,6 +121,8 @@ START_TEST(every_plan_has_the_same_bits) {
     for (size_t p = 1; p < sizeof plans / sizeof *plans; p++) {
         config.strategy = plans[p].strategy;
         config.segments = plans[p].segments;
+        config.verify_recompute = true;
+        config.calibration = p + 1 == sizeof plans / sizeof *plans ? "" : NULL; /* measures, the last */
         unsigned char *other = gradients(_i, config, &loss, &bytes);
         ck_assert_msg(loss == first_loss && !memcmp(first, other, bytes), "%s", plans[p].strategy);
         free(other);
@@ -148,6 +150,25 @@ START_TEST(it_is_the_plain_loss_where_all_count) {
     free(x), free(y);
     remat_session_free(plain);
     remat_session_free(s);
+}
+END_TEST
+
+/* Without gradients, with the same weights: the same loss. */
+START_TEST(an_inference_weighs_targets_too) {
+    int32_t target[T * B];
+    remat_step_result a, b;
+    remat_config config = REMAT_CONFIG_INIT;
+    config.tile = 4;
+    remat_session *s = session_of(WEIGHTED, config);
+    config.inference = true;
+    remat_session *other = session_of(WEIGHTED, config);
+    feed(s, target, true);
+    feed(other, target, true);
+    CHECKED(remat_evaluate(s, &a));
+    CHECKED(remat_evaluate(other, &b));
+    ck_assert_msg(a.loss == b.loss, "%.9g, %.9g", a.loss, b.loss);
+    remat_session_free(s);
+    remat_session_free(other);
 }
 END_TEST
 
@@ -278,6 +299,7 @@ int main(void) {
     tcase_add_loop_test(tests, a_mean_by_weight_over_all_tiles, 1, T + 1);
     tcase_add_loop_test(tests, every_plan_has_the_same_bits, IGNORING, KINDS);
     tcase_add_test(tests, it_is_the_plain_loss_where_all_count);
+    tcase_add_test(tests, an_inference_weighs_targets_too);
     tcase_add_test(tests, where_nothing_counts_the_loss_is_0);
     tcase_add_test(tests, weights_that_are_learnt_have_gradients);
     tcase_add_test(tests, what_may_be_ignored_may_be_written);

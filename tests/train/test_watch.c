@@ -3,6 +3,7 @@
  * optimizers are to be had by flags, and resumed. */
 #include "train/run/watch.h"
 #include "train/run/setup.h"
+#include "train/state/state.h"
 #include "dist/large_batch/learning_rate.h"
 
 #include <math.h>
@@ -70,6 +71,43 @@ START_TEST(it_stops_after_so_many_without_a_better_one) {
     ck_assert(rm_watch_ends(&w, &o));
     o.early_stop = 4;
     ck_assert(!rm_watch_ends(&w, &o));
+}
+END_TEST
+
+/* ---- On disk ---- */
+
+static remat_status parse(const char *watch, rm_state_point *point) {
+    char text[512];
+    int n = snprintf(text, sizeof text,
+                     "{\"format\": 2, \"step\": 3, \"epoch\": 0, \"consumed\": 4, \"samples\": 9, \"last_lr\": 0.5, "
+                     "\"world_size\": 1, \"zero\": 0, \"shards\": 0, \"flags\": {}%s}",
+                     watch);
+    rm_options o;
+    ck_ok(rm_options_defaults(&o));
+    remat_status status = rm_state_parse(text, (size_t)n, "state.json", RM_TRAIN, &o, point);
+    rm_options_free(&o);
+    return status;
+}
+
+START_TEST(what_was_counted_is_read) {
+    rm_state_point p;
+    ck_ok(parse("", &p)); /* a run without evaluations, or of an older version */
+    ck_assert(!p.watch.seen);
+    ck_ok(parse(", \"watch\": {\"since\": 2, \"plateau_since\": 1, \"reductions\": 3, \"best\": 0.1}", &p));
+    ck_assert(p.watch.seen && p.watch.since == 2 && p.watch.plateau_since == 1 && p.watch.reductions == 3);
+    ck_assert(p.watch.best == 0.1 && isinf(p.watch.plateau_best));
+}
+END_TEST
+
+static const char *const damaged[] = {
+    ", \"watch\": 3",
+    ", \"watch\": {\"since\": 2}",
+    ", \"watch\": {\"since\": -1, \"plateau_since\": 1, \"reductions\": 3}",
+    ", \"watch\": {\"since\": 1, \"plateau_since\": 1, \"reductions\": 3, \"best\": \"none\"}",
+};
+START_TEST(what_makes_no_sense_is_refused) {
+    rm_state_point p;
+    ck_fails(parse(damaged[_i], &p), REMAT_IO, "what it says of evaluations makes no sense");
 }
 END_TEST
 
@@ -184,6 +222,8 @@ int main(void) {
     tcase_add_test(tests, the_rate_falls_when_pytorchs_does);
     tcase_add_test(tests, a_warm_up_is_no_plateau);
     tcase_add_test(tests, it_stops_after_so_many_without_a_better_one);
+    tcase_add_test(tests, what_was_counted_is_read);
+    tcase_add_loop_test(tests, what_makes_no_sense_is_refused, 0, sizeof damaged / sizeof *damaged);
     tcase_add_test(tests, a_plateau_is_resumed);
     tcase_add_test(tests, a_run_stops_early_and_is_saved);
     tcase_add_test(tests, where_it_was_interrupted_does_not_matter);
