@@ -94,6 +94,10 @@ remat_status rm_session_list_arrays(remat_session *s) {
     for (int32_t i = 0; i < s->chain.at.buckets.n_params; i++) TRY(list_param(s, &s->chain.at.buckets.param[i]));
     for (int32_t v = 1; v < s->graph->n_values; v++)
         if (s->graph->value[v].origin == RM_VALUE_INPUT) TRY(list_input(s, v));
+    for (int32_t v = 1; v < s->graph->n_values; v++)
+        if (s->graph->value[v].origin == RM_VALUE_BUFFER)
+            TRY(add_array(s, REMAT_BUFFER, s->graph->value[v].name, "", s->graph->value[v].desc,
+                          s->chain.at.value[v].offset));
     for (int i = 0; i < s->chain.n_outputs; i++) TRY(list_output(s, i));
     return list_carried(s);
 }
@@ -228,10 +232,11 @@ remat_status rm_session_check_inputs(const remat_session *s) {
     return REMAT_OK;
 }
 
-/* ---- How parameters start ------------------------------------------------------------------------------------- */
+/* ---- How parameters and buffers start ------------------------------------------------------------------------------------- */
 
 enum {
     DRAW_STEP = 0x696e6974, /* "init": a step of the random key that no training step reaches */
+    DRAW_BUFFERS = 1 << 30, /* their numbers begin there */
     DRAW_AT_ONCE = 1 << 16  /* no room is taken that grows with a parameter: the budget has none for it */
 };
 
@@ -264,27 +269,26 @@ static void draw(const rm_value *value, uint64_t seed, uint32_t number, int64_t 
     }
 }
 
-static remat_status draw_parameter(remat_session *s, const rm_value *value, uint32_t number, int64_t index,
-                                   float *room) {
+static remat_status draw_array(remat_session *s, remat_kind kind, const rm_value *value, int64_t index, float *room) {
+    uint32_t number = (uint32_t)index + (kind == REMAT_BUFFER ? DRAW_BUFFERS : 0);
     int64_t n = rm_desc_count(&value->desc);
     for (int64_t first = 0, some; first < n; first += some) {
         some = n - first < DRAW_AT_ONCE ? n - first : DRAW_AT_ONCE;
         draw(value, s->runner.seed, number, first, some, room);
-        TRY(remat_write_part(s, REMAT_PARAM, index, (uint64_t)first * sizeof *room, room,
-                             (uint64_t)some * sizeof *room));
+        TRY(remat_write_part(s, kind, index, (uint64_t)first * sizeof *room, room, (uint64_t)some * sizeof *room));
     }
     return REMAT_OK;
 }
 
 remat_status rm_session_draw_parameters(remat_session *s) {
-    int64_t n = 0;
+    int64_t n_params = 0, n_buffers = 0;
     remat_status status = REMAT_OK;
     float *room = rm_malloc(DRAW_AT_ONCE * sizeof *room);
     REQUIRE(room, MEMORY, "out of memory for drawing parameters (%zu bytes)", DRAW_AT_ONCE * sizeof *room);
     for (int32_t v = 1; v < s->graph->n_values && !status; v++) {
-        if (s->graph->value[v].origin != RM_VALUE_PARAM) continue;
-        status = draw_parameter(s, &s->graph->value[v], (uint32_t)n, n, room);
-        n++;
+        const rm_value *value = &s->graph->value[v];
+        if (value->origin == RM_VALUE_PARAM) status = draw_array(s, REMAT_PARAM, value, n_params++, room);
+        if (value->origin == RM_VALUE_BUFFER) status = draw_array(s, REMAT_BUFFER, value, n_buffers++, room);
     }
     rm_free(room);
     return status;

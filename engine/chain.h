@@ -73,11 +73,12 @@ typedef struct {
 
 /* Offsets of everything that stays. Filled by resident.c. */
 typedef struct {
-    rm_where *value;    /* by value id: inputs, parameters, tables; NOWHERE for the rest */
+    rm_where *value;    /* by value id: inputs, parameters, buffers, tables; NOWHERE for the rest */
     rm_where *gradient; /* by value id: parameters, tables, inputs that ask for it, outputs differentiated from outside */
     uint64_t *packed;   /* by node: offset of its packed weights; UINT64_MAX: none */
     uint64_t *output;   /* by position in `outputs` */
     uint64_t fixed, fixed_bytes; /* what every call's `fixed` is; no bytes: NULL */
+    uint64_t *fact, *fact_bytes; /* by node: offset, and of each of its stages; no bytes: none */
     uint64_t *optimizer_state; /* by value id * RM_MAX_OPTIMIZER_STATE + i */
     uint64_t carried, carried_next; /* stateful sessions: the states between calls */
     rm_buckets buckets;         /* of the parameters and their gradients */
@@ -95,12 +96,13 @@ typedef struct {
 
 /* ---- Programs ------------------------------------------------------------------------------------------------- */
 
-typedef enum { RM_DO_FORWARD, RM_DO_BACKWARD, RM_DO_REBUILD, RM_DO_ADD, RM_DO_COPY, RM_DO_ZERO } rm_do;
+typedef enum { RM_DO_FORWARD, RM_DO_BACKWARD, RM_DO_REBUILD, RM_DO_FACT, RM_DO_ADD, RM_DO_COPY, RM_DO_ZERO } rm_do;
 
 enum { RM_OPERANDS = 2 * RM_MAX_IN + 4 * RM_MAX_STATE + 4 };
 
 typedef struct {
     uint8_t what;  /* rm_do. ADD: y += x[0]. COPY: y = x[0]. ZERO: y = 0. A NULL y or x[0] makes these nothing */
+    bool once;     /* for the stage's first forward run in a step alone */
     int32_t node;
     int64_t count; /* ADD, COPY, ZERO: elements, 4 bytes each */
     union {
@@ -115,10 +117,10 @@ typedef struct {
 _Static_assert(offsetof(rm_instruction, scratch) == offsetof(rm_instruction, operand[RM_OPERANDS - 1]),
                "RM_OPERANDS is the number of an instruction's operands");
 
-/* A forward program may end in what a stage's first run in a step alone makes: the same in every plan, and counted beside it. */
+/* What a stage's first run in a step alone makes is the same in every plan, and counted beside it. */
 typedef struct rm_program {
     rm_instruction *item;
-    int32_t n, n_once; /* of n, those at the end that are for the first run alone */
+    int32_t n, n_once; /* of n, those that are for the first run alone */
     int64_t capacity;
     uint64_t scratch_bytes;
     double flops, moved_bytes, once_flops, once_moved_bytes;

@@ -120,22 +120,33 @@ static remat_status check_init(const char *name, remat_init init) {
     return REMAT_OK;
 }
 
-static remat_status add_param(remat_graph *graph, const char *name, int rank, const int64_t *dim, remat_init init,
-                              int32_t *id) {
+/* Parameters and buffers: arrays that stay from step to step. */
+static remat_status add_stored(remat_graph *graph, rm_origin origin, const char *name, int rank, const int64_t *dim,
+                               remat_init init, int32_t *id) {
     TRY(check_name(graph, name));
     TRY(check_dimensions(name, rank, dim));
     rm_desc desc = rm_desc_make(REMAT_F32, rank, dim);
     TRY(rm_desc_check(&desc, name));
     TRY(check_init(name, init));
-    return add_value(graph, name,
-                     (rm_value){.origin = RM_VALUE_PARAM, .desc = desc, .needs_gradient = true, .init = init}, id);
+    return add_value(
+        graph, name,
+        (rm_value){.origin = origin, .desc = desc, .needs_gradient = origin == RM_VALUE_PARAM, .init = init}, id);
+}
+
+static remat_value stored(remat_graph *graph, rm_origin origin, const char *name, int rank, const int64_t *dim,
+                          remat_init init) {
+    int32_t id = 0;
+    if (!graph) return REMAT_NONE;
+    remat_status status = graph->status ? graph->status : add_stored(graph, origin, name, rank, dim, init, &id);
+    return (remat_value){status ? rm_graph_mistake(graph, status) : id};
 }
 
 remat_value remat_param(remat_graph *graph, const char *name, int rank, const int64_t *dim, remat_init init) {
-    int32_t id = 0;
-    if (!graph) return REMAT_NONE;
-    remat_status status = graph->status ? graph->status : add_param(graph, name, rank, dim, init, &id);
-    return (remat_value){status ? rm_graph_mistake(graph, status) : id};
+    return stored(graph, RM_VALUE_PARAM, name, rank, dim, init);
+}
+
+remat_value remat_buffer(remat_graph *graph, const char *name, int rank, const int64_t *dim, remat_init init) {
+    return stored(graph, RM_VALUE_BUFFER, name, rank, dim, init);
 }
 
 /* What is made of a value depends on what it depends on. */
@@ -211,7 +222,7 @@ static remat_status check_axes(const remat_graph *graph, const rm_op *op, const 
     *sequence = graph->value[x[0]].sequence;
     for (int i = 0; i < op->n_in; i++) {
         if (!x[i]) continue;
-        bool is = graph->value[x[i]].sequence, weight = op->weights >> i & 1;
+        bool is = graph->value[x[i]].sequence, weight = rm_op_shares(op, i);
         REQUIRE(!(weight && is), INVALID, "%s: input %d is shared by all timesteps, so it cannot be a sequence",
                 op->name, i);
         REQUIRE(weight || is == *sequence, INVALID,
@@ -220,6 +231,24 @@ static remat_status check_axes(const remat_graph *graph, const rm_op *op, const 
     }
     REQUIRE(*sequence || !rm_op_needs_time(op), INVALID,
             "%s works along time, but its input is not a sequence; make it a REMAT_SEQUENCE input", op->name);
+    return REMAT_OK;
+}
+
+/* What is written has one writer and no other reader: then it does not matter when in a step that is. */
+static remat_status check_buffers(const remat_graph *graph, const rm_op *op, const int32_t *x) {
+    for (int i = 0; i < op->n_in; i++) {
+        bool marked = op->buffers >> i & 1, is = graph->value[x[i]].origin == RM_VALUE_BUFFER;
+        REQUIRE(!x[i] || marked == is, INVALID, "%s: input %d %s", op->name, i,
+                marked ? "is what it writes, so it has to be a buffer; make it with remat_buffer"
+                       : "is a buffer, which ops that keep running statistics alone read");
+        for (int j = 0; is && j < i; j++)
+            REQUIRE(x[j] != x[i], INVALID, "%s: inputs %d and %d are one buffer; give it two", op->name, j, i);
+        for (int32_t n = 0; is && n < graph->n_nodes; n++)
+            for (int k = 0; k < RM_MAX_IN; k++)
+                REQUIRE(graph->node[n].x[k] != x[i], INVALID,
+                        "%s: the buffer %s is another layer's already; each has buffers of its own", op->name,
+                        graph->value[x[i]].name);
+    }
     return REMAT_OK;
 }
 
@@ -251,7 +280,7 @@ static remat_status check_tile(const rm_op *op, rm_desc *x, const void *attr, rm
     char whole[RM_DESC_TEXT], tile[RM_DESC_TEXT];
     rm_desc y_of_one = y, state_of_one[RM_MAX_STATE];
     for (int i = 0; i < op->n_in; i++)
-        if (x[i].rank > 0 && !(op->weights >> i & 1)) x[i].dim[0] = 1;
+        if (x[i].rank > 0 && !rm_op_shares(op, i)) x[i].dim[0] = 1;
     memcpy(state_of_one, state, sizeof state_of_one);
     TRY(rm_op_infer(op, x, attr, &y_of_one, state_of_one));
     if (rm_op_keeps_time(op)) y.dim[0] = 1;
@@ -293,6 +322,7 @@ static remat_status add_node(remat_graph *graph, const rm_op *op, const int32_t 
         needs_gradient |= given && graph->value[x[i]].needs_gradient;
     }
     TRY(check_axes(graph, op, x, &sequence));
+    TRY(check_buffers(graph, op, x));
     if (sequence) TRY(check_lengths(graph, op, x));
     TRY(check_direction(graph, op, x, &reversed));
     TRY(rm_op_infer(op, descs, attr, &y, state));
@@ -388,6 +418,7 @@ static remat_status set_initial(remat_graph *graph, int32_t y, int state, int32_
     REQUIRE(initial > 0 && initial < graph->n_values, INVALID, "initial_state: this is not a value of this graph");
     rm_node *node = &graph->node[n];
     const rm_value *value = &graph->value[initial];
+    REQUIRE(value->origin != RM_VALUE_BUFFER, INVALID, "initial_state: the value is the buffer of another layer");
     REQUIRE(value->origin != RM_VALUE_RESULT || value->node < n, INVALID,
             "initial_state: the value is made after the layer; make it before");
     rm_node_descs(graph, node, 0, x, &result, states);
@@ -437,6 +468,13 @@ remat_value remat_final_state(remat_graph *graph, remat_value y, int state) {
 remat_value remat_layer_norm(remat_graph *graph, remat_value x, remat_value gain, remat_value bias, double epsilon) {
     rm_layer_norm_attr attr = {epsilon};
     return BUILD_WITH(attr, "layer_norm", x.id, gain.id, bias.id);
+}
+remat_value remat_batch_norm(remat_graph *graph, remat_value x, remat_value gain, remat_value bias,
+                             remat_value running_mean, remat_value running_var, double momentum, double epsilon,
+                             bool sync) {
+    bool sequence = graph && x.id > 0 && x.id < graph->n_values && graph->value[x.id].sequence;
+    rm_batch_norm_attr attr = {momentum, epsilon, sequence ? 2 : 1, sync};
+    return BUILD_WITH(attr, "batch_norm", x.id, running_mean.id, running_var.id, gain.id, bias.id);
 }
 remat_value remat_attention(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,
                             bool causal) {

@@ -6,16 +6,16 @@
 #include "engine/tensor.h"
 #include "ops/op.h"
 
-typedef enum { RM_VALUE_INPUT, RM_VALUE_PARAM, RM_VALUE_RESULT } rm_origin;
+typedef enum { RM_VALUE_INPUT, RM_VALUE_PARAM, RM_VALUE_BUFFER, RM_VALUE_RESULT } rm_origin;
 
 typedef struct {
     rm_origin origin;
-    char *name;         /* of inputs and parameters; NULL for results */
+    char *name;         /* NULL for results */
     rm_desc desc;       /* of the whole value: (T,B,..) for a sequence */
     bool sequence;      /* the first axis is time */
     bool reversed;      /* ... and runs from the last timestep to the first */
     bool needs_gradient;
-    remat_init init;    /* parameters */
+    remat_init init;    /* parameters and buffers */
     int32_t node;       /* results: who makes it ... */
     int state;          /* ... and as what: 0: its y; k+1: its carried state k as it is after the last timestep */
 } rm_value;

@@ -37,6 +37,7 @@ static remat_status emit(builder *b, rm_instruction instruction) {
     REQUIRE(rm_grow(&program->item, &program->capacity, program->n + 1, sizeof *program->item), MEMORY,
             "out of memory for a stage's program");
     for (int i = 0; i < RM_OPERANDS; i++) use(b, &instruction.operand[i]);
+    instruction.once = b->once;
     program->item[program->n++] = instruction;
     program->n_once += b->once;
     return REMAT_OK;
@@ -220,10 +221,30 @@ static remat_status carry_sum(builder *b, const rm_node *node) {
     return emit_simple(b, RM_DO_COPY, rm_crossing_where(b->chain, node->y, sweep_of(b), -1), after, bytes);
 }
 
+/* A fact is made once a step: when the node first runs. */
+static bool makes_fact(const builder *b, const rm_node *node, forward_mode mode) {
+    if (!node->op->fact_bytes) return false;
+    bool in_backward = b->class && is_leaf(b, node) && !b->early[index_of(b, node)];
+    return mode != LEAF || in_backward;
+}
+
+static remat_status emit_fact(builder *b, const rm_node *node, forward_mode mode, rm_instruction call) {
+    bool once = b->once;
+    call.what = RM_DO_FACT;
+    b->once = b->class && mode != LEAF && !b->evaluating;
+    remat_status status = account(b, node, RM_FACT, false, &call.scratch);
+    if (!status) status = emit(b, call);
+    b->once = once;
+    return status;
+}
+
 static remat_status emit_forward(builder *b, const rm_node *node, forward_mode mode) {
     if (!runs_here(b, node)) return REMAT_OK;
     rm_instruction call = {.what = RM_DO_FORWARD, .node = index_of(b, node)};
     for (int i = 0; i < node->op->n_in; i++) TRY(gather(b, node->x[i], &call.x[i]));
+    if (makes_fact(b, node, mode)) TRY(emit_fact(b, node, mode, call));
+    for (int i = 0; i < node->op->n_in; i++)
+        if (node->op->buffers >> i & 1) call.x[i] = nowhere;
     for (int k = 0; k < node->op->n_state; k++) {
         call.state_in[k] = state_in(b, node, k);
         call.state_out[k] = rm_carried_where(b->chain, rm_carried_slot(b->chain, call.node, k), 0);

@@ -120,6 +120,9 @@ remat_status remat_graph_check(const remat_graph *graph);
 
 remat_value remat_input(remat_graph *, const char *name, remat_dtype, remat_axis, int rank, const int64_t *dim);
 remat_value remat_param(remat_graph *, const char *name, int rank, const int64_t *dim, remat_init);
+/* An array that a layer keeps from step to step beside its parameters (batch norm's running statistics): written once a
+ * training step, whatever the plan runs again; read by evaluations. REMAT_BUFFER. */
+remat_value remat_buffer(remat_graph *, const char *name, int rank, const int64_t *dim, remat_init);
 /* Asks for the gradient of an input (f32), and returns the input: each backward pass leaves it in REMAT_GRADIENT under the
  * input's name. */
 remat_value remat_requires_grad(remat_graph *, remat_value input);
@@ -143,6 +146,13 @@ remat_value remat_rnn_tanh(remat_graph *, remat_value x, remat_value w_ih, remat
 remat_value remat_initial_state(remat_graph *, remat_value y, int state, remat_value initial);
 remat_value remat_final_state(remat_graph *, remat_value y, int state);
 remat_value remat_layer_norm(remat_graph *, remat_value x, remat_value gain, remat_value bias, double epsilon);
+/* Batch normalisation (Ioffe, Szegedy 2015), as PyTorch defines it: each channel of x (N,C,..), or of a sequence (T,B,C,..), is brought
+ * to mean 0 and variance 1 over all else, then scaled and shifted. In training by the batch's own statistics, which are made once a
+ * step and never again, and of which the running ones take `momentum`: running = (1 - momentum) running + momentum batch's (the
+ * variance there is the unbiased one). In evaluation by the running ones. gain, bias: (C), parameters. running_mean, running_var:
+ * (C), of remat_buffer, which begin at 0 and 1. sync: statistics over the batches of all ranks (SyncBatchNorm). */
+remat_value remat_batch_norm(remat_graph *, remat_value x, remat_value gain /*[b]*/, remat_value bias /*[b]*/,
+                             remat_value running_mean, remat_value running_var, double momentum, double epsilon, bool sync);
 /* Scaled dot-product attention, heads side by side along C: y[t] = sum over s of v[s] softmax over s of q[t].k[s] / sqrt(C/heads),
  * causal: over s <= t alone. q, k and v are sequences (T,B,C). Layers q = linear(x, ..) and so on before it are the caller's. */
 remat_value remat_attention(remat_graph *, remat_value q, remat_value k, remat_value v, int64_t heads, bool causal);
@@ -543,7 +553,8 @@ typedef enum {
     REMAT_OPTIMIZER,
     REMAT_OUTPUT,
     REMAT_CARRIED,
-    REMAT_OUTPUT_GRADIENT
+    REMAT_OUTPUT_GRADIENT,
+    REMAT_BUFFER
 } remat_kind;
 typedef struct {
     const char *name;

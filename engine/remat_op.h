@@ -20,6 +20,9 @@
  *     call: no static variables, no clock. Randomness is remat_random. What is added up by several threads is added in an order
  *     that does not depend on which of them was faster: blocks of a fixed size, then the blocks' sums in order.
  *   - Kernels allocate nothing, and cannot fail: what can be wrong is refused by infer.
+ *   - A FACT is a small result that must be made once a step, however often a plan runs the stage again: statistics of a batch, a
+ *     choice that was drawn. The kernel `fact` makes it, before the node's first forward run; all runs of forward and backward
+ *     read it. It alone writes BUFFERS (running statistics), in training steps, and may talk to other ranks.
  *   - Saving less. A stage may be kept LEAN: then it saves no aux of an op that has `rebuild`, which makes aux again, bit
  *     for bit, just before the op's backward; and neither y nor aux of an op marked `cheap`, whose forward is run again.
  *
@@ -61,7 +64,7 @@ uint64_t remat_desc_bytes(const remat_desc *);
 #define REMAT_DESC_TEXT 192
 const char *remat_desc_text(const remat_desc *, char *buffer);
 
-typedef enum { REMAT_FORWARD, REMAT_BACKWARD, REMAT_REBUILD } remat_pass;
+typedef enum { REMAT_FORWARD, REMAT_BACKWARD, REMAT_REBUILD, REMAT_FACT } remat_pass;
 typedef enum { REMAT_ON_CPU, REMAT_ON_CUDA, REMAT_DEVICE_KINDS } remat_device_kind;
 
 /* How an op behaves along time, when its first input is a sequence. Shapes below are a tile's: tau timesteps. */
@@ -101,6 +104,8 @@ typedef struct {
     void *scratch;      /* scratch_bytes, uninitialised                                                      */
     void *fixed;        /* fixed_bytes, uninitialised; NULL where the device needs none                      */
     const void *packed; /* packed_bytes derived from the weights by `pack`, made anew after every update     */
+    void *fact;         /* fact_bytes. `fact` fills it; the others read it. It lies there until the step's end */
+    const void *ranks;  /* for remat_sum_over_ranks */
     remat_key key;
     int64_t t0, t_total; /* first timestep of this tile, timesteps in all; 0 and 1 where there is no time    */
     bool training;       /* false: evaluation, where dropout is the identity                                 */
@@ -113,6 +118,11 @@ typedef void remat_kernel(const remat_call *call);
 
 /* The cudaStream_t that a kernel's launches go to, and nothing else: a call returns before it is done. NULL on the CPU. */
 void *remat_cuda_stream(const remat_call *);
+
+/* Adds up `count` numbers over all ranks that train together, in place (on CUDA, in the device's memory): the same bits on all.
+ * Each rank makes the same such calls in the same order, so they are for what every plan runs once: `fact`, and `backward`, of an
+ * op marked `talks`. Without other ranks, and in an evaluation, the numbers stay as they are. A rank that fails ends the step. */
+void remat_sum_over_ranks(const remat_call *call, double *values, int64_t count);
 
 /* Numbers that are finite and not negative. No kind of memory that an op asks for is more than 2^60 bytes. */
 typedef struct {
@@ -139,6 +149,7 @@ typedef struct {
     uint64_t (*fixed_bytes)(const remat_desc *x, const void *attr);
     uint64_t (*packed_bytes)(const remat_desc *x, const void *attr, int threads); /* NULL: none */
     void (*pack)(const remat_call *call, void *packed); /* reads x[i] of `weights`; NULL exactly if packed_bytes is */
+    remat_kernel *fact; /* NULL exactly if the op's fact_bytes is */
 } remat_op_device;
 
 typedef struct {
@@ -148,6 +159,8 @@ typedef struct {
     uint32_t optional; /* bit i: input i may be absent                                                       */
     uint32_t weights;  /* bit i: input i has no time axis and is shared by all tiles; dx[i] is added to      */
     uint32_t discrete; /* bit i: input i is I32 and has no gradient                                          */
+    uint32_t buffers;  /* bit i: input i is a buffer (remat_buffer), which `fact` reads and, where call->training, writes;
+                          other kernels are handed NULL. A buffer that is written is an input of one node alone     */
     size_t attr_bytes; /* that attr points to, copied by the graph. Numbers alone, no addresses and no padding: the same
                           attributes are the same bytes. 0: attr is NULL. It may be NULL otherwise, too: infer
                           refuses that, or takes defaults                                                    */
@@ -164,11 +177,13 @@ typedef struct {
     remat_status (*infer)(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state);
     void (*cost)(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out);
     uint64_t (*aux_bytes)(const remat_desc *x, const void *attr);          /* NULL: none */
+    uint64_t (*fact_bytes)(const remat_desc *x, const void *attr);         /* NULL: none; of a tile, where there are tiles */
+    bool (*talks)(const void *attr); /* it calls remat_sum_over_ranks; NULL: never */
     int64_t (*bound)(const remat_desc *x, const void *attr, int input); /* exclusive upper limit of a
                                                                            discrete input; NULL: none */
     remat_op_device on[REMAT_DEVICE_KINDS];
     /* The op as plain loops, which the check compares kernels with. All NULL: the CPU's kernels are that. */
-    remat_kernel *define_forward, *define_backward, *define_rebuild;
+    remat_kernel *define_forward, *define_backward, *define_rebuild, *define_fact;
     /* Lean saving. rebuild fills call->aux with what forward left there, every bit of it. It may read what backward may
      * (x of saves.in, y, state_in), the inputs marked in `weights`, and `packed`; its cost is that of pass REMAT_REBUILD.
      * NULL: aux, if any, is always saved. An op either has rebuild or is cheap, not both. */

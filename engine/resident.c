@@ -145,6 +145,25 @@ static void lay_out_fixed(rm_chain *chain, const rm_chain_config *config) {
     close_section(chain, "one timestep", at->fixed);
 }
 
+/* Buffers; and facts, one for each stage of the node's sweep, or, of nodes that run once, one. */
+static void lay_out_facts(rm_chain *chain) {
+    rm_residents *at = &chain->at;
+    uint64_t start = at->bytes;
+    for (int32_t v = 1; v < chain->graph->n_values; v++)
+        if (chain->graph->value[v].origin == RM_VALUE_BUFFER) at->value[v] = reserve_value(chain, v);
+    for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
+        const rm_node *node = &chain->graph->node[n];
+        if (chain->role[n] == RM_ROLE_DEAD || !node->op->fact_bytes) continue;
+        const rm_sweep *sweep = chain->role[n] == RM_ROLE_CHAIN ? &chain->sweep[chain->sweep_of[n]] : NULL;
+        bool tiles = sweep && !sweep->whole;
+        rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+        rm_node_descs(chain->graph, node, tiles ? sweep->tile : 0, x, &y, state);
+        at->fact_bytes[n] = rm_align_up(node->op->fact_bytes(x, node->attr));
+        at->fact[n] = reserve(&at->bytes, at->fact_bytes[n] * (uint64_t)(sweep ? sweep->count : 1));
+    }
+    close_section(chain, "buffers and facts", start);
+}
+
 static void lay_out_inputs(rm_chain *chain) {
     uint64_t start = chain->at.bytes;
     for (int32_t v = 1; v < chain->graph->n_values; v++)
@@ -186,10 +205,12 @@ remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config) {
     at->value = rm_calloc(values, sizeof *at->value);
     at->gradient = rm_calloc(values, sizeof *at->gradient);
     at->packed = rm_calloc(nodes, sizeof *at->packed);
+    at->fact = rm_calloc(nodes, sizeof *at->fact);
+    at->fact_bytes = rm_calloc(nodes, sizeof *at->fact_bytes);
     at->output = rm_calloc((size_t)chain->n_outputs + 1, sizeof *at->output);
     at->optimizer_state = rm_calloc(values * RM_MAX_OPTIMIZER_STATE, sizeof *at->optimizer_state);
-    REQUIRE(at->value && at->gradient && at->packed && at->output && at->optimizer_state, MEMORY,
-            "out of memory for the layout of %zu values", values);
+    REQUIRE(at->value && at->gradient && at->packed && at->fact && at->fact_bytes && at->output && at->optimizer_state,
+            MEMORY, "out of memory for the layout of %zu values", values);
     TRY(rm_buckets_cut(chain, config->ranks));
     lay_out_params(chain, config);
     lay_out_table_gradients(chain, config);
@@ -197,6 +218,7 @@ remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config) {
     lay_out_sums(chain, config);
     lay_out_packed(chain, config);
     lay_out_fixed(chain, config);
+    lay_out_facts(chain);
     lay_out_inputs(chain);
     lay_out_small(chain, config);
     return REMAT_OK;

@@ -171,6 +171,7 @@ static remat_status allocate(remat_session *s, uint64_t seed) {
                      .ranks = &s->ranks,
                      .owner = s,
                      .tier = r->tier};
+    rm_run_talks(r);
     s->arena_bytes = s->chain.at.bytes + rm_session_activations_bytes(s);
     if (s->plan_only) return REMAT_OK;
     TRY(s->api->block_create(s->device, s->arena_bytes, &r->block));

@@ -19,7 +19,7 @@ typedef struct {
                             since the last forward pass */
 } rm_array;
 
-enum { RM_ARRAY_KINDS = REMAT_OUTPUT_GRADIENT + 1 };
+enum { RM_ARRAY_KINDS = REMAT_BUFFER + 1 };
 
 /* remat_config.recompute, in its words' order. */
 typedef enum { RM_RECOMPUTE_AUTO, RM_RECOMPUTE_EXACT_ONLY, RM_RECOMPUTE_OFF } rm_recompute;

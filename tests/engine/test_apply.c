@@ -318,7 +318,7 @@ static void expect_refused(const rm_op *op, const remat_value *inputs, int n, co
     X("lstm", op.on[RM_DEVICE_CPU].pack = NULL, "of pack and packed_bytes")                                            \
     X("lstm", op.cheap = true, "one or the other")                                                                     \
     X("lstm", op.aux_bytes = NULL, "no aux to be rebuilt")                                                             \
-    X("last_step", op.cheap = true, "needs more than a tile of x")
+    X("last_step", op.cheap = true, "needs more than x")
 
 static bool any_shape(const rm_desc *x, const void *attr) { return (void)x, (void)attr, true; }
 static remat_status shrinking_infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {

@@ -111,6 +111,8 @@ static char text[REMAT_DESC_TEXT];
     X(remat_lstm(NULL, none, none, none, none, none).id == 0)                                                          \
     X(remat_gru(NULL, none, none, none, none, none).id == 0)                                                           \
     X(remat_rnn_tanh(NULL, none, none, none, none, none).id == 0)                                                      \
+    X(remat_buffer(NULL, "y", 1, dim, remat_init_zero()).id == 0)                                                      \
+    X(remat_batch_norm(NULL, none, none, none, none, none, 0.1, 1e-5, true).id == 0)                                   \
     X(remat_layer_norm(NULL, none, none, none, 1e-5).id == 0)                                                          \
     X(remat_attention(NULL, none, none, none, 1, true).id == 0)                                                        \
     X(remat_dropout(NULL, none, 0.5).id == 0)                                                                          \
@@ -159,6 +161,7 @@ static char text[REMAT_DESC_TEXT];
     X(remat_desc_text(NULL, text) == NULL)                                                                             \
     X(remat_desc_text(&desc, NULL) == NULL)                                                                            \
     X(remat_random(NULL, 0, 0) == 0)                                                                                   \
+    X((remat_sum_over_ranks(NULL, NULL, 0), true))                                                                     \
     X(remat_cuda_stream(NULL) == NULL)                                                                                 \
     X((remat_graph_free(NULL), true))                                                                                  \
     X((remat_session_free(NULL), true))                                                                                \
