@@ -107,6 +107,12 @@ remat_status remat_job_begin(remat_job *job, remat_session *session) {
     return job->ddp ? rm_ddp_broadcast(job->ddp, session) : REMAT_OK;
 }
 
+remat_status remat_job_share_buffers(remat_job *job, remat_session *session) {
+    NEED(job, "a job");
+    NEED(session, "a session");
+    return job->ddp ? rm_ddp_broadcast_buffers(job->ddp, session) : REMAT_OK;
+}
+
 remat_status remat_job_sum(remat_job *job, double *values, int64_t count) {
     const remat_ranks *ranks = remat_job_ranks(job);
     NEED(job, "a job");

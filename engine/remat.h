@@ -510,9 +510,12 @@ int remat_job_rank(const remat_job *);
 int remat_job_size(const remat_job *);
 const remat_ranks *remat_job_ranks(const remat_job *); /* for remat_config.ranks; NULL where there is but one */
 
-/* Collective: compares parameters (name, shape, type) and remat_settings_text, and gives every session rank 0's parameters.
- * PEER, on all ranks, with two of them and the first difference named. */
+/* Collective: compares parameters (name, shape, type) and remat_settings_text, and gives every session rank 0's parameters and
+ * buffers. PEER, on all ranks, with two of them and the first difference named. */
 remat_status remat_job_begin(remat_job *, remat_session *);
+/* Collective: gives every session rank 0's buffers. Ranks keep running statistics of their own batches (of all, where layers are
+ * `sync`), and no step looks at them: before an evaluation in which ranks take part, this makes them evaluate one network. */
+remat_status remat_job_share_buffers(remat_job *, remat_session *);
 /* Collective: adds up `count` numbers over ranks, in place; the same bits on all. */
 remat_status remat_job_sum(remat_job *, double *values, int64_t count);
 

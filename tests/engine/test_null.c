@@ -68,6 +68,8 @@ static char text[REMAT_DESC_TEXT];
     X(remat_join(&(remat_job_config){.world_size = 1}, NULL))                                                          \
     X(remat_job_begin(NULL, session))                                                                                  \
     X(remat_job_begin(job, NULL))                                                                                      \
+    X(remat_job_share_buffers(NULL, session))                                                                          \
+    X(remat_job_share_buffers(job, NULL))                                                                              \
     X(remat_job_sum(NULL, &number, 1))                                                                                 \
     X(remat_job_sum(job, NULL, 1))                                                                                     \
     X(remat_sampler_create(NULL, &sampler))                                                                            \
