@@ -502,6 +502,7 @@ static remat_status check_op_name(const remat_graph *graph, const rm_op *op) {
     return REMAT_OK;
 }
 
+/* A program's op stays where it is; of one that is shorter than ours the node has a copy. */
 static remat_status settle_op(rm_node *node, const rm_op *given) {
     node->op = given;
     if (given->struct_bytes >= sizeof *given) return REMAT_OK;

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Keeps today's headers, without comments, and the first example as those of a release. Run when it is released, and never again for
-# that one: programs have been compiled with them. Usage: freeze.sh VERSION
+# Keeps today's headers, without comments, and the first example as those of a release, for check.sh. Once that is out they stay as
+# they are: programs have been compiled with them. Usage: freeze.sh VERSION
 set -eu
 source=$(cd "$(dirname "$0")/../.." && pwd)
 kept=$source/tests/abi/$1
