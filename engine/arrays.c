@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/abi.h"
 #include "engine/rng.h"
 #include "engine/session.h"
 #include "memory/host.h"
@@ -124,18 +125,20 @@ static remat_status find_array(const remat_session *s, remat_kind kind, int64_t 
 
 static uint64_t held_bytes(const rm_array *array) { return (uint64_t)array->held * rm_dtype_bytes(array->desc.dtype); }
 
-remat_status remat_array_info(const remat_session *s, remat_kind kind, int64_t index, remat_array *out) {
+remat_status remat_array_info_sized(const remat_session *s, remat_kind kind, int64_t index, remat_array *out,
+                                    size_t out_bytes) {
     const rm_array *array = NULL;
     NEED(s, "a session");
     NEED(out, "a place for the result");
     TRY(find_array(s, kind, index, &array));
-    *out = (remat_array){.name = array->name,
-                         .dtype = array->desc.dtype,
-                         .rank = array->desc.rank,
-                         .bytes = held_bytes(array),
-                         .first = array->first,
-                         .count = array->held};
-    memcpy(out->dim, array->desc.dim, sizeof out->dim);
+    remat_array info = {.name = array->name,
+                        .dtype = array->desc.dtype,
+                        .rank = array->desc.rank,
+                        .bytes = held_bytes(array),
+                        .first = array->first,
+                        .count = array->held};
+    memcpy(info.dim, array->desc.dim, sizeof info.dim);
+    rm_give(out, out_bytes, &info, sizeof info);
     return REMAT_OK;
 }
 

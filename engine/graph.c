@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/abi.h"
 #include "engine/scan.h"
 #include "memory/host.h"
 
@@ -99,6 +100,12 @@ static remat_status add_input(remat_graph *graph, const char *name, remat_dtype 
     return add_value(graph, name,
                      (rm_value){.origin = RM_VALUE_INPUT, .desc = desc, .sequence = axis == REMAT_SEQUENCE}, id);
 }
+
+remat_init remat_init_of(remat_init_kind kind, double scale) { return (remat_init){kind, scale}; }
+remat_init remat_init_zero(void) { return remat_init_of(REMAT_INIT_ZERO, 0); }
+remat_init remat_init_constant(double value) { return remat_init_of(REMAT_INIT_CONSTANT, value); }
+remat_init remat_init_normal(double deviation) { return remat_init_of(REMAT_INIT_NORMAL, deviation); }
+remat_init remat_init_uniform(double bound) { return remat_init_of(REMAT_INIT_UNIFORM, bound); }
 
 remat_value remat_input(remat_graph *graph, const char *name, remat_dtype dtype, remat_axis axis, int rank,
                         const int64_t *dim) {
@@ -525,24 +532,39 @@ remat_value remat_mse(remat_graph *graph, remat_value x, remat_value target) { r
 static remat_status check_op_name(const remat_graph *graph, const rm_op *op) {
     const rm_op *ours = rm_op_find(op->name);
     REQUIRE(!ours || ours == op, INVALID, "%s: an op of Remat's has this name; give yours another", op->name);
-    for (int32_t n = 0; n < graph->n_nodes; n++)
-        REQUIRE(graph->node[n].op == op || strcmp(graph->node[n].op->name, op->name), INVALID,
+    for (int32_t n = 0; n < graph->n_nodes; n++) {
+        const rm_node *node = &graph->node[n];
+        REQUIRE(node->op == op || node->given == op || strcmp(node->op->name, op->name), INVALID,
                 "%s: two different ops in this graph have this name; give one of them another", op->name);
+    }
     return REMAT_OK;
 }
 
-static remat_status apply(remat_graph *graph, const rm_op *op, const remat_value *inputs, int n_inputs,
+/* A program's op stays where it is; of one that is shorter than ours the node has a copy. */
+static remat_status settle_op(rm_node *node, const rm_op *given) {
+    node->op = given;
+    if (given->struct_bytes >= sizeof *given) return REMAT_OK;
+    node->given = given;
+    return rm_node_own_op(node);
+}
+
+static remat_status apply(remat_graph *graph, const rm_op *given, const remat_value *inputs, int n_inputs,
                           const void *attr, int32_t *id) {
     int32_t x[RM_MAX_IN] = {0};
+    rm_op taken;
+    const rm_op *op = &taken;
+    TRY(rm_take(&taken, sizeof taken, given, given->struct_bytes, "remat_op"));
     TRY(rm_op_check_descriptor(op));
-    TRY(check_op_name(graph, op));
+    TRY(check_op_name(graph, given));
     REQUIRE(n_inputs >= 1 && n_inputs <= op->n_in, INVALID, "%s: it was given %d inputs, and has 1 to %d", op->name,
             n_inputs, op->n_in);
     REQUIRE(!attr || op->attr_bytes, INVALID, "%s: it was given attributes, but its attr_bytes is 0", op->name);
     for (int i = 0; i < n_inputs; i++) x[i] = inputs[i].id;
     *id = rm_graph_add(graph, op, x, attr);
     TRY(graph->status);
-    return rm_node_check(graph, &graph->node[graph->n_nodes - 1], 0, RM_DEVICE_CPU);
+    rm_node *node = &graph->node[graph->n_nodes - 1];
+    TRY(settle_op(node, given));
+    return rm_node_check(graph, node, 0, RM_DEVICE_CPU);
 }
 
 remat_status remat_apply(remat_graph *graph, const remat_op *op, const remat_value *inputs, int n_inputs,
@@ -576,7 +598,7 @@ static remat_status copy_into(const remat_graph *graph, remat_graph *copy) {
         if (node.attr) memcpy(node.attr, graph->node[i].attr, node.attr_bytes);
         node.own_op = NULL;
         copy->node[copy->n_nodes++] = node;
-        if (graph->node[i].own_op) TRY(rm_node_own_scan(&copy->node[i]));
+        if (graph->node[i].own_op) TRY(rm_node_own_op(&copy->node[i]));
     }
     return REMAT_OK;
 }

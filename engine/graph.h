@@ -22,7 +22,8 @@ typedef struct {
 
 typedef struct {
     const rm_op *op;
-    rm_op *own_op;         /* op, where it was made for this node alone: a scan's (scan.c); else NULL */
+    rm_op *own_op;         /* op, where it was made for this node alone: a scan's (scan.c), or a copy of ... */
+    const rm_op *given;    /* ... a program's op that is shorter than ours (abi.h); else NULL */
     void *attr;            /* owned copy, or NULL */
     size_t attr_bytes;
     int32_t x[RM_MAX_IN];  /* value ids; 0: not given. Behind the op's own inputs: where its carried states begin */

@@ -1,7 +1,8 @@
 /* remat_op.h: for authors of ops: what an op is, how a program puts one of its own into a graph, and a check of what an op has to
  * promise. Remat's own ops are described by the same struct. examples/softsign.c is an op from outside, from begin to end.
  *
- *     const remat_op softsign = {.name = "softsign", .n_in = 2, ...};       // constant, and there as long as graph and sessions
+ *     const remat_op softsign = {.struct_bytes = sizeof softsign,           // constant, and there as long as graph and sessions
+ *                                .name = "softsign", .n_in = 2, ...};
  *     remat_op_check(&softsign, &softsign_f64, NULL);                       // in a test: does it keep its promises?
  *     remat_value y, x_and_slope[] = {x, slope};
  *     remat_apply(graph, &softsign, x_and_slope, 2, NULL, &y);              // y = softsign(x, slope), wherever a value can be
@@ -153,6 +154,7 @@ typedef struct {
 } remat_op_device;
 
 typedef struct {
+    size_t struct_bytes;    /* sizeof(remat_op): an op may be compiled apart from the program, with another header */
     const char *name, *doc; /* doc: one line for readers, or NULL. name: at most 40 bytes; sentences, measured times and
                                carried states ("NAME.0.h", "NAME.0.c") are called by it */
     int n_in, n_state;      /* 1 <= n_in <= REMAT_MAX_INPUTS, of which x[0] is always given; n_state: of RECURRENT ops alone */
@@ -190,8 +192,8 @@ typedef struct {
     bool (*rebuilds)(const remat_desc *x, const void *attr); /* shapes for which the bits are the same; NULL: all of them */
     bool cheap; /* forward costs about as much as reading a saved y would: rather run it again than save. POINTWISE and REVERSE
                    ops alone */
-    const remat_sample *samples; /* two to five small ones, for remat_op_check */
     int n_samples;
+    const remat_sample *samples; /* two to five small ones, for remat_op_check */
 } remat_op;
 
 /* Refuses in infer: records the sentence, printf-style ("softsign: slope is %s; ..."), and returns REMAT_INVALID. */
@@ -222,7 +224,14 @@ typedef struct {
  * op_f64 is the same op in double. INVALID: a promise is broken, and the sentence says which, on which sample, by how much. MEMORY.
  * A kernel that follows a NULL pointer ends the program: what backward did not declare is absent only after it was found not to
  * matter. `report` NULL: not wanted. May run in several threads at once. */
-remat_status remat_op_check(const remat_op *op, const remat_op *op_f64, remat_op_report *report);
+static inline remat_status remat_op_check(const remat_op *op, const remat_op *op_f64, remat_op_report *report);
+
+/* As in remat.h, under Sizes. */
+remat_status remat_op_check_sized(const remat_op *op, const remat_op *op_f64, remat_op_report *report,
+                                  size_t report_bytes);
+static inline remat_status remat_op_check(const remat_op *op, const remat_op *op_f64, remat_op_report *report) {
+    return remat_op_check_sized(op, op_f64, report, sizeof(remat_op_report));
+}
 
 #ifdef __cplusplus
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/abi.h"
 #include "memory/host.h"
 #include "ops/check/guard.h"
 #include "ops/check/op_run.h"
@@ -787,17 +788,26 @@ static const char *check_fenced(const rm_op *op, const rm_op *op_f64, remat_op_r
     return wrong;
 }
 
-remat_status remat_op_check(const remat_op *op, const remat_op *op_f64, remat_op_report *report) {
-    NEED(op, "an op");
-    NEED(op_f64, "the op in double");
+static remat_status check(const rm_op *op, const rm_op *op_f64, remat_op_report *report) {
     char before[1024]; /* infer's refusals, which are asked for, are nobody's last error */
-    remat_op_report unwanted;
-    if (!report) report = &unwanted;
-    *report = (remat_op_report){.same_across_threads = true};
     snprintf(before, sizeof before, "%s", remat_last_error());
     TRY(check_twins(op, op_f64));
     const char *wrong = check_fenced(op, op_f64, report);
     REQUIRE(!rm_op_starved, MEMORY, "%s: out of memory for its samples' buffers", op->name);
     REQUIRE(!wrong, INVALID, "%s", wrong);
     return rm_fail(REMAT_OK, "%s", before);
+}
+
+/* Of a report there is also what was found before a promise was seen broken. */
+remat_status remat_op_check_sized(const remat_op *op, const remat_op *op_f64, remat_op_report *report,
+                                  size_t report_bytes) {
+    remat_op_report made = {.same_across_threads = true};
+    rm_op ours, ours_f64;
+    NEED(op, "an op");
+    NEED(op_f64, "the op in double");
+    TRY(rm_take(&ours, sizeof ours, op, op->struct_bytes, "remat_op"));
+    TRY(rm_take(&ours_f64, sizeof ours_f64, op_f64, op_f64->struct_bytes, "remat_op"));
+    remat_status status = check(&ours, &ours_f64, &made);
+    rm_give(report, report_bytes, &made, sizeof made);
+    return status;
 }

@@ -73,6 +73,7 @@ static const rm_sample samples[] = {
 };
 
 const rm_op RM_OP(mse) = {
+    .struct_bytes = sizeof(rm_op),
     .name = "mse",
     .doc = "y = mean over all elements of (x - target)^2; same shape",
     .n_in = 2,

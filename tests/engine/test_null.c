@@ -266,6 +266,7 @@ START_TEST(no_function_is_left_out) {
         bool within = begin > header && (isalnum((unsigned char)begin[-1]) || begin[-1] == '_');
         within |= begin - header > 13 && !strncmp(begin - 13, "typedef void ", 13);
         const char *end = strchr(at, ')');
+        within |= !strncmp(at - 6, "_sized", 6); /* what an inline function calls (test_abi.c) */
         if (*at != '(' || within || !end || end[1] != ';' || !memchr(at, '*', (size_t)(end - at))) continue;
         ck_assert_uint_lt(length, sizeof name);
         snprintf(name, sizeof name, "%.*s", (int)length, begin);
