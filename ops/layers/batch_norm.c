@@ -239,6 +239,7 @@ static const rm_sample samples[] = {
 };
 
 const rm_op RM_OP(batch_norm) = {
+    .struct_bytes = sizeof(rm_op),
     .name = "batch_norm",
     .doc =
         "x (..,C,..) to mean 0 and variance 1 a channel, scaled and shifted; gain, bias, running_mean, running_var (C)",

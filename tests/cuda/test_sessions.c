@@ -316,7 +316,12 @@ enum { ROWS = 4, CHANNELS = 300 };
 static void running_statistics(const char *device, float running[2][CHANNELS]) {
     static float x[ROWS][CHANNELS];
     const int64_t dim[] = {ROWS, CHANNELS};
-    remat_ranks ranks = {.size = 2, .device = device, .sum = of_twins, .reduce = no_bucket, .wait = no_bucket};
+    remat_ranks ranks = {.struct_bytes = sizeof ranks,
+                         .size = 2,
+                         .device = device,
+                         .sum = of_twins,
+                         .reduce = no_bucket,
+                         .wait = no_bucket};
     remat_config config = REMAT_CONFIG_INIT;
     remat_graph *g;
     remat_session *s;

@@ -38,7 +38,8 @@ static void multiply(const remat_call *call, const float *from, float *to) {
 static void forward(const remat_call *call) { multiply(call, call->x[0].data, call->y.data); }
 static void backward(const remat_call *call) { multiply(call, call->dy.data, call->dx[0].data); }
 
-static const remat_op numbered = {.name = "numbered",
+static const remat_op numbered = {.struct_bytes = sizeof(remat_op),
+                                  .name = "numbered",
                                   .n_in = 1,
                                   .time = REMAT_TIME_POINTWISE,
                                   .infer = infer,
@@ -145,7 +146,7 @@ START_TEST(evaluations_talk_to_nobody) {
     net n;
     remat_value loss, output;
     remat_session *s;
-    remat_ranks ranks = {.size = 2, .sum = count, .reduce = no_bucket, .wait = no_bucket};
+    remat_ranks ranks = {.struct_bytes = sizeof ranks, .size = 2, .sum = count, .reduce = no_bucket, .wait = no_bucket};
     remat_config config = REMAT_CONFIG_INIT;
     describe(&n, ON_THE_SPINE, &loss, &output);
     config.tile = TILE;

@@ -97,7 +97,8 @@ static void compare(bool sync, rank_of *one, rank_of *three) {
         three[r] = (rank_of){.first = first, .rows = rows[r], .sync = sync, .strategy = strategy[r]};
         data[r] = &three[r];
     }
-    team_run(&(team){.size = 3}, &(remat_ranks){.bucket_bytes = 64}, train_among_ranks, data);
+    team_run(&(team){.size = 3}, &(remat_ranks){.struct_bytes = sizeof(remat_ranks), .bucket_bytes = 64},
+             train_among_ranks, data);
 }
 
 START_TEST(ranks_make_what_one_makes_of_all_rows) {
@@ -153,7 +154,7 @@ START_TEST(a_rank_that_fails_ends_the_step) {
     net n;
     remat_session *s;
     remat_step_result result;
-    remat_ranks ranks = {.size = 2, .sum = fails, .reduce = no_bucket, .wait = no_bucket};
+    remat_ranks ranks = {.struct_bytes = sizeof ranks, .size = 2, .sum = fails, .reduce = no_bucket, .wait = no_bucket};
     remat_config config = REMAT_CONFIG_INIT;
     remat_value loss = describe(&n, ROWS, true);
     config.ranks = &ranks;

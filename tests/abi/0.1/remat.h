@@ -53,6 +53,7 @@ void remat_graph_free(remat_graph *graph);
 remat_status remat_graph_check(const remat_graph *graph);
 remat_value remat_input(remat_graph *, const char *name, remat_dtype, remat_axis, int rank, const int64_t *dim);
 remat_value remat_param(remat_graph *, const char *name, int rank, const int64_t *dim, remat_init);
+remat_value remat_buffer(remat_graph *, const char *name, int rank, const int64_t *dim, remat_init);
 remat_value remat_requires_grad(remat_graph *, remat_value input);
 remat_value remat_embedding(remat_graph *, remat_value tokens, remat_value weight);
 remat_value remat_linear(remat_graph *, remat_value x, remat_value w, remat_value b );
@@ -65,6 +66,8 @@ remat_value remat_rnn_tanh(remat_graph *, remat_value x, remat_value w_ih, remat
 remat_value remat_initial_state(remat_graph *, remat_value y, int state, remat_value initial);
 remat_value remat_final_state(remat_graph *, remat_value y, int state);
 remat_value remat_layer_norm(remat_graph *, remat_value x, remat_value gain, remat_value bias, double epsilon);
+remat_value remat_batch_norm(remat_graph *, remat_value x, remat_value gain , remat_value bias ,
+                             remat_value running_mean, remat_value running_var, double momentum, double epsilon, bool sync);
 remat_value remat_attention(remat_graph *, remat_value q, remat_value k, remat_value v, int64_t heads, bool causal);
 remat_value remat_dropout(remat_graph *, remat_value x, double probability);
 remat_value remat_add(remat_graph *, remat_value a, remat_value b);
@@ -267,6 +270,7 @@ int remat_job_rank(const remat_job *);
 int remat_job_size(const remat_job *);
 const remat_ranks *remat_job_ranks(const remat_job *);
 remat_status remat_job_begin(remat_job *, remat_session *);
+remat_status remat_job_share_buffers(remat_job *, remat_session *);
 remat_status remat_job_sum(remat_job *, double *values, int64_t count);
 typedef struct remat_sampler remat_sampler;
 typedef struct {
@@ -287,7 +291,8 @@ typedef enum {
     REMAT_OPTIMIZER,
     REMAT_OUTPUT,
     REMAT_CARRIED,
-    REMAT_OUTPUT_GRADIENT
+    REMAT_OUTPUT_GRADIENT,
+    REMAT_BUFFER
 } remat_kind;
 typedef struct {
     const char *name;

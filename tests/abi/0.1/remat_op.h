@@ -20,7 +20,7 @@ int64_t remat_desc_count(const remat_desc *);
 uint64_t remat_desc_bytes(const remat_desc *);
 #define REMAT_DESC_TEXT 192
 const char *remat_desc_text(const remat_desc *, char *buffer);
-typedef enum { REMAT_FORWARD, REMAT_BACKWARD, REMAT_REBUILD } remat_pass;
+typedef enum { REMAT_FORWARD, REMAT_BACKWARD, REMAT_REBUILD, REMAT_FACT } remat_pass;
 typedef enum { REMAT_ON_CPU, REMAT_ON_CUDA, REMAT_DEVICE_KINDS } remat_device_kind;
 typedef enum {
     REMAT_TIME_POINTWISE,
@@ -48,6 +48,8 @@ typedef struct {
     void *scratch;
     void *fixed;
     const void *packed;
+    void *fact;
+    const void *ranks;
     remat_key key;
     int64_t t0, t_total;
     bool training;
@@ -56,6 +58,7 @@ typedef struct {
 } remat_call;
 typedef void remat_kernel(const remat_call *call);
 void *remat_cuda_stream(const remat_call *);
+void remat_sum_over_ranks(const remat_call *call, double *values, int64_t count);
 typedef struct {
     double flops;
     double moved_bytes;
@@ -73,6 +76,7 @@ typedef struct {
     uint64_t (*fixed_bytes)(const remat_desc *x, const void *attr);
     uint64_t (*packed_bytes)(const remat_desc *x, const void *attr, int threads);
     void (*pack)(const remat_call *call, void *packed);
+    remat_kernel *fact;
 } remat_op_device;
 typedef struct {
     size_t struct_bytes;
@@ -81,6 +85,7 @@ typedef struct {
     uint32_t optional;
     uint32_t weights;
     uint32_t discrete;
+    uint32_t buffers;
     size_t attr_bytes;
     remat_time time;
     struct {
@@ -91,9 +96,11 @@ typedef struct {
     remat_status (*infer)(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state);
     void (*cost)(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out);
     uint64_t (*aux_bytes)(const remat_desc *x, const void *attr);
+    uint64_t (*fact_bytes)(const remat_desc *x, const void *attr);
+    bool (*talks)(const void *attr);
     int64_t (*bound)(const remat_desc *x, const void *attr, int input);
     remat_op_device on[REMAT_DEVICE_KINDS];
-    remat_kernel *define_forward, *define_backward, *define_rebuild;
+    remat_kernel *define_forward, *define_backward, *define_rebuild, *define_fact;
     bool (*rebuilds)(const remat_desc *x, const void *attr);
     bool cheap;
     int n_samples;
