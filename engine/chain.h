@@ -2,9 +2,10 @@
  * program of kernel calls for each kind of run).
  *
  * Roles. Every node that the loss or an output depends on is one of
- *   TABLE  made of parameters alone, or at least without the time axis, and read along time: run once a step, before
- *          all stages; its backward runs once, after them. Resident. (The folded embedding table is one.)
- *   CHAIN  along time: run once for each tile. In a graph without sequences: every node, cut by depth.
+ *   TABLE  made of parameters alone, and read along time: run once a step, before all stages; its backward runs once,
+ *          after them. Resident. (The folded embedding table is one.)
+ *   CHAIN  along time: run once for each tile. What leads there from inputs without a time axis, and in a graph without
+ *          sequences every node: cut by depth.
  *   POST   behind a reduction over time (a classifier on the last step): part of the last stage of a sweep.
  *
  * Sweeps. A sweep is a run of stages along time: one for each tile, from the first to the last, or down from the last to
@@ -15,7 +16,7 @@
  *     lstm of x                   lstm of reversed x, concat    lstm of both, loss
  *
  * A stacked recurrent net is one sweep. An op that wants the whole of time, such as attention, is a sweep of one stage;
- * cut by depth, every stage is.
+ * cut by depth, every stage is. What is cut by depth comes first.
  *
  * States (memory/problem.h). What stages hand on: to the next one of their sweep, what ops carry along time; to other
  * sweeps, the values that nodes there read.

@@ -156,21 +156,27 @@ remat_value remat_buffer(remat_graph *graph, const char *name, int rank, const i
     return stored(graph, RM_VALUE_BUFFER, name, rank, dim, init);
 }
 
+static int32_t bytes_of(const remat_graph *graph, int32_t value) {
+    return graph->value[value].view_of ? graph->value[value].view_of : value;
+}
+
 /* What is made of a value depends on what it depends on. */
 static void pass_need_on(remat_graph *graph) {
     for (int32_t n = 0; n < graph->n_nodes; n++) {
         const rm_node *node = &graph->node[n];
         bool *need = &graph->value[node->y].needs_gradient;
-        for (int i = 0; i < RM_MAX_IN; i++) *need |= graph->value[node->x[i]].needs_gradient;
+        for (int i = 0; i < RM_MAX_IN; i++) *need |= graph->value[bytes_of(graph, node->x[i])].needs_gradient;
         for (int k = 0; k < RM_MAX_STATE; k++)
             if (node->final[k]) graph->value[node->final[k]].needs_gradient = *need;
     }
+    for (int32_t v = 1; v < graph->n_values; v++)
+        graph->value[v].needs_gradient = graph->value[bytes_of(graph, v)].needs_gradient;
 }
 
 /* What is made of it so far depends on it from now on, too. */
 static remat_status require_gradient(remat_graph *graph, int32_t input) {
     REQUIRE(input >= 0 && input < graph->n_values, INVALID, "requires_grad: this is not a value of this graph");
-    rm_value *value = &graph->value[input];
+    rm_value *value = &graph->value[bytes_of(graph, input)];
     REQUIRE(value->origin == RM_VALUE_INPUT, INVALID,
             "requires_grad is for inputs: parameters have gradients anyway, results only on the way to one");
     REQUIRE(value->desc.dtype == REMAT_F32, INVALID, "requires_grad: the input %s is not f32, so it has no gradient",
@@ -196,7 +202,8 @@ rm_desc rm_value_desc(const remat_graph *graph, int32_t value, int64_t tau) {
 
 static void input_descs(const remat_graph *graph, const rm_node *node, int64_t tau, rm_desc *x) {
     for (int i = 0; i < RM_MAX_IN; i++)
-        x[i] = node->x[i] ? rm_value_desc(graph, node->x[i], tau) : (rm_desc){.rank = -1};
+        x[i] =
+            node->x[i] ? rm_value_desc(graph, node->seen[i] ? node->seen[i] : node->x[i], tau) : (rm_desc){.rank = -1};
 }
 
 void rm_node_descs(const remat_graph *graph, const rm_node *node, int64_t tau, rm_desc *x, rm_desc *y, rm_desc *state) {
@@ -236,6 +243,7 @@ static remat_status check_axes(const remat_graph *graph, const rm_op *op, const 
                 "%s: input %d %s a time axis, but input 0 %s; give both the same kind", op->name, i,
                 is ? "has" : "lacks", *sequence ? "has one" : "does not");
     }
+    REQUIRE(!*sequence || op->time != RM_TIME_BEGIN, INVALID, "%s: its input is a sequence already", op->name);
     REQUIRE(*sequence || !rm_op_needs_time(op), INVALID,
             "%s works along time, but its input is not a sequence; make it a REMAT_SEQUENCE input", op->name);
     return REMAT_OK;
@@ -312,6 +320,8 @@ static remat_status check_result(const rm_op *op, bool sequence, rm_desc *x, con
         REQUIRE(state[k].dtype == REMAT_F32, INVALID, "%s: its state %d is %s; states are f32", op->name, k,
                 rm_desc_text(&state[k], text));
     }
+    REQUIRE(op->time != RM_TIME_BEGIN || y->rank >= 2, INVALID, "%s: its result is %s; a sequence begins with (T,B)",
+            op->name, rm_desc_text(y, text));
     if (!sequence) return REMAT_OK;
     REQUIRE(!rm_op_keeps_time(op) || (y->rank >= 2 && y->dim[0] == x[0].dim[0] && y->dim[1] == x[0].dim[1]), INVALID,
             "%s: its result is %s; it goes along time as its input does, so it begins with (%lld,%lld)", op->name,
@@ -343,7 +353,7 @@ static remat_status add_node(remat_graph *graph, const rm_op *op, const int32_t 
         REQUIRE(node.attr, MEMORY, "out of memory for a node");
         memcpy(node.attr, attr, node.attr_bytes);
     }
-    bool keeps_time = sequence && rm_op_keeps_time(op);
+    bool keeps_time = op->time == RM_TIME_BEGIN || (sequence && rm_op_keeps_time(op));
     remat_status status = add_value(graph, NULL,
                                     (rm_value){.origin = RM_VALUE_RESULT,
                                                .desc = y,
@@ -424,9 +434,9 @@ static remat_status set_initial(remat_graph *graph, int32_t y, int state, int32_
     TRY(find_layer(graph, y, state, "initial_state", &n));
     REQUIRE(initial > 0 && initial < graph->n_values, INVALID, "initial_state: this is not a value of this graph");
     rm_node *node = &graph->node[n];
-    const rm_value *value = &graph->value[initial];
+    const rm_value *value = &graph->value[initial], *made = &graph->value[bytes_of(graph, initial)];
     REQUIRE(value->origin != RM_VALUE_BUFFER, INVALID, "initial_state: the value is the buffer of another layer");
-    REQUIRE(value->origin != RM_VALUE_RESULT || value->node < n, INVALID,
+    REQUIRE(made->origin != RM_VALUE_RESULT || made->node < n, INVALID,
             "initial_state: the value is made after the layer; make it before");
     rm_node_descs(graph, node, 0, x, &result, states);
     REQUIRE(!value->sequence && rm_desc_equal(&value->desc, &states[state]), INVALID,
@@ -509,10 +519,48 @@ remat_value remat_concat(remat_graph *graph, const remat_value *x, int n) {
     for (int i = 0; !status && i < n; i++) id[i] = x[i].id;
     return status ? (remat_value){rm_graph_mistake(graph, status)} : build(graph, "concat", id, NULL);
 }
+static remat_status view(remat_graph *graph, int32_t x, int rank, const int64_t *dim, int32_t *id) {
+    char text[RM_DESC_TEXT];
+    REQUIRE(x > 0 && x < graph->n_values, INVALID, "reshape: this is not a value of this graph");
+    REQUIRE(rank >= 1 && rank <= REMAT_MAX_RANK && dim, INVALID, "reshape: the rank is %d; use 1 to %d, and dimensions",
+            rank, REMAT_MAX_RANK);
+    rm_value value = graph->value[x];
+    int64_t count = rm_desc_count(&value.desc), rest = count;
+    int unknown = -1;
+    value.desc.rank = rank;
+    for (int i = 0; i < REMAT_MAX_RANK; i++) value.desc.dim[i] = i < rank ? dim[i] : 1;
+    for (int i = 0; i < rank; i++) {
+        REQUIRE(dim[i] >= 1 || (dim[i] == -1 && unknown < 0), INVALID,
+                "reshape: dimension %d is %lld; use numbers above 0, and -1 once for what remains", i,
+                (long long)dim[i]);
+        if (dim[i] == -1) unknown = i;
+        if (dim[i] > 0) rest = rest % dim[i] ? 0 : rest / dim[i];
+    }
+    if (unknown >= 0) value.desc.dim[unknown] = rest ? rest : 1;
+    REQUIRE(rest && (unknown >= 0 || rest == 1), INVALID, "reshape: what has %lld elements cannot become %s",
+            (long long)count, rm_desc_text(&value.desc, text));
+    const int64_t *old = graph->value[x].desc.dim;
+    REQUIRE(!value.sequence || (rank >= 2 && value.desc.dim[0] == old[0] && value.desc.dim[1] == old[1]), INVALID,
+            "reshape: x is a sequence, whose (T,B) stay; %s does not begin with (%lld,%lld)",
+            rm_desc_text(&value.desc, text), (long long)old[0], (long long)old[1]);
+    REQUIRE(value.origin != RM_VALUE_BUFFER, INVALID, "reshape: x is a buffer, which a layer alone reads and writes");
+    value.name = NULL;
+    value.origin = RM_VALUE_VIEW;
+    value.view_of = bytes_of(graph, x);
+    return add_value(graph, NULL, value, id);
+}
+
+remat_value remat_reshape(remat_graph *graph, remat_value x, int rank, const int64_t *dim) {
+    int32_t id = 0;
+    if (!graph || graph->status || !x.id) return REMAT_NONE;
+    remat_status status = view(graph, x.id, rank, dim, &id);
+    return (remat_value){status ? rm_graph_mistake(graph, status) : id};
+}
 remat_value remat_slice(remat_graph *graph, remat_value x, int64_t first, int64_t count) {
     rm_slice_attr attr = {first, count};
     return BUILD_WITH(attr, "slice", x.id);
 }
+remat_value remat_as_sequence(remat_graph *graph, remat_value x) { return BUILD("as_sequence", x.id); }
 remat_value remat_reverse(remat_graph *graph, remat_value x) { return BUILD("reverse", x.id); }
 remat_value remat_last_step(remat_graph *graph, remat_value x) { return BUILD("last_step", x.id); }
 remat_value remat_mean_over_time(remat_graph *graph, remat_value x) { return BUILD("mean_over_time", x.id); }
@@ -597,6 +645,10 @@ static remat_status copy_into(const remat_graph *graph, remat_graph *copy) {
         REQUIRE(node.attr || !node.attr_bytes, MEMORY, "out of memory for a node");
         if (node.attr) memcpy(node.attr, graph->node[i].attr, node.attr_bytes);
         node.own_op = NULL;
+        for (int k = 0; k < RM_MAX_IN; k++) {
+            if (graph->value[node.x[k]].view_of) node.seen[k] = node.x[k];
+            node.x[k] = bytes_of(graph, node.x[k]);
+        }
         copy->node[copy->n_nodes++] = node;
         if (graph->node[i].own_op) TRY(rm_node_own_op(&copy->node[i]));
     }

@@ -78,7 +78,9 @@ typedef enum {
     REMAT_TIME_LAST,      /* y has no time axis and reads only the last tile                                     */
     REMAT_TIME_REVERSE,   /* y is x with time reversed. A call sees one tile and reverses it; the graph takes the
                              tiles in reverse order: x[t0 .. t0 + tau) becomes y[t_total - t0 - tau .. t_total - t0) */
-    REMAT_TIME_WHOLE,     /* x and y have a time axis, and a call is given all of it: never cut into tiles       */
+    REMAT_TIME_WHOLE,     /* x and y have a time axis, and a call is given all of it: never cut into tiles. On WHOLE
+                             inputs: anything                                                                   */
+    REMAT_TIME_BEGIN,     /* x has no time axis, and y has: it is a sequence (T,B,..), made whole              */
 } remat_time;
 
 /* Names what is drawn: of an update and a shard of its batch, and of a node of the graph. */

@@ -31,6 +31,7 @@ static remat_status check_ends(const remat_graph *graph, int32_t loss, const rem
             "training needs a loss, or outputs to differentiate (n_differentiated); set inference to run without");
     REQUIRE(!loss || graph->value[loss].origin == RM_VALUE_RESULT, INVALID,
             "the loss is not computed by any operation");
+    REQUIRE(!graph->value[loss].view_of, INVALID, "the loss is a reshape; what it is made of can be the loss");
     REQUIRE(!loss || graph->value[loss].desc.rank == 0, INVALID,
             "the loss is not a scalar; end the graph in softmax_cross_entropy, mse or an op of your own with a scalar "
             "result, or differentiate outputs instead (n_differentiated)");
@@ -41,6 +42,8 @@ static remat_status check_ends(const remat_graph *graph, int32_t loss, const rem
             config->n_outputs);
     for (int i = 0; i < config->n_outputs; i++) {
         int32_t id = config->outputs[i].id;
+        REQUIRE(id <= 0 || id >= graph->n_values || !graph->value[id].view_of, INVALID,
+                "output %d is a reshape; what it is made of can be an output", i);
         REQUIRE(id > 0 && id < graph->n_values && graph->value[id].origin == RM_VALUE_RESULT, INVALID,
                 "output %d is not the result of an operation of this graph", i);
     }

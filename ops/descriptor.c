@@ -77,7 +77,7 @@ static remat_status check_lean(const rm_op *op) {
     REQUIRE(!rebuild || !op->cheap, INVALID, "%s: it has rebuild and is cheap: one or the other", op->name);
     REQUIRE(!rebuild || op->aux_bytes, INVALID, "%s: it has rebuild, but no aux to be rebuilt", op->name);
     REQUIRE(!op->rebuilds || rebuild, INVALID, "%s: it has rebuilds, but no rebuild", op->name);
-    bool alone = op->time == RM_TIME_POINTWISE || op->time == RM_TIME_REVERSE || op->time == RM_TIME_WHOLE;
+    bool alone = op->time != RM_TIME_RECURRENT && op->time != RM_TIME_SUM && op->time != RM_TIME_LAST;
     REQUIRE(!op->cheap || (alone && !op->on[RM_DEVICE_CPU].pack), INVALID,
             "%s: it is cheap, but its forward needs more than x: states, other tiles or packed weights", op->name);
     return REMAT_OK;
@@ -89,7 +89,7 @@ remat_status rm_op_check_descriptor(const rm_op *op) {
     REQUIRE(op->n_in >= 1 && op->n_in <= RM_MAX_IN && op->n_state >= 0 && op->n_state <= RM_MAX_STATE, INVALID,
             "%s: n_in is %d and n_state %d; use 1 to %d inputs, and up to %d states", op->name, op->n_in, op->n_state,
             RM_MAX_IN, RM_MAX_STATE);
-    REQUIRE((unsigned)op->time <= RM_TIME_WHOLE, INVALID, "%s: there is no time number %d", op->name, (int)op->time);
+    REQUIRE((unsigned)op->time <= RM_TIME_BEGIN, INVALID, "%s: there is no time number %d", op->name, (int)op->time);
     REQUIRE(op->infer && op->cost, INVALID, "%s: it has no infer or no cost", op->name);
     TRY(check_inputs(op));
     TRY(check_kernels(op));

@@ -30,6 +30,7 @@ typedef remat_time rm_time;
 #define RM_TIME_LAST REMAT_TIME_LAST
 #define RM_TIME_REVERSE REMAT_TIME_REVERSE
 #define RM_TIME_WHOLE REMAT_TIME_WHOLE
+#define RM_TIME_BEGIN REMAT_TIME_BEGIN
 typedef remat_key rm_key;
 typedef remat_call rm_call;
 typedef remat_kernel rm_kernel;
@@ -53,7 +54,7 @@ remat_status rm_op_check_demands(const rm_op *op, const rm_desc *x, const rm_des
 static inline bool rm_op_keeps_time(const rm_op *op) { return op->time != RM_TIME_SUM && op->time != RM_TIME_LAST; }
 /* Its input must be a sequence. */
 static inline bool rm_op_needs_time(const rm_op *op) {
-    return op->time != RM_TIME_POINTWISE && op->time != RM_TIME_SUM && op->time != RM_TIME_WHOLE;
+    return op->time == RM_TIME_RECURRENT || op->time == RM_TIME_LAST || op->time == RM_TIME_REVERSE;
 }
 
 /* Inputs without a time axis, the same for all tiles. */

@@ -85,6 +85,35 @@ static remat_value batch_norm_along_time(net *n) {
     return head(n, normalised(n, y), C, input(n, "target", 0));
 }
 
+/* The rows of a net without time go through its head some at a time. */
+static remat_value chunks_of_rows(net *n) {
+    const int64_t rows = 23;
+    remat_value x = remat_input(n->graph, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){rows, C}), y = x;
+    for (int i = 0; i < 3; i++) y = remat_gelu(n->graph, remat_linear(n->graph, y, param(n, 2, C, C), REMAT_NONE));
+    y = remat_add(n->graph, y, x);
+    y = remat_as_sequence(n->graph, remat_reshape(n->graph, y, 3, (int64_t[]){rows, 1, -1}));
+    remat_value target = remat_input(n->graph, "target", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){rows, 1, C});
+    return head(n, y, C, target);
+}
+
+/* A deep net without time makes where a decoder begins, and what it multiplies each timestep by. */
+static remat_value captions(net *n) {
+    remat_value image = input(n, "image", 0), y = lstm(n, input(n, "x", T), C);
+    (void)y;
+    for (int i = 0; i < 3; i++)
+        image = remat_gelu(n->graph, remat_linear(n->graph, image, param(n, 2, C, C), REMAT_NONE));
+    remat_value words = remat_reshape(n->graph, input(n, "words", T), 3, (int64_t[]){T, B, C});
+    y = lstm(n, words, C);
+    for (int k = 0; k < 2; k++) remat_initial_state(n->graph, y, k, image);
+    remat_value table =
+        remat_linear(n->graph, param(n, 2, C, C), param(n, 2, C, C), REMAT_NONE); /* of parameters alone */
+    y = remat_linear(
+        n->graph, y,
+        remat_reshape(n->graph, remat_reshape(n->graph, table, 1, (int64_t[]){C * C}), 2, (int64_t[]){C, C}),
+        REMAT_NONE);
+    return head(n, y, C, input(n, "target", T));
+}
+
 static const struct {
     const char *name;
     remat_value (*build)(net *);
@@ -96,10 +125,12 @@ static const struct {
     {"encoder and decoder", encoder_and_decoder, 2, 11, 2},
     {"attention", attention, 3, 13, 2},
     {"u-net", u_net, 7, 7, 6},
+    {"chunks of rows", chunks_of_rows, 4, 9, 3},
+    {"captions", captions, 4, 9, 3},
     {"batch norms", batch_norms, 10, 10, 9},
     {"batch norm along time", batch_norm_along_time, 4, 14, 3},
 };
-enum { NETWORKS = sizeof networks / sizeof *networks, NORMS = 4 };
+enum { NETWORKS = sizeof networks / sizeof *networks, NORMS = 6 };
 
 static remat_value build(int which, net *n) {
     *n = (net){.width = C, .odd = false};
