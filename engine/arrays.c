@@ -42,12 +42,13 @@ static remat_status list_param(remat_session *s, const rm_parameter *p) {
 }
 
 /* "lstm.1.c": the layer by its op, and how many of these come before it in the graph. */
-static void name_state(const remat_graph *graph, const rm_carried *carried, char name[64]) {
-    static const char states[] = "hc";
-    const char *op = graph->node[carried->node].op->name;
+static void name_state(const remat_graph *graph, const rm_carried *carried, char name[80]) {
+    static const char *const usual[] = {"h", "c"};
+    const rm_op *op = graph->node[carried->node].op;
+    const char *own = op->state_name[carried->state];
     int before = 0;
-    for (int32_t n = 0; n < carried->node; n++) before += !strcmp(graph->node[n].op->name, op);
-    snprintf(name, 64, "%s.%d.%c", op, before, states[carried->state]);
+    for (int32_t n = 0; n < carried->node; n++) before += !strcmp(graph->node[n].op->name, op->name);
+    snprintf(name, 80, "%s.%d.%s", op->name, before, own ? own : usual[carried->state]);
 }
 
 static remat_status list_carried(remat_session *s) {
@@ -56,7 +57,7 @@ static remat_status list_carried(remat_session *s) {
         if (carried->state < 0) continue;
         rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
         rm_node_descs(s->graph, &s->graph->node[carried->node], 0, x, &y, state);
-        char name[64];
+        char name[80];
         name_state(s->graph, carried, name);
         TRY(add_array(s, REMAT_CARRIED, name, "", state[carried->state], s->chain.at.carried + carried->kept));
     }
@@ -71,12 +72,18 @@ static bool is_read(const remat_session *s, int32_t value) {
     return false;
 }
 
+/* Of the array listed last. */
+static void note_lent(remat_session *s, remat_kind kind, const rm_where *where) {
+    if (where->space == RM_LENT) s->array[kind][s->n_arrays[kind] - 1].lent = where->slot + 1;
+}
+
 static remat_status list_input(remat_session *s, int32_t v) {
     const rm_value *value = &s->graph->value[v];
     TRY(add_array(s, REMAT_INPUT, value->name, "", value->desc, s->chain.at.value[v].offset));
     rm_array *array = &s->array[REMAT_INPUT][s->n_arrays[REMAT_INPUT] - 1];
     array->bound = rm_chain_bound(&s->chain, v);
-    array->missing = is_read(s, v);
+    array->missing = is_read(s, v) && s->chain.at.value[v].space != RM_LENT;
+    note_lent(s, REMAT_INPUT, &s->chain.at.value[v]);
     const rm_where *gradient = &s->chain.at.gradient[v];
     return gradient->space ? add_array(s, REMAT_GRADIENT, value->name, "", value->desc, gradient->offset) : REMAT_OK;
 }
@@ -86,7 +93,8 @@ static remat_status list_output(remat_session *s, int i) {
     snprintf(name, sizeof name, "output.%d", i);
     int32_t v = s->chain.outputs[i];
     const rm_desc *desc = &s->graph->value[v].desc;
-    TRY(add_array(s, REMAT_OUTPUT, name, "", *desc, s->chain.at.output[i]));
+    TRY(add_array(s, REMAT_OUTPUT, name, "", *desc, s->chain.at.output[i].offset));
+    note_lent(s, REMAT_OUTPUT, &s->chain.at.output[i]);
     if (i >= s->chain.n_differentiated) return REMAT_OK;
     return add_array(s, REMAT_OUTPUT_GRADIENT, name, "", *desc, s->chain.at.gradient[v].offset);
 }
@@ -181,13 +189,30 @@ static remat_status check_range(const rm_array *array, const int32_t *data, uint
     return REMAT_OK;
 }
 
+static char *address_of(const remat_session *s, const rm_array *array) {
+    return array->lent ? s->runner.lent[array->lent - 1] : s->runner.resident + array->offset;
+}
+
+remat_status remat_lend(remat_session *s, remat_kind kind, int64_t index, void *memory) {
+    const rm_array *array = NULL;
+    NEED(s, "a session");
+    NEED(memory, "memory");
+    REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it holds no arrays");
+    TRY(find_array(s, kind, index, &array));
+    REQUIRE(array->lent, INVALID, "%s lies in the arena: to lend memory for it, name it in the config's lent",
+            array->name);
+    s->runner.lent[array->lent - 1] = memory;
+    s->ran_forward = false;
+    return REMAT_OK;
+}
+
 remat_status remat_write_part(remat_session *s, remat_kind kind, int64_t index, uint64_t first, const void *data,
                               uint64_t bytes) {
     const rm_array *array = NULL;
     NEED(s, "a session");
     TRY(check_part(s, kind, index, first, data, bytes, &array));
     if (array->desc.dtype == REMAT_I32) TRY(check_range(array, data, first / 4, bytes / 4));
-    if (bytes) s->api->copy_in(s->runner.queue, s->runner.resident + array->offset + first, data, bytes);
+    if (bytes) s->api->copy_in(s->runner.queue, address_of(s, array) + first, data, bytes);
     s->packed_is_stale |= kind == REMAT_PARAM;
     s->ran_forward &= kind == REMAT_GRADIENT || kind == REMAT_OUTPUT_GRADIENT || kind == REMAT_OPTIMIZER;
     if (bytes) s->array[kind][index].missing = false;
@@ -222,7 +247,7 @@ remat_status remat_read_part(remat_session *s, remat_kind kind, int64_t index, u
     REQUIRE(kind != REMAT_OUTPUT || is_made(s, index), INVALID,
             "%s has not been made yet: call remat_evaluate, or, for what the loss depends on, a training step",
             array->name);
-    if (bytes) s->api->copy_out(s->runner.queue, data, s->runner.resident + array->offset + first, bytes);
+    if (bytes) s->api->copy_out(s->runner.queue, data, address_of(s, array) + first, bytes);
     return s->api->synchronize(s->runner.queue);
 }
 

@@ -57,7 +57,7 @@ void rm_training_uses(const remat_graph *graph, const uint8_t *role, bool statef
 
 /* ---- Where things are ----------------------------------------------------------------------------------------- */
 
-typedef enum { RM_NOWHERE, RM_RESIDENT, RM_AT_PIECE, RM_AT_SAVED, RM_AT_SCRATCH } rm_space;
+typedef enum { RM_NOWHERE, RM_RESIDENT, RM_LENT, RM_AT_PIECE, RM_AT_SAVED, RM_AT_SCRATCH } rm_space;
 
 /* An address the executor can resolve for any stage of a class. AT_PIECE: piece + stride * (the stage's position in its sweep
  * + shift); where the sum in brackets is not within [0,limit), nothing: before the first tile there is no carried state. */
@@ -66,9 +66,10 @@ typedef struct {
     int8_t shift;
     bool from_end; /* per_time counts from the end: a reversed sequence */
     int32_t piece, stride, limit;
-    int32_t slot;       /* AT_PIECE with shift -1: of these carried states; a stateful session begins with what it kept */
+    int32_t slot;       /* AT_PIECE with shift -1: of these carried states; a stateful session begins with what it kept.
+                           LENT: which of the program's pieces of memory */
     uint64_t offset;    /* RESIDENT: in the block; SAVED, SCRATCH: in the stage's own block */
-    uint64_t per_time;  /* RESIDENT, PIECE: plus this times the tile's first timestep */
+    uint64_t per_time;  /* RESIDENT, LENT, PIECE: plus this times the tile's first timestep */
     uint64_t per_stage; /* RESIDENT: plus this times the stage's number */
 } rm_where;
 
@@ -77,7 +78,7 @@ typedef struct {
     rm_where *value;    /* by value id: inputs, parameters, buffers, tables; NOWHERE for the rest */
     rm_where *gradient; /* by value id: parameters, tables, inputs that ask for it, outputs differentiated from outside */
     uint64_t *packed;   /* by node: offset of its packed weights; UINT64_MAX: none */
-    uint64_t *output;   /* by position in `outputs` */
+    rm_where *output;   /* by position in `outputs` */
     uint64_t fixed, fixed_bytes; /* what every call's `fixed` is; no bytes: NULL */
     uint64_t *fact, *fact_bytes; /* by node: offset, and of each of its stages; no bytes: none */
     uint64_t *optimizer_state; /* by value id * RM_MAX_OPTIMIZER_STATE + i */
@@ -222,6 +223,8 @@ typedef struct {
     int64_t tile;        /* as asked; 0: rm_tile_of */
     int threads, n_differentiated;
     bool inference, stateful;
+    const remat_lent *lent;   /* what lies in the program's memory */
+    int n_lent;
     const remat_ranks *ranks; /* size 1 and no slots where there are none */
     int gradient_sums;       /* sections of gradients for pairwise micro steps */
     bool hashes;             /* the device keeps hashes of states (device.h, compare) */

@@ -465,15 +465,6 @@ static bool is_other_leaf(const builder *b, const rm_node *node) {
     return is_leaf(b, node) && !is_differentiated_outside(b, node);
 }
 
-/* A result in the array of output i, this tile's part. */
-static rm_where in_output(const rm_chain *chain, int32_t i) {
-    const rm_value *value = &chain->graph->value[chain->outputs[i]];
-    rm_where where = {.space = RM_RESIDENT, .offset = chain->at.output[i]};
-    if (value->sequence) where.per_time = rm_desc_bytes(&value->desc) / (uint64_t)value->desc.dim[0];
-    where.from_end = value->reversed;
-    return where;
-}
-
 static bool makes(const rm_node *node, int32_t value) {
     for (int k = 0; value && k < RM_MAX_STATE; k++)
         if (node->final[k] == value) return true;
@@ -490,7 +481,7 @@ static remat_status hand_out(builder *b, bool (*wanted)(const builder *, const r
             bool whole_too_early = b->class->tau && !value->sequence && !b->class->last;
             int32_t id = chain->outputs[i];
             if (!makes(node, id) || !wanted(b, node) || !b->value[id].space || whole_too_early) continue;
-            TRY(emit_simple(b, RM_DO_COPY, in_output(chain, i), b->value[id], tile_bytes(b, id)));
+            TRY(emit_simple(b, RM_DO_COPY, chain->at.output[i], b->value[id], tile_bytes(b, id)));
         }
     return REMAT_OK;
 }
@@ -552,7 +543,7 @@ static void find_handed_out(builder *b) {
     const rm_chain *chain = b->chain;
     for (int32_t i = 0; i < chain->n_differentiated; i++) {
         const rm_node *node = &chain->graph->node[chain->graph->value[chain->outputs[i]].node];
-        if (made_here(b, node->y) && !is_on_spine(b, node)) b->value[node->y] = in_output(chain, i);
+        if (made_here(b, node->y) && !is_on_spine(b, node)) b->value[node->y] = chain->at.output[i];
     }
 }
 

@@ -208,6 +208,13 @@ remat_value remat_mse(remat_graph *, remat_value x, remat_value target);
 
 /* ---- Plan: the session -------------------------------------------------------------------------- */
 
+/* An f32 input or an output that lies in the program's own memory, not in the arena: tiles are read there, or written, and nothing is
+ * copied. On the device "cpu" (planned on "null"). */
+typedef struct {
+    remat_value value;
+    void *memory; /* as long as the value; there until the session is freed, or remat_lend gives it another; plan_only: NULL */
+} remat_lent;
+
 typedef struct {
     const char *device;      /* "cpu"; "cuda": one NVIDIA GPU; or "null": computes nothing, counts everything */
     const char *precision;   /* what matrix products round their operands to: "fp32", or, on "cuda", "tf32" (10 bits
@@ -251,6 +258,8 @@ typedef struct {
     int n_differentiated; /* so many outputs, from the first on, are differentiated by gradients that the program
                              writes: a loss of its own, beside `loss` or in its place (remat_forward); where
                              `inference` is set, none                                                      */
+    const remat_lent *lent; /* borrowed during create: inputs and outputs that the arena has no room for */
+    int n_lent;
     const char *optimizer;        /* "sgd", "adam", "adamw", "lars", "lamb"; NULL: gradients only, remat_step refuses */
     double momentum;              /* sgd, lars                                                                   */
     bool nesterov;                /* sgd, lars                                                                   */
@@ -576,6 +585,11 @@ remat_status remat_read(remat_session *, remat_kind, int64_t index, void *data, 
 remat_status remat_write_part(remat_session *, remat_kind, int64_t index, uint64_t first, const void *data,
                               uint64_t bytes);
 remat_status remat_read_part(remat_session *, remat_kind, int64_t index, uint64_t first, void *data, uint64_t bytes);
+
+/* Other memory for an INPUT or OUTPUT of config.lent, from the next pass on: two buffers in turn, say. Inputs in it count as
+ * written; they are left alone during passes, and between remat_forward and remat_backward, as are outputs that are
+ * differentiated. */
+remat_status remat_lend(remat_session *, remat_kind, int64_t index, void *memory);
 
 typedef struct {
     double loss;      /* a float's value; mean over all rows (of all ranks), in the units of the loss. Before the last

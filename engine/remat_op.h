@@ -158,8 +158,9 @@ typedef struct {
 typedef struct {
     size_t struct_bytes;    /* sizeof(remat_op): an op may be compiled apart from the program, with another header */
     const char *name, *doc; /* doc: one line for readers, or NULL. name: at most 40 bytes; sentences, measured times and
-                               carried states ("NAME.0.h", "NAME.0.c") are called by it */
+                               carried states ("NAME.0.h") are called by it */
     int n_in, n_state;      /* 1 <= n_in <= REMAT_MAX_INPUTS, of which x[0] is always given; n_state: of RECURRENT ops alone */
+    const char *state_name[REMAT_MAX_STATES]; /* what carried states are called behind "NAME.0."; NULL: "h" and "c" */
     uint32_t optional; /* bit i: input i may be absent                                                       */
     uint32_t weights;  /* bit i: input i has no time axis and is shared by all tiles; dx[i] is added to      */
     uint32_t discrete; /* bit i: input i is I32 and has no gradient                                          */

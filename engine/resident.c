@@ -66,13 +66,23 @@ static void lay_out_params(rm_chain *chain, const rm_chain_config *config) {
     }
 }
 
-/* In the block, whole; of a sequence, each tile's part. */
-static rm_where reserve_value(rm_chain *chain, int32_t v) {
-    rm_where where = resident(reserve(&chain->at.bytes, value_bytes(chain, v)));
+static rm_where along_time(const rm_chain *chain, int32_t v, rm_where where) {
     const rm_value *value = &chain->graph->value[v];
     if (value->sequence) where.per_time = value_bytes(chain, v) / (uint64_t)value->desc.dim[0];
     where.from_end = value->reversed;
     return where;
+}
+
+/* In the block, whole; of a sequence, each tile's part. */
+static rm_where reserve_value(rm_chain *chain, int32_t v) {
+    return along_time(chain, v, resident(reserve(&chain->at.bytes, value_bytes(chain, v))));
+}
+
+/* The same, or in memory of the program's. */
+static rm_where reserve_or_borrow(rm_chain *chain, const rm_chain_config *config, int32_t v) {
+    for (int i = 0; i < config->n_lent; i++)
+        if (config->lent[i].value.id == v) return along_time(chain, v, (rm_where){.space = RM_LENT, .slot = i});
+    return reserve_value(chain, v);
 }
 
 /* Of inputs, too: both begin a pass at zero. */
@@ -164,10 +174,10 @@ static void lay_out_facts(rm_chain *chain) {
     close_section(chain, "buffers and facts", start);
 }
 
-static void lay_out_inputs(rm_chain *chain) {
+static void lay_out_inputs(rm_chain *chain, const rm_chain_config *config) {
     uint64_t start = chain->at.bytes;
     for (int32_t v = 1; v < chain->graph->n_values; v++)
-        if (chain->graph->value[v].origin == RM_VALUE_INPUT) chain->at.value[v] = reserve_value(chain, v);
+        if (chain->graph->value[v].origin == RM_VALUE_INPUT) chain->at.value[v] = reserve_or_borrow(chain, config, v);
     close_section(chain, "inputs", start);
 }
 
@@ -192,8 +202,7 @@ static void lay_out_small(rm_chain *chain, const rm_chain_config *config) {
     at->carried_next = reserve(&at->bytes, carried_bytes);
     close_section(chain, "loss and carried state", start);
     start = at->bytes;
-    for (int i = 0; i < chain->n_outputs; i++)
-        at->output[i] = reserve(&at->bytes, value_bytes(chain, chain->outputs[i]));
+    for (int i = 0; i < chain->n_outputs; i++) at->output[i] = reserve_or_borrow(chain, config, chain->outputs[i]);
     for (int i = 0; i < chain->n_differentiated; i++)
         at->gradient[chain->outputs[i]] = reserve_value(chain, chain->outputs[i]);
     close_section(chain, "outputs", start);
@@ -219,7 +228,7 @@ remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config) {
     lay_out_packed(chain, config);
     lay_out_fixed(chain, config);
     lay_out_facts(chain);
-    lay_out_inputs(chain);
+    lay_out_inputs(chain, config);
     lay_out_small(chain, config);
     return REMAT_OK;
 }

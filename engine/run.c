@@ -36,6 +36,8 @@ static void *resolve(const frame *f, const rm_where *where) {
     switch ((rm_space)where->space) {
     case RM_RESIDENT:
         return r->resident + where->offset + along + where->per_stage * (uint64_t)f->stage;
+    case RM_LENT:
+        return r->lent[where->slot] + along;
     case RM_AT_PIECE: {
         char *piece = in_piece(f, where);
         return piece ? piece + along : NULL;

@@ -15,6 +15,7 @@ typedef struct rm_runner {
     const rm_chain *chain;
     char *resident;          /* address of the block's first byte */
     uint64_t arena_offset;   /* where activations begin in the block */
+    char **lent;             /* the program's own memory, by slot (chain.h) */
     void **piece;            /* by piece: its address while it is alive */
     void **saved;            /* by stage: its private block */
     int8_t *kept;            /* by stage: the option it was last kept in */

@@ -129,9 +129,11 @@ static void find_alive(writer *w) {
 }
 
 static remat_status check_leaves_alive(const writer *w) {
+    for (int32_t v = 1; v < w->body->n_values; v++)
+        REQUIRE(!w->body->value[v].view_of, INVALID, "%s: its body has a reshape, which cells cannot have",
+                w->cell->name);
     for (int32_t v = 1; v < w->body->n_values; v++) {
         const rm_value *value = &w->body->value[v];
-        REQUIRE(!value->view_of, INVALID, "%s: its body has a reshape, which cells cannot have", w->cell->name);
         if (value->origin == RM_VALUE_RESULT) continue;
         REQUIRE(
             value->origin != RM_VALUE_PARAM, INVALID,

@@ -15,6 +15,7 @@ typedef struct {
     uint64_t offset;     /* in the block */
     int64_t first, held; /* elements that this session holds: all, unless it shards them */
     int64_t bound;       /* inputs of integers: exclusive upper limit; 0: none */
+    int32_t lent;        /* 1 + which of the program's pieces of memory; 0: none */
     bool missing;        /* an input that some layer reads, and that nobody has written yet; of an output's gradient,
                             since the last forward pass */
 } rm_array;

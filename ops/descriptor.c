@@ -9,7 +9,7 @@
 #include "ops/cuda/cuda_queue.h"
 #include "ops/op.h"
 
-enum { LONGEST_NAME = 40 };
+enum { LONGEST_NAME = 40, LONGEST_STATE = 20 };
 
 remat_status remat_refuse(const char *format, ...) {
     NEED(format, "a sentence");
@@ -89,6 +89,10 @@ remat_status rm_op_check_descriptor(const rm_op *op) {
     REQUIRE(op->n_in >= 1 && op->n_in <= RM_MAX_IN && op->n_state >= 0 && op->n_state <= RM_MAX_STATE, INVALID,
             "%s: n_in is %d and n_state %d; use 1 to %d inputs, and up to %d states", op->name, op->n_in, op->n_state,
             RM_MAX_IN, RM_MAX_STATE);
+    for (int k = 0; k < op->n_state; k++)
+        REQUIRE(!op->state_name[k] || (*op->state_name[k] && strlen(op->state_name[k]) <= LONGEST_STATE), INVALID,
+                "%s: the name of state %d is \"%.60s\"; use 1 to %d bytes", op->name, k, op->state_name[k],
+                LONGEST_STATE);
     REQUIRE((unsigned)op->time <= RM_TIME_BEGIN, INVALID, "%s: there is no time number %d", op->name, (int)op->time);
     REQUIRE(op->infer && op->cost, INVALID, "%s: it has no infer or no cost", op->name);
     TRY(check_inputs(op));

@@ -90,6 +90,8 @@ static char text[REMAT_DESC_TEXT];
     X(remat_update(NULL, 0.1, NULL))                                                                                   \
     X(remat_step(NULL, 0.1, NULL))                                                                                     \
     X(remat_evaluate(NULL, NULL))                                                                                      \
+    X(remat_lend(NULL, REMAT_INPUT, 0, text))                                                                          \
+    X(remat_lend(session, REMAT_INPUT, 0, NULL))                                                                       \
     X(remat_device_check(NULL))                                                                                        \
     X(remat_refuse(NULL))                                                                                              \
     X(remat_op_check(NULL, &op, NULL))                                                                                 \

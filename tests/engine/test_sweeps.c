@@ -341,6 +341,51 @@ START_TEST(buffers_that_cannot_be) {
 }
 END_TEST
 
+START_TEST(shapes_that_cannot_be) {
+    static const char *const words[] = {"cannot become",      "the rank is 0", "-1 once",      "whose (T,B) stay",
+                                        "is a buffer",        "not a value",   "is a reshape", "the loss is a reshape",
+                                        "a sequence already", "has a reshape"};
+    net n = {.width = C};
+    ck_assert(!remat_graph_create(&n.graph));
+    const int64_t odd[] = {7, 3}, twice[] = {-1, -1}, flat[] = {-1}, one[] = {1}, dim[] = {T * B, C};
+    remat_value x = input(&n, "x", T), w = param(&n, 2, C, C), h = input(&n, "h", 0),
+                loss = head(&n, x, C, input(&n, "t", T));
+    remat_value y = remat_reshape(n.graph, remat_linear(n.graph, h, w, REMAT_NONE), 1, flat), view = REMAT_NONE;
+    remat_config config = configured(0);
+    remat_session *s;
+    if (_i == 0) remat_reshape(n.graph, w, 2, odd);
+    if (_i == 1) remat_reshape(n.graph, w, 0, odd);
+    if (_i == 2) remat_reshape(n.graph, w, 2, twice);
+    if (_i == 3) remat_reshape(n.graph, x, 2, dim);
+    if (_i == 4) remat_reshape(n.graph, remat_buffer(n.graph, "b", 1, dim + 1, remat_init_zero()), 1, flat);
+    if (_i == 5) remat_reshape(n.graph, (remat_value){1000}, 1, flat);
+    if (_i == 6) config.outputs = &y, config.n_outputs = 1;
+    if (_i == 7) loss = view = remat_reshape(n.graph, loss, 1, one);
+    if (_i == 8) remat_as_sequence(n.graph, x);
+    if (_i == 9) {
+        remat_graph *body;
+        ck_assert(!remat_graph_create(&body));
+        const int64_t row[] = {B, C};
+        remat_value in = remat_input(body, "in", REMAT_F32, REMAT_WHOLE, 2, row);
+        remat_value state = remat_input(body, "state", REMAT_F32, REMAT_WHOLE, 2, row);
+        remat_value next = remat_tanh(body, remat_add(body, remat_reshape(body, in, 2, row), state));
+        remat_cell cell = {.name = "cell",
+                           .body = body,
+                           .inputs = &in,
+                           .n_inputs = 1,
+                           .states = &state,
+                           .next_states = &next,
+                           .n_states = 1,
+                           .output = next};
+        remat_scan(n.graph, &cell, &x, NULL);
+        remat_graph_free(body);
+    }
+    ck_assert_int_eq(remat_session_create(n.graph, loss, &config, &s), REMAT_INVALID);
+    ck_assert_msg(strstr(remat_last_error(), words[_i]), "\"%s\" does not say \"%s\"", remat_last_error(), words[_i]);
+    remat_graph_free(n.graph);
+}
+END_TEST
+
 static void expect_refused(net *n, remat_value loss, const remat_config *config, const char *words) {
     remat_session *s;
     ck_assert_int_eq(remat_session_create(n->graph, loss, config, &s), REMAT_INVALID);
@@ -391,6 +436,7 @@ int main(void) {
     tcase_add_loop_test(tests, tiles_change_nothing_but_rounding, 0, NETWORKS);
     tcase_add_test(tests, running_statistics_are_written_once);
     tcase_add_loop_test(tests, buffers_that_cannot_be, 0, 6);
+    tcase_add_loop_test(tests, shapes_that_cannot_be, 0, 10);
     tcase_add_test(tests, what_cannot_go_on);
     tcase_add_loop_test(tests, states_that_cannot_be, 0, 6);
     suite_add_tcase(suite, tests);

@@ -79,6 +79,8 @@ remat_value remat_relu(remat_graph *, remat_value x);
 remat_value remat_gelu(remat_graph *, remat_value x);
 remat_value remat_concat(remat_graph *, const remat_value *x, int n);
 remat_value remat_slice(remat_graph *, remat_value x, int64_t first, int64_t count);
+remat_value remat_as_sequence(remat_graph *, remat_value x);
+remat_value remat_reshape(remat_graph *, remat_value x, int rank, const int64_t *dim);
 remat_value remat_reverse(remat_graph *, remat_value x);
 remat_value remat_last_step(remat_graph *, remat_value x);
 remat_value remat_mean_over_time(remat_graph *, remat_value x);
@@ -99,6 +101,10 @@ remat_value remat_softmax_cross_entropy(remat_graph *, remat_value logits, remat
 remat_value remat_softmax_cross_entropy_smoothed(remat_graph *, remat_value logits, remat_value targets,
                                                  double smoothing);
 remat_value remat_mse(remat_graph *, remat_value x, remat_value target);
+typedef struct {
+    remat_value value;
+    void *memory;
+} remat_lent;
 typedef struct {
     const char *device;
     const char *precision;
@@ -122,6 +128,8 @@ typedef struct {
     const remat_value *outputs;
     int n_outputs;
     int n_differentiated;
+    const remat_lent *lent;
+    int n_lent;
     const char *optimizer;
     double momentum;
     bool nesterov;
@@ -310,6 +318,7 @@ remat_status remat_read(remat_session *, remat_kind, int64_t index, void *data, 
 remat_status remat_write_part(remat_session *, remat_kind, int64_t index, uint64_t first, const void *data,
                               uint64_t bytes);
 remat_status remat_read_part(remat_session *, remat_kind, int64_t index, uint64_t first, void *data, uint64_t bytes);
+remat_status remat_lend(remat_session *, remat_kind, int64_t index, void *memory);
 typedef struct {
     double loss;
     double grad_norm;

@@ -29,6 +29,7 @@ typedef enum {
     REMAT_TIME_LAST,
     REMAT_TIME_REVERSE,
     REMAT_TIME_WHOLE,
+    REMAT_TIME_BEGIN,
 } remat_time;
 typedef struct {
     uint64_t seed, step;
@@ -82,6 +83,7 @@ typedef struct {
     size_t struct_bytes;
     const char *name, *doc;
     int n_in, n_state;
+    const char *state_name[REMAT_MAX_STATES];
     uint32_t optional;
     uint32_t weights;
     uint32_t discrete;
