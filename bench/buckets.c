@@ -46,8 +46,13 @@ static remat_status no_sum(void *context, double *values, int64_t count) {
 static void measure(const char *name, remat_graph *graph, remat_value loss, int threads, int64_t tile) {
     handed now, best = {0};
     uint64_t best_ns = UINT64_MAX, end_ns = 0;
-    remat_ranks ranks = {
-        .context = &now, .size = 2, .bucket_bytes = 1 << 20, .reduce = note, .wait = nothing, .sum = no_sum};
+    remat_ranks ranks = {.struct_bytes = sizeof ranks,
+                         .context = &now,
+                         .size = 2,
+                         .bucket_bytes = 1 << 20,
+                         .reduce = note,
+                         .wait = nothing,
+                         .sum = no_sum};
     remat_config config = REMAT_CONFIG_INIT;
     config.ranks = &ranks;
     config.threads = threads;

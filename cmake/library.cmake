@@ -33,7 +33,7 @@ add_library(remat_archive STATIC ${remat_one_object})
 set_target_properties(remat_archive PROPERTIES OUTPUT_NAME remat EXPORT_NAME remat LINKER_LANGUAGE C)
 set(remat_public remat_archive)
 
-if(REMAT_SHARED)
+if(REMAT_SHARED OR REMAT_TESTS)
   set(version_script ${CMAKE_CURRENT_LIST_DIR}/exports.map)
   add_library(remat_shared SHARED ${remat_objects})
   set_target_properties(remat_shared PROPERTIES OUTPUT_NAME remat VERSION ${PROJECT_VERSION}
@@ -49,4 +49,7 @@ if(REMAT_HAVE_CUDA)
   foreach(library remat ${remat_public})
     add_dependencies(${library} remat_cuda_kernels)
   endforeach()
+endif()
+if(NOT REMAT_SHARED) # but for tests/abi, which it was built for
+  list(REMOVE_ITEM remat_public remat_shared)
 endif()

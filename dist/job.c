@@ -5,6 +5,7 @@
 
 #include "dist/ddp/ddp.h"
 #include "dist/store/rendezvous.h"
+#include "engine/abi.h"
 #include "memory/host.h"
 
 struct remat_job {
@@ -76,12 +77,14 @@ static remat_status join(remat_job *job, const remat_job_config *c) {
     return connect_sessions(job, c, compress);
 }
 
-remat_status remat_join(const remat_job_config *config, remat_job **out) {
+remat_status remat_join_sized(const remat_job_config *config, size_t config_bytes, remat_job **out) {
+    remat_job_config ours;
     NEED(config, "a config");
     NEED(out, "a place for the job");
+    TRY(rm_take(&ours, sizeof ours, config, config_bytes, "remat_job_config"));
     remat_job *job = rm_calloc(1, sizeof *job);
     REQUIRE(job, MEMORY, "no memory for a job");
-    remat_status status = join(job, config);
+    remat_status status = join(job, &ours);
     if (status)
         remat_leave(job);
     else
@@ -105,6 +108,12 @@ remat_status remat_job_begin(remat_job *job, remat_session *session) {
     NEED(job, "a job");
     NEED(session, "a session");
     return job->ddp ? rm_ddp_broadcast(job->ddp, session) : REMAT_OK;
+}
+
+remat_status remat_job_share_buffers(remat_job *job, remat_session *session) {
+    NEED(job, "a job");
+    NEED(session, "a session");
+    return job->ddp ? rm_ddp_broadcast_buffers(job->ddp, session) : REMAT_OK;
 }
 
 remat_status remat_job_sum(remat_job *job, double *values, int64_t count) {

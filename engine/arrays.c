@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/abi.h"
 #include "engine/rng.h"
 #include "engine/session.h"
 #include "memory/host.h"
@@ -41,12 +42,13 @@ static remat_status list_param(remat_session *s, const rm_parameter *p) {
 }
 
 /* "lstm.1.c": the layer by its op, and how many of these come before it in the graph. */
-static void name_state(const remat_graph *graph, const rm_carried *carried, char name[64]) {
-    static const char states[] = "hc";
-    const char *op = graph->node[carried->node].op->name;
+static void name_state(const remat_graph *graph, const rm_carried *carried, char name[80]) {
+    static const char *const usual[] = {"h", "c"};
+    const rm_op *op = graph->node[carried->node].op;
+    const char *own = op->state_name[carried->state];
     int before = 0;
-    for (int32_t n = 0; n < carried->node; n++) before += !strcmp(graph->node[n].op->name, op);
-    snprintf(name, 64, "%s.%d.%c", op, before, states[carried->state]);
+    for (int32_t n = 0; n < carried->node; n++) before += !strcmp(graph->node[n].op->name, op->name);
+    snprintf(name, 80, "%s.%d.%s", op->name, before, own ? own : usual[carried->state]);
 }
 
 static remat_status list_carried(remat_session *s) {
@@ -55,7 +57,7 @@ static remat_status list_carried(remat_session *s) {
         if (carried->state < 0) continue;
         rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
         rm_node_descs(s->graph, &s->graph->node[carried->node], 0, x, &y, state);
-        char name[64];
+        char name[80];
         name_state(s->graph, carried, name);
         TRY(add_array(s, REMAT_CARRIED, name, "", state[carried->state], s->chain.at.carried + carried->kept));
     }
@@ -70,13 +72,19 @@ static bool is_read(const remat_session *s, int32_t value) {
     return false;
 }
 
+/* Of the array listed last. */
+static void note_lent(remat_session *s, remat_kind kind, const rm_where *where) {
+    if (where->space == RM_LENT) s->array[kind][s->n_arrays[kind] - 1].lent = where->slot + 1;
+}
+
 static remat_status list_input(remat_session *s, int32_t v) {
     const rm_value *value = &s->graph->value[v];
     TRY(add_array(s, REMAT_INPUT, value->name, "", value->desc, s->chain.at.value[v].offset));
     rm_array *array = &s->array[REMAT_INPUT][s->n_arrays[REMAT_INPUT] - 1];
     array->bound = rm_chain_bound(&s->chain, v);
     array->ignored = rm_chain_ignored(&s->chain, v);
-    array->missing = is_read(s, v);
+    array->missing = is_read(s, v) && s->chain.at.value[v].space != RM_LENT;
+    note_lent(s, REMAT_INPUT, &s->chain.at.value[v]);
     const rm_where *gradient = &s->chain.at.gradient[v];
     return gradient->space ? add_array(s, REMAT_GRADIENT, value->name, "", value->desc, gradient->offset) : REMAT_OK;
 }
@@ -86,7 +94,8 @@ static remat_status list_output(remat_session *s, int i) {
     snprintf(name, sizeof name, "output.%d", i);
     int32_t v = s->chain.outputs[i];
     const rm_desc *desc = &s->graph->value[v].desc;
-    TRY(add_array(s, REMAT_OUTPUT, name, "", *desc, s->chain.at.output[i]));
+    TRY(add_array(s, REMAT_OUTPUT, name, "", *desc, s->chain.at.output[i].offset));
+    note_lent(s, REMAT_OUTPUT, &s->chain.at.output[i]);
     if (i >= s->chain.n_differentiated) return REMAT_OK;
     return add_array(s, REMAT_OUTPUT_GRADIENT, name, "", *desc, s->chain.at.gradient[v].offset);
 }
@@ -95,6 +104,10 @@ remat_status rm_session_list_arrays(remat_session *s) {
     for (int32_t i = 0; i < s->chain.at.buckets.n_params; i++) TRY(list_param(s, &s->chain.at.buckets.param[i]));
     for (int32_t v = 1; v < s->graph->n_values; v++)
         if (s->graph->value[v].origin == RM_VALUE_INPUT) TRY(list_input(s, v));
+    for (int32_t v = 1; v < s->graph->n_values; v++)
+        if (s->graph->value[v].origin == RM_VALUE_BUFFER)
+            TRY(add_array(s, REMAT_BUFFER, s->graph->value[v].name, "", s->graph->value[v].desc,
+                          s->chain.at.value[v].offset));
     for (int i = 0; i < s->chain.n_outputs; i++) TRY(list_output(s, i));
     return list_carried(s);
 }
@@ -121,18 +134,20 @@ static remat_status find_array(const remat_session *s, remat_kind kind, int64_t 
 
 static uint64_t held_bytes(const rm_array *array) { return (uint64_t)array->held * rm_dtype_bytes(array->desc.dtype); }
 
-remat_status remat_array_info(const remat_session *s, remat_kind kind, int64_t index, remat_array *out) {
+remat_status remat_array_info_sized(const remat_session *s, remat_kind kind, int64_t index, remat_array *out,
+                                    size_t out_bytes) {
     const rm_array *array = NULL;
     NEED(s, "a session");
     NEED(out, "a place for the result");
     TRY(find_array(s, kind, index, &array));
-    *out = (remat_array){.name = array->name,
-                         .dtype = array->desc.dtype,
-                         .rank = array->desc.rank,
-                         .bytes = held_bytes(array),
-                         .first = array->first,
-                         .count = array->held};
-    memcpy(out->dim, array->desc.dim, sizeof out->dim);
+    remat_array info = {.name = array->name,
+                        .dtype = array->desc.dtype,
+                        .rank = array->desc.rank,
+                        .bytes = held_bytes(array),
+                        .first = array->first,
+                        .count = array->held};
+    memcpy(info.dim, array->desc.dim, sizeof info.dim);
+    rm_give(out, out_bytes, &info, sizeof info);
     return REMAT_OK;
 }
 
@@ -175,13 +190,30 @@ static remat_status check_range(const rm_array *array, const int32_t *data, uint
     return REMAT_OK;
 }
 
+static char *address_of(const remat_session *s, const rm_array *array) {
+    return array->lent ? s->runner.lent[array->lent - 1] : s->runner.resident + array->offset;
+}
+
+remat_status remat_lend(remat_session *s, remat_kind kind, int64_t index, void *memory) {
+    const rm_array *array = NULL;
+    NEED(s, "a session");
+    NEED(memory, "memory");
+    REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it holds no arrays");
+    TRY(find_array(s, kind, index, &array));
+    REQUIRE(array->lent, INVALID, "%s lies in the arena: to lend memory for it, name it in the config's lent",
+            array->name);
+    s->runner.lent[array->lent - 1] = memory;
+    s->ran_forward = false;
+    return REMAT_OK;
+}
+
 remat_status remat_write_part(remat_session *s, remat_kind kind, int64_t index, uint64_t first, const void *data,
                               uint64_t bytes) {
     const rm_array *array = NULL;
     NEED(s, "a session");
     TRY(check_part(s, kind, index, first, data, bytes, &array));
     if (array->desc.dtype == REMAT_I32) TRY(check_range(array, data, first / 4, bytes / 4));
-    if (bytes) s->api->copy_in(s->runner.queue, s->runner.resident + array->offset + first, data, bytes);
+    if (bytes) s->api->copy_in(s->runner.queue, address_of(s, array) + first, data, bytes);
     s->packed_is_stale |= kind == REMAT_PARAM;
     s->ran_forward &= kind == REMAT_GRADIENT || kind == REMAT_OUTPUT_GRADIENT || kind == REMAT_OPTIMIZER;
     if (bytes) s->array[kind][index].missing = false;
@@ -216,7 +248,7 @@ remat_status remat_read_part(remat_session *s, remat_kind kind, int64_t index, u
     REQUIRE(kind != REMAT_OUTPUT || is_made(s, index), INVALID,
             "%s has not been made yet: call remat_evaluate, or, for what the loss depends on, a training step",
             array->name);
-    if (bytes) s->api->copy_out(s->runner.queue, data, s->runner.resident + array->offset + first, bytes);
+    if (bytes) s->api->copy_out(s->runner.queue, data, address_of(s, array) + first, bytes);
     return s->api->synchronize(s->runner.queue);
 }
 
@@ -229,10 +261,11 @@ remat_status rm_session_check_inputs(const remat_session *s) {
     return REMAT_OK;
 }
 
-/* ---- How parameters start ------------------------------------------------------------------------------------- */
+/* ---- How parameters and buffers start ------------------------------------------------------------------------------------- */
 
 enum {
     DRAW_STEP = 0x696e6974, /* "init": a step of the random key that no training step reaches */
+    DRAW_BUFFERS = 1 << 30, /* their numbers begin there */
     DRAW_AT_ONCE = 1 << 16  /* no room is taken that grows with a parameter: the budget has none for it */
 };
 
@@ -265,27 +298,26 @@ static void draw(const rm_value *value, uint64_t seed, uint32_t number, int64_t 
     }
 }
 
-static remat_status draw_parameter(remat_session *s, const rm_value *value, uint32_t number, int64_t index,
-                                   float *room) {
+static remat_status draw_array(remat_session *s, remat_kind kind, const rm_value *value, int64_t index, float *room) {
+    uint32_t number = (uint32_t)index + (kind == REMAT_BUFFER ? DRAW_BUFFERS : 0);
     int64_t n = rm_desc_count(&value->desc);
     for (int64_t first = 0, some; first < n; first += some) {
         some = n - first < DRAW_AT_ONCE ? n - first : DRAW_AT_ONCE;
         draw(value, s->runner.seed, number, first, some, room);
-        TRY(remat_write_part(s, REMAT_PARAM, index, (uint64_t)first * sizeof *room, room,
-                             (uint64_t)some * sizeof *room));
+        TRY(remat_write_part(s, kind, index, (uint64_t)first * sizeof *room, room, (uint64_t)some * sizeof *room));
     }
     return REMAT_OK;
 }
 
 remat_status rm_session_draw_parameters(remat_session *s) {
-    int64_t n = 0;
+    int64_t n_params = 0, n_buffers = 0;
     remat_status status = REMAT_OK;
     float *room = rm_malloc(DRAW_AT_ONCE * sizeof *room);
     REQUIRE(room, MEMORY, "out of memory for drawing parameters (%zu bytes)", DRAW_AT_ONCE * sizeof *room);
     for (int32_t v = 1; v < s->graph->n_values && !status; v++) {
-        if (s->graph->value[v].origin != RM_VALUE_PARAM) continue;
-        status = draw_parameter(s, &s->graph->value[v], (uint32_t)n, n, room);
-        n++;
+        const rm_value *value = &s->graph->value[v];
+        if (value->origin == RM_VALUE_PARAM) status = draw_array(s, REMAT_PARAM, value, n_params++, room);
+        if (value->origin == RM_VALUE_BUFFER) status = draw_array(s, REMAT_BUFFER, value, n_buffers++, room);
     }
     rm_free(room);
     return status;

@@ -1,12 +1,12 @@
 /* build.c: what this build is made of: remat_build, for `remat info` and bug reports. */
 #include <omp.h>
 
-#include "engine/remat.h"
+#include "engine/abi.h"
 #include "memory/host.h"
 #include "ops/recurrent/cell/kernels.h"
 #include "ops/math/gemm.h"
 
-remat_build_info remat_build(void) {
+void remat_build_sized(remat_build_info *out, size_t out_bytes) {
     remat_build_info info = {.version = REMAT_VERSION,
 #ifdef __clang__
                              .compiler = "clang " __clang_version__,
@@ -23,5 +23,5 @@ remat_build_info remat_build(void) {
                              .devices = "cpu, null"};
 #endif
     rm_host_stats(&info.host_allocated_bytes, &info.host_resident_bytes);
-    return info;
+    rm_give(out, out_bytes, &info, sizeof info);
 }

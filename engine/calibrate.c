@@ -69,8 +69,8 @@ static uint64_t hash_instruction(const rm_chain *chain, const rm_instruction *it
 }
 
 static uint64_t key_of(const rm_chain *chain, const rm_program *program, int64_t tau, uint64_t hash) {
-    for (int32_t n = 0; n < program->n - program->n_once; n++)
-        hash = hash_instruction(chain, &program->item[n], tau, hash);
+    for (int32_t n = 0; n < program->n; n++)
+        if (!program->item[n].once) hash = hash_instruction(chain, &program->item[n], tau, hash);
     return hash ? hash : 1;
 }
 
@@ -362,6 +362,7 @@ remat_status rm_session_calibrate(remat_session *s, const remat_config *wanted, 
     rm_measure_config config = {.api = s->api,
                                 .device = s->device,
                                 .chain = &s->chain,
+                                .lent = s->runner.lent,
                                 .optimizer = s->optimizer,
                                 .update = &s->update,
                                 .optimizer_states = s->optimizer ? s->optimizer->states_used(&s->update) : 0,

@@ -338,6 +338,8 @@ void rm_chain_free(rm_chain *chain) {
     rm_free(chain->at.value);
     rm_free(chain->at.gradient);
     rm_free(chain->at.packed);
+    rm_free(chain->at.fact);
+    rm_free(chain->at.fact_bytes);
     rm_free(chain->at.output);
     rm_free(chain->at.optimizer_state);
     rm_buckets_free(&chain->at.buckets);

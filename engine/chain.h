@@ -2,9 +2,10 @@
  * program of kernel calls for each kind of run).
  *
  * Roles. Every node that the loss or an output depends on is one of
- *   TABLE  made of parameters alone, or at least without the time axis, or counted in an input of symbols, and read along time: run
- *          once a step, before all stages; its backward runs once, after them. Resident. (The folded embedding table is one.)
- *   CHAIN  along time: run once for each tile. In a graph without sequences: every node, cut by depth.
+ *   TABLE  made of parameters alone, or counted in an input of symbols, and read along time: run once a step, before all
+ *          stages; its backward runs once, after them. Resident. (The folded embedding table is one.)
+ *   CHAIN  along time: run once for each tile. What leads there from inputs without a time axis, and in a graph without
+ *          sequences every node: cut by depth.
  *   POST   behind a reduction over time (a classifier on the last step): part of the last stage of a sweep.
  *
  * Sweeps. A sweep is a run of stages along time: one for each tile, from the first to the last, or down from the last to
@@ -15,7 +16,7 @@
  *     lstm of x                   lstm of reversed x, concat    lstm of both, loss
  *
  * A stacked recurrent net is one sweep. An op that wants the whole of time, such as attention, is a sweep of one stage;
- * cut by depth, every stage is.
+ * cut by depth, every stage is. What is cut by depth comes first.
  *
  * States (memory/problem.h). What stages hand on: to the next one of their sweep, what ops carry along time; to other
  * sweeps, the values that nodes there read.
@@ -56,7 +57,7 @@ void rm_training_uses(const remat_graph *graph, const uint8_t *role, bool statef
 
 /* ---- Where things are ----------------------------------------------------------------------------------------- */
 
-typedef enum { RM_NOWHERE, RM_RESIDENT, RM_AT_PIECE, RM_AT_SAVED, RM_AT_SCRATCH } rm_space;
+typedef enum { RM_NOWHERE, RM_RESIDENT, RM_LENT, RM_AT_PIECE, RM_AT_SAVED, RM_AT_SCRATCH } rm_space;
 
 /* An address the executor can resolve for any stage of a class. AT_PIECE: piece + stride * (the stage's position in its sweep
  * + shift); where the sum in brackets is not within [0,limit), nothing: before the first tile there is no carried state. */
@@ -65,19 +66,21 @@ typedef struct {
     int8_t shift;
     bool from_end; /* per_time counts from the end: a reversed sequence */
     int32_t piece, stride, limit;
-    int32_t slot;       /* AT_PIECE with shift -1: of these carried states; a stateful session begins with what it kept */
+    int32_t slot;       /* AT_PIECE with shift -1: of these carried states; a stateful session begins with what it kept.
+                           LENT: which of the program's pieces of memory */
     uint64_t offset;    /* RESIDENT: in the block; SAVED, SCRATCH: in the stage's own block */
-    uint64_t per_time;  /* RESIDENT, PIECE: plus this times the tile's first timestep */
+    uint64_t per_time;  /* RESIDENT, LENT, PIECE: plus this times the tile's first timestep */
     uint64_t per_stage; /* RESIDENT: plus this times the stage's number */
 } rm_where;
 
 /* Offsets of everything that stays. Filled by resident.c. */
 typedef struct {
-    rm_where *value;    /* by value id: inputs, parameters, tables; NOWHERE for the rest */
+    rm_where *value;    /* by value id: inputs, parameters, buffers, tables; NOWHERE for the rest */
     rm_where *gradient; /* by value id: parameters, tables, inputs that ask for it, outputs differentiated from outside */
     uint64_t *packed;   /* by node: offset of its packed weights; UINT64_MAX: none */
-    uint64_t *output;   /* by position in `outputs` */
+    rm_where *output;   /* by position in `outputs` */
     uint64_t fixed, fixed_bytes; /* what every call's `fixed` is; no bytes: NULL */
+    uint64_t *fact, *fact_bytes; /* by node: offset, and of each of its stages; no bytes: none */
     uint64_t *optimizer_state; /* by value id * RM_MAX_OPTIMIZER_STATE + i */
     uint64_t carried, carried_next; /* stateful sessions: the states between calls */
     rm_buckets buckets;         /* of the parameters and their gradients */
@@ -95,12 +98,13 @@ typedef struct {
 
 /* ---- Programs ------------------------------------------------------------------------------------------------- */
 
-typedef enum { RM_DO_FORWARD, RM_DO_BACKWARD, RM_DO_REBUILD, RM_DO_ADD, RM_DO_COPY, RM_DO_ZERO } rm_do;
+typedef enum { RM_DO_FORWARD, RM_DO_BACKWARD, RM_DO_REBUILD, RM_DO_FACT, RM_DO_ADD, RM_DO_COPY, RM_DO_ZERO } rm_do;
 
 enum { RM_OPERANDS = 2 * RM_MAX_IN + 4 * RM_MAX_STATE + 4 };
 
 typedef struct {
     uint8_t what;  /* rm_do. ADD: y += x[0]. COPY: y = x[0]. ZERO: y = 0. A NULL y or x[0] makes these nothing */
+    bool once;     /* for the stage's first forward run in a step alone */
     int32_t node;
     int64_t count; /* ADD, COPY, ZERO: elements, 4 bytes each */
     union {
@@ -115,10 +119,10 @@ typedef struct {
 _Static_assert(offsetof(rm_instruction, scratch) == offsetof(rm_instruction, operand[RM_OPERANDS - 1]),
                "RM_OPERANDS is the number of an instruction's operands");
 
-/* A forward program may end in what a stage's first run in a step alone makes: the same in every plan, and counted beside it. */
+/* What a stage's first run in a step alone makes is the same in every plan, and counted beside it. */
 typedef struct rm_program {
     rm_instruction *item;
-    int32_t n, n_once; /* of n, those at the end that are for the first run alone */
+    int32_t n, n_once; /* of n, those that are for the first run alone */
     int64_t capacity;
     uint64_t scratch_bytes;
     double flops, moved_bytes, once_flops, once_moved_bytes;
@@ -219,6 +223,8 @@ typedef struct {
     int64_t tile;        /* as asked; 0: rm_tile_of */
     int threads, n_differentiated;
     bool inference, stateful;
+    const remat_lent *lent;   /* what lies in the program's memory */
+    int n_lent;
     const remat_ranks *ranks; /* size 1 and no slots where there are none */
     int gradient_sums;       /* sections of gradients for pairwise micro steps */
     bool hashes;             /* the device keeps hashes of states (device.h, compare) */

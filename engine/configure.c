@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/abi.h"
 #include "engine/session.h"
 
 /* ---- Configuration -------------------------------------------------------------------------------------------- */
@@ -133,7 +134,8 @@ static remat_status check_slots(const remat_session *s) {
 /* A session that only plans, or makes no gradients, is laid out for so many ranks, and never calls them. */
 static remat_status set_up_ranks(remat_session *s, const remat_config *config) {
     remat_ranks *r = &s->ranks;
-    *r = config->ranks ? *config->ranks : (remat_ranks){.size = 1};
+    *r = (remat_ranks){.size = 1};
+    if (config->ranks) TRY(rm_take(r, sizeof *r, config->ranks, config->ranks->struct_bytes, "remat_ranks"));
     if (r->weight == 0) r->weight = 1;
     s->pairwise = config->pairwise;
     s->micro_steps = config->micro_steps ? config->micro_steps : 1;
@@ -149,6 +151,22 @@ static remat_status set_up_ranks(remat_session *s, const remat_config *config) {
     r->reduce = r->wait = r->gather = r->gathered = NULL;
     r->sum = NULL, r->poll = NULL;
     return REMAT_OK;
+}
+
+/* ---- Defaults --------------------------------------------------------------------------------------------------- */
+
+void remat_config_init_sized(remat_config *out, size_t out_bytes) {
+    const remat_config config = {.device = "cpu",
+                                 .precision = "fp32",
+                                 .strategy = "none",
+                                 .recompute = "auto",
+                                 .fold_embedding = true,
+                                 .beta1 = 0.9,
+                                 .beta2 = 0.999,
+                                 .alpha = 0.99,
+                                 .epsilon = 1e-8,
+                                 .trust_coefficient = 0.001};
+    rm_give(out, out_bytes, &config, sizeof config);
 }
 
 int64_t remat_micro_shard(int64_t t, int64_t micro_steps, bool pairwise) {

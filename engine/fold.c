@@ -29,6 +29,7 @@ static const rm_node *foldable(const remat_graph *graph, int32_t n, const int32_
     if (layer->op->time != RM_TIME_RECURRENT || x->origin != RM_VALUE_RESULT) return NULL;
     if (rm_op_find(layer->op->name) != layer->op) return NULL; /* from outside: it knows no tables */
     const rm_node *embedding = &graph->node[x->node];
+    if (layer->seen[0] || layer->seen[1] || embedding->seen[0] || embedding->seen[1]) return NULL; /* other shapes */
     if (strcmp(embedding->op->name, "embedding") || !graph->value[embedding->x[0]].sequence) return NULL;
     if (graph->value[layer->x[1]].origin != RM_VALUE_PARAM) return NULL;
     if (count_readers(graph, layer->x[0]) != 1 || is_kept(keep, n_keep, layer->x[0])) return NULL;

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/abi.h"
 #include "engine/scan.h"
 #include "memory/host.h"
 
@@ -100,6 +101,12 @@ static remat_status add_input(remat_graph *graph, const char *name, remat_dtype 
                      (rm_value){.origin = RM_VALUE_INPUT, .desc = desc, .sequence = axis == REMAT_SEQUENCE}, id);
 }
 
+remat_init remat_init_of(remat_init_kind kind, double scale) { return (remat_init){kind, scale}; }
+remat_init remat_init_zero(void) { return remat_init_of(REMAT_INIT_ZERO, 0); }
+remat_init remat_init_constant(double value) { return remat_init_of(REMAT_INIT_CONSTANT, value); }
+remat_init remat_init_normal(double deviation) { return remat_init_of(REMAT_INIT_NORMAL, deviation); }
+remat_init remat_init_uniform(double bound) { return remat_init_of(REMAT_INIT_UNIFORM, bound); }
+
 remat_value remat_input(remat_graph *graph, const char *name, remat_dtype dtype, remat_axis axis, int rank,
                         const int64_t *dim) {
     int32_t id = 0;
@@ -120,22 +127,37 @@ static remat_status check_init(const char *name, remat_init init) {
     return REMAT_OK;
 }
 
-static remat_status add_param(remat_graph *graph, const char *name, int rank, const int64_t *dim, remat_init init,
-                              int32_t *id) {
+/* Parameters and buffers: arrays that stay from step to step. */
+static remat_status add_stored(remat_graph *graph, rm_origin origin, const char *name, int rank, const int64_t *dim,
+                               remat_init init, int32_t *id) {
     TRY(check_name(graph, name));
     TRY(check_dimensions(name, rank, dim));
     rm_desc desc = rm_desc_make(REMAT_F32, rank, dim);
     TRY(rm_desc_check(&desc, name));
     TRY(check_init(name, init));
-    return add_value(graph, name,
-                     (rm_value){.origin = RM_VALUE_PARAM, .desc = desc, .needs_gradient = true, .init = init}, id);
+    return add_value(
+        graph, name,
+        (rm_value){.origin = origin, .desc = desc, .needs_gradient = origin == RM_VALUE_PARAM, .init = init}, id);
+}
+
+static remat_value stored(remat_graph *graph, rm_origin origin, const char *name, int rank, const int64_t *dim,
+                          remat_init init) {
+    int32_t id = 0;
+    if (!graph) return REMAT_NONE;
+    remat_status status = graph->status ? graph->status : add_stored(graph, origin, name, rank, dim, init, &id);
+    return (remat_value){status ? rm_graph_mistake(graph, status) : id};
 }
 
 remat_value remat_param(remat_graph *graph, const char *name, int rank, const int64_t *dim, remat_init init) {
-    int32_t id = 0;
-    if (!graph) return REMAT_NONE;
-    remat_status status = graph->status ? graph->status : add_param(graph, name, rank, dim, init, &id);
-    return (remat_value){status ? rm_graph_mistake(graph, status) : id};
+    return stored(graph, RM_VALUE_PARAM, name, rank, dim, init);
+}
+
+remat_value remat_buffer(remat_graph *graph, const char *name, int rank, const int64_t *dim, remat_init init) {
+    return stored(graph, RM_VALUE_BUFFER, name, rank, dim, init);
+}
+
+static int32_t bytes_of(const remat_graph *graph, int32_t value) {
+    return graph->value[value].view_of ? graph->value[value].view_of : value;
 }
 
 /* What is made of a value depends on what it depends on. */
@@ -143,16 +165,18 @@ static void pass_need_on(remat_graph *graph) {
     for (int32_t n = 0; n < graph->n_nodes; n++) {
         const rm_node *node = &graph->node[n];
         bool *need = &graph->value[node->y].needs_gradient;
-        for (int i = 0; i < RM_MAX_IN; i++) *need |= graph->value[node->x[i]].needs_gradient;
+        for (int i = 0; i < RM_MAX_IN; i++) *need |= graph->value[bytes_of(graph, node->x[i])].needs_gradient;
         for (int k = 0; k < RM_MAX_STATE; k++)
             if (node->final[k]) graph->value[node->final[k]].needs_gradient = *need;
     }
+    for (int32_t v = 1; v < graph->n_values; v++)
+        graph->value[v].needs_gradient = graph->value[bytes_of(graph, v)].needs_gradient;
 }
 
 /* What is made of it so far depends on it from now on, too. */
 static remat_status require_gradient(remat_graph *graph, int32_t input) {
     REQUIRE(input >= 0 && input < graph->n_values, INVALID, "requires_grad: this is not a value of this graph");
-    rm_value *value = &graph->value[input];
+    rm_value *value = &graph->value[bytes_of(graph, input)];
     REQUIRE(value->origin == RM_VALUE_INPUT, INVALID,
             "requires_grad is for inputs: parameters have gradients anyway, results only on the way to one");
     REQUIRE(value->desc.dtype == REMAT_F32, INVALID, "requires_grad: the input %s is not f32, so it has no gradient",
@@ -178,7 +202,8 @@ rm_desc rm_value_desc(const remat_graph *graph, int32_t value, int64_t tau) {
 
 static void input_descs(const remat_graph *graph, const rm_node *node, int64_t tau, rm_desc *x) {
     for (int i = 0; i < RM_MAX_IN; i++)
-        x[i] = node->x[i] ? rm_value_desc(graph, node->x[i], tau) : (rm_desc){.rank = -1};
+        x[i] =
+            node->x[i] ? rm_value_desc(graph, node->seen[i] ? node->seen[i] : node->x[i], tau) : (rm_desc){.rank = -1};
 }
 
 void rm_node_descs(const remat_graph *graph, const rm_node *node, int64_t tau, rm_desc *x, rm_desc *y, rm_desc *state) {
@@ -211,15 +236,34 @@ static remat_status check_axes(const remat_graph *graph, const rm_op *op, const 
     *sequence = graph->value[x[0]].sequence;
     for (int i = 0; i < op->n_in; i++) {
         if (!x[i]) continue;
-        bool is = graph->value[x[i]].sequence, weight = op->weights >> i & 1;
+        bool is = graph->value[x[i]].sequence, weight = rm_op_shares(op, i);
         REQUIRE(!(weight && is), INVALID, "%s: input %d is shared by all timesteps, so it cannot be a sequence",
                 op->name, i);
         REQUIRE(weight || is == *sequence, INVALID,
                 "%s: input %d %s a time axis, but input 0 %s; give both the same kind", op->name, i,
                 is ? "has" : "lacks", *sequence ? "has one" : "does not");
     }
+    REQUIRE(!*sequence || op->time != RM_TIME_BEGIN, INVALID, "%s: its input is a sequence already", op->name);
     REQUIRE(*sequence || !rm_op_needs_time(op), INVALID,
             "%s works along time, but its input is not a sequence; make it a REMAT_SEQUENCE input", op->name);
+    return REMAT_OK;
+}
+
+/* What is written has one writer and no other reader: then it does not matter when in a step that is. */
+static remat_status check_buffers(const remat_graph *graph, const rm_op *op, const int32_t *x) {
+    for (int i = 0; i < op->n_in; i++) {
+        bool marked = op->buffers >> i & 1, is = graph->value[x[i]].origin == RM_VALUE_BUFFER;
+        REQUIRE(!x[i] || marked == is, INVALID, "%s: input %d %s", op->name, i,
+                marked ? "is what it writes, so it has to be a buffer; make it with remat_buffer"
+                       : "is a buffer, which ops that keep running statistics alone read");
+        for (int j = 0; is && j < i; j++)
+            REQUIRE(x[j] != x[i], INVALID, "%s: inputs %d and %d are one buffer; give it two", op->name, j, i);
+        for (int32_t n = 0; is && n < graph->n_nodes; n++)
+            for (int k = 0; k < RM_MAX_IN; k++)
+                REQUIRE(graph->node[n].x[k] != x[i], INVALID,
+                        "%s: the buffer %s is another layer's already; each has buffers of its own", op->name,
+                        graph->value[x[i]].name);
+    }
     return REMAT_OK;
 }
 
@@ -251,7 +295,7 @@ static remat_status check_tile(const rm_op *op, rm_desc *x, const void *attr, rm
     char whole[RM_DESC_TEXT], tile[RM_DESC_TEXT];
     rm_desc y_of_one = y, state_of_one[RM_MAX_STATE];
     for (int i = 0; i < op->n_in; i++)
-        if (x[i].rank > 0 && !(op->weights >> i & 1)) x[i].dim[0] = 1;
+        if (x[i].rank > 0 && !rm_op_shares(op, i)) x[i].dim[0] = 1;
     memcpy(state_of_one, state, sizeof state_of_one);
     TRY(rm_op_infer(op, x, attr, &y_of_one, state_of_one));
     if (rm_op_keeps_time(op)) y.dim[0] = 1;
@@ -276,6 +320,8 @@ static remat_status check_result(const rm_op *op, bool sequence, rm_desc *x, con
         REQUIRE(state[k].dtype == REMAT_F32, INVALID, "%s: its state %d is %s; states are f32", op->name, k,
                 rm_desc_text(&state[k], text));
     }
+    REQUIRE(op->time != RM_TIME_BEGIN || y->rank >= 2, INVALID, "%s: its result is %s; a sequence begins with (T,B)",
+            op->name, rm_desc_text(y, text));
     if (!sequence) return REMAT_OK;
     REQUIRE(!rm_op_keeps_time(op) || (y->rank >= 2 && y->dim[0] == x[0].dim[0] && y->dim[1] == x[0].dim[1]), INVALID,
             "%s: its result is %s; it goes along time as its input does, so it begins with (%lld,%lld)", op->name,
@@ -293,6 +339,7 @@ static remat_status add_node(remat_graph *graph, const rm_op *op, const int32_t 
         needs_gradient |= given && graph->value[x[i]].needs_gradient;
     }
     TRY(check_axes(graph, op, x, &sequence));
+    TRY(check_buffers(graph, op, x));
     if (sequence) TRY(check_lengths(graph, op, x));
     TRY(check_direction(graph, op, x, &reversed));
     TRY(rm_op_infer(op, descs, attr, &y, state));
@@ -306,7 +353,7 @@ static remat_status add_node(remat_graph *graph, const rm_op *op, const int32_t 
         REQUIRE(node.attr, MEMORY, "out of memory for a node");
         memcpy(node.attr, attr, node.attr_bytes);
     }
-    bool keeps_time = sequence && rm_op_keeps_time(op);
+    bool keeps_time = op->time == RM_TIME_BEGIN || (sequence && rm_op_keeps_time(op));
     remat_status status = add_value(graph, NULL,
                                     (rm_value){.origin = RM_VALUE_RESULT,
                                                .desc = y,
@@ -387,8 +434,9 @@ static remat_status set_initial(remat_graph *graph, int32_t y, int state, int32_
     TRY(find_layer(graph, y, state, "initial_state", &n));
     REQUIRE(initial > 0 && initial < graph->n_values, INVALID, "initial_state: this is not a value of this graph");
     rm_node *node = &graph->node[n];
-    const rm_value *value = &graph->value[initial];
-    REQUIRE(value->origin != RM_VALUE_RESULT || value->node < n, INVALID,
+    const rm_value *value = &graph->value[initial], *made = &graph->value[bytes_of(graph, initial)];
+    REQUIRE(value->origin != RM_VALUE_BUFFER, INVALID, "initial_state: the value is the buffer of another layer");
+    REQUIRE(made->origin != RM_VALUE_RESULT || made->node < n, INVALID,
             "initial_state: the value is made after the layer; make it before");
     rm_node_descs(graph, node, 0, x, &result, states);
     REQUIRE(!value->sequence && rm_desc_equal(&value->desc, &states[state]), INVALID,
@@ -438,6 +486,13 @@ remat_value remat_layer_norm(remat_graph *graph, remat_value x, remat_value gain
     rm_layer_norm_attr attr = {epsilon};
     return BUILD_WITH(attr, "layer_norm", x.id, gain.id, bias.id);
 }
+remat_value remat_batch_norm(remat_graph *graph, remat_value x, remat_value gain, remat_value bias,
+                             remat_value running_mean, remat_value running_var, double momentum, double epsilon,
+                             bool sync) {
+    bool sequence = graph && x.id > 0 && x.id < graph->n_values && graph->value[x.id].sequence;
+    rm_batch_norm_attr attr = {momentum, epsilon, sequence ? 2 : 1, sync};
+    return BUILD_WITH(attr, "batch_norm", x.id, running_mean.id, running_var.id, gain.id, bias.id);
+}
 remat_value remat_attention(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,
                             bool causal) {
     rm_attention_attr attr = {heads, causal};
@@ -464,10 +519,48 @@ remat_value remat_concat(remat_graph *graph, const remat_value *x, int n) {
     for (int i = 0; !status && i < n; i++) id[i] = x[i].id;
     return status ? (remat_value){rm_graph_mistake(graph, status)} : build(graph, "concat", id, NULL);
 }
+static remat_status view(remat_graph *graph, int32_t x, int rank, const int64_t *dim, int32_t *id) {
+    char text[RM_DESC_TEXT];
+    REQUIRE(x > 0 && x < graph->n_values, INVALID, "reshape: this is not a value of this graph");
+    REQUIRE(rank >= 1 && rank <= REMAT_MAX_RANK && dim, INVALID, "reshape: the rank is %d; use 1 to %d, and dimensions",
+            rank, REMAT_MAX_RANK);
+    rm_value value = graph->value[x];
+    int64_t count = rm_desc_count(&value.desc), rest = count;
+    int unknown = -1;
+    value.desc.rank = rank;
+    for (int i = 0; i < REMAT_MAX_RANK; i++) value.desc.dim[i] = i < rank ? dim[i] : 1;
+    for (int i = 0; i < rank; i++) {
+        REQUIRE(dim[i] >= 1 || (dim[i] == -1 && unknown < 0), INVALID,
+                "reshape: dimension %d is %lld; use numbers above 0, and -1 once for what remains", i,
+                (long long)dim[i]);
+        if (dim[i] == -1) unknown = i;
+        if (dim[i] > 0) rest = rest % dim[i] ? 0 : rest / dim[i];
+    }
+    if (unknown >= 0) value.desc.dim[unknown] = rest ? rest : 1;
+    REQUIRE(rest && (unknown >= 0 || rest == 1), INVALID, "reshape: what has %lld elements cannot become %s",
+            (long long)count, rm_desc_text(&value.desc, text));
+    const int64_t *old = graph->value[x].desc.dim;
+    REQUIRE(!value.sequence || (rank >= 2 && value.desc.dim[0] == old[0] && value.desc.dim[1] == old[1]), INVALID,
+            "reshape: x is a sequence, whose (T,B) stay; %s does not begin with (%lld,%lld)",
+            rm_desc_text(&value.desc, text), (long long)old[0], (long long)old[1]);
+    REQUIRE(value.origin != RM_VALUE_BUFFER, INVALID, "reshape: x is a buffer, which a layer alone reads and writes");
+    value.name = NULL;
+    value.origin = RM_VALUE_VIEW;
+    value.view_of = bytes_of(graph, x);
+    return add_value(graph, NULL, value, id);
+}
+
+remat_value remat_reshape(remat_graph *graph, remat_value x, int rank, const int64_t *dim) {
+    int32_t id = 0;
+    if (!graph || graph->status || !x.id) return REMAT_NONE;
+    remat_status status = view(graph, x.id, rank, dim, &id);
+    return (remat_value){status ? rm_graph_mistake(graph, status) : id};
+}
 remat_value remat_slice(remat_graph *graph, remat_value x, int64_t first, int64_t count) {
     rm_slice_attr attr = {first, count};
     return BUILD_WITH(attr, "slice", x.id);
 }
+remat_value remat_as_sequence(remat_graph *graph, remat_value x) { return BUILD("as_sequence", x.id); }
 remat_value remat_reverse(remat_graph *graph, remat_value x) { return BUILD("reverse", x.id); }
 remat_value remat_last_step(remat_graph *graph, remat_value x) { return BUILD("last_step", x.id); }
 remat_value remat_mean_over_time(remat_graph *graph, remat_value x) { return BUILD("mean_over_time", x.id); }
@@ -501,24 +594,39 @@ remat_value remat_huber(remat_graph *graph, remat_value x, remat_value target, d
 static remat_status check_op_name(const remat_graph *graph, const rm_op *op) {
     const rm_op *ours = rm_op_find(op->name);
     REQUIRE(!ours || ours == op, INVALID, "%s: an op of Remat's has this name; give yours another", op->name);
-    for (int32_t n = 0; n < graph->n_nodes; n++)
-        REQUIRE(graph->node[n].op == op || strcmp(graph->node[n].op->name, op->name), INVALID,
+    for (int32_t n = 0; n < graph->n_nodes; n++) {
+        const rm_node *node = &graph->node[n];
+        REQUIRE(node->op == op || node->given == op || strcmp(node->op->name, op->name), INVALID,
                 "%s: two different ops in this graph have this name; give one of them another", op->name);
+    }
     return REMAT_OK;
 }
 
-static remat_status apply(remat_graph *graph, const rm_op *op, const remat_value *inputs, int n_inputs,
+/* A program's op stays where it is; of one that is shorter than ours the node has a copy. */
+static remat_status settle_op(rm_node *node, const rm_op *given) {
+    node->op = given;
+    if (given->struct_bytes >= sizeof *given) return REMAT_OK;
+    node->given = given;
+    return rm_node_own_op(node);
+}
+
+static remat_status apply(remat_graph *graph, const rm_op *given, const remat_value *inputs, int n_inputs,
                           const void *attr, int32_t *id) {
     int32_t x[RM_MAX_IN] = {0};
+    rm_op taken;
+    const rm_op *op = &taken;
+    TRY(rm_take(&taken, sizeof taken, given, given->struct_bytes, "remat_op"));
     TRY(rm_op_check_descriptor(op));
-    TRY(check_op_name(graph, op));
+    TRY(check_op_name(graph, given));
     REQUIRE(n_inputs >= 1 && n_inputs <= op->n_in, INVALID, "%s: it was given %d inputs, and has 1 to %d", op->name,
             n_inputs, op->n_in);
     REQUIRE(!attr || op->attr_bytes, INVALID, "%s: it was given attributes, but its attr_bytes is 0", op->name);
     for (int i = 0; i < n_inputs; i++) x[i] = inputs[i].id;
     *id = rm_graph_add(graph, op, x, attr);
     TRY(graph->status);
-    return rm_node_check(graph, &graph->node[graph->n_nodes - 1], 0, RM_DEVICE_CPU);
+    rm_node *node = &graph->node[graph->n_nodes - 1];
+    TRY(settle_op(node, given));
+    return rm_node_check(graph, node, 0, RM_DEVICE_CPU);
 }
 
 remat_status remat_apply(remat_graph *graph, const remat_op *op, const remat_value *inputs, int n_inputs,
@@ -551,8 +659,12 @@ static remat_status copy_into(const remat_graph *graph, remat_graph *copy) {
         REQUIRE(node.attr || !node.attr_bytes, MEMORY, "out of memory for a node");
         if (node.attr) memcpy(node.attr, graph->node[i].attr, node.attr_bytes);
         node.own_op = NULL;
+        for (int k = 0; k < RM_MAX_IN; k++) {
+            if (graph->value[node.x[k]].view_of) node.seen[k] = node.x[k];
+            node.x[k] = bytes_of(graph, node.x[k]);
+        }
         copy->node[copy->n_nodes++] = node;
-        if (graph->node[i].own_op) TRY(rm_node_own_scan(&copy->node[i]));
+        if (graph->node[i].own_op) TRY(rm_node_own_op(&copy->node[i]));
     }
     return REMAT_OK;
 }

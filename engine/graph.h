@@ -6,26 +6,29 @@
 #include "engine/tensor.h"
 #include "ops/op.h"
 
-typedef enum { RM_VALUE_INPUT, RM_VALUE_PARAM, RM_VALUE_RESULT } rm_origin;
+typedef enum { RM_VALUE_INPUT, RM_VALUE_PARAM, RM_VALUE_BUFFER, RM_VALUE_RESULT, RM_VALUE_VIEW } rm_origin;
 
 typedef struct {
     rm_origin origin;
-    char *name;         /* of inputs and parameters; NULL for results */
+    char *name;         /* NULL for results */
     rm_desc desc;       /* of the whole value: (T,B,..) for a sequence */
     bool sequence;      /* the first axis is time */
     bool reversed;      /* ... and runs from the last timestep to the first */
     bool needs_gradient;
-    remat_init init;    /* parameters */
+    remat_init init;    /* parameters and buffers */
     int32_t node;       /* results: who makes it ... */
+    int32_t view_of;    /* views: the value whose bytes these are, in this shape; else 0 */
     int state;          /* ... and as what: 0: its y; k+1: its carried state k as it is after the last timestep */
 } rm_value;
 
 typedef struct {
     const rm_op *op;
-    rm_op *own_op;         /* op, where it was made for this node alone: a scan's (scan.c); else NULL */
+    rm_op *own_op;         /* op, where it was made for this node alone: a scan's (scan.c), or a copy of ... */
+    const rm_op *given;    /* ... a program's op that is shorter than ours (abi.h); else NULL */
     void *attr;            /* owned copy, or NULL */
     size_t attr_bytes;
     int32_t x[RM_MAX_IN];  /* value ids; 0: not given. Behind the op's own inputs: where its carried states begin */
+    int32_t seen[RM_MAX_IN]; /* as which view of x[i], in a copy, where x[i] is never a view; 0: as it is */
     int32_t y;
     int32_t final[RM_MAX_STATE]; /* value ids: the carried states after the last timestep; 0: nobody asked */
     uint32_t key;          /* for randomness: the node's number in the graph as described, kept by rewrites */
@@ -44,7 +47,7 @@ struct remat_graph {
 /* Where carried state k begins: a value; 0: zeros. */
 static inline int32_t rm_initial(const rm_node *node, int k) { return node->x[node->op->n_in + k]; }
 
-/* A deep copy. */
+/* A deep copy, in which nodes read views' bytes where they are: what follows knows no views but for their shapes (rm_node_descs). */
 remat_status rm_graph_copy(const remat_graph *graph, remat_graph **out);
 
 /* Appends a node after inferring its result; `attr` (NULL: none) is copied. 0 after a mistake, which the graph remembers. */

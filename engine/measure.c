@@ -35,8 +35,11 @@ remat_status rm_measure_create(const rm_measure_config *config, const rm_window 
     REQUIRE(m, MEMORY, "out of memory for measuring");
     m->config = *config;
     m->random = 1;
-    m->runner = (rm_runner){
-        .api = config->api, .chain = config->chain, .arena_offset = config->chain->at.bytes, .training = true};
+    m->runner = (rm_runner){.api = config->api,
+                            .chain = config->chain,
+                            .arena_offset = config->chain->at.bytes,
+                            .lent = config->lent,
+                            .training = true};
     uint64_t bytes = 0;
     for (int64_t i = 0; i < n; i++) bytes = rm_larger(bytes, rm_window_bytes(config->chain, &window[i]));
     remat_status status = set_up(m, bytes);

@@ -20,6 +20,7 @@ typedef struct {
     const rm_update *update;
     int optimizer_states;
     int threads;
+    char **lent;          /* the program's own memory (run.h) */
     uint64_t block_bytes; /* at most; of what is resident and the window together */
 } rm_measure_config;
 

@@ -37,6 +37,7 @@ static remat_status emit(builder *b, rm_instruction instruction) {
     REQUIRE(rm_grow(&program->item, &program->capacity, program->n + 1, sizeof *program->item), MEMORY,
             "out of memory for a stage's program");
     for (int i = 0; i < RM_OPERANDS; i++) use(b, &instruction.operand[i]);
+    instruction.once = b->once;
     program->item[program->n++] = instruction;
     program->n_once += b->once;
     return REMAT_OK;
@@ -220,10 +221,30 @@ static remat_status carry_sum(builder *b, const rm_node *node) {
     return emit_simple(b, RM_DO_COPY, rm_crossing_where(b->chain, node->y, sweep_of(b), -1), after, bytes);
 }
 
+/* A fact is made once a step: when the node first runs. */
+static bool makes_fact(const builder *b, const rm_node *node, forward_mode mode) {
+    if (!node->op->fact_bytes) return false;
+    bool in_backward = b->class && is_leaf(b, node) && !b->early[index_of(b, node)];
+    return mode != LEAF || in_backward;
+}
+
+static remat_status emit_fact(builder *b, const rm_node *node, forward_mode mode, rm_instruction call) {
+    bool once = b->once;
+    call.what = RM_DO_FACT;
+    b->once = b->class && mode != LEAF && !b->evaluating;
+    remat_status status = account(b, node, RM_FACT, false, &call.scratch);
+    if (!status) status = emit(b, call);
+    b->once = once;
+    return status;
+}
+
 static remat_status emit_forward(builder *b, const rm_node *node, forward_mode mode) {
     if (!runs_here(b, node)) return REMAT_OK;
     rm_instruction call = {.what = RM_DO_FORWARD, .node = index_of(b, node)};
     for (int i = 0; i < node->op->n_in; i++) TRY(gather(b, node->x[i], &call.x[i]));
+    if (makes_fact(b, node, mode)) TRY(emit_fact(b, node, mode, call));
+    for (int i = 0; i < node->op->n_in; i++)
+        if (node->op->buffers >> i & 1) call.x[i] = nowhere;
     for (int k = 0; k < node->op->n_state; k++) {
         call.state_in[k] = state_in(b, node, k);
         call.state_out[k] = rm_carried_where(b->chain, rm_carried_slot(b->chain, call.node, k), 0);
@@ -444,15 +465,6 @@ static bool is_other_leaf(const builder *b, const rm_node *node) {
     return is_leaf(b, node) && !is_differentiated_outside(b, node);
 }
 
-/* A result in the array of output i, this tile's part. */
-static rm_where in_output(const rm_chain *chain, int32_t i) {
-    const rm_value *value = &chain->graph->value[chain->outputs[i]];
-    rm_where where = {.space = RM_RESIDENT, .offset = chain->at.output[i]};
-    if (value->sequence) where.per_time = rm_desc_bytes(&value->desc) / (uint64_t)value->desc.dim[0];
-    where.from_end = value->reversed;
-    return where;
-}
-
 static bool makes(const rm_node *node, int32_t value) {
     for (int k = 0; value && k < RM_MAX_STATE; k++)
         if (node->final[k] == value) return true;
@@ -469,7 +481,7 @@ static remat_status hand_out(builder *b, bool (*wanted)(const builder *, const r
             bool whole_too_early = b->class->tau && !value->sequence && !b->class->last;
             int32_t id = chain->outputs[i];
             if (!makes(node, id) || !wanted(b, node) || !b->value[id].space || whole_too_early) continue;
-            TRY(emit_simple(b, RM_DO_COPY, in_output(chain, i), b->value[id], tile_bytes(b, id)));
+            TRY(emit_simple(b, RM_DO_COPY, chain->at.output[i], b->value[id], tile_bytes(b, id)));
         }
     return REMAT_OK;
 }
@@ -531,7 +543,7 @@ static void find_handed_out(builder *b) {
     const rm_chain *chain = b->chain;
     for (int32_t i = 0; i < chain->n_differentiated; i++) {
         const rm_node *node = &chain->graph->node[chain->graph->value[chain->outputs[i]].node];
-        if (made_here(b, node->y) && !is_on_spine(b, node)) b->value[node->y] = in_output(chain, i);
+        if (made_here(b, node->y) && !is_on_spine(b, node)) b->value[node->y] = chain->at.output[i];
     }
 }
 

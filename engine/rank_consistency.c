@@ -54,6 +54,16 @@ static void write_trained(FILE *out, const remat_session *s) {
         if (!buckets->param[i].used) fprintf(out, "%s not trained\n", s->graph->value[buckets->param[i].value].name);
 }
 
+/* Layers talk in the order of stages, and which have their turn in the backward pass depends on where stages are cut. */
+static void write_talk(FILE *out, const remat_session *s) {
+    bool talks = false;
+    for (int32_t n = 0; n < s->graph->n_nodes; n++) {
+        const rm_node *node = &s->graph->node[n];
+        talks |= s->chain.role[n] != RM_ROLE_DEAD && node->op->talks && node->op->talks(node->attr);
+    }
+    if (talks) fprintf(out, "stages, whose layers talk to other ranks: %lld\n", (long long)s->chain.n_stages);
+}
+
 char *remat_settings_text(const remat_session *s) {
     char *text = NULL;
     size_t bytes;
@@ -67,6 +77,7 @@ char *remat_settings_text(const remat_session *s) {
     write_switch(out, "stateful", s->stateful);
     write_number(out, "updates made", (double)s->runner.updates);
     write_number(out, "learning rate of the last update", s->last_lr);
+    write_talk(out, s);
     write_trained(out, s);
     const bool bad = ferror(out);
     if (!fclose(out) && !bad) return text;

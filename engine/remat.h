@@ -31,6 +31,8 @@
  * Threads    One object is used by one thread at a time; the error text is per thread. A session computes
  *            on its own `threads` OpenMP threads.
  * Shapes     Row-major, written (T,B,C): timesteps, batch, features; innermost last. Units are in names.
+ * ABI        A program runs with every later libremat.so of the same number (.so.0), as it was compiled: docs/promises.md.
+ *            The library exports all functions, those that are `static inline` as NAME_sized: see Sizes, at the end.
  * C++        The header is for both: where C writes (int64_t[]){T, B}, C++ wants an array with a name, and for
  *            &(remat_job_config){0} a variable.
  * Bits       Loss, gradients and parameters are bit-identical for every strategy and segment count on the
@@ -100,16 +102,11 @@ typedef struct {
     remat_init_kind kind;
     double scale; /* the constant; the standard deviation; the bound of [-scale, scale]: finite, the last two not below 0 */
 } remat_init;
-static inline remat_init remat_init_of(remat_init_kind kind, double scale) {
-    remat_init init;
-    init.kind = kind;
-    init.scale = scale;
-    return init;
-}
-static inline remat_init remat_init_zero(void) { return remat_init_of(REMAT_INIT_ZERO, 0); }
-static inline remat_init remat_init_constant(double value) { return remat_init_of(REMAT_INIT_CONSTANT, value); }
-static inline remat_init remat_init_normal(double deviation) { return remat_init_of(REMAT_INIT_NORMAL, deviation); }
-static inline remat_init remat_init_uniform(double bound) { return remat_init_of(REMAT_INIT_UNIFORM, bound); }
+remat_init remat_init_of(remat_init_kind, double scale);
+remat_init remat_init_zero(void);
+remat_init remat_init_constant(double value);
+remat_init remat_init_normal(double deviation);
+remat_init remat_init_uniform(double bound);
 
 remat_status remat_graph_create(remat_graph **out);
 void remat_graph_free(remat_graph *graph);
@@ -120,6 +117,9 @@ remat_status remat_graph_check(const remat_graph *graph);
 
 remat_value remat_input(remat_graph *, const char *name, remat_dtype, remat_axis, int rank, const int64_t *dim);
 remat_value remat_param(remat_graph *, const char *name, int rank, const int64_t *dim, remat_init);
+/* An array that a layer keeps from step to step beside its parameters (batch norm's running statistics): written once a
+ * training step, whatever the plan runs again; read by evaluations. REMAT_BUFFER. */
+remat_value remat_buffer(remat_graph *, const char *name, int rank, const int64_t *dim, remat_init);
 /* Asks for the gradient of an input (f32), and returns the input: each backward pass leaves it in REMAT_GRADIENT under the
  * input's name. */
 remat_value remat_requires_grad(remat_graph *, remat_value input);
@@ -143,6 +143,13 @@ remat_value remat_rnn_tanh(remat_graph *, remat_value x, remat_value w_ih, remat
 remat_value remat_initial_state(remat_graph *, remat_value y, int state, remat_value initial);
 remat_value remat_final_state(remat_graph *, remat_value y, int state);
 remat_value remat_layer_norm(remat_graph *, remat_value x, remat_value gain, remat_value bias, double epsilon);
+/* Batch normalisation (Ioffe, Szegedy 2015), as PyTorch defines it: each channel of x (N,C,..), or of a sequence (T,B,C,..), is brought
+ * to mean 0 and variance 1 over all else, then scaled and shifted. In training by the batch's own statistics, which are made once a
+ * step and never again, and of which the running ones take `momentum`: running = (1 - momentum) running + momentum batch's (the
+ * variance there is the unbiased one). In evaluation by the running ones. gain, bias: (C), parameters. running_mean, running_var:
+ * (C), of remat_buffer, which begin at 0 and 1. sync: statistics over the batches of all ranks (SyncBatchNorm). */
+remat_value remat_batch_norm(remat_graph *, remat_value x, remat_value gain /*[b]*/, remat_value bias /*[b]*/,
+                             remat_value running_mean, remat_value running_var, double momentum, double epsilon, bool sync);
 /* Scaled dot-product attention, heads side by side along C: y[t] = sum over s of v[s] softmax over s of q[t].k[s] / sqrt(C/heads),
  * causal: over s <= t alone. q, k and v are sequences (T,B,C). Layers q = linear(x, ..) and so on before it are the caller's. */
 remat_value remat_attention(remat_graph *, remat_value q, remat_value k, remat_value v, int64_t heads, bool causal);
@@ -156,6 +163,12 @@ remat_value remat_relu(remat_graph *, remat_value x);
 remat_value remat_gelu(remat_graph *, remat_value x);           /* the exact one, x Phi(x), PyTorch's default */
 remat_value remat_concat(remat_graph *, const remat_value *x, int n); /* 2 to 4: (..,C1),(..,C2),.. -> (..,C1+C2+..) */
 remat_value remat_slice(remat_graph *, remat_value x, int64_t first, int64_t count); /* (..,C) -> (..,count) */
+/* A value without a time axis, (T,B,..), as a sequence of T timesteps: what is made of it is cut into tiles. So the rows of a batch
+ * go through a large head some at a time: reshape (N,C) to (N,1,C), and its targets are a sequence (N,1). */
+remat_value remat_as_sequence(remat_graph *, remat_value x);
+/* The same numbers in another shape; one of dim may be -1, which is what remains. Nothing is copied. A sequence keeps its (T,B), and
+ * is given the axes behind them. It cannot be an output or the loss: what it is made of can. */
+remat_value remat_reshape(remat_graph *, remat_value x, int rank, const int64_t *dim);
 /* x with time reversed: y[t] = x[T-1-t]. What is made of it runs backwards, too; two sequences that meet in a layer or a loss
  * run the same way, so one is turned round again. The last step of a reversed sequence is the first timestep. */
 remat_value remat_reverse(remat_graph *, remat_value x);
@@ -181,7 +194,8 @@ typedef struct {
 /* y (T,B,..) = the cell's output at each timestep of n_inputs sequences (T,B,..), with n_weights parameters or values without a
  * time axis. All of the cell is copied. On the CPU alone. Where each sequence is read by a layer that differentiates by it (linear,
  * mul, ..), lean plans keep y and the states before each tile, and nothing else. */
-remat_value remat_scan(remat_graph *, const remat_cell *cell, const remat_value *sequences, const remat_value *weights);
+static inline remat_value remat_scan(remat_graph *, const remat_cell *cell, const remat_value *sequences,
+                                     const remat_value *weights);
 
 /* Losses: a mean over every row (softmax_cross_entropy, in nats) or every element (mse, mae, huber); a scalar. */
 remat_value remat_softmax_cross_entropy(remat_graph *, remat_value logits, remat_value targets); /* (..,V),(..) */
@@ -203,6 +217,13 @@ remat_value remat_mae(remat_graph *, remat_value x, remat_value target); /* PyTo
 remat_value remat_huber(remat_graph *, remat_value x, remat_value target, double delta);
 
 /* ---- Plan: the session -------------------------------------------------------------------------- */
+
+/* An f32 input or an output that lies in the program's own memory, not in the arena: tiles are read there, or written, and nothing is
+ * copied. On the device "cpu" (planned on "null"). */
+typedef struct {
+    remat_value value;
+    void *memory; /* as long as the value; there until the session is freed, or remat_lend gives it another; plan_only: NULL */
+} remat_lent;
 
 typedef struct {
     const char *device;      /* "cpu"; "cuda": one NVIDIA GPU; or "null": computes nothing, counts everything */
@@ -247,8 +268,11 @@ typedef struct {
     int n_differentiated; /* so many outputs, from the first on, are differentiated by gradients that the program
                              writes: a loss of its own, beside `loss` or in its place (remat_forward); where
                              `inference` is set, none                                                      */
-    const char *optimizer;        /* "sgd", "adam", "adamw", "rmsprop", "adagrad", "lars", "lamb"; NULL: gradients only, remat_step refuses */
-    double momentum;              /* sgd, rmsprop, lars                                                          */
+    const remat_lent *lent; /* borrowed during create: inputs and outputs that the arena has no room for */
+    int n_lent;
+    const char *optimizer;        /* "sgd", "adam", "adamw", "rmsprop", "adagrad", "lars", "lamb"; NULL: gradients only,
+                                     remat_step refuses                                                   */
+    double momentum;              /* sgd, rmsprop, lars                                                           */
     bool nesterov;                /* sgd, lars                                                                   */
     double beta1, beta2, epsilon; /* adam, adamw, lamb; lars: epsilon, which MLPerf has 0                 */
     double weight_decay;          /* sgd, adam, lars: added to the gradient; adamw, lamb: decoupled       */
@@ -264,36 +288,24 @@ typedef struct {
     double norm_limit;            /* lamb: a larger norm of a parameter counts as this much; 0: no limit  */
     const char *train_only;       /* beginnings of names, comma separated: these parameters alone are updated and count
                                      for the norm; the others stay as they are. Borrowed during create; NULL: all */
-    const struct remat_ranks *ranks; /* the other ranks of a data-parallel job; copied; NULL: there are none */
     int micro_steps;                 /* parts that the batch of one update comes in, each with a call of
                                      remat_gradients of its own; 0: 1                                     */
     bool pairwise;                   /* micro steps and ranks are summed as one balanced tree, so that their product
                                      alone decides the bits; both must be powers of two (docs/distributed.md) */
+    const struct remat_ranks *ranks; /* the other ranks of a data-parallel job; copied; NULL: there are none */
 } remat_config;
 
-/* What a config begins as. The rest is zero; statement by statement, so that a C++ compiler has nothing to warn about. */
-static inline remat_config remat_config_init(void) {
-    static remat_config zero;
-    remat_config config = zero;
-    config.device = "cpu";
-    config.precision = "fp32";
-    config.strategy = "none";
-    config.recompute = "auto";
-    config.fold_embedding = true;
-    config.beta1 = 0.9;
-    config.beta2 = 0.999;
-    config.alpha = 0.99;
-    config.epsilon = 1e-8;
-    config.trust_coefficient = 0.001;
-    return config;
-}
+/* What a config begins as: device "cpu", precision "fp32", strategy "none", recompute "auto", fold_embedding, PyTorch's beta1,
+ * beta2, alpha and epsilon, trust_coefficient 0.001. The rest is zero. */
+static inline remat_config remat_config_init(void);
 #define REMAT_CONFIG_INIT (remat_config_init())
 
 /* Plans, checks and places the step that minimises `loss`, a scalar of `graph` (for inference, and where outputs are
  * differentiated in its place, it may be REMAT_NONE). The graph is copied. INVALID names the mistake; MEMORY says how
  * many bytes were wanted; INFEASIBLE says the smallest memory_budget that would work, to the byte, where the peak is, and
  * what is largest there. */
-remat_status remat_session_create(const remat_graph *, remat_value loss, const remat_config *, remat_session **out);
+static inline remat_status remat_session_create(const remat_graph *, remat_value loss, const remat_config *,
+                                                remat_session **out);
 uint64_t remat_smallest_budget(void); /* after INFEASIBLE, on this thread: the memory_budget that would just do */
 void remat_session_free(remat_session *);
 
@@ -327,7 +339,7 @@ typedef struct {
     int64_t n_steps;               /* lines of the plan                                               */
     int64_t n_buckets;             /* of gradients: see remat_bucket                                  */
 } remat_plan_summary;
-remat_plan_summary remat_session_plan(const remat_session *);
+static inline remat_plan_summary remat_session_plan(const remat_session *);
 
 /* The matrix products that a GPU has met, told apart by shape and alignment: all of them after the first step. Tensor cores are
  * allowed to round what they multiply, not made to: where the library has no such algorithm whose bits repeat, or a quicker
@@ -340,7 +352,7 @@ typedef struct {
      * must have the bits of few: made as one product, as a batch, or, which is slow, block by block. */
     int64_t alone, whole, batched, blocks;
 } remat_products;
-remat_products remat_session_products(const remat_session *);
+static inline remat_products remat_session_products(const remat_session *);
 
 /* Kernels that a GPU starts many at a time (CUDA graphs), which are all recorded after the second step. */
 typedef struct {
@@ -349,7 +361,7 @@ typedef struct {
         limit_bytes;   /* that graphs take of the GPU's memory, as seen; that are set aside for them; 0: no GPU */
     const char *ended; /* why no more are recorded, in words; NULL: they would be */
 } remat_recordings;
-remat_recordings remat_session_recordings(const remat_session *);
+static inline remat_recordings remat_session_recordings(const remat_session *);
 
 /* Texts for people and for diffing; the caller frees them with remat_text_free. NULL when out of memory. */
 char *remat_plan_describe(const remat_session *);     /* the table: per stage what is kept, bytes, the peak */
@@ -370,7 +382,7 @@ typedef struct {
     double recompute_factor;
     bool frontier;
 } remat_pareto_point;
-remat_status remat_plan_pareto(const remat_session *, remat_pareto_point **points, int64_t *count);
+static inline remat_status remat_plan_pareto(const remat_session *, remat_pareto_point **points, int64_t *count);
 
 /* Bytes alive at each step of the plan, by kind, planned and (after a step that was traced) measured. The arrays are
  * freed with remat_text_free((char *)points). */
@@ -387,11 +399,11 @@ typedef struct {
     uint64_t bytes[REMAT_LIVE_KINDS];
     uint64_t resident_bytes; /* of the process, where measured; else 0                                    */
 } remat_live_point;
-remat_status remat_plan_timeline(const remat_session *, remat_live_point **points, int64_t *count);
+static inline remat_status remat_plan_timeline(const remat_session *, remat_live_point **points, int64_t *count);
 /* Traces the next remat_gradients, or remat_forward and remat_backward: costs a few microseconds a step of the plan. The traced
  * timeline is INVALID until such a pass has come to its end. */
 remat_status remat_trace_next(remat_session *);
-remat_status remat_traced_timeline(const remat_session *, remat_live_point **points, int64_t *count);
+static inline remat_status remat_traced_timeline(const remat_session *, remat_live_point **points, int64_t *count);
 
 /* ---- Ranks: the same step in several processes --------------------------------------------------------- */
 
@@ -418,6 +430,7 @@ typedef struct {
 } remat_bucket;
 
 typedef struct remat_ranks {
+    size_t struct_bytes; /* sizeof(remat_ranks), for whoever fills this in; to be set anew in a copy of a library's table */
     void *context;
     int rank, size;
     uint64_t first_bucket_bytes, bucket_bytes; /* 0: 1 MiB, 25 MiB */
@@ -464,8 +477,9 @@ typedef struct remat_ranks {
  * frees it with remat_text_free; NULL when out of memory. */
 char *remat_settings_text(const remat_session *);
 
-int64_t remat_bucket_count(const remat_session *);                    /* also without other ranks; 0: no parameters */
-remat_bucket remat_bucket_info(const remat_session *, int64_t index); /* pointers NULL where nothing is allocated */
+int64_t remat_bucket_count(const remat_session *); /* also without other ranks; 0: no parameters */
+/* Its pointers are NULL where nothing is allocated. */
+static inline remat_bucket remat_bucket_info(const remat_session *, int64_t index);
 /* After parameters were written through these pointers, outside the slots above: kernels keep copies of weights, in an order
  * of their own, which the next pass then makes anew. remat_write sees to that itself. */
 void remat_parameters_changed(remat_session *);
@@ -507,16 +521,19 @@ typedef struct {
 
 /* Collective, that is, to be called by all ranks: returns when all are there. INVALID, MISSING: what cannot work, or is not in
  * this build; IO, PEER: they do not meet. */
-remat_status remat_join(const remat_job_config *, remat_job **out);
+static inline remat_status remat_join(const remat_job_config *, remat_job **out);
 void remat_leave(remat_job *); /* waits for nobody; NULL allowed */
 
 int remat_job_rank(const remat_job *);
 int remat_job_size(const remat_job *);
 const remat_ranks *remat_job_ranks(const remat_job *); /* for remat_config.ranks; NULL where there is but one */
 
-/* Collective: compares parameters (name, shape, type) and remat_settings_text, and gives every session rank 0's parameters.
- * PEER, on all ranks, with two of them and the first difference named. */
+/* Collective: compares parameters (name, shape, type) and remat_settings_text, and gives every session rank 0's parameters and
+ * buffers. PEER, on all ranks, with two of them and the first difference named. */
 remat_status remat_job_begin(remat_job *, remat_session *);
+/* Collective: gives every session rank 0's buffers. Ranks keep running statistics of their own batches (of all, where layers are
+ * `sync`), and no step looks at them: before an evaluation in which ranks take part, this makes them evaluate one network. */
+remat_status remat_job_share_buffers(remat_job *, remat_session *);
 /* Collective: adds up `count` numbers over ranks, in place; the same bits on all. */
 remat_status remat_job_sum(remat_job *, double *values, int64_t count);
 
@@ -528,12 +545,12 @@ typedef struct remat_sampler remat_sampler;
 typedef struct {
     int64_t n;              /* samples in the data set, 1 .. 2^32-1 */
     int64_t replicas, rank; /* remat_job_size, remat_job_rank */
-    int64_t seed;
     bool shuffle, drop_last;
+    int64_t seed;
 } remat_sampler_config;
 
 /* The order of epoch 0. INVALID names what is wrong in the config; MEMORY: 4 bytes a sample are needed. */
-remat_status remat_sampler_create(const remat_sampler_config *, remat_sampler **out);
+static inline remat_status remat_sampler_create(const remat_sampler_config *, remat_sampler **out);
 void remat_sampler_free(remat_sampler *);
 void remat_sampler_set_epoch(remat_sampler *, int64_t epoch); /* epoch >= 0; redraws the order, allocates nothing */
 int64_t remat_sampler_count(const remat_sampler *);           /* samples of this rank in one epoch; may be 0 */
@@ -557,7 +574,8 @@ typedef enum {
     REMAT_OPTIMIZER,
     REMAT_OUTPUT,
     REMAT_CARRIED,
-    REMAT_OUTPUT_GRADIENT
+    REMAT_OUTPUT_GRADIENT,
+    REMAT_BUFFER
 } remat_kind;
 typedef struct {
     const char *name;
@@ -570,7 +588,7 @@ typedef struct {
 } remat_array;
 
 int64_t remat_count(const remat_session *, remat_kind);
-remat_status remat_array_info(const remat_session *, remat_kind, int64_t index, remat_array *out);
+static inline remat_status remat_array_info(const remat_session *, remat_kind, int64_t index, remat_array *out);
 int64_t remat_find(const remat_session *, remat_kind, const char *name); /* -1 when there is none */
 
 /* Copies an array (what the session holds of it) in or out; `bytes` must be that size. Integers are checked against the range
@@ -581,6 +599,11 @@ remat_status remat_read(remat_session *, remat_kind, int64_t index, void *data, 
 remat_status remat_write_part(remat_session *, remat_kind, int64_t index, uint64_t first, const void *data,
                               uint64_t bytes);
 remat_status remat_read_part(remat_session *, remat_kind, int64_t index, uint64_t first, void *data, uint64_t bytes);
+
+/* Other memory for an INPUT or OUTPUT of config.lent, from the next pass on: two buffers in turn, say. Inputs in it count as
+ * written; they are left alone during passes, and between remat_forward and remat_backward, as are outputs that are
+ * differentiated. */
+remat_status remat_lend(remat_session *, remat_kind, int64_t index, void *memory);
 
 typedef struct {
     double loss;      /* a float's value; mean over all rows (of all ranks), in the units of the loss. Before the last
@@ -597,10 +620,10 @@ typedef struct {
  * PyTorch has no grad.
  * remat_evaluate calls no collective: ranks may evaluate as much as each likes; and it changes nothing that a training step
  * goes on from. */
-remat_status remat_gradients(remat_session *, remat_step_result *); /* forward and backward               */
-remat_status remat_update(remat_session *, double lr, remat_step_result *); /* clip, then the optimizer   */
-remat_status remat_step(remat_session *, double lr, remat_step_result *);   /* both                       */
-remat_status remat_evaluate(remat_session *, remat_step_result *);          /* forward only, no dropout   */
+static inline remat_status remat_gradients(remat_session *, remat_step_result *);         /* forward and backward */
+static inline remat_status remat_update(remat_session *, double lr, remat_step_result *); /* clip, then the optimizer */
+static inline remat_status remat_step(remat_session *, double lr, remat_step_result *);   /* both */
+static inline remat_status remat_evaluate(remat_session *, remat_step_result *);          /* forward only, no dropout */
 
 /* remat_gradients as two calls, for a loss of one's own (examples/09_your_own_loss.c):
  *
@@ -623,7 +646,7 @@ remat_status remat_evaluate(remat_session *, remat_step_result *);          /* f
  * update, and writing inputs, parameters, outputs or carried states give the forward pass up, and remat_backward then is
  * INVALID. */
 remat_status remat_forward(remat_session *);
-remat_status remat_backward(remat_session *, remat_step_result *);
+static inline remat_status remat_backward(remat_session *, remat_step_result *);
 
 /* The number of updates made so far: part of the random key of dropout and of Adam's bias correction. Set it
  * when a training state is restored. */
@@ -639,11 +662,130 @@ typedef struct {
     const char *devices; /* comma separated                                                              */
     uint64_t host_allocated_bytes, host_resident_bytes; /* the allocator's own statistics; 0: unknown     */
 } remat_build_info;
-remat_build_info remat_build(void);
+static inline remat_build_info remat_build(void);
 
 /* Opens a device and closes it: OK, or what a session on it would be refused with: MISSING (not in this build, no driver, no
  * such hardware), MEMORY, DEVICE. */
 remat_status remat_device_check(const char *device);
+
+/* ---- Sizes -------------------------------------------------------------------------------------- */
+
+/* A program may be compiled with an older header than that of the library it runs with, and then has shorter structs. So of a
+ * function that reads or fills a struct which may grow there are two: NAME is compiled into the program, and tells NAME_sized, in
+ * the library, how large the struct is there. Programs call NAME; bindings, which read no header, NAME_sized.
+ * Where you add one: NAME above, both of them here. A new member goes to the end of its struct (engine/abi.c). */
+
+remat_value remat_scan_sized(remat_graph *, const remat_cell *cell, size_t cell_bytes, const remat_value *sequences,
+                             const remat_value *weights);
+static inline remat_value remat_scan(remat_graph *graph, const remat_cell *cell, const remat_value *sequences,
+                                     const remat_value *weights) {
+    return remat_scan_sized(graph, cell, sizeof(remat_cell), sequences, weights);
+}
+
+void remat_config_init_sized(remat_config *out, size_t out_bytes);
+static inline remat_config remat_config_init(void) {
+    remat_config config;
+    remat_config_init_sized(&config, sizeof config);
+    return config;
+}
+
+remat_status remat_session_create_sized(const remat_graph *, remat_value loss, const remat_config *, size_t config_bytes,
+                                        remat_session **out);
+static inline remat_status remat_session_create(const remat_graph *graph, remat_value loss, const remat_config *config,
+                                                remat_session **out) {
+    return remat_session_create_sized(graph, loss, config, sizeof(remat_config), out);
+}
+
+void remat_session_plan_sized(const remat_session *, remat_plan_summary *out, size_t out_bytes);
+static inline remat_plan_summary remat_session_plan(const remat_session *session) {
+    remat_plan_summary plan;
+    remat_session_plan_sized(session, &plan, sizeof plan);
+    return plan;
+}
+
+void remat_session_products_sized(const remat_session *, remat_products *out, size_t out_bytes);
+static inline remat_products remat_session_products(const remat_session *session) {
+    remat_products products;
+    remat_session_products_sized(session, &products, sizeof products);
+    return products;
+}
+
+void remat_session_recordings_sized(const remat_session *, remat_recordings *out, size_t out_bytes);
+static inline remat_recordings remat_session_recordings(const remat_session *session) {
+    remat_recordings recordings;
+    remat_session_recordings_sized(session, &recordings, sizeof recordings);
+    return recordings;
+}
+
+remat_status remat_plan_pareto_sized(const remat_session *, remat_pareto_point **points, size_t point_bytes, int64_t *count);
+static inline remat_status remat_plan_pareto(const remat_session *session, remat_pareto_point **points, int64_t *count) {
+    return remat_plan_pareto_sized(session, points, sizeof(remat_pareto_point), count);
+}
+
+remat_status remat_plan_timeline_sized(const remat_session *, remat_live_point **points, size_t point_bytes, int64_t *count);
+static inline remat_status remat_plan_timeline(const remat_session *session, remat_live_point **points, int64_t *count) {
+    return remat_plan_timeline_sized(session, points, sizeof(remat_live_point), count);
+}
+
+remat_status remat_traced_timeline_sized(const remat_session *, remat_live_point **points, size_t point_bytes, int64_t *count);
+static inline remat_status remat_traced_timeline(const remat_session *session, remat_live_point **points, int64_t *count) {
+    return remat_traced_timeline_sized(session, points, sizeof(remat_live_point), count);
+}
+
+void remat_bucket_info_sized(const remat_session *, int64_t index, remat_bucket *out, size_t out_bytes);
+static inline remat_bucket remat_bucket_info(const remat_session *session, int64_t index) {
+    remat_bucket bucket;
+    remat_bucket_info_sized(session, index, &bucket, sizeof bucket);
+    return bucket;
+}
+
+remat_status remat_join_sized(const remat_job_config *, size_t config_bytes, remat_job **out);
+static inline remat_status remat_join(const remat_job_config *config, remat_job **out) {
+    return remat_join_sized(config, sizeof(remat_job_config), out);
+}
+
+remat_status remat_sampler_create_sized(const remat_sampler_config *, size_t config_bytes, remat_sampler **out);
+static inline remat_status remat_sampler_create(const remat_sampler_config *config, remat_sampler **out) {
+    return remat_sampler_create_sized(config, sizeof(remat_sampler_config), out);
+}
+
+remat_status remat_array_info_sized(const remat_session *, remat_kind, int64_t index, remat_array *out, size_t out_bytes);
+static inline remat_status remat_array_info(const remat_session *session, remat_kind kind, int64_t index,
+                                            remat_array *out) {
+    return remat_array_info_sized(session, kind, index, out, sizeof(remat_array));
+}
+
+remat_status remat_gradients_sized(remat_session *, remat_step_result *, size_t result_bytes);
+static inline remat_status remat_gradients(remat_session *session, remat_step_result *result) {
+    return remat_gradients_sized(session, result, sizeof(remat_step_result));
+}
+
+remat_status remat_update_sized(remat_session *, double lr, remat_step_result *, size_t result_bytes);
+static inline remat_status remat_update(remat_session *session, double lr, remat_step_result *result) {
+    return remat_update_sized(session, lr, result, sizeof(remat_step_result));
+}
+
+remat_status remat_step_sized(remat_session *, double lr, remat_step_result *, size_t result_bytes);
+static inline remat_status remat_step(remat_session *session, double lr, remat_step_result *result) {
+    return remat_step_sized(session, lr, result, sizeof(remat_step_result));
+}
+
+remat_status remat_evaluate_sized(remat_session *, remat_step_result *, size_t result_bytes);
+static inline remat_status remat_evaluate(remat_session *session, remat_step_result *result) {
+    return remat_evaluate_sized(session, result, sizeof(remat_step_result));
+}
+
+remat_status remat_backward_sized(remat_session *, remat_step_result *, size_t result_bytes);
+static inline remat_status remat_backward(remat_session *session, remat_step_result *result) {
+    return remat_backward_sized(session, result, sizeof(remat_step_result));
+}
+
+void remat_build_sized(remat_build_info *out, size_t out_bytes);
+static inline remat_build_info remat_build(void) {
+    remat_build_info build;
+    remat_build_sized(&build, sizeof build);
+    return build;
+}
 
 #ifdef __cplusplus
 }

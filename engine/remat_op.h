@@ -1,7 +1,8 @@
 /* remat_op.h: for authors of ops: what an op is, how a program puts one of its own into a graph, and a check of what an op has to
  * promise. Remat's own ops are described by the same struct. examples/softsign.c is an op from outside, from begin to end.
  *
- *     const remat_op softsign = {.name = "softsign", .n_in = 2, ...};       // constant, and there as long as graph and sessions
+ *     const remat_op softsign = {.struct_bytes = sizeof softsign,           // constant, and there as long as graph and sessions
+ *                                .name = "softsign", .n_in = 2, ...};
  *     remat_op_check(&softsign, &softsign_f64, NULL);                       // in a test: does it keep its promises?
  *     remat_value y, x_and_slope[] = {x, slope};
  *     remat_apply(graph, &softsign, x_and_slope, 2, NULL, &y);              // y = softsign(x, slope), wherever a value can be
@@ -20,6 +21,9 @@
  *     call: no static variables, no clock. Randomness is remat_random. What is added up by several threads is added in an order
  *     that does not depend on which of them was faster: blocks of a fixed size, then the blocks' sums in order.
  *   - Kernels allocate nothing, and cannot fail: what can be wrong is refused by infer.
+ *   - A FACT is a small result that must be made once a step, however often a plan runs the stage again: statistics of a batch, a
+ *     choice that was drawn. The kernel `fact` makes it, before the node's first forward run; all runs of forward and backward
+ *     read it. It alone writes BUFFERS (running statistics), in training steps, and may talk to other ranks.
  *   - Saving less. A stage may be kept LEAN: then it saves no aux of an op that has `rebuild`, which makes aux again, bit
  *     for bit, just before the op's backward; and neither y nor aux of an op marked `cheap`, whose forward is run again.
  *
@@ -61,7 +65,7 @@ uint64_t remat_desc_bytes(const remat_desc *);
 #define REMAT_DESC_TEXT 192
 const char *remat_desc_text(const remat_desc *, char *buffer);
 
-typedef enum { REMAT_FORWARD, REMAT_BACKWARD, REMAT_REBUILD } remat_pass;
+typedef enum { REMAT_FORWARD, REMAT_BACKWARD, REMAT_REBUILD, REMAT_FACT } remat_pass;
 typedef enum { REMAT_ON_CPU, REMAT_ON_CUDA, REMAT_DEVICE_KINDS } remat_device_kind;
 
 /* How an op behaves along time, when its first input is a sequence. Shapes below are a tile's: tau timesteps. */
@@ -74,7 +78,9 @@ typedef enum {
     REMAT_TIME_LAST,      /* y has no time axis and reads only the last tile                                     */
     REMAT_TIME_REVERSE,   /* y is x with time reversed. A call sees one tile and reverses it; the graph takes the
                              tiles in reverse order: x[t0 .. t0 + tau) becomes y[t_total - t0 - tau .. t_total - t0) */
-    REMAT_TIME_WHOLE,     /* x and y have a time axis, and a call is given all of it: never cut into tiles       */
+    REMAT_TIME_WHOLE,     /* x and y have a time axis, and a call is given all of it: never cut into tiles. On WHOLE
+                             inputs: anything                                                                   */
+    REMAT_TIME_BEGIN,     /* x has no time axis, and y has: it is a sequence (T,B,..), made whole              */
 } remat_time;
 
 /* Names what is drawn: of an update and a shard of its batch, and of a node of the graph. */
@@ -101,6 +107,8 @@ typedef struct {
     void *scratch;      /* scratch_bytes, uninitialised                                                      */
     void *fixed;        /* fixed_bytes, uninitialised; NULL where the device needs none                      */
     const void *packed; /* packed_bytes derived from the weights by `pack`, made anew after every update     */
+    void *fact;         /* fact_bytes. `fact` fills it; the others read it. It lies there until the step's end */
+    const void *ranks;  /* for remat_sum_over_ranks */
     remat_key key;
     int64_t t0, t_total; /* first timestep of this tile, timesteps in all; 0 and 1 where there is no time    */
     bool training;       /* false: evaluation, where dropout is the identity                                 */
@@ -113,6 +121,11 @@ typedef void remat_kernel(const remat_call *call);
 
 /* The cudaStream_t that a kernel's launches go to, and nothing else: a call returns before it is done. NULL on the CPU. */
 void *remat_cuda_stream(const remat_call *);
+
+/* Adds up `count` numbers over all ranks that train together, in place (on CUDA, in the device's memory): the same bits on all.
+ * Each rank makes the same such calls in the same order, so they are for what every plan runs once: `fact`, and `backward`, of an
+ * op marked `talks`. Without other ranks, and in an evaluation, the numbers stay as they are. A rank that fails ends the step. */
+void remat_sum_over_ranks(const remat_call *call, double *values, int64_t count);
 
 /* Numbers that are finite and not negative. No kind of memory that an op asks for is more than 2^60 bytes. */
 typedef struct {
@@ -139,15 +152,20 @@ typedef struct {
     uint64_t (*fixed_bytes)(const remat_desc *x, const void *attr);
     uint64_t (*packed_bytes)(const remat_desc *x, const void *attr, int threads); /* NULL: none */
     void (*pack)(const remat_call *call, void *packed); /* reads x[i] of `weights`; NULL exactly if packed_bytes is */
+    remat_kernel *fact; /* NULL exactly if the op's fact_bytes is */
 } remat_op_device;
 
 typedef struct {
+    size_t struct_bytes;    /* sizeof(remat_op): an op may be compiled apart from the program, with another header */
     const char *name, *doc; /* doc: one line for readers, or NULL. name: at most 40 bytes; sentences, measured times and
-                               carried states ("NAME.0.h", "NAME.0.c") are called by it */
+                               carried states ("NAME.0.h") are called by it */
     int n_in, n_state;      /* 1 <= n_in <= REMAT_MAX_INPUTS, of which x[0] is always given; n_state: of RECURRENT ops alone */
+    const char *state_name[REMAT_MAX_STATES]; /* what carried states are called behind "NAME.0."; NULL: "h" and "c" */
     uint32_t optional; /* bit i: input i may be absent                                                       */
     uint32_t weights;  /* bit i: input i has no time axis and is shared by all tiles; dx[i] is added to      */
     uint32_t discrete; /* bit i: input i is I32 and has no gradient                                          */
+    uint32_t buffers;  /* bit i: input i is a buffer (remat_buffer), which `fact` reads and, where call->training, writes;
+                          other kernels are handed NULL. A buffer that is written is an input of one node alone     */
     size_t attr_bytes; /* that attr points to, copied by the graph. Numbers alone, no addresses and no padding: the same
                           attributes are the same bytes. 0: attr is NULL. It may be NULL otherwise, too: infer
                           refuses that, or takes defaults                                                    */
@@ -164,21 +182,23 @@ typedef struct {
     remat_status (*infer)(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state);
     void (*cost)(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out);
     uint64_t (*aux_bytes)(const remat_desc *x, const void *attr);          /* NULL: none */
+    uint64_t (*fact_bytes)(const remat_desc *x, const void *attr);         /* NULL: none; of a tile, where there are tiles */
+    bool (*talks)(const void *attr); /* it calls remat_sum_over_ranks; NULL: never */
     int64_t (*bound)(const remat_desc *x, const void *attr, int input); /* exclusive upper limit of a
                                                                            discrete input; NULL: none */
     int64_t (*ignored)(const void *attr, int input); /* a value outside [0, bound) that a discrete input may have, too, if all
                                                         that read it say so; NULL, or one inside: none */
     remat_op_device on[REMAT_DEVICE_KINDS];
     /* The op as plain loops, which the check compares kernels with. All NULL: the CPU's kernels are that. */
-    remat_kernel *define_forward, *define_backward, *define_rebuild;
+    remat_kernel *define_forward, *define_backward, *define_rebuild, *define_fact;
     /* Lean saving. rebuild fills call->aux with what forward left there, every bit of it. It may read what backward may
      * (x of saves.in, y, state_in), the inputs marked in `weights`, and `packed`; its cost is that of pass REMAT_REBUILD.
      * NULL: aux, if any, is always saved. An op either has rebuild or is cheap, not both. */
     bool (*rebuilds)(const remat_desc *x, const void *attr); /* shapes for which the bits are the same; NULL: all of them */
     bool cheap; /* forward costs about as much as reading a saved y would: rather run it again than save. POINTWISE and REVERSE
                    ops alone */
-    const remat_sample *samples; /* two to five small ones, for remat_op_check */
     int n_samples;
+    const remat_sample *samples; /* two to five small ones, for remat_op_check */
 } remat_op;
 
 /* Refuses in infer: records the sentence, printf-style ("softsign: slope is %s; ..."), and returns REMAT_INVALID. */
@@ -209,7 +229,14 @@ typedef struct {
  * op_f64 is the same op in double. INVALID: a promise is broken, and the sentence says which, on which sample, by how much. MEMORY.
  * A kernel that follows a NULL pointer ends the program: what backward did not declare is absent only after it was found not to
  * matter. `report` NULL: not wanted. May run in several threads at once. */
-remat_status remat_op_check(const remat_op *op, const remat_op *op_f64, remat_op_report *report);
+static inline remat_status remat_op_check(const remat_op *op, const remat_op *op_f64, remat_op_report *report);
+
+/* As in remat.h, under Sizes. */
+remat_status remat_op_check_sized(const remat_op *op, const remat_op *op_f64, remat_op_report *report,
+                                  size_t report_bytes);
+static inline remat_status remat_op_check(const remat_op *op, const remat_op *op_f64, remat_op_report *report) {
+    return remat_op_check_sized(op, op_f64, report, sizeof(remat_op_report));
+}
 
 #ifdef __cplusplus
 }

@@ -66,13 +66,23 @@ static void lay_out_params(rm_chain *chain, const rm_chain_config *config) {
     }
 }
 
-/* In the block, whole; of a sequence, each tile's part. */
-static rm_where reserve_value(rm_chain *chain, int32_t v) {
-    rm_where where = resident(reserve(&chain->at.bytes, value_bytes(chain, v)));
+static rm_where along_time(const rm_chain *chain, int32_t v, rm_where where) {
     const rm_value *value = &chain->graph->value[v];
     if (value->sequence) where.per_time = value_bytes(chain, v) / (uint64_t)value->desc.dim[0];
     where.from_end = value->reversed;
     return where;
+}
+
+/* In the block, whole; of a sequence, each tile's part. */
+static rm_where reserve_value(rm_chain *chain, int32_t v) {
+    return along_time(chain, v, resident(reserve(&chain->at.bytes, value_bytes(chain, v))));
+}
+
+/* The same, or in memory of the program's. */
+static rm_where reserve_or_borrow(rm_chain *chain, const rm_chain_config *config, int32_t v) {
+    for (int i = 0; i < config->n_lent; i++)
+        if (config->lent[i].value.id == v) return along_time(chain, v, (rm_where){.space = RM_LENT, .slot = i});
+    return reserve_value(chain, v);
 }
 
 /* Of inputs, too: both begin a pass at zero. */
@@ -145,10 +155,29 @@ static void lay_out_fixed(rm_chain *chain, const rm_chain_config *config) {
     close_section(chain, "one timestep", at->fixed);
 }
 
-static void lay_out_inputs(rm_chain *chain) {
+/* Buffers; and facts, one for each stage of the node's sweep, or, of nodes that run once, one. */
+static void lay_out_facts(rm_chain *chain) {
+    rm_residents *at = &chain->at;
+    uint64_t start = at->bytes;
+    for (int32_t v = 1; v < chain->graph->n_values; v++)
+        if (chain->graph->value[v].origin == RM_VALUE_BUFFER) at->value[v] = reserve_value(chain, v);
+    for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
+        const rm_node *node = &chain->graph->node[n];
+        if (chain->role[n] == RM_ROLE_DEAD || !node->op->fact_bytes) continue;
+        const rm_sweep *sweep = chain->role[n] == RM_ROLE_CHAIN ? &chain->sweep[chain->sweep_of[n]] : NULL;
+        bool tiles = sweep && !sweep->whole;
+        rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+        rm_node_descs(chain->graph, node, tiles ? sweep->tile : 0, x, &y, state);
+        at->fact_bytes[n] = rm_align_up(node->op->fact_bytes(x, node->attr));
+        at->fact[n] = reserve(&at->bytes, at->fact_bytes[n] * (uint64_t)(sweep ? sweep->count : 1));
+    }
+    close_section(chain, "buffers and facts", start);
+}
+
+static void lay_out_inputs(rm_chain *chain, const rm_chain_config *config) {
     uint64_t start = chain->at.bytes;
     for (int32_t v = 1; v < chain->graph->n_values; v++)
-        if (chain->graph->value[v].origin == RM_VALUE_INPUT) chain->at.value[v] = reserve_value(chain, v);
+        if (chain->graph->value[v].origin == RM_VALUE_INPUT) chain->at.value[v] = reserve_or_borrow(chain, config, v);
     close_section(chain, "inputs", start);
 }
 
@@ -173,8 +202,7 @@ static void lay_out_small(rm_chain *chain, const rm_chain_config *config) {
     at->carried_next = reserve(&at->bytes, carried_bytes);
     close_section(chain, "loss and carried state", start);
     start = at->bytes;
-    for (int i = 0; i < chain->n_outputs; i++)
-        at->output[i] = reserve(&at->bytes, value_bytes(chain, chain->outputs[i]));
+    for (int i = 0; i < chain->n_outputs; i++) at->output[i] = reserve_or_borrow(chain, config, chain->outputs[i]);
     for (int i = 0; i < chain->n_differentiated; i++)
         at->gradient[chain->outputs[i]] = reserve_value(chain, chain->outputs[i]);
     close_section(chain, "outputs", start);
@@ -186,10 +214,12 @@ remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config) {
     at->value = rm_calloc(values, sizeof *at->value);
     at->gradient = rm_calloc(values, sizeof *at->gradient);
     at->packed = rm_calloc(nodes, sizeof *at->packed);
+    at->fact = rm_calloc(nodes, sizeof *at->fact);
+    at->fact_bytes = rm_calloc(nodes, sizeof *at->fact_bytes);
     at->output = rm_calloc((size_t)chain->n_outputs + 1, sizeof *at->output);
     at->optimizer_state = rm_calloc(values * RM_MAX_OPTIMIZER_STATE, sizeof *at->optimizer_state);
-    REQUIRE(at->value && at->gradient && at->packed && at->output && at->optimizer_state, MEMORY,
-            "out of memory for the layout of %zu values", values);
+    REQUIRE(at->value && at->gradient && at->packed && at->fact && at->fact_bytes && at->output && at->optimizer_state,
+            MEMORY, "out of memory for the layout of %zu values", values);
     TRY(rm_buckets_cut(chain, config->ranks));
     lay_out_params(chain, config);
     lay_out_table_gradients(chain, config);
@@ -197,7 +227,8 @@ remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config) {
     lay_out_sums(chain, config);
     lay_out_packed(chain, config);
     lay_out_fixed(chain, config);
-    lay_out_inputs(chain);
+    lay_out_facts(chain);
+    lay_out_inputs(chain, config);
     lay_out_small(chain, config);
     return REMAT_OK;
 }

@@ -13,13 +13,18 @@ static void mark_live(const remat_graph *graph, const int32_t *keep, int n_keep,
 
 static bool runs_along_time(const remat_graph *graph, const rm_node *node) { return graph->value[node->x[0]].sequence; }
 
-/* value[v] = 1 when v depends on a sequence. */
-static void mark_timed(const remat_graph *graph, uint8_t *timed) {
-    for (int32_t v = 1; v < graph->n_values; v++) timed[v] = graph->value[v].sequence;
+/* What values depend on. */
+enum { ON_DATA = 1, ON_A_SEQUENCE = 2 };
+
+static void mark_origins(const remat_graph *graph, uint8_t *on) {
+    for (int32_t v = 1; v < graph->n_values; v++)
+        on[v] = graph->value[v].origin != RM_VALUE_INPUT ? 0 : graph->value[v].sequence ? ON_A_SEQUENCE : ON_DATA;
     for (int32_t n = 0; n < graph->n_nodes; n++) {
+        const rm_node *node = &graph->node[n];
         for (int i = 0; i < RM_MAX_IN; i++)
-            timed[graph->node[n].y] |= graph->node[n].x[i] && timed[graph->node[n].x[i]];
-        for (int k = 0; k < RM_MAX_STATE; k++) timed[graph->node[n].final[k]] = timed[graph->node[n].y];
+            if (node->x[i]) on[node->y] |= on[node->x[i]];
+        if (graph->value[node->y].sequence) on[node->y] |= ON_A_SEQUENCE | ON_DATA;
+        for (int k = 0; k < RM_MAX_STATE; k++) on[node->final[k]] = on[node->y];
     }
 }
 
@@ -29,42 +34,48 @@ static void assign(const remat_graph *graph, const uint8_t *live, uint8_t *role)
         any_time |= live[graph->node[n].y] && runs_along_time(graph, &graph->node[n]);
     for (int32_t n = 0; n < graph->n_nodes; n++) {
         const rm_node *node = &graph->node[n];
-        bool along = !any_time || runs_along_time(graph, node);
+        bool along = !any_time || runs_along_time(graph, node) || node->op->time == RM_TIME_BEGIN;
         role[n] = !live[node->y] ? RM_ROLE_DEAD : along ? RM_ROLE_CHAIN : RM_ROLE_POST;
     }
 }
 
 /* A sum over an input of symbols, such as the number of targets that count: the input lies there whole before the step. */
-static bool counts_symbols(const remat_graph *graph, int32_t n, const uint8_t *timed) {
+static bool counts_symbols(const remat_graph *graph, int32_t n, const uint8_t *on) {
     const rm_node *node = &graph->node[n];
     const rm_value *symbols = &graph->value[node->x[0]];
     bool counts =
         node->op->time == RM_TIME_SUM && symbols->origin == RM_VALUE_INPUT && symbols->desc.dtype == REMAT_I32;
-    for (int i = 1; i < RM_MAX_IN; i++) counts = counts && !(node->x[i] && timed[node->x[i]]);
+    for (int i = 1; i < RM_MAX_IN; i++) {
+        int32_t x = node->x[i];
+        counts = counts && (!x || on[x] == 0 || (graph->value[x].origin == RM_VALUE_INPUT && on[x] == ON_DATA));
+    }
     return counts;
 }
 
-/* What does not depend on a sequence, or counts an input's symbols, and feeds what runs along time, directly or through others, is a
- * TABLE. */
-static void find_tables(const remat_graph *graph, const uint8_t *timed, uint8_t *role) {
+/* What does not depend on a sequence and feeds what runs along time, directly or through others, comes before it: made of
+ * parameters alone, as a TABLE; of data, cut by depth. So does, as a TABLE, what counts an input's symbols. */
+static void find_first_part(const remat_graph *graph, const uint8_t *on, uint8_t *role) {
     for (int32_t n = graph->n_nodes - 1; n >= 0; n--)
         for (int i = 0; (role[n] == RM_ROLE_CHAIN || role[n] == RM_ROLE_TABLE) && i < RM_MAX_IN; i++) {
             int32_t x = graph->node[n].x[i];
             if (!x || graph->value[x].origin != RM_VALUE_RESULT) continue;
             int32_t maker = graph->value[x].node;
-            if (timed[x] ? counts_symbols(graph, maker, timed) : role[maker] == RM_ROLE_POST)
-                role[maker] = RM_ROLE_TABLE;
+            if (on[x] & ON_A_SEQUENCE) {
+                if (counts_symbols(graph, maker, on)) role[maker] = RM_ROLE_TABLE;
+            } else if (role[maker] == RM_ROLE_POST) {
+                role[maker] = on[x] & ON_DATA ? RM_ROLE_CHAIN : RM_ROLE_TABLE;
+            }
         }
 }
 
 remat_status rm_roles(const remat_graph *graph, const int32_t *keep, int n_keep, uint8_t *role) {
     uint8_t *live = rm_calloc((size_t)graph->n_values, 2);
     REQUIRE(live, MEMORY, "out of memory for %d values", graph->n_values);
-    uint8_t *timed = live + graph->n_values;
+    uint8_t *on = live + graph->n_values;
     mark_live(graph, keep, n_keep, live);
-    mark_timed(graph, timed);
+    mark_origins(graph, on);
     assign(graph, live, role);
-    find_tables(graph, timed, role);
+    find_first_part(graph, on, role);
     rm_free(live);
     return REMAT_OK;
 }

@@ -12,6 +12,7 @@ typedef struct {
     int64_t t0_from_end;              /* of reversed sequences */
     int64_t gradients;                /* the first piece of one */
     bool first;                       /* of the stage's forward runs in this step */
+    bool talks;                       /* kernels may talk to other ranks: a training step's plan is run */
 } frame;
 
 /* ---- Addresses ------------------------------------------------------------------------------------------------ */
@@ -35,6 +36,8 @@ static void *resolve(const frame *f, const rm_where *where) {
     switch ((rm_space)where->space) {
     case RM_RESIDENT:
         return r->resident + where->offset + along + where->per_stage * (uint64_t)f->stage;
+    case RM_LENT:
+        return r->lent[where->slot] + along;
     case RM_AT_PIECE: {
         char *piece = in_piece(f, where);
         return piece ? piece + along : NULL;
@@ -49,7 +52,38 @@ static void *resolve(const frame *f, const rm_where *where) {
     return NULL;
 }
 
+/* ---- Talk ------------------------------------------------------------------------------------------------------ */
+
+/* rm_talk.sum, chunk by chunk where the host does not reach the numbers. What fails is said when the program has ended. */
+static void sum_over_ranks(void *owner, double *values, int64_t count) {
+    rm_runner *r = owner;
+    enum { CHUNK = 256 };
+    double chunk[CHUNK];
+    if (r->api->reachable) {
+        if (!r->talk_status) r->talk_status = r->ranks->sum(r->ranks->context, values, count);
+        return;
+    }
+    for (int64_t i = 0, n; i < count && !r->talk_status; i += n) {
+        n = count - i < CHUNK ? count - i : CHUNK;
+        r->api->copy_out(r->queue, chunk, values + i, (uint64_t)n * sizeof *chunk);
+        r->talk_status = r->api->synchronize(r->queue);
+        if (!r->talk_status) r->talk_status = r->ranks->sum(r->ranks->context, chunk, n);
+        r->api->copy_in(r->queue, values + i, chunk, (uint64_t)n * sizeof *chunk);
+        remat_status status = r->api->synchronize(r->queue); /* the chunk is on this stack */
+        if (!r->talk_status) r->talk_status = status;
+    }
+}
+
+void rm_run_talks(rm_runner *r) { r->talk = (rm_talk){sum_over_ranks, r->ranks->sum ? r : NULL}; }
+
 /* ---- Calls ---------------------------------------------------------------------------------------------------- */
+
+/* NULL: it has none. Behind a reduction over time there is one. */
+static void *fact_of(const frame *f, int32_t node) {
+    const rm_chain *chain = f->runner->chain;
+    uint64_t bytes = chain->at.fact_bytes[node], n = chain->role[node] == RM_ROLE_CHAIN ? (uint64_t)f->position : 0;
+    return bytes ? f->runner->resident + chain->at.fact[node] + n * bytes : NULL;
+}
 
 static void build_call(const frame *f, const rm_instruction *i, rm_call *call) {
     const rm_runner *r = f->runner;
@@ -67,6 +101,8 @@ static void build_call(const frame *f, const rm_instruction *i, rm_call *call) {
                       .scratch = resolve(f, &i->scratch),
                       .fixed = r->chain->at.fixed_bytes ? r->resident + r->chain->at.fixed : NULL,
                       .packed = packed == UINT64_MAX ? NULL : r->resident + packed,
+                      .fact = fact_of(f, i->node),
+                      .ranks = f->talks ? &r->talk : NULL,
                       .key = {rm_seed_at(r->seed, r->updates), rm_step_at(r->updates, r->shard), node->key},
                       .t0 = !timed            ? 0
                             : first->reversed ? f->t0_from_end
@@ -101,8 +137,10 @@ void rm_run_scale(const rm_runner *r, void *y, double factor, int64_t count) {
 static void run_instruction(const frame *f, const rm_instruction *i) {
     const rm_runner *r = f->runner;
     if (i->node >= 0) {
-        static const rm_pass pass[] = {
-            [RM_DO_FORWARD] = RM_FORWARD, [RM_DO_BACKWARD] = RM_BACKWARD, [RM_DO_REBUILD] = RM_REBUILD};
+        static const rm_pass pass[] = {[RM_DO_FORWARD] = RM_FORWARD,
+                                       [RM_DO_BACKWARD] = RM_BACKWARD,
+                                       [RM_DO_REBUILD] = RM_REBUILD,
+                                       [RM_DO_FACT] = RM_FACT};
         rm_call call;
         build_call(f, i, &call);
         r->api->run(r->queue, r->chain->graph->node[i->node].op, pass[i->what], &call);
@@ -116,12 +154,11 @@ static void run_instruction(const frame *f, const rm_instruction *i) {
 }
 
 static void run_part(const frame *f, const rm_program *program, int32_t from, int32_t until) {
-    for (int32_t n = from; n < until; n++) run_instruction(f, &program->item[n]);
+    for (int32_t n = from; n < until; n++)
+        if (f->first || !program->item[n].once) run_instruction(f, &program->item[n]);
 }
 
-static void run_program(const frame *f, const rm_program *program) {
-    run_part(f, program, 0, f->first ? program->n : program->n - program->n_once);
-}
+static void run_program(const frame *f, const rm_program *program) { run_part(f, program, 0, program->n); }
 
 /* In parts: one up to the last instruction that touches each bucket whose gradients become final in this stage. */
 static remat_status run_backward(const frame *f, const rm_program *program, int64_t stage, int option) {
@@ -243,6 +280,7 @@ static remat_status run_verified(const frame *f, const rm_program *program, cons
         TRY(run_backward(f, program, f->stage, r->kept[f->stage]));
     else
         run_program(f, program);
+    TRY(r->talk_status);
     if (r->disturb) r->disturb(r, number, true);
     return verify ? rm_verify_after(r->verify, &run) : REMAT_OK;
 }
@@ -270,6 +308,7 @@ static remat_status run_plan(rm_runner *runner, const rm_problem *problem, const
         const rm_class *class = rm_stage_class(runner->chain, step->index);
         frame f = frame_of(runner, step->index);
         f.first = is_first(runner, step);
+        f.talks = runner->training && runner->talk.owner;
         if (runner->ranks && runner->ranks->poll) TRY(runner->ranks->poll(runner->ranks->context));
         TRY(run_verified(&f, program_of(runner, class, step), step, s));
         if (step->verb == RM_RUN_FORWARD && class->last) keep_carried(&f);
@@ -287,6 +326,7 @@ static remat_status run_and_wait(rm_runner *runner, const rm_problem *problem, c
 static void begin_run(rm_runner *runner) {
     runner->line = runner->lifetime = runner->n_forward = 0;
     runner->n_finished = 0;
+    runner->talk_status = REMAT_OK;
     if (runner->tier) runner->given_before = runner->api->tier_given(runner->tier);
     if (runner->verify && runner->training) rm_verify_begin(runner->verify);
 }

@@ -15,6 +15,7 @@ typedef struct rm_runner {
     const rm_chain *chain;
     char *resident;          /* address of the block's first byte */
     uint64_t arena_offset;   /* where activations begin in the block */
+    char **lent;             /* the program's own memory, by slot (chain.h) */
     void **piece;            /* by piece: its address while it is alive */
     void **saved;            /* by stage: its private block */
     int8_t *kept;            /* by stage: the option it was last kept in */
@@ -22,6 +23,8 @@ typedef struct rm_runner {
     uint64_t seed, updates;
     uint32_t shard;          /* of the batch: draws its own dropout */
     const remat_ranks *ranks; /* asked before each run of a stage whether all are there (poll) */
+    rm_talk talk;             /* what kernels talk to other ranks by; owner NULL: there are none */
+    remat_status talk_status; /* of this run's talk */
     /* Called, in their order, when the backward pass has given the queue the last instruction that touches a bucket's gradients; what it
      * fails with fails the run. NULL: this run's gradients are not the last. */
     remat_status (*finished)(void *owner, int32_t bucket);
@@ -38,6 +41,9 @@ typedef struct rm_runner {
     void (*disturb)(struct rm_runner *, int64_t plan_step, bool after);
     void *disturber;
 } rm_runner;
+
+/* Lets kernels talk to runner->ranks. */
+void rm_run_talks(rm_runner *runner);
 
 /* Runs a whole plan: of the training problem, or of the evaluation (runner->training). Fails where rm_verify_before or
  * rm_verify_after does, where the second tier does (IO), and where ranks->poll or `finished` does. However it ends, no

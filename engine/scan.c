@@ -4,14 +4,17 @@
 
 #include <string.h>
 
+#include "engine/abi.h"
 #include "memory/host.h"
 #include "ops/scan/scan.h"
 
-remat_status rm_node_own_scan(rm_node *node) {
+remat_status rm_node_own_op(rm_node *node) {
     node->own_op = rm_malloc(sizeof *node->own_op);
     REQUIRE(node->own_op, MEMORY, "out of memory for a node");
-    rm_scan_describe(node->attr, node->own_op);
     node->op = node->own_op;
+    if (node->given)
+        return rm_take(node->own_op, sizeof *node->own_op, node->given, node->given->struct_bytes, "remat_op");
+    rm_scan_describe(node->attr, node->own_op);
     return REMAT_OK;
 }
 
@@ -31,7 +34,7 @@ static remat_status check_name(const remat_graph *graph, const char *name) {
             "a cell needs a name of 1 to %d bytes; this one's is \"%.60s\"", RM_SCAN_NAME, name ? name : "");
     REQUIRE(!rm_op_find(name), INVALID, "%s: an op of Remat's has this name; give your cell another", name);
     for (int32_t n = 0; n < graph->n_nodes; n++)
-        REQUIRE(graph->node[n].own_op || strcmp(graph->node[n].op->name, name), INVALID,
+        REQUIRE((graph->node[n].own_op && !graph->node[n].given) || strcmp(graph->node[n].op->name, name), INVALID,
                 "%s: an op in this graph has this name; give your cell another", name);
     return REMAT_OK;
 }
@@ -126,6 +129,9 @@ static void find_alive(writer *w) {
 }
 
 static remat_status check_leaves_alive(const writer *w) {
+    for (int32_t v = 1; v < w->body->n_values; v++)
+        REQUIRE(!w->body->value[v].view_of, INVALID, "%s: its body has a reshape, which cells cannot have",
+                w->cell->name);
     for (int32_t v = 1; v < w->body->n_values; v++) {
         const rm_value *value = &w->body->value[v];
         if (value->origin == RM_VALUE_RESULT) continue;
@@ -204,7 +210,7 @@ static remat_status add_scan(remat_graph *graph, const rm_scan *scan, const rema
     *id = rm_graph_add(graph, &op, x, scan);
     TRY(graph->status);
     rm_node *node = &graph->node[graph->n_nodes - 1];
-    TRY(rm_node_own_scan(node));
+    TRY(rm_node_own_op(node));
     return rm_node_check(graph, node, 0, RM_DEVICE_CPU);
 }
 
@@ -235,10 +241,12 @@ static remat_status scan(remat_graph *graph, const remat_cell *cell, const remat
     return status;
 }
 
-remat_value remat_scan(remat_graph *graph, const remat_cell *cell, const remat_value *sequences,
-                       const remat_value *weights) {
+remat_value remat_scan_sized(remat_graph *graph, const remat_cell *cell, size_t cell_bytes,
+                             const remat_value *sequences, const remat_value *weights) {
     int32_t id = 0;
+    remat_cell ours;
     if (!graph || graph->status) return REMAT_NONE;
-    remat_status status = scan(graph, cell, sequences, weights, &id);
+    remat_status status = cell ? rm_take(&ours, sizeof ours, cell, cell_bytes, "remat_cell") : REMAT_OK;
+    if (!status) status = scan(graph, cell ? &ours : NULL, sequences, weights, &id);
     return (remat_value){status ? rm_graph_mistake(graph, status) : id};
 }

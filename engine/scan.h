@@ -5,6 +5,6 @@
 #include "engine/graph.h"
 
 /* The node, whose attr is an rm_scan, gets an op that is described by it. */
-remat_status rm_node_own_scan(rm_node *node);
+remat_status rm_node_own_op(rm_node *node);
 
 #endif

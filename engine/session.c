@@ -1,5 +1,6 @@
 /* session.c: describe -> plan -> check -> place, tied together: a session's life. remat_session_create does everything up to
  * the first byte of the block; step.c and update.c only run. */
+#include "engine/abi.h"
 #include "engine/planning.h"
 
 #include "memory/host.h"
@@ -28,6 +29,7 @@ static remat_status check_ends(const remat_graph *graph, int32_t loss, const rem
     REQUIRE(loss >= 0 && loss < graph->n_values, INVALID, "the loss is not a value of this graph");
     REQUIRE(loss || config->inference || config->n_differentiated, INVALID,
             "training needs a loss, or outputs to differentiate (n_differentiated); set inference to run without");
+    REQUIRE(!graph->value[loss].view_of, INVALID, "the loss is a reshape; what it is made of can be the loss");
     REQUIRE(!loss || graph->value[loss].origin == RM_VALUE_RESULT, INVALID,
             "the loss is not computed by any operation");
     REQUIRE(!loss || graph->value[loss].desc.rank == 0, INVALID,
@@ -40,10 +42,34 @@ static remat_status check_ends(const remat_graph *graph, int32_t loss, const rem
             config->n_outputs);
     for (int i = 0; i < config->n_outputs; i++) {
         int32_t id = config->outputs[i].id;
+        REQUIRE(id <= 0 || id >= graph->n_values || !graph->value[id].view_of, INVALID,
+                "output %d is a reshape; what it is made of can be an output", i);
         REQUIRE(id > 0 && id < graph->n_values && graph->value[id].origin == RM_VALUE_RESULT, INVALID,
                 "output %d is not the result of an operation of this graph", i);
     }
     return check_differentiated(graph, loss, config);
+}
+
+static remat_status check_lent(const remat_session *s, const remat_graph *graph, const remat_config *config) {
+    REQUIRE(config->n_lent >= 0 && (config->lent || !config->n_lent), INVALID, "n_lent is %d, but nothing is lent",
+            config->n_lent);
+    REQUIRE(
+        !config->n_lent || s->api->kernels == RM_DEVICE_CPU, MISSING,
+        "memory that is lent is the host's, and kernels on \"%s\" read none of that: use the device cpu, or lend none",
+        s->api->name);
+    for (int i = 0; i < config->n_lent; i++) {
+        int32_t id = config->lent[i].value.id;
+        REQUIRE(id > 0 && id < graph->n_values, INVALID, "lent %d is not a value of this graph", i);
+        bool is = graph->value[id].origin == RM_VALUE_INPUT;
+        for (int j = 0; j < config->n_outputs; j++) is |= config->outputs[j].id == id;
+        REQUIRE(is && graph->value[id].desc.dtype == REMAT_F32, INVALID,
+                "lent %d is neither an f32 input nor an output (integers are checked when they are written)", i);
+        REQUIRE(config->lent[i].memory || config->plan_only || !rm_session_is_real(s), INVALID, "lent %d has no memory",
+                i);
+        for (int j = 0; j < i; j++)
+            REQUIRE(config->lent[j].value.id != id, INVALID, "lent %d and %d are one value; lend for it once", j, i);
+    }
+    return REMAT_OK;
 }
 
 /* Of every op that is not dead. */
@@ -78,6 +104,8 @@ static remat_status cut_keeping(remat_session *s, const int32_t *keep, int32_t l
                              .lean = s->recompute == RM_RECOMPUTE_AUTO,
                              .kernels = s->api->kernels,
                              .stateful = config->stateful,
+                             .lent = config->lent,
+                             .n_lent = config->n_lent,
                              .ranks = &s->ranks,
                              .gradient_sums = gradient_sums(s),
                              .optimizer_states = s->optimizer ? s->optimizer->states_used(&s->update) : 0,
@@ -170,7 +198,9 @@ static remat_status allocate(remat_session *s, uint64_t seed) {
                      .stateful = s->stateful,
                      .ranks = &s->ranks,
                      .owner = s,
+                     .lent = r->lent,
                      .tier = r->tier};
+    rm_run_talks(r);
     s->arena_bytes = s->chain.at.bytes + rm_session_activations_bytes(s);
     if (s->plan_only) return REMAT_OK;
     TRY(s->api->block_create(s->device, s->arena_bytes, &r->block));
@@ -186,10 +216,19 @@ static remat_status allocate(remat_session *s, uint64_t seed) {
     return rm_session_draw_parameters(s);
 }
 
+static remat_status borrow(remat_session *s, const remat_config *config) {
+    s->runner.lent = rm_calloc((size_t)config->n_lent + 1, sizeof *s->runner.lent);
+    REQUIRE(s->runner.lent, MEMORY, "out of memory for what is lent");
+    for (int i = 0; i < config->n_lent; i++) s->runner.lent[i] = config->lent[i].memory;
+    return REMAT_OK;
+}
+
 static remat_status create(remat_session *s, const remat_graph *graph, int32_t loss, const remat_config *config) {
     TRY(remat_graph_check(graph));
     TRY(rm_session_configure(s, config));
     TRY(check_ends(graph, loss, config));
+    TRY(check_lent(s, graph, config));
+    TRY(borrow(s, config));
     TRY(rm_graph_copy(graph, &s->graph));
     TRY(cut(s, loss, config));
     TRY(rm_session_choose_trained(s, config->train_only));
@@ -201,14 +240,16 @@ static remat_status create(remat_session *s, const remat_graph *graph, int32_t l
     return allocate(s, config->seed);
 }
 
-remat_status remat_session_create(const remat_graph *graph, remat_value loss, const remat_config *config,
-                                  remat_session **out) {
+remat_status remat_session_create_sized(const remat_graph *graph, remat_value loss, const remat_config *config,
+                                        size_t config_bytes, remat_session **out) {
+    remat_config ours;
     NEED(graph, "a graph");
     NEED(config, "a config");
     NEED(out, "a place for the session");
+    TRY(rm_take(&ours, sizeof ours, config, config_bytes, "remat_config"));
     remat_session *s = rm_calloc(1, sizeof *s);
     REQUIRE(s, MEMORY, "out of memory for a session");
-    remat_status status = create(s, graph, loss.id, config);
+    remat_status status = create(s, graph, loss.id, &ours);
     if (status) {
         remat_session_free(s);
         return status;
@@ -228,6 +269,7 @@ void remat_session_free(remat_session *s) {
     rm_free(s->runner.piece);
     rm_free(s->runner.saved);
     rm_free(s->runner.kept);
+    rm_free(s->runner.lent);
     rm_verify_free(s->runner.verify);
     if (s->runner.tier) s->api->tier_close(s->runner.tier);
     if (s->runner.queue) s->api->queue_free(s->runner.queue);

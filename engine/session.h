@@ -16,11 +16,12 @@ typedef struct {
     int64_t first, held; /* elements that this session holds: all, unless it shards them */
     int64_t bound;       /* inputs of integers: exclusive upper limit; 0: none */
     int64_t ignored;     /* ... and a value beyond it that is allowed; 0: none */
+    int32_t lent;        /* 1 + which of the program's pieces of memory; 0: none */
     bool missing;        /* an input that some layer reads, and that nobody has written yet; of an output's gradient,
                             since the last forward pass */
 } rm_array;
 
-enum { RM_ARRAY_KINDS = REMAT_OUTPUT_GRADIENT + 1 };
+enum { RM_ARRAY_KINDS = REMAT_BUFFER + 1 };
 
 /* remat_config.recompute, in its words' order. */
 typedef enum { RM_RECOMPUTE_AUTO, RM_RECOMPUTE_EXACT_ONLY, RM_RECOMPUTE_OFF } rm_recompute;

@@ -52,6 +52,12 @@ remat_status rm_fail(remat_status status, const char *format, ...) {
     return status;
 }
 
+remat_status rm_fail_needing(const char *function, const char *what) {
+    const char *sized = strstr(function, "_sized");
+    int length = (int)(sized ? sized - function : (ptrdiff_t)strlen(function));
+    return rm_fail(REMAT_INVALID, "%.*s needs %s, and was given NULL", length, function, what);
+}
+
 remat_status rm_fail_in(remat_status status, const char *format, ...) {
     char prefix[256], text[sizeof sentence];
     va_list arguments;

@@ -16,6 +16,9 @@
 /* Records the sentence (printf-style) and returns `status`. */
 remat_status rm_fail(remat_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* INVALID: a public function was given NULL instead of `what`. It is called without the _sized that the header hides. */
+remat_status rm_fail_needing(const char *function, const char *what);
+
 /* Puts "prefix: " before the sentence already recorded; returns `status`. */
 remat_status rm_fail_in(remat_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -28,7 +31,10 @@ char *rm_printable(char *text);
     do {                                                                                                               \
         if (!(cond)) return rm_fail(REMAT_##code, __VA_ARGS__);                                                        \
     } while (0)
-#define NEED(pointer, what) REQUIRE(pointer, INVALID, "%s needs %s, and was given NULL", __func__, what)
+#define NEED(pointer, what)                                                                                            \
+    do {                                                                                                               \
+        if (!(pointer)) return rm_fail_needing(__func__, what);                                                        \
+    } while (0)
 #define TRY(call)                                                                                                      \
     do {                                                                                                               \
         remat_status try_status_ = (call);                                                                             \

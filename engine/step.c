@@ -10,6 +10,7 @@
  * The last leaf meets all of them, bucket by bucket. */
 #include <math.h>
 
+#include "engine/abi.h"
 #include "engine/session.h"
 
 /* ---- What every pass begins and ends with --------------------------------------------------------------------- */
@@ -227,11 +228,13 @@ static remat_status go_backward(remat_session *s, double lr, remat_step_result *
     return status;
 }
 
-remat_status remat_gradients(remat_session *s, remat_step_result *result) {
-    remat_step_result unwanted;
+remat_status remat_gradients_sized(remat_session *s, remat_step_result *result, size_t result_bytes) {
+    remat_step_result made = {0};
     NEED(s, "a session");
     TRY(begin_gradients(s));
-    return go_backward(s, -1, result ? result : &unwanted);
+    TRY(go_backward(s, -1, &made));
+    rm_give(result, result_bytes, &made, sizeof made);
+    return REMAT_OK;
 }
 
 /* Zeros, until the program writes them, whole or in parts: the last pass's would pass for this one's. */
@@ -252,8 +255,8 @@ remat_status remat_forward(remat_session *s) {
     return s->api->synchronize(s->runner.queue);
 }
 
-remat_status remat_backward(remat_session *s, remat_step_result *result) {
-    remat_step_result unwanted;
+remat_status remat_backward_sized(remat_session *s, remat_step_result *result, size_t result_bytes) {
+    remat_step_result made = {0};
     NEED(s, "a session");
     TRY(check_runs(s));
     REQUIRE(s->ran_forward, INVALID,
@@ -264,7 +267,9 @@ remat_status remat_backward(remat_session *s, remat_step_result *result) {
                 "the gradient of output %d has not been written since remat_forward: write it, zeros where there is "
                 "none, before remat_backward",
                 i);
-    return go_backward(s, -1, result ? result : &unwanted);
+    TRY(go_backward(s, -1, &made));
+    rm_give(result, result_bytes, &made, sizeof made);
+    return REMAT_OK;
 }
 
 /* ---- Steps ---------------------------------------------------------------------------------------------------- */
@@ -288,32 +293,36 @@ static remat_status fused_step(remat_session *s, double lr, remat_step_result *r
     return status;
 }
 
-remat_status remat_step(remat_session *s, double lr, remat_step_result *result) {
-    remat_step_result unwanted;
-    NEED(s, "a session");
-    if (!result) result = &unwanted;
-    REQUIRE(s->optimizer, INVALID, "this session has no optimizer; name one in the config");
-    REQUIRE(s->micro_steps == 1, INVALID,
-            "the batch of this session's updates comes in %d micro steps; call %s for each, then remat_update",
-            s->micro_steps, rm_session_pass_text(s));
-    REQUIRE(lr >= 0 && isfinite(lr), INVALID, "the learning rate is %g; use a finite number of at least 0", lr);
+static remat_status step(remat_session *s, double lr, remat_step_result *result) {
     if (rm_session_is_fused(s)) return fused_step(s, lr, result);
     TRY(begin_gradients(s));
     TRY(go_backward(s, lr, result));
     return remat_update(s, lr, result);
 }
 
-remat_status remat_evaluate(remat_session *s, remat_step_result *result) {
-    remat_step_result unwanted;
+remat_status remat_step_sized(remat_session *s, double lr, remat_step_result *result, size_t result_bytes) {
+    remat_step_result made = {0};
     NEED(s, "a session");
-    if (!result) result = &unwanted;
+    REQUIRE(s->optimizer, INVALID, "this session has no optimizer; name one in the config");
+    REQUIRE(s->micro_steps == 1, INVALID,
+            "the batch of this session's updates comes in %d micro steps; call %s for each, then remat_update",
+            s->micro_steps, rm_session_pass_text(s));
+    REQUIRE(lr >= 0 && isfinite(lr), INVALID, "the learning rate is %g; use a finite number of at least 0", lr);
+    TRY(step(s, lr, &made));
+    rm_give(result, result_bytes, &made, sizeof made);
+    return REMAT_OK;
+}
+
+remat_status remat_evaluate_sized(remat_session *s, remat_step_result *result, size_t result_bytes) {
+    remat_step_result made = {0};
+    NEED(s, "a session");
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it cannot run");
     TRY(rm_session_check_inputs(s));
-    *result = (remat_step_result){0};
     begin_pass(s, false);
     TRY(rm_run(&s->runner, &s->chain.evaluation, &s->evaluation));
-    TRY(end_pass(s, result));
+    TRY(end_pass(s, &made));
     s->evaluated = true;
+    rm_give(result, result_bytes, &made, sizeof made);
     return REMAT_OK;
 }
 

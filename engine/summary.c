@@ -2,6 +2,7 @@
  * remat_session_plan. */
 #include <string.h>
 
+#include "engine/abi.h"
 #include "engine/budget.h"
 
 static uint64_t resident_bytes(const remat_session *s, const char *name) {
@@ -10,8 +11,7 @@ static uint64_t resident_bytes(const remat_session *s, const char *name) {
     return 0;
 }
 
-remat_plan_summary remat_session_plan(const remat_session *s) {
-    if (!s) return (remat_plan_summary){0};
+static remat_plan_summary summary_of(const remat_session *s) {
     const rm_schedule *schedule = rm_session_schedule(s);
     const rm_verdict *verdict = &schedule->verdict;
     remat_plan_summary plan = {
@@ -59,21 +59,28 @@ remat_plan_summary remat_session_plan(const remat_session *s) {
     return plan;
 }
 
-remat_products remat_session_products(const remat_session *s) {
-    rm_products known = {.shapes = 0};
-    if (s && s->api->products && s->device) s->api->products(s->device, &known);
-    return (remat_products){.shapes = known.shapes,
-                            .in_fp32 = known.in_fp32,
-                            .by_cublas = known.by_cublas,
-                            .split = known.split,
-                            .alone = known.alone,
-                            .whole = known.whole,
-                            .batched = known.batched,
-                            .blocks = known.blocks};
+void remat_session_plan_sized(const remat_session *s, remat_plan_summary *out, size_t out_bytes) {
+    remat_plan_summary plan = s ? summary_of(s) : (remat_plan_summary){0};
+    rm_give(out, out_bytes, &plan, sizeof plan);
 }
 
-remat_recordings remat_session_recordings(const remat_session *s) {
+void remat_session_products_sized(const remat_session *s, remat_products *out, size_t out_bytes) {
+    rm_products known = {.shapes = 0};
+    if (s && s->api->products && s->device) s->api->products(s->device, &known);
+    remat_products products = {.shapes = known.shapes,
+                               .in_fp32 = known.in_fp32,
+                               .by_cublas = known.by_cublas,
+                               .split = known.split,
+                               .alone = known.alone,
+                               .whole = known.whole,
+                               .batched = known.batched,
+                               .blocks = known.blocks};
+    rm_give(out, out_bytes, &products, sizeof products);
+}
+
+void remat_session_recordings_sized(const remat_session *s, remat_recordings *out, size_t out_bytes) {
     rm_recordings known = {.calls = 0};
     if (s && s->api->recordings && s->runner.queue) s->api->recordings(s->runner.queue, &known);
-    return (remat_recordings){known.calls, known.graphs, known.bytes, known.limit_bytes, known.ended};
+    remat_recordings recordings = {known.calls, known.graphs, known.bytes, known.limit_bytes, known.ended};
+    rm_give(out, out_bytes, &recordings, sizeof recordings);
 }

@@ -1,6 +1,7 @@
 /* sweeps.c: which sweep runs each node, and in which order sweeps run (chain.h). Main entry: rm_chain_find_sweeps.
  *
- * Along time a node joins the first sweep that may run it: all it reads is made there or before, in the direction that it
+ * What comes before time is cut by depth, and comes first.
+ *    * Along time a node joins the first sweep that may run it: all it reads is made there or before, in the direction that it
  * wants. What works in either direction (an element-wise layer, a reversal) and reads nothing that stages make runs where
  * it is read: a copy of an input need not be handed on.
  *   What training needs is placed first, as if there were nothing else: the order in which gradients are added up, and so
@@ -13,10 +14,10 @@
 typedef enum { ANY, UP, DOWN } direction;
 
 typedef struct {
-    int64_t timesteps, batch;
+    int64_t timesteps, batch; /* 0: a stage cut by depth */
     direction direction;
     bool whole;
-    int32_t n_nodes;
+    int32_t n_nodes, number; /* number: of the sweep that it becomes */
 } candidate;
 
 typedef struct {
@@ -43,6 +44,11 @@ static int32_t maker(const rm_chain *chain, int32_t value) {
     return value && v->origin == RM_VALUE_RESULT ? chain->sweep_of[v->node] : -1;
 }
 
+/* Before all sweeps along time, or in a graph without any. */
+static bool is_by_depth(const rm_chain *chain, int32_t n) {
+    return chain->role[n] == RM_ROLE_CHAIN && !first_input(chain, n)->sequence;
+}
+
 /* ---- As early as may be ------------------------------------------------------------------------------------------ */
 
 /* The first sweep that has all a node reads: the one that makes it, if it makes it tile by tile, or else the next. */
@@ -52,15 +58,22 @@ static int32_t earliest(const finder *f, int32_t n) {
     for (int i = 0; i < RM_MAX_IN; i++) {
         int32_t x = graph->node[n].x[i], made = maker(f->chain, x);
         if (made < 0) continue;
-        bool by_tiles = graph->value[x].sequence && !f->candidate[made].whole;
+        bool by_tiles = graph->value[x].sequence && f->candidate[made].timesteps && !f->candidate[made].whole;
         if (made + !by_tiles > first) first = made + !by_tiles;
     }
     return first;
 }
 
 static bool may_join(const candidate *c, const rm_value *x, direction wanted) {
-    return !c->whole && c->timesteps == x->desc.dim[0] && c->batch == x->desc.dim[1] &&
+    return c->timesteps && !c->whole && c->timesteps == x->desc.dim[0] && c->batch == x->desc.dim[1] &&
            (wanted == ANY || c->direction == ANY || c->direction == wanted);
+}
+
+static remat_status add_candidate(finder *f, candidate c) {
+    REQUIRE(rm_grow(&f->candidate, &f->capacity, f->count + 1, sizeof *f->candidate), MEMORY,
+            "out of memory for %d sweeps", f->count + 1);
+    f->candidate[f->count++] = c;
+    return REMAT_OK;
 }
 
 static remat_status join(finder *f, int32_t n) {
@@ -69,11 +82,8 @@ static remat_status join(finder *f, int32_t n) {
     direction direction = wanted(f->chain, n);
     int32_t i = whole ? f->count : earliest(f, n);
     while (i < f->count && !may_join(&f->candidate[i], x, direction)) i++;
-    if (i == f->count) {
-        REQUIRE(rm_grow(&f->candidate, &f->capacity, i + 1, sizeof *f->candidate), MEMORY,
-                "out of memory for %d sweeps", i + 1);
-        f->candidate[f->count++] = (candidate){.timesteps = x->desc.dim[0], .batch = x->desc.dim[1], .whole = whole};
-    }
+    if (i == f->count)
+        TRY(add_candidate(f, (candidate){.timesteps = x->desc.dim[0], .batch = x->desc.dim[1], .whole = whole}));
     if (direction != ANY) f->candidate[i].direction = direction;
     f->chain->sweep_of[n] = i;
     return REMAT_OK;
@@ -106,6 +116,7 @@ static bool reads_resident(const rm_chain *chain, int32_t n) {
 }
 
 static void put_off(finder *f, int32_t n) {
+    if (is_by_depth(f->chain, n)) return;
     int32_t reader = first_reader(f, n);
     if (f->chain->role[n] == RM_ROLE_POST) {
         if (f->chain->sweep_of[n] < 0) f->chain->sweep_of[n] = reader < f->count ? reader : f->count - 1;
@@ -125,22 +136,23 @@ static remat_status settle(finder *f, const rm_chain_config *config) {
     const remat_graph *graph = chain->graph;
     for (int32_t n = 0; n < graph->n_nodes; n++)
         if (chain->sweep_of[n] >= 0) f->candidate[chain->sweep_of[n]].n_nodes++;
-    chain->sweep = rm_calloc((size_t)f->count, sizeof *chain->sweep);
+    chain->sweep = rm_calloc((size_t)f->count + 1, sizeof *chain->sweep);
     REQUIRE(chain->sweep, MEMORY, "out of memory for %d sweeps", f->count);
     for (int32_t i = 0; i < f->count; i++) {
-        const candidate *c = &f->candidate[i];
+        candidate *c = &f->candidate[i];
         if (!c->n_nodes) continue;
-        int64_t tile = c->whole ? c->timesteps : rm_tile_of(config->tile, c->timesteps, c->batch, config->kernels);
+        bool whole = c->whole || !c->timesteps;
+        int64_t tile = whole ? c->timesteps : rm_tile_of(config->tile, c->timesteps, c->batch, config->kernels);
         chain->sweep[chain->n_sweeps] = (rm_sweep){.timesteps = c->timesteps,
                                                    .batch = c->batch,
                                                    .tile = tile,
-                                                   .count = (c->timesteps + tile - 1) / tile,
+                                                   .count = tile ? (c->timesteps + tile - 1) / tile : 1,
                                                    .down = c->direction == DOWN,
                                                    .whole = c->whole};
-        for (int32_t n = 0; n < graph->n_nodes; n++)
-            if (chain->sweep_of[n] == i) chain->sweep_of[n] = chain->n_sweeps;
-        chain->n_sweeps++;
+        c->number = chain->n_sweeps++;
     }
+    for (int32_t n = 0; n < graph->n_nodes; n++)
+        if (chain->sweep_of[n] >= 0) chain->sweep_of[n] = f->candidate[chain->sweep_of[n]].number;
     return REMAT_OK;
 }
 
@@ -150,7 +162,7 @@ static remat_status place(finder *f, bool used) {
     const remat_graph *graph = chain->graph;
     for (int32_t n = 0; n < graph->n_nodes; n++) {
         if ((chain->use[graph->node[n].y] != RM_UNUSED) != used) continue;
-        if (chain->role[n] == RM_ROLE_CHAIN) TRY(join(f, n));
+        if (chain->role[n] == RM_ROLE_CHAIN && !is_by_depth(chain, n)) TRY(join(f, n));
         if (chain->role[n] == RM_ROLE_POST) follow(f, n);
     }
     for (int32_t n = graph->n_nodes - 1; n >= 0; n--) {
@@ -162,17 +174,15 @@ static remat_status place(finder *f, bool used) {
     return REMAT_OK;
 }
 
-/* A stage begins at every node with weights, or every `tile` nodes where that is asked for. */
-static remat_status by_depth(rm_chain *chain, const rm_chain_config *config) {
-    chain->sweep = rm_calloc((size_t)chain->graph->n_nodes, sizeof *chain->sweep);
-    REQUIRE(chain->sweep, MEMORY, "out of memory for the stages");
-    int32_t i = 0;
+/* A stage begins at every node with weights, or, in a graph without time, every `tile` nodes where that is asked for. */
+static remat_status place_by_depth(finder *f, const rm_chain_config *config) {
+    rm_chain *chain = f->chain;
+    int64_t i = 0, tile = chain->timed ? 0 : config->tile;
     for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
-        if (chain->role[n] != RM_ROLE_CHAIN) continue;
-        bool begins = config->tile ? i % config->tile == 0 : chain->graph->node[n].op->weights != 0;
-        if (i == 0 || begins) chain->sweep[chain->n_sweeps++] = (rm_sweep){.count = 1};
-        chain->sweep_of[n] = chain->n_sweeps - 1;
-        i++;
+        if (!is_by_depth(chain, n)) continue;
+        bool begins = tile ? i % tile == 0 : chain->graph->node[n].op->weights != 0;
+        if (i++ == 0 || begins) TRY(add_candidate(f, (candidate){.direction = UP}));
+        chain->sweep_of[n] = f->count - 1;
     }
     return REMAT_OK;
 }
@@ -205,9 +215,9 @@ remat_status rm_chain_find_sweeps(rm_chain *chain, const rm_chain_config *config
         chain->sweep_of[n] = -1;
         chain->timed |= chain->role[n] == RM_ROLE_CHAIN && first_input(chain, n)->sequence;
     }
-    remat_status status = REMAT_OK;
+    remat_status status = place_by_depth(&f, config);
     for (int used = 1; used >= 0 && !status && chain->timed; used--) status = place(&f, used);
-    if (!status) status = chain->timed ? settle(&f, config) : by_depth(chain, config);
+    if (!status) status = settle(&f, config);
     rm_free(f.candidate);
     if (status) return status;
     REQUIRE(chain->n_sweeps, INVALID, "nothing to compute: neither the loss nor an output depends on any operation");

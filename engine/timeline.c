@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/abi.h"
 #include "engine/session.h"
 #include "memory/host.h"
 
@@ -40,7 +41,8 @@ static remat_status allocate(int64_t count, remat_live_point **points) {
     return REMAT_OK;
 }
 
-remat_status remat_plan_timeline(const remat_session *s, remat_live_point **points, int64_t *count) {
+remat_status remat_plan_timeline_sized(const remat_session *s, remat_live_point **points, size_t point_bytes,
+                                       int64_t *count) {
     NEED(s, "a session");
     NEED(points && count, "a place for the result");
     const rm_problem *problem = rm_session_problem(s);
@@ -53,6 +55,9 @@ remat_status remat_plan_timeline(const remat_session *s, remat_live_point **poin
     if (!status) {
         fill_bytes(problem, &schedule->lifetimes, n, point);
         for (int64_t i = 0; i < n; i++) point[i].step = i, point[i].begin_ns = begin_ns[i];
+        status = rm_give_list((void **)&point, n, sizeof *point, point_bytes);
+    }
+    if (!status) {
         *points = point;
         *count = n;
     } else {
@@ -72,7 +77,8 @@ remat_status remat_trace_next(remat_session *s) {
     return REMAT_OK;
 }
 
-remat_status remat_traced_timeline(const remat_session *s, remat_live_point **points, int64_t *count) {
+remat_status remat_traced_timeline_sized(const remat_session *s, remat_live_point **points, size_t point_bytes,
+                                         int64_t *count) {
     NEED(s, "a session");
     NEED(points && count, "a place for the result");
     int64_t n = 0, n_steps = s->training.plan.n_steps;
@@ -81,8 +87,15 @@ remat_status remat_traced_timeline(const remat_session *s, remat_live_point **po
     REQUIRE(n == n_steps, INVALID,
             "%lld of the plan's %lld steps were traced: the pass has not come to its end; call %s first", (long long)n,
             (long long)n_steps, s->ran_forward ? "remat_backward" : rm_session_pass_text(s));
-    TRY(allocate(n, points));
-    memcpy(*points, traced, (size_t)n * sizeof *traced);
+    remat_live_point *copy = NULL;
+    TRY(allocate(n, &copy));
+    memcpy(copy, traced, (size_t)n * sizeof *traced);
+    remat_status status = rm_give_list((void **)&copy, n, sizeof *copy, point_bytes);
+    if (status) {
+        free(copy);
+        return status;
+    }
+    *points = copy;
     *count = n;
     return REMAT_OK;
 }

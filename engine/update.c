@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/abi.h"
 #include "engine/session.h"
 #include "memory/host.h"
 
@@ -27,9 +28,10 @@ remat_bucket rm_session_bucket(const remat_session *s, int64_t index) {
                           .first = s->graph->value[first->value].name};
 }
 
-remat_bucket remat_bucket_info(const remat_session *s, int64_t index) {
-    if (index < 0 || index >= remat_bucket_count(s)) return (remat_bucket){.index = -1};
-    return rm_session_bucket(s, index);
+void remat_bucket_info_sized(const remat_session *s, int64_t index, remat_bucket *out, size_t out_bytes) {
+    bool there = index >= 0 && index < remat_bucket_count(s);
+    remat_bucket bucket = there ? rm_session_bucket(s, index) : (remat_bucket){.index = -1};
+    rm_give(out, out_bytes, &bucket, sizeof bucket);
 }
 
 void remat_parameters_changed(remat_session *s) {
@@ -225,7 +227,9 @@ static remat_status update_all(remat_session *s, double lr) {
     return rm_session_end_update(s, lr);
 }
 
-remat_status remat_update(remat_session *s, double lr, remat_step_result *result) {
+/* Of the result it fills the norm alone, which every result has room for. */
+remat_status remat_update_sized(remat_session *s, double lr, remat_step_result *result, size_t result_bytes) {
+    (void)result_bytes;
     NEED(s, "a session");
     REQUIRE(s->optimizer, INVALID, "this session has no optimizer; name one in the config");
     REQUIRE(rm_session_has_gradients(s) || s->micro_steps > 1, INVALID,

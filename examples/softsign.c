@@ -76,10 +76,11 @@ static const remat_sample samples[] = {
  * kept; and forward is as cheap as reading y would be: a stage that is kept lean runs it again. */
 #define DESCRIPTOR(its_backward)                                                                                       \
     {                                                                                                                  \
-        .name = "softsign", .doc = "y = u / (1 + |u|), u = x slope; x (..,C), slope (C)", .n_in = INPUTS,              \
-        .weights = 1u << SLOPE, .time = REMAT_TIME_POINTWISE, .saves = {.in = 1u << X | 1u << SLOPE}, .infer = infer,  \
-        .cost = cost, .on[REMAT_ON_CPU] = {.forward = forward, .backward = its_backward}, .cheap = true,               \
-        .samples = samples, .n_samples = sizeof samples / sizeof *samples                                              \
+        .struct_bytes = sizeof(remat_op), .name = "softsign",                                                          \
+        .doc = "y = u / (1 + |u|), u = x slope; x (..,C), slope (C)", .n_in = INPUTS, .weights = 1u << SLOPE,          \
+        .time = REMAT_TIME_POINTWISE, .saves = {.in = 1u << X | 1u << SLOPE}, .infer = infer, .cost = cost,            \
+        .on[REMAT_ON_CPU] = {.forward = forward, .backward = its_backward}, .cheap = true, .samples = samples,         \
+        .n_samples = sizeof samples / sizeof *samples                                                                  \
     }
 const remat_op NAME(softsign) = DESCRIPTOR(backward);
 const remat_op NAME(broken_softsign) = DESCRIPTOR(broken_backward);

@@ -9,7 +9,7 @@
 #include "ops/cuda/cuda_queue.h"
 #include "ops/op.h"
 
-enum { LONGEST_NAME = 40 };
+enum { LONGEST_NAME = 40, LONGEST_STATE = 20 };
 
 remat_status remat_refuse(const char *format, ...) {
     NEED(format, "a sentence");
@@ -29,10 +29,22 @@ void *remat_cuda_stream(const remat_call *call) {
     return call && call->queue ? ((const rm_cuda_queue *)call->queue)->stream : NULL;
 }
 
+void remat_sum_over_ranks(const remat_call *call, double *values, int64_t count) {
+    const rm_talk *talk = call ? call->ranks : NULL;
+    if (talk) talk->sum(talk->owner, values, count);
+}
+
 static remat_status check_inputs(const rm_op *op) {
     uint32_t beyond = ~0u << op->n_in;
-    REQUIRE(!((op->optional | op->weights | op->discrete | op->saves.in) & beyond), INVALID,
-            "%s: optional, weights, discrete or saves.in has a bit for an input behind its %d", op->name, op->n_in);
+    REQUIRE(!((op->optional | op->weights | op->discrete | op->buffers | op->saves.in) & beyond), INVALID,
+            "%s: optional, weights, discrete, buffers or saves.in has a bit for an input behind its %d", op->name,
+            op->n_in);
+    REQUIRE(!(op->buffers & (op->weights | op->discrete | op->saves.in | 1u)), INVALID,
+            "%s: a buffer is x[0], or marked in weights, discrete or saves.in; `fact` alone sees buffers, and has no "
+            "gradient",
+            op->name);
+    REQUIRE(op->fact_bytes || !(op->buffers || op->talks), INVALID,
+            "%s: it has buffers, or talks, but no fact_bytes: what a step does once is its fact", op->name);
     REQUIRE(!(op->optional & 1), INVALID, "%s: x[0] is marked optional; it is always given", op->name);
     REQUIRE(!op->discrete || op->bound, INVALID, "%s: it has discrete inputs, but no bound for them", op->name);
     REQUIRE((op->n_state > 0) == (op->time == RM_TIME_RECURRENT), INVALID,
@@ -49,9 +61,14 @@ static remat_status check_kernels(const rm_op *op) {
             "%s: of define_forward and define_backward there is only one", op->name);
     REQUIRE(!defined || !cpu->rebuild == !op->define_rebuild, INVALID,
             "%s: of rebuild and define_rebuild there is only one", op->name);
-    for (int device = 0; device < RM_DEVICE_KINDS; device++)
-        REQUIRE(!op->on[device].pack == !op->on[device].packed_bytes, INVALID,
-                "%s: of pack and packed_bytes there is only one", op->name);
+    REQUIRE(!defined || !cpu->fact == !op->define_fact, INVALID, "%s: of fact and define_fact there is only one",
+            op->name);
+    for (int device = 0; device < RM_DEVICE_KINDS; device++) {
+        const rm_op_device *on = &op->on[device];
+        REQUIRE(!on->pack == !on->packed_bytes, INVALID, "%s: of pack and packed_bytes there is only one", op->name);
+        REQUIRE(!on->forward || !on->fact == !op->fact_bytes, INVALID, "%s: of fact and fact_bytes there is only one",
+                op->name);
+    }
     return REMAT_OK;
 }
 
@@ -60,10 +77,9 @@ static remat_status check_lean(const rm_op *op) {
     REQUIRE(!rebuild || !op->cheap, INVALID, "%s: it has rebuild and is cheap: one or the other", op->name);
     REQUIRE(!rebuild || op->aux_bytes, INVALID, "%s: it has rebuild, but no aux to be rebuilt", op->name);
     REQUIRE(!op->rebuilds || rebuild, INVALID, "%s: it has rebuilds, but no rebuild", op->name);
-    bool by_tiles = op->time == RM_TIME_POINTWISE || op->time == RM_TIME_REVERSE;
-    REQUIRE(!op->cheap || (by_tiles && !op->on[RM_DEVICE_CPU].pack), INVALID,
-            "%s: it is cheap, but its forward needs more than a tile of x: states, other tiles or packed weights",
-            op->name);
+    bool alone = op->time != RM_TIME_RECURRENT && op->time != RM_TIME_SUM && op->time != RM_TIME_LAST;
+    REQUIRE(!op->cheap || (alone && !op->on[RM_DEVICE_CPU].pack), INVALID,
+            "%s: it is cheap, but its forward needs more than x: states, other tiles or packed weights", op->name);
     return REMAT_OK;
 }
 
@@ -73,7 +89,11 @@ remat_status rm_op_check_descriptor(const rm_op *op) {
     REQUIRE(op->n_in >= 1 && op->n_in <= RM_MAX_IN && op->n_state >= 0 && op->n_state <= RM_MAX_STATE, INVALID,
             "%s: n_in is %d and n_state %d; use 1 to %d inputs, and up to %d states", op->name, op->n_in, op->n_state,
             RM_MAX_IN, RM_MAX_STATE);
-    REQUIRE((unsigned)op->time <= RM_TIME_WHOLE, INVALID, "%s: there is no time number %d", op->name, (int)op->time);
+    for (int k = 0; k < op->n_state; k++)
+        REQUIRE(!op->state_name[k] || (*op->state_name[k] && strlen(op->state_name[k]) <= LONGEST_STATE), INVALID,
+                "%s: the name of state %d is \"%.60s\"; use 1 to %d bytes", op->name, k, op->state_name[k],
+                LONGEST_STATE);
+    REQUIRE((unsigned)op->time <= RM_TIME_BEGIN, INVALID, "%s: there is no time number %d", op->name, (int)op->time);
     REQUIRE(op->infer && op->cost, INVALID, "%s: it has no infer or no cost", op->name);
     TRY(check_inputs(op));
     TRY(check_kernels(op));
@@ -109,11 +129,12 @@ static remat_status check_bytes(const rm_op *op, const char *what, uint64_t byte
 
 remat_status rm_op_check_demands(const rm_op *op, const rm_desc *x, const rm_desc *y, const void *attr,
                                  rm_device_kind device) {
-    static const char *const name[] = {"forward", "backward", "rebuild"};
+    static const char *const name[] = {"forward", "backward", "rebuild", "fact"};
     const rm_op_device *on = &op->on[device];
     if (op->aux_bytes) TRY(check_bytes(op, "aux_bytes", op->aux_bytes(x, attr)));
+    if (op->fact_bytes) TRY(check_bytes(op, "fact_bytes", op->fact_bytes(x, attr)));
     if (on->fixed_bytes) TRY(check_bytes(op, "fixed_bytes", on->fixed_bytes(x, attr)));
-    for (int pass = RM_FORWARD; pass <= RM_REBUILD; pass++) {
+    for (int pass = RM_FORWARD; pass <= RM_FACT; pass++) {
         if (!rm_op_kernel(op, device, (rm_pass)pass)) continue;
         rm_cost cost = {0};
         op->cost(x, y, attr, (rm_pass)pass, &cost);

@@ -18,6 +18,7 @@ typedef remat_pass rm_pass;
 #define RM_FORWARD REMAT_FORWARD
 #define RM_BACKWARD REMAT_BACKWARD
 #define RM_REBUILD REMAT_REBUILD
+#define RM_FACT REMAT_FACT
 typedef remat_device_kind rm_device_kind;
 #define RM_DEVICE_CPU REMAT_ON_CPU
 #define RM_DEVICE_CUDA REMAT_ON_CUDA
@@ -29,6 +30,7 @@ typedef remat_time rm_time;
 #define RM_TIME_LAST REMAT_TIME_LAST
 #define RM_TIME_REVERSE REMAT_TIME_REVERSE
 #define RM_TIME_WHOLE REMAT_TIME_WHOLE
+#define RM_TIME_BEGIN REMAT_TIME_BEGIN
 typedef remat_key rm_key;
 typedef remat_call rm_call;
 typedef remat_kernel rm_kernel;
@@ -51,13 +53,25 @@ remat_status rm_op_check_demands(const rm_op *op, const rm_desc *x, const rm_des
 /* Of a sequence it makes a sequence. */
 static inline bool rm_op_keeps_time(const rm_op *op) { return op->time != RM_TIME_SUM && op->time != RM_TIME_LAST; }
 /* Its input must be a sequence. */
-static inline bool rm_op_needs_time(const rm_op *op) { return op->time != RM_TIME_POINTWISE && op->time != RM_TIME_SUM; }
+static inline bool rm_op_needs_time(const rm_op *op) {
+    return op->time == RM_TIME_RECURRENT || op->time == RM_TIME_LAST || op->time == RM_TIME_REVERSE;
+}
+
+/* Inputs without a time axis, the same for all tiles. */
+static inline bool rm_op_shares(const rm_op *op, int input) { return (op->weights | op->buffers) >> input & 1; }
 
 /* NULL: this device lacks it. */
 static inline rm_kernel *rm_op_kernel(const rm_op *op, rm_device_kind device, rm_pass pass) {
     const rm_op_device *on = &op->on[device];
-    return pass == RM_FORWARD ? on->forward : pass == RM_BACKWARD ? on->backward : on->rebuild;
+    rm_kernel *const kernel[] = {on->forward, on->backward, on->rebuild, on->fact};
+    return kernel[pass];
 }
+
+/* What call->ranks is. */
+typedef struct {
+    void (*sum)(void *owner, double *values, int64_t count);
+    void *owner;
+} rm_talk;
 
 /* The list, in the order of ops.def. */
 extern const rm_op *const rm_ops[];
@@ -69,7 +83,8 @@ const rm_op *rm_op_at_f64(int32_t i);
 
 /* The CUDA column of a descriptor, RM_CUDA(mul, forward): the launcher in ops/elementwise/mul.cu, or NULL in a build without. */
 #if (defined REMAT_HAVE_CUDA || defined RM_CUDA_EMULATED) && !defined RM_REAL_DOUBLE
-#define OP(folder, name) extern rm_kernel rm_##name##_forward_cuda, rm_##name##_backward_cuda, rm_##name##_rebuild_cuda;
+#define OP(folder, name) extern rm_kernel rm_##name##_forward_cuda, rm_##name##_backward_cuda, rm_##name##_rebuild_cuda,       \
+    rm_##name##_fact_cuda;
 #include "ops/ops.def"
 #undef OP
 #define RM_CUDA(name, pass) rm_##name##_##pass##_cuda
@@ -88,6 +103,10 @@ typedef struct {
 typedef struct {
     double epsilon;
 } rm_layer_norm_attr;
+typedef struct {
+    double momentum, epsilon;
+    int64_t axis, sync; /* of the channels; 0 or 1: over all ranks */
+} rm_batch_norm_attr;
 typedef struct {
     int64_t first, count;
 } rm_slice_attr;

@@ -350,7 +350,8 @@ static void fill_in(rm_ddp *ddp) {
     rm_ddp_config *c = &ddp->config;
     if (!c->first_bucket_bytes) c->first_bucket_bytes = UINT64_C(1) << 20;
     if (!c->bucket_bytes) c->bucket_bytes = UINT64_C(25) << 20;
-    ddp->ranks = (remat_ranks){.context = ddp,
+    ddp->ranks = (remat_ranks){.struct_bytes = sizeof ddp->ranks,
+                               .context = ddp,
                                .rank = rm_group_rank(c->group),
                                .size = rm_group_size(c->group),
                                .first_bucket_bytes = c->first_bucket_bytes,

@@ -56,6 +56,8 @@ remat_status rm_ddp_share_text(rm_ddp *ddp, const char *text, char **out);
  * settings (remat_settings_text): a difference is PEER, on all ranks, and names two ranks and both settings. Learning rates
  * are compared by the session itself, in every step. */
 remat_status rm_ddp_broadcast(rm_ddp *ddp, remat_session *session);
+/* Collective: buffers as rank 0 has them. */
+remat_status rm_ddp_broadcast_buffers(rm_ddp *ddp, remat_session *session);
 
 /* For metrics: of the last step. Bytes that went into collectives; the time they took on the group's thread, waiting for
  * other ranks to come, and on GPUs for the backward pass to get there, included; and how long the session waited for them (sums of losses and norms, which queue up behind

@@ -133,19 +133,23 @@ remat_status rm_ddp_share_text(rm_ddp *ddp, const char *text, char **out) {
 /* ---- Parameters -------------------------------------------------------------------------------------------------- */
 
 /* A line for each: "lstm.weight_hh_l0 (16,4) f32". */
-static remat_status list_parameters(const remat_session *session, char **text, size_t *bytes) {
+static remat_status list(const remat_session *session, remat_kind kind, FILE *out) {
     static const char *const types[] = {[REMAT_F32] = "f32", [REMAT_F64] = "f64", [REMAT_I32] = "i32"};
-    FILE *out = open_memstream(text, bytes);
-    REQUIRE(out, MEMORY, "no memory for the list of parameters");
-    remat_status status = REMAT_OK;
-    for (int64_t i = 0; i < remat_count(session, REMAT_PARAM) && !status; i++) {
+    for (int64_t i = 0; i < remat_count(session, kind); i++) {
         remat_array array;
-        status = remat_array_info(session, REMAT_PARAM, i, &array);
-        if (status) break;
+        TRY(remat_array_info(session, kind, i, &array));
         fprintf(out, "%s (", array.name);
         for (int d = 0; d < array.rank; d++) fprintf(out, "%s%lld", d ? "," : "", (long long)array.dim[d]);
         fprintf(out, ") %s\n", types[array.dtype]);
     }
+    return REMAT_OK;
+}
+
+static remat_status list_parameters(const remat_session *session, char **text, size_t *bytes) {
+    FILE *out = open_memstream(text, bytes);
+    REQUIRE(out, MEMORY, "no memory for the list of parameters");
+    remat_status status = list(session, REMAT_PARAM, out);
+    if (!status) status = list(session, REMAT_BUFFER, out);
     const bool bad = ferror(out);
     if (fclose(out) || bad) status = rm_fail(REMAT_MEMORY, "no memory for the list of parameters");
     return status;
@@ -180,16 +184,16 @@ static remat_status compare_settings(rm_ddp *ddp, const remat_session *session) 
 
 typedef enum { MEASURE, READ, WRITE } errand;
 
-/* Parameters from byte *first of number *index on, as many as `room` holds: their bytes, and what comes next. */
-static remat_status pass(remat_session *session, errand what, int64_t *index, uint64_t *first, char *room,
-                         uint64_t *bytes) {
-    const int64_t count = remat_count(session, REMAT_PARAM);
+/* Arrays from byte *first of number *index on, as many as `room` holds: their bytes, and what comes next. */
+static remat_status pass(remat_session *session, remat_kind kind, errand what, int64_t *index, uint64_t *first,
+                         char *room, uint64_t *bytes) {
+    const int64_t count = remat_count(session, kind);
     for (*bytes = 0; *index < count && *bytes < SENT_AT_ONCE;) {
         remat_array array;
-        TRY(remat_array_info(session, REMAT_PARAM, *index, &array));
+        TRY(remat_array_info(session, kind, *index, &array));
         uint64_t left = SENT_AT_ONCE - *bytes, some = array.bytes - *first < left ? array.bytes - *first : left;
-        if (what == READ) TRY(remat_read_part(session, REMAT_PARAM, *index, *first, room + *bytes, some));
-        if (what == WRITE) TRY(remat_write_part(session, REMAT_PARAM, *index, *first, room + *bytes, some));
+        if (what == READ) TRY(remat_read_part(session, kind, *index, *first, room + *bytes, some));
+        if (what == WRITE) TRY(remat_write_part(session, kind, *index, *first, room + *bytes, some));
         *bytes += some;
         *first += some;
         if (*first < array.bytes) break; /* the room is full */
@@ -200,14 +204,23 @@ static remat_status pass(remat_session *session, errand what, int64_t *index, ui
 }
 
 /* Many small ones in one broadcast: what a transport takes for each is most of what they take. */
-static remat_status send_parameters(rm_ddp *ddp, remat_session *session, char *room) {
+static remat_status send_arrays(rm_ddp *ddp, remat_session *session, remat_kind kind, char *room) {
     int64_t index = 0, sent = 0;
-    for (uint64_t first = 0, start = 0, bytes; index < remat_count(session, REMAT_PARAM);) {
-        TRY(pass(session, ddp->ranks.rank ? MEASURE : READ, &index, &first, room, &bytes));
+    for (uint64_t first = 0, start = 0, bytes; index < remat_count(session, kind);) {
+        TRY(pass(session, kind, ddp->ranks.rank ? MEASURE : READ, &index, &first, room, &bytes));
         TRY(send_text(ddp, 0, RM_TAG_PARAMETERS, room, bytes));
-        if (ddp->ranks.rank) TRY(pass(session, WRITE, &sent, &start, room, &bytes));
+        if (ddp->ranks.rank) TRY(pass(session, kind, WRITE, &sent, &start, room, &bytes));
     }
     return REMAT_OK;
+}
+
+static remat_status send_all(rm_ddp *ddp, remat_session *session, bool parameters) {
+    char *room = rm_malloc(SENT_AT_ONCE);
+    REQUIRE(room, MEMORY, "no memory to send arrays by way of (%d bytes)", SENT_AT_ONCE);
+    remat_status status = parameters ? send_arrays(ddp, session, REMAT_PARAM, room) : REMAT_OK;
+    if (!status) status = send_arrays(ddp, session, REMAT_BUFFER, room);
+    rm_free(room);
+    return status;
 }
 
 /* So that a sentence of the first step already has the names. */
@@ -224,9 +237,9 @@ remat_status rm_ddp_broadcast(rm_ddp *ddp, remat_session *session) {
     TRY(compare_parameters(ddp, session));
     TRY(compare_settings(ddp, session));
     TRY(know_buckets(ddp, session));
-    char *room = rm_malloc(SENT_AT_ONCE);
-    REQUIRE(room, MEMORY, "no memory to send parameters by way of (%d bytes)", SENT_AT_ONCE);
-    remat_status status = send_parameters(ddp, session, room);
-    rm_free(room);
-    return status;
+    return send_all(ddp, session, true);
+}
+
+remat_status rm_ddp_broadcast_buffers(rm_ddp *ddp, remat_session *session) {
+    return remat_count(session, REMAT_BUFFER) ? send_all(ddp, session, false) : REMAT_OK;
 }

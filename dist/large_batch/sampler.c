@@ -2,6 +2,7 @@
  * torch.Generator uses, and the shuffle of torch.randperm. Main entry: remat_sampler_create. */
 #include "dist/large_batch/sampler.h"
 
+#include "engine/abi.h"
 #include "memory/host.h"
 
 #include <assert.h>
@@ -89,10 +90,7 @@ static int64_t count_per_rank(const remat_sampler_config *c) {
     return c->drop_last ? c->n / c->replicas : (c->n + c->replicas - 1) / c->replicas;
 }
 
-remat_status remat_sampler_create(const remat_sampler_config *config, remat_sampler **out) {
-    NEED(config, "a config");
-    NEED(out, "a place for the sampler");
-    *out = NULL;
+static remat_status check_config(const remat_sampler_config *config) {
     REQUIRE(config->n >= 1, INVALID, "the data set has %lld samples; at least one is needed", (long long)config->n);
     REQUIRE(config->n <= UINT32_MAX, INVALID, "the data set has %lld samples; at most 4294967295 can be shuffled",
             (long long)config->n);
@@ -100,10 +98,20 @@ remat_status remat_sampler_create(const remat_sampler_config *config, remat_samp
             (long long)config->replicas);
     REQUIRE(config->rank >= 0 && config->rank < config->replicas, INVALID, "rank %lld of %lld does not exist",
             (long long)config->rank, (long long)config->replicas);
-    remat_sampler *s = rm_malloc(sizeof *s + (size_t)config->n * sizeof s->order[0]);
-    REQUIRE(s, MEMORY, "no memory for the order of %lld samples (4 bytes each)", (long long)config->n);
-    s->config = *config;
-    s->count = count_per_rank(config);
+    return REMAT_OK;
+}
+
+remat_status remat_sampler_create_sized(const remat_sampler_config *config, size_t config_bytes, remat_sampler **out) {
+    remat_sampler_config ours;
+    NEED(config, "a config");
+    NEED(out, "a place for the sampler");
+    *out = NULL;
+    TRY(rm_take(&ours, sizeof ours, config, config_bytes, "remat_sampler_config"));
+    TRY(check_config(&ours));
+    remat_sampler *s = rm_malloc(sizeof *s + (size_t)ours.n * sizeof s->order[0]);
+    REQUIRE(s, MEMORY, "no memory for the order of %lld samples (4 bytes each)", (long long)ours.n);
+    s->config = ours;
+    s->count = count_per_rank(&ours);
     remat_sampler_set_epoch(s, 0);
     *out = s;
     return REMAT_OK;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/abi.h"
 #include "memory/host.h"
 #include "ops/check/guard.h"
 #include "ops/check/op_run.h"
@@ -48,7 +49,7 @@ typedef struct {
     const char *name;
     rm_op_array *array;
 } named;
-enum { OUTPUTS = 1 + RM_MAX_STATE + RM_MAX_IN + RM_MAX_STATE };
+enum { OUTPUTS = 1 + RM_MAX_STATE + 2 * RM_MAX_IN + RM_MAX_STATE };
 
 static void list_outputs(rm_op_outputs *out, named *list) {
     static const char *const state_name[] = {"state_out[0]", "state_out[1]"};
@@ -56,6 +57,7 @@ static void list_outputs(rm_op_outputs *out, named *list) {
     *list++ = (named){"y", &out->y};
     for (int j = 0; j < RM_MAX_STATE; j++) *list++ = (named){state_name[j], &out->state[j]};
     for (int i = 0; i < RM_MAX_IN; i++) *list++ = (named){rm_op_dx_name[i], &out->dx[i]};
+    for (int i = 0; i < RM_MAX_IN; i++) *list++ = (named){rm_op_x_name[i], &out->buffer[i]};
     for (int j = 0; j < RM_MAX_STATE; j++) *list++ = (named){dstate_name[j], &out->dstate[j]};
 }
 
@@ -120,7 +122,7 @@ static const char *check_shapes_of(const subject *s, const rm_op *op, remat_dtyp
         rm_desc x[RM_MAX_IN], y = {0}, state[RM_MAX_STATE] = {{0}};
         memcpy(x, sample->x, sizeof x);
         for (int i = 0; sample->sequence && i < op->n_in; i++)
-            if (x[i].rank > 0 && !(op->weights >> i & 1)) x[i].dim[0] = tau;
+            if (x[i].rank > 0 && !rm_op_shares(op, i)) x[i].dim[0] = tau;
         if (rm_op_infer(op, x, sample->attr, &y, state))
             return complain("infer refuses it, for %lld timesteps: %s", (long long)tau, remat_last_error());
         if (tau == steps) {
@@ -157,7 +159,7 @@ static rm_cost cost_of(const subject *s, int64_t times, rm_pass pass) {
     rm_desc x[RM_MAX_IN], y = {0}, state[RM_MAX_STATE];
     memcpy(x, sample->x, sizeof x);
     for (int i = 0; i < s->op->n_in; i++)
-        if (x[i].rank >= 0 && !(s->op->weights >> i & 1)) x[i].dim[0] *= times;
+        if (x[i].rank >= 0 && !rm_op_shares(s->op, i)) x[i].dim[0] *= times;
     rm_cost cost = {0};
     if (!rm_op_infer(s->op, x, sample->attr, &y, state)) s->op->cost(x, &y, sample->attr, pass, &cost);
     return cost;
@@ -685,7 +687,7 @@ static remat_status check_operand(const rm_op *op, const rm_sample *sample, int 
     REQUIRE(x->dtype == real || (x->dtype == REMAT_I32 && op->bound), INVALID,
             "%s, sample \"%s\": x[%d] is %s; it must be %s, or integers of which bound says how large they are",
             op->name, sample->name, i, rm_desc_text(x, text), real == REMAT_F32 ? "f32" : "f64 in the op in double");
-    REQUIRE(!sample->sequence || op->weights >> i & 1 || (x->rank >= 2 && x->dim[0] == sample->x[0].dim[0]), INVALID,
+    REQUIRE(!sample->sequence || rm_op_shares(op, i) || (x->rank >= 2 && x->dim[0] == sample->x[0].dim[0]), INVALID,
             "%s, sample \"%s\": x[%d] is %s; in a sequence it begins with (T,B), T as x[0] has it", op->name,
             sample->name, i, rm_desc_text(x, text));
     return REMAT_OK;
@@ -713,7 +715,7 @@ static remat_status check_twins(const rm_op *op, const rm_op *op_f64) {
     TRY(check_samples(op, REMAT_F32));
     TRY(check_samples(op_f64, REMAT_F64));
     bool same = op->n_in == op_f64->n_in && op->n_state == op_f64->n_state && op->time == op_f64->time &&
-                op->weights == op_f64->weights && op->optional == op_f64->optional &&
+                op->weights == op_f64->weights && op->buffers == op_f64->buffers && op->optional == op_f64->optional &&
                 op->discrete == op_f64->discrete && op->attr_bytes == op_f64->attr_bytes &&
                 op->saves.in == op_f64->saves.in && op->saves.out == op_f64->saves.out &&
                 op->saves.state == op_f64->saves.state && op->n_samples == op_f64->n_samples;
@@ -786,17 +788,26 @@ static const char *check_fenced(const rm_op *op, const rm_op *op_f64, remat_op_r
     return wrong;
 }
 
-remat_status remat_op_check(const remat_op *op, const remat_op *op_f64, remat_op_report *report) {
-    NEED(op, "an op");
-    NEED(op_f64, "the op in double");
+static remat_status check(const rm_op *op, const rm_op *op_f64, remat_op_report *report) {
     char before[1024]; /* infer's refusals, which are asked for, are nobody's last error */
-    remat_op_report unwanted;
-    if (!report) report = &unwanted;
-    *report = (remat_op_report){.same_across_threads = true};
     snprintf(before, sizeof before, "%s", remat_last_error());
     TRY(check_twins(op, op_f64));
     const char *wrong = check_fenced(op, op_f64, report);
     REQUIRE(!rm_op_starved, MEMORY, "%s: out of memory for its samples' buffers", op->name);
     REQUIRE(!wrong, INVALID, "%s", wrong);
     return rm_fail(REMAT_OK, "%s", before);
+}
+
+/* Of a report there is also what was found before a promise was seen broken. */
+remat_status remat_op_check_sized(const remat_op *op, const remat_op *op_f64, remat_op_report *report,
+                                  size_t report_bytes) {
+    remat_op_report made = {.same_across_threads = true};
+    rm_op ours, ours_f64;
+    NEED(op, "an op");
+    NEED(op_f64, "the op in double");
+    TRY(rm_take(&ours, sizeof ours, op, op->struct_bytes, "remat_op"));
+    TRY(rm_take(&ours_f64, sizeof ours_f64, op_f64, op_f64->struct_bytes, "remat_op"));
+    remat_status status = check(&ours, &ours_f64, &made);
+    rm_give(report, report_bytes, &made, sizeof made);
+    return status;
 }

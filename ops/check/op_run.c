@@ -14,7 +14,9 @@ static const rm_sample *sample_of(const rm_op_setup *s) { return &s->op->samples
 
 static bool given(const rm_op_setup *s, int i) { return i < s->op->n_in && sample_of(s)->x[i].rank >= 0; }
 
-static bool has_time(const rm_op_setup *s, int i) { return sample_of(s)->sequence && !(s->op->weights >> i & 1); }
+static bool has_time(const rm_op_setup *s, int i) { return sample_of(s)->sequence && !rm_op_shares(s->op, i); }
+
+static bool is_buffer(const rm_op_setup *s, int i) { return s->op->buffers >> i & 1; }
 
 int64_t rm_op_steps(const rm_op_setup *s) { return sample_of(s)->sequence ? sample_of(s)->x[0].dim[0] : 1; }
 int64_t rm_op_tiles(const rm_op_setup *s) { return s->op->time == RM_TIME_WHOLE ? 1 : rm_op_steps(s); }
@@ -82,6 +84,7 @@ void rm_op_inputs_make(const rm_op_setup *s, uint64_t seed, rm_op_inputs *out) {
         bool integer = x[i].dtype == REMAT_I32;
         out->x[i] = integer ? integers(count, s->op->bound ? s->op->bound(x, sample_of(s)->attr, i) : 1, &seed)
                             : reals(count, &seed);
+        for (int64_t k = 0; is_buffer(s, i) && k < out->x[i].count; k++) out->x[i].value[k] = fabs(out->x[i].value[k]);
     }
     if (rm_op_infer(s->op, x, sample_of(s)->attr, &y, state)) return;
     out->dy = reals(rm_desc_count(&y), &seed);
@@ -98,7 +101,7 @@ void rm_op_inputs_free(rm_op_inputs *in) {
 }
 
 void rm_op_outputs_free(rm_op_outputs *out) {
-    for (int i = 0; i < RM_MAX_IN; i++) array_free(&out->dx[i]);
+    for (int i = 0; i < RM_MAX_IN; i++) array_free(&out->dx[i]), array_free(&out->buffer[i]);
     for (int k = 0; k < RM_MAX_STATE; k++) array_free(&out->state[k]), array_free(&out->dstate[k]);
     array_free(&out->y);
 }
@@ -196,7 +199,7 @@ static bool is_defined(const rm_op_setup *s) { return s->define && s->op->define
 /* False: there was no memory, and nothing has run. */
 static bool run_kernel(runner *r, const rm_call *call, rm_pass pass) {
     const rm_op *op = r->s->op;
-    rm_kernel *const defined[] = {op->define_forward, op->define_backward, op->define_rebuild};
+    rm_kernel *const defined[] = {op->define_forward, op->define_backward, op->define_rebuild, op->define_fact};
     if (!is_ready(r)) return false;
     (is_defined(r->s) ? defined[pass] : rm_op_kernel(op, RM_DEVICE_CPU, pass))(call);
     return true;
@@ -252,6 +255,23 @@ static void tile_scratch(runner *r, rm_call *call, rm_pass pass) {
         call->fixed = rm_guard_alloc(&r->memory, on->fixed_bytes(x, call->attr), "the fixed place");
 }
 
+/* Once, before forward, which sees no buffers any more. */
+static const char *fact_of_tile(runner *r, rm_call *forward) {
+    const rm_op *op = r->s->op;
+    rm_desc x[RM_MAX_IN];
+    rm_call c = *forward;
+    if (!op->fact_bytes) return NULL;
+    tile_descs(forward, x);
+    c.y.data = c.aux = NULL;
+    forward->fact = c.fact = rm_guard_alloc(&r->memory, op->fact_bytes(x, c.attr), "fact");
+    for (int i = 0; i < RM_MAX_IN; i++)
+        if (is_buffer(r->s, i)) forward->x[i].data = NULL;
+    tile_scratch(r, &c, RM_FACT);
+    if (!run_kernel(r, &c, RM_FACT)) return no_memory;
+    rm_guard_seal(&r->memory, c.fact);
+    return judge(r, "fact");
+}
+
 static const char *forward_tile(runner *r, int64_t k) {
     const rm_op_setup *s = r->s;
     const rm_op *op = s->op;
@@ -273,6 +293,8 @@ static const char *forward_tile(runner *r, int64_t k) {
         c->state_out[j] = tensor_make(r, state[j], NULL, "state_out");
     }
     if (!s->no_aux) c->aux = rm_guard_alloc(&r->memory, op->aux_bytes ? op->aux_bytes(x, c->attr) : 0, "aux");
+    const char *wrong = fact_of_tile(r, c);
+    if (wrong) return wrong;
     tile_scratch(r, c, RM_FORWARD);
     if (!run_kernel(r, c, RM_FORWARD)) return no_memory;
     rm_guard_seal(&r->memory, c->y.data);
@@ -387,7 +409,7 @@ static void ask_for_gradients(runner *r, int64_t k, rm_call *c) {
     const rm_op_setup *s = r->s;
     for (int i = 0; i < RM_MAX_IN; i++) {
         c->dx[i] = (rm_tensor){c->x[i].desc, NULL};
-        if (!given(s, i) || c->x[i].desc.dtype == REMAT_I32 || !wanted(r, i)) continue;
+        if (!given(s, i) || is_buffer(s, i) || c->x[i].desc.dtype == REMAT_I32 || !wanted(r, i)) continue;
         c->dx[i] = s->op->weights >> i & 1 ? r->dweight[i] : tensor_make(r, c->x[i].desc, NULL, rm_op_dx_name[i]);
     }
     for (int j = 0; j < s->op->n_state; j++) {
@@ -435,7 +457,9 @@ static const char *prepare(runner *r) {
     for (int i = 0; i < RM_MAX_IN; i++) {
         call.x[i].desc = x[i];
         if (!given(s, i) || has_time(s, i)) continue;
-        call.x[i] = r->weight[i] = tensor_make(r, x[i], r->in->x[i].value, rm_op_x_name[i]);
+        bool written = is_buffer(s, i) && !s->evaluate;
+        call.x[i] = r->weight[i] = tensor_make(r, x[i], written ? NULL : r->in->x[i].value, rm_op_x_name[i]);
+        if (written) put(&r->weight[i], r->in->x[i].value);
         if (x[i].dtype == REMAT_I32 || !(s->op->weights >> i & 1)) continue;
         rm_op_array start = array_make(rm_desc_count(&x[i]));
         for (int64_t j = 0; j < start.count; j++) start.value[j] = s->trick == RM_OP_ONTO ? 3 : 0;
@@ -478,12 +502,18 @@ static void collect_forward(runner *r) {
         out->state[j] = array_make(rm_desc_count(&r->state[j]));
         collect(&last->call.state_out[j], &out->state[j], 0, false);
     }
+    for (int i = 0; i < r->s->op->n_in; i++) {
+        if (!is_buffer(r->s, i) || !given(r->s, i)) continue;
+        out->buffer[i] = array_make(rm_desc_count(&r->weight[i].desc));
+        collect(&r->weight[i], &out->buffer[i], 0, false);
+    }
 }
 
 static void collect_backward(runner *r) {
     rm_op_outputs *out = r->out;
     for (int i = 0; i < r->s->op->n_in; i++) {
-        if (!given(r->s, i) || sample_of(r->s)->x[i].dtype == REMAT_I32 || !wanted(r, i)) continue;
+        if (!given(r->s, i) || is_buffer(r->s, i) || sample_of(r->s)->x[i].dtype == REMAT_I32 || !wanted(r, i))
+            continue;
         out->dx[i] = array_make(rm_desc_count(&sample_of(r->s)->x[i]));
         if (r->s->op->weights >> i & 1)
             collect(&r->dweight[i], &out->dx[i], 0, false);

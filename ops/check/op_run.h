@@ -6,7 +6,7 @@
 
 #include "ops/op.h"
 
-enum { RM_OP_MAX_ARRAYS = RM_MAX_IN + 1 + 3 * RM_MAX_STATE };
+enum { RM_OP_MAX_ARRAYS = 2 * RM_MAX_IN + 1 + 3 * RM_MAX_STATE };
 
 typedef struct {
     int64_t count; /* 0: not there */
@@ -22,6 +22,7 @@ typedef struct {
  * what the first one was given. */
 typedef struct {
     rm_op_array y, state[RM_MAX_STATE], dx[RM_MAX_IN], dstate[RM_MAX_STATE];
+    rm_op_array buffer[RM_MAX_IN]; /* what is left in inputs that are buffers */
 } rm_op_outputs;
 
 /* Things backward, and rebuild before it, may be tricked with. Numbers of inputs, RM_OP_OUT and RM_OP_STATE name what is or is not declared in `saves`. */
@@ -60,7 +61,7 @@ extern const void *rm_op_queue;
 int64_t rm_op_steps(const rm_op_setup *setup);
 /* The most tiles that they may be cut into: as many, or 1. */
 int64_t rm_op_tiles(const rm_op_setup *setup);
-/* Random inputs in +-[0.1, 1.1], integers inside their bounds; the same for the same sample and seed. Empty where memory is short. */
+/* Random inputs in +-[0.1, 1.1], buffers above 0, integers inside their bounds; the same for the same sample and seed. Empty where memory is short. */
 void rm_op_inputs_make(const rm_op_setup *setup, uint64_t seed, rm_op_inputs *out);
 void rm_op_inputs_free(rm_op_inputs *inputs);
 void rm_op_outputs_free(rm_op_outputs *outputs);

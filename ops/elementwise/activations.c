@@ -48,6 +48,7 @@ static const rm_sample samples[] = {
                         for (int64_t i = 0; i < n; i++) dx[i] = rm_##op##_backward(dy[i], kept[i]););                  \
     }                                                                                                                  \
     const rm_op RM_OP(op) = {                                                                                          \
+        .struct_bytes = sizeof(rm_op),                                                                                 \
         .name = #op,                                                                                                   \
         .doc = text,                                                                                                   \
         .n_in = 1,                                                                                                     \

@@ -41,6 +41,7 @@ static const rm_sample samples[] = {
 };
 
 const rm_op RM_OP(add) = {
+    .struct_bytes = sizeof(rm_op),
     .name = "add",
     .doc = "y = a + b; same shape",
     .n_in = 2,

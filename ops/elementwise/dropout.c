@@ -127,6 +127,7 @@ static const rm_sample samples[] = {
 };
 
 const rm_op RM_OP(dropout) = {
+    .struct_bytes = sizeof(rm_op),
     .name = "dropout",
     .doc = "y = x mask / (1 - p), mask 0 with probability p; y = x in evaluation; any shape",
     .n_in = 1,

@@ -44,6 +44,7 @@ static const rm_sample samples[] = {
 };
 
 const rm_op RM_OP(mul) = {
+    .struct_bytes = sizeof(rm_op),
     .name = "mul",
     .doc = "y = a b, element by element; same shape",
     .n_in = 2,

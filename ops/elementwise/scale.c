@@ -44,6 +44,7 @@ static const rm_sample samples[] = {
 };
 
 const rm_op RM_OP(scale) = {
+    .struct_bytes = sizeof(rm_op),
     .name = "scale",
     .doc = "y = factor x; any shape",
     .n_in = 1,

@@ -236,6 +236,7 @@ static const rm_sample samples[] = {
 };
 
 const rm_op RM_OP(attention) = {
+    .struct_bytes = sizeof(rm_op),
     .name = "attention",
     .doc = "y = softmax(q k^T / sqrt(C/heads)) v in each head; q, k, v (T,B,C)",
     .n_in = 3,

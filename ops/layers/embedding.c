@@ -75,6 +75,7 @@ static const rm_sample samples[] = {
 };
 
 const rm_op RM_OP(embedding) = {
+    .struct_bytes = sizeof(rm_op),
     .name = "embedding",
     .doc = "y (..,C) = weight[tokens], weight (V,C)",
     .n_in = 2,

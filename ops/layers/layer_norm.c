@@ -120,6 +120,7 @@ static const rm_sample samples[] = {
 };
 
 const rm_op RM_OP(layer_norm) = {
+    .struct_bytes = sizeof(rm_op),
     .name = "layer_norm",
     .doc = "y = (x - mean) / sqrt(variance + epsilon) gain + bias over the last axis; gain, bias (C)",
     .n_in = 3,

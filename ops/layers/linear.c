@@ -112,6 +112,7 @@ static const rm_sample samples[] = {
 };
 
 const rm_op RM_OP(linear) = {
+    .struct_bytes = sizeof(rm_op),
     .name = "linear",
     .doc = "y (..,N) = x (..,C) w^T + b; w (N,C), b (N) optional",
     .n_in = 3,

@@ -80,6 +80,7 @@ static const rm_sample samples[] = {
 };
 
 const rm_op RM_OP(concat) = {
+    .struct_bytes = sizeof(rm_op),
     .name = "concat",
     .doc = "y (..,C1+C2+..) = 2 to 4 inputs (..,C1), (..,C2), .. side by side",
     .n_in = MOST,

@@ -62,6 +62,7 @@ static const rm_sample samples[] = {
 };
 
 const rm_op RM_OP(slice) = {
+    .struct_bytes = sizeof(rm_op),
     .name = "slice",
     .doc = "y (..,count) = columns first .. first + count - 1 of x (..,C)",
     .n_in = 1,

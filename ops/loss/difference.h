@@ -82,7 +82,7 @@ static const rm_sample samples[] = {
 
 /* The descriptor but for doc and attributes. */
 #define RM_DIFFERENCE_OP(op)                                                                                           \
-    .name = #op, .n_in = 2, .time = RM_TIME_SUM, .saves = {.in = 1u << X | 1u << TARGET}, .infer = infer,              \
-    .cost = cost, .define_forward = define_forward, .define_backward = backward,                                       \
-    .on = {{.forward = forward, .backward = backward}, RM_CUDA_KERNELS(op)}, .samples = samples,                       \
-    .n_samples = sizeof samples / sizeof *samples
+    .struct_bytes = sizeof(rm_op), .name = #op, .n_in = 2, .time = RM_TIME_SUM,                                        \
+    .saves = {.in = 1u << X | 1u << TARGET}, .infer = infer, .cost = cost, .define_forward = define_forward,           \
+    .define_backward = backward, .on = {{.forward = forward, .backward = backward}, RM_CUDA_KERNELS(op)},              \
+    .samples = samples, .n_samples = sizeof samples / sizeof *samples

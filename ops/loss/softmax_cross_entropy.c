@@ -261,6 +261,7 @@ static const rm_sample samples[] = {
 };
 
 const rm_op RM_OP(softmax_cross_entropy) = {
+    .struct_bytes = sizeof(rm_op),
     .name = "softmax_cross_entropy",
     .doc = "y = mean over rows of -log softmax(logits)[target], or of -sum q log softmax(logits) with q the smoothed "
            "target, by weight of the target's class if there are weights; logits (..,V), targets (..), class weights "

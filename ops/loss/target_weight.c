@@ -91,6 +91,7 @@ static const rm_sample samples[] = {
 };
 
 const rm_op RM_OP(target_weight) = {
+    .struct_bytes = sizeof(rm_op),
     .name = "target_weight",
     .doc =
         "y = how many targets are not ignored, or the sum of their classes' weights; targets (..), class weights (V)",

@@ -119,6 +119,7 @@ static void rebuild(const rm_call *call) { rm_recurrent_rebuild(RM_CELL_GRU, cal
 #endif
 
 const rm_op RM_OP(gru) = {
+    .struct_bytes = sizeof(rm_op),
     RM_RECURRENT_MEMBERS(gru),
     .doc = "y (T,B,H) = h of a GRU over x (T,B,C); w_ih (3H,C), w_hh (3H,H), b_ih (3H), b_hh (3H); gates r z n",
     .aux_bytes = aux_bytes,

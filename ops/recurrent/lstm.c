@@ -134,6 +134,7 @@ static void rebuild(const rm_call *call) { rm_recurrent_rebuild(RM_CELL_LSTM, ca
 #endif
 
 const rm_op RM_OP(lstm) = {
+    .struct_bytes = sizeof(rm_op),
     RM_RECURRENT_MEMBERS(lstm),
     .doc = "y (T,B,H) = h of an LSTM over x (T,B,C); w_ih (4H,C), w_hh (4H,H), b_ih (4H), b_hh (4H); gates i f g o",
     .aux_bytes = aux_bytes,

@@ -60,6 +60,7 @@ static void define_backward(const rm_call *call) {
 RM_RECURRENT_FUNCTIONS(RM_CELL_RNN_TANH)
 
 const rm_op RM_OP(rnn_tanh) = {
+    .struct_bytes = sizeof(rm_op),
     RM_RECURRENT_MEMBERS(rnn_tanh),
     .doc = "y (T,B,H) = h of a plain RNN over x (T,B,C); w_ih (H,C), w_hh (H,H), b_ih (H), b_hh (H); h = tanh(..)",
 };

@@ -461,7 +461,8 @@ static bool is_rebuilt(const rm_scan *s) {
 }
 
 void rm_scan_describe(const rm_scan *s, rm_op *op) {
-    *op = (rm_op){.name = s->name,
+    *op = (rm_op){.struct_bytes = sizeof *op,
+                  .name = s->name,
                   .doc = "y (T,B,..): a body of other ops, run on one timestep after the other",
                   .n_in = s->n_sequences + s->n_weights,
                   .n_state = s->n_states,

@@ -41,6 +41,7 @@ static const rm_sample samples[] = {
 };
 
 const rm_op RM_OP(last_step) = {
+    .struct_bytes = sizeof(rm_op),
     .name = "last_step",
     .doc = "y (B,..) = x[T-1], x (T,B,..)",
     .n_in = 1,

@@ -51,6 +51,7 @@ static const rm_sample samples[] = {
 };
 
 const rm_op RM_OP(mean_over_time) = {
+    .struct_bytes = sizeof(rm_op),
     .name = "mean_over_time",
     .doc = "y (B,..) = mean over t of x[t], x (T,B,..)",
     .n_in = 1,

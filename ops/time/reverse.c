@@ -43,6 +43,7 @@ static const rm_sample samples[] = {
 };
 
 const rm_op RM_OP(reverse) = {
+    .struct_bytes = sizeof(rm_op),
     .name = "reverse",
     .doc = "y[t] = x[T-1-t], x (T,B,..)",
     .n_in = 1,

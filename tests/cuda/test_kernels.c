@@ -46,7 +46,10 @@ static void compare_array(const rm_op_array *a, const rm_op_array *b, const char
 
 static void compare_outputs(const rm_op_outputs *a, const rm_op_outputs *b, const char *op) {
     compare_array(&a->y, &b->y, op, "y");
-    for (int i = 0; i < RM_MAX_IN; i++) compare_array(&a->dx[i], &b->dx[i], op, "a gradient");
+    for (int i = 0; i < RM_MAX_IN; i++) {
+        compare_array(&a->dx[i], &b->dx[i], op, "a gradient");
+        compare_array(&a->buffer[i], &b->buffer[i], op, "a buffer");
+    }
 }
 
 static void run(const rm_op *op, int sample, int64_t tau, rm_op_outputs *out) {

@@ -348,6 +348,63 @@ START_TEST(losses_by_weight) {
 }
 END_TEST
 
+/* ---- Kernels that talk to other ranks ------------------------------------------------------------------------------- */
+
+static int n_sums;
+static remat_status of_twins(void *context, double *values, int64_t count) {
+    (void)context;
+    n_sums++;
+    for (int64_t i = 0; i < count; i++) values[i] *= 2; /* the other rank has the same */
+    return REMAT_OK;
+}
+static remat_status no_bucket(void *context, const remat_bucket *bucket) {
+    return (void)context, (void)bucket, REMAT_OK;
+}
+
+enum { ROWS = 4, CHANNELS = 300 };
+static void running_statistics(const char *device, float running[2][CHANNELS]) {
+    static float x[ROWS][CHANNELS];
+    const int64_t dim[] = {ROWS, CHANNELS};
+    remat_ranks ranks = {.struct_bytes = sizeof ranks,
+                         .size = 2,
+                         .device = device,
+                         .sum = of_twins,
+                         .reduce = no_bucket,
+                         .wait = no_bucket};
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_graph *g;
+    remat_session *s;
+    CHECKED(remat_graph_create(&g));
+    remat_value mean = remat_buffer(g, "mean", 1, dim + 1, remat_init_zero());
+    remat_value var = remat_buffer(g, "var", 1, dim + 1, remat_init_constant(1));
+    remat_value gain = remat_param(g, "gain", 1, dim + 1, remat_init_constant(1));
+    remat_value in = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, dim);
+    remat_value y = remat_batch_norm(g, in, gain, REMAT_NONE, mean, var, 0.1, 1e-5, true);
+    remat_value w = remat_param(g, "w", 2, (int64_t[]){CHANNELS, CHANNELS}, remat_init_uniform(0.1));
+    config.device = device;
+    config.ranks = &ranks;
+    CHECKED(remat_session_create(g, remat_mse(g, remat_linear(g, y, w, REMAT_NONE), in), &config, &s));
+    for (int i = 0; i < ROWS * CHANNELS; i++) x[i / CHANNELS][i % CHANNELS] = (float)sin(i * i);
+    CHECKED(remat_write(s, REMAT_INPUT, 0, x, sizeof x));
+    CHECKED(remat_forward(s));
+    for (int k = 0; k < 2; k++) CHECKED(remat_read(s, REMAT_BUFFER, k, running[k], sizeof running[k]));
+    remat_session_free(s);
+    remat_graph_free(g);
+}
+
+/* More numbers than are sent at once, of a device that the host does not reach. */
+START_TEST(kernels_talk) {
+    static float cpu[2][CHANNELS], cuda[2][CHANNELS];
+    running_statistics("cpu", cpu);
+    ck_assert_int_eq(n_sums, 2);
+    emulated_device_reset(1);
+    running_statistics("cuda", cuda);
+    ck_assert_int_eq(n_sums, 2 + 2 + 2);
+    for (int k = 0; k < 2; k++)
+        for (int c = 0; c < CHANNELS; c++) ck_assert_float_eq_tol(cpu[k][c], cuda[k][c], 1e-6f);
+}
+END_TEST
+
 int main(void) {
     Suite *suite = suite_create("sessions");
     TCase *c = tcase_create("sessions");
@@ -357,6 +414,7 @@ int main(void) {
     tcase_add_loop_test(c, clusters_can_be_turned_off, 0, rm_cases(3, 1));
     tcase_add_loop_test(c, whatever_makes_the_products, 0, rm_cases(4, 2));
     tcase_add_test(c, tiles_have_2048_rows);
+    tcase_add_test(c, kernels_talk);
     tcase_add_test(c, a_cell_of_ops_is_refused);
     tcase_add_test(c, losses_by_weight);
     tcase_add_test(c, what_is_switched_off_is_another_machine);

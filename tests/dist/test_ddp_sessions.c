@@ -345,7 +345,12 @@ static void make_gradients(remat_session *s, uint64_t seed, const remat_config *
 /* What this rank computes by itself, as the rank it is, keeping everything; and a plan for it to do otherwise. */
 static float *gradients_alone(const net *n, remat_value loss, remat_config config, uint64_t seed, int rank, int size,
                               char **plan) {
-    remat_ranks nobody = {.rank = rank, .size = size, .reduce = no_bucket, .wait = no_bucket, .sum = no_sum};
+    remat_ranks nobody = {.struct_bytes = sizeof(remat_ranks),
+                          .rank = rank,
+                          .size = size,
+                          .reduce = no_bucket,
+                          .wait = no_bucket,
+                          .sum = no_sum};
     int64_t count;
     remat_session *s;
     config.ranks = &nobody;

@@ -73,7 +73,8 @@ static void in_double_run_forward(in_double *d, int32_t n) {
             x[i] = (rm_desc){.rank = -1};
             continue;
         }
-        x[i] = node->x[i] ? in_double_desc(s->graph->value[node->x[i]].desc) : (rm_desc){.rank = -1};
+        x[i] = node->x[i] ? in_double_desc(s->graph->value[node->seen[i] ? node->seen[i] : node->x[i]].desc)
+                          : (rm_desc){.rank = -1};
         call->x[i] = (rm_tensor){x[i], node->x[i] ? d->value[node->x[i]] : NULL};
     }
     ck_assert_int_eq(op->infer(x, node->attr, &y, state), REMAT_OK);

@@ -74,8 +74,7 @@ static remat_value backwards(net *n) {
     if (draw(3)) y = remat_rnn_tanh(g, y, param(n, 2, c, c), param(n, 2, c, c), REMAT_NONE, param(n, 1, c, 1));
     if (draw(2)) y = remat_add(g, remat_dropout(g, y, 0.25), x);
     if (draw(4) == 0) y = remat_attention(g, y, y, x, 1, true);
-    if (draw(2))
-        y = remat_lstm(g, y, param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), REMAT_NONE, param(n, 1, 4 * c, 1));
+    if (draw(2)) y = remat_lstm(g, y, param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), REMAT_NONE, param(n, 1, 4 * c, 1));
     if (draw(6) == 0) add_output(n, y);
     if (draw(6) == 0) add_output(n, draw(2) ? remat_last_step(g, y) : remat_mean_over_time(g, y));
     return remat_reverse(g, y);
@@ -93,8 +92,8 @@ static remat_value known_at_the_end(net *n) {
 static remat_value begun(net *n) {
     remat_graph *g = n->graph;
     int64_t c = n->width;
-    remat_value first = remat_lstm(g, pick(n), param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), param(n, 1, 4 * c, 1),
-                                   REMAT_NONE);
+    remat_value first =
+        remat_lstm(g, pick(n), param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), param(n, 1, 4 * c, 1), REMAT_NONE);
     remat_value end = remat_final_state(g, first, (int)draw(2)), h = param(n, 2, n->batch, c);
     if (draw(3) == 0) add_output(n, end);
     if (draw(2)) end = remat_tanh(g, remat_add(g, end, h));
@@ -107,10 +106,34 @@ static remat_value begun(net *n) {
     return draw(2) ? remat_add(g, y, first) : y;
 }
 
+/* Layers that see their input in another shape, or their weight. */
+static remat_value reshaped(net *n, bool timed) {
+    remat_graph *g = n->graph;
+    const int64_t seen[] = {n->steps, n->batch, 1, -1}, back[] = {n->steps, n->batch, n->width};
+    const int64_t flat[] = {-1}, square[] = {n->width, n->width};
+    remat_value y = remat_reshape(g, pick(n), timed ? 4 : 3, timed ? seen : seen + 1);
+    if (draw(2)) y = remat_gelu(g, y);
+    y = remat_reshape(g, y, timed ? 3 : 2, timed ? back : back + 1);
+    remat_value w = remat_reshape(g, param(n, 2, n->width, n->width), 1, flat);
+    return remat_linear(g, y, remat_reshape(g, w, 2, square), REMAT_NONE);
+}
+
+/* What deep layers made of something without time, tile by tile. */
+static remat_value made_before(net *n) {
+    remat_graph *g = n->graph;
+    int64_t c = n->width;
+    char name[32];
+    snprintf(name, sizeof name, "before.%d", g->n_values);
+    remat_value y = remat_input(g, name, REMAT_F32, REMAT_WHOLE, 3, (int64_t[]){n->steps, n->batch, c}), x = y;
+    for (uint32_t i = draw(3); i; i--) y = remat_gelu(g, remat_linear(g, y, param(n, 2, c, c), REMAT_NONE));
+    y = remat_as_sequence(g, draw(2) ? remat_add(g, x, y) : y);
+    return draw(2) ? remat_reverse(g, remat_linear(g, remat_reverse(g, y), param(n, 2, c, c), REMAT_NONE)) : y;
+}
+
 static remat_value random_layer(net *n, bool timed) {
     remat_graph *g = n->graph;
     int64_t c = n->width;
-    switch (draw(timed ? 20 : 11)) {
+    switch (draw(timed ? 23 : 12)) {
     case 0:
         return remat_linear(g, pick(n), param(n, 2, c, c), param(n, 1, c, 1));
     case 1:
@@ -134,9 +157,14 @@ static remat_value random_layer(net *n, bool timed) {
     case 10:
         return remat_slice(g, remat_concat(g, (remat_value[]){pick(n), pick(n), pick(n)}, 3), c - 1, c);
     case 11:
+        return reshaped(n, timed);
+    case 12:
         return remat_lstm(g, pick(n), param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), param(n, 1, 4 * c, 1),
                           param(n, 1, 4 * c, 1));
-    case 12:
+    case 19:
+    case 20:
+        return made_before(n);
+    case 21:
         return remat_gru(g, pick(n), param(n, 2, 3 * c, c), param(n, 2, 3 * c, c), param(n, 1, 3 * c, 1), REMAT_NONE);
     case 13:
     case 14:
@@ -194,9 +222,8 @@ static remat_value random_loss(net *n, bool timed) {
     if (head == 3) sum = remat_add(g, remat_mean_over_time(g, sum), remat_last_step(g, n->pool[0]));
     bool whole = !timed || head;
     if (head) sum = remat_gelu(g, remat_linear(g, sum, param(n, 2, n->width, n->width), REMAT_NONE));
-    n->target =
-        remat_input(g, "target", REMAT_F32, whole ? REMAT_WHOLE : REMAT_SEQUENCE, whole ? 2 : 3,
-                    whole ? (int64_t[]){n->batch, n->width} : (int64_t[]){n->steps, n->batch, n->width});
+    n->target = remat_input(g, "target", REMAT_F32, whole ? REMAT_WHOLE : REMAT_SEQUENCE, whole ? 2 : 3,
+                            whole ? (int64_t[]){n->batch, n->width} : (int64_t[]){n->steps, n->batch, n->width});
     return n->loss = remat_mse(g, sum, n->target);
 }
 

@@ -206,6 +206,7 @@ static void team_run(const team *how, const remat_ranks *like, void (*body)(team
     for (int r = 0; r < size; r++) {
         teammate *m = &t.mate[r];
         *m = (teammate){.team = &t, .rank = r, .ranks = *like, .data = data ? data[r] : NULL};
+        m->ranks.struct_bytes = sizeof m->ranks;
         m->ranks.context = m;
         m->ranks.rank = r;
         m->ranks.size = size;

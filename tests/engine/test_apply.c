@@ -43,6 +43,8 @@ static remat_graph *from_outside(const remat_graph *graph, const char *but) {
                                value->desc.rank, value->desc.dim);
         else if (value->origin == RM_VALUE_PARAM)
             made = remat_param(mine, value->name, value->desc.rank, value->desc.dim, value->init);
+        else if (value->view_of)
+            made = remat_reshape(mine, (remat_value){value->view_of}, value->desc.rank, value->desc.dim);
         else if (value->state)
             made = remat_final_state(mine, y, value->state - 1);
         else if (but && !strcmp(node->op->name, but))
@@ -215,6 +217,12 @@ START_TEST(carried_states_have_their_name) {
     ck_assert_int_eq(remat_find(s, REMAT_CARRIED, "my_lstm.0.h"), 0);
     ck_assert_int_eq(remat_find(s, REMAT_CARRIED, "my_lstm.0.c"), 1);
     remat_session_free(s);
+    rm_op *op = (rm_op *)(uintptr_t)mine.graph->node[1].op;
+    op->state_name[1] = "memory";
+    s = open_lstm(&mine, config);
+    ck_assert_int_eq(remat_find(s, REMAT_CARRIED, "my_lstm.0.memory"), 1);
+    remat_session_free(s);
+    op->state_name[1] = NULL;
     remat_graph_free(mine.graph);
 }
 END_TEST
@@ -318,8 +326,15 @@ static void expect_refused(const rm_op *op, const remat_value *inputs, int n, co
     X("lstm", op.on[RM_DEVICE_CPU].pack = NULL, "of pack and packed_bytes")                                            \
     X("lstm", op.cheap = true, "one or the other")                                                                     \
     X("lstm", op.aux_bytes = NULL, "no aux to be rebuilt")                                                             \
-    X("last_step", op.cheap = true, "needs more than a tile of x")
+    X("tanh", op.buffers = 1, "a buffer is x[0]")                                                                      \
+    X("linear", op.buffers = 4, "a buffer is x[0], or marked in weights")                                              \
+    X("tanh", op.talks = any_talk, "but no fact_bytes")                                                                \
+    X("tanh", op.fact_bytes = wrapping_aux, "of fact and fact_bytes")                                                  \
+    X("batch_norm", op.define_fact = NULL, "of fact and define_fact")                                                  \
+    X("lstm", op.state_name[1] = "", "the name of state 1 is")                                                         \
+    X("last_step", op.cheap = true, "needs more than x")
 
+static bool any_talk(const void *attr) { return (void)attr, true; }
 static bool any_shape(const rm_desc *x, const void *attr) { return (void)x, (void)attr, true; }
 static remat_status shrinking_infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
     (void)attr, (void)state;

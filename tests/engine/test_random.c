@@ -181,7 +181,7 @@ END_TEST
  * that a later run writes over. */
 START_TEST(wrong_plans_are_refused) {
     net n;
-    rng_state = 5;
+    rng_state = 6; /* a net of which no plan makes again what is not needed */
     remat_value loss = random_net(&n, true);
     remat_config config = REMAT_CONFIG_INIT;
     config.tile = 2;

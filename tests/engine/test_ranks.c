@@ -79,7 +79,12 @@ static remat_status no_sum(void *context, double *values, int64_t n) {
 }
 
 static remat_ranks alone_as(int rank, int size) {
-    return (remat_ranks){.rank = rank, .size = size, .reduce = no_bucket, .wait = no_bucket, .sum = no_sum};
+    return (remat_ranks){.struct_bytes = sizeof(remat_ranks),
+                         .rank = rank,
+                         .size = size,
+                         .reduce = no_bucket,
+                         .wait = no_bucket,
+                         .sum = no_sum};
 }
 
 static remat_step_result make_gradients(remat_session *s, uint64_t seed, int rank, int size) {
@@ -486,7 +491,7 @@ START_TEST(buckets_are_pytorchs) {
     remat_value loss = remat_mse(g, x, remat_input(g, "y", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){2, 512}));
     remat_config config = REMAT_CONFIG_INIT;
     config.plan_only = true;
-    config.ranks = &(remat_ranks){.size = 2, .bucket_bytes = 4 << 20};
+    config.ranks = &(remat_ranks){.struct_bytes = sizeof(remat_ranks), .size = 2, .bucket_bytes = 4 << 20};
     remat_session *s;
     CHECKED(remat_session_create(g, loss, &config, &s));
     static const int64_t bytes[] = {1050624, 4202496, 4202496, 4202496, 4202496, 3151872};
@@ -882,7 +887,8 @@ START_TEST(a_device_that_computes_nothing_has_nothing_to_say) {
     remat_value loss = small_net(g, 4);
     ck_assert_int_eq(remat_session_create(g, loss, &config, &s), REMAT_MISSING);
     config.plan_only = true;
-    ranks = (remat_ranks){.size = 2, .shard_optimizer = true}; /* a plan needs no slots */
+    ranks = (remat_ranks){
+        .struct_bytes = sizeof(remat_ranks), .size = 2, .shard_optimizer = true}; /* a plan needs no slots */
     CHECKED(remat_session_create(g, loss, &config, &s));
     char *text = remat_plan_describe(s);
     ck_assert_ptr_nonnull(strstr(text, "gradients for 2 ranks: 1 bucket, final in stage 0 (1)"));

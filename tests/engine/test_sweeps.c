@@ -57,6 +57,63 @@ static remat_value u_net(net *n) {
     return head(n, y, C, input(n, "target", 0));
 }
 
+static remat_value normalised(net *n, remat_value x) {
+    const int64_t dim[] = {C};
+    char name[32];
+    remat_value running[2];
+    for (int i = 0; i < 2; i++) {
+        snprintf(name, sizeof name, "running_%d.%d", i, n->n_params);
+        running[i] = remat_buffer(n->graph, name, 1, dim, remat_init_constant(i));
+    }
+    return remat_batch_norm(n->graph, x, param(n, 1, C, 1), param(n, 1, C, 1), running[0], running[1], 0.1, 1e-5,
+                            false);
+}
+
+static remat_value batch_norms(net *n) {
+    remat_value y = input(n, "x", 0);
+    for (int i = 0; i < 4; i++) {
+        y = normalised(n, remat_linear(n->graph, y, param(n, 2, C, C), REMAT_NONE));
+        y = remat_dropout(n->graph, remat_relu(n->graph, y), 0.2);
+    }
+    return head(n, normalised(n, y), C, input(n, "target", 0)); /* its last statistics are a leaf's */
+}
+
+/* Over all of time, and behind it. */
+static remat_value batch_norm_along_time(net *n) {
+    remat_value y = normalised(n, lstm(n, normalised(n, input(n, "x", T)), C));
+    y = remat_last_step(n->graph, lstm(n, y, C));
+    return head(n, normalised(n, y), C, input(n, "target", 0));
+}
+
+/* The rows of a net without time go through its head some at a time. */
+static remat_value chunks_of_rows(net *n) {
+    const int64_t rows = 23;
+    remat_value x = remat_input(n->graph, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){rows, C}), y = x;
+    for (int i = 0; i < 3; i++) y = remat_gelu(n->graph, remat_linear(n->graph, y, param(n, 2, C, C), REMAT_NONE));
+    y = remat_add(n->graph, y, x);
+    y = remat_as_sequence(n->graph, remat_reshape(n->graph, y, 3, (int64_t[]){rows, 1, -1}));
+    remat_value target = remat_input(n->graph, "target", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){rows, 1, C});
+    return head(n, y, C, target);
+}
+
+/* A deep net without time makes where a decoder begins, and what it multiplies each timestep by. */
+static remat_value captions(net *n) {
+    remat_value image = input(n, "image", 0), y = lstm(n, input(n, "x", T), C);
+    (void)y;
+    for (int i = 0; i < 3; i++)
+        image = remat_gelu(n->graph, remat_linear(n->graph, image, param(n, 2, C, C), REMAT_NONE));
+    remat_value words = remat_reshape(n->graph, input(n, "words", T), 3, (int64_t[]){T, B, C});
+    y = lstm(n, words, C);
+    for (int k = 0; k < 2; k++) remat_initial_state(n->graph, y, k, image);
+    remat_value table =
+        remat_linear(n->graph, param(n, 2, C, C), param(n, 2, C, C), REMAT_NONE); /* of parameters alone */
+    y = remat_linear(
+        n->graph, y,
+        remat_reshape(n->graph, remat_reshape(n->graph, table, 1, (int64_t[]){C * C}), 2, (int64_t[]){C, C}),
+        REMAT_NONE);
+    return head(n, y, C, input(n, "target", T));
+}
+
 static const struct {
     const char *name;
     remat_value (*build)(net *);
@@ -68,8 +125,12 @@ static const struct {
     {"encoder and decoder", encoder_and_decoder, 2, 11, 2},
     {"attention", attention, 3, 13, 2},
     {"u-net", u_net, 7, 7, 6},
+    {"chunks of rows", chunks_of_rows, 4, 9, 3},
+    {"captions", captions, 4, 9, 3},
+    {"batch norms", batch_norms, 10, 10, 9},
+    {"batch norm along time", batch_norm_along_time, 4, 14, 3},
 };
-enum { NETWORKS = sizeof networks / sizeof *networks };
+enum { NETWORKS = sizeof networks / sizeof *networks, NORMS = 6 };
 
 static remat_value build(int which, net *n) {
     *n = (net){.width = C, .odd = false};
@@ -83,7 +144,8 @@ static remat_config configured(int which) {
     remat_config config = REMAT_CONFIG_INIT;
     config.seed = 7;
     config.threads = 1;
-    config.tile = networks[which].build == u_net ? 0 : 4;
+    bool timed = networks[which].build != u_net && networks[which].build != batch_norms;
+    config.tile = timed ? 4 : 0;
     return config;
 }
 
@@ -94,7 +156,18 @@ static remat_session *open_session(const net *n, remat_value loss, const remat_c
     return s;
 }
 
-/* Loss and gradients of a step, to be freed. */
+static void write_all(remat_session *s, remat_kind kind, FILE *out) {
+    for (int64_t i = 0; i < remat_count(s, kind); i++) {
+        remat_array info;
+        remat_array_info(s, kind, i, &info);
+        void *data = malloc(info.bytes);
+        ck_assert(!remat_read(s, kind, i, data, info.bytes));
+        fwrite(data, 1, info.bytes, out);
+        free(data);
+    }
+}
+
+/* Loss and gradients of a step, and buffers after it, to be freed. */
 static char *step(remat_session *s, size_t *bytes) {
     remat_step_result r;
     char *all;
@@ -102,14 +175,8 @@ static char *step(remat_session *s, size_t *bytes) {
     ck_assert_msg(!remat_gradients(s, &r), "%s", remat_last_error());
     ck_assert_uint_eq(r.arena_peak_bytes, remat_session_plan(s).planned_peak_bytes);
     fwrite(&r.loss, sizeof r.loss, 1, out);
-    for (int64_t i = 0; i < remat_count(s, REMAT_GRADIENT); i++) {
-        remat_array info;
-        remat_array_info(s, REMAT_GRADIENT, i, &info);
-        void *data = malloc(info.bytes);
-        ck_assert(!remat_read(s, REMAT_GRADIENT, i, data, info.bytes));
-        fwrite(data, 1, info.bytes, out);
-        free(data);
-    }
+    write_all(s, REMAT_GRADIENT, out);
+    write_all(s, REMAT_BUFFER, out);
     fclose(out);
     return all;
 }
@@ -216,6 +283,109 @@ START_TEST(tiles_change_nothing_but_rounding) {
 }
 END_TEST
 
+/* In a step once, whatever is run again; in an evaluation not at all. */
+START_TEST(running_statistics_are_written_once) {
+    net n;
+    float running[C], first[C], both[C];
+    remat_value loss = build(NORMS, &n);
+    remat_config config = configured(NORMS);
+    config.strategy = "sqrt";
+    remat_session *s = open_session(&n, loss, &config);
+    remat_step_result r;
+    int64_t mean = remat_find(s, REMAT_BUFFER, "running_0.1");
+    ck_assert(mean >= 0 && remat_count(s, REMAT_BUFFER) == 10);
+    ck_assert(!remat_gradients(s, &r) && r.recomputed_stages > 0);
+    ck_assert(!remat_read(s, REMAT_BUFFER, mean, first, sizeof first));
+    ck_assert(!remat_evaluate(s, &r) && !remat_gradients(s, &r));
+    ck_assert(!remat_read(s, REMAT_BUFFER, mean, both, sizeof both));
+    for (int c = 0; c < C; c++) { /* the batch is the same: m, then 0.9 m + m, where m is a tenth of its mean */
+        ck_assert(first[c] != 0);
+        ck_assert_double_eq_tol(both[c], 1.9 * first[c], 1e-6);
+    }
+    ck_assert(!remat_evaluate(s, &r));
+    double before = r.loss;
+    for (int c = 0; c < C; c++) running[c] = 1e6f;
+    ck_assert(!remat_write(s, REMAT_BUFFER, mean, running, sizeof running) && !remat_evaluate(s, &r));
+    ck_assert(r.loss != before);
+    remat_session_free(s);
+    remat_graph_free(n.graph);
+}
+END_TEST
+
+START_TEST(buffers_that_cannot_be) {
+    static const char *const words[] = {"has to be a buffer",
+                                        "which ops that keep running statistics alone read",
+                                        "are one buffer",
+                                        "another layer's already",
+                                        "is the buffer of another layer",
+                                        "momentum is 2"};
+    net n = {.width = C};
+    const int64_t dim[] = {C};
+    ck_assert(!remat_graph_create(&n.graph));
+    remat_value x = input(&n, "x", 0), mean = remat_buffer(n.graph, "mean", 1, dim, remat_init_zero());
+    remat_value var = remat_buffer(n.graph, "var", 1, dim, remat_init_constant(1)), none = REMAT_NONE;
+    remat_value other = remat_buffer(n.graph, "other", 1, dim, remat_init_zero()), w = param(&n, 1, C, 1);
+    remat_value h = remat_buffer(n.graph, "h", 2, (int64_t[]){B, C}, remat_init_zero());
+    if (_i == 0) remat_batch_norm(n.graph, x, none, none, w, var, 0.1, 1e-5, false);
+    if (_i == 1) remat_linear(n.graph, x, param(&n, 2, C, C), mean);
+    if (_i == 2) remat_batch_norm(n.graph, x, none, none, mean, mean, 0.1, 1e-5, false);
+    if (_i == 3) {
+        remat_value y = remat_batch_norm(n.graph, x, none, none, mean, var, 0.1, 1e-5, false);
+        remat_batch_norm(n.graph, y, none, none, other, var, 0.1, 1e-5, false);
+    }
+    if (_i == 4) remat_initial_state(n.graph, lstm(&n, input(&n, "y", T), C), 0, h);
+    if (_i == 5) remat_batch_norm(n.graph, x, none, none, mean, var, 2, 1e-5, false);
+    ck_assert_int_eq(remat_graph_check(n.graph), REMAT_INVALID);
+    ck_assert_msg(strstr(remat_last_error(), words[_i]), "\"%s\"", remat_last_error());
+    remat_graph_free(n.graph);
+}
+END_TEST
+
+START_TEST(shapes_that_cannot_be) {
+    static const char *const words[] = {"cannot become",      "the rank is 0", "-1 once",      "whose (T,B) stay",
+                                        "is a buffer",        "not a value",   "is a reshape", "the loss is a reshape",
+                                        "a sequence already", "has a reshape"};
+    net n = {.width = C};
+    ck_assert(!remat_graph_create(&n.graph));
+    const int64_t odd[] = {7, 3}, twice[] = {-1, -1}, flat[] = {-1}, one[] = {1}, dim[] = {T * B, C};
+    remat_value x = input(&n, "x", T), w = param(&n, 2, C, C), h = input(&n, "h", 0),
+                loss = head(&n, x, C, input(&n, "t", T));
+    remat_value y = remat_reshape(n.graph, remat_linear(n.graph, h, w, REMAT_NONE), 1, flat), view = REMAT_NONE;
+    remat_config config = configured(0);
+    remat_session *s;
+    if (_i == 0) remat_reshape(n.graph, w, 2, odd);
+    if (_i == 1) remat_reshape(n.graph, w, 0, odd);
+    if (_i == 2) remat_reshape(n.graph, w, 2, twice);
+    if (_i == 3) remat_reshape(n.graph, x, 2, dim);
+    if (_i == 4) remat_reshape(n.graph, remat_buffer(n.graph, "b", 1, dim + 1, remat_init_zero()), 1, flat);
+    if (_i == 5) remat_reshape(n.graph, (remat_value){1000}, 1, flat);
+    if (_i == 6) config.outputs = &y, config.n_outputs = 1;
+    if (_i == 7) loss = view = remat_reshape(n.graph, loss, 1, one);
+    if (_i == 8) remat_as_sequence(n.graph, x);
+    if (_i == 9) {
+        remat_graph *body;
+        ck_assert(!remat_graph_create(&body));
+        const int64_t row[] = {B, C};
+        remat_value in = remat_input(body, "in", REMAT_F32, REMAT_WHOLE, 2, row);
+        remat_value state = remat_input(body, "state", REMAT_F32, REMAT_WHOLE, 2, row);
+        remat_value next = remat_tanh(body, remat_add(body, remat_reshape(body, in, 2, row), state));
+        remat_cell cell = {.name = "cell",
+                           .body = body,
+                           .inputs = &in,
+                           .n_inputs = 1,
+                           .states = &state,
+                           .next_states = &next,
+                           .n_states = 1,
+                           .output = next};
+        remat_scan(n.graph, &cell, &x, NULL);
+        remat_graph_free(body);
+    }
+    ck_assert_int_eq(remat_session_create(n.graph, loss, &config, &s), REMAT_INVALID);
+    ck_assert_msg(strstr(remat_last_error(), words[_i]), "\"%s\" does not say \"%s\"", remat_last_error(), words[_i]);
+    remat_graph_free(n.graph);
+}
+END_TEST
+
 static void expect_refused(net *n, remat_value loss, const remat_config *config, const char *words) {
     remat_session *s;
     ck_assert_int_eq(remat_session_create(n->graph, loss, config, &s), REMAT_INVALID);
@@ -264,6 +434,9 @@ int main(void) {
     tcase_add_loop_test(tests, the_same_bits_under_every_strategy, 0, NETWORKS);
     tcase_add_loop_test(tests, the_same_bits_under_random_plans, 0, NETWORKS);
     tcase_add_loop_test(tests, tiles_change_nothing_but_rounding, 0, NETWORKS);
+    tcase_add_test(tests, running_statistics_are_written_once);
+    tcase_add_loop_test(tests, buffers_that_cannot_be, 0, 6);
+    tcase_add_loop_test(tests, shapes_that_cannot_be, 0, 10);
     tcase_add_test(tests, what_cannot_go_on);
     tcase_add_loop_test(tests, states_that_cannot_be, 0, 6);
     suite_add_tcase(suite, tests);

@@ -114,6 +114,7 @@ static void add_own(image *im, const rm_op *op, rm_pass pass) {
     rm_desc x[RM_MAX_IN];
     for (int i = 0; i < RM_MAX_IN; i++) x[i] = c->x[i].desc;
     add_piece(im, &c->aux, op->aux_bytes ? op->aux_bytes(x, c->attr) : 0, true);
+    add_piece(im, &c->fact, op->fact_bytes ? op->fact_bytes(x, c->attr) : 0, true);
     add_piece(im, &c->scratch, scratch_bytes(op, pass, c, x), false);
     const rm_op_device *on = &op->on[now.api->kernels];
     c->fixed = on->fixed_bytes ? c : NULL; /* the harness has none: any address, until the piece has one */
@@ -178,6 +179,7 @@ static void run(const rm_call *call, rm_pass pass) {
 static void forward(const rm_call *call) { run(call, RM_FORWARD); }
 static void backward(const rm_call *call) { run(call, RM_BACKWARD); }
 static void rebuild(const rm_call *call) { run(call, RM_REBUILD); }
+static void fact(const rm_call *call) { run(call, RM_FACT); }
 
 const rm_op *on_device(const rm_op *op) {
     current = op;
@@ -185,5 +187,6 @@ const rm_op *on_device(const rm_op *op) {
     shown.on[RM_DEVICE_CPU].forward = forward;
     shown.on[RM_DEVICE_CPU].backward = backward;
     shown.on[RM_DEVICE_CPU].rebuild = op->on[now.api->kernels].rebuild ? rebuild : NULL;
+    shown.on[RM_DEVICE_CPU].fact = op->fact_bytes ? fact : NULL;
     return &shown;
 }

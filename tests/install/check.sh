@@ -76,7 +76,7 @@ for module in mpi gloo; do
 done
 
 # Ranks: by what every build has, and by modules, of which only the installation knows.
-in_ranks() { sh "$source/examples/check_ranks.sh" "$work/tree/bin/remat" "$1" 06_two_ranks.c $2; }
+in_ranks() { sh "$source/examples/check_ranks.sh" "$work/tree/bin/remat" "$1" 06_two_ranks.c 3 $2; }
 in_mpi() {
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 LSAN_OPTIONS=detect_leaks=0 \
         mpirun --oversubscribe -np 2 "$1" mpi >mpi.log 2>&1 && [ "$(grep -c '^rank [01] of 2: loss' mpi.log)" -eq 2 ] ||

@@ -93,6 +93,7 @@ static const rm_sample samples[] = {
 
 #define MUTANT(title)                                                                                                  \
     const rm_op RM_OP(title) = {                                                                                       \
+        .struct_bytes = sizeof(rm_op),                                                                                 \
         .name = "mutant",                                                                                              \
         .doc = #title,                                                                                                 \
         .n_in = 2,                                                                                                     \

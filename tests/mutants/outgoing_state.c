@@ -43,6 +43,7 @@ static void backward(const rm_call *call) {
 static const rm_sample samples[] = {{.name = "sequence", .sequence = true, .x = {RM_SHAPE2(RM_REAL, 7, 5)}}};
 
 const rm_op RM_OP(outgoing_state) = {
+    .struct_bytes = sizeof(rm_op),
     .name = "mutant",
     .doc = "outgoing_state",
     .n_in = 1,

@@ -46,6 +46,7 @@ static const rm_sample samples[] = {{.name = "sequence", .sequence = true, .x = 
 
 #define MUTANT(title)                                                                                                  \
     const rm_op RM_OP(title) = {                                                                                       \
+        .struct_bytes = sizeof(rm_op),                                                                                 \
         .name = "mutant",                                                                                              \
         .doc = #title,                                                                                                 \
         .n_in = 1,                                                                                                     \

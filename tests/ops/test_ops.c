@@ -169,6 +169,48 @@ START_TEST(attention_refuses) {
 }
 END_TEST
 
+/* torch.nn.BatchNorm1d(2, momentum=0.3, eps=1e-3), in training and then in evaluation. */
+START_TEST(batch_norm_has_known_values) {
+    double x[8] = {1, 2, 3, -4, 0.5, 6, -7, 8}, dy[8] = {1, 2, 3, 4, 5, 6, 7, 9}, gain[2] = {2, 0.5},
+           bias[2] = {0.25, -1};
+    double mean[2] = {0}, var[2] = {1, 1}, y[8], dx[8], dgain[2] = {0}, dbias[2] = {0}, fact[5], scratch[5];
+    static const double trained[8] = {-1.022156707060009, -0.096951829198184, -0.744626741807269, -1.340497677590307,
+                                      -1.484759145990921, 3.603867682249114,  -1.595870935783038, -0.319004644819385};
+    static const double slope[8] = {-1.615389946714851, -1.197546703718271, -0.263699788854508, -0.109490886597531,
+                                    2.339110382165069,  0.473826268268053,  0.175490007106371,  0.197700668345668};
+    static const double evaluated[8] = {0.608692591954323,  1.856318998751970, -0.606094284142371, -1.525207621143506,
+                                        -0.015120611444500, 6.846824625942559, -1.919113337001135, 0.050415242287011};
+    rm_desc shape = rm_desc_make(REMAT_F64, 3, (int64_t[]){2, 2, 2}),
+            vector = rm_desc_make(REMAT_F64, 1, (int64_t[]){2});
+    const rm_op *op = rm_op_find_f64("batch_norm");
+    rm_call call = {.attr = &(rm_batch_norm_attr){0.3, 1e-3, 1, 0},
+                    .x = {{shape, x}, {vector, mean}, {vector, var}, {vector, gain}, {vector, bias}},
+                    .y = {shape, y},
+                    .dy = {shape, dy},
+                    .dx = {{shape, dx}, {vector, NULL}, {vector, NULL}, {vector, dgain}, {vector, dbias}},
+                    .fact = fact,
+                    .scratch = scratch,
+                    .training = true,
+                    .t_total = 1,
+                    .threads = 1};
+    ck_assert_uint_eq(op->fact_bytes((rm_desc[]){shape}, call.attr), sizeof fact);
+    for (int pass = 0; pass < 2; pass++, call.training = false) {
+        op->on[RM_DEVICE_CPU].fact(&call);
+        op->on[RM_DEVICE_CPU].forward(&call);
+        for (int i = 0; i < 8; i++) CLOSE(y[i], pass ? evaluated[i] : trained[i]);
+        if (pass) break;
+        op->on[RM_DEVICE_CPU].backward(&call);
+        for (int i = 0; i < 8; i++) CLOSE(dx[i], slope[i]);
+    }
+    CLOSE(dgain[0], 4.741674999041851);
+    CLOSE(dgain[1], 2.723981420722459);
+    CLOSE(dbias[1], 23.0);
+    CLOSE(mean[0], 0.7125);
+    CLOSE(var[0], 2.56875);
+    CLOSE(var[1], 14.5);
+}
+END_TEST
+
 START_TEST(losses_have_known_values) {
     double logits[6] = {1, 2, 3, -1, 0.5, 0}, dx;
     int32_t targets[2] = {2, 0};
@@ -404,6 +446,7 @@ int main(void) {
     tcase_add_test(numbers, attention_has_known_values);
     tcase_add_test(numbers, attention_of_extreme_scores);
     tcase_add_test(numbers, attention_refuses);
+    tcase_add_test(numbers, batch_norm_has_known_values);
     tcase_add_test(numbers, losses_have_known_values);
     tcase_add_test(numbers, label_smoothing_is_pytorchs);
     tcase_add_test(numbers, a_weighted_mean_is_pytorchs);

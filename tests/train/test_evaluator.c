@@ -61,7 +61,8 @@ static void open_member(member *m, const char *flags, int64_t batch, int rank, i
     m->dataset->fill = count_and_fill;
     ck_ok(rm_setup_spec(&m->options, m->dataset, &spec));
     ck_ok(rm_evaluator_create(&m->options, &spec, m->dataset, batch, false, &m->evaluator));
-    m->ranks = (remat_ranks){.context = &m->ranks, .rank = rank, .size = size, .sum = sum};
+    m->ranks = (remat_ranks){
+        .struct_bytes = sizeof(remat_ranks), .context = &m->ranks, .rank = rank, .size = size, .sum = sum};
     m->evaluator.ranks = &m->ranks;
 }
 

@@ -78,7 +78,8 @@ static remat_session *create_session(job *j, int rank) {
     rm_model_spec spec;
     rm_model model;
     remat_session *session;
-    remat_ranks ranks = {.rank = rank,
+    remat_ranks ranks = {.struct_bytes = sizeof ranks,
+                         .rank = rank,
                          .size = j->size,
                          .first_bucket_bytes = 300,
                          .bucket_bytes = 700,

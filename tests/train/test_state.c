@@ -762,6 +762,47 @@ START_TEST(halves_are_read) {
 }
 END_TEST
 
+static remat_session *with_running_statistics(void) {
+    remat_graph *g;
+    remat_session *s;
+    remat_config config = REMAT_CONFIG_INIT;
+    const int64_t dim[] = {4, 3};
+    ck_ok(remat_graph_create(&g));
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, dim);
+    remat_value mean = remat_buffer(g, "norm.running_mean", 1, dim + 1, remat_init_zero());
+    remat_value var = remat_buffer(g, "norm.running_var", 1, dim + 1, remat_init_constant(1));
+    remat_value gain = remat_param(g, "norm.weight", 1, dim + 1, remat_init_uniform(1));
+    remat_value y = remat_batch_norm(g, x, gain, REMAT_NONE, mean, var, 0.1, 1e-5, false);
+    ck_ok(remat_session_create(g, remat_mse(g, y, x), &config, &s));
+    remat_graph_free(g);
+    return s;
+}
+
+/* As in PyTorch's state_dict, with the parameters. */
+START_TEST(buffers_are_saved_with_parameters) {
+    const char *path = in_scratch("buffers.safetensors");
+    remat_session *s = with_running_statistics(), *loaded = with_running_statistics(),
+                  *copied = with_running_statistics();
+    const float x[12] = {1, 2, 3, -4, 5, 6, 7, -8, 9, 1, 0, 2};
+    float running[3], other[3];
+    rm_file_writer writer;
+    ck_ok(remat_write(s, REMAT_INPUT, 0, x, sizeof x));
+    ck_ok(remat_gradients(s, NULL));
+    ck_ok(rm_weights_save(s, REMAT_PARAM, path, &writer));
+    ck_ok(rm_weights_load(loaded, REMAT_PARAM, path));
+    ck_ok(rm_weights_copy(s, copied));
+    for (int k = 0; k < 2; k++) {
+        ck_ok(remat_read(s, REMAT_BUFFER, k, running, sizeof running));
+        ck_assert(running[0] != k);
+        ck_ok(remat_read(loaded, REMAT_BUFFER, k, other, sizeof other));
+        ck_assert(!memcmp(running, other, sizeof running));
+        ck_ok(remat_read(copied, REMAT_BUFFER, k, other, sizeof other));
+        ck_assert(!memcmp(running, other, sizeof running));
+    }
+    remat_session_free(s), remat_session_free(loaded), remat_session_free(copied);
+}
+END_TEST
+
 START_TEST(weights_that_do_not_fit_change_nothing) {
     bench a, b;
     rm_file_writer writer;
@@ -811,6 +852,7 @@ int main(void) {
     tcase_add_test(tests, damaged_states_of_others_are_left_alone);
     tcase_add_test(tests, other_names_are_understood);
     tcase_add_test(tests, halves_are_read);
+    tcase_add_test(tests, buffers_are_saved_with_parameters);
     tcase_add_test(tests, weights_that_do_not_fit_change_nothing);
     return run_suite("train/state", tests);
 }

@@ -333,7 +333,8 @@ remat_status rm_ranks_broadcast(rm_ranks *ranks, remat_session *session) {
 
 const remat_ranks *rm_ranks_imagined(const rm_options *o, remat_ranks *table) {
     if (o->world_size <= 1) return NULL;
-    *table = (remat_ranks){.size = (int)o->world_size,
+    *table = (remat_ranks){.struct_bytes = sizeof *table,
+                           .size = (int)o->world_size,
                            .shard_optimizer = o->zero > 0,
                            .fused_update = o->fused_update,
                            .wire_bytes = strcmp(o->grad_compress, "none") ? 2 : 0};

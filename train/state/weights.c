@@ -7,14 +7,43 @@
 #include <stdio.h>
 #include <string.h>
 
+/* ---- What a file of parameters holds: buffers, too, behind them ------------------------------------------------------ */
+
+typedef struct {
+    remat_kind kind;
+    int64_t index;
+} stored;
+
+static int64_t count_stored(const remat_session *session, remat_kind kind) {
+    return remat_count(session, kind) + (kind == REMAT_PARAM ? remat_count(session, REMAT_BUFFER) : 0);
+}
+
+static stored stored_at(const remat_session *session, remat_kind kind, int64_t i) {
+    const int64_t n = remat_count(session, kind);
+    return i < n ? (stored){kind, i} : (stored){REMAT_BUFFER, i - n};
+}
+
+static remat_status stored_info(const remat_session *session, remat_kind kind, int64_t i, remat_array *out) {
+    const stored at = stored_at(session, kind, i);
+    return remat_array_info(session, at.kind, at.index, out);
+}
+
+/* -1: there is none. */
+static int64_t find_stored(const remat_session *session, remat_kind kind, const char *name) {
+    int64_t i = remat_find(session, kind, name);
+    if (i >= 0 || kind != REMAT_PARAM) return i;
+    i = remat_find(session, REMAT_BUFFER, name);
+    return i < 0 ? i : remat_count(session, kind) + i;
+}
+
 /* ---- Saving ----------------------------------------------------------------------------------------------------- */
 
 static remat_status write_header(remat_session *session, remat_kind kind, rm_file_writer *writer) {
-    int64_t count = remat_count(session, kind);
+    int64_t count = count_stored(session, kind);
     remat_array *array = rm_calloc((size_t)count + 1, sizeof *array);
     REQUIRE(array, MEMORY, "no memory to write %s", writer->path);
     remat_status status = REMAT_OK;
-    for (int64_t i = 0; i < count && !status; i++) status = remat_array_info(session, kind, i, &array[i]);
+    for (int64_t i = 0; i < count && !status; i++) status = stored_info(session, kind, i, &array[i]);
     if (!status) status = rm_safetensors_begin(writer, array, count);
     rm_free(array);
     return status;
@@ -22,8 +51,10 @@ static remat_status write_header(remat_session *session, remat_kind kind, rm_fil
 
 remat_status rm_weights_write(remat_session *session, remat_kind kind, rm_file_writer *writer) {
     remat_status status = write_header(session, kind, writer);
-    for (int64_t i = 0; i < remat_count(session, kind) && !status; i++)
-        status = rm_stream_out(session, kind, i, writer);
+    for (int64_t i = 0; i < count_stored(session, kind) && !status; i++) {
+        const stored at = stored_at(session, kind, i);
+        status = rm_stream_out(session, at.kind, at.index, writer);
+    }
     if (!status) status = rm_file_finish(writer);
     rm_file_abandon(writer);
     return status;
@@ -96,14 +127,14 @@ static remat_status must_match(const char *path, const remat_array *ours, const 
 
 /* What would be taken: "rnn.weight_ih_l0, ..., head.bias", cut where there are many. */
 static void list_names(remat_session *session, remat_kind kind, char *list, size_t bytes) {
-    int64_t count = remat_count(session, kind);
+    int64_t count = count_stored(session, kind);
     size_t at = 0;
     *list = 0;
     for (int64_t i = 0; i < count && at < bytes; i++) {
         remat_array array;
         bool last = i + 1 == count;
         if (at > bytes / 2 && !last) continue;
-        if (remat_array_info(session, kind, i, &array)) break;
+        if (stored_info(session, kind, i, &array)) break;
         bool skipped = last && at > bytes / 2;
         at += (size_t)snprintf(list + at, bytes - at, "%s%s%s", i ? ", " : "", skipped ? "..., " : "", array.name);
     }
@@ -122,24 +153,24 @@ static remat_status unknown_name(remat_session *session, remat_kind kind, const 
 /* source[i] becomes the index in the file of the session's array i. */
 static remat_status match_all(remat_session *session, remat_kind kind, const rm_safetensors *file, bool foreign,
                               int64_t *source) {
-    int64_t count = remat_count(session, kind);
+    int64_t count = count_stored(session, kind);
     for (int64_t i = 0; i < count; i++) source[i] = -1;
     for (int64_t j = 0; j < file->count; j++) {
         char name[256];
         remat_array ours;
         snprintf(name, sizeof name, "%s", file->array[j].name);
         if (foreign) rm_weights_our_name(file->array[j].name, name, sizeof name);
-        int64_t i = remat_find(session, kind, name);
+        int64_t i = find_stored(session, kind, name);
         if (i < 0) return unknown_name(session, kind, file, &file->array[j], foreign);
         REQUIRE(source[i] < 0, INVALID, "%s: '%.80s' and '%.80s' both mean %s", file->path, file->array[source[i]].name,
                 file->array[j].name, name);
         source[i] = j;
-        TRY(remat_array_info(session, kind, i, &ours));
+        TRY(stored_info(session, kind, i, &ours));
         TRY(must_match(file->path, &ours, &file->array[j], foreign));
     }
     for (int64_t i = 0; i < count; i++) {
         remat_array ours;
-        TRY(remat_array_info(session, kind, i, &ours));
+        TRY(stored_info(session, kind, i, &ours));
         REQUIRE(source[i] >= 0, INVALID,
                 "%s has no '%s', which this model needs: give the flags of the model that was "
                 "saved",
@@ -150,20 +181,22 @@ static remat_status match_all(remat_session *session, remat_kind kind, const rm_
 
 static remat_status copy_all(remat_session *session, remat_kind kind, const rm_safetensors *file,
                              const int64_t *source) {
-    for (int64_t i = 0; i < remat_count(session, kind); i++) {
+    for (int64_t i = 0; i < count_stored(session, kind); i++) {
         const rm_st_array *theirs = &file->array[source[i]];
+        const stored to = stored_at(session, kind, i);
         uint64_t bytes = theirs->end - theirs->begin, at = file->data_start + theirs->begin;
         if (is_half(theirs))
-            TRY(rm_stream_in_halves(session, kind, i, 0, 2 * bytes, file->fd, file->path, at, *theirs->dtype == 'B'));
+            TRY(rm_stream_in_halves(session, to.kind, to.index, 0, 2 * bytes, file->fd, file->path, at,
+                                    *theirs->dtype == 'B'));
         else
-            TRY(rm_stream_in(session, kind, i, 0, bytes, file->fd, file->path, at));
+            TRY(rm_stream_in(session, to.kind, to.index, 0, bytes, file->fd, file->path, at));
     }
     return REMAT_OK;
 }
 
 static remat_status load(remat_session *session, remat_kind kind, const char *path, bool foreign, bool copy) {
     rm_safetensors file;
-    int64_t *source = rm_calloc((size_t)remat_count(session, kind) + 1, sizeof *source);
+    int64_t *source = rm_calloc((size_t)count_stored(session, kind) + 1, sizeof *source);
     REQUIRE(source, MEMORY, "no memory to read %s", path);
     remat_status status = rm_safetensors_open(path, &file);
     if (!status) status = match_all(session, kind, &file, foreign, source);
@@ -214,6 +247,9 @@ remat_status rm_weights_shape_of(const char *path, rm_weights_shape *out) {
 }
 
 remat_status rm_weights_copy(remat_session *from, remat_session *to) {
-    for (int64_t i = 0; i < remat_count(from, REMAT_PARAM); i++) TRY(rm_stream_copy(from, to, REMAT_PARAM, i));
+    for (int64_t i = 0; i < count_stored(from, REMAT_PARAM); i++) {
+        const stored at = stored_at(from, REMAT_PARAM, i);
+        TRY(rm_stream_copy(from, to, at.kind, at.index));
+    }
     return REMAT_OK;
 }

@@ -1,4 +1,5 @@
-/* weights.h: a session's arrays to and from safetensors files: parameters, optimizer state, gradients. Between the
+/* weights.h: a session's arrays to and from safetensors files: parameters (and buffers behind them, as PyTorch's state_dict has
+ * both), optimizer state, gradients. Between the
  * format (safetensors.h) and the training state, which is several files (state.h). */
 #ifndef RM_WEIGHTS_H
 #define RM_WEIGHTS_H
@@ -29,7 +30,7 @@ typedef struct {
 } rm_weights_shape;
 remat_status rm_weights_shape_of(const char *path, rm_weights_shape *out);
 
-/* Copies all parameters from one session to another of the same model. */
+/* Copies all parameters and buffers from one session to another of the same model. */
 remat_status rm_weights_copy(remat_session *from, remat_session *to);
 
 /* "rnn.weight_hh_l0" for "module.lstm.weight_hh_l0"; into `out`, cut at out_bytes. */

@@ -1,0 +1,267 @@
+/* batch_norm.c: every channel of x brought to mean 0 and variance 1 over all else, then scaled and shifted; `sync`: over the batches
+ * of all ranks. The statistics are a fact (remat_op.h): however often a plan runs a stage again, they are made once a step, and so
+ * are the running ones; runs after that only scale and shift.
+ *
+ * In memory x is (outer, channels, inner): (N,C,H,W) has outer N and inner H W; a sequence (T,B,C) has outer T B and inner 1. */
+#include "ops/real.h"
+
+#include "ops/op.h"
+#include "ops/shape.h"
+
+enum { X, RUNNING_MEAN, RUNNING_VAR, GAIN, BIAS };
+
+/* By which x was brought to mean 0 and variance 1: xhat = (x - mean) rstd. Behind it `channels` means, and as many rstds. */
+typedef struct {
+    double
+        count; /* elements of a channel that were measured, on all ranks that were asked; 0: the running statistics */
+} head;
+static real *means(void *fact) { return (real *)((head *)fact + 1); }
+
+typedef struct {
+    int64_t outer, channels, inner;
+} layout;
+
+static layout layout_of(const rm_desc *x, const rm_batch_norm_attr *a) {
+    layout l = {1, x->dim[a->axis], 1};
+    for (int64_t d = 0; d < a->axis; d++) l.outer *= x->dim[d];
+    for (int64_t d = a->axis + 1; d < x->rank; d++) l.inner *= x->dim[d];
+    return l;
+}
+
+static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+    (void)state;
+    static const char *const vector[] = {
+        [RUNNING_MEAN] = "running_mean", [RUNNING_VAR] = "running_var", [GAIN] = "gain", [BIAS] = "bias"};
+    const rm_batch_norm_attr *a = attr;
+    TRY(rm_want_real("batch_norm", "x", &x[X]));
+    REQUIRE(a && a->epsilon > 0 && isfinite(a->epsilon), INVALID,
+            "batch_norm: epsilon is %g; it must be a number above 0, such as 1e-5", a ? a->epsilon : 0.0);
+    REQUIRE(a->momentum >= 0 && a->momentum <= 1, INVALID, "batch_norm: momentum is %g; it must be 0 to 1, such as 0.1",
+            a->momentum);
+    TRY(rm_want_rank("batch_norm", "x", &x[X], (int)a->axis + 1, REMAT_MAX_RANK));
+    for (int i = RUNNING_MEAN; i <= BIAS; i++)
+        if (x[i].rank >= 0) TRY(rm_want_vector("batch_norm", vector[i], &x[i], x[X].dim[a->axis]));
+    *y = x[X];
+    return REMAT_OK;
+}
+
+static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+    *out = rm_cost_streaming(y, 3, 2);
+    if (pass == RM_BACKWARD) *out = rm_cost_streaming(y, 12, 5);
+    if (pass == RM_FACT) *out = rm_cost_streaming(y, 5, 2);
+    out->scratch_bytes = pass == RM_FORWARD ? 0 : (uint64_t)(2 * layout_of(&x[X], attr).channels + 1) * sizeof(double);
+}
+
+static uint64_t fact_bytes(const rm_desc *x, const void *attr) {
+    return sizeof(head) + 2 * (uint64_t)layout_of(&x[X], attr).channels * sizeof(real);
+}
+
+static bool talks(const void *attr) { return ((const rm_batch_norm_attr *)attr)->sync; }
+
+static void sum_over_ranks(const rm_call *call, double *values, int64_t count) {
+    if (talks(call->attr)) remat_sum_over_ranks(call, values, count);
+}
+
+/* ---- Sums of a channel, in double, in an order that no number of threads changes ----------------------------------- */
+
+enum { LANES = 8 };
+
+static double in_order(const double part[LANES]) {
+    return ((part[0] + part[4]) + (part[2] + part[6])) + ((part[1] + part[5]) + (part[3] + part[7]));
+}
+
+static double sum(const real *x, int64_t n) {
+    double part[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int k = 0; k < LANES; k++) part[k] += x[i + k];
+    for (; i < n; i++) part[0] += x[i];
+    return in_order(part);
+}
+
+static double sum_of_squares(const real *x, double mean, int64_t n) {
+    double part[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int k = 0; k < LANES; k++) part[k] += (x[i + k] - mean) * (x[i + k] - mean);
+    for (; i < n; i++) part[0] += (x[i] - mean) * (x[i] - mean);
+    return in_order(part);
+}
+
+static double sum_of_products(const real *x, real mean, real rstd, const real *dy, int64_t n) {
+    double part[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int k = 0; k < LANES; k++) part[k] += (double)dy[i + k] * ((x[i + k] - mean) * rstd);
+    for (; i < n; i++) part[0] += (double)dy[i] * ((x[i] - mean) * rstd);
+    return in_order(part);
+}
+
+/* What a loop over all rows of `inner` elements works on, and sums of a channel that it makes or reads. */
+typedef struct {
+    const rm_call *call;
+    layout l;
+    const real *x, *dy, *gain, *bias, *mean, *rstd;
+    real *y, *dx;
+    double *sum, *other, share; /* 1/n */
+} loop;
+
+/* Every row in turn, `at` being its first element's place. A channel is one thread's: its rows come in order. */
+static void each_row(const loop *p, void (*row)(const loop *p, int64_t c, int64_t at)) {
+    const layout l = p->l;
+    const int64_t width = l.inner < 16 ? 64 : 1;
+    RM_PARALLEL_FOR(p->call->threads, l.outer * l.channels * l.inner > RM_PARALLEL_MIN,
+                    for (int64_t from = 0; from < l.channels;
+                         from += width) for (int64_t o = 0; o < l.outer;
+                                             o++) for (int64_t c = from; c < from + width && c < l.channels; c++)
+                        row(p, c, (o * l.channels + c) * l.inner););
+}
+
+/* ---- Fact ------------------------------------------------------------------------------------------------------------ */
+
+static void from_running(const rm_call *call, layout l) {
+    const real *mean = call->x[RUNNING_MEAN].data, *var = call->x[RUNNING_VAR].data;
+    double epsilon = ((const rm_batch_norm_attr *)call->attr)->epsilon;
+    real *m = means(call->fact), *rstd = m + l.channels;
+    *(head *)call->fact = (head){0};
+    for (int64_t c = 0; c < l.channels; c++) m[c] = mean[c], rstd[c] = (real)(1 / sqrt(var[c] + epsilon));
+}
+
+static void add_sum(const loop *p, int64_t c, int64_t at) { p->sum[c] += sum(p->x + at, p->l.inner); }
+static void add_squares(const loop *p, int64_t c, int64_t at) {
+    p->other[c] += sum_of_squares(p->x + at, p->sum[c], p->l.inner);
+}
+
+/* Two passes: the difference of two large sums would lose the variance of a channel far from 0. */
+static void from_batch(const rm_call *call, layout l) {
+    const rm_batch_norm_attr *a = call->attr;
+    double *sums = call->scratch,
+           *squares = sums + l.channels; /* which begin when the number behind the sums was used */
+    loop p = {.call = call, .l = l, .x = call->x[X].data, .sum = sums, .other = squares};
+    real *running_mean = call->x[RUNNING_MEAN].data, *running_var = call->x[RUNNING_VAR].data;
+    real *mean = means(call->fact), *rstd = mean + l.channels;
+    for (int64_t c = 0; c < l.channels; c++) sums[c] = 0;
+    each_row(&p, add_sum);
+    sums[l.channels] = (double)(l.outer * l.inner);
+    sum_over_ranks(call, sums, l.channels + 1);
+    const double n = ((head *)call->fact)->count = sums[l.channels];
+    for (int64_t c = 0; c < l.channels; c++) sums[c] /= n, squares[c] = 0;
+    each_row(&p, add_squares);
+    sum_over_ranks(call, squares, l.channels);
+    for (int64_t c = 0; c < l.channels; c++) {
+        double unbiased = squares[c] / (n > 1 ? n - 1 : 1);
+        mean[c] = (real)sums[c];
+        rstd[c] = (real)(1 / sqrt(squares[c] / n + a->epsilon));
+        running_mean[c] = (real)((1 - a->momentum) * running_mean[c] + a->momentum * sums[c]);
+        running_var[c] = (real)((1 - a->momentum) * running_var[c] + a->momentum * unbiased);
+    }
+}
+
+static void fact(const rm_call *call) {
+    layout l = layout_of(&call->x[X].desc, call->attr);
+    if (call->training)
+        from_batch(call, l);
+    else
+        from_running(call, l);
+}
+
+/* ---- Forward and backward -------------------------------------------------------------------------------------------- */
+
+static loop loop_of(const rm_call *call, const rm_desc *shape) {
+    layout l = layout_of(shape, call->attr);
+    const real *mean = means(call->fact);
+    return (loop){.call = call,
+                  .l = l,
+                  .x = call->x[X].data,
+                  .gain = call->x[GAIN].data,
+                  .mean = mean,
+                  .rstd = mean + l.channels};
+}
+
+static void normalise(const loop *p, int64_t c, int64_t at) {
+    const real mean = p->mean[c], scale = p->rstd[c] * (p->gain ? p->gain[c] : 1), shift = p->bias ? p->bias[c] : 0;
+    const real *x = p->x + at;
+    real *y = p->y + at;
+    for (int64_t i = 0; i < p->l.inner; i++) y[i] = (x[i] - mean) * scale + shift;
+}
+
+static void forward(const rm_call *call) {
+    loop p = loop_of(call, &call->x[X].desc);
+    p.bias = call->x[BIAS].data, p.y = call->y.data;
+    each_row(&p, normalise);
+}
+
+static void add_gradients(const loop *p, int64_t c, int64_t at) {
+    p->sum[c] += sum(p->dy + at, p->l.inner);
+    p->other[c] += sum_of_products(p->x + at, p->mean[c], p->rstd[c], p->dy + at, p->l.inner);
+}
+
+static void differentiate(const loop *p, int64_t c, int64_t at) {
+    const real mean = p->mean[c], rstd = p->rstd[c], scale = rstd * (p->gain ? p->gain[c] : 1);
+    const real mean_dy = (real)(p->sum[c] * p->share), mean_products = (real)(p->other[c] * p->share);
+    const real *x = p->x + at, *dy = p->dy + at;
+    real *dx = p->dx + at;
+    for (int64_t i = 0; i < p->l.inner; i++) dx[i] = scale * (dy[i] - mean_dy - (x[i] - mean) * rstd * mean_products);
+}
+
+/* y = xhat gain + bias:  dgain += sum of dy xhat,  dbias += sum of dy, of this rank. xhat depends on x also through the
+ * statistics: dx = gain rstd (dy - sum(dy)/n - xhat sum(dy xhat)/n), with sums and n over all ranks; on running ones it does not. */
+static void backward(const rm_call *call) {
+    loop p = loop_of(call, &call->dy.desc);
+    real *dgain = call->dx[GAIN].data, *dbias = call->dx[BIAS].data;
+    double n = ((const head *)call->fact)->count;
+    p.dy = call->dy.data, p.dx = call->dx[X].data, p.share = n > 0 ? 1 / n : 0;
+    p.sum = call->scratch, p.other = p.sum + p.l.channels;
+    for (int64_t c = 0; c < 2 * p.l.channels; c++) p.sum[c] = 0;
+    each_row(&p, add_gradients);
+    for (int64_t c = 0; c < p.l.channels; c++) {
+        if (dgain) dgain[c] += (real)p.other[c];
+        if (dbias) dbias[c] += (real)p.sum[c];
+    }
+    sum_over_ranks(call, p.sum, 2 * p.l.channels); /* also where no dx is wanted: other ranks may wait */
+    if (p.dx) each_row(&p, differentiate);
+}
+
+static const rm_batch_norm_attr usual = {0.1, 1e-5, 1, 0}, of_sequence = {0.3, 1e-3, 2, 1};
+#define VECTORS(c) RM_SHAPE1(RM_REAL, c), RM_SHAPE1(RM_REAL, c)
+static const rm_sample samples[] = {
+    {.name = "images", .attr = &usual, .x = {RM_SHAPE4(RM_REAL, 3, 5, 4, 3), VECTORS(5), VECTORS(5)}},
+    {.name = "rows, neither gain nor bias",
+     .attr = &usual,
+     .x = {RM_SHAPE2(RM_REAL, 6, 70), VECTORS(70), RM_ABSENT, RM_ABSENT}},
+    {.name = "sequence",
+     .sequence = true,
+     .attr = &of_sequence,
+     .x = {RM_SHAPE3(RM_REAL, 5, 2, 7), VECTORS(7), RM_SHAPE1(RM_REAL, 7), RM_ABSENT}},
+    {.name = "large enough for threads",
+     .attr = &usual,
+     .x = {RM_SHAPE4(RM_REAL, 5, 9, 40, 41), VECTORS(9), VECTORS(9)}},
+};
+
+const rm_op RM_OP(batch_norm) = {
+    .struct_bytes = sizeof(rm_op),
+    .name = "batch_norm",
+    .doc =
+        "x (..,C,..) to mean 0 and variance 1 a channel, scaled and shifted; gain, bias, running_mean, running_var (C)",
+    .n_in = 5,
+    .optional = 1u << GAIN | 1u << BIAS,
+    .weights = 1u << GAIN | 1u << BIAS,
+    .buffers = 1u << RUNNING_MEAN | 1u << RUNNING_VAR,
+    .attr_bytes = sizeof(rm_batch_norm_attr),
+    .time = RM_TIME_WHOLE,
+    .saves = {.in = 1u << X | 1u << GAIN},
+    .infer = infer,
+    .cost = cost,
+    .fact_bytes = fact_bytes,
+    .talks = talks,
+    .define_forward = forward,
+    .define_backward = backward,
+    .define_fact = fact,
+    .on = {{.forward = forward, .backward = backward, .fact = fact},
+           {.forward = RM_CUDA(batch_norm, forward),
+            .backward = RM_CUDA(batch_norm, backward),
+            .fact = RM_CUDA(batch_norm, fact)}},
+    .cheap = true,
+    .samples = samples,
+    .n_samples = sizeof samples / sizeof *samples,
+};
