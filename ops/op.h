@@ -89,6 +89,9 @@ typedef struct {
     double epsilon;
 } rm_layer_norm_attr;
 typedef struct {
+    double offset, epsilon;
+} rm_rms_norm_attr;
+typedef struct {
     int64_t first, count;
 } rm_slice_attr;
 typedef struct {
