@@ -446,8 +446,8 @@ remat_value remat_layer_norm(remat_graph *graph, remat_value x, remat_value gain
     rm_layer_norm_attr attr = {epsilon};
     return BUILD_WITH(attr, "layer_norm", x.id, gain.id, bias.id);
 }
-remat_value remat_rms_norm(remat_graph *graph, remat_value x, remat_value gain, double offset, double epsilon) {
-    rm_rms_norm_attr attr = {offset, epsilon};
+remat_value remat_rms_norm(remat_graph *graph, remat_value x, remat_value gain, double epsilon) {
+    rm_rms_norm_attr attr = {epsilon};
     return BUILD_WITH(attr, "rms_norm", x.id, gain.id);
 }
 remat_value remat_attention(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,

@@ -154,8 +154,7 @@ remat_value remat_causal_conv(remat_graph *, remat_value x, remat_value w, remat
 remat_value remat_initial_state(remat_graph *, remat_value y, int state, remat_value initial);
 remat_value remat_final_state(remat_graph *, remat_value y, int state);
 remat_value remat_layer_norm(remat_graph *, remat_value x, remat_value gain, remat_value bias, double epsilon);
-/* x / sqrt(mean of x^2 + epsilon) (offset + gain). Offset 0: PyTorch's RMSNorm; 1: where what is trained is the gain less 1. */
-remat_value remat_rms_norm(remat_graph *, remat_value x, remat_value gain, double offset, double epsilon);
+remat_value remat_rms_norm(remat_graph *, remat_value x, remat_value gain, double epsilon); /* PyTorch's RMSNorm */
 /* Scaled dot-product attention, heads side by side along C: y[t] = sum over s of v[s] softmax over s of q[t].k[s] / sqrt(C/heads),
  * causal: over s <= t alone. q, k and v are sequences (T,B,C). Layers q = linear(x, ..) and so on before it are the caller's. */
 remat_value remat_attention(remat_graph *, remat_value q, remat_value k, remat_value v, int64_t heads, bool causal);

@@ -89,7 +89,7 @@ typedef struct {
     double epsilon;
 } rm_layer_norm_attr;
 typedef struct {
-    double offset, epsilon;
+    double epsilon;
 } rm_rms_norm_attr;
 typedef struct {
     int64_t first, count;

@@ -1,5 +1,5 @@
-/* rms_norm.c: every row divided by the root of its mean square, then scaled by gain, or by `offset` + gain: some networks train
- * what a gain differs from 1 by. What is saved beside x is a number a row. */
+/* rms_norm.c: every row divided by the root of its mean square, then scaled. What is saved beside x is a number a
+ * row. */
 #include "ops/real.h"
 
 #include "ops/op.h"
@@ -15,7 +15,6 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     TRY(rm_want_vector("rms_norm", "gain", &x[GAIN], rm_desc_last(&x[X])));
     REQUIRE(a && a->epsilon > 0 && isfinite(a->epsilon), INVALID,
             "rms_norm: epsilon is %g; it must be a number above 0, such as 1e-6", a ? a->epsilon : 0.0);
-    REQUIRE(isfinite(a->offset), INVALID, "rms_norm: offset is %g; it must be a number, 0 or 1", a->offset);
     *y = x[X];
     return REMAT_OK;
 }
@@ -43,24 +42,23 @@ static double dot(int64_t c, const real *a, const real *b) {
 
 static void forward(const rm_call *call) {
     const rm_desc *shape = &call->x[X].desc;
-    const rm_rms_norm_attr *a = call->attr;
     const real *gain = call->x[GAIN].data;
-    real *rstd = call->aux, offset = (real)a->offset;
-    double epsilon = a->epsilon;
+    real *rstd = call->aux; /* (rows), or NULL */
+    double epsilon = ((const rm_rms_norm_attr *)call->attr)->epsilon;
     int64_t rows = rm_desc_rows(shape), c = rm_desc_last(shape);
     RM_PARALLEL_FOR(
         call->threads, rows * c > RM_PARALLEL_MIN, for (int64_t r = 0; r < rows; r++) {
             const real *x = (const real *)call->x[X].data + r * c;
             real *y = (real *)call->y.data + r * c;
             real factor = (real)(1 / sqrt(dot(c, x, x) / (double)c + epsilon));
-            for (int64_t i = 0; i < c; i++) y[i] = x[i] * factor * (offset + gain[i]);
+            for (int64_t i = 0; i < c; i++) y[i] = x[i] * factor * gain[i];
             if (rstd) rstd[r] = factor;
         });
 }
 
-/* With g = dy (offset + gain) and xhat = x rstd, dx = rstd (g - xhat mean(g xhat)). dx holds g meanwhile. */
-static void backward_row(int64_t c, const real *x, const real *gain, real offset, const real *dy, real rstd, real *dx) {
-    for (int64_t i = 0; i < c; i++) dx[i] = dy[i] * (offset + gain[i]);
+/* With g = dy gain and xhat = x rstd, dx = rstd (g - xhat mean(g xhat)). dx holds g meanwhile. */
+static void backward_row(int64_t c, const real *x, const real *gain, const real *dy, real rstd, real *dx) {
+    for (int64_t i = 0; i < c; i++) dx[i] = dy[i] * gain[i];
     real mean = (real)(dot(c, dx, x) * rstd / (double)c);
     for (int64_t i = 0; i < c; i++) dx[i] = rstd * (dx[i] - x[i] * rstd * mean);
 }
@@ -77,30 +75,30 @@ static void backward(const rm_call *call) {
     enum { WIDTH = 64 };
     const rm_desc *shape = &call->dy.desc;
     const real *x = call->x[X].data, *gain = call->x[GAIN].data, *dy = call->dy.data, *rstd = call->aux;
-    real *dx = call->dx[X].data, offset = (real)((const rm_rms_norm_attr *)call->attr)->offset;
+    real *dx = call->dx[X].data;
     int64_t rows = rm_desc_rows(shape), c = rm_desc_last(shape);
     bool large = rows * c > RM_PARALLEL_MIN;
     RM_PARALLEL_FOR(call->threads, large,
                     for (int64_t r = 0; r < (dx ? rows : 0); r++)
-                        backward_row(c, x + r * c, gain, offset, dy + r * c, rstd[r], dx + r * c););
+                        backward_row(c, x + r * c, gain, dy + r * c, rstd[r], dx + r * c););
     RM_PARALLEL_FOR(call->threads, large,
                     for (int64_t from = 0; from < (call->dx[GAIN].data ? c : 0); from += WIDTH)
                         backward_columns(call, rows, c, from, from + WIDTH < c ? from + WIDTH : c););
 }
 
-static const rm_rms_norm_attr usual = {0, 1e-6}, beside_one = {1, 1e-5};
+static const rm_rms_norm_attr usual = {1e-6};
 static const rm_sample samples[] = {
     {.name = "sequence", .sequence = true, .attr = &usual, .x = {RM_SHAPE3(RM_REAL, 5, 2, 7), RM_SHAPE1(RM_REAL, 7)}},
-    {.name = "whole, an offset", .attr = &beside_one, .x = {RM_SHAPE2(RM_REAL, 3, 70), RM_SHAPE1(RM_REAL, 70)}},
+    {.name = "whole", .attr = &usual, .x = {RM_SHAPE2(RM_REAL, 3, 70), RM_SHAPE1(RM_REAL, 70)}},
     {.name = "large enough for threads",
      .sequence = true,
-     .attr = &beside_one,
-     .x = {RM_SHAPE3(RM_REAL, 46, 6, 240), RM_SHAPE1(RM_REAL, 240)}},
+     .attr = &usual,
+     .x = {RM_SHAPE3(RM_REAL, 3, 100, 240), RM_SHAPE1(RM_REAL, 240)}},
 };
 
 const rm_op RM_OP(rms_norm) = {
     .name = "rms_norm",
-    .doc = "y = x / sqrt(mean(x^2) + epsilon) (offset + gain) over the last axis; gain (C)",
+    .doc = "y = x / sqrt(mean(x^2) + epsilon) gain over the last axis; gain (C)",
     .n_in = INPUTS,
     .attr_bytes = sizeof(rm_rms_norm_attr),
     .weights = 1u << GAIN,

@@ -158,12 +158,13 @@ static const rm_sample samples[] = {
      .x = {RM_SHAPE3(RM_REAL, 3, 2, 4), RM_SHAPE3(RM_REAL, 4, 1, 6), RM_ABSENT}},
     {.name = "large enough for threads",
      .sequence = true,
-     .x = {RM_SHAPE3(RM_REAL, 70, 5, 200), RM_SHAPE3(RM_REAL, 200, 1, 4), RM_SHAPE1(RM_REAL, 200)}},
+     .x = {RM_SHAPE3(RM_REAL, 4, 90, 200), RM_SHAPE3(RM_REAL, 200, 1, 3), RM_SHAPE1(RM_REAL, 200)}},
 };
 
 const rm_op RM_OP(causal_conv) = {
     .name = "causal_conv",
-    .doc = "y (T,B,C) = x convolved over time, each feature by itself: w (C,1,k), bias (C); y[t] reads x[t-k+1] to x[t]",
+    .doc =
+        "y (T,B,C) = x convolved over time, each feature by itself: w (C,1,k), bias (C); y[t] reads x[t-k+1] to x[t]",
     .n_in = INPUTS,
     .n_state = 1,
     .optional = 1u << BIAS,

@@ -122,7 +122,7 @@ static const rm_sample samples[] = {
      .x = {RM_SHAPE2(RM_REAL, 4, 3), RM_SHAPE2(RM_REAL, 4, 3), RM_SHAPE2(REMAT_I32, 4, 3)}},
     {.name = "large enough for threads",
      .sequence = true,
-     .x = {RM_SHAPE3(RM_REAL, 37, 9, 200), RM_SHAPE3(RM_REAL, 37, 9, 200), RM_SHAPE2(REMAT_I32, 37, 9)}},
+     .x = {RM_SHAPE3(RM_REAL, 4, 9, 1900), RM_SHAPE3(RM_REAL, 4, 9, 1900), RM_SHAPE2(REMAT_I32, 4, 9)}},
 };
 
 const rm_op RM_OP(linear_scan) = {

@@ -6,9 +6,7 @@
 
 enum { PARTS = 2 };
 
-static rm_min_gates gates_at(const real *x, int64_t hidden, int64_t j) {
-    return rm_min_gru_gates(x[j], x[hidden + j]);
-}
+static rm_min_gates gates_at(const real *x, int64_t hidden, int64_t j) { return rm_min_gru_gates(x[j], x[hidden + j]); }
 
 static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
     (void)attr;

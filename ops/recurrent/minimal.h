@@ -86,9 +86,7 @@ void rm_min_backward(rm_min_cell cell, const rm_call *call);
     {.name = "a few", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 5, 3, (G)*7)}},                                       \
         {.name = "one unit", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 3, 1, (G))}},                                  \
         {.name = "whole vectors and a rest", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 4, 2, (G)*35)}}, {             \
-        .name = "large enough for threads", .sequence = true, .x = {                                                   \
-            RM_SHAPE3(RM_REAL, 17, 6, (G)*170)                                                                         \
-        }                                                                                                              \
+        .name = "large enough for threads", .sequence = true, .x = { RM_SHAPE3(RM_REAL, 4, 25, (G)*170) }              \
     }
 
 #endif

@@ -74,8 +74,7 @@ static remat_value backwards(net *n) {
     if (draw(3)) y = remat_rnn_tanh(g, y, param(n, 2, c, c), param(n, 2, c, c), REMAT_NONE, param(n, 1, c, 1));
     if (draw(2)) y = remat_add(g, remat_dropout(g, y, 0.25), x);
     if (draw(4) == 0) y = remat_attention(g, y, y, x, 1, true);
-    if (draw(2))
-        y = remat_lstm(g, y, param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), REMAT_NONE, param(n, 1, 4 * c, 1));
+    if (draw(2)) y = remat_lstm(g, y, param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), REMAT_NONE, param(n, 1, 4 * c, 1));
     if (draw(6) == 0) add_output(n, y);
     if (draw(6) == 0) add_output(n, draw(2) ? remat_last_step(g, y) : remat_mean_over_time(g, y));
     return remat_reverse(g, y);
@@ -93,8 +92,8 @@ static remat_value known_at_the_end(net *n) {
 static remat_value begun(net *n) {
     remat_graph *g = n->graph;
     int64_t c = n->width;
-    remat_value first = remat_lstm(g, pick(n), param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), param(n, 1, 4 * c, 1),
-                                   REMAT_NONE);
+    remat_value first =
+        remat_lstm(g, pick(n), param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), param(n, 1, 4 * c, 1), REMAT_NONE);
     remat_value end = remat_final_state(g, first, (int)draw(2)), h = param(n, 2, n->batch, c);
     if (draw(3) == 0) add_output(n, end);
     if (draw(2)) end = remat_tanh(g, remat_add(g, end, h));
@@ -107,10 +106,31 @@ static remat_value begun(net *n) {
     return draw(2) ? remat_add(g, y, first) : y;
 }
 
+/* Linear recurrences, and what stands around them. */
+static remat_value scanned(net *n) {
+    remat_graph *g = n->graph;
+    int64_t c = n->width;
+    switch (draw(4)) {
+    case 0:
+        return remat_min_gru(g, remat_linear(g, pick(n), param(n, 2, 2 * c, c), REMAT_NONE));
+    case 1:
+        return remat_min_lstm(g, remat_linear(g, pick(n), param(n, 2, 3 * c, c), REMAT_NONE));
+    case 2:
+        return remat_linear_scan(g, remat_sigmoid(g, pick(n)), pick(n), REMAT_NONE);
+    default: {
+        char name[32];
+        snprintf(name, sizeof name, "filter%d", (int)n->graph->n_values);
+        remat_value w = remat_param(g, name, 3, (int64_t[]){c, 1, 2 + draw(3)}, remat_init_uniform(0.5));
+        return remat_rms_norm(g, remat_causal_conv(g, pick(n), w, draw(2) ? param(n, 1, c, 1) : REMAT_NONE),
+                              param(n, 1, c, 1), 1e-5);
+    }
+    }
+}
+
 static remat_value random_layer(net *n, bool timed) {
     remat_graph *g = n->graph;
     int64_t c = n->width;
-    switch (draw(timed ? 20 : 11)) {
+    switch (draw(timed ? 23 : 11)) {
     case 0:
         return remat_linear(g, pick(n), param(n, 2, c, c), param(n, 1, c, 1));
     case 1:
@@ -148,6 +168,10 @@ static remat_value random_layer(net *n, bool timed) {
     case 17:
     case 18:
         return begun(n);
+    case 19:
+    case 20:
+    case 21:
+        return scanned(n);
     default:
         return remat_rnn_tanh(g, pick(n), param(n, 2, c, c), param(n, 2, c, c), REMAT_NONE, param(n, 1, c, 1));
     }
@@ -194,9 +218,8 @@ static remat_value random_loss(net *n, bool timed) {
     if (head == 3) sum = remat_add(g, remat_mean_over_time(g, sum), remat_last_step(g, n->pool[0]));
     bool whole = !timed || head;
     if (head) sum = remat_gelu(g, remat_linear(g, sum, param(n, 2, n->width, n->width), REMAT_NONE));
-    n->target =
-        remat_input(g, "target", REMAT_F32, whole ? REMAT_WHOLE : REMAT_SEQUENCE, whole ? 2 : 3,
-                    whole ? (int64_t[]){n->batch, n->width} : (int64_t[]){n->steps, n->batch, n->width});
+    n->target = remat_input(g, "target", REMAT_F32, whole ? REMAT_WHOLE : REMAT_SEQUENCE, whole ? 2 : 3,
+                            whole ? (int64_t[]){n->batch, n->width} : (int64_t[]){n->steps, n->batch, n->width});
     return n->loss = remat_mse(g, sum, n->target);
 }
 
