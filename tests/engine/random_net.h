@@ -74,7 +74,8 @@ static remat_value backwards(net *n) {
     if (draw(3)) y = remat_rnn_tanh(g, y, param(n, 2, c, c), param(n, 2, c, c), REMAT_NONE, param(n, 1, c, 1));
     if (draw(2)) y = remat_add(g, remat_dropout(g, y, 0.25), x);
     if (draw(4) == 0) y = remat_attention(g, y, y, x, 1, true);
-    if (draw(2)) y = remat_lstm(g, y, param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), REMAT_NONE, param(n, 1, 4 * c, 1));
+    if (draw(2))
+        y = remat_lstm(g, y, param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), REMAT_NONE, param(n, 1, 4 * c, 1));
     if (draw(6) == 0) add_output(n, y);
     if (draw(6) == 0) add_output(n, draw(2) ? remat_last_step(g, y) : remat_mean_over_time(g, y));
     return remat_reverse(g, y);
@@ -92,8 +93,8 @@ static remat_value known_at_the_end(net *n) {
 static remat_value begun(net *n) {
     remat_graph *g = n->graph;
     int64_t c = n->width;
-    remat_value first =
-        remat_lstm(g, pick(n), param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), param(n, 1, 4 * c, 1), REMAT_NONE);
+    remat_value first = remat_lstm(g, pick(n), param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), param(n, 1, 4 * c, 1),
+                                   REMAT_NONE);
     remat_value end = remat_final_state(g, first, (int)draw(2)), h = param(n, 2, n->batch, c);
     if (draw(3) == 0) add_output(n, end);
     if (draw(2)) end = remat_tanh(g, remat_add(g, end, h));
