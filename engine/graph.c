@@ -413,6 +413,14 @@ remat_value remat_rnn_tanh(remat_graph *graph, remat_value x, remat_value w_ih, 
                            remat_value b_hh) {
     return BUILD("rnn_tanh", x.id, w_ih.id, w_hh.id, b_ih.id, b_hh.id);
 }
+remat_value remat_linear_scan(remat_graph *graph, remat_value a, remat_value b, remat_value reset) {
+    return BUILD("linear_scan", a.id, b.id, reset.id);
+}
+remat_value remat_min_gru(remat_graph *graph, remat_value x) { return BUILD("min_gru", x.id); }
+remat_value remat_min_lstm(remat_graph *graph, remat_value x) { return BUILD("min_lstm", x.id); }
+remat_value remat_causal_conv(remat_graph *graph, remat_value x, remat_value w, remat_value b) {
+    return BUILD("causal_conv", x.id, w.id, b.id);
+}
 /* ---- Where carried states begin and end ------------------------------------------------------------------------- */
 
 static remat_status find_layer(remat_graph *graph, int32_t y, int state, const char *what, int32_t *n) {
@@ -492,6 +500,10 @@ remat_value remat_batch_norm(remat_graph *graph, remat_value x, remat_value gain
     bool sequence = graph && x.id > 0 && x.id < graph->n_values && graph->value[x.id].sequence;
     rm_batch_norm_attr attr = {momentum, epsilon, sequence ? 2 : 1, sync};
     return BUILD_WITH(attr, "batch_norm", x.id, running_mean.id, running_var.id, gain.id, bias.id);
+}
+remat_value remat_rms_norm(remat_graph *graph, remat_value x, remat_value gain, double epsilon) {
+    rm_rms_norm_attr attr = {epsilon};
+    return BUILD_WITH(attr, "rms_norm", x.id, gain.id);
 }
 remat_value remat_attention(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,
                             bool causal) {

@@ -134,6 +134,17 @@ remat_value remat_gru(remat_graph *, remat_value x, remat_value w_ih, remat_valu
                       remat_value b_ih /*[b]*/, remat_value b_hh /*[b]*/);                    /* (3H),(3H); r,z,n    */
 remat_value remat_rnn_tanh(remat_graph *, remat_value x, remat_value w_ih, remat_value w_hh,  /* (H,C),(H,H)    */
                            remat_value b_ih /*[b]*/, remat_value b_hh /*[b]*/);               /* (H),(H)        */
+/* y[t] = a[t] y[t-1] + b[t], element by element, a and b (T,B,..); where `reset` (T,B), an I32 input, is 1, y[t] = b[t]. */
+remat_value remat_linear_scan(remat_graph *, remat_value a, remat_value b, remat_value reset /*[reset]*/);
+/* minGRU and minLSTM (Feng et al. 2024), behind a linear layer without bias whose rows are those of minGRU-pytorch's
+ * to_hidden_and_gate (2H,C), hidden, gate; and to_hidden_and_f_i_gate (3H,C), hidden, f, i: (T,B,2H), (T,B,3H) -> (T,B,H).
+ * h = (1 - z) h + z g(hidden), z = sigmoid(gate); h = (f h + i g(hidden)) / (f + i), f and i sigmoids too;
+ * g(x) = x + 1/2 where x >= 0, else sigmoid(x). */
+remat_value remat_min_gru(remat_graph *, remat_value hidden_and_gate);
+remat_value remat_min_lstm(remat_graph *, remat_value hidden_and_f_i_gate);
+/* Each feature convolved over time by a filter of its own: y[t] reads x[t-k+1] to x[t]; 2 <= k <= 16. PyTorch's
+ * Conv1d(C, C, k, groups=C) behind padding on the left. */
+remat_value remat_causal_conv(remat_graph *, remat_value x, remat_value w, remat_value b /*[b]*/); /* (C,1,k), (C) */
 /* Carried states as values, of any layer that has them, by the y that it returned. An LSTM's are 0: h, 1: c; others have h alone.
  * initial_state: state number `state` begins with `initial` (shaped like it, (B,H), made before the layer) instead of zeros, and
  * has a gradient, if it is on the way from a parameter; returns y. final_state: what it is after the last timestep. So an
@@ -143,6 +154,7 @@ remat_value remat_rnn_tanh(remat_graph *, remat_value x, remat_value w_ih, remat
 remat_value remat_initial_state(remat_graph *, remat_value y, int state, remat_value initial);
 remat_value remat_final_state(remat_graph *, remat_value y, int state);
 remat_value remat_layer_norm(remat_graph *, remat_value x, remat_value gain, remat_value bias, double epsilon);
+remat_value remat_rms_norm(remat_graph *, remat_value x, remat_value gain, double epsilon); /* PyTorch's RMSNorm */
 /* Batch normalisation (Ioffe, Szegedy 2015), as PyTorch defines it: each channel of x (N,C,..), or of a sequence (T,B,C,..), is brought
  * to mean 0 and variance 1 over all else, then scaled and shifted. In training by the batch's own statistics, which are made once a
  * step and never again, and of which the running ones take `momentum`: running = (1 - momentum) running + momentum batch's (the

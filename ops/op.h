@@ -108,6 +108,9 @@ typedef struct {
     int64_t axis, sync; /* of the channels; 0 or 1: over all ranks */
 } rm_batch_norm_attr;
 typedef struct {
+    double epsilon;
+} rm_rms_norm_attr;
+typedef struct {
     int64_t first, count;
 } rm_slice_attr;
 typedef struct {

@@ -15,7 +15,8 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     TRY(rm_want_real("linear", "x", &x[X]));
     TRY(rm_want_rank("linear", "x", &x[X], 2, REMAT_MAX_RANK));
     TRY(rm_want_real("linear", "w", &x[W]));
-    TRY(rm_want_rank("linear", "w", &x[W], 2, 2));
+    bool of_width_one = x[W].rank == 3 && x[W].dim[2] == 1; /* as PyTorch's Conv1d(C, N, 1) has it */
+    if (!of_width_one) TRY(rm_want_rank("linear", "w", &x[W], 2, 2));
     char x_text[RM_DESC_TEXT], w_text[RM_DESC_TEXT];
     REQUIRE(rm_desc_last(&x[X]) == x[W].dim[1], INVALID,
             "linear: x is %s and w is %s; w must be (outputs,%lld), as many columns as x has features",

@@ -130,10 +130,31 @@ static remat_value made_before(net *n) {
     return draw(2) ? remat_reverse(g, remat_linear(g, remat_reverse(g, y), param(n, 2, c, c), REMAT_NONE)) : y;
 }
 
+/* Linear recurrences, and what stands around them. */
+static remat_value scanned(net *n) {
+    remat_graph *g = n->graph;
+    int64_t c = n->width;
+    switch (draw(4)) {
+    case 0:
+        return remat_min_gru(g, remat_linear(g, pick(n), param(n, 2, 2 * c, c), REMAT_NONE));
+    case 1:
+        return remat_min_lstm(g, remat_linear(g, pick(n), param(n, 2, 3 * c, c), REMAT_NONE));
+    case 2:
+        return remat_linear_scan(g, remat_sigmoid(g, pick(n)), pick(n), REMAT_NONE);
+    default: {
+        char name[32];
+        snprintf(name, sizeof name, "filter%d", (int)n->graph->n_values);
+        remat_value w = remat_param(g, name, 3, (int64_t[]){c, 1, 2 + draw(3)}, remat_init_uniform(0.5));
+        return remat_rms_norm(g, remat_causal_conv(g, pick(n), w, draw(2) ? param(n, 1, c, 1) : REMAT_NONE),
+                              param(n, 1, c, 1), 1e-5);
+    }
+    }
+}
+
 static remat_value random_layer(net *n, bool timed) {
     remat_graph *g = n->graph;
     int64_t c = n->width;
-    switch (draw(timed ? 23 : 12)) {
+    switch (draw(timed ? 26 : 12)) {
     case 0:
         return remat_linear(g, pick(n), param(n, 2, c, c), param(n, 1, c, 1));
     case 1:
@@ -161,13 +182,10 @@ static remat_value random_layer(net *n, bool timed) {
     case 12:
         return remat_lstm(g, pick(n), param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), param(n, 1, 4 * c, 1),
                           param(n, 1, 4 * c, 1));
-    case 19:
-    case 20:
-        return made_before(n);
-    case 21:
-        return remat_gru(g, pick(n), param(n, 2, 3 * c, c), param(n, 2, 3 * c, c), param(n, 1, 3 * c, 1), REMAT_NONE);
     case 13:
+        return remat_gru(g, pick(n), param(n, 2, 3 * c, c), param(n, 2, 3 * c, c), param(n, 1, 3 * c, 1), REMAT_NONE);
     case 14:
+    case 21:
         return backwards(n);
     case 15:
         return remat_attention(g, pick(n), pick(n), pick(n), 1, draw(2));
@@ -176,6 +194,13 @@ static remat_value random_layer(net *n, bool timed) {
     case 17:
     case 18:
         return begun(n);
+    case 19:
+    case 20:
+        return made_before(n);
+    case 22:
+    case 23:
+    case 24:
+        return scanned(n);
     default:
         return remat_rnn_tanh(g, pick(n), param(n, 2, c, c), param(n, 2, c, c), REMAT_NONE, param(n, 1, c, 1));
     }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the golden files: what PyTorch computes for small networks, in double precision.
 
-    python3 tests/golden/make.py          # any PyTorch; run it by hand, commit what it writes
+    python3 tests/golden/make.py          # any PyTorch, and minGRU-pytorch 0.2; run it by hand, commit what it writes
 
 The tests read the files (tests/golden/golden.h) and never need PyTorch. Each file holds one network: its initial
 parameters (rounded to float, so both sides start from the same numbers), its inputs, the loss and every gradient of the
@@ -13,12 +13,14 @@ Format: a line "remat golden 1", a line "NAME DTYPE RANK DIM..." per array, an e
 endian, row-major, in the same order, with nothing between them.
 
 It also prints how far PyTorch's own float32 run lies from its float64 run, in units of 2^-24 times the largest magnitude
-of the array: the yardstick for the tolerances in tests/engine/test_golden.c.
+of the array: the yardstick for the tolerances in tests/engine/test_golden.c. Networks of minGRU-pytorch, mingru and minlstm, have
+no optimizers in their files; tests/train/test_model.c reads them.
 """
 import os
 import struct
 
 import torch
+from minGRU_pytorch.minLM import minLM
 from torch import nn
 
 STEPS, T, B, V, E, H, L = 10, 7, 3, 11, 4, 5, 2
@@ -50,6 +52,21 @@ class ByteModel(nn.Module):
     @staticmethod
     def batches(generator):
         return [torch.randint(V, (STEPS, T, B), generator=generator) for _ in range(2)]
+
+
+class MinimalModel(minLM):
+    """minGRU-pytorch's language model, with its convolutions; (T,B) as ours."""
+
+    def __init__(self, lstm):
+        super().__init__(num_tokens=V, dim=6, depth=L, use_lstm=lstm, enable_conv=True)
+        for module in self.modules():
+            if isinstance(module, nn.RMSNorm):
+                module.eps = 2.0**-23  # PyTorch's default for floats, in double too
+
+    def forward(self, tokens, targets):
+        return nn.functional.cross_entropy(super().forward(tokens.t()).transpose(1, 2), targets.t())
+
+    batches = staticmethod(ByteModel.batches)
 
 
 class Mixture(nn.Module):
@@ -126,7 +143,7 @@ def run(build, start, batches, dtype):
     out["loss"] = loss.detach().reshape(1)
     for name, parameter in model.named_parameters():
         out["gradient/" + name] = parameter.grad
-    for optimizer in OPTIMIZERS:
+    for optimizer in () if isinstance(model, minLM) else OPTIMIZERS:
         model = fresh()
         losses, norms = train(model, real, optimizer)
         out[optimizer + "/losses"] = torch.tensor(losses, dtype=torch.float64)
@@ -173,7 +190,7 @@ def report(name, exact, single):
 def main():
     here = os.path.dirname(os.path.abspath(__file__))
     networks = {"lstm": lambda: ByteModel(nn.LSTM), "gru": lambda: ByteModel(nn.GRU), "rnn": lambda: ByteModel(nn.RNN),
-                "mixture": Mixture}
+                "mixture": Mixture, "mingru": lambda: MinimalModel(False), "minlstm": lambda: MinimalModel(True)}
     for index, (name, build) in enumerate(networks.items()):
         torch.manual_seed(1 + index)
         model = build()

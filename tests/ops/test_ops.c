@@ -108,6 +108,130 @@ START_TEST(time_is_reversed) {
 }
 END_TEST
 
+/* ---- Linear recurrences: of one call in double, y and the gradients of the sum of all y ------------------------ */
+
+typedef struct {
+    double y[64], dx[RM_MAX_IN][64], dh[64];
+} swept;
+
+static swept sweep(const char *name, const rm_tensor *x, int n, const double *h_in) {
+    static swept out;
+    const rm_op *op = rm_op_find_f64(name);
+    double dy[64], h_out[64], scratch[64];
+    rm_desc desc[RM_MAX_IN], state[RM_MAX_STATE];
+    rm_call call = {.t_total = 3, .threads = 1, .training = true, .scratch = scratch};
+    out = (swept){{0}, {{0}}, {0}};
+    for (int i = 0; i < RM_MAX_IN; i++) {
+        call.x[i] = i < n ? x[i] : none;
+        desc[i] = call.x[i].desc;
+        if (i < n && desc[i].dtype == REMAT_F64) call.dx[i] = (rm_tensor){desc[i], out.dx[i]};
+    }
+    ck_assert_msg(!op->infer(desc, NULL, &call.y.desc, state), "%s", remat_last_error());
+    for (int i = 0; i < 64; i++) dy[i] = 1;
+    call.y.data = out.y, call.dy = (rm_tensor){call.y.desc, dy};
+    call.state_in[0] = (rm_tensor){state[0], (void *)(uintptr_t)h_in};
+    call.state_out[0] = (rm_tensor){state[0], h_out}, call.dstate_in[0] = (rm_tensor){state[0], out.dh};
+    op->on[RM_DEVICE_CPU].forward(&call);
+    op->on[RM_DEVICE_CPU].backward(&call);
+    return out;
+}
+
+static void all_close(const double *got, const double *expected, int n, const char *what) {
+    for (int i = 0; i < n; i++)
+        ck_assert_msg(fabs(got[i] - expected[i]) <= 1e-14, "%s[%d]: %.17g, not %.17g", what, i, got[i], expected[i]);
+}
+
+/* By minGRU-pytorch: min_gru in log space, min_lstm step by step. */
+START_TEST(minimal_cells_have_known_values) {
+    static double x[2][18] = {{0.5, -1, 2, -0.25, -2, 0.75, -1, 3, 1.5, -0.5, 0.25, -0.75},
+                              {0.5, -1, 2, -0.25, 1, -3, -2, 0.75, -1, 3, 0.5, 0, 1.5, -0.5, 0.25, -0.75, -2, 1}};
+    static const double h_in[2] = {0.75, 0.3};
+    static const double y[2][6] = {{0.9701992694944704, 0.2864018244266977, 0.7413311022245815, 1.2043005151311261,
+                                    1.4489251789497506, 0.9390583457610269},
+                                   {0.8633877242098248, 0.29696448816775295, 0.34372833091914284, 0.6250150482851399,
+                                    0.6334823445849909, 0.4530198693214461}};
+    static const double dx[2][18] = {
+        {1.806632132259538, 0.09293654136410645, 0.0538389572960965, -0.008253362062821443, 0.040600000568536306,
+         1.5995421831458292, -0.24057092986062506, 0.07309825379579842, 0.5621765008857981, 0.07539419664712714,
+         0.3098013146242965, -0.18014683155924305},
+        {0.7032902807450703, 0.035660752225107804, -0.01145278856890018, 0.0028573864203464932, 0.02583937695586471,
+         -0.004841668710924494, 0.1338064530413599, 0.4492018738368913, 0.20918568695343773, -0.013314548851798034,
+         -0.10802978921798669, 0.14037220571508713, 0.174943530747372, 0.16332804074924373, -0.10466758457250815,
+         0.03562848684470274, 0.21056636484105434, -0.014108180814431074}};
+    static const double dh[2][2] = {{0.24450107132371013, 0.606946278810034}, {0.8473411602820606, 1.6744198286611227}};
+    int64_t parts = 2 + _i;
+    rm_tensor t = {rm_desc_make(REMAT_F64, 3, (int64_t[]){3, 1, 2 * parts}), x[_i]};
+    swept got = sweep(_i ? "min_lstm" : "min_gru", &t, 1, h_in);
+    all_close(got.y, y[_i], 6, "y");
+    all_close(got.dx[0], dx[_i], (int)(6 * parts), "dx");
+    all_close(got.dh, dh[_i], 2, "dh");
+}
+END_TEST
+
+START_TEST(a_linear_scan_has_known_values) {
+    double a[6] = {2, 0.5, -1, 3, 0.5, 4}, b[6] = {1, 2, 3, -1, 5, 0.5}, h_in[2] = {10, 20};
+    int32_t reset[6] = {0, 0, 1, 0, 0, 0}; /* of the first row at t = 1 */
+    rm_desc shape = rm_desc_make(REMAT_F64, 3, (int64_t[]){3, 2, 1}), rows = rm_desc_make(REMAT_I32, 2, shape.dim);
+    rm_tensor x[3] = {{shape, a}, {shape, b}, {rows, reset}};
+    swept got = sweep("linear_scan", x, 3, h_in);
+    all_close(got.y, (double[]){21, 12, 3, 35, 6.5, 140.5}, 6, "y");
+    all_close(got.dx[0], (double[]){10, 320, 0, 60, 3, 35}, 6, "da");
+    all_close(got.dx[1], (double[]){1, 16, 1.5, 5, 1, 1}, 6, "db");
+    all_close(got.dh, (double[]){2, 8}, 2, "dh");
+}
+END_TEST
+
+/* By PyTorch's Conv1d(2, 2, 3, groups=2) behind two zeros. */
+START_TEST(a_causal_convolution_has_known_values) {
+    double x[6] = {1, -2, 0.5, 3, -1, 2}, w[6] = {1, 2, -1, 0.5, -0.25, 3}, bias[2] = {0.5, -1};
+    rm_tensor t[3] = {{rm_desc_make(REMAT_F64, 3, (int64_t[]){3, 1, 2}), x},
+                      {rm_desc_make(REMAT_F64, 3, (int64_t[]){2, 1, 3}), w},
+                      {rm_desc_make(REMAT_F64, 1, (int64_t[]){2}), bias}};
+    swept got = sweep("causal_conv", t, 3, NULL);
+    all_close(got.y, (double[]){-0.5, -7, 2, 8.5, 3.5, 3.25}, 6, "y");
+    all_close(got.dx[1], (double[]){1, 1.5, 0.5, -2, 1, 3}, 6, "dw");
+    all_close(got.dx[2], (double[]){3, 3}, 2, "dbias");
+}
+END_TEST
+
+START_TEST(rms_norm_has_known_values) {
+    double x[4] = {1, 2, 4, -1}, gain[4] = {1, 2, 0.5, -1}, dx;
+    rm_tensor t = {rm_desc_make(REMAT_F64, 1, (int64_t[]){4}), x}, g = {t.desc, gain};
+    static const double y[4] = {0.4264010450740834, 1.7056041802963335, 0.8528020901481668, 0.4264010450740834};
+    static const double expected[4] = {0.27134640151013223, 0.5426928030202645, -0.4070180517187628,
+                                       -0.27134640151013223};
+    for (int i = 0; i < 4; i++) {
+        CLOSE(y_of("rms_norm", &(rm_rms_norm_attr){1e-5}, t, g, none, &dx, i), y[i]);
+        CLOSE(dx, expected[i]);
+    }
+}
+END_TEST
+
+/* Gates at the ends of their range keep or take all, and leave no NaN. */
+START_TEST(minimal_gates_may_be_extreme) {
+    static const float gate[][2] = {{-3e38f, -3e38f}, {3e38f, -3e38f}, {-3e38f, 3e38f}, {3e38f, 3e38f},
+                                    {-200, -100},     {-100, -200},    {500, 500},      {-500, -500}};
+    static const float lstm[] = {4.5f, 2, 7, 4.5f, 7, 2, 4.5f, 4.5f}, gru[] = {2, 7, 2, 7, 2, 2, 7, 2};
+    for (int i = 0; i < 8; i++)
+        for (int kind = 0; kind < 2; kind++) {
+            float x[3] = {6.5f, gate[i][0], gate[i][1]}, h = 2, y, h_out, dy = 1, dx[3], dh, scratch;
+            rm_call call = {
+                .t_total = 1, .threads = 1, .x[0] = {rm_desc_make(REMAT_F32, 3, (int64_t[]){1, 1, 2 + kind}), x}};
+            rm_desc one = rm_desc_make(REMAT_F32, 3, (int64_t[]){1, 1, 1}), state = rm_desc_make(REMAT_F32, 2, one.dim);
+            call.y = (rm_tensor){one, &y}, call.dy = (rm_tensor){one, &dy}, call.scratch = &scratch;
+            call.state_in[0] = (rm_tensor){state, &h}, call.state_out[0] = (rm_tensor){state, &h_out};
+            call.dx[0] = (rm_tensor){call.x[0].desc, dx}, call.dstate_in[0] = (rm_tensor){state, &dh};
+            const rm_op *op = rm_op_find(kind ? "min_lstm" : "min_gru");
+            op->on[RM_DEVICE_CPU].forward(&call);
+            op->on[RM_DEVICE_CPU].backward(&call);
+            float expected = kind ? lstm[i] : gru[i];
+            ck_assert_msg(fabsf(y - expected) <= 1e-5f, "%s, %d: %g, not %g", op->name, i, (double)y, (double)expected);
+            for (int k = 0; k < 2 + kind; k++) ck_assert_msg(isfinite(dx[k]), "%s, %d: dx", op->name, i);
+            ck_assert(isfinite(dh));
+        }
+}
+END_TEST
+
 /* Two heads of two features; by the formula, in another language. */
 START_TEST(attention_has_known_values) {
     double q[8] = {1, -2, 0.5, 0, 0, 1, -1, 2}, k[8] = {0.5, 1, 2, -1, -1, 0.25, 1, 1},
@@ -443,6 +567,11 @@ int main(void) {
     tcase_add_test(numbers, unary_ops_have_known_values);
     tcase_add_test(numbers, columns_have_known_values);
     tcase_add_test(numbers, time_is_reversed);
+    tcase_add_loop_test(numbers, minimal_cells_have_known_values, 0, 2);
+    tcase_add_test(numbers, minimal_gates_may_be_extreme);
+    tcase_add_test(numbers, a_linear_scan_has_known_values);
+    tcase_add_test(numbers, a_causal_convolution_has_known_values);
+    tcase_add_test(numbers, rms_norm_has_known_values);
     tcase_add_test(numbers, attention_has_known_values);
     tcase_add_test(numbers, attention_of_extreme_scores);
     tcase_add_test(numbers, attention_refuses);

@@ -650,6 +650,19 @@ START_TEST(weights_say_which_model_they_are) {
 }
 END_TEST
 
+START_TEST(minimal_models_are_saved_resumed_and_read) {
+    const char *model = _i ? "minlstm" : "mingru", *text = make_text("text", 4096), *st = in_scratch("st");
+    char init[300];
+    snprintf(init, sizeof init, "--init=%s/step-00000002/model.safetensors", st);
+    ck_runs("train --data=%s " SMALL "--model=%s --steps=2 --save=%s", text, model, st);
+    ck_runs("train --resume=%s --steps=3 --checkpoint=sqrt", st);
+    ck_runs("sample --resume=%s --length=8", st);
+    ck_runs("eval --data=%s --seq-len=16 --batch=2 %s", text, init); /* the file knows */
+    ck_refuses(2, "does not agree with the model in ", "plan --model=lstm %s", init);
+    ck_runs("train --task=adding " SMALL "--model=%s --steps=2 --eval-every=2", model);
+}
+END_TEST
+
 START_TEST(every_task_and_model_trains) {
     static const char *const lines[] = {
         "--task=adding --seq-len=20 --model=lstm --eval-every=2",
@@ -720,6 +733,7 @@ int main(void) {
     tcase_add_test(tests, config_files_serve_several_commands);
     tcase_add_test(tests, metrics_on_standard_output);
     tcase_add_test(tests, weights_say_which_model_they_are);
+    tcase_add_loop_test(tests, minimal_models_are_saved_resumed_and_read, 0, 2);
     tcase_add_test(tests, every_task_and_model_trains);
     tcase_add_test(tests, the_null_device_has_no_losses);
     tcase_add_test(tests, diverging_stops_before_saving);

@@ -38,7 +38,7 @@
 
 /* clang-format off */
 const rm_option rm_option_table[] = {
-    ONE("model", model, MODEL, RM_OF_MODEL, "lstm", "lstm|gru|rnn", "recurrent layer; equations and names are PyTorch's"),
+    ONE("model", model, MODEL, RM_OF_MODEL, "lstm", "lstm|gru|rnn|mingru|minlstm", "recurrent layer; equations and names are PyTorch's, or minGRU-pytorch's"),
     INT("layers", layers, MODEL, RM_OF_MODEL, "2", 1, 1000, "how many, one on top of the other"),
     INT("hidden", hidden, MODEL, RM_OF_MODEL, "256", 1, 1e6, "width of each layer"),
     INT("embed", embed, MODEL, RM_OF_MODEL, "0", 0, 1e6, "width of the embedding; 0: as hidden"),

@@ -36,7 +36,8 @@ static int64_t features_of_weights(const char *path) {
     for (int64_t i = 0; !status && i < file.count; i++) {
         char name[64];
         rm_weights_our_name(file.array[i].name, name, sizeof name);
-        if (!strcmp(name, "rnn.weight_ih_l0") && file.array[i].rank == 2) features = file.array[i].dim[1];
+        if ((!strcmp(name, "rnn.weight_ih_l0") || !strcmp(name, "input.weight")) && file.array[i].rank == 2)
+            features = file.array[i].dim[1];
     }
     rm_safetensors_free(&file);
     return features;

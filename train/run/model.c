@@ -1,6 +1,8 @@
 /* model.c: see model.h. */
 #include "train/run/model.h"
 
+#include "train/run/model_minimal.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -97,6 +99,15 @@ static remat_value head(remat_graph *g, const rm_model_spec *spec, result y) {
     return remat_linear(g, (spec->data.every_step ? every_step : last_step)(g, y), w, b);
 }
 
+static remat_value recurrent_logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
+    const rm_data_shape *data = &spec->data;
+    int64_t width = data->vocabulary ? spec->embed : data->features;
+    if (data->vocabulary)
+        x = remat_embedding(g, x,
+                            parameter(g, "embedding.weight", 0, 2, data->vocabulary, width, remat_init_normal(1)));
+    return head(g, spec, layers(g, spec, x, width));
+}
+
 static remat_value loss(remat_graph *g, const rm_model_spec *spec, remat_value logits, remat_value target) {
     if (!spec->data.classes) return remat_mse(g, logits, target);
     if (spec->label_smoothing == 0) return remat_softmax_cross_entropy(g, logits, target);
@@ -105,7 +116,10 @@ static remat_value loss(remat_graph *g, const rm_model_spec *spec, remat_value l
 
 remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_loss, rm_model *out) {
     *out = (rm_model){0};
-    REQUIRE(find_cell(spec->cell) >= 0, INVALID, "there is no model '%s': lstm, gru, rnn", spec->cell);
+    bool minimal = rm_minimal_is(spec->cell);
+    REQUIRE(minimal || find_cell(spec->cell) >= 0, INVALID, "there is no model '%s': lstm, gru, rnn, mingru, minlstm",
+            spec->cell);
+    if (minimal) TRY(rm_minimal_check(spec));
     REQUIRE(spec->label_smoothing == 0 || spec->data.classes, INVALID,
             "--label-smoothing is for tasks with classes, and this one has a number for its target: leave it out");
     TRY(remat_graph_create(&out->graph));
@@ -113,11 +127,7 @@ remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_
     const rm_data_shape *data = &spec->data;
     int64_t T = spec->window ? spec->window : data->timesteps;
     remat_value x = input(g, data, T, batch), y = with_loss ? target(g, data, T, batch) : REMAT_NONE;
-    int64_t width = data->vocabulary ? spec->embed : data->features;
-    if (data->vocabulary)
-        x = remat_embedding(g, x,
-                            parameter(g, "embedding.weight", 0, 2, data->vocabulary, width, remat_init_normal(1)));
-    out->logits = head(g, spec, layers(g, spec, x, width));
+    out->logits = minimal ? rm_minimal_logits(g, spec, x) : recurrent_logits(g, spec, x);
     if (with_loss) out->loss = loss(g, spec, out->logits, y);
     out->classes = data->every_step ? 0 : data->classes;
     return remat_graph_check(g);

@@ -14,7 +14,7 @@
 #include "train/data/dataset.h"
 
 typedef struct {
-    const char *cell; /* "lstm", "gru", "rnn" */
+    const char *cell; /* "lstm", "gru", "rnn"; or "mingru", "minlstm": model_minimal.h */
     int64_t layers, hidden, embed;
     bool no_bias;       /* of the recurrent layers and the head: PyTorch's bias=False */
     bool bidirectional; /* each layer reads what both directions of the one below have made */

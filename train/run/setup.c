@@ -32,6 +32,7 @@ remat_status rm_setup_init(rm_options *o) {
     if (!o->init) return REMAT_OK;
     TRY(rm_weights_shape_of(o->init, &shape));
     const char *cell = shape.gates == 4 ? "lstm" : shape.gates == 3 ? "gru" : shape.gates == 1 ? "rnn" : NULL;
+    if (shape.minimal) TRY(rm_options_learn(o, "model", shape.minimal == 1 ? "mingru" : "minlstm", o->init));
     if (cell) TRY(rm_options_learn(o, "model", cell, o->init));
     if (cell) TRY(rm_options_learn(o, "no-bias", shape.biases ? "false" : "true", o->init));
     if (cell) TRY(rm_options_learn(o, "bidirectional", shape.bidirectional ? "true" : "false", o->init));

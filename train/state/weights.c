@@ -220,6 +220,27 @@ remat_status rm_weights_import(remat_session *session, const char *path) {
 
 /* ---- The model that a file is of ---------------------------------------------------------------------------------- */
 
+/* Is this the projection of a layer of mingru or minlstm? Its number; else -1. */
+static int minimal_layer(const char *name, const char *projection) {
+    char expected[64];
+    int layer;
+    if (sscanf(name, "layers.%9d.", &layer) != 1) return -1;
+    snprintf(expected, sizeof expected, "layers.%d.2.%s.weight", layer, projection);
+    return strcmp(name, expected) ? -1 : layer;
+}
+
+static void note_minimal(const char *name, const rm_st_array *array, rm_weights_shape *out) {
+    static const char *const projections[] = {"to_hidden_and_gate", "to_hidden_and_f_i_gate"};
+    for (int i = 0; i < 2; i++) {
+        int layer = minimal_layer(name, projections[i]);
+        if (layer < 0) continue;
+        out->minimal = i + 1;
+        out->hidden = array->dim[1];
+        if (layer >= out->layers) out->layers = layer + 1;
+    }
+    if (!strcmp(name, "to_logits.weight")) out->outputs = array->dim[0];
+}
+
 /* What array j says, if it is one of those that say something. */
 static void note_shape(const rm_st_array *array, rm_weights_shape *out) {
     char name[256];
@@ -235,6 +256,7 @@ static void note_shape(const rm_st_array *array, rm_weights_shape *out) {
     }
     if (!strcmp(name, "embedding.weight")) out->embed = array->dim[1];
     if (!strcmp(name, "head.weight")) out->outputs = array->dim[0];
+    note_minimal(name, array, out);
 }
 
 remat_status rm_weights_shape_of(const char *path, rm_weights_shape *out) {

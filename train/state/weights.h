@@ -23,9 +23,9 @@ remat_status rm_weights_check(remat_session *session, remat_kind kind,
  * decoder (head); and they may be halves, F16 or BF16. */
 remat_status rm_weights_import(remat_session *session, const char *path);
 
-/* What the shapes in such a file say of its model; 0: nothing. gates: 4 lstm, 3 gru, 1 rnn. */
+/* What the shapes in such a file say of its model; 0: nothing. gates: 4 lstm, 3 gru, 1 rnn. minimal: 1 mingru, 2 minlstm. */
 typedef struct {
-    int64_t layers, hidden, gates, embed, outputs;
+    int64_t layers, hidden, gates, minimal, embed, outputs;
     bool biases, bidirectional; /* there are any; layers in both directions */
 } rm_weights_shape;
 remat_status rm_weights_shape_of(const char *path, rm_weights_shape *out);

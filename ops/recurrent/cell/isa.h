@@ -19,6 +19,10 @@
 #define rm_cell_backward_lstm RM_JOIN(rm_cell_backward_lstm_, RM_ISA)
 #define rm_cell_backward_gru RM_JOIN(rm_cell_backward_gru_, RM_ISA)
 #define rm_cell_backward_rnn_tanh RM_JOIN(rm_cell_backward_rnn_tanh_, RM_ISA)
+#define rm_cell_forward_min_gru RM_JOIN(rm_cell_forward_min_gru_, RM_ISA)
+#define rm_cell_forward_min_lstm RM_JOIN(rm_cell_forward_min_lstm_, RM_ISA)
+#define rm_cell_backward_min_gru RM_JOIN(rm_cell_backward_min_gru_, RM_ISA)
+#define rm_cell_backward_min_lstm RM_JOIN(rm_cell_backward_min_lstm_, RM_ISA)
 #define rm_cell_gradients RM_JOIN(rm_cell_gradients_, RM_ISA)
 #define rm_multiply RM_JOIN(rm_multiply_, RM_ISA)
 
@@ -28,5 +32,6 @@ void rm_cell_pack(rm_cell cell, bool folded, int64_t in, int64_t hidden, const f
 rm_cell_kernel rm_cell_forward_lstm, rm_cell_forward_gru, rm_cell_forward_rnn_tanh;
 rm_cell_kernel rm_cell_rebuild_lstm, rm_cell_rebuild_gru;
 rm_cell_kernel rm_cell_backward_lstm, rm_cell_backward_gru, rm_cell_backward_rnn_tanh;
+rm_cell_kernel rm_cell_forward_min_gru, rm_cell_forward_min_lstm, rm_cell_backward_min_gru, rm_cell_backward_min_lstm;
 
 #endif

@@ -19,4 +19,6 @@ const rm_cell_kernels RM_JOIN(rm_cell_kernels_, RM_ISA) = {
     .forward = {rm_cell_forward_lstm, rm_cell_forward_gru, rm_cell_forward_rnn_tanh},
     .rebuild = {rm_cell_rebuild_lstm, rm_cell_rebuild_gru, NULL}, /* a plain RNN keeps no gates */
     .backward = {rm_cell_backward_lstm, rm_cell_backward_gru, rm_cell_backward_rnn_tanh},
+    .min_forward = {rm_cell_forward_min_gru, rm_cell_forward_min_lstm},
+    .min_backward = {rm_cell_backward_min_gru, rm_cell_backward_min_lstm},
 };

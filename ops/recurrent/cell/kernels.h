@@ -13,6 +13,8 @@
 
 typedef enum { RM_CELL_LSTM, RM_CELL_GRU, RM_CELL_RNN_TANH, RM_CELLS } rm_cell;
 
+typedef enum { RM_MIN_GRU, RM_MIN_LSTM, RM_MIN_CELLS } rm_min_cell; /* minimal.c */
+
 /* Numbers per (t,b,unit) in the array `gates` below: LSTM i f g o; GRU n r z q; RNN its one pre-activation. */
 static inline int rm_cell_columns(rm_cell cell) { return cell == RM_CELL_RNN_TANH ? 1 : 4; }
 
@@ -52,6 +54,8 @@ typedef struct {
     rm_cell_kernel *forward[RM_CELLS];
     rm_cell_kernel *rebuild[RM_CELLS]; /* gates and c as forward keeps them, from x, y, h_in, c_in; NULL: keeps none */
     rm_cell_kernel *backward[RM_CELLS];
+    /* Of these a job says tau, batch, hidden; x, y, h_in; h_out; and backward dy, dh_out, dx, dh_in, carry: dh */
+    rm_cell_kernel *min_forward[RM_MIN_CELLS], *min_backward[RM_MIN_CELLS];
 } rm_cell_kernels;
 
 const rm_cell_kernels *rm_cell_kernels_get(void);

@@ -63,9 +63,14 @@ remat_value remat_gru(remat_graph *, remat_value x, remat_value w_ih, remat_valu
                       remat_value b_ih , remat_value b_hh );
 remat_value remat_rnn_tanh(remat_graph *, remat_value x, remat_value w_ih, remat_value w_hh,
                            remat_value b_ih , remat_value b_hh );
+remat_value remat_linear_scan(remat_graph *, remat_value a, remat_value b, remat_value reset );
+remat_value remat_min_gru(remat_graph *, remat_value hidden_and_gate);
+remat_value remat_min_lstm(remat_graph *, remat_value hidden_and_f_i_gate);
+remat_value remat_causal_conv(remat_graph *, remat_value x, remat_value w, remat_value b );
 remat_value remat_initial_state(remat_graph *, remat_value y, int state, remat_value initial);
 remat_value remat_final_state(remat_graph *, remat_value y, int state);
 remat_value remat_layer_norm(remat_graph *, remat_value x, remat_value gain, remat_value bias, double epsilon);
+remat_value remat_rms_norm(remat_graph *, remat_value x, remat_value gain, double epsilon);
 remat_value remat_batch_norm(remat_graph *, remat_value x, remat_value gain , remat_value bias ,
                              remat_value running_mean, remat_value running_var, double momentum, double epsilon, bool sync);
 remat_value remat_attention(remat_graph *, remat_value q, remat_value k, remat_value v, int64_t heads, bool causal);
@@ -100,7 +105,11 @@ static inline remat_value remat_scan(remat_graph *, const remat_cell *cell, cons
 remat_value remat_softmax_cross_entropy(remat_graph *, remat_value logits, remat_value targets);
 remat_value remat_softmax_cross_entropy_smoothed(remat_graph *, remat_value logits, remat_value targets,
                                                  double smoothing);
+remat_value remat_softmax_cross_entropy_weighted(remat_graph *, remat_value logits, remat_value targets,
+                                                 remat_value class_weights , int64_t ignored, double smoothing);
 remat_value remat_mse(remat_graph *, remat_value x, remat_value target);
+remat_value remat_mae(remat_graph *, remat_value x, remat_value target);
+remat_value remat_huber(remat_graph *, remat_value x, remat_value target, double delta);
 typedef struct {
     remat_value value;
     void *memory;
@@ -135,7 +144,9 @@ typedef struct {
     bool nesterov;
     double beta1, beta2, epsilon;
     double weight_decay;
+    double alpha;
     double clip_grad_norm;
+    double clip_grad_value;
     double trust_coefficient;
     bool momentum_correction;
     bool adapt_vectors;

@@ -101,6 +101,7 @@ typedef struct {
     uint64_t (*fact_bytes)(const remat_desc *x, const void *attr);
     bool (*talks)(const void *attr);
     int64_t (*bound)(const remat_desc *x, const void *attr, int input);
+    int64_t (*ignored)(const void *attr, int input);
     remat_op_device on[REMAT_DEVICE_KINDS];
     remat_kernel *define_forward, *define_backward, *define_rebuild, *define_fact;
     bool (*rebuilds)(const remat_desc *x, const void *attr);

@@ -1,0 +1,117 @@
+/* rms_norm.c: every row divided by the root of its mean square, then scaled. What is saved beside x is a number a
+ * row. */
+#include "ops/real.h"
+
+#include "ops/op.h"
+#include "ops/shape.h"
+
+enum { X, GAIN, INPUTS };
+
+static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+    (void)state;
+    const rm_rms_norm_attr *a = attr;
+    TRY(rm_want_real("rms_norm", "x", &x[X]));
+    TRY(rm_want_rank("rms_norm", "x", &x[X], 1, REMAT_MAX_RANK));
+    TRY(rm_want_vector("rms_norm", "gain", &x[GAIN], rm_desc_last(&x[X])));
+    REQUIRE(a && a->epsilon > 0 && isfinite(a->epsilon), INVALID,
+            "rms_norm: epsilon is %g; it must be a number above 0, such as 1e-6", a ? a->epsilon : 0.0);
+    *y = x[X];
+    return REMAT_OK;
+}
+
+static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+    (void)x, (void)attr;
+    *out = rm_cost_streaming(y, 4, 2);
+    if (pass == RM_BACKWARD) *out = rm_cost_streaming(y, 10, 3);
+}
+
+static uint64_t aux_bytes(const rm_desc *x, const void *attr) {
+    (void)attr;
+    return (uint64_t)rm_desc_rows(&x[X]) * sizeof(real);
+}
+
+/* Sum of products, in double, in four parts that do not wait for each other. */
+static double dot(int64_t c, const real *a, const real *b) {
+    double part[4] = {0};
+    int64_t i = 0;
+    for (; i + 4 <= c; i += 4)
+        for (int k = 0; k < 4; k++) part[k] += (double)a[i + k] * (double)b[i + k];
+    for (; i < c; i++) part[0] += (double)a[i] * (double)b[i];
+    return (part[0] + part[1]) + (part[2] + part[3]);
+}
+
+static void forward(const rm_call *call) {
+    const rm_desc *shape = &call->x[X].desc;
+    const real *gain = call->x[GAIN].data;
+    real *rstd = call->aux; /* (rows), or NULL */
+    double epsilon = ((const rm_rms_norm_attr *)call->attr)->epsilon;
+    int64_t rows = rm_desc_rows(shape), c = rm_desc_last(shape);
+    RM_PARALLEL_FOR(
+        call->threads, rows * c > RM_PARALLEL_MIN, for (int64_t r = 0; r < rows; r++) {
+            const real *x = (const real *)call->x[X].data + r * c;
+            real *y = (real *)call->y.data + r * c;
+            real factor = (real)(1 / sqrt(dot(c, x, x) / (double)c + epsilon));
+            for (int64_t i = 0; i < c; i++) y[i] = x[i] * factor * gain[i];
+            if (rstd) rstd[r] = factor;
+        });
+}
+
+/* With g = dy gain and xhat = x rstd, dx = rstd (g - xhat mean(g xhat)). dx holds g meanwhile. */
+static void backward_row(int64_t c, const real *x, const real *gain, const real *dy, real rstd, real *dx) {
+    for (int64_t i = 0; i < c; i++) dx[i] = dy[i] * gain[i];
+    real mean = (real)(dot(c, dx, x) * rstd / (double)c);
+    for (int64_t i = 0; i < c; i++) dx[i] = rstd * (dx[i] - x[i] * rstd * mean);
+}
+
+/* dgain += sum of dy xhat, over columns [from, to), rows in order. */
+static void backward_columns(const rm_call *call, int64_t rows, int64_t c, int64_t from, int64_t to) {
+    const real *x = call->x[X].data, *dy = call->dy.data, *rstd = call->aux;
+    real *dgain = call->dx[GAIN].data;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = from; i < to; i++) dgain[i] += dy[r * c + i] * (x[r * c + i] * rstd[r]);
+}
+
+static void backward(const rm_call *call) {
+    enum { WIDTH = 64 };
+    const rm_desc *shape = &call->dy.desc;
+    const real *x = call->x[X].data, *gain = call->x[GAIN].data, *dy = call->dy.data, *rstd = call->aux;
+    real *dx = call->dx[X].data;
+    int64_t rows = rm_desc_rows(shape), c = rm_desc_last(shape);
+    bool large = rows * c > RM_PARALLEL_MIN;
+    RM_PARALLEL_FOR(call->threads, large,
+                    for (int64_t r = 0; r < (dx ? rows : 0); r++)
+                        backward_row(c, x + r * c, gain, dy + r * c, rstd[r], dx + r * c););
+    RM_PARALLEL_FOR(call->threads, large,
+                    for (int64_t from = 0; from < (call->dx[GAIN].data ? c : 0); from += WIDTH)
+                        backward_columns(call, rows, c, from, from + WIDTH < c ? from + WIDTH : c););
+}
+
+static const rm_rms_norm_attr usual = {1e-6};
+static const rm_sample samples[] = {
+    {.name = "sequence", .sequence = true, .attr = &usual, .x = {RM_SHAPE3(RM_REAL, 5, 2, 7), RM_SHAPE1(RM_REAL, 7)}},
+    {.name = "whole", .attr = &usual, .x = {RM_SHAPE2(RM_REAL, 3, 70), RM_SHAPE1(RM_REAL, 70)}},
+    {.name = "large enough for threads",
+     .sequence = true,
+     .attr = &usual,
+     .x = {RM_SHAPE3(RM_REAL, 3, 100, 240), RM_SHAPE1(RM_REAL, 240)}},
+};
+
+const rm_op RM_OP(rms_norm) = {
+    .struct_bytes = sizeof(rm_op),
+    .name = "rms_norm",
+    .doc = "y = x / sqrt(mean(x^2) + epsilon) gain over the last axis; gain (C)",
+    .n_in = INPUTS,
+    .attr_bytes = sizeof(rm_rms_norm_attr),
+    .weights = 1u << GAIN,
+    .time = RM_TIME_POINTWISE,
+    .saves = {.in = 1u << X | 1u << GAIN},
+    .infer = infer,
+    .cost = cost,
+    .aux_bytes = aux_bytes,
+    .define_forward = forward,
+    .define_backward = backward,
+    .on = {{.forward = forward, .backward = backward}, RM_CUDA_KERNELS(rms_norm)},
+    .cheap = true,
+    .samples = samples,
+    .n_samples = sizeof samples / sizeof *samples,
+};

@@ -1,0 +1,41 @@
+/* minimal.c: from a call of min_gru or min_lstm to the fast kernels of cell/minimal.c. Compiled once, for float. Main entries:
+ * rm_min_forward, rm_min_backward. */
+#include "ops/recurrent/minimal.h"
+
+#include <omp.h>
+
+/* Columns do not meet: each thread takes its own through all of the tile. */
+static void run(rm_cell_kernel *kernel, const rm_cell_job *job, int threads) {
+    bool large = job->tau * job->batch * job->hidden > RM_PARALLEL_MIN_HEAVY;
+    if (threads < 2 || !large) {
+        kernel(job, 0, 1);
+        return;
+    }
+#pragma omp parallel num_threads(threads)
+    kernel(job, omp_get_thread_num(), omp_get_num_threads());
+}
+
+static rm_cell_job job_of(const rm_call *call) {
+    const rm_desc *y = &call->y.desc;
+    return (rm_cell_job){
+        .tau = y->dim[0],
+        .batch = y->dim[1],
+        .hidden = y->dim[2],
+        .x = call->x[0].data,
+        .y = call->y.data,
+        .h_in = call->state_in[0].data,
+    };
+}
+
+void rm_min_forward(rm_min_cell cell, const rm_call *call) {
+    rm_cell_job job = job_of(call);
+    job.h_out = call->state_out[0].data;
+    run(rm_cell_kernels_get()->min_forward[cell], &job, call->threads);
+}
+
+void rm_min_backward(rm_min_cell cell, const rm_call *call) {
+    rm_cell_job job = job_of(call);
+    job.dy = call->dy.data, job.dh_out = call->dstate_out[0].data;
+    job.dx = call->dx[0].data, job.dh_in = call->dstate_in[0].data, job.carry = call->scratch;
+    run(rm_cell_kernels_get()->min_backward[cell], &job, call->threads);
+}

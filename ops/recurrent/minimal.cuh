@@ -1,0 +1,72 @@
+/* minimal.cuh: the CUDA kernels of min_gru and min_lstm. A thread has one unit of one row, and takes it through the tile: columns
+ * do not meet. `cell` says how gates follow from x (min_gru.cu, min_lstm.cu). */
+#ifndef RM_MINIMAL_CUH
+#define RM_MINIMAL_CUH
+
+#include "ops/cuda/kernel.cuh"
+#include "ops/recurrent/minimal_math.h"
+
+enum { RM_MIN_THREADS = 64 /* a block: few, since few columns are common */ };
+
+/* x: row (t,b) begins at (t batch + b) PARTS hidden; state = batch hidden. */
+typedef struct {
+    int64_t tau, state, hidden;
+    const float *x, *y, *h_in;
+} rm_min_tile;
+
+static inline rm_min_tile rm_min_tile_of(const rm_call *call) {
+    const rm_desc *y = &call->y.desc;
+    rm_min_tile tile = {y->dim[0],
+                        y->dim[1] * y->dim[2],
+                        y->dim[2],
+                        (const float *)call->x[0].data,
+                        (const float *)call->y.data,
+                        (const float *)call->state_in[0].data};
+    return tile;
+}
+
+template <class cell> static __global__ void rm_min_forward(rm_min_tile tile, float *y, float *h_out) {
+    RM_EACH(i, tile.state) {
+        int64_t row = rm_row_of(i, tile.hidden), first = row * tile.hidden * cell::PARTS + (i - row * tile.hidden);
+        float h = tile.h_in ? tile.h_in[i] : 0;
+        for (int64_t t = 0; t < tile.tau; t++) {
+            rm_min_gates a = cell::gates(tile.x + t * tile.state * cell::PARTS + first, tile.hidden);
+            h = a.keep * h + a.take * a.candidate;
+            y[t * tile.state + i] = h;
+        }
+        h_out[i] = h;
+    }
+}
+
+template <class cell>
+static __global__ void rm_min_backward(rm_min_tile tile, const float *dy, const float *dh_out, float *dx, float *dh_in) {
+    RM_EACH(i, tile.state) {
+        int64_t row = rm_row_of(i, tile.hidden), first = row * tile.hidden * cell::PARTS + (i - row * tile.hidden);
+        float dh = dh_out ? dh_out[i] : 0;
+        for (int64_t t = tile.tau - 1; t >= 0; t--) {
+            int64_t at = t * tile.state * cell::PARTS + first;
+            rm_min_gates a = cell::gates(tile.x + at, tile.hidden);
+            float h = t ? tile.y[(t - 1) * tile.state + i] : tile.h_in ? tile.h_in[i] : 0;
+            float d = dh + dy[t * tile.state + i], dtake = d * (a.candidate - h);
+            if (dx) dx[at] = d * a.take * a.slope;
+            for (int k = 1; dx && k < cell::PARTS; k++) dx[at + k * tile.hidden] = dtake * a.turn[k - 1];
+            dh = d * a.keep;
+        }
+        if (dh_in) dh_in[i] = dh;
+    }
+}
+
+template <class cell> static void rm_min_launch_forward(const rm_call *call) {
+    rm_min_tile tile = rm_min_tile_of(call);
+    RM_LAUNCH(rm_min_forward<cell>, rm_blocks_within(tile.state, RM_MIN_THREADS, RM_EACH_BLOCKS), RM_MIN_THREADS,
+              call->queue, tile, (float *)call->y.data, (float *)call->state_out[0].data);
+}
+
+template <class cell> static void rm_min_launch_backward(const rm_call *call) {
+    rm_min_tile tile = rm_min_tile_of(call);
+    RM_LAUNCH(rm_min_backward<cell>, rm_blocks_within(tile.state, RM_MIN_THREADS, RM_EACH_BLOCKS), RM_MIN_THREADS,
+              call->queue, tile, (const float *)call->dy.data, (const float *)call->dstate_out[0].data,
+              (float *)call->dx[0].data, (float *)call->dstate_in[0].data);
+}
+
+#endif

@@ -1,0 +1,52 @@
+/* test_minimal.c: what a minimal recurrent layer keeps: its gates depend on no state, so where every tile is a segment of its own,
+ * a sequence costs the carried states at the cuts, and nothing else. */
+#include <check.h>
+#include <stdlib.h>
+
+#include "engine/remat.h"
+
+enum { B = 3, C = 5, H = 7, TILE = 4 };
+
+static uint64_t activations(int64_t tiles, bool lstm, bool convolved) {
+    remat_graph *g;
+    remat_session *s;
+    remat_config config = REMAT_CONFIG_INIT;
+    ck_assert_int_eq(remat_graph_create(&g), REMAT_OK);
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){tiles * TILE, B, C});
+    remat_value target = remat_input(g, "target", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){tiles * TILE, B, H});
+    remat_value w = remat_param(g, "w", 2, (int64_t[]){(lstm ? 3 : 2) * H, C}, remat_init_uniform(1));
+    remat_value filter = remat_param(g, "filter", 3, (int64_t[]){H, 1, 3}, remat_init_uniform(1));
+    remat_value y = (lstm ? remat_min_lstm : remat_min_gru)(g, remat_linear(g, x, w, REMAT_NONE));
+    if (convolved) y = remat_causal_conv(g, y, filter, REMAT_NONE);
+    config.strategy = "segments";
+    config.segments = tiles;
+    config.tile = TILE;
+    config.threads = 1;
+    ck_assert_msg(!remat_session_create(g, remat_mse(g, y, target), &config, &s), "%s", remat_last_error());
+    uint64_t bytes = remat_session_plan(s).activations_peak_bytes;
+    remat_session_free(s);
+    remat_graph_free(g);
+    return bytes;
+}
+
+static uint64_t aligned(uint64_t floats) { return (floats * sizeof(float) + 63) / 64 * 64; }
+
+/* h (B,H) a cut, and the rows (B,2,H) that a convolution behind it looks back at. */
+START_TEST(a_cut_is_the_carried_state) {
+    bool lstm = _i % 2, convolved = _i / 2;
+    uint64_t cut = aligned(B * H) + (convolved ? aligned(B * 2 * H) : 0);
+    ck_assert_uint_eq(activations(200, lstm, convolved) - activations(100, lstm, convolved), 100 * cut);
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("minimal");
+    TCase *tests = tcase_create("minimal");
+    tcase_add_loop_test(tests, a_cut_is_the_carried_state, 0, 4);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

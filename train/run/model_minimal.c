@@ -1,0 +1,87 @@
+/* model_minimal.c: see model_minimal.h. */
+#include "train/run/model_minimal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { FILTER = 3, FEED_FORWARD = 4 };
+
+bool rm_minimal_is(const char *model) { return !strcmp(model, "mingru") || !strcmp(model, "minlstm"); }
+
+remat_status rm_minimal_check(const rm_model_spec *spec) {
+    REQUIRE(!spec->data.vocabulary || spec->embed == spec->hidden, INVALID,
+            "--embed=%lld: the embedding of --model=%s is as wide as its layers, %lld: leave --embed out",
+            (long long)spec->embed, spec->cell, (long long)spec->hidden);
+    REQUIRE(!spec->bidirectional, INVALID, "--bidirectional is for lstm, gru and rnn; --model=%s reads forwards alone",
+            spec->cell);
+    REQUIRE(!spec->no_bias, INVALID,
+            "--no-bias is for lstm, gru and rnn; --model=%s has biases where minGRU-pytorch has them", spec->cell);
+    return REMAT_OK;
+}
+
+/* A parameter of `layer`, or, where that is -1, of none. */
+static remat_value parameter(remat_graph *g, int64_t layer, const char *name, int rank, const int64_t *dim,
+                             remat_init init) {
+    char full[80];
+    if (layer < 0)
+        snprintf(full, sizeof full, "%s", name);
+    else
+        snprintf(full, sizeof full, "layers.%lld.%s", (long long)layer, name);
+    return remat_param(g, full, rank, dim, init);
+}
+
+/* PyTorch's Linear and Conv1d start from U(-1/sqrt(n), 1/sqrt(n)), biases too, where n numbers make one. */
+static remat_init from(int64_t n) { return remat_init_uniform(1 / sqrt((double)n)); }
+
+static remat_value linear(remat_graph *g, int64_t layer, const char *weight, const char *bias, remat_value x,
+                          int64_t in, int64_t out) {
+    remat_value w = parameter(g, layer, weight, 2, (int64_t[]){out, in}, from(in));
+    return remat_linear(g, x, w, bias ? parameter(g, layer, bias, 1, &out, from(in)) : REMAT_NONE);
+}
+
+/* PyTorch's RMSNorm, whose epsilon is that of floats. */
+static remat_value norm(remat_graph *g, int64_t layer, const char *weight, remat_value x, int64_t width) {
+    return remat_rms_norm(g, x, parameter(g, layer, weight, 1, &width, remat_init_constant(1)), 0x1p-23);
+}
+
+static remat_value convolution(remat_graph *g, int64_t layer, remat_value x, int64_t width) {
+    remat_value w = parameter(g, layer, "0.net.0.weight", 3, (int64_t[]){width, 1, FILTER}, from(FILTER));
+    x = remat_causal_conv(g, x, w, parameter(g, layer, "0.net.0.bias", 1, &width, from(FILTER)));
+    w = parameter(g, layer, "0.net.1.weight", 3, (int64_t[]){width, width, 1}, from(width));
+    return remat_linear(g, x, w, parameter(g, layer, "0.net.1.bias", 1, &width, from(width)));
+}
+
+static remat_value recurrence(remat_graph *g, const rm_model_spec *spec, int64_t layer, remat_value x) {
+    int64_t inner = spec->hidden + spec->hidden / 2;
+    bool gru = !strcmp(spec->cell, "mingru");
+    x = gru ? remat_min_gru(g, linear(g, layer, "2.to_hidden_and_gate.weight", NULL, x, spec->hidden, 2 * inner))
+            : remat_min_lstm(g, linear(g, layer, "2.to_hidden_and_f_i_gate.weight", NULL, x, spec->hidden, 3 * inner));
+    return linear(g, layer, "2.to_out.weight", NULL, x, inner, spec->hidden);
+}
+
+static remat_value feed_forward(remat_graph *g, int64_t layer, remat_value x, int64_t width) {
+    x = remat_gelu(g, linear(g, layer, "4.0.weight", "4.0.bias", x, width, FEED_FORWARD * width));
+    return linear(g, layer, "4.2.weight", "4.2.bias", x, FEED_FORWARD * width, width);
+}
+
+static remat_value block(remat_graph *g, const rm_model_spec *spec, int64_t layer, remat_value x) {
+    int64_t width = spec->hidden;
+    x = remat_add(g, convolution(g, layer, x, width), x);
+    x = remat_add(g, recurrence(g, spec, layer, norm(g, layer, "1.weight", x, width)), x);
+    x = remat_add(g, feed_forward(g, layer, norm(g, layer, "3.weight", x, width), width), x);
+    return spec->dropout > 0 ? remat_dropout(g, x, spec->dropout) : x;
+}
+
+remat_value rm_minimal_logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
+    const rm_data_shape *data = &spec->data;
+    int64_t width = spec->hidden, outputs = data->classes ? data->classes : 1;
+    if (data->vocabulary)
+        x = remat_embedding(
+            g, x, remat_param(g, "token_emb.weight", 2, (int64_t[]){data->vocabulary, width}, remat_init_normal(1)));
+    else
+        x = linear(g, -1, "input.weight", "input.bias", x, data->features, width);
+    for (int64_t layer = 0; layer < spec->layers; layer++) x = block(g, spec, layer, x);
+    if (!data->every_step) x = remat_last_step(g, x);
+    return linear(g, -1, "to_logits.weight", NULL, norm(g, -1, "norm.weight", x, width), width, outputs);
+}
