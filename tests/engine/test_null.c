@@ -111,6 +111,11 @@ static char text[REMAT_DESC_TEXT];
     X(remat_lstm(NULL, none, none, none, none, none).id == 0)                                                          \
     X(remat_gru(NULL, none, none, none, none, none).id == 0)                                                           \
     X(remat_rnn_tanh(NULL, none, none, none, none, none).id == 0)                                                      \
+    X(remat_linear_scan(NULL, none, none, none).id == 0)                                                               \
+    X(remat_min_gru(NULL, none).id == 0)                                                                               \
+    X(remat_min_lstm(NULL, none).id == 0)                                                                              \
+    X(remat_causal_conv(NULL, none, none, none).id == 0)                                                               \
+    X(remat_rms_norm(NULL, none, none, 1e-5).id == 0)                                                                  \
     X(remat_layer_norm(NULL, none, none, none, 1e-5).id == 0)                                                          \
     X(remat_attention(NULL, none, none, none, 1, true).id == 0)                                                        \
     X(remat_dropout(NULL, none, 0.5).id == 0)                                                                          \
