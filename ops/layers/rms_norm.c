@@ -47,7 +47,7 @@ static void forward(const rm_call *call) {
     double epsilon = ((const rm_rms_norm_attr *)call->attr)->epsilon;
     int64_t rows = rm_desc_rows(shape), c = rm_desc_last(shape);
     RM_PARALLEL_FOR(
-        call->threads, rows * c > RM_PARALLEL_MIN, for (int64_t r = 0; r < rows; r++) {
+        call->threads, rows * c > RM_PARALLEL_MIN_HEAVY, for (int64_t r = 0; r < rows; r++) {
             const real *x = (const real *)call->x[X].data + r * c;
             real *y = (real *)call->y.data + r * c;
             real factor = (real)(1 / sqrt(dot(c, x, x) / (double)c + epsilon));
@@ -77,7 +77,7 @@ static void backward(const rm_call *call) {
     const real *x = call->x[X].data, *gain = call->x[GAIN].data, *dy = call->dy.data, *rstd = call->aux;
     real *dx = call->dx[X].data;
     int64_t rows = rm_desc_rows(shape), c = rm_desc_last(shape);
-    bool large = rows * c > RM_PARALLEL_MIN;
+    bool large = rows * c > RM_PARALLEL_MIN_HEAVY;
     RM_PARALLEL_FOR(call->threads, large,
                     for (int64_t r = 0; r < (dx ? rows : 0); r++)
                         backward_row(c, x + r * c, gain, dy + r * c, rstd[r], dx + r * c););
@@ -93,7 +93,7 @@ static const rm_sample samples[] = {
     {.name = "large enough for threads",
      .sequence = true,
      .attr = &usual,
-     .x = {RM_SHAPE3(RM_REAL, 3, 100, 240), RM_SHAPE1(RM_REAL, 240)}},
+     .x = {RM_SHAPE3(RM_REAL, 3, 25, 240), RM_SHAPE1(RM_REAL, 240)}},
 };
 
 const rm_op RM_OP(rms_norm) = {

@@ -79,7 +79,7 @@ static void forward_span(const rm_call *call, const shape *s, int64_t from, int6
 
 static void forward(const rm_call *call) {
     shape s = shape_of(call);
-    RM_PARALLEL_FOR(call->threads, s.tau * s.columns > RM_PARALLEL_MIN,
+    RM_PARALLEL_FOR(call->threads, s.tau * s.columns > RM_PARALLEL_MIN_HEAVY,
                     for (int64_t from = 0; from < s.columns; from += SPAN)
                         forward_span(call, &s, from, from + SPAN < s.columns ? from + SPAN : s.columns););
 }
@@ -107,7 +107,7 @@ static void backward_span(const rm_call *call, const shape *s, int64_t from, int
 
 static void backward(const rm_call *call) {
     shape s = shape_of(call);
-    RM_PARALLEL_FOR(call->threads, s.tau * s.columns > RM_PARALLEL_MIN,
+    RM_PARALLEL_FOR(call->threads, s.tau * s.columns > RM_PARALLEL_MIN_HEAVY,
                     for (int64_t from = 0; from < s.columns; from += SPAN)
                         backward_span(call, &s, from, from + SPAN < s.columns ? from + SPAN : s.columns););
 }
@@ -122,7 +122,7 @@ static const rm_sample samples[] = {
      .x = {RM_SHAPE2(RM_REAL, 4, 3), RM_SHAPE2(RM_REAL, 4, 3), RM_SHAPE2(REMAT_I32, 4, 3)}},
     {.name = "large enough for threads",
      .sequence = true,
-     .x = {RM_SHAPE3(RM_REAL, 4, 9, 1900), RM_SHAPE3(RM_REAL, 4, 9, 1900), RM_SHAPE2(REMAT_I32, 4, 9)}},
+     .x = {RM_SHAPE3(RM_REAL, 4, 9, 480), RM_SHAPE3(RM_REAL, 4, 9, 480), RM_SHAPE2(REMAT_I32, 4, 9)}},
 };
 
 const rm_op RM_OP(linear_scan) = {

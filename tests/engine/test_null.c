@@ -120,6 +120,11 @@ static char text[REMAT_DESC_TEXT];
     X(remat_as_sequence(NULL, none).id == 0)                                                                           \
     X(remat_reshape(NULL, none, 1, dim).id == 0)                                                                       \
     X(remat_reshape(graph, remat_input(graph, "z", REMAT_F32, REMAT_WHOLE, 1, dim), 1, NULL).id == 0)                  \
+    X(remat_linear_scan(NULL, none, none, none).id == 0)                                                               \
+    X(remat_min_gru(NULL, none).id == 0)                                                                               \
+    X(remat_min_lstm(NULL, none).id == 0)                                                                              \
+    X(remat_causal_conv(NULL, none, none, none).id == 0)                                                               \
+    X(remat_rms_norm(NULL, none, none, 1e-5).id == 0)                                                                  \
     X(remat_layer_norm(NULL, none, none, none, 1e-5).id == 0)                                                          \
     X(remat_attention(NULL, none, none, none, 1, true).id == 0)                                                        \
     X(remat_dropout(NULL, none, 0.5).id == 0)                                                                          \
