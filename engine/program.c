@@ -338,7 +338,7 @@ static remat_status place_input_gradients(builder *b, const rm_node *node, rm_in
     for (int i = 0; i < node->op->n_in; i++) {
         int32_t value = node->x[i];
         if (!value || b->chain->use[value] != RM_DIFFERENTIATED || node->op->discrete >> i & 1) continue;
-        if (is_in_tiles(b, value)) {
+        if (is_in_tiles(b, value) && !b->chain->at.gradient[value].space) {
             TRY(place_scattered(b, value, &call->dx[i], &rest[i]));
             continue;
         }

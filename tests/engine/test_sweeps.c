@@ -386,6 +386,42 @@ START_TEST(shapes_that_cannot_be) {
 }
 END_TEST
 
+/* The gradients of the first parameter from a loss, and from an output that lies between the layer and attention over all of time. */
+static void outside_attention(bool loss, bool outside, float gradient[4 * C * C]) {
+    net n = {.width = C};
+    float dy[T][B][C];
+    remat_session *s;
+    remat_config config = REMAT_CONFIG_INIT;
+    ck_assert(!remat_graph_create(&n.graph));
+    remat_value y = lstm(&n, input(&n, "x", T), C), a = remat_attention(n.graph, y, y, y, 1, true);
+    remat_value end = head(&n, a, C, input(&n, "target", T));
+    config.threads = 1;
+    config.tile = 4;
+    config.outputs = &y;
+    config.n_outputs = config.n_differentiated = outside;
+    s = open_session(&n, loss ? end : REMAT_NONE, &config);
+    ck_assert(!remat_forward(s));
+    for (int i = 0; i < T * B * C; i++) (&dy[0][0][0])[i] = 0.01f * (float)(i % 7 - 3);
+    ck_assert(!outside || !remat_write(s, REMAT_OUTPUT_GRADIENT, 0, dy, sizeof dy));
+    ck_assert(!remat_backward(s, NULL));
+    ck_assert(
+        !remat_read(s, REMAT_GRADIENT, remat_find(s, REMAT_GRADIENT, "p1"), gradient, 4 * C * C * sizeof *gradient));
+    remat_session_free(s);
+    remat_graph_free(n.graph);
+}
+
+START_TEST(gradients_from_outside_and_from_attention_add_up) {
+    float of_loss[4 * C * C], of_output[4 * C * C], of_both[4 * C * C], largest = 0;
+    outside_attention(true, false, of_loss), outside_attention(false, true, of_output),
+        outside_attention(true, true, of_both);
+    for (int i = 0; i < 4 * C * C; i++) {
+        largest = fmaxf(largest, fabsf(of_loss[i]));
+        ck_assert_float_eq_tol(of_both[i], of_loss[i] + of_output[i], 1e-6f);
+    }
+    ck_assert_float_gt(largest, 1e-4f);
+}
+END_TEST
+
 static void expect_refused(net *n, remat_value loss, const remat_config *config, const char *words) {
     remat_session *s;
     ck_assert_int_eq(remat_session_create(n->graph, loss, config, &s), REMAT_INVALID);
@@ -437,6 +473,7 @@ int main(void) {
     tcase_add_test(tests, running_statistics_are_written_once);
     tcase_add_loop_test(tests, buffers_that_cannot_be, 0, 6);
     tcase_add_loop_test(tests, shapes_that_cannot_be, 0, 10);
+    tcase_add_test(tests, gradients_from_outside_and_from_attention_add_up);
     tcase_add_test(tests, what_cannot_go_on);
     tcase_add_loop_test(tests, states_that_cannot_be, 0, 6);
     suite_add_tcase(suite, tests);
