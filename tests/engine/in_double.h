@@ -88,11 +88,16 @@ static void in_double_run_forward(in_double *d, int32_t n) {
         call->dstate_in[k] = call->dstate_out[k] = (rm_tensor){state[k], NULL};
     }
     call->aux = in_double_room(d, op->aux_bytes ? op->aux_bytes(x, node->attr) : 0);
+    if (op->fact_bytes) {
+        call->fact = in_double_room(d, op->fact_bytes(x, node->attr));
+        in_double_scratch(d, node, call, RM_FACT);
+        op->define_fact(call);
+    }
     in_double_scratch(d, node, call, RM_FORWARD);
     op->define_forward(call);
 }
 
-/* Of the inputs and parameters that the session holds now. */
+/* Of the inputs, parameters and buffers that the session holds now. */
 static in_double in_double_forward(remat_session *s) {
     in_double d = {.session = s};
     const remat_graph *g = s->graph;
@@ -101,6 +106,7 @@ static in_double in_double_forward(remat_session *s) {
     d.call = in_double_room(&d, (uint64_t)g->n_nodes * sizeof *d.call);
     for (int64_t i = 0; i < remat_count(s, REMAT_INPUT); i++) in_double_load(&d, REMAT_INPUT, i);
     for (int64_t i = 0; i < remat_count(s, REMAT_PARAM); i++) in_double_load(&d, REMAT_PARAM, i);
+    for (int64_t i = 0; i < remat_count(s, REMAT_BUFFER); i++) in_double_load(&d, REMAT_BUFFER, i);
     for (int32_t n = 0; n < g->n_nodes; n++)
         if (s->chain.role[n] != RM_ROLE_DEAD) in_double_run_forward(&d, n);
     return d;

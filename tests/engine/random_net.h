@@ -151,10 +151,26 @@ static remat_value scanned(net *n) {
     }
 }
 
+/* Statistics over all of time; of single elements, too, which a larger epsilon keeps from making much of rounding. */
+static remat_value batch_normalised(net *n) {
+    remat_graph *g = n->graph;
+    const int64_t dim[] = {n->width};
+    char name[2][32];
+    for (int i = 0; i < 2; i++) snprintf(name[i], sizeof name[i], "running%d.%d", i, g->n_values);
+    remat_value mean = remat_buffer(g, name[0], 1, dim, remat_init_zero());
+    remat_value var = remat_buffer(g, name[1], 1, dim, remat_init_constant(1));
+    remat_value gain = draw(2) ? param(n, 1, n->width, 1) : REMAT_NONE;
+    return remat_batch_norm(g, pick(n), gain, draw(2) ? param(n, 1, n->width, 1) : REMAT_NONE, mean, var, 0.2, 0.1,
+                            false);
+}
+
 static remat_value random_layer(net *n, bool timed) {
     remat_graph *g = n->graph;
     int64_t c = n->width;
-    switch (draw(timed ? 26 : 12)) {
+    switch (draw(timed ? 28 : 13)) {
+    case 12:
+    case 26:
+        return batch_normalised(n);
     case 0:
         return remat_linear(g, pick(n), param(n, 2, c, c), param(n, 1, c, 1));
     case 1:
@@ -179,7 +195,7 @@ static remat_value random_layer(net *n, bool timed) {
         return remat_slice(g, remat_concat(g, (remat_value[]){pick(n), pick(n), pick(n)}, 3), c - 1, c);
     case 11:
         return reshaped(n, timed);
-    case 12:
+    case 27:
         return remat_lstm(g, pick(n), param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), param(n, 1, 4 * c, 1),
                           param(n, 1, 4 * c, 1));
     case 13:

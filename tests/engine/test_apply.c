@@ -43,6 +43,8 @@ static remat_graph *from_outside(const remat_graph *graph, const char *but) {
                                value->desc.rank, value->desc.dim);
         else if (value->origin == RM_VALUE_PARAM)
             made = remat_param(mine, value->name, value->desc.rank, value->desc.dim, value->init);
+        else if (value->origin == RM_VALUE_BUFFER)
+            made = remat_buffer(mine, value->name, value->desc.rank, value->desc.dim, value->init);
         else if (value->view_of)
             made = remat_reshape(mine, (remat_value){value->view_of}, value->desc.rank, value->desc.dim);
         else if (value->state)

@@ -729,6 +729,7 @@ int main(void) {
     Suite *suite = suite_create("cuda");
     TCase *same = tcase_create("same"), *faults = tcase_create("faults"), *c = tcase_create("rest");
     tcase_add_loop_test(same, same_as_the_cpu, 0, rm_cases(60, 15));
+    tcase_set_timeout(faults, 60);
     tcase_add_loop_test(faults, faults_at_every_call, 0, rm_cases(3, 1));
     tcase_add_loop_test(faults, times_are_measured, 0, 2);
     tcase_add_test(c, a_kernel_breaks_the_gpu);

@@ -60,8 +60,21 @@ static void expect_same_gradients(remat_session *a, remat_session *b, const char
     expect_same_arrays(a, b, REMAT_GRADIENT, what);
 }
 
+/* b gets a's running statistics: of as many steps. */
+static void copy_buffers(remat_session *a, remat_session *b) {
+    for (int64_t i = 0; i < remat_count(a, REMAT_BUFFER); i++) {
+        float room[64];
+        remat_array info;
+        remat_array_info(a, REMAT_BUFFER, i, &info);
+        ck_assert_uint_le(info.bytes, sizeof room);
+        ck_assert_int_eq(remat_read(a, REMAT_BUFFER, i, room, info.bytes), REMAT_OK);
+        ck_assert_int_eq(remat_write(b, REMAT_BUFFER, i, room, info.bytes), REMAT_OK);
+    }
+}
+
 static void expect_same_evaluations(remat_session *a, remat_session *b, const char *what) {
     remat_step_result ra, rb;
+    copy_buffers(a, b);
     ck_assert_int_eq(remat_evaluate(a, &ra), REMAT_OK);
     ck_assert_int_eq(remat_evaluate(b, &rb), REMAT_OK);
     ck_assert_msg(isfinite(ra.loss) && !memcmp(&ra.loss, &rb.loss, sizeof ra.loss), "%s: evaluated to %.9g, %.9g", what,
@@ -181,7 +194,7 @@ END_TEST
  * that a later run writes over. */
 START_TEST(wrong_plans_are_refused) {
     net n;
-    rng_state = 6; /* a net of which no plan makes again what is not needed */
+    rng_state = 5; /* a net of which no plan makes again what is not needed */
     remat_value loss = random_net(&n, true);
     remat_config config = REMAT_CONFIG_INIT;
     config.tile = 2;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 40 };
+enum { MOST = 40, MOST_ATTR = 4 };
 typedef struct {
     fake_range item[MOST];
     int n;
@@ -24,8 +24,8 @@ static void add_tensor(ranges *r, const rm_tensor *t, bool writes) {
 typedef struct {
     const rm_op *op;
     rm_pass pass;
-    void *packed;   /* not NULL: weights are packed there */
-    double attr[2]; /* all attributes are one double, or two integers of as many bytes */
+    void *packed;           /* not NULL: weights are packed there */
+    double attr[MOST_ATTR]; /* all attributes are doubles, or integers of as many bytes */
     rm_call call;
 } launch;
 
@@ -46,11 +46,11 @@ static uint64_t packed_bytes(const rm_op *op, const rm_desc *x, const rm_call *c
 static void find_ranges(const launch *l, const rm_call *c, ranges *r) {
     rm_desc x[RM_MAX_IN];
     rm_cost cost = {0};
-    bool forward = l->pass == RM_FORWARD, backward = l->pass == RM_BACKWARD;
+    bool forward = l->pass == RM_FORWARD, backward = l->pass == RM_BACKWARD, fact = l->pass == RM_FACT;
     for (int k = 0; k < RM_MAX_IN; k++) {
         x[k] = c->x[k].desc;
         if (k >= l->op->n_in) continue;
-        add_tensor(r, &c->x[k], false);
+        add_tensor(r, &c->x[k], fact && l->op->buffers >> k & 1);
         if (backward) add_tensor(r, &c->dx[k], true);
     }
     add_tensor(r, &c->y, forward);
@@ -63,6 +63,7 @@ static void find_ranges(const launch *l, const rm_call *c, ranges *r) {
     }
     if (l->op->cost) l->op->cost(x, &c->y.desc, c->attr, l->pass, &cost);
     if (l->op->aux_bytes) add(r, c->aux, l->op->aux_bytes(x, c->attr), true);
+    if (l->op->fact_bytes) add(r, c->fact, l->op->fact_bytes(x, c->attr), fact);
     add(r, c->scratch, cost.scratch_bytes, true);
     add(r, c->packed, packed_bytes(l->op, x, c), false);
 }
@@ -81,10 +82,10 @@ static rm_pass asked_pass;
 
 /* All that a launch depends on, but for the key of what draws: that is another one in every step. */
 typedef struct {
-    const void *address[2 * RM_MAX_IN + 4 * RM_MAX_STATE + 5];
+    const void *address[2 * RM_MAX_IN + 4 * RM_MAX_STATE + 6];
     rm_desc desc[RM_MAX_IN];
     int64_t t0, t_total;
-    double attr[2];
+    double attr[MOST_ATTR];
     bool training;
 } launch_key;
 
@@ -103,7 +104,7 @@ static void make_key(const launch *l, launch_key *key) {
         for (int i = 0; i < 4; i++) key->address[n++] = k < l->op->n_state ? state[i]->data : NULL;
     }
     key->address[n++] = c->y.data, key->address[n++] = c->dy.data, key->address[n++] = c->aux;
-    key->address[n++] = c->scratch, key->address[n++] = c->packed;
+    key->address[n++] = c->scratch, key->address[n++] = c->packed, key->address[n++] = c->fact;
     key->t0 = c->t0, key->t_total = c->t_total, key->training = c->training;
     memcpy(key->attr, l->attr, sizeof key->attr);
 }
