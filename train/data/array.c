@@ -49,6 +49,7 @@ double rm_array_at(const rm_array *a, int64_t i, int64_t j, int64_t k) {
     const uint8_t *item = a->item + (i * a->stride[0] + j * a->stride[1] + k * a->stride[2]) * a->bytes;
     uint64_t bits = 0;
     int type = 0;
+    if (a->kind == 'u' && a->bytes == 1) return *item; /* pixels, of which there are many */
     for (int64_t n = 0; n < a->bytes; n++) bits |= (uint64_t)item[a->big_endian ? a->bytes - 1 - n : n] << 8 * n;
     while (types[type].kind != a->kind) type++;
     return types[type].value(bits, a->bytes);

@@ -12,6 +12,7 @@ static remat_status open_classify(const rm_data_source *source, rm_dataset **out
     REQUIRE(source->data, INVALID,
             "classify needs --%sdata=FILE (IDX images or .npy features) and --%slabels=FILE with a class for each",
             eval, eval);
+    if (source->pictures) return rm_dataset_open_pictures(source, out);
     REQUIRE(source->labels || source->unlabelled, INVALID,
             "there are no labels for %s: say --%slabels=FILE, IDX or .npy, one for each sample", source->data, eval);
     return rm_dataset_open_arrays(source, out);

@@ -3,6 +3,7 @@
  *
  *     text      lm        any file: tokens (T,B) and the next ones (T,B)
  *     arrays    classify  .npy (N,T,F), or IDX images as sequences of pixels: reals (T,B,F), labels (B)
+ *     pictures  classify  for models of pictures: whole ones, from an album (album.h): reals (B,C,H,W), labels (B)
  *     adding    adding    generated: reals (T,B,2), a real target (B,1)
  *     copy      copy      generated: tokens (T,B) and classes (T,B)
  */
@@ -18,6 +19,9 @@ typedef struct {
     int64_t features;   /* otherwise: inputs are reals, float (T,B,features) */
     int64_t classes;    /* > 0: targets are classes, int32; 0: one real, float */
     bool every_step;    /* targets (T,B); otherwise (B) of classes, (B,1) of reals */
+    int64_t channels, height,
+        width; /* channels > 0: inputs are pictures, float (B,channels,height,width); then T is 1, and
+                                        features is their product */
 } rm_data_shape;
 
 typedef struct rm_dataset rm_dataset;
@@ -31,17 +35,24 @@ struct rm_dataset {
     /* See rm_dataset_checksum. NULL: the data are made, not read. */
     remat_status (*checksum)(rm_dataset *, uint32_t *crc32);
     void (*close)(rm_dataset *);
+    int64_t epoch; /* set before `fill`, by who takes samples in epochs: a picture is altered anew in each */
+    bool threads;  /* several threads may call `fill` at a time, for different columns */
 };
 
 typedef struct {
-    const char *data, *labels; /* paths; labels where the kind has them */
-    bool unlabelled;           /* labels may be NULL: all are 0 then, of `classes` */
-    bool rows;                 /* images row by row, not pixel by pixel */
-    int64_t timesteps;         /* 0: the kind's own */
-    int64_t classes;           /* of classify; 0: the largest label + 1 */
-    int64_t samples, seed;     /* of generated data */
-    bool held_out;             /* generated data: other samples than those for training */
-    uint64_t budget;           /* the most bytes that a packed file may become; 0: RM_UNPACKED_BYTES */
+    const char *data, *labels;       /* paths; labels where the kind has them */
+    bool unlabelled;                 /* labels may be NULL: all are 0 then, of `classes` */
+    bool rows;                       /* images row by row, not pixel by pixel */
+    int64_t timesteps;               /* 0: the kind's own */
+    int64_t classes;                 /* of classify; 0: the largest label + 1 */
+    int64_t samples, seed;           /* of generated data */
+    bool held_out;                   /* generated data: other samples than those for training */
+    uint64_t budget;                 /* the most bytes that a packed file may become; 0: RM_UNPACKED_BYTES */
+    bool pictures;                   /* classify: images as wholes, not as sequences; then: */
+    int64_t channels, image_size;    /* 0: the file's own; 3 in a folder */
+    const char *normalize, *augment; /* as in framing.h; NULL: not at all */
+    int64_t threads;                 /* that may call `fill` at a time; 0: 1 */
+    bool skip_broken;                /* files that are none are left out, not refused */
 } rm_data_source;
 
 #define RM_UNPACKED_BYTES ((uint64_t)1 << 30)
@@ -59,9 +70,12 @@ remat_status rm_dataset_checksum(rm_dataset *dataset, uint32_t *crc32);
 rm_data_shape rm_text_shape(int64_t timesteps);
 remat_status rm_adding_shape(int64_t timesteps, rm_data_shape *out);
 remat_status rm_copy_shape(int64_t timesteps, rm_data_shape *out);
+/* ... and of pictures, of which the flags can say all. */
+rm_data_shape rm_picture_shape(int64_t channels, int64_t height, int64_t width, int64_t classes);
 
 remat_status rm_dataset_open_text(const rm_data_source *source, rm_dataset **out);
 remat_status rm_dataset_open_arrays(const rm_data_source *source, rm_dataset **out);
+remat_status rm_dataset_open_pictures(const rm_data_source *source, rm_dataset **out);
 remat_status rm_dataset_open_adding(const rm_data_source *source, rm_dataset **out);
 remat_status rm_dataset_open_copy(const rm_data_source *source, rm_dataset **out);
 

@@ -152,6 +152,7 @@ static void finish_update(rm_loader *l) {
 
 remat_status rm_loader_next(rm_loader *l) {
     if (left_in_epoch(l, l->consumed) == 0) TRY(rm_loader_seek(l, l->epoch + 1, 0));
+    l->batch.dataset->epoch = l->epoch;
     l->begins = !l->config.stateful || (l->consumed == 0 && l->micro == 0);
     for (int64_t i = 0; i < l->batch.batch; i++) TRY(rm_batch_put(&l->batch, i, sample_of(l, l->micro, i)));
     if (++l->micro == l->config.micro_steps) finish_update(l);

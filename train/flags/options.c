@@ -222,6 +222,13 @@ static remat_status apply_preset(rm_options *o, bool *set_by_preset) {
 
 /* ---- All of it --------------------------------------------------------------------------------------------------- */
 
+/* Models of pictures have one task. */
+static remat_status follow_model(rm_options *o) {
+    const rm_option *task = rm_option_named("task");
+    if (!rm_options_pictures(o) || o->given[task - rm_option_table]) return REMAT_OK;
+    return rm_option_set(o, task, "classify", (rm_option_place){"--", "="});
+}
+
 remat_status rm_options_parse(rm_options *o, rm_command command, int argc, char **argv) {
     TRY(rm_options_defaults(o));
     const char *config = find_config(argc, argv);
@@ -234,6 +241,7 @@ remat_status rm_options_parse(rm_options *o, rm_command command, int argc, char 
     memcpy(o->said, o->given, sizeof o->said);
     bool set_by_preset[RM_MAX_FLAGS];
     TRY(apply_preset(o, set_by_preset));
+    TRY(follow_model(o));
     if (!o->help) TRY(rm_options_check_said(o));
     if (!o->help && !o->resume) TRY(rm_options_check(o, command));
     for (int i = 0; i < rm_n_options; i++) o->given[i] |= set_by_preset[i];

@@ -24,18 +24,21 @@ typedef enum {
     RM_PREDICT = 128,
 } rm_command; /* bits: an option names the commands that take it */
 
-#define RM_MAX_FLAGS 160
+#define RM_MAX_FLAGS 192
 
 typedef struct {
     /* The model. 0 in embed: as hidden. */
     char *model;
     int64_t layers, hidden, embed, classes;
-    bool no_bias, bidirectional;
+    bool no_bias, bidirectional, sync_batchnorm;
     double dropout;
+    char *stem;
     /* The data. 0 in seq_len: the task's own length. */
     char *task, *data, *labels, *eval_data, *eval_labels;
     int64_t seq_len, batch, samples, seed;
-    bool rows, no_shuffle, pad, stateful;
+    bool rows, no_shuffle, pad, stateful, skip_broken;
+    int64_t image_size, channels, loader_threads; /* 0 in the first two: as the data have it */
+    char *normalize, *augment;
     /* Training. A negative lr: the optimizer's own. */
     int64_t steps, epochs, tbptt, early_stop; /* 0 in tbptt, early_stop: off */
     char *optimizer;
@@ -62,7 +65,7 @@ typedef struct {
     double bucket_cap_mb, hang_timeout;
     bool fused_update, metrics_per_rank;
     /* Files. */
-    char *save, *resume, *init, *metrics, *tensorboard, *dump_grads, *out, *config;
+    char *save, *resume, *init, *init_head, *metrics, *tensorboard, *dump_grads, *out, *config;
     int64_t save_every, keep, eval_every, log_every;
     /* plan, place, sample, report. 0 in a size or rate: not given. */
     bool pareto;
@@ -101,6 +104,7 @@ remat_status rm_options_parse_config(rm_options *options, const char *text, size
 /* "length, prompt": what stands in the config file and belongs to other commands, which it may serve too; "" nothing. */
 const char *rm_options_idle(const rm_options *options, rm_command command, char *list, size_t bytes);
 
+bool rm_options_pictures(const rm_options *options); /* the model is one of pictures */
 bool rm_options_given(const rm_options *options, const char *name);
 void rm_options_mark(rm_options *options, const char *name, bool given); /* whatever its value */
 

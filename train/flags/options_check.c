@@ -33,6 +33,9 @@ typedef struct {
     const char *because; /* appended to the sentence; NULL: nothing */
 } rule;
 
+#define SEQUENCES "lstm|gru|rnn|mingru|minlstm"
+#define PICTURES "mlp"
+
 static const rule rules[] = {
     {"dropout", "0", "layers", ">1", "dropout is between layers"},
     {"embed", "0", "task", "lm|copy", "whose inputs are symbols"},
@@ -44,6 +47,22 @@ static const rule rules[] = {
     {"eval-labels", NULL, "eval-data", NULL, NULL},
     {"rows", "false", "task", "classify", NULL},
     {"samples", NULL, "task", "adding|copy", "which generate them"},
+    {"image-size", "0", "model", PICTURES, NULL},
+    {"channels", "0", "model", PICTURES, NULL},
+    {"normalize", NULL, "model", PICTURES, NULL},
+    {"augment", NULL, "model", PICTURES, NULL},
+    {"loader-threads", "0", "model", PICTURES, NULL},
+    {"skip-broken", "false", "model", PICTURES, NULL},
+    {"rows", "false", "model", SEQUENCES, "which read pictures as sequences"},
+    {"seq-len", "0", "model", SEQUENCES, NULL},
+    {"tile", "0", "model", SEQUENCES, "which have timesteps"},
+    {"embed", "0", "model", SEQUENCES, NULL},
+    {"no-bias", "false", "model", SEQUENCES, NULL},
+    {"bidirectional", "false", "model", SEQUENCES, NULL},
+    {"layers", NULL, "model", SEQUENCES "|mlp", NULL},
+    {"hidden", NULL, "model", SEQUENCES "|mlp", NULL},
+    {"dropout", "0", "model", SEQUENCES "|mlp", NULL},
+    {"init-head", "file", "init", NULL, NULL},
     {"stateful", "false", "task", "lm", "whose samples go on where others end"},
     {"tbptt", "0", "task", "lm|copy", "whose targets are at every timestep"},
 
@@ -159,6 +178,13 @@ static remat_status check_effects(const rm_options *o, rm_command command) {
         if (wants && !holds(o, &rules[i])) return has_no_effect(o, &rules[i]);
     }
     return REMAT_OK;
+}
+
+bool rm_options_pictures(const rm_options *o) {
+    char word[32];
+    for (const char *at = PICTURES; next_word(&at, word);)
+        if (is(o->model, word)) return true;
+    return false;
 }
 
 /* ---- Flags that contradict each other ------------------------------------------------------------------------------ */
@@ -309,6 +335,9 @@ remat_status rm_options_check_said(const rm_options *o) {
 remat_status rm_options_check(const rm_options *o, rm_command command) {
     REQUIRE(!o->bidirectional || !is(o->task, "lm"), INVALID,
             "--bidirectional reads what comes next, and --task=lm is to predict it: leave one of them out");
+    REQUIRE(is(o->task, "classify") || !rm_options_pictures(o), INVALID,
+            "--model=%s tells what pictures show, and --task=%s has none: say --task=classify, or leave it out",
+            o->model, o->task);
     TRY(check_memory(o));
     TRY(check_ranks(o));
     TRY(check_states(o));

@@ -38,7 +38,8 @@
 
 /* clang-format off */
 const rm_option rm_option_table[] = {
-    ONE("model", model, MODEL, RM_OF_MODEL, "lstm", "lstm|gru|rnn|mingru|minlstm", "recurrent layer; equations and names are PyTorch's, or minGRU-pytorch's"),
+    ONE("model", model, MODEL, RM_OF_MODEL, "lstm", "lstm|gru|rnn|mingru|minlstm|mlp",
+        "recurrent layers, or a network for pictures; equations and names are PyTorch's, minGRU-pytorch's or torchvision's"),
     INT("layers", layers, MODEL, RM_OF_MODEL, "2", 1, 1000, "how many, one on top of the other"),
     INT("hidden", hidden, MODEL, RM_OF_MODEL, "256", 1, 1e6, "width of each layer"),
     INT("embed", embed, MODEL, RM_OF_MODEL, "0", 0, 1e6, "width of the embedding; 0: as hidden"),
@@ -47,14 +48,23 @@ const rm_option rm_option_table[] = {
         "each layer runs in both directions of time, PyTorch's bidirectional=True; not for lm"),
     INT("classes", classes, MODEL, RM_OF_MODEL, "0", 0, 1e6, "outputs of classify; 0: the largest label + 1"),
     NUM("dropout", dropout, FIT, RM_REMEMBERED, "0", 0, 0.999, "probability, after every layer but the last"),
+    ONE("stem", stem, MODEL, RM_OF_MODEL, "imagenet", "imagenet|cifar", "resnet: 7x7 with stride 2 and max_pool first; or, for small pictures, 3x3 with stride 1"),
+    YES("sync-batchnorm", sync_batchnorm, FIT, RM_OF_RUN, "resnet: batch norm's statistics are of all ranks' samples, PyTorch's SyncBatchNorm"),
 
     ONE("task", task, MODEL, RM_OF_MODEL, "lm", "lm|classify|adding|copy",
-        "lm: next byte of a text; classify: images or .npy; adding, copy: generated long-memory problems"),
-    IN("data", data, RUN, RM_REMEMBERED, "FILE", "lm: any text; classify: IDX images or .npy [N,T,F]; .gz too"),
+        "lm: next byte of a text; classify: images or .npy, and what a model of pictures is for; adding, copy: generated long-memory problems"),
+    IN("data", data, RUN, RM_REMEMBERED, "FILE", "lm: any text; classify: IDX images or .npy [N,T,F]; .gz too;\n"
+        "                                 pictures: IDX, .npy [N,C,H,W], [N,H,W,C], [N,H,W], CIFAR-10's .bin, or a folder by class"),
     IN("labels", labels, FIT | RM_EVAL, RM_REMEMBERED, "FILE", "classify: IDX or .npy labels [N]"),
     IN("eval-data", eval_data, FIT, RM_REMEMBERED, "FILE", "data for --eval-every"),
     IN("eval-labels", eval_labels, FIT, RM_REMEMBERED, "FILE", "their labels"),
     YES("rows", rows, RUN, RM_OF_MODEL, "classify: IDX images row by row, MNIST's in 28 timesteps of 28 features, not in 784 of one"),
+    INT("image-size", image_size, RUN, RM_OF_MODEL, "0", 0, 65536, "pictures: the shorter side becomes so long, and the middle is taken; 0: as they are"),
+    INT("channels", channels, RUN, RM_OF_MODEL, "0", 0, 64, "of pictures: 1 or 3 from a folder [3]; of an array as it is"),
+    TXT("normalize", normalize, RUN, RM_OF_MODEL, "MEAN:STD", "pictures: (value - MEAN) / STD, for all channels or each: 0.49:0.25,0.48:0.24,0.45:0.26"),
+    TXT("augment", augment, FIT, RM_OF_RUN, "LIST", "pictures to train on: crop:PIXELS (of padding), flip, resized-crop; between commas"),
+    INT("loader-threads", loader_threads, RUN, RM_REMEMBERED, "0", 0, 1024, "pictures: threads that make the next batch ready while one is computed"),
+    YES("skip-broken", skip_broken, RUN, RM_OF_RUN, "a folder of pictures: leave out files that cannot be read, all looked at first; else they are refused"),
     INT("seq-len", seq_len, RUN, RM_OF_RUN, "0", 0, 1e9, "timesteps of a sample; 0: lm 1000, adding 400, copy 120, classify all"),
     INT("batch", batch, RUN, RM_OF_RUN, "16", 1, 1e6, "samples of a step"),
     INT("samples", samples, RUN, RM_OF_RUN, "10000", 1, 1e8, "adding, copy: how many are generated"),
@@ -155,6 +165,7 @@ const rm_option rm_option_table[] = {
     IN("resume", resume, MODEL, RM_FORGOTTEN, "DIR",
         "continue from the newest training state in DIR, with its flags"),
     IN("init", init, RM_TRAIN | RM_EVAL | RM_PREDICT | RM_SAMPLE, RM_FORGOTTEN, "FILE", "start from the weights in a .safetensors file, which says which model it is"),
+    ONE("init-head", init_head, RM_TRAIN, RM_FORGOTTEN, "file", "file|new", "new: of --init's weights all but those of the last layer, which are drawn: other classes"),
     OUT("metrics", metrics, RM_TRAIN | RM_EVAL, RM_FORGOTTEN, "FILE", "one JSON object a line: plan, steps, end; -: on standard output"),
     YES("metrics-per-rank", metrics_per_rank, RM_TRAIN, RM_FORGOTTEN, "each rank N writes FILE.rankN instead"),
     IN("tensorboard", tensorboard, RM_TRAIN, RM_FORGOTTEN, "DIR", "the same numbers as event files for TensorBoard"),

@@ -1,41 +1,74 @@
 /* model.c: see model.h. */
 #include "train/run/model.h"
 
+#include "train/run/model_image.h"
 #include "train/run/model_minimal.h"
+#include "train/run/model_recurrent.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-typedef remat_value recurrent_builder(remat_graph *, remat_value x, remat_value w_ih, remat_value w_hh,
-                                      remat_value b_ih, remat_value b_hh);
-static const struct {
+/* ---- The models --------------------------------------------------------------------------------------------------- */
+
+/* A family is a file of its own, and has a line here for each model. */
+typedef struct {
     const char *name;
-    recurrent_builder *build;
-    int64_t gates;
-} cells[] = {{"lstm", remat_lstm, 4}, {"gru", remat_gru, 3}, {"rnn", remat_rnn_tanh, 1}};
-enum { CELLS = sizeof cells / sizeof cells[0] };
+    bool pictures;                                /* it reads those, and no sequences */
+    const char *head;                             /* what the names of its last layer's parameters begin with */
+    remat_status (*check)(const rm_model_spec *); /* INVALID: what it does not have; NULL: it has all */
+    remat_value (*logits)(remat_graph *, const rm_model_spec *, remat_value x);
+} model;
 
-static int find_cell(const char *name) {
-    for (int i = 0; i < CELLS; i++)
-        if (!strcmp(name, cells[i].name)) return i;
-    return -1;
+static const model models[] = {
+    {"lstm", false, "head.", NULL, rm_recurrent_logits},
+    {"gru", false, "head.", NULL, rm_recurrent_logits},
+    {"rnn", false, "head.", NULL, rm_recurrent_logits},
+    {"mingru", false, "to_logits.", rm_minimal_check, rm_minimal_logits},
+    {"minlstm", false, "to_logits.", rm_minimal_check, rm_minimal_logits},
+    {"mlp", true, NULL, NULL, rm_mlp_logits},
+};
+enum { MODELS = sizeof models / sizeof models[0] };
+
+static const model *find_model(const char *name) {
+    for (int i = 0; i < MODELS; i++)
+        if (!strcmp(name, models[i].name)) return &models[i];
+    return NULL;
 }
 
-static remat_value parameter(remat_graph *g, const char *format, int64_t layer, int rank, int64_t d0, int64_t d1,
-                             remat_init init) {
-    char name[64];
-    snprintf(name, sizeof name, format, (long long)layer);
-    return remat_param(g, name, rank, (int64_t[]){d0, d1}, init);
+static remat_status no_such_model(const char *name) {
+    char list[256];
+    size_t at = 0;
+    for (int i = 0; i < MODELS && at < sizeof list; i++)
+        at += (size_t)snprintf(list + at, sizeof list - at, "%s%s", i ? ", " : "", models[i].name);
+    FAIL(INVALID, "there is no model '%s': %s", name, list);
 }
 
-static remat_value bias(remat_graph *g, const rm_model_spec *spec, const char *format, int64_t layer, int64_t rows,
-                        remat_init init) {
-    return spec->no_bias ? REMAT_NONE : parameter(g, format, layer, 1, rows, 0, init);
+bool rm_model_takes_pictures(const char *name) {
+    const model *m = find_model(name);
+    return m && m->pictures;
 }
+
+void rm_model_head(const rm_model_spec *spec, char *out, size_t bytes) {
+    const model *m = find_model(spec->cell);
+    if (m && m->head)
+        snprintf(out, bytes, "%s", m->head);
+    else
+        rm_mlp_head(spec, out, bytes);
+}
+
+static remat_status check_data(const rm_model_spec *spec, const model *m) {
+    REQUIRE(m->pictures || !spec->data.channels, INVALID, "--model=%s reads sequences, and the data are pictures",
+            m->name);
+    REQUIRE(!m->pictures || spec->data.channels, INVALID, "--model=%s reads pictures, and the data are sequences",
+            m->name);
+    return m->check ? m->check(spec) : REMAT_OK;
+}
+
+/* ---- The graph ---------------------------------------------------------------------------------------------------- */
 
 static remat_value input(remat_graph *g, const rm_data_shape *data, int64_t timesteps, int64_t batch) {
-    int64_t dim[] = {timesteps, batch, data->features};
+    int64_t dim[] = {timesteps, batch, data->features}, picture[] = {batch, data->channels, data->height, data->width};
+    if (data->channels) return remat_input(g, "input", REMAT_F32, REMAT_WHOLE, 4, picture);
     return data->vocabulary ? remat_input(g, "input", REMAT_I32, REMAT_SEQUENCE, 2, dim)
                             : remat_input(g, "input", REMAT_F32, REMAT_SEQUENCE, 3, dim);
 }
@@ -47,67 +80,6 @@ static remat_value target(remat_graph *g, const rm_data_shape *data, int64_t tim
                          : remat_input(g, "target", REMAT_F32, REMAT_WHOLE, 2, whole);
 }
 
-/* Every layer starts from U(-1/sqrt(H), 1/sqrt(H)), biases too, as in PyTorch. */
-static remat_value recurrent(remat_graph *g, const rm_model_spec *spec, int64_t layer, remat_value x, int64_t width,
-                             bool reverse) {
-    int cell = find_cell(spec->cell);
-    int64_t H = spec->hidden, rows = cells[cell].gates * H;
-    remat_init init = remat_init_uniform(1 / sqrt((double)H));
-    remat_value w_ih =
-        parameter(g, reverse ? "rnn.weight_ih_l%lld_reverse" : "rnn.weight_ih_l%lld", layer, 2, rows, width, init);
-    remat_value w_hh =
-        parameter(g, reverse ? "rnn.weight_hh_l%lld_reverse" : "rnn.weight_hh_l%lld", layer, 2, rows, H, init);
-    remat_value b_ih = bias(g, spec, reverse ? "rnn.bias_ih_l%lld_reverse" : "rnn.bias_ih_l%lld", layer, rows, init);
-    remat_value b_hh = bias(g, spec, reverse ? "rnn.bias_hh_l%lld_reverse" : "rnn.bias_hh_l%lld", layer, rows, init);
-    return cells[cell].build(g, x, w_ih, w_hh, b_ih, b_hh);
-}
-
-/* What the last layer has made, one direction of time or two. */
-typedef struct {
-    remat_value forwards, backwards; /* backwards: in reversed time; REMAT_NONE where there is none */
-} result;
-
-static remat_value joined(remat_graph *g, remat_value one, remat_value other) {
-    return other.id ? remat_concat(g, (remat_value[]){one, other}, 2) : one;
-}
-
-static remat_value every_step(remat_graph *g, result y) {
-    return joined(g, y.forwards, y.backwards.id ? remat_reverse(g, y.backwards) : REMAT_NONE);
-}
-
-static remat_value last_step(remat_graph *g, result y) {
-    return joined(g, remat_last_step(g, y.forwards), y.backwards.id ? remat_last_step(g, y.backwards) : REMAT_NONE);
-}
-
-static result layers(remat_graph *g, const rm_model_spec *spec, remat_value x, int64_t width) {
-    result y = {REMAT_NONE, REMAT_NONE};
-    for (int64_t layer = 0; layer < spec->layers; layer++) {
-        if (layer) x = every_step(g, y);
-        if (layer && spec->dropout > 0) x = remat_dropout(g, x, spec->dropout);
-        if (layer) width = spec->hidden * (spec->bidirectional ? 2 : 1);
-        y.forwards = recurrent(g, spec, layer, x, width, false);
-        if (spec->bidirectional) y.backwards = recurrent(g, spec, layer, remat_reverse(g, x), width, true);
-    }
-    return y;
-}
-
-static remat_value head(remat_graph *g, const rm_model_spec *spec, result y) {
-    int64_t outputs = spec->data.classes ? spec->data.classes : 1, width = spec->hidden * (spec->bidirectional ? 2 : 1);
-    remat_init init = remat_init_uniform(1 / sqrt((double)width));
-    remat_value w = parameter(g, "head.weight", 0, 2, outputs, width, init);
-    remat_value b = bias(g, spec, "head.bias", 0, outputs, init);
-    return remat_linear(g, (spec->data.every_step ? every_step : last_step)(g, y), w, b);
-}
-
-static remat_value recurrent_logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
-    const rm_data_shape *data = &spec->data;
-    int64_t width = data->vocabulary ? spec->embed : data->features;
-    if (data->vocabulary)
-        x = remat_embedding(g, x,
-                            parameter(g, "embedding.weight", 0, 2, data->vocabulary, width, remat_init_normal(1)));
-    return head(g, spec, layers(g, spec, x, width));
-}
-
 static remat_value loss(remat_graph *g, const rm_model_spec *spec, remat_value logits, remat_value target) {
     if (!spec->data.classes) return remat_mse(g, logits, target);
     if (spec->label_smoothing == 0) return remat_softmax_cross_entropy(g, logits, target);
@@ -116,10 +88,9 @@ static remat_value loss(remat_graph *g, const rm_model_spec *spec, remat_value l
 
 remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_loss, rm_model *out) {
     *out = (rm_model){0};
-    bool minimal = rm_minimal_is(spec->cell);
-    REQUIRE(minimal || find_cell(spec->cell) >= 0, INVALID, "there is no model '%s': lstm, gru, rnn, mingru, minlstm",
-            spec->cell);
-    if (minimal) TRY(rm_minimal_check(spec));
+    const model *m = find_model(spec->cell);
+    if (!m) return no_such_model(spec->cell);
+    TRY(check_data(spec, m));
     REQUIRE(spec->label_smoothing == 0 || spec->data.classes, INVALID,
             "--label-smoothing is for tasks with classes, and this one has a number for its target: leave it out");
     TRY(remat_graph_create(&out->graph));
@@ -127,7 +98,7 @@ remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_
     const rm_data_shape *data = &spec->data;
     int64_t T = spec->window ? spec->window : data->timesteps;
     remat_value x = input(g, data, T, batch), y = with_loss ? target(g, data, T, batch) : REMAT_NONE;
-    out->logits = minimal ? rm_minimal_logits(g, spec, x) : recurrent_logits(g, spec, x);
+    out->logits = m->logits(g, spec, x);
     if (with_loss) out->loss = loss(g, spec, out->logits, y);
     out->classes = data->every_step ? 0 : data->classes;
     return remat_graph_check(g);

@@ -7,6 +7,8 @@
  *
  * In both directions a layer is two, weight_ih_l0 and weight_ih_l0_reverse, whose results lie side by side; the last step is each
  * one's own last: timestep T-1 of the one, 0 of the other.
+ *
+ * Models of pictures: model_image.h.
  */
 #ifndef RM_MODEL_H
 #define RM_MODEL_H
@@ -14,13 +16,15 @@
 #include "train/data/dataset.h"
 
 typedef struct {
-    const char *cell; /* "lstm", "gru", "rnn"; or "mingru", "minlstm": model_minimal.h */
+    const char *cell; /* --model: a line of the table in model.c */
     int64_t layers, hidden, embed;
     bool no_bias;       /* of the recurrent layers and the head: PyTorch's bias=False */
     bool bidirectional; /* each layer reads what both directions of the one below have made */
     double dropout, label_smoothing;
     rm_data_shape data; /* decides the embedding, the head's width and the loss */
     int64_t window;     /* timesteps of one call; 0: all of data's */
+    bool small_stem;    /* of a resnet: --stem=cifar */
+    bool sync_batchnorm;
 } rm_model_spec;
 
 typedef struct {
@@ -29,6 +33,10 @@ typedef struct {
     remat_value loss;   /* REMAT_NONE without targets */
     int64_t classes;    /* of samples as wholes, K: predictions can be right or wrong. 0: they cannot */
 } rm_model;
+
+bool rm_model_takes_pictures(const char *name); /* false also where there is no such model */
+/* What the names of the last layer's parameters begin with: "head.", "fc."; into `out`. */
+void rm_model_head(const rm_model_spec *spec, char *out, size_t bytes);
 
 /* T = spec->window, or spec->data.timesteps. Inputs: 0 "input", 1 "target" (only with_loss). Free in any case. */
 remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_loss, rm_model *out);

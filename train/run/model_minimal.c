@@ -7,8 +7,6 @@
 
 enum { FILTER = 3, FEED_FORWARD = 4 };
 
-bool rm_minimal_is(const char *model) { return !strcmp(model, "mingru") || !strcmp(model, "minlstm"); }
-
 remat_status rm_minimal_check(const rm_model_spec *spec) {
     REQUIRE(!spec->data.vocabulary || spec->embed == spec->hidden, INVALID,
             "--embed=%lld: the embedding of --model=%s is as wide as its layers, %lld: leave --embed out",

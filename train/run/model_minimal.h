@@ -14,7 +14,6 @@
 
 #include "train/run/model.h"
 
-bool rm_minimal_is(const char *model);
 remat_status rm_minimal_check(const rm_model_spec *spec); /* INVALID: what these models do not have */
 /* (T,B,K) or (B,K) of the input, tokens (T,B) or numbers (T,B,F). */
 remat_value rm_minimal_logits(remat_graph *g, const rm_model_spec *spec, remat_value x);

@@ -47,6 +47,13 @@ rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
     return (rm_data_source){.data = held_out ? o->eval_data : o->data,
                             .labels = held_out ? o->eval_labels : o->labels,
                             .rows = o->rows,
+                            .pictures = rm_model_takes_pictures(o->model),
+                            .channels = o->channels,
+                            .image_size = o->image_size,
+                            .normalize = o->normalize,
+                            .augment = held_out ? NULL : o->augment,
+                            .threads = o->loader_threads,
+                            .skip_broken = o->skip_broken,
                             .timesteps = o->seq_len,
                             .classes = o->classes,
                             .samples = held_out && o->samples > 1000 ? 1000 : o->samples,
@@ -60,9 +67,17 @@ remat_status rm_setup_dataset(const rm_options *o, bool held_out, rm_dataset **o
     return rm_dataset_open(o->task, &source, out);
 }
 
+static remat_status picture_without_data(const rm_options *o, rm_data_shape *out) {
+    REQUIRE(o->image_size && o->classes, INVALID,
+            "without --data=FILE the pictures must be described: say --image-size=S, --classes=N and --channels=C [3]");
+    *out = rm_picture_shape(o->channels ? o->channels : 3, o->image_size, o->image_size, o->classes);
+    return REMAT_OK;
+}
+
 static remat_status shape_without_data(const rm_options *o, rm_data_shape *out) {
     if (!strcmp(o->task, "adding")) return rm_adding_shape(o->seq_len, out);
     if (!strcmp(o->task, "copy")) return rm_copy_shape(o->seq_len, out);
+    if (rm_model_takes_pictures(o->model)) return picture_without_data(o, out);
     REQUIRE(!strcmp(o->task, "lm"), INVALID, "--task=%s needs --data=FILE and --labels=FILE", o->task);
     *out = rm_text_shape(o->seq_len);
     return REMAT_OK;
@@ -92,7 +107,9 @@ remat_status rm_setup_spec(rm_options *o, const rm_dataset *dataset, rm_model_sp
                            .dropout = o->dropout,
                            .label_smoothing = o->label_smoothing,
                            .data = shape,
-                           .window = o->tbptt};
+                           .window = o->tbptt,
+                           .small_stem = !strcmp(o->stem, "cifar"),
+                           .sync_batchnorm = o->sync_batchnorm};
     o->seq_len = shape.timesteps;
     if (!strcmp(o->task, "classify")) o->classes = shape.classes;
     return check_windows(o);

@@ -1,0 +1,201 @@
+/* framing.c: see framing.h. */
+#include "train/data/framing.h"
+
+#include "engine/rng.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- The flags --------------------------------------------------------------------------------------------------- */
+
+static remat_status parse_word(const char *word, size_t length, rm_augment *out) {
+    char *end;
+    if (length == 4 && !strncmp(word, "flip", 4)) {
+        out->flip = true;
+    } else if (length == 12 && !strncmp(word, "resized-crop", 12)) {
+        out->resized_crop = true;
+    } else {
+        bool crop = !strncmp(word, "crop:", 5) && word[5] >= '0' && word[5] <= '9';
+        out->crop = crop ? strtoll(word + 5, &end, 10) : 0;
+        REQUIRE(crop && end == word + length && out->crop >= 1 && out->crop <= 10000, INVALID,
+                "--augment: there is no '%.*s': give any of crop:PIXELS, flip and resized-crop, between commas",
+                (int)length, word);
+    }
+    return REMAT_OK;
+}
+
+remat_status rm_augment_parse(const char *text, rm_augment *out) {
+    *out = (rm_augment){0};
+    for (const char *at = text ? text : ""; *at;) {
+        size_t length = strcspn(at, ",");
+        TRY(parse_word(at, length, out));
+        at += length + (at[length] == ',');
+    }
+    REQUIRE(!(out->crop && out->resized_crop), INVALID,
+            "--augment: crop and resized-crop both say which part of a picture is taken: give one of the two");
+    return REMAT_OK;
+}
+
+static const char *parse_pair(const char *at, double *mean, double *deviation) {
+    char *end;
+    *mean = strtod(at, &end);
+    if (end == at || *end != ':') return NULL;
+    at = end + 1;
+    *deviation = strtod(at, &end);
+    bool usable = fabs(*mean) <= 1e6 && *deviation >= 1e-6 && *deviation <= 1e6;
+    return end == at || (*end && *end != ',') || !usable ? NULL : end + (*end == ',');
+}
+
+remat_status rm_normalize_parse(const char *text, int64_t channels, rm_normalize *out) {
+    int64_t n = 0;
+    REQUIRE(channels >= 1 && channels <= RM_MOST_CHANNELS, INVALID,
+            "pictures of %lld channels: 1 to %d are read: is the axis of channels where --help says?",
+            (long long)channels, RM_MOST_CHANNELS);
+    for (int64_t c = 0; c < channels; c++) out->mean[c] = 0, out->deviation[c] = 1;
+    for (const char *at = text ? text : ""; *at; n++) {
+        double mean = 0, deviation = 1;
+        const char *next = parse_pair(at, &mean, &deviation);
+        REQUIRE(next && n < channels, INVALID,
+                "--normalize=%.200s: give MEAN:STD, for all channels or for each of the %lld, between commas, e.g. "
+                "0.5:0.25",
+                text, (long long)channels);
+        out->mean[n] = (float)mean;
+        out->deviation[n] = (float)deviation;
+        at = next;
+    }
+    REQUIRE(n <= 1 || n == channels, INVALID,
+            "--normalize has %lld pairs, and pictures have %lld channels: give one pair, or %lld", (long long)n,
+            (long long)channels, (long long)channels);
+    for (int64_t c = 1; n == 1 && c < channels; c++) out->mean[c] = out->mean[0], out->deviation[c] = out->deviation[0];
+    return REMAT_OK;
+}
+
+/* ---- Which part -------------------------------------------------------------------------------------------------- */
+
+/* torchvision's Resize and CenterCrop: the longer side is rounded down, the beginning of the middle to the nearest pixel. */
+rm_framing rm_framing_plain(int64_t picture_height, int64_t picture_width, int64_t height, int64_t width) {
+    rm_framing f = {.rows = picture_height, .columns = picture_width, .height = height, .width = width};
+    bool wide = picture_width * height > picture_height * width;
+    int64_t tall_to = wide ? height : (int64_t)((double)picture_height * (double)width / (double)picture_width);
+    int64_t wide_to = wide ? (int64_t)((double)picture_width * (double)height / (double)picture_height) : width;
+    if (tall_to < height) tall_to = height;
+    if (wide_to < width) wide_to = width;
+    double down = (double)picture_height / (double)tall_to, across = (double)picture_width / (double)wide_to;
+    f.top = nearbyint((double)(tall_to - height) / 2) * down;
+    f.left = nearbyint((double)(wide_to - width) / 2) * across;
+    f.box_height = (double)height * down;
+    f.box_width = (double)width * across;
+    return f;
+}
+
+enum { NODE = 0xA06, CROP = 0, RESIZED = 1, TRIES = 10 }; /* of the random key */
+
+static int64_t below(uint32_t word, int64_t n) { return (int64_t)((uint64_t)word * (uint64_t)n >> 32); }
+
+/* Of the picture, `height` by `width` pixels from there on, as if there were nothing around it. */
+static void take_box(rm_framing *f, int64_t top, int64_t left, int64_t height, int64_t width) {
+    f->top = (double)(f->first_row = top);
+    f->left = (double)(f->first_column = left);
+    f->box_height = (double)(f->rows = height);
+    f->box_width = (double)(f->columns = width);
+}
+
+/* torchvision's RandomResizedCrop: ten tries; else the middle, as much of it as has an allowed shape. */
+static void draw_box(rm_framing *f, uint64_t seed, int64_t epoch, int64_t sample, int64_t H, int64_t W) {
+    const double narrow = 3.0 / 4, wide = 4.0 / 3;
+    for (uint32_t i = 0; i < TRIES; i++) {
+        rm_philox draw =
+            rm_random4(rm_seed_at(seed, (uint64_t)epoch), (uint64_t)sample, NODE, RESIZED + i, (uint32_t)epoch);
+        double area = (double)H * (double)W * (0.08 + 0.92 * (double)rm_uniform(draw.word[0]));
+        double ratio = exp(log(narrow) + (log(wide) - log(narrow)) * (double)rm_uniform(draw.word[1]));
+        int64_t w = llrint(sqrt(area * ratio)), h = llrint(sqrt(area / ratio));
+        if (w < 1 || h < 1 || w > W || h > H) continue;
+        take_box(f, below(draw.word[2], H - h + 1), below(draw.word[3], W - w + 1), h, w);
+        return;
+    }
+    double shape = (double)W / (double)H;
+    int64_t w = shape > wide ? llrint((double)H * wide) : W, h = shape < narrow ? llrint((double)W / narrow) : H;
+    take_box(f, (H - h) / 2, (W - w) / 2, h, w);
+}
+
+rm_framing rm_framing_drawn(const rm_augment *augment, uint64_t seed, int64_t epoch, int64_t sample,
+                            int64_t picture_height, int64_t picture_width, int64_t height, int64_t width) {
+    rm_framing f = rm_framing_plain(picture_height, picture_width, height, width);
+    rm_philox draw = rm_random4(rm_seed_at(seed, (uint64_t)epoch), (uint64_t)sample, NODE, CROP, (uint32_t)epoch);
+    int64_t play = 2 * augment->crop + 1;
+    if (augment->resized_crop) draw_box(&f, seed, epoch, sample, picture_height, picture_width);
+    f.down = below(draw.word[0], play) - augment->crop;
+    f.right = below(draw.word[1], play) - augment->crop;
+    f.flip = augment->flip && draw.word[2] >> 31;
+    return f;
+}
+
+/* ---- The numbers ------------------------------------------------------------------------------------------------- */
+
+/* Where one output pixel looks: so many of the picture's, each with a weight. */
+typedef struct {
+    double centre, support;
+    int64_t first, end;
+} window;
+
+static window window_at(double begin, double scale, int64_t at, int64_t first, int64_t count) {
+    double support = scale > 1 ? scale : 1, centre = begin + ((double)at + 0.5) * scale;
+    window w = {centre, support, (int64_t)floor(centre - support), (int64_t)ceil(centre + support)};
+    if (w.first < first) w.first = first;
+    if (w.end > first + count) w.end = first + count;
+    return w;
+}
+
+static double weight_at(const window *w, int64_t i) {
+    return fmax(0, 1 - fabs((double)i + 0.5 - w->centre) / w->support);
+}
+
+/* The picture's columns, each as the mean of the rows of a window. */
+static void mix_rows(const rm_framing *f, const rm_array *picture, int64_t c, const window *rows, float *line) {
+    double all = 0;
+    for (int64_t x = 0; x < f->columns; x++) line[x] = 0;
+    for (int64_t y = rows->first; y < rows->end; y++) all += weight_at(rows, y);
+    for (int64_t y = rows->first; y < rows->end; y++) {
+        double weight = weight_at(rows, y) / all;
+        if (weight == 0) continue;
+        for (int64_t x = 0; x < f->columns; x++)
+            line[x] += (float)(weight * rm_array_at(picture, c, y, f->first_column + x));
+    }
+}
+
+static float mix_columns(const rm_framing *f, const window *columns, const float *line) {
+    double all = 0, sum = 0;
+    for (int64_t x = columns->first; x < columns->end; x++) {
+        double weight = weight_at(columns, x);
+        all += weight;
+        sum += weight * (double)line[x - f->first_column];
+    }
+    return (float)(sum / all);
+}
+
+static void make_row(const rm_framing *f, const float *line, double unit, float mean, float deviation, float *out) {
+    double scale = f->box_width / (double)f->width;
+    for (int64_t x = 0; x < f->width; x++) {
+        int64_t at = (f->flip ? f->width - 1 - x : x) + f->right;
+        bool inside = line && at >= 0 && at < f->width;
+        window columns = window_at(f->left, scale, at, f->first_column, f->columns);
+        float value = inside ? (float)((double)mix_columns(f, &columns, line) / unit) : 0;
+        out[x] = (value - mean) / deviation;
+    }
+}
+
+void rm_framing_apply(const rm_framing *f, const rm_array *picture, double unit, const rm_normalize *normalize,
+                      float *line, float *out) {
+    double scale = f->box_height / (double)f->height;
+    for (int64_t c = 0; c < picture->dim[0]; c++)
+        for (int64_t y = 0; y < f->height; y++) {
+            int64_t at = y + f->down;
+            bool inside = at >= 0 && at < f->height;
+            window rows = window_at(f->top, scale, at, f->first_row, f->rows);
+            if (inside) mix_rows(f, picture, c, &rows, line);
+            make_row(f, inside ? line : NULL, unit, normalize->mean[c], normalize->deviation[c],
+                     out + (c * f->height + y) * f->width);
+        }
+}

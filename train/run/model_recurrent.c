@@ -1,0 +1,94 @@
+/* model_recurrent.c: see model_recurrent.h. */
+#include "train/run/model_recurrent.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef remat_value recurrent_builder(remat_graph *, remat_value x, remat_value w_ih, remat_value w_hh,
+                                      remat_value b_ih, remat_value b_hh);
+static const struct {
+    const char *name;
+    recurrent_builder *build;
+    int64_t gates;
+} cells[] = {{"lstm", remat_lstm, 4}, {"gru", remat_gru, 3}, {"rnn", remat_rnn_tanh, 1}};
+enum { CELLS = sizeof cells / sizeof cells[0] };
+
+static int find_cell(const char *name) {
+    for (int i = 0; i < CELLS; i++)
+        if (!strcmp(name, cells[i].name)) return i;
+    return -1;
+}
+
+static remat_value parameter(remat_graph *g, const char *format, int64_t layer, int rank, int64_t d0, int64_t d1,
+                             remat_init init) {
+    char name[64];
+    snprintf(name, sizeof name, format, (long long)layer);
+    return remat_param(g, name, rank, (int64_t[]){d0, d1}, init);
+}
+
+static remat_value bias(remat_graph *g, const rm_model_spec *spec, const char *format, int64_t layer, int64_t rows,
+                        remat_init init) {
+    return spec->no_bias ? REMAT_NONE : parameter(g, format, layer, 1, rows, 0, init);
+}
+
+/* Every layer starts from U(-1/sqrt(H), 1/sqrt(H)), biases too, as in PyTorch. */
+static remat_value recurrent(remat_graph *g, const rm_model_spec *spec, int64_t layer, remat_value x, int64_t width,
+                             bool reverse) {
+    int cell = find_cell(spec->cell);
+    int64_t H = spec->hidden, rows = cells[cell].gates * H;
+    remat_init init = remat_init_uniform(1 / sqrt((double)H));
+    remat_value w_ih =
+        parameter(g, reverse ? "rnn.weight_ih_l%lld_reverse" : "rnn.weight_ih_l%lld", layer, 2, rows, width, init);
+    remat_value w_hh =
+        parameter(g, reverse ? "rnn.weight_hh_l%lld_reverse" : "rnn.weight_hh_l%lld", layer, 2, rows, H, init);
+    remat_value b_ih = bias(g, spec, reverse ? "rnn.bias_ih_l%lld_reverse" : "rnn.bias_ih_l%lld", layer, rows, init);
+    remat_value b_hh = bias(g, spec, reverse ? "rnn.bias_hh_l%lld_reverse" : "rnn.bias_hh_l%lld", layer, rows, init);
+    return cells[cell].build(g, x, w_ih, w_hh, b_ih, b_hh);
+}
+
+/* What the last layer has made, one direction of time or two. */
+typedef struct {
+    remat_value forwards, backwards; /* backwards: in reversed time; REMAT_NONE where there is none */
+} result;
+
+static remat_value joined(remat_graph *g, remat_value one, remat_value other) {
+    return other.id ? remat_concat(g, (remat_value[]){one, other}, 2) : one;
+}
+
+static remat_value every_step(remat_graph *g, result y) {
+    return joined(g, y.forwards, y.backwards.id ? remat_reverse(g, y.backwards) : REMAT_NONE);
+}
+
+static remat_value last_step(remat_graph *g, result y) {
+    return joined(g, remat_last_step(g, y.forwards), y.backwards.id ? remat_last_step(g, y.backwards) : REMAT_NONE);
+}
+
+static result layers(remat_graph *g, const rm_model_spec *spec, remat_value x, int64_t width) {
+    result y = {REMAT_NONE, REMAT_NONE};
+    for (int64_t layer = 0; layer < spec->layers; layer++) {
+        if (layer) x = every_step(g, y);
+        if (layer && spec->dropout > 0) x = remat_dropout(g, x, spec->dropout);
+        if (layer) width = spec->hidden * (spec->bidirectional ? 2 : 1);
+        y.forwards = recurrent(g, spec, layer, x, width, false);
+        if (spec->bidirectional) y.backwards = recurrent(g, spec, layer, remat_reverse(g, x), width, true);
+    }
+    return y;
+}
+
+static remat_value head(remat_graph *g, const rm_model_spec *spec, result y) {
+    int64_t outputs = spec->data.classes ? spec->data.classes : 1, width = spec->hidden * (spec->bidirectional ? 2 : 1);
+    remat_init init = remat_init_uniform(1 / sqrt((double)width));
+    remat_value w = parameter(g, "head.weight", 0, 2, outputs, width, init);
+    remat_value b = bias(g, spec, "head.bias", 0, outputs, init);
+    return remat_linear(g, (spec->data.every_step ? every_step : last_step)(g, y), w, b);
+}
+
+remat_value rm_recurrent_logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
+    const rm_data_shape *data = &spec->data;
+    int64_t width = data->vocabulary ? spec->embed : data->features;
+    if (data->vocabulary)
+        x = remat_embedding(g, x,
+                            parameter(g, "embedding.weight", 0, 2, data->vocabulary, width, remat_init_normal(1)));
+    return head(g, spec, layers(g, spec, x, width));
+}
