@@ -34,6 +34,14 @@ endif()
 remat_part(OPENBLAS OPENBLAS_FOUND "fast matrix products for linear layers and weight gradients")
 remat_part(JEMALLOC JEMALLOC_FOUND "jemalloc for host memory, and its statistics")
 
+# Pictures in files, for the program alone.
+set(REMAT_JPEG AUTO CACHE STRING "JPEG files through libjpeg-turbo: AUTO, ON or OFF")
+set(REMAT_PNG AUTO CACHE STRING "PNG files through libpng: AUTO, ON or OFF")
+pkg_check_modules(JPEG QUIET IMPORTED_TARGET libjpeg)
+pkg_check_modules(PNG QUIET IMPORTED_TARGET libpng)
+remat_part(JPEG JPEG_FOUND "folders of JPEG files as data (libjpeg-turbo)")
+remat_part(PNG PNG_FOUND "folders of PNG files as data (libpng)")
+
 if(REMAT_SANITIZE STREQUAL "address")
   set(REMAT_SANITIZE_FLAGS -fsanitize=address,undefined)
   add_compile_options(-fno-sanitize-recover=undefined)

@@ -13,7 +13,7 @@
 set -euo pipefail
 
 packages=(build-essential cmake ninja-build pkg-config libopenblas-dev libjemalloc-dev libjansson-dev zlib1g-dev check
-    gnuplot-nox)
+    gnuplot-nox libjpeg-dev libpng-dev)
 optional=() # left out where the system has no such package: so are then the parts of Remat that want it
 case ${1:-} in
 --checks) packages+=(clang libomp-dev) optional=(libopenmpi-dev openmpi-bin libgloo-dev) ;;

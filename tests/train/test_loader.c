@@ -95,11 +95,11 @@ static int64_t reversed(int64_t t, int64_t n) {
 static void compare_shards(rm_dataset *d, int64_t shards, int64_t size, int64_t part, bool pad) {
     rm_loader l, whole;
     int64_t micro = shards / size, rank = random_in(0, size - 1);
-    rm_loader_config config = {part * micro, 3, true, pad, rank, size, micro, shards, false};
+    rm_loader_config config = {part * micro, 3, true, pad, rank, size, micro, shards, false, 0};
     ck_ok(rm_loader_create(d, &config, &l));
     ck_assert(l.batch.batch == part && l.global == part * shards);
     for (int64_t t = 0; t < micro; t++) {
-        rm_loader_config alone = {part, 3, true, pad, rank + size * reversed(t, micro), shards, 1, shards, false};
+        rm_loader_config alone = {part, 3, true, pad, rank + size * reversed(t, micro), shards, 1, shards, false, 0};
         ck_ok(rm_loader_create(d, &alone, &whole));
         ck_ok(rm_loader_seek(&l, 0, 0));
         for (int64_t k = 0; k < 3 * whole.per_epoch; k++) {
@@ -192,7 +192,7 @@ static rm_loader_config random_ranks(int64_t n) {
         bool sharded = random_in(0, 1);
         int64_t size = sharded ? 1 << random_in(0, 3) : random_in(1, 7), micro = 1 << random_in(0, 2);
         int64_t batch = random_in(1, 4) * (sharded ? micro : 1);
-        rm_loader_config c = {batch, 7, true, false, 0, size, micro, sharded ? size * micro : 0, false};
+        rm_loader_config c = {batch, 7, true, false, 0, size, micro, sharded ? size * micro : 0, false, 0};
         if (size * batch * (sharded ? 1 : micro) <= n) return c;
     }
 }

@@ -19,6 +19,7 @@ struct rm_album {
     double unit;     /* what numbers are divided by: 255 where they are bytes */
     int32_t *labels; /* that come with the pictures, below `classes`; NULL: none do */
     int64_t classes;
+    uint32_t class_names;   /* a checksum of them, in order; 0: they have none */
     uint64_t held_bytes;    /* kept in memory, labels included */
     uint64_t scratch_bytes; /* that `read` needs of each thread */
     uint64_t decoder_bytes; /* that it takes besides, at most, while it runs */

@@ -1,6 +1,299 @@
-/* album_folder.c */
+/* album_folder.c: a folder with a folder for each class, and JPEG and PNG files in those, as ImageNet lies and torchvision's
+ * ImageFolder reads it. Classes are numbered in the order of their names; within one, files are in that of theirs. Every
+ * file's header is read when the folder is opened, which says how much room the largest will want; with --skip-broken every file is
+ * decoded then, and those that cannot be are left out. */
 #include "train/data/album.h"
+
+#include "memory/host.h"
+#include "train/data/crew.h"
+#include "train/data/decode.h"
+#include "train/file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+enum { HEADER_BYTES = 1 << 16 }; /* in which it lies, unless a camera has put much in front */
+
+typedef struct {
+    char *name; /* behind the folder's */
+    int32_t label;
+    bool broken;
+    uint64_t bytes;
+    rm_picture_size size;
+} picture;
+
+typedef struct {
+    char **name;
+    int64_t count, capacity;
+} name_list;
+
+typedef struct {
+    rm_album base;
+    char *folder;
+    picture *picture;
+    int64_t capacity;
+    uint64_t most_bytes, most_pixels;
+    bool decodes; /* while it is opened: to see whether that works */
+} folder_album;
+
+/* ---- A picture --------------------------------------------------------------------------------------------------- */
+
+static remat_status path_of(const folder_album *album, int64_t index, char path[RM_PATH_BYTES]) {
+    return rm_path_join(path, RM_PATH_BYTES, album->folder, album->picture[index].name);
+}
+
+/* Its first `most` bytes, or as many as there are. */
+static remat_status read_bytes(const char *path, uint64_t most, uint8_t *data, uint64_t *size) {
+    int fd;
+    TRY(rm_file_open(path, &fd, size));
+    remat_status status = rm_file_read_at(fd, path, 0, data, *size < most ? *size : most);
+    close(fd);
+    return status;
+}
+
+static remat_status read_picture(rm_album *base, int64_t index, uint8_t *scratch, rm_array *out) {
+    const folder_album *album = (folder_album *)base;
+    const picture *p = &album->picture[index];
+    const int64_t C = base->channels, W = p->size.width;
+    uint8_t *file = scratch + album->most_pixels * (uint64_t)C;
+    char path[RM_PATH_BYTES];
+    uint64_t size;
+    TRY(path_of(album, index, path));
+    TRY(read_bytes(path, p->bytes, file, &size));
+    REQUIRE(size == p->bytes, IO, "%s is another file than when the run began: start again", path);
+    TRY(rm_picture_decode(file, size, path, C, &p->size, scratch));
+    *out = (rm_array){.kind = 'u', .bytes = 1, .rank = 3, .dim = {C, p->size.height, W, 1}, .stride = {1, W * C, C, 0}};
+    out->count = C * W * p->size.height;
+    out->item = scratch;
+    return REMAT_OK;
+}
+
+/* Names and lengths: to read all of ImageNet for a checksum would take as long as an epoch. */
+static remat_status checksum(rm_album *base, uint32_t *crc32) {
+    const folder_album *album = (folder_album *)base;
+    uLong sum = crc32_z(0, NULL, 0);
+    for (int64_t i = 0; i < base->count; i++) {
+        const picture *p = &album->picture[i];
+        sum = crc32_z(sum, (const uint8_t *)p->name, strlen(p->name) + 1);
+        sum = crc32_z(sum, (const uint8_t *)&p->bytes, sizeof p->bytes);
+    }
+    *crc32 = (uint32_t)sum;
+    return REMAT_OK;
+}
+
+static void close_album(rm_album *base) {
+    folder_album *album = (folder_album *)base;
+    for (int64_t i = 0; i < base->count; i++) rm_free(album->picture[i].name);
+    rm_free(album->picture);
+    rm_free(album->folder);
+    rm_free(base->labels);
+    rm_free(album);
+}
+
+/* ---- Names ------------------------------------------------------------------------------------------------------- */
+
+static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+static void free_names(name_list *list) {
+    for (int64_t i = 0; i < list->count; i++) rm_free(list->name[i]);
+    rm_free(list->name);
+}
+
+static bool is_folder(const char *path) {
+    struct stat at;
+    return !stat(path, &at) && S_ISDIR(at.st_mode);
+}
+
+static bool is_picture(const char *path) {
+    const char *dot = strrchr(path, '.');
+    return dot && (!strcasecmp(dot, ".jpg") || !strcasecmp(dot, ".jpeg") || !strcasecmp(dot, ".png"));
+}
+
+static remat_status add_name(name_list *list, const char *folder, const char *name, bool folders) {
+    char path[RM_PATH_BYTES];
+    if (*name == '.') return REMAT_OK;
+    TRY(rm_path_join(path, sizeof path, folder, name));
+    if (folders != is_folder(path) || (!folders && !is_picture(name))) return REMAT_OK;
+    REQUIRE(rm_grow(&list->name, &list->capacity, list->count + 1, sizeof *list->name), MEMORY, "no memory for names");
+    list->name[list->count] = rm_strdup(name);
+    REQUIRE(list->name[list->count++], MEMORY, "no memory for names");
+    return REMAT_OK;
+}
+
+/* What lies in a folder, folders or pictures, in the order of names. */
+static remat_status list_folder(const char *folder, bool folders, name_list *list) {
+    remat_status status = REMAT_OK;
+    DIR *open = opendir(folder);
+    REQUIRE(open, IO, "cannot read the folder %s: %s", folder, strerror(errno));
+    for (struct dirent *entry; !status && (entry = readdir(open));)
+        status = add_name(list, folder, entry->d_name, folders);
+    closedir(open);
+    if (list->count) qsort(list->name, (size_t)list->count, sizeof *list->name, by_name);
+    return status;
+}
+
+static remat_status add_picture(folder_album *album, const char *class_name, const char *name, int32_t label) {
+    char joined[RM_PATH_BYTES];
+    TRY(rm_path_join(joined, sizeof joined, class_name, name));
+    REQUIRE(rm_grow(&album->picture, &album->capacity, album->base.count + 1, sizeof *album->picture), MEMORY,
+            "no memory for the names of pictures");
+    picture *p = &album->picture[album->base.count];
+    *p = (picture){.name = rm_strdup(joined), .label = label};
+    REQUIRE(p->name, MEMORY, "no memory for the names of pictures");
+    album->base.held_bytes += strlen(joined) + 1;
+    album->base.count++;
+    return REMAT_OK;
+}
+
+static remat_status add_class(folder_album *album, const char *class_name, int32_t label) {
+    char path[RM_PATH_BYTES];
+    name_list files = {0};
+    TRY(rm_path_join(path, sizeof path, album->folder, class_name));
+    remat_status status = list_folder(path, false, &files);
+    for (int64_t i = 0; i < files.count && !status; i++) status = add_picture(album, class_name, files.name[i], label);
+    free_names(&files);
+    return status;
+}
+
+static remat_status find_pictures(folder_album *album) {
+    name_list classes = {0};
+    uLong names = crc32_z(0, NULL, 0);
+    remat_status status = list_folder(album->folder, true, &classes);
+    for (int64_t i = 0; i < classes.count && !status; i++) {
+        status = add_class(album, classes.name[i], (int32_t)i);
+        names = crc32_z(names, (const uint8_t *)classes.name[i], strlen(classes.name[i]) + 1);
+    }
+    album->base.classes = classes.count;
+    album->base.class_names = (uint32_t)names;
+    free_names(&classes);
+    TRY(status);
+    REQUIRE(album->base.count, INVALID,
+            "%s has no JPEG or PNG files in folders of its own, one for each class: give a folder that lies as "
+            "ImageNet does, an "
+            "IDX or .npy file, or CIFAR-10's data_batch_*.bin",
+            album->folder);
+    return REMAT_OK;
+}
+
+/* ---- Looking at all of them ---------------------------------------------------------------------------------------- */
+
+static remat_status decode_once(const folder_album *album, const char *path, const picture *p, const uint8_t *file) {
+    uint8_t *pixels = rm_malloc((size_t)(p->size.height * p->size.width * album->base.channels));
+    REQUIRE(pixels, MEMORY, "no memory for the picture in %s", path);
+    remat_status status = rm_picture_decode(file, p->bytes, path, album->base.channels, &p->size, pixels);
+    rm_free(pixels);
+    return status;
+}
+
+static remat_status look_at_bytes(const folder_album *album, const char *path, uint64_t most, picture *p) {
+    uint8_t *file = rm_malloc(most ? most : 1);
+    REQUIRE(file, MEMORY, "no memory to read %s", path);
+    remat_status status = read_bytes(path, most, file, &p->bytes);
+    uint64_t size = p->bytes < most ? p->bytes : most;
+    if (!status) status = rm_picture_size_of(file, size, path, &p->size);
+    if (!status && album->decodes) status = decode_once(album, path, p, file);
+    rm_free(file);
+    return status;
+}
+
+/* By its beginning; where that does not do, by all of it. */
+static remat_status look_at(void *context, int64_t i) {
+    folder_album *album = context;
+    picture *p = &album->picture[i];
+    char path[RM_PATH_BYTES];
+    int fd;
+    uint64_t bytes;
+    TRY(path_of(album, i, path));
+    TRY(rm_file_open(path, &fd, &bytes));
+    close(fd);
+    bool part = !album->decodes && bytes > HEADER_BYTES;
+    remat_status status = look_at_bytes(album, path, part ? HEADER_BYTES : bytes, p);
+    if (status == REMAT_IO && part) status = look_at_bytes(album, path, bytes, p);
+    p->broken = status == REMAT_IO && album->decodes;
+    return p->broken ? REMAT_OK : status;
+}
+
+static remat_status look_at_all(folder_album *album, int64_t threads) {
+    rm_crew *crew;
+    TRY(rm_crew_create(threads > 1 ? threads : 1, &crew));
+    rm_crew_start(crew, look_at, album, album->base.count);
+    remat_status status = rm_crew_wait(crew);
+    rm_crew_free(crew);
+    return status;
+}
+
+/* Says how many, and of which the first. */
+static remat_status leave_broken_out(folder_album *album) {
+    int64_t n = 0, broken = 0;
+    for (int64_t i = 0; i < album->base.count; i++) {
+        picture *p = &album->picture[i];
+        if (p->broken && !broken++)
+            fprintf(stderr, "remat: %s/%s cannot be read, and is left out\n", album->folder, p->name);
+        if (p->broken)
+            rm_free(p->name);
+        else
+            album->picture[n++] = *p;
+    }
+    album->base.count = n;
+    if (broken > 1) fprintf(stderr, "remat: ... and %lld more\n", (long long)broken - 1);
+    REQUIRE(n, IO, "no file in %s can be read: look at one of them", album->folder);
+    return REMAT_OK;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+static remat_status settle(folder_album *album) {
+    rm_album *base = &album->base;
+    base->labels = rm_calloc((size_t)base->count, sizeof *base->labels);
+    REQUIRE(base->labels, MEMORY, "no memory for %lld labels", (long long)base->count);
+    for (int64_t i = 0; i < base->count; i++) {
+        const picture *p = &album->picture[i];
+        base->labels[i] = p->label;
+        base->decoder_bytes = larger(base->decoder_bytes, p->size.decoder_bytes);
+        album->most_bytes = larger(album->most_bytes, p->bytes);
+        album->most_pixels = larger(album->most_pixels, (uint64_t)(p->size.height * p->size.width));
+        if (p->size.width > base->most_width) base->most_width = p->size.width;
+    }
+    base->scratch_bytes = album->most_pixels * (uint64_t)base->channels + album->most_bytes;
+    base->held_bytes +=
+        (uint64_t)base->count * sizeof *base->labels + (uint64_t)album->capacity * sizeof *album->picture;
+    return REMAT_OK;
+}
+
+static remat_status open_folder(folder_album *album, const rm_data_source *source) {
+    REQUIRE(!source->labels, INVALID, "%s has a folder for each class: leave --%slabels out", source->data,
+            source->held_out ? "eval-" : "");
+    REQUIRE(album->base.channels == 1 || album->base.channels == 3, INVALID,
+            "--channels=%lld: pictures from a folder have 3 channels (red, green, blue), or 1 (grey)",
+            (long long)album->base.channels);
+    album->folder = rm_strdup(source->data);
+    REQUIRE(album->folder, MEMORY, "no memory to open %s", source->data);
+    TRY(find_pictures(album));
+    TRY(look_at_all(album, source->threads));
+    if (album->decodes) TRY(leave_broken_out(album));
+    return settle(album);
+}
+
 remat_status rm_album_open_folder(const rm_data_source *source, rm_album **out) {
-    (void)out;
-    FAIL(INVALID, "%s is a folder", source->data);
+    folder_album *album = rm_malloc(sizeof *album);
+    REQUIRE(album, MEMORY, "no memory to open %s", source->data);
+    *album = (folder_album){.decodes = source->skip_broken,
+                            .base = {.channels = source->channels ? source->channels : 3,
+                                     .unit = 255,
+                                     .read = read_picture,
+                                     .checksum = checksum,
+                                     .close = close_album}};
+    remat_status status = open_folder(album, source);
+    if (status)
+        close_album(&album->base);
+    else
+        *out = &album->base;
+    return status;
 }

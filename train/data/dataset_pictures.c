@@ -98,6 +98,7 @@ static remat_status take_shape(picture_data *data, const rm_data_source *source)
     REQUIRE(classes, INVALID, "without labels the number of classes is needed: say --classes=N");
     data->base.shape =
         rm_picture_shape(album->channels, size ? size : album->height, size ? size : album->width, classes);
+    data->base.shape.class_names = album->class_names;
     data->base.count = album->count;
     return REMAT_OK;
 }

@@ -75,13 +75,13 @@ static int64_t place_of(const rm_loader *l, int64_t t, int64_t i) {
 static int64_t place_in_stream(const rm_loader *l, int64_t t, int64_t i) {
     const rm_loader_config *c = &l->config;
     int64_t row = c->rank + c->size * i, length = l->samples / (c->size * c->batch);
-    return row * length + l->consumed / l->global * c->micro_steps + t;
+    return row * length + l->filling.consumed / l->global * c->micro_steps + t;
 }
 
 /* Padding takes samples from the epoch's beginning. */
 static int64_t sample_of(const rm_loader *l, int64_t t, int64_t i) {
     if (l->config.stateful) return place_in_stream(l, t, i);
-    return remat_sampler_at(l->sampler, (l->consumed + place_of(l, t, i)) % l->samples);
+    return remat_sampler_at(l->sampler, (l->filling.consumed + place_of(l, t, i)) % l->samples);
 }
 
 /* ---- The loader ------------------------------------------------------------------------------------------------- */
@@ -124,37 +124,81 @@ remat_status rm_loader_create(rm_dataset *dataset, const rm_loader_config *confi
     if (out->per_epoch == 0) return too_few(out, dataset);
     remat_sampler_config order = {.n = dataset->count, .replicas = 1, .seed = c->seed, .shuffle = c->shuffle};
     TRY(remat_sampler_create(&order, &out->sampler));
-    return rm_batch_create(dataset, here / c->micro_steps, &out->batch);
+    TRY(rm_batch_create(dataset, here / c->micro_steps, &out->batch));
+    if (!c->threads || !dataset->threads) return REMAT_OK;
+    TRY(rm_batch_create(dataset, here / c->micro_steps, &out->spare));
+    return rm_crew_create(c->threads, &out->crew);
 }
 
 void rm_loader_free(rm_loader *loader) {
+    rm_crew_free(loader->crew);
+    loader->crew = NULL;
+    rm_batch_free(&loader->spare);
     remat_sampler_free(loader->sampler);
     loader->sampler = NULL;
     rm_batch_free(&loader->batch);
+}
+
+/* Nobody wants the batch that is being made. */
+static void abandon(rm_loader *l) {
+    if (l->crew && l->under_way) (void)rm_crew_wait(l->crew);
+    l->under_way = false;
+}
+
+static void set_epoch(rm_loader *l, int64_t epoch) {
+    if (epoch != l->filling.epoch) remat_sampler_set_epoch(l->sampler, epoch);
+    l->filling.epoch = epoch;
 }
 
 remat_status rm_loader_seek(rm_loader *l, int64_t epoch, int64_t consumed) {
     REQUIRE(epoch >= 0 && consumed >= 0 && consumed <= l->samples, INVALID,
             "the training state is at sample %lld of epoch %lld, but this data has %lld: it was saved with other data",
             (long long)consumed, (long long)epoch, (long long)l->samples);
-    if (epoch != l->epoch) remat_sampler_set_epoch(l->sampler, epoch);
+    abandon(l);
+    set_epoch(l, epoch);
     l->epoch = epoch;
     l->consumed = consumed;
     l->micro = 0;
     return REMAT_OK;
 }
 
-static void finish_update(rm_loader *l) {
-    l->micro = 0;
-    l->consumed += l->global;
+static remat_status fill_row(void *context, int64_t i) {
+    rm_loader *l = context;
+    return rm_batch_put(l->crew ? &l->spare : &l->batch, i, sample_of(l, l->filling.micro, i));
+}
+
+/* The batch of the next micro step, in the next epoch where this one ends. */
+static remat_status begin(rm_loader *l) {
+    bool ends = left_in_epoch(l, l->consumed) == 0;
+    int64_t rows = l->batch.batch;
+    set_epoch(l, ends ? l->epoch + 1 : l->epoch);
+    l->filling.consumed = ends ? 0 : l->consumed;
+    l->filling.micro = ends ? 0 : l->micro;
+    l->batch.dataset->epoch = l->filling.epoch;
+    l->under_way = l->crew;
+    if (l->crew) rm_crew_start(l->crew, fill_row, l, rows);
+    for (int64_t i = 0; i < rows && !l->crew; i++) TRY(fill_row(l, i));
+    return REMAT_OK;
+}
+
+/* The position behind the batch that was made. */
+static void go_on(rm_loader *l) {
+    bool last = l->filling.micro + 1 == l->config.micro_steps;
+    l->begins = !l->config.stateful || (l->filling.consumed == 0 && l->filling.micro == 0);
+    l->epoch = l->filling.epoch;
+    l->consumed = l->filling.consumed + (last ? l->global : 0);
     if (l->consumed > l->samples) l->consumed = l->samples; /* the last were padding */
+    l->micro = last ? 0 : l->filling.micro + 1;
 }
 
 remat_status rm_loader_next(rm_loader *l) {
-    if (left_in_epoch(l, l->consumed) == 0) TRY(rm_loader_seek(l, l->epoch + 1, 0));
-    l->batch.dataset->epoch = l->epoch;
-    l->begins = !l->config.stateful || (l->consumed == 0 && l->micro == 0);
-    for (int64_t i = 0; i < l->batch.batch; i++) TRY(rm_batch_put(&l->batch, i, sample_of(l, l->micro, i)));
-    if (++l->micro == l->config.micro_steps) finish_update(l);
-    return REMAT_OK;
+    rm_batch made = l->spare;
+    if (!l->under_way) TRY(begin(l));
+    if (!l->crew) return go_on(l), REMAT_OK;
+    l->under_way = false;
+    TRY(rm_crew_wait(l->crew));
+    l->spare = l->batch;
+    l->batch = made;
+    go_on(l);
+    return begin(l);
 }

@@ -21,6 +21,7 @@
 #define RM_LOADER_H
 
 #include "dist/large_batch/sampler.h"
+#include "train/data/crew.h"
 #include "train/data/dataset.h"
 
 /* Buffers for one batch, and what they hold. */
@@ -47,7 +48,13 @@ typedef struct {
     int64_t micro_steps; /* K; 0: 1 */
     int64_t shards;      /* V = W K, all powers of two: the same bits for any W; 0: plain */
     bool stateful;       /* rows go on from batch to batch */
+    int64_t threads; /* that make the next batch while this one is computed; 0: none, where the data can do with many */
 } rm_loader_config;
+
+typedef struct {
+    int64_t epoch, consumed; /* where an update begins; consumed <= samples */
+    int64_t micro;           /* of its micro steps */
+} rm_loader_place;
 
 typedef struct {
     rm_batch batch; /* of a micro step: sessions are planned for batch.batch samples */
@@ -59,10 +66,15 @@ typedef struct {
     int64_t epoch, consumed; /* where the next update begins; consumed <= samples */
     int64_t micro;           /* the next micro step, of that update */
     bool begins;             /* the batch's samples do not go on where those of the batch before ended */
+    /* Of a batch that is being made: where its samples lie, into which buffers. */
+    rm_crew *crew; /* NULL: there are no threads */
+    bool under_way;
+    rm_loader_place filling;
+    rm_batch spare; /* with threads; it and `batch` change places */
 } rm_loader;
 
 /* Over all of `dataset`, which is borrowed. INVALID when it has fewer samples than an update needs, or B cannot be cut into
- * K parts. Free in any case. */
+ * K parts. Free in any case. With threads it must not move. */
 remat_status rm_loader_create(rm_dataset *dataset, const rm_loader_config *config, rm_loader *out);
 void rm_loader_free(rm_loader *loader);
 remat_status rm_loader_seek(rm_loader *loader, int64_t epoch, int64_t consumed);

@@ -22,7 +22,9 @@ static uint64_t batch_bytes(const rm_data_shape *shape, int64_t batch) {
 
 uint64_t rm_budget_data_bytes(const rm_options *o, const rm_data_shape *shape, const rm_dataset *dataset) {
     uint64_t order = 4 * (uint64_t)(dataset ? dataset->count : 0);
-    return batch_bytes(shape, rm_setup_rows(o)) + order + (dataset ? dataset->held_bytes : 0);
+    uint64_t ahead =
+        o->loader_threads && shape->channels ? 4 * (uint64_t)((shape->features + 1) * rm_setup_rows(o)) : 0;
+    return batch_bytes(shape, rm_setup_rows(o)) + ahead + order + (dataset ? dataset->held_bytes : 0);
 }
 
 /* "--memory-budget=20MiB", as somebody may have typed it: in the largest unit that does with two digits behind the point. */

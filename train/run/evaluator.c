@@ -49,6 +49,21 @@ remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec 
     return rest ? create_part(options, spec, dataset, rest, plan_only, &out->rest) : REMAT_OK;
 }
 
+static remat_status check_pictures(const rm_options *o, const rm_data_shape *a, const rm_data_shape *b) {
+    REQUIRE(a->channels == b->channels && a->height == b->height && a->width == b->width, INVALID,
+            "--eval-data=%s has pictures of %lld x %lld x %lld, and --data=%s of %lld x %lld x %lld: give data of one "
+            "kind, or "
+            "--image-size=S",
+            o->eval_data, (long long)a->channels, (long long)a->height, (long long)a->width, o->data,
+            (long long)b->channels, (long long)b->height, (long long)b->width);
+    REQUIRE(a->class_names == b->class_names, INVALID,
+            "the folders in --eval-data=%s and --data=%s have other names, and those number the classes: give each the "
+            "same, "
+            "empty or not",
+            o->eval_data, o->data);
+    return REMAT_OK;
+}
+
 remat_status rm_evaluator_open(const rm_options *o, const rm_model_spec *training, int64_t batch, bool plan_only,
                                rm_dataset **dataset, rm_evaluator *out) {
     rm_model_spec spec = *training;
@@ -57,6 +72,7 @@ remat_status rm_evaluator_open(const rm_options *o, const rm_model_spec *trainin
     bool generated = !strcmp(o->task, "adding") || !strcmp(o->task, "copy");
     REQUIRE(o->eval_data || generated, INVALID, "--eval-every needs something to evaluate on: --eval-data=FILE");
     TRY(rm_setup_dataset(o, true, dataset));
+    TRY(check_pictures(o, &(*dataset)->shape, &spec.data));
     REQUIRE((*dataset)->shape.features == spec.data.features, INVALID,
             "--eval-data=%s has %lld features a timestep, and --data=%s has %lld: give data of one kind", o->eval_data,
             (long long)(*dataset)->shape.features, o->data ? o->data : "", (long long)spec.data.features);

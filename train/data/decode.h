@@ -1,0 +1,39 @@
+/* decode.h: JPEG and PNG files as bytes (height, width, channels). Works on memory, so a fuzzer can drive it. Which of the two a file
+ * is, its first bytes say, not its name. Decoders are libjpeg-turbo and libpng, where the build found them.
+ *
+ * Colours become grey, or grey three alike, as the caller wants 1 channel or 3; transparency is dropped, 16 bits become 8, CMYK becomes
+ * RGB; a note on how a camera was held (EXIF) is not followed: what Pillow's convert and torchvision's ImageFolder do. */
+#ifndef RM_DECODE_H
+#define RM_DECODE_H
+
+#include "engine/status.h"
+
+#define RM_MOST_PIXELS ((int64_t)1 << 28)
+
+typedef struct {
+    int64_t height, width;
+    uint64_t decoder_bytes; /* that decoding takes at most, beside the picture */
+} rm_picture_size;
+
+/* The header alone. IO: it is no such picture, or a damaged one. MISSING: the build has no decoder for it. */
+remat_status rm_picture_size_of(const uint8_t *data, size_t size, const char *name, rm_picture_size *out);
+
+/* Its pixels, height * width * channels bytes, 1 or 3 channels. IO also where it has not the size that is `expected`. Where parts
+ * of a file are missing it is an IO; what was written is then of no use. */
+remat_status rm_picture_decode(const uint8_t *data, size_t size, const char *name, int64_t channels,
+                               const rm_picture_size *expected, uint8_t *out);
+
+/* "libjpeg-turbo 2.1.5", "libpng 1.6.39"; or "not in this build: ..." */
+const char *rm_jpeg_library(void);
+const char *rm_png_library(void);
+
+/* ---- One format each: decode_jpeg.c, decode_png.c ------------------------------------------------------------------- */
+
+remat_status rm_jpeg_size_of(const uint8_t *data, size_t size, const char *name, rm_picture_size *out);
+remat_status rm_jpeg_decode(const uint8_t *data, size_t size, const char *name, int64_t channels,
+                            const rm_picture_size *expected, uint8_t *out);
+remat_status rm_png_size_of(const uint8_t *data, size_t size, const char *name, rm_picture_size *out);
+remat_status rm_png_decode(const uint8_t *data, size_t size, const char *name, int64_t channels,
+                           const rm_picture_size *expected, uint8_t *out);
+
+#endif

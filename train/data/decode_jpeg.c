@@ -1,0 +1,147 @@
+/* decode_jpeg.c: JPEG by libjpeg-turbo. See decode.h. */
+#include "train/data/decode.h"
+
+#if REMAT_HAVE_JPEG
+
+#include <stdio.h> /* jpeglib.h needs it, and does not include it */
+
+#include <jpeglib.h>
+
+#include <jerror.h>
+#include <setjmp.h>
+#include <string.h>
+
+#define TEXT(x) TEXT_OF(x)
+#define TEXT_OF(x) #x
+const char *rm_jpeg_library(void) {
+#ifdef LIBJPEG_TURBO_VERSION
+    return "libjpeg-turbo " TEXT(LIBJPEG_TURBO_VERSION);
+#else
+    return "libjpeg " TEXT(JPEG_LIB_VERSION);
+#endif
+}
+
+enum { FIXED_BYTES = 1 << 20 }; /* what a decoder takes whatever the picture, and for rows of it */
+
+typedef struct {
+    struct jpeg_error_mgr base;
+    jmp_buf end;
+    bool cut_short;
+    char text[JMSG_LENGTH_MAX];
+} errors;
+
+static void on_error(j_common_ptr jpeg) {
+    errors *e = (errors *)jpeg->err;
+    e->base.format_message(jpeg, e->text);
+    longjmp(e->end, 1);
+}
+
+/* The library makes up what is missing, and warns; other warnings are of files that everybody shows. */
+static void on_message(j_common_ptr jpeg, int level) {
+    errors *e = (errors *)jpeg->err;
+    if (level < 0 && (e->base.msg_code == JWRN_JPEG_EOF || e->base.msg_code == JWRN_HIT_MARKER)) e->cut_short = true;
+}
+
+static void on_output(j_common_ptr jpeg) { (void)jpeg; }
+
+static void begin(struct jpeg_decompress_struct *jpeg, errors *e, const uint8_t *data, size_t size) {
+    jpeg->err = jpeg_std_error(&e->base);
+    e->base.error_exit = on_error;
+    e->base.emit_message = on_message;
+    e->base.output_message = on_output;
+    jpeg_create_decompress(jpeg);
+    jpeg_mem_src(jpeg, data, (unsigned long)size);
+    jpeg_read_header(jpeg, TRUE);
+}
+
+/* A progressive picture is put together before the first row: two bytes for each number, of whole blocks. */
+static uint64_t decoder_bytes(const struct jpeg_decompress_struct *jpeg) {
+    const uint64_t block = 32, width = (jpeg->image_width + block - 1) / block * block;
+    const uint64_t height = (jpeg->image_height + block - 1) / block * block;
+    bool whole = jpeg->progressive_mode || jpeg->comps_in_scan < jpeg->num_components;
+    return FIXED_BYTES + 64 * width * (uint64_t)jpeg->num_components +
+           (whole ? 2 * width * height * (uint64_t)jpeg->num_components : 0);
+}
+
+static remat_status broken(const char *name, const errors *e) {
+    FAIL(IO, "%s is damaged: %s; fetch it again, or leave it out (--skip-broken)", name, e->text);
+}
+
+remat_status rm_jpeg_size_of(const uint8_t *data, size_t size, const char *name, rm_picture_size *out) {
+    struct jpeg_decompress_struct jpeg;
+    errors e = {.text = ""};
+    memset(&jpeg, 0, sizeof jpeg);
+    if (setjmp(e.end)) {
+        jpeg_destroy_decompress(&jpeg);
+        return broken(name, &e);
+    }
+    begin(&jpeg, &e, data, size);
+    *out = (rm_picture_size){jpeg.image_height, jpeg.image_width, decoder_bytes(&jpeg)};
+    jpeg_destroy_decompress(&jpeg);
+    return REMAT_OK;
+}
+
+/* Adobe's programs store ink as its absence, and say that it was they. */
+static void from_cmyk(const uint8_t *row, int64_t width, int64_t channels, bool inverted, uint8_t *out) {
+    for (int64_t x = 0; x < width; x++, row += 4, out += channels) {
+        int rgb[3];
+        for (int c = 0; c < 3; c++) rgb[c] = inverted ? row[c] * row[3] / 255 : (255 - row[c]) * (255 - row[3]) / 255;
+        if (channels == 3)
+            for (int c = 0; c < 3; c++) out[c] = (uint8_t)rgb[c];
+        else
+            *out = (uint8_t)((rgb[0] * 299 + rgb[1] * 587 + rgb[2] * 114 + 500) / 1000);
+    }
+}
+
+static void read_rows(struct jpeg_decompress_struct *jpeg, int64_t channels, uint8_t *out) {
+    const int64_t width = jpeg->output_width;
+    JSAMPARRAY line = (*jpeg->mem->alloc_sarray)((j_common_ptr)jpeg, JPOOL_IMAGE, 4 * jpeg->output_width, 1);
+    while (jpeg->output_scanline < jpeg->output_height) {
+        JSAMPROW row = out + (int64_t)jpeg->output_scanline * width * channels;
+        if (jpeg->out_color_space != JCS_CMYK) {
+            jpeg_read_scanlines(jpeg, &row, 1);
+        } else {
+            jpeg_read_scanlines(jpeg, line, 1);
+            from_cmyk(line[0], width, channels, jpeg->saw_Adobe_marker, row);
+        }
+    }
+}
+
+remat_status rm_jpeg_decode(const uint8_t *data, size_t size, const char *name, int64_t channels,
+                            const rm_picture_size *expected, uint8_t *out) {
+    struct jpeg_decompress_struct jpeg;
+    errors e = {.text = ""};
+    (void)expected;
+    memset(&jpeg, 0, sizeof jpeg);
+    if (setjmp(e.end)) {
+        jpeg_destroy_decompress(&jpeg);
+        return broken(name, &e);
+    }
+    begin(&jpeg, &e, data, size);
+    bool ink = jpeg.jpeg_color_space == JCS_CMYK || jpeg.jpeg_color_space == JCS_YCCK;
+    jpeg.out_color_space = ink ? JCS_CMYK : channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
+    jpeg_start_decompress(&jpeg);
+    read_rows(&jpeg, channels, out);
+    jpeg_finish_decompress(&jpeg);
+    jpeg_destroy_decompress(&jpeg);
+    REQUIRE(!e.cut_short, IO, "%s is cut short: fetch it again, or leave it out (--skip-broken)", name);
+    return REMAT_OK;
+}
+
+#else
+
+const char *rm_jpeg_library(void) { return "not in this build: install libjpeg-turbo (libjpeg-dev) and build again"; }
+
+remat_status rm_jpeg_size_of(const uint8_t *data, size_t size, const char *name, rm_picture_size *out) {
+    (void)data, (void)size, (void)out;
+    FAIL(MISSING, "%s is a JPEG file, and this build reads none: install libjpeg-turbo (libjpeg-dev) and build again",
+         name);
+}
+
+remat_status rm_jpeg_decode(const uint8_t *data, size_t size, const char *name, int64_t channels,
+                            const rm_picture_size *expected, uint8_t *out) {
+    (void)channels, (void)expected, (void)out;
+    return rm_jpeg_size_of(data, size, name, NULL);
+}
+
+#endif
