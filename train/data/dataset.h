@@ -19,9 +19,9 @@ typedef struct {
     int64_t features;   /* otherwise: inputs are reals, float (T,B,features) */
     int64_t classes;    /* > 0: targets are classes, int32; 0: one real, float */
     bool every_step;    /* targets (T,B); otherwise (B) of classes, (B,1) of reals */
-    int64_t channels, height,
-        width; /* channels > 0: inputs are pictures, float (B,channels,height,width); then T is 1, and
-                                        features is their product */
+    /* channels > 0: inputs are pictures, float (B,channels,height,width); T is 1 then, and features their product. */
+    int64_t channels, height, width;
+    uint32_t class_names; /* a checksum of them, in order; 0: they have none */
 } rm_data_shape;
 
 typedef struct rm_dataset rm_dataset;
