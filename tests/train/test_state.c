@@ -752,7 +752,7 @@ START_TEST(halves_are_read) {
         ck_assert_uint_eq(fwrite(data, 2, n, out), n);
         fclose(out);
         float read[10 * 5];
-        ck_ok(rm_weights_import(b.session, in_scratch("h.safetensors")));
+        ck_ok(rm_weights_import(b.session, in_scratch("h.safetensors"), NULL));
         ck_ok(remat_read(b.session, REMAT_PARAM, 0, read, sizeof read));
         for (size_t i = 0; i < 50; i++) ck_assert(read[i] == cases[c].value);
         ck_fails(rm_weights_load(b.session, REMAT_PARAM, in_scratch("h.safetensors")), REMAT_INVALID, "must be F32:");
@@ -817,12 +817,12 @@ START_TEST(weights_that_do_not_fit_change_nothing) {
         open_bench(&b, other[i][0]);
         uint64_t bytes = i == 1 ? sizeof before / 5 * 7 : sizeof before;
         if (i != 1) ck_ok(remat_read(b.session, REMAT_PARAM, 0, before, bytes));
-        ck_fails(rm_weights_import(b.session, in_scratch("w.safetensors")), REMAT_INVALID, other[i][1]);
+        ck_fails(rm_weights_import(b.session, in_scratch("w.safetensors"), NULL), REMAT_INVALID, other[i][1]);
         if (i != 1) ck_ok(remat_read(b.session, REMAT_PARAM, 0, after, bytes));
         if (i != 1) ck_assert(!memcmp(before, after, sizeof before));
         close_bench(&b);
     }
-    ck_fails(rm_weights_import(a.session, "/nowhere.safetensors"), REMAT_IO, "does not exist");
+    ck_fails(rm_weights_import(a.session, "/nowhere.safetensors", NULL), REMAT_IO, "does not exist");
     ck_ok(rm_file_open_stream("/dev/full", &writer));
     ck_fails(rm_weights_write(a.session, REMAT_PARAM, &writer), REMAT_IO, "make room");
     close_bench(&a);

@@ -85,7 +85,7 @@ START_TEST(records_come_back) {
     const rm_metrics_run run = {.name = "a", .resumed_step = 299};
     const rm_step_event step = {
         .step = 300, .computed = true, .loss = 1.25, .grad_norm = 3, .lr = 0.5, .tokens_per_s = 7e6};
-    const rm_eval_event eval = {.step = 300, .loss = 2.5, .accuracy = 0.75};
+    const rm_eval_event eval = {.step = 300, .loss = 2.5, .accuracy = 0.75, .top5 = -1};
     size_t at = 0, bytes;
     ck_assert_uint_eq(crc32c((const uint8_t *)"123456789", 9), 0xe3069283); /* known */
     ck_ok(rm_tensorboard_open(in_scratch("a/b"), &run, &board));

@@ -41,7 +41,7 @@ static remat_status count_right(rm_trainer *t) {
     int64_t K = t->model.classes, B = batch->batch;
     if (!t->logits) return REMAT_OK;
     TRY(remat_read(t->session, REMAT_OUTPUT, 0, t->logits, (uint64_t)(B * K) * sizeof *t->logits));
-    t->n_right += (double)rm_count_right(t->logits, batch->target, B, K);
+    t->n_right += (double)rm_count_right(t->logits, batch->target, B, K, 1);
     return REMAT_OK;
 }
 
@@ -204,6 +204,7 @@ static bool is_due(const rm_trainer *t) { return t->options->eval_every && t->st
 static remat_status evaluate(rm_trainer *t) {
     char text[160];
     rm_eval_event event = {.step = t->step};
+    TRY(rm_ranks_share_buffers(&t->ranks, t->session));
     TRY(rm_evaluator_run(&t->evaluator, t->session, &event));
     TRY(rm_metrics_eval(&t->metrics, &event));
     TRY(rm_tensorboard_eval(&t->tensorboard, &event));

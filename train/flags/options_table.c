@@ -175,7 +175,7 @@ const rm_option rm_option_table[] = {
     INT("early-stop", early_stop, FIT, RM_REMEMBERED, "0", 0, HUGE_COUNT, "stop after so many evaluations without a better loss; 0: never"),
     INT("log-every", log_every, RM_TRAIN, RM_FORGOTTEN, "0", 0, HUGE_COUNT, "steps between printed lines; 0: about twenty in all"),
 
-    YES("json", json, RM_PLAN | RM_INFO, RM_FORGOTTEN, "one JSON object instead of text"),
+    YES("json", json, RM_PLAN | RM_INFO | RM_EVAL, RM_FORGOTTEN, "one JSON object instead of text; of eval, with the confusion of classes"),
     YES("steps-text", steps_text, RM_PLAN, RM_FORGOTTEN, "the plan itself, one RUN, FREE, SAVE or LOAD a line"),
     YES("problem", problem, RM_PLAN, RM_FORGOTTEN, "what the strategy was given: stages, bytes, times"),
     YES("pareto", pareto, RM_PLAN, RM_FORGOTTEN, "memory against time, for every strategy; --json and --plot too"),

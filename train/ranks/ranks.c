@@ -331,6 +331,10 @@ remat_status rm_ranks_broadcast(rm_ranks *ranks, remat_session *session) {
     return REMAT_OK;
 }
 
+remat_status rm_ranks_share_buffers(rm_ranks *ranks, remat_session *session) {
+    return ranks->ddp ? rm_ddp_broadcast_buffers(ranks->ddp, session) : REMAT_OK;
+}
+
 const remat_ranks *rm_ranks_imagined(const rm_options *o, remat_ranks *table) {
     if (o->world_size <= 1) return NULL;
     *table = (remat_ranks){.struct_bytes = sizeof *table,

@@ -63,6 +63,8 @@ remat_status rm_ranks_tell(rm_ranks *ranks, void *data, int64_t bytes);
 
 /* Collective: rank 0's parameters into every session. */
 remat_status rm_ranks_broadcast(rm_ranks *ranks, remat_session *session);
+/* Collective: rank 0's buffers, which are running statistics, to all: an evaluation is of one network. */
+remat_status rm_ranks_share_buffers(rm_ranks *ranks, remat_session *session);
 
 /* Collective: has any rank caught a signal? *stop: the one that asks this rank to stop, or 0, becomes that of all: SIGTERM before
  * SIGHUP before SIGINT. *save: is this rank asked to save becomes is any. */

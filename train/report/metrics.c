@@ -283,16 +283,31 @@ remat_status rm_metrics_gpu(rm_metrics *metrics, int64_t step, const remat_produ
     return write_event(metrics, event);
 }
 
-remat_status rm_metrics_eval(rm_metrics *metrics, const rm_eval_event *e) {
-    if (!metrics->file) return REMAT_OK;
+static json_t *confusion_json(const int64_t *confusion, int64_t classes) {
+    json_t *rows = json_array();
+    for (int64_t i = 0; i < classes; i++) {
+        json_t *row = json_array();
+        for (int64_t k = 0; k < classes; k++) json_array_append_new(row, json_integer(confusion[i * classes + k]));
+        json_array_append_new(rows, row);
+    }
+    return rows;
+}
+
+void *rm_metrics_eval_json(const rm_eval_event *e, const int64_t *confusion, int64_t classes) {
     json_t *event = json_pack("{s:s, s:I, s:I, s:o}", "event", "eval", "step", (json_int_t)e->step, "samples",
                               (json_int_t)e->samples, "loss", real(e->loss));
     if (e->accuracy >= 0) json_object_set_new(event, "accuracy", real(e->accuracy));
+    if (e->accuracy >= 0 && e->top5 >= 0) json_object_set_new(event, "top5_accuracy", real(e->top5));
     if (e->bytes) {
         json_object_set_new(event, "bits_per_byte", real(e->loss / M_LN2));
         json_object_set_new(event, "perplexity", real(exp(e->loss)));
     }
-    return write_event(metrics, event);
+    if (confusion) json_object_set_new(event, "confusion", confusion_json(confusion, classes));
+    return event;
+}
+
+remat_status rm_metrics_eval(rm_metrics *metrics, const rm_eval_event *e) {
+    return metrics->file ? write_event(metrics, rm_metrics_eval_json(e, NULL, 0)) : REMAT_OK;
 }
 
 remat_status rm_metrics_end(rm_metrics *metrics, const rm_end_event *e) {

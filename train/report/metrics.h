@@ -42,6 +42,7 @@ typedef struct {
 typedef struct {
     int64_t step, samples;
     double loss, accuracy; /* accuracy < 0: not a task that has one */
+    double top5;           /* of five guesses; < 0: there are no more classes */
     bool bytes;            /* lm: also bits per byte and perplexity */
 } rm_eval_event;
 
@@ -57,6 +58,10 @@ remat_status rm_metrics_step(rm_metrics *, const rm_step_event *);
 remat_status rm_metrics_gpu(rm_metrics *, int64_t step, const remat_products *, const remat_recordings *);
 remat_status rm_metrics_eval(rm_metrics *, const rm_eval_event *);
 remat_status rm_metrics_end(rm_metrics *, const rm_end_event *);
+
+/* An evaluation as an object's text; with how often each class was taken for each, (classes,classes), a row for a true one. NULL:
+ * without. A json_t * of jansson, or NULL. */
+void *rm_metrics_eval_json(const rm_eval_event *, const int64_t *confusion, int64_t classes);
 
 /* The plan's fields as a JSON object's text, for `remat plan --json` too: a json_t * of jansson, or NULL. */
 void *rm_metrics_plan_json(const remat_plan_summary *, const rm_options *);

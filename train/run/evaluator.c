@@ -46,7 +46,10 @@ remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec 
         REQUIRE(out->outputs, MEMORY, "no memory for the outputs of %lld samples", (long long)full);
     }
     TRY(create_part(options, spec, dataset, full, plan_only, &out->full));
-    return rest ? create_part(options, spec, dataset, rest, plan_only, &out->rest) : REMAT_OK;
+    if (rest) TRY(create_part(options, spec, dataset, rest, plan_only, &out->rest));
+    return options->loader_threads && dataset->threads && !plan_only
+               ? rm_crew_create(options->loader_threads, &out->crew)
+               : REMAT_OK;
 }
 
 static remat_status check_pictures(const rm_options *o, const rm_data_shape *a, const rm_data_shape *b) {
@@ -83,6 +86,8 @@ remat_status rm_evaluator_open(const rm_options *o, const rm_model_spec *trainin
 void rm_evaluator_free(rm_evaluator *evaluator) {
     free_part(&evaluator->full);
     free_part(&evaluator->rest);
+    rm_crew_free(evaluator->crew);
+    evaluator->crew = NULL;
     rm_free(evaluator->outputs);
     evaluator->outputs = NULL;
 }
@@ -99,10 +104,26 @@ uint64_t rm_evaluator_bytes(const rm_evaluator *e) {
 
 remat_session *rm_evaluator_session(rm_evaluator *evaluator) { return evaluator->full.session; }
 
-static remat_status take_outputs(rm_evaluator *e, rm_eval_part *part, int64_t *right) {
+/* Samples whose class was the first, or among the first five. */
+typedef struct {
+    int64_t first, five;
+} right;
+
+static void confuse(rm_evaluator *e, const int32_t *target, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        e->confusion[target[i] * e->width + rm_likeliest(e->outputs + i * e->width, e->width)]++;
+}
+
+static void count(rm_evaluator *e, const int32_t *target, int64_t n, right *sum) {
+    sum->first += rm_count_right(e->outputs, target, n, e->width, 1);
+    sum->five += rm_count_right(e->outputs, target, n, e->width, 5);
+    if (e->confusion) confuse(e, target, n);
+}
+
+static remat_status take_outputs(rm_evaluator *e, rm_eval_part *part, right *sum) {
     int64_t B = part->batch.batch;
     TRY(remat_read(part->session, REMAT_OUTPUT, 0, e->outputs, (uint64_t)(B * e->width) * sizeof(float)));
-    if (has_accuracy(&e->dataset->shape)) *right += rm_count_right(e->outputs, part->batch.target, B, e->width);
+    if (has_accuracy(&e->dataset->shape)) count(e, part->batch.target, B, sum);
     return e->sink ? e->sink(e->sink_context, e->outputs, B) : REMAT_OK;
 }
 
@@ -111,54 +132,83 @@ static remat_status take_outputs(rm_evaluator *e, rm_eval_part *part, int64_t *r
 /* So many batches are added up at a time: ranks are never further apart than their share of these. */
 enum { WINDOW = 1024 };
 
+/* A batch, of the samples from `first` on. */
+typedef struct {
+    rm_batch *batch;
+    int64_t first;
+} stretch;
+
+static remat_status put_row(void *context, int64_t i) {
+    const stretch *s = context;
+    return rm_batch_put(s->batch, i, s->first + i);
+}
+
+static remat_status fill_batch(rm_evaluator *e, stretch s) {
+    if (e->crew) {
+        rm_crew_start(e->crew, put_row, &s, s.batch->batch);
+        return rm_crew_wait(e->crew);
+    }
+    for (int64_t i = 0; i < s.batch->batch; i++) TRY(put_row(&s, i));
+    return REMAT_OK;
+}
+
 /* The loss of the samples first .. first+B-1, times B. */
-static remat_status run_part(rm_evaluator *e, rm_eval_part *part, int64_t first, double *loss, int64_t *right) {
+static remat_status run_part(rm_evaluator *e, rm_eval_part *part, int64_t first, double *loss, right *sum) {
     remat_step_result result;
-    for (int64_t b = 0; b < part->batch.batch; b++) TRY(rm_batch_put(&part->batch, b, first + b));
+    TRY(fill_batch(e, (stretch){&part->batch, first}));
     TRY(rm_batch_write(&part->batch, 0, 1, part->session));
     TRY(remat_evaluate(part->session, &result));
     *loss = result.loss * (double)part->batch.batch;
-    return e->width ? take_outputs(e, part, right) : REMAT_OK;
+    return e->width ? take_outputs(e, part, sum) : REMAT_OK;
 }
 
 /* Batches first .. end-1: this rank fills in its own, and zeros are what it adds to the others'. A sum of one number and
  * zeros is exact, so only the order in which batches are added here makes the result. */
-static remat_status run_window(rm_evaluator *e, int64_t first, int64_t end, double *loss_sum, int64_t *right) {
-    double value[WINDOW + 1] = {0};
-    int64_t here = 0, n = end - first, full = e->full.batch.batch, size = e->ranks ? e->ranks->size : 1;
+static remat_status run_window(rm_evaluator *e, int64_t first, int64_t end, double *loss_sum, right *sum) {
+    double value[WINDOW + 2] = {0};
+    right here = {0};
+    int64_t n = end - first, full = e->full.batch.batch, size = e->ranks ? e->ranks->size : 1;
     for (int64_t i = first; i < end; i++) {
         if (e->ranks && i % size != e->ranks->rank) continue;
         rm_eval_part *part = (i + 1) * full <= e->dataset->count ? &e->full : &e->rest;
         TRY(run_part(e, part, i * full, &value[i - first], &here));
     }
-    value[n] = (double)here;
-    if (size > 1) TRY(e->ranks->sum(e->ranks->context, value, n + 1));
+    value[n] = (double)here.first;
+    value[n + 1] = (double)here.five;
+    if (size > 1) TRY(e->ranks->sum(e->ranks->context, value, n + 2));
     for (int64_t i = 0; i < n; i++) *loss_sum += value[i];
-    *right += (int64_t)value[n];
+    sum->first += (int64_t)value[n];
+    sum->five += (int64_t)value[n + 1];
     return REMAT_OK;
 }
 
 remat_status rm_evaluator_run(rm_evaluator *e, remat_session *weights, rm_eval_event *out) {
     double loss_sum = 0;
-    int64_t right = 0, full = e->full.batch.batch, count = e->dataset->count, batches = (count + full - 1) / full;
+    right sum = {0};
+    int64_t full = e->full.batch.batch, count = e->dataset->count, batches = (count + full - 1) / full;
     if (weights != e->full.session) TRY(rm_weights_copy(weights, e->full.session));
     if (e->rest.session) TRY(rm_weights_copy(weights, e->rest.session));
     for (int64_t first = 0; first < batches; first += WINDOW) {
         int64_t end = first + WINDOW < batches ? first + WINDOW : batches;
-        TRY(run_window(e, first, end, &loss_sum, &right));
+        TRY(run_window(e, first, end, &loss_sum, &sum));
     }
     out->samples = count;
     out->loss = loss_sum / (double)count;
-    out->accuracy = has_accuracy(&e->dataset->shape) ? (double)right / (double)count : -1;
+    bool counted = has_accuracy(&e->dataset->shape);
+    out->accuracy = counted ? (double)sum.first / (double)count : -1;
+    out->top5 = counted && e->width > 5 ? (double)sum.five / (double)count : -1;
     out->bytes = e->bytes;
     return REMAT_OK;
 }
 
 const char *rm_eval_text(const rm_eval_event *event, char *text, size_t bytes) {
     char more[80] = "";
+    int n = 0;
     if (event->bytes)
         snprintf(more, sizeof more, "  bits per byte %.4f  perplexity %.4g", event->loss / M_LN2, exp(event->loss));
-    if (event->accuracy >= 0) snprintf(more, sizeof more, "  accuracy %.2f %%", 100 * event->accuracy);
+    if (event->accuracy >= 0) n = snprintf(more, sizeof more, "  accuracy %.2f %%", 100 * event->accuracy);
+    if (event->accuracy >= 0 && event->top5 >= 0)
+        snprintf(more + n, sizeof more - (size_t)n, "  top-5 %.2f %%", 100 * event->top5);
     snprintf(text, bytes, "loss %.9g%s  (%lld samples)", event->loss, more, (long long)event->samples);
     return text;
 }

@@ -28,6 +28,10 @@ typedef struct {
     float *outputs;     /* of one batch, (batch,width) */
     rm_eval_sink *sink; /* may be set between runs; gets batch after batch. NULL: nobody asks */
     void *sink_context;
+    int64_t
+        *confusion; /* the caller's, of zeros, (width,width): how often a class (row) was taken for another; may be set
+                           between runs of one rank. NULL: nobody asks */
+    rm_crew *crew;  /* that makes batches ready; NULL: nobody helps */
     bool bytes;
     const remat_ranks
         *ranks; /* borrowed; of it rank, size and `sum`. NULL, as it is created: this one does it all. May be

@@ -109,15 +109,23 @@ void rm_model_free(rm_model *model) {
     model->graph = NULL;
 }
 
-static int64_t likeliest(const float *logit, int64_t classes) {
-    int64_t best = 0;
-    for (int64_t k = 1; k < classes; k++)
-        if (logit[k] > logit[best]) best = k;
-    return best;
+/* How many classes come before that of the sample; of equal logits the first does. */
+static int64_t classes_before(const float *logit, int64_t classes, int32_t target) {
+    int64_t before = 0;
+    for (int64_t k = 0; k < classes; k++)
+        before += logit[k] > logit[target] || (logit[k] == logit[target] && k < target);
+    return before;
 }
 
-int64_t rm_count_right(const float *logits, const int32_t *target, int64_t n, int64_t classes) {
+int64_t rm_count_right(const float *logits, const int32_t *target, int64_t n, int64_t classes, int64_t among) {
     int64_t right = 0;
-    for (int64_t i = 0; i < n; i++) right += likeliest(logits + i * classes, classes) == target[i];
+    for (int64_t i = 0; i < n; i++) right += classes_before(logits + i * classes, classes, target[i]) < among;
     return right;
+}
+
+int64_t rm_likeliest(const float *logits, int64_t classes) {
+    int64_t best = 0;
+    for (int64_t k = 1; k < classes; k++)
+        if (logits[k] > logits[best]) best = k;
+    return best;
 }

@@ -42,7 +42,8 @@ void rm_model_head(const rm_model_spec *spec, char *out, size_t bytes);
 remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_loss, rm_model *out);
 void rm_model_free(rm_model *model);
 
-/* Of n samples, with logits (n,K) and targets (n): how many have the class with the largest logit. */
-int64_t rm_count_right(const float *logits, const int32_t *target, int64_t n, int64_t classes);
+/* Of n samples, with logits (n,K) and targets (n): how many have their class among the `among` largest logits. */
+int64_t rm_count_right(const float *logits, const int32_t *target, int64_t n, int64_t classes, int64_t among);
+int64_t rm_likeliest(const float *logits, int64_t classes); /* of one sample: the class with the largest logit */
 
 #endif

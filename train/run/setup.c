@@ -36,11 +36,12 @@ remat_status rm_setup_init(rm_options *o) {
     if (cell) TRY(rm_options_learn(o, "model", cell, o->init));
     if (cell) TRY(rm_options_learn(o, "no-bias", shape.biases ? "false" : "true", o->init));
     if (cell) TRY(rm_options_learn(o, "bidirectional", shape.bidirectional ? "true" : "false", o->init));
+    bool new_head = !strcmp(o->init_head, "new");
     TRY(learn_count(o, "layers", shape.layers));
     TRY(learn_count(o, "hidden", shape.hidden));
     bool as_hidden = !o->embed && shape.embed == shape.hidden; /* which is what 0 means */
     if (!as_hidden) TRY(learn_count(o, "embed", shape.embed));
-    return strcmp(o->task, "classify") || o->classes ? REMAT_OK : learn_count(o, "classes", shape.outputs);
+    return strcmp(o->task, "classify") || o->classes || new_head ? REMAT_OK : learn_count(o, "classes", shape.outputs);
 }
 
 rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
@@ -274,5 +275,5 @@ remat_status rm_setup_weights(const rm_options *o, const char *state, const rm_s
                               remat_session *session) {
     if (*state) return rm_state_advise(o->resume, state, rm_state_restore(state, point, false, session));
     REQUIRE(o->init, INVALID, "there are no weights: say --resume=DIR (a training state) or --init=FILE.safetensors");
-    return rm_weights_import(session, o->init);
+    return rm_weights_import(session, o->init, NULL);
 }

@@ -64,16 +64,23 @@ static remat_status restore(rm_trainer *t) {
     return t->start.stateful ? rm_state_restore_carried(t->state, t->ranks.rank, t->ranks.size, t->session) : REMAT_OK;
 }
 
-static remat_status fill_session(rm_trainer *t) {
+static remat_status import(rm_trainer *t, const rm_model_spec *spec) {
+    const rm_options *o = t->options;
+    if (strcmp(o->init_head, "new")) return rm_weights_import(t->session, o->init, NULL);
+    rm_model_head(spec, t->new_head, sizeof t->new_head);
+    return rm_weights_import(t->session, o->init, t->new_head);
+}
+
+static remat_status fill_session(rm_trainer *t, const rm_model_spec *spec) {
     if (*t->state) return rm_state_advise(t->options->resume, t->state, restore(t));
-    return t->options->init ? rm_weights_import(t->session, t->options->init) : REMAT_OK;
+    return t->options->init ? import(t, spec) : REMAT_OK;
 }
 
 /* Until there is a session there is nothing to finish or to save: planning can be interrupted at once. */
 static remat_status open_session(rm_trainer *t, const rm_model_spec *spec) {
     TRY(rm_trainer_create_session(t, spec));
     rm_interrupt_catch();
-    TRY(rm_ranks_agree(&t->ranks, fill_session(t)));
+    TRY(rm_ranks_agree(&t->ranks, fill_session(t, spec)));
     return rm_ranks_broadcast(&t->ranks, t->session);
 }
 

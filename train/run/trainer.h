@@ -31,6 +31,7 @@ typedef struct {
     rm_progress progress;
     char state[RM_PATH_BYTES]; /* resumed from; "" */
     rm_state_point start;      /* where this run began */
+    char new_head[32];         /* parameters so called were drawn, in spite of --init; "" */
     int64_t step, last_step;
     int stop;                              /* the signal that all ranks stop at, or 0 */
     bool save_now;                         /* SIGUSR1 has come to one of them */

@@ -29,6 +29,23 @@ static const char *batch_text(const rm_trainer *t, char *text, size_t bytes) {
     return text;
 }
 
+/* "lstm, 2 x 256"; "resnet18". */
+static const char *model_text(const rm_options *o, char *text, size_t bytes) {
+    bool sized = !rm_model_takes_pictures(o->model) || !strcmp(o->model, "mlp");
+    int n = snprintf(text, bytes, "%s", o->model);
+    if (sized) snprintf(text + n, bytes - (size_t)n, ", %lld x %lld", (long long)o->layers, (long long)o->hidden);
+    return text;
+}
+
+static const char *sample_text(const rm_data_shape *shape, char *text, size_t bytes) {
+    if (shape->channels)
+        snprintf(text, bytes, "%lld x %lld x %lld, %lld classes", (long long)shape->channels, (long long)shape->height,
+                 (long long)shape->width, (long long)shape->classes);
+    else
+        snprintf(text, bytes, "%lld timesteps", (long long)shape->timesteps);
+    return text;
+}
+
 /* Elements: not those that only fill arrays up to where the next begins. */
 static double count_parameters(const remat_session *session) {
     double all = 0;
@@ -69,13 +86,15 @@ static void introduce_states(rm_trainer *t) {
 }
 
 void rm_trainer_introduce(rm_trainer *t) {
-    char a[RM_TEXT], b[RM_TEXT], c[RM_TEXT], batch[160], rate[RM_LR_SCHEDULE_TEXT];
+    char a[RM_TEXT], b[RM_TEXT], c[RM_TEXT], batch[160], rate[RM_LR_SCHEDULE_TEXT], model[80], sample[80];
     const rm_options *o = t->options;
     remat_plan_summary plan = t->plan;
-    rm_progress_say(&t->progress, "%s, %lld x %lld: %s parameters; %s: %lld samples of %lld timesteps, %s", o->model,
-                    (long long)o->layers, (long long)o->hidden, rm_count_text(count_parameters(t->session), a),
-                    o->data ? o->data : o->task, (long long)t->dataset->count, (long long)t->dataset->shape.timesteps,
+    rm_progress_say(&t->progress, "%s: %s parameters; %s: %lld samples of %s, %s", model_text(o, model, sizeof model),
+                    rm_count_text(count_parameters(t->session), a), o->data ? o->data : o->task,
+                    (long long)t->dataset->count, sample_text(&t->dataset->shape, sample, sizeof sample),
                     batch_text(t, batch, sizeof batch));
+    if (*t->new_head)
+        rm_progress_say(&t->progress, "--init=%s: all but %s*, which is drawn anew", o->init, t->new_head);
     rm_progress_say(&t->progress,
                     "plan: %s, %lld segment%s, %lld tile%s of %lld; arena %s, of which activations %s; device "
                     "%s%s%s, %d thread%s",

@@ -150,17 +150,44 @@ static remat_status unknown_name(remat_session *session, remat_kind kind, const 
              : "");
 }
 
-/* source[i] becomes the index in the file of the session's array i. */
-static remat_status match_all(remat_session *session, remat_kind kind, const rm_safetensors *file, bool foreign,
+static bool begins(const char *name, const char *with) { return !strncmp(name, with, strlen(with)); }
+
+/* What this model calls it; it may have a name of its own that is another program's for something else: torchvision's fc. */
+static int64_t find_foreign(const remat_session *session, remat_kind kind, const char *theirs, char *name,
+                            size_t bytes) {
+    snprintf(name, bytes, "%s", without_prefixes(theirs));
+    int64_t i = find_stored(session, kind, name);
+    if (i >= 0) return i;
+    rm_weights_our_name(theirs, name, bytes);
+    return find_stored(session, kind, name);
+}
+
+/* PyTorch's batch norm counts its batches, and no momentum of ours needs to know. */
+static bool is_counter(const char *name) {
+    const char *dot = strrchr(name, '.');
+    return dot && !strcmp(dot, ".num_batches_tracked");
+}
+
+/* How arrays in a file are told. */
+typedef struct {
+    bool foreign;     /* by names that may be other programs' */
+    const char *anew; /* those of ours that begin so are not looked for, nor taken; NULL: none */
+} reading;
+
+/* source[i] becomes the index in the file of the session's array i; -1: it stays as it is. */
+static remat_status match_all(remat_session *session, remat_kind kind, const rm_safetensors *file, reading how,
                               int64_t *source) {
+    const bool foreign = how.foreign;
     int64_t count = count_stored(session, kind);
     for (int64_t i = 0; i < count; i++) source[i] = -1;
     for (int64_t j = 0; j < file->count; j++) {
         char name[256];
         remat_array ours;
+        if (foreign && is_counter(file->array[j].name)) continue;
         snprintf(name, sizeof name, "%s", file->array[j].name);
-        if (foreign) rm_weights_our_name(file->array[j].name, name, sizeof name);
-        int64_t i = find_stored(session, kind, name);
+        int64_t i = foreign ? find_foreign(session, kind, file->array[j].name, name, sizeof name)
+                            : find_stored(session, kind, name);
+        if (how.anew && begins(name, how.anew)) continue;
         if (i < 0) return unknown_name(session, kind, file, &file->array[j], foreign);
         REQUIRE(source[i] < 0, INVALID, "%s: '%.80s' and '%.80s' both mean %s", file->path, file->array[source[i]].name,
                 file->array[j].name, name);
@@ -171,7 +198,8 @@ static remat_status match_all(remat_session *session, remat_kind kind, const rm_
     for (int64_t i = 0; i < count; i++) {
         remat_array ours;
         TRY(stored_info(session, kind, i, &ours));
-        REQUIRE(source[i] >= 0, INVALID,
+        bool anew = how.anew && begins(ours.name, how.anew);
+        REQUIRE(source[i] >= 0 || anew, INVALID,
                 "%s has no '%s', which this model needs: give the flags of the model that was "
                 "saved",
                 file->path, ours.name);
@@ -182,6 +210,7 @@ static remat_status match_all(remat_session *session, remat_kind kind, const rm_
 static remat_status copy_all(remat_session *session, remat_kind kind, const rm_safetensors *file,
                              const int64_t *source) {
     for (int64_t i = 0; i < count_stored(session, kind); i++) {
+        if (source[i] < 0) continue;
         const rm_st_array *theirs = &file->array[source[i]];
         const stored to = stored_at(session, kind, i);
         uint64_t bytes = theirs->end - theirs->begin, at = file->data_start + theirs->begin;
@@ -194,12 +223,12 @@ static remat_status copy_all(remat_session *session, remat_kind kind, const rm_s
     return REMAT_OK;
 }
 
-static remat_status load(remat_session *session, remat_kind kind, const char *path, bool foreign, bool copy) {
+static remat_status load(remat_session *session, remat_kind kind, const char *path, reading how, bool copy) {
     rm_safetensors file;
     int64_t *source = rm_calloc((size_t)count_stored(session, kind) + 1, sizeof *source);
     REQUIRE(source, MEMORY, "no memory to read %s", path);
     remat_status status = rm_safetensors_open(path, &file);
-    if (!status) status = match_all(session, kind, &file, foreign, source);
+    if (!status) status = match_all(session, kind, &file, how, source);
     if (!status && copy) status = copy_all(session, kind, &file, source);
     rm_safetensors_free(&file);
     rm_free(source);
@@ -207,15 +236,15 @@ static remat_status load(remat_session *session, remat_kind kind, const char *pa
 }
 
 remat_status rm_weights_load(remat_session *session, remat_kind kind, const char *path) {
-    return load(session, kind, path, false, true);
+    return load(session, kind, path, (reading){false, NULL}, true);
 }
 
 remat_status rm_weights_check(remat_session *session, remat_kind kind, const char *path) {
-    return load(session, kind, path, false, false);
+    return load(session, kind, path, (reading){false, NULL}, false);
 }
 
-remat_status rm_weights_import(remat_session *session, const char *path) {
-    return load(session, REMAT_PARAM, path, true, true);
+remat_status rm_weights_import(remat_session *session, const char *path, const char *anew) {
+    return load(session, REMAT_PARAM, path, (reading){true, anew}, true);
 }
 
 /* ---- The model that a file is of ---------------------------------------------------------------------------------- */
