@@ -256,7 +256,7 @@ typedef struct {
     uint64_t memory_budget;  /* bytes that all of a session may use (remat_plan_summary.budgeted_bytes); 0: no
                                limit. "optimal" takes the fastest plan that fits; every strategy is refused
                                with INFEASIBLE, before anything is allocated, where its plan does not       */
-    const char *recompute;   /* "auto"; "exact-only": only by running the same kernels again, no lean option;
+    const char *recompute;   /* "auto"; "exact-only": only by running whole stages again, no lean options;
                               "off": nothing is computed twice                                            */
     const char *spill_dir;   /* plans may SAVE to and LOAD from a file here; borrowed during create; NULL: no */
     bool verify_recompute;   /* hash every state when it is first made, and compare whenever it is
