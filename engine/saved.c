@@ -67,12 +67,16 @@ static double operations_a_byte(const builder *b, const rm_node *node) {
 }
 
 static bool could_run_again(const builder *b, const rm_node *node) {
-    bool of_its_inputs = node->op->time == RM_TIME_POINTWISE || node->op->time == RM_TIME_REVERSE;
-    return of_its_inputs && !node->op->n_state && is_on_spine(b, node) && !lies_outside(b, node);
+    return !node->op->n_state && is_on_spine(b, node) && !lies_outside(b, node);
+}
+
+static bool is_worth_it(const builder *b, const rm_node *node) {
+    bool of_its_inputs = node->op->time == RM_TIME_POINTWISE || node->op->time == RM_TIME_WHOLE;
+    return node->op->cheap || (of_its_inputs && operations_a_byte(b, node) <= b->worth_a_byte);
 }
 
 static bool may_run_again(const builder *b, const rm_node *node) {
-    return could_run_again(b, node) && (node->op->cheap || operations_a_byte(b, node) <= b->worth_a_byte);
+    return could_run_again(b, node) && is_worth_it(b, node);
 }
 
 /* Bytes that would have to be saved, which are not saved anyway, for `value` to be there in the backward run: nothing, or
