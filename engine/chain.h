@@ -130,7 +130,8 @@ typedef struct rm_program {
 } rm_program;
 
 /* One way of keeping a stage. "all": every aux and every result that backward reads. "lean": no aux that an op rebuilds,
- * nothing of a cheap op; the backward run makes them again first, in its scratch. */
+ * nothing of a cheap op; the backward run makes them again first, in its scratch. "leaner": nor, of the results that are left, those
+ * that take least arithmetic a byte: a layer that widens its input. */
 typedef struct {
     const char *name; /* of rm_option_names */
     uint64_t saved_bytes;
@@ -228,7 +229,7 @@ typedef struct {
     const remat_ranks *ranks; /* size 1 and no slots where there are none */
     int gradient_sums;       /* sections of gradients for pairwise micro steps */
     bool hashes;             /* the device keeps hashes of states (device.h, compare) */
-    bool lean;               /* offer the option "lean" where it saves something */
+    bool lean;               /* offer the options "lean" and "leaner" where they save something */
     rm_device_kind kernels;  /* the column of the ops' kernel tables that will run */
     int optimizer_states;
     rm_rates rates;

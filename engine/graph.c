@@ -501,6 +501,43 @@ remat_value remat_batch_norm(remat_graph *graph, remat_value x, remat_value gain
     rm_batch_norm_attr attr = {momentum, epsilon, sequence ? 2 : 1, sync};
     return BUILD_WITH(attr, "batch_norm", x.id, running_mean.id, running_var.id, gain.id, bias.id);
 }
+remat_value remat_conv2d(remat_graph *graph, remat_value x, remat_value w, remat_value b, const int64_t stride[2],
+                         const int64_t padding[2], const int64_t dilation[2], int64_t groups) {
+    rm_conv_attr attr = {{1, 1}, {0, 0}, {1, 1}, groups};
+    for (int d = 0; d < 2; d++) {
+        if (stride) attr.stride[d] = stride[d];
+        if (padding) attr.padding[d] = padding[d];
+        if (dilation) attr.dilation[d] = dilation[d];
+    }
+    return BUILD_WITH(attr, "conv", x.id, w.id, b.id);
+}
+remat_value remat_conv1d(remat_graph *graph, remat_value x, remat_value w, remat_value b, int64_t stride,
+                         int64_t padding, int64_t dilation, int64_t groups) {
+    rm_conv_attr attr = {{1, stride}, {0, padding}, {1, dilation}, groups};
+    return BUILD_WITH(attr, "conv", x.id, w.id, b.id);
+}
+static remat_value add_pool(remat_graph *graph, const char *op, remat_value x, const int64_t window[2],
+                            const int64_t stride[2], const int64_t padding[2]) {
+    rm_pool_attr attr = {{0, 0}, {0, 0}, {0, 0}}; /* no window: refused */
+    for (int d = 0; d < 2 && window; d++) {
+        attr.window[d] = window[d];
+        attr.stride[d] = stride ? stride[d] : window[d];
+        attr.padding[d] = padding ? padding[d] : 0;
+    }
+    return BUILD_WITH(attr, op, x.id);
+}
+remat_value remat_max_pool2d(remat_graph *graph, remat_value x, const int64_t window[2], const int64_t stride[2],
+                             const int64_t padding[2]) {
+    return add_pool(graph, "max_pool", x, window, stride, padding);
+}
+remat_value remat_avg_pool2d(remat_graph *graph, remat_value x, const int64_t window[2], const int64_t stride[2],
+                             const int64_t padding[2]) {
+    return add_pool(graph, "avg_pool", x, window, stride, padding);
+}
+remat_value remat_mean(remat_graph *graph, remat_value x, int axes) {
+    rm_mean_attr attr = {axes};
+    return BUILD_WITH(attr, "mean", x.id);
+}
 remat_value remat_rms_norm(remat_graph *graph, remat_value x, remat_value gain, double epsilon) {
     rm_rms_norm_attr attr = {epsilon};
     return BUILD_WITH(attr, "rms_norm", x.id, gain.id);

@@ -583,11 +583,13 @@ static remat_status write_backward(builder *b, rm_class_option *option) {
     return finish(b);
 }
 
-static remat_status write_option(builder *b, const char *name, bool lean) {
+/* Each saves less than those before it, or is left out. */
+static remat_status write_option(builder *b, rm_leanness lean) {
+    static const char *const name[] = {[RM_ALL] = "all", [RM_LEAN] = "lean", [RM_LEANER] = "leaner"};
     rm_class_option *option = &b->class->option[b->class->n_options];
     rm_program_lay_out_saved(b, lean, option);
-    if (lean && option->saved_bytes >= b->class->option[0].saved_bytes) return REMAT_OK; /* saves nothing */
-    option->name = name;
+    if (b->class->n_options && option->saved_bytes >= option[-1].saved_bytes) return REMAT_OK;
+    option->name = name[lean];
     b->class->n_options++;
     TRY(write_forward(b, &option->forward, KEEPING));
     return write_backward(b, option);
@@ -599,8 +601,9 @@ static remat_status write_class(builder *b) {
     TRY(write_evaluation(b));
     if (b->config->inference) return REMAT_OK;
     TRY(write_forward(b, &b->class->drop, DROPPING));
-    TRY(write_option(b, "all", false));
-    return b->config->lean ? write_option(b, "lean", true) : REMAT_OK;
+    TRY(write_option(b, RM_ALL));
+    for (rm_leanness lean = RM_LEAN; b->config->lean && lean <= RM_LEANER; lean++) TRY(write_option(b, lean));
+    return REMAT_OK;
 }
 
 /* ---- Tables: once a step -------------------------------------------------------------------------------------- */

@@ -24,6 +24,7 @@ typedef struct {
     uint8_t *spine;        /* by node, of the class */
     uint8_t *early;        /* by node, of the class: an output that is differentiated from outside depends on it */
     bool evaluating;       /* the program is an evaluation's */
+    double worth_a_byte;   /* of the option: ops that need no more arithmetic than this for a byte are run again, cheap or not */
     bool once;             /* what is written now is for a stage's first forward run alone */
 } builder;
 
@@ -69,7 +70,9 @@ static inline bool is_leaf(const builder *b, const rm_node *node) {
 /* saved.c. Of the class: which nodes a later stage needs, in training; and which are wanted before any backward run. */
 void rm_program_mark_spine(builder *b);
 void rm_program_mark_early(builder *b);
-/* Of an option, the spine being marked: what is saved where, and how a lean one does without what is not. */
-void rm_program_lay_out_saved(builder *b, bool lean, rm_class_option *option);
+/* Of an option, the spine being marked: what is saved where, and how a lean one does without what is not; the leaner one is laid
+ * out behind the lean. */
+typedef enum { RM_ALL, RM_LEAN, RM_LEANER } rm_leanness;
+void rm_program_lay_out_saved(builder *b, rm_leanness, rm_class_option *option);
 
 #endif

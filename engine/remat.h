@@ -145,6 +145,21 @@ remat_value remat_min_lstm(remat_graph *, remat_value hidden_and_f_i_gate);
 /* Each feature convolved over time by a filter of its own: y[t] reads x[t-k+1] to x[t]; 2 <= k <= 16. PyTorch's
  * Conv1d(C, C, k, groups=C) behind padding on the left. */
 remat_value remat_causal_conv(remat_graph *, remat_value x, remat_value w, remat_value b /*[b]*/); /* (C,1,k), (C) */
+/* Images and signals, as PyTorch's Conv2d and Conv1d: x (N,C,H,W), w (O,C/groups,h,w), b (O) -> (N,O,H',W'), where
+ * H' = (H + 2 padding - dilation (h - 1) - 1) / stride + 1, rounded down; (N,C,L), (O,C/groups,l) -> (N,O,L'). Pairs are over height and
+ * width; NULL: strides and dilations of 1, no padding. Of a sequence (T,B,C,H,W) or (T,B,C,L), each timestep by itself. */
+remat_value remat_conv2d(remat_graph *, remat_value x, remat_value w, remat_value b /*[b]*/, const int64_t stride[2],
+                         const int64_t padding[2], const int64_t dilation[2], int64_t groups);
+remat_value remat_conv1d(remat_graph *, remat_value x, remat_value w, remat_value b /*[b]*/, int64_t stride,
+                         int64_t padding, int64_t dilation, int64_t groups);
+/* The largest, or the mean, of each window of a plane: x (..,H,W) -> (..,H',W'), H' as above. PyTorch's MaxPool2d, and AvgPool2d, which
+ * counts padding as zeros. Pairs are over height and width; stride NULL: the window; padding NULL: none, and at most half a window. */
+remat_value remat_max_pool2d(remat_graph *, remat_value x, const int64_t window[2], const int64_t stride[2],
+                             const int64_t padding[2]);
+remat_value remat_avg_pool2d(remat_graph *, remat_value x, const int64_t window[2], const int64_t stride[2],
+                             const int64_t padding[2]);
+/* The mean over the last `axes` axes, 1 or more: over 2, (N,C,H,W) -> (N,C), a global average pool. */
+remat_value remat_mean(remat_graph *, remat_value x, int axes);
 /* Carried states as values, of any layer that has them, by the y that it returned. An LSTM's are 0: h, 1: c; others have h alone.
  * initial_state: state number `state` begins with `initial` (shaped like it, (B,H), made before the layer) instead of zeros, and
  * has a gradient, if it is on the way from a parameter; returns y. final_state: what it is after the last timestep. So an
@@ -256,7 +271,7 @@ typedef struct {
     uint64_t memory_budget;  /* bytes that all of a session may use (remat_plan_summary.budgeted_bytes); 0: no
                                limit. "optimal" takes the fastest plan that fits; every strategy is refused
                                with INFEASIBLE, before anything is allocated, where its plan does not       */
-    const char *recompute;   /* "auto"; "exact-only": only by running the same kernels again, no lean option;
+    const char *recompute;   /* "auto"; "exact-only": only by running whole stages again, no lean options;
                               "off": nothing is computed twice                                            */
     const char *spill_dir;   /* plans may SAVE to and LOAD from a file here; borrowed during create; NULL: no */
     bool verify_recompute;   /* hash every state when it is first made, and compare whenever it is

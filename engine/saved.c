@@ -57,8 +57,26 @@ static const rm_node *maker_of(const builder *b, int32_t value) {
     return NULL;
 }
 
+/* Arithmetic of a node's forward for each byte that it makes. */
+static double operations_a_byte(const builder *b, const rm_node *node) {
+    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+    rm_node_descs(b->chain->graph, node, b->class->tau, x, &y, state);
+    rm_cost cost = {0};
+    node->op->cost(x, &y, node->attr, RM_FORWARD, &cost);
+    return cost.flops / (double)(rm_desc_bytes(&y) + aux_bytes(b, node, x));
+}
+
+static bool could_run_again(const builder *b, const rm_node *node) {
+    return !node->op->n_state && is_on_spine(b, node) && !lies_outside(b, node);
+}
+
+static bool is_worth_it(const builder *b, const rm_node *node) {
+    bool of_its_inputs = node->op->time == RM_TIME_POINTWISE || node->op->time == RM_TIME_WHOLE;
+    return node->op->cheap || (of_its_inputs && operations_a_byte(b, node) <= b->worth_a_byte);
+}
+
 static bool may_run_again(const builder *b, const rm_node *node) {
-    return node->op->cheap && !node->op->n_state && is_on_spine(b, node) && !lies_outside(b, node);
+    return could_run_again(b, node) && is_worth_it(b, node);
 }
 
 /* Bytes that would have to be saved, which are not saved anyway, for `value` to be there in the backward run: nothing, or
@@ -109,10 +127,25 @@ static uint64_t behind(uint64_t cursor, uint64_t bytes) {
     return rm_smaller(cursor + rm_align_up(bytes), (uint64_t)1 << 62);
 }
 
+/* What the ops cost that a leaner stage runs again, too: those whose saved results cost least to make, byte for byte. Called with
+ * the lean stage laid out. */
+static double worth_of_the_leaner(const builder *b) {
+    enum { ALIKE = 2 };
+    double least = 0;
+    for (int32_t i = 0; i < b->class->n_nodes; i++) {
+        const rm_node *node = node_at(b, i);
+        if (!could_run_again(b, node) || b->saved_value[node->y].space != RM_AT_SAVED || node->op->cheap) continue;
+        double a_byte = operations_a_byte(b, node);
+        if (least == 0 || a_byte < least) least = a_byte;
+    }
+    return ALIKE * least;
+}
+
 /* From the last node to the first, so that whoever reads a node's result has been decided about. */
-void rm_program_lay_out_saved(builder *b, bool lean, rm_class_option *option) {
+void rm_program_lay_out_saved(builder *b, rm_leanness lean, rm_class_option *option) {
     const remat_graph *graph = b->chain->graph;
     uint64_t cursor = 0;
+    b->worth_a_byte = lean == RM_LEANER ? worth_of_the_leaner(b) : 0;
     memset(b->saved_value, 0, (size_t)graph->n_values * sizeof *b->saved_value);
     memset(b->saved_aux, 0, (size_t)graph->n_nodes * sizeof *b->saved_aux);
     memset(b->again, 0, (size_t)graph->n_nodes);
@@ -122,7 +155,7 @@ void rm_program_lay_out_saved(builder *b, bool lean, rm_class_option *option) {
         if (!is_on_spine(b, node)) continue;
         rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
         rm_node_descs(graph, node, b->class->tau, x, &y, state);
-        uint8_t again = lean ? how_again(b, node, x) : NOT_AGAIN;
+        uint8_t again = lean != RM_ALL ? how_again(b, node, x) : NOT_AGAIN;
         b->again[index_of(b, node)] = again;
         if (aux_bytes(b, node, x) && again == NOT_AGAIN) {
             b->saved_aux[index_of(b, node)] = (rm_where){.space = RM_AT_SAVED, .offset = cursor};

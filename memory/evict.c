@@ -8,7 +8,7 @@
  *     ... run 4 lean .................... peak ............... backward 4 ...                 a stage is kept otherwise,
  *     ... run 4 drop .................... peak ... run 4 all;  backward 4 ...                 or kept again in time
  *
- * of all that could be done that which costs least time for its bytes. The walk begins at plans that users ask for by name,
+ * of all that could be done that which costs least time for its bytes; where stages are many, several at once. The walk begins at plans that users ask for by name,
  * and at nested ones. Every plan on the way that nothing smaller beats is a member. Main entry: rm_family_evict. */
 #include <math.h>
 #include <stdlib.h>
@@ -22,6 +22,16 @@
 #include "memory/schedule.h"
 
 enum { JUDGED_STEPS = 600000, WALKS = 60, NESTED = 24, EDITS_AN_OBJECT = 2 };
+/* The walk from keeping everything is worth as many others; a walk of few steps does so much more in each. */
+enum { SHARES_OF_THE_FIRST = 8, FINE_MOVES = 100 };
+
+typedef struct {
+    enum { MAKE_STATE_AGAIN, KEEP_OTHERWISE, KEEP_AGAIN } what;
+    int64_t index;
+    int option;
+    int64_t position; /* in front of which runs are inserted */
+    double bytes, score;
+} edit;
 
 typedef struct {
     rm_member member;
@@ -46,6 +56,9 @@ typedef struct {
     int64_t *next;        /* by state: the first run behind the peak, or at it, that touches it; -1: none */
     int64_t *kept, *back; /* by stage: the run that keeps it; its backward run */
     uint8_t *tries;       /* by state, then by stage: how often it has been edited */
+    edit *edit;           /* the best of each object at the peak: n_edits of them */
+    int64_t n_edits;
+    double move_bytes; /* what one move should spare */
 } walk;
 
 /* ---- Judging ------------------------------------------------------------------------------------ */
@@ -125,13 +138,6 @@ static void look(const rm_problem *p, walk *w) {
 
 /* ---- What could be done ---------------------------------------------------------------------------- */
 
-typedef struct {
-    enum { MAKE_STATE_AGAIN, KEEP_OTHERWISE, KEEP_AGAIN } what;
-    int64_t index;
-    int option;
-    double score;
-} edit;
-
 /* Runs that make a state again in front of `position`: stages into `chain`, each once; the time they take. Inputs that are
  * there behind the peak stay until then. Negative: it cannot be. */
 static double rebuild(const rm_problem *p, const walk *w, int64_t stage, int64_t position, uint8_t *chain, int depth) {
@@ -149,16 +155,16 @@ static double rebuild(const rm_problem *p, const walk *w, int64_t stage, int64_t
     return ns;
 }
 
-static void weigh(edit *best, edit one, double bytes, double ns) {
-    one.score = bytes / fmax(ns, 1);
-    if (bytes > 0 && one.score > best->score) *best = one;
+static void weigh(edit *best, edit one, double ns) {
+    one.score = one.bytes / fmax(ns, 1);
+    if (one.bytes > 0 && one.score > best->score) *best = one;
 }
 
 static void weigh_state(const rm_problem *p, const walk *w, int64_t i, uint8_t *chain, edit *best) {
     if (!w->alive[i] || w->next[i] < 0 || w->tries[i] >= EDITS_AN_OBJECT) return;
     memset(chain, 0, (size_t)p->n_stages);
     double ns = rebuild(p, w, rm_state_maker(p, i), w->next[i], chain, 0);
-    if (ns >= 0) weigh(best, (edit){MAKE_STATE_AGAIN, i, 0, 0}, (double)rm_state_bytes(p, i), ns);
+    if (ns >= 0) weigh(best, (edit){MAKE_STATE_AGAIN, i, 0, w->next[i], (double)rm_state_bytes(p, i), 0}, ns);
 }
 
 static void weigh_saved(const rm_problem *p, const walk *w, int64_t s, uint8_t *chain, edit *best) {
@@ -174,9 +180,9 @@ static void weigh_saved(const rm_problem *p, const walk *w, int64_t s, uint8_t *
         const rm_option *other = &stage->option[k];
         double ns = (double)(other->forward.time_ns + other->backward.time_ns) - ns_now;
         double spared = bytes - (double)rm_align_up(other->saved_bytes);
-        if (k != now) weigh(best, (edit){KEEP_OTHERWISE, s, k, 0}, spared, ns);
+        if (k != now) weigh(best, (edit){KEEP_OTHERWISE, s, k, w->back[s], spared, 0}, ns);
         if (again > -(double)stage->drop.time_ns)
-            weigh(best, (edit){KEEP_AGAIN, s, k, 0}, bytes, ns + again + (double)stage->drop.time_ns);
+            weigh(best, (edit){KEEP_AGAIN, s, k, w->back[s], bytes, 0}, ns + again + (double)stage->drop.time_ns);
     }
 }
 
@@ -204,14 +210,14 @@ static remat_status apply(const rm_problem *p, walk *w, const edit *e, uint8_t *
     memset(chain, 0, (size_t)p->n_stages);
     if (e->what == MAKE_STATE_AGAIN) {
         w->tries[e->index]++;
-        rebuild(p, w, rm_state_maker(p, e->index), w->next[e->index], chain, 0);
-        return insert_chain(p, w, w->next[e->index], chain, -1, 0);
+        rebuild(p, w, rm_state_maker(p, e->index), e->position, chain, 0);
+        return insert_chain(p, w, e->position, chain, -1, 0);
     }
     w->tries[p->n_states + e->index]++;
     w->runs.step[w->kept[e->index]].option = (int8_t)(e->what == KEEP_AGAIN ? RM_DROP : e->option);
     if (e->what == KEEP_OTHERWISE) return REMAT_OK;
-    rebuild(p, w, e->index, w->back[e->index], chain, 0);
-    return insert_chain(p, w, w->back[e->index], chain, e->index, e->option);
+    rebuild(p, w, e->index, e->position, chain, 0);
+    return insert_chain(p, w, e->position, chain, e->index, e->option);
 }
 
 /* ---- A walk ---------------------------------------------------------------------------------------- */
@@ -224,7 +230,8 @@ static bool open_walk(const rm_problem *p, walk *w) {
     w->kept = rm_calloc(stages, sizeof *w->kept);
     w->back = rm_calloc(stages, sizeof *w->back);
     w->tries = rm_calloc(states + stages, 1);
-    return w->alive && w->saved_alive && w->next && w->kept && w->back && w->tries;
+    w->edit = rm_calloc(states + stages, sizeof *w->edit);
+    return w->alive && w->saved_alive && w->next && w->kept && w->back && w->tries && w->edit;
 }
 
 static void close_walk(walk *w) {
@@ -236,26 +243,69 @@ static void close_walk(walk *w) {
     rm_free(w->kept);
     rm_free(w->back);
     rm_free(w->tries);
+    rm_free(w->edit);
 }
 
-/* The best thing to do, done; undone if the peak grew. *moved: something was tried. */
-static remat_status step(family *f, walk *w, uint8_t *chain, bool *moved) {
-    const rm_problem *p = f->problem;
-    edit best = {.score = 0};
+static int by_score(const void *a, const void *b) {
+    const edit *x = a, *y = b;
+    if (x->score != y->score) return x->score > y->score ? -1 : 1;
+    if (x->what != y->what) return (int)x->what - (int)y->what;
+    return (x->index > y->index) - (x->index < y->index);
+}
+
+static int by_position(const void *a, const void *b) {
+    const edit *x = a, *y = b;
+    return x->position != y->position ? (x->position > y->position ? -1 : 1) : by_score(a, b);
+}
+
+/* What could be done at the peak, the best first. */
+static void find_edits(const rm_problem *p, walk *w, uint8_t *chain) {
     look(p, w);
-    for (int64_t i = 0; i < p->n_states; i++) weigh_state(p, w, i, chain, &best);
-    for (int64_t s = 0; s < p->n_stages; s++) weigh_saved(p, w, s, chain, &best);
-    *moved = best.score > 0;
-    if (!*moved) return REMAT_OK;
+    w->n_edits = 0;
+    for (int64_t i = 0; i < p->n_states + p->n_stages; i++) {
+        edit *best = &w->edit[w->n_edits];
+        *best = (edit){.score = 0};
+        if (i < p->n_states)
+            weigh_state(p, w, i, chain, best);
+        else
+            weigh_saved(p, w, i - p->n_states, chain, best);
+        w->n_edits += best->score > 0;
+    }
+    qsort(w->edit, (size_t)w->n_edits, sizeof *w->edit, by_score);
+}
+
+/* The first edits, done, from the last position to the first: what is inserted moves only what is done; undone if the peak
+ * grew. */
+static remat_status try_edits(family *f, walk *w, int64_t count, uint8_t *chain, bool *good) {
     rm_plan before = {0};
-    rm_verdict verdict = w->verdict;
+    uint64_t peak_bytes = w->verdict.peak_bytes;
     remat_status status = copy_plan(&w->runs, &before);
-    if (!status) status = apply(p, w, &best, chain);
-    bool good = !status && !judge(f, w) && w->verdict.peak_bytes <= verdict.peak_bytes;
-    if (!status && !good) status = copy_plan(&before, &w->runs);
-    if (!status && !good) status = judge(f, w);
+    qsort(w->edit, (size_t)count, sizeof *w->edit, by_position);
+    for (int64_t i = 0; i < count && !status; i++) status = apply(f->problem, w, &w->edit[i], chain);
+    *good = !status && !judge(f, w) && w->verdict.peak_bytes <= peak_bytes;
+    if (!status && !*good) status = copy_plan(&before, &w->runs);
+    if (!status && !*good) status = judge(f, w);
     rm_plan_free(&before);
     return status;
+}
+
+/* How many of the best edits, one about as good as the other, make a move. */
+static int64_t edits_of_a_move(const walk *w) {
+    int64_t count = 0;
+    for (double bytes = 0; count < w->n_edits && bytes < w->move_bytes; count++) {
+        if (w->edit[count].score < w->edit[0].score / 2) break;
+        bytes += w->edit[count].bytes;
+    }
+    return count;
+}
+
+/* *moved: something was tried. */
+static remat_status step(family *f, walk *w, uint8_t *chain, bool *moved) {
+    bool good = false;
+    find_edits(f->problem, w, chain);
+    *moved = w->n_edits > 0;
+    if (!*moved) return REMAT_OK;
+    return try_edits(f, w, edits_of_a_move(w), chain, &good);
 }
 
 /* From the runs of a plan on. */
@@ -268,6 +318,7 @@ static remat_status walk_from(family *f, rm_plan *runs, int64_t share) {
     remat_status status = chain && open_walk(p, &w) ? REMAT_OK : rm_fail(REMAT_MEMORY, "out of host memory to plan");
     if (!status) status = judge(f, &w);
     if (!status) status = record(f, &w, most_runs);
+    w.move_bytes = (double)w.verdict.peak_bytes * fmax(1.0 / FINE_MOVES, (double)w.full.n_steps / (double)share);
     for (bool moved = f->edits; moved && !status && f->judged_steps < until;) {
         status = step(f, &w, chain, &moved);
         if (!status && moved) status = record(f, &w, most_runs);
@@ -315,7 +366,7 @@ static remat_status from_all_even(family *f) {
     int options = most_options(f->problem);
     for (int k = 0; k < options; k++)
         for (int64_t n = 1; n <= stages; n = next) {
-            TRY(from_even(f, n, k, JUDGED_STEPS / WALKS));
+            TRY(from_even(f, n, k, JUDGED_STEPS / WALKS * (n == 1 && k == 0 ? SHARES_OF_THE_FIRST : 1)));
             next = n + 1 + (n < 6 ? 0 : n / 2);
             if (n < root && next > root) next = root;
         }

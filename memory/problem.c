@@ -9,7 +9,7 @@
 /* Sums below this can be added, doubled and aligned without a thought of overflow. */
 #define TOO_MUCH ((uint64_t)1 << 60)
 
-const char *const rm_option_names[] = {"all", "lean", "boundary", NULL};
+const char *const rm_option_names[] = {"all", "lean", "leaner", "boundary", NULL};
 
 static bool lists_alloc(rm_lists *lists, int64_t count, int64_t n_items) {
     lists->start = rm_calloc((size_t)count + 1, sizeof *lists->start);

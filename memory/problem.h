@@ -35,7 +35,7 @@
 #define RM_DROP (-1) /* the option of a forward run that keeps nothing */
 
 /* The names an option may have, NULL at the end: "all" (everything backward reads), "lean" (less, rebuilt in backward),
- * "boundary" (nothing but the states at the cuts). A new kind of option adds its name here. */
+ * "leaner" (less still: of what costs time, what costs least is made again, too), "boundary" (nothing but the states at the cuts). A new kind of option adds its name here. */
 extern const char *const rm_option_names[];
 
 typedef struct {

@@ -108,6 +108,15 @@ typedef struct {
     int64_t axis, sync; /* of the channels; 0 or 1: over all ranks */
 } rm_batch_norm_attr;
 typedef struct {
+    int64_t stride[2], padding[2], dilation[2], groups; /* over height, width; in one dimension the second alone */
+} rm_conv_attr;
+typedef struct {
+    int64_t window[2], stride[2], padding[2]; /* over height, width */
+} rm_pool_attr;
+typedef struct {
+    int64_t axes; /* so many, the last */
+} rm_mean_attr;
+typedef struct {
     double epsilon;
 } rm_rms_norm_attr;
 typedef struct {

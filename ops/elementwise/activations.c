@@ -1,9 +1,10 @@
-/* activations.c: the descriptors of the ops in activations.def, and their loops on the CPU. All that differs from one to the
- * next is in that list. */
+/* activations.c: the descriptors of the ops in activations.def, their definitions, and the way to their loops on the CPU
+ * (recurrent/cell/activations.c). All that differs from one to the next is in that list. */
 #include "ops/real.h"
 
 #include "ops/elementwise/activation.h"
 #include "ops/op.h"
+#include "ops/recurrent/cell/kernels.h"
 #include "ops/shape.h"
 
 static remat_status infer(const char *op, const rm_desc *x, rm_desc *y) {
@@ -23,6 +24,40 @@ static const rm_sample samples[] = {
 #define KEPT_y call->y.data
 #define SAVES_x .in = 1u << 0
 #define SAVES_y .out = true
+
+#ifdef RM_REAL_DOUBLE
+#define KERNELS(op)                                                                                                    \
+    { .forward = forward_##op, .backward = backward_##op } /* the definitions */
+#else
+enum { BLOCK = 1 << 12 };
+#define IN_BLOCKS(call, n, loop)                                                                                       \
+    RM_PARALLEL_FOR((call)->threads, (n) > RM_PARALLEL_MIN, for (int64_t i = 0; i < (n); i += BLOCK) {                 \
+        int64_t count = (n)-i < BLOCK ? (n)-i : BLOCK;                                                                 \
+        loop;                                                                                                          \
+    })
+
+static void run_forward(const rm_call *call, rm_activation which) {
+    const rm_activation_loops *loops = &rm_cell_kernels_get()->activation[which];
+    const float *x = call->x[0].data;
+    float *y = call->y.data;
+    IN_BLOCKS(call, rm_desc_count(&call->y.desc), loops->forward(x + i, y + i, count));
+}
+
+static void run_backward(const rm_call *call, rm_activation which, const float *kept) {
+    const rm_activation_loops *loops = &rm_cell_kernels_get()->activation[which];
+    const float *dy = call->dy.data;
+    float *dx = call->dx[0].data;
+    if (dx) IN_BLOCKS(call, rm_desc_count(&call->dy.desc), loops->backward(dy + i, kept + i, dx + i, count));
+}
+
+#define ACTIVATION(op, formula, reads, derivative, ...)                                                                \
+    static void run_forward_##op(const rm_call *call) { run_forward(call, RM_ACTIVATION_##op); }                       \
+    static void run_backward_##op(const rm_call *call) { run_backward(call, RM_ACTIVATION_##op, KEPT_##reads); }
+#include "ops/elementwise/activations.def"
+#undef ACTIVATION
+#define KERNELS(op)                                                                                                    \
+    { .forward = run_forward_##op, .backward = run_backward_##op }
+#endif
 
 #define ACTIVATION(op, formula, reads, derivative, forward_flops, backward_flops, is_cheap, text)                      \
     static remat_status infer_##op(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {                   \
@@ -58,7 +93,7 @@ static const rm_sample samples[] = {
         .cost = cost_##op,                                                                                             \
         .define_forward = forward_##op,                                                                                \
         .define_backward = backward_##op,                                                                              \
-        .on = {{.forward = forward_##op, .backward = backward_##op}, RM_CUDA_KERNELS(op)},                             \
+        .on = {KERNELS(op), RM_CUDA_KERNELS(op)},                                                                      \
         .cheap = is_cheap,                                                                                             \
         .samples = samples,                                                                                            \
         .n_samples = sizeof samples / sizeof *samples,                                                                 \

@@ -21,8 +21,7 @@ static __global__ void backward_rows(int64_t rows, int64_t c, const float *x, co
     int64_t lane = threadIdx.x % RM_WARP, r = (int64_t)blockIdx.x * ROWS + threadIdx.x / RM_WARP;
     if (r >= rows) return;
     double sum = 0;
-    for (int64_t i = lane; i < c; i += RM_WARP)
-        sum += (double)(dy[r * c + i] * gain[i]) * (double)x[r * c + i];
+    for (int64_t i = lane; i < c; i += RM_WARP) sum += (double)(dy[r * c + i] * gain[i]) * (double)x[r * c + i];
     float mean = (float)(rm_warp_sum(sum) * rstd[r] / (double)c);
     for (int64_t i = lane; i < c; i += RM_WARP)
         dx[r * c + i] = rstd[r] * (dy[r * c + i] * gain[i] - x[r * c + i] * rstd[r] * mean);

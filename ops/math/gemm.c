@@ -59,18 +59,21 @@ static CBLAS_TRANSPOSE orientation(rm_orientation is) { return is == RM_TRANSPOS
  * Remat allocates nothing; those are small enough for plain loops. */
 static bool allocates(int64_t m, int64_t n, int64_t k) { return (double)m * (double)n * (double)k <= 1e6; }
 
-/* False: it is for plain loops, as it is small, or no rm_gemm_prepare for so many threads came before and none succeeds now. */
-static bool begin(int threads, int64_t m, int64_t n, int64_t k) {
-    bool open = !allocates(m, n, k) && !rm_gemm_prepare(threads);
+/* False: no rm_gemm_prepare for so many threads came before, and none succeeds now. */
+bool rm_gemm_begin(int threads) {
+    bool open = !rm_gemm_prepare(threads);
     if (open) rm_openblas_begin();
     return open;
 }
-static void end(bool open) {
+void rm_gemm_end(bool open) {
     if (open) rm_openblas_end();
 }
+static bool begin(int threads, int64_t m, int64_t n, int64_t k) {
+    return !allocates(m, n, k) && rm_gemm_begin(threads);
+}
 
-static void multiply(bool open, rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha,
-                     const real *a, int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc) {
+void rm_gemm_alone(bool open, rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha,
+                   const real *a, int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc) {
     if (!open || allocates(m, n, k)) { /* a share may be small where the whole is not */
         multiply_plainly(a_is, b_is, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
         return;
@@ -87,10 +90,15 @@ remat_status rm_gemm_prepare(int threads) {
     return REMAT_OK;
 }
 #endif
+bool rm_gemm_begin(int threads) { return (void)threads, false; }
+void rm_gemm_end(bool open) { (void)open; }
 #define begin(...) false
-#define end(open) (void)open
 const char *rm_gemm_library(void) { return "plain loops"; }
-#define multiply(open, ...) multiply_plainly(__VA_ARGS__)
+void rm_gemm_alone(bool open, rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha,
+                   const real *a, int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc) {
+    (void)open;
+    multiply_plainly(a_is, b_is, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+}
 
 #endif
 
@@ -106,8 +114,8 @@ void rm_gemm(int threads, rm_orientation a_is, rm_orientation b_is, int64_t m, i
     bool open = begin(threads, m, n, k);
     int64_t side = m >= n ? m : n, grains = (side + GRAIN - 1) / GRAIN;
     if (threads < 2 || grains < 2 || (double)m * (double)n * (double)k < SPLIT_MIN) {
-        multiply(open, a_is, b_is, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
-        end(open);
+        rm_gemm_alone(open, a_is, b_is, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+        rm_gemm_end(open);
         return;
     }
     int64_t shares = threads < grains ? threads : grains;
@@ -116,11 +124,11 @@ void rm_gemm(int threads, rm_orientation a_is, rm_orientation b_is, int64_t m, i
         int64_t from = grains * share / shares * GRAIN, to = grains * (share + 1) / shares * GRAIN;
         int64_t size = (to < side ? to : side) - from;
         if (m >= n)
-            multiply(open, a_is, b_is, size, n, k, alpha, a + from * (a_is == RM_TRANSPOSED ? 1 : lda), lda, b, ldb,
-                     beta, c + from * ldc, ldc);
+            rm_gemm_alone(open, a_is, b_is, size, n, k, alpha, a + from * (a_is == RM_TRANSPOSED ? 1 : lda), lda, b,
+                          ldb, beta, c + from * ldc, ldc);
         else
-            multiply(open, a_is, b_is, m, size, k, alpha, a, lda, b + from * (b_is == RM_TRANSPOSED ? ldb : 1), ldb,
-                     beta, c + from, ldc);
+            rm_gemm_alone(open, a_is, b_is, m, size, k, alpha, a, lda, b + from * (b_is == RM_TRANSPOSED ? ldb : 1),
+                          ldb, beta, c + from, ldc);
     }
-    end(open);
+    rm_gemm_end(open);
 }

@@ -507,7 +507,7 @@ START_TEST(sums_of_sizes_do_not_wrap) {
     remat_requires_grad(graph, sequence);
     y = remat_rnn_tanh(graph, y, w, w, REMAT_NONE, REMAT_NONE);
     ck_assert_int_eq(remat_session_create(graph, remat_mse(graph, y, sequence), &config, &s), REMAT_INVALID);
-    ck_assert_msg(strstr(remat_last_error(), "add up to 2^60 or more"), "%s", remat_last_error());
+    ck_assert_msg(strstr(remat_last_error(), "2^60"), "%s", remat_last_error());
 }
 END_TEST
 

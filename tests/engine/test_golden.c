@@ -1,5 +1,5 @@
 /* test_golden.c: the engine against PyTorch, from files (tests/golden/): loss, every gradient, and ten steps of each
- * optimizer, for each kind of cell and for a mixture of the other layers; and truncated back-propagation; under several plans.
+ * optimizer, for each kind of cell, for a mixture of the other layers, and for layers of pictures, whose running statistics count; and truncated back-propagation; under several plans.
  *
  * Tolerance. The files hold float64 results; we compute in float. One rounding is 2^-24 of a number, and an array's error
  * is measured against its largest magnitude M: LIMIT * 2^-24 * M. PyTorch's own float run stays within 11 such units
@@ -40,12 +40,40 @@ static remat_value mixture(remat_graph *g) {
     return remat_mse(g, y, target);
 }
 
+static remat_value tensor(remat_graph *g, const char *name, int rank, const int64_t *dim) {
+    return remat_param(g, name, rank, dim, remat_init_zero());
+}
+
+/* make.py's Pictures. */
+static remat_value pictures(remat_graph *g) {
+    const int64_t six[] = {6};
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 4, (int64_t[]){B, 2, 9, 8});
+    remat_value target = remat_input(g, "target", REMAT_I32, REMAT_WHOLE, 1, (int64_t[]){B});
+    remat_value w = tensor(g, "conv1.weight", 4, (int64_t[]){6, 2, 3, 2});
+    remat_value y = remat_conv2d(g, x, w, REMAT_NONE, (int64_t[]){2, 1}, (int64_t[]){1, 2}, (int64_t[]){1, 2}, 1);
+    remat_value mean = remat_buffer(g, "norm.running_mean", 1, six, remat_init_zero());
+    remat_value var = remat_buffer(g, "norm.running_var", 1, six, remat_init_constant(1));
+    y = remat_batch_norm(g, y, vector(g, "norm.weight", 6), vector(g, "norm.bias", 6), mean, var, 0.2, 1e-5, false);
+    y = remat_max_pool2d(g, remat_relu(g, y), (int64_t[]){3, 2}, (int64_t[]){1, 2}, (int64_t[]){1, 0});
+    w = tensor(g, "conv2.weight", 4, (int64_t[]){8, 3, 3, 3});
+    y = remat_conv2d(g, y, w, vector(g, "conv2.bias", 8), NULL, (int64_t[]){1, 1}, NULL, 2);
+    remat_value s = remat_avg_pool2d(g, y, (int64_t[]){2, 2}, (int64_t[]){1, 1}, (int64_t[]){1, 1});
+    s = remat_reshape(g, s, 3, (int64_t[]){B, 8, -1});
+    s = remat_conv1d(g, s, tensor(g, "signal.weight", 3, (int64_t[]){4, 8, 3}), vector(g, "signal.bias", 4), 2, 1, 1,
+                     1);
+    s = remat_mean(g, s, 1);
+    y = remat_add(g, remat_mean(g, y, 2), remat_concat(g, (remat_value[]){s, s}, 2));
+    y = remat_linear(g, y, matrix(g, "head.weight", 3, 8), vector(g, "head.bias", 3));
+    return remat_softmax_cross_entropy(g, y, target);
+}
+
 /* The networks, in the order of the loops below. */
-static const char *const names[] = {"lstm", "gru", "rnn", "mixture"};
+static const char *const names[] = {"lstm", "gru", "rnn", "mixture", "pictures"};
 static remat_value build(remat_graph *g, int network) {
     net n = byte_model;
     n.cell = network;
-    return network < NET_CELLS ? net_build(g, &n) : mixture(g);
+    if (network >= NET_CELLS) return network == NET_CELLS ? mixture(g) : pictures(g);
+    return net_build(g, &n);
 }
 
 /* ---- Comparing ---------------------------------------------------------------------------------------------------- */
@@ -179,6 +207,7 @@ START_TEST(ten_steps) {
         compare(golden_find(b.file, r->name, "losses"), 0, losses, STEPS, names[network]);
         compare(golden_find(b.file, r->name, "norms"), 0, norms, STEPS, names[network]);
         compare_all(b.session, REMAT_PARAM, b.file, r->name, names[network]);
+        compare_all(b.session, REMAT_BUFFER, b.file, r->name, names[network]);
         done(&b);
     }
 }

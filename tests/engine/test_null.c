@@ -117,6 +117,11 @@ static char text[REMAT_DESC_TEXT];
     X(remat_rnn_tanh(NULL, none, none, none, none, none).id == 0)                                                      \
     X(remat_buffer(NULL, "y", 1, dim, remat_init_zero()).id == 0)                                                      \
     X(remat_batch_norm(NULL, none, none, none, none, none, 0.1, 1e-5, true).id == 0)                                   \
+    X(remat_conv2d(NULL, none, none, none, NULL, NULL, NULL, 1).id == 0)                                               \
+    X(remat_conv1d(NULL, none, none, none, 1, 0, 1, 1).id == 0)                                                        \
+    X(remat_max_pool2d(NULL, none, dim, NULL, NULL).id == 0)                                                           \
+    X(remat_avg_pool2d(NULL, none, NULL, NULL, NULL).id == 0)                                                          \
+    X(remat_mean(NULL, none, 1).id == 0)                                                                               \
     X(remat_as_sequence(NULL, none).id == 0)                                                                           \
     X(remat_reshape(NULL, none, 1, dim).id == 0)                                                                       \
     X(remat_reshape(graph, remat_input(graph, "z", REMAT_F32, REMAT_WHOLE, 1, dim), 1, NULL).id == 0)                  \

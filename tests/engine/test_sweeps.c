@@ -44,6 +44,24 @@ static remat_value attention(net *n) {
     return head(n, lstm(n, y, C), C, input(n, "target", T));
 }
 
+static remat_value dense(net *n, remat_value x, int64_t in, int64_t out) {
+    return remat_linear(n->graph, x, param(n, 2, out, in), param(n, 1, out, 1));
+}
+
+/* Two blocks: what stands between two layers of attention is a sweep of many ops, whose widest is cheap to make. */
+static remat_value transformer(net *n) {
+    remat_graph *g = n->graph;
+    remat_value x = input(n, "x", T);
+    for (int block = 0; block < 2; block++) {
+        remat_value y = remat_layer_norm(g, x, param(n, 1, C, 1), param(n, 1, C, 1), 1e-5);
+        y = remat_attention(g, dense(n, y, C, C), dense(n, y, C, C), dense(n, y, C, C), 1, true);
+        x = remat_add(g, x, remat_dropout(g, dense(n, y, C, C), 0.1));
+        y = remat_layer_norm(g, x, param(n, 1, C, 1), param(n, 1, C, 1), 1e-5);
+        x = remat_add(g, x, dense(n, remat_gelu(g, dense(n, y, C, 4 * C)), 4 * C, C));
+    }
+    return head(n, x, C, input(n, "target", T));
+}
+
 /* Linear layers; what goes down is read on the way up, too. */
 static remat_value u_net(net *n) {
     remat_value down[4] = {input(n, "x", 0)}, y;
@@ -129,8 +147,9 @@ static const struct {
     {"captions", captions, 4, 9, 3},
     {"batch norms", batch_norms, 10, 10, 9},
     {"batch norm along time", batch_norm_along_time, 4, 14, 3},
+    {"transformer", transformer, 5, 20, 9},
 };
-enum { NETWORKS = sizeof networks / sizeof *networks, NORMS = 6 };
+enum { NETWORKS = sizeof networks / sizeof *networks, NORMS = 6, TRANSFORMER = 8 };
 
 static remat_value build(int which, net *n) {
     *n = (net){.width = C, .odd = false};
@@ -259,6 +278,33 @@ START_TEST(the_same_bits_under_random_plans) {
         free(steps);
     }
     free(kept);
+    remat_session_free(s);
+    remat_graph_free(n.graph);
+}
+END_TEST
+
+/* Of the tiles between two layers of attention, in floats of C for each row and timestep, beside the norms' statistics: all of it;
+ * lean, what is added up and the 4 that gelu reads; leaner, nothing: the layers that make these are run again. */
+START_TEST(leaner_saves_what_takes_least_to_make) {
+    static const char *const name[] = {"all", "lean", "leaner"};
+    static const uint64_t floats[] = {11, 5, 0};
+    net n;
+    remat_value loss = build(TRANSFORMER, &n);
+    remat_config config = configured(TRANSFORMER);
+    remat_session *s = open_session(&n, loss, &config);
+    const rm_stage *stage = &rm_session_problem(s)->stage[7];
+    ck_assert_int_eq(stage->n_options, 3);
+    for (int k = 0; k < 3; k++) {
+        uint64_t floor = floats[k] * 4 * B * C * sizeof(float), saved = stage->option[k].saved_bytes;
+        ck_assert_str_eq(stage->option[k].name, name[k]);
+        ck_assert_msg(saved >= floor && saved < floor + 12 * 64, "%s: %llu of %llu", name[k], (unsigned long long)saved,
+                      (unsigned long long)floor);
+    }
+    ck_assert_uint_gt(stage->option[2].backward.time_ns, stage->option[1].backward.time_ns);
+    remat_session_free(s);
+    config.recompute = "exact-only";
+    s = open_session(&n, loss, &config);
+    ck_assert_int_eq(rm_session_problem(s)->stage[7].n_options, 1);
     remat_session_free(s);
     remat_graph_free(n.graph);
 }
@@ -469,6 +515,7 @@ int main(void) {
     tcase_add_loop_test(tests, sweeps_there_are, 0, NETWORKS);
     tcase_add_loop_test(tests, the_same_bits_under_every_strategy, 0, NETWORKS);
     tcase_add_loop_test(tests, the_same_bits_under_random_plans, 0, NETWORKS);
+    tcase_add_test(tests, leaner_saves_what_takes_least_to_make);
     tcase_add_loop_test(tests, tiles_change_nothing_but_rounding, 0, NETWORKS);
     tcase_add_test(tests, running_statistics_are_written_once);
     tcase_add_loop_test(tests, buffers_that_cannot_be, 0, 6);

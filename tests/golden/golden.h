@@ -15,7 +15,7 @@
 typedef struct {
     char name[64], dtype[4];
     int rank;
-    int64_t dim[4], count;
+    int64_t dim[5], count;
     void *data; /* count elements: double for f64, float for f32, int32_t for i32 */
 } golden_array;
 

@@ -93,6 +93,35 @@ class Mixture(nn.Module):
                 torch.randn(STEPS, B, 2, generator=generator).double()]
 
 
+class Pictures(nn.Module):
+    """Convolutions of two and of one dimension, batch norm and pools, every number of theirs in use."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(2, 6, (3, 2), stride=(2, 1), padding=(1, 2), dilation=(1, 2), bias=False)
+        self.norm = nn.BatchNorm2d(6, momentum=0.2)
+        self.conv2 = nn.Conv2d(6, 8, 3, padding=1, groups=2)
+        self.signal = nn.Conv1d(8, 4, 3, stride=2, padding=1)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x, target):
+        y = torch.relu(self.norm(self.conv1(x)))
+        y = self.conv2(nn.functional.max_pool2d(y, (3, 2), stride=(1, 2), padding=(1, 0)))
+        s = self.signal(nn.functional.avg_pool2d(y, 2, stride=1, padding=1).flatten(2)).mean(2)
+        y = self.head(y.mean((2, 3)) + torch.cat((s, s), 1))
+        return nn.functional.cross_entropy(y, target)
+
+    @staticmethod
+    def batches(generator):
+        return [torch.randn(STEPS, B, 2, 9, 8, generator=generator).double(),
+                torch.randint(3, (STEPS, B), generator=generator)]
+
+
+def state(model):
+    """Parameters and buffers by name; how many batches there were is not among ours."""
+    return {name: value for name, value in model.state_dict().items() if not name.endswith("num_batches_tracked")}
+
+
 def train(model, batches, optimizer_name):
     make, clip = OPTIMIZERS[optimizer_name]
     optimizer = make(model.parameters())
@@ -133,7 +162,7 @@ def run(build, start, batches, dtype):
 
     def fresh():
         model = build().to(dtype)
-        model.load_state_dict({name: value.to(dtype) for name, value in start.items()})
+        model.load_state_dict({name: value.to(dtype) for name, value in start.items()}, strict=False)
         return model
 
     out = {}
@@ -148,8 +177,8 @@ def run(build, start, batches, dtype):
         losses, norms = train(model, real, optimizer)
         out[optimizer + "/losses"] = torch.tensor(losses, dtype=torch.float64)
         out[optimizer + "/norms"] = torch.tensor(norms, dtype=torch.float64)
-        for name, parameter in model.named_parameters():
-            out[optimizer + "/" + name] = parameter.detach()
+        for name, value in state(model).items():
+            out[optimizer + "/" + name] = value.detach()
     if hasattr(model, "window"):
         model = fresh()
         out["windows/loss"] = truncated(model, real, None).mean().reshape(1)
@@ -190,13 +219,14 @@ def report(name, exact, single):
 def main():
     here = os.path.dirname(os.path.abspath(__file__))
     networks = {"lstm": lambda: ByteModel(nn.LSTM), "gru": lambda: ByteModel(nn.GRU), "rnn": lambda: ByteModel(nn.RNN),
-                "mixture": Mixture, "mingru": lambda: MinimalModel(False), "minlstm": lambda: MinimalModel(True)}
+                "mixture": Mixture, "mingru": lambda: MinimalModel(False), "minlstm": lambda: MinimalModel(True),
+                "pictures": Pictures}
     for index, (name, build) in enumerate(networks.items()):
         torch.manual_seed(1 + index)
         model = build()
         generator = torch.Generator().manual_seed(101 + index)
         batches = [b.float().double() if b.is_floating_point() else b for b in type(model).batches(generator)]
-        start = {key: value.float() for key, value in model.state_dict().items()}
+        start = {key: value.float() for key, value in state(model).items()}
         exact, single = run(build, start, batches, torch.float64), run(build, start, batches, torch.float32)
         arrays = {"parameter/" + key: value for key, value in start.items()}
         for slot, batch in zip(("input", "target"), batches):

@@ -21,4 +21,5 @@ const rm_cell_kernels RM_JOIN(rm_cell_kernels_, RM_ISA) = {
     .backward = {rm_cell_backward_lstm, rm_cell_backward_gru, rm_cell_backward_rnn_tanh},
     .min_forward = {rm_cell_forward_min_gru, rm_cell_forward_min_lstm},
     .min_backward = {rm_cell_backward_min_gru, rm_cell_backward_min_lstm},
+    .activation = rm_activations,
 };

@@ -1,4 +1,4 @@
-/* cell/kernels.h: the recurrent cells' fast float kernels, behind one table of functions. kernels.c is compiled once per
+/* cell/kernels.h: the recurrent cells' fast float kernels, and the activations', behind one table of functions. kernels.c is compiled once per
  * instruction set; rm_cell_kernels_get (choose.c) picks the widest this processor has. call.c turns a call of an op into a
  * job, opens the parallel region and runs `forward` or `backward` on every thread of it. docs/notes/cells.md explains the
  * layouts and why no result depends on the number of threads.
@@ -44,6 +44,17 @@ typedef struct {
 /* The share of thread `thread` of `threads`. */
 typedef void rm_cell_kernel(const rm_cell_job *job, int thread, int threads);
 
+/* activations.c: of `n` elements. None of the arrays overlaps another. */
+typedef enum {
+#define ACTIVATION(op, ...) RM_ACTIVATION_##op,
+#include "ops/elementwise/activations.def"
+#undef ACTIVATION
+} rm_activation;
+typedef struct {
+    void (*forward)(const float *x, float *y, int64_t n);
+    void (*backward)(const float *dy, const float *kept, float *dx, int64_t n);
+} rm_activation_loops;
+
 typedef struct {
     const char *isa;
     int lanes; /* floats in a vector */
@@ -56,6 +67,7 @@ typedef struct {
     rm_cell_kernel *backward[RM_CELLS];
     /* Of these a job says tau, batch, hidden; x, y, h_in; h_out; and backward dy, dh_out, dx, dh_in, carry: dh */
     rm_cell_kernel *min_forward[RM_MIN_CELLS], *min_backward[RM_MIN_CELLS];
+    const rm_activation_loops *activation; /* by rm_activation */
 } rm_cell_kernels;
 
 const rm_cell_kernels *rm_cell_kernels_get(void);

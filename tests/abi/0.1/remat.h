@@ -67,6 +67,15 @@ remat_value remat_linear_scan(remat_graph *, remat_value a, remat_value b, remat
 remat_value remat_min_gru(remat_graph *, remat_value hidden_and_gate);
 remat_value remat_min_lstm(remat_graph *, remat_value hidden_and_f_i_gate);
 remat_value remat_causal_conv(remat_graph *, remat_value x, remat_value w, remat_value b );
+remat_value remat_conv2d(remat_graph *, remat_value x, remat_value w, remat_value b , const int64_t stride[2],
+                         const int64_t padding[2], const int64_t dilation[2], int64_t groups);
+remat_value remat_conv1d(remat_graph *, remat_value x, remat_value w, remat_value b , int64_t stride,
+                         int64_t padding, int64_t dilation, int64_t groups);
+remat_value remat_max_pool2d(remat_graph *, remat_value x, const int64_t window[2], const int64_t stride[2],
+                             const int64_t padding[2]);
+remat_value remat_avg_pool2d(remat_graph *, remat_value x, const int64_t window[2], const int64_t stride[2],
+                             const int64_t padding[2]);
+remat_value remat_mean(remat_graph *, remat_value x, int axes);
 remat_value remat_initial_state(remat_graph *, remat_value y, int state, remat_value initial);
 remat_value remat_final_state(remat_graph *, remat_value y, int state);
 remat_value remat_layer_norm(remat_graph *, remat_value x, remat_value gain, remat_value bias, double epsilon);

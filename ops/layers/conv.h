@@ -1,0 +1,31 @@
+/* conv.h: the numbers of a convolution, for the CPU and CUDA. */
+#ifndef RM_CONV_H
+#define RM_CONV_H
+
+#include "engine/host_device.h"
+#include "ops/op.h"
+
+typedef struct {
+    int64_t images, groups, channels, outputs; /* channels, outputs: of a group */
+    int64_t in[2], out[2], filter[2], stride[2], padding[2], dilation[2];
+    int64_t pixels, positions; /* in[0] in[1], out[0] out[1] */
+} rm_conv_shape;
+
+/* In one dimension the height is 1. */
+static inline rm_conv_shape rm_conv_shape_of(const rm_desc *x, const rm_desc *w, const void *attr) {
+    const rm_conv_attr *a = (const rm_conv_attr *)attr;
+    int lead = x->rank - w->rank + 1, flat = w->rank == 3; /* axes of images; whether there is no height */
+    rm_conv_shape s = {1,      a->groups, w->dim[1], w->dim[0] / a->groups, {1, 1}, {1, 1}, {1, 1}, {1, 1}, {0, 0},
+                       {1, 1}, 1,         1};
+    for (int d = 0; d < lead; d++) s.images *= x->dim[d];
+    for (int d = flat; d < 2; d++) {
+        s.in[d] = x->dim[lead + 1 + d - flat], s.filter[d] = w->dim[2 + d - flat];
+        s.stride[d] = a->stride[d], s.padding[d] = a->padding[d], s.dilation[d] = a->dilation[d];
+        int64_t room = s.in[d] + 2 * s.padding[d] - s.dilation[d] * (s.filter[d] - 1) - 1;
+        s.out[d] = room < 0 ? 0 : room / s.stride[d] + 1;
+    }
+    s.pixels = s.in[0] * s.in[1], s.positions = s.out[0] * s.out[1];
+    return s;
+}
+
+#endif

@@ -1,0 +1,72 @@
+/* mean.c: the mean over the last axes: over (H,W), a global average pool. */
+#include "ops/real.h"
+
+#include "ops/op.h"
+#include "ops/shape.h"
+
+static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+    (void)state;
+    const rm_mean_attr *a = attr;
+    char text[RM_DESC_TEXT];
+    TRY(rm_want_real("mean", "x", x));
+    REQUIRE(a && a->axes > 0 && a->axes < x->rank, INVALID,
+            "mean: x is %s, and the mean over its last %lld axes is asked for; it must be 1 or more of them, and one "
+            "remains",
+            rm_desc_text(x, text), a ? (long long)a->axes : 0);
+    *y = *x;
+    for (y->rank -= (int32_t)a->axes; y->rank < x->rank; y->rank++) y->dim[y->rank] = 1;
+    y->rank -= (int32_t)a->axes;
+    return REMAT_OK;
+}
+
+static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+    (void)y, (void)attr, (void)pass;
+    *out = rm_cost_streaming(x, 1, 1);
+}
+
+static void forward(const rm_call *call) {
+    const real *x = call->x[0].data;
+    real *y = call->y.data;
+    int64_t rows = rm_desc_count(&call->y.desc), n = rm_desc_count(&call->x[0].desc) / rows;
+    RM_PARALLEL_FOR(
+        call->threads, rows * n > RM_PARALLEL_MIN, for (int64_t r = 0; r < rows; r++) {
+            double sum = 0;
+            for (int64_t i = 0; i < n; i++) sum += x[r * n + i];
+            y[r] = (real)(sum / (double)n);
+        });
+}
+
+static void backward(const rm_call *call) {
+    const real *dy = call->dy.data;
+    real *dx = call->dx[0].data;
+    int64_t rows = rm_desc_count(&call->dy.desc), n = rm_desc_count(&call->x[0].desc) / rows;
+    if (!dx) return;
+    RM_PARALLEL_FOR(call->threads, rows * n > RM_PARALLEL_MIN,
+                    for (int64_t r = 0; r < rows; r++) for (int64_t i = 0; i < n; i++) dx[r * n + i] =
+                        dy[r] / (real)n;);
+}
+
+static const rm_mean_attr one = {1}, two = {2};
+static const rm_sample samples[] = {
+    {.name = "planes", .attr = &two, .x = {RM_SHAPE4(RM_REAL, 2, 3, 4, 5)}},
+    {.name = "rows", .attr = &one, .x = {RM_SHAPE2(RM_REAL, 3, 7)}},
+    {.name = "sequence", .sequence = true, .attr = &two, .x = {RM_SHAPE4(RM_REAL, 4, 2, 3, 5)}},
+    {.name = "large enough for threads", .attr = &two, .x = {RM_SHAPE4(RM_REAL, 3, 7, 61, 57)}},
+};
+
+const rm_op RM_OP(mean) = {
+    .struct_bytes = sizeof(rm_op),
+    .name = "mean",
+    .doc = "the mean over the last axes: (..,H,W) -> (..)",
+    .n_in = 1,
+    .attr_bytes = sizeof(rm_mean_attr),
+    .time = RM_TIME_POINTWISE,
+    .infer = infer,
+    .cost = cost,
+    .define_forward = forward,
+    .define_backward = backward,
+    .on = {{.forward = forward, .backward = backward}, RM_CUDA_KERNELS(mean)},
+    .cheap = true,
+    .samples = samples,
+    .n_samples = sizeof samples / sizeof *samples,
+};

@@ -1,0 +1,21 @@
+/* cell/activations.c: the loops of the activations, once per instruction set: activation.h in vectors that the compiler makes. Without
+ * contraction an element has the same bits in a vector and behind the last one, wherever a tile begins. */
+#include "ops/elementwise/activation.h"
+
+#include "ops/recurrent/cell/isa.h"
+
+#define ACTIVATION(op, formula, reads, derivative, ...)                                                                \
+    static void forward_##op(const float *restrict x, float *restrict y, int64_t n) {                                  \
+        for (int64_t i = 0; i < n; i++) y[i] = rm_##op(x[i]);                                                          \
+    }                                                                                                                  \
+    static void backward_##op(const float *restrict dy, const float *restrict kept, float *restrict dx, int64_t n) {   \
+        for (int64_t i = 0; i < n; i++) dx[i] = rm_##op##_backward(dy[i], kept[i]);                                    \
+    }
+#include "ops/elementwise/activations.def"
+#undef ACTIVATION
+
+const rm_activation_loops rm_activations[] = {
+#define ACTIVATION(op, ...) {forward_##op, backward_##op},
+#include "ops/elementwise/activations.def"
+#undef ACTIVATION
+};
