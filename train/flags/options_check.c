@@ -34,7 +34,8 @@ typedef struct {
 } rule;
 
 #define SEQUENCES "lstm|gru|rnn|mingru|minlstm"
-#define PICTURES "mlp"
+#define RESNETS "resnet18|resnet34|resnet50"
+#define PICTURES "mlp|cnn|" RESNETS
 
 static const rule rules[] = {
     {"dropout", "0", "layers", ">1", "dropout is between layers"},
@@ -61,7 +62,9 @@ static const rule rules[] = {
     {"bidirectional", "false", "model", SEQUENCES, NULL},
     {"layers", NULL, "model", SEQUENCES "|mlp", NULL},
     {"hidden", NULL, "model", SEQUENCES "|mlp", NULL},
-    {"dropout", "0", "model", SEQUENCES "|mlp", NULL},
+    {"dropout", "0", "model", SEQUENCES "|mlp|cnn", NULL},
+    {"stem", "imagenet", "model", RESNETS, NULL},
+    {"sync-batchnorm", "false", "model", RESNETS, "which have batch norm"},
     {"init-head", "file", "init", NULL, NULL},
     {"stateful", "false", "task", "lm", "whose samples go on where others end"},
     {"tbptt", "0", "task", "lm|copy", "whose targets are at every timestep"},
@@ -139,7 +142,7 @@ static void list_words(const char *words, char *list, size_t bytes) {
 }
 
 static remat_status has_no_effect(const rm_options *o, const rule *r) {
-    char now[RM_PATH_BYTES], list[96], word[32], with[160], needs[160];
+    char now[RM_PATH_BYTES], list[160], word[32], with[160], needs[240];
     const char *first = r->other;
     next_word(&first, word);
     if (!r->values) {

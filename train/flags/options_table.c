@@ -38,7 +38,7 @@
 
 /* clang-format off */
 const rm_option rm_option_table[] = {
-    ONE("model", model, MODEL, RM_OF_MODEL, "lstm", "lstm|gru|rnn|mingru|minlstm|mlp",
+    ONE("model", model, MODEL, RM_OF_MODEL, "lstm", "lstm|gru|rnn|mingru|minlstm|mlp|cnn|resnet18|resnet34|resnet50",
         "recurrent layers, or a network for pictures; equations and names are PyTorch's, minGRU-pytorch's or torchvision's"),
     INT("layers", layers, MODEL, RM_OF_MODEL, "2", 1, 1000, "how many, one on top of the other"),
     INT("hidden", hidden, MODEL, RM_OF_MODEL, "256", 1, 1e6, "width of each layer"),

@@ -4,6 +4,7 @@
 #include "train/run/model_image.h"
 #include "train/run/model_minimal.h"
 #include "train/run/model_recurrent.h"
+#include "train/run/model_resnet.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -26,6 +27,10 @@ static const model models[] = {
     {"mingru", false, "to_logits.", rm_minimal_check, rm_minimal_logits},
     {"minlstm", false, "to_logits.", rm_minimal_check, rm_minimal_logits},
     {"mlp", true, NULL, NULL, rm_mlp_logits},
+    {"cnn", true, "fc2.", rm_cnn_check, rm_cnn_logits},
+    {"resnet18", true, "fc.", NULL, rm_resnet_logits},
+    {"resnet34", true, "fc.", NULL, rm_resnet_logits},
+    {"resnet50", true, "fc.", NULL, rm_resnet_logits},
 };
 enum { MODELS = sizeof models / sizeof models[0] };
 

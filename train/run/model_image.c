@@ -40,3 +40,31 @@ remat_value rm_mlp_logits(remat_graph *g, const rm_model_spec *spec, remat_value
 void rm_mlp_head(const rm_model_spec *spec, char *out, size_t bytes) {
     snprintf(out, bytes, "%lld.", (long long)(2 * spec->layers));
 }
+
+/* ---- cnn ----------------------------------------------------------------------------------------------------------- */
+
+enum { CNN_FIRST = 32, CNN_SECOND = 64, CNN_HIDDEN = 128 };
+
+remat_status rm_cnn_check(const rm_model_spec *spec) {
+    REQUIRE(spec->data.height >= 4 && spec->data.width >= 4, INVALID,
+            "--model=cnn halves pictures twice, so they have 4 x 4 pixels or more, and these %lld x %lld",
+            (long long)spec->data.height, (long long)spec->data.width);
+    return REMAT_OK;
+}
+
+/* A convolution that keeps the size, relu, and the largest of each 2 x 2. */
+static remat_value conv_block(remat_graph *g, const char *name, remat_value x, int64_t in, int64_t out) {
+    remat_value w = parameter(g, name, "weight", 4, (int64_t[]){out, in, 3, 3}, in * 9);
+    x = remat_conv2d(g, x, w, parameter(g, name, "bias", 1, &out, in * 9), NULL, (int64_t[]){1, 1}, NULL, 1);
+    return remat_max_pool2d(g, remat_relu(g, x), (int64_t[]){2, 2}, NULL, NULL);
+}
+
+remat_value rm_cnn_logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
+    const rm_data_shape *data = &spec->data;
+    int64_t features = CNN_SECOND * (data->height / 2 / 2) * (data->width / 2 / 2);
+    x = conv_block(g, "conv1", x, data->channels, CNN_FIRST);
+    x = as_rows(g, conv_block(g, "conv2", x, CNN_FIRST, CNN_SECOND), features);
+    x = remat_relu(g, rm_image_linear(g, "fc1", x, features, CNN_HIDDEN));
+    if (spec->dropout > 0) x = remat_dropout(g, x, spec->dropout);
+    return rm_image_linear(g, "fc2", x, CNN_HIDDEN, data->classes);
+}

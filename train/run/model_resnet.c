@@ -1,0 +1,104 @@
+/* model_resnet.c: see model_resnet.h. */
+#include "train/run/model_resnet.h"
+
+#include "train/run/model_image.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { LAYERS = 4, STEM = 64, BOTTLENECK = 4 };
+
+typedef struct {
+    const char *name;
+    int blocks[LAYERS];
+    bool bottleneck;
+} shape;
+
+static const shape shapes[] = {
+    {"resnet18", {2, 2, 2, 2}, false}, {"resnet34", {3, 4, 6, 3}, false}, {"resnet50", {3, 4, 6, 3}, true}};
+
+typedef struct {
+    remat_graph *graph;
+    bool sync;
+    char prefix[40]; /* "layer1.0.", of the block that is built */
+} builder;
+
+static remat_value parameter(builder *b, const char *name, const char *what, int rank, const int64_t *dim,
+                             remat_init init) {
+    char full[80];
+    snprintf(full, sizeof full, "%s%s.%s", b->prefix, name, what);
+    return remat_param(b->graph, full, rank, dim, init);
+}
+
+static remat_value buffer(builder *b, const char *name, const char *what, int64_t channels, remat_init init) {
+    char full[80];
+    snprintf(full, sizeof full, "%s%s.%s", b->prefix, name, what);
+    return remat_buffer(b->graph, full, 1, &channels, init);
+}
+
+/* Kaiming's normal distribution by what goes out, for relu. No bias: batch norm has one. */
+static remat_value convolution(builder *b, const char *name, remat_value x, int64_t in, int64_t out, int64_t kernel,
+                               int64_t stride) {
+    int64_t padding = kernel / 2, dim[] = {out, in, kernel, kernel};
+    remat_init init = remat_init_normal(sqrt(2 / (double)(out * kernel * kernel)));
+    remat_value w = parameter(b, name, "weight", 4, dim, init);
+    return remat_conv2d(b->graph, x, w, REMAT_NONE, (int64_t[]){stride, stride}, (int64_t[]){padding, padding}, NULL,
+                        1);
+}
+
+static remat_value norm(builder *b, const char *name, remat_value x, int64_t channels) {
+    return remat_batch_norm(b->graph, x, parameter(b, name, "weight", 1, &channels, remat_init_constant(1)),
+                            parameter(b, name, "bias", 1, &channels, remat_init_zero()),
+                            buffer(b, name, "running_mean", channels, remat_init_zero()),
+                            buffer(b, name, "running_var", channels, remat_init_constant(1)), 0.1, 1e-5, b->sync);
+}
+
+static remat_value basic(builder *b, remat_value x, int64_t in, int64_t width, int64_t stride) {
+    x = remat_relu(b->graph, norm(b, "bn1", convolution(b, "conv1", x, in, width, 3, stride), width));
+    return norm(b, "bn2", convolution(b, "conv2", x, width, width, 3, 1), width);
+}
+
+static remat_value bottleneck(builder *b, remat_value x, int64_t in, int64_t width, int64_t stride) {
+    const int64_t out = BOTTLENECK * width;
+    x = remat_relu(b->graph, norm(b, "bn1", convolution(b, "conv1", x, in, width, 1, 1), width));
+    x = remat_relu(b->graph, norm(b, "bn2", convolution(b, "conv2", x, width, width, 3, stride), width));
+    return norm(b, "bn3", convolution(b, "conv3", x, width, out, 1, 1), out);
+}
+
+/* What goes past a block. */
+static remat_value shortcut(builder *b, remat_value x, int64_t in, int64_t out, int64_t stride) {
+    if (in == out && stride == 1) return x;
+    return norm(b, "downsample.1", convolution(b, "downsample.0", x, in, out, 1, stride), out);
+}
+
+static remat_value blocks(builder *b, const shape *net, int layer, remat_value x, int64_t *channels) {
+    const int64_t width = STEM << layer, out = width * (net->bottleneck ? BOTTLENECK : 1);
+    for (int i = 0; i < net->blocks[layer]; i++) {
+        int64_t stride = layer && !i ? 2 : 1;
+        snprintf(b->prefix, sizeof b->prefix, "layer%d.%d.", layer + 1, i);
+        remat_value y = (net->bottleneck ? bottleneck : basic)(b, x, *channels, width, stride);
+        x = remat_relu(b->graph, remat_add(b->graph, y, shortcut(b, x, *channels, out, stride)));
+        *channels = out;
+    }
+    return x;
+}
+
+static remat_value stem(builder *b, const rm_model_spec *spec, remat_value x) {
+    const int64_t in = spec->data.channels;
+    remat_value y =
+        spec->small_stem ? convolution(b, "conv1", x, in, STEM, 3, 1) : convolution(b, "conv1", x, in, STEM, 7, 2);
+    y = remat_relu(b->graph, norm(b, "bn1", y, STEM));
+    if (spec->small_stem) return y;
+    return remat_max_pool2d(b->graph, y, (int64_t[]){3, 3}, (int64_t[]){2, 2}, (int64_t[]){1, 1});
+}
+
+remat_value rm_resnet_logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
+    builder b = {.graph = g, .sync = spec->sync_batchnorm};
+    const shape *net = shapes;
+    int64_t channels = STEM;
+    while (strcmp(net->name, spec->cell)) net++;
+    x = stem(&b, spec, x);
+    for (int layer = 0; layer < LAYERS; layer++) x = blocks(&b, net, layer, x, &channels);
+    return rm_image_linear(g, "fc", remat_mean(g, x, 2), channels, spec->data.classes);
+}
