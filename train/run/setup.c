@@ -33,6 +33,8 @@ remat_status rm_setup_init(rm_options *o) {
     TRY(rm_weights_shape_of(o->init, &shape));
     const char *cell = shape.gates == 4 ? "lstm" : shape.gates == 3 ? "gru" : shape.gates == 1 ? "rnn" : NULL;
     if (shape.minimal) TRY(rm_options_learn(o, "model", shape.minimal == 1 ? "mingru" : "minlstm", o->init));
+    if (shape.gpt2_positions) TRY(rm_options_learn(o, "model", "gpt2", o->init));
+    TRY(learn_count(o, "positions", shape.gpt2_positions));
     if (cell) TRY(rm_options_learn(o, "model", cell, o->init));
     if (cell) TRY(rm_options_learn(o, "no-bias", shape.biases ? "false" : "true", o->init));
     if (cell) TRY(rm_options_learn(o, "bidirectional", shape.bidirectional ? "true" : "false", o->init));
@@ -99,10 +101,14 @@ remat_status rm_setup_spec(rm_options *o, const rm_dataset *dataset, rm_model_sp
         shape = dataset->shape;
     else
         TRY(shape_without_data(o, &shape));
+    if (!strcmp(o->model, "gpt2") && !o->positions)
+        o->positions = shape.timesteps; /* of the run, for samples of other lengths */
     *out = (rm_model_spec){.cell = o->model,
                            .layers = o->layers,
                            .hidden = o->hidden,
                            .embed = o->embed ? o->embed : o->hidden,
+                           .heads = o->heads,
+                           .positions = o->positions,
                            .no_bias = o->no_bias,
                            .bidirectional = o->bidirectional,
                            .dropout = o->dropout,
