@@ -271,7 +271,7 @@ START_TEST(the_same_pictures_for_all) {
             if (i == UPDATES / 2) ck_ok(rm_loader_seek(&half, half.epoch, half.consumed));
             ck_ok(rm_loader_next(&whole));
             ck_ok(rm_loader_next(&half));
-            ck_assert(half.epoch == whole.epoch && half.consumed == whole.consumed);
+            ck_assert(half.epoch == whole.epoch && half.consumed == whole.consumed && one->epoch == whole.epoch);
             for (int k = 0; k < 4; k++)
                 ck_assert_msg(!memcmp((float *)half.batch.input + k * FEATURES,
                                       (float *)whole.batch.input + (2 * k + 1) * FEATURES, FEATURES * sizeof(float)),
