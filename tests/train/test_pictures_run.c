@@ -210,6 +210,12 @@ START_TEST(plans_need_no_data) {
     const char *without = "--model=resnet18 --stem=cifar --optimizer=sgd --momentum=0.9 --threads=1 --batch=4 "
                           "--image-size=8 --classes=3 --device=null";
     ck_assert_int_eq(planned(line, "planned_peak_bytes"), planned(without, "planned_peak_bytes"));
+    ck_runs("plan %s --checkpoint-segments=3", without);
+    ck_assert_ptr_nonnull(strstr(program_output, " layers "));
+    ck_assert_ptr_nonnull(strstr(program_output, " conv1 .. "));
+    ck_assert_ptr_nonnull(strstr(program_output, " .. fc "));
+    ck_runs("plan %s --json", without);
+    ck_assert_ptr_nonnull(strstr(program_output, "\"layer\": \"layer3.0.downsample.0\""));
     ck_refuses(2, "say --image-size=S, --classes=N", "plan --model=cnn");
     ck_refuses(2, "4 x 4 pixels or more", "plan --model=cnn --image-size=3 --classes=2");
 }
