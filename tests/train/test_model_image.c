@@ -40,7 +40,9 @@ static uint32_t key_of(const char *prefix, const char *name) {
     return (uint32_t)crc32_z(key, (const uint8_t *)name, strlen(name));
 }
 
-static bool ends(const char *name, const char *with) { return !strcmp(name + strlen(name) - strlen(with), with); }
+static bool ends(const char *name, const char *with) {
+    return strlen(name) >= strlen(with) && !strcmp(name + strlen(name) - strlen(with), with);
+}
 
 static float *array_memory(const remat_array *info) {
     float *data = malloc(info->bytes);
