@@ -87,6 +87,13 @@ START_TEST(classes_are_folders) {
     ck_assert(again->count == 4 && crc[0] != crc[1]);
     rm_dataset_close(d);
     rm_dataset_close(again);
+    source.classes = 4;
+    ck_fails(rm_dataset_open("classify", &source, &d), REMAT_INVALID, "has 3 folders, and there are 4 classes");
+    source.unlabelled = true;
+    ck_ok(rm_dataset_open("classify", &source, &d));
+    ck_assert_int_eq(d->shape.classes, 4);
+    rm_dataset_close(d);
+    source.classes = 0, source.unlabelled = false;
     source.image_size = 0;
     ck_fails(rm_dataset_open("classify", &source, &d), REMAT_INVALID, "--image-size=S");
     source.image_size = 8, source.labels = "l";

@@ -224,7 +224,7 @@ static const struct {
     rm_command command;
     const char *name, *arguments, *doc;
 } commands[] = {
-    {RM_TRAIN, "train", "", "Trains a recurrent network, inside a plan that is checked before the first step."},
+    {RM_TRAIN, "train", "", "Trains a network, recurrent or for pictures, inside a plan that is checked before the first step."},
     {RM_PLAN, "plan", "", "Prints the plan that `remat train` with the same flags would run, and runs nothing."},
     {RM_EVAL, "eval", "", "The exact mean loss over a data set, each sample once."},
     {RM_PREDICT, "predict", "",
@@ -269,7 +269,7 @@ const char *rm_option_group(const rm_option *line) {
 
 /* "--zero=N  what it does [0]"; the equals sign in brackets where the flag may stand alone. */
 static void print_flag(const rm_option *line, FILE *out) {
-    char flag[64];
+    char flag[256];
     bool optional = line->bare && line->type != RM_OPTION_SWITCH;
     snprintf(flag, sizeof flag, "--%s%s%s%s%s", line->name, optional ? "[" : "", line->value ? "=" : "",
              line->value ? line->value : "", optional ? "]" : "");
