@@ -75,6 +75,14 @@ static int64_t end_of_row(const remat_session *s, const rm_stage_report *reports
     return j;
 }
 
+/* Without time stages i..j-1 are told by layers: "conv1 .. layer1.0.conv2". */
+static void print_layers(const remat_session *s, int64_t i, int64_t j, char *text, size_t size) {
+    char first[RM_LAYER_TEXT], last[RM_LAYER_TEXT];
+    rm_session_layer(s, i, j, false, first);
+    rm_session_layer(s, j - 1, i, true, last);
+    snprintf(text, size, !*first ? "-" : strcmp(first, last) ? "%s .. %s" : "%s", first, last);
+}
+
 /* Of stages i..j-1, which are of one sweep; down from the last if it runs downwards. */
 static void print_timesteps(const remat_session *s, int64_t i, int64_t j, char *text, size_t size) {
     const rm_sweep *sweep = rm_stage_sweep(&s->chain, i);
@@ -84,11 +92,12 @@ static void print_timesteps(const remat_session *s, int64_t i, int64_t j, char *
     if (s->chain.timed)
         snprintf(text, size, "%" PRId64 "..%" PRId64, sweep->down ? last : first, sweep->down ? first : last);
     else
-        snprintf(text, size, "-");
+        print_layers(s, i, j, text, size);
 }
 
 static void print_row(FILE *out, const remat_session *s, const rm_stage_report *reports, int64_t i, int64_t j) {
-    char saved[32], state[32], stages[48], steps[48], runs[32], what[40];
+    char saved[32], state[32], stages[48], steps[2 * RM_LAYER_TEXT + 8], runs[32], what[40];
+    const int wide = s->chain.timed ? 18 : 46;
     uint64_t bytes = 0;
     int32_t least = reports[i].forward_runs, most = least;
     for (int64_t k = i; k < j; k++) {
@@ -99,8 +108,8 @@ static void print_row(FILE *out, const remat_session *s, const rm_stage_report *
     snprintf(stages, sizeof stages, "%" PRId64 "..%" PRId64, i, j - 1);
     print_timesteps(s, i, j, steps, sizeof steps);
     snprintf(runs, sizeof runs, least == most ? "%d" : "%d..%d", least, most);
-    fprintf(out, "  %-16s %-18s %-33s %6s %12s %12s%s\n", stages, steps, report_text(s, i, &reports[i], what), runs,
-            size_text(bytes, saved), reports[i].checkpoint ? size_text(reports[i].state_bytes, state) : "-",
+    fprintf(out, "  %-16s %-*s %-33s %6s %12s %12s%s\n", stages, wide, steps, report_text(s, i, &reports[i], what),
+            runs, size_text(bytes, saved), reports[i].checkpoint ? size_text(reports[i].state_bytes, state) : "-",
             reports[i].state_spilled ? ", spilled" : "");
 }
 
@@ -108,8 +117,8 @@ static void print_rows(FILE *out, const remat_session *s, const rm_stage_report 
     enum { HEAD = 12, TAIL = 4 };
     int64_t n = s->chain.n_stages, rows = 0, row = 0;
     for (int64_t i = 0; i < n; i = end_of_row(s, reports, i)) rows++;
-    fprintf(out, "\n  %-16s %-18s %-33s %6s %12s %12s\n", "stages", "timesteps", "what backward needs is", "runs",
-            "saved", "checkpoint");
+    fprintf(out, "\n  %-16s %-*s %-33s %6s %12s %12s\n", "stages", s->chain.timed ? 18 : 46,
+            s->chain.timed ? "timesteps" : "layers", "what backward needs is", "runs", "saved", "checkpoint");
     for (int64_t i = 0, j; i < n; i = j, row++) {
         j = end_of_row(s, reports, i);
         if (rows > HEAD + TAIL + 1 && row == HEAD)
@@ -277,15 +286,17 @@ static void write_stages(FILE *out, const remat_session *s) {
     fprintf(out, "[");
     for (int64_t i = 0; reports && i < s->chain.n_stages; i++) {
         const rm_stage_report *f = &reports[i];
+        char layer[RM_LAYER_TEXT];
         fprintf(out,
-                "%s\n  {\"stage\": %" PRId64 ", \"first_timestep\": %" PRId64 ", \"timesteps\": %" PRId64
+                "%s\n  {\"stage\": %" PRId64 ", \"layer\": \"%s\", \"first_timestep\": %" PRId64
+                ", \"timesteps\": %" PRId64
                 ", \"forward_runs\": %d, \"kept_at_first\": %s, \"option\": \"%s\", \"rebuilt\": %s"
                 ", \"checkpoint\": %s, \"spilled\": %s, \"state_spilled\": %s, \"saved_bytes\": %" PRIu64
                 ", \"state_bytes\": %" PRIu64 "}",
-                i ? "," : "", i, s->chain.timed ? rm_stage_begin(&s->chain, i) : i, rm_stage_class(&s->chain, i)->tau,
-                f->forward_runs, yes_no(f->first != RM_DROP), option_name(s, i, s->inference ? RM_DROP : f->kept),
-                yes_no(f->kept > 0), yes_no(f->checkpoint), yes_no(f->spilled), yes_no(f->state_spilled),
-                f->saved_bytes, f->state_bytes);
+                i ? "," : "", i, rm_session_layer(s, i, i + 1, false, layer),
+                s->chain.timed ? rm_stage_begin(&s->chain, i) : i, rm_stage_class(&s->chain, i)->tau, f->forward_runs,
+                yes_no(f->first != RM_DROP), option_name(s, i, s->inference ? RM_DROP : f->kept), yes_no(f->kept > 0),
+                yes_no(f->checkpoint), yes_no(f->spilled), yes_no(f->state_spilled), f->saved_bytes, f->state_bytes);
     }
     fprintf(out, "\n]\n");
     rm_free(reports);

@@ -1,5 +1,7 @@
 /* plan_report.c: see plan_report.h. */
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/plan_report.h"
 #include "memory/host.h"
@@ -107,4 +109,34 @@ bool rm_session_peak(const remat_session *s, rm_peak *p) {
 void rm_peak_free(rm_peak *p) {
     rm_free(p->group);
     *p = (rm_peak){0};
+}
+
+/* ---- Names ------------------------------------------------------------------------------------------------------ */
+
+/* The name of a parameter that the node reads; NULL: it has none. */
+static const char *parameter_of(const remat_graph *graph, const rm_node *node) {
+    for (int i = 0; i < node->op->n_in; i++)
+        if (node->x[i] && graph->value[node->x[i]].origin == RM_VALUE_PARAM) return graph->value[node->x[i]].name;
+    return NULL;
+}
+
+static const char *parameter_of_stage(const rm_chain *chain, int64_t stage) {
+    const rm_sweep *sweep = rm_stage_sweep(chain, stage);
+    const char *name = NULL;
+    for (int32_t i = 0; !name && i < sweep->n_nodes + sweep->n_tail; i++)
+        name = parameter_of(chain->graph, &chain->graph->node[chain->order[sweep->first_node + i]]);
+    return name;
+}
+
+const char *rm_session_layer(const remat_session *s, int64_t first, int64_t end, bool backwards,
+                             char text[RM_LAYER_TEXT]) {
+    const char *name = NULL;
+    *text = 0;
+    for (int64_t i = first; !name && !s->chain.timed && (backwards ? i >= end : i < end); i += backwards ? -1 : 1)
+        name = parameter_of_stage(&s->chain, i);
+    const char *dot = name ? strrchr(name, '.') : NULL;
+    if (name) snprintf(text, RM_LAYER_TEXT, "%.*s", dot ? (int)(dot - name) : (int)strlen(name), name);
+    for (char *c = text; *c; c++)
+        if (*c == '"' || *c == '\\' || (unsigned char)*c < ' ') *c = '?'; /* it becomes part of JSON */
+    return text;
 }

@@ -8,7 +8,8 @@
 typedef struct {
     int32_t forward_runs;
     int8_t first, kept; /* the option of the first forward run, RM_DROP among them; and the one kept in the end */
-    bool checkpoint;    /* what the stage before hands on outlives a run that dropped, or follows one: a segment begins here */
+    bool
+        checkpoint; /* what the stage before hands on outlives a run that dropped, or follows one: a segment begins here */
     bool spilled, state_spilled; /* saved(s), and what the stage before hands on, are moved to the second tier */
     uint64_t saved_bytes;        /* of the option kept */
     uint64_t state_bytes;
@@ -16,6 +17,13 @@ typedef struct {
 
 /* One entry a stage, to be freed by rm_free; NULL when out of memory. */
 rm_stage_report *rm_session_stage_reports(const remat_session *session);
+
+/* The layer that a stage of a net without time runs, by the name of a parameter of it without its last part: "layer1.0.conv1" of
+ * layer1.0.conv1.weight; of the first such from stage `first` on, or, `backwards`, back from it, not beyond `end`. Into `text`; "":
+ * there is none. */
+enum { RM_LAYER_TEXT = 48 };
+const char *rm_session_layer(const remat_session *session, int64_t first, int64_t end, bool backwards,
+                             char text[RM_LAYER_TEXT]);
 
 /* Buffers of one kind and size that are alive at the peak. */
 typedef struct {

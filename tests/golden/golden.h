@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GOLDEN_MAX 160
+#define GOLDEN_MAX 480
 
 typedef struct {
     char name[64], dtype[4];

@@ -93,16 +93,20 @@ void rm_crew_start(rm_crew *crew, rm_crew_job *job, void *context, int64_t count
     pthread_mutex_unlock(&crew->lock);
 }
 
-remat_status rm_crew_wait(rm_crew *crew) {
+static void wait_until_done(rm_crew *crew) {
     pthread_mutex_lock(&crew->lock);
     while (crew->busy || crew->next < crew->count) pthread_cond_wait(&crew->done, &crew->lock);
     pthread_mutex_unlock(&crew->lock);
+}
+
+remat_status rm_crew_wait(rm_crew *crew) {
+    wait_until_done(crew);
     return crew->status ? rm_fail(crew->status, "%s", crew->sentence) : REMAT_OK;
 }
 
 void rm_crew_free(rm_crew *crew) {
     if (!crew) return;
-    (void)rm_crew_wait(crew);
+    wait_until_done(crew); /* whatever failed, nobody asks any more */
     pthread_mutex_lock(&crew->lock);
     crew->ends = true;
     pthread_cond_broadcast(&crew->work);

@@ -9,6 +9,11 @@
 
 static remat_status open_classify(const rm_data_source *source, rm_dataset **out) {
     const char *eval = source->held_out ? "eval-" : "";
+    REQUIRE(
+        source->data || !source->pictures, INVALID,
+        "there are no pictures: say --%sdata=FILE (IDX, .npy or CIFAR-10's .bin) or --%sdata=DIR (a folder for each "
+        "class)",
+        eval, eval);
     REQUIRE(source->data, INVALID,
             "classify needs --%sdata=FILE (IDX images or .npy features) and --%slabels=FILE with a class for each",
             eval, eval);

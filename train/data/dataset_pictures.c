@@ -95,6 +95,11 @@ static remat_status take_shape(picture_data *data, const rm_data_source *source)
     REQUIRE(!album->labels || album->classes <= classes, INVALID,
             "%s has %lld classes, and --classes=%lld: make it larger", source->data, (long long)album->classes,
             (long long)classes);
+    REQUIRE(!album->class_names || album->classes == classes || source->unlabelled, INVALID,
+            "%s has %lld folders, and there are %lld classes: they are numbered by the folders' names, so make one for "
+            "each, empty or "
+            "not",
+            source->data, (long long)album->classes, (long long)classes);
     REQUIRE(classes, INVALID, "without labels the number of classes is needed: say --classes=N");
     data->base.shape =
         rm_picture_shape(album->channels, size ? size : album->height, size ? size : album->width, classes);

@@ -10,6 +10,8 @@
 
 /* ---- The flags --------------------------------------------------------------------------------------------------- */
 
+static const char *given(const char *text) { return !text || !strcmp(text, "none") ? "" : text; }
+
 static remat_status parse_word(const char *word, size_t length, rm_augment *out) {
     char *end;
     if (length == 4 && !strncmp(word, "flip", 4)) {
@@ -28,7 +30,7 @@ static remat_status parse_word(const char *word, size_t length, rm_augment *out)
 
 remat_status rm_augment_parse(const char *text, rm_augment *out) {
     *out = (rm_augment){0};
-    for (const char *at = text ? text : ""; *at;) {
+    for (const char *at = given(text); *at;) {
         size_t length = strcspn(at, ",");
         TRY(parse_word(at, length, out));
         at += length + (at[length] == ',');
@@ -54,7 +56,7 @@ remat_status rm_normalize_parse(const char *text, int64_t channels, rm_normalize
             "pictures of %lld channels: 1 to %d are read: is the axis of channels where --help says?",
             (long long)channels, RM_MOST_CHANNELS);
     for (int64_t c = 0; c < channels; c++) out->mean[c] = 0, out->deviation[c] = 1;
-    for (const char *at = text ? text : ""; *at; n++) {
+    for (const char *at = given(text); *at; n++) {
         double mean = 0, deviation = 1;
         const char *next = parse_pair(at, &mean, &deviation);
         REQUIRE(next && n < channels, INVALID,

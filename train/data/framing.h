@@ -18,11 +18,11 @@ typedef struct {
     int64_t crop;
     bool flip, resized_crop;
 } rm_augment;
-remat_status rm_augment_parse(const char *text, rm_augment *out); /* NULL: nothing */
+remat_status rm_augment_parse(const char *text, rm_augment *out); /* NULL, "none": nothing */
 
 enum { RM_MOST_CHANNELS = 64 };
 
-/* --normalize=MEAN:STD, or one such for each channel, between commas; NULL: as they are. */
+/* --normalize=MEAN:STD, or one such for each channel, between commas; NULL, "none": as they are. */
 typedef struct {
     float mean[RM_MOST_CHANNELS], deviation[RM_MOST_CHANNELS];
 } rm_normalize;

@@ -305,6 +305,9 @@ remat_status rm_budget_advise(const rm_options *o, const rm_model_spec *spec, co
         fprintf(stderr, "  %s\n", s.text);
     else if (about->resuming)
         fprintf(stderr, "  nothing else that may change when a run is resumed would fit: make the budget larger\n");
+    else if (spec->data.channels)
+        fprintf(stderr, "  no --batch down to 1/%d would fit: make --image-size smaller, or the budget larger\n",
+                1 << MOST_HALVINGS);
     else
         fprintf(stderr,
                 "  no --batch or --seq-len down to 1/%d would fit, nor %s: make --hidden or --layers smaller, or the "

@@ -51,8 +51,8 @@ static const rule rules[] = {
     {"samples", NULL, "task", "adding|copy", "which generate them"},
     {"image-size", "0", "model", PICTURES, NULL},
     {"channels", "0", "model", PICTURES, NULL},
-    {"normalize", NULL, "model", PICTURES, NULL},
-    {"augment", NULL, "model", PICTURES, NULL},
+    {"normalize", "none", "model", PICTURES, NULL},
+    {"augment", "none", "model", PICTURES, NULL},
     {"loader-threads", "0", "model", PICTURES, NULL},
     {"skip-broken", "false", "model", PICTURES, NULL},
     {"rows", "false", "model", SEQUENCES, "which read pictures as sequences"},
@@ -188,12 +188,14 @@ static remat_status check_effects(const rm_options *o, rm_command command) {
     return REMAT_OK;
 }
 
-bool rm_options_pictures(const rm_options *o) {
+static bool is_among(const char *value, const char *words) {
     char word[32];
-    for (const char *at = PICTURES; next_word(&at, word);)
-        if (is(o->model, word)) return true;
+    while (next_word(&words, word))
+        if (is(value, word)) return true;
     return false;
 }
+
+bool rm_options_pictures(const rm_options *o) { return is_among(o->model, PICTURES); }
 
 /* ---- Flags that contradict each other ------------------------------------------------------------------------------ */
 
@@ -254,6 +256,11 @@ static remat_status check_ranks(const rm_options *o) {
             "--grad-compress=%s rounds what ranks send, so the bits would depend on their number: leave it out, or "
             "--deterministic-world",
             o->grad_compress);
+    REQUIRE(!(shards && is_among(o->model, RESNETS)), INVALID,
+            "--deterministic-world has the same bits for any number of ranks, and the running statistics of --model=%s "
+            "are each "
+            "rank's own: leave one of the two out (--sync-batchnorm makes ranks agree to rounding)",
+            o->model);
     REQUIRE(!(o->fused_update && o->clip_grad_norm > 0), INVALID,
             "--fused-update updates before all gradients are there, and --clip-grad-norm needs the norm of all: give "
             "one of the two");

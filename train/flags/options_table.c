@@ -22,6 +22,9 @@
     { name, RM_OPTION_SIZE, AT(member), commands, memory, NULL, 0, 0, NULL, value, help, NULL, RM_NO_FILE }
 #define TXT(name, member, commands, memory, value, help)                                                               \
     { name, RM_OPTION_TEXT, AT(member), commands, memory, NULL, 0, 0, NULL, value, help, NULL, RM_NO_FILE }
+/* One that has a default, and is kept by training states. */
+#define DEF(name, member, commands, memory, def, value, help)                                                          \
+    { name, RM_OPTION_TEXT, AT(member), commands, memory, def, 0, 0, NULL, value, help, NULL, RM_NO_FILE }
 /* The same of files that are read, and of those that are written. */
 #define IN(name, member, commands, memory, value, help)                                                                \
     { name, RM_OPTION_TEXT, AT(member), commands, memory, NULL, 0, 0, NULL, value, help, NULL, RM_FILE_READ }
@@ -61,10 +64,10 @@ const rm_option rm_option_table[] = {
     IN("eval-data", eval_data, FIT, RM_REMEMBERED, "FILE", "data for --eval-every"),
     IN("eval-labels", eval_labels, FIT, RM_REMEMBERED, "FILE", "their labels"),
     YES("rows", rows, RUN, RM_OF_MODEL, "classify: IDX images row by row, MNIST's in 28 timesteps of 28 features, not in 784 of one"),
-    INT("image-size", image_size, RUN, RM_OF_MODEL, "0", 0, 65536, "pictures: the shorter side becomes so long, and the middle is taken; 0: as they are"),
-    INT("channels", channels, RUN, RM_OF_MODEL, "0", 0, 64, "of pictures: 1 or 3 from a folder [3]; of an array as it is"),
-    TXT("normalize", normalize, RUN, RM_OF_MODEL, "MEAN:STD", "pictures: (value - MEAN) / STD, for all channels or each: 0.49:0.25,0.48:0.24,0.45:0.26"),
-    TXT("augment", augment, FIT, RM_OF_RUN, "LIST", "pictures to train on: crop:PIXELS (of padding), flip, resized-crop; between commas"),
+    INT("image-size", image_size, RUN, RM_OF_RUN, "0", 0, 65536, "pictures: the shorter side becomes so long, and the middle is taken; 0: as they are"),
+    INT("channels", channels, RUN, RM_OF_RUN, "0", 0, 64, "of pictures: 1 or 3 from a folder [3]; of an array as it is"),
+    DEF("normalize", normalize, RUN, RM_OF_MODEL, "none", "MEAN:STD", "pictures: (value - MEAN) / STD, for all channels or each: 0.49:0.25,0.48:0.24,0.45:0.26"),
+    DEF("augment", augment, FIT, RM_OF_RUN, "none", "LIST", "pictures to train on: crop:PIXELS (of padding), flip, resized-crop; between commas"),
     INT("loader-threads", loader_threads, RUN, RM_REMEMBERED, "0", 0, 1024, "pictures: threads that make the next batch ready while one is computed"),
     YES("skip-broken", skip_broken, RUN, RM_OF_RUN, "a folder of pictures: leave out files that cannot be read, all looked at first; else they are refused"),
     INT("seq-len", seq_len, RUN, RM_OF_RUN, "0", 0, 1e9, "timesteps of a sample; 0: lm 1000, adding 400, copy 120, classify all"),
@@ -223,7 +226,7 @@ static const struct {
     rm_command command;
     const char *name, *arguments, *doc;
 } commands[] = {
-    {RM_TRAIN, "train", "", "Trains a recurrent network, inside a plan that is checked before the first step."},
+    {RM_TRAIN, "train", "", "Trains a network, recurrent or for pictures, inside a plan that is checked before the first step."},
     {RM_PLAN, "plan", "", "Prints the plan that `remat train` with the same flags would run, and runs nothing."},
     {RM_EVAL, "eval", "", "The exact mean loss over a data set, each sample once."},
     {RM_PREDICT, "predict", "",
@@ -268,7 +271,7 @@ const char *rm_option_group(const rm_option *line) {
 
 /* "--zero=N  what it does [0]"; the equals sign in brackets where the flag may stand alone. */
 static void print_flag(const rm_option *line, FILE *out) {
-    char flag[64];
+    char flag[256];
     bool optional = line->bare && line->type != RM_OPTION_SWITCH;
     snprintf(flag, sizeof flag, "--%s%s%s%s%s", line->name, optional ? "[" : "", line->value ? "=" : "",
              line->value ? line->value : "", optional ? "]" : "");

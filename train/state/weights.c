@@ -116,8 +116,8 @@ static remat_status must_match(const char *path, const remat_array *ours, const 
         char a[120], b[120];
         shape_text(theirs->rank, theirs->dim, a, sizeof a);
         shape_text(ours->rank, ours->dim, b, sizeof b);
-        FAIL(INVALID, "%s: '%s' is %s, but this model's %s is %s: give the flags of the model that was saved", path,
-             theirs->name, a, ours->name, b);
+        FAIL(INVALID, "%s: '%s' is %s, but this model's %s is %s: give the flags of the model that was saved%s", path,
+             theirs->name, a, ours->name, b, foreign ? ", or --init-head=new where the last layer alone differs" : "");
     }
     REQUIRE(!strcmp(theirs->dtype, "F32") || (foreign && is_half(theirs)), INVALID,
             "%s: '%s' is %s; weights must be F32%s: save it with .float()", path, theirs->name, theirs->dtype,

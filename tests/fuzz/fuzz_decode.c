@@ -1,0 +1,31 @@
+/* fuzz_decode.c: any bytes as a JPEG or PNG file. What has a header is decoded as colours and as grey into memory of just that size; what
+ * cannot be is refused, and leaves nothing behind. Large pictures are left out: they only take long. */
+#include "tests/fuzz/fuzz.h"
+
+#include <stdlib.h>
+
+#include "tests/train/picture_files.h"
+#include "train/data/decode.h"
+
+enum { MOST = 1 << 16 };
+static fuzz_seed seeds[PICTURE_FILES];
+
+const fuzz_seed *rm_fuzz_seeds(size_t *count) {
+    for (int i = 0; i < PICTURE_FILES; i++) seeds[i] = (fuzz_seed){picture_files[i].data, picture_files[i].size};
+    *count = PICTURE_FILES;
+    return seeds;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    rm_picture_size about;
+    if (rm_picture_size_of(data, size, "input", &about)) return 0;
+    if (about.height < 1 || about.width < 1 || about.height > RM_MOST_PIXELS / about.width) abort();
+    if (about.height * about.width > MOST) return 0;
+    for (int64_t channels = 1; channels <= 3; channels += 2) {
+        uint8_t *out = malloc((size_t)(about.height * about.width * channels));
+        if (!out) abort();
+        (void)rm_picture_decode(data, size, "input", channels, &about, out);
+        free(out);
+    }
+    return 0;
+}

@@ -1,0 +1,53 @@
+/* test_crew.c: every item is done once, by any number of threads, job after job; of those that fail the first is told. */
+#include "train/data/crew.h"
+
+#include "tests/train/train_test.h"
+
+enum { ITEMS = 1000 };
+typedef struct {
+    int done[ITEMS];
+    int64_t fails_from;
+} job;
+
+static remat_status do_item(void *context, int64_t item) {
+    job *j = context;
+    j->done[item]++;
+    REQUIRE(item < j->fails_from, IO, "item %d fails", (int)item);
+    return REMAT_OK;
+}
+
+START_TEST(every_item_once) {
+    rm_crew *crew;
+    ck_ok(rm_crew_create(_i, &crew));
+    for (int64_t count = 0; count <= ITEMS; count = count * 3 + 1) {
+        job j = {.fails_from = ITEMS};
+        rm_crew_start(crew, do_item, &j, count);
+        ck_ok(rm_crew_wait(crew));
+        for (int i = 0; i < ITEMS; i++) ck_assert_int_eq(j.done[i], i < count);
+    }
+    rm_crew_free(crew);
+}
+END_TEST
+
+START_TEST(the_first_failure_is_told) {
+    rm_crew *crew;
+    ck_ok(rm_crew_create(4, &crew));
+    for (int round = 0; round < 50; round++) {
+        job j = {.fails_from = round};
+        rm_crew_start(crew, do_item, &j, ITEMS);
+        char sentence[32];
+        snprintf(sentence, sizeof sentence, "item %d fails", round);
+        ck_fails(rm_crew_wait(crew), REMAT_IO, sentence);
+        for (int i = 0; i < ITEMS; i++) ck_assert_int_eq(j.done[i], 1);
+    }
+    rm_crew_free(crew);
+    rm_crew_free(NULL);
+}
+END_TEST
+
+int main(void) {
+    TCase *tests = tcase_create("crew");
+    tcase_add_loop_test(tests, every_item_once, 1, 6);
+    tcase_add_test(tests, the_first_failure_is_told);
+    return run_suite("crew", tests);
+}

@@ -1,0 +1,156 @@
+/* test_folder.c: folders of JPEG and PNG files: what decoders make of every kind of file, how classes are numbered, what a damaged
+ * file does. Skipped where the build has no decoders. */
+#include "train/data/decode.h"
+
+#include "tests/train/picture_files.h"
+#include "tests/train/train_test.h"
+#include "train/data/dataset.h"
+
+#include <math.h>
+
+enum { PIXELS = PICTURE_HEIGHT * PICTURE_WIDTH };
+
+static bool has(const char *library) { return strncmp(library, "not", 3) != 0; }
+
+/* Pillow's decoder of JPEG may be of another version, and round another way. */
+START_TEST(decoders_read_what_pillow_reads) {
+    const uint8_t *rgb = picture_files[_i].rgb;
+    const char *name = picture_files[_i].name;
+    const int within = *name == 'j' ? 2 : 0;
+    rm_picture_size size;
+    uint8_t out[3 * PIXELS], grey[PIXELS];
+    ck_ok(rm_picture_size_of(picture_files[_i].data, picture_files[_i].size, name, &size));
+    ck_assert(size.height == PICTURE_HEIGHT && size.width == PICTURE_WIDTH);
+    ck_ok(rm_picture_decode(picture_files[_i].data, picture_files[_i].size, name, 3, &size, out));
+    ck_ok(rm_picture_decode(picture_files[_i].data, picture_files[_i].size, name, 1, &size, grey));
+    for (int i = 0; i < 3 * PIXELS; i++)
+        ck_assert_msg(abs(out[i] - rgb[i]) <= within, "%s: byte %d is %d, not %d", name, i, out[i], rgb[i]);
+    for (int i = 0; i < PIXELS; i++) {
+        double luminance = 0.299 * rgb[3 * i] + 0.587 * rgb[3 * i + 1] + 0.114 * rgb[3 * i + 2];
+        ck_assert_msg(fabs(grey[i] - luminance) <= within + 1.5, "%s: pixel %d is %d, not %g", name, i, grey[i],
+                      luminance);
+    }
+}
+END_TEST
+
+/* At every byte. */
+START_TEST(files_that_are_cut_short_are_refused) {
+    rm_picture_size size, now;
+    uint8_t out[3 * PIXELS];
+    size_t whole = picture_files[_i].size;
+    ck_ok(rm_picture_size_of(picture_files[_i].data, whole, "x", &size));
+    for (size_t n = 0; n + 2 < whole; n++) {
+        remat_status status = rm_picture_size_of(picture_files[_i].data, n, "x", &now);
+        if (!status) status = rm_picture_decode(picture_files[_i].data, n, "x", 3, &size, out);
+        ck_assert_msg(status == REMAT_IO, "%s cut at %zu of %zu: status %d", picture_files[_i].name, n, whole, status);
+    }
+    size.width++;
+    ck_fails(rm_picture_decode(picture_files[_i].data, whole, "x", 3, &size, out), REMAT_IO, "another picture");
+}
+END_TEST
+
+static void put(const char *name, int file, size_t cut) {
+    make_file(name, picture_files[file].data, picture_files[file].size - cut);
+}
+
+/* Classes by name, files by name in each. */
+static const char *make_folder(void) {
+    mkdir(in_scratch("f"), 0700);
+    mkdir(in_scratch("f/b"), 0700);
+    mkdir(in_scratch("f/a"), 0700);
+    mkdir(in_scratch("f/empty"), 0700);
+    put("f/b/1.JPEG", 0, 0);
+    put("f/b/0.png", 4, 0);
+    put("f/a/z.jpg", 2, 0);
+    make_file("f/a/notes.txt", "no picture", 10);
+    return in_scratch("f");
+}
+
+START_TEST(classes_are_folders) {
+    rm_data_source source = {.data = make_folder(), .pictures = true, .image_size = PICTURE_HEIGHT, .threads = 2};
+    rm_dataset *d, *again;
+    int32_t label[3];
+    static float x[3][3 * 25];
+    uint32_t crc[2];
+    ck_ok(rm_dataset_open("classify", &source, &d));
+    ck_assert(d->count == 3 && d->shape.classes == 3 && d->shape.channels == 3 && d->shape.height == PICTURE_HEIGHT);
+    for (int i = 0; i < 3; i++) ck_ok(d->fill(d, i, 0, 1, x[i], &label[i]));
+    ck_assert(label[0] == 0 && label[1] == 1 && label[2] == 1);
+    for (int c = 0; c < 3; c++) /* of 0.png the middle five columns */
+        for (int k = 0; k < 25; k++)
+            ck_assert(x[1][c * 25 + k] ==
+                      (float)(picture_files[4].rgb[(k / 5 * PICTURE_WIDTH + k % 5 + 1) * 3 + c] / 255.0));
+    ck_ok(rm_dataset_checksum(d, &crc[0]));
+    put("f/b/2.png", 5, 0);
+    ck_ok(rm_dataset_open("classify", &source, &again));
+    ck_ok(rm_dataset_checksum(again, &crc[1]));
+    ck_assert(again->count == 4 && crc[0] != crc[1]);
+    rm_dataset_close(d);
+    rm_dataset_close(again);
+    source.classes = 4;
+    ck_fails(rm_dataset_open("classify", &source, &d), REMAT_INVALID, "has 3 folders, and there are 4 classes");
+    source.unlabelled = true;
+    ck_ok(rm_dataset_open("classify", &source, &d));
+    ck_assert_int_eq(d->shape.classes, 4);
+    rm_dataset_close(d);
+    source.classes = 0, source.unlabelled = false;
+    source.image_size = 0;
+    ck_fails(rm_dataset_open("classify", &source, &d), REMAT_INVALID, "--image-size=S");
+    source.image_size = 8, source.labels = "l";
+    ck_fails(rm_dataset_open("classify", &source, &d), REMAT_INVALID, "leave --labels out");
+    source.labels = NULL, source.channels = 2;
+    ck_fails(rm_dataset_open("classify", &source, &d), REMAT_INVALID, "or 1 (grey)");
+    source.data = scratch(), source.channels = 0;
+    unlink(in_scratch("f/a/z.jpg"));
+    ck_fails(rm_dataset_open("classify", &source, &d), REMAT_INVALID, "as ImageNet does");
+}
+END_TEST
+
+/* By its header when the folder is opened, by its body when it is read; skipped, as if it were not there. */
+START_TEST(damaged_files) {
+    rm_data_source source = {.data = make_folder(), .pictures = true, .image_size = 4};
+    rm_dataset *d;
+    float x[48];
+    int32_t label;
+    put("f/a/cut.png", 4, 30);
+    ck_ok(rm_dataset_open("classify", &source, &d));
+    ck_fails(d->fill(d, 0, 0, 1, x, &label), REMAT_IO, "f/a/cut.png is damaged: it is cut short");
+    ck_ok(d->fill(d, 1, 0, 1, x, &label));
+    rm_dataset_close(d);
+    make_file("f/b/text.png", "not a picture at all", 20);
+    ck_fails(rm_dataset_open("classify", &source, &d), REMAT_IO, "f/b/text.png is neither a JPEG nor a PNG file");
+    source.skip_broken = true;
+    ck_ok(rm_dataset_open("classify", &source, &d));
+    ck_assert_int_eq(d->count, 3);
+    for (int i = 0; i < 3; i++) ck_ok(d->fill(d, i, 0, 1, x, &label));
+    rm_dataset_close(d);
+}
+END_TEST
+
+/* A file that changes while the run goes on is noticed, whatever it has become. */
+START_TEST(files_that_change) {
+    rm_data_source source = {.data = make_folder(), .pictures = true, .image_size = 4};
+    rm_dataset *d;
+    float x[48];
+    int32_t label;
+    ck_ok(rm_dataset_open("classify", &source, &d));
+    put("f/a/z.jpg", 4, 0);
+    ck_fails(d->fill(d, 0, 0, 1, x, &label), REMAT_IO, "f/a/z.jpg is another file than when the run began");
+    ck_assert_uint_gt(d->held_bytes, 1 << 20); /* decoders, as they may need it */
+    rm_dataset_close(d);
+}
+END_TEST
+
+int main(void) {
+    TCase *tests = tcase_create("folder");
+    if (!has(rm_jpeg_library()) || !has(rm_png_library())) {
+        printf("skipped: JPEG is %s, PNG %s\n", rm_jpeg_library(), rm_png_library());
+        return 77;
+    }
+    tcase_add_loop_test(tests, decoders_read_what_pillow_reads, 0, PICTURE_FILES);
+    tcase_add_loop_test(tests, files_that_are_cut_short_are_refused, 0, PICTURE_FILES);
+    tcase_add_test(tests, classes_are_folders);
+    tcase_add_test(tests, damaged_files);
+    tcase_add_test(tests, files_that_change);
+    return run_suite("folder", tests);
+}

@@ -1,0 +1,320 @@
+/* test_pictures.c: pictures as data: what each kind of file means, what is done to a picture before a model reads it, and that this is a
+ * function of (seed, epoch, sample) alone. */
+#include "train/data/album.h"
+#include "train/data/framing.h"
+#include "train/data/loader.h"
+
+#include "memory/host.h"
+#include "tests/train/train_test.h"
+
+#include <math.h>
+#include <sys/stat.h>
+
+static rm_dataset *open_ok(rm_data_source source) {
+    rm_dataset *dataset;
+    source.pictures = true;
+    ck_ok(rm_dataset_open("classify", &source, &dataset));
+    return dataset;
+}
+static void open_fails(rm_data_source source, remat_status status, const char *part) {
+    rm_dataset *dataset;
+    source.pictures = true;
+    ck_fails(rm_dataset_open("classify", &source, &dataset), status, part);
+    ck_assert_ptr_null(dataset);
+}
+
+/* A .npy file in C order. */
+static const char *make_npy(const char *name, const char *descr, const char *shape, const void *data, size_t bytes) {
+    uint8_t file[128 + 2048] = "\x93NUMPY\1\0\x76\0";
+    ck_assert_uint_le(bytes, 2048);
+    int n = snprintf((char *)file + 10, 118, "{'descr': '%s', 'fortran_order': False, 'shape': %s, }", descr, shape);
+    memset(file + 10 + n, ' ', (size_t)(118 - n));
+    memcpy(file + 128, data, bytes);
+    return make_file(name, file, 128 + bytes);
+}
+
+/* ---- Kinds of files ---------------------------------------------------------------------------------------------- */
+
+static const uint8_t bytes[48] = {0,  51, 102, 153, 204, 255, 5,  6,  7,   8,   9,   10,  11,  12,  13, 14,
+                                  15, 16, 17,  18,  19,  20,  21, 22, 100, 101, 102, 103, 104, 105, 25, 26,
+                                  27, 28, 29,  30,  31,  32,  33, 34, 35,  36,  37,  38,  39,  40,  41, 42};
+static const uint8_t idx_labels[] = {0, 0, 8, 1, 0, 0, 0, 2, 4, 9};
+
+/* Sample 1 of 2, in column 1 of 3, and what lies there. */
+static const float *second(rm_dataset *d, int32_t *label) {
+    static float x[3 * 64];
+    int32_t target[3];
+    ck_ok(d->fill(d, 1, 1, 3, x, target));
+    *label = target[1];
+    return x + d->shape.features;
+}
+
+/* Where the numbers of picture 1, channel c, row y, column x lie in the file's bytes. */
+typedef int place(int c, int y, int x);
+static int in_planes(int c, int y, int x) { return 24 + c * 8 + y * 2 + x; } /* (2,3,4,2) */
+static int alone(int c, int y, int x) { return 24 + c * 0 + y * 4 + x; }     /* (2,6,4) */
+static int ambiguous(int c, int y, int x) { return 24 + c * 8 + y * 4 + x; } /* (2,3,2,4): as PyTorch has it */
+
+START_TEST(axes_of_arrays) {
+    static const struct {
+        const char *shape;
+        int64_t C, H, W;
+        place *at;
+    } cases[] = {{"(2, 3, 4, 2)", 3, 4, 2, in_planes},
+                 {"(2, 6, 4)", 1, 6, 4, alone},
+                 {"(2, 3, 2, 4)", 3, 2, 4, ambiguous},
+                 {"(2, 6, 4, 1)", 1, 6, 4, alone},
+                 {"(2, 1, 6, 4)", 1, 6, 4, alone}};
+    const char *labels = make_file("l", idx_labels, sizeof idx_labels);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rm_dataset *d =
+            open_ok((rm_data_source){.data = make_npy("x.npy", "|u1", cases[i].shape, bytes, 48), .labels = labels});
+        const rm_data_shape *s = &d->shape;
+        ck_assert_msg(s->channels == cases[i].C && s->height == cases[i].H && s->width == cases[i].W, "%s",
+                      cases[i].shape);
+        ck_assert(d->count == 2 && s->classes == 10 && s->timesteps == 1 && s->features == 24);
+        int32_t label;
+        const float *x = second(d, &label);
+        ck_assert_int_eq(label, 9);
+        for (int c = 0; c < s->channels; c++)
+            for (int y = 0; y < s->height; y++)
+                for (int k = 0; k < s->width; k++)
+                    ck_assert(x[(c * s->height + y) * s->width + k] == (float)(bytes[cases[i].at(c, y, k)] / 255.0));
+        rm_dataset_close(d);
+    }
+}
+END_TEST
+
+/* (N,H,W,C), where the second axis cannot be channels; floats stay as they are. */
+START_TEST(channels_behind) {
+    float value[30];
+    for (int i = 0; i < 30; i++) value[i] = (float)i / 8;
+    rm_data_source source = {
+        .data = make_npy("x.npy", "<f4", "(1, 5, 2, 3)", value, sizeof value), .unlabelled = true, .classes = 2};
+    rm_dataset *d = open_ok(source);
+    float x[30];
+    int32_t label;
+    ck_assert(d->shape.channels == 3 && d->shape.height == 5 && d->shape.width == 2 && d->shape.classes == 2);
+    ck_ok(d->fill(d, 0, 0, 1, x, &label));
+    for (int c = 0; c < 3; c++)
+        for (int p = 0; p < 10; p++) ck_assert(x[c * 10 + p] == value[p * 3 + c]);
+    rm_dataset_close(d);
+    source.channels = 1;
+    open_fails(source, REMAT_INVALID, "pictures of 3 channels, and --channels=1");
+    source.channels = 0;
+    value[7] = NAN;
+    source.data = make_npy("n.npy", "<f4", "(1, 5, 2, 3)", value, sizeof value);
+    open_fails(source, REMAT_INVALID, "picture 0, channel 1, row 1, column 0 is ");
+    source.data = make_npy("two.npy", "<f4", "(5, 6)", value, sizeof value);
+    open_fails(source, REMAT_INVALID, "pictures are (N,H,W), (N,C,H,W) or (N,H,W,C)");
+    source.data = make_npy("x.npy", "|u1", "(2, 6, 4)", bytes, 48);
+    source.unlabelled = false;
+    open_fails(source, REMAT_INVALID, "--labels=FILE");
+}
+END_TEST
+
+/* A CIFAR-10 file of so many pictures, whose bytes count up. */
+static const char *make_cifar(const char *name, int pictures, int first_label) {
+    static uint8_t data[4 * 3073];
+    for (int i = 0; i < pictures * 3073; i++) data[i] = (uint8_t)(i * 7);
+    for (int i = 0; i < pictures; i++) data[i * 3073] = (uint8_t)(first_label + i);
+    return make_file(name, data, (size_t)pictures * 3073);
+}
+
+START_TEST(cifar) {
+    char list[600];
+    static float x[3072];
+    int32_t label;
+    mkdir(in_scratch("c"), 0700);
+    const char *one = make_cifar("c/data_batch_1.bin", 2, 3), *two = make_cifar("c/data_batch_2.bin", 1, 7);
+    make_cifar("c/test_batch.bin", 1, 1);
+    snprintf(list, sizeof list, "%s,%s", one, two);
+    const char *ways[] = {list, in_scratch("c")};
+    for (int i = 0; i < 2; i++) {
+        rm_dataset *d = open_ok((rm_data_source){.data = ways[i]});
+        ck_assert(d->count == 3 && d->shape.channels == 3 && d->shape.height == 32 && d->shape.width == 32 &&
+                  d->shape.classes == 10);
+        ck_ok(d->fill(d, 2, 0, 1, x, &label));
+        ck_assert_int_eq(label, 7);
+        for (int k = 0; k < 3072; k++) ck_assert(x[k] == (float)((uint8_t)((k + 1) * 7) / 255.0));
+        rm_dataset_close(d);
+    }
+    open_fails((rm_data_source){.data = one, .labels = one}, REMAT_INVALID, "has its labels in it: leave --labels out");
+    open_fails((rm_data_source){.data = one, .classes = 9}, REMAT_INVALID, "has 10 classes, and --classes=9");
+    open_fails((rm_data_source){.data = make_cifar("d.bin", 1, 10)}, REMAT_IO, "picture 0 has the label 10");
+    open_fails((rm_data_source){.data = make_file("e.bin", bytes, 48)}, REMAT_IO, "3073 for each picture");
+}
+END_TEST
+
+/* ---- Framing ----------------------------------------------------------------------------------------------------- */
+
+enum { SIDE = 6 };
+
+static rm_array picture_of(const uint8_t *data, int64_t height, int64_t width) {
+    return (rm_array){
+        .kind = 'u', .bytes = 1, .rank = 3, .dim = {1, height, width, 1}, .stride = {0, width, 1, 0}, .item = data};
+}
+
+static void frame(const rm_framing *f, const rm_array *picture, const char *normalize, float *out) {
+    float line[64];
+    rm_normalize n;
+    ck_ok(rm_normalize_parse(normalize, 1, &n));
+    rm_framing_apply(f, picture, 1, &n, line, out);
+}
+
+START_TEST(a_crop_is_a_window_of_the_padded_picture) {
+    static uint8_t data[SIDE * SIDE];
+    rm_augment augment;
+    int flipped = 0, moved[5] = {0};
+    for (int i = 0; i < SIDE * SIDE; i++) data[i] = (uint8_t)(i + 1);
+    rm_array picture = picture_of(data, SIDE, SIDE);
+    ck_ok(rm_augment_parse("crop:2,flip", &augment));
+    for (int64_t sample = 0; sample < 400; sample++) {
+        float out[SIDE * SIDE];
+        rm_framing f = rm_framing_drawn(&augment, 1, 0, sample, SIDE, SIDE, SIDE, SIDE);
+        ck_assert(f.down >= -2 && f.down <= 2 && f.right >= -2 && f.right <= 2);
+        frame(&f, &picture, NULL, out);
+        for (int y = 0; y < SIDE; y++)
+            for (int x = 0; x < SIDE; x++) {
+                int64_t row = y + f.down, column = (f.flip ? SIDE - 1 - x : x) + f.right;
+                bool inside = row >= 0 && row < SIDE && column >= 0 && column < SIDE;
+                ck_assert(out[y * SIDE + x] == (inside ? (float)data[row * SIDE + column] : 0));
+            }
+        flipped += f.flip;
+        moved[f.right + 2]++;
+    }
+    ck_assert(flipped > 150 && flipped < 250);
+    for (int i = 0; i < 5; i++) ck_assert(moved[i] > 40 && moved[i] < 120);
+}
+END_TEST
+
+/* Each of the three alone decides. */
+START_TEST(what_is_drawn_depends_on_seed_epoch_and_sample) {
+    const rm_augment augment = {.resized_crop = true};
+    int same = 0;
+    for (int i = 0; i < 100; i++) {
+        rm_framing a = rm_framing_drawn(&augment, 1, 2, i, 300, 200, 64, 64);
+        rm_framing b = rm_framing_drawn(&augment, 1, 2, i, 300, 200, 64, 64);
+        ck_assert(!memcmp(&a, &b, sizeof a));
+        for (int other = 0; other < 3; other++) {
+            b = rm_framing_drawn(&augment, 1 + (other == 0), 2 + (other == 1), i + (other == 2), 300, 200, 64, 64);
+            same += a.top == b.top && a.left == b.left && a.box_width == b.box_width;
+        }
+        double area = a.box_height * a.box_width / (300.0 * 200), ratio = a.box_width / a.box_height;
+        ck_assert(area > 0.075 && area < 1.01 && ratio > 0.73 && ratio < 1.36);
+        ck_assert(a.top >= 0 && a.left >= 0 && a.top + a.box_height <= 300 && a.left + a.box_width <= 200);
+    }
+    ck_assert_int_le(same, 3);
+}
+END_TEST
+
+/* Pillow's numbers: Image.fromarray(floats).resize((4, 6), BILINEAR), and of that the middle 4 rows. */
+START_TEST(resizing_is_pillows) {
+    static uint8_t data[15 * 10];
+    for (int i = 0; i < 15 * 10; i++) data[i] = (uint8_t)(i * i % 251);
+    rm_array picture = picture_of(data, 15, 10);
+    rm_framing plain = rm_framing_plain(15, 10, 4, 4);
+    float out[16];
+    static const float resized[16] = {140.4891f, 106.0464f, 123.752f,  114.9291f, 130.0655f, 122.12f,
+                                      121.856f,  156.1055f, 128.0818f, 118.336f,  132.624f,  118.4327f,
+                                      118.9873f, 132.3616f, 144.744f,  107.0873f};
+    ck_assert(plain.top == 2.5 && plain.left == 0 && plain.box_width == 10);
+    frame(&plain, &picture, NULL, out);
+    for (int i = 0; i < 16; i++)
+        ck_assert_msg(fabsf(out[i] - resized[i]) < 1e-3f, "%d: %g, not %g", i, out[i], resized[i]);
+    rm_framing same = rm_framing_plain(15, 10, 15, 10);
+    float copy[150];
+    frame(&same, &picture, "1:2", copy);
+    for (int i = 0; i < 150; i++) ck_assert(copy[i] == ((float)data[i] - 1) / 2);
+}
+END_TEST
+
+START_TEST(flags_that_make_no_sense) {
+    rm_augment a;
+    rm_normalize n;
+    ck_fails(rm_augment_parse("crop", &a), REMAT_INVALID, "there is no 'crop'");
+    ck_fails(rm_augment_parse("crop:0", &a), REMAT_INVALID, "there is no 'crop:0'");
+    ck_fails(rm_augment_parse("flip,turn", &a), REMAT_INVALID, "there is no 'turn'");
+    ck_fails(rm_augment_parse("crop:2,resized-crop", &a), REMAT_INVALID, "one of the two");
+    ck_ok(rm_augment_parse("none", &a));
+    ck_fails(rm_normalize_parse("0.5", 3, &n), REMAT_INVALID, "MEAN:STD");
+    ck_fails(rm_normalize_parse("0.5:0", 3, &n), REMAT_INVALID, "MEAN:STD");
+    ck_fails(rm_normalize_parse("0:1,0:1", 3, &n), REMAT_INVALID, "2 pairs, and pictures have 3 channels");
+    ck_fails(rm_normalize_parse("0:1,0:1,", 1, &n), REMAT_INVALID, "MEAN:STD");
+    ck_ok(rm_normalize_parse("1:2,3:4,5:6", 3, &n));
+    ck_assert(n.mean[1] == 3 && n.deviation[2] == 6);
+}
+END_TEST
+
+/* ---- Order ------------------------------------------------------------------------------------------------------- */
+
+/* A loader of pictures that are changed, as rank r of W, with so many threads. */
+static void load(rm_dataset *d, int64_t rank, int64_t size, int64_t threads, rm_loader *out) {
+    ck_ok(rm_loader_create(
+        d, &(rm_loader_config){.batch = 4, .shuffle = true, .rank = rank, .size = size, .threads = threads}, out));
+}
+
+/* Any number of threads, ranks and restarts see the same pictures. */
+START_TEST(the_same_pictures_for_all) {
+    uint8_t data[2000];
+    enum { FEATURES = 100, UPDATES = 12 };
+    for (int i = 0; i < 2000; i++) data[i] = (uint8_t)(i * 31);
+    rm_data_source source = {
+        .data = make_npy("x.npy", "|u1", "(20, 10, 10)", data, 2000), .unlabelled = true, .classes = 2};
+    source.augment = "crop:3,flip", source.threads = 3;
+    rm_dataset *one = open_ok(source), *other = open_ok(source);
+    for (int64_t threads = 0; threads < 4; threads++) {
+        rm_loader whole, half;
+        ck_ok(rm_loader_create(one, &(rm_loader_config){.batch = 8, .shuffle = true}, &whole));
+        load(other, 1, 2, threads, &half);
+        for (int i = 0; i < UPDATES; i++) {
+            if (i == UPDATES / 2) ck_ok(rm_loader_seek(&half, half.epoch, half.consumed));
+            ck_ok(rm_loader_next(&whole));
+            ck_ok(rm_loader_next(&half));
+            ck_assert(half.epoch == whole.epoch && half.consumed == whole.consumed && one->epoch == whole.epoch);
+            for (int k = 0; k < 4; k++)
+                ck_assert_msg(!memcmp((float *)half.batch.input + k * FEATURES,
+                                      (float *)whole.batch.input + (2 * k + 1) * FEATURES, FEATURES * sizeof(float)),
+                              "update %d, row %d of rank 1, %d threads", i, k, (int)threads);
+        }
+        ck_assert_int_ge(whole.epoch, 2);
+        rm_loader_free(&whole);
+        rm_loader_free(&half);
+    }
+    rm_dataset_close(one);
+    rm_dataset_close(other);
+}
+END_TEST
+
+/* One epoch's pictures are not the next one's. */
+START_TEST(every_epoch_anew) {
+    float first[24], second_time[24];
+    int32_t label;
+    rm_data_source source = {
+        .data = make_npy("x.npy", "|u1", "(2, 6, 4)", bytes, 48), .unlabelled = true, .classes = 2};
+    source.augment = "crop:2";
+    rm_dataset *d = open_ok(source);
+    int changed = 0;
+    for (d->epoch = 0; d->epoch < 8; d->epoch++) {
+        ck_ok(d->fill(d, 0, 0, 1, second_time, &label));
+        changed += d->epoch && memcmp(first, second_time, sizeof first);
+        memcpy(first, second_time, sizeof first);
+    }
+    ck_assert_int_ge(changed, 5);
+    rm_dataset_close(d);
+}
+END_TEST
+
+int main(void) {
+    TCase *tests = tcase_create("pictures");
+    tcase_add_test(tests, axes_of_arrays);
+    tcase_add_test(tests, channels_behind);
+    tcase_add_test(tests, cifar);
+    tcase_add_test(tests, a_crop_is_a_window_of_the_padded_picture);
+    tcase_add_test(tests, what_is_drawn_depends_on_seed_epoch_and_sample);
+    tcase_add_test(tests, resizing_is_pillows);
+    tcase_add_test(tests, flags_that_make_no_sense);
+    tcase_add_test(tests, the_same_pictures_for_all);
+    tcase_add_test(tests, every_epoch_anew);
+    return run_suite("pictures", tests);
+}

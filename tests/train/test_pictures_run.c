@@ -1,0 +1,272 @@
+/* test_pictures_run.c: the program on pictures: a resnet's bits under every plan and split, after a resume, among ranks whose batch norm
+ * shares its statistics; weights with a new head; plans without data. */
+#include "tests/train/train_test.h"
+
+#include <jansson.h>
+#include <math.h>
+
+enum { N = 24, SIDE = 8, MOST_STEPS = 8 };
+
+/* Noise, brighter or darker by class. */
+static void make_data(void) {
+    static uint8_t images[128 + N * 3 * SIDE * SIDE] = "\x93NUMPY\1\0\x76\0";
+    uint8_t labels[8 + N] = {0, 0, 8, 1, 0, 0, 0, N};
+    uint32_t draw = 1;
+    int n = snprintf((char *)images + 10, 118, "{'descr': '|u1', 'fortran_order': False, 'shape': (%d, 3, %d, %d), }",
+                     N, SIDE, SIDE);
+    memset(images + 10 + n, ' ', (size_t)(118 - n));
+    for (int i = 0; i < N * 3 * SIDE * SIDE; i++) {
+        draw = draw * 1664525u + 1013904223u;
+        images[128 + i] = (uint8_t)((draw >> 25) + (i / (3 * SIDE * SIDE) % 3) * 60);
+    }
+    for (int i = 0; i < N; i++) labels[8 + i] = (uint8_t)(i % 3);
+    make_file("x.npy", images, sizeof images);
+    make_file("y", labels, sizeof labels);
+}
+
+/* Flags of any run over them. */
+static const char *data(void) {
+    static char text[600];
+    snprintf(text, sizeof text,
+             "--data=%s --labels=%s --eval-data=%s --eval-labels=%s --threads=1 --batch=4 --normalize=0.5:0.25",
+             in_scratch("x.npy"), in_scratch("y"), in_scratch("x.npy"), in_scratch("y"));
+    return text;
+}
+
+#define RESNET "--model=resnet18 --stem=cifar --optimizer=sgd --momentum=0.9 --lr=0.01 --augment=crop:1,flip "
+
+typedef struct {
+    double loss[MOST_STEPS + 1]; /* by step, from 1 */
+    double evaluated;
+    json_int_t planned, peak;
+    uint8_t *weights; /* the file, at the end */
+    size_t size;
+} outcome;
+
+static outcome read_metrics(const char *path) {
+    outcome out = {.evaluated = NAN};
+    char line[1 << 14];
+    FILE *file = fopen(path, "r");
+    ck_assert_ptr_nonnull(file);
+    while (fgets(line, sizeof line, file)) {
+        json_t *event = json_loads(line, 0, NULL);
+        const char *kind = json_string_value(json_object_get(event, "event"));
+        json_int_t step = json_integer_value(json_object_get(event, "step"));
+        double loss = json_number_value(json_object_get(event, "loss"));
+        if (!strcmp(kind, "step") && step <= MOST_STEPS) out.loss[step] = loss;
+        if (!strcmp(kind, "eval")) out.evaluated = loss;
+        if (!strcmp(kind, "plan")) out.planned = json_integer_value(json_object_get(event, "planned_peak_bytes"));
+        if (!strcmp(kind, "end")) out.peak = json_integer_value(json_object_get(event, "arena_peak_bytes"));
+        json_decref(event);
+    }
+    fclose(file);
+    return out;
+}
+
+static void read_weights(const char *path, outcome *out) {
+    FILE *file = fopen(path, "rb");
+    ck_assert_msg(file != NULL, "there is no %s", path);
+    fseek(file, 0, SEEK_END);
+    out->size = (size_t)ftell(file);
+    rewind(file);
+    out->weights = malloc(out->size);
+    ck_assert_uint_eq(fread(out->weights, 1, out->size, file), out->size);
+    fclose(file);
+}
+
+/* Trains up to step `steps`; states, and the weights at the end, are kept in `name`. */
+static outcome train(const char *name, int steps, const char *flags) {
+    char weights[80];
+    const char *metrics = in_scratch("metrics.jsonl");
+    unlink(metrics);
+    ck_runs("train %s --steps=%d --save=%s --keep=0 --save-every=4 --metrics=%s", flags, steps, in_scratch(name),
+            metrics);
+    outcome out = read_metrics(metrics);
+    snprintf(weights, sizeof weights, "%s/step-%08d/model.safetensors", name, steps);
+    read_weights(in_scratch(weights), &out);
+    return out;
+}
+
+/* Without keeping anything. */
+static outcome watch(int steps, const char *flags) {
+    const char *metrics = in_scratch("metrics.jsonl");
+    unlink(metrics);
+    ck_runs("train %s --steps=%d --metrics=%s", flags, steps, metrics);
+    return read_metrics(metrics);
+}
+
+static void same(const outcome *a, const outcome *b) {
+    for (int i = 1; i <= MOST_STEPS; i++)
+        ck_assert_msg(!b->loss[i] || a->loss[i] == b->loss[i], "step %d: %.9g, not %.9g", i, b->loss[i], a->loss[i]);
+    ck_assert_msg(a->evaluated == b->evaluated, "evaluated: %.9g, not %.9g", b->evaluated, a->evaluated);
+    ck_assert(a->size == b->size && (!a->size || !memcmp(a->weights, b->weights, a->size)));
+}
+
+static const char *flags(const char *more) {
+    static char text[1024];
+    snprintf(text, sizeof text, RESNET "%s %s", data(), more);
+    return text;
+}
+
+START_TEST(every_plan_has_the_same_bits) {
+    static const char *const plans[] = {"--checkpoint=sqrt", "--checkpoint-segments=7",
+                                        "--checkpoint=lean --loader-threads=2"};
+    make_data();
+    outcome kept = watch(3, flags(""));
+    ck_assert(kept.loss[1] > 0 && kept.loss[3] > 0 && kept.planned == kept.peak);
+    for (int i = 0; i < 3; i++) {
+        outcome other = watch(3, flags(plans[i]));
+        same(&kept, &other);
+        ck_assert_int_eq(other.planned, other.peak);
+    }
+}
+END_TEST
+
+/* Parameters, momentum, running statistics, and what is drawn for each picture. */
+START_TEST(a_resumed_run_goes_on) {
+    char again[400];
+    make_data();
+    outcome whole = train("whole", 6, flags(_i ? "--devices=cpu:2" : ""));
+    snprintf(again, sizeof again, "--resume=%s/step-00000004 %s --loader-threads=2", in_scratch("whole"),
+             _i ? "--devices=cpu:2" : "");
+    outcome part = train("part", 6, again);
+    ck_assert(part.loss[4] == 0 && part.loss[5] > 0);
+    same(&whole, &part);
+    free(whole.weights);
+    free(part.weights);
+}
+END_TEST
+
+/* Two ranks that share statistics are one rank with all samples, to rounding, whatever each recomputes. */
+START_TEST(sync_batchnorm) {
+    char whole[1024];
+    make_data();
+    outcome kept = watch(3, flags("--devices=cpu:2 --sync-batchnorm"));
+    outcome dropped = watch(3, flags("--devices=cpu:2 --sync-batchnorm --checkpoint=sqrt"));
+    same(&kept, &dropped);
+    snprintf(whole, sizeof whole, "%s --batch=8", flags(""));
+    outcome one = watch(3, whole), apart = watch(3, flags("--devices=cpu:2"));
+    for (int i = 1; i <= 3; i++) ck_assert_double_eq_tol(kept.loss[i], one.loss[i], 2e-4 * one.loss[i]);
+    ck_assert_double_eq_tol(kept.evaluated, one.evaluated, 2e-4 * one.evaluated);
+    ck_assert(fabs(apart.loss[1] - one.loss[1]) > 1e-3 * one.loss[1]); /* its own 4 samples' statistics are others */
+    ck_refuses(2, "running statistics of --model=resnet18 are each rank's own", "train %s --steps=1",
+               flags("--deterministic-world=2"));
+}
+END_TEST
+
+/* A new last layer, trained alone: all other parameters stay those of the file. */
+START_TEST(a_new_head) {
+    char line[1024], init[300];
+    make_data();
+    outcome before = train("before", 2, flags("--classes=5"));
+    snprintf(init, sizeof init, "--init=%s/step-00000002/model.safetensors", in_scratch("before"));
+    snprintf(line, sizeof line, "%s %s --classes=3 --init-head=new --train-only=fc.", flags(""), init);
+    outcome after = train("after", 2, line);
+    ck_assert_ptr_nonnull(strstr(program_output, "all but fc.*, which is drawn anew"));
+    json_t *theirs = json_loadb((char *)before.weights + 8, *(uint64_t *)before.weights, 0, NULL), *array;
+    json_t *ours = json_loadb((char *)after.weights + 8, *(uint64_t *)after.weights, 0, NULL);
+    const char *name;
+    int compared = 0, changed = 0;
+    json_object_foreach(ours, name, array) {
+        json_t *at = json_object_get(array, "data_offsets"),
+               *other = json_object_get(json_object_get(theirs, name), "data_offsets");
+        size_t begin = (size_t)json_integer_value(json_array_get(at, 0)),
+               end = (size_t)json_integer_value(json_array_get(at, 1));
+        if (!at || !strncmp(name, "fc.", 3)) continue;
+        bool alike =
+            !memcmp(after.weights + 8 + *(uint64_t *)after.weights + begin,
+                    before.weights + 8 + *(uint64_t *)before.weights + json_integer_value(json_array_get(other, 0)),
+                    end - begin);
+        bool statistic = strstr(name, "running_");
+        ck_assert_msg(alike != statistic, "%s: %s", name, alike ? "has not moved" : "has moved");
+        compared++, changed += statistic;
+    }
+    ck_assert(compared == 60 + 40 && changed == 40);
+    json_decref(ours);
+    json_decref(theirs);
+    free(before.weights), free(after.weights);
+    snprintf(line, sizeof line, "%s %s --classes=3", flags(""), init);
+    ck_refuses(2, "or --init-head=new", "train %s --steps=1", line);
+    ck_refuses(2, "--init-head has no effect without --init", "train %s --steps=1 --init-head=new", flags(""));
+}
+END_TEST
+
+static json_int_t planned(const char *line, const char *name) {
+    ck_runs("plan %s --json", line);
+    json_t *plan = json_loads(program_output, 0, NULL);
+    json_int_t bytes = json_integer_value(json_object_get(plan, name));
+    json_decref(plan);
+    return bytes;
+}
+
+/* torchvision's resnet50 has 25,557,032 parameters; ends of buckets fill up. What is planned from flags is what data give. */
+START_TEST(plans_need_no_data) {
+    char line[1024];
+    make_data();
+    json_int_t bytes = planned("--model=resnet50 --image-size=224 --channels=3 --classes=1000 --batch=32 --device=null",
+                               "params_bytes");
+    ck_assert(bytes >= 4 * 25557032 && bytes < 4 * 25557032 + 4096);
+    snprintf(line, sizeof line, "%s --device=null", flags("--image-size=8"));
+    const char *without = "--model=resnet18 --stem=cifar --optimizer=sgd --momentum=0.9 --threads=1 --batch=4 "
+                          "--image-size=8 --classes=3 --device=null";
+    ck_assert_int_eq(planned(line, "planned_peak_bytes"), planned(without, "planned_peak_bytes"));
+    ck_runs("plan %s --checkpoint-segments=3", without);
+    ck_assert_ptr_nonnull(strstr(program_output, " layers "));
+    ck_assert_ptr_nonnull(strstr(program_output, " conv1 .. "));
+    ck_assert_ptr_nonnull(strstr(program_output, " .. fc "));
+    ck_runs("plan %s --json", without);
+    ck_assert_ptr_nonnull(strstr(program_output, "\"layer\": \"layer3.0.downsample.0\""));
+    ck_refuses(2, "say --image-size=S, --classes=N", "plan --model=cnn");
+    ck_refuses(2, "4 x 4 pixels or more", "plan --model=cnn --image-size=3 --classes=2");
+}
+END_TEST
+
+START_TEST(evaluations_tell_more) {
+    make_data();
+    outcome run = train("cnn", 4, flags("--model=cnn --stem=imagenet --loader-threads=2 --classes=6"));
+    free(run.weights);
+    ck_runs("eval --resume=%s --data=%s --labels=%s --json", in_scratch("cnn"), in_scratch("x.npy"), in_scratch("y"));
+    json_t *event = json_loads(program_output, 0, NULL), *rows = json_object_get(event, "confusion");
+    double right = 0, all = 0;
+    ck_assert(json_array_size(rows) == 6 && json_number_value(json_object_get(event, "loss")) == run.evaluated);
+    for (size_t i = 0; i < 6; i++)
+        for (size_t k = 0; k < 6; k++) {
+            double n = json_number_value(json_array_get(json_array_get(rows, i), k));
+            all += n;
+            right += i == k ? n : 0;
+            ck_assert(i < 3 || n == 0);
+        }
+    ck_assert(all == N && fabs(right / N - json_number_value(json_object_get(event, "accuracy"))) < 1e-9);
+    ck_assert(json_number_value(json_object_get(event, "top5_accuracy")) >= right / N);
+    json_decref(event);
+    ck_refuses(2, "--normalize=0:1 does not agree", "eval --resume=%s --data=%s --labels=%s --normalize=0:1",
+               in_scratch("cnn"), in_scratch("x.npy"), in_scratch("y"));
+}
+END_TEST
+
+START_TEST(flags_of_pictures) {
+    make_data();
+    ck_refuses(2, "--augment has no effect with --model=lstm", "train --data=%s --augment=flip", in_scratch("x.npy"));
+    ck_refuses(2, "--model=cnn tells what pictures show, and --task=lm", "train --model=cnn --task=lm --data=%s",
+               in_scratch("x.npy"));
+    ck_refuses(2, "--stem has no effect with --model=cnn", "train --model=cnn --stem=cifar --data=%s",
+               in_scratch("x.npy"));
+    ck_refuses(2, "there is no 'turn'", "train %s", flags("--augment=turn"));
+    char line[1024];
+    snprintf(line, sizeof line, "%s --image-size=9", flags("--steps=1"));
+    ck_runs("train %s", line);
+    ck_assert_ptr_nonnull(strstr(program_output, "24 samples of 3 x 9 x 9, 3 classes"));
+}
+END_TEST
+
+int main(void) {
+    TCase *tests = tcase_create("pictures_run");
+    tcase_add_test(tests, every_plan_has_the_same_bits);
+    tcase_add_loop_test(tests, a_resumed_run_goes_on, 0, 2);
+    tcase_add_test(tests, sync_batchnorm);
+    tcase_add_test(tests, a_new_head);
+    tcase_add_test(tests, plans_need_no_data);
+    tcase_add_test(tests, evaluations_tell_more);
+    tcase_add_test(tests, flags_of_pictures);
+    return run_suite("pictures_run", tests);
+}
