@@ -129,7 +129,7 @@ START_TEST(what_they_do_not_have_is_refused) {
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         rm_model_spec spec = wrong[i].spec;
         rm_model model;
-        spec.layers = 1, spec.hidden = H, spec.data = rm_text_shape(T);
+        spec.layers = 1, spec.hidden = H, spec.data = rm_text_shape(T, 0);
         ck_assert_int_eq(rm_model_build(&spec, B, true, &model), REMAT_INVALID);
         ck_assert_msg(strstr(remat_last_error(), wrong[i].says), "%s", remat_last_error());
         rm_model_free(&model);

@@ -66,6 +66,8 @@ static remat_status sample(sampling *s, rm_options *o) {
     if (o->resume) TRY(rm_setup_resume(o, RM_SAMPLE, s->state, &s->point));
     REQUIRE(!strcmp(o->task, "lm"), INVALID, "only a model of --task=lm can write text; this one is of --task=%s",
             o->task);
+    REQUIRE(!o->vocab, INVALID, "a model of --vocab=%lld knows tokens, which `remat sample` has no letters for: it writes bytes",
+            (long long)o->vocab);
     REQUIRE(strcmp(o->device, "null"), INVALID, "--device=null computes nothing, so it has nothing to write: use cpu");
     bool stateful = rm_model_has_states(o->model);
     o->seq_len = stateful ? 1 : o->positions;

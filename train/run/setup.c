@@ -58,6 +58,7 @@ rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
                             .threads = o->loader_threads,
                             .skip_broken = o->skip_broken,
                             .timesteps = o->seq_len,
+                            .vocab = o->vocab,
                             .classes = o->classes,
                             .samples = held_out && o->samples > 1000 ? 1000 : o->samples,
                             .seed = o->seed,
@@ -82,7 +83,7 @@ static remat_status shape_without_data(const rm_options *o, rm_data_shape *out) 
     if (!strcmp(o->task, "copy")) return rm_copy_shape(o->seq_len, out);
     if (rm_model_takes_pictures(o->model)) return picture_without_data(o, out);
     REQUIRE(!strcmp(o->task, "lm"), INVALID, "--task=%s needs --data=FILE and --labels=FILE", o->task);
-    *out = rm_text_shape(o->seq_len);
+    *out = rm_text_shape(o->seq_len, o->vocab);
     return REMAT_OK;
 }
 
