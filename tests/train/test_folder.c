@@ -55,6 +55,9 @@ static void put(const char *name, int file, size_t cut) {
 
 /* Classes by name, files by name in each. */
 static const char *make_folder(void) {
+    char command[300];
+    snprintf(command, sizeof command, "rm -rf %s", in_scratch("f"));
+    ck_assert_int_eq(system(command), 0);
     mkdir(in_scratch("f"), 0700);
     mkdir(in_scratch("f/b"), 0700);
     mkdir(in_scratch("f/a"), 0700);

@@ -195,7 +195,7 @@ START_TEST(what_is_drawn_depends_on_seed_epoch_and_sample) {
     for (int i = 0; i < 100; i++) {
         rm_framing a = rm_framing_drawn(&augment, 1, 2, i, 300, 200, 64, 64);
         rm_framing b = rm_framing_drawn(&augment, 1, 2, i, 300, 200, 64, 64);
-        ck_assert(!memcmp(&a, &b, sizeof a));
+        ck_assert(a.top == b.top && a.left == b.left && a.box_height == b.box_height && a.box_width == b.box_width);
         for (int other = 0; other < 3; other++) {
             b = rm_framing_drawn(&augment, 1 + (other == 0), 2 + (other == 1), i + (other == 2), 300, 200, 64, 64);
             same += a.top == b.top && a.left == b.left && a.box_width == b.box_width;
