@@ -75,6 +75,7 @@ static remat_value u_net(net *n) {
     return head(n, y, C, input(n, "target", 0));
 }
 
+/* Over the channels of x: C of them. */
 static remat_value normalised(net *n, remat_value x) {
     const int64_t dim[] = {C};
     char name[32];
@@ -132,6 +133,30 @@ static remat_value captions(net *n) {
     return head(n, y, C, input(n, "target", T));
 }
 
+static remat_value convolved(net *n, remat_value x, int64_t in, const int64_t stride[2]) {
+    const int64_t dim[] = {C, in, 3, 3};
+    char name[32];
+    snprintf(name, sizeof name, "filters.%d", n->n_params++);
+    remat_value w = remat_param(n->graph, name, 4, dim, remat_init_uniform(0.3));
+    return normalised(n, remat_conv2d(n->graph, x, w, REMAT_NONE, stride, (int64_t[]){1, 1}, NULL, 1));
+}
+
+/* A stem with a pool, and four blocks, the last with a stride. */
+static remat_value residual(net *n) {
+    const int64_t two[] = {2, 2}, three[] = {3, 3};
+    remat_graph *g = n->graph;
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 4, (int64_t[]){B, 3, 7, 5});
+    remat_value y =
+        remat_max_pool2d(g, remat_relu(g, convolved(n, x, 3, NULL)), three, (int64_t[]){1, 1}, (int64_t[]){1, 1});
+    for (int block = 0; block < 4; block++) {
+        const int64_t *stride = block == 3 ? two : NULL;
+        remat_value skip = stride ? convolved(n, y, C, stride) : y;
+        remat_value inner = remat_dropout(g, remat_relu(g, convolved(n, y, C, stride)), 0.1);
+        y = remat_relu(g, remat_add(g, convolved(n, inner, C, NULL), skip));
+    }
+    return head(n, remat_mean(g, y, 2), C, input(n, "target", 0));
+}
+
 static const struct {
     const char *name;
     remat_value (*build)(net *);
@@ -148,6 +173,7 @@ static const struct {
     {"batch norms", batch_norms, 10, 10, 9},
     {"batch norm along time", batch_norm_along_time, 4, 14, 3},
     {"transformer", transformer, 5, 20, 9},
+    {"residual", residual, 21, 21, 20},
 };
 enum { NETWORKS = sizeof networks / sizeof *networks, NORMS = 6, TRANSFORMER = 8 };
 
@@ -163,8 +189,10 @@ static remat_config configured(int which) {
     remat_config config = REMAT_CONFIG_INIT;
     config.seed = 7;
     config.threads = 1;
-    bool timed = networks[which].build != u_net && networks[which].build != batch_norms;
-    config.tile = timed ? 4 : 0;
+    remat_value (*by_depth[])(net *) = {u_net, batch_norms, residual};
+    config.tile = 4;
+    for (int i = 0; i < 3; i++)
+        if (networks[which].build == by_depth[i]) config.tile = 0;
     return config;
 }
 
