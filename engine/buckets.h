@@ -22,6 +22,7 @@ typedef struct {
     int32_t bucket;
     int64_t at, count;   /* floats: where it begins, from the section's begin; how many */
     int64_t first, held; /* of its elements, those in this rank's part: all, unless the optimizer is sharded */
+    double lr_factor, weight_decay; /* of its group (groups.c) */
     uint8_t used;        /* the loss depends on it, on some rank, and it is to be trained */
 } rm_parameter;
 

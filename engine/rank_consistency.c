@@ -47,11 +47,17 @@ static void write_optimizer(FILE *out, const remat_session *s) {
     write_number(out, "norm_limit", u->norm_limit);
 }
 
-/* What train_only leaves; and what the loss of no rank depends on. */
+/* What train_only leaves; and what the loss of no rank depends on; and what groups have of their own. */
 static void write_trained(FILE *out, const remat_session *s) {
     const rm_buckets *buckets = &s->chain.at.buckets;
-    for (int32_t i = 0; i < buckets->n_params; i++)
-        if (!buckets->param[i].used) fprintf(out, "%s not trained\n", s->graph->value[buckets->param[i].value].name);
+    for (int32_t i = 0; i < buckets->n_params; i++) {
+        const rm_parameter *p = &buckets->param[i];
+        const char *name = s->graph->value[p->value].name;
+        if (!p->used) fprintf(out, "%s not trained\n", name);
+        if (p->lr_factor != 1) fprintf(out, "%s has the learning rate times %.17g\n", name, p->lr_factor);
+        if (p->weight_decay != s->update.weight_decay)
+            fprintf(out, "%s has a weight_decay of %.17g\n", name, p->weight_decay);
+    }
 }
 
 /* Layers talk in the order of stages, and which have their turn in the backward pass depends on where stages are cut. */

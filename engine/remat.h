@@ -326,6 +326,9 @@ typedef struct {
     bool pairwise;                   /* micro steps and ranks are summed as one balanced tree, so that their product
                                      alone decides the bits; both must be powers of two (docs/distributed.md) */
     const struct remat_ranks *ranks; /* the other ranks of a data-parallel job; copied; NULL: there are none */
+    const char *groups; /* parameters with a rate (a factor of the step's) or a weight decay of their own, by words in their
+                           names; the first group with such a word counts: "bias,norm:weight_decay=0;wte:lr=0.1".
+                           Borrowed during create; NULL: none                                            */
 } remat_config;
 
 /* What a config begins as: device "cpu", precision "fp32", strategy "none", recompute "auto", fold_embedding, PyTorch's beta1,

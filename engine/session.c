@@ -232,6 +232,7 @@ static remat_status create(remat_session *s, const remat_graph *graph, int32_t l
     TRY(rm_graph_copy(graph, &s->graph));
     TRY(cut(s, loss, config));
     TRY(rm_session_choose_trained(s, config->train_only));
+    TRY(rm_session_choose_groups(s, config->groups));
     TRY(rm_session_open_tier(s, config));
     TRY(rm_session_make_plans(s, config));
     TRY(rm_session_settle_tier(s));

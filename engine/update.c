@@ -115,6 +115,8 @@ static held held_of(const remat_session *s, int32_t param) {
 static rm_update update_of(const remat_session *s, int32_t param) {
     rm_update update = s->update;
     int32_t rank = s->graph->value[s->chain.at.buckets.param[param].value].desc.rank;
+    update.lr *= s->chain.at.buckets.param[param].lr_factor;
+    update.weight_decay = s->chain.at.buckets.param[param].weight_decay;
     update.adapt = rank >= 2 || s->adapt_vectors;
     for (int k = 0; k < RM_MAX_OPTIMIZER_SUMS; k++) update.sum[k] = s->sums[param * RM_MAX_OPTIMIZER_SUMS + k];
     return update;

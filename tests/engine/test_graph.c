@@ -270,6 +270,54 @@ START_TEST(only_some_are_trained) {
 }
 END_TEST
 
+/* Plain gradient descent, w - factor lr (g + decay w), by the first group that has a word of the name. */
+START_TEST(groups_have_rates_and_decays_of_their_own) {
+    static const struct {
+        const char *name;
+        double factor, decay;
+    } own[] = {{"embedding.weight", 1, 0.1}, {"w_ih", 0.5, 0.3}, {"w_hh", 0.5, 0.3}, {"head", 2, 0.1}};
+    static const char *const wrong[][2] = {{"", "sets nothing"},
+                                           {"head", "sets nothing"},
+                                           {"head:", "sets nothing"},
+                                           {":lr=1", "no parameter has \"\""},
+                                           {"head,tail:lr=1", "no parameter has \"tail\" in its name"},
+                                           {"head:lr=1;", "sets nothing"},
+                                           {"head:rate=1", "\"rate\" is no setting"},
+                                           {"head:lr", "lr= is not a number"},
+                                           {"head:lr=-1", "lr=-1 is not a number of 0 or more"},
+                                           {"head:lr=1x", "lr=1x is not a number"},
+                                           {"head:lr=nan", "is not a number"}};
+    remat_value loss = language_model();
+    remat_config config = REMAT_CONFIG_INIT;
+    config.optimizer = "sgd";
+    config.weight_decay = 0.1;
+    config.groups = "w_ , w_hh : lr=0.5,weight-decay=0.3; ead,w_h:lr=2";
+    remat_session *s;
+    ck_assert_msg(!remat_session_create(graph, loss, &config, &s), "%s", remat_last_error());
+    float before[4][4 * H * H], after[4 * H * H], gradient[4 * H * H];
+    remat_array array;
+    for (int i = 0; i < 4; i++) {
+        ck_assert(!remat_array_info(s, REMAT_PARAM, i, &array));
+        ck_assert(!remat_read(s, REMAT_PARAM, i, before[i], array.bytes));
+    }
+    feed(s);
+    ck_assert(!remat_step(s, 0.125, NULL));
+    for (int i = 0; i < 4; i++) {
+        ck_assert(!remat_array_info(s, REMAT_PARAM, i, &array));
+        ck_assert_str_eq(array.name, own[i].name);
+        ck_assert(!remat_read(s, REMAT_PARAM, i, after, array.bytes));
+        ck_assert(!remat_read(s, REMAT_GRADIENT, i, gradient, array.bytes));
+        for (uint64_t k = 0; k < array.bytes / 4; k++) {
+            double w = before[i][k], want = w - own[i].factor * 0.125 * (gradient[k] + own[i].decay * w);
+            ck_assert_double_eq_tol(after[k], want, 1e-7);
+        }
+    }
+    remat_session_free(s);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        config.groups = wrong[i][0], expect_refused(loss, config, wrong[i][1]);
+}
+END_TEST
+
 /* The same function by another route: equal up to rounding, and the plan says what it did. */
 START_TEST(folding_changes_rounding_only) {
     remat_value loss = language_model();
@@ -482,6 +530,7 @@ int main(void) {
     tcase_add_loop_test(tests, columns_are_joined_and_taken_apart, 0, 10);
     tcase_add_test(tests, sessions_refuse);
     tcase_add_test(tests, only_some_are_trained);
+    tcase_add_test(tests, groups_have_rates_and_decays_of_their_own);
     tcase_add_test(tests, folding_changes_rounding_only);
     tcase_add_test(tests, folding_is_for_small_vocabularies);
     tcase_add_test(tests, null_device_counts);

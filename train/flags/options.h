@@ -50,7 +50,7 @@ typedef struct {
     double pct_start, div_factor, final_div_factor, threshold;
     double warmup_epochs, end_lr, power, gamma, trust_coefficient, norm_limit, label_smoothing;
     bool momentum_correction, adapt_vectors, decay_vectors;
-    char *train_only;
+    char *train_only, *groups;
     /* Memory and machine. */
     char *checkpoint, *device, *precision, *rnn_kernels;
     int64_t checkpoint_segments, tile, threads;

@@ -124,6 +124,8 @@ const rm_option rm_option_table[] = {
     YES("decay-vectors", decay_vectors, FIT, RM_REMEMBERED, "lars, lamb: weight decay for biases and gains too"),
     NUM("norm-limit", norm_limit, FIT, RM_REMEMBERED, "0", 0, 1e30, "lamb: a larger norm of weights counts as this much; 0: no limit"),
     TXT("train-only", train_only, FIT, RM_REMEMBERED, "NAMES", "train these parameters alone, e.g. head. or rnn.,head.bias: beginnings of names"),
+    TXT("groups", groups, FIT, RM_REMEMBERED, "LIST", "parameters with a rate (a factor) or a weight decay of their own, by words in their names:\n"
+        "                                 bias,norm:weight-decay=0;wte:lr=0.1 - the first that fits counts"),
     NUM("label-smoothing", label_smoothing, FIT, RM_REMEMBERED, "0", 0, 1,
         "share of the target that all classes get (PyTorch's); evaluations report the plain loss"),
 

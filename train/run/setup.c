@@ -236,6 +236,7 @@ remat_config rm_setup_training_config(const rm_options *o) {
     c.momentum_correction = o->momentum_correction;
     c.adapt_vectors = o->adapt_vectors;
     c.train_only = o->train_only;
+    c.groups = o->groups;
     c.decay_vectors = o->decay_vectors;
     c.norm_limit = o->norm_limit;
     int64_t calls = rm_setup_micro_steps(o) * rm_setup_windows(o);
@@ -258,17 +259,24 @@ remat_config rm_setup_inference_config(const rm_options *o) {
     return c;
 }
 
-/* The library's name for --train-only is that of a member of remat_config. */
+/* The library names flags by the members of remat_config that they fill. */
+static remat_status by_flags(remat_status status) {
+    static const char *const names[][2] = {{"train_only", "--train-only"}, {"groups", "--groups"}};
+    for (int i = 0; i < 2 && status == REMAT_INVALID; i++) {
+        const char *sentence = remat_last_error(), *at = strstr(sentence, names[i][0]);
+        char copy[1024];
+        if (!at) continue;
+        snprintf(copy, sizeof copy, "%.*s%s%.900s", (int)(at - sentence), sentence, names[i][1],
+                 at + strlen(names[i][0]));
+        return rm_fail(status, "%s", copy);
+    }
+    return status;
+}
+
 remat_status rm_setup_session(const rm_model *model, const remat_config *config, remat_session **out) {
-    static const char name[] = "train_only";
     remat_config with = *config;
     if (model->classes) with.outputs = &model->logits, with.n_outputs = 1;
-    remat_status status = remat_session_create(model->graph, model->loss, &with, out);
-    const char *sentence = remat_last_error(), *at = status == REMAT_INVALID ? strstr(sentence, name) : NULL;
-    if (!at) return status;
-    char copy[1024];
-    snprintf(copy, sizeof copy, "%.*s--train-only%.900s", (int)(at - sentence), sentence, at + strlen(name));
-    return rm_fail(status, "%s", copy);
+    return by_flags(remat_session_create(model->graph, model->loss, &with, out));
 }
 
 double rm_setup_learning_rate(const rm_options *o) {

@@ -169,6 +169,7 @@ typedef struct {
     int micro_steps;
     bool pairwise;
     const struct remat_ranks *ranks;
+    const char *groups;
 } remat_config;
 static inline remat_config remat_config_init(void);
 #define REMAT_CONFIG_INIT (remat_config_init())
