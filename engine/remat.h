@@ -100,7 +100,8 @@ typedef enum { REMAT_WHOLE, REMAT_SEQUENCE } remat_axis;
 typedef enum { REMAT_INIT_ZERO, REMAT_INIT_CONSTANT, REMAT_INIT_NORMAL, REMAT_INIT_UNIFORM } remat_init_kind;
 typedef struct {
     remat_init_kind kind;
-    double scale; /* the constant; the standard deviation; the bound of [-scale, scale]: finite, the last two not below 0 */
+    double
+        scale; /* the constant; the standard deviation; the bound of [-scale, scale]: finite, the last two not below 0 */
 } remat_init;
 remat_init remat_init_of(remat_init_kind, double scale);
 remat_init remat_init_zero(void);
@@ -161,7 +162,8 @@ remat_value remat_rms_norm(remat_graph *, remat_value x, remat_value gain, doubl
  * variance there is the unbiased one). In evaluation by the running ones. gain, bias: (C), parameters. running_mean, running_var:
  * (C), of remat_buffer, which begin at 0 and 1. sync: statistics over the batches of all ranks (SyncBatchNorm). */
 remat_value remat_batch_norm(remat_graph *, remat_value x, remat_value gain /*[b]*/, remat_value bias /*[b]*/,
-                             remat_value running_mean, remat_value running_var, double momentum, double epsilon, bool sync);
+                             remat_value running_mean, remat_value running_var, double momentum, double epsilon,
+                             bool sync);
 /* Scaled dot-product attention, heads side by side along C: y[t] = sum over s of v[s] softmax over s of q[t].k[s] / sqrt(C/heads),
  * causal: over s <= t alone. q, k and v are sequences (T,B,C). Layers q = linear(x, ..) and so on before it are the caller's. */
 remat_value remat_attention(remat_graph *, remat_value q, remat_value k, remat_value v, int64_t heads, bool causal);
@@ -172,11 +174,12 @@ remat_value remat_scale(remat_graph *, remat_value x, double factor);
 remat_value remat_sigmoid(remat_graph *, remat_value x);
 remat_value remat_tanh(remat_graph *, remat_value x);
 remat_value remat_relu(remat_graph *, remat_value x);
-remat_value remat_gelu(remat_graph *, remat_value x);           /* the exact one, x Phi(x), PyTorch's default */
+remat_value remat_gelu(remat_graph *, remat_value x);                 /* the exact one, x Phi(x), PyTorch's default */
 remat_value remat_concat(remat_graph *, const remat_value *x, int n); /* 2 to 4: (..,C1),(..,C2),.. -> (..,C1+C2+..) */
 remat_value remat_slice(remat_graph *, remat_value x, int64_t first, int64_t count); /* (..,C) -> (..,count) */
 /* A value without a time axis, (T,B,..), as a sequence of T timesteps: what is made of it is cut into tiles. So the rows of a batch
- * go through a large head some at a time: reshape (N,C) to (N,1,C), and its targets are a sequence (N,1). */
+ * go through a large head some at a time: reshape (N,C) to (N,1,C), and its targets are a sequence (N,1). x is made of
+ * inputs and parameters without a time axis alone, not of what a sequence has become (its last step, say). */
 remat_value remat_as_sequence(remat_graph *, remat_value x);
 /* The same numbers in another shape; one of dim may be -1, which is what remains. Nothing is copied. A sequence keeps its (T,B), and
  * is given the axes behind them. It cannot be an output or the loss: what it is made of can. */
@@ -193,7 +196,7 @@ remat_value remat_mean_over_time(remat_graph *, remat_value x); /* (T,B,C) -> (B
  * layers in it: linear, layer_norm, dropout, add, mul, scale, sigmoid, tanh, relu, gelu, concat and slice; at most 64. There is one
  * output; remat_concat joins several, and more than two states alike. */
 typedef struct {
-    const char *name;          /* at most 40 bytes: carried states are called NAME.0.h, NAME.0.c */
+    const char *name; /* at most 40 bytes: carried states are called NAME.0.h, NAME.0.c */
     const remat_graph *body;
     const remat_value *inputs; /* the body's leaf for each sequence, and below for each weight: at most 8 in all */
     int n_inputs;
@@ -234,7 +237,8 @@ remat_value remat_huber(remat_graph *, remat_value x, remat_value target, double
  * copied. On the device "cpu" (planned on "null"). */
 typedef struct {
     remat_value value;
-    void *memory; /* as long as the value; there until the session is freed, or remat_lend gives it another; plan_only: NULL */
+    void *
+        memory; /* as long as the value; there until the session is freed, or remat_lend gives it another; plan_only: NULL */
 } remat_lent;
 
 typedef struct {
@@ -268,16 +272,16 @@ typedef struct {
                                 the device's rates. Borrowed                                              */
     double assume_flops, assume_bandwidth; /* device "null": operations and bytes a second of the machine that
                                 is planned for; 0: some                                                   */
-    int64_t tile;         /* timesteps in a tile; 0: from the shapes and the kind of device (docs/plans.md) */
-    bool fold_embedding;  /* rewrite embedding -> recurrent input projection into one table where smaller */
-    bool plan_only;       /* allocate nothing: the plan can be read, nothing can run                      */
-    bool inference;       /* no gradients and no optimizer: only remat_evaluate                           */
-    bool stateful;        /* carried states continue from call to call instead of starting at zero. Where a session
+    int64_t tile;        /* timesteps in a tile; 0: from the shapes and the kind of device (docs/plans.md) */
+    bool fold_embedding; /* rewrite embedding -> recurrent input projection into one table where smaller */
+    bool plan_only;      /* allocate nothing: the plan can be read, nothing can run                      */
+    bool inference;      /* no gradients and no optimizer: only remat_evaluate                           */
+    bool stateful;       /* carried states continue from call to call instead of starting at zero. Where a session
                              trains, remat_evaluate begins with them and leaves them as they are          */
     const remat_value *outputs; /* borrowed during create: values that remat_evaluate keeps whole, for
                                    remat_read(REMAT_OUTPUT); training steps keep what the loss depends on  */
     int n_outputs;
-    int n_differentiated; /* so many outputs, from the first on, are differentiated by gradients that the program
+    int n_differentiated;   /* so many outputs, from the first on, are differentiated by gradients that the program
                              writes: a loss of its own, beside `loss` or in its place (remat_forward); where
                              `inference` is set, none                                                      */
     const remat_lent *lent; /* borrowed during create: inputs and outputs that the arena has no room for */
@@ -300,9 +304,9 @@ typedef struct {
     double norm_limit;            /* lamb: a larger norm of a parameter counts as this much; 0: no limit  */
     const char *train_only;       /* beginnings of names, comma separated: these parameters alone are updated and count
                                      for the norm; the others stay as they are. Borrowed during create; NULL: all */
-    int micro_steps;                 /* parts that the batch of one update comes in, each with a call of
+    int micro_steps;              /* parts that the batch of one update comes in, each with a call of
                                      remat_gradients of its own; 0: 1                                     */
-    bool pairwise;                   /* micro steps and ranks are summed as one balanced tree, so that their product
+    bool pairwise;                /* micro steps and ranks are summed as one balanced tree, so that their product
                                      alone decides the bits; both must be powers of two (docs/distributed.md) */
     const struct remat_ranks *ranks; /* the other ranks of a data-parallel job; copied; NULL: there are none */
 } remat_config;
@@ -433,7 +437,7 @@ static inline remat_status remat_traced_timeline(const remat_session *, remat_li
  * called the session, and only where the comment says; a plan_only or inference session calls none. Of agree, map, unmap,
  * prepare and poll any may be NULL; gather and gathered are for where it shards. */
 typedef struct {
-    int32_t index;               /* from 0 */
+    int32_t index;                 /* from 0 */
     float *parameters, *gradients; /* its `count` of each, in the session's block: device memory, on a GPU. Who writes
                                       parameters here says so: remat_parameters_changed                      */
     int64_t count;
@@ -442,7 +446,8 @@ typedef struct {
 } remat_bucket;
 
 typedef struct remat_ranks {
-    size_t struct_bytes; /* sizeof(remat_ranks), for whoever fills this in; to be set anew in a copy of a library's table */
+    size_t
+        struct_bytes; /* sizeof(remat_ranks), for whoever fills this in; to be set anew in a copy of a library's table */
     void *context;
     int rank, size;
     uint64_t first_bucket_bytes, bucket_bytes; /* 0: 1 MiB, 25 MiB */
@@ -595,7 +600,8 @@ typedef struct {
     int rank;
     int64_t dim[REMAT_MAX_RANK];
     uint64_t bytes; /* of what this session holds: all of it, unless it is sharded */
-    int64_t first, count; /* elements of it that this session holds, in row-major order: 0 and all; OPTIMIZER arrays of a
+    int64_t first,
+        count; /* elements of it that this session holds, in row-major order: 0 and all; OPTIMIZER arrays of a
                              session that shards them: the part of this rank, which may be none */
 } remat_array;
 
@@ -701,8 +707,8 @@ static inline remat_config remat_config_init(void) {
     return config;
 }
 
-remat_status remat_session_create_sized(const remat_graph *, remat_value loss, const remat_config *, size_t config_bytes,
-                                        remat_session **out);
+remat_status remat_session_create_sized(const remat_graph *, remat_value loss, const remat_config *,
+                                        size_t config_bytes, remat_session **out);
 static inline remat_status remat_session_create(const remat_graph *graph, remat_value loss, const remat_config *config,
                                                 remat_session **out) {
     return remat_session_create_sized(graph, loss, config, sizeof(remat_config), out);
@@ -729,18 +735,24 @@ static inline remat_recordings remat_session_recordings(const remat_session *ses
     return recordings;
 }
 
-remat_status remat_plan_pareto_sized(const remat_session *, remat_pareto_point **points, size_t point_bytes, int64_t *count);
-static inline remat_status remat_plan_pareto(const remat_session *session, remat_pareto_point **points, int64_t *count) {
+remat_status remat_plan_pareto_sized(const remat_session *, remat_pareto_point **points, size_t point_bytes,
+                                     int64_t *count);
+static inline remat_status remat_plan_pareto(const remat_session *session, remat_pareto_point **points,
+                                             int64_t *count) {
     return remat_plan_pareto_sized(session, points, sizeof(remat_pareto_point), count);
 }
 
-remat_status remat_plan_timeline_sized(const remat_session *, remat_live_point **points, size_t point_bytes, int64_t *count);
-static inline remat_status remat_plan_timeline(const remat_session *session, remat_live_point **points, int64_t *count) {
+remat_status remat_plan_timeline_sized(const remat_session *, remat_live_point **points, size_t point_bytes,
+                                       int64_t *count);
+static inline remat_status remat_plan_timeline(const remat_session *session, remat_live_point **points,
+                                               int64_t *count) {
     return remat_plan_timeline_sized(session, points, sizeof(remat_live_point), count);
 }
 
-remat_status remat_traced_timeline_sized(const remat_session *, remat_live_point **points, size_t point_bytes, int64_t *count);
-static inline remat_status remat_traced_timeline(const remat_session *session, remat_live_point **points, int64_t *count) {
+remat_status remat_traced_timeline_sized(const remat_session *, remat_live_point **points, size_t point_bytes,
+                                         int64_t *count);
+static inline remat_status remat_traced_timeline(const remat_session *session, remat_live_point **points,
+                                                 int64_t *count) {
     return remat_traced_timeline_sized(session, points, sizeof(remat_live_point), count);
 }
 
@@ -761,7 +773,8 @@ static inline remat_status remat_sampler_create(const remat_sampler_config *conf
     return remat_sampler_create_sized(config, sizeof(remat_sampler_config), out);
 }
 
-remat_status remat_array_info_sized(const remat_session *, remat_kind, int64_t index, remat_array *out, size_t out_bytes);
+remat_status remat_array_info_sized(const remat_session *, remat_kind, int64_t index, remat_array *out,
+                                    size_t out_bytes);
 static inline remat_status remat_array_info(const remat_session *session, remat_kind kind, int64_t index,
                                             remat_array *out) {
     return remat_array_info_sized(session, kind, index, out, sizeof(remat_array));

@@ -41,7 +41,8 @@ typedef enum { REMAT_WHOLE, REMAT_SEQUENCE } remat_axis;
 typedef enum { REMAT_INIT_ZERO, REMAT_INIT_CONSTANT, REMAT_INIT_NORMAL, REMAT_INIT_UNIFORM } remat_init_kind;
 typedef struct {
     remat_init_kind kind;
-    double scale;
+    double
+        scale;
 } remat_init;
 remat_init remat_init_of(remat_init_kind, double scale);
 remat_init remat_init_zero(void);
@@ -72,7 +73,8 @@ remat_value remat_final_state(remat_graph *, remat_value y, int state);
 remat_value remat_layer_norm(remat_graph *, remat_value x, remat_value gain, remat_value bias, double epsilon);
 remat_value remat_rms_norm(remat_graph *, remat_value x, remat_value gain, double epsilon);
 remat_value remat_batch_norm(remat_graph *, remat_value x, remat_value gain , remat_value bias ,
-                             remat_value running_mean, remat_value running_var, double momentum, double epsilon, bool sync);
+                             remat_value running_mean, remat_value running_var, double momentum, double epsilon,
+                             bool sync);
 remat_value remat_attention(remat_graph *, remat_value q, remat_value k, remat_value v, int64_t heads, bool causal);
 remat_value remat_dropout(remat_graph *, remat_value x, double probability);
 remat_value remat_add(remat_graph *, remat_value a, remat_value b);
@@ -112,7 +114,8 @@ remat_value remat_mae(remat_graph *, remat_value x, remat_value target);
 remat_value remat_huber(remat_graph *, remat_value x, remat_value target, double delta);
 typedef struct {
     remat_value value;
-    void *memory;
+    void *
+        memory;
 } remat_lent;
 typedef struct {
     const char *device;
@@ -244,7 +247,8 @@ typedef struct {
     void *ready;
 } remat_bucket;
 typedef struct remat_ranks {
-    size_t struct_bytes;
+    size_t
+        struct_bytes;
     void *context;
     int rank, size;
     uint64_t first_bucket_bytes, bucket_bytes;
@@ -319,7 +323,8 @@ typedef struct {
     int rank;
     int64_t dim[REMAT_MAX_RANK];
     uint64_t bytes;
-    int64_t first, count;
+    int64_t first,
+        count;
 } remat_array;
 int64_t remat_count(const remat_session *, remat_kind);
 static inline remat_status remat_array_info(const remat_session *, remat_kind, int64_t index, remat_array *out);
@@ -365,8 +370,8 @@ static inline remat_config remat_config_init(void) {
     remat_config_init_sized(&config, sizeof config);
     return config;
 }
-remat_status remat_session_create_sized(const remat_graph *, remat_value loss, const remat_config *, size_t config_bytes,
-                                        remat_session **out);
+remat_status remat_session_create_sized(const remat_graph *, remat_value loss, const remat_config *,
+                                        size_t config_bytes, remat_session **out);
 static inline remat_status remat_session_create(const remat_graph *graph, remat_value loss, const remat_config *config,
                                                 remat_session **out) {
     return remat_session_create_sized(graph, loss, config, sizeof(remat_config), out);
@@ -389,16 +394,22 @@ static inline remat_recordings remat_session_recordings(const remat_session *ses
     remat_session_recordings_sized(session, &recordings, sizeof recordings);
     return recordings;
 }
-remat_status remat_plan_pareto_sized(const remat_session *, remat_pareto_point **points, size_t point_bytes, int64_t *count);
-static inline remat_status remat_plan_pareto(const remat_session *session, remat_pareto_point **points, int64_t *count) {
+remat_status remat_plan_pareto_sized(const remat_session *, remat_pareto_point **points, size_t point_bytes,
+                                     int64_t *count);
+static inline remat_status remat_plan_pareto(const remat_session *session, remat_pareto_point **points,
+                                             int64_t *count) {
     return remat_plan_pareto_sized(session, points, sizeof(remat_pareto_point), count);
 }
-remat_status remat_plan_timeline_sized(const remat_session *, remat_live_point **points, size_t point_bytes, int64_t *count);
-static inline remat_status remat_plan_timeline(const remat_session *session, remat_live_point **points, int64_t *count) {
+remat_status remat_plan_timeline_sized(const remat_session *, remat_live_point **points, size_t point_bytes,
+                                       int64_t *count);
+static inline remat_status remat_plan_timeline(const remat_session *session, remat_live_point **points,
+                                               int64_t *count) {
     return remat_plan_timeline_sized(session, points, sizeof(remat_live_point), count);
 }
-remat_status remat_traced_timeline_sized(const remat_session *, remat_live_point **points, size_t point_bytes, int64_t *count);
-static inline remat_status remat_traced_timeline(const remat_session *session, remat_live_point **points, int64_t *count) {
+remat_status remat_traced_timeline_sized(const remat_session *, remat_live_point **points, size_t point_bytes,
+                                         int64_t *count);
+static inline remat_status remat_traced_timeline(const remat_session *session, remat_live_point **points,
+                                                 int64_t *count) {
     return remat_traced_timeline_sized(session, points, sizeof(remat_live_point), count);
 }
 void remat_bucket_info_sized(const remat_session *, int64_t index, remat_bucket *out, size_t out_bytes);
@@ -415,7 +426,8 @@ remat_status remat_sampler_create_sized(const remat_sampler_config *, size_t con
 static inline remat_status remat_sampler_create(const remat_sampler_config *config, remat_sampler **out) {
     return remat_sampler_create_sized(config, sizeof(remat_sampler_config), out);
 }
-remat_status remat_array_info_sized(const remat_session *, remat_kind, int64_t index, remat_array *out, size_t out_bytes);
+remat_status remat_array_info_sized(const remat_session *, remat_kind, int64_t index, remat_array *out,
+                                    size_t out_bytes);
 static inline remat_status remat_array_info(const remat_session *session, remat_kind kind, int64_t index,
                                             remat_array *out) {
     return remat_array_info_sized(session, kind, index, out, sizeof(remat_array));
