@@ -75,25 +75,27 @@ typedef struct {
 
 /* Offsets of everything that stays. Filled by resident.c. */
 typedef struct {
-    rm_where *value;    /* by value id: inputs, parameters, buffers, tables; NOWHERE for the rest */
-    rm_where *gradient; /* by value id: parameters, tables, inputs that ask for it, outputs differentiated from outside */
-    uint64_t *packed;   /* by node: offset of its packed weights; UINT64_MAX: none */
-    rm_where *output;   /* by position in `outputs` */
-    uint64_t fixed, fixed_bytes; /* what every call's `fixed` is; no bytes: NULL */
-    uint64_t *fact, *fact_bytes; /* by node: offset, and of each of its stages; no bytes: none */
-    uint64_t *optimizer_state; /* by value id * RM_MAX_OPTIMIZER_STATE + i */
+    rm_where *value; /* by value id: inputs, parameters, buffers, tables; NOWHERE for the rest */
+    rm_where
+        *gradient;    /* by value id: parameters, tables, inputs that ask for it, outputs differentiated from outside */
+    uint64_t *packed; /* by node: offset of its packed weights; UINT64_MAX: none */
+    bool packs_inputs;              /* some of them are made of inputs, which may be other ones in every pass */
+    rm_where *output;               /* by position in `outputs` */
+    uint64_t fixed, fixed_bytes;    /* what every call's `fixed` is; no bytes: NULL */
+    uint64_t *fact, *fact_bytes;    /* by node: offset, and of each of its stages; no bytes: none */
+    uint64_t *optimizer_state;      /* by value id * RM_MAX_OPTIMIZER_STATE + i */
     uint64_t carried, carried_next; /* stateful sessions: the states between calls */
-    rm_buckets buckets;         /* of the parameters and their gradients */
+    rm_buckets buckets;             /* of the parameters and their gradients */
     /* Parameters and their gradients, laid out alike; both begin on a page and own all of their last page, once the block's
      * first resident byte lies on one. */
     uint64_t parameters_offset, gradients_offset, section_bytes, section_pages_bytes;
     uint64_t table_gradients_offset, table_gradients_bytes; /* and inputs' */
     uint64_t sums_offset; /* pairwise micro steps: n_sums sections of gradients that wait for their other half */
-    uint64_t loss_offset, loss_bytes;           /* one float a stage */
-    uint64_t one_offset;                        /* one float: the loss's own gradient, 1 unless the batch is shared */
-    uint64_t table_scratch;                     /* the prologue's and epilogue's scratch */
-    uint64_t hashes_offset, hashes_bytes;       /* rm_chain_config.hashes: a rm_difference, then 8 bytes a piece */
-    uint64_t bytes;                             /* of everything above */
+    uint64_t loss_offset, loss_bytes;     /* one float a stage */
+    uint64_t one_offset;                  /* one float: the loss's own gradient, 1 unless the batch is shared */
+    uint64_t table_scratch;               /* the prologue's and epilogue's scratch */
+    uint64_t hashes_offset, hashes_bytes; /* rm_chain_config.hashes: a rm_difference, then 8 bytes a piece */
+    uint64_t bytes;                       /* of everything above */
 } rm_residents;
 
 /* ---- Programs ------------------------------------------------------------------------------------------------- */
@@ -103,8 +105,8 @@ typedef enum { RM_DO_FORWARD, RM_DO_BACKWARD, RM_DO_REBUILD, RM_DO_FACT, RM_DO_A
 enum { RM_OPERANDS = 2 * RM_MAX_IN + 4 * RM_MAX_STATE + 4 };
 
 typedef struct {
-    uint8_t what;  /* rm_do. ADD: y += x[0]. COPY: y = x[0]. ZERO: y = 0. A NULL y or x[0] makes these nothing */
-    bool once;     /* for the stage's first forward run in a step alone */
+    uint8_t what; /* rm_do. ADD: y += x[0]. COPY: y = x[0]. ZERO: y = 0. A NULL y or x[0] makes these nothing */
+    bool once;    /* for the stage's first forward run in a step alone */
     int32_t node;
     int64_t count; /* ADD, COPY, ZERO: elements, 4 bytes each */
     union {
@@ -145,12 +147,12 @@ typedef struct {
 
 /* Stages alike in shape and place share a class: all full tiles of a sweep but the last stage are one. */
 typedef struct {
-    int64_t tau;                  /* timesteps; 0: no time, or all of it */
+    int64_t tau; /* timesteps; 0: no time, or all of it */
     int32_t sweep;
-    int32_t first_node, n_nodes;  /* in chain->order */
-    bool first, last;             /* of its sweep; first is known only where that is a class of its own */
+    int32_t first_node, n_nodes; /* in chain->order */
+    bool first, last;            /* of its sweep; first is known only where that is a class of its own */
     rm_program drop, evaluate;
-    int n_options;                /* 0 for inference */
+    int n_options; /* 0 for inference */
     rm_class_option option[RM_MAX_OPTIONS];
     rm_touched reads, keeps, adds, evaluation_reads; /* as in rm_problem; each once */
 } rm_class;
@@ -167,7 +169,7 @@ typedef struct {
     int32_t first_carried, n_carried;
     int32_t first_crossing, n_crossing, n_tail_crossing; /* in chain->crossing: handed on by every stage; by the last */
     int32_t n_gradients, n_tail_gradients;               /* those that have one */
-    bool hands_on;                  /* gradients come back to what the last stage carries: others begin with it */
+    bool hands_on; /* gradients come back to what the last stage carries: others begin with it */
     /* Of the first stage; the others follow in even steps: states, pieces, and pieces of gradients. A stage's pieces are
      * those of what crosses, of what is carried, and, of the last stage, of what it alone hands on; of gradients likewise,
      * but for what the last stage carries, which nothing follows. */
@@ -187,29 +189,30 @@ typedef struct {
  * stage carries. */
 typedef struct {
     int32_t value, sweep;
-    int32_t last_reader; /* the last sweep where its gradient is added to; -1: it has none there */
-    bool trained;        /* training makes it */
-    bool tiled;          /* a piece of every stage of its sweep; else one, of the last */
+    int32_t last_reader;    /* the last sweep where its gradient is added to; -1: it has none there */
+    bool trained;           /* training makes it */
+    bool tiled;             /* a piece of every stage of its sweep; else one, of the last */
     int32_t place, d_place; /* among the stage's pieces, and those of gradients */
 } rm_crossing;
 
 typedef struct rm_chain {
     const remat_graph *graph; /* borrowed */
     uint8_t *role;
-    uint8_t *use;             /* by value id: rm_use */
-    int32_t *order;           /* CHAIN and POST nodes: n_order of them, sweep by sweep */
-    int32_t *sweep_of;        /* by node; -1: none */
+    uint8_t *use;      /* by value id: rm_use */
+    int32_t *order;    /* CHAIN and POST nodes: n_order of them, sweep by sweep */
+    int32_t *sweep_of; /* by node; -1: none */
     int32_t n_order;
-    int64_t timesteps, batch, tile, n_stages; /* the first three: of the first sweep along time; 1, 0, 1 if there is none */
-    bool timed;               /* some sweep is along time */
-    int32_t loss;             /* value id; 0: none */
-    int32_t *outputs;         /* value ids: n_outputs of them, then the loss */
+    int64_t timesteps, batch, tile,
+        n_stages;     /* the first three: of the first sweep along time; 1, 0, 1 if there is none */
+    bool timed;       /* some sweep is along time */
+    int32_t loss;     /* value id; 0: none */
+    int32_t *outputs; /* value ids: n_outputs of them, then the loss */
     int32_t n_outputs, n_differentiated, n_carried; /* outputs: the first so many are differentiated from outside */
     int64_t carried_capacity;
-    rm_carried *carried;      /* sweep by sweep */
+    rm_carried *carried; /* sweep by sweep */
     int32_t n_crossing;
-    rm_crossing *crossing;    /* sweep by sweep */
-    int32_t *cross;           /* by value id: where in `crossing`, or -1 */
+    rm_crossing *crossing; /* sweep by sweep */
+    int32_t *cross;        /* by value id: where in `crossing`, or -1 */
     int32_t n_sweeps;
     rm_sweep *sweep;
     int32_t n_classes;
@@ -220,16 +223,16 @@ typedef struct rm_chain {
 } rm_chain;
 
 typedef struct {
-    int64_t tile;        /* as asked; 0: rm_tile_of */
+    int64_t tile; /* as asked; 0: rm_tile_of */
     int threads, n_differentiated;
     bool inference, stateful;
-    const remat_lent *lent;   /* what lies in the program's memory */
+    const remat_lent *lent; /* what lies in the program's memory */
     int n_lent;
     const remat_ranks *ranks; /* size 1 and no slots where there are none */
-    int gradient_sums;       /* sections of gradients for pairwise micro steps */
-    bool hashes;             /* the device keeps hashes of states (device.h, compare) */
-    bool lean;               /* offer the option "lean" where it saves something */
-    rm_device_kind kernels;  /* the column of the ops' kernel tables that will run */
+    int gradient_sums;        /* sections of gradients for pairwise micro steps */
+    bool hashes;              /* the device keeps hashes of states (device.h, compare) */
+    bool lean;                /* offer the option "lean" where it saves something */
+    rm_device_kind kernels;   /* the column of the ops' kernel tables that will run */
     int optimizer_states;
     rm_rates rates;
 } rm_chain_config;
@@ -250,9 +253,9 @@ char *rm_resident_begin(void *block);
 
 /* The first steps of rm_chain_build, in order. */
 remat_status rm_chain_find_sweeps(rm_chain *chain, const rm_chain_config *config); /* sweeps.c */
-remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config);  /* resident.c */
-remat_status rm_chain_write_programs(rm_chain *chain, const rm_chain_config *); /* program.c  */
-void rm_chain_lay_out_rest(rm_chain *chain, const rm_chain_config *config);     /* resident.c: known after the programs */
+remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config);     /* resident.c */
+remat_status rm_chain_write_programs(rm_chain *chain, const rm_chain_config *);    /* program.c  */
+void rm_chain_lay_out_rest(rm_chain *chain, const rm_chain_config *config); /* resident.c: known after the programs */
 remat_status rm_chain_write_problems(rm_chain *chain, const rm_chain_config *); /* chain_problem.c */
 
 /* A program's time by a device's rates. */
