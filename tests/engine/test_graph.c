@@ -499,6 +499,27 @@ START_TEST(weights_may_be_other_than_parameters) {
 }
 END_TEST
 
+/* Layers along time read it as a weight: it is made before the first of them. */
+START_TEST(an_output_may_be_made_of_parameters_alone) {
+    remat_value x = sequence("x", REMAT_F32, T, B, H), w = remat_scale(graph, matrix("w", H, H), 2);
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_session *s;
+    float data[T * B * H], weight[H * H], output[H * H];
+    config.outputs = &w;
+    config.n_outputs = 1;
+    config.inference = _i == 1;
+    remat_value loss = remat_mse(graph, remat_linear(graph, x, w, REMAT_NONE), x);
+    ck_assert_int_eq(remat_session_create(graph, loss, &config, &s), REMAT_OK);
+    for (int i = 0; i < T * B * H; i++) data[i] = (float)(i % 9) / 9;
+    ck_assert_int_eq(remat_write(s, REMAT_INPUT, 0, data, sizeof data), REMAT_OK);
+    ck_assert_int_eq(_i == 2 ? remat_gradients(s, NULL) : remat_evaluate(s, NULL), REMAT_OK);
+    ck_assert_int_eq(remat_read(s, REMAT_PARAM, 0, weight, sizeof weight), REMAT_OK);
+    ck_assert_int_eq(remat_read(s, REMAT_OUTPUT, 0, output, sizeof output), REMAT_OK);
+    for (int i = 0; i < H * H; i++) ck_assert_float_eq(output[i], 2 * weight[i]);
+    remat_session_free(s);
+}
+END_TEST
+
 /* They are an evaluation's, the last one's. */
 START_TEST(outputs_are_read_after_a_pass) {
     remat_value x = remat_input(graph, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){1, 1});
@@ -547,6 +568,7 @@ int main(void) {
     tcase_add_loop_test(tests, parameters_start_from_numbers, 0, sizeof inits / sizeof *inits);
     tcase_add_test(tests, inputs_are_written_first);
     tcase_add_test(tests, parameters_changed_by_hand);
+    tcase_add_loop_test(tests, an_output_may_be_made_of_parameters_alone, 0, 3);
     tcase_add_loop_test(tests, weights_may_be_other_than_parameters, INPUTS, KINDS);
     tcase_add_test(tests, outputs_are_read_after_a_pass);
     suite_add_tcase(suite, tests);
