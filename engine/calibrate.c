@@ -358,6 +358,25 @@ static remat_status calibrate(remat_session *s, const remat_config *wanted, cons
     return REMAT_OK;
 }
 
+/* Programs are measured on what is lent. A session that only plans may have been given none: it has room for that while it measures. */
+static remat_status make_room(remat_session *s, const remat_config *wanted, char **room) {
+    for (int i = 0; i < wanted->n_lent; i++) {
+        uint64_t bytes = rm_desc_bytes(&s->graph->value[wanted->lent[i].value.id].desc);
+        if (s->runner.lent[i]) continue;
+        room[i] = s->runner.lent[i] = rm_calloc((size_t)bytes, 1);
+        REQUIRE(room[i], MEMORY, "out of memory for measuring what is lent (%llu bytes)", (unsigned long long)bytes);
+    }
+    return REMAT_OK;
+}
+
+static void free_room(remat_session *s, const remat_config *wanted, char **room) {
+    for (int i = 0; i < wanted->n_lent; i++) {
+        if (room[i]) s->runner.lent[i] = NULL;
+        rm_free(room[i]);
+    }
+    rm_free(room);
+}
+
 remat_status rm_session_calibrate(remat_session *s, const remat_config *wanted, uint64_t block_bytes) {
     rm_measure_config config = {.api = s->api,
                                 .device = s->device,
@@ -370,7 +389,11 @@ remat_status rm_session_calibrate(remat_session *s, const remat_config *wanted, 
                                 .block_bytes = block_bytes};
     rm_times known = {0}, covered = {0};
     windows w = {0};
-    remat_status status = calibrate(s, wanted, &config, &known, &covered, &w);
+    char **room = rm_calloc((size_t)wanted->n_lent + 1, sizeof *room);
+    REQUIRE(room, MEMORY, "out of memory for what is lent");
+    remat_status status = make_room(s, wanted, room);
+    if (!status) status = calibrate(s, wanted, &config, &known, &covered, &w);
+    free_room(s, wanted, room);
     rm_times_free(&known);
     rm_times_free(&covered);
     rm_free(w.item);

@@ -78,6 +78,7 @@ typedef struct {
     rm_where *value;    /* by value id: inputs, parameters, buffers, tables; NOWHERE for the rest */
     rm_where *gradient; /* by value id: parameters, tables, inputs that ask for it, outputs differentiated from outside */
     uint64_t *packed;   /* by node: offset of its packed weights; UINT64_MAX: none */
+    bool packs_inputs;        /* some of them are made of inputs, which may be other ones in every pass */
     rm_where *output;   /* by position in `outputs` */
     uint64_t fixed, fixed_bytes; /* what every call's `fixed` is; no bytes: NULL */
     uint64_t *fact, *fact_bytes; /* by node: offset, and of each of its stages; no bytes: none */

@@ -635,8 +635,8 @@ remat_value remat_softmax_cross_entropy_smoothed(remat_graph *graph, remat_value
 remat_value remat_softmax_cross_entropy_weighted(remat_graph *graph, remat_value logits, remat_value targets,
                                                  remat_value class_weights, int64_t ignored, double smoothing) {
     if (!graph || graph->status || !logits.id) return REMAT_NONE;
-    const rm_desc *shape = &graph->value[logits.id].desc;
-    rm_target_weight_attr sum = {rm_desc_last(shape), ignored};
+    bool there = logits.id > 0 && logits.id < graph->n_values; /* else the second layer says so */
+    rm_target_weight_attr sum = {there ? rm_desc_last(&graph->value[logits.id].desc) : 1, ignored};
     rm_cross_entropy_attr attr = {smoothing, 1, ignored};
     remat_value weight = BUILD_WITH(sum, "target_weight", targets.id, class_weights.id);
     return BUILD_WITH(attr, "softmax_cross_entropy", logits.id, targets.id, class_weights.id, weight.id);

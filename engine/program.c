@@ -608,12 +608,24 @@ static remat_status write_class(builder *b) {
 
 /* ---- Tables: once a step -------------------------------------------------------------------------------------- */
 
+/* Outputs that tables are, too. */
+static remat_status hand_out_tables(builder *b) {
+    const rm_chain *chain = b->chain;
+    for (int32_t i = 0; i < chain->n_outputs; i++) {
+        int32_t id = chain->outputs[i];
+        if (chain->role[chain->graph->value[id].node] != RM_ROLE_TABLE) continue;
+        TRY(emit_simple(b, RM_DO_COPY, chain->at.output[i], b->value[id], tile_bytes(b, id)));
+    }
+    return REMAT_OK;
+}
+
 static remat_status write_tables(builder *b) {
     const rm_chain *chain = b->chain;
     b->class = NULL;
     begin(b, &b->chain->prologue);
     for (int32_t n = 0; n < chain->graph->n_nodes; n++)
         if (chain->role[n] == RM_ROLE_TABLE) TRY(emit_forward(b, &chain->graph->node[n], DROPPING));
+    TRY(hand_out_tables(b));
     TRY(finish(b));
     if (b->config->inference) return REMAT_OK;
     begin(b, &b->chain->epilogue); /* tables that save aux run forward again, now keeping it: they are few and small */

@@ -197,7 +197,8 @@ remat_value remat_silu(remat_graph *, remat_value x);           /* x sigmoid(x) 
 remat_value remat_concat(remat_graph *, const remat_value *x, int n); /* 2 to 4: (..,C1),(..,C2),.. -> (..,C1+C2+..) */
 remat_value remat_slice(remat_graph *, remat_value x, int64_t first, int64_t count); /* (..,C) -> (..,count) */
 /* A value without a time axis, (T,B,..), as a sequence of T timesteps: what is made of it is cut into tiles. So the rows of a batch
- * go through a large head some at a time: reshape (N,C) to (N,1,C), and its targets are a sequence (N,1). */
+ * go through a large head some at a time: reshape (N,C) to (N,1,C), and its targets are a sequence (N,1). x is made of
+ * inputs and parameters without a time axis alone, not of what a sequence has become (its last step, say). */
 remat_value remat_as_sequence(remat_graph *, remat_value x);
 /* The same numbers in another shape; one of dim may be -1, which is what remains. Nothing is copied. A sequence keeps its (T,B), and
  * is given the axes behind them. It cannot be an output or the loss: what it is made of can. */

@@ -124,7 +124,24 @@ static void lay_out_sums(rm_chain *chain, const rm_chain_config *config) {
     close_section(chain, "gradient sums", at->sums_offset);
 }
 
-static void lay_out_packed(rm_chain *chain, const rm_chain_config *config) {
+/* They are made before the first stage runs. */
+static remat_status check_packed(rm_chain *chain, int32_t n) {
+    const rm_node *node = &chain->graph->node[n];
+    for (int k = 0; k < node->op->n_in; k++) {
+        const rm_value *value = &chain->graph->value[node->x[k]];
+        if (!(node->op->weights >> k & 1) || !node->x[k]) continue;
+        bool there =
+            value->origin != RM_VALUE_RESULT || (is_table(chain, node->x[k]) && chain->role[n] != RM_ROLE_TABLE);
+        REQUIRE(there, INVALID,
+                "%s: input %d is a weight, which this layer arranges anew before a step, but it is made of data within "
+                "the step; make it of parameters alone",
+                node->op->name, k);
+        chain->at.packs_inputs |= value->origin == RM_VALUE_INPUT;
+    }
+    return REMAT_OK;
+}
+
+static remat_status lay_out_packed(rm_chain *chain, const rm_chain_config *config) {
     uint64_t start = chain->at.bytes;
     for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
         const rm_node *node = &chain->graph->node[n];
@@ -134,9 +151,12 @@ static void lay_out_packed(rm_chain *chain, const rm_chain_config *config) {
         rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
         rm_node_descs(chain->graph, node, 0, x, &y, state);
         uint64_t bytes = on->packed_bytes(x, node->attr, config->threads);
-        if (bytes) chain->at.packed[n] = reserve(&chain->at.bytes, bytes);
+        if (!bytes) continue;
+        TRY(check_packed(chain, n));
+        chain->at.packed[n] = reserve(&chain->at.bytes, bytes);
     }
     close_section(chain, "packed weights", start);
+    return REMAT_OK;
 }
 
 /* What launches of all tiles share (remat_op.h, fixed): as much as the largest node needs, since they take turns. */
@@ -225,7 +245,7 @@ remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config) {
     lay_out_table_gradients(chain, config);
     lay_out_optimizer(chain, config);
     lay_out_sums(chain, config);
-    lay_out_packed(chain, config);
+    TRY(lay_out_packed(chain, config));
     lay_out_fixed(chain, config);
     lay_out_facts(chain);
     lay_out_inputs(chain, config);

@@ -68,6 +68,23 @@ static void find_first_part(const remat_graph *graph, const uint8_t *on, uint8_t
         }
 }
 
+/* What becomes a sequence is there before all stages along time. */
+static remat_status check_sequences(const remat_graph *graph, const uint8_t *on, const uint8_t *role) {
+    for (int32_t n = 0; n < graph->n_nodes; n++) {
+        const rm_node *node = &graph->node[n];
+        for (int i = 0; i < RM_MAX_IN && node->op->time == RM_TIME_BEGIN && role[n] != RM_ROLE_DEAD; i++) {
+            const rm_value *value = &graph->value[node->x[i]];
+            bool made_later = node->x[i] && on[node->x[i]] & ON_A_SEQUENCE && value->origin == RM_VALUE_RESULT &&
+                              role[value->node] != RM_ROLE_TABLE;
+            REQUIRE(!made_later, INVALID,
+                    "%s: its input is made of a sequence, but what becomes a sequence has to be there before layers "
+                    "along time run; make it of inputs and parameters without a time axis",
+                    node->op->name);
+        }
+    }
+    return REMAT_OK;
+}
+
 remat_status rm_roles(const remat_graph *graph, const int32_t *keep, int n_keep, uint8_t *role) {
     uint8_t *live = rm_calloc((size_t)graph->n_values, 2);
     REQUIRE(live, MEMORY, "out of memory for %d values", graph->n_values);
@@ -76,8 +93,9 @@ remat_status rm_roles(const remat_graph *graph, const int32_t *keep, int n_keep,
     mark_origins(graph, on);
     assign(graph, live, role);
     find_first_part(graph, on, role);
+    remat_status status = check_sequences(graph, on, role);
     rm_free(live);
-    return REMAT_OK;
+    return status;
 }
 
 void rm_training_uses(const remat_graph *graph, const uint8_t *role, bool stateful, uint8_t *use) {

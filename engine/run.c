@@ -187,18 +187,18 @@ remat_status rm_run_epilogue(rm_runner *runner) {
     return run_backward(&f, &runner->chain->epilogue, -1, 0);
 }
 
-void rm_run_packing(rm_runner *runner) {
+void rm_run_packing(rm_runner *runner, bool of_tables) {
     const rm_chain *chain = runner->chain;
+    frame f = {.runner = runner, .stage = 0};
     for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
         const rm_node *node = &chain->graph->node[n];
-        if (chain->at.packed[n] == UINT64_MAX) continue;
+        if (chain->at.packed[n] == UINT64_MAX || (chain->role[n] == RM_ROLE_TABLE) != of_tables) continue;
         rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
         rm_node_descs(chain->graph, node, 0, x, &y, state);
         rm_call call = {.attr = node->attr, .t_total = 1};
         for (int k = 0; k < RM_MAX_IN; k++) {
-            const rm_where *where = &chain->at.value[node->x[k]];
             bool weight = node->op->weights >> k & 1;
-            call.x[k] = (rm_tensor){x[k], weight && where->space ? runner->resident + where->offset : NULL};
+            call.x[k] = (rm_tensor){x[k], weight ? resolve(&f, &chain->at.value[node->x[k]]) : NULL};
         }
         runner->api->pack(runner->queue, node->op, &call, runner->resident + chain->at.packed[n]);
     }

@@ -64,8 +64,8 @@ remat_status rm_run_epilogue(rm_runner *runner);
 void rm_run_add(const rm_runner *runner, void *y, void *x, int64_t count);
 void rm_run_scale(const rm_runner *runner, void *y, double factor, int64_t count);
 
-/* Makes every node's packed weights anew. */
-void rm_run_packing(rm_runner *runner);
+/* Makes the packed weights anew: of tables' nodes, before these run; or of all others, which may read tables. */
+void rm_run_packing(rm_runner *runner, bool of_tables);
 
 /* In transfer.c. Gives the tier a SAVE or LOAD, after its buffers were claimed. Waits for what a line of the plan needs; IO
  * when a transfer failed: then none is under way any more. Waits for all that was given. */

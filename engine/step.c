@@ -15,16 +15,18 @@
 
 /* ---- What every pass begins and ends with --------------------------------------------------------------------- */
 
-/* Fresh packed weights if the parameters changed, tables, zeroed loss slots. */
+/* Fresh packed weights if what they are made of changed, tables, zeroed loss slots. */
 static void begin_pass(remat_session *s, bool training) {
     s->runner.training = training;
     s->runner.finished = NULL;
     s->runner.trace = NULL;
     s->ran_forward = false;
-    if (s->packed_is_stale) rm_run_packing(&s->runner);
-    s->packed_is_stale = false;
+    bool pack = s->packed_is_stale || s->chain.at.packs_inputs;
+    if (pack) rm_run_packing(&s->runner, true);
     s->api->fill(s->runner.queue, s->runner.resident + s->chain.at.loss_offset, 0, s->chain.at.loss_bytes);
     rm_run_tables(&s->runner, &s->chain.prologue);
+    if (pack) rm_run_packing(&s->runner, false);
+    s->packed_is_stale = false;
 }
 
 /* The tiles' shares of the loss, added in tile order whatever order the plan made them in. Carried states go on, but not where

@@ -489,6 +489,85 @@ START_TEST(parameters_changed_by_hand) {
 }
 END_TEST
 
+/* A layer's weights, the same ones twice over, in a step each: as parameters, as inputs, lent ones, and made of parameters. */
+enum { PARAMETERS, INPUTS, LENT, MADE, OF_DATA, KINDS };
+
+static remat_status step_with(int kind, float (*weights)[4 * H * H], double loss[2]) {
+    remat_graph *g;
+    remat_session *s;
+    remat_step_result r;
+    bool input = kind == INPUTS || kind == LENT || kind == OF_DATA;
+    const int64_t dim[] = {4 * H, H}, time[] = {T, B, H};
+    float data[T * B * H];
+    ck_assert_int_eq(remat_graph_create(&g), REMAT_OK);
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, time), none = REMAT_NONE;
+    remat_value w =
+        input ? remat_input(g, "w", REMAT_F32, REMAT_WHOLE, 2, dim) : remat_param(g, "w", 2, dim, remat_init_zero());
+    remat_value own = remat_param(g, "own", 2, (int64_t[]){H, H}, remat_init_zero());
+    remat_value used = kind >= MADE ? remat_scale(g, w, 1) : w;
+    remat_value y = remat_linear(g, remat_lstm(g, x, used, used, none, none), own, none);
+    remat_config config = REMAT_CONFIG_INIT;
+    config.tile = 7;
+    config.lent = &(remat_lent){w, weights[0]};
+    config.n_lent = kind == LENT;
+    remat_status status = remat_session_create(g, remat_mse(g, y, x), &config, &s);
+    remat_graph_free(g);
+    if (status) return status;
+    for (int i = 0; i < T * B * H; i++) data[i] = (float)(i % 9) / 9;
+    ck_assert_int_eq(remat_write(s, REMAT_INPUT, 0, data, sizeof data), REMAT_OK);
+    float eye[H * H] = {0};
+    for (int i = 0; i < H; i++) eye[i * H + i] = 1;
+    ck_assert_int_eq(remat_write(s, REMAT_PARAM, remat_find(s, REMAT_PARAM, "own"), eye, sizeof eye), REMAT_OK);
+    remat_kind where = input ? REMAT_INPUT : REMAT_PARAM;
+    for (int i = 0; i < 2; i++) {
+        int64_t index = remat_find(s, where, "w");
+        if (kind == LENT)
+            ck_assert_int_eq(remat_lend(s, REMAT_INPUT, index, weights[i]), REMAT_OK);
+        else
+            ck_assert_int_eq(remat_write(s, where, index, weights[i], sizeof weights[i]), REMAT_OK);
+        ck_assert_int_eq(remat_gradients(s, &r), REMAT_OK);
+        loss[i] = r.loss;
+    }
+    remat_session_free(s);
+    return REMAT_OK;
+}
+
+START_TEST(weights_may_be_other_than_parameters) {
+    float weights[2][4 * H * H];
+    double expected[2], loss[2];
+    for (int i = 0; i < 2 * 4 * H * H; i++) (&weights[0][0])[i] = (float)(i % 7) / 7 - 0.4f;
+    ck_assert_int_eq(step_with(PARAMETERS, weights, expected), REMAT_OK);
+    ck_assert(expected[0] != expected[1]);
+    ck_assert_int_eq(step_with(_i, weights, loss), _i == OF_DATA ? REMAT_INVALID : REMAT_OK);
+    if (_i == OF_DATA)
+        ck_assert_ptr_nonnull(strstr(remat_last_error(), "make it of parameters alone"));
+    else
+        ck_assert_msg(loss[0] == expected[0] && loss[1] == expected[1], "%.9g %.9g, not %.9g %.9g", loss[0], loss[1],
+                      expected[0], expected[1]);
+}
+END_TEST
+
+/* Layers along time read it as a weight: it is made before the first of them. */
+START_TEST(an_output_may_be_made_of_parameters_alone) {
+    remat_value x = sequence("x", REMAT_F32, T, B, H), w = remat_scale(graph, matrix("w", H, H), 2);
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_session *s;
+    float data[T * B * H], weight[H * H], output[H * H];
+    config.outputs = &w;
+    config.n_outputs = 1;
+    config.inference = _i == 1;
+    remat_value loss = remat_mse(graph, remat_linear(graph, x, w, REMAT_NONE), x);
+    ck_assert_int_eq(remat_session_create(graph, loss, &config, &s), REMAT_OK);
+    for (int i = 0; i < T * B * H; i++) data[i] = (float)(i % 9) / 9;
+    ck_assert_int_eq(remat_write(s, REMAT_INPUT, 0, data, sizeof data), REMAT_OK);
+    ck_assert_int_eq(_i == 2 ? remat_gradients(s, NULL) : remat_evaluate(s, NULL), REMAT_OK);
+    ck_assert_int_eq(remat_read(s, REMAT_PARAM, 0, weight, sizeof weight), REMAT_OK);
+    ck_assert_int_eq(remat_read(s, REMAT_OUTPUT, 0, output, sizeof output), REMAT_OK);
+    for (int i = 0; i < H * H; i++) ck_assert_float_eq(output[i], 2 * weight[i]);
+    remat_session_free(s);
+}
+END_TEST
+
 /* They are an evaluation's, the last one's. */
 START_TEST(outputs_are_read_after_a_pass) {
     remat_value x = remat_input(graph, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){1, 1});
@@ -538,6 +617,8 @@ int main(void) {
     tcase_add_loop_test(tests, parameters_start_from_numbers, 0, sizeof inits / sizeof *inits);
     tcase_add_test(tests, inputs_are_written_first);
     tcase_add_test(tests, parameters_changed_by_hand);
+    tcase_add_loop_test(tests, an_output_may_be_made_of_parameters_alone, 0, 3);
+    tcase_add_loop_test(tests, weights_may_be_other_than_parameters, INPUTS, KINDS);
     tcase_add_test(tests, outputs_are_read_after_a_pass);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

@@ -104,6 +104,21 @@ START_TEST(the_same_bits_in_fewer_bytes) {
 }
 END_TEST
 
+/* It has room of its own while it measures. */
+START_TEST(a_plan_needs_no_memory) {
+    net n;
+    remat_session *s;
+    remat_value in, out, loss = describe(&n, &in, &out);
+    remat_config config = configured(&out);
+    config.lent = (remat_lent[]){{out, NULL}, {in, NULL}};
+    config.n_lent = 2;
+    config.plan_only = true;
+    ck_assert_msg(!remat_session_create(n.graph, loss, &config, &s), "%s", remat_last_error());
+    remat_session_free(s);
+    remat_graph_free(n.graph);
+}
+END_TEST
+
 START_TEST(what_cannot_be_lent) {
     static const char *const words[] = {"neither an f32 input nor an output", "is not a value", "has no memory",
                                         "are one value", "nothing is lent"};
@@ -128,6 +143,7 @@ int main(void) {
     Suite *suite = suite_create("lent");
     TCase *tests = tcase_create("lent");
     tcase_add_test(tests, the_same_bits_in_fewer_bytes);
+    tcase_add_test(tests, a_plan_needs_no_memory);
     tcase_add_loop_test(tests, what_cannot_be_lent, 0, 5);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

@@ -293,6 +293,17 @@ START_TEST(what_cannot_work_is_refused) {
 }
 END_TEST
 
+START_TEST(what_is_no_value_is_refused) {
+    remat_graph *g;
+    ck_assert(!remat_graph_create(&g));
+    remat_value targets = remat_input(g, "targets", REMAT_I32, REMAT_SEQUENCE, 2, (int64_t[]){3, 2});
+    remat_softmax_cross_entropy_weighted(g, (remat_value){_i ? 1 << 28 : -1}, targets, REMAT_NONE, -100, 0);
+    ck_assert_int_eq(remat_graph_check(g), REMAT_INVALID);
+    ck_assert_ptr_nonnull(strstr(remat_last_error(), "not a value of this graph"));
+    remat_graph_free(g);
+}
+END_TEST
+
 int main(void) {
     Suite *suite = suite_create("weighted loss");
     TCase *tests = tcase_create("weighted loss");
@@ -306,6 +317,7 @@ int main(void) {
     tcase_add_test(tests, an_input_that_others_read_may_not);
     tcase_add_test(tests, of_the_last_step);
     tcase_add_test(tests, what_cannot_work_is_refused);
+    tcase_add_loop_test(tests, what_is_no_value_is_refused, 0, 2);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
