@@ -516,6 +516,15 @@ remat_value remat_conv1d(remat_graph *graph, remat_value x, remat_value w, remat
     rm_conv_attr attr = {{1, stride}, {0, padding}, {1, dilation}, groups};
     return BUILD_WITH(attr, "conv", x.id, w.id, b.id);
 }
+remat_value remat_matmul(remat_graph *graph, remat_value x, remat_value w, remat_value b) {
+    rm_linear_attr attr = {1};
+    return BUILD_WITH(attr, "linear", x.id, w.id, b.id);
+}
+
+remat_value remat_positions(remat_graph *graph, remat_value x, remat_value w) {
+    return BUILD("positions", x.id, w.id);
+}
+
 static remat_value add_pool(remat_graph *graph, const char *op, remat_value x, const int64_t window[2],
                             const int64_t stride[2], const int64_t padding[2]) {
     rm_pool_attr attr = {{0, 0}, {0, 0}, {0, 0}}; /* no window: refused */
@@ -561,6 +570,8 @@ remat_value remat_sigmoid(remat_graph *graph, remat_value x) { return BUILD("sig
 remat_value remat_tanh(remat_graph *graph, remat_value x) { return BUILD("tanh", x.id); }
 remat_value remat_relu(remat_graph *graph, remat_value x) { return BUILD("relu", x.id); }
 remat_value remat_gelu(remat_graph *graph, remat_value x) { return BUILD("gelu", x.id); }
+remat_value remat_gelu_tanh(remat_graph *graph, remat_value x) { return BUILD("gelu_tanh", x.id); }
+remat_value remat_silu(remat_graph *graph, remat_value x) { return BUILD("silu", x.id); }
 remat_value remat_concat(remat_graph *graph, const remat_value *x, int n) {
     int32_t id[RM_MAX_IN] = {0};
     if (!graph || graph->status) return REMAT_NONE;

@@ -55,13 +55,13 @@ uint64_t rm_window_bytes(const rm_chain *chain, const rm_window *window) {
     return all.bytes + scratch;
 }
 
-/* Leaves out the option that saves most. */
+/* Leaves out the option that saves most, of those that the class has; without any, all. */
 static void drop_largest_option(const rm_class *class, rm_window *window) {
     int largest = -1;
     for (int k = 0; k < class->n_options; k++)
         if (window->options >> k & 1)
             if (largest < 0 || class->option[k].saved_bytes > class->option[largest].saved_bytes) largest = k;
-    window->options &= ~(1u << largest);
+    window->options = largest < 0 ? 0 : window->options & ~(1u << largest);
 }
 
 bool rm_window_fit(const rm_measure_config *config, rm_window *window) {

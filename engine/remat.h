@@ -145,6 +145,10 @@ remat_value remat_min_lstm(remat_graph *, remat_value hidden_and_f_i_gate);
 /* Each feature convolved over time by a filter of its own: y[t] reads x[t-k+1] to x[t]; 2 <= k <= 16. PyTorch's
  * Conv1d(C, C, k, groups=C) behind padding on the left. */
 remat_value remat_causal_conv(remat_graph *, remat_value x, remat_value w, remat_value b /*[b]*/); /* (C,1,k), (C) */
+/* linear with its weights the other way, w (C,N): y = x w + b; GPT-2's Conv1D. */
+remat_value remat_matmul(remat_graph *, remat_value x, remat_value w, remat_value b /*[b]*/);
+/* Learned positions: y[t] = x[t] + w[t], x (T,B,C), w (P,C), P >= T. */
+remat_value remat_positions(remat_graph *, remat_value x, remat_value w);
 /* Images and signals, as PyTorch's Conv2d and Conv1d: x (N,C,H,W), w (O,C/groups,h,w), b (O) -> (N,O,H',W'), where
  * H' = (H + 2 padding - dilation (h - 1) - 1) / stride + 1, rounded down; (N,C,L), (O,C/groups,l) -> (N,O,L'). Pairs are over height and
  * width; NULL: strides and dilations of 1, no padding. Of a sequence (T,B,C,H,W) or (T,B,C,L), each timestep by itself. */
@@ -188,6 +192,8 @@ remat_value remat_sigmoid(remat_graph *, remat_value x);
 remat_value remat_tanh(remat_graph *, remat_value x);
 remat_value remat_relu(remat_graph *, remat_value x);
 remat_value remat_gelu(remat_graph *, remat_value x);           /* the exact one, x Phi(x), PyTorch's default */
+remat_value remat_gelu_tanh(remat_graph *, remat_value x);      /* by a tanh: GPT-2's gelu_new               */
+remat_value remat_silu(remat_graph *, remat_value x);           /* x sigmoid(x)                              */
 remat_value remat_concat(remat_graph *, const remat_value *x, int n); /* 2 to 4: (..,C1),(..,C2),.. -> (..,C1+C2+..) */
 remat_value remat_slice(remat_graph *, remat_value x, int64_t first, int64_t count); /* (..,C) -> (..,count) */
 /* A value without a time axis, (T,B,..), as a sequence of T timesteps: what is made of it is cut into tiles. So the rows of a batch

@@ -101,6 +101,9 @@ typedef struct {
     double factor;
 } rm_scale_attr;
 typedef struct {
+    int64_t by_input; /* 0: w is (N,C); 1: (C,N) */
+} rm_linear_attr; /* no attribute: 0 */
+typedef struct {
     double epsilon;
 } rm_layer_norm_attr;
 typedef struct {

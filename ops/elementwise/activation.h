@@ -49,6 +49,13 @@ RM_HD real rm_normal_below(real x) {
 }
 #endif
 
+/* (1 + tanh u) / 2 = 1 / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3), and its derivative. */
+RM_HD real rm_gelu_gate(real x) { return rm_logistic((real)1.59576912160573071176 * x * (1 + (real)0.044715 * x * x)); }
+RM_HD real rm_gelu_slope(real x) {
+    real gate = rm_gelu_gate(x);
+    return gate * (1 - gate) * (real)1.59576912160573071176 * (1 + (real)(3 * 0.044715) * x * x);
+}
+
 /* rm_tanh(x) and rm_tanh_backward(dy, y), and so on: the formulas of activations.def. */
 #define ACTIVATION(op, formula, reads, derivative, ...)                                                                \
     RM_HD real rm_##op(real x) { return formula; }                                                                     \

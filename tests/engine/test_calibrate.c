@@ -253,6 +253,29 @@ START_TEST(assumed_rates_need_the_null_device) {
 }
 END_TEST
 
+/* A stage by itself may need more than the budget leaves, as far as it can be measured: then it is guessed. */
+START_TEST(what_does_not_fit_is_not_measured) {
+    remat_graph *g;
+    remat_session *s = NULL;
+    CHECKED(remat_graph_create(&g));
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){512, 16}), y = x;
+    for (int i = 0; i < 4; i++) {
+        char name[] = {'w', (char)('0' + i), 0};
+        remat_value w = remat_param(g, name, 2, (int64_t[]){16, 16}, remat_init_uniform(1));
+        y = remat_relu(g, remat_linear(g, y, w, REMAT_NONE));
+    }
+    remat_value loss = remat_mse(g, y, x);
+    remat_config config = config_of("optimal", "");
+    config.tile = 0;
+    config.memory_budget = 1;
+    ck_assert_int_eq(remat_session_create(g, loss, &config, &s), REMAT_INFEASIBLE);
+    config.memory_budget = remat_smallest_budget();
+    CHECKED(remat_session_create(g, loss, &config, &s));
+    remat_session_free(s);
+    remat_graph_free(g);
+}
+END_TEST
+
 /* What is in the file is what is predicted: every time replaced by one of ours, and one entry more, which stays. */
 START_TEST(times_come_from_the_file) {
     make_folder();
@@ -595,6 +618,7 @@ int main(void) {
     tcase_add_test(file, writers_side_by_side);
     tcase_add_test(sessions, only_who_asks_gets_measured_times);
     tcase_add_test(sessions, assumed_rates_need_the_null_device);
+    tcase_add_test(sessions, what_does_not_fit_is_not_measured);
     tcase_add_test(sessions, times_come_from_the_file);
     tcase_add_test(sessions, keys_tell_shapes_apart);
     tcase_add_test(sessions, busy_times_are_not_kept);

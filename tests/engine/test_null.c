@@ -121,6 +121,10 @@ static char text[REMAT_DESC_TEXT];
     X(remat_conv1d(NULL, none, none, none, 1, 0, 1, 1).id == 0)                                                        \
     X(remat_max_pool2d(NULL, none, dim, NULL, NULL).id == 0)                                                           \
     X(remat_avg_pool2d(NULL, none, NULL, NULL, NULL).id == 0)                                                          \
+    X(remat_matmul(NULL, none, none, none).id == 0)                                                                    \
+    X(remat_positions(NULL, none, none).id == 0)                                                                       \
+    X(remat_gelu_tanh(NULL, none).id == 0)                                                                             \
+    X(remat_silu(NULL, none).id == 0)                                                                                  \
     X(remat_mean(NULL, none, 1).id == 0)                                                                               \
     X(remat_as_sequence(NULL, none).id == 0)                                                                           \
     X(remat_reshape(NULL, none, 1, dim).id == 0)                                                                       \

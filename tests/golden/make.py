@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the golden files: what PyTorch computes for small networks, in double precision.
 
-    python3 tests/golden/make.py          # any PyTorch, and minGRU-pytorch 0.2; run it by hand, commit what it writes
+    python3 tests/golden/make.py          # any PyTorch, minGRU-pytorch 0.2, transformers; run it by hand, commit what it writes
 
 The tests read the files (tests/golden/golden.h) and never need PyTorch. Each file holds one network: its initial
 parameters (rounded to float, so both sides start from the same numbers), its inputs, the loss and every gradient of the
@@ -13,8 +13,8 @@ Format: a line "remat golden 1", a line "NAME DTYPE RANK DIM..." per array, an e
 endian, row-major, in the same order, with nothing between them.
 
 It also prints how far PyTorch's own float32 run lies from its float64 run, in units of 2^-24 times the largest magnitude
-of the array: the yardstick for the tolerances in tests/engine/test_golden.c. Networks of minGRU-pytorch, mingru and minlstm, have
-no optimizers in their files; tests/train/test_model.c reads them.
+of the array: the yardstick for the tolerances in tests/engine/test_golden.c. Other people's models, mingru, minlstm
+and gpt2, have no optimizers in their files; tests/train/test_model_golden.c reads them.
 """
 import os
 import struct
@@ -22,6 +22,7 @@ import struct
 import torch
 from minGRU_pytorch.minLM import minLM
 from torch import nn
+from transformers import GPT2Config, GPT2Model
 
 STEPS, T, B, V, E, H, L = 10, 7, 3, 11, 4, 5, 2
 
@@ -65,6 +66,20 @@ class MinimalModel(minLM):
 
     def forward(self, tokens, targets):
         return nn.functional.cross_entropy(super().forward(tokens.t()).transpose(1, 2), targets.t())
+
+    batches = staticmethod(ByteModel.batches)
+
+
+class Gpt2(GPT2Model):
+    """Hugging Face's, with the head of GPT2LMHeadModel, the embedding; (T,B) as ours."""
+
+    def __init__(self):
+        super().__init__(GPT2Config(vocab_size=V, n_positions=T + 2, n_embd=6, n_layer=L, n_head=2, embd_pdrop=0,
+                                    attn_pdrop=0, resid_pdrop=0))
+
+    def forward(self, tokens, targets):
+        logits = super().forward(tokens.t()).last_hidden_state @ self.wte.weight.t()
+        return nn.functional.cross_entropy(logits.transpose(1, 2), targets.t())
 
     batches = staticmethod(ByteModel.batches)
 
@@ -172,7 +187,7 @@ def run(build, start, batches, dtype):
     out["loss"] = loss.detach().reshape(1)
     for name, parameter in model.named_parameters():
         out["gradient/" + name] = parameter.grad
-    for optimizer in () if isinstance(model, minLM) else OPTIMIZERS:
+    for optimizer in () if isinstance(model, (minLM, Gpt2)) else OPTIMIZERS:
         model = fresh()
         losses, norms = train(model, real, optimizer)
         out[optimizer + "/losses"] = torch.tensor(losses, dtype=torch.float64)
@@ -220,7 +235,7 @@ def main():
     here = os.path.dirname(os.path.abspath(__file__))
     networks = {"lstm": lambda: ByteModel(nn.LSTM), "gru": lambda: ByteModel(nn.GRU), "rnn": lambda: ByteModel(nn.RNN),
                 "mixture": Mixture, "mingru": lambda: MinimalModel(False), "minlstm": lambda: MinimalModel(True),
-                "pictures": Pictures}
+                "pictures": Pictures, "gpt2": Gpt2}
     for index, (name, build) in enumerate(networks.items()):
         torch.manual_seed(1 + index)
         model = build()

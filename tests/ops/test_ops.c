@@ -73,6 +73,14 @@ START_TEST(unary_ops_have_known_values) {
     CLOSE(dx, 1.0833154705876864);
     CLOSE(y_of("gelu", NULL, t, none, none, &dx, 1), -0.15426876936299349);
     CLOSE(dx, 0.13250487534383712);
+    CLOSE(y_of("gelu_tanh", NULL, t, none, none, &dx, 0), 0.8411919906082768);
+    CLOSE(dx, 1.0829640838457826);
+    CLOSE(y_of("gelu_tanh", NULL, t, none, none, &dx, 1), -0.15428599017485606);
+    CLOSE(dx, 0.13263009646535764);
+    CLOSE(y_of("silu", NULL, t, none, none, &dx, 0), 0.7310585786300049);
+    CLOSE(dx, 0.9276705118714869);
+    CLOSE(y_of("silu", NULL, t, none, none, &dx, 1), -0.1887703343990727);
+    CLOSE(dx, 0.2600388126973482);
     CLOSE(y_of("sigmoid", NULL, t, none, none, &dx, 1), 0.3775406687981454);
     CLOSE(dx, 0.2350037122015945);
     CLOSE(y_of("tanh", NULL, t, none, none, &dx, 1), -0.4621171572600098);

@@ -38,6 +38,14 @@ static const char *make_npy(const char *name, const char *descr, const char *sha
     return make_file(name, file, 128 + bytes);
 }
 
+static uint32_t checksum_of(const char *task, rm_data_source source) {
+    uint32_t crc;
+    rm_dataset *d = open_ok(task, source);
+    ck_ok(rm_dataset_checksum(d, &crc));
+    rm_dataset_close(d);
+    return crc;
+}
+
 /* ---- Text ------------------------------------------------------------------------------------------------------- */
 
 START_TEST(text_is_cut_as_defined) {
@@ -57,6 +65,49 @@ START_TEST(text_is_cut_as_defined) {
     open_fails("lm", (rm_data_source){.data = "/tmp"}, REMAT_IO, "directory");
     open_fails("lm", (rm_data_source){.data = "/dev/zero"}, REMAT_IO, "not a file that can be read twice");
     open_fails("lm", (rm_data_source){0}, REMAT_INVALID, "--data=FILE");
+}
+END_TEST
+
+/* Tokens as they are written by NumPy, and without a header in as many bytes as the vocabulary needs; packed or not. */
+START_TEST(tokens_of_a_vocabulary) {
+    static const uint16_t two[] = {7, 300, 2, 999, 0, 5, 41};
+    static const uint32_t four[] = {7, 300, 2, 99999, 0, 5, 41};
+    static const uint8_t big[] = {0, 7, 1, 44, 0, 2, 3, 231, 0, 0, 0, 5, 0, 41};
+    const struct {
+        const char *path;
+        int64_t vocab, last;
+    } files[] = {{make_file("two", two, sizeof two), 1000, 999},
+                 {make_gz("two.gz", two, sizeof two), 65536, 999},
+                 {make_file("four", four, sizeof four), 100000, 99999},
+                 {make_npy("two.npy", "<u2", "(7,)", two, sizeof two), 1000, 999},
+                 {make_npy("big.npy", ">i2", "(7,)", big, sizeof big), 1000, 999},
+                 {make_npy("four.npy", "<i4", "(7,)", four, sizeof four), 100000, 99999}};
+    uint32_t crc[6];
+    for (int i = 0; i < 6; i++) {
+        rm_data_source source = {.data = files[i].path, .timesteps = 2, .vocab = files[i].vocab};
+        rm_dataset *d = open_ok("lm", source);
+        int32_t x[2 * 2], y[2 * 2];
+        ck_assert(d->count == 3 && d->shape.vocabulary == files[i].vocab && d->shape.classes == files[i].vocab);
+        ck_ok(d->fill(d, 1, 1, 2, x, y));
+        ck_assert(x[1] == 2 && x[3] == files[i].last && y[1] == files[i].last && y[3] == 0);
+        rm_dataset_close(d);
+        crc[i] = checksum_of("lm", source);
+        source.vocab = files[i].last; /* one less than it takes */
+        if (files[i].last == 999 || i == 5) {
+            d = open_ok("lm", source);
+            ck_fails(d->fill(d, 1, 0, 1, x, y), REMAT_INVALID, "token 3 is ");
+            rm_dataset_close(d);
+        }
+    }
+    ck_assert(crc[0] == crc[1] && crc[0] == crc[3] && crc[0] != crc[2]);
+    open_fails("lm", (rm_data_source){.data = make_file("odd", two, 7), .timesteps = 2, .vocab = 9}, REMAT_IO,
+               "cut off");
+    open_fails("lm", (rm_data_source){.data = make_file("short", two, 4), .timesteps = 2, .vocab = 9}, REMAT_INVALID,
+               "2 tokens");
+    open_fails("lm", (rm_data_source){.data = make_npy("f.npy", "<f4", "(3,)", four, 12), .timesteps = 2, .vocab = 9},
+               REMAT_INVALID, "whole numbers in one dimension");
+    open_fails("lm", (rm_data_source){.data = make_npy("l.npy", "<u2", "(9,)", two, 14), .timesteps = 2, .vocab = 9},
+               REMAT_IO, "save it again");
 }
 END_TEST
 
@@ -350,14 +401,6 @@ END_TEST
 
 /* ---- Is it the same? ---------------------------------------------------------------------------------------------- */
 
-static uint32_t checksum_of(const char *task, rm_data_source source) {
-    uint32_t crc;
-    rm_dataset *d = open_ok(task, source);
-    ck_ok(rm_dataset_checksum(d, &crc));
-    rm_dataset_close(d);
-    return crc;
-}
-
 START_TEST(checksums_tell_data_apart) {
     rm_data_source text = {.data = make_file("t", "abcdefghij", 10), .timesteps = 4}; /* 2 samples: bytes 0 .. 8 */
     uint32_t crc = checksum_of("lm", text);
@@ -493,6 +536,7 @@ END_TEST
 int main(void) {
     TCase *tests = tcase_create("dataset");
     tcase_add_test(tests, text_is_cut_as_defined);
+    tcase_add_test(tests, tokens_of_a_vocabulary);
     tcase_add_test(tests, a_file_that_shrinks_is_noticed);
     tcase_add_test(tests, packed_texts_are_unpacked);
     tcase_add_test(tests, images_are_sequences_of_pixels);

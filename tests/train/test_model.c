@@ -17,7 +17,7 @@ typedef struct {
 static built build(const char *cell, bool no_bias) {
     built b;
     rm_model_spec spec = {
-        .cell = cell, .layers = 2, .hidden = 8, .embed = 6, .no_bias = no_bias, .data = rm_text_shape(T)};
+        .cell = cell, .layers = 2, .hidden = 8, .embed = 6, .no_bias = no_bias, .data = rm_text_shape(T, 0)};
     remat_config config = REMAT_CONFIG_INIT;
     config.threads = 1;
     config.tile = 5;

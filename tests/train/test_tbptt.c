@@ -68,7 +68,7 @@ enum { K = 8, WINDOWS = 3, ROWS = 2, STEPS = 20, BYTES = 1 + ROWS * K * WINDOWS 
 static remat_session *open_session(void) {
     remat_session *s;
     rm_model model;
-    rm_model_spec spec = {.cell = "gru", .layers = 2, .hidden = 12, .embed = 12, .data = rm_text_shape(K)};
+    rm_model_spec spec = {.cell = "gru", .layers = 2, .hidden = 12, .embed = 12, .data = rm_text_shape(K, 0)};
     remat_config config = REMAT_CONFIG_INIT;
     config.threads = 1;
     config.tile = 4;

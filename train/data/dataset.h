@@ -1,7 +1,7 @@
 /* dataset.h: where samples come from. A kind of data is one file, dataset_KIND.c, with one rm_dataset_open_KIND; the
  * order of samples is dist/large_batch/sampler.h's business and batches are loader.h's. Any sample can be asked for at any time.
  *
- *     text      lm        any file: tokens (T,B) and the next ones (T,B)
+ *     text      lm        any file, or tokens in one: (T,B) and the next ones (T,B)
  *     arrays    classify  .npy (N,T,F), or IDX images as sequences of pixels: reals (T,B,F), labels (B)
  *     pictures  classify  for models of pictures: whole ones, from an album (album.h): reals (B,C,H,W), labels (B)
  *     adding    adding    generated: reals (T,B,2), a real target (B,1)
@@ -44,6 +44,7 @@ typedef struct {
     bool unlabelled;                 /* labels may be NULL: all are 0 then, of `classes` */
     bool rows;                       /* images row by row, not pixel by pixel */
     int64_t timesteps;               /* 0: the kind's own */
+    int64_t vocab;                   /* of lm: the file holds tokens below this; 0: it is a text, and its bytes are tokens */
     int64_t classes;                 /* of classify; 0: the largest label + 1 */
     int64_t samples, seed;           /* of generated data */
     bool held_out;                   /* generated data: other samples than those for training */
@@ -67,7 +68,7 @@ void rm_dataset_close(rm_dataset *dataset); /* NULL allowed */
 remat_status rm_dataset_checksum(rm_dataset *dataset, uint32_t *crc32);
 
 /* The shape of lm, adding and copy, which follows from the flags alone. */
-rm_data_shape rm_text_shape(int64_t timesteps);
+rm_data_shape rm_text_shape(int64_t timesteps, int64_t vocabulary); /* 0: bytes */
 remat_status rm_adding_shape(int64_t timesteps, rm_data_shape *out);
 remat_status rm_copy_shape(int64_t timesteps, rm_data_shape *out);
 /* ... and of pictures, of which the flags can say all. */

@@ -1,10 +1,11 @@
-/* dataset_text.c: the bytes of any file as tokens, for language models. Sample i is bytes [i*T, i*T + T], the last of
- * them only a target. Read from the file as needed: a text larger than memory is no problem. One that is packed by gzip has no
+/* dataset_text.c: tokens for language models: the bytes of any file, or, of a vocabulary, the numbers in one. Sample i is tokens
+ * [i*T, i*T + T], the last of them only a target. Read from the file as needed: a text larger than memory is no problem. One that is packed by gzip has no
  * places to go to, and is unpacked into memory. */
 #include "train/data/dataset.h"
 
 #include "memory/host.h"
 #include "train/data/file_kind.h"
+#include "train/data/npy.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -15,8 +16,11 @@ typedef struct {
     int fd; /* -1: it lies in `unpacked` */
     uint8_t *unpacked;
     char *path;
-    uint8_t bytes[]; /* T + 1: one sample */
+    uint64_t begin;  /* of the first token in the file */
+    rm_array sample; /* how a token is written; T + 1 of them, in `bytes` */
+    uint8_t bytes[]; /* with room for MOST_BYTES each */
 } text_data;
+enum { MOST_BYTES = 8 };
 
 static remat_status read_at(const text_data *data, uint64_t at, void *to, size_t bytes) {
     if (!data->unpacked) return rm_file_read_at(data->fd, data->path, at, to, bytes);
@@ -28,27 +32,32 @@ static remat_status fill(rm_dataset *base, int64_t index, int64_t column, int64_
     text_data *data = (text_data *)base;
     int64_t T = base->shape.timesteps;
     int32_t *x = input, *y = target; /* (T,B) */
-    TRY(read_at(data, (uint64_t)(index * T), data->bytes, (size_t)T + 1));
-    for (int64_t t = 0; t < T; t++) {
-        x[t * batch + column] = data->bytes[t];
-        y[t * batch + column] = data->bytes[t + 1];
+    uint64_t bytes = (uint64_t)data->sample.bytes, at = data->begin + (uint64_t)(index * T) * bytes;
+    TRY(read_at(data, at, data->bytes, (size_t)((uint64_t)(T + 1) * bytes)));
+    for (int64_t t = 0; t <= T; t++) {
+        double token = rm_array_at(&data->sample, t, 0, 0);
+        REQUIRE(token >= 0 && token < (double)base->shape.vocabulary, INVALID,
+                "%s: token %lld is %.0f, and --vocab=%lld has 0 to %lld", data->path, (long long)(index * T + t), token,
+                (long long)base->shape.vocabulary, (long long)base->shape.vocabulary - 1);
+        if (t < T) x[t * batch + column] = (int32_t)token;
+        if (t) y[(t - 1) * batch + column] = (int32_t)token;
     }
     return REMAT_OK;
 }
 
 enum { STRETCH = 65536, STRETCHES = 4096 };
 
-/* Of the bytes that samples have: not of what is left over at the file's end. */
+/* Of the tokens that samples have: not of what is left over at the file's end. */
 static remat_status checksum(rm_dataset *base, uint32_t *crc32) {
     const text_data *data = (text_data *)base;
     uint8_t block[STRETCH];
-    uint64_t bytes = (uint64_t)(base->count * base->shape.timesteps) + 1;
+    uint64_t bytes = ((uint64_t)(base->count * base->shape.timesteps) + 1) * (uint64_t)data->sample.bytes;
     bool whole = bytes <= (uint64_t)STRETCH * STRETCHES;
     for (uint64_t i = 0; i < STRETCHES; i++) {
         uint64_t at = whole ? i * STRETCH : (uint64_t)((double)(bytes - STRETCH) * (double)i / (STRETCHES - 1));
         if (at >= bytes) break;
         size_t part = bytes - at < STRETCH ? (size_t)(bytes - at) : STRETCH;
-        TRY(read_at(data, at, block, part));
+        TRY(read_at(data, data->begin + at, block, part));
         *crc32 = (uint32_t)crc32_z(*crc32, block, part);
     }
     return REMAT_OK;
@@ -62,17 +71,18 @@ static void close_text(rm_dataset *base) {
     rm_free(data);
 }
 
-rm_data_shape rm_text_shape(int64_t timesteps) {
+rm_data_shape rm_text_shape(int64_t timesteps, int64_t vocabulary) {
+    if (!vocabulary) vocabulary = 256;
     return (rm_data_shape){
-        .timesteps = timesteps ? timesteps : 1000, .vocabulary = 256, .classes = 256, .every_step = true};
+        .timesteps = timesteps ? timesteps : 1000, .vocabulary = vocabulary, .classes = vocabulary, .every_step = true};
 }
 
 /* Its bytes could be learnt, but nobody wants that. */
-static remat_status refuse_arrays(const rm_file_start *start, const char *path) {
-    rm_file_kind kind = rm_file_kind_of(start, path);
+static remat_status refuse_arrays(rm_file_kind kind, const char *path) {
     REQUIRE(kind != RM_KIND_NPY && kind != RM_KIND_IDX, INVALID,
-            "%s is an array (%s), not a text: learn from it with --task=classify and --labels=FILE", path,
-            kind == RM_KIND_NPY ? ".npy" : "IDX");
+            "%s is an array (%s), not a text: learn from it with --task=classify and --labels=FILE%s", path,
+            kind == RM_KIND_NPY ? ".npy" : "IDX",
+            kind == RM_KIND_NPY ? "; or, if it holds tokens, say how many there are, --vocab=N" : "");
     REQUIRE(kind != RM_KIND_ZIP, INVALID,
             "%s is a .zip or .npz, not a text: unpack it, and give a file of it; arrays are learnt from with "
             "--task=classify",
@@ -100,6 +110,31 @@ static remat_status unpack(text_data *data, uint64_t budget, uint64_t *size) {
     return REMAT_OK;
 }
 
+/* Behind the header of an array; or from the file's beginning, by as many bytes as the vocabulary needs. */
+static remat_status find_tokens(text_data *data, const rm_data_source *source, bool npy, uint64_t size) {
+    uint8_t head[4096];
+    size_t part = size < sizeof head ? (size_t)size : sizeof head, header = 0;
+    data->sample = (rm_array){.kind = 'u', .bytes = !source->vocab ? 1 : source->vocab <= 65536 ? 2 : 4, .stride = {1}};
+    if (npy) {
+        rm_array array;
+        TRY(read_at(data, 0, head, part));
+        TRY(rm_npy_header(head, part, data->path, &array, &header));
+        REQUIRE(array.rank == 1 && (array.kind == 'i' || array.kind == 'u'), INVALID,
+                "%s: tokens are whole numbers in one dimension: save it with .reshape(-1).astype('uint32')",
+                data->path);
+        data->sample.kind = array.kind, data->sample.bytes = array.bytes, data->sample.big_endian = array.big_endian;
+        REQUIRE(size - header == (uint64_t)array.count * (uint64_t)array.bytes, IO,
+                "%s has %llu bytes behind its header, which says %lld numbers of %lld: save it again", data->path,
+                (unsigned long long)(size - header), (long long)array.count, (long long)array.bytes);
+    }
+    data->begin = header;
+    data->sample.item = data->bytes;
+    REQUIRE((size - header) % (uint64_t)data->sample.bytes == 0, IO,
+            "%s has %llu bytes, and a token of --vocab=%lld takes %lld: it is cut off, or has tokens of another size",
+            data->path, (unsigned long long)size, (long long)source->vocab, (long long)data->sample.bytes);
+    return REMAT_OK;
+}
+
 static remat_status open_file(text_data *data, const rm_data_source *source) {
     const char *path = source->data;
     rm_file_start start;
@@ -107,25 +142,27 @@ static remat_status open_file(text_data *data, const rm_data_source *source) {
     int64_t T = data->base.shape.timesteps;
     REQUIRE(data->path = rm_strdup(path), MEMORY, "no memory to open %s", path);
     TRY(rm_file_begin(path, &start));
-    TRY(refuse_arrays(&start, path));
+    rm_file_kind kind = rm_file_kind_of(&start, path);
+    bool npy = source->vocab && kind == RM_KIND_NPY;
+    if (!npy) TRY(refuse_arrays(kind, path));
     TRY(start.packed ? unpack(data, source->budget, &size) : rm_file_open(path, &data->fd, &size));
-    data->base.count = size ? (int64_t)((size - 1) / (uint64_t)T) : 0;
+    TRY(find_tokens(data, source, npy, size));
+    uint64_t tokens = (size - data->begin) / (uint64_t)data->sample.bytes;
+    data->base.count = tokens ? (int64_t)((tokens - 1) / (uint64_t)T) : 0;
     REQUIRE(data->base.count > 0, INVALID,
-            "%s has %llu bytes; one sample of %lld timesteps needs %lld: give a longer file or a smaller --seq-len",
-            path, (unsigned long long)size, (long long)T, (long long)T + 1);
+            "%s has %llu %s; one sample of %lld timesteps needs %lld: give a longer file or a smaller --seq-len", path,
+            (unsigned long long)tokens, source->vocab ? "tokens" : "bytes", (long long)T, (long long)T + 1);
     return REMAT_OK;
 }
 
 remat_status rm_dataset_open_text(const rm_data_source *source, rm_dataset **out) {
-    rm_data_shape shape = rm_text_shape(source->timesteps);
-    text_data *data = rm_malloc(sizeof *data + (size_t)shape.timesteps + 1);
-    REQUIRE(data, MEMORY, "no memory for a sample of %lld bytes", (long long)shape.timesteps + 1);
-    *data = (text_data){.base = {.shape = shape,
-                                 .held_bytes = (uint64_t)shape.timesteps + 1,
-                                 .fill = fill,
-                                 .checksum = checksum,
-                                 .close = close_text},
-                        .fd = -1};
+    rm_data_shape shape = rm_text_shape(source->timesteps, source->vocab);
+    size_t bytes = ((size_t)shape.timesteps + 1) * (source->vocab ? MOST_BYTES : 1);
+    text_data *data = rm_malloc(sizeof *data + bytes);
+    REQUIRE(data, MEMORY, "no memory for a sample of %zu bytes", bytes);
+    *data = (text_data){
+        .base = {.shape = shape, .held_bytes = bytes, .fill = fill, .checksum = checksum, .close = close_text},
+        .fd = -1};
     remat_status status = open_file(data, source);
     if (status)
         close_text(&data->base);

@@ -29,7 +29,7 @@ typedef enum {
 typedef struct {
     /* The model. 0 in embed: as hidden. */
     char *model;
-    int64_t layers, hidden, embed, classes;
+    int64_t layers, hidden, embed, heads, positions, vocab, classes;
     bool no_bias, bidirectional, sync_batchnorm;
     double dropout;
     char *stem;

@@ -33,7 +33,8 @@ typedef struct {
     const char *because; /* appended to the sentence; NULL: nothing */
 } rule;
 
-#define SEQUENCES "lstm|gru|rnn|mingru|minlstm"
+#define RECURRENT "lstm|gru|rnn|mingru|minlstm"
+#define SEQUENCES RECURRENT "|gpt2"
 #define RESNETS "resnet18|resnet34|resnet50"
 #define PICTURES "mlp|cnn|" RESNETS
 
@@ -57,16 +58,21 @@ static const rule rules[] = {
     {"rows", "false", "model", SEQUENCES, "which read pictures as sequences"},
     {"seq-len", "0", "model", SEQUENCES, NULL},
     {"tile", "0", "model", SEQUENCES, "which have timesteps"},
-    {"embed", "0", "model", SEQUENCES, NULL},
-    {"no-bias", "false", "model", SEQUENCES, NULL},
-    {"bidirectional", "false", "model", SEQUENCES, NULL},
+    {"embed", "0", "model", RECURRENT, NULL},
+    {"heads", "0", "model", "gpt2", NULL},
+    {"positions", "0", "model", "gpt2", NULL},
+    {"no-bias", "false", "model", "lstm|gru|rnn", NULL},
+    {"bidirectional", "false", "model", "lstm|gru|rnn", NULL},
     {"layers", NULL, "model", SEQUENCES "|mlp", NULL},
     {"hidden", NULL, "model", SEQUENCES "|mlp", NULL},
     {"dropout", "0", "model", SEQUENCES "|mlp|cnn", NULL},
     {"stem", "imagenet", "model", RESNETS, NULL},
     {"sync-batchnorm", "false", "model", RESNETS, "which have batch norm"},
     {"init-head", "file", "init", NULL, NULL},
+    {"vocab", "0", "task", "lm", NULL},
     {"stateful", "false", "task", "lm", "whose samples go on where others end"},
+    {"stateful", "false", "model", RECURRENT, "which have states"},
+    {"tbptt", "0", "model", RECURRENT, "which have states"},
     {"tbptt", "0", "task", "lm|copy", "whose targets are at every timestep"},
 
     {"momentum", "0", "optimizer", "sgd|rmsprop|lars", NULL},

@@ -41,11 +41,13 @@
 
 /* clang-format off */
 const rm_option rm_option_table[] = {
-    ONE("model", model, MODEL, RM_OF_MODEL, "lstm", "lstm|gru|rnn|mingru|minlstm|mlp|cnn|resnet18|resnet34|resnet50",
-        "recurrent layers, or a network for pictures; equations and names are PyTorch's, minGRU-pytorch's or torchvision's"),
+    ONE("model", model, MODEL, RM_OF_MODEL, "lstm", "lstm|gru|rnn|mingru|minlstm|gpt2|mlp|cnn|resnet18|resnet34|resnet50",
+        "recurrent layers, or a network for pictures; equations and names are PyTorch's, minGRU-pytorch's, Hugging Face's (gpt2) or torchvision's"),
     INT("layers", layers, MODEL, RM_OF_MODEL, "2", 1, 1000, "how many, one on top of the other"),
     INT("hidden", hidden, MODEL, RM_OF_MODEL, "256", 1, 1e6, "width of each layer"),
     INT("embed", embed, MODEL, RM_OF_MODEL, "0", 0, 1e6, "width of the embedding; 0: as hidden"),
+    INT("heads", heads, MODEL, RM_OF_MODEL, "0", 0, 1e5, "gpt2: of attention; 0: one for every 64 of --hidden"),
+    INT("positions", positions, MODEL, RM_OF_MODEL, "0", 0, 1e9, "gpt2: timesteps that its table of positions is for; 0: as many as samples have"),
     YES("no-bias", no_bias, MODEL, RM_OF_MODEL, "recurrent and linear layers without biases, PyTorch's bias=False"),
     YES("bidirectional", bidirectional, MODEL, RM_OF_MODEL,
         "each layer runs in both directions of time, PyTorch's bidirectional=True; not for lm"),
@@ -58,6 +60,8 @@ const rm_option rm_option_table[] = {
         "lm: next byte of a text; classify: images or .npy, and what a model of pictures is for; adding, copy: generated long-memory problems"),
     IN("data", data, RUN, RM_REMEMBERED, "FILE", "lm: any text; classify: IDX images or .npy [N,T,F]; .gz too;\n"
         "                                 pictures: IDX, .npy [N,C,H,W], [N,H,W,C], [N,H,W], CIFAR-10's .bin, or a folder by class"),
+    INT("vocab", vocab, MODEL, RM_OF_MODEL, "0", 0, 1e9, "lm: --data holds tokens below N: .npy [tokens], or numbers of two bytes each,\n"
+        "                                 four beyond 65536, lowest first; 0: a text, whose bytes are tokens"),
     IN("labels", labels, FIT | RM_EVAL, RM_REMEMBERED, "FILE", "classify: IDX or .npy labels [N]"),
     IN("eval-data", eval_data, FIT, RM_REMEMBERED, "FILE", "data for --eval-every"),
     IN("eval-labels", eval_labels, FIT, RM_REMEMBERED, "FILE", "their labels"),

@@ -44,7 +44,7 @@ typedef struct {
     int64_t step, samples;
     double loss, accuracy; /* accuracy < 0: not a task that has one */
     double top5;           /* of five guesses; < 0: there are no more classes */
-    bool bytes;            /* lm: also bits per byte and perplexity */
+    bool tokens, bytes;    /* lm: also perplexity; of bytes, bits per byte */
 } rm_eval_event;
 
 typedef struct {

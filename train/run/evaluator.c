@@ -38,7 +38,7 @@ static void free_part(rm_eval_part *part) {
 remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec *spec, rm_dataset *dataset,
                                  int64_t batch, bool plan_only, rm_evaluator *out) {
     *out =
-        (rm_evaluator){.dataset = dataset, .width = outputs_of(&dataset->shape), .bytes = !strcmp(options->task, "lm")};
+        (rm_evaluator){.dataset = dataset, .width = outputs_of(&dataset->shape), .bytes = !strcmp(options->task, "lm") && !options->vocab, .tokens = !strcmp(options->task, "lm")};
     if (!batch) batch = options->batch;
     int64_t full = batch < dataset->count ? batch : dataset->count, rest = dataset->count % full;
     if (out->width) {
@@ -198,14 +198,15 @@ remat_status rm_evaluator_run(rm_evaluator *e, remat_session *weights, rm_eval_e
     out->accuracy = counted ? (double)sum.first / (double)count : -1;
     out->top5 = counted && e->width > 5 ? (double)sum.five / (double)count : -1;
     out->bytes = e->bytes;
+    out->tokens = e->tokens;
     return REMAT_OK;
 }
 
 const char *rm_eval_text(const rm_eval_event *event, char *text, size_t bytes) {
     char more[80] = "";
     int n = 0;
-    if (event->bytes)
-        snprintf(more, sizeof more, "  bits per byte %.4f  perplexity %.4g", event->loss / M_LN2, exp(event->loss));
+    if (event->bytes) n = snprintf(more, sizeof more, "  bits per byte %.4f", event->loss / M_LN2);
+    if (event->tokens) n += snprintf(more + n, sizeof more - (size_t)n, "  perplexity %.4g", exp(event->loss));
     if (event->accuracy >= 0) n = snprintf(more, sizeof more, "  accuracy %.2f %%", 100 * event->accuracy);
     if (event->accuracy >= 0 && event->top5 >= 0)
         snprintf(more + n, sizeof more - (size_t)n, "  top-5 %.2f %%", 100 * event->top5);

@@ -1,6 +1,7 @@
 /* model.c: see model.h. */
 #include "train/run/model.h"
 
+#include "train/run/model_gpt2.h"
 #include "train/run/model_image.h"
 #include "train/run/model_minimal.h"
 #include "train/run/model_recurrent.h"
@@ -14,23 +15,28 @@
 /* A family is a file of its own, and has a line here for each model. */
 typedef struct {
     const char *name;
-    bool pictures;                                /* it reads those, and no sequences */
-    const char *head;                             /* what the names of its last layer's parameters begin with */
+    enum {
+        RECURRENT,
+        WHOLE_TEXT,
+        PICTURES
+    } kind;           /* what it reads: sequences with states of its own; those without; pictures */
+    const char *head; /* what the names of its last layer's parameters begin with */
     remat_status (*check)(const rm_model_spec *); /* INVALID: what it does not have; NULL: it has all */
     remat_value (*logits)(remat_graph *, const rm_model_spec *, remat_value x);
 } model;
 
 static const model models[] = {
-    {"lstm", false, "head.", NULL, rm_recurrent_logits},
-    {"gru", false, "head.", NULL, rm_recurrent_logits},
-    {"rnn", false, "head.", NULL, rm_recurrent_logits},
-    {"mingru", false, "to_logits.", rm_minimal_check, rm_minimal_logits},
-    {"minlstm", false, "to_logits.", rm_minimal_check, rm_minimal_logits},
-    {"mlp", true, NULL, NULL, rm_mlp_logits},
-    {"cnn", true, "fc2.", rm_cnn_check, rm_cnn_logits},
-    {"resnet18", true, "fc.", NULL, rm_resnet_logits},
-    {"resnet34", true, "fc.", NULL, rm_resnet_logits},
-    {"resnet50", true, "fc.", NULL, rm_resnet_logits},
+    {"lstm", RECURRENT, "head.", NULL, rm_recurrent_logits},
+    {"gru", RECURRENT, "head.", NULL, rm_recurrent_logits},
+    {"rnn", RECURRENT, "head.", NULL, rm_recurrent_logits},
+    {"mingru", RECURRENT, "to_logits.", rm_minimal_check, rm_minimal_logits},
+    {"minlstm", RECURRENT, "to_logits.", rm_minimal_check, rm_minimal_logits},
+    {"gpt2", WHOLE_TEXT, "wte.", rm_gpt2_check, rm_gpt2_logits},
+    {"mlp", PICTURES, NULL, NULL, rm_mlp_logits},
+    {"cnn", PICTURES, "fc2.", rm_cnn_check, rm_cnn_logits},
+    {"resnet18", PICTURES, "fc.", NULL, rm_resnet_logits},
+    {"resnet34", PICTURES, "fc.", NULL, rm_resnet_logits},
+    {"resnet50", PICTURES, "fc.", NULL, rm_resnet_logits},
 };
 enum { MODELS = sizeof models / sizeof models[0] };
 
@@ -50,7 +56,12 @@ static remat_status no_such_model(const char *name) {
 
 bool rm_model_takes_pictures(const char *name) {
     const model *m = find_model(name);
-    return m && m->pictures;
+    return m && m->kind == PICTURES;
+}
+
+bool rm_model_has_states(const char *name) {
+    const model *m = find_model(name);
+    return m && m->kind == RECURRENT;
 }
 
 void rm_model_head(const rm_model_spec *spec, char *out, size_t bytes) {
@@ -62,10 +73,10 @@ void rm_model_head(const rm_model_spec *spec, char *out, size_t bytes) {
 }
 
 static remat_status check_data(const rm_model_spec *spec, const model *m) {
-    REQUIRE(m->pictures || !spec->data.channels, INVALID, "--model=%s reads sequences, and the data are pictures",
-            m->name);
-    REQUIRE(!m->pictures || spec->data.channels, INVALID, "--model=%s reads pictures, and the data are sequences",
-            m->name);
+    REQUIRE(m->kind == PICTURES || !spec->data.channels, INVALID,
+            "--model=%s reads sequences, and the data are pictures", m->name);
+    REQUIRE(m->kind != PICTURES || spec->data.channels, INVALID,
+            "--model=%s reads pictures, and the data are sequences", m->name);
     return m->check ? m->check(spec) : REMAT_OK;
 }
 

@@ -8,7 +8,7 @@
  * In both directions a layer is two, weight_ih_l0 and weight_ih_l0_reverse, whose results lie side by side; the last step is each
  * one's own last: timestep T-1 of the one, 0 of the other.
  *
- * Models of pictures: model_image.h.
+ * Models of pictures: model_image.h, model_resnet.h; gpt2: model_gpt2.h.
  */
 #ifndef RM_MODEL_H
 #define RM_MODEL_H
@@ -18,6 +18,7 @@
 typedef struct {
     const char *cell; /* --model: a line of the table in model.c */
     int64_t layers, hidden, embed;
+    int64_t heads, positions; /* of gpt2; 0: by hidden, by timesteps */
     bool no_bias;       /* of the recurrent layers and the head: PyTorch's bias=False */
     bool bidirectional; /* each layer reads what both directions of the one below have made */
     double dropout, label_smoothing;
@@ -34,7 +35,9 @@ typedef struct {
     int64_t classes;    /* of samples as wholes, K: predictions can be right or wrong. 0: they cannot */
 } rm_model;
 
-bool rm_model_takes_pictures(const char *name); /* false also where there is no such model */
+/* False also where there is no such model. */
+bool rm_model_takes_pictures(const char *name);
+bool rm_model_has_states(const char *name);
 /* What the names of the last layer's parameters begin with: "head.", "fc."; into `out`. */
 void rm_model_head(const rm_model_spec *spec, char *out, size_t bytes);
 

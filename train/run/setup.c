@@ -33,6 +33,8 @@ remat_status rm_setup_init(rm_options *o) {
     TRY(rm_weights_shape_of(o->init, &shape));
     const char *cell = shape.gates == 4 ? "lstm" : shape.gates == 3 ? "gru" : shape.gates == 1 ? "rnn" : NULL;
     if (shape.minimal) TRY(rm_options_learn(o, "model", shape.minimal == 1 ? "mingru" : "minlstm", o->init));
+    if (shape.gpt2_positions) TRY(rm_options_learn(o, "model", "gpt2", o->init));
+    TRY(learn_count(o, "positions", shape.gpt2_positions));
     if (cell) TRY(rm_options_learn(o, "model", cell, o->init));
     if (cell) TRY(rm_options_learn(o, "no-bias", shape.biases ? "false" : "true", o->init));
     if (cell) TRY(rm_options_learn(o, "bidirectional", shape.bidirectional ? "true" : "false", o->init));
@@ -56,6 +58,7 @@ rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
                             .threads = o->loader_threads,
                             .skip_broken = o->skip_broken,
                             .timesteps = o->seq_len,
+                            .vocab = o->vocab,
                             .classes = o->classes,
                             .samples = held_out && o->samples > 1000 ? 1000 : o->samples,
                             .seed = o->seed,
@@ -80,7 +83,7 @@ static remat_status shape_without_data(const rm_options *o, rm_data_shape *out) 
     if (!strcmp(o->task, "copy")) return rm_copy_shape(o->seq_len, out);
     if (rm_model_takes_pictures(o->model)) return picture_without_data(o, out);
     REQUIRE(!strcmp(o->task, "lm"), INVALID, "--task=%s needs --data=FILE and --labels=FILE", o->task);
-    *out = rm_text_shape(o->seq_len);
+    *out = rm_text_shape(o->seq_len, o->vocab);
     return REMAT_OK;
 }
 
@@ -99,10 +102,14 @@ remat_status rm_setup_spec(rm_options *o, const rm_dataset *dataset, rm_model_sp
         shape = dataset->shape;
     else
         TRY(shape_without_data(o, &shape));
+    if (!strcmp(o->model, "gpt2") && !o->positions)
+        o->positions = shape.timesteps; /* of the run, for samples of other lengths */
     *out = (rm_model_spec){.cell = o->model,
                            .layers = o->layers,
                            .hidden = o->hidden,
                            .embed = o->embed ? o->embed : o->hidden,
+                           .heads = o->heads,
+                           .positions = o->positions,
                            .no_bias = o->no_bias,
                            .bidirectional = o->bidirectional,
                            .dropout = o->dropout,

@@ -69,7 +69,7 @@ remat_status rm_weights_save(remat_session *session, remat_kind kind, const char
 
 /* ---- Names ------------------------------------------------------------------------------------------------------ */
 
-static const char *const prefixes[] = {"module.", "_orig_mod.", "model."};
+static const char *const prefixes[] = {"module.", "_orig_mod.", "model.", "transformer."};
 static const char *const rooms[][2] = {
     {"lstm", "rnn"}, {"gru", "rnn"},     {"emb", "embedding"}, {"embed", "embedding"}, {"encoder", "embedding"},
     {"fc", "head"},  {"linear", "head"}, {"out", "head"},      {"output", "head"},     {"decoder", "head"}};
@@ -162,10 +162,17 @@ static int64_t find_foreign(const remat_session *session, remat_kind kind, const
     return find_stored(session, kind, name);
 }
 
-/* PyTorch's batch norm counts its batches, and no momentum of ours needs to know. */
-static bool is_counter(const char *name) {
-    const char *dot = strrchr(name, '.');
-    return dot && !strcmp(dot, ".num_batches_tracked");
+static bool ends(const char *name, const char *with) {
+    size_t n = strlen(name), m = strlen(with);
+    return n >= m && !strcmp(name + n - m, with);
+}
+
+/* What other programs keep beside the numbers of a model: PyTorch's batch norm counts its batches; GPT-2's attention has a mask for
+ * what is causal, and its head, tied to the embedding, a second name. */
+static bool is_no_weight(const char *name) {
+    bool of_gpt2 =
+        begins(without_prefixes(name), "h.") && (ends(name, ".attn.bias") || ends(name, ".attn.masked_bias"));
+    return of_gpt2 || ends(name, ".num_batches_tracked") || !strcmp(without_prefixes(name), "lm_head.weight");
 }
 
 /* How arrays in a file are told. */
@@ -183,7 +190,7 @@ static remat_status match_all(remat_session *session, remat_kind kind, const rm_
     for (int64_t j = 0; j < file->count; j++) {
         char name[256];
         remat_array ours;
-        if (foreign && is_counter(file->array[j].name)) continue;
+        if (foreign && is_no_weight(file->array[j].name)) continue;
         snprintf(name, sizeof name, "%s", file->array[j].name);
         int64_t i = foreign ? find_foreign(session, kind, file->array[j].name, name, sizeof name)
                             : find_stored(session, kind, name);
@@ -270,6 +277,14 @@ static void note_minimal(const char *name, const rm_st_array *array, rm_weights_
     if (!strcmp(name, "to_logits.weight")) out->outputs = array->dim[0];
 }
 
+static void note_gpt2(const char *name, const rm_st_array *array, rm_weights_shape *out) {
+    int layer, end = 0;
+    if (!strcmp(name, "wpe.weight")) out->gpt2_positions = array->dim[0], out->hidden = array->dim[1];
+    if (!strcmp(name, "wte.weight")) out->outputs = array->dim[0];
+    if (sscanf(name, "h.%9d.attn.c_attn.weight%n", &layer, &end) == 1 && end && layer >= out->layers)
+        out->layers = layer + 1;
+}
+
 /* What array j says, if it is one of those that say something. */
 static void note_shape(const rm_st_array *array, rm_weights_shape *out) {
     char name[256];
@@ -286,6 +301,7 @@ static void note_shape(const rm_st_array *array, rm_weights_shape *out) {
     if (!strcmp(name, "embedding.weight")) out->embed = array->dim[1];
     if (!strcmp(name, "head.weight")) out->outputs = array->dim[0];
     note_minimal(name, array, out);
+    note_gpt2(name, array, out);
 }
 
 remat_status rm_weights_shape_of(const char *path, rm_weights_shape *out) {

@@ -67,6 +67,8 @@ remat_value remat_linear_scan(remat_graph *, remat_value a, remat_value b, remat
 remat_value remat_min_gru(remat_graph *, remat_value hidden_and_gate);
 remat_value remat_min_lstm(remat_graph *, remat_value hidden_and_f_i_gate);
 remat_value remat_causal_conv(remat_graph *, remat_value x, remat_value w, remat_value b );
+remat_value remat_matmul(remat_graph *, remat_value x, remat_value w, remat_value b );
+remat_value remat_positions(remat_graph *, remat_value x, remat_value w);
 remat_value remat_conv2d(remat_graph *, remat_value x, remat_value w, remat_value b , const int64_t stride[2],
                          const int64_t padding[2], const int64_t dilation[2], int64_t groups);
 remat_value remat_conv1d(remat_graph *, remat_value x, remat_value w, remat_value b , int64_t stride,
@@ -91,6 +93,8 @@ remat_value remat_sigmoid(remat_graph *, remat_value x);
 remat_value remat_tanh(remat_graph *, remat_value x);
 remat_value remat_relu(remat_graph *, remat_value x);
 remat_value remat_gelu(remat_graph *, remat_value x);
+remat_value remat_gelu_tanh(remat_graph *, remat_value x);
+remat_value remat_silu(remat_graph *, remat_value x);
 remat_value remat_concat(remat_graph *, const remat_value *x, int n);
 remat_value remat_slice(remat_graph *, remat_value x, int64_t first, int64_t count);
 remat_value remat_as_sequence(remat_graph *, remat_value x);

@@ -1,5 +1,5 @@
-/* test_model_minimal.c: the models mingru and minlstm: loss and gradients are minGRU-pytorch's, under several plans (tests/golden);
- * no timestep's result depends on later ones.
+/* test_model_golden.c: the models mingru, minlstm and gpt2: loss and gradients are minGRU-pytorch's and Hugging Face's, under several
+ * plans (tests/golden); no timestep's result depends on later ones.
  *
  * Tolerance, in units of 2^-24 times an array's largest magnitude, as in tests/engine/test_golden.c: minGRU-pytorch's own float
  * run, in log space, stays within 40 of its double run (make.py prints it). Ours has no logarithms; the limit is 48. */
@@ -12,7 +12,8 @@
 
 #define LIMIT 48
 enum { T = 7, B = 3, V = 11, H = 6, MOST = 1024, PLANS = 3 };
-static const char *const cells[] = {"mingru", "minlstm"};
+static const char *const cells[] = {"mingru", "minlstm", "gpt2"};
+enum { CELLS = 3, GPT2 = 2 };
 
 typedef struct {
     rm_model model;
@@ -23,6 +24,7 @@ typedef struct {
 static fixture start(const char *cell, int plan, bool inference) {
     fixture f = {.file = golden_open(cell)};
     rm_model_spec spec = {.cell = cell, .layers = 2, .hidden = H, .embed = H};
+    if (!strcmp(cell, cells[GPT2])) spec.heads = 2, spec.positions = T + 2;
     spec.data = (rm_data_shape){.timesteps = T, .vocabulary = V, .classes = V, .every_step = true};
     remat_config config = REMAT_CONFIG_INIT;
     config.threads = plan == 2 ? 2 : 1;
@@ -59,7 +61,7 @@ static void compare(const golden_array *expected, const float *got) {
     for (int64_t i = 0; i < expected->count; i++) largest = fmax(largest, fabs(((double *)expected->data)[i]));
     for (int64_t i = 0; i < expected->count; i++) {
         double want = ((double *)expected->data)[i], units = fabs((double)got[i] - want) / (0x1p-24 * largest);
-        ck_assert_msg(units <= LIMIT, "%s[%d] is %.9g, minGRU-pytorch says %.9g: %.1f units", expected->name, (int)i,
+        ck_assert_msg(units <= LIMIT, "%s[%d] is %.9g, the reference says %.9g: %.1f units", expected->name, (int)i,
                       (double)got[i], want, units);
     }
 }
@@ -72,7 +74,7 @@ START_TEST(loss_and_gradients_are_the_references) {
     float loss = (float)r.loss;
     compare(golden_find(f.file, "loss", NULL), &loss);
     int64_t count = remat_count(f.session, REMAT_GRADIENT);
-    ck_assert_int_eq(count, 1 + 2 * 12 + 2); /* all that the reference has */
+    ck_assert_int_eq(count, _i / PLANS == GPT2 ? 2 + 2 * 12 + 2 : 1 + 2 * 12 + 2); /* all that the reference has */
     for (int64_t i = 0; i < count; i++) {
         remat_array info;
         ck_ok(remat_array_info(f.session, REMAT_GRADIENT, i, &info));
@@ -116,13 +118,18 @@ START_TEST(what_they_do_not_have_is_refused) {
     static const struct {
         rm_model_spec spec;
         const char *says;
-    } wrong[] = {{{.embed = 8}, "leave --embed out"},
-                 {{.embed = H, .bidirectional = true}, "reads forwards alone"},
-                 {{.embed = H, .no_bias = true}, "--no-bias is for lstm, gru and rnn"}};
-    for (int i = 0; i < 3; i++) {
+    } wrong[] = {{{.cell = "mingru", .embed = 8}, "leave --embed out"},
+                 {{.cell = "mingru", .embed = H, .bidirectional = true}, "reads forwards alone"},
+                 {{.cell = "mingru", .embed = H, .no_bias = true}, "--no-bias is for lstm, gru and rnn"},
+                 {{.cell = "gpt2", .embed = 8}, "leave --embed out"},
+                 {{.cell = "gpt2", .embed = H, .bidirectional = true}, "has no directions"},
+                 {{.cell = "gpt2", .embed = H, .no_bias = true}, "biases where GPT-2 has them"},
+                 {{.cell = "gpt2", .embed = H, .heads = 4}, "--hidden=6 cannot be dealt to 4 heads"},
+                 {{.cell = "gpt2", .embed = H, .positions = T - 1}, "samples have 7 timesteps"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         rm_model_spec spec = wrong[i].spec;
         rm_model model;
-        spec.cell = "mingru", spec.layers = 1, spec.hidden = H, spec.data = rm_text_shape(T);
+        spec.layers = 1, spec.hidden = H, spec.data = rm_text_shape(T, 0);
         ck_assert_int_eq(rm_model_build(&spec, B, true, &model), REMAT_INVALID);
         ck_assert_msg(strstr(remat_last_error(), wrong[i].says), "%s", remat_last_error());
         rm_model_free(&model);
@@ -132,8 +139,8 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("model");
-    tcase_add_loop_test(tests, loss_and_gradients_are_the_references, 0, 2 * PLANS);
-    tcase_add_loop_test(tests, nothing_leaks_from_later_timesteps, 0, 4);
+    tcase_add_loop_test(tests, loss_and_gradients_are_the_references, 0, CELLS * PLANS);
+    tcase_add_loop_test(tests, nothing_leaks_from_later_timesteps, 0, 2 * CELLS);
     tcase_add_test(tests, what_they_do_not_have_is_refused);
-    return run_suite("model_minimal", tests);
+    return run_suite("model_golden", tests);
 }

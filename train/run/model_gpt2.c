@@ -1,0 +1,91 @@
+/* model_gpt2.c: see model_gpt2.h. */
+#include "train/run/model_gpt2.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#define DEVIATION 0.02
+#define EPSILON 1e-5
+
+typedef struct {
+    remat_graph *graph;
+    const rm_model_spec *spec;
+    char prefix[32]; /* "h.0.", of the block that is built */
+} builder;
+
+/* --heads, or one for every 64 numbers. */
+static int64_t heads(const rm_model_spec *spec) { return spec->heads ? spec->heads : (spec->hidden + 63) / 64; }
+
+static int64_t timesteps(const rm_model_spec *spec) { return spec->window ? spec->window : spec->data.timesteps; }
+static int64_t positions(const rm_model_spec *spec) { return spec->positions ? spec->positions : timesteps(spec); }
+
+remat_status rm_gpt2_check(const rm_model_spec *spec) {
+    const rm_data_shape *data = &spec->data;
+    REQUIRE(data->every_step && data->vocabulary && data->vocabulary == data->classes, INVALID,
+            "--model=gpt2 says what token comes next: it is for --task=lm");
+    REQUIRE(spec->embed == spec->hidden, INVALID,
+            "--embed=%lld: the embedding of --model=gpt2 is as wide as its layers, %lld: leave --embed out",
+            (long long)spec->embed, (long long)spec->hidden);
+    REQUIRE(!spec->bidirectional && !spec->no_bias, INVALID, "--%s is for lstm, gru and rnn; --model=gpt2 has %s",
+            spec->bidirectional ? "bidirectional" : "no-bias",
+            spec->bidirectional ? "no directions" : "biases where GPT-2 has them");
+    REQUIRE(spec->hidden % heads(spec) == 0, INVALID,
+            "--hidden=%lld cannot be dealt to %lld heads: say --heads=N with an N that divides it",
+            (long long)spec->hidden, (long long)heads(spec));
+    REQUIRE(positions(spec) >= timesteps(spec), INVALID,
+            "--positions=%lld: samples have %lld timesteps, and each needs a position: make --positions larger, or "
+            "--seq-len smaller",
+            (long long)positions(spec), (long long)timesteps(spec));
+    return REMAT_OK;
+}
+
+static remat_value parameter(builder *b, const char *name, int rank, int64_t d0, int64_t d1, remat_init init) {
+    char full[64];
+    snprintf(full, sizeof full, "%s%s", b->prefix, name);
+    return remat_param(b->graph, full, rank, (int64_t[]){d0, d1}, init);
+}
+
+static remat_value norm(builder *b, const char *weight, const char *bias, remat_value x) {
+    remat_value gain = parameter(b, weight, 1, b->spec->hidden, 0, remat_init_constant(1));
+    return remat_layer_norm(b->graph, x, gain, parameter(b, bias, 1, b->spec->hidden, 0, remat_init_zero()), EPSILON);
+}
+
+/* What GPT-2 calls Conv1D: weights (in,out). */
+static remat_value dense(builder *b, const char *weight, const char *bias, remat_value x, int64_t in, int64_t out,
+                         double deviation) {
+    remat_value w = parameter(b, weight, 2, in, out, remat_init_normal(deviation));
+    return remat_matmul(b->graph, x, w, parameter(b, bias, 1, out, 0, remat_init_zero()));
+}
+
+static remat_value dropout(builder *b, remat_value x) {
+    return b->spec->dropout > 0 ? remat_dropout(b->graph, x, b->spec->dropout) : x;
+}
+
+static remat_value attention(builder *b, remat_value x, double into_the_sum) {
+    int64_t C = b->spec->hidden;
+    remat_value part[3], all = dense(b, "attn.c_attn.weight", "attn.c_attn.bias", x, C, 3 * C, DEVIATION);
+    for (int i = 0; i < 3; i++) part[i] = remat_slice(b->graph, all, i * C, C);
+    x = remat_attention(b->graph, part[0], part[1], part[2], heads(b->spec), true);
+    return dropout(b, dense(b, "attn.c_proj.weight", "attn.c_proj.bias", x, C, C, into_the_sum));
+}
+
+static remat_value feed_forward(builder *b, remat_value x, double into_the_sum) {
+    int64_t C = b->spec->hidden;
+    x = remat_gelu_tanh(b->graph, dense(b, "mlp.c_fc.weight", "mlp.c_fc.bias", x, C, 4 * C, DEVIATION));
+    return dropout(b, dense(b, "mlp.c_proj.weight", "mlp.c_proj.bias", x, 4 * C, C, into_the_sum));
+}
+
+remat_value rm_gpt2_logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
+    builder b = {.graph = g, .spec = spec};
+    const double into_the_sum = DEVIATION / sqrt(2 * (double)spec->layers); /* of whose terms there are 2 a block */
+    remat_value wte = parameter(&b, "wte.weight", 2, spec->data.vocabulary, spec->hidden, remat_init_normal(DEVIATION));
+    remat_value wpe = parameter(&b, "wpe.weight", 2, positions(spec), spec->hidden, remat_init_normal(DEVIATION));
+    x = dropout(&b, remat_positions(g, remat_embedding(g, x, wte), wpe));
+    for (int64_t block = 0; block < spec->layers; block++) {
+        snprintf(b.prefix, sizeof b.prefix, "h.%lld.", (long long)block);
+        x = remat_add(g, x, attention(&b, norm(&b, "ln_1.weight", "ln_1.bias", x), into_the_sum));
+        x = remat_add(g, x, feed_forward(&b, norm(&b, "ln_2.weight", "ln_2.bias", x), into_the_sum));
+    }
+    *b.prefix = 0;
+    return remat_linear(g, norm(&b, "ln_f.weight", "ln_f.bias", x), wte, REMAT_NONE);
+}
