@@ -144,6 +144,36 @@ START_TEST(files_that_change) {
 }
 END_TEST
 
+/* The program: two folders are of one kind only where their classes have the same names, for these number them. */
+START_TEST(a_run_over_folders) {
+    char line[600];
+    make_folder();
+    snprintf(line, sizeof line,
+             "--model=cnn --data=%s --image-size=5 --batch=2 --threads=1 --loader-threads=2 --seed=3", in_scratch("f"));
+    ck_runs("train %s --eval-data=%s --steps=3 --save=%s --augment=resized-crop,flip", line, in_scratch("f"),
+            in_scratch("st"));
+    ck_assert_ptr_nonnull(strstr(program_output, "3 samples of 3 x 5 x 5, 3 classes"));
+    ck_runs("eval --resume=%s --data=%s", in_scratch("st"), in_scratch("f"));
+    ck_assert_ptr_nonnull(strstr(program_output, "(3 samples)"));
+    mkdir(in_scratch("g"), 0700);
+    for (int i = 0; i < 3; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "g/%c", "abz"[i]);
+        mkdir(in_scratch(name), 0700);
+    }
+    put("g/a/0.png", 4, 0);
+    ck_refuses(2, "have other names, and those number the classes", "train %s --eval-data=%s --steps=1", line,
+               in_scratch("g"));
+    make_file("f/b/text.png", "not a picture", 13);
+    ck_refuses(1, "f/b/text.png is neither", "train %s --steps=1", line);
+    ck_runs("train %s --steps=1 --skip-broken", line);
+    ck_assert_ptr_nonnull(strstr(program_errors, "f/b/text.png cannot be read, and is left out"));
+    put("f/b/text.png", 4, 30); /* its header is whole */
+    ck_refuses(1, "f/b/text.png is damaged: it is cut short", "train %s --steps=4", line);
+    ck_refuses(2, "--image-size=S, for all of them", "train --model=cnn --data=%s", in_scratch("f"));
+}
+END_TEST
+
 int main(void) {
     TCase *tests = tcase_create("folder");
     if (!has(rm_jpeg_library()) || !has(rm_png_library())) {
@@ -155,5 +185,6 @@ int main(void) {
     tcase_add_test(tests, classes_are_folders);
     tcase_add_test(tests, damaged_files);
     tcase_add_test(tests, files_that_change);
+    tcase_add_test(tests, a_run_over_folders);
     return run_suite("folder", tests);
 }

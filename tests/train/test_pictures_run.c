@@ -214,6 +214,9 @@ START_TEST(plans_need_no_data) {
     ck_assert_ptr_nonnull(strstr(program_output, " layers "));
     ck_assert_ptr_nonnull(strstr(program_output, " conv1 .. "));
     ck_assert_ptr_nonnull(strstr(program_output, " .. fc "));
+    ck_assert_int_eq(planned(without, "batch"), 4);
+    ck_runs("plan %s --pareto", without);
+    ck_assert_ptr_nonnull(strstr(program_output, "Memory against time: batch 4, "));
     ck_runs("plan %s --json", without);
     ck_assert_ptr_nonnull(strstr(program_output, "\"layer\": \"layer3.0.downsample.0\""));
     ck_refuses(2, "say --image-size=S, --classes=N", "plan --model=cnn");

@@ -24,13 +24,13 @@ static void print_text(const remat_build_info *b) {
 }
 
 static remat_status print_json(const remat_build_info *b) {
-    json_t *root = json_pack("{s:s, s:s, s:s, s:s, s:i, s:s, s:s, s:I, s:I, s:I, s:s, s:s, s:s, s:s}", "version", b->version,
-                             "compiler", b->compiler, "devices", b->devices, "instruction_set", b->instruction_set,
-                             "threads", b->threads, "gemm_library", b->gemm_library, "host_allocator",
-                             b->host_allocator, "host_allocated_bytes", (json_int_t)b->host_allocated_bytes,
-                             "host_resident_bytes", (json_int_t)b->host_resident_bytes, "rss_peak_bytes",
-                             (json_int_t)rm_rss_peak_bytes(), "jansson", jansson_version_str(), "zlib", zlibVersion(), "jpeg",
-                             rm_jpeg_library(), "png", rm_png_library());
+    json_t *root =
+        json_pack("{s:s, s:s, s:s, s:s, s:i, s:s, s:s, s:I, s:I, s:I, s:s, s:s, s:s, s:s}", "version", b->version,
+                  "compiler", b->compiler, "devices", b->devices, "instruction_set", b->instruction_set, "threads",
+                  b->threads, "gemm_library", b->gemm_library, "host_allocator", b->host_allocator,
+                  "host_allocated_bytes", (json_int_t)b->host_allocated_bytes, "host_resident_bytes",
+                  (json_int_t)b->host_resident_bytes, "rss_peak_bytes", (json_int_t)rm_rss_peak_bytes(), "jansson",
+                  jansson_version_str(), "zlib", zlibVersion(), "jpeg", rm_jpeg_library(), "png", rm_png_library());
     REQUIRE(root, MEMORY, "no memory for a JSON object");
     json_dumpf(root, stdout, JSON_INDENT(2));
     putchar('\n');

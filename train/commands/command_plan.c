@@ -28,6 +28,13 @@ static remat_status print_text(char *text) {
     return REMAT_OK;
 }
 
+/* What has no timesteps has no rows of them either: the engine knows no batch, the flags do. */
+static remat_plan_summary summary_of(const remat_session *session, const rm_options *o) {
+    remat_plan_summary plan = remat_session_plan(session);
+    if (!plan.batch) plan.batch = rm_setup_rows(o);
+    return plan;
+}
+
 /* Takes the object over. */
 static remat_status print_object(json_t *object, bool bad) {
     bad = !object || bad || json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
@@ -52,7 +59,7 @@ static json_t *begin_json(const remat_plan_summary *summary, const rm_options *o
 }
 
 static remat_status print_json(const remat_session *session, const rm_options *options, uint64_t held) {
-    remat_plan_summary summary = remat_session_plan(session);
+    remat_plan_summary summary = summary_of(session, options);
     json_t *plan = begin_json(&summary, options, held);
     bool bad = add_parsed(plan, "peak", remat_plan_peak_json(session));
     bad = add_parsed(plan, "stages", remat_plan_stages_json(session)) || bad;
@@ -62,7 +69,7 @@ static remat_status print_json(const remat_session *session, const rm_options *o
 static remat_status plot_plan(const remat_session *session, const rm_options *o) {
     remat_live_point *points;
     rm_timeline timeline = {0};
-    remat_plan_summary plan = remat_session_plan(session);
+    remat_plan_summary plan = summary_of(session, o);
     TRY(remat_plan_timeline(session, &points, &timeline.n));
     timeline.planned = points;
     remat_status status = rm_plot_timeline(o, &plan, &timeline);
@@ -86,6 +93,7 @@ typedef struct {
     double none_ns; /* of `none`; 0: it is not there */
     remat_plan_summary plan;
     uint64_t held; /* beside the session */
+    bool pictures; /* and no timesteps */
 } pareto;
 
 static bool is_this_plan(const pareto *p, const remat_pareto_point *q) {
@@ -104,9 +112,14 @@ static void print_pareto_row(const pareto *p, const remat_pareto_point *q) {
 }
 
 static remat_status print_pareto(const pareto *p) {
-    printf("Memory against time: %lld timesteps x batch %lld in %lld tile%s of %lld; times are %s\n\n",
-           (long long)p->plan.timesteps, (long long)p->plan.batch, (long long)p->plan.n_tiles,
-           p->plan.n_tiles == 1 ? "" : "s", (long long)p->plan.tile,
+    char work[96];
+    if (p->pictures)
+        snprintf(work, sizeof work, "batch %lld, %lld stages", (long long)p->plan.batch, (long long)p->plan.n_stages);
+    else
+        snprintf(work, sizeof work, "%lld timesteps x batch %lld in %lld tile%s of %lld", (long long)p->plan.timesteps,
+                 (long long)p->plan.batch, (long long)p->plan.n_tiles, p->plan.n_tiles == 1 ? "" : "s",
+                 (long long)p->plan.tile);
+    printf("Memory against time: %s; times are %s\n\n", work,
            p->plan.measured_busy
                ? "predicted from kernels measured while other programs took the processors, likely too long"
            : p->plan.measured_times ? "predicted from kernels measured here"
@@ -146,7 +159,7 @@ static void drop_unwanted(pareto *p) {
 }
 
 static remat_status show_pareto(const remat_session *session, const rm_options *o, uint64_t held) {
-    pareto p = {.plan = remat_session_plan(session), .held = held};
+    pareto p = {.plan = summary_of(session, o), .held = held, .pictures = rm_model_takes_pictures(o->model)};
     TRY(remat_plan_pareto(session, &p.point, &p.count));
     drop_unwanted(&p);
     for (int64_t i = 0; i < p.count; i++)

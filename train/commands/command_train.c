@@ -182,6 +182,7 @@ static remat_status make_step(rm_trainer *t) {
                            .grad_norm = result.grad_norm,
                            .lr = t->lr,
                            .step_ms = seconds * 1e3,
+                           .unit = t->dataset->shape.channels ? "pictures" : NULL,
                            .tokens_per_s = (double)(t->dataset->shape.timesteps * t->loader.global) / seconds,
                            .arena_peak_bytes = result.arena_peak_bytes,
                            .rss_peak_bytes = rm_rss_peak_bytes()};

@@ -40,16 +40,16 @@ struct rm_dataset {
 };
 
 typedef struct {
-    const char *data, *labels;       /* paths; labels where the kind has them */
-    bool unlabelled;                 /* labels may be NULL: all are 0 then, of `classes` */
-    bool rows;                       /* images row by row, not pixel by pixel */
-    int64_t timesteps;               /* 0: the kind's own */
-    int64_t vocab;                   /* of lm: the file holds tokens below this; 0: it is a text, and its bytes are tokens */
-    int64_t classes;                 /* of classify; 0: the largest label + 1 */
-    int64_t samples, seed;           /* of generated data */
-    bool held_out;                   /* generated data: other samples than those for training */
-    uint64_t budget;                 /* the most bytes that a packed file may become; 0: RM_UNPACKED_BYTES */
-    bool pictures;                   /* classify: images as wholes, not as sequences; then: */
+    const char *data, *labels; /* paths; labels where the kind has them */
+    bool unlabelled;           /* labels may be NULL: all are 0 then, of `classes` */
+    bool rows;                 /* images row by row, not pixel by pixel */
+    int64_t timesteps;         /* 0: the kind's own */
+    int64_t vocab;             /* of lm: the file holds tokens below this; 0: it is a text, and its bytes are tokens */
+    int64_t classes;           /* of classify; 0: the largest label + 1 */
+    int64_t samples, seed;     /* of generated data */
+    bool held_out;             /* generated data: other samples than those for training */
+    uint64_t budget;           /* the most bytes that a packed file may become; 0: RM_UNPACKED_BYTES */
+    bool pictures;             /* classify: images as wholes, not as sequences; then: */
     int64_t channels, image_size;    /* 0: the file's own; 3 in a folder */
     const char *normalize, *augment; /* as in framing.h; NULL: not at all */
     int64_t threads;                 /* that may call `fill` at a time; 0: 1 */

@@ -32,7 +32,8 @@ typedef struct {
     double epoch;  /* passes over the data, this step's samples included */
     bool computed; /* false: on the null device, and loss and grad_norm are NAN */
     double loss, grad_norm, lr, step_ms, tokens_per_s;
-    double accuracy; /* of the step's samples, on all ranks; < 0: not a task that has one */
+    const char *unit; /* what there are so many of a second; NULL: "tokens" */
+    double accuracy;  /* of the step's samples, on all ranks; < 0: not a task that has one */
     uint64_t arena_peak_bytes, rss_peak_bytes;
     bool has_comm; /* there are other ranks; then what gradients took (rm_ddp_cost) */
     uint64_t comm_bytes;

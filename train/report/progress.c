@@ -40,9 +40,10 @@ static void print_line(rm_progress *p, const rm_step_event *e) {
     char memory[RM_TEXT], speed[RM_TEXT], left[RM_TEXT], loss[80] = "", accuracy[24] = "";
     if (e->computed) snprintf(loss, sizeof loss, "  loss %.9g  grad norm %.4g", e->loss, e->grad_norm);
     if (e->accuracy >= 0) snprintf(accuracy, sizeof accuracy, "  accuracy %.1f %%", 100 * e->accuracy);
-    fprintf(p->out, "step %6lld/%lld%s%s  %.1f ms  %s tokens/s  memory %s  left %s\n", (long long)e->step,
+    fprintf(p->out, "step %6lld/%lld%s%s  %.1f ms  %s %s/s  memory %s  left %s\n", (long long)e->step,
             (long long)p->last, loss, accuracy, e->step_ms, rm_count_text(e->tokens_per_s, speed),
-            rm_bytes_text(e->rss_peak_bytes, memory), rm_duration_text(left_s(p, e->step), left));
+            e->unit ? e->unit : "tokens", rm_bytes_text(e->rss_peak_bytes, memory),
+            rm_duration_text(left_s(p, e->step), left));
     fflush(p->out);
 }
 
@@ -54,8 +55,8 @@ static int terminal_width(const rm_progress *p) {
 static void draw_bar(rm_progress *p, const rm_step_event *e) {
     char memory[RM_TEXT], speed[RM_TEXT], left[RM_TEXT], loss[64] = "", tail[200];
     if (e->computed) snprintf(loss, sizeof loss, "  loss %.5f", e->loss);
-    int length = snprintf(tail, sizeof tail, " %lld/%lld%s  %s tok/s  %s  %s left", (long long)e->step,
-                          (long long)p->last, loss, rm_count_text(e->tokens_per_s, speed),
+    int length = snprintf(tail, sizeof tail, " %lld/%lld%s  %s %s/s  %s  %s left", (long long)e->step,
+                          (long long)p->last, loss, rm_count_text(e->tokens_per_s, speed), e->unit ? e->unit : "tok",
                           rm_bytes_text(e->rss_peak_bytes, memory), rm_duration_text(left_s(p, e->step), left));
     int room = terminal_width(p) - length - 3, width = room > 40 ? 40 : room;
     fputs("\r", p->out);

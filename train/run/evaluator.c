@@ -37,8 +37,10 @@ static void free_part(rm_eval_part *part) {
 
 remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec *spec, rm_dataset *dataset,
                                  int64_t batch, bool plan_only, rm_evaluator *out) {
-    *out =
-        (rm_evaluator){.dataset = dataset, .width = outputs_of(&dataset->shape), .bytes = !strcmp(options->task, "lm") && !options->vocab, .tokens = !strcmp(options->task, "lm")};
+    *out = (rm_evaluator){.dataset = dataset,
+                          .width = outputs_of(&dataset->shape),
+                          .bytes = !strcmp(options->task, "lm") && !options->vocab,
+                          .tokens = !strcmp(options->task, "lm")};
     if (!batch) batch = options->batch;
     int64_t full = batch < dataset->count ? batch : dataset->count, rest = dataset->count % full;
     if (out->width) {

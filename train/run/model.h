@@ -19,8 +19,8 @@ typedef struct {
     const char *cell; /* --model: a line of the table in model.c */
     int64_t layers, hidden, embed;
     int64_t heads, positions; /* of gpt2; 0: by hidden, by timesteps */
-    bool no_bias;       /* of the recurrent layers and the head: PyTorch's bias=False */
-    bool bidirectional; /* each layer reads what both directions of the one below have made */
+    bool no_bias;             /* of the recurrent layers and the head: PyTorch's bias=False */
+    bool bidirectional;       /* each layer reads what both directions of the one below have made */
     double dropout, label_smoothing;
     rm_data_shape data; /* decides the embedding, the head's width and the loss */
     int64_t window;     /* timesteps of one call; 0: all of data's */

@@ -46,6 +46,17 @@ static const char *sample_text(const rm_data_shape *shape, char *text, size_t by
     return text;
 }
 
+/* "13 tiles of 32"; "42 stages". */
+static const char *stages_text(const rm_trainer *t, char text[64]) {
+    const remat_plan_summary *plan = &t->plan;
+    if (t->dataset->shape.channels)
+        snprintf(text, 64, "%lld stages", (long long)plan->n_stages);
+    else
+        snprintf(text, 64, "%lld tile%s of %lld", (long long)plan->n_tiles, plan->n_tiles == 1 ? "" : "s",
+                 (long long)plan->tile);
+    return text;
+}
+
 /* Elements: not those that only fill arrays up to where the next begins. */
 static double count_parameters(const remat_session *session) {
     double all = 0;
@@ -86,7 +97,7 @@ static void introduce_states(rm_trainer *t) {
 }
 
 void rm_trainer_introduce(rm_trainer *t) {
-    char a[RM_TEXT], b[RM_TEXT], c[RM_TEXT], batch[160], rate[RM_LR_SCHEDULE_TEXT], model[80], sample[80];
+    char a[RM_TEXT], b[RM_TEXT], c[RM_TEXT], batch[160], rate[RM_LR_SCHEDULE_TEXT], model[80], sample[80], stages[64];
     const rm_options *o = t->options;
     remat_plan_summary plan = t->plan;
     rm_progress_say(&t->progress, "%s: %s parameters; %s: %lld samples of %s, %s", model_text(o, model, sizeof model),
@@ -96,20 +107,19 @@ void rm_trainer_introduce(rm_trainer *t) {
     if (*t->new_head)
         rm_progress_say(&t->progress, "--init=%s: all but %s*, which is drawn anew", o->init, t->new_head);
     rm_progress_say(&t->progress,
-                    "plan: %s, %lld segment%s, %lld tile%s of %lld; arena %s, of which activations %s; device "
+                    "plan: %s, %lld segment%s, %s; arena %s, of which activations %s; device "
                     "%s%s%s, %d thread%s",
-                    plan.strategy, (long long)plan.segments, plan.segments == 1 ? "" : "s", (long long)plan.n_tiles,
-                    plan.n_tiles == 1 ? "" : "s", (long long)plan.tile, rm_bytes_text(plan.planned_peak_bytes, b),
-                    rm_bytes_text(plan.activations_peak_bytes, c), plan.device,
-                    strcmp(plan.precision, "fp32") ? ", products in " : "",
+                    plan.strategy, (long long)plan.segments, plan.segments == 1 ? "" : "s", stages_text(t, stages),
+                    rm_bytes_text(plan.planned_peak_bytes, b), rm_bytes_text(plan.activations_peak_bytes, c),
+                    plan.device, strcmp(plan.precision, "fp32") ? ", products in " : "",
                     strcmp(plan.precision, "fp32") ? plan.precision : "", plan.threads, plan.threads == 1 ? "" : "s");
     introduce_ranks(t);
     introduce_states(t);
     if (*rm_lr_schedule_text(&t->rate, rate)) rm_progress_say(&t->progress, "%s", rate);
     if (plan.segments_requested > plan.segments)
-        rm_progress_say(&t->progress,
-                        "note: %lld segments were asked for; there are %lld tiles (--tile makes them smaller)",
-                        (long long)plan.segments_requested, (long long)plan.n_tiles);
+        rm_progress_say(&t->progress, "note: %lld segments were asked for; there are %s%s",
+                        (long long)plan.segments_requested, stages_text(t, stages),
+                        t->dataset->shape.channels ? "" : " (--tile makes them smaller)");
     if (plan.memory_budget)
         rm_progress_say(&t->progress, "budget: %s of %s for the session, %s for data%s",
                         rm_bytes_text(plan.budgeted_bytes, a), rm_bytes_text(plan.memory_budget, b),
