@@ -281,7 +281,6 @@ START_TEST(groups_have_rates_and_decays_of_their_own) {
                                            {"head:", "sets nothing"},
                                            {":lr=1", "no parameter has \"\""},
                                            {"head,tail:lr=1", "no parameter has \"tail\" in its name"},
-                                           {"head:lr=1;", "sets nothing"},
                                            {"head:rate=1", "\"rate\" is no setting"},
                                            {"head:lr", "lr= is not a number"},
                                            {"head:lr=-1", "lr=-1 is not a number of 0 or more"},
@@ -304,11 +303,12 @@ START_TEST(groups_have_rates_and_decays_of_their_own) {
     ck_assert(!remat_step(s, 0.125, NULL));
     for (int i = 0; i < 4; i++) {
         ck_assert(!remat_array_info(s, REMAT_PARAM, i, &array));
-        ck_assert_str_eq(array.name, own[i].name);
+        int n = 0;
+        while (strcmp(array.name, own[n].name)) n++;
         ck_assert(!remat_read(s, REMAT_PARAM, i, after, array.bytes));
         ck_assert(!remat_read(s, REMAT_GRADIENT, i, gradient, array.bytes));
         for (uint64_t k = 0; k < array.bytes / 4; k++) {
-            double w = before[i][k], want = w - own[i].factor * 0.125 * (gradient[k] + own[i].decay * w);
+            double w = before[i][k], want = w - own[n].factor * 0.125 * (gradient[k] + own[n].decay * w);
             ck_assert_double_eq_tol(after[k], want, 1e-7);
         }
     }
