@@ -164,6 +164,29 @@ static remat_value batch_normalised(net *n) {
                             false);
 }
 
+/* The features as a signal, or as an image of one row. */
+static remat_value convolved(net *n, bool timed) {
+    remat_graph *g = n->graph;
+    const int64_t signal[] = {n->steps, n->batch, 1, n->width}, image[] = {n->steps, n->batch, 1, 1, n->width};
+    const int64_t back[] = {n->steps, n->batch, n->width};
+    char name[32];
+    remat_value x = pick(n);
+    snprintf(name, sizeof name, "filter%d", g->n_values);
+    if (draw(2)) {
+        x = remat_reshape(g, x, timed ? 5 : 4, image + !timed);
+        remat_value w = remat_param(g, name, 4, (int64_t[]){2, 1, 1, 3}, remat_init_uniform(0.5));
+        x = remat_conv2d(g, x, w, param(n, 1, 2, 1), NULL, (int64_t[]){0, 1}, NULL, 1);
+        snprintf(name, sizeof name, "filter%d", g->n_values);
+        w = remat_param(g, name, 4, (int64_t[]){1, 2, 1, 1}, remat_init_uniform(0.5));
+        x = remat_conv2d(g, remat_avg_pool2d(g, x, (int64_t[]){1, 3}, (int64_t[]){1, 1}, (int64_t[]){0, 1}), w,
+                         REMAT_NONE, NULL, NULL, NULL, 1);
+    } else {
+        remat_value w = remat_param(g, name, 3, (int64_t[]){1, 1, 3}, remat_init_uniform(0.5));
+        x = remat_conv1d(g, remat_reshape(g, x, timed ? 4 : 3, signal + !timed), w, REMAT_NONE, 1, 2, 2, 1);
+    }
+    return remat_tanh(g, remat_reshape(g, x, timed ? 3 : 2, back + !timed)); /* a reshape is no output */
+}
+
 static remat_value random_layer(net *n, bool timed) {
     remat_graph *g = n->graph;
     int64_t c = n->width;
@@ -292,6 +315,7 @@ static void add_odd_parts(net *n, bool timed) {
     if (draw(2)) add_to_pool(n, block_twice(n, pick(n)));
     if (draw(2)) add_to_pool(n, remat_linear(g, pick(n), remat_tanh(g, param(n, 2, c, c)), REMAT_NONE));
     if (timed && draw(2)) add_to_pool(n, by_token(n));
+    if (draw(2)) add_to_pool(n, convolved(n, timed));
     if (draw(2)) remat_linear(g, pick(n), param(n, 2, c, c), param(n, 1, c, 1)); /* nobody reads it */
 }
 
