@@ -165,7 +165,7 @@ static remat_value batch_normalised(net *n) {
 }
 
 /* The features as a signal, or as an image of one row. */
-static remat_value convolved(net *n, bool timed) {
+static remat_value filtered(net *n, bool timed) {
     remat_graph *g = n->graph;
     const int64_t signal[] = {n->steps, n->batch, 1, n->width}, image[] = {n->steps, n->batch, 1, 1, n->width};
     const int64_t back[] = {n->steps, n->batch, n->width};
@@ -315,7 +315,7 @@ static void add_odd_parts(net *n, bool timed) {
     if (draw(2)) add_to_pool(n, block_twice(n, pick(n)));
     if (draw(2)) add_to_pool(n, remat_linear(g, pick(n), remat_tanh(g, param(n, 2, c, c)), REMAT_NONE));
     if (timed && draw(2)) add_to_pool(n, by_token(n));
-    if (draw(2)) add_to_pool(n, convolved(n, timed));
+    if (draw(2)) add_to_pool(n, filtered(n, timed));
     if (draw(2)) remat_linear(g, pick(n), param(n, 2, c, c), param(n, 1, c, 1)); /* nobody reads it */
 }
 
