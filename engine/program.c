@@ -261,9 +261,9 @@ static remat_status emit_forward(builder *b, const rm_node *node, forward_mode m
 
 /* ---- Backward ------------------------------------------------------------------------------------------------- */
 
-/* By every stage of the class's sweep, or but as what carried states begin with? */
-static bool is_read_by_all(const builder *b, int32_t value) {
-    for (int32_t i = 0; i < sweep_of(b)->n_nodes; i++) {
+/* By the last stage of the class's sweep, if not by all, or but as what carried states begin with? */
+static bool is_read_by_the_last(const builder *b, int32_t value) {
+    for (int32_t i = 0; i < sweep_of(b)->n_nodes + sweep_of(b)->n_tail; i++) {
         const rm_node *node = &b->chain->graph->node[b->chain->order[sweep_of(b)->first_node + i]];
         for (int k = 0; k < node->op->n_in; k++)
             if (node->x[k] == value && learns(b, node)) return true;
@@ -276,7 +276,7 @@ static bool is_read_by_all(const builder *b, int32_t value) {
 static bool is_begun(const builder *b, int32_t value) {
     const rm_crossing *c = &b->chain->crossing[b->chain->cross[value]];
     bool shared = !c->tiled && !b->chain->graph->value[value].sequence;
-    return c->last_reader > b->class->sweep || (shared && !b->class->last && is_read_by_all(b, value));
+    return c->last_reader > b->class->sweep || (shared && !b->class->last && is_read_by_the_last(b, value));
 }
 
 /* Where the gradient of input `value` is collected, and whether it holds a first term already. */
