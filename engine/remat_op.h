@@ -106,7 +106,7 @@ typedef struct {
                            pass. Backward reads it and may overwrite it.                                     */
     void *scratch;      /* scratch_bytes, uninitialised                                                      */
     void *fixed;        /* fixed_bytes, uninitialised; NULL where the device needs none                      */
-    const void *packed; /* packed_bytes derived from the weights by `pack`, made anew after every update     */
+    const void *packed; /* packed_bytes derived from the weights by `pack`, anew before passes where they changed */
     void *fact;         /* fact_bytes. `fact` fills it; the others read it. It lies there until the step's end */
     const void *ranks;  /* for remat_sum_over_ranks */
     remat_key key;
@@ -151,7 +151,8 @@ typedef struct {
      * touches nothing else that differs from tile to tile can be recorded once for all. NULL: none. */
     uint64_t (*fixed_bytes)(const remat_desc *x, const void *attr);
     uint64_t (*packed_bytes)(const remat_desc *x, const void *attr, int threads); /* NULL: none */
-    void (*pack)(const remat_call *call, void *packed); /* reads x[i] of `weights`; NULL exactly if packed_bytes is */
+    void (*pack)(const remat_call *call, void *packed); /* reads x[i] of `weights`, which have to be there before
+                                                            the first stage; NULL exactly if packed_bytes is */
     remat_kernel *fact; /* NULL exactly if the op's fact_bytes is */
 } remat_op_device;
 
