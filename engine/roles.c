@@ -85,6 +85,20 @@ static remat_status check_sequences(const remat_graph *graph, const uint8_t *on,
     return REMAT_OK;
 }
 
+/* Tables run beside the stages, and ranks meet in these. */
+static remat_status check_talk(const remat_graph *graph, const uint8_t *role) {
+    for (int32_t n = 0; n < graph->n_nodes; n++) {
+        const rm_node *node = &graph->node[n];
+        bool talks = node->op->talks && node->op->talks(node->attr);
+        REQUIRE(!talks || role[n] != RM_ROLE_TABLE, INVALID,
+                "%s: it sums over ranks, and what it reads is made of parameters alone, the same on all of them; do "
+                "without "
+                "`sync`",
+                node->op->name);
+    }
+    return REMAT_OK;
+}
+
 remat_status rm_roles(const remat_graph *graph, const int32_t *keep, int n_keep, uint8_t *role) {
     uint8_t *live = rm_calloc((size_t)graph->n_values, 2);
     REQUIRE(live, MEMORY, "out of memory for %d values", graph->n_values);
@@ -94,6 +108,7 @@ remat_status rm_roles(const remat_graph *graph, const int32_t *keep, int n_keep,
     assign(graph, live, role);
     find_first_part(graph, on, role);
     remat_status status = check_sequences(graph, on, role);
+    if (!status) status = check_talk(graph, role);
     rm_free(live);
     return status;
 }

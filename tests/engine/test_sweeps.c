@@ -438,7 +438,7 @@ START_TEST(shapes_that_cannot_be) {
     static const char *const words[] = {"cannot become",    "the rank is 0",         "-1 once",
                                         "whose (T,B) stay", "is a buffer",           "not a value",
                                         "is a reshape",     "the loss is a reshape", "a sequence already",
-                                        "has a reshape",    "is made of a sequence"};
+                                        "has a reshape",    "is made of a sequence", "sums over ranks"};
     net n = {.width = C};
     ck_assert(!remat_graph_create(&n.graph));
     const int64_t odd[] = {7, 3}, twice[] = {-1, -1}, flat[] = {-1}, one[] = {1}, dim[] = {T * B, C};
@@ -459,6 +459,12 @@ START_TEST(shapes_that_cannot_be) {
     if (_i == 10) {
         remat_value end = remat_reshape(n.graph, remat_last_step(n.graph, lstm(&n, x, C)), 3, (int64_t[]){C, B, 1});
         loss = head(&n, remat_as_sequence(n.graph, end), 1, input(&n, "later", C));
+    }
+    if (_i == 11) {
+        remat_value mean = remat_buffer(n.graph, "mean", 1, dim + 1, remat_init_zero());
+        remat_value var = remat_buffer(n.graph, "var", 1, dim + 1, remat_init_constant(1)), none = REMAT_NONE;
+        remat_value table = remat_batch_norm(n.graph, param(&n, 2, C, C), none, none, mean, var, 0.1, 1e-5, true);
+        loss = head(&n, remat_linear(n.graph, x, table, none), C, input(&n, "later", T));
     }
     if (_i == 9) {
         remat_graph *body;
@@ -571,7 +577,7 @@ int main(void) {
     tcase_add_loop_test(tests, tiles_change_nothing_but_rounding, 0, NETWORKS);
     tcase_add_test(tests, running_statistics_are_written_once);
     tcase_add_loop_test(tests, buffers_that_cannot_be, 0, 6);
-    tcase_add_loop_test(tests, shapes_that_cannot_be, 0, 11);
+    tcase_add_loop_test(tests, shapes_that_cannot_be, 0, 12);
     tcase_add_test(tests, gradients_from_outside_and_from_attention_add_up);
     tcase_add_test(tests, what_cannot_go_on);
     tcase_add_loop_test(tests, states_that_cannot_be, 0, 6);
