@@ -176,7 +176,7 @@ remat_value remat_final_state(remat_graph *, remat_value y, int state);
  * is above 0, all states of that row are zeros before that timestep, initial ones too; nothing passes there in either
  * direction. No gradient goes to `reset`. Returns y. Rows of different lengths, padded behind their ends, need it in layers
  * over remat_reverse, where padding comes first: 1 at each row's last timestep, turned round as x is
- * (docs/variable_lengths.md). */
+ * (docs/stateful.md). */
 remat_value remat_reset_states(remat_graph *, remat_value y, remat_value reset);
 remat_value remat_layer_norm(remat_graph *, remat_value x, remat_value gain, remat_value bias, double epsilon);
 remat_value remat_rms_norm(remat_graph *, remat_value x, remat_value gain, double epsilon); /* PyTorch's RMSNorm */

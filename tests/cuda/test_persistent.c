@@ -50,6 +50,7 @@ static rm_sample sample_of(const shape *s, int gates, remat_dtype real) {
     sample.x[1] = rm_desc_make(real, 2, s->in ? (int64_t[]){wide, s->in} : (int64_t[]){VOCABULARY, wide});
     sample.x[2] = rm_desc_make(real, 2, (int64_t[]){wide, s->hidden});
     sample.x[3] = sample.x[4] = rm_desc_make(real, 1, (int64_t[]){wide});
+    sample.x[5].rank = -1;
     if (!(s->given & B_IH)) sample.x[3].rank = -1;
     if (!(s->given & B_HH)) sample.x[4].rank = -1;
     return sample;
