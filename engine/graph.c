@@ -490,6 +490,37 @@ remat_value remat_final_state(remat_graph *graph, remat_value y, int state) {
     return (remat_value){status ? rm_graph_mistake(graph, status) : id};
 }
 
+static remat_status set_reset(remat_graph *graph, int32_t y, int32_t reset) {
+    int32_t n = 0, x[RM_MAX_IN];
+    bool sequence, reversed;
+    rm_desc descs[RM_MAX_IN], result, states[RM_MAX_STATE];
+    TRY(find_layer(graph, y, 0, "reset_states", &n));
+    rm_node *node = &graph->node[n];
+    const rm_op *op = node->op;
+    REQUIRE(op->resets, INVALID, "reset_states: %s has no input that says where its states are reset", op->name);
+    REQUIRE(reset > 0 && reset < graph->n_values, INVALID, "reset_states: this is not a value of this graph");
+    const rm_value *made = &graph->value[bytes_of(graph, reset)];
+    REQUIRE(made->origin != RM_VALUE_RESULT || made->node < n, INVALID,
+            "reset_states: the value is made after the layer; make it before");
+    int input = __builtin_ctz(op->resets);
+    rm_node_descs(graph, node, 0, descs, &result, states);
+    descs[input] = graph->value[reset].desc;
+    memcpy(x, node->x, sizeof x);
+    x[input] = reset;
+    TRY(check_axes(graph, op, x, &sequence));
+    TRY(check_buffers(graph, op, x));
+    TRY(check_direction(graph, op, x, &reversed));
+    TRY(rm_op_infer(op, descs, node->attr, &result, states));
+    node->x[input] = reset;
+    return REMAT_OK;
+}
+
+remat_value remat_reset_states(remat_graph *graph, remat_value y, remat_value reset) {
+    if (!graph || graph->status || !y.id || !reset.id) return REMAT_NONE;
+    remat_status status = set_reset(graph, y.id, reset.id);
+    return (remat_value){status ? rm_graph_mistake(graph, status) : y.id};
+}
+
 remat_value remat_layer_norm(remat_graph *graph, remat_value x, remat_value gain, remat_value bias, double epsilon) {
     rm_layer_norm_attr attr = {epsilon};
     return BUILD_WITH(attr, "layer_norm", x.id, gain.id, bias.id);
@@ -623,6 +654,9 @@ remat_value remat_slice(remat_graph *graph, remat_value x, int64_t first, int64_
 remat_value remat_as_sequence(remat_graph *graph, remat_value x) { return BUILD("as_sequence", x.id); }
 remat_value remat_reverse(remat_graph *graph, remat_value x) { return BUILD("reverse", x.id); }
 remat_value remat_last_step(remat_graph *graph, remat_value x) { return BUILD("last_step", x.id); }
+remat_value remat_step_at(remat_graph *graph, remat_value x, remat_value index) {
+    return BUILD("step_at", x.id, index.id);
+}
 remat_value remat_mean_over_time(remat_graph *graph, remat_value x) { return BUILD("mean_over_time", x.id); }
 remat_value remat_softmax_cross_entropy(remat_graph *graph, remat_value logits, remat_value targets) {
     return BUILD("softmax_cross_entropy", logits.id, targets.id);

@@ -134,7 +134,7 @@ remat_value remat_gru(remat_graph *, remat_value x, remat_value w_ih, remat_valu
                       remat_value b_ih /*[b]*/, remat_value b_hh /*[b]*/);                    /* (3H),(3H); r,z,n    */
 remat_value remat_rnn_tanh(remat_graph *, remat_value x, remat_value w_ih, remat_value w_hh,  /* (H,C),(H,H)    */
                            remat_value b_ih /*[b]*/, remat_value b_hh /*[b]*/);               /* (H),(H)        */
-/* y[t] = a[t] y[t-1] + b[t], element by element, a and b (T,B,..); where `reset` (T,B), an I32 input, is 1, y[t] = b[t]. */
+/* y[t] = a[t] y[t-1] + b[t], element by element, a and b (T,B,..); where `reset` (T,B) is above 0, y[t] = b[t]. */
 remat_value remat_linear_scan(remat_graph *, remat_value a, remat_value b, remat_value reset /*[reset]*/);
 /* minGRU and minLSTM (Feng et al. 2024), behind a linear layer without bias whose rows are those of minGRU-pytorch's
  * to_hidden_and_gate (2H,C), hidden, gate; and to_hidden_and_f_i_gate (3H,C), hidden, f, i: (T,B,2H), (T,B,3H) -> (T,B,H).
@@ -172,6 +172,12 @@ remat_value remat_mean(remat_graph *, remat_value x, int axes);
  *     for (int k = 0; k < 2; k++) remat_initial_state(g, y, k, remat_final_state(g, h, k)); */
 remat_value remat_initial_state(remat_graph *, remat_value y, int state, remat_value initial);
 remat_value remat_final_state(remat_graph *, remat_value y, int state);
+/* Sequences that begin in the middle of a row, by the y of their layer (lstm, gru, rnn_tanh, linear_scan): where `reset`, f32 (T,B),
+ * is above 0, all states of that row are zeros before that timestep, initial ones too; nothing passes there in either
+ * direction. No gradient goes to `reset`. Returns y. Rows of different lengths, padded behind their ends, need it in layers
+ * over remat_reverse, where padding comes first: 1 at each row's last timestep, turned round as x is
+ * (docs/stateful.md). */
+remat_value remat_reset_states(remat_graph *, remat_value y, remat_value reset);
 remat_value remat_layer_norm(remat_graph *, remat_value x, remat_value gain, remat_value bias, double epsilon);
 remat_value remat_rms_norm(remat_graph *, remat_value x, remat_value gain, double epsilon); /* PyTorch's RMSNorm */
 /* Batch normalisation (Ioffe, Szegedy 2015), as PyTorch defines it: each channel of x (N,C,..), or of a sequence (T,B,C,..), is brought
@@ -207,6 +213,7 @@ remat_value remat_reshape(remat_graph *, remat_value x, int rank, const int64_t 
  * run the same way, so one is turned round again. The last step of a reversed sequence is the first timestep. */
 remat_value remat_reverse(remat_graph *, remat_value x);
 remat_value remat_last_step(remat_graph *, remat_value x);      /* (T,B,C) -> (B,C), step T-1       */
+remat_value remat_step_at(remat_graph *, remat_value x, remat_value index); /* (T,B,C),(B) i32 -> (B,C), row b's step index[b] */
 remat_value remat_mean_over_time(remat_graph *, remat_value x); /* (T,B,C) -> (B,C)                 */
 
 /* A recurrent layer of one's own (examples/10_your_own_cell.c). `body` is a graph that describes one timestep: its leaves are f32

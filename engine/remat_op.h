@@ -167,6 +167,8 @@ typedef struct {
     uint32_t discrete; /* bit i: input i is I32 and has no gradient                                          */
     uint32_t buffers;  /* bit i: input i is a buffer (remat_buffer), which `fact` reads and, where call->training, writes;
                           other kernels are handed NULL. A buffer that is written is an input of one node alone     */
+    uint32_t resets;   /* the bit of one optional input, F32 (T,B), of a RECURRENT op: where it is above 0, the op takes its states
+                          before that timestep as zeros (remat_reset_states). 0: it has none                 */
     size_t attr_bytes; /* that attr points to, copied by the graph. Numbers alone, no addresses and no padding: the same
                           attributes are the same bytes. 0: attr is NULL. It may be NULL otherwise, too: infer
                           refuses that, or takes defaults                                                    */

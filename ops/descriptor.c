@@ -46,6 +46,10 @@ static remat_status check_inputs(const rm_op *op) {
     REQUIRE(op->fact_bytes || !(op->buffers || op->talks), INVALID,
             "%s: it has buffers, or talks, but no fact_bytes: what a step does once is its fact", op->name);
     REQUIRE(!(op->optional & 1), INVALID, "%s: x[0] is marked optional; it is always given", op->name);
+    REQUIRE(!op->resets || (op->time == RM_TIME_RECURRENT && !(op->resets & ~op->optional) &&
+                            !(op->resets & (op->resets - 1)) && !(op->resets & (op->weights | op->discrete | 1u))),
+            INVALID, "%s: resets has to be the bit of one optional input, a sequence of f32, of a recurrent op",
+            op->name);
     REQUIRE(!op->discrete || op->bound, INVALID, "%s: it has discrete inputs, but no bound for them", op->name);
     REQUIRE((op->n_state > 0) == (op->time == RM_TIME_RECURRENT), INVALID,
             "%s: n_state is %d, and its time is%s RECURRENT; an op has states exactly if it is", op->name, op->n_state,

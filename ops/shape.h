@@ -78,6 +78,16 @@ static inline remat_status rm_want_vector(const char *op, const char *input, con
     return REMAT_OK;
 }
 
+/* Where rows of a sequence (T,B,..) begin anew. */
+static inline remat_status rm_want_reset(const char *op, const rm_desc *reset, const rm_desc *x) {
+    char text[RM_DESC_TEXT];
+    TRY(rm_want_real(op, "reset", reset));
+    REQUIRE(reset->rank == 2 && reset->dim[0] == x->dim[0] && reset->dim[1] == x->dim[1], INVALID,
+            "%s: reset is %s; it must be (T,B) = (%lld,%lld)", op, rm_desc_text(reset, text), (long long)x->dim[0],
+            (long long)x->dim[1]);
+    return REMAT_OK;
+}
+
 /* ---- Costs ---------------------------------------------------------------------------------------- */
 
 /* Every element of y costs `flops` and goes through `streams` arrays (x, y, dy, dx: each read or written once). */

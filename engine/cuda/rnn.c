@@ -23,7 +23,7 @@
 
 #ifdef RM_HAVE_CUDNN
 
-enum { X, W_IH, W_HH, B_IH, B_HH }; /* inputs */
+enum { X, W_IH, W_HH, B_IH, B_HH, RESET }; /* inputs */
 enum { MOST_GATES = 4, MOST_TIMESTEPS = 65535 };
 enum { SPACE_ALIGN = 256, SPACE_MORE = SPACE_ALIGN - RM_ALIGN };
 
@@ -432,7 +432,7 @@ remat_status rm_cuda_rnn_variant(rm_device *device, const rm_op *op, const rm_de
     int cell = 0;
     while (cell < CELLS && strcmp(op->name, cells[cell].op)) cell++;
     out->op = NULL;
-    if (!rnns || cell == CELLS || x[X].dtype != REMAT_F32) return REMAT_OK;
+    if (!rnns || cell == CELLS || x[X].dtype != REMAT_F32 || x[RESET].rank >= 0) return REMAT_OK;
     shape s = {
         .mode = cell, .batch = x[X].dim[1], .in = x[X].dim[2], .hidden = x[W_HH].dim[1], .tau = {tau[0], tau[1]}};
     TRY(check_sizes(op->name, &s));

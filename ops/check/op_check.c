@@ -184,7 +184,7 @@ static const char *check_costs(subject *s) {
         const char *name = pass_name[pass];
         rm_cost one = cost_of(s, 1, (rm_pass)pass), ten = cost_of(s, 10, (rm_pass)pass);
         if (!(one.moved_bytes > 0)) return complain("%s claims to move no bytes", name);
-        if (s->op->weights && sample->x[0].dtype != REMAT_I32 && !(one.flops > 0))
+        if (s->op->weights & ~s->op->discrete && sample->x[0].dtype != REMAT_I32 && !(one.flops > 0))
             return complain("%s has weights, and claims to compute nothing", name);
         if (sample->sequence && !(ten.flops >= 7 * one.flops && ten.flops <= most * one.flops))
             return complain("%s claims %g FLOPs, and %g for ten times the timesteps", name, one.flops, ten.flops);

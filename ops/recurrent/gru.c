@@ -103,9 +103,11 @@ static void define_backward(const rm_call *call) {
         for (int64_t b = 0; b < r.batch; b++) {
             int64_t row = t * r.batch + b;
             const real *h_prev = rm_recurrent_previous(&r, call->y.data, &call->state_in[STATE_H], t, b);
-            for (int64_t j = 0; j < hidden; j++)
-                dh[b * hidden + j] = define_unit_backward(dh[b * hidden + j] + dy[row * hidden + j],
-                                                          h_prev ? h_prev[j] : 0, aux + row * AUX * hidden + j, hidden);
+            for (int64_t j = 0; j < hidden; j++) {
+                real direct = define_unit_backward(dh[b * hidden + j] + dy[row * hidden + j], h_prev ? h_prev[j] : 0,
+                                                   aux + row * AUX * hidden + j, hidden);
+                dh[b * hidden + j] = rm_recurrent_begins(&r, t, b) ? 0 : direct;
+            }
         }
         rm_recurrent_define_dh(&r, &d, t, dh);
     }

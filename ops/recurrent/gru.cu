@@ -35,7 +35,7 @@ static __global__ void step(int64_t k, int64_t n, rm_cell_sums sums, rm_cell_now
         rm_cell_parts next = rm_cell_read(&a, t + 1, n, hidden, COLUMNS, GATES, row, j);
         rm_gru_gates gates = rm_gru_activate(sums_of(&sums, row, j));
         float h = rm_gru_h(gates, now.h[i]);
-        now.h[i] = h, a.y[t * n + i] = h;
+        now.h[i] = rm_cell_begins(&a, t + 1, n, hidden, row) ? 0 : h, a.y[t * n + i] = h;
         if (a.products) rm_cell_write(next, now.gates, hidden, COLUMNS, row, j);
         if (a.gates) put(a.gates + (t * n + row * hidden) * COLUMNS + j, hidden, gates);
         if (t + 1 == a.tau && a.h_out) a.h_out[i] = h;
@@ -57,8 +57,10 @@ static __global__ void step_back(int64_t k, int64_t n, int64_t hidden, rm_cell_n
     int64_t t = a.t - k;
     RM_EACH(i, n) {
         int64_t row = rm_row_of(i, hidden), at = row * COLUMNS * hidden + i - row * hidden;
-        float *unit = a.gates + t * n * COLUMNS + at, h_before = t > 0 ? a.y[(t - 1) * n + i] : a.h_in ? a.h_in[i] : 0;
-        float dh = now.h[i] + a.dy[t * n + i], direct;
+        bool begins = rm_cell_begins(&a, t, n, hidden, row), ends = rm_cell_begins(&a, t + 1, n, hidden, row);
+        float *unit = a.gates + t * n * COLUMNS + at;
+        float h_before = begins ? 0 : t > 0 ? a.y[(t - 1) * n + i] : a.h_in ? a.h_in[i] : 0;
+        float dh = (ends ? 0 : now.h[i]) + a.dy[t * n + i], direct;
         rm_gru_gates d = {unit[0], unit[hidden], unit[2 * hidden], unit[3 * hidden]};
         d = rm_gru_backward(d, h_before, dh, &direct);
         put(unit, hidden, d), put(now.gates + at, hidden, d);

@@ -1,11 +1,13 @@
 /* linear_scan.c: the op `linear_scan`: a linear recurrence, element by element:
  *
- *   h' = a h + b,   or h' = b where reset[t,b] is 1                    y = h
+ *   h' = a h + b,   or h' = b where reset[t,b] > 0                     y = h
  *
  * One timestep after the other, in one order whatever the tile: an associative scan would round otherwise for every way of
  * cutting time, and on a CPU gains nothing where there are columns enough to fill vectors. Threads have columns of their own.
  */
 #include "ops/real.h"
+
+#include <string.h>
 
 #include "ops/op.h"
 #include "ops/shape.h"
@@ -15,16 +17,10 @@ enum { SPAN = 64 /* columns that a thread takes through the tile together */ };
 
 static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
     (void)attr;
-    char text[RM_DESC_TEXT];
     TRY(rm_want_real("linear_scan", "a", &x[A]));
     TRY(rm_want_rank("linear_scan", "a", &x[A], 2, REMAT_MAX_RANK));
     TRY(rm_want_same("linear_scan", "a", &x[A], "b", &x[B]));
-    if (x[RESET].rank >= 0) {
-        TRY(rm_want_integer("linear_scan", "reset", &x[RESET]));
-        REQUIRE(x[RESET].rank == 2 && x[RESET].dim[0] == x[A].dim[0] && x[RESET].dim[1] == x[A].dim[1], INVALID,
-                "linear_scan: reset is %s; it must be (T,B) = (%lld,%lld), as a is", rm_desc_text(&x[RESET], text),
-                (long long)x[A].dim[0], (long long)x[A].dim[1]);
-    }
+    if (x[RESET].rank >= 0) TRY(rm_want_reset("linear_scan", &x[RESET], &x[A]));
     *y = x[A];
     *state = rm_desc_make(RM_REAL, x[A].rank - 1, x[A].dim + 1);
     return REMAT_OK;
@@ -37,15 +33,10 @@ static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass p
     if (pass == RM_BACKWARD) out->scratch_bytes = rm_desc_bytes(y) / (uint64_t)y->dim[0];
 }
 
-static int64_t bound(const rm_desc *x, const void *attr, int input) {
-    (void)x, (void)attr, (void)input;
-    return 2;
-}
-
 /* A tile: (tau, batch, width), and the columns [from, to) of (batch, width) that a loop is about. */
 typedef struct {
     int64_t tau, columns, width, batch;
-    const int32_t *reset;
+    const real *reset;
 } shape;
 
 static shape shape_of(const rm_call *call) {
@@ -55,7 +46,7 @@ static shape shape_of(const rm_call *call) {
 }
 
 static bool is_reset(const shape *s, int64_t t, int64_t column) {
-    return s->reset && s->reset[t * s->batch + column / s->width];
+    return s->reset && s->reset[t * s->batch + column / s->width] > 0;
 }
 
 /* As far as one row of the batch reaches, so that a loop has one reset. */
@@ -107,6 +98,8 @@ static void backward_span(const rm_call *call, const shape *s, int64_t from, int
 
 static void backward(const rm_call *call) {
     shape s = shape_of(call);
+    real *dreset = call->dx[RESET].data;
+    if (dreset) memset(dreset, 0, (size_t)(s.tau * s.batch) * sizeof *dreset);
     RM_PARALLEL_FOR(call->threads, s.tau * s.columns > RM_PARALLEL_MIN_HEAVY,
                     for (int64_t from = 0; from < s.columns; from += SPAN)
                         backward_span(call, &s, from, from + SPAN < s.columns ? from + SPAN : s.columns););
@@ -116,28 +109,27 @@ static const rm_sample samples[] = {
     {.name = "sequence", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 5, 2, 7), RM_SHAPE3(RM_REAL, 5, 2, 7), RM_ABSENT}},
     {.name = "resets",
      .sequence = true,
-     .x = {RM_SHAPE3(RM_REAL, 6, 3, 5), RM_SHAPE3(RM_REAL, 6, 3, 5), RM_SHAPE2(REMAT_I32, 6, 3)}},
+     .x = {RM_SHAPE3(RM_REAL, 6, 3, 5), RM_SHAPE3(RM_REAL, 6, 3, 5), RM_SHAPE2(RM_REAL, 6, 3)}},
     {.name = "no width",
      .sequence = true,
-     .x = {RM_SHAPE2(RM_REAL, 4, 3), RM_SHAPE2(RM_REAL, 4, 3), RM_SHAPE2(REMAT_I32, 4, 3)}},
+     .x = {RM_SHAPE2(RM_REAL, 4, 3), RM_SHAPE2(RM_REAL, 4, 3), RM_SHAPE2(RM_REAL, 4, 3)}},
     {.name = "large enough for threads",
      .sequence = true,
-     .x = {RM_SHAPE3(RM_REAL, 4, 9, 480), RM_SHAPE3(RM_REAL, 4, 9, 480), RM_SHAPE2(REMAT_I32, 4, 9)}},
+     .x = {RM_SHAPE3(RM_REAL, 4, 9, 480), RM_SHAPE3(RM_REAL, 4, 9, 480), RM_SHAPE2(RM_REAL, 4, 9)}},
 };
 
 const rm_op RM_OP(linear_scan) = {
     .struct_bytes = sizeof(rm_op),
     .name = "linear_scan",
-    .doc = "y[t] = a[t] y[t-1] + b[t], element by element; where reset[t] (T,B) is 1, y[t] = b[t]",
+    .doc = "y[t] = a[t] y[t-1] + b[t], element by element; where reset[t] (T,B) is above 0, y[t] = b[t]",
     .n_in = INPUTS,
     .n_state = 1,
     .optional = 1u << RESET,
-    .discrete = 1u << RESET,
+    .resets = 1u << RESET,
     .time = RM_TIME_RECURRENT,
     .saves = {.in = 1u << A | 1u << RESET, .out = true, .state = true},
     .infer = infer,
     .cost = cost,
-    .bound = bound,
     .define_forward = forward,
     .define_backward = backward,
     .on = {{.forward = forward, .backward = backward}, RM_CUDA_KERNELS(linear_scan)},

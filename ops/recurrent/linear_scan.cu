@@ -7,7 +7,7 @@ enum { A, B, RESET, THREADS = 64 /* a block: few, since few columns are common *
 typedef struct {
     int64_t tau, columns, width, batch;
     const float *a, *b, *y, *h_in;
-    const int32_t *reset;
+    const float *reset;
 } scan;
 
 static scan scan_of(const rm_call *call) {
@@ -21,12 +21,12 @@ static scan scan_of(const rm_call *call) {
               (const float *)call->x[B].data,
               (const float *)call->y.data,
               (const float *)call->state_in[0].data,
-              (const int32_t *)call->x[RESET].data};
+              (const float *)call->x[RESET].data};
     return s;
 }
 
 static __device__ inline bool is_reset(const scan &s, int64_t t, int64_t row) {
-    return s.reset && s.reset[t * s.batch + row];
+    return s.reset && s.reset[t * s.batch + row] > 0;
 }
 
 static __global__ void forward(scan s, float *y, float *h_out) {
@@ -42,6 +42,8 @@ static __global__ void forward(scan s, float *y, float *h_out) {
         h_out[i] = h;
     }
 }
+
+static __global__ void clear(int64_t n, float *to) { RM_EACH(i, n) to[i] = 0; }
 
 /* h' = a h + b:  db = dh', da = dh' h, dh = dh' a. */
 static __global__ void backward(scan s, const float *dy, const float *dh_out, float *da, float *db, float *dh_in) {
@@ -72,4 +74,6 @@ void rm_linear_scan_backward_cuda(const rm_call *call) {
     RM_LAUNCH(backward, rm_blocks_within(s.columns, THREADS, RM_EACH_BLOCKS), THREADS, call->queue, s,
               (const float *)call->dy.data, (const float *)call->dstate_out[0].data, (float *)call->dx[A].data,
               (float *)call->dx[B].data, (float *)call->dstate_in[0].data);
+    int64_t rows = s.tau * s.batch;
+    if (call->dx[RESET].data) RM_LAUNCH_EACH(clear, rows, call->queue, rows, (float *)call->dx[RESET].data);
 }

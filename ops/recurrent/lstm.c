@@ -75,7 +75,7 @@ static void define_forward(const rm_call *call) {
                 define_step(&r, t, b, h_prev, c_prev, all_gates + row * GATES * hidden, all_c + row * hidden,
                             y + row * hidden);
             } else { /* nothing is kept: c lives in the outgoing state, the gates in scratch */
-                if (t > 0) c_prev = c_out + b * hidden;
+                if (t > 0 && !rm_recurrent_begins(&r, t, b)) c_prev = c_out + b * hidden;
                 define_step(&r, t, b, h_prev, c_prev, call->scratch, c_out + b * hidden, y + row * hidden);
             }
         }
@@ -114,10 +114,12 @@ static void define_backward(const rm_call *call) {
         for (int64_t b = 0; b < r.batch; b++) {
             int64_t row = t * r.batch + b;
             const real *c_prev = rm_recurrent_previous(&r, all_c, &call->state_in[STATE_C], t, b);
-            for (int64_t j = 0; j < hidden; j++)
+            for (int64_t j = 0; j < hidden; j++) {
                 define_unit_backward(dh[b * hidden + j] + dy[row * hidden + j], all_c[row * hidden + j],
                                      c_prev ? c_prev[j] : 0, gates + row * GATES * hidden + j, hidden,
                                      &dc[b * hidden + j]);
+                if (rm_recurrent_begins(&r, t, b)) dc[b * hidden + j] = 0;
+            }
         }
         for (int64_t i = 0; i < state; i++) dh[i] = 0;
         rm_recurrent_define_dh(&r, &d, t, dh);

@@ -29,7 +29,8 @@ static __global__ void step(int64_t k, int64_t n, rm_cell_sums sums, rm_cell_now
         float c_before = now.c[i]; /* on its way while sums are activated */
         rm_lstm_gates gates = activated(&sums, row, j);
         float c = rm_lstm_c(gates, c_before), h = rm_lstm_h(gates.o, c);
-        now.c[i] = c, now.h[i] = h, a.y[t * n + i] = h;
+        bool ends = rm_cell_begins(&a, t + 1, n, hidden, row);
+        now.c[i] = ends ? 0 : c, now.h[i] = ends ? 0 : h, a.y[t * n + i] = h;
         if (a.products) rm_cell_write(next, now.gates, hidden, COLUMNS, row, j);
         if (a.gates) put(a.gates + (t * n + row * hidden) * COLUMNS + j, hidden, gates), a.c[t * n + i] = c;
         if (t + 1 < a.tau) continue;
@@ -50,7 +51,7 @@ static __global__ void activate(int64_t n, rm_cell_sums sums, float *gates) {
  * each would be waited for. */
 enum { AHEAD = 8 };
 static __global__ void scan(int64_t tau, int64_t n, int64_t hidden, const float *gates, const float *c_in,
-                            float *all_c) {
+                            const float *reset, float *all_c) {
     RM_EACH(i, n) {
         int64_t row = rm_row_of(i, hidden), wide = n * COLUMNS; /* a timestep's gates */
         const float *unit = gates + row * COLUMNS * hidden + i - row * hidden;
@@ -59,6 +60,7 @@ static __global__ void scan(int64_t tau, int64_t n, int64_t hidden, const float 
             rm_lstm_gates a[AHEAD];
             for (int k = 0; k < AHEAD; k++) a[k] = get(unit + (t + k < tau ? t + k : tau - 1) * wide, hidden);
             for (int k = 0; k < AHEAD && t + k < tau; k++) {
+                if (reset && reset[(t + k) * (n / hidden) + row] > 0) c = 0;
                 c = rm_lstm_c(a[k], c);
                 all_c[(t + k) * n + i] = c;
             }
@@ -72,11 +74,13 @@ static __global__ void step_back(int64_t k, int64_t n, int64_t hidden, rm_cell_n
     int64_t t = a.t - k;
     RM_EACH(i, n) {
         int64_t row = rm_row_of(i, hidden), unit = row * COLUMNS * hidden + i - row * hidden, at = t * n + i;
-        float dc = now.c[i], dh = now.h[i] + a.dy[at], c_before = t > 0 ? a.c[at - n] : a.c_in ? a.c_in[i] : 0;
+        bool begins = rm_cell_begins(&a, t, n, hidden, row), ends = rm_cell_begins(&a, t + 1, n, hidden, row);
+        float dc = now.c[i], dh = (ends ? 0 : now.h[i]) + a.dy[at];
+        float c_before = begins ? 0 : t > 0 ? a.c[at - n] : a.c_in ? a.c_in[i] : 0;
         rm_lstm_gates d = get(a.gates + t * n * COLUMNS + unit, hidden);
         d = rm_lstm_backward(d, a.c[at], c_before, dh, &dc);
         put(a.gates + t * n * COLUMNS + unit, hidden, d), put(now.gates + unit, hidden, d);
-        now.c[i] = dc;
+        now.c[i] = begins ? 0 : dc;
     }
 }
 
@@ -126,7 +130,7 @@ void rm_lstm_rebuild_cuda(const rm_call *call) {
         RM_LAUNCH_CELL(activate, n, r.queue, n, rm_cell_sums_of(&r, gates, true), gates);
     }
     RM_LAUNCH_CELL(scan, r.state, r.queue, r.tau, r.state, r.hidden, gates, (const float *)call->state_in[STATE_C].data,
-                   c_of(&r));
+                   r.reset, c_of(&r));
 }
 
 void rm_lstm_backward_cuda(const rm_call *call) {

@@ -536,7 +536,7 @@ static inline int64_t rm_persistent_at_once(const rm_cell_tile *r) {
  * Layers that fit into one block need no cluster; with very many sequences products are faster (docs/notes/cuda.md has times). */
 static inline bool rm_persistent_serves(const rm_cell_tile *r) {
     enum { ONE_BLOCK = RM_PERSISTENT_WIDEST / RM_CLUSTER_MOST / 2, MOST_EACH = 8 };
-    return r->hidden > ONE_BLOCK && r->hidden <= RM_PERSISTENT_WIDEST && r->batch <= MOST_EACH * rm_persistent_at_once(r);
+    return !r->reset && r->hidden > ONE_BLOCK && r->hidden <= RM_PERSISTENT_WIDEST && r->batch <= MOST_EACH * rm_persistent_at_once(r);
 }
 
 /* How many sequences a cluster takes. With more there are fewer rounds of clusters, and each timestep is longer: HANDING_ON once, and

@@ -19,6 +19,7 @@ rm_recurrent rm_recurrent_of(const rm_call *call) {
         .w_hh = call->x[RM_W_HH].data,
         .b_ih = call->x[RM_B_IH].desc.rank < 0 ? NULL : call->x[RM_B_IH].data,
         .b_hh = call->x[RM_B_HH].desc.rank < 0 ? NULL : call->x[RM_B_HH].data,
+        .reset = call->x[RM_RESET].desc.rank < 0 ? NULL : call->x[RM_RESET].data,
     };
 }
 
@@ -51,6 +52,7 @@ remat_status rm_recurrent_infer(const char *cell, int gates, int n_state, const 
         TRY(want_weight(cell, "w_ih", w_ih, wide, x[RM_X].dim[2], "(gates*hidden, features of x)"));
     if (x[RM_B_IH].rank >= 0) TRY(rm_want_vector(cell, "b_ih", &x[RM_B_IH], wide));
     if (x[RM_B_HH].rank >= 0) TRY(rm_want_vector(cell, "b_hh", &x[RM_B_HH], wide));
+    if (x[RM_RESET].rank >= 0) TRY(rm_want_reset(cell, &x[RM_RESET], &x[RM_X]));
 
     *y = rm_desc_make(RM_REAL, 3, (int64_t[]){x[RM_X].dim[0], x[RM_X].dim[1], hidden});
     for (int i = 0; i < n_state; i++) state[i] = rm_desc_make(RM_REAL, 2, (int64_t[]){x[RM_X].dim[1], hidden});
@@ -80,12 +82,15 @@ rm_cost rm_recurrent_cost(rm_cell cell, const rm_desc *x, rm_pass pass, double e
 }
 
 /* Forward that keeps no aux: x's parts of the tile's gates, made by one product; a plain RNN's wait in y, and where an embedding
- * is folded in they are read from the table. A plain RNN's backward: the gradients of its sums, which nothing else holds. */
+ * is folded in they are read from the table. A plain RNN's backward: the gradients of its sums, which nothing else holds. Where rows
+ * begin anew, also the states before each timestep, with their zeros. */
 uint64_t rm_recurrent_cuda_scratch_bytes(rm_cell cell, const rm_desc *x, rm_pass pass, bool aux) {
     bool folded = x[RM_X].dtype == REMAT_I32, plain = cell == RM_CELL_RNN_TANH;
     int64_t rows = x[RM_X].dim[0] * x[RM_X].dim[1], hidden = x[RM_W_HH].dim[1];
     bool needed = pass == RM_FORWARD ? !aux && !folded && !plain : pass == RM_BACKWARD && plain;
-    return needed ? (uint64_t)(rows * rm_cell_columns(cell) * hidden) * sizeof(real) : 0;
+    uint64_t sums = needed ? (uint64_t)(rows * rm_cell_columns(cell) * hidden) * sizeof(real) : 0;
+    bool resets = pass == RM_BACKWARD && x[RM_RESET].rank >= 0;
+    return resets ? rm_align_up(sums) + (uint64_t)(rows * hidden) * sizeof(real) : sums;
 }
 
 /* A list of addresses; gates (B,columns*H); h, and an lstm's c, or their gradients, (B,H). */
@@ -112,8 +117,13 @@ real rm_recurrent_hidden(const rm_recurrent *r, const real *h, int64_t u) {
     return sum;
 }
 
+bool rm_recurrent_begins(const rm_recurrent *r, int64_t t, int64_t b) {
+    return r->reset && r->reset[t * r->batch + b] > 0;
+}
+
 const real *rm_recurrent_previous(const rm_recurrent *r, const real *sequence, const rm_tensor *state_in, int64_t t,
                                   int64_t b) {
+    if (rm_recurrent_begins(r, t, b)) return NULL;
     if (t > 0) return sequence + ((t - 1) * r->batch + b) * r->hidden;
     return state_in->data ? (const real *)state_in->data + b * r->hidden : NULL;
 }
@@ -121,7 +131,7 @@ const real *rm_recurrent_previous(const rm_recurrent *r, const real *sequence, c
 void rm_recurrent_define_dh(const rm_recurrent *r, const rm_dgates *d, int64_t t, real *dh) {
     int64_t hidden = r->hidden;
     for (int64_t b = 0; b < r->batch; b++)
-        for (int g = 0; g < r->gates; g++)
+        for (int g = 0; g < r->gates && !rm_recurrent_begins(r, t, b); g++)
             for (int64_t j = 0; j < hidden; j++) {
                 real dgate = d->dgates[(t * r->batch + b) * d->width + d->h_part[g] * hidden + j];
                 const real *w = r->w_hh + (g * hidden + j) * hidden;
@@ -146,7 +156,8 @@ static void define_hidden_gradient(const rm_call *call, const rm_recurrent *r, c
 }
 
 void rm_recurrent_define_gradients(const rm_call *call, const rm_recurrent *r, const rm_dgates *d) {
-    real *dx = call->dx[RM_X].data;
+    real *dx = call->dx[RM_X].data, *dreset = call->dx[RM_RESET].data;
+    for (int64_t i = 0; dreset && i < r->tau * r->batch; i++) dreset[i] = 0;
     for (int64_t i = 0; dx && i < r->tau * r->batch * r->in; i++) dx[i] = 0;
     for (int64_t t = 0; t < r->tau; t++)
         for (int64_t b = 0; b < r->batch; b++) {

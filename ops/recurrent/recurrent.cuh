@@ -28,7 +28,7 @@
 #include "ops/cuda/columns.cuh"
 #include "ops/cuda/scatter.cuh"
 
-enum { RM_X, RM_W_IH, RM_W_HH, RM_B_IH, RM_B_HH };
+enum { RM_X, RM_W_IH, RM_W_HH, RM_B_IH, RM_B_HH, RM_RESET };
 
 /* ---- A call ------------------------------------------------------------------------------------------------------ */
 
@@ -39,6 +39,7 @@ typedef struct {
     int64_t tau, batch, in, hidden;                     /* of this tile; in is 0 when folded */
     int64_t rows, state, width;                         /* tau * batch; batch * hidden; columns * hidden */
     const int32_t *token;                               /* (rows) or NULL */
+    const float *reset;                                 /* (rows) or NULL; above 0 where states begin anew */
     const float *x, *w_ih, *table, *w_hh, *b_ih, *b_hh; /* x and w_ih, or the table (V,G*H); biases may be NULL */
     float *y;                                           /* (rows,H) */
     const float *h_in;                                  /* (B,H) or NULL: zeros */
@@ -59,6 +60,7 @@ static inline rm_cell_tile rm_cell_tile_of(const rm_call *call, int columns, int
     r.w_hh = (const float *)call->x[RM_W_HH].data;
     r.b_ih = call->x[RM_B_IH].desc.rank < 0 ? NULL : (const float *)call->x[RM_B_IH].data;
     r.b_hh = call->x[RM_B_HH].desc.rank < 0 ? NULL : (const float *)call->x[RM_B_HH].data;
+    r.reset = call->x[RM_RESET].desc.rank < 0 ? NULL : (const float *)call->x[RM_RESET].data;
     r.y = (float *)call->y.data, r.h_in = (const float *)call->state_in[0].data;
     return r;
 }
@@ -70,6 +72,7 @@ static inline rm_cell_tile rm_cell_tile_of(const rm_call *call, int columns, int
 typedef struct {
     int64_t t, tau;        /* the timestep that the next recorded launches begin with; of the tile */
     const int32_t *token;  /* (rows), or NULL */
+    const float *reset;    /* (rows), or NULL */
     const float *products; /* (rows,width): forward: x's parts of the gates, which the table has otherwise; else NULL */
     float *gates, *c;      /* (rows,width), (rows,H): what is kept, or differentiated; NULL: nothing is */
     float *y;              /* (rows,H) */
@@ -78,8 +81,9 @@ typedef struct {
     float *h_out, *c_out;     /* (B,H), or NULL */
 } rm_cell_arrays;
 
-/* The same for every tile: the list above, and one timestep. In forward h and c are the state before it, and then after it;
- * in backward they are the gradients of the state after it, and then before it. */
+/* The same for every tile: the list above, and one timestep. In forward h and c are the state before it, and then after it
+ * (zeros for rows that the next one resets); in backward they are the gradients of the state after it, and then before it (h's
+ * without regard to resets: who reads it asks). */
 typedef struct {
     rm_cell_arrays *arrays;
     float *gates; /* (B,width) */
@@ -98,6 +102,11 @@ static inline rm_cell_now rm_cell_now_of(const rm_cell_tile *r, bool has_c) {
     now.h = (float *)h;
     now.c = has_c ? (float *)(h + rm_align_up((uint64_t)r->state * sizeof(float))) : NULL;
     return now;
+}
+
+/* Whether timestep t, if the tile has it, resets a row of its n / hidden. */
+static __device__ inline bool rm_cell_begins(const rm_cell_arrays *a, int64_t t, int64_t n, int64_t hidden, int64_t row) {
+    return a->reset && t < a->tau && a->reset[t * (n / hidden) + row] > 0;
 }
 
 /* x's parts of a unit's gates, on their way from a timestep's rows to the place where h's are added. It has none in columns
@@ -122,14 +131,16 @@ static __device__ inline void rm_cell_write(rm_cell_parts parts, float *gates, i
         if (k < columns) gates[row * columns * hidden + k * hidden + j] = parts.column[k];
 }
 
-/* Before a tile's first timestep, n = B H: the list; the state that comes in, or its gradient; x's parts. */
-static __global__ void rm_cell_start(int64_t n, int64_t hidden, int columns, int filled, rm_cell_arrays a,
+/* Before a tile's first timestep, n = B H: the list; the state that comes in, or its gradient (`first`: the timestep whose resets
+ * count, behind the tile in backward); x's parts. */
+static __global__ void rm_cell_start(int64_t n, int64_t hidden, int columns, int filled, rm_cell_arrays a, int64_t first,
                                      const float *h, const float *c, rm_cell_now now) {
     if (blockIdx.x == 0 && threadIdx.x == 0) *now.arrays = a;
     RM_EACH(i, n) {
         int64_t row = rm_row_of(i, hidden), j = i - row * hidden;
-        now.h[i] = h ? h[i] : 0;
-        if (now.c) now.c[i] = c ? c[i] : 0;
+        bool begins = rm_cell_begins(&a, first, n, hidden, row);
+        now.h[i] = h && !begins ? h[i] : 0;
+        if (now.c) now.c[i] = c && !begins ? c[i] : 0;
         if (a.products)
             rm_cell_write(rm_cell_read(&a, 0, n, hidden, columns, filled, row, j), now.gates, hidden, columns, row, j);
     }
@@ -139,9 +150,10 @@ static __global__ void rm_cell_start(int64_t n, int64_t hidden, int columns, int
 static __global__ void rm_cell_advance(rm_cell_arrays *arrays, int64_t by) { RM_EACH(i, 1) arrays->t += by; }
 
 /* After a tile's last timestep in backward; NULL: not wanted. */
-static __global__ void rm_cell_finish(int64_t n, rm_cell_now now, float *dh_in, float *dc_in) {
+static __global__ void rm_cell_finish(int64_t n, int64_t hidden, rm_cell_now now, float *dh_in, float *dc_in) {
+    rm_cell_arrays a = *now.arrays;
     RM_EACH(i, n) {
-        if (dh_in) dh_in[i] = now.h[i];
+        if (dh_in) dh_in[i] = rm_cell_begins(&a, 0, n, hidden, rm_row_of(i, hidden)) ? 0 : now.h[i];
         if (dc_in) dc_in[i] = now.c[i];
     }
 }
@@ -201,11 +213,22 @@ static __global__ void rm_cell_carry(int64_t n, int64_t across, int64_t width, c
     }
 }
 
-/* h's columns of one timestep's gates, made in the fixed place: by the very call that forward makes. */
-static inline void rm_cell_recur_there(const rm_cell_tile *r, const float *h, float *gates) {
+/* States (n / hidden, hidden) before timesteps, zeros for rows that begin anew. The first `initial` numbers are h_in's (NULL: zeros),
+ * the others y's from its begin. */
+static __global__ void rm_cell_states(int64_t n, int64_t hidden, int64_t initial, const float *h_in, const float *y,
+                                      const float *reset, float *to) {
+    RM_EACH(i, n) {
+        bool zero = (reset && reset[rm_row_of(i, hidden)] > 0) || (i < initial && !h_in);
+        to[i] = zero ? 0 : i < initial ? h_in[i] : y[i - initial];
+    }
+}
+
+/* h's columns of timestep t's gates, made in the fixed place: by the very call that forward makes. h: the state before. */
+static inline void rm_cell_recur_there(const rm_cell_tile *r, int64_t t, const float *h, float *gates) {
     const int64_t across = r->gates * r->hidden, n = r->batch * across, column = r->shift * r->hidden;
     rm_cell_now now = rm_cell_now_of(r, false);
-    RM_LAUNCH_EACH(rm_cell_carry, r->state, r->queue, r->state, r->state, r->state, h, now.h);
+    RM_LAUNCH_EACH(rm_cell_states, r->state, r->queue, r->state, r->hidden, r->state, h, (const float *)NULL,
+                   r->reset ? r->reset + t * r->batch : NULL, now.h);
     if (!r->table)
         RM_LAUNCH_EACH(rm_cell_carry, n, r->queue, n, across, r->width, (const float *)(gates + column),
                        now.gates + column);
@@ -221,16 +244,16 @@ static inline bool rm_cell_is_aligned(const rm_cell_tile *r, const float *gates)
 
 /* The same of all timesteps, from y. Where each of them begins at a multiple of 16 bytes, by one product, whose rows are aligned
  * as those of forward's are. Else (B H is no multiple of 4) a kernel that looks at addresses might add in another order than it
- * did in forward: then by one product a timestep, made where forward made it. */
+ * did in forward: then by one product a timestep, made where forward made it; so it is where states begin anew. */
 static inline void rm_cell_recur_all(const rm_cell_tile *r, float *gates) {
-    if (rm_cell_is_aligned(r, gates)) {
+    if (!r->reset && rm_cell_is_aligned(r, gates)) {
         rm_cell_recur(r, r->h_in, gates, r->batch);
         if (r->tau > 1) rm_cell_recur(r, r->y, gates + r->batch * r->width, r->rows - r->batch);
         return;
     }
     for (int64_t t = 0; t < r->tau; t++) {
         const float *h = t ? r->y + (t - 1) * r->state : r->h_in;
-        if (h) rm_cell_recur_there(r, h, gates + t * r->batch * r->width);
+        if (h) rm_cell_recur_there(r, t, h, gates + t * r->batch * r->width);
     }
 }
 
@@ -317,7 +340,7 @@ static inline void rm_cell_end(const rm_cell_tile *r, rm_cell_now now, int64_t b
 static inline rm_cell_arrays rm_cell_arrays_of(const rm_cell_tile *r, int64_t t) {
     rm_cell_arrays a;
     memset(&a, 0, sizeof a);
-    a.t = t, a.tau = r->tau, a.token = r->token, a.y = r->y, a.h_in = r->h_in;
+    a.t = t, a.tau = r->tau, a.token = r->token, a.reset = r->reset, a.y = r->y, a.h_in = r->h_in;
     a.c_in = (const float *)r->call->state_in[1].data;
     return a;
 }
@@ -333,7 +356,7 @@ static inline void rm_cell_forward(const rm_cell_tile *r, const char *name, bool
     rm_cell_arrays a = rm_cell_arrays_of(r, 0);
     a.products = r->table ? NULL : products, a.gates = gates, a.c = c;
     a.h_out = (float *)call->state_out[0].data, a.c_out = has_c ? (float *)call->state_out[1].data : NULL;
-    RM_LAUNCH_CELL(rm_cell_start, r->state, r->queue, r->state, r->hidden, r->columns, r->gates, a, a.h_in, a.c_in,
+    RM_LAUNCH_CELL(rm_cell_start, r->state, r->queue, r->state, r->hidden, r->columns, r->gates, a, 0, a.h_in, a.c_in,
                    now);
     for (int64_t t = 0, n; t < r->tau; t += n) {
         n = rm_cell_steps(r->tau - t);
@@ -356,7 +379,7 @@ static inline void rm_cell_backward(const rm_cell_tile *r, const char *name, boo
     rm_cell_arrays a = rm_cell_arrays_of(r, r->tau - 1);
     float *dh_in = (float *)call->dstate_in[0].data, *dc_in = has_c ? (float *)call->dstate_in[1].data : NULL;
     a.gates = gates, a.c = c, a.dy = (const float *)call->dy.data;
-    RM_LAUNCH_CELL(rm_cell_start, r->state, r->queue, r->state, r->hidden, r->columns, r->gates, a,
+    RM_LAUNCH_CELL(rm_cell_start, r->state, r->queue, r->state, r->hidden, r->columns, r->gates, a, r->tau,
                    (const float *)call->dstate_out[0].data, (const float *)call->dstate_out[1].data, now);
     for (int64_t left = r->tau, n; left > 0; left -= n) {
         n = rm_cell_steps(left);
@@ -369,7 +392,7 @@ static inline void rm_cell_backward(const rm_cell_tile *r, const char *name, boo
         }
         rm_cell_end(r, now, -n);
     }
-    if (dh_in || dc_in) RM_LAUNCH_CELL(rm_cell_finish, r->state, r->queue, r->state, now, dh_in, dc_in);
+    if (dh_in || dc_in) RM_LAUNCH_CELL(rm_cell_finish, r->state, r->queue, r->state, r->hidden, now, dh_in, dc_in);
 }
 
 /* ---- Gradients of a whole tile ----------------------------------------------------------------------------------- */
@@ -384,6 +407,14 @@ static inline void rm_cell_scatter_table(const rm_cell_tile *r, const float *dga
 
 /* dw_hh += dgates^T h, h of the timestep before: the incoming state's rows, then y's. */
 static inline void rm_cell_add_dw_hh(const rm_cell_tile *r, const float *dgates, float *dw_hh) {
+    if (r->reset) { /* zeros among the states: all of them in scratch, behind a plain RNN's dgates */
+        const int64_t n = r->rows * r->hidden;
+        float *states = (float *)((char *)r->call->scratch + (r->columns == 1 ? rm_align_up((uint64_t)n * sizeof(float)) : 0));
+        RM_LAUNCH_EACH(rm_cell_states, n, r->queue, n, r->hidden, r->state, r->h_in, (const float *)r->y, r->reset, states);
+        rm_cuda_product p = rm_cell_product(dgates + r->shift * r->hidden, r->width, states, r->hidden, dw_hh, r->hidden);
+        p.transpose_a = p.add = true;
+        return rm_cell_multiply(r, p, r->gates * r->hidden, r->hidden, r->rows);
+    }
     for (int i = 0; i < 2; i++) {
         int64_t rows = i ? r->rows - r->batch : r->batch;
         const float *h = i ? r->y : r->h_in, *d = dgates + (i ? r->batch * r->width : 0) + r->shift * r->hidden;
@@ -420,6 +451,10 @@ static inline void rm_cell_add_biases(const rm_cell_tile *r, const float *dgates
         rm_launch_add_columns(r->queue, r->rows, r->gates * r->hidden, r->width, dgates + r->shift * r->hidden, db_hh);
 }
 
+static __global__ void rm_cell_clear(int64_t n, float *to) {
+    RM_EACH(i, n) to[i] = 0;
+}
+
 /* All that follows from dgates (rows,width) once the timesteps are done. Weights' gradients are added to. */
 static inline void rm_cell_gradients(const rm_cell_tile *r, const float *dgates) {
     const rm_call *c = r->call;
@@ -429,6 +464,7 @@ static inline void rm_cell_gradients(const rm_cell_tile *r, const float *dgates)
     if (r->table && dw_ih) rm_cell_scatter_table(r, dgates, dw_ih);
     if (!r->table) rm_cell_input_gradients(r, dgates, dw_ih, (float *)c->dx[RM_X].data);
     rm_cell_add_biases(r, dgates, db_ih, db_hh);
+    if (c->dx[RM_RESET].data) RM_LAUNCH_EACH(rm_cell_clear, r->rows, r->queue, r->rows, (float *)c->dx[RM_RESET].data);
 }
 
 #endif

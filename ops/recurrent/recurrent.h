@@ -5,6 +5,7 @@
  *   inputs   x (tau,B,C), or tokens (tau,B) I32 when an embedding was folded in
  *            w_ih (G*H,C), or then a TABLE (V,G*H) whose row x[t,b] is the input projection
  *            w_hh (G*H,H), b_ih (G*H) optional, b_hh (G*H) optional
+ *            reset (tau,B) optional: where it is above 0, the states before that timestep are zeros. It has no gradient
  *   output   y (tau,B,H), the sequence of h          G: gates of the cell, in PyTorch's order
  */
 #ifndef RM_RECURRENT_H
@@ -17,7 +18,7 @@
 #include "ops/shape.h"
 #include "ops/recurrent/cell/kernels.h"
 
-enum { RM_X, RM_W_IH, RM_W_HH, RM_B_IH, RM_B_HH, RM_RECURRENT_INPUTS };
+enum { RM_X, RM_W_IH, RM_W_HH, RM_B_IH, RM_B_HH, RM_RESET, RM_RECURRENT_INPUTS };
 
 #ifdef RM_REAL_DOUBLE
 #define rm_recurrent_of rm_recurrent_of_f64
@@ -28,6 +29,7 @@ enum { RM_X, RM_W_IH, RM_W_HH, RM_B_IH, RM_B_HH, RM_RECURRENT_INPUTS };
 #define rm_recurrent_cuda_fixed_bytes rm_recurrent_cuda_fixed_bytes_f64
 #define rm_recurrent_input rm_recurrent_input_f64
 #define rm_recurrent_hidden rm_recurrent_hidden_f64
+#define rm_recurrent_begins rm_recurrent_begins_f64
 #define rm_recurrent_previous rm_recurrent_previous_f64
 #define rm_recurrent_define_dh rm_recurrent_define_dh_f64
 #define rm_recurrent_define_gradients rm_recurrent_define_gradients_f64
@@ -41,6 +43,7 @@ typedef struct {
     const real *x;                  /* (tau,B,C) or NULL */
     const real *w_ih, *w_hh;        /* (G*H,C) or the table (V,G*H); (G*H,H) */
     const real *b_ih, *b_hh;        /* (G*H) or NULL */
+    const real *reset;              /* (tau,B) or NULL */
 } rm_recurrent;
 rm_recurrent rm_recurrent_of(const rm_call *call);
 
@@ -62,7 +65,9 @@ uint64_t rm_recurrent_cuda_fixed_bytes(rm_cell cell, const rm_desc *x);
 real rm_recurrent_input(const rm_recurrent *r, int64_t t, int64_t b, int64_t u);
 real rm_recurrent_hidden(const rm_recurrent *r, const real *h, int64_t u);
 
-/* Row b of the state before timestep t: of `sequence` (tau,B,H) at t-1, or of state_in at t = 0 (NULL: zeros). */
+/* Whether timestep t of row b begins anew. */
+bool rm_recurrent_begins(const rm_recurrent *r, int64_t t, int64_t b);
+/* Row b of the state before timestep t: of `sequence` (tau,B,H) at t-1, or of state_in at t = 0. NULL: zeros. */
 const real *rm_recurrent_previous(const rm_recurrent *r, const real *sequence, const rm_tensor *state_in, int64_t t,
                                   int64_t b);
 
@@ -75,7 +80,7 @@ typedef struct {
     int x_part[4], h_part[4];
 } rm_dgates;
 
-/* dh (B,H) += dgates[t] w_hh */
+/* dh (B,H) += dgates[t] w_hh, but for rows that begin at t */
 void rm_recurrent_define_dh(const rm_recurrent *r, const rm_dgates *d, int64_t t, real *dh);
 /* After the last timestep: dx, and the tile's share of dw_ih, dw_hh, db_ih, db_hh. */
 void rm_recurrent_define_gradients(const rm_call *call, const rm_recurrent *r, const rm_dgates *d);
@@ -100,25 +105,30 @@ void rm_recurrent_backward(rm_cell cell, const rm_call *call);
     {.name = "biases",                                                                                                 \
      .sequence = true,                                                                                                 \
      .x = {RM_SHAPE3(RM_REAL, 5, 3, 4), RM_SHAPE2(RM_REAL, (G)*7, 4), RM_SHAPE2(RM_REAL, (G)*7, 7),                    \
-           RM_SHAPE1(RM_REAL, (G)*7), RM_SHAPE1(RM_REAL, (G)*7)}},                                                     \
+           RM_SHAPE1(RM_REAL, (G)*7), RM_SHAPE1(RM_REAL, (G)*7), RM_ABSENT}},                                          \
         {.name = "no biases",                                                                                          \
          .sequence = true,                                                                                             \
          .x = {RM_SHAPE3(RM_REAL, 3, 2, 5), RM_SHAPE2(RM_REAL, (G)*3, 5), RM_SHAPE2(RM_REAL, (G)*3, 3), RM_ABSENT,     \
-               RM_ABSENT}},                                                                                            \
+               RM_ABSENT, RM_ABSENT}},                                                                                 \
         {.name = "folded embedding",                                                                                   \
          .sequence = true,                                                                                             \
          .x = {RM_SHAPE2(REMAT_I32, 4, 3), RM_SHAPE2(RM_REAL, 5, (G)*6), RM_SHAPE2(RM_REAL, (G)*6, 6), RM_ABSENT,      \
-               RM_SHAPE1(RM_REAL, (G)*6)}},                                                                            \
+               RM_SHAPE1(RM_REAL, (G)*6), RM_SHAPE2(RM_REAL, 4, 3)}},                                                  \
+        {.name = "resets",                                                                                             \
+         .sequence = true,                                                                                             \
+         .x = {RM_SHAPE3(RM_REAL, 6, 5, 4), RM_SHAPE2(RM_REAL, (G)*7, 4), RM_SHAPE2(RM_REAL, (G)*7, 7),                \
+               RM_SHAPE1(RM_REAL, (G)*7), RM_SHAPE1(RM_REAL, (G)*7), RM_SHAPE2(RM_REAL, 6, 5)}},                       \
         {.name = "several blocks",                                                                                     \
          .sequence = true,                                                                                             \
          .x = {RM_SHAPE3(RM_REAL, 3, 5, 2), RM_SHAPE2(RM_REAL, (G)*18, 2), RM_SHAPE2(RM_REAL, (G)*18, 18),             \
-               RM_SHAPE1(RM_REAL, (G)*18), RM_SHAPE1(RM_REAL, (G)*18)}},                                               \
+               RM_SHAPE1(RM_REAL, (G)*18), RM_SHAPE1(RM_REAL, (G)*18), RM_ABSENT}},                                    \
     {                                                                                                                  \
         .name = "one of everything", .sequence = true, .x = {                                                          \
             RM_SHAPE3(RM_REAL, 1, 1, 1),                                                                               \
             RM_SHAPE2(RM_REAL, (G), 1),                                                                                \
             RM_SHAPE2(RM_REAL, (G), 1),                                                                                \
             RM_SHAPE1(RM_REAL, (G)),                                                                                   \
+            RM_ABSENT,                                                                                                 \
             RM_ABSENT                                                                                                  \
         }                                                                                                              \
     }
@@ -150,11 +160,12 @@ void rm_recurrent_backward(rm_cell cell, const rm_call *call);
 
 /* The members of a descriptor that are the same in all: `op` is its name, without quotes. */
 #define RM_RECURRENT_MEMBERS(op)                                                                                       \
-    .name = #op, .n_in = RM_RECURRENT_INPUTS, .n_state = STATES, .optional = 1u << RM_B_IH | 1u << RM_B_HH,            \
+    .name = #op, .n_in = RM_RECURRENT_INPUTS, .n_state = STATES,                                                       \
+    .optional = 1u << RM_B_IH | 1u << RM_B_HH | 1u << RM_RESET, .resets = 1u << RM_RESET,                              \
     .weights = 1u << RM_W_IH | 1u << RM_W_HH | 1u << RM_B_IH | 1u << RM_B_HH, .time = RM_TIME_RECURRENT,               \
-    .saves = {.in = 1u << RM_X | 1u << RM_W_IH | 1u << RM_W_HH, .out = true, .state = true}, .infer = infer,           \
-    .cost = cost, .bound = rm_recurrent_bound, .define_forward = define_forward, .define_backward = define_backward,   \
-    .on[RM_DEVICE_CPU].forward = RM_FAST(forward, define_forward),                                                     \
+    .saves = {.in = 1u << RM_X | 1u << RM_W_IH | 1u << RM_W_HH | 1u << RM_RESET, .out = true, .state = true},          \
+    .infer = infer, .cost = cost, .bound = rm_recurrent_bound, .define_forward = define_forward,                       \
+    .define_backward = define_backward, .on[RM_DEVICE_CPU].forward = RM_FAST(forward, define_forward),                 \
     .on[RM_DEVICE_CPU].backward = RM_FAST(backward, define_backward),                                                  \
     .on[RM_DEVICE_CPU].packed_bytes = RM_FAST(packed_bytes, NULL), .on[RM_DEVICE_CPU].pack = RM_FAST(pack, NULL),      \
     .on[RM_DEVICE_CUDA].forward = RM_CUDA(op, forward), .on[RM_DEVICE_CUDA].backward = RM_CUDA(op, backward),          \

@@ -10,7 +10,7 @@ static __global__ void step(int64_t k, int64_t n, rm_cell_sums sums, rm_cell_now
         int64_t row = rm_row_of(i, hidden), j = i - row * hidden;
         rm_cell_parts next = rm_cell_read(&a, t + 1, n, hidden, 1, 1, row, j);
         float h = rm_tanh(rm_cell_sum(&sums, row, j, 0));
-        now.h[i] = h, a.y[t * n + i] = h;
+        now.h[i] = rm_cell_begins(&a, t + 1, n, hidden, row) ? 0 : h, a.y[t * n + i] = h;
         if (a.products) rm_cell_write(next, now.gates, hidden, 1, row, j);
         if (t + 1 == a.tau && a.h_out) a.h_out[i] = h;
     }
@@ -18,11 +18,12 @@ static __global__ void step(int64_t k, int64_t n, rm_cell_sums sums, rm_cell_now
 
 /* Timestep t - k, going back. h' = tanh(..); the sums' gradients are left where all of the tile's are wanted, and where dh is
  * made of them. */
-static __global__ void step_back(int64_t k, int64_t n, rm_cell_now now) {
+static __global__ void step_back(int64_t k, int64_t n, int64_t hidden, rm_cell_now now) {
     rm_cell_arrays a = *now.arrays;
     RM_EACH(i, n) {
-        int64_t at = (a.t - k) * n + i;
-        now.gates[i] = a.gates[at] = rm_tanh_backward(now.h[i] + a.dy[at], a.y[at]);
+        int64_t t = a.t - k, at = t * n + i;
+        float dh = rm_cell_begins(&a, t + 1, n, hidden, rm_row_of(i, hidden)) ? 0 : now.h[i];
+        now.gates[i] = a.gates[at] = rm_tanh_backward(dh + a.dy[at], a.y[at]);
     }
 }
 
@@ -31,7 +32,7 @@ static void launch_step(const rm_cell_tile *r, rm_cell_now now, int64_t k, bool 
 }
 static void launch_step_back(const rm_cell_tile *r, rm_cell_now now, int64_t k, bool zeros) {
     (void)zeros;
-    RM_LAUNCH_CELL(step_back, r->state, r->queue, k, r->state, now);
+    RM_LAUNCH_CELL(step_back, r->state, r->queue, k, r->state, r->hidden, now);
 }
 
 /* Of persistent.cuh. */

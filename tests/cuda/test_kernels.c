@@ -80,7 +80,7 @@ START_TEST(the_order_of_threads_and_blocks_does_not_matter) {
 END_TEST
 
 /* One shape of a cell, in tiles; kept lean or whole the gradients have the same bits, and aux is rebuilt (rm_op_run says so).
- * in 0: the embedding is folded in. */
+ * in 0: the embedding is folded in. Odd layers have resets. */
 static void try_shape(const rm_op *cell, int64_t gates, int64_t steps, int64_t batch, int64_t in, int64_t hidden) {
     int64_t wide = gates * hidden;
     rm_op op = emulated(cell);
@@ -90,6 +90,7 @@ static void try_shape(const rm_op *cell, int64_t gates, int64_t steps, int64_t b
     sample.x[1] = rm_desc_make(REMAT_F32, 2, in ? (int64_t[]){wide, in} : (int64_t[]){3, wide});
     sample.x[2] = rm_desc_make(REMAT_F32, 2, (int64_t[]){wide, hidden});
     sample.x[3] = sample.x[4] = rm_desc_make(REMAT_F32, 1, (int64_t[]){wide});
+    sample.x[5] = hidden % 2 ? rm_desc_make(REMAT_F32, 2, sample.x[0].dim) : (rm_desc){.rank = -1};
     op.samples = &sample, op.n_samples = 1;
     rm_op_setup setup = {.op = &op, .threads = 1, .tau = 5, .with_states = batch % 2};
     rm_op_inputs inputs;
@@ -120,7 +121,7 @@ END_TEST
 /* Where each element is computed alone, or summed in the CPU's order, the bits are the CPU's; dropout's mask above all. */
 START_TEST(some_ops_have_the_bits_of_the_cpu) {
     static const char *const name[] = {"dropout",   "embedding",      "add",    "mul",   "scale",  "relu",
-                                       "last_step", "mean_over_time", "concat", "slice", "reverse"};
+                                       "last_step", "mean_over_time", "concat", "slice", "reverse", "step_at"};
     const rm_op *cpu = rm_op_find(name[_i]);
     rm_op cuda = emulated(cpu);
     for (int sample = 0; sample < cpu->n_samples; sample++)
@@ -579,7 +580,7 @@ int main(void) {
     tcase_add_loop_test(ops, every_op_has_kernels, 0, rm_n_ops);
     tcase_add_loop_test(ops, kernels_keep_the_promises_of_ops, 0, rm_n_ops);
     tcase_add_loop_test(ops, the_order_of_threads_and_blocks_does_not_matter, 0, rm_n_ops);
-    tcase_add_loop_test(ops, some_ops_have_the_bits_of_the_cpu, 0, 11);
+    tcase_add_loop_test(ops, some_ops_have_the_bits_of_the_cpu, 0, 12);
     tcase_add_loop_test(ops, rows_are_scattered_in_order, 0, 5);
     tcase_add_loop_test(ops, any_shape_is_rebuilt, 0, 2);
     tcase_add_loop_test(ops, recordings_are_known_by_all_they_depend_on, 0, 12);

@@ -50,6 +50,7 @@ static rm_sample sample_of(const shape *s, int gates, remat_dtype real) {
     sample.x[1] = rm_desc_make(real, 2, s->in ? (int64_t[]){wide, s->in} : (int64_t[]){VOCABULARY, wide});
     sample.x[2] = rm_desc_make(real, 2, (int64_t[]){wide, s->hidden});
     sample.x[3] = sample.x[4] = rm_desc_make(real, 1, (int64_t[]){wide});
+    sample.x[5].rank = -1;
     if (!(s->given & B_IH)) sample.x[3].rank = -1;
     if (!(s->given & B_HH)) sample.x[4].rank = -1;
     return sample;
@@ -57,17 +58,20 @@ static rm_sample sample_of(const shape *s, int gates, remat_dtype real) {
 
 /* ---- Near the definition ------------------------------------------------------------------------------------------------ */
 
-/* All that ops promise, where it takes two blocks and two clusters. */
+/* All that ops promise, where it takes two blocks and two clusters; and where rows begin anew, which these kernels leave to others. */
 START_TEST(several_blocks_keep_the_promises_of_ops) {
     static const shape s[] = {{3, 3, 2, 17, B_HH, 1}, {2, 1, 0, 18, B_IH, 1}};
     rm_op op = emulated(rm_op_find(cell_name[_i])), op_f64 = *rm_op_find_f64(cell_name[_i]);
-    rm_sample sample[2], in_f64[2];
+    rm_sample sample[3], in_f64[3];
     remat_op_report report;
     for (int i = 0; i < 2; i++) {
         sample[i] = sample_of(&s[i], cell_gates[_i], REMAT_F32);
         in_f64[i] = sample_of(&s[i], cell_gates[_i], REMAT_F64);
     }
-    op.samples = sample, op_f64.samples = in_f64, op.n_samples = op_f64.n_samples = 2;
+    sample[2] = sample[0], in_f64[2] = in_f64[0];
+    sample[2].x[5] = rm_desc_make(REMAT_F32, 2, sample[0].x[0].dim),
+    in_f64[2].x[5] = rm_desc_make(REMAT_F64, 2, sample[0].x[0].dim);
+    op.samples = sample, op_f64.samples = in_f64, op.n_samples = op_f64.n_samples = 3;
     take_clusters(1);
     ck_assert_msg(!remat_op_check(&op, &op_f64, &report), "%s", remat_last_error());
 }

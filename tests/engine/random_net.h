@@ -66,17 +66,40 @@ static void add_output(net *n, remat_value value) {
     if (n->n_outputs < MAX_OUTPUTS) n->output[n->n_outputs++] = value;
 }
 
+/* Where a layer begins anew, sometimes: made before the layer; and the layer's y with that. */
+static remat_value maybe_reset(net *n, bool reversed) {
+    char name[32];
+    if (draw(3)) return REMAT_NONE;
+    snprintf(name, sizeof name, "reset.%d", n->graph->n_values);
+    remat_value reset = remat_input(n->graph, name, REMAT_F32, REMAT_SEQUENCE, 2, (int64_t[]){n->steps, n->batch});
+    return reversed ? remat_reverse(n->graph, reset) : reset;
+}
+static remat_value reset_at(net *n, remat_value reset, remat_value y) {
+    return reset.id ? remat_reset_states(n->graph, y, reset) : y;
+}
+
+/* The timestep that an input names, of each row. */
+static remat_value step_somewhere(net *n, remat_value x) {
+    char name[32];
+    snprintf(name, sizeof name, "index.%d", n->graph->n_values);
+    return remat_step_at(n->graph, x, remat_input(n->graph, name, REMAT_I32, REMAT_WHOLE, 1, &n->batch));
+}
+
 /* Layers that see time run backwards; what they make is an output, sometimes, in that order. */
 static remat_value backwards(net *n) {
     remat_graph *g = n->graph;
     int64_t c = n->width;
-    remat_value x = remat_reverse(g, pick(n)), y = x;
-    if (draw(3)) y = remat_rnn_tanh(g, y, param(n, 2, c, c), param(n, 2, c, c), REMAT_NONE, param(n, 1, c, 1));
+    remat_value x = remat_reverse(g, pick(n)), y = x, reset = maybe_reset(n, true);
+    if (draw(3))
+        y = reset_at(n, reset,
+                     remat_rnn_tanh(g, y, param(n, 2, c, c), param(n, 2, c, c), REMAT_NONE, param(n, 1, c, 1)));
     if (draw(2)) y = remat_add(g, remat_dropout(g, y, 0.25), x);
     if (draw(4) == 0) y = remat_attention(g, y, y, x, 1, true);
-    if (draw(2)) y = remat_lstm(g, y, param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), REMAT_NONE, param(n, 1, 4 * c, 1));
+    if (draw(2))
+        y = reset_at(n, reset,
+                     remat_lstm(g, y, param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), REMAT_NONE, param(n, 1, 4 * c, 1)));
     if (draw(6) == 0) add_output(n, y);
-    if (draw(6) == 0) add_output(n, draw(2) ? remat_last_step(g, y) : remat_mean_over_time(g, y));
+    if (draw(6) == 0) add_output(n, draw(2) ? remat_last_step(g, y) : step_somewhere(n, y));
     return remat_reverse(g, y);
 }
 
@@ -94,7 +117,8 @@ static remat_value begun(net *n) {
     int64_t c = n->width;
     remat_value first =
         remat_lstm(g, pick(n), param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), param(n, 1, 4 * c, 1), REMAT_NONE);
-    remat_value end = remat_final_state(g, first, (int)draw(2)), h = param(n, 2, n->batch, c);
+    remat_value end = remat_final_state(g, first, (int)draw(2)), h = param(n, 2, n->batch, c),
+                reset = maybe_reset(n, false);
     if (draw(3) == 0) add_output(n, end);
     if (draw(2)) end = remat_tanh(g, remat_add(g, end, h));
     remat_value y;
@@ -102,7 +126,7 @@ static remat_value begun(net *n) {
         y = remat_gru(g, pick(n), param(n, 2, 3 * c, c), param(n, 2, 3 * c, c), REMAT_NONE, param(n, 1, 3 * c, 1));
     else
         y = remat_lstm(g, pick(n), param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), REMAT_NONE, REMAT_NONE);
-    remat_initial_state(g, y, 0, draw(3) ? end : h);
+    remat_initial_state(g, reset_at(n, reset, y), 0, draw(3) ? end : h);
     return draw(2) ? remat_add(g, y, first) : y;
 }
 
@@ -139,8 +163,10 @@ static remat_value scanned(net *n) {
         return remat_min_gru(g, remat_linear(g, pick(n), param(n, 2, 2 * c, c), REMAT_NONE));
     case 1:
         return remat_min_lstm(g, remat_linear(g, pick(n), param(n, 2, 3 * c, c), REMAT_NONE));
-    case 2:
-        return remat_linear_scan(g, remat_sigmoid(g, pick(n)), pick(n), REMAT_NONE);
+    case 2: {
+        remat_value reset = maybe_reset(n, false);
+        return remat_linear_scan(g, remat_sigmoid(g, pick(n)), pick(n), reset);
+    }
     default: {
         char name[32];
         snprintf(name, sizeof name, "filter%d", (int)n->graph->n_values);
@@ -190,6 +216,7 @@ static remat_value filtered(net *n, bool timed) {
 static remat_value random_layer(net *n, bool timed) {
     remat_graph *g = n->graph;
     int64_t c = n->width;
+    remat_value reset = timed ? maybe_reset(n, false) : REMAT_NONE;
     switch (draw(timed ? 28 : 13)) {
     case 12:
     case 26:
@@ -219,10 +246,13 @@ static remat_value random_layer(net *n, bool timed) {
     case 11:
         return reshaped(n, timed);
     case 27:
-        return remat_lstm(g, pick(n), param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), param(n, 1, 4 * c, 1),
-                          param(n, 1, 4 * c, 1));
+        return reset_at(n, reset,
+                        remat_lstm(g, pick(n), param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), param(n, 1, 4 * c, 1),
+                                   param(n, 1, 4 * c, 1)));
     case 13:
-        return remat_gru(g, pick(n), param(n, 2, 3 * c, c), param(n, 2, 3 * c, c), param(n, 1, 3 * c, 1), REMAT_NONE);
+        return reset_at(
+            n, reset,
+            remat_gru(g, pick(n), param(n, 2, 3 * c, c), param(n, 2, 3 * c, c), param(n, 1, 3 * c, 1), REMAT_NONE));
     case 14:
     case 21:
         return backwards(n);
@@ -241,7 +271,8 @@ static remat_value random_layer(net *n, bool timed) {
     case 24:
         return scanned(n);
     default:
-        return remat_rnn_tanh(g, pick(n), param(n, 2, c, c), param(n, 2, c, c), REMAT_NONE, param(n, 1, c, 1));
+        return reset_at(
+            n, reset, remat_rnn_tanh(g, pick(n), param(n, 2, c, c), param(n, 2, c, c), REMAT_NONE, param(n, 1, c, 1)));
     }
 }
 
@@ -260,7 +291,7 @@ static void maybe_apart(net *n, bool timed) {
     else if (kind == 5)
         add_output(n, remat_gelu(n->graph, remat_mean_over_time(n->graph, pick(n))));
     else if (kind == 6)
-        add_output(n, draw(2) ? remat_mean_over_time(n->graph, pick(n)) : remat_last_step(n->graph, pick(n)));
+        add_output(n, draw(2) ? step_somewhere(n, pick(n)) : remat_last_step(n->graph, pick(n)));
     else
         add_apart(n, random_layer(n, timed));
     n->picks_apart = false;
@@ -280,9 +311,10 @@ static remat_value random_loss(net *n, bool timed) {
     remat_value sum = n->pool[0];
     for (int i = 1; i < n->n_pool; i++) sum = remat_add(g, sum, n->pool[i]);
     sum = remat_tanh(g, remat_linear(g, sum, param(n, 2, n->width, n->width), REMAT_NONE));
-    uint32_t head = timed ? draw(4) : 0;
+    uint32_t head = timed ? draw(5) : 0;
     if (head == 1) sum = remat_last_step(g, sum);
     if (head == 2) sum = remat_mean_over_time(g, sum);
+    if (head == 4) sum = step_somewhere(n, sum);
     if (head == 3) sum = remat_add(g, remat_mean_over_time(g, sum), remat_last_step(g, n->pool[0]));
     bool whole = !timed || head;
     if (head) sum = remat_gelu(g, remat_linear(g, sum, param(n, 2, n->width, n->width), REMAT_NONE));
@@ -463,9 +495,10 @@ static inline void fill_inputs(remat_session *s, uint64_t seed) {
         remat_array info;
         remat_array_info(s, REMAT_INPUT, i, &info);
         float *data = malloc(info.bytes);
+        int64_t bound = s->array[REMAT_INPUT][i].bound;
         for (uint64_t k = 0; k < info.bytes / 4; k++)
             if (info.dtype == REMAT_I32)
-                ((int32_t *)data)[k] = (int32_t)draw(3);
+                ((int32_t *)data)[k] = (int32_t)draw(bound ? (uint32_t)bound : 3);
             else
                 data[k] = draw_real();
         ck_assert_int_eq(remat_write(s, REMAT_INPUT, i, data, info.bytes), REMAT_OK);

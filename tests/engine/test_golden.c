@@ -1,5 +1,6 @@
 /* test_golden.c: the engine against PyTorch, from files (tests/golden/): loss, every gradient, and ten steps of each
- * optimizer, for each kind of cell, for a mixture of the other layers, and for layers of pictures, whose running statistics count; and truncated back-propagation; under several plans.
+ * optimizer, for each kind of cell, for a mixture of the other layers, for layers of pictures, whose running statistics
+ * count, and for sequences of different lengths; and truncated back-propagation; under several plans.
  *
  * Tolerance. The files hold float64 results; we compute in float. One rounding is 2^-24 of a number, and an array's error
  * is measured against its largest magnitude M: LIMIT * 2^-24 * M. PyTorch's own float run stays within 11 such units
@@ -67,12 +68,46 @@ static remat_value pictures(remat_graph *g) {
     return remat_softmax_cross_entropy(g, y, target);
 }
 
+/* A layer of make.py's Packed, in one direction. */
+static remat_value one_way(remat_graph *g, int cell, remat_value x, int64_t width, remat_value ends) {
+    static remat_value (*const layer[])(remat_graph *, remat_value, remat_value, remat_value, remat_value,
+                                        remat_value) = {remat_lstm, remat_gru, remat_rnn_tanh};
+    static const char *const name[] = {"lstm", "gru", "rnn"};
+    static const int64_t gates[] = {4, 3, 1};
+    const char *tail = ends.id ? "_reverse" : "";
+    char full[4][64];
+    snprintf(full[0], sizeof *full, "%s.weight_ih_l0%s", name[cell], tail);
+    snprintf(full[1], sizeof *full, "%s.weight_hh_l0%s", name[cell], tail);
+    snprintf(full[2], sizeof *full, "%s.bias_ih_l0%s", name[cell], tail);
+    snprintf(full[3], sizeof *full, "%s.bias_hh_l0%s", name[cell], tail);
+    int64_t wide = gates[cell] * H;
+    remat_value y = layer[cell](g, x, matrix(g, full[0], wide, width), matrix(g, full[1], wide, H),
+                                vector(g, full[2], wide), vector(g, full[3], wide));
+    return ends.id ? remat_reset_states(g, y, ends) : y;
+}
+
+/* make.py's Packed: padding comes first in reversed time, and states begin anew behind it. */
+static remat_value packed(remat_graph *g) {
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, E}), there = x, back = x;
+    remat_value target = remat_input(g, "target", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){B, 2});
+    remat_value last = remat_input(g, "last", REMAT_I32, REMAT_WHOLE, 1, (int64_t[]){B});
+    remat_value ends = remat_reverse(g, remat_input(g, "ends", REMAT_F32, REMAT_SEQUENCE, 2, (int64_t[]){T, B}));
+    for (int cell = 0; cell < NET_CELLS; cell++) {
+        there = one_way(g, cell, x, cell ? 2 * H : E, REMAT_NONE);
+        back = one_way(g, cell, remat_reverse(g, x), cell ? 2 * H : E, ends);
+        x = remat_concat(g, (remat_value[]){there, remat_reverse(g, back)}, 2);
+    }
+    remat_value h = remat_concat(g, (remat_value[]){remat_step_at(g, there, last), remat_last_step(g, back)}, 2);
+    return remat_mse(g, remat_linear(g, h, matrix(g, "head.weight", 2, 2 * H), vector(g, "head.bias", 2)), target);
+}
+
 /* The networks, in the order of the loops below. */
-static const char *const names[] = {"lstm", "gru", "rnn", "mixture", "pictures"};
+static const char *const names[] = {"lstm", "gru", "rnn", "mixture", "pictures", "packed"};
 static remat_value build(remat_graph *g, int network) {
     net n = byte_model;
     n.cell = network;
-    if (network >= NET_CELLS) return network == NET_CELLS ? mixture(g) : pictures(g);
+    static remat_value (*const others[])(remat_graph *) = {mixture, pictures, packed};
+    if (network >= NET_CELLS) return others[network - NET_CELLS](g);
     return net_build(g, &n);
 }
 
@@ -116,9 +151,31 @@ static void load(remat_session *s, const golden *g) {
     }
 }
 
+/* Packed's: the third number of each target is the length of its sequence. */
+static void feed_packed(remat_session *s, const golden *g, int step) {
+    const float *all = golden_find(g, "target", NULL)->data;
+    float target[B][2], ends[T][B] = {0};
+    int32_t last[B];
+    for (int b = 0; b < B; b++) {
+        const float *mine = all + (step * B + b) * 3;
+        memcpy(target[b], mine, sizeof target[b]);
+        last[b] = (int32_t)mine[2] - 1;
+        ends[last[b]][b] = 1;
+    }
+    uint64_t bytes = T * B * E * 4;
+    CHECKED(remat_write(s, REMAT_INPUT, 0, (char *)golden_find(g, "input", NULL)->data + step * bytes, bytes));
+    CHECKED(remat_write(s, REMAT_INPUT, 1, target, sizeof target));
+    CHECKED(remat_write(s, REMAT_INPUT, 2, last, sizeof last));
+    CHECKED(remat_write(s, REMAT_INPUT, 3, ends, sizeof ends));
+}
+
 /* Batch number `step`: the files hold STEPS of them in one array. */
 static void feed(remat_session *s, const golden *g, int step) {
     static const char *const slot[] = {"input", "target"};
+    if (remat_count(s, REMAT_INPUT) == 4) {
+        feed_packed(s, g, step);
+        return;
+    }
     for (int i = 0; i < 2; i++) {
         const golden_array *all = golden_find(g, slot[i], NULL);
         uint64_t bytes = all->count / STEPS * 4;
@@ -213,6 +270,37 @@ START_TEST(ten_steps) {
 }
 END_TEST
 
+/* Only finite numbers are asked of what lies behind a sequence's end. */
+START_TEST(padding_changes_no_bit) {
+    enum { PACKED = NET_CELLS + 2 };
+    fixture b = start(PACKED, _i, &recipes[1]);
+    float *gradient[2][64], x[T][B][E];
+    double loss[2];
+    for (int i = 0; i < 2; i++) {
+        remat_step_result r;
+        feed(b.session, b.file, 0);
+        const float *target = golden_find(b.file, "target", NULL)->data;
+        memcpy(x, golden_find(b.file, "input", NULL)->data, sizeof x);
+        for (int row = 0; row < B; row++)
+            for (int t = (int)target[row * 3 + 2]; t < T; t++)
+                for (int k = 0; k < E; k++) x[t][row][k] = i ? 1e6f * (float)(k - 1) : 0;
+        CHECKED(remat_write(b.session, REMAT_INPUT, 0, x, sizeof x));
+        CHECKED(remat_gradients(b.session, &r));
+        loss[i] = r.loss;
+        for (int64_t k = 0; k < remat_count(b.session, REMAT_GRADIENT); k++) {
+            remat_array info;
+            CHECKED(remat_array_info(b.session, REMAT_GRADIENT, k, &info));
+            gradient[i][k] = malloc(info.bytes);
+            CHECKED(remat_read(b.session, REMAT_GRADIENT, k, gradient[i][k], info.bytes));
+            if (i) ck_assert_mem_eq(gradient[0][k], gradient[1][k], info.bytes);
+            if (i) free(gradient[0][k]), free(gradient[1][k]);
+        }
+    }
+    ck_assert_mem_eq(&loss[0], &loss[1], sizeof *loss);
+    done(&b);
+}
+END_TEST
+
 /* ---- Truncated back-propagation ----------------------------------------------------------------------------------- */
 
 static fixture start_stateful(int network, int plan, int micro_steps) {
@@ -258,6 +346,7 @@ int main(void) {
     tcase_set_timeout(tcase, 120);
     tcase_add_loop_test(tcase, loss_and_gradients, 0, runs);
     tcase_add_loop_test(tcase, ten_steps, 0, runs);
+    tcase_add_loop_test(tcase, padding_changes_no_bit, 0, PLANS);
     tcase_add_loop_test(tcase, gradients_end_at_windows, 0, NET_CELLS * PLANS);
     tcase_add_loop_test(tcase, a_step_a_window, 0, NET_CELLS * PLANS);
     suite_add_tcase(suite, tcase);

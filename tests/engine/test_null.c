@@ -130,6 +130,8 @@ static char text[REMAT_DESC_TEXT];
     X(remat_reshape(NULL, none, 1, dim).id == 0)                                                                       \
     X(remat_reshape(graph, remat_input(graph, "z", REMAT_F32, REMAT_WHOLE, 1, dim), 1, NULL).id == 0)                  \
     X(remat_linear_scan(NULL, none, none, none).id == 0)                                                               \
+    X(remat_reset_states(NULL, none, none).id == 0)                                                                    \
+    X(remat_step_at(NULL, none, none).id == 0)                                                                         \
     X(remat_min_gru(NULL, none).id == 0)                                                                               \
     X(remat_min_lstm(NULL, none).id == 0)                                                                              \
     X(remat_causal_conv(NULL, none, none, none).id == 0)                                                               \

@@ -132,6 +132,31 @@ class Pictures(nn.Module):
                 torch.randint(3, (STEPS, B), generator=generator)]
 
 
+class Packed(nn.Module):
+    """Sequences of different lengths, in no order: both directions of every cell; the answer from each one's own ends."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(E, H, bidirectional=True)
+        self.gru = nn.GRU(2 * H, H, bidirectional=True)
+        self.rnn = nn.RNN(2 * H, H, bidirectional=True)
+        self.head = nn.Linear(2 * H, 2)
+
+    def forward(self, x, target_and_length):
+        target, lengths = target_and_length[:, :2], target_and_length[:, 2].long()
+        y = nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
+        y, _ = self.lstm(y)
+        y, _ = self.gru(y)
+        _, h = self.rnn(y)
+        return nn.functional.mse_loss(self.head(torch.cat((h[-2], h[-1]), 1)), target)
+
+    @staticmethod
+    def batches(generator):
+        lengths = torch.randint(1, T + 1, (STEPS, B, 1), generator=generator)
+        return [torch.randn(STEPS, T, B, E, generator=generator).double(),
+                torch.cat((torch.randn(STEPS, B, 2, generator=generator), lengths), 2).double()]
+
+
 def state(model):
     """Parameters and buffers by name; how many batches there were is not among ours."""
     return {name: value for name, value in model.state_dict().items() if not name.endswith("num_batches_tracked")}
@@ -235,7 +260,7 @@ def main():
     here = os.path.dirname(os.path.abspath(__file__))
     networks = {"lstm": lambda: ByteModel(nn.LSTM), "gru": lambda: ByteModel(nn.GRU), "rnn": lambda: ByteModel(nn.RNN),
                 "mixture": Mixture, "mingru": lambda: MinimalModel(False), "minlstm": lambda: MinimalModel(True),
-                "pictures": Pictures, "gpt2": Gpt2}
+                "pictures": Pictures, "gpt2": Gpt2, "packed": Packed}
     for index, (name, build) in enumerate(networks.items()):
         torch.manual_seed(1 + index)
         model = build()

@@ -23,6 +23,7 @@ typedef struct {
     const rm_op *op;
     int64_t gates, tau, batch, in, hidden;
     bool folded, bias_ih, bias_hh, state; /* state: non-zero incoming states and gradients of the outgoing ones */
+    bool resets;                          /* about one row in four begins anew, at every timestep */
 } problem;
 
 typedef struct {
@@ -73,6 +74,9 @@ static rm_call make_inputs(const problem *p) {
     call.x[2] = tensor(REMAT_F32, draw(wide * p->hidden, bound, 3), 2, wide, p->hidden, 1);
     call.x[3] = tensor(REMAT_F32, p->bias_ih ? draw(wide, 0.5f, 4) : NULL, p->bias_ih ? 1 : -1, wide, 1, 1);
     call.x[4] = tensor(REMAT_F32, p->bias_hh ? draw(wide, 0.5f, 5) : NULL, p->bias_hh ? 1 : -1, wide, 1, 1);
+    float *reset = p->resets ? draw(p->tau * p->batch, 1, 11) : NULL;
+    for (int64_t i = 0; reset && i < p->tau * p->batch; i++) reset[i] -= 0.5f;
+    call.x[5] = tensor(REMAT_F32, reset, p->resets ? 2 : -1, p->tau, p->batch, 1);
     call.dy = tensor(REMAT_F32, draw(p->tau * p->batch * p->hidden, 1, 6), 3, p->tau, p->batch, p->hidden);
     for (int i = 0; i < p->op->n_state; i++) {
         int64_t n = p->batch * p->hidden;
@@ -112,7 +116,7 @@ static result make_outputs(const problem *p, rm_call *call) {
         call->state_out[i] = tensor(REMAT_F32, r.array[H_OUT + i], 2, p->batch, p->hidden, 1);
         call->dstate_in[i] = tensor(REMAT_F32, r.array[DH_IN + i], 2, p->batch, p->hidden, 1);
     }
-    for (int i = 0; i < p->op->n_in; i++) call->dx[i] = (rm_tensor){call->x[i].desc, r.array[DX + i]};
+    for (int i = 0; i < 5; i++) call->dx[i] = (rm_tensor){call->x[i].desc, r.array[DX + i]};
     return r;
 }
 
@@ -161,9 +165,10 @@ static result run_problem(const problem *p, way how, int threads) {
 
 static const char *say(const problem *p, int threads) {
     static char text[200];
-    snprintf(text, sizeof text, "%s %s tau %d B %d C %d H %d%s%s%s%s, %d threads", rm_cell_kernels_get()->isa,
+    snprintf(text, sizeof text, "%s %s tau %d B %d C %d H %d%s%s%s%s%s, %d threads", rm_cell_kernels_get()->isa,
              p->op->name, (int)p->tau, (int)p->batch, (int)p->in, (int)p->hidden, p->folded ? " folded" : "",
-             p->bias_ih ? " b_ih" : "", p->bias_hh ? " b_hh" : "", p->state ? " state" : "", threads);
+             p->bias_ih ? " b_ih" : "", p->bias_hh ? " b_hh" : "", p->state ? " state" : "", p->resets ? " resets" : "",
+             threads);
     return text;
 }
 
@@ -199,11 +204,12 @@ static void check_cut(const problem *p, const result *whole, int64_t cut) {
     result r = make_outputs(p, &call);
     int64_t state = p->batch * p->hidden;
     float *between[RM_MAX_STATE] = {take(state * 4), take(state * 4)};
-    float *all_x = call.x[0].data;
+    float *all_x = call.x[0].data, *resets = call.x[5].data;
     problem part = *p;
     for (int half = 0; half < 2; half++) {
         part.tau = half ? p->tau - cut : cut;
-        call.x[0].desc.dim[0] = call.y.desc.dim[0] = part.tau;
+        call.x[0].desc.dim[0] = call.x[5].desc.dim[0] = call.y.desc.dim[0] = part.tau;
+        call.x[5].data = resets ? resets + (half ? cut * p->batch : 0) : NULL;
         call.x[0].data = all_x + (half ? cut * p->batch * (p->folded ? 1 : p->in) : 0);
         call.y.data = r.array[Y] + (half ? cut * state : 0);
         void *old[RM_MAX_STATE] = {call.state_in[0].data, call.state_in[1].data};
@@ -215,7 +221,7 @@ static void check_cut(const problem *p, const result *whole, int64_t cut) {
         for (int i = 0; half == 0 && i < RM_MAX_STATE; i++) free(old[i]);
     }
     same_bits(p, &r, whole, Y, C_OUT, 2, "when the tile is cut in two");
-    call.x[0].data = all_x;
+    call.x[0].data = all_x, call.x[5].data = resets;
     call.state_in[0].data = call.state_in[1].data = NULL;
     free_inputs(&call);
     free(between[0]), free(between[1]), free(packed);
@@ -254,6 +260,7 @@ static void check_sizes(const char *name, int gates, bool folded) {
                     problem p = {.op = rm_op_find(name), .gates = gates, .tau = taus[t], .batch = batches[b]};
                     p.in = ins[c], p.hidden = hiddens[h], p.folded = folded;
                     p.bias_ih = turn % 2, p.bias_hh = turn / 2 % 2, p.state = turn % 3 > 0;
+                    p.resets = turn / 3 % 2;
                     check_problem(&p, turn % 5 == 0);
                 }
 }
@@ -293,6 +300,8 @@ START_TEST(sizes_beyond_one_chunk) {
                      .bias_hh = true,
                      .state = true};
         check_problem(&p, true);
+        p.resets = true;
+        check_problem(&p, true);
         rm_cell_kernels_use(NULL);
     }
 }
@@ -330,6 +339,7 @@ START_TEST(shapes_are_refused) {
     for (int i = 0; i < op->n_in; i++) {
         rm_desc bad[RM_MAX_IN];
         memcpy(bad, good, sizeof bad);
+        if (bad[i].rank < 0) bad[i] = (rm_desc){REMAT_F32, 1, {3}};
         bad[i].dim[bad[i].rank - 1]++;
         ck_assert_int_eq(op->infer(bad, NULL, &y, state), REMAT_INVALID);
         ck_assert_ptr_nonnull(strstr(remat_last_error(), cells[_i].name));

@@ -178,8 +178,8 @@ END_TEST
 
 START_TEST(a_linear_scan_has_known_values) {
     double a[6] = {2, 0.5, -1, 3, 0.5, 4}, b[6] = {1, 2, 3, -1, 5, 0.5}, h_in[2] = {10, 20};
-    int32_t reset[6] = {0, 0, 1, 0, 0, 0}; /* of the first row at t = 1 */
-    rm_desc shape = rm_desc_make(REMAT_F64, 3, (int64_t[]){3, 2, 1}), rows = rm_desc_make(REMAT_I32, 2, shape.dim);
+    double reset[6] = {0, -1, 1, 0, 0, 0}; /* of the first row at t = 1 */
+    rm_desc shape = rm_desc_make(REMAT_F64, 3, (int64_t[]){3, 2, 1}), rows = rm_desc_make(REMAT_F64, 2, shape.dim);
     rm_tensor x[3] = {{shape, a}, {shape, b}, {rows, reset}};
     swept got = sweep("linear_scan", x, 3, h_in);
     all_close(got.y, (double[]){21, 12, 3, 35, 6.5, 140.5}, 6, "y");

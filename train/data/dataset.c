@@ -78,6 +78,35 @@ static remat_status convert_labels(const rm_array *array, const char *path, int6
     return copy_labels(array, path, *labels, classes);
 }
 
+static remat_status convert_lengths(const rm_array *array, const char *path, int64_t count, int64_t most,
+                                    int32_t *lengths) {
+    REQUIRE(array->rank == 1 && array->count == count, INVALID,
+            "%s: the lengths of %lld samples are one dimension of so many numbers; it has %lld in %d", path,
+            (long long)count, (long long)array->count, array->rank);
+    for (int64_t i = 0; i < count; i++) {
+        double length = rm_array_at(array, i, 0, 0);
+        REQUIRE(length >= 1 && length <= (double)most && length == floor(length), INVALID,
+                "%s: sample %lld has length %.15g; here it is a whole number from 1 to %lld, the timesteps in --data",
+                path, (long long)i, length, (long long)most);
+        lengths[i] = (int32_t)length;
+    }
+    return REMAT_OK;
+}
+
+remat_status rm_lengths_read(const rm_data_source *source, int64_t count, int64_t most, int32_t **lengths) {
+    rm_array_file file;
+    remat_status status = rm_array_file_read(source->lengths, source->budget, &file);
+    *lengths = status ? NULL : rm_calloc((size_t)count, sizeof **lengths);
+    if (!status && !*lengths) status = rm_fail(REMAT_MEMORY, "no memory for %lld lengths", (long long)count);
+    if (!status) status = convert_lengths(&file.array, source->lengths, count, most, *lengths);
+    rm_array_file_free(&file);
+    if (status) {
+        rm_free(*lengths);
+        *lengths = NULL;
+    }
+    return status;
+}
+
 remat_status rm_labels_read(const rm_data_source *source, int64_t count, int32_t **labels, int64_t *classes) {
     rm_array_file file;
     remat_status status = rm_array_file_read(source->labels, source->budget, &file);

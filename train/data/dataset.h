@@ -22,6 +22,8 @@ typedef struct {
     /* channels > 0: inputs are pictures, float (B,channels,height,width); T is 1 then, and features their product. */
     int64_t channels, height, width;
     uint32_t class_names; /* a checksum of them, in order; 0: they have none */
+    bool lengths;         /* samples end where rm_dataset.length says; what inputs have behind that is 0 */
+    bool documents;       /* samples hold several, which begin where rm_dataset.begins says */
 } rm_data_shape;
 
 typedef struct rm_dataset rm_dataset;
@@ -32,6 +34,10 @@ struct rm_dataset {
     /* Writes sample `index` (0 <= index < count) into column `column` of time-major arrays that are `batch` wide, of the
      * dtypes and shapes above. IO when the file cannot be read. */
     remat_status (*fill)(rm_dataset *, int64_t index, int64_t column, int64_t batch, void *input, void *target);
+    int64_t (*length)(const rm_dataset *, int64_t index); /* timesteps, 1 to T; NULL: all have T */
+    /* begins[t * batch + column] = 1 where a document begins, else 0, of a sample that `fill` has put there; NULL: there are none */
+    remat_status (*begins)(rm_dataset *, int64_t index, int64_t column, int64_t batch, const void *input,
+                           float *begins);
     /* See rm_dataset_checksum. NULL: the data are made, not read. */
     remat_status (*checksum)(rm_dataset *, uint32_t *crc32);
     void (*close)(rm_dataset *);
@@ -41,10 +47,12 @@ struct rm_dataset {
 
 typedef struct {
     const char *data, *labels; /* paths; labels where the kind has them */
+    const char *lengths;       /* of arrays: how long each sample is; NULL: all are as long */
     bool unlabelled;           /* labels may be NULL: all are 0 then, of `classes` */
     bool rows;                 /* images row by row, not pixel by pixel */
     int64_t timesteps;         /* 0: the kind's own */
     int64_t vocab;             /* of lm: the file holds tokens below this; 0: it is a text, and its bytes are tokens */
+    int64_t document_end;      /* of lm: 1 + the token that ends a document; 0: there is none */
     int64_t classes;           /* of classify; 0: the largest label + 1 */
     int64_t samples, seed;     /* of generated data */
     bool held_out;             /* generated data: other samples than those for training */
@@ -83,5 +91,8 @@ remat_status rm_dataset_open_copy(const rm_data_source *source, rm_dataset **out
 /* `count` labels from the array of one dimension in source->labels: whole numbers, of whatever type. *labels is the caller's, freed
  * with rm_free; *classes, when 0, becomes the largest label + 1, and otherwise bounds them. */
 remat_status rm_labels_read(const rm_data_source *source, int64_t count, int32_t **labels, int64_t *classes);
+
+/* The same of source->lengths: `count` of them, 1 to `most`. */
+remat_status rm_lengths_read(const rm_data_source *source, int64_t count, int64_t most, int32_t **lengths);
 
 #endif

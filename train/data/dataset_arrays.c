@@ -4,7 +4,8 @@
  *     IDX    images (N,rows,columns), as MNIST's: pixel by pixel, T = rows * columns and F = 1,
  *            or row by row, T = rows and F = columns
  *
- * Bytes are divided by 255; other types are taken as they are. */
+ * Bytes are divided by 255; other types are taken as they are. Samples may be shorter than T (--lengths): what is behind their ends
+ * is never looked at, and zeros stand for it. */
 #include "train/data/dataset.h"
 
 #include "memory/host.h"
@@ -20,18 +21,26 @@ typedef struct {
     rm_array_file file; /* its array (N,T or more,F) */
     double unit;        /* what numbers are divided by */
     int32_t *labels;    /* NULL: unlabelled */
+    int32_t *lengths;   /* NULL: all have T */
 } array_data;
 
 static double value_at(const array_data *data, int64_t sample, int64_t t, int64_t f) {
     return rm_array_at(&data->file.array, sample, t, f) / data->unit;
 }
 
+static int64_t length_of(const rm_dataset *base, int64_t index) {
+    const array_data *data = (const array_data *)base;
+    int64_t T = base->shape.timesteps;
+    return data->lengths && data->lengths[index] < T ? data->lengths[index] : T;
+}
+
 static remat_status fill(rm_dataset *base, int64_t index, int64_t column, int64_t batch, void *input, void *target) {
     const array_data *data = (array_data *)base;
-    int64_t T = base->shape.timesteps, F = base->shape.features;
+    int64_t T = base->shape.timesteps, F = base->shape.features, length = length_of(base, index);
     float *x = input; /* (T,B,F) */
     for (int64_t t = 0; t < T; t++)
-        for (int64_t f = 0; f < F; f++) x[(t * batch + column) * F + f] = (float)value_at(data, index, t, f);
+        for (int64_t f = 0; f < F; f++)
+            x[(t * batch + column) * F + f] = t < length ? (float)value_at(data, index, t, f) : 0;
     ((int32_t *)target)[column] = data->labels ? data->labels[index] : 0;
     return REMAT_OK;
 }
@@ -40,6 +49,7 @@ static remat_status checksum(rm_dataset *base, uint32_t *crc32) {
     const array_data *data = (array_data *)base;
     *crc32 = (uint32_t)crc32_z(0, data->file.data, data->file.size);
     if (data->labels) *crc32 = (uint32_t)crc32_z(*crc32, (const uint8_t *)data->labels, 4 * (size_t)base->count);
+    if (data->lengths) *crc32 = (uint32_t)crc32_z(*crc32, (const uint8_t *)data->lengths, 4 * (size_t)base->count);
     return REMAT_OK;
 }
 
@@ -47,6 +57,7 @@ static void close_arrays(rm_dataset *base) {
     array_data *data = (array_data *)base;
     rm_array_file_free(&data->file);
     rm_free(data->labels);
+    rm_free(data->lengths);
     rm_free(data);
 }
 
@@ -87,7 +98,8 @@ static remat_status refuse_number(const char *path, int64_t sample, int64_t t, i
     char text[32];
     snprintf(text, sizeof text, isnan(value) ? "nan" : "%g", value);
     FAIL(INVALID,
-         "%s: sample %lld, timestep %lld, feature %lld is %s%s; only numbers can be learnt from or judged: put one there "
+         "%s: sample %lld, timestep %lld, feature %lld is %s%s; only numbers can be learnt from or judged: put one "
+         "there "
          "(numpy.nan_to_num), or leave the sample out",
          path, (long long)sample, (long long)t, (long long)f, text, isfinite(value) ? ", too large for a float" : "");
 }
@@ -97,7 +109,7 @@ static remat_status check_numbers(const array_data *data, const char *path) {
     const rm_data_shape *shape = &data->base.shape;
     if (data->file.array.kind != 'f') return REMAT_OK;
     for (int64_t i = 0; i < data->base.count; i++)
-        for (int64_t t = 0; t < shape->timesteps; t++)
+        for (int64_t t = 0; t < length_of(&data->base, i); t++)
             for (int64_t f = 0; f < shape->features; f++) {
                 double value = value_at(data, i, t, f);
                 if (!(fabs(value) <= (double)FLT_MAX)) return refuse_number(path, i, t, f, value);
@@ -128,8 +140,11 @@ static remat_status open_file(array_data *data, const rm_data_source *source) {
     TRY(take_shape(data, source, &T));
     data->unit = array->kind == 'u' && array->bytes == 1 ? 255 : 1;
     data->base.count = array->dim[0];
-    data->base.held_bytes = data->file.size + (source->labels ? 4 * (uint64_t)data->base.count : 0);
+    int lists = (source->labels ? 1 : 0) + (source->lengths ? 1 : 0);
+    data->base.held_bytes = data->file.size + 4 * (uint64_t)lists * (uint64_t)data->base.count;
     data->base.shape = (rm_data_shape){.timesteps = T, .features = array->dim[2], .classes = source->classes};
+    data->base.shape.lengths = source->lengths;
+    if (source->lengths) TRY(rm_lengths_read(source, data->base.count, array->dim[1], &data->lengths));
     TRY(check_numbers(data, source->data));
     return take_labels(data, source);
 }
@@ -137,7 +152,7 @@ static remat_status open_file(array_data *data, const rm_data_source *source) {
 remat_status rm_dataset_open_arrays(const rm_data_source *source, rm_dataset **out) {
     array_data *data = rm_malloc(sizeof *data);
     REQUIRE(data, MEMORY, "no memory to open %s", source->data);
-    *data = (array_data){.base = {.fill = fill, .checksum = checksum, .close = close_arrays}};
+    *data = (array_data){.base = {.fill = fill, .length = length_of, .checksum = checksum, .close = close_arrays}};
     remat_status status = open_file(data, source);
     if (status)
         close_arrays(&data->base);

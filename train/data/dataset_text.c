@@ -16,7 +16,8 @@ typedef struct {
     int fd; /* -1: it lies in `unpacked` */
     uint8_t *unpacked;
     char *path;
-    uint64_t begin;  /* of the first token in the file */
+    uint64_t begin; /* of the first token in the file */
+    int32_t document_end;
     rm_array sample; /* how a token is written; T + 1 of them, in `bytes` */
     uint8_t bytes[]; /* with room for MOST_BYTES each */
 } text_data;
@@ -42,6 +43,23 @@ static remat_status fill(rm_dataset *base, int64_t index, int64_t column, int64_
         if (t < T) x[t * batch + column] = (int32_t)token;
         if (t) y[(t - 1) * batch + column] = (int32_t)token;
     }
+    return REMAT_OK;
+}
+
+/* Behind the last token of the one before, which may be the sample's before this. */
+static remat_status begins(rm_dataset *base, int64_t index, int64_t column, int64_t batch, const void *input,
+                           float *begins) {
+    text_data *data = (text_data *)base;
+    const int32_t *x = input; /* (T,B) */
+    int64_t T = base->shape.timesteps;
+    uint64_t bytes = (uint64_t)data->sample.bytes;
+    bool begun = index == 0;
+    if (!begun) {
+        TRY(read_at(data, data->begin + ((uint64_t)(index * T) - 1) * bytes, data->bytes, bytes));
+        begun = rm_array_at(&data->sample, 0, 0, 0) == data->document_end;
+    }
+    for (int64_t t = 0; t < T; t++, begun = x[(t - 1) * batch + column] == data->document_end)
+        begins[t * batch + column] = begun;
     return REMAT_OK;
 }
 
@@ -147,6 +165,9 @@ static remat_status open_file(text_data *data, const rm_data_source *source) {
     if (!npy) TRY(refuse_arrays(kind, path));
     TRY(start.packed ? unpack(data, source->budget, &size) : rm_file_open(path, &data->fd, &size));
     TRY(find_tokens(data, source, npy, size));
+    REQUIRE(source->document_end <= data->base.shape.vocabulary, INVALID,
+            "--document-end=%lld is no token: there are 0 to %lld", (long long)source->document_end - 1,
+            (long long)data->base.shape.vocabulary - 1);
     uint64_t tokens = (size - data->begin) / (uint64_t)data->sample.bytes;
     data->base.count = tokens ? (int64_t)((tokens - 1) / (uint64_t)T) : 0;
     REQUIRE(data->base.count > 0, INVALID,
@@ -162,7 +183,10 @@ remat_status rm_dataset_open_text(const rm_data_source *source, rm_dataset **out
     REQUIRE(data, MEMORY, "no memory for a sample of %zu bytes", bytes);
     *data = (text_data){
         .base = {.shape = shape, .held_bytes = bytes, .fill = fill, .checksum = checksum, .close = close_text},
-        .fd = -1};
+        .fd = -1,
+        .document_end = (int32_t)source->document_end - 1};
+    data->base.shape.documents = source->document_end > 0;
+    if (data->base.shape.documents) data->base.begins = begins;
     remat_status status = open_file(data, source);
     if (status)
         close_text(&data->base);

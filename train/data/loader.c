@@ -13,12 +13,18 @@ remat_status rm_batch_create(rm_dataset *dataset, int64_t batch, rm_batch *out) 
     *out = (rm_batch){.dataset = dataset, .batch = batch};
     bool huge = __builtin_mul_overflow((uint64_t)shape->timesteps * (uint64_t)batch, per_step, &out->input_bytes);
     out->target_bytes = 4 * (uint64_t)batch * (uint64_t)(shape->every_step ? shape->timesteps : 1);
+    int64_t rows = shape->timesteps * batch;
     if (!huge) {
         out->input = rm_malloc(out->input_bytes);
         out->target = rm_malloc(out->target_bytes);
+        out->last = shape->lengths ? rm_malloc(4 * (size_t)batch) : NULL;
+        out->ends = shape->lengths ? rm_malloc(4 * (size_t)rows) : NULL;
+        out->begins = shape->documents ? rm_malloc(4 * (size_t)rows) : NULL;
+        out->mark_bytes = 4 * (uint64_t)((shape->lengths ? batch + rows : 0) + (shape->documents ? rows : 0));
     }
-    REQUIRE(out->input && out->target, MEMORY,
-            "no memory for a batch of %lld samples of %lld timesteps: make --batch or --seq-len smaller",
+    REQUIRE(out->input && out->target && (!shape->lengths || (out->last && out->ends)) &&
+                (!shape->documents || out->begins),
+            MEMORY, "no memory for a batch of %lld samples of %lld timesteps: make --batch or --seq-len smaller",
             (long long)batch, (long long)shape->timesteps);
     return REMAT_OK;
 }
@@ -26,18 +32,36 @@ remat_status rm_batch_create(rm_dataset *dataset, int64_t batch, rm_batch *out) 
 void rm_batch_free(rm_batch *batch) {
     rm_free(batch->input);
     rm_free(batch->target);
-    batch->input = batch->target = NULL;
+    rm_free(batch->last);
+    rm_free(batch->ends);
+    rm_free(batch->begins);
+    *batch = (rm_batch){0};
 }
 
 remat_status rm_batch_put(rm_batch *b, int64_t column, int64_t sample) {
-    return b->dataset->fill(b->dataset, sample, column, b->batch, b->input, b->target);
+    TRY(b->dataset->fill(b->dataset, sample, column, b->batch, b->input, b->target));
+    if (b->begins) TRY(b->dataset->begins(b->dataset, sample, column, b->batch, b->input, b->begins));
+    if (!b->last) return REMAT_OK;
+    b->last[column] = (int32_t)b->dataset->length(b->dataset, sample) - 1;
+    for (int64_t t = 0; t < b->dataset->shape.timesteps; t++) b->ends[t * b->batch + column] = t == b->last[column];
+    return REMAT_OK;
+}
+
+/* An input that some models have, number `at`. */
+static remat_status write_mark(remat_session *session, int64_t at, const void *mark, uint64_t bytes) {
+    return mark && at < remat_count(session, REMAT_INPUT) ? remat_write(session, REMAT_INPUT, at, mark, bytes)
+                                                          : REMAT_OK;
 }
 
 /* Time is the outermost axis, so a window is a piece of the buffer. */
 remat_status rm_batch_write(const rm_batch *b, int64_t window, int64_t windows, remat_session *session) {
     uint64_t input = b->input_bytes / (uint64_t)windows, target = b->target_bytes / (uint64_t)windows;
     TRY(remat_write(session, REMAT_INPUT, 0, (const char *)b->input + (uint64_t)window * input, input));
-    return remat_write(session, REMAT_INPUT, 1, (const char *)b->target + (uint64_t)window * target, target);
+    TRY(remat_write(session, REMAT_INPUT, 1, (const char *)b->target + (uint64_t)window * target, target));
+    int64_t rows = b->dataset->shape.timesteps * b->batch / windows;
+    TRY(write_mark(session, 2, b->last, 4 * (uint64_t)b->batch));
+    TRY(write_mark(session, 3, b->ends, 4 * (uint64_t)rows));
+    return write_mark(session, 2, b->begins ? b->begins + window * rows : NULL, 4 * (uint64_t)rows);
 }
 
 /* ---- An epoch --------------------------------------------------------------------------------------------------- */

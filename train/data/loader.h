@@ -29,7 +29,10 @@ typedef struct {
     rm_dataset *dataset; /* borrowed */
     int64_t batch;
     void *input, *target;
-    uint64_t input_bytes, target_bytes;
+    uint64_t input_bytes, target_bytes, mark_bytes; /* mark_bytes: of all below */
+    int32_t *last; /* (B): each sample's last timestep; NULL: the data's is (shape.lengths) */
+    float *ends,
+        *begins; /* (T,B): 1 at that timestep; where documents begin (shape.documents); else 0. NULL likewise */
 } rm_batch;
 
 /* MEMORY when there is not enough. Free in any case. */
@@ -37,7 +40,7 @@ remat_status rm_batch_create(rm_dataset *dataset, int64_t batch, rm_batch *out);
 void rm_batch_free(rm_batch *batch);
 remat_status rm_batch_put(rm_batch *batch, int64_t column, int64_t sample);
 /* Into inputs 0 and 1 of a session of T/windows timesteps: those of window number `window`. Several are for targets at every
- * timestep. */
+ * timestep. Marks go into the inputs behind these, as rm_model_build lists them. */
 remat_status rm_batch_write(const rm_batch *batch, int64_t window, int64_t windows, remat_session *session);
 
 typedef struct {

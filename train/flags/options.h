@@ -34,8 +34,8 @@ typedef struct {
     double dropout;
     char *stem;
     /* The data. 0 in seq_len: the task's own length. */
-    char *task, *data, *labels, *eval_data, *eval_labels;
-    int64_t seq_len, batch, samples, seed;
+    char *task, *data, *labels, *lengths, *eval_data, *eval_labels, *eval_lengths;
+    int64_t seq_len, batch, samples, seed, document_end; /* document_end -1: no token ends one */
     bool rows, no_shuffle, pad, stateful, skip_broken;
     int64_t image_size, channels, loader_threads; /* 0 in the first two: as the data have it */
     char *normalize, *augment;

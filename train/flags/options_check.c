@@ -47,6 +47,12 @@ static const rule rules[] = {
     {"eval-data", NULL, "task", "lm|classify", "the others generate theirs: --eval-every=N evaluates"},
     {"eval-labels", NULL, "task", "classify", NULL},
     {"eval-labels", NULL, "eval-data", NULL, NULL},
+    {"lengths", NULL, "task", "classify", NULL},
+    {"lengths", NULL, "model", RECURRENT, "which read timestep by timestep"},
+    {"eval-lengths", NULL, "lengths", NULL, NULL},
+    {"eval-lengths", NULL, "eval-data", NULL, NULL},
+    {"document-end", "-1", "task", "lm", NULL},
+    {"document-end", "-1", "model", "lstm|gru|rnn", "whose states can begin anew"},
     {"rows", "false", "task", "classify", NULL},
     {"samples", NULL, "task", "adding|copy", "which generate them"},
     {"image-size", "0", "model", PICTURES, NULL},
@@ -354,6 +360,9 @@ remat_status rm_options_check(const rm_options *o, rm_command command) {
     REQUIRE(is(o->task, "classify") || !rm_options_pictures(o), INVALID,
             "--model=%s tells what pictures show, and --task=%s has none: say --task=classify, or leave it out",
             o->model, o->task);
+    REQUIRE(!o->lengths || !o->eval_data || o->eval_lengths, INVALID,
+            "--lengths says how long the samples of --data are, and nothing says it of --eval-data: add "
+            "--eval-lengths=FILE");
     TRY(check_memory(o));
     TRY(check_ranks(o));
     TRY(check_states(o));

@@ -62,9 +62,12 @@ const rm_option rm_option_table[] = {
         "                                 pictures: IDX, .npy [N,C,H,W], [N,H,W,C], [N,H,W], CIFAR-10's .bin, or a folder by class"),
     INT("vocab", vocab, MODEL, RM_OF_MODEL, "0", 0, 1e9, "lm: --data holds tokens below N: .npy [tokens], or numbers of two bytes each,\n"
         "                                 four beyond 65536, lowest first; 0: a text, whose bytes are tokens"),
+    INT("document-end", document_end, RUN, RM_OF_RUN, "-1", -1, 1e9, "lm: the token (of a text: the byte) that ends a document; behind it states begin anew; -1: none"),
     IN("labels", labels, FIT | RM_EVAL, RM_REMEMBERED, "FILE", "classify: IDX or .npy labels [N]"),
+    IN("lengths", lengths, RUN, RM_REMEMBERED, "FILE", "classify, .npy [N,T,F]: how many timesteps of each sample count, .npy [N]; padding behind them changes nothing"),
     IN("eval-data", eval_data, FIT, RM_REMEMBERED, "FILE", "data for --eval-every"),
     IN("eval-labels", eval_labels, FIT, RM_REMEMBERED, "FILE", "their labels"),
+    IN("eval-lengths", eval_lengths, FIT, RM_REMEMBERED, "FILE", "their lengths"),
     YES("rows", rows, RUN, RM_OF_MODEL, "classify: IDX images row by row, MNIST's in 28 timesteps of 28 features, not in 784 of one"),
     INT("image-size", image_size, RUN, RM_OF_RUN, "0", 0, 65536, "pictures: the shorter side becomes so long, and the middle is taken; 0: as they are"),
     INT("channels", channels, RUN, RM_OF_RUN, "0", 0, 64, "of pictures: 1 or 3 from a folder [3]; of an array as it is"),

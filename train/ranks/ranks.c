@@ -205,7 +205,8 @@ remat_status rm_ranks_agree(rm_ranks *ranks, remat_status status) {
 
 /* Places, and what each rank may decide for itself. */
 static bool may_differ(const char *name) {
-    static const char *const names[] = {"data", "labels", "eval-data", "eval-labels", "spill", "threads", "keep"};
+    static const char *const names[] = {"data",         "labels", "lengths", "eval-data", "eval-labels",
+                                        "eval-lengths", "spill",  "threads", "keep"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(name, names[i])) return true;
     return false;

@@ -96,7 +96,8 @@ void rm_evaluator_free(rm_evaluator *evaluator) {
 
 static uint64_t part_bytes(const rm_eval_part *part) {
     if (!part->session) return 0;
-    return remat_session_plan(part->session).budgeted_bytes + part->batch.input_bytes + part->batch.target_bytes;
+    return remat_session_plan(part->session).budgeted_bytes + part->batch.input_bytes + part->batch.target_bytes +
+           part->batch.mark_bytes;
 }
 
 uint64_t rm_evaluator_bytes(const rm_evaluator *e) {

@@ -102,6 +102,15 @@ static remat_value loss(remat_graph *g, const rm_model_spec *spec, remat_value l
     return remat_softmax_cross_entropy_smoothed(g, logits, target, spec->label_smoothing);
 }
 
+static void mark(remat_graph *g, rm_model_spec *spec, int64_t timesteps, int64_t batch) {
+    const int64_t rows[] = {timesteps, batch};
+    spec->last = spec->ends = spec->begins = REMAT_NONE;
+    if (spec->data.lengths) spec->last = remat_input(g, "last", REMAT_I32, REMAT_WHOLE, 1, &batch);
+    if (spec->data.lengths && spec->bidirectional)
+        spec->ends = remat_input(g, "ends", REMAT_F32, REMAT_SEQUENCE, 2, rows);
+    if (spec->data.documents) spec->begins = remat_input(g, "begins", REMAT_F32, REMAT_SEQUENCE, 2, rows);
+}
+
 remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_loss, rm_model *out) {
     *out = (rm_model){0};
     const model *m = find_model(spec->cell);
@@ -114,7 +123,9 @@ remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_
     const rm_data_shape *data = &spec->data;
     int64_t T = spec->window ? spec->window : data->timesteps;
     remat_value x = input(g, data, T, batch), y = with_loss ? target(g, data, T, batch) : REMAT_NONE;
-    out->logits = m->logits(g, spec, x);
+    rm_model_spec marked = *spec;
+    if (with_loss) mark(g, &marked, T, batch);
+    out->logits = m->logits(g, &marked, x);
     if (with_loss) out->loss = loss(g, spec, out->logits, y);
     out->classes = data->every_step ? 0 : data->classes;
     return remat_graph_check(g);

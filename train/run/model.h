@@ -26,6 +26,9 @@ typedef struct {
     int64_t window;     /* timesteps of one call; 0: all of data's */
     bool small_stem;    /* of a resnet: --stem=cifar */
     bool sync_batchnorm;
+    /* Inputs that rm_model_build makes where data.lengths and data.documents ask for them: each row's last timestep, I32 (B); 1 at
+     * that timestep, (T,B); 1 where a document begins, (T,B). */
+    remat_value last, ends, begins;
 } rm_model_spec;
 
 typedef struct {
@@ -41,7 +44,8 @@ bool rm_model_has_states(const char *name);
 /* What the names of the last layer's parameters begin with: "head.", "fc."; into `out`. */
 void rm_model_head(const rm_model_spec *spec, char *out, size_t bytes);
 
-/* T = spec->window, or spec->data.timesteps. Inputs: 0 "input", 1 "target" (only with_loss). Free in any case. */
+/* T = spec->window, or spec->data.timesteps. Inputs: 0 "input", 1 "target" (only with_loss), then the spec's `last` and, where layers
+ * run backwards, `ends`; or `begins`. Free in any case. */
 remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_loss, rm_model *out);
 void rm_model_free(rm_model *model);
 

@@ -80,6 +80,6 @@ remat_value rm_minimal_logits(remat_graph *g, const rm_model_spec *spec, remat_v
     else
         x = linear(g, -1, "input.weight", "input.bias", x, data->features, width);
     for (int64_t layer = 0; layer < spec->layers; layer++) x = block(g, spec, layer, x);
-    if (!data->every_step) x = remat_last_step(g, x);
+    if (!data->every_step) x = spec->last.id ? remat_step_at(g, x, spec->last) : remat_last_step(g, x);
     return linear(g, -1, "to_logits.weight", NULL, norm(g, -1, "norm.weight", x, width), width, outputs);
 }

@@ -44,7 +44,10 @@ static remat_value recurrent(remat_graph *g, const rm_model_spec *spec, int64_t 
         parameter(g, reverse ? "rnn.weight_hh_l%lld_reverse" : "rnn.weight_hh_l%lld", layer, 2, rows, H, init);
     remat_value b_ih = bias(g, spec, reverse ? "rnn.bias_ih_l%lld_reverse" : "rnn.bias_ih_l%lld", layer, rows, init);
     remat_value b_hh = bias(g, spec, reverse ? "rnn.bias_hh_l%lld_reverse" : "rnn.bias_hh_l%lld", layer, rows, init);
-    return cells[cell].build(g, x, w_ih, w_hh, b_ih, b_hh);
+    remat_value reset = reverse ? spec->ends : spec->begins;
+    if (reset.id && reverse) reset = remat_reverse(g, reset);
+    remat_value y = cells[cell].build(g, x, w_ih, w_hh, b_ih, b_hh);
+    return reset.id ? remat_reset_states(g, y, reset) : y;
 }
 
 /* What the last layer has made, one direction of time or two. */
@@ -60,8 +63,9 @@ static remat_value every_step(remat_graph *g, result y) {
     return joined(g, y.forwards, y.backwards.id ? remat_reverse(g, y.backwards) : REMAT_NONE);
 }
 
-static remat_value last_step(remat_graph *g, result y) {
-    return joined(g, remat_last_step(g, y.forwards), y.backwards.id ? remat_last_step(g, y.backwards) : REMAT_NONE);
+static remat_value last_step(remat_graph *g, const rm_model_spec *spec, result y) {
+    remat_value last = spec->last.id ? remat_step_at(g, y.forwards, spec->last) : remat_last_step(g, y.forwards);
+    return joined(g, last, y.backwards.id ? remat_last_step(g, y.backwards) : REMAT_NONE);
 }
 
 static result layers(remat_graph *g, const rm_model_spec *spec, remat_value x, int64_t width) {
@@ -81,7 +85,7 @@ static remat_value head(remat_graph *g, const rm_model_spec *spec, result y) {
     remat_init init = remat_init_uniform(1 / sqrt((double)width));
     remat_value w = parameter(g, "head.weight", 0, 2, outputs, width, init);
     remat_value b = bias(g, spec, "head.bias", 0, outputs, init);
-    return remat_linear(g, (spec->data.every_step ? every_step : last_step)(g, y), w, b);
+    return remat_linear(g, spec->data.every_step ? every_step(g, y) : last_step(g, spec, y), w, b);
 }
 
 remat_value rm_recurrent_logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {

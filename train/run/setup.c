@@ -49,6 +49,7 @@ remat_status rm_setup_init(rm_options *o) {
 rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
     return (rm_data_source){.data = held_out ? o->eval_data : o->data,
                             .labels = held_out ? o->eval_labels : o->labels,
+                            .lengths = held_out ? o->eval_lengths : o->lengths,
                             .rows = o->rows,
                             .pictures = rm_model_takes_pictures(o->model),
                             .channels = o->channels,
@@ -59,6 +60,7 @@ rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
                             .skip_broken = o->skip_broken,
                             .timesteps = o->seq_len,
                             .vocab = o->vocab,
+                            .document_end = o->document_end + 1,
                             .classes = o->classes,
                             .samples = held_out && o->samples > 1000 ? 1000 : o->samples,
                             .seed = o->seed,

@@ -64,8 +64,10 @@ static remat_status fit_batch(rm_options *o, const said *s, const char *state, i
 
 /* What the state names need not be here: a run that is resumed elsewhere, or after a restart of the machine. */
 static remat_status check_files(const rm_options *o, const char *state) {
-    static const char *const flags[] = {"data", "labels", "eval-data", "eval-labels", "spill"};
-    for (int f = 0; f < 5; f++) {
+    static const char *const flags[] = {"data",        "labels",       "lengths", "eval-data",
+                                        "eval-labels", "eval-lengths", "spill"};
+    enum { SPILL = 6 };
+    for (int f = 0; f <= SPILL; f++) {
         char path[RM_PATH_BYTES];
         int i = 0;
         while (strcmp(rm_options_name(i), flags[f])) i++;
@@ -73,7 +75,7 @@ static remat_status check_files(const rm_options *o, const char *state) {
         REQUIRE(!*path || o->said[i] || rm_path_exists(path), IO,
                 "the run in %s has --%s=%s, which does not exist here%s: %sname another with --%s=%s", state, flags[f],
                 path, *path == '/' ? "" : " (it was said of the folder that the run was started in)",
-                f == 4 ? "create it, or " : "", flags[f], f == 4 ? "DIR" : "FILE");
+                f == SPILL ? "create it, or " : "", flags[f], f == SPILL ? "DIR" : "FILE");
     }
     return REMAT_OK;
 }

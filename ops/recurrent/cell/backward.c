@@ -18,8 +18,8 @@ static void gather_dh(const view *v, chunk *c, group g, int64_t t, int64_t from,
     }
     if (last) return;
     const float *dgates = job->gates + ((t + 1) * v->batch + from) * v->row + v->l->first_h * v->hidden;
-    rm_multiply((rm_product){dgates, v->row, 1, g.w, g.w_step, c->sum[0][0], WIDTH_MAX * LANES, LANES}, rows, g.width,
-                v->l->gates * v->hidden);
+    rm_product p = {dgates, v->row, 1, g.w, g.w_step, c->sum[0][0], WIDTH_MAX * LANES, LANES};
+    multiply_states(v, p, (t + 1) * v->batch + from, rows, g.width, v->l->gates * v->hidden);
 }
 
 /* gates become their gradients; the carry, dc of the timestep before. Quoted: the forward lines. */
@@ -35,7 +35,7 @@ RM_INLINE void lstm_back(const view *v, rm_vec dh, int64_t row, int64_t b, int64
     rm_store_n(gates, dc * g * i * (one - i), n); /* c = f c + i g */
     rm_store_n(gates + v->hidden, dc * before(v, job->c, job->c_in, row, unit, n) * f * (one - f), n);
     rm_store_n(gates + 2 * v->hidden, dc * i * rm_fma(-g, g, one), n);
-    rm_store_n(carry, dc * f, n);
+    rm_store_n(carry, begins(v, row) ? rm_splat(0) : dc * f, n);
 }
 
 /* The carry is what reaches the h before directly. */
@@ -52,7 +52,7 @@ RM_INLINE void gru_back(const view *v, rm_vec dh, int64_t row, int64_t b, int64_
     rm_store_n(gates + v->hidden, dn * q * r * (one - r), lanes);
     rm_store_n(gates + 2 * v->hidden, dh * (h - n) * z * (one - z), lanes);
     rm_store_n(gates + 3 * v->hidden, dn * r, lanes);
-    rm_store_n(carry, dh * z, lanes);
+    rm_store_n(carry, begins(v, row) ? rm_splat(0) : dh * z, lanes);
 }
 
 RM_INLINE void rnn_back(const view *v, rm_vec dh, int64_t row, int64_t unit, int n) {

@@ -48,6 +48,7 @@ static rm_cell_job job_of(const rm_call *call, rm_barrier *barrier) {
         .in = r.in,
         .hidden = r.hidden,
         .token = r.token,
+        .reset = r.reset,
         .x = r.x,
         .table = r.token ? r.w_ih : NULL,
         .packed = call->packed,
@@ -96,6 +97,7 @@ void rm_recurrent_backward(rm_cell cell, const rm_call *call) {
         job.dc_out = call->dstate_out[1].data;
         job.dc_in = call->dstate_in[1].data;
     }
+    if (call->dx[RM_RESET].data) memset(call->dx[RM_RESET].data, 0, (size_t)rows * sizeof(float));
     job.dy = call->dy.data;
     job.dh_out = call->dstate_out[0].data;
     job.dh_in = call->dstate_in[0].data;

@@ -38,8 +38,8 @@ static void project(const view *v, int64_t t, int64_t steps) {
 static void add_hidden(const view *v, chunk *c, group g, int64_t t, int64_t from, int64_t rows) {
     const float *h = h_before(v, t);
     if (!h) return; /* zeros */
-    rm_multiply((rm_product){h + from * v->hidden, v->hidden, 1, g.w, g.w_step, c->sum[0][0], WIDTH_MAX * LANES, LANES},
-                rows, g.width, v->hidden);
+    rm_product p = {h + from * v->hidden, v->hidden, 1, g.w, g.w_step, c->sum[0][0], WIDTH_MAX * LANES, LANES};
+    multiply_states(v, p, t * v->batch + from, rows, g.width, v->hidden);
 }
 
 /* The input projection of one row, with its bias: from the table when folded, else from where project() left it. */
@@ -53,7 +53,7 @@ RM_INLINE void lstm_row(const view *v, float (*sum)[LANES], int64_t row, int64_t
     const rm_cell_job *job = v->job;
     int64_t unit = block * LANES;
     lstm_gates a = lstm_activate(sum);
-    bool in_place = !job->c && row >= v->batch; /* forward-only: c lives in the outgoing state */
+    bool in_place = !job->c && row >= v->batch && !begins(v, row); /* forward-only: c lives in the outgoing state */
     rm_vec c = in_place ? rm_load_n(job->c_out + b * v->hidden + unit, n) : before(v, job->c, job->c_in, row, unit, n);
     c = lstm_next_c(&a, c);
     rm_store_n(job->c ? job->c + row * v->hidden + unit : job->c_out + b * v->hidden + unit, c, n);

@@ -6,10 +6,12 @@
 typedef struct {
     const float *first;  /* rows [0,batch): the incoming state; NULL: zeros */
     const float *others; /* the rows from `batch` on, less `batch`          */
+    const float *zero;   /* by row: above 0 where it is zeros instead; NULL: none */
     int64_t batch, columns;
 } operand;
 
 static const float *operand_row(const operand *o, int64_t row) {
+    if (o->zero && o->zero[row] > 0) return NULL;
     if (row >= o->batch) return o->others + (row - o->batch) * o->columns;
     return o->first ? o->first + row * o->columns : NULL;
 }
@@ -169,7 +171,7 @@ void rm_cell_gradients(const view *v) {
     if (job->db_ih || job->db_hh || (job->token && job->dw_ih))
         for (int64_t block = v->first; block < v->end; block += SWEEP_BLOCKS)
             sweep(v, block, min64(block + SWEEP_BLOCKS, v->end));
-    if (job->dw_hh) weight_gradient(v, job->dw_hh, (operand){job->h_in, job->y, v->batch, v->hidden}, of_h);
-    if (job->dw_ih && !job->token) weight_gradient(v, job->dw_ih, (operand){NULL, job->x, 0, job->in}, of_x);
+    if (job->dw_hh) weight_gradient(v, job->dw_hh, (operand){job->h_in, job->y, job->reset, v->batch, v->hidden}, of_h);
+    if (job->dw_ih && !job->token) weight_gradient(v, job->dw_ih, (operand){NULL, job->x, NULL, 0, job->in}, of_x);
     if (job->dx) input_gradient(v);
 }

@@ -22,6 +22,7 @@ static inline int rm_cell_columns(rm_cell cell) { return cell == RM_CELL_RNN_TAN
 typedef struct {
     int64_t tau, batch, in, hidden; /* in is 0 when folded */
     const int32_t *token;           /* (rows), or NULL                                    */
+    const float *reset;             /* (rows): above 0: the state before is zeros; NULL: of none */
     const float *x;                 /* (rows,C), or NULL                                  */
     const float *table;             /* folded: (V,G*H)                                    */
     const float *packed;

@@ -46,8 +46,8 @@ static void add_hidden(const view *v, chunk *c, int64_t block, int64_t row, int6
     const float *h = h_before_rows(v, row);
     if (!h) return;
     group w = gates_at(v, v->job->packed + v->at.hh, v->hidden, block);
-    rm_multiply((rm_product){h, v->hidden, 1, w.w, w.w_step, c->sum[0][v->l->first_h], WIDTH_MAX * LANES, LANES}, rows,
-                w.width, v->hidden);
+    rm_product p = {h, v->hidden, 1, w.w, w.w_step, c->sum[0][v->l->first_h], WIDTH_MAX * LANES, LANES};
+    multiply_states(v, p, row, rows, w.width, v->hidden);
 }
 
 static void lstm_rows(const view *v, chunk *c, int64_t block, int64_t row, int64_t rows) {

@@ -132,10 +132,25 @@ static inline group gates_at(const view *v, const float *panels, int64_t depth, 
     return (group){block, v->l->gates, panels + block * depth * step, step};
 }
 
-/* Row (t,b) of a sequence's predecessor: the row before, or the state the tile began with; NULL: zeros. */
+/* Whether a row (t,b) knows nothing of the timestep before. */
+RM_INLINE bool begins(const view *v, int64_t row) { return v->job->reset && v->job->reset[row] > 0; }
+
+/* Row (t,b) of a sequence's predecessor: the row before, or the state the tile began with (NULL: zeros). */
 RM_INLINE rm_vec before(const view *v, const float *sequence, const float *initial, int64_t row, int64_t unit, int n) {
+    if (begins(v, row)) return rm_splat(0);
     if (row >= v->batch) return rm_load_n(sequence + (row - v->batch) * v->hidden + unit, n);
     return initial ? rm_load_n(initial + row * v->hidden + unit, n) : rm_splat(0);
+}
+
+/* What goes from a timestep to the next, or back: p without those of its rows that begin anew. `row`: (t,b) of the first, in the
+ * later timestep. */
+static inline void multiply_states(const view *v, rm_product p, int64_t row, int64_t rows, int width, int64_t depth) {
+    for (int64_t r = 0, end; r < rows; r = end + 1) {
+        for (end = r; end < rows && !begins(v, row + end);) end++;
+        rm_product run = p;
+        run.a += r * p.a_row, run.c += r * p.c_row;
+        if (end > r) rm_multiply(run, end - r, width, depth);
+    }
 }
 
 /* to[b, this thread's units] = from[b, ..], or zeros. */

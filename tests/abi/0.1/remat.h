@@ -80,6 +80,7 @@ remat_value remat_avg_pool2d(remat_graph *, remat_value x, const int64_t window[
 remat_value remat_mean(remat_graph *, remat_value x, int axes);
 remat_value remat_initial_state(remat_graph *, remat_value y, int state, remat_value initial);
 remat_value remat_final_state(remat_graph *, remat_value y, int state);
+remat_value remat_reset_states(remat_graph *, remat_value y, remat_value reset);
 remat_value remat_layer_norm(remat_graph *, remat_value x, remat_value gain, remat_value bias, double epsilon);
 remat_value remat_rms_norm(remat_graph *, remat_value x, remat_value gain, double epsilon);
 remat_value remat_batch_norm(remat_graph *, remat_value x, remat_value gain , remat_value bias ,
@@ -101,6 +102,7 @@ remat_value remat_as_sequence(remat_graph *, remat_value x);
 remat_value remat_reshape(remat_graph *, remat_value x, int rank, const int64_t *dim);
 remat_value remat_reverse(remat_graph *, remat_value x);
 remat_value remat_last_step(remat_graph *, remat_value x);
+remat_value remat_step_at(remat_graph *, remat_value x, remat_value index);
 remat_value remat_mean_over_time(remat_graph *, remat_value x);
 typedef struct {
     const char *name;

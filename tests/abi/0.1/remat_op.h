@@ -88,6 +88,7 @@ typedef struct {
     uint32_t weights;
     uint32_t discrete;
     uint32_t buffers;
+    uint32_t resets;
     size_t attr_bytes;
     remat_time time;
     struct {

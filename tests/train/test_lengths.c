@@ -1,0 +1,165 @@
+/* test_lengths.c: samples that end before their array does (--lengths), and documents side by side in one text (--document-end). That
+ * layers with such ends are PyTorch's over packed sequences is tests/engine/test_golden.c's. */
+#include "train/data/loader.h"
+
+#include "tests/train/train_test.h"
+
+#include <math.h>
+
+enum { N = 12, T = 6, F = 2 };
+#define SMALL "--task=classify --hidden=5 --layers=2 --threads=1 --batch=4 --tile=2 --lr=0.05 --steps=8 "
+
+/* .npy in C order. */
+static const char *make_npy(const char *name, const char *descr, const char *shape, const void *data, size_t bytes) {
+    uint8_t file[128 + 2048] = "\x93NUMPY\1\0\x76\0";
+    ck_assert_uint_le(bytes, 2048);
+    int n = snprintf((char *)file + 10, 118, "{'descr': '%s', 'fortran_order': False, 'shape': %s, }", descr, shape);
+    memset(file + 10 + n, ' ', (size_t)(118 - n));
+    memcpy(file + 128, data, bytes);
+    return make_file(name, file, 128 + bytes);
+}
+
+static int32_t lengths[N];
+
+/* Features with `padding` behind the ends. */
+static const char *make_features(const char *name, float padding) {
+    float x[N][T][F];
+    for (int i = 0; i < N; i++) {
+        lengths[i] = 1 + (i * 5) % T;
+        for (int t = 0; t < T; t++)
+            for (int k = 0; k < F; k++) x[i][t][k] = t < lengths[i] ? sinf((float)(i * 7 + t * 3 + k)) : padding;
+    }
+    return make_npy(name, "<f4", "(12, 6, 2)", x, sizeof x);
+}
+
+static const char *make_labels(void) {
+    uint8_t label[N];
+    for (int i = 0; i < N; i++) label[i] = (uint8_t)(i % 3);
+    return make_npy("y.npy", "|u1", "(12,)", label, sizeof label);
+}
+static const char *make_lengths(const char *name) { return make_npy(name, "<i4", "(12,)", lengths, sizeof lengths); }
+
+static void train(const char *x, const char *flags, const char *run) {
+    char metrics[16];
+    snprintf(metrics, sizeof metrics, "%s.jsonl", run);
+    ck_runs("train " SMALL "--data=%s --labels=%s --lengths=%s %s --metrics=%s --save=%s", x, make_labels(),
+            make_lengths("l.npy"), flags, in_scratch(metrics), in_scratch(run));
+}
+
+/* Not even what is no number: it is never looked at. And an evaluation sees what training saw. */
+START_TEST(what_is_behind_the_end_does_not_matter) {
+    static const char *const flags[] = {"", "--bidirectional", "--model=gru --bidirectional --checkpoint-segments=2",
+                                        "--model=mingru", "--model=rnn --batch=12"};
+    char *zeros = strdup(make_features("zeros.npy", 0)), *others = strdup(make_features("others.npy", NAN));
+    train(zeros, flags[_i], "a");
+    train(others, flags[_i], "b");
+    ck_runs("report --require-identical %s %s", in_scratch("a.jsonl"), in_scratch("b.jsonl"));
+    const char *eval = "eval --resume=%s --data=%s --labels=%s --lengths=%s";
+    ck_assert_int_eq(run_program(eval, in_scratch("a"), zeros, make_labels(), in_scratch("l.npy")), 0);
+    char *first = strdup(program_output);
+    ck_assert_int_eq(run_program(eval, in_scratch("b"), others, make_labels(), in_scratch("l.npy")), 0);
+    ck_assert_str_eq(strstr(first, "loss "), strstr(program_output, "loss "));
+    free(first), free(zeros), free(others);
+}
+END_TEST
+
+/* A sample is what it would be in an array that ends where it does. */
+START_TEST(short_samples_are_short_arrays) {
+    float x[2][3][F] = {{{0.5f, 1}, {2, -1}, {9, 9}}, {{1, 1}, {-2, 0.25f}, {9, 9}}}, shorter[2][2][F];
+    const int64_t two[] = {2, 2};
+    for (int i = 0; i < 2; i++) memcpy(shorter[i], x[i], sizeof shorter[i]);
+    const char *y = make_npy("y.npy", "|u1", "(2,)", "\0\1", 2), *l = make_npy("l.npy", "<i8", "(2,)", two, sizeof two);
+    for (int both = 0; both < 2; both++) {
+        const char *flags = both ? "--bidirectional" : "";
+        ck_runs("train " SMALL "--batch=2 --data=%s --labels=%s --lengths=%s --metrics=%s %s",
+                make_npy("x.npy", "<f4", "(2, 3, 2)", x, sizeof x), y, l, in_scratch("a.jsonl"), flags);
+        ck_runs("train " SMALL "--batch=2 --data=%s --labels=%s --metrics=%s %s",
+                make_npy("s.npy", "<f4", "(2, 2, 2)", shorter, sizeof shorter), y, in_scratch("b.jsonl"), flags);
+        ck_runs("report --require-identical %s %s", in_scratch("a.jsonl"), in_scratch("b.jsonl"));
+        ck_assert_int_eq(remove(in_scratch("a.jsonl")) | remove(in_scratch("b.jsonl")), 0);
+    }
+}
+END_TEST
+
+static void refused(const char *flags, const char *part) {
+    ck_assert_int_eq(run_program("train " SMALL "%s", flags), 2);
+    ck_assert_msg(strstr(program_errors, part), "%s: %s", flags, program_errors);
+}
+
+START_TEST(wrong_lengths_are_refused) {
+    static const int32_t none[N] = {1, 1, 0}, beyond[N] = {1, T + 1};
+    static const float half[N] = {1, 1, 1, 2.5f};
+    const char *x = make_features("x.npy", 0), *y = make_labels();
+    char flags[2048];
+    const struct {
+        const char *path, *part;
+    } wrong[] = {
+        {make_npy("0.npy", "<i4", "(12,)", none, sizeof none),
+         "sample 2 has length 0; here it is a whole number from 1 to 6"},
+        {make_npy("7.npy", "<i4", "(12,)", beyond, sizeof beyond), "sample 1 has length 7"},
+        {make_npy("h.npy", "<f4", "(12,)", half, sizeof half), "sample 3 has length 2.5"},
+        {make_npy("n.npy", "<i4", "(3,)", none, 12), "the lengths of 12 samples"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        snprintf(flags, sizeof flags, "--data=%s --labels=%s --lengths=%s", x, y, wrong[i].path);
+        refused(flags, wrong[i].part);
+    }
+    snprintf(flags, sizeof flags, "--data=%s --labels=%s --lengths=%s --eval-data=%s --eval-labels=%s", x, y,
+             make_lengths("l.npy"), x, y);
+    refused(flags, "add --eval-lengths=FILE");
+    ck_assert_int_eq(run_program("train --data=%s --lengths=%s", x, in_scratch("l.npy")), 2);
+    ck_assert_msg(strstr(program_errors, "--lengths"), "%s", program_errors);
+}
+END_TEST
+
+/* ---- Documents ------------------------------------------------------------------------------------------------------ */
+
+START_TEST(documents_begin_behind_ends) {
+    rm_data_source source = {.data = make_file("t", "abcd|ef|ghijk", 13), .timesteps = 3, .document_end = 1 + '|'};
+    rm_dataset *d;
+    rm_batch batch;
+    ck_ok(rm_dataset_open("lm", &source, &d));
+    ck_ok(rm_batch_create(d, 4, &batch));
+    for (int i = 0; i < 4; i++) ck_ok(rm_batch_put(&batch, i, i));
+    static const char *const wanted[] = {"100", "001", "001", "000"}; /* of abc d|e f|g hij */
+    for (int i = 0; i < 4; i++)
+        for (int t = 0; t < 3; t++)
+            ck_assert_msg(batch.begins[t * 4 + i] == (float)(wanted[i][t] - '0'), "sample %d, timestep %d", i, t);
+    rm_batch_free(&batch);
+    rm_dataset_close(d);
+    source.document_end = 1 + 256;
+    ck_fails(rm_dataset_open("lm", &source, &d), REMAT_INVALID, "--document-end=256 is no token: there are 0 to 255");
+}
+END_TEST
+
+/* Of documents that are as long as samples, nothing is carried over: rows that go on have the losses of rows that do not. */
+START_TEST(nothing_passes_an_end) {
+    char text[10 * 3 * 8 + 1];
+    for (size_t i = 0; i < sizeof text; i++) text[i] = i % 8 == 7 ? '|' : "abcdefg"[(i * (3 + i / 8)) % 7];
+    const char *path = make_file("t", text, sizeof text);
+    const char *flags = "--hidden=6 --threads=1 --batch=3 --seq-len=8 --steps=10 --no-shuffle --lr=0.05 --tile=3";
+    ck_runs("train --data=%s %s --stateful --document-end=124 --metrics=%s", path, flags, in_scratch("a.jsonl"));
+    ck_runs("train --data=%s %s --stateful --metrics=%s", path, flags, in_scratch("b.jsonl"));
+    ck_assert_int_eq(run_program("report --require-identical %s %s", in_scratch("a.jsonl"), in_scratch("b.jsonl")), 1);
+    ck_runs("train --data=%s %s --stateful --document-end=124 --metrics=%s --checkpoint-segments=2", path, flags,
+            in_scratch("c.jsonl"));
+    ck_runs("report --require-identical %s %s", in_scratch("a.jsonl"), in_scratch("c.jsonl"));
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("lengths");
+    TCase *tcase = tcase_create("lengths");
+    tcase_set_timeout(tcase, 120);
+    tcase_add_loop_test(tcase, what_is_behind_the_end_does_not_matter, 0, 5);
+    tcase_add_test(tcase, short_samples_are_short_arrays);
+    tcase_add_test(tcase, wrong_lengths_are_refused);
+    tcase_add_test(tcase, documents_begin_behind_ends);
+    tcase_add_test(tcase, nothing_passes_an_end);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
