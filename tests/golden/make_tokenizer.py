@@ -42,7 +42,7 @@ def as_strings(tokenizer):
     del model["type"]
     parts["pre_tokenizer"]["add_prefix_space"] = True
     flags = {"single_word": False, "lstrip": False, "rstrip": False}
-    more = [("the", True), ("the people", True), (" o'clock", True), ("he p", False)]
+    more = [("the", True), ("the peo", True), (" o'clock", True), ("he s", False)]
     for number, (content, normalized) in enumerate(more):
         parts["added_tokens"].append({"id": len(model["vocab"]) + number, "content": content,
                                       "normalized": normalized, "special": False, **flags})

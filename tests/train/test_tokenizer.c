@@ -84,6 +84,10 @@ START_TEST(text_comes_back) {
     for (int i = 0; i < LONG; i++) word[i] = (uint8_t)((x = x * 1664525 + 1013904223) >> 24);
     there_and_back(t, word, LONG);
     free(word);
+    word = malloc(2); /* a character that is cut off: nothing is read behind it */
+    memcpy(word, "\xE2\x82", 2);
+    there_and_back(t, word, 2);
+    free(word);
     rm_free(text.data);
     rm_tokenizer_free(t);
 }
