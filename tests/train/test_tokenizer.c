@@ -94,7 +94,8 @@ START_TEST(text_comes_back) {
 END_TEST
 
 START_TEST(numbers_may_be_left_out) {
-    static const char json[] = "{\"added_tokens\":[{\"id\":5,\"content\":\"b a\"}]," MODEL "}" WORDS "}";
+    static const char json[] = "{\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{}}]},"
+                               "\"added_tokens\":[{\"id\":5,\"content\":\"b a\"}]," MODEL "}" WORDS "}";
     size_t length;
     rm_tokenizer *t;
     ck_ok(rm_tokenizer_parse(json, sizeof json - 1, "t.json", &t));
@@ -163,6 +164,10 @@ START_TEST(what_is_not_here_is_named) {
         {REMAT_INVALID, "{" MODEL "},\"normalizer\":{\"type\":\"NFC\"}" WORDS "}", "`normalizer`"},
         {REMAT_INVALID, "{" MODEL "},\"truncation\":{}" WORDS "}", "`truncation`"},
         {REMAT_INVALID, "{" MODEL "},\"post_processor\":{\"type\":\"TemplateProcessing\"}" WORDS "}",
+         "`post_processor` of type TemplateProcessing"},
+        {REMAT_INVALID,
+         "{" MODEL "},\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{}}]}" WORDS
+         "}",
          "`post_processor` of type TemplateProcessing"},
         {REMAT_INVALID, "{" MODEL "},\"decoder\":{\"type\":\"WordPiece\"}" WORDS "}", "`decoder`"},
         {REMAT_INVALID, "{" MODEL ",\"type\":\"Unigram\"}" WORDS "}", "type Unigram"},

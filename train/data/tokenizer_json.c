@@ -45,6 +45,13 @@ static remat_status must_be_byte_level(const reader *r, const char *key) {
     return REMAT_OK;
 }
 
+/* A template may put tokens before and behind a text; one of the text alone puts none. */
+static bool is_text_alone(const json_t *post_processor) {
+    const json_t *type = json_object_get(post_processor, "type"), *single = json_object_get(post_processor, "single");
+    return json_is_string(type) && !strcmp(json_string_value(type), "TemplateProcessing") &&
+           json_array_size(single) == 1 && json_object_get(json_array_get(single, 0), "Sequence");
+}
+
 static remat_status check_pre_tokenizer(reader *r) {
     const json_t *part = json_object_get(r->root, "pre_tokenizer"), *regex = json_object_get(part, "use_regex");
     TRY(must_be_byte_level(r, "pre_tokenizer"));
@@ -64,7 +71,7 @@ static remat_status check_parts(reader *r) {
             type);
     TRY(must_be_off(r, r->root, off));
     TRY(must_be_off(r, r->model, off_in_model));
-    TRY(must_be_byte_level(r, "post_processor"));
+    if (!is_text_alone(json_object_get(r->root, "post_processor"))) TRY(must_be_byte_level(r, "post_processor"));
     TRY(must_be_byte_level(r, "decoder"));
     return check_pre_tokenizer(r);
 }
