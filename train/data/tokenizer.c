@@ -17,6 +17,14 @@ void rm_tokenizer_free(rm_tokenizer *t) {
 
 int64_t rm_tokenizer_vocabulary(const rm_tokenizer *t) { return t->vocabulary; }
 
+remat_status rm_tokenizer_fit(const rm_tokenizer *t, const char *name, int64_t said, int64_t *vocabulary) {
+    REQUIRE(!said || said >= t->vocabulary, INVALID,
+            "--vocab=%lld is less than the %lld tokens of %s: leave --vocab out, or name the tokenizer of this model",
+            (long long)said, (long long)t->vocabulary, name);
+    *vocabulary = said ? said : t->vocabulary;
+    return REMAT_OK;
+}
+
 const uint8_t *rm_tokenizer_decode(const rm_tokenizer *t, int64_t id, size_t *length) {
     bool there = id >= 0 && id < t->vocabulary && t->piece[id].at >= 0;
     *length = there ? (size_t)t->piece[id].length : 0;

@@ -12,6 +12,8 @@
 
 typedef struct rm_tokenizer rm_tokenizer;
 
+#define RM_TOKENIZER_FILE_BYTES ((uint64_t)256 << 20) /* the most that is read of one */
+
 /* IO: the file is damaged; INVALID: it asks for what is not here. `name` is for the sentence. *out is NULL unless OK. */
 remat_status rm_tokenizer_parse(const char *text, size_t size, const char *name, rm_tokenizer **out);
 remat_status rm_tokenizer_read(const char *path, rm_tokenizer **out);
@@ -19,6 +21,9 @@ void rm_tokenizer_free(rm_tokenizer *tokenizer); /* NULL allowed */
 
 /* Tokens are numbers below this: the largest that the file has, and one. */
 int64_t rm_tokenizer_vocabulary(const rm_tokenizer *tokenizer);
+
+/* How many tokens a model has whose --vocab is `said`: 0: as many as there are; INVALID: less. */
+remat_status rm_tokenizer_fit(const rm_tokenizer *tokenizer, const char *name, int64_t said, int64_t *vocabulary);
 
 /* Adds the tokens of a text. INVALID when it has a byte that the vocabulary lacks. tokens->id is the caller's, freed with rm_free. */
 remat_status rm_tokenizer_encode(const rm_tokenizer *tokenizer, const uint8_t *text, size_t size, rm_tokens *tokens);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_FILE_BYTES = 256 << 20, MOST_TOKENS = 1 << 20, LONGEST_TOKEN = 4096 };
+enum { MOST_TOKENS = 1 << 20, LONGEST_TOKEN = 4096 };
 
 typedef struct {
     const char *name; /* of the file */
@@ -308,7 +308,7 @@ remat_status rm_tokenizer_read(const char *path, rm_tokenizer **out) {
     uint8_t *text;
     size_t size;
     *out = NULL;
-    TRY(rm_file_read(path, MOST_FILE_BYTES, &text, &size));
+    TRY(rm_file_read(path, RM_TOKENIZER_FILE_BYTES, &text, &size));
     remat_status status = rm_tokenizer_parse((const char *)text, size, path, out);
     rm_free(text);
     return status;

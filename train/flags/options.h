@@ -38,7 +38,7 @@ typedef struct {
     int64_t seq_len, batch, samples, seed;
     bool rows, no_shuffle, pad, stateful, skip_broken;
     int64_t image_size, channels, loader_threads; /* 0 in the first two: as the data have it */
-    char *normalize, *augment;
+    char *normalize, *augment, *tokenizer;
     /* Training. A negative lr: the optimizer's own. */
     int64_t steps, epochs, tbptt, early_stop; /* 0 in tbptt, early_stop: off */
     char *optimizer;

@@ -70,6 +70,7 @@ static const rule rules[] = {
     {"sync-batchnorm", "false", "model", RESNETS, "which have batch norm"},
     {"init-head", "file", "init", NULL, NULL},
     {"vocab", "0", "task", "lm", NULL},
+    {"tokenizer", NULL, "task", "lm", NULL},
     {"stateful", "false", "task", "lm", "whose samples go on where others end"},
     {"stateful", "false", "model", RECURRENT, "which have states"},
     {"tbptt", "0", "model", RECURRENT, "which have states"},
