@@ -157,12 +157,22 @@ static const char *copy_of(const char *name, const char *path) {
     return copy;
 }
 
+static bool has_text(const char *path, const char *part) {
+    uint8_t *text;
+    size_t size;
+    ck_ok(rm_file_read(path, 1 << 20, &text, &size));
+    bool has = strstr((const char *)text, part) != NULL;
+    rm_free(text);
+    return has;
+}
+
 /* A run goes on, evaluates and writes with the state's own copy; states before it may be gone by then, and the file as well. */
 START_TEST(a_state_has_its_tokenizer) {
     const char *st = in_scratch("st"), *json = copy_of("t.json", TOKENIZER), *whole = in_scratch("whole");
     ck_runs("train --data=" TEXT " --tokenizer=%s " SMALL "--steps=7 --save=%s", json, whole);
     ck_runs("train --data=" TEXT " --tokenizer=%s " SMALL "--steps=2 --save=%s", json, st);
     ck_assert_int_eq(unlink(json), 0);
+    ck_assert(has_text(in_scratch("st/step-00000002/state.json"), "\"vocab\": \"600\""));
     ck_runs("train --resume=%s --steps=7 --save-every=1 --keep=1", st);
     ck_assert(same_files(in_scratch("st/step-00000007/tokenizer.json"), TOKENIZER));
     ck_assert(same_files(in_scratch("st/step-00000007/model.safetensors"),
