@@ -30,7 +30,7 @@ typedef struct {
     /* The model. 0 in embed: as hidden. */
     char *model;
     int64_t layers, hidden, embed, heads, positions, vocab, classes;
-    bool no_bias, bidirectional, sync_batchnorm;
+    bool no_bias, bidirectional, sync_batchnorm, tie_embeddings;
     double dropout;
     char *stem;
     /* The data. 0 in seq_len: the task's own length. */

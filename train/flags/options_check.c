@@ -63,6 +63,8 @@ static const rule rules[] = {
     {"positions", "0", "model", "gpt2", NULL},
     {"no-bias", "false", "model", "lstm|gru|rnn", NULL},
     {"bidirectional", "false", "model", "lstm|gru|rnn", NULL},
+    {"tie-embeddings", "false", "model", "lstm|gru|rnn", NULL},
+    {"tie-embeddings", "false", "task", "lm", "whose outputs are the symbols that it reads"},
     {"layers", NULL, "model", SEQUENCES "|mlp", NULL},
     {"hidden", NULL, "model", SEQUENCES "|mlp", NULL},
     {"dropout", "0", "model", SEQUENCES "|mlp|cnn", NULL},
@@ -355,6 +357,8 @@ remat_status rm_options_check(const rm_options *o, rm_command command) {
     REQUIRE(is(o->task, "classify") || !rm_options_pictures(o), INVALID,
             "--model=%s tells what pictures show, and --task=%s has none: say --task=classify, or leave it out",
             o->model, o->task);
+    REQUIRE(!o->tie_embeddings || !o->init_head || !is(o->init_head, "new"), INVALID,
+            "--init-head=new draws the head, which --tie-embeddings makes the embedding: leave one of them out");
     TRY(check_memory(o));
     TRY(check_ranks(o));
     TRY(check_states(o));

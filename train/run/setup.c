@@ -39,6 +39,7 @@ remat_status rm_setup_init(rm_options *o) {
     if (cell) TRY(rm_options_learn(o, "model", cell, o->init));
     if (cell) TRY(rm_options_learn(o, "no-bias", shape.biases ? "false" : "true", o->init));
     if (cell) TRY(rm_options_learn(o, "bidirectional", shape.bidirectional ? "true" : "false", o->init));
+    if (shape.tied) TRY(rm_options_learn(o, "tie-embeddings", "true", o->init));
     bool new_head = !strcmp(o->init_head, "new");
     TRY(learn_count(o, "layers", shape.layers));
     TRY(learn_count(o, "hidden", shape.hidden));
@@ -124,6 +125,7 @@ remat_status rm_setup_spec(rm_options *o, const rm_dataset *dataset, rm_model_sp
                            .positions = o->positions,
                            .no_bias = o->no_bias,
                            .bidirectional = o->bidirectional,
+                           .tie_embeddings = o->tie_embeddings,
                            .dropout = o->dropout,
                            .label_smoothing = o->label_smoothing,
                            .data = shape,
