@@ -89,11 +89,6 @@ remat_status rm_recurrent_check(const rm_model_spec *spec) {
     return REMAT_OK;
 }
 
-static remat_value embedding(remat_graph *g, const rm_model_spec *spec) {
-    remat_init init = spec->tie_embeddings ? remat_init_uniform(1 / sqrt((double)spec->hidden)) : remat_init_normal(1);
-    return parameter(g, "embedding.weight", 0, 2, spec->data.vocabulary, spec->embed, init);
-}
-
 static remat_value head(remat_graph *g, const rm_model_spec *spec, remat_value table, result y) {
     int64_t outputs = spec->data.classes ? spec->data.classes : 1, width = spec->hidden * (spec->bidirectional ? 2 : 1);
     remat_init init = remat_init_uniform(1 / sqrt((double)width));
@@ -105,7 +100,10 @@ static remat_value head(remat_graph *g, const rm_model_spec *spec, remat_value t
 remat_value rm_recurrent_logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
     const rm_data_shape *data = &spec->data;
     int64_t width = data->vocabulary ? spec->embed : data->features;
-    remat_value table = data->vocabulary ? embedding(g, spec) : REMAT_NONE;
-    if (data->vocabulary) x = remat_embedding(g, x, table);
+    remat_value table = REMAT_NONE;
+    if (data->vocabulary) {
+        table = parameter(g, "embedding.weight", 0, 2, data->vocabulary, width, remat_init_normal(1));
+        x = remat_embedding(g, x, table);
+    }
     return head(g, spec, table, layers(g, spec, x, width));
 }
