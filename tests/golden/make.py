@@ -14,7 +14,7 @@ endian, row-major, in the same order, with nothing between them.
 
 It also prints how far PyTorch's own float32 run lies from its float64 run, in units of 2^-24 times the largest magnitude
 of the array: the yardstick for the tolerances in tests/engine/test_golden.c. Other people's models, mingru, minlstm
-and gpt2, have no optimizers in their files; tests/train/test_model_golden.c reads them.
+and gpt2, and lstm_tied have no optimizers in their files; tests/train/test_model_golden.c reads them.
 """
 import os
 import struct
@@ -80,6 +80,23 @@ class Gpt2(GPT2Model):
     def forward(self, tokens, targets):
         logits = super().forward(tokens.t()).last_hidden_state @ self.wte.weight.t()
         return nn.functional.cross_entropy(logits.transpose(1, 2), targets.t())
+
+    batches = staticmethod(ByteModel.batches)
+
+
+class Tied(nn.Module):
+    """An LSTM whose head is the embedding."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(V, 6)
+        self.rnn = nn.LSTM(6, 6, num_layers=L)
+        self.head = nn.Linear(6, V)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens, targets):
+        y = self.head(self.rnn(self.embedding(tokens))[0])
+        return nn.functional.cross_entropy(y.reshape(-1, V), targets.reshape(-1))
 
     batches = staticmethod(ByteModel.batches)
 
@@ -212,7 +229,7 @@ def run(build, start, batches, dtype):
     out["loss"] = loss.detach().reshape(1)
     for name, parameter in model.named_parameters():
         out["gradient/" + name] = parameter.grad
-    for optimizer in () if isinstance(model, (minLM, Gpt2)) else OPTIMIZERS:
+    for optimizer in () if isinstance(model, (minLM, Gpt2, Tied)) else OPTIMIZERS:
         model = fresh()
         losses, norms = train(model, real, optimizer)
         out[optimizer + "/losses"] = torch.tensor(losses, dtype=torch.float64)
@@ -260,7 +277,7 @@ def main():
     here = os.path.dirname(os.path.abspath(__file__))
     networks = {"lstm": lambda: ByteModel(nn.LSTM), "gru": lambda: ByteModel(nn.GRU), "rnn": lambda: ByteModel(nn.RNN),
                 "mixture": Mixture, "mingru": lambda: MinimalModel(False), "minlstm": lambda: MinimalModel(True),
-                "pictures": Pictures, "gpt2": Gpt2, "packed": Packed}
+                "pictures": Pictures, "gpt2": Gpt2, "lstm_tied": Tied, "packed": Packed}
     for index, (name, build) in enumerate(networks.items()):
         torch.manual_seed(1 + index)
         model = build()

@@ -11,9 +11,12 @@ static const double probability[CLASSES] = {0.1, 0.4, 0.2, 0.3};
 /* How many of DRAWS evenly spread uniforms give each class. */
 static void count(const double *p, rm_draw_rule rule, int *times) {
     float logit[CLASSES];
+    rm_draw_room room;
+    ck_ok(rm_draw_room_create(CLASSES, &room));
     for (int i = 0; i < CLASSES; i++) logit[i] = (float)log(p[i]);
     memset(times, 0, CLASSES * sizeof *times);
-    for (int i = 0; i < DRAWS; i++) times[rm_draw(logit, CLASSES, &rule, (i + 0.5) / DRAWS)]++;
+    for (int i = 0; i < DRAWS; i++) times[rm_draw(logit, &rule, (i + 0.5) / DRAWS, &room)]++;
+    rm_draw_room_free(&room);
 }
 
 /* The shares are those of the classes that are kept, scaled to 1. */
@@ -62,8 +65,11 @@ END_TEST
 
 START_TEST(logits_that_are_not_numbers_draw_something) {
     float logit[CLASSES] = {NAN, NAN, NAN, NAN};
-    int class = rm_draw(logit, CLASSES, &(rm_draw_rule){1, 2, 0.5}, 0.5);
+    rm_draw_room room;
+    ck_ok(rm_draw_room_create(CLASSES, &room));
+    int class = rm_draw(logit, &(rm_draw_rule){1, 2, 0.5}, 0.5, &room);
     ck_assert(class >= 0 && class < CLASSES);
+    rm_draw_room_free(&room);
 }
 END_TEST
 

@@ -1,5 +1,5 @@
-/* test_model_golden.c: the models mingru, minlstm and gpt2: loss and gradients are minGRU-pytorch's and Hugging Face's, under several
- * plans (tests/golden); no timestep's result depends on later ones.
+/* test_model_golden.c: the models mingru, minlstm and gpt2, and an lstm whose head is its embedding: loss and gradients are
+ * minGRU-pytorch's, Hugging Face's and PyTorch's, under several plans (tests/golden); no timestep's result depends on later ones.
  *
  * Tolerance, in units of 2^-24 times an array's largest magnitude, as in tests/engine/test_golden.c: minGRU-pytorch's own float
  * run, in log space, stays within 40 of its double run (make.py prints it). Ours has no logarithms; the limit is 48. */
@@ -12,8 +12,8 @@
 
 #define LIMIT 48
 enum { T = 7, B = 3, V = 11, H = 6, MOST = 1024, PLANS = 3 };
-static const char *const cells[] = {"mingru", "minlstm", "gpt2"};
-enum { CELLS = 3, GPT2 = 2 };
+static const char *const cells[] = {"mingru", "minlstm", "gpt2", "lstm_tied"}; /* as their files are called */
+enum { CELLS = 4, GPT2 = 2, TIED = 3 };
 
 typedef struct {
     rm_model model;
@@ -25,12 +25,14 @@ static fixture start(const char *cell, int plan, bool inference) {
     fixture f = {.file = golden_open(cell)};
     rm_model_spec spec = {.cell = cell, .layers = 2, .hidden = H, .embed = H};
     if (!strcmp(cell, cells[GPT2])) spec.heads = 2, spec.positions = T + 2;
+    if (!strcmp(cell, cells[TIED])) spec.cell = "lstm", spec.tie_embeddings = true;
     spec.data = (rm_data_shape){.timesteps = T, .vocabulary = V, .classes = V, .every_step = true};
     remat_config config = REMAT_CONFIG_INIT;
     config.threads = plan == 2 ? 2 : 1;
     config.strategy = plan == 1 ? "segments" : plan == 2 ? "lean" : "none";
     config.segments = plan == 1 ? 3 : 0;
     config.tile = plan ? 2 : 0;
+    config.fold_embedding = plan == 1; /* of an embedding that is a head as well, too */
     config.inference = inference;
     config.outputs = &f.model.logits;
     config.n_outputs = 1;
@@ -74,7 +76,8 @@ START_TEST(loss_and_gradients_are_the_references) {
     float loss = (float)r.loss;
     compare(golden_find(f.file, "loss", NULL), &loss);
     int64_t count = remat_count(f.session, REMAT_GRADIENT);
-    ck_assert_int_eq(count, _i / PLANS == GPT2 ? 2 + 2 * 12 + 2 : 1 + 2 * 12 + 2); /* all that the reference has */
+    const int64_t all[] = {1 + 2 * 12 + 2, 1 + 2 * 12 + 2, 2 + 2 * 12 + 2, 1 + 2 * 4 + 1}; /* that the reference has */
+    ck_assert_int_eq(count, all[_i / PLANS]);
     for (int64_t i = 0; i < count; i++) {
         remat_array info;
         ck_ok(remat_array_info(f.session, REMAT_GRADIENT, i, &info));
@@ -121,6 +124,7 @@ START_TEST(what_they_do_not_have_is_refused) {
     } wrong[] = {{{.cell = "mingru", .embed = 8}, "leave --embed out"},
                  {{.cell = "mingru", .embed = H, .bidirectional = true}, "reads forwards alone"},
                  {{.cell = "mingru", .embed = H, .no_bias = true}, "--no-bias is for lstm, gru and rnn"},
+                 {{.cell = "lstm", .embed = 8, .tie_embeddings = true}, "--embed=8 is not --hidden=6"},
                  {{.cell = "gpt2", .embed = 8}, "leave --embed out"},
                  {{.cell = "gpt2", .embed = H, .bidirectional = true}, "has no directions"},
                  {{.cell = "gpt2", .embed = H, .no_bias = true}, "biases where GPT-2 has them"},

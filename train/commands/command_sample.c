@@ -1,63 +1,147 @@
-/* command_sample.c: `remat sample`: a trained lm model writes text, byte after byte. A recurrent one by a stateful session of one
- * timestep and one sample: it can go on for ever in the same memory. One without states reads all that it has written at every
- * byte, as far as it has positions. */
+/* command_sample.c: `remat sample`: a trained lm model writes text, byte after byte, or token after token: through the tokenizer that
+ * its training state has, or as numbers, where it has none. A recurrent one by a stateful session of one timestep and one sample: it
+ * can go on for ever in the same memory. One without states reads all that it has written at every token, as far as it has
+ * positions. */
 #include "train/commands/commands.h"
 
 #include "engine/rng.h"
 #include "memory/host.h"
 #include "train/commands/draw.h"
+#include "train/data/tokenizer.h"
 #include "train/file.h"
 #include "train/run/setup.h"
+#include "train/text.h"
 
 #include <string.h>
 
-enum { BYTES = 256, NODE_SAMPLE = 0x5A3B };
+enum { NODE_SAMPLE = 0x5A3B };
 
+typedef struct sampling sampling;
+
+/* How tokens are read and written. */
 typedef struct {
+    const char *prompt; /* where none is said */
+    remat_status (*read)(sampling *, const char *text);
+    void (*write)(const sampling *, int32_t token);
+} writing;
+
+struct sampling {
     char state[RM_PATH_BYTES];
     rm_state_point point;
     rm_model model;
     remat_session *session;
+    const writing *writing;
+    rm_tokenizer *tokenizer; /* NULL: there is none */
+    rm_tokens prompt;
+    int64_t vocabulary;
     int32_t *read; /* window of them; n_read: so many, from the first on */
     int64_t window, n_read;
-    float logits[BYTES];
-} sampling;
+    float *logits;
+    rm_draw_room room;
+};
 
-/* One more byte was read. A full window loses its first half, so that most bytes are read with much before them. */
-static void append(sampling *s, uint8_t byte) {
+/* ---- Bytes, text, numbers --------------------------------------------------------------------------------------- */
+
+static remat_status read_bytes(sampling *s, const char *text) {
+    for (; *text; text++) TRY(rm_tokens_add(&s->prompt, (uint8_t)*text));
+    return REMAT_OK;
+}
+
+static void write_byte(const sampling *s, int32_t token) {
+    (void)s;
+    putchar(token);
+}
+
+static remat_status read_text(sampling *s, const char *text) {
+    return rm_tokenizer_encode(s->tokenizer, (const uint8_t *)text, strlen(text), &s->prompt);
+}
+
+static void write_piece(const sampling *s, int32_t token) {
+    size_t length;
+    const uint8_t *piece = rm_tokenizer_decode(s->tokenizer, token, &length);
+    fwrite(piece, 1, length, stdout);
+}
+
+/* "12 7 9", or with commas. */
+static remat_status read_numbers(sampling *s, const char *text) {
+    char word[32];
+    int64_t number;
+    for (text += strspn(text, " ,"); *text; text += strspn(text, " ,")) {
+        size_t length = strcspn(text, " ,");
+        snprintf(word, sizeof word, "%.*s", (int)(length < sizeof word ? length : sizeof word - 1), text);
+        TRY(rm_text_whole("a token of --prompt", word, 0, s->vocabulary - 1, &number));
+        TRY(rm_tokens_add(&s->prompt, (int32_t)number));
+        text += length;
+    }
+    return REMAT_OK;
+}
+
+static void write_number(const sampling *s, int32_t token) {
+    (void)s;
+    printf("%d ", token);
+}
+
+static const writing as_bytes = {"\n", read_bytes, write_byte}, as_text = {"\n", read_text, write_piece},
+                     as_numbers = {"0", read_numbers, write_number};
+
+/* ---- Writing ------------------------------------------------------------------------------------------------------ */
+
+/* One more token was read. A full window loses its first half, so that most are read with much before them. */
+static void append(sampling *s, int32_t token) {
     if (s->n_read == s->window) {
         int64_t keep = s->window / 2;
         memmove(s->read, s->read + s->window - keep, (size_t)keep * sizeof *s->read);
         memset(s->read + keep, 0, (size_t)(s->window - keep) * sizeof *s->read);
         s->n_read = keep;
     }
-    s->read[s->n_read++] = byte;
+    s->read[s->n_read++] = token;
 }
 
-/* Feeds one byte; leaves what the model expects next in s->logits. What lies behind the last byte no timestep before it sees. */
-static remat_status feed(sampling *s, uint8_t byte) {
+/* Feeds one token; leaves what the model expects next in s->logits. What lies behind the last no timestep before it sees. */
+static remat_status feed(sampling *s, int32_t token) {
     remat_step_result result;
-    append(s, byte);
+    uint64_t bytes = (uint64_t)s->vocabulary * sizeof *s->logits;
+    append(s, token);
     TRY(remat_write(s->session, REMAT_INPUT, 0, s->read, (uint64_t)s->window * sizeof *s->read));
     TRY(remat_evaluate(s->session, &result));
-    uint64_t first = (uint64_t)(s->n_read - 1) * sizeof s->logits;
-    return remat_read_part(s->session, REMAT_OUTPUT, 0, first, s->logits, sizeof s->logits);
+    return remat_read_part(s->session, REMAT_OUTPUT, 0, (uint64_t)(s->n_read - 1) * bytes, s->logits, bytes);
+}
+
+static remat_status begin(sampling *s, const char *said) {
+    TRY(s->writing->read(s, said ? said : s->writing->prompt));
+    REQUIRE(s->prompt.count, INVALID, "--prompt is empty: say what the text begins with, or leave it out");
+    for (int64_t i = 0; i < s->prompt.count; i++) {
+        if (said) s->writing->write(s, s->prompt.id[i]);
+        TRY(feed(s, s->prompt.id[i]));
+    }
+    return REMAT_OK;
 }
 
 static remat_status write_text(sampling *s, const rm_options *o) {
-    const char *prompt = o->prompt ? o->prompt : "\n";
     rm_draw_rule rule = {.temperature = o->temperature, .top_k = (int)o->top_k, .top_p = o->top_p};
-    for (const char *at = prompt; *at; at++) TRY(feed(s, (uint8_t)*at));
-    if (o->prompt) fputs(prompt, stdout);
+    TRY(begin(s, o->prompt));
     for (int64_t i = 0; i < o->length; i++) {
         double uniform = rm_uniform(rm_random((uint64_t)o->seed, 0, NODE_SAMPLE, 0, (uint64_t)i));
-        int byte = rm_draw(s->logits, BYTES, &rule, uniform);
-        putchar(byte);
+        int32_t token = rm_draw(s->logits, &rule, uniform, &s->room);
+        s->writing->write(s, token);
         TRY(rm_file_flush_output());
-        if (i + 1 < o->length) TRY(feed(s, (uint8_t)byte));
+        if (i + 1 < o->length) TRY(feed(s, token));
     }
     putchar('\n');
     return rm_file_flush_output();
+}
+
+/* ---- The model ---------------------------------------------------------------------------------------------------- */
+
+static remat_status make_room(sampling *s, const rm_options *o, const rm_data_shape *shape) {
+    s->window = o->seq_len;
+    s->vocabulary = shape->vocabulary;
+    s->writing = o->tokenizer ? &as_text : o->vocab ? &as_numbers : &as_bytes;
+    s->read = rm_calloc((size_t)s->window, sizeof *s->read);
+    s->logits = rm_calloc((size_t)s->vocabulary, sizeof *s->logits);
+    REQUIRE(s->read && s->logits, MEMORY, "no memory for %lld tokens of text", (long long)s->window);
+    if (o->tokenizer) TRY(rm_tokenizer_read(o->tokenizer, &s->tokenizer));
+    return rm_draw_room_create((int)s->vocabulary, &s->room);
 }
 
 static remat_status sample(sampling *s, rm_options *o) {
@@ -66,19 +150,15 @@ static remat_status sample(sampling *s, rm_options *o) {
     if (o->resume) TRY(rm_setup_resume(o, RM_SAMPLE, s->state, &s->point));
     REQUIRE(!strcmp(o->task, "lm"), INVALID, "only a model of --task=lm can write text; this one is of --task=%s",
             o->task);
-    REQUIRE(!o->vocab, INVALID, "a model of --vocab=%lld knows tokens, which `remat sample` has no letters for: it writes bytes",
-            (long long)o->vocab);
     REQUIRE(strcmp(o->device, "null"), INVALID, "--device=null computes nothing, so it has nothing to write: use cpu");
     bool stateful = rm_model_has_states(o->model);
     o->seq_len = stateful ? 1 : o->positions;
     TRY(rm_setup_spec(o, NULL, &spec));
+    TRY(make_room(s, o, &spec.data));
     TRY(rm_model_build(&spec, 1, false, &s->model));
     config.stateful = stateful;
     config.outputs = &s->model.logits;
     config.n_outputs = 1;
-    s->window = o->seq_len;
-    s->read = rm_calloc((size_t)s->window, sizeof *s->read);
-    REQUIRE(s->read, MEMORY, "no memory for %lld bytes of text", (long long)s->window);
     TRY(remat_session_create(s->model.graph, REMAT_NONE, &config, &s->session));
     TRY(rm_setup_weights(o, s->state, &s->point, s->session));
     return write_text(s, o);
@@ -90,6 +170,10 @@ remat_status rm_command_sample(rm_options *options, int *exit_status) {
     remat_status status = sample(&s, options);
     remat_session_free(s.session);
     rm_model_free(&s.model);
+    rm_tokenizer_free(s.tokenizer);
+    rm_draw_room_free(&s.room);
+    rm_free(s.prompt.id);
+    rm_free(s.logits);
     rm_free(s.read);
     return status;
 }

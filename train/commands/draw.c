@@ -1,49 +1,71 @@
 /* draw.c: see draw.h. */
 #include "train/commands/draw.h"
 
+#include "memory/host.h"
+
 #include <math.h>
+#include <stdlib.h>
+
+typedef struct rm_draw_item {
+    double weight;
+    int class;
+} item;
+
+remat_status rm_draw_room_create(int n, rm_draw_room *out) {
+    out->n = n;
+    out->weight = rm_calloc((size_t)n, sizeof *out->weight);
+    out->item = rm_calloc((size_t)n, sizeof *out->item);
+    REQUIRE(out->weight && out->item, MEMORY, "no memory to draw from %d classes", n);
+    return REMAT_OK;
+}
+
+void rm_draw_room_free(rm_draw_room *room) {
+    rm_free(room->weight);
+    rm_free(room->item);
+}
 
 /* Of classes that are equally likely, the first comes first. */
-static void sort_by_weight(const double *weight, int n, int *class) {
-    for (int i = 0; i < n; i++) {
-        int at = i;
-        for (; at > 0 && weight[class[at - 1]] < weight[i]; at--) class[at] = class[at - 1];
-        class[at] = i;
-    }
+static int likeliest_first(const void *a, const void *b) {
+    const item *x = a, *y = b;
+    return x->weight != y->weight ? (x->weight < y->weight) - (x->weight > y->weight) : x->class - y->class;
 }
 
 /* How many of the sorted classes are kept. */
-static int count_top_k(const double *weight, const int *class, int n, int k) {
+static int count_top_k(const item *sorted, int n, int k) {
     int kept = k && k < n ? k : n;
-    while (kept < n && weight[class[kept]] == weight[class[kept - 1]]) kept++;
+    while (kept < n && sorted[kept].weight == sorted[kept - 1].weight) kept++;
     return kept;
 }
 
-static int count_top_p(const double *weight, const int *class, int n, double p) {
-    double all = 0, before = weight[class[0]];
+static int count_top_p(const item *sorted, int n, double p) {
+    double all = 0, before = sorted[0].weight;
     int kept = 1;
-    for (int i = 0; i < n; i++) all += weight[class[i]];
-    while (kept < n && before < p * all) before += weight[class[kept++]];
+    for (int i = 0; i < n; i++) all += sorted[i].weight;
+    while (kept < n && before < p * all) before += sorted[kept++].weight;
     return kept;
 }
 
 /* The weight of what is not kept becomes 0. */
-static void cut(double *weight, int n, const rm_draw_rule *rule) {
-    int class[RM_DRAW_MOST];
-    sort_by_weight(weight, n, class);
-    int kept = count_top_k(weight, class, n, rule->top_k);
-    if (rule->top_p < 1) kept = count_top_p(weight, class, kept, rule->top_p);
-    for (int i = kept; i < n; i++) weight[class[i]] = 0;
+static void cut(rm_draw_room *room, const rm_draw_rule *rule) {
+    int n = room->n;
+    for (int i = 0; i < n; i++) room->item[i] = (item){room->weight[i], i};
+    qsort(room->item, (size_t)n, sizeof *room->item, likeliest_first);
+    int kept = count_top_k(room->item, n, rule->top_k);
+    if (rule->top_p < 1) kept = count_top_p(room->item, kept, rule->top_p);
+    for (int i = kept; i < n; i++) room->weight[room->item[i].class] = 0;
 }
 
-int rm_draw(const float *logit, int n, const rm_draw_rule *rule, double uniform) {
-    double weight[RM_DRAW_MOST], left = 0;
-    int best = 0;
+int rm_draw(const float *logit, const rm_draw_rule *rule, double uniform, rm_draw_room *room) {
+    double *weight = room->weight, left = 0;
+    int best = 0, n = room->n;
     for (int i = 1; i < n; i++)
         if (logit[i] > logit[best]) best = i;
     if (rule->temperature == 0) return best;
-    for (int i = 0; i < n; i++) weight[i] = exp(((double)logit[i] - logit[best]) / rule->temperature);
-    cut(weight, n, rule);
+    for (int i = 0; i < n; i++) {
+        weight[i] = exp(((double)logit[i] - logit[best]) / rule->temperature);
+        if (isnan(weight[i])) weight[i] = 0; /* as that of a logit which is no number */
+    }
+    if (rule->top_k || rule->top_p < 1) cut(room, rule);
     for (int i = 0; i < n; i++) left += weight[i];
     left *= uniform;
     for (int i = 0; i < n; i++)

@@ -41,8 +41,11 @@ struct rm_dataset {
     /* See rm_dataset_checksum. NULL: the data are made, not read. */
     remat_status (*checksum)(rm_dataset *, uint32_t *crc32);
     void (*close)(rm_dataset *);
-    int64_t epoch; /* set before `fill`, by who takes samples in epochs: a picture is altered anew in each */
-    bool threads;  /* several threads may call `fill` at a time, for different columns */
+    int64_t epoch;            /* set before `fill`, by who takes samples in epochs: a picture is altered anew in each */
+    bool threads;             /* several threads may call `fill` at a time, for different columns */
+    uint64_t target_bytes;    /* lm: of the text that the targets of all samples stand for; 0: not known */
+    const uint8_t *tokenizer; /* lm: the tokenizer.json of source->tokenizer, for a training state; NULL: none */
+    size_t tokenizer_bytes;
 };
 
 typedef struct {
@@ -51,17 +54,19 @@ typedef struct {
     bool unlabelled;           /* labels may be NULL: all are 0 then, of `classes` */
     bool rows;                 /* images row by row, not pixel by pixel */
     int64_t timesteps;         /* 0: the kind's own */
-    int64_t vocab;             /* of lm: the file holds tokens below this; 0: it is a text, and its bytes are tokens */
-    int64_t document_end;      /* of lm: 1 + the token that ends a document; 0: there is none */
-    int64_t classes;           /* of classify; 0: the largest label + 1 */
-    int64_t samples, seed;     /* of generated data */
-    bool held_out;             /* generated data: other samples than those for training */
-    uint64_t budget;           /* the most bytes that a packed file may become; 0: RM_UNPACKED_BYTES */
-    bool pictures;             /* classify: images as wholes, not as sequences; then: */
+    int64_t
+        vocab; /* of lm: the file holds tokens below this; 0: it is a text, and its bytes are tokens, or the tokenizer's */
+    int64_t document_end;            /* of lm: 1 + the token that ends a document; 0: there is none */
+    int64_t classes;                 /* of classify; 0: the largest label + 1 */
+    int64_t samples, seed;           /* of generated data */
+    bool held_out;                   /* generated data: other samples than those for training */
+    uint64_t budget;                 /* the most bytes that a packed file may become; 0: RM_UNPACKED_BYTES */
+    bool pictures;                   /* classify: images as wholes, not as sequences; then: */
     int64_t channels, image_size;    /* 0: the file's own; 3 in a folder */
     const char *normalize, *augment; /* as in framing.h; NULL: not at all */
     int64_t threads;                 /* that may call `fill` at a time; 0: 1 */
     bool skip_broken;                /* files that are none are left out, not refused */
+    const char *tokenizer; /* of lm: a path; the file holds a text, which it cuts into tokens, or .npy of tokens */
 } rm_data_source;
 
 #define RM_UNPACKED_BYTES ((uint64_t)1 << 30)

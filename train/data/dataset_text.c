@@ -1,11 +1,13 @@
-/* dataset_text.c: tokens for language models: the bytes of any file, or, of a vocabulary, the numbers in one. Sample i is tokens
- * [i*T, i*T + T], the last of them only a target. Read from the file as needed: a text larger than memory is no problem. One that is packed by gzip has no
- * places to go to, and is unpacked into memory. */
+/* dataset_text.c: tokens for language models: the bytes of any file; or, of a vocabulary, the numbers in one; or what a tokenizer
+ * makes of a text. Sample i is tokens [i*T, i*T + T], the last of them only a target. Read from the file as needed: a text larger
+ * than memory is no problem. One that is packed by gzip has no places to go to, and is unpacked into memory; what a tokenizer makes
+ * lies there as well, 4 bytes a token. */
 #include "train/data/dataset.h"
 
 #include "memory/host.h"
 #include "train/data/file_kind.h"
 #include "train/data/npy.h"
+#include "train/data/tokenizer.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -16,7 +18,10 @@ typedef struct {
     int fd; /* -1: it lies in `unpacked` */
     uint8_t *unpacked;
     char *path;
-    uint64_t begin; /* of the first token in the file */
+    uint8_t *json;           /* of the tokenizer */
+    rm_tokenizer *tokenizer; /* while the file is opened */
+    bool encoded;            /* `unpacked` is what it has made, int32_t */
+    uint64_t begin;          /* of the first token in the file */
     int32_t document_end;
     rm_array sample; /* how a token is written; T + 1 of them, in `bytes` */
     uint8_t bytes[]; /* with room for MOST_BYTES each */
@@ -86,6 +91,8 @@ static void close_text(rm_dataset *base) {
     if (data->fd >= 0) close(data->fd);
     rm_free(data->unpacked);
     rm_free(data->path);
+    rm_free(data->json);
+    rm_tokenizer_free(data->tokenizer);
     rm_free(data);
 }
 
@@ -114,25 +121,79 @@ static remat_status refuse_arrays(rm_file_kind kind, const char *path) {
     return REMAT_OK;
 }
 
-static remat_status unpack(text_data *data, uint64_t budget, uint64_t *size) {
+/* The whole file, unpacked. */
+static remat_status load(text_data *data, uint64_t budget, const char *remedy, uint64_t *size) {
     uint64_t most = budget ? budget : RM_UNPACKED_BYTES;
     size_t got;
     TRY(rm_file_read_first(data->path, most + 1, &data->unpacked, &got));
-    REQUIRE(
-        got <= most, INFEASIBLE,
-        "%s is more than %llu bytes when it is unpacked, %s: unpack it with gunzip; of a plain text only one sample "
-        "is in memory",
-        data->path, (unsigned long long)most, budget ? "the memory budget" : "the most that is held in memory");
+    REQUIRE(got <= most, INFEASIBLE, "%s is more than %llu bytes %s", data->path, (unsigned long long)most, remedy);
     data->base.held_bytes += got;
     *size = got;
     return REMAT_OK;
 }
 
+static remat_status unpack(text_data *data, uint64_t budget, uint64_t *size) {
+    return load(data, budget,
+                budget ? "when it is unpacked, the memory budget: unpack it with gunzip; of a plain text only one "
+                         "sample is in memory"
+                       : "when it is unpacked, the most that is held in memory: unpack it with gunzip; of a plain text "
+                         "only one sample is in memory",
+                size);
+}
+
+/* ---- What a tokenizer makes ---------------------------------------------------------------------------------------- */
+
+static remat_status read_tokenizer(text_data *data, const rm_data_source *source) {
+    size_t size;
+    TRY(rm_file_read(source->tokenizer, RM_TOKENIZER_FILE_BYTES, &data->json, &size));
+    TRY(rm_tokenizer_parse((const char *)data->json, size, source->tokenizer, &data->tokenizer));
+    data->base.tokenizer = data->json;
+    data->base.tokenizer_bytes = size;
+    data->base.held_bytes += size;
+    rm_data_shape *shape = &data->base.shape;
+    TRY(rm_tokenizer_fit(data->tokenizer, source->tokenizer, source->vocab, &shape->vocabulary));
+    shape->classes = shape->vocabulary;
+    return REMAT_OK;
+}
+
+/* The text is in memory with its tokens until they are all made. */
+static remat_status encode(text_data *data, uint64_t budget, uint64_t *size) {
+    rm_tokens tokens = {0};
+    TRY(load(data, budget,
+             budget ? "long, the memory budget: --tokenizer holds the text and its tokens; encode it once, and give "
+                      "these as .npy"
+                    : "long, the most that --tokenizer encodes in memory: encode it once, and give its tokens as .npy",
+             size));
+    remat_status status = rm_tokenizer_encode(data->tokenizer, data->unpacked, (size_t)*size, &tokens);
+    rm_free(data->unpacked);
+    data->base.held_bytes -= *size;
+    *size = (uint64_t)tokens.count * sizeof *tokens.id;
+    data->unpacked = rm_shrink(tokens.id, (size_t)*size);
+    data->base.held_bytes += *size;
+    data->encoded = true;
+    return status ? rm_fail_in(status, "%s", data->path) : REMAT_OK;
+}
+
+/* Of what follows the first token, as far as samples have it. */
+static uint64_t count_target_bytes(const text_data *data) {
+    const int32_t *id = (const int32_t *)data->unpacked;
+    uint64_t bytes = 0;
+    for (int64_t i = 1; i <= data->base.count * data->base.shape.timesteps; i++) {
+        size_t length;
+        rm_tokenizer_decode(data->tokenizer, id[i], &length);
+        bytes += length;
+    }
+    return bytes;
+}
+
+/* ---- The file ------------------------------------------------------------------------------------------------------ */
+
 /* Behind the header of an array; or from the file's beginning, by as many bytes as the vocabulary needs. */
 static remat_status find_tokens(text_data *data, const rm_data_source *source, bool npy, uint64_t size) {
     uint8_t head[4096];
     size_t part = size < sizeof head ? (size_t)size : sizeof head, header = 0;
-    data->sample = (rm_array){.kind = 'u', .bytes = !source->vocab ? 1 : source->vocab <= 65536 ? 2 : 4, .stride = {1}};
+    bool four = data->encoded || source->vocab > 65536;
+    data->sample = (rm_array){.kind = 'u', .bytes = four ? 4 : source->vocab ? 2 : 1, .stride = {1}};
     if (npy) {
         rm_array array;
         TRY(read_at(data, 0, head, part));
@@ -161,9 +222,13 @@ static remat_status open_file(text_data *data, const rm_data_source *source) {
     REQUIRE(data->path = rm_strdup(path), MEMORY, "no memory to open %s", path);
     TRY(rm_file_begin(path, &start));
     rm_file_kind kind = rm_file_kind_of(&start, path);
-    bool npy = source->vocab && kind == RM_KIND_NPY;
+    bool npy = (source->vocab || source->tokenizer) && kind == RM_KIND_NPY, text = source->tokenizer && !npy;
     if (!npy) TRY(refuse_arrays(kind, path));
-    TRY(start.packed ? unpack(data, source->budget, &size) : rm_file_open(path, &data->fd, &size));
+    if (source->tokenizer) TRY(read_tokenizer(data, source));
+    if (text)
+        TRY(encode(data, source->budget, &size));
+    else
+        TRY(start.packed ? unpack(data, source->budget, &size) : rm_file_open(path, &data->fd, &size));
     TRY(find_tokens(data, source, npy, size));
     REQUIRE(source->document_end <= data->base.shape.vocabulary, INVALID,
             "--document-end=%lld is no token: there are 0 to %lld", (long long)source->document_end - 1,
@@ -172,13 +237,15 @@ static remat_status open_file(text_data *data, const rm_data_source *source) {
     data->base.count = tokens ? (int64_t)((tokens - 1) / (uint64_t)T) : 0;
     REQUIRE(data->base.count > 0, INVALID,
             "%s has %llu %s; one sample of %lld timesteps needs %lld: give a longer file or a smaller --seq-len", path,
-            (unsigned long long)tokens, source->vocab ? "tokens" : "bytes", (long long)T, (long long)T + 1);
+            (unsigned long long)tokens, source->vocab || text ? "tokens" : "bytes", (long long)T, (long long)T + 1);
+    if (text) data->base.target_bytes = count_target_bytes(data);
+    if (!text && !source->vocab && !npy) data->base.target_bytes = (uint64_t)(data->base.count * T);
     return REMAT_OK;
 }
 
 remat_status rm_dataset_open_text(const rm_data_source *source, rm_dataset **out) {
     rm_data_shape shape = rm_text_shape(source->timesteps, source->vocab);
-    size_t bytes = ((size_t)shape.timesteps + 1) * (source->vocab ? MOST_BYTES : 1);
+    size_t bytes = ((size_t)shape.timesteps + 1) * (source->vocab || source->tokenizer ? MOST_BYTES : 1);
     text_data *data = rm_malloc(sizeof *data + bytes);
     REQUIRE(data, MEMORY, "no memory for a sample of %zu bytes", bytes);
     *data = (text_data){
@@ -188,6 +255,8 @@ remat_status rm_dataset_open_text(const rm_data_source *source, rm_dataset **out
     data->base.shape.documents = source->document_end > 0;
     if (data->base.shape.documents) data->base.begins = begins;
     remat_status status = open_file(data, source);
+    rm_tokenizer_free(data->tokenizer);
+    data->tokenizer = NULL;
     if (status)
         close_text(&data->base);
     else

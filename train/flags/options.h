@@ -30,7 +30,7 @@ typedef struct {
     /* The model. 0 in embed: as hidden. */
     char *model;
     int64_t layers, hidden, embed, heads, positions, vocab, classes;
-    bool no_bias, bidirectional, sync_batchnorm;
+    bool no_bias, bidirectional, sync_batchnorm, tie_embeddings;
     double dropout;
     char *stem;
     /* The data. 0 in seq_len: the task's own length. */
@@ -38,7 +38,7 @@ typedef struct {
     int64_t seq_len, batch, samples, seed, document_end; /* document_end -1: no token ends one */
     bool rows, no_shuffle, pad, stateful, skip_broken;
     int64_t image_size, channels, loader_threads; /* 0 in the first two: as the data have it */
-    char *normalize, *augment;
+    char *normalize, *augment, *tokenizer;
     /* Training. A negative lr: the optimizer's own. */
     int64_t steps, epochs, tbptt, early_stop; /* 0 in tbptt, early_stop: off */
     char *optimizer;

@@ -69,6 +69,8 @@ static const rule rules[] = {
     {"positions", "0", "model", "gpt2", NULL},
     {"no-bias", "false", "model", "lstm|gru|rnn", NULL},
     {"bidirectional", "false", "model", "lstm|gru|rnn", NULL},
+    {"tie-embeddings", "false", "model", "lstm|gru|rnn", NULL},
+    {"tie-embeddings", "false", "task", "lm", "whose outputs are the symbols that it reads"},
     {"layers", NULL, "model", SEQUENCES "|mlp", NULL},
     {"hidden", NULL, "model", SEQUENCES "|mlp", NULL},
     {"dropout", "0", "model", SEQUENCES "|mlp|cnn", NULL},
@@ -76,6 +78,7 @@ static const rule rules[] = {
     {"sync-batchnorm", "false", "model", RESNETS, "which have batch norm"},
     {"init-head", "file", "init", NULL, NULL},
     {"vocab", "0", "task", "lm", NULL},
+    {"tokenizer", NULL, "task", "lm", NULL},
     {"stateful", "false", "task", "lm", "whose samples go on where others end"},
     {"stateful", "false", "model", RECURRENT, "which have states"},
     {"tbptt", "0", "model", RECURRENT, "which have states"},
@@ -363,6 +366,8 @@ remat_status rm_options_check(const rm_options *o, rm_command command) {
     REQUIRE(!o->lengths || !o->eval_data || o->eval_lengths, INVALID,
             "--lengths says how long the samples of --data are, and nothing says it of --eval-data: add "
             "--eval-lengths=FILE");
+    REQUIRE(!o->tie_embeddings || !o->init_head || !is(o->init_head, "new"), INVALID,
+            "--init-head=new draws the head, which --tie-embeddings makes the embedding: leave one of them out");
     TRY(check_memory(o));
     TRY(check_ranks(o));
     TRY(check_states(o));

@@ -39,7 +39,8 @@ remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec 
                                  int64_t batch, bool plan_only, rm_evaluator *out) {
     *out = (rm_evaluator){.dataset = dataset,
                           .width = outputs_of(&dataset->shape),
-                          .bytes = !strcmp(options->task, "lm") && !options->vocab,
+                          .bytes_per_target = (double)dataset->target_bytes /
+                                              ((double)dataset->count * (double)dataset->shape.timesteps),
                           .tokens = !strcmp(options->task, "lm")};
     if (!batch) batch = options->batch;
     int64_t full = batch < dataset->count ? batch : dataset->count, rest = dataset->count % full;
@@ -200,7 +201,7 @@ remat_status rm_evaluator_run(rm_evaluator *e, remat_session *weights, rm_eval_e
     bool counted = has_accuracy(&e->dataset->shape);
     out->accuracy = counted ? (double)sum.first / (double)count : -1;
     out->top5 = counted && e->width > 5 ? (double)sum.five / (double)count : -1;
-    out->bytes = e->bytes;
+    out->bits_per_byte = e->bytes_per_target > 0 ? out->loss / e->bytes_per_target / M_LN2 : 0;
     out->tokens = e->tokens;
     return REMAT_OK;
 }
@@ -208,7 +209,7 @@ remat_status rm_evaluator_run(rm_evaluator *e, remat_session *weights, rm_eval_e
 const char *rm_eval_text(const rm_eval_event *event, char *text, size_t bytes) {
     char more[80] = "";
     int n = 0;
-    if (event->bytes) n = snprintf(more, sizeof more, "  bits per byte %.4f", event->loss / M_LN2);
+    if (event->bits_per_byte != 0) n = snprintf(more, sizeof more, "  bits per byte %.4f", event->bits_per_byte);
     if (event->tokens) n += snprintf(more + n, sizeof more - (size_t)n, "  perplexity %.4g", exp(event->loss));
     if (event->accuracy >= 0) n = snprintf(more, sizeof more, "  accuracy %.2f %%", 100 * event->accuracy);
     if (event->accuracy >= 0 && event->top5 >= 0)

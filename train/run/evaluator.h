@@ -32,7 +32,8 @@ typedef struct {
         *confusion; /* the caller's, of zeros, (width,width): how often a class (row) was taken for another; may be set
                            between runs of one rank. NULL: nobody asks */
     rm_crew *crew;  /* that makes batches ready; NULL: nobody helps */
-    bool tokens, bytes;
+    bool tokens;
+    double bytes_per_target; /* lm: of the text, where they are known; else 0 */
     const remat_ranks
         *ranks; /* borrowed; of it rank, size and `sum`. NULL, as it is created: this one does it all. May be
                                  set and changed between runs, which then are collective */

@@ -21,6 +21,7 @@ typedef struct {
     int64_t heads, positions; /* of gpt2; 0: by hidden, by timesteps */
     bool no_bias;             /* of the recurrent layers and the head: PyTorch's bias=False */
     bool bidirectional;       /* each layer reads what both directions of the one below have made */
+    bool tie_embeddings;      /* head.weight is embedding.weight */
     double dropout, label_smoothing;
     rm_data_shape data; /* decides the embedding, the head's width and the loss */
     int64_t window;     /* timesteps of one call; 0: all of data's */

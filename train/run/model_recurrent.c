@@ -80,10 +80,23 @@ static result layers(remat_graph *g, const rm_model_spec *spec, remat_value x, i
     return y;
 }
 
-static remat_value head(remat_graph *g, const rm_model_spec *spec, result y) {
+/* Two of one shape, one of them the other: what the head has for a class is what the first layer reads for it. */
+remat_status rm_recurrent_check(const rm_model_spec *spec) {
+    const rm_data_shape *data = &spec->data;
+    if (!spec->tie_embeddings) return REMAT_OK;
+    REQUIRE(data->every_step && data->vocabulary && data->vocabulary == data->classes && !spec->bidirectional, INVALID,
+            "--tie-embeddings is for models that say what token comes next: it is for --task=lm");
+    REQUIRE(
+        spec->embed == spec->hidden, INVALID,
+        "--tie-embeddings makes the head of the embedding, and --embed=%lld is not --hidden=%lld: leave --embed out",
+        (long long)spec->embed, (long long)spec->hidden);
+    return REMAT_OK;
+}
+
+static remat_value head(remat_graph *g, const rm_model_spec *spec, remat_value table, result y) {
     int64_t outputs = spec->data.classes ? spec->data.classes : 1, width = spec->hidden * (spec->bidirectional ? 2 : 1);
     remat_init init = remat_init_uniform(1 / sqrt((double)width));
-    remat_value w = parameter(g, "head.weight", 0, 2, outputs, width, init);
+    remat_value w = spec->tie_embeddings ? table : parameter(g, "head.weight", 0, 2, outputs, width, init);
     remat_value b = bias(g, spec, "head.bias", 0, outputs, init);
     return remat_linear(g, spec->data.every_step ? every_step(g, y) : last_step(g, spec, y), w, b);
 }
@@ -91,8 +104,10 @@ static remat_value head(remat_graph *g, const rm_model_spec *spec, result y) {
 remat_value rm_recurrent_logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
     const rm_data_shape *data = &spec->data;
     int64_t width = data->vocabulary ? spec->embed : data->features;
-    if (data->vocabulary)
-        x = remat_embedding(g, x,
-                            parameter(g, "embedding.weight", 0, 2, data->vocabulary, width, remat_init_normal(1)));
-    return head(g, spec, layers(g, spec, x, width));
+    remat_value table = REMAT_NONE;
+    if (data->vocabulary) {
+        table = parameter(g, "embedding.weight", 0, 2, data->vocabulary, width, remat_init_normal(1));
+        x = remat_embedding(g, x, table);
+    }
+    return head(g, spec, table, layers(g, spec, x, width));
 }

@@ -4,6 +4,7 @@
 
 #include "train/run/model.h"
 
+remat_status rm_recurrent_check(const rm_model_spec *spec); /* INVALID: what cannot be tied */
 /* (T,B,K) or (B,K) of the input, tokens (T,B) or numbers (T,B,F). */
 remat_value rm_recurrent_logits(remat_graph *g, const rm_model_spec *spec, remat_value x);
 

@@ -1,6 +1,7 @@
 /* setup.c: see setup.h. */
 #include "train/run/setup.h"
 
+#include "train/data/tokenizer.h"
 #include "train/state/weights.h"
 
 #include <errno.h>
@@ -38,6 +39,7 @@ remat_status rm_setup_init(rm_options *o) {
     if (cell) TRY(rm_options_learn(o, "model", cell, o->init));
     if (cell) TRY(rm_options_learn(o, "no-bias", shape.biases ? "false" : "true", o->init));
     if (cell) TRY(rm_options_learn(o, "bidirectional", shape.bidirectional ? "true" : "false", o->init));
+    if (shape.tied) TRY(rm_options_learn(o, "tie-embeddings", "true", o->init));
     bool new_head = !strcmp(o->init_head, "new");
     TRY(learn_count(o, "layers", shape.layers));
     TRY(learn_count(o, "hidden", shape.hidden));
@@ -61,6 +63,7 @@ rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
                             .timesteps = o->seq_len,
                             .vocab = o->vocab,
                             .document_end = o->document_end + 1,
+                            .tokenizer = o->tokenizer,
                             .classes = o->classes,
                             .samples = held_out && o->samples > 1000 ? 1000 : o->samples,
                             .seed = o->seed,
@@ -80,12 +83,22 @@ static remat_status picture_without_data(const rm_options *o, rm_data_shape *out
     return REMAT_OK;
 }
 
+static remat_status vocabulary_of_tokenizer(const rm_options *o, int64_t *vocabulary) {
+    rm_tokenizer *tokenizer;
+    TRY(rm_tokenizer_read(o->tokenizer, &tokenizer));
+    remat_status status = rm_tokenizer_fit(tokenizer, o->tokenizer, o->vocab, vocabulary);
+    rm_tokenizer_free(tokenizer);
+    return status;
+}
+
 static remat_status shape_without_data(const rm_options *o, rm_data_shape *out) {
     if (!strcmp(o->task, "adding")) return rm_adding_shape(o->seq_len, out);
     if (!strcmp(o->task, "copy")) return rm_copy_shape(o->seq_len, out);
     if (rm_model_takes_pictures(o->model)) return picture_without_data(o, out);
     REQUIRE(!strcmp(o->task, "lm"), INVALID, "--task=%s needs --data=FILE and --labels=FILE", o->task);
-    *out = rm_text_shape(o->seq_len, o->vocab);
+    int64_t vocabulary = o->vocab;
+    if (o->tokenizer) TRY(vocabulary_of_tokenizer(o, &vocabulary));
+    *out = rm_text_shape(o->seq_len, vocabulary);
     return REMAT_OK;
 }
 
@@ -114,6 +127,7 @@ remat_status rm_setup_spec(rm_options *o, const rm_dataset *dataset, rm_model_sp
                            .positions = o->positions,
                            .no_bias = o->no_bias,
                            .bidirectional = o->bidirectional,
+                           .tie_embeddings = o->tie_embeddings,
                            .dropout = o->dropout,
                            .label_smoothing = o->label_smoothing,
                            .data = shape,
@@ -122,6 +136,7 @@ remat_status rm_setup_spec(rm_options *o, const rm_dataset *dataset, rm_model_sp
                            .sync_batchnorm = o->sync_batchnorm};
     o->seq_len = shape.timesteps;
     if (!strcmp(o->task, "classify")) o->classes = shape.classes;
+    if (o->tokenizer) o->vocab = shape.vocabulary;
     return check_windows(o);
 }
 

@@ -133,7 +133,10 @@ static remat_status open_store(rm_trainer *t) {
     const rm_options *o = t->options;
     rm_state_ranks ranks = rm_patient_barrier_ranks(&t->ranks, o->zero);
     if (!o->save) return REMAT_OK;
-    return rm_state_store_open(o->save, o->keep, t->start.step, t->ranks.size > 1 ? &ranks : NULL, &t->store);
+    TRY(rm_state_store_open(o->save, o->keep, t->start.step, t->ranks.size > 1 ? &ranks : NULL, &t->store));
+    t->store.tokenizer = t->dataset->tokenizer;
+    t->store.tokenizer_bytes = t->dataset->tokenizer_bytes;
+    return REMAT_OK;
 }
 
 static remat_status create_evaluator(rm_trainer *t, const rm_model_spec *spec, uint32_t *crc32) {

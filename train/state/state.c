@@ -112,12 +112,14 @@ static json_t *point_json(const rm_state_point *p) {
 }
 
 /* ---- Who writes what. The sizes and checksums of all files, two numbers each: that of the model, then those of the
- * optimizer, one or one of each rank, then that of carried states; every rank fills in its own, and their sum is what rank 0
- * lists. ---- */
+ * optimizer, one or one of each rank, then those of carried states and of the tokenizer; every rank fills in its own, and their
+ * sum is what rank 0 lists. ---- */
 
 static int64_t place_of_carried(const rm_state_ranks *ranks) {
     return 2 + 2 * (ranks->shard_optimizer ? ranks->size : 1);
 }
+
+static int64_t place_of_tokenizer(const rm_state_ranks *ranks) { return place_of_carried(ranks) + 2; }
 
 static void note(const rm_file_writer *writer, double about[2]) {
     about[0] = (double)writer->bytes;
@@ -152,9 +154,23 @@ static remat_status write_shards(const char *state, const rm_state_ranks *ranks,
     return REMAT_OK;
 }
 
+static remat_status write_tokenizer(const char *state, const rm_state_store *store, double *about) {
+    char path[RM_PATH_BYTES];
+    rm_file_writer writer;
+    TRY(rm_path_join(path, sizeof path, state, RM_STATE_TOKENIZER));
+    TRY(rm_file_create(path, &writer));
+    remat_status status = rm_file_write(&writer, store->tokenizer, store->tokenizer_bytes);
+    if (!status) status = rm_file_finish(&writer);
+    rm_file_abandon(&writer);
+    note(&writer, about + place_of_tokenizer(&store->ranks));
+    return status;
+}
+
 /* What this rank contributes. */
-static remat_status write_share(const char *state, const rm_state_ranks *ranks, remat_session *session, double *about) {
+static remat_status write_share(const char *state, const rm_state_store *store, remat_session *session, double *about) {
+    const rm_state_ranks *ranks = &store->ranks;
     if (ranks->rank == 0) TRY(write_alike(state, session, !ranks->shard_optimizer, about));
+    if (ranks->rank == 0 && store->tokenizer) TRY(write_tokenizer(state, store, about));
     return ranks->shard_optimizer ? write_shards(state, ranks, session, about) : REMAT_OK;
 }
 
@@ -169,7 +185,8 @@ static remat_status write_carried(const char *state, const rm_state_ranks *ranks
     return REMAT_OK;
 }
 
-static json_t *files_json(const rm_state_ranks *ranks, bool stateful, const double *about) {
+static json_t *files_json(const rm_state_store *store, bool stateful, const double *about) {
+    const rm_state_ranks *ranks = &store->ranks;
     json_t *files = json_object();
     list_file(files, RM_STATE_MODEL, about);
     if (!ranks->shard_optimizer) list_file(files, RM_STATE_OPTIMIZER, about + 2);
@@ -179,10 +196,11 @@ static json_t *files_json(const rm_state_ranks *ranks, bool stateful, const doub
         list_file(files, name, about + 2 + 2 * r);
     }
     if (stateful) list_file(files, RM_STATE_CARRIED, about + place_of_carried(ranks));
+    if (store->tokenizer) list_file(files, RM_STATE_TOKENIZER, about + place_of_tokenizer(ranks));
     return files;
 }
 
-static remat_status write_state_json(const char *state, const rm_state_ranks *ranks, const rm_options *options,
+static remat_status write_state_json(const char *state, const rm_state_store *store, const rm_options *options,
                                      const rm_state_point *point, const double *about) {
     char path[RM_PATH_BYTES];
     TRY(rm_path_join(path, sizeof path, state, RM_STATE_JSON));
@@ -191,7 +209,7 @@ static remat_status write_state_json(const char *state, const rm_state_ranks *ra
     rm_state_job_find(&job);
     rm_state_job_write(&job, root);
     bool bad = json_object_set_new(root, "flags", flags_json(options)) != 0;
-    bad = json_object_set_new(root, "files", files_json(ranks, point->stateful, about)) || bad;
+    bad = json_object_set_new(root, "files", files_json(store, point->stateful, about)) || bad;
     remat_status status = rm_state_json_write(path, bad ? NULL : root);
     json_decref(root);
     return status;
@@ -223,7 +241,7 @@ static remat_status begin(const saving *s, double *there) {
 
 /* Rank 0, when every file but one is there. */
 static remat_status finish(const saving *s) {
-    TRY(write_state_json(s->unfinished, &s->store->ranks, s->options, &s->point, s->about));
+    TRY(write_state_json(s->unfinished, s->store, s->options, &s->point, s->about));
     TRY(rm_directory_sync(s->unfinished));
     if (rename(s->unfinished, s->final)) return rm_file_failed("rename", s->unfinished);
     return rm_directory_sync(s->store->directory);
@@ -253,7 +271,7 @@ static remat_status prepare(saving *s) {
     const rm_state_ranks *ranks = &s->store->ranks;
     TRY(rm_state_path(s->store->directory, RM_STATE_UNFINISHED, s->point.step, s->unfinished));
     TRY(rm_state_path(s->store->directory, "", s->point.step, s->final));
-    s->n_about = place_of_carried(ranks) + 2;
+    s->n_about = place_of_tokenizer(ranks) + 2;
     s->about = rm_calloc((size_t)s->n_about, sizeof *s->about);
     REQUIRE(s->about, MEMORY, "no memory to list the files of a training state");
     return REMAT_OK;
@@ -268,7 +286,7 @@ static remat_status save(saving *s, remat_session *session) {
     if (!status && first) status = begin(s, &there);
     TRY(agree_saved(s, status, &there, 1));
     if (there == 0) {
-        status = write_share(s->unfinished, ranks, session, s->about);
+        status = write_share(s->unfinished, s->store, session, s->about);
         if (s->point.stateful) status = write_carried(s->unfinished, ranks, session, status, s->about);
         status = agree_saved(s, status, s->about, s->n_about);
         if (!status) status = agree_saved(s, first ? finish(s) : REMAT_OK, NULL, 0);

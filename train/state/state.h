@@ -5,6 +5,7 @@
  *                       optimizer.safetensors         the optimizer's arrays; none for plain sgd
  *                       optimizer-R-of-W.safetensors  instead, where W ranks share them out: the shards of rank R (optimizer_shards.h)
  *                       carried.safetensors           the states that --stateful carries on, of all ranks' rows (carried.h)
+ *                       tokenizer.json                a copy of --tokenizer's, so that the state can write and read text anywhere
  *                       state.json                    step, epoch, position, flags; sizes and checksums of the other files
  *
  * A state is written as DIR/.tmp-step-00000100: what all ranks have alike by rank 0, shards by their owners, state.json by
@@ -32,6 +33,7 @@ typedef struct {
     int zero;                /* 1: each kept its part of the optimizer's state */
     rm_watch watch;          /* of its evaluations */
     bool stateful;           /* --stateful's states are there */
+    bool tokenizer;          /* tokenizer.json is there */
     char precision[8];       /* of its products; "fp32" in states of versions that had no other */
 } rm_state_point;
 
@@ -52,6 +54,8 @@ typedef struct {
     int lock;     /* held while open, so that two runs never save to one place; -1: closed, or another rank's */
     int64_t keep; /* 0: all */
     rm_state_ranks ranks;
+    const uint8_t *tokenizer; /* borrowed: what each state has a copy of; NULL: nothing. Set once it is open */
+    size_t tokenizer_bytes;
 } rm_state_store;
 
 /* Creates the directory where needed, locks it, and removes what a killed run left unfinished. IO when another run is
@@ -72,7 +76,8 @@ remat_status rm_state_save(rm_state_store *store, remat_session *session, const 
 remat_status rm_state_find(const char *directory, char state[RM_PATH_BYTES], bool *found);
 
 /* Reads state.json: where the run was, and its flags into `options` (rm_options_adopt). IO, naming the file, when it is not as
- * it was saved, or one that it lists is missing or has another size. */
+ * it was saved, or one that it lists is missing or has another size. A tokenizer that is there becomes --tokenizer; INVALID where
+ * another was said. */
 remat_status rm_state_read(const char *state, rm_command command, rm_options *options, rm_state_point *out);
 
 /* IO unless all that state.json lists is there and as it was saved, every byte of it. */

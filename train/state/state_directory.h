@@ -8,6 +8,7 @@
 #define RM_STATE_MODEL "model.safetensors"
 #define RM_STATE_OPTIMIZER "optimizer.safetensors"
 #define RM_STATE_CARRIED "carried.safetensors" /* with --stateful */
+#define RM_STATE_TOKENIZER "tokenizer.json" /* with --tokenizer: a copy */
 #define RM_STATE_JSON "state.json"
 #define RM_STATE_UNFINISHED ".tmp-" /* in front of the name of a state that is being written */
 #define RM_STATE_DAMAGED "damaged-" /* ... of one that a restarted job could not read, and put aside */

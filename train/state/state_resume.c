@@ -3,6 +3,7 @@
 #include "train/state/state.h"
 
 #include "memory/host.h"
+#include "train/data/tokenizer.h"
 #include "train/state/carried.h"
 #include "train/state/optimizer_shards.h"
 #include "train/state/state_directory.h"
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <zlib.h>
 
 #define REMEDY RM_STATE_REMEDY
 
@@ -187,7 +189,8 @@ typedef struct {
     json_t *root;
     rm_state_point point;
     int64_t n_files;
-    rm_saved_file *file; /* the model; the optimizer's: one, or one of each rank; carried states, where there are any */
+    rm_saved_file *
+        file; /* the model; the optimizer's: one, or one of each rank; carried states, and a tokenizer, where there are any */
 } saved_state;
 
 static int64_t optimizer_files(const rm_state_point *point) { return point->zero ? point->world_size : 1; }
@@ -195,7 +198,8 @@ static int64_t optimizer_files(const rm_state_point *point) { return point->zero
 /* Those that a state of so many ranks has. */
 static const char *file_name(const rm_state_point *point, int64_t i, char text[RM_STATE_SHARD_NAME]) {
     if (i == 0) return RM_STATE_MODEL;
-    if (i > optimizer_files(point)) return RM_STATE_CARRIED;
+    if (i > optimizer_files(point))
+        return point->stateful && i == 1 + optimizer_files(point) ? RM_STATE_CARRIED : RM_STATE_TOKENIZER;
     if (!point->zero) return RM_STATE_OPTIMIZER;
     rm_state_shard_name(i - 1, point->world_size, text);
     return text;
@@ -207,7 +211,7 @@ static remat_status check_names(const saved_state *s, const json_t *listed) {
     json_t *about;
     json_object_foreach((json_t *)listed, name, about) {
         bool whole = !strcmp(name, RM_STATE_MODEL) || (!s->point.zero && !strcmp(name, RM_STATE_OPTIMIZER));
-        whole = whole || (s->point.stateful && !strcmp(name, RM_STATE_CARRIED));
+        whole = whole || (s->point.stateful && !strcmp(name, RM_STATE_CARRIED)) || !strcmp(name, RM_STATE_TOKENIZER);
         bool shard = s->point.zero && rm_state_ranks_of(name) == s->point.world_size;
         REQUIRE(whole || shard, IO,
                 "%s is damaged: it lists '%.80s', which is no part of a training state of %lld rank%s%s" REMEDY,
@@ -249,7 +253,9 @@ static remat_status read_listing(saved_state *s, const char *state) {
     TRY(parse_point(s->root, s->path, &s->point));
     TRY(check_step(s, state));
     TRY(check_names(s, listed));
-    int64_t n = 1 + optimizer_files(&s->point) + s->point.stateful, there = (int64_t)json_object_size(listed);
+    s->point.tokenizer = json_object_get(listed, RM_STATE_TOKENIZER) != NULL;
+    int64_t n = 1 + optimizer_files(&s->point) + s->point.stateful + s->point.tokenizer,
+            there = (int64_t)json_object_size(listed);
     s->file = rm_calloc((size_t)(there < n ? there : n) + 1, sizeof *s->file); /* one more than there can be */
     REQUIRE(s->file, MEMORY, "no memory to list the files of %s", state);
     for (; s->n_files < n; s->n_files++) TRY(read_file(s, state, listed, s->n_files, &s->file[s->n_files]));
@@ -272,10 +278,38 @@ static remat_status open_state(const char *state, saved_state *out) {
 
 /* ---- Reading ---------------------------------------------------------------------------------------------------------- */
 
+/* One that was said must be that of the model, unpacked or not: its numbers mean nothing to another. */
+static remat_status compare_tokenizers(const rm_saved_file *saved, const char *said) {
+    uint8_t *text;
+    size_t size;
+    TRY(rm_file_read(said, RM_TOKENIZER_FILE_BYTES, &text, &size));
+    bool same = size == saved->bytes && (uint32_t)crc32_z(0, text, size) == saved->crc32;
+    rm_free(text);
+    REQUIRE(same, INVALID, "--tokenizer=%s is another than that of the training state, %s: leave the flag out", said,
+            saved->path);
+    return REMAT_OK;
+}
+
+static remat_status adopt_tokenizer(const saved_state *s, rm_options *o) {
+    const rm_saved_file *file = &s->file[s->n_files - 1];
+    if (!s->point.tokenizer) {
+        REQUIRE(
+            !o->tokenizer || o->vocab, INVALID,
+            "--tokenizer=%s does not agree with the training state in %s, whose tokens are bytes: leave the flag out",
+            o->tokenizer, s->path);
+        return REMAT_OK;
+    }
+    TRY(rm_saved_file_check(file));
+    if (o->tokenizer) return compare_tokenizers(file, o->tokenizer);
+    REQUIRE(o->tokenizer = rm_strdup(file->path), MEMORY, "no memory for the name %s", file->path);
+    return REMAT_OK;
+}
+
 remat_status rm_state_read(const char *state, rm_command command, rm_options *options, rm_state_point *out) {
     saved_state s;
     remat_status status = open_state(state, &s);
     if (!status) status = adopt_flags(json_object_get(s.root, "flags"), s.path, command, options);
+    if (!status) status = adopt_tokenizer(&s, options);
     *out = s.point;
     close_state(&s);
     return status;
@@ -317,7 +351,7 @@ remat_status rm_state_restore(const char *state, const rm_state_point *point, bo
 remat_status rm_state_restore_carried(const char *state, int64_t rank, int64_t size, remat_session *session) {
     saved_state s;
     remat_status status = open_state(state, &s);
-    const rm_saved_file *file = status ? NULL : &s.file[s.n_files - 1];
+    const rm_saved_file *file = status ? NULL : &s.file[1 + optimizer_files(&s.point)];
     if (file) status = rm_saved_file_check(file);
     if (!status) status = rm_carried_load(file->path, rank, size, session);
     close_state(&s);

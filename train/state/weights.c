@@ -159,7 +159,22 @@ static int64_t find_foreign(const remat_session *session, remat_kind kind, const
     int64_t i = find_stored(session, kind, name);
     if (i >= 0) return i;
     rm_weights_our_name(theirs, name, bytes);
-    return find_stored(session, kind, name);
+    i = find_stored(session, kind, name);
+    bool tied = i < 0 && !strcmp(name, "head.weight");
+    return tied ? find_stored(session, kind, "embedding.weight") : i;
+}
+
+/* The same numbers under two names, as PyTorch's state_dict has them of what is tied. */
+static bool are_same(const rm_safetensors *file, const rm_st_array *a, const rm_st_array *b) {
+    uint8_t x[4096], y[4096];
+    uint64_t bytes = a->end - a->begin;
+    bool same = b->end - b->begin == bytes && !strcmp(a->dtype, b->dtype);
+    for (uint64_t at = 0; at < bytes && same; at += sizeof x) {
+        size_t part = bytes - at < sizeof x ? (size_t)(bytes - at) : sizeof x;
+        same = !rm_file_read_at(file->fd, file->path, file->data_start + a->begin + at, x, part) &&
+               !rm_file_read_at(file->fd, file->path, file->data_start + b->begin + at, y, part) && !memcmp(x, y, part);
+    }
+    return same;
 }
 
 static bool ends(const char *name, const char *with) {
@@ -196,6 +211,7 @@ static remat_status match_all(remat_session *session, remat_kind kind, const rm_
                             : find_stored(session, kind, name);
         if (how.anew && begins(name, how.anew)) continue;
         if (i < 0) return unknown_name(session, kind, file, &file->array[j], foreign);
+        if (foreign && source[i] >= 0 && are_same(file, &file->array[source[i]], &file->array[j])) continue;
         REQUIRE(source[i] < 0, INVALID, "%s: '%.80s' and '%.80s' both mean %s", file->path, file->array[source[i]].name,
                 file->array[j].name, name);
         source[i] = j;
@@ -291,6 +307,7 @@ static void note_shape(const rm_st_array *array, rm_weights_shape *out) {
     int layer, end = 0;
     rm_weights_our_name(array->name, name, sizeof name);
     if (strstr(name, "bias")) out->biases = true;
+    if (!strcmp(name, "head.bias")) out->tied = true; /* unless there is a weight */
     if (!strcmp(name, "rnn.weight_hh_l0_reverse")) out->bidirectional = true;
     if (array->rank != 2) return;
     if (sscanf(name, "rnn.weight_hh_l%9d%n", &layer, &end) == 1 && !name[end] && layer >= out->layers) {
@@ -309,6 +326,7 @@ remat_status rm_weights_shape_of(const char *path, rm_weights_shape *out) {
     *out = (rm_weights_shape){0};
     remat_status status = rm_safetensors_open(path, &file);
     for (int64_t j = 0; j < file.count && !status; j++) note_shape(&file.array[j], out);
+    out->tied = out->tied && out->gates && out->embed && !out->outputs;
     rm_safetensors_free(&file);
     return status;
 }

@@ -1,0 +1,134 @@
+/* test_tied.c: recurrent language models whose head is their embedding (--tie-embeddings): one array, the same bits under every
+ * plan, files with one name for it or both. That it is PyTorch's: test_model_golden.c. */
+#define _GNU_SOURCE
+#include "train/run/model.h"
+#include "train/state/weights.h"
+
+#include "memory/host.h"
+#include "tests/train/train_test.h"
+
+enum { T = 6, H = 8, V = 256 };
+#define SMALL "--layers=2 --hidden=8 --seq-len=60 --batch=4 --tile=10 --threads=1 "
+
+/* ---- Files ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    rm_model model;
+    remat_session *session;
+} built;
+
+static built build(bool tied) {
+    built b;
+    rm_model_spec spec = {.cell = "gru", .layers = 1, .hidden = H, .embed = H, .tie_embeddings = tied};
+    spec.data = rm_text_shape(T, V);
+    remat_config config = REMAT_CONFIG_INIT;
+    config.threads = 1;
+    config.seed = tied;
+    ck_ok(rm_model_build(&spec, 1, true, &b.model));
+    ck_ok(remat_session_create(b.model.graph, b.model.loss, &config, &b.session));
+    return b;
+}
+
+static void release(built *b) {
+    remat_session_free(b->session);
+    rm_model_free(&b->model);
+}
+
+static void save(built *b, const char *path) {
+    rm_file_writer writer;
+    ck_ok(rm_weights_save(b->session, REMAT_PARAM, path, &writer));
+}
+
+static const float *values(built *b, const char *name) {
+    static float data[V * H];
+    ck_ok(remat_read(b->session, REMAT_PARAM, remat_find(b->session, REMAT_PARAM, name), data, sizeof data));
+    return data;
+}
+
+/* As state_dict() has it: both names. Other numbers under the second are another model's. */
+START_TEST(both_names_may_be_there) {
+    built tied = build(true), untied = build(false);
+    const char *path = in_scratch("both.safetensors");
+    float table[V * H];
+    memcpy(table, values(&untied, "embedding.weight"), sizeof table);
+    ck_assert_int_eq(remat_find(tied.session, REMAT_PARAM, "head.weight"), -1);
+    save(&untied, path);
+    ck_fails(rm_weights_import(tied.session, path, NULL), REMAT_INVALID, "both mean");
+    ck_ok(remat_write(untied.session, REMAT_PARAM, remat_find(untied.session, REMAT_PARAM, "head.weight"), table,
+                      sizeof table));
+    save(&untied, path);
+    ck_ok(rm_weights_import(tied.session, path, NULL));
+    ck_assert(!memcmp(values(&tied, "embedding.weight"), table, sizeof table));
+    release(&tied);
+    release(&untied);
+}
+END_TEST
+
+/* As safetensors' save_model() may leave it: one name, either. */
+START_TEST(either_name_will_do) {
+    built tied = build(true);
+    const char *path = in_scratch("one.safetensors");
+    float table[V * H], zeros[V * H] = {0};
+    uint8_t *file;
+    size_t size;
+    memcpy(table, values(&tied, "embedding.weight"), sizeof table);
+    save(&tied, path);
+    ck_ok(rm_file_read(path, 1 << 20, &file, &size));
+    uint8_t *name = memmem(file, size, "\"embedding.weight\"", 18);
+    ck_assert_ptr_nonnull(name);
+    memcpy(name, "\"head.weight\"     ", 18);
+    path = make_file("head.safetensors", file, size);
+    rm_free(file);
+    ck_ok(remat_write(tied.session, REMAT_PARAM, remat_find(tied.session, REMAT_PARAM, "embedding.weight"), zeros,
+                      sizeof zeros));
+    ck_ok(rm_weights_import(tied.session, path, NULL));
+    ck_assert(!memcmp(values(&tied, "embedding.weight"), table, sizeof table));
+    release(&tied);
+}
+END_TEST
+
+/* ---- The program ---------------------------------------------------------------------------------------------------- */
+
+START_TEST(every_plan_has_the_same_bits) {
+    const char *text = make_text("text", 4096), *st = in_scratch("st");
+    ck_runs("train --tie-embeddings --data=%s " SMALL "--steps=4 --metrics=%s", text, in_scratch("a.jsonl"));
+    ck_runs("train --tie-embeddings --data=%s " SMALL "--steps=4 --metrics=%s --checkpoint-segments=3", text,
+            in_scratch("b.jsonl"));
+    ck_runs("train --tie-embeddings --data=%s " SMALL "--steps=2 --metrics=%s --save=%s --checkpoint=lean", text,
+            in_scratch("c.jsonl"), st);
+    ck_runs("train --resume=%s --steps=4 --metrics=%s", st, in_scratch("c.jsonl"));
+    ck_runs("report --require-identical %s %s %s", in_scratch("a.jsonl"), in_scratch("b.jsonl"), in_scratch("c.jsonl"));
+    ck_runs("sample --resume=%s --length=9", st);
+    ck_refuses(2, "--tie-embeddings=false does not agree", "eval --resume=%s --data=%s --tie-embeddings=false", st,
+               text);
+}
+END_TEST
+
+/* A file that has a head's bias, and no weight, tells. */
+START_TEST(a_file_of_weights_tells) {
+    const char *text = make_text("text", 4096), *st = in_scratch("st");
+    ck_runs("train --tie-embeddings --model=gru --data=%s " SMALL "--steps=1 --save=%s", text, st);
+    ck_runs("eval --init=%s/step-00000001/model.safetensors --seq-len=60 --data=%s", st, text);
+    ck_refuses(2, "--tie-embeddings=false does not agree",
+               "eval --init=%s/step-00000001/model.safetensors --seq-len=60 --data=%s --tie-embeddings=false", st,
+               text);
+}
+END_TEST
+
+START_TEST(what_cannot_be_tied_is_refused) {
+    ck_refuses(2, "--embed=4 is not --hidden=8", "plan --tie-embeddings --embed=4 --hidden=8");
+    ck_refuses(2, "--tie-embeddings has no effect with --model=gpt2", "plan --tie-embeddings --model=gpt2");
+    ck_refuses(2, "--tie-embeddings has no effect with --task=copy", "plan --tie-embeddings --task=copy");
+    ck_refuses(2, "leave one of them out", "train --tie-embeddings --init-head=new --init=a.safetensors");
+}
+END_TEST
+
+int main(void) {
+    TCase *tests = tcase_create("tied");
+    tcase_add_test(tests, both_names_may_be_there);
+    tcase_add_test(tests, either_name_will_do);
+    tcase_add_test(tests, every_plan_has_the_same_bits);
+    tcase_add_test(tests, a_file_of_weights_tells);
+    tcase_add_test(tests, what_cannot_be_tied_is_refused);
+    return run_suite("tied", tests);
+}

@@ -1,0 +1,103 @@
+/* tokenizer.c: see tokenizer.h. Reading a file of one is tokenizer_json.c's. */
+#include "train/data/tokenizer_tables.h"
+
+#include "memory/host.h"
+#include "train/data/words.h"
+
+#include <string.h>
+
+void rm_tokenizer_free(rm_tokenizer *t) {
+    if (!t) return;
+    rm_bpe_free(&t->bpe);
+    rm_free(t->piece);
+    rm_free(t->bytes);
+    rm_free(t->added);
+    rm_free(t);
+}
+
+int64_t rm_tokenizer_vocabulary(const rm_tokenizer *t) { return t->vocabulary; }
+
+remat_status rm_tokenizer_fit(const rm_tokenizer *t, const char *name, int64_t said, int64_t *vocabulary) {
+    REQUIRE(!said || said >= t->vocabulary, INVALID,
+            "--vocab=%lld is less than the %lld tokens of %s: leave --vocab out, or name the tokenizer of this model",
+            (long long)said, (long long)t->vocabulary, name);
+    *vocabulary = said ? said : t->vocabulary;
+    return REMAT_OK;
+}
+
+const uint8_t *rm_tokenizer_decode(const rm_tokenizer *t, int64_t id, size_t *length) {
+    bool there = id >= 0 && id < t->vocabulary && t->piece[id].at >= 0;
+    *length = there ? (size_t)t->piece[id].length : 0;
+    return t->bytes + (there ? t->piece[id].at : 0);
+}
+
+/* ---- Encoding --------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const rm_tokenizer *tokenizer;
+    rm_tokens *tokens;
+    rm_bpe_room room;
+} encoder;
+
+static remat_status encode_words(encoder *e, const uint8_t *text, size_t size) {
+    for (size_t at = 0, length; at < size; at += length) {
+        length = rm_word_length(text + at, size - at);
+        TRY(rm_bpe_encode(&e->tokenizer->bpe, text + at, length, &e->room, e->tokens));
+    }
+    return REMAT_OK;
+}
+
+static remat_status encode_behind_space(encoder *e, const uint8_t *text, size_t size) {
+    uint8_t *copy = rm_malloc(size + 1);
+    REQUIRE(copy, MEMORY, "no memory to put a space in front of %zu bytes", size);
+    copy[0] = ' ';
+    memcpy(copy + 1, text, size);
+    remat_status status = encode_words(e, copy, size + 1);
+    rm_free(copy);
+    return status;
+}
+
+static remat_status encode_plain(encoder *e, const uint8_t *text, size_t size) {
+    bool space = e->tokenizer->space_first && size && *text != ' ';
+    return (space ? encode_behind_space : encode_words)(e, text, size);
+}
+
+/* The longest of the added tokens, late or not, that text[0..size) begins with; NULL: none. */
+static const rm_added_token *added_token(const rm_tokenizer *t, bool late, const uint8_t *text, size_t size) {
+    if (!t->begins_added[*text]) return NULL;
+    for (int64_t i = 0; i < t->n_added; i++) {
+        const rm_piece *piece = &t->piece[t->added[i].id];
+        bool fits = t->added[i].late == late && (size_t)piece->length <= size;
+        if (fits && !memcmp(text, t->bytes + piece->at, (size_t)piece->length)) return &t->added[i];
+    }
+    return NULL;
+}
+
+static remat_status encode_between(encoder *e, bool late, const uint8_t *text, size_t size);
+
+/* What lies between two added tokens: once more for the late ones, then as words. */
+static remat_status encode_part(encoder *e, bool late, const uint8_t *text, size_t size) {
+    return late ? encode_plain(e, text, size) : encode_between(e, true, text, size);
+}
+
+static remat_status encode_between(encoder *e, bool late, const uint8_t *text, size_t size) {
+    size_t begin = 0, at = 0;
+    while (at < size) {
+        const rm_added_token *added = added_token(e->tokenizer, late, text + at, size - at);
+        if (!added) {
+            at++;
+            continue;
+        }
+        TRY(encode_part(e, late, text + begin, at - begin));
+        TRY(rm_tokens_add(e->tokens, added->id));
+        begin = at += (size_t)e->tokenizer->piece[added->id].length;
+    }
+    return encode_part(e, late, text + begin, size - begin);
+}
+
+remat_status rm_tokenizer_encode(const rm_tokenizer *t, const uint8_t *text, size_t size, rm_tokens *tokens) {
+    encoder e = {.tokenizer = t, .tokens = tokens};
+    remat_status status = encode_between(&e, false, text, size);
+    rm_bpe_room_free(&e.room);
+    return status;
+}

@@ -1,0 +1,315 @@
+/* tokenizer_json.c: from a tokenizer.json to tables; what asks for more than they can do is refused by name. See tokenizer.h. */
+#include "train/data/tokenizer_tables.h"
+
+#include "memory/host.h"
+#include "train/data/unicode.h"
+#include "train/file.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_TOKENS = 1 << 20, LONGEST_TOKEN = 4096 };
+
+typedef struct {
+    const char *name; /* of the file */
+    const json_t *root, *model, *vocab;
+    rm_tokenizer *out;
+} reader;
+
+/* ---- What is not here --------------------------------------------------------------------------------------------- */
+
+static bool is_off(const json_t *value) {
+    return !value || json_is_null(value) || json_is_false(value) ||
+           (json_is_string(value) && !json_string_length(value)) ||
+           (json_is_number(value) && json_number_value(value) == 0);
+}
+
+static remat_status must_be_off(const reader *r, const json_t *object, const char *const *keys) {
+    for (; *keys; keys++)
+        REQUIRE(is_off(json_object_get(object, *keys)), INVALID,
+                "%s has a `%s`, which is not read here: encode with its own library, and give the tokens as .npy with "
+                "--vocab=N",
+                r->name, *keys);
+    return REMAT_OK;
+}
+
+/* NULL, or of the type that byte-level BPE has. */
+static remat_status must_be_byte_level(const reader *r, const char *key) {
+    const json_t *part = json_object_get(r->root, key);
+    const char *type = json_string_value(json_object_get(part, "type"));
+    REQUIRE(!part || json_is_null(part) || (type && !strcmp(type, "ByteLevel")), INVALID,
+            "%s has a `%s` of type %.40s, and only ByteLevel is read here: encode with its own library, and give the "
+            "tokens as .npy with --vocab=N",
+            r->name, key, type ? type : "?");
+    return REMAT_OK;
+}
+
+/* A template may put tokens before and behind a text; one of the text alone puts none. */
+static bool is_text_alone(const json_t *post_processor) {
+    const json_t *type = json_object_get(post_processor, "type"), *single = json_object_get(post_processor, "single");
+    return json_is_string(type) && !strcmp(json_string_value(type), "TemplateProcessing") &&
+           json_array_size(single) == 1 && json_object_get(json_array_get(single, 0), "Sequence");
+}
+
+static remat_status check_pre_tokenizer(reader *r) {
+    const json_t *part = json_object_get(r->root, "pre_tokenizer"), *regex = json_object_get(part, "use_regex");
+    TRY(must_be_byte_level(r, "pre_tokenizer"));
+    REQUIRE(json_is_object(part) && (!regex || json_is_true(regex)), INVALID,
+            "%s has no pre-tokenizer that cuts words: only ByteLevel with use_regex, GPT-2's, is read here", r->name);
+    r->out->space_first = json_is_true(json_object_get(part, "add_prefix_space"));
+    return REMAT_OK;
+}
+
+static remat_status check_parts(reader *r) {
+    static const char *const off[] = {"normalizer", "truncation", "padding", NULL};
+    static const char *const off_in_model[] = {
+        "dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges", NULL};
+    const char *type = json_string_value(json_object_get(r->model, "type"));
+    REQUIRE(json_is_object(r->model), INVALID, "%s has no model: it is not a tokenizer.json", r->name);
+    REQUIRE(!type || !strcmp(type, "BPE"), INVALID, "%s has a model of type %.40s, and only BPE is read here", r->name,
+            type);
+    TRY(must_be_off(r, r->root, off));
+    TRY(must_be_off(r, r->model, off_in_model));
+    if (!is_text_alone(json_object_get(r->root, "post_processor"))) TRY(must_be_byte_level(r, "post_processor"));
+    TRY(must_be_byte_level(r, "decoder"));
+    return check_pre_tokenizer(r);
+}
+
+/* ---- Bytes as characters ------------------------------------------------------------------------------------------ */
+
+/* ByteLevel writes each byte as a character that can be seen: itself where it is one, else the next from U+0100 on. */
+static bool shows_itself(int byte) {
+    return (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xFF && byte != 0xAD);
+}
+
+typedef struct {
+    uint16_t character[256]; /* of a byte */
+    int16_t byte[324];       /* of a character; -1: of none */
+} byte_alphabet;
+
+static byte_alphabet make_alphabet(void) {
+    byte_alphabet a;
+    uint16_t next = 0x100;
+    memset(a.byte, 0xFF, sizeof a.byte);
+    for (int b = 0; b < 256; b++) {
+        a.character[b] = shows_itself(b) ? (uint16_t)b : next++;
+        a.byte[a.character[b]] = (int16_t)b;
+    }
+    return a;
+}
+
+/* The bytes that a token of the vocabulary stands for: of one with other characters (<|a b|>), its own. */
+static int64_t bytes_of(const byte_alphabet *a, const char *token, size_t size, uint8_t *out) {
+    const uint8_t *at = (const uint8_t *)token, *end = at + size;
+    int64_t n = 0;
+    for (size_t length; at < end; at += length) {
+        uint32_t code = rm_utf8_first(at, (size_t)(end - at), &length);
+        if (code >= 324 || a->byte[code] < 0) {
+            memcpy(out, token, size);
+            return (int64_t)size;
+        }
+        out[n++] = (uint8_t)a->byte[code];
+    }
+    return n;
+}
+
+/* ---- The vocabulary ----------------------------------------------------------------------------------------------- */
+
+static remat_status check_id(const reader *r, const json_t *id, const char *token) {
+    REQUIRE(json_is_integer(id) && json_integer_value(id) >= 0 && json_integer_value(id) < MOST_TOKENS, IO,
+            "%s: the token '%.40s' has no number from 0 to %d: save it again", r->name, token, MOST_TOKENS - 1);
+    if (json_integer_value(id) >= r->out->vocabulary) r->out->vocabulary = json_integer_value(id) + 1;
+    return REMAT_OK;
+}
+
+static const json_t *added_tokens(const reader *r) { return json_object_get(r->root, "added_tokens"); }
+
+static const char *content_of(const json_t *added) { return json_string_value(json_object_get(added, "content")); }
+
+/* How many numbers there are, and bytes of all tokens at most. */
+static remat_status measure(reader *r, size_t *bytes) {
+    const char *token;
+    json_t *id;
+    *bytes = 1;
+    json_object_foreach((json_t *)r->vocab, token, id) {
+        TRY(check_id(r, id, token));
+        *bytes += strlen(token);
+    }
+    for (size_t i = 0; i < json_array_size(added_tokens(r)); i++) {
+        const json_t *added = json_array_get(added_tokens(r), i);
+        const char *content = content_of(added);
+        REQUIRE(content && *content, IO, "%s has an added token without a text: save it again", r->name);
+        TRY(check_id(r, json_object_get(added, "id"), content));
+        *bytes += strlen(content);
+    }
+    REQUIRE(json_object_size(r->vocab) > 0, IO, "%s has an empty vocabulary: save it again", r->name);
+    return REMAT_OK;
+}
+
+static remat_status make_room(reader *r) {
+    size_t bytes, added = json_array_size(added_tokens(r));
+    rm_tokenizer *t = r->out;
+    TRY(measure(r, &bytes));
+    t->piece = rm_malloc((size_t)t->vocabulary * sizeof *t->piece);
+    t->bytes = rm_malloc(bytes);
+    t->added = rm_malloc(added * sizeof *t->added);
+    REQUIRE(t->piece && t->bytes && t->added, MEMORY, "no memory for %lld tokens", (long long)t->vocabulary);
+    for (int64_t i = 0; i < t->vocabulary; i++) t->piece[i] = (rm_piece){.at = -1};
+    return REMAT_OK;
+}
+
+/* Of a byte, the token that is it alone. */
+static void find_bytes(reader *r, const byte_alphabet *a) {
+    for (int b = 0; b < 256; b++) {
+        int c = a->character[b];
+        char text[3] = {(char)c, 0, 0};
+        if (c >= 0x80) text[0] = (char)(0xC0 | c >> 6), text[1] = (char)(0x80 | (c & 0x3F));
+        const json_t *id = json_object_get(r->vocab, text);
+        if (id) r->out->bpe.of_byte[b] = (int32_t)json_integer_value(id);
+    }
+}
+
+static remat_status read_vocabulary(reader *r) {
+    const byte_alphabet alphabet = make_alphabet();
+    rm_tokenizer *t = r->out;
+    const char *token;
+    json_t *id;
+    TRY(make_room(r));
+    json_object_foreach((json_t *)r->vocab, token, id) {
+        rm_piece *piece = &t->piece[json_integer_value(id)];
+        REQUIRE(piece->at < 0, IO, "%s: two tokens have the number %lld: save it again", r->name,
+                (long long)json_integer_value(id));
+        *piece = (rm_piece){t->n_bytes, bytes_of(&alphabet, token, strlen(token), t->bytes + t->n_bytes)};
+        t->n_bytes += piece->length;
+    }
+    find_bytes(r, &alphabet);
+    return REMAT_OK;
+}
+
+/* ---- Added tokens ------------------------------------------------------------------------------------------------- */
+
+static remat_status add_token(reader *r, const json_t *added) {
+    static const char *const off[] = {"single_word", "lstrip", "rstrip", NULL};
+    rm_tokenizer *t = r->out;
+    const char *content = content_of(added);
+    int64_t id = json_integer_value(json_object_get(added, "id"));
+    rm_piece *piece = &t->piece[id];
+    const json_t *known = json_object_get(r->vocab, content);
+    size_t length = strlen(content);
+    TRY(must_be_off(r, added, off));
+    REQUIRE(known ? json_integer_value(known) == id : piece->at < 0, IO,
+            "%s: the added token '%.40s' has the number %lld, and the vocabulary says otherwise: save it again",
+            r->name, content, (long long)id);
+    if (!known) {
+        *piece = (rm_piece){t->n_bytes, (int64_t)length};
+        memcpy(t->bytes + t->n_bytes, content, length);
+        t->n_bytes += piece->length;
+    }
+    REQUIRE((size_t)piece->length == length && !memcmp(t->bytes + piece->at, content, length), INVALID,
+            "%s: the added token '%.40s' is also what the vocabulary calls other bytes: give it another text", r->name,
+            content);
+    int64_t at = t->n_added++;
+    for (; at && t->piece[t->added[at - 1].id].length < piece->length; at--) t->added[at] = t->added[at - 1];
+    t->begins_added[(uint8_t)*content] = true;
+    t->added[at] = (rm_added_token){(int32_t)id, json_is_true(json_object_get(added, "normalized"))};
+    return REMAT_OK;
+}
+
+static remat_status read_added_tokens(reader *r) {
+    for (size_t i = 0; i < json_array_size(added_tokens(r)); i++) TRY(add_token(r, json_array_get(added_tokens(r), i)));
+    return REMAT_OK;
+}
+
+/* ---- Merges ------------------------------------------------------------------------------------------------------- */
+
+/* The two of a merge, and what they become. */
+typedef struct {
+    char part[3][LONGEST_TOKEN];
+} merge_text;
+
+static bool join(const char *left, size_t left_length, const char *right, merge_text *out) {
+    size_t right_length = strlen(right);
+    if (left_length + right_length >= LONGEST_TOKEN) return false;
+    snprintf(out->part[0], LONGEST_TOKEN, "%.*s", (int)left_length, left);
+    snprintf(out->part[1], LONGEST_TOKEN, "%s", right);
+    memcpy(out->part[2], left, left_length);
+    memcpy(out->part[2] + left_length, right, right_length + 1);
+    return true;
+}
+
+/* "Ġ t", or ["Ġ", "t"]. False: it is neither, or too long. */
+static bool read_pair(const json_t *merge, merge_text *out) {
+    if (json_is_string(merge)) {
+        const char *text = json_string_value(merge), *space = strchr(text, ' ');
+        return space && !strchr(space + 1, ' ') && join(text, (size_t)(space - text), space + 1, out);
+    }
+    const char *left = json_string_value(json_array_get(merge, 0)),
+               *right = json_string_value(json_array_get(merge, 1));
+    return left && right && json_array_size(merge) == 2 && join(left, strlen(left), right, out);
+}
+
+static remat_status read_merge(reader *r, const json_t *merge, int32_t rank) {
+    merge_text text;
+    int32_t id[3];
+    REQUIRE(read_pair(merge, &text), IO, "%s: merge %d is not two tokens of together less than %d bytes: save it again",
+            r->name, rank, LONGEST_TOKEN);
+    for (int i = 0; i < 3; i++) {
+        const json_t *value = json_object_get(r->vocab, text.part[i]);
+        REQUIRE(value, IO, "%s: merge %d needs the token '%.40s', which the vocabulary lacks: save it again", r->name,
+                rank, text.part[i]);
+        id[i] = (int32_t)json_integer_value(value);
+    }
+    rm_bpe_add(&r->out->bpe, (rm_bpe_merge){.left = id[0], .right = id[1], .rank = rank, .merged = id[2]});
+    return REMAT_OK;
+}
+
+static remat_status read_merges(reader *r, const json_t *merges) {
+    size_t count = json_array_size(merges);
+    for (size_t i = 0; i < count; i++) TRY(read_merge(r, json_array_get(merges, i), (int32_t)i));
+    return REMAT_OK;
+}
+
+/* ---- The file ----------------------------------------------------------------------------------------------------- */
+
+static remat_status read_tables(reader *r) {
+    r->model = json_object_get(r->root, "model");
+    r->vocab = json_object_get(r->model, "vocab");
+    const json_t *merges = json_object_get(r->model, "merges");
+    TRY(check_parts(r));
+    REQUIRE(json_is_object(r->vocab) && json_is_array(merges) && json_array_size(merges) < MOST_TOKENS, IO,
+            "%s has no vocabulary, or no list of merges: save it again", r->name);
+    for (size_t i = 0; i < json_array_size(added_tokens(r)); i++)
+        REQUIRE(json_is_object(json_array_get(added_tokens(r), i)), IO, "%s: added token %zu is none: save it again",
+                r->name, i);
+    TRY(rm_bpe_create((int64_t)json_array_size(merges), &r->out->bpe));
+    TRY(read_vocabulary(r));
+    TRY(read_merges(r, merges));
+    return read_added_tokens(r);
+}
+
+remat_status rm_tokenizer_parse(const char *text, size_t size, const char *name, rm_tokenizer **out) {
+    json_error_t error;
+    *out = NULL;
+    json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
+    REQUIRE(root, IO, "%s is not JSON, in line %d: %s: save it again", name, error.line, error.text);
+    rm_tokenizer *t = rm_calloc(1, sizeof *t);
+    reader r = {.name = name, .root = root, .out = t};
+    remat_status status = t ? read_tables(&r) : rm_fail(REMAT_MEMORY, "no memory for the tokenizer %s", name);
+    json_decref(root);
+    if (status)
+        rm_tokenizer_free(t);
+    else
+        *out = t;
+    return status;
+}
+
+remat_status rm_tokenizer_read(const char *path, rm_tokenizer **out) {
+    uint8_t *text;
+    size_t size;
+    *out = NULL;
+    TRY(rm_file_read(path, RM_TOKENIZER_FILE_BYTES, &text, &size));
+    remat_status status = rm_tokenizer_parse((const char *)text, size, path, out);
+    rm_free(text);
+    return status;
+}
