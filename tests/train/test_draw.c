@@ -63,6 +63,26 @@ START_TEST(classes_that_are_equally_likely) {
 }
 END_TEST
 
+/* Tokens are more than bytes are. */
+START_TEST(of_many_classes_the_likeliest_are_kept) {
+    enum { MANY = 5000, KEPT = 300 };
+    static float logit[MANY];
+    rm_draw_room room;
+    int least = MANY, most = 0;
+    ck_ok(rm_draw_room_create(MANY, &room));
+    for (int i = 0; i < MANY; i++) logit[i] = (float)(i * 7 % MANY) * 1e-3f;
+    for (int i = 0; i < DRAWS; i++) {
+        int rank = rm_draw(logit, &(rm_draw_rule){1, KEPT, 1}, (i + 0.5) / DRAWS, &room) * 7 % MANY;
+        least = rank < least ? rank : least;
+        most = rank > most ? rank : most;
+    }
+    ck_assert_int_ge(least, MANY - KEPT);
+    ck_assert_int_lt(least, MANY - KEPT + 10);
+    ck_assert_int_ge(most, MANY - 10);
+    rm_draw_room_free(&room);
+}
+END_TEST
+
 START_TEST(logits_that_are_not_numbers_draw_something) {
     float logit[CLASSES] = {NAN, NAN, NAN, NAN};
     rm_draw_room room;
@@ -77,6 +97,7 @@ int main(void) {
     TCase *tests = tcase_create("draw");
     tcase_add_loop_test(tests, shares_are_those_of_what_is_kept, 0, sizeof cases / sizeof *cases);
     tcase_add_test(tests, classes_that_are_equally_likely);
+    tcase_add_test(tests, of_many_classes_the_likeliest_are_kept);
     tcase_add_test(tests, logits_that_are_not_numbers_draw_something);
     return run_suite("draw", tests);
 }

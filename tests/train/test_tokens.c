@@ -62,6 +62,9 @@ START_TEST(a_text_is_cut_into_tokens) {
     ck_assert_uint_eq(d->target_bytes, bytes);
     ck_assert_uint_eq(d->held_bytes, (T + 1) * 8 + 4 * TOKENS + d->tokenizer_bytes);
     rm_dataset_close(d);
+    d = open_ok((rm_data_source){.data = TEXT, .timesteps = T, .tokenizer = TOKENIZER, .held_out = true});
+    ck_assert(!d->tokenizer && d->held_bytes == (T + 1) * 8 + 4 * TOKENS);
+    rm_dataset_close(d);
     rm_tokenizer_free(t);
     golden_close(g);
 }

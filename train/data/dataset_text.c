@@ -147,6 +147,11 @@ static remat_status read_tokenizer(text_data *data, const rm_data_source *source
     size_t size;
     TRY(rm_file_read(source->tokenizer, RM_TOKENIZER_FILE_BYTES, &data->json, &size));
     TRY(rm_tokenizer_parse((const char *)data->json, size, source->tokenizer, &data->tokenizer));
+    if (source->held_out) { /* whose samples no training state is of */
+        rm_free(data->json);
+        data->json = NULL;
+        size = 0;
+    }
     data->base.tokenizer = data->json;
     data->base.tokenizer_bytes = size;
     data->base.held_bytes += size;
