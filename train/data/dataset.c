@@ -7,6 +7,21 @@
 #include <math.h>
 #include <string.h>
 
+/* Labels are numbers, in the shape that says what an answer is. */
+static remat_status open_regress(const rm_data_source *source, rm_dataset **out) {
+    const char *eval = source->held_out ? "eval-" : "";
+    REQUIRE(
+        source->data, INVALID,
+        "regress needs --%sdata=FILE (.npy features [N,T,F], or IDX images) and --%slabels=FILE.npy with numbers for "
+        "each sample",
+        eval, eval);
+    REQUIRE(source->labels || source->unlabelled, INVALID,
+            "there are no labels for %s: say --%slabels=FILE.npy, [N] or [N,V], or [N,T,V] with numbers for each "
+            "timestep",
+            source->data, eval);
+    return rm_dataset_open_values(source, out);
+}
+
 static remat_status open_classify(const rm_data_source *source, rm_dataset **out) {
     const char *eval = source->held_out ? "eval-" : "";
     REQUIRE(
@@ -30,9 +45,10 @@ remat_status rm_dataset_open(const char *task, const rm_data_source *source, rm_
         return rm_dataset_open_text(source, out);
     }
     if (!strcmp(task, "classify")) return open_classify(source, out);
+    if (!strcmp(task, "regress")) return open_regress(source, out);
     if (!strcmp(task, "adding")) return rm_dataset_open_adding(source, out);
     if (!strcmp(task, "copy")) return rm_dataset_open_copy(source, out);
-    FAIL(INVALID, "there is no task '%s': lm, classify, adding, copy", task);
+    FAIL(INVALID, "there is no task '%s': lm, classify, regress, adding, copy", task);
 }
 
 void rm_dataset_close(rm_dataset *dataset) {

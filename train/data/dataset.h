@@ -3,6 +3,7 @@
  *
  *     text      lm        any file, or tokens in one: (T,B) and the next ones (T,B)
  *     arrays    classify  .npy (N,T,F), or IDX images as sequences of pixels: reals (T,B,F), labels (B)
+ *     arrays    regress   the same, with reals for labels: (B,V) of whole samples, (T,B,V) at every timestep
  *     pictures  classify  for models of pictures: whole ones, from an album (album.h): reals (B,C,H,W), labels (B)
  *     adding    adding    generated: reals (T,B,2), a real target (B,1)
  *     copy      copy      generated: tokens (T,B) and classes (T,B)
@@ -17,12 +18,19 @@ typedef struct {
     int64_t timesteps;  /* T */
     int64_t vocabulary; /* > 0: inputs are tokens 0..vocabulary-1, int32 (T,B) */
     int64_t features;   /* otherwise: inputs are reals, float (T,B,features) */
-    int64_t classes;    /* > 0: targets are classes, int32; 0: one real, float */
-    bool every_step;    /* targets (T,B); otherwise (B) of classes, (B,1) of reals */
+    int64_t classes;    /* > 0: targets are classes, int32; 0: reals, float */
+    bool every_step;    /* targets (T,B) of classes, (T,B,values) of reals; otherwise (B), (B,values) */
     /* channels > 0: inputs are pictures, float (B,channels,height,width); T is 1 then, and features their product. */
     int64_t channels, height, width;
     uint32_t class_names; /* a checksum of them, in order; 0: they have none */
+    int64_t values;       /* of reals: so many make an answer */
 } rm_data_shape;
+
+/* Of an answer: what a model makes for it, a logit for each class or the values; and what a target has, a class or the values. */
+static inline int64_t rm_data_outputs(const rm_data_shape *shape) {
+    return shape->classes ? shape->classes : shape->values;
+}
+static inline int64_t rm_data_targets(const rm_data_shape *shape) { return shape->classes ? 1 : shape->values; }
 
 typedef struct rm_dataset rm_dataset;
 struct rm_dataset {
@@ -54,11 +62,13 @@ typedef struct {
     const char *normalize, *augment; /* as in framing.h; NULL: not at all */
     int64_t threads;                 /* that may call `fill` at a time; 0: 1 */
     bool skip_broken;                /* files that are none are left out, not refused */
+    int64_t values;                  /* of regress: numbers of an answer; 0: as the labels have */
+    bool every_step;                 /* ... each timestep has one; false with values 0: as the labels have */
 } rm_data_source;
 
 #define RM_UNPACKED_BYTES ((uint64_t)1 << 30)
 
-/* task: "lm", "classify", "adding", "copy". INVALID: the flags do not fit; IO: the file does not. */
+/* task: "lm", "classify", "regress", "adding", "copy". INVALID: the flags do not fit; IO: the file does not. */
 remat_status rm_dataset_open(const char *task, const rm_data_source *source, rm_dataset **out);
 void rm_dataset_close(rm_dataset *dataset); /* NULL allowed */
 
@@ -76,6 +86,7 @@ rm_data_shape rm_picture_shape(int64_t channels, int64_t height, int64_t width, 
 
 remat_status rm_dataset_open_text(const rm_data_source *source, rm_dataset **out);
 remat_status rm_dataset_open_arrays(const rm_data_source *source, rm_dataset **out);
+remat_status rm_dataset_open_values(const rm_data_source *source, rm_dataset **out); /* regress */
 remat_status rm_dataset_open_pictures(const rm_data_source *source, rm_dataset **out);
 remat_status rm_dataset_open_adding(const rm_data_source *source, rm_dataset **out);
 remat_status rm_dataset_open_copy(const rm_data_source *source, rm_dataset **out);

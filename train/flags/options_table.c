@@ -56,13 +56,16 @@ const rm_option rm_option_table[] = {
     ONE("stem", stem, MODEL, RM_OF_MODEL, "imagenet", "imagenet|cifar", "resnet: 7x7 with stride 2 and max_pool first; or, for small pictures, 3x3 with stride 1"),
     YES("sync-batchnorm", sync_batchnorm, FIT, RM_OF_RUN, "resnet: batch norm's statistics are of all ranks' samples, PyTorch's SyncBatchNorm"),
 
-    ONE("task", task, MODEL, RM_OF_MODEL, "lm", "lm|classify|adding|copy",
-        "lm: next byte of a text; classify: images or .npy, and what a model of pictures is for; adding, copy: generated long-memory problems"),
-    IN("data", data, RUN, RM_REMEMBERED, "FILE", "lm: any text; classify: IDX images or .npy [N,T,F]; .gz too;\n"
+    ONE("task", task, MODEL, RM_OF_MODEL, "lm", "lm|classify|regress|adding|copy",
+        "lm: next byte of a text; classify: images or .npy, and what a model of pictures is for; regress: .npy to numbers; adding, copy: generated long-memory problems"),
+    IN("data", data, RUN, RM_REMEMBERED, "FILE", "lm: any text; classify, regress: IDX images or .npy [N,T,F]; .gz too;\n"
         "                                 pictures: IDX, .npy [N,C,H,W], [N,H,W,C], [N,H,W], CIFAR-10's .bin, or a folder by class"),
     INT("vocab", vocab, MODEL, RM_OF_MODEL, "0", 0, 1e9, "lm: --data holds tokens below N: .npy [tokens], or numbers of two bytes each,\n"
         "                                 four beyond 65536, lowest first; 0: a text, whose bytes are tokens"),
-    IN("labels", labels, FIT | RM_EVAL, RM_REMEMBERED, "FILE", "classify: IDX or .npy labels [N]"),
+    IN("labels", labels, FIT | RM_EVAL, RM_REMEMBERED, "FILE", "classify: IDX or .npy labels [N]; regress: numbers [N], [N,V] or, for each timestep, [N,T,V]"),
+    ONE("loss", loss, RUN, RM_OF_RUN, "mse", "mse|mae|huber", "of numbers: squared, absolute (PyTorch's l1_loss), or Huber's with delta 1"),
+    INT("values", values, MODEL, RM_OF_MODEL, "0", 0, 1e6, "regress: numbers of an answer; 0: as the labels have"),
+    YES("every-step", every_step, MODEL, RM_OF_MODEL, "regress: an answer at each timestep, which labels [N,T,V] say themselves; of [N,T] one number"),
     IN("eval-data", eval_data, FIT, RM_REMEMBERED, "FILE", "data for --eval-every"),
     IN("eval-labels", eval_labels, FIT, RM_REMEMBERED, "FILE", "their labels"),
     YES("rows", rows, RUN, RM_OF_MODEL, "classify: IDX images row by row, MNIST's in 28 timesteps of 28 features, not in 784 of one"),
@@ -72,7 +75,7 @@ const rm_option rm_option_table[] = {
     DEF("augment", augment, FIT, RM_OF_RUN, "none", "LIST", "pictures to train on: crop:PIXELS (of padding), flip, resized-crop; between commas"),
     INT("loader-threads", loader_threads, RUN, RM_REMEMBERED, "0", 0, 1024, "pictures: threads that make the next batch ready while one is computed"),
     YES("skip-broken", skip_broken, RUN, RM_OF_RUN, "a folder of pictures: leave out files that cannot be read, all looked at first; else they are refused"),
-    INT("seq-len", seq_len, RUN, RM_OF_RUN, "0", 0, 1e9, "timesteps of a sample; 0: lm 1000, adding 400, copy 120, classify all"),
+    INT("seq-len", seq_len, RUN, RM_OF_RUN, "0", 0, 1e9, "timesteps of a sample; 0: lm 1000, adding 400, copy 120, classify and regress all"),
     INT("batch", batch, RUN, RM_OF_RUN, "16", 1, 1e6, "samples of a step"),
     INT("samples", samples, RUN, RM_OF_RUN, "10000", 1, 1e8, "adding, copy: how many are generated"),
     INT("seed", seed, RUN | RM_SAMPLE, RM_OF_RUN, "0", 0, 9e15, "of parameters, dropout, order and generated data"),
@@ -230,7 +233,8 @@ static const struct {
     rm_command command;
     const char *name, *arguments, *doc;
 } commands[] = {
-    {RM_TRAIN, "train", "", "Trains a network, recurrent or for pictures, inside a plan that is checked before the first step."},
+    {RM_TRAIN, "train", "",
+     "Trains a network, recurrent or for pictures, inside a plan that is checked before the first step."},
     {RM_PLAN, "plan", "", "Prints the plan that `remat train` with the same flags would run, and runs nothing."},
     {RM_EVAL, "eval", "", "The exact mean loss over a data set, each sample once."},
     {RM_PREDICT, "predict", "",

@@ -12,7 +12,8 @@
 static bool has_accuracy(const rm_data_shape *shape) { return shape->classes && !shape->every_step; }
 
 static int64_t outputs_of(const rm_data_shape *shape) {
-    return shape->every_step ? 0 : shape->classes ? shape->classes : 1;
+    if (shape->every_step) return shape->classes ? 0 : shape->timesteps * shape->values;
+    return rm_data_outputs(shape);
 }
 
 static remat_status create_part(const rm_options *options, const rm_model_spec *spec, rm_dataset *dataset,
@@ -44,7 +45,7 @@ remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec 
     if (!batch) batch = options->batch;
     int64_t full = batch < dataset->count ? batch : dataset->count, rest = dataset->count % full;
     if (out->width) {
-        out->outputs = rm_calloc((size_t)full * (size_t)out->width, sizeof(float));
+        out->outputs = rm_calloc((size_t)(full + dataset->shape.every_step) * (size_t)out->width, sizeof(float));
         REQUIRE(out->outputs, MEMORY, "no memory for the outputs of %lld samples", (long long)full);
     }
     TRY(create_part(options, spec, dataset, full, plan_only, &out->full));
@@ -100,7 +101,8 @@ static uint64_t part_bytes(const rm_eval_part *part) {
 }
 
 uint64_t rm_evaluator_bytes(const rm_evaluator *e) {
-    uint64_t outputs = 4 * (uint64_t)e->full.batch.batch * (uint64_t)e->width;
+    uint64_t rows = (uint64_t)(e->full.batch.batch + (e->dataset && e->dataset->shape.every_step));
+    uint64_t outputs = 4 * rows * (uint64_t)e->width;
     return part_bytes(&e->full) + part_bytes(&e->rest) + outputs + (e->dataset ? e->dataset->held_bytes : 0);
 }
 
@@ -122,11 +124,23 @@ static void count(rm_evaluator *e, const int32_t *target, int64_t n, right *sum)
     if (e->confusion) confuse(e, target, n);
 }
 
+/* From (T,B,V), as sessions have them, to a row for each sample. */
+static remat_status sink_sequences(rm_evaluator *e, int64_t B) {
+    int64_t T = e->dataset->shape.timesteps, V = e->dataset->shape.values;
+    float *row = e->outputs + B * e->width;
+    for (int64_t b = 0; b < B; b++) {
+        for (int64_t t = 0; t < T; t++) memcpy(row + t * V, e->outputs + (t * B + b) * V, (size_t)V * sizeof *row);
+        TRY(e->sink(e->sink_context, row, 1));
+    }
+    return REMAT_OK;
+}
+
 static remat_status take_outputs(rm_evaluator *e, rm_eval_part *part, right *sum) {
     int64_t B = part->batch.batch;
     TRY(remat_read(part->session, REMAT_OUTPUT, 0, e->outputs, (uint64_t)(B * e->width) * sizeof(float)));
     if (has_accuracy(&e->dataset->shape)) count(e, part->batch.target, B, sum);
-    return e->sink ? e->sink(e->sink_context, e->outputs, B) : REMAT_OK;
+    if (!e->sink) return REMAT_OK;
+    return e->dataset->shape.every_step ? sink_sequences(e, B) : e->sink(e->sink_context, e->outputs, B);
 }
 
 /* ---- A run, shared out ------------------------------------------------------------------------------------------ */

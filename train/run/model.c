@@ -90,14 +90,22 @@ static remat_value input(remat_graph *g, const rm_data_shape *data, int64_t time
 }
 
 static remat_value target(remat_graph *g, const rm_data_shape *data, int64_t timesteps, int64_t batch) {
-    int64_t sequence[] = {timesteps, batch}, whole[] = {batch, 1};
+    int64_t sequence[] = {timesteps, batch, data->values}, whole[] = {batch, data->values};
+    if (data->every_step && !data->classes) return remat_input(g, "target", REMAT_F32, REMAT_SEQUENCE, 3, sequence);
     if (data->every_step) return remat_input(g, "target", REMAT_I32, REMAT_SEQUENCE, 2, sequence);
     return data->classes ? remat_input(g, "target", REMAT_I32, REMAT_WHOLE, 1, whole)
                          : remat_input(g, "target", REMAT_F32, REMAT_WHOLE, 2, whole);
 }
 
+/* Huber's delta is PyTorch's default. */
+static remat_value loss_of_reals(remat_graph *g, const char *name, remat_value x, remat_value target) {
+    if (name && !strcmp(name, "mae")) return remat_mae(g, x, target);
+    if (name && !strcmp(name, "huber")) return remat_huber(g, x, target, 1);
+    return remat_mse(g, x, target);
+}
+
 static remat_value loss(remat_graph *g, const rm_model_spec *spec, remat_value logits, remat_value target) {
-    if (!spec->data.classes) return remat_mse(g, logits, target);
+    if (!spec->data.classes) return loss_of_reals(g, spec->loss, logits, target);
     if (spec->label_smoothing == 0) return remat_softmax_cross_entropy(g, logits, target);
     return remat_softmax_cross_entropy_smoothed(g, logits, target, spec->label_smoothing);
 }

@@ -23,6 +23,7 @@ typedef struct {
     bool bidirectional;       /* each layer reads what both directions of the one below have made */
     double dropout, label_smoothing;
     rm_data_shape data; /* decides the embedding, the head's width and the loss */
+    const char *loss;   /* of reals: "mse", "mae" or "huber"; NULL: mse */
     int64_t window;     /* timesteps of one call; 0: all of data's */
     bool small_stem;    /* of a resnet: --stem=cifar */
     bool sync_batchnorm;
