@@ -41,17 +41,18 @@ static remat_status count_right(rm_trainer *t) {
     int64_t K = t->model.classes, B = batch->batch;
     if (!t->logits) return REMAT_OK;
     TRY(remat_read(t->session, REMAT_OUTPUT, 0, t->logits, (uint64_t)(B * K) * sizeof *t->logits));
-    t->n_right += (double)rm_count_right(t->logits, batch->target, B, K, 1);
+    t->counted[0] += (double)rm_count_right(t->logits, batch->target, B, K, 1);
+    t->counted[1] += (double)rm_count_targets(batch->target, B);
     return REMAT_OK;
 }
 
-/* Of the samples of an update, on all ranks; -1: there is no such thing. */
+/* Of the samples of an update, on all ranks; -1: there is no such thing, or none of them counts. */
 static remat_status find_accuracy(rm_trainer *t, double *accuracy) {
     const remat_ranks *ranks = rm_ranks_table(&t->ranks);
     *accuracy = -1;
     if (!t->model.classes || !computes(t)) return REMAT_OK;
-    if (ranks) TRY(ranks->sum(ranks->context, &t->n_right, 1));
-    *accuracy = t->n_right / (double)t->loader.global;
+    if (ranks) TRY(ranks->sum(ranks->context, t->counted, 2));
+    if (t->counted[1] > 0) *accuracy = t->counted[0] / t->counted[1];
     return REMAT_OK;
 }
 
@@ -74,13 +75,18 @@ static remat_status next_batch(rm_trainer *t) {
     return t->loader.begins ? begin_sequence(t) : REMAT_OK;
 }
 
+static remat_status write_class_weights(const rm_trainer *t) {
+    return remat_write(t->session, REMAT_INPUT, 2, t->class_weights, (uint64_t)t->model.classes * sizeof(float));
+}
+
 /* One update; *seconds is what the session took. */
 static remat_status update(rm_trainer *t, remat_step_result *result, double *seconds) {
     int64_t windows = rm_setup_windows(t->options), calls = calls_of(t);
-    *seconds = t->n_right = 0;
+    *seconds = t->counted[0] = t->counted[1] = 0;
     for (int64_t k = 0; k < calls; k++) {
         if (k % windows == 0) TRY(next_batch(t));
         TRY(rm_batch_write(&t->loader.batch, k % windows, windows, t->session));
+        if (t->class_weights) TRY(write_class_weights(t));
         double start = rm_now_s();
         TRY(k + 1 < calls ? remat_gradients(t->session, result) : finish_update(t, result));
         *seconds += rm_now_s() - start;

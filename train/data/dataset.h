@@ -54,10 +54,12 @@ typedef struct {
     int64_t timesteps;         /* 0: the kind's own */
     int64_t vocab;             /* of lm: the file holds tokens below this; 0: it is a text, and its bytes are tokens */
     int64_t classes;           /* of classify; 0: the largest label + 1 */
-    int64_t samples, seed;     /* of generated data */
-    bool held_out;             /* generated data: other samples than those for training */
-    uint64_t budget;           /* the most bytes that a packed file may become; 0: RM_UNPACKED_BYTES */
-    bool pictures;             /* classify: images as wholes, not as sequences; then: */
+    int64_t ignored; /* ... where `ignores`: the label of samples that count nothing; targets have -1 for it */
+    bool ignores;
+    int64_t samples, seed;           /* of generated data */
+    bool held_out;                   /* generated data: other samples than those for training */
+    uint64_t budget;                 /* the most bytes that a packed file may become; 0: RM_UNPACKED_BYTES */
+    bool pictures;                   /* classify: images as wholes, not as sequences; then: */
     int64_t channels, image_size;    /* 0: the file's own; 3 in a folder */
     const char *normalize, *augment; /* as in framing.h; NULL: not at all */
     int64_t threads;                 /* that may call `fill` at a time; 0: 1 */
@@ -91,7 +93,7 @@ remat_status rm_dataset_open_pictures(const rm_data_source *source, rm_dataset *
 remat_status rm_dataset_open_adding(const rm_data_source *source, rm_dataset **out);
 remat_status rm_dataset_open_copy(const rm_data_source *source, rm_dataset **out);
 
-/* `count` labels from the array of one dimension in source->labels: whole numbers, of whatever type. *labels is the caller's, freed
+/* `count` labels from the array of one dimension in source->labels: whole numbers, of whatever type, and -1 for what is ignored. *labels is the caller's, freed
  * with rm_free; *classes, when 0, becomes the largest label + 1, and otherwise bounds them. */
 remat_status rm_labels_read(const rm_data_source *source, int64_t count, int32_t **labels, int64_t *classes);
 

@@ -29,12 +29,12 @@ typedef enum {
 typedef struct {
     /* The model. 0 in embed: as hidden. */
     char *model;
-    int64_t layers, hidden, embed, heads, positions, vocab, classes, values;
+    int64_t layers, hidden, embed, heads, positions, vocab, classes, values, ignore_index;
     bool no_bias, bidirectional, sync_batchnorm, every_step;
     double dropout;
     char *stem;
     /* The data. 0 in seq_len: the task's own length. */
-    char *task, *loss, *data, *labels, *eval_data, *eval_labels;
+    char *task, *loss, *class_weights, *data, *labels, *eval_data, *eval_labels;
     int64_t seq_len, batch, samples, seed;
     bool rows, no_shuffle, pad, stateful, skip_broken;
     int64_t image_size, channels, loader_threads; /* 0 in the first two: as the data have it */

@@ -50,6 +50,8 @@ static const rule rules[] = {
     {"rows", "false", "task", "classify|regress", NULL},
     {"samples", NULL, "task", "adding|copy", "which generate them"},
     {"loss", NULL, "task", "regress|adding", "whose answers are numbers"},
+    {"class-weights", NULL, "task", "classify", NULL},
+    {"ignore-index", NULL, "task", "classify", NULL},
     {"values", "0", "task", "regress", NULL},
     {"every-step", "false", "task", "regress", NULL},
     {"image-size", "0", "model", PICTURES, NULL},
@@ -357,6 +359,8 @@ remat_status rm_options_check(const rm_options *o, rm_command command) {
     REQUIRE(is(o->task, "classify") || !rm_options_pictures(o), INVALID,
             "--model=%s tells what pictures show, and --task=%s has none: say --task=classify, or leave it out",
             o->model, o->task);
+    REQUIRE(!o->class_weights || o->label_smoothing == 0, INVALID,
+            "--class-weights and --label-smoothing exclude each other: give one");
     TRY(check_memory(o));
     TRY(check_ranks(o));
     TRY(check_states(o));

@@ -64,6 +64,8 @@ const rm_option rm_option_table[] = {
         "                                 four beyond 65536, lowest first; 0: a text, whose bytes are tokens"),
     IN("labels", labels, FIT | RM_EVAL, RM_REMEMBERED, "FILE", "classify: IDX or .npy labels [N]; regress: numbers [N], [N,V] or, for each timestep, [N,T,V]"),
     ONE("loss", loss, RUN, RM_OF_RUN, "mse", "mse|mae|huber", "of numbers: squared, absolute (PyTorch's l1_loss), or Huber's with delta 1"),
+    TXT("class-weights", class_weights, FIT, RM_REMEMBERED, "LIST", "classify: what each class counts in the loss of training: 1,0.5,2 or a .npy file; evaluations report the plain loss"),
+    INT("ignore-index", ignore_index, RUN, RM_REMEMBERED, NULL, -1e9, 1e9, "classify: samples with this label count nothing, in losses and accuracies"),
     INT("values", values, MODEL, RM_OF_MODEL, "0", 0, 1e6, "regress: numbers of an answer; 0: as the labels have"),
     YES("every-step", every_step, MODEL, RM_OF_MODEL, "regress: an answer at each timestep, which labels [N,T,V] say themselves; of [N,T] one number"),
     IN("eval-data", eval_data, FIT, RM_REMEMBERED, "FILE", "data for --eval-every"),

@@ -64,6 +64,8 @@ rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
                             .seed = o->seed,
                             .held_out = held_out,
                             .values = o->values,
+                            .ignores = rm_options_given(o, "ignore-index"),
+                            .ignored = o->ignore_index,
                             .every_step = o->every_step,
                             .budget = o->memory_budget ? o->memory_budget : o->assume_memory};
 }
@@ -121,6 +123,8 @@ remat_status rm_setup_spec(rm_options *o, const rm_dataset *dataset, rm_model_sp
                            .dropout = o->dropout,
                            .label_smoothing = o->label_smoothing,
                            .loss = o->loss,
+                           .ignores = rm_options_given(o, "ignore-index"),
+                           .class_weights = o->class_weights != NULL,
                            .data = shape,
                            .window = o->tbptt,
                            .small_stem = !strcmp(o->stem, "cifar"),

@@ -39,8 +39,10 @@ typedef struct {
     rm_learning_rate rate;
     rm_watch watch; /* of the evaluations up to now */
     double lr, loss, started_s;
-    float *logits;  /* of a batch, (B,K); NULL: the task has no accuracy */
-    double n_right; /* of the update's samples so far; then of all ranks' */
+    float *logits; /* of a batch, (B,K); NULL: the task has no accuracy */
+    double
+        counted[2]; /* of the update's samples so far, those that are right and those that count; then of all ranks' */
+    float *class_weights; /* (K); NULL: there are none */
     uint64_t arena_peak_bytes;
 } rm_trainer;
 
