@@ -10,6 +10,7 @@
 #include "train/text.h"
 #include "train/run/setup.h"
 #include "train/run/trainer.h"
+#include "train/state/state_directory.h"
 
 #include <math.h>
 #include <signal.h>
@@ -220,6 +221,7 @@ static remat_status evaluate(rm_trainer *t) {
     if (rm_watch_see(&t->watch, t->options, event.loss, t->step >= t->rate.warmup_steps))
         rm_progress_say(&t->progress, "learning rate: reduced, as evaluations no longer improve (%lld times now)",
                         (long long)t->watch.reductions);
+    t->is_best = rm_watch_rank(&t->watch, t->options, t->step, event.accuracy);
     return REMAT_OK;
 }
 
@@ -241,6 +243,7 @@ static remat_status save(rm_trainer *t) {
                             .watch = t->watch,
                             .shards = t->loader.config.shards};
     memcpy(point.run, t->start.run, sizeof point.run);
+    t->store.best = rm_watch_best_step(&t->watch, t->options);
     return rm_state_save(&t->store, t->session, t->options, point);
 }
 
@@ -260,6 +263,7 @@ static remat_status after_step(rm_trainer *t) {
     const rm_options *o = t->options;
     bool last = t->step == t->last_step;
     TRY(heed_signals(t));
+    t->is_best = false;
     bool wanted = t->stop ? is_due(t) && rm_watch_matters(o) : last || is_due(t);
     if (t->eval_dataset && wanted) {
         TRY(evaluate(t));
@@ -267,7 +271,7 @@ static remat_status after_step(rm_trainer *t) {
         stop_early(t);
         last = t->step == t->last_step;
     }
-    if (!o->save || !(last || t->stop || t->save_now || t->step % o->save_every == 0)) return REMAT_OK;
+    if (!o->save || !(last || t->stop || t->save_now || t->is_best || t->step % o->save_every == 0)) return REMAT_OK;
     TRY(save(t));
     if (t->save_now) rm_progress_say(&t->progress, "saved after step %lld, for SIGUSR1", (long long)t->step);
     t->save_now = false;
@@ -295,6 +299,9 @@ static remat_status finish(rm_trainer *t) {
     else if (t->stop)
         rm_progress_say(&t->progress, "stopped after step %lld, before the first of this run", (long long)t->step);
     if (t->options->save) rm_progress_say(&t->progress, "saved in %s", t->options->save);
+    if (t->store.best)
+        rm_progress_say(&t->progress, "the best evaluation was after step %lld: %s/" RM_STATE_BEST,
+                        (long long)t->store.best, t->options->save);
     return t->stop == SIGHUP ? REMAT_OK : rm_file_flush_output(); /* the terminal is gone */
 }
 

@@ -65,7 +65,7 @@ typedef struct {
     double bucket_cap_mb, hang_timeout;
     bool fused_update, metrics_per_rank;
     /* Files. */
-    char *save, *resume, *init, *init_head, *metrics, *tensorboard, *dump_grads, *out, *config;
+    char *save, *keep_best, *resume, *init, *init_head, *metrics, *tensorboard, *dump_grads, *out, *config;
     int64_t save_every, keep, eval_every, log_every;
     /* plan, place, sample, report. 0 in a size or rate: not given. */
     bool pareto;

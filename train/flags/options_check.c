@@ -119,6 +119,8 @@ static const rule rules[] = {
     {"metrics-per-rank", "false", "metrics", NULL, NULL},
     {"save-every", NULL, "save|resume", NULL, NULL},
     {"keep", NULL, "save|resume", NULL, NULL},
+    {"keep-best", "none", "save|resume", NULL, NULL},
+    {"keep-best", "none", "eval-every", ">0", "among whose evaluations it is"},
 };
 
 /* The word at *at of "a|b|c", and steps to the next; false when there is none. */
@@ -361,6 +363,8 @@ remat_status rm_options_check(const rm_options *o, rm_command command) {
             o->model, o->task);
     REQUIRE(!o->class_weights || o->label_smoothing == 0, INVALID,
             "--class-weights and --label-smoothing exclude each other: give one");
+    REQUIRE(!is(o->keep_best, "accuracy") || is(o->task, "classify"), INVALID,
+            "--keep-best=accuracy: --task=%s has none; say --keep-best=loss", o->task);
     TRY(check_memory(o));
     TRY(check_ranks(o));
     TRY(check_states(o));

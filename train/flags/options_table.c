@@ -176,6 +176,7 @@ const rm_option rm_option_table[] = {
     IN("save", save, RM_TRAIN, RM_FORGOTTEN, "DIR", "write training states here, and one at the end and at SIGUSR1"),
     INT("save-every", save_every, RM_TRAIN, RM_REMEMBERED, "100", 1, HUGE_COUNT, "steps between them"),
     INT("keep", keep, RM_TRAIN, RM_REMEMBERED, "2", 0, 1e9, "how many of the newest to keep; 0: all"),
+    ONE("keep-best", keep_best, RM_TRAIN, RM_REMEMBERED, "none", "none|loss|accuracy", "save after the best evaluation of --eval-every, too, and keep it beside them: DIR/best"),
     IN("resume", resume, MODEL, RM_FORGOTTEN, "DIR",
         "continue from the newest training state in DIR, with its flags"),
     IN("init", init, RM_TRAIN | RM_EVAL | RM_PREDICT | RM_SAMPLE, RM_FORGOTTEN, "FILE", "start from the weights in a .safetensors file, which says which model it is"),

@@ -35,6 +35,7 @@ typedef struct {
     int64_t step, last_step;
     int stop;                              /* the signal that all ranks stop at, or 0 */
     bool save_now;                         /* SIGUSR1 has come to one of them */
+    bool is_best;                          /* the evaluation after this step, by --keep-best */
     char metrics_path[RM_PATH_BYTES + 32]; /* this rank's */
     rm_learning_rate rate;
     rm_watch watch; /* of the evaluations up to now */
