@@ -265,7 +265,7 @@ START_TEST(the_best_state_is_kept) {
     ck_assert_msg(again == value, "%s %.9g, not %.9g", by[_i], again, value);
 
     ck_runs("train %s --steps=7 --save=%s", run, parts);
-    ck_runs("train --resume=%s --steps=20", parts);
+    ck_runs("train --resume=%s --steps=25", parts);
     ck_runs("train --resume=%s --steps=30", parts);
     expect_link(parts, best);
     char command[600];
