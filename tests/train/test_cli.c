@@ -703,6 +703,24 @@ START_TEST(diverging_stops_before_saving) {
 }
 END_TEST
 
+/* The loss of step 4 is still a number, and what its update leaves is not. */
+START_TEST(weights_that_are_no_numbers_are_not_saved) {
+    const char *text = make_text("text", 3000), *st = in_scratch("st");
+    char last[300];
+    int status =
+        run_program("train --data=%s " SMALL "--seed=3 --optimizer=sgd --lr=1e6 --weight-decay=1e6 --save-every=1 "
+                    "--keep=1 --steps=9 --save=%s %s",
+                    text, st, _i ? "--devices=cpu:2" : "");
+    ck_assert_msg(status == 1, "exit %d: %s", status, program_errors);
+    ck_assert_msg(strstr(program_errors, "the training state of step 4 was not saved: embedding.weight is "), "%s",
+                  program_errors);
+    ck_assert_msg(strstr(program_errors, "make --lr smaller"), "%s", program_errors);
+    snprintf(last, sizeof last, "%s/step-00000003/model.safetensors", st);
+    ck_runs("train --data=%s " SMALL "--init=%s --lr=0 --steps=1", text, last);
+    ck_runs("train --resume=%s --lr=0 --weight-decay=0 --steps=4", st);
+}
+END_TEST
+
 int main(void) {
     TCase *tests = tcase_create("cli");
     tcase_add_test(tests, usage);
@@ -737,5 +755,6 @@ int main(void) {
     tcase_add_test(tests, every_task_and_model_trains);
     tcase_add_test(tests, the_null_device_has_no_losses);
     tcase_add_test(tests, diverging_stops_before_saving);
+    tcase_add_loop_test(tests, weights_that_are_no_numbers_are_not_saved, 0, 2);
     return run_suite("train/cli", tests);
 }

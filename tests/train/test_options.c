@@ -184,7 +184,7 @@ static const struct {
     {"--layers=1 --dropout=0.1", "--dropout has no effect with --layers=1: it needs --layers above 1"},
     {"--task=adding --embed=8", "--task=lm or copy"},
     {"--classes=3", "--classes has no effect with --task=lm: it needs --task=classify"},
-    {"--task=copy --data=x", "--data has no effect with --task=copy: it needs --task=lm or classify"},
+    {"--task=copy --data=x", "--data has no effect with --task=copy: it needs --task=lm, classify or regress"},
     {"--data=x --labels=y", "--task=classify"},
     {"--task=adding --eval-data=x", "--eval-every=N evaluates"},
     {"--task=classify --eval-labels=y", "--eval-labels has no effect without --eval-data: it needs --eval-data=FILE"},
@@ -357,7 +357,8 @@ START_TEST(texts_read_back) {
     rm_options other = {0};
     ck_ok(parse(RM_TRAIN,
                 "--lr=0.1 --checkpoint-segments=3 --epochs=2 --task=classify --data=d --labels=l --eval-data=e "
-                "--eval-labels=f --lengths=l --eval-lengths=g --memory-budget=1.5GiB --lr-schedule=step --milestones=1 "
+                "--eval-labels=f --lengths=l --eval-lengths=g --class-weights=w --memory-budget=1.5GiB "
+                "--lr-schedule=step --milestones=1 "
                 "--train-only=t --groups=g:lr=1"));
     rm_options_mark(&o, "spill", true); /* which a line with --checkpoint-segments cannot say */
     o.spill = strdup("d");

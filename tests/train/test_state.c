@@ -8,6 +8,7 @@
 #include "memory/host.h"
 #include "tests/train/train_test.h"
 
+#include <math.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
@@ -829,6 +830,37 @@ START_TEST(weights_that_do_not_fit_change_nothing) {
 }
 END_TEST
 
+/* The last element of the last array of each kind: the state before stays, also where one is kept. */
+START_TEST(what_is_not_finite_is_not_saved) {
+    static const struct {
+        remat_kind kind;
+        float value;
+        const char *sentence;
+    } spoilt[] = {
+        {REMAT_PARAM, INFINITY, "the training state of step 2 was not saved: head.bias is inf at element 8: "},
+        {REMAT_OPTIMIZER, NAN, "was not saved: head.bias.exp_avg_sq is nan at element 8: "}};
+    bench b = {0};
+    rm_state_store store;
+    char *dir = in_scratch("st");
+    open_bench(&b, FLAGS);
+    ck_ok(rm_state_store_open(dir, 1, 0, NULL, &store));
+    step(&b);
+    save_ok(&store, &b);
+    step(&b);
+    remat_array array;
+    int64_t last = remat_count(b.session, spoilt[_i].kind) - 1;
+    ck_ok(remat_array_info(b.session, spoilt[_i].kind, last, &array));
+    ck_ok(remat_write_part(b.session, spoilt[_i].kind, last, array.bytes - sizeof(float), &spoilt[_i].value,
+                           sizeof(float)));
+    ck_fails(rm_state_save(&store, b.session, &b.options, point_of(&b)), REMAT_INTERNAL, spoilt[_i].sentence);
+    ck_assert_int_eq(count_entries(dir, "step-"), 1);
+    ck_assert_int_eq(count_entries(dir, "step-00000001"), 1);
+    ck_assert_int_eq(count_entries(dir, ".tmp-"), 0);
+    rm_state_store_close(&store);
+    close_bench(&b);
+}
+END_TEST
+
 int main(void) {
     TCase *tests = tcase_create("state");
     tcase_add_loop_test(tests, training_goes_on_bit_for_bit, 0, 4);
@@ -854,5 +886,6 @@ int main(void) {
     tcase_add_test(tests, halves_are_read);
     tcase_add_test(tests, buffers_are_saved_with_parameters);
     tcase_add_test(tests, weights_that_do_not_fit_change_nothing);
+    tcase_add_loop_test(tests, what_is_not_finite_is_not_saved, 0, 2);
     return run_suite("train/state", tests);
 }

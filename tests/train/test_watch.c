@@ -11,8 +11,11 @@
 #include "tests/train/train_test.h"
 
 static rm_options watched(int64_t patience, double threshold, int64_t early_stop) {
-    return (rm_options){
-        .lr_schedule = (char *)"plateau", .patience = patience, .threshold = threshold, .early_stop = early_stop};
+    return (rm_options){.keep_best = (char *)"none",
+                        .lr_schedule = (char *)"plateau",
+                        .patience = patience,
+                        .threshold = threshold,
+                        .early_stop = early_stop};
 }
 
 /* torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.3, patience=1, threshold=1e-3, min_lr=0.01) */
@@ -74,6 +77,33 @@ START_TEST(it_stops_after_so_many_without_a_better_one) {
 }
 END_TEST
 
+static rm_watch see(const rm_options *o, const double *loss, const double *accuracy, int n) {
+    rm_watch w = {0};
+    for (int i = 0; i < n; i++) {
+        rm_watch_see(&w, o, loss[i], true);
+        bool best = rm_watch_rank(&w, o, 10 * (i + 1), accuracy[i]);
+        ck_assert(best == (rm_watch_best_step(&w, o) == 10 * (i + 1)));
+    }
+    return w;
+}
+
+/* The first of equal ones; what is no number is never it. */
+START_TEST(the_best_is_known_by_its_step) {
+    static const double loss[] = {NAN, 2, 1.5, 1.5, NAN, 1.6}, accuracy[] = {-1, 0, 0.4, 0.6, 0.6, 0.5};
+    rm_options o = watched(9, 0, 0);
+    rm_watch w = see(&o, loss, accuracy, 6);
+    ck_assert_int_eq(rm_watch_best_step(&w, &o), 0);
+    o.keep_best = (char *)"loss";
+    ck_assert_int_eq(rm_watch_best_step(&w, &o), 30);
+    w = see(&o, loss, accuracy, 1);
+    ck_assert_int_eq(rm_watch_best_step(&w, &o), 0);
+    o.keep_best = (char *)"accuracy";
+    w = see(&o, loss, accuracy, 6);
+    ck_assert_int_eq(rm_watch_best_step(&w, &o), 40);
+    ck_assert(w.best == 1.5 && w.best_step == 30 && w.best_accuracy == 0.6);
+}
+END_TEST
+
 /* ---- On disk ---- */
 
 static remat_status parse(const char *watch, rm_state_point *point) {
@@ -96,6 +126,11 @@ START_TEST(what_was_counted_is_read) {
     ck_ok(parse(", \"watch\": {\"since\": 2, \"plateau_since\": 1, \"reductions\": 3, \"best\": 0.1}", &p));
     ck_assert(p.watch.seen && p.watch.since == 2 && p.watch.plateau_since == 1 && p.watch.reductions == 3);
     ck_assert(p.watch.best == 0.1 && isinf(p.watch.plateau_best));
+    ck_assert(p.watch.best_step == 0 && p.watch.best_accuracy == -1 && p.watch.best_accuracy_step == 0);
+    ck_ok(parse(", \"watch\": {\"since\": 2, \"plateau_since\": 1, \"reductions\": 3, \"best\": 0.1, \"best_step\": 7, "
+                "\"best_accuracy\": 0.5, \"best_accuracy_step\": 9}",
+                &p));
+    ck_assert(p.watch.best_step == 7 && p.watch.best_accuracy == 0.5 && p.watch.best_accuracy_step == 9);
 }
 END_TEST
 
@@ -104,6 +139,8 @@ static const char *const damaged[] = {
     ", \"watch\": {\"since\": 2}",
     ", \"watch\": {\"since\": -1, \"plateau_since\": 1, \"reductions\": 3}",
     ", \"watch\": {\"since\": 1, \"plateau_since\": 1, \"reductions\": 3, \"best\": \"none\"}",
+    ", \"watch\": {\"since\": 1, \"plateau_since\": 1, \"reductions\": 3, \"best_step\": -1}",
+    ", \"watch\": {\"since\": 1, \"plateau_since\": 1, \"reductions\": 3, \"best_accuracy\": \"high\"}",
 };
 START_TEST(what_makes_no_sense_is_refused) {
     rm_state_point p;
@@ -158,6 +195,93 @@ START_TEST(where_it_was_interrupted_does_not_matter) {
     ck_runs("train --resume=%s --steps=5", st);
     ck_runs("train --resume=%s --steps=1000", st);
     ck_assert_msg(strstr(program_output, "early stop after step 9: 2 evaluations"), "%s", program_output);
+}
+END_TEST
+
+/* Labels that there is nothing to be learnt from: losses and accuracies go up and down. */
+static const char *make_images(void) {
+    static char data[600];
+    uint8_t images[16 + 40 * 9] = {0, 0, 8, 3, 0, 0, 0, 40, 0, 0, 0, 3, 0, 0, 0, 3},
+                             labels[8 + 40] = {0, 0, 8, 1, 0, 0, 0, 40};
+    for (int i = 0; i < 40 * 9; i++) images[16 + i] = (uint8_t)(i * i * 37 / 5);
+    for (int i = 0; i < 40; i++) labels[8 + i] = (uint8_t)(i * i * 7 / 3 % 4);
+    const char *x = make_file("images", images, sizeof images), *y = make_file("labels", labels, sizeof labels);
+    snprintf(data, sizeof data, "--task=classify --data=%s --labels=%s --eval-data=%s --eval-labels=%s", x, y, x, y);
+    return data;
+}
+
+/* The step of the best evaluation in what the program has printed, of lines "eval  6  loss ...". */
+static int best_printed(const char *what, double *value) {
+    int best = 0;
+    const char *at = program_output;
+    while ((at = strstr(at, "\neval "))) {
+        int step = atoi(at += 6);
+        double now = strtod(strstr(at, what) + strlen(what), NULL);
+        bool better = *what == 'a' ? now > *value : now < *value;
+        if (!best || better) *value = now, best = step;
+    }
+    return best;
+}
+
+static void expect_link(const char *directory, int step) {
+    char link[300], to[64] = "", name[64];
+    snprintf(link, sizeof link, "%s/best", directory);
+    snprintf(name, sizeof name, "step-%08d", step);
+    ck_assert_int_gt(readlink(link, to, sizeof to - 1), 0);
+    ck_assert_str_eq(to, name);
+}
+
+static int count_states(const char *directory) {
+    char pattern[300];
+    glob_t found = {0};
+    snprintf(pattern, sizeof pattern, "%s/step-*", directory);
+    glob(pattern, 0, NULL, &found);
+    int count = (int)found.gl_pathc;
+    globfree(&found);
+    return count;
+}
+
+/* It outlives --keep=1, is what `remat eval` says it is, and a run that was interrupted twice has the same. */
+START_TEST(the_best_state_is_kept) {
+    static const char *const by[] = {"loss", "accuracy"};
+    char run[1000];
+    const char *whole = in_scratch("a"), *parts = in_scratch("b"), *data = make_images();
+    snprintf(run, sizeof run,
+             "%s --hidden=8 --layers=1 --batch=4 --threads=1 --lr=0.15 --eval-every=2 --keep=1 --save-every=3 "
+             "--keep-best=%s",
+             data, by[_i]);
+    ck_runs("train %s --steps=30 --log-every=100 --save=%s", run, whole);
+    double value = 0, again = 0;
+    char said[64];
+    int best = best_printed(by[_i], &value);
+    ck_assert_msg(best && best < 30, "a run whose last evaluation is the best shows nothing: %s", program_output);
+    snprintf(said, sizeof said, "the best evaluation was after step %d: ", best);
+    ck_assert_msg(strstr(program_output, said), "not '%s': %s", said, program_output);
+    expect_link(whole, best);
+    ck_assert_int_eq(count_states(whole), 2);
+    const char *labels = strstr(data, "--data=");
+    ck_runs("eval --resume=%s/best %.*s", whole, (int)(strstr(labels, " --eval") - labels), labels);
+    again = strtod(strstr(program_output, by[_i]) + strlen(by[_i]), NULL);
+    ck_assert_msg(again == value, "%s %.9g, not %.9g", by[_i], again, value);
+
+    ck_runs("train %s --steps=7 --save=%s", run, parts);
+    ck_runs("train --resume=%s --steps=25", parts);
+    ck_runs("train --resume=%s --steps=30", parts);
+    expect_link(parts, best);
+    char command[600];
+    snprintf(command, sizeof command, "cmp %s/best/model.safetensors %s/best/model.safetensors", whole, parts);
+    ck_assert_int_eq(system(command), 0);
+}
+END_TEST
+
+START_TEST(a_best_needs_evaluations) {
+    ck_refuses(2, "--keep-best has no effect with --eval-every=0", "train --task=copy --keep-best=loss --save=%s",
+               in_scratch("st"));
+    ck_refuses(2, "--keep-best has no effect without --save", "train --task=copy --keep-best=loss --eval-every=2");
+    ck_refuses(2, "--keep-best=accuracy: --task=copy has none",
+               "train --task=copy --keep-best=accuracy --eval-every=2 "
+               "--save=%s",
+               in_scratch("st"));
 }
 END_TEST
 
@@ -227,6 +351,9 @@ int main(void) {
     tcase_add_test(tests, a_plateau_is_resumed);
     tcase_add_test(tests, a_run_stops_early_and_is_saved);
     tcase_add_test(tests, where_it_was_interrupted_does_not_matter);
+    tcase_add_loop_test(tests, the_best_state_is_kept, 0, 2);
+    tcase_add_test(tests, a_best_needs_evaluations);
+    tcase_add_test(tests, the_best_is_known_by_its_step);
     tcase_add_test(tests, ranks_stop_early_together);
     tcase_add_test(tests, epsilon_is_the_optimizers_own);
     tcase_add_loop_test(tests, a_way_of_training_is_resumed, 0, sizeof ways / sizeof *ways);

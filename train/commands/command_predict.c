@@ -1,5 +1,5 @@
 /* command_predict.c: `remat predict`: what saved weights make of each sample, one row each, in the order of the data: of
- * classify the probability of each class, of adding the sum. Labels are not asked for. As .npy of float32, or as CSV. */
+ * classify the probability of each class, of regress and adding the values (of each timestep, one after the other). Labels are not asked for. As .npy of float32, or as CSV. */
 #include "train/commands/commands.h"
 
 #include "memory/host.h"
@@ -95,7 +95,11 @@ static remat_status finish(prediction *p, const rm_options *o) {
 static remat_status write_header(prediction *p) {
     uint8_t header[RM_NPY_HEADER];
     if (!p->npy) return REMAT_OK;
-    rm_npy_make_header(p->saved.dataset->count, p->saved.evaluator.width, header);
+    const rm_dataset *d = p->saved.dataset;
+    if (d->shape.every_step)
+        rm_npy_make_header(3, (int64_t[]){d->count, d->shape.timesteps, d->shape.values}, header);
+    else
+        rm_npy_make_header(2, (int64_t[]){d->count, p->saved.evaluator.width}, header);
     return rm_file_write(&p->writer, header, sizeof header);
 }
 

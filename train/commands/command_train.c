@@ -10,6 +10,7 @@
 #include "train/text.h"
 #include "train/run/setup.h"
 #include "train/run/trainer.h"
+#include "train/state/state_directory.h"
 
 #include <math.h>
 #include <signal.h>
@@ -41,17 +42,18 @@ static remat_status count_right(rm_trainer *t) {
     int64_t K = t->model.classes, B = batch->batch;
     if (!t->logits) return REMAT_OK;
     TRY(remat_read(t->session, REMAT_OUTPUT, 0, t->logits, (uint64_t)(B * K) * sizeof *t->logits));
-    t->n_right += (double)rm_count_right(t->logits, batch->target, B, K, 1);
+    t->counted[0] += (double)rm_count_right(t->logits, batch->target, B, K, 1);
+    t->counted[1] += (double)rm_count_targets(batch->target, B);
     return REMAT_OK;
 }
 
-/* Of the samples of an update, on all ranks; -1: there is no such thing. */
+/* Of the samples of an update, on all ranks; -1: there is no such thing, or none of them counts. */
 static remat_status find_accuracy(rm_trainer *t, double *accuracy) {
     const remat_ranks *ranks = rm_ranks_table(&t->ranks);
     *accuracy = -1;
     if (!t->model.classes || !computes(t)) return REMAT_OK;
-    if (ranks) TRY(ranks->sum(ranks->context, &t->n_right, 1));
-    *accuracy = t->n_right / (double)t->loader.global;
+    if (ranks) TRY(ranks->sum(ranks->context, t->counted, 2));
+    if (t->counted[1] > 0) *accuracy = t->counted[0] / t->counted[1];
     return REMAT_OK;
 }
 
@@ -74,13 +76,19 @@ static remat_status next_batch(rm_trainer *t) {
     return t->loader.begins ? begin_sequence(t) : REMAT_OK;
 }
 
+static remat_status write_class_weights(const rm_trainer *t) {
+    int64_t at = remat_find(t->session, REMAT_INPUT, "class_weights");
+    return remat_write(t->session, REMAT_INPUT, at, t->class_weights, (uint64_t)t->model.classes * sizeof(float));
+}
+
 /* One update; *seconds is what the session took. */
 static remat_status update(rm_trainer *t, remat_step_result *result, double *seconds) {
     int64_t windows = rm_setup_windows(t->options), calls = calls_of(t);
-    *seconds = t->n_right = 0;
+    *seconds = t->counted[0] = t->counted[1] = 0;
     for (int64_t k = 0; k < calls; k++) {
         if (k % windows == 0) TRY(next_batch(t));
         TRY(rm_batch_write(&t->loader.batch, k % windows, windows, t->session));
+        if (t->class_weights) TRY(write_class_weights(t));
         double start = rm_now_s();
         TRY(k + 1 < calls ? remat_gradients(t->session, result) : finish_update(t, result));
         *seconds += rm_now_s() - start;
@@ -214,6 +222,7 @@ static remat_status evaluate(rm_trainer *t) {
     if (rm_watch_see(&t->watch, t->options, event.loss, t->step >= t->rate.warmup_steps))
         rm_progress_say(&t->progress, "learning rate: reduced, as evaluations no longer improve (%lld times now)",
                         (long long)t->watch.reductions);
+    t->is_best = rm_watch_rank(&t->watch, t->options, t->step, event.accuracy);
     return REMAT_OK;
 }
 
@@ -235,6 +244,7 @@ static remat_status save(rm_trainer *t) {
                             .watch = t->watch,
                             .shards = t->loader.config.shards};
     memcpy(point.run, t->start.run, sizeof point.run);
+    t->store.best = rm_watch_best_step(&t->watch, t->options);
     return rm_state_save(&t->store, t->session, t->options, point);
 }
 
@@ -254,6 +264,7 @@ static remat_status after_step(rm_trainer *t) {
     const rm_options *o = t->options;
     bool last = t->step == t->last_step;
     TRY(heed_signals(t));
+    t->is_best = false;
     bool wanted = t->stop ? is_due(t) && rm_watch_matters(o) : last || is_due(t);
     if (t->eval_dataset && wanted) {
         TRY(evaluate(t));
@@ -261,7 +272,7 @@ static remat_status after_step(rm_trainer *t) {
         stop_early(t);
         last = t->step == t->last_step;
     }
-    if (!o->save || !(last || t->stop || t->save_now || t->step % o->save_every == 0)) return REMAT_OK;
+    if (!o->save || !(last || t->stop || t->save_now || t->is_best || t->step % o->save_every == 0)) return REMAT_OK;
     TRY(save(t));
     if (t->save_now) rm_progress_say(&t->progress, "saved after step %lld, for SIGUSR1", (long long)t->step);
     t->save_now = false;
@@ -289,6 +300,9 @@ static remat_status finish(rm_trainer *t) {
     else if (t->stop)
         rm_progress_say(&t->progress, "stopped after step %lld, before the first of this run", (long long)t->step);
     if (t->options->save) rm_progress_say(&t->progress, "saved in %s", t->options->save);
+    if (t->store.best)
+        rm_progress_say(&t->progress, "the best evaluation was after step %lld: %s/" RM_STATE_BEST,
+                        (long long)t->store.best, t->options->save);
     return t->stop == SIGHUP ? REMAT_OK : rm_file_flush_output(); /* the terminal is gone */
 }
 

@@ -7,6 +7,21 @@
 #include <math.h>
 #include <string.h>
 
+/* Labels are numbers, in the shape that says what an answer is. */
+static remat_status open_regress(const rm_data_source *source, rm_dataset **out) {
+    const char *eval = source->held_out ? "eval-" : "";
+    REQUIRE(
+        source->data, INVALID,
+        "regress needs --%sdata=FILE (.npy features [N,T,F], or IDX images) and --%slabels=FILE.npy with numbers for "
+        "each sample",
+        eval, eval);
+    REQUIRE(source->labels || source->unlabelled, INVALID,
+            "there are no labels for %s: say --%slabels=FILE.npy, [N] or [N,V], or [N,T,V] with numbers for each "
+            "timestep",
+            source->data, eval);
+    return rm_dataset_open_values(source, out);
+}
+
 static remat_status open_classify(const rm_data_source *source, rm_dataset **out) {
     const char *eval = source->held_out ? "eval-" : "";
     REQUIRE(
@@ -30,9 +45,10 @@ remat_status rm_dataset_open(const char *task, const rm_data_source *source, rm_
         return rm_dataset_open_text(source, out);
     }
     if (!strcmp(task, "classify")) return open_classify(source, out);
+    if (!strcmp(task, "regress")) return open_regress(source, out);
     if (!strcmp(task, "adding")) return rm_dataset_open_adding(source, out);
     if (!strcmp(task, "copy")) return rm_dataset_open_copy(source, out);
-    FAIL(INVALID, "there is no task '%s': lm, classify, adding, copy", task);
+    FAIL(INVALID, "there is no task '%s': lm, classify, regress, adding, copy", task);
 }
 
 void rm_dataset_close(rm_dataset *dataset) {
@@ -50,32 +66,42 @@ remat_status rm_dataset_checksum(rm_dataset *dataset, uint32_t *crc32) {
 
 /* ---- Labels ----------------------------------------------------------------------------------------------------- */
 
-static remat_status copy_labels(const rm_array *array, const char *path, int32_t *labels, int64_t *classes) {
-    int64_t bound = *classes ? *classes : 1000000, largest = 0;
+static remat_status copy_labels(const rm_array *array, const rm_data_source *source, int32_t *labels,
+                                int64_t *classes) {
+    const char *path = source->labels;
+    int64_t bound = *classes ? *classes : 1000000, largest = -1;
     for (int64_t i = 0; i < array->count; i++) {
         double label = rm_array_at(array, i, 0, 0);
         REQUIRE(!(fabs(label) < 1e15) || label == floor(label), INVALID,
                 "%s: label %g of sample %lld is not whole: labels number the classes, from 0 on", path, label,
                 (long long)i);
+        if (source->ignores && label == (double)source->ignored) {
+            labels[i] = -1;
+            continue;
+        }
         REQUIRE(label >= 0 && label < (double)bound, INVALID,
                 "%s: label %.15g of sample %lld is outside 0..%lld: check --labels or --classes", path, label,
                 (long long)i, (long long)bound - 1);
         labels[i] = (int32_t)label;
         if (labels[i] > largest) largest = labels[i];
     }
+    REQUIRE(largest >= 0, INVALID,
+            "%s has no label but %lld, which --ignore-index leaves out: nothing is left to count", path,
+            (long long)source->ignored);
     if (!*classes) *classes = largest + 1;
     return REMAT_OK;
 }
 
-static remat_status convert_labels(const rm_array *array, const char *path, int64_t count, int32_t **labels,
+static remat_status convert_labels(const rm_array *array, const rm_data_source *source, int64_t count, int32_t **labels,
                                    int64_t *classes) {
+    const char *path = source->labels;
     REQUIRE(array->rank == 1, IO, "%s has %d dimensions; labels have one: is this the file for --data?", path,
             array->rank);
     REQUIRE(array->count == count, INVALID, "%s has %lld labels for %lld samples: give the two files of one set", path,
             (long long)array->count, (long long)count);
     *labels = rm_calloc((size_t)count, sizeof **labels);
     REQUIRE(*labels, MEMORY, "no memory for %lld labels", (long long)count);
-    return copy_labels(array, path, *labels, classes);
+    return copy_labels(array, source, *labels, classes);
 }
 
 static remat_status convert_lengths(const rm_array *array, const char *path, int64_t count, int64_t most,
@@ -111,7 +137,7 @@ remat_status rm_labels_read(const rm_data_source *source, int64_t count, int32_t
     rm_array_file file;
     remat_status status = rm_array_file_read(source->labels, source->budget, &file);
     *labels = NULL;
-    if (!status) status = convert_labels(&file.array, source->labels, count, labels, classes);
+    if (!status) status = convert_labels(&file.array, source, count, labels, classes);
     rm_array_file_free(&file);
     if (status) {
         rm_free(*labels);

@@ -3,6 +3,7 @@
  *
  *     text      lm        any file, or tokens in one: (T,B) and the next ones (T,B)
  *     arrays    classify  .npy (N,T,F), or IDX images as sequences of pixels: reals (T,B,F), labels (B)
+ *     arrays    regress   the same, with reals for labels: (B,V) of whole samples, (T,B,V) at every timestep
  *     pictures  classify  for models of pictures: whole ones, from an album (album.h): reals (B,C,H,W), labels (B)
  *     adding    adding    generated: reals (T,B,2), a real target (B,1)
  *     copy      copy      generated: tokens (T,B) and classes (T,B)
@@ -17,14 +18,21 @@ typedef struct {
     int64_t timesteps;  /* T */
     int64_t vocabulary; /* > 0: inputs are tokens 0..vocabulary-1, int32 (T,B) */
     int64_t features;   /* otherwise: inputs are reals, float (T,B,features) */
-    int64_t classes;    /* > 0: targets are classes, int32; 0: one real, float */
-    bool every_step;    /* targets (T,B); otherwise (B) of classes, (B,1) of reals */
+    int64_t classes;    /* > 0: targets are classes, int32; 0: reals, float */
+    bool every_step;    /* targets (T,B) of classes, (T,B,values) of reals; otherwise (B), (B,values) */
     /* channels > 0: inputs are pictures, float (B,channels,height,width); T is 1 then, and features their product. */
     int64_t channels, height, width;
     uint32_t class_names; /* a checksum of them, in order; 0: they have none */
     bool lengths;         /* samples end where rm_dataset.length says; what inputs have behind that is 0 */
     bool documents;       /* samples hold several, which begin where rm_dataset.begins says */
+    int64_t values;       /* of reals: so many make an answer */
 } rm_data_shape;
+
+/* Of an answer: what a model makes for it, a logit for each class or the values; and what a target has, a class or the values. */
+static inline int64_t rm_data_outputs(const rm_data_shape *shape) {
+    return shape->classes ? shape->classes : shape->values;
+}
+static inline int64_t rm_data_targets(const rm_data_shape *shape) { return shape->classes ? 1 : shape->values; }
 
 typedef struct rm_dataset rm_dataset;
 struct rm_dataset {
@@ -56,8 +64,10 @@ typedef struct {
     int64_t timesteps;         /* 0: the kind's own */
     int64_t
         vocab; /* of lm: the file holds tokens below this; 0: it is a text, and its bytes are tokens, or the tokenizer's */
-    int64_t document_end;            /* of lm: 1 + the token that ends a document; 0: there is none */
-    int64_t classes;                 /* of classify; 0: the largest label + 1 */
+    int64_t document_end; /* of lm: 1 + the token that ends a document; 0: there is none */
+    int64_t classes;      /* of classify; 0: the largest label + 1 */
+    int64_t ignored;      /* ... where `ignores`: the label of samples that count nothing; targets have -1 for it */
+    bool ignores;
     int64_t samples, seed;           /* of generated data */
     bool held_out;                   /* generated data: other samples than those for training */
     uint64_t budget;                 /* the most bytes that a packed file may become; 0: RM_UNPACKED_BYTES */
@@ -67,11 +77,13 @@ typedef struct {
     int64_t threads;                 /* that may call `fill` at a time; 0: 1 */
     bool skip_broken;                /* files that are none are left out, not refused */
     const char *tokenizer; /* of lm: a path; the file holds a text, which it cuts into tokens, or .npy of tokens */
+    int64_t values;        /* of regress: numbers of an answer; 0: as the labels have */
+    bool every_step;       /* ... each timestep has one; false with values 0: as the labels have */
 } rm_data_source;
 
 #define RM_UNPACKED_BYTES ((uint64_t)1 << 30)
 
-/* task: "lm", "classify", "adding", "copy". INVALID: the flags do not fit; IO: the file does not. */
+/* task: "lm", "classify", "regress", "adding", "copy". INVALID: the flags do not fit; IO: the file does not. */
 remat_status rm_dataset_open(const char *task, const rm_data_source *source, rm_dataset **out);
 void rm_dataset_close(rm_dataset *dataset); /* NULL allowed */
 
@@ -89,11 +101,12 @@ rm_data_shape rm_picture_shape(int64_t channels, int64_t height, int64_t width, 
 
 remat_status rm_dataset_open_text(const rm_data_source *source, rm_dataset **out);
 remat_status rm_dataset_open_arrays(const rm_data_source *source, rm_dataset **out);
+remat_status rm_dataset_open_values(const rm_data_source *source, rm_dataset **out); /* regress */
 remat_status rm_dataset_open_pictures(const rm_data_source *source, rm_dataset **out);
 remat_status rm_dataset_open_adding(const rm_data_source *source, rm_dataset **out);
 remat_status rm_dataset_open_copy(const rm_data_source *source, rm_dataset **out);
 
-/* `count` labels from the array of one dimension in source->labels: whole numbers, of whatever type. *labels is the caller's, freed
+/* `count` labels from the array of one dimension in source->labels: whole numbers, of whatever type, and -1 for what is ignored. *labels is the caller's, freed
  * with rm_free; *classes, when 0, becomes the largest label + 1, and otherwise bounds them. */
 remat_status rm_labels_read(const rm_data_source *source, int64_t count, int32_t **labels, int64_t *classes);
 

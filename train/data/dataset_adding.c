@@ -38,7 +38,7 @@ static void close_adding(rm_dataset *base) { rm_free(base); }
 remat_status rm_adding_shape(int64_t timesteps, rm_data_shape *out) {
     REQUIRE(timesteps == 0 || timesteps >= 2, INVALID, "--seq-len=%lld: the adding problem needs at least 2 timesteps",
             (long long)timesteps);
-    *out = (rm_data_shape){.timesteps = timesteps ? timesteps : 400, .features = 2};
+    *out = (rm_data_shape){.timesteps = timesteps ? timesteps : 400, .features = 2, .values = 1};
     return REMAT_OK;
 }
 

@@ -1,4 +1,5 @@
-/* dataset_arrays.c: an array in a file (array_file.h) as N sequences of numbers, each with its class:
+/* dataset_arrays.c: an array in a file (array_file.h) as N sequences of numbers, each with its class, or with
+ * what values.h reads:
  *
  *     .npy   (N,T,F), or (N,T) with F = 1
  *     IDX    images (N,rows,columns), as MNIST's: pixel by pixel, T = rows * columns and F = 1,
@@ -10,18 +11,22 @@
 
 #include "memory/host.h"
 #include "train/data/array_file.h"
+#include "train/data/values.h"
 
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 #include <zlib.h>
 
 typedef struct {
     rm_dataset base;
     rm_array_file file; /* its array (N,T or more,F) */
     double unit;        /* what numbers are divided by */
-    int32_t *labels;    /* NULL: unlabelled */
+    int32_t *labels;    /* NULL: unlabelled, or it has values */
     int32_t *lengths;   /* NULL: all have T */
+    bool regress;
+    rm_values values; /* of regress; none: unlabelled */
 } array_data;
 
 static double value_at(const array_data *data, int64_t sample, int64_t t, int64_t f) {
@@ -34,6 +39,20 @@ static int64_t length_of(const rm_dataset *base, int64_t index) {
     return data->lengths && data->lengths[index] < T ? data->lengths[index] : T;
 }
 
+/* A sample's answers, each `values` wide, into (T,B,values) or (B,values); zeros where it has none. */
+static void fill_values(const array_data *data, int64_t index, int64_t column, int64_t batch, float *target) {
+    const rm_values *from = &data->values;
+    const rm_data_shape *shape = &data->base.shape;
+    int64_t V = shape->values, steps = shape->every_step ? shape->timesteps : 1;
+    for (int64_t t = 0; t < steps; t++) {
+        float *to = target + (t * batch + column) * V;
+        if (from->value)
+            memcpy(to, from->value + (index * from->steps + t) * V, (size_t)V * sizeof *to);
+        else
+            memset(to, 0, (size_t)V * sizeof *to);
+    }
+}
+
 static remat_status fill(rm_dataset *base, int64_t index, int64_t column, int64_t batch, void *input, void *target) {
     const array_data *data = (array_data *)base;
     int64_t T = base->shape.timesteps, F = base->shape.features, length = length_of(base, index);
@@ -41,8 +60,16 @@ static remat_status fill(rm_dataset *base, int64_t index, int64_t column, int64_
     for (int64_t t = 0; t < T; t++)
         for (int64_t f = 0; f < F; f++)
             x[(t * batch + column) * F + f] = t < length ? (float)value_at(data, index, t, f) : 0;
-    ((int32_t *)target)[column] = data->labels ? data->labels[index] : 0;
+    if (data->regress)
+        fill_values(data, index, column, batch, target);
+    else
+        ((int32_t *)target)[column] = data->labels ? data->labels[index] : 0;
     return REMAT_OK;
+}
+
+static size_t value_bytes(const array_data *data) {
+    const rm_values *v = &data->values;
+    return v->value ? (size_t)(data->base.count * v->steps * v->width) * sizeof *v->value : 0;
 }
 
 static remat_status checksum(rm_dataset *base, uint32_t *crc32) {
@@ -50,6 +77,7 @@ static remat_status checksum(rm_dataset *base, uint32_t *crc32) {
     *crc32 = (uint32_t)crc32_z(0, data->file.data, data->file.size);
     if (data->labels) *crc32 = (uint32_t)crc32_z(*crc32, (const uint8_t *)data->labels, 4 * (size_t)base->count);
     if (data->lengths) *crc32 = (uint32_t)crc32_z(*crc32, (const uint8_t *)data->lengths, 4 * (size_t)base->count);
+    if (data->values.value) *crc32 = (uint32_t)crc32_z(*crc32, (const uint8_t *)data->values.value, value_bytes(data));
     return REMAT_OK;
 }
 
@@ -58,6 +86,7 @@ static void close_arrays(rm_dataset *base) {
     rm_array_file_free(&data->file);
     rm_free(data->labels);
     rm_free(data->lengths);
+    rm_free(data->values.value);
     rm_free(data);
 }
 
@@ -92,6 +121,24 @@ static remat_status take_labels(array_data *data, const rm_data_source *source) 
     int64_t *classes = &data->base.shape.classes;
     REQUIRE(source->labels || *classes, INVALID, "without labels the number of classes is needed: say --classes=N");
     return source->labels ? rm_labels_read(source, data->base.count, &data->labels, classes) : REMAT_OK;
+}
+
+static remat_status take_values(array_data *data, const rm_data_source *source) {
+    rm_data_shape *shape = &data->base.shape;
+    REQUIRE(
+        source->labels || source->values, INVALID,
+        "without labels it is not known how many numbers an answer has: say --values=N, and --every-step where each "
+        "timestep has one");
+    shape->values = source->values;
+    shape->every_step = source->every_step;
+    if (!source->labels) return REMAT_OK;
+    TRY(rm_values_read(source, data->base.count, data->file.array.dim[1], &data->values));
+    shape->values = data->values.width;
+    shape->every_step = data->values.every_step;
+    data->base.held_bytes += value_bytes(data);
+    REQUIRE(!shape->every_step || !source->lengths, INVALID,
+            "--lengths is for samples with one answer, and %s has one for each timestep: leave it out", source->labels);
+    return REMAT_OK;
 }
 
 static remat_status refuse_number(const char *path, int64_t sample, int64_t t, int64_t f, double value) {
@@ -140,19 +187,20 @@ static remat_status open_file(array_data *data, const rm_data_source *source) {
     TRY(take_shape(data, source, &T));
     data->unit = array->kind == 'u' && array->bytes == 1 ? 255 : 1;
     data->base.count = array->dim[0];
-    int lists = (source->labels ? 1 : 0) + (source->lengths ? 1 : 0);
+    int lists = (source->labels && !data->regress ? 1 : 0) + (source->lengths ? 1 : 0);
     data->base.held_bytes = data->file.size + 4 * (uint64_t)lists * (uint64_t)data->base.count;
     data->base.shape = (rm_data_shape){.timesteps = T, .features = array->dim[2], .classes = source->classes};
     data->base.shape.lengths = source->lengths;
     if (source->lengths) TRY(rm_lengths_read(source, data->base.count, array->dim[1], &data->lengths));
     TRY(check_numbers(data, source->data));
-    return take_labels(data, source);
+    return data->regress ? take_values(data, source) : take_labels(data, source);
 }
 
-remat_status rm_dataset_open_arrays(const rm_data_source *source, rm_dataset **out) {
+static remat_status open(const rm_data_source *source, bool regress, rm_dataset **out) {
     array_data *data = rm_malloc(sizeof *data);
     REQUIRE(data, MEMORY, "no memory to open %s", source->data);
-    *data = (array_data){.base = {.fill = fill, .length = length_of, .checksum = checksum, .close = close_arrays}};
+    *data = (array_data){.base = {.fill = fill, .length = length_of, .checksum = checksum, .close = close_arrays},
+                         .regress = regress};
     remat_status status = open_file(data, source);
     if (status)
         close_arrays(&data->base);
@@ -160,3 +208,7 @@ remat_status rm_dataset_open_arrays(const rm_data_source *source, rm_dataset **o
         *out = &data->base;
     return status;
 }
+
+remat_status rm_dataset_open_arrays(const rm_data_source *source, rm_dataset **out) { return open(source, false, out); }
+
+remat_status rm_dataset_open_values(const rm_data_source *source, rm_dataset **out) { return open(source, true, out); }

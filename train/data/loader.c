@@ -12,7 +12,8 @@ remat_status rm_batch_create(rm_dataset *dataset, int64_t batch, rm_batch *out) 
     uint64_t per_step = 4 * (uint64_t)(shape->vocabulary ? 1 : shape->features);
     *out = (rm_batch){.dataset = dataset, .batch = batch};
     bool huge = __builtin_mul_overflow((uint64_t)shape->timesteps * (uint64_t)batch, per_step, &out->input_bytes);
-    out->target_bytes = 4 * (uint64_t)batch * (uint64_t)(shape->every_step ? shape->timesteps : 1);
+    out->target_bytes =
+        4 * (uint64_t)batch * (uint64_t)((shape->every_step ? shape->timesteps : 1) * rm_data_targets(shape));
     int64_t rows = shape->timesteps * batch;
     if (!huge) {
         out->input = rm_malloc(out->input_bytes);
@@ -47,10 +48,10 @@ remat_status rm_batch_put(rm_batch *b, int64_t column, int64_t sample) {
     return REMAT_OK;
 }
 
-/* An input that some models have, number `at`. */
-static remat_status write_mark(remat_session *session, int64_t at, const void *mark, uint64_t bytes) {
-    return mark && at < remat_count(session, REMAT_INPUT) ? remat_write(session, REMAT_INPUT, at, mark, bytes)
-                                                          : REMAT_OK;
+/* An input that some models have. */
+static remat_status write_mark(remat_session *session, const char *name, const void *mark, uint64_t bytes) {
+    int64_t at = mark ? remat_find(session, REMAT_INPUT, name) : -1;
+    return at >= 0 ? remat_write(session, REMAT_INPUT, at, mark, bytes) : REMAT_OK;
 }
 
 /* Time is the outermost axis, so a window is a piece of the buffer. */
@@ -59,9 +60,9 @@ remat_status rm_batch_write(const rm_batch *b, int64_t window, int64_t windows, 
     TRY(remat_write(session, REMAT_INPUT, 0, (const char *)b->input + (uint64_t)window * input, input));
     TRY(remat_write(session, REMAT_INPUT, 1, (const char *)b->target + (uint64_t)window * target, target));
     int64_t rows = b->dataset->shape.timesteps * b->batch / windows;
-    TRY(write_mark(session, 2, b->last, 4 * (uint64_t)b->batch));
-    TRY(write_mark(session, 3, b->ends, 4 * (uint64_t)rows));
-    return write_mark(session, 2, b->begins ? b->begins + window * rows : NULL, 4 * (uint64_t)rows);
+    TRY(write_mark(session, "last", b->last, 4 * (uint64_t)b->batch));
+    TRY(write_mark(session, "ends", b->ends, 4 * (uint64_t)rows));
+    return write_mark(session, "begins", b->begins ? b->begins + window * rows : NULL, 4 * (uint64_t)rows);
 }
 
 /* ---- An epoch --------------------------------------------------------------------------------------------------- */

@@ -158,11 +158,12 @@ remat_status rm_npy_parse(const uint8_t *data, size_t size, const char *name, rm
     return rm_array_place(out, data, size, header_bytes, name);
 }
 
-void rm_npy_make_header(int64_t rows, int64_t columns, uint8_t out[RM_NPY_HEADER]) {
-    char text[RM_NPY_HEADER];
+void rm_npy_make_header(int rank, const int64_t *dim, uint8_t out[RM_NPY_HEADER]) {
+    char text[RM_NPY_HEADER], last[24] = "";
+    if (rank == 3) snprintf(last, sizeof last, ", %lld", (long long)dim[2]);
     int n = snprintf(text, sizeof text,
-                     RM_NPY_MAGIC "%c%c%c%c{'descr': '<f4', 'fortran_order': False, 'shape': (%lld, %lld), }", 1, 0,
-                     RM_NPY_HEADER - 10, 0, (long long)rows, (long long)columns);
+                     RM_NPY_MAGIC "%c%c%c%c{'descr': '<f4', 'fortran_order': False, 'shape': (%lld, %lld%s), }", 1, 0,
+                     RM_NPY_HEADER - 10, 0, (long long)dim[0], (long long)dim[1], last);
     memset(out, ' ', RM_NPY_HEADER);
     memcpy(out, text, (size_t)n);
     out[RM_NPY_HEADER - 1] = '\n';

@@ -18,6 +18,6 @@ remat_status rm_npy_parse(const uint8_t *data, size_t size, const char *name, rm
 
 /* Of a file of floats, (rows,columns): what comes before them. */
 #define RM_NPY_HEADER 128
-void rm_npy_make_header(int64_t rows, int64_t columns, uint8_t out[RM_NPY_HEADER]);
+void rm_npy_make_header(int rank, const int64_t *dim, uint8_t out[RM_NPY_HEADER]); /* rank 2 or 3 */
 
 #endif

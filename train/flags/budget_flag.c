@@ -15,7 +15,7 @@ uint64_t rm_budget_given(const rm_options *o) { return o->memory_budget ? o->mem
 static uint64_t batch_bytes(const rm_data_shape *shape, int64_t batch) {
     uint64_t rows = (uint64_t)shape->timesteps * (uint64_t)batch;
     uint64_t inputs = rows * (uint64_t)(shape->vocabulary ? 1 : shape->features);
-    uint64_t targets = shape->every_step ? rows : (uint64_t)batch;
+    uint64_t targets = (shape->every_step ? rows : (uint64_t)batch) * (uint64_t)rm_data_targets(shape);
     uint64_t logits = shape->every_step ? 0 : (uint64_t)(shape->classes * batch); /* for training accuracy */
     return 4 * (inputs + targets + logits);
 }
@@ -24,7 +24,8 @@ uint64_t rm_budget_data_bytes(const rm_options *o, const rm_data_shape *shape, c
     uint64_t order = 4 * (uint64_t)(dataset ? dataset->count : 0);
     uint64_t ahead =
         o->loader_threads && shape->channels ? 4 * (uint64_t)((shape->features + 1) * rm_setup_rows(o)) : 0;
-    return batch_bytes(shape, rm_setup_rows(o)) + ahead + order + (dataset ? dataset->held_bytes : 0);
+    uint64_t weights = o->class_weights ? 4 * (uint64_t)shape->classes : 0;
+    return batch_bytes(shape, rm_setup_rows(o)) + weights + ahead + order + (dataset ? dataset->held_bytes : 0);
 }
 
 /* "--memory-budget=20MiB", as somebody may have typed it: in the largest unit that does with two digits behind the point. */

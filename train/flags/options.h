@@ -29,12 +29,12 @@ typedef enum {
 typedef struct {
     /* The model. 0 in embed: as hidden. */
     char *model;
-    int64_t layers, hidden, embed, heads, positions, vocab, classes;
-    bool no_bias, bidirectional, sync_batchnorm, tie_embeddings;
+    int64_t layers, hidden, embed, heads, positions, vocab, classes, values, ignore_index;
+    bool no_bias, bidirectional, sync_batchnorm, tie_embeddings, every_step;
     double dropout;
     char *stem;
     /* The data. 0 in seq_len: the task's own length. */
-    char *task, *data, *labels, *lengths, *eval_data, *eval_labels, *eval_lengths;
+    char *task, *loss, *class_weights, *data, *labels, *lengths, *eval_data, *eval_labels, *eval_lengths;
     int64_t seq_len, batch, samples, seed, document_end; /* document_end -1: no token ends one */
     bool rows, no_shuffle, pad, stateful, skip_broken;
     int64_t image_size, channels, loader_threads; /* 0 in the first two: as the data have it */
@@ -65,7 +65,7 @@ typedef struct {
     double bucket_cap_mb, hang_timeout;
     bool fused_update, metrics_per_rank;
     /* Files. */
-    char *save, *resume, *init, *init_head, *metrics, *tensorboard, *dump_grads, *out, *config;
+    char *save, *keep_best, *resume, *init, *init_head, *metrics, *tensorboard, *dump_grads, *out, *config;
     int64_t save_every, keep, eval_every, log_every;
     /* plan, place, sample, report. 0 in a size or rate: not given. */
     bool pareto;

@@ -42,19 +42,24 @@ static const rule rules[] = {
     {"dropout", "0", "layers", ">1", "dropout is between layers"},
     {"embed", "0", "task", "lm|copy", "whose inputs are symbols"},
     {"classes", "0", "task", "classify", NULL},
-    {"data", NULL, "task", "lm|classify", "the others generate theirs"},
-    {"labels", NULL, "task", "classify", NULL},
-    {"eval-data", NULL, "task", "lm|classify", "the others generate theirs: --eval-every=N evaluates"},
-    {"eval-labels", NULL, "task", "classify", NULL},
+    {"data", NULL, "task", "lm|classify|regress", "the others generate theirs"},
+    {"labels", NULL, "task", "classify|regress", NULL},
+    {"eval-data", NULL, "task", "lm|classify|regress", "the others generate theirs: --eval-every=N evaluates"},
+    {"eval-labels", NULL, "task", "classify|regress", NULL},
     {"eval-labels", NULL, "eval-data", NULL, NULL},
-    {"lengths", NULL, "task", "classify", NULL},
+    {"lengths", NULL, "task", "classify|regress", NULL},
     {"lengths", NULL, "model", RECURRENT, "which read timestep by timestep"},
     {"eval-lengths", NULL, "lengths", NULL, NULL},
     {"eval-lengths", NULL, "eval-data", NULL, NULL},
     {"document-end", "-1", "task", "lm", NULL},
     {"document-end", "-1", "model", "lstm|gru|rnn", "whose states can begin anew"},
-    {"rows", "false", "task", "classify", NULL},
+    {"rows", "false", "task", "classify|regress", NULL},
     {"samples", NULL, "task", "adding|copy", "which generate them"},
+    {"loss", NULL, "task", "regress|adding", "whose answers are numbers"},
+    {"class-weights", NULL, "task", "classify", NULL},
+    {"ignore-index", NULL, "task", "classify", NULL},
+    {"values", "0", "task", "regress", NULL},
+    {"every-step", "false", "task", "regress", NULL},
     {"image-size", "0", "model", PICTURES, NULL},
     {"channels", "0", "model", PICTURES, NULL},
     {"normalize", "none", "model", PICTURES, NULL},
@@ -82,7 +87,7 @@ static const rule rules[] = {
     {"stateful", "false", "task", "lm", "whose samples go on where others end"},
     {"stateful", "false", "model", RECURRENT, "which have states"},
     {"tbptt", "0", "model", RECURRENT, "which have states"},
-    {"tbptt", "0", "task", "lm|copy", "whose targets are at every timestep"},
+    {"tbptt", "0", "task", "lm|copy|regress", "whose targets are at every timestep"},
 
     {"momentum", "0", "optimizer", "sgd|rmsprop|lars", NULL},
     {"nesterov", "false", "optimizer", "sgd|lars", NULL},
@@ -123,6 +128,8 @@ static const rule rules[] = {
     {"metrics-per-rank", "false", "metrics", NULL, NULL},
     {"save-every", NULL, "save|resume", NULL, NULL},
     {"keep", NULL, "save|resume", NULL, NULL},
+    {"keep-best", "none", "save|resume", NULL, NULL},
+    {"keep-best", "none", "eval-every", ">0", "among whose evaluations it is"},
 };
 
 /* The word at *at of "a|b|c", and steps to the next; false when there is none. */
@@ -368,6 +375,10 @@ remat_status rm_options_check(const rm_options *o, rm_command command) {
             "--eval-lengths=FILE");
     REQUIRE(!o->tie_embeddings || !o->init_head || !is(o->init_head, "new"), INVALID,
             "--init-head=new draws the head, which --tie-embeddings makes the embedding: leave one of them out");
+    REQUIRE(!o->class_weights || o->label_smoothing == 0, INVALID,
+            "--class-weights and --label-smoothing exclude each other: give one");
+    REQUIRE(!is(o->keep_best, "accuracy") || is(o->task, "classify"), INVALID,
+            "--keep-best=accuracy: --task=%s has none; say --keep-best=loss", o->task);
     TRY(check_memory(o));
     TRY(check_ranks(o));
     TRY(check_states(o));

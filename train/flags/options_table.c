@@ -57,16 +57,21 @@ const rm_option rm_option_table[] = {
     ONE("stem", stem, MODEL, RM_OF_MODEL, "imagenet", "imagenet|cifar", "resnet: 7x7 with stride 2 and max_pool first; or, for small pictures, 3x3 with stride 1"),
     YES("sync-batchnorm", sync_batchnorm, FIT, RM_OF_RUN, "resnet: batch norm's statistics are of all ranks' samples, PyTorch's SyncBatchNorm"),
 
-    ONE("task", task, MODEL, RM_OF_MODEL, "lm", "lm|classify|adding|copy",
-        "lm: next byte of a text; classify: images or .npy, and what a model of pictures is for; adding, copy: generated long-memory problems"),
-    IN("data", data, RUN, RM_REMEMBERED, "FILE", "lm: any text; classify: IDX images or .npy [N,T,F]; .gz too;\n"
+    ONE("task", task, MODEL, RM_OF_MODEL, "lm", "lm|classify|regress|adding|copy",
+        "lm: next byte of a text; classify: images or .npy, and what a model of pictures is for; regress: .npy to numbers; adding, copy: generated long-memory problems"),
+    IN("data", data, RUN, RM_REMEMBERED, "FILE", "lm: any text; classify, regress: IDX images or .npy [N,T,F]; .gz too;\n"
         "                                 pictures: IDX, .npy [N,C,H,W], [N,H,W,C], [N,H,W], CIFAR-10's .bin, or a folder by class"),
     INT("vocab", vocab, MODEL, RM_OF_MODEL, "0", 0, 1e9, "lm: --data holds tokens below N: .npy [tokens], or numbers of two bytes each,\n"
         "                                 four beyond 65536, lowest first; 0: a text, whose bytes are tokens"),
     INT("document-end", document_end, RUN, RM_OF_RUN, "-1", -1, 1e9, "lm: the token (of a text: the byte) that ends a document; behind it states begin anew; -1: none"),
     IN("tokenizer", tokenizer, MODEL, RM_FORGOTTEN, "FILE", "lm: a tokenizer.json (byte-level BPE) that cuts the text into tokens, and decides --vocab; training states keep a copy"),
-    IN("labels", labels, FIT | RM_EVAL, RM_REMEMBERED, "FILE", "classify: IDX or .npy labels [N]"),
     IN("lengths", lengths, RUN, RM_REMEMBERED, "FILE", "classify, .npy [N,T,F]: how many timesteps of each sample count, .npy [N]; padding behind them changes nothing"),
+    IN("labels", labels, FIT | RM_EVAL, RM_REMEMBERED, "FILE", "classify: IDX or .npy labels [N]; regress: numbers [N], [N,V] or, for each timestep, [N,T,V]"),
+    ONE("loss", loss, RUN, RM_OF_RUN, "mse", "mse|mae|huber", "of numbers: squared, absolute (PyTorch's l1_loss), or Huber's with delta 1"),
+    TXT("class-weights", class_weights, FIT, RM_REMEMBERED, "LIST", "classify: what each class counts in the loss of training: 1,0.5,2 or a .npy file; evaluations report the plain loss"),
+    INT("ignore-index", ignore_index, RUN, RM_REMEMBERED, NULL, -1e9, 1e9, "classify: samples with this label count nothing, in losses and accuracies"),
+    INT("values", values, MODEL, RM_OF_MODEL, "0", 0, 1e6, "regress: numbers of an answer; 0: as the labels have"),
+    YES("every-step", every_step, MODEL, RM_OF_MODEL, "regress: an answer at each timestep, which labels [N,T,V] say themselves; of [N,T] one number"),
     IN("eval-data", eval_data, FIT, RM_REMEMBERED, "FILE", "data for --eval-every"),
     IN("eval-labels", eval_labels, FIT, RM_REMEMBERED, "FILE", "their labels"),
     IN("eval-lengths", eval_lengths, FIT, RM_REMEMBERED, "FILE", "their lengths"),
@@ -77,7 +82,7 @@ const rm_option rm_option_table[] = {
     DEF("augment", augment, FIT, RM_OF_RUN, "none", "LIST", "pictures to train on: crop:PIXELS (of padding), flip, resized-crop; between commas"),
     INT("loader-threads", loader_threads, RUN, RM_REMEMBERED, "0", 0, 1024, "pictures: threads that make the next batch ready while one is computed"),
     YES("skip-broken", skip_broken, RUN, RM_OF_RUN, "a folder of pictures: leave out files that cannot be read, all looked at first; else they are refused"),
-    INT("seq-len", seq_len, RUN, RM_OF_RUN, "0", 0, 1e9, "timesteps of a sample; 0: lm 1000, adding 400, copy 120, classify all"),
+    INT("seq-len", seq_len, RUN, RM_OF_RUN, "0", 0, 1e9, "timesteps of a sample; 0: lm 1000, adding 400, copy 120, classify and regress all"),
     INT("batch", batch, RUN, RM_OF_RUN, "16", 1, 1e6, "samples of a step"),
     INT("samples", samples, RUN, RM_OF_RUN, "10000", 1, 1e8, "adding, copy: how many are generated"),
     INT("seed", seed, RUN | RM_SAMPLE, RM_OF_RUN, "0", 0, 9e15, "of parameters, dropout, order and generated data"),
@@ -176,6 +181,7 @@ const rm_option rm_option_table[] = {
     IN("save", save, RM_TRAIN, RM_FORGOTTEN, "DIR", "write training states here, and one at the end and at SIGUSR1"),
     INT("save-every", save_every, RM_TRAIN, RM_REMEMBERED, "100", 1, HUGE_COUNT, "steps between them"),
     INT("keep", keep, RM_TRAIN, RM_REMEMBERED, "2", 0, 1e9, "how many of the newest to keep; 0: all"),
+    ONE("keep-best", keep_best, RM_TRAIN, RM_REMEMBERED, "none", "none|loss|accuracy", "save after the best evaluation of --eval-every, too, and keep it beside them: DIR/best"),
     IN("resume", resume, MODEL, RM_FORGOTTEN, "DIR",
         "continue from the newest training state in DIR, with its flags"),
     IN("init", init, RM_TRAIN | RM_EVAL | RM_PREDICT | RM_SAMPLE, RM_FORGOTTEN, "FILE", "start from the weights in a .safetensors file, which says which model it is"),
@@ -235,7 +241,8 @@ static const struct {
     rm_command command;
     const char *name, *arguments, *doc;
 } commands[] = {
-    {RM_TRAIN, "train", "", "Trains a network, recurrent or for pictures, inside a plan that is checked before the first step."},
+    {RM_TRAIN, "train", "",
+     "Trains a network, recurrent or for pictures, inside a plan that is checked before the first step."},
     {RM_PLAN, "plan", "", "Prints the plan that `remat train` with the same flags would run, and runs nothing."},
     {RM_EVAL, "eval", "", "The exact mean loss over a data set, each sample once."},
     {RM_PREDICT, "predict", "",

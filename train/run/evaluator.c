@@ -12,15 +12,18 @@
 static bool has_accuracy(const rm_data_shape *shape) { return shape->classes && !shape->every_step; }
 
 static int64_t outputs_of(const rm_data_shape *shape) {
-    return shape->every_step ? 0 : shape->classes ? shape->classes : 1;
+    if (shape->every_step) return shape->classes ? 0 : shape->timesteps * shape->values;
+    return rm_data_outputs(shape);
 }
 
 static remat_status create_part(const rm_options *options, const rm_model_spec *spec, rm_dataset *dataset,
                                 int64_t batch, bool plan_only, rm_eval_part *part) {
+    rm_model_spec plain = *spec;
+    plain.class_weights = false;
     remat_config config = rm_setup_inference_config(options);
     config.plan_only = plan_only;
     TRY(rm_batch_create(dataset, batch, &part->batch));
-    TRY(rm_model_build(spec, batch, true, &part->model));
+    TRY(rm_model_build(&plain, batch, true, &part->model));
     if (outputs_of(&dataset->shape)) {
         config.outputs = &part->model.logits;
         config.n_outputs = 1;
@@ -45,7 +48,7 @@ remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec 
     if (!batch) batch = options->batch;
     int64_t full = batch < dataset->count ? batch : dataset->count, rest = dataset->count % full;
     if (out->width) {
-        out->outputs = rm_calloc((size_t)full * (size_t)out->width, sizeof(float));
+        out->outputs = rm_calloc((size_t)(full + dataset->shape.every_step) * (size_t)out->width, sizeof(float));
         REQUIRE(out->outputs, MEMORY, "no memory for the outputs of %lld samples", (long long)full);
     }
     TRY(create_part(options, spec, dataset, full, plan_only, &out->full));
@@ -102,20 +105,21 @@ static uint64_t part_bytes(const rm_eval_part *part) {
 }
 
 uint64_t rm_evaluator_bytes(const rm_evaluator *e) {
-    uint64_t outputs = 4 * (uint64_t)e->full.batch.batch * (uint64_t)e->width;
+    uint64_t rows = (uint64_t)(e->full.batch.batch + (e->dataset && e->dataset->shape.every_step));
+    uint64_t outputs = 4 * rows * (uint64_t)e->width;
     return part_bytes(&e->full) + part_bytes(&e->rest) + outputs + (e->dataset ? e->dataset->held_bytes : 0);
 }
 
 remat_session *rm_evaluator_session(rm_evaluator *evaluator) { return evaluator->full.session; }
 
-/* Samples whose class was the first, or among the first five. */
+/* Samples that count, and those whose class was the first, or among the first five. */
 typedef struct {
-    int64_t first, five;
+    int64_t all, first, five;
 } right;
 
 static void confuse(rm_evaluator *e, const int32_t *target, int64_t n) {
     for (int64_t i = 0; i < n; i++)
-        e->confusion[target[i] * e->width + rm_likeliest(e->outputs + i * e->width, e->width)]++;
+        if (target[i] >= 0) e->confusion[target[i] * e->width + rm_likeliest(e->outputs + i * e->width, e->width)]++;
 }
 
 static void count(rm_evaluator *e, const int32_t *target, int64_t n, right *sum) {
@@ -124,11 +128,23 @@ static void count(rm_evaluator *e, const int32_t *target, int64_t n, right *sum)
     if (e->confusion) confuse(e, target, n);
 }
 
+/* From (T,B,V), as sessions have them, to a row for each sample. */
+static remat_status sink_sequences(rm_evaluator *e, int64_t B) {
+    int64_t T = e->dataset->shape.timesteps, V = e->dataset->shape.values;
+    float *row = e->outputs + B * e->width;
+    for (int64_t b = 0; b < B; b++) {
+        for (int64_t t = 0; t < T; t++) memcpy(row + t * V, e->outputs + (t * B + b) * V, (size_t)V * sizeof *row);
+        TRY(e->sink(e->sink_context, row, 1));
+    }
+    return REMAT_OK;
+}
+
 static remat_status take_outputs(rm_evaluator *e, rm_eval_part *part, right *sum) {
     int64_t B = part->batch.batch;
     TRY(remat_read(part->session, REMAT_OUTPUT, 0, e->outputs, (uint64_t)(B * e->width) * sizeof(float)));
     if (has_accuracy(&e->dataset->shape)) count(e, part->batch.target, B, sum);
-    return e->sink ? e->sink(e->sink_context, e->outputs, B) : REMAT_OK;
+    if (!e->sink) return REMAT_OK;
+    return e->dataset->shape.every_step ? sink_sequences(e, B) : e->sink(e->sink_context, e->outputs, B);
 }
 
 /* ---- A run, shared out ------------------------------------------------------------------------------------------ */
@@ -156,20 +172,23 @@ static remat_status fill_batch(rm_evaluator *e, stretch s) {
     return REMAT_OK;
 }
 
-/* The loss of the samples first .. first+B-1, times B. */
+/* The loss of the samples first .. first+B-1, times how many of them count. */
 static remat_status run_part(rm_evaluator *e, rm_eval_part *part, int64_t first, double *loss, right *sum) {
     remat_step_result result;
     TRY(fill_batch(e, (stretch){&part->batch, first}));
     TRY(rm_batch_write(&part->batch, 0, 1, part->session));
     TRY(remat_evaluate(part->session, &result));
-    *loss = result.loss * (double)part->batch.batch;
+    const int64_t B = part->batch.batch;
+    const int64_t n = has_accuracy(&e->dataset->shape) ? rm_count_targets(part->batch.target, B) : B;
+    *loss = result.loss * (double)n;
+    sum->all += n;
     return e->width ? take_outputs(e, part, sum) : REMAT_OK;
 }
 
 /* Batches first .. end-1: this rank fills in its own, and zeros are what it adds to the others'. A sum of one number and
  * zeros is exact, so only the order in which batches are added here makes the result. */
 static remat_status run_window(rm_evaluator *e, int64_t first, int64_t end, double *loss_sum, right *sum) {
-    double value[WINDOW + 2] = {0};
+    double value[WINDOW + 3] = {0};
     right here = {0};
     int64_t n = end - first, full = e->full.batch.batch, size = e->ranks ? e->ranks->size : 1;
     for (int64_t i = first; i < end; i++) {
@@ -179,10 +198,12 @@ static remat_status run_window(rm_evaluator *e, int64_t first, int64_t end, doub
     }
     value[n] = (double)here.first;
     value[n + 1] = (double)here.five;
-    if (size > 1) TRY(e->ranks->sum(e->ranks->context, value, n + 2));
+    value[n + 2] = (double)here.all;
+    if (size > 1) TRY(e->ranks->sum(e->ranks->context, value, n + 3));
     for (int64_t i = 0; i < n; i++) *loss_sum += value[i];
     sum->first += (int64_t)value[n];
     sum->five += (int64_t)value[n + 1];
+    sum->all += (int64_t)value[n + 2];
     return REMAT_OK;
 }
 
@@ -196,11 +217,11 @@ remat_status rm_evaluator_run(rm_evaluator *e, remat_session *weights, rm_eval_e
         int64_t end = first + WINDOW < batches ? first + WINDOW : batches;
         TRY(run_window(e, first, end, &loss_sum, &sum));
     }
-    out->samples = count;
-    out->loss = loss_sum / (double)count;
+    out->samples = sum.all;
+    out->loss = loss_sum / (double)sum.all;
     bool counted = has_accuracy(&e->dataset->shape);
-    out->accuracy = counted ? (double)sum.first / (double)count : -1;
-    out->top5 = counted && e->width > 5 ? (double)sum.five / (double)count : -1;
+    out->accuracy = counted ? (double)sum.first / (double)sum.all : -1;
+    out->top5 = counted && e->width > 5 ? (double)sum.five / (double)sum.all : -1;
     out->bits_per_byte = e->bytes_per_target > 0 ? out->loss / e->bytes_per_target / M_LN2 : 0;
     out->tokens = e->tokens;
     return REMAT_OK;

@@ -23,9 +23,11 @@ typedef remat_status rm_eval_sink(void *context, const float *outputs, int64_t n
 typedef struct {
     rm_dataset *dataset; /* borrowed */
     rm_eval_part full,
-        rest;           /* of `batch` samples each, and of those left over; a part without samples has no session */
-    int64_t width;      /* of a sample's outputs; 0: there are some for each timestep, and nobody wants them all */
-    float *outputs;     /* of one batch, (batch,width) */
+        rest; /* of `batch` samples each, and of those left over; a part without samples has no session */
+    int64_t
+        width; /* of a sample's outputs, T V of answers at every timestep; 0: there are some for each timestep, and nobody wants them all */
+    float *
+        outputs; /* of one batch, (batch,width); with answers at every timestep (T,batch,V), and behind them a sample's (T,V) */
     rm_eval_sink *sink; /* may be set between runs; gets batch after batch. NULL: nobody asks */
     void *sink_context;
     int64_t

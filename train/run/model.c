@@ -90,14 +90,29 @@ static remat_value input(remat_graph *g, const rm_data_shape *data, int64_t time
 }
 
 static remat_value target(remat_graph *g, const rm_data_shape *data, int64_t timesteps, int64_t batch) {
-    int64_t sequence[] = {timesteps, batch}, whole[] = {batch, 1};
+    int64_t sequence[] = {timesteps, batch, data->values}, whole[] = {batch, data->values};
+    if (data->every_step && !data->classes) return remat_input(g, "target", REMAT_F32, REMAT_SEQUENCE, 3, sequence);
     if (data->every_step) return remat_input(g, "target", REMAT_I32, REMAT_SEQUENCE, 2, sequence);
     return data->classes ? remat_input(g, "target", REMAT_I32, REMAT_WHOLE, 1, whole)
                          : remat_input(g, "target", REMAT_F32, REMAT_WHOLE, 2, whole);
 }
 
+/* Huber's delta is PyTorch's default. */
+static remat_value loss_of_reals(remat_graph *g, const char *name, remat_value x, remat_value target) {
+    if (name && !strcmp(name, "mae")) return remat_mae(g, x, target);
+    if (name && !strcmp(name, "huber")) return remat_huber(g, x, target, 1);
+    return remat_mse(g, x, target);
+}
+
+static remat_value loss_by_weight(remat_graph *g, const rm_model_spec *spec, remat_value logits, remat_value target) {
+    remat_value weights = REMAT_NONE;
+    if (spec->class_weights) weights = remat_input(g, "class_weights", REMAT_F32, REMAT_WHOLE, 1, &spec->data.classes);
+    return remat_softmax_cross_entropy_weighted(g, logits, target, weights, -1, spec->label_smoothing);
+}
+
 static remat_value loss(remat_graph *g, const rm_model_spec *spec, remat_value logits, remat_value target) {
-    if (!spec->data.classes) return remat_mse(g, logits, target);
+    if (!spec->data.classes) return loss_of_reals(g, spec->loss, logits, target);
+    if (spec->ignores || spec->class_weights) return loss_by_weight(g, spec, logits, target);
     if (spec->label_smoothing == 0) return remat_softmax_cross_entropy(g, logits, target);
     return remat_softmax_cross_entropy_smoothed(g, logits, target, spec->label_smoothing);
 }
@@ -146,8 +161,15 @@ static int64_t classes_before(const float *logit, int64_t classes, int32_t targe
 
 int64_t rm_count_right(const float *logits, const int32_t *target, int64_t n, int64_t classes, int64_t among) {
     int64_t right = 0;
-    for (int64_t i = 0; i < n; i++) right += classes_before(logits + i * classes, classes, target[i]) < among;
+    for (int64_t i = 0; i < n; i++)
+        right += target[i] >= 0 && classes_before(logits + i * classes, classes, target[i]) < among;
     return right;
+}
+
+int64_t rm_count_targets(const int32_t *target, int64_t n) {
+    int64_t targets = 0;
+    for (int64_t i = 0; i < n; i++) targets += target[i] >= 0;
+    return targets;
 }
 
 int64_t rm_likeliest(const float *logits, int64_t classes) {

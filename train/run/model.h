@@ -24,6 +24,9 @@ typedef struct {
     bool tie_embeddings;      /* head.weight is embedding.weight */
     double dropout, label_smoothing;
     rm_data_shape data; /* decides the embedding, the head's width and the loss */
+    bool ignores;       /* targets of -1 count nothing */
+    bool class_weights; /* there is an input "class_weights" (K): what each counts in training */
+    const char *loss;   /* of reals: "mse", "mae" or "huber"; NULL: mse */
     int64_t window;     /* timesteps of one call; 0: all of data's */
     bool small_stem;    /* of a resnet: --stem=cifar */
     bool sync_batchnorm;
@@ -45,13 +48,15 @@ bool rm_model_has_states(const char *name);
 /* What the names of the last layer's parameters begin with: "head.", "fc."; into `out`. */
 void rm_model_head(const rm_model_spec *spec, char *out, size_t bytes);
 
-/* T = spec->window, or spec->data.timesteps. Inputs: 0 "input", 1 "target" (only with_loss), then the spec's `last` and, where layers
- * run backwards, `ends`; or `begins`. Free in any case. */
+/* T = spec->window, or spec->data.timesteps. Inputs: 0 "input"; with_loss also 1 "target", and behind that, where the spec asks for
+ * them, "class_weights", "last", "ends", "begins", in any order. Free in any case. */
 remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_loss, rm_model *out);
 void rm_model_free(rm_model *model);
 
-/* Of n samples, with logits (n,K) and targets (n): how many have their class among the `among` largest logits. */
+/* Of n samples, with logits (n,K) and targets (n): how many have their class among the `among` largest logits, and how many
+ * have one, not -1. */
 int64_t rm_count_right(const float *logits, const int32_t *target, int64_t n, int64_t classes, int64_t among);
+int64_t rm_count_targets(const int32_t *target, int64_t n);
 int64_t rm_likeliest(const float *logits, int64_t classes); /* of one sample: the class with the largest logit */
 
 #endif

@@ -73,7 +73,7 @@ static remat_value block(remat_graph *g, const rm_model_spec *spec, int64_t laye
 
 remat_value rm_minimal_logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
     const rm_data_shape *data = &spec->data;
-    int64_t width = spec->hidden, outputs = data->classes ? data->classes : 1;
+    int64_t width = spec->hidden, outputs = rm_data_outputs(data);
     if (data->vocabulary)
         x = remat_embedding(
             g, x, remat_param(g, "token_emb.weight", 2, (int64_t[]){data->vocabulary, width}, remat_init_normal(1)));

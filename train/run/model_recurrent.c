@@ -94,7 +94,7 @@ remat_status rm_recurrent_check(const rm_model_spec *spec) {
 }
 
 static remat_value head(remat_graph *g, const rm_model_spec *spec, remat_value table, result y) {
-    int64_t outputs = spec->data.classes ? spec->data.classes : 1, width = spec->hidden * (spec->bidirectional ? 2 : 1);
+    int64_t outputs = rm_data_outputs(&spec->data), width = spec->hidden * (spec->bidirectional ? 2 : 1);
     remat_init init = remat_init_uniform(1 / sqrt((double)width));
     remat_value w = spec->tie_embeddings ? table : parameter(g, "head.weight", 0, 2, outputs, width, init);
     remat_value b = bias(g, spec, "head.bias", 0, outputs, init);

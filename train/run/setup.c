@@ -68,6 +68,10 @@ rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
                             .samples = held_out && o->samples > 1000 ? 1000 : o->samples,
                             .seed = o->seed,
                             .held_out = held_out,
+                            .values = o->values,
+                            .ignores = rm_options_given(o, "ignore-index"),
+                            .ignored = o->ignore_index,
+                            .every_step = o->every_step,
                             .budget = o->memory_budget ? o->memory_budget : o->assume_memory};
 }
 
@@ -104,6 +108,10 @@ static remat_status shape_without_data(const rm_options *o, rm_data_shape *out) 
 
 /* A sample of T timesteps is cut into windows of equal length. */
 static remat_status check_windows(const rm_options *o) {
+    REQUIRE(!o->tbptt || o->every_step || strcmp(o->task, "regress"), INVALID,
+            "--tbptt=%lld cuts samples into windows, and labels with one answer a sample cannot be cut: give labels "
+            "[N,T,V], or leave --tbptt out",
+            (long long)o->tbptt);
     REQUIRE(!o->tbptt || o->seq_len % o->tbptt == 0, INVALID,
             "--tbptt=%lld: samples of %lld timesteps cannot be cut into windows of so many: make --seq-len a multiple "
             "of it",
@@ -130,6 +138,9 @@ remat_status rm_setup_spec(rm_options *o, const rm_dataset *dataset, rm_model_sp
                            .tie_embeddings = o->tie_embeddings,
                            .dropout = o->dropout,
                            .label_smoothing = o->label_smoothing,
+                           .loss = o->loss,
+                           .ignores = rm_options_given(o, "ignore-index"),
+                           .class_weights = o->class_weights != NULL,
                            .data = shape,
                            .window = o->tbptt,
                            .small_stem = !strcmp(o->stem, "cifar"),
@@ -137,6 +148,7 @@ remat_status rm_setup_spec(rm_options *o, const rm_dataset *dataset, rm_model_sp
     o->seq_len = shape.timesteps;
     if (!strcmp(o->task, "classify")) o->classes = shape.classes;
     if (o->tokenizer) o->vocab = shape.vocabulary;
+    if (!strcmp(o->task, "regress")) o->values = shape.values, o->every_step = shape.every_step;
     return check_windows(o);
 }
 

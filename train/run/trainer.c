@@ -3,6 +3,8 @@
 #include "train/run/trainer.h"
 
 #include "memory/host.h"
+#include "train/data/class_weights.h"
+#include "train/flags/budget_flag.h"
 #include "train/flags/device_flag.h"
 #include "train/report/dump.h"
 #include "train/run/interrupt.h"
@@ -41,6 +43,8 @@ static remat_status open_data(rm_trainer *t, rm_model_spec *spec) {
     TRY(check_data(t));
     TRY(rm_setup_spec(t->options, t->dataset, spec));
     const rm_options *o = t->options;
+    if (o->class_weights)
+        TRY(rm_class_weights_read(o->class_weights, rm_budget_given(o), spec->data.classes, &t->class_weights));
     rm_loader_config order = {.batch = o->batch,
                               .seed = o->seed,
                               .shuffle = !o->no_shuffle,
@@ -206,6 +210,7 @@ void rm_trainer_close(rm_trainer *t) {
     rm_evaluator_free(&t->evaluator);
     rm_loader_free(&t->loader);
     rm_free(t->logits);
+    rm_free(t->class_weights);
     remat_session_free(t->session);
     rm_model_free(&t->model);
     rm_dataset_close(t->dataset);

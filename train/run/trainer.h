@@ -35,12 +35,15 @@ typedef struct {
     int64_t step, last_step;
     int stop;                              /* the signal that all ranks stop at, or 0 */
     bool save_now;                         /* SIGUSR1 has come to one of them */
+    bool is_best;                          /* the evaluation after this step, by --keep-best */
     char metrics_path[RM_PATH_BYTES + 32]; /* this rank's */
     rm_learning_rate rate;
     rm_watch watch; /* of the evaluations up to now */
     double lr, loss, started_s;
-    float *logits;  /* of a batch, (B,K); NULL: the task has no accuracy */
-    double n_right; /* of the update's samples so far; then of all ranks' */
+    float *logits; /* of a batch, (B,K); NULL: the task has no accuracy */
+    double
+        counted[2]; /* of the update's samples so far, those that are right and those that count; then of all ranks' */
+    float *class_weights; /* (K); NULL: there are none */
     uint64_t arena_peak_bytes;
 } rm_trainer;
 

@@ -96,6 +96,11 @@ static json_t *watch_json(const rm_watch *w) {
     json_t *json = json_pack("{s:I, s:I, s:I}", "since", (json_int_t)w->since, "plateau_since",
                              (json_int_t)w->plateau_since, "reductions", (json_int_t)w->reductions);
     if (json && isfinite(w->best)) json_object_set_new(json, "best", json_real(w->best));
+    if (json && w->best_step) json_object_set_new(json, "best_step", json_integer(w->best_step));
+    if (json && w->best_accuracy_step) {
+        json_object_set_new(json, "best_accuracy", json_real(w->best_accuracy));
+        json_object_set_new(json, "best_accuracy_step", json_integer(w->best_accuracy_step));
+    }
     if (json && isfinite(w->plateau_best)) json_object_set_new(json, "plateau_best", json_real(w->plateau_best));
     return json;
 }
@@ -249,9 +254,11 @@ static remat_status finish(const saving *s) {
 
 static remat_status prune(const rm_state_store *store) {
     int64_t *steps, count;
+    if (store->best) TRY(rm_state_link_best(store->directory, store->best));
     remat_status status = rm_state_list(store->directory, &steps, &count);
     for (int64_t i = store->keep; store->keep && i < count; i++) {
         char path[RM_PATH_BYTES];
+        if (steps[i] == store->best) continue;
         if (!rm_state_path(store->directory, "", steps[i], path)) rm_state_remove(path);
     }
     rm_free(steps);

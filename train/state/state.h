@@ -10,7 +10,8 @@
  *
  * A state is written as DIR/.tmp-step-00000100: what all ranks have alike by rank 0, shards by their owners, state.json by
  * rank 0 when all have finished. Every file and the directory are fsynced, and then it is renamed, so a directory called
- * step-* is whole, whenever the machine died. Older ones are removed only after that. When one rank fails, all fail, with
+ * step-* is whole, whenever the machine died. Older ones are removed only after that, but for the one after the best evaluation
+ * (--keep-best), which the link DIR/best leads to. When one rank fails, all fail, with
  * its sentence.
  */
 #ifndef RM_STATE_H
@@ -53,6 +54,8 @@ typedef struct {
     char directory[RM_PATH_BYTES];
     int lock;     /* held while open, so that two runs never save to one place; -1: closed, or another rank's */
     int64_t keep; /* 0: all */
+    int64_t
+        best; /* the step of the best evaluation, set before saving: its state is not removed, and DIR/best leads there; 0: none */
     rm_state_ranks ranks;
     const uint8_t *tokenizer; /* borrowed: what each state has a copy of; NULL: nothing. Set once it is open */
     size_t tokenizer_bytes;

@@ -83,6 +83,19 @@ remat_status rm_state_path(const char *directory, const char *prefix, int64_t st
     return rm_path_join(out, RM_PATH_BYTES, directory, name);
 }
 
+/* Under another name first: whoever looks finds the one before or this one. */
+remat_status rm_state_link_best(const char *directory, int64_t step) {
+    char state[RM_PATH_BYTES], link[RM_PATH_BYTES], unfinished[RM_PATH_BYTES];
+    TRY(rm_state_path(directory, "", step, state));
+    TRY(rm_path_join(link, sizeof link, directory, RM_STATE_BEST));
+    TRY(rm_path_join(unfinished, sizeof unfinished, directory, RM_STATE_UNFINISHED RM_STATE_BEST));
+    if (!rm_path_exists(state)) return REMAT_OK;
+    unlink(unfinished);
+    if (symlink(strrchr(state, '/') + 1, unfinished)) return rm_file_failed("create the link", link);
+    if (rename(unfinished, link)) return rm_file_failed("rename", unfinished);
+    return rm_directory_sync(directory);
+}
+
 static int newest_first(const void *a, const void *b) {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return (x < y) - (x > y);

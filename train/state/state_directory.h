@@ -11,12 +11,16 @@
 #define RM_STATE_TOKENIZER "tokenizer.json" /* with --tokenizer: a copy */
 #define RM_STATE_JSON "state.json"
 #define RM_STATE_UNFINISHED ".tmp-" /* in front of the name of a state that is being written */
+#define RM_STATE_BEST "best"        /* a link to the state after the best evaluation: --keep-best */
 #define RM_STATE_DAMAGED "damaged-" /* ... of one that a restarted job could not read, and put aside */
 
 #define RM_STATE_SHARD_NAME 80
 /* "optimizer-3-of-8.safetensors", and back: 8; 0 for any other name. */
 void rm_state_shard_name(int64_t rank, int64_t size, char out[RM_STATE_SHARD_NAME]);
 int64_t rm_state_ranks_of(const char *name);
+
+/* Makes DIR/best a link to the state of a step, where that is there. */
+remat_status rm_state_link_best(const char *directory, int64_t step);
 
 /* "DIR/step-00000100", with `prefix` before the last part. */
 remat_status rm_state_path(const char *directory, const char *prefix, int64_t step, char out[RM_PATH_BYTES]);

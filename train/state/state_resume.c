@@ -112,10 +112,17 @@ static void parse_stateful(const json_t *root, rm_state_point *out) {
     out->stateful = text && !strcmp(text, "true");
 }
 
-static bool parse_best(const json_t *watch, const char *name, double *out) {
+/* `none`, where it is not there. */
+static bool parse_best(const json_t *watch, const char *name, double none, double *out) {
     const json_t *best = json_object_get(watch, name);
-    *out = best ? json_number_value(best) : INFINITY;
+    *out = best ? json_number_value(best) : none;
     return !best || json_is_number(best);
+}
+
+static bool parse_step(const json_t *watch, const char *name, int64_t *out) {
+    const json_t *step = json_object_get(watch, name);
+    *out = json_integer_value(step);
+    return !step || (json_is_integer(step) && is_count(*out));
 }
 
 /* Not in states of runs that had no evaluation. */
@@ -127,7 +134,11 @@ static remat_status parse_watch(const json_t *root, const char *name, rm_state_p
     int bad = json_unpack((json_t *)watch, "{s:I, s:I, s:I}", "since", &since, "plateau_since", &plateau_since,
                           "reductions", &reductions);
     bool sound = !bad && is_count(since) && is_count(plateau_since) && is_count(reductions) &&
-                 parse_best(watch, "best", &w->best) && parse_best(watch, "plateau_best", &w->plateau_best);
+                 parse_best(watch, "best", INFINITY, &w->best) &&
+                 parse_best(watch, "plateau_best", INFINITY, &w->plateau_best) &&
+                 parse_best(watch, "best_accuracy", -1, &w->best_accuracy) &&
+                 parse_step(watch, "best_step", &w->best_step) &&
+                 parse_step(watch, "best_accuracy_step", &w->best_accuracy_step);
     REQUIRE(sound, IO, "%s is damaged: what it says of evaluations makes no sense" REMEDY, name);
     w->seen = true;
     w->since = since;

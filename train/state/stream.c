@@ -4,6 +4,8 @@
 #include "dist/group/half.h"
 #include "memory/host.h"
 
+#include <math.h>
+
 static uint64_t next_bytes(uint64_t done, uint64_t bytes) {
     return bytes - done < RM_STREAM_BYTES ? bytes - done : RM_STREAM_BYTES;
 }
@@ -14,14 +16,27 @@ static remat_status get_buffer(void **buffer) {
     return REMAT_OK;
 }
 
+/* Elements from number `first` on. */
+static remat_status must_be_finite(const remat_array *array, const float *x, uint64_t n, uint64_t first) {
+    for (uint64_t i = 0; i < n; i++)
+        REQUIRE(
+            isfinite(x[i]), INTERNAL,
+            "%s is %g at element %llu: training has diverged; make --lr smaller or set --clip-grad-norm=1, and go on "
+            "from the state before",
+            array->name, (double)x[i], (unsigned long long)(first + i));
+    return REMAT_OK;
+}
+
 remat_status rm_stream_out(remat_session *session, remat_kind kind, int64_t index, rm_file_writer *writer) {
     remat_array array;
     void *buffer;
     TRY(remat_array_info(session, kind, index, &array));
     TRY(get_buffer(&buffer));
+    const bool checked = array.dtype == REMAT_F32 && kind != REMAT_GRADIENT;
     remat_status status = REMAT_OK;
     for (uint64_t done = 0, n; !status && (n = next_bytes(done, array.bytes)) > 0; done += n) {
         status = remat_read_part(session, kind, index, done, buffer, n);
+        if (!status && checked) status = must_be_finite(&array, buffer, n / 4, (uint64_t)array.first + done / 4);
         if (!status) status = rm_file_write(writer, buffer, n);
     }
     rm_free(buffer);

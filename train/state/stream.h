@@ -8,7 +8,8 @@
 
 enum { RM_STREAM_BYTES = 1 << 18 };
 
-/* Writes all that the session holds of the array. */
+/* Writes all that the session holds of the array. INTERNAL, naming it, where an element is not finite: nobody could go on from that.
+ * Gradients are written as they are. */
 remat_status rm_stream_out(remat_session *session, remat_kind kind, int64_t index, rm_file_writer *writer);
 
 /* `bytes` bytes at `at` of the open file become those of the array from byte `first` on. */

@@ -1,0 +1,185 @@
+/* test_class_weights.c: --class-weights and --ignore-index: what the losses of training and evaluations are, and accuracies, from the
+ * probabilities that `remat predict` writes. */
+#include "train/run/model.h"
+
+#include "tests/train/train_test.h"
+
+#include <math.h>
+
+enum { N = 23, T = 9, CLASSES = 3, IGNORED = 255 };
+#define SMALL "--task=classify --hidden=5 --layers=1 --threads=1 --seed=4 "
+
+static uint8_t labels[8 + N] = {0, 0, 8, 1, 0, 0, 0, N};
+static const char *images_path, *labels_path;
+static const double weights[CLASSES] = {0.5, 2, 0.25};
+static double p[N][CLASSES];
+
+static bool counts(int i) { return labels[8 + i] != IGNORED; }
+
+/* Of every batch of 4 that is not shuffled some are left out; of the second, all. */
+static void make_images(bool with_ignored) {
+    uint8_t images[16 + N * T] = {0, 0, 8, 3, 0, 0, 0, N, 0, 0, 0, 3, 0, 0, 0, 3};
+    for (int i = 0; i < N * T; i++) images[16 + i] = (uint8_t)(i * 37);
+    for (int i = 0; i < N; i++)
+        labels[8 + i] = with_ignored && (i % 3 == 1 || i / 4 == 1) ? IGNORED : (uint8_t)(i * 5 % 7 % CLASSES);
+    images_path = make_file("images", images, sizeof images);
+    labels_path = make_file("labels", labels, sizeof labels);
+}
+
+static double number_in(const char *text, const char *label) {
+    const char *at = strstr(text, label);
+    ck_assert_msg(at, "no %s in %s", label, program_output);
+    return strtod(at + strlen(label), NULL);
+}
+
+static double number_after(const char *label) { return number_in(program_output, label); }
+
+static void predict(const char *state) {
+    ck_runs("predict --resume=%s --data=%s", state, images_path);
+    const char *at = program_output;
+    char *end;
+    for (int i = 0; i < N * CLASSES; i++, at = end + 1) p[i / CLASSES][i % CLASSES] = strtod(at, &end);
+    ck_assert_int_eq(*at, 0);
+}
+
+typedef struct {
+    double loss, accuracy;
+    int samples;
+} judged;
+
+static judged judge(const double *weight) {
+    judged j = {0};
+    double sum = 0;
+    for (int i = 0; i < N; i++) {
+        if (!counts(i)) continue;
+        int class = labels[8 + i], best = p[i][1] > p[i][0];
+        double w = weight ? weight[class] : 1;
+        if (p[i][2] > p[i][best]) best = 2;
+        j.samples++;
+        j.accuracy += best == class;
+        j.loss -= w * log(p[i][class]);
+        sum += w;
+    }
+    j.loss /= sum;
+    j.accuracy /= j.samples;
+    return j;
+}
+
+static void check_eval(const judged *j) {
+    char samples[32];
+    const char *line = strstr(program_output, "eval ");
+    if (!line) line = program_output;
+    snprintf(samples, sizeof samples, "(%d samples)", j->samples);
+    ck_assert_msg(strstr(program_output, samples), "not of %s: %s", samples, program_output);
+    ck_assert_msg(fabs(number_in(line, "loss ") - j->loss) < 1e-6, "loss %.9g: %s", j->loss, program_output);
+    ck_assert_msg(fabs(number_in(line, "accuracy ") - 100 * j->accuracy) < 0.006, "%g: %s", j->accuracy,
+                  program_output);
+}
+
+START_TEST(what_is_ignored_counts_nowhere) {
+    make_images(true);
+    char *state = in_scratch("st");
+    ck_runs("train " SMALL "--data=%s --labels=%s --ignore-index=255 --batch=4 --no-shuffle --lr=0.02 --tile=4 "
+            "--checkpoint=sqrt --steps=10 --save=%s",
+            images_path, labels_path, state);
+    predict(state);
+    judged j = judge(NULL);
+    static const char *const more[] = {"", "--batch=7"};
+    for (int i = 0; i < 2; i++) {
+        ck_runs("eval --resume=%s --data=%s --labels=%s --ignore-index=255 %s", state, images_path, labels_path,
+                more[i]);
+        check_eval(&j);
+    }
+    ck_runs("eval --resume=%s --data=%s --labels=%s --ignore-index=255 --json", state, images_path, labels_path);
+    int confused = 0;
+    const char *at = strstr(program_output, "\"confusion\"");
+    ck_assert_ptr_nonnull(at);
+    for (at += 12; *at; at++)
+        if (*at >= '0' && *at <= '9') confused += (int)strtol(at, (char **)&at, 10);
+    ck_assert_int_eq(confused, j.samples);
+    /* ranks share the evaluation, and a resumed run knows which label it was */
+    ck_runs("train --resume=%s --steps=11 --lr=0 --eval-data=%s --eval-labels=%s", state, images_path, labels_path);
+    check_eval(&j);
+    ck_runs("train " SMALL "--data=%s --labels=%s --ignore-index=255 --batch=4 --lr=0 --steps=1 --devices=cpu:2 "
+            "--init=%s/step-00000010/model.safetensors --eval-data=%s --eval-labels=%s",
+            images_path, labels_path, state, images_path, labels_path);
+    check_eval(&j);
+}
+END_TEST
+
+/* Behind a number that would be the likeliest, were it a logit. */
+START_TEST(no_target_is_never_right) {
+    static const float numbers[] = {9, 0, 1, 2, 1, 0, 2};
+    static const int32_t targets[] = {-1, 2};
+    ck_assert_int_eq(rm_count_right(numbers + 1, targets, 2, 3, 1), 1);
+    ck_assert_int_eq(rm_count_targets(targets, 2), 1);
+}
+END_TEST
+
+/* A step over all samples that changes nothing has the loss and the accuracy of what it leaves. */
+START_TEST(training_weighs_classes) {
+    static const char header[118] = "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }";
+    uint8_t file[128 + 12] = "\x93NUMPY\1\0\x76\0";
+    for (int k = 0; k < 3; k++) memcpy(file + 128 + 4 * k, &(float){(float)weights[k]}, 4);
+    memset(file + 10, ' ', 118);
+    memcpy(file + 10, header, strlen(header));
+    char in_file[300], *state = in_scratch("st");
+    snprintf(in_file, sizeof in_file, "%s", make_file("w.npy", file, sizeof file));
+    make_images(_i & 1);
+    ck_runs("train " SMALL
+            "--data=%s --labels=%s --class-weights=%s %s --batch=%d --lr=0 --steps=1 --save=%s --metrics=- "
+            "--tile=4 --checkpoint-segments=2 --eval-data=%s --eval-labels=%s",
+            images_path, labels_path, _i & 2 ? in_file : "0.5,2,0.25", _i & 1 ? "--ignore-index=255" : "", N, state,
+            images_path, labels_path);
+    double loss = number_after("\"loss\":"), accuracy = number_after("\"accuracy\":"), plain;
+    plain = strtod(strstr(strstr(program_output, "\"event\":\"eval\""), "\"loss\":") + 7, NULL);
+    predict(state);
+    judged weighted = judge(weights), j = judge(NULL);
+    ck_assert_msg(fabs(loss - weighted.loss) < 1e-6, "loss %.9g, not %.9g", loss, weighted.loss);
+    ck_assert_msg(fabs(plain - j.loss) < 1e-6, "eval's loss %.9g, not %.9g", plain, j.loss);
+    ck_assert_msg(fabs(accuracy - j.accuracy) < 1e-6, "accuracy %.9g, not %.9g", accuracy, j.accuracy);
+}
+END_TEST
+
+START_TEST(wrong_ones_are_refused) {
+    static const struct {
+        const char *flags, *sentence;
+    } wrong[] = {{"", "label 255 of sample 1 is outside 0..2: check --labels or --classes"},
+                 {"--ignore-index=255 --class-weights=1,2", "--class-weights=1,2 has 2 numbers for 3 classes"},
+                 {"--ignore-index=255 --class-weights=1,x,2", "'x,2' does not begin with a number"},
+                 {"--ignore-index=255 --class-weights=1,-1,2", "that of class 1 is -1"},
+                 {"--ignore-index=255 --class-weights=1,nan,2", "that of class 1 is nan"},
+                 {"--ignore-index=255 --class-weights=0,0,0", "--class-weights are all 0"},
+                 {"--ignore-index=255 --class-weights=1,1,1 --label-smoothing=0.1", "exclude each other"}};
+    make_images(true);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        ck_refuses(2, wrong[i].sentence, "train " SMALL "--classes=3 --data=%s --labels=%s %s", images_path,
+                   labels_path, wrong[i].flags);
+    ck_refuses(1, "nowhere", "train " SMALL "--ignore-index=255 --class-weights=/nowhere --data=%s --labels=%s",
+               images_path, labels_path);
+    memset(labels + 8, IGNORED, N);
+    ck_refuses(2, "has no label but 255", "train " SMALL "--ignore-index=255 --data=%s --labels=%s", images_path,
+               make_file("labels", labels, sizeof labels));
+    ck_refuses(2, "needs --task=classify", "train --task=copy --ignore-index=0");
+    ck_refuses(2, "needs --task=classify", "train --task=copy --class-weights=1,2");
+}
+END_TEST
+
+/* The budget counts what is new, and is kept. */
+START_TEST(it_fits_the_budget) {
+    make_images(true);
+    ck_runs("train " SMALL "--data=%s --labels=%s --ignore-index=255 --class-weights=1,2,3 --batch=4 --steps=2 "
+            "--memory-budget=10MiB --calibration=off",
+            images_path, labels_path);
+}
+END_TEST
+
+int main(void) {
+    TCase *tests = tcase_create("class_weights");
+    tcase_add_test(tests, what_is_ignored_counts_nowhere);
+    tcase_add_test(tests, no_target_is_never_right);
+    tcase_add_loop_test(tests, training_weighs_classes, 0, 4);
+    tcase_add_test(tests, wrong_ones_are_refused);
+    tcase_add_test(tests, it_fits_the_budget);
+    return run_suite("train/class_weights", tests);
+}

@@ -1,0 +1,196 @@
+/* test_values.c: --task=regress: labels that are numbers, one answer a sample or one each timestep. The loss that `remat eval` finds is
+ * that of what `remat predict` writes. */
+#include "train/data/dataset.h"
+
+#include "tests/train/train_test.h"
+
+#include <math.h>
+
+enum { N = 7, T = 6, F = 3, V = 2 };
+#define SMALL "--task=regress --hidden=5 --layers=1 --threads=1 --batch=4 --seed=2 "
+
+static const char *make_npy(const char *name, const char *shape, const float *values, int count) {
+    static uint8_t file[128 + 4 * 40 * 30];
+    char header[119];
+    int n = snprintf(header, sizeof header, "{'descr': '<f4', 'fortran_order': False, 'shape': %s, }", shape);
+    ck_assert_uint_le(128 + 4 * (size_t)count, sizeof file);
+    memcpy(file, "\x93NUMPY\1\0\x76\0", 10);
+    memset(file + 10, ' ', 118);
+    memcpy(file + 10, header, (size_t)n);
+    memcpy(file + 128, values, 4 * (size_t)count);
+    return make_file(name, file, 128 + 4 * (size_t)count);
+}
+
+static float features[N * T * F], answers[N * T * V];
+static const char *data_path;
+
+static void make_data(void) {
+    for (int i = 0; i < N * T * F; i++) features[i] = (float)sin(0.37 * i);
+    for (int i = 0; i < N * T * V; i++) answers[i] = (float)(2 * cos(0.91 * i));
+    data_path = make_npy("x.npy", "(7, 6, 3)", features, N * T * F);
+}
+
+/* What labels may look like: (N), (N,V), (N,T,V), and (N,T) where they are said to be of timesteps. */
+static const struct {
+    const char *shape, *flag, *predicted;
+    int width;
+} kinds[] = {{"(7,)", "", "(7, 1)", 1},
+             {"(7, 2)", "", "(7, 2)", 2},
+             {"(7, 6, 2)", "", "(7, 6, 2)", 12},
+             {"(7, 6)", "--every-step", "(7, 6, 1)", 6}};
+enum { KINDS = sizeof kinds / sizeof kinds[0] };
+
+static const char *make_labels(int kind) {
+    return make_npy("y.npy", kinds[kind].shape, answers, N * kinds[kind].width);
+}
+
+static double number_after(const char *label) {
+    const char *at = strstr(program_output, label);
+    ck_assert_msg(at, "no %s in %s", label, program_output);
+    return strtod(at + strlen(label), NULL);
+}
+
+/* ---- Losses ----------------------------------------------------------------------------------------------------- */
+
+static double loss_of(const char *name, double d) {
+    d = fabs(d);
+    if (!strcmp(name, "mae")) return d;
+    if (!strcmp(name, "huber")) return d <= 1 ? d * d / 2 : d - 0.5;
+    return d * d;
+}
+
+/* From the rows of CSV that the program has printed, in the order of the labels' file. */
+static double loss_of_rows(const char *name, int width) {
+    const char *at = program_output;
+    char *end;
+    double sum = 0;
+    for (int i = 0; i < N * width; i++, at = end + 1) {
+        sum += loss_of(name, strtod(at, &end) - (double)answers[i]);
+        ck_assert_msg(end > at && *end == ((i + 1) % width ? ',' : '\n'), "number %d: %.60s", i, at);
+    }
+    ck_assert_int_eq(*at, 0);
+    return sum / (N * width);
+}
+
+static void check_file(const char *state, const char *shape) {
+    char header[128], *npy = in_scratch("p.npy");
+    ck_runs("predict --resume=%s --data=%s --out=%s", state, data_path, npy);
+    FILE *in = fopen(npy, "rb");
+    ck_assert_uint_eq(fread(header, 1, sizeof header, in), sizeof header);
+    fclose(in);
+    header[127] = 0;
+    ck_assert_msg(strstr(header + 10, shape), "%s is not of shape %s", header + 10, shape);
+}
+
+/* Of batches of 4 the last is short, and tiles of 4 timesteps do not divide 6. */
+START_TEST(eval_judges_what_predict_writes) {
+    static const char *const losses[] = {"mse", "mae", "huber"};
+    static const char *const models[] = {"lstm", "gru --bidirectional", "mingru"};
+    int kind = _i % KINDS, loss = _i / KINDS;
+    make_data();
+    const char *labels = make_labels(kind), *state = in_scratch("st");
+    ck_runs("train " SMALL "--model=%s --loss=%s --data=%s --labels=%s --tile=4 --checkpoint-segments=2 --lr=0.01 "
+            "--steps=5 --save=%s %s",
+            models[loss], losses[loss], data_path, labels, state, kinds[kind].flag);
+    ck_runs("eval --resume=%s --data=%s --labels=%s", state, data_path, labels);
+    ck_assert_msg(!strstr(program_output, "accuracy"), "%s", program_output);
+    double eval = number_after("loss ");
+    ck_runs("predict --resume=%s --data=%s", state, data_path);
+    double ours = loss_of_rows(losses[loss], kinds[kind].width);
+    ck_assert_msg(fabs(ours - eval) < 1e-6 * (1 + eval), "%s of %s: %.9g, not %.9g", losses[loss], kinds[kind].shape,
+                  ours, eval);
+    check_file(state, kinds[kind].predicted);
+}
+END_TEST
+
+/* The next number of a wave, at each timestep. */
+START_TEST(a_wave_is_forecast) {
+    static float x[40 * 20], y[40 * 20];
+    for (int i = 0; i < 40; i++)
+        for (int t = 0; t < 20; t++) {
+            x[i * 20 + t] = (float)sin(0.5 * t + 0.3 * i);
+            y[i * 20 + t] = (float)sin(0.5 * (t + 1) + 0.3 * i);
+        }
+    const char *data = make_npy("wave.npy", "(40, 20, 1)", x, 800), *next = make_npy("next.npy", "(40, 20, 1)", y, 800);
+    ck_runs("train --task=regress --data=%s --labels=%s --eval-data=%s --eval-labels=%s --hidden=16 --layers=1 "
+            "--threads=1 --lr=0.02 --steps=150",
+            data, next, data, next);
+    double loss = number_after("eval    150  loss ");
+    ck_assert_msg(loss < 0.02, "%g, of a wave whose mean square is 0.5", loss);
+}
+END_TEST
+
+/* The same bits for every plan, in windows that are cut, and after a resume. */
+START_TEST(plans_and_resumes_agree) {
+    char run[800];
+    make_data();
+    const char *labels = make_labels(2), *a = in_scratch("a"), *b = in_scratch("b");
+    snprintf(run, sizeof run, SMALL "--data=%s --labels=%s --tile=2 --tbptt=%d --dropout=0", data_path, labels,
+             _i ? 0 : 3);
+    ck_runs("train %s --steps=4 --save=%s", run, a);
+    ck_runs("train %s --steps=2 --save=%s --checkpoint-segments=2", run, b);
+    ck_runs("train --resume=%s --steps=4 --checkpoint=lean", b);
+    char command[600];
+    snprintf(command, sizeof command, "cmp %s/step-00000004/model.safetensors %s/step-00000004/model.safetensors", a,
+             b);
+    ck_assert_int_eq(system(command), 0);
+}
+END_TEST
+
+/* ---- Refusals --------------------------------------------------------------------------------------------------- */
+
+START_TEST(labels_that_do_not_fit) {
+    static const struct {
+        const char *shape, *flags, *sentence;
+        int count;
+    } wrong[] = {{"(6, 2)", "", "has numbers for 6 samples, and there are 7", 12},
+                 {"(7, 5, 1)", "", "has answers for 5 timesteps, and samples have 6", 35},
+                 {"(7,)", "--every-step", "has one answer a sample, and the model gives one a timestep", 7},
+                 {"(7, 6, 1)", "--values=1", "has one answer a timestep, and the model gives one a sample", 42},
+                 {"(7, 2)", "--values=3", "has 2 numbers an answer, and the model gives 3", 14},
+                 {"(7, 2)", "--tbptt=3", "--tbptt=3 cuts samples into windows", 14},
+                 {"(7, 2)", "--label-smoothing=0.1", "--task=lm, classify or copy", 14}};
+    make_data();
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        ck_refuses(2, wrong[i].sentence, "train " SMALL "--data=%s --labels=%s %s", data_path,
+                   make_npy("y.npy", wrong[i].shape, answers, wrong[i].count), wrong[i].flags);
+    answers[3] = NAN;
+    ck_refuses(2, "y.npy: number 1 at timestep 0 of sample 1 is nan", "train " SMALL "--data=%s --labels=%s", data_path,
+               make_npy("y.npy", "(7, 2)", answers, 14));
+    ck_refuses(2, "y.npy: number 0 at timestep 3 of sample 0 is nan", "train " SMALL "--data=%s --labels=%s", data_path,
+               make_npy("y.npy", "(7, 6, 1)", answers, 42));
+    ck_refuses(2, "say --labels=FILE.npy", "train " SMALL "--data=%s", data_path);
+    ck_refuses(2, "regress needs --data=FILE", "train " SMALL);
+    ck_refuses(2, "--loss has no effect with --task=copy: it needs --task=regress or adding",
+               "train --task=copy "
+               "--loss=mae");
+}
+END_TEST
+
+/* What a state answers with is not to be changed by other labels. */
+START_TEST(labels_unlike_those_of_training) {
+    make_data();
+    const char *state = in_scratch("st"), *labels = make_labels(2);
+    ck_runs("train " SMALL "--data=%s --labels=%s --steps=1 --save=%s", data_path, labels, state);
+    ck_refuses(2, "has one answer a sample, and the model gives one a timestep",
+               "eval --resume=%s --data=%s --labels=%s", state, data_path, make_npy("z.npy", "(7,)", answers, 7));
+    ck_refuses(2, "has 1 numbers an answer, and the model gives 2", "eval --resume=%s --data=%s --labels=%s", state,
+               data_path, make_npy("z.npy", "(7, 6, 1)", answers, 42));
+    ck_refuses(2, "there are no labels for ", "eval --resume=%s --data=%s", state, data_path);
+    char weights[300];
+    snprintf(weights, sizeof weights, "--init=%s/step-00000001/model.safetensors", state);
+    ck_runs("eval " SMALL "%s --data=%s --labels=%s", weights, data_path, labels);
+    answers[0] += 1;
+    ck_refuses(2, "but it is other data", "train --resume=%s --steps=2 --labels=%s", state, make_labels(2));
+}
+END_TEST
+
+int main(void) {
+    TCase *tests = tcase_create("values");
+    tcase_add_loop_test(tests, eval_judges_what_predict_writes, 0, 3 * KINDS);
+    tcase_add_test(tests, a_wave_is_forecast);
+    tcase_add_loop_test(tests, plans_and_resumes_agree, 0, 2);
+    tcase_add_test(tests, labels_that_do_not_fit);
+    tcase_add_test(tests, labels_unlike_those_of_training);
+    return run_suite("train/values", tests);
+}

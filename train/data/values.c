@@ -1,0 +1,72 @@
+/* values.c: see values.h. */
+#include "train/data/values.h"
+
+#include "memory/host.h"
+#include "train/data/array_file.h"
+
+#include <float.h>
+#include <math.h>
+
+static remat_status take_shape(const rm_data_source *source, const rm_array *a, int64_t count, int64_t timesteps,
+                               rm_values *out) {
+    const char *path = source->labels;
+    REQUIRE(a->rank >= 1 && a->rank <= 3, IO,
+            "%s has %d dimensions; numbers to learn are [N] or [N,V], one answer a sample, or [N,T,V], one for each "
+            "timestep",
+            path, a->rank);
+    REQUIRE(a->dim[0] == count, INVALID,
+            "%s has numbers for %lld samples, and there are %lld: give the two files of one set", path,
+            (long long)a->dim[0], (long long)count);
+    bool known = source->values > 0;
+    out->every_step = a->rank == 3 || (source->every_step && a->rank == 2);
+    out->steps = out->every_step ? a->dim[1] : 1;
+    out->width = out->every_step ? a->dim[2] : a->dim[1];
+    REQUIRE(!out->every_step || out->steps == timesteps, INVALID,
+            "%s has answers for %lld timesteps, and samples have %lld: give one for each", path, (long long)out->steps,
+            (long long)timesteps);
+    REQUIRE(out->every_step == source->every_step || (!known && out->every_step), INVALID,
+            "%s has one answer a %s, and the model gives one a %s: give labels as it was trained on, or "
+            "change --every-step",
+            path, out->every_step ? "timestep" : "sample", source->every_step ? "timestep" : "sample");
+    REQUIRE(!known || out->width == source->values, INVALID,
+            "%s has %lld numbers an answer, and the model gives %lld: give labels as it was trained on, or another "
+            "--values",
+            path, (long long)out->width, (long long)source->values);
+    return REMAT_OK;
+}
+
+/* One number that is none spoils every weight. */
+static remat_status copy(const rm_array *a, const char *path, rm_values *out) {
+    for (int64_t i = 0, at = 0; i < a->dim[0]; i++)
+        for (int64_t t = 0; t < out->steps; t++)
+            for (int64_t v = 0; v < out->width; v++, at++) {
+                double value = out->every_step ? rm_array_at(a, i, t, v) : rm_array_at(a, i, v, 0);
+                REQUIRE(
+                    fabs(value) <= (double)FLT_MAX, INVALID,
+                    "%s: number %lld at timestep %lld of sample %lld is %g; only numbers can be learnt or judged by: "
+                    "put one there, or leave the sample out",
+                    path, (long long)v, (long long)t, (long long)i, value);
+                out->value[at] = (float)value;
+            }
+    return REMAT_OK;
+}
+
+static remat_status convert(const rm_data_source *source, const rm_array *a, int64_t count, int64_t timesteps,
+                            rm_values *out) {
+    TRY(take_shape(source, a, count, timesteps, out));
+    out->value = rm_calloc((size_t)a->count, sizeof *out->value);
+    REQUIRE(out->value, MEMORY, "no memory for the %lld numbers in %s", (long long)a->count, source->labels);
+    return copy(a, source->labels, out);
+}
+
+remat_status rm_values_read(const rm_data_source *source, int64_t count, int64_t timesteps, rm_values *out) {
+    rm_array_file file;
+    *out = (rm_values){0};
+    remat_status status = rm_array_file_read(source->labels, source->budget, &file);
+    if (!status) status = convert(source, &file.array, count, timesteps, out);
+    rm_array_file_free(&file);
+    if (!status) return REMAT_OK;
+    rm_free(out->value);
+    out->value = NULL;
+    return status;
+}
