@@ -552,9 +552,7 @@ remat_value remat_matmul(remat_graph *graph, remat_value x, remat_value w, remat
     return BUILD_WITH(attr, "linear", x.id, w.id, b.id);
 }
 
-remat_value remat_positions(remat_graph *graph, remat_value x, remat_value w) {
-    return BUILD("positions", x.id, w.id);
-}
+remat_value remat_positions(remat_graph *graph, remat_value x, remat_value w) { return BUILD("positions", x.id, w.id); }
 
 static remat_value add_pool(remat_graph *graph, const char *op, remat_value x, const int64_t window[2],
                             const int64_t stride[2], const int64_t padding[2]) {
@@ -577,6 +575,30 @@ remat_value remat_avg_pool2d(remat_graph *graph, remat_value x, const int64_t wi
 remat_value remat_mean(remat_graph *graph, remat_value x, int axes) {
     rm_mean_attr attr = {axes};
     return BUILD_WITH(attr, "mean", x.id);
+}
+remat_value remat_upsample2d(remat_graph *graph, remat_value x, const int64_t scale[2], remat_upsample mode) {
+    rm_upsample_attr attr = {{scale ? scale[0] : 0, scale ? scale[1] : 0}, mode};
+    return BUILD_WITH(attr, "upsample", x.id);
+}
+remat_value remat_pad2d(remat_graph *graph, remat_value x, const int64_t before[2], const int64_t behind[2]) {
+    rm_pad_attr attr = {{before ? before[0] : 0, before ? before[1] : 0},
+                        {behind ? behind[0] : 0, behind ? behind[1] : 0}};
+    return BUILD_WITH(attr, "pad", x.id);
+}
+/* Axes are counted behind (T,B) of a sequence, as POINTWISE ops may see tiles of it. */
+remat_value remat_transpose(remat_graph *graph, remat_value x, int one, int other) {
+    rm_transpose_attr attr = {one < other ? one : other, one < other ? other : one};
+    if (graph && !graph->status && x.id > 0 && x.id < graph->n_values && graph->value[x.id].sequence && attr.one < 2)
+        return (remat_value){rm_graph_mistake(
+            graph, rm_fail(REMAT_INVALID, "transpose: axes %d and %d of a sequence; time and batch, 0 and 1, stay", one,
+                           other))};
+    return BUILD_WITH(attr, "transpose", x.id);
+}
+remat_value remat_group_norm(remat_graph *graph, remat_value x, int64_t groups, remat_value gain, remat_value bias,
+                             double epsilon) {
+    bool sequence = graph && x.id > 0 && x.id < graph->n_values && graph->value[x.id].sequence;
+    rm_group_norm_attr attr = {epsilon, groups, sequence ? 2 : 1};
+    return BUILD_WITH(attr, "group_norm", x.id, gain.id, bias.id);
 }
 remat_value remat_rms_norm(remat_graph *graph, remat_value x, remat_value gain, double epsilon) {
     rm_rms_norm_attr attr = {epsilon};

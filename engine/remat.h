@@ -164,6 +164,14 @@ remat_value remat_avg_pool2d(remat_graph *, remat_value x, const int64_t window[
                              const int64_t padding[2]);
 /* The mean over the last `axes` axes, 1 or more: over 2, (N,C,H,W) -> (N,C), a global average pool. */
 remat_value remat_mean(remat_graph *, remat_value x, int axes);
+/* Planes that become `scale` times as high and wide, x (..,H,W): PyTorch's Upsample; nearest, bilinear, or bilinear with corners that lie
+ * upon each other (align_corners=True). */
+typedef enum { REMAT_NEAREST, REMAT_BILINEAR, REMAT_BILINEAR_CORNERS } remat_upsample;
+remat_value remat_upsample2d(remat_graph *, remat_value x, const int64_t scale[2], remat_upsample mode);
+/* Zeros before and behind, over height and width: (..,H,W) -> (..,before[0]+H+behind[0],before[1]+W+behind[1]); NULL: none. */
+remat_value remat_pad2d(remat_graph *, remat_value x, const int64_t before[2], const int64_t behind[2]);
+/* Two axes change places, PyTorch's x.transpose(one, other); the (T,B) of a sequence stay. */
+remat_value remat_transpose(remat_graph *, remat_value x, int one, int other);
 /* Carried states as values, of any layer that has them, by the y that it returned. An LSTM's are 0: h, 1: c; others have h alone.
  * initial_state: state number `state` begins with `initial` (shaped like it, (B,H), made before the layer) instead of zeros, and
  * has a gradient, if it is on the way from a parameter; returns y. final_state: what it is after the last timestep. So an
@@ -180,6 +188,8 @@ remat_value remat_final_state(remat_graph *, remat_value y, int state);
 remat_value remat_reset_states(remat_graph *, remat_value y, remat_value reset);
 remat_value remat_layer_norm(remat_graph *, remat_value x, remat_value gain, remat_value bias, double epsilon);
 remat_value remat_rms_norm(remat_graph *, remat_value x, remat_value gain, double epsilon); /* PyTorch's RMSNorm */
+/* PyTorch's GroupNorm: the channels of x (N,C,..), or of a sequence (T,B,C,..), in so many groups; gain, bias (C). */
+remat_value remat_group_norm(remat_graph *, remat_value x, int64_t groups, remat_value gain, remat_value bias, double epsilon);
 /* Batch normalisation (Ioffe, Szegedy 2015), as PyTorch defines it: each channel of x (N,C,..), or of a sequence (T,B,C,..), is brought
  * to mean 0 and variance 1 over all else, then scaled and shifted. In training by the batch's own statistics, which are made once a
  * step and never again, and of which the running ones take `momentum`: running = (1 - momentum) running + momentum batch's (the

@@ -83,15 +83,17 @@ const rm_op *rm_op_at_f64(int32_t i);
 
 /* The CUDA column of a descriptor, RM_CUDA(mul, forward): the launcher in ops/elementwise/mul.cu, or NULL in a build without. */
 #if (defined REMAT_HAVE_CUDA || defined RM_CUDA_EMULATED) && !defined RM_REAL_DOUBLE
-#define OP(folder, name) extern rm_kernel rm_##name##_forward_cuda, rm_##name##_backward_cuda, rm_##name##_rebuild_cuda,       \
-    rm_##name##_fact_cuda;
+#define OP(folder, name)                                                                                               \
+    extern rm_kernel rm_##name##_forward_cuda, rm_##name##_backward_cuda, rm_##name##_rebuild_cuda,                    \
+        rm_##name##_fact_cuda;
 #include "ops/ops.def"
 #undef OP
 #define RM_CUDA(name, pass) rm_##name##_##pass##_cuda
 #else
 #define RM_CUDA(name, pass) NULL
 #endif
-#define RM_CUDA_KERNELS(name) {.forward = RM_CUDA(name, forward), .backward = RM_CUDA(name, backward)}
+#define RM_CUDA_KERNELS(name)                                                                                          \
+    { .forward = RM_CUDA(name, forward), .backward = RM_CUDA(name, backward) }
 
 /* ---- Attributes of the ops that have some ------------------------------------------------------- */
 typedef struct {
@@ -102,7 +104,7 @@ typedef struct {
 } rm_scale_attr;
 typedef struct {
     int64_t by_input; /* 0: w is (N,C); 1: (C,N) */
-} rm_linear_attr; /* no attribute: 0 */
+} rm_linear_attr;     /* no attribute: 0 */
 typedef struct {
     double epsilon;
 } rm_layer_norm_attr;
@@ -120,6 +122,19 @@ typedef struct {
     int64_t axes; /* so many, the last */
 } rm_mean_attr;
 typedef struct {
+    int64_t scale[2], mode; /* over height, width; remat_upsample */
+} rm_upsample_attr;
+typedef struct {
+    double epsilon;
+    int64_t groups, axis; /* axis: of the channels */
+} rm_group_norm_attr;
+typedef struct {
+    int64_t before[2], behind[2]; /* over height, width */
+} rm_pad_attr;
+typedef struct {
+    int64_t one, other; /* axes */
+} rm_transpose_attr;
+typedef struct {
     double epsilon;
 } rm_rms_norm_attr;
 typedef struct {
@@ -131,7 +146,7 @@ typedef struct {
 typedef struct {
     double smoothing;
     int64_t ignores, ignored; /* ignores: 1 where rows whose target is `ignored` count nothing, else 0 */
-} rm_cross_entropy_attr; /* no attribute: 0 */
+} rm_cross_entropy_attr;      /* no attribute: 0 */
 typedef struct {
     int64_t classes, ignored;
 } rm_target_weight_attr;

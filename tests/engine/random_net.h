@@ -213,6 +213,22 @@ static remat_value filtered(net *n, bool timed) {
     return remat_tanh(g, remat_reshape(g, x, timed ? 3 : 2, back + !timed)); /* a reshape is no output */
 }
 
+/* The features as a plane of one row: normalised, enlarged and made smaller again, turned. */
+static remat_value enlarged(net *n, bool timed) {
+    remat_graph *g = n->graph;
+    const int64_t plane[] = {n->steps, n->batch, 1, 1, n->width}, back[] = {n->steps, n->batch, n->width};
+    const int64_t scale[] = {2, 3}, none[] = {0, 1};
+    remat_value x = remat_reshape(g, pick(n), timed ? 5 : 4, plane + !timed);
+    if (draw(2)) x = remat_group_norm(g, x, 1, param(n, 1, 1, 1), param(n, 1, 1, 1), 0.1);
+    if (draw(2))
+        x = remat_transpose(g, x, timed ? 2 : 1, timed ? 4 : 3);
+    else
+        x = remat_pad2d(g, x, none, NULL), x = remat_avg_pool2d(g, x, (int64_t[]){1, 2}, (int64_t[]){1, 1}, NULL);
+    x = remat_upsample2d(g, x, scale, (remat_upsample)draw(3));
+    x = remat_avg_pool2d(g, x, scale, NULL, NULL);
+    return remat_gelu(g, remat_reshape(g, x, timed ? 3 : 2, back + !timed)); /* a reshape is no output */
+}
+
 static remat_value random_layer(net *n, bool timed) {
     remat_graph *g = n->graph;
     int64_t c = n->width;
@@ -348,6 +364,7 @@ static void add_odd_parts(net *n, bool timed) {
     if (draw(2)) add_to_pool(n, remat_linear(g, pick(n), remat_tanh(g, param(n, 2, c, c)), REMAT_NONE));
     if (timed && draw(2)) add_to_pool(n, by_token(n));
     if (draw(2)) add_to_pool(n, filtered(n, timed));
+    if (draw(2)) add_to_pool(n, enlarged(n, timed));
     if (draw(2)) remat_linear(g, pick(n), param(n, 2, c, c), param(n, 1, c, 1)); /* nobody reads it */
 }
 

@@ -68,6 +68,24 @@ static remat_value pictures(remat_graph *g) {
     return remat_softmax_cross_entropy(g, y, target);
 }
 
+/* make.py's Planes. A part of a plane's rows is a slice of the plane as one row. */
+static remat_value planes(remat_graph *g) {
+    const int64_t two[] = {2, 2}, wide[] = {2, 3};
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 4, (int64_t[]){B, 2, 2, 3});
+    remat_value target = remat_input(g, "target", REMAT_I32, REMAT_WHOLE, 2, (int64_t[]){B, 4 * 18});
+    remat_value w = tensor(g, "conv.weight", 4, (int64_t[]){6, 2, 3, 3});
+    remat_value y = remat_conv2d(g, x, w, vector(g, "conv.bias", 6), NULL, (int64_t[]){1, 1}, NULL, 1);
+    y = remat_group_norm(g, y, 3, vector(g, "norm.weight", 6), vector(g, "norm.bias", 6), 1e-5);
+    remat_value beside =
+        remat_pad2d(g, remat_upsample2d(g, y, two, REMAT_BILINEAR_CORNERS), (int64_t[]){0, 1}, (int64_t[]){0, 2});
+    y = remat_mul(g, remat_tanh(g, remat_upsample2d(g, y, wide, REMAT_NEAREST)), beside);
+    y = remat_slice(g, remat_reshape(g, y, 3, (int64_t[]){B, 6, 4 * 9}), 0, 2 * 9);
+    y = remat_upsample2d(g, remat_reshape(g, y, 4, (int64_t[]){B, 6, 2, 9}), two, REMAT_BILINEAR);
+    y = remat_transpose(g, remat_reshape(g, y, 3, (int64_t[]){B, 6, -1}), 2, 1);
+    y = remat_linear(g, y, matrix(g, "head.weight", 5, 6), vector(g, "head.bias", 5));
+    return remat_softmax_cross_entropy(g, y, target);
+}
+
 /* A layer of make.py's Packed, in one direction. */
 static remat_value one_way(remat_graph *g, int cell, remat_value x, int64_t width, remat_value ends) {
     static remat_value (*const layer[])(remat_graph *, remat_value, remat_value, remat_value, remat_value,
@@ -102,11 +120,11 @@ static remat_value packed(remat_graph *g) {
 }
 
 /* The networks, in the order of the loops below. */
-static const char *const names[] = {"lstm", "gru", "rnn", "mixture", "pictures", "packed"};
+static const char *const names[] = {"lstm", "gru", "rnn", "mixture", "pictures", "packed", "planes"};
 static remat_value build(remat_graph *g, int network) {
     net n = byte_model;
     n.cell = network;
-    static remat_value (*const others[])(remat_graph *) = {mixture, pictures, packed};
+    static remat_value (*const others[])(remat_graph *) = {mixture, pictures, packed, planes};
     if (network >= NET_CELLS) return others[network - NET_CELLS](g);
     return net_build(g, &n);
 }

@@ -132,6 +132,10 @@ static char text[REMAT_DESC_TEXT];
     X(remat_linear_scan(NULL, none, none, none).id == 0)                                                               \
     X(remat_reset_states(NULL, none, none).id == 0)                                                                    \
     X(remat_step_at(NULL, none, none).id == 0)                                                                         \
+    X(remat_upsample2d(NULL, none, NULL, REMAT_NEAREST).id == 0)                                                       \
+    X(remat_pad2d(NULL, none, NULL, NULL).id == 0)                                                                     \
+    X(remat_transpose(NULL, none, 0, 1).id == 0)                                                                       \
+    X(remat_group_norm(NULL, none, 1, none, none, 1e-5).id == 0)                                                       \
     X(remat_min_gru(NULL, none).id == 0)                                                                               \
     X(remat_min_lstm(NULL, none).id == 0)                                                                              \
     X(remat_causal_conv(NULL, none, none, none).id == 0)                                                               \

@@ -84,6 +84,29 @@ class Gpt2(GPT2Model):
     batches = staticmethod(ByteModel.batches)
 
 
+class Planes(nn.Module):
+    """What enlarges, surrounds, normalises and turns planes."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(2, 6, 3, padding=1)
+        self.norm = nn.GroupNorm(3, 6)
+        self.up = nn.ModuleList([nn.Upsample(scale_factor=(2, 3)), nn.Upsample(scale_factor=2, mode="bilinear"),
+                                 nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True)])
+        self.head = nn.Linear(6, 5)
+
+    def forward(self, x, target):
+        y = self.norm(self.conv(x))
+        y = torch.tanh(self.up[0](y)) * nn.functional.pad(self.up[2](y), (1, 2, 0, 0))
+        y = self.up[1](y[:, :, :2])
+        return nn.functional.cross_entropy(self.head(y.flatten(2).transpose(1, 2)).transpose(1, 2), target)
+
+    @staticmethod
+    def batches(generator):
+        return [torch.randn(STEPS, B, 2, 2, 3, generator=generator).double(),
+                torch.randint(5, (STEPS, B, 4 * 18), generator=generator)]
+
+
 class Tied(nn.Module):
     """An LSTM whose head is the embedding."""
 
@@ -277,7 +300,8 @@ def main():
     here = os.path.dirname(os.path.abspath(__file__))
     networks = {"lstm": lambda: ByteModel(nn.LSTM), "gru": lambda: ByteModel(nn.GRU), "rnn": lambda: ByteModel(nn.RNN),
                 "mixture": Mixture, "mingru": lambda: MinimalModel(False), "minlstm": lambda: MinimalModel(True),
-                "pictures": Pictures, "gpt2": Gpt2, "lstm_tied": Tied, "packed": Packed}
+                "pictures": Pictures, "gpt2": Gpt2, "lstm_tied": Tied, "packed": Packed,
+                "planes": Planes}
     for index, (name, build) in enumerate(networks.items()):
         torch.manual_seed(1 + index)
         model = build()

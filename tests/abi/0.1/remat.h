@@ -78,11 +78,16 @@ remat_value remat_max_pool2d(remat_graph *, remat_value x, const int64_t window[
 remat_value remat_avg_pool2d(remat_graph *, remat_value x, const int64_t window[2], const int64_t stride[2],
                              const int64_t padding[2]);
 remat_value remat_mean(remat_graph *, remat_value x, int axes);
+typedef enum { REMAT_NEAREST, REMAT_BILINEAR, REMAT_BILINEAR_CORNERS } remat_upsample;
+remat_value remat_upsample2d(remat_graph *, remat_value x, const int64_t scale[2], remat_upsample mode);
+remat_value remat_pad2d(remat_graph *, remat_value x, const int64_t before[2], const int64_t behind[2]);
+remat_value remat_transpose(remat_graph *, remat_value x, int one, int other);
 remat_value remat_initial_state(remat_graph *, remat_value y, int state, remat_value initial);
 remat_value remat_final_state(remat_graph *, remat_value y, int state);
 remat_value remat_reset_states(remat_graph *, remat_value y, remat_value reset);
 remat_value remat_layer_norm(remat_graph *, remat_value x, remat_value gain, remat_value bias, double epsilon);
 remat_value remat_rms_norm(remat_graph *, remat_value x, remat_value gain, double epsilon);
+remat_value remat_group_norm(remat_graph *, remat_value x, int64_t groups, remat_value gain, remat_value bias, double epsilon);
 remat_value remat_batch_norm(remat_graph *, remat_value x, remat_value gain , remat_value bias ,
                              remat_value running_mean, remat_value running_var, double momentum, double epsilon, bool sync);
 remat_value remat_attention(remat_graph *, remat_value q, remat_value k, remat_value v, int64_t heads, bool causal);

@@ -1,0 +1,80 @@
+/* pad.c: the op `pad`: zeros around planes, PyTorch's ZeroPad2d. */
+#include "ops/layout/pad.h"
+
+#include <string.h>
+
+#include "ops/shape.h"
+
+static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+    (void)state;
+    const rm_pad_attr *a = attr;
+    TRY(rm_want_real("pad", "x", x));
+    TRY(rm_want_rank("pad", "x", x, 3, REMAT_MAX_RANK));
+    *y = *x;
+    for (int d = 0; d < 2; d++) {
+        int64_t *size = &y->dim[x->rank - 2 + d];
+        REQUIRE(a && a->before[d] >= 0 && a->behind[d] >= 0 && a->before[d] <= INT32_MAX && a->behind[d] <= INT32_MAX &&
+                    !__builtin_add_overflow(*size, a->before[d] + a->behind[d], size),
+                INVALID, "pad: %lld zeros before and %lld behind cannot be added; they are 0 or more, below 2^31",
+                a ? (long long)a->before[d] : 0, a ? (long long)a->behind[d] : 0);
+    }
+    return REMAT_OK;
+}
+
+static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+    (void)x, (void)attr, (void)pass;
+    *out = rm_cost_streaming(y, 0, 2);
+}
+
+static void forward(const rm_call *call) {
+    const rm_pad_shape s = rm_pad_shape_of(&call->x[0].desc, call->attr);
+    const real *x = call->x[0].data;
+    real *y = call->y.data;
+    RM_PARALLEL_FOR(
+        call->threads, rm_desc_count(&call->y.desc) > RM_PARALLEL_MIN,
+        for (int64_t row = 0; row < s.planes * s.out[0]; row++) {
+            int64_t plane = row / s.out[0], i = row % s.out[0] - s.before[0];
+            real *to = y + row * s.out[1];
+            memset(to, 0, (size_t)s.out[1] * sizeof *to);
+            if (i >= 0 && i < s.in[0])
+                memcpy(to + s.before[1], x + (plane * s.in[0] + i) * s.in[1], (size_t)s.in[1] * sizeof *to);
+        });
+}
+
+static void backward(const rm_call *call) {
+    const rm_pad_shape s = rm_pad_shape_of(&call->x[0].desc, call->attr);
+    const real *dy = call->dy.data;
+    real *dx = call->dx[0].data;
+    if (!dx) return;
+    RM_PARALLEL_FOR(
+        call->threads, rm_desc_count(&call->dy.desc) > RM_PARALLEL_MIN,
+        for (int64_t row = 0; row < s.planes * s.in[0]; row++) {
+            int64_t plane = row / s.in[0], i = row % s.in[0] + s.before[0];
+            memcpy(dx + row * s.in[1], dy + (plane * s.out[0] + i) * s.out[1] + s.before[1],
+                   (size_t)s.in[1] * sizeof *dx);
+        });
+}
+
+static const rm_pad_attr around = {{1, 2}, {3, 0}}, below = {{0, 0}, {1, 1}};
+static const rm_sample samples[] = {
+    {.name = "planes", .attr = &around, .x = {RM_SHAPE4(RM_REAL, 2, 3, 4, 5)}},
+    {.name = "sequence", .sequence = true, .attr = &below, .x = {RM_SHAPE4(RM_REAL, 4, 2, 3, 5)}},
+    {.name = "large enough for threads", .attr = &around, .x = {RM_SHAPE4(RM_REAL, 2, 5, 83, 81)}},
+};
+
+const rm_op RM_OP(pad) = {
+    .struct_bytes = sizeof(rm_op),
+    .name = "pad",
+    .doc = "y = zeros around each plane of x (..,H,W)",
+    .n_in = 1,
+    .attr_bytes = sizeof(rm_pad_attr),
+    .time = RM_TIME_POINTWISE,
+    .infer = infer,
+    .cost = cost,
+    .define_forward = forward,
+    .define_backward = backward,
+    .on = {{.forward = forward, .backward = backward}, RM_CUDA_KERNELS(pad)},
+    .cheap = true,
+    .samples = samples,
+    .n_samples = sizeof samples / sizeof *samples,
+};
