@@ -57,6 +57,44 @@ def small(build, classes):
     return model
 
 
+class Twice(nn.Module):
+    def __init__(self, width, middle, out):
+        super().__init__()
+        self.double_conv = nn.Sequential(
+            nn.Conv2d(width, middle, 3, padding=1, bias=False), nn.BatchNorm2d(middle), nn.ReLU(),
+            nn.Conv2d(middle, out, 3, padding=1, bias=False), nn.BatchNorm2d(out), nn.ReLU())
+
+    def forward(self, x):
+        return self.double_conv(x)
+
+
+class Unet(nn.Module):
+    """By the names and shapes of milesial's Pytorch-UNet, bilinear, of any depth; a class for each pixel."""
+
+    def __init__(self, channels, classes, levels, width):
+        super().__init__()
+        widths = [width << min(level, levels - 1) for level in range(levels + 1)]
+        self.levels, self.inc = levels, Twice(channels, width, width)
+        for level in range(1, levels + 1):
+            down, up = nn.Module(), nn.Module()
+            down.maxpool_conv = nn.Sequential(nn.MaxPool2d(2), Twice(widths[level - 1], widths[level], widths[level]))
+            meets = widths[levels - level]
+            up.conv = Twice(2 * meets, meets, meets // 2 if level < levels else meets)
+            setattr(self, f"down{level}", down), setattr(self, f"up{level}", up)
+        self.outc = nn.Module()
+        self.outc.conv = nn.Conv2d(width, classes, 1)
+
+    def forward(self, x):
+        made = [self.inc(x)]
+        for level in range(1, self.levels + 1):
+            made.append(getattr(self, f"down{level}").maxpool_conv(made[-1]))
+        x = made.pop()
+        for level in range(1, self.levels + 1):
+            x = nn.functional.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True)
+            x = getattr(self, f"up{level}").conv(torch.cat((made.pop(), x), 1))
+        return self.outc.conv(x).flatten(2)
+
+
 CASES = {  # name -> model, batch, channels, side, classes, which pictures: the test has the same numbers. Pictures for which no relu or
     # max_pool is decided by the last digits
 
@@ -65,6 +103,7 @@ CASES = {  # name -> model, batch, channels, side, classes, which pictures: the 
     "resnet18": (lambda: resnet.resnet18(num_classes=10), 3, 3, 64, 10, 1),
     "resnet18_small": (lambda: small(resnet.resnet18, 10), 4, 3, 16, 10, 0),
     "resnet34": (lambda: small(resnet.resnet34, 7), 4, 3, 16, 7, 3),
+    "unet": (lambda: Unet(3, 3, 2, 6), 2, 3, 16, 3, 0),
     "resnet50": (lambda: small(resnet.resnet50, 7), 4, 3, 16, 7, 1),
 }
 
@@ -95,6 +134,8 @@ def run(case, dtype):
     x = torch.from_numpy((0.5 + 0.5 * noise(f"input{which}", count)).astype(np.float32)).to(dtype)
     x = x.reshape(batch, side * side * channels) if isinstance(model, nn.Sequential) else x.reshape(batch, channels, side, side)
     target = torch.arange(batch) * 3 % classes
+    if isinstance(model, Unet):
+        target = (torch.arange(batch * side * side) * 7 // 3 % classes).reshape(batch, -1)
     out, losses = {}, []
     for step in range(2):
         model.zero_grad()

@@ -1,5 +1,5 @@
 /* test_pictures_run.c: the program on pictures: a resnet's bits under every plan and split, after a resume, among ranks whose batch norm
- * shares its statistics; weights with a new head; plans without data. */
+ * shares its statistics; a class for each pixel; weights with a new head; plans without data. */
 #include "tests/train/train_test.h"
 
 #include <jansson.h>
@@ -155,6 +155,63 @@ START_TEST(sync_batchnorm) {
 END_TEST
 
 /* A new last layer, trained alone: all other parameters stay those of the file. */
+/* Pixels that are bright, and those that are not, and some that do not count. */
+static const char *pixels(const char *more) {
+    static uint8_t labels[128 + N * SIDE * SIDE] = "\x93NUMPY\1\0\x76\0";
+    static char text[1200];
+    FILE *file = fopen(in_scratch("x.npy"), "rb");
+    static uint8_t images[128 + N * 3 * SIDE * SIDE];
+    ck_assert(file && fread(images, 1, sizeof images, file) == sizeof images && !fclose(file));
+    int n = snprintf((char *)labels + 10, 118, "{'descr': '|u1', 'fortran_order': False, 'shape': (%d, %d, %d), }", N,
+                     SIDE, SIDE);
+    memset(labels + 10 + n, ' ', (size_t)(118 - n));
+    for (int i = 0; i < N; i++)
+        for (int k = 0; k < SIDE * SIDE; k++) {
+            const uint8_t value = images[128 + i * 3 * SIDE * SIDE + k];
+            labels[128 + i * SIDE * SIDE + k] = k % 11 == 3 ? 255 : value > 128;
+        }
+    make_file("p.npy", labels, sizeof labels);
+    snprintf(
+        text, sizeof text,
+        "--model=unet --layers=2 --hidden=4 --lr=0.01 --threads=1 --batch=4 --ignore-index=255 --data=%s --labels=%s "
+        "--eval-data=%s --eval-labels=%s %s",
+        in_scratch("x.npy"), in_scratch("p.npy"), in_scratch("x.npy"), in_scratch("p.npy"), more);
+    return text;
+}
+
+START_TEST(a_class_for_each_pixel) {
+    static const char *const ways[] = {"--checkpoint=sqrt", "--checkpoint=lean", "--checkpoint-segments=5",
+                                       "--memory-budget=530KiB", "--verify-recompute --checkpoint=sqrt"};
+    char path[300];
+    make_data();
+    outcome kept = train("kept", 8, pixels(""));
+    ck_assert(kept.loss[8] < kept.loss[1] && kept.peak == kept.planned);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "w%zu", i);
+        outcome other = train(name, 8, pixels(ways[i]));
+        same(&kept, &other);
+        ck_assert_int_eq(other.peak, other.planned);
+        free(other.weights);
+    }
+    ck_runs("predict --resume=%s --data=%s --out=%s", in_scratch("kept"), in_scratch("x.npy"), in_scratch("out.npy"));
+    snprintf(path, sizeof path, "%s", in_scratch("out.npy"));
+    FILE *file = fopen(path, "rb");
+    static float predicted[32 + N * SIDE * SIDE];
+    ck_assert(file && fread(predicted, 1, sizeof predicted, file) == sizeof predicted && fgetc(file) == EOF &&
+              !fclose(file));
+    ck_assert_ptr_nonnull(strstr((char *)predicted + 10, "(24, 8, 8)"));
+    for (int i = 0; i < N * SIDE * SIDE; i++) ck_assert(predicted[32 + i] == 0 || predicted[32 + i] == 1);
+    outcome two = watch(4, pixels("--batch=2 --devices=cpu:2 --sync-batchnorm")), one = watch(4, pixels(""));
+    for (int i = 1; i <= 4; i++) ck_assert(fabs(two.loss[i] - one.loss[i]) < 1e-4);
+    ck_refuses(2, "(N,H,W) = (24,8,8)", "train %s --labels=%s", pixels(""), in_scratch("y"));
+    ck_refuses(2, "to multiples of 16", "train %s --layers=4", pixels(""));
+    ck_refuses(2, "give an even number", "train %s --hidden=5", pixels(""));
+    ck_refuses(2, "nothing says which", "train --model=unet --data=%s", in_scratch("x.npy"));
+    free(kept.weights);
+}
+END_TEST
+
 START_TEST(a_new_head) {
     char line[1024], init[300];
     make_data();
@@ -267,6 +324,7 @@ int main(void) {
     tcase_add_test(tests, every_plan_has_the_same_bits);
     tcase_add_loop_test(tests, a_resumed_run_goes_on, 0, 2);
     tcase_add_test(tests, sync_batchnorm);
+    tcase_add_test(tests, a_class_for_each_pixel);
     tcase_add_test(tests, a_new_head);
     tcase_add_test(tests, plans_need_no_data);
     tcase_add_test(tests, evaluations_tell_more);

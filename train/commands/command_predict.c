@@ -1,5 +1,5 @@
 /* command_predict.c: `remat predict`: what saved weights make of each sample, one row each, in the order of the data: of
- * classify the probability of each class, of regress and adding the values (of each timestep, one after the other). Labels are not asked for. As .npy of float32, or as CSV. */
+ * classify the probability of each class (where each pixel has one, the number of the likeliest), of regress and adding the values (of each timestep, one after the other). Labels are not asked for. As .npy of float32, or as CSV. */
 #include "train/commands/commands.h"
 
 #include "memory/host.h"
@@ -33,6 +33,10 @@ static void softmax(const float *logit, int64_t classes, float *out) {
     for (int64_t k = 0; k < classes; k++) out[k] = (float)(exp((double)logit[k] - most) / sum);
 }
 
+static void likeliest(const float *logit, int64_t answers, int64_t classes, float *out) {
+    for (int64_t i = 0; i < answers; i++) out[i] = (float)rm_likeliest(logit + i * classes, classes);
+}
+
 static remat_status write_row(prediction *p, int64_t width) {
     if (p->npy) return rm_file_write(&p->writer, p->row, (size_t)width * sizeof(float));
     size_t n = 0;
@@ -43,13 +47,15 @@ static remat_status write_row(prediction *p, int64_t width) {
 
 static remat_status take(void *context, const float *outputs, int64_t n) {
     prediction *p = context;
-    int64_t width = p->saved.evaluator.width;
-    for (int64_t i = 0; i < n; i++) {
-        if (p->probabilities)
-            softmax(outputs + i * width, width, p->row);
+    int64_t width = p->saved.evaluator.width, answers = p->saved.evaluator.answers;
+    for (int64_t i = 0; i < n; i++, outputs += answers * width) {
+        if (answers > 1)
+            likeliest(outputs, answers, width, p->row);
+        else if (p->probabilities)
+            softmax(outputs, width, p->row);
         else
-            memcpy(p->row, outputs + i * width, (size_t)width * sizeof(float));
-        TRY(write_row(p, width));
+            memcpy(p->row, outputs, (size_t)width * sizeof(float));
+        TRY(write_row(p, answers > 1 ? answers : width));
     }
     return REMAT_OK;
 }
@@ -96,7 +102,9 @@ static remat_status write_header(prediction *p) {
     uint8_t header[RM_NPY_HEADER];
     if (!p->npy) return REMAT_OK;
     const rm_dataset *d = p->saved.dataset;
-    if (d->shape.every_step)
+    if (d->shape.places)
+        rm_npy_make_header(3, (int64_t[]){d->count, d->shape.height, d->shape.width}, header);
+    else if (d->shape.every_step)
         rm_npy_make_header(3, (int64_t[]){d->count, d->shape.timesteps, d->shape.values}, header);
     else
         rm_npy_make_header(2, (int64_t[]){d->count, p->saved.evaluator.width}, header);
@@ -112,9 +120,10 @@ static remat_status predict(prediction *p, rm_options *o) {
     rm_evaluator *evaluator = &p->saved.evaluator;
     p->probabilities = !strcmp(o->task, "classify");
     p->npy = !is_stdout(o) && ends(o->out, ".npy");
-    p->row = rm_calloc((size_t)evaluator->width, sizeof *p->row);
-    p->text = rm_malloc((size_t)evaluator->width * CELL + 1);
-    REQUIRE(p->row && p->text, MEMORY, "no memory for a row of %lld numbers", (long long)evaluator->width);
+    size_t row = (size_t)(evaluator->answers > 1 ? evaluator->answers : evaluator->width);
+    p->row = rm_calloc(row, sizeof *p->row);
+    p->text = rm_malloc(row * CELL + 1);
+    REQUIRE(p->row && p->text, MEMORY, "no memory for a row of %zu numbers", row);
     TRY(create(p, o));
     TRY(write_header(p));
     evaluator->sink = take;

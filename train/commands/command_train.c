@@ -39,7 +39,7 @@ static bool computes(const rm_trainer *t) { return strcmp(t->options->device, "n
 
 static remat_status count_right(rm_trainer *t) {
     const rm_batch *batch = &t->loader.batch;
-    int64_t K = t->model.classes, B = batch->batch;
+    int64_t K = t->model.classes, B = batch->batch * rm_data_answers(&t->dataset->shape);
     if (!t->logits) return REMAT_OK;
     TRY(remat_read(t->session, REMAT_OUTPUT, 0, t->logits, (uint64_t)(B * K) * sizeof *t->logits));
     t->counted[0] += (double)rm_count_right(t->logits, batch->target, B, K, 1);

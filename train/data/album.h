@@ -16,8 +16,9 @@ struct rm_album {
     int64_t count;
     int64_t channels, height, width; /* height 0: each picture has its own, up to most_width wide */
     int64_t most_width;
-    double unit;     /* what numbers are divided by: 255 where they are bytes */
-    int32_t *labels; /* that come with the pictures, below `classes`; NULL: none do */
+    double unit;         /* what numbers are divided by: 255 where they are bytes */
+    int32_t *labels;     /* that come with the pictures, below `classes`; NULL: none do */
+    int64_t label_count; /* one for each picture, or for each pixel; of arrays */
     int64_t classes;
     uint32_t class_names;   /* a checksum of them, in order; 0: they have none */
     uint64_t held_bytes;    /* kept in memory, labels included */

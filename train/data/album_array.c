@@ -34,7 +34,7 @@ static remat_status read_picture(rm_album *base, int64_t index, uint8_t *scratch
 static remat_status checksum(rm_album *base, uint32_t *crc32) {
     const array_album *album = (array_album *)base;
     *crc32 = (uint32_t)crc32_z(0, album->file.data, album->file.size);
-    if (base->labels) *crc32 = (uint32_t)crc32_z(*crc32, (const uint8_t *)base->labels, 4 * (size_t)base->count);
+    if (base->labels) *crc32 = (uint32_t)crc32_z(*crc32, (const uint8_t *)base->labels, 4 * (size_t)base->label_count);
     return REMAT_OK;
 }
 
@@ -96,10 +96,15 @@ static remat_status open_file(array_album *album, const rm_data_source *source) 
     TRY(take_shape(album, source->data));
     base->count = album->file.array.dim[0];
     base->unit = album->file.array.kind == 'u' && album->file.array.bytes == 1 ? 255 : 1;
-    base->held_bytes = album->file.size + (source->labels ? 4 * (uint64_t)base->count : 0);
+    uint64_t labels = (uint64_t)(base->count * (source->pixels ? base->height * base->width : 1));
+    base->held_bytes = album->file.size + (source->labels ? 4 * labels : 0);
     TRY(check_numbers(album, source->data));
     base->classes = source->classes;
-    return source->labels ? rm_labels_read(source, base->count, &base->labels, &base->classes) : REMAT_OK;
+    if (!source->labels) return REMAT_OK;
+    base->label_count = (int64_t)labels;
+    if (source->pixels)
+        return rm_pixel_labels_read(source, base->count, base->height, base->width, &base->labels, &base->classes);
+    return rm_labels_read(source, base->count, &base->labels, &base->classes);
 }
 
 remat_status rm_album_open_array(const rm_data_source *source, rm_album **out) {

@@ -32,6 +32,8 @@ static remat_status open_classify(const rm_data_source *source, rm_dataset **out
     REQUIRE(source->data, INVALID,
             "classify needs --%sdata=FILE (IDX images or .npy features) and --%slabels=FILE with a class for each",
             eval, eval);
+    REQUIRE(!source->pixels || source->labels || source->unlabelled, INVALID,
+            "each pixel has a class, and nothing says which: say --%slabels=FILE, .npy (N,H,W)", eval);
     if (source->pictures) return rm_dataset_open_pictures(source, out);
     REQUIRE(source->labels || source->unlabelled, INVALID,
             "there are no labels for %s: say --%slabels=FILE, IDX or .npy, one for each sample", source->data, eval);
@@ -70,18 +72,20 @@ static remat_status copy_labels(const rm_array *array, const rm_data_source *sou
                                 int64_t *classes) {
     const char *path = source->labels;
     int64_t bound = *classes ? *classes : 1000000, largest = -1;
+    int64_t width = array->rank == 3 ? array->dim[2] : 1, places = array->count / array->dim[0];
     for (int64_t i = 0; i < array->count; i++) {
-        double label = rm_array_at(array, i, 0, 0);
+        int64_t place = i % places;
+        double label = rm_array_at(array, i / places, place / width, place % width);
         REQUIRE(!(fabs(label) < 1e15) || label == floor(label), INVALID,
                 "%s: label %g of sample %lld is not whole: labels number the classes, from 0 on", path, label,
-                (long long)i);
+                (long long)(i / places));
         if (source->ignores && label == (double)source->ignored) {
             labels[i] = -1;
             continue;
         }
         REQUIRE(label >= 0 && label < (double)bound, INVALID,
                 "%s: label %.15g of sample %lld is outside 0..%lld: check --labels or --classes", path, label,
-                (long long)i, (long long)bound - 1);
+                (long long)(i / places), (long long)bound - 1);
         labels[i] = (int32_t)label;
         if (labels[i] > largest) largest = labels[i];
     }
@@ -102,6 +106,31 @@ static remat_status convert_labels(const rm_array *array, const rm_data_source *
     *labels = rm_calloc((size_t)count, sizeof **labels);
     REQUIRE(*labels, MEMORY, "no memory for %lld labels", (long long)count);
     return copy_labels(array, source, *labels, classes);
+}
+
+static remat_status convert_pixel_labels(const rm_array *array, const rm_data_source *source, const int64_t dim[3],
+                                         int32_t **labels, int64_t *classes) {
+    REQUIRE(array->rank == 3 && array->dim[0] == dim[0] && array->dim[1] == dim[1] && array->dim[2] == dim[2], INVALID,
+            "%s: a class for each pixel of %lld pictures is (N,H,W) = (%lld,%lld,%lld), and it has %d dimension%s%s",
+            source->labels, (long long)dim[0], (long long)dim[0], (long long)dim[1], (long long)dim[2], array->rank,
+            array->rank == 1 ? "" : "s", array->rank == 3 ? " of other lengths" : "");
+    *labels = rm_calloc((size_t)array->count, sizeof **labels);
+    REQUIRE(*labels, MEMORY, "no memory for %lld labels", (long long)array->count);
+    return copy_labels(array, source, *labels, classes);
+}
+
+remat_status rm_pixel_labels_read(const rm_data_source *source, int64_t count, int64_t height, int64_t width,
+                                  int32_t **labels, int64_t *classes) {
+    rm_array_file file;
+    remat_status status = rm_array_file_read(source->labels, source->budget, &file);
+    *labels = NULL;
+    if (!status) status = convert_pixel_labels(&file.array, source, (int64_t[]){count, height, width}, labels, classes);
+    rm_array_file_free(&file);
+    if (status) {
+        rm_free(*labels);
+        *labels = NULL;
+    }
+    return status;
 }
 
 static remat_status convert_lengths(const rm_array *array, const char *path, int64_t count, int64_t most,

@@ -22,6 +22,7 @@ typedef struct {
     bool every_step;    /* targets (T,B) of classes, (T,B,values) of reals; otherwise (B), (B,values) */
     /* channels > 0: inputs are pictures, float (B,channels,height,width); T is 1 then, and features their product. */
     int64_t channels, height, width;
+    int64_t places; /* of pictures: so many pixels, and each has a class: targets (B,places); 0: the picture has one */
     uint32_t class_names; /* a checksum of them, in order; 0: they have none */
     bool lengths;         /* samples end where rm_dataset.length says; what inputs have behind that is 0 */
     bool documents;       /* samples hold several, which begin where rm_dataset.begins says */
@@ -32,7 +33,11 @@ typedef struct {
 static inline int64_t rm_data_outputs(const rm_data_shape *shape) {
     return shape->classes ? shape->classes : shape->values;
 }
-static inline int64_t rm_data_targets(const rm_data_shape *shape) { return shape->classes ? 1 : shape->values; }
+static inline int64_t rm_data_targets(const rm_data_shape *shape) {
+    return shape->places ? shape->places : shape->classes ? 1 : shape->values;
+}
+/* Of a sample (or timestep): how many there are. */
+static inline int64_t rm_data_answers(const rm_data_shape *shape) { return shape->places ? shape->places : 1; }
 
 typedef struct rm_dataset rm_dataset;
 struct rm_dataset {
@@ -72,6 +77,7 @@ typedef struct {
     bool held_out;                   /* generated data: other samples than those for training */
     uint64_t budget;                 /* the most bytes that a packed file may become; 0: RM_UNPACKED_BYTES */
     bool pictures;                   /* classify: images as wholes, not as sequences; then: */
+    bool pixels;                     /* labels are of each pixel */
     int64_t channels, image_size;    /* 0: the file's own; 3 in a folder */
     const char *normalize, *augment; /* as in framing.h; NULL: not at all */
     int64_t threads;                 /* that may call `fill` at a time; 0: 1 */
@@ -97,7 +103,7 @@ rm_data_shape rm_text_shape(int64_t timesteps, int64_t vocabulary); /* 0: bytes 
 remat_status rm_adding_shape(int64_t timesteps, rm_data_shape *out);
 remat_status rm_copy_shape(int64_t timesteps, rm_data_shape *out);
 /* ... and of pictures, of which the flags can say all. */
-rm_data_shape rm_picture_shape(int64_t channels, int64_t height, int64_t width, int64_t classes);
+rm_data_shape rm_picture_shape(int64_t channels, int64_t height, int64_t width, int64_t classes, bool pixels);
 
 remat_status rm_dataset_open_text(const rm_data_source *source, rm_dataset **out);
 remat_status rm_dataset_open_arrays(const rm_data_source *source, rm_dataset **out);
@@ -109,6 +115,9 @@ remat_status rm_dataset_open_copy(const rm_data_source *source, rm_dataset **out
 /* `count` labels from the array of one dimension in source->labels: whole numbers, of whatever type, and -1 for what is ignored. *labels is the caller's, freed
  * with rm_free; *classes, when 0, becomes the largest label + 1, and otherwise bounds them. */
 remat_status rm_labels_read(const rm_data_source *source, int64_t count, int32_t **labels, int64_t *classes);
+/* Of each pixel of `count` pictures: (count,height,width). */
+remat_status rm_pixel_labels_read(const rm_data_source *source, int64_t count, int64_t height, int64_t width,
+                                  int32_t **labels, int64_t *classes);
 
 /* The same of source->lengths: `count` of them, 1 to `most`. */
 remat_status rm_lengths_read(const rm_data_source *source, int64_t count, int64_t most, int32_t **lengths);

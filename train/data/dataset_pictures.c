@@ -52,7 +52,9 @@ static remat_status fill(rm_dataset *base, int64_t index, int64_t column, int64_
                          (float *)input + column * shape->features);
     }
     give_back(data, s);
-    ((int32_t *)target)[column] = data->album->labels ? data->album->labels[index] : 0;
+    const int32_t *labels = data->album->labels;
+    const int64_t n = rm_data_answers(shape);
+    for (int64_t i = 0; i < n; i++) ((int32_t *)target)[column * n + i] = labels ? labels[index * n + i] : 0;
     return status;
 }
 
@@ -75,10 +77,11 @@ static void close_pictures(rm_dataset *base) {
 
 /* ---- Opening ------------------------------------------------------------------------------------------------------ */
 
-rm_data_shape rm_picture_shape(int64_t channels, int64_t height, int64_t width, int64_t classes) {
+rm_data_shape rm_picture_shape(int64_t channels, int64_t height, int64_t width, int64_t classes, bool pixels) {
     return (rm_data_shape){.timesteps = 1,
                            .features = channels * height * width,
                            .classes = classes,
+                           .places = pixels ? height * width : 0,
                            .channels = channels,
                            .height = height,
                            .width = width};
@@ -100,9 +103,12 @@ static remat_status take_shape(picture_data *data, const rm_data_source *source)
             "each, empty or "
             "not",
             source->data, (long long)album->classes, (long long)classes);
+    REQUIRE(!source->pixels || !size || (size == album->height && size == album->width), INVALID,
+            "--image-size=%lld: pictures whose pixels have labels stay as they are, here %lld x %lld", (long long)size,
+            (long long)album->height, (long long)album->width);
     REQUIRE(classes, INVALID, "without labels the number of classes is needed: say --classes=N");
-    data->base.shape =
-        rm_picture_shape(album->channels, size ? size : album->height, size ? size : album->width, classes);
+    data->base.shape = rm_picture_shape(album->channels, size ? size : album->height, size ? size : album->width,
+                                        classes, source->pixels);
     data->base.shape.class_names = album->class_names;
     data->base.count = album->count;
     return REMAT_OK;

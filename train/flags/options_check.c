@@ -36,7 +36,9 @@ typedef struct {
 #define RECURRENT "lstm|gru|rnn|mingru|minlstm"
 #define SEQUENCES RECURRENT "|gpt2"
 #define RESNETS "resnet18|resnet34|resnet50"
-#define PICTURES "mlp|cnn|" RESNETS
+#define NORMED RESNETS "|unet" /* by batch norm */
+#define WHOLE_PICTURES "mlp|cnn|" RESNETS
+#define PICTURES WHOLE_PICTURES "|unet"
 
 static const rule rules[] = {
     {"dropout", "0", "layers", ">1", "dropout is between layers"},
@@ -63,7 +65,7 @@ static const rule rules[] = {
     {"image-size", "0", "model", PICTURES, NULL},
     {"channels", "0", "model", PICTURES, NULL},
     {"normalize", "none", "model", PICTURES, NULL},
-    {"augment", "none", "model", PICTURES, NULL},
+    {"augment", "none", "model", WHOLE_PICTURES, "whose labels it leaves right"},
     {"loader-threads", "0", "model", PICTURES, NULL},
     {"skip-broken", "false", "model", PICTURES, NULL},
     {"rows", "false", "model", SEQUENCES, "which read pictures as sequences"},
@@ -76,11 +78,11 @@ static const rule rules[] = {
     {"bidirectional", "false", "model", "lstm|gru|rnn", NULL},
     {"tie-embeddings", "false", "model", "lstm|gru|rnn", NULL},
     {"tie-embeddings", "false", "task", "lm", "whose outputs are the symbols that it reads"},
-    {"layers", NULL, "model", SEQUENCES "|mlp", NULL},
-    {"hidden", NULL, "model", SEQUENCES "|mlp", NULL},
+    {"layers", NULL, "model", SEQUENCES "|mlp|unet", NULL},
+    {"hidden", NULL, "model", SEQUENCES "|mlp|unet", NULL},
     {"dropout", "0", "model", SEQUENCES "|mlp|cnn", NULL},
     {"stem", "imagenet", "model", RESNETS, NULL},
-    {"sync-batchnorm", "false", "model", RESNETS, "which have batch norm"},
+    {"sync-batchnorm", "false", "model", NORMED, "which have batch norm"},
     {"init-head", "file", "init", NULL, NULL},
     {"vocab", "0", "task", "lm", NULL},
     {"tokenizer", NULL, "task", "lm", NULL},
@@ -273,7 +275,7 @@ static remat_status check_ranks(const rm_options *o) {
             "--grad-compress=%s rounds what ranks send, so the bits would depend on their number: leave it out, or "
             "--deterministic-world",
             o->grad_compress);
-    REQUIRE(!(shards && is_among(o->model, RESNETS)), INVALID,
+    REQUIRE(!(shards && is_among(o->model, NORMED)), INVALID,
             "--deterministic-world has the same bits for any number of ranks, and the running statistics of --model=%s "
             "are each "
             "rank's own: leave one of the two out (--sync-batchnorm makes ranks agree to rounding)",

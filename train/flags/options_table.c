@@ -41,8 +41,8 @@
 
 /* clang-format off */
 const rm_option rm_option_table[] = {
-    ONE("model", model, MODEL, RM_OF_MODEL, "lstm", "lstm|gru|rnn|mingru|minlstm|gpt2|mlp|cnn|resnet18|resnet34|resnet50",
-        "recurrent layers, or a network for pictures; equations and names are PyTorch's, minGRU-pytorch's, Hugging Face's (gpt2) or torchvision's"),
+    ONE("model", model, MODEL, RM_OF_MODEL, "lstm", "lstm|gru|rnn|mingru|minlstm|gpt2|mlp|cnn|resnet18|resnet34|resnet50|unet",
+        "recurrent layers, or a network for pictures; equations and names are PyTorch's, minGRU-pytorch's, Hugging Face's (gpt2), torchvision's or milesial's (unet)"),
     INT("layers", layers, MODEL, RM_OF_MODEL, "2", 1, 1000, "how many, one on top of the other"),
     INT("hidden", hidden, MODEL, RM_OF_MODEL, "256", 1, 1e6, "width of each layer"),
     INT("embed", embed, MODEL, RM_OF_MODEL, "0", 0, 1e6, "width of the embedding; 0: as hidden"),
@@ -55,7 +55,7 @@ const rm_option rm_option_table[] = {
     INT("classes", classes, MODEL, RM_OF_MODEL, "0", 0, 1e6, "outputs of classify; 0: the largest label + 1"),
     NUM("dropout", dropout, FIT, RM_REMEMBERED, "0", 0, 0.999, "probability, after every layer but the last"),
     ONE("stem", stem, MODEL, RM_OF_MODEL, "imagenet", "imagenet|cifar", "resnet: 7x7 with stride 2 and max_pool first; or, for small pictures, 3x3 with stride 1"),
-    YES("sync-batchnorm", sync_batchnorm, FIT, RM_OF_RUN, "resnet: batch norm's statistics are of all ranks' samples, PyTorch's SyncBatchNorm"),
+    YES("sync-batchnorm", sync_batchnorm, FIT, RM_OF_RUN, "resnet, unet: batch norm's statistics are of all ranks' samples, PyTorch's SyncBatchNorm"),
 
     ONE("task", task, MODEL, RM_OF_MODEL, "lm", "lm|classify|regress|adding|copy",
         "lm: next byte of a text; classify: images or .npy, and what a model of pictures is for; regress: .npy to numbers; adding, copy: generated long-memory problems"),

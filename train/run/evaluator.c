@@ -42,13 +42,15 @@ remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec 
                                  int64_t batch, bool plan_only, rm_evaluator *out) {
     *out = (rm_evaluator){.dataset = dataset,
                           .width = outputs_of(&dataset->shape),
+                          .answers = rm_data_answers(&dataset->shape),
                           .bytes_per_target = (double)dataset->target_bytes /
                                               ((double)dataset->count * (double)dataset->shape.timesteps),
                           .tokens = !strcmp(options->task, "lm")};
     if (!batch) batch = options->batch;
     int64_t full = batch < dataset->count ? batch : dataset->count, rest = dataset->count % full;
     if (out->width) {
-        out->outputs = rm_calloc((size_t)(full + dataset->shape.every_step) * (size_t)out->width, sizeof(float));
+        int64_t rows = full * out->answers + dataset->shape.every_step;
+        out->outputs = rm_calloc((size_t)rows * (size_t)out->width, sizeof(float));
         REQUIRE(out->outputs, MEMORY, "no memory for the outputs of %lld samples", (long long)full);
     }
     TRY(create_part(options, spec, dataset, full, plan_only, &out->full));
@@ -105,14 +107,14 @@ static uint64_t part_bytes(const rm_eval_part *part) {
 }
 
 uint64_t rm_evaluator_bytes(const rm_evaluator *e) {
-    uint64_t rows = (uint64_t)(e->full.batch.batch + (e->dataset && e->dataset->shape.every_step));
+    uint64_t rows = (uint64_t)(e->full.batch.batch * e->answers + (e->dataset && e->dataset->shape.every_step));
     uint64_t outputs = 4 * rows * (uint64_t)e->width;
     return part_bytes(&e->full) + part_bytes(&e->rest) + outputs + (e->dataset ? e->dataset->held_bytes : 0);
 }
 
 remat_session *rm_evaluator_session(rm_evaluator *evaluator) { return evaluator->full.session; }
 
-/* Samples that count, and those whose class was the first, or among the first five. */
+/* Answers that count, and those whose class was the first, or among the first five. */
 typedef struct {
     int64_t all, first, five;
 } right;
@@ -140,9 +142,9 @@ static remat_status sink_sequences(rm_evaluator *e, int64_t B) {
 }
 
 static remat_status take_outputs(rm_evaluator *e, rm_eval_part *part, right *sum) {
-    int64_t B = part->batch.batch;
-    TRY(remat_read(part->session, REMAT_OUTPUT, 0, e->outputs, (uint64_t)(B * e->width) * sizeof(float)));
-    if (has_accuracy(&e->dataset->shape)) count(e, part->batch.target, B, sum);
+    int64_t B = part->batch.batch, n = B * e->answers;
+    TRY(remat_read(part->session, REMAT_OUTPUT, 0, e->outputs, (uint64_t)(n * e->width) * sizeof(float)));
+    if (has_accuracy(&e->dataset->shape)) count(e, part->batch.target, n, sum);
     if (!e->sink) return REMAT_OK;
     return e->dataset->shape.every_step ? sink_sequences(e, B) : e->sink(e->sink_context, e->outputs, B);
 }
@@ -179,7 +181,7 @@ static remat_status run_part(rm_evaluator *e, rm_eval_part *part, int64_t first,
     TRY(rm_batch_write(&part->batch, 0, 1, part->session));
     TRY(remat_evaluate(part->session, &result));
     const int64_t B = part->batch.batch;
-    const int64_t n = has_accuracy(&e->dataset->shape) ? rm_count_targets(part->batch.target, B) : B;
+    const int64_t n = has_accuracy(&e->dataset->shape) ? rm_count_targets(part->batch.target, B * e->answers) : B;
     *loss = result.loss * (double)n;
     sum->all += n;
     return e->width ? take_outputs(e, part, sum) : REMAT_OK;
@@ -217,7 +219,7 @@ remat_status rm_evaluator_run(rm_evaluator *e, remat_session *weights, rm_eval_e
         int64_t end = first + WINDOW < batches ? first + WINDOW : batches;
         TRY(run_window(e, first, end, &loss_sum, &sum));
     }
-    out->samples = sum.all;
+    out->samples = e->answers > 1 ? count : sum.all;
     out->loss = loss_sum / (double)sum.all;
     bool counted = has_accuracy(&e->dataset->shape);
     out->accuracy = counted ? (double)sum.first / (double)sum.all : -1;

@@ -17,17 +17,19 @@ typedef struct {
     remat_session *session;
 } rm_eval_part;
 
-/* Gets what the model makes of the next n samples, (n,width): logits of classes, or a value. */
+/* Gets what the model makes of the next n samples, (n,answers,width): logits of classes, or a value. */
 typedef remat_status rm_eval_sink(void *context, const float *outputs, int64_t n);
 
 typedef struct {
     rm_dataset *dataset; /* borrowed */
     rm_eval_part full,
-        rest; /* of `batch` samples each, and of those left over; a part without samples has no session */
-    int64_t
-        width; /* of a sample's outputs, T V of answers at every timestep; 0: there are some for each timestep, and nobody wants them all */
+        rest;        /* of `batch` samples each, and of those left over; a part without samples has no session */
+    int64_t answers; /* of a sample: one, or one for each pixel */
+    /* Of an answer's outputs; T V where every timestep has an answer of numbers; 0: there are some for each timestep, and nobody
+     * wants them all. */
+    int64_t width;
     float *
-        outputs; /* of one batch, (batch,width); with answers at every timestep (T,batch,V), and behind them a sample's (T,V) */
+        outputs; /* of one batch, (batch,answers,width); with answers at every timestep (T,batch,V), and behind them a sample's (T,V) */
     rm_eval_sink *sink; /* may be set between runs; gets batch after batch. NULL: nobody asks */
     void *sink_context;
     int64_t

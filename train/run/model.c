@@ -6,6 +6,7 @@
 #include "train/run/model_minimal.h"
 #include "train/run/model_recurrent.h"
 #include "train/run/model_resnet.h"
+#include "train/run/model_unet.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -18,9 +19,10 @@ typedef struct {
     enum {
         RECURRENT,
         WHOLE_TEXT,
-        PICTURES
-    } kind;           /* what it reads: sequences with states of its own; those without; pictures */
-    const char *head; /* what the names of its last layer's parameters begin with */
+        PICTURES,
+        PIXELS
+    } kind; /* what it reads: sequences with states of its own; those without; pictures; ... to label pixels */
+    const char *head;                             /* what the names of its last layer's parameters begin with */
     remat_status (*check)(const rm_model_spec *); /* INVALID: what it does not have; NULL: it has all */
     remat_value (*logits)(remat_graph *, const rm_model_spec *, remat_value x);
 } model;
@@ -37,6 +39,7 @@ static const model models[] = {
     {"resnet18", PICTURES, "fc.", NULL, rm_resnet_logits},
     {"resnet34", PICTURES, "fc.", NULL, rm_resnet_logits},
     {"resnet50", PICTURES, "fc.", NULL, rm_resnet_logits},
+    {"unet", PIXELS, "outc.", rm_unet_check, rm_unet_logits},
 };
 enum { MODELS = sizeof models / sizeof models[0] };
 
@@ -56,7 +59,12 @@ static remat_status no_such_model(const char *name) {
 
 bool rm_model_takes_pictures(const char *name) {
     const model *m = find_model(name);
-    return m && m->kind == PICTURES;
+    return m && (m->kind == PICTURES || m->kind == PIXELS);
+}
+
+bool rm_model_labels_pixels(const char *name) {
+    const model *m = find_model(name);
+    return m && m->kind == PIXELS;
 }
 
 bool rm_model_has_states(const char *name) {
@@ -73,10 +81,11 @@ void rm_model_head(const rm_model_spec *spec, char *out, size_t bytes) {
 }
 
 static remat_status check_data(const rm_model_spec *spec, const model *m) {
-    REQUIRE(m->kind == PICTURES || !spec->data.channels, INVALID,
-            "--model=%s reads sequences, and the data are pictures", m->name);
-    REQUIRE(m->kind != PICTURES || spec->data.channels, INVALID,
-            "--model=%s reads pictures, and the data are sequences", m->name);
+    bool pictures = m->kind == PICTURES || m->kind == PIXELS;
+    REQUIRE(pictures || !spec->data.channels, INVALID, "--model=%s reads sequences, and the data are pictures",
+            m->name);
+    REQUIRE(!pictures || spec->data.channels, INVALID, "--model=%s reads pictures, and the data are sequences",
+            m->name);
     return m->check ? m->check(spec) : REMAT_OK;
 }
 
@@ -93,6 +102,7 @@ static remat_value target(remat_graph *g, const rm_data_shape *data, int64_t tim
     int64_t sequence[] = {timesteps, batch, data->values}, whole[] = {batch, data->values};
     if (data->every_step && !data->classes) return remat_input(g, "target", REMAT_F32, REMAT_SEQUENCE, 3, sequence);
     if (data->every_step) return remat_input(g, "target", REMAT_I32, REMAT_SEQUENCE, 2, sequence);
+    if (data->places) return remat_input(g, "target", REMAT_I32, REMAT_WHOLE, 2, (int64_t[]){batch, data->places});
     return data->classes ? remat_input(g, "target", REMAT_I32, REMAT_WHOLE, 1, whole)
                          : remat_input(g, "target", REMAT_F32, REMAT_WHOLE, 2, whole);
 }

@@ -37,13 +37,14 @@ typedef struct {
 
 typedef struct {
     remat_graph *graph;
-    remat_value logits; /* (T,B,K), or (B,K) of the last step */
+    remat_value logits; /* (T,B,K), or (B,K) of the last step, or (B,places,K) */
     remat_value loss;   /* REMAT_NONE without targets */
     int64_t classes;    /* of samples as wholes, K: predictions can be right or wrong. 0: they cannot */
 } rm_model;
 
 /* False also where there is no such model. */
 bool rm_model_takes_pictures(const char *name);
+bool rm_model_labels_pixels(const char *name); /* it takes pictures, and has an answer for each pixel */
 bool rm_model_has_states(const char *name);
 /* What the names of the last layer's parameters begin with: "head.", "fc."; into `out`. */
 void rm_model_head(const rm_model_spec *spec, char *out, size_t bytes);

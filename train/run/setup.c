@@ -54,6 +54,7 @@ rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
                             .lengths = held_out ? o->eval_lengths : o->lengths,
                             .rows = o->rows,
                             .pictures = rm_model_takes_pictures(o->model),
+                            .pixels = rm_model_labels_pixels(o->model),
                             .channels = o->channels,
                             .image_size = o->image_size,
                             .normalize = o->normalize,
@@ -83,7 +84,8 @@ remat_status rm_setup_dataset(const rm_options *o, bool held_out, rm_dataset **o
 static remat_status picture_without_data(const rm_options *o, rm_data_shape *out) {
     REQUIRE(o->image_size && o->classes, INVALID,
             "without --data=FILE the pictures must be described: say --image-size=S, --classes=N and --channels=C [3]");
-    *out = rm_picture_shape(o->channels ? o->channels : 3, o->image_size, o->image_size, o->classes);
+    *out = rm_picture_shape(o->channels ? o->channels : 3, o->image_size, o->image_size, o->classes,
+                            rm_model_labels_pixels(o->model));
     return REMAT_OK;
 }
 

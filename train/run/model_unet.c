@@ -1,0 +1,107 @@
+/* model_unet.c: see model_unet.h. */
+#include "train/run/model_unet.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum { MOST_LEVELS = 12 };
+
+remat_status rm_unet_check(const rm_model_spec *spec) {
+    REQUIRE(spec->layers <= MOST_LEVELS, INVALID, "--layers=%lld: a unet goes down %d times at most",
+            (long long)spec->layers, MOST_LEVELS);
+    REQUIRE(spec->hidden % 2 == 0, INVALID,
+            "--hidden=%lld: a unet halves its channels on the way up: give an even number", (long long)spec->hidden);
+    int64_t times = (int64_t)1 << spec->layers;
+    REQUIRE(spec->data.height % times == 0 && spec->data.width % times == 0, INVALID,
+            "--model=unet halves pictures --layers=%lld times, and these are %lld x %lld: cut or pad them to multiples "
+            "of %lld, or give fewer --layers",
+            (long long)spec->layers, (long long)spec->data.height, (long long)spec->data.width, (long long)times);
+    return REMAT_OK;
+}
+
+typedef struct {
+    remat_graph *graph;
+    const rm_model_spec *spec;
+    char prefix[48]; /* "up1.conv.double_conv.", of what is built */
+} builder;
+
+static const char *named(const builder *b, char full[80], int number, const char *what) {
+    snprintf(full, 80, "%s%d.%s", b->prefix, number, what);
+    return full;
+}
+
+/* Of a norm, number `at` of its sequence. */
+static remat_value channel_param(builder *b, int at, const char *what, int64_t channels, remat_init init) {
+    char full[80];
+    return remat_param(b->graph, named(b, full, at, what), 1, &channels, init);
+}
+static remat_value channel_buffer(builder *b, int at, const char *what, int64_t channels, remat_init init) {
+    char full[80];
+    return remat_buffer(b->graph, named(b, full, at, what), 1, &channels, init);
+}
+
+/* Number `at`, the norm behind it, and relu. No bias: batch norm has one. */
+static remat_value convolution(builder *b, int at, remat_value x, int64_t in, int64_t out) {
+    char full[80];
+    const int64_t dim[] = {out, in, 3, 3};
+    remat_value w =
+        remat_param(b->graph, named(b, full, at, "weight"), 4, dim, remat_init_uniform(1 / sqrt(9 * (double)in)));
+    x = remat_conv2d(b->graph, x, w, REMAT_NONE, NULL, (int64_t[]){1, 1}, NULL, 1);
+    remat_value gain = channel_param(b, at + 1, "weight", out, remat_init_constant(1));
+    remat_value bias = channel_param(b, at + 1, "bias", out, remat_init_zero());
+    remat_value mean = channel_buffer(b, at + 1, "running_mean", out, remat_init_zero());
+    remat_value var = channel_buffer(b, at + 1, "running_var", out, remat_init_constant(1));
+    return remat_relu(b->graph,
+                      remat_batch_norm(b->graph, x, gain, bias, mean, var, 0.1, 1e-5, b->spec->sync_batchnorm));
+}
+
+static remat_value twice(builder *b, remat_value x, int64_t in, int64_t middle, int64_t out) {
+    return convolution(b, 3, convolution(b, 0, x, in, middle), middle, out);
+}
+
+/* On the way down level l has so many channels; the lowest as many as the one above. */
+static int64_t channels_at(const rm_model_spec *spec, int64_t level) {
+    return spec->hidden << (level < spec->layers ? level : spec->layers - 1);
+}
+
+static remat_value down(builder *b, int64_t level, remat_value x) {
+    const int64_t out = channels_at(b->spec, level);
+    snprintf(b->prefix, sizeof b->prefix, "down%lld.maxpool_conv.1.double_conv.", (long long)level);
+    x = remat_max_pool2d(b->graph, x, (int64_t[]){2, 2}, NULL, NULL);
+    return twice(b, x, channels_at(b->spec, level - 1), out, out);
+}
+
+/* Of `level`. Channels lie first in a row, so side by side there they are so in the planes. */
+static remat_value beside(builder *b, int64_t level, remat_value x, remat_value y) {
+    const int64_t width = channels_at(b->spec, level), height = b->spec->data.height >> level,
+                  across = b->spec->data.width >> level, row[] = {-1, width * height * across};
+    remat_value rows[] = {remat_reshape(b->graph, x, 2, row), remat_reshape(b->graph, y, 2, row)};
+    return remat_reshape(b->graph, remat_concat(b->graph, rows, 2), 4, (int64_t[]){-1, 2 * width, height, across});
+}
+
+/* From below `level` to it; `skip` was made there on the way down. */
+static remat_value up(builder *b, int64_t level, remat_value x, remat_value skip) {
+    const int64_t width = channels_at(b->spec, level);
+    snprintf(b->prefix, sizeof b->prefix, "up%lld.conv.double_conv.", (long long)(b->spec->layers - level));
+    x = remat_upsample2d(b->graph, x, (int64_t[]){2, 2}, REMAT_BILINEAR_CORNERS);
+    return twice(b, beside(b, level, skip, x), 2 * width, width, level ? width / 2 : width);
+}
+
+/* Classes last, as losses have them. */
+static remat_value classes_of(remat_graph *g, const rm_model_spec *spec, remat_value x) {
+    const int64_t K = spec->data.classes, in = spec->hidden;
+    const remat_init init = remat_init_uniform(1 / sqrt((double)in));
+    remat_value w = remat_param(g, "outc.conv.weight", 4, (int64_t[]){K, in, 1, 1}, init);
+    x = remat_conv2d(g, x, w, remat_param(g, "outc.conv.bias", 1, &K, init), NULL, NULL, NULL, 1);
+    return remat_transpose(g, remat_reshape(g, x, 3, (int64_t[]){-1, K, spec->data.places}), 1, 2);
+}
+
+remat_value rm_unet_logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
+    builder b = {.graph = g, .spec = spec, .prefix = "inc.double_conv."};
+    remat_value made[MOST_LEVELS + 1];
+    made[0] = twice(&b, x, spec->data.channels, spec->hidden, spec->hidden);
+    for (int64_t level = 1; level <= spec->layers; level++) made[level] = down(&b, level, made[level - 1]);
+    x = made[spec->layers];
+    for (int64_t level = spec->layers - 1; level >= 0; level--) x = up(&b, level, x, made[level]);
+    return classes_of(g, spec, x);
+}
