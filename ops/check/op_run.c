@@ -435,7 +435,8 @@ static const char *backward_tile(runner *r, int64_t k) {
     tile *t = &r->tiles[k];
     rm_call c = t->call;
     ask_for_gradients(r, k, &c);
-    if (!reads_first(s->op, &c)) c.x[0].data = NULL;
+    if (!reads_first(s->op, &c))
+        c.x[0].data = rm_guard_alloc(&r->memory, rm_desc_bytes(&c.x[0].desc), "a stand-in"); /* NaN */
     c.dy = tensor_make(r, c.y.desc, r->in->dy.value + place_in_y(r, t), "dy");
     const char *wrong = NULL;
     if (s->lean && s->op->on[RM_DEVICE_CPU].rebuild) wrong = rebuild_tile(r, &t->call, &c.aux);
