@@ -101,19 +101,14 @@ static remat_status agree(const remat_ranks *ranks, rm_buckets *b) {
     return status;
 }
 
-/* They have no gradient, whatever other ranks say. */
-static remat_status put_frozen_last(const rm_chain *chain, rm_buckets *b) {
-    int32_t *frozen = rm_calloc((size_t)b->n_params + 1, sizeof *frozen), n = 0;
-    REQUIRE(frozen, MEMORY, "out of memory for the order of %d parameters", b->n_params);
+/* Frozen ones have no gradient, whatever other ranks say. */
+static void leave_out_frozen(const rm_chain *chain, rm_buckets *b) {
     for (int32_t i = 0; i < b->n_params; i++) {
         rm_parameter *p = &b->param[b->order[i]];
         bool trained = chain->graph->value[p->value].needs_gradient;
         p->used &= trained;
-        *(trained ? &b->order[b->n_trained++] : &frozen[n++]) = b->order[i];
+        if (trained) b->order[b->n_trained++] = b->order[i];
     }
-    memcpy(b->order + b->n_trained, frozen, (size_t)n * sizeof *frozen);
-    rm_free(frozen);
-    return REMAT_OK;
 }
 
 /* ---- The cut -------------------------------------------------------------------------------------------------- */
@@ -157,7 +152,7 @@ remat_status rm_buckets_cut(rm_chain *chain, const remat_ranks *ranks) {
     TRY(list_parameters(chain, b));
     TRY(find_order(chain, b));
     TRY(agree(ranks, b));
-    TRY(put_frozen_last(chain, b));
+    leave_out_frozen(chain, b);
     b->rank = ranks->shard_optimizer ? ranks->rank : 0;
     b->parts = ranks->shard_optimizer ? ranks->size : 1;
     fill_buckets(b, ranks);

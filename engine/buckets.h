@@ -36,10 +36,10 @@ typedef struct {
 
 typedef struct {
     rm_parameter *param; /* n_params, in order of definition */
-    int32_t *order;      /* positions in `param`, in the order of the layout */
+    int32_t *order;      /* positions in `param` of those that are trained, in the order of the layout */
     rm_bucket *item;
     int32_t n_params, n;
-    int32_t n_trained;   /* of n_params, the first in `order`; those behind are frozen, and in no bucket */
+    int32_t n_trained;   /* of n_params; the others are frozen, and in no bucket */
     int32_t rank, parts; /* of how many equal parts of a bucket which is this rank's; 0 of 1: not sharded */
     int64_t count;       /* floats of a section: of all buckets */
 } rm_buckets;

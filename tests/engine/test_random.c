@@ -191,6 +191,24 @@ static void expect_nothing_frozen_has_a_gradient(const remat_session *s, const c
     ck_assert_uint_eq(plan.optimizer_bytes, 2 * gradients);
 }
 
+/* A gradient that nobody wants is not begun. */
+static void expect_no_idle_backward(const rm_program *program, const char *what) {
+    for (int32_t n = 0; n < program->n; n++) {
+        const rm_instruction *item = &program->item[n];
+        bool any = item->what != RM_DO_BACKWARD;
+        for (int i = 0; i < RM_MAX_IN; i++) any |= item->dx[i].space != RM_NOWHERE;
+        for (int k = 0; k < RM_MAX_STATE; k++) any |= item->dstate_in[k].space != RM_NOWHERE;
+        ck_assert_msg(any, "%s: node %d is differentiated for nothing", what, item->node);
+    }
+}
+
+static void expect_no_idle_backwards(const remat_session *s, const char *what) {
+    for (int32_t c = 0; c < s->chain.n_classes; c++)
+        for (int k = 0; k < s->chain.class[c].n_options; k++)
+            expect_no_idle_backward(&s->chain.class[c].option[k].backward, what);
+    expect_no_idle_backward(&s->chain.epilogue, what);
+}
+
 /* By any strategy: what is trained has the gradients that it has where all is; the plan's bytes are those that are taken. */
 static void expect_frozen(const net *n, remat_value loss, remat_config config, remat_session *all, const char *what) {
     static const char *const strategies[] = {"none", "segments", "sqrt", "lean", "optimal"};
@@ -210,6 +228,7 @@ static void expect_frozen(const net *n, remat_value loss, remat_config config, r
         poison(s);
         fill_inputs(s, config.seed);
         expect_nothing_frozen_has_a_gradient(s, what);
+        expect_no_idle_backwards(s, what);
         ck_assert_msg(outside_gradients(s, &r) == REMAT_OK, "%s: %s", what, remat_last_error());
         expect_some_of(s, all, REMAT_GRADIENT, what);
         if (i == 0) expect_gradients_in_double(s, what);
