@@ -197,18 +197,29 @@ static float *alone(const variant *v, int64_t all, double *loss, int64_t *count)
     return parameters;
 }
 
-/* What travels is what is trained, in whole pieces of 64 bytes a rank. */
-static void need_trained_alone_in_buckets(const member *m) {
-    int64_t sent = 0, least = 0, most = 0;
-    for (int64_t b = 0; b < remat_bucket_count(m->session); b++) sent += remat_bucket_info(m->session, b).count;
-    for (int64_t i = 0; i < remat_count(m->session, REMAT_GRADIENT); i++) {
-        remat_array array;
-        need_ok(remat_array_info(m->session, REMAT_GRADIENT, i, &array));
-        int64_t count = 1;
-        for (int d = 0; d < array.rank; d++) count *= array.dim[d];
-        least += count;
-        most += count + 16 * (m->size + 1);
+static bool is_trained(const char *name, const char *train_only) {
+    bool trained = !train_only;
+    for (const char *at = train_only; at && *at; at += *at == ',') {
+        size_t length = strcspn(at, ",");
+        trained |= !strncmp(name, at, length);
+        at += length;
     }
+    return trained;
+}
+
+/* What travels is what is trained, whose arrays begin on 64 bytes; and so is what has a gradient. */
+static void need_trained_alone_in_buckets(const member *m, const char *train_only) {
+    int64_t sent = 0, least = 0, most = 0, trained = 0;
+    for (int64_t b = 0; b < remat_bucket_count(m->session); b++) sent += remat_bucket_info(m->session, b).count;
+    for (int64_t i = 0; i < remat_count(m->session, REMAT_PARAM); i++) {
+        remat_array array;
+        need_ok(remat_array_info(m->session, REMAT_PARAM, i, &array));
+        if (!is_trained(array.name, train_only)) continue;
+        trained++;
+        least += array.count;
+        most += (array.count + 15) / 16 * 16 + 16 * m->size;
+    }
+    need(remat_count(m->session, REMAT_GRADIENT) == trained, "%ld trained", (long)trained);
     need(least <= sent && sent <= most, "buckets of %ld elements, for %ld that are trained", (long)sent, (long)least);
 }
 
@@ -236,7 +247,7 @@ static void train_together(int rank, int size, rm_kv *store, void *context) {
     config.seed = rank ? 77 : 0; /* parameters are rank 0's */
     m.session = open_lstm(&config, rows, T, H, false);
     need_ok(rm_ddp_broadcast(m.ddp, m.session));
-    need_trained_alone_in_buckets(&m);
+    need_trained_alone_in_buckets(&m, v->train_only);
     for (int step = 0; step < UPDATES; step++) {
         double got = update_once(m.session, v, step, first, rows, all).loss;
         need(fabs(got - loss[step]) <= v->tolerance * loss[step], "%s, step %d: loss %.9g, not %.9g", v->what, step,
