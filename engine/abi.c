@@ -27,7 +27,7 @@ ENDS_WITH(groups, remat_config);
 ENDS_WITH(poll, remat_ranks);
 ENDS_WITH(bucket_bytes, remat_job_config);
 ENDS_WITH(seed, remat_sampler_config);
-ENDS_WITH(samples, remat_op);
+ENDS_WITH(first_for, remat_op);
 
 static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 

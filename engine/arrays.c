@@ -29,7 +29,7 @@ static remat_status list_param(remat_session *s, const rm_parameter *p) {
     const rm_value *value = &s->graph->value[v];
     const rm_residents *at = &s->chain.at;
     TRY(add_array(s, REMAT_PARAM, value->name, "", value->desc, at->value[v].offset));
-    if (s->inference) return REMAT_OK;
+    if (s->inference || p->bucket < 0) return REMAT_OK;
     TRY(add_array(s, REMAT_GRADIENT, value->name, "", value->desc, at->gradient[v].offset));
     for (int i = 0; s->optimizer && i < s->optimizer->states_used(&s->update); i++) {
         TRY(add_array(s, REMAT_OPTIMIZER, value->name, s->optimizer->state_name[i], value->desc,
@@ -242,7 +242,7 @@ remat_status remat_read_part(remat_session *s, remat_kind kind, int64_t index, u
     const rm_array *array = NULL;
     NEED(s, "a session");
     TRY(check_part(s, kind, index, first, data, bytes, &array));
-    REQUIRE(kind != REMAT_GRADIENT || s->chain.at.buckets.parts == 1 || index >= s->n_arrays[REMAT_PARAM], INVALID,
+    REQUIRE(kind != REMAT_GRADIENT || s->chain.at.buckets.parts == 1 || index >= s->chain.at.buckets.n_trained, INVALID,
             "%s: with a sharded optimizer a rank is given its part of the gradients alone; to read them, do not shard",
             array->name);
     REQUIRE(kind != REMAT_OUTPUT || is_made(s, index), INVALID,

@@ -24,7 +24,7 @@ static remat_status list_parameters(const rm_chain *chain, rm_buckets *b) {
     int32_t i = 0;
     for (int32_t v = 1; v < graph->n_values; v++)
         if (graph->value[v].origin == RM_VALUE_PARAM)
-            b->param[i++] = (rm_parameter){.value = v, .count = rm_desc_count(&graph->value[v].desc)};
+            b->param[i++] = (rm_parameter){.value = v, .bucket = -1, .count = rm_desc_count(&graph->value[v].desc)};
     return REMAT_OK;
 }
 
@@ -101,6 +101,16 @@ static remat_status agree(const remat_ranks *ranks, rm_buckets *b) {
     return status;
 }
 
+/* Frozen ones have no gradient, whatever other ranks say. */
+static void leave_out_frozen(const rm_chain *chain, rm_buckets *b) {
+    for (int32_t i = 0; i < b->n_params; i++) {
+        rm_parameter *p = &b->param[b->order[i]];
+        bool trained = chain->graph->value[p->value].needs_gradient;
+        p->used &= trained;
+        if (trained) b->order[b->n_trained++] = b->order[i];
+    }
+}
+
 /* ---- The cut -------------------------------------------------------------------------------------------------- */
 
 /* PyTorch's rule (compute_bucket_assignment_by_size): a bucket that has reached its limit is closed, so it may be larger
@@ -108,7 +118,7 @@ static remat_status agree(const remat_ranks *ranks, rm_buckets *b) {
 static void fill_buckets(rm_buckets *b, const remat_ranks *ranks) {
     uint64_t first = ranks->first_bucket_bytes ? ranks->first_bucket_bytes : (uint64_t)1 << 20;
     uint64_t later = ranks->bucket_bytes ? ranks->bucket_bytes : (uint64_t)25 << 20, held = 0;
-    for (int32_t i = 0; i < b->n_params; i++) {
+    for (int32_t i = 0; i < b->n_trained; i++) {
         rm_parameter *p = &b->param[b->order[i]];
         rm_bucket *bucket = &b->item[b->n];
         if (!bucket->n_params++) *bucket = (rm_bucket){.at = b->count, .first_param = i, .n_params = 1};
@@ -116,7 +126,7 @@ static void fill_buckets(rm_buckets *b, const remat_ranks *ranks) {
         p->at = b->count;
         b->count += round_up(p->count, UNIT);
         held += (uint64_t)p->count * sizeof(float);
-        if (held < (b->n ? later : first) && i + 1 < b->n_params) continue;
+        if (held < (b->n ? later : first) && i + 1 < b->n_trained) continue;
         bucket->count = round_up(b->count - bucket->at, (int64_t)UNIT * ranks->size);
         b->count = bucket->at + bucket->count;
         b->n++;
@@ -128,6 +138,7 @@ static void fill_buckets(rm_buckets *b, const remat_ranks *ranks) {
 static void share_out(rm_buckets *b) {
     for (int32_t i = 0; i < b->n_params; i++) {
         rm_parameter *p = &b->param[i];
+        if (p->bucket < 0) continue;
         const rm_bucket *bucket = &b->item[p->bucket];
         int64_t begin = bucket->at + rm_part_at(b, bucket), end = begin + rm_part_count(b, bucket);
         int64_t from = p->at > begin ? p->at : begin, until = p->at + p->count < end ? p->at + p->count : end;
@@ -141,6 +152,7 @@ remat_status rm_buckets_cut(rm_chain *chain, const remat_ranks *ranks) {
     TRY(list_parameters(chain, b));
     TRY(find_order(chain, b));
     TRY(agree(ranks, b));
+    leave_out_frozen(chain, b);
     b->rank = ranks->shard_optimizer ? ranks->rank : 0;
     b->parts = ranks->shard_optimizer ? ranks->size : 1;
     fill_buckets(b, ranks);

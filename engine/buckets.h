@@ -19,7 +19,7 @@ struct rm_program;
 
 typedef struct {
     int32_t value; /* id in the graph */
-    int32_t bucket;
+    int32_t bucket; /* -1: it is frozen */
     int64_t at, count;   /* floats: where it begins, from the section's begin; how many */
     int64_t first, held; /* of its elements, those in this rank's part: all, unless the optimizer is sharded */
     double lr_factor, weight_decay; /* of its group (groups.c) */
@@ -36,9 +36,10 @@ typedef struct {
 
 typedef struct {
     rm_parameter *param; /* n_params, in order of definition */
-    int32_t *order;      /* positions in `param`, in the order of the layout */
+    int32_t *order;      /* positions in `param` of those that are trained, in the order of the layout */
     rm_bucket *item;
     int32_t n_params, n;
+    int32_t n_trained;   /* of n_params; the others are frozen, and in no bucket */
     int32_t rank, parts; /* of how many equal parts of a bucket which is this rank's; 0 of 1: not sharded */
     int64_t count;       /* floats of a section: of all buckets */
 } rm_buckets;

@@ -165,6 +165,7 @@ static void pass_need_on(remat_graph *graph) {
     for (int32_t n = 0; n < graph->n_nodes; n++) {
         const rm_node *node = &graph->node[n];
         bool *need = &graph->value[node->y].needs_gradient;
+        *need = false;
         for (int i = 0; i < RM_MAX_IN; i++) *need |= graph->value[bytes_of(graph, node->x[i])].needs_gradient;
         for (int k = 0; k < RM_MAX_STATE; k++)
             if (node->final[k]) graph->value[node->final[k]].needs_gradient = *need;
@@ -182,6 +183,45 @@ static remat_status require_gradient(remat_graph *graph, int32_t input) {
     REQUIRE(value->desc.dtype == REMAT_F32, INVALID, "requires_grad: the input %s is not f32, so it has no gradient",
             value->name);
     value->needs_gradient = true;
+    pass_need_on(graph);
+    return REMAT_OK;
+}
+
+/* Does a name begin like one of these, comma separated? */
+static bool begins_like_one(const char *name, const char *beginnings) {
+    for (const char *at = beginnings; *at; at += *at == ',') {
+        size_t length = strcspn(at, ",");
+        if (length && !strncmp(name, at, length)) return true;
+        at += length;
+    }
+    return false;
+}
+
+static const char *first_parameter(const remat_graph *graph) {
+    for (int32_t v = 1; v < graph->n_values; v++)
+        if (graph->value[v].origin == RM_VALUE_PARAM) return graph->value[v].name;
+    return "";
+}
+
+static bool is_beginning(const remat_graph *graph, const char *beginning, size_t length) {
+    for (int32_t v = 1; v < graph->n_values && length; v++)
+        if (graph->value[v].origin == RM_VALUE_PARAM && !strncmp(graph->value[v].name, beginning, length)) return true;
+    return false;
+}
+
+remat_status rm_graph_train_only(remat_graph *graph, const char *beginnings) {
+    REQUIRE(*beginnings, INVALID, "train_only is empty; name the parameters to train by how their names begin");
+    for (const char *at = beginnings; *at; at += *at == ',') {
+        size_t length = strcspn(at, ",");
+        REQUIRE(is_beginning(graph, at, length), INVALID,
+                "train_only names \"%.*s\", but no parameter's name begins so; the first is \"%s\"", (int)length, at,
+                first_parameter(graph));
+        at += length;
+    }
+    for (int32_t v = 1; v < graph->n_values; v++) {
+        rm_value *value = &graph->value[v];
+        if (value->origin == RM_VALUE_PARAM) value->needs_gradient = begins_like_one(value->name, beginnings);
+    }
     pass_need_on(graph);
     return REMAT_OK;
 }

@@ -14,7 +14,7 @@ typedef struct {
     rm_desc desc;       /* of the whole value: (T,B,..) for a sequence */
     bool sequence;      /* the first axis is time */
     bool reversed;      /* ... and runs from the last timestep to the first */
-    bool needs_gradient;
+    bool needs_gradient; /* of parameters: unless they are frozen */
     remat_init init;    /* parameters and buffers */
     int32_t node;       /* results: who makes it ... */
     int32_t view_of;    /* views: the value whose bytes these are, in this shape; else 0 */
@@ -49,6 +49,10 @@ static inline int32_t rm_initial(const rm_node *node, int k) { return node->x[no
 
 /* A deep copy, in which nodes read views' bytes where they are: what follows knows no views but for their shapes (rm_node_descs). */
 remat_status rm_graph_copy(const remat_graph *graph, remat_graph **out);
+
+/* Parameters whose names begin like none of these, comma separated, are frozen: they need no gradient, nor does what is made of
+ * them alone. INVALID where one of these begins no name. */
+remat_status rm_graph_train_only(remat_graph *graph, const char *beginnings);
 
 /* Appends a node after inferring its result; `attr` (NULL: none) is copied. 0 after a mistake, which the graph remembers. */
 int32_t rm_graph_add(remat_graph *graph, const rm_op *op, const int32_t *x, const void *attr);

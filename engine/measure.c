@@ -313,6 +313,7 @@ static void update_parameters(rm_measure *m) {
     update.gradient_scale = 1;
     for (int32_t i = 0; i < chain->at.buckets.n_params; i++) {
         const rm_parameter *p = &chain->at.buckets.param[i];
+        if (p->bucket < 0) continue;
         float *parameter = (float *)(m->runner.resident + chain->at.value[p->value].offset) + p->first;
         float *gradient = (float *)(m->runner.resident + chain->at.gradient[p->value].offset) + p->first;
         float *state[RM_MAX_OPTIMIZER_STATE] = {0};

@@ -360,7 +360,7 @@ static remat_status place_input_gradients(builder *b, const rm_node *node, rm_in
 
 static remat_status place_saves(builder *b, const rm_node *node, rm_instruction *call) {
     for (int i = 0; i < node->op->n_in; i++)
-        if (node->op->saves.in >> i & 1) TRY(gather(b, node->x[i], &call->x[i]));
+        if (backward_reads(b, node, i)) TRY(gather(b, node->x[i], &call->x[i]));
     if (node->op->saves.out) call->y = b->value[node->y];
     call->aux = b->aux[call->node];
     for (int k = 0; k < node->op->n_state; k++) {

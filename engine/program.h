@@ -60,6 +60,13 @@ static inline bool accumulates(const builder *b, const rm_node *node) {
 static inline bool learns(const builder *b, const rm_node *node) {
     return !b->config->inference && b->chain->use[node->y] == RM_DIFFERENTIATED;
 }
+/* Does its backward read x[k]? Of the first input, op->first_for says for which gradients. */
+static inline bool backward_reads(const builder *b, const rm_node *node, int k) {
+    bool wanted = !node->op->first_for || k;
+    for (int i = 0; i < node->op->n_in; i++)
+        wanted |= node->op->first_for >> i & 1 && b->chain->use[node->x[i]] == RM_DIFFERENTIATED;
+    return wanted && learns(b, node) && node->op->saves.in >> k & 1;
+}
 static inline bool is_on_spine(const builder *b, const rm_node *node) { return b->spine[index_of(b, node)]; }
 
 /* Run by a stage's backward run, of which it is a part. Outputs that the loss does not depend on are an evaluation's. */

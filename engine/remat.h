@@ -337,8 +337,9 @@ typedef struct {
                                      dimensions or more                                                   */
     bool decay_vectors;           /* lars, lamb: weight decay for those that are not scaled, too          */
     double norm_limit;            /* lamb: a larger norm of a parameter counts as this much; 0: no limit  */
-    const char *train_only;       /* beginnings of names, comma separated: these parameters alone are updated and count
-                                     for the norm; the others stay as they are. Borrowed during create; NULL: all */
+    const char *train_only;       /* beginnings of names, comma separated: these parameters alone are trained. The others
+                                     are frozen, PyTorch's requires_grad_(False): no gradient, no optimizer state, no
+                                     place in a bucket. Borrowed during create; NULL: all                 */
     int micro_steps;                 /* parts that the batch of one update comes in, each with a call of
                                      remat_gradients of its own; 0: 1                                     */
     bool pairwise;                   /* micro steps and ranks are summed as one balanced tree, so that their product
@@ -616,7 +617,7 @@ int64_t remat_sampler_at(const remat_sampler *, int64_t k);   /* the k-th sample
  * "PARAMETER.exp_avg", "PARAMETER.exp_avg_sq"; OUTPUT the values asked for in the config, as the last
  * remat_evaluate made them, or, where the loss depends on them, the last pass of either kind (INVALID before the first);
  * CARRIED the carried states (B,H) of a stateful session: "lstm.0.h" and "lstm.0.c" of its first LSTM layer, "gru.1.h" of its
- * second GRU layer, "rnn_tanh.0.h" and so on (docs/stateful.md). GRADIENT has the parameters first, in their order, then the
+ * second GRU layer, "rnn_tanh.0.h" and so on (docs/stateful.md). GRADIENT has the trained parameters first, in their order, then the
  * inputs of remat_requires_grad: of the last call's batch alone, neither added up over micro steps nor over ranks; with
  * micro_steps = K they carry its share in the whole batch, 1/K.
  * OUTPUT_GRADIENT is the program's to write, between remat_forward and remat_backward: of the outputs that are differentiated,

@@ -202,6 +202,8 @@ typedef struct {
                    ops alone */
     int n_samples;
     const remat_sample *samples; /* two to five small ones, for remat_op_check */
+    uint64_t first_for; /* bit i: backward reads x[0] for the gradient of input i. Where none of these is wanted, x[0] is not saved,
+                           and backward is handed NULL. 0: it reads x[0] for any gradient */
 } remat_op;
 
 /* Refuses in infer: records the sentence, printf-style ("softsign: slope is %s; ..."), and returns REMAT_INVALID. */

@@ -60,10 +60,22 @@ static void lay_out_params(rm_chain *chain, const rm_chain_config *config) {
     if (!config->inference) at->gradients_offset = reserve_section(chain, "gradients");
     for (int32_t i = 0; i < at->buckets.n_params; i++) {
         const rm_parameter *p = &at->buckets.param[i];
+        if (p->bucket < 0) continue;
         uint64_t offset = (uint64_t)p->at * sizeof(float);
         at->value[p->value] = resident(at->parameters_offset + offset);
         if (!config->inference) at->gradient[p->value] = resident(at->gradients_offset + offset);
     }
+}
+
+/* No other rank has a part in them. */
+static void lay_out_frozen(rm_chain *chain) {
+    uint64_t start = chain->at.bytes;
+    for (int32_t i = 0; i < chain->at.buckets.n_params; i++) {
+        const rm_parameter *p = &chain->at.buckets.param[i];
+        if (p->bucket < 0)
+            chain->at.value[p->value] = resident(reserve(&chain->at.bytes, value_bytes(chain, p->value)));
+    }
+    if (chain->at.bytes > start) close_section(chain, "frozen parameters", start);
 }
 
 static rm_where along_time(const rm_chain *chain, int32_t v, rm_where where) {
@@ -104,7 +116,7 @@ static void lay_out_optimizer(rm_chain *chain, const rm_chain_config *config) {
     const rm_buckets *b = &at->buckets;
     uint64_t start = at->bytes;
     int states = config->inference ? 0 : config->optimizer_states;
-    for (int32_t i = 0; i < b->n_params && states; i++) {
+    for (int32_t i = 0; i < b->n_trained && states; i++) {
         const rm_parameter *p = &b->param[b->order[i]];
         const rm_bucket *bucket = &b->item[p->bucket];
         int64_t part = rm_part_count(b, bucket), within = p->at + p->first - bucket->at - rm_part_at(b, bucket);
@@ -242,6 +254,7 @@ remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config) {
             MEMORY, "out of memory for the layout of %zu values", values);
     TRY(rm_buckets_cut(chain, config->ranks));
     lay_out_params(chain, config);
+    lay_out_frozen(chain);
     lay_out_table_gradients(chain, config);
     lay_out_optimizer(chain, config);
     lay_out_sums(chain, config);

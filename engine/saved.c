@@ -36,7 +36,7 @@ static bool read_in_backward(const builder *b, const rm_node *maker) {
         const rm_node *node = node_at(b, i);
         bool any_input = b->again[index_of(b, node)] == RUN_AGAIN;
         for (int k = 0; k < node->op->n_in; k++)
-            if (node->x[k] == maker->y && (any_input || (learns(b, node) && node->op->saves.in >> k & 1))) return true;
+            if (node->x[k] == maker->y && (any_input || backward_reads(b, node, k))) return true;
     }
     return false;
 }

@@ -223,6 +223,19 @@ static remat_status borrow(remat_session *s, const remat_config *config) {
     return REMAT_OK;
 }
 
+/* What is left to train is on the way to what is differentiated. */
+static remat_status freeze(remat_graph *graph, int32_t loss, const remat_config *config) {
+    if (!config->train_only || config->inference) return REMAT_OK;
+    TRY(rm_graph_train_only(graph, config->train_only));
+    bool any = graph->value[loss].needs_gradient;
+    for (int i = 0; i < config->n_differentiated; i++) any |= graph->value[config->outputs[i].id].needs_gradient;
+    REQUIRE(any, INVALID,
+            "train_only is \"%s\", but nothing that is differentiated depends on these parameters; name some that it "
+            "depends on",
+            config->train_only);
+    return REMAT_OK;
+}
+
 static remat_status create(remat_session *s, const remat_graph *graph, int32_t loss, const remat_config *config) {
     TRY(remat_graph_check(graph));
     TRY(rm_session_configure(s, config));
@@ -230,8 +243,8 @@ static remat_status create(remat_session *s, const remat_graph *graph, int32_t l
     TRY(check_lent(s, graph, config));
     TRY(borrow(s, config));
     TRY(rm_graph_copy(graph, &s->graph));
+    TRY(freeze(s->graph, loss, config));
     TRY(cut(s, loss, config));
-    TRY(rm_session_choose_trained(s, config->train_only));
     TRY(rm_session_choose_groups(s, config->groups));
     TRY(rm_session_open_tier(s, config));
     TRY(rm_session_make_plans(s, config));

@@ -120,9 +120,6 @@ int64_t rm_session_exchange_count(const remat_session *session); /* losses by sh
 void rm_session_fill_exchange(remat_session *session);
 remat_status rm_session_check_exchange(const remat_session *session);
 
-/* update.c. Only parameters whose names begin like one of `train_only` will be updated; NULL: all. INVALID where one names
- * none. */
-remat_status rm_session_choose_trained(remat_session *session, const char *train_only);
 remat_status rm_session_choose_groups(remat_session *session, const char *groups); /* groups.c */
 
 /* tier.c. Opens the second tier of config->spill_dir, if any, and puts its speed into the training problem. When the plan

@@ -123,10 +123,11 @@ static void take_share(const remat_session *s) {
     }
 }
 
-/* Pairwise, the gradients of inputs are in their shares of all ranks' batch, too: what finish_bucket does for parameters. */
+/* Pairwise, the gradients of inputs are in their shares of all ranks' batch, too: what finish_bucket does for parameters. Nobody
+ * reads those of tables any more. */
 static void finish_inputs(const remat_session *s) {
     const rm_residents *at = &s->chain.at;
-    if (s->pairwise && s->ranks.size > 1 && s->n_arrays[REMAT_GRADIENT] > s->n_arrays[REMAT_PARAM])
+    if (s->pairwise && s->ranks.size > 1)
         rm_run_scale(&s->runner, s->runner.resident + at->table_gradients_offset, s->ranks.size,
                      (int64_t)(at->table_gradients_bytes / sizeof(float)));
 }

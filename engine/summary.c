@@ -27,7 +27,7 @@ static remat_plan_summary summary_of(const remat_session *s) {
         .n_stages = s->chain.n_stages,
         .segments = s->training.proposal.segments,
         .segments_requested = s->segments_requested ? s->segments_requested : s->training.proposal.segments,
-        .params_bytes = resident_bytes(s, "parameters"),
+        .params_bytes = resident_bytes(s, "parameters") + resident_bytes(s, "frozen parameters"),
         .gradients_bytes = resident_bytes(s, "gradients"),
         .optimizer_bytes = resident_bytes(s, "optimizer"),
         .inputs_bytes = resident_bytes(s, "inputs"),

@@ -52,43 +52,6 @@ uint64_t rm_session_sums_bytes(const remat_session *s) {
            params * (sizeof *s->squares + RM_MAX_OPTIMIZER_SUMS * sizeof *s->sums);
 }
 
-/* ---- Which parameters are trained ----------------------------------------------------------------------------- */
-
-/* How many parameters have names that begin with these `length` letters; they are marked. */
-static int32_t mark_trained(const remat_session *s, const char *beginning, size_t length, uint8_t *trained) {
-    int32_t found = 0;
-    for (int32_t i = 0; i < s->chain.at.buckets.n_params; i++) {
-        const char *name = s->graph->value[s->chain.at.buckets.param[i].value].name;
-        bool begins = length && !strncmp(name, beginning, length);
-        trained[i] |= begins;
-        found += begins;
-    }
-    return found;
-}
-
-static remat_status mark_all_trained(const remat_session *s, const char *train_only, uint8_t *trained) {
-    REQUIRE(*train_only, INVALID, "train_only is empty; name the parameters to train by how their names begin");
-    for (const char *at = train_only; *at; at += *at == ',') {
-        size_t length = strcspn(at, ",");
-        REQUIRE(mark_trained(s, at, length, trained), INVALID,
-                "train_only names \"%.*s\", but no parameter's name begins so; the first is \"%s\"", (int)length, at,
-                s->graph->value[s->chain.at.buckets.param[0].value].name);
-        at += length;
-    }
-    return REMAT_OK;
-}
-
-remat_status rm_session_choose_trained(remat_session *s, const char *train_only) {
-    rm_buckets *buckets = &s->chain.at.buckets;
-    if (!train_only || s->inference) return REMAT_OK;
-    uint8_t *trained = rm_calloc((size_t)buckets->n_params + 1, 1);
-    REQUIRE(trained, MEMORY, "out of memory for the list of %d parameters", buckets->n_params);
-    remat_status status = mark_all_trained(s, train_only, trained);
-    for (int32_t i = 0; i < buckets->n_params && !status; i++) buckets->param[i].used &= trained[i];
-    rm_free(trained);
-    return status;
-}
-
 /* ---- What an optimizer is given ------------------------------------------------------------------------------- */
 
 /* This rank's part of a parameter. */

@@ -36,13 +36,16 @@ void remat_sum_over_ranks(const remat_call *call, double *values, int64_t count)
 
 static remat_status check_inputs(const rm_op *op) {
     uint32_t beyond = ~0u << op->n_in;
-    REQUIRE(!((op->optional | op->weights | op->discrete | op->buffers | op->saves.in) & beyond), INVALID,
-            "%s: optional, weights, discrete, buffers or saves.in has a bit for an input behind its %d", op->name,
-            op->n_in);
+    REQUIRE(!((op->optional | op->weights | op->discrete | op->buffers | op->saves.in | op->first_for) & beyond),
+            INVALID,
+            "%s: optional, weights, discrete, buffers, saves.in or first_for has a bit for an input behind its %d",
+            op->name, op->n_in);
     REQUIRE(!(op->buffers & (op->weights | op->discrete | op->saves.in | 1u)), INVALID,
             "%s: a buffer is x[0], or marked in weights, discrete or saves.in; `fact` alone sees buffers, and has no "
             "gradient",
             op->name);
+    REQUIRE(!op->first_for || op->saves.in & 1, INVALID,
+            "%s: first_for says what backward reads x[0] for, but saves.in does not say that it does", op->name);
     REQUIRE(op->fact_bytes || !(op->buffers || op->talks), INVALID,
             "%s: it has buffers, or talks, but no fact_bytes: what a step does once is its fact", op->name);
     REQUIRE(!(op->optional & 1), INVALID, "%s: x[0] is marked optional; it is always given", op->name);

@@ -423,11 +423,20 @@ static void ask_for_gradients(runner *r, int64_t k, rm_call *c) {
     }
 }
 
+/* Of the gradients that op->first_for names, some are asked for; or x[0] is read for any. */
+static bool reads_first(const rm_op *op, const rm_call *c) {
+    bool reads = !op->first_for;
+    for (int i = 0; i < op->n_in; i++) reads |= op->first_for >> i & 1 && c->dx[i].data;
+    return reads;
+}
+
 static const char *backward_tile(runner *r, int64_t k) {
     const rm_op_setup *s = r->s;
     tile *t = &r->tiles[k];
     rm_call c = t->call;
     ask_for_gradients(r, k, &c);
+    if (!reads_first(s->op, &c))
+        c.x[0].data = rm_guard_alloc(&r->memory, rm_desc_bytes(&c.x[0].desc), "a stand-in"); /* NaN */
     c.dy = tensor_make(r, c.y.desc, r->in->dy.value + place_in_y(r, t), "dy");
     const char *wrong = NULL;
     if (s->lean && s->op->on[RM_DEVICE_CPU].rebuild) wrong = rebuild_tile(r, &t->call, &c.aux);

@@ -364,4 +364,5 @@ const rm_op RM_OP(conv) = {
     .on = {{.forward = forward, .backward = backward}, RM_CUDA_KERNELS(conv)},
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
+    .first_for = 1u << W,
 };

@@ -168,4 +168,5 @@ const rm_op RM_OP(linear) = {
     .on = {{.forward = forward, .backward = backward}, RM_CUDA_KERNELS(linear)},
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
+    .first_for = 1u << W,
 };

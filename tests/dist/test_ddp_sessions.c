@@ -133,7 +133,7 @@ typedef struct {
     int micro_steps;
     bool unequal; /* rank 0 has one row, the others three */
     double clip, tolerance;
-    const char *optimizer;
+    const char *optimizer, *train_only;
 } variant;
 
 static const variant variants[] = {
@@ -146,6 +146,16 @@ static const variant variants[] = {
     {.what = "pairwise", .ddp = {.pairwise = true}, .micro_steps = 2, .tolerance = 1e-5},
     {.what = "unequal batches", .unequal = true, .tolerance = 1e-5},
     {.what = "fp16", .ddp = {.compress = RM_COMPRESS_FP16}, .tolerance = 2e-3},
+    {.what = "frozen",
+     .train_only = "out.,lstm.weight_ih_l0",
+     .ddp = {.first_bucket_bytes = 64, .bucket_bytes = 600},
+     .tolerance = 1e-5},
+    {.what = "frozen, sharded",
+     .train_only = "lstm.weight_hh_l1,lstm.bias_ih_l0",
+     .ddp = {.shard_optimizer = true, .bucket_bytes = 64},
+     .optimizer = "adam",
+     .tolerance = 1e-4},
+    {.what = "frozen, pairwise", .train_only = "out.", .ddp = {.pairwise = true}, .micro_steps = 2, .tolerance = 1e-5},
     {.what = "bf16, sharded", .ddp = {.compress = RM_COMPRESS_BF16, .shard_optimizer = true}, .tolerance = 1e-2},
 };
 enum { VARIANTS = sizeof variants / sizeof *variants, UPDATES = 5 };
@@ -156,6 +166,7 @@ static remat_config config_of(const variant *v) {
     config.tile = 3;
     config.optimizer = v->optimizer ? v->optimizer : "sgd";
     config.clip_grad_norm = v->clip;
+    config.train_only = v->train_only;
     return config;
 }
 
@@ -186,6 +197,32 @@ static float *alone(const variant *v, int64_t all, double *loss, int64_t *count)
     return parameters;
 }
 
+static bool is_trained(const char *name, const char *train_only) {
+    bool trained = !train_only;
+    for (const char *at = train_only; at && *at; at += *at == ',') {
+        size_t length = strcspn(at, ",");
+        trained |= !strncmp(name, at, length);
+        at += length;
+    }
+    return trained;
+}
+
+/* What travels is what is trained, whose arrays begin on 64 bytes; and so is what has a gradient. */
+static void need_trained_alone_in_buckets(const member *m, const char *train_only) {
+    int64_t sent = 0, least = 0, most = 0, trained = 0;
+    for (int64_t b = 0; b < remat_bucket_count(m->session); b++) sent += remat_bucket_info(m->session, b).count;
+    for (int64_t i = 0; i < remat_count(m->session, REMAT_PARAM); i++) {
+        remat_array array;
+        need_ok(remat_array_info(m->session, REMAT_PARAM, i, &array));
+        if (!is_trained(array.name, train_only)) continue;
+        trained++;
+        least += array.count;
+        most += (array.count + 15) / 16 * 16 + 16 * m->size;
+    }
+    need(remat_count(m->session, REMAT_GRADIENT) == trained, "%ld trained", (long)trained);
+    need(least <= sent && sent <= most, "buckets of %ld elements, for %ld that are trained", (long)sent, (long)least);
+}
+
 static void train_together(int rank, int size, rm_kv *store, void *context) {
     const variant *v = context;
     const int micro = v->micro_steps ? v->micro_steps : 1;
@@ -210,6 +247,7 @@ static void train_together(int rank, int size, rm_kv *store, void *context) {
     config.seed = rank ? 77 : 0; /* parameters are rank 0's */
     m.session = open_lstm(&config, rows, T, H, false);
     need_ok(rm_ddp_broadcast(m.ddp, m.session));
+    need_trained_alone_in_buckets(&m, v->train_only);
     for (int step = 0; step < UPDATES; step++) {
         double got = update_once(m.session, v, step, first, rows, all).loss;
         need(fabs(got - loss[step]) <= v->tolerance * loss[step], "%s, step %d: loss %.9g, not %.9g", v->what, step,

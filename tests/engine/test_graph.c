@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/remat.h"
+#include "engine/session.h"
 
 static remat_graph *graph;
 static void set_up(void) { ck_assert_int_eq(remat_graph_create(&graph), REMAT_OK); }
@@ -258,15 +258,69 @@ START_TEST(only_some_are_trained) {
     for (int i = 0; i < 4; i++) {
         ck_assert_int_eq(remat_array_info(s, REMAT_PARAM, i, &array), REMAT_OK);
         ck_assert_int_eq(remat_read(s, REMAT_PARAM, i, after, array.bytes), REMAT_OK);
-        ck_assert_int_eq(remat_read(s, REMAT_GRADIENT, i, gradient, array.bytes), REMAT_OK);
         bool trained = !strcmp(array.name, "head") || !strcmp(array.name, "w_ih");
+        int64_t of = remat_find(s, REMAT_GRADIENT, array.name);
         ck_assert_msg(trained == (memcmp(before[i], after, array.bytes) != 0), "%s", array.name);
+        ck_assert_msg(trained == (of >= 0), "%s", array.name);
+        if (trained) ck_assert_int_eq(remat_read(s, REMAT_GRADIENT, of, gradient, array.bytes), REMAT_OK);
         for (uint64_t k = 0; trained && k < array.bytes / 4; k++) squares += (double)gradient[k] * gradient[k];
     }
     ck_assert_double_eq_tol(r.grad_norm * r.grad_norm, squares, 1e-9 * squares);
     remat_session_free(s);
     config.train_only = "head,nothing", expect_refused(loss, config, "no parameter's name begins so");
     config.train_only = "", expect_refused(loss, config, "empty");
+    remat_param(graph, "alone", 1, (int64_t[]){3}, remat_init_zero());
+    config.train_only = "alone", expect_refused(loss, config, "nothing that is differentiated depends");
+}
+END_TEST
+
+/* The first backward of a layer in any stage, "all" kept; NULL: there is none. */
+static const rm_instruction *backward_of(const remat_session *s, const char *weight) {
+    for (int32_t c = 0; c < s->chain.n_classes; c++) {
+        const rm_program *program = &s->chain.class[c].option[0].backward;
+        for (int32_t i = 0; i < program->n; i++) {
+            const rm_instruction *item = &program->item[i];
+            int32_t w = item->what == RM_DO_BACKWARD ? s->graph->node[item->node].x[1] : 0;
+            if (w && s->graph->value[w].name && !strcmp(s->graph->value[w].name, weight)) return item;
+        }
+    }
+    return NULL;
+}
+
+/* Three linear layers, of which the second is trained: in front of it nothing is differentiated, and nothing saved; behind it, nothing
+ * but the input's gradient, for which the input is not there. */
+START_TEST(what_is_frozen_costs_nothing) {
+    static const char *const name[] = {"a", "b", "c"};
+    enum { WIDTH = 16, ROWS = 64 };
+    remat_value x = remat_input(graph, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){ROWS, WIDTH});
+    for (int i = 0; i < 3; i++) {
+        remat_value w = remat_param(graph, name[i], 2, (int64_t[]){WIDTH, WIDTH}, remat_init_uniform(0.5));
+        x = remat_linear(graph, remat_gelu(graph, x), w, REMAT_NONE);
+    }
+    remat_value target = remat_input(graph, "target", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){ROWS, WIDTH});
+    remat_value loss = remat_mse(graph, x, target);
+    remat_config config = REMAT_CONFIG_INIT;
+    config.optimizer = "adam";
+    config.train_only = "b";
+    config.tile = 1;
+    remat_session *s;
+    ck_assert_msg(remat_session_create(graph, loss, &config, &s) == REMAT_OK, "%s", remat_last_error());
+    const rm_instruction *b = backward_of(s, "b"), *c = backward_of(s, "c");
+    ck_assert_ptr_null(backward_of(s, "a"));
+    ck_assert(b && !b->dx[0].space && b->dx[1].space && b->x[0].space);
+    ck_assert(c && c->dx[0].space && !c->dx[1].space && !c->x[0].space);
+    const rm_problem *problem = &s->chain.problem;
+    for (int64_t k = 0; k < 2; k++) { /* gelu, linear a */
+        ck_assert_uint_eq(problem->stage[k].option[0].saved_bytes, 0);
+        ck_assert_int_eq(problem->keeps.start[k], problem->keeps.start[k + 1]);
+        ck_assert_int_eq(problem->adds.start[k], problem->adds.start[k + 1]);
+    }
+    remat_plan_summary plan = remat_session_plan(s);
+    ck_assert_uint_eq(plan.params_bytes, 3 * 4 * WIDTH * WIDTH);
+    ck_assert_uint_eq(plan.gradients_bytes, 4 * WIDTH * WIDTH);
+    ck_assert_uint_eq(plan.optimizer_bytes, 2 * 4 * WIDTH * WIDTH);
+    ck_assert_int_eq(remat_count(s, REMAT_OPTIMIZER), 2);
+    remat_session_free(s);
 }
 END_TEST
 
@@ -609,6 +663,7 @@ int main(void) {
     tcase_add_loop_test(tests, columns_are_joined_and_taken_apart, 0, 10);
     tcase_add_test(tests, sessions_refuse);
     tcase_add_test(tests, only_some_are_trained);
+    tcase_add_test(tests, what_is_frozen_costs_nothing);
     tcase_add_test(tests, groups_have_rates_and_decays_of_their_own);
     tcase_add_test(tests, folding_changes_rounding_only);
     tcase_add_test(tests, folding_is_for_small_vocabularies);

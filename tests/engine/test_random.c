@@ -149,6 +149,94 @@ static void expect_right_gradients(remat_session *s) {
     }
 }
 
+/* ---- Frozen parameters ---------------------------------------------------------------------------------------- */
+
+/* Each array of `some` is one of `all`, bit for bit. */
+static void expect_some_of(remat_session *some, remat_session *all, remat_kind kind, const char *what) {
+    for (int64_t i = 0; i < remat_count(some, kind); i++) {
+        remat_array info;
+        remat_array_info(some, kind, i, &info);
+        float *x = malloc(info.bytes), *y = malloc(info.bytes);
+        ck_assert_int_eq(remat_read(some, kind, i, x, info.bytes), REMAT_OK);
+        ck_assert_int_eq(remat_read(all, kind, remat_find(all, kind, info.name), y, info.bytes), REMAT_OK);
+        ck_assert_msg(!memcmp(x, y, info.bytes), "%s: %s differs", what, info.name);
+        free(x);
+        free(y);
+    }
+}
+
+/* Some of the parameters, comma separated, and how many; their gradients are all that there is, but for those of inputs. */
+static int draw_trained(const net *n, char names[MAX_PARAMS * 16]) {
+    int count = 0;
+    names[0] = 0;
+    for (int32_t v = 1; v < n->graph->n_values; v++) {
+        const rm_value *value = &n->graph->value[v];
+        if (value->origin != RM_VALUE_PARAM || draw(3)) continue;
+        sprintf(names + strlen(names), "%s%s", count++ ? "," : "", value->name);
+    }
+    return count;
+}
+
+static void expect_nothing_frozen_has_a_gradient(const remat_session *s, const char *what) {
+    remat_plan_summary plan = remat_session_plan(s);
+    uint64_t gradients = 0;
+    for (int32_t v = 1; v < s->graph->n_values; v++) {
+        const rm_value *value = &s->graph->value[v];
+        if (value->origin != RM_VALUE_PARAM) continue;
+        bool trained = value->needs_gradient, has = remat_find(s, REMAT_GRADIENT, value->name) >= 0;
+        ck_assert_msg(trained == has, "%s: %s %s a gradient", what, value->name, has ? "has" : "lacks");
+        gradients += trained ? rm_align_up(rm_desc_bytes(&value->desc)) : 0;
+    }
+    ck_assert_uint_eq(plan.gradients_bytes, gradients);
+    ck_assert_uint_eq(plan.optimizer_bytes, 2 * gradients);
+}
+
+/* A gradient that nobody wants is not begun. */
+static void expect_no_idle_backward(const rm_program *program, const char *what) {
+    for (int32_t n = 0; n < program->n; n++) {
+        const rm_instruction *item = &program->item[n];
+        bool any = item->what != RM_DO_BACKWARD;
+        for (int i = 0; i < RM_MAX_IN; i++) any |= item->dx[i].space != RM_NOWHERE;
+        for (int k = 0; k < RM_MAX_STATE; k++) any |= item->dstate_in[k].space != RM_NOWHERE;
+        ck_assert_msg(any, "%s: node %d is differentiated for nothing", what, item->node);
+    }
+}
+
+static void expect_no_idle_backwards(const remat_session *s, const char *what) {
+    for (int32_t c = 0; c < s->chain.n_classes; c++)
+        for (int k = 0; k < s->chain.class[c].n_options; k++)
+            expect_no_idle_backward(&s->chain.class[c].option[k].backward, what);
+    expect_no_idle_backward(&s->chain.epilogue, what);
+}
+
+/* By any strategy: what is trained has the gradients that it has where all is; the plan's bytes are those that are taken. */
+static void expect_frozen(const net *n, remat_value loss, remat_config config, remat_session *all, const char *what) {
+    static const char *const strategies[] = {"none", "segments", "sqrt", "lean", "optimal"};
+    char names[MAX_PARAMS * 16];
+    if (!draw_trained(n, names)) return;
+    config.train_only = names;
+    config.plan_steps = NULL;
+    config.optimizer = "adam";
+    for (int i = 0; i < 5; i++) {
+        remat_step_result r;
+        remat_session *s;
+        config.strategy = strategies[i];
+        config.segments = i == 1 ? 2 : 0;
+        remat_status status = remat_session_create(n->graph, loss, &config, &s);
+        if (status == REMAT_INVALID && strstr(remat_last_error(), "nothing that is differentiated depends")) return;
+        ck_assert_msg(status == REMAT_OK, "%s, %s trained: %s", what, names, remat_last_error());
+        poison(s);
+        fill_inputs(s, config.seed);
+        expect_nothing_frozen_has_a_gradient(s, what);
+        expect_no_idle_backwards(s, what);
+        ck_assert_msg(outside_gradients(s, &r) == REMAT_OK, "%s: %s", what, remat_last_error());
+        expect_some_of(s, all, REMAT_GRADIENT, what);
+        if (i == 0) expect_gradients_in_double(s, what);
+        expect_same_evaluations(all, s, what);
+        remat_session_free(s);
+    }
+}
+
 static void try_network(uint64_t seed, bool timed) {
     net n;
     rng_state = seed * 7919 + 1;
@@ -171,6 +259,7 @@ static void try_network(uint64_t seed, bool timed) {
     expect_same_gradients(bare, keep, what);
     expect_same_gradients(keep, other, what);
     expect_same_evaluations(keep, other, what);
+    expect_frozen(&n, loss, config, keep, what);
     expect_gradients_in_double(other, what);
     expect_right_gradients(other);
     free(steps);

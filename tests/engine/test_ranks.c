@@ -842,7 +842,6 @@ START_TEST(settings_are_told_in_words) {
     SETTING(micro_steps = 2, "micro_steps 2");
     SETTING(pairwise = true, "pairwise on");
     SETTING(stateful = true, "stateful on");
-    SETTING(train_only = "unused", "w not trained");
     SETTING(groups = "used:lr=0.5", "unused has the learning rate times 0.5");
     SETTING(groups = "w:weight_decay=0.25", "w has a weight_decay of 0.25");
     config.momentum = 0.9;

@@ -16,6 +16,9 @@ enum { X, W };
 #ifndef SAVES_OUTPUT
 #define SAVES_OUTPUT false
 #endif
+#ifndef FIRST_FOR
+#define FIRST_FOR 0
+#endif
 #ifndef Y_STEPS /* that infer gives y, for x of these */
 #define Y_STEPS x[X].dim[0]
 #endif
@@ -100,4 +103,5 @@ static const rm_sample samples[] = {
         .on[RM_DEVICE_CPU].backward = backward,                                                                        \
         .samples = samples,                                                                                            \
         .n_samples = 2,                                                                                                \
+        .first_for = FIRST_FOR,                                                                                        \
     }

@@ -11,6 +11,7 @@
     X(slightly_wrong, "the objective changes by")                                                                      \
     X(undeclared_input, "`saves` does not declare")                                                                    \
     X(undeclared_output, "`saves` does not declare")                                                                   \
+    X(undeclared_first, "when another gradient is not wanted")                                                         \
     X(over_declared_output, "no gradient depends on y")                                                                \
     X(over_declared_input, "no gradient depends on it")                                                                \
     X(non_repeatable, "other bits when the same call is made again")                                                   \

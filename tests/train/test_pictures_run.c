@@ -154,7 +154,6 @@ START_TEST(sync_batchnorm) {
 }
 END_TEST
 
-/* A new last layer, trained alone: all other parameters stay those of the file. */
 /* Pixels that are bright, and those that are not, and some that do not count. */
 static const char *pixels(const char *more) {
     static uint8_t labels[128 + N * SIDE * SIDE] = "\x93NUMPY\1\0\x76\0";
@@ -212,6 +211,32 @@ START_TEST(a_class_for_each_pixel) {
 }
 END_TEST
 
+static json_int_t planned(const char *line, const char *name) {
+    ck_runs("plan %s --json", line);
+    json_t *plan = json_loads(program_output, 0, NULL);
+    json_int_t bytes = json_integer_value(json_object_get(plan, name));
+    json_decref(plan);
+    return bytes;
+}
+
+/* The optimizer's arrays in a training state, of which all are the last layer's. */
+static int count_of_the_head(const char *state) {
+    char path[300], header[4096];
+    uint64_t length;
+    snprintf(path, sizeof path, "%s/step-00000002/optimizer.safetensors", in_scratch(state));
+    FILE *file = fopen(path, "rb");
+    ck_assert(file && fread(&length, sizeof length, 1, file) == 1 && length <= sizeof header);
+    ck_assert_uint_eq(fread(header, 1, length, file), length);
+    fclose(file);
+    json_t *arrays = json_loadb(header, length, 0, NULL), *array;
+    const char *name;
+    int count = 0;
+    json_object_foreach(arrays, name, array) count += !strncmp(name, "fc.", 3);
+    json_decref(arrays);
+    return count;
+}
+
+/* A new last layer, trained alone: all other parameters stay those of the file, and are none of the optimizer's business. */
 START_TEST(a_new_head) {
     char line[1024], init[300];
     make_data();
@@ -242,19 +267,21 @@ START_TEST(a_new_head) {
     json_decref(ours);
     json_decref(theirs);
     free(before.weights), free(after.weights);
+    ck_assert_int_eq(count_of_the_head("after"), 2); /* weight and bias */
+    ck_refuses(2, "was more trained (--train-only)?", "train --resume=%s/step-00000002 --steps=3 --train-only=fc.bias",
+               in_scratch("after"));
+    ck_refuses(2, "--train-only too", "train --resume=%s/step-00000002 --steps=3 --train-only=fc.,conv1.",
+               in_scratch("after"));
+    const char *plan = "--model=resnet18 --stem=cifar --optimizer=adam --image-size=8 --classes=3 --device=null ";
+    snprintf(line, sizeof line, "%s --train-only=fc.", plan);
+    ck_assert_int_eq(planned(line, "gradients_bytes"), 4 * (3 * 512 + 16)); /* begins on 64 bytes */
+    ck_assert_int_eq(planned(line, "optimizer_bytes"), 2 * 4 * (3 * 512 + 16));
+    ck_assert_int_lt(2 * planned(line, "activations_peak_bytes"), planned(plan, "activations_peak_bytes"));
     snprintf(line, sizeof line, "%s %s --classes=3", flags(""), init);
     ck_refuses(2, "or --init-head=new", "train %s --steps=1", line);
     ck_refuses(2, "--init-head has no effect without --init", "train %s --steps=1 --init-head=new", flags(""));
 }
 END_TEST
-
-static json_int_t planned(const char *line, const char *name) {
-    ck_runs("plan %s --json", line);
-    json_t *plan = json_loads(program_output, 0, NULL);
-    json_int_t bytes = json_integer_value(json_object_get(plan, name));
-    json_decref(plan);
-    return bytes;
-}
 
 /* torchvision's resnet50 has 25,557,032 parameters; ends of buckets fill up. What is planned from flags is what data give. */
 START_TEST(plans_need_no_data) {

@@ -119,8 +119,9 @@ static remat_status place(const remat_array *array, int64_t n_arrays, const char
             "%s is damaged: '%.80s' is no shard of an array", path, theirs->name);
     shard->array = find(array, n_arrays, name);
     REQUIRE(shard->array >= 0, INVALID,
-            "%s has an array '%.80s' that this model does not have: is it another model's or optimizer's?", path,
-            theirs->name);
+            "%s has an array '%.80s' that this model does not have: is it another model's or optimizer's, or was more "
+            "trained (--train-only)?",
+            path, theirs->name);
     return check_shape(path, &array[shard->array], theirs, shard);
 }
 
@@ -134,7 +135,8 @@ static int by_place(const void *a, const void *b) {
 static remat_status missing(const remat_array *ours, int64_t first, int64_t end) {
     if (first == 0 && end == elements_of(ours))
         FAIL(INVALID,
-             "the optimizer's state has no '%s', which this model needs: give the flags of the run that was saved",
+             "the optimizer's state has no '%s', which this model needs: give the flags of the run that was saved, "
+             "--train-only too",
              ours->name);
     FAIL(IO, "the optimizer's state is damaged: elements %lld to %lld of '%s' are in no file", (long long)first,
          (long long)(end - 1), ours->name);

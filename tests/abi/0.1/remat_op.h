@@ -109,6 +109,7 @@ typedef struct {
     bool cheap;
     int n_samples;
     const remat_sample *samples;
+    uint64_t first_for;
 } remat_op;
 __attribute__((format(printf, 1, 2))) remat_status remat_refuse(const char *format, ...);
 remat_status remat_apply(remat_graph *, const remat_op *op, const remat_value *inputs, int n_inputs, const void *attr,
