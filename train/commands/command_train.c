@@ -176,6 +176,7 @@ static remat_status make_step(rm_trainer *t) {
     t->rate.reductions = t->watch.reductions;
     t->lr = rm_learning_rate_at(&t->rate, t->step + 1);
     TRY(update(t, &result, &seconds));
+    if (computes(t)) TRY(rm_ema_update(&t->ema, t->options->ema, t->session));
     TRY(find_accuracy(t, &accuracy));
     if (!computes(t)) result.loss = result.grad_norm = NAN;
     t->step++;
@@ -211,9 +212,11 @@ static bool is_due(const rm_trainer *t) { return t->options->eval_every && t->st
 
 static remat_status evaluate(rm_trainer *t) {
     char text[160];
+    remat_session *weights;
     rm_eval_event event = {.step = t->step};
     TRY(rm_ranks_share_buffers(&t->ranks, t->session));
-    TRY(rm_evaluator_run(&t->evaluator, t->session, &event));
+    TRY(rm_ema_settle(&t->ema, t->session, &weights));
+    TRY(rm_evaluator_run(&t->evaluator, weights, &event));
     TRY(rm_metrics_eval(&t->metrics, &event));
     TRY(rm_tensorboard_eval(&t->tensorboard, &event));
     rm_progress_say(&t->progress, "eval %6lld  %s", (long long)t->step, rm_eval_text(&event, text, sizeof text));
@@ -242,6 +245,8 @@ static remat_status save(rm_trainer *t) {
                             .last_lr = t->lr,
                             .watch = t->watch,
                             .shards = t->loader.config.shards};
+    remat_session *weights;
+    TRY(rm_ema_settle(&t->ema, t->session, &weights));
     memcpy(point.run, t->start.run, sizeof point.run);
     t->store.best = rm_watch_best_step(&t->watch, t->options);
     return rm_state_save(&t->store, t->session, t->options, point);

@@ -42,7 +42,7 @@ typedef struct {
     /* Training. A negative lr: the optimizer's own. */
     int64_t steps, epochs, tbptt, early_stop; /* 0 in tbptt, early_stop: off */
     char *optimizer;
-    double lr, momentum, beta1, beta2, alpha, eps, weight_decay, clip_grad_norm, clip_grad_value;
+    double lr, ema, momentum, beta1, beta2, alpha, eps, weight_decay, clip_grad_norm, clip_grad_value;
     bool nesterov;
     /* Large batches (schedule.h, presets.h). NULL in milestones, preset: not given. */
     char *preset, *lr_schedule, *scale_lr, *milestones;

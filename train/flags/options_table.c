@@ -104,6 +104,9 @@ const rm_option rm_option_table[] = {
     NUM("clip-grad-norm", clip_grad_norm, FIT, RM_REMEMBERED, "0", 0, 1e30, "largest global 2-norm; 0: no clipping"),
     NUM("clip-grad-value", clip_grad_value, FIT, RM_REMEMBERED, "0", 0, 1e30, "largest size of any element of a gradient; 0: no clipping"),
 
+    NUM("ema", ema, MODEL, RM_OF_RUN, "0", 0, 0.9999999, "decay of a moving average of the weights, which is evaluated, and saved beside them; 0: none,\n"
+        "                                 and, of eval, predict and sample: the weights as they were trained"),
+
     TXT("preset", preset, FIT, RM_FORGOTTEN, "NAME", "defaults for one global batch: mlperf-resnet-N with N = 1632, 3264, 4096, 8192,\n"
         "                                 13056, 32768, 49152, 58880, 65536 or 67840; `list` shows them"),
     ONE("scale-lr", scale_lr, FIT, RM_REMEMBERED, "none", "none|linear|sqrt", "--lr is for --base-batch; with the batch of all ranks it grows"),

@@ -300,7 +300,10 @@ double rm_setup_learning_rate(const rm_options *o) {
 
 remat_status rm_setup_weights(const rm_options *o, const char *state, const rm_state_point *point,
                               remat_session *session) {
-    if (*state) return rm_state_advise(o->resume, state, rm_state_restore(state, point, false, session));
+    if (*state)
+        return rm_state_advise(o->resume, state,
+                               o->ema > 0 ? rm_state_restore_ema(state, session)
+                                          : rm_state_restore(state, point, false, session));
     REQUIRE(o->init, INVALID, "there are no weights: say --resume=DIR (a training state) or --init=FILE.safetensors");
     return rm_weights_import(session, o->init, NULL);
 }

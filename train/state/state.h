@@ -5,6 +5,7 @@
  *                       optimizer.safetensors         the optimizer's arrays; none for plain sgd
  *                       optimizer-R-of-W.safetensors  instead, where W ranks share them out: the shards of rank R (optimizer_shards.h)
  *                       carried.safetensors           the states that --stateful carries on, of all ranks' rows (carried.h)
+ *                       ema.safetensors               the average of the parameters, with --ema
  *                       state.json                    step, epoch, position, flags; sizes and checksums of the other files
  *
  * A state is written as DIR/.tmp-step-00000100: what all ranks have alike by rank 0, shards by their owners, state.json by
@@ -33,6 +34,7 @@ typedef struct {
     int zero;                /* 1: each kept its part of the optimizer's state */
     rm_watch watch;          /* of its evaluations */
     bool stateful;           /* --stateful's states are there */
+    bool ema;                /* --ema's average is there */
     char precision[8];       /* of its products; "fp32" in states of versions that had no other */
 } rm_state_point;
 
@@ -55,6 +57,7 @@ typedef struct {
     int64_t
         best; /* the step of the best evaluation, set before saving: its state is not removed, and DIR/best leads there; 0: none */
     rm_state_ranks ranks;
+    remat_session *ema; /* borrowed: rank 0's session with the average of the weights; NULL: there is none */
 } rm_state_store;
 
 /* Creates the directory where needed, locks it, and removes what a killed run left unfinished. IO when another run is
@@ -101,6 +104,9 @@ remat_status rm_state_advise(const char *directory, const char *state, remat_sta
  * another model's, changes nothing. */
 remat_status rm_state_restore(const char *state, const rm_state_point *point, bool with_optimizer,
                               remat_session *session);
+
+/* Of a state with --ema, the average of the parameters, in their place. */
+remat_status rm_state_restore_ema(const char *state, remat_session *session);
 
 /* Of a state that was stateful, the carried states of this rank's rows. */
 remat_status rm_state_restore_carried(const char *state, int64_t rank, int64_t size, remat_session *session);

@@ -104,9 +104,12 @@ static void parse_precision(const json_t *root, rm_state_point *out) {
     snprintf(out->precision, sizeof out->precision, "%s", text ? text : "fp32");
 }
 
-/* --stateful's states are a file of their own. */
+/* --stateful's states are a file of their own, and so is --ema's average. */
 static void parse_stateful(const json_t *root, rm_state_point *out) {
-    const char *text = json_string_value(json_object_get(json_object_get(root, "flags"), "stateful"));
+    const json_t *flags = json_object_get(root, "flags");
+    const char *text = json_string_value(json_object_get(flags, "stateful"));
+    const char *ema = json_string_value(json_object_get(flags, "ema"));
+    out->ema = ema && strtod(ema, NULL) > 0;
     out->stateful = text && !strcmp(text, "true");
 }
 
@@ -198,7 +201,8 @@ typedef struct {
     json_t *root;
     rm_state_point point;
     int64_t n_files;
-    rm_saved_file *file; /* the model; the optimizer's: one, or one of each rank; carried states, where there are any */
+    rm_saved_file *
+        file; /* the model; the optimizer's: one, or one of each rank; carried states and the average, where there are any */
 } saved_state;
 
 static int64_t optimizer_files(const rm_state_point *point) { return point->zero ? point->world_size : 1; }
@@ -206,6 +210,7 @@ static int64_t optimizer_files(const rm_state_point *point) { return point->zero
 /* Those that a state of so many ranks has. */
 static const char *file_name(const rm_state_point *point, int64_t i, char text[RM_STATE_SHARD_NAME]) {
     if (i == 0) return RM_STATE_MODEL;
+    if (i > optimizer_files(point) + point->stateful) return RM_STATE_EMA;
     if (i > optimizer_files(point)) return RM_STATE_CARRIED;
     if (!point->zero) return RM_STATE_OPTIMIZER;
     rm_state_shard_name(i - 1, point->world_size, text);
@@ -219,6 +224,7 @@ static remat_status check_names(const saved_state *s, const json_t *listed) {
     json_object_foreach((json_t *)listed, name, about) {
         bool whole = !strcmp(name, RM_STATE_MODEL) || (!s->point.zero && !strcmp(name, RM_STATE_OPTIMIZER));
         whole = whole || (s->point.stateful && !strcmp(name, RM_STATE_CARRIED));
+        whole = whole || (s->point.ema && !strcmp(name, RM_STATE_EMA));
         bool shard = s->point.zero && rm_state_ranks_of(name) == s->point.world_size;
         REQUIRE(whole || shard, IO,
                 "%s is damaged: it lists '%.80s', which is no part of a training state of %lld rank%s%s" REMEDY,
@@ -260,7 +266,8 @@ static remat_status read_listing(saved_state *s, const char *state) {
     TRY(parse_point(s->root, s->path, &s->point));
     TRY(check_step(s, state));
     TRY(check_names(s, listed));
-    int64_t n = 1 + optimizer_files(&s->point) + s->point.stateful, there = (int64_t)json_object_size(listed);
+    int64_t n = 1 + optimizer_files(&s->point) + s->point.stateful + s->point.ema,
+            there = (int64_t)json_object_size(listed);
     s->file = rm_calloc((size_t)(there < n ? there : n) + 1, sizeof *s->file); /* one more than there can be */
     REQUIRE(s->file, MEMORY, "no memory to list the files of %s", state);
     for (; s->n_files < n; s->n_files++) TRY(read_file(s, state, listed, s->n_files, &s->file[s->n_files]));
@@ -325,10 +332,22 @@ remat_status rm_state_restore(const char *state, const rm_state_point *point, bo
     return REMAT_OK;
 }
 
-remat_status rm_state_restore_carried(const char *state, int64_t rank, int64_t size, remat_session *session) {
+remat_status rm_state_restore_ema(const char *state, remat_session *session) {
     saved_state s;
     remat_status status = open_state(state, &s);
     const rm_saved_file *file = status ? NULL : &s.file[s.n_files - 1];
+    if (!status && !s.point.ema)
+        status = rm_fail(REMAT_INVALID, "%s has no average of the weights: leave --ema out", state);
+    if (!status) status = rm_saved_file_check(file);
+    if (!status) status = rm_weights_load(session, REMAT_PARAM, file->path);
+    close_state(&s);
+    return status;
+}
+
+remat_status rm_state_restore_carried(const char *state, int64_t rank, int64_t size, remat_session *session) {
+    saved_state s;
+    remat_status status = open_state(state, &s);
+    const rm_saved_file *file = status ? NULL : &s.file[1 + optimizer_files(&s.point)];
     if (file) status = rm_saved_file_check(file);
     if (!status) status = rm_carried_load(file->path, rank, size, session);
     close_state(&s);
