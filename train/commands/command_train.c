@@ -80,7 +80,7 @@ static remat_status write_class_weights(const rm_trainer *t) {
     return remat_write(t->session, REMAT_INPUT, 2, t->class_weights, (uint64_t)t->model.classes * sizeof(float));
 }
 
-/* One update; *seconds is what the session took. */
+/* One update; *seconds is what the session took, and the average of the weights. */
 static remat_status update(rm_trainer *t, remat_step_result *result, double *seconds) {
     int64_t windows = rm_setup_windows(t->options), calls = calls_of(t);
     *seconds = t->counted[0] = t->counted[1] = 0;
@@ -93,6 +93,9 @@ static remat_status update(rm_trainer *t, remat_step_result *result, double *sec
         *seconds += rm_now_s() - start;
         TRY(count_right(t));
     }
+    double start = rm_now_s();
+    if (computes(t)) TRY(rm_ema_update(&t->ema, t->options->ema, t->session));
+    *seconds += rm_now_s() - start;
     return REMAT_OK;
 }
 
@@ -176,7 +179,6 @@ static remat_status make_step(rm_trainer *t) {
     t->rate.reductions = t->watch.reductions;
     t->lr = rm_learning_rate_at(&t->rate, t->step + 1);
     TRY(update(t, &result, &seconds));
-    if (computes(t)) TRY(rm_ema_update(&t->ema, t->options->ema, t->session));
     TRY(find_accuracy(t, &accuracy));
     if (!computes(t)) result.loss = result.grad_norm = NAN;
     t->step++;

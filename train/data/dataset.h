@@ -50,6 +50,7 @@ struct rm_dataset {
 typedef struct {
     const char *data, *labels; /* paths; labels where the kind has them */
     bool unlabelled;           /* labels may be NULL: all are 0 then, of `classes` */
+    bool allow_nan;            /* a NaN is not refused */
     bool rows;                 /* images row by row, not pixel by pixel */
     int64_t timesteps;         /* 0: the kind's own */
     int64_t vocab;             /* of lm: the file holds tokens below this; 0: it is a text, and its bytes are tokens */

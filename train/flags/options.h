@@ -36,7 +36,7 @@ typedef struct {
     /* The data. 0 in seq_len: the task's own length. */
     char *task, *loss, *class_weights, *data, *labels, *eval_data, *eval_labels;
     int64_t seq_len, batch, samples, seed;
-    bool rows, no_shuffle, pad, stateful, skip_broken;
+    bool rows, no_shuffle, pad, stateful, skip_broken, allow_nan;
     int64_t image_size, channels, loader_threads; /* 0 in the first two: as the data have it */
     char *normalize, *augment;
     /* Training. A negative lr: the optimizer's own. */

@@ -50,6 +50,7 @@ rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
     return (rm_data_source){.data = held_out ? o->eval_data : o->data,
                             .labels = held_out ? o->eval_labels : o->labels,
                             .rows = o->rows,
+                            .allow_nan = o->allow_nan,
                             .pictures = rm_model_takes_pictures(o->model),
                             .channels = o->channels,
                             .image_size = o->image_size,
