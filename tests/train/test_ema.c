@@ -1,4 +1,4 @@
-/* test_ema.c: --ema: the average is PyTorch's formula, to the bit, however a run was cut; it is what is evaluated; its bytes are in
+/* test_ema.c: --ema: the average is what its formula says, to the bit, however a run was cut; it is what is evaluated; its bytes are in
  * the budget. */
 #include "train/state/safetensors.h"
 

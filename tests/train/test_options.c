@@ -355,10 +355,10 @@ END_TEST
 START_TEST(texts_read_back) {
     char text[4096], again[4096];
     rm_options other = {0};
-    ck_ok(parse(
-        RM_TRAIN,
-        "--lr=0.1 --checkpoint-segments=3 --epochs=2 --task=classify --data=d --labels=l --eval-data=e "
-        "--eval-labels=f --class-weights=w --memory-budget=1.5GiB --lr-schedule=step --milestones=1 --train-only=t --groups=g:lr=1"));
+    ck_ok(parse(RM_TRAIN,
+                "--lr=0.1 --checkpoint-segments=3 --epochs=2 --task=classify --data=d --labels=l --eval-data=e "
+                "--eval-labels=f --class-weights=w --memory-budget=1.5GiB --lr-schedule=step --milestones=1 "
+                "--train-only=t --groups=g:lr=1"));
     rm_options_mark(&o, "spill", true); /* which a line with --checkpoint-segments cannot say */
     o.spill = strdup("d");
     ck_ok(rm_options_defaults(&other));
