@@ -185,9 +185,40 @@ START_TEST(labels_unlike_those_of_training) {
 }
 END_TEST
 
+/* Its own row is NaN, and the others are what they are without it; nothing is learnt from it. */
+START_TEST(nan_is_let_through_when_asked) {
+    static char before[sizeof program_output];
+    make_data();
+    const char *state = in_scratch("st"), *labels = make_labels(1);
+    ck_runs("train " SMALL "--data=%s --labels=%s --steps=2 --save=%s", data_path, labels, state);
+    ck_runs("predict --resume=%s --data=%s", state, data_path);
+    strcpy(before, program_output);
+    features[2 * T * F + 4] = NAN;
+    data_path = make_npy("x.npy", "(7, 6, 3)", features, N * T * F);
+    ck_refuses(2, "sample 2, timestep 1, feature 1 is nan", "predict --resume=%s --data=%s", state, data_path);
+    ck_runs("predict --resume=%s --data=%s --allow-nan", state, data_path);
+    const char *a = before, *b = program_output;
+    for (int i = 0; i < N; i++, a = strchr(a, '\n') + 1, b = strchr(b, '\n') + 1) {
+        size_t length = strcspn(a, "\n") + 1;
+        ck_assert_msg(i == 2 ? strstr(b, "nan") && strstr(b, "nan") < strchr(b, '\n') : !strncmp(a, b, length),
+                      "row %d: %.30s, then %.30s", i, a, b);
+    }
+    ck_refuses(1, "numbers that are not finite in the data",
+               "train " SMALL "--batch=7 --data=%s --labels=%s --allow-nan", data_path, labels);
+    make_data();
+    answers[1] = NAN;
+    ck_refuses(1, "numbers that are not finite in the data",
+               "train " SMALL "--batch=7 --data=%s --labels=%s --allow-nan", data_path, make_labels(1));
+    answers[1] = INFINITY;
+    ck_refuses(2, "number 1 at timestep 0 of sample 0 is inf", "train " SMALL "--data=%s --labels=%s --allow-nan",
+               data_path, make_labels(1));
+}
+END_TEST
+
 int main(void) {
     TCase *tests = tcase_create("values");
     tcase_add_loop_test(tests, eval_judges_what_predict_writes, 0, 3 * KINDS);
+    tcase_add_test(tests, nan_is_let_through_when_asked);
     tcase_add_test(tests, a_wave_is_forecast);
     tcase_add_loop_test(tests, plans_and_resumes_agree, 0, 2);
     tcase_add_test(tests, labels_that_do_not_fit);

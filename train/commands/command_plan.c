@@ -3,6 +3,7 @@
 #include "train/commands/commands.h"
 
 #include "train/flags/budget_flag.h"
+#include "train/run/ema.h"
 #include "train/run/evaluator.h"
 #include "train/file.h"
 #include "train/report/metrics.h"
@@ -175,6 +176,7 @@ static remat_status show_pareto(const remat_session *session, const rm_options *
 typedef struct {
     rm_dataset *dataset, *eval_dataset;
     rm_evaluator evaluator;
+    rm_ema ema;
     rm_model model;
     remat_session *session;
     bool resuming;
@@ -204,8 +206,9 @@ static void print_ranks(const rm_options *o, const remat_session *session) {
 
 /* As `remat train` does it, but that nothing is allocated. */
 static remat_status make_plan(planner *p, const rm_options *o, const rm_model_spec *spec) {
+    TRY(rm_ema_create(o, spec, true, &p->ema));
     TRY(rm_evaluator_open(o, spec, rm_setup_eval_batch(o), true, &p->eval_dataset, &p->evaluator));
-    uint64_t evaluator = rm_evaluator_bytes(&p->evaluator);
+    uint64_t evaluator = rm_evaluator_bytes(&p->evaluator) + rm_ema_bytes(&p->ema);
     uint64_t held = rm_budget_data_bytes(o, &spec->data, p->dataset) + evaluator;
     remat_ranks table;
     remat_config config = rm_setup_training_config(o);
@@ -263,6 +266,7 @@ remat_status rm_command_plan(rm_options *options, int *exit_status) {
     remat_session_free(p.session);
     rm_model_free(&p.model);
     rm_evaluator_free(&p.evaluator);
+    rm_ema_free(&p.ema);
     rm_dataset_close(p.eval_dataset);
     rm_dataset_close(p.dataset);
     return status ? status : rm_file_flush_output();

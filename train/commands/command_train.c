@@ -81,7 +81,7 @@ static remat_status write_class_weights(const rm_trainer *t) {
     return remat_write(t->session, REMAT_INPUT, at, t->class_weights, (uint64_t)t->model.classes * sizeof(float));
 }
 
-/* One update; *seconds is what the session took. */
+/* One update; *seconds is what the session took, and the average of the weights. */
 static remat_status update(rm_trainer *t, remat_step_result *result, double *seconds) {
     int64_t windows = rm_setup_windows(t->options), calls = calls_of(t);
     *seconds = t->counted[0] = t->counted[1] = 0;
@@ -94,6 +94,9 @@ static remat_status update(rm_trainer *t, remat_step_result *result, double *sec
         *seconds += rm_now_s() - start;
         TRY(count_right(t));
     }
+    double start = rm_now_s();
+    if (computes(t)) TRY(rm_ema_update(&t->ema, t->options->ema, t->session));
+    *seconds += rm_now_s() - start;
     return REMAT_OK;
 }
 
@@ -212,9 +215,11 @@ static bool is_due(const rm_trainer *t) { return t->options->eval_every && t->st
 
 static remat_status evaluate(rm_trainer *t) {
     char text[160];
+    remat_session *weights;
     rm_eval_event event = {.step = t->step};
     TRY(rm_ranks_share_buffers(&t->ranks, t->session));
-    TRY(rm_evaluator_run(&t->evaluator, t->session, &event));
+    TRY(rm_ema_settle(&t->ema, t->session, &weights));
+    TRY(rm_evaluator_run(&t->evaluator, weights, &event));
     TRY(rm_metrics_eval(&t->metrics, &event));
     TRY(rm_tensorboard_eval(&t->tensorboard, &event));
     rm_progress_say(&t->progress, "eval %6lld  %s", (long long)t->step, rm_eval_text(&event, text, sizeof text));
@@ -243,6 +248,8 @@ static remat_status save(rm_trainer *t) {
                             .last_lr = t->lr,
                             .watch = t->watch,
                             .shards = t->loader.config.shards};
+    remat_session *weights;
+    TRY(rm_ema_settle(&t->ema, t->session, &weights));
     memcpy(point.run, t->start.run, sizeof point.run);
     t->store.best = rm_watch_best_step(&t->watch, t->options);
     return rm_state_save(&t->store, t->session, t->options, point);

@@ -65,7 +65,7 @@ static remat_status take_shape(array_album *album, const char *path) {
 }
 
 /* One number that is none spoils every weight, and would be blamed on the learning rate. */
-static remat_status check_numbers(array_album *album, const char *path) {
+static remat_status check_numbers(array_album *album, const rm_data_source *source) {
     rm_album *base = &album->base;
     rm_array p;
     if (album->file.array.kind != 'f') return REMAT_OK;
@@ -75,10 +75,10 @@ static remat_status check_numbers(array_album *album, const char *path) {
             int64_t c = n / (base->height * base->width), y = n / base->width % base->height, x = n % base->width;
             double value = rm_array_at(&p, c, y, x);
             REQUIRE(
-                fabs(value) <= (double)FLT_MAX, INVALID,
+                fabs(value) <= (double)FLT_MAX || (source->allow_nan && isnan(value)), INVALID,
                 "%s: picture %lld, channel %lld, row %lld, column %lld is %g; only numbers can be learnt from: put one "
                 "there (numpy.nan_to_num), or leave the picture out",
-                path, (long long)i, (long long)c, (long long)y, (long long)x, value);
+                source->data, (long long)i, (long long)c, (long long)y, (long long)x, value);
         }
     }
     return REMAT_OK;
@@ -98,7 +98,7 @@ static remat_status open_file(array_album *album, const rm_data_source *source) 
     base->unit = album->file.array.kind == 'u' && album->file.array.bytes == 1 ? 255 : 1;
     uint64_t labels = (uint64_t)(base->count * (source->pixels ? base->height * base->width : 1));
     base->held_bytes = album->file.size + (source->labels ? 4 * labels : 0);
-    TRY(check_numbers(album, source->data));
+    TRY(check_numbers(album, source));
     base->classes = source->classes;
     if (!source->labels) return REMAT_OK;
     base->label_count = (int64_t)labels;

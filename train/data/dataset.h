@@ -65,6 +65,7 @@ typedef struct {
     const char *data, *labels; /* paths; labels where the kind has them */
     const char *lengths;       /* of arrays: how long each sample is; NULL: all are as long */
     bool unlabelled;           /* labels may be NULL: all are 0 then, of `classes` */
+    bool allow_nan;            /* a NaN is not refused */
     bool rows;                 /* images row by row, not pixel by pixel */
     int64_t timesteps;         /* 0: the kind's own */
     int64_t

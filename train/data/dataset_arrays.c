@@ -152,14 +152,15 @@ static remat_status refuse_number(const char *path, int64_t sample, int64_t t, i
 }
 
 /* One number that is none spoils every weight, and would be blamed on the learning rate. */
-static remat_status check_numbers(const array_data *data, const char *path) {
+static remat_status check_numbers(const array_data *data, const rm_data_source *source) {
     const rm_data_shape *shape = &data->base.shape;
     if (data->file.array.kind != 'f') return REMAT_OK;
     for (int64_t i = 0; i < data->base.count; i++)
         for (int64_t t = 0; t < length_of(&data->base, i); t++)
             for (int64_t f = 0; f < shape->features; f++) {
                 double value = value_at(data, i, t, f);
-                if (!(fabs(value) <= (double)FLT_MAX)) return refuse_number(path, i, t, f, value);
+                if (source->allow_nan && isnan(value)) continue;
+                if (!(fabs(value) <= (double)FLT_MAX)) return refuse_number(source->data, i, t, f, value);
             }
     return REMAT_OK;
 }
@@ -192,7 +193,7 @@ static remat_status open_file(array_data *data, const rm_data_source *source) {
     data->base.shape = (rm_data_shape){.timesteps = T, .features = array->dim[2], .classes = source->classes};
     data->base.shape.lengths = source->lengths;
     if (source->lengths) TRY(rm_lengths_read(source, data->base.count, array->dim[1], &data->lengths));
-    TRY(check_numbers(data, source->data));
+    TRY(check_numbers(data, source));
     return data->regress ? take_values(data, source) : take_labels(data, source);
 }
 

@@ -36,16 +36,16 @@ static remat_status take_shape(const rm_data_source *source, const rm_array *a, 
 }
 
 /* One number that is none spoils every weight. */
-static remat_status copy(const rm_array *a, const char *path, rm_values *out) {
+static remat_status copy(const rm_array *a, const rm_data_source *source, rm_values *out) {
     for (int64_t i = 0, at = 0; i < a->dim[0]; i++)
         for (int64_t t = 0; t < out->steps; t++)
             for (int64_t v = 0; v < out->width; v++, at++) {
                 double value = out->every_step ? rm_array_at(a, i, t, v) : rm_array_at(a, i, v, 0);
                 REQUIRE(
-                    fabs(value) <= (double)FLT_MAX, INVALID,
+                    fabs(value) <= (double)FLT_MAX || (source->allow_nan && isnan(value)), INVALID,
                     "%s: number %lld at timestep %lld of sample %lld is %g; only numbers can be learnt or judged by: "
                     "put one there, or leave the sample out",
-                    path, (long long)v, (long long)t, (long long)i, value);
+                    source->labels, (long long)v, (long long)t, (long long)i, value);
                 out->value[at] = (float)value;
             }
     return REMAT_OK;
@@ -56,7 +56,7 @@ static remat_status convert(const rm_data_source *source, const rm_array *a, int
     TRY(take_shape(source, a, count, timesteps, out));
     out->value = rm_calloc((size_t)a->count, sizeof *out->value);
     REQUIRE(out->value, MEMORY, "no memory for the %lld numbers in %s", (long long)a->count, source->labels);
-    return copy(a, source->labels, out);
+    return copy(a, source, out);
 }
 
 remat_status rm_values_read(const rm_data_source *source, int64_t count, int64_t timesteps, rm_values *out) {

@@ -36,13 +36,13 @@ typedef struct {
     /* The data. 0 in seq_len: the task's own length. */
     char *task, *loss, *class_weights, *data, *labels, *lengths, *eval_data, *eval_labels, *eval_lengths;
     int64_t seq_len, batch, samples, seed, document_end; /* document_end -1: no token ends one */
-    bool rows, no_shuffle, pad, stateful, skip_broken;
+    bool rows, no_shuffle, pad, stateful, skip_broken, allow_nan;
     int64_t image_size, channels, loader_threads; /* 0 in the first two: as the data have it */
     char *normalize, *augment, *tokenizer;
     /* Training. A negative lr: the optimizer's own. */
     int64_t steps, epochs, tbptt, early_stop; /* 0 in tbptt, early_stop: off */
     char *optimizer;
-    double lr, momentum, beta1, beta2, alpha, eps, weight_decay, clip_grad_norm, clip_grad_value;
+    double lr, ema, momentum, beta1, beta2, alpha, eps, weight_decay, clip_grad_norm, clip_grad_value;
     bool nesterov;
     /* Large batches (schedule.h, presets.h). NULL in milestones, preset: not given. */
     char *preset, *lr_schedule, *scale_lr, *milestones;

@@ -60,6 +60,7 @@ static const rule rules[] = {
     {"loss", NULL, "task", "regress|adding", "whose answers are numbers"},
     {"class-weights", NULL, "task", "classify", NULL},
     {"ignore-index", NULL, "task", "classify", NULL},
+    {"allow-nan", "false", "task", "classify|regress", NULL},
     {"values", "0", "task", "regress", NULL},
     {"every-step", "false", "task", "regress", NULL},
     {"image-size", "0", "model", PICTURES, NULL},

@@ -82,6 +82,7 @@ const rm_option rm_option_table[] = {
     DEF("augment", augment, FIT, RM_OF_RUN, "none", "LIST", "pictures to train on: crop:PIXELS (of padding), flip, resized-crop; between commas"),
     INT("loader-threads", loader_threads, RUN, RM_REMEMBERED, "0", 0, 1024, "pictures: threads that make the next batch ready while one is computed"),
     YES("skip-broken", skip_broken, RUN, RM_OF_RUN, "a folder of pictures: leave out files that cannot be read, all looked at first; else they are refused"),
+    YES("allow-nan", allow_nan, RUN, RM_REMEMBERED, "classify, regress: a NaN in the data is let through, not refused"),
     INT("seq-len", seq_len, RUN, RM_OF_RUN, "0", 0, 1e9, "timesteps of a sample; 0: lm 1000, adding 400, copy 120, classify and regress all"),
     INT("batch", batch, RUN, RM_OF_RUN, "16", 1, 1e6, "samples of a step"),
     INT("samples", samples, RUN, RM_OF_RUN, "10000", 1, 1e8, "adding, copy: how many are generated"),
@@ -108,6 +109,9 @@ const rm_option rm_option_table[] = {
     NUM("weight-decay", weight_decay, FIT, RM_REMEMBERED, "0", 0, 1e6, "sgd, adam, rmsprop, adagrad, lars: added to the gradient; adamw, lamb: decoupled"),
     NUM("clip-grad-norm", clip_grad_norm, FIT, RM_REMEMBERED, "0", 0, 1e30, "largest global 2-norm; 0: no clipping"),
     NUM("clip-grad-value", clip_grad_value, FIT, RM_REMEMBERED, "0", 0, 1e30, "largest size of any element of a gradient; 0: no clipping"),
+
+    NUM("ema", ema, MODEL, RM_OF_RUN, "0", 0, 0.9999999, "decay of a moving average of the weights, which is evaluated, and saved beside them; 0: none,\n"
+        "                                 and, of eval, predict and sample: the weights as they were trained"),
 
     TXT("preset", preset, FIT, RM_FORGOTTEN, "NAME", "defaults for one global batch: mlperf-resnet-N with N = 1632, 3264, 4096, 8192,\n"
         "                                 13056, 32768, 49152, 58880, 65536 or 67840; `list` shows them"),

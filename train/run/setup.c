@@ -53,6 +53,7 @@ rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
                             .labels = held_out ? o->eval_labels : o->labels,
                             .lengths = held_out ? o->eval_lengths : o->lengths,
                             .rows = o->rows,
+                            .allow_nan = o->allow_nan,
                             .pictures = rm_model_takes_pictures(o->model),
                             .pixels = rm_model_labels_pixels(o->model),
                             .channels = o->channels,
@@ -319,7 +320,10 @@ double rm_setup_learning_rate(const rm_options *o) {
 
 remat_status rm_setup_weights(const rm_options *o, const char *state, const rm_state_point *point,
                               remat_session *session) {
-    if (*state) return rm_state_advise(o->resume, state, rm_state_restore(state, point, false, session));
+    if (*state)
+        return rm_state_advise(o->resume, state,
+                               o->ema > 0 ? rm_state_restore_ema(state, session)
+                                          : rm_state_restore(state, point, false, session));
     REQUIRE(o->init, INVALID, "there are no weights: say --resume=DIR (a training state) or --init=FILE.safetensors");
     return rm_weights_import(session, o->init, NULL);
 }

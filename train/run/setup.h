@@ -45,7 +45,7 @@ remat_config rm_setup_inference_config(const rm_options *options);
 remat_status rm_setup_session(const rm_model *model, const remat_config *config, remat_session **out);
 double rm_setup_learning_rate(const rm_options *options);
 
-/* Weights from --resume's state (if `state` is not empty) or from --init; neither: INVALID. For eval and sample. */
+/* Weights from --resume's state (if `state` is not empty; with --ema their average) or from --init; neither: INVALID. For eval and sample. */
 remat_status rm_setup_weights(const rm_options *options, const char *state, const rm_state_point *point,
                               remat_session *session);
 

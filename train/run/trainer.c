@@ -65,6 +65,8 @@ static remat_status open_data(rm_trainer *t, rm_model_spec *spec) {
 
 static remat_status restore(rm_trainer *t) {
     TRY(rm_state_restore(t->state, &t->start, true, t->session));
+    t->ema.begun = t->ema.session && t->start.ema;
+    if (t->ema.begun) TRY(rm_state_restore_ema(t->state, t->ema.session));
     return t->start.stateful ? rm_state_restore_carried(t->state, t->ranks.rank, t->ranks.size, t->session) : REMAT_OK;
 }
 
@@ -145,6 +147,8 @@ static remat_status open_store(rm_trainer *t) {
 
 static remat_status create_evaluator(rm_trainer *t, const rm_model_spec *spec, uint32_t *crc32) {
     const rm_options *o = t->options;
+    TRY(rm_ema_create(o, spec, false, &t->ema));
+    t->store.ema = t->ema.session;
     TRY(rm_evaluator_open(o, spec, rm_setup_eval_batch(o), false, &t->eval_dataset, &t->evaluator));
     return t->eval_dataset && t->ranks.ddp ? rm_dataset_checksum(t->eval_dataset, crc32) : REMAT_OK;
 }
@@ -208,6 +212,7 @@ remat_status rm_trainer_open(rm_options *options, rm_trainer *t) {
 
 void rm_trainer_close(rm_trainer *t) {
     rm_evaluator_free(&t->evaluator);
+    rm_ema_free(&t->ema);
     rm_loader_free(&t->loader);
     rm_free(t->logits);
     rm_free(t->class_weights);

@@ -6,6 +6,7 @@
 #ifndef RM_TRAINER_H
 #define RM_TRAINER_H
 
+#include "train/run/ema.h"
 #include "train/run/evaluator.h"
 #include "train/report/metrics.h"
 #include "train/report/progress.h"
@@ -24,6 +25,7 @@ typedef struct {
     remat_plan_summary plan; /* the session's; strategy and times as rank 0 chose by them */
     rm_loader loader;
     rm_evaluator evaluator;
+    rm_ema ema;
     rm_state_store store;
     rm_metrics metrics;
     rm_metrics_run run;

@@ -9,10 +9,12 @@
 #include <stdio.h>
 #include <string.h>
 
+static uint64_t bytes_beside(const rm_trainer *t) { return rm_evaluator_bytes(&t->evaluator) + rm_ema_bytes(&t->ema); }
+
 /* Rank 0's plan for all: every rank must run the same, and times that are measured are nowhere the same twice. */
 static remat_status propose(rm_trainer *t, const rm_model_spec *spec, remat_config config, char **steps) {
     remat_session *session;
-    rm_budget_advice about = {"train", rm_evaluator_bytes(&t->evaluator), *t->state != 0, config.ranks};
+    rm_budget_advice about = {"train", bytes_beside(t), *t->state != 0, config.ranks};
     config.plan_only = true;
     remat_status status = rm_setup_session(&t->model, &config, &session);
     if (status == REMAT_INFEASIBLE) return rm_budget_advise(t->options, spec, t->dataset, &about);
@@ -69,7 +71,7 @@ static remat_status create_among_ranks(rm_trainer *t, const rm_model_spec *spec,
 
 static remat_status create_alone(rm_trainer *t, const rm_model_spec *spec, const remat_config *config) {
     remat_status status = rm_setup_session(&t->model, config, &t->session);
-    rm_budget_advice about = {"train", rm_evaluator_bytes(&t->evaluator), *t->state != 0, NULL};
+    rm_budget_advice about = {"train", bytes_beside(t), *t->state != 0, NULL};
     if (status == REMAT_INFEASIBLE) return rm_budget_advise(t->options, spec, t->dataset, &about);
     if (!status) settle_plan(t);
     return status;
@@ -77,7 +79,7 @@ static remat_status create_alone(rm_trainer *t, const rm_model_spec *spec, const
 
 /* What is left of the budget for the session, and the graph. */
 static remat_status describe(rm_trainer *t, const rm_model_spec *spec, remat_config *config) {
-    uint64_t evaluator = rm_evaluator_bytes(&t->evaluator);
+    uint64_t evaluator = bytes_beside(t);
     uint64_t held = rm_budget_data_bytes(t->options, &spec->data, t->dataset) + evaluator;
     rm_budget_advice about = {"train", evaluator, *t->state != 0, config->ranks};
     remat_status status = rm_budget_apply(t->options, held, config);

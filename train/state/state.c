@@ -117,14 +117,16 @@ static json_t *point_json(const rm_state_point *p) {
 }
 
 /* ---- Who writes what. The sizes and checksums of all files, two numbers each: that of the model, then those of the
- * optimizer, one or one of each rank, then those of carried states and of the tokenizer; every rank fills in its own, and their
- * sum is what rank 0 lists. ---- */
+ * optimizer, one or one of each rank, then those of carried states, of the tokenizer and of the average; every rank fills in its
+ * own, and their sum is what rank 0 lists. ---- */
 
 static int64_t place_of_carried(const rm_state_ranks *ranks) {
     return 2 + 2 * (ranks->shard_optimizer ? ranks->size : 1);
 }
 
 static int64_t place_of_tokenizer(const rm_state_ranks *ranks) { return place_of_carried(ranks) + 2; }
+
+static int64_t place_of_ema(const rm_state_ranks *ranks) { return place_of_tokenizer(ranks) + 2; }
 
 static void note(const rm_file_writer *writer, double about[2]) {
     about[0] = (double)writer->bytes;
@@ -171,9 +173,19 @@ static remat_status write_tokenizer(const char *state, const rm_state_store *sto
     return status;
 }
 
+static remat_status write_ema(const char *state, const rm_state_store *store, double *about) {
+    char path[RM_PATH_BYTES];
+    rm_file_writer writer;
+    TRY(rm_path_join(path, sizeof path, state, RM_STATE_EMA));
+    TRY(rm_weights_save(store->ema, REMAT_PARAM, path, &writer));
+    note(&writer, about + place_of_ema(&store->ranks));
+    return REMAT_OK;
+}
+
 /* What this rank contributes. */
 static remat_status write_share(const char *state, const rm_state_store *store, remat_session *session, double *about) {
     const rm_state_ranks *ranks = &store->ranks;
+    if (ranks->rank == 0 && store->ema) TRY(write_ema(state, store, about));
     if (ranks->rank == 0) TRY(write_alike(state, session, !ranks->shard_optimizer, about));
     if (ranks->rank == 0 && store->tokenizer) TRY(write_tokenizer(state, store, about));
     return ranks->shard_optimizer ? write_shards(state, ranks, session, about) : REMAT_OK;
@@ -190,7 +202,7 @@ static remat_status write_carried(const char *state, const rm_state_ranks *ranks
     return REMAT_OK;
 }
 
-static json_t *files_json(const rm_state_store *store, bool stateful, const double *about) {
+static json_t *files_json(const rm_state_store *store, const rm_state_point *point, const double *about) {
     const rm_state_ranks *ranks = &store->ranks;
     json_t *files = json_object();
     list_file(files, RM_STATE_MODEL, about);
@@ -200,8 +212,9 @@ static json_t *files_json(const rm_state_store *store, bool stateful, const doub
         rm_state_shard_name(r, ranks->size, name);
         list_file(files, name, about + 2 + 2 * r);
     }
-    if (stateful) list_file(files, RM_STATE_CARRIED, about + place_of_carried(ranks));
+    if (point->stateful) list_file(files, RM_STATE_CARRIED, about + place_of_carried(ranks));
     if (store->tokenizer) list_file(files, RM_STATE_TOKENIZER, about + place_of_tokenizer(ranks));
+    if (point->ema) list_file(files, RM_STATE_EMA, about + place_of_ema(ranks));
     return files;
 }
 
@@ -214,7 +227,7 @@ static remat_status write_state_json(const char *state, const rm_state_store *st
     rm_state_job_find(&job);
     rm_state_job_write(&job, root);
     bool bad = json_object_set_new(root, "flags", flags_json(options)) != 0;
-    bad = json_object_set_new(root, "files", files_json(store, point->stateful, about)) || bad;
+    bad = json_object_set_new(root, "files", files_json(store, point, about)) || bad;
     remat_status status = rm_state_json_write(path, bad ? NULL : root);
     json_decref(root);
     return status;
@@ -278,7 +291,7 @@ static remat_status prepare(saving *s) {
     const rm_state_ranks *ranks = &s->store->ranks;
     TRY(rm_state_path(s->store->directory, RM_STATE_UNFINISHED, s->point.step, s->unfinished));
     TRY(rm_state_path(s->store->directory, "", s->point.step, s->final));
-    s->n_about = place_of_tokenizer(ranks) + 2;
+    s->n_about = place_of_ema(ranks) + 2;
     s->about = rm_calloc((size_t)s->n_about, sizeof *s->about);
     REQUIRE(s->about, MEMORY, "no memory to list the files of a training state");
     return REMAT_OK;
@@ -309,6 +322,7 @@ remat_status rm_state_save(rm_state_store *store, remat_session *session, const 
     s.point.world_size = store->ranks.size;
     s.point.zero = store->ranks.shard_optimizer;
     s.point.stateful = options->stateful;
+    s.point.ema = options->ema > 0;
     remat_status status = save(&s, session);
     rm_free(s.about);
     return status;

@@ -6,6 +6,7 @@
  *                       optimizer-R-of-W.safetensors  instead, where W ranks share them out: the shards of rank R (optimizer_shards.h)
  *                       carried.safetensors           the states that --stateful carries on, of all ranks' rows (carried.h)
  *                       tokenizer.json                a copy of --tokenizer's, so that the state can write and read text anywhere
+ *                       ema.safetensors               the average of the parameters, with --ema
  *                       state.json                    step, epoch, position, flags; sizes and checksums of the other files
  *
  * A state is written as DIR/.tmp-step-00000100: what all ranks have alike by rank 0, shards by their owners, state.json by
@@ -35,6 +36,7 @@ typedef struct {
     rm_watch watch;          /* of its evaluations */
     bool stateful;           /* --stateful's states are there */
     bool tokenizer;          /* tokenizer.json is there */
+    bool ema;                /* --ema's average is there */
     char precision[8];       /* of its products; "fp32" in states of versions that had no other */
 } rm_state_point;
 
@@ -59,6 +61,7 @@ typedef struct {
     rm_state_ranks ranks;
     const uint8_t *tokenizer; /* borrowed: what each state has a copy of; NULL: nothing. Set once it is open */
     size_t tokenizer_bytes;
+    remat_session *ema; /* borrowed: rank 0's session with the average of the weights; NULL: there is none */
 } rm_state_store;
 
 /* Creates the directory where needed, locks it, and removes what a killed run left unfinished. IO when another run is
@@ -106,6 +109,9 @@ remat_status rm_state_advise(const char *directory, const char *state, remat_sta
  * another model's, changes nothing. */
 remat_status rm_state_restore(const char *state, const rm_state_point *point, bool with_optimizer,
                               remat_session *session);
+
+/* Of a state with --ema, the average of the parameters, in their place. */
+remat_status rm_state_restore_ema(const char *state, remat_session *session);
 
 /* Of a state that was stateful, the carried states of this rank's rows. */
 remat_status rm_state_restore_carried(const char *state, int64_t rank, int64_t size, remat_session *session);

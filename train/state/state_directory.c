@@ -168,6 +168,7 @@ void rm_state_remove(const char *state) {
     unlinkat(fd, RM_STATE_OPTIMIZER, 0);
     unlinkat(fd, RM_STATE_CARRIED, 0);
     unlinkat(fd, RM_STATE_TOKENIZER, 0);
+    unlinkat(fd, RM_STATE_EMA, 0);
     DIR *stream = fdopendir(fd);
     while (stream && (entry = readdir(stream)))
         if (rm_state_ranks_of(entry->d_name)) unlinkat(fd, entry->d_name, 0);

@@ -8,7 +8,8 @@
 #define RM_STATE_MODEL "model.safetensors"
 #define RM_STATE_OPTIMIZER "optimizer.safetensors"
 #define RM_STATE_CARRIED "carried.safetensors" /* with --stateful */
-#define RM_STATE_TOKENIZER "tokenizer.json" /* with --tokenizer: a copy */
+#define RM_STATE_TOKENIZER "tokenizer.json"    /* with --tokenizer: a copy */
+#define RM_STATE_EMA "ema.safetensors"         /* with --ema */
 #define RM_STATE_JSON "state.json"
 #define RM_STATE_UNFINISHED ".tmp-" /* in front of the name of a state that is being written */
 #define RM_STATE_BEST "best"        /* a link to the state after the best evaluation: --keep-best */

@@ -106,9 +106,12 @@ static void parse_precision(const json_t *root, rm_state_point *out) {
     snprintf(out->precision, sizeof out->precision, "%s", text ? text : "fp32");
 }
 
-/* --stateful's states are a file of their own. */
+/* --stateful's states are a file of their own, and so is --ema's average. */
 static void parse_stateful(const json_t *root, rm_state_point *out) {
-    const char *text = json_string_value(json_object_get(json_object_get(root, "flags"), "stateful"));
+    const json_t *flags = json_object_get(root, "flags");
+    const char *text = json_string_value(json_object_get(flags, "stateful"));
+    const char *ema = json_string_value(json_object_get(flags, "ema"));
+    out->ema = ema && strtod(ema, NULL) > 0;
     out->stateful = text && !strcmp(text, "true");
 }
 
@@ -201,7 +204,7 @@ typedef struct {
     rm_state_point point;
     int64_t n_files;
     rm_saved_file *
-        file; /* the model; the optimizer's: one, or one of each rank; carried states, and a tokenizer, where there are any */
+        file; /* the model; the optimizer's: one, or one of each rank; carried states, a tokenizer and the average, where there are any */
 } saved_state;
 
 static int64_t optimizer_files(const rm_state_point *point) { return point->zero ? point->world_size : 1; }
@@ -209,8 +212,9 @@ static int64_t optimizer_files(const rm_state_point *point) { return point->zero
 /* Those that a state of so many ranks has. */
 static const char *file_name(const rm_state_point *point, int64_t i, char text[RM_STATE_SHARD_NAME]) {
     if (i == 0) return RM_STATE_MODEL;
-    if (i > optimizer_files(point))
-        return point->stateful && i == 1 + optimizer_files(point) ? RM_STATE_CARRIED : RM_STATE_TOKENIZER;
+    int64_t behind = i - optimizer_files(point); /* 1: the first that not every state has */
+    if (point->stateful && behind == 1) return RM_STATE_CARRIED;
+    if (behind > 0) return point->tokenizer && behind == 1 + point->stateful ? RM_STATE_TOKENIZER : RM_STATE_EMA;
     if (!point->zero) return RM_STATE_OPTIMIZER;
     rm_state_shard_name(i - 1, point->world_size, text);
     return text;
@@ -223,6 +227,7 @@ static remat_status check_names(const saved_state *s, const json_t *listed) {
     json_object_foreach((json_t *)listed, name, about) {
         bool whole = !strcmp(name, RM_STATE_MODEL) || (!s->point.zero && !strcmp(name, RM_STATE_OPTIMIZER));
         whole = whole || (s->point.stateful && !strcmp(name, RM_STATE_CARRIED)) || !strcmp(name, RM_STATE_TOKENIZER);
+        whole = whole || (s->point.ema && !strcmp(name, RM_STATE_EMA));
         bool shard = s->point.zero && rm_state_ranks_of(name) == s->point.world_size;
         REQUIRE(whole || shard, IO,
                 "%s is damaged: it lists '%.80s', which is no part of a training state of %lld rank%s%s" REMEDY,
@@ -265,7 +270,7 @@ static remat_status read_listing(saved_state *s, const char *state) {
     TRY(check_step(s, state));
     TRY(check_names(s, listed));
     s->point.tokenizer = json_object_get(listed, RM_STATE_TOKENIZER) != NULL;
-    int64_t n = 1 + optimizer_files(&s->point) + s->point.stateful + s->point.tokenizer,
+    int64_t n = 1 + optimizer_files(&s->point) + s->point.stateful + s->point.tokenizer + s->point.ema,
             there = (int64_t)json_object_size(listed);
     s->file = rm_calloc((size_t)(there < n ? there : n) + 1, sizeof *s->file); /* one more than there can be */
     REQUIRE(s->file, MEMORY, "no memory to list the files of %s", state);
@@ -357,6 +362,18 @@ remat_status rm_state_restore(const char *state, const rm_state_point *point, bo
     remat_set_step_count(session, point->step);
     if (point->last_lr >= 0) remat_set_last_lr(session, point->last_lr);
     return REMAT_OK;
+}
+
+remat_status rm_state_restore_ema(const char *state, remat_session *session) {
+    saved_state s;
+    remat_status status = open_state(state, &s);
+    const rm_saved_file *file = status ? NULL : &s.file[s.n_files - 1];
+    if (!status && !s.point.ema)
+        status = rm_fail(REMAT_INVALID, "%s has no average of the weights: leave --ema out", state);
+    if (!status) status = rm_saved_file_check(file);
+    if (!status) status = rm_weights_load(session, REMAT_PARAM, file->path);
+    close_state(&s);
+    return status;
 }
 
 remat_status rm_state_restore_carried(const char *state, int64_t rank, int64_t size, remat_session *session) {
