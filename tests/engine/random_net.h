@@ -101,7 +101,8 @@ static remat_value begun(net *n) {
     if (draw(2))
         y = remat_gru(g, pick(n), param(n, 2, 3 * c, c), param(n, 2, 3 * c, c), REMAT_NONE, param(n, 1, 3 * c, 1));
     else
-        y = remat_lstm(g, pick(n), param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), REMAT_NONE, REMAT_NONE);
+        y = remat_lstm_projected(g, pick(n), param(n, 2, 8 * c, c), param(n, 2, 8 * c, c), REMAT_NONE,
+                                 param(n, 1, 8 * c, 1), param(n, 2, c, 2 * c));
     remat_initial_state(g, y, 0, draw(3) ? end : h);
     return draw(2) ? remat_add(g, y, first) : y;
 }

@@ -33,6 +33,7 @@ typedef struct {
     bool no_bias, bidirectional, sync_batchnorm;
     double dropout;
     char *stem;
+    int64_t proj_size; /* 0: h is as wide as the layer */
     /* The data. 0 in seq_len: the task's own length. */
     char *task, *data, *labels, *eval_data, *eval_labels;
     int64_t seq_len, batch, samples, seed;

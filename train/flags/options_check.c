@@ -63,6 +63,7 @@ static const rule rules[] = {
     {"positions", "0", "model", "gpt2", NULL},
     {"no-bias", "false", "model", "lstm|gru|rnn", NULL},
     {"bidirectional", "false", "model", "lstm|gru|rnn", NULL},
+    {"proj-size", "0", "model", "lstm", NULL},
     {"layers", NULL, "model", SEQUENCES "|mlp", NULL},
     {"hidden", NULL, "model", SEQUENCES "|mlp", NULL},
     {"dropout", "0", "model", SEQUENCES "|mlp|cnn", NULL},

@@ -26,9 +26,9 @@ typedef struct {
 } model;
 
 static const model models[] = {
-    {"lstm", RECURRENT, "head.", NULL, rm_recurrent_logits},
-    {"gru", RECURRENT, "head.", NULL, rm_recurrent_logits},
-    {"rnn", RECURRENT, "head.", NULL, rm_recurrent_logits},
+    {"lstm", RECURRENT, "head.", rm_recurrent_check, rm_recurrent_logits},
+    {"gru", RECURRENT, "head.", rm_recurrent_check, rm_recurrent_logits},
+    {"rnn", RECURRENT, "head.", rm_recurrent_check, rm_recurrent_logits},
     {"mingru", RECURRENT, "to_logits.", rm_minimal_check, rm_minimal_logits},
     {"minlstm", RECURRENT, "to_logits.", rm_minimal_check, rm_minimal_logits},
     {"gpt2", WHOLE_TEXT, "wte.", rm_gpt2_check, rm_gpt2_logits},

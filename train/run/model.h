@@ -26,6 +26,7 @@ typedef struct {
     int64_t window;     /* timesteps of one call; 0: all of data's */
     bool small_stem;    /* of a resnet: --stem=cifar */
     bool sync_batchnorm;
+    int64_t projection; /* of an lstm: PyTorch's proj_size; 0: none */
 } rm_model_spec;
 
 typedef struct {

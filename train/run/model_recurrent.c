@@ -32,6 +32,18 @@ static remat_value bias(remat_graph *g, const rm_model_spec *spec, const char *f
     return spec->no_bias ? REMAT_NONE : parameter(g, format, layer, 1, rows, 0, init);
 }
 
+remat_status rm_recurrent_check(const rm_model_spec *spec) {
+    if (!spec->projection) return REMAT_OK;
+    REQUIRE(!strcmp(spec->cell, "lstm"), INVALID, "--proj-size is for lstm; --model=%s has no projection", spec->cell);
+    REQUIRE(spec->projection < spec->hidden, INVALID,
+            "--proj-size=%lld must be below --hidden=%lld, as in PyTorch: a projection is to make h smaller",
+            (long long)spec->projection, (long long)spec->hidden);
+    return REMAT_OK;
+}
+
+/* Numbers in h. */
+static int64_t width_of(const rm_model_spec *spec) { return spec->projection ? spec->projection : spec->hidden; }
+
 /* Every layer starts from U(-1/sqrt(H), 1/sqrt(H)), biases too, as in PyTorch. */
 static remat_value recurrent(remat_graph *g, const rm_model_spec *spec, int64_t layer, remat_value x, int64_t width,
                              bool reverse) {
@@ -40,11 +52,14 @@ static remat_value recurrent(remat_graph *g, const rm_model_spec *spec, int64_t 
     remat_init init = remat_init_uniform(1 / sqrt((double)H));
     remat_value w_ih =
         parameter(g, reverse ? "rnn.weight_ih_l%lld_reverse" : "rnn.weight_ih_l%lld", layer, 2, rows, width, init);
-    remat_value w_hh =
-        parameter(g, reverse ? "rnn.weight_hh_l%lld_reverse" : "rnn.weight_hh_l%lld", layer, 2, rows, H, init);
+    remat_value w_hh = parameter(g, reverse ? "rnn.weight_hh_l%lld_reverse" : "rnn.weight_hh_l%lld", layer, 2, rows,
+                                 width_of(spec), init);
     remat_value b_ih = bias(g, spec, reverse ? "rnn.bias_ih_l%lld_reverse" : "rnn.bias_ih_l%lld", layer, rows, init);
     remat_value b_hh = bias(g, spec, reverse ? "rnn.bias_hh_l%lld_reverse" : "rnn.bias_hh_l%lld", layer, rows, init);
-    return cells[cell].build(g, x, w_ih, w_hh, b_ih, b_hh);
+    if (!spec->projection) return cells[cell].build(g, x, w_ih, w_hh, b_ih, b_hh);
+    remat_value w_hr = parameter(g, reverse ? "rnn.weight_hr_l%lld_reverse" : "rnn.weight_hr_l%lld", layer, 2,
+                                 spec->projection, H, init);
+    return remat_lstm_projected(g, x, w_ih, w_hh, b_ih, b_hh, w_hr);
 }
 
 /* What the last layer has made, one direction of time or two. */
@@ -69,7 +84,7 @@ static result layers(remat_graph *g, const rm_model_spec *spec, remat_value x, i
     for (int64_t layer = 0; layer < spec->layers; layer++) {
         if (layer) x = every_step(g, y);
         if (layer && spec->dropout > 0) x = remat_dropout(g, x, spec->dropout);
-        if (layer) width = spec->hidden * (spec->bidirectional ? 2 : 1);
+        if (layer) width = width_of(spec) * (spec->bidirectional ? 2 : 1);
         y.forwards = recurrent(g, spec, layer, x, width, false);
         if (spec->bidirectional) y.backwards = recurrent(g, spec, layer, remat_reverse(g, x), width, true);
     }
@@ -77,7 +92,8 @@ static result layers(remat_graph *g, const rm_model_spec *spec, remat_value x, i
 }
 
 static remat_value head(remat_graph *g, const rm_model_spec *spec, result y) {
-    int64_t outputs = spec->data.classes ? spec->data.classes : 1, width = spec->hidden * (spec->bidirectional ? 2 : 1);
+    int64_t outputs = spec->data.classes ? spec->data.classes : 1,
+            width = width_of(spec) * (spec->bidirectional ? 2 : 1);
     remat_init init = remat_init_uniform(1 / sqrt((double)width));
     remat_value w = parameter(g, "head.weight", 0, 2, outputs, width, init);
     remat_value b = bias(g, spec, "head.bias", 0, outputs, init);

@@ -28,6 +28,7 @@ remat_status rm_weights_import(remat_session *session, const char *path, const c
 typedef struct {
     int64_t layers, hidden, gates, minimal, embed, outputs, gpt2_positions;
     bool biases, bidirectional; /* there are any; layers in both directions */
+    int64_t projection;         /* an lstm's proj_size */
 } rm_weights_shape;
 remat_status rm_weights_shape_of(const char *path, rm_weights_shape *out);
 
