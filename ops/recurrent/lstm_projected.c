@@ -142,11 +142,29 @@ static tile tile_of(const rm_call *call) {
     return r;
 }
 
-/* C (m,n) = A B or, with beta 1, += A B; A (m,k) and B (k,n) whole. */
+/* C (m,n) = A B or, with beta 1, += A B; A (m,k) and B (k,n) whole. It is cut by its shape alone, into shares that are a product
+ * each, on whichever thread: no bit depends on their number. */
 static void multiply(const tile *r, rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k,
                      const real *a, const real *b, real beta, real *c) {
-    rm_gemm(r->call->threads, a_is, b_is, m, n, k, 1, a, a_is == RM_PLAIN ? k : m, b, b_is == RM_PLAIN ? n : k, beta, c,
-            n);
+    enum { GRAIN = 16, MOST = 16 };
+    const int64_t lda = a_is == RM_PLAIN ? k : m, ldb = b_is == RM_PLAIN ? n : k, side = m >= n ? m : n;
+    const int64_t grains = (side + GRAIN - 1) / GRAIN;
+    const double share = 1 << 21; /* multiply-adds */
+    int64_t shares = (int64_t)fmin(MOST, fmax(1, (double)m * (double)n * (double)k / share));
+    if (shares > grains) shares = grains;
+    bool open = rm_gemm_begin(r->call->threads);
+    RM_PARALLEL_FOR(
+        r->call->threads, shares > 1, for (int64_t i = 0; i < shares; i++) {
+            int64_t from = grains * i / shares * GRAIN, to = grains * (i + 1) / shares * GRAIN;
+            int64_t size = (to < side ? to : side) - from;
+            if (m >= n)
+                rm_gemm_alone(open, a_is, b_is, size, n, k, 1, a + from * (a_is == RM_PLAIN ? lda : 1), lda, b, ldb,
+                              beta, c + from * n, n);
+            else
+                rm_gemm_alone(open, a_is, b_is, m, size, k, 1, a, lda, b + from * (b_is == RM_PLAIN ? 1 : ldb), ldb,
+                              beta, c + from, n);
+        });
+    rm_gemm_end(open);
 }
 
 /* Rows of a timestep, on all threads where they are many. */
