@@ -78,49 +78,6 @@ static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass p
     };
 }
 
-/* ---- One row of a timestep -------------------------------------------------------------------------- */
-
-#ifdef RM_REAL_DOUBLE
-
-static rm_lstm_gates get(const real *unit, int64_t hidden) {
-    return (rm_lstm_gates){unit[I * hidden], unit[F * hidden], unit[G * hidden], unit[O * hidden]};
-}
-static void put(real *unit, int64_t hidden, rm_lstm_gates a) {
-    unit[I * hidden] = a.i, unit[F * hidden] = a.f, unit[G * hidden] = a.g, unit[O * hidden] = a.o;
-}
-
-/* Sums become gates (4H); c may be the same array as c_before, which may be NULL: zeros. */
-static void row_forward(int64_t hidden, real *gates, const real *c_before, real *c, real *m) {
-    for (int64_t j = 0; j < hidden; j++) {
-        rm_lstm_gates a = rm_lstm_activate(get(gates + j, hidden));
-        put(gates + j, hidden, a);
-        c[j] = rm_lstm_c(a, c_before ? c_before[j] : 0);
-        m[j] = rm_lstm_h(a.o, c[j]);
-    }
-}
-
-/* Gates become the gradients of their sums, dc that of the c before; m as forward had it. */
-static void row_backward(int64_t hidden, real *gates, const real *c_before, const real *c, const real *dm, real *dc,
-                         real *m) {
-    for (int64_t j = 0; j < hidden; j++) {
-        rm_lstm_gates a = get(gates + j, hidden);
-        m[j] = rm_lstm_h(a.o, c[j]);
-        put(gates + j, hidden, rm_lstm_backward(a, c[j], c_before ? c_before[j] : 0, dm[j], &dc[j]));
-    }
-}
-
-#else
-
-static void row_forward(int64_t hidden, real *gates, const real *c_before, real *c, real *m) {
-    rm_cell_kernels_get()->projected->forward(hidden, gates, c_before, c, m);
-}
-static void row_backward(int64_t hidden, real *gates, const real *c_before, const real *c, const real *dm, real *dc,
-                         real *m) {
-    rm_cell_kernels_get()->projected->backward(hidden, gates, c_before, c, dm, dc, m);
-}
-
-#endif
-
 /* ---- A tile ----------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -141,6 +98,129 @@ static tile tile_of(const rm_call *call) {
     r.gates_step = r.batch * r.wide, r.c_step = r.batch * r.hidden;
     return r;
 }
+
+static void copy(real *to, const real *from, int64_t n) {
+    if (to && from) memcpy(to, from, (size_t)n * sizeof *to);
+    if (to && !from) memset(to, 0, (size_t)n * sizeof *to);
+}
+
+/* ---- Definitions ------------------------------------------------------------------------------------ */
+
+static rm_lstm_gates get(const real *unit, int64_t hidden) {
+    return (rm_lstm_gates){unit[I * hidden], unit[F * hidden], unit[G * hidden], unit[O * hidden]};
+}
+static void put(real *unit, int64_t hidden, rm_lstm_gates a) {
+    unit[I * hidden] = a.i, unit[F * hidden] = a.f, unit[G * hidden] = a.g, unit[O * hidden] = a.o;
+}
+
+/* Row b of the state before timestep t: of `sequence` at t - 1, or of state_in; NULL: zeros. */
+static const real *before(const real *sequence, const rm_tensor *state_in, int64_t width, const tile *r, int64_t t,
+                          int64_t b) {
+    if (t > 0) return sequence + ((t - 1) * r->batch + b) * width;
+    return state_in->data ? (const real *)state_in->data + b * width : NULL;
+}
+
+static real dot(const real *a, const real *b, int64_t n) {
+    real sum = 0;
+    for (int64_t i = 0; a && i < n; i++) sum += a[i] * b[i];
+    return sum;
+}
+
+/* One row of a timestep; c may be the same array as c_before. */
+static void define_row(const tile *r, const real *x, const real *h, const real *c_before, real *gates, real *c, real *m,
+                       real *h_next) {
+    const real *b_ih = r->call->x[B_IH].data, *b_hh = r->call->x[B_HH].data;
+    for (int64_t u = 0; u < r->wide; u++)
+        gates[u] = (b_ih ? b_ih[u] : 0) + (b_hh ? b_hh[u] : 0) + dot(x, r->w_ih + u * r->in, r->in) +
+                   dot(h, r->w_hh + u * r->width, r->width);
+    for (int64_t j = 0; j < r->hidden; j++) {
+        rm_lstm_gates a = rm_lstm_activate(get(gates + j, r->hidden));
+        put(gates + j, r->hidden, a);
+        c[j] = rm_lstm_c(a, c_before ? c_before[j] : 0);
+        m[j] = rm_lstm_h(a.o, c[j]);
+    }
+    for (int64_t p = 0; p < r->width; p++) h_next[p] = dot(m, r->w_hr + p * r->hidden, r->hidden);
+}
+
+static void define_forward(const rm_call *call) {
+    const tile r = tile_of(call);
+    real *y = call->y.data, *c_out = call->state_out[STATE_C].data;
+    real *m = (real *)call->scratch + (call->aux ? 0 : r.rows * r.wide);
+    for (int64_t t = 0; t < r.tau; t++)
+        for (int64_t b = 0; b < r.batch; b++) {
+            int64_t row = t * r.batch + b;
+            const real *h = before(y, &call->state_in[STATE_H], r.width, &r, t, b);
+            const real *c_before = before(r.c, &call->state_in[STATE_C], r.hidden, &r, t, b);
+            if (!r.c && t > 0) c_before = c_out + b * r.hidden; /* nothing is kept: c lives in the outgoing state */
+            define_row(&r, r.x + row * r.in, h, c_before, r.gates + row * r.wide,
+                       r.c ? r.c + row * r.hidden : c_out + b * r.hidden, m, y + row * r.width);
+        }
+    copy(call->state_out[STATE_H].data, y + (r.rows - r.batch) * r.width, r.batch * r.width);
+    if (r.c) copy(c_out, r.c + (r.tau - 1) * r.c_step, r.c_step);
+}
+
+/* dh += dgates w_hh, of one row */
+static void define_dh(const tile *r, const real *dgates, real *dh) {
+    for (int64_t u = 0; u < r->wide; u++)
+        for (int64_t p = 0; p < r->width; p++) dh[p] += dgates[u] * r->w_hh[u * r->width + p];
+}
+
+/* One row's dgates, dh and m: dx, and its part of the weights' gradients. */
+static void define_gradients(const tile *r, int64_t row, const real *h, const real *dgates, const real *dh,
+                             const real *m) {
+    const rm_call *call = r->call;
+    const real *x = r->x + row * r->in;
+    real *dx = call->dx[X].data, *dw_ih = call->dx[W_IH].data, *dw_hh = call->dx[W_HH].data;
+    real *db_ih = call->dx[B_IH].data, *db_hh = call->dx[B_HH].data, *dw_hr = call->dx[W_HR].data;
+    for (int64_t i = 0; dx && i < r->in; i++) dx[row * r->in + i] = 0;
+    for (int64_t u = 0; u < r->wide; u++) {
+        if (db_ih) db_ih[u] += dgates[u];
+        if (db_hh) db_hh[u] += dgates[u];
+        for (int64_t i = 0; dw_ih && i < r->in; i++) dw_ih[u * r->in + i] += dgates[u] * x[i];
+        for (int64_t i = 0; dx && i < r->in; i++) dx[row * r->in + i] += dgates[u] * r->w_ih[u * r->in + i];
+        for (int64_t p = 0; dw_hh && h && p < r->width; p++) dw_hh[u * r->width + p] += dgates[u] * h[p];
+    }
+    for (int64_t p = 0; dw_hr && p < r->width; p++)
+        for (int64_t j = 0; j < r->hidden; j++) dw_hr[p * r->hidden + j] += dh[p] * m[j];
+}
+
+static void define_backward(const rm_call *call) {
+    const tile r = tile_of(call);
+    real *m = call->scratch, *dm = m + r.hidden, *dc = dm + r.hidden, *all_dh = dc + r.c_step; /* dh: (B,P) */
+    real *dh_in = call->dstate_in[STATE_H].data;
+    const real *dy = call->dy.data;
+    copy(dc, call->dstate_out[STATE_C].data, r.c_step);
+    copy(all_dh, call->dstate_out[STATE_H].data, r.batch * r.width);
+    for (int64_t t = r.tau - 1; t >= 0; t--)
+        for (int64_t b = 0; b < r.batch; b++) {
+            int64_t row = t * r.batch + b;
+            real *dgates = r.gates + row * r.wide, *dh = all_dh + b * r.width;
+            const real *c = r.c + row * r.hidden;
+            const real *c_before = before(r.c, &call->state_in[STATE_C], r.hidden, &r, t, b);
+            const real *h = before(call->y.data, &call->state_in[STATE_H], r.width, &r, t, b);
+            for (int64_t p = 0; p < r.width; p++) dh[p] += dy[row * r.width + p];
+            for (int64_t j = 0; j < r.hidden; j++) {
+                rm_lstm_gates a = get(dgates + j, r.hidden);
+                dm[j] = 0;
+                for (int64_t p = 0; p < r.width; p++) dm[j] += dh[p] * r.w_hr[p * r.hidden + j];
+                m[j] = rm_lstm_h(a.o, c[j]);
+                a = rm_lstm_backward(a, c[j], c_before ? c_before[j] : 0, dm[j], &dc[b * r.hidden + j]);
+                put(dgates + j, r.hidden, a);
+            }
+            define_gradients(&r, row, h, dgates, dh, m);
+            copy(dh, NULL, r.width);
+            define_dh(&r, dgates, dh); /* of the timestep before */
+        }
+    if (dh_in) copy(dh_in, all_dh, r.batch * r.width);
+    if (call->dstate_in[STATE_C].data) copy(call->dstate_in[STATE_C].data, dc, r.c_step);
+}
+
+/* ---- Fast kernels (float only) ---------------------------------------------------------------------- */
+
+#ifdef RM_REAL_DOUBLE
+#define FAST(kernel) define_##kernel
+#else
+#define FAST(kernel) kernel
 
 /* C (m,n) = A B or, with beta 1, += A B; A (m,k) and B (k,n) whole. It is cut by its shape alone, into shares that are a product
  * each, on whichever thread: no bit depends on their number. */
@@ -183,23 +263,19 @@ static void project_input(const tile *r) {
     multiply(r, RM_PLAIN, RM_TRANSPOSED, r->rows, r->wide, r->in, r->x, r->w_ih, 1, r->gates);
 }
 
-static void copy(real *to, const real *from, int64_t n) {
-    if (to && from) memcpy(to, from, (size_t)n * sizeof *to);
-    if (to && !from) memset(to, 0, (size_t)n * sizeof *to);
-}
-
 static void forward(const rm_call *call) {
     const tile r = tile_of(call);
     real *y = call->y.data, *c_out = call->state_out[STATE_C].data;
     real *m = (real *)call->scratch + (call->aux ? 0 : r.rows * r.wide);
     const real *h = call->state_in[STATE_H].data, *c_before = call->state_in[STATE_C].data; /* NULL: zeros */
+    const rm_projected_rows *rows = rm_cell_kernels_get()->projected;
     project_input(&r);
     for (int64_t t = 0; t < r.tau; t++) {
         real *gates = r.gates + t * r.gates_step, *c = r.c ? r.c + t * r.c_step : c_out,
              *next = y + t * r.batch * r.width;
         if (h) multiply(&r, RM_PLAIN, RM_TRANSPOSED, r.batch, r.wide, r.width, h, r.w_hh, 1, gates);
-        EACH_ROW(&r, row_forward(r.hidden, gates + b * r.wide, c_before ? c_before + b * r.hidden : NULL,
-                                 c + b * r.hidden, m + b * r.hidden););
+        EACH_ROW(&r, rows->forward(r.hidden, gates + b * r.wide, c_before ? c_before + b * r.hidden : NULL,
+                                   c + b * r.hidden, m + b * r.hidden););
         multiply(&r, RM_PLAIN, RM_TRANSPOSED, r.batch, r.width, r.hidden, m, r.w_hr, 0, next);
         h = next, c_before = c;
     }
@@ -257,19 +333,22 @@ static void backward(const rm_call *call) {
     const tile r = tile_of(call);
     real *all_m = call->scratch, *dm = all_m + r.rows * r.hidden, *dc = dm + r.c_step, *all_dh = dc + r.c_step;
     real *dh_in = call->dstate_in[STATE_H].data;
+    const rm_projected_rows *rows = rm_cell_kernels_get()->projected;
     copy(dc, call->dstate_out[STATE_C].data, r.c_step);
     for (int64_t t = r.tau - 1; t >= 0; t--) {
         real *gates = r.gates + t * r.gates_step, *dh = all_dh + t * r.batch * r.width, *m = all_m + t * r.c_step;
         const real *c = r.c + t * r.c_step, *c_before = t ? c - r.c_step : call->state_in[STATE_C].data;
         gather_dh(&r, t, dh);
         multiply(&r, RM_PLAIN, RM_PLAIN, r.batch, r.hidden, r.width, dh, r.w_hr, 0, dm);
-        EACH_ROW(&r, row_backward(r.hidden, gates + b * r.wide, c_before ? c_before + b * r.hidden : NULL,
-                                  c + b * r.hidden, dm + b * r.hidden, dc + b * r.hidden, m + b * r.hidden););
+        EACH_ROW(&r, rows->backward(r.hidden, gates + b * r.wide, c_before ? c_before + b * r.hidden : NULL,
+                                    c + b * r.hidden, dm + b * r.hidden, dc + b * r.hidden, m + b * r.hidden););
     }
     if (dh_in) multiply(&r, RM_PLAIN, RM_PLAIN, r.batch, r.width, r.wide, r.gates, r.w_hh, 0, dh_in);
     if (call->dstate_in[STATE_C].data) copy(call->dstate_in[STATE_C].data, dc, r.c_step);
     add_gradients(&r, all_dh, all_m);
 }
+
+#endif
 
 #define WEIGHTS(C, H, P) RM_SHAPE2(RM_REAL, 4 * (H), C), RM_SHAPE2(RM_REAL, 4 * (H), P)
 static const rm_sample samples[] = {
@@ -308,7 +387,9 @@ const rm_op RM_OP(lstm_projected) = {
     .infer = infer,
     .cost = cost,
     .aux_bytes = aux_bytes,
-    .on = {{.forward = forward, .backward = backward, .scratch_bytes = scratch_bytes},
+    .define_forward = define_forward,
+    .define_backward = define_backward,
+    .on = {{.forward = FAST(forward), .backward = FAST(backward), .scratch_bytes = scratch_bytes},
            {.forward = RM_CUDA(lstm_projected, forward),
             .backward = RM_CUDA(lstm_projected, backward),
             .scratch_bytes = scratch_bytes}},
