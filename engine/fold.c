@@ -28,6 +28,7 @@ static const rm_node *foldable(const remat_graph *graph, int32_t n, const int32_
     const rm_value *x = &graph->value[layer->x[0]];
     if (layer->op->time != RM_TIME_RECURRENT || x->origin != RM_VALUE_RESULT) return NULL;
     if (rm_op_find(layer->op->name) != layer->op) return NULL; /* from outside: it knows no tables */
+    if (!layer->op->bound) return NULL;                            /* nor does one that takes no tokens */
     const rm_node *embedding = &graph->node[x->node];
     if (layer->seen[0] || layer->seen[1] || embedding->seen[0] || embedding->seen[1]) return NULL; /* other shapes */
     if (strcmp(embedding->op->name, "embedding") || !graph->value[embedding->x[0]].sequence) return NULL;

@@ -461,6 +461,10 @@ remat_value remat_min_lstm(remat_graph *graph, remat_value x) { return BUILD("mi
 remat_value remat_causal_conv(remat_graph *graph, remat_value x, remat_value w, remat_value b) {
     return BUILD("causal_conv", x.id, w.id, b.id);
 }
+remat_value remat_lstm_projected(remat_graph *graph, remat_value x, remat_value w_ih, remat_value w_hh,
+                                 remat_value b_ih, remat_value b_hh, remat_value w_hr) {
+    return BUILD("lstm_projected", x.id, w_ih.id, w_hh.id, b_ih.id, b_hh.id, w_hr.id);
+}
 /* ---- Where carried states begin and end ------------------------------------------------------------------------- */
 
 static remat_status find_layer(remat_graph *graph, int32_t y, int state, const char *what, int32_t *n) {

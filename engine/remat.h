@@ -145,6 +145,9 @@ remat_value remat_min_lstm(remat_graph *, remat_value hidden_and_f_i_gate);
 /* Each feature convolved over time by a filter of its own: y[t] reads x[t-k+1] to x[t]; 2 <= k <= 16. PyTorch's
  * Conv1d(C, C, k, groups=C) behind padding on the left. */
 remat_value remat_causal_conv(remat_graph *, remat_value x, remat_value w, remat_value b /*[b]*/); /* (C,1,k), (C) */
+/* PyTorch's nn.LSTM(proj_size=P): h = w_hr (o tanh(c)), so y is (T,B,P); w_ih (4H,C), w_hh (4H,P), w_hr (P,H). */
+remat_value remat_lstm_projected(remat_graph *, remat_value x, remat_value w_ih, remat_value w_hh,
+                                 remat_value b_ih /*[b]*/, remat_value b_hh /*[b]*/, remat_value w_hr);
 /* linear with its weights the other way, w (C,N): y = x w + b; GPT-2's Conv1D. */
 remat_value remat_matmul(remat_graph *, remat_value x, remat_value w, remat_value b /*[b]*/);
 /* Learned positions: y[t] = x[t] + w[t], x (T,B,C), w (P,C), P >= T. */

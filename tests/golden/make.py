@@ -14,7 +14,7 @@ endian, row-major, in the same order, with nothing between them.
 
 It also prints how far PyTorch's own float32 run lies from its float64 run, in units of 2^-24 times the largest magnitude
 of the array: the yardstick for the tolerances in tests/engine/test_golden.c. Other people's models, mingru, minlstm
-and gpt2, and lstm_tied have no optimizers in their files; tests/train/test_model_golden.c reads them.
+and gpt2, lstm_tied and lstm_projected_both have no optimizers in their files; tests/train/test_model_golden.c reads them.
 """
 import os
 import struct
@@ -25,6 +25,7 @@ from torch import nn
 from transformers import GPT2Config, GPT2Model
 
 STEPS, T, B, V, E, H, L = 10, 7, 3, 11, 4, 5, 2
+PROJECTION = 3
 
 OPTIMIZERS = {  # name -> (constructor, clip_grad_norm): the test sets the same numbers
     "sgd": (lambda p: torch.optim.SGD(p, lr=0.5, momentum=0.9, nesterov=True, weight_decay=0.01), 0.25),
@@ -37,11 +38,11 @@ OPTIMIZERS = {  # name -> (constructor, clip_grad_norm): the test sets the same 
 class ByteModel(nn.Module):
     """embedding -> layers -> linear; cross entropy at every timestep."""
 
-    def __init__(self, cell):
+    def __init__(self, cell, projection=0):
         super().__init__()
         self.embedding = nn.Embedding(V, E)
-        self.rnn = cell(E, H, num_layers=L)
-        self.head = nn.Linear(H, V)
+        self.rnn = cell(E, H, num_layers=L, **({"proj_size": projection} if projection else {}))
+        self.head = nn.Linear(projection or H, V)
 
     def forward(self, tokens, targets):
         return self.window(tokens, targets, None)[0]
@@ -53,6 +54,22 @@ class ByteModel(nn.Module):
     @staticmethod
     def batches(generator):
         return [torch.randint(V, (STEPS, T, B), generator=generator) for _ in range(2)]
+
+
+class BothDirections(nn.Module):
+    """An LSTM with projection in both directions; no states can go on."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(V, 6)
+        self.rnn = nn.LSTM(6, 6, num_layers=L, proj_size=PROJECTION, bidirectional=True)
+        self.head = nn.Linear(2 * PROJECTION, V)
+
+    def forward(self, tokens, targets):
+        y, _ = self.rnn(self.embedding(tokens))
+        return nn.functional.cross_entropy(self.head(y).reshape(-1, V), targets.reshape(-1))
+
+    batches = staticmethod(ByteModel.batches)
 
 
 class MinimalModel(minLM):
@@ -252,7 +269,7 @@ def run(build, start, batches, dtype):
     out["loss"] = loss.detach().reshape(1)
     for name, parameter in model.named_parameters():
         out["gradient/" + name] = parameter.grad
-    for optimizer in () if isinstance(model, (minLM, Gpt2, Tied)) else OPTIMIZERS:
+    for optimizer in () if isinstance(model, (minLM, Gpt2, Tied, BothDirections)) else OPTIMIZERS:
         model = fresh()
         losses, norms = train(model, real, optimizer)
         out[optimizer + "/losses"] = torch.tensor(losses, dtype=torch.float64)
@@ -300,8 +317,8 @@ def main():
     here = os.path.dirname(os.path.abspath(__file__))
     networks = {"lstm": lambda: ByteModel(nn.LSTM), "gru": lambda: ByteModel(nn.GRU), "rnn": lambda: ByteModel(nn.RNN),
                 "mixture": Mixture, "mingru": lambda: MinimalModel(False), "minlstm": lambda: MinimalModel(True),
-                "pictures": Pictures, "gpt2": Gpt2, "lstm_tied": Tied, "packed": Packed,
-                "planes": Planes}
+                "pictures": Pictures, "gpt2": Gpt2, "lstm_tied": Tied, "packed": Packed, "planes": Planes,
+                "lstm_projected": lambda: ByteModel(nn.LSTM, PROJECTION), "lstm_projected_both": BothDirections}
     for index, (name, build) in enumerate(networks.items()):
         torch.manual_seed(1 + index)
         model = build()

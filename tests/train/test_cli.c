@@ -577,6 +577,35 @@ START_TEST(both_directions_are_saved_and_resumed) {
 }
 END_TEST
 
+static int cmp_files(const char *a, const char *b) {
+    char command[700];
+    snprintf(command, sizeof command, "cmp -s '%s' '%s'", a, b);
+    return system(command);
+}
+
+START_TEST(a_projected_lstm_is_saved_and_resumed) {
+    const char *text = make_text("text", 4096), *st = in_scratch("st"), *straight = in_scratch("straight");
+    const char *again = in_scratch("again");
+    const char *line = "train --data=%s " SMALL "--proj-size=3 --stateful --checkpoint=sqrt --tile=8 --seed=3 ";
+    char command[500], init[320], a[300], b[300];
+    snprintf(command, sizeof command, "%s%s", line, "--steps=4 --save=%s");
+    ck_runs(command, text, straight);
+    snprintf(command, sizeof command, "%s%s", line, "--steps=2 --save=%s");
+    ck_runs(command, text, st);
+    ck_refuses(2, "--proj-size=4 does not agree", "train --resume=%s --steps=4 --proj-size=4", st);
+    ck_runs("train --resume=%s --steps=4", st);
+    snprintf(a, sizeof a, "%s/step-00000004/model.safetensors", st);
+    snprintf(b, sizeof b, "%s/step-00000004/model.safetensors", straight);
+    ck_assert_msg(!cmp_files(a, b), "%s is not %s", a, b);
+    ck_runs("sample --resume=%s --length=8", st);
+    snprintf(init, sizeof init, "--init=%s", a);
+    ck_runs("train --data=%s " SMALL "%s --steps=1 --save=%s", text, init, again); /* the file knows */
+    ck_refuses(2, "--proj-size=0 does not agree with the model in ", "plan --proj-size=0 %s", init);
+    ck_refuses(2, "--proj-size=6 must be below --hidden=6", "plan --hidden=6 --proj-size=6");
+    ck_refuses(2, "--proj-size has no effect with --model=gru", "plan --model=gru --proj-size=6");
+}
+END_TEST
+
 /* The state knows, and so does a file of weights. */
 START_TEST(a_model_without_biases_is_saved_and_resumed) {
     const char *text = make_text("text", 4096), *st = in_scratch("st");
@@ -747,6 +776,7 @@ int main(void) {
     tcase_add_test(tests, text_is_written);
     tcase_add_test(tests, a_model_without_biases_is_saved_and_resumed);
     tcase_add_test(tests, both_directions_are_saved_and_resumed);
+    tcase_add_test(tests, a_projected_lstm_is_saved_and_resumed);
     tcase_add_test(tests, gradients_can_be_dumped);
     tcase_add_test(tests, config_files_serve_several_commands);
     tcase_add_test(tests, metrics_on_standard_output);

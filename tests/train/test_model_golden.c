@@ -1,4 +1,4 @@
-/* test_model_golden.c: the models mingru, minlstm and gpt2, and an lstm whose head is its embedding: loss and gradients are
+/* test_model_golden.c: the models mingru, minlstm and gpt2, an lstm whose head is its embedding, and one with projections in both directions: loss and gradients are
  * minGRU-pytorch's, Hugging Face's and PyTorch's, under several plans (tests/golden); no timestep's result depends on later ones.
  *
  * Tolerance, in units of 2^-24 times an array's largest magnitude, as in tests/engine/test_golden.c: minGRU-pytorch's own float
@@ -12,8 +12,10 @@
 
 #define LIMIT 48
 enum { T = 7, B = 3, V = 11, H = 6, MOST = 1024, PLANS = 3 };
-static const char *const cells[] = {"mingru", "minlstm", "gpt2", "lstm_tied"}; /* as their files are called */
-enum { CELLS = 4, GPT2 = 2, TIED = 3 };
+static const char *const cells[] = {"mingru", "minlstm", "gpt2", "lstm_tied",
+                                    "lstm_projected_both"}; /* as files are called */
+enum { CELLS = 5, GPT2 = 2, TIED, PROJECTED };
+static const int arrays[CELLS] = {1 + 2 * 12 + 2, 1 + 2 * 12 + 2, 2 + 2 * 12 + 2, 1 + 2 * 4 + 1, 1 + 2 * 2 * 5 + 2};
 
 typedef struct {
     rm_model model;
@@ -26,6 +28,7 @@ static fixture start(const char *cell, int plan, bool inference) {
     rm_model_spec spec = {.cell = cell, .layers = 2, .hidden = H, .embed = H};
     if (!strcmp(cell, cells[GPT2])) spec.heads = 2, spec.positions = T + 2;
     if (!strcmp(cell, cells[TIED])) spec.cell = "lstm", spec.tie_embeddings = true;
+    if (!strcmp(cell, cells[PROJECTED])) spec.cell = "lstm", spec.projection = 3, spec.bidirectional = true;
     spec.data = (rm_data_shape){.timesteps = T, .vocabulary = V, .classes = V, .every_step = true};
     remat_config config = REMAT_CONFIG_INIT;
     config.threads = plan == 2 ? 2 : 1;
@@ -76,8 +79,7 @@ START_TEST(loss_and_gradients_are_the_references) {
     float loss = (float)r.loss;
     compare(golden_find(f.file, "loss", NULL), &loss);
     int64_t count = remat_count(f.session, REMAT_GRADIENT);
-    const int64_t all[] = {1 + 2 * 12 + 2, 1 + 2 * 12 + 2, 2 + 2 * 12 + 2, 1 + 2 * 4 + 1}; /* that the reference has */
-    ck_assert_int_eq(count, all[_i / PLANS]);
+    ck_assert_int_eq(count, arrays[_i / PLANS]); /* all that the reference has */
     for (int64_t i = 0; i < count; i++) {
         remat_array info;
         ck_ok(remat_array_info(f.session, REMAT_GRADIENT, i, &info));
@@ -129,7 +131,9 @@ START_TEST(what_they_do_not_have_is_refused) {
                  {{.cell = "gpt2", .embed = H, .bidirectional = true}, "has no directions"},
                  {{.cell = "gpt2", .embed = H, .no_bias = true}, "biases where GPT-2 has them"},
                  {{.cell = "gpt2", .embed = H, .heads = 4}, "--hidden=6 cannot be dealt to 4 heads"},
-                 {{.cell = "gpt2", .embed = H, .positions = T - 1}, "samples have 7 timesteps"}};
+                 {{.cell = "gpt2", .embed = H, .positions = T - 1}, "samples have 7 timesteps"},
+                 {{.cell = "gru", .projection = 3}, "--proj-size is for lstm"},
+                 {{.cell = "lstm", .projection = H}, "--proj-size=6 must be below --hidden=6"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         rm_model_spec spec = wrong[i].spec;
         rm_model model;
@@ -144,7 +148,7 @@ END_TEST
 int main(void) {
     TCase *tests = tcase_create("model");
     tcase_add_loop_test(tests, loss_and_gradients_are_the_references, 0, CELLS * PLANS);
-    tcase_add_loop_test(tests, nothing_leaks_from_later_timesteps, 0, 2 * CELLS);
+    tcase_add_loop_test(tests, nothing_leaks_from_later_timesteps, 0, 2 * PROJECTED);
     tcase_add_test(tests, what_they_do_not_have_is_refused);
     return run_suite("model_golden", tests);
 }

@@ -33,6 +33,7 @@ typedef struct {
     bool no_bias, bidirectional, sync_batchnorm, tie_embeddings, every_step;
     double dropout;
     char *stem;
+    int64_t proj_size; /* 0: h is as wide as the layer */
     /* The data. 0 in seq_len: the task's own length. */
     char *task, *loss, *class_weights, *data, *labels, *lengths, *eval_data, *eval_labels, *eval_lengths;
     int64_t seq_len, batch, samples, seed, document_end; /* document_end -1: no token ends one */

@@ -79,6 +79,7 @@ static const rule rules[] = {
     {"bidirectional", "false", "model", "lstm|gru|rnn", NULL},
     {"tie-embeddings", "false", "model", "lstm|gru|rnn", NULL},
     {"tie-embeddings", "false", "task", "lm", "whose outputs are the symbols that it reads"},
+    {"proj-size", "0", "model", "lstm", NULL},
     {"layers", NULL, "model", SEQUENCES "|mlp|unet", NULL},
     {"hidden", NULL, "model", SEQUENCES "|mlp|unet", NULL},
     {"dropout", "0", "model", SEQUENCES "|mlp|cnn", NULL},

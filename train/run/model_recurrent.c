@@ -32,6 +32,40 @@ static remat_value bias(remat_graph *g, const rm_model_spec *spec, const char *f
     return spec->no_bias ? REMAT_NONE : parameter(g, format, layer, 1, rows, 0, init);
 }
 
+/* Numbers in h. */
+static int64_t width_of(const rm_model_spec *spec) { return spec->projection ? spec->projection : spec->hidden; }
+
+static remat_status check_projection(const rm_model_spec *spec) {
+    const rm_data_shape *data = &spec->data;
+    REQUIRE(!strcmp(spec->cell, "lstm"), INVALID, "--proj-size is for lstm; --model=%s has no projection", spec->cell);
+    REQUIRE(spec->projection < spec->hidden, INVALID,
+            "--proj-size=%lld must be below --hidden=%lld, as in PyTorch: a projection is to make h smaller",
+            (long long)spec->projection, (long long)spec->hidden);
+    REQUIRE(!data->documents && !(data->lengths && spec->bidirectional), INVALID,
+            "--proj-size: states of layers with a projection cannot begin anew in the middle of a row, which %s needs: "
+            "leave one "
+            "of them out",
+            data->documents ? "--document-end" : "--lengths with --bidirectional");
+    return REMAT_OK;
+}
+
+/* Two of one shape, one of them the other: what the head has for a class is what the first layer reads for it. */
+static remat_status check_tie(const rm_model_spec *spec) {
+    const rm_data_shape *data = &spec->data;
+    REQUIRE(data->every_step && data->vocabulary && data->vocabulary == data->classes && !spec->bidirectional, INVALID,
+            "--tie-embeddings is for models that say what token comes next: it is for --task=lm");
+    REQUIRE(spec->embed == width_of(spec), INVALID,
+            "--tie-embeddings makes the head of the embedding, and --embed=%lld is not %s=%lld: say --embed=%lld",
+            (long long)spec->embed, spec->projection ? "--proj-size" : "--hidden", (long long)width_of(spec),
+            (long long)width_of(spec));
+    return REMAT_OK;
+}
+
+remat_status rm_recurrent_check(const rm_model_spec *spec) {
+    if (spec->projection) TRY(check_projection(spec));
+    return spec->tie_embeddings ? check_tie(spec) : REMAT_OK;
+}
+
 /* Every layer starts from U(-1/sqrt(H), 1/sqrt(H)), biases too, as in PyTorch. */
 static remat_value recurrent(remat_graph *g, const rm_model_spec *spec, int64_t layer, remat_value x, int64_t width,
                              bool reverse) {
@@ -40,12 +74,17 @@ static remat_value recurrent(remat_graph *g, const rm_model_spec *spec, int64_t 
     remat_init init = remat_init_uniform(1 / sqrt((double)H));
     remat_value w_ih =
         parameter(g, reverse ? "rnn.weight_ih_l%lld_reverse" : "rnn.weight_ih_l%lld", layer, 2, rows, width, init);
-    remat_value w_hh =
-        parameter(g, reverse ? "rnn.weight_hh_l%lld_reverse" : "rnn.weight_hh_l%lld", layer, 2, rows, H, init);
+    remat_value w_hh = parameter(g, reverse ? "rnn.weight_hh_l%lld_reverse" : "rnn.weight_hh_l%lld", layer, 2, rows,
+                                 width_of(spec), init);
     remat_value b_ih = bias(g, spec, reverse ? "rnn.bias_ih_l%lld_reverse" : "rnn.bias_ih_l%lld", layer, rows, init);
     remat_value b_hh = bias(g, spec, reverse ? "rnn.bias_hh_l%lld_reverse" : "rnn.bias_hh_l%lld", layer, rows, init);
     remat_value reset = reverse ? spec->ends : spec->begins;
     if (reset.id && reverse) reset = remat_reverse(g, reset);
+    if (spec->projection) {
+        remat_value w_hr = parameter(g, reverse ? "rnn.weight_hr_l%lld_reverse" : "rnn.weight_hr_l%lld", layer, 2,
+                                     spec->projection, H, init);
+        return remat_lstm_projected(g, x, w_ih, w_hh, b_ih, b_hh, w_hr);
+    }
     remat_value y = cells[cell].build(g, x, w_ih, w_hh, b_ih, b_hh);
     return reset.id ? remat_reset_states(g, y, reset) : y;
 }
@@ -73,28 +112,15 @@ static result layers(remat_graph *g, const rm_model_spec *spec, remat_value x, i
     for (int64_t layer = 0; layer < spec->layers; layer++) {
         if (layer) x = every_step(g, y);
         if (layer && spec->dropout > 0) x = remat_dropout(g, x, spec->dropout);
-        if (layer) width = spec->hidden * (spec->bidirectional ? 2 : 1);
+        if (layer) width = width_of(spec) * (spec->bidirectional ? 2 : 1);
         y.forwards = recurrent(g, spec, layer, x, width, false);
         if (spec->bidirectional) y.backwards = recurrent(g, spec, layer, remat_reverse(g, x), width, true);
     }
     return y;
 }
 
-/* Two of one shape, one of them the other: what the head has for a class is what the first layer reads for it. */
-remat_status rm_recurrent_check(const rm_model_spec *spec) {
-    const rm_data_shape *data = &spec->data;
-    if (!spec->tie_embeddings) return REMAT_OK;
-    REQUIRE(data->every_step && data->vocabulary && data->vocabulary == data->classes && !spec->bidirectional, INVALID,
-            "--tie-embeddings is for models that say what token comes next: it is for --task=lm");
-    REQUIRE(
-        spec->embed == spec->hidden, INVALID,
-        "--tie-embeddings makes the head of the embedding, and --embed=%lld is not --hidden=%lld: leave --embed out",
-        (long long)spec->embed, (long long)spec->hidden);
-    return REMAT_OK;
-}
-
 static remat_value head(remat_graph *g, const rm_model_spec *spec, remat_value table, result y) {
-    int64_t outputs = rm_data_outputs(&spec->data), width = spec->hidden * (spec->bidirectional ? 2 : 1);
+    int64_t outputs = rm_data_outputs(&spec->data), width = width_of(spec) * (spec->bidirectional ? 2 : 1);
     remat_init init = remat_init_uniform(1 / sqrt((double)width));
     remat_value w = spec->tie_embeddings ? table : parameter(g, "head.weight", 0, 2, outputs, width, init);
     remat_value b = bias(g, spec, "head.bias", 0, outputs, init);

@@ -4,7 +4,9 @@
 
 #include "train/run/model.h"
 
-remat_status rm_recurrent_check(const rm_model_spec *spec); /* INVALID: what cannot be tied */
+/* INVALID: what cannot be tied, or projected. */
+remat_status rm_recurrent_check(const rm_model_spec *spec);
+
 /* (T,B,K) or (B,K) of the input, tokens (T,B) or numbers (T,B,F). */
 remat_value rm_recurrent_logits(remat_graph *g, const rm_model_spec *spec, remat_value x);
 

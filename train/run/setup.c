@@ -40,6 +40,8 @@ remat_status rm_setup_init(rm_options *o) {
     if (cell) TRY(rm_options_learn(o, "no-bias", shape.biases ? "false" : "true", o->init));
     if (cell) TRY(rm_options_learn(o, "bidirectional", shape.bidirectional ? "true" : "false", o->init));
     if (shape.tied) TRY(rm_options_learn(o, "tie-embeddings", "true", o->init));
+    if (cell && !shape.projection) TRY(rm_options_learn(o, "proj-size", "0", o->init));
+    TRY(learn_count(o, "proj-size", shape.projection));
     bool new_head = !strcmp(o->init_head, "new");
     TRY(learn_count(o, "layers", shape.layers));
     TRY(learn_count(o, "hidden", shape.hidden));
@@ -139,6 +141,7 @@ remat_status rm_setup_spec(rm_options *o, const rm_dataset *dataset, rm_model_sp
                            .no_bias = o->no_bias,
                            .bidirectional = o->bidirectional,
                            .tie_embeddings = o->tie_embeddings,
+                           .projection = o->proj_size,
                            .dropout = o->dropout,
                            .label_smoothing = o->label_smoothing,
                            .loss = o->loss,

@@ -29,11 +29,13 @@ static const char *batch_text(const rm_trainer *t, char *text, size_t bytes) {
     return text;
 }
 
-/* "lstm, 2 x 256"; "resnet18". */
+/* "lstm, 2 x 256"; "lstm, 2 x 256, projected to 64"; "resnet18". */
 static const char *model_text(const rm_options *o, char *text, size_t bytes) {
     bool sized = !rm_model_takes_pictures(o->model) || !strcmp(o->model, "mlp");
     int n = snprintf(text, bytes, "%s", o->model);
     if (sized) snprintf(text + n, bytes - (size_t)n, ", %lld x %lld", (long long)o->layers, (long long)o->hidden);
+    n = (int)strlen(text);
+    if (o->proj_size) snprintf(text + n, bytes - (size_t)n, ", projected to %lld", (long long)o->proj_size);
     return text;
 }
 

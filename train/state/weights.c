@@ -312,9 +312,11 @@ static void note_shape(const rm_st_array *array, rm_weights_shape *out) {
     if (array->rank != 2) return;
     if (sscanf(name, "rnn.weight_hh_l%9d%n", &layer, &end) == 1 && !name[end] && layer >= out->layers) {
         out->layers = layer + 1;
-        out->hidden = array->dim[1];
-        out->gates = out->hidden ? array->dim[0] / out->hidden : 0;
+        if (!out->projection) out->hidden = array->dim[1];
+        if (!out->projection) out->gates = out->hidden ? array->dim[0] / out->hidden : 0;
     }
+    if (!strcmp(name, "rnn.weight_hr_l0")) /* of an lstm alone */
+        out->projection = array->dim[0], out->hidden = array->dim[1], out->gates = 4;
     if (!strcmp(name, "embedding.weight")) out->embed = array->dim[1];
     if (!strcmp(name, "head.weight")) out->outputs = array->dim[0];
     note_minimal(name, array, out);

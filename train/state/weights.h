@@ -29,6 +29,7 @@ typedef struct {
     int64_t layers, hidden, gates, minimal, embed, outputs, gpt2_positions;
     bool biases, bidirectional; /* there are any; layers in both directions */
     bool tied;                  /* a head that has a bias alone: its weight is the embedding's */
+    int64_t projection;         /* an lstm's proj_size */
 } rm_weights_shape;
 remat_status rm_weights_shape_of(const char *path, rm_weights_shape *out);
 

@@ -22,4 +22,5 @@ const rm_cell_kernels RM_JOIN(rm_cell_kernels_, RM_ISA) = {
     .min_forward = {rm_cell_forward_min_gru, rm_cell_forward_min_lstm},
     .min_backward = {rm_cell_backward_min_gru, rm_cell_backward_min_lstm},
     .activation = rm_activations,
+    .projected = &rm_cell_projected,
 };

@@ -56,6 +56,13 @@ typedef struct {
     void (*backward)(const float *dy, const float *kept, float *dx, int64_t n);
 } rm_activation_loops;
 
+/* projected.c: one row of a timestep of lstm_projected: sums become gates (4H), and back; c_before NULL: zeros. */
+typedef struct {
+    void (*forward)(int64_t hidden, float *gates, const float *c_before, float *c, float *m);
+    void (*backward)(int64_t hidden, float *gates, const float *c_before, const float *c, const float *dm, float *dc,
+                     float *m);
+} rm_projected_rows;
+
 typedef struct {
     const char *isa;
     int lanes; /* floats in a vector */
@@ -69,6 +76,7 @@ typedef struct {
     /* Of these a job says tau, batch, hidden; x, y, h_in; h_out; and backward dy, dh_out, dx, dh_in, carry: dh */
     rm_cell_kernel *min_forward[RM_MIN_CELLS], *min_backward[RM_MIN_CELLS];
     const rm_activation_loops *activation; /* by rm_activation */
+    const rm_projected_rows *projected;
 } rm_cell_kernels;
 
 const rm_cell_kernels *rm_cell_kernels_get(void);

@@ -67,6 +67,8 @@ remat_value remat_linear_scan(remat_graph *, remat_value a, remat_value b, remat
 remat_value remat_min_gru(remat_graph *, remat_value hidden_and_gate);
 remat_value remat_min_lstm(remat_graph *, remat_value hidden_and_f_i_gate);
 remat_value remat_causal_conv(remat_graph *, remat_value x, remat_value w, remat_value b );
+remat_value remat_lstm_projected(remat_graph *, remat_value x, remat_value w_ih, remat_value w_hh,
+                                 remat_value b_ih , remat_value b_hh , remat_value w_hr);
 remat_value remat_matmul(remat_graph *, remat_value x, remat_value w, remat_value b );
 remat_value remat_positions(remat_graph *, remat_value x, remat_value w);
 remat_value remat_conv2d(remat_graph *, remat_value x, remat_value w, remat_value b , const int64_t stride[2],

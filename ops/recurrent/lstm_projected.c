@@ -1,0 +1,398 @@
+/* lstm_projected.c: the op `lstm_projected`: an LSTM whose h is a projection of what its cell puts out (LSTMP, Sak et al. 2014;
+ * PyTorch's nn.LSTM(proj_size=P)): h has P numbers, c has H.
+ *
+ *   i f g o, c'  as in lstm.c, of an h of P numbers         m = o tanh(c')         h' = m W_hr^T
+ *
+ * It is an op beside `lstm`, and no attribute of it: that one's kernels, made once for all timesteps, take h, c and the gates to
+ * be of one width and to need one meeting of the threads a timestep. Here a timestep is a product, a loop and a product
+ * (gemm.h), and backward the same three, going back; of lstm it has the mathematics of a unit (cell/projected.c).
+ *
+ * aux, from forward to backward: gates (tau,B,4H), activated, i f g o; then c (tau,B,H). m is made again from o and c. A forward
+ * pass that keeps nothing has the gates in scratch, whole, so that x's products are the same calls, of the same bits.
+ * It has no rebuild: timestep by timestep, that would cost what forward does, but for the product with w_hr. An embedding is not
+ * folded in. */
+#include "ops/real.h"
+
+#include <string.h>
+
+#include "ops/math/gemm.h"
+#include "ops/math/parallel.h"
+#include "ops/op.h"
+#include "ops/recurrent/cell/kernels.h"
+#include "ops/recurrent/cell_math.h"
+#include "ops/shape.h"
+
+enum { X, W_IH, W_HH, B_IH, B_HH, W_HR, INPUTS };
+enum { I, F, G, O, GATES };
+enum { STATE_H, STATE_C, STATES };
+
+/* ---- Shapes and costs ------------------------------------------------------------------------------ */
+
+static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+    (void)attr;
+    static const int matrices[] = {W_IH, W_HH, W_HR};
+    static const char *const name[] = {"w_ih", "w_hh", "w_hr"};
+    TRY(rm_want_real("lstm_projected", "x", &x[X]));
+    TRY(rm_want_rank("lstm_projected", "x", &x[X], 3, 3));
+    for (int i = 0; i < 3; i++) {
+        TRY(rm_want_real("lstm_projected", name[i], &x[matrices[i]]));
+        TRY(rm_want_rank("lstm_projected", name[i], &x[matrices[i]], 2, 2));
+    }
+    int64_t width = x[W_HR].dim[0], hidden = x[W_HR].dim[1], wide = GATES * hidden, features = x[X].dim[2];
+    char a[RM_DESC_TEXT], b[RM_DESC_TEXT];
+    REQUIRE(x[W_HH].dim[0] == wide && x[W_HH].dim[1] == width, INVALID,
+            "lstm_projected: w_hr is %s and w_hh is %s; of w_hr (P,H), w_hh must be (4H,P) = (%lld,%lld)",
+            rm_desc_text(&x[W_HR], a), rm_desc_text(&x[W_HH], b), (long long)wide, (long long)width);
+    REQUIRE(x[W_IH].dim[0] == wide && x[W_IH].dim[1] == features, INVALID,
+            "lstm_projected: w_ih is %s; here it must be (4H, features of x) = (%lld,%lld)", rm_desc_text(&x[W_IH], a),
+            (long long)wide, (long long)features);
+    if (x[B_IH].rank >= 0) TRY(rm_want_vector("lstm_projected", "b_ih", &x[B_IH], wide));
+    if (x[B_HH].rank >= 0) TRY(rm_want_vector("lstm_projected", "b_hh", &x[B_HH], wide));
+    *y = rm_desc_make(RM_REAL, 3, (int64_t[]){x[X].dim[0], x[X].dim[1], width});
+    state[STATE_H] = rm_desc_make(RM_REAL, 2, (int64_t[]){x[X].dim[1], width});
+    state[STATE_C] = rm_desc_make(RM_REAL, 2, (int64_t[]){x[X].dim[1], hidden});
+    return REMAT_OK;
+}
+
+static uint64_t aux_bytes(const rm_desc *x, const void *attr) {
+    (void)attr;
+    return (uint64_t)(x[X].dim[0] * x[X].dim[1] * (GATES + 1) * x[W_HR].dim[1]) * sizeof(real);
+}
+
+/* Forward: the gates, where they are not kept, and a timestep's m. Backward: dh and m of all timesteps, a timestep's dm and dc. */
+static uint64_t scratch_bytes(const rm_desc *x, const void *attr, rm_pass pass, bool aux) {
+    (void)attr;
+    int64_t batch = x[X].dim[1], rows = x[X].dim[0] * batch, width = x[W_HR].dim[0], hidden = x[W_HR].dim[1];
+    int64_t forward = (aux ? 0 : rows * GATES * hidden) + batch * hidden;
+    return (uint64_t)(pass == RM_BACKWARD ? rows * (hidden + width) + 2 * batch * hidden : forward) * sizeof(real);
+}
+
+static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+    double rows = (double)x[X].dim[0] * (double)x[X].dim[1], passes = pass == RM_BACKWARD ? 2 : 1;
+    double weights = (double)(rm_desc_count(&x[W_IH]) + rm_desc_count(&x[W_HH]) + rm_desc_count(&x[W_HR]));
+    *out = (rm_cost){
+        .flops = passes * 2 * rows * weights + (pass == RM_BACKWARD ? 50 : 95) * rows * (double)x[W_HR].dim[1],
+        .moved_bytes = passes * (weights * sizeof(real) + (double)rm_desc_bytes(&x[X])) + (double)aux_bytes(x, attr) +
+                       2 * (double)rm_desc_bytes(y),
+        .scratch_bytes = scratch_bytes(x, attr, pass, false),
+    };
+}
+
+/* ---- A tile ----------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const rm_call *call;
+    int64_t tau, batch, rows, in, width, hidden, wide; /* T, B, T B, C, P, H, 4H */
+    const real *x, *w_ih, *w_hh, *w_hr;
+    real *gates, *c;            /* (rows,4H), (rows,H); c is NULL where nothing is kept */
+    int64_t gates_step, c_step; /* floats of a timestep */
+} tile;
+
+static tile tile_of(const rm_call *call) {
+    const rm_desc *x = &call->x[X].desc, *w_hr = &call->x[W_HR].desc;
+    tile r = {.call = call, .tau = x->dim[0], .batch = x->dim[1], .in = x->dim[2], .width = w_hr->dim[0]};
+    r.hidden = w_hr->dim[1], r.wide = GATES * r.hidden, r.rows = r.tau * r.batch;
+    r.x = call->x[X].data, r.w_ih = call->x[W_IH].data, r.w_hh = call->x[W_HH].data, r.w_hr = call->x[W_HR].data;
+    r.gates = call->aux ? call->aux : call->scratch;
+    r.c = call->aux ? r.gates + r.rows * r.wide : NULL;
+    r.gates_step = r.batch * r.wide, r.c_step = r.batch * r.hidden;
+    return r;
+}
+
+static void copy(real *to, const real *from, int64_t n) {
+    if (to && from) memcpy(to, from, (size_t)n * sizeof *to);
+    if (to && !from) memset(to, 0, (size_t)n * sizeof *to);
+}
+
+/* ---- Definitions ------------------------------------------------------------------------------------ */
+
+static rm_lstm_gates get(const real *unit, int64_t hidden) {
+    return (rm_lstm_gates){unit[I * hidden], unit[F * hidden], unit[G * hidden], unit[O * hidden]};
+}
+static void put(real *unit, int64_t hidden, rm_lstm_gates a) {
+    unit[I * hidden] = a.i, unit[F * hidden] = a.f, unit[G * hidden] = a.g, unit[O * hidden] = a.o;
+}
+
+/* Row b of the state before timestep t: of `sequence` at t - 1, or of state_in; NULL: zeros. */
+static const real *before(const real *sequence, const rm_tensor *state_in, int64_t width, const tile *r, int64_t t,
+                          int64_t b) {
+    if (t > 0) return sequence + ((t - 1) * r->batch + b) * width;
+    return state_in->data ? (const real *)state_in->data + b * width : NULL;
+}
+
+static real dot(const real *a, const real *b, int64_t n) {
+    real sum = 0;
+    for (int64_t i = 0; a && i < n; i++) sum += a[i] * b[i];
+    return sum;
+}
+
+/* One row of a timestep; c may be the same array as c_before. */
+static void define_row(const tile *r, const real *x, const real *h, const real *c_before, real *gates, real *c, real *m,
+                       real *h_next) {
+    const real *b_ih = r->call->x[B_IH].data, *b_hh = r->call->x[B_HH].data;
+    for (int64_t u = 0; u < r->wide; u++)
+        gates[u] = (b_ih ? b_ih[u] : 0) + (b_hh ? b_hh[u] : 0) + dot(x, r->w_ih + u * r->in, r->in) +
+                   dot(h, r->w_hh + u * r->width, r->width);
+    for (int64_t j = 0; j < r->hidden; j++) {
+        rm_lstm_gates a = rm_lstm_activate(get(gates + j, r->hidden));
+        put(gates + j, r->hidden, a);
+        c[j] = rm_lstm_c(a, c_before ? c_before[j] : 0);
+        m[j] = rm_lstm_h(a.o, c[j]);
+    }
+    for (int64_t p = 0; p < r->width; p++) h_next[p] = dot(m, r->w_hr + p * r->hidden, r->hidden);
+}
+
+static void define_forward(const rm_call *call) {
+    const tile r = tile_of(call);
+    real *y = call->y.data, *c_out = call->state_out[STATE_C].data;
+    real *m = (real *)call->scratch + (call->aux ? 0 : r.rows * r.wide);
+    for (int64_t t = 0; t < r.tau; t++)
+        for (int64_t b = 0; b < r.batch; b++) {
+            int64_t row = t * r.batch + b;
+            const real *h = before(y, &call->state_in[STATE_H], r.width, &r, t, b);
+            const real *c_before = before(r.c, &call->state_in[STATE_C], r.hidden, &r, t, b);
+            if (!r.c && t > 0) c_before = c_out + b * r.hidden; /* nothing is kept: c lives in the outgoing state */
+            define_row(&r, r.x + row * r.in, h, c_before, r.gates + row * r.wide,
+                       r.c ? r.c + row * r.hidden : c_out + b * r.hidden, m, y + row * r.width);
+        }
+    copy(call->state_out[STATE_H].data, y + (r.rows - r.batch) * r.width, r.batch * r.width);
+    if (r.c) copy(c_out, r.c + (r.tau - 1) * r.c_step, r.c_step);
+}
+
+/* dh += dgates w_hh, of one row */
+static void define_dh(const tile *r, const real *dgates, real *dh) {
+    for (int64_t u = 0; u < r->wide; u++)
+        for (int64_t p = 0; p < r->width; p++) dh[p] += dgates[u] * r->w_hh[u * r->width + p];
+}
+
+/* One row's dgates, dh and m: dx, and its part of the weights' gradients. */
+static void define_gradients(const tile *r, int64_t row, const real *h, const real *dgates, const real *dh,
+                             const real *m) {
+    const rm_call *call = r->call;
+    const real *x = r->x + row * r->in;
+    real *dx = call->dx[X].data, *dw_ih = call->dx[W_IH].data, *dw_hh = call->dx[W_HH].data;
+    real *db_ih = call->dx[B_IH].data, *db_hh = call->dx[B_HH].data, *dw_hr = call->dx[W_HR].data;
+    for (int64_t i = 0; dx && i < r->in; i++) dx[row * r->in + i] = 0;
+    for (int64_t u = 0; u < r->wide; u++) {
+        if (db_ih) db_ih[u] += dgates[u];
+        if (db_hh) db_hh[u] += dgates[u];
+        for (int64_t i = 0; dw_ih && i < r->in; i++) dw_ih[u * r->in + i] += dgates[u] * x[i];
+        for (int64_t i = 0; dx && i < r->in; i++) dx[row * r->in + i] += dgates[u] * r->w_ih[u * r->in + i];
+        for (int64_t p = 0; dw_hh && h && p < r->width; p++) dw_hh[u * r->width + p] += dgates[u] * h[p];
+    }
+    for (int64_t p = 0; dw_hr && p < r->width; p++)
+        for (int64_t j = 0; j < r->hidden; j++) dw_hr[p * r->hidden + j] += dh[p] * m[j];
+}
+
+static void define_backward(const rm_call *call) {
+    const tile r = tile_of(call);
+    real *m = call->scratch, *dm = m + r.hidden, *dc = dm + r.hidden, *all_dh = dc + r.c_step; /* dh: (B,P) */
+    real *dh_in = call->dstate_in[STATE_H].data;
+    const real *dy = call->dy.data;
+    copy(dc, call->dstate_out[STATE_C].data, r.c_step);
+    copy(all_dh, call->dstate_out[STATE_H].data, r.batch * r.width);
+    for (int64_t t = r.tau - 1; t >= 0; t--)
+        for (int64_t b = 0; b < r.batch; b++) {
+            int64_t row = t * r.batch + b;
+            real *dgates = r.gates + row * r.wide, *dh = all_dh + b * r.width;
+            const real *c = r.c + row * r.hidden;
+            const real *c_before = before(r.c, &call->state_in[STATE_C], r.hidden, &r, t, b);
+            const real *h = before(call->y.data, &call->state_in[STATE_H], r.width, &r, t, b);
+            for (int64_t p = 0; p < r.width; p++) dh[p] += dy[row * r.width + p];
+            for (int64_t j = 0; j < r.hidden; j++) {
+                rm_lstm_gates a = get(dgates + j, r.hidden);
+                dm[j] = 0;
+                for (int64_t p = 0; p < r.width; p++) dm[j] += dh[p] * r.w_hr[p * r.hidden + j];
+                m[j] = rm_lstm_h(a.o, c[j]);
+                a = rm_lstm_backward(a, c[j], c_before ? c_before[j] : 0, dm[j], &dc[b * r.hidden + j]);
+                put(dgates + j, r.hidden, a);
+            }
+            define_gradients(&r, row, h, dgates, dh, m);
+            copy(dh, NULL, r.width);
+            define_dh(&r, dgates, dh); /* of the timestep before */
+        }
+    if (dh_in) copy(dh_in, all_dh, r.batch * r.width);
+    if (call->dstate_in[STATE_C].data) copy(call->dstate_in[STATE_C].data, dc, r.c_step);
+}
+
+/* ---- Fast kernels (float only) ---------------------------------------------------------------------- */
+
+#ifdef RM_REAL_DOUBLE
+#define FAST(kernel) define_##kernel
+#else
+#define FAST(kernel) kernel
+
+/* C (m,n) = A B or, with beta 1, += A B; A (m,k) and B (k,n) whole. It is cut by its shape alone, into shares that are a product
+ * each, on whichever thread: no bit depends on their number. */
+static void multiply(const tile *r, rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k,
+                     const real *a, const real *b, real beta, real *c) {
+    enum { GRAIN = 16, MOST = 16 };
+    const int64_t lda = a_is == RM_PLAIN ? k : m, ldb = b_is == RM_PLAIN ? n : k, side = m >= n ? m : n;
+    const int64_t grains = (side + GRAIN - 1) / GRAIN;
+    const double share = 1 << 21; /* multiply-adds */
+    int64_t shares = (int64_t)fmin(MOST, fmax(1, (double)m * (double)n * (double)k / share));
+    if (shares > grains) shares = grains;
+    bool open = rm_gemm_begin(r->call->threads);
+    RM_PARALLEL_FOR(
+        r->call->threads, shares > 1, for (int64_t i = 0; i < shares; i++) {
+            int64_t from = grains * i / shares * GRAIN, to = grains * (i + 1) / shares * GRAIN;
+            int64_t size = (to < side ? to : side) - from;
+            if (m >= n)
+                rm_gemm_alone(open, a_is, b_is, size, n, k, 1, a + from * (a_is == RM_PLAIN ? lda : 1), lda, b, ldb,
+                              beta, c + from * n, n);
+            else
+                rm_gemm_alone(open, a_is, b_is, m, size, k, 1, a, lda, b + from * (b_is == RM_PLAIN ? 1 : ldb), ldb,
+                              beta, c + from, n);
+        });
+    rm_gemm_end(open);
+}
+
+/* Rows of a timestep, on all threads where they are many. */
+#define EACH_ROW(r, ...)                                                                                               \
+    RM_PARALLEL_FOR((r)->call->threads, (r)->batch > 1 && (r)->c_step > RM_PARALLEL_MIN_HEAVY,                         \
+                    for (int64_t b = 0; b < (r)->batch; b++) __VA_ARGS__)
+
+/* gates = x w_ih^T + b_ih + b_hh, of all rows */
+static void project_input(const tile *r) {
+    const real *b_ih = r->call->x[B_IH].data, *b_hh = r->call->x[B_HH].data;
+    RM_PARALLEL_FOR(
+        r->call->threads, r->rows * r->wide > RM_PARALLEL_MIN, for (int64_t row = 0; row < r->rows; row++) {
+            real *gates = r->gates + row * r->wide;
+            for (int64_t u = 0; u < r->wide; u++) gates[u] = (b_ih ? b_ih[u] : 0) + (b_hh ? b_hh[u] : 0);
+        });
+    multiply(r, RM_PLAIN, RM_TRANSPOSED, r->rows, r->wide, r->in, r->x, r->w_ih, 1, r->gates);
+}
+
+static void forward(const rm_call *call) {
+    const tile r = tile_of(call);
+    real *y = call->y.data, *c_out = call->state_out[STATE_C].data;
+    real *m = (real *)call->scratch + (call->aux ? 0 : r.rows * r.wide);
+    const real *h = call->state_in[STATE_H].data, *c_before = call->state_in[STATE_C].data; /* NULL: zeros */
+    const rm_projected_rows *rows = rm_cell_kernels_get()->projected;
+    project_input(&r);
+    for (int64_t t = 0; t < r.tau; t++) {
+        real *gates = r.gates + t * r.gates_step, *c = r.c ? r.c + t * r.c_step : c_out,
+             *next = y + t * r.batch * r.width;
+        if (h) multiply(&r, RM_PLAIN, RM_TRANSPOSED, r.batch, r.wide, r.width, h, r.w_hh, 1, gates);
+        EACH_ROW(&r, rows->forward(r.hidden, gates + b * r.wide, c_before ? c_before + b * r.hidden : NULL,
+                                   c + b * r.hidden, m + b * r.hidden););
+        multiply(&r, RM_PLAIN, RM_TRANSPOSED, r.batch, r.width, r.hidden, m, r.w_hr, 0, next);
+        h = next, c_before = c;
+    }
+    copy(call->state_out[STATE_H].data, h, r.batch * r.width);
+    if (r.c) copy(c_out, c_before, r.c_step);
+}
+
+/* ---- Backward ---------------------------------------------------------------------------------------- */
+
+/* Columns of dgates are added up in the order of the rows, whatever the number of threads. */
+static void add_biases(const tile *r) {
+    enum { COLUMNS = 64 };
+    real *db_ih = r->call->dx[B_IH].data, *db_hh = r->call->dx[B_HH].data;
+    if (!db_ih && !db_hh) return;
+    RM_PARALLEL_FOR(
+        r->call->threads, r->rows * r->wide > RM_PARALLEL_MIN, for (int64_t u = 0; u < r->wide; u += COLUMNS) {
+            int64_t n = r->wide - u < COLUMNS ? r->wide - u : COLUMNS;
+            real sum[COLUMNS] = {0};
+            for (int64_t row = 0; row < r->rows; row++)
+                for (int64_t j = 0; j < n; j++) sum[j] += r->gates[row * r->wide + u + j];
+            for (int64_t j = 0; db_ih && j < n; j++) db_ih[u + j] += sum[j];
+            for (int64_t j = 0; db_hh && j < n; j++) db_hh[u + j] += sum[j];
+        });
+}
+
+/* What follows from dgates, dh and m of the whole tile. */
+static void add_gradients(const tile *r, const real *dh, const real *m) {
+    const rm_call *call = r->call;
+    const real *h_in = call->state_in[STATE_H].data, *dgates = r->gates;
+    real *dx = call->dx[X].data, *dw_ih = call->dx[W_IH].data, *dw_hh = call->dx[W_HH].data;
+    real *dw_hr = call->dx[W_HR].data;
+    if (dx) multiply(r, RM_PLAIN, RM_PLAIN, r->rows, r->in, r->wide, dgates, r->w_ih, 0, dx);
+    if (dw_ih) multiply(r, RM_TRANSPOSED, RM_PLAIN, r->wide, r->in, r->rows, dgates, r->x, 1, dw_ih);
+    if (dw_hr) multiply(r, RM_TRANSPOSED, RM_PLAIN, r->width, r->hidden, r->rows, dh, m, 1, dw_hr);
+    if (dw_hh && h_in) multiply(r, RM_TRANSPOSED, RM_PLAIN, r->wide, r->width, r->batch, dgates, h_in, 1, dw_hh);
+    if (dw_hh && r->tau > 1)
+        multiply(r, RM_TRANSPOSED, RM_PLAIN, r->wide, r->width, r->rows - r->batch, dgates + r->gates_step,
+                 call->y.data, 1, dw_hh);
+    add_biases(r);
+}
+
+/* dh of timestep t: dy, and what comes from t + 1. */
+static void gather_dh(const tile *r, int64_t t, real *dh) {
+    int64_t n = r->batch * r->width;
+    const real *dh_out = r->call->dstate_out[STATE_H].data;
+    copy(dh, (const real *)r->call->dy.data + t * n, n);
+    if (t + 1 < r->tau)
+        multiply(r, RM_PLAIN, RM_PLAIN, r->batch, r->width, r->wide, r->gates + (t + 1) * r->gates_step, r->w_hh, 1,
+                 dh);
+    else
+        for (int64_t i = 0; dh_out && i < n; i++) dh[i] += dh_out[i];
+}
+
+static void backward(const rm_call *call) {
+    const tile r = tile_of(call);
+    real *all_m = call->scratch, *dm = all_m + r.rows * r.hidden, *dc = dm + r.c_step, *all_dh = dc + r.c_step;
+    real *dh_in = call->dstate_in[STATE_H].data;
+    const rm_projected_rows *rows = rm_cell_kernels_get()->projected;
+    copy(dc, call->dstate_out[STATE_C].data, r.c_step);
+    for (int64_t t = r.tau - 1; t >= 0; t--) {
+        real *gates = r.gates + t * r.gates_step, *dh = all_dh + t * r.batch * r.width, *m = all_m + t * r.c_step;
+        const real *c = r.c + t * r.c_step, *c_before = t ? c - r.c_step : call->state_in[STATE_C].data;
+        gather_dh(&r, t, dh);
+        multiply(&r, RM_PLAIN, RM_PLAIN, r.batch, r.hidden, r.width, dh, r.w_hr, 0, dm);
+        EACH_ROW(&r, rows->backward(r.hidden, gates + b * r.wide, c_before ? c_before + b * r.hidden : NULL,
+                                    c + b * r.hidden, dm + b * r.hidden, dc + b * r.hidden, m + b * r.hidden););
+    }
+    if (dh_in) multiply(&r, RM_PLAIN, RM_PLAIN, r.batch, r.width, r.wide, r.gates, r.w_hh, 0, dh_in);
+    if (call->dstate_in[STATE_C].data) copy(call->dstate_in[STATE_C].data, dc, r.c_step);
+    add_gradients(&r, all_dh, all_m);
+}
+
+#endif
+
+#define WEIGHTS(C, H, P) RM_SHAPE2(RM_REAL, 4 * (H), C), RM_SHAPE2(RM_REAL, 4 * (H), P)
+static const rm_sample samples[] = {
+    {.name = "biases",
+     .sequence = true,
+     .x = {RM_SHAPE3(RM_REAL, 5, 3, 4), WEIGHTS(4, 7, 3), RM_SHAPE1(RM_REAL, 28), RM_SHAPE1(RM_REAL, 28),
+           RM_SHAPE2(RM_REAL, 3, 7)}},
+    {.name = "no biases",
+     .sequence = true,
+     .x = {RM_SHAPE3(RM_REAL, 3, 2, 5), WEIGHTS(5, 3, 2), RM_ABSENT, RM_ABSENT, RM_SHAPE2(RM_REAL, 2, 3)}},
+    {.name = "one bias, several vectors of units",
+     .sequence = true,
+     .x = {RM_SHAPE3(RM_REAL, 3, 5, 2), WEIGHTS(2, 18, 5), RM_ABSENT, RM_SHAPE1(RM_REAL, 72),
+           RM_SHAPE2(RM_REAL, 5, 18)}},
+    {.name = "one of everything",
+     .sequence = true,
+     .x = {RM_SHAPE3(RM_REAL, 1, 1, 1), WEIGHTS(1, 1, 1), RM_SHAPE1(RM_REAL, 4), RM_ABSENT, RM_SHAPE2(RM_REAL, 1, 1)}},
+    {.name = "large enough for threads and the library",
+     .sequence = true,
+     .x = {RM_SHAPE3(RM_REAL, 3, 40, 3), WEIGHTS(3, 112, 60), RM_SHAPE1(RM_REAL, 448), RM_SHAPE1(RM_REAL, 448),
+           RM_SHAPE2(RM_REAL, 60, 112)}},
+};
+
+const rm_op RM_OP(lstm_projected) = {
+    .struct_bytes = sizeof(rm_op),
+    .name = "lstm_projected",
+    .doc =
+        "y (T,B,P) = h of an LSTM with projection over x (T,B,C); w_ih (4H,C), w_hh (4H,P), b_ih (4H), b_hh (4H); w_hr "
+        "(P,H)",
+    .n_in = INPUTS,
+    .n_state = STATES,
+    .optional = 1u << B_IH | 1u << B_HH,
+    .weights = 1u << W_IH | 1u << W_HH | 1u << B_IH | 1u << B_HH | 1u << W_HR,
+    .time = RM_TIME_RECURRENT,
+    .saves = {.in = 1u << X | 1u << W_IH | 1u << W_HH | 1u << W_HR, .out = true, .state = true},
+    .infer = infer,
+    .cost = cost,
+    .aux_bytes = aux_bytes,
+    .define_forward = define_forward,
+    .define_backward = define_backward,
+    .on = {{.forward = FAST(forward), .backward = FAST(backward), .scratch_bytes = scratch_bytes},
+           {.forward = RM_CUDA(lstm_projected, forward),
+            .backward = RM_CUDA(lstm_projected, backward),
+            .scratch_bytes = scratch_bytes}},
+    .samples = samples,
+    .n_samples = sizeof samples / sizeof *samples,
+};
