@@ -1,5 +1,5 @@
 /* command_predict.c: `remat predict`: what saved weights make of each sample, one row each, in the order of the data: of
- * classify the probability of each class, of adding the sum. Labels are not asked for. As .npy of float32, or as CSV. */
+ * classify the probability of each class, of adding the sum, of transcribe the labels, filled up with -1. Labels are not asked for. As .npy of float32, or as CSV. */
 #include "train/commands/commands.h"
 
 #include "memory/host.h"

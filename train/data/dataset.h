@@ -4,6 +4,7 @@
  *     text      lm        any file, or tokens in one: (T,B) and the next ones (T,B)
  *     arrays    classify  .npy (N,T,F), or IDX images as sequences of pixels: reals (T,B,F), labels (B)
  *     pictures  classify  for models of pictures: whole ones, from an album (album.h): reals (B,C,H,W), labels (B)
+ *     arrays    transcribe  .npy (N,T,F): reals (T,B,F), rows of labels (B,S), padded with -1
  *     adding    adding    generated: reals (T,B,2), a real target (B,1)
  *     copy      copy      generated: tokens (T,B) and classes (T,B)
  */
@@ -21,6 +22,7 @@ typedef struct {
     bool every_step;    /* targets (T,B); otherwise (B) of classes, (B,1) of reals */
     /* channels > 0: inputs are pictures, float (B,channels,height,width); T is 1 then, and features their product. */
     int64_t channels, height, width;
+    int64_t labels; /* S > 0: targets are rows of labels (B,S), for CTC; every_step is set for the sake of the outputs */
     uint32_t class_names; /* a checksum of them, in order; 0: they have none */
 } rm_data_shape;
 
@@ -53,12 +55,13 @@ typedef struct {
     int64_t channels, image_size;    /* 0: the file's own; 3 in a folder */
     const char *normalize, *augment; /* as in framing.h; NULL: not at all */
     int64_t threads;                 /* that may call `fill` at a time; 0: 1 */
+    bool transcripts;                /* labels are rows (N,S), not one for each sample */
     bool skip_broken;                /* files that are none are left out, not refused */
 } rm_data_source;
 
 #define RM_UNPACKED_BYTES ((uint64_t)1 << 30)
 
-/* task: "lm", "classify", "adding", "copy". INVALID: the flags do not fit; IO: the file does not. */
+/* task: "lm", "classify", "adding", "copy", "transcribe". INVALID: the flags do not fit; IO: the file does not. */
 remat_status rm_dataset_open(const char *task, const rm_data_source *source, rm_dataset **out);
 void rm_dataset_close(rm_dataset *dataset); /* NULL allowed */
 
@@ -83,5 +86,8 @@ remat_status rm_dataset_open_copy(const rm_data_source *source, rm_dataset **out
 /* `count` labels from the array of one dimension in source->labels: whole numbers, of whatever type. *labels is the caller's, freed
  * with rm_free; *classes, when 0, becomes the largest label + 1, and otherwise bounds them. */
 remat_status rm_labels_read(const rm_data_source *source, int64_t count, int32_t **labels, int64_t *classes);
+/* The same of rows (count,*most) for CTC: class 0 is the blank and no label, -1 fills up rows. Each row has to fit into the timesteps. */
+remat_status rm_transcripts_read(const rm_data_source *source, int64_t count, int64_t timesteps, int32_t **labels,
+                                 int64_t *most, int64_t *classes);
 
 #endif

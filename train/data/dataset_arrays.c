@@ -1,4 +1,4 @@
-/* dataset_arrays.c: an array in a file (array_file.h) as N sequences of numbers, each with its class:
+/* dataset_arrays.c: an array in a file (array_file.h) as N sequences of numbers, each with its class, or with a row of labels:
  *
  *     .npy   (N,T,F), or (N,T) with F = 1
  *     IDX    images (N,rows,columns), as MNIST's: pixel by pixel, T = rows * columns and F = 1,
@@ -19,7 +19,7 @@ typedef struct {
     rm_dataset base;
     rm_array_file file; /* its array (N,T or more,F) */
     double unit;        /* what numbers are divided by */
-    int32_t *labels;    /* NULL: unlabelled */
+    int32_t *labels;    /* (N), or (N,S); NULL: unlabelled */
 } array_data;
 
 static double value_at(const array_data *data, int64_t sample, int64_t t, int64_t f) {
@@ -32,14 +32,21 @@ static remat_status fill(rm_dataset *base, int64_t index, int64_t column, int64_
     float *x = input; /* (T,B,F) */
     for (int64_t t = 0; t < T; t++)
         for (int64_t f = 0; f < F; f++) x[(t * batch + column) * F + f] = (float)value_at(data, index, t, f);
-    ((int32_t *)target)[column] = data->labels ? data->labels[index] : 0;
+    int64_t S = base->shape.labels;
+    for (int64_t k = 0; k < S; k++)
+        ((int32_t *)target)[column * S + k] = data->labels ? data->labels[index * S + k] : -1;
+    if (!S) ((int32_t *)target)[column] = data->labels ? data->labels[index] : 0;
     return REMAT_OK;
+}
+
+static int64_t label_count(const rm_dataset *base) {
+    return base->shape.labels ? base->count * base->shape.labels : base->count;
 }
 
 static remat_status checksum(rm_dataset *base, uint32_t *crc32) {
     const array_data *data = (array_data *)base;
     *crc32 = (uint32_t)crc32_z(0, data->file.data, data->file.size);
-    if (data->labels) *crc32 = (uint32_t)crc32_z(*crc32, (const uint8_t *)data->labels, 4 * (size_t)base->count);
+    if (data->labels) *crc32 = (uint32_t)crc32_z(*crc32, (const uint8_t *)data->labels, 4 * (size_t)label_count(base));
     return REMAT_OK;
 }
 
@@ -80,6 +87,10 @@ static remat_status take_features(array_data *data, const rm_data_source *source
 static remat_status take_labels(array_data *data, const rm_data_source *source) {
     int64_t *classes = &data->base.shape.classes;
     REQUIRE(source->labels || *classes, INVALID, "without labels the number of classes is needed: say --classes=N");
+    if (source->transcripts) data->base.shape.labels = 1, data->base.shape.every_step = true;
+    if (source->transcripts && source->labels)
+        return rm_transcripts_read(source, data->base.count, data->base.shape.timesteps, &data->labels,
+                                   &data->base.shape.labels, classes);
     return source->labels ? rm_labels_read(source, data->base.count, &data->labels, classes) : REMAT_OK;
 }
 
@@ -87,7 +98,8 @@ static remat_status refuse_number(const char *path, int64_t sample, int64_t t, i
     char text[32];
     snprintf(text, sizeof text, isnan(value) ? "nan" : "%g", value);
     FAIL(INVALID,
-         "%s: sample %lld, timestep %lld, feature %lld is %s%s; only numbers can be learnt from or judged: put one there "
+         "%s: sample %lld, timestep %lld, feature %lld is %s%s; only numbers can be learnt from or judged: put one "
+         "there "
          "(numpy.nan_to_num), or leave the sample out",
          path, (long long)sample, (long long)t, (long long)f, text, isfinite(value) ? ", too large for a float" : "");
 }
@@ -128,10 +140,11 @@ static remat_status open_file(array_data *data, const rm_data_source *source) {
     TRY(take_shape(data, source, &T));
     data->unit = array->kind == 'u' && array->bytes == 1 ? 255 : 1;
     data->base.count = array->dim[0];
-    data->base.held_bytes = data->file.size + (source->labels ? 4 * (uint64_t)data->base.count : 0);
     data->base.shape = (rm_data_shape){.timesteps = T, .features = array->dim[2], .classes = source->classes};
     TRY(check_numbers(data, source->data));
-    return take_labels(data, source);
+    TRY(take_labels(data, source));
+    data->base.held_bytes = data->file.size + (source->labels ? 4 * (uint64_t)label_count(&data->base) : 0);
+    return REMAT_OK;
 }
 
 remat_status rm_dataset_open_arrays(const rm_data_source *source, rm_dataset **out) {

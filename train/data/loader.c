@@ -12,7 +12,10 @@ remat_status rm_batch_create(rm_dataset *dataset, int64_t batch, rm_batch *out) 
     uint64_t per_step = 4 * (uint64_t)(shape->vocabulary ? 1 : shape->features);
     *out = (rm_batch){.dataset = dataset, .batch = batch};
     bool huge = __builtin_mul_overflow((uint64_t)shape->timesteps * (uint64_t)batch, per_step, &out->input_bytes);
-    out->target_bytes = 4 * (uint64_t)batch * (uint64_t)(shape->every_step ? shape->timesteps : 1);
+    out->target_bytes = 4 * (uint64_t)batch *
+                        (uint64_t)(shape->labels       ? shape->labels
+                                   : shape->every_step ? shape->timesteps
+                                                       : 1);
     if (!huge) {
         out->input = rm_malloc(out->input_bytes);
         out->target = rm_malloc(out->target_bytes);

@@ -51,18 +51,18 @@ const rm_option rm_option_table[] = {
     YES("no-bias", no_bias, MODEL, RM_OF_MODEL, "recurrent and linear layers without biases, PyTorch's bias=False"),
     YES("bidirectional", bidirectional, MODEL, RM_OF_MODEL,
         "each layer runs in both directions of time, PyTorch's bidirectional=True; not for lm"),
-    INT("classes", classes, MODEL, RM_OF_MODEL, "0", 0, 1e6, "outputs of classify; 0: the largest label + 1"),
+    INT("classes", classes, MODEL, RM_OF_MODEL, "0", 0, 1e6, "outputs of classify and transcribe; 0: the largest label + 1"),
     NUM("dropout", dropout, FIT, RM_REMEMBERED, "0", 0, 0.999, "probability, after every layer but the last"),
     ONE("stem", stem, MODEL, RM_OF_MODEL, "imagenet", "imagenet|cifar", "resnet: 7x7 with stride 2 and max_pool first; or, for small pictures, 3x3 with stride 1"),
     YES("sync-batchnorm", sync_batchnorm, FIT, RM_OF_RUN, "resnet: batch norm's statistics are of all ranks' samples, PyTorch's SyncBatchNorm"),
 
-    ONE("task", task, MODEL, RM_OF_MODEL, "lm", "lm|classify|adding|copy",
-        "lm: next byte of a text; classify: images or .npy, and what a model of pictures is for; adding, copy: generated long-memory problems"),
-    IN("data", data, RUN, RM_REMEMBERED, "FILE", "lm: any text; classify: IDX images or .npy [N,T,F]; .gz too;\n"
+    ONE("task", task, MODEL, RM_OF_MODEL, "lm", "lm|classify|adding|copy|transcribe",
+        "lm: next byte of a text; classify: images or .npy, and what a model of pictures is for; transcribe: labels without times, by CTC; adding, copy: generated long-memory problems"),
+    IN("data", data, RUN, RM_REMEMBERED, "FILE", "lm: any text; classify, transcribe: IDX images or .npy [N,T,F]; .gz too;\n"
         "                                 pictures: IDX, .npy [N,C,H,W], [N,H,W,C], [N,H,W], CIFAR-10's .bin, or a folder by class"),
     INT("vocab", vocab, MODEL, RM_OF_MODEL, "0", 0, 1e9, "lm: --data holds tokens below N: .npy [tokens], or numbers of two bytes each,\n"
         "                                 four beyond 65536, lowest first; 0: a text, whose bytes are tokens"),
-    IN("labels", labels, FIT | RM_EVAL, RM_REMEMBERED, "FILE", "classify: IDX or .npy labels [N]"),
+    IN("labels", labels, FIT | RM_EVAL, RM_REMEMBERED, "FILE", "classify: IDX or .npy labels [N]; transcribe: .npy [N,S], from 1 on, -1 fills up rows"),
     IN("eval-data", eval_data, FIT, RM_REMEMBERED, "FILE", "data for --eval-every"),
     IN("eval-labels", eval_labels, FIT, RM_REMEMBERED, "FILE", "their labels"),
     YES("rows", rows, RUN, RM_OF_MODEL, "classify: IDX images row by row, MNIST's in 28 timesteps of 28 features, not in 784 of one"),

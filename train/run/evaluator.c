@@ -3,6 +3,7 @@
 
 #include "memory/host.h"
 #include "train/run/setup.h"
+#include "train/run/transcript.h"
 #include "train/state/weights.h"
 
 #include <math.h>
@@ -12,6 +13,7 @@
 static bool has_accuracy(const rm_data_shape *shape) { return shape->classes && !shape->every_step; }
 
 static int64_t outputs_of(const rm_data_shape *shape) {
+    if (shape->labels) return shape->timesteps;
     return shape->every_step ? 0 : shape->classes ? shape->classes : 1;
 }
 
@@ -42,10 +44,18 @@ remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec 
                           .bytes = !strcmp(options->task, "lm") && !options->vocab,
                           .tokens = !strcmp(options->task, "lm")};
     if (!batch) batch = options->batch;
+    const rm_data_shape *shape = &dataset->shape;
+    int64_t outputs = shape->labels ? out->width * shape->classes : out->width;
     int64_t full = batch < dataset->count ? batch : dataset->count, rest = dataset->count % full;
     if (out->width) {
-        out->outputs = rm_calloc((size_t)full * (size_t)out->width, sizeof(float));
+        out->outputs = rm_calloc((size_t)full * (size_t)outputs, sizeof(float));
         REQUIRE(out->outputs, MEMORY, "no memory for the outputs of %lld samples", (long long)full);
+    }
+    if (shape->labels) {
+        out->reading = rm_calloc((size_t)shape->timesteps, sizeof *out->reading);
+        out->row = rm_calloc((size_t)shape->timesteps, sizeof *out->row);
+        out->distance = rm_calloc((size_t)shape->labels + 1, sizeof *out->distance);
+        REQUIRE(out->reading && out->row && out->distance, MEMORY, "no memory for the labels of a sample");
     }
     TRY(create_part(options, spec, dataset, full, plan_only, &out->full));
     if (rest) TRY(create_part(options, spec, dataset, rest, plan_only, &out->rest));
@@ -91,7 +101,12 @@ void rm_evaluator_free(rm_evaluator *evaluator) {
     rm_crew_free(evaluator->crew);
     evaluator->crew = NULL;
     rm_free(evaluator->outputs);
-    evaluator->outputs = NULL;
+    rm_free(evaluator->reading);
+    rm_free(evaluator->row);
+    rm_free(evaluator->distance);
+    evaluator->outputs = evaluator->row = NULL;
+    evaluator->reading = NULL;
+    evaluator->distance = NULL;
 }
 
 static uint64_t part_bytes(const rm_eval_part *part) {
@@ -100,15 +115,23 @@ static uint64_t part_bytes(const rm_eval_part *part) {
 }
 
 uint64_t rm_evaluator_bytes(const rm_evaluator *e) {
+    const rm_data_shape *shape = e->dataset ? &e->dataset->shape : NULL;
     uint64_t outputs = 4 * (uint64_t)e->full.batch.batch * (uint64_t)e->width;
+    if (e->reading) /* and a sample's labels, twice, and room to compare them */
+        outputs = outputs * (uint64_t)shape->classes + 8 * (uint64_t)(e->width + shape->labels + 1);
     return part_bytes(&e->full) + part_bytes(&e->rest) + outputs + (e->dataset ? e->dataset->held_bytes : 0);
 }
 
 remat_session *rm_evaluator_session(rm_evaluator *evaluator) { return evaluator->full.session; }
 
-/* Samples whose class was the first, or among the first five. */
+/* Samples whose class was the first, or among the first five; of transcripts, labels that are wrong, and all of them. */
 typedef struct {
-    int64_t first, five;
+    union {
+        int64_t first, wrong;
+    };
+    union {
+        int64_t five, labels;
+    };
 } right;
 
 static void confuse(rm_evaluator *e, const int32_t *target, int64_t n) {
@@ -122,8 +145,26 @@ static void count(rm_evaluator *e, const int32_t *target, int64_t n, right *sum)
     if (e->confusion) confuse(e, target, n);
 }
 
+/* Of each sample: what is read, beside what is there. */
+static remat_status take_transcripts(rm_evaluator *e, rm_eval_part *part, right *sum) {
+    const rm_data_shape *shape = &e->dataset->shape;
+    int64_t B = part->batch.batch, T = shape->timesteps, K = shape->classes;
+    TRY(remat_read(part->session, REMAT_OUTPUT, 0, e->outputs, (uint64_t)(T * B * K) * sizeof(float)));
+    for (int64_t b = 0; b < B; b++) {
+        const int32_t *target = (const int32_t *)part->batch.target + b * shape->labels;
+        int64_t n = rm_transcript_read(e->outputs + b * K, T, B * K, K, e->reading);
+        int64_t m = rm_transcript_length(target, shape->labels);
+        sum->wrong += rm_edit_distance(e->reading, n, target, m, e->distance);
+        sum->labels += m;
+        for (int64_t t = 0; t < T; t++) e->row[t] = (float)e->reading[t];
+        if (e->sink) TRY(e->sink(e->sink_context, e->row, 1));
+    }
+    return REMAT_OK;
+}
+
 static remat_status take_outputs(rm_evaluator *e, rm_eval_part *part, right *sum) {
     int64_t B = part->batch.batch;
+    if (e->reading) return take_transcripts(e, part, sum);
     TRY(remat_read(part->session, REMAT_OUTPUT, 0, e->outputs, (uint64_t)(B * e->width) * sizeof(float)));
     if (has_accuracy(&e->dataset->shape)) count(e, part->batch.target, B, sum);
     return e->sink ? e->sink(e->sink_context, e->outputs, B) : REMAT_OK;
@@ -199,6 +240,8 @@ remat_status rm_evaluator_run(rm_evaluator *e, remat_session *weights, rm_eval_e
     bool counted = has_accuracy(&e->dataset->shape);
     out->accuracy = counted ? (double)sum.first / (double)count : -1;
     out->top5 = counted && e->width > 5 ? (double)sum.five / (double)count : -1;
+    out->transcripts = e->reading;
+    out->label_errors = e->reading && sum.labels ? (double)sum.wrong / (double)sum.labels : 0;
     out->bytes = e->bytes;
     out->tokens = e->tokens;
     return REMAT_OK;
@@ -212,6 +255,7 @@ const char *rm_eval_text(const rm_eval_event *event, char *text, size_t bytes) {
     if (event->accuracy >= 0) n = snprintf(more, sizeof more, "  accuracy %.2f %%", 100 * event->accuracy);
     if (event->accuracy >= 0 && event->top5 >= 0)
         snprintf(more + n, sizeof more - (size_t)n, "  top-5 %.2f %%", 100 * event->top5);
+    if (event->transcripts) snprintf(more, sizeof more, "  label error rate %.2f %%", 100 * event->label_errors);
     snprintf(text, bytes, "loss %.9g%s  (%lld samples)", event->loss, more, (long long)event->samples);
     return text;
 }

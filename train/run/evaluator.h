@@ -24,8 +24,11 @@ typedef struct {
     rm_dataset *dataset; /* borrowed */
     rm_eval_part full,
         rest;           /* of `batch` samples each, and of those left over; a part without samples has no session */
-    int64_t width;      /* of a sample's outputs; 0: there are some for each timestep, and nobody wants them all */
-    float *outputs;     /* of one batch, (batch,width) */
+    int64_t width;      /* of what the sink is given of a sample: its outputs, or, of transcripts, labels filled up with -1; 0: there are some for each timestep, and nobody wants them all */
+    float *outputs;     /* of one batch, (batch,width); of transcripts (T,batch,classes) */
+    int32_t *reading;   /* of transcripts: a sample's labels, (T), */
+    int64_t *distance;  /* and room to compare them, (S + 1) */
+    float *row;         /* and the labels for the sink */
     rm_eval_sink *sink; /* may be set between runs; gets batch after batch. NULL: nobody asks */
     void *sink_context;
     int64_t

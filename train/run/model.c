@@ -6,6 +6,7 @@
 #include "train/run/model_minimal.h"
 #include "train/run/model_recurrent.h"
 #include "train/run/model_resnet.h"
+#include "train/run/transcript.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -90,13 +91,15 @@ static remat_value input(remat_graph *g, const rm_data_shape *data, int64_t time
 }
 
 static remat_value target(remat_graph *g, const rm_data_shape *data, int64_t timesteps, int64_t batch) {
-    int64_t sequence[] = {timesteps, batch}, whole[] = {batch, 1};
+    int64_t sequence[] = {timesteps, batch}, whole[] = {batch, 1}, rows[] = {batch, data->labels};
+    if (data->labels) return remat_input(g, "target", REMAT_I32, REMAT_WHOLE, 2, rows);
     if (data->every_step) return remat_input(g, "target", REMAT_I32, REMAT_SEQUENCE, 2, sequence);
     return data->classes ? remat_input(g, "target", REMAT_I32, REMAT_WHOLE, 1, whole)
                          : remat_input(g, "target", REMAT_F32, REMAT_WHOLE, 2, whole);
 }
 
 static remat_value loss(remat_graph *g, const rm_model_spec *spec, remat_value logits, remat_value target) {
+    if (spec->data.labels) return remat_ctc(g, logits, target, REMAT_NONE, REMAT_NONE, RM_BLANK, false);
     if (!spec->data.classes) return remat_mse(g, logits, target);
     if (spec->label_smoothing == 0) return remat_softmax_cross_entropy(g, logits, target);
     return remat_softmax_cross_entropy_smoothed(g, logits, target, spec->label_smoothing);
