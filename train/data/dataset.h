@@ -22,7 +22,7 @@ typedef struct {
     bool every_step;    /* targets (T,B); otherwise (B) of classes, (B,1) of reals */
     /* channels > 0: inputs are pictures, float (B,channels,height,width); T is 1 then, and features their product. */
     int64_t channels, height, width;
-    int64_t labels; /* S > 0: targets are rows of labels (B,S), for CTC; every_step is set for the sake of the outputs */
+    int64_t labels; /* S > 0: targets are rows of labels (B,S), for CTC; every_step is true of the outputs alone */
     uint32_t class_names; /* a checksum of them, in order; 0: they have none */
 } rm_data_shape;
 

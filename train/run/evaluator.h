@@ -23,9 +23,10 @@ typedef remat_status rm_eval_sink(void *context, const float *outputs, int64_t n
 typedef struct {
     rm_dataset *dataset; /* borrowed */
     rm_eval_part full,
-        rest;           /* of `batch` samples each, and of those left over; a part without samples has no session */
-    int64_t width;      /* of what the sink is given of a sample: its outputs, or, of transcripts, labels filled up with -1; 0: there are some for each timestep, and nobody wants them all */
-    float *outputs;     /* of one batch, (batch,width); of transcripts (T,batch,classes) */
+        rest;       /* of `batch` samples each, and of those left over; a part without samples has no session */
+    int64_t width;  /* of what the sink is given of a sample: its outputs; of transcripts, a label for each timestep, or
+                           -1; 0: there are outputs for each timestep, and nobody wants them all */
+    float *outputs; /* of one batch, (batch,width); of transcripts (T,batch,classes) */
     int32_t *reading;   /* of transcripts: a sample's labels, (T), */
     int64_t *distance;  /* and room to compare them, (S + 1) */
     float *row;         /* and the labels for the sink */
