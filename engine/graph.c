@@ -747,6 +747,12 @@ remat_value remat_huber(remat_graph *graph, remat_value x, remat_value target, d
     rm_huber_attr attr = {delta};
     return BUILD_WITH(attr, "huber", x.id, target.id);
 }
+remat_value remat_ctc(remat_graph *graph, remat_value logits, remat_value targets, remat_value input_lengths,
+                      remat_value target_lengths, int64_t blank, bool zero_infinity) {
+    rm_ctc_attr attr = {blank, zero_infinity};
+    remat_value y = BUILD_WITH(attr, "ctc", logits.id, targets.id, input_lengths.id, target_lengths.id);
+    return remat_mean(graph, remat_last_step(graph, y), 1);
+}
 
 /* ---- Ops from outside ---------------------------------------------------------------------------------------- */
 

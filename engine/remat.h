@@ -269,6 +269,14 @@ remat_value remat_mse(remat_graph *, remat_value x, remat_value target);
 remat_value remat_mae(remat_graph *, remat_value x, remat_value target); /* PyTorch's l1_loss */
 /* d^2/2 where |d| <= delta, and delta (|d| - delta/2) beyond; d = x - target, delta > 0. */
 remat_value remat_huber(remat_graph *, remat_value x, remat_value target, double delta);
+/* Connectionist temporal classification (Graves et al. 2006), PyTorch's CTCLoss on log_softmax(logits): logits (T,B,V), a sequence; targets
+ * (B,S), I32 without a time axis, a row of labels for each sample, not the blank; lengths (B), I32. A row is as long as target_lengths
+ * says, and ends before its first -1. Each sample's loss is divided by its number of labels, if any, and the mean is over samples.
+ * Labels that need more timesteps than there are (one each, and one more between two that are the same) have an infinite loss, and
+ * gradients that are no numbers; zero_infinity: 0 and 0. A recurrence along time: logits exist for one tile at a time, and what
+ * backward keeps beside them is 4 (tau+1) B (2S+1) + 8 tau B bytes for a tile of tau timesteps. */
+remat_value remat_ctc(remat_graph *, remat_value logits, remat_value targets, remat_value input_lengths /*[b]*/,
+                      remat_value target_lengths /*[b]*/, int64_t blank, bool zero_infinity);
 
 /* ---- Plan: the session -------------------------------------------------------------------------- */
 

@@ -153,6 +153,9 @@ typedef struct {
 typedef struct {
     double delta;
 } rm_huber_attr; /* no attribute: 1 */
+typedef struct {
+    int64_t blank, zero_infinity; /* zero_infinity: 0 or 1 */
+} rm_ctc_attr; /* no attribute: 0 */
 
 /* Recurrent ops (lstm, gru, rnn_tanh): inputs x, w_ih, w_hh, b_ih, b_hh.
  * x (tau,B,C) real: the input projection is x w_ih^T, w_ih (G*H,C).

@@ -9,6 +9,7 @@ typedef double real;
 #define RM_REAL REMAT_F64
 #define RM_OP(name) rm_op_##name##_f64
 #define real_exp exp
+#define real_log log
 #define real_tanh tanh
 #define real_erfc erfc
 #define real_fma fma
@@ -17,6 +18,7 @@ typedef float real;
 #define RM_REAL REMAT_F32
 #define RM_OP(name) rm_op_##name
 #define real_exp expf
+#define real_log logf
 #define real_tanh tanhf
 #define real_erfc erfcf
 #define real_fma fmaf

@@ -9,9 +9,8 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     const rm_mean_attr *a = attr;
     char text[RM_DESC_TEXT];
     TRY(rm_want_real("mean", "x", x));
-    REQUIRE(a && a->axes > 0 && a->axes < x->rank, INVALID,
-            "mean: x is %s, and the mean over its last %lld axes is asked for; it must be 1 or more of them, and one "
-            "remains",
+    REQUIRE(a && a->axes > 0 && a->axes <= x->rank, INVALID,
+            "mean: x is %s, and the mean over its last %lld axes is asked for; it must be 1 to all of them",
             rm_desc_text(x, text), a ? (long long)a->axes : 0);
     *y = *x;
     for (y->rank -= (int32_t)a->axes; y->rank < x->rank; y->rank++) y->dim[y->rank] = 1;

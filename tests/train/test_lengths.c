@@ -81,6 +81,32 @@ START_TEST(short_samples_are_short_arrays) {
 }
 END_TEST
 
+/* Labels without times, and two sessions for the last short batch. */
+START_TEST(transcripts_end_where_samples_do) {
+    int32_t label[N][2];
+    char *zeros = strdup(make_features("zeros.npy", 0)), *others = strdup(make_features("others.npy", NAN));
+    for (int i = 0; i < N; i++) label[i][0] = lengths[i] > 1 ? 1 + i % 2 : -1, label[i][1] = lengths[i] > 3 ? 2 : -1;
+    const char *y = make_npy("t.npy", "<i4", "(12, 2)", label, sizeof label), *l = make_lengths("l.npy");
+    char *printed[2];
+    for (int i = 0; i < 2; i++) {
+        const char *x = i ? others : zeros, *metrics = in_scratch(i ? "b.jsonl" : "a.jsonl");
+        ck_runs("train --task=transcribe --hidden=5 --layers=1 --threads=1 --batch=5 --tile=2 --lr=0.05 --steps=8 "
+                "--bidirectional --data=%s --labels=%s --lengths=%s --metrics=%s --save=%s",
+                x, y, l, metrics, in_scratch(i ? "b" : "a"));
+        ck_runs("predict --resume=%s --data=%s --lengths=%s", in_scratch(i ? "b" : "a"), x, l);
+        printed[i] = strdup(program_output);
+    }
+    ck_runs("report --require-identical %s %s", in_scratch("a.jsonl"), in_scratch("b.jsonl"));
+    ck_assert_str_eq(printed[0], printed[1]);
+    label[0][0] = label[0][1] = 1; /* a sample of one timestep */
+    y = make_npy("t.npy", "<i4", "(12, 2)", label, sizeof label);
+    ck_assert_int_eq(run_program("train --task=transcribe --data=%s --labels=%s --lengths=%s", zeros, y, l), 2);
+    ck_assert_msg(strstr(program_errors, "sample 0 has 2 labels, which need 3 timesteps, and there are 1"), "%s",
+                  program_errors);
+    free(zeros), free(others), free(printed[0]), free(printed[1]);
+}
+END_TEST
+
 static void refused(const char *flags, const char *part) {
     ck_assert_int_eq(run_program("train " SMALL "%s", flags), 2);
     ck_assert_msg(strstr(program_errors, part), "%s: %s", flags, program_errors);
@@ -153,6 +179,7 @@ int main(void) {
     tcase_set_timeout(tcase, 120);
     tcase_add_loop_test(tcase, what_is_behind_the_end_does_not_matter, 0, 5);
     tcase_add_test(tcase, short_samples_are_short_arrays);
+    tcase_add_test(tcase, transcripts_end_where_samples_do);
     tcase_add_test(tcase, wrong_lengths_are_refused);
     tcase_add_test(tcase, documents_begin_behind_ends);
     tcase_add_test(tcase, nothing_passes_an_end);

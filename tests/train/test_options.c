@@ -184,7 +184,7 @@ static const struct {
     {"--layers=1 --dropout=0.1", "--dropout has no effect with --layers=1: it needs --layers above 1"},
     {"--task=adding --embed=8", "--task=lm or copy"},
     {"--classes=3", "--classes has no effect with --task=lm: it needs --task=classify"},
-    {"--task=copy --data=x", "--data has no effect with --task=copy: it needs --task=lm, classify or regress"},
+    {"--task=copy --data=x", "--data has no effect with --task=copy: it needs --task=lm, classify, regress or transcribe"},
     {"--data=x --labels=y", "--task=classify"},
     {"--task=adding --eval-data=x", "--eval-every=N evaluates"},
     {"--task=classify --eval-labels=y", "--eval-labels has no effect without --eval-data: it needs --eval-data=FILE"},

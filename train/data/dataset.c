@@ -40,6 +40,18 @@ static remat_status open_classify(const rm_data_source *source, rm_dataset **out
     return rm_dataset_open_arrays(source, out);
 }
 
+static remat_status open_transcribe(const rm_data_source *source, rm_dataset **out) {
+    rm_data_source transcripts = *source;
+    const char *eval = source->held_out ? "eval-" : "";
+    REQUIRE(
+        source->data && (source->labels || source->unlabelled), INVALID,
+        "transcribe needs --%sdata=FILE (.npy [N,T,F]) and --%slabels=FILE (.npy [N,S]: labels from 1 on, rows filled "
+        "up with -1)",
+        eval, eval);
+    transcripts.transcripts = true;
+    return rm_dataset_open_arrays(&transcripts, out);
+}
+
 remat_status rm_dataset_open(const char *task, const rm_data_source *source, rm_dataset **out) {
     *out = NULL;
     if (!strcmp(task, "lm")) {
@@ -50,7 +62,8 @@ remat_status rm_dataset_open(const char *task, const rm_data_source *source, rm_
     if (!strcmp(task, "regress")) return open_regress(source, out);
     if (!strcmp(task, "adding")) return rm_dataset_open_adding(source, out);
     if (!strcmp(task, "copy")) return rm_dataset_open_copy(source, out);
-    FAIL(INVALID, "there is no task '%s': lm, classify, regress, adding, copy", task);
+    if (!strcmp(task, "transcribe")) return open_transcribe(source, out);
+    FAIL(INVALID, "there is no task '%s': lm, classify, regress, adding, copy, transcribe", task);
 }
 
 void rm_dataset_close(rm_dataset *dataset) {
@@ -172,5 +185,63 @@ remat_status rm_labels_read(const rm_data_source *source, int64_t count, int32_t
         rm_free(*labels);
         *labels = NULL;
     }
+    return status;
+}
+
+/* ---- Rows of labels ----------------------------------------------------------------------------------------------- */
+
+/* One sample's row, and the timesteps that it needs: one a label, and one more between two that are the same. */
+static remat_status copy_row(const rm_array *array, const char *path, int64_t sample, int64_t timesteps, int64_t bound,
+                             int32_t *row, int64_t *largest) {
+    int64_t n = 0, needed = 0;
+    for (int64_t k = 0; k < array->dim[1]; k++) {
+        double label = rm_array_at(array, sample, k, 0);
+        row[k] = -1;
+        if (label == -1) continue;
+        REQUIRE(label == floor(label) && label >= 1 && label < (double)bound, INVALID,
+                "%s: label %.15g of sample %lld is none of 1..%lld: 0 is the blank, and -1 fills up rows", path, label,
+                (long long)sample, (long long)bound - 1);
+        REQUIRE(n == k, INVALID, "%s: sample %lld has a label behind -1, which ends its row", path, (long long)sample);
+        row[n++] = (int32_t)label;
+        needed += 1 + (k > 0 && row[k] == row[k - 1]);
+        if (row[k] > *largest) *largest = row[k];
+    }
+    REQUIRE(
+        needed <= timesteps, INVALID,
+        "%s: sample %lld has %lld labels, which need %lld timesteps, and there are %lld: give longer samples, or leave "
+        "it out",
+        path, (long long)sample, (long long)n, (long long)needed, (long long)timesteps);
+    return REMAT_OK;
+}
+
+static remat_status convert_rows(const rm_array *array, const char *path, int64_t count, int64_t timesteps,
+                                 const int32_t *lengths, int32_t **labels, int64_t *most, int64_t *classes) {
+    int64_t largest = 0, bound = *classes ? *classes : 1000000;
+    REQUIRE(array->rank == 2, IO, "%s has %d dimensions; rows of labels have two, [N,S]: is this the file for --data?",
+            path, array->rank);
+    REQUIRE(array->dim[0] == count, INVALID,
+            "%s has rows for %lld samples, and there are %lld: give the two files of one set", path,
+            (long long)array->dim[0], (long long)count);
+    *most = array->dim[1];
+    *labels = rm_calloc((size_t)array->count, sizeof **labels);
+    REQUIRE(*labels, MEMORY, "no memory for %lld labels", (long long)array->count);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t here = lengths && lengths[i] < timesteps ? lengths[i] : timesteps;
+        TRY(copy_row(array, path, i, here, bound, *labels + i * *most, &largest));
+    }
+    if (!*classes) *classes = largest + 1;
+    return REMAT_OK;
+}
+
+remat_status rm_transcripts_read(const rm_data_source *source, int64_t count, int64_t timesteps, const int32_t *lengths,
+                                 int32_t **labels, int64_t *most, int64_t *classes) {
+    rm_array_file file;
+    remat_status status = rm_array_file_read(source->labels, source->budget, &file);
+    *labels = NULL;
+    if (!status) status = convert_rows(&file.array, source->labels, count, timesteps, lengths, labels, most, classes);
+    rm_array_file_free(&file);
+    if (!status) return status;
+    rm_free(*labels);
+    *labels = NULL;
     return status;
 }

@@ -5,6 +5,7 @@
  *     arrays    classify  .npy (N,T,F), or IDX images as sequences of pixels: reals (T,B,F), labels (B)
  *     arrays    regress   the same, with reals for labels: (B,V) of whole samples, (T,B,V) at every timestep
  *     pictures  classify  for models of pictures: whole ones, from an album (album.h): reals (B,C,H,W), labels (B)
+ *     arrays    transcribe  .npy (N,T,F): reals (T,B,F), rows of labels (B,S), padded with -1
  *     adding    adding    generated: reals (T,B,2), a real target (B,1)
  *     copy      copy      generated: tokens (T,B) and classes (T,B)
  */
@@ -23,6 +24,7 @@ typedef struct {
     /* channels > 0: inputs are pictures, float (B,channels,height,width); T is 1 then, and features their product. */
     int64_t channels, height, width;
     int64_t places; /* of pictures: so many pixels, and each has a class: targets (B,places); 0: the picture has one */
+    int64_t labels; /* S > 0: targets are rows of labels (B,S), for CTC; every_step is true of the outputs alone */
     uint32_t class_names; /* a checksum of them, in order; 0: they have none */
     bool lengths;         /* samples end where rm_dataset.length says; what inputs have behind that is 0 */
     bool documents;       /* samples hold several, which begin where rm_dataset.begins says */
@@ -34,7 +36,7 @@ static inline int64_t rm_data_outputs(const rm_data_shape *shape) {
     return shape->classes ? shape->classes : shape->values;
 }
 static inline int64_t rm_data_targets(const rm_data_shape *shape) {
-    return shape->places ? shape->places : shape->classes ? 1 : shape->values;
+    return shape->places ? shape->places : shape->labels ? shape->labels : shape->classes ? 1 : shape->values;
 }
 /* Of a sample (or timestep): how many there are. */
 static inline int64_t rm_data_answers(const rm_data_shape *shape) { return shape->places ? shape->places : 1; }
@@ -82,6 +84,7 @@ typedef struct {
     int64_t channels, image_size;    /* 0: the file's own; 3 in a folder */
     const char *normalize, *augment; /* as in framing.h; NULL: not at all */
     int64_t threads;                 /* that may call `fill` at a time; 0: 1 */
+    bool transcripts;                /* labels are rows (N,S), not one for each sample */
     bool skip_broken;                /* files that are none are left out, not refused */
     const char *tokenizer; /* of lm: a path; the file holds a text, which it cuts into tokens, or .npy of tokens */
     int64_t values;        /* of regress: numbers of an answer; 0: as the labels have */
@@ -90,7 +93,7 @@ typedef struct {
 
 #define RM_UNPACKED_BYTES ((uint64_t)1 << 30)
 
-/* task: "lm", "classify", "regress", "adding", "copy". INVALID: the flags do not fit; IO: the file does not. */
+/* task: "lm", "classify", "regress", "adding", "copy", "transcribe". INVALID: the flags do not fit; IO: the file does not. */
 remat_status rm_dataset_open(const char *task, const rm_data_source *source, rm_dataset **out);
 void rm_dataset_close(rm_dataset *dataset); /* NULL allowed */
 
@@ -122,5 +125,9 @@ remat_status rm_pixel_labels_read(const rm_data_source *source, int64_t count, i
 
 /* The same of source->lengths: `count` of them, 1 to `most`. */
 remat_status rm_lengths_read(const rm_data_source *source, int64_t count, int64_t most, int32_t **lengths);
+/* The same of rows (count,*most) for CTC: class 0 is the blank and no label, -1 fills up rows. Each row has to fit into the timesteps, or
+ * into those of its sample (`lengths`; NULL: all have `timesteps`). */
+remat_status rm_transcripts_read(const rm_data_source *source, int64_t count, int64_t timesteps, const int32_t *lengths,
+                                 int32_t **labels, int64_t *most, int64_t *classes);
 
 #endif

@@ -1,5 +1,5 @@
-/* dataset_arrays.c: an array in a file (array_file.h) as N sequences of numbers, each with its class, or with
- * what values.h reads:
+/* dataset_arrays.c: an array in a file (array_file.h) as N sequences of numbers, each with its class, with a row of labels, or
+ * with what values.h reads:
  *
  *     .npy   (N,T,F), or (N,T) with F = 1
  *     IDX    images (N,rows,columns), as MNIST's: pixel by pixel, T = rows * columns and F = 1,
@@ -23,7 +23,7 @@ typedef struct {
     rm_dataset base;
     rm_array_file file; /* its array (N,T or more,F) */
     double unit;        /* what numbers are divided by */
-    int32_t *labels;    /* NULL: unlabelled, or it has values */
+    int32_t *labels;    /* (N), or (N,S); NULL: unlabelled, or it has values */
     int32_t *lengths;   /* NULL: all have T */
     bool regress;
     rm_values values; /* of regress; none: unlabelled */
@@ -53,6 +53,13 @@ static void fill_values(const array_data *data, int64_t index, int64_t column, i
     }
 }
 
+/* A class, or a row of labels; -1 and 0 where there are none. */
+static void fill_labels(const array_data *data, int64_t index, int64_t column, int32_t *target) {
+    int64_t S = data->base.shape.labels;
+    for (int64_t k = 0; k < S; k++) target[column * S + k] = data->labels ? data->labels[index * S + k] : -1;
+    if (!S) target[column] = data->labels ? data->labels[index] : 0;
+}
+
 static remat_status fill(rm_dataset *base, int64_t index, int64_t column, int64_t batch, void *input, void *target) {
     const array_data *data = (array_data *)base;
     int64_t T = base->shape.timesteps, F = base->shape.features, length = length_of(base, index);
@@ -63,7 +70,7 @@ static remat_status fill(rm_dataset *base, int64_t index, int64_t column, int64_
     if (data->regress)
         fill_values(data, index, column, batch, target);
     else
-        ((int32_t *)target)[column] = data->labels ? data->labels[index] : 0;
+        fill_labels(data, index, column, target);
     return REMAT_OK;
 }
 
@@ -72,10 +79,14 @@ static size_t value_bytes(const array_data *data) {
     return v->value ? (size_t)(data->base.count * v->steps * v->width) * sizeof *v->value : 0;
 }
 
+static int64_t label_count(const rm_dataset *base) {
+    return base->shape.labels ? base->count * base->shape.labels : base->count;
+}
+
 static remat_status checksum(rm_dataset *base, uint32_t *crc32) {
     const array_data *data = (array_data *)base;
     *crc32 = (uint32_t)crc32_z(0, data->file.data, data->file.size);
-    if (data->labels) *crc32 = (uint32_t)crc32_z(*crc32, (const uint8_t *)data->labels, 4 * (size_t)base->count);
+    if (data->labels) *crc32 = (uint32_t)crc32_z(*crc32, (const uint8_t *)data->labels, 4 * (size_t)label_count(base));
     if (data->lengths) *crc32 = (uint32_t)crc32_z(*crc32, (const uint8_t *)data->lengths, 4 * (size_t)base->count);
     if (data->values.value) *crc32 = (uint32_t)crc32_z(*crc32, (const uint8_t *)data->values.value, value_bytes(data));
     return REMAT_OK;
@@ -120,6 +131,10 @@ static remat_status take_features(array_data *data, const rm_data_source *source
 static remat_status take_labels(array_data *data, const rm_data_source *source) {
     int64_t *classes = &data->base.shape.classes;
     REQUIRE(source->labels || *classes, INVALID, "without labels the number of classes is needed: say --classes=N");
+    if (source->transcripts) data->base.shape.labels = 1, data->base.shape.every_step = true;
+    if (source->transcripts && source->labels)
+        return rm_transcripts_read(source, data->base.count, data->base.shape.timesteps, data->lengths, &data->labels,
+                                   &data->base.shape.labels, classes);
     return source->labels ? rm_labels_read(source, data->base.count, &data->labels, classes) : REMAT_OK;
 }
 
@@ -188,13 +203,15 @@ static remat_status open_file(array_data *data, const rm_data_source *source) {
     TRY(take_shape(data, source, &T));
     data->unit = array->kind == 'u' && array->bytes == 1 ? 255 : 1;
     data->base.count = array->dim[0];
-    int lists = (source->labels && !data->regress ? 1 : 0) + (source->lengths ? 1 : 0);
-    data->base.held_bytes = data->file.size + 4 * (uint64_t)lists * (uint64_t)data->base.count;
     data->base.shape = (rm_data_shape){.timesteps = T, .features = array->dim[2], .classes = source->classes};
     data->base.shape.lengths = source->lengths;
+    data->base.held_bytes = data->file.size + (source->lengths ? 4 * (uint64_t)data->base.count : 0);
     if (source->lengths) TRY(rm_lengths_read(source, data->base.count, array->dim[1], &data->lengths));
     TRY(check_numbers(data, source));
-    return data->regress ? take_values(data, source) : take_labels(data, source);
+    if (data->regress) return take_values(data, source);
+    TRY(take_labels(data, source));
+    data->base.held_bytes += data->labels ? 4 * (uint64_t)label_count(&data->base) : 0;
+    return REMAT_OK;
 }
 
 static remat_status open(const rm_data_source *source, bool regress, rm_dataset **out) {

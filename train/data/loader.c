@@ -12,18 +12,18 @@ remat_status rm_batch_create(rm_dataset *dataset, int64_t batch, rm_batch *out) 
     uint64_t per_step = 4 * (uint64_t)(shape->vocabulary ? 1 : shape->features);
     *out = (rm_batch){.dataset = dataset, .batch = batch};
     bool huge = __builtin_mul_overflow((uint64_t)shape->timesteps * (uint64_t)batch, per_step, &out->input_bytes);
-    out->target_bytes =
-        4 * (uint64_t)batch * (uint64_t)((shape->every_step ? shape->timesteps : 1) * rm_data_targets(shape));
-    int64_t rows = shape->timesteps * batch;
+    int64_t rows = shape->timesteps * batch, answers = shape->every_step && !shape->labels ? rows : batch;
+    out->target_bytes = 4 * (uint64_t)answers * (uint64_t)rm_data_targets(shape);
     if (!huge) {
         out->input = rm_malloc(out->input_bytes);
         out->target = rm_malloc(out->target_bytes);
         out->last = shape->lengths ? rm_malloc(4 * (size_t)batch) : NULL;
+        out->length = shape->lengths ? rm_malloc(4 * (size_t)batch) : NULL;
         out->ends = shape->lengths ? rm_malloc(4 * (size_t)rows) : NULL;
         out->begins = shape->documents ? rm_malloc(4 * (size_t)rows) : NULL;
-        out->mark_bytes = 4 * (uint64_t)((shape->lengths ? batch + rows : 0) + (shape->documents ? rows : 0));
+        out->mark_bytes = 4 * (uint64_t)((shape->lengths ? 2 * batch + rows : 0) + (shape->documents ? rows : 0));
     }
-    REQUIRE(out->input && out->target && (!shape->lengths || (out->last && out->ends)) &&
+    REQUIRE(out->input && out->target && (!shape->lengths || (out->last && out->length && out->ends)) &&
                 (!shape->documents || out->begins),
             MEMORY, "no memory for a batch of %lld samples of %lld timesteps: make --batch or --seq-len smaller",
             (long long)batch, (long long)shape->timesteps);
@@ -34,6 +34,7 @@ void rm_batch_free(rm_batch *batch) {
     rm_free(batch->input);
     rm_free(batch->target);
     rm_free(batch->last);
+    rm_free(batch->length);
     rm_free(batch->ends);
     rm_free(batch->begins);
     *batch = (rm_batch){0};
@@ -43,7 +44,8 @@ remat_status rm_batch_put(rm_batch *b, int64_t column, int64_t sample) {
     TRY(b->dataset->fill(b->dataset, sample, column, b->batch, b->input, b->target));
     if (b->begins) TRY(b->dataset->begins(b->dataset, sample, column, b->batch, b->input, b->begins));
     if (!b->last) return REMAT_OK;
-    b->last[column] = (int32_t)b->dataset->length(b->dataset, sample) - 1;
+    b->length[column] = (int32_t)b->dataset->length(b->dataset, sample);
+    b->last[column] = b->length[column] - 1;
     for (int64_t t = 0; t < b->dataset->shape.timesteps; t++) b->ends[t * b->batch + column] = t == b->last[column];
     return REMAT_OK;
 }
@@ -61,6 +63,7 @@ remat_status rm_batch_write(const rm_batch *b, int64_t window, int64_t windows, 
     TRY(remat_write(session, REMAT_INPUT, 1, (const char *)b->target + (uint64_t)window * target, target));
     int64_t rows = b->dataset->shape.timesteps * b->batch / windows;
     TRY(write_mark(session, "last", b->last, 4 * (uint64_t)b->batch));
+    TRY(write_mark(session, "length", b->length, 4 * (uint64_t)b->batch));
     TRY(write_mark(session, "ends", b->ends, 4 * (uint64_t)rows));
     return write_mark(session, "begins", b->begins ? b->begins + window * rows : NULL, 4 * (uint64_t)rows);
 }

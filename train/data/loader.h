@@ -30,7 +30,7 @@ typedef struct {
     int64_t batch;
     void *input, *target;
     uint64_t input_bytes, target_bytes, mark_bytes; /* mark_bytes: of all below */
-    int32_t *last; /* (B): each sample's last timestep; NULL: the data's is (shape.lengths) */
+    int32_t *last, *length; /* (B): each sample's last timestep; how many it has; NULL: the data's is (shape.lengths) */
     float *ends,
         *begins; /* (T,B): 1 at that timestep; where documents begin (shape.documents); else 0. NULL likewise */
 } rm_batch;

@@ -15,7 +15,8 @@ uint64_t rm_budget_given(const rm_options *o) { return o->memory_budget ? o->mem
 static uint64_t batch_bytes(const rm_data_shape *shape, int64_t batch) {
     uint64_t rows = (uint64_t)shape->timesteps * (uint64_t)batch;
     uint64_t inputs = rows * (uint64_t)(shape->vocabulary ? 1 : shape->features);
-    uint64_t targets = (shape->every_step ? rows : (uint64_t)batch) * (uint64_t)rm_data_targets(shape);
+    bool every_step = shape->every_step && !shape->labels;
+    uint64_t targets = (every_step ? rows : (uint64_t)batch) * (uint64_t)rm_data_targets(shape);
     uint64_t logits = shape->every_step ? 0 : (uint64_t)(shape->classes * batch); /* for training accuracy */
     return 4 * (inputs + targets + logits);
 }

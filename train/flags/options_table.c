@@ -53,21 +53,22 @@ const rm_option rm_option_table[] = {
         "each layer runs in both directions of time, PyTorch's bidirectional=True; not for lm"),
     YES("tie-embeddings", tie_embeddings, MODEL, RM_OF_MODEL, "lm: head.weight is embedding.weight, as in gpt2; --embed is --hidden then"),
     INT("proj-size", proj_size, MODEL, RM_OF_MODEL, "0", 0, 1e6, "lstm: h is projected to so many numbers, PyTorch's proj_size; 0: it is not"),
-    INT("classes", classes, MODEL, RM_OF_MODEL, "0", 0, 1e6, "outputs of classify; 0: the largest label + 1"),
+    INT("classes", classes, MODEL, RM_OF_MODEL, "0", 0, 1e6, "outputs of classify and transcribe; 0: the largest label + 1"),
     NUM("dropout", dropout, FIT, RM_REMEMBERED, "0", 0, 0.999, "probability, after every layer but the last"),
     ONE("stem", stem, MODEL, RM_OF_MODEL, "imagenet", "imagenet|cifar", "resnet: 7x7 with stride 2 and max_pool first; or, for small pictures, 3x3 with stride 1"),
     YES("sync-batchnorm", sync_batchnorm, FIT, RM_OF_RUN, "resnet, unet: batch norm's statistics are of all ranks' samples, PyTorch's SyncBatchNorm"),
 
-    ONE("task", task, MODEL, RM_OF_MODEL, "lm", "lm|classify|regress|adding|copy",
-        "lm: next byte of a text; classify: images or .npy, and what a model of pictures is for; regress: .npy to numbers; adding, copy: generated long-memory problems"),
-    IN("data", data, RUN, RM_REMEMBERED, "FILE", "lm: any text; classify, regress: IDX images or .npy [N,T,F]; .gz too;\n"
+    ONE("task", task, MODEL, RM_OF_MODEL, "lm", "lm|classify|regress|adding|copy|transcribe",
+        "lm: next byte of a text; classify: images or .npy, and what a model of pictures is for; regress: .npy to numbers; transcribe: labels without times, by CTC; adding, copy: generated long-memory problems"),
+    IN("data", data, RUN, RM_REMEMBERED, "FILE", "lm: any text; classify, regress, transcribe: IDX images or .npy [N,T,F]; .gz too;\n"
         "                                 pictures: IDX, .npy [N,C,H,W], [N,H,W,C], [N,H,W], CIFAR-10's .bin, or a folder by class"),
     INT("vocab", vocab, MODEL, RM_OF_MODEL, "0", 0, 1e9, "lm: --data holds tokens below N: .npy [tokens], or numbers of two bytes each,\n"
         "                                 four beyond 65536, lowest first; 0: a text, whose bytes are tokens"),
     INT("document-end", document_end, RUN, RM_OF_RUN, "-1", -1, 1e9, "lm: the token (of a text: the byte) that ends a document; behind it states begin anew; -1: none"),
     IN("tokenizer", tokenizer, MODEL, RM_FORGOTTEN, "FILE", "lm: a tokenizer.json (byte-level BPE) that cuts the text into tokens, and decides --vocab; training states keep a copy"),
-    IN("lengths", lengths, RUN, RM_REMEMBERED, "FILE", "classify, .npy [N,T,F]: how many timesteps of each sample count, .npy [N]; padding behind them changes nothing"),
-    IN("labels", labels, FIT | RM_EVAL, RM_REMEMBERED, "FILE", "classify: IDX or .npy labels [N]; regress: numbers [N], [N,V] or, for each timestep, [N,T,V]"),
+    IN("lengths", lengths, RUN, RM_REMEMBERED, "FILE", "classify, regress, transcribe, .npy [N,T,F]: how many timesteps of each sample count, .npy [N]; padding behind them changes nothing"),
+    IN("labels", labels, FIT | RM_EVAL, RM_REMEMBERED, "FILE", "classify: IDX or .npy labels [N]; regress: numbers [N], [N,V] or, for each timestep, [N,T,V];\n"
+        "                                 transcribe: .npy [N,S], from 1 on, -1 fills up rows"),
     ONE("loss", loss, RUN, RM_OF_RUN, "mse", "mse|mae|huber", "of numbers: squared, absolute (PyTorch's l1_loss), or Huber's with delta 1"),
     TXT("class-weights", class_weights, FIT, RM_REMEMBERED, "LIST", "classify: what each class counts in the loss of training: 1,0.5,2 or a .npy file; evaluations report the plain loss"),
     INT("ignore-index", ignore_index, RUN, RM_REMEMBERED, NULL, -1e9, 1e9, "classify: samples with this label count nothing, in losses and accuracies"),

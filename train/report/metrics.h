@@ -44,6 +44,8 @@ typedef struct {
     int64_t step, samples;
     double loss, accuracy; /* accuracy < 0: not a task that has one */
     double top5;           /* of five guesses; < 0: there are no more classes */
+    bool transcripts;      /* then there is: */
+    double label_errors;   /* labels put in, left out or replaced, by the number of those that should be there */
     bool tokens;           /* lm: also perplexity */
     double bits_per_byte;  /* of the text; 0: its bytes are not known */
 } rm_eval_event;

@@ -3,6 +3,7 @@
 
 #include "memory/host.h"
 #include "train/run/setup.h"
+#include "train/run/transcript.h"
 #include "train/state/weights.h"
 
 #include <math.h>
@@ -12,6 +13,7 @@
 static bool has_accuracy(const rm_data_shape *shape) { return shape->classes && !shape->every_step; }
 
 static int64_t outputs_of(const rm_data_shape *shape) {
+    if (shape->labels) return shape->timesteps;
     if (shape->every_step) return shape->classes ? 0 : shape->timesteps * shape->values;
     return rm_data_outputs(shape);
 }
@@ -47,11 +49,19 @@ remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec 
                                               ((double)dataset->count * (double)dataset->shape.timesteps),
                           .tokens = !strcmp(options->task, "lm")};
     if (!batch) batch = options->batch;
+    const rm_data_shape *shape = &dataset->shape;
+    int64_t outputs = shape->labels ? out->width * shape->classes : out->width;
     int64_t full = batch < dataset->count ? batch : dataset->count, rest = dataset->count % full;
     if (out->width) {
-        int64_t rows = full * out->answers + dataset->shape.every_step;
-        out->outputs = rm_calloc((size_t)rows * (size_t)out->width, sizeof(float));
+        int64_t rows = full * out->answers + (shape->every_step && !shape->labels);
+        out->outputs = rm_calloc((size_t)rows * (size_t)outputs, sizeof(float));
         REQUIRE(out->outputs, MEMORY, "no memory for the outputs of %lld samples", (long long)full);
+    }
+    if (shape->labels) {
+        out->reading = rm_calloc((size_t)shape->timesteps, sizeof *out->reading);
+        out->row = rm_calloc((size_t)shape->timesteps, sizeof *out->row);
+        out->distance = rm_calloc((size_t)shape->labels + 1, sizeof *out->distance);
+        REQUIRE(out->reading && out->row && out->distance, MEMORY, "no memory for the labels of a sample");
     }
     TRY(create_part(options, spec, dataset, full, plan_only, &out->full));
     if (rest) TRY(create_part(options, spec, dataset, rest, plan_only, &out->rest));
@@ -97,7 +107,12 @@ void rm_evaluator_free(rm_evaluator *evaluator) {
     rm_crew_free(evaluator->crew);
     evaluator->crew = NULL;
     rm_free(evaluator->outputs);
-    evaluator->outputs = NULL;
+    rm_free(evaluator->reading);
+    rm_free(evaluator->row);
+    rm_free(evaluator->distance);
+    evaluator->outputs = evaluator->row = NULL;
+    evaluator->reading = NULL;
+    evaluator->distance = NULL;
 }
 
 static uint64_t part_bytes(const rm_eval_part *part) {
@@ -107,16 +122,26 @@ static uint64_t part_bytes(const rm_eval_part *part) {
 }
 
 uint64_t rm_evaluator_bytes(const rm_evaluator *e) {
-    uint64_t rows = (uint64_t)(e->full.batch.batch * e->answers + (e->dataset && e->dataset->shape.every_step));
+    const rm_data_shape *shape = e->dataset ? &e->dataset->shape : NULL;
+    uint64_t rows = (uint64_t)(e->full.batch.batch * e->answers + (shape && shape->every_step && !shape->labels));
     uint64_t outputs = 4 * rows * (uint64_t)e->width;
+    if (e->reading) /* and a sample's labels, twice, and room to compare them */
+        outputs = outputs * (uint64_t)shape->classes + 8 * (uint64_t)(e->width + shape->labels + 1);
     return part_bytes(&e->full) + part_bytes(&e->rest) + outputs + (e->dataset ? e->dataset->held_bytes : 0);
 }
 
 remat_session *rm_evaluator_session(rm_evaluator *evaluator) { return evaluator->full.session; }
 
-/* Answers that count, and those whose class was the first, or among the first five. */
+/* Answers that count, and those whose class was the first, or among the first five; of transcripts, labels that are wrong, and all of
+ * them. */
 typedef struct {
-    int64_t all, first, five;
+    int64_t all;
+    union {
+        int64_t first, wrong;
+    };
+    union {
+        int64_t five, labels;
+    };
 } right;
 
 static void confuse(rm_evaluator *e, const int32_t *target, int64_t n) {
@@ -141,8 +166,28 @@ static remat_status sink_sequences(rm_evaluator *e, int64_t B) {
     return REMAT_OK;
 }
 
+/* Of each sample: what is read, beside what is there. */
+static remat_status take_transcripts(rm_evaluator *e, rm_eval_part *part, right *sum) {
+    const rm_data_shape *shape = &e->dataset->shape;
+    int64_t B = part->batch.batch, T = shape->timesteps, K = shape->classes;
+    TRY(remat_read(part->session, REMAT_OUTPUT, 0, e->outputs, (uint64_t)(T * B * K) * sizeof(float)));
+    for (int64_t b = 0; b < B; b++) {
+        const int32_t *target = (const int32_t *)part->batch.target + b * shape->labels;
+        int64_t length = part->batch.last ? part->batch.last[b] + 1 : T;
+        int64_t n = rm_transcript_read(e->outputs + b * K, length, B * K, K, e->reading);
+        for (int64_t t = length; t < T; t++) e->reading[t] = RM_NO_LABEL;
+        int64_t m = rm_transcript_length(target, shape->labels);
+        sum->wrong += rm_edit_distance(e->reading, n, target, m, e->distance);
+        sum->labels += m;
+        for (int64_t t = 0; t < T; t++) e->row[t] = (float)e->reading[t];
+        if (e->sink) TRY(e->sink(e->sink_context, e->row, 1));
+    }
+    return REMAT_OK;
+}
+
 static remat_status take_outputs(rm_evaluator *e, rm_eval_part *part, right *sum) {
     int64_t B = part->batch.batch, n = B * e->answers;
+    if (e->reading) return take_transcripts(e, part, sum);
     TRY(remat_read(part->session, REMAT_OUTPUT, 0, e->outputs, (uint64_t)(n * e->width) * sizeof(float)));
     if (has_accuracy(&e->dataset->shape)) count(e, part->batch.target, n, sum);
     if (!e->sink) return REMAT_OK;
@@ -225,6 +270,8 @@ remat_status rm_evaluator_run(rm_evaluator *e, remat_session *weights, rm_eval_e
     out->accuracy = counted ? (double)sum.first / (double)sum.all : -1;
     out->top5 = counted && e->width > 5 ? (double)sum.five / (double)sum.all : -1;
     out->bits_per_byte = e->bytes_per_target > 0 ? out->loss / e->bytes_per_target / M_LN2 : 0;
+    out->transcripts = e->reading;
+    out->label_errors = e->reading && sum.labels ? (double)sum.wrong / (double)sum.labels : 0;
     out->tokens = e->tokens;
     return REMAT_OK;
 }
@@ -237,6 +284,7 @@ const char *rm_eval_text(const rm_eval_event *event, char *text, size_t bytes) {
     if (event->accuracy >= 0) n = snprintf(more, sizeof more, "  accuracy %.2f %%", 100 * event->accuracy);
     if (event->accuracy >= 0 && event->top5 >= 0)
         snprintf(more + n, sizeof more - (size_t)n, "  top-5 %.2f %%", 100 * event->top5);
+    if (event->transcripts) snprintf(more, sizeof more, "  label error rate %.2f %%", 100 * event->label_errors);
     snprintf(text, bytes, "loss %.9g%s  (%lld samples)", event->loss, more, (long long)event->samples);
     return text;
 }

@@ -25,11 +25,15 @@ typedef struct {
     rm_eval_part full,
         rest;        /* of `batch` samples each, and of those left over; a part without samples has no session */
     int64_t answers; /* of a sample: one, or one for each pixel */
-    /* Of an answer's outputs; T V where every timestep has an answer of numbers; 0: there are some for each timestep, and nobody
-     * wants them all. */
+    /* Of what the sink is given of an answer: its outputs; T V where every timestep has an answer of numbers; of transcripts a label
+     * for each timestep, or -1; 0: there are outputs for each timestep, and nobody wants them all. */
     int64_t width;
-    float *
-        outputs; /* of one batch, (batch,answers,width); with answers at every timestep (T,batch,V), and behind them a sample's (T,V) */
+    /* Of one batch, (batch,answers,width); with answers at every timestep (T,batch,V), and behind them a sample's (T,V); of transcripts
+     * (T,batch,classes). */
+    float *outputs;
+    int32_t *reading;   /* of transcripts: a sample's labels, (T), */
+    int64_t *distance;  /* and room to compare them, (S + 1) */
+    float *row;         /* and the labels for the sink */
     rm_eval_sink *sink; /* may be set between runs; gets batch after batch. NULL: nobody asks */
     void *sink_context;
     int64_t

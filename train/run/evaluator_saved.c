@@ -10,7 +10,7 @@
 static bool is(const rm_options *o, const char *task) { return !strcmp(o->task, task); }
 
 static remat_status check_predictable(const rm_options *o) {
-    REQUIRE(is(o, "classify") || is(o, "regress") || is(o, "adding"), INVALID,
+    REQUIRE(is(o, "classify") || is(o, "regress") || is(o, "adding") || is(o, "transcribe"), INVALID,
             "a row is written for each sample, and --task=%s has a target at each timestep: `remat eval` gives its "
             "loss, `remat sample` writes text",
             o->task);
@@ -21,7 +21,7 @@ static remat_status check_predictable(const rm_options *o) {
 
 static remat_status open_data(const rm_options *o, rm_command command, rm_dataset **out) {
     bool generated = is(o, "adding") || is(o, "copy"),
-         labels = command == RM_EVAL && (is(o, "classify") || is(o, "regress"));
+         labels = command == RM_EVAL && (is(o, "classify") || is(o, "regress") || is(o, "transcribe"));
     REQUIRE(generated || o->data, INVALID, "there are no data: say --data=FILE%s%s", labels ? " and --labels=FILE" : "",
             o->resume ? "; those that the run was trained on are not taken over from its training state" : "");
     rm_data_source source = rm_setup_source(o, generated);

@@ -31,9 +31,9 @@ typedef struct {
     bool small_stem;    /* of a resnet: --stem=cifar */
     bool sync_batchnorm;
     int64_t projection; /* of an lstm: PyTorch's proj_size; 0: none */
-    /* Inputs that rm_model_build makes where data.lengths and data.documents ask for them: each row's last timestep, I32 (B); 1 at
-     * that timestep, (T,B); 1 where a document begins, (T,B). */
-    remat_value last, ends, begins;
+    /* Inputs that rm_model_build makes where data.lengths and data.documents ask for them: each row's last timestep, I32 (B), or for
+     * CTC its length; 1 at that timestep, (T,B); 1 where a document begins, (T,B). */
+    remat_value last, length, ends, begins;
 } rm_model_spec;
 
 typedef struct {

@@ -47,7 +47,8 @@ remat_status rm_setup_init(rm_options *o) {
     TRY(learn_count(o, "hidden", shape.hidden));
     bool as_hidden = !o->embed && shape.embed == shape.hidden; /* which is what 0 means */
     if (!as_hidden) TRY(learn_count(o, "embed", shape.embed));
-    return strcmp(o->task, "classify") || o->classes || new_head ? REMAT_OK : learn_count(o, "classes", shape.outputs);
+    bool classes = !strcmp(o->task, "classify") || !strcmp(o->task, "transcribe");
+    return !classes || o->classes || new_head ? REMAT_OK : learn_count(o, "classes", shape.outputs);
 }
 
 rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
@@ -152,7 +153,7 @@ remat_status rm_setup_spec(rm_options *o, const rm_dataset *dataset, rm_model_sp
                            .small_stem = !strcmp(o->stem, "cifar"),
                            .sync_batchnorm = o->sync_batchnorm};
     o->seq_len = shape.timesteps;
-    if (!strcmp(o->task, "classify")) o->classes = shape.classes;
+    if (!strcmp(o->task, "classify") || shape.labels) o->classes = shape.classes;
     if (o->tokenizer) o->vocab = shape.vocabulary;
     if (!strcmp(o->task, "regress")) o->values = shape.values, o->every_step = shape.every_step;
     return check_windows(o);

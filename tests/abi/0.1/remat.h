@@ -132,6 +132,8 @@ remat_value remat_softmax_cross_entropy_weighted(remat_graph *, remat_value logi
 remat_value remat_mse(remat_graph *, remat_value x, remat_value target);
 remat_value remat_mae(remat_graph *, remat_value x, remat_value target);
 remat_value remat_huber(remat_graph *, remat_value x, remat_value target, double delta);
+remat_value remat_ctc(remat_graph *, remat_value logits, remat_value targets, remat_value input_lengths ,
+                      remat_value target_lengths , int64_t blank, bool zero_infinity);
 typedef struct {
     remat_value value;
     void *memory;
