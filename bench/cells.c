@@ -129,6 +129,7 @@ static void make_weights(const shape *s, rm_call *c) {
         x[2] = tensor(REMAT_F32, fill(wide * s->hidden, bound), 2, wide, s->hidden, 1);
         x[3] = tensor(REMAT_F32, fill(wide, bound), 1, wide, 1, 1);
         x[4] = tensor(REMAT_F32, fill(wide, bound), 1, wide, 1, 1);
+        x[5].desc.rank = -1;
     }
 }
 

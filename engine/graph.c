@@ -742,6 +742,11 @@ remat_value remat_softmax_cross_entropy_weighted(remat_graph *graph, remat_value
     return BUILD_WITH(attr, "softmax_cross_entropy", logits.id, targets.id, class_weights.id, weight.id);
 }
 remat_value remat_mse(remat_graph *graph, remat_value x, remat_value target) { return BUILD("mse", x.id, target.id); }
+remat_value remat_bce_with_logits(remat_graph *graph, remat_value logits, remat_value targets) {
+    return BUILD("bce_with_logits", logits.id, targets.id);
+}
+remat_value remat_softmax(remat_graph *graph, remat_value x) { return BUILD("softmax", x.id); }
+remat_value remat_log_softmax(remat_graph *graph, remat_value x) { return BUILD("log_softmax", x.id); }
 remat_value remat_mae(remat_graph *graph, remat_value x, remat_value target) { return BUILD("mae", x.id, target.id); }
 remat_value remat_huber(remat_graph *graph, remat_value x, remat_value target, double delta) {
     rm_huber_attr attr = {delta};

@@ -203,6 +203,8 @@ remat_value remat_batch_norm(remat_graph *, remat_value x, remat_value gain /*[b
 /* Scaled dot-product attention, heads side by side along C: y[t] = sum over s of v[s] softmax over s of q[t].k[s] / sqrt(C/heads),
  * causal: over s <= t alone. q, k and v are sequences (T,B,C). Layers q = linear(x, ..) and so on before it are the caller's. */
 remat_value remat_attention(remat_graph *, remat_value q, remat_value k, remat_value v, int64_t heads, bool causal);
+remat_value remat_softmax(remat_graph *, remat_value x);     /* along the last axis */
+remat_value remat_log_softmax(remat_graph *, remat_value x); /* its logarithm       */
 remat_value remat_dropout(remat_graph *, remat_value x, double probability); /* identity in evaluation */
 remat_value remat_add(remat_graph *, remat_value a, remat_value b);          /* same shape             */
 remat_value remat_mul(remat_graph *, remat_value a, remat_value b);          /* same shape             */
@@ -266,6 +268,9 @@ remat_value remat_softmax_cross_entropy_smoothed(remat_graph *, remat_value logi
 remat_value remat_softmax_cross_entropy_weighted(remat_graph *, remat_value logits, remat_value targets,
                                                  remat_value class_weights /*[b]*/, int64_t ignored, double smoothing);
 remat_value remat_mse(remat_graph *, remat_value x, remat_value target);
+/* Binary cross entropy of each element's sigmoid, targets f32 in [0,1]: of labels of which several may be right. PyTorch's
+ * BCEWithLogitsLoss. */
+remat_value remat_bce_with_logits(remat_graph *, remat_value logits, remat_value targets);
 remat_value remat_mae(remat_graph *, remat_value x, remat_value target); /* PyTorch's l1_loss */
 /* d^2/2 where |d| <= delta, and delta (|d| - delta/2) beyond; d = x - target, delta > 0. */
 remat_value remat_huber(remat_graph *, remat_value x, remat_value target, double delta);

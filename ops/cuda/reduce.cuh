@@ -35,6 +35,17 @@ template <typename T> static __device__ T rm_block_sum(T x) {
     return sum;
 }
 
+/* The same, for all of them. */
+static __device__ inline double rm_block_sum_for_all(double x) {
+    __shared__ double sum;
+    x = rm_block_sum(x);
+    if (threadIdx.x == 0) sum = x;
+    __syncthreads();
+    x = sum;
+    __syncthreads(); /* it may be used again */
+    return x;
+}
+
 /* *out = sum of n partial sums / divisor; one block. */
 template <typename T> static __global__ void rm_add_partials(const double *partial, int64_t n, double divisor, T *out) {
     double sum = 0;

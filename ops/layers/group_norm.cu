@@ -22,26 +22,15 @@ static shape shape_of(const rm_desc *x, const void *attr) {
     return s;
 }
 
-/* Of all threads of the block, for all of them. */
-static __device__ inline double sum_for_all(double x) {
-    __shared__ double sum;
-    x = rm_block_sum(x);
-    if (threadIdx.x == 0) sum = x;
-    __syncthreads();
-    x = sum;
-    __syncthreads(); /* it may be used again */
-    return x;
-}
-
 static __global__ void forward(shape s, double epsilon, const float *x, const float *gain, const float *bias, float *y,
                                group_facts *facts) {
     const int64_t r = blockIdx.x, n = s.each * s.inner, first = r % s.groups * s.each;
     const float *row = x + r * n;
     double mean = 0, variance = 0; /* two passes: the difference of two large sums would lose the variance */
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) mean += row[i];
-    mean = sum_for_all(mean) / (double)n;
+    mean = rm_block_sum_for_all(mean) / (double)n;
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) variance += (row[i] - mean) * (row[i] - mean);
-    variance = sum_for_all(variance) / (double)n;
+    variance = rm_block_sum_for_all(variance) / (double)n;
     group_facts f = {(float)mean, (float)(1 / sqrt(variance + epsilon))};
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
         int64_t c = first + rm_row_of(i, s.inner);
@@ -61,8 +50,8 @@ static __global__ void backward_row(shape s, const float *x, const float *gain, 
         mean_g += g;
         mean_gx += g * ((x[r * n + i] - f.mean) * f.rstd);
     }
-    mean_g = sum_for_all(mean_g) / (double)n;
-    mean_gx = sum_for_all(mean_gx) / (double)n;
+    mean_g = rm_block_sum_for_all(mean_g) / (double)n;
+    mean_gx = rm_block_sum_for_all(mean_gx) / (double)n;
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
         float xhat = (x[r * n + i] - f.mean) * f.rstd;
         dx[r * n + i] = f.rstd * (dy[r * n + i] * gain[first + rm_row_of(i, s.inner)] - (float)mean_g - xhat * (float)mean_gx);

@@ -1,15 +1,16 @@
-/* huber.c: the mean of d^2/2 where a difference d is at most delta, and of delta (|d| - delta/2) elsewhere, torch.nn.functional.huber_loss. difference.h has the loops. */
+/* huber.c: the mean of d^2/2 where a difference d is at most delta, and of delta (|d| - delta/2) elsewhere, torch.nn.functional.huber_loss. element_loss.h has the loops. */
 #define VALUE rm_huber_value
 #define SLOPE rm_huber_slope
-#include "ops/loss/difference.h"
+#define TARGET_SLOPE rm_huber_target_slope
+#include "ops/loss/element_loss.h"
 
 static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
     (void)state;
-    return infer_difference("huber", x, attr, y);
+    return infer_elements("huber", x, attr, y);
 }
 
 const rm_op RM_OP(huber) = {
-    RM_DIFFERENCE_OP(huber),
+    RM_ELEMENT_LOSS(huber),
     .doc = "y = mean over all elements of d^2/2 up to |d| = delta, delta (|d| - delta/2) beyond; d = x - target; same "
            "shape",
     .attr_bytes = sizeof(rm_huber_attr),

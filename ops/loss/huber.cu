@@ -1,7 +1,8 @@
-/* huber.cu: the CUDA kernels of the op `huber` (huber.c), which are difference.cuh's. */
+/* huber.cu: the CUDA kernels of the op `huber` (huber.c), which are element_loss.cuh's. */
 #define VALUE rm_huber_value
 #define SLOPE rm_huber_slope
-#include "ops/loss/difference.cuh"
+#define TARGET_SLOPE rm_huber_target_slope
+#include "ops/loss/element_loss.cuh"
 
 void rm_huber_forward_cuda(const rm_call *call) { launch_forward(call); }
 void rm_huber_backward_cuda(const rm_call *call) { launch_backward(call); }

@@ -1,14 +1,15 @@
-/* mae.c: the mean absolute difference of two values of one shape, torch.nn.functional.l1_loss. difference.h has the loops. */
+/* mae.c: the mean absolute difference of two values of one shape, torch.nn.functional.l1_loss. element_loss.h has the loops. */
 #define VALUE rm_mae_value
 #define SLOPE rm_mae_slope
-#include "ops/loss/difference.h"
+#define TARGET_SLOPE rm_mae_target_slope
+#include "ops/loss/element_loss.h"
 
 static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
     (void)attr, (void)state;
-    return infer_difference("mae", x, NULL, y);
+    return infer_elements("mae", x, NULL, y);
 }
 
 const rm_op RM_OP(mae) = {
-    RM_DIFFERENCE_OP(mae),
+    RM_ELEMENT_LOSS(mae),
     .doc = "y = mean over all elements of |x - target|; same shape",
 };

@@ -1,14 +1,15 @@
-/* mse.c: the mean squared difference of two values of one shape. difference.h has the loops. */
+/* mse.c: the mean squared difference of two values of one shape. element_loss.h has the loops. */
 #define VALUE rm_mse_value
 #define SLOPE rm_mse_slope
-#include "ops/loss/difference.h"
+#define TARGET_SLOPE rm_mse_target_slope
+#include "ops/loss/element_loss.h"
 
 static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
     (void)attr, (void)state;
-    return infer_difference("mse", x, NULL, y);
+    return infer_elements("mse", x, NULL, y);
 }
 
 const rm_op RM_OP(mse) = {
-    RM_DIFFERENCE_OP(mse),
+    RM_ELEMENT_LOSS(mse),
     .doc = "y = mean over all elements of (x - target)^2; same shape",
 };

@@ -1,7 +1,8 @@
-/* mse.cu: the CUDA kernels of the op `mse` (mse.c), which are difference.cuh's. */
+/* mse.cu: the CUDA kernels of the op `mse` (mse.c), which are element_loss.cuh's. */
 #define VALUE rm_mse_value
 #define SLOPE rm_mse_slope
-#include "ops/loss/difference.cuh"
+#define TARGET_SLOPE rm_mse_target_slope
+#include "ops/loss/element_loss.cuh"
 
 void rm_mse_forward_cuda(const rm_call *call) { launch_forward(call); }
 void rm_mse_backward_cuda(const rm_call *call) { launch_backward(call); }

@@ -195,6 +195,7 @@ static rm_call call_of(int64_t gates, bool folded, const rm_cuda_queue *queue) {
     c.x[1].desc = c.x[2].desc = rm_desc_make(REMAT_F32, 2, (int64_t[]){wide, 4});
     if (folded) c.x[1].desc = rm_desc_make(REMAT_F32, 2, (int64_t[]){5, wide});
     c.x[3].desc = c.x[4].desc = rm_desc_make(REMAT_F32, 1, (int64_t[]){wide});
+    c.x[5].desc.rank = -1;
     for (int i = 0; i < 5; i++) c.x[i].data = memory + 2 + i;
     c.y.data = memory + 7, c.dy.data = memory + 8;
     for (int k = 0; k < RM_MAX_STATE; k++) {

@@ -117,10 +117,11 @@ static void write_inputs(remat_session *s, uint64_t seed) {
     for (int64_t i = 0; i < remat_count(s, REMAT_INPUT); i++) {
         remat_array info;
         need_ok(remat_array_info(s, REMAT_INPUT, i, &info));
+        const int64_t bound = s->array[REMAT_INPUT][i].bound;
         float *data = malloc(info.bytes);
         for (uint64_t k = 0; k < info.bytes / 4; k++)
             if (info.dtype == REMAT_I32)
-                ((int32_t *)data)[k] = (int32_t)draw(3);
+                ((int32_t *)data)[k] = (int32_t)draw(bound ? (uint32_t)bound : 3);
             else
                 data[k] = draw_real();
         need_ok(remat_write(s, REMAT_INPUT, i, data, info.bytes));

@@ -237,7 +237,7 @@ static remat_value random_layer(net *n, bool timed) {
     remat_graph *g = n->graph;
     int64_t c = n->width;
     remat_value reset = timed ? maybe_reset(n, false) : REMAT_NONE;
-    switch (draw(timed ? 28 : 13)) {
+    switch (draw(timed ? 29 : 13)) {
     case 12:
     case 26:
         return batch_normalised(n);
@@ -265,6 +265,8 @@ static remat_value random_layer(net *n, bool timed) {
         return remat_slice(g, remat_concat(g, (remat_value[]){pick(n), pick(n), pick(n)}, 3), c - 1, c);
     case 11:
         return reshaped(n, timed);
+    case 28:
+        return draw(2) ? remat_softmax(g, pick(n)) : remat_scale(g, remat_log_softmax(g, pick(n)), 0.3);
     case 27:
         return reset_at(n, reset,
                         remat_lstm(g, pick(n), param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), param(n, 1, 4 * c, 1),

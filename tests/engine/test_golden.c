@@ -84,6 +84,16 @@ static remat_value pictures(remat_graph *g) {
     return remat_softmax_cross_entropy(g, y, target);
 }
 
+/* make.py's Labels. */
+static remat_value labels(remat_graph *g) {
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, E});
+    remat_value target = remat_input(g, "target", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, 3});
+    remat_value a = remat_softmax(g, remat_linear(g, x, matrix(g, "inner.weight", H, E), vector(g, "inner.bias", H)));
+    remat_value b = remat_log_softmax(g, remat_linear(g, x, matrix(g, "gate.weight", H, E), vector(g, "gate.bias", H)));
+    remat_value y = remat_linear(g, remat_mul(g, a, b), matrix(g, "head.weight", 3, H), vector(g, "head.bias", 3));
+    return remat_bce_with_logits(g, remat_scale(g, y, 3), target);
+}
+
 /* make.py's Planes. A part of a plane's rows is a slice of the plane as one row. */
 static remat_value planes(remat_graph *g) {
     const int64_t two[] = {2, 2}, wide[] = {2, 3};
@@ -136,12 +146,13 @@ static remat_value packed(remat_graph *g) {
 }
 
 /* The networks, in the order of the loops below. */
-static const char *const names[] = {"lstm", "gru", "rnn", "lstm_projected", "mixture", "pictures", "packed", "planes"};
+static const char *const names[] = {"lstm",     "gru",    "rnn",    "lstm_projected", "mixture",
+                                    "pictures", "packed", "planes", "labels"};
 enum { PROJECTED = NET_CELLS, MIXTURE }; /* from MIXTURE on, networks have no states that could go on */
 static remat_value build(remat_graph *g, int network) {
     net n = byte_model;
     n.cell = network;
-    static remat_value (*const others[])(remat_graph *) = {projected, mixture, pictures, packed, planes};
+    static remat_value (*const others[])(remat_graph *) = {projected, mixture, pictures, packed, planes, labels};
     if (network >= NET_CELLS) return others[network - NET_CELLS](g);
     return net_build(g, &n);
 }

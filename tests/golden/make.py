@@ -124,6 +124,23 @@ class Planes(nn.Module):
                 torch.randint(5, (STEPS, B, 4 * 18), generator=generator)]
 
 
+class Labels(nn.Module):
+    """Several labels of a sample may be right."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.gate, self.head = nn.Linear(E, H), nn.Linear(E, H), nn.Linear(H, 3)
+
+    def forward(self, x, target):
+        y = torch.softmax(self.inner(x), 2) * torch.log_softmax(self.gate(x), 2)
+        return nn.functional.binary_cross_entropy_with_logits(3 * self.head(y), target)
+
+    @staticmethod
+    def batches(generator):
+        return [torch.randn(STEPS, T, B, E, generator=generator).double(),
+                torch.rand(STEPS, T, B, 3, generator=generator).double()]
+
+
 class Tied(nn.Module):
     """An LSTM whose head is the embedding."""
 
@@ -318,7 +335,8 @@ def main():
     networks = {"lstm": lambda: ByteModel(nn.LSTM), "gru": lambda: ByteModel(nn.GRU), "rnn": lambda: ByteModel(nn.RNN),
                 "mixture": Mixture, "mingru": lambda: MinimalModel(False), "minlstm": lambda: MinimalModel(True),
                 "pictures": Pictures, "gpt2": Gpt2, "lstm_tied": Tied, "packed": Packed, "planes": Planes,
-                "lstm_projected": lambda: ByteModel(nn.LSTM, PROJECTION), "lstm_projected_both": BothDirections}
+                "lstm_projected": lambda: ByteModel(nn.LSTM, PROJECTION), "lstm_projected_both": BothDirections,
+                "labels": Labels}
     for index, (name, build) in enumerate(networks.items()):
         torch.manual_seed(1 + index)
         model = build()

@@ -13,7 +13,7 @@
 #include "ops/op.h"
 #include "tests/gpu/skip.h"
 
-enum { TRIES = 5, X = 0, W_IH, W_HH, B_IH, B_HH, INPUTS };
+enum { TRIES = 5, X = 0, W_IH, W_HH, B_IH, B_HH, INPUTS, RESET = INPUTS /* which is not given */ };
 
 static const rm_device_api *api;
 static rm_device *device;
@@ -44,10 +44,15 @@ static rm_desc real(int rank, int64_t a, int64_t b, int64_t c) {
 static rm_call make_call(const rm_op *op, int64_t gates, int64_t batch, int64_t hidden) {
     rm_call c = {.t0 = tau, .t_total = 3 * tau, .training = true, .threads = 1};
     const rm_desc state = real(2, batch, hidden, 0), y = real(3, tau, batch, hidden);
-    const rm_desc x[INPUTS] = {y, real(2, gates * hidden, hidden, 0), real(2, gates * hidden, hidden, 0),
-                               real(1, gates * hidden, 0, 0), real(1, gates * hidden, 0, 0)};
+    const rm_desc x[] = {y,
+                         real(2, gates * hidden, hidden, 0),
+                         real(2, gates * hidden, hidden, 0),
+                         real(1, gates * hidden, 0, 0),
+                         real(1, gates * hidden, 0, 0),
+                         {.rank = -1}};
     at = 0;
     for (int i = 0; i < INPUTS; i++) c.x[i] = tensor(x[i]), c.dx[i] = tensor(x[i]);
+    c.x[RESET].desc = x[RESET];
     c.y = tensor(y), c.dy = tensor(y);
     for (int k = 0; k < op->n_state; k++) {
         c.state_in[k] = tensor(state), c.state_out[k] = tensor(state);
@@ -152,8 +157,9 @@ static void time_cell(const rm_op *op, int64_t batch, int64_t hidden, const char
 /* ---- Main entry ---------------------------------------------------------------------------------------------------- */
 
 static int list(bool small) {
-    static const char *const shape[] = {"--batch=64 --hidden=1024", "--batch=16 --hidden=512", "--batch=1 --hidden=256",
-                                        "--batch=64 --hidden=512",  "--batch=64 --hidden=256", "--batch=256 --hidden=256"};
+    static const char *const shape[] = {"--batch=64 --hidden=1024", "--batch=16 --hidden=512",
+                                        "--batch=1 --hidden=256",   "--batch=64 --hidden=512",
+                                        "--batch=64 --hidden=256",  "--batch=256 --hidden=256"};
     for (rm_precision p = RM_FP32; p < (small ? RM_TF32 : RM_PRECISIONS); p++)
         for (int i = 0; i < (p == RM_BF16 ? 3 : 6) && !small; i++)
             printf("--cell=lstm %s --precision=%s\n", shape[i], rm_precision_names[p]);

@@ -29,7 +29,7 @@ typedef struct {
     pthread_mutex_t lock;
     remat_status failed;
     int meetings;
-    double sum[2 * MOST + 4];    /* sizes and checksums: model, a shard each, carried states */
+    double sum[2 * MOST + 8];    /* sizes and checksums: model, a shard each, carried states, tokenizer, average */
     void (*before)(int meeting); /* rank 0 calls it when a meeting is over */
     /* Of the last save. */
     remat_status status[MOST];

@@ -93,6 +93,8 @@ remat_value remat_group_norm(remat_graph *, remat_value x, int64_t groups, remat
 remat_value remat_batch_norm(remat_graph *, remat_value x, remat_value gain , remat_value bias ,
                              remat_value running_mean, remat_value running_var, double momentum, double epsilon, bool sync);
 remat_value remat_attention(remat_graph *, remat_value q, remat_value k, remat_value v, int64_t heads, bool causal);
+remat_value remat_softmax(remat_graph *, remat_value x);
+remat_value remat_log_softmax(remat_graph *, remat_value x);
 remat_value remat_dropout(remat_graph *, remat_value x, double probability);
 remat_value remat_add(remat_graph *, remat_value a, remat_value b);
 remat_value remat_mul(remat_graph *, remat_value a, remat_value b);
@@ -130,6 +132,7 @@ remat_value remat_softmax_cross_entropy_smoothed(remat_graph *, remat_value logi
 remat_value remat_softmax_cross_entropy_weighted(remat_graph *, remat_value logits, remat_value targets,
                                                  remat_value class_weights , int64_t ignored, double smoothing);
 remat_value remat_mse(remat_graph *, remat_value x, remat_value target);
+remat_value remat_bce_with_logits(remat_graph *, remat_value logits, remat_value targets);
 remat_value remat_mae(remat_graph *, remat_value x, remat_value target);
 remat_value remat_huber(remat_graph *, remat_value x, remat_value target, double delta);
 remat_value remat_ctc(remat_graph *, remat_value logits, remat_value targets, remat_value input_lengths ,

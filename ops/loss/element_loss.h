@@ -1,9 +1,9 @@
-/* difference.h: what mse.c, mae.c and huber.c share: the mean over all elements and timesteps of a function of x - target. Such a file
- * says which, as VALUE and SLOPE (difference_math.h), includes this, and ends in its descriptor. Either side may want a
- * gradient. */
+/* element_loss.h: what mse.c, mae.c, huber.c and bce_with_logits.c share: the mean over all elements and timesteps of a function of x
+ * and target. Such a file says which, as VALUE, SLOPE and TARGET_SLOPE (element_loss_math.h), includes this, and ends in its
+ * descriptor. Either side may want a gradient. */
 #include "ops/real.h"
 
-#include "ops/loss/difference_math.h"
+#include "ops/loss/element_loss_math.h"
 #include "ops/op.h"
 #include "ops/shape.h"
 
@@ -11,7 +11,7 @@ enum { X, TARGET };
 
 static double delta_of(const void *attr) { return attr ? ((const rm_huber_attr *)attr)->delta : 1; }
 
-static remat_status infer_difference(const char *op, const rm_desc *x, const void *attr, rm_desc *y) {
+static remat_status infer_elements(const char *op, const rm_desc *x, const void *attr, rm_desc *y) {
     TRY(rm_want_real(op, "x", &x[X]));
     TRY(rm_want_same(op, "x", &x[X], "target", &x[TARGET]));
     REQUIRE(delta_of(attr) > 0, INVALID, "%s: delta is %g; it must be above 0", op, delta_of(attr));
@@ -34,7 +34,7 @@ static double block_sum(const rm_call *call, int64_t b, int64_t n) {
     const real *x = call->x[X].data, *target = call->x[TARGET].data;
     double sum = 0, delta = delta_of(call->attr);
     (void)delta;
-    for (int64_t i = b * BLOCK; i < n && i < (b + 1) * BLOCK; i++) sum += VALUE((double)x[i] - target[i], delta);
+    for (int64_t i = b * BLOCK; i < n && i < (b + 1) * BLOCK; i++) sum += VALUE((double)x[i], (double)target[i], delta);
     return sum;
 }
 
@@ -66,10 +66,9 @@ static void backward(const rm_call *call) {
     (void)delta;
     RM_PARALLEL_FOR(
         call->threads, n > RM_PARALLEL_MIN,
-        for (int64_t i = 0; i < n; i++) { /* y = sum over i of value(x[i] - target[i]) / total */
-                                          real slope = SLOPE(x[i] - target[i], delta) * factor;
-                                          if (dx) dx[i] = slope;
-                                          if (dtarget) dtarget[i] = -slope;
+        for (int64_t i = 0; i < n; i++) { /* y = sum over i of value(x[i], target[i]) / total */
+                                          if (dx) dx[i] = SLOPE(x[i], target[i], delta) * factor;
+                                          if (dtarget) dtarget[i] = TARGET_SLOPE(x[i], target[i], delta) * factor;
         });
 }
 
@@ -81,7 +80,7 @@ static const rm_sample samples[] = {
 };
 
 /* The descriptor but for doc and attributes. */
-#define RM_DIFFERENCE_OP(op)                                                                                           \
+#define RM_ELEMENT_LOSS(op)                                                                                            \
     .struct_bytes = sizeof(rm_op), .name = #op, .n_in = 2, .time = RM_TIME_SUM,                                        \
     .saves = {.in = 1u << X | 1u << TARGET}, .infer = infer, .cost = cost, .define_forward = define_forward,           \
     .define_backward = backward, .on = {{.forward = forward, .backward = backward}, RM_CUDA_KERNELS(op)},              \

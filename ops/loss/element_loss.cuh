@@ -1,15 +1,15 @@
-/* difference.cuh: the CUDA kernels of the losses that difference.h describes; a file that includes this says which by VALUE and
- * SLOPE. A block sums BLOCK elements in double; then the blocks' sums are added, in an order that follows from the shape. */
+/* element_loss.cuh: the CUDA kernels of the losses that element_loss.h describes; a file that includes this says which by VALUE,
+ * SLOPE and TARGET_SLOPE. A block sums BLOCK elements in double; then the blocks' sums are added, in an order that follows from the shape. */
 #include "ops/cuda/reduce.cuh"
 
-#include "ops/loss/difference_math.h"
+#include "ops/loss/element_loss_math.h"
 
-enum { X, TARGET, BLOCK = 4096 }; /* BLOCK: difference.h's, which sized the scratch */
+enum { X, TARGET, BLOCK = 4096 }; /* BLOCK: element_loss.h's, which sized the scratch */
 
 static __global__ void forward(int64_t n, double delta, const float *x, const float *target, double *partial) {
     int64_t from = (int64_t)blockIdx.x * BLOCK, to = from + BLOCK < n ? from + BLOCK : n;
     double sum = 0;
-    for (int64_t i = from + threadIdx.x; i < to; i += blockDim.x) sum += VALUE((double)x[i] - target[i], delta);
+    for (int64_t i = from + threadIdx.x; i < to; i += blockDim.x) sum += VALUE((double)x[i], (double)target[i], delta);
     sum = rm_block_sum(sum);
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
@@ -17,10 +17,9 @@ static __global__ void forward(int64_t n, double delta, const float *x, const fl
 static __global__ void backward(int64_t n, double total, float delta, const float *x, const float *target,
                                 const float *dy, float *dx, float *dtarget) {
     float factor = (float)(*dy / total);
-    RM_EACH(i, n) { /* y = sum over i of value(x[i] - target[i]) / total */
-        float slope = SLOPE(x[i] - target[i], delta) * factor;
-        if (dx) dx[i] = slope;
-        if (dtarget) dtarget[i] = -slope;
+    RM_EACH(i, n) { /* y = sum over i of value(x[i], target[i]) / total */
+        if (dx) dx[i] = SLOPE(x[i], target[i], delta) * factor;
+        if (dtarget) dtarget[i] = TARGET_SLOPE(x[i], target[i], delta) * factor;
     }
 }
 

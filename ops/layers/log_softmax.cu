@@ -1,0 +1,6 @@
+/* log_softmax.cu: the CUDA kernels of the op `log_softmax` (log_softmax.c), which are softmax.cuh's. */
+#define LOGARITHM true
+#include "ops/layers/softmax.cuh"
+
+void rm_log_softmax_forward_cuda(const rm_call *call) { launch_forward(call); }
+void rm_log_softmax_backward_cuda(const rm_call *call) { launch_backward(call); }

@@ -1,0 +1,6 @@
+/* softmax.cu: the CUDA kernels of the op `softmax` (softmax.c), which are softmax.cuh's. */
+#define LOGARITHM false
+#include "ops/layers/softmax.cuh"
+
+void rm_softmax_forward_cuda(const rm_call *call) { launch_forward(call); }
+void rm_softmax_backward_cuda(const rm_call *call) { launch_backward(call); }
