@@ -107,6 +107,24 @@ START_TEST(transcripts_end_where_samples_do) {
 }
 END_TEST
 
+static long long held(const char *flags) {
+    const char *words = "the program's own data and batches take ";
+    ck_assert_int_eq(run_program("train " SMALL "--memory-budget=1 --data=%s --labels=%s %s", in_scratch("x.npy"),
+                                 make_labels(), flags),
+                     2);
+    ck_assert_msg(strstr(program_errors, words), "%s", program_errors);
+    return strtoll(strstr(program_errors, words) + strlen(words), NULL, 10);
+}
+
+/* Of each sample its length; of each of a batch its end, twice, and a mark for each timestep. */
+START_TEST(they_count_in_the_budget) {
+    char flags[300];
+    make_features("x.npy", 0);
+    snprintf(flags, sizeof flags, "--lengths=%s", make_lengths("l.npy"));
+    ck_assert_int_eq(held(flags) - held(""), 4 * N + 4 * (2 * 4 + T * 4));
+}
+END_TEST
+
 static void refused(const char *flags, const char *part) {
     ck_assert_int_eq(run_program("train " SMALL "%s", flags), 2);
     ck_assert_msg(strstr(program_errors, part), "%s: %s", flags, program_errors);
@@ -180,6 +198,7 @@ int main(void) {
     tcase_add_loop_test(tcase, what_is_behind_the_end_does_not_matter, 0, 5);
     tcase_add_test(tcase, short_samples_are_short_arrays);
     tcase_add_test(tcase, transcripts_end_where_samples_do);
+    tcase_add_test(tcase, they_count_in_the_budget);
     tcase_add_test(tcase, wrong_lengths_are_refused);
     tcase_add_test(tcase, documents_begin_behind_ends);
     tcase_add_test(tcase, nothing_passes_an_end);

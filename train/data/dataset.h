@@ -41,6 +41,12 @@ static inline int64_t rm_data_targets(const rm_data_shape *shape) {
 /* Of a sample (or timestep): how many there are. */
 static inline int64_t rm_data_answers(const rm_data_shape *shape) { return shape->places ? shape->places : 1; }
 
+/* Of a batch: what says where its samples and documents begin and end (loader.h). */
+static inline uint64_t rm_data_mark_bytes(const rm_data_shape *shape, int64_t batch) {
+    int64_t rows = shape->timesteps * batch;
+    return 4 * (uint64_t)((shape->lengths ? 2 * batch + rows : 0) + (shape->documents ? rows : 0));
+}
+
 typedef struct rm_dataset rm_dataset;
 struct rm_dataset {
     int64_t count;       /* samples */

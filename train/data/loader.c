@@ -21,7 +21,7 @@ remat_status rm_batch_create(rm_dataset *dataset, int64_t batch, rm_batch *out) 
         out->length = shape->lengths ? rm_malloc(4 * (size_t)batch) : NULL;
         out->ends = shape->lengths ? rm_malloc(4 * (size_t)rows) : NULL;
         out->begins = shape->documents ? rm_malloc(4 * (size_t)rows) : NULL;
-        out->mark_bytes = 4 * (uint64_t)((shape->lengths ? 2 * batch + rows : 0) + (shape->documents ? rows : 0));
+        out->mark_bytes = rm_data_mark_bytes(shape, batch);
     }
     REQUIRE(out->input && out->target && (!shape->lengths || (out->last && out->length && out->ends)) &&
                 (!shape->documents || out->begins),

@@ -17,14 +17,16 @@ static uint64_t batch_bytes(const rm_data_shape *shape, int64_t batch) {
     uint64_t inputs = rows * (uint64_t)(shape->vocabulary ? 1 : shape->features);
     bool every_step = shape->every_step && !shape->labels;
     uint64_t targets = (every_step ? rows : (uint64_t)batch) * (uint64_t)rm_data_targets(shape);
-    uint64_t logits = shape->every_step ? 0 : (uint64_t)(shape->classes * batch); /* for training accuracy */
-    return 4 * (inputs + targets + logits);
+    uint64_t answers = (uint64_t)(batch * rm_data_answers(shape));
+    uint64_t logits = shape->every_step ? 0 : (uint64_t)shape->classes * answers; /* for training accuracy */
+    return 4 * (inputs + targets + logits) + rm_data_mark_bytes(shape, batch);
 }
 
 uint64_t rm_budget_data_bytes(const rm_options *o, const rm_data_shape *shape, const rm_dataset *dataset) {
     uint64_t order = 4 * (uint64_t)(dataset ? dataset->count : 0);
-    uint64_t ahead =
-        o->loader_threads && shape->channels ? 4 * (uint64_t)((shape->features + 1) * rm_setup_rows(o)) : 0;
+    uint64_t ahead = o->loader_threads && shape->channels
+                         ? 4 * (uint64_t)((shape->features + rm_data_targets(shape)) * rm_setup_rows(o))
+                         : 0;
     uint64_t weights = o->class_weights ? 4 * (uint64_t)shape->classes : 0;
     return batch_bytes(shape, rm_setup_rows(o)) + weights + ahead + order + (dataset ? dataset->held_bytes : 0);
 }
