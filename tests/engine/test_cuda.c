@@ -265,7 +265,7 @@ static void try_fault(const problem *p, const outcome *right, int64_t call, cuda
 START_TEST(faults_at_every_call) {
     problem p;
     outcome right;
-    make_problem(&p, (uint64_t)_i + 1, optimizers[_i + 1]);
+    make_problem(&p, (uint64_t)_i + 2, optimizers[_i + 1]);
     stand_in_reset(1);
     ck_assert_msg(!run_problem(&p, "cuda", &right), "%s", remat_last_error());
     int64_t calls = fake_cuda_calls();
@@ -319,7 +319,7 @@ static bool break_at(int kernel) {
     problem p;
     outcome o = {.allocations = 0};
     remat_session *s;
-    make_problem(&p, 4, "adamw");
+    make_problem(&p, 3, "adamw"); /* of which some kernels end before the plan does */
     stand_in_reset((uint64_t)kernel);
     remat_config config = p.config;
     config.device = "cuda";
@@ -730,7 +730,7 @@ int main(void) {
     Suite *suite = suite_create("cuda");
     TCase *same = tcase_create("same"), *faults = tcase_create("faults"), *c = tcase_create("rest");
     tcase_add_loop_test(same, same_as_the_cpu, 0, rm_cases(60, 15));
-    tcase_set_timeout(faults, 60);
+    tcase_set_timeout(faults, 120);
     tcase_add_loop_test(faults, faults_at_every_call, 0, rm_cases(3, 1));
     tcase_add_loop_test(faults, times_are_measured, 0, 2);
     tcase_add_test(c, a_kernel_breaks_the_gpu);

@@ -178,6 +178,16 @@ static const char *pixels(const char *more) {
     return text;
 }
 
+static long long held_by(int batch) {
+    const char *words = "the program's own data and batches take ";
+    ck_assert_int_eq(run_program("train --model=unet --layers=2 --hidden=4 --data=%s --labels=%s --ignore-index=255 "
+                                 "--memory-budget=1 --batch=%d",
+                                 in_scratch("x.npy"), in_scratch("p.npy"), batch),
+                     2);
+    ck_assert_msg(strstr(program_errors, words), "%s", program_errors);
+    return strtoll(strstr(program_errors, words) + strlen(words), NULL, 10);
+}
+
 START_TEST(a_class_for_each_pixel) {
     static const char *const ways[] = {"--checkpoint=sqrt", "--checkpoint=lean", "--checkpoint-segments=5",
                                        "--memory-budget=530KiB", "--verify-recompute --checkpoint=sqrt"};
@@ -203,6 +213,8 @@ START_TEST(a_class_for_each_pixel) {
     for (int i = 0; i < N * SIDE * SIDE; i++) ck_assert(predicted[32 + i] == 0 || predicted[32 + i] == 1);
     outcome two = watch(4, pixels("--batch=2 --devices=cpu:2 --sync-batchnorm")), one = watch(4, pixels(""));
     for (int i = 1; i <= 4; i++) ck_assert(fabs(two.loss[i] - one.loss[i]) < 1e-4);
+    /* a sample more: three channels, a label and two logits for each pixel */
+    ck_assert_int_eq(held_by(5) - held_by(4), 4 * (3 + 1 + 2) * SIDE * SIDE);
     ck_refuses(2, "(N,H,W) = (24,8,8)", "train %s --labels=%s", pixels(""), in_scratch("y"));
     ck_refuses(2, "to multiples of 16", "train %s --layers=4", pixels(""));
     ck_refuses(2, "give an even number", "train %s --hidden=5", pixels(""));
@@ -290,6 +302,10 @@ START_TEST(plans_need_no_data) {
     json_int_t bytes = planned("--model=resnet50 --image-size=224 --channels=3 --classes=1000 --batch=32 --device=null",
                                "params_bytes");
     ck_assert(bytes >= 4 * 25557032 && bytes < 4 * 25557032 + 4096);
+    bytes = planned("--model=unet --layers=4 --hidden=64 --image-size=32 --classes=2 --batch=1 --device=null",
+                    "params_bytes");
+    ck_assert(bytes >= 4 * 17263042 &&
+              bytes < 4 * 17263042 + 4096); /* as many as milesial's UNet(3, 2, bilinear=True) */
     snprintf(line, sizeof line, "%s --device=null", flags("--image-size=8"));
     const char *without = "--model=resnet18 --stem=cifar --optimizer=sgd --momentum=0.9 --threads=1 --batch=4 "
                           "--image-size=8 --classes=3 --device=null";
