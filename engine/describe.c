@@ -95,9 +95,21 @@ static void print_timesteps(const remat_session *s, int64_t i, int64_t j, char *
         print_layers(s, i, j, text, size);
 }
 
-static void print_row(FILE *out, const remat_session *s, const rm_stage_report *reports, int64_t i, int64_t j) {
+/* Of the column that says which timesteps or layers: room for the longest names that there are. */
+static int widest(const remat_session *s, const rm_stage_report *reports) {
+    char text[2 * RM_LAYER_TEXT + 8];
+    size_t wide = s->chain.timed ? 18 : 46;
+    for (int64_t i = 0, j; i < s->chain.n_stages; i = j) {
+        j = end_of_row(s, reports, i);
+        print_timesteps(s, i, j, text, sizeof text);
+        if (strlen(text) > wide) wide = strlen(text);
+    }
+    return (int)wide;
+}
+
+static void print_row(FILE *out, const remat_session *s, const rm_stage_report *reports, int64_t i, int64_t j,
+                      int wide) {
     char saved[32], state[32], stages[48], steps[2 * RM_LAYER_TEXT + 8], runs[32], what[40];
-    const int wide = s->chain.timed ? 18 : 46;
     uint64_t bytes = 0;
     int32_t least = reports[i].forward_runs, most = least;
     for (int64_t k = i; k < j; k++) {
@@ -116,15 +128,16 @@ static void print_row(FILE *out, const remat_session *s, const rm_stage_report *
 static void print_rows(FILE *out, const remat_session *s, const rm_stage_report *reports) {
     enum { HEAD = 12, TAIL = 4 };
     int64_t n = s->chain.n_stages, rows = 0, row = 0;
+    const int wide = widest(s, reports);
     for (int64_t i = 0; i < n; i = end_of_row(s, reports, i)) rows++;
-    fprintf(out, "\n  %-16s %-*s %-33s %6s %12s %12s\n", "stages", s->chain.timed ? 18 : 46,
-            s->chain.timed ? "timesteps" : "layers", "what backward needs is", "runs", "saved", "checkpoint");
+    fprintf(out, "\n  %-16s %-*s %-33s %6s %12s %12s\n", "stages", wide, s->chain.timed ? "timesteps" : "layers",
+            "what backward needs is", "runs", "saved", "checkpoint");
     for (int64_t i = 0, j; i < n; i = j, row++) {
         j = end_of_row(s, reports, i);
         if (rows > HEAD + TAIL + 1 && row == HEAD)
             fprintf(out, "  ... %" PRId64 " rows like these ...\n", rows - HEAD - TAIL);
         if (rows > HEAD + TAIL + 1 && row >= HEAD && row < rows - TAIL) continue;
-        print_row(out, s, reports, i, j);
+        print_row(out, s, reports, i, j, wide);
     }
 }
 
