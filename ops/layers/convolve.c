@@ -13,12 +13,12 @@
 #include "ops/math/parallel.h"
 #include "ops/recurrent/cell/kernels.h"
 
-enum { WIDEST = 32 };       /* lanes of any instruction set; scratch is the same on all */
-enum { PACKED = 1 << 18 };  /* floats of packed weights at a time, but for large filters */
-enum { WINDOWS = 1 << 17 }; /* floats of all threads' copies of images, but for large ones */
-enum { WINDOW = 1 << 16 };  /* of one thread: half of a second-level cache of 512 KiB */
-enum { DEPTH = 576 };       /* products of a sum before it is added to the result: weights that stay in the cache */
-enum { COLUMNS = 512 };     /* pixels of a row at a time */
+enum { WIDEST = 32 };         /* lanes of any instruction set; scratch is the same on all */
+enum { PACKED = 1 << 18 };    /* floats of packed weights at a time, but for large filters */
+enum { WINDOWS = 1 << 17 };   /* floats of all threads' copies of images, but for large ones */
+enum { WINDOW = 1 << 16 };    /* of one thread: half of a second-level cache of 512 KiB */
+enum { DEPTH = 576 };         /* products of a sum before it is added to the result: weights that stay in the cache */
+enum { COLUMNS = 512 };       /* pixels of a row at a time */
 enum { SPLIT_MIN = 1 << 18 }; /* multiply-adds for which threads are worth waking */
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -73,8 +73,7 @@ static sums sums_of(const rm_conv_shape *s, bool backward) {
     sums u = {.backward = backward, .axis = {axis_of(s, backward, 0), axis_of(s, backward, 1)}};
     u.taps = s->filter[0] * s->filter[1];
     u.channels = s->channels, u.lanes = s->outputs, u.w_channel = u.taps, u.w_lane = s->channels * u.taps;
-    if (backward)
-        u.channels = s->outputs, u.lanes = s->channels, u.w_channel = s->channels * u.taps, u.w_lane = u.taps;
+    if (backward) u.channels = s->outputs, u.lanes = s->channels, u.w_channel = s->channels * u.taps, u.w_lane = u.taps;
     for (int d = 0; d < 2; d++)
         for (int64_t q = 0; q < classes(&u.axis[d]); q++) {
             class c = class_of(&u.axis[d], backward, q);
@@ -104,13 +103,12 @@ static int64_t window_floats(const sums *u, int64_t rows, int64_t columns) {
 }
 
 /* All that targets [m[d], m[d] + n[d]) of every class read of `channels` images at x. */
-static window window_of(const rm_convolution *kernel, const sums *u, const float *x, int64_t channels, const int64_t m[2], const int64_t n[2],
-                        float *room) {
+static window window_of(const rm_convolution *kernel, const sums *u, const float *x, int64_t channels,
+                        const int64_t m[2], const int64_t n[2], float *room) {
     int64_t height = u->axis[0].source, width = u->axis[1].source;
     int64_t y = m[0] * u->axis[0].step + u->first[0], rows = extent(u, 0, n[0]);
     int64_t left = m[1] * u->axis[1].step + u->first[1], columns = extent(u, 1, n[1]), plane = plane_of(rows, columns);
-    if (y >= 0 && y + rows <= height && left >= 0 && left + columns <= width)
-        return (window){x, height * width, width};
+    if (y >= 0 && y + rows <= height && left >= 0 && left + columns <= width) return (window){x, height * width, width};
     for (int64_t c = 0; c < channels; c++)
         for (int64_t r = 0; r < rows; r++) {
             float *to = room + c * plane + r * columns;
@@ -153,8 +151,7 @@ static int64_t rows_in(const sums *u, const sizes *z, int64_t columns, int64_t r
 static void pack(const sums *u, int64_t wide, const float *w, int64_t lane, int64_t channel, float *packed) {
     for (int64_t i = 0; i < wide; i++)
         for (int64_t t = 0; t < u->taps; t++)
-            packed[t * wide + i] =
-                lane + i < u->lanes ? w[(lane + i) * u->w_lane + channel * u->w_channel + t] : 0;
+            packed[t * wide + i] = lane + i < u->lanes ? w[(lane + i) * u->w_lane + channel * u->w_channel + t] : 0;
 }
 
 typedef struct {
@@ -175,12 +172,19 @@ static void sum_class(const block *b, int64_t p, int64_t q) {
     class r = class_of(rows, b->sums->backward, p), c = class_of(columns, b->sums->backward, q);
     int64_t wide = b->kernel->wide, below = least(b->m[0] + b->n[0], r.count), end = least(b->m[1] + b->n[1], c.count);
     int64_t count = end - b->m[1], pieces = parts(count, b->kernel->most);
-    rm_conv_pixels t = {.channels = b->channels, .taps = {r.taps, c.taps}, .x_plane = b->from.plane,
-                        .x_tap = {rows->slope * b->from.pitch, columns->slope}, .x_step = columns->step,
-                        .w = b->w + (p * columns->filter + q) * wide, .w_channel = b->sums->taps * wide,
+    rm_conv_pixels t = {.channels = b->channels,
+                        .taps = {r.taps, c.taps},
+                        .x_plane = b->from.plane,
+                        .x_tap = {rows->slope * b->from.pitch, columns->slope},
+                        .x_step = columns->step,
+                        .w = b->w + (p * columns->filter + q) * wide,
+                        .w_channel = b->sums->taps * wide,
                         .w_tap = {rows->period * columns->filter * wide, columns->period * wide},
-                        .start = b->start, .begins = b->begins,
-                        .y_plane = rows->target * columns->target, .y_step = columns->apart, .lanes = b->lanes};
+                        .start = b->start,
+                        .begins = b->begins,
+                        .y_plane = rows->target * columns->target,
+                        .y_step = columns->apart,
+                        .lanes = b->lanes};
     for (int64_t m = b->m[0]; m < below; m++)
         for (int64_t piece = 0; piece < pieces; piece++) {
             int64_t n = b->m[1] + count * piece / pieces, next = b->m[1] + count * (piece + 1) / pieces;
@@ -208,7 +212,7 @@ typedef struct {
 
 static void sum_round(block b, const round *r, const float *image, float *target, float *room) {
     float start[WIDEST] = {0};
-    b.start = start, b.begins = r->channel == 0 && covers(b.sums);
+    b.start = start, b.begins = r->channel == 0;
     const sums *u = b.sums;
     int64_t wide = b.kernel->wide, plane = u->axis[0].source * u->axis[1].source;
     b.channels = r->channels;
@@ -241,10 +245,10 @@ static void sum_pixels(const rm_conv_shape *s, bool backward, int threads, const
                  r.channel += r.channels) {
                 r.channels = least(z.channels, u.channels - r.channel);
                 const float *filters = w + g * s->outputs * s->channels * u.taps + r.channel * u.w_channel;
-                RM_PARALLEL_FOR(
-                    threads, large, for (int64_t i = 0; i < parts(r.end - r.lane, wide) * r.channels; i++)
-                        pack(&u, wide, filters, r.lane + i / r.channels * wide, i % r.channels,
-                             scratch + i * u.taps * wide););
+                RM_PARALLEL_FOR(threads, large,
+                                for (int64_t i = 0; i < parts(r.end - r.lane, wide) * r.channels; i++)
+                                    pack(&u, wide, filters, r.lane + i / r.channels * wide, i % r.channels,
+                                         scratch + i * u.taps * wide););
                 RM_PARALLEL_FOR(
                     threads, workers > 1, for (int64_t part = 0; part < workers; part++) {
                         for (int64_t i = items * part / workers; i < items * (part + 1) / workers; i++) {
@@ -252,8 +256,8 @@ static void sum_pixels(const rm_conv_shape *s, bool backward, int threads, const
                                     x = i % along * columns;
                             block b = {.kernel = kernel, .sums = &u, .m = {y, x}};
                             b.n[0] = least(rows, z.targets[0] - y), b.n[1] = least(columns, z.targets[1] - x);
-                            sum_round(b, &r, source + image * u.channels * sources,
-                                      target + image * u.lanes * targets, scratch + z.packed + part * room);
+                            sum_round(b, &r, source + image * u.channels * sources, target + image * u.lanes * targets,
+                                      scratch + z.packed + part * room);
                         }
                     });
             }
@@ -295,8 +299,13 @@ static void sum_part(const piece *p, const float *x, const float *dy, const int6
         p->kernel->side_by_side(dy + (m[0] + r) * s->out[1] + m[1], s->positions, n[1], p->lanes,
                                 gradients + r * n[1] * wide);
     window from = window_of(p->kernel, p->sums, x, p->channels, m, n, room);
-    rm_conv_weights t = {.rows = n[0], .columns = n[1], .dy = gradients, .x_row = s->stride[0] * from.pitch,
-                         .x_step = s->stride[1], .at = at, .lanes = p->lanes};
+    rm_conv_weights t = {.rows = n[0],
+                         .columns = n[1],
+                         .dy = gradients,
+                         .x_row = s->stride[0] * from.pitch,
+                         .x_step = s->stride[1],
+                         .at = at,
+                         .lanes = p->lanes};
     t.x = from.data + (m[0] * s->stride[0] - s->padding[0]) * from.pitch + m[1] * s->stride[1] - s->padding[1];
     t.dw = sum;
     int count = 0;
@@ -344,7 +353,10 @@ static void sum_weights(const rm_conv_shape *s, int threads, const float *x, con
             for (int64_t i = all * part / workers; i < end; i += count) {
                 int64_t channel = i % s->channels, lane = i / s->channels % blocks * wide, g = i / s->channels / blocks;
                 count = least(least(together, end - i), s->channels - channel);
-                piece p = {.shape = s, .sums = &u, .kernel = kernel, .channels = count,
+                piece p = {.shape = s,
+                           .sums = &u,
+                           .kernel = kernel,
+                           .channels = count,
                            .lanes = (int)least(wide, s->outputs - lane),
                            .x = x + (g * s->channels + channel) * s->pixels,
                            .dy = dy + (g * s->outputs + lane) * s->positions,
@@ -379,8 +391,8 @@ void rm_convolve_forward(const rm_conv_shape *s, int threads, const float *x, co
     sum_pixels(s, false, threads, x, w, b, y, scratch);
 }
 
-void rm_convolve_backward(const rm_conv_shape *s, int threads, const float *x, const float *w, const float *dy, float *dx,
-                          float *dw, float *scratch) {
+void rm_convolve_backward(const rm_conv_shape *s, int threads, const float *x, const float *w, const float *dy,
+                          float *dx, float *dw, float *scratch) {
     if (dx) sum_pixels(s, true, threads, dy, w, NULL, dx, scratch);
     if (dw) sum_weights(s, threads, x, dy, dw, scratch, weights_scratch(s));
 }

@@ -11,7 +11,7 @@ int64_t rm_convolve_scratch(const rm_conv_shape *s, rm_pass pass);
  * number of images beside its own. */
 void rm_convolve_forward(const rm_conv_shape *s, int threads, const float *x, const float *w, const float *b, float *y,
                          float *scratch);
-void rm_convolve_backward(const rm_conv_shape *s, int threads, const float *x, const float *w, const float *dy, float *dx,
-                          float *dw, float *scratch);
+void rm_convolve_backward(const rm_conv_shape *s, int threads, const float *x, const float *w, const float *dy,
+                          float *dx, float *dw, float *scratch);
 
 #endif

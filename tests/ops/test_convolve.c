@@ -27,8 +27,9 @@ typedef struct {
     rm_conv_attr attr;
     rm_desc in[REMAT_MAX_INPUTS], out; /* of doubles */
     rm_conv_shape shape;
-    double *x[ARRAYS], *y, *dy, *dx[ARRAYS];   /* what is asked and right */
-    double *size_y, *size_dx[ARRAYS];          /* sums of the terms' magnitudes */
+    double *x[ARRAYS], *dy;           /* given */
+    double *y, *dx[ARRAYS];           /* what is right */
+    double *size_y, *size_dx[ARRAYS]; /* sums of the terms' magnitudes */
 } example;
 
 /* Exactly as large as asked, so that a sanitizer sees one element too far; filled with NaN. */
@@ -88,11 +89,17 @@ static bool random_shape(example *e) {
     bool flat = draw(5) == 0, wide = draw(4) == 0;
     rm_conv_attr *a = &e->attr;
     *a = (rm_conv_attr){{1, 1}, {0, 0}, {1, 1}, PICK(1, 1, 1, 2, 3)};
-    int64_t dim[2][4] = {{1 + draw(3), a->groups * PICK(1, 2, 3, 17, 40, 70), 1, wide ? 500 + draw(700) : 1 + draw(24)}};
-    int64_t filter[4] = {a->groups * PICK(1, 2, 16, 17, 33, 70, 470), dim[0][1] / a->groups, 1, 1};
+    int64_t dim[2][4] = {
+        {1 + draw(3), a->groups * PICK(1, 2, 3, 17, 40, 70), 1, wide ? 500 + draw(700) : 1 + draw(24)}};
+    int64_t filter[4] = {a->groups * PICK(1, 2, 16, 17, 33, 70), dim[0][1] / a->groups, 1, 1};
     for (int d = flat; d < 2; d++) {
         a->stride[d] = 1 + draw(4), a->padding[d] = draw(4), a->dilation[d] = 1 + draw(3), filter[2 + d] = 1 + draw(4);
         if (!flat && d == 0) dim[0][2] = wide ? 1 + draw(4) : 1 + draw(24);
+    }
+    if (draw(8) == 0) { /* more weights than are packed at a time */
+        a->groups = 1, dim[0][1] = filter[1] = 66, filter[0] = 470;
+        for (int d = flat; d < 2; d++)
+            dim[0][2 + d] = 1 + draw(3), filter[2 + d] = flat ? 9 : 3, a->padding[d] = flat ? 4 : 1;
     }
     int rank = flat ? 3 : 4;
     if (flat) dim[0][2] = dim[0][3], filter[2] = filter[3];
@@ -113,7 +120,8 @@ static float *rounded(const double *x, int64_t count) {
 }
 
 /* Every sum has at most `terms` roundings, of numbers up to `size` + 1. */
-static void near(const char *what, const float *got, const double *want, const double *size, int64_t count, double terms) {
+static void near(const char *what, const float *got, const double *want, const double *size, int64_t count,
+                 double terms) {
     for (int64_t i = 0; i < count; i++)
         ck_assert_msg(!(fabs(got[i] - want[i]) > (terms + 4) * 0x1p-24 * (size[i] + 1)) && !isnan(got[i]),
                       "%s[%lld] is %g, not %g", what, (long long)i, (double)got[i], want[i]);
@@ -124,13 +132,14 @@ static void same(const char *what, const float *a, const float *b, int64_t count
 }
 
 typedef struct {
-    float *x, *w, *b, *dy;     /* given */
-    float *y, *dx, *dw;        /* on one thread */
-    float *y2, *dx2, *dw2;     /* and otherwise */
+    float *x, *w, *b, *dy; /* given */
+    float *y, *dx, *dw;    /* on one thread */
+    float *y2, *dx2, *dw2; /* and otherwise */
     int64_t nx, nw, ny;
 } floats;
 
-static void run(rm_conv_shape s, const floats *f, int threads, int64_t first, int64_t images, float *y, float *dx, float *dw) {
+static void run(rm_conv_shape s, const floats *f, int threads, int64_t first, int64_t images, float *y, float *dx,
+                float *dw) {
     int64_t x_at = f->nx / s.images * first, y_at = f->ny / s.images * first;
     s.images = images;
     float *scratch = take(rm_convolve_scratch(&s, RM_FORWARD), sizeof *scratch);

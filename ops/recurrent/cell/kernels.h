@@ -93,7 +93,7 @@ typedef struct {
     void (*copy_row)(const float *row, int64_t from, int64_t count, int64_t width, float *to);
     /* to[p,lane] = x[lane,p], planes of x `plane` apart; 0 beyond `lanes`. */
     void (*side_by_side)(const float *x, int64_t plane, int64_t count, int lanes, float *to);
-    void (*pixels[RM_CONV_MOST + 1])(const rm_conv_pixels *t); /* by the number of pixels */
+    void (*pixels[RM_CONV_MOST + 1])(const rm_conv_pixels *t);   /* by the number of pixels */
     void (*weights[RM_CONV_MOST + 1])(const rm_conv_weights *t); /* and of weights */
 } rm_convolution;
 
