@@ -118,6 +118,12 @@ static window window_of(const rm_convolution *kernel, const sums *u, const float
     return (window){room - y * columns - left, plane, columns};
 }
 
+/* Threads are worth waking. */
+static bool is_large(const rm_conv_shape *s) {
+    double products = (double)(s->groups * s->outputs * s->channels) * (double)(s->filter[0] * s->filter[1]);
+    return (double)s->images * (double)s->positions * products > SPLIT_MIN;
+}
+
 /* ---- Sizes ------------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -126,15 +132,15 @@ typedef struct {
     int64_t window, windows;      /* floats: the least for one thread; all */
 } sizes;
 
-static sizes sizes_of(const sums *u, int64_t images) {
+static sizes sizes_of(const rm_conv_shape *s, const sums *u) {
     sizes z = {.channels = least(u->channels, most(DEPTH / u->taps, 1))};
     for (int d = 0; d < 2; d++) z.targets[d] = parts(u->axis[d].target, u->axis[d].apart);
     int64_t block = z.channels * u->taps * WIDEST, blocks = parts(u->lanes, WIDEST);
     blocks = least(blocks, most(PACKED / block, 1));
     z.round = blocks * WIDEST, z.packed = blocks * block;
     z.window = z.channels * window_floats(u, 1, least(z.targets[1], COLUMNS));
-    z.windows = least(WINDOWS, images * z.channels * window_floats(u, z.targets[0], least(z.targets[1], COLUMNS)));
-    z.windows = most(z.window, z.windows);
+    int64_t image = z.channels * window_floats(u, z.targets[0], least(z.targets[1], COLUMNS));
+    z.windows = most(z.window, is_large(s) ? least(WINDOWS, s->images * image) : least(WINDOW, image));
     return z;
 }
 
@@ -230,14 +236,13 @@ static void sum_round(block b, const round *r, const float *image, float *target
 static void sum_pixels(const rm_conv_shape *s, bool backward, int threads, const float *source, const float *w,
                        const float *bias, float *target, float *scratch) {
     const sums u = sums_of(s, backward);
-    const sizes z = sizes_of(&u, s->images);
+    const sizes z = sizes_of(s, &u);
     const rm_convolution *kernel = rm_cell_kernels_get()->convolution;
     int64_t sources = u.axis[0].source * u.axis[1].source, targets = u.axis[0].target * u.axis[1].target;
     int64_t workers = least(threads, z.windows / z.window), room = z.windows / workers, wide = kernel->wide;
     int64_t columns = least(z.targets[1], COLUMNS), rows = rows_in(&u, &z, columns, least(room, WINDOW));
     int64_t down = parts(z.targets[0], rows), along = parts(z.targets[1], columns), items = s->images * down * along;
-    bool large = (double)s->images * (double)s->positions * (double)u.channels * (double)(u.lanes * u.taps) > SPLIT_MIN;
-    workers = large ? least(workers, items) : 1;
+    workers = is_large(s) ? least(workers, items) : 1;
     if (!covers(&u)) memset(target, 0, (size_t)(s->images * s->groups * u.lanes * targets) * sizeof *target);
     for (int64_t g = 0; g < s->groups; g++)
         for (round r = {.packed = scratch, .bias = bias ? bias + g * u.lanes : NULL}; r.lane < u.lanes; r.lane = r.end)
@@ -245,7 +250,7 @@ static void sum_pixels(const rm_conv_shape *s, bool backward, int threads, const
                  r.channel += r.channels) {
                 r.channels = least(z.channels, u.channels - r.channel);
                 const float *filters = w + g * s->outputs * s->channels * u.taps + r.channel * u.w_channel;
-                RM_PARALLEL_FOR(threads, large,
+                RM_PARALLEL_FOR(threads, workers > 1,
                                 for (int64_t i = 0; i < parts(r.end - r.lane, wide) * r.channels; i++)
                                     pack(&u, wide, filters, r.lane + i / r.channels * wide, i % r.channels,
                                          scratch + i * u.taps * wide););
@@ -273,11 +278,16 @@ static void part_of_image(const rm_conv_shape *s, int64_t n[2]) {
     n[1] = least(s->out[1], PIXELS), n[0] = least(s->out[0], PIXELS / n[1]);
 }
 
-/* Floats that `channels` of one thread take, but for the gradients. */
+/* Floats of one thread: for each channel, and besides. */
 static int64_t channel_floats(const rm_conv_shape *s, const sums *u) {
     int64_t n[2];
     part_of_image(s, n);
     return window_floats(u, n[0], n[1]) + u->taps * WIDEST;
+}
+static int64_t gradient_floats(const rm_conv_shape *s) {
+    int64_t n[2];
+    part_of_image(s, n);
+    return n[0] * n[1] * WIDEST;
 }
 
 /* Weights of some channels in a block of lanes: dw (lanes, channels, taps) of them at `dw`. */
@@ -323,7 +333,7 @@ static void sum_part(const piece *p, const float *x, const float *dy, const int6
 static void sum_piece(const piece *p, float *scratch) {
     const rm_conv_shape *s = p->shape;
     int64_t wide = p->kernel->wide, all = p->channels * p->sums->taps, row = s->channels * p->sums->taps, n[2];
-    float *gradients = scratch, *sum = gradients + PIXELS * WIDEST, *room = sum + all * WIDEST;
+    float *gradients = scratch, *sum = gradients + gradient_floats(s), *room = sum + all * WIDEST;
     for (int64_t lane = 0; lane < wide; lane++)
         for (int64_t k = 0; k < all; k++) sum[k * wide + lane] = lane < p->lanes ? p->dw[lane * row + k] : 0;
     part_of_image(s, n);
@@ -343,10 +353,9 @@ static void sum_weights(const rm_conv_shape *s, int threads, const float *x, con
     const sums u = sums_of(s, false);
     const rm_convolution *kernel = rm_cell_kernels_get()->convolution;
     int64_t wide = kernel->wide, blocks = parts(s->outputs, wide), all = s->groups * blocks * s->channels;
-    int64_t each = channel_floats(s, &u), workers = least(threads, floats / (PIXELS * WIDEST + each));
-    bool large = (double)s->images * (double)s->positions * (double)u.taps * (double)all > SPLIT_MIN / WIDEST;
-    workers = large ? least(workers, all) : 1;
-    int64_t room = floats / workers, together = (room - PIXELS * WIDEST) / each;
+    int64_t each = channel_floats(s, &u), besides = gradient_floats(s);
+    int64_t workers = least(is_large(s) ? threads : 1, least(all, floats / (besides + each)));
+    int64_t room = floats / workers, together = (room - besides) / each;
     RM_PARALLEL_FOR(
         threads, workers > 1, for (int64_t part = 0; part < workers; part++) {
             int64_t end = all * (part + 1) / workers, count;
@@ -370,15 +379,15 @@ static void sum_weights(const rm_conv_shape *s, int threads, const float *x, con
 
 static int64_t pixels_scratch(const rm_conv_shape *s, bool backward) {
     const sums u = sums_of(s, backward);
-    const sizes z = sizes_of(&u, s->images);
+    const sizes z = sizes_of(s, &u);
     return z.packed + z.windows;
 }
 
 static int64_t weights_scratch(const rm_conv_shape *s) {
     const sums u = sums_of(s, false);
-    int64_t each = channel_floats(s, &u), fewest = PIXELS * WIDEST + each;
-    int64_t blocks = s->groups * parts(s->outputs, WIDEST) * s->channels;
-    return most(fewest, least(WINDOWS, blocks * fewest));
+    int64_t each = channel_floats(s, &u), besides = gradient_floats(s);
+    int64_t all = s->groups * parts(s->outputs, WIDEST) * s->channels, alone = besides + s->channels * each;
+    return most(besides + each, least(WINDOWS, is_large(s) ? all * (besides + each) : alone));
 }
 
 int64_t rm_convolve_scratch(const rm_conv_shape *s, rm_pass pass) {
