@@ -1,4 +1,4 @@
-/* convolve.c: convolutions without unfolding. An output pixel of all channels side by side, in vectors, is a sum over input channels and
+/* convolve.c: convolutions, summed in place. An output pixel of all channels side by side, in vectors, is a sum over input channels and
  * the filter's taps of one pixel times a vector of weights; some neighbouring pixels are summed at a time
  * (recurrent/cell/convolution.c). So images stay as they are, (images, channels, h, w), but for a copy of a part of one, with its
  * padding, that lies in the cache; weights are packed, channels side by side, once a call.
