@@ -153,11 +153,16 @@ static int64_t rows_in(const sums *u, const sizes *z, int64_t columns, int64_t r
 
 /* ---- Sums of pixels ---------------------------------------------------------------------------------------------------- */
 
-/* Packed: (blocks of `wide` lanes, channels, taps, lanes); beyond the last lane zeros. */
-static void pack(const sums *u, int64_t wide, const float *w, int64_t lane, int64_t channel, float *packed) {
-    for (int64_t i = 0; i < wide; i++)
-        for (int64_t t = 0; t < u->taps; t++)
-            packed[t * wide + i] = lane + i < u->lanes ? w[(lane + i) * u->w_lane + channel * u->w_channel + t] : 0;
+/* A block of lanes, from `w` on, packed: (channels, taps, lanes); beyond the last lane zeros. */
+static void pack(const rm_convolution *kernel, const sums *u, const float *w, int64_t channels, int64_t lanes,
+                 float *packed) {
+    int64_t wide = kernel->wide, together = u->w_channel == u->taps && u->w_lane > 1 ? channels : 1;
+    int n = (int)least(wide, lanes);
+    for (int64_t c = 0; c < channels; c += together)
+        if (u->w_lane == 1)
+            kernel->copy_row(w + c * u->w_channel, 0, wide, n, packed + c * wide);
+        else
+            kernel->side_by_side(w + c * u->w_channel, u->w_lane, together * u->taps, n, packed + c * u->taps * wide);
 }
 
 typedef struct {
@@ -251,9 +256,9 @@ static void sum_pixels(const rm_conv_shape *s, bool backward, int threads, const
                 r.channels = least(z.channels, u.channels - r.channel);
                 const float *filters = w + g * s->outputs * s->channels * u.taps + r.channel * u.w_channel;
                 RM_PARALLEL_FOR(threads, workers > 1,
-                                for (int64_t i = 0; i < parts(r.end - r.lane, wide) * r.channels; i++)
-                                    pack(&u, wide, filters, r.lane + i / r.channels * wide, i % r.channels,
-                                         scratch + i * u.taps * wide););
+                                for (int64_t lane = r.lane; lane < r.end; lane += wide)
+                                    pack(kernel, &u, filters + lane * u.w_lane, r.channels, r.end - lane,
+                                         scratch + (lane - r.lane) * r.channels * u.taps););
                 RM_PARALLEL_FOR(
                     threads, workers > 1, for (int64_t part = 0; part < workers; part++) {
                         for (int64_t i = items * part / workers; i < items * (part + 1) / workers; i++) {
