@@ -4,22 +4,23 @@
 
 #include "ops/op.h"
 
-enum { RM_ATTENTION_Q, RM_ATTENTION_K, RM_ATTENTION_V };
+enum { RM_ATTENTION_Q, RM_ATTENTION_K, RM_ATTENTION_V, RM_ATTENTION_PADDING };
 
-/* Rows of one head's (T,T) scores that are in scratch at a time. */
+/* Rows of one head's (T,S) scores that are in scratch at a time. */
 enum { RM_ATTENTION_ROWS = 128, RM_ATTENTION_ROWS_CUDA = 512 };
 
 typedef struct {
     int64_t steps, batch, heads, width; /* T, B, heads, C / heads */
+    int64_t keys;                       /* S: of k and v; T where a sequence looks at itself */
     int64_t ld;                         /* B C: from a timestep to the next */
     double scale;                       /* of the scores */
     bool causal;
 } rm_attention_shape;
 
-static inline rm_attention_shape rm_attention_shape_of(const rm_desc *q, const void *attr) {
+static inline rm_attention_shape rm_attention_shape_of(const rm_desc *q, const rm_desc *k, const void *attr) {
     const rm_attention_attr *a = (const rm_attention_attr *)attr;
-    rm_attention_shape s = {q->dim[0], q->dim[1], a->heads, q->dim[2] / a->heads, q->dim[1] * q->dim[2], 0,
-                            a->causal != 0};
+    rm_attention_shape s = {q->dim[0], q->dim[1],     a->heads, q->dim[2] / a->heads, k->dim[0], q->dim[1] * q->dim[2],
+                            0,         a->causal != 0};
     s.scale = 1 / sqrt((double)s.width);
     return s;
 }
@@ -29,7 +30,7 @@ static inline int64_t rm_attention_at(const rm_attention_shape *s, int64_t b, in
     return (b * s->heads + h) * s->width;
 }
 
-/* Timesteps that the first `end` of them may look at. */
-static inline int64_t rm_attention_keys(const rm_attention_shape *s, int64_t end) { return s->causal ? end : s->steps; }
+/* Keys that the first `end` timesteps may look at, padding among them. */
+static inline int64_t rm_attention_keys(const rm_attention_shape *s, int64_t end) { return s->causal ? end : s->keys; }
 
 #endif

@@ -285,7 +285,7 @@ START_TEST(attention_of_extreme_scores) {
 END_TEST
 
 START_TEST(attention_refuses) {
-    rm_desc x[3], y;
+    rm_desc x[4] = {[3] = {.rank = -1}}, y;
     char sentence[] = "attention: q is f32 (5,2,6), whose 6 features cannot be dealt to 4 heads";
     for (int i = 0; i < 3; i++) x[i] = rm_desc_make(REMAT_F32, 3, (int64_t[]){5, 2, 6});
     const rm_op *op = rm_op_find("attention");
@@ -298,6 +298,13 @@ START_TEST(attention_refuses) {
     x[2].dim[2] = 3;
     ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 0}, &y, NULL), REMAT_INVALID);
     ck_assert_msg(strstr(remat_last_error(), "v is f32 (5,2,3)"), "%s", remat_last_error());
+    x[1].dim[0] = x[2].dim[0] = 7, x[2].dim[2] = 6;
+    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 0}, &y, NULL), REMAT_OK);
+    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 1}, &y, NULL), REMAT_INVALID);
+    ck_assert_msg(strstr(remat_last_error(), "causal, they must have the same timesteps"), "%s", remat_last_error());
+    x[3] = rm_desc_make(REMAT_I32, 2, (int64_t[]){5, 2});
+    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 0}, &y, NULL), REMAT_INVALID);
+    ck_assert_msg(strstr(remat_last_error(), "padding is i32 (5,2)"), "%s", remat_last_error());
 }
 END_TEST
 
