@@ -40,6 +40,7 @@ typedef struct {
     bool rows, no_shuffle, pad, stateful, skip_broken, allow_nan;
     int64_t image_size, channels, loader_threads; /* 0 in the first two: as the data have it */
     char *normalize, *augment, *tokenizer;
+    char *generate; /* of seq2seq */
     /* Training. A negative lr: the optimizer's own. */
     int64_t steps, epochs, tbptt, early_stop; /* 0 in tbptt, early_stop: off */
     char *optimizer;

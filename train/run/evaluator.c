@@ -90,8 +90,8 @@ remat_status rm_evaluator_open(const rm_options *o, const rm_model_spec *trainin
     rm_model_spec spec = *training;
     spec.window = 0; /* a forward pass needs no truncation */
     if (!o->eval_every && !o->eval_data) return REMAT_OK;
-    bool generated = !strcmp(o->task, "adding") || !strcmp(o->task, "copy");
-    REQUIRE(o->eval_data || generated, INVALID, "--eval-every needs something to evaluate on: --eval-data=FILE");
+    REQUIRE(o->eval_data || rm_setup_generates(o), INVALID,
+            "--eval-every needs something to evaluate on: --eval-data=FILE");
     TRY(rm_setup_dataset(o, true, dataset));
     TRY(check_pictures(o, &(*dataset)->shape, &spec.data));
     REQUIRE((*dataset)->shape.features == spec.data.features, INVALID,

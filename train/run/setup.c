@@ -77,7 +77,13 @@ rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
                             .ignores = rm_options_given(o, "ignore-index"),
                             .ignored = o->ignore_index,
                             .every_step = o->every_step,
+                            .generate = o->generate,
                             .budget = o->memory_budget ? o->memory_budget : o->assume_memory};
+}
+
+bool rm_setup_generates(const rm_options *o) {
+    bool pairs = !strcmp(o->task, "seq2seq") && !o->data && strcmp(o->generate, "none");
+    return pairs || !strcmp(o->task, "adding") || !strcmp(o->task, "copy");
 }
 
 remat_status rm_setup_dataset(const rm_options *o, bool held_out, rm_dataset **out) {
@@ -104,6 +110,7 @@ static remat_status vocabulary_of_tokenizer(const rm_options *o, int64_t *vocabu
 static remat_status shape_without_data(const rm_options *o, rm_data_shape *out) {
     if (!strcmp(o->task, "adding")) return rm_adding_shape(o->seq_len, out);
     if (!strcmp(o->task, "copy")) return rm_copy_shape(o->seq_len, out);
+    if (!strcmp(o->task, "seq2seq") && o->seq_len) return rm_generated_pair_shape(o->seq_len, out);
     if (rm_model_takes_pictures(o->model)) return picture_without_data(o, out);
     REQUIRE(!strcmp(o->task, "lm"), INVALID, "--task=%s needs --data=FILE and --labels=FILE", o->task);
     int64_t vocabulary = o->vocab;
@@ -152,7 +159,7 @@ remat_status rm_setup_spec(rm_options *o, const rm_dataset *dataset, rm_model_sp
                            .window = o->tbptt,
                            .small_stem = !strcmp(o->stem, "cifar"),
                            .sync_batchnorm = o->sync_batchnorm};
-    o->seq_len = shape.timesteps;
+    if (!shape.answer_steps) o->seq_len = shape.timesteps; /* of pairs it is a limit, or none */
     if (!strcmp(o->task, "classify") || shape.labels) o->classes = shape.classes;
     if (o->tokenizer) o->vocab = shape.vocabulary;
     if (!strcmp(o->task, "regress")) o->values = shape.values, o->every_step = shape.every_step;
