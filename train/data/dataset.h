@@ -51,7 +51,9 @@ static inline int64_t rm_data_targets(const rm_data_shape *shape) {
     return shape->places ? shape->places : shape->labels ? shape->labels : shape->classes ? 1 : shape->values;
 }
 /* Of a sample (or timestep): how many there are. */
-static inline int64_t rm_data_answers(const rm_data_shape *shape) { return shape->places ? shape->places : 1; }
+static inline int64_t rm_data_answers(const rm_data_shape *shape) {
+    return shape->places ? shape->places : shape->answer_steps ? shape->answer_steps : 1;
+}
 
 /* Of a batch: what says where its samples and documents begin and end (loader.h). */
 static inline uint64_t rm_data_mark_bytes(const rm_data_shape *shape, int64_t batch) {

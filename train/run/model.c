@@ -188,6 +188,17 @@ int64_t rm_count_right(const float *logits, const int32_t *target, int64_t n, in
     return right;
 }
 
+int64_t rm_count_exact(const float *logits, const int32_t *target, int64_t T, int64_t B, int64_t classes) {
+    int64_t exact = 0;
+    for (int64_t b = 0; b < B; b++) {
+        bool all = true;
+        for (int64_t i = b; i < T * B && all; i += B)
+            all = target[i] < 0 || classes_before(logits + i * classes, classes, target[i]) == 0;
+        exact += all;
+    }
+    return exact;
+}
+
 int64_t rm_count_targets(const int32_t *target, int64_t n) {
     int64_t targets = 0;
     for (int64_t i = 0; i < n; i++) targets += target[i] >= 0;

@@ -62,6 +62,9 @@ void rm_model_free(rm_model *model);
 /* Of n samples, with logits (n,K) and targets (n): how many have their class among the `among` largest logits, and how many
  * have one, not -1. */
 int64_t rm_count_right(const float *logits, const int32_t *target, int64_t n, int64_t classes, int64_t among);
+/* Of B samples side by side, logits (T,B,classes) and targets (T,B): those whose targets are all the likeliest, but for -1. Who decodes
+ * greedily writes exactly these. */
+int64_t rm_count_exact(const float *logits, const int32_t *target, int64_t timesteps, int64_t batch, int64_t classes);
 int64_t rm_count_targets(const int32_t *target, int64_t n);
 int64_t rm_likeliest(const float *logits, int64_t classes); /* of one sample: the class with the largest logit */
 
