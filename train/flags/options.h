@@ -76,7 +76,7 @@ typedef struct {
     double time_limit;
     bool json, steps_text, problem, require_identical;
     char *prompt;
-    int64_t length, top_k;
+    int64_t length, top_k, beam;
     double temperature, top_p;
 
     char **argument; /* what is not a flag (only `report` takes any); borrowed from argv */

@@ -128,6 +128,10 @@ static const rule rules[] = {
     {"early-stop", "0", "eval-every", ">0", "whose losses it looks at"},
     {"power", NULL, "lr-schedule", "poly", NULL},
 
+    {"temperature", NULL, "task", "lm", "for which tokens are drawn: --beam is for seq2seq"},
+    {"top-k", "0", "task", "lm", NULL},
+    {"top-p", "1", "task", "lm", NULL},
+    {"beam", "1", "task", "seq2seq", NULL},
     {"top-k", "0", "temperature", ">0", NULL},
     {"top-p", "1", "temperature", ">0", NULL},
 
