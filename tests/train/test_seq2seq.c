@@ -410,6 +410,25 @@ START_TEST(a_run_goes_on) {
 }
 END_TEST
 
+/* Learnt by heart, through a tokenizer, of which the training state has a copy. */
+START_TEST(tokens_become_lines_again) {
+    static const char questions[] = "the quick brown fox\nna\xc3\xafve\nover the lazy dog\n\n",
+                      answers[] = "jumps\n\xf0\x9f\x99\x82 caf\xc3\xa9\nwhat\nnothing at all\n";
+    make_file("source", questions, sizeof questions - 1);
+    const char *right = make_file("target", answers, sizeof answers - 1);
+    char *state = in_scratch("st"), *json = in_scratch("t.json"), command[512];
+    snprintf(command, sizeof command, "cp " RM_SOURCE_DIR "/tests/golden/tokenizer.json %s", json);
+    ck_assert_int_eq(system(command), 0);
+    ck_runs("train --task=seq2seq --data=%s --labels=%s --tokenizer=%s " SMALL "--batch=4 --steps=120 --save=%s",
+            in_scratch("source"), right, json, state);
+    ck_assert_int_eq(unlink(json), 0);
+    ck_runs("eval --resume=%s --data=%s --labels=%s", state, in_scratch("source"), right);
+    ck_assert_msg(strstr(program_output, "exact match 100.00 %"), "%s", program_output);
+    ck_assert_int_eq(lines_that_match(state, right, ""), 4);
+    ck_assert_int_eq(lines_that_match(state, right, "--beam=3"), 4);
+}
+END_TEST
+
 static const struct {
     const char *flags, *says;
 } wrong[] = {
@@ -420,7 +439,8 @@ static const struct {
     {"--data=%s --labels=%s --generate=sort", "--data and --generate exclude each other"},
     {"--data=%s --labels=%s --samples=7", "it needs --generate=copy, reverse or sort"},
     {"--data=%s --labels=%s --seq-len=4",
-     "line 2 has 4 bytes, and with its end that is more than --seq-len=4: make that 5"},
+     "line 2 has 4 tokens, and with its end that is more than --seq-len=4: make that 5"},
+    {"--generate=sort --tokenizer=t.json", "--generate makes letters: leave one of them out"},
     {"--generate=sort --seq-len=1", "a letter and its end need 2 timesteps"},
     {"--generate=sort --model=mingru", "--model=mingru cannot begin where an encoder ends"},
     {"--generate=sort --model=gpt2", "--model=gpt2 cannot begin where an encoder ends"},
@@ -469,6 +489,7 @@ int main(void) {
     tcase_add_loop_test(tests, plans_change_no_bit, 0, sizeof ways / sizeof *ways);
     tcase_add_test(tests, ranks_change_no_bit);
     tcase_add_test(tests, a_run_goes_on);
+    tcase_add_test(tests, tokens_become_lines_again);
     tcase_add_loop_test(tests, what_does_not_fit_is_named, 0, sizeof wrong / sizeof *wrong);
     tcase_add_test(tests, flags_of_other_tasks_are_named);
     return run_suite("train/seq2seq", tests);

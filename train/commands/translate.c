@@ -5,6 +5,7 @@
 
 #include "memory/host.h"
 #include "train/commands/beam.h"
+#include "train/data/tokenizer.h"
 #include "train/file.h"
 #include "train/run/model.h"
 #include "train/state/weights.h"
@@ -22,11 +23,12 @@ typedef struct {
     const rm_state_point *point;
     rm_model_spec spec;
     rm_model model;
-    remat_session *session; /* NULL: there is none yet */
-    const char *line;
-    int64_t letters, width; /* of the line; lines side by side */
-    float *logits;          /* (width,classes) */
-    int32_t *room;          /* for any input */
+    remat_session *session;  /* NULL: there is none yet */
+    rm_tokenizer *tokenizer; /* NULL: tokens are bytes */
+    rm_tokens line;
+    int64_t width; /* lines side by side */
+    float *logits; /* (width,classes) */
+    int32_t *room; /* for any input */
 } translation;
 
 /* ---- The session -------------------------------------------------------------------------------------------------- */
@@ -54,7 +56,7 @@ static remat_status replace(translation *t, int64_t source, int64_t target) {
     rm_model model = {0};
     remat_session *session = NULL;
     rm_free(t->room);
-    t->spec.data = rm_pair_shape(source - 1, target - 1);
+    t->spec.data = rm_pair_shape(source - 1, target - 1, rm_pair_tokens(&t->spec.data));
     t->room = rm_calloc((size_t)((source > target ? source : target) * t->width), sizeof *t->room);
     remat_status status = t->room ? open_session(t, &model, &session) : rm_fail(REMAT_MEMORY, "no memory for a line");
     remat_session_free(t->session);
@@ -71,15 +73,15 @@ static remat_status write_input(translation *t, const char *name, uint64_t count
 
 /* The line, for each of those that are made of it. */
 static remat_status write_source(translation *t) {
-    int64_t S = t->spec.data.timesteps, B = t->width, before = S - 1 - t->letters;
+    int64_t S = t->spec.data.timesteps, B = t->width, before = S - 1 - t->line.count;
     uint64_t count = (uint64_t)(S * B);
     float *begins = (float *)t->room;
     _Static_assert(sizeof *begins == sizeof *t->room, "both fit");
     for (int64_t i = 0; i < S * B; i++) {
         int64_t at = i / B - before;
-        t->room[i] = at < 0             ? rm_pair_begin(&t->spec.data)
-                     : at == t->letters ? rm_pair_end(&t->spec.data)
-                                        : (uint8_t)t->line[at];
+        t->room[i] = at < 0                ? rm_pair_begin(&t->spec.data)
+                     : at == t->line.count ? rm_pair_end(&t->spec.data)
+                                           : t->line.id[at];
     }
     TRY(write_input(t, "input", count));
     for (int64_t i = 0; i < S * B; i++) t->room[i] = i / B < before;
@@ -96,7 +98,7 @@ static remat_status write_targets(translation *t) {
 
 static remat_status make_room(translation *t, int64_t tokens) {
     const rm_data_shape *data = &t->spec.data;
-    int64_t S = room_for(t->session ? data->timesteps : FIRST_ROOM, t->letters + 1);
+    int64_t S = room_for(t->session ? data->timesteps : FIRST_ROOM, t->line.count + 1);
     int64_t T = room_for(t->session ? data->answer_steps : FIRST_ROOM, tokens);
     if (t->session && S == data->timesteps && T == data->answer_steps) return REMAT_OK;
     TRY(replace(t, S, T));
@@ -132,9 +134,24 @@ static remat_status expect(void *context, const int32_t *tokens, int64_t lines, 
     return REMAT_OK;
 }
 
-static remat_status translate_line(translation *t, const char *line, int64_t letters, int32_t *out) {
+static remat_status read_line(translation *t, const char *line, size_t bytes) {
+    t->line.count = 0;
+    if (t->tokenizer) return rm_tokenizer_encode(t->tokenizer, (const uint8_t *)line, bytes, &t->line);
+    for (size_t i = 0; i < bytes; i++) TRY(rm_tokens_add(&t->line, (uint8_t)line[i]));
+    return REMAT_OK;
+}
+
+static void write_token(const translation *t, int32_t token) {
+    uint8_t byte = (uint8_t)token;
+    const uint8_t *piece = &byte;
+    size_t bytes = 1;
+    if (t->tokenizer) piece = rm_tokenizer_decode(t->tokenizer, token, &bytes);
+    fwrite(piece, 1, bytes, stdout);
+}
+
+static remat_status translate_line(translation *t, const char *line, size_t bytes, int32_t *out) {
     int64_t n;
-    t->line = line, t->letters = letters;
+    TRY(read_line(t, line, bytes));
     TRY(make_room(t, 1));
     TRY(write_source(t));
     rm_beam beam = {.width = t->width,
@@ -144,7 +161,7 @@ static remat_status translate_line(translation *t, const char *line, int64_t let
                     .expect = expect,
                     .context = t};
     TRY(rm_beam_search(&beam, out, &n));
-    for (int64_t i = 0; i < n; i++) putchar(out[i]);
+    for (int64_t i = 0; i < n; i++) write_token(t, out[i]);
     putchar('\n');
     return rm_file_flush_output();
 }
@@ -153,9 +170,9 @@ static remat_status translate_lines(translation *t, int32_t *out) {
     char *line = NULL;
     size_t room = 0;
     remat_status status = REMAT_OK;
-    if (t->options->prompt) return translate_line(t, t->options->prompt, (int64_t)strlen(t->options->prompt), out);
+    if (t->options->prompt) return translate_line(t, t->options->prompt, strlen(t->options->prompt), out);
     for (ssize_t n; !status && (n = getline(&line, &room, stdin)) >= 0;)
-        status = translate_line(t, line, n - (line[n - 1] == '\n'), out);
+        status = translate_line(t, line, (size_t)(n - (line[n - 1] == '\n')), out);
     free(line);
     return status;
 }
@@ -163,6 +180,7 @@ static remat_status translate_lines(translation *t, int32_t *out) {
 static remat_status run(translation *t, rm_options *o) {
     o->seq_len = FIRST_ROOM;
     TRY(rm_setup_spec(o, NULL, &t->spec));
+    if (o->tokenizer) TRY(rm_tokenizer_read(o->tokenizer, &t->tokenizer));
     t->width = o->beam;
     t->logits = rm_calloc((size_t)(t->width * t->spec.data.classes), sizeof *t->logits);
     int32_t *out = rm_calloc((size_t)o->length, sizeof *out);
@@ -178,6 +196,8 @@ remat_status rm_translate(rm_options *o, const char *state, const rm_state_point
     remat_status status = run(&t, o);
     remat_session_free(t.session);
     rm_model_free(&t.model);
+    rm_tokenizer_free(t.tokenizer);
+    rm_free(t.line.id);
     rm_free(t.logits);
     rm_free(t.room);
     return status;

@@ -35,6 +35,7 @@ typedef struct {
 
 /* Of pairs: the token that ends both sequences, and what stands before the first: in inputs as padding, and as what a decoder is given
  * first. Only the end is a class. */
+static inline int64_t rm_pair_tokens(const rm_data_shape *shape) { return shape->classes - 1; }
 static inline int32_t rm_pair_end(const rm_data_shape *shape) { return (int32_t)shape->classes - 1; }
 static inline int32_t rm_pair_begin(const rm_data_shape *shape) { return (int32_t)shape->classes; }
 
@@ -77,10 +78,11 @@ struct rm_dataset {
     /* See rm_dataset_checksum. NULL: the data are made, not read. */
     remat_status (*checksum)(rm_dataset *, uint32_t *crc32);
     void (*close)(rm_dataset *);
-    int64_t epoch;            /* set before `fill`, by who takes samples in epochs: a picture is altered anew in each */
-    bool threads;             /* several threads may call `fill` at a time, for different columns */
-    uint64_t target_bytes;    /* lm: of the text that the targets of all samples stand for; 0: not known */
-    const uint8_t *tokenizer; /* lm: the tokenizer.json of source->tokenizer, for a training state; NULL: none */
+    int64_t epoch;         /* set before `fill`, by who takes samples in epochs: a picture is altered anew in each */
+    bool threads;          /* several threads may call `fill` at a time, for different columns */
+    uint64_t target_bytes; /* lm: of the text that the targets of all samples stand for; 0: not known */
+    const uint8_t
+        *tokenizer; /* lm, seq2seq: the tokenizer.json of source->tokenizer, for a training state; NULL: none */
     size_t tokenizer_bytes;
 };
 
@@ -107,10 +109,11 @@ typedef struct {
     int64_t threads;                 /* that may call `fill` at a time; 0: 1 */
     bool transcripts;                /* labels are rows (N,S), not one for each sample */
     bool skip_broken;                /* files that are none are left out, not refused */
-    const char *tokenizer; /* of lm: a path; the file holds a text, which it cuts into tokens, or .npy of tokens */
-    int64_t values;        /* of regress: numbers of an answer; 0: as the labels have */
-    bool every_step;       /* ... each timestep has one; false with values 0: as the labels have */
-    const char *generate;  /* of seq2seq without data: "copy", "reverse", "sort" */
+    const char
+        *tokenizer; /* of lm and seq2seq: a path; the file holds a text, which it cuts into tokens, or .npy of tokens */
+    int64_t values; /* of regress: numbers of an answer; 0: as the labels have */
+    bool every_step;      /* ... each timestep has one; false with values 0: as the labels have */
+    const char *generate; /* of seq2seq without data: "copy", "reverse", "sort" */
 } rm_data_source;
 
 #define RM_UNPACKED_BYTES ((uint64_t)1 << 30)
@@ -129,7 +132,9 @@ rm_data_shape rm_text_shape(int64_t timesteps, int64_t vocabulary); /* 0: bytes 
 remat_status rm_adding_shape(int64_t timesteps, rm_data_shape *out);
 remat_status rm_copy_shape(int64_t timesteps, rm_data_shape *out);
 remat_status rm_generated_pair_shape(int64_t timesteps, rm_data_shape *out);
-rm_data_shape rm_pair_shape(int64_t source, int64_t target); /* of lines of so many tokens, without their ends */
+/* Of lines of so many tokens, without their ends; `tokens`: how many there are to choose from. */
+rm_data_shape rm_pair_shape(int64_t source, int64_t target, int64_t tokens);
+enum { RM_PAIR_BYTES = 256 };
 /* ... and of pictures, of which the flags can say all. */
 rm_data_shape rm_picture_shape(int64_t channels, int64_t height, int64_t width, int64_t classes, bool pixels);
 

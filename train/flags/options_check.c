@@ -89,7 +89,7 @@ static const rule rules[] = {
     {"sync-batchnorm", "false", "model", NORMED, "which have batch norm"},
     {"init-head", "file", "init", NULL, NULL},
     {"vocab", "0", "task", "lm", NULL},
-    {"tokenizer", NULL, "task", "lm", NULL},
+    {"tokenizer", NULL, "task", "lm|seq2seq", NULL},
     {"stateful", "false", "task", "lm", "whose samples go on where others end"},
     {"stateful", "false", "model", RECURRENT, "which have states"},
     {"tbptt", "0", "model", RECURRENT, "which have states"},
@@ -354,6 +354,8 @@ static remat_status check_pairs(const rm_options *o) {
     if (!is(o->task, "seq2seq")) return REMAT_OK;
     REQUIRE(!(said(o, "samples") && o->data), INVALID,
             "--samples has no effect with --data: it needs --generate=copy, reverse or sort");
+    REQUIRE(!said(o, "generate") || is(o->generate, "none") || !o->tokenizer, INVALID,
+            "--tokenizer cuts texts into tokens, and --generate makes letters: leave one of them out");
     return REMAT_OK;
 }
 
