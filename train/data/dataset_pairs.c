@@ -139,6 +139,8 @@ static remat_status read_text(const char *path, uint64_t most, const rm_tokenize
     TRY(rm_file_read(path, most ? most : RM_UNPACKED_BYTES, &bytes, &size));
     remat_status status = cut_lines(tokenizer, bytes, size, out);
     rm_free(bytes);
+    if (out->tokens.count)
+        out->tokens.id = rm_shrink(out->tokens.id, (size_t)out->tokens.count * sizeof *out->tokens.id);
     return status;
 }
 
@@ -173,8 +175,9 @@ static remat_status read_texts(const rm_data_source *source, pair_data *data) {
     TRY(read_text(source->data, source->budget, data->tokenizer, &data->source));
     TRY(read_text(source->labels, source->budget, data->tokenizer, &data->target));
     REQUIRE(data->source.count == data->target.count, INVALID,
-            "%s has %lld lines, and %s has %lld: line N of one belongs to line N of the other", source->data,
-            (long long)data->source.count, source->labels, (long long)data->target.count);
+            "%s has %lld line%s, and %s has %lld: line N of one belongs to line N of the other", source->data,
+            (long long)data->source.count, data->source.count == 1 ? "" : "s", source->labels,
+            (long long)data->target.count);
     TRY(check_length(&data->source, source->timesteps));
     TRY(check_length(&data->target, source->timesteps));
     data->base.count = data->source.count;
