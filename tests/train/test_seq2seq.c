@@ -324,7 +324,7 @@ static double number_after(const char *label) {
 
 /* Of every line of `source` the first letters behind it are what is written; how many lines are as in `target`. */
 static int lines_that_match(const char *state, const char *target, const char *flags) {
-    char command[1024], line[64], wanted[64];
+    char command[1024], line[256], wanted[256];
     int same = 0;
     snprintf(command, sizeof command, "%s/remat sample --resume=%s --threads=1 %s < %s", RM_BINARY_DIR, state, flags,
              in_scratch("source"));
@@ -429,6 +429,24 @@ START_TEST(tokens_become_lines_again) {
 }
 END_TEST
 
+/* Behind a short line a long one, of both kinds, and a short one again: there is room for each, and what was read stays. */
+START_TEST(long_lines_get_more_room) {
+    char questions[128], answers[128], flags[64];
+    snprintf(questions, sizeof questions, "a\n%.*s\nb\n", 40, "cdefghijklmnopqrstuvwxyzcdefghijklmnopqrstuvwxyz");
+    snprintf(answers, sizeof answers, "short\n%s%s\nno\n", "one two three four five six seven eight nine ten ",
+             "eleven twelve thirteen");
+    make_file("source", questions, strlen(questions));
+    const char *right = make_file("target", answers, strlen(answers));
+    char *state = in_scratch("st");
+    ck_runs("train --task=seq2seq --data=%s --labels=%s " SMALL "--batch=3 --steps=150 --save=%s", in_scratch("source"),
+            right, state);
+    for (int width = 1; width < 4; width += 2) {
+        snprintf(flags, sizeof flags, "--beam=%d", width);
+        ck_assert_int_eq(lines_that_match(state, right, flags), 3);
+    }
+}
+END_TEST
+
 static const struct {
     const char *flags, *says;
 } wrong[] = {
@@ -490,6 +508,7 @@ int main(void) {
     tcase_add_test(tests, ranks_change_no_bit);
     tcase_add_test(tests, a_run_goes_on);
     tcase_add_test(tests, tokens_become_lines_again);
+    tcase_add_test(tests, long_lines_get_more_room);
     tcase_add_loop_test(tests, what_does_not_fit_is_named, 0, sizeof wrong / sizeof *wrong);
     tcase_add_test(tests, flags_of_other_tasks_are_named);
     return run_suite("train/seq2seq", tests);

@@ -78,11 +78,10 @@ struct rm_dataset {
     /* See rm_dataset_checksum. NULL: the data are made, not read. */
     remat_status (*checksum)(rm_dataset *, uint32_t *crc32);
     void (*close)(rm_dataset *);
-    int64_t epoch;         /* set before `fill`, by who takes samples in epochs: a picture is altered anew in each */
-    bool threads;          /* several threads may call `fill` at a time, for different columns */
-    uint64_t target_bytes; /* lm: of the text that the targets of all samples stand for; 0: not known */
-    const uint8_t
-        *tokenizer; /* lm, seq2seq: the tokenizer.json of source->tokenizer, for a training state; NULL: none */
+    int64_t epoch;            /* set before `fill`, by who takes samples in epochs: a picture is altered anew in each */
+    bool threads;             /* several threads may call `fill` at a time, for different columns */
+    uint64_t target_bytes;    /* lm: of the text that the targets of all samples stand for; 0: not known */
+    const uint8_t *tokenizer; /* the tokenizer.json of source->tokenizer, for a training state; NULL: none */
     size_t tokenizer_bytes;
 };
 
@@ -109,11 +108,10 @@ typedef struct {
     int64_t threads;                 /* that may call `fill` at a time; 0: 1 */
     bool transcripts;                /* labels are rows (N,S), not one for each sample */
     bool skip_broken;                /* files that are none are left out, not refused */
-    const char
-        *tokenizer; /* of lm and seq2seq: a path; the file holds a text, which it cuts into tokens, or .npy of tokens */
-    int64_t values; /* of regress: numbers of an answer; 0: as the labels have */
-    bool every_step;      /* ... each timestep has one; false with values 0: as the labels have */
-    const char *generate; /* of seq2seq without data: "copy", "reverse", "sort" */
+    const char *tokenizer; /* a path; the file holds a text, which it cuts into tokens, or, of lm, .npy of tokens */
+    int64_t values;        /* of regress: numbers of an answer; 0: as the labels have */
+    bool every_step;       /* ... each timestep has one; false with values 0: as the labels have */
+    const char *generate;  /* of seq2seq without data: "copy", "reverse", "sort" */
 } rm_data_source;
 
 #define RM_UNPACKED_BYTES ((uint64_t)1 << 30)

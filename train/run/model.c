@@ -102,8 +102,9 @@ static remat_value input(remat_graph *g, const rm_data_shape *data, int64_t time
 }
 
 static remat_value target(remat_graph *g, const rm_data_shape *data, int64_t timesteps, int64_t batch) {
-    int64_t sequence[] = {data->answer_steps ? data->answer_steps : timesteps, batch, data->values},
-            whole[] = {batch, data->values}, rows[] = {batch, data->labels};
+    bool pairs = data->answer_steps > 0;
+    int64_t sequence[] = {pairs ? data->answer_steps : timesteps, batch, data->values}, whole[] = {batch, data->values},
+            rows[] = {batch, data->labels};
     if (data->labels) return remat_input(g, "target", REMAT_I32, REMAT_WHOLE, 2, rows);
     if (data->every_step && !data->classes) return remat_input(g, "target", REMAT_F32, REMAT_SEQUENCE, 3, sequence);
     if (data->every_step) return remat_input(g, "target", REMAT_I32, REMAT_SEQUENCE, 2, sequence);
