@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""ResNets and a GPT, Remat beside PyTorch: time of a step and memory, and their ratios.
+"""ResNets, a GPT and a U-Net, Remat beside PyTorch: time of a step and memory, and their ratios.
 
-    bench/networks.py [--python=PYTHON] [--rows=resnet18,resnet50,gpt2] [--rounds=3] [--steps=4] [--threads=2] [--json=FILE]
+    bench/networks.py [--python=PYTHON] [--rows=resnet18,resnet50,gpt2,unet] [--rounds=3] [--steps=4] [--threads=2] [--json=FILE]
 
 The work is one training step, fp32: ResNet-18 and -50, 16 pictures of 128 x 128, 100 classes, SGD; a GPT-2 of 6 blocks of 384, 6
-heads, T = 1024, a batch of 4, bytes, AdamW. Needs build/release, and a Python with PyTorch, torchvision and NumPy: --python, or
+heads, T = 1024, a batch of 4, bytes, AdamW; a U-Net of 32 to 512 channels, 2 pictures of 256 x 256, 2 classes, SGD. Needs build/release, and a Python with PyTorch, torchvision and NumPy: --python, or
 $REMAT_TORCH_PYTHON, or this interpreter.
 
   - Every measurement is a process of its own; rounds are interleaved, so that a machine that slows down slows all. A process makes
     one warm-up step, then --steps; a row's time is the median over rounds of the processes' medians.
-  - PyTorch is eager PyTorch at its best: of ResNets plain and channels_last are tried before the rounds, and the faster goes on. Its
+  - PyTorch is eager PyTorch at its best: of pictures plain and channels_last are tried before the rounds, and the faster goes on. Its
     checkpointing is torch.utils.checkpoint around every block.
   - Memory is of all that a step takes: parameters, gradients, optimizer state, activations. Remat's is what its plan promises, and its
     process is watched. PyTorch's is the parameters and what the process grows by from there to its peak.
@@ -28,7 +28,8 @@ import tempfile
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BATCH, SIDE, CLASSES, PICTURES = 16, 128, 100, 64
 BLOCKS, WIDTH, HEADS, T, TEXTS = 6, 384, 6, 1024, 4
-ROWS = ("resnet18", "resnet50", "gpt2")
+DEPTH, CHANNELS, PLANE, SCANS, KINDS = 4, 32, 256, 2, 2  # of the U-Net
+ROWS = ("resnet18", "resnet50", "gpt2", "unet")
 
 
 # ---- The PyTorch process ------------------------------------------------------------------------------------------
@@ -83,6 +84,40 @@ def resnet(name, checkpoint):
     return model
 
 
+def unet(checkpoint):
+    import torch
+    from torch import nn
+    from torch.utils.checkpoint import checkpoint as again
+
+    def twice(channels, middle, outputs):
+        layers = []
+        for c, o in ((channels, middle), (middle, outputs)):
+            layers += [nn.Conv2d(c, o, 3, padding=1, bias=False), nn.BatchNorm2d(o), nn.ReLU(inplace=True)]
+        return nn.Sequential(*layers)
+
+    class Unet(nn.Module):
+        def __init__(self):
+            super().__init__()
+            wide = [CHANNELS << i for i in range(DEPTH)] + [CHANNELS << (DEPTH - 1)]
+            self.down = nn.ModuleList(twice(c, o, o) for c, o in zip([3] + wide, wide))
+            up = [wide[max(i - 1, 0)] for i in range(DEPTH)]
+            self.up = nn.ModuleList(twice(2 * wide[i], wide[i], up[i]) for i in reversed(range(DEPTH)))
+            self.pool, self.larger = nn.MaxPool2d(2), nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True)
+            self.out = nn.Conv2d(CHANNELS, KINDS, 1)
+
+        def forward(self, x):
+            run = (lambda block, x: again(block, x, use_reentrant=False)) if checkpoint else (lambda block, x: block(x))
+            skips = []
+            for i, block in enumerate(self.down):
+                x = run(block, self.pool(x) if i else x)
+                skips.append(x)
+            for i, block in enumerate(self.up):
+                x = run(block, torch.cat([skips[-2 - i], self.larger(x)], 1))
+            return self.out(x).permute(0, 2, 3, 1)
+
+    return Unet()
+
+
 def torch_process(job):
     import gc
     import time
@@ -95,6 +130,10 @@ def torch_process(job):
         model = gpt(job["checkpoint"])
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         x, y = torch.randint(256, (TEXTS, T)), torch.randint(256, (TEXTS, T))
+    elif job["row"] == "unet":
+        model = unet(job["checkpoint"])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        x, y = torch.randn(SCANS, 3, PLANE, PLANE), torch.randint(KINDS, (SCANS, PLANE, PLANE))
     else:
         model = resnet(job["row"], job["checkpoint"])
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -133,6 +172,9 @@ def remat_flags(args, row, files):
     if row == "gpt2":
         return flags + [f"--layers={BLOCKS}", f"--hidden={WIDTH}", f"--heads={HEADS}", f"--seq-len={T}", f"--batch={TEXTS}",
                         f"--data={files['text']}", "--optimizer=adamw"]
+    if row == "unet":
+        return flags + [f"--layers={DEPTH}", f"--hidden={CHANNELS}", f"--data={files['scans']}", f"--labels={files['masks']}",
+                        f"--classes={KINDS}", f"--batch={SCANS}", "--optimizer=sgd", "--lr=0.01"]
     return flags + ["--task=classify", f"--data={files['x']}", f"--labels={files['y']}", f"--classes={CLASSES}",
                     f"--batch={BATCH}", "--optimizer=sgd", "--lr=0.01"]
 
@@ -156,11 +198,13 @@ def least_mib(args, row, files):
 
 
 def make_files(folder, python):
-    files = {name: os.path.join(folder, name + ".npy") for name in "xy"}
+    files = {name: os.path.join(folder, name + ".npy") for name in ("x", "y", "scans", "masks")}
     files["text"] = os.path.join(folder, "text")
     program = (f"import numpy as np; r = np.random.default_rng(0);"
                f"np.save({files['x']!r}, r.integers(0, 256, ({PICTURES}, 3, {SIDE}, {SIDE}), dtype=np.uint8));"
                f"np.save({files['y']!r}, r.integers(0, {CLASSES}, {PICTURES}).astype(np.int32));"
+               f"np.save({files['scans']!r}, r.integers(0, 256, ({4 * SCANS}, 3, {PLANE}, {PLANE}), dtype=np.uint8));"
+               f"np.save({files['masks']!r}, r.integers(0, {KINDS}, ({4 * SCANS}, {PLANE}, {PLANE})).astype(np.int32));"
                f"open({files['text']!r}, 'wb').write(r.integers(32, 127, {T * TEXTS * 4 + 1}).astype(np.uint8).tobytes())")
     subprocess.run([python, "-c", program], check=True)
     return files

@@ -597,6 +597,10 @@ remat_value remat_matmul(remat_graph *graph, remat_value x, remat_value w, remat
 }
 
 remat_value remat_positions(remat_graph *graph, remat_value x, remat_value w) { return BUILD("positions", x.id, w.id); }
+remat_value remat_rotary(remat_graph *graph, remat_value x, int64_t heads, double base) {
+    rm_rotary_attr attr = {base, heads};
+    return BUILD_WITH(attr, "rotary", x.id);
+}
 
 static remat_value add_pool(remat_graph *graph, const char *op, remat_value x, const int64_t window[2],
                             const int64_t stride[2], const int64_t padding[2]) {

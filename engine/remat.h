@@ -152,6 +152,9 @@ remat_value remat_lstm_projected(remat_graph *, remat_value x, remat_value w_ih,
 remat_value remat_matmul(remat_graph *, remat_value x, remat_value w, remat_value b /*[b]*/);
 /* Learned positions: y[t] = x[t] + w[t], x (T,B,C), w (P,C), P >= T. */
 remat_value remat_positions(remat_graph *, remat_value x, remat_value w);
+/* Rotary positions (Su et al. 2021), for q and k before remat_attention: features i and i + D/2 of each head of D = C/heads are turned
+ * by the angle t base^(-2i/D), as Hugging Face's Llama pairs them; base is usually 10000. x (T,B,C), D even. */
+remat_value remat_rotary(remat_graph *, remat_value x, int64_t heads, double base);
 /* Images and signals, as PyTorch's Conv2d and Conv1d: x (N,C,H,W), w (O,C/groups,h,w), b (O) -> (N,O,H',W'), where
  * H' = (H + 2 padding - dilation (h - 1) - 1) / stride + 1, rounded down; (N,C,L), (O,C/groups,l) -> (N,O,L'). Pairs are over height and
  * width; NULL: strides and dilations of 1, no padding. Of a sequence (T,B,C,H,W) or (T,B,C,L), each timestep by itself. */
@@ -201,7 +204,8 @@ remat_value remat_group_norm(remat_graph *, remat_value x, int64_t groups, remat
 remat_value remat_batch_norm(remat_graph *, remat_value x, remat_value gain /*[b]*/, remat_value bias /*[b]*/,
                              remat_value running_mean, remat_value running_var, double momentum, double epsilon, bool sync);
 /* Scaled dot-product attention, heads side by side along C: y[t] = sum over s of v[s] softmax over s of q[t].k[s] / sqrt(C/heads),
- * causal: over s <= t alone. q, k and v are sequences (T,B,C). Layers q = linear(x, ..) and so on before it are the caller's. */
+ * causal: over s <= t alone. q, k and v are sequences (T,B,C); k and v may have fewer heads of as many features, each of which serves
+ * heads/theirs neighbours of q's (PyTorch's enable_gqa). Layers q = linear(x, ..) and so on before it are the caller's. */
 remat_value remat_attention(remat_graph *, remat_value q, remat_value k, remat_value v, int64_t heads, bool causal);
 /* The same over another sequence, of as many timesteps as it has: q (T,B,C), k and v (S,B,C); a decoder's over its encoder. Keys where
  * `padding`, i32 (S,B), is 1 are left out (PyTorch's key_padding_mask); where all are, y is 0. */

@@ -144,6 +144,10 @@ typedef struct {
     int64_t heads, causal; /* causal: 0 or 1 */
 } rm_attention_attr;
 typedef struct {
+    double base;
+    int64_t heads;
+} rm_rotary_attr;
+typedef struct {
     double smoothing;
     int64_t ignores, ignored; /* ignores: 1 where rows whose target is `ignored` count nothing, else 0 */
 } rm_cross_entropy_attr;      /* no attribute: 0 */

@@ -2,9 +2,10 @@
  *
  *   y[t] = sum over s of p[t,s] v[s],   p[t] = softmax over s of q[t] . k[s] / sqrt(D)
  *
- * with D = C / heads features, of which head h's are columns h D .. h D + D - 1; causal: over s <= t alone. k and v may be of
- * another length, S. Keys marked in `padding`, I32 (S,B), are left out; where none is left, y is 0. Of the (T,S) scores there is only a
- * block of rows at a time, in scratch. Backward makes the block again from q and k, so nothing else is saved. */
+ * with D = C / heads features, of which head h's are columns h D .. h D + D - 1; causal: over s <= t alone. k and v may have fewer
+ * heads, of which each serves as many neighbours of q's (Ainslie et al. 2023, "GQA"), and be of another length, S. Keys marked in `padding`,
+ * I32 (S,B), are left out; where none is left, y is 0. Of the (T,S) scores there is only a block of rows at a time, in scratch. Backward
+ * makes the block again from q and k, so nothing else is saved. */
 #include "ops/real.h"
 
 #include <string.h>
@@ -19,14 +20,9 @@
 enum { Q = RM_ATTENTION_Q, K = RM_ATTENTION_K, V = RM_ATTENTION_V, PADDING = RM_ATTENTION_PADDING };
 typedef rm_attention_shape shape;
 
-static remat_status want_keys(const rm_desc *x, bool causal) {
+/* Padding, and who may be as long as another. */
+static remat_status want_lengths(const rm_desc *x, bool causal) {
     char text[RM_DESC_TEXT], other[RM_DESC_TEXT];
-    TRY(rm_want_real("attention", "k", &x[K]));
-    TRY(rm_want_rank("attention", "k", &x[K], 3, 3));
-    TRY(rm_want_same("attention", "k", &x[K], "v", &x[V]));
-    REQUIRE(x[K].dim[1] == x[Q].dim[1] && x[K].dim[2] == x[Q].dim[2], INVALID,
-            "attention: q is %s and k is %s; they must have the same batch and as many features",
-            rm_desc_text(&x[Q], text), rm_desc_text(&x[K], other));
     REQUIRE(!causal || x[K].dim[0] == x[Q].dim[0], INVALID,
             "attention: q is %s and k is %s; causal, they must have the same timesteps", rm_desc_text(&x[Q], text),
             rm_desc_text(&x[K], other));
@@ -40,16 +36,24 @@ static remat_status want_keys(const rm_desc *x, bool causal) {
 
 static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
     (void)state;
-    char text[RM_DESC_TEXT];
+    char text[RM_DESC_TEXT], k_text[RM_DESC_TEXT];
     const rm_attention_attr *a = attr;
     TRY(rm_want_real("attention", "q", &x[Q]));
     TRY(rm_want_rank("attention", "q", &x[Q], 3, 3));
+    TRY(rm_want_real("attention", "k", &x[K]));
+    TRY(rm_want_rank("attention", "k", &x[K], 3, 3));
+    TRY(rm_want_same("attention", "k", &x[K], "v", &x[V]));
     REQUIRE(a && a->heads >= 1 && x[Q].dim[2] % a->heads == 0, INVALID,
             "attention: q is %s, whose %lld features cannot be dealt to %lld heads; use a number that divides them",
             rm_desc_text(&x[Q], text), (long long)x[Q].dim[2], (long long)(a ? a->heads : 0));
+    int64_t width = x[Q].dim[2] / a->heads;
+    REQUIRE(x[K].dim[1] == x[Q].dim[1] && x[K].dim[2] % width == 0 && x[Q].dim[2] % x[K].dim[2] == 0, INVALID,
+            "attention: q is %s and k is %s; k and v must have q's batch, and heads of %lld features, whose number "
+            "divides %lld",
+            rm_desc_text(&x[Q], text), rm_desc_text(&x[K], k_text), (long long)width, (long long)a->heads);
     REQUIRE(a->causal == 0 || a->causal == 1, INVALID, "attention: causal is %lld; it must be 0 or 1",
             (long long)a->causal);
-    TRY(want_keys(x, a->causal));
+    TRY(want_lengths(x, a->causal));
     *y = x[Q];
     return REMAT_OK;
 }
@@ -66,7 +70,7 @@ static uint64_t cuda_scratch_bytes(const rm_desc *x, const void *attr, rm_pass p
 
 /* A product is 2 D operations for each pair of timesteps: two of them forward, five backward. */
 static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
-    const shape s = rm_attention_shape_of(&x[Q], &x[K], attr);
+    const shape s = rm_attention_shape_of(x, attr);
     double steps = (double)s.steps, keys = s.causal ? (steps + 1) / 2 : (double)s.keys;
     double pairs = (double)(s.batch * s.heads) * steps * keys;
     double products = pass == RM_BACKWARD ? 5 : 2, streams = pass == RM_BACKWARD ? 7 : 4;
@@ -82,48 +86,50 @@ static int64_t bound(const rm_desc *x, const void *attr, int input) {
     return input == PADDING ? 2 : 0;
 }
 
+static shape shape_of(const rm_call *call) {
+    const rm_desc x[] = {call->x[Q].desc, call->x[K].desc, call->x[V].desc};
+    return rm_attention_shape_of(x, call->attr);
+}
+
 /* ---- The definition ---------------------------------------------------------------------------------------------- */
 
-/* A head of one row of the batch: where its features begin, and what is padding of its keys, `batch` apart; NULL: nothing. */
-typedef struct {
-    int64_t at;
-    const int32_t *padding;
-} place;
-
-static place place_of(const rm_call *call, const shape *s, int64_t head) {
+/* Of the keys of a head's row of the batch, what is padding, `batch` apart; NULL: nothing. */
+static const int32_t *padding_of(const rm_call *call, const shape *s, int64_t head) {
     const int32_t *padding = call->x[PADDING].data;
-    return (place){head * s->width, padding ? padding + head / s->heads : NULL};
+    return padding ? padding + head / s->heads : NULL;
 }
 
 /* p[s] of timestep t, for the keys that it looks at; how many these are. */
-static int64_t define_row(const rm_call *call, const shape *s, place here, int64_t t, real *p) {
-    const real *q = (const real *)call->x[Q].data + here.at, *k = (const real *)call->x[K].data + here.at;
+static int64_t define_row(const rm_call *call, const shape *s, int64_t head, int64_t t, real *p) {
+    const real *q = (const real *)call->x[Q].data + head * s->width;
+    const real *k = (const real *)call->x[K].data + rm_attention_kv_at(s, head);
+    const int32_t *padding = padding_of(call, s, head);
     int64_t n = rm_attention_keys(s, t + 1);
-    real largest = -INFINITY, sum = 0;
+    real largest = 0, sum = 0;
     for (int64_t j = 0; j < n; j++) {
         real score = 0;
-        for (int64_t i = 0; i < s->width; i++) score += q[t * s->ld + i] * k[j * s->ld + i];
-        p[j] = here.padding && here.padding[j * s->batch] ? -INFINITY : score * (real)s->scale;
+        for (int64_t i = 0; i < s->width; i++) score += q[t * s->ld + i] * k[j * s->kv_ld + i];
+        p[j] = padding && padding[j * s->batch] ? -INFINITY : score * (real)s->scale;
         largest = j == 0 || p[j] > largest ? p[j] : largest;
     }
-    if (here.padding && largest == -INFINITY) return memset(p, 0, (size_t)n * sizeof *p), n;
+    if (padding && largest == -INFINITY) return memset(p, 0, (size_t)n * sizeof *p), n;
     for (int64_t j = 0; j < n; j++) sum += p[j] = real_exp(p[j] - largest);
     for (int64_t j = 0; j < n; j++) p[j] /= sum;
     return n;
 }
 
 static void define_forward(const rm_call *call) {
-    const shape s = rm_attention_shape_of(&call->x[Q].desc, &call->x[K].desc, call->attr);
+    const shape s = shape_of(call);
     real *p = call->scratch; /* (S) */
     for (int64_t head = 0; head < s.batch * s.heads; head++) {
-        place here = place_of(call, &s, head);
-        const real *v = (const real *)call->x[V].data + here.at;
-        real *y = (real *)call->y.data + here.at;
+        int64_t at = head * s.width, kv = rm_attention_kv_at(&s, head);
+        const real *v = (const real *)call->x[V].data + kv;
+        real *y = (real *)call->y.data + at;
         for (int64_t t = 0; t < s.steps; t++) {
-            int64_t n = define_row(call, &s, here, t, p);
+            int64_t n = define_row(call, &s, head, t, p);
             for (int64_t i = 0; i < s.width; i++) {
                 real sum = 0;
-                for (int64_t j = 0; j < n; j++) sum += p[j] * v[j * s.ld + i];
+                for (int64_t j = 0; j < n; j++) sum += p[j] * v[j * s.kv_ld + i];
                 y[t * s.ld + i] = sum;
             }
         }
@@ -131,36 +137,36 @@ static void define_forward(const rm_call *call) {
 }
 
 /* One timestep's share: p and dp (n). */
-static void define_backward_row(const rm_call *call, const shape *s, int64_t at, int64_t t, int64_t n, const real *p,
+static void define_backward_row(const rm_call *call, const shape *s, int64_t head, int64_t t, int64_t n, const real *p,
                                 real *dp) {
-    const real *q = (const real *)call->x[Q].data + at, *k = (const real *)call->x[K].data + at;
-    const real *v = (const real *)call->x[V].data + at, *dy = (const real *)call->dy.data + at;
+    int64_t at = head * s->width, kv = rm_attention_kv_at(s, head);
+    const real *q = (const real *)call->x[Q].data + at, *k = (const real *)call->x[K].data + kv;
+    const real *v = (const real *)call->x[V].data + kv, *dy = (const real *)call->dy.data + at;
     real *dq = call->dx[Q].data, *dk = call->dx[K].data, *dv = call->dx[V].data, mean = 0;
     for (int64_t j = 0; j < n; j++) {
         dp[j] = 0; /* y[t] = sum over j of p[j] v[j] */
-        for (int64_t i = 0; i < s->width; i++) dp[j] += dy[t * s->ld + i] * v[j * s->ld + i];
+        for (int64_t i = 0; i < s->width; i++) dp[j] += dy[t * s->ld + i] * v[j * s->kv_ld + i];
         mean += p[j] * dp[j];
     }
     for (int64_t j = 0; j < n; j++) {
         real d = p[j] * (dp[j] - mean) * (real)s->scale; /* of q[t] . k[j] */
         for (int64_t i = 0; i < s->width; i++) {
-            if (dq) dq[at + t * s->ld + i] += d * k[j * s->ld + i];
-            if (dk) dk[at + j * s->ld + i] += d * q[t * s->ld + i];
-            if (dv) dv[at + j * s->ld + i] += p[j] * dy[t * s->ld + i];
+            if (dq) dq[at + t * s->ld + i] += d * k[j * s->kv_ld + i];
+            if (dk) dk[kv + j * s->kv_ld + i] += d * q[t * s->ld + i];
+            if (dv) dv[kv + j * s->kv_ld + i] += p[j] * dy[t * s->ld + i];
         }
     }
 }
 
 static void define_backward(const rm_call *call) {
-    const shape s = rm_attention_shape_of(&call->x[Q].desc, &call->x[K].desc, call->attr);
+    const shape s = shape_of(call);
     real *p = call->scratch; /* (S), and dp behind it */
     for (int i = Q; i <= V; i++)
         if (call->dx[i].data) memset(call->dx[i].data, 0, rm_desc_bytes(&call->dx[i].desc));
     for (int64_t head = 0; head < s.batch * s.heads; head++) {
-        place here = place_of(call, &s, head);
         for (int64_t t = 0; t < s.steps; t++) {
-            int64_t n = define_row(call, &s, here, t, p);
-            define_backward_row(call, &s, here.at, t, n, p, p + s.keys);
+            int64_t n = define_row(call, &s, head, t, p);
+            define_backward_row(call, &s, head, t, n, p, p + s.keys);
         }
     }
 }
@@ -169,17 +175,17 @@ static void define_backward(const rm_call *call) {
 
 /* Rows from .. from + rows - 1 of one head's scores, and the first `keys` columns: all that they look at. */
 typedef struct {
-    int64_t at, from, rows, keys;
-    const int32_t *padding; /* as above */
+    int64_t at, kv, from, rows, keys; /* at, kv: of the head in q, and in k */
+    const int32_t *padding;           /* as above */
 } block;
 
 static block block_of(const rm_call *call, const shape *s, int64_t head, int64_t from) {
     int64_t left = s->steps - from, rows = left < RM_ATTENTION_ROWS ? left : RM_ATTENTION_ROWS;
-    place here = place_of(call, s, head);
-    return (block){here.at, from, rows, rm_attention_keys(s, from + rows), here.padding};
+    return (block){head * s->width,          rm_attention_kv_at(s, head), from, rows, rm_attention_keys(s, from + rows),
+                   padding_of(call, s, head)};
 }
 
-/* Scores of padding become such that their exponentials are 0; false: no other is left. */
+/* Of the first n scores of a row, those of padding become such that their exponentials are 0; false: no other is left. */
 static bool leave_out(const shape *s, block b, int64_t n, real *x) {
     bool left = !b.padding;
     for (int64_t j = 0; b.padding && j < n; j++) {
@@ -206,9 +212,9 @@ static void softmax(real *x, int64_t n, int64_t keys) {
 
 /* p (rows,keys). Forward and backward get the same bits. */
 static void probabilities(const rm_call *call, const shape *s, block b, real *p) {
-    const real *q = (const real *)call->x[Q].data + b.at + b.from * s->ld, *k = (const real *)call->x[K].data + b.at;
-    rm_gemm(call->threads, RM_PLAIN, RM_TRANSPOSED, b.rows, b.keys, s->width, (real)s->scale, q, s->ld, k, s->ld, 0, p,
-            b.keys);
+    const real *q = (const real *)call->x[Q].data + b.at + b.from * s->ld, *k = (const real *)call->x[K].data + b.kv;
+    rm_gemm(call->threads, RM_PLAIN, RM_TRANSPOSED, b.rows, b.keys, s->width, (real)s->scale, q, s->ld, k, s->kv_ld, 0,
+            p, b.keys);
     RM_PARALLEL_FOR(
         call->threads, b.rows * b.keys > RM_PARALLEL_MIN_HEAVY, for (int64_t r = 0; r < b.rows; r++) {
             int64_t n = rm_attention_keys(s, b.from + r + 1);
@@ -221,15 +227,15 @@ static void probabilities(const rm_call *call, const shape *s, block b, real *p)
 }
 
 static void forward(const rm_call *call) {
-    const shape s = rm_attention_shape_of(&call->x[Q].desc, &call->x[K].desc, call->attr);
+    const shape s = shape_of(call);
     real *p = call->scratch;
     for (int64_t head = 0; head < s.batch * s.heads; head++)
         for (int64_t from = 0; from < s.steps; from += RM_ATTENTION_ROWS) {
             block b = block_of(call, &s, head, from);
-            const real *v = (const real *)call->x[V].data + b.at;
+            const real *v = (const real *)call->x[V].data + b.kv;
             real *y = (real *)call->y.data + b.at + from * s.ld;
             probabilities(call, &s, b, p);
-            rm_gemm(call->threads, RM_PLAIN, RM_PLAIN, b.rows, s.width, b.keys, 1, p, b.keys, v, s.ld, 0, y, s.ld);
+            rm_gemm(call->threads, RM_PLAIN, RM_PLAIN, b.rows, s.width, b.keys, 1, p, b.keys, v, s.kv_ld, 0, y, s.ld);
         }
 }
 
@@ -251,44 +257,54 @@ static void score_gradients(const rm_call *call, const shape *s, block b, const 
 
 /* What one block of rows gives: all of its dq, and its share of dk and dv, of which the first block that comes writes all. */
 static void backward_block(const rm_call *call, const shape *s, block b, bool first) {
-    const int64_t here = b.at + b.from * s->ld, ld = s->ld;
+    const int64_t here = b.at + b.from * s->ld, ld = s->ld, kv_ld = s->kv_ld;
     const real *q = (const real *)call->x[Q].data + here, *dy = (const real *)call->dy.data + here;
-    const real *k = (const real *)call->x[K].data + b.at, *v = (const real *)call->x[V].data + b.at;
+    const real *k = (const real *)call->x[K].data + b.kv, *v = (const real *)call->x[V].data + b.kv;
     real *dq = call->dx[Q].data, *dk = call->dx[K].data, *dv = call->dx[V].data;
     real *p = call->scratch, *dp = p + b.rows * b.keys, onto = first ? 0 : 1;
     probabilities(call, s, b, p);
     if (dv)
-        rm_gemm(call->threads, RM_TRANSPOSED, RM_PLAIN, b.keys, s->width, b.rows, 1, p, b.keys, dy, ld, onto, dv + b.at,
-                ld);
+        rm_gemm(call->threads, RM_TRANSPOSED, RM_PLAIN, b.keys, s->width, b.rows, 1, p, b.keys, dy, ld, onto, dv + b.kv,
+                kv_ld);
     if (!dq && !dk) return;
-    rm_gemm(call->threads, RM_PLAIN, RM_TRANSPOSED, b.rows, b.keys, s->width, 1, dy, ld, v, ld, 0, dp, b.keys);
+    rm_gemm(call->threads, RM_PLAIN, RM_TRANSPOSED, b.rows, b.keys, s->width, 1, dy, ld, v, kv_ld, 0, dp, b.keys);
     score_gradients(call, s, b, p, dp);
     if (dq)
-        rm_gemm(call->threads, RM_PLAIN, RM_PLAIN, b.rows, s->width, b.keys, 1, dp, b.keys, k, ld, 0, dq + here, ld);
+        rm_gemm(call->threads, RM_PLAIN, RM_PLAIN, b.rows, s->width, b.keys, 1, dp, b.keys, k, kv_ld, 0, dq + here, ld);
     if (dk)
-        rm_gemm(call->threads, RM_TRANSPOSED, RM_PLAIN, b.keys, s->width, b.rows, 1, dp, b.keys, q, ld, onto, dk + b.at,
-                ld);
+        rm_gemm(call->threads, RM_TRANSPOSED, RM_PLAIN, b.keys, s->width, b.rows, 1, dp, b.keys, q, ld, onto, dk + b.kv,
+                kv_ld);
 }
 
 /* From the last block to the first: the last one looks at every key. */
 static void backward(const rm_call *call) {
-    const shape s = rm_attention_shape_of(&call->x[Q].desc, &call->x[K].desc, call->attr);
+    const shape s = shape_of(call);
     int64_t last = (s.steps - 1) / RM_ATTENTION_ROWS * RM_ATTENTION_ROWS;
     for (int64_t head = 0; head < s.batch * s.heads; head++)
         for (int64_t from = last; from >= 0; from -= RM_ATTENTION_ROWS)
-            backward_block(call, &s, block_of(call, &s, head, from), from == last);
+            backward_block(call, &s, block_of(call, &s, head, from), from == last && head % s.share == 0);
 }
 
 #define SHAPES(t, b, c)                                                                                                \
     { RM_SHAPE3(RM_REAL, t, b, c), RM_SHAPE3(RM_REAL, t, b, c), RM_SHAPE3(RM_REAL, t, b, c), RM_ABSENT }
+#define GROUPED(t, b, c, kv)                                                                                           \
+    { RM_SHAPE3(RM_REAL, t, b, c), RM_SHAPE3(RM_REAL, t, b, kv), RM_SHAPE3(RM_REAL, t, b, kv), RM_ABSENT }
 static const rm_sample samples[] = {
     {.name = "two heads", .sequence = true, .x = SHAPES(5, 2, 6), .attr = &(rm_attention_attr){2, 0}},
     {.name = "causal", .sequence = true, .x = SHAPES(23, 2, 6), .attr = &(rm_attention_attr){3, 1}},
+    {.name = "four heads, two of k and v",
+     .sequence = true,
+     .x = GROUPED(9, 2, 8, 4),
+     .attr = &(rm_attention_attr){4, 1}},
+    {.name = "one of k and v, several blocks",
+     .sequence = true,
+     .x = GROUPED(260, 1, 3, 1),
+     .attr = &(rm_attention_attr){3, 0}},
     {.name = "one timestep", .sequence = true, .x = SHAPES(1, 3, 2), .attr = &(rm_attention_attr){1, 1}},
     {.name = "several blocks", .sequence = true, .x = SHAPES(515, 1, 1), .attr = &(rm_attention_attr){1, 1}},
-    {.name = "over another sequence",
+    {.name = "over another sequence, with fewer heads",
      .sequence = true,
-     .x = {RM_SHAPE3(RM_REAL, 3, 4, 6), RM_SHAPE3(RM_REAL, 5, 4, 6), RM_SHAPE3(RM_REAL, 5, 4, 6),
+     .x = {RM_SHAPE3(RM_REAL, 3, 4, 6), RM_SHAPE3(RM_REAL, 5, 4, 3), RM_SHAPE3(RM_REAL, 5, 4, 3),
            RM_SHAPE2(REMAT_I32, 5, 4)},
      .attr = &(rm_attention_attr){2, 0}},
     {.name = "rows of padding alone",
@@ -305,7 +321,7 @@ static const rm_sample samples[] = {
 const rm_op RM_OP(attention) = {
     .struct_bytes = sizeof(rm_op),
     .name = "attention",
-    .doc = "y = softmax(q k^T / sqrt(C/heads)) v in each head; q (T,B,C), k, v (S,B,C)",
+    .doc = "y = softmax(q k^T / sqrt(C/heads)) v in each head; q (T,B,C), k, v (S,B,C) or of fewer heads",
     .n_in = 4,
     .optional = 1u << PADDING,
     .discrete = 1u << PADDING,

@@ -54,16 +54,25 @@ static __global__ void score_gradients(int64_t rows, int64_t keys, float scale, 
         dp[r * keys + i] = p[r * keys + i] * (dp[r * keys + i] - (float)sum) * scale;
 }
 
+static shape shape_of(const rm_call *call) {
+    const rm_desc x[] = {call->x[Q].desc, call->x[K].desc, call->x[V].desc};
+    return rm_attention_shape_of(x, call->attr);
+}
+
 /* Rows from .. from + rows - 1 of one head's scores, and the first `keys` columns: all that they look at. */
 typedef struct {
-    int64_t at, from, rows, keys;
-    const int32_t *padding; /* of its keys, as above */
+    int64_t at, kv, from, rows, keys; /* at, kv: of the head in q, and in k */
+    const int32_t *padding;           /* of its keys, as above */
 } block;
 
 static block block_of(const rm_call *call, const shape *s, int64_t head, int64_t from) {
     int64_t most = RM_ATTENTION_ROWS_CUDA, left = s->steps - from, rows = left < most ? left : most;
     const int32_t *padding = (const int32_t *)call->x[PADDING].data;
-    block b = {head * s->width, from, rows, rm_attention_keys(s, from + rows),
+    block b = {head * s->width,
+               rm_attention_kv_at(s, head),
+               from,
+               rows,
+               rm_attention_keys(s, from + rows),
                padding ? padding + head / s->heads : NULL};
     return b;
 }
@@ -92,21 +101,21 @@ static matrix part(const rm_tensor *t, int64_t at, int64_t ld) {
 
 static void probabilities(const rm_call *call, const shape *s, block b, float *p) {
     int64_t first = s->causal ? b.from + 1 : b.keys;
-    matrix q = part(&call->x[Q], b.at + b.from * s->ld, s->ld), k = part(&call->x[K], b.at, s->ld);
+    matrix q = part(&call->x[Q], b.at + b.from * s->ld, s->ld), k = part(&call->x[K], b.kv, s->kv_ld);
     multiply(call, b.rows, b.keys, s->width, q, false, k, true, false, p, b.keys);
     RM_LAUNCH_TOGETHER(softmax, rm_blocks_of(b.rows, ROWS), ROWS * RM_WARP, call->queue, b.rows, b.keys, first,
                        (float)s->scale, b.padding, s->batch, p);
 }
 
 void rm_attention_forward_cuda(const rm_call *call) {
-    const shape s = rm_attention_shape_of(&call->x[Q].desc, &call->x[K].desc, call->attr);
+    const shape s = shape_of(call);
     float *p = (float *)call->scratch;
     for (int64_t head = 0; head < s.batch * s.heads; head++)
         for (int64_t from = 0; from < s.steps; from += RM_ATTENTION_ROWS_CUDA) {
             block b = block_of(call, &s, head, from);
             matrix probability = {p, b.keys};
             probabilities(call, &s, b, p);
-            multiply(call, b.rows, s.width, b.keys, probability, false, part(&call->x[V], b.at, s.ld), false, false,
+            multiply(call, b.rows, s.width, b.keys, probability, false, part(&call->x[V], b.kv, s.kv_ld), false, false,
                      (float *)call->y.data + b.at + from * s.ld, s.ld);
         }
 }
@@ -118,24 +127,24 @@ static void backward_block(const rm_call *call, const shape *s, block b, bool fi
     float *p = (float *)call->scratch, *dp = p + b.rows * b.keys;
     matrix dy = part(&call->dy, here, s->ld), probability = {p, b.keys}, slope = {dp, b.keys};
     probabilities(call, s, b, p);
-    if (dv) multiply(call, b.keys, s->width, b.rows, probability, true, dy, false, !first, dv + b.at, s->ld);
+    if (dv) multiply(call, b.keys, s->width, b.rows, probability, true, dy, false, !first, dv + b.kv, s->kv_ld);
     if (!dq && !dk) return;
-    multiply(call, b.rows, b.keys, s->width, dy, false, part(&call->x[V], b.at, s->ld), true, false, dp, b.keys);
+    multiply(call, b.rows, b.keys, s->width, dy, false, part(&call->x[V], b.kv, s->kv_ld), true, false, dp, b.keys);
     RM_LAUNCH_TOGETHER(score_gradients, rm_blocks_of(b.rows, ROWS), ROWS * RM_WARP, call->queue, b.rows, b.keys,
                        (float)s->scale, p, dp);
     if (dq)
-        multiply(call, b.rows, s->width, b.keys, slope, false, part(&call->x[K], b.at, s->ld), false, false, dq + here,
-                 s->ld);
+        multiply(call, b.rows, s->width, b.keys, slope, false, part(&call->x[K], b.kv, s->kv_ld), false, false,
+                 dq + here, s->ld);
     if (dk)
-        multiply(call, b.keys, s->width, b.rows, slope, true, part(&call->x[Q], here, s->ld), false, !first, dk + b.at,
-                 s->ld);
+        multiply(call, b.keys, s->width, b.rows, slope, true, part(&call->x[Q], here, s->ld), false, !first, dk + b.kv,
+                 s->kv_ld);
 }
 
 /* From the last block to the first: the last one looks at every key. */
 void rm_attention_backward_cuda(const rm_call *call) {
-    const shape s = rm_attention_shape_of(&call->x[Q].desc, &call->x[K].desc, call->attr);
+    const shape s = shape_of(call);
     int64_t last = (s.steps - 1) / RM_ATTENTION_ROWS_CUDA * RM_ATTENTION_ROWS_CUDA;
     for (int64_t head = 0; head < s.batch * s.heads; head++)
         for (int64_t from = last; from >= 0; from -= RM_ATTENTION_ROWS_CUDA)
-            backward_block(call, &s, block_of(call, &s, head, from), from == last);
+            backward_block(call, &s, block_of(call, &s, head, from), from == last && head % s.share == 0);
 }

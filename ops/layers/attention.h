@@ -11,23 +11,34 @@ enum { RM_ATTENTION_ROWS = 128, RM_ATTENTION_ROWS_CUDA = 512 };
 
 typedef struct {
     int64_t steps, batch, heads, width; /* T, B, heads, C / heads */
-    int64_t keys;                       /* S: of k and v; T where a sequence looks at itself */
-    int64_t ld;                         /* B C: from a timestep to the next */
+    int64_t share;                      /* heads of q that one of k and v serves */
+    int64_t keys;                       /* S: timesteps of k and v; T where a sequence looks at itself */
+    int64_t ld, kv_ld;                  /* B C: from a timestep to the next; of k and v */
     double scale;                       /* of the scores */
     bool causal;
 } rm_attention_shape;
 
-static inline rm_attention_shape rm_attention_shape_of(const rm_desc *q, const rm_desc *k, const void *attr) {
+static inline rm_attention_shape rm_attention_shape_of(const rm_desc *x, const void *attr) {
     const rm_attention_attr *a = (const rm_attention_attr *)attr;
-    rm_attention_shape s = {q->dim[0], q->dim[1],     a->heads, q->dim[2] / a->heads, k->dim[0], q->dim[1] * q->dim[2],
-                            0,         a->causal != 0};
+    const rm_desc *q = &x[RM_ATTENTION_Q], *k = &x[RM_ATTENTION_K];
+    rm_attention_shape s = {q->dim[0],
+                            q->dim[1],
+                            a->heads,
+                            q->dim[2] / a->heads,
+                            1,
+                            k->dim[0],
+                            q->dim[1] * q->dim[2],
+                            k->dim[1] * k->dim[2],
+                            0,
+                            a->causal != 0};
+    s.share = q->dim[2] / k->dim[2];
     s.scale = 1 / sqrt((double)s.width);
     return s;
 }
 
-/* Where a head's features begin, in q, k, v, y and their gradients: head h of row b of the batch. */
-static inline int64_t rm_attention_at(const rm_attention_shape *s, int64_t b, int64_t h) {
-    return (b * s->heads + h) * s->width;
+/* Where head `head` of all rows of the batch begins in k, v and their gradients; in q, y and theirs at head * width. */
+static inline int64_t rm_attention_kv_at(const rm_attention_shape *s, int64_t head) {
+    return head / s->share * s->width;
 }
 
 /* Keys that the first `end` timesteps may look at, padding among them. */

@@ -85,6 +85,16 @@ static remat_value step_somewhere(net *n, remat_value x) {
     return remat_step_at(n->graph, x, remat_input(n->graph, name, REMAT_I32, REMAT_WHOLE, 1, &n->batch));
 }
 
+/* Where features are even in number, of two heads that share one of k and v, and know their places. */
+static remat_value attended(net *n) {
+    remat_graph *g = n->graph;
+    remat_value q = pick(n), k = pick(n), v = pick(n);
+    bool causal = draw(2), even = n->width % 2 == 0;
+    if (!even) return remat_attention(g, q, k, v, 1, causal);
+    k = remat_slice(g, k, 0, n->width / 2), v = remat_slice(g, v, n->width / 2, n->width / 2);
+    return remat_attention(g, remat_rotary(g, q, 1, 50), k, v, 2, causal);
+}
+
 /* Layers that see time run backwards; what they make is an output, sometimes, in that order. */
 static remat_value backwards(net *n) {
     remat_graph *g = n->graph;
@@ -279,7 +289,7 @@ static remat_value random_layer(net *n, bool timed) {
     case 21:
         return backwards(n);
     case 15:
-        return remat_attention(g, pick(n), pick(n), pick(n), 1, draw(2));
+        return attended(n);
     case 16:
         return known_at_the_end(n);
     case 17:

@@ -94,6 +94,20 @@ static remat_value labels(remat_graph *g) {
     return remat_bce_with_logits(g, remat_scale(g, y, 3), target);
 }
 
+/* make.py's Turned. */
+static remat_value turned(remat_graph *g) {
+    enum { HEADS = 4, GROUPS = 2, WIDTH = 4 };
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, E});
+    remat_value target = remat_input(g, "target", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, 3});
+    remat_value q = remat_linear(g, x, matrix(g, "q.weight", HEADS * WIDTH, E), vector(g, "q.bias", HEADS * WIDTH));
+    remat_value k = remat_linear(g, x, matrix(g, "k.weight", GROUPS * WIDTH, E), vector(g, "k.bias", GROUPS * WIDTH));
+    remat_value v = remat_linear(g, x, matrix(g, "v.weight", GROUPS * WIDTH, E), vector(g, "v.bias", GROUPS * WIDTH));
+    q = remat_rotary(g, q, HEADS, 100), k = remat_rotary(g, k, GROUPS, 100);
+    remat_value y = remat_attention(g, q, k, v, HEADS, true);
+    return remat_mse(g, remat_linear(g, y, matrix(g, "head.weight", 3, HEADS * WIDTH), vector(g, "head.bias", 3)),
+                     target);
+}
+
 /* make.py's Planes. A part of a plane's rows is a slice of the plane as one row. */
 static remat_value planes(remat_graph *g) {
     const int64_t two[] = {2, 2}, wide[] = {2, 3};
@@ -147,12 +161,13 @@ static remat_value packed(remat_graph *g) {
 
 /* The networks, in the order of the loops below. */
 static const char *const names[] = {"lstm",     "gru",    "rnn",    "lstm_projected", "mixture",
-                                    "pictures", "packed", "planes", "labels"};
+                                    "pictures", "packed", "planes", "labels",         "turned"};
 enum { PROJECTED = NET_CELLS, MIXTURE }; /* from MIXTURE on, networks have no states that could go on */
 static remat_value build(remat_graph *g, int network) {
     net n = byte_model;
     n.cell = network;
-    static remat_value (*const others[])(remat_graph *) = {projected, mixture, pictures, packed, planes, labels};
+    static remat_value (*const others[])(remat_graph *) = {projected, mixture, pictures, packed,
+                                                           planes,    labels,  turned};
     if (network >= NET_CELLS) return others[network - NET_CELLS](g);
     return net_build(g, &n);
 }

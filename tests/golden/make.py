@@ -141,6 +141,32 @@ class Labels(nn.Module):
                 torch.rand(STEPS, T, B, 3, generator=generator).double()]
 
 
+class Turned(nn.Module):
+    """Llama's attention: rotary positions, four heads of q, two of k and v."""
+    HEADS, GROUPS, WIDTH = 4, 2, 4
+
+    def __init__(self):
+        super().__init__()
+        wide, narrow = self.HEADS * self.WIDTH, self.GROUPS * self.WIDTH
+        self.q, self.k, self.v = nn.Linear(E, wide), nn.Linear(E, narrow), nn.Linear(E, narrow)
+        self.head = nn.Linear(wide, 3)
+
+    def forward(self, x, target):
+        from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+        q, k, v = (part(x).unflatten(2, (-1, self.WIDTH)).permute(1, 2, 0, 3) for part in (self.q, self.k, self.v))
+        speed = 100.0 ** (-torch.arange(0, self.WIDTH, 2, dtype=torch.float64) / self.WIDTH)
+        angle = torch.outer(torch.arange(T, dtype=torch.float64), speed).repeat(1, 2)[None]
+        q, k = apply_rotary_pos_emb(q, k, angle.cos().to(x.dtype), angle.sin().to(x.dtype))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return nn.functional.mse_loss(self.head(y.permute(2, 0, 1, 3).flatten(2)), target)
+
+    @staticmethod
+    def batches(generator):
+        return [torch.randn(STEPS, T, B, E, generator=generator).double(),
+                torch.randn(STEPS, T, B, 3, generator=generator).double()]
+
+
 class Tied(nn.Module):
     """An LSTM whose head is the embedding."""
 
@@ -336,7 +362,7 @@ def main():
                 "mixture": Mixture, "mingru": lambda: MinimalModel(False), "minlstm": lambda: MinimalModel(True),
                 "pictures": Pictures, "gpt2": Gpt2, "lstm_tied": Tied, "packed": Packed, "planes": Planes,
                 "lstm_projected": lambda: ByteModel(nn.LSTM, PROJECTION), "lstm_projected_both": BothDirections,
-                "labels": Labels}
+                "labels": Labels, "turned": Turned}
     for index, (name, build) in enumerate(networks.items()):
         torch.manual_seed(1 + index)
         model = build()

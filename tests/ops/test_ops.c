@@ -345,6 +345,46 @@ START_TEST(attention_refuses) {
     x[3] = rm_desc_make(REMAT_I32, 2, (int64_t[]){5, 2});
     ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 0}, &y, NULL), REMAT_INVALID);
     ck_assert_msg(strstr(remat_last_error(), "padding is i32 (5,2)"), "%s", remat_last_error());
+    x[3].rank = -1;
+    static const int64_t wrong[][3] = {{5, 2, 4}, {5, 2, 12}, {5, 2, 1}, {5, 1, 6}}; /* of k and v, for heads of 2 */
+    for (int i = 0; i < 4; i++) {
+        x[1] = x[2] = rm_desc_make(REMAT_F32, 3, wrong[i]);
+        ck_assert_msg(op->infer(x, &(rm_attention_attr){3, 0}, &y, NULL) == REMAT_INVALID, "%d", i);
+        ck_assert_ptr_nonnull(strstr(remat_last_error(), "heads of 2 features, whose number divides 3"));
+    }
+    x[1] = x[2] = rm_desc_make(REMAT_F32, 3, (int64_t[]){5, 2, 2});
+    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 0}, &y, NULL), REMAT_OK);
+}
+END_TEST
+
+/* A turn by a right angle; timestep 2^40 of a pair that turns by 1: its angle is 2^40 modulo 2 pi. */
+START_TEST(rotary_has_known_values) {
+    double x[4] = {3, 5, 2, 7}, y[4], table[4];
+    rm_rotary_attr attr = {10000, 1};
+    rm_desc shape = rm_desc_make(REMAT_F64, 3, (int64_t[]){1, 1, 4});
+    rm_call call = {.attr = &attr, .x = {{shape, x}}, .y = {shape, y}, .scratch = table, .threads = 1, .t_total = 1};
+    for (int64_t t = 0; t < 3; t++) {
+        call.t0 = t == 2 ? (int64_t)1 << 40 : t * 100;
+        rm_op_find_f64("rotary")->on[RM_DEVICE_CPU].forward(&call);
+        double angle[2] = {(double)call.t0, (double)call.t0 / 100}; /* 10000^(-2/4) is a hundredth */
+        for (int i = 0; i < 2; i++) {
+            double error = 1e-14 + 1e-15 * angle[i];
+            ck_assert(fabs(y[i] - (x[i] * cos(angle[i]) - x[i + 2] * sin(angle[i]))) <= 20 * error);
+            ck_assert(fabs(y[i + 2] - (x[i + 2] * cos(angle[i]) + x[i] * sin(angle[i]))) <= 20 * error);
+        }
+    }
+}
+END_TEST
+
+START_TEST(rotary_refuses) {
+    rm_desc x[RM_MAX_IN] = {rm_desc_make(REMAT_F32, 3, (int64_t[]){5, 2, 6})}, y;
+    const rm_op *op = rm_op_find("rotary");
+    static const rm_rotary_attr wrong[] = {{10000, 2}, {10000, 0}, {0, 1}, {NAN, 1}, {INFINITY, 1}};
+    for (int i = 0; i < 5; i++) {
+        ck_assert_msg(op->infer(x, &wrong[i], &y, NULL) == REMAT_INVALID, "%d", i);
+        ck_assert_ptr_nonnull(strstr(remat_last_error(), i < 2 ? "pairs in each of" : "base is"));
+    }
+    ck_assert_int_eq(op->infer(x, &(rm_rotary_attr){10000, 3}, &y, NULL), REMAT_OK);
 }
 END_TEST
 
@@ -631,6 +671,8 @@ int main(void) {
     tcase_add_test(numbers, attention_of_extreme_scores);
     tcase_add_test(numbers, attention_leaves_padding_out);
     tcase_add_test(numbers, attention_refuses);
+    tcase_add_test(numbers, rotary_has_known_values);
+    tcase_add_test(numbers, rotary_refuses);
     tcase_add_test(numbers, batch_norm_has_known_values);
     tcase_add_test(numbers, losses_have_known_values);
     tcase_add_test(numbers, label_smoothing_is_pytorchs);

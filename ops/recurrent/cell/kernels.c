@@ -23,4 +23,5 @@ const rm_cell_kernels RM_JOIN(rm_cell_kernels_, RM_ISA) = {
     .min_backward = {rm_cell_backward_min_gru, rm_cell_backward_min_lstm},
     .activation = rm_activations,
     .projected = &rm_cell_projected,
+    .convolution = &rm_cell_convolution,
 };

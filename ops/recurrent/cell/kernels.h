@@ -63,6 +63,40 @@ typedef struct {
                      float *m);
 } rm_projected_rows;
 
+/* convolution.c. Channels lie side by side in `wide` lanes; at most `most` sums of so many lanes are made at a time.
+ * Pixels: y[lane,p] += the sum over channels c and taps (i,j), in this order, of w[c,i,j,lane] x[c,(i,j) of p]. */
+typedef struct {
+    int64_t channels, taps[2];
+    const float *x; /* under the first tap, of the first pixel */
+    int64_t x_plane, x_tap[2], x_step;
+    const float *w;
+    int64_t w_channel, w_tap[2];
+    const float *start; /* `wide` floats that sums begin with; NULL: zeros */
+    bool begins;        /* y is written, not added to */
+    float *y;
+    int64_t y_plane, y_step;
+    int lanes; /* of y: the others are not stored */
+} rm_conv_pixels;
+/* Weights: dw[k,lane] += the sum over pixels (rows,columns) of dy[pixel,lane] x[at[k] + its place]. */
+typedef struct {
+    int64_t rows, columns;
+    const float *dy, *x;
+    int64_t x_row, x_step;
+    const int64_t *at;
+    float *dw;
+    int lanes; /* that are not all zero */
+} rm_conv_weights;
+enum { RM_CONV_MOST = 12 };
+typedef struct {
+    int wide, most;
+    /* to[i] = row[from + i] for i < count, 0 where that is not in [0, width); what follows, up to a vector, may be written. */
+    void (*copy_row)(const float *row, int64_t from, int64_t count, int64_t width, float *to);
+    /* to[p,lane] = x[lane,p], planes of x `plane` apart; 0 beyond `lanes`. */
+    void (*side_by_side)(const float *x, int64_t plane, int64_t count, int lanes, float *to);
+    void (*pixels[RM_CONV_MOST + 1])(const rm_conv_pixels *t);   /* by the number of pixels */
+    void (*weights[RM_CONV_MOST + 1])(const rm_conv_weights *t); /* and of weights */
+} rm_convolution;
+
 typedef struct {
     const char *isa;
     int lanes; /* floats in a vector */
@@ -77,6 +111,7 @@ typedef struct {
     rm_cell_kernel *min_forward[RM_MIN_CELLS], *min_backward[RM_MIN_CELLS];
     const rm_activation_loops *activation; /* by rm_activation */
     const rm_projected_rows *projected;
+    const rm_convolution *convolution;
 } rm_cell_kernels;
 
 const rm_cell_kernels *rm_cell_kernels_get(void);

@@ -71,6 +71,7 @@ remat_value remat_lstm_projected(remat_graph *, remat_value x, remat_value w_ih,
                                  remat_value b_ih , remat_value b_hh , remat_value w_hr);
 remat_value remat_matmul(remat_graph *, remat_value x, remat_value w, remat_value b );
 remat_value remat_positions(remat_graph *, remat_value x, remat_value w);
+remat_value remat_rotary(remat_graph *, remat_value x, int64_t heads, double base);
 remat_value remat_conv2d(remat_graph *, remat_value x, remat_value w, remat_value b , const int64_t stride[2],
                          const int64_t padding[2], const int64_t dilation[2], int64_t groups);
 remat_value remat_conv1d(remat_graph *, remat_value x, remat_value w, remat_value b , int64_t stride,

@@ -1,0 +1,412 @@
+/* convolve.c: convolutions, summed in place. An output pixel of all channels side by side, in vectors, is a sum over input channels and
+ * the filter's taps of one pixel times a vector of weights; some neighbouring pixels are summed at a time
+ * (recurrent/cell/convolution.c). So images stay as they are, (images, channels, h, w), but for a copy of a part of one, with its
+ * padding, that lies in the cache; weights are packed, channels side by side, once a call.
+ *
+ * The gradient of x is the same sum with the roles of channels and outputs exchanged. With a stride, the taps that reach a pixel
+ * of x depend on its place modulo the stride: pixels are computed class by class. */
+#include "ops/layers/convolve.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "ops/math/parallel.h"
+#include "ops/recurrent/cell/kernels.h"
+
+enum { WIDEST = 32 };         /* lanes of any instruction set; scratch is the same on all */
+enum { PACKED = 1 << 18 };    /* floats of packed weights at a time, but for large filters */
+enum { WINDOWS = 1 << 17 };   /* floats of all threads' copies of images, but for large ones */
+enum { WINDOW = 1 << 16 };    /* of one thread: half of a second-level cache of 512 KiB */
+enum { DEPTH = 576 };         /* products of a sum before it is added to the result: weights that stay in the cache */
+enum { COLUMNS = 512 };       /* pixels of a row at a time */
+enum { SPLIT_MIN = 1 << 18 }; /* multiply-adds for which threads are worth waking */
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t parts(int64_t n, int64_t size) { return (n + size - 1) / size; }
+
+/* ---- Which pixels are summed ------------------------------------------------------------------------------------------- */
+
+/* One axis. Targets of class q: phase(q), phase(q) + apart, ...; number m of them is a sum over taps q, q + period, ... of the
+ * filter, of the sources m step + at(q), m step + at(q) + slope, ... */
+typedef struct {
+    int64_t source, target, filter;
+    int64_t step, apart, period, slope;
+    int64_t padding, dilation;
+} axis;
+
+typedef struct {
+    int64_t taps, phase, at, count; /* count: of targets */
+} class;
+
+static int64_t gcd(int64_t a, int64_t b) { return b ? gcd(b, a % b) : a; }
+
+static axis axis_of(const rm_conv_shape *s, bool backward, int d) {
+    axis a = {.source = s->in[d], .target = s->out[d], .filter = s->filter[d], .padding = s->padding[d]};
+    a.step = s->stride[d], a.apart = a.period = 1, a.slope = a.dilation = s->dilation[d];
+    if (!backward) return a;
+    a.source = s->out[d], a.target = s->in[d], a.apart = s->stride[d], a.step = 1;
+    a.period = a.apart / gcd(a.apart, a.dilation), a.slope = -(a.dilation * a.period / a.apart);
+    return a;
+}
+
+static int64_t classes(const axis *a) { return least(a->period, a->filter); }
+
+static class class_of(const axis *a, bool backward, int64_t q) {
+    int64_t moved = q * a->dilation - a->padding; /* a forward source, less step m; a backward target, less apart m' */
+    class c = {.taps = parts(a->filter - q, a->period), .phase = 0, .at = moved, .count = a->target};
+    if (!backward) return c;
+    c.phase = (moved % a->apart + a->apart) % a->apart, c.at = (c.phase - moved) / a->apart;
+    c.count = c.phase < a->target ? parts(a->target - c.phase, a->apart) : 0;
+    return c;
+}
+
+typedef struct {
+    bool backward;
+    axis axis[2];
+    int64_t first[2], last[2]; /* of a target's sources, less m step: over all classes */
+    int64_t channels, lanes;   /* of a group: summed over; computed side by side */
+    int64_t taps, w_channel, w_lane;
+} sums;
+
+static sums sums_of(const rm_conv_shape *s, bool backward) {
+    sums u = {.backward = backward, .axis = {axis_of(s, backward, 0), axis_of(s, backward, 1)}};
+    u.taps = s->filter[0] * s->filter[1];
+    u.channels = s->channels, u.lanes = s->outputs, u.w_channel = u.taps, u.w_lane = s->channels * u.taps;
+    if (backward) u.channels = s->outputs, u.lanes = s->channels, u.w_channel = s->channels * u.taps, u.w_lane = u.taps;
+    for (int d = 0; d < 2; d++)
+        for (int64_t q = 0; q < classes(&u.axis[d]); q++) {
+            class c = class_of(&u.axis[d], backward, q);
+            int64_t end = c.at + (c.taps - 1) * u.axis[d].slope;
+            if (q == 0) u.first[d] = u.last[d] = c.at;
+            u.first[d] = least(u.first[d], least(c.at, end)), u.last[d] = most(u.last[d], most(c.at, end));
+        }
+    return u;
+}
+
+/* ---- Windows: a part of an image with its padding ---------------------------------------------------------------------- */
+
+/* Pixel (y,x) of channel c at data + c plane + y pitch + x, whatever the part. */
+typedef struct {
+    const float *data;
+    int64_t plane, pitch;
+} window;
+
+/* With what copy_row may write behind it; an odd number of cache lines, so that planes do not meet in the same sets. */
+static int64_t plane_of(int64_t rows, int64_t columns) { return (parts(rows * columns + 15, 16) | 1) * 16; }
+
+static int64_t extent(const sums *u, int d, int64_t targets) {
+    return (targets - 1) * u->axis[d].step + u->last[d] - u->first[d] + 1;
+}
+static int64_t window_floats(const sums *u, int64_t rows, int64_t columns) {
+    return plane_of(extent(u, 0, rows), extent(u, 1, columns));
+}
+
+/* All that targets [m[d], m[d] + n[d]) of every class read of `channels` images at x. */
+static window window_of(const rm_convolution *kernel, const sums *u, const float *x, int64_t channels,
+                        const int64_t m[2], const int64_t n[2], float *room) {
+    int64_t height = u->axis[0].source, width = u->axis[1].source;
+    int64_t y = m[0] * u->axis[0].step + u->first[0], rows = extent(u, 0, n[0]);
+    int64_t left = m[1] * u->axis[1].step + u->first[1], columns = extent(u, 1, n[1]), plane = plane_of(rows, columns);
+    if (y >= 0 && y + rows <= height && left >= 0 && left + columns <= width) return (window){x, height * width, width};
+    for (int64_t c = 0; c < channels; c++)
+        for (int64_t r = 0; r < rows; r++) {
+            float *to = room + c * plane + r * columns;
+            bool inside = y + r >= 0 && y + r < height;
+            kernel->copy_row(x + (inside ? (c * height + y + r) * width : 0), left, columns, inside ? width : 0, to);
+        }
+    return (window){room - y * columns - left, plane, columns};
+}
+
+/* Threads are worth waking. */
+static bool is_large(const rm_conv_shape *s) {
+    double products = (double)(s->groups * s->outputs * s->channels) * (double)(s->filter[0] * s->filter[1]);
+    return (double)s->images * (double)s->positions * products > SPLIT_MIN;
+}
+
+/* ---- Sizes ------------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int64_t channels, targets[2]; /* channels of a part of a sum; the most targets of a class */
+    int64_t round, packed;        /* lanes whose weights are packed at a time; floats of those */
+    int64_t window, windows;      /* floats: the least for one thread; all */
+} sizes;
+
+static sizes sizes_of(const rm_conv_shape *s, const sums *u) {
+    sizes z = {.channels = least(u->channels, most(DEPTH / u->taps, 1))};
+    for (int d = 0; d < 2; d++) z.targets[d] = parts(u->axis[d].target, u->axis[d].apart);
+    int64_t block = z.channels * u->taps * WIDEST, blocks = parts(u->lanes, WIDEST);
+    blocks = least(blocks, most(PACKED / block, 1));
+    z.round = blocks * WIDEST, z.packed = blocks * block;
+    z.window = z.channels * window_floats(u, 1, least(z.targets[1], COLUMNS));
+    int64_t image = z.channels * window_floats(u, z.targets[0], least(z.targets[1], COLUMNS));
+    z.windows = most(z.window, is_large(s) ? least(WINDOWS, s->images * image) : least(WINDOW, image));
+    return z;
+}
+
+/* Rows of targets that fit into a window of so many floats. */
+static int64_t rows_in(const sums *u, const sizes *z, int64_t columns, int64_t room) {
+    int64_t rows = 1;
+    while (rows < z->targets[0] && z->channels * window_floats(u, rows + 1, columns) <= room) rows++;
+    return rows;
+}
+
+/* ---- Sums of pixels ---------------------------------------------------------------------------------------------------- */
+
+/* A block of lanes, from `w` on, packed: (channels, taps, lanes); beyond the last lane zeros. */
+static void pack(const rm_convolution *kernel, const sums *u, const float *w, int64_t channels, int64_t lanes,
+                 float *packed) {
+    int64_t wide = kernel->wide, together = u->w_channel == u->taps && u->w_lane > 1 ? channels : 1;
+    int n = (int)least(wide, lanes);
+    for (int64_t c = 0; c < channels; c += together)
+        if (u->w_lane == 1)
+            kernel->copy_row(w + c * u->w_channel, 0, wide, n, packed + c * wide);
+        else
+            kernel->side_by_side(w + c * u->w_channel, u->w_lane, together * u->taps, n, packed + c * u->taps * wide);
+}
+
+typedef struct {
+    const rm_convolution *kernel;
+    const sums *sums;
+    int64_t m[2], n[2]; /* a block of targets of every class */
+    window from;
+    int64_t channels;
+    const float *w, *start; /* start: what sums begin with, by lane */
+    bool begins;            /* targets are written, not added to */
+    float *to;              /* the image of the first lane */
+    int lanes;
+} block;
+
+/* Targets of one class, a few of a row at a time. */
+static void sum_class(const block *b, int64_t p, int64_t q) {
+    const axis *rows = &b->sums->axis[0], *columns = &b->sums->axis[1];
+    class r = class_of(rows, b->sums->backward, p), c = class_of(columns, b->sums->backward, q);
+    int64_t wide = b->kernel->wide, below = least(b->m[0] + b->n[0], r.count), end = least(b->m[1] + b->n[1], c.count);
+    int64_t count = end - b->m[1], pieces = parts(count, b->kernel->most);
+    rm_conv_pixels t = {.channels = b->channels,
+                        .taps = {r.taps, c.taps},
+                        .x_plane = b->from.plane,
+                        .x_tap = {rows->slope * b->from.pitch, columns->slope},
+                        .x_step = columns->step,
+                        .w = b->w + (p * columns->filter + q) * wide,
+                        .w_channel = b->sums->taps * wide,
+                        .w_tap = {rows->period * columns->filter * wide, columns->period * wide},
+                        .start = b->start,
+                        .begins = b->begins,
+                        .y_plane = rows->target * columns->target,
+                        .y_step = columns->apart,
+                        .lanes = b->lanes};
+    for (int64_t m = b->m[0]; m < below; m++)
+        for (int64_t piece = 0; piece < pieces; piece++) {
+            int64_t n = b->m[1] + count * piece / pieces, next = b->m[1] + count * (piece + 1) / pieces;
+            t.x = b->from.data + (m * rows->step + r.at) * b->from.pitch + n * columns->step + c.at;
+            t.y = b->to + (r.phase + m * rows->apart) * columns->target + c.phase + n * columns->apart;
+            b->kernel->pixels[next - n](&t);
+        }
+}
+
+static void sum_block(const block *b) {
+    for (int64_t p = 0; p < classes(&b->sums->axis[0]); p++)
+        for (int64_t q = 0; q < classes(&b->sums->axis[1]); q++) sum_class(b, p, q);
+}
+
+/* Every target is in a class; those that are not keep zero. */
+static bool covers(const sums *u) {
+    return classes(&u->axis[0]) == u->axis[0].apart && classes(&u->axis[1]) == u->axis[1].apart;
+}
+
+/* What one product of packed weights and channels adds: lanes [lane, end), channels [channel, channel + channels). */
+typedef struct {
+    int64_t lane, end, channel, channels;
+    const float *packed, *bias; /* of the group, or NULL */
+} round;
+
+static void sum_round(block b, const round *r, const float *image, float *target, float *room) {
+    float start[WIDEST] = {0};
+    b.start = start, b.begins = r->channel == 0;
+    const sums *u = b.sums;
+    int64_t wide = b.kernel->wide, plane = u->axis[0].source * u->axis[1].source;
+    b.channels = r->channels;
+    b.from = window_of(b.kernel, u, image + r->channel * plane, r->channels, b.m, b.n, room);
+    for (int64_t first = r->lane; first < r->end; first += wide) {
+        b.w = r->packed + (first - r->lane) * r->channels * u->taps;
+        b.to = target + first * u->axis[0].target * u->axis[1].target;
+        b.lanes = (int)least(wide, r->end - first);
+        for (int i = 0; b.begins && r->bias && i < b.lanes; i++) start[i] = r->bias[first + i];
+        sum_block(&b);
+    }
+}
+
+/* target = the sums, of all images and groups. */
+static void sum_pixels(const rm_conv_shape *s, bool backward, int threads, const float *source, const float *w,
+                       const float *bias, float *target, float *scratch) {
+    const sums u = sums_of(s, backward);
+    const sizes z = sizes_of(s, &u);
+    const rm_convolution *kernel = rm_cell_kernels_get()->convolution;
+    int64_t sources = u.axis[0].source * u.axis[1].source, targets = u.axis[0].target * u.axis[1].target;
+    int64_t workers = least(threads, z.windows / z.window), room = z.windows / workers, wide = kernel->wide;
+    int64_t columns = least(z.targets[1], COLUMNS), rows = rows_in(&u, &z, columns, least(room, WINDOW));
+    int64_t down = parts(z.targets[0], rows), along = parts(z.targets[1], columns), items = s->images * down * along;
+    workers = is_large(s) ? least(workers, items) : 1;
+    if (!covers(&u)) memset(target, 0, (size_t)(s->images * s->groups * u.lanes * targets) * sizeof *target);
+    for (int64_t g = 0; g < s->groups; g++)
+        for (round r = {.packed = scratch, .bias = bias ? bias + g * u.lanes : NULL}; r.lane < u.lanes; r.lane = r.end)
+            for (r.end = least(r.lane + z.round, u.lanes), r.channel = 0; r.channel < u.channels;
+                 r.channel += r.channels) {
+                r.channels = least(z.channels, u.channels - r.channel);
+                const float *filters = w + g * s->outputs * s->channels * u.taps + r.channel * u.w_channel;
+                RM_PARALLEL_FOR(threads, workers > 1,
+                                for (int64_t lane = r.lane; lane < r.end; lane += wide)
+                                    pack(kernel, &u, filters + lane * u.w_lane, r.channels, r.end - lane,
+                                         scratch + (lane - r.lane) * r.channels * u.taps););
+                RM_PARALLEL_FOR(
+                    threads, workers > 1, for (int64_t part = 0; part < workers; part++) {
+                        for (int64_t i = items * part / workers; i < items * (part + 1) / workers; i++) {
+                            int64_t image = i / (down * along) * s->groups + g, y = i / along % down * rows,
+                                    x = i % along * columns;
+                            block b = {.kernel = kernel, .sums = &u, .m = {y, x}};
+                            b.n[0] = least(rows, z.targets[0] - y), b.n[1] = least(columns, z.targets[1] - x);
+                            sum_round(b, &r, source + image * u.channels * sources, target + image * u.lanes * targets,
+                                      scratch + z.packed + part * room);
+                        }
+                    });
+            }
+}
+
+/* ---- Sums of weights --------------------------------------------------------------------------------------------------- */
+
+/* Parts of an image whose gradients lie pixel by pixel, lanes side by side; sums are added part by part, so these do not depend
+ * on the threads. */
+enum { PIXELS = 256 };
+
+static void part_of_image(const rm_conv_shape *s, int64_t n[2]) {
+    n[1] = least(s->out[1], PIXELS), n[0] = least(s->out[0], PIXELS / n[1]);
+}
+
+/* Floats of one thread: for each channel, and besides. */
+static int64_t channel_floats(const rm_conv_shape *s, const sums *u) {
+    int64_t n[2];
+    part_of_image(s, n);
+    return window_floats(u, n[0], n[1]) + u->taps * WIDEST;
+}
+static int64_t gradient_floats(const rm_conv_shape *s) {
+    int64_t n[2];
+    part_of_image(s, n);
+    return n[0] * n[1] * WIDEST;
+}
+
+/* Weights of some channels in a block of lanes: dw (lanes, channels, taps) of them at `dw`. */
+typedef struct {
+    const rm_conv_shape *shape;
+    const sums *sums;
+    const rm_convolution *kernel;
+    const float *x, *dy; /* of the first image: the first channel, the first lane */
+    float *dw;
+    int64_t channels;
+    int lanes;
+} piece;
+
+static void sum_part(const piece *p, const float *x, const float *dy, const int64_t m[2], const int64_t n[2],
+                     float *gradients, float *sum, float *room) {
+    const rm_conv_shape *s = p->shape;
+    int64_t wide = p->kernel->wide, at[WIDEST];
+    for (int64_t r = 0; r < n[0]; r++)
+        p->kernel->side_by_side(dy + (m[0] + r) * s->out[1] + m[1], s->positions, n[1], p->lanes,
+                                gradients + r * n[1] * wide);
+    window from = window_of(p->kernel, p->sums, x, p->channels, m, n, room);
+    rm_conv_weights t = {.rows = n[0],
+                         .columns = n[1],
+                         .dy = gradients,
+                         .x_row = s->stride[0] * from.pitch,
+                         .x_step = s->stride[1],
+                         .at = at,
+                         .lanes = p->lanes};
+    t.x = from.data + (m[0] * s->stride[0] - s->padding[0]) * from.pitch + m[1] * s->stride[1] - s->padding[1];
+    t.dw = sum;
+    int count = 0;
+    for (int64_t c = 0; c < p->channels; c++)
+        for (int64_t i = 0; i < s->filter[0]; i++)
+            for (int64_t j = 0; j < s->filter[1]; j++) {
+                at[count++] = c * from.plane + i * s->dilation[0] * from.pitch + j * s->dilation[1];
+                if (count < p->kernel->most) continue;
+                p->kernel->weights[count](&t);
+                t.dw += count * wide, count = 0;
+            }
+    if (count) p->kernel->weights[count](&t);
+}
+
+static void sum_piece(const piece *p, float *scratch) {
+    const rm_conv_shape *s = p->shape;
+    int64_t wide = p->kernel->wide, all = p->channels * p->sums->taps, row = s->channels * p->sums->taps, n[2];
+    float *gradients = scratch, *sum = gradients + gradient_floats(s), *room = sum + all * WIDEST;
+    for (int64_t lane = 0; lane < wide; lane++)
+        for (int64_t k = 0; k < all; k++) sum[k * wide + lane] = lane < p->lanes ? p->dw[lane * row + k] : 0;
+    part_of_image(s, n);
+    for (int64_t image = 0; image < s->images; image++)
+        for (int64_t y = 0; y < s->out[0]; y += n[0])
+            for (int64_t x = 0; x < s->out[1]; x += n[1])
+                sum_part(p, p->x + image * s->groups * s->channels * s->pixels,
+                         p->dy + image * s->groups * s->outputs * s->positions, (int64_t[]){y, x},
+                         (int64_t[]){least(n[0], s->out[0] - y), least(n[1], s->out[1] - x)}, gradients, sum, room);
+    for (int64_t lane = 0; lane < p->lanes; lane++)
+        for (int64_t k = 0; k < all; k++) p->dw[lane * row + k] = sum[k * wide + lane];
+}
+
+/* Channels of all groups and blocks of lanes are cut evenly among threads. */
+static void sum_weights(const rm_conv_shape *s, int threads, const float *x, const float *dy, float *dw, float *scratch,
+                        int64_t floats) {
+    const sums u = sums_of(s, false);
+    const rm_convolution *kernel = rm_cell_kernels_get()->convolution;
+    int64_t wide = kernel->wide, blocks = parts(s->outputs, wide), all = s->groups * blocks * s->channels;
+    int64_t each = channel_floats(s, &u), besides = gradient_floats(s);
+    int64_t workers = least(is_large(s) ? threads : 1, least(all, floats / (besides + each)));
+    int64_t room = floats / workers, together = (room - besides) / each;
+    RM_PARALLEL_FOR(
+        threads, workers > 1, for (int64_t part = 0; part < workers; part++) {
+            int64_t end = all * (part + 1) / workers, count;
+            for (int64_t i = all * part / workers; i < end; i += count) {
+                int64_t channel = i % s->channels, lane = i / s->channels % blocks * wide, g = i / s->channels / blocks;
+                count = least(least(together, end - i), s->channels - channel);
+                piece p = {.shape = s,
+                           .sums = &u,
+                           .kernel = kernel,
+                           .channels = count,
+                           .lanes = (int)least(wide, s->outputs - lane),
+                           .x = x + (g * s->channels + channel) * s->pixels,
+                           .dy = dy + (g * s->outputs + lane) * s->positions,
+                           .dw = dw + ((g * s->outputs + lane) * s->channels + channel) * u.taps};
+                sum_piece(&p, scratch + part * room);
+            }
+        });
+}
+
+/* ---- Both -------------------------------------------------------------------------------------------------------------- */
+
+static int64_t pixels_scratch(const rm_conv_shape *s, bool backward) {
+    const sums u = sums_of(s, backward);
+    const sizes z = sizes_of(s, &u);
+    return z.packed + z.windows;
+}
+
+static int64_t weights_scratch(const rm_conv_shape *s) {
+    const sums u = sums_of(s, false);
+    int64_t each = channel_floats(s, &u), besides = gradient_floats(s);
+    int64_t all = s->groups * parts(s->outputs, WIDEST) * s->channels, alone = besides + s->channels * each;
+    return most(besides + each, least(WINDOWS, is_large(s) ? all * (besides + each) : alone));
+}
+
+int64_t rm_convolve_scratch(const rm_conv_shape *s, rm_pass pass) {
+    if (pass == RM_FORWARD) return pixels_scratch(s, false);
+    return most(pixels_scratch(s, true), weights_scratch(s));
+}
+
+void rm_convolve_forward(const rm_conv_shape *s, int threads, const float *x, const float *w, const float *b, float *y,
+                         float *scratch) {
+    sum_pixels(s, false, threads, x, w, b, y, scratch);
+}
+
+void rm_convolve_backward(const rm_conv_shape *s, int threads, const float *x, const float *w, const float *dy,
+                          float *dx, float *dw, float *scratch) {
+    if (dx) sum_pixels(s, true, threads, dy, w, NULL, dx, scratch);
+    if (dw) sum_weights(s, threads, x, dy, dw, scratch, weights_scratch(s));
+}

@@ -1,0 +1,17 @@
+/* convolve.h: convolutions in float on the CPU, by the kernels of this machine's instruction set. */
+#ifndef RM_CONVOLVE_H
+#define RM_CONVOLVE_H
+
+#include "ops/layers/conv.h"
+
+/* Floats of scratch that either pass wants, on any number of threads. */
+int64_t rm_convolve_scratch(const rm_conv_shape *s, rm_pass pass);
+
+/* y and dx are overwritten, dw added to. b, dx, dw: NULL where there is none. An element's bits depend neither on `threads` nor on the
+ * number of images beside its own. */
+void rm_convolve_forward(const rm_conv_shape *s, int threads, const float *x, const float *w, const float *b, float *y,
+                         float *scratch);
+void rm_convolve_backward(const rm_conv_shape *s, int threads, const float *x, const float *w, const float *dy,
+                          float *dx, float *dw, float *scratch);
+
+#endif
