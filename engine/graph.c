@@ -657,6 +657,11 @@ remat_value remat_attention(remat_graph *graph, remat_value q, remat_value k, re
     rm_attention_attr attr = {heads, causal};
     return BUILD_WITH(attr, "attention", q.id, k.id, v.id);
 }
+remat_value remat_cross_attention(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,
+                                  remat_value padding) {
+    rm_attention_attr attr = {heads, false};
+    return BUILD_WITH(attr, "attention", q.id, k.id, v.id, padding.id);
+}
 remat_value remat_dropout(remat_graph *graph, remat_value x, double probability) {
     rm_dropout_attr attr = {probability};
     return BUILD_WITH(attr, "dropout", x.id);

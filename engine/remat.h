@@ -207,6 +207,10 @@ remat_value remat_batch_norm(remat_graph *, remat_value x, remat_value gain /*[b
  * causal: over s <= t alone. q, k and v are sequences (T,B,C); k and v may have fewer heads of as many features, each of which serves
  * heads/theirs neighbours of q's (PyTorch's enable_gqa). Layers q = linear(x, ..) and so on before it are the caller's. */
 remat_value remat_attention(remat_graph *, remat_value q, remat_value k, remat_value v, int64_t heads, bool causal);
+/* The same over another sequence, of as many timesteps as it has: q (T,B,C), k and v (S,B,C); a decoder's over its encoder. Keys where
+ * `padding`, i32 (S,B), is 1 are left out (PyTorch's key_padding_mask); where all are, y is 0. */
+remat_value remat_cross_attention(remat_graph *, remat_value q, remat_value k, remat_value v, int64_t heads,
+                                  remat_value padding /*[b]*/);
 remat_value remat_softmax(remat_graph *, remat_value x);     /* along the last axis */
 remat_value remat_log_softmax(remat_graph *, remat_value x); /* its logarithm       */
 remat_value remat_dropout(remat_graph *, remat_value x, double probability); /* identity in evaluation */

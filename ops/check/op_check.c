@@ -687,7 +687,8 @@ static remat_status check_operand(const rm_op *op, const rm_sample *sample, int 
     REQUIRE(x->dtype == real || (x->dtype == REMAT_I32 && op->bound), INVALID,
             "%s, sample \"%s\": x[%d] is %s; it must be %s, or integers of which bound says how large they are",
             op->name, sample->name, i, rm_desc_text(x, text), real == REMAT_F32 ? "f32" : "f64 in the op in double");
-    REQUIRE(!sample->sequence || rm_op_shares(op, i) || (x->rank >= 2 && x->dim[0] == sample->x[0].dim[0]), INVALID,
+    bool any_length = !sample->sequence || rm_op_shares(op, i) || op->time == RM_TIME_WHOLE;
+    REQUIRE(any_length || (x->rank >= 2 && x->dim[0] == sample->x[0].dim[0]), INVALID,
             "%s, sample \"%s\": x[%d] is %s; in a sequence it begins with (T,B), T as x[0] has it", op->name,
             sample->name, i, rm_desc_text(x, text));
     return REMAT_OK;

@@ -21,11 +21,11 @@ static bool is_buffer(const rm_op_setup *s, int i) { return s->op->buffers >> i 
 int64_t rm_op_steps(const rm_op_setup *s) { return sample_of(s)->sequence ? sample_of(s)->x[0].dim[0] : 1; }
 int64_t rm_op_tiles(const rm_op_setup *s) { return s->op->time == RM_TIME_WHOLE ? 1 : rm_op_steps(s); }
 
-/* The inputs' shapes when x has so many timesteps. */
+/* The inputs' shapes when x has so many timesteps. Those of another length, which WHOLE ops may have, keep theirs. */
 static void shapes_of(const rm_op_setup *s, int64_t steps, rm_desc *x) {
     for (int i = 0; i < RM_MAX_IN; i++) {
         x[i] = i < s->op->n_in ? sample_of(s)->x[i] : (rm_desc){.rank = -1};
-        if (given(s, i) && has_time(s, i)) x[i].dim[0] = steps;
+        if (given(s, i) && has_time(s, i) && x[i].dim[0] == rm_op_steps(s)) x[i].dim[0] = steps;
     }
 }
 

@@ -3,7 +3,9 @@
  *   y[t] = sum over s of p[t,s] v[s],   p[t] = softmax over s of q[t] . k[s] / sqrt(D)
  *
  * with D = C / heads features, of which head h's are columns h D .. h D + D - 1; causal: over s <= t alone. k and v may have fewer
- * heads, of which each serves as many neighbours of q's (Ainslie et al. 2023, "GQA"). Of the (T,T) scores there is only a block of rows at a time, in scratch. Backward makes the block again from q and k, so nothing else is saved. */
+ * heads, of which each serves as many neighbours of q's (Ainslie et al. 2023, "GQA"), and be of another length, S. Keys marked in `padding`,
+ * I32 (S,B), are left out; where none is left, y is 0. Of the (T,S) scores there is only a block of rows at a time, in scratch. Backward
+ * makes the block again from q and k, so nothing else is saved. */
 #include "ops/real.h"
 
 #include <string.h>
@@ -15,8 +17,22 @@
 #include "ops/op.h"
 #include "ops/shape.h"
 
-enum { Q = RM_ATTENTION_Q, K = RM_ATTENTION_K, V = RM_ATTENTION_V };
+enum { Q = RM_ATTENTION_Q, K = RM_ATTENTION_K, V = RM_ATTENTION_V, PADDING = RM_ATTENTION_PADDING };
 typedef rm_attention_shape shape;
+
+/* Padding, and who may be as long as another. */
+static remat_status want_lengths(const rm_desc *x, bool causal) {
+    char text[RM_DESC_TEXT], other[RM_DESC_TEXT];
+    REQUIRE(!causal || x[K].dim[0] == x[Q].dim[0], INVALID,
+            "attention: q is %s and k is %s; causal, they must have the same timesteps", rm_desc_text(&x[Q], text),
+            rm_desc_text(&x[K], other));
+    REQUIRE(x[PADDING].rank < 0 || (x[PADDING].dtype == REMAT_I32 && x[PADDING].rank == 2 &&
+                                    x[PADDING].dim[0] == x[K].dim[0] && x[PADDING].dim[1] == x[K].dim[1]),
+            INVALID, "attention: padding is %s; beside k, %s, it must be i32 (%lld,%lld)",
+            rm_desc_text(&x[PADDING], text), rm_desc_text(&x[K], other), (long long)x[K].dim[0],
+            (long long)x[K].dim[1]);
+    return REMAT_OK;
+}
 
 static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
     (void)state;
@@ -31,22 +47,20 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
             "attention: q is %s, whose %lld features cannot be dealt to %lld heads; use a number that divides them",
             rm_desc_text(&x[Q], text), (long long)x[Q].dim[2], (long long)(a ? a->heads : 0));
     int64_t width = x[Q].dim[2] / a->heads;
-    REQUIRE(x[K].dim[0] == x[Q].dim[0] && x[K].dim[1] == x[Q].dim[1] && x[K].dim[2] % width == 0 &&
-                x[Q].dim[2] % x[K].dim[2] == 0,
-            INVALID,
-            "attention: q is %s and k is %s; k and v must have q's timesteps and batch, and heads of %lld features, "
-            "whose number "
+    REQUIRE(x[K].dim[1] == x[Q].dim[1] && x[K].dim[2] % width == 0 && x[Q].dim[2] % x[K].dim[2] == 0, INVALID,
+            "attention: q is %s and k is %s; k and v must have q's batch, and heads of %lld features, whose number "
             "divides %lld",
             rm_desc_text(&x[Q], text), rm_desc_text(&x[K], k_text), (long long)width, (long long)a->heads);
     REQUIRE(a->causal == 0 || a->causal == 1, INVALID, "attention: causal is %lld; it must be 0 or 1",
             (long long)a->causal);
+    TRY(want_lengths(x, a->causal));
     *y = x[Q];
     return REMAT_OK;
 }
 
 static uint64_t scratch_bytes(const rm_desc *x, int64_t most_rows, rm_pass pass) {
     int64_t steps = x[Q].dim[0], rows = steps < most_rows ? steps : most_rows;
-    return (uint64_t)(rows * steps) * sizeof(real) * (pass == RM_BACKWARD ? 2 : 1);
+    return (uint64_t)(rows * x[K].dim[0]) * sizeof(real) * (pass == RM_BACKWARD ? 2 : 1);
 }
 
 static uint64_t cuda_scratch_bytes(const rm_desc *x, const void *attr, rm_pass pass, bool aux) {
@@ -57,11 +71,19 @@ static uint64_t cuda_scratch_bytes(const rm_desc *x, const void *attr, rm_pass p
 /* A product is 2 D operations for each pair of timesteps: two of them forward, five backward. */
 static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
     const shape s = rm_attention_shape_of(x, attr);
-    double steps = (double)s.steps, pairs = (double)(s.batch * s.heads) * steps * (s.causal ? (steps + 1) / 2 : steps);
+    double steps = (double)s.steps, keys = s.causal ? (steps + 1) / 2 : (double)s.keys;
+    double pairs = (double)(s.batch * s.heads) * steps * keys;
     double products = pass == RM_BACKWARD ? 5 : 2, streams = pass == RM_BACKWARD ? 7 : 4;
-    *out = rm_cost_streaming(y, 0, streams);
+    *out = rm_cost_streaming(y, 0, streams / 2);
+    out->moved_bytes += rm_cost_streaming(&x[K], 0, streams / 2).moved_bytes;
     out->flops = pairs * (products * 2 * (double)s.width + 20); /* an exp is some 16 operations */
     out->scratch_bytes = scratch_bytes(x, RM_ATTENTION_ROWS, pass);
+}
+
+/* 0: a key; 1: padding. */
+static int64_t bound(const rm_desc *x, const void *attr, int input) {
+    (void)x, (void)attr;
+    return input == PADDING ? 2 : 0;
 }
 
 static shape shape_of(const rm_call *call) {
@@ -71,16 +93,26 @@ static shape shape_of(const rm_call *call) {
 
 /* ---- The definition ---------------------------------------------------------------------------------------------- */
 
-/* p[s] of timestep t, for the keys that it looks at; q and k are a head's. How many these are. */
-static int64_t define_row(const shape *s, const real *q, const real *k, int64_t t, real *p) {
+/* Of the keys of a head's row of the batch, what is padding, `batch` apart; NULL: nothing. */
+static const int32_t *padding_of(const rm_call *call, const shape *s, int64_t head) {
+    const int32_t *padding = call->x[PADDING].data;
+    return padding ? padding + head / s->heads : NULL;
+}
+
+/* p[s] of timestep t, for the keys that it looks at; how many these are. */
+static int64_t define_row(const rm_call *call, const shape *s, int64_t head, int64_t t, real *p) {
+    const real *q = (const real *)call->x[Q].data + head * s->width;
+    const real *k = (const real *)call->x[K].data + rm_attention_kv_at(s, head);
+    const int32_t *padding = padding_of(call, s, head);
     int64_t n = rm_attention_keys(s, t + 1);
     real largest = 0, sum = 0;
     for (int64_t j = 0; j < n; j++) {
         real score = 0;
         for (int64_t i = 0; i < s->width; i++) score += q[t * s->ld + i] * k[j * s->kv_ld + i];
-        p[j] = score * (real)s->scale;
+        p[j] = padding && padding[j * s->batch] ? -INFINITY : score * (real)s->scale;
         largest = j == 0 || p[j] > largest ? p[j] : largest;
     }
+    if (padding && largest == -INFINITY) return memset(p, 0, (size_t)n * sizeof *p), n;
     for (int64_t j = 0; j < n; j++) sum += p[j] = real_exp(p[j] - largest);
     for (int64_t j = 0; j < n; j++) p[j] /= sum;
     return n;
@@ -88,14 +120,13 @@ static int64_t define_row(const shape *s, const real *q, const real *k, int64_t 
 
 static void define_forward(const rm_call *call) {
     const shape s = shape_of(call);
-    real *p = call->scratch; /* (T) */
+    real *p = call->scratch; /* (S) */
     for (int64_t head = 0; head < s.batch * s.heads; head++) {
         int64_t at = head * s.width, kv = rm_attention_kv_at(&s, head);
-        const real *q = (const real *)call->x[Q].data + at, *k = (const real *)call->x[K].data + kv;
         const real *v = (const real *)call->x[V].data + kv;
         real *y = (real *)call->y.data + at;
         for (int64_t t = 0; t < s.steps; t++) {
-            int64_t n = define_row(&s, q, k, t, p);
+            int64_t n = define_row(call, &s, head, t, p);
             for (int64_t i = 0; i < s.width; i++) {
                 real sum = 0;
                 for (int64_t j = 0; j < n; j++) sum += p[j] * v[j * s.kv_ld + i];
@@ -129,15 +160,13 @@ static void define_backward_row(const rm_call *call, const shape *s, int64_t hea
 
 static void define_backward(const rm_call *call) {
     const shape s = shape_of(call);
-    real *p = call->scratch; /* (T), and dp behind it */
+    real *p = call->scratch; /* (S), and dp behind it */
     for (int i = Q; i <= V; i++)
         if (call->dx[i].data) memset(call->dx[i].data, 0, rm_desc_bytes(&call->dx[i].desc));
     for (int64_t head = 0; head < s.batch * s.heads; head++) {
-        const real *q = (const real *)call->x[Q].data + head * s.width;
-        const real *k = (const real *)call->x[K].data + rm_attention_kv_at(&s, head);
         for (int64_t t = 0; t < s.steps; t++) {
-            int64_t n = define_row(&s, q, k, t, p);
-            define_backward_row(call, &s, head, t, n, p, p + s.steps);
+            int64_t n = define_row(call, &s, head, t, p);
+            define_backward_row(call, &s, head, t, n, p, p + s.keys);
         }
     }
 }
@@ -147,11 +176,24 @@ static void define_backward(const rm_call *call) {
 /* Rows from .. from + rows - 1 of one head's scores, and the first `keys` columns: all that they look at. */
 typedef struct {
     int64_t at, kv, from, rows, keys; /* at, kv: of the head in q, and in k */
+    const int32_t *padding;           /* as above */
 } block;
 
-static block block_of(const shape *s, int64_t head, int64_t from) {
+static block block_of(const rm_call *call, const shape *s, int64_t head, int64_t from) {
     int64_t left = s->steps - from, rows = left < RM_ATTENTION_ROWS ? left : RM_ATTENTION_ROWS;
-    return (block){head * s->width, rm_attention_kv_at(s, head), from, rows, rm_attention_keys(s, from + rows)};
+    return (block){head * s->width,          rm_attention_kv_at(s, head), from, rows, rm_attention_keys(s, from + rows),
+                   padding_of(call, s, head)};
+}
+
+/* Of the first n scores of a row, those of padding become such that their exponentials are 0; false: no other is left. */
+static bool leave_out(const shape *s, block b, int64_t n, real *x) {
+    bool left = !b.padding;
+    for (int64_t j = 0; b.padding && j < n; j++) {
+        bool padding = b.padding[j * s->batch];
+        x[j] = padding ? -INFINITY : x[j];
+        left |= !padding;
+    }
+    return left;
 }
 
 /* In place; of `keys` numbers all behind the n-th become 0. */
@@ -173,9 +215,15 @@ static void probabilities(const rm_call *call, const shape *s, block b, real *p)
     const real *q = (const real *)call->x[Q].data + b.at + b.from * s->ld, *k = (const real *)call->x[K].data + b.kv;
     rm_gemm(call->threads, RM_PLAIN, RM_TRANSPOSED, b.rows, b.keys, s->width, (real)s->scale, q, s->ld, k, s->kv_ld, 0,
             p, b.keys);
-    RM_PARALLEL_FOR(call->threads, b.rows * b.keys > RM_PARALLEL_MIN_HEAVY,
-                    for (int64_t r = 0; r < b.rows; r++)
-                        softmax(p + r * b.keys, rm_attention_keys(s, b.from + r + 1), b.keys););
+    RM_PARALLEL_FOR(
+        call->threads, b.rows * b.keys > RM_PARALLEL_MIN_HEAVY, for (int64_t r = 0; r < b.rows; r++) {
+            int64_t n = rm_attention_keys(s, b.from + r + 1);
+            real *row = p + r * b.keys;
+            if (leave_out(s, b, n, row))
+                softmax(row, n, b.keys);
+            else
+                memset(row, 0, (size_t)b.keys * sizeof *row);
+        });
 }
 
 static void forward(const rm_call *call) {
@@ -183,7 +231,7 @@ static void forward(const rm_call *call) {
     real *p = call->scratch;
     for (int64_t head = 0; head < s.batch * s.heads; head++)
         for (int64_t from = 0; from < s.steps; from += RM_ATTENTION_ROWS) {
-            block b = block_of(&s, head, from);
+            block b = block_of(call, &s, head, from);
             const real *v = (const real *)call->x[V].data + b.kv;
             real *y = (real *)call->y.data + b.at + from * s.ld;
             probabilities(call, &s, b, p);
@@ -234,13 +282,13 @@ static void backward(const rm_call *call) {
     int64_t last = (s.steps - 1) / RM_ATTENTION_ROWS * RM_ATTENTION_ROWS;
     for (int64_t head = 0; head < s.batch * s.heads; head++)
         for (int64_t from = last; from >= 0; from -= RM_ATTENTION_ROWS)
-            backward_block(call, &s, block_of(&s, head, from), from == last && head % s.share == 0);
+            backward_block(call, &s, block_of(call, &s, head, from), from == last && head % s.share == 0);
 }
 
 #define SHAPES(t, b, c)                                                                                                \
-    { RM_SHAPE3(RM_REAL, t, b, c), RM_SHAPE3(RM_REAL, t, b, c), RM_SHAPE3(RM_REAL, t, b, c) }
+    { RM_SHAPE3(RM_REAL, t, b, c), RM_SHAPE3(RM_REAL, t, b, c), RM_SHAPE3(RM_REAL, t, b, c), RM_ABSENT }
 #define GROUPED(t, b, c, kv)                                                                                           \
-    { RM_SHAPE3(RM_REAL, t, b, c), RM_SHAPE3(RM_REAL, t, b, kv), RM_SHAPE3(RM_REAL, t, b, kv) }
+    { RM_SHAPE3(RM_REAL, t, b, c), RM_SHAPE3(RM_REAL, t, b, kv), RM_SHAPE3(RM_REAL, t, b, kv), RM_ABSENT }
 static const rm_sample samples[] = {
     {.name = "two heads", .sequence = true, .x = SHAPES(5, 2, 6), .attr = &(rm_attention_attr){2, 0}},
     {.name = "causal", .sequence = true, .x = SHAPES(23, 2, 6), .attr = &(rm_attention_attr){3, 1}},
@@ -254,6 +302,16 @@ static const rm_sample samples[] = {
      .attr = &(rm_attention_attr){3, 0}},
     {.name = "one timestep", .sequence = true, .x = SHAPES(1, 3, 2), .attr = &(rm_attention_attr){1, 1}},
     {.name = "several blocks", .sequence = true, .x = SHAPES(515, 1, 1), .attr = &(rm_attention_attr){1, 1}},
+    {.name = "over another sequence, with fewer heads",
+     .sequence = true,
+     .x = {RM_SHAPE3(RM_REAL, 3, 4, 6), RM_SHAPE3(RM_REAL, 5, 4, 3), RM_SHAPE3(RM_REAL, 5, 4, 3),
+           RM_SHAPE2(REMAT_I32, 5, 4)},
+     .attr = &(rm_attention_attr){2, 0}},
+    {.name = "rows of padding alone",
+     .sequence = true,
+     .x = {RM_SHAPE3(RM_REAL, 2, 8, 3), RM_SHAPE3(RM_REAL, 1, 8, 3), RM_SHAPE3(RM_REAL, 1, 8, 3),
+           RM_SHAPE2(REMAT_I32, 1, 8)},
+     .attr = &(rm_attention_attr){1, 0}},
     {.name = "large enough for the library",
      .sequence = true,
      .x = SHAPES(136, 1, 64),
@@ -263,13 +321,16 @@ static const rm_sample samples[] = {
 const rm_op RM_OP(attention) = {
     .struct_bytes = sizeof(rm_op),
     .name = "attention",
-    .doc = "y = softmax(q k^T / sqrt(C/heads)) v in each head; q (T,B,C), k, v (T,B,C) or of fewer heads",
-    .n_in = 3,
+    .doc = "y = softmax(q k^T / sqrt(C/heads)) v in each head; q (T,B,C), k, v (S,B,C) or of fewer heads",
+    .n_in = 4,
+    .optional = 1u << PADDING,
+    .discrete = 1u << PADDING,
     .attr_bytes = sizeof(rm_attention_attr),
     .time = RM_TIME_WHOLE,
-    .saves = {.in = 1u << Q | 1u << K | 1u << V},
+    .saves = {.in = 1u << Q | 1u << K | 1u << V | 1u << PADDING},
     .infer = infer,
     .cost = cost,
+    .bound = bound,
     .define_forward = define_forward,
     .define_backward = define_backward,
     .on = {{.forward = forward, .backward = backward},

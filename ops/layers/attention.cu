@@ -8,20 +8,38 @@ extern "C" {
 #include "ops/layers/attention.h"
 }
 
-enum { Q = RM_ATTENTION_Q, K = RM_ATTENTION_K, V = RM_ATTENTION_V, ROWS = 8 /* a block of threads */ };
+enum {
+    Q = RM_ATTENTION_Q,
+    K = RM_ATTENTION_K,
+    V = RM_ATTENTION_V,
+    PADDING = RM_ATTENTION_PADDING,
+    ROWS = 8 /* a block of threads */
+};
 typedef rm_attention_shape shape;
 
+/* Of a row's keys, `batch` apart. NULL: none is padding. */
+static __device__ float score_of(const int32_t *padding, int64_t batch, int64_t i, float score) {
+    return padding && padding[i * batch] ? -INFINITY : score;
+}
+
 /* Scores become probabilities, in place; row r looks at `first` + r keys, but for all of them where `first` is as many. */
-static __global__ void softmax(int64_t rows, int64_t keys, int64_t first, float scale, float *p) {
+static __global__ void softmax(int64_t rows, int64_t keys, int64_t first, float scale, const int32_t *padding,
+                               int64_t batch, float *p) {
     int64_t lane = threadIdx.x % RM_WARP, r = (int64_t)blockIdx.x * ROWS + threadIdx.x / RM_WARP;
     if (r >= rows) return; /* whole warps */
-    float *x = p + r * keys, largest = x[0] * scale;
+    float *x = p + r * keys, largest = score_of(padding, batch, 0, x[0] * scale);
     int64_t n = first + r < keys ? first + r : keys;
     double sum = 0;
-    for (int64_t i = lane; i < n; i += RM_WARP) largest = x[i] * scale > largest ? x[i] * scale : largest;
+    for (int64_t i = lane; i < n; i += RM_WARP) {
+        float score = score_of(padding, batch, i, x[i] * scale);
+        largest = score > largest ? score : largest;
+    }
     largest = rm_warp_largest(largest);
-    for (int64_t i = lane; i < n; i += RM_WARP) sum += x[i] = rm_exp_nonpositive(x[i] * scale - largest);
-    float inverse = (float)(1 / rm_warp_sum(sum));
+    bool none = padding && largest == -INFINITY;
+    for (int64_t i = lane; i < n; i += RM_WARP)
+        sum += x[i] = none ? 0 : rm_exp_nonpositive(score_of(padding, batch, i, x[i] * scale) - largest);
+    sum = rm_warp_sum(sum);
+    float inverse = none ? 0 : (float)(1 / sum);
     for (int64_t i = lane; i < keys; i += RM_WARP) x[i] = i < n ? x[i] * inverse : 0;
 }
 
@@ -44,11 +62,18 @@ static shape shape_of(const rm_call *call) {
 /* Rows from .. from + rows - 1 of one head's scores, and the first `keys` columns: all that they look at. */
 typedef struct {
     int64_t at, kv, from, rows, keys; /* at, kv: of the head in q, and in k */
+    const int32_t *padding;           /* of its keys, as above */
 } block;
 
-static block block_of(const shape *s, int64_t head, int64_t from) {
+static block block_of(const rm_call *call, const shape *s, int64_t head, int64_t from) {
     int64_t most = RM_ATTENTION_ROWS_CUDA, left = s->steps - from, rows = left < most ? left : most;
-    block b = {head * s->width, rm_attention_kv_at(s, head), from, rows, rm_attention_keys(s, from + rows)};
+    const int32_t *padding = (const int32_t *)call->x[PADDING].data;
+    block b = {head * s->width,
+               rm_attention_kv_at(s, head),
+               from,
+               rows,
+               rm_attention_keys(s, from + rows),
+               padding ? padding + head / s->heads : NULL};
     return b;
 }
 
@@ -79,7 +104,7 @@ static void probabilities(const rm_call *call, const shape *s, block b, float *p
     matrix q = part(&call->x[Q], b.at + b.from * s->ld, s->ld), k = part(&call->x[K], b.kv, s->kv_ld);
     multiply(call, b.rows, b.keys, s->width, q, false, k, true, false, p, b.keys);
     RM_LAUNCH_TOGETHER(softmax, rm_blocks_of(b.rows, ROWS), ROWS * RM_WARP, call->queue, b.rows, b.keys, first,
-                       (float)s->scale, p);
+                       (float)s->scale, b.padding, s->batch, p);
 }
 
 void rm_attention_forward_cuda(const rm_call *call) {
@@ -87,7 +112,7 @@ void rm_attention_forward_cuda(const rm_call *call) {
     float *p = (float *)call->scratch;
     for (int64_t head = 0; head < s.batch * s.heads; head++)
         for (int64_t from = 0; from < s.steps; from += RM_ATTENTION_ROWS_CUDA) {
-            block b = block_of(&s, head, from);
+            block b = block_of(call, &s, head, from);
             matrix probability = {p, b.keys};
             probabilities(call, &s, b, p);
             multiply(call, b.rows, s.width, b.keys, probability, false, part(&call->x[V], b.kv, s.kv_ld), false, false,
@@ -121,5 +146,5 @@ void rm_attention_backward_cuda(const rm_call *call) {
     int64_t last = (s.steps - 1) / RM_ATTENTION_ROWS_CUDA * RM_ATTENTION_ROWS_CUDA;
     for (int64_t head = 0; head < s.batch * s.heads; head++)
         for (int64_t from = last; from >= 0; from -= RM_ATTENTION_ROWS_CUDA)
-            backward_block(call, &s, block_of(&s, head, from), from == last && head % s.share == 0);
+            backward_block(call, &s, block_of(call, &s, head, from), from == last && head % s.share == 0);
 }

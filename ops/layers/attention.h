@@ -4,14 +4,15 @@
 
 #include "ops/op.h"
 
-enum { RM_ATTENTION_Q, RM_ATTENTION_K, RM_ATTENTION_V };
+enum { RM_ATTENTION_Q, RM_ATTENTION_K, RM_ATTENTION_V, RM_ATTENTION_PADDING };
 
-/* Rows of one head's (T,T) scores that are in scratch at a time. */
+/* Rows of one head's (T,S) scores that are in scratch at a time. */
 enum { RM_ATTENTION_ROWS = 128, RM_ATTENTION_ROWS_CUDA = 512 };
 
 typedef struct {
     int64_t steps, batch, heads, width; /* T, B, heads, C / heads */
     int64_t share;                      /* heads of q that one of k and v serves */
+    int64_t keys;                       /* S: timesteps of k and v; T where a sequence looks at itself */
     int64_t ld, kv_ld;                  /* B C: from a timestep to the next; of k and v */
     double scale;                       /* of the scores */
     bool causal;
@@ -20,9 +21,16 @@ typedef struct {
 static inline rm_attention_shape rm_attention_shape_of(const rm_desc *x, const void *attr) {
     const rm_attention_attr *a = (const rm_attention_attr *)attr;
     const rm_desc *q = &x[RM_ATTENTION_Q], *k = &x[RM_ATTENTION_K];
-    rm_attention_shape s = {
-        q->dim[0], q->dim[1],     a->heads, q->dim[2] / a->heads, 1, q->dim[1] * q->dim[2], k->dim[1] * k->dim[2],
-        0,         a->causal != 0};
+    rm_attention_shape s = {q->dim[0],
+                            q->dim[1],
+                            a->heads,
+                            q->dim[2] / a->heads,
+                            1,
+                            k->dim[0],
+                            q->dim[1] * q->dim[2],
+                            k->dim[1] * k->dim[2],
+                            0,
+                            a->causal != 0};
     s.share = q->dim[2] / k->dim[2];
     s.scale = 1 / sqrt((double)s.width);
     return s;
@@ -33,7 +41,7 @@ static inline int64_t rm_attention_kv_at(const rm_attention_shape *s, int64_t he
     return head / s->share * s->width;
 }
 
-/* Timesteps that the first `end` of them may look at. */
-static inline int64_t rm_attention_keys(const rm_attention_shape *s, int64_t end) { return s->causal ? end : s->steps; }
+/* Keys that the first `end` timesteps may look at, padding among them. */
+static inline int64_t rm_attention_keys(const rm_attention_shape *s, int64_t end) { return s->causal ? end : s->keys; }
 
 #endif

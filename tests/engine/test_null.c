@@ -144,6 +144,7 @@ static char text[REMAT_DESC_TEXT];
     X(remat_layer_norm(NULL, none, none, none, 1e-5).id == 0)                                                          \
     X(remat_rotary(NULL, none, 1, 10000).id == 0)                                                                      \
     X(remat_attention(NULL, none, none, none, 1, true).id == 0)                                                        \
+    X(remat_cross_attention(NULL, none, none, none, 1, none).id == 0)                                                  \
     X(remat_dropout(NULL, none, 0.5).id == 0)                                                                          \
     X(remat_add(NULL, none, none).id == 0)                                                                             \
     X(remat_mul(NULL, none, none).id == 0)                                                                             \

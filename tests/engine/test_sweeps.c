@@ -38,6 +38,13 @@ static remat_value encoder_and_decoder(net *n) {
     return head(n, y, C, input(n, "next", S));
 }
 
+static remat_value decoder_with_attention(net *n) {
+    remat_value source = lstm(n, input(n, "source", T), C), y = lstm(n, input(n, "target", S), C);
+    for (int k = 0; k < 2; k++) remat_initial_state(n->graph, y, k, remat_final_state(n->graph, source, k));
+    remat_value both[] = {remat_cross_attention(n->graph, y, source, source, 1, REMAT_NONE), y};
+    return head(n, remat_concat(n->graph, both, 2), 2 * C, input(n, "next", S));
+}
+
 static remat_value attention(net *n) {
     remat_value y = lstm(n, input(n, "x", T), C);
     y = remat_add(n->graph, y, remat_attention(n->graph, y, y, y, 1, true));
@@ -183,6 +190,7 @@ static const struct {
     {"transformer", transformer, 5, 20, 9},
     {"residual", residual, 21, 21, 20},
     {"begun and read at the end", begun_and_read_at_the_end, 2, 7, 1},
+    {"decoder with attention", decoder_with_attention, 4, 17, 5},
 };
 enum { NETWORKS = sizeof networks / sizeof *networks, NORMS = 6, TRANSFORMER = 8 };
 

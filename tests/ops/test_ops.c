@@ -284,8 +284,48 @@ START_TEST(attention_of_extreme_scores) {
 }
 END_TEST
 
+/* As if the keys that are padding were not there; by the definition, and by the fast form. Where no key is left, y is 0. */
+START_TEST(attention_leaves_padding_out) {
+    enum { T = 2, S = 4, W = 2 };
+    const double q[T * W] = {1, -2, 0.5, 1}, k[S * W] = {9, 9, 0.5, 1, 7, -7, -1, 0.25},
+                       v[S * W] = {5, 5, 1, 2, 6, 6, -1, 0};
+    const double k_left[] = {0.5, 1, -1, 0.25}, v_left[] = {1, 2, -1, 0};
+    double y[T * W], y_left[T * W], p[S];
+    float qf[T * W], kf[S * W], vf[S * W], yf[T * W], pf[T * S];
+    int32_t padding[S] = {1, 0, 1, 0};
+    rm_desc query = rm_desc_make(REMAT_F64, 3, (int64_t[]){T, 1, W}),
+            keys = rm_desc_make(REMAT_F64, 3, (int64_t[]){S, 1, W}),
+            left = rm_desc_make(REMAT_F64, 3, (int64_t[]){2, 1, W}),
+            marks = rm_desc_make(REMAT_I32, 2, (int64_t[]){S, 1});
+    rm_attention_attr attr = {1, 0};
+    for (int i = 0; i < T * W; i++) qf[i] = (float)q[i];
+    for (int i = 0; i < S * W; i++) kf[i] = (float)k[i], vf[i] = (float)v[i];
+    rm_call whole = {.attr = &attr,
+                     .x = {{query, (void *)q}, {keys, (void *)k}, {keys, (void *)v}, {marks, padding}},
+                     .y = {query, y},
+                     .scratch = p,
+                     .t_total = T,
+                     .threads = 1};
+    rm_call part = whole, fast = whole;
+    part.x[1] = (rm_tensor){left, (void *)k_left}, part.x[2] = (rm_tensor){left, (void *)v_left};
+    part.x[3] = (rm_tensor){{.rank = -1}, NULL}, part.y.data = y_left;
+    fast.x[0].data = qf, fast.x[1].data = kf, fast.x[2].data = vf, fast.y.data = yf, fast.scratch = pf;
+    rm_op_find_f64("attention")->define_forward(&whole);
+    rm_op_find_f64("attention")->define_forward(&part);
+    rm_op_find("attention")->on[RM_DEVICE_CPU].forward(&fast);
+    for (int i = 0; i < T * W; i++) {
+        ck_assert(y[i] == y_left[i]);
+        ck_assert_msg(fabs((double)yf[i] - y[i]) < 1e-6, "%g, not %g", (double)yf[i], y[i]);
+    }
+    padding[1] = padding[3] = 1;
+    rm_op_find_f64("attention")->define_forward(&whole);
+    rm_op_find("attention")->on[RM_DEVICE_CPU].forward(&fast);
+    for (int i = 0; i < T * W; i++) ck_assert(y[i] == 0 && yf[i] == 0);
+}
+END_TEST
+
 START_TEST(attention_refuses) {
-    rm_desc x[3], y;
+    rm_desc x[4] = {[3] = {.rank = -1}}, y;
     char sentence[] = "attention: q is f32 (5,2,6), whose 6 features cannot be dealt to 4 heads";
     for (int i = 0; i < 3; i++) x[i] = rm_desc_make(REMAT_F32, 3, (int64_t[]){5, 2, 6});
     const rm_op *op = rm_op_find("attention");
@@ -298,9 +338,16 @@ START_TEST(attention_refuses) {
     x[2].dim[2] = 3;
     ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 0}, &y, NULL), REMAT_INVALID);
     ck_assert_msg(strstr(remat_last_error(), "v is f32 (5,2,3)"), "%s", remat_last_error());
-    static const int64_t wrong[][3] = {
-        {5, 2, 4}, {5, 2, 12}, {5, 2, 1}, {5, 1, 6}, {4, 2, 6}}; /* of k and v, for heads of 2 */
-    for (int i = 0; i < 5; i++) {
+    x[1].dim[0] = x[2].dim[0] = 7, x[2].dim[2] = 6;
+    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 0}, &y, NULL), REMAT_OK);
+    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 1}, &y, NULL), REMAT_INVALID);
+    ck_assert_msg(strstr(remat_last_error(), "causal, they must have the same timesteps"), "%s", remat_last_error());
+    x[3] = rm_desc_make(REMAT_I32, 2, (int64_t[]){5, 2});
+    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 0}, &y, NULL), REMAT_INVALID);
+    ck_assert_msg(strstr(remat_last_error(), "padding is i32 (5,2)"), "%s", remat_last_error());
+    x[3].rank = -1;
+    static const int64_t wrong[][3] = {{5, 2, 4}, {5, 2, 12}, {5, 2, 1}, {5, 1, 6}}; /* of k and v, for heads of 2 */
+    for (int i = 0; i < 4; i++) {
         x[1] = x[2] = rm_desc_make(REMAT_F32, 3, wrong[i]);
         ck_assert_msg(op->infer(x, &(rm_attention_attr){3, 0}, &y, NULL) == REMAT_INVALID, "%d", i);
         ck_assert_ptr_nonnull(strstr(remat_last_error(), "heads of 2 features, whose number divides 3"));
@@ -622,6 +669,7 @@ int main(void) {
     tcase_add_test(numbers, rms_norm_has_known_values);
     tcase_add_test(numbers, attention_has_known_values);
     tcase_add_test(numbers, attention_of_extreme_scores);
+    tcase_add_test(numbers, attention_leaves_padding_out);
     tcase_add_test(numbers, attention_refuses);
     tcase_add_test(numbers, rotary_has_known_values);
     tcase_add_test(numbers, rotary_refuses);

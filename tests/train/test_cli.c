@@ -83,7 +83,7 @@ static const struct {
     {2, "ends in .npy or .csv", "predict --task=adding --out=%1$s/text"},
     {2, "--resume=DIR", "predict --task=adding " SMALL},
     {2, "--rows has no effect with --task=lm", "train --data=%1$s/text --rows"},
-    {2, "only a model of --task=lm", "sample --task=copy"},
+    {2, "only models of --task=lm and seq2seq", "sample --task=copy"},
     {2, "give the metrics", "report"},
     {1, "cannot open", "report %1$s/nothing"},
     {1, "not JSON", "report %1$s/text"},

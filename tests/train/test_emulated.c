@@ -81,6 +81,18 @@ START_TEST(near_the_cpu) {
 }
 END_TEST
 
+/* An encoder and a decoder, whose attention leaves padding out. */
+#define PAIRS                                                                                                          \
+    "train --task=seq2seq --generate=copy --hidden=12 --layers=1 --batch=4 --threads=1 --steps=4 --samples=50 "
+START_TEST(pairs_are_near_the_cpu) {
+    expect(0, PAIRS "--bidirectional --device=cpu");
+    double cpu = last_loss();
+    expect(0, PAIRS "--bidirectional --device=cuda --checkpoint=sqrt --tile=8");
+    expect_words("device cuda");
+    ck_assert_msg(fabs(last_loss() - cpu) <= 1e-4 * fabs(cpu), "%g, on the CPU %g", last_loss(), cpu);
+}
+END_TEST
+
 /* A build for other GPUs is noticed before the first step, and the CPU trains in its place where that was left open. */
 START_TEST(kernels_for_another_gpu) {
     setenv("FAKE_KERNELS", "209", 1); /* cudaErrorNoKernelImageForDevice */
@@ -188,6 +200,7 @@ int main(void) {
     tcase_add_checked_fixture(c, set_up, tear_down);
     tcase_add_test(c, plans_have_the_same_bits);
     tcase_add_test(c, near_the_cpu);
+    tcase_add_test(c, pairs_are_near_the_cpu);
     tcase_add_test(c, kernels_for_another_gpu);
     tcase_add_test(c, states_go_on);
     tcase_add_test(c, the_gpus_ways_are_told);

@@ -15,7 +15,8 @@ typedef struct {
 
 static remat_status count_confusion(evaluation *e) {
     rm_evaluator *evaluator = &e->saved.evaluator;
-    size_t classes = evaluator->dataset->shape.classes && !evaluator->reading ? (size_t)evaluator->width : 0;
+    bool counts = evaluator->dataset->shape.classes && !evaluator->dataset->shape.every_step;
+    size_t classes = counts ? (size_t)evaluator->width : 0;
     if (!classes) return REMAT_OK;
     e->confusion = evaluator->confusion = rm_calloc(classes * classes, sizeof *e->confusion);
     REQUIRE(e->confusion, MEMORY, "no memory to count how %zu classes are taken for each other", classes);

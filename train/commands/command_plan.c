@@ -256,8 +256,7 @@ remat_status rm_command_plan(rm_options *options, int *exit_status) {
     TRY(rm_plot_check(options->plot));
     TRY(adopt_state(&p, options));
     rm_setup_warn_of_calibration(options);
-    bool generated = !strcmp(options->task, "adding") || !strcmp(options->task, "copy");
-    if (options->data || generated) TRY(rm_setup_dataset(options, false, &p.dataset));
+    if (options->data || rm_setup_generates(options)) TRY(rm_setup_dataset(options, false, &p.dataset));
     remat_status status = rm_preset_share_batch(options);
     if (!status) status = rm_setup_world(options);
     if (!status) status = rm_setup_spec(options, p.dataset, &spec);

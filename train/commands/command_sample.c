@@ -1,12 +1,13 @@
 /* command_sample.c: `remat sample`: a trained lm model writes text, byte after byte, or token after token: through the tokenizer that
  * its training state has, or as numbers, where it has none. A recurrent one by a stateful session of one timestep and one sample: it
  * can go on for ever in the same memory. One without states reads all that it has written at every token, as far as it has
- * positions. */
+ * positions. A model of --task=seq2seq: translate.h. */
 #include "train/commands/commands.h"
 
 #include "engine/rng.h"
 #include "memory/host.h"
 #include "train/commands/draw.h"
+#include "train/commands/translate.h"
 #include "train/data/tokenizer.h"
 #include "train/file.h"
 #include "train/run/setup.h"
@@ -148,9 +149,11 @@ static remat_status sample(sampling *s, rm_options *o) {
     rm_model_spec spec;
     remat_config config = rm_setup_inference_config(o);
     if (o->resume) TRY(rm_setup_resume(o, RM_SAMPLE, s->state, &s->point));
-    REQUIRE(!strcmp(o->task, "lm"), INVALID, "only a model of --task=lm can write text; this one is of --task=%s",
-            o->task);
+    bool pairs = !strcmp(o->task, "seq2seq");
+    REQUIRE(pairs || !strcmp(o->task, "lm"), INVALID,
+            "only models of --task=lm and seq2seq can write text; this one is of --task=%s", o->task);
     REQUIRE(strcmp(o->device, "null"), INVALID, "--device=null computes nothing, so it has nothing to write: use cpu");
+    if (pairs) return rm_translate(o, s->state, &s->point);
     bool stateful = rm_model_has_states(o->model);
     o->seq_len = stateful ? 1 : o->positions;
     TRY(rm_setup_spec(o, NULL, &spec));

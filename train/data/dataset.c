@@ -52,6 +52,16 @@ static remat_status open_transcribe(const rm_data_source *source, rm_dataset **o
     return rm_dataset_open_arrays(&transcripts, out);
 }
 
+static remat_status open_seq2seq(const rm_data_source *source, rm_dataset **out) {
+    const char *eval = source->held_out ? "eval-" : "";
+    bool generated = source->generate && strcmp(source->generate, "none");
+    REQUIRE(source->data ? source->labels != NULL : generated, INVALID,
+            "seq2seq needs two texts, of which line N of one belongs to line N of the other: say --%sdata=FILE and "
+            "--%slabels=FILE%s",
+            eval, eval, source->held_out ? "" : ", or --generate=copy, reverse or sort");
+    return rm_dataset_open_pairs(source, out);
+}
+
 remat_status rm_dataset_open(const char *task, const rm_data_source *source, rm_dataset **out) {
     *out = NULL;
     if (!strcmp(task, "lm")) {
@@ -63,7 +73,8 @@ remat_status rm_dataset_open(const char *task, const rm_data_source *source, rm_
     if (!strcmp(task, "adding")) return rm_dataset_open_adding(source, out);
     if (!strcmp(task, "copy")) return rm_dataset_open_copy(source, out);
     if (!strcmp(task, "transcribe")) return open_transcribe(source, out);
-    FAIL(INVALID, "there is no task '%s': lm, classify, regress, adding, copy, transcribe", task);
+    if (!strcmp(task, "seq2seq")) return open_seq2seq(source, out);
+    FAIL(INVALID, "there is no task '%s': lm, classify, regress, adding, copy, transcribe, seq2seq", task);
 }
 
 void rm_dataset_close(rm_dataset *dataset) {

@@ -8,6 +8,7 @@
  *     arrays    transcribe  .npy (N,T,F): reals (T,B,F), rows of labels (B,S), padded with -1
  *     adding    adding    generated: reals (T,B,2), a real target (B,1)
  *     copy      copy      generated: tokens (T,B) and classes (T,B)
+ *     pairs     seq2seq   two texts, line by line, or generated: tokens (S,B) and classes (T,B)
  */
 #ifndef RM_DATASET_H
 #define RM_DATASET_H
@@ -29,7 +30,19 @@ typedef struct {
     bool lengths;         /* samples end where rm_dataset.length says; what inputs have behind that is 0 */
     bool documents;       /* samples hold several, which begin where rm_dataset.begins says */
     int64_t values;       /* of reals: so many make an answer */
+    int64_t answer_steps; /* of pairs: timesteps of targets, (answer_steps,B), padded with -1; 0: as inputs have */
 } rm_data_shape;
+
+/* Of pairs: the token that ends both sequences, and what stands before the first: in inputs as padding, and as what a decoder is given
+ * first. Only the end is a class. */
+static inline int64_t rm_pair_tokens(const rm_data_shape *shape) { return shape->classes - 1; }
+static inline int32_t rm_pair_end(const rm_data_shape *shape) { return (int32_t)shape->classes - 1; }
+static inline int32_t rm_pair_begin(const rm_data_shape *shape) { return (int32_t)shape->classes; }
+
+/* Timesteps of answers. */
+static inline int64_t rm_data_answer_steps(const rm_data_shape *shape) {
+    return shape->answer_steps ? shape->answer_steps : shape->timesteps;
+}
 
 /* Of an answer: what a model makes for it, a logit for each class or the values; and what a target has, a class or the values. */
 static inline int64_t rm_data_outputs(const rm_data_shape *shape) {
@@ -39,12 +52,15 @@ static inline int64_t rm_data_targets(const rm_data_shape *shape) {
     return shape->places ? shape->places : shape->labels ? shape->labels : shape->classes ? 1 : shape->values;
 }
 /* Of a sample (or timestep): how many there are. */
-static inline int64_t rm_data_answers(const rm_data_shape *shape) { return shape->places ? shape->places : 1; }
+static inline int64_t rm_data_answers(const rm_data_shape *shape) {
+    return shape->places ? shape->places : shape->answer_steps ? shape->answer_steps : 1;
+}
 
 /* Of a batch: what says where its samples and documents begin and end (loader.h). */
 static inline uint64_t rm_data_mark_bytes(const rm_data_shape *shape, int64_t batch) {
-    int64_t rows = shape->timesteps * batch;
-    return 4 * (uint64_t)((shape->lengths ? 2 * batch + rows : 0) + (shape->documents ? rows : 0));
+    int64_t rows = shape->timesteps * batch,
+            of_pairs = shape->answer_steps ? 2 * rows + shape->answer_steps * batch : 0;
+    return 4 * (uint64_t)((shape->lengths ? 2 * batch + rows : 0) + (shape->documents ? rows : 0) + of_pairs);
 }
 
 typedef struct rm_dataset rm_dataset;
@@ -65,7 +81,7 @@ struct rm_dataset {
     int64_t epoch;            /* set before `fill`, by who takes samples in epochs: a picture is altered anew in each */
     bool threads;             /* several threads may call `fill` at a time, for different columns */
     uint64_t target_bytes;    /* lm: of the text that the targets of all samples stand for; 0: not known */
-    const uint8_t *tokenizer; /* lm: the tokenizer.json of source->tokenizer, for a training state; NULL: none */
+    const uint8_t *tokenizer; /* the tokenizer.json of source->tokenizer, for a training state; NULL: none */
     size_t tokenizer_bytes;
 };
 
@@ -92,14 +108,15 @@ typedef struct {
     int64_t threads;                 /* that may call `fill` at a time; 0: 1 */
     bool transcripts;                /* labels are rows (N,S), not one for each sample */
     bool skip_broken;                /* files that are none are left out, not refused */
-    const char *tokenizer; /* of lm: a path; the file holds a text, which it cuts into tokens, or .npy of tokens */
+    const char *tokenizer; /* a path; the file holds a text, which it cuts into tokens, or, of lm, .npy of tokens */
     int64_t values;        /* of regress: numbers of an answer; 0: as the labels have */
     bool every_step;       /* ... each timestep has one; false with values 0: as the labels have */
+    const char *generate;  /* of seq2seq without data: "copy", "reverse", "sort" */
 } rm_data_source;
 
 #define RM_UNPACKED_BYTES ((uint64_t)1 << 30)
 
-/* task: "lm", "classify", "regress", "adding", "copy", "transcribe". INVALID: the flags do not fit; IO: the file does not. */
+/* task: "lm", "classify", "regress", "adding", "copy", "transcribe", "seq2seq". INVALID: the flags do not fit; IO: the file does not. */
 remat_status rm_dataset_open(const char *task, const rm_data_source *source, rm_dataset **out);
 void rm_dataset_close(rm_dataset *dataset); /* NULL allowed */
 
@@ -112,6 +129,10 @@ remat_status rm_dataset_checksum(rm_dataset *dataset, uint32_t *crc32);
 rm_data_shape rm_text_shape(int64_t timesteps, int64_t vocabulary); /* 0: bytes */
 remat_status rm_adding_shape(int64_t timesteps, rm_data_shape *out);
 remat_status rm_copy_shape(int64_t timesteps, rm_data_shape *out);
+remat_status rm_generated_pair_shape(int64_t timesteps, rm_data_shape *out);
+/* Of lines of so many tokens, without their ends; `tokens`: how many there are to choose from. */
+rm_data_shape rm_pair_shape(int64_t source, int64_t target, int64_t tokens);
+enum { RM_PAIR_BYTES = 256 };
 /* ... and of pictures, of which the flags can say all. */
 rm_data_shape rm_picture_shape(int64_t channels, int64_t height, int64_t width, int64_t classes, bool pixels);
 
@@ -121,6 +142,7 @@ remat_status rm_dataset_open_values(const rm_data_source *source, rm_dataset **o
 remat_status rm_dataset_open_pictures(const rm_data_source *source, rm_dataset **out);
 remat_status rm_dataset_open_adding(const rm_data_source *source, rm_dataset **out);
 remat_status rm_dataset_open_copy(const rm_data_source *source, rm_dataset **out);
+remat_status rm_dataset_open_pairs(const rm_data_source *source, rm_dataset **out);
 
 /* `count` labels from the array of one dimension in source->labels: whole numbers, of whatever type, and -1 for what is ignored. *labels is the caller's, freed
  * with rm_free; *classes, when 0, becomes the largest label + 1, and otherwise bounds them. */

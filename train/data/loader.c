@@ -12,7 +12,8 @@ remat_status rm_batch_create(rm_dataset *dataset, int64_t batch, rm_batch *out) 
     uint64_t per_step = 4 * (uint64_t)(shape->vocabulary ? 1 : shape->features);
     *out = (rm_batch){.dataset = dataset, .batch = batch};
     bool huge = __builtin_mul_overflow((uint64_t)shape->timesteps * (uint64_t)batch, per_step, &out->input_bytes);
-    int64_t rows = shape->timesteps * batch, answers = shape->every_step && !shape->labels ? rows : batch;
+    int64_t rows = shape->timesteps * batch, pairs = shape->answer_steps * batch;
+    int64_t answers = shape->every_step && !shape->labels ? rm_data_answer_steps(shape) * batch : batch;
     out->target_bytes = 4 * (uint64_t)answers * (uint64_t)rm_data_targets(shape);
     if (!huge) {
         out->input = rm_malloc(out->input_bytes);
@@ -20,11 +21,13 @@ remat_status rm_batch_create(rm_dataset *dataset, int64_t batch, rm_batch *out) 
         out->last = shape->lengths ? rm_malloc(4 * (size_t)batch) : NULL;
         out->length = shape->lengths ? rm_malloc(4 * (size_t)batch) : NULL;
         out->ends = shape->lengths ? rm_malloc(4 * (size_t)rows) : NULL;
-        out->begins = shape->documents ? rm_malloc(4 * (size_t)rows) : NULL;
+        out->begins = shape->documents || pairs ? rm_malloc(4 * (size_t)rows) : NULL;
+        out->padding = pairs ? rm_malloc(4 * (size_t)rows) : NULL;
+        out->previous = pairs ? rm_malloc(4 * (size_t)pairs) : NULL;
         out->mark_bytes = rm_data_mark_bytes(shape, batch);
     }
     REQUIRE(out->input && out->target && (!shape->lengths || (out->last && out->length && out->ends)) &&
-                (!shape->documents || out->begins),
+                (!shape->documents || out->begins) && (!pairs || (out->begins && out->padding && out->previous)),
             MEMORY, "no memory for a batch of %lld samples of %lld timesteps: make --batch or --seq-len smaller",
             (long long)batch, (long long)shape->timesteps);
     return REMAT_OK;
@@ -37,12 +40,32 @@ void rm_batch_free(rm_batch *batch) {
     rm_free(batch->length);
     rm_free(batch->ends);
     rm_free(batch->begins);
+    rm_free(batch->padding);
+    rm_free(batch->previous);
     *batch = (rm_batch){0};
+}
+
+/* Where the input begins, and the targets one timestep later: what a decoder reads while it is taught. */
+static void mark_pair(rm_batch *b, int64_t column) {
+    const rm_data_shape *shape = &b->dataset->shape;
+    const int32_t *x = (int32_t *)b->input + column, *y = (int32_t *)b->target + column;
+    int32_t begin = rm_pair_begin(shape);
+    for (int64_t t = 0; t < shape->timesteps; t++) {
+        int64_t i = t * b->batch;
+        b->padding[i + column] = x[i] == begin;
+        b->begins[i + column] = x[i] != begin && (t == 0 || x[i - b->batch] == begin);
+    }
+    for (int64_t t = 0; t < shape->answer_steps; t++) {
+        int32_t before = t ? y[(t - 1) * b->batch] : begin;
+        b->previous[t * b->batch + column] = before < 0 ? begin : before;
+    }
 }
 
 remat_status rm_batch_put(rm_batch *b, int64_t column, int64_t sample) {
     TRY(b->dataset->fill(b->dataset, sample, column, b->batch, b->input, b->target));
-    if (b->begins) TRY(b->dataset->begins(b->dataset, sample, column, b->batch, b->input, b->begins));
+    if (b->previous) mark_pair(b, column);
+    if (b->begins && b->dataset->begins)
+        TRY(b->dataset->begins(b->dataset, sample, column, b->batch, b->input, b->begins));
     if (!b->last) return REMAT_OK;
     b->length[column] = (int32_t)b->dataset->length(b->dataset, sample);
     b->last[column] = b->length[column] - 1;
@@ -65,6 +88,8 @@ remat_status rm_batch_write(const rm_batch *b, int64_t window, int64_t windows, 
     TRY(write_mark(session, "last", b->last, 4 * (uint64_t)b->batch));
     TRY(write_mark(session, "length", b->length, 4 * (uint64_t)b->batch));
     TRY(write_mark(session, "ends", b->ends, 4 * (uint64_t)rows));
+    TRY(write_mark(session, "padding", b->padding, 4 * (uint64_t)rows));
+    TRY(write_mark(session, "previous", b->previous, b->target_bytes));
     return write_mark(session, "begins", b->begins ? b->begins + window * rows : NULL, 4 * (uint64_t)rows);
 }
 

@@ -32,7 +32,9 @@ typedef struct {
     uint64_t input_bytes, target_bytes, mark_bytes; /* mark_bytes: of all below */
     int32_t *last, *length; /* (B): each sample's last timestep; how many it has; NULL: the data's is (shape.lengths) */
     float *ends,
-        *begins; /* (T,B): 1 at that timestep; where documents begin (shape.documents); else 0. NULL likewise */
+        *begins; /* (T,B): 1 at that timestep; where documents, or pairs' inputs, begin; else 0. NULL likewise */
+    int32_t *padding,
+        *previous; /* of pairs: 1 before inputs begin, (T,B); the token before each target, (answer_steps,B) */
 } rm_batch;
 
 /* MEMORY when there is not enough. Free in any case. */

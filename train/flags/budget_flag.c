@@ -16,7 +16,8 @@ static uint64_t batch_bytes(const rm_data_shape *shape, int64_t batch) {
     uint64_t rows = (uint64_t)shape->timesteps * (uint64_t)batch;
     uint64_t inputs = rows * (uint64_t)(shape->vocabulary ? 1 : shape->features);
     bool every_step = shape->every_step && !shape->labels;
-    uint64_t targets = (every_step ? rows : (uint64_t)batch) * (uint64_t)rm_data_targets(shape);
+    uint64_t of_targets = (uint64_t)(every_step ? rm_data_answer_steps(shape) * batch : batch);
+    uint64_t targets = of_targets * (uint64_t)rm_data_targets(shape);
     uint64_t answers = (uint64_t)(batch * rm_data_answers(shape));
     uint64_t logits = shape->every_step ? 0 : (uint64_t)shape->classes * answers; /* for training accuracy */
     return 4 * (inputs + targets + logits) + rm_data_mark_bytes(shape, batch);

@@ -40,6 +40,7 @@ typedef struct {
     bool rows, no_shuffle, pad, stateful, skip_broken, allow_nan;
     int64_t image_size, channels, loader_threads; /* 0 in the first two: as the data have it */
     char *normalize, *augment, *tokenizer;
+    char *generate; /* of seq2seq */
     /* Training. A negative lr: the optimizer's own. */
     int64_t steps, epochs, tbptt, early_stop; /* 0 in tbptt, early_stop: off */
     char *optimizer;
@@ -75,7 +76,7 @@ typedef struct {
     double time_limit;
     bool json, steps_text, problem, require_identical;
     char *prompt;
-    int64_t length, top_k;
+    int64_t length, top_k, beam;
     double temperature, top_p;
 
     char **argument; /* what is not a flag (only `report` takes any); borrowed from argv */

@@ -42,13 +42,13 @@ typedef struct {
 
 static const rule rules[] = {
     {"dropout", "0", "layers", ">1", "dropout is between layers"},
-    {"embed", "0", "task", "lm|copy", "whose inputs are symbols"},
+    {"embed", "0", "task", "lm|copy|seq2seq", "whose inputs are symbols"},
     {"classes", "0", "task", "classify|transcribe", NULL},
-    {"data", NULL, "task", "lm|classify|regress|transcribe", "the others generate theirs"},
-    {"labels", NULL, "task", "classify|regress|transcribe", NULL},
-    {"eval-data", NULL, "task", "lm|classify|regress|transcribe",
+    {"data", NULL, "task", "lm|classify|regress|transcribe|seq2seq", "the others generate theirs"},
+    {"labels", NULL, "task", "classify|regress|transcribe|seq2seq", NULL},
+    {"eval-data", NULL, "task", "lm|classify|regress|transcribe|seq2seq",
      "the others generate theirs: --eval-every=N evaluates"},
-    {"eval-labels", NULL, "task", "classify|regress|transcribe", NULL},
+    {"eval-labels", NULL, "task", "classify|regress|transcribe|seq2seq", NULL},
     {"eval-labels", NULL, "eval-data", NULL, NULL},
     {"lengths", NULL, "task", "classify|regress|transcribe", NULL},
     {"lengths", NULL, "model", RECURRENT, "which read timestep by timestep"},
@@ -57,7 +57,8 @@ static const rule rules[] = {
     {"document-end", "-1", "task", "lm", NULL},
     {"document-end", "-1", "model", "lstm|gru|rnn", "whose states can begin anew"},
     {"rows", "false", "task", "classify|regress|transcribe", NULL},
-    {"samples", NULL, "task", "adding|copy", "which generate them"},
+    {"samples", NULL, "task", "adding|copy|seq2seq", "which generate them"},
+    {"generate", "none", "task", "seq2seq", NULL},
     {"loss", NULL, "task", "regress|adding", "whose answers are numbers"},
     {"class-weights", NULL, "task", "classify", NULL},
     {"ignore-index", NULL, "task", "classify", NULL},
@@ -88,7 +89,7 @@ static const rule rules[] = {
     {"sync-batchnorm", "false", "model", NORMED, "which have batch norm"},
     {"init-head", "file", "init", NULL, NULL},
     {"vocab", "0", "task", "lm", NULL},
-    {"tokenizer", NULL, "task", "lm", NULL},
+    {"tokenizer", NULL, "task", "lm|seq2seq", NULL},
     {"stateful", "false", "task", "lm", "whose samples go on where others end"},
     {"stateful", "false", "model", RECURRENT, "which have states"},
     {"tbptt", "0", "model", RECURRENT, "which have states"},
@@ -111,7 +112,7 @@ static const rule rules[] = {
     {"decay-vectors", "false", "optimizer", "lars|lamb", NULL},
     {"decay-vectors", "false", "weight-decay", ">0", NULL},
     {"norm-limit", "0", "optimizer", "lamb", NULL},
-    {"label-smoothing", "0", "task", "lm|classify|copy", "tasks with classes"},
+    {"label-smoothing", "0", "task", "lm|classify|copy|seq2seq", "tasks with classes"},
 
     {"base-batch", NULL, "scale-lr", "linear|sqrt", NULL},
     {"milestones", NULL, "lr-schedule", "step", NULL},
@@ -127,6 +128,10 @@ static const rule rules[] = {
     {"early-stop", "0", "eval-every", ">0", "whose losses it looks at"},
     {"power", NULL, "lr-schedule", "poly", NULL},
 
+    {"temperature", NULL, "task", "lm", "for which tokens are drawn: --beam is for seq2seq"},
+    {"top-k", "0", "task", "lm", NULL},
+    {"top-p", "1", "task", "lm", NULL},
+    {"beam", "1", "task", "seq2seq", NULL},
     {"top-k", "0", "temperature", ">0", NULL},
     {"top-p", "1", "temperature", ">0", NULL},
 
@@ -344,6 +349,16 @@ static remat_status check_preset(const rm_options *o) {
     return REMAT_OK;
 }
 
+/* Pairs are read or made; what makes them may have been said long ago, and a state remembers it. */
+static remat_status check_pairs(const rm_options *o) {
+    if (!is(o->task, "seq2seq")) return REMAT_OK;
+    REQUIRE(!(said(o, "samples") && o->data), INVALID,
+            "--samples has no effect with --data: it needs --generate=copy, reverse or sort");
+    REQUIRE(!said(o, "generate") || is(o->generate, "none") || !o->tokenizer, INVALID,
+            "--tokenizer cuts texts into tokens, and --generate makes letters: leave one of them out");
+    return REMAT_OK;
+}
+
 /* ---- All of it ----------------------------------------------------------------------------------------------------- */
 
 static remat_status exclude(const rm_options *o, const char *one, const char *other) {
@@ -355,6 +370,7 @@ remat_status rm_options_check_said(const rm_options *o) {
     TRY(exclude(o, "steps", "epochs"));
     TRY(exclude(o, "warmup-steps", "warmup-epochs"));
     TRY(exclude(o, "resume", "init"));
+    TRY(exclude(o, "data", "generate"));
     TRY(exclude(o, "json", "steps-text"));
     TRY(exclude(o, "json", "problem"));
     TRY(exclude(o, "steps-text", "problem"));
@@ -388,6 +404,7 @@ remat_status rm_options_check(const rm_options *o, rm_command command) {
     TRY(check_ranks(o));
     TRY(check_states(o));
     TRY(check_clipping(o));
+    TRY(check_pairs(o));
     REQUIRE(!is(o->lr_schedule, "step") || o->milestones, INVALID,
             "--lr-schedule=step needs to know where: say --milestones=300,600 (updates) or 30e,60e (epochs)");
     REQUIRE(!is(o->lr_schedule, "plateau") || o->eval_every, INVALID,

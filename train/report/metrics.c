@@ -298,6 +298,7 @@ void *rm_metrics_eval_json(const rm_eval_event *e, const int64_t *confusion, int
                               (json_int_t)e->samples, "loss", real(e->loss));
     if (e->accuracy >= 0) json_object_set_new(event, "accuracy", real(e->accuracy));
     if (e->accuracy >= 0 && e->top5 >= 0) json_object_set_new(event, "top5_accuracy", real(e->top5));
+    if (e->pairs) json_object_set_new(event, "exact_match", real(e->exact));
     if (e->transcripts) json_object_set_new(event, "label_error_rate", real(e->label_errors));
     if (e->bits_per_byte != 0) json_object_set_new(event, "bits_per_byte", real(e->bits_per_byte));
     if (e->tokens) json_object_set_new(event, "perplexity", real(exp(e->loss)));

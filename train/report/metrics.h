@@ -44,6 +44,8 @@ typedef struct {
     int64_t step, samples;
     double loss, accuracy; /* accuracy < 0: not a task that has one */
     double top5;           /* of five guesses; < 0: there are no more classes */
+    bool pairs;            /* seq2seq, where accuracy is of tokens; then there is: */
+    double exact;          /* the share of samples with all their tokens right */
     bool transcripts;      /* then there is: */
     double label_errors;   /* labels put in, left out or replaced, by the number of those that should be there */
     bool tokens;           /* lm: also perplexity */

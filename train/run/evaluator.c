@@ -10,10 +10,13 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool has_accuracy(const rm_data_shape *shape) { return shape->classes && !shape->every_step; }
+static bool has_accuracy(const rm_data_shape *shape) {
+    return shape->classes && (!shape->every_step || shape->answer_steps);
+}
 
 static int64_t outputs_of(const rm_data_shape *shape) {
     if (shape->labels) return shape->timesteps;
+    if (shape->answer_steps) return shape->classes;
     if (shape->every_step) return shape->classes ? 0 : shape->timesteps * shape->values;
     return rm_data_outputs(shape);
 }
@@ -90,8 +93,8 @@ remat_status rm_evaluator_open(const rm_options *o, const rm_model_spec *trainin
     rm_model_spec spec = *training;
     spec.window = 0; /* a forward pass needs no truncation */
     if (!o->eval_every && !o->eval_data) return REMAT_OK;
-    bool generated = !strcmp(o->task, "adding") || !strcmp(o->task, "copy");
-    REQUIRE(o->eval_data || generated, INVALID, "--eval-every needs something to evaluate on: --eval-data=FILE");
+    REQUIRE(o->eval_data || rm_setup_generates(o), INVALID,
+            "--eval-every needs something to evaluate on: --eval-data=FILE");
     TRY(rm_setup_dataset(o, true, dataset));
     TRY(check_pictures(o, &(*dataset)->shape, &spec.data));
     REQUIRE((*dataset)->shape.features == spec.data.features, INVALID,
@@ -142,6 +145,7 @@ typedef struct {
     union {
         int64_t five, labels;
     };
+    int64_t exact; /* of pairs: samples with all their tokens right */
 } right;
 
 static void confuse(rm_evaluator *e, const int32_t *target, int64_t n) {
@@ -152,6 +156,8 @@ static void confuse(rm_evaluator *e, const int32_t *target, int64_t n) {
 static void count(rm_evaluator *e, const int32_t *target, int64_t n, right *sum) {
     sum->first += rm_count_right(e->outputs, target, n, e->width, 1);
     sum->five += rm_count_right(e->outputs, target, n, e->width, 5);
+    if (e->dataset->shape.answer_steps)
+        sum->exact += rm_count_exact(e->outputs, target, e->answers, n / e->answers, e->width);
     if (e->confusion) confuse(e, target, n);
 }
 
@@ -235,7 +241,7 @@ static remat_status run_part(rm_evaluator *e, rm_eval_part *part, int64_t first,
 /* Batches first .. end-1: this rank fills in its own, and zeros are what it adds to the others'. A sum of one number and
  * zeros is exact, so only the order in which batches are added here makes the result. */
 static remat_status run_window(rm_evaluator *e, int64_t first, int64_t end, double *loss_sum, right *sum) {
-    double value[WINDOW + 3] = {0};
+    double value[WINDOW + 4] = {0};
     right here = {0};
     int64_t n = end - first, full = e->full.batch.batch, size = e->ranks ? e->ranks->size : 1;
     for (int64_t i = first; i < end; i++) {
@@ -246,11 +252,13 @@ static remat_status run_window(rm_evaluator *e, int64_t first, int64_t end, doub
     value[n] = (double)here.first;
     value[n + 1] = (double)here.five;
     value[n + 2] = (double)here.all;
-    if (size > 1) TRY(e->ranks->sum(e->ranks->context, value, n + 3));
+    value[n + 3] = (double)here.exact;
+    if (size > 1) TRY(e->ranks->sum(e->ranks->context, value, n + 4));
     for (int64_t i = 0; i < n; i++) *loss_sum += value[i];
     sum->first += (int64_t)value[n];
     sum->five += (int64_t)value[n + 1];
     sum->all += (int64_t)value[n + 2];
+    sum->exact += (int64_t)value[n + 3];
     return REMAT_OK;
 }
 
@@ -268,7 +276,9 @@ remat_status rm_evaluator_run(rm_evaluator *e, remat_session *weights, rm_eval_e
     out->loss = loss_sum / (double)sum.all;
     bool counted = has_accuracy(&e->dataset->shape);
     out->accuracy = counted ? (double)sum.first / (double)sum.all : -1;
-    out->top5 = counted && e->width > 5 ? (double)sum.five / (double)sum.all : -1;
+    out->pairs = e->dataset->shape.answer_steps > 0;
+    out->exact = out->pairs ? (double)sum.exact / (double)count : 0;
+    out->top5 = counted && e->width > 5 && !out->pairs ? (double)sum.five / (double)sum.all : -1;
     out->bits_per_byte = e->bytes_per_target > 0 ? out->loss / e->bytes_per_target / M_LN2 : 0;
     out->transcripts = e->reading;
     out->label_errors = e->reading && sum.labels ? (double)sum.wrong / (double)sum.labels : 0;
@@ -284,6 +294,7 @@ const char *rm_eval_text(const rm_eval_event *event, char *text, size_t bytes) {
     if (event->accuracy >= 0) n = snprintf(more, sizeof more, "  accuracy %.2f %%", 100 * event->accuracy);
     if (event->accuracy >= 0 && event->top5 >= 0)
         snprintf(more + n, sizeof more - (size_t)n, "  top-5 %.2f %%", 100 * event->top5);
+    if (event->pairs) snprintf(more + n, sizeof more - (size_t)n, "  exact match %.2f %%", 100 * event->exact);
     if (event->transcripts) snprintf(more, sizeof more, "  label error rate %.2f %%", 100 * event->label_errors);
     snprintf(text, bytes, "loss %.9g%s  (%lld samples)", event->loss, more, (long long)event->samples);
     return text;

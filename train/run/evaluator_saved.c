@@ -20,8 +20,8 @@ static remat_status check_predictable(const rm_options *o) {
 }
 
 static remat_status open_data(const rm_options *o, rm_command command, rm_dataset **out) {
-    bool generated = is(o, "adding") || is(o, "copy"),
-         labels = command == RM_EVAL && (is(o, "classify") || is(o, "regress") || is(o, "transcribe"));
+    bool generated = rm_setup_generates(o), answers = is(o, "classify") || is(o, "regress") || is(o, "transcribe"),
+         labels = command == RM_EVAL && (answers || is(o, "seq2seq"));
     REQUIRE(generated || o->data, INVALID, "there are no data: say --data=FILE%s%s", labels ? " and --labels=FILE" : "",
             o->resume ? "; those that the run was trained on are not taken over from its training state" : "");
     rm_data_source source = rm_setup_source(o, generated);

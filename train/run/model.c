@@ -6,6 +6,7 @@
 #include "train/run/model_minimal.h"
 #include "train/run/model_recurrent.h"
 #include "train/run/model_resnet.h"
+#include "train/run/model_seq2seq.h"
 #include "train/run/transcript.h"
 #include "train/run/model_unet.h"
 
@@ -87,6 +88,7 @@ static remat_status check_data(const rm_model_spec *spec, const model *m) {
             m->name);
     REQUIRE(!pictures || spec->data.channels, INVALID, "--model=%s reads pictures, and the data are sequences",
             m->name);
+    if (spec->data.answer_steps) TRY(rm_seq2seq_check(spec));
     return m->check ? m->check(spec) : REMAT_OK;
 }
 
@@ -100,7 +102,8 @@ static remat_value input(remat_graph *g, const rm_data_shape *data, int64_t time
 }
 
 static remat_value target(remat_graph *g, const rm_data_shape *data, int64_t timesteps, int64_t batch) {
-    int64_t sequence[] = {timesteps, batch, data->values}, whole[] = {batch, data->values},
+    bool pairs = data->answer_steps > 0;
+    int64_t sequence[] = {pairs ? data->answer_steps : timesteps, batch, data->values}, whole[] = {batch, data->values},
             rows[] = {batch, data->labels};
     if (data->labels) return remat_input(g, "target", REMAT_I32, REMAT_WHOLE, 2, rows);
     if (data->every_step && !data->classes) return remat_input(g, "target", REMAT_F32, REMAT_SEQUENCE, 3, sequence);
@@ -126,21 +129,24 @@ static remat_value loss_by_weight(remat_graph *g, const rm_model_spec *spec, rem
 static remat_value loss(remat_graph *g, const rm_model_spec *spec, remat_value logits, remat_value target) {
     if (spec->data.labels) return remat_ctc(g, logits, target, spec->length, REMAT_NONE, RM_BLANK, false);
     if (!spec->data.classes) return loss_of_reals(g, spec->loss, logits, target);
-    if (spec->ignores || spec->class_weights) return loss_by_weight(g, spec, logits, target);
+    if (spec->ignores || spec->class_weights || spec->data.answer_steps) return loss_by_weight(g, spec, logits, target);
     if (spec->label_smoothing == 0) return remat_softmax_cross_entropy(g, logits, target);
     return remat_softmax_cross_entropy_smoothed(g, logits, target, spec->label_smoothing);
 }
 
 static void mark(remat_graph *g, rm_model_spec *spec, int64_t timesteps, int64_t batch) {
-    const int64_t rows[] = {timesteps, batch};
-    spec->last = spec->length = spec->ends = spec->begins = REMAT_NONE;
+    const int64_t rows[] = {timesteps, batch}, answers[] = {spec->data.answer_steps, batch};
+    bool pairs = spec->data.answer_steps > 0;
+    spec->last = spec->length = spec->ends = spec->begins = spec->padding = spec->previous = REMAT_NONE;
     if (spec->data.lengths && spec->data.labels)
         spec->length = remat_input(g, "length", REMAT_I32, REMAT_WHOLE, 1, &batch);
     else if (spec->data.lengths)
         spec->last = remat_input(g, "last", REMAT_I32, REMAT_WHOLE, 1, &batch);
     if (spec->data.lengths && spec->bidirectional)
         spec->ends = remat_input(g, "ends", REMAT_F32, REMAT_SEQUENCE, 2, rows);
-    if (spec->data.documents) spec->begins = remat_input(g, "begins", REMAT_F32, REMAT_SEQUENCE, 2, rows);
+    if (spec->data.documents || pairs) spec->begins = remat_input(g, "begins", REMAT_F32, REMAT_SEQUENCE, 2, rows);
+    if (pairs) spec->padding = remat_input(g, "padding", REMAT_I32, REMAT_SEQUENCE, 2, rows);
+    if (pairs) spec->previous = remat_input(g, "previous", REMAT_I32, REMAT_SEQUENCE, 2, answers);
 }
 
 remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_loss, rm_model *out) {
@@ -157,7 +163,7 @@ remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_
     remat_value x = input(g, data, T, batch), y = with_loss ? target(g, data, T, batch) : REMAT_NONE;
     rm_model_spec marked = *spec;
     if (with_loss) mark(g, &marked, T, batch);
-    out->logits = m->logits(g, &marked, x);
+    out->logits = data->answer_steps ? rm_seq2seq_logits(g, &marked, x) : m->logits(g, &marked, x);
     if (with_loss) out->loss = loss(g, &marked, out->logits, y);
     out->classes = data->every_step ? 0 : data->classes;
     return remat_graph_check(g);
@@ -181,6 +187,17 @@ int64_t rm_count_right(const float *logits, const int32_t *target, int64_t n, in
     for (int64_t i = 0; i < n; i++)
         right += target[i] >= 0 && classes_before(logits + i * classes, classes, target[i]) < among;
     return right;
+}
+
+int64_t rm_count_exact(const float *logits, const int32_t *target, int64_t T, int64_t B, int64_t classes) {
+    int64_t exact = 0;
+    for (int64_t b = 0; b < B; b++) {
+        bool all = true;
+        for (int64_t i = b; i < T * B && all; i += B)
+            all = target[i] < 0 || classes_before(logits + i * classes, classes, target[i]) == 0;
+        exact += all;
+    }
+    return exact;
 }
 
 int64_t rm_count_targets(const int32_t *target, int64_t n) {

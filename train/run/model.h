@@ -8,6 +8,7 @@
  * In both directions a layer is two, weight_ih_l0 and weight_ih_l0_reverse, whose results lie side by side; the last step is each
  * one's own last: timestep T-1 of the one, 0 of the other.
  *
+ * Of pairs, with an encoder and a decoder: model_seq2seq.h.
  * Models of pictures: model_image.h, model_resnet.h; gpt2: model_gpt2.h.
  */
 #ifndef RM_MODEL_H
@@ -34,6 +35,9 @@ typedef struct {
     /* Inputs that rm_model_build makes where data.lengths and data.documents ask for them: each row's last timestep, I32 (B), or for
      * CTC its length; 1 at that timestep, (T,B); 1 where a document begins, (T,B). */
     remat_value last, length, ends, begins;
+    remat_value padding,
+        previous; /* ... and, where data.answer_steps does, of pairs: 1 before the input begins, I32 (T,B); the token before
+                                      each target, I32 (answer_steps,B) */
 } rm_model_spec;
 
 typedef struct {
@@ -51,13 +55,16 @@ bool rm_model_has_states(const char *name);
 void rm_model_head(const rm_model_spec *spec, char *out, size_t bytes);
 
 /* T = spec->window, or spec->data.timesteps. Inputs: 0 "input"; with_loss also 1 "target", and behind that, where the spec asks for
- * them, "class_weights", "last", "ends", "begins", in any order. Free in any case. */
+ * them, "class_weights", "last", "ends", "begins", "padding", "previous", in any order. Free in any case. */
 remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_loss, rm_model *out);
 void rm_model_free(rm_model *model);
 
 /* Of n samples, with logits (n,K) and targets (n): how many have their class among the `among` largest logits, and how many
  * have one, not -1. */
 int64_t rm_count_right(const float *logits, const int32_t *target, int64_t n, int64_t classes, int64_t among);
+/* Of B samples side by side, logits (T,B,classes) and targets (T,B): those whose targets are all the likeliest, but for -1. Who decodes
+ * greedily writes exactly these. */
+int64_t rm_count_exact(const float *logits, const int32_t *target, int64_t timesteps, int64_t batch, int64_t classes);
 int64_t rm_count_targets(const int32_t *target, int64_t n);
 int64_t rm_likeliest(const float *logits, int64_t classes); /* of one sample: the class with the largest logit */
 

@@ -20,20 +20,8 @@ static int find_cell(const char *name) {
     return -1;
 }
 
-static remat_value parameter(remat_graph *g, const char *format, int64_t layer, int rank, int64_t d0, int64_t d1,
-                             remat_init init) {
-    char name[64];
-    snprintf(name, sizeof name, format, (long long)layer);
-    return remat_param(g, name, rank, (int64_t[]){d0, d1}, init);
-}
-
-static remat_value bias(remat_graph *g, const rm_model_spec *spec, const char *format, int64_t layer, int64_t rows,
-                        remat_init init) {
-    return spec->no_bias ? REMAT_NONE : parameter(g, format, layer, 1, rows, 0, init);
-}
-
 /* Numbers in h. */
-static int64_t width_of(const rm_model_spec *spec) { return spec->projection ? spec->projection : spec->hidden; }
+int64_t rm_recurrent_width(const rm_model_spec *spec) { return spec->projection ? spec->projection : spec->hidden; }
 
 static remat_status check_projection(const rm_model_spec *spec) {
     const rm_data_shape *data = &spec->data;
@@ -54,10 +42,10 @@ static remat_status check_tie(const rm_model_spec *spec) {
     const rm_data_shape *data = &spec->data;
     REQUIRE(data->every_step && data->vocabulary && data->vocabulary == data->classes && !spec->bidirectional, INVALID,
             "--tie-embeddings is for models that say what token comes next: it is for --task=lm");
-    REQUIRE(spec->embed == width_of(spec), INVALID,
+    REQUIRE(spec->embed == rm_recurrent_width(spec), INVALID,
             "--tie-embeddings makes the head of the embedding, and --embed=%lld is not %s=%lld: say --embed=%lld",
-            (long long)spec->embed, spec->projection ? "--proj-size" : "--hidden", (long long)width_of(spec),
-            (long long)width_of(spec));
+            (long long)spec->embed, spec->projection ? "--proj-size" : "--hidden", (long long)rm_recurrent_width(spec),
+            (long long)rm_recurrent_width(spec));
     return REMAT_OK;
 }
 
@@ -66,23 +54,35 @@ remat_status rm_recurrent_check(const rm_model_spec *spec) {
     return spec->tie_embeddings ? check_tie(spec) : REMAT_OK;
 }
 
+/* PREFIX.weight_ih_l0, PREFIX.weight_ih_l0_reverse */
+typedef struct {
+    const char *prefix;
+    int64_t layer;
+    bool reverse;
+} place;
+
+static remat_value weight(remat_graph *g, place at, const char *name, int rank, int64_t rows, int64_t width,
+                          remat_init init) {
+    char full[64];
+    snprintf(full, sizeof full, "%s.%s_l%lld%s", at.prefix, name, (long long)at.layer, at.reverse ? "_reverse" : "");
+    return remat_param(g, full, rank, (int64_t[]){rows, width}, init);
+}
+
 /* Every layer starts from U(-1/sqrt(H), 1/sqrt(H)), biases too, as in PyTorch. */
-static remat_value recurrent(remat_graph *g, const rm_model_spec *spec, int64_t layer, remat_value x, int64_t width,
-                             bool reverse) {
+remat_value rm_recurrent_layer(remat_graph *g, const rm_model_spec *spec, const char *prefix, int64_t layer,
+                               remat_value x, int64_t width, bool reverse) {
+    const place at = {prefix, layer, reverse};
     int cell = find_cell(spec->cell);
     int64_t H = spec->hidden, rows = cells[cell].gates * H;
     remat_init init = remat_init_uniform(1 / sqrt((double)H));
-    remat_value w_ih =
-        parameter(g, reverse ? "rnn.weight_ih_l%lld_reverse" : "rnn.weight_ih_l%lld", layer, 2, rows, width, init);
-    remat_value w_hh = parameter(g, reverse ? "rnn.weight_hh_l%lld_reverse" : "rnn.weight_hh_l%lld", layer, 2, rows,
-                                 width_of(spec), init);
-    remat_value b_ih = bias(g, spec, reverse ? "rnn.bias_ih_l%lld_reverse" : "rnn.bias_ih_l%lld", layer, rows, init);
-    remat_value b_hh = bias(g, spec, reverse ? "rnn.bias_hh_l%lld_reverse" : "rnn.bias_hh_l%lld", layer, rows, init);
+    remat_value w_ih = weight(g, at, "weight_ih", 2, rows, width, init);
+    remat_value w_hh = weight(g, at, "weight_hh", 2, rows, rm_recurrent_width(spec), init);
+    remat_value b_ih = spec->no_bias ? REMAT_NONE : weight(g, at, "bias_ih", 1, rows, 0, init);
+    remat_value b_hh = spec->no_bias ? REMAT_NONE : weight(g, at, "bias_hh", 1, rows, 0, init);
     remat_value reset = reverse ? spec->ends : spec->begins;
     if (reset.id && reverse) reset = remat_reverse(g, reset);
     if (spec->projection) {
-        remat_value w_hr = parameter(g, reverse ? "rnn.weight_hr_l%lld_reverse" : "rnn.weight_hr_l%lld", layer, 2,
-                                     spec->projection, H, init);
+        remat_value w_hr = weight(g, at, "weight_hr", 2, spec->projection, H, init);
         return remat_lstm_projected(g, x, w_ih, w_hh, b_ih, b_hh, w_hr);
     }
     remat_value y = cells[cell].build(g, x, w_ih, w_hh, b_ih, b_hh);
@@ -112,18 +112,19 @@ static result layers(remat_graph *g, const rm_model_spec *spec, remat_value x, i
     for (int64_t layer = 0; layer < spec->layers; layer++) {
         if (layer) x = every_step(g, y);
         if (layer && spec->dropout > 0) x = remat_dropout(g, x, spec->dropout);
-        if (layer) width = width_of(spec) * (spec->bidirectional ? 2 : 1);
-        y.forwards = recurrent(g, spec, layer, x, width, false);
-        if (spec->bidirectional) y.backwards = recurrent(g, spec, layer, remat_reverse(g, x), width, true);
+        if (layer) width = rm_recurrent_width(spec) * (spec->bidirectional ? 2 : 1);
+        y.forwards = rm_recurrent_layer(g, spec, "rnn", layer, x, width, false);
+        if (spec->bidirectional)
+            y.backwards = rm_recurrent_layer(g, spec, "rnn", layer, remat_reverse(g, x), width, true);
     }
     return y;
 }
 
 static remat_value head(remat_graph *g, const rm_model_spec *spec, remat_value table, result y) {
-    int64_t outputs = rm_data_outputs(&spec->data), width = width_of(spec) * (spec->bidirectional ? 2 : 1);
+    int64_t outputs = rm_data_outputs(&spec->data), width = rm_recurrent_width(spec) * (spec->bidirectional ? 2 : 1);
     remat_init init = remat_init_uniform(1 / sqrt((double)width));
-    remat_value w = spec->tie_embeddings ? table : parameter(g, "head.weight", 0, 2, outputs, width, init);
-    remat_value b = bias(g, spec, "head.bias", 0, outputs, init);
+    remat_value w = spec->tie_embeddings ? table : remat_param(g, "head.weight", 2, (int64_t[]){outputs, width}, init);
+    remat_value b = spec->no_bias ? REMAT_NONE : remat_param(g, "head.bias", 1, &outputs, init);
     return remat_linear(g, spec->data.every_step ? every_step(g, y) : last_step(g, spec, y), w, b);
 }
 
@@ -132,7 +133,7 @@ remat_value rm_recurrent_logits(remat_graph *g, const rm_model_spec *spec, remat
     int64_t width = data->vocabulary ? spec->embed : data->features;
     remat_value table = REMAT_NONE;
     if (data->vocabulary) {
-        table = parameter(g, "embedding.weight", 0, 2, data->vocabulary, width, remat_init_normal(1));
+        table = remat_param(g, "embedding.weight", 2, (int64_t[]){data->vocabulary, width}, remat_init_normal(1));
         x = remat_embedding(g, x, table);
     }
     return head(g, spec, table, layers(g, spec, x, width));

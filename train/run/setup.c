@@ -77,7 +77,13 @@ rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
                             .ignores = rm_options_given(o, "ignore-index"),
                             .ignored = o->ignore_index,
                             .every_step = o->every_step,
+                            .generate = o->generate,
                             .budget = o->memory_budget ? o->memory_budget : o->assume_memory};
+}
+
+bool rm_setup_generates(const rm_options *o) {
+    bool pairs = !strcmp(o->task, "seq2seq") && !o->data && strcmp(o->generate, "none");
+    return pairs || !strcmp(o->task, "adding") || !strcmp(o->task, "copy");
 }
 
 remat_status rm_setup_dataset(const rm_options *o, bool held_out, rm_dataset **out) {
@@ -101,9 +107,17 @@ static remat_status vocabulary_of_tokenizer(const rm_options *o, int64_t *vocabu
     return status;
 }
 
+static remat_status pair_without_data(const rm_options *o, rm_data_shape *out) {
+    int64_t tokens = RM_PAIR_BYTES;
+    if (o->tokenizer) TRY(vocabulary_of_tokenizer(o, &tokens));
+    *out = rm_pair_shape(o->seq_len - 1, o->seq_len - 1, tokens);
+    return REMAT_OK;
+}
+
 static remat_status shape_without_data(const rm_options *o, rm_data_shape *out) {
     if (!strcmp(o->task, "adding")) return rm_adding_shape(o->seq_len, out);
     if (!strcmp(o->task, "copy")) return rm_copy_shape(o->seq_len, out);
+    if (!strcmp(o->task, "seq2seq") && o->seq_len) return pair_without_data(o, out);
     if (rm_model_takes_pictures(o->model)) return picture_without_data(o, out);
     REQUIRE(!strcmp(o->task, "lm"), INVALID, "--task=%s needs --data=FILE and --labels=FILE", o->task);
     int64_t vocabulary = o->vocab;
@@ -152,9 +166,9 @@ remat_status rm_setup_spec(rm_options *o, const rm_dataset *dataset, rm_model_sp
                            .window = o->tbptt,
                            .small_stem = !strcmp(o->stem, "cifar"),
                            .sync_batchnorm = o->sync_batchnorm};
-    o->seq_len = shape.timesteps;
+    if (!shape.answer_steps) o->seq_len = shape.timesteps; /* of pairs it is a limit, or none */
     if (!strcmp(o->task, "classify") || shape.labels) o->classes = shape.classes;
-    if (o->tokenizer) o->vocab = shape.vocabulary;
+    if (o->tokenizer) o->vocab = shape.answer_steps ? rm_pair_tokens(&shape) : shape.vocabulary;
     if (!strcmp(o->task, "regress")) o->values = shape.values, o->every_step = shape.every_step;
     return check_windows(o);
 }

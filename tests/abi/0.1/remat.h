@@ -94,6 +94,8 @@ remat_value remat_group_norm(remat_graph *, remat_value x, int64_t groups, remat
 remat_value remat_batch_norm(remat_graph *, remat_value x, remat_value gain , remat_value bias ,
                              remat_value running_mean, remat_value running_var, double momentum, double epsilon, bool sync);
 remat_value remat_attention(remat_graph *, remat_value q, remat_value k, remat_value v, int64_t heads, bool causal);
+remat_value remat_cross_attention(remat_graph *, remat_value q, remat_value k, remat_value v, int64_t heads,
+                                  remat_value padding );
 remat_value remat_softmax(remat_graph *, remat_value x);
 remat_value remat_log_softmax(remat_graph *, remat_value x);
 remat_value remat_dropout(remat_graph *, remat_value x, double probability);

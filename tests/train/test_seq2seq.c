@@ -1,0 +1,515 @@
+/* test_seq2seq.c: --task=seq2seq: pairs of lines; the model beside PyTorch's, whose encoder reads packed sequences; what is padding
+ * changes no bit, nor does a plan or the number of ranks; what `remat sample` writes is what `remat eval` counts; beam search.
+ *
+ * Tolerance, in units of 2^-24 times an array's largest magnitude: PyTorch's own float run stays within 84 of its run in double
+ * (make_seq2seq.py prints it); the limit is 100. */
+#include "train/commands/beam.h"
+#include "train/data/loader.h"
+#include "train/run/model.h"
+
+#include "tests/golden/golden.h"
+#include "tests/train/train_test.h"
+
+#include <math.h>
+
+/* ---- The model ------------------------------------------------------------------------------------------------------ */
+
+#define LIMIT 100
+enum { S = 6, T = 5, B = 3, CLASSES = 8, BEGIN = CLASSES, MOST = 1024, PLANS = 4 };
+static const char *const files[] = {"seq2seq_lstm", "seq2seq_gru_both"};
+static const int arrays[] = {1 + 2 * 8 + 4, 1 + 3 * 2 * 4 + 4};
+
+typedef struct {
+    rm_model model;
+    remat_session *session;
+    golden *file;
+} fixture;
+
+static void put(const fixture *f, const char *name, const void *data, size_t bytes) {
+    ck_ok(remat_write(f->session, REMAT_INPUT, remat_find(f->session, REMAT_INPUT, name), data, bytes));
+}
+
+/* `filler`: the token that stands in the place of padding. */
+static void put_batch(const fixture *f, int32_t filler) {
+    int32_t x[S][B], previous[T][B], padding[S][B];
+    float begins[S][B];
+    memcpy(x, golden_find(f->file, "input", NULL)->data, sizeof x);
+    memcpy(previous, golden_find(f->file, "previous", NULL)->data, sizeof previous);
+    const int32_t *target = golden_find(f->file, "target", NULL)->data;
+    for (int b = 0; b < B; b++)
+        for (int t = 0; t < S; t++) {
+            padding[t][b] = x[t][b] == BEGIN;
+            begins[t][b] = !padding[t][b] && (t == 0 || padding[t - 1][b]);
+        }
+    for (int b = 0; b < B; b++)
+        for (int t = 0; t < S; t++)
+            if (padding[t][b]) x[t][b] = filler;
+    for (int i = 0; i < T * B; i++)
+        if (target[i] < 0) previous[i / B][i % B] = filler;
+    put(f, "input", x, sizeof x), put(f, "padding", padding, sizeof padding), put(f, "begins", begins, sizeof begins);
+    put(f, "target", target, sizeof previous), put(f, "previous", previous, sizeof previous);
+}
+
+static fixture start(int file, int plan) {
+    fixture f = {.file = golden_open(files[file])};
+    rm_model_spec spec = {.cell = file ? "gru" : "lstm", .layers = 2, .hidden = 5, .embed = 4, .bidirectional = file};
+    spec.data = (rm_data_shape){
+        .timesteps = S, .answer_steps = T, .vocabulary = CLASSES + 1, .classes = CLASSES, .every_step = true};
+    remat_config config = REMAT_CONFIG_INIT;
+    config.threads = plan == 2 ? 2 : 1;
+    config.strategy = plan == 1 ? "segments" : plan == 2 ? "lean" : plan == 3 ? "sqrt" : "none";
+    config.segments = plan == 1 ? 3 : 0;
+    config.tile = plan ? 2 : 0;
+    config.fold_embedding = plan < 2;
+    ck_ok(rm_model_build(&spec, B, true, &f.model));
+    ck_ok(remat_session_create(f.model.graph, f.model.loss, &config, &f.session));
+    for (int64_t i = 0; i < remat_count(f.session, REMAT_PARAM); i++) {
+        remat_array info;
+        ck_ok(remat_array_info(f.session, REMAT_PARAM, i, &info));
+        const golden_array *from = golden_find(f.file, "parameter", info.name);
+        ck_assert_int_eq(from->rank, info.rank);
+        for (int k = 0; k < info.rank; k++) ck_assert_int_eq(from->dim[k], info.dim[k]);
+        ck_ok(remat_write(f.session, REMAT_PARAM, i, from->data, info.bytes));
+    }
+    put_batch(&f, BEGIN);
+    return f;
+}
+
+static void done(fixture *f) {
+    remat_session_free(f->session);
+    rm_model_free(&f->model);
+    golden_close(f->file);
+}
+
+static void compare(const golden_array *expected, const float *got) {
+    double largest = 0;
+    for (int64_t i = 0; i < expected->count; i++) largest = fmax(largest, fabs(((double *)expected->data)[i]));
+    for (int64_t i = 0; i < expected->count; i++) {
+        double want = ((double *)expected->data)[i], units = fabs((double)got[i] - want) / (0x1p-24 * largest);
+        ck_assert_msg(units <= LIMIT, "%s[%d] is %.9g, PyTorch says %.9g: %.1f units", expected->name, (int)i,
+                      (double)got[i], want, units);
+    }
+}
+
+static int64_t read_gradient(const fixture *f, int64_t i, float data[MOST], remat_array *info) {
+    ck_ok(remat_array_info(f->session, REMAT_GRADIENT, i, info));
+    ck_assert_uint_le(info->bytes, MOST * sizeof *data);
+    ck_ok(remat_read(f->session, REMAT_GRADIENT, i, data, info->bytes));
+    return (int64_t)info->bytes;
+}
+
+START_TEST(loss_and_gradients_are_pytorchs) {
+    fixture f = start(_i / PLANS, _i % PLANS);
+    float data[MOST];
+    remat_step_result r;
+    remat_array info;
+    ck_ok(remat_gradients(f.session, &r));
+    float loss = (float)r.loss;
+    compare(golden_find(f.file, "loss", NULL), &loss);
+    ck_assert_int_eq(remat_count(f.session, REMAT_GRADIENT), arrays[_i / PLANS]); /* all that PyTorch has */
+    for (int64_t i = 0; i < arrays[_i / PLANS]; i++) {
+        read_gradient(&f, i, data, &info);
+        compare(golden_find(f.file, "gradient", info.name), data);
+    }
+    done(&f);
+}
+END_TEST
+
+START_TEST(padding_changes_no_bit) {
+    fixture f = start(_i, 1);
+    static float before[64][MOST];
+    float after[MOST];
+    remat_step_result first, r;
+    remat_array info;
+    ck_ok(remat_gradients(f.session, &first));
+    int64_t count = remat_count(f.session, REMAT_GRADIENT);
+    for (int64_t i = 0; i < count; i++) read_gradient(&f, i, before[i], &info);
+    put_batch(&f, 5);
+    ck_ok(remat_gradients(f.session, &r));
+    ck_assert(r.loss == first.loss);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t bytes = read_gradient(&f, i, after, &info);
+        ck_assert_msg(!memcmp(before[i], after, (size_t)bytes), "%s", info.name);
+    }
+    done(&f);
+}
+END_TEST
+
+START_TEST(exact_lines_are_counted) {
+    static const float logits[3][2][2] = {{{0, 1}, {1, 0}}, {{1, 0}, {0, 1}}, {{0, 9}, {5, 5}}};
+    static const int32_t target[][3][2] = {{{1, 0}, {0, 1}, {1, 0}},     /* of equal logits the first is taken */
+                                           {{1, 0}, {0, 1}, {1, 1}},     /* which is wrong here */
+                                           {{0, 0}, {0, 0}, {1, 0}},     /* a token of each */
+                                           {{1, 0}, {-1, 1}, {-1, -1}}}; /* what counts nothing is not wrong */
+    static const int exact[] = {2, 1, 0, 2};
+    for (int i = 0; i < 4; i++) ck_assert_int_eq(rm_count_exact(logits[0][0], target[i][0], 3, 2, 2), exact[i]);
+}
+END_TEST
+
+/* ---- Pairs ---------------------------------------------------------------------------------------------------------- */
+
+static rm_dataset *pairs_of(const char *source, const char *target, int64_t timesteps) {
+    rm_dataset *d;
+    rm_data_source from = {.data = make_file("source", source, strlen(source)),
+                           .labels = make_file("target", target, strlen(target)),
+                           .timesteps = timesteps};
+    ck_ok(rm_dataset_open("seq2seq", &from, &d));
+    return d;
+}
+
+START_TEST(lines_become_pairs) {
+    enum { END = 256, NONE = 257 };
+    rm_dataset *d = pairs_of("abc\n\n\xff", "x\nyy\n\n", 0);
+    ck_assert_int_eq(d->count, 3);
+    ck_assert(d->shape.timesteps == 4 && d->shape.answer_steps == 3);
+    ck_assert(d->shape.vocabulary == 258 && d->shape.classes == 257);
+    static const int32_t x[3][4] = {{'a', 'b', 'c', END}, {NONE, NONE, NONE, END}, {NONE, NONE, 0xff, END}};
+    static const int32_t y[3][3] = {{'x', END, -1}, {'y', 'y', END}, {END, -1, -1}};
+    static const int32_t previous[3][3] = {{NONE, 'x', END}, {NONE, 'y', 'y'}, {NONE, END, NONE}};
+    rm_batch batch;
+    ck_ok(rm_batch_create(d, 3, &batch));
+    for (int b = 0; b < 3; b++) ck_ok(rm_batch_put(&batch, b, b));
+    for (int b = 0; b < 3; b++) {
+        for (int t = 0; t < 4; t++) {
+            ck_assert_int_eq(((int32_t *)batch.input)[t * 3 + b], x[b][t]);
+            ck_assert_int_eq(batch.padding[t * 3 + b], x[b][t] == NONE);
+            ck_assert(batch.begins[t * 3 + b] == (x[b][t] != NONE && (t == 0 || x[b][t - 1] == NONE)));
+        }
+        for (int t = 0; t < 3; t++) {
+            ck_assert_int_eq(((int32_t *)batch.target)[t * 3 + b], y[b][t]);
+            ck_assert_int_eq(batch.previous[t * 3 + b], previous[b][t]);
+        }
+    }
+    rm_batch_free(&batch);
+    rm_dataset_close(d);
+}
+END_TEST
+
+START_TEST(other_lines_have_another_checksum) {
+    static const char *const texts[][2] = {{"ab\nc\n", "x\ny\n"}, {"ab\nd\n", "x\ny\n"}, {"ab\nc\n", "x\nz\n"}};
+    uint32_t crc[3];
+    for (int i = 0; i < 3; i++) {
+        rm_dataset *d = pairs_of(texts[i][0], texts[i][1], 0);
+        ck_ok(rm_dataset_checksum(d, &crc[i]));
+        rm_dataset_close(d);
+    }
+    ck_assert(crc[0] != crc[1] && crc[0] != crc[2] && crc[1] != crc[2]);
+}
+END_TEST
+
+static int by_letter(const void *a, const void *b) { return *(const int32_t *)a - *(const int32_t *)b; }
+
+/* Lines of 10 to 20 letters; those held out are others. */
+START_TEST(generated_answers_are_right) {
+    static const char *const rules[] = {"copy", "reverse", "sort"};
+    enum { N = 200, STEPS = 21, END = 256 };
+    int32_t x[STEPS], y[STEPS], other[STEPS], ignored[STEPS];
+    int lengths[STEPS + 1] = {0};
+    rm_data_source source = {.generate = rules[_i], .samples = N, .seed = 3};
+    rm_dataset *d, *held_out;
+    ck_ok(rm_dataset_open("seq2seq", &source, &d));
+    source.held_out = true;
+    ck_ok(rm_dataset_open("seq2seq", &source, &held_out));
+    ck_assert_int_eq(d->shape.timesteps, STEPS);
+    for (int i = 0; i < N; i++) {
+        ck_ok(d->fill(d, i, 0, 1, x, y));
+        ck_ok(held_out->fill(held_out, i, 0, 1, other, ignored));
+        ck_assert(memcmp(x, other, sizeof x));
+        int n = 0;
+        while (y[n] != END) n++;
+        lengths[n]++;
+        int32_t *letters = x + STEPS - 1 - n, sorted[STEPS];
+        ck_assert(x[STEPS - 1] == END && (n + 1 == STEPS || letters[-1] == END + 1));
+        memcpy(sorted, letters, sizeof sorted - (size_t)(STEPS - n) * sizeof *sorted);
+        qsort(sorted, (size_t)n, sizeof *sorted, by_letter);
+        for (int k = 0; k < n; k++)
+            ck_assert_int_eq(y[k], _i == 0 ? letters[k] : _i == 1 ? letters[n - 1 - k] : sorted[k]);
+        ck_assert(sorted[0] >= 'a' && sorted[n - 1] <= 'z');
+    }
+    for (int n = 0; n < STEPS; n++) ck_assert_int_eq(lengths[n] > 0, n >= 10);
+    rm_dataset_close(d);
+    rm_dataset_close(held_out);
+}
+END_TEST
+
+/* ---- Beam search ---------------------------------------------------------------------------------------------------- */
+
+enum { K = 3, LAST = 2, LONGEST = 4 };
+
+/* Some log-probabilities for what comes behind these tokens. */
+static void behind(const int32_t *tokens, int64_t length, uint64_t seed, double out[K]) {
+    double sum = 0;
+    for (int64_t i = 0; i < length; i++) seed = seed * 7 + (uint64_t)tokens[i] + 1;
+    for (int k = 0; k < K; k++) {
+        uint64_t z = (seed * K + (uint64_t)k + 1) * 0x9E3779B97F4A7C15u;
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+        out[k] = 3 * (double)(z >> 11) * 0x1p-53;
+        sum += exp(out[k]);
+    }
+    for (int k = 0; k < K; k++) out[k] -= log(sum);
+}
+
+static remat_status expect_toy(void *seed, const int32_t *tokens, int64_t lines, int64_t length, double *out) {
+    for (int64_t i = 0; i < lines; i++) behind(tokens + i * LONGEST, length, *(uint64_t *)seed, out + i * K);
+    return REMAT_OK;
+}
+
+static double best_of_all(uint64_t seed, int32_t *tokens, int64_t length, double sum) {
+    double next[K];
+    behind(tokens, length, seed, next);
+    double best = (sum + next[LAST]) / (double)(length + 1);
+    for (int k = 0; k < LAST && length < LONGEST; k++) {
+        tokens[length] = k;
+        best = fmax(best, best_of_all(seed, tokens, length + 1, sum + next[k]));
+    }
+    return best;
+}
+
+static double mean_of(uint64_t seed, const int32_t *tokens, int64_t length) {
+    double sum = 0, next[K];
+    for (int64_t i = 0; i <= length; i++) {
+        behind(tokens, i, seed, next);
+        sum += next[i < length ? tokens[i] : LAST];
+    }
+    return sum / (double)(length + 1);
+}
+
+static int64_t greedy(uint64_t seed, int32_t *out) {
+    double next[K];
+    for (int64_t length = 0; length < LONGEST; length++) {
+        behind(out, length, seed, next);
+        int best = 0;
+        for (int k = 1; k < K; k++) best = next[k] > next[best] ? k : best;
+        if (best == LAST) return length;
+        out[length] = best;
+    }
+    return LONGEST;
+}
+
+/* As wide as there are lines nothing is missed, and one line is the greedy one. */
+START_TEST(beams_find_the_best_line) {
+    int differ = 0;
+    for (uint64_t seed = 1; seed < 300; seed++) {
+        int32_t out[LONGEST], line[LONGEST];
+        int64_t length, n = greedy(seed, line);
+        rm_beam beam = {
+            .width = 1, .classes = K, .longest = LONGEST, .end = LAST, .expect = expect_toy, .context = &seed};
+        ck_ok(rm_beam_search(&beam, out, &length));
+        ck_assert_int_eq(length, n);
+        ck_assert(!memcmp(out, line, (size_t)n * sizeof *out));
+        double before = mean_of(seed, out, length);
+        beam.width = 81;
+        ck_ok(rm_beam_search(&beam, out, &length));
+        double best = best_of_all(seed, line, 0, 0), found = mean_of(seed, out, length);
+        ck_assert_msg(fabs(found - best) < 1e-12, "seed %d: %g, not %g", (int)seed, found, best);
+        differ += found > before + 1e-12;
+        beam.width = 2;
+        ck_ok(rm_beam_search(&beam, out, &length));
+        ck_assert(mean_of(seed, out, length) <= best + 1e-12);
+    }
+    ck_assert_int_gt(differ, 50);
+}
+END_TEST
+
+/* ---- The program ---------------------------------------------------------------------------------------------------- */
+
+#define TOY "--task=seq2seq --generate=copy --seq-len=5 --samples=2000 "
+#define SMALL "--hidden=64 --embed=32 --layers=1 --threads=1 --batch=16 --lr=0.01 --seed=1 "
+
+static double number_after(const char *label) {
+    const char *at = strstr(program_output, label);
+    ck_assert_msg(at, "no %s in %s", label, program_output);
+    return strtod(at + strlen(label), NULL);
+}
+
+/* Of every line of `source` the first letters behind it are what is written; how many lines are as in `target`. */
+static int lines_that_match(const char *state, const char *target, const char *flags) {
+    char command[1024], line[256], wanted[256];
+    int same = 0;
+    snprintf(command, sizeof command, "%s/remat sample --resume=%s --threads=1 %s < %s", RM_BINARY_DIR, state, flags,
+             in_scratch("source"));
+    FILE *answers = popen(command, "r"), *right = fopen(target, "r");
+    ck_assert(answers && right);
+    while (fgets(wanted, sizeof wanted, right)) {
+        ck_assert_ptr_nonnull(fgets(line, sizeof line, answers));
+        same += !strcmp(line, wanted);
+    }
+    ck_assert_ptr_null(fgets(line, sizeof line, answers));
+    fclose(right);
+    ck_assert_int_eq(pclose(answers), 0);
+    return same;
+}
+
+/* Some lines are learnt and others not: what is decoded is right where an evaluation, which is told what came before, says so. */
+START_TEST(decoding_writes_what_evaluations_count) {
+    enum { N = 60 };
+    char source[N * 8], target[N * 8], *state = in_scratch("st");
+    size_t at = 0;
+    for (int i = 0; i < N; i++) {
+        int n = 1 + i % 4;
+        for (int k = 0; k < n; k++) source[at + (size_t)k] = (char)('a' + (i * 5 + k * 11) % 26);
+        at += (size_t)n;
+        source[at++] = '\n';
+    }
+    memcpy(target, source, at);
+    make_file("source", source, at);
+    const char *answers = make_file("target", target, at);
+    ck_runs("train " TOY SMALL "--steps=100 --save=%s --eval-every=50", state);
+    ck_assert_msg(strstr(program_output, "exact match"), "%s", program_output);
+    ck_runs("eval --resume=%s --threads=1 --data=%s --labels=%s --seq-len=6", state, in_scratch("source"), answers);
+    int exact = (int)lround(number_after("exact match ") * N / 100);
+    ck_assert_msg(exact > 3 && exact < N, "%s", program_output);
+    ck_assert_int_eq(lines_that_match(state, answers, ""), exact);
+    ck_assert_int_eq(lines_that_match(state, answers, "--beam=1"), exact);
+    ck_assert_int_ge(lines_that_match(state, answers, "--beam=5"), exact / 2);
+    ck_runs("sample --resume=%s --prompt=ab --length=1", state);
+    ck_assert_uint_le(strlen(program_output), 2);
+    ck_runs("eval --resume=%s --json", state);
+    ck_assert_msg(strstr(program_output, "\"exact_match\":") && !strstr(program_output, "confusion"), "%s",
+                  program_output);
+}
+END_TEST
+
+static const char *const ways[] = {"--checkpoint-segments=3", "--checkpoint=lean", "--checkpoint=sqrt",
+                                   "--memory-budget=4MB"};
+START_TEST(plans_change_no_bit) {
+    static const char net[] =
+        TOY "--hidden=40 --layers=2 --threads=1 --batch=8 --seq-len=30 --tile=4 --steps=5 --dropout=0.1 ";
+    char *kept = in_scratch("kept.jsonl"), *other = in_scratch("other.jsonl");
+    const char *both = _i % 2 ? "--bidirectional" : "";
+    ck_runs("train %s%s --metrics=%s", net, both, kept);
+    ck_runs("train %s%s --metrics=%s %s", net, both, other, ways[_i]);
+    ck_runs("report %s %s --require-identical", kept, other);
+}
+END_TEST
+
+START_TEST(ranks_change_no_bit) {
+    char *one = in_scratch("one.jsonl"), *two = in_scratch("two.jsonl");
+    ck_runs("train " TOY SMALL "--steps=6 --deterministic-world=2 --eval-every=3 --metrics=%s", one);
+    ck_runs("train " TOY SMALL
+            "--batch=8 --steps=6 --deterministic-world=2 --eval-every=3 --devices=cpu:2 --metrics=%s",
+            two);
+    ck_runs("report %s %s --require-identical", one, two);
+}
+END_TEST
+
+START_TEST(a_run_goes_on) {
+    make_file("source", "one\ntwo\nthree\nfour\nfive\n", 24);
+    make_file("target", "eno\nowt\neerht\nruof\nevif", 23);
+    const char *source = in_scratch("source"), *target = in_scratch("target");
+    char *whole = in_scratch("whole.jsonl"), *parts = in_scratch("parts.jsonl"), *state = in_scratch("st");
+    ck_runs("train --task=seq2seq --data=%s --labels=%s " SMALL "--batch=2 --steps=8 --metrics=%s", source, target,
+            whole);
+    ck_runs("train --task=seq2seq --data=%s --labels=%s " SMALL "--batch=2 --steps=3 --metrics=%s --save=%s", source,
+            target, parts, state);
+    ck_runs("train --resume=%s --data=%s --labels=%s --steps=8 --metrics=%s", state, source, target, parts);
+    ck_runs("report %s %s --require-identical", whole, parts);
+    make_file("target", "eno\nowt\neerht\nruof\nevix", 23);
+    ck_refuses(2, "it is other data", "train --resume=%s --data=%s --labels=%s --steps=9", state, source, target);
+    ck_refuses(2, "there are no data: say --data=FILE and --labels=FILE", "eval --resume=%s", state);
+}
+END_TEST
+
+/* Learnt by heart, through a tokenizer, of which the training state has a copy. */
+START_TEST(tokens_become_lines_again) {
+    static const char questions[] = "the quick brown fox\nna\xc3\xafve\nover the lazy dog\n\n",
+                      answers[] = "jumps\n\xf0\x9f\x99\x82 caf\xc3\xa9\nwhat\nnothing at all\n";
+    make_file("source", questions, sizeof questions - 1);
+    const char *right = make_file("target", answers, sizeof answers - 1);
+    char *state = in_scratch("st"), *json = in_scratch("t.json"), command[512];
+    snprintf(command, sizeof command, "cp " RM_SOURCE_DIR "/tests/golden/tokenizer.json %s", json);
+    ck_assert_int_eq(system(command), 0);
+    ck_runs("train --task=seq2seq --data=%s --labels=%s --tokenizer=%s " SMALL "--batch=4 --steps=120 --save=%s",
+            in_scratch("source"), right, json, state);
+    ck_assert_int_eq(unlink(json), 0);
+    ck_runs("eval --resume=%s --data=%s --labels=%s", state, in_scratch("source"), right);
+    ck_assert_msg(strstr(program_output, "exact match 100.00 %"), "%s", program_output);
+    ck_assert_int_eq(lines_that_match(state, right, ""), 4);
+    ck_assert_int_eq(lines_that_match(state, right, "--beam=3"), 4);
+}
+END_TEST
+
+/* Behind a short line a long one, of both kinds, and a short one again: there is room for each, and what was read stays. */
+START_TEST(long_lines_get_more_room) {
+    char questions[128], answers[128], flags[64];
+    snprintf(questions, sizeof questions, "a\n%.*s\nb\n", 40, "cdefghijklmnopqrstuvwxyzcdefghijklmnopqrstuvwxyz");
+    snprintf(answers, sizeof answers, "short\n%s%s\nno\n", "one two three four five six seven eight nine ten ",
+             "eleven twelve thirteen");
+    make_file("source", questions, strlen(questions));
+    const char *right = make_file("target", answers, strlen(answers));
+    char *state = in_scratch("st");
+    ck_runs("train --task=seq2seq --data=%s --labels=%s " SMALL "--batch=3 --steps=150 --save=%s", in_scratch("source"),
+            right, state);
+    for (int width = 1; width < 4; width += 2) {
+        snprintf(flags, sizeof flags, "--beam=%d", width);
+        ck_assert_int_eq(lines_that_match(state, right, flags), 3);
+    }
+}
+END_TEST
+
+static const struct {
+    const char *flags, *says;
+} wrong[] = {
+    {"", "seq2seq needs two texts, of which line N of one belongs to line N of the other: say --data=FILE and "
+         "--labels=FILE"},
+    {"--data=%s", "--labels=FILE"},
+    {"--data=%s --labels=%s", "has 2 lines, and"},
+    {"--data=%s --labels=%s --generate=sort", "--data and --generate exclude each other"},
+    {"--data=%s --labels=%s --samples=7", "it needs --generate=copy, reverse or sort"},
+    {"--data=%s --labels=%s --seq-len=4",
+     "line 2 has 4 tokens, and with its end that is more than --seq-len=4: make that 5"},
+    {"--generate=sort --tokenizer=t.json", "--generate makes letters: leave one of them out"},
+    {"--generate=sort --seq-len=1", "a letter and its end need 2 timesteps"},
+    {"--generate=sort --model=mingru", "--model=mingru cannot begin where an encoder ends"},
+    {"--generate=sort --model=gpt2", "--model=gpt2 cannot begin where an encoder ends"},
+    {"--generate=sort --proj-size=8", "--proj-size"},
+    {"--generate=sort --tbptt=4", "--tbptt"},
+    {"--generate=sort --stateful", "--stateful"},
+    {"--generate=sort --model=cnn", "--model=cnn"},
+};
+
+START_TEST(what_does_not_fit_is_named) {
+    char flags[512];
+    const char *source = make_file("source", "a\nfour\n", 7), *target = make_file("target", "b\n", 2);
+    if (strstr(wrong[_i].flags, "seq-len=4")) target = make_file("target", "b\nc\n", 4);
+    snprintf(flags, sizeof flags, wrong[_i].flags, source, target);
+    ck_refuses(2, wrong[_i].says, "train --task=seq2seq --batch=1 --hidden=8 %s", flags);
+}
+END_TEST
+
+START_TEST(flags_of_other_tasks_are_named) {
+    const char *text = make_text("text", 3000);
+    ck_refuses(2, "--generate has no effect with --task=lm", "train --generate=copy");
+    make_file("empty", "", 0);
+    ck_refuses(2, "is empty: it needs a line for each sample", "train --task=seq2seq --data=%s --labels=%s",
+               in_scratch("empty"), text);
+    char *state = in_scratch("st");
+    ck_runs("train " TOY SMALL "--steps=1 --save=%s", state);
+    ck_refuses(2, "--temperature has no effect with --task=seq2seq", "sample --resume=%s --prompt=a --temperature=1",
+               state);
+    ck_refuses(2, "has a target at each timestep", "predict --resume=%s --data=%s", state, text);
+    char *lm = in_scratch("lm");
+    ck_runs("train --data=%s --hidden=4 --layers=1 --seq-len=20 --batch=2 --steps=1 --threads=1 --save=%s", text, lm);
+    ck_refuses(2, "--beam has no effect with --task=lm", "sample --resume=%s --beam=3", lm);
+}
+END_TEST
+
+int main(void) {
+    TCase *tests = tcase_create("seq2seq");
+    tcase_add_loop_test(tests, loss_and_gradients_are_pytorchs, 0, 2 * PLANS);
+    tcase_add_loop_test(tests, padding_changes_no_bit, 0, 2);
+    tcase_add_test(tests, exact_lines_are_counted);
+    tcase_add_test(tests, lines_become_pairs);
+    tcase_add_test(tests, other_lines_have_another_checksum);
+    tcase_add_loop_test(tests, generated_answers_are_right, 0, 3);
+    tcase_add_test(tests, beams_find_the_best_line);
+    tcase_add_test(tests, decoding_writes_what_evaluations_count);
+    tcase_add_loop_test(tests, plans_change_no_bit, 0, sizeof ways / sizeof *ways);
+    tcase_add_test(tests, ranks_change_no_bit);
+    tcase_add_test(tests, a_run_goes_on);
+    tcase_add_test(tests, tokens_become_lines_again);
+    tcase_add_test(tests, long_lines_get_more_room);
+    tcase_add_loop_test(tests, what_does_not_fit_is_named, 0, sizeof wrong / sizeof *wrong);
+    tcase_add_test(tests, flags_of_other_tasks_are_named);
+    return run_suite("train/seq2seq", tests);
+}

@@ -1,0 +1,245 @@
+/* dataset_pairs.c: pairs of sequences for --task=seq2seq: line i of one text and line i of another, as bytes, or as what a tokenizer
+ * makes of a line; or generated ones: some ten to twenty small letters, and the same letters again, reversed, or sorted. Texts lie in
+ * memory, 4 bytes a token.
+ *
+ *     input   (S,B)   BEGIN BEGIN h e l l o END      it ends at the last timestep, where the encoder's final states are
+ *     target  (T,B)   o l l e h END -1 -1            -1 counts nothing
+ *
+ * Generated: sample i is a function of (seed, i). */
+#include "train/data/dataset.h"
+
+#include "engine/rng.h"
+#include "memory/host.h"
+#include "train/data/tokenizer.h"
+#include "train/file.h"
+
+#include <string.h>
+#include <zlib.h>
+
+enum { ALPHABET = 26, USUAL_LETTERS = 20 };
+enum { NODE_TRAINING = 0x5E25, NODE_HELD_OUT = 0x5E26 };
+
+typedef struct {
+    const char *path;
+    rm_tokens tokens;
+    int64_t count, longest, longest_line; /* of lines; longest: tokens of one, and which that is, from 1 on */
+    int64_t *begin;                       /* (count + 1): where lines begin among the tokens */
+} text;
+
+typedef struct {
+    rm_dataset base;
+    text source, target;
+    enum { COPY, REVERSE, SORT } rule; /* of generated pairs */
+    uint64_t seed;
+    uint32_t node;           /* of the random key: tells training samples from held-out ones */
+    uint8_t *json;           /* of the tokenizer, for a training state */
+    rm_tokenizer *tokenizer; /* while texts are read; NULL: tokens are bytes */
+} pair_data;
+
+/* ---- A sample ----------------------------------------------------------------------------------------------------- */
+
+static void put_source(const rm_data_shape *shape, const int32_t *line, int64_t n, int64_t column, int64_t batch,
+                       int32_t *x) {
+    int64_t S = shape->timesteps, before = S - 1 - n;
+    for (int64_t t = 0; t < before; t++) x[t * batch + column] = rm_pair_begin(shape);
+    for (int64_t i = 0; i < n; i++) x[(before + i) * batch + column] = line[i];
+    x[(S - 1) * batch + column] = rm_pair_end(shape);
+}
+
+static void put_target(const rm_data_shape *shape, const int32_t *line, int64_t n, int64_t column, int64_t batch,
+                       int32_t *y) {
+    for (int64_t i = 0; i < n; i++) y[i * batch + column] = line[i];
+    y[n * batch + column] = rm_pair_end(shape);
+    for (int64_t t = n + 1; t < shape->answer_steps; t++) y[t * batch + column] = -1;
+}
+
+/* ---- Generated ---------------------------------------------------------------------------------------------------- */
+
+/* What the rule makes of n letters. */
+static void answer(const pair_data *data, const int32_t *from, int64_t n, int32_t *to) {
+    int64_t at = 0;
+    for (int64_t i = 0; i < n && data->rule != SORT; i++) to[i] = from[data->rule == COPY ? i : n - 1 - i];
+    for (int32_t letter = 'a'; letter < 'a' + ALPHABET && data->rule == SORT; letter++)
+        for (int64_t i = 0; i < n; i++)
+            if (from[i] == letter) to[at++] = from[i];
+}
+
+/* Half as many letters as there is room for, or more. */
+static remat_status generate(rm_dataset *base, int64_t index, int64_t column, int64_t batch, void *input,
+                             void *target) {
+    const pair_data *data = (pair_data *)base;
+    int64_t most = base->shape.timesteps - 1, least = (most + 1) / 2;
+    int32_t *line = rm_calloc(2 * (size_t)most, sizeof *line);
+    REQUIRE(line, MEMORY, "no memory for %lld letters", (long long)most);
+    int64_t n = least + rm_random(data->seed, (uint64_t)index, data->node, 1, 0) % (most - least + 1);
+    for (int64_t i = 0; i < n; i++)
+        line[i] = 'a' + (int32_t)(rm_random(data->seed, (uint64_t)index, data->node, 0, (uint64_t)i) % ALPHABET);
+    answer(data, line, n, line + most);
+    put_source(&base->shape, line, n, column, batch, input);
+    put_target(&base->shape, line + most, n, column, batch, target);
+    rm_free(line);
+    return REMAT_OK;
+}
+
+/* ---- Files -------------------------------------------------------------------------------------------------------- */
+
+static remat_status fill(rm_dataset *base, int64_t index, int64_t column, int64_t batch, void *input, void *target) {
+    const pair_data *data = (pair_data *)base;
+    const text *from = &data->source, *to = &data->target;
+    const int64_t *i = from->begin + index, *j = to->begin + index;
+    put_source(&base->shape, from->tokens.id + i[0], i[1] - i[0], column, batch, input);
+    put_target(&base->shape, to->tokens.id + j[0], j[1] - j[0], column, batch, target);
+    return REMAT_OK;
+}
+
+static uint32_t add_checksum(uint32_t crc32, const text *t) {
+    size_t bytes = (size_t)t->tokens.count * sizeof *t->tokens.id;
+    if (bytes) crc32 = (uint32_t)crc32_z(crc32, (const void *)t->tokens.id, bytes);
+    return (uint32_t)crc32_z(crc32, (const void *)t->begin, ((size_t)t->count + 1) * sizeof *t->begin);
+}
+
+static remat_status checksum(rm_dataset *base, uint32_t *crc32) {
+    const pair_data *data = (pair_data *)base;
+    *crc32 = add_checksum(add_checksum(*crc32, &data->source), &data->target);
+    return REMAT_OK;
+}
+
+static remat_status add_line(const rm_tokenizer *tokenizer, const uint8_t *line, size_t size, text *t) {
+    if (tokenizer) TRY(rm_tokenizer_encode(tokenizer, line, size, &t->tokens));
+    for (size_t i = 0; i < size && !tokenizer; i++) TRY(rm_tokens_add(&t->tokens, line[i]));
+    int64_t length = t->tokens.count - t->begin[t->count++];
+    t->begin[t->count] = t->tokens.count;
+    if (length <= t->longest && t->count > 1) return REMAT_OK;
+    t->longest = length;
+    t->longest_line = t->count;
+    return REMAT_OK;
+}
+
+/* A last line may lack its end. */
+static remat_status cut_lines(const rm_tokenizer *tokenizer, const uint8_t *bytes, size_t size, text *t) {
+    size_t lines = 0, at = 0;
+    for (size_t i = 0; i < size; i++) lines += bytes[i] == '\n' || i + 1 == size;
+    REQUIRE(lines, INVALID, "%s is empty: it needs a line for each sample", t->path);
+    t->begin = rm_calloc(lines + 1, sizeof *t->begin);
+    REQUIRE(t->begin, MEMORY, "%s: no memory for its %zu lines", t->path, lines);
+    for (; at < size; at++) {
+        const uint8_t *end = memchr(bytes + at, '\n', size - at);
+        size_t length = end ? (size_t)(end - bytes) - at : size - at;
+        remat_status status = add_line(tokenizer, bytes + at, length, t);
+        if (status) return rm_fail_in(status, "%s, line %lld", t->path, (long long)t->count + 1);
+        at += length;
+    }
+    return REMAT_OK;
+}
+
+static remat_status read_text(const char *path, uint64_t most, const rm_tokenizer *tokenizer, text *out) {
+    uint8_t *bytes;
+    size_t size;
+    out->path = path;
+    TRY(rm_file_read(path, most ? most : RM_UNPACKED_BYTES, &bytes, &size));
+    remat_status status = cut_lines(tokenizer, bytes, size, out);
+    rm_free(bytes);
+    if (out->tokens.count)
+        out->tokens.id = rm_shrink(out->tokens.id, (size_t)out->tokens.count * sizeof *out->tokens.id);
+    return status;
+}
+
+/* Of data held out no training state is written. */
+static remat_status read_tokenizer(const rm_data_source *source, pair_data *data, int64_t *tokens) {
+    size_t size;
+    *tokens = RM_PAIR_BYTES;
+    if (!source->tokenizer) return REMAT_OK;
+    TRY(rm_file_read(source->tokenizer, RM_TOKENIZER_FILE_BYTES, &data->json, &size));
+    TRY(rm_tokenizer_parse((const char *)data->json, size, source->tokenizer, &data->tokenizer));
+    data->base.tokenizer = source->held_out ? NULL : data->json;
+    data->base.tokenizer_bytes = source->held_out ? 0 : size;
+    return rm_tokenizer_fit(data->tokenizer, source->tokenizer, source->vocab, tokens);
+}
+
+static remat_status check_length(const text *t, int64_t timesteps) {
+    REQUIRE(
+        !timesteps || t->longest < timesteps, INVALID,
+        "%s: line %lld has %lld tokens, and with its end that is more than --seq-len=%lld: make that %lld, or leave "
+        "such pairs out of the files",
+        t->path, (long long)t->longest_line, (long long)t->longest, (long long)timesteps, (long long)t->longest + 1);
+    return REMAT_OK;
+}
+
+static uint64_t held_bytes(const text *t) {
+    return (uint64_t)t->tokens.count * sizeof *t->tokens.id + (uint64_t)(t->count + 1) * sizeof *t->begin;
+}
+
+static remat_status read_texts(const rm_data_source *source, pair_data *data) {
+    int64_t tokens;
+    TRY(read_tokenizer(source, data, &tokens));
+    TRY(read_text(source->data, source->budget, data->tokenizer, &data->source));
+    TRY(read_text(source->labels, source->budget, data->tokenizer, &data->target));
+    REQUIRE(data->source.count == data->target.count, INVALID,
+            "%s has %lld line%s, and %s has %lld: line N of one belongs to line N of the other", source->data,
+            (long long)data->source.count, data->source.count == 1 ? "" : "s", source->labels,
+            (long long)data->target.count);
+    TRY(check_length(&data->source, source->timesteps));
+    TRY(check_length(&data->target, source->timesteps));
+    data->base.count = data->source.count;
+    data->base.held_bytes = held_bytes(&data->source) + held_bytes(&data->target) + data->base.tokenizer_bytes;
+    data->base.shape = rm_pair_shape(data->source.longest, data->target.longest, tokens);
+    data->base.fill = fill;
+    data->base.checksum = checksum;
+    return REMAT_OK;
+}
+
+/* ---- Opening ------------------------------------------------------------------------------------------------------ */
+
+static void free_text(text *t) {
+    rm_free(t->tokens.id);
+    rm_free(t->begin);
+}
+
+static void close_pairs(rm_dataset *base) {
+    pair_data *data = (pair_data *)base;
+    free_text(&data->source);
+    free_text(&data->target);
+    rm_free(data->json);
+    rm_tokenizer_free(data->tokenizer);
+    rm_free(data);
+}
+
+rm_data_shape rm_pair_shape(int64_t source, int64_t target, int64_t tokens) {
+    return (rm_data_shape){.timesteps = source + 1,
+                           .answer_steps = target + 1,
+                           .vocabulary = tokens + 2,
+                           .classes = tokens + 1,
+                           .every_step = true};
+}
+
+remat_status rm_generated_pair_shape(int64_t timesteps, rm_data_shape *out) {
+    REQUIRE(!timesteps || timesteps >= 2, INVALID, "--seq-len=%lld: a letter and its end need 2 timesteps",
+            (long long)timesteps);
+    int64_t letters = timesteps ? timesteps - 1 : USUAL_LETTERS;
+    *out = rm_pair_shape(letters, letters, RM_PAIR_BYTES);
+    return REMAT_OK;
+}
+
+static remat_status make_pairs(const rm_data_source *source, pair_data *data) {
+    TRY(rm_generated_pair_shape(source->timesteps, &data->base.shape));
+    data->base.count = source->samples;
+    data->base.fill = generate;
+    data->rule = !strcmp(source->generate, "copy") ? COPY : !strcmp(source->generate, "reverse") ? REVERSE : SORT;
+    data->seed = (uint64_t)source->seed;
+    data->node = source->held_out ? NODE_HELD_OUT : NODE_TRAINING;
+    return REMAT_OK;
+}
+
+remat_status rm_dataset_open_pairs(const rm_data_source *source, rm_dataset **out) {
+    pair_data *data = rm_malloc(sizeof *data);
+    REQUIRE(data, MEMORY, "no memory for pairs of lines");
+    *data = (pair_data){.base = {.close = close_pairs}};
+    remat_status status = source->data ? read_texts(source, data) : make_pairs(source, data);
+    rm_tokenizer_free(data->tokenizer);
+    data->tokenizer = NULL;
+    if (status)
+        close_pairs(&data->base);
+    else
+        *out = &data->base;
+    return status;
+}

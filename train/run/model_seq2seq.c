@@ -1,0 +1,67 @@
+/* model_seq2seq.c: see model_seq2seq.h. */
+#include "train/run/model_seq2seq.h"
+
+#include "train/run/model_recurrent.h"
+
+#include <math.h>
+#include <string.h>
+
+remat_status rm_seq2seq_check(const rm_model_spec *spec) {
+    const char *cell = spec->cell;
+    REQUIRE(!strcmp(cell, "lstm") || !strcmp(cell, "gru") || !strcmp(cell, "rnn"), INVALID,
+            "--task=seq2seq is for lstm, gru and rnn; --model=%s cannot begin where an encoder ends", cell);
+    REQUIRE(!spec->projection, INVALID,
+            "--proj-size: states of layers with a projection cannot begin anew in the middle of a row, which "
+            "--task=seq2seq needs: leave one of them out");
+    return REMAT_OK;
+}
+
+/* Without a bias, from where PyTorch's nn.Linear starts. */
+static remat_value dense(remat_graph *g, const char *name, remat_value x, int64_t from, int64_t to) {
+    remat_init init = remat_init_uniform(1 / sqrt((double)from));
+    return remat_linear(g, x, remat_param(g, name, 2, (int64_t[]){to, from}, init), REMAT_NONE);
+}
+
+/* What the layers so far have made of both sequences. */
+typedef struct {
+    remat_value encoded, decoded;
+    int64_t width; /* of the first */
+} sides;
+
+/* A layer of the encoder, and the decoder's that begins with its final states. */
+static sides add_layer(remat_graph *g, const rm_model_spec *spec, int64_t layer, sides x) {
+    rm_model_spec decoder = *spec;
+    decoder.begins = decoder.ends = REMAT_NONE;
+    int64_t H = rm_recurrent_width(spec), states = strcmp(spec->cell, "lstm") ? 1 : 2;
+    remat_value there = rm_recurrent_layer(g, spec, "rnn", layer, x.encoded, x.width, false), back = REMAT_NONE;
+    if (spec->bidirectional)
+        back = rm_recurrent_layer(g, spec, "rnn", layer, remat_reverse(g, x.encoded), x.width, true);
+    remat_value y = rm_recurrent_layer(g, &decoder, "decoder_rnn", layer, x.decoded, layer ? H : spec->embed, false);
+    for (int state = 0; state < states; state++) remat_initial_state(g, y, state, remat_final_state(g, there, state));
+    if (back.id) there = remat_concat(g, (remat_value[]){there, remat_reverse(g, back)}, 2);
+    return (sides){there, y, spec->bidirectional ? 2 * H : H};
+}
+
+/* The op divides scores by sqrt(E), and Luong's are as they are. */
+static remat_value attend(remat_graph *g, const rm_model_spec *spec, sides x) {
+    int64_t H = rm_recurrent_width(spec), E = x.width;
+    remat_value q = remat_scale(g, dense(g, "attention.weight", x.decoded, H, E), sqrt((double)E));
+    remat_value c = remat_cross_attention(g, q, x.encoded, x.encoded, 1, spec->padding);
+    return remat_tanh(g, dense(g, "combine.weight", remat_concat(g, (remat_value[]){c, x.decoded}, 2), E + H, H));
+}
+
+remat_value rm_seq2seq_logits(remat_graph *g, const rm_model_spec *spec, remat_value input) {
+    int64_t H = rm_recurrent_width(spec), K = spec->data.classes;
+    remat_init init = remat_init_uniform(1 / sqrt((double)H));
+    remat_value table =
+        remat_param(g, "embedding.weight", 2, (int64_t[]){spec->data.vocabulary, spec->embed}, remat_init_normal(1));
+    sides x = {remat_embedding(g, input, table), remat_embedding(g, spec->previous, table), spec->embed};
+    for (int64_t layer = 0; layer < spec->layers; layer++) {
+        if (layer && spec->dropout > 0) x.encoded = remat_dropout(g, x.encoded, spec->dropout);
+        if (layer && spec->dropout > 0) x.decoded = remat_dropout(g, x.decoded, spec->dropout);
+        x = add_layer(g, spec, layer, x);
+    }
+    remat_value w = remat_param(g, "head.weight", 2, (int64_t[]){K, H}, init);
+    return remat_linear(g, attend(g, spec, x), w,
+                        spec->no_bias ? REMAT_NONE : remat_param(g, "head.bias", 1, &K, init));
+}

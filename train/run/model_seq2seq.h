@@ -1,0 +1,24 @@
+/* model_seq2seq.h: an encoder and a decoder of lstm, gru or rnn, with attention (Luong, Pham and Manning, "Effective approaches to
+ * attention-based neural machine translation", 2015: global, the score "general"):
+ *
+ *     input (S,B) ─ embedding ─ rnn ─────────┬─ e (S,B,E) ──────────────┐
+ *                                     final states                      │
+ *                                            ▼                          ▼
+ *     previous (T,B) ─ embedding ─ decoder_rnn ─ h (T,B,H) ─ W_a ─ attention ─ c ─ tanh(W_c [c; h]) ─ head
+ *
+ *     c[t] = sum over s of e[s] softmax over s of h[t]' W_a' e[s]
+ *
+ * Both sides share one embedding. E is H, or 2H where the encoder runs in both directions; a decoder's layer then begins with the
+ * final states of the encoder's layer that reads forwards. */
+#ifndef RM_MODEL_SEQ2SEQ_H
+#define RM_MODEL_SEQ2SEQ_H
+
+#include "train/run/model.h"
+
+/* INVALID: what cannot be an encoder. */
+remat_status rm_seq2seq_check(const rm_model_spec *spec);
+
+/* (T,B,K) of the input, with spec->begins, padding and previous. */
+remat_value rm_seq2seq_logits(remat_graph *g, const rm_model_spec *spec, remat_value x);
+
+#endif
