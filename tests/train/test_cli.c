@@ -699,6 +699,7 @@ START_TEST(every_task_and_model_trains) {
         "--task=copy --seq-len=21 --model=gru --optimizer=adamw",
         "--task=copy --seq-len=40 --model=rnn --optimizer=sgd",
         "--task=copy --epochs=2 --samples=9 --eval-every=3",
+        "--task=s5 --seq-len=7 --samples=9 --eval-every=3",
         "--task=copy --device=null",
     };
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)

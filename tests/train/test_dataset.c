@@ -501,6 +501,35 @@ START_TEST(copy_copies) {
 }
 END_TEST
 
+/* By composing maps, and by all permutations in the order of the dictionary. */
+START_TEST(s5_composes_transpositions) {
+    enum { T = 300 };
+    static const int pair[10][2] = {{0, 1}, {0, 2}, {0, 3}, {0, 4}, {1, 2}, {1, 3}, {1, 4}, {2, 3}, {2, 4}, {3, 4}};
+    char order[120][6], here[6] = "01234";
+    int n = 0;
+    for (int i = 0; i < 3125; i++) {
+        int digit[5], seen = 0;
+        for (int d = 4, rest = i; d >= 0; d--, rest /= 5) seen |= 1 << (digit[d] = rest % 5);
+        for (int d = 0; seen == 31 && d < 5; d++) order[n][d] = (char)('0' + digit[d]);
+        n += seen == 31;
+    }
+    ck_assert_int_eq(n, 120);
+    int32_t x[T], y[T];
+    rm_dataset *d = open_ok("s5", (rm_data_source){.timesteps = T, .samples = 5, .seed = 1});
+    ck_ok(d->fill(d, 3, 0, 1, x, y));
+    bool met[10] = {false};
+    for (int t = 0; t < T; t++) {
+        ck_assert(x[t] >= 0 && x[t] < 10);
+        met[x[t]] = true;
+        char kept = here[pair[x[t]][0]];
+        here[pair[x[t]][0]] = here[pair[x[t]][1]], here[pair[x[t]][1]] = kept;
+        ck_assert(!memcmp(order[y[t]], here, 5));
+    }
+    for (int i = 0; i < 10; i++) ck_assert(met[i]);
+    rm_dataset_close(d);
+}
+END_TEST
+
 /* ---- Batches ---------------------------------------------------------------------------------------------------- */
 
 START_TEST(batches_follow_the_order_and_can_start_anywhere) {
@@ -552,6 +581,7 @@ int main(void) {
     tcase_add_test(tests, packed_files_stay_small);
     tcase_add_test(tests, adding_adds);
     tcase_add_test(tests, copy_copies);
+    tcase_add_test(tests, s5_composes_transpositions);
     tcase_add_test(tests, batches_follow_the_order_and_can_start_anywhere);
     return run_suite("train/dataset", tests);
 }

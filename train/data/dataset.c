@@ -72,9 +72,10 @@ remat_status rm_dataset_open(const char *task, const rm_data_source *source, rm_
     if (!strcmp(task, "regress")) return open_regress(source, out);
     if (!strcmp(task, "adding")) return rm_dataset_open_adding(source, out);
     if (!strcmp(task, "copy")) return rm_dataset_open_copy(source, out);
+    if (!strcmp(task, "s5")) return rm_dataset_open_s5(source, out);
     if (!strcmp(task, "transcribe")) return open_transcribe(source, out);
     if (!strcmp(task, "seq2seq")) return open_seq2seq(source, out);
-    FAIL(INVALID, "there is no task '%s': lm, classify, regress, adding, copy, transcribe, seq2seq", task);
+    FAIL(INVALID, "there is no task '%s': lm, classify, regress, adding, copy, s5, transcribe, seq2seq", task);
 }
 
 void rm_dataset_close(rm_dataset *dataset) {

@@ -8,6 +8,7 @@
  *     arrays    transcribe  .npy (N,T,F): reals (T,B,F), rows of labels (B,S), padded with -1
  *     adding    adding    generated: reals (T,B,2), a real target (B,1)
  *     copy      copy      generated: tokens (T,B) and classes (T,B)
+ *     s5        s5        the same
  *     pairs     seq2seq   two texts, line by line, or generated: tokens (S,B) and classes (T,B)
  */
 #ifndef RM_DATASET_H
@@ -29,6 +30,7 @@ typedef struct {
     uint32_t class_names; /* a checksum of them, in order; 0: they have none */
     bool lengths;         /* samples end where rm_dataset.length says; what inputs have behind that is 0 */
     bool documents;       /* samples hold several, which begin where rm_dataset.begins says */
+    bool tracked;         /* with every_step: each timestep has an answer that is right or wrong */
     int64_t values;       /* of reals: so many make an answer */
     int64_t answer_steps; /* of pairs: timesteps of targets, (answer_steps,B), padded with -1; 0: as inputs have */
 } rm_data_shape;
@@ -53,7 +55,10 @@ static inline int64_t rm_data_targets(const rm_data_shape *shape) {
 }
 /* Of a sample (or timestep): how many there are. */
 static inline int64_t rm_data_answers(const rm_data_shape *shape) {
-    return shape->places ? shape->places : shape->answer_steps ? shape->answer_steps : 1;
+    return shape->places         ? shape->places
+           : shape->answer_steps ? shape->answer_steps
+           : shape->tracked      ? shape->timesteps
+                                 : 1;
 }
 
 /* Of a batch: what says where its samples and documents begin and end (loader.h). */
@@ -116,7 +121,7 @@ typedef struct {
 
 #define RM_UNPACKED_BYTES ((uint64_t)1 << 30)
 
-/* task: "lm", "classify", "regress", "adding", "copy", "transcribe", "seq2seq". INVALID: the flags do not fit; IO: the file does not. */
+/* task: "lm", "classify", "regress", "adding", "copy", "s5", "transcribe", "seq2seq". INVALID: the flags do not fit; IO: the file does not. */
 remat_status rm_dataset_open(const char *task, const rm_data_source *source, rm_dataset **out);
 void rm_dataset_close(rm_dataset *dataset); /* NULL allowed */
 
@@ -125,10 +130,11 @@ void rm_dataset_close(rm_dataset *dataset); /* NULL allowed */
  * that no run waits for it: most other texts show, not every byte. 0: generated, there is none. IO: it cannot be read. */
 remat_status rm_dataset_checksum(rm_dataset *dataset, uint32_t *crc32);
 
-/* The shape of lm, adding and copy, which follows from the flags alone. */
+/* The shape of lm, adding, copy and s5, which follows from the flags alone. */
 rm_data_shape rm_text_shape(int64_t timesteps, int64_t vocabulary); /* 0: bytes */
 remat_status rm_adding_shape(int64_t timesteps, rm_data_shape *out);
 remat_status rm_copy_shape(int64_t timesteps, rm_data_shape *out);
+remat_status rm_s5_shape(int64_t timesteps, rm_data_shape *out);
 remat_status rm_generated_pair_shape(int64_t timesteps, rm_data_shape *out);
 /* Of lines of so many tokens, without their ends; `tokens`: how many there are to choose from. */
 rm_data_shape rm_pair_shape(int64_t source, int64_t target, int64_t tokens);
@@ -142,6 +148,7 @@ remat_status rm_dataset_open_values(const rm_data_source *source, rm_dataset **o
 remat_status rm_dataset_open_pictures(const rm_data_source *source, rm_dataset **out);
 remat_status rm_dataset_open_adding(const rm_data_source *source, rm_dataset **out);
 remat_status rm_dataset_open_copy(const rm_data_source *source, rm_dataset **out);
+remat_status rm_dataset_open_s5(const rm_data_source *source, rm_dataset **out);
 remat_status rm_dataset_open_pairs(const rm_data_source *source, rm_dataset **out);
 
 /* `count` labels from the array of one dimension in source->labels: whole numbers, of whatever type, and -1 for what is ignored. *labels is the caller's, freed

@@ -42,7 +42,7 @@ typedef struct {
 
 static const rule rules[] = {
     {"dropout", "0", "layers", ">1", "dropout is between layers"},
-    {"embed", "0", "task", "lm|copy|seq2seq", "whose inputs are symbols"},
+    {"embed", "0", "task", "lm|copy|s5|seq2seq", "whose inputs are symbols"},
     {"classes", "0", "task", "classify|transcribe", NULL},
     {"data", NULL, "task", "lm|classify|regress|transcribe|seq2seq", "the others generate theirs"},
     {"labels", NULL, "task", "classify|regress|transcribe|seq2seq", NULL},
@@ -57,7 +57,7 @@ static const rule rules[] = {
     {"document-end", "-1", "task", "lm", NULL},
     {"document-end", "-1", "model", "lstm|gru|rnn", "whose states can begin anew"},
     {"rows", "false", "task", "classify|regress|transcribe", NULL},
-    {"samples", NULL, "task", "adding|copy|seq2seq", "which generate them"},
+    {"samples", NULL, "task", "adding|copy|s5|seq2seq", "which generate them"},
     {"generate", "none", "task", "seq2seq", NULL},
     {"loss", NULL, "task", "regress|adding", "whose answers are numbers"},
     {"class-weights", NULL, "task", "classify", NULL},
@@ -93,7 +93,7 @@ static const rule rules[] = {
     {"stateful", "false", "task", "lm", "whose samples go on where others end"},
     {"stateful", "false", "model", RECURRENT, "which have states"},
     {"tbptt", "0", "model", RECURRENT, "which have states"},
-    {"tbptt", "0", "task", "lm|copy|regress", "whose targets are at every timestep"},
+    {"tbptt", "0", "task", "lm|copy|s5|regress", "whose targets are at every timestep"},
 
     {"momentum", "0", "optimizer", "sgd|rmsprop|lars", NULL},
     {"nesterov", "false", "optimizer", "sgd|lars", NULL},
@@ -112,7 +112,7 @@ static const rule rules[] = {
     {"decay-vectors", "false", "optimizer", "lars|lamb", NULL},
     {"decay-vectors", "false", "weight-decay", ">0", NULL},
     {"norm-limit", "0", "optimizer", "lamb", NULL},
-    {"label-smoothing", "0", "task", "lm|classify|copy|seq2seq", "tasks with classes"},
+    {"label-smoothing", "0", "task", "lm|classify|copy|s5|seq2seq", "tasks with classes"},
 
     {"base-batch", NULL, "scale-lr", "linear|sqrt", NULL},
     {"milestones", NULL, "lr-schedule", "step", NULL},

@@ -58,8 +58,8 @@ const rm_option rm_option_table[] = {
     ONE("stem", stem, MODEL, RM_OF_MODEL, "imagenet", "imagenet|cifar", "resnet: 7x7 with stride 2 and max_pool first; or, for small pictures, 3x3 with stride 1"),
     YES("sync-batchnorm", sync_batchnorm, FIT, RM_OF_RUN, "resnet, unet: batch norm's statistics are of all ranks' samples, PyTorch's SyncBatchNorm"),
 
-    ONE("task", task, MODEL, RM_OF_MODEL, "lm", "lm|classify|regress|adding|copy|transcribe|seq2seq",
-        "lm: next byte of a text; classify: images or .npy, and what a model of pictures is for; regress: .npy to numbers; transcribe: labels without times, by CTC; adding, copy: generated long-memory problems;\n"
+    ONE("task", task, MODEL, RM_OF_MODEL, "lm", "lm|classify|regress|adding|copy|s5|transcribe|seq2seq",
+        "lm: next byte of a text; classify: images or .npy, and what a model of pictures is for; regress: .npy to numbers; transcribe: labels without times, by CTC; adding, copy, s5: generated long-memory problems;\n"
         "                                 seq2seq: a line of text to another, by an encoder, and a decoder with attention"),
     IN("data", data, RUN, RM_REMEMBERED, "FILE", "lm: any text; classify, regress, transcribe: IDX images or .npy [N,T,F]; .gz too;\n"
         "                                 pictures: IDX, .npy [N,C,H,W], [N,H,W,C], [N,H,W], CIFAR-10's .bin, or a folder by class; seq2seq: a text, line by line"),
@@ -87,10 +87,10 @@ const rm_option rm_option_table[] = {
     INT("loader-threads", loader_threads, RUN, RM_REMEMBERED, "0", 0, 1024, "pictures: threads that make the next batch ready while one is computed"),
     YES("skip-broken", skip_broken, RUN, RM_OF_RUN, "a folder of pictures: leave out files that cannot be read, all looked at first; else they are refused"),
     YES("allow-nan", allow_nan, RUN, RM_REMEMBERED, "classify, regress: a NaN in the data is let through, not refused"),
-    INT("seq-len", seq_len, RUN, RM_OF_RUN, "0", 0, 1e9, "timesteps of a sample; 0: lm 1000, adding 400, copy 120, classify and regress all;\n"
+    INT("seq-len", seq_len, RUN, RM_OF_RUN, "0", 0, 1e9, "timesteps of a sample; 0: lm 1000, adding 400, copy 120, s5 32, classify and regress all;\n"
         "                                 seq2seq: the most of a line and its end; generated 21, 0: as the longest lines"),
     INT("batch", batch, RUN, RM_OF_RUN, "16", 1, 1e6, "samples of a step"),
-    INT("samples", samples, RUN, RM_OF_RUN, "10000", 1, 1e8, "adding, copy, --generate: how many are generated"),
+    INT("samples", samples, RUN, RM_OF_RUN, "10000", 1, 1e8, "adding, copy, s5, --generate: how many are generated"),
     INT("seed", seed, RUN | RM_SAMPLE, RM_OF_RUN, "0", 0, 9e15, "of parameters, dropout, order and generated data"),
     YES("no-shuffle", no_shuffle, FIT, RM_OF_RUN, "take the samples in the order of the file"),
     YES("pad", pad, FIT, RM_OF_RUN, "samples from an epoch's beginning fill up its end, as DistributedSampler does by default"),

@@ -11,12 +11,12 @@
 #include <string.h>
 
 static bool has_accuracy(const rm_data_shape *shape) {
-    return shape->classes && (!shape->every_step || shape->answer_steps);
+    return shape->classes && (!shape->every_step || shape->answer_steps || shape->tracked);
 }
 
 static int64_t outputs_of(const rm_data_shape *shape) {
     if (shape->labels) return shape->timesteps;
-    if (shape->answer_steps) return shape->classes;
+    if (shape->answer_steps || shape->tracked) return shape->classes;
     if (shape->every_step) return shape->classes ? 0 : shape->timesteps * shape->values;
     return rm_data_outputs(shape);
 }

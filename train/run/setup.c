@@ -83,7 +83,7 @@ rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
 
 bool rm_setup_generates(const rm_options *o) {
     bool pairs = !strcmp(o->task, "seq2seq") && !o->data && strcmp(o->generate, "none");
-    return pairs || !strcmp(o->task, "adding") || !strcmp(o->task, "copy");
+    return pairs || !strcmp(o->task, "adding") || !strcmp(o->task, "copy") || !strcmp(o->task, "s5");
 }
 
 remat_status rm_setup_dataset(const rm_options *o, bool held_out, rm_dataset **out) {
@@ -117,6 +117,7 @@ static remat_status pair_without_data(const rm_options *o, rm_data_shape *out) {
 static remat_status shape_without_data(const rm_options *o, rm_data_shape *out) {
     if (!strcmp(o->task, "adding")) return rm_adding_shape(o->seq_len, out);
     if (!strcmp(o->task, "copy")) return rm_copy_shape(o->seq_len, out);
+    if (!strcmp(o->task, "s5")) return rm_s5_shape(o->seq_len, out);
     if (!strcmp(o->task, "seq2seq") && o->seq_len) return pair_without_data(o, out);
     if (rm_model_takes_pictures(o->model)) return picture_without_data(o, out);
     REQUIRE(!strcmp(o->task, "lm"), INVALID, "--task=%s needs --data=FILE and --labels=FILE", o->task);

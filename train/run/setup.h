@@ -19,7 +19,7 @@ rm_data_source rm_setup_source(const rm_options *options, bool held_out);
 bool rm_setup_generates(const rm_options *options); /* the task makes its own data */
 remat_status rm_setup_dataset(const rm_options *options, bool held_out, rm_dataset **out);
 
-/* The data's shape: the data set's if there is one, else (dataset NULL) what the flags alone say of lm, adding and copy.
+/* The data's shape: the data set's if there is one, else (dataset NULL) what the flags alone say of lm, adding, copy and s5.
  * Writes what the data decided (seq_len, classes, of a tokenizer vocab) back into the options. */
 remat_status rm_setup_spec(rm_options *options, const rm_dataset *dataset, rm_model_spec *out);
 
