@@ -1,47 +1,57 @@
 #!/usr/bin/env python3
-"""Long tasks, solved by nonlinear recurrent nets with exact back-propagation: adding over 10,000 and 100,000 timesteps, and the word
-problem of S5 at lengths that training never saw.
+"""Long tasks, solved by nonlinear recurrent nets with exact back-propagation: adding over 10,000 and 100,000 timesteps, the word
+problem of S5 at lengths that training never saw, and images pixel by pixel beside PyTorch.
 
-    bench/long_tasks.py FOLDER [--only=adding-10k,budget,adding-100k,s5] [--remat=build/release/remat] [--threads=1]
+    bench/long_tasks.py FOLDER [--only=adding-10k,budget,s5,adding-100k,pixels,permuted] [--remat=build/release/remat] [--threads=1]
+                        [--images=IDX --labels=IDX] [--seeds=3]
 
-Runs and their metrics are kept in FOLDER: started again, the script resumes what was stopped and skips what is done. Needs NumPy. It
-prints tables:
+Runs and their metrics are kept in FOLDER: started again, the script resumes what was stopped and skips what is done. Needs NumPy; for
+pixels PyTorch, too. It prints tables:
 
   adding-10k    an LSTM of 32 units, a batch of 32, within 32 MiB; three seeds
   budget        the first of these again, with everything kept, and with a hundredth of those activations: the losses' bits
   adding-100k   the same net within 256 MiB; one seed
   s5            an LSTM and two minGRUs of 128 units, trained on 32 timesteps, evaluated on 32, 320 and 3200
+  pixels        an LSTM of 64 units on IDX images (MNIST's) as 784 timesteps, all but the last 1,000, batch 32, Adam at 0.003: time to what
+                PyTorch's nn.LSTM has on those 1,000 after ten epochs, from the same weights; permuted: in one random order of pixels
 
-The recipe of adding is chrono initialisation (Tallec and Ollivier 2018), made here: forget biases log u, input biases -log u, u
-uniform in [1, T-1]; then Adam at a rate of 0.02, gradients clipped to a norm of 1. "Solved" is the first step with a mean loss of the 50
+Layers begin by chrono initialisation (Tallec and Ollivier 2018), made here, but for S5: forget biases log u, input biases -log u, u uniform in
+[1, T-1]. Adding is trained by Adam at 0.02; gradients are clipped to a norm of 1. "Solved" is the first step with a mean loss of the 50
 steps up to it below 0.01; answering 1 always has 0.167.
 """
 import argparse
 import glob
+import gzip
 import json
 import os
 import re
 import struct
+import statistics
 import subprocess
 import sys
+import time
 
 import numpy as np
 
-HIDDEN = 32
+HIDDEN = 32  # of adding
+PIXELS = dict(hidden=64, batch=32, lr=0.003, epochs=10)
 
 
-def chrono(path, timesteps, seed):
+def start(timesteps, seed, features, hidden, outputs):
     random = np.random.default_rng(seed)
 
     def uniform(*shape):
-        return random.uniform(-1 / np.sqrt(HIDDEN), 1 / np.sqrt(HIDDEN), shape).astype("<f4")
+        return random.uniform(-1 / np.sqrt(hidden), 1 / np.sqrt(hidden), shape).astype("<f4")
 
-    uniform(4 * HIDDEN)  # what the bias would be otherwise
-    forget = np.log(random.uniform(1, timesteps - 1, HIDDEN))
-    bias = np.concatenate([-forget, forget, np.zeros(2 * HIDDEN)]).astype("<f4")  # gates i f g o
-    arrays = {"rnn.weight_ih_l0": uniform(4 * HIDDEN, 2), "rnn.weight_hh_l0": uniform(4 * HIDDEN, HIDDEN),
-              "rnn.bias_ih_l0": bias, "rnn.bias_hh_l0": np.zeros(4 * HIDDEN, "<f4"),
-              "head.weight": uniform(1, HIDDEN), "head.bias": np.zeros(1, "<f4")}
+    uniform(4 * hidden)  # what the bias would be otherwise
+    forget = np.log(random.uniform(1, timesteps - 1, hidden))
+    bias = np.concatenate([-forget, forget, np.zeros(2 * hidden)]).astype("<f4")  # gates i f g o
+    return {"rnn.weight_ih_l0": uniform(4 * hidden, features), "rnn.weight_hh_l0": uniform(4 * hidden, hidden),
+            "rnn.bias_ih_l0": bias, "rnn.bias_hh_l0": np.zeros(4 * hidden, "<f4"),
+            "head.weight": uniform(outputs, hidden), "head.bias": np.zeros(outputs, "<f4")}
+
+
+def write_safetensors(path, arrays):
     header, at = {}, 0
     for name, array in arrays.items():
         header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [at, at + array.nbytes]}
@@ -80,7 +90,7 @@ def evaluate(args, name, flags):
 
 def adding(args, timesteps, seed, budget):
     init = os.path.join(args.folder, f"chrono-{timesteps}-{seed}.safetensors")
-    chrono(init, timesteps, seed)
+    write_safetensors(init, start(timesteps, seed, 2, HIDDEN, 1))
     return ["--task=adding", "--model=lstm", f"--hidden={HIDDEN}", f"--seq-len={timesteps}", "--batch=32",
             "--samples=100000", f"--seed={seed + 1}", f"--init={init}", "--optimizer=adam", "--lr=0.02",
             "--clip-grad-norm=1", *([f"--memory-budget={budget}"] if budget else [])]
@@ -127,18 +137,115 @@ def s5(args):
         print(f"| {model}, {layers} x 128 | " + " | ".join(f"{accuracy} %" for accuracy in found) + " |", flush=True)
 
 
+# ---- Pixels --------------------------------------------------------------------------------------------------------
+
+
+def read_idx(path):
+    with (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:
+        data = file.read()
+    return np.frombuffer(data, "u1", offset=4 + 4 * data[3]).reshape(np.frombuffer(data, ">i4", data[3], 4))
+
+
+def pixel_files(args, kind):
+    paths = [os.path.join(args.folder, f"{kind}-{name}.npy") for name in ("x", "y", "test-x", "test-y")]
+    if not os.path.exists(paths[-1]):
+        images, labels = read_idx(args.images), read_idx(args.labels)
+        x = images.reshape(len(images), -1, 1)
+        if kind == "permuted":
+            x = x[:, np.random.default_rng(0).permutation(x.shape[1])]
+        for path, array in zip(paths, (x[:-1000], labels[:-1000], x[-1000:], labels[-1000:])):
+            np.save(path, np.ascontiguousarray(array))
+    return paths
+
+
+def torch_pixels(args, kind, seed):
+    """In a process of its own: what it has after the last epoch."""
+    import torch
+
+    torch.set_num_threads(args.threads)
+    x, y, test_x, test_y = (torch.from_numpy(np.load(path)) for path in pixel_files(args, kind))
+    x, test_x, y, test_y = x.transpose(0, 1).float() / 255, test_x.transpose(0, 1).float() / 255, y.long(), test_y.long()
+    net = torch.nn.ModuleDict({"rnn": torch.nn.LSTM(1, PIXELS["hidden"]), "head": torch.nn.Linear(PIXELS["hidden"], 10)})
+    net.load_state_dict({name: torch.from_numpy(a) for name, a in start(784, seed, 1, PIXELS["hidden"], 10).items()})
+    optimizer, batch, seconds = torch.optim.Adam(net.parameters(), PIXELS["lr"]), PIXELS["batch"], 0.0
+
+    def logits(x):
+        return net["head"](net["rnn"](x)[0][-1])
+
+    for epoch in range(PIXELS["epochs"]):
+        order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed + epoch))
+        begin = time.perf_counter()
+        for rows in order[:len(y) // batch * batch].split(batch):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(logits(x[:, rows]), y[rows]).backward()
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1)
+            optimizer.step()
+        seconds += time.perf_counter() - begin
+    with torch.no_grad():
+        right = sum((logits(a).argmax(1) == b).sum().item() for a, b in zip(test_x.split(100, 1), test_y.split(100)))
+    with open("/proc/self/status") as file:
+        peak = next(int(line.split()[1]) for line in file if line.startswith("VmHWM:"))
+    print(json.dumps({"accuracy": right / len(test_y), "seconds": seconds, "mib": peak / 1024}))
+
+
+def peer(args, kind, seed):
+    path = os.path.join(args.folder, f"{kind}-torch-{seed}.json")
+    if not os.path.exists(path):
+        run = subprocess.run([sys.executable, __file__, args.folder, f"--threads={args.threads}", f"--job={kind}:{seed}"],
+                             check=True, capture_output=True, text=True)
+        with open(path, "w") as file:
+            file.write(run.stdout)
+    with open(path) as file:
+        return json.load(file)
+
+
+def pixels(args, kind="pixels"):
+    print("| seed | PyTorch after 10 epochs | time | MiB | Remat: epochs to that | time | MiB | after 10 epochs |"
+          "\n|--:|--:|--:|--:|--:|--:|--:|--:|")
+    x, y, test_x, test_y = pixel_files(args, kind)
+    each, times = len(np.load(y)) // PIXELS["batch"], []
+    for seed in range(args.seeds):
+        other, name = peer(args, kind, seed), f"{kind}-{seed}"
+        init = os.path.join(args.folder, f"pixels-{seed}.safetensors")
+        write_safetensors(init, start(784, seed, 1, PIXELS["hidden"], 10))
+        steps = train(args, name, 2 * PIXELS["epochs"] * each, [
+            "--task=classify", "--model=lstm", f"--init={init}", f"--seed={seed}", f"--data={x}", f"--labels={y}",
+            f"--eval-data={test_x}", f"--eval-labels={test_y}", "--optimizer=adam", f"--lr={PIXELS['lr']}",
+            "--clip-grad-norm=1", f"--batch={PIXELS['batch']}", f"--eval-every={each}"])
+        evals = {line["step"]: line["accuracy"] for path in glob.glob(os.path.join(args.folder, name + ".*.jsonl"))
+                 for line in map(json.loads, open(path)) if line["event"] == "eval"}
+        reached = next((step for step in sorted(evals) if evals[step] >= other["accuracy"]), None)
+        seconds = sum(line["step_ms"] for line in steps[:reached]) / 1000
+        times.append(seconds / other["seconds"])
+        print(f"| {seed} | {100 * other['accuracy']:.1f} % | {other['seconds']:.0f} s | {other['mib']:.0f} "
+              f"| {reached // each if reached else 'not in 20'} | {seconds:.0f} s | {max(l['rss_peak_bytes'] for l in steps) / 2**20:.0f} "
+              f"| {100 * evals[PIXELS['epochs'] * each]:.1f} % |", flush=True)
+    print(f"\nmedian of PyTorch's time: {statistics.median(times):.2f}")
+
+
+def permuted(args):
+    pixels(args, "permuted")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
-    tasks = {"adding-10k": adding_10k, "budget": budget, "s5": s5, "adding-100k": adding_100k}
+    tasks = {"adding-10k": adding_10k, "budget": budget, "s5": s5, "adding-100k": adding_100k, "pixels": pixels,
+             "permuted": permuted}
     parser.add_argument("--only", default=",".join(tasks))
     parser.add_argument("--remat", default=os.path.join(os.path.dirname(os.path.abspath(__file__)), "../build/release/remat"))
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=3, help="of pixels and permuted")
+    parser.add_argument("--images"), parser.add_argument("--labels"), parser.add_argument("--job", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.job:
+        return torch_pixels(args, args.job.split(":")[0], int(args.job.split(":")[1]))
     os.makedirs(args.folder, exist_ok=True)
     for name in args.only.split(","):
         if name not in tasks:
             parser.error(f"--only: there is no '{name}'; there are {', '.join(tasks)}")
+        if tasks[name] in (pixels, permuted) and not (args.images and args.labels):
+            parser.error(f"{name} needs --images and --labels")
         tasks[name](args)
         print()
 

@@ -275,6 +275,18 @@ START_TEST(a_run_and_its_plan_agree) {
 }
 END_TEST
 
+/* The model has no length. */
+START_TEST(s5_is_evaluated_at_other_lengths) {
+    static char state[256], own[sizeof program_output];
+    snprintf(state, sizeof state, "%s", in_scratch("s5"));
+    ck_runs("train --task=s5 --samples=20 --layers=1 --hidden=8 --seq-len=12 --batch=4 --steps=2 --save=%s", state);
+    ck_runs("eval --resume=%s", state);
+    snprintf(own, sizeof own, "%s", program_output);
+    ck_runs("eval --resume=%s --seq-len=120", state);
+    ck_assert_msg(strstr(program_output, " accuracy ") && strcmp(program_output, own), "%s", program_output);
+}
+END_TEST
+
 /* Elements, not the room that they take: 3 x 2 + 3 x 3 + 3 + 3 of the layer, 3 + 1 of the head. */
 START_TEST(parameters_are_counted) {
     ck_runs("train --task=adding --samples=20 --model=rnn --layers=1 --hidden=3 --seq-len=8 --batch=4 --steps=1");
@@ -761,6 +773,7 @@ int main(void) {
     tcase_add_test(tests, nobodys_file_is_overwritten);
     tcase_add_test(tests, a_run_and_its_plan_agree);
     tcase_add_test(tests, parameters_are_counted);
+    tcase_add_test(tests, s5_is_evaluated_at_other_lengths);
     tcase_add_test(tests, any_line_of_train_is_planned);
     tcase_add_test(tests, a_resumed_run_is_advised);
     tcase_add_test(tests, a_resumed_line_is_checked);

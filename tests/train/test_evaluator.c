@@ -147,10 +147,42 @@ START_TEST(accuracy_counts_each_sample_once) {
 }
 END_TEST
 
+/* Weights of zero answer class 0 everywhere. */
+START_TEST(s5_counts_every_timestep) {
+    enum { N = 23, T = 40 };
+    static const float zeros[4 * 5 * 120];
+    int32_t x[T], y[T], none = 0;
+    member m = {0};
+    open_member(&m, "--task=s5 --seq-len=40 --samples=23 --hidden=5 --layers=1 --threads=1 --batch=4", 0, 0, 1);
+    pthread_barrier_init(&meeting.barrier, NULL, 1);
+    remat_session *session = rm_evaluator_session(&m.evaluator);
+    for (int64_t i = 0; i < remat_count(session, REMAT_PARAM); i++) {
+        remat_array array = {0};
+        ck_ok(remat_array_info(session, REMAT_PARAM, i, &array));
+        ck_assert(array.bytes <= sizeof zeros);
+        ck_ok(remat_write(session, REMAT_PARAM, i, zeros, array.bytes));
+    }
+    run(&m);
+    ck_ok(m.status);
+    for (int64_t i = 0; i < N; i++) {
+        ck_ok(fill(m.dataset, i, 0, 1, x, y));
+        for (int t = 0; t < T; t++) none += y[t] == 0;
+    }
+    ck_assert_int_gt(none, 0);
+    ck_assert_msg(fabs(m.event.accuracy - (double)none / (N * T)) < 1e-12, "%g, not %d of %d", m.event.accuracy, none,
+                  N * T);
+    ck_assert_double_eq_tol(m.event.loss, log(120), 1e-6);
+    pthread_barrier_destroy(&meeting.barrier);
+    close_member(&m);
+    same_for_any_ranks("--task=s5 --seq-len=9 --hidden=5 --layers=1 --threads=1 --samples=37", 5, 37);
+}
+END_TEST
+
 int main(void) {
     TCase *tests = tcase_create("evaluator");
     tcase_add_test(tests, the_same_bits_on_any_ranks);
     tcase_add_test(tests, many_batches);
     tcase_add_test(tests, accuracy_counts_each_sample_once);
+    tcase_add_test(tests, s5_counts_every_timestep);
     return run_suite("train/evaluator", tests);
 }
