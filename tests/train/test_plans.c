@@ -63,7 +63,7 @@ static void begin_job(job *j, int model, int number) {
     j->config.optimizer = number % 3 ? "sgd" : "adam";
     j->config.momentum = 0.9;
     j->config.clip_grad_norm = 0.5;
-    j->config.threads = 1;
+    j->config.threads = 1 + (j->size == 1 && number / RANKS % 2);
     j->config.seed = (uint64_t)number;
 }
 
@@ -242,7 +242,8 @@ static int try_job(int model, int number, int plans) {
 }
 
 START_TEST(a_plan_never_decides_bits) {
-    int recomputed = 0, jobs = rm_cases(JOBS, 4), plans = rm_cases(300 / JOBS, 2);
+    const bool large = !strcmp(models[_i].cell, "resnet18"); /* to draw its weights takes longer than all else */
+    int recomputed = 0, jobs = rm_cases(JOBS, large ? 2 : JOBS), plans = rm_cases(300 / JOBS, large ? 1 : 2);
     for (int number = 0; number < jobs; number++) recomputed += try_job(_i, number, plans);
     ck_assert_int_gt(recomputed, 0);
 }
