@@ -103,9 +103,69 @@ START_TEST(classes_are_folders) {
     ck_fails(rm_dataset_open("classify", &source, &d), REMAT_INVALID, "leave --labels out");
     source.labels = NULL, source.channels = 2;
     ck_fails(rm_dataset_open("classify", &source, &d), REMAT_INVALID, "or 1 (grey)");
-    source.data = scratch(), source.channels = 0;
-    unlink(in_scratch("f/a/z.jpg"));
+    source.data = in_scratch("f/b"), source.channels = 0; /* pictures, and no folder */
     ck_fails(rm_dataset_open("classify", &source, &d), REMAT_INVALID, "as ImageNet does");
+}
+END_TEST
+
+/* What torchvision 0.29's ImageFolder lists of the same files, in its order. Each is damaged, so that reading it says its name. */
+START_TEST(files_are_those_of_image_folder) {
+    static const char *const folders[] = {".c",  "a",     "a/deep", "a/deep/er", "b",
+                                          "b/a", "b/a/y", "b/a-b",  "b/B",       "b/.d"};
+    static const char *const listed[] = {".c/0.png",  "a/deep/er/z.jpg", "b/.h.png",   "b/.jpg",    "b/1.JPEG",
+                                         "b/a.png",   "b/n.bmp",         "b/.d/q.png", "b/B/0.PNG", "b/a/n.webp",
+                                         "b/a/x.png", "b/a-b/z.png",     "b/a/y/0.png"};
+    enum { LISTED = sizeof listed / sizeof *listed };
+    char name[64], command[300], root[300];
+    rm_data_source source = {.data = root, .pictures = true, .image_size = 4};
+    rm_dataset *d;
+    float x[48];
+    int32_t label;
+    snprintf(root, sizeof root, "%s", in_scratch("g"));
+    snprintf(command, sizeof command, "rm -rf %s", in_scratch("g"));
+    ck_assert_int_eq(system(command), 0);
+    mkdir(in_scratch("g"), 0700);
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        snprintf(name, sizeof name, "g/%s", folders[i]);
+        mkdir(in_scratch(name), 0700);
+    }
+    for (int i = LISTED - 1; i >= 0; i--) {
+        snprintf(name, sizeof name, "g/%s", listed[i]);
+        put(name, 4, 30);
+    }
+    make_file("g/b/n.txt", "no picture", 10);
+    make_file("g/0.png", "of no class", 11);
+    ck_assert_int_eq(symlink("../a/deep", in_scratch("g/b/link")), 0);
+    ck_ok(rm_dataset_open("classify", &source, &d));
+    ck_assert_int_eq(d->count, LISTED + 1);
+    ck_assert_int_eq(d->shape.classes, 3);
+    for (int i = 0; i <= LISTED; i++) {
+        snprintf(name, sizeof name, "g/%s is damaged", i < LISTED ? listed[i] : "b/link/er/z.jpg");
+        ck_fails(d->fill(d, i, 0, 1, x, &label), REMAT_IO, name);
+    }
+    rm_dataset_close(d);
+    make_file("g/b/a/m.tif", "not a picture at all", 20);
+    ck_fails(rm_dataset_open("classify", &source, &d), REMAT_IO, "g/b/a/m.tif is neither a JPEG nor a PNG file");
+}
+END_TEST
+
+/* A note that the camera was held upright: Pillow's convert, which ImageFolder calls, does not turn the picture. */
+START_TEST(pictures_are_not_turned) {
+    static const uint8_t note[] = {0xFF, 0xE1, 0, 34, 'E', 'x', 'i', 'f', 0, 0, 'M', 'M', 0, 42, 0, 0, 0, 8,
+                                   0,    1,    1, 18, 0,   3,   0,   0,   0, 1, 0,   6,   0, 0,  0, 0, 0, 0};
+    static uint8_t file[4096];
+    const size_t size = picture_files[0].size;
+    rm_picture_size plain, noted;
+    uint8_t out[2][3 * PIXELS];
+    memcpy(file, picture_files[0].data, 2);
+    memcpy(file + 2, note, sizeof note);
+    memcpy(file + 2 + sizeof note, picture_files[0].data + 2, size - 2);
+    ck_ok(rm_picture_size_of(picture_files[0].data, size, "x", &plain));
+    ck_ok(rm_picture_size_of(file, size + sizeof note, "x", &noted));
+    ck_assert(noted.height == plain.height && noted.width == plain.width);
+    ck_ok(rm_picture_decode(picture_files[0].data, size, "x", 3, &plain, out[0]));
+    ck_ok(rm_picture_decode(file, size + sizeof note, "x", 3, &noted, out[1]));
+    ck_assert(!memcmp(out[0], out[1], sizeof out[0]));
 }
 END_TEST
 
@@ -183,6 +243,8 @@ int main(void) {
     tcase_add_loop_test(tests, decoders_read_what_pillow_reads, 0, PICTURE_FILES);
     tcase_add_loop_test(tests, files_that_are_cut_short_are_refused, 0, PICTURE_FILES);
     tcase_add_test(tests, classes_are_folders);
+    tcase_add_test(tests, files_are_those_of_image_folder);
+    tcase_add_test(tests, pictures_are_not_turned);
     tcase_add_test(tests, damaged_files);
     tcase_add_test(tests, files_that_change);
     tcase_add_test(tests, a_run_over_folders);

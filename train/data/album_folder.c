@@ -1,6 +1,6 @@
-/* album_folder.c: a folder with a folder for each class, and JPEG and PNG files in those, as ImageNet lies and torchvision's
- * ImageFolder reads it. Classes are numbered in the order of their names; within one, files are in that of theirs. Every
- * file's header is read when the folder is opened, which says how much room the largest will want; with --skip-broken every file is
+/* album_folder.c: a folder with a folder for each class, and JPEG and PNG files in those and in folders below, as ImageNet lies. The
+ * same files are found as by torchvision's ImageFolder, in its order: classes are numbered in the order of their names, links are
+ * followed, and names that begin with a dot are names like others. Every file's header is read when the folder is opened, which says how much room the largest will want; with --skip-broken every file is
  * decoded then, and those that cannot be are left out. */
 #include "train/data/album.h"
 
@@ -111,15 +111,18 @@ static bool is_folder(const char *path) {
     return !stat(path, &at) && S_ISDIR(at.st_mode);
 }
 
-static bool is_picture(const char *path) {
-    const char *dot = strrchr(path, '.');
-    return dot && (!strcasecmp(dot, ".jpg") || !strcasecmp(dot, ".jpeg") || !strcasecmp(dot, ".png"));
+/* ImageFolder's endings, those that nothing here decodes, too: such a file is refused, not left out unseen. */
+static bool is_picture(const char *name) {
+    static const char *const endings[] = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"};
+    const char *dot = strrchr(name, '.');
+    for (size_t i = 0; dot && i < sizeof endings / sizeof *endings; i++)
+        if (!strcasecmp(dot, endings[i])) return true;
+    return false;
 }
 
-static remat_status add_name(name_list *list, const char *folder, const char *name, bool folders) {
+static remat_status add_name(name_list *list, const char *root, const char *name, bool folders) {
     char path[RM_PATH_BYTES];
-    if (*name == '.') return REMAT_OK;
-    TRY(rm_path_join(path, sizeof path, folder, name));
+    TRY(rm_path_join(path, sizeof path, root, name));
     if (folders != is_folder(path) || (!folders && !is_picture(name))) return REMAT_OK;
     REQUIRE(rm_grow(&list->name, &list->capacity, list->count + 1, sizeof *list->name), MEMORY, "no memory for names");
     list->name[list->count] = rm_strdup(name);
@@ -127,45 +130,69 @@ static remat_status add_name(name_list *list, const char *folder, const char *na
     return REMAT_OK;
 }
 
-/* What lies in a folder, folders or pictures, in the order of names. */
-static remat_status list_folder(const char *folder, bool folders, name_list *list) {
+static remat_status add_entry(name_list *list, const char *root, const char *below, const char *name, bool folders) {
+    char joined[RM_PATH_BYTES];
+    if (!strcmp(name, ".") || !strcmp(name, "..")) return REMAT_OK;
+    if (!*below) return add_name(list, root, name, folders);
+    TRY(rm_path_join(joined, sizeof joined, below, name));
+    return add_name(list, root, joined, folders);
+}
+
+/* Adds what lies in root/below, folders or pictures, each as below/NAME; below: "" is root itself. */
+static remat_status add_names(name_list *list, const char *root, const char *below, bool folders) {
+    char path[RM_PATH_BYTES];
     remat_status status = REMAT_OK;
-    DIR *open = opendir(folder);
-    REQUIRE(open, IO, "cannot read the folder %s: %s", folder, strerror(errno));
+    TRY(rm_path_join(path, sizeof path, root, below));
+    DIR *open = opendir(path);
+    REQUIRE(open, IO, "cannot read the folder %s: %s", path, strerror(errno));
     for (struct dirent *entry; !status && (entry = readdir(open));)
-        status = add_name(list, folder, entry->d_name, folders);
+        status = add_entry(list, root, below, entry->d_name, folders);
     closedir(open);
-    if (list->count) qsort(list->name, (size_t)list->count, sizeof *list->name, by_name);
     return status;
 }
 
-static remat_status add_picture(folder_album *album, const char *class_name, const char *name, int32_t label) {
-    char joined[RM_PATH_BYTES];
-    TRY(rm_path_join(joined, sizeof joined, class_name, name));
+static void sort_names(name_list *list) {
+    if (list->count) qsort(list->name, (size_t)list->count, sizeof *list->name, by_name);
+}
+
+static remat_status add_picture(folder_album *album, const char *name, int32_t label) {
     REQUIRE(rm_grow(&album->picture, &album->capacity, album->base.count + 1, sizeof *album->picture), MEMORY,
             "no memory for the names of pictures");
     picture *p = &album->picture[album->base.count];
-    *p = (picture){.name = rm_strdup(joined), .label = label};
+    *p = (picture){.name = rm_strdup(name), .label = label};
     REQUIRE(p->name, MEMORY, "no memory for the names of pictures");
-    album->base.held_bytes += strlen(joined) + 1;
+    album->base.held_bytes += strlen(name) + 1;
     album->base.count++;
     return REMAT_OK;
 }
 
-static remat_status add_class(folder_album *album, const char *class_name, int32_t label) {
-    char path[RM_PATH_BYTES];
+/* Those of one folder, not of the folders in it. */
+static remat_status add_pictures(folder_album *album, const char *folder, int32_t label) {
     name_list files = {0};
-    TRY(rm_path_join(path, sizeof path, album->folder, class_name));
-    remat_status status = list_folder(path, false, &files);
-    for (int64_t i = 0; i < files.count && !status; i++) status = add_picture(album, class_name, files.name[i], label);
+    remat_status status = add_names(&files, album->folder, folder, false);
+    sort_names(&files);
+    for (int64_t i = 0; i < files.count && !status; i++) status = add_picture(album, files.name[i], label);
     free_names(&files);
+    return status;
+}
+
+/* A class's folder and all below it, in the order of their whole names: a, a-b, a/c. */
+static remat_status add_class(folder_album *album, const char *class_name, int32_t label) {
+    name_list folders = {0};
+    remat_status status = add_name(&folders, album->folder, class_name, true);
+    for (int64_t i = 0; i < folders.count && !status; i++)
+        status = add_names(&folders, album->folder, folders.name[i], true);
+    sort_names(&folders);
+    for (int64_t i = 0; i < folders.count && !status; i++) status = add_pictures(album, folders.name[i], label);
+    free_names(&folders);
     return status;
 }
 
 static remat_status find_pictures(folder_album *album) {
     name_list classes = {0};
     uLong names = crc32_z(0, NULL, 0);
-    remat_status status = list_folder(album->folder, true, &classes);
+    remat_status status = add_names(&classes, album->folder, "", true);
+    sort_names(&classes);
     for (int64_t i = 0; i < classes.count && !status; i++) {
         status = add_class(album, classes.name[i], (int32_t)i);
         names = crc32_z(names, (const uint8_t *)classes.name[i], strlen(classes.name[i]) + 1);
@@ -176,8 +203,7 @@ static remat_status find_pictures(folder_album *album) {
     TRY(status);
     REQUIRE(album->base.count, INVALID,
             "%s has no JPEG or PNG files in folders of its own, one for each class: give a folder that lies as "
-            "ImageNet does, an "
-            "IDX or .npy file, or CIFAR-10's data_batch_*.bin",
+            "ImageNet does, an IDX or .npy file, or CIFAR-10's data_batch_*.bin",
             album->folder);
     return REMAT_OK;
 }
