@@ -97,16 +97,17 @@ static rm_member sum_segments(const rm_footprint *f, const int64_t *start, int64
         int64_t end = i + 1 < n ? start[i + 1] : n_stages;
         rm_kept all = {0};
         for (int64_t s = start[i]; s < end; s++) all = rm_kept_then(all, f->foot[s].kept[0]);
+        bool again = i + 1 < n && !rm_nothing_to_differentiate(f->problem, start[i], end);
         uint64_t most = rm_larger(all.forward_bytes + f->foot[end - 1].next_dstate_bytes, all.backward_bytes);
         sum.time_ns = rm_saturate(sum.time_ns, all.time_ns);
-        for (int64_t s = start[i]; s < end && i + 1 < n; s++) {
+        for (int64_t s = start[i]; s < end && again; s++) {
             sum.time_ns = rm_saturate(sum.time_ns, f->foot[s].drop_ns);
             sum.table_bytes += f->foot[s].table_bytes;
             sum.runs++;
         }
-        if (i + 1 < n) most = rm_larger(most, sweep_peak(f, start[i], end));
+        if (again) most = rm_larger(most, sweep_peak(f, start[i], end));
         sum.peak_bytes = rm_larger(sum.peak_bytes, held + most);
-        if (i + 1 < n) held += rm_beside(f, start[i], end);
+        if (again) held += rm_beside(f, start[i], end);
     }
     return sum;
 }

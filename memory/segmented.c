@@ -6,6 +6,8 @@
  *   sweep     forward 0 drop, forward 1 drop             what crosses cut 2 stays; state 0 goes at once
  *   last      forward 2 keep, forward 3 keep, backward 3, backward 2
  *   again     forward 0 keep, forward 1 keep, backward 1, backward 0
+ *
+ * A segment with nothing to differentiate (of frozen layers) is kept in the sweep: that takes no bytes, and no second run.
  */
 #include "memory/strategy.h"
 
@@ -30,12 +32,32 @@ static remat_status require_starts(const rm_problem *problem, const int64_t *sta
     return REMAT_OK;
 }
 
+static bool stage_is_idle(const rm_problem *p, int64_t s) {
+    return p->dstate[p->made[s]] == p->dstate[p->made[s + 1]] && p->adds.start[s] == p->adds.start[s + 1] &&
+           p->keeps.start[s] == p->keeps.start[s + 1] && !p->stage[s].option[KEEP].saved_bytes;
+}
+
+bool rm_nothing_to_differentiate(const rm_problem *problem, int64_t begin, int64_t end) {
+    for (int64_t s = begin; s < end; s++)
+        if (!stage_is_idle(problem, s)) return false;
+    return true;
+}
+
+static remat_status keep(rm_plan *plan, int64_t begin, int64_t end) {
+    for (int64_t s = begin; s < end; s++) TRY(rm_plan_run_forward(plan, s, KEEP));
+    return REMAT_OK;
+}
+
 remat_status rm_plan_from_segments(const rm_problem *problem, const int64_t *start, int64_t n_segments, rm_plan *plan) {
     TRY(require_starts(problem, start, n_segments));
-    for (int64_t i = 0; i + 1 < n_segments; i++) TRY(rm_plan_sweep(plan, start[i], start[i + 1]));
+    for (int64_t i = 0; i + 1 < n_segments; i++) {
+        bool idle = rm_nothing_to_differentiate(problem, start[i], start[i + 1]);
+        TRY((idle ? keep : rm_plan_sweep)(plan, start[i], start[i + 1]));
+    }
     int64_t end = problem->n_stages;
     for (int64_t i = n_segments - 1; i >= 0; i--) {
-        for (int64_t s = start[i]; s < end; s++) TRY(rm_plan_run_forward(plan, s, KEEP));
+        bool last = i == n_segments - 1;
+        if (last || !rm_nothing_to_differentiate(problem, start[i], end)) TRY(keep(plan, start[i], end));
         for (int64_t s = end - 1; s >= start[i]; s--) TRY(rm_plan_run_backward(plan, s));
         end = start[i];
     }

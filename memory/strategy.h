@@ -36,8 +36,12 @@ remat_status rm_plan_sweep(rm_plan *plan, int64_t begin, int64_t end);
 
 /* The uniform schedule over given segment starts (ascending, start[0] == 0): shared by segments, sqrt and none.
  * Forward drops inside every segment but the last, keeping what crosses the cut at start[i]; each segment is then run
- * again to keep, last first, and differentiated. Every object is freed as soon as nothing reads it any more. */
+ * again to keep, last first, and differentiated. Every object is freed as soon as nothing reads it any more. A segment with
+ * nothing to differentiate is not run again. */
 remat_status rm_plan_from_segments(const rm_problem *problem, const int64_t *start, int64_t n_segments, rm_plan *plan);
+
+/* No stage of [begin,end) keeps anything or has gradients: it is in front of all that is trained. */
+bool rm_nothing_to_differentiate(const rm_problem *problem, int64_t begin, int64_t end);
 
 /* The same with starts chosen here: n_segments (INVALID below 1; at most one per stage) of as nearly the same kept bytes
  * as whole stages allow. Of stages that are alike, the numbers of stages differ by at most one. */
