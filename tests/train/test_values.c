@@ -149,7 +149,7 @@ START_TEST(labels_that_do_not_fit) {
                  {"(7, 6, 1)", "--values=1", "has one answer a timestep, and the model gives one a sample", 42},
                  {"(7, 2)", "--values=3", "has 2 numbers an answer, and the model gives 3", 14},
                  {"(7, 2)", "--tbptt=3", "--tbptt=3 cuts samples into windows", 14},
-                 {"(7, 2)", "--label-smoothing=0.1", "--task=lm, classify or copy", 14}};
+                 {"(7, 2)", "--label-smoothing=0.1", "--task=lm, classify, copy, s5 or seq2seq", 14}};
     make_data();
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         ck_refuses(2, wrong[i].sentence, "train " SMALL "--data=%s --labels=%s %s", data_path,
