@@ -5,7 +5,6 @@
 #include <time.h>
 
 #include "memory/check.h"
-#include "memory/family.h"
 #include "memory/host.h"
 #include "memory/lean.h"
 #include "memory/place.h"
@@ -86,19 +85,6 @@ START_TEST(frozen_segments_run_once) {
     ck_ok(rm_plan_from_segments(&problem, start, 4, &plan));
     ck_assert_int_eq(judged(&problem, &plan).recomputed_stages, again);
     rm_plan_free(&plan);
-    rm_wish wish = {0};
-    rm_family family = {0};
-    ck_ok(rm_family_recompute(&problem, &wish, &family));
-    for (int64_t i = 0; i < family.count; i++) {
-        rm_proposal unused;
-        ck_ok(family.write(&family, &problem, i, &plan, &unused));
-        rm_verdict v = judged(&problem, &plan);
-        ck_assert_uint_eq(v.total_ns, family.member[i].time_ns);
-        ck_assert_uint_le(v.peak_bytes, family.member[i].peak_bytes);
-        ck_assert(!family.member[i].exact || v.peak_bytes == family.member[i].peak_bytes);
-        rm_plan_free(&plan);
-    }
-    rm_family_free(&family);
     rm_problem_free(&problem);
 }
 END_TEST
