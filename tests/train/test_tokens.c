@@ -192,6 +192,20 @@ START_TEST(a_state_has_its_tokenizer) {
 }
 END_TEST
 
+/* Beside carried states and the average of the weights, each is found by its name. */
+START_TEST(a_state_has_everything) {
+    const char *st = in_scratch("st"), *whole = in_scratch("whole");
+    ck_runs("train --data=" TEXT " --tokenizer=" TOKENIZER " " SMALL "--stateful --ema=0.5 --steps=5 --save=%s", whole);
+    ck_runs("train --data=" TEXT " --tokenizer=" TOKENIZER " " SMALL "--stateful --ema=0.5 --steps=2 --save=%s", st);
+    ck_runs("train --resume=%s --steps=5", st);
+    ck_assert(
+        same_files(in_scratch("st/step-00000005/ema.safetensors"), in_scratch("whole/step-00000005/ema.safetensors")));
+    ck_assert(same_files(in_scratch("st/step-00000005/carried.safetensors"),
+                         in_scratch("whole/step-00000005/carried.safetensors")));
+    ck_runs("sample --resume=%s --length=5", st);
+}
+END_TEST
+
 /* Carried states and the tokenizer are both there, from two ranks. */
 START_TEST(ranks_save_it_once) {
     const char *st = in_scratch("st");
@@ -278,6 +292,7 @@ int main(void) {
     tcase_add_test(tests, packed_and_encoded_texts_are_the_same_data);
     tcase_add_test(tests, what_does_not_fit_is_named);
     tcase_add_test(tests, a_state_has_its_tokenizer);
+    tcase_add_test(tests, a_state_has_everything);
     tcase_add_test(tests, ranks_save_it_once);
     tcase_add_test(tests, bits_per_byte_are_of_the_text);
     tcase_add_test(tests, text_is_written_through_the_tokenizer);

@@ -203,13 +203,12 @@ typedef struct {
     json_t *root;
     rm_state_point point;
     int64_t n_files;
-    rm_saved_file *
-        file; /* the model; the optimizer's: one, or one of each rank; carried states, a tokenizer and the average, where there are any */
+    rm_saved_file *file; /* in the order of file_name */
 } saved_state;
 
 static int64_t optimizer_files(const rm_state_point *point) { return point->zero ? point->world_size : 1; }
 
-/* Those that a state of so many ranks has. */
+/* The model; the optimizer's, one, or one of each rank; carried states, a tokenizer and the average, where there are any. */
 static const char *file_name(const rm_state_point *point, int64_t i, char text[RM_STATE_SHARD_NAME]) {
     if (i == 0) return RM_STATE_MODEL;
     int64_t behind = i - optimizer_files(point); /* 1: the first that not every state has */
@@ -218,6 +217,14 @@ static const char *file_name(const rm_state_point *point, int64_t i, char text[R
     if (!point->zero) return RM_STATE_OPTIMIZER;
     rm_state_shard_name(i - 1, point->world_size, text);
     return text;
+}
+
+/* NULL: the state has no file of that name. */
+static const rm_saved_file *file_called(const saved_state *s, const char *name) {
+    char text[RM_STATE_SHARD_NAME];
+    for (int64_t i = 0; i < s->n_files; i++)
+        if (!strcmp(file_name(&s->point, i, text), name)) return &s->file[i];
+    return NULL;
 }
 
 /* Nothing else may be listed. So no path can lead elsewhere, and shards of other ranks than those that saved are none. */
@@ -307,8 +314,8 @@ static remat_status compare_tokenizers(const rm_saved_file *saved, const char *s
 }
 
 static remat_status adopt_tokenizer(const saved_state *s, rm_options *o) {
-    const rm_saved_file *file = &s->file[s->n_files - 1];
-    if (!s->point.tokenizer) {
+    const rm_saved_file *file = file_called(s, RM_STATE_TOKENIZER);
+    if (!file) {
         REQUIRE(
             !o->tokenizer || o->vocab, INVALID,
             "--tokenizer=%s does not agree with the training state in %s, whose tokens are bytes: leave the flag out",
@@ -367,9 +374,8 @@ remat_status rm_state_restore(const char *state, const rm_state_point *point, bo
 remat_status rm_state_restore_ema(const char *state, remat_session *session) {
     saved_state s;
     remat_status status = open_state(state, &s);
-    const rm_saved_file *file = status ? NULL : &s.file[s.n_files - 1];
-    if (!status && !s.point.ema)
-        status = rm_fail(REMAT_INVALID, "%s has no average of the weights: leave --ema out", state);
+    const rm_saved_file *file = status ? NULL : file_called(&s, RM_STATE_EMA);
+    if (!status && !file) status = rm_fail(REMAT_INVALID, "%s has no average of the weights: leave --ema out", state);
     if (!status) status = rm_saved_file_check(file);
     if (!status) status = rm_weights_load(session, REMAT_PARAM, file->path);
     close_state(&s);
@@ -379,7 +385,7 @@ remat_status rm_state_restore_ema(const char *state, remat_session *session) {
 remat_status rm_state_restore_carried(const char *state, int64_t rank, int64_t size, remat_session *session) {
     saved_state s;
     remat_status status = open_state(state, &s);
-    const rm_saved_file *file = status ? NULL : &s.file[1 + optimizer_files(&s.point)];
+    const rm_saved_file *file = status ? NULL : file_called(&s, RM_STATE_CARRIED);
     if (file) status = rm_saved_file_check(file);
     if (!status) status = rm_carried_load(file->path, rank, size, session);
     close_state(&s);
