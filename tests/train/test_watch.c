@@ -274,6 +274,17 @@ START_TEST(the_best_state_is_kept) {
 }
 END_TEST
 
+/* Nobody is sent to DIR/best where it is not: the best was before --keep-best was said, or lies in another directory. */
+START_TEST(a_best_that_nobody_kept_is_not_promised) {
+    const char *st = in_scratch("st"), *data = make_images();
+    ck_runs("train %s --hidden=8 --layers=1 --threads=1 --lr=0 --eval-every=1 --steps=2 --save-every=2 --save=%s", data,
+            st);
+    ck_runs("train --resume=%s --keep-best=loss --steps=4", st);
+    ck_assert_msg(strstr(program_output, "after step 1, whose state is not in "), "%s", program_output);
+    ck_assert(!rm_path_exists(in_scratch("st/best")));
+}
+END_TEST
+
 START_TEST(a_best_needs_evaluations) {
     ck_refuses(2, "--keep-best has no effect with --eval-every=0", "train --task=copy --keep-best=loss --save=%s",
                in_scratch("st"));
@@ -352,6 +363,7 @@ int main(void) {
     tcase_add_test(tests, a_run_stops_early_and_is_saved);
     tcase_add_test(tests, where_it_was_interrupted_does_not_matter);
     tcase_add_loop_test(tests, the_best_state_is_kept, 0, 2);
+    tcase_add_test(tests, a_best_that_nobody_kept_is_not_promised);
     tcase_add_test(tests, a_best_needs_evaluations);
     tcase_add_test(tests, the_best_is_known_by_its_step);
     tcase_add_test(tests, ranks_stop_early_together);

@@ -286,6 +286,16 @@ static remat_status after_step(rm_trainer *t) {
     return REMAT_OK;
 }
 
+/* Where --keep-best or --save=DIR came with a resume, the best evaluation may be one of before: then nobody kept its state here. */
+static remat_status say_best(rm_trainer *t) {
+    char state[RM_PATH_BYTES];
+    TRY(rm_state_path(t->options->save, "", t->store.best, state));
+    bool kept = rm_path_exists(state);
+    rm_progress_say(&t->progress, "the best evaluation was after step %lld%s%s%s", (long long)t->store.best,
+                    kept ? ": " : ", whose state is not in ", t->options->save, kept ? "/" RM_STATE_BEST : "");
+    return REMAT_OK;
+}
+
 static remat_status finish(rm_trainer *t) {
     char wall[RM_TEXT], memory[RM_TEXT], arena[RM_TEXT], loss[64] = "nothing was computed";
     rm_end_event end = {.steps = t->step,
@@ -307,9 +317,7 @@ static remat_status finish(rm_trainer *t) {
     else if (t->stop)
         rm_progress_say(&t->progress, "stopped after step %lld, before the first of this run", (long long)t->step);
     if (t->options->save) rm_progress_say(&t->progress, "saved in %s", t->options->save);
-    if (t->store.best)
-        rm_progress_say(&t->progress, "the best evaluation was after step %lld: %s/" RM_STATE_BEST,
-                        (long long)t->store.best, t->options->save);
+    if (t->store.best) TRY(say_best(t));
     return t->stop == SIGHUP ? REMAT_OK : rm_file_flush_output(); /* the terminal is gone */
 }
 
