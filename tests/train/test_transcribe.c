@@ -1,5 +1,6 @@
 /* test_transcribe.c: --task=transcribe: labels are learnt without their times; what `remat predict` reads is what `remat eval`
  * counts; rows of labels that cannot be learnt are named. */
+#include "train/data/npy.h"
 #include "train/run/transcript.h"
 
 #include "tests/train/train_test.h"
@@ -133,6 +134,26 @@ START_TEST(labels_are_learnt_without_their_times) {
 }
 END_TEST
 
+/* The rows that are printed. */
+START_TEST(rows_are_written_as_npy) {
+    char *state = in_scratch("st"), *npy = in_scratch("read.npy");
+    uint8_t file[RM_NPY_HEADER + 4 * N * T];
+    rm_array array;
+    make_toy();
+    ck_runs("train --task=transcribe --data=%s --labels=%s " SMALL "--steps=1 --save=%s", x_path, y_path, state);
+    ck_runs("predict --resume=%s --data=%s --out=%s", state, x_path, npy);
+    FILE *in = fopen(npy, "rb");
+    ck_assert_uint_eq(fread(file, 1, sizeof file, in), sizeof file);
+    fclose(in);
+    ck_ok(rm_npy_parse(file, sizeof file, npy, &array));
+    ck_assert(array.rank == 2 && array.dim[0] == N && array.dim[1] == T);
+    ck_runs("predict --resume=%s --data=%s", state, x_path);
+    const char *at = program_output;
+    for (int i = 0; i < N * T; i++, at += strcspn(at, ",\n") + 1)
+        ck_assert_int_eq(atoi(at), (int)rm_array_at(&array, i / T, i % T, 0));
+}
+END_TEST
+
 START_TEST(segments_change_no_bit) {
     make_toy();
     static const char *const ways[] = {"", "--checkpoint-segments=6 --tile=4"};
@@ -181,6 +202,7 @@ int main(void) {
     tcase_add_loop_test(tests, paths_are_read_as_ctc_reads_them, 0, sizeof paths / sizeof *paths);
     tcase_add_loop_test(tests, edits_are_counted, 0, sizeof pairs / sizeof *pairs);
     tcase_add_test(tests, labels_are_learnt_without_their_times);
+    tcase_add_test(tests, rows_are_written_as_npy);
     tcase_add_test(tests, segments_change_no_bit);
     tcase_add_loop_test(tests, rows_that_cannot_be_learnt_are_named, 0, sizeof rows / sizeof *rows);
     tcase_add_test(tests, flags_that_do_not_fit_are_named);

@@ -105,7 +105,7 @@ static remat_status write_header(prediction *p) {
     const rm_dataset *d = p->saved.dataset;
     if (d->shape.places)
         rm_npy_make_header(3, (int64_t[]){d->count, d->shape.height, d->shape.width}, header);
-    else if (d->shape.every_step)
+    else if (d->shape.every_step && d->shape.values)
         rm_npy_make_header(3, (int64_t[]){d->count, d->shape.timesteps, d->shape.values}, header);
     else
         rm_npy_make_header(2, (int64_t[]){d->count, p->saved.evaluator.width}, header);
