@@ -271,6 +271,11 @@ const char *rm_options_idle(const rm_options *o, rm_command command, char *list,
 int rm_options_count(void) { return rm_n_options; }
 const char *rm_options_name(int index) { return rm_option_table[index].name; }
 rm_option_memory rm_options_memory(int index) { return rm_option_table[index].memory; }
+
+bool rm_options_has_value(const rm_options *o, int index) {
+    const rm_option *line = &rm_option_table[index];
+    return o->given[index] || line->default_text || line->type == RM_OPTION_SWITCH;
+}
 bool rm_options_has_default(int index) { return rm_option_table[index].default_text != NULL; }
 
 bool rm_options_given(const rm_options *o, const char *name) {

@@ -116,6 +116,7 @@ typedef enum { RM_FORGOTTEN, RM_REMEMBERED, RM_OF_RUN, RM_OF_MODEL } rm_option_m
 int rm_options_count(void);
 const char *rm_options_name(int index);
 rm_option_memory rm_options_memory(int index);
+bool rm_options_has_value(const rm_options *options, int index); /* or is a number without a default that nobody said */
 bool rm_options_has_default(int index);
 /* The value as the command line would say it, into `text`. */
 const char *rm_options_text(const rm_options *options, int index, char *text, size_t text_bytes);

@@ -73,7 +73,7 @@ const rm_option rm_option_table[] = {
     ONE("generate", generate, RUN, RM_OF_RUN, "none", "none|copy|reverse|sort", "seq2seq, in place of --data: lines of letters, to be written again, backwards, or in order"),
     ONE("loss", loss, RUN, RM_OF_RUN, "mse", "mse|mae|huber", "of numbers: squared, absolute (PyTorch's l1_loss), or Huber's with delta 1"),
     TXT("class-weights", class_weights, FIT, RM_REMEMBERED, "LIST", "classify: what each class counts in the loss of training: 1,0.5,2 or a .npy file; evaluations report the plain loss"),
-    INT("ignore-index", ignore_index, RUN, RM_REMEMBERED, NULL, -1e9, 1e9, "classify: samples with this label count nothing, in losses and accuracies"),
+    INT("ignore-index", ignore_index, RUN, RM_OF_RUN, NULL, -1e9, 1e9, "classify: samples with this label count nothing, in losses and accuracies"),
     INT("values", values, MODEL, RM_OF_MODEL, "0", 0, 1e6, "regress: numbers of an answer; 0: as the labels have"),
     YES("every-step", every_step, MODEL, RM_OF_MODEL, "regress: an answer at each timestep, which labels [N,T,V] say themselves; of [N,T] one number"),
     IN("eval-data", eval_data, FIT, RM_REMEMBERED, "FILE", "data for --eval-every"),

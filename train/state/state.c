@@ -78,7 +78,8 @@ static json_t *flags_json(const rm_options *options) {
     for (int i = 0; i < rm_options_count(); i++) {
         char text[RM_PATH_BYTES];
         rm_option_memory memory = rm_options_memory(i);
-        bool keep = memory == RM_OF_MODEL || memory == RM_OF_RUN || (memory == RM_REMEMBERED && options->given[i]);
+        bool keep = memory == RM_OF_MODEL || (memory == RM_OF_RUN && rm_options_has_value(options, i)) ||
+                    (memory == RM_REMEMBERED && options->given[i]);
         if (keep)
             json_object_set_new(flags, rm_options_name(i), json_string(rm_options_text(options, i, text, sizeof text)));
     }
