@@ -1,7 +1,8 @@
 /* test_plans.c: the program's models under random plans: any strategy, a budget anywhere between the least and what keeping everything
  * takes, lean or not, spilled to a file, or a plan of no strategy at all; alone and on up to four ranks, of which each has a plan of its
  * own. Losses, norms, and in the end all parameters, running statistics and the optimizer's state are, bit for bit, those of the
- * same job with everything kept, and bytes are those that were planned. REMAT_LONG_TESTS=1 tries 300 plans of each model.
+ * same job with everything kept, and bytes are those that were planned. For 300 plans of each model, longer than ctest waits:
+ *     REMAT_LONG_TESTS=1 build/release/tests/train_test_plans
  *
  * A job is a number of ranks, a tile, micro steps and so on: what may decide bits. Ranks are threads (tests/engine/team.h). */
 #include "tests/cases.h"
