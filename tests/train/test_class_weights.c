@@ -117,6 +117,15 @@ START_TEST(no_target_is_never_right) {
 }
 END_TEST
 
+/* As --allow-nan may make them, of --eval-data. */
+START_TEST(what_is_no_number_is_never_right) {
+    const float logits[] = {NAN, NAN, NAN, 1, NAN, 0, 3, 2, 1};
+    const int32_t targets[] = {1, 0, 0};
+    ck_assert_int_eq(rm_count_right(logits, targets, 3, 3, 1), 1);
+    ck_assert_int_eq(rm_count_exact(logits, targets, 1, 3, 3), 1);
+}
+END_TEST
+
 /* A step over all samples that changes nothing has the loss and the accuracy of what it leaves. */
 START_TEST(training_weighs_classes) {
     static const char header[118] = "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }";
@@ -178,6 +187,7 @@ END_TEST
 int main(void) {
     TCase *tests = tcase_create("class_weights");
     tcase_add_test(tests, what_is_ignored_counts_nowhere);
+    tcase_add_test(tests, what_is_no_number_is_never_right);
     tcase_add_test(tests, no_target_is_never_right);
     tcase_add_loop_test(tests, training_weighs_classes, 0, 4);
     tcase_add_test(tests, wrong_ones_are_refused);

@@ -271,6 +271,11 @@ START_TEST(the_best_state_is_kept) {
     char command[600];
     snprintf(command, sizeof command, "cmp %s/best/model.safetensors %s/best/model.safetensors", whole, parts);
     ck_assert_int_eq(system(command), 0);
+    snprintf(command, sizeof command, "ln -sfn step-%08d %s/best", 30, parts); /* as if killed before it was changed */
+    ck_assert_int_eq(system(command), 0);
+    ck_runs("train --resume=%s", parts);
+    expect_link(parts, best);
+    ck_assert_msg(strstr(program_output, said), "not '%s': %s", said, program_output);
 }
 END_TEST
 

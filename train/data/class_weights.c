@@ -46,7 +46,7 @@ static remat_status check(const float *weight, int64_t classes) {
     float sum = 0;
     for (int64_t k = 0; k < classes; k++) {
         REQUIRE(weight[k] >= 0 && weight[k] <= FLT_MAX, INVALID,
-                "--class-weights: that of class %lld is %g; give a number that is not negative", (long long)k,
+                "--class-weights: that of class %lld is %g; give a finite number that is not negative", (long long)k,
                 (double)weight[k]);
         sum += weight[k];
     }

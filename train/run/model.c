@@ -174,11 +174,11 @@ void rm_model_free(rm_model *model) {
     model->graph = NULL;
 }
 
-/* How many classes come before that of the sample; of equal logits the first does. */
+/* How many classes come before that of the sample; of equal logits the first does, and a NaN comes before all. */
 static int64_t classes_before(const float *logit, int64_t classes, int32_t target) {
     int64_t before = 0;
     for (int64_t k = 0; k < classes; k++)
-        before += logit[k] > logit[target] || (logit[k] == logit[target] && k < target);
+        before += !(logit[k] <= logit[target]) || (logit[k] == logit[target] && k < target);
     return before;
 }
 

@@ -13,6 +13,7 @@
 #include "train/run/setup.h"
 #include "train/run/start.h"
 #include "train/ranks/patient_barrier.h"
+#include "train/state/state_directory.h"
 #include "train/state/weights.h"
 
 #include <errno.h>
@@ -142,7 +143,9 @@ static remat_status open_store(rm_trainer *t) {
     TRY(rm_state_store_open(o->save, o->keep, t->start.step, t->ranks.size > 1 ? &ranks : NULL, &t->store));
     t->store.tokenizer = t->dataset->tokenizer;
     t->store.tokenizer_bytes = t->dataset->tokenizer_bytes;
-    return REMAT_OK;
+    t->store.best = rm_watch_best_step(&t->watch, o);
+    bool links = t->store.best && t->ranks.rank == 0; /* who was killed behind a state may not have come to its link */
+    return rm_ranks_agree(&t->ranks, links ? rm_state_link_best(o->save, t->store.best) : REMAT_OK);
 }
 
 static remat_status create_evaluator(rm_trainer *t, const rm_model_spec *spec, uint32_t *crc32) {
