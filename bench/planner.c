@@ -5,10 +5,13 @@
  *   3. the gap: chains planned coarse to fine, or by the triangle, against every interval solved with many points
  *   4. tiles of an LSTM: the least time predicted for a share of the activations
  *
- *   bench_planner [repetitions, 7 by default]                 times are the best of all repetitions, of the processor */
+ *   bench_planner [repetitions, 7 by default]                 times are the best of all repetitions, of the processor
+ *   bench_planner frontier FILE N                             of a problem as text: bytes and time of the plans for N budgets
+ *                                                             from the least up, and of keeping everything (integer_program.py) */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "tests/memory/binomial.h"
@@ -238,7 +241,39 @@ static void savings(void) {
     }
 }
 
+/* ---- Of a file -------------------------------------------------------------------------------------- */
+
+static rm_schedule planned(const rm_problem *problem, uint64_t budget) {
+    rm_schedule schedule = {0};
+    remat_status status =
+        rm_schedule_propose(problem, rm_strategy_find("optimal"), &(rm_wish){.budget_bytes = budget}, &schedule);
+    if (status != REMAT_INFEASIBLE) must(status);
+    return schedule;
+}
+
+static int frontier(const char *path, int n) {
+    FILE *file = fopen(path, "r");
+    static char text[1 << 24];
+    size_t length = file ? fread(text, 1, sizeof text, file) : 0;
+    if (file) fclose(file);
+    rm_problem problem = {0};
+    must(rm_problem_read(&problem, text, length));
+    rm_schedule most = planned(&problem, 0), least = planned(&problem, 1);
+    uint64_t low = rm_schedule_bytes(&least), high = rm_schedule_bytes(&most);
+    for (int i = 0; i <= n; i++) {
+        uint64_t bytes = i < n ? low + (high - low) / (uint64_t)n * (uint64_t)i : high;
+        rm_schedule s = planned(&problem, bytes);
+        printf("%llu %llu\n", (unsigned long long)(bytes - rm_schedule_table_bytes(&s)),
+               (unsigned long long)s.verdict.total_ns);
+        rm_schedule_free(&s);
+    }
+    rm_schedule_free(&least), rm_schedule_free(&most);
+    rm_problem_free(&problem);
+    return 0;
+}
+
 int main(int argc, char **argv) {
+    if (argc == 4 && !strcmp(argv[1], "frontier")) return frontier(argv[2], atoi(argv[3]));
     if (argc > 1) repetitions = atoi(argv[1]);
     if (repetitions < 1) repetitions = 1;
     closed_form();

@@ -8,8 +8,10 @@
  *     ... run 4 lean .................... peak ............... backward 4 ...                 a stage is kept otherwise,
  *     ... run 4 drop .................... peak ... run 4 all;  backward 4 ...                 or kept again in time
  *
- * of all that could be done that which costs least time for its bytes; where stages are many, several at once. The walk begins at plans that users ask for by name,
- * and at nested ones. Every plan on the way that nothing smaller beats is a member. Main entry: rm_family_evict. */
+ * of all that could be done that which costs least time for its bytes; where stages are many, several at once. The walk
+ * begins at plans that users ask for by name, and at nested ones. Every plan on the way that nothing smaller beats is a
+ * member. What a later move of a walk makes needless, an earlier one has done all the same: so, last, each member goes part
+ * of the way back, as far as its peak allows. Main entry: rm_family_evict. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -391,8 +393,6 @@ static remat_status from_nested(family *f) {
     return status;
 }
 
-/* ---- The family --------------------------------------------------------------------------------------- */
-
 static int by_bytes(const void *a, const void *b) {
     const rm_member *x = &((const entry *)a)->member, *y = &((const entry *)b)->member;
     if (x->peak_bytes != y->peak_bytes) return x->peak_bytes < y->peak_bytes ? -1 : 1;
@@ -411,6 +411,96 @@ static void keep_the_best(family *f) {
     }
     f->count = kept;
 }
+
+/* ---- The way back ------------------------------------------------------------------------------------ */
+
+/* What a plan could do without: a run beyond a stage's first, or an option slower than another. */
+typedef struct {
+    int64_t position;
+    int option; /* of a run that keeps; RM_DROP: the run goes, and the one before it keeps what it kept */
+    uint64_t ns;
+} saving;
+
+static int by_ns(const void *a, const void *b) {
+    const saving *x = a, *y = b;
+    if (x->ns != y->ns) return x->ns > y->ns ? -1 : 1;
+    if (x->position != y->position) return x->position > y->position ? -1 : 1;
+    return (x->option > y->option) - (x->option < y->option);
+}
+
+static uint64_t time_kept(const rm_option *option) { return option->forward.time_ns + option->backward.time_ns; }
+
+/* Into `list`, RM_MAX_OPTIONS a run at most, what saves most first. `ran`: room, a byte a stage. */
+static int64_t find_savings(const rm_problem *p, const rm_plan *runs, uint8_t *ran, saving *list) {
+    int64_t count = 0;
+    memset(ran, 0, (size_t)p->n_stages);
+    for (int64_t i = 0; i < runs->n_steps; i++) {
+        rm_step step = runs->step[i];
+        const rm_stage *stage = &p->stage[step.index];
+        if (step.verb != RM_RUN_FORWARD) continue;
+        if (ran[step.index]) list[count++] = (saving){i, RM_DROP, stage->drop.time_ns};
+        ran[step.index] = 1;
+        for (int k = 0; step.option != RM_DROP && k < stage->n_options; k++) {
+            uint64_t now = time_kept(&stage->option[step.option]), other = time_kept(&stage->option[k]);
+            if (other < now) list[count++] = (saving){i, k, now - other};
+        }
+    }
+    qsort(list, (size_t)count, sizeof *list, by_ns);
+    return count;
+}
+
+static void save(rm_plan *runs, const saving *one) {
+    rm_step *step = &runs->step[one->position], *before = step;
+    if (one->option != RM_DROP) {
+        step->option = (int8_t)one->option;
+        return;
+    }
+    do before--;
+    while (before->verb != RM_RUN_FORWARD || before->index != step->index);
+    if (step->option != RM_DROP) before->option = step->option;
+    memmove(step, step + 1, (size_t)(--runs->n_steps - one->position) * sizeof *step);
+}
+
+/* Of what could be saved the first that leaves the peak where it is, or lower, is done. */
+static remat_status save_one(family *f, walk *w, uint64_t peak_bytes, int64_t until, bool *saved) {
+    rm_plan before = {0};
+    saving *list = rm_calloc((size_t)w->runs.n_steps * RM_MAX_OPTIONS, sizeof *list);
+    uint8_t *ran = rm_calloc((size_t)f->problem->n_stages, 1);
+    remat_status status = list && ran ? copy_plan(&w->runs, &before) : rm_fail(REMAT_MEMORY, "out of host memory to plan");
+    int64_t count = status ? 0 : find_savings(f->problem, &w->runs, ran, list);
+    *saved = false;
+    for (int64_t i = 0; i < count && !*saved && !status && f->judged_steps < until; i++) {
+        save(&w->runs, &list[i]);
+        *saved = !judge(f, w) && w->verdict.peak_bytes <= peak_bytes;
+        if (!*saved) status = copy_plan(&before, &w->runs);
+    }
+    rm_plan_free(&before);
+    rm_free(list);
+    rm_free(ran);
+    return status;
+}
+
+static remat_status way_back(family *f, int64_t member, int64_t share) {
+    walk w = {0};
+    int64_t until = f->judged_steps + share;
+    uint64_t peak_bytes = f->entry[member].member.peak_bytes;
+    remat_status status = copy_plan(&f->entry[member].runs, &w.runs);
+    for (bool saved = true; saved && !status;) {
+        status = save_one(f, &w, peak_bytes, until, &saved);
+        if (!status && saved) status = record(f, &w, INT64_MAX);
+    }
+    rm_plan_free(&w.runs);
+    rm_plan_free(&w.full);
+    return status;
+}
+
+static remat_status from_members(family *f) {
+    keep_the_best(f);
+    for (int64_t i = 0, count = f->count; i < count; i++) TRY(way_back(f, i, JUDGED_STEPS / count));
+    return REMAT_OK;
+}
+
+/* ---- The family --------------------------------------------------------------------------------------- */
 
 static remat_status write(const rm_family *family_, const rm_problem *problem, int64_t i, rm_plan *plan,
                           rm_proposal *proposal) {
@@ -440,6 +530,7 @@ remat_status rm_family_evict(const rm_problem *problem, const rm_wish *wish, rm_
     *f = (family){.problem = problem, .wish = wish, .edits = problem->n_stages <= RM_EVICT_STAGES};
     remat_status status = from_all_even(f);
     if (!status && f->edits) status = from_nested(f);
+    if (!status && f->edits) status = from_members(f);
     keep_the_best(f);
     out->member = rm_calloc((size_t)f->count + 1, sizeof *out->member);
     if (!out->member) status = rm_fail(REMAT_MEMORY, "out of host memory for %lld plans", (long long)f->count);

@@ -459,7 +459,7 @@ START_TEST(skips_are_planned_near_the_best) {
     }
     report("made-up nets with skips", &g);
     ck_assert_int_gt(g.chains, 20);
-    ck_assert(g.sum_won <= 0.03 * g.budgets);
+    ck_assert(g.sum_won <= 0.012 * g.budgets); /* 0.016 without the way back of evict.c */
 }
 END_TEST
 
@@ -507,8 +507,8 @@ static void planned_near_the_best(const char *file, double allowed) {
 }
 
 START_TEST(both_directions_and_a_u_net) {
-    planned_near_the_best(RM_SOURCE_DIR "/tests/problems/both_directions.problem", 0.03);
-    planned_near_the_best(RM_SOURCE_DIR "/tests/problems/u_net.problem", 0.03);
+    planned_near_the_best(RM_SOURCE_DIR "/tests/problems/both_directions.problem", 0.004);
+    planned_near_the_best(RM_SOURCE_DIR "/tests/problems/u_net.problem", 0.012);
 }
 END_TEST
 
