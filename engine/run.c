@@ -13,6 +13,7 @@ typedef struct {
     int64_t gradients;                /* the first piece of one */
     bool first;                       /* of the stage's forward runs in this step */
     bool talks;                       /* kernels may talk to other ranks: a training step's plan is run */
+    bool behind;                      /* the sequences' end: nothing is computed */
 } frame;
 
 /* ---- Addresses ------------------------------------------------------------------------------------------------ */
@@ -154,6 +155,7 @@ static void run_instruction(const frame *f, const rm_instruction *i) {
 }
 
 static void run_part(const frame *f, const rm_program *program, int32_t from, int32_t until) {
+    if (f->behind) return;
     for (int32_t n = from; n < until; n++)
         if (f->first || !program->item[n].once) run_instruction(f, &program->item[n]);
 }
@@ -268,6 +270,56 @@ void rm_run_program(rm_runner *runner, int64_t stage, const rm_program *program)
     run_program(&f, program);
 }
 
+/* ---- Behind the end of the sequences -------------------------------------------------------------------------- */
+
+/* The last stage is needed for what follows a reduction over time. */
+static bool is_behind(const frame *f) {
+    const rm_chain *chain = f->runner->chain;
+    const rm_sweep *sweep = rm_stage_sweep(chain, f->stage);
+    bool last = f->position == sweep->count - 1;
+    return f->t0 >= f->runner->end[sweep - chain->sweep] && !(last && sweep->n_tail);
+}
+
+static void hand_through(const frame *f, const rm_problem *problem, const rm_where *from, const rm_where *to,
+                         uint64_t bytes) {
+    const rm_runner *r = f->runner;
+    int64_t there = rm_piece_at(to, f->position), here = rm_piece_at(from, f->position);
+    if (there >= 0 && here >= 0 && problem->piece[there].bytes && problem->piece[here].bytes)
+        r->api->copy(r->queue, r->piece[there], r->piece[here], bytes);
+}
+
+/* An output's timesteps that nobody computes. */
+static void zero_outputs(const frame *f) {
+    const rm_runner *r = f->runner;
+    const rm_chain *chain = r->chain;
+    for (int32_t i = 0; i < chain->n_outputs; i++) {
+        const rm_where *where = &chain->at.output[i];
+        const rm_value *value = &chain->graph->value[chain->outputs[i]];
+        if (value->origin != RM_VALUE_RESULT || !value->sequence) continue;
+        int32_t sweep = chain->sweep_of[value->node];
+        if (sweep >= 0 && &chain->sweep[sweep] == rm_stage_sweep(chain, f->stage))
+            r->api->fill(r->queue, resolve(f, where), 0, where->per_time * (uint64_t)f->tau);
+    }
+}
+
+/* In place of a stage's program. What begins to live (the lifetimes from..until) is 0, but what is carried goes through. */
+static void pass_by(const frame *f, const rm_problem *problem, const rm_schedule *schedule, bool forward, int64_t from,
+                    int64_t until) {
+    const rm_runner *r = f->runner;
+    const rm_chain *chain = r->chain;
+    const rm_sweep *sweep = rm_stage_sweep(chain, f->stage);
+    for (int64_t i = from; i < until; i++) {
+        const rm_lifetime *life = &schedule->lifetimes.item[i];
+        if (life->kind == RM_BUFFER_PIECE) r->api->fill(r->queue, r->piece[life->index], 0, life->bytes);
+    }
+    for (int32_t k = sweep->first_carried; k < sweep->first_carried + sweep->n_carried; k++) {
+        rm_where before = forward ? rm_carried_where(chain, k, -1) : rm_carried_gradient(chain, k, -1);
+        rm_where after = forward ? rm_carried_where(chain, k, 0) : rm_carried_gradient(chain, k, 0);
+        hand_through(f, problem, forward ? &before : &after, forward ? &after : &before, chain->carried[k].bytes);
+    }
+    if (forward) zero_outputs(f);
+}
+
 /* Between comparing what the program reads and what it made again. */
 static remat_status run_verified(const frame *f, const rm_program *program, const rm_step *step, int64_t number) {
     rm_runner *r = f->runner;
@@ -302,6 +354,7 @@ static remat_status run_plan(rm_runner *runner, const rm_problem *problem, const
         if (runner->api->note) runner->api->note(runner->queue, s);
         TRY(rm_run_wait(runner, schedule, s));
         if (runner->trace) rm_trace_step(runner->trace, *step);
+        int64_t claimed = runner->lifetime;
         runner->lifetime = claim_buffers(runner, schedule, runner->lifetime, s);
         if (step->verb == RM_SAVE || step->verb == RM_LOAD) rm_run_transfer(runner, problem, schedule, *step);
         if (step->verb != RM_RUN_FORWARD && step->verb != RM_RUN_BACKWARD) continue;
@@ -309,6 +362,9 @@ static remat_status run_plan(rm_runner *runner, const rm_problem *problem, const
         frame f = frame_of(runner, step->index);
         f.first = is_first(runner, step);
         f.talks = runner->training && runner->talk.owner;
+        f.behind = is_behind(&f);
+        if (f.behind)
+            pass_by(&f, problem, schedule, step->verb == RM_RUN_FORWARD, claimed, runner->lifetime);
         if (runner->ranks && runner->ranks->poll) TRY(runner->ranks->poll(runner->ranks->context));
         TRY(run_verified(&f, program_of(runner, class, step), step, s));
         if (step->verb == RM_RUN_FORWARD && class->last) keep_carried(&f);

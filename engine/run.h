@@ -20,6 +20,7 @@ typedef struct rm_runner {
     void **saved;            /* by stage: its private block */
     int8_t *kept;            /* by stage: the option it was last kept in */
     void *scratch;           /* of the step that is running */
+    int64_t *end;            /* by sweep: tiles that begin there or later are not computed, remat_set_sequence_end */
     uint64_t seed, updates;
     uint32_t shard;          /* of the batch: draws its own dropout */
     const remat_ranks *ranks; /* asked before each run of a stage whether all are there (poll) */

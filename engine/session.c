@@ -132,12 +132,14 @@ static remat_status allocate_tables(remat_session *s) {
     r->piece = rm_calloc((size_t)s->chain.problem.n_pieces + 1, sizeof *r->piece);
     r->saved = rm_calloc(stages + 1, sizeof *r->saved);
     r->kept = rm_calloc(stages, sizeof *r->kept);
+    r->end = rm_calloc((size_t)s->chain.n_sweeps, sizeof *r->end);
     s->loss = rm_calloc(stages, sizeof *s->loss);
     s->shard_loss = rm_calloc((size_t)rm_session_exchange_count(s), sizeof *s->shard_loss);
     s->squares = rm_calloc(params, sizeof *s->squares);
     s->sums = rm_calloc(params * RM_MAX_OPTIMIZER_SUMS, sizeof *s->sums);
-    REQUIRE(r->piece && r->saved && r->kept && s->loss && s->shard_loss && s->squares && s->sums, MEMORY,
+    REQUIRE(r->piece && r->saved && r->kept && r->end && s->loss && s->shard_loss && s->squares && s->sums, MEMORY,
             "out of memory for the executor's tables");
+    for (int32_t w = 0; w < s->chain.n_sweeps; w++) r->end[w] = INT64_MAX;
     return s->verify_recompute ? rm_verify_create(&s->chain, s->api, r->queue, r->resident, &r->verify) : REMAT_OK;
 }
 
@@ -283,6 +285,7 @@ void remat_session_free(remat_session *s) {
     rm_free(s->runner.piece);
     rm_free(s->runner.saved);
     rm_free(s->runner.kept);
+    rm_free(s->runner.end);
     rm_free(s->runner.lent);
     rm_verify_free(s->runner.verify);
     if (s->runner.tier) s->api->tier_close(s->runner.tier);

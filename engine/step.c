@@ -329,6 +329,36 @@ remat_status remat_evaluate_sized(remat_session *s, remat_step_result *result, s
     return REMAT_OK;
 }
 
+/* ---- The end of sequences ------------------------------------------------------------------------------------- */
+
+static bool talks(const remat_session *s, int32_t sweep) {
+    const rm_chain *chain = &s->chain;
+    for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
+        const rm_node *node = &chain->graph->node[n];
+        if (chain->sweep_of[n] == sweep && node->op->talks && node->op->talks(node->attr)) return true;
+    }
+    return false;
+}
+
+remat_status remat_set_sequence_end(remat_session *s, int64_t timesteps, int64_t end) {
+    NEED(s, "a session");
+    REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it runs no sequence");
+    REQUIRE(!s->stateful, INVALID, "in a stateful session all rows go on: its sequences have no other end");
+    REQUIRE(end >= 1 && end <= timesteps, INVALID, "sequences of %lld timesteps cannot end at %lld", (long long)timesteps,
+            (long long)end);
+    bool found = false;
+    for (int32_t w = 0; w < s->chain.n_sweeps; w++) {
+        if (s->chain.sweep[w].timesteps != timesteps) continue;
+        REQUIRE(!talks(s, w), INVALID, "a layer of these sequences talks to other ranks at every tile: all must be run");
+        found = true;
+    }
+    REQUIRE(found, INVALID, "no sequence of this graph has %lld timesteps", (long long)timesteps);
+    for (int32_t w = 0; w < s->chain.n_sweeps; w++)
+        if (s->chain.sweep[w].timesteps == timesteps) s->runner.end[w] = end;
+    s->ran_forward = false;
+    return REMAT_OK;
+}
+
 int64_t remat_step_count(const remat_session *s) { return s ? (int64_t)s->runner.updates : 0; }
 void remat_set_step_count(remat_session *s, int64_t steps) {
     if (!s) return;

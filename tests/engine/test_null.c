@@ -92,6 +92,7 @@ static char text[REMAT_DESC_TEXT];
     X(remat_evaluate(NULL, NULL))                                                                                      \
     X(remat_lend(NULL, REMAT_INPUT, 0, text))                                                                          \
     X(remat_lend(session, REMAT_INPUT, 0, NULL))                                                                       \
+    X(remat_set_sequence_end(NULL, 8, 4))                                                                              \
     X(remat_device_check(NULL))                                                                                        \
     X(remat_refuse(NULL))                                                                                              \
     X(remat_op_check(NULL, &op, NULL))                                                                                 \

@@ -156,6 +156,20 @@ START_TEST(wrong_lengths_are_refused) {
 }
 END_TEST
 
+/* The same samples under any plan; tiles behind a batch's longest are left out. */
+START_TEST(like_lengths_come_together) {
+    const char *x = make_features("x.npy", NAN);
+    train(x, "--bucket-by-length", "a");
+    train(x, "--bucket-by-length --checkpoint-segments=3", "b");
+    ck_runs("report --require-identical %s %s", in_scratch("a.jsonl"), in_scratch("b.jsonl"));
+    train(x, "", "c");
+    ck_assert_int_eq(run_program("report --require-identical %s %s", in_scratch("a.jsonl"), in_scratch("c.jsonl")), 1);
+    char flags[1024];
+    snprintf(flags, sizeof flags, "--data=%s --labels=%s --bucket-by-length", x, make_labels());
+    refused(flags, "add --lengths=FILE");
+}
+END_TEST
+
 /* ---- Documents ------------------------------------------------------------------------------------------------------ */
 
 START_TEST(documents_begin_behind_ends) {
@@ -200,6 +214,7 @@ int main(void) {
     tcase_add_test(tcase, transcripts_end_where_samples_do);
     tcase_add_test(tcase, they_count_in_the_budget);
     tcase_add_test(tcase, wrong_lengths_are_refused);
+    tcase_add_test(tcase, like_lengths_come_together);
     tcase_add_test(tcase, documents_begin_behind_ends);
     tcase_add_test(tcase, nothing_passes_an_end);
     suite_add_tcase(suite, tcase);

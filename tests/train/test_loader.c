@@ -13,9 +13,14 @@ static remat_status fill_number(rm_dataset *d, int64_t index, int64_t column, in
     return REMAT_OK;
 }
 
+static int64_t length_of(const rm_dataset *d, int64_t index) {
+    (void)d;
+    return 1 + index * 7919 % 101 * (index % 3);
+}
+
 static rm_dataset numbers(int64_t n) {
     return (rm_dataset){
-        .count = n, .shape = {.timesteps = 1, .vocabulary = 1 << 20, .classes = 1 << 20}, .fill = fill_number};
+        .count = n, .shape = {.timesteps = 1, .vocabulary = 1 << 20, .classes = 1 << 20}, .fill = fill_number, .length = length_of};
 }
 
 static const int32_t *next(rm_loader *l) {
@@ -95,11 +100,11 @@ static int64_t reversed(int64_t t, int64_t n) {
 static void compare_shards(rm_dataset *d, int64_t shards, int64_t size, int64_t part, bool pad) {
     rm_loader l, whole;
     int64_t micro = shards / size, rank = random_in(0, size - 1);
-    rm_loader_config config = {part * micro, 3, true, pad, rank, size, micro, shards, false, 0};
+    rm_loader_config config = {part * micro, 3, true, pad, rank, size, micro, shards, false, 0, false};
     ck_ok(rm_loader_create(d, &config, &l));
     ck_assert(l.batch.batch == part && l.global == part * shards);
     for (int64_t t = 0; t < micro; t++) {
-        rm_loader_config alone = {part, 3, true, pad, rank + size * reversed(t, micro), shards, 1, shards, false, 0};
+        rm_loader_config alone = {part, 3, true, pad, rank + size * reversed(t, micro), shards, 1, shards, false, 0, false};
         ck_ok(rm_loader_create(d, &alone, &whole));
         ck_ok(rm_loader_seek(&l, 0, 0));
         for (int64_t k = 0; k < 3 * whole.per_epoch; k++) {
@@ -187,12 +192,12 @@ static rm_loader run(rm_dataset *d, rm_loader_config config, int64_t epoch, int6
     return l;
 }
 
-static rm_loader_config random_ranks(int64_t n) {
+static rm_loader_config random_ranks(int64_t n, bool by_length) {
     for (;;) {
         bool sharded = random_in(0, 1);
         int64_t size = sharded ? 1 << random_in(0, 3) : random_in(1, 7), micro = 1 << random_in(0, 2);
         int64_t batch = random_in(1, 4) * (sharded ? micro : 1);
-        rm_loader_config c = {batch, 7, true, false, 0, size, micro, sharded ? size * micro : 0, false, 0};
+        rm_loader_config c = {batch, 7, true, false, 0, size, micro, sharded ? size * micro : 0, false, 0, by_length};
         if (size * batch * (sharded ? 1 : micro) <= n) return c;
     }
 }
@@ -201,11 +206,11 @@ static rm_loader_config random_ranks(int64_t n) {
  * too few for the last job. */
 START_TEST(other_ranks_go_on_without_repeating_or_skipping) {
     for (int i = 0; i < 300; i++) {
-        int seen[400] = {0};
-        rm_dataset d = numbers(random_in(40, 400));
+        int seen[RM_POOL + 400] = {0};
+        rm_dataset d = numbers(random_in(40, 400) + (i % 20 ? 0 : RM_POOL));
         int64_t consumed = 0, last = 0;
         for (;;) {
-            rm_loader_config config = random_ranks(d.count);
+            rm_loader_config config = random_ranks(d.count, i % 2);
             int64_t here = config.batch * config.size * (config.shards ? 1 : config.micro_steps);
             int64_t left = (d.count - consumed) / here, updates = random_in(0, 1) ? left : random_in(0, left);
             last = here;
@@ -229,7 +234,7 @@ END_TEST
 START_TEST(the_same_ranks_go_on_where_they_were) {
     for (int i = 0; i < 100; i++) {
         rm_dataset d = numbers(random_in(20, 60));
-        rm_loader_config config = random_ranks(d.count);
+        rm_loader_config config = random_ranks(d.count, i % 3 == 0);
         rm_loader l, again;
         config.pad = i % 2;
         config.rank = config.size - 1;
@@ -245,6 +250,38 @@ START_TEST(the_same_ranks_go_on_where_they_were) {
         rm_loader_free(&l);
         rm_loader_free(&again);
     }
+}
+END_TEST
+
+/* Of so many samples that there are several pools, one not whole: in every epoch each comes once, a bucket has samples of like
+ * lengths, and buckets come in any order. */
+START_TEST(buckets_have_like_lengths) {
+    rm_dataset d = numbers(2 * RM_POOL + 1000);
+    rm_loader l;
+    ck_ok(rm_loader_create(&d, &(rm_loader_config){.batch = 8, .seed = 3, .shuffle = true, .by_length = true}, &l));
+    int *seen = calloc((size_t)d.count, sizeof *seen);
+    for (int epoch = 0; epoch < 3; epoch++) {
+        int64_t rises = 0, falls = 0, before = 0, least = 0, most = 0, spread = 0;
+        for (int64_t k = 0; k < d.count; k++) {
+            if (k % 8 == 0) next(&l);
+            int32_t sample = ((const int32_t *)l.batch.input)[k % 8];
+            int64_t length = length_of(&d, sample);
+            seen[sample]++;
+            if (k % RM_BUCKET == 0) rises += length > before, falls += length < before, least = most = before = length;
+            least = length < least ? length : least;
+            most = length > most ? length : most;
+            if (k % RM_BUCKET == RM_BUCKET - 1) spread += most - least;
+        }
+        ck_assert_int_lt(spread, 35 * 30); /* of some 35 x 200, were they not sorted */
+        ck_assert(rises > 5 && falls > 5);
+        for (int64_t k = 0; k < d.count; k++) ck_assert_int_eq(seen[k], epoch + 1);
+    }
+    free(seen);
+    rm_loader_free(&l);
+    d.length = NULL;
+    ck_fails(rm_loader_create(&d, &(rm_loader_config){.batch = 8, .by_length = true}, &l), REMAT_INVALID,
+             "--bucket-by-length is for samples of different lengths");
+    rm_loader_free(&l);
 }
 END_TEST
 
@@ -315,6 +352,7 @@ int main(void) {
     tcase_add_test(tests, without_streams_every_batch_begins);
     tcase_add_test(tests, other_ranks_go_on_without_repeating_or_skipping);
     tcase_add_test(tests, the_same_ranks_go_on_where_they_were);
+    tcase_add_test(tests, buckets_have_like_lengths);
     tcase_add_test(tests, the_program_pads_when_told_to);
     tcase_add_test(tests, updates_are_counted);
     tcase_add_test(tests, what_cannot_work_is_refused);

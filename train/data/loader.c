@@ -79,12 +79,20 @@ static remat_status write_mark(remat_session *session, const char *name, const v
     return at >= 0 ? remat_write(session, REMAT_INPUT, at, mark, bytes) : REMAT_OK;
 }
 
+static int64_t longest(const rm_batch *b) {
+    int64_t most = 1;
+    for (int64_t i = 0; i < b->batch; i++)
+        if (b->length[i] > most) most = b->length[i];
+    return most;
+}
+
 /* Time is the outermost axis, so a window is a piece of the buffer. */
 remat_status rm_batch_write(const rm_batch *b, int64_t window, int64_t windows, remat_session *session) {
     uint64_t input = b->input_bytes / (uint64_t)windows, target = b->target_bytes / (uint64_t)windows;
     TRY(remat_write(session, REMAT_INPUT, 0, (const char *)b->input + (uint64_t)window * input, input));
     TRY(remat_write(session, REMAT_INPUT, 1, (const char *)b->target + (uint64_t)window * target, target));
     int64_t rows = b->dataset->shape.timesteps * b->batch / windows;
+    if (b->length) TRY(remat_set_sequence_end(session, b->dataset->shape.timesteps, longest(b)));
     TRY(write_mark(session, "last", b->last, 4 * (uint64_t)b->batch));
     TRY(write_mark(session, "length", b->length, 4 * (uint64_t)b->batch));
     TRY(write_mark(session, "ends", b->ends, 4 * (uint64_t)rows));
@@ -134,7 +142,9 @@ static int64_t place_in_stream(const rm_loader *l, int64_t t, int64_t i) {
 /* Padding takes samples from the epoch's beginning. */
 static int64_t sample_of(const rm_loader *l, int64_t t, int64_t i) {
     if (l->config.stateful) return place_in_stream(l, t, i);
-    return remat_sampler_at(l->sampler, (l->filling.consumed + place_of(l, t, i)) % l->samples);
+    int64_t position = (l->filling.consumed + place_of(l, t, i)) % l->samples;
+    if (l->by_length) return rm_by_length_at(l->by_length, l->filling.epoch, position);
+    return remat_sampler_at(l->sampler, position);
 }
 
 /* ---- The loader ------------------------------------------------------------------------------------------------- */
@@ -164,6 +174,18 @@ static remat_status too_few(const rm_loader *l, const rm_dataset *dataset) {
          (long long)l->samples, (long long)dataset->shape.timesteps, (long long)c->batch, share);
 }
 
+static remat_status open_by_length(rm_loader *l, const rm_dataset *dataset) {
+    REQUIRE(dataset->length, INVALID, "--bucket-by-length is for samples of different lengths: add --lengths=FILE");
+    l->by_length = rm_malloc(sizeof *l->by_length);
+    REQUIRE(l->by_length, MEMORY, "no memory to sort samples by length");
+    *l->by_length = (rm_by_length){.dataset = dataset,
+                                   .sampler = l->sampler,
+                                   .seed = (uint64_t)l->config.seed,
+                                   .shuffle = l->config.shuffle,
+                                   .pool = -1};
+    return REMAT_OK;
+}
+
 remat_status rm_loader_create(rm_dataset *dataset, const rm_loader_config *config, rm_loader *out) {
     *out = (rm_loader){.config = *config, .samples = dataset->count};
     rm_loader_config *c = &out->config;
@@ -178,6 +200,9 @@ remat_status rm_loader_create(rm_dataset *dataset, const rm_loader_config *confi
     remat_sampler_config order = {.n = dataset->count, .replicas = 1, .seed = c->seed, .shuffle = c->shuffle};
     TRY(remat_sampler_create(&order, &out->sampler));
     TRY(rm_batch_create(dataset, here / c->micro_steps, &out->batch));
+    out->sample = rm_malloc(4 * (size_t)out->batch.batch);
+    REQUIRE(out->sample, MEMORY, "no memory for a batch of %lld samples", (long long)out->batch.batch);
+    if (c->by_length) TRY(open_by_length(out, dataset));
     if (!c->threads || !dataset->threads) return REMAT_OK;
     TRY(rm_batch_create(dataset, here / c->micro_steps, &out->spare));
     return rm_crew_create(c->threads, &out->crew);
@@ -186,6 +211,10 @@ remat_status rm_loader_create(rm_dataset *dataset, const rm_loader_config *confi
 void rm_loader_free(rm_loader *loader) {
     rm_crew_free(loader->crew);
     loader->crew = NULL;
+    rm_free(loader->by_length);
+    rm_free(loader->sample);
+    loader->by_length = NULL;
+    loader->sample = NULL;
     rm_batch_free(&loader->spare);
     remat_sampler_free(loader->sampler);
     loader->sampler = NULL;
@@ -217,7 +246,7 @@ remat_status rm_loader_seek(rm_loader *l, int64_t epoch, int64_t consumed) {
 
 static remat_status fill_row(void *context, int64_t i) {
     rm_loader *l = context;
-    return rm_batch_put(l->crew ? &l->spare : &l->batch, i, sample_of(l, l->filling.micro, i));
+    return rm_batch_put(l->crew ? &l->spare : &l->batch, i, l->sample[i]);
 }
 
 /* The batch of the next micro step, in the next epoch where this one ends. */
@@ -228,6 +257,7 @@ static remat_status begin(rm_loader *l) {
     l->filling.consumed = ends ? 0 : l->consumed;
     l->filling.micro = ends ? 0 : l->micro;
     l->batch.dataset->epoch = l->filling.epoch;
+    for (int64_t i = 0; i < rows; i++) l->sample[i] = (int32_t)sample_of(l, l->filling.micro, i);
     l->under_way = l->crew;
     if (l->crew) rm_crew_start(l->crew, fill_row, l, rows);
     for (int64_t i = 0; i < rows && !l->crew; i++) TRY(fill_row(l, i));

@@ -21,6 +21,7 @@
 #define RM_LOADER_H
 
 #include "dist/large_batch/sampler.h"
+#include "train/data/by_length.h"
 #include "train/data/crew.h"
 #include "train/data/dataset.h"
 
@@ -54,6 +55,7 @@ typedef struct {
     int64_t shards;      /* V = W K, all powers of two: the same bits for any W; 0: plain */
     bool stateful;       /* rows go on from batch to batch */
     int64_t threads; /* that make the next batch while this one is computed; 0: none, where the data can do with many */
+    bool by_length;  /* samples of like lengths beside each other (by_length.h), of data that knows lengths */
 } rm_loader_config;
 
 typedef struct {
@@ -64,6 +66,7 @@ typedef struct {
 typedef struct {
     rm_batch batch; /* of a micro step: sessions are planned for batch.batch samples */
     remat_sampler *sampler;
+    rm_by_length *by_length; /* NULL: in the sampler's order */
     rm_loader_config config;
     int64_t samples;         /* in the data set */
     int64_t global;          /* G: samples of an update, on all ranks */
@@ -75,6 +78,7 @@ typedef struct {
     rm_crew *crew; /* NULL: there are no threads */
     bool under_way;
     rm_loader_place filling;
+    int32_t *sample;         /* by row */
     rm_batch spare; /* with threads; it and `batch` change places */
 } rm_loader;
 

@@ -1,6 +1,7 @@
 /* budget_flag.c: see budget_flag.h. */
 #include "train/flags/budget_flag.h"
 
+#include "train/data/by_length.h"
 #include "train/run/setup.h"
 #include "train/text.h"
 
@@ -28,6 +29,7 @@ uint64_t rm_budget_data_bytes(const rm_options *o, const rm_data_shape *shape, c
     uint64_t ahead = o->loader_threads && shape->channels
                          ? 4 * (uint64_t)((shape->features + rm_data_targets(shape)) * rm_setup_rows(o))
                          : 0;
+    order += 4 * (uint64_t)rm_setup_rows(o) + (o->bucket_by_length ? sizeof(rm_by_length) : 0);
     uint64_t weights = o->class_weights ? 4 * (uint64_t)shape->classes : 0;
     return batch_bytes(shape, rm_setup_rows(o)) + weights + ahead + order + (dataset ? dataset->held_bytes : 0);
 }

@@ -37,7 +37,7 @@ typedef struct {
     /* The data. 0 in seq_len: the task's own length. */
     char *task, *loss, *class_weights, *data, *labels, *lengths, *eval_data, *eval_labels, *eval_lengths;
     int64_t seq_len, batch, samples, seed, document_end; /* document_end -1: no token ends one */
-    bool rows, no_shuffle, pad, stateful, skip_broken, allow_nan;
+    bool rows, no_shuffle, bucket_by_length, pad, stateful, skip_broken, allow_nan;
     int64_t image_size, channels, loader_threads; /* 0 in the first two: as the data have it */
     char *normalize, *augment, *tokenizer;
     char *generate; /* of seq2seq */

@@ -391,6 +391,8 @@ remat_status rm_options_check(const rm_options *o, rm_command command) {
     REQUIRE(is(o->task, "classify") || !rm_options_pictures(o), INVALID,
             "--model=%s tells what pictures show, and --task=%s has none: say --task=classify, or leave it out",
             o->model, o->task);
+    REQUIRE(!o->bucket_by_length || o->lengths, INVALID,
+            "--bucket-by-length is for samples of different lengths: add --lengths=FILE");
     REQUIRE(!o->lengths || !o->eval_data || o->eval_lengths, INVALID,
             "--lengths says how long the samples of --data are, and nothing says it of --eval-data: add "
             "--eval-lengths=FILE");

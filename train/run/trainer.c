@@ -55,7 +55,8 @@ static remat_status open_data(rm_trainer *t, rm_model_spec *spec) {
                               .size = t->ranks.size,
                               .micro_steps = rm_setup_micro_steps(o),
                               .shards = o->deterministic_world,
-                              .threads = o->loader_threads};
+                              .threads = o->loader_threads,
+                              .by_length = o->bucket_by_length};
     remat_status status = rm_loader_create(t->dataset, &order, &t->loader);
     bool by_preset = o->preset && !rm_options_given(o, "batch");
     if (status == REMAT_INVALID && by_preset)

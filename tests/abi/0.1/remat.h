@@ -361,6 +361,7 @@ remat_status remat_write_part(remat_session *, remat_kind, int64_t index, uint64
                               uint64_t bytes);
 remat_status remat_read_part(remat_session *, remat_kind, int64_t index, uint64_t first, void *data, uint64_t bytes);
 remat_status remat_lend(remat_session *, remat_kind, int64_t index, void *memory);
+remat_status remat_set_sequence_end(remat_session *, int64_t timesteps, int64_t end);
 typedef struct {
     double loss;
     double grad_norm;

@@ -1,0 +1,52 @@
+/* by_length.c: see by_length.h. */
+#include "train/data/by_length.h"
+
+#include <stdlib.h>
+
+#include "engine/rng.h"
+
+enum { BUCKETS = 0xB0C4E75 }; /* tells these draws from others */
+
+static int64_t size_of(const rm_by_length *o) {
+    int64_t left = o->dataset->count - o->pool * RM_POOL;
+    return left < RM_POOL ? left : RM_POOL;
+}
+
+/* Of samples that are as long, the number decides: qsort need not be stable. */
+static int by_length(const void *a, const void *b) {
+    const rm_long_sample *x = a, *y = b;
+    if (x->length != y->length) return x->length < y->length ? -1 : 1;
+    return (x->sample > y->sample) - (x->sample < y->sample);
+}
+
+/* The last bucket may have fewer samples: it stays the last. */
+static void shuffle(rm_by_length *o) {
+    int32_t whole = (int32_t)(size_of(o) / RM_BUCKET);
+    for (int32_t i = 0; i < RM_POOL / RM_BUCKET; i++) o->bucket[i] = i;
+    for (int32_t i = whole - 1; o->shuffle && i > 0; i--) {
+        uint32_t k = rm_random(o->seed, (uint64_t)o->epoch, BUCKETS, (uint32_t)i, (uint64_t)o->pool) % (uint32_t)(i + 1);
+        int32_t other = o->bucket[k];
+        o->bucket[k] = o->bucket[i];
+        o->bucket[i] = other;
+    }
+}
+
+static void sort_pool(rm_by_length *o) {
+    int64_t size = size_of(o);
+    for (int64_t i = 0; i < size; i++) {
+        int64_t sample = remat_sampler_at(o->sampler, o->pool * RM_POOL + i);
+        o->sorted[i] = (rm_long_sample){(int32_t)sample, (int32_t)o->dataset->length(o->dataset, sample)};
+    }
+    qsort(o->sorted, (size_t)size, sizeof *o->sorted, by_length);
+    shuffle(o);
+}
+
+int64_t rm_by_length_at(rm_by_length *o, int64_t epoch, int64_t position) {
+    if (epoch != o->epoch || position / RM_POOL != o->pool) {
+        o->epoch = epoch;
+        o->pool = position / RM_POOL;
+        sort_pool(o);
+    }
+    int64_t within = position % RM_POOL;
+    return o->sorted[o->bucket[within / RM_BUCKET] * RM_BUCKET + within % RM_BUCKET].sample;
+}
