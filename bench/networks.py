@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """ResNets, a GPT and a U-Net, Remat beside PyTorch: time of a step and memory, and their ratios.
 
-    bench/networks.py [--python=PYTHON] [--rows=resnet18,resnet50,gpt2,unet] [--rounds=3] [--steps=4] [--threads=2] [--json=FILE]
+    bench/networks.py [--python=PYTHON] [--rows=resnet18,resnet50,gpt2,unet] [--rounds=3] [--steps=4] [--threads=2] [--compiled] [--json=FILE]
 
 The work is one training step, fp32: ResNet-18 and -50, 16 pictures of 128 x 128, 100 classes, SGD; a GPT-2 of 6 blocks of 384, 6
 heads, T = 1024, a batch of 4, bytes, AdamW; a U-Net of 32 to 512 channels, 2 pictures of 256 x 256, 2 classes, SGD. Needs build/release, and a Python with PyTorch, torchvision and NumPy: --python, or
@@ -10,13 +10,15 @@ $REMAT_TORCH_PYTHON, or this interpreter.
   - Every measurement is a process of its own; rounds are interleaved, so that a machine that slows down slows all. A process makes
     one warm-up step, then --steps; a row's time is the median over rounds of the processes' medians.
   - PyTorch is eager PyTorch at its best: of pictures plain and channels_last are tried before the rounds, and the faster goes on. Its
-    checkpointing is torch.utils.checkpoint around every block.
+    checkpointing is torch.utils.checkpoint around every block. With --compiled also torch.compile, keeping all, and with its
+    activation_memory_budget at 0.5; memory then is from after compiling and a first step.
   - Memory is of all that a step takes: parameters, gradients, optimizer state, activations. Remat's is what its plan promises, and its
     process is watched. PyTorch's is the parameters and what the process grows by from there to its peak.
   - Remat keeps everything; and is given budgets: where PyTorch is, and then half and a quarter of the activations between the least
     that a plan can do with and all.
 """
 import argparse
+import ctypes
 import json
 import os
 import re
@@ -140,11 +142,24 @@ def torch_process(job):
         x, y = torch.randn(BATCH, 3, SIDE, SIDE), torch.randint(CLASSES, (BATCH,))
     if job["channels_last"]:
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+    if job["budget"]:
+        import torch._functorch.config as functorch
+
+        functorch.activation_memory_budget = job["budget"]
+        model = torch.compile(model)
     torch.nn.functional.conv2d(torch.randn(1, 8, 8, 8), torch.randn(8, 8, 3, 3))  # the libraries themselves
     torch.randn(64, 64) @ torch.randn(64, 64)
     gc.collect()
     before, seconds = resident_kib("VmRSS"), []
     for step in range(job["steps"] + 1):
+        if step == 1 and job["budget"]:  # compiling took memory of its own
+            optimizer.zero_grad(set_to_none=True)
+            logits = None
+            gc.collect()
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
+            before = resident_kib("VmRSS") - sum(v.numel() * 4 for s in optimizer.state.values() for v in s.values()) // 1024
+            with open("/proc/self/clear_refs", "w") as file:
+                file.write("5")
         start = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
         logits = model(x)
@@ -160,8 +175,9 @@ def torch_process(job):
 # ---- Measuring ----------------------------------------------------------------------------------------------------
 
 
-def run_torch(args, row, checkpoint=False, channels_last=False):
-    job = dict(row=row, checkpoint=checkpoint, channels_last=channels_last, steps=args.steps, threads=args.threads)
+def run_torch(args, row, checkpoint=False, channels_last=False, budget=0):
+    job = dict(row=row, checkpoint=checkpoint, channels_last=channels_last, budget=budget, steps=args.steps,
+               threads=args.threads)
     out = subprocess.run([args.python, os.path.abspath(__file__), "--job", json.dumps(job)], check=True,
                          capture_output=True, text=True).stdout
     return json.loads(out.splitlines()[-1])
@@ -220,6 +236,8 @@ def measure(args, row, files):
         budgets[f"{name} of the activations" if budget > least else f"{name}: below the least; that"] = max(budget, least * 1.001)
     ways = {"PyTorch": lambda: run_torch(args, row, channels_last=channels_last),
             "PyTorch, checkpoints": lambda: run_torch(args, row, True, channels_last)}
+    for budget in (1, 0.5) if args.compiled else ():
+        ways[f"PyTorch, compiled, budget {budget}"] = lambda budget=budget: run_torch(args, row, False, channels_last, budget)
     for name, mib in budgets.items():
         flags = ["--checkpoint=optimal", f"--memory-budget={int(mib * 2**20)}"] if mib else []
         ways["Remat, " + ("all kept" if not mib else name)] = lambda flags=flags: run_remat(args, row, files, flags)
@@ -240,7 +258,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--json")
+    parser.add_argument("--json"), parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.job:
