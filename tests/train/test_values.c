@@ -56,6 +56,7 @@ static double loss_of(const char *name, double d) {
     d = fabs(d);
     if (!strcmp(name, "mae")) return d;
     if (!strcmp(name, "huber")) return d <= 1 ? d * d / 2 : d - 0.5;
+    if (!strcmp(name, "bce")) return -log(1 - d); /* of a probability and a label, 0 or 1 */
     return d * d;
 }
 
@@ -84,10 +85,11 @@ static void check_file(const char *state, const char *shape) {
 
 /* Of batches of 4 the last is short, and tiles of 4 timesteps do not divide 6. */
 START_TEST(eval_judges_what_predict_writes) {
-    static const char *const losses[] = {"mse", "mae", "huber"};
-    static const char *const models[] = {"lstm", "gru --bidirectional", "mingru"};
+    static const char *const losses[] = {"mse", "mae", "huber", "bce"};
+    static const char *const models[] = {"lstm", "gru --bidirectional", "mingru", "lstm"};
     int kind = _i % KINDS, loss = _i / KINDS;
     make_data();
+    for (size_t i = 0; loss == 3 && i < sizeof answers / sizeof *answers; i++) answers[i] = answers[i] > 0;
     const char *labels = make_labels(kind), *state = in_scratch("st");
     ck_runs("train " SMALL "--model=%s --loss=%s --data=%s --labels=%s --tile=4 --checkpoint-segments=2 --lr=0.01 "
             "--steps=5 --save=%s %s",
@@ -159,8 +161,12 @@ START_TEST(labels_that_do_not_fit) {
                make_npy("y.npy", "(7, 2)", answers, 14));
     ck_refuses(2, "y.npy: number 0 at timestep 3 of sample 0 is nan", "train " SMALL "--data=%s --labels=%s", data_path,
                make_npy("y.npy", "(7, 6, 1)", answers, 42));
+    answers[3] = 1.5f, answers[0] = answers[1] = answers[2] = 0;
+    ck_refuses(2, "y.npy: number 1 at timestep 0 of sample 1 is 1.5; --loss=bce judges labels from 0 to 1",
+               "train " SMALL "--loss=bce --data=%s --labels=%s", data_path, make_npy("y.npy", "(7, 2)", answers, 14));
     ck_refuses(2, "say --labels=FILE.npy", "train " SMALL "--data=%s", data_path);
     ck_refuses(2, "regress needs --data=FILE", "train " SMALL);
+    ck_refuses(2, "--loss=bce is for labels 0 and 1", "train --task=adding --loss=bce");
     ck_refuses(2, "--loss has no effect with --task=copy: it needs --task=regress or adding",
                "train --task=copy "
                "--loss=mae");
@@ -217,7 +223,7 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("values");
-    tcase_add_loop_test(tests, eval_judges_what_predict_writes, 0, 3 * KINDS);
+    tcase_add_loop_test(tests, eval_judges_what_predict_writes, 0, 4 * KINDS);
     tcase_add_test(tests, nan_is_let_through_when_asked);
     tcase_add_test(tests, a_wave_is_forecast);
     tcase_add_loop_test(tests, plans_and_resumes_agree, 0, 2);

@@ -1,5 +1,5 @@
 /* command_predict.c: `remat predict`: what saved weights make of each sample, one row each, in the order of the data: of
- * classify the probability of each class (where each pixel has one, the number of the likeliest), of regress and adding the values (of each timestep, one after the other), of transcribe the
+ * classify the probability of each class (where each pixel has one, the number of the likeliest), of regress and adding the values (of each timestep, one after the other; with --loss=bce their probabilities), of transcribe the
  * labels, filled up with -1. Labels are not asked for. As .npy of float32, or as CSV. */
 #include "train/commands/commands.h"
 
@@ -20,7 +20,7 @@ typedef struct {
     rm_saved_evaluator saved;
     rm_file_writer writer;
     char unfinished[RM_PATH_BYTES]; /* renamed when it is whole; "": written where it is */
-    bool npy, probabilities;
+    bool npy, probabilities, yes_or_no; /* of classes, of which one is right; of labels, each right or not */
     float *row;
     char *text; /* NULL: npy */
 } prediction;
@@ -54,6 +54,8 @@ static remat_status take(void *context, const float *outputs, int64_t n) {
             likeliest(outputs, answers, width, p->row);
         else if (p->probabilities)
             softmax(outputs, width, p->row);
+        else if (p->yes_or_no)
+            for (int64_t k = 0; k < width; k++) p->row[k] = (float)(1 / (1 + exp(-(double)outputs[k])));
         else
             memcpy(p->row, outputs, (size_t)width * sizeof(float));
         TRY(write_row(p, answers > 1 ? answers : width));
@@ -120,6 +122,7 @@ static remat_status predict(prediction *p, rm_options *o) {
     TRY(rm_saved_evaluator_open(o, RM_PREDICT, &p->saved));
     rm_evaluator *evaluator = &p->saved.evaluator;
     p->probabilities = !strcmp(o->task, "classify");
+    p->yes_or_no = !strcmp(o->loss, "bce");
     p->npy = !is_stdout(o) && ends(o->out, ".npy");
     size_t row = (size_t)(evaluator->answers > 1 ? evaluator->answers : evaluator->width);
     p->row = rm_calloc(row, sizeof *p->row);

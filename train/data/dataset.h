@@ -115,6 +115,7 @@ typedef struct {
     bool skip_broken;                /* files that are none are left out, not refused */
     const char *tokenizer; /* a path; the file holds a text, which it cuts into tokens, or, of lm, .npy of tokens */
     int64_t values;        /* of regress: numbers of an answer; 0: as the labels have */
+    bool yes_or_no;        /* ... and each is 0, 1 or between them */
     bool every_step;       /* ... each timestep has one; false with values 0: as the labels have */
     const char *generate;  /* of seq2seq without data: "copy", "reverse", "sort" */
 } rm_data_source;

@@ -46,6 +46,9 @@ static remat_status copy(const rm_array *a, const rm_data_source *source, rm_val
                     "%s: number %lld at timestep %lld of sample %lld is %g; only numbers can be learnt or judged by: "
                     "put one there, or leave the sample out",
                     source->labels, (long long)v, (long long)t, (long long)i, value);
+                REQUIRE(!source->yes_or_no || !(value < 0 || value > 1), INVALID,
+                        "%s: number %lld at timestep %lld of sample %lld is %g; --loss=bce judges labels from 0 to 1", source->labels,
+                        (long long)v, (long long)t, (long long)i, value);
                 out->value[at] = (float)value;
             }
     return REMAT_OK;

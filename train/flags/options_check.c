@@ -391,6 +391,8 @@ remat_status rm_options_check(const rm_options *o, rm_command command) {
     REQUIRE(is(o->task, "classify") || !rm_options_pictures(o), INVALID,
             "--model=%s tells what pictures show, and --task=%s has none: say --task=classify, or leave it out",
             o->model, o->task);
+    REQUIRE(strcmp(o->loss, "bce") || !strcmp(o->task, "regress"), INVALID,
+            "--loss=bce is for labels 0 and 1, which --task=regress reads");
     REQUIRE(!o->bucket_by_length || o->lengths, INVALID,
             "--bucket-by-length is for samples of different lengths: add --lengths=FILE");
     REQUIRE(!o->lengths || !o->eval_data || o->eval_lengths, INVALID,

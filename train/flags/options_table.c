@@ -71,7 +71,7 @@ const rm_option rm_option_table[] = {
     IN("labels", labels, FIT | RM_EVAL, RM_REMEMBERED, "FILE", "classify: IDX or .npy labels [N]; regress: numbers [N], [N,V] or, for each timestep, [N,T,V];\n"
         "                                 transcribe: .npy [N,S], from 1 on, -1 fills up rows; seq2seq: a text, whose line N belongs to line N of --data"),
     ONE("generate", generate, RUN, RM_OF_RUN, "none", "none|copy|reverse|sort", "seq2seq, in place of --data: lines of letters, to be written again, backwards, or in order"),
-    ONE("loss", loss, RUN, RM_OF_RUN, "mse", "mse|mae|huber", "of numbers: squared, absolute (PyTorch's l1_loss), or Huber's with delta 1"),
+    ONE("loss", loss, RUN, RM_OF_RUN, "mse", "mse|mae|huber|bce", "of numbers: squared, absolute (PyTorch's l1_loss), or Huber's with delta 1; of labels 0 and 1, of which several may be right: BCEWithLogitsLoss"),
     TXT("class-weights", class_weights, FIT, RM_REMEMBERED, "LIST", "classify: what each class counts in the loss of training: 1,0.5,2 or a .npy file; evaluations report the plain loss"),
     INT("ignore-index", ignore_index, RUN, RM_OF_RUN, NULL, -1e9, 1e9, "classify: samples with this label count nothing, in losses and accuracies"),
     INT("values", values, MODEL, RM_OF_MODEL, "0", 0, 1e6, "regress: numbers of an answer; 0: as the labels have"),

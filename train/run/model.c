@@ -117,6 +117,7 @@ static remat_value target(remat_graph *g, const rm_data_shape *data, int64_t tim
 static remat_value loss_of_reals(remat_graph *g, const char *name, remat_value x, remat_value target) {
     if (name && !strcmp(name, "mae")) return remat_mae(g, x, target);
     if (name && !strcmp(name, "huber")) return remat_huber(g, x, target, 1);
+    if (name && !strcmp(name, "bce")) return remat_bce_with_logits(g, x, target);
     return remat_mse(g, x, target);
 }
 

@@ -27,7 +27,7 @@ typedef struct {
     rm_data_shape data; /* decides the embedding, the head's width and the loss */
     bool ignores;       /* targets of -1 count nothing */
     bool class_weights; /* there is an input "class_weights" (K): what each counts in training */
-    const char *loss;   /* of reals: "mse", "mae" or "huber"; NULL: mse */
+    const char *loss;   /* of reals: "mse", "mae", "huber" or "bce"; NULL: mse */
     int64_t window;     /* timesteps of one call; 0: all of data's */
     bool small_stem;    /* of a resnet: --stem=cifar */
     bool sync_batchnorm;

@@ -70,6 +70,7 @@ rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
                             .document_end = o->document_end + 1,
                             .tokenizer = o->tokenizer,
                             .classes = o->classes,
+                            .yes_or_no = !strcmp(o->loss, "bce"),
                             .samples = held_out && o->samples > 1000 ? 1000 : o->samples,
                             .seed = o->seed,
                             .held_out = held_out,
