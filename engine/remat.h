@@ -684,11 +684,12 @@ remat_status remat_read_part(remat_session *, remat_kind, int64_t index, uint64_
  * differentiated. */
 remat_status remat_lend(remat_session *, remat_kind, int64_t index, void *memory);
 
-/* From the next pass on, of sequences of `timesteps` timesteps tiles that begin at `end` or later are not computed: for a batch whose
- * rows all end there or earlier (docs/stateful.md, rows that begin and end); `end` = timesteps computes all of them again. Where a
- * network looks at nothing behind its rows' ends, loss, gradients and updates keep their bits. In these tiles outputs are 0; carried
- * states stay as they are. Bytes are as planned. Ranks may end at different timesteps. INVALID: no sequence of this graph has so many
- * timesteps; an end that is not 1 .. timesteps; a stateful session; layers that talk to other ranks at every tile. */
+/* From the next pass on, of sequences of `timesteps` timesteps tiles that begin at `end` or later are not computed, but for a last one
+ * that something without time follows: for a batch whose rows all end there or earlier (docs/stateful.md, rows that begin and end);
+ * `end` = timesteps computes all of them again. Where a network looks at nothing behind its rows' ends, loss, gradients and updates
+ * keep their bits. In tiles that are not computed outputs are 0, and carried states stay as they are. Bytes are as planned. Ranks may
+ * end at different timesteps. INVALID: no sequence of this graph has so many timesteps; an end that is not 1 .. timesteps; a stateful
+ * session; layers that talk to other ranks at every tile. */
 remat_status remat_set_sequence_end(remat_session *, int64_t timesteps, int64_t end);
 
 typedef struct {

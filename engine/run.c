@@ -272,12 +272,28 @@ void rm_run_program(rm_runner *runner, int64_t stage, const rm_program *program)
 
 /* ---- Behind the end of the sequences -------------------------------------------------------------------------- */
 
-/* The last stage is needed for what follows a reduction over time. */
+/* The value is a result of this stage's sweep. */
+static bool is_made_in_sweep(const frame *f, const rm_value *value) {
+    const rm_chain *chain = f->runner->chain;
+    int32_t sweep = value->origin == RM_VALUE_RESULT ? chain->sweep_of[value->node] : -1;
+    return sweep >= 0 && &chain->sweep[sweep] == rm_stage_sweep(chain, f->stage);
+}
+
+/* What follows a reduction over time, and outputs without time, are the last stage's. */
+static bool is_last_needed(const frame *f, const rm_sweep *sweep) {
+    const rm_chain *chain = f->runner->chain;
+    if (f->position < sweep->count - 1) return false;
+    for (int32_t i = 0; i < chain->n_outputs; i++) {
+        const rm_value *value = &chain->graph->value[chain->outputs[i]];
+        if (!value->sequence && is_made_in_sweep(f, value)) return true;
+    }
+    return sweep->n_tail;
+}
+
 static bool is_behind(const frame *f) {
     const rm_chain *chain = f->runner->chain;
     const rm_sweep *sweep = rm_stage_sweep(chain, f->stage);
-    bool last = f->position == sweep->count - 1;
-    return f->t0 >= f->runner->end[sweep - chain->sweep] && !(last && sweep->n_tail);
+    return f->t0 >= f->runner->end[sweep - chain->sweep] && !is_last_needed(f, sweep);
 }
 
 static void hand_through(const frame *f, const rm_problem *problem, const rm_where *from, const rm_where *to,
@@ -295,9 +311,7 @@ static void zero_outputs(const frame *f) {
     for (int32_t i = 0; i < chain->n_outputs; i++) {
         const rm_where *where = &chain->at.output[i];
         const rm_value *value = &chain->graph->value[chain->outputs[i]];
-        if (value->origin != RM_VALUE_RESULT || !value->sequence) continue;
-        int32_t sweep = chain->sweep_of[value->node];
-        if (sweep >= 0 && &chain->sweep[sweep] == rm_stage_sweep(chain, f->stage))
+        if (value->sequence && is_made_in_sweep(f, value))
             r->api->fill(r->queue, resolve(f, where), 0, where->per_time * (uint64_t)f->tau);
     }
 }

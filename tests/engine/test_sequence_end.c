@@ -11,7 +11,7 @@ enum { MAX_T = 48, MAX_B = 3, MAX_WIDTH = 8, CLASSES = 3, STEPS = 3 };
 
 typedef struct {
     int64_t T, B, width, tile, longest, end;
-    bool every_step; /* the loss is of all timesteps, and so is the output */
+    bool every_step; /* the loss is of all timesteps, and so is the first output */
     const char *strategy;
     int64_t length[MAX_B];
 } drawn;
@@ -209,6 +209,32 @@ START_TEST(the_end_can_be_moved) {
 }
 END_TEST
 
+/* Where an output has no time, the last tile is computed in any case: from the state that was handed through. */
+START_TEST(final_states_are_handed_out) {
+    net n = {.width = 4};
+    remat_session *s;
+    float x[20 * 2 * 4], y[20 * 2 * 4], state[2 * 4];
+    rng_state = 9;
+    ck_assert(!remat_graph_create(&n.graph));
+    remat_value in = remat_input(n.graph, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){20, 2, 4}), output[2];
+    output[0] = remat_rnn_tanh(n.graph, in, param(&n, 2, 4, 4), param(&n, 2, 4, 4), REMAT_NONE, REMAT_NONE);
+    output[1] = remat_final_state(n.graph, output[0], 0);
+    remat_config config = REMAT_CONFIG_INIT;
+    config.tile = 4, config.outputs = output, config.n_outputs = 2;
+    for (int i = 0; i < 160; i++) x[i] = draw_real();
+    ck_assert_msg(!remat_session_create(n.graph, remat_mse(n.graph, output[0], in), &config, &s), "%s", remat_last_error());
+    ck_assert(!remat_write(s, REMAT_INPUT, 0, x, sizeof x) && !remat_evaluate(s, NULL));
+    ck_assert(!remat_read(s, REMAT_OUTPUT, 0, y, sizeof y) && !remat_read(s, REMAT_OUTPUT, 1, state, sizeof state));
+    ck_assert(!memcmp(state, &y[19 * 8], sizeof state));
+    ck_assert(!remat_set_sequence_end(s, 20, 7) && !remat_evaluate(s, NULL));
+    memset(state, 0, sizeof state);
+    ck_assert(!remat_read(s, REMAT_OUTPUT, 0, y, sizeof y) && !remat_read(s, REMAT_OUTPUT, 1, state, sizeof state));
+    ck_assert(!memcmp(state, &y[19 * 8], sizeof state)); /* the last tile was computed, from the state at timestep 7 on */
+    remat_session_free(s);
+    remat_graph_free(n.graph);
+}
+END_TEST
+
 START_TEST(states_that_go_on_have_no_end) {
     net n = {.width = 4};
     remat_session *s;
@@ -230,6 +256,7 @@ int main(void) {
     TCase *tests = tcase_create("sequence_end");
     tcase_add_loop_test(tests, no_bit_changes, 0, 5);
     tcase_add_test(tests, the_end_can_be_moved);
+    tcase_add_test(tests, final_states_are_handed_out);
     tcase_add_test(tests, states_that_go_on_have_no_end);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
