@@ -213,8 +213,8 @@ START_TEST(a_class_for_each_pixel) {
     for (int i = 0; i < N * SIDE * SIDE; i++) ck_assert(predicted[32 + i] == 0 || predicted[32 + i] == 1);
     outcome two = watch(4, pixels("--batch=2 --devices=cpu:2 --sync-batchnorm")), one = watch(4, pixels(""));
     for (int i = 1; i <= 4; i++) ck_assert(fabs(two.loss[i] - one.loss[i]) < 1e-4);
-    /* a sample more: three channels, a label and two logits for each pixel */
-    ck_assert_int_eq(held_by(5) - held_by(4), 4 * (3 + 1 + 2) * SIDE * SIDE);
+    /* a sample more: three channels, a label and two logits for each pixel; and its number */
+    ck_assert_int_eq(held_by(5) - held_by(4), 4 * (3 + 1 + 2) * SIDE * SIDE + 4);
     ck_refuses(2, "(N,H,W) = (24,8,8)", "train %s --labels=%s", pixels(""), in_scratch("y"));
     ck_refuses(2, "to multiples of 16", "train %s --layers=4", pixels(""));
     ck_refuses(2, "give an even number", "train %s --hidden=5", pixels(""));
