@@ -35,7 +35,7 @@ static void sort_pool(rm_by_length *o) {
     int64_t size = size_of(o);
     for (int64_t i = 0; i < size; i++) {
         int64_t sample = remat_sampler_at(o->sampler, o->pool * RM_POOL + i);
-        o->sorted[i] = (rm_long_sample){(int32_t)sample, (int32_t)o->dataset->length(o->dataset, sample)};
+        o->sorted[i] = (rm_long_sample){(uint32_t)sample, (int32_t)o->dataset->length(o->dataset, sample)};
     }
     qsort(o->sorted, (size_t)size, sizeof *o->sorted, by_length);
     shuffle(o);

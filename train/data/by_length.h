@@ -10,7 +10,8 @@
 enum { RM_POOL = 4096, RM_BUCKET = 256 }; /* samples */
 
 typedef struct {
-    int32_t sample, length;
+    uint32_t sample;
+    int32_t length;
 } rm_long_sample;
 
 typedef struct {

@@ -257,7 +257,7 @@ static remat_status begin(rm_loader *l) {
     l->filling.consumed = ends ? 0 : l->consumed;
     l->filling.micro = ends ? 0 : l->micro;
     l->batch.dataset->epoch = l->filling.epoch;
-    for (int64_t i = 0; i < rows; i++) l->sample[i] = (int32_t)sample_of(l, l->filling.micro, i);
+    for (int64_t i = 0; i < rows; i++) l->sample[i] = (uint32_t)sample_of(l, l->filling.micro, i);
     l->under_way = l->crew;
     if (l->crew) rm_crew_start(l->crew, fill_row, l, rows);
     for (int64_t i = 0; i < rows && !l->crew; i++) TRY(fill_row(l, i));

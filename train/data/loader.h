@@ -78,7 +78,7 @@ typedef struct {
     rm_crew *crew; /* NULL: there are no threads */
     bool under_way;
     rm_loader_place filling;
-    int32_t *sample;         /* by row */
+    uint32_t *sample;        /* by row */
     rm_batch spare; /* with threads; it and `batch` change places */
 } rm_loader;
 
