@@ -92,7 +92,7 @@ typedef struct {
     int64_t plane, pitch;
 } window;
 
-/* With what copy_row may write behind it; an odd number of cache lines, so that planes do not meet in the same sets. */
+/* With what copy_plane may write behind it; an odd number of cache lines, so that planes do not meet in the same sets. */
 static int64_t plane_of(int64_t rows, int64_t columns) { return (parts(rows * columns + 15, 16) | 1) * 16; }
 
 static int64_t extent(const sums *u, int d, int64_t targets) {
@@ -105,17 +105,17 @@ static int64_t window_floats(const sums *u, int64_t rows, int64_t columns) {
 /* All that targets [m[d], m[d] + n[d]) of every class read of `channels` images at x. */
 static window window_of(const rm_convolution *kernel, const sums *u, const float *x, int64_t channels,
                         const int64_t m[2], const int64_t n[2], float *room) {
-    int64_t height = u->axis[0].source, width = u->axis[1].source;
-    int64_t y = m[0] * u->axis[0].step + u->first[0], rows = extent(u, 0, n[0]);
-    int64_t left = m[1] * u->axis[1].step + u->first[1], columns = extent(u, 1, n[1]), plane = plane_of(rows, columns);
-    if (y >= 0 && y + rows <= height && left >= 0 && left + columns <= width) return (window){x, height * width, width};
+    int64_t from[2], count[2], image[2];
+    bool inside = true;
+    for (int d = 0; d < 2; d++) {
+        from[d] = m[d] * u->axis[d].step + u->first[d], count[d] = extent(u, d, n[d]), image[d] = u->axis[d].source;
+        inside &= from[d] >= 0 && from[d] + count[d] <= image[d];
+    }
+    if (inside) return (window){x, image[0] * image[1], image[1]};
+    int64_t plane = plane_of(count[0], count[1]);
     for (int64_t c = 0; c < channels; c++)
-        for (int64_t r = 0; r < rows; r++) {
-            float *to = room + c * plane + r * columns;
-            bool inside = y + r >= 0 && y + r < height;
-            kernel->copy_row(x + (inside ? (c * height + y + r) * width : 0), left, columns, inside ? width : 0, to);
-        }
-    return (window){room - y * columns - left, plane, columns};
+        kernel->copy_plane(x + c * image[0] * image[1], image, from, count, room + c * plane);
+    return (window){room - from[0] * count[1] - from[1], plane, count[1]};
 }
 
 /* Threads are worth waking. */
@@ -160,7 +160,8 @@ static void pack(const rm_convolution *kernel, const sums *u, const float *w, in
     int n = (int)least(wide, lanes);
     for (int64_t c = 0; c < channels; c += together)
         if (u->w_lane == 1)
-            kernel->copy_row(w + c * u->w_channel, 0, wide, n, packed + c * wide);
+            kernel->copy_plane(w + c * u->w_channel, (int64_t[]){1, n}, (int64_t[]){0, 0}, (int64_t[]){1, wide},
+                               packed + c * wide);
         else
             kernel->side_by_side(w + c * u->w_channel, u->w_lane, together * u->taps, n, packed + c * u->taps * wide);
 }

@@ -1,6 +1,7 @@
 /* cell/convolution.c: the two sums of a convolution, of a few pixels or weights by two vectors of channels, held in registers. How
  * convolutions are cut into these is in ops/layers/convolve.c. Every sum is one chain of multiply-adds in the order of its
  * loops, whatever else is computed beside it. */
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "ops/math/vecmath.h"
@@ -38,12 +39,39 @@ RM_INLINE void transpose(rm_vec v[RM_LANES]) {
     }
 }
 
+/* What is written behind a row is the next one's, or its padding. */
+static void copy_narrow(const float *x, const int64_t extent[2], const int64_t from[2], const int64_t count[2],
+                        float *to) {
+    int64_t begin = from[1] < 0 ? -from[1] : 0, end = extent[1] - from[1] < count[1] ? extent[1] - from[1] : count[1];
+    if (begin >= count[1]) begin = count[1] - 1;
+    int n = end > begin ? (int)(end - begin) : 0;
+    rm_store(to, rm_splat(0));
+    for (int64_t r = 0; r < count[0]; r++) {
+        int64_t y = from[0] + r;
+        rm_vec row = y >= 0 && y < extent[0] ? rm_load_n(x + y * extent[1] + from[1] + begin, n) : rm_splat(0);
+        rm_store(to + r * count[1] + begin, row);
+    }
+}
+
 static void copy_row(const float *row, int64_t from, int64_t count, int64_t width, float *to) {
     int64_t begin = from < 0 ? -from : 0, end = width - from < count ? width - from : count;
     for (int64_t i = 0; i < count; i += RM_LANES) rm_store(to + i, rm_splat(0));
     for (int64_t i = begin; i < end; i += RM_LANES) {
         int n = end - i < RM_LANES ? (int)(end - i) : RM_LANES;
         rm_store_n(to + i, rm_load_n(row + from + i, n), n);
+    }
+}
+
+static void copy_plane(const float *x, const int64_t extent[2], const int64_t from[2], const int64_t count[2],
+                       float *to) {
+    if (count[1] <= RM_LANES) {
+        copy_narrow(x, extent, from, count, to);
+        return;
+    }
+    for (int64_t r = 0; r < count[0]; r++) {
+        int64_t y = from[0] + r;
+        bool inside = y >= 0 && y < extent[0];
+        copy_row(x + (inside ? y * extent[1] : 0), from[1], count[1], inside ? extent[1] : 0, to + r * count[1]);
     }
 }
 
@@ -168,7 +196,7 @@ EACH(WEIGHTS)
 #define NAME_WEIGHTS(n) weights_##n,
 const rm_convolution rm_cell_convolution = {.wide = WIDE,
                                             .most = MOST,
-                                            .copy_row = copy_row,
+                                            .copy_plane = copy_plane,
                                             .side_by_side = side_by_side,
                                             .pixels = {NULL, EACH(NAME_PIXELS)},
                                             .weights = {NULL, EACH(NAME_WEIGHTS)}};

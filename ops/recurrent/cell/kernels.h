@@ -89,8 +89,9 @@ typedef struct {
 enum { RM_CONV_MOST = 12 };
 typedef struct {
     int wide, most;
-    /* to[i] = row[from + i] for i < count, 0 where that is not in [0, width); what follows, up to a vector, may be written. */
-    void (*copy_row)(const float *row, int64_t from, int64_t count, int64_t width, float *to);
+    /* to[r,i] = x[top + r, left + i], rows by columns of a plane of height by width, 0 where that is none; what follows, up to a vector,
+     * may be written. */
+    void (*copy_plane)(const float *x, const int64_t extent[2], const int64_t from[2], const int64_t count[2], float *to);
     /* to[p,lane] = x[lane,p], planes of x `plane` apart; 0 beyond `lanes`. */
     void (*side_by_side)(const float *x, int64_t plane, int64_t count, int lanes, float *to);
     void (*pixels[RM_CONV_MOST + 1])(const rm_conv_pixels *t);   /* by the number of pixels */
