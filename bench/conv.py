@@ -16,7 +16,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # As in conv.c: channels, side, outputs, filter, stride, padding.
 ROWS = ((64, 32, 64, 3, 1, 1), (128, 16, 128, 3, 1, 1), (256, 8, 256, 3, 1, 1), (64, 32, 256, 1, 1, 0), (3, 128, 64, 7, 2, 3),
-        (128, 32, 128, 3, 2, 1))
+        (128, 32, 128, 3, 2, 1), (512, 4, 512, 3, 1, 1), (512, 7, 512, 3, 1, 1))
 
 
 def torch_process(row, threads, calls):

@@ -276,24 +276,28 @@ static void sum_pixels(const rm_conv_shape *s, bool backward, int threads, const
 
 /* ---- Sums of weights --------------------------------------------------------------------------------------------------- */
 
-/* Parts of an image whose gradients lie pixel by pixel, lanes side by side; sums are added part by part, so these do not depend
- * on the threads. */
+/* Parts of images, or several small ones, whose gradients lie pixel by pixel, lanes side by side; sums are added part by part, so
+ * these do not depend on the threads. */
 enum { PIXELS = 256 };
 
-static void part_of_image(const rm_conv_shape *s, int64_t n[2]) {
-    n[1] = least(s->out[1], PIXELS), n[0] = least(s->out[0], PIXELS / n[1]);
+typedef struct {
+    int64_t images, n[2]; /* images > 1: of all of each */
+} portion;
+
+static portion portion_of(const rm_conv_shape *s) {
+    portion p = {.images = most(least(s->images, PIXELS / s->positions), 1)};
+    p.n[1] = least(s->out[1], PIXELS), p.n[0] = least(s->out[0], PIXELS / p.n[1]);
+    return p;
 }
 
 /* Floats of one thread: for each channel, and besides. */
 static int64_t channel_floats(const rm_conv_shape *s, const sums *u) {
-    int64_t n[2];
-    part_of_image(s, n);
-    return window_floats(u, n[0], n[1]) + u->taps * WIDEST;
+    portion p = portion_of(s);
+    return p.images * window_floats(u, p.n[0], p.n[1]) + u->taps * WIDEST;
 }
 static int64_t gradient_floats(const rm_conv_shape *s) {
-    int64_t n[2];
-    part_of_image(s, n);
-    return n[0] * n[1] * WIDEST;
+    portion p = portion_of(s);
+    return p.images * p.n[0] * p.n[1] * WIDEST;
 }
 
 /* Weights of some channels in a block of lanes: dw (lanes, channels, taps) of them at `dw`. */
@@ -307,15 +311,26 @@ typedef struct {
     int lanes;
 } piece;
 
-static void sum_part(const piece *p, const float *x, const float *dy, const int64_t m[2], const int64_t n[2],
+/* Of images first .. first+images-1, from place m on, n pixels each. */
+static void sum_part(const piece *p, int64_t first, int64_t images, const int64_t m[2], const int64_t n[2],
                      float *gradients, float *sum, float *room) {
     const rm_conv_shape *s = p->shape;
-    int64_t wide = p->kernel->wide, at[WIDEST];
-    for (int64_t r = 0; r < n[0]; r++)
-        p->kernel->side_by_side(dy + (m[0] + r) * s->out[1] + m[1], s->positions, n[1], p->lanes,
-                                gradients + r * n[1] * wide);
-    window from = window_of(p->kernel, p->sums, x, p->channels, m, n, room);
-    rm_conv_weights t = {.rows = n[0],
+    int64_t wide = p->kernel->wide, at[WIDEST], each = p->channels * window_floats(p->sums, n[0], n[1]);
+    window from = {0}, one;
+    int64_t x_image = 0;
+    for (int64_t i = 0; i < images; i++) {
+        const float *dy = p->dy + (first + i) * s->groups * s->outputs * s->positions;
+        for (int64_t r = 0; r < n[0]; r++)
+            p->kernel->side_by_side(dy + (m[0] + r) * s->out[1] + m[1], s->positions, n[1], p->lanes,
+                                    gradients + (i * n[0] + r) * n[1] * wide);
+        one = window_of(p->kernel, p->sums, p->x + (first + i) * s->groups * s->channels * s->pixels, p->channels, m, n,
+                        room + i * each);
+        if (i == 0) from = one;
+        if (i == 1) x_image = one.data - from.data;
+    }
+    rm_conv_weights t = {.images = images,
+                         .x_image = x_image,
+                         .rows = n[0],
                          .columns = n[1],
                          .dy = gradients,
                          .x_row = s->stride[0] * from.pitch,
@@ -338,17 +353,17 @@ static void sum_part(const piece *p, const float *x, const float *dy, const int6
 
 static void sum_piece(const piece *p, float *scratch) {
     const rm_conv_shape *s = p->shape;
-    int64_t wide = p->kernel->wide, all = p->channels * p->sums->taps, row = s->channels * p->sums->taps, n[2];
+    int64_t wide = p->kernel->wide, all = p->channels * p->sums->taps, row = s->channels * p->sums->taps;
     float *gradients = scratch, *sum = gradients + gradient_floats(s), *room = sum + all * WIDEST;
     for (int64_t lane = 0; lane < wide; lane++)
         for (int64_t k = 0; k < all; k++) sum[k * wide + lane] = lane < p->lanes ? p->dw[lane * row + k] : 0;
-    part_of_image(s, n);
-    for (int64_t image = 0; image < s->images; image++)
-        for (int64_t y = 0; y < s->out[0]; y += n[0])
-            for (int64_t x = 0; x < s->out[1]; x += n[1])
-                sum_part(p, p->x + image * s->groups * s->channels * s->pixels,
-                         p->dy + image * s->groups * s->outputs * s->positions, (int64_t[]){y, x},
-                         (int64_t[]){least(n[0], s->out[0] - y), least(n[1], s->out[1] - x)}, gradients, sum, room);
+    const portion most_of = portion_of(s);
+    for (int64_t image = 0; image < s->images; image += most_of.images)
+        for (int64_t y = 0; y < s->out[0]; y += most_of.n[0])
+            for (int64_t x = 0; x < s->out[1]; x += most_of.n[1]) {
+                int64_t n[2] = {least(most_of.n[0], s->out[0] - y), least(most_of.n[1], s->out[1] - x)};
+                sum_part(p, image, least(most_of.images, s->images - image), (int64_t[]){y, x}, n, gradients, sum, room);
+            }
     for (int64_t lane = 0; lane < p->lanes; lane++)
         for (int64_t k = 0; k < all; k++) p->dw[lane * row + k] = sum[k * wide + lane];
 }

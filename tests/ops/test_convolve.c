@@ -1,6 +1,5 @@
 /* test_convolve.c: convolutions of random shapes, with every instruction set that this machine has: as the definition in double says
- * but for rounding; the same bits on any number of threads, for an image alone or among others, and for weights summed over
- * all images at once or over some and then the others. */
+ * but for rounding; the same bits on any number of threads, and of an image alone or among others. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -90,7 +89,7 @@ static bool random_shape(example *e) {
     rm_conv_attr *a = &e->attr;
     *a = (rm_conv_attr){{1, 1}, {0, 0}, {1, 1}, PICK(1, 1, 1, 2, 3)};
     int64_t dim[2][4] = {
-        {1 + draw(3), a->groups * PICK(1, 2, 3, 17, 40, 70), 1, wide ? 500 + draw(700) : 1 + draw(24)}};
+        {1 + draw(draw(4) ? 3 : 30), a->groups * PICK(1, 2, 3, 17, 40, 70), 1, wide ? 500 + draw(700) : 1 + draw(24)}};
     int64_t filter[4] = {a->groups * PICK(1, 2, 16, 17, 33, 70), dim[0][1] / a->groups, 1, 1};
     for (int d = flat; d < 2; d++) {
         a->stride[d] = 1 + draw(4), a->padding[d] = draw(4), a->dilation[d] = 1 + draw(3), filter[2 + d] = 1 + draw(4);
@@ -166,7 +165,7 @@ static void compare(const example *e, floats *f) {
     memset(f->dw2, 0, (size_t)f->nw * sizeof *f->dw);
     for (int64_t image = 0; image < s->images; image++) run(*s, f, 2, image, 1, f->y2, f->dx2, f->dw2);
     same("y image by image", f->y2, f->y, f->ny), same("dx image by image", f->dx2, f->dx, f->nx);
-    same("dw image by image", f->dw2, f->dw, f->nw);
+    near("dw image by image", f->dw2, e->dx[W], e->size_dx[W], f->nw, (double)(s->images * s->positions));
 }
 
 START_TEST(random_convolutions_are_right_to_rounding_and_in_every_bit_the_same) {
@@ -194,7 +193,7 @@ int main(void) {
     Suite *suite = suite_create("convolve");
     TCase *tc = tcase_create("all");
     tcase_set_timeout(tc, 300);
-    tcase_add_loop_test(tc, random_convolutions_are_right_to_rounding_and_in_every_bit_the_same, 0, rm_cases(2000, 60));
+    tcase_add_loop_test(tc, random_convolutions_are_right_to_rounding_and_in_every_bit_the_same, 0, rm_cases(2000, 200));
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -43,8 +43,8 @@ RM_INLINE void transpose(rm_vec v[RM_LANES]) {
 static void copy_narrow(const float *x, const int64_t extent[2], const int64_t from[2], const int64_t count[2],
                         float *to) {
     int64_t begin = from[1] < 0 ? -from[1] : 0, end = extent[1] - from[1] < count[1] ? extent[1] - from[1] : count[1];
-    if (begin >= count[1]) begin = count[1] - 1;
     int n = end > begin ? (int)(end - begin) : 0;
+    if (n == 0) begin = 0;
     rm_store(to, rm_splat(0));
     for (int64_t r = 0; r < count[0]; r++) {
         int64_t y = from[0] + r;
@@ -165,17 +165,18 @@ RM_INLINE void sum_weights(const rm_conv_weights *t, int count, int vectors) {
         for (int v = 0; v < vectors; v++) sum[k][v] = rm_splat(0);
         x[k] = t->x + t->at[k];
     }
-    for (int64_t r = 0; r < t->rows; r++) {
-        int64_t place = r * t->x_row;
-        for (int64_t q = 0; q < t->columns; q++, place += t->x_step, at += WIDE) {
-            for (int v = 0; v < vectors; v++) dy[v] = rm_load(at + v * RM_LANES);
+    for (int64_t image = 0; image < t->images; image++)
+        for (int64_t r = 0; r < t->rows; r++) {
+            int64_t place = image * t->x_image + r * t->x_row;
+            for (int64_t q = 0; q < t->columns; q++, place += t->x_step, at += WIDE) {
+                for (int v = 0; v < vectors; v++) dy[v] = rm_load(at + v * RM_LANES);
 #pragma GCC unroll 12
-            for (int k = 0; k < count; k++) {
-                rm_vec pixel = rm_splat(x[k][place]);
-                for (int v = 0; v < vectors; v++) sum[k][v] = rm_fma(dy[v], pixel, sum[k][v]);
+                for (int k = 0; k < count; k++) {
+                    rm_vec pixel = rm_splat(x[k][place]);
+                    for (int v = 0; v < vectors; v++) sum[k][v] = rm_fma(dy[v], pixel, sum[k][v]);
+                }
             }
         }
-    }
     for (int k = 0; k < count; k++)
         for (int v = 0; v < vectors; v++) {
             float *dw = t->dw + k * WIDE + v * RM_LANES;

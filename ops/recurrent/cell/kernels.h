@@ -77,11 +77,11 @@ typedef struct {
     int64_t y_plane, y_step;
     int lanes; /* of y: the others are not stored */
 } rm_conv_pixels;
-/* Weights: dw[k,lane] += the sum over pixels (rows,columns) of dy[pixel,lane] x[at[k] + its place]. */
+/* Weights: dw[k,lane] += the sum over pixels (images,rows,columns) of dy[pixel,lane] x[at[k] + its place]. */
 typedef struct {
-    int64_t rows, columns;
+    int64_t images, rows, columns;
     const float *dy, *x;
-    int64_t x_row, x_step;
+    int64_t x_image, x_row, x_step;
     const int64_t *at;
     float *dw;
     int lanes; /* that are not all zero */
