@@ -290,90 +290,105 @@ static portion portion_of(const rm_conv_shape *s) {
     return p;
 }
 
+/* Lanes for which a window is copied once. */
+enum { SPAN = 4 * WIDEST };
+
 /* Floats of one thread: for each channel, and besides. */
 static int64_t channel_floats(const rm_conv_shape *s, const sums *u) {
     portion p = portion_of(s);
-    return p.images * window_floats(u, p.n[0], p.n[1]) + u->taps * WIDEST;
+    return p.images * window_floats(u, p.n[0], p.n[1]) + least(parts(s->outputs, WIDEST) * WIDEST, SPAN) * u->taps;
 }
 static int64_t gradient_floats(const rm_conv_shape *s) {
     portion p = portion_of(s);
     return p.images * p.n[0] * p.n[1] * WIDEST;
 }
 
-/* Weights of some channels in a block of lanes: dw (lanes, channels, taps) of them at `dw`. */
+/* Weights of some channels in up to SPAN lanes: dw (lanes, channels, taps) of them at `dw`. */
 typedef struct {
     const rm_conv_shape *shape;
     const sums *sums;
     const rm_convolution *kernel;
     const float *x, *dy; /* of the first image: the first channel, the first lane */
     float *dw;
-    int64_t channels;
-    int lanes;
+    int64_t channels, lanes;
 } piece;
+
+/* dw, and the sums that go there: by block (channels, taps, wide). */
+static void exchange(const piece *p, float *sum, bool back) {
+    int64_t wide = p->kernel->wide, all = p->channels * p->sums->taps, row = p->shape->channels * p->sums->taps;
+    for (int64_t lane = 0; lane < parts(p->lanes, wide) * wide; lane++) {
+        float *of = sum + lane / wide * all * wide + lane % wide, *dw = p->dw + lane * row;
+        for (int64_t k = 0; k < all && back && lane < p->lanes; k++) dw[k] = of[k * wide];
+        for (int64_t k = 0; k < all && !back; k++) of[k * wide] = lane < p->lanes ? dw[k] : 0;
+    }
+}
+
+/* One block of lanes, from the pixels of a window. */
+static void sum_lanes(const piece *p, rm_conv_weights t, const window *from) {
+    const rm_conv_shape *s = p->shape;
+    int64_t at[WIDEST];
+    int count = 0;
+    t.at = at;
+    for (int64_t c = 0; c < p->channels; c++)
+        for (int64_t i = 0; i < s->filter[0]; i++)
+            for (int64_t j = 0; j < s->filter[1]; j++) {
+                at[count++] = c * from->plane + i * s->dilation[0] * from->pitch + j * s->dilation[1];
+                if (count < p->kernel->most) continue;
+                p->kernel->weights[count](&t);
+                t.dw += count * p->kernel->wide, count = 0;
+            }
+    if (count) p->kernel->weights[count](&t);
+}
 
 /* Of images first .. first+images-1, from place m on, n pixels each. */
 static void sum_part(const piece *p, int64_t first, int64_t images, const int64_t m[2], const int64_t n[2],
                      float *gradients, float *sum, float *room) {
     const rm_conv_shape *s = p->shape;
-    int64_t wide = p->kernel->wide, at[WIDEST], each = p->channels * window_floats(p->sums, n[0], n[1]);
-    window from = {0}, one;
-    int64_t x_image = 0;
-    for (int64_t i = 0; i < images; i++) {
-        const float *dy = p->dy + (first + i) * s->groups * s->outputs * s->positions;
-        for (int64_t r = 0; r < n[0]; r++)
-            p->kernel->side_by_side(dy + (m[0] + r) * s->out[1] + m[1], s->positions, n[1], p->lanes,
-                                    gradients + (i * n[0] + r) * n[1] * wide);
-        one = window_of(p->kernel, p->sums, p->x + (first + i) * s->groups * s->channels * s->pixels, p->channels, m, n,
-                        room + i * each);
-        if (i == 0) from = one;
-        if (i == 1) x_image = one.data - from.data;
-    }
+    int64_t wide = p->kernel->wide, each = p->channels * window_floats(p->sums, n[0], n[1]);
+    int64_t x_image = s->groups * s->channels * s->pixels, dy_image = s->groups * s->outputs * s->positions;
+    window from = {0}; /* of the first image: those of the others follow it, or are these images themselves */
+    for (int64_t i = images - 1; i >= 0; i--)
+        from = window_of(p->kernel, p->sums, p->x + (first + i) * x_image, p->channels, m, n, room + i * each);
     rm_conv_weights t = {.images = images,
-                         .x_image = x_image,
+                         .x_image = from.data == p->x + first * x_image ? x_image : each,
                          .rows = n[0],
                          .columns = n[1],
                          .dy = gradients,
                          .x_row = s->stride[0] * from.pitch,
                          .x_step = s->stride[1],
-                         .at = at,
-                         .lanes = p->lanes};
+                         .dw = sum};
     t.x = from.data + (m[0] * s->stride[0] - s->padding[0]) * from.pitch + m[1] * s->stride[1] - s->padding[1];
-    t.dw = sum;
-    int count = 0;
-    for (int64_t c = 0; c < p->channels; c++)
-        for (int64_t i = 0; i < s->filter[0]; i++)
-            for (int64_t j = 0; j < s->filter[1]; j++) {
-                at[count++] = c * from.plane + i * s->dilation[0] * from.pitch + j * s->dilation[1];
-                if (count < p->kernel->most) continue;
-                p->kernel->weights[count](&t);
-                t.dw += count * wide, count = 0;
-            }
-    if (count) p->kernel->weights[count](&t);
+    for (int64_t lane = 0; lane < p->lanes; lane += wide, t.dw += p->channels * p->sums->taps * wide) {
+        t.lanes = (int)least(wide, p->lanes - lane);
+        for (int64_t i = 0; i < images; i++)
+            for (int64_t r = 0; r < n[0]; r++)
+                p->kernel->side_by_side(p->dy + (first + i) * dy_image + lane * s->positions + (m[0] + r) * s->out[1] + m[1],
+                                        s->positions, n[1], t.lanes, gradients + (i * n[0] + r) * n[1] * wide);
+        sum_lanes(p, t, &from);
+    }
 }
 
 static void sum_piece(const piece *p, float *scratch) {
     const rm_conv_shape *s = p->shape;
-    int64_t wide = p->kernel->wide, all = p->channels * p->sums->taps, row = s->channels * p->sums->taps;
-    float *gradients = scratch, *sum = gradients + gradient_floats(s), *room = sum + all * WIDEST;
-    for (int64_t lane = 0; lane < wide; lane++)
-        for (int64_t k = 0; k < all; k++) sum[k * wide + lane] = lane < p->lanes ? p->dw[lane * row + k] : 0;
     const portion most_of = portion_of(s);
+    int64_t all = parts(p->lanes, p->kernel->wide) * p->kernel->wide * p->channels * p->sums->taps;
+    float *gradients = scratch, *sum = gradients + gradient_floats(s), *room = sum + all;
+    exchange(p, sum, false);
     for (int64_t image = 0; image < s->images; image += most_of.images)
         for (int64_t y = 0; y < s->out[0]; y += most_of.n[0])
             for (int64_t x = 0; x < s->out[1]; x += most_of.n[1]) {
                 int64_t n[2] = {least(most_of.n[0], s->out[0] - y), least(most_of.n[1], s->out[1] - x)};
                 sum_part(p, image, least(most_of.images, s->images - image), (int64_t[]){y, x}, n, gradients, sum, room);
             }
-    for (int64_t lane = 0; lane < p->lanes; lane++)
-        for (int64_t k = 0; k < all; k++) p->dw[lane * row + k] = sum[k * wide + lane];
+    exchange(p, sum, true);
 }
 
-/* Channels of all groups and blocks of lanes are cut evenly among threads. */
+/* Channels of all groups and spans of lanes are cut evenly among threads. */
 static void sum_weights(const rm_conv_shape *s, int threads, const float *x, const float *dy, float *dw, float *scratch,
                         int64_t floats) {
     const sums u = sums_of(s, false);
     const rm_convolution *kernel = rm_cell_kernels_get()->convolution;
-    int64_t wide = kernel->wide, blocks = parts(s->outputs, wide), all = s->groups * blocks * s->channels;
+    int64_t spans = parts(s->outputs, SPAN), all = s->groups * spans * s->channels;
     int64_t each = channel_floats(s, &u), besides = gradient_floats(s);
     int64_t workers = least(is_large(s) ? threads : 1, least(all, floats / (besides + each)));
     int64_t room = floats / workers, together = (room - besides) / each;
@@ -381,13 +396,13 @@ static void sum_weights(const rm_conv_shape *s, int threads, const float *x, con
         threads, workers > 1, for (int64_t part = 0; part < workers; part++) {
             int64_t end = all * (part + 1) / workers, count;
             for (int64_t i = all * part / workers; i < end; i += count) {
-                int64_t channel = i % s->channels, lane = i / s->channels % blocks * wide, g = i / s->channels / blocks;
+                int64_t channel = i % s->channels, lane = i / s->channels % spans * SPAN, g = i / s->channels / spans;
                 count = least(least(together, end - i), s->channels - channel);
                 piece p = {.shape = s,
                            .sums = &u,
                            .kernel = kernel,
                            .channels = count,
-                           .lanes = (int)least(wide, s->outputs - lane),
+                           .lanes = least(SPAN, s->outputs - lane),
                            .x = x + (g * s->channels + channel) * s->pixels,
                            .dy = dy + (g * s->outputs + lane) * s->positions,
                            .dw = dw + ((g * s->outputs + lane) * s->channels + channel) * u.taps};
@@ -407,7 +422,7 @@ static int64_t pixels_scratch(const rm_conv_shape *s, bool backward) {
 static int64_t weights_scratch(const rm_conv_shape *s) {
     const sums u = sums_of(s, false);
     int64_t each = channel_floats(s, &u), besides = gradient_floats(s);
-    int64_t all = s->groups * parts(s->outputs, WIDEST) * s->channels, alone = besides + s->channels * each;
+    int64_t all = s->groups * parts(s->outputs, SPAN) * s->channels, alone = besides + s->channels * each;
     return most(besides + each, least(WINDOWS, is_large(s) ? all * (besides + each) : alone));
 }
 
