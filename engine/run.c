@@ -279,7 +279,7 @@ static bool is_made_in_sweep(const frame *f, const rm_value *value) {
     return sweep >= 0 && &chain->sweep[sweep] == rm_stage_sweep(chain, f->stage);
 }
 
-/* What follows a reduction over time, and outputs without time, are the last stage's. */
+/* What follows a reduction over time, here or in a later sweep, and outputs without time, are the last stage's. */
 static bool is_last_needed(const frame *f, const rm_sweep *sweep) {
     const rm_chain *chain = f->runner->chain;
     if (f->position < sweep->count - 1) return false;
@@ -287,7 +287,7 @@ static bool is_last_needed(const frame *f, const rm_sweep *sweep) {
         const rm_value *value = &chain->graph->value[chain->outputs[i]];
         if (!value->sequence && is_made_in_sweep(f, value)) return true;
     }
-    return sweep->n_tail;
+    return sweep->n_tail || sweep->n_tail_crossing;
 }
 
 static bool is_behind(const frame *f) {
@@ -316,6 +316,19 @@ static void zero_outputs(const frame *f) {
     }
 }
 
+/* This tile's part of gradients that lie in one piece, and begin in this sweep, tile by tile. */
+static void zero_parts(const frame *f, const rm_sweep *sweep) {
+    const rm_runner *r = f->runner;
+    const rm_chain *chain = r->chain;
+    for (int32_t i = 0; i < chain->n_crossing; i++) {
+        const rm_crossing *c = &chain->crossing[i];
+        bool in_parts = chain->graph->value[c->value].sequence && !c->tiled;
+        if (!in_parts || c->last_reader != sweep - chain->sweep) continue;
+        rm_where where = rm_crossing_gradient(chain, c->value, sweep, -1);
+        r->api->fill(r->queue, resolve(f, &where), 0, where.per_time * (uint64_t)f->tau);
+    }
+}
+
 /* In place of a stage's program. What begins to live (the lifetimes from..until) is 0, but what is carried goes through. */
 static void pass_by(const frame *f, const rm_problem *problem, const rm_schedule *schedule, bool forward, int64_t from,
                     int64_t until) {
@@ -331,7 +344,10 @@ static void pass_by(const frame *f, const rm_problem *problem, const rm_schedule
         rm_where after = forward ? rm_carried_where(chain, k, 0) : rm_carried_gradient(chain, k, 0);
         hand_through(f, problem, forward ? &before : &after, forward ? &after : &before, chain->carried[k].bytes);
     }
-    if (forward) zero_outputs(f);
+    if (forward)
+        zero_outputs(f);
+    else
+        zero_parts(f, sweep);
 }
 
 /* Between comparing what the program reads and what it made again. */

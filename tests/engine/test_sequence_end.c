@@ -28,6 +28,14 @@ static remat_value layer(net *n, remat_value x, remat_value ends, int64_t in, in
     return ends.id ? remat_reset_states(n->graph, y, ends) : y;
 }
 
+/* Attention that sees no padding: back in time, or told where rows end. */
+static remat_value attention(net *n, const drawn *d, remat_value x, int64_t in) {
+    if (draw(2)) return remat_attention(n->graph, x, x, x, 1, true);
+    remat_value padding = remat_input(n->graph, "padding", REMAT_I32, REMAT_SEQUENCE, 2, (int64_t[]){d->T, d->B});
+    remat_value q = remat_linear(n->graph, x, param(n, 2, in, in), REMAT_NONE);
+    return remat_cross_attention(n->graph, q, x, x, 1, padding);
+}
+
 /* Inputs: x, where rows end (as numbers, and marked), the targets. */
 static remat_value describe(net *n, const drawn *d, remat_value *output) {
     remat_graph *g = n->graph;
@@ -37,18 +45,23 @@ static remat_value describe(net *n, const drawn *d, remat_value *output) {
     remat_value ends = remat_input(g, "ends", REMAT_F32, REMAT_SEQUENCE, 2, (int64_t[]){d->T, d->B});
     remat_value target = remat_input(g, "target", REMAT_I32, d->every_step ? REMAT_SEQUENCE : REMAT_WHOLE,
                                      d->every_step ? 2 : 1, d->every_step ? (int64_t[]){d->T, d->B} : &d->B);
-    remat_value back = REMAT_NONE;
+    remat_value back = REMAT_NONE, there = REMAT_NONE;
+    bool attends = draw(2); /* once */
     for (uint32_t layers = 1 + draw(3); layers > 0; layers--) {
         uint32_t ways = draw(3); /* there, back, both */
-        remat_value there = ways == 1 ? REMAT_NONE : layer(n, x, REMAT_NONE, in, d->width);
+        there = ways == 1 ? REMAT_NONE : layer(n, x, REMAT_NONE, in, d->width);
         back = ways == 0 ? REMAT_NONE : layer(n, remat_reverse(g, x), remat_reverse(g, ends), in, d->width);
         if (ways == 0) x = there;
         if (ways == 1) x = remat_reverse(g, back);
         if (ways == 2) x = remat_concat(g, (remat_value[]){there, remat_reverse(g, back)}, 2);
         in = ways == 2 ? 2 * d->width : d->width;
         if (draw(2)) x = remat_dropout(g, remat_tanh(g, x), 0.3);
+        if (attends && draw(2)) x = attention(n, d, x, in), attends = false;
     }
-    if (!d->every_step) x = back.id && draw(2) ? remat_last_step(g, back) : remat_step_at(g, x, last);
+    if (!d->every_step && there.id && back.id && draw(2))
+        x = remat_concat(g, (remat_value[]){remat_step_at(g, there, last), remat_last_step(g, back)}, 2);
+    else if (!d->every_step)
+        x = back.id && draw(2) ? remat_last_step(g, back) : remat_step_at(g, x, last);
     *output = x;
     return target;
 }
@@ -63,12 +76,13 @@ static remat_value with_loss(net *n, const drawn *d, remat_value *output) {
 /* Of another batch in every step. What is behind the end and surely not computed is not a number, where `nothing` says so. */
 static void feed(remat_session *s, const drawn *d, int step, bool nothing) {
     static float x[MAX_T * MAX_B * MAX_WIDTH], ends[MAX_T * MAX_B];
-    static int32_t target[MAX_T * MAX_B], last[MAX_B];
+    static int32_t target[MAX_T * MAX_B], padding[MAX_T * MAX_B], last[MAX_B];
     int64_t tiles = (d->T + d->tile - 1) / d->tile, first = (d->end + d->tile - 1) / d->tile * d->tile;
     for (int64_t t = 0; t < d->T; t++)
         for (int64_t b = 0; b < d->B; b++) {
             int64_t row = t * d->B + b;
             bool skipped = nothing && t >= first && t < (tiles - 1) * d->tile, real = t < d->length[b];
+            padding[row] = !real;
             ends[row] = t == d->length[b] - 1;
             if (ends[row] > 0) last[b] = (int32_t)t;
             target[row] = real ? (int32_t)((row + step) % CLASSES) : -100;
@@ -82,7 +96,10 @@ static void feed(remat_session *s, const drawn *d, int step, bool nothing) {
     for (int64_t i = 1; i < remat_count(s, REMAT_INPUT); i++) {
         remat_array info;
         ck_assert(!remat_array_info(s, REMAT_INPUT, i, &info));
-        const void *data = !strcmp(info.name, "last") ? (void *)last : !strcmp(info.name, "ends") ? (void *)ends : target;
+        const void *data = !strcmp(info.name, "last")      ? (void *)last
+                           : !strcmp(info.name, "ends")    ? (void *)ends
+                           : !strcmp(info.name, "padding") ? (void *)padding
+                                                           : (void *)target;
         ck_assert_msg(!remat_write(s, REMAT_INPUT, i, data, info.bytes), "%s", remat_last_error());
     }
 }
