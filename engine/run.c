@@ -304,14 +304,15 @@ static void hand_through(const frame *f, const rm_problem *problem, const rm_whe
         r->api->copy(r->queue, r->piece[there], r->piece[here], bytes);
 }
 
-/* An output's timesteps that nobody computes. */
+/* An output's timesteps that nobody computes, of those that this pass makes. */
 static void zero_outputs(const frame *f) {
     const rm_runner *r = f->runner;
     const rm_chain *chain = r->chain;
     for (int32_t i = 0; i < chain->n_outputs; i++) {
         const rm_where *where = &chain->at.output[i];
         const rm_value *value = &chain->graph->value[chain->outputs[i]];
-        if (value->sequence && is_made_in_sweep(f, value))
+        bool made = !r->training || chain->use[chain->outputs[i]] != RM_UNUSED;
+        if (made && value->sequence && is_made_in_sweep(f, value))
             r->api->fill(r->queue, resolve(f, where), 0, where->per_time * (uint64_t)f->tau);
     }
 }

@@ -252,6 +252,30 @@ START_TEST(final_states_are_handed_out) {
 }
 END_TEST
 
+/* What no loss depends on is as the last evaluation made it. */
+START_TEST(training_leaves_evaluated_outputs) {
+    net n = {.width = 4};
+    remat_session *s;
+    float x[20 * 2 * 4], before[20 * 2 * 4], after[20 * 2 * 4];
+    rng_state = 11;
+    ck_assert(!remat_graph_create(&n.graph));
+    remat_value in = remat_input(n.graph, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){20, 2, 4});
+    remat_value y = remat_rnn_tanh(n.graph, in, param(&n, 2, 4, 4), param(&n, 2, 4, 4), REMAT_NONE, REMAT_NONE);
+    remat_value apart = remat_sigmoid(n.graph, y);
+    remat_config config = REMAT_CONFIG_INIT;
+    config.tile = 4, config.outputs = &apart, config.n_outputs = 1;
+    for (int i = 0; i < 160; i++) x[i] = draw_real();
+    ck_assert_msg(!remat_session_create(n.graph, remat_mse(n.graph, y, in), &config, &s), "%s", remat_last_error());
+    ck_assert(!remat_write(s, REMAT_INPUT, 0, x, sizeof x) && !remat_evaluate(s, NULL));
+    ck_assert(!remat_read(s, REMAT_OUTPUT, 0, before, sizeof before));
+    ck_assert(!remat_set_sequence_end(s, 20, 7) && !remat_gradients(s, NULL));
+    ck_assert(!remat_read(s, REMAT_OUTPUT, 0, after, sizeof after));
+    ck_assert(!memcmp(before, after, sizeof before));
+    remat_session_free(s);
+    remat_graph_free(n.graph);
+}
+END_TEST
+
 START_TEST(states_that_go_on_have_no_end) {
     net n = {.width = 4};
     remat_session *s;
@@ -274,6 +298,7 @@ int main(void) {
     tcase_add_loop_test(tests, no_bit_changes, 0, 5);
     tcase_add_test(tests, the_end_can_be_moved);
     tcase_add_test(tests, final_states_are_handed_out);
+    tcase_add_test(tests, training_leaves_evaluated_outputs);
     tcase_add_test(tests, states_that_go_on_have_no_end);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
