@@ -304,6 +304,26 @@ static void hand_through(const frame *f, const rm_problem *problem, const rm_whe
         r->api->copy(r->queue, r->piece[there], r->piece[here], bytes);
 }
 
+/* The same where a sweep begins, of a state that begins with a value. */
+static void hand_initial_through(const frame *f, const rm_problem *problem, int32_t slot, bool forward) {
+    const rm_runner *r = f->runner;
+    const rm_chain *chain = r->chain;
+    const rm_carried *carried = &chain->carried[slot];
+    const rm_sweep *sweep = rm_stage_sweep(chain, f->stage);
+    int32_t value =
+        f->position || carried->state < 0 ? 0 : rm_initial(&chain->graph->node[carried->node], carried->state);
+    rm_where inside = forward ? rm_carried_where(chain, slot, 0) : rm_carried_gradient(chain, slot, 0);
+    rm_where outside = forward ? chain->at.value[value] : chain->at.gradient[value];
+    bool wanted = value && (forward || chain->use[value] == RM_DIFFERENTIATED);
+    if (!wanted || !problem->piece[rm_piece_at(&inside, 0)].bytes) return;
+    if (!outside.space) outside = (forward ? rm_crossing_where : rm_crossing_gradient)(chain, value, sweep, -1);
+    uint64_t bytes = rm_desc_bytes(&chain->graph->value[value].desc);
+    if (forward)
+        r->api->copy(r->queue, resolve(f, &inside), resolve(f, &outside), bytes);
+    else
+        rm_run_add(r, resolve(f, &outside), resolve(f, &inside), (int64_t)(bytes / sizeof(float)));
+}
+
 /* An output's timesteps that nobody computes, of those that this pass makes. */
 static void zero_outputs(const frame *f) {
     const rm_runner *r = f->runner;
@@ -344,6 +364,7 @@ static void pass_by(const frame *f, const rm_problem *problem, const rm_schedule
         rm_where before = forward ? rm_carried_where(chain, k, -1) : rm_carried_gradient(chain, k, -1);
         rm_where after = forward ? rm_carried_where(chain, k, 0) : rm_carried_gradient(chain, k, 0);
         hand_through(f, problem, forward ? &before : &after, forward ? &after : &before, chain->carried[k].bytes);
+        hand_initial_through(f, problem, k, forward);
     }
     if (forward)
         zero_outputs(f);
@@ -394,8 +415,7 @@ static remat_status run_plan(rm_runner *runner, const rm_problem *problem, const
         f.first = is_first(runner, step);
         f.talks = runner->training && runner->talk.owner;
         f.behind = is_behind(&f);
-        if (f.behind)
-            pass_by(&f, problem, schedule, step->verb == RM_RUN_FORWARD, claimed, runner->lifetime);
+        if (f.behind) pass_by(&f, problem, schedule, step->verb == RM_RUN_FORWARD, claimed, runner->lifetime);
         if (runner->ranks && runner->ranks->poll) TRY(runner->ranks->poll(runner->ranks->context));
         TRY(run_verified(&f, program_of(runner, class, step), step, s));
         if (step->verb == RM_RUN_FORWARD && class->last) keep_carried(&f);

@@ -173,8 +173,12 @@ START_TEST(no_bit_changes) {
     static const char *const strategies[] = {"none", "sqrt", "segments", "lean", "optimal"};
     for (int k = 0, cases = rm_cases(300, 30); k < cases; k++) {
         rng_state = (uint64_t)(_i * 1000 + k);
-        drawn d = {.T = 10 + draw(MAX_T - 10), .B = 1 + draw(MAX_B), .width = 1 + draw(MAX_WIDTH), .tile = 2 + draw(9),
-                   .every_step = draw(2), .strategy = strategies[_i]};
+        drawn d = {.T = 10 + draw(MAX_T - 10),
+                   .B = 1 + draw(MAX_B),
+                   .width = 1 + draw(MAX_WIDTH),
+                   .tile = 2 + draw(9),
+                   .every_step = draw(2),
+                   .strategy = strategies[_i]};
         uint32_t most = 1 + draw((uint32_t)d.T - 1);
         for (int b = 0; b < d.B; b++) {
             d.length[b] = 1 + draw(most);
@@ -183,8 +187,9 @@ START_TEST(no_bit_changes) {
         d.end = d.longest + draw((uint32_t)(d.T - d.longest) + 1);
         outcome whole = run(&d, 77 + (uint32_t)k, false), part = run(&d, 77 + (uint32_t)k, true);
         for (int step = 0; step < STEPS; step++)
-            ck_assert_msg(whole.loss[step] == part.loss[step], "case %d, step %d: %.9g, and %.9g with the end at %d of %d", k,
-                          step, whole.loss[step], part.loss[step], (int)d.end, (int)d.T);
+            ck_assert_msg(whole.loss[step] == part.loss[step],
+                          "case %d, step %d: %.9g, and %.9g with the end at %d of %d", k, step, whole.loss[step],
+                          part.loss[step], (int)d.end, (int)d.T);
         ck_assert(whole.evaluated == part.evaluated && whole.parameter_bytes == part.parameter_bytes);
         ck_assert(!memcmp(whole.parameters, part.parameters, whole.parameter_bytes));
         compare_outputs(&d, &whole, &part);
@@ -239,16 +244,61 @@ START_TEST(final_states_are_handed_out) {
     remat_config config = REMAT_CONFIG_INIT;
     config.tile = 4, config.outputs = output, config.n_outputs = 2;
     for (int i = 0; i < 160; i++) x[i] = draw_real();
-    ck_assert_msg(!remat_session_create(n.graph, remat_mse(n.graph, output[0], in), &config, &s), "%s", remat_last_error());
+    ck_assert_msg(!remat_session_create(n.graph, remat_mse(n.graph, output[0], in), &config, &s), "%s",
+                  remat_last_error());
     ck_assert(!remat_write(s, REMAT_INPUT, 0, x, sizeof x) && !remat_evaluate(s, NULL));
     ck_assert(!remat_read(s, REMAT_OUTPUT, 0, y, sizeof y) && !remat_read(s, REMAT_OUTPUT, 1, state, sizeof state));
     ck_assert(!memcmp(state, &y[19 * 8], sizeof state));
     ck_assert(!remat_set_sequence_end(s, 20, 7) && !remat_evaluate(s, NULL));
     memset(state, 0, sizeof state);
     ck_assert(!remat_read(s, REMAT_OUTPUT, 0, y, sizeof y) && !remat_read(s, REMAT_OUTPUT, 1, state, sizeof state));
-    ck_assert(!memcmp(state, &y[19 * 8], sizeof state)); /* the last tile was computed, from the state at timestep 7 on */
+    ck_assert(
+        !memcmp(state, &y[19 * 8], sizeof state)); /* the last tile was computed, from the state at timestep 7 on */
     remat_session_free(s);
     remat_graph_free(n.graph);
+}
+END_TEST
+
+/* The loss, and all gradients, of layers back, there and back, which begin with a parameter, or with what the one before ended with. */
+static double as_long_as(int64_t timesteps, int64_t end, const float *x, float *gradients) {
+    net n = {.width = 4};
+    remat_session *s;
+    remat_step_result r;
+    rng_state = 13;
+    ck_assert(!remat_graph_create(&n.graph));
+    remat_graph *g = n.graph;
+    remat_value in = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){timesteps, 2, 4});
+    remat_value state = param(&n, 2, 2, 4), y = in;
+    for (int layer = 0; layer < 3; layer++) {
+        y = remat_reverse(g, y);
+        y = remat_gru(g, y, param(&n, 2, 12, 4), param(&n, 2, 12, 4), REMAT_NONE, REMAT_NONE);
+        remat_initial_state(g, y, 0, state);
+        state = remat_final_state(g, y, 0);
+    }
+    remat_config config = REMAT_CONFIG_INIT;
+    config.tile = 4, config.strategy = "sqrt", config.verify_recompute = true;
+    remat_value loss = remat_mse(g, state, param(&n, 2, 2, 4));
+    ck_assert_msg(!remat_session_create(g, loss, &config, &s), "%s", remat_last_error());
+    ck_assert(!remat_write(s, REMAT_INPUT, 0, x, (uint64_t)timesteps * 2 * 4 * sizeof *x));
+    ck_assert(!remat_set_sequence_end(s, timesteps, end));
+    ck_assert_msg(!remat_gradients(s, &r), "%s", remat_last_error());
+    uint64_t bytes;
+    float *all = read_all(s, REMAT_GRADIENT, &bytes);
+    memcpy(gradients, all, bytes);
+    free(all);
+    remat_session_free(s);
+    remat_graph_free(g);
+    return r.loss;
+}
+
+/* Where all rows end, states go through, in both directions. */
+START_TEST(it_is_as_if_sequences_were_shorter) {
+    float x[20 * 2 * 4], shorter[1000] = {0}, longer[1000] = {0};
+    rng_state = 17;
+    for (int i = 0; i < 160; i++) x[i] = draw_real();
+    ck_assert(as_long_as(8, 8, x, shorter) == as_long_as(20, 8, x, longer));
+    for (int i = 0; i < 1000; i++) ck_assert_msg(shorter[i] == longer[i], "%d: %g, %g", i, shorter[i], longer[i]);
+    ck_assert(shorter[0] != 0);
 }
 END_TEST
 
@@ -298,6 +348,7 @@ int main(void) {
     tcase_add_loop_test(tests, no_bit_changes, 0, 5);
     tcase_add_test(tests, the_end_can_be_moved);
     tcase_add_test(tests, final_states_are_handed_out);
+    tcase_add_test(tests, it_is_as_if_sequences_were_shorter);
     tcase_add_test(tests, training_leaves_evaluated_outputs);
     tcase_add_test(tests, states_that_go_on_have_no_end);
     suite_add_tcase(suite, tests);

@@ -68,7 +68,8 @@ START_TEST(short_samples_are_short_arrays) {
     float x[2][3][F] = {{{0.5f, 1}, {2, -1}, {9, 9}}, {{1, 1}, {-2, 0.25f}, {9, 9}}}, shorter[2][2][F];
     const int64_t two[] = {2, 2};
     for (int i = 0; i < 2; i++) memcpy(shorter[i], x[i], sizeof shorter[i]);
-    char *y = strdup(make_npy("y.npy", "|u1", "(2,)", "\0\1", 2)), *l = strdup(make_npy("l.npy", "<i8", "(2,)", two, sizeof two));
+    char *y = strdup(make_npy("y.npy", "|u1", "(2,)", "\0\1", 2)),
+         *l = strdup(make_npy("l.npy", "<i8", "(2,)", two, sizeof two));
     static const char *const ways[] = {"", "--bidirectional", "--bidirectional --layers=1"};
     for (int i = 0; i < 3; i++) {
         const char *flags = ways[i];
