@@ -279,7 +279,7 @@ static bool is_made_in_sweep(const frame *f, const rm_value *value) {
     return sweep >= 0 && &chain->sweep[sweep] == rm_stage_sweep(chain, f->stage);
 }
 
-/* What follows a reduction over time, and outputs without time, are the last stage's. */
+/* What follows a reduction over time, here or in a later sweep, and outputs without time, are the last stage's. */
 static bool is_last_needed(const frame *f, const rm_sweep *sweep) {
     const rm_chain *chain = f->runner->chain;
     if (f->position < sweep->count - 1) return false;
@@ -287,7 +287,7 @@ static bool is_last_needed(const frame *f, const rm_sweep *sweep) {
         const rm_value *value = &chain->graph->value[chain->outputs[i]];
         if (!value->sequence && is_made_in_sweep(f, value)) return true;
     }
-    return sweep->n_tail;
+    return sweep->n_tail || sweep->n_tail_crossing;
 }
 
 static bool is_behind(const frame *f) {
@@ -304,15 +304,49 @@ static void hand_through(const frame *f, const rm_problem *problem, const rm_whe
         r->api->copy(r->queue, r->piece[there], r->piece[here], bytes);
 }
 
-/* An output's timesteps that nobody computes. */
+/* The same where a sweep begins, of a state that begins with a value. */
+static void hand_initial_through(const frame *f, const rm_problem *problem, int32_t slot, bool forward) {
+    const rm_runner *r = f->runner;
+    const rm_chain *chain = r->chain;
+    const rm_carried *carried = &chain->carried[slot];
+    const rm_sweep *sweep = rm_stage_sweep(chain, f->stage);
+    int32_t value =
+        f->position || carried->state < 0 ? 0 : rm_initial(&chain->graph->node[carried->node], carried->state);
+    rm_where inside = forward ? rm_carried_where(chain, slot, 0) : rm_carried_gradient(chain, slot, 0);
+    rm_where outside = forward ? chain->at.value[value] : chain->at.gradient[value];
+    bool wanted = value && (forward || chain->use[value] == RM_DIFFERENTIATED);
+    if (!wanted || !problem->piece[rm_piece_at(&inside, 0)].bytes) return;
+    if (!outside.space) outside = (forward ? rm_crossing_where : rm_crossing_gradient)(chain, value, sweep, -1);
+    uint64_t bytes = rm_desc_bytes(&chain->graph->value[value].desc);
+    if (forward)
+        r->api->copy(r->queue, resolve(f, &inside), resolve(f, &outside), bytes);
+    else
+        rm_run_add(r, resolve(f, &outside), resolve(f, &inside), (int64_t)(bytes / sizeof(float)));
+}
+
+/* An output's timesteps that nobody computes, of those that this pass makes. */
 static void zero_outputs(const frame *f) {
     const rm_runner *r = f->runner;
     const rm_chain *chain = r->chain;
     for (int32_t i = 0; i < chain->n_outputs; i++) {
         const rm_where *where = &chain->at.output[i];
         const rm_value *value = &chain->graph->value[chain->outputs[i]];
-        if (value->sequence && is_made_in_sweep(f, value))
+        bool made = !r->training || chain->use[chain->outputs[i]] != RM_UNUSED;
+        if (made && value->sequence && is_made_in_sweep(f, value))
             r->api->fill(r->queue, resolve(f, where), 0, where->per_time * (uint64_t)f->tau);
+    }
+}
+
+/* This tile's part of gradients that lie in one piece, and begin in this sweep, tile by tile. */
+static void zero_parts(const frame *f, const rm_sweep *sweep) {
+    const rm_runner *r = f->runner;
+    const rm_chain *chain = r->chain;
+    for (int32_t i = 0; i < chain->n_crossing; i++) {
+        const rm_crossing *c = &chain->crossing[i];
+        bool in_parts = chain->graph->value[c->value].sequence && !c->tiled;
+        if (!in_parts || c->last_reader != sweep - chain->sweep) continue;
+        rm_where where = rm_crossing_gradient(chain, c->value, sweep, -1);
+        r->api->fill(r->queue, resolve(f, &where), 0, where.per_time * (uint64_t)f->tau);
     }
 }
 
@@ -330,8 +364,12 @@ static void pass_by(const frame *f, const rm_problem *problem, const rm_schedule
         rm_where before = forward ? rm_carried_where(chain, k, -1) : rm_carried_gradient(chain, k, -1);
         rm_where after = forward ? rm_carried_where(chain, k, 0) : rm_carried_gradient(chain, k, 0);
         hand_through(f, problem, forward ? &before : &after, forward ? &after : &before, chain->carried[k].bytes);
+        hand_initial_through(f, problem, k, forward);
     }
-    if (forward) zero_outputs(f);
+    if (forward)
+        zero_outputs(f);
+    else
+        zero_parts(f, sweep);
 }
 
 /* Between comparing what the program reads and what it made again. */
@@ -377,8 +415,7 @@ static remat_status run_plan(rm_runner *runner, const rm_problem *problem, const
         f.first = is_first(runner, step);
         f.talks = runner->training && runner->talk.owner;
         f.behind = is_behind(&f);
-        if (f.behind)
-            pass_by(&f, problem, schedule, step->verb == RM_RUN_FORWARD, claimed, runner->lifetime);
+        if (f.behind) pass_by(&f, problem, schedule, step->verb == RM_RUN_FORWARD, claimed, runner->lifetime);
         if (runner->ranks && runner->ranks->poll) TRY(runner->ranks->poll(runner->ranks->context));
         TRY(run_verified(&f, program_of(runner, class, step), step, s));
         if (step->verb == RM_RUN_FORWARD && class->last) keep_carried(&f);

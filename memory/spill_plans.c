@@ -130,7 +130,7 @@ typedef struct {
     const rm_problem *problem;
     const rm_wish *wish;
     sums *before;                       /* n_stages + 1 */
-    bool chain;                         /* every state is read by the next stage alone */
+    bool chain;                         /* every state is read by its own stage and the next alone */
     int n_options;                      /* that every stage has */
     double least_block[RM_MAX_OPTIONS]; /* the largest block and state of any stage: a window holds that at least */
     double scratch;
@@ -138,12 +138,15 @@ typedef struct {
     int64_t count, capacity;
 } search;
 
-static bool is_chain(const rm_problem *p) {
-    for (int64_t s = 0; s < p->n_stages; s++)
-        for (int64_t k = p->reads.start[s]; k < p->reads.start[s + 1]; k++)
-            if (p->reads.item[k] < p->made[s - 1]) return false;
+static bool are_near(const rm_problem *p, const rm_lists *lists) {
+    for (int64_t s = 1; s < p->n_stages; s++)
+        for (int64_t k = lists->start[s]; k < lists->start[s + 1]; k++)
+            if (lists->item[k] < p->made[s - 1]) return false;
     return true;
 }
+
+/* Leaves read in backward runs alone. */
+static bool is_chain(const rm_problem *p) { return are_near(p, &p->reads) && are_near(p, &p->keeps); }
 
 static remat_status add_up(search *f) {
     const rm_problem *p = f->problem;

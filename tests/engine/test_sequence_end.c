@@ -28,6 +28,14 @@ static remat_value layer(net *n, remat_value x, remat_value ends, int64_t in, in
     return ends.id ? remat_reset_states(n->graph, y, ends) : y;
 }
 
+/* Attention that sees no padding: back in time, or told where rows end. */
+static remat_value attention(net *n, const drawn *d, remat_value x, int64_t in) {
+    if (draw(2)) return remat_attention(n->graph, x, x, x, 1, true);
+    remat_value padding = remat_input(n->graph, "padding", REMAT_I32, REMAT_SEQUENCE, 2, (int64_t[]){d->T, d->B});
+    remat_value q = remat_linear(n->graph, x, param(n, 2, in, in), REMAT_NONE);
+    return remat_cross_attention(n->graph, q, x, x, 1, padding);
+}
+
 /* Inputs: x, where rows end (as numbers, and marked), the targets. */
 static remat_value describe(net *n, const drawn *d, remat_value *output) {
     remat_graph *g = n->graph;
@@ -37,18 +45,23 @@ static remat_value describe(net *n, const drawn *d, remat_value *output) {
     remat_value ends = remat_input(g, "ends", REMAT_F32, REMAT_SEQUENCE, 2, (int64_t[]){d->T, d->B});
     remat_value target = remat_input(g, "target", REMAT_I32, d->every_step ? REMAT_SEQUENCE : REMAT_WHOLE,
                                      d->every_step ? 2 : 1, d->every_step ? (int64_t[]){d->T, d->B} : &d->B);
-    remat_value back = REMAT_NONE;
+    remat_value back = REMAT_NONE, there = REMAT_NONE;
+    bool attends = draw(2); /* once */
     for (uint32_t layers = 1 + draw(3); layers > 0; layers--) {
         uint32_t ways = draw(3); /* there, back, both */
-        remat_value there = ways == 1 ? REMAT_NONE : layer(n, x, REMAT_NONE, in, d->width);
+        there = ways == 1 ? REMAT_NONE : layer(n, x, REMAT_NONE, in, d->width);
         back = ways == 0 ? REMAT_NONE : layer(n, remat_reverse(g, x), remat_reverse(g, ends), in, d->width);
         if (ways == 0) x = there;
         if (ways == 1) x = remat_reverse(g, back);
         if (ways == 2) x = remat_concat(g, (remat_value[]){there, remat_reverse(g, back)}, 2);
         in = ways == 2 ? 2 * d->width : d->width;
         if (draw(2)) x = remat_dropout(g, remat_tanh(g, x), 0.3);
+        if (attends && draw(2)) x = attention(n, d, x, in), attends = false;
     }
-    if (!d->every_step) x = back.id && draw(2) ? remat_last_step(g, back) : remat_step_at(g, x, last);
+    if (!d->every_step && there.id && back.id && draw(2))
+        x = remat_concat(g, (remat_value[]){remat_step_at(g, there, last), remat_last_step(g, back)}, 2);
+    else if (!d->every_step)
+        x = back.id && draw(2) ? remat_last_step(g, back) : remat_step_at(g, x, last);
     *output = x;
     return target;
 }
@@ -63,12 +76,13 @@ static remat_value with_loss(net *n, const drawn *d, remat_value *output) {
 /* Of another batch in every step. What is behind the end and surely not computed is not a number, where `nothing` says so. */
 static void feed(remat_session *s, const drawn *d, int step, bool nothing) {
     static float x[MAX_T * MAX_B * MAX_WIDTH], ends[MAX_T * MAX_B];
-    static int32_t target[MAX_T * MAX_B], last[MAX_B];
+    static int32_t target[MAX_T * MAX_B], padding[MAX_T * MAX_B], last[MAX_B];
     int64_t tiles = (d->T + d->tile - 1) / d->tile, first = (d->end + d->tile - 1) / d->tile * d->tile;
     for (int64_t t = 0; t < d->T; t++)
         for (int64_t b = 0; b < d->B; b++) {
             int64_t row = t * d->B + b;
             bool skipped = nothing && t >= first && t < (tiles - 1) * d->tile, real = t < d->length[b];
+            padding[row] = !real;
             ends[row] = t == d->length[b] - 1;
             if (ends[row] > 0) last[b] = (int32_t)t;
             target[row] = real ? (int32_t)((row + step) % CLASSES) : -100;
@@ -82,7 +96,10 @@ static void feed(remat_session *s, const drawn *d, int step, bool nothing) {
     for (int64_t i = 1; i < remat_count(s, REMAT_INPUT); i++) {
         remat_array info;
         ck_assert(!remat_array_info(s, REMAT_INPUT, i, &info));
-        const void *data = !strcmp(info.name, "last") ? (void *)last : !strcmp(info.name, "ends") ? (void *)ends : target;
+        const void *data = !strcmp(info.name, "last")      ? (void *)last
+                           : !strcmp(info.name, "ends")    ? (void *)ends
+                           : !strcmp(info.name, "padding") ? (void *)padding
+                                                           : (void *)target;
         ck_assert_msg(!remat_write(s, REMAT_INPUT, i, data, info.bytes), "%s", remat_last_error());
     }
 }
@@ -156,8 +173,12 @@ START_TEST(no_bit_changes) {
     static const char *const strategies[] = {"none", "sqrt", "segments", "lean", "optimal"};
     for (int k = 0, cases = rm_cases(300, 30); k < cases; k++) {
         rng_state = (uint64_t)(_i * 1000 + k);
-        drawn d = {.T = 10 + draw(MAX_T - 10), .B = 1 + draw(MAX_B), .width = 1 + draw(MAX_WIDTH), .tile = 2 + draw(9),
-                   .every_step = draw(2), .strategy = strategies[_i]};
+        drawn d = {.T = 10 + draw(MAX_T - 10),
+                   .B = 1 + draw(MAX_B),
+                   .width = 1 + draw(MAX_WIDTH),
+                   .tile = 2 + draw(9),
+                   .every_step = draw(2),
+                   .strategy = strategies[_i]};
         uint32_t most = 1 + draw((uint32_t)d.T - 1);
         for (int b = 0; b < d.B; b++) {
             d.length[b] = 1 + draw(most);
@@ -166,8 +187,9 @@ START_TEST(no_bit_changes) {
         d.end = d.longest + draw((uint32_t)(d.T - d.longest) + 1);
         outcome whole = run(&d, 77 + (uint32_t)k, false), part = run(&d, 77 + (uint32_t)k, true);
         for (int step = 0; step < STEPS; step++)
-            ck_assert_msg(whole.loss[step] == part.loss[step], "case %d, step %d: %.9g, and %.9g with the end at %d of %d", k,
-                          step, whole.loss[step], part.loss[step], (int)d.end, (int)d.T);
+            ck_assert_msg(whole.loss[step] == part.loss[step],
+                          "case %d, step %d: %.9g, and %.9g with the end at %d of %d", k, step, whole.loss[step],
+                          part.loss[step], (int)d.end, (int)d.T);
         ck_assert(whole.evaluated == part.evaluated && whole.parameter_bytes == part.parameter_bytes);
         ck_assert(!memcmp(whole.parameters, part.parameters, whole.parameter_bytes));
         compare_outputs(&d, &whole, &part);
@@ -222,14 +244,83 @@ START_TEST(final_states_are_handed_out) {
     remat_config config = REMAT_CONFIG_INIT;
     config.tile = 4, config.outputs = output, config.n_outputs = 2;
     for (int i = 0; i < 160; i++) x[i] = draw_real();
-    ck_assert_msg(!remat_session_create(n.graph, remat_mse(n.graph, output[0], in), &config, &s), "%s", remat_last_error());
+    ck_assert_msg(!remat_session_create(n.graph, remat_mse(n.graph, output[0], in), &config, &s), "%s",
+                  remat_last_error());
     ck_assert(!remat_write(s, REMAT_INPUT, 0, x, sizeof x) && !remat_evaluate(s, NULL));
     ck_assert(!remat_read(s, REMAT_OUTPUT, 0, y, sizeof y) && !remat_read(s, REMAT_OUTPUT, 1, state, sizeof state));
     ck_assert(!memcmp(state, &y[19 * 8], sizeof state));
     ck_assert(!remat_set_sequence_end(s, 20, 7) && !remat_evaluate(s, NULL));
     memset(state, 0, sizeof state);
     ck_assert(!remat_read(s, REMAT_OUTPUT, 0, y, sizeof y) && !remat_read(s, REMAT_OUTPUT, 1, state, sizeof state));
-    ck_assert(!memcmp(state, &y[19 * 8], sizeof state)); /* the last tile was computed, from the state at timestep 7 on */
+    ck_assert(
+        !memcmp(state, &y[19 * 8], sizeof state)); /* the last tile was computed, from the state at timestep 7 on */
+    remat_session_free(s);
+    remat_graph_free(n.graph);
+}
+END_TEST
+
+/* The loss, and all gradients, of layers back, there and back, which begin with a parameter, or with what the one before ended with. */
+static double as_long_as(int64_t timesteps, int64_t end, const float *x, float *gradients) {
+    net n = {.width = 4};
+    remat_session *s;
+    remat_step_result r;
+    rng_state = 13;
+    ck_assert(!remat_graph_create(&n.graph));
+    remat_graph *g = n.graph;
+    remat_value in = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){timesteps, 2, 4});
+    remat_value state = param(&n, 2, 2, 4), y = in;
+    for (int layer = 0; layer < 3; layer++) {
+        y = remat_reverse(g, y);
+        y = remat_gru(g, y, param(&n, 2, 12, 4), param(&n, 2, 12, 4), REMAT_NONE, REMAT_NONE);
+        remat_initial_state(g, y, 0, state);
+        state = remat_final_state(g, y, 0);
+    }
+    remat_config config = REMAT_CONFIG_INIT;
+    config.tile = 4, config.strategy = "sqrt", config.verify_recompute = true;
+    remat_value loss = remat_mse(g, state, param(&n, 2, 2, 4));
+    ck_assert_msg(!remat_session_create(g, loss, &config, &s), "%s", remat_last_error());
+    ck_assert(!remat_write(s, REMAT_INPUT, 0, x, (uint64_t)timesteps * 2 * 4 * sizeof *x));
+    ck_assert(!remat_set_sequence_end(s, timesteps, end));
+    ck_assert_msg(!remat_gradients(s, &r), "%s", remat_last_error());
+    uint64_t bytes;
+    float *all = read_all(s, REMAT_GRADIENT, &bytes);
+    memcpy(gradients, all, bytes);
+    free(all);
+    remat_session_free(s);
+    remat_graph_free(g);
+    return r.loss;
+}
+
+/* Where all rows end, states go through, in both directions. */
+START_TEST(it_is_as_if_sequences_were_shorter) {
+    float x[20 * 2 * 4], shorter[1000] = {0}, longer[1000] = {0};
+    rng_state = 17;
+    for (int i = 0; i < 160; i++) x[i] = draw_real();
+    ck_assert(as_long_as(8, 8, x, shorter) == as_long_as(20, 8, x, longer));
+    for (int i = 0; i < 1000; i++) ck_assert_msg(shorter[i] == longer[i], "%d: %g, %g", i, shorter[i], longer[i]);
+    ck_assert(shorter[0] != 0);
+}
+END_TEST
+
+/* What no loss depends on is as the last evaluation made it. */
+START_TEST(training_leaves_evaluated_outputs) {
+    net n = {.width = 4};
+    remat_session *s;
+    float x[20 * 2 * 4], before[20 * 2 * 4], after[20 * 2 * 4];
+    rng_state = 11;
+    ck_assert(!remat_graph_create(&n.graph));
+    remat_value in = remat_input(n.graph, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){20, 2, 4});
+    remat_value y = remat_rnn_tanh(n.graph, in, param(&n, 2, 4, 4), param(&n, 2, 4, 4), REMAT_NONE, REMAT_NONE);
+    remat_value apart = remat_sigmoid(n.graph, y);
+    remat_config config = REMAT_CONFIG_INIT;
+    config.tile = 4, config.outputs = &apart, config.n_outputs = 1;
+    for (int i = 0; i < 160; i++) x[i] = draw_real();
+    ck_assert_msg(!remat_session_create(n.graph, remat_mse(n.graph, y, in), &config, &s), "%s", remat_last_error());
+    ck_assert(!remat_write(s, REMAT_INPUT, 0, x, sizeof x) && !remat_evaluate(s, NULL));
+    ck_assert(!remat_read(s, REMAT_OUTPUT, 0, before, sizeof before));
+    ck_assert(!remat_set_sequence_end(s, 20, 7) && !remat_gradients(s, NULL));
+    ck_assert(!remat_read(s, REMAT_OUTPUT, 0, after, sizeof after));
+    ck_assert(!memcmp(before, after, sizeof before));
     remat_session_free(s);
     remat_graph_free(n.graph);
 }
@@ -257,6 +348,8 @@ int main(void) {
     tcase_add_loop_test(tests, no_bit_changes, 0, 5);
     tcase_add_test(tests, the_end_can_be_moved);
     tcase_add_test(tests, final_states_are_handed_out);
+    tcase_add_test(tests, it_is_as_if_sequences_were_shorter);
+    tcase_add_test(tests, training_leaves_evaluated_outputs);
     tcase_add_test(tests, states_that_go_on_have_no_end);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

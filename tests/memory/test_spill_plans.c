@@ -78,6 +78,19 @@ START_TEST(members_are_as_they_say) {
 }
 END_TEST
 
+/* A leaf of the last stage reads what the first one made: in its backward run alone. */
+START_TEST(leaves_read_from_afar) {
+    rm_problem problem;
+    tiles(8, false, 900, 0, &problem);
+    int64_t last = problem.n_stages - 1, at = problem.keeps.start[last], end = problem.keeps.start[last + 1]++;
+    memmove(problem.keeps.item + at + 1, problem.keeps.item + at, (size_t)(end - at) * sizeof *problem.keeps.item);
+    problem.keeps.item[at] = 0;
+    ck_ok(rm_problem_check(&problem));
+    is_as_it_says(&problem, false);
+    rm_problem_free(&problem);
+}
+END_TEST
+
 static uint64_t least_of(const rm_problem *problem) {
     rm_schedule schedule = {0};
     ck_assert_int_eq(
@@ -290,6 +303,7 @@ int main(void) {
     tcase_set_timeout(tcase, 300);
     tcase_add_test(tcase, a_tier_does_no_harm);
     tcase_add_test(tcase, members_are_as_they_say);
+    tcase_add_test(tcase, leaves_read_from_afar);
     tcase_add_test(tcase, no_tier_no_family);
     tcase_add_loop_test(tcase, never_slower_than_the_better, 0, rm_cases(KINDS, 5));
     tcase_add_test(tcase, used_only_where_it_pays);

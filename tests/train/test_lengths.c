@@ -68,9 +68,11 @@ START_TEST(short_samples_are_short_arrays) {
     float x[2][3][F] = {{{0.5f, 1}, {2, -1}, {9, 9}}, {{1, 1}, {-2, 0.25f}, {9, 9}}}, shorter[2][2][F];
     const int64_t two[] = {2, 2};
     for (int i = 0; i < 2; i++) memcpy(shorter[i], x[i], sizeof shorter[i]);
-    const char *y = make_npy("y.npy", "|u1", "(2,)", "\0\1", 2), *l = make_npy("l.npy", "<i8", "(2,)", two, sizeof two);
-    for (int both = 0; both < 2; both++) {
-        const char *flags = both ? "--bidirectional" : "";
+    char *y = strdup(make_npy("y.npy", "|u1", "(2,)", "\0\1", 2)),
+         *l = strdup(make_npy("l.npy", "<i8", "(2,)", two, sizeof two));
+    static const char *const ways[] = {"", "--bidirectional", "--bidirectional --layers=1"};
+    for (int i = 0; i < 3; i++) {
+        const char *flags = ways[i];
         ck_runs("train " SMALL "--batch=2 --data=%s --labels=%s --lengths=%s --metrics=%s %s",
                 make_npy("x.npy", "<f4", "(2, 3, 2)", x, sizeof x), y, l, in_scratch("a.jsonl"), flags);
         ck_runs("train " SMALL "--batch=2 --data=%s --labels=%s --metrics=%s %s",
@@ -78,6 +80,7 @@ START_TEST(short_samples_are_short_arrays) {
         ck_runs("report --require-identical %s %s", in_scratch("a.jsonl"), in_scratch("b.jsonl"));
         ck_assert_int_eq(remove(in_scratch("a.jsonl")) | remove(in_scratch("b.jsonl")), 0);
     }
+    free(y), free(l);
 }
 END_TEST
 
