@@ -14,6 +14,7 @@
 typedef struct {
     uint64_t time_ns;
     uint64_t floor_bytes; /* of rm_schedule_bytes */
+    uint64_t bytes;       /* rm_schedule_bytes; 0: not placed yet */
     int32_t family;
     int64_t index;
 } choice;
@@ -96,7 +97,7 @@ static remat_status open_menu(const rm_problem *problem, const rm_wish *wish, me
 }
 
 /* The schedule of a choice, if it takes no more than `limit`; else *schedule is left zeroed. */
-static remat_status settle(const menu *m, const choice *choice, uint64_t limit, rm_schedule *schedule) {
+static remat_status settle(const menu *m, choice *choice, uint64_t limit, rm_schedule *schedule) {
     const rm_family *family = &m->family[choice->family];
     *schedule = (rm_schedule){.least_block_bytes = m->least_block_bytes};
     remat_status status = REMAT_OK;
@@ -107,7 +108,8 @@ static remat_status settle(const menu *m, const choice *choice, uint64_t limit, 
     if (block_bytes(m, schedule->verdict.peak_bytes) + tables > limit) goto refused;
     TRY_GOTO(status, refused, rm_place(&schedule->lifetimes, &schedule->placement));
     TRY_GOTO(status, refused, rm_transfers_find(m->problem, &schedule->plan, &schedule->transfers));
-    if (rm_schedule_bytes(schedule) > limit) goto refused;
+    choice->bytes = rm_schedule_bytes(schedule);
+    if (choice->bytes > limit) goto refused;
     return REMAT_OK;
 refused:
     rm_schedule_free(schedule);
@@ -121,8 +123,8 @@ static remat_status take_fastest(menu *m, uint64_t limit, rm_schedule *schedule,
     qsort(m->choice, (size_t)m->count, sizeof *m->choice, by_time);
     for (int64_t i = 0; i < m->count && !settled(schedule); i++) {
         if (m->choice[i].floor_bytes > limit) continue;
+        TRY(settle(m, &m->choice[i], limit, schedule));
         *chosen = m->choice[i];
-        TRY(settle(m, chosen, limit, schedule));
     }
     return settled(schedule) ? rm_placement_check(&schedule->lifetimes, &schedule->placement) : REMAT_OK;
 }
@@ -136,20 +138,24 @@ static uint64_t lowest_floor(const menu *m) {
 
 /* The least there is, of the few whose floors are lowest. That it is the least is a promise as well as a finding: a budget
  * below it is refused (choose_from), even if some other plan happened to fit. More than a few are tried only until one is
- * found that takes at most twice the lowest floor: so what takes twice that is certain to be no less than the least. */
-static remat_status take_least(menu *m, rm_schedule *schedule) {
+ * found that takes at most twice the lowest floor: so what takes twice that is certain to be no less than the least.
+ * One that is within the budget is as good as the least, and ends the search. */
+static remat_status take_least(menu *m, uint64_t budget_bytes, rm_schedule *schedule, uint64_t *least) {
     qsort(m->choice, (size_t)m->count, sizeof *m->choice, by_floor);
-    uint64_t least = UINT64_MAX, lowest = lowest_floor(m);
+    uint64_t lowest = lowest_floor(m);
     int64_t placed = 0; /* buffers */
-    for (int64_t i = 0; i < m->count && m->choice[i].floor_bytes < least; i++) {
+    *least = UINT64_MAX;
+    for (int64_t i = 0; i < m->count && m->choice[i].floor_bytes < *least && *least > budget_bytes; i++) {
+        choice *choice = &m->choice[i];
         rm_schedule better;
-        if (least / 2 <= lowest && (i >= LEAST_TRIES || placed > LEAST_BUFFERS)) break;
-        TRY(settle(m, &m->choice[i], least - 1, &better));
-        placed += m->family[m->choice[i].family].member[m->choice[i].index].runs * 4;
+        if (*least / 2 <= lowest && (i >= LEAST_TRIES || placed > LEAST_BUFFERS)) break;
+        if (choice->bytes && choice->bytes <= budget_bytes) return *least = choice->bytes, REMAT_OK;
+        TRY(settle(m, choice, *least - 1, &better));
+        placed += m->family[choice->family].member[choice->index].runs * 4;
         if (!settled(&better)) continue;
         rm_schedule_free(schedule);
         *schedule = better;
-        least = rm_schedule_bytes(schedule);
+        *least = choice->bytes;
     }
     return REMAT_OK;
 }
@@ -162,10 +168,11 @@ static bool above_least(const menu *m, const rm_schedule *schedule) {
 /* Refuses a budget below the least: *schedule becomes the least then. */
 static remat_status require_least(menu *m, const rm_wish *wish, rm_schedule *schedule) {
     rm_schedule least = {0};
-    remat_status status = take_least(m, &least);
-    if (!status && rm_schedule_bytes(&least) > wish->budget_bytes)
+    uint64_t least_bytes;
+    remat_status status = take_least(m, wish->budget_bytes, &least, &least_bytes);
+    if (!status && least_bytes > wish->budget_bytes)
         status = rm_fail(REMAT_INFEASIBLE, "no plan fits the budget of %llu bytes; the least that works is %llu",
-                         (unsigned long long)wish->budget_bytes, (unsigned long long)rm_schedule_bytes(&least));
+                         (unsigned long long)wish->budget_bytes, (unsigned long long)least_bytes);
     if (status == REMAT_INFEASIBLE) {
         rm_schedule_free(schedule);
         *schedule = least;
