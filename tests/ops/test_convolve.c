@@ -1,5 +1,6 @@
 /* test_convolve.c: convolutions of random shapes, with every instruction set that this machine has: as the definition in double says
- * but for rounding; the same bits on any number of threads, and of an image alone or among others. */
+ * but for rounding; the same bits on any number of threads, of an image alone or among others, and of weights' gradients where images
+ * are cut between those that are summed at a time. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -162,6 +163,11 @@ static void compare(const example *e, floats *f) {
         same("y on more threads", f->y2, f->y, f->ny), same("dx on more threads", f->dx2, f->dx, f->nx);
         same("dw on more threads", f->dw2, f->dw, f->nw);
     }
+    int64_t together = s->positions < 256 ? 256 / s->positions : 1; /* whose weights are summed at a time: convolve.h */
+    memset(f->dw2, 0, (size_t)f->nw * sizeof *f->dw);
+    for (int64_t i = 0; i < s->images; i += together)
+        run(*s, f, 2, i, i + together < s->images ? together : s->images - i, f->y2, f->dx2, f->dw2);
+    same("dw cut between such images", f->dw2, f->dw, f->nw);
     memset(f->dw2, 0, (size_t)f->nw * sizeof *f->dw);
     for (int64_t image = 0; image < s->images; image++) run(*s, f, 2, image, 1, f->y2, f->dx2, f->dw2);
     same("y image by image", f->y2, f->y, f->ny), same("dx image by image", f->dx2, f->dx, f->nx);
