@@ -313,16 +313,6 @@ typedef struct {
     int64_t channels, lanes;
 } piece;
 
-/* dw, and the sums that go there: by block (channels, taps, wide). */
-static void exchange(const piece *p, float *sum, bool back) {
-    int64_t wide = p->kernel->wide, all = p->channels * p->sums->taps, row = p->shape->channels * p->sums->taps;
-    for (int64_t lane = 0; lane < parts(p->lanes, wide) * wide; lane++) {
-        float *of = sum + lane / wide * all * wide + lane % wide, *dw = p->dw + lane * row;
-        for (int64_t k = 0; k < all && back && lane < p->lanes; k++) dw[k] = of[k * wide];
-        for (int64_t k = 0; k < all && !back; k++) of[k * wide] = lane < p->lanes ? dw[k] : 0;
-    }
-}
-
 /* One block of lanes, from the pixels of a window. */
 static void sum_lanes(const piece *p, rm_conv_weights t, const window *from) {
     const rm_conv_shape *s = p->shape;
@@ -362,7 +352,8 @@ static void sum_part(const piece *p, int64_t first, int64_t images, const int64_
         t.lanes = (int)least(wide, p->lanes - lane);
         for (int64_t i = 0; i < images; i++)
             for (int64_t r = 0; r < n[0]; r++)
-                p->kernel->side_by_side(p->dy + (first + i) * dy_image + lane * s->positions + (m[0] + r) * s->out[1] + m[1],
+                p->kernel->side_by_side(p->dy + (first + i) * dy_image + lane * s->positions + (m[0] + r) * s->out[1] +
+                                            m[1],
                                         s->positions, n[1], t.lanes, gradients + (i * n[0] + r) * n[1] * wide);
         sum_lanes(p, t, &from);
     }
@@ -371,16 +362,20 @@ static void sum_part(const piece *p, int64_t first, int64_t images, const int64_
 static void sum_piece(const piece *p, float *scratch) {
     const rm_conv_shape *s = p->shape;
     const portion most_of = portion_of(s);
-    int64_t all = parts(p->lanes, p->kernel->wide) * p->kernel->wide * p->channels * p->sums->taps;
-    float *gradients = scratch, *sum = gradients + gradient_floats(s), *room = sum + all;
-    exchange(p, sum, false);
+    int64_t wide = p->kernel->wide, count = p->channels * p->sums->taps, row = s->channels * p->sums->taps;
+    float *gradients = scratch, *sum = gradients + gradient_floats(s); /* of dw, by block: (channels, taps, wide) */
+    float *room = sum + parts(p->lanes, wide) * wide * count;
+    for (int64_t lane = 0; lane < p->lanes; lane += wide)
+        p->kernel->side_by_side(p->dw + lane * row, row, count, (int)least(wide, p->lanes - lane), sum + lane * count);
     for (int64_t image = 0; image < s->images; image += most_of.images)
         for (int64_t y = 0; y < s->out[0]; y += most_of.n[0])
             for (int64_t x = 0; x < s->out[1]; x += most_of.n[1]) {
                 int64_t n[2] = {least(most_of.n[0], s->out[0] - y), least(most_of.n[1], s->out[1] - x)};
-                sum_part(p, image, least(most_of.images, s->images - image), (int64_t[]){y, x}, n, gradients, sum, room);
+                sum_part(p, image, least(most_of.images, s->images - image), (int64_t[]){y, x}, n, gradients, sum,
+                         room);
             }
-    exchange(p, sum, true);
+    for (int64_t lane = 0; lane < p->lanes; lane += wide)
+        p->kernel->apart(sum + lane * count, row, count, (int)least(wide, p->lanes - lane), p->dw + lane * row);
 }
 
 /* Channels of all groups and spans of lanes are cut evenly among threads. */

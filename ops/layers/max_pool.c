@@ -1,9 +1,15 @@
 /* max_pool.c: the largest of every window of a plane, PyTorch's MaxPool2d. Where it was is found again in backward. */
 #include "ops/layers/pool.h"
 
+#include <string.h>
+
 static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
     (void)state;
-    return rm_pool_infer("max_pool", x, attr, y);
+    TRY(rm_pool_infer("max_pool", x, attr, y));
+    REQUIRE(x->dim[x->rank - 2] <= INT32_MAX / x->dim[x->rank - 1], INVALID,
+            "max_pool: a plane of %lld x %lld has more than 2^31 pixels", (long long)x->dim[x->rank - 2],
+            (long long)x->dim[x->rank - 1]);
+    return REMAT_OK;
 }
 
 static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
@@ -13,17 +19,69 @@ static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass p
     if (pass == RM_BACKWARD) out->moved_bytes += bytes;
 }
 
+/* ---- A row of windows at a time: the loops run along the row, so that compilers make vectors of them ------------------ */
+
+enum { BLOCK = 256 }; /* windows */
+
+typedef struct {
+    real best[BLOCK];
+    int32_t where[BLOCK]; /* in the plane */
+} largest;
+
+static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* One element under each of the windows: that of window q is at `at` + q stride in the plane. Of several that are largest the first
+ * stays; a NaN is larger than any number. */
+static inline void compare(largest *l, int64_t first, int64_t count, const real *plane, int64_t at, int64_t stride) {
+    real *best = l->best + first;
+    int32_t *where = l->where + first;
+    for (int64_t q = 0; q < count; q++) {
+        real value = plane[at + q * stride];
+        bool more = (value > best[q]) | (value != value);
+        best[q] = more ? value : best[q];
+        where[q] = more ? (int32_t)(at + q * stride) : where[q];
+    }
+}
+
+/* Of the windows from..to-1 of row r. */
+static void find_largest(const rm_pool_shape *s, const real *plane, int64_t r, int64_t from, int64_t to, largest *l) {
+    const int64_t width = s->in[1], stride = s->stride[1];
+    const rm_pool_window rows = rm_pool_window_at(s, r, from);
+    for (int64_t q = from; q < to; q++) {
+        l->best[q - from] = -INFINITY;
+        l->where[q - from] = (int32_t)(rows.y[0] * width + rm_pool_window_at(s, r, q).x[0]);
+    }
+    for (int64_t y = rows.y[0]; y < rows.y[1]; y++)
+        for (int64_t j = 0; j < s->window[1]; j++) {
+            int64_t ahead = j - s->padding[1]; /* of q stride */
+            int64_t first = ahead < 0 ? (stride - 1 - ahead) / stride : 0,
+                    end = ahead < width ? (width - 1 - ahead) / stride + 1 : 0;
+            if (first < from) first = from;
+            if (end > to) end = to;
+            int64_t at = y * width + first * stride + ahead;
+            if (stride == 1)
+                compare(l, first - from, end - first, plane, at, 1);
+            else if (stride == 2)
+                compare(l, first - from, end - first, plane, at, 2);
+            else
+                compare(l, first - from, end - first, plane, at, stride);
+        }
+}
+
 static void forward(const rm_call *call) {
     const rm_pool_shape s = rm_pool_shape_of(&call->x[0].desc, call->attr);
     const real *x = call->x[0].data;
     real *y = call->y.data;
-    int64_t pixels = s.in[0] * s.in[1], positions = s.out[0] * s.out[1];
+    int64_t pixels = s.in[0] * s.in[1], rows = s.planes * s.out[0];
     RM_PARALLEL_FOR(
-        call->threads, s.planes * pixels > RM_PARALLEL_MIN, for (int64_t plane = 0; plane < s.planes; plane++) {
-            const real *from = x + plane * pixels;
-            real *to = y + plane * positions;
-            for (int64_t r = 0; r < s.out[0]; r++)
-                for (int64_t q = 0; q < s.out[1]; q++) *to++ = from[rm_pool_largest(&s, from, r, q)];
+        call->threads, s.planes * pixels > RM_PARALLEL_MIN, for (int64_t row = 0; row < rows; row++) {
+            for (int64_t from = 0; from < s.out[1]; from += BLOCK) {
+                largest l;
+                int64_t to = from + BLOCK < s.out[1] ? from + BLOCK : s.out[1];
+                find_largest(&s, x + row / s.out[0] * pixels, row % s.out[0], from, to, &l);
+                memcpy(y + row * s.out[1] + from, l.best, (size_t)(to - from) * sizeof *y);
+            }
         });
 }
 
@@ -35,11 +93,16 @@ static void backward(const rm_call *call) {
     if (!dx) return;
     RM_PARALLEL_FOR(
         call->threads, s.planes * pixels > RM_PARALLEL_MIN, for (int64_t plane = 0; plane < s.planes; plane++) {
-            const real *from = x + plane * pixels, *above = dy + plane * positions;
+            const real *above = dy + plane * positions;
             real *to = dx + plane * pixels;
             for (int64_t i = 0; i < pixels; i++) to[i] = 0;
             for (int64_t r = 0; r < s.out[0]; r++)
-                for (int64_t q = 0; q < s.out[1]; q++) to[rm_pool_largest(&s, from, r, q)] += *above++;
+                for (int64_t from = 0; from < s.out[1]; from += BLOCK) {
+                    largest l;
+                    int64_t count = s.out[1] - from < BLOCK ? s.out[1] - from : BLOCK;
+                    find_largest(&s, x + plane * pixels, r, from, from + count, &l);
+                    for (int64_t q = 0; q < count; q++) to[l.where[q]] += *above++;
+                }
         });
 }
 

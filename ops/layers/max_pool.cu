@@ -6,11 +6,23 @@ extern "C" {
 #include "ops/layers/pool.h"
 }
 
+/* Where the largest of a window is: the first of several; a NaN is larger than any number. */
+static __device__ int64_t largest(const rm_pool_shape *s, const float *plane, int64_t r, int64_t q) {
+    rm_pool_window w = rm_pool_window_at(s, r, q);
+    int64_t best = w.y[0] * s->in[1] + w.x[0];
+    for (int64_t y = w.y[0]; y < w.y[1]; y++)
+        for (int64_t x = w.x[0]; x < w.x[1]; x++) {
+            float value = plane[y * s->in[1] + x];
+            if (value > plane[best] || value != value) best = y * s->in[1] + x;
+        }
+    return best;
+}
+
 static __global__ void take_largest(rm_pool_shape s, int64_t count, const float *x, float *y) {
     RM_EACH(e, count) {
         int64_t row = rm_row_of(e, s.out[1]), q = e - row * s.out[1], plane = rm_row_of(row, s.out[0]);
         const float *from = x + plane * s.in[0] * s.in[1];
-        y[e] = from[rm_pool_largest(&s, from, row - plane * s.out[0], q)];
+        y[e] = from[largest(&s, from, row - plane * s.out[0], q)];
     }
 }
 
@@ -23,7 +35,7 @@ static __global__ void give_to_largest(rm_pool_shape s, int64_t count, const flo
         for (int64_t r = rm_pool_first_over(&s, 0, down); r < s.out[0] && r * s.stride[0] <= down + s.padding[0]; r++)
             for (int64_t q = rm_pool_first_over(&s, 1, across);
                  q < s.out[1] && q * s.stride[1] <= across + s.padding[1]; q++)
-                if (rm_pool_largest(&s, from, r, q) == place) sum += above[r * s.out[1] + q];
+                if (largest(&s, from, r, q) == place) sum += above[r * s.out[1] + q];
         dx[e] = sum;
     }
 }

@@ -44,18 +44,6 @@ RM_HD int64_t rm_pool_first_over(const rm_pool_shape *s, int axis, int64_t y) {
     return behind > 0 ? (behind + s->stride[axis] - 1) / s->stride[axis] : 0;
 }
 
-/* Where the largest of a window is: the first of several; a NaN is larger than any number. */
-RM_HD int64_t rm_pool_largest(const rm_pool_shape *s, const real *plane, int64_t r, int64_t q) {
-    rm_pool_window w = rm_pool_window_at(s, r, q);
-    int64_t best = w.y[0] * s->in[1] + w.x[0];
-    for (int64_t y = w.y[0]; y < w.y[1]; y++)
-        for (int64_t x = w.x[0]; x < w.x[1]; x++) {
-            real value = plane[y * s->in[1] + x];
-            if (value > plane[best] || value != value) best = y * s->in[1] + x;
-        }
-    return best;
-}
-
 #ifndef __cplusplus
 #include "ops/shape.h"
 

@@ -87,6 +87,17 @@ static void side_by_side(const float *x, int64_t plane, int64_t count, int lanes
         }
 }
 
+static void apart(const float *from, int64_t plane, int64_t count, int lanes, float *x) {
+    for (int64_t p = 0; p < count; p += RM_LANES)
+        for (int first = 0; first < lanes; first += RM_LANES) {
+            rm_vec v[RM_LANES];
+            int n = count - p < RM_LANES ? (int)(count - p) : RM_LANES;
+            for (int i = 0; i < RM_LANES; i++) v[i] = i < n ? rm_load(from + (p + i) * WIDE + first) : rm_splat(0);
+            transpose(v);
+            for (int i = 0; i < RM_LANES && first + i < lanes; i++) rm_store_n(x + (first + i) * plane + p, v[i], n);
+        }
+}
+
 /* ---- Pixels ------------------------------------------------------------------------------------------------------------ */
 
 RM_INLINE void add(const rm_conv_pixels *t, rm_vec v, float *y, int n) {
@@ -199,5 +210,6 @@ const rm_convolution rm_cell_convolution = {.wide = WIDE,
                                             .most = MOST,
                                             .copy_plane = copy_plane,
                                             .side_by_side = side_by_side,
+                                            .apart = apart,
                                             .pixels = {NULL, EACH(NAME_PIXELS)},
                                             .weights = {NULL, EACH(NAME_WEIGHTS)}};

@@ -94,6 +94,8 @@ typedef struct {
     void (*copy_plane)(const float *x, const int64_t extent[2], const int64_t from[2], const int64_t count[2], float *to);
     /* to[p,lane] = x[lane,p], planes of x `plane` apart; 0 beyond `lanes`. */
     void (*side_by_side)(const float *x, int64_t plane, int64_t count, int lanes, float *to);
+    /* And back: x[lane,p] = from[p,lane]. */
+    void (*apart)(const float *from, int64_t plane, int64_t count, int lanes, float *x);
     void (*pixels[RM_CONV_MOST + 1])(const rm_conv_pixels *t);   /* by the number of pixels */
     void (*weights[RM_CONV_MOST + 1])(const rm_conv_weights *t); /* and of weights */
 } rm_convolution;
