@@ -167,6 +167,7 @@ typedef struct {
     int32_t n_tail;                 /* ... and as many behind them in the last stage, too */
     int32_t head, inner, tail;      /* classes of the first, the middle and the last stage */
     int32_t first_carried, n_carried;
+    int64_t keeper;                 /* of a stateful session: from this stage, counted in the sweep, states go to the next call */
     int32_t first_crossing, n_crossing, n_tail_crossing; /* in chain->crossing: handed on by every stage; by the last */
     int32_t n_gradients, n_tail_gradients;               /* those that have one */
     bool hands_on;                  /* gradients come back to what the last stage carries: others begin with it */
@@ -223,6 +224,7 @@ typedef struct rm_chain {
 
 typedef struct {
     int64_t tile;        /* as asked; 0: rm_tile_of */
+    int64_t carry_after; /* remat_config */
     int threads, n_differentiated;
     bool inference, stateful;
     const remat_lent *lent;   /* what lies in the program's memory */
@@ -238,7 +240,8 @@ typedef struct {
 
 /* Where the device has a descriptor of its own for a node (device.h, variant), that takes the place of the op (variant.c): all
  * tiles of a layer are run by the same kernels, whatever is kept of them. */
-remat_status rm_graph_choose_variants(remat_graph *graph, const rm_device_api *api, rm_device *device, int64_t tile);
+remat_status rm_graph_choose_variants(remat_graph *graph, const rm_device_api *api, rm_device *device, int64_t tile,
+                                     int64_t carry_after);
 
 /* Cuts, lays out what is resident, writes the programs and both problems. *chain zeroed before; rm_chain_free takes what
  * a failure left, too. */
@@ -268,8 +271,8 @@ void rm_chain_take_times(rm_chain *chain);
 /* ---- Questions about a chain that is cut: chain_lookup.c -------------------------------------------------------- */
 
 /* The timesteps of a tile, no more than T: as many as are asked for, or, where none are (0), 512 rows / B, rounded down to a
- * power of two, within 8..256; on a GPU 2048 rows, within 8..1024 (docs/plans.md). */
-int64_t rm_tile_of(int64_t asked, int64_t timesteps, int64_t batch, rm_device_kind kernels);
+ * power of two, within 8..256; on a GPU 2048 rows, within 8..1024 (docs/plans.md); carry_after > 0: or fewer, that divide it. */
+int64_t rm_tile_of(int64_t asked, int64_t carry_after, int64_t timesteps, int64_t batch, rm_device_kind kernels);
 
 const rm_sweep *rm_stage_sweep(const rm_chain *chain, int64_t stage);
 const rm_class *rm_stage_class(const rm_chain *chain, int64_t stage);

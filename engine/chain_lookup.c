@@ -7,8 +7,9 @@ static int64_t default_tile(int64_t batch, int64_t rows) {
     return tile;
 }
 
-int64_t rm_tile_of(int64_t asked, int64_t timesteps, int64_t batch, rm_device_kind kernels) {
+int64_t rm_tile_of(int64_t asked, int64_t carry_after, int64_t timesteps, int64_t batch, rm_device_kind kernels) {
     int64_t tile = asked ? asked : default_tile(batch, kernels == RM_DEVICE_CUDA ? 2048 : 512);
+    while (!asked && carry_after % tile) tile--;
     return tile < timesteps ? tile : timesteps;
 }
 

@@ -35,6 +35,9 @@ static remat_status set_up_policy(remat_session *s, const remat_config *config) 
     REQUIRE(s->strategy, INVALID, "there is no strategy \"%s\"; there are: %s", config->strategy, known);
     REQUIRE(config->tile >= 0, INVALID, "tile is %lld; use at least 1, or 0 to let the shapes decide",
             (long long)config->tile);
+    REQUIRE(config->carry_after >= 0 && (!config->carry_after || config->stateful), INVALID,
+            "carry_after is %lld, and must be 1 or more of a session that is stateful, and 0 of others",
+            (long long)config->carry_after);
     static const char *const ways[] = {"auto", "exact-only", "off"};
     const char *way = config->recompute ? config->recompute : "auto";
     while (s->recompute <= RM_RECOMPUTE_OFF && strcmp(ways[s->recompute], way)) s->recompute++;

@@ -372,6 +372,9 @@ typedef struct {
     const char *groups; /* parameters with a rate (a factor of the step's) or a weight decay of their own, by words in their
                            names; the first group with such a word counts: "bias,norm:weight_decay=0;wte:lr=0.1".
                            Borrowed during create; NULL: none                                            */
+    int64_t carry_after; /* stateful sessions keep states for the next call as they are after so many timesteps, whole tiles
+                            (with tile 0 one is chosen that fits): windows that overlap, every `carry_after` timesteps one;
+                            0: after all                                                                  */
 } remat_config;
 
 /* What a config begins as: device "cpu", precision "fp32", strategy "none", recompute "auto", fold_embedding, PyTorch's beta1,

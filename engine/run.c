@@ -239,11 +239,12 @@ static const rm_program *program_of(rm_runner *runner, const rm_class *class, co
     return &class->option[step->option].forward;
 }
 
-/* The carried states of a sweep's last stage are what a stateful session begins with next time. */
+/* The carried states of a sweep's keeper are what a stateful session begins with next time. */
 static void keep_carried(const frame *f) {
     const rm_runner *r = f->runner;
     const rm_chain *chain = r->chain;
     const rm_sweep *sweep = rm_stage_sweep(chain, f->stage);
+    if (f->position != sweep->keeper) return;
     for (int32_t k = sweep->first_carried; k < sweep->first_carried + sweep->n_carried; k++) {
         if (!is_kept(r, k)) continue;
         rm_where last = rm_carried_where(chain, k, 0);
@@ -418,7 +419,7 @@ static remat_status run_plan(rm_runner *runner, const rm_problem *problem, const
         if (f.behind) pass_by(&f, problem, schedule, step->verb == RM_RUN_FORWARD, claimed, runner->lifetime);
         if (runner->ranks && runner->ranks->poll) TRY(runner->ranks->poll(runner->ranks->context));
         TRY(run_verified(&f, program_of(runner, class, step), step, s));
-        if (step->verb == RM_RUN_FORWARD && class->last) keep_carried(&f);
+        if (step->verb == RM_RUN_FORWARD) keep_carried(&f);
     }
     return REMAT_OK;
 }

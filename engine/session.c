@@ -91,12 +91,39 @@ static int gradient_sums(const remat_session *s) {
     return n;
 }
 
+static bool keeps_states(const rm_chain *chain, const rm_sweep *sweep) {
+    bool keeps = false;
+    for (int32_t k = 0; k < sweep->n_carried; k++) keeps |= chain->carried[sweep->first_carried + k].state >= 0;
+    return keeps;
+}
+
+/* Of every sweep, the stage whose carried states are kept for the next call. */
+static remat_status find_keepers(remat_session *s, int64_t carry_after) {
+    for (int32_t w = 0; w < s->chain.n_sweeps; w++) {
+        rm_sweep *sweep = &s->chain.sweep[w];
+        sweep->keeper = sweep->count - 1;
+        if (!carry_after || !keeps_states(&s->chain, sweep) || carry_after == sweep->timesteps) continue;
+        REQUIRE(
+            !sweep->down, INVALID,
+            "carry_after is %lld, and a layer runs backwards in time: nothing goes on from the middle of a sequence",
+            (long long)carry_after);
+        REQUIRE(
+            carry_after < sweep->timesteps && carry_after % sweep->tile == 0, INVALID,
+            "carry_after is %lld, and a layer has %lld timesteps in tiles of %lld: make it whole tiles, no more than "
+            "there are",
+            (long long)carry_after, (long long)sweep->timesteps, (long long)sweep->tile);
+        sweep->keeper = carry_after / sweep->tile - 1;
+    }
+    return REMAT_OK;
+}
+
 /* keep: the outputs, then the loss. */
 static remat_status cut_keeping(remat_session *s, const int32_t *keep, int32_t loss, const remat_config *config) {
     if (config->fold_embedding && !s->cudnn) /* which knows no tables */
         TRY(rm_graph_fold_embeddings(s->graph, keep, config->n_outputs + 1, &s->n_folded));
-    TRY(rm_graph_choose_variants(s->graph, s->api, s->device, config->tile));
+    TRY(rm_graph_choose_variants(s->graph, s->api, s->device, config->tile, config->carry_after));
     rm_chain_config chain = {.tile = config->tile,
+                             .carry_after = config->carry_after,
                              .threads = s->threads,
                              .n_differentiated = config->inference ? 0 : config->n_differentiated,
                              .inference = config->inference,
@@ -111,6 +138,7 @@ static remat_status cut_keeping(remat_session *s, const int32_t *keep, int32_t l
                              .optimizer_states = s->optimizer ? s->optimizer->states_used(&s->update) : 0,
                              .rates = rm_standard_rates()};
     TRY(rm_chain_build(s->graph, loss, keep, config->n_outputs, &chain, &s->chain));
+    TRY(find_keepers(s, config->carry_after));
     return check_kernels(s);
 }
 

@@ -36,11 +36,13 @@ static remat_status choose(remat_graph *graph, rm_node *node, const rm_device_ap
     return REMAT_OK;
 }
 
-remat_status rm_graph_choose_variants(remat_graph *graph, const rm_device_api *api, rm_device *device, int64_t tile) {
+remat_status rm_graph_choose_variants(remat_graph *graph, const rm_device_api *api, rm_device *device, int64_t tile,
+                                      int64_t carry_after) {
     for (int32_t n = 0; api->variant && n < graph->n_nodes; n++) {
         const rm_value *x = &graph->value[graph->node[n].x[0]];
         if (!x->sequence) continue;
-        int64_t timesteps = x->desc.dim[0], full = rm_tile_of(tile, timesteps, x->desc.dim[1], api->kernels);
+        int64_t timesteps = x->desc.dim[0],
+                full = rm_tile_of(tile, carry_after, timesteps, x->desc.dim[1], api->kernels);
         const int64_t tau[2] = {full, timesteps - (timesteps - 1) / full * full};
         TRY(choose(graph, &graph->node[n], api, device, tau));
     }

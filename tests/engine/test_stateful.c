@@ -70,6 +70,57 @@ START_TEST(an_inference_goes_on) {
 }
 END_TEST
 
+enum { AFTER = 8 };
+
+static remat_status open_windows(const net *n, int64_t tile, int64_t carry_after, const char *strategy,
+                                 remat_session **s) {
+    remat_graph *g;
+    remat_config config = REMAT_CONFIG_INIT;
+    CHECKED(remat_graph_create(&g));
+    remat_value loss = net_build(g, n);
+    config.stateful = true;
+    config.tile = tile;
+    config.carry_after = carry_after;
+    config.strategy = strategy;
+    config.segments = 2;
+    config.threads = 1;
+    remat_status status = remat_session_create(g, loss, &config, s);
+    remat_graph_free(g);
+    return status;
+}
+
+/* Windows of T timesteps, every AFTER one: each begins with the states that a session has which runs the timesteps between alone. */
+START_TEST(windows_that_overlap_go_on_from_their_middle) {
+    static const char *const strategy[] = {"none", "segments", "lean"};
+    net whole = lstm, between = lstm;
+    whole.cell = between.cell = (net_cell)(_i / 6);
+    whole.dropout = between.dropout = 0;
+    between.timesteps = AFTER;
+    remat_session *windows, *alone;
+    remat_step_result r;
+    CHECKED(open_windows(&whole, _i % 2 ? 4 : 0, AFTER, strategy[_i / 2 % 3], &windows));
+    CHECKED(open_windows(&between, 0, 0, "none", &alone));
+    for (int window = 0; window < 3; window++) {
+        net_feed(windows, &whole, window), net_feed(alone, &between, window);
+        CHECKED(remat_gradients(windows, &r));
+        CHECKED(remat_gradients(alone, &r));
+        expect_same(windows, alone, REMAT_CARRIED);
+    }
+    remat_session_free(windows), remat_session_free(alone);
+}
+END_TEST
+
+START_TEST(windows_that_cannot_be_are_refused) {
+    remat_session *s;
+    ck_assert_int_eq(open_windows(&lstm, 6, AFTER, "none", &s), REMAT_INVALID);
+    ck_assert_msg(strstr(remat_last_error(), "20 timesteps in tiles of 6"), "%s", remat_last_error());
+    ck_assert_int_eq(open_windows(&lstm, 0, T + 1, "none", &s), REMAT_INVALID);
+    ck_assert_int_eq(open_windows(&lstm, 0, -1, "none", &s), REMAT_INVALID);
+    CHECKED(open_windows(&lstm, 6, T, "none", &s));
+    remat_session_free(s);
+}
+END_TEST
+
 /* A running sum is carried from tile to tile, not from call to call: each call has a mean of its own. */
 START_TEST(a_mean_is_of_one_call) {
     remat_graph *g;
@@ -109,6 +160,8 @@ int main(void) {
     TCase *tests = tcase_create("stateful");
     tcase_add_test(tests, an_evaluation_leaves_training_alone);
     tcase_add_test(tests, an_inference_goes_on);
+    tcase_add_loop_test(tests, windows_that_overlap_go_on_from_their_middle, 0, 6 * NET_CELLS);
+    tcase_add_test(tests, windows_that_cannot_be_are_refused);
     tcase_add_loop_test(tests, a_mean_is_of_one_call, 0, 2);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
