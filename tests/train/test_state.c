@@ -53,7 +53,7 @@ static void close_bench(bench *b) {
 static double step(bench *b) {
     remat_step_result result;
     ck_ok(rm_loader_next(&b->loader));
-    ck_ok(rm_batch_write(&b->loader.batch, 0, 1, b->session));
+    ck_ok(rm_batch_write(&b->loader.batch, rm_batch_whole(&b->loader.batch), b->session));
     ck_ok(remat_step(b->session, 0.01, &result));
     return result.loss;
 }

@@ -35,6 +35,44 @@ START_TEST(one_window_is_exact) {
 }
 END_TEST
 
+static double last_loss(const char *metrics) {
+    char line[4096];
+    double loss = 0;
+    FILE *file = fopen(metrics, "r");
+    ck_assert_ptr_nonnull(file);
+    while (fgets(line, sizeof line, file))
+        if (strstr(line, "\"event\":\"step\"")) loss = strtod(strstr(line, "\"loss\":") + 7, NULL);
+    fclose(file);
+    return loss;
+}
+
+static void same_to(const char *a, const char *b, double most) {
+    double x = last_loss(in_scratch(a)), y = last_loss(in_scratch(b));
+    ck_assert_msg(fabs(x - y) <= most * y, "%.9g, and %.9g", x, y);
+}
+
+/* Forward nothing is cut, wherever windows begin. */
+START_TEST(windows_that_overlap_have_the_sample_s_loss) {
+    const char *text = make_text("text", 2000);
+    run(text, "--model=gru --batch=3 --seq-len=64 --tbptt=16:4 --steps=1", "a.jsonl");
+    run(text, "--model=gru --batch=3 --seq-len=64 --steps=1", "b.jsonl");
+    same_to("a.jsonl", "b.jsonl", 1e-6);
+}
+END_TEST
+
+/* Where the first window is the sample, the losses of all together are the sample's, and so are their gradients, but for rounding; and
+ * one step is as good as none. */
+START_TEST(windows_that_reach_back_to_the_beginning_are_exact) {
+    const char *text = make_text("text", 2000);
+    run(text, "--batch=3 --seq-len=32 --tbptt=32:4 --steps=30", "a.jsonl");
+    run(text, "--batch=3 --seq-len=32 --steps=30", "b.jsonl");
+    same_to("a.jsonl", "b.jsonl", 1e-5);
+    run(text, "--batch=3 --seq-len=32 --tbptt=8:8 --steps=30", "c.jsonl");
+    run(text, "--batch=3 --seq-len=32 --tbptt=8 --steps=30", "d.jsonl");
+    ck_runs("report --require-identical %s %s", in_scratch("c.jsonl"), in_scratch("d.jsonl"));
+}
+END_TEST
+
 /* Forward nothing is cut: the first losses agree but for the order of adding; what is learnt from them does not. */
 START_TEST(a_report_tells_truncated_from_exact) {
     const char *text = make_text("text", 2000);
@@ -58,6 +96,10 @@ START_TEST(plans_are_of_a_window) {
     ck_assert_int_eq(
         run_program("plan --batch=1 --seq-len=4096 --tbptt=2048 --threads=1 --hidden=64 --memory-budget=2500KiB"), 2);
     ck_assert_msg(strstr(program_errors, "--tbptt=128 would fit"), "%s", program_errors);
+    ck_assert_int_eq(
+        run_program("plan --batch=1 --seq-len=4096 --tbptt=2048:32 --threads=1 --hidden=64 --memory-budget=2500KiB"),
+        2);
+    ck_assert_msg(strstr(program_errors, "--tbptt=256:32 would fit"), "%s", program_errors);
 }
 END_TEST
 
@@ -99,17 +141,6 @@ static void feed(remat_session *s, const char *text, int64_t row_bytes, int64_t 
         }
     ck_ok(remat_write(s, REMAT_INPUT, 0, x, sizeof x));
     ck_ok(remat_write(s, REMAT_INPUT, 1, y, sizeof y));
-}
-
-static double last_loss(const char *metrics) {
-    char line[4096];
-    double loss = 0;
-    FILE *file = fopen(metrics, "r");
-    ck_assert_ptr_nonnull(file);
-    while (fgets(line, sizeof line, file))
-        if (strstr(line, "\"event\":\"step\"")) loss = strtod(strstr(line, "\"loss\":") + 7, NULL);
-    fclose(file);
-    return loss;
 }
 
 /* Three epochs, nearly: what the program does is PyTorch's loop, in C. */
@@ -190,6 +221,13 @@ END_TEST
 
 static const char *const refused[][2] = {
     {"samples of 1000 timesteps cannot be cut into windows of so many: make --seq-len a multiple", "--tbptt=300"},
+    {"--tbptt=48:16: samples of 1000 timesteps do not hold such windows", "--tbptt=48:16"},
+    {"--tbptt=7:2: the second number must be in the first a whole number of times", "--tbptt=7:2"},
+    {"--tbptt=7:0: the second number", "--tbptt=7:0"},
+    {"--tbptt=7:: is neither", "--tbptt=7:"},
+    {"--tbptt=20:10 has windows that would begin in the batch before", "--tbptt=20:10 --stateful"},
+    {"the second number of --tbptt is 10, and a layer has 20 timesteps in tiles of 4",
+     "--batch=2 --tbptt=20:10 --tile=4"},
     {"--tbptt has no effect with --task=adding", "--task=adding --tbptt=10"},
     {"--stateful has no effect with --task=copy", "--task=copy --stateful"},
     {"--tbptt carries states forwards, and --bidirectional", "--task=copy --tbptt=10 --bidirectional"},
@@ -208,6 +246,8 @@ int main(void) {
     TCase *tests = tcase_create("tbptt");
     tcase_add_test(tests, windows_are_micro_steps);
     tcase_add_test(tests, one_window_is_exact);
+    tcase_add_test(tests, windows_that_overlap_have_the_sample_s_loss);
+    tcase_add_test(tests, windows_that_reach_back_to_the_beginning_are_exact);
     tcase_add_test(tests, a_report_tells_truncated_from_exact);
     tcase_add_test(tests, plans_are_of_a_window);
     tcase_add_test(tests, the_program_is_the_detached_loop);

@@ -20,7 +20,8 @@ typedef struct {
 typedef struct {
     const char *path;
     char strategy[24];
-    int64_t segments, tbptt; /* 0: exact */
+    int64_t segments;
+    rm_windows tbptt; /* 0: exact */
     uint64_t activations_bytes, arena_bytes, rss_bytes;
     bool planned;
     point *point; /* in order of step, each once: the last one counts */
@@ -42,7 +43,7 @@ static void read_plan(const json_t *event, run *r) {
     snprintf(r->strategy, sizeof r->strategy, "%s", strategy ? strategy : "?");
     (void)rm_printable(r->strategy); /* a file may say anything */
     r->segments = whole(event, "segments");
-    r->tbptt = whole(event, "tbptt");
+    r->tbptt = (rm_windows){whole(event, "tbptt"), whole(event, "tbptt_step")};
     r->activations_bytes = (uint64_t)whole(event, "activations_peak_bytes");
     r->arena_bytes = (uint64_t)whole(event, "planned_peak_bytes");
     r->planned = true;
@@ -132,9 +133,10 @@ static void print_table(const run *runs, int n) {
     for (int i = 0; i < n; i++) print_row(&runs[i]);
     putchar('\n');
     for (int i = 0; i < n; i++)
-        if (runs[i].tbptt)
-            printf("%s is truncated: its gradients end every %lld timesteps.\n", runs[i].path,
-                   (long long)runs[i].tbptt);
+        if (runs[i].tbptt.length)
+            printf("%s is truncated: its gradients %s %lld timesteps.\n", runs[i].path,
+                   runs[i].tbptt.step < runs[i].tbptt.length ? "reach back" : "end every",
+                   (long long)runs[i].tbptt.length);
 }
 
 /* ---- The same bits? --------------------------------------------------------------------------------------------- */

@@ -87,7 +87,9 @@ static remat_status update(rm_trainer *t, remat_step_result *result, double *sec
     *seconds = t->counted[0] = t->counted[1] = 0;
     for (int64_t k = 0; k < calls; k++) {
         if (k % windows == 0) TRY(next_batch(t));
-        TRY(rm_batch_write(&t->loader.batch, k % windows, windows, t->session));
+        rm_window window = windows > 1 ? rm_setup_window(t->options, k % windows) : rm_batch_whole(&t->loader.batch);
+        if (k % windows && !window.first) TRY(begin_sequence(t)); /* the first windows all begin with the sample */
+        TRY(rm_batch_write(&t->loader.batch, window, t->session));
         if (t->class_weights) TRY(write_class_weights(t));
         double start = rm_now_s();
         TRY(k + 1 < calls ? remat_gradients(t->session, result) : finish_update(t, result));

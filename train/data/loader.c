@@ -87,18 +87,46 @@ static int64_t longest(const rm_batch *b) {
 }
 
 /* Time is the outermost axis, so a window is a piece of the buffer. */
-remat_status rm_batch_write(const rm_batch *b, int64_t window, int64_t windows, remat_session *session) {
-    uint64_t input = b->input_bytes / (uint64_t)windows, target = b->target_bytes / (uint64_t)windows;
-    TRY(remat_write(session, REMAT_INPUT, 0, (const char *)b->input + (uint64_t)window * input, input));
-    TRY(remat_write(session, REMAT_INPUT, 1, (const char *)b->target + (uint64_t)window * target, target));
-    int64_t rows = b->dataset->shape.timesteps * b->batch / windows;
+rm_window rm_batch_whole(const rm_batch *b) {
+    int64_t T = b->dataset->shape.timesteps;
+    return (rm_window){0, T, 0, T};
+}
+
+/* Timesteps from..end-1 of a window's targets, as none. */
+static remat_status leave_out(const rm_batch *b, int64_t from, int64_t end, remat_session *session) {
+    static int32_t none[1024];
+    uint64_t at = (uint64_t)(from * b->batch) * sizeof *none, left = (uint64_t)((end - from) * b->batch) * sizeof *none;
+    for (int i = 0; i < 1024; i++) none[i] = -1;
+    for (uint64_t n; left; at += n, left -= n) {
+        n = left < sizeof none ? left : sizeof none;
+        TRY(remat_write_part(session, REMAT_INPUT, 1, at, none, n));
+    }
+    return REMAT_OK;
+}
+
+static remat_status write_targets(const rm_batch *b, rm_window w, remat_session *session) {
+    int64_t T = b->dataset->shape.timesteps;
+    if (w.counted == T) return remat_write(session, REMAT_INPUT, 1, b->target, b->target_bytes);
+    uint64_t each = b->target_bytes / (uint64_t)T;
+    TRY(leave_out(b, 0, w.from - w.first, session));
+    TRY(remat_write_part(session, REMAT_INPUT, 1, (uint64_t)(w.from - w.first) * each,
+                         (const char *)b->target + (uint64_t)w.from * each, (uint64_t)w.counted * each));
+    return leave_out(b, w.from - w.first + w.counted, w.count, session);
+}
+
+remat_status rm_batch_write(const rm_batch *b, rm_window w, remat_session *session) {
+    uint64_t each = b->input_bytes / (uint64_t)b->dataset->shape.timesteps;
+    TRY(remat_write(session, REMAT_INPUT, 0, (const char *)b->input + (uint64_t)w.first * each,
+                    (uint64_t)w.count * each));
+    TRY(write_targets(b, w, session));
+    int64_t rows = w.count * b->batch;
     if (b->length) TRY(remat_set_sequence_end(session, b->dataset->shape.timesteps, longest(b)));
     TRY(write_mark(session, "last", b->last, 4 * (uint64_t)b->batch));
     TRY(write_mark(session, "length", b->length, 4 * (uint64_t)b->batch));
     TRY(write_mark(session, "ends", b->ends, 4 * (uint64_t)rows));
     TRY(write_mark(session, "padding", b->padding, 4 * (uint64_t)rows));
     TRY(write_mark(session, "previous", b->previous, b->target_bytes));
-    return write_mark(session, "begins", b->begins ? b->begins + window * rows : NULL, 4 * (uint64_t)rows);
+    return write_mark(session, "begins", b->begins ? b->begins + w.first * b->batch : NULL, 4 * (uint64_t)rows);
 }
 
 /* ---- An epoch --------------------------------------------------------------------------------------------------- */

@@ -42,9 +42,14 @@ typedef struct {
 remat_status rm_batch_create(rm_dataset *dataset, int64_t batch, rm_batch *out);
 void rm_batch_free(rm_batch *batch);
 remat_status rm_batch_put(rm_batch *batch, int64_t column, int64_t sample);
-/* Into inputs 0 and 1 of a session of T/windows timesteps: those of window number `window`. Several are for targets at every
- * timestep. Marks go into the inputs behind these, as rm_model_build lists them. */
-remat_status rm_batch_write(const rm_batch *batch, int64_t window, int64_t windows, remat_session *session);
+/* A stretch of a batch's timesteps, first..first+count-1, of which the targets of from..from+counted-1 count. */
+typedef struct {
+    int64_t first, count, from, counted;
+} rm_window;
+/* Into inputs 0 and 1 of a session of window.count timesteps. Less than all is for targets at every timestep; of those that do not count
+ * classes are -1. Marks go into the inputs behind these, as rm_model_build lists them. */
+remat_status rm_batch_write(const rm_batch *batch, rm_window window, remat_session *session);
+rm_window rm_batch_whole(const rm_batch *batch);
 
 typedef struct {
     int64_t batch; /* B */

@@ -91,7 +91,7 @@ static remat_status plan_with(const search *s, const rm_options *o, bool limited
     remat_config config = rm_setup_training_config(o);
     *out = NULL;
     spec.data.timesteps = o->seq_len;
-    spec.window = o->tbptt;
+    spec.window = o->tbptt.length;
     config.plan_only = true;
     config.ranks = s->ranks;
     config.calibration = NULL; /* bytes are asked for, not times */
@@ -155,21 +155,24 @@ static rm_options halved(const rm_options *base, const number *of, int halvings)
     if (!strcmp(of->name, "tile")) o.tile = n;
     if (!strcmp(of->name, "batch")) o.batch = n;
     if (!strcmp(of->name, "seq-len")) o.seq_len = n;
-    if (!strcmp(of->name, "tbptt")) o.tbptt = n;
+    if (!strcmp(of->name, "tbptt") && o.tbptt.step == o.tbptt.length) o.tbptt.step = n;
+    if (!strcmp(of->name, "tbptt")) o.tbptt.length = n;
     return o;
 }
 
 static bool fits_halved(search *s, const rm_options *base, const number *of, int halvings) {
-    char changes[96];
+    char changes[96], step[24] = "";
     rm_options o = halved(base, of, halvings);
-    snprintf(changes, sizeof changes, "%s--%s=%lld", of->before, of->name, (long long)(of->from >> halvings));
+    if (!strcmp(of->name, "tbptt") && o.tbptt.step < o.tbptt.length)
+        snprintf(step, sizeof step, ":%lld", (long long)o.tbptt.step);
+    snprintf(changes, sizeof changes, "%s--%s=%lld%s", of->before, of->name, (long long)(of->from >> halvings), step);
     return fits(s, &o, changes);
 }
 
 /* A batch that the shards of --deterministic-world can be cut from, a sample that windows can. */
 static bool can_be_halved(const rm_options *base, const number *of, int halvings) {
     rm_options o = halved(base, of, halvings);
-    return !rm_setup_world(&o) && !(o.tbptt && o.seq_len % o.tbptt);
+    return !rm_setup_world(&o) && rm_setup_windows_fit(&o);
 }
 
 static int most_halvings(int64_t from) {
@@ -244,8 +247,8 @@ static bool find_smaller(search *s, const rm_options *o, const way *freest) {
     char before[64] = "";
     const rm_options *other = freest ? &freest->options : NULL;
     if (freest) snprintf(before, sizeof before, "%s ", freest->changes);
-    const char *time = o->tbptt ? "tbptt" : "seq-len"; /* the one that decides how many activations there are */
-    int64_t timesteps = o->tbptt ? o->tbptt : o->seq_len;
+    const char *time = o->tbptt.length ? "tbptt" : "seq-len"; /* the one that decides how many activations there are */
+    int64_t timesteps = o->tbptt.length ? o->tbptt.length : o->seq_len;
     return halve_tile(s, o, "") || (other && halve_tile(s, other, before)) || halve(s, o, "", "batch", o->batch) ||
            (other && halve(s, other, before, "batch", o->batch)) || halve(s, o, "", time, timesteps) ||
            (other && halve(s, other, before, time, timesteps));

@@ -26,6 +26,11 @@ typedef enum {
 
 #define RM_MAX_FLAGS 192
 
+/* Of --tbptt=LENGTH:STEP: gradients reach back over windows of `length` timesteps, of which one begins every `step`; both 0: all. */
+typedef struct {
+    int64_t length, step;
+} rm_windows;
+
 typedef struct {
     /* The model. 0 in embed: as hidden. */
     char *model;
@@ -42,7 +47,8 @@ typedef struct {
     char *normalize, *augment, *tokenizer;
     char *generate; /* of seq2seq */
     /* Training. A negative lr: the optimizer's own. */
-    int64_t steps, epochs, tbptt, early_stop; /* 0 in tbptt, early_stop: off */
+    int64_t steps, epochs, early_stop; /* 0 in early_stop: off */
+    rm_windows tbptt;
     char *optimizer;
     double lr, ema, momentum, beta1, beta2, alpha, eps, weight_decay, clip_grad_norm, clip_grad_value;
     bool nesterov;

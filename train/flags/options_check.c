@@ -318,8 +318,18 @@ static remat_status check_clipping(const rm_options *o) {
 
 /* Carried states go forwards in time, and in one order. */
 static remat_status check_states(const rm_options *o) {
-    const char *flag = o->tbptt ? "tbptt" : "stateful";
-    if (!o->tbptt && !o->stateful) return REMAT_OK;
+    const char *flag = o->tbptt.length ? "tbptt" : "stateful";
+    bool overlap = o->tbptt.step < o->tbptt.length;
+    if (!o->tbptt.length && !o->stateful) return REMAT_OK;
+    REQUIRE(
+        !overlap || !is(o->task, "regress"), INVALID,
+        "--tbptt=%lld:%lld counts targets of a window's last timesteps alone, and those of --task=regress all count: "
+        "give --tbptt one number",
+        (long long)o->tbptt.length, (long long)o->tbptt.step);
+    REQUIRE(!overlap || !o->stateful, INVALID,
+            "--tbptt=%lld:%lld has windows that would begin in the batch before, and --stateful has left that behind: "
+            "leave --stateful out, or give --tbptt one number",
+            (long long)o->tbptt.length, (long long)o->tbptt.step);
     REQUIRE(!o->bidirectional, INVALID,
             "--%s carries states forwards, and --bidirectional has layers that begin at the end: leave one of the two "
             "out",

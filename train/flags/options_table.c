@@ -100,8 +100,8 @@ const rm_option rm_option_table[] = {
 
     INT("steps", steps, FIT, RM_REMEMBERED, "100", 1, HUGE_COUNT, "updates, counted from the first run's start"),
     INT("epochs", epochs, FIT, RM_REMEMBERED, NULL, 1, HUGE_COUNT, "passes over the data, instead of --steps"),
-    INT("tbptt", tbptt, FIT, RM_OF_RUN, "0", 0, 1e9,
-        "truncated back-propagation: gradients end every N timesteps, states do not; 0: exact"),
+    {"tbptt", RM_OPTION_WINDOWS, AT(tbptt), FIT, RM_OF_RUN, "0", 0, 1e9, NULL, "K[:S]",
+        "truncated back-propagation: gradients end every K timesteps, states do not; with S: every S timesteps they reach back K; 0: exact", NULL, RM_NO_FILE},
     ONE("optimizer", optimizer, FIT, RM_OF_RUN, "adam", "sgd|adam|adamw|rmsprop|adagrad|lars|lamb",
         "PyTorch's formulas; lars, lamb: docs/large_batch.md"),
     NUM("lr", lr, FIT, RM_REMEMBERED, NULL, 0, 1e6, "learning rate [sgd 0.1, rmsprop and adagrad 0.01, lars 1, others 0.001]"),

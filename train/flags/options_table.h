@@ -19,7 +19,8 @@ typedef enum {
     RM_OPTION_REAL,
     RM_OPTION_SIZE,
     RM_OPTION_TEXT,
-    RM_OPTION_CHOICE
+    RM_OPTION_CHOICE,
+    RM_OPTION_WINDOWS
 } rm_option_type;
 
 /* What a run does with the file that a flag names. Directories, and what looks at what is there before it writes, as
@@ -29,7 +30,7 @@ typedef enum { RM_NO_FILE, RM_FILE_READ, RM_FILE_WRITTEN } rm_option_file;
 typedef struct {
     const char *name;
     rm_option_type type;
-    size_t offset; /* in rm_options: bool, int64_t, double, uint64_t, char *, char * */
+    size_t offset; /* in rm_options: bool, int64_t, double, uint64_t, char *, char *, rm_windows */
     int commands;
     rm_option_memory memory;
     const char *default_text; /* NULL: none */

@@ -35,6 +35,21 @@ static remat_status set_integer(rm_options *o, const rm_option *line, const char
     return REMAT_OK;
 }
 
+/* "K", or "K:S" with S in K a whole number of times. */
+static remat_status set_windows(rm_options *o, const rm_option *line, const char *value, rm_option_place where) {
+    char *end;
+    errno = 0;
+    long long length = strtoll(value, &end, 10), step = length;
+    bool good = isdigit((unsigned char)*value), stepped = good && *end == ':';
+    if (stepped) good = isdigit((unsigned char)end[1]), step = strtoll(end + 1, &end, 10);
+    if (!good || *end) return bad(where, line, value, "is neither a whole number such as 500 nor two such as 500:100");
+    if (errno == ERANGE || (double)length > line->high) return bad_range(where, line, value);
+    if (stepped && (step < 1 || step > length || length % step))
+        return bad(where, line, value, "the second number must be in the first a whole number of times");
+    *(rm_windows *)rm_option_member(o, line) = (rm_windows){length, step};
+    return REMAT_OK;
+}
+
 /* strtod would take 0x10 for 16, and "nan" for a number. "inf" is one: it is out of every range. */
 static bool is_decimal(const char *value) {
     const char *digits = value + (*value == '-' || *value == '+');
@@ -126,6 +141,8 @@ remat_status rm_option_set(rm_options *o, const rm_option *line, const char *val
         return set_text(o, line, value, where);
     case RM_OPTION_CHOICE:
         return set_choice(o, line, value, where);
+    case RM_OPTION_WINDOWS:
+        return set_windows(o, line, value, where);
     }
     return REMAT_OK;
 }
@@ -136,6 +153,11 @@ static void real_text(double number, char *text, size_t bytes) {
         snprintf(text, bytes, "%.*g", digits, number);
         if (strtod(text, NULL) == number) return;
     }
+}
+
+static void windows_text(rm_windows w, char *text, size_t bytes) {
+    int n = snprintf(text, bytes, "%lld", (long long)w.length);
+    if (w.step < w.length) snprintf(text + n, bytes - (size_t)n, ":%lld", (long long)w.step);
 }
 
 const char *rm_option_text(const rm_options *o, const rm_option *line, char *text, size_t bytes) {
@@ -159,6 +181,9 @@ const char *rm_option_text(const rm_options *o, const rm_option *line, char *tex
     case RM_OPTION_TEXT:
     case RM_OPTION_CHOICE:
         snprintf(text, bytes, "%s", *(char *const *)at ? *(char *const *)at : "");
+        break;
+    case RM_OPTION_WINDOWS:
+        windows_text(*(const rm_windows *)at, text, bytes);
         break;
     }
     return text;

@@ -176,7 +176,8 @@ static void add_flags(json_t *event, const rm_options *o) {
     json_object_set_new(event, "hidden", json_integer(o->hidden));
     json_object_set_new(event, "embed", json_integer(o->embed));
     json_object_set_new(event, "dropout", json_real(o->dropout));
-    json_object_set_new(event, "tbptt", json_integer(o->tbptt));
+    json_object_set_new(event, "tbptt", json_integer(o->tbptt.length));
+    json_object_set_new(event, "tbptt_step", json_integer(o->tbptt.step));
     json_object_set_new(event, "stateful", json_boolean(o->stateful));
     json_object_set_new(event, "optimizer", json_string(o->optimizer));
     json_object_set_new(event, "seed", json_integer(o->seed));

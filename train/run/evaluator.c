@@ -229,7 +229,7 @@ static remat_status fill_batch(rm_evaluator *e, stretch s) {
 static remat_status run_part(rm_evaluator *e, rm_eval_part *part, int64_t first, double *loss, right *sum) {
     remat_step_result result;
     TRY(fill_batch(e, (stretch){&part->batch, first}));
-    TRY(rm_batch_write(&part->batch, 0, 1, part->session));
+    TRY(rm_batch_write(&part->batch, rm_batch_whole(&part->batch), part->session));
     TRY(remat_evaluate(part->session, &result));
     const int64_t B = part->batch.batch;
     const int64_t n = has_accuracy(&e->dataset->shape) ? rm_count_targets(part->batch.target, B * e->answers) : B;

@@ -128,16 +128,27 @@ static remat_status shape_without_data(const rm_options *o, rm_data_shape *out) 
     return REMAT_OK;
 }
 
+bool rm_setup_windows_fit(const rm_options *o) {
+    rm_windows w = o->tbptt;
+    return !w.length || (w.length % w.step == 0 && w.length <= o->seq_len && o->seq_len % w.step == 0);
+}
+
 /* A sample of T timesteps is cut into windows of equal length. */
 static remat_status check_windows(const rm_options *o) {
-    REQUIRE(!o->tbptt || o->every_step || strcmp(o->task, "regress"), INVALID,
+    REQUIRE(!o->tbptt.length || o->every_step || strcmp(o->task, "regress"), INVALID,
             "--tbptt=%lld cuts samples into windows, and labels with one answer a sample cannot be cut: give labels "
             "[N,T,V], or leave --tbptt out",
-            (long long)o->tbptt);
-    REQUIRE(!o->tbptt || o->seq_len % o->tbptt == 0, INVALID,
+            (long long)o->tbptt.length);
+    REQUIRE(o->tbptt.step < o->tbptt.length || rm_setup_windows_fit(o), INVALID,
             "--tbptt=%lld: samples of %lld timesteps cannot be cut into windows of so many: make --seq-len a multiple "
             "of it",
-            (long long)o->tbptt, (long long)o->seq_len);
+            (long long)o->tbptt.length, (long long)o->seq_len);
+    REQUIRE(
+        rm_setup_windows_fit(o), INVALID,
+        "--tbptt=%lld:%lld: samples of %lld timesteps do not hold such windows: make --seq-len a multiple of %lld, no "
+        "less than %lld",
+        (long long)o->tbptt.length, (long long)o->tbptt.step, (long long)o->seq_len, (long long)o->tbptt.step,
+        (long long)o->tbptt.length);
     return REMAT_OK;
 }
 
@@ -162,10 +173,10 @@ remat_status rm_setup_spec(rm_options *o, const rm_dataset *dataset, rm_model_sp
                            .dropout = o->dropout,
                            .label_smoothing = o->label_smoothing,
                            .loss = o->loss,
-                           .ignores = rm_options_given(o, "ignore-index"),
+                           .ignores = rm_options_given(o, "ignore-index") || o->tbptt.step < o->tbptt.length,
                            .class_weights = o->class_weights != NULL,
                            .data = shape,
-                           .window = o->tbptt,
+                           .window = o->tbptt.length,
                            .small_stem = !strcmp(o->stem, "cifar"),
                            .sync_batchnorm = o->sync_batchnorm};
     if (!shape.answer_steps) o->seq_len = shape.timesteps; /* of pairs it is a limit, or none */
@@ -243,7 +254,14 @@ int64_t rm_setup_rows(const rm_options *o) {
     return o->deterministic_world ? o->batch / rm_setup_micro_steps(o) : o->batch;
 }
 
-int64_t rm_setup_windows(const rm_options *o) { return o->tbptt ? o->seq_len / o->tbptt : 1; }
+int64_t rm_setup_windows(const rm_options *o) { return o->tbptt.length ? o->seq_len / o->tbptt.step : 1; }
+
+/* Losses count where no earlier window's did. The first ones begin with the sample, and lengthen what is behind their targets. */
+rm_window rm_setup_window(const rm_options *o, int64_t k) {
+    rm_windows w = o->tbptt;
+    int64_t from = k * w.step, first = from + w.step > w.length ? from + w.step - w.length : 0;
+    return (rm_window){first, w.length, from, w.step};
+}
 
 int64_t rm_setup_eval_batch(const rm_options *o) { return o->deterministic_world ? rm_setup_rows(o) : 0; }
 
@@ -294,6 +312,7 @@ remat_config rm_setup_training_config(const rm_options *o) {
     int64_t calls = rm_setup_micro_steps(o) * rm_setup_windows(o);
     c.micro_steps = calls < INT_MAX ? (int)calls : INT_MAX; /* the engine says how many there can be */
     c.stateful = o->stateful || rm_setup_windows(o) > 1;
+    c.carry_after = o->tbptt.step < o->tbptt.length ? o->tbptt.step : 0;
     c.pairwise = o->deterministic_world > 0;
     return c;
 }
@@ -313,8 +332,9 @@ remat_config rm_setup_inference_config(const rm_options *o) {
 
 /* The library names flags by the members of remat_config that they fill. */
 static remat_status by_flags(remat_status status) {
-    static const char *const names[][2] = {{"train_only", "--train-only"}, {"groups", "--groups"}};
-    for (int i = 0; i < 2 && status == REMAT_INVALID; i++) {
+    static const char *const names[][2] = {
+        {"train_only", "--train-only"}, {"groups", "--groups"}, {"carry_after", "the second number of --tbptt"}};
+    for (int i = 0; i < 3 && status == REMAT_INVALID; i++) {
         const char *sentence = remat_last_error(), *at = strstr(sentence, names[i][0]);
         char copy[1024];
         if (!at) continue;

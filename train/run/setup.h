@@ -3,6 +3,7 @@
 #ifndef RM_SETUP_H
 #define RM_SETUP_H
 
+#include "train/data/loader.h"
 #include "train/run/model.h"
 #include "train/flags/options.h"
 #include "train/state/state.h"
@@ -33,8 +34,12 @@ remat_status rm_setup_world(const rm_options *options);
 int64_t rm_setup_ranks(const rm_options *options);
 int64_t rm_setup_micro_steps(const rm_options *options);
 int64_t rm_setup_rows(const rm_options *options);
-/* How many windows --tbptt cuts a sample into, each a micro step of the session; once --seq-len is known (rm_setup_spec). */
+/* How many windows --tbptt cuts a sample into, each a micro step of the session, and the k-th of several; once --seq-len is known
+ * (rm_setup_spec). */
 int64_t rm_setup_windows(const rm_options *options);
+rm_window rm_setup_window(const rm_options *options, int64_t k);
+/* Whether samples can be cut so. */
+bool rm_setup_windows_fit(const rm_options *options);
 /* For rm_evaluator_open: a shard's rows, where there are shards, so that what is found has the same bits for any ranks. */
 int64_t rm_setup_eval_batch(const rm_options *options);
 

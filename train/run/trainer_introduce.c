@@ -91,8 +91,9 @@ static void introduce_states(rm_trainer *t) {
     const rm_options *o = t->options;
     int64_t windows = rm_setup_windows(o), rows = t->loader.config.batch * t->loader.config.size;
     if (windows > 1)
-        rm_progress_say(&t->progress, "truncated: gradients end every %lld timesteps, in %lld windows a sample",
-                        (long long)o->tbptt, (long long)windows);
+        rm_progress_say(&t->progress, "truncated: gradients %s %lld timesteps, in %lld windows a sample",
+                        o->tbptt.step < o->tbptt.length ? "reach back" : "end every", (long long)o->tbptt.length,
+                        (long long)windows);
     if (o->stateful)
         rm_progress_say(&t->progress, "stateful: %lld row%s of %lld samples each, whose states go on within an epoch",
                         (long long)rows, rows == 1 ? "" : "s", (long long)(t->dataset->count / rows));

@@ -187,6 +187,7 @@ typedef struct {
     bool pairwise;
     const struct remat_ranks *ranks;
     const char *groups;
+    int64_t carry_after;
 } remat_config;
 static inline remat_config remat_config_init(void);
 #define REMAT_CONFIG_INIT (remat_config_init())
