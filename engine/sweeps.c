@@ -142,7 +142,8 @@ static remat_status settle(finder *f, const rm_chain_config *config) {
         candidate *c = &f->candidate[i];
         if (!c->n_nodes) continue;
         bool whole = c->whole || !c->timesteps;
-        int64_t tile = whole ? c->timesteps : rm_tile_of(config->tile, config->carry_after, c->timesteps, c->batch, config->kernels);
+        int64_t tile = whole ? c->timesteps
+                             : rm_tile_of(config->tile, config->carry_after, c->timesteps, c->batch, config->kernels);
         chain->sweep[chain->n_sweeps] = (rm_sweep){.timesteps = c->timesteps,
                                                    .batch = c->batch,
                                                    .tile = tile,

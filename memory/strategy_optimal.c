@@ -140,23 +140,23 @@ static uint64_t lowest_floor(const menu *m) {
  * below it is refused (choose_from), even if some other plan happened to fit. More than a few are tried only until one is
  * found that takes at most twice the lowest floor: so what takes twice that is certain to be no less than the least.
  * One that is within the budget is as good as the least, and ends the search. */
-static remat_status take_least(menu *m, uint64_t budget_bytes, rm_schedule *schedule, uint64_t *least) {
+static remat_status take_least(menu *m, uint64_t budget_bytes, rm_schedule *schedule, uint64_t *bytes) {
     qsort(m->choice, (size_t)m->count, sizeof *m->choice, by_floor);
-    uint64_t lowest = lowest_floor(m);
+    uint64_t least = UINT64_MAX, lowest = lowest_floor(m);
     int64_t placed = 0; /* buffers */
-    *least = UINT64_MAX;
-    for (int64_t i = 0; i < m->count && m->choice[i].floor_bytes < *least && *least > budget_bytes; i++) {
-        choice *choice = &m->choice[i];
+    for (int64_t i = 0; i < m->count && m->choice[i].floor_bytes < least && budget_bytes < least; i++) {
+        choice *next = &m->choice[i];
         rm_schedule better;
-        if (*least / 2 <= lowest && (i >= LEAST_TRIES || placed > LEAST_BUFFERS)) break;
-        if (choice->bytes && choice->bytes <= budget_bytes) return *least = choice->bytes, REMAT_OK;
-        TRY(settle(m, choice, *least - 1, &better));
-        placed += m->family[choice->family].member[choice->index].runs * 4;
+        if (least / 2 <= lowest && (i >= LEAST_TRIES || placed > LEAST_BUFFERS)) break;
+        if (next->bytes && next->bytes <= budget_bytes) return *bytes = next->bytes, REMAT_OK;
+        TRY(settle(m, next, least - 1, &better));
+        placed += m->family[next->family].member[next->index].runs * 4;
         if (!settled(&better)) continue;
         rm_schedule_free(schedule);
         *schedule = better;
-        *least = choice->bytes;
+        least = next->bytes;
     }
+    *bytes = least;
     return REMAT_OK;
 }
 

@@ -28,9 +28,6 @@ typedef struct {
     int32_t where[BLOCK]; /* in the plane */
 } largest;
 
-static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* One element under each of the windows: that of window q is at `at` + q stride in the plane. Of several that are largest the first
  * stays; a NaN is larger than any number. */
 static inline void compare(largest *l, int64_t first, int64_t count, const real *plane, int64_t at, int64_t stride) {

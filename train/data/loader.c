@@ -94,7 +94,7 @@ rm_window rm_batch_whole(const rm_batch *b) {
 
 /* Timesteps from..end-1 of a window's targets, as none. */
 static remat_status leave_out(const rm_batch *b, int64_t from, int64_t end, remat_session *session) {
-    static int32_t none[1024];
+    int32_t none[1024];
     uint64_t at = (uint64_t)(from * b->batch) * sizeof *none, left = (uint64_t)((end - from) * b->batch) * sizeof *none;
     for (int i = 0; i < 1024; i++) none[i] = -1;
     for (uint64_t n; left; at += n, left -= n) {
