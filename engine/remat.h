@@ -186,7 +186,7 @@ remat_value remat_transpose(remat_graph *, remat_value x, int one, int other);
  *     for (int k = 0; k < 2; k++) remat_initial_state(g, y, k, remat_final_state(g, h, k)); */
 remat_value remat_initial_state(remat_graph *, remat_value y, int state, remat_value initial);
 remat_value remat_final_state(remat_graph *, remat_value y, int state);
-/* Sequences that begin in the middle of a row, by the y of their layer (lstm, gru, rnn_tanh, linear_scan): where `reset`, f32 (T,B),
+/* Sequences that begin in the middle of a row, by the y of their layer (all recurrent ones but lstm_projected, and causal_conv): where `reset`, f32 (T,B),
  * is above 0, all states of that row are zeros before that timestep, initial ones too; nothing passes there in either
  * direction. No gradient goes to `reset`. Returns y. Rows of different lengths, padded behind their ends, need it in layers
  * over remat_reverse, where padding comes first: 1 at each row's last timestep, turned round as x is

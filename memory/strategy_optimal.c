@@ -168,7 +168,7 @@ static bool above_least(const menu *m, const rm_schedule *schedule) {
 /* Refuses a budget below the least: *schedule becomes the least then. */
 static remat_status require_least(menu *m, const rm_wish *wish, rm_schedule *schedule) {
     rm_schedule least = {0};
-    uint64_t least_bytes;
+    uint64_t least_bytes = 0;
     remat_status status = take_least(m, wish->budget_bytes, &least, &least_bytes);
     if (!status && least_bytes > wish->budget_bytes)
         status = rm_fail(REMAT_INFEASIBLE, "no plan fits the budget of %llu bytes; the least that works is %llu",

@@ -5,14 +5,16 @@
  * PyTorch's Conv1d(C, C, k, groups=C) behind a padding of k-1 on the left. What a tile needs of the one before, its last k-1
  * timesteps, is a carried state (B,k-1,C).
  *
- * Below, "row r" is row r of the state followed by x: x[t] is row k-1+t, and y[t] reads rows t to t+k-1.
+ * Where reset[t,b] > 0, what is before t counts as zeros from there on.
+ *
+ * Below, "row r" is row r of the state followed by x: x[t] is row k-1+t, and y[t] reads rows t to t+k-1, from its first tap on.
  */
 #include "ops/real.h"
 
 #include "ops/op.h"
 #include "ops/shape.h"
 
-enum { X, W, BIAS, INPUTS };
+enum { X, W, BIAS, RESET, INPUTS };
 enum { SPAN = 64 /* features that a thread takes through the tile together */, MOST = 16 /* k */ };
 
 static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
@@ -26,6 +28,7 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
             "causal_conv: w is %s; it must be (C,1,k) = (%lld,1,2..%d), for each feature of x a filter",
             rm_desc_text(&x[W], text), (long long)c, MOST);
     if (x[BIAS].rank >= 0) TRY(rm_want_vector("causal_conv", "bias", &x[BIAS], c));
+    if (x[RESET].rank >= 0) TRY(rm_want_reset("causal_conv", &x[RESET], &x[X]));
     *y = x[X];
     *state = rm_desc_make(RM_REAL, 3, (int64_t[]){x[X].dim[1], k - 1, c});
     return REMAT_OK;
@@ -41,6 +44,7 @@ static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass p
 /* Features [from, from + n) of a tile; w[j] has those of all features. */
 typedef struct {
     int64_t tau, batch, channels, k, from, n;
+    const real *reset;
     real w[MOST][SPAN];
 } span;
 
@@ -48,6 +52,7 @@ static span span_of(const rm_call *call, int64_t from) {
     const rm_desc *x = &call->x[X].desc;
     int64_t c = x->dim[2], k = call->x[W].desc.dim[2];
     span s = {.tau = x->dim[0], .batch = x->dim[1], .channels = c, .k = k, .from = from};
+    s.reset = call->x[RESET].data;
     s.n = c - from < SPAN ? c - from : SPAN;
     const real *w = call->x[W].data;
     for (int64_t j = 0; w && j < k; j++)
@@ -62,6 +67,14 @@ static const real *row_of(const span *s, const void *state, const void *x, int64
     return state ? (const real *)state + (b * halo + r) * s->channels + s->from : NULL;
 }
 
+/* Of y[t]: what its earlier taps would read is behind a reset. */
+static int64_t first_tap(const span *s, int64_t t, int64_t b) {
+    int64_t halo = s->k - 1;
+    for (int64_t back = 0; s->reset && back < halo && back <= t; back++)
+        if (s->reset[(t - back) * s->batch + b] > 0) return halo - back;
+    return 0;
+}
+
 static void copy_row(int64_t n, const real *from, real *to) {
     for (int64_t i = 0; i < n; i++) to[i] = from ? from[i] : 0;
 }
@@ -70,6 +83,9 @@ static void add_product(int64_t n, const real *a, const real *b, real *sum) {
     for (int64_t i = 0; i < n; i++) sum[i] += a[i] * b[i];
 }
 
+/* Of the state, row r: that is what the last y reads one tap later. */
+static bool is_handed_on(const span *s, int64_t r, int64_t b) { return r + 1 >= first_tap(s, s->tau - 1, b); }
+
 static void forward_span(const rm_call *call, int64_t from) {
     span s = span_of(call, from);
     const real *bias = call->x[BIAS].data;
@@ -77,7 +93,7 @@ static void forward_span(const rm_call *call, int64_t from) {
         for (int64_t b = 0; b < s.batch; b++) {
             real sum[SPAN];
             copy_row(s.n, bias ? bias + from : NULL, sum);
-            for (int64_t j = 0; j < s.k; j++) {
+            for (int64_t j = first_tap(&s, t, b); j < s.k; j++) {
                 const real *x = row_of(&s, call->state_in[0].data, call->x[X].data, t + j, b);
                 if (x) add_product(s.n, s.w[j], x, sum);
             }
@@ -85,7 +101,8 @@ static void forward_span(const rm_call *call, int64_t from) {
         }
     for (int64_t b = 0; b < s.batch; b++)
         for (int64_t r = 0; r < s.k - 1; r++)
-            copy_row(s.n, row_of(&s, call->state_in[0].data, call->x[X].data, s.tau + r, b),
+            copy_row(s.n,
+                     is_handed_on(&s, r, b) ? row_of(&s, call->state_in[0].data, call->x[X].data, s.tau + r, b) : NULL,
                      (real *)call->state_out[0].data + (b * (s.k - 1) + r) * s.channels + from);
 }
 
@@ -93,10 +110,10 @@ static void forward_span(const rm_call *call, int64_t from) {
  * order is the same wherever time is cut. */
 static void row_gradient(const rm_call *call, const span *s, int64_t r, int64_t b, real *sum) {
     const real *dy = call->dy.data, *later = call->dstate_out[0].data;
-    bool handed = later && r >= s->tau;
+    bool handed = later && r >= s->tau && is_handed_on(s, r - s->tau, b);
     copy_row(s->n, handed ? later + (b * (s->k - 1) + r - s->tau) * s->channels + s->from : NULL, sum);
     for (int64_t j = 0; j < s->k; j++)
-        if (r - j >= 0 && r - j < s->tau)
+        if (r - j >= 0 && r - j < s->tau && j >= first_tap(s, r - j, b))
             add_product(s->n, s->w[j], dy + ((r - j) * s->batch + b) * s->channels + s->from, sum);
 }
 
@@ -121,7 +138,7 @@ static void backward_weights(const rm_call *call, const span *s) {
     for (int64_t t = 0; t < s->tau; t++)
         for (int64_t b = 0; b < s->batch; b++) {
             const real *dy = (const real *)call->dy.data + (t * s->batch + b) * s->channels + s->from;
-            for (int64_t j = 0; dw && j < s->k; j++) {
+            for (int64_t j = first_tap(s, t, b); dw && j < s->k; j++) {
                 const real *x = row_of(s, call->state_in[0].data, call->x[X].data, t + j, b);
                 if (x) add_product(s->n, dy, x, sum[j]);
             }
@@ -145,6 +162,8 @@ static void forward(const rm_call *call) {
 
 static void backward(const rm_call *call) {
     int64_t c = call->dy.desc.dim[2];
+    real *dreset = call->dx[RESET].data;
+    for (int64_t i = 0; dreset && i < call->dy.desc.dim[0] * call->dy.desc.dim[1]; i++) dreset[i] = 0;
     RM_PARALLEL_FOR(call->threads, rm_desc_count(&call->dy.desc) > RM_PARALLEL_MIN_HEAVY,
                     for (int64_t from = 0; from < c; from += SPAN) backward_span(call, from););
 }
@@ -152,13 +171,16 @@ static void backward(const rm_call *call) {
 static const rm_sample samples[] = {
     {.name = "bias",
      .sequence = true,
-     .x = {RM_SHAPE3(RM_REAL, 6, 2, 5), RM_SHAPE3(RM_REAL, 5, 1, 3), RM_SHAPE1(RM_REAL, 5)}},
+     .x = {RM_SHAPE3(RM_REAL, 6, 2, 5), RM_SHAPE3(RM_REAL, 5, 1, 3), RM_SHAPE1(RM_REAL, 5), RM_ABSENT}},
     {.name = "shorter than the filter",
      .sequence = true,
-     .x = {RM_SHAPE3(RM_REAL, 3, 2, 4), RM_SHAPE3(RM_REAL, 4, 1, 6), RM_ABSENT}},
+     .x = {RM_SHAPE3(RM_REAL, 3, 2, 4), RM_SHAPE3(RM_REAL, 4, 1, 6), RM_ABSENT, RM_ABSENT}},
+    {.name = "resets",
+     .sequence = true,
+     .x = {RM_SHAPE3(RM_REAL, 7, 3, 4), RM_SHAPE3(RM_REAL, 4, 1, 4), RM_SHAPE1(RM_REAL, 4), RM_SHAPE2(RM_REAL, 7, 3)}},
     {.name = "large enough for threads",
      .sequence = true,
-     .x = {RM_SHAPE3(RM_REAL, 4, 25, 200), RM_SHAPE3(RM_REAL, 200, 1, 3), RM_SHAPE1(RM_REAL, 200)}},
+     .x = {RM_SHAPE3(RM_REAL, 4, 25, 200), RM_SHAPE3(RM_REAL, 200, 1, 3), RM_SHAPE1(RM_REAL, 200), RM_ABSENT}},
 };
 
 const rm_op RM_OP(causal_conv) = {
@@ -168,10 +190,11 @@ const rm_op RM_OP(causal_conv) = {
         "y (T,B,C) = x convolved over time, each feature by itself: w (C,1,k), bias (C); y[t] reads x[t-k+1] to x[t]",
     .n_in = INPUTS,
     .n_state = 1,
-    .optional = 1u << BIAS,
+    .optional = 1u << BIAS | 1u << RESET,
+    .resets = 1u << RESET,
     .weights = 1u << W | 1u << BIAS,
     .time = RM_TIME_RECURRENT,
-    .saves = {.in = 1u << X | 1u << W, .state = true},
+    .saves = {.in = 1u << X | 1u << W | 1u << RESET, .state = true},
     .infer = infer,
     .cost = cost,
     .define_forward = forward,

@@ -2,11 +2,11 @@
  * gradients of weights are summed over rows by blocks that have some features each. */
 #include "ops/cuda/reduce.cuh"
 
-enum { X, W, BIAS, PARTS = 8 /* that rows are dealt to, for w and bias */ };
+enum { X, W, BIAS, RESET, PARTS = 8 /* that rows are dealt to, for w and bias */ };
 
 typedef struct {
     int64_t tau, batch, channels, k;
-    const float *x, *w, *state;
+    const float *x, *w, *reset, *state;
 } conv;
 
 static conv conv_of(const rm_call *call) {
@@ -17,6 +17,7 @@ static conv conv_of(const rm_call *call) {
               call->x[W].desc.dim[2],
               (const float *)call->x[X].data,
               (const float *)call->x[W].data,
+              (const float *)call->x[RESET].data,
               (const float *)call->state_in[0].data};
     return v;
 }
@@ -27,19 +28,30 @@ static __device__ inline float row_at(const conv &v, int64_t r, int64_t b, int64
     return v.state ? v.state[(b * halo + r) * v.channels + c] : 0;
 }
 
+/* Of y[t]; and whether row r of the state is handed on (causal_conv.c). */
+static __device__ inline int64_t first_tap(const conv &v, int64_t t, int64_t b) {
+    for (int64_t back = 0; v.reset && back < v.k - 1 && back <= t; back++)
+        if (v.reset[(t - back) * v.batch + b] > 0) return v.k - 1 - back;
+    return 0;
+}
+static __device__ inline bool is_handed_on(const conv &v, int64_t r, int64_t b) {
+    return r + 1 >= first_tap(v, v.tau - 1, b);
+}
+
 static __global__ void forward(conv v, const float *bias, float *y) {
     RM_EACH(i, v.tau * v.batch * v.channels) {
         int64_t row = rm_row_of(i, v.channels), c = i - row * v.channels, t = rm_row_of(row, v.batch);
         float sum = bias ? bias[c] : 0;
-        for (int64_t j = 0; j < v.k; j++) sum += v.w[c * v.k + j] * row_at(v, t + j, row - t * v.batch, c);
+        for (int64_t j = first_tap(v, t, row - t * v.batch); j < v.k; j++)
+            sum += v.w[c * v.k + j] * row_at(v, t + j, row - t * v.batch, c);
         y[i] = sum;
     }
 }
 
 static __global__ void hand_on(conv v, float *state_out) {
     RM_EACH(i, v.batch * (v.k - 1) * v.channels) {
-        int64_t row = rm_row_of(i, v.channels), c = i - row * v.channels, b = row / (v.k - 1);
-        state_out[i] = row_at(v, v.tau + row - b * (v.k - 1), b, c);
+        int64_t row = rm_row_of(i, v.channels), c = i - row * v.channels, b = row / (v.k - 1), r = row - b * (v.k - 1);
+        state_out[i] = is_handed_on(v, r, b) ? row_at(v, v.tau + r, b, c) : 0;
     }
 }
 
@@ -49,9 +61,10 @@ static __global__ void backward(conv v, const float *dy, const float *dstate_out
     RM_EACH(i, rows * v.batch * v.channels) {
         int64_t row = rm_row_of(i, v.channels), c = i - row * v.channels, q = rm_row_of(row, v.batch);
         int64_t r = first + q, b = row - q * v.batch, halo = v.k - 1;
-        float sum = dstate_out && r >= v.tau ? dstate_out[(b * halo + r - v.tau) * v.channels + c] : 0;
+        bool handed = dstate_out && r >= v.tau && is_handed_on(v, r - v.tau, b);
+        float sum = handed ? dstate_out[(b * halo + r - v.tau) * v.channels + c] : 0;
         for (int64_t j = 0; j < v.k; j++)
-            if (r - j >= 0 && r - j < v.tau)
+            if (r - j >= 0 && r - j < v.tau && j >= first_tap(v, r - j, b))
                 sum += v.w[c * v.k + j] * dy[((r - j) * v.batch + b) * v.channels + c];
         out[first ? i : (b * halo + r) * v.channels + c] = sum;
     }
@@ -65,8 +78,9 @@ static __global__ void backward_weights(conv v, const float *dy, float *dw, floa
     int64_t j = blockIdx.x / spans, c = (blockIdx.x - j * spans) * RM_WARP + lane;
     float sum = 0;
     for (int64_t row = part; row < v.tau * v.batch && c < v.channels; row += PARTS) {
-        int64_t t = rm_row_of(row, v.batch);
-        sum += dy[row * v.channels + c] * (j < v.k ? row_at(v, t + j, row - t * v.batch, c) : 1);
+        int64_t t = rm_row_of(row, v.batch), b = row - t * v.batch;
+        if (j < v.k && j < first_tap(v, t, b)) continue;
+        sum += dy[row * v.channels + c] * (j < v.k ? row_at(v, t + j, b, c) : 1);
     }
     of_part[part][lane] = sum;
     __syncthreads();
@@ -75,6 +89,8 @@ static __global__ void backward_weights(conv v, const float *dy, float *dw, floa
     if (j < v.k && dw) dw[c * v.k + j] += sum;
     if (j == v.k && dbias) dbias[c] += sum;
 }
+
+static __global__ void clear(int64_t n, float *to) { RM_EACH(i, n) to[i] = 0; }
 
 void rm_causal_conv_forward_cuda(const rm_call *call) {
     conv v = conv_of(call);
@@ -94,4 +110,6 @@ void rm_causal_conv_backward_cuda(const rm_call *call) {
     if (dw || dbias)
         RM_LAUNCH_TOGETHER(backward_weights, (v.k + 1) * rm_blocks_of(v.channels, RM_WARP), PARTS * RM_WARP,
                            call->queue, v, dy, dw, dbias);
+    if (call->dx[RESET].data)
+        RM_LAUNCH_EACH(clear, v.tau * v.batch, call->queue, v.tau * v.batch, (float *)call->dx[RESET].data);
 }

@@ -21,7 +21,8 @@ static rm_cell_job job_of(const rm_call *call) {
         .tau = y->dim[0],
         .batch = y->dim[1],
         .hidden = y->dim[2],
-        .x = call->x[0].data,
+        .x = call->x[RM_MIN_X].data,
+        .reset = call->x[RM_MIN_RESET].data,
         .y = call->y.data,
         .h_in = call->state_in[0].data,
     };
@@ -38,4 +39,5 @@ void rm_min_backward(rm_min_cell cell, const rm_call *call) {
     job.dy = call->dy.data, job.dh_out = call->dstate_out[0].data;
     job.dx = call->dx[0].data, job.dh_in = call->dstate_in[0].data, job.carry = call->scratch;
     run(rm_cell_kernels_get()->min_backward[cell], &job, call->threads);
+    rm_min_clear_reset(call);
 }

@@ -172,21 +172,20 @@ static remat_value made_before(net *n) {
 static remat_value scanned(net *n) {
     remat_graph *g = n->graph;
     int64_t c = n->width;
+    remat_value reset = maybe_reset(n, false);
     switch (draw(4)) {
     case 0:
-        return remat_min_gru(g, remat_linear(g, pick(n), param(n, 2, 2 * c, c), REMAT_NONE));
+        return reset_at(n, reset, remat_min_gru(g, remat_linear(g, pick(n), param(n, 2, 2 * c, c), REMAT_NONE)));
     case 1:
-        return remat_min_lstm(g, remat_linear(g, pick(n), param(n, 2, 3 * c, c), REMAT_NONE));
-    case 2: {
-        remat_value reset = maybe_reset(n, false);
+        return reset_at(n, reset, remat_min_lstm(g, remat_linear(g, pick(n), param(n, 2, 3 * c, c), REMAT_NONE)));
+    case 2:
         return remat_linear_scan(g, remat_sigmoid(g, pick(n)), pick(n), reset);
-    }
     default: {
         char name[32];
         snprintf(name, sizeof name, "filter%d", (int)n->graph->n_values);
         remat_value w = remat_param(g, name, 3, (int64_t[]){c, 1, 2 + draw(3)}, remat_init_uniform(0.5));
-        return remat_rms_norm(g, remat_causal_conv(g, pick(n), w, draw(2) ? param(n, 1, c, 1) : REMAT_NONE),
-                              param(n, 1, c, 1), 1e-5);
+        remat_value y = remat_causal_conv(g, pick(n), w, draw(2) ? param(n, 1, c, 1) : REMAT_NONE);
+        return remat_rms_norm(g, reset_at(n, reset, y), param(n, 1, c, 1), 1e-5);
     }
     }
 }

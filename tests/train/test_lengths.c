@@ -208,6 +208,21 @@ START_TEST(nothing_passes_an_end) {
 }
 END_TEST
 
+/* And where states go on, documents that are as long as samples begin as samples do. */
+START_TEST(documents_in_a_row_are_documents_alone) {
+    static const char *const model[] = {"lstm", "gru", "mingru", "minlstm"};
+    char text[30 * 8 + 1], flags[256];
+    for (size_t i = 0; i < sizeof text; i++) text[i] = i % 8 == 7 ? '|' : "abcdefg"[(i * (3 + i / 8)) % 7];
+    const char *path = make_file("t", text, sizeof text);
+    snprintf(flags, sizeof flags,
+             "--model=%s --hidden=6 --threads=1 --batch=1 --steps=20 --no-shuffle --lr=0.05 --tile=3", model[_i]);
+    ck_runs("train --data=%s %s --seq-len=8 --metrics=%s", path, flags, in_scratch("a.jsonl"));
+    ck_runs("train --data=%s %s --seq-len=8 --stateful --document-end=124 --metrics=%s", path, flags,
+            in_scratch("b.jsonl"));
+    ck_runs("report --require-identical %s %s", in_scratch("a.jsonl"), in_scratch("b.jsonl"));
+}
+END_TEST
+
 int main(void) {
     Suite *suite = suite_create("lengths");
     TCase *tcase = tcase_create("lengths");
@@ -220,6 +235,7 @@ int main(void) {
     tcase_add_test(tcase, like_lengths_come_together);
     tcase_add_test(tcase, documents_begin_behind_ends);
     tcase_add_test(tcase, nothing_passes_an_end);
+    tcase_add_loop_test(tcase, documents_in_a_row_are_documents_alone, 0, 4);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

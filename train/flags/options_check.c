@@ -55,7 +55,7 @@ static const rule rules[] = {
     {"eval-lengths", NULL, "lengths", NULL, NULL},
     {"eval-lengths", NULL, "eval-data", NULL, NULL},
     {"document-end", "-1", "task", "lm", NULL},
-    {"document-end", "-1", "model", "lstm|gru|rnn", "whose states can begin anew"},
+    {"document-end", "-1", "model", RECURRENT, "whose states can begin anew"},
     {"rows", "false", "task", "classify|regress|transcribe", NULL},
     {"samples", NULL, "task", "adding|copy|s5|seq2seq", "which generate them"},
     {"generate", "none", "task", "seq2seq", NULL},

@@ -110,7 +110,7 @@ typedef struct {
     rm_cell_kernel *forward[RM_CELLS];
     rm_cell_kernel *rebuild[RM_CELLS]; /* gates and c as forward keeps them, from x, y, h_in, c_in; NULL: keeps none */
     rm_cell_kernel *backward[RM_CELLS];
-    /* Of these a job says tau, batch, hidden; x, y, h_in; h_out; and backward dy, dh_out, dx, dh_in, carry: dh */
+    /* Of these a job says tau, batch, hidden; x, reset, y, h_in; h_out; and backward dy, dh_out, dx, dh_in, carry: dh */
     rm_cell_kernel *min_forward[RM_MIN_CELLS], *min_backward[RM_MIN_CELLS];
     const rm_activation_loops *activation; /* by rm_activation */
     const rm_projected_rows *projected;

@@ -1,5 +1,6 @@
 /* cell/minimal.c: min_gru and min_lstm in vectors: minimal_math.h, a block of units at a time. A thread has some blocks of some
  * rows, and takes them through all timesteps; h is read where the timestep before has left it. */
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "ops/recurrent/cell/isa.h"
@@ -74,8 +75,13 @@ static inline int64_t share_of(const rm_cell_job *job, int thread, int threads) 
     return job->batch * blocks_of(job) * thread / threads;
 }
 
-RM_INLINE rm_vec previous(const rm_cell_job *job, int64_t t, int64_t at, int n) {
+RM_INLINE bool begins(const rm_cell_job *job, int64_t t, int64_t b) {
+    return job->reset && job->reset[t * job->batch + b] > 0;
+}
+
+RM_INLINE rm_vec previous(const rm_cell_job *job, int64_t t, int64_t b, int64_t at, int n) {
     int64_t state = job->batch * job->hidden;
+    if (begins(job, t, b)) return rm_splat(0);
     return t ? rm_load_n(job->y + (t - 1) * state + at, n) : job->h_in ? rm_load_n(job->h_in + at, n) : rm_splat(0);
 }
 
@@ -85,7 +91,7 @@ RM_INLINE void forward(rm_min_cell cell, const rm_cell_job *job, int thread, int
     for (int64_t t = 0; t < job->tau; t++)
         EACH_BLOCK(job, parts, from, to, {
             gates a = gates_at(cell, job->x + t * state * parts + x_at, hidden, n);
-            rm_vec h = rm_fma(a.keep, previous(job, t, at, n), a.take * a.candidate);
+            rm_vec h = rm_fma(a.keep, previous(job, t, b, at, n), a.take * a.candidate);
             rm_store_n(job->y + t * state + at, h, n);
             if (t == job->tau - 1) rm_store_n(job->h_out + at, h, n);
         })
@@ -103,12 +109,12 @@ RM_INLINE void backward(rm_min_cell cell, const rm_cell_job *job, int thread, in
             const int64_t x_from = t * state * parts + x_at;
             gates a = gates_at(cell, job->x + x_from, hidden, n);
             rm_vec d = rm_load_n(job->carry + at, n) + rm_load_n(job->dy + t * state + at, n);
-            rm_vec dtake = d * (a.candidate - previous(job, t, at, n));
+            rm_vec dtake = d * (a.candidate - previous(job, t, b, at, n));
             if (job->dx) {
                 rm_store_n(job->dx + x_from, d * a.take * a.slope, n);
                 for (int64_t g = 1; g < parts; g++) rm_store_n(job->dx + x_from + g * hidden, dtake * a.turn[g - 1], n);
             }
-            rm_vec dh = d * a.keep;
+            rm_vec dh = begins(job, t, b) ? rm_splat(0) : d * a.keep;
             rm_store_n(job->carry + at, dh, n);
             if (t == 0 && job->dh_in) rm_store_n(job->dh_in + at, dh, n);
         })
