@@ -215,6 +215,7 @@ START_TEST(a_run_over_folders) {
     ck_assert_ptr_nonnull(strstr(program_output, "3 samples of 3 x 5 x 5, 3 classes"));
     ck_runs("eval --resume=%s --data=%s", in_scratch("st"), in_scratch("f"));
     ck_assert_ptr_nonnull(strstr(program_output, "(3 samples)"));
+    ck_refuses(2, "the data has 3 pictures, fewer than --batch=400", "train %s --batch=400", line);
     mkdir(in_scratch("g"), 0700);
     for (int i = 0; i < 3; i++) {
         char name[8];
@@ -231,6 +232,7 @@ START_TEST(a_run_over_folders) {
     put("f/b/text.png", 4, 30); /* its header is whole */
     ck_refuses(1, "f/b/text.png is damaged: it is cut short", "train %s --steps=4", line);
     ck_refuses(2, "--image-size=S, for all of them", "train --model=cnn --data=%s", in_scratch("f"));
+    ck_refuses(1, "f/nowhere does not exist", "train --model=cnn --data=%s", in_scratch("f/nowhere"));
 }
 END_TEST
 

@@ -196,6 +196,9 @@ static remat_status too_few(const rm_loader *l, const rm_dataset *dataset) {
     if (l->global != c->batch)
         snprintf(share, sizeof share, " on %lld ranks, %lld micro step%s each: %lld", (long long)c->size,
                  (long long)c->micro_steps, c->micro_steps == 1 ? "" : "s", (long long)l->global);
+    REQUIRE(!dataset->shape.channels, INVALID,
+            "the data has %lld pictures, fewer than --batch=%lld%s: give more, or a smaller --batch",
+            (long long)l->samples, (long long)c->batch, share);
     FAIL(INVALID,
          "the data has %lld samples of %lld timesteps, fewer than --batch=%lld%s: give more data, or a smaller --batch "
          "or --seq-len",
