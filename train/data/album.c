@@ -7,6 +7,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
+static bool is_folder(const char *path) {
+    struct stat at;
+    return !stat(path, &at) && S_ISDIR(at.st_mode);
+}
 
 static bool has_batches(const char *folder) {
     char pattern[RM_PATH_BYTES];
@@ -23,9 +27,7 @@ static bool ends(const char *path, const char *with) {
 
 remat_status rm_album_open(const rm_data_source *source, rm_album **out) {
     const char *path = source->data;
-    struct stat at;
-    REQUIRE(!stat(path, &at), IO, "%s does not exist: check the path", path);
-    if (S_ISDIR(at.st_mode))
+    if (is_folder(path))
         return has_batches(path) ? rm_album_open_cifar(source, out) : rm_album_open_folder(source, out);
     return ends(path, ".bin") ? rm_album_open_cifar(source, out) : rm_album_open_array(source, out);
 }

@@ -7,6 +7,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <unistd.h>
 #include <zlib.h>
 
 typedef struct {
@@ -88,6 +89,7 @@ static remat_status check_numbers(array_album *album, const rm_data_source *sour
 static remat_status open_file(array_album *album, const rm_data_source *source) {
     rm_album *base = &album->base;
     const char *eval = source->held_out ? "eval-" : "";
+    REQUIRE(!access(source->data, F_OK), IO, "%s does not exist: check the path", source->data);
     REQUIRE(source->labels || source->unlabelled, INVALID,
             "there are no labels for %s: say --%slabels=FILE, IDX or .npy, one for each picture", source->data, eval);
     TRY(rm_array_file_begin(source->data, source->budget, &album->file));
