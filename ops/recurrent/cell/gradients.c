@@ -26,16 +26,15 @@ static void pack_operand(const operand *o, int64_t row, int64_t depth, int64_t b
 }
 
 /* Rows [u, u+rows) of dgates^T for a stretch of the tile, as [rows/ROWS_MAX][k][LEFT_STEP]: in place they are columns,
- * whose strides of 4H floats would put every row into the same few sets of the cache. */
+ * whose strides of 4H floats would put every row into the same few sets of the cache. So each is read once. */
 enum { LEFT_ROWS = 4 * ROWS_MAX, LEFT_STEP = LANES / 2, LEFT_FLOATS = DEPTH_BLOCK * LEFT_STEP + LANES };
 _Static_assert((int)ROWS_MAX <= (int)LEFT_STEP, "a tile's rows fit their step");
 
 static void pack_left(const float *dgates, int64_t row, int64_t rows, int64_t depth, float (*left)[LEFT_FLOATS]) {
-    for (int64_t u = 0; u < rows; u += ROWS_MAX) {
-        int n = (int)min64(ROWS_MAX, rows - u);
-        float *to = left[u / ROWS_MAX];
-        for (int64_t k = 0; k < depth; k++) rm_store(to + k * LEFT_STEP, rm_load_n(dgates + k * row + u, n));
-    }
+    for (int64_t k = 0; k < depth; k++)
+        for (int64_t u = 0; u < rows; u += ROWS_MAX)
+            rm_store(left[u / ROWS_MAX] + k * LEFT_STEP,
+                     rm_load_n(dgates + k * row + u, (int)min64(ROWS_MAX, rows - u)));
 }
 
 /* dw[u.., block..] += left w: in place, or through a chunk where dw's last vector runs past its row. */
@@ -70,6 +69,26 @@ static void pack_right(const operand *o, int64_t row, int64_t depth, right *to) 
                      to->w + i * DEPTH_BLOCK * LANES);
 }
 
+/* What one product adds to: `rows` by `width` vectors from `first` on. */
+typedef struct {
+    float *first;
+    int64_t r, i; /* its place: rows r.. of those packed left, blocks i.. of those packed right */
+    int rows, width;
+} tile;
+
+/* Of dw (rows, w's columns), by columns of tiles; rows of dw are `columns` apart. */
+static tile tile_at(float *dw, int64_t columns, int64_t rows, const right *w, int64_t n) {
+    int64_t tall = ceil_div(rows, ROWS_MAX), r = n % tall * ROWS_MAX, i = n / tall * WIDTH_MAX;
+    return (tile){dw + r * columns + (w->first + i) * LANES, r, i, (int)min64(ROWS_MAX, rows - r),
+                  (int)min64(WIDTH_MAX, w->blocks - i)};
+}
+
+/* dw lies beyond the first-level cache: a tile of it is on its way while the one before is summed. */
+static void prefetch(const tile *t, int64_t columns) {
+    for (int r = 0; r < t->rows; r++)
+        for (int i = 0; i < t->width; i++) __builtin_prefetch(t->first + r * columns + i * LANES, 1);
+}
+
 /* Rows [u, u_end) of dw, which lie in one gate, += dgates[row.., column..]^T times what is packed. */
 static void weight_gradient_rows(const view *v, float *dw, int64_t columns, int64_t u, int64_t u_end, int64_t column,
                                  int64_t row, int64_t depth, const right *w) {
@@ -77,13 +96,14 @@ static void weight_gradient_rows(const view *v, float *dw, int64_t columns, int6
     const float *dgates = v->job->gates + row * v->row + column;
     for (int64_t from = u; from < u_end; from += LEFT_ROWS) {
         int64_t rows = min64(LEFT_ROWS, u_end - from);
+        int64_t tiles = ceil_div(rows, ROWS_MAX) * ceil_div(w->blocks, WIDTH_MAX);
+        tile next = tile_at(dw + from * columns, columns, rows, w, 0);
         pack_left(dgates + (from - u), v->row, rows, depth, left);
-        for (int64_t i = 0; i < w->blocks; i += WIDTH_MAX) {
-            int width = (int)min64(WIDTH_MAX, w->blocks - i);
-            for (int64_t r = 0; r < rows; r += ROWS_MAX)
-                multiply_left(left[r / ROWS_MAX], w->w + i * DEPTH_BLOCK * LANES, width, depth,
-                              dw + (from + r) * columns + (w->first + i) * LANES, columns,
-                              (int)min64(ROWS_MAX, rows - r), lanes_of(w->first + i + width - 1, columns));
+        for (int64_t n = 1; n <= tiles; n++) {
+            tile t = next;
+            if (n < tiles) next = tile_at(dw + from * columns, columns, rows, w, n), prefetch(&next, columns);
+            multiply_left(left[t.r / ROWS_MAX], w->w + t.i * DEPTH_BLOCK * LANES, t.width, depth, t.first, columns,
+                          t.rows, lanes_of(w->first + t.i + t.width - 1, columns));
         }
     }
 }
