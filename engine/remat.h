@@ -186,7 +186,7 @@ remat_value remat_transpose(remat_graph *, remat_value x, int one, int other);
  *     for (int k = 0; k < 2; k++) remat_initial_state(g, y, k, remat_final_state(g, h, k)); */
 remat_value remat_initial_state(remat_graph *, remat_value y, int state, remat_value initial);
 remat_value remat_final_state(remat_graph *, remat_value y, int state);
-/* Sequences that begin in the middle of a row, by the y of their layer (all recurrent ones but lstm_projected, and causal_conv): where `reset`, f32 (T,B),
+/* Sequences that begin in the middle of a row, by the y of their layer (a recurrent one or causal_conv): where `reset`, f32 (T,B),
  * is above 0, all states of that row are zeros before that timestep, initial ones too; nothing passes there in either
  * direction. No gradient goes to `reset`. Returns y. Rows of different lengths, padded behind their ends, need it in layers
  * over remat_reverse, where padding comes first: 1 at each row's last timestep, turned round as x is
@@ -247,7 +247,7 @@ remat_value remat_mean_over_time(remat_graph *, remat_value x); /* (T,B,C) -> (B
 typedef struct {
     const char *name;          /* at most 40 bytes: carried states are called NAME.0.h, NAME.0.c */
     const remat_graph *body;
-    const remat_value *inputs; /* the body's leaf for each sequence, and below for each weight: at most 8 in all */
+    const remat_value *inputs; /* the body's leaf for each sequence, and below for each weight: at most 9 in all */
     int n_inputs;
     const remat_value *weights;
     int n_weights;

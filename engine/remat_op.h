@@ -44,7 +44,7 @@
 extern "C" {
 #endif
 
-#define REMAT_MAX_INPUTS 8
+#define REMAT_MAX_INPUTS 9 /* with the initial values of carried states */
 #define REMAT_MAX_STATES 2
 
 /* A shape. rank 0 is a scalar; -1: an optional input that was not given. Unused dims are 1. */

@@ -174,9 +174,9 @@ typedef struct {
 
 const void *rm_op_queue;
 
-_Static_assert(RM_MAX_IN == 8, "a name for each input, and no more");
-const char *const rm_op_x_name[] = {"x[0]", "x[1]", "x[2]", "x[3]", "x[4]", "x[5]", "x[6]", "x[7]"};
-const char *const rm_op_dx_name[] = {"dx[0]", "dx[1]", "dx[2]", "dx[3]", "dx[4]", "dx[5]", "dx[6]", "dx[7]"};
+_Static_assert(RM_MAX_IN == 9, "a name for each input, and no more");
+const char *const rm_op_x_name[] = {"x[0]", "x[1]", "x[2]", "x[3]", "x[4]", "x[5]", "x[6]", "x[7]", "x[8]"};
+const char *const rm_op_dx_name[] = {"dx[0]", "dx[1]", "dx[2]", "dx[3]", "dx[4]", "dx[5]", "dx[6]", "dx[7]", "dx[8]"};
 
 static _Thread_local char sentence[512];
 

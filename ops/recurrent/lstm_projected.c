@@ -10,7 +10,7 @@
  * aux, from forward to backward: gates (tau,B,4H), activated, i f g o; then c (tau,B,H). m is made again from o and c. A forward
  * pass that keeps nothing has the gates in scratch, whole, so that x's products are the same calls, of the same bits.
  * It has no rebuild: timestep by timestep, that would cost what forward does, but for the product with w_hr. An embedding is not
- * folded in. */
+ * folded in. Where reset[t,b] > 0, h and c before that timestep are zeros, as in lstm.c. */
 #include "ops/real.h"
 
 #include <string.h>
@@ -22,7 +22,7 @@
 #include "ops/recurrent/cell_math.h"
 #include "ops/shape.h"
 
-enum { X, W_IH, W_HH, B_IH, B_HH, W_HR, INPUTS };
+enum { X, W_IH, W_HH, B_IH, B_HH, W_HR, RESET, INPUTS };
 enum { I, F, G, O, GATES };
 enum { STATE_H, STATE_C, STATES };
 
@@ -48,6 +48,7 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
             (long long)wide, (long long)features);
     if (x[B_IH].rank >= 0) TRY(rm_want_vector("lstm_projected", "b_ih", &x[B_IH], wide));
     if (x[B_HH].rank >= 0) TRY(rm_want_vector("lstm_projected", "b_hh", &x[B_HH], wide));
+    if (x[RESET].rank >= 0) TRY(rm_want_reset("lstm_projected", &x[RESET], &x[X]));
     *y = rm_desc_make(RM_REAL, 3, (int64_t[]){x[X].dim[0], x[X].dim[1], width});
     state[STATE_H] = rm_desc_make(RM_REAL, 2, (int64_t[]){x[X].dim[1], width});
     state[STATE_C] = rm_desc_make(RM_REAL, 2, (int64_t[]){x[X].dim[1], hidden});
@@ -59,12 +60,15 @@ static uint64_t aux_bytes(const rm_desc *x, const void *attr) {
     return (uint64_t)(x[X].dim[0] * x[X].dim[1] * (GATES + 1) * x[W_HR].dim[1]) * sizeof(real);
 }
 
-/* Forward: the gates, where they are not kept, and a timestep's m. Backward: dh and m of all timesteps, a timestep's dm and dc. */
+/* Forward: the gates, where they are not kept, and a timestep's m. Backward: dh and m of all timesteps, a timestep's dm and dc.
+ * Where rows begin anew, h before a timestep, with its zeros; backward that of all timesteps. */
 static uint64_t scratch_bytes(const rm_desc *x, const void *attr, rm_pass pass, bool aux) {
     (void)attr;
     int64_t batch = x[X].dim[1], rows = x[X].dim[0] * batch, width = x[W_HR].dim[0], hidden = x[W_HR].dim[1];
-    int64_t forward = (aux ? 0 : rows * GATES * hidden) + batch * hidden;
-    return (uint64_t)(pass == RM_BACKWARD ? rows * (hidden + width) + 2 * batch * hidden : forward) * sizeof(real);
+    int64_t before = x[RESET].rank < 0 ? 0 : width;
+    int64_t forward = (aux ? 0 : rows * GATES * hidden) + batch * (hidden + before);
+    int64_t backward = rows * (hidden + width + before) + 2 * batch * hidden;
+    return (uint64_t)(pass == RM_BACKWARD ? backward : forward) * sizeof(real);
 }
 
 static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
@@ -83,9 +87,9 @@ static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass p
 typedef struct {
     const rm_call *call;
     int64_t tau, batch, rows, in, width, hidden, wide; /* T, B, T B, C, P, H, 4H */
-    const real *x, *w_ih, *w_hh, *w_hr;
-    real *gates, *c;            /* (rows,4H), (rows,H); c is NULL where nothing is kept */
-    int64_t gates_step, c_step; /* floats of a timestep */
+    const real *x, *w_ih, *w_hh, *w_hr, *reset;        /* reset: NULL or (rows) */
+    real *gates, *c;                                   /* (rows,4H), (rows,H); c is NULL where nothing is kept */
+    int64_t gates_step, c_step;                        /* floats of a timestep */
 } tile;
 
 static tile tile_of(const rm_call *call) {
@@ -93,6 +97,7 @@ static tile tile_of(const rm_call *call) {
     tile r = {.call = call, .tau = x->dim[0], .batch = x->dim[1], .in = x->dim[2], .width = w_hr->dim[0]};
     r.hidden = w_hr->dim[1], r.wide = GATES * r.hidden, r.rows = r.tau * r.batch;
     r.x = call->x[X].data, r.w_ih = call->x[W_IH].data, r.w_hh = call->x[W_HH].data, r.w_hr = call->x[W_HR].data;
+    r.reset = call->x[RESET].data;
     r.gates = call->aux ? call->aux : call->scratch;
     r.c = call->aux ? r.gates + r.rows * r.wide : NULL;
     r.gates_step = r.batch * r.wide, r.c_step = r.batch * r.hidden;
@@ -104,6 +109,17 @@ static void copy(real *to, const real *from, int64_t n) {
     if (to && !from) memset(to, 0, (size_t)n * sizeof *to);
 }
 
+/* Whether row b begins anew at timestep t. */
+static bool begins(const tile *r, int64_t t, int64_t b) { return r->reset && r->reset[t * r->batch + b] > 0; }
+
+/* Row b of the state before timestep t: of `sequence` at t - 1, or of state_in; NULL: zeros. */
+static const real *before(const real *sequence, const rm_tensor *state_in, int64_t width, const tile *r, int64_t t,
+                          int64_t b) {
+    if (begins(r, t, b)) return NULL;
+    if (t > 0) return sequence + ((t - 1) * r->batch + b) * width;
+    return state_in->data ? (const real *)state_in->data + b * width : NULL;
+}
+
 /* ---- Definitions ------------------------------------------------------------------------------------ */
 
 static rm_lstm_gates get(const real *unit, int64_t hidden) {
@@ -111,13 +127,6 @@ static rm_lstm_gates get(const real *unit, int64_t hidden) {
 }
 static void put(real *unit, int64_t hidden, rm_lstm_gates a) {
     unit[I * hidden] = a.i, unit[F * hidden] = a.f, unit[G * hidden] = a.g, unit[O * hidden] = a.o;
-}
-
-/* Row b of the state before timestep t: of `sequence` at t - 1, or of state_in; NULL: zeros. */
-static const real *before(const real *sequence, const rm_tensor *state_in, int64_t width, const tile *r, int64_t t,
-                          int64_t b) {
-    if (t > 0) return sequence + ((t - 1) * r->batch + b) * width;
-    return state_in->data ? (const real *)state_in->data + b * width : NULL;
 }
 
 static real dot(const real *a, const real *b, int64_t n) {
@@ -151,7 +160,8 @@ static void define_forward(const rm_call *call) {
             int64_t row = t * r.batch + b;
             const real *h = before(y, &call->state_in[STATE_H], r.width, &r, t, b);
             const real *c_before = before(r.c, &call->state_in[STATE_C], r.hidden, &r, t, b);
-            if (!r.c && t > 0) c_before = c_out + b * r.hidden; /* nothing is kept: c lives in the outgoing state */
+            if (!r.c && t > 0 && !begins(&r, t, b))
+                c_before = c_out + b * r.hidden; /* nothing is kept: c lives in the outgoing state */
             define_row(&r, r.x + row * r.in, h, c_before, r.gates + row * r.wide,
                        r.c ? r.c + row * r.hidden : c_out + b * r.hidden, m, y + row * r.width);
         }
@@ -191,6 +201,7 @@ static void define_backward(const rm_call *call) {
     const real *dy = call->dy.data;
     copy(dc, call->dstate_out[STATE_C].data, r.c_step);
     copy(all_dh, call->dstate_out[STATE_H].data, r.batch * r.width);
+    copy(call->dx[RESET].data, NULL, r.rows);
     for (int64_t t = r.tau - 1; t >= 0; t--)
         for (int64_t b = 0; b < r.batch; b++) {
             int64_t row = t * r.batch + b;
@@ -208,8 +219,11 @@ static void define_backward(const rm_call *call) {
                 put(dgates + j, r.hidden, a);
             }
             define_gradients(&r, row, h, dgates, dh, m);
-            copy(dh, NULL, r.width);
-            define_dh(&r, dgates, dh); /* of the timestep before */
+            copy(dh, NULL, r.width); /* from here on of the timestep before, as dc is */
+            if (begins(&r, t, b))
+                copy(dc + b * r.hidden, NULL, r.hidden);
+            else
+                define_dh(&r, dgates, dh);
         }
     if (dh_in) copy(dh_in, all_dh, r.batch * r.width);
     if (call->dstate_in[STATE_C].data) copy(call->dstate_in[STATE_C].data, dc, r.c_step);
@@ -263,23 +277,32 @@ static void project_input(const tile *r) {
     multiply(r, RM_PLAIN, RM_TRANSPOSED, r->rows, r->wide, r->in, r->x, r->w_ih, 1, r->gates);
 }
 
+/* h before timestep t, (B,P), or NULL: zeros. It is copied to `to` where rows may begin anew. */
+static const real *h_before(const tile *r, int64_t t, real *to) {
+    const rm_tensor *h_in = &r->call->state_in[STATE_H], *y = &r->call->y;
+    if (!r->reset) return t ? (const real *)y->data + (t - 1) * r->batch * r->width : h_in->data;
+    for (int64_t b = 0; b < r->batch; b++) copy(to + b * r->width, before(y->data, h_in, r->width, r, t, b), r->width);
+    return to;
+}
+
 static void forward(const rm_call *call) {
     const tile r = tile_of(call);
     real *y = call->y.data, *c_out = call->state_out[STATE_C].data;
-    real *m = (real *)call->scratch + (call->aux ? 0 : r.rows * r.wide);
-    const real *h = call->state_in[STATE_H].data, *c_before = call->state_in[STATE_C].data; /* NULL: zeros */
+    real *m = (real *)call->scratch + (call->aux ? 0 : r.rows * r.wide), *masked = m + r.c_step;
+    const real *c_before = call->state_in[STATE_C].data; /* NULL: zeros */
     const rm_projected_rows *rows = rm_cell_kernels_get()->projected;
     project_input(&r);
     for (int64_t t = 0; t < r.tau; t++) {
-        real *gates = r.gates + t * r.gates_step, *c = r.c ? r.c + t * r.c_step : c_out,
-             *next = y + t * r.batch * r.width;
+        real *gates = r.gates + t * r.gates_step, *c = r.c ? r.c + t * r.c_step : c_out;
+        const real *h = h_before(&r, t, masked);
         if (h) multiply(&r, RM_PLAIN, RM_TRANSPOSED, r.batch, r.wide, r.width, h, r.w_hh, 1, gates);
-        EACH_ROW(&r, rows->forward(r.hidden, gates + b * r.wide, c_before ? c_before + b * r.hidden : NULL,
-                                   c + b * r.hidden, m + b * r.hidden););
-        multiply(&r, RM_PLAIN, RM_TRANSPOSED, r.batch, r.width, r.hidden, m, r.w_hr, 0, next);
-        h = next, c_before = c;
+        EACH_ROW(&r, rows->forward(r.hidden, gates + b * r.wide,
+                                   c_before && !begins(&r, t, b) ? c_before + b * r.hidden : NULL, c + b * r.hidden,
+                                   m + b * r.hidden););
+        multiply(&r, RM_PLAIN, RM_TRANSPOSED, r.batch, r.width, r.hidden, m, r.w_hr, 0, y + t * r.batch * r.width);
+        c_before = c;
     }
-    copy(call->state_out[STATE_H].data, h, r.batch * r.width);
+    copy(call->state_out[STATE_H].data, y + (r.rows - r.batch) * r.width, r.batch * r.width);
     if (r.c) copy(c_out, c_before, r.c_step);
 }
 
@@ -301,10 +324,12 @@ static void add_biases(const tile *r) {
         });
 }
 
-/* What follows from dgates, dh and m of the whole tile. */
-static void add_gradients(const tile *r, const real *dh, const real *m) {
+/* What follows from dgates, dh and m of the whole tile. masked (rows,P): for h before each timestep. */
+static void add_gradients(const tile *r, const real *dh, const real *m, real *masked) {
     const rm_call *call = r->call;
-    const real *h_in = call->state_in[STATE_H].data, *dgates = r->gates;
+    const int64_t h_step = r->batch * r->width;
+    const real *h_in = h_before(r, 0, masked), *h = r->reset ? masked + h_step : call->y.data, *dgates = r->gates;
+    for (int64_t t = 1; r->reset && t < r->tau; t++) h_before(r, t, masked + t * h_step);
     real *dx = call->dx[X].data, *dw_ih = call->dx[W_IH].data, *dw_hh = call->dx[W_HH].data;
     real *dw_hr = call->dx[W_HR].data;
     if (dx) multiply(r, RM_PLAIN, RM_PLAIN, r->rows, r->in, r->wide, dgates, r->w_ih, 0, dx);
@@ -312,21 +337,28 @@ static void add_gradients(const tile *r, const real *dh, const real *m) {
     if (dw_hr) multiply(r, RM_TRANSPOSED, RM_PLAIN, r->width, r->hidden, r->rows, dh, m, 1, dw_hr);
     if (dw_hh && h_in) multiply(r, RM_TRANSPOSED, RM_PLAIN, r->wide, r->width, r->batch, dgates, h_in, 1, dw_hh);
     if (dw_hh && r->tau > 1)
-        multiply(r, RM_TRANSPOSED, RM_PLAIN, r->wide, r->width, r->rows - r->batch, dgates + r->gates_step,
-                 call->y.data, 1, dw_hh);
+        multiply(r, RM_TRANSPOSED, RM_PLAIN, r->wide, r->width, r->rows - r->batch, dgates + r->gates_step, h, 1,
+                 dw_hh);
     add_biases(r);
+}
+
+/* Rows of `to` (B,width) that begin anew at timestep t become those of `from`, or zeros. */
+static void restart(const tile *r, int64_t t, int64_t width, const real *from, real *to) {
+    for (int64_t b = 0; r->reset && b < r->batch; b++)
+        if (begins(r, t, b)) copy(to + b * width, from ? from + b * width : NULL, width);
 }
 
 /* dh of timestep t: dy, and what comes from t + 1. */
 static void gather_dh(const tile *r, int64_t t, real *dh) {
     int64_t n = r->batch * r->width;
-    const real *dh_out = r->call->dstate_out[STATE_H].data;
-    copy(dh, (const real *)r->call->dy.data + t * n, n);
-    if (t + 1 < r->tau)
-        multiply(r, RM_PLAIN, RM_PLAIN, r->batch, r->width, r->wide, r->gates + (t + 1) * r->gates_step, r->w_hh, 1,
-                 dh);
-    else
+    const real *dh_out = r->call->dstate_out[STATE_H].data, *dy = (const real *)r->call->dy.data + t * n;
+    copy(dh, dy, n);
+    if (t + 1 == r->tau) {
         for (int64_t i = 0; dh_out && i < n; i++) dh[i] += dh_out[i];
+        return;
+    }
+    multiply(r, RM_PLAIN, RM_PLAIN, r->batch, r->width, r->wide, r->gates + (t + 1) * r->gates_step, r->w_hh, 1, dh);
+    restart(r, t + 1, r->width, dy, dh);
 }
 
 static void backward(const rm_call *call) {
@@ -340,12 +372,18 @@ static void backward(const rm_call *call) {
         const real *c = r.c + t * r.c_step, *c_before = t ? c - r.c_step : call->state_in[STATE_C].data;
         gather_dh(&r, t, dh);
         multiply(&r, RM_PLAIN, RM_PLAIN, r.batch, r.hidden, r.width, dh, r.w_hr, 0, dm);
-        EACH_ROW(&r, rows->backward(r.hidden, gates + b * r.wide, c_before ? c_before + b * r.hidden : NULL,
-                                    c + b * r.hidden, dm + b * r.hidden, dc + b * r.hidden, m + b * r.hidden););
+        EACH_ROW(&r, rows->backward(r.hidden, gates + b * r.wide,
+                                    c_before && !begins(&r, t, b) ? c_before + b * r.hidden : NULL, c + b * r.hidden,
+                                    dm + b * r.hidden, dc + b * r.hidden, m + b * r.hidden););
+        restart(&r, t, r.hidden, NULL, dc);
     }
-    if (dh_in) multiply(&r, RM_PLAIN, RM_PLAIN, r.batch, r.width, r.wide, r.gates, r.w_hh, 0, dh_in);
+    if (dh_in) {
+        multiply(&r, RM_PLAIN, RM_PLAIN, r.batch, r.width, r.wide, r.gates, r.w_hh, 0, dh_in);
+        restart(&r, 0, r.width, NULL, dh_in);
+    }
     if (call->dstate_in[STATE_C].data) copy(call->dstate_in[STATE_C].data, dc, r.c_step);
-    add_gradients(&r, all_dh, all_m);
+    copy(call->dx[RESET].data, NULL, r.rows);
+    add_gradients(&r, all_dh, all_m, all_dh + r.rows * r.width);
 }
 
 #endif
@@ -355,21 +393,26 @@ static const rm_sample samples[] = {
     {.name = "biases",
      .sequence = true,
      .x = {RM_SHAPE3(RM_REAL, 5, 3, 4), WEIGHTS(4, 7, 3), RM_SHAPE1(RM_REAL, 28), RM_SHAPE1(RM_REAL, 28),
-           RM_SHAPE2(RM_REAL, 3, 7)}},
+           RM_SHAPE2(RM_REAL, 3, 7), RM_ABSENT}},
     {.name = "no biases",
      .sequence = true,
-     .x = {RM_SHAPE3(RM_REAL, 3, 2, 5), WEIGHTS(5, 3, 2), RM_ABSENT, RM_ABSENT, RM_SHAPE2(RM_REAL, 2, 3)}},
+     .x = {RM_SHAPE3(RM_REAL, 3, 2, 5), WEIGHTS(5, 3, 2), RM_ABSENT, RM_ABSENT, RM_SHAPE2(RM_REAL, 2, 3), RM_ABSENT}},
     {.name = "one bias, several vectors of units",
      .sequence = true,
-     .x = {RM_SHAPE3(RM_REAL, 3, 5, 2), WEIGHTS(2, 18, 5), RM_ABSENT, RM_SHAPE1(RM_REAL, 72),
-           RM_SHAPE2(RM_REAL, 5, 18)}},
+     .x = {RM_SHAPE3(RM_REAL, 3, 5, 2), WEIGHTS(2, 18, 5), RM_ABSENT, RM_SHAPE1(RM_REAL, 72), RM_SHAPE2(RM_REAL, 5, 18),
+           RM_ABSENT}},
+    {.name = "resets",
+     .sequence = true,
+     .x = {RM_SHAPE3(RM_REAL, 6, 5, 4), WEIGHTS(4, 7, 3), RM_SHAPE1(RM_REAL, 28), RM_SHAPE1(RM_REAL, 28),
+           RM_SHAPE2(RM_REAL, 3, 7), RM_SHAPE2(RM_REAL, 6, 5)}},
     {.name = "one of everything",
      .sequence = true,
-     .x = {RM_SHAPE3(RM_REAL, 1, 1, 1), WEIGHTS(1, 1, 1), RM_SHAPE1(RM_REAL, 4), RM_ABSENT, RM_SHAPE2(RM_REAL, 1, 1)}},
+     .x = {RM_SHAPE3(RM_REAL, 1, 1, 1), WEIGHTS(1, 1, 1), RM_SHAPE1(RM_REAL, 4), RM_ABSENT, RM_SHAPE2(RM_REAL, 1, 1),
+           RM_ABSENT}},
     {.name = "large enough for threads and the library",
      .sequence = true,
      .x = {RM_SHAPE3(RM_REAL, 3, 40, 3), WEIGHTS(3, 112, 60), RM_SHAPE1(RM_REAL, 448), RM_SHAPE1(RM_REAL, 448),
-           RM_SHAPE2(RM_REAL, 60, 112)}},
+           RM_SHAPE2(RM_REAL, 60, 112), RM_SHAPE2(RM_REAL, 3, 40)}},
 };
 
 const rm_op RM_OP(lstm_projected) = {
@@ -380,10 +423,11 @@ const rm_op RM_OP(lstm_projected) = {
         "(P,H)",
     .n_in = INPUTS,
     .n_state = STATES,
-    .optional = 1u << B_IH | 1u << B_HH,
+    .optional = 1u << B_IH | 1u << B_HH | 1u << RESET,
+    .resets = 1u << RESET,
     .weights = 1u << W_IH | 1u << W_HH | 1u << B_IH | 1u << B_HH | 1u << W_HR,
     .time = RM_TIME_RECURRENT,
-    .saves = {.in = 1u << X | 1u << W_IH | 1u << W_HH | 1u << W_HR, .out = true, .state = true},
+    .saves = {.in = 1u << X | 1u << W_IH | 1u << W_HH | 1u << W_HR | 1u << RESET, .out = true, .state = true},
     .infer = infer,
     .cost = cost,
     .aux_bytes = aux_bytes,

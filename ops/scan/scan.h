@@ -20,6 +20,7 @@ enum {
     RM_SCAN_NAME = 40, /* bytes; with what ends it, and up to a multiple of 8: */
     RM_SCAN_NAME_ROOM = 48,
     RM_SCAN_ATTR = 16, /* bytes that an op of the body may have as attributes */
+    RM_SCAN_X = (RM_MAX_IN + 1) / 2 * 2, /* an even number: attributes behind them lie on 8 bytes */
 };
 
 typedef struct {
@@ -28,9 +29,10 @@ typedef struct {
 
 typedef struct {
     int32_t op; /* rm_op_at */
-    int32_t x[RM_MAX_IN], has_attr;
+    int32_t has_attr, x[RM_SCAN_X];
     unsigned char attr[RM_SCAN_ATTR];
 } rm_scan_node;
+_Static_assert(offsetof(rm_scan_node, attr) % 8 == 0 && sizeof(rm_scan_node) % 8 == 0, "attributes hold doubles");
 
 typedef struct {
     char name[RM_SCAN_NAME_ROOM];

@@ -79,7 +79,7 @@ END_TEST
 
 enum { OUTPUTS = 1 + RM_MAX_STATE + RM_MAX_IN + RM_MAX_STATE };
 static const char *const output_name[OUTPUTS] = {"y",     "h_out", "c_out", "dx[0]", "dx[1]", "dx[2]", "dx[3]",
-                                                 "dx[4]", "dx[5]", "dx[6]", "dx[7]", "dh_in", "dc_in"};
+                                                 "dx[4]", "dx[5]", "dx[6]", "dx[7]", "dx[8]", "dh_in", "dc_in"};
 static void list(const rm_op_outputs *out, const rm_op_array **array) {
     *array++ = &out->y;
     for (int i = 0; i < RM_MAX_STATE; i++) *array++ = &out->state[i];

@@ -137,9 +137,11 @@ static remat_value begun(net *n) {
     else
         y = remat_lstm(g, pick(n), param(n, 2, 4 * c, c), param(n, 2, 4 * c, c), REMAT_NONE, REMAT_NONE);
     y = reset_at(n, reset, y);
+    reset = maybe_reset(n, false);
     if (draw(3) == 0)
-        y = remat_lstm_projected(g, pick(n), param(n, 2, 8 * c, c), param(n, 2, 8 * c, c), REMAT_NONE,
-                                 param(n, 1, 8 * c, 1), param(n, 2, c, 2 * c));
+        y = reset_at(n, reset,
+                     remat_lstm_projected(g, pick(n), param(n, 2, 8 * c, c), param(n, 2, 8 * c, c), REMAT_NONE,
+                                          param(n, 1, 8 * c, 1), param(n, 2, c, 2 * c)));
     remat_initial_state(g, y, 0, draw(3) ? end : h);
     return draw(2) ? remat_add(g, y, first) : y;
 }

@@ -298,7 +298,7 @@ static void expect_refused(const rm_op *op, const remat_value *inputs, int n, co
     X("tanh", op.name = "a name of more than forty letters, all of them", "needs a name")                              \
     X("tanh", op.name = "gelu", "an op of Remat's has this name")                                                      \
     X("tanh", op.n_in = 0, "n_in is 0")                                                                                \
-    X("tanh", op.n_in = RM_MAX_IN + 1, "n_in is 9")                                                                    \
+    X("tanh", op.n_in = RM_MAX_IN + 1, "n_in is 10")                                                                    \
     X("tanh", op.n_state = -1, "n_state -1")                                                                           \
     X("tanh", op.n_state = 1, "an op has states exactly if it is")                                                     \
     X("tanh", op.time = (rm_time)7, "there is no time number 7")                                                       \

@@ -330,16 +330,18 @@ START_TEST(groups_have_rates_and_decays_of_their_own) {
         const char *name;
         double factor, decay;
     } own[] = {{"embedding.weight", 1, 0.1}, {"w_ih", 0.5, 0.3}, {"w_hh", 0.5, 0.3}, {"head", 2, 0.1}};
-    static const char *const wrong[][2] = {{"", "sets nothing"},
-                                           {"head", "sets nothing"},
-                                           {"head:", "sets nothing"},
-                                           {":lr=1", "no parameter has \"\""},
-                                           {"head,tail:lr=1", "no parameter has \"tail\" in its name"},
-                                           {"head:rate=1", "\"rate\" is no setting"},
-                                           {"head:lr", "lr= is not a number"},
-                                           {"head:lr=-1", "lr=-1 is not a number of 0 or more"},
-                                           {"head:lr=1x", "lr=1x is not a number"},
-                                           {"head:lr=nan", "is not a number"}};
+    static const char *const wrong[][2] = {
+        {"", "sets nothing"},
+        {"head", "\"head\" sets nothing"},
+        {"head:", "sets nothing"},
+        {":lr=1", "no parameter has \"\""},
+        {"head,emb:lr=1;ead:lr=2", "all that \"ead\" names is in the groups before it"},
+        {"head,tail:lr=1", "no parameter has \"tail\" in its name"},
+        {"head:rate=1", "\"rate\" is no setting"},
+        {"head:lr", "lr= is not a number"},
+        {"head:lr=-1", "lr=-1 is not a number of 0 or more"},
+        {"head:lr=1x", "lr=1x is not a number"},
+        {"head:lr=nan", "is not a number"}};
     remat_value loss = language_model();
     remat_config config = REMAT_CONFIG_INIT;
     config.optimizer = "sgd";

@@ -360,7 +360,7 @@ START_TEST(wrong_cells) {
     REFUSED("a cell needs a name of 1 to 40 bytes", r.cell->name = NULL);
     REFUSED("a cell needs a name", r.cell->name = "a name that is longer than forty bytes is");
     REFUSED("it has no body", r.cell->body = NULL);
-    REFUSED("at least 1 input, and at most 8 of both", r.cell->n_weights = 8);
+    REFUSED("at least 1 input, and at most 9 of both", r.cell->n_weights = 9);
     REFUSED("at least 1 input", r.cell->n_inputs = 0);
     REFUSED("use 1 to 2: more are joined by remat_concat", r.cell->n_states = 3);
     REFUSED("use 1 to 2", r.cell->n_states = 0);

@@ -70,8 +70,9 @@ START_TEST(short_samples_are_short_arrays) {
     for (int i = 0; i < 2; i++) memcpy(shorter[i], x[i], sizeof shorter[i]);
     char *y = strdup(make_npy("y.npy", "|u1", "(2,)", "\0\1", 2)),
          *l = strdup(make_npy("l.npy", "<i8", "(2,)", two, sizeof two));
-    static const char *const ways[] = {"", "--bidirectional", "--bidirectional --layers=1"};
-    for (int i = 0; i < 3; i++) {
+    static const char *const ways[] = {"", "--bidirectional", "--bidirectional --layers=1",
+                                       "--bidirectional --model=lstm --proj-size=3"};
+    for (int i = 0; i < 4; i++) {
         const char *flags = ways[i];
         ck_runs("train " SMALL "--batch=2 --data=%s --labels=%s --lengths=%s --metrics=%s %s",
                 make_npy("x.npy", "<f4", "(2, 3, 2)", x, sizeof x), y, l, in_scratch("a.jsonl"), flags);
@@ -210,7 +211,7 @@ END_TEST
 
 /* And where states go on, documents that are as long as samples begin as samples do. */
 START_TEST(documents_in_a_row_are_documents_alone) {
-    static const char *const model[] = {"lstm", "gru", "mingru", "minlstm"};
+    static const char *const model[] = {"lstm", "gru", "mingru", "minlstm", "lstm --proj-size=4"};
     char text[30 * 8 + 1], flags[256];
     for (size_t i = 0; i < sizeof text; i++) text[i] = i % 8 == 7 ? '|' : "abcdefg"[(i * (3 + i / 8)) % 7];
     const char *path = make_file("t", text, sizeof text);
@@ -235,7 +236,7 @@ int main(void) {
     tcase_add_test(tcase, like_lengths_come_together);
     tcase_add_test(tcase, documents_begin_behind_ends);
     tcase_add_test(tcase, nothing_passes_an_end);
-    tcase_add_loop_test(tcase, documents_in_a_row_are_documents_alone, 0, 4);
+    tcase_add_loop_test(tcase, documents_in_a_row_are_documents_alone, 0, 5);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

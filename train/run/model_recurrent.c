@@ -24,16 +24,10 @@ static int find_cell(const char *name) {
 int64_t rm_recurrent_width(const rm_model_spec *spec) { return spec->projection ? spec->projection : spec->hidden; }
 
 static remat_status check_projection(const rm_model_spec *spec) {
-    const rm_data_shape *data = &spec->data;
     REQUIRE(!strcmp(spec->cell, "lstm"), INVALID, "--proj-size is for lstm; --model=%s has no projection", spec->cell);
     REQUIRE(spec->projection < spec->hidden, INVALID,
             "--proj-size=%lld must be below --hidden=%lld, as in PyTorch: a projection is to make h smaller",
             (long long)spec->projection, (long long)spec->hidden);
-    REQUIRE(!data->documents && !(data->lengths && spec->bidirectional), INVALID,
-            "--proj-size: states of layers with a projection cannot begin anew in the middle of a row, which %s needs: "
-            "leave one "
-            "of them out",
-            data->documents ? "--document-end" : "--lengths with --bidirectional");
     return REMAT_OK;
 }
 
@@ -81,11 +75,9 @@ remat_value rm_recurrent_layer(remat_graph *g, const rm_model_spec *spec, const 
     remat_value b_hh = spec->no_bias ? REMAT_NONE : weight(g, at, "bias_hh", 1, rows, 0, init);
     remat_value reset = reverse ? spec->ends : spec->begins;
     if (reset.id && reverse) reset = remat_reverse(g, reset);
-    if (spec->projection) {
-        remat_value w_hr = weight(g, at, "weight_hr", 2, spec->projection, H, init);
-        return remat_lstm_projected(g, x, w_ih, w_hh, b_ih, b_hh, w_hr);
-    }
-    remat_value y = cells[cell].build(g, x, w_ih, w_hh, b_ih, b_hh);
+    remat_value w_hr = spec->projection ? weight(g, at, "weight_hr", 2, spec->projection, H, init) : REMAT_NONE;
+    remat_value y = spec->projection ? remat_lstm_projected(g, x, w_ih, w_hh, b_ih, b_hh, w_hr)
+                                     : cells[cell].build(g, x, w_ih, w_hh, b_ih, b_hh);
     return reset.id ? remat_reset_states(g, y, reset) : y;
 }
 

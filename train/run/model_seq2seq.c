@@ -10,9 +10,6 @@ remat_status rm_seq2seq_check(const rm_model_spec *spec) {
     const char *cell = spec->cell;
     REQUIRE(!strcmp(cell, "lstm") || !strcmp(cell, "gru") || !strcmp(cell, "rnn"), INVALID,
             "--task=seq2seq is for lstm, gru and rnn; --model=%s cannot begin where an encoder ends", cell);
-    REQUIRE(!spec->projection, INVALID,
-            "--proj-size: states of layers with a projection cannot begin anew in the middle of a row, which "
-            "--task=seq2seq needs: leave one of them out");
     return REMAT_OK;
 }
 

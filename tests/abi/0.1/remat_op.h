@@ -5,7 +5,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-#define REMAT_MAX_INPUTS 8
+#define REMAT_MAX_INPUTS 9
 #define REMAT_MAX_STATES 2
 typedef struct {
     remat_dtype dtype;

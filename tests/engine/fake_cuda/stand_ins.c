@@ -61,7 +61,9 @@ static void find_ranges(const launch *l, const rm_call *c, ranges *r) {
         if (backward) add_tensor(r, &c->dstate_out[k], false);
         if (backward) add_tensor(r, &c->dstate_in[k], true);
     }
+    const rm_op_device *on = &l->op->on[RM_DEVICE_CPU];
     if (l->op->cost) l->op->cost(x, &c->y.desc, c->attr, l->pass, &cost);
+    if (on->scratch_bytes) cost.scratch_bytes = on->scratch_bytes(x, c->attr, l->pass, c->aux);
     if (l->op->aux_bytes) add(r, c->aux, l->op->aux_bytes(x, c->attr), true);
     if (l->op->fact_bytes) add(r, c->fact, l->op->fact_bytes(x, c->attr), fact);
     add(r, c->scratch, cost.scratch_bytes, true);
