@@ -52,8 +52,7 @@ typedef struct {
     double lr, weight_decay;
 } settings;
 
-static remat_status read_settings(piece text, settings *out) {
-    piece all = text;
+static remat_status read_settings(piece words, piece text, settings *out) {
     *out = (settings){-1, -1};
     while (text.length) {
         piece value = cut(&text, ","), name = cut(&value, "=");
@@ -66,19 +65,20 @@ static remat_status read_settings(piece text, settings *out) {
         *(is_called(name, "lr") ? &out->lr : &out->weight_decay) = number;
     }
     REQUIRE(out->lr >= 0 || out->weight_decay >= 0, INVALID,
-            "groups: \"%.*s\" sets nothing; behind a colon say lr=FACTOR or weight_decay=NUMBER", (int)all.length,
-            all.at);
+            "groups: \"%.*s\" sets nothing; behind a colon say lr=FACTOR or weight_decay=NUMBER", (int)words.length,
+            words.at);
     return REMAT_OK;
 }
 
 /* Parameters with this word in their names that no group has taken yet. */
-static remat_status take_by_word(remat_session *s, piece word, const settings *own, uint8_t *taken) {
+static remat_status take_by_word(remat_session *s, piece word, const settings *own, uint8_t *taken, bool *took) {
     bool found = false;
     for (int32_t i = 0; i < s->chain.at.buckets.n_params; i++) {
         rm_parameter *p = &s->chain.at.buckets.param[i];
         if (!word.length || !occurs(word, s->graph->value[p->value].name)) continue;
         found = true;
-        if (taken[i]++) continue;
+        if (taken[i]) continue;
+        taken[i] = *took = true;
         if (own->lr >= 0) p->lr_factor = own->lr;
         if (own->weight_decay >= 0) p->weight_decay = own->weight_decay;
     }
@@ -89,12 +89,16 @@ static remat_status take_by_word(remat_session *s, piece word, const settings *o
 
 static remat_status take(remat_session *s, piece group, uint8_t *taken) {
     piece words = cut(&group, ":");
+    const piece all = words;
     settings own;
-    TRY(read_settings(group, &own));
+    bool took = false;
+    TRY(read_settings(words, group, &own));
     do {
         piece word = cut(&words, ",");
-        TRY(take_by_word(s, word, &own, taken));
+        TRY(take_by_word(s, word, &own, taken, &took));
     } while (words.length);
+    REQUIRE(took, INVALID, "groups: all that \"%.*s\" names is in the groups before it: put it first, or leave it out",
+            (int)all.length, all.at);
     return REMAT_OK;
 }
 

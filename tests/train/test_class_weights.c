@@ -170,6 +170,9 @@ START_TEST(wrong_ones_are_refused) {
     memset(labels + 8, IGNORED, N);
     ck_refuses(2, "has no label but 255", "train " SMALL "--ignore-index=255 --data=%s --labels=%s", images_path,
                make_file("labels", labels, sizeof labels));
+    memset(labels + 8, 0, N);
+    ck_refuses(2, "all labels are 0", "train " SMALL "--data=%s --labels=%s", images_path,
+               make_file("labels", labels, sizeof labels));
     ck_refuses(2, "needs --task=classify", "train --task=copy --ignore-index=0");
     ck_refuses(2, "needs --task=classify", "train --task=copy --class-weights=1,2");
 }

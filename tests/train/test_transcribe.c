@@ -192,6 +192,9 @@ START_TEST(flags_that_do_not_fit_are_named) {
                x_path);
     ck_refuses(1, "rows of labels have two, [N,S]: is this the file for --data?",
                "train --task=transcribe --data=%s --labels=%s", y_path, x_path);
+    memset(y, -1, sizeof y);
+    ck_refuses(2, "has no label but -1", "train --task=transcribe --data=%s --labels=%s", x_path,
+               make_array("none.npy", "<i4", "203, 4", y, sizeof y));
     ck_refuses(2, "--tbptt", "train --task=transcribe --data=%s --labels=%s --tbptt=4", x_path, y_path);
     ck_refuses(2, "--model=cnn", "train --task=transcribe --data=%s --labels=%s --model=cnn", x_path, y_path);
 }

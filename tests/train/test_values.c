@@ -215,6 +215,11 @@ START_TEST(nan_is_let_through_when_asked) {
     answers[1] = NAN;
     ck_refuses(1, "numbers that are not finite in the data",
                "train " SMALL "--batch=7 --data=%s --labels=%s --allow-nan", data_path, make_labels(1));
+    answers[1] = 0;
+    answers[2 * 3 + 1] = NAN; /* of the second batch */
+    ck_refuses(1, "a NaN of the data, which --allow-nan lets through",
+               "train " SMALL "--batch=3 --no-shuffle --data=%s --labels=%s --allow-nan", data_path, make_labels(1));
+    make_data();
     answers[1] = INFINITY;
     ck_refuses(2, "number 1 at timestep 0 of sample 0 is inf", "train " SMALL "--data=%s --labels=%s --allow-nan",
                data_path, make_labels(1));

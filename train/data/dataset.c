@@ -109,14 +109,20 @@ static remat_status copy_labels(const rm_array *array, const rm_data_source *sou
             continue;
         }
         REQUIRE(label >= 0 && label < (double)bound, INVALID,
-                "%s: label %.15g of sample %lld is outside 0..%lld: check --labels or --classes", path, label,
-                (long long)(i / places), (long long)bound - 1);
+                "%s: label %.15g of sample %lld is outside 0..%lld: check --labels or --classes; or, if such samples "
+                "are not to count, say --ignore-index",
+                path, label, (long long)(i / places), (long long)bound - 1);
         labels[i] = (int32_t)label;
         if (labels[i] > largest) largest = labels[i];
     }
     REQUIRE(largest >= 0, INVALID,
             "%s has no label but %lld, which --ignore-index leaves out: nothing is left to count", path,
             (long long)source->ignored);
+    REQUIRE(
+        *classes || largest > 0, INVALID,
+        "%s: all labels are 0, and with one class there is nothing to be learnt: is this the right file? If it is, say "
+        "--classes",
+        path);
     if (!*classes) *classes = largest + 1;
     return REMAT_OK;
 }
@@ -241,6 +247,8 @@ static remat_status convert_rows(const rm_array *array, const char *path, int64_
         int64_t here = lengths && lengths[i] < timesteps ? lengths[i] : timesteps;
         TRY(copy_row(array, path, i, here, bound, *labels + i * *most, &largest));
     }
+    REQUIRE(*classes || largest > 0, INVALID,
+            "%s has no label but -1, which fills up rows: nothing is there to be learnt", path);
     if (!*classes) *classes = largest + 1;
     return REMAT_OK;
 }

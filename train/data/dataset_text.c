@@ -34,6 +34,14 @@ static remat_status read_at(const text_data *data, uint64_t at, void *to, size_t
     return REMAT_OK;
 }
 
+static remat_status check_token(const text_data *data, uint64_t place, double token) {
+    int64_t vocabulary = data->base.shape.vocabulary;
+    REQUIRE(token >= 0 && token < (double)vocabulary, INVALID,
+            "%s: token %llu is %.0f, and --vocab=%lld has 0 to %lld: give a larger --vocab, or tokens of this one",
+            data->path, (unsigned long long)place, token, (long long)vocabulary, (long long)vocabulary - 1);
+    return REMAT_OK;
+}
+
 static remat_status fill(rm_dataset *base, int64_t index, int64_t column, int64_t batch, void *input, void *target) {
     text_data *data = (text_data *)base;
     int64_t T = base->shape.timesteps;
@@ -42,9 +50,7 @@ static remat_status fill(rm_dataset *base, int64_t index, int64_t column, int64_
     TRY(read_at(data, at, data->bytes, (size_t)((uint64_t)(T + 1) * bytes)));
     for (int64_t t = 0; t <= T; t++) {
         double token = rm_array_at(&data->sample, t, 0, 0);
-        REQUIRE(token >= 0 && token < (double)base->shape.vocabulary, INVALID,
-                "%s: token %lld is %.0f, and --vocab=%lld has 0 to %lld", data->path, (long long)(index * T + t), token,
-                (long long)base->shape.vocabulary, (long long)base->shape.vocabulary - 1);
+        TRY(check_token(data, (uint64_t)(index * T + t), token));
         if (t < T) x[t * batch + column] = (int32_t)token;
         if (t) y[(t - 1) * batch + column] = (int32_t)token;
     }
@@ -70,18 +76,40 @@ static remat_status begins(rm_dataset *base, int64_t index, int64_t column, int6
 
 enum { STRETCH = 65536, STRETCHES = 4096 };
 
-/* Of the tokens that samples have: not of what is left over at the file's end. */
+/* The i-th of the places that are read before a run: of the tokens that samples have, not of what is left over at the file's end. */
+static bool find_stretch(const text_data *data, uint64_t i, uint64_t *at, size_t *part) {
+    uint64_t bytes = ((uint64_t)(data->base.count * data->base.shape.timesteps) + 1) * (uint64_t)data->sample.bytes;
+    bool whole = bytes <= (uint64_t)STRETCH * STRETCHES;
+    *at = whole ? i * STRETCH : (uint64_t)((double)(bytes - STRETCH) * (double)i / (STRETCHES - 1));
+    if (i >= STRETCHES || *at >= bytes) return false;
+    *part = bytes - *at < STRETCH ? (size_t)(bytes - *at) : STRETCH;
+    return true;
+}
+
 static remat_status checksum(rm_dataset *base, uint32_t *crc32) {
     const text_data *data = (text_data *)base;
     uint8_t block[STRETCH];
-    uint64_t bytes = ((uint64_t)(base->count * base->shape.timesteps) + 1) * (uint64_t)data->sample.bytes;
-    bool whole = bytes <= (uint64_t)STRETCH * STRETCHES;
-    for (uint64_t i = 0; i < STRETCHES; i++) {
-        uint64_t at = whole ? i * STRETCH : (uint64_t)((double)(bytes - STRETCH) * (double)i / (STRETCHES - 1));
-        if (at >= bytes) break;
-        size_t part = bytes - at < STRETCH ? (size_t)(bytes - at) : STRETCH;
+    uint64_t at;
+    size_t part;
+    for (uint64_t i = 0; find_stretch(data, i, &at, &part); i++) {
         TRY(read_at(data, data->begin + at, block, part));
         *crc32 = (uint32_t)crc32_z(*crc32, block, part);
+    }
+    return REMAT_OK;
+}
+
+/* A wrong one is to end a run before it begins, not after hours; of very large files `fill` finds the others. */
+static remat_status check_tokens(const text_data *data) {
+    uint8_t block[STRETCH];
+    uint64_t at, bytes = (uint64_t)data->sample.bytes;
+    size_t part;
+    rm_array tokens = data->sample;
+    tokens.item = block;
+    for (uint64_t i = 0; find_stretch(data, i, &at, &part); i++) {
+        at -= at % bytes;
+        TRY(read_at(data, data->begin + at, block, part));
+        for (uint64_t k = 0; k < part / bytes; k++)
+            TRY(check_token(data, at / bytes + k, rm_array_at(&tokens, (int64_t)k, 0, 0)));
     }
     return REMAT_OK;
 }
@@ -243,6 +271,7 @@ static remat_status open_file(text_data *data, const rm_data_source *source) {
     REQUIRE(data->base.count > 0, INVALID,
             "%s has %llu %s; one sample of %lld timesteps needs %lld: give a longer file or a smaller --seq-len", path,
             (unsigned long long)tokens, source->vocab || text ? "tokens" : "bytes", (long long)T, (long long)T + 1);
+    if (!text && (source->vocab || npy)) TRY(check_tokens(data));
     if (text) data->base.target_bytes = count_target_bytes(data);
     if (!text && !source->vocab && !npy) data->base.target_bytes = (uint64_t)(data->base.count * T);
     return REMAT_OK;
