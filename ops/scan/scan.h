@@ -19,7 +19,7 @@ enum {
     RM_SCAN_VALUES = 1 + RM_MAX_IN + RM_MAX_STATE + RM_SCAN_NODES,
     RM_SCAN_NAME = 40, /* bytes; with what ends it, and up to a multiple of 8: */
     RM_SCAN_NAME_ROOM = 48,
-    RM_SCAN_ATTR = 16, /* bytes that an op of the body may have as attributes */
+    RM_SCAN_ATTR = 16,                   /* bytes that an op of the body may have as attributes */
     RM_SCAN_X = (RM_MAX_IN + 1) / 2 * 2, /* an even number: attributes behind them lie on 8 bytes */
 };
 
