@@ -59,6 +59,9 @@ START_TEST(what_is_behind_the_end_does_not_matter) {
     char *first = strdup(program_output);
     ck_assert_int_eq(run_program(eval, in_scratch("b"), others, make_labels(), in_scratch("l.npy")), 0);
     ck_assert_str_eq(strstr(first, "loss "), strstr(program_output, "loss "));
+    ck_refuses(2, "nothing says it of --data: add --lengths=FILE", "eval --resume=%s --data=%s --labels=%s",
+               in_scratch("b"), others, make_labels());
+    ck_refuses(2, "add --lengths=FILE", "predict --resume=%s --data=%s", in_scratch("b"), others);
     free(first), free(zeros), free(others);
 }
 END_TEST

@@ -316,7 +316,7 @@ remat_status rm_budget_advise(const rm_options *o, const rm_model_spec *spec, co
     else if (about->resuming)
         fprintf(stderr, "  nothing else that may change when a run is resumed would fit: make the budget larger\n");
     else if (spec->data.channels)
-        fprintf(stderr, "  no --batch down to 1/%d would fit: make --image-size smaller, or the budget larger\n",
+        fprintf(stderr, "  no --batch down to 1/%d would fit: take a smaller --image-size or --model, or a larger budget\n",
                 1 << MOST_HALVINGS);
     else
         fprintf(stderr,

@@ -56,6 +56,13 @@ static remat_status check_width(const rm_options *o, const char *state, const rm
     return REMAT_OK;
 }
 
+/* Padding that nobody names would be read as data. */
+static remat_status check_lengths(const rm_options *o, const rm_state_point *run) {
+    REQUIRE(!run->lengths || o->lengths, INVALID,
+            "the model was trained on samples with --lengths, and nothing says it of --data: add --lengths=FILE");
+    return REMAT_OK;
+}
+
 /* That of the run's own evaluations: a shard's rows, where it had shards. 0: --batch. */
 static int64_t batch_of_run(const rm_options *o, const rm_state_point *run) {
     return run->shards ? o->batch * run->world_size / run->shards : 0;
@@ -67,6 +74,7 @@ remat_status rm_saved_evaluator_open(rm_options *o, rm_command command, rm_saved
     *out = (rm_saved_evaluator){0};
     if (o->resume) TRY(rm_setup_resume(o, command, out->state, &out->point));
     if (command == RM_PREDICT) TRY(check_predictable(o));
+    TRY(check_lengths(o, &out->point));
     TRY(open_data(o, command, &out->dataset));
     TRY(rm_setup_spec(o, out->dataset, &spec));
     TRY(check_width(o, out->state, out->dataset));

@@ -37,6 +37,7 @@ typedef struct {
     bool stateful;           /* --stateful's states are there */
     bool tokenizer;          /* tokenizer.json is there */
     bool ema;                /* --ema's average is there */
+    bool lengths;            /* its samples had --lengths */
     char precision[8];       /* of its products; "fp32" in states of versions that had no other */
 } rm_state_point;
 
