@@ -18,7 +18,8 @@ enum { PACKED = 1 << 18 };    /* floats of packed weights at a time, but for lar
 enum { WINDOWS = 1 << 17 };   /* floats of all threads' copies of images, but for large ones */
 enum { WINDOW = 1 << 16 };    /* of one thread: half of a second-level cache of 512 KiB */
 enum { DEPTH = 576 };         /* products of a sum before it is added to the result: weights that stay in the cache */
-enum { COLUMNS = 512 };       /* pixels of a row at a time */
+enum { COLUMNS = 480 };       /* pixels of a row at a time, or fewer whose window is smaller; several stages */
+enum { STAGE = 96 };          /* sums on their way to where each lane has a plane of its own */
 enum { SPLIT_MIN = 1 << 18 }; /* multiply-adds for which threads are worth waking */
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -128,6 +129,7 @@ static bool is_large(const rm_conv_shape *s) {
 
 typedef struct {
     int64_t channels, targets[2]; /* channels of a part of a sum; the most targets of a class */
+    int64_t columns;              /* ... of a row of a window */
     int64_t round, packed;        /* lanes whose weights are packed at a time; floats of those */
     int64_t window, windows;      /* floats: the least for one thread; all */
 } sizes;
@@ -135,11 +137,12 @@ typedef struct {
 static sizes sizes_of(const rm_conv_shape *s, const sums *u) {
     sizes z = {.channels = least(u->channels, most(DEPTH / u->taps, 1))};
     for (int d = 0; d < 2; d++) z.targets[d] = parts(u->axis[d].target, u->axis[d].apart);
+    z.columns = least(z.targets[1], least(COLUMNS, most(WINDOW / z.channels / STAGE, 1) * STAGE));
     int64_t block = z.channels * u->taps * WIDEST, blocks = parts(u->lanes, WIDEST);
     blocks = least(blocks, most(PACKED / block, 1));
     z.round = blocks * WIDEST, z.packed = blocks * block;
-    z.window = z.channels * window_floats(u, 1, least(z.targets[1], COLUMNS));
-    int64_t image = z.channels * window_floats(u, z.targets[0], least(z.targets[1], COLUMNS));
+    z.window = z.channels * window_floats(u, 1, z.columns);
+    int64_t image = z.channels * window_floats(u, z.targets[0], z.columns);
     z.windows = most(z.window, is_large(s) ? least(WINDOWS, s->images * image) : least(WINDOW, image));
     return z;
 }
@@ -178,7 +181,19 @@ typedef struct {
     int lanes;
 } block;
 
-/* Targets of one class, a few of a row at a time. */
+/* Pixel by pixel, lanes side by side. */
+typedef struct {
+    float sum[STAGE * WIDEST];
+    float *to; /* where the first belongs */
+    int64_t plane, step, count;
+} stage;
+
+static void unload(const block *b, stage *s) {
+    if (s->count) b->kernel->apart(s->sum, !b->begins, s->plane, s->step, s->count, b->lanes, s->to);
+    s->count = 0;
+}
+
+/* Targets of one class, a few of a row at a time; several rows are staged together where one goes on behind the other. */
 static void sum_class(const block *b, int64_t p, int64_t q) {
     const axis *rows = &b->sums->axis[0], *columns = &b->sums->axis[1];
     class r = class_of(rows, b->sums->backward, p), c = class_of(columns, b->sums->backward, q);
@@ -193,17 +208,20 @@ static void sum_class(const block *b, int64_t p, int64_t q) {
                         .w_channel = b->sums->taps * wide,
                         .w_tap = {rows->period * columns->filter * wide, columns->period * wide},
                         .start = b->start,
-                        .begins = b->begins,
-                        .y_plane = rows->target * columns->target,
-                        .y_step = columns->apart,
                         .lanes = b->lanes};
+    stage s = {.plane = rows->target * columns->target, .step = columns->apart};
     for (int64_t m = b->m[0]; m < below; m++)
         for (int64_t piece = 0; piece < pieces; piece++) {
             int64_t n = b->m[1] + count * piece / pieces, next = b->m[1] + count * (piece + 1) / pieces;
+            float *to = b->to + (r.phase + m * rows->apart) * columns->target + c.phase + n * columns->apart;
+            if (s.count + next - n > STAGE || to != s.to + s.count * s.step) unload(b, &s), s.to = to;
             t.x = b->from.data + (m * rows->step + r.at) * b->from.pitch + n * columns->step + c.at;
-            t.y = b->to + (r.phase + m * rows->apart) * columns->target + c.phase + n * columns->apart;
+            t.y = s.sum + s.count * wide;
+            for (int lane = 0; lane < b->lanes; lane++) __builtin_prefetch(to + lane * s.plane, 1, 2);
             b->kernel->pixels[next - n](&t);
+            s.count += next - n;
         }
+    unload(b, &s);
 }
 
 static void sum_block(const block *b) {
@@ -246,7 +264,7 @@ static void sum_pixels(const rm_conv_shape *s, bool backward, int threads, const
     const rm_convolution *kernel = rm_cell_kernels_get()->convolution;
     int64_t sources = u.axis[0].source * u.axis[1].source, targets = u.axis[0].target * u.axis[1].target;
     int64_t workers = least(threads, z.windows / z.window), room = z.windows / workers, wide = kernel->wide;
-    int64_t columns = least(z.targets[1], COLUMNS), rows = rows_in(&u, &z, columns, least(room, WINDOW));
+    int64_t columns = z.columns, rows = rows_in(&u, &z, columns, least(room, WINDOW));
     int64_t down = parts(z.targets[0], rows), along = parts(z.targets[1], columns), items = s->images * down * along;
     workers = is_large(s) ? least(workers, items) : 1;
     if (!covers(&u)) memset(target, 0, (size_t)(s->images * s->groups * u.lanes * targets) * sizeof *target);
@@ -375,7 +393,8 @@ static void sum_piece(const piece *p, float *scratch) {
                          room);
             }
     for (int64_t lane = 0; lane < p->lanes; lane += wide)
-        p->kernel->apart(sum + lane * count, row, count, (int)least(wide, p->lanes - lane), p->dw + lane * row);
+        p->kernel->apart(sum + lane * count, false, row, 1, count, (int)least(wide, p->lanes - lane),
+                         p->dw + lane * row);
 }
 
 /* Channels of all groups and spans of lanes are cut evenly among threads. */
@@ -421,18 +440,30 @@ static int64_t weights_scratch(const rm_conv_shape *s) {
     return most(besides + each, least(WINDOWS, is_large(s) ? all * (besides + each) : alone));
 }
 
-int64_t rm_convolve_scratch(const rm_conv_shape *s, rm_pass pass) {
-    if (pass == RM_FORWARD) return pixels_scratch(s, false);
-    return most(pixels_scratch(s, true), weights_scratch(s));
+/* Where each pixel meets one of the filter's, an image is one long row. */
+static rm_conv_shape straightened(const rm_conv_shape *shape) {
+    rm_conv_shape s = *shape;
+    for (int d = 0; d < 2; d++)
+        if (s.filter[d] != 1 || s.stride[d] != 1 || s.padding[d]) return s;
+    s.in[0] = s.out[0] = 1, s.in[1] = s.out[1] = s.pixels;
+    return s;
 }
 
-void rm_convolve_forward(const rm_conv_shape *s, int threads, const float *x, const float *w, const float *b, float *y,
-                         float *scratch) {
-    sum_pixels(s, false, threads, x, w, b, y, scratch);
+int64_t rm_convolve_scratch(const rm_conv_shape *shape, rm_pass pass) {
+    const rm_conv_shape s = straightened(shape);
+    if (pass == RM_FORWARD) return pixels_scratch(&s, false);
+    return most(pixels_scratch(&s, true), weights_scratch(&s));
 }
 
-void rm_convolve_backward(const rm_conv_shape *s, int threads, const float *x, const float *w, const float *dy,
+void rm_convolve_forward(const rm_conv_shape *shape, int threads, const float *x, const float *w, const float *b,
+                         float *y, float *scratch) {
+    const rm_conv_shape s = straightened(shape);
+    sum_pixels(&s, false, threads, x, w, b, y, scratch);
+}
+
+void rm_convolve_backward(const rm_conv_shape *shape, int threads, const float *x, const float *w, const float *dy,
                           float *dx, float *dw, float *scratch) {
-    if (dx) sum_pixels(s, true, threads, dy, w, NULL, dx, scratch);
-    if (dw) sum_weights(s, threads, x, dy, dw, scratch, weights_scratch(s));
+    const rm_conv_shape s = straightened(shape);
+    if (dx) sum_pixels(&s, true, threads, dy, w, NULL, dx, scratch);
+    if (dw) sum_weights(&s, threads, x, dy, dw, scratch, weights_scratch(&s));
 }

@@ -87,44 +87,32 @@ static void side_by_side(const float *x, int64_t plane, int64_t count, int lanes
         }
 }
 
-static void apart(const float *from, int64_t plane, int64_t count, int lanes, float *x) {
-    for (int64_t p = 0; p < count; p += RM_LANES)
-        for (int first = 0; first < lanes; first += RM_LANES) {
+RM_INLINE void put(rm_vec v, bool adds, int64_t step, int n, float *x) {
+    if (step == 1)
+        rm_store_n(x, adds ? rm_load_n(x, n) + v : v, n);
+    else
+        for (int i = 0; i < n; i++) x[i * step] = adds ? x[i * step] + v[i] : v[i];
+}
+
+static void apart(const float *from, bool adds, int64_t plane, int64_t step, int64_t count, int lanes, float *x) {
+    for (int first = 0; first < lanes; first += RM_LANES)
+        for (int64_t p = 0; p < count; p += RM_LANES) {
             rm_vec v[RM_LANES];
             int n = count - p < RM_LANES ? (int)(count - p) : RM_LANES;
             for (int i = 0; i < RM_LANES; i++) v[i] = i < n ? rm_load(from + (p + i) * WIDE + first) : rm_splat(0);
             transpose(v);
-            for (int i = 0; i < RM_LANES && first + i < lanes; i++) rm_store_n(x + (first + i) * plane + p, v[i], n);
+            for (int i = 0; i < RM_LANES && first + i < lanes; i++)
+                put(v[i], adds, step, n, x + (first + i) * plane + p * step);
         }
 }
 
 /* ---- Pixels ------------------------------------------------------------------------------------------------------------ */
 
-RM_INLINE void add(const rm_conv_pixels *t, rm_vec v, float *y, int n) {
-    if (t->y_step == 1)
-        rm_store_n(y, t->begins ? v : rm_load_n(y, n) + v, n);
-    else
-        for (int i = 0; i < n; i++) y[i * t->y_step] = t->begins ? v[i] : y[i * t->y_step] + v[i];
-}
-
-/* y[lane,p] += sum[p,lane] */
-RM_INLINE void add_to_pixels(const rm_conv_pixels *t, rm_vec (*sum)[2], int count, int vectors) {
-    for (int v = 0; v < vectors; v++)
-        for (int p = 0; p < count; p += RM_LANES) {
-            rm_vec of[RM_LANES];
-            int n = count - p < RM_LANES ? count - p : RM_LANES, lanes = t->lanes - v * RM_LANES;
-            for (int i = 0; i < RM_LANES; i++) of[i] = i < n ? sum[p + i][v] : rm_splat(0);
-            transpose(of);
-            float *y = t->y + v * RM_LANES * t->y_plane + p * t->y_step;
-            for (int lane = 0; lane < RM_LANES && lane < lanes; lane++) add(t, of[lane], y + lane * t->y_plane, n);
-        }
-}
-
 /* `vectors` of lanes. `step` is t->x_step where the compiler knows it, which saves its addresses. */
 RM_INLINE void sum_pixels(const rm_conv_pixels *t, int count, int vectors, int64_t step) {
     rm_vec sum[MOST][2], w[2];
     for (int v = 0; v < vectors; v++) {
-        rm_vec start = t->start ? rm_load(t->start + v * RM_LANES) : rm_splat(0);
+        rm_vec start = rm_load(t->start + v * RM_LANES);
         for (int p = 0; p < count; p++) sum[p][v] = start;
     }
     for (int64_t c = 0; c < t->channels; c++)
@@ -139,7 +127,8 @@ RM_INLINE void sum_pixels(const rm_conv_pixels *t, int count, int vectors, int64
                 }
             }
         }
-    add_to_pixels(t, sum, count, vectors);
+    for (int p = 0; p < count; p++)
+        for (int v = 0; v < vectors; v++) rm_store(t->y + p * WIDE + v * RM_LANES, sum[p][v]);
 }
 
 RM_INLINE void choose_step(const rm_conv_pixels *t, int count, int vectors) {

@@ -64,18 +64,16 @@ typedef struct {
 } rm_projected_rows;
 
 /* convolution.c. Channels lie side by side in `wide` lanes; at most `most` sums of so many lanes are made at a time.
- * Pixels: y[lane,p] += the sum over channels c and taps (i,j), in this order, of w[c,i,j,lane] x[c,(i,j) of p]. */
+ * Pixels: y[p,lane] = start[lane] + the sum over channels c and taps (i,j), in this order, of w[c,i,j,lane] x[c,(i,j) of p]. */
 typedef struct {
     int64_t channels, taps[2];
     const float *x; /* under the first tap, of the first pixel */
     int64_t x_plane, x_tap[2], x_step;
     const float *w;
     int64_t w_channel, w_tap[2];
-    const float *start; /* `wide` floats that sums begin with; NULL: zeros */
-    bool begins;        /* y is written, not added to */
+    const float *start; /* `wide` floats */
     float *y;
-    int64_t y_plane, y_step;
-    int lanes; /* of y: the others are not stored */
+    int lanes; /* that are wanted: of the others whole vectors are left out */
 } rm_conv_pixels;
 /* Weights: dw[k,lane] += the sum over pixels (images,rows,columns) of dy[pixel,lane] x[at[k] + its place]. */
 typedef struct {
@@ -94,8 +92,8 @@ typedef struct {
     void (*copy_plane)(const float *x, const int64_t extent[2], const int64_t from[2], const int64_t count[2], float *to);
     /* to[p,lane] = x[lane,p], planes of x `plane` apart; 0 beyond `lanes`. */
     void (*side_by_side)(const float *x, int64_t plane, int64_t count, int lanes, float *to);
-    /* And back: x[lane,p] = from[p,lane]. */
-    void (*apart)(const float *from, int64_t plane, int64_t count, int lanes, float *x);
+    /* And back: x[lane,p] = from[p,lane], or += that; pixels of x `step` apart. */
+    void (*apart)(const float *from, bool adds, int64_t plane, int64_t step, int64_t count, int lanes, float *x);
     void (*pixels[RM_CONV_MOST + 1])(const rm_conv_pixels *t);   /* by the number of pixels */
     void (*weights[RM_CONV_MOST + 1])(const rm_conv_weights *t); /* and of weights */
 } rm_convolution;
