@@ -106,15 +106,33 @@ typedef struct {
     double *sum, *other, share; /* 1/n */
 } loop;
 
+/* Channels [from, to). */
+typedef struct {
+    int64_t from, to;
+} channels;
+
+/* Channels that a thread takes at a time: of short rows many, which lie side by side. */
+static int64_t width_of(layout l) { return l.inner < 16 ? 64 : 1; }
+
 /* Every row in turn, `at` being its first element's place. A channel is one thread's: its rows come in order. */
-static void each_row(const loop *p, void (*row)(const loop *p, int64_t c, int64_t at)) {
+static void each_row(const loop *p, channels these, void (*row)(const loop *p, int64_t c, int64_t at)) {
     const layout l = p->l;
-    const int64_t width = l.inner < 16 ? 64 : 1;
-    RM_PARALLEL_FOR(p->call->threads, l.outer * l.channels * l.inner > RM_PARALLEL_MIN,
-                    for (int64_t from = 0; from < l.channels;
+    const int64_t width = width_of(l);
+    RM_PARALLEL_FOR(p->call->threads, l.outer * (these.to - these.from) * l.inner > RM_PARALLEL_MIN,
+                    for (int64_t from = these.from; from < these.to;
                          from += width) for (int64_t o = 0; o < l.outer;
-                                             o++) for (int64_t c = from; c < from + width && c < l.channels; c++)
+                                             o++) for (int64_t c = from; c < from + width && c < these.to; c++)
                         row(p, c, (o * l.channels + c) * l.inner););
+}
+
+/* The next channels that are gone over twice: as many as stay in the cache between; or all, where ranks meet between. */
+static bool next_channels(const rm_call *call, layout l, channels *these) {
+    enum { FLOATS = 1 << 16 };
+    const int64_t width = width_of(l), each = l.outer * l.inner * width;
+    int64_t together = call->threads * (1 + FLOATS / (each + 1)) * width;
+    if (talks(call->attr) || together > l.channels - these->to) together = l.channels - these->to;
+    *these = (channels){these->to, these->to + together};
+    return together > 0;
 }
 
 /* ---- Fact ------------------------------------------------------------------------------------------------------------ */
@@ -135,19 +153,20 @@ static void add_squares(const loop *p, int64_t c, int64_t at) {
 /* Two passes: the difference of two large sums would lose the variance of a channel far from 0. */
 static void from_batch(const rm_call *call, layout l) {
     const rm_batch_norm_attr *a = call->attr;
-    double *sums = call->scratch,
-           *squares = sums + l.channels; /* which begin when the number behind the sums was used */
+    double *sums = call->scratch, *count = sums + l.channels, *squares = count + 1;
     loop p = {.call = call, .l = l, .x = call->x[X].data, .sum = sums, .other = squares};
     real *running_mean = call->x[RUNNING_MEAN].data, *running_var = call->x[RUNNING_VAR].data;
     real *mean = means(call->fact), *rstd = mean + l.channels;
-    for (int64_t c = 0; c < l.channels; c++) sums[c] = 0;
-    each_row(&p, add_sum);
-    sums[l.channels] = (double)(l.outer * l.inner);
-    sum_over_ranks(call, sums, l.channels + 1);
-    const double n = ((head *)call->fact)->count = sums[l.channels];
-    for (int64_t c = 0; c < l.channels; c++) sums[c] /= n, squares[c] = 0;
-    each_row(&p, add_squares);
-    sum_over_ranks(call, squares, l.channels);
+    for (int64_t c = 0; c < l.channels; c++) sums[c] = squares[c] = 0;
+    *count = (double)(l.outer * l.inner);
+    for (channels these = {0}; next_channels(call, l, &these);) {
+        each_row(&p, these, add_sum);
+        sum_over_ranks(call, sums, l.channels + 1);
+        for (int64_t c = these.from; c < these.to; c++) sums[c] /= *count;
+        each_row(&p, these, add_squares);
+        sum_over_ranks(call, squares, l.channels);
+    }
+    const double n = ((head *)call->fact)->count = *count;
     for (int64_t c = 0; c < l.channels; c++) {
         double unbiased = squares[c] / (n > 1 ? n - 1 : 1);
         mean[c] = (real)sums[c];
@@ -188,7 +207,7 @@ static void normalise(const loop *p, int64_t c, int64_t at) {
 static void forward(const rm_call *call) {
     loop p = loop_of(call, &call->x[X].desc);
     p.bias = call->x[BIAS].data, p.y = call->y.data;
-    each_row(&p, normalise);
+    each_row(&p, (channels){0, p.l.channels}, normalise);
 }
 
 static void add_gradients(const loop *p, int64_t c, int64_t at) {
@@ -213,13 +232,15 @@ static void backward(const rm_call *call) {
     p.dy = call->dy.data, p.dx = call->dx[X].data, p.share = n > 0 ? 1 / n : 0;
     p.sum = call->scratch, p.other = p.sum + p.l.channels;
     for (int64_t c = 0; c < 2 * p.l.channels; c++) p.sum[c] = 0;
-    each_row(&p, add_gradients);
-    for (int64_t c = 0; c < p.l.channels; c++) {
-        if (dgain) dgain[c] += (real)p.other[c];
-        if (dbias) dbias[c] += (real)p.sum[c];
+    for (channels these = {0}; next_channels(call, p.l, &these);) {
+        each_row(&p, these, add_gradients);
+        for (int64_t c = these.from; c < these.to; c++) {
+            if (dgain) dgain[c] += (real)p.other[c];
+            if (dbias) dbias[c] += (real)p.sum[c];
+        }
+        sum_over_ranks(call, p.sum, 2 * p.l.channels); /* also where no dx is wanted: other ranks may wait */
+        if (p.dx) each_row(&p, these, differentiate);
     }
-    sum_over_ranks(call, p.sum, 2 * p.l.channels); /* also where no dx is wanted: other ranks may wait */
-    if (p.dx) each_row(&p, differentiate);
 }
 
 static const rm_batch_norm_attr usual = {0.1, 1e-5, 1, 0}, of_sequence = {0.3, 1e-3, 2, 1};
