@@ -271,8 +271,8 @@ remat_value remat_softmax_cross_entropy_smoothed(remat_graph *, remat_value logi
 /* PyTorch's cross_entropy(weight=class_weights, ignore_index=ignored): rows whose target is `ignored`, which may be -100 or any other
  * number, count nothing; the others count as much as their class's weight (V), REMAT_NONE: 1; and the loss is the mean by
  * weight, over all tiles: the targets are weighed before the first. Where nothing counts it is 0, and PyTorch's NaN. Each micro
- * step and each rank has a mean of its own, and those are averaged, as under PyTorch's DDP. Without class weights it may be
- * smoothed, too; else smoothing is 0. */
+ * step and each rank has a mean of its own, and those are averaged, as under PyTorch's DDP. With smoothing,
+ * every class's part of a target counts by that class's weight. */
 remat_value remat_softmax_cross_entropy_weighted(remat_graph *, remat_value logits, remat_value targets,
                                                  remat_value class_weights /*[b]*/, int64_t ignored, double smoothing);
 remat_value remat_mse(remat_graph *, remat_value x, remat_value target);

@@ -5,8 +5,8 @@
  * the loss is -sum over v of q[v] log p[v] = log(sum over v of exp(x[v])) - (1 - e) x[target] - e mean(x). In evaluation
  * e is 0.
  *
- * Rows may count unequally (torch's weight and ignore_index): y = sum over rows of w[r] loss[r] / total, where w[r] is class_weight.h's
- * and total comes from target_weight, over all timesteps. Nothing counts: 0. */
+ * Rows and classes may count unequally (torch's weight and ignore_index): a row's loss is -sum over v of w[v] q[v] log p[v], that of
+ * an ignored row 0, and y is their sum / total, which comes from target_weight, over all timesteps. Nothing counts: 0. */
 #include "ops/real.h"
 
 #include "ops/loss/class_weight.h"
@@ -29,9 +29,29 @@ static double smoothing_of(const rm_call *call) {
     return a && call->training ? a->smoothing : 0;
 }
 
-static rm_counted counted(const rm_call *call) {
+/* A row's loss is to_target w[target] (-log p[target]) + to_each sum over v of w[v] (-log p[v]). */
+typedef struct {
+    rm_counted counted;
+    const real *weight; /* w (V); NULL: all are 1 */
+    double to_target, to_each, sum;
+} weighing;
+
+static weighing weighing_of(const rm_call *call) {
     const rm_cross_entropy_attr *a = call->attr;
-    return (rm_counted){rm_desc_last(&call->x[LOGITS].desc), a ? a->ignored : 0, a && a->ignores};
+    int64_t v = rm_desc_last(&call->x[LOGITS].desc);
+    double e = smoothing_of(call);
+    weighing w = {{v, a ? a->ignored : 0, a && a->ignores}, call->x[WEIGHTS].data, 1 - e, e / (double)v, (double)v};
+    if (w.weight && e > 0) w.sum = 0;
+    for (int64_t i = 0; w.weight && e > 0 && i < v; i++) w.sum += w.weight[i];
+    return w;
+}
+static double weight_at(const weighing *w, int64_t class) { return w->weight ? w->weight[class] : 1; }
+static bool counts(const weighing *w, int32_t target) { return rm_class_weight(w->counted, NULL, target) != 0; }
+
+/* What the gradient has of p: 1 where all classes count alike. */
+static double to_probabilities(const weighing *w, int32_t target) {
+    if (!w->weight) return 1;
+    return w->to_target * w->weight[target] + w->to_each * w->sum;
 }
 
 /* By what the whole sequence's rows weigh. */
@@ -57,8 +77,6 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     REQUIRE(!a || (a->smoothing >= 0 && a->smoothing <= 1), INVALID,
             "%s: the label smoothing is %g; it must lie between 0 and 1", op, a->smoothing);
     if (x[WEIGHTS].rank >= 0) TRY(rm_want_vector(op, "class_weights", &x[WEIGHTS], rm_desc_last(&x[LOGITS])));
-    REQUIRE(x[WEIGHTS].rank < 0 || !a || a->smoothing == 0, INVALID,
-            "%s: it has class weights and label smoothing of %g; leave one of the two out", op, a ? a->smoothing : 0.0);
     REQUIRE(x[TOTAL].rank <= 0, INVALID, "%s: total is %s; it must be a scalar", op,
             rm_desc_text(&x[TOTAL], logits_text));
     *y = (rm_desc)RM_SCALAR(RM_REAL);
@@ -90,43 +108,50 @@ static int64_t ignored(const void *attr, int input) {
     return input == TARGETS && a && a->ignores ? a->ignored : 0;
 }
 
+/* Sum over v of w[v] (-log p[v]), log_sum being log(sum over v of exp(x[v])). */
+static double of_each(const weighing *w, const real *x, int64_t v, double log_sum) {
+    double sum = 0;
+    for (int64_t i = 0; i < v && w->to_each > 0; i++) sum += weight_at(w, i) * (log_sum - x[i]);
+    return sum;
+}
+
 static void define_forward(const rm_call *call) {
     const rm_desc *shape = &call->x[LOGITS].desc;
     const int32_t *target = call->x[TARGETS].data; /* (rows) */
     row_facts *facts = call->aux;                  /* (rows) */
     int64_t rows = rm_desc_rows(shape), v = rm_desc_last(shape);
-    double loss = 0, smoothing = smoothing_of(call);
-    rm_counted c = counted(call);
+    const weighing w = weighing_of(call);
+    double loss = 0;
     for (int64_t r = 0; r < rows; r++) {
         const real *x = (const real *)call->x[LOGITS].data + r * v; /* (V) */
-        double largest = x[0], sum = 0, mean = 0, weight = rm_class_weight(c, call->x[WEIGHTS].data, target[r]);
+        double largest = x[0], sum = 0;
         for (int64_t i = 1; i < v; i++) largest = x[i] > largest ? x[i] : largest;
         for (int64_t i = 0; i < v; i++) sum += exp(x[i] - largest);
-        for (int64_t i = 0; i < v; i++) mean += x[i] / (double)v;
-        if (weight != 0)
-            loss +=
-                weight * (log(sum) + largest - (1 - smoothing) * x[target[r]] - (smoothing > 0 ? smoothing * mean : 0));
         if (facts) facts[r] = (row_facts){(real)largest, (real)sum};
+        if (!counts(&w, target[r])) continue;
+        double log_sum = log(sum) + largest;
+        loss += w.to_target * weight_at(&w, target[r]) * (log_sum - x[target[r]]);
+        loss += w.to_each * of_each(&w, x, v, log_sum);
     }
     *(real *)call->y.data = (real)divided(call, loss);
 }
 
-/* y = sum over rows of weight[target[r]] loss[r] / total, by total and by weight: what a graph hardly ever asks for. */
+/* By total and by w: what a graph hardly ever asks for. */
 static void shared_gradients(const rm_call *call) {
     const int32_t *target = call->x[TARGETS].data;
     const row_facts *facts = call->aux;
     real *dweight = call->dx[WEIGHTS].data, *dtotal = call->dx[TOTAL].data;
     int64_t rows = rm_desc_rows(&call->x[LOGITS].desc), v = rm_desc_last(&call->x[LOGITS].desc);
-    double scale = divided(call, *(const real *)call->dy.data), sum = 0, e = smoothing_of(call);
-    rm_counted c = counted(call);
+    double scale = divided(call, *(const real *)call->dy.data), sum = 0;
+    const weighing w = weighing_of(call);
     for (int64_t r = 0; r < rows && (dweight || dtotal); r++) {
         const real *x = (const real *)call->x[LOGITS].data + r * v;
-        double mean = 0;
-        if (rm_class_weight(c, NULL, target[r]) == 0) continue;
-        for (int64_t i = 0; i < v && e > 0; i++) mean += x[i] / (double)v;
-        double loss = log(facts[r].sum) + facts[r].largest - (1 - e) * x[target[r]] - e * mean;
-        sum += rm_class_weight(c, call->x[WEIGHTS].data, target[r]) * loss;
-        if (dweight) dweight[target[r]] += (real)(scale * loss);
+        if (!counts(&w, target[r])) continue;
+        double log_sum = log(facts[r].sum) + facts[r].largest, of_target = w.to_target * (log_sum - x[target[r]]);
+        sum += weight_at(&w, target[r]) * of_target + w.to_each * of_each(&w, x, v, log_sum);
+        if (!dweight) continue;
+        dweight[target[r]] += (real)(scale * of_target);
+        for (int64_t i = 0; i < v && w.to_each > 0; i++) dweight[i] += (real)(scale * w.to_each * (log_sum - x[i]));
     }
     if (dtotal) *dtotal -= (real)divided(call, scale * sum);
 }
@@ -136,17 +161,20 @@ static void define_backward(const rm_call *call) {
     const int32_t *target = call->x[TARGETS].data;
     const row_facts *facts = call->aux;
     int64_t rows = rm_desc_rows(shape), v = rm_desc_last(shape);
-    double scale = divided(call, *(const real *)call->dy.data), e = smoothing_of(call);
-    rm_counted c = counted(call);
+    double scale = divided(call, *(const real *)call->dy.data);
+    const weighing w = weighing_of(call);
     shared_gradients(call);
     if (!call->dx[LOGITS].data) return;
     for (int64_t r = 0; r < rows; r++) {
         const real *x = (const real *)call->x[LOGITS].data + r * v;
         real *dx = (real *)call->dx[LOGITS].data + r * v;
-        double weight = scale * rm_class_weight(c, call->x[WEIGHTS].data, target[r]);
-        for (int64_t i = 0; i < v; i++) { /* loss[r] = log(sum over i of exp(x[i])) - sum over i of q[i] x[i] */
-            double q = (1 - e) * (i == target[r]) + e / (double)v;
-            dx[i] = weight != 0 ? (real)((exp(x[i] - facts[r].largest) / facts[r].sum - q) * weight) : 0;
+        if (!counts(&w, target[r])) {
+            memset(dx, 0, (size_t)v * sizeof *dx);
+            continue;
+        }
+        for (int64_t i = 0; i < v; i++) {
+            double p = exp(x[i] - facts[r].largest) / facts[r].sum, q = w.to_each + (i == target[r]) * w.to_target;
+            dx[i] = (real)(scale * (p * to_probabilities(&w, target[r]) - weight_at(&w, i) * q));
         }
     }
 }
@@ -166,32 +194,32 @@ static double sum_of_exp(const real *x, int64_t n, real largest) {
     return sum;
 }
 
-/* The sum over a row of largest - x, none of which is negative: nothing is lost to cancellation. */
-static double sum_below(const real *x, int64_t n, real largest) {
+/* The sum over a row of w (largest - x), none of which is negative: nothing is lost to cancellation. */
+static double sum_below(const real *x, const real *w, int64_t n, real largest) {
     double lane[LANES] = {0}, sum = 0;
     int64_t whole = n / LANES * LANES;
     for (int64_t from = 0; from < whole; from += LANES)
-        for (int i = 0; i < LANES; i++) lane[i] += (double)(largest - x[from + i]);
-    for (int64_t i = whole; i < n; i++) sum += (double)(largest - x[i]);
+        for (int i = 0; i < LANES; i++) lane[i] += (w ? w[from + i] : 1) * (double)(largest - x[from + i]);
+    for (int64_t i = whole; i < n; i++) sum += (w ? w[i] : 1) * (double)(largest - x[i]);
     for (int i = 0; i < LANES; i++) sum += lane[i];
     return sum;
 }
 
 /* The loss of rows [from, to), in nats, not yet divided. */
-static double block_loss(const rm_call *call, int64_t from, int64_t to) {
+static double block_loss(const rm_call *call, const weighing *w, int64_t from, int64_t to) {
     int64_t v = rm_desc_last(&call->x[LOGITS].desc);
     const int32_t *target = call->x[TARGETS].data;
     row_facts *facts = call->aux;
-    double loss = 0, smoothing = smoothing_of(call);
-    rm_counted c = counted(call);
+    double loss = 0;
     for (int64_t r = from; r < to; r++) {
         const real *x = (const real *)call->x[LOGITS].data + r * v;
         real largest = rm_row_largest(x, v);
-        double sum = sum_of_exp(x, v, largest), weight = rm_class_weight(c, call->x[WEIGHTS].data, target[r]);
+        double sum = sum_of_exp(x, v, largest);
         if (facts) facts[r] = (row_facts){largest, (real)sum};
-        if (weight == 0) continue;
-        loss += weight * (log(sum) + (1 - smoothing) * ((double)largest - x[target[r]]));
-        if (smoothing > 0) loss += smoothing / (double)v * sum_below(x, v, largest);
+        if (!counts(w, target[r])) continue;
+        loss += to_probabilities(w, target[r]) * log(sum);
+        loss += w->to_target * weight_at(w, target[r]) * ((double)largest - x[target[r]]);
+        if (w->to_each > 0) loss += w->to_each * sum_below(x, w->weight, v, largest);
     }
     return loss;
 }
@@ -200,18 +228,23 @@ static void forward(const rm_call *call) {
     const rm_desc *shape = &call->x[LOGITS].desc;
     int64_t rows = rm_desc_rows(shape), blocks = count_blocks(rows);
     double *partial = call->scratch, loss = 0; /* (blocks) */
+    const weighing w = weighing_of(call);
     RM_PARALLEL_FOR(call->threads, rm_desc_count(shape) > RM_PARALLEL_MIN_HEAVY,
                     for (int64_t b = 0; b < blocks; b++) partial[b] =
-                        block_loss(call, b * BLOCK, (b + 1) * BLOCK < rows ? (b + 1) * BLOCK : rows););
+                        block_loss(call, &w, b * BLOCK, (b + 1) * BLOCK < rows ? (b + 1) * BLOCK : rows););
     for (int64_t b = 0; b < blocks; b++) loss += partial[b];
     *(real *)call->y.data = (real)divided(call, loss);
 }
 
 /* One row's gradient: every logit gets its probability's share, and the target's is less. */
-static void row_backward(const real *x, int64_t v, row_facts row, int32_t target, double scale, double e, real *dx) {
-    real factor = (real)(scale / row.sum), to_all = (real)(scale * e / (double)v), largest = row.largest;
-    for (int64_t i = 0; i < v; i++) dx[i] = rm_exp_nonpositive(x[i] - largest) * factor - to_all;
-    dx[target] -= (real)(scale * (1 - e));
+static void row_backward(const weighing *w, const real *x, int64_t v, row_facts row, int32_t target, double scale,
+                         real *dx) {
+    real factor = (real)(scale * to_probabilities(w, target) / row.sum), to_each = (real)(scale * w->to_each);
+    real largest = row.largest;
+    const real *weight = w->weight;
+    for (int64_t i = 0; i < v; i++)
+        dx[i] = rm_exp_nonpositive(x[i] - largest) * factor - (weight ? to_each * weight[i] : to_each);
+    dx[target] -= (real)(scale * w->to_target * weight_at(w, target));
 }
 
 static void backward(const rm_call *call) {
@@ -219,17 +252,16 @@ static void backward(const rm_call *call) {
     const int32_t *target = call->x[TARGETS].data;
     const row_facts *facts = call->aux;
     int64_t rows = rm_desc_rows(shape), v = rm_desc_last(shape);
-    double scale = divided(call, *(const real *)call->dy.data), e = smoothing_of(call);
-    rm_counted c = counted(call);
+    double scale = divided(call, *(const real *)call->dy.data);
+    const weighing w = weighing_of(call);
     shared_gradients(call);
     if (!call->dx[LOGITS].data) return;
     RM_PARALLEL_FOR(
         call->threads, rows * v > RM_PARALLEL_MIN_HEAVY, for (int64_t r = 0; r < rows; r++) {
             const real *x = (const real *)call->x[LOGITS].data + r * v;
             real *dx = (real *)call->dx[LOGITS].data + r * v;
-            double weight = rm_class_weight(c, call->x[WEIGHTS].data, target[r]);
-            if (weight != 0)
-                row_backward(x, v, facts[r], target[r], scale * weight, e, dx);
+            if (counts(&w, target[r]))
+                row_backward(&w, x, v, facts[r], target[r], scale, dx);
             else
                 memset(dx, 0, (size_t)v * sizeof *dx);
         });
@@ -255,6 +287,10 @@ static const rm_sample samples[] = {
      .sequence = true,
      .x = {RM_SHAPE3(RM_REAL, 5, 4, 6), RM_SHAPE2(REMAT_I32, 5, 4), RM_SHAPE1(RM_REAL, 6), RM_SCALAR(RM_REAL)},
      .attr = &(rm_cross_entropy_attr){0, 1, 2}},
+    {.name = "weighted and smoothed, one class ignored",
+     .sequence = true,
+     .x = {RM_SHAPE3(RM_REAL, 5, 4, 35), RM_SHAPE2(REMAT_I32, 5, 4), RM_SHAPE1(RM_REAL, 35), RM_SCALAR(RM_REAL)},
+     .attr = &(rm_cross_entropy_attr){0.3, 1, 2}},
     {.name = "smoothed, one class ignored",
      .x = {RM_SHAPE2(RM_REAL, 9, 4), RM_SHAPE1(REMAT_I32, 9), RM_ABSENT, RM_SCALAR(RM_REAL)},
      .attr = &(rm_cross_entropy_attr){0.2, 1, 3}},

@@ -13,45 +13,51 @@ typedef struct {
     float largest, inverse;
 } row_facts;
 
+/* What rows and classes count for (softmax_cross_entropy.c), and what they are divided by: total, or, where rows count alike, their
+ * number. */
+typedef struct {
+    rm_counted counted;
+    const float *weight, *total; /* (V), (); NULL: not given */
+    double rows, to_target, to_each;
+} weighing;
+
+static __device__ inline bool counts(const weighing &w, int32_t target) {
+    return rm_class_weight(w.counted, NULL, target) != 0;
+}
+static __device__ inline double weight_at(const weighing &w, int64_t i) { return w.weight ? w.weight[i] : 1; }
+
 /* One row's loss in nats, for all lanes of the warp alike; x (V). */
-static __device__ double row_loss(const float *x, int64_t v, int32_t target, double smoothing, row_facts *facts) {
+static __device__ double row_loss(const float *x, int64_t v, int32_t target, const weighing &w, row_facts *facts) {
     int64_t lane = threadIdx.x % RM_WARP;
     float largest = x[0];
-    double sum = 0, below = 0;
+    double sum = 0, each = 0;
     for (int64_t i = lane; i < v; i += RM_WARP) largest = x[i] > largest ? x[i] : largest;
     largest = rm_warp_largest(largest);
     for (int64_t i = lane; i < v; i += RM_WARP) sum += rm_exp_nonpositive(x[i] - largest);
     sum = rm_warp_sum(sum);
-    double loss = log(sum) + (1 - smoothing) * ((double)largest - x[target]);
-    if (smoothing > 0) { /* none of largest - x is negative: nothing is lost to cancellation */
-        for (int64_t i = lane; i < v; i += RM_WARP) below += largest - x[i];
-        loss += smoothing / (double)v * rm_warp_sum(below);
-    }
     if (facts && lane == 0) *facts = {largest, (float)(1 / sum)};
+    double log_sum = log(sum), loss = w.to_target * weight_at(w, target) * (log_sum + ((double)largest - x[target]));
+    if (w.to_each > 0) { /* none of largest - x is negative: nothing is lost to cancellation */
+        for (int64_t i = lane; i < v; i += RM_WARP) each += weight_at(w, i) * (log_sum + (largest - x[i]));
+        loss += w.to_each * rm_warp_sum(each);
+    }
     return loss;
 }
-
-/* What rows count for, and what they are divided by: total, or, where rows count alike, their number. */
-typedef struct {
-    rm_counted counted;
-    const float *weight, *total; /* (V), (); NULL: not given */
-    double rows;
-} weighing;
 
 static __device__ double divided(weighing w, double sum) {
     if (!w.total) return sum / w.rows;
     return *w.total != 0 ? sum / *w.total : 0;
 }
 
-static __global__ void forward(int64_t rows, int64_t v, double smoothing, weighing w, const float *x,
-                               const int32_t *target, row_facts *facts, double *partial) {
+static __global__ void forward(int64_t rows, int64_t v, weighing w, const float *x, const int32_t *target,
+                               row_facts *facts, double *partial) {
     __shared__ double loss[BLOCK];
     int64_t warp = threadIdx.x / RM_WARP, r = (int64_t)blockIdx.x * BLOCK + warp;
     double mine = 0, sum = 0;
     if (r < rows) {
-        float weight = rm_class_weight(w.counted, w.weight, target[r]);
-        mine = row_loss(x + r * v, v, weight != 0 ? target[r] : 0, smoothing, facts ? facts + r : NULL);
-        mine = weight != 0 ? weight * mine : 0;
+        bool counted = counts(w, target[r]);
+        mine = row_loss(x + r * v, v, counted ? target[r] : 0, w, facts ? facts + r : NULL);
+        mine = counted ? mine : 0;
     }
     if (threadIdx.x % RM_WARP == 0) loss[warp] = mine;
     __syncthreads();
@@ -68,47 +74,50 @@ static __global__ void add_up(const double *partial, int64_t blocks, weighing w,
     if (threadIdx.x == 0) *y = (float)divided(w, sum);
 }
 
-/* Of the logits: what p, the target and every logit are multiplied by, before dy. */
+/* Of the logits: what p, the target and every logit are multiplied by, before dy and weights. */
 typedef struct {
-    float p, to_target, to_all;
+    float p, to_target, to_each;
 } shares;
 
-/* loss[r] = log(sum over i of exp(x[i])) - sum over i of q[i] x[i], q = (1 - e) [target] + e/V. In float alone: a product more
- * than with the divisions in double, and so half a unit in the last place, where many cards make 64 products in the time of one
- * in double. */
+/* In float alone: a product more than with the divisions in double, and so half a unit in the last place, where many cards make
+ * 64 products in the time of one in double. Smoothed by weight, each thread sums the weights, which lie in the cache. */
 static __global__ void backward(int64_t n, int64_t v, shares s, weighing w, const float *__restrict__ x,
                                 const int32_t *__restrict__ target, const row_facts *__restrict__ facts,
                                 const float *__restrict__ dy, float *__restrict__ dx) {
     float one = w.total ? (float)divided(w, *dy) : *dy, all = one * s.p, to_target = one * s.to_target,
-          to_all = one * s.to_all;
+          to_each = one * s.to_each, together = 0;
+    for (int64_t i = 0; i < v && w.weight && s.to_each > 0; i++) together += w.weight[i];
     RM_EACH(i, n) {
         int64_t r = rm_row_of(i, v);
         row_facts row = facts[r];
-        float weight = rm_class_weight(w.counted, w.weight, target[r]);
-        float slope = rm_exp_nonpositive(x[i] - row.largest) * (all * row.inverse) - to_all;
-        slope = i - r * v == target[r] ? slope - to_target : slope;
-        dx[i] = weight != 0 ? weight * slope : 0;
+        bool counted = counts(w, target[r]);
+        float of_target = counted ? to_target * (float)weight_at(w, target[r]) : 0;
+        float of_p = w.weight ? of_target + to_each * together : all;
+        float slope = rm_exp_nonpositive(x[i] - row.largest) * (of_p * row.inverse) -
+                      to_each * (float)weight_at(w, i - r * v);
+        slope = i - r * v == target[r] ? slope - of_target : slope;
+        dx[i] = counted ? slope : 0;
     }
 }
 
-/* A row's loss once more; see shared_gradients in softmax_cross_entropy.c. */
-static __device__ double loss_again(const float *x, int64_t v, double e, int32_t target, row_facts row) {
-    double mean = 0;
-    for (int64_t i = 0; i < v && e > 0; i++) mean += x[i] / (double)v;
-    return row.largest - log((double)row.inverse) - (1 - e) * x[target] - e * mean;
+/* -log p of a class, once more. */
+static __device__ double loss_again(const float *x, int64_t i, row_facts row) {
+    return row.largest - log((double)row.inverse) - x[i];
 }
 
-/* A thread a class, and one more for the total: rows are read in one order. */
-static __global__ void shared_gradients(int64_t rows, int64_t v, double e, weighing w, const float *x,
-                                        const int32_t *target, const row_facts *facts, const float *dy, float *dweight,
-                                        float *dtotal) {
+/* See shared_gradients in softmax_cross_entropy.c. A thread a class, and one more for the total: rows are read in one order. */
+static __global__ void shared_gradients(int64_t rows, int64_t v, weighing w, const float *x, const int32_t *target,
+                                        const row_facts *facts, const float *dy, float *dweight, float *dtotal) {
     double scale = divided(w, *dy);
     RM_EACH(k, v + 1) {
         double sum = 0;
         for (int64_t r = 0; r < rows; r++) {
-            if (rm_class_weight(w.counted, NULL, target[r]) == 0 || (k < v && target[r] != k)) continue;
-            float weight = k < v ? 1 : rm_class_weight(w.counted, w.weight, target[r]);
-            sum += weight * loss_again(x + r * v, v, e, target[r], facts[r]);
+            if (!counts(w, target[r])) continue;
+            const float *row = x + r * v;
+            for (int64_t i = k < v ? k : 0; i <= (k < v ? k : v - 1); i++) {
+                double share = (i == target[r] ? w.to_target : 0) + w.to_each;
+                if (share > 0) sum += share * (k < v ? 1 : weight_at(w, i)) * loss_again(row, i, facts[r]);
+            }
         }
         if (k < v && dweight) dweight[k] += (float)(scale * sum);
         if (k == v && dtotal) *dtotal -= (float)divided(w, scale * sum);
@@ -123,10 +132,13 @@ static double smoothing_of(const rm_call *call) {
 static weighing weighing_of(const rm_call *call) {
     const rm_cross_entropy_attr *a = (const rm_cross_entropy_attr *)call->attr;
     const rm_desc *shape = &call->x[LOGITS].desc;
+    double e = smoothing_of(call);
     return {{rm_desc_last(shape), a ? a->ignored : 0, a && a->ignores},
             (const float *)call->x[WEIGHTS].data,
             (const float *)call->x[TOTAL].data,
-            rm_call_total(call, shape, rm_desc_rows(shape))};
+            rm_call_total(call, shape, rm_desc_rows(shape)),
+            1 - e,
+            e / (double)rm_desc_last(shape)};
 }
 
 void rm_softmax_cross_entropy_forward_cuda(const rm_call *call) {
@@ -134,7 +146,7 @@ void rm_softmax_cross_entropy_forward_cuda(const rm_call *call) {
     int64_t rows = rm_desc_rows(shape), v = rm_desc_last(shape), blocks = rm_blocks_of(rows, BLOCK);
     double *partial = (double *)call->scratch; /* (blocks) */
     weighing w = weighing_of(call);
-    RM_LAUNCH_TOGETHER(forward, blocks, BLOCK * RM_WARP, call->queue, rows, v, smoothing_of(call), w,
+    RM_LAUNCH_TOGETHER(forward, blocks, BLOCK * RM_WARP, call->queue, rows, v, w,
                        (const float *)call->x[LOGITS].data, (const int32_t *)call->x[TARGETS].data,
                        (row_facts *)call->aux, partial);
     RM_LAUNCH_TOGETHER(add_up, 1, RM_SUM_THREADS, call->queue, partial, blocks, w, (float *)call->y.data);
@@ -148,10 +160,10 @@ void rm_softmax_cross_entropy_backward_cuda(const rm_call *call) {
     const int32_t *target = (const int32_t *)call->x[TARGETS].data;
     const row_facts *facts = (const row_facts *)call->aux;
     float *dweight = (float *)call->dx[WEIGHTS].data, *dtotal = (float *)call->dx[TOTAL].data;
-    double total = w.total ? 1 : w.rows, e = smoothing_of(call);
-    shares s = {(float)(1 / total), (float)((1 - e) / total), (float)(e / (double)v / total)};
+    double total = w.total ? 1 : w.rows;
+    shares s = {(float)(1 / total), (float)(w.to_target / total), (float)(w.to_each / total)};
     if (dweight || dtotal)
-        RM_LAUNCH_EACH(shared_gradients, v + 1, call->queue, rows, v, e, w, x, target, facts, dy, dweight, dtotal);
+        RM_LAUNCH_EACH(shared_gradients, v + 1, call->queue, rows, v, w, x, target, facts, dy, dweight, dtotal);
     if (!call->dx[LOGITS].data) return;
     RM_LAUNCH_EACH(backward, n, call->queue, n, v, s, w, x, target, facts, dy, (float *)call->dx[LOGITS].data);
 }

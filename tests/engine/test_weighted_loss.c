@@ -8,12 +8,13 @@ enum { T = 13, B = 3, V = 7, H = 6, IGNORED = -100 };
 static const net lstm = {.layers = 1, .vocabulary = V, .embed = 4, .hidden = H, .timesteps = T, .batch = B};
 static const float class_weight[V] = {0.5f, 1, 2, 0.25f, 3, 1, 0.75f};
 
-typedef enum { PLAIN, IGNORING, WEIGHTED, BY_PARAMETER, KINDS } kind;
+typedef enum { PLAIN, IGNORING, WEIGHTED, BY_PARAMETER, SMOOTHED, KINDS } kind;
 
 static remat_value weights_of(remat_graph *g, kind k) {
     int64_t shape[] = {V};
     if (k == BY_PARAMETER) return remat_param(g, "class_weights", 1, shape, remat_init_constant(1.5));
-    return k == WEIGHTED ? remat_input(g, "class_weights", REMAT_F32, REMAT_WHOLE, 1, shape) : REMAT_NONE;
+    return k == WEIGHTED || k == SMOOTHED ? remat_input(g, "class_weights", REMAT_F32, REMAT_WHOLE, 1, shape)
+                                          : REMAT_NONE;
 }
 
 typedef struct {
@@ -32,7 +33,8 @@ static described describe(kind k) {
     remat_value h = net_layer(g, &lstm, 0, remat_embedding(g, tokens, table));
     d.logits = remat_linear(g, h, net_param(g, "head.", "weight", -1, 2, V, H, 1), REMAT_NONE);
     d.loss = k == PLAIN ? remat_softmax_cross_entropy(g, d.logits, targets)
-                        : remat_softmax_cross_entropy_weighted(g, d.logits, targets, weights_of(g, k), IGNORED, 0);
+                        : remat_softmax_cross_entropy_weighted(g, d.logits, targets, weights_of(g, k), IGNORED,
+                                                               k == SMOOTHED ? 0.1 : 0);
     CHECKED(remat_graph_check(g));
     return d;
 }
@@ -45,7 +47,7 @@ static remat_session *session_of(kind k, remat_config config) {
     config.n_outputs = 1;
     CHECKED(remat_session_create(d.graph, d.loss, &config, &s));
     remat_graph_free(d.graph);
-    if (k == WEIGHTED) CHECKED(remat_write(s, REMAT_INPUT, 2, class_weight, sizeof class_weight));
+    if (k == WEIGHTED || k == SMOOTHED) CHECKED(remat_write(s, REMAT_INPUT, 2, class_weight, sizeof class_weight));
     return s;
 }
 
@@ -274,22 +276,20 @@ START_TEST(of_the_last_step) {
 }
 END_TEST
 
-static void refused(double smoothing, bool weights, int64_t ignored, const char *part) {
+static void refused(double smoothing, bool weights, const char *part) {
     remat_graph *g;
     CHECKED(remat_graph_create(&g));
     remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, V});
     remat_value targets = remat_input(g, "targets", REMAT_I32, REMAT_SEQUENCE, 2, (int64_t[]){T, B});
-    remat_value w =
-        weights ? remat_input(g, "w", REMAT_F32, REMAT_WHOLE, 1, (int64_t[]){V - (smoothing == 0)}) : REMAT_NONE;
-    ck_assert_int_eq(remat_softmax_cross_entropy_weighted(g, x, targets, w, ignored, smoothing).id, 0);
+    remat_value w = weights ? remat_input(g, "w", REMAT_F32, REMAT_WHOLE, 1, (int64_t[]){V - 1}) : REMAT_NONE;
+    ck_assert_int_eq(remat_softmax_cross_entropy_weighted(g, x, targets, w, IGNORED, smoothing).id, 0);
     ck_assert_int_eq(remat_graph_check(g), REMAT_INVALID);
     ck_assert_msg(strstr(remat_last_error(), part), "%s", remat_last_error());
     remat_graph_free(g);
 }
 START_TEST(what_cannot_work_is_refused) {
-    refused(0.1, true, -100, "class weights and label smoothing of 0.1; leave one of the two out");
-    refused(0, true, -100, "class_weights is f32 (6)");
-    refused(2, false, -100, "label smoothing is 2");
+    refused(0, true, "class_weights is f32 (6)");
+    refused(2, false, "label smoothing is 2");
 }
 END_TEST
 

@@ -47,7 +47,8 @@ typedef struct {
     int samples;
 } judged;
 
-static judged judge(const double *weight) {
+/* With label smoothing e, where it is above 0. */
+static judged judge(const double *weight, double e) {
     judged j = {0};
     double sum = 0;
     for (int i = 0; i < N; i++) {
@@ -57,7 +58,8 @@ static judged judge(const double *weight) {
         if (p[i][2] > p[i][best]) best = 2;
         j.samples++;
         j.accuracy += best == class;
-        j.loss -= w * log(p[i][class]);
+        j.loss -= (1 - e) * w * log(p[i][class]);
+        for (int k = 0; k < CLASSES && e > 0; k++) j.loss -= e / CLASSES * (weight ? weight[k] : 1) * log(p[i][k]);
         sum += w;
     }
     j.loss /= sum;
@@ -83,7 +85,7 @@ START_TEST(what_is_ignored_counts_nowhere) {
             "--checkpoint=sqrt --steps=10 --save=%s",
             images_path, labels_path, state);
     predict(state);
-    judged j = judge(NULL);
+    judged j = judge(NULL, 0);
     static const char *const more[] = {"", "--batch=7"};
     for (int i = 0; i < 2; i++) { /* the state knows which label it was */
         ck_runs("eval --resume=%s --data=%s --labels=%s %s", state, images_path, labels_path, more[i]);
@@ -136,15 +138,16 @@ START_TEST(training_weighs_classes) {
     char in_file[300], *state = in_scratch("st");
     snprintf(in_file, sizeof in_file, "%s", make_file("w.npy", file, sizeof file));
     make_images(_i & 1);
-    ck_runs("train " SMALL
-            "--data=%s --labels=%s --class-weights=%s %s --batch=%d --lr=0 --steps=1 --save=%s --metrics=- "
+    double smoothing = _i >= 4 ? 0.2 : 0;
+    ck_runs("train " SMALL "--data=%s --labels=%s --class-weights=%s %s --label-smoothing=%g --batch=%d --lr=0 "
+                           "--steps=1 --save=%s --metrics=- "
             "--tile=4 --checkpoint-segments=2 --eval-data=%s --eval-labels=%s",
-            images_path, labels_path, _i & 2 ? in_file : "0.5,2,0.25", _i & 1 ? "--ignore-index=255" : "", N, state,
-            images_path, labels_path);
+            images_path, labels_path, _i & 2 ? in_file : "0.5,2,0.25", _i & 1 ? "--ignore-index=255" : "", smoothing, N,
+            state, images_path, labels_path);
     double loss = number_after("\"loss\":"), accuracy = number_after("\"accuracy\":"), plain;
     plain = strtod(strstr(strstr(program_output, "\"event\":\"eval\""), "\"loss\":") + 7, NULL);
     predict(state);
-    judged weighted = judge(weights), j = judge(NULL);
+    judged weighted = judge(weights, smoothing), j = judge(NULL, 0);
     ck_assert_msg(fabs(loss - weighted.loss) < 1e-6, "loss %.9g, not %.9g", loss, weighted.loss);
     ck_assert_msg(fabs(plain - j.loss) < 1e-6, "eval's loss %.9g, not %.9g", plain, j.loss);
     ck_assert_msg(fabs(accuracy - j.accuracy) < 1e-6, "accuracy %.9g, not %.9g", accuracy, j.accuracy);
@@ -159,8 +162,7 @@ START_TEST(wrong_ones_are_refused) {
                  {"--ignore-index=255 --class-weights=1,x,2", "'x,2' does not begin with a number"},
                  {"--ignore-index=255 --class-weights=1,-1,2", "that of class 1 is -1"},
                  {"--ignore-index=255 --class-weights=1,nan,2", "that of class 1 is nan"},
-                 {"--ignore-index=255 --class-weights=0,0,0", "--class-weights are all 0"},
-                 {"--ignore-index=255 --class-weights=1,1,1 --label-smoothing=0.1", "exclude each other"}};
+                 {"--ignore-index=255 --class-weights=0,0,0", "--class-weights are all 0"}};
     make_images(true);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         ck_refuses(2, wrong[i].sentence, "train " SMALL "--classes=3 --data=%s --labels=%s %s", images_path,
@@ -192,7 +194,7 @@ int main(void) {
     tcase_add_test(tests, what_is_ignored_counts_nowhere);
     tcase_add_test(tests, what_is_no_number_is_never_right);
     tcase_add_test(tests, no_target_is_never_right);
-    tcase_add_loop_test(tests, training_weighs_classes, 0, 4);
+    tcase_add_loop_test(tests, training_weighs_classes, 0, 6);
     tcase_add_test(tests, wrong_ones_are_refused);
     tcase_add_test(tests, it_fits_the_budget);
     return run_suite("train/class_weights", tests);

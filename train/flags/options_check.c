@@ -410,8 +410,6 @@ remat_status rm_options_check(const rm_options *o, rm_command command) {
             "--eval-lengths=FILE");
     REQUIRE(!o->tie_embeddings || !o->init_head || !is(o->init_head, "new"), INVALID,
             "--init-head=new draws the head, which --tie-embeddings makes the embedding: leave one of them out");
-    REQUIRE(!o->class_weights || o->label_smoothing == 0, INVALID,
-            "--class-weights and --label-smoothing exclude each other: give one");
     REQUIRE(!is(o->keep_best, "accuracy") || is(o->task, "classify") || is(o->task, "s5"), INVALID,
             "--keep-best=accuracy: --task=%s has none; say --keep-best=loss", o->task);
     TRY(check_memory(o));
