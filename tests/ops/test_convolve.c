@@ -101,6 +101,11 @@ static bool random_shape(example *e) {
         for (int d = flat; d < 2; d++)
             dim[0][2 + d] = 1 + draw(3), filter[2 + d] = flat ? 9 : 3, a->padding[d] = flat ? 4 : 1;
     }
+    if (draw(6) == 0) { /* filters of one pixel, at times of more channels than are summed at once */
+        for (int d = flat; d < 2; d++) a->stride[d] = filter[2 + d] = 1, a->padding[d] = 0;
+        if (draw(3) == 0)
+            a->groups = 1, dim[0][0] = 1, dim[0][1] = filter[1] = 600 + draw(100), filter[0] = PICK(1, 16, 17);
+    }
     int rank = flat ? 3 : 4;
     if (flat) dim[0][2] = dim[0][3], filter[2] = filter[3];
     e->in[X] = rm_desc_make(REMAT_F64, rank, dim[0]), e->in[W] = rm_desc_make(REMAT_F64, rank, filter);
@@ -199,7 +204,8 @@ int main(void) {
     Suite *suite = suite_create("convolve");
     TCase *tc = tcase_create("all");
     tcase_set_timeout(tc, 300);
-    tcase_add_loop_test(tc, random_convolutions_are_right_to_rounding_and_in_every_bit_the_same, 0, rm_cases(2000, 200));
+    tcase_add_loop_test(tc, random_convolutions_are_right_to_rounding_and_in_every_bit_the_same, 0,
+                        rm_cases(2000, 200));
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
