@@ -1,7 +1,7 @@
 /* gemm.c: matrix products (gemm.h). In float they come from OpenBLAS, on one of its threads: this file cuts the
  * larger side of C among OpenMP threads itself, because the library's own threads wake slowly beside an OpenMP pool and
- * may divide the work differently from call to call. In double, which only tests use, and where OpenBLAS was not found,
- * plain loops: no build needs a BLAS to pass its tests.
+ * may divide the work differently from call to call. Small ones, and all where OpenBLAS was not found, come from
+ * recurrent/cell/small_product.c: no build needs a BLAS. In double, which only tests use, plain loops.
  */
 #include "ops/real.h"
 
@@ -9,37 +9,32 @@
 
 #include <stdbool.h>
 
-/* ---- Plain loops ---------------------------------------------------------------------------------------------- */
+#ifdef RM_REAL_DOUBLE
 
-/* The sum over p of a[p stride] b[p], in eight running sums: a fixed order that vector code can follow. */
-static real dot(int64_t k, const real *a, int64_t stride, const real *b) {
-    enum { LANES = 8 };
-    real lane[LANES] = {0}, sum = 0;
-    int64_t p = 0;
-    if (stride == 1)
-        for (; p + LANES <= k; p += LANES)
-            for (int i = 0; i < LANES; i++) lane[i] += a[p + i] * b[p + i];
-    for (; p < k; p++) sum += a[p * stride] * b[p];
-    for (int i = 0; i < LANES; i++) sum += lane[i];
-    return sum;
-}
-
-/* Along the direction in which b is stored. beta 0 must not read c: it may hold anything, NaN included. */
-static void multiply_plainly(rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha,
-                             const real *a, int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc) {
+/* beta 0 must not read c: it may hold anything, NaN included. */
+static void multiply_alone(rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha,
+                           const real *a, int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc) {
     int64_t down = a_is == RM_TRANSPOSED ? 1 : lda, along = a_is == RM_TRANSPOSED ? lda : 1;
-    for (int64_t i = 0; i < m; i++) {
-        real *row = c + i * ldc;
-        for (int64_t j = 0; j < n; j++) row[j] = beta == 0 ? 0 : beta * row[j];
-        if (b_is == RM_TRANSPOSED)
-            for (int64_t j = 0; j < n; j++) row[j] += alpha * dot(k, a + i * down, along, b + j * ldb);
-        else
-            for (int64_t p = 0; p < k; p++) {
-                real left = alpha * a[i * down + p * along];
-                for (int64_t j = 0; j < n; j++) row[j] += left * b[p * ldb + j];
-            }
-    }
+    int64_t deeper = b_is == RM_TRANSPOSED ? 1 : ldb, beside = b_is == RM_TRANSPOSED ? ldb : 1;
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            real sum = 0, *to = c + i * ldc + j;
+            for (int64_t p = 0; p < k; p++) sum += a[i * down + p * along] * b[p * deeper + j * beside];
+            *to = alpha * sum + (beta == 0 ? 0 : beta * *to);
+        }
 }
+
+#else
+
+#include "ops/recurrent/cell/kernels.h"
+
+static void multiply_alone(rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha,
+                           const real *a, int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc) {
+    rm_cell_kernels_get()->small_product(&(rm_small_product){a_is == RM_TRANSPOSED, b_is == RM_TRANSPOSED, m, n, k,
+                                                             alpha, beta, a, b, lda, ldb, c, ldc});
+}
+
+#endif
 
 #if defined(REMAT_HAVE_OPENBLAS) && !defined(RM_REAL_DOUBLE)
 
@@ -55,9 +50,9 @@ const char *rm_gemm_library(void) {
 
 static CBLAS_TRANSPOSE orientation(rm_orientation is) { return is == RM_TRANSPOSED ? CblasTrans : CblasNoTrans; }
 
-/* On AVX-512 OpenBLAS sends products of up to 100^3 multiply-adds to kernels that call malloc, and after its first step
- * Remat allocates nothing; those are small enough for plain loops. */
-static bool allocates(int64_t m, int64_t n, int64_t k) { return (double)m * (double)n * (double)k <= 1e6; }
+/* Multiply-adds up to which a product comes from small_product.c: as fast there, or faster (docs/notes/cells.md). On AVX-512 OpenBLAS
+ * sends those of up to 100^3 to kernels that call malloc, and after its first step Remat allocates nothing. */
+static bool is_small(int64_t m, int64_t n, int64_t k) { return (double)m * (double)n * (double)k <= 1 << 24; }
 
 /* False: no rm_gemm_prepare for so many threads came before, and none succeeds now. */
 bool rm_gemm_begin(int threads) {
@@ -69,13 +64,13 @@ void rm_gemm_end(bool open) {
     if (open) rm_openblas_end();
 }
 static bool begin(int threads, int64_t m, int64_t n, int64_t k) {
-    return !allocates(m, n, k) && rm_gemm_begin(threads);
+    return !is_small(m, n, k) && rm_gemm_begin(threads);
 }
 
 void rm_gemm_alone(bool open, rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha,
                    const real *a, int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc) {
-    if (!open || allocates(m, n, k)) { /* a share may be small where the whole is not */
-        multiply_plainly(a_is, b_is, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+    if (!open || is_small(m, n, k)) { /* a share may be small where the whole is not */
+        multiply_alone(a_is, b_is, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
         return;
     }
     rm_openblas()->sgemm(CblasRowMajor, orientation(a_is), orientation(b_is), (blasint)m, (blasint)n, (blasint)k, alpha,
@@ -93,11 +88,11 @@ remat_status rm_gemm_prepare(int threads) {
 bool rm_gemm_begin(int threads) { return (void)threads, false; }
 void rm_gemm_end(bool open) { (void)open; }
 #define begin(...) false
-const char *rm_gemm_library(void) { return "plain loops"; }
+const char *rm_gemm_library(void) { return "Remat's own kernels"; }
 void rm_gemm_alone(bool open, rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha,
                    const real *a, int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc) {
     (void)open;
-    multiply_plainly(a_is, b_is, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+    multiply_alone(a_is, b_is, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
 #endif

@@ -10,6 +10,7 @@
 
 #include "ops/math/exp.h"
 #include "ops/math/gemm.h"
+#include "ops/recurrent/cell/kernels.h"
 
 typedef struct {
     int64_t rows, columns, stride;
@@ -67,15 +68,43 @@ static void try_shape(int threads, rm_orientation a_is, rm_orientation b_is, int
     free(a.at), free(b.at), free(c.at), free(before.at);
 }
 
+/* Small ones by every instruction set; the last is OpenBLAS's. */
 START_TEST(products_of_every_orientation) {
-    static const int64_t shape[][3] = {{1, 1, 1},     {1, 33, 7},    {16, 64, 20},    {17, 5, 3},    {5, 129, 1},
-                                       {300, 40, 30}, {31, 500, 40}, {130, 130, 130}, {300, 140, 70}};
+    static const int64_t shape[][3] = {{1, 1, 1},      {1, 33, 7},    {16, 64, 20},    {17, 5, 3},
+                                       {5, 129, 1},    {300, 40, 30}, {31, 500, 40},   {40, 37, 300},
+                                       {200, 16, 140}, {1, 100, 400}, {130, 130, 130}, {260, 260, 260}};
     static const float factor[][2] = {{1, 0}, {1, 1}, {0.5f, -2}};
+    const size_t shapes = sizeof shape / sizeof *shape;
     rm_orientation a_is = _i & 1 ? RM_TRANSPOSED : RM_PLAIN, b_is = _i & 2 ? RM_TRANSPOSED : RM_PLAIN;
-    for (size_t s = 0; s < sizeof shape / sizeof *shape; s++)
-        for (size_t f = 0; f < sizeof factor / sizeof *factor; f++)
-            for (int threads = 1; threads <= 2; threads++)
-                try_shape(threads, a_is, b_is, shape[s][0], shape[s][1], shape[s][2], factor[f][0], factor[f][1]);
+    for (int isa = 0; isa < RM_CELL_ISAS; isa++) {
+        const rm_cell_kernels *kernels = rm_cell_kernels_list(isa);
+        if (!kernels) continue;
+        rm_cell_kernels_use(kernels);
+        for (size_t s = 0; s < shapes - (isa > 0); s++)
+            for (size_t f = 0; f < sizeof factor / sizeof *factor; f++)
+                for (int threads = 1; threads <= 2; threads++)
+                    try_shape(threads, a_is, b_is, shape[s][0], shape[s][1], shape[s][2], factor[f][0], factor[f][1]);
+    }
+    rm_cell_kernels_use(NULL);
+}
+END_TEST
+
+/* Of a small product every element has a sum of its own: neither threads nor the rows and columns beside it show in its bits. */
+START_TEST(small_products_are_made_element_by_element) {
+    enum { M = 67, N = 83, K = 131 };
+    for (int way = 0; way < 4; way++) {
+        rm_orientation a_is = way & 1 ? RM_TRANSPOSED : RM_PLAIN, b_is = way & 2 ? RM_TRANSPOSED : RM_PLAIN;
+        matrix a = a_is == RM_TRANSPOSED ? matrix_make(K, M, 1) : matrix_make(M, K, 1);
+        matrix b = b_is == RM_TRANSPOSED ? matrix_make(N, K, 7) : matrix_make(K, N, 7);
+        matrix c = matrix_make(M, N, 3);
+        float part[19 * 21];
+        rm_gemm(3, a_is, b_is, M, N, K, 0.3f, a.at, a.stride, b.at, b.stride, 0, c.at, c.stride);
+        rm_gemm(1, a_is, b_is, 19, 21, K, 0.3f, a.at + 40 * (a_is == RM_TRANSPOSED ? 1 : a.stride), a.stride,
+                b.at + 50 * (b_is == RM_TRANSPOSED ? b.stride : 1), b.stride, 0, part, 21);
+        for (int i = 0; i < 19; i++)
+            ck_assert_mem_eq(part + 21 * i, c.at + (40 + i) * c.stride + 50, 21 * sizeof *part);
+        free(a.at), free(b.at), free(c.at);
+    }
 }
 END_TEST
 
@@ -91,8 +120,8 @@ START_TEST(the_threads_of_openblas_stay_the_programs) {
     for (int n = 1; n <= 2; n++) {
         set(n);
 #pragma omp parallel num_threads(2)
-        for (int i = 0; i < 4; i++) try_shape(1, RM_PLAIN, RM_TRANSPOSED, 120, 110, 100, 1, 0);
-        try_shape(2, RM_PLAIN, RM_PLAIN, 300, 140, 70, 1, 0);
+        for (int i = 0; i < 4; i++) try_shape(1, RM_PLAIN, RM_TRANSPOSED, 260, 260, 260, 1, 0);
+        try_shape(2, RM_PLAIN, RM_PLAIN, 520, 260, 260, 1, 0);
         ck_assert_int_eq(get(), n);
         ck_assert_int_eq(omp_get_max_threads(), of_openmp);
     }
@@ -126,6 +155,7 @@ int main(void) {
     TCase *tests = tcase_create("gemm");
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, products_of_every_orientation, 0, 4);
+    tcase_add_test(tests, small_products_are_made_element_by_element);
     tcase_add_test(tests, the_threads_of_openblas_stay_the_programs);
     tcase_add_test(tests, exp_is_accurate);
     suite_add_tcase(suite, tests);

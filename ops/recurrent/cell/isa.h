@@ -27,6 +27,7 @@
 #define rm_activations RM_JOIN(rm_activations_, RM_ISA)
 #define rm_cell_projected RM_JOIN(rm_cell_projected_, RM_ISA)
 #define rm_cell_convolution RM_JOIN(rm_cell_convolution_, RM_ISA)
+#define rm_cell_small_product RM_JOIN(rm_cell_small_product_, RM_ISA)
 #define rm_multiply RM_JOIN(rm_multiply_, RM_ISA)
 
 uint64_t rm_cell_packed_bytes(rm_cell cell, bool folded, int64_t in, int64_t hidden);
@@ -39,5 +40,6 @@ rm_cell_kernel rm_cell_forward_min_gru, rm_cell_forward_min_lstm, rm_cell_backwa
 extern const rm_activation_loops rm_activations[];
 extern const rm_projected_rows rm_cell_projected;
 extern const rm_convolution rm_cell_convolution;
+void rm_cell_small_product(const rm_small_product *p);
 
 #endif

@@ -24,4 +24,5 @@ const rm_cell_kernels RM_JOIN(rm_cell_kernels_, RM_ISA) = {
     .activation = rm_activations,
     .projected = &rm_cell_projected,
     .convolution = &rm_cell_convolution,
+    .small_product = rm_cell_small_product,
 };

@@ -98,6 +98,17 @@ typedef struct {
     void (*weights[RM_CONV_MOST + 1])(const rm_conv_weights *t); /* and of weights */
 } rm_convolution;
 
+/* small_product.c: C (m,n) = alpha op(A) (m,k) op(B) (k,n) + beta C on one thread, as ops/math/gemm.h has it. */
+typedef struct {
+    bool a_transposed, b_transposed;
+    int64_t m, n, k;
+    float alpha, beta;
+    const float *a, *b;
+    int64_t lda, ldb;
+    float *c;
+    int64_t ldc;
+} rm_small_product;
+
 typedef struct {
     const char *isa;
     int lanes; /* floats in a vector */
@@ -113,6 +124,7 @@ typedef struct {
     const rm_activation_loops *activation; /* by rm_activation */
     const rm_projected_rows *projected;
     const rm_convolution *convolution;
+    void (*small_product)(const rm_small_product *p);
 } rm_cell_kernels;
 
 const rm_cell_kernels *rm_cell_kernels_get(void);
