@@ -1,5 +1,6 @@
-/* gemm.c: which library multiplies matrices fastest on the shapes of an LSTM? OpenBLAS, which this program is linked
- * with, beside oneDNN and BLIS, each opened privately (their symbols share names) where it is installed. Calls
+/* gemm.c: what multiplies matrices fastest, on the shapes of an LSTM and of an attention? OpenBLAS, which this program is linked
+ * with, beside oneDNN and BLIS, each opened privately (their symbols share names) where it is installed, and beside Remat's own
+ * small_product. Calls
  * alternate between the libraries, so that a machine busy with other work is unkind to all alike; the best of the
  * rounds is printed.
  *
@@ -18,6 +19,7 @@
 #include <time.h>
 
 #include "ops/math/gemm.h"
+#include "ops/recurrent/cell/kernels.h"
 
 typedef struct {
     const char *what;
@@ -41,6 +43,13 @@ static const shape shapes[] = {
     {"weight gradient, 4000 rows", 2048, 512, 4000, true, false},
     {"linear head, a tile of 512 rows", 512, 256, 256, false, true},
     {"square", 2048, 2048, 2048, false, false},
+    {"scores of 128 x 128 tokens, heads of 32", 128, 128, 32, false, true},
+    {"their values", 128, 32, 128, false, false},
+    {"gradient of their keys", 128, 32, 128, true, false},
+    {"scores of 512 x 512 tokens, heads of 64", 512, 512, 64, false, true},
+    {"their values", 512, 64, 512, false, false},
+    {"gradient of their keys", 512, 64, 512, true, false},
+    {"10 classes of 64 samples", 64, 10, 512, false, true},
 };
 
 /* ---- The contenders --------------------------------------------------------------------------------- */
@@ -77,6 +86,10 @@ static void by_blis(const shape *s, const float *a, const float *b, float *c) {
     blis_sgemm(CblasRowMajor, s->a_transposed ? CblasTrans : CblasNoTrans, s->b_transposed ? CblasTrans : CblasNoTrans,
                s->m, s->n, s->k, 1, a, lda_of(s), b, ldb_of(s), 0, c, s->n);
 }
+static void by_small_product(const shape *s, const float *a, const float *b, float *c) {
+    rm_cell_kernels_get()->small_product(&(rm_small_product){s->a_transposed, s->b_transposed, s->m, s->n, s->k, 1, 0,
+                                                             a, b, lda_of(s), ldb_of(s), c, s->n});
+}
 static void by_remat(const shape *s, const float *a, const float *b, float *c) {
     rm_gemm(omp_get_max_threads(), s->a_transposed ? RM_TRANSPOSED : RM_PLAIN,
             s->b_transposed ? RM_TRANSPOSED : RM_PLAIN, s->m, s->n, s->k, 1, a, lda_of(s), b, ldb_of(s), 0, c, s->n);
@@ -90,8 +103,10 @@ typedef struct {
 } contender;
 
 static const contender contenders[] = {
-    {"OpenBLAS", 1, false, by_openblas}, {"oneDNN", 1, false, by_dnnl},      {"BLIS", 1, false, by_blis},
-    {"rm_gemm", 2, false, by_remat},     {"OpenBLAS", 2, true, by_openblas}, {"oneDNN", 2, false, by_dnnl},
+    {"OpenBLAS", 1, false, by_openblas}, {"oneDNN", 1, false, by_dnnl},
+    {"BLIS", 1, false, by_blis},         {"small_product", 1, false, by_small_product},
+    {"rm_gemm", 2, false, by_remat},     {"OpenBLAS", 2, true, by_openblas},
+    {"oneDNN", 2, false, by_dnnl},
 };
 enum { CONTENDERS = sizeof contenders / sizeof *contenders };
 
@@ -172,7 +187,7 @@ int main(int argc, char **argv) {
     printf("| GFLOP/s | M x N x K |");
     for (int i = 0; i < CONTENDERS; i++)
         printf(" %s, %d thread%s |", contenders[i].name, contenders[i].threads, contenders[i].threads > 1 ? "s" : "");
-    printf("\n|---|---|--:|--:|--:|--:|--:|--:|\n");
+    printf("\n|---|---|--:|--:|--:|--:|--:|--:|--:|\n");
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         double best[CONTENDERS];
         measure(&shapes[i], seconds, best);
