@@ -29,17 +29,18 @@ static void put(const fixture *f, const char *name, const void *data, size_t byt
     ck_ok(remat_write(f->session, REMAT_INPUT, remat_find(f->session, REMAT_INPUT, name), data, bytes));
 }
 
-/* `filler`: the token that stands in the place of padding. */
+/* The file has lines as they are read, padded in front. `filler`: the token that stands in the place of padding. */
 static void put_batch(const fixture *f, int32_t filler) {
     int32_t x[S][B], previous[T][B], padding[S][B];
     float begins[S][B];
-    memcpy(x, golden_find(f->file, "input", NULL)->data, sizeof x);
+    const int32_t(*read)[B] = golden_find(f->file, "input", NULL)->data;
+    for (int t = 0; t < S; t++) memcpy(x[t], read[S - 1 - t], sizeof x[t]);
     memcpy(previous, golden_find(f->file, "previous", NULL)->data, sizeof previous);
     const int32_t *target = golden_find(f->file, "target", NULL)->data;
     for (int b = 0; b < B; b++)
         for (int t = 0; t < S; t++) {
             padding[t][b] = x[t][b] == BEGIN;
-            begins[t][b] = !padding[t][b] && (t == 0 || padding[t - 1][b]);
+            begins[t][b] = !padding[t][b] && (t == S - 1 || x[t + 1][b] == BEGIN);
         }
     for (int b = 0; b < B; b++)
         for (int t = 0; t < S; t++)
@@ -163,7 +164,7 @@ START_TEST(lines_become_pairs) {
     ck_assert_int_eq(d->count, 3);
     ck_assert(d->shape.timesteps == 4 && d->shape.answer_steps == 3);
     ck_assert(d->shape.vocabulary == 258 && d->shape.classes == 257);
-    static const int32_t x[3][4] = {{'a', 'b', 'c', END}, {NONE, NONE, NONE, END}, {NONE, NONE, 0xff, END}};
+    static const int32_t x[3][4] = {{END, 'c', 'b', 'a'}, {END, NONE, NONE, NONE}, {END, 0xff, NONE, NONE}};
     static const int32_t y[3][3] = {{'x', END, -1}, {'y', 'y', END}, {END, -1, -1}};
     static const int32_t previous[3][3] = {{NONE, 'x', END}, {NONE, 'y', 'y'}, {NONE, END, NONE}};
     rm_batch batch;
@@ -173,7 +174,7 @@ START_TEST(lines_become_pairs) {
         for (int t = 0; t < 4; t++) {
             ck_assert_int_eq(((int32_t *)batch.input)[t * 3 + b], x[b][t]);
             ck_assert_int_eq(batch.padding[t * 3 + b], x[b][t] == NONE);
-            ck_assert(batch.begins[t * 3 + b] == (x[b][t] != NONE && (t == 0 || x[b][t - 1] == NONE)));
+            ck_assert(batch.begins[t * 3 + b] == (x[b][t] != NONE && (t == 3 || x[b][t + 1] == NONE)));
         }
         for (int t = 0; t < 3; t++) {
             ck_assert_int_eq(((int32_t *)batch.target)[t * 3 + b], y[b][t]);
@@ -218,9 +219,10 @@ START_TEST(generated_answers_are_right) {
         int n = 0;
         while (y[n] != END) n++;
         lengths[n]++;
-        int32_t *letters = x + STEPS - 1 - n, sorted[STEPS];
-        ck_assert(x[STEPS - 1] == END && (n + 1 == STEPS || letters[-1] == END + 1));
-        memcpy(sorted, letters, sizeof sorted - (size_t)(STEPS - n) * sizeof *sorted);
+        int32_t letters[STEPS], sorted[STEPS];
+        ck_assert(x[0] == END && (n + 1 == STEPS || x[n + 1] == END + 1));
+        for (int k = 0; k < n; k++) letters[k] = x[n - k];
+        memcpy(sorted, letters, (size_t)n * sizeof *sorted);
         qsort(sorted, (size_t)n, sizeof *sorted, by_letter);
         for (int k = 0; k < n; k++)
             ck_assert_int_eq(y[k], _i == 0 ? letters[k] : _i == 1 ? letters[n - 1 - k] : sorted[k]);

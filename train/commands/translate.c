@@ -71,22 +71,22 @@ static remat_status write_input(translation *t, const char *name, uint64_t count
     return remat_write(t->session, REMAT_INPUT, at, t->room, count * sizeof *t->room);
 }
 
-/* The line, for each of those that are made of it. */
+/* The line, turned round as in training, for each of those that are made of it. */
 static remat_status write_source(translation *t) {
-    int64_t S = t->spec.data.timesteps, B = t->width, before = S - 1 - t->line.count;
+    int64_t S = t->spec.data.timesteps, B = t->width, n = t->line.count;
     uint64_t count = (uint64_t)(S * B);
     float *begins = (float *)t->room;
     _Static_assert(sizeof *begins == sizeof *t->room, "both fit");
     for (int64_t i = 0; i < S * B; i++) {
-        int64_t at = i / B - before;
-        t->room[i] = at < 0                ? rm_pair_begin(&t->spec.data)
-                     : at == t->line.count ? rm_pair_end(&t->spec.data)
-                                           : t->line.id[at];
+        int64_t at = n - i / B;
+        t->room[i] = at < 0    ? rm_pair_begin(&t->spec.data)
+                     : at == n ? rm_pair_end(&t->spec.data)
+                               : t->line.id[at];
     }
     TRY(write_input(t, "input", count));
-    for (int64_t i = 0; i < S * B; i++) t->room[i] = i / B < before;
+    for (int64_t i = 0; i < S * B; i++) t->room[i] = i / B > n;
     TRY(write_input(t, "padding", count));
-    for (int64_t i = 0; i < S * B; i++) begins[i] = i / B == before;
+    for (int64_t i = 0; i < S * B; i++) begins[i] = i / B == n;
     return write_input(t, "begins", count);
 }
 

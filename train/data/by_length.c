@@ -16,6 +16,7 @@ static int64_t size_of(const rm_by_length *o) {
 static int by_length(const void *a, const void *b) {
     const rm_long_sample *x = a, *y = b;
     if (x->length != y->length) return x->length < y->length ? -1 : 1;
+    if (x->answer != y->answer) return x->answer < y->answer ? -1 : 1;
     return (x->sample > y->sample) - (x->sample < y->sample);
 }
 
@@ -32,10 +33,12 @@ static void shuffle(rm_by_length *o) {
 }
 
 static void sort_pool(rm_by_length *o) {
+    const rm_dataset *data = o->dataset;
     int64_t size = size_of(o);
     for (int64_t i = 0; i < size; i++) {
         int64_t sample = remat_sampler_at(o->sampler, o->pool * RM_POOL + i);
-        o->sorted[i] = (rm_long_sample){(uint32_t)sample, (int32_t)o->dataset->length(o->dataset, sample)};
+        int64_t answer = data->answer_length ? data->answer_length(data, sample) : 0;
+        o->sorted[i] = (rm_long_sample){(uint32_t)sample, (int32_t)data->length(data, sample), (int32_t)answer};
     }
     qsort(o->sorted, (size_t)size, sizeof *o->sorted, by_length);
     shuffle(o);

@@ -1,5 +1,5 @@
 /* by_length.h: an epoch's order with samples of like lengths beside each other (--bucket-by-length). The sampler's order is cut into
- * pools; a pool is sorted by length, and the sorted pool cut into buckets, which come in an order drawn from seed and epoch. So a batch
+ * pools; a pool is sorted by length (of pairs by the source's, then by the target's), and the sorted pool cut into buckets, which come in an order drawn from seed and epoch. So a batch
  * has samples of one bucket, or two. The order does not depend on batches or ranks: a position in it means the same to any of them. */
 #ifndef RM_BY_LENGTH_H
 #define RM_BY_LENGTH_H
@@ -11,7 +11,7 @@ enum { RM_POOL = 4096, RM_BUCKET = 256 }; /* samples */
 
 typedef struct {
     uint32_t sample;
-    int32_t length;
+    int32_t length, answer; /* answer: of pairs, the target's; else 0 */
 } rm_long_sample;
 
 typedef struct {

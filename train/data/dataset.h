@@ -77,6 +77,7 @@ struct rm_dataset {
      * dtypes and shapes above. IO when the file cannot be read. */
     remat_status (*fill)(rm_dataset *, int64_t index, int64_t column, int64_t batch, void *input, void *target);
     int64_t (*length)(const rm_dataset *, int64_t index); /* timesteps, 1 to T; NULL: all have T */
+    int64_t (*answer_length)(const rm_dataset *, int64_t index); /* of pairs, 1 to answer_steps; else NULL */
     /* begins[t * batch + column] = 1 where a document begins, else 0, of a sample that `fill` has put there; NULL: there are none */
     remat_status (*begins)(rm_dataset *, int64_t index, int64_t column, int64_t batch, const void *input,
                            float *begins);

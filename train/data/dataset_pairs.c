@@ -2,8 +2,11 @@
  * makes of a line; or generated ones: some ten to twenty small letters, and the same letters again, reversed, or sorted. Texts lie in
  * memory, 4 bytes a token.
  *
- *     input   (S,B)   BEGIN BEGIN h e l l o END      it ends at the last timestep, where the encoder's final states are
+ *     input   (S,B)   END o l l e h BEGIN BEGIN      from its end to its beginning, as an encoder does not read it
  *     target  (T,B)   o l l e h END -1 -1            -1 counts nothing
+ *
+ * So padding is behind the lines of both, where batches end early (remat_set_sequence_end), and an encoder, which reads from the last
+ * timestep to the first, has all lines' final states at the first.
  *
  * Generated: sample i is a function of (seed, i). */
 #include "train/data/dataset.h"
@@ -40,10 +43,9 @@ typedef struct {
 
 static void put_source(const rm_data_shape *shape, const int32_t *line, int64_t n, int64_t column, int64_t batch,
                        int32_t *x) {
-    int64_t S = shape->timesteps, before = S - 1 - n;
-    for (int64_t t = 0; t < before; t++) x[t * batch + column] = rm_pair_begin(shape);
-    for (int64_t i = 0; i < n; i++) x[(before + i) * batch + column] = line[i];
-    x[(S - 1) * batch + column] = rm_pair_end(shape);
+    x[column] = rm_pair_end(shape);
+    for (int64_t i = 0; i < n; i++) x[(n - i) * batch + column] = line[i];
+    for (int64_t t = n + 1; t < shape->timesteps; t++) x[t * batch + column] = rm_pair_begin(shape);
 }
 
 static void put_target(const rm_data_shape *shape, const int32_t *line, int64_t n, int64_t column, int64_t batch,
@@ -64,14 +66,22 @@ static void answer(const pair_data *data, const int32_t *from, int64_t n, int32_
             if (from[i] == letter) to[at++] = from[i];
 }
 
-/* Half as many letters as there is room for, or more. */
+/* Half as many as there is room for, or more. */
+static int64_t count_letters(const pair_data *data, int64_t index) {
+    int64_t most = data->base.shape.timesteps - 1, least = (most + 1) / 2;
+    return least + rm_random(data->seed, (uint64_t)index, data->node, 1, 0) % (most - least + 1);
+}
+
+static int64_t generated_length(const rm_dataset *base, int64_t index) {
+    return count_letters((const pair_data *)base, index) + 1;
+}
+
 static remat_status generate(rm_dataset *base, int64_t index, int64_t column, int64_t batch, void *input,
                              void *target) {
     const pair_data *data = (pair_data *)base;
-    int64_t most = base->shape.timesteps - 1, least = (most + 1) / 2;
+    int64_t most = base->shape.timesteps - 1, n = count_letters(data, index);
     int32_t *line = rm_calloc(2 * (size_t)most, sizeof *line);
     REQUIRE(line, MEMORY, "no memory for %lld letters", (long long)most);
-    int64_t n = least + rm_random(data->seed, (uint64_t)index, data->node, 1, 0) % (most - least + 1);
     for (int64_t i = 0; i < n; i++)
         line[i] = 'a' + (int32_t)(rm_random(data->seed, (uint64_t)index, data->node, 0, (uint64_t)i) % ALPHABET);
     answer(data, line, n, line + most);
@@ -90,6 +100,14 @@ static remat_status fill(rm_dataset *base, int64_t index, int64_t column, int64_
     put_source(&base->shape, from->tokens.id + i[0], i[1] - i[0], column, batch, input);
     put_target(&base->shape, to->tokens.id + j[0], j[1] - j[0], column, batch, target);
     return REMAT_OK;
+}
+
+static int64_t line_length(const text *t, int64_t index) { return t->begin[index + 1] - t->begin[index] + 1; }
+static int64_t source_length(const rm_dataset *base, int64_t index) {
+    return line_length(&((const pair_data *)base)->source, index);
+}
+static int64_t target_length(const rm_dataset *base, int64_t index) {
+    return line_length(&((const pair_data *)base)->target, index);
 }
 
 static uint32_t add_checksum(uint32_t crc32, const text *t) {
@@ -184,6 +202,8 @@ static remat_status read_texts(const rm_data_source *source, pair_data *data) {
     data->base.held_bytes = held_bytes(&data->source) + held_bytes(&data->target) + data->base.tokenizer_bytes;
     data->base.shape = rm_pair_shape(data->source.longest, data->target.longest, tokens);
     data->base.fill = fill;
+    data->base.length = source_length;
+    data->base.answer_length = target_length;
     data->base.checksum = checksum;
     return REMAT_OK;
 }
@@ -224,6 +244,7 @@ static remat_status make_pairs(const rm_data_source *source, pair_data *data) {
     TRY(rm_generated_pair_shape(source->timesteps, &data->base.shape));
     data->base.count = source->samples;
     data->base.fill = generate;
+    data->base.length = data->base.answer_length = generated_length;
     data->rule = !strcmp(source->generate, "copy") ? COPY : !strcmp(source->generate, "reverse") ? REVERSE : SORT;
     data->seed = (uint64_t)source->seed;
     data->node = source->held_out ? NODE_HELD_OUT : NODE_TRAINING;

@@ -45,7 +45,7 @@ void rm_batch_free(rm_batch *batch) {
     *batch = (rm_batch){0};
 }
 
-/* Where the input begins, and the targets one timestep later: what a decoder reads while it is taught. */
+/* Where the input begins, which is turned round, and the targets one timestep later: what a decoder reads while it is taught. */
 static void mark_pair(rm_batch *b, int64_t column) {
     const rm_data_shape *shape = &b->dataset->shape;
     const int32_t *x = (int32_t *)b->input + column, *y = (int32_t *)b->target + column;
@@ -53,7 +53,7 @@ static void mark_pair(rm_batch *b, int64_t column) {
     for (int64_t t = 0; t < shape->timesteps; t++) {
         int64_t i = t * b->batch;
         b->padding[i + column] = x[i] == begin;
-        b->begins[i + column] = x[i] != begin && (t == 0 || x[i - b->batch] == begin);
+        b->begins[i + column] = x[i] != begin && (t + 1 == shape->timesteps || x[i + b->batch] == begin);
     }
     for (int64_t t = 0; t < shape->answer_steps; t++) {
         int32_t before = t ? y[(t - 1) * b->batch] : begin;
@@ -84,6 +84,22 @@ static int64_t longest(const rm_batch *b) {
     for (int64_t i = 0; i < b->batch; i++)
         if (b->length[i] > most) most = b->length[i];
     return most;
+}
+
+/* Timesteps up to the last where a row has something other than `padding`. */
+static int64_t used(const int32_t *rows, int32_t padding, int64_t timesteps, int64_t batch) {
+    int64_t end = timesteps * batch;
+    while (end > batch && rows[end - 1] == padding) end--;
+    return (end + batch - 1) / batch;
+}
+
+/* One end holds for all sequences of as many timesteps. */
+static remat_status end_pairs(const rm_batch *b, remat_session *session) {
+    int64_t S = b->dataset->shape.timesteps, T = b->dataset->shape.answer_steps;
+    int64_t source = used(b->padding, 1, S, b->batch), target = used(b->target, -1, T, b->batch);
+    if (S == T) source = target = source > target ? source : target;
+    TRY(remat_set_sequence_end(session, S, source));
+    return remat_set_sequence_end(session, T, target);
 }
 
 /* Time is the outermost axis, so a window is a piece of the buffer. */
@@ -121,6 +137,7 @@ remat_status rm_batch_write(const rm_batch *b, rm_window w, remat_session *sessi
     TRY(write_targets(b, w, session));
     int64_t rows = w.count * b->batch;
     if (b->length) TRY(remat_set_sequence_end(session, b->dataset->shape.timesteps, longest(b)));
+    if (b->previous) TRY(end_pairs(b, session));
     TRY(write_mark(session, "last", b->last, 4 * (uint64_t)b->batch));
     TRY(write_mark(session, "length", b->length, 4 * (uint64_t)b->batch));
     TRY(write_mark(session, "ends", b->ends, 4 * (uint64_t)rows));

@@ -35,7 +35,7 @@ typedef struct {
     float *ends,
         *begins; /* (T,B): 1 at that timestep; where documents, or pairs' inputs, begin; else 0. NULL likewise */
     int32_t *padding,
-        *previous; /* of pairs: 1 before inputs begin, (T,B); the token before each target, (answer_steps,B) */
+        *previous; /* of pairs: 1 behind inputs, (T,B); the token before each target, (answer_steps,B) */
 } rm_batch;
 
 /* MEMORY when there is not enough. Free in any case. */

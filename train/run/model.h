@@ -36,7 +36,7 @@ typedef struct {
      * CTC its length; 1 at that timestep, (T,B); 1 where a document begins, (T,B). */
     remat_value last, length, ends, begins;
     remat_value padding,
-        previous; /* ... and, where data.answer_steps does, of pairs: 1 before the input begins, I32 (T,B); the token before
+        previous; /* ... and, where data.answer_steps does, of pairs: 1 behind the input, I32 (T,B); the token before
                                       each target, I32 (answer_steps,B) */
 } rm_model_spec;
 

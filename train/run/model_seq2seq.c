@@ -21,7 +21,7 @@ static remat_value dense(remat_graph *g, const char *name, remat_value x, int64_
 
 /* What the layers so far have made of both sequences. */
 typedef struct {
-    remat_value encoded, decoded;
+    remat_value encoded, decoded; /* encoded: in reversed time, in which lines run forwards */
     int64_t width; /* of the first */
 } sides;
 
@@ -52,12 +52,16 @@ remat_value rm_seq2seq_logits(remat_graph *g, const rm_model_spec *spec, remat_v
     remat_init init = remat_init_uniform(1 / sqrt((double)H));
     remat_value table =
         remat_param(g, "embedding.weight", 2, (int64_t[]){spec->data.vocabulary, spec->embed}, remat_init_normal(1));
-    sides x = {remat_embedding(g, input, table), remat_embedding(g, spec->previous, table), spec->embed};
+    sides x = {remat_reverse(g, remat_embedding(g, input, table)), remat_embedding(g, spec->previous, table),
+               spec->embed};
+    rm_model_spec turned = *spec;
+    turned.begins = remat_reverse(g, spec->begins);
     for (int64_t layer = 0; layer < spec->layers; layer++) {
         if (layer && spec->dropout > 0) x.encoded = remat_dropout(g, x.encoded, spec->dropout);
         if (layer && spec->dropout > 0) x.decoded = remat_dropout(g, x.decoded, spec->dropout);
-        x = add_layer(g, spec, layer, x);
+        x = add_layer(g, &turned, layer, x);
     }
+    x.encoded = remat_reverse(g, x.encoded);
     remat_value w = remat_param(g, "head.weight", 2, (int64_t[]){K, H}, init);
     return remat_linear(g, attend(g, spec, x), w,
                         spec->no_bias ? REMAT_NONE : remat_param(g, "head.bias", 1, &K, init));

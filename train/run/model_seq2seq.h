@@ -8,7 +8,8 @@
  *
  *     c[t] = sum over s of e[s] softmax over s of h[t]' W_a' e[s]
  *
- * Both sides share one embedding. E is H, or 2H where the encoder runs in both directions; a decoder's layer then begins with the
+ * The input has lines from their ends to their beginnings, padded behind (dataset_pairs.c): rnn reads it in reversed time, so all lines
+ * end where it does. Both sides share one embedding. E is H, or 2H where the encoder runs in both directions; a decoder's layer then begins with the
  * final states of the encoder's layer that reads forwards. */
 #ifndef RM_MODEL_SEQ2SEQ_H
 #define RM_MODEL_SEQ2SEQ_H
