@@ -4,7 +4,7 @@
  *
  * with D = C / heads features, of which head h's are columns h D .. h D + D - 1; causal: over s <= t alone. k and v may have fewer
  * heads, of which each serves as many neighbours of q's (Ainslie et al. 2023, "GQA"), and be of another length, S. Keys marked in `padding`,
- * I32 (S,B), are left out; where none is left, y is 0. Of the (T,S) scores there is only a block of rows at a time, in scratch. Backward
+ * I32 (S,B), are left out, and those behind a row's last key not even looked at; where none is left, y is 0. Of the (T,S) scores there is only a block of rows at a time, in scratch. Backward
  * makes the block again from q and k, so nothing else is saved. */
 #include "ops/real.h"
 
@@ -173,7 +173,7 @@ static void define_backward(const rm_call *call) {
 
 /* ---- The fast form: a block of rows at a time, by products ------------------------------------------------------ */
 
-/* Rows from .. from + rows - 1 of one head's scores, and the first `keys` columns: all that they look at. */
+/* Rows from .. from + rows - 1 of one head's scores, and the first `keys` columns: all that they look at, or one. */
 typedef struct {
     int64_t at, kv, from, rows, keys; /* at, kv: of the head in q, and in k */
     const int32_t *padding;           /* as above */
@@ -181,8 +181,10 @@ typedef struct {
 
 static block block_of(const rm_call *call, const shape *s, int64_t head, int64_t from) {
     int64_t left = s->steps - from, rows = left < RM_ATTENTION_ROWS ? left : RM_ATTENTION_ROWS;
-    return (block){head * s->width,          rm_attention_kv_at(s, head), from, rows, rm_attention_keys(s, from + rows),
-                   padding_of(call, s, head)};
+    const int32_t *padding = padding_of(call, s, head);
+    int64_t keys = rm_attention_keys(s, from + rows);
+    while (padding && keys > 1 && padding[(keys - 1) * s->batch]) keys--;
+    return (block){head * s->width, rm_attention_kv_at(s, head), from, rows, keys, padding};
 }
 
 /* Of the first n scores of a row, those of padding become such that their exponentials are 0; false: no other is left. */
@@ -217,7 +219,7 @@ static void probabilities(const rm_call *call, const shape *s, block b, real *p)
             p, b.keys);
     RM_PARALLEL_FOR(
         call->threads, b.rows * b.keys > RM_PARALLEL_MIN_HEAVY, for (int64_t r = 0; r < b.rows; r++) {
-            int64_t n = rm_attention_keys(s, b.from + r + 1);
+            int64_t seen = rm_attention_keys(s, b.from + r + 1), n = seen < b.keys ? seen : b.keys;
             real *row = p + r * b.keys;
             if (leave_out(s, b, n, row))
                 softmax(row, n, b.keys);
@@ -239,10 +241,24 @@ static void forward(const rm_call *call) {
         }
 }
 
-/* dp becomes the gradient of the products of q and k: p (dp - sum over the row of p dp) scale. */
-static void score_gradients(const rm_call *call, const shape *s, block b, const real *p, real *dp) {
+/* Rows of a block up to the last with a gradient: behind the ends of a loss's targets there is none. */
+static int64_t rows_with_gradient(const rm_call *call, const shape *s, block b) {
+    const real *dy = (const real *)call->dy.data + b.at + b.from * s->ld;
+    for (int64_t r = b.rows; r > 0; r--)
+        for (int64_t i = 0; i < s->width; i++)
+            if (!(dy[(r - 1) * s->ld + i] == 0)) return r;
+    return 0;
+}
+
+/* Of one head, timesteps from .. end - 1. */
+static void clear(real *d, int64_t ld, int64_t width, int64_t from, int64_t end) {
+    for (int64_t t = from; d && t < end; t++) memset(d + t * ld, 0, (size_t)width * sizeof *d);
+}
+
+/* Of `rows` rows dp becomes the gradient of the products of q and k: p (dp - sum over the row of p dp) scale. */
+static void score_gradients(const rm_call *call, const shape *s, block b, int64_t rows, const real *p, real *dp) {
     RM_PARALLEL_FOR(
-        call->threads, b.rows * b.keys > RM_PARALLEL_MIN, for (int64_t r = 0; r < b.rows; r++) {
+        call->threads, rows * b.keys > RM_PARALLEL_MIN, for (int64_t r = 0; r < rows; r++) {
             const real *row = p + r * b.keys;
             real *d = dp + r * b.keys, lane[RM_ROW_LANES] = {0};
             double sum = 0;
@@ -255,34 +271,49 @@ static void score_gradients(const rm_call *call, const shape *s, block b, const 
         });
 }
 
-/* What one block of rows gives: all of its dq, and its share of dk and dv, of which the first block that comes writes all. */
-static void backward_block(const rm_call *call, const shape *s, block b, bool first) {
+/* What a block's first `rows` rows give, the others being without a gradient: all of its dq, and its share of dk and dv, which are written
+ * or added to. */
+static void backward_block(const rm_call *call, const shape *s, block b, int64_t rows, bool writes) {
     const int64_t here = b.at + b.from * s->ld, ld = s->ld, kv_ld = s->kv_ld;
     const real *q = (const real *)call->x[Q].data + here, *dy = (const real *)call->dy.data + here;
     const real *k = (const real *)call->x[K].data + b.kv, *v = (const real *)call->x[V].data + b.kv;
     real *dq = call->dx[Q].data, *dk = call->dx[K].data, *dv = call->dx[V].data;
-    real *p = call->scratch, *dp = p + b.rows * b.keys, onto = first ? 0 : 1;
+    real *p = call->scratch, *dp = p + b.rows * b.keys, onto = writes ? 0 : 1;
+    clear(dq ? dq + here : NULL, ld, s->width, rows, b.rows);
+    if (!rows) return;
     probabilities(call, s, b, p);
     if (dv)
-        rm_gemm(call->threads, RM_TRANSPOSED, RM_PLAIN, b.keys, s->width, b.rows, 1, p, b.keys, dy, ld, onto, dv + b.kv,
+        rm_gemm(call->threads, RM_TRANSPOSED, RM_PLAIN, b.keys, s->width, rows, 1, p, b.keys, dy, ld, onto, dv + b.kv,
                 kv_ld);
     if (!dq && !dk) return;
-    rm_gemm(call->threads, RM_PLAIN, RM_TRANSPOSED, b.rows, b.keys, s->width, 1, dy, ld, v, kv_ld, 0, dp, b.keys);
-    score_gradients(call, s, b, p, dp);
+    rm_gemm(call->threads, RM_PLAIN, RM_TRANSPOSED, rows, b.keys, s->width, 1, dy, ld, v, kv_ld, 0, dp, b.keys);
+    score_gradients(call, s, b, rows, p, dp);
     if (dq)
-        rm_gemm(call->threads, RM_PLAIN, RM_PLAIN, b.rows, s->width, b.keys, 1, dp, b.keys, k, kv_ld, 0, dq + here, ld);
+        rm_gemm(call->threads, RM_PLAIN, RM_PLAIN, rows, s->width, b.keys, 1, dp, b.keys, k, kv_ld, 0, dq + here, ld);
     if (dk)
-        rm_gemm(call->threads, RM_TRANSPOSED, RM_PLAIN, b.keys, s->width, b.rows, 1, dp, b.keys, q, ld, onto, dk + b.kv,
+        rm_gemm(call->threads, RM_TRANSPOSED, RM_PLAIN, b.keys, s->width, rows, 1, dp, b.keys, q, ld, onto, dk + b.kv,
                 kv_ld);
 }
 
-/* From the last block to the first: the last one looks at every key. */
+static void clear_keys(const rm_call *call, const shape *s, int64_t kv) {
+    real *dk = call->dx[K].data, *dv = call->dx[V].data;
+    clear(dk ? dk + kv : NULL, s->kv_ld, s->width, 0, s->keys);
+    clear(dv ? dv + kv : NULL, s->kv_ld, s->width, 0, s->keys);
+}
+
+/* From the last block to the first: the last one looks at every key, so where it has gradients for all of them it writes dk and dv, to
+ * which others add. */
 static void backward(const rm_call *call) {
     const shape s = shape_of(call);
     int64_t last = (s.steps - 1) / RM_ATTENTION_ROWS * RM_ATTENTION_ROWS;
     for (int64_t head = 0; head < s.batch * s.heads; head++)
-        for (int64_t from = last; from >= 0; from -= RM_ATTENTION_ROWS)
-            backward_block(call, &s, block_of(call, &s, head, from), from == last && head % s.share == 0);
+        for (int64_t from = last; from >= 0; from -= RM_ATTENTION_ROWS) {
+            block b = block_of(call, &s, head, from);
+            int64_t rows = rows_with_gradient(call, &s, b);
+            bool first = from == last && head % s.share == 0, writes = first && rows && b.keys == s.keys;
+            if (first && !writes) clear_keys(call, &s, b.kv);
+            backward_block(call, &s, b, rows, writes);
+        }
 }
 
 #define SHAPES(t, b, c)                                                                                                \

@@ -7,10 +7,18 @@
 #include "train/data/loader.h"
 #include "train/run/model.h"
 
+#include "engine/session.h"
+#include "tests/cases.h"
 #include "tests/golden/golden.h"
 #include "tests/train/train_test.h"
 
 #include <math.h>
+
+static uint64_t rng_state;
+static uint32_t draw(uint32_t below) {
+    rng_state = rng_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(rng_state >> 33) % below;
+}
 
 /* ---- The model ------------------------------------------------------------------------------------------------------ */
 
@@ -231,6 +239,169 @@ START_TEST(generated_answers_are_right) {
     for (int n = 0; n < STEPS; n++) ck_assert_int_eq(lengths[n] > 0, n >= 10);
     rm_dataset_close(d);
     rm_dataset_close(held_out);
+}
+END_TEST
+
+/* ---- Where batches end ---------------------------------------------------------------------------------------------- */
+
+/* Lines of 0 to `most` letters; the first has them all. */
+static char *random_lines(int count, int most) {
+    char *text = malloc((size_t)(count * (most + 1) + 1)), *at = text;
+    for (int i = 0; i < count; i++) {
+        for (uint32_t k = i ? draw((uint32_t)most + 1) : (uint32_t)most; k > 0; k--) *at++ = (char)('a' + draw(26));
+        *at++ = '\n';
+    }
+    *at = 0;
+    return text;
+}
+
+typedef struct {
+    rm_model_spec spec;
+    remat_config config;
+    int batch;
+    uint64_t samples; /* which of them are in a batch is drawn from this */
+} drawn;
+
+enum { LINES = 40, UPDATES = 3, NUMBERS = 1 << 15 };
+
+typedef struct {
+    double loss[UPDATES], evaluated;
+    float gradient[NUMBERS], parameter[NUMBERS];
+    int64_t gradients, parameters;
+    int shorter; /* batches that end before the longest lines do */
+} outcome;
+
+static int64_t read_floats(remat_session *s, remat_kind kind, float *out) {
+    uint64_t at = 0;
+    for (int64_t i = 0; i < remat_count(s, kind); i++) {
+        remat_array info;
+        ck_ok(remat_array_info(s, kind, i, &info));
+        ck_assert_uint_le(at + info.bytes, NUMBERS * sizeof *out);
+        ck_ok(remat_read(s, kind, i, (char *)out + at, info.bytes));
+        at += info.bytes;
+    }
+    return (int64_t)at;
+}
+
+static int64_t most_of(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* Draws a batch, and writes it; then its ends are where they should be, or nowhere. */
+static void write_batch(rm_batch *b, remat_session *s, bool ends, outcome *o) {
+    const rm_dataset *d = b->dataset;
+    int64_t from = d->shape.timesteps, to = d->shape.answer_steps, source = 1, target = 1;
+    for (int64_t column = 0; column < b->batch; column++) {
+        int64_t sample = draw(10) ? 1 + draw(LINES - 1) : 0;
+        source = most_of(source, d->length(d, sample)), target = most_of(target, d->answer_length(d, sample));
+        ck_ok(rm_batch_put(b, column, sample));
+    }
+    ck_ok(rm_batch_write(b, rm_batch_whole(b), s));
+    if (from == to) source = target = most_of(source, target);
+    for (int32_t w = 0; w < s->chain.n_sweeps; w++) {
+        int64_t timesteps = s->chain.sweep[w].timesteps;
+        if (timesteps == from || timesteps == to)
+            ck_assert_int_eq(s->runner.end[w], timesteps == from ? source : target);
+    }
+    o->shorter += source < from && target < to;
+    if (!ends) ck_ok(remat_set_sequence_end(s, from, from));
+    if (!ends) ck_ok(remat_set_sequence_end(s, to, to));
+}
+
+static void run_pairs(const drawn *d, rm_dataset *dataset, bool ends, outcome *o) {
+    rm_model model;
+    rm_batch batch;
+    remat_session *s;
+    remat_config config = d->config;
+    *o = (outcome){0};
+    rng_state = d->samples;
+    ck_ok(rm_model_build(&d->spec, d->batch, true, &model));
+    ck_ok(remat_session_create(model.graph, model.loss, &config, &s));
+    ck_ok(rm_batch_create(dataset, d->batch, &batch));
+    for (int update = 0; update < UPDATES; update++) {
+        remat_step_result r;
+        for (int k = 0; k < config.micro_steps; k++) {
+            write_batch(&batch, s, ends, o);
+            ck_ok(remat_gradients(s, &r));
+        }
+        o->gradients = read_floats(s, REMAT_GRADIENT, o->gradient);
+        ck_ok(remat_update(s, 0.1, &r));
+        o->loss[update] = r.loss;
+    }
+    write_batch(&batch, s, ends, o);
+    remat_step_result r;
+    ck_ok(remat_evaluate(s, &r));
+    o->evaluated = r.loss;
+    o->parameters = read_floats(s, REMAT_PARAM, o->parameter);
+    rm_batch_free(&batch);
+    remat_session_free(s);
+    rm_model_free(&model);
+}
+
+static drawn draw_pairs(const rm_dataset *dataset, int plan) {
+    static const char *const cells[] = {"lstm", "gru", "rnn"}, *const plans[] = {"none", "segments", "lean", "sqrt"};
+    drawn d = {.batch = 1 + (int)draw(3), .config = REMAT_CONFIG_INIT};
+    d.spec = (rm_model_spec){.cell = cells[draw(3)], .layers = 1 + (int)draw(2), .hidden = 5, .embed = 4};
+    d.spec.data = dataset->shape;
+    d.spec.bidirectional = draw(2);
+    d.spec.dropout = draw(2) ? 0.2 : 0;
+    if (!strcmp(d.spec.cell, "lstm") && draw(2)) d.spec.projection = 3;
+    d.config.strategy = plans[plan], d.config.segments = plan == 1 ? 3 : 0, d.config.tile = 1 + draw(5);
+    d.config.threads = 1 + (int)draw(2), d.config.micro_steps = 1 + (int)draw(2), d.config.verify_recompute = draw(2);
+    d.config.optimizer = "sgd", d.config.calibration = "";
+    d.samples = draw(1000);
+    return d;
+}
+
+/* Loss, gradients and updates have the same bits, computed to the end of the longest lines of all, or of the batch. Sources and targets
+ * are padded differently, or alike, where one end is for both. */
+START_TEST(ends_change_no_bit) {
+    static outcome whole, part;
+    int shorter = 0;
+    for (int k = 0, cases = rm_cases(100, 12); k < cases; k++) {
+        rng_state = (uint64_t)(_i * 1000 + k + 1);
+        int most = 1 + (int)draw(30);
+        char *from = random_lines(LINES, most), *to = random_lines(LINES, draw(3) ? 1 + (int)draw(30) : most);
+        rm_dataset *dataset = pairs_of(from, to, 0);
+        drawn d = draw_pairs(dataset, _i);
+        run_pairs(&d, dataset, false, &whole);
+        run_pairs(&d, dataset, true, &part);
+        for (int update = 0; update < UPDATES; update++)
+            ck_assert_msg(whole.loss[update] == part.loss[update], "case %d, update %d: %.9g, and %.9g with ends", k,
+                          update, whole.loss[update], part.loss[update]);
+        ck_assert(whole.evaluated == part.evaluated && whole.gradients == part.gradients && part.gradients > 0);
+        ck_assert(!memcmp(whole.gradient, part.gradient, (size_t)whole.gradients));
+        ck_assert(!memcmp(whole.parameter, part.parameter, (size_t)whole.parameters));
+        shorter += part.shorter;
+        rm_dataset_close(dataset);
+        free(from), free(to);
+    }
+    ck_assert_int_gt(shorter, 3);
+}
+END_TEST
+
+/* Sorted by the source first, then by the target, of files and of generated lines. */
+START_TEST(like_lines_come_together) {
+    rng_state = 7;
+    char *from = random_lines(RM_POOL, 9), *to = random_lines(RM_POOL, 9);
+    rm_data_source source = {.generate = "copy", .samples = RM_POOL};
+    rm_dataset *d = _i ? NULL : pairs_of(from, to, 0);
+    if (_i) ck_ok(rm_dataset_open("seq2seq", &source, &d));
+    rm_loader l;
+    int64_t before[2] = {0, 0};
+    ck_ok(rm_loader_create(d, &(rm_loader_config){.batch = 8, .by_length = true}, &l));
+    for (int64_t k = 0; k < RM_POOL / 8; k++) {
+        ck_ok(rm_loader_next(&l));
+        for (int64_t i = 0; i < 8; i++) {
+            int64_t n[2] = {0, 0};
+            while (n[0] < d->shape.timesteps && !l.batch.padding[n[0] * 8 + i]) n[0]++;
+            while (n[1] < d->shape.answer_steps && ((int32_t *)l.batch.target)[n[1] * 8 + i] >= 0) n[1]++;
+            ck_assert(n[0] > before[0] || (n[0] == before[0] && n[1] >= before[1]));
+            memcpy(before, n, sizeof before);
+        }
+    }
+    ck_assert(before[0] == d->shape.timesteps && before[1] == d->shape.answer_steps);
+    rm_loader_free(&l);
+    rm_dataset_close(d);
+    free(from), free(to);
 }
 END_TEST
 
@@ -503,6 +674,8 @@ int main(void) {
     tcase_add_test(tests, lines_become_pairs);
     tcase_add_test(tests, other_lines_have_another_checksum);
     tcase_add_loop_test(tests, generated_answers_are_right, 0, 3);
+    tcase_add_loop_test(tests, ends_change_no_bit, 0, 4);
+    tcase_add_loop_test(tests, like_lines_come_together, 0, 2);
     tcase_add_test(tests, beams_find_the_best_line);
     tcase_add_test(tests, decoding_writes_what_evaluations_count);
     tcase_add_loop_test(tests, plans_change_no_bit, 0, sizeof ways / sizeof *ways);

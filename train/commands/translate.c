@@ -79,9 +79,7 @@ static remat_status write_source(translation *t) {
     _Static_assert(sizeof *begins == sizeof *t->room, "both fit");
     for (int64_t i = 0; i < S * B; i++) {
         int64_t at = n - i / B;
-        t->room[i] = at < 0    ? rm_pair_begin(&t->spec.data)
-                     : at == n ? rm_pair_end(&t->spec.data)
-                               : t->line.id[at];
+        t->room[i] = at < 0 ? rm_pair_begin(&t->spec.data) : at == n ? rm_pair_end(&t->spec.data) : t->line.id[at];
     }
     TRY(write_input(t, "input", count));
     for (int64_t i = 0; i < S * B; i++) t->room[i] = i / B > n;

@@ -25,7 +25,8 @@ static void shuffle(rm_by_length *o) {
     int32_t whole = (int32_t)(size_of(o) / RM_BUCKET);
     for (int32_t i = 0; i < RM_POOL / RM_BUCKET; i++) o->bucket[i] = i;
     for (int32_t i = whole - 1; o->shuffle && i > 0; i--) {
-        uint32_t k = rm_random(o->seed, (uint64_t)o->epoch, BUCKETS, (uint32_t)i, (uint64_t)o->pool) % (uint32_t)(i + 1);
+        uint32_t k =
+            rm_random(o->seed, (uint64_t)o->epoch, BUCKETS, (uint32_t)i, (uint64_t)o->pool) % (uint32_t)(i + 1);
         int32_t other = o->bucket[k];
         o->bucket[k] = o->bucket[i];
         o->bucket[i] = other;

@@ -22,7 +22,7 @@ static remat_value dense(remat_graph *g, const char *name, remat_value x, int64_
 /* What the layers so far have made of both sequences. */
 typedef struct {
     remat_value encoded, decoded; /* encoded: in reversed time, in which lines run forwards */
-    int64_t width; /* of the first */
+    int64_t width;                /* of the first */
 } sides;
 
 /* A layer of the encoder, and the decoder's that begins with its final states. */
