@@ -53,8 +53,8 @@ static remat_value attend(remat_graph *g, const rm_model_spec *spec, sides x) {
     return remat_tanh(g, dense(g, "combine.weight", remat_concat(g, (remat_value[]){c, x.decoded}, 2), E + H, H));
 }
 
-/* The decoder's side reads what the encoder's has made as an input. */
-static sides part(remat_graph *g, const rm_model_spec *spec, int64_t batch, sides x) {
+/* From here on the decoder reads what the encoder has made as an input. */
+static sides cut(remat_graph *g, const rm_model_spec *spec, int64_t batch, sides x) {
     spec->encoded[0] = x.encoded;
     int64_t dim[] = {spec->data.timesteps, batch, x.width};
     x.encoded = remat_input(g, "encoded", REMAT_F32, REMAT_SEQUENCE, 3, dim);
@@ -72,7 +72,7 @@ remat_value rm_seq2seq_logits(remat_graph *g, const rm_model_spec *spec, int64_t
         if (layer && spec->dropout > 0) x.decoded = remat_dropout(g, x.decoded, spec->dropout);
         x = add_layer(g, spec, layer, x);
     }
-    if (spec->encoded) x = part(g, spec, batch, x);
+    if (spec->encoded) x = cut(g, spec, batch, x);
     remat_value w = remat_param(g, "head.weight", 2, (int64_t[]){K, H}, init);
     return remat_linear(g, attend(g, spec, x), w,
                         spec->no_bias ? REMAT_NONE : remat_param(g, "head.bias", 1, &K, init));
