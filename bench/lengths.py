@@ -2,12 +2,15 @@
 """Sequences of different lengths: what padding costs, with batches as they come and with --bucket-by-length, beside PyTorch's packed
 sequences.
 
-    bench/lengths.py [--python=PYTHON-WITH-TORCH-AND-NUMPY] [--remat=PROGRAM] [--rounds=3] [--threads=1]
+    bench/lengths.py [--python=PYTHON-WITH-TORCH-AND-NUMPY] [--remat=PROGRAM] [--rounds=3] [--threads=1] [--pairs]
 
 2,048 samples of 8 to 512 timesteps of 32 features, lengths log-normal (98 on average), ten classes; an LSTM of two layers of 128 in both
 directions, batch 32, Adam. A row is the mean step of an epoch, the median of the rounds; Remat and PyTorch alternate. PyTorch reads
 pack_padded_sequence of what is cut to the batch's longest. Without lengths Remat computes all 512
-timesteps."""
+timesteps.
+
+--pairs: as many pairs of lines of 8 to 512 bytes with their ends, sources' lengths as above and targets' like theirs, for
+--task=seq2seq; an encoder and a decoder of one layer of 128, batch 32; Remat alone."""
 import argparse
 import json
 import os
@@ -61,16 +64,49 @@ def pytorch(folder, sort, threads):
     print(seconds / len(batches))
 
 
-def remat(options, folder, *flags):
+def mean_step(options, folder, *flags):
     metrics = f"{folder}/metrics.jsonl"
     if os.path.exists(metrics):
         os.unlink(metrics)
-    command = [options.remat, "train", "--task=classify", f"--data={folder}/x.npy", f"--labels={folder}/y.npy", "--bidirectional",
-               f"--hidden={WIDTH}", "--layers=2", f"--batch={BATCH}", f"--steps={N // BATCH}", f"--threads={options.threads}",
-               f"--metrics={metrics}", *flags]
+    command = [options.remat, "train", f"--hidden={WIDTH}", f"--batch={BATCH}", f"--steps={N // BATCH}",
+               f"--threads={options.threads}", f"--metrics={metrics}", *flags]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     with open(metrics) as file:
         return statistics.mean(e["step_ms"] / 1e3 for e in map(json.loads, file) if e["event"] == "step")
+
+
+def remat(options, folder, *flags):
+    return mean_step(options, folder, "--task=classify", f"--data={folder}/x.npy", f"--labels={folder}/y.npy", "--bidirectional",
+                     "--layers=2", *flags)
+
+
+def make_pairs(folder):
+    import random
+
+    draw = random.Random(1)
+    with open(f"{folder}/source", "w") as source, open(f"{folder}/target", "w") as target:
+        for i in range(N):
+            length = min(T - 1, max(7, int(draw.lognormvariate(4.3, 0.8)) - 1)) if i else T - 1
+            other = min(T - 1, max(7, int(length * draw.lognormvariate(0, 0.2)))) if i else T - 1
+            for file, letters in ((source, length), (target, other)):
+                file.write("".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=letters)) + "\n")
+
+
+def show(ways, rounds):
+    found = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            found[name].append(way())
+    print("| | ms a step |\n|---|--:|")
+    for name, seconds in found.items():
+        print(f"| {name} | {1e3 * statistics.median(seconds):.0f} |")
+
+
+def pairs(options, folder):
+    make_pairs(folder)
+    flags = ["--task=seq2seq", f"--data={folder}/source", f"--labels={folder}/target", "--layers=1", "--embed=64"]
+    return {"Remat, pairs": lambda: mean_step(options, folder, *flags),
+            "Remat, pairs, `--bucket-by-length`": lambda: mean_step(options, folder, *flags, "--bucket-by-length")}
 
 
 def main():
@@ -79,6 +115,7 @@ def main():
     parser.add_argument("--remat", default=f"{ROOT}/build/release/remat")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--pairs", action="store_true")
     parser.add_argument("--job", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.job:
@@ -89,6 +126,8 @@ def main():
         return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
     with tempfile.TemporaryDirectory() as folder:
+        if options.pairs:
+            return show(pairs(options, folder), options.rounds)
         child("make", folder)
         lengths = f"--lengths={folder}/lengths.npy"
         ways = {"Remat, all timesteps": lambda: remat(options, folder),
@@ -96,13 +135,7 @@ def main():
                 "Remat, `--lengths --bucket-by-length`": lambda: remat(options, folder, lengths, "--bucket-by-length"),
                 "PyTorch, packed": lambda: float(child("as-they-come", folder)),
                 "PyTorch, packed, sorted by length": lambda: float(child("sort", folder))}
-        found = {name: [] for name in ways}
-        for _ in range(options.rounds):
-            for name, way in ways.items():
-                found[name].append(way())
-    print("| | ms a step |\n|---|--:|")
-    for name, seconds in found.items():
-        print(f"| {name} | {1e3 * statistics.median(seconds):.0f} |")
+        show(ways, options.rounds)
 
 
 if __name__ == "__main__":

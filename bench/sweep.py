@@ -132,6 +132,7 @@ def remat_seconds(options, folder, shape, steps):
         sys.exit(done.stderr)
     with open(metrics) as file:
         events = [json.loads(line) for line in file]
+    os.remove(metrics)  # a run does not write over another's
     return statistics.median([e["step_ms"] / 1e3 for e in events if e["event"] == "step"][1:])
 
 

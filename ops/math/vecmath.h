@@ -97,12 +97,17 @@ RM_INLINE void rm_store_n(float *p, rm_vec v, int n) {
     _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)v);
 }
 #else
+#if RM_LANES == 8
+RM_INLINE rm_ivec rm_first(int n) { return (rm_ivec){0, 1, 2, 3, 4, 5, 6, 7} < (rm_ivec)_mm256_set1_epi32(n); }
+RM_INLINE rm_vec rm_load_n(const float *p, int n) { return (rm_vec)_mm256_maskload_ps(p, (__m256i)rm_first(n)); }
+#else
 RM_INLINE rm_vec rm_load_n(const float *p, int n) {
     float lane[RM_LANES] = {0};
     if (n == RM_LANES) return rm_load(p);
     for (int i = 0; i < n; i++) lane[i] = p[i];
     return rm_load(lane);
 }
+#endif
 RM_INLINE void rm_store_n(float *p, rm_vec v, int n) {
     if (n == RM_LANES) {
         rm_store(p, v);

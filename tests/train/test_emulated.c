@@ -93,6 +93,16 @@ START_TEST(pairs_are_near_the_cpu) {
 }
 END_TEST
 
+START_TEST(lines_are_the_cpus) {
+    char cpu[100];
+    expect(0, PAIRS "--device=cpu --steps=60 --lr=0.03 --save=pairs");
+    expect(0, "sample --resume=pairs --device=cpu --prompt=ab --length=8 --beam=3");
+    snprintf(cpu, sizeof cpu, "%.99s", printed());
+    expect(0, "sample --resume=pairs --device=cuda --prompt=ab --length=8 --beam=3");
+    ck_assert_str_eq(printed(), cpu);
+}
+END_TEST
+
 /* A build for other GPUs is noticed before the first step, and the CPU trains in its place where that was left open. */
 START_TEST(kernels_for_another_gpu) {
     setenv("FAKE_KERNELS", "209", 1); /* cudaErrorNoKernelImageForDevice */
@@ -201,6 +211,7 @@ int main(void) {
     tcase_add_test(c, plans_have_the_same_bits);
     tcase_add_test(c, near_the_cpu);
     tcase_add_test(c, pairs_are_near_the_cpu);
+    tcase_add_test(c, lines_are_the_cpus);
     tcase_add_test(c, kernels_for_another_gpu);
     tcase_add_test(c, states_go_on);
     tcase_add_test(c, the_gpus_ways_are_told);

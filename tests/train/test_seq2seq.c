@@ -407,12 +407,13 @@ END_TEST
 
 /* ---- Beam search ---------------------------------------------------------------------------------------------------- */
 
-enum { K = 3, LAST = 2, LONGEST = 4 };
+enum { K = 3, LAST = 2, FIRST = 3, LONGEST = 4, WIDEST = 81 };
 
-/* Some log-probabilities for what comes behind these tokens. */
-static void behind(const int32_t *tokens, int64_t length, uint64_t seed, double out[K]) {
+static uint64_t go_on(uint64_t seed, int32_t token) { return seed * 7 + (uint64_t)token + 1; }
+
+/* Some log-probabilities for what comes behind the tokens that have made this of the seed. */
+static void behind(uint64_t seed, double out[K]) {
     double sum = 0;
-    for (int64_t i = 0; i < length; i++) seed = seed * 7 + (uint64_t)tokens[i] + 1;
     for (int k = 0; k < K; k++) {
         uint64_t z = (seed * K + (uint64_t)k + 1) * 0x9E3779B97F4A7C15u;
         z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
@@ -422,27 +423,36 @@ static void behind(const int32_t *tokens, int64_t length, uint64_t seed, double 
     for (int k = 0; k < K; k++) out[k] -= log(sum);
 }
 
-static remat_status expect_toy(void *seed, const int32_t *tokens, int64_t lines, int64_t length, double *out) {
-    for (int64_t i = 0; i < lines; i++) behind(tokens + i * LONGEST, length, *(uint64_t *)seed, out + i * K);
+/* A state for each line, as a decoder has. */
+typedef struct {
+    uint64_t seed, line[WIDEST];
+} toy;
+
+static remat_status expect_toy(void *context, const rm_beam_step *step, int64_t lines, double *out) {
+    toy *t = context;
+    const toy before = *t;
+    for (int64_t i = 0; i < lines; i++) {
+        t->line[i] = step[i].token == FIRST ? t->seed : go_on(before.line[step[i].line], step[i].token);
+        behind(t->line[i], out + i * K);
+    }
     return REMAT_OK;
 }
 
-static double best_of_all(uint64_t seed, int32_t *tokens, int64_t length, double sum) {
+static double best_of_all(uint64_t seed, int64_t length, double sum) {
     double next[K];
-    behind(tokens, length, seed, next);
+    behind(seed, next);
     double best = (sum + next[LAST]) / (double)(length + 1);
-    for (int k = 0; k < LAST && length < LONGEST; k++) {
-        tokens[length] = k;
-        best = fmax(best, best_of_all(seed, tokens, length + 1, sum + next[k]));
-    }
+    for (int k = 0; k < LAST && length < LONGEST; k++)
+        best = fmax(best, best_of_all(go_on(seed, k), length + 1, sum + next[k]));
     return best;
 }
 
 static double mean_of(uint64_t seed, const int32_t *tokens, int64_t length) {
     double sum = 0, next[K];
     for (int64_t i = 0; i <= length; i++) {
-        behind(tokens, i, seed, next);
+        behind(seed, next);
         sum += next[i < length ? tokens[i] : LAST];
+        if (i < length) seed = go_on(seed, tokens[i]);
     }
     return sum / (double)(length + 1);
 }
@@ -450,11 +460,12 @@ static double mean_of(uint64_t seed, const int32_t *tokens, int64_t length) {
 static int64_t greedy(uint64_t seed, int32_t *out) {
     double next[K];
     for (int64_t length = 0; length < LONGEST; length++) {
-        behind(out, length, seed, next);
+        behind(seed, next);
         int best = 0;
         for (int k = 1; k < K; k++) best = next[k] > next[best] ? k : best;
         if (best == LAST) return length;
         out[length] = best;
+        seed = go_on(seed, best);
     }
     return LONGEST;
 }
@@ -465,15 +476,21 @@ START_TEST(beams_find_the_best_line) {
     for (uint64_t seed = 1; seed < 300; seed++) {
         int32_t out[LONGEST], line[LONGEST];
         int64_t length, n = greedy(seed, line);
-        rm_beam beam = {
-            .width = 1, .classes = K, .longest = LONGEST, .end = LAST, .expect = expect_toy, .context = &seed};
+        toy context = {.seed = seed};
+        rm_beam beam = {.width = 1,
+                        .classes = K,
+                        .longest = LONGEST,
+                        .begin = FIRST,
+                        .end = LAST,
+                        .expect = expect_toy,
+                        .context = &context};
         ck_ok(rm_beam_search(&beam, out, &length));
         ck_assert_int_eq(length, n);
         ck_assert(!memcmp(out, line, (size_t)n * sizeof *out));
         double before = mean_of(seed, out, length);
-        beam.width = 81;
+        beam.width = WIDEST;
         ck_ok(rm_beam_search(&beam, out, &length));
-        double best = best_of_all(seed, line, 0, 0), found = mean_of(seed, out, length);
+        double best = best_of_all(seed, 0, 0), found = mean_of(seed, out, length);
         ck_assert_msg(fabs(found - best) < 1e-12, "seed %d: %g, not %g", (int)seed, found, best);
         differ += found > before + 1e-12;
         beam.width = 2;

@@ -6,26 +6,19 @@
 #include <math.h>
 #include <string.h>
 
-/* A line that goes on by a token. */
-typedef struct {
-    int64_t line;
-    int32_t token;
-    double sum; /* of log-probabilities */
-} step;
-
 typedef struct {
     const rm_beam *beam;
-    int64_t lines, length;         /* that go on, the likeliest first; tokens of each */
-    int32_t *token, *next;         /* (width,longest) */
-    double *sum, *log_probability; /* (width), (width,classes) */
-    step *best;                    /* (width) */
+    int64_t lines, length;     /* that go on, the likeliest first; tokens of each */
+    int32_t *token, *next;     /* (width,longest) */
+    rm_beam_step *line, *best; /* (width): the last of each line; what may come next */
+    double *log_probability;   /* (width,classes) */
     double best_mean; /* of the lines that are done, the best of which is in `out`; -INFINITY: there are none */
     int32_t *out;
     int64_t *out_length;
 } search;
 
 /* Of equals the first stays in front. */
-static int64_t insert(step *best, int64_t n, int64_t width, step new) {
+static int64_t insert(rm_beam_step *best, int64_t n, int64_t width, rm_beam_step new) {
     if (n == width && !(new.sum > best[n - 1].sum)) return n;
     if (n < width) n++;
     int64_t at = n - 1;
@@ -39,7 +32,7 @@ static int64_t choose(search *s) {
     for (int64_t line = 0; line < s->lines; line++)
         for (int64_t k = 0; k < K; k++)
             n = insert(s->best, n, s->beam->width,
-                       (step){line, (int32_t)k, s->sum[line] + s->log_probability[line * K + k]});
+                       (rm_beam_step){line, (int32_t)k, s->line[line].sum + s->log_probability[line * K + k]});
     return n;
 }
 
@@ -55,7 +48,7 @@ static void go_on(search *s) {
     int64_t n = choose(s), longest = s->beam->longest;
     s->lines = 0;
     for (int64_t i = 0; i < n; i++) {
-        step best = s->best[i];
+        rm_beam_step best = s->best[i];
         if (best.token == s->beam->end) {
             end(s, best.line, best.sum);
             continue;
@@ -63,7 +56,7 @@ static void go_on(search *s) {
         int32_t *to = s->next + s->lines * longest;
         memcpy(to, s->token + best.line * longest, (size_t)s->length * sizeof *to);
         to[s->length] = best.token;
-        s->sum[s->lines++] = best.sum;
+        s->line[s->lines++] = best;
     }
     int32_t *before = s->token;
     s->token = s->next;
@@ -73,21 +66,22 @@ static void go_on(search *s) {
 
 static void end_all(search *s) {
     for (int64_t line = 0; line < s->lines; line++)
-        end(s, line, s->sum[line] + s->log_probability[line * s->beam->classes + s->beam->end]);
+        end(s, line, s->line[line].sum + s->log_probability[line * s->beam->classes + s->beam->end]);
 }
 
 /* A line that goes on has at best its sum, shared out among as many tokens as there may be. */
 static bool is_decided(const search *s) {
     bool decided = true;
     for (int64_t line = 0; line < s->lines; line++)
-        decided = decided && s->best_mean >= s->sum[line] / (double)(s->beam->longest + 1);
+        decided = decided && s->best_mean >= s->line[line].sum / (double)(s->beam->longest + 1);
     return decided;
 }
 
 static remat_status run(search *s) {
     const rm_beam *b = s->beam;
+    s->line[0] = (rm_beam_step){.token = b->begin};
     for (s->lines = 1; !is_decided(s); go_on(s)) {
-        TRY(b->expect(b->context, s->token, s->lines, s->length, s->log_probability));
+        TRY(b->expect(b->context, s->line, s->lines, s->log_probability));
         if (s->length == b->longest) return end_all(s), REMAT_OK;
     }
     return REMAT_OK;
@@ -98,21 +92,21 @@ remat_status rm_beam_search(const rm_beam *beam, int32_t *out, int64_t *length) 
     search s = {.beam = beam,
                 .token = rm_calloc(tokens, sizeof *s.token),
                 .next = rm_calloc(tokens, sizeof *s.next),
-                .sum = rm_calloc(width, sizeof *s.sum),
-                .log_probability = rm_calloc(width * (size_t)beam->classes, sizeof *s.log_probability),
+                .line = rm_calloc(width, sizeof *s.line),
                 .best = rm_calloc(width, sizeof *s.best),
+                .log_probability = rm_calloc(width * (size_t)beam->classes, sizeof *s.log_probability),
                 .best_mean = -INFINITY,
                 .out = out,
                 .out_length = length};
     *length = 0;
-    bool room = s.token && s.next && s.sum && s.log_probability && s.best;
+    bool room = s.token && s.next && s.line && s.best && s.log_probability;
     remat_status status = room ? run(&s)
                                : rm_fail(REMAT_MEMORY, "no memory for %lld lines of %lld tokens",
                                          (long long)beam->width, (long long)beam->longest);
     rm_free(s.token);
     rm_free(s.next);
-    rm_free(s.sum);
-    rm_free(s.log_probability);
+    rm_free(s.line);
     rm_free(s.best);
+    rm_free(s.log_probability);
     return status;
 }

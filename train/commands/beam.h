@@ -5,13 +5,20 @@
 
 #include "engine/status.h"
 
+/* A line that goes on by a token. */
+typedef struct {
+    int64_t line; /* of those before */
+    int32_t token;
+    double sum; /* of log-probabilities */
+} rm_beam_step;
+
 typedef struct {
     int64_t width, classes;
     int64_t longest; /* tokens, without the end */
-    int32_t end;
-    /* What may follow `lines` lines of `length` tokens each, (lines,longest): log-probabilities (lines,classes). */
-    remat_status (*expect)(void *context, const int32_t *tokens, int64_t lines, int64_t length,
-                           double *log_probability);
+    int32_t begin, end;
+    /* What may follow each of `lines` lines: log-probabilities (lines,classes). Line i is line step[i].line of the call before, and
+     * step[i].token; the first call has one line, of `begin`. */
+    remat_status (*expect)(void *context, const rm_beam_step *step, int64_t lines, double *log_probability);
     void *context;
 } rm_beam;
 

@@ -163,8 +163,8 @@ remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_
     int64_t T = spec->window ? spec->window : data->timesteps;
     remat_value x = input(g, data, T, batch), y = with_loss ? target(g, data, T, batch) : REMAT_NONE;
     rm_model_spec marked = *spec;
-    if (with_loss) mark(g, &marked, T, batch);
-    out->logits = data->answer_steps ? rm_seq2seq_logits(g, &marked, x) : m->logits(g, &marked, x);
+    if (with_loss || data->answer_steps) mark(g, &marked, T, batch);
+    out->logits = data->answer_steps ? rm_seq2seq_logits(g, &marked, batch, x) : m->logits(g, &marked, x);
     if (with_loss) out->loss = loss(g, &marked, out->logits, y);
     out->classes = data->every_step ? 0 : data->classes;
     return remat_graph_check(g);

@@ -38,6 +38,7 @@ typedef struct {
     remat_value padding,
         previous; /* ... and, where data.answer_steps does, of pairs: 1 behind the input, I32 (T,B); the token before
                                       each target, I32 (answer_steps,B) */
+    remat_value *encoded; /* of pairs: NULL, or room for 1 + 2 * layers: in two parts (model_seq2seq.h) */
 } rm_model_spec;
 
 typedef struct {
@@ -55,7 +56,8 @@ bool rm_model_has_states(const char *name);
 void rm_model_head(const rm_model_spec *spec, char *out, size_t bytes);
 
 /* T = spec->window, or spec->data.timesteps. Inputs: 0 "input"; with_loss also 1 "target", and behind that, where the spec asks for
- * them, "class_weights", "last", "ends", "begins", "padding", "previous", in any order. Free in any case. */
+ * them, "class_weights", "last", "ends", "begins", "padding", "previous", in any order; of pairs the last three in any case. Free in
+ * any case. */
 remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_loss, rm_model *out);
 void rm_model_free(rm_model *model);
 

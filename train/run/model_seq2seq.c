@@ -25,7 +25,7 @@ typedef struct {
     int64_t width;                /* of the first */
 } sides;
 
-/* A layer of the encoder, and the decoder's that begins with its final states. */
+/* A layer of the encoder, and the decoder's that begins with its final states, or is given them by whoever runs it. */
 static sides add_layer(remat_graph *g, const rm_model_spec *spec, int64_t layer, sides x) {
     rm_model_spec decoder = *spec;
     decoder.begins = decoder.ends = REMAT_NONE;
@@ -34,7 +34,13 @@ static sides add_layer(remat_graph *g, const rm_model_spec *spec, int64_t layer,
     if (spec->bidirectional)
         back = rm_recurrent_layer(g, spec, "rnn", layer, remat_reverse(g, x.encoded), x.width, true);
     remat_value y = rm_recurrent_layer(g, &decoder, "decoder_rnn", layer, x.decoded, layer ? H : spec->embed, false);
-    for (int state = 0; state < states; state++) remat_initial_state(g, y, state, remat_final_state(g, there, state));
+    for (int state = 0; state < states; state++) {
+        remat_value final = remat_final_state(g, there, state);
+        if (spec->encoded)
+            spec->encoded[1 + layer * states + state] = final;
+        else
+            remat_initial_state(g, y, state, final);
+    }
     if (back.id) there = remat_concat(g, (remat_value[]){there, remat_reverse(g, back)}, 2);
     return (sides){there, y, spec->bidirectional ? 2 * H : H};
 }
@@ -47,7 +53,15 @@ static remat_value attend(remat_graph *g, const rm_model_spec *spec, sides x) {
     return remat_tanh(g, dense(g, "combine.weight", remat_concat(g, (remat_value[]){c, x.decoded}, 2), E + H, H));
 }
 
-remat_value rm_seq2seq_logits(remat_graph *g, const rm_model_spec *spec, remat_value input) {
+/* From here on the decoder reads what the encoder has made as an input. */
+static sides cut(remat_graph *g, const rm_model_spec *spec, int64_t batch, sides x) {
+    spec->encoded[0] = x.encoded;
+    int64_t dim[] = {spec->data.timesteps, batch, x.width};
+    x.encoded = remat_input(g, "encoded", REMAT_F32, REMAT_SEQUENCE, 3, dim);
+    return x;
+}
+
+remat_value rm_seq2seq_logits(remat_graph *g, const rm_model_spec *spec, int64_t batch, remat_value input) {
     int64_t H = rm_recurrent_width(spec), K = spec->data.classes;
     remat_init init = remat_init_uniform(1 / sqrt((double)H));
     remat_value table =
@@ -62,6 +76,7 @@ remat_value rm_seq2seq_logits(remat_graph *g, const rm_model_spec *spec, remat_v
         x = add_layer(g, &turned, layer, x);
     }
     x.encoded = remat_reverse(g, x.encoded);
+    if (spec->encoded) x = cut(g, spec, batch, x);
     remat_value w = remat_param(g, "head.weight", 2, (int64_t[]){K, H}, init);
     return remat_linear(g, attend(g, spec, x), w,
                         spec->no_bias ? REMAT_NONE : remat_param(g, "head.bias", 1, &K, init));

@@ -89,6 +89,14 @@ static void prefetch(const tile *t, int64_t columns) {
         for (int i = 0; i < t->width; i++) __builtin_prefetch(t->first + r * columns + i * LANES, 1);
 }
 
+/* The rows of dgates that pack_left turns to next: a share of them with each of the tiles before, lest they all wait at once. */
+static void prefetch_left(const float *next, int64_t row, int64_t depth, int64_t n, int64_t tiles) {
+    for (int64_t k = depth * n / tiles; k < depth * (n + 1) / tiles; k++) {
+        __builtin_prefetch(next + k * row);
+        __builtin_prefetch(next + k * row + LEFT_ROWS - 1);
+    }
+}
+
 /* Rows [u, u_end) of dw, which lie in one gate, += dgates[row.., column..]^T times what is packed. */
 static void weight_gradient_rows(const view *v, float *dw, int64_t columns, int64_t u, int64_t u_end, int64_t column,
                                  int64_t row, int64_t depth, const right *w) {
@@ -99,9 +107,10 @@ static void weight_gradient_rows(const view *v, float *dw, int64_t columns, int6
         int64_t tiles = ceil_div(rows, ROWS_MAX) * ceil_div(w->blocks, WIDTH_MAX);
         tile next = tile_at(dw + from * columns, columns, rows, w, 0);
         pack_left(dgates + (from - u), v->row, rows, depth, left);
-        for (int64_t n = 1; n <= tiles; n++) {
+        for (int64_t n = 0; n < tiles; n++) {
             tile t = next;
-            if (n < tiles) next = tile_at(dw + from * columns, columns, rows, w, n), prefetch(&next, columns);
+            if (n + 1 < tiles) next = tile_at(dw + from * columns, columns, rows, w, n + 1), prefetch(&next, columns);
+            prefetch_left(dgates + (from - u) + LEFT_ROWS, v->row, depth, n, tiles);
             multiply_left(left[t.r / ROWS_MAX], w->w + t.i * DEPTH_BLOCK * LANES, t.width, depth, t.first, columns,
                           t.rows, lanes_of(w->first + t.i + t.width - 1, columns));
         }

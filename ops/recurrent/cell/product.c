@@ -7,23 +7,35 @@
 /* A loop that must be unrolled, so that the arrays it indexes become registers. */
 #ifdef __clang__
 #define EACH(i, n) _Pragma("clang loop unroll(full)") for (int i = 0; i < (n); i++)
+#define FOUR_TOGETHER(k, n) _Pragma("clang loop unroll_count(4)") for (int64_t k = 0; k < (n); k++)
 #else
 #define EACH(i, n) _Pragma("GCC unroll 8") for (int i = 0; i < (n); i++)
+#define FOUR_TOGETHER(k, n) _Pragma("GCC unroll 4") for (int64_t k = 0; k < (n); k++)
 #endif
 
+/* One step of k. */
+RM_INLINE void multiply_step(int rows, int width, const float *a, int64_t a_row, const float *w,
+                             rm_vec (*sum)[WIDTH_MAX]) {
+    rm_vec weight[WIDTH_MAX];
+    EACH(v, width) { weight[v] = rm_load(w + v * RM_LANES); }
+    EACH(r, rows) {
+        rm_vec left = rm_splat(a[r * a_row]);
+        EACH(v, width) { sum[r][v] = rm_fma(left, weight[v], sum[r][v]); }
+    }
+}
+
+/* Few sums leave few multiply-adds to hide a loop behind: then four steps of k at a time, for which registers suffice. */
 RM_INLINE void multiply_tile(int rows, int width, const rm_product *p, int64_t a_row, int64_t a_step, int64_t depth) {
-    rm_vec sum[ROWS_MAX][WIDTH_MAX], weight[WIDTH_MAX];
+    rm_vec sum[ROWS_MAX][WIDTH_MAX];
     const float *a = p->a, *w = p->w;
     const int64_t w_step = p->w_step;
     EACH(r, rows) {
         EACH(v, width) { sum[r][v] = rm_load(p->c + r * p->c_row + v * p->c_vector); }
     }
-    for (int64_t k = 0; k < depth; k++, w += w_step, a += a_step) {
-        EACH(v, width) { weight[v] = rm_load(w + v * RM_LANES); }
-        EACH(r, rows) {
-            rm_vec left = rm_splat(a[r * a_row]);
-            EACH(v, width) { sum[r][v] = rm_fma(left, weight[v], sum[r][v]); }
-        }
+    if (rows < ROWS_MAX) {
+        FOUR_TOGETHER(k, depth) { multiply_step(rows, width, a + k * a_step, a_row, w + k * w_step, sum); }
+    } else {
+        for (int64_t k = 0; k < depth; k++) multiply_step(rows, width, a + k * a_step, a_row, w + k * w_step, sum);
     }
     EACH(r, rows) {
         EACH(v, width) { rm_store(p->c + r * p->c_row + v * p->c_vector, sum[r][v]); }
