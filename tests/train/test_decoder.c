@@ -59,7 +59,7 @@ static void ask(const whole *w, const int32_t *source, int count, const int32_t 
     int32_t x[S], padding[S], previous[T], target[T];
     float begins[S];
     remat_step_result result;
-    for (int s = 0, at = count + 1 - S; s < S; s++, at++) {
+    for (int s = 0, at = count; s < S; s++, at--) {
         x[s] = at < 0 ? K : at == count ? TOKENS : source[at];
         padding[s] = at < 0;
         begins[s] = at == 0;
