@@ -2,7 +2,7 @@
  * order of samples is dist/large_batch/sampler.h's business and batches are loader.h's. Any sample can be asked for at any time.
  *
  *     text      lm        any file, or tokens in one: (T,B) and the next ones (T,B)
- *     arrays    classify  .npy (N,T,F), or IDX images as sequences of pixels: reals (T,B,F), labels (B)
+ *     arrays    classify  .npy (N,T,F), or IDX images as sequences of pixels: reals (T,B,F), labels (B), or (T,B) at every timestep
  *     arrays    regress   the same, with reals for labels: (B,V) of whole samples, (T,B,V) at every timestep
  *     pictures  classify  for models of pictures: whole ones, from an album (album.h): reals (B,C,H,W), labels (B)
  *     arrays    transcribe  .npy (N,T,F): reals (T,B,F), rows of labels (B,S), padded with -1
@@ -117,7 +117,8 @@ typedef struct {
     const char *tokenizer; /* a path; the file holds a text, which it cuts into tokens, or, of lm, .npy of tokens */
     int64_t values;        /* of regress: numbers of an answer; 0: as the labels have */
     bool yes_or_no;        /* ... and each is 0, 1 or between them */
-    bool every_step;       /* ... each timestep has one; false with values 0: as the labels have */
+    bool every_step;       /* ... each timestep has one; false with values 0: as the labels have; of classify likewise, */
+    bool steps_known;      /* ... but every_step binds labels where this is true, and else they say it themselves */
     const char *generate;  /* of seq2seq without data: "copy", "reverse", "sort" */
 } rm_data_source;
 
@@ -156,6 +157,14 @@ remat_status rm_dataset_open_pairs(const rm_data_source *source, rm_dataset **ou
 /* `count` labels from the array of one dimension in source->labels: whole numbers, of whatever type, and -1 for what is ignored. *labels is the caller's, freed
  * with rm_free; *classes, when 0, becomes the largest label + 1, and otherwise bounds them. */
 remat_status rm_labels_read(const rm_data_source *source, int64_t count, int32_t **labels, int64_t *classes);
+/* Of sequences. `most` timesteps are in the file, and the first `timesteps` of them used. */
+typedef struct {
+    int64_t count, most, timesteps;
+} rm_labelled;
+/* The same, (count), or a class for each timestep, (count,most), of which (count,timesteps) are kept: *every_step says which, as
+ * source->steps_known and every_step allow. */
+remat_status rm_sequence_labels_read(const rm_data_source *source, rm_labelled samples, bool *every_step,
+                                     int32_t **labels, int64_t *classes);
 /* Of each pixel of `count` pictures: (count,height,width). */
 remat_status rm_pixel_labels_read(const rm_data_source *source, int64_t count, int64_t height, int64_t width,
                                   int32_t **labels, int64_t *classes);

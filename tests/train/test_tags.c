@@ -1,0 +1,314 @@
+/* test_tags.c: --task=classify with a label at each timestep: losses and gradients are PyTorch's, of a bidirectional LSTM; what
+ * `remat eval` finds is what `remat predict` writes; labels that do not fit are refused.
+ *
+ * Tolerance, in units of 2^-24 times an array's largest magnitude: PyTorch's own float run stays within 5 of its run in double
+ * (make_tags.py prints it); the limit is 24. */
+#include "train/data/loader.h"
+#include "train/run/model.h"
+
+#include "tests/golden/golden.h"
+#include "tests/train/train_test.h"
+
+#include <math.h>
+
+static const char *make_npy(const char *name, const char *descr, const char *shape, const void *data, size_t bytes) {
+    uint8_t file[128 + 2048] = "\x93NUMPY\1\0\x76\0";
+    ck_assert_uint_le(bytes, 2048);
+    int n = snprintf((char *)file + 10, 118, "{'descr': '%s', 'fortran_order': False, 'shape': %s, }", descr, shape);
+    memset(file + 10 + n, ' ', (size_t)(118 - n));
+    memcpy(file + 128, data, bytes);
+    return make_file(name, file, 128 + bytes);
+}
+
+/* ---- Beside PyTorch --------------------------------------------------------------------------------------------- */
+
+#define LIMIT 24
+enum { ROWS = 4, STEPS = 6, K = 4, ARRAYS = 2 * 2 * 4 + 2, PLANS = 4, MOST = 512 };
+
+/* A loss of the golden file, and what asks for it. */
+typedef struct {
+    const char *name;
+    bool weighted; /* by class, one of which is ignored */
+} question;
+static const question questions[] = {{.name = "whole"}};
+enum { QUESTIONS = sizeof questions / sizeof *questions };
+
+typedef struct {
+    golden *file;
+    rm_dataset *dataset;
+    rm_batch batch;
+    rm_model model;
+    remat_session *session;
+} fixture;
+
+static const char *file_of(const fixture *f, const char *name, const char *shape) {
+    const golden_array *a = golden_find(f->file, name, NULL);
+    char path[64];
+    snprintf(path, sizeof path, "%s.npy", name);
+    return make_npy(path, strcmp(a->dtype, "i32") ? "<f4" : "<i4", shape, a->data, 4 * (size_t)a->count);
+}
+
+static void open_data(fixture *f, const question *q) {
+    rm_data_source source = {.data = file_of(f, "input", "(4, 6, 3)"),
+                             .labels = file_of(f, "labels", "(4, 6)"),
+                             .ignores = q->weighted,
+                             .ignored = 2};
+    ck_ok(rm_dataset_open("classify", &source, &f->dataset));
+    ck_assert(f->dataset->shape.every_step && f->dataset->shape.classes == K && f->dataset->count == ROWS);
+    ck_ok(rm_batch_create(f->dataset, ROWS, &f->batch));
+    for (int i = 0; i < ROWS; i++) ck_ok(rm_batch_put(&f->batch, i, i));
+}
+
+static void open_session(fixture *f, const question *q, int plan) {
+    rm_model_spec spec = {.cell = "lstm", .layers = 2, .hidden = 5, .embed = 5, .bidirectional = true};
+    spec.data = f->dataset->shape;
+    spec.ignores = spec.class_weights = q->weighted;
+    remat_config config = REMAT_CONFIG_INIT;
+    config.threads = plan == 2 ? 2 : 1;
+    config.strategy = plan == 1 ? "segments" : plan == 2 ? "lean" : plan == 3 ? "sqrt" : "none";
+    config.segments = plan == 1 ? 3 : 0;
+    config.tile = 2;
+    ck_ok(rm_model_build(&spec, ROWS, true, &f->model));
+    ck_ok(remat_session_create(f->model.graph, f->model.loss, &config, &f->session));
+    for (int64_t i = 0; i < remat_count(f->session, REMAT_PARAM); i++) {
+        remat_array info;
+        ck_ok(remat_array_info(f->session, REMAT_PARAM, i, &info));
+        const golden_array *from = golden_find(f->file, "parameter", info.name);
+        ck_assert_uint_eq(info.bytes, 4 * (uint64_t)from->count);
+        ck_ok(remat_write(f->session, REMAT_PARAM, i, from->data, info.bytes));
+    }
+}
+
+static void start(fixture *f, const question *q, int plan) {
+    static const float weights[K] = {0.5f, 2, 1, 1.5f};
+    *f = (fixture){.file = golden_open("tags")};
+    open_data(f, q);
+    open_session(f, q, plan);
+    ck_ok(rm_batch_write(&f->batch, rm_batch_whole(&f->batch), f->session));
+    int64_t at = remat_find(f->session, REMAT_INPUT, "class_weights");
+    if (q->weighted) ck_ok(remat_write(f->session, REMAT_INPUT, at, weights, sizeof weights));
+}
+
+static void done(fixture *f) {
+    remat_session_free(f->session);
+    rm_model_free(&f->model);
+    rm_batch_free(&f->batch);
+    rm_dataset_close(f->dataset);
+    golden_close(f->file);
+}
+
+static void compare(const golden_array *expected, const float *got) {
+    double largest = 0;
+    for (int64_t i = 0; i < expected->count; i++) largest = fmax(largest, fabs(((double *)expected->data)[i]));
+    for (int64_t i = 0; i < expected->count; i++) {
+        double want = ((double *)expected->data)[i], units = fabs((double)got[i] - want) / (0x1p-24 * largest);
+        ck_assert_msg(units <= LIMIT, "%s[%d] is %.9g, PyTorch says %.9g: %.1f units", expected->name, (int)i,
+                      (double)got[i], want, units);
+    }
+}
+
+/* The loss, and behind it each gradient. */
+static void run(const fixture *f, float out[1 + ARRAYS][MOST]) {
+    remat_step_result r;
+    ck_ok(remat_gradients(f->session, &r));
+    out[0][0] = (float)r.loss;
+    ck_assert_int_eq(remat_count(f->session, REMAT_GRADIENT), ARRAYS);
+    for (int64_t i = 0; i < ARRAYS; i++) {
+        remat_array info;
+        ck_ok(remat_array_info(f->session, REMAT_GRADIENT, i, &info));
+        ck_assert_uint_le(info.bytes, MOST * sizeof(float));
+        ck_ok(remat_read(f->session, REMAT_GRADIENT, i, out[1 + i], info.bytes));
+    }
+}
+
+START_TEST(losses_and_gradients_are_pytorchs) {
+    static float plain[1 + ARRAYS][MOST], planned[1 + ARRAYS][MOST];
+    const question *q = &questions[_i];
+    for (int plan = 0; plan < PLANS; plan++) {
+        fixture f;
+        start(&f, q, plan);
+        run(&f, plan ? planned : plain);
+        if (!plan) compare(golden_find(f.file, q->name, "loss"), plain[0]);
+        for (int64_t i = 0; i < ARRAYS && !plan; i++) {
+            remat_array info;
+            ck_ok(remat_array_info(f.session, REMAT_GRADIENT, i, &info));
+            compare(golden_find(f.file, q->name, info.name), plain[1 + i]);
+        }
+        ck_assert_msg(!plan || !memcmp(plain, planned, sizeof plain), "plan %d has other bits", plan);
+        done(&f);
+    }
+}
+END_TEST
+
+/* ---- The program ------------------------------------------------------------------------------------------------ */
+
+enum { N = 7, T = 6, F = 3, CLASSES = 3 };
+#define SMALL "--task=classify --hidden=5 --layers=1 --threads=1 --batch=4 --seed=2 "
+
+static float features[N][T][F];
+static int32_t labels[N][T];
+static const char *x_path, *y_path;
+
+static void make_data(void) {
+    for (int i = 0; i < N; i++)
+        for (int t = 0; t < T; t++) {
+            for (int k = 0; k < F; k++) features[i][t][k] = sinf(0.37f * (float)((i * T + t) * F + k));
+            labels[i][t] = (i * 5 + t * t) % CLASSES;
+        }
+    x_path = make_npy("x.npy", "<f4", "(7, 6, 3)", features, sizeof features);
+    y_path = make_npy("y.npy", "<i4", "(7, 6)", labels, sizeof labels);
+}
+
+static double number_after(const char *label) {
+    const char *at = strstr(program_output, label);
+    ck_assert_msg(at, "no %s in %s", label, program_output);
+    return strtod(at + strlen(label), NULL);
+}
+
+/* From the probabilities in program_output, a row for each sample. */
+static void judge(double *loss, double *accuracy, int ignored) {
+    const char *at = program_output;
+    int counted = 0, right = 0;
+    double sum = 0;
+    for (int i = 0; i < N; i++)
+        for (int t = 0; t < T; t++) {
+            double p[CLASSES], total = 0;
+            for (int k = 0; k < CLASSES; k++) {
+                char *end;
+                p[k] = strtod(at, &end);
+                ck_assert_msg(end > at && *end == (t == T - 1 && k == CLASSES - 1 ? '\n' : ','), "%.60s", at);
+                total += p[k], at = end + 1;
+            }
+            ck_assert_msg(fabs(total - 1) < 1e-6, "sample %d, timestep %d: %g", i, t, total);
+            if (labels[i][t] == ignored) continue;
+            bool first = true;
+            for (int k = 0; k < CLASSES; k++) first = first && p[k] <= p[labels[i][t]];
+            sum -= log(p[labels[i][t]]), counted++, right += first;
+        }
+    ck_assert_int_eq(*at, 0);
+    *loss = sum / counted, *accuracy = 100.0 * right / counted;
+}
+
+static void check_header(const char *state) {
+    char header[128], *npy = in_scratch("p.npy");
+    ck_runs("predict --resume=%s --data=%s --out=%s", state, x_path, npy);
+    FILE *in = fopen(npy, "rb");
+    ck_assert_uint_eq(fread(header, 1, sizeof header, in), sizeof header);
+    fclose(in);
+    header[127] = 0;
+    ck_assert_msg(strstr(header + 10, "(7, 6, 3)"), "%s", header + 10);
+}
+
+/* Of batches of 4 the last is short, and tiles of 4 timesteps do not divide 6. */
+START_TEST(eval_judges_what_predict_writes) {
+    static const char *const models[] = {"lstm --bidirectional", "gru", "mingru", "lstm --ignore-index=1"};
+    double loss, accuracy;
+    make_data();
+    const char *state = in_scratch("st");
+    ck_runs("train " SMALL "--model=%s --data=%s --labels=%s --tile=4 --checkpoint-segments=2 --lr=0.01 --steps=5 "
+            "--class-weights=1,2,0.5 --save=%s",
+            models[_i], x_path, y_path, state);
+    ck_runs("eval --resume=%s --data=%s --labels=%s", state, x_path, y_path);
+    double eval_loss = number_after("loss "), eval_accuracy = number_after("accuracy ");
+    ck_assert_msg(strstr(program_output, "(7 samples)"), "%s", program_output);
+    ck_runs("predict --resume=%s --data=%s", state, x_path);
+    judge(&loss, &accuracy, _i == 3 ? 1 : -1);
+    ck_assert_msg(fabs(loss - eval_loss) < 1e-6 * (1 + loss), "%.9g, not %.9g", eval_loss, loss);
+    ck_assert_msg(fabs(accuracy - eval_accuracy) < 0.006, "%g %%, not %g", eval_accuracy, accuracy); /* two digits */
+    check_header(state);
+    ck_runs("eval --resume=%s --data=%s --labels=%s --json", state, x_path, y_path);
+    ck_assert_msg(strstr(program_output, "\"confusion\":[["), "%s", program_output);
+}
+END_TEST
+
+/* The same bits in windows that are cut, whether targets of all their timesteps count or of the last, and after a resume. */
+START_TEST(plans_and_resumes_agree) {
+    static const char *const ways[] = {"", "--bidirectional", "--tbptt=2", "--tbptt=4:2"};
+    char run[800], command[600];
+    make_data();
+    const char *a = in_scratch("a"), *b = in_scratch("b");
+    snprintf(run, sizeof run, SMALL "--data=%s --labels=%s --tile=2 %s", x_path, y_path, ways[_i]);
+    ck_runs("train %s --steps=4 --save=%s", run, a);
+    ck_runs("train %s --steps=2 --save=%s --checkpoint-segments=2", run, b);
+    ck_runs("train --resume=%s --steps=4 --checkpoint=lean", b);
+    snprintf(command, sizeof command, "cmp %s/step-00000004/model.safetensors %s/step-00000004/model.safetensors", a,
+             b);
+    ck_assert_int_eq(system(command), 0);
+}
+END_TEST
+
+/* What is learnt from one timestep's features alone is learnt whole. */
+START_TEST(a_sign_is_recognised) {
+    static const char *const x = "eval    200  loss ";
+    make_data();
+    for (int i = 0; i < N; i++)
+        for (int t = 0; t < T; t++) labels[i][t] = features[i][t][0] > 0;
+    y_path = make_npy("y.npy", "<i4", "(7, 6)", labels, sizeof labels);
+    ck_runs("train " SMALL "--data=%s --labels=%s --eval-data=%s --eval-labels=%s --lr=0.05 --steps=200", x_path,
+            y_path, x_path, y_path);
+    ck_assert_msg(number_after(x) < 0.05, "%s", program_output);
+    ck_assert_msg(number_after("accuracy ") == 100, "%s", program_output);
+}
+END_TEST
+
+START_TEST(labels_that_do_not_fit) {
+    static const struct {
+        const char *shape, *flags, *sentence;
+        size_t count;
+        int status;
+    } wrong[] = {
+        {"(6, 6)", "", "has labels for 6 samples, and there are 7", 36, 2},
+        {"(7, 5)", "", "has labels for 5 timesteps, and samples have 6: give one for each, or [N]", 35, 2},
+        {"(7, 1, 6)", "", "has 3 dimensions; labels are [N], one for each sample, or [N,T]", 42, 1},
+        {"(7,)", "--every-step", "has one label a sample, and the model gives one a timestep", 7, 2},
+        {"(7,)", "--tbptt=3", "one answer a sample cannot be cut: give labels [N,T], or", 7, 2},
+        {"(7, 6)", "--classes=2", "label 2 of sample 0, timestep 3 is outside 0..1", 42, 2},
+    };
+    make_data();
+    labels[0][2] = 0, labels[0][3] = 2;
+    for (int t = 0; t < 3; t++) labels[0][t] = 1;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        ck_refuses(wrong[i].status, wrong[i].sentence, "train " SMALL "--data=%s --labels=%s %s", x_path,
+                   make_npy("z.npy", "<i4", wrong[i].shape, labels, 4 * wrong[i].count), wrong[i].flags);
+    labels[4][5] = -1;
+    y_path = make_npy("y.npy", "<i4", "(7, 6)", labels, sizeof labels);
+    ck_refuses(2, "label -1 of sample 4, timestep 5 is outside 0..999999", "train " SMALL "--data=%s --labels=%s",
+               x_path, y_path);
+    ck_runs("train " SMALL "--data=%s --labels=%s --steps=1 --ignore-index=-1", x_path, y_path);
+    ck_refuses(2, "--every-step has no effect with --model=mlp", "train " SMALL "--model=mlp --every-step --data=%s",
+               x_path);
+}
+END_TEST
+
+/* What a state answers with is not to be changed by other labels. */
+START_TEST(labels_unlike_those_of_training) {
+    make_data();
+    const char *a = in_scratch("a"), *b = in_scratch("b"),
+               *one = make_npy("one.npy", "<i4", "(7,)", (int32_t[]){0, 1, 2, 0, 1, 2, 0}, 28);
+    ck_runs("train " SMALL "--data=%s --labels=%s --steps=1 --save=%s", x_path, y_path, a);
+    ck_runs("train " SMALL "--data=%s --labels=%s --steps=1 --save=%s", x_path, one, b);
+    ck_refuses(2, "has one label a sample, and the model gives one a timestep",
+               "eval --resume=%s --data=%s --labels=%s", a, x_path, one);
+    ck_refuses(2, "has one label a timestep, and the model gives one a sample",
+               "eval --resume=%s --data=%s --labels=%s", b, x_path, y_path);
+    ck_refuses(2, "has one label a sample, and the model gives one a timestep",
+               "train " SMALL "--data=%s --labels=%s --eval-data=%s --eval-labels=%s", x_path, y_path, x_path, one);
+    char weights[300];
+    snprintf(weights, sizeof weights, "--init=%s/step-00000001/model.safetensors", a);
+    ck_runs("eval " SMALL "%s --data=%s --labels=%s", weights, x_path, y_path);
+    labels[0][0] = 1 - labels[0][0];
+    ck_refuses(2, "but it is other data", "train --resume=%s --steps=2 --labels=%s", a,
+               make_npy("y.npy", "<i4", "(7, 6)", labels, sizeof labels));
+}
+END_TEST
+
+int main(void) {
+    TCase *tests = tcase_create("tags");
+    tcase_add_loop_test(tests, losses_and_gradients_are_pytorchs, 0, QUESTIONS);
+    tcase_add_loop_test(tests, eval_judges_what_predict_writes, 0, 4);
+    tcase_add_loop_test(tests, plans_and_resumes_agree, 0, 4);
+    tcase_add_test(tests, a_sign_is_recognised);
+    tcase_add_test(tests, labels_that_do_not_fit);
+    tcase_add_test(tests, labels_unlike_those_of_training);
+    return run_suite("train/tags", tests);
+}
