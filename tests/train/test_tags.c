@@ -1,5 +1,6 @@
 /* test_tags.c: --task=classify with a label at each timestep: losses and gradients are PyTorch's, of a bidirectional LSTM; what
- * `remat eval` finds is what `remat predict` writes; labels that do not fit are refused.
+ * `remat eval` finds is what `remat predict` writes; labels that do not fit are refused; what lies behind a row's end (--lengths)
+ * changes no bit.
  *
  * Tolerance, in units of 2^-24 times an array's largest magnitude: PyTorch's own float run stays within 5 of its run in double
  * (make_tags.py prints it); the limit is 24. */
@@ -28,9 +29,11 @@ enum { ROWS = 4, STEPS = 6, K = 4, ARRAYS = 2 * 2 * 4 + 2, PLANS = 4, MOST = 512
 /* A loss of the golden file, and what asks for it. */
 typedef struct {
     const char *name;
+    bool lengths;
     bool weighted; /* by class, one of which is ignored */
 } question;
-static const question questions[] = {{.name = "whole"}};
+static const question questions[] = {
+    {.name = "whole"}, {.name = "classes", .lengths = true}, {.name = "weighted", .lengths = true, .weighted = true}};
 enum { QUESTIONS = sizeof questions / sizeof *questions };
 
 typedef struct {
@@ -41,16 +44,22 @@ typedef struct {
     remat_session *session;
 } fixture;
 
-static const char *file_of(const fixture *f, const char *name, const char *shape) {
+/* An array of the golden file as .npy. spoilt: behind the ends of the rows everything is `filler`. */
+static const char *file_of(const fixture *f, const char *name, const char *shape, bool spoilt, const void *filler) {
     const golden_array *a = golden_find(f->file, name, NULL);
+    const int32_t *lengths = golden_find(f->file, "lengths", NULL)->data;
+    int64_t row = a->count / ROWS;
     char path[64];
     snprintf(path, sizeof path, "%s.npy", name);
+    for (int64_t i = 0; i < a->count && spoilt; i++)
+        if (i % row / (row / STEPS) >= lengths[i / row]) memcpy((float *)a->data + i, filler, sizeof(float));
     return make_npy(path, strcmp(a->dtype, "i32") ? "<f4" : "<i4", shape, a->data, 4 * (size_t)a->count);
 }
 
-static void open_data(fixture *f, const question *q) {
-    rm_data_source source = {.data = file_of(f, "input", "(4, 6, 3)"),
-                             .labels = file_of(f, "labels", "(4, 6)"),
+static void open_data(fixture *f, const question *q, bool spoilt) {
+    rm_data_source source = {.data = file_of(f, "input", "(4, 6, 3)", spoilt, &(float){NAN}),
+                             .labels = file_of(f, "labels", "(4, 6)", spoilt, &(int32_t){255}),
+                             .lengths = q->lengths ? file_of(f, "lengths", "(4,)", false, NULL) : NULL,
                              .ignores = q->weighted,
                              .ignored = 2};
     ck_ok(rm_dataset_open("classify", &source, &f->dataset));
@@ -79,10 +88,10 @@ static void open_session(fixture *f, const question *q, int plan) {
     }
 }
 
-static void start(fixture *f, const question *q, int plan) {
+static void start(fixture *f, const question *q, int plan, bool spoilt) {
     static const float weights[K] = {0.5f, 2, 1, 1.5f};
     *f = (fixture){.file = golden_open("tags")};
-    open_data(f, q);
+    open_data(f, q, spoilt);
     open_session(f, q, plan);
     ck_ok(rm_batch_write(&f->batch, rm_batch_whole(&f->batch), f->session));
     int64_t at = remat_find(f->session, REMAT_INPUT, "class_weights");
@@ -126,7 +135,7 @@ START_TEST(losses_and_gradients_are_pytorchs) {
     const question *q = &questions[_i];
     for (int plan = 0; plan < PLANS; plan++) {
         fixture f;
-        start(&f, q, plan);
+        start(&f, q, plan, false);
         run(&f, plan ? planned : plain);
         if (!plan) compare(golden_find(f.file, q->name, "loss"), plain[0]);
         for (int64_t i = 0; i < ARRAYS && !plan; i++) {
@@ -140,6 +149,18 @@ START_TEST(losses_and_gradients_are_pytorchs) {
 }
 END_TEST
 
+START_TEST(padding_changes_no_bit) {
+    static float clean[1 + ARRAYS][MOST], other[1 + ARRAYS][MOST];
+    for (int spoilt = 0; spoilt < 2; spoilt++) {
+        fixture f;
+        start(&f, &questions[1 + _i / PLANS], _i % PLANS, spoilt);
+        run(&f, spoilt ? other : clean);
+        done(&f);
+    }
+    ck_assert(isfinite(clean[0][0]) && !memcmp(clean, other, sizeof clean));
+}
+END_TEST
+
 /* ---- The program ------------------------------------------------------------------------------------------------ */
 
 enum { N = 7, T = 6, F = 3, CLASSES = 3 };
@@ -147,7 +168,8 @@ enum { N = 7, T = 6, F = 3, CLASSES = 3 };
 
 static float features[N][T][F];
 static int32_t labels[N][T];
-static const char *x_path, *y_path;
+static const int32_t whole[N] = {T, T, T, T, T, T, T}, uneven[N] = {4, 1, 6, 2, 3, 6, 1};
+static const char *x_path, *y_path, *l_path;
 
 static void make_data(void) {
     for (int i = 0; i < N; i++)
@@ -159,14 +181,27 @@ static void make_data(void) {
     y_path = make_npy("y.npy", "<i4", "(7, 6)", labels, sizeof labels);
 }
 
+/* Files in which nothing can be learnt from what is behind the ends. */
+static void make_uneven_data(void) {
+    make_data();
+    for (int i = 0; i < N; i++)
+        for (int t = uneven[i]; t < T; t++) {
+            for (int k = 0; k < F; k++) features[i][t][k] = NAN;
+            labels[i][t] = t % 2 ? -7 : 255;
+        }
+    x_path = make_npy("nan.npy", "<f4", "(7, 6, 3)", features, sizeof features);
+    y_path = make_npy("255.npy", "<i4", "(7, 6)", labels, sizeof labels);
+    l_path = make_npy("l.npy", "<i4", "(7,)", uneven, sizeof uneven);
+}
+
 static double number_after(const char *label) {
     const char *at = strstr(program_output, label);
     ck_assert_msg(at, "no %s in %s", label, program_output);
     return strtod(at + strlen(label), NULL);
 }
 
-/* From the probabilities in program_output, a row for each sample. */
-static void judge(double *loss, double *accuracy, int ignored) {
+/* From the probabilities in program_output, a row for each sample; 0 behind its end. */
+static void judge(double *loss, double *accuracy, const int32_t *lengths, int ignored) {
     const char *at = program_output;
     int counted = 0, right = 0;
     double sum = 0;
@@ -179,8 +214,10 @@ static void judge(double *loss, double *accuracy, int ignored) {
                 ck_assert_msg(end > at && *end == (t == T - 1 && k == CLASSES - 1 ? '\n' : ','), "%.60s", at);
                 total += p[k], at = end + 1;
             }
-            ck_assert_msg(fabs(total - 1) < 1e-6, "sample %d, timestep %d: %g", i, t, total);
-            if (labels[i][t] == ignored) continue;
+            double expected = t < lengths[i];
+            ck_assert_msg(fabs(total - expected) < 1e-6 * expected || total == expected, "sample %d, timestep %d: %g",
+                          i, t, total);
+            if (t >= lengths[i] || labels[i][t] == ignored) continue;
             bool first = true;
             for (int k = 0; k < CLASSES; k++) first = first && p[k] <= p[labels[i][t]];
             sum -= log(p[labels[i][t]]), counted++, right += first;
@@ -212,12 +249,93 @@ START_TEST(eval_judges_what_predict_writes) {
     double eval_loss = number_after("loss "), eval_accuracy = number_after("accuracy ");
     ck_assert_msg(strstr(program_output, "(7 samples)"), "%s", program_output);
     ck_runs("predict --resume=%s --data=%s", state, x_path);
-    judge(&loss, &accuracy, _i == 3 ? 1 : -1);
+    judge(&loss, &accuracy, whole, _i == 3 ? 1 : -1);
     ck_assert_msg(fabs(loss - eval_loss) < 1e-6 * (1 + loss), "%.9g, not %.9g", eval_loss, loss);
     ck_assert_msg(fabs(accuracy - eval_accuracy) < 0.006, "%g %%, not %g", eval_accuracy, accuracy); /* two digits */
     check_header(state);
     ck_runs("eval --resume=%s --data=%s --labels=%s --json", state, x_path, y_path);
     ck_assert_msg(strstr(program_output, "\"confusion\":[["), "%s", program_output);
+}
+END_TEST
+
+/* Batches of 4 samples, and of what is left; with a row that has one timestep, and one that has them all. */
+START_TEST(lengths_are_heeded_everywhere) {
+    static const char *const models[] = {"lstm --bidirectional --layers=2", "gru --bucket-by-length", "minlstm",
+                                         "lstm --ignore-index=1"};
+    double loss, accuracy;
+    make_uneven_data();
+    const char *state = in_scratch("st");
+    ck_runs("train " SMALL "--model=%s --data=%s --labels=%s --lengths=%s --tile=2 --lr=0.01 --steps=5 --save=%s "
+            "--eval-data=%s --eval-labels=%s --eval-lengths=%s --eval-every=5",
+            models[_i], x_path, y_path, l_path, state, x_path, y_path, l_path);
+    double trained = strtod(strstr(strstr(program_output, "eval      5"), "loss ") + 5, NULL);
+    ck_runs("eval --resume=%s --data=%s --labels=%s --lengths=%s", state, x_path, y_path, l_path);
+    double eval_loss = number_after("loss "), eval_accuracy = number_after("accuracy ");
+    ck_assert_msg(trained == eval_loss, "%.9g, then %.9g", trained, eval_loss);
+    ck_runs("predict --resume=%s --data=%s --lengths=%s", state, x_path, l_path);
+    judge(&loss, &accuracy, uneven, _i == 3 ? 1 : -1);
+    ck_assert_msg(fabs(loss - eval_loss) < 1e-6 * (1 + loss), "%.9g, not %.9g", eval_loss, loss);
+    ck_assert_msg(fabs(accuracy - eval_accuracy) < 0.006, "%g %%, not %g", eval_accuracy, accuracy);
+    ck_refuses(2, "nothing says it of --data: add --lengths=FILE", "eval --resume=%s --data=%s --labels=%s", state,
+               x_path, y_path);
+}
+END_TEST
+
+/* Plans, and buckets, which change the order. */
+START_TEST(lengths_under_any_plan) {
+    static const char *const ways[] = {"", "--bidirectional", "--bucket-by-length --bidirectional --model=gru"};
+    char run[800];
+    make_uneven_data();
+    snprintf(run, sizeof run, SMALL "--data=%s --labels=%s --lengths=%s --tile=2 --steps=4 %s", x_path, y_path, l_path,
+             ways[_i]);
+    ck_runs("train %s --metrics=%s", run, in_scratch("a.jsonl"));
+    ck_runs("train %s --metrics=%s --checkpoint-segments=3", run, in_scratch("b.jsonl"));
+    ck_runs("train %s --metrics=%s --checkpoint=lean", run, in_scratch("c.jsonl"));
+    ck_runs("report --require-identical %s %s %s", in_scratch("a.jsonl"), in_scratch("b.jsonl"), in_scratch("c.jsonl"));
+}
+END_TEST
+
+/* Timesteps that no sample of a batch has are as if they were not there. */
+START_TEST(short_samples_are_short_arrays) {
+    static const int32_t three[N] = {3, 1, 2, 3, 3, 2, 1};
+    float x[N][3][F];
+    int32_t y[N][3];
+    make_data();
+    for (int i = 0; i < N; i++) memcpy(x[i], features[i], sizeof x[i]), memcpy(y[i], labels[i], sizeof y[i]);
+    const char *l = make_npy("l.npy", "<i4", "(7,)", three, sizeof three);
+    const char *run = "train " SMALL "--bidirectional --layers=2 --tile=2 --steps=4 --data=%s --labels=%s --lengths=%s "
+                      "--metrics=%s";
+    ck_runs(run, x_path, y_path, l, in_scratch("a.jsonl"));
+    ck_runs(run, make_npy("sx.npy", "<f4", "(7, 3, 3)", x, sizeof x), make_npy("sy.npy", "<i4", "(7, 3)", y, sizeof y),
+            l, in_scratch("b.jsonl"));
+    ck_runs("report --require-identical %s %s", in_scratch("a.jsonl"), in_scratch("b.jsonl"));
+}
+END_TEST
+
+/* Samples `first`, `first` + 2, of the first four, as files of their own; what a run says of its first step. */
+static double loss_of_half(int first) {
+    float x[2][T][F];
+    int32_t y[2][T], l[2];
+    for (int i = 0; i < 2; i++) {
+        memcpy(x[i], features[first + 2 * i], sizeof x[i]);
+        memcpy(y[i], labels[first + 2 * i], sizeof y[i]);
+        l[i] = uneven[first + 2 * i];
+    }
+    ck_runs("train " SMALL "--batch=2 --classes=3 --steps=1 --no-shuffle --data=%s --labels=%s --lengths=%s",
+            make_npy("hx.npy", "<f4", "(2, 6, 3)", x, sizeof x), make_npy("hy.npy", "<i4", "(2, 6)", y, sizeof y),
+            make_npy("hl.npy", "<i4", "(2,)", l, sizeof l));
+    return number_after("loss ");
+}
+
+/* Each rank has the mean over its own timesteps, 10 and 3 here, and those two are averaged, as under PyTorch's DDP. */
+START_TEST(ranks_have_means_of_their_own) {
+    make_uneven_data();
+    double wanted = (loss_of_half(0) + loss_of_half(1)) / 2;
+    ck_runs("train " SMALL "--batch=2 --classes=3 --steps=1 --no-shuffle --devices=cpu:2 --data=%s --labels=%s "
+            "--lengths=%s",
+            x_path, y_path, l_path);
+    double loss = number_after("loss ");
+    ck_assert_msg(fabs(loss - wanted) < 1e-6 * wanted, "%.9g, not %.9g", loss, wanted);
 }
 END_TEST
 
@@ -280,6 +398,22 @@ START_TEST(labels_that_do_not_fit) {
 }
 END_TEST
 
+START_TEST(labels_within_and_behind_the_ends) {
+    make_uneven_data();
+    ck_refuses(2, "add --eval-lengths=FILE",
+               "train " SMALL "--data=%s --labels=%s --lengths=%s --eval-data=%s --eval-labels=%s", x_path, y_path,
+               l_path, x_path, y_path);
+    ck_refuses(2, "--tbptt=2 cuts samples into windows of one length, and those of --lengths end within one",
+               "train " SMALL "--tbptt=2 --data=%s --labels=%s --lengths=%s", x_path, y_path, l_path);
+    labels[3][1] = 5; /* the last that counts */
+    y_path = make_npy("y.npy", "<i4", "(7, 6)", labels, sizeof labels);
+    ck_refuses(2, "label 5 of sample 3, timestep 1 is outside 0..2",
+               "train " SMALL "--classes=3 --data=%s --labels=%s --lengths=%s", x_path, y_path, l_path);
+    ck_runs("train " SMALL "--classes=3 --steps=1 --data=%s --labels=%s --lengths=%s --ignore-index=5", x_path, y_path,
+            l_path);
+}
+END_TEST
+
 /* What a state answers with is not to be changed by other labels. */
 START_TEST(labels_unlike_those_of_training) {
     make_data();
@@ -296,7 +430,7 @@ START_TEST(labels_unlike_those_of_training) {
     char weights[300];
     snprintf(weights, sizeof weights, "--init=%s/step-00000001/model.safetensors", a);
     ck_runs("eval " SMALL "%s --data=%s --labels=%s", weights, x_path, y_path);
-    labels[0][0] = 1 - labels[0][0];
+    labels[N - 1][T - 1] = 0;
     ck_refuses(2, "but it is other data", "train --resume=%s --steps=2 --labels=%s", a,
                make_npy("y.npy", "<i4", "(7, 6)", labels, sizeof labels));
 }
@@ -305,7 +439,13 @@ END_TEST
 int main(void) {
     TCase *tests = tcase_create("tags");
     tcase_add_loop_test(tests, losses_and_gradients_are_pytorchs, 0, QUESTIONS);
+    tcase_add_loop_test(tests, padding_changes_no_bit, 0, (QUESTIONS - 1) * PLANS);
     tcase_add_loop_test(tests, eval_judges_what_predict_writes, 0, 4);
+    tcase_add_loop_test(tests, lengths_are_heeded_everywhere, 0, 4);
+    tcase_add_loop_test(tests, lengths_under_any_plan, 0, 3);
+    tcase_add_test(tests, short_samples_are_short_arrays);
+    tcase_add_test(tests, ranks_have_means_of_their_own);
+    tcase_add_test(tests, labels_within_and_behind_the_ends);
     tcase_add_loop_test(tests, plans_and_resumes_agree, 0, 4);
     tcase_add_test(tests, a_sign_is_recognised);
     tcase_add_test(tests, labels_that_do_not_fit);

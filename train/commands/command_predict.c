@@ -21,6 +21,7 @@ typedef struct {
     rm_file_writer writer;
     char unfinished[RM_PATH_BYTES];     /* renamed when it is whole; "": written where it is */
     bool npy, probabilities, yes_or_no; /* of classes, of which one is right; of labels, each right or not */
+    int64_t sample;                     /* the next one */
     float *row;
     char *text; /* NULL: npy */
 } prediction;
@@ -64,11 +65,21 @@ static void fill_row(const prediction *p, const float *outputs) {
         memcpy(p->row, outputs, (size_t)n * sizeof(float));
 }
 
+/* What is behind the sample's end is 0, as PyTorch's pad_packed_sequence leaves it. */
+static void end_row(prediction *p, int64_t width) {
+    const rm_dataset *d = p->saved.dataset;
+    int64_t T = d->shape.timesteps;
+    if (!d->shape.every_step || d->shape.labels || !d->length) return;
+    int64_t first = d->length(d, p->sample) * (width / T);
+    memset(p->row + first, 0, (size_t)(width - first) * sizeof(float));
+}
+
 static remat_status take(void *context, const float *outputs, int64_t n) {
     prediction *p = context;
     int64_t each = p->saved.evaluator.answers * p->saved.evaluator.width;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++, p->sample++) {
         fill_row(p, outputs + i * each);
+        end_row(p, row_width(p));
         TRY(write_row(p, row_width(p)));
     }
     return REMAT_OK;

@@ -153,6 +153,8 @@ static remat_status copy_step_labels(const rm_array *array, const rm_data_source
     for (int64_t i = 0; i < samples.count; i++)
         for (int64_t t = 0; t < T; t++) {
             int32_t *label = labels + i * T + t;
+            *label = -1;
+            if (samples.lengths && t >= samples.lengths[i]) continue;
             TRY(take_label(source, rm_array_at(array, i, t, 0), i, t, bound_of(classes), label));
             if (*label > largest) largest = *label;
         }

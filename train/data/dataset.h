@@ -160,9 +160,10 @@ remat_status rm_labels_read(const rm_data_source *source, int64_t count, int32_t
 /* Of sequences. `most` timesteps are in the file, and the first `timesteps` of them used. */
 typedef struct {
     int64_t count, most, timesteps;
+    const int32_t *lengths; /* where samples end, (count), maybe behind `timesteps`; NULL: none does */
 } rm_labelled;
 /* The same, (count), or a class for each timestep, (count,most), of which (count,timesteps) are kept: *every_step says which, as
- * source->steps_known and every_step allow. */
+ * source->steps_known and every_step allow. What is there behind the end of a sample is not read, and -1 stands for it. */
 remat_status rm_sequence_labels_read(const rm_data_source *source, rm_labelled samples, bool *every_step,
                                      int32_t **labels, int64_t *classes);
 /* Of each pixel of `count` pictures: (count,height,width). */

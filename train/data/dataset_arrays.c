@@ -60,7 +60,7 @@ static void fill_labels(const array_data *data, int64_t index, int64_t column, i
     if (!S) target[column] = data->labels ? data->labels[index] : 0;
 }
 
-/* A class for each timestep; 0 where there are none. */
+/* A class for each timestep, -1 behind the sample's end; 0 where there are no labels. */
 static void fill_step_labels(const array_data *data, int64_t index, int64_t column, int64_t batch, int32_t *target) {
     int64_t T = data->base.shape.timesteps;
     for (int64_t t = 0; t < T; t++) target[t * batch + column] = data->labels ? data->labels[index * T + t] : 0;
@@ -140,13 +140,11 @@ static remat_status take_features(array_data *data, const rm_data_source *source
 /* One a sample, or one a timestep. */
 static remat_status take_classes(array_data *data, const rm_data_source *source) {
     rm_data_shape *shape = &data->base.shape;
-    const rm_labelled samples = {data->base.count, data->file.array.dim[1], shape->timesteps};
+    const rm_labelled samples = {data->base.count, data->file.array.dim[1], shape->timesteps, data->lengths};
     shape->every_step = source->every_step;
     if (source->labels)
         TRY(rm_sequence_labels_read(source, samples, &shape->every_step, &data->labels, &shape->classes));
     shape->tracked = shape->every_step;
-    REQUIRE(!shape->every_step || !source->lengths, INVALID,
-            "--lengths is for samples with one answer, and here each timestep has one: leave it out");
     return REMAT_OK;
 }
 

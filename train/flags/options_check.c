@@ -327,6 +327,10 @@ static remat_status check_states(const rm_options *o) {
         "--tbptt=%lld:%lld counts targets of a window's last timesteps alone, and those of --task=regress all count: "
         "give --tbptt one number",
         (long long)o->tbptt.length, (long long)o->tbptt.step);
+    REQUIRE(!o->tbptt.length || !o->lengths, INVALID,
+            "--tbptt=%lld cuts samples into windows of one length, and those of --lengths end within one: leave one of "
+            "the two out",
+            (long long)o->tbptt.length);
     REQUIRE(!overlap || !o->stateful, INVALID,
             "--tbptt=%lld:%lld has windows that would begin in the batch before, and --stateful has left that behind: "
             "leave --stateful out, or give --tbptt one number",

@@ -130,7 +130,9 @@ static remat_value loss_by_weight(remat_graph *g, const rm_model_spec *spec, rem
 static remat_value loss(remat_graph *g, const rm_model_spec *spec, remat_value logits, remat_value target) {
     if (spec->data.labels) return remat_ctc(g, logits, target, spec->length, REMAT_NONE, RM_BLANK, false);
     if (!spec->data.classes) return loss_of_reals(g, spec->loss, logits, target);
-    if (spec->ignores || spec->class_weights || spec->data.answer_steps) return loss_by_weight(g, spec, logits, target);
+    bool ends =
+        spec->data.answer_steps || (spec->data.every_step && spec->data.lengths); /* targets are -1 behind them */
+    if (spec->ignores || spec->class_weights || ends) return loss_by_weight(g, spec, logits, target);
     if (spec->label_smoothing == 0) return remat_softmax_cross_entropy(g, logits, target);
     return remat_softmax_cross_entropy_smoothed(g, logits, target, spec->label_smoothing);
 }
@@ -141,7 +143,7 @@ static void mark(remat_graph *g, rm_model_spec *spec, int64_t timesteps, int64_t
     spec->last = spec->length = spec->ends = spec->begins = spec->padding = spec->previous = REMAT_NONE;
     if (spec->data.lengths && spec->data.labels)
         spec->length = remat_input(g, "length", REMAT_I32, REMAT_WHOLE, 1, &batch);
-    else if (spec->data.lengths)
+    else if (spec->data.lengths && !spec->data.every_step)
         spec->last = remat_input(g, "last", REMAT_I32, REMAT_WHOLE, 1, &batch);
     if (spec->data.lengths && spec->bidirectional)
         spec->ends = remat_input(g, "ends", REMAT_F32, REMAT_SEQUENCE, 2, rows);
