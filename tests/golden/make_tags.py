@@ -32,32 +32,37 @@ class Tagger(nn.Module):
         return self.head(pad_packed_sequence(self.rnn(packed)[0], batch_first=True)[0])
 
 
-def cross_entropy(y, labels, _, there, **more):
-    labels = labels.masked_fill(~there, -100)
+def cross_entropy(y, answers, there, **more):
+    labels = answers["labels"].masked_fill(~there, -100)
     if more:
         labels = labels.masked_fill(labels == IGNORED, -100)
     return functional.cross_entropy(y.transpose(1, 2), labels, **more)
 
 
-def of_values(loss):
-    return lambda y, _, values, there: loss(y[there], values[there])
+def of_numbers(loss, which):
+    return lambda y, answers, there: loss(y[there], answers[which][there])
 
 
 def losses(dtype):
     weight = torch.tensor(WEIGHTS, dtype=dtype)
     return {
-        "whole": cross_entropy, "classes": cross_entropy,
+        "whole": cross_entropy,
+        "classes": cross_entropy,
         "weighted": lambda *a: cross_entropy(*a, weight=weight),
+        "mse": of_numbers(functional.mse_loss, "values"),
+        "mae": of_numbers(functional.l1_loss, "values"),
+        "huber": of_numbers(functional.huber_loss, "values"),
+        "bce": of_numbers(functional.binary_cross_entropy_with_logits, "shares"),
     }
 
 
-def run(model, x, labels, values):
+def run(model, x, answers):
     out = {}
     for name, loss in losses(x.dtype).items():
         lengths = torch.full((N,), T) if name == "whole" else LENGTHS
         there = torch.arange(T)[None] < lengths[:, None]
         model.zero_grad()
-        result = loss(model(x, lengths), labels, values, there)
+        result = loss(model(x, lengths), answers, there)
         result.backward()
         out[name + "/loss"] = result.detach().reshape(1)
         out |= {name + "/" + key: p.grad.clone() for key, p in model.named_parameters()}
@@ -69,12 +74,15 @@ def main():
     single = Tagger()
     exact = Tagger().double()
     exact.load_state_dict({key: value.double() for key, value in single.state_dict().items()})
-    x, labels, values = torch.randn(N, T, F), torch.randint(K, (N, T)), torch.rand(N, T, K)
+    x = torch.randn(N, T, F)
+    answers = {"labels": torch.randint(K, (N, T)), "values": 2 * torch.randn(N, T, K), "shares": torch.rand(N, T, K)}
+    double = {key: value.double() if value.is_floating_point() else value for key, value in answers.items()}
     arrays = {"parameter/" + key: value for key, value in single.state_dict().items()}
-    arrays |= {"input": x, "labels": labels.int(), "values": values, "lengths": LENGTHS.int()}
-    results = run(exact, x.double(), labels, values.double())
+    arrays |= {"input": x, "values": answers["values"], "shares": answers["shares"]}
+    arrays |= {"labels": answers["labels"].int(), "lengths": LENGTHS.int()}
+    results = run(exact, x.double(), double)
     write(os.path.join(os.path.dirname(os.path.abspath(__file__)), "tags.golden"), arrays | results)
-    report("tags", results, run(single, x, labels, values))
+    report("tags", results, run(single, x, answers))
 
 
 if __name__ == "__main__":

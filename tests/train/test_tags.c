@@ -1,8 +1,8 @@
-/* test_tags.c: --task=classify with a label at each timestep: losses and gradients are PyTorch's, of a bidirectional LSTM; what
+/* test_tags.c: an answer at each timestep, a class or numbers: losses and gradients are PyTorch's, of a bidirectional LSTM; what
  * `remat eval` finds is what `remat predict` writes; labels that do not fit are refused; what lies behind a row's end (--lengths)
  * changes no bit.
  *
- * Tolerance, in units of 2^-24 times an array's largest magnitude: PyTorch's own float run stays within 5 of its run in double
+ * Tolerance, in units of 2^-24 times an array's largest magnitude: PyTorch's own float run stays within 8 of its run in double
  * (make_tags.py prints it); the limit is 24. */
 #include "train/data/loader.h"
 #include "train/run/model.h"
@@ -30,10 +30,16 @@ enum { ROWS = 4, STEPS = 6, K = 4, ARRAYS = 2 * 2 * 4 + 2, PLANS = 4, MOST = 512
 typedef struct {
     const char *name;
     bool lengths;
-    bool weighted; /* by class, one of which is ignored */
+    bool weighted;       /* by class, one of which is ignored */
+    const char *answers; /* the array of the file that has them, numbers; NULL: "labels" */
 } question;
-static const question questions[] = {
-    {.name = "whole"}, {.name = "classes", .lengths = true}, {.name = "weighted", .lengths = true, .weighted = true}};
+static const question questions[] = {{.name = "whole"},
+                                     {.name = "classes", .lengths = true},
+                                     {.name = "weighted", .lengths = true, .weighted = true},
+                                     {.name = "mse", .lengths = true, .answers = "values"},
+                                     {.name = "mae", .lengths = true, .answers = "values"},
+                                     {.name = "huber", .lengths = true, .answers = "values"},
+                                     {.name = "bce", .lengths = true, .answers = "shares"}};
 enum { QUESTIONS = sizeof questions / sizeof *questions };
 
 typedef struct {
@@ -57,13 +63,18 @@ static const char *file_of(const fixture *f, const char *name, const char *shape
 }
 
 static void open_data(fixture *f, const question *q, bool spoilt) {
-    rm_data_source source = {.data = file_of(f, "input", "(4, 6, 3)", spoilt, &(float){NAN}),
-                             .labels = file_of(f, "labels", "(4, 6)", spoilt, &(int32_t){255}),
+    const float nan = NAN;
+    const int32_t none = 255;
+    const char *labels =
+        q->answers ? file_of(f, q->answers, "(4, 6, 4)", spoilt, &nan) : file_of(f, "labels", "(4, 6)", spoilt, &none);
+    rm_data_source source = {.data = file_of(f, "input", "(4, 6, 3)", spoilt, &nan),
+                             .labels = labels,
                              .lengths = q->lengths ? file_of(f, "lengths", "(4,)", false, NULL) : NULL,
+                             .yes_or_no = !strcmp(q->name, "bce"),
                              .ignores = q->weighted,
                              .ignored = 2};
-    ck_ok(rm_dataset_open("classify", &source, &f->dataset));
-    ck_assert(f->dataset->shape.every_step && f->dataset->shape.classes == K && f->dataset->count == ROWS);
+    ck_ok(rm_dataset_open(q->answers ? "regress" : "classify", &source, &f->dataset));
+    ck_assert(f->dataset->shape.every_step && rm_data_outputs(&f->dataset->shape) == K && f->dataset->count == ROWS);
     ck_ok(rm_batch_create(f->dataset, ROWS, &f->batch));
     for (int i = 0; i < ROWS; i++) ck_ok(rm_batch_put(&f->batch, i, i));
 }
@@ -72,6 +83,7 @@ static void open_session(fixture *f, const question *q, int plan) {
     rm_model_spec spec = {.cell = "lstm", .layers = 2, .hidden = 5, .embed = 5, .bidirectional = true};
     spec.data = f->dataset->shape;
     spec.ignores = spec.class_weights = q->weighted;
+    spec.loss = q->answers ? q->name : NULL;
     remat_config config = REMAT_CONFIG_INIT;
     config.threads = plan == 2 ? 2 : 1;
     config.strategy = plan == 1 ? "segments" : plan == 2 ? "lean" : plan == 3 ? "sqrt" : "none";
@@ -281,6 +293,96 @@ START_TEST(lengths_are_heeded_everywhere) {
 }
 END_TEST
 
+/* ---- Numbers ---------------------------------------------------------------------------------------------------- */
+
+enum { V = 2 };
+static const char *const losses[] = {"mse", "mae", "huber", "bce"};
+static float numbers[N][T][V];
+
+/* NaN behind the ends; shares of 0 and 1 for bce. */
+static const char *make_numbers(bool shares) {
+    for (int i = 0; i < N; i++)
+        for (int t = 0; t < T; t++)
+            for (int v = 0; v < V; v++) {
+                float value = 2 * cosf(0.91f * (float)((i * T + t) * V + v));
+                numbers[i][t][v] = t >= uneven[i] ? NAN : !shares ? value : value > 0;
+            }
+    return make_npy("n.npy", "<f4", "(7, 6, 2)", numbers, sizeof numbers);
+}
+
+static double loss_of(int loss, double y, double target) {
+    double d = fabs(y - target);
+    if (loss == 3) return -log(1 - d); /* of a probability */
+    return loss == 0 ? d * d : loss == 1 ? d : d <= 1 ? d * d / 2 : d - 0.5;
+}
+
+/* From the values in program_output, of which there are none, 0, behind the ends. */
+static double loss_of_rows(int loss) {
+    const char *at = program_output;
+    double sum = 0;
+    int counted = 0;
+    for (int i = 0; i < N; i++)
+        for (int t = 0; t < T; t++)
+            for (int v = 0; v < V; v++) {
+                char *end;
+                double y = strtod(at, &end);
+                ck_assert_msg(end > at && *end == (t == T - 1 && v == V - 1 ? '\n' : ','), "%.60s", at);
+                at = end + 1;
+                ck_assert_msg(t < uneven[i] || y == 0, "sample %d, timestep %d: %g", i, t, y);
+                if (t < uneven[i]) sum += loss_of(loss, y, numbers[i][t][v]), counted++;
+            }
+    ck_assert_int_eq(*at, 0);
+    return sum / counted;
+}
+
+START_TEST(numbers_end_where_samples_do) {
+    const char *flags = "--task=regress --hidden=5 --layers=1 --threads=1 --batch=4 --seed=2 --tile=2 --lr=0.01";
+    make_uneven_data();
+    const char *y = make_numbers(_i == 3), *state = in_scratch("st"), *files = "--data=%s --labels=%s --lengths=%s";
+    char run[900];
+    snprintf(run, sizeof run, files, x_path, y, l_path);
+    ck_runs("train %s --loss=%s %s --bidirectional --steps=5 --save=%s --metrics=%s", flags, losses[_i], run, state,
+            in_scratch("a.jsonl"));
+    ck_runs("train %s --loss=%s %s --bidirectional --steps=5 --metrics=%s --checkpoint-segments=2", flags, losses[_i],
+            run, in_scratch("b.jsonl"));
+    ck_runs("report --require-identical %s %s", in_scratch("a.jsonl"), in_scratch("b.jsonl"));
+    ck_runs("eval --resume=%s %s", state, run);
+    double eval = number_after("loss ");
+    ck_assert_msg(strstr(program_output, "(7 samples)"), "%s", program_output);
+    ck_runs("predict --resume=%s --data=%s --lengths=%s", state, x_path, l_path);
+    double ours = loss_of_rows(_i);
+    ck_assert_msg(fabs(ours - eval) < 1e-6 * (1 + eval), "%s: %.9g, not %.9g", losses[_i], eval, ours);
+    numbers[2][5][1] = NAN; /* the last timestep of one that has them all */
+    ck_refuses(2, "number 1 at timestep 5 of sample 2 is nan", "train %s --data=%s --labels=%s --lengths=%s", flags,
+               x_path, make_npy("n.npy", "<f4", "(7, 6, 2)", numbers, sizeof numbers), l_path);
+}
+END_TEST
+
+static long long held(const char *flags) {
+    const char *words = "the program's own data and batches take ";
+    ck_assert_int_eq(run_program("train --task=regress --hidden=5 --threads=1 --batch=4 --memory-budget=1 %s", flags),
+                     2);
+    ck_assert_msg(strstr(program_errors, words), "%s", program_errors);
+    return strtoll(strstr(program_errors, words) + strlen(words), NULL, 10);
+}
+
+/* Of each sample its length; of each of a batch its end, twice, and two marks for each timestep. */
+START_TEST(marks_count_in_the_budget) {
+    char with[600], without[400];
+    make_uneven_data();
+    make_numbers(false);
+    memset(numbers, 0, sizeof numbers);
+    memset(features, 0, sizeof features);
+    snprintf(without, sizeof without, "--data=%s --labels=%s",
+             make_npy("x.npy", "<f4", "(7, 6, 3)", features, sizeof features),
+             make_npy("n.npy", "<f4", "(7, 6, 2)", numbers, sizeof numbers));
+    snprintf(with, sizeof with, "%s --lengths=%s", without, l_path);
+    ck_assert_int_eq(held(with) - held(without), 4 * N + 4 * (2 * 4 + 2 * T * 4));
+}
+END_TEST
+
+/* ---- Under any plan, on any ranks ------------------------------------------------------------------------------- */
+
 /* Plans, and buckets, which change the order. */
 START_TEST(lengths_under_any_plan) {
     static const char *const ways[] = {"", "--bidirectional", "--bucket-by-length --bidirectional --model=gru"};
@@ -442,6 +544,8 @@ int main(void) {
     tcase_add_loop_test(tests, padding_changes_no_bit, 0, (QUESTIONS - 1) * PLANS);
     tcase_add_loop_test(tests, eval_judges_what_predict_writes, 0, 4);
     tcase_add_loop_test(tests, lengths_are_heeded_everywhere, 0, 4);
+    tcase_add_loop_test(tests, numbers_end_where_samples_do, 0, 4);
+    tcase_add_test(tests, marks_count_in_the_budget);
     tcase_add_loop_test(tests, lengths_under_any_plan, 0, 3);
     tcase_add_test(tests, short_samples_are_short_arrays);
     tcase_add_test(tests, ranks_have_means_of_their_own);

@@ -61,11 +61,17 @@ static inline int64_t rm_data_answers(const rm_data_shape *shape) {
                                  : 1;
 }
 
+/* Numbers at each timestep, of samples that may end before others: an input says what is padding. */
+static inline bool rm_data_pads(const rm_data_shape *shape) {
+    return shape->lengths && shape->every_step && !shape->classes;
+}
+
 /* Of a batch: what says where its samples and documents begin and end (loader.h). */
 static inline uint64_t rm_data_mark_bytes(const rm_data_shape *shape, int64_t batch) {
     int64_t rows = shape->timesteps * batch,
             of_pairs = shape->answer_steps ? 2 * rows + shape->answer_steps * batch : 0;
-    return 4 * (uint64_t)((shape->lengths ? 2 * batch + rows : 0) + (shape->documents ? rows : 0) + of_pairs);
+    int64_t of_lengths = (shape->lengths ? 2 * batch + rows : 0) + (rm_data_pads(shape) ? rows : 0);
+    return 4 * (uint64_t)(of_lengths + (shape->documents ? rows : 0) + of_pairs);
 }
 
 typedef struct rm_dataset rm_dataset;

@@ -167,12 +167,10 @@ static remat_status take_values(array_data *data, const rm_data_source *source) 
     shape->values = source->values;
     shape->every_step = source->every_step;
     if (!source->labels) return REMAT_OK;
-    TRY(rm_values_read(source, data->base.count, data->file.array.dim[1], &data->values));
+    TRY(rm_values_read(source, data->base.count, data->file.array.dim[1], data->lengths, &data->values));
     shape->values = data->values.width;
     shape->every_step = data->values.every_step;
     data->base.held_bytes += value_bytes(data);
-    REQUIRE(!shape->every_step || !source->lengths, INVALID,
-            "--lengths is for samples with one answer, and %s has one for each timestep: leave it out", source->labels);
     return REMAT_OK;
 }
 

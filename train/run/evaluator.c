@@ -225,14 +225,23 @@ static remat_status fill_batch(rm_evaluator *e, stretch s) {
     return REMAT_OK;
 }
 
+/* What the loss of a batch is the mean of: answers that count, timesteps that samples have, or samples. */
+static int64_t counted_in(const rm_evaluator *e, const rm_batch *batch) {
+    const rm_data_shape *shape = &e->dataset->shape;
+    int64_t sum = 0;
+    if (has_accuracy(shape)) return rm_count_targets(batch->target, batch->batch * e->answers);
+    if (!rm_data_pads(shape)) return batch->batch;
+    for (int64_t i = 0; i < batch->batch; i++) sum += batch->length[i];
+    return sum;
+}
+
 /* The loss of the samples first .. first+B-1, times how many of them count. */
 static remat_status run_part(rm_evaluator *e, rm_eval_part *part, int64_t first, double *loss, right *sum) {
     remat_step_result result;
     TRY(fill_batch(e, (stretch){&part->batch, first}));
     TRY(rm_batch_write(&part->batch, rm_batch_whole(&part->batch), part->session));
     TRY(remat_evaluate(part->session, &result));
-    const int64_t B = part->batch.batch;
-    const int64_t n = has_accuracy(&e->dataset->shape) ? rm_count_targets(part->batch.target, B * e->answers) : B;
+    const int64_t n = counted_in(e, &part->batch);
     *loss = result.loss * (double)n;
     sum->all += n;
     return e->width ? take_outputs(e, part, sum) : REMAT_OK;
@@ -272,7 +281,7 @@ remat_status rm_evaluator_run(rm_evaluator *e, remat_session *weights, rm_eval_e
         int64_t end = first + WINDOW < batches ? first + WINDOW : batches;
         TRY(run_window(e, first, end, &loss_sum, &sum));
     }
-    out->samples = e->answers > 1 ? count : sum.all;
+    out->samples = e->answers > 1 || e->dataset->shape.every_step ? count : sum.all;
     out->loss = loss_sum / (double)sum.all;
     bool counted = has_accuracy(&e->dataset->shape);
     out->accuracy = counted ? (double)sum.first / (double)sum.all : -1;
