@@ -118,6 +118,7 @@ typedef struct {
     int64_t values;        /* of regress: numbers of an answer; 0: as the labels have */
     bool yes_or_no;        /* ... and each is 0, 1 or between them */
     bool every_step;       /* ... each timestep has one; false with values 0: as the labels have */
+    bool whole;            /* samples of more than `timesteps` are refused, not cut */
     const char *generate;  /* of seq2seq without data: "copy", "reverse", "sort" */
 } rm_data_source;
 
