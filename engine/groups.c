@@ -62,7 +62,9 @@ static remat_status read_settings(piece words, piece text, settings *out) {
                 (int)name.length, name.at);
         REQUIRE(read_number(value, &number), INVALID, "groups: %.*s=%.*s is not a number of 0 or more",
                 (int)name.length, name.at, (int)value.length, value.at);
-        *(is_called(name, "lr") ? &out->lr : &out->weight_decay) = number;
+        double *setting = is_called(name, "lr") ? &out->lr : &out->weight_decay;
+        REQUIRE(*setting < 0, INVALID, "groups: %.*s is said twice of one group", (int)name.length, name.at);
+        *setting = number;
     }
     REQUIRE(out->lr >= 0 || out->weight_decay >= 0, INVALID,
             "groups: \"%.*s\" sets nothing; behind a colon say lr=FACTOR or weight_decay=NUMBER", (int)words.length,

@@ -3,9 +3,9 @@
  *   y[t] = sum over s of p[t,s] v[s],   p[t] = softmax over s of q[t] . k[s] / sqrt(D)
  *
  * with D = C / heads features, of which head h's are columns h D .. h D + D - 1; causal: over s <= t alone. k and v may have fewer
- * heads, of which each serves as many neighbours of q's (Ainslie et al. 2023, "GQA"), and be of another length, S. Keys marked in `padding`,
- * I32 (S,B), are left out, and those behind a row's last key not even looked at; where none is left, y is 0. Of the (T,S) scores there is only a block of rows at a time, in scratch. Backward
- * makes the block again from q and k, so nothing else is saved. */
+ * heads, of which each serves as many neighbours of q's (Ainslie et al. 2023, "GQA"), and be of another length, S. Keys marked in
+ * `padding`, I32 (S,B), are left out, and those behind a row's last key not even looked at; where none is left, y is 0. Of the (T,S)
+ * scores there is only a block of rows at a time, in scratch. Backward makes the block again from q and k, so nothing else is saved. */
 #include "ops/real.h"
 
 #include <string.h>
@@ -271,8 +271,8 @@ static void score_gradients(const rm_call *call, const shape *s, block b, int64_
         });
 }
 
-/* What a block's first `rows` rows give, the others being without a gradient: all of its dq, and its share of dk and dv, which are written
- * or added to. */
+/* What a block's first `rows` rows give, the others being without a gradient: all of its dq, and its share of dk and dv, which are
+ * written or added to. */
 static void backward_block(const rm_call *call, const shape *s, block b, int64_t rows, bool writes) {
     const int64_t here = b.at + b.from * s->ld, ld = s->ld, kv_ld = s->kv_ld;
     const real *q = (const real *)call->x[Q].data + here, *dy = (const real *)call->dy.data + here;
@@ -301,8 +301,8 @@ static void clear_keys(const rm_call *call, const shape *s, int64_t kv) {
     clear(dv ? dv + kv : NULL, s->kv_ld, s->width, 0, s->keys);
 }
 
-/* From the last block to the first: the last one looks at every key, so where it has gradients for all of them it writes dk and dv, to
- * which others add. */
+/* From the last block to the first: the last one looks at every key, so where it has gradients for all of them it writes dk and dv,
+ * to which others add. */
 static void backward(const rm_call *call) {
     const shape s = shape_of(call);
     int64_t last = (s.steps - 1) / RM_ATTENTION_ROWS * RM_ATTENTION_ROWS;

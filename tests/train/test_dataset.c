@@ -112,6 +112,14 @@ START_TEST(tokens_of_a_vocabulary) {
                REMAT_INVALID, "whole numbers in one dimension");
     open_fails("lm", (rm_data_source){.data = make_npy("l.npy", "<u2", "(9,)", two, 14), .timesteps = 2, .vocab = 9},
                REMAT_IO, "save it again");
+    uint32_t wide[40];
+    for (uint32_t i = 0; i < 40; i++) wide[i] = i % 9;
+    const char *path = make_file("wide", wide, sizeof wide);
+    open_fails("lm", (rm_data_source){.data = path, .timesteps = 2, .vocab = 9}, REMAT_INVALID,
+               "every second token is 0, as of numbers of four bytes");
+    wide[30] = 0x10000; /* one that is not 0 */
+    rm_dataset_close(
+        open_ok("lm", (rm_data_source){.data = make_file("wide", wide, sizeof wide), .timesteps = 2, .vocab = 9}));
 }
 END_TEST
 

@@ -88,6 +88,32 @@ START_TEST(short_samples_are_short_arrays) {
 }
 END_TEST
 
+/* What a network is asked of longer samples than it was trained on is asked of all of them, or of a part that somebody chose. */
+START_TEST(longer_samples_are_not_cut_unasked) {
+    static const char *const y = "y.npy";
+    float x[2][4][F] = {{{0.5f, 1}, {2, -1}, {9, 9}, {1, 2}}, {{1, 1}, {-2, 0.25f}, {9, 9}, {0, 1}}}, shorter[2][2][F];
+    for (int i = 0; i < 2; i++) memcpy(shorter[i], x[i], sizeof shorter[i]);
+    make_npy(y, "|u1", "(2,)", "\0\1", 2);
+    char *label = strdup(in_scratch(y)), *run = strdup(in_scratch("run"));
+    char *two = strdup(make_npy("s.npy", "<f4", "(2, 2, 2)", shorter, sizeof shorter));
+    const char *four = make_npy("x.npy", "<f4", "(2, 4, 2)", x, sizeof x),
+               *no = "4 timesteps a sample, and the data "
+                     "that were trained on 2: say --seq-len=2";
+    ck_runs("train " SMALL "--batch=2 --data=%s --labels=%s --save=%s", two, label, run);
+    ck_refuses(2, no, "eval --resume=%s --data=%s --labels=%s", run, four, label);
+    ck_refuses(2, no, "predict --resume=%s --data=%s", run, four);
+    ck_refuses(2, no, "train " SMALL "--batch=2 --data=%s --labels=%s --eval-data=%s --eval-labels=%s", two, label,
+               four, label);
+    ck_runs("predict --resume=%s --data=%s --seq-len=2", run, four);
+    char *cut = strdup(program_output);
+    ck_runs("predict --resume=%s --data=%s", run, two);
+    ck_assert_str_eq(program_output, cut);
+    ck_runs("predict --resume=%s --data=%s --seq-len=4", run, four);
+    ck_assert_str_ne(program_output, cut);
+    free(cut), free(two), free(run), free(label);
+}
+END_TEST
+
 /* Labels without times, and two sessions for the last short batch. */
 START_TEST(transcripts_end_where_samples_do) {
     int32_t label[N][2];
@@ -233,6 +259,7 @@ int main(void) {
     tcase_set_timeout(tcase, 120);
     tcase_add_loop_test(tcase, what_is_behind_the_end_does_not_matter, 0, 5);
     tcase_add_test(tcase, short_samples_are_short_arrays);
+    tcase_add_test(tcase, longer_samples_are_not_cut_unasked);
     tcase_add_test(tcase, transcripts_end_where_samples_do);
     tcase_add_test(tcase, they_count_in_the_budget);
     tcase_add_test(tcase, wrong_lengths_are_refused);

@@ -19,8 +19,10 @@ static int64_t length_of(const rm_dataset *d, int64_t index) {
 }
 
 static rm_dataset numbers(int64_t n) {
-    return (rm_dataset){
-        .count = n, .shape = {.timesteps = 1, .vocabulary = 1 << 20, .classes = 1 << 20}, .fill = fill_number, .length = length_of};
+    return (rm_dataset){.count = n,
+                        .shape = {.timesteps = 1, .vocabulary = 1 << 20, .classes = 1 << 20},
+                        .fill = fill_number,
+                        .length = length_of};
 }
 
 static const int32_t *next(rm_loader *l) {
@@ -104,7 +106,8 @@ static void compare_shards(rm_dataset *d, int64_t shards, int64_t size, int64_t 
     ck_ok(rm_loader_create(d, &config, &l));
     ck_assert(l.batch.batch == part && l.global == part * shards);
     for (int64_t t = 0; t < micro; t++) {
-        rm_loader_config alone = {part, 3, true, pad, rank + size * reversed(t, micro), shards, 1, shards, false, 0, false};
+        rm_loader_config alone = {part,   3,     true, pad,  rank + size * reversed(t, micro), shards, 1,
+                                  shards, false, 0,    false};
         ck_ok(rm_loader_create(d, &alone, &whole));
         ck_ok(rm_loader_seek(&l, 0, 0));
         for (int64_t k = 0; k < 3 * whole.per_epoch; k++) {
@@ -285,6 +288,48 @@ START_TEST(buckets_have_like_lengths) {
 }
 END_TEST
 
+/* 23 samples of one bucket, 3 of which each epoch leaves out: every one is had sooner or later, also the longest. And batches are not
+ * the same in every epoch, be the samples alike or all of different lengths. */
+START_TEST(buckets_leave_out_now_these_now_those) {
+    rm_dataset d = numbers(23);
+    int seen[23] = {0}, same = 0;
+    rm_loader l;
+    ck_ok(rm_loader_create(&d, &(rm_loader_config){.batch = 5, .seed = 3, .shuffle = true, .by_length = true}, &l));
+    int32_t first[5] = {0};
+    for (int epoch = 0; epoch < 40; epoch++) {
+        for (int batch = 0; batch < 4; batch++) {
+            const int32_t *x = next(&l);
+            for (int i = 0; i < 5; i++) seen[x[i]]++;
+            if (batch) continue;
+            same += !memcmp(first, x, sizeof first);
+            memcpy(first, x, sizeof first);
+        }
+    }
+    for (int i = 0; i < 23; i++) ck_assert_msg(seen[i] > 10 && seen[i] <= 40, "sample %d: %d times", i, seen[i]);
+    ck_assert_int_lt(same, 10);
+    rm_loader_free(&l);
+}
+END_TEST
+
+static int64_t all_alike(const rm_dataset *d, int64_t index) { return (void)d, (void)index, 1; }
+
+START_TEST(samples_of_one_length_are_shuffled) {
+    rm_dataset d = numbers(600);
+    int mixed = 0;
+    rm_loader l;
+    d.length = all_alike;
+    ck_ok(rm_loader_create(&d, &(rm_loader_config){.batch = 20, .seed = 3, .shuffle = true, .by_length = true}, &l));
+    for (int batch = 0; batch < 15; batch++) {
+        const int32_t *x = next(&l);
+        int low = 0;
+        for (int i = 0; i < 20; i++) low += x[i] < 300;
+        mixed += low > 0 && low < 20;
+    }
+    ck_assert_int_eq(mixed, 15);
+    rm_loader_free(&l);
+}
+END_TEST
+
 /* 15 samples on 2 ranks: 7 for each, or 8. */
 START_TEST(the_program_pads_when_told_to) {
 #define RUN "train --task=copy --samples=15 --batch=4 --hidden=4 --layers=1 --seq-len=21 --threads=1 --devices=cpu:2 "
@@ -353,6 +398,8 @@ int main(void) {
     tcase_add_test(tests, other_ranks_go_on_without_repeating_or_skipping);
     tcase_add_test(tests, the_same_ranks_go_on_where_they_were);
     tcase_add_test(tests, buckets_have_like_lengths);
+    tcase_add_test(tests, buckets_leave_out_now_these_now_those);
+    tcase_add_test(tests, samples_of_one_length_are_shuffled);
     tcase_add_test(tests, the_program_pads_when_told_to);
     tcase_add_test(tests, updates_are_counted);
     tcase_add_test(tests, what_cannot_work_is_refused);

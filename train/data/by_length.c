@@ -5,28 +5,33 @@
 
 #include "engine/rng.h"
 
-enum { BUCKETS = 0xB0C4E75 }; /* tells these draws from others */
+enum { BUCKETS = 0xB0C4E75, TURN = -1 }; /* tells these draws from others; and that of `turn` from those of buckets */
 
 static int64_t size_of(const rm_by_length *o) {
     int64_t left = o->dataset->count - o->pool * RM_POOL;
     return left < RM_POOL ? left : RM_POOL;
 }
 
-/* Of samples that are as long, the number decides: qsort need not be stable. */
+/* Samples that are as long stay as the sampler has them: qsort need not be stable. */
 static int by_length(const void *a, const void *b) {
     const rm_long_sample *x = a, *y = b;
     if (x->length != y->length) return x->length < y->length ? -1 : 1;
     if (x->answer != y->answer) return x->answer < y->answer ? -1 : 1;
-    return (x->sample > y->sample) - (x->sample < y->sample);
+    return (x->place > y->place) - (x->place < y->place);
 }
 
-/* The last bucket may have fewer samples: it stays the last. */
+static uint32_t draw(const rm_by_length *o, int32_t of, uint32_t below) {
+    return rm_random(o->seed, (uint64_t)o->epoch, BUCKETS, (uint32_t)of, (uint64_t)o->pool) % below;
+}
+
+/* The last bucket may have fewer samples: it stays the last, where an epoch leaves samples out. So the buckets are cut from another sample
+ * on in each epoch, lest those be always the longest, and batches always the same. */
 static void shuffle(rm_by_length *o) {
     int32_t whole = (int32_t)(size_of(o) / RM_BUCKET);
     for (int32_t i = 0; i < RM_POOL / RM_BUCKET; i++) o->bucket[i] = i;
+    o->turn = o->shuffle ? draw(o, TURN, (uint32_t)size_of(o)) : 0;
     for (int32_t i = whole - 1; o->shuffle && i > 0; i--) {
-        uint32_t k =
-            rm_random(o->seed, (uint64_t)o->epoch, BUCKETS, (uint32_t)i, (uint64_t)o->pool) % (uint32_t)(i + 1);
+        uint32_t k = draw(o, i, (uint32_t)i + 1);
         int32_t other = o->bucket[k];
         o->bucket[k] = o->bucket[i];
         o->bucket[i] = other;
@@ -39,7 +44,8 @@ static void sort_pool(rm_by_length *o) {
     for (int64_t i = 0; i < size; i++) {
         int64_t sample = remat_sampler_at(o->sampler, o->pool * RM_POOL + i);
         int64_t answer = data->answer_length ? data->answer_length(data, sample) : 0;
-        o->sorted[i] = (rm_long_sample){(uint32_t)sample, (int32_t)data->length(data, sample), (int32_t)answer};
+        o->sorted[i] =
+            (rm_long_sample){(uint32_t)sample, (int32_t)data->length(data, sample), (int32_t)answer, (int32_t)i};
     }
     qsort(o->sorted, (size_t)size, sizeof *o->sorted, by_length);
     shuffle(o);
@@ -51,6 +57,6 @@ int64_t rm_by_length_at(rm_by_length *o, int64_t epoch, int64_t position) {
         o->pool = position / RM_POOL;
         sort_pool(o);
     }
-    int64_t within = position % RM_POOL;
-    return o->sorted[o->bucket[within / RM_BUCKET] * RM_BUCKET + within % RM_BUCKET].sample;
+    int64_t within = position % RM_POOL, at = o->bucket[within / RM_BUCKET] * RM_BUCKET + within % RM_BUCKET;
+    return o->sorted[(at + o->turn) % size_of(o)].sample;
 }

@@ -36,7 +36,10 @@ static remat_status read_file(const char *path, uint64_t budget, int64_t classes
     rm_array_file file;
     remat_status status = rm_array_file_read(path, budget, &file);
     const rm_array *a = &file.array;
-    if (!status && (a->rank != 1 || a->count != classes)) status = wrong_number(path, a->count, classes);
+    if (!status && a->rank != 1)
+        status =
+            rm_fail(REMAT_INVALID, "--class-weights=%.60s has %d dimensions: save it with .reshape(-1)", path, a->rank);
+    if (!status && a->count != classes) status = wrong_number(path, a->count, classes);
     for (int64_t k = 0; !status && k < classes; k++) out[k] = (float)rm_array_at(a, k, 0, 0);
     rm_array_file_free(&file);
     return status;

@@ -125,6 +125,7 @@ typedef struct {
     bool yes_or_no;        /* ... and each is 0, 1 or between them */
     bool every_step;       /* ... each timestep has one; false with values 0: as the labels have; of classify likewise, */
     bool steps_known;      /* ... but every_step binds labels where this is true, and else they say it themselves */
+    bool whole;            /* samples of more than `timesteps` are refused, not cut */
     const char *generate;  /* of seq2seq without data: "copy", "reverse", "sort" */
 } rm_data_source;
 

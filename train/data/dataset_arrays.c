@@ -179,9 +179,9 @@ static remat_status refuse_number(const char *path, int64_t sample, int64_t t, i
     snprintf(text, sizeof text, isnan(value) ? "nan" : "%g", value);
     FAIL(INVALID,
          "%s: sample %lld, timestep %lld, feature %lld is %s%s; only numbers can be learnt from or judged: put one "
-         "there "
-         "(numpy.nan_to_num), or leave the sample out",
-         path, (long long)sample, (long long)t, (long long)f, text, isfinite(value) ? ", too large for a float" : "");
+         "there (numpy.nan_to_num), or leave the sample out%s",
+         path, (long long)sample, (long long)t, (long long)f, text, isfinite(value) ? ", too large for a float" : "",
+         isnan(value) ? ", or let it through by --allow-nan" : "");
 }
 
 /* One number that is none spoils every weight, and would be blamed on the learning rate. */
@@ -208,6 +208,10 @@ static remat_status take_shape(array_data *data, const rm_data_source *source, i
             "longer samples, or --seq-len=%lld",
             source->data, (long long)most, data->file.images && !source->rows ? "pixels" : "timesteps", (long long)*T,
             (long long)most);
+    REQUIRE(*T == most || !source->whole, INVALID,
+            "%s has %lld timesteps a sample, and the data that were trained on %lld: say --seq-len=%lld to read the "
+            "first of them alone; of a saved state `remat eval` and `predict` read all with --seq-len=%lld",
+            source->data, (long long)most, (long long)*T, (long long)*T, (long long)most);
     return REMAT_OK;
 }
 

@@ -221,6 +221,13 @@ static uint64_t count_target_bytes(const text_data *data) {
 
 /* ---- The file ------------------------------------------------------------------------------------------------------ */
 
+/* Numbers of four bytes, read as two: every second one is 0. Of a vocabulary that may be written in two, a text is not. */
+static bool is_wider(const uint8_t *head, size_t bytes) {
+    uint32_t above = 0, below = 0;
+    for (size_t i = 0; i + 4 <= bytes; i += 4) below |= head[i] | head[i + 1], above |= head[i + 2] | head[i + 3];
+    return bytes >= 64 && bytes % 4 == 0 && below && !above;
+}
+
 /* Behind the header of an array; or from the file's beginning, by as many bytes as the vocabulary needs. */
 static remat_status find_tokens(text_data *data, const rm_data_source *source, bool npy, uint64_t size) {
     uint8_t head[4096];
@@ -238,6 +245,14 @@ static remat_status find_tokens(text_data *data, const rm_data_source *source, b
         REQUIRE(size - header == (uint64_t)array.count * (uint64_t)array.bytes, IO,
                 "%s has %llu bytes behind its header, which says %lld numbers of %lld: save it again", data->path,
                 (unsigned long long)(size - header), (long long)array.count, (long long)array.bytes);
+    }
+    if (!npy && data->sample.bytes == 2) {
+        TRY(read_at(data, 0, head, part));
+        REQUIRE(
+            !is_wider(head, part), INVALID,
+            "%s: every second token is 0, as of numbers of four bytes, and --vocab=%lld has two bytes a token: save "
+            "it as uint16, or as .npy, which says its type",
+            data->path, (long long)source->vocab);
     }
     data->begin = header;
     data->sample.item = data->bytes;

@@ -6,6 +6,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <stdio.h>
 
 static remat_status take_shape(const rm_data_source *source, const rm_array *a, int64_t count, int64_t timesteps,
                                rm_values *out) {
@@ -35,15 +36,23 @@ static remat_status take_shape(const rm_data_source *source, const rm_array *a, 
     return REMAT_OK;
 }
 
+enum { PLACE_BYTES = 96 };
+static const char *place(const rm_values *of, int64_t sample, int64_t t, int64_t v, char text[PLACE_BYTES]) {
+    int n = snprintf(text, PLACE_BYTES, "number %lld ", (long long)v);
+    if (of->every_step) n += snprintf(text + n, (size_t)(PLACE_BYTES - n), "at timestep %lld ", (long long)t);
+    snprintf(text + n, (size_t)(PLACE_BYTES - n), "of sample %lld", (long long)sample);
+    return text;
+}
+
 /* One number that is none spoils every weight. */
-static remat_status check_number(const rm_data_source *source, double value, int64_t i, int64_t t, int64_t v) {
+static remat_status check_number(const rm_data_source *source, const rm_values *of, double value, int64_t i, int64_t t,
+                                 int64_t v) {
+    char text[PLACE_BYTES];
     REQUIRE(fabs(value) <= (double)FLT_MAX || (source->allow_nan && isnan(value)), INVALID,
-            "%s: number %lld at timestep %lld of sample %lld is %g; only numbers can be learnt or judged by: "
-            "put one there, or leave the sample out",
-            source->labels, (long long)v, (long long)t, (long long)i, value);
+            "%s: %s is %g; only numbers can be learnt or judged by: put one there, or leave the sample out%s",
+            source->labels, place(of, i, t, v, text), value, isnan(value) ? ", or let it through by --allow-nan" : "");
     REQUIRE(!source->yes_or_no || !(value < 0 || value > 1), INVALID,
-            "%s: number %lld at timestep %lld of sample %lld is %g; --loss=bce judges labels from 0 to 1",
-            source->labels, (long long)v, (long long)t, (long long)i, value);
+            "%s: %s is %g; --loss=bce judges labels from 0 to 1", source->labels, place(of, i, t, v, text), value);
     return REMAT_OK;
 }
 
@@ -54,7 +63,7 @@ static remat_status copy(const rm_array *a, const rm_data_source *source, const 
         for (int64_t t = 0; t < steps; t++)
             for (int64_t v = 0; v < out->width; v++) {
                 double value = out->every_step ? rm_array_at(a, i, t, v) : rm_array_at(a, i, v, 0);
-                TRY(check_number(source, value, i, t, v));
+                TRY(check_number(source, out, value, i, t, v));
                 *to++ = (float)value;
             }
     }

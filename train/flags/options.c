@@ -282,6 +282,8 @@ bool rm_options_given(const rm_options *o, const char *name) {
     return o->given[rm_option_named(name) - rm_option_table];
 }
 
+bool rm_options_said(const rm_options *o, const char *name) { return o->said[rm_option_named(name) - rm_option_table]; }
+
 void rm_options_mark(rm_options *o, const char *name, bool given) {
     o->given[rm_option_named(name) - rm_option_table] = given;
 }

@@ -114,6 +114,7 @@ const char *rm_options_idle(const rm_options *options, rm_command command, char 
 
 bool rm_options_pictures(const rm_options *options); /* the model is one of pictures */
 bool rm_options_given(const rm_options *options, const char *name);
+bool rm_options_said(const rm_options *options, const char *name);
 void rm_options_mark(rm_options *options, const char *name, bool given); /* whatever its value */
 
 /* What a training state keeps of the flags, as texts by name. OF_MODEL: its arrays mean nothing under another value.

@@ -94,7 +94,7 @@ const rm_option rm_option_table[] = {
     INT("seed", seed, RUN | RM_SAMPLE, RM_OF_RUN, "0", 0, 9e15, "of parameters, dropout, order and generated data"),
     YES("no-shuffle", no_shuffle, FIT, RM_OF_RUN, "take the samples in the order of the file"),
     YES("bucket-by-length", bucket_by_length, FIT, RM_OF_RUN, "with --lengths, or of seq2seq: samples of like lengths in a batch, which takes no longer than its longest"),
-    YES("pad", pad, FIT, RM_OF_RUN, "samples from an epoch's beginning fill up its end, as DistributedSampler does by default"),
+    YES("pad", pad, FIT, RM_OF_RUN, "samples from an epoch's beginning fill up its end until all ranks have as many, as DistributedSampler does by default"),
     YES("stateful", stateful, FIT, RM_OF_RUN,
         "lm: states go on from batch to batch; each row reads its own stretch of the text, as after PyTorch's batchify"),
 

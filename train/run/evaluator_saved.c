@@ -26,6 +26,7 @@ static remat_status open_data(const rm_options *o, rm_command command, rm_datase
             o->resume ? "; those that the run was trained on are not taken over from its training state" : "");
     rm_data_source source = rm_setup_source(o, generated);
     source.unlabelled = command == RM_PREDICT;
+    source.whole = !rm_options_said(o, "seq-len");
     return rm_dataset_open(o->task, &source, out);
 }
 
