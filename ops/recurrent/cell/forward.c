@@ -109,20 +109,21 @@ static void rnn_step(const view *v, int64_t t, group g, int64_t from, int64_t ro
                        lanes_of(g.first + i, v->hidden));
 }
 
-/* This thread's units of timestep t. */
+/* This thread's units of timestep t: all rows of a block, and then the next, whose weights are read once so. */
 RM_INLINE void forward_step(rm_cell cell, const view *v, int64_t t) {
-    for (int64_t from = 0; from < v->batch; from += ROWS_CHUNK) {
-        int64_t rows = min64(ROWS_CHUNK, v->batch - from);
-        for (int64_t block = v->first; block < v->end; block++)
-            if (cell == RM_CELL_LSTM) {
+    for (int64_t block = v->first, width = 1; block < v->end; block += width) {
+        group g = {0};
+        if (cell == RM_CELL_RNN_TANH)
+            g = group_at(v->job->packed + v->at.hh, v->hidden, block, v->end, v->blocks), width = g.width;
+        for (int64_t from = 0; from < v->batch; from += ROWS_CHUNK) {
+            int64_t rows = min64(ROWS_CHUNK, v->batch - from);
+            if (cell == RM_CELL_LSTM)
                 lstm_step(v, t, block, from, rows);
-            } else if (cell == RM_CELL_GRU) {
+            else if (cell == RM_CELL_GRU)
                 gru_step(v, t, block, from, rows);
-            } else {
-                group g = group_at(v->job->packed + v->at.hh, v->hidden, block, v->end, v->blocks);
+            else
                 rnn_step(v, t, g, from, rows);
-                block += g.width - 1;
-            }
+        }
     }
 }
 
