@@ -18,7 +18,7 @@ static void gather_dh(const view *v, chunk *c, group g, int64_t t, int64_t from,
     }
     if (last) return;
     const float *dgates = job->gates + ((t + 1) * v->batch + from) * v->row + v->l->first_h * v->hidden;
-    rm_product p = {dgates, v->row, 1, g.w, g.w_step, c->sum[0][0], WIDTH_MAX * LANES, LANES};
+    rm_product p = {dgates, v->row, 1, g.w, g.w_step, c->sum[0][0], WIDTH_MAX * LANES, LANES, v->ahead};
     multiply_states(v, p, (t + 1) * v->batch + from, rows, g.width, v->l->gates * v->hidden);
 }
 

@@ -10,8 +10,9 @@ static void project_rows(const view *v, group g, int64_t bias_vector, int64_t fr
     chunk c;
     for (int64_t r = 0; r < rows; r++)
         for (int i = 0; i < g.width; i++) rm_store(c.sum[r][i], rm_load(bias + i * bias_vector));
-    rm_multiply((rm_product){job->x + from * job->in, job->in, 1, g.w, g.w_step, c.sum[0][0], WIDTH_MAX * LANES, LANES},
-                rows, g.width, job->in);
+    rm_multiply(
+        (rm_product){job->x + from * job->in, job->in, 1, g.w, g.w_step, c.sum[0][0], WIDTH_MAX * LANES, LANES, 0},
+        rows, g.width, job->in);
     for (int i = 0; i < g.width; i++) {
         int64_t column = column_of(v, g.first, i);
         int n = lanes_of(column % v->hidden / LANES, v->hidden);
@@ -38,7 +39,8 @@ static void project(const view *v, int64_t t, int64_t steps) {
 static void add_hidden(const view *v, chunk *c, group g, int64_t t, int64_t from, int64_t rows) {
     const float *h = h_before(v, t);
     if (!h) return; /* zeros */
-    rm_product p = {h + from * v->hidden, v->hidden, 1, g.w, g.w_step, c->sum[0][0], WIDTH_MAX * LANES, LANES};
+    rm_product p = {h + from * v->hidden, v->hidden,         1,     g.w,     g.w_step,
+                    c->sum[0][0],         WIDTH_MAX * LANES, LANES, v->ahead};
     multiply_states(v, p, t * v->batch + from, rows, g.width, v->hidden);
 }
 
