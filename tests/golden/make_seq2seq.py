@@ -4,7 +4,7 @@
     python3 tests/golden/make_seq2seq.py      # any PyTorch; run it by hand, commit what it writes
 
 Two layers; of gru_both the encoder's run in both directions. Sources of different lengths go through pack_padded_sequence, padded
-behind; the file has them as Remat's model reads them, padded in front. Attention is Luong's, score "general". The format is make.py's,
+behind; the file has them as Remat's encoder reads them, padded in front. Attention is Luong's, score "general". The format is make.py's,
 and report says how far PyTorch's own float run lies from its run in double.
 """
 import os

@@ -18,7 +18,7 @@ static void gather_dh(const view *v, chunk *c, group g, int64_t t, int64_t from,
     }
     if (last) return;
     const float *dgates = job->gates + ((t + 1) * v->batch + from) * v->row + v->l->first_h * v->hidden;
-    rm_product p = {dgates, v->row, 1, g.w, g.w_step, c->sum[0][0], WIDTH_MAX * LANES, LANES};
+    rm_product p = {dgates, v->row, 1, g.w, g.w_step, c->sum[0][0], WIDTH_MAX * LANES, LANES, v->ahead};
     multiply_states(v, p, (t + 1) * v->batch + from, rows, g.width, v->l->gates * v->hidden);
 }
 
@@ -96,16 +96,16 @@ static void finish_dh(const view *v, group g, int64_t from, int64_t rows) {
 
 RM_INLINE void backward_step(rm_cell cell, const view *v, int64_t t) {
     const float *panels = v->job->packed + v->at.hh_back;
-    for (int64_t from = 0; from < v->batch; from += ROWS_CHUNK) {
-        int64_t rows = min64(ROWS_CHUNK, v->batch - from);
-        for (int64_t block = v->first; block < v->end;) {
-            group g = group_at(panels, v->l->gates * v->hidden, block, v->end, v->blocks);
+    for (int64_t block = v->first; block < v->end;) {
+        group g = group_at(panels, v->l->gates * v->hidden, block, v->end, v->blocks);
+        for (int64_t from = 0; from < v->batch; from += ROWS_CHUNK) {
+            int64_t rows = min64(ROWS_CHUNK, v->batch - from);
             if (t >= 0)
                 backward_group(cell, v, t, g, from, rows);
             else
                 finish_dh(v, g, from, rows);
-            block += g.width;
         }
+        block += g.width;
     }
 }
 

@@ -57,6 +57,7 @@ static rm_cell_job job_of(const rm_call *call, rm_barrier *barrier) {
         .c_in = call->state_in[1].data,
         .gates = call->aux,
         .barrier = barrier,
+        .cache_bytes = rm_cell_cache_bytes(),
     };
 }
 

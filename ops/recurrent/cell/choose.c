@@ -1,8 +1,9 @@
 /* cell/choose.c: which instruction set's kernels run: of those that were compiled, the widest that this processor has, or
- * the ones that a test asks for. Compiled once, unlike the kernels. Main entry: rm_cell_kernels_get. */
+ * the ones that a test asks for; and how much its caches hold. Compiled once, unlike the kernels. Main entry: rm_cell_kernels_get. */
 #include "ops/recurrent/cell/kernels.h"
 
 #include <stddef.h>
+#include <unistd.h>
 
 extern const rm_cell_kernels rm_cell_kernels_baseline;
 #ifdef RM_HAVE_X86_KERNELS
@@ -30,4 +31,13 @@ const rm_cell_kernels *rm_cell_kernels_get(void) {
     for (int i = RM_CELL_ISAS - 1; i > 0; i--)
         if (rm_cell_kernels_list(i)) return rm_cell_kernels_list(i);
     return &rm_cell_kernels_baseline;
+}
+
+/* Some systems do not know. */
+int64_t rm_cell_cache_bytes(void) {
+#ifdef _SC_LEVEL2_CACHE_SIZE
+    long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    if (bytes > 0) return bytes;
+#endif
+    return 1 << 20;
 }

@@ -10,8 +10,9 @@ static void project_rows(const view *v, group g, int64_t bias_vector, int64_t fr
     chunk c;
     for (int64_t r = 0; r < rows; r++)
         for (int i = 0; i < g.width; i++) rm_store(c.sum[r][i], rm_load(bias + i * bias_vector));
-    rm_multiply((rm_product){job->x + from * job->in, job->in, 1, g.w, g.w_step, c.sum[0][0], WIDTH_MAX * LANES, LANES},
-                rows, g.width, job->in);
+    rm_multiply(
+        (rm_product){job->x + from * job->in, job->in, 1, g.w, g.w_step, c.sum[0][0], WIDTH_MAX * LANES, LANES, 0},
+        rows, g.width, job->in);
     for (int i = 0; i < g.width; i++) {
         int64_t column = column_of(v, g.first, i);
         int n = lanes_of(column % v->hidden / LANES, v->hidden);
@@ -38,7 +39,8 @@ static void project(const view *v, int64_t t, int64_t steps) {
 static void add_hidden(const view *v, chunk *c, group g, int64_t t, int64_t from, int64_t rows) {
     const float *h = h_before(v, t);
     if (!h) return; /* zeros */
-    rm_product p = {h + from * v->hidden, v->hidden, 1, g.w, g.w_step, c->sum[0][0], WIDTH_MAX * LANES, LANES};
+    rm_product p = {h + from * v->hidden, v->hidden,         1,     g.w,     g.w_step,
+                    c->sum[0][0],         WIDTH_MAX * LANES, LANES, v->ahead};
     multiply_states(v, p, t * v->batch + from, rows, g.width, v->hidden);
 }
 
@@ -109,20 +111,21 @@ static void rnn_step(const view *v, int64_t t, group g, int64_t from, int64_t ro
                        lanes_of(g.first + i, v->hidden));
 }
 
-/* This thread's units of timestep t. */
+/* This thread's units of timestep t: all rows of a block, and then the next, whose weights are read once so. */
 RM_INLINE void forward_step(rm_cell cell, const view *v, int64_t t) {
-    for (int64_t from = 0; from < v->batch; from += ROWS_CHUNK) {
-        int64_t rows = min64(ROWS_CHUNK, v->batch - from);
-        for (int64_t block = v->first; block < v->end; block++)
-            if (cell == RM_CELL_LSTM) {
+    for (int64_t block = v->first, width = 1; block < v->end; block += width) {
+        group g = {0};
+        if (cell == RM_CELL_RNN_TANH)
+            g = group_at(v->job->packed + v->at.hh, v->hidden, block, v->end, v->blocks), width = g.width;
+        for (int64_t from = 0; from < v->batch; from += ROWS_CHUNK) {
+            int64_t rows = min64(ROWS_CHUNK, v->batch - from);
+            if (cell == RM_CELL_LSTM)
                 lstm_step(v, t, block, from, rows);
-            } else if (cell == RM_CELL_GRU) {
+            else if (cell == RM_CELL_GRU)
                 gru_step(v, t, block, from, rows);
-            } else {
-                group g = group_at(v->job->packed + v->at.hh, v->hidden, block, v->end, v->blocks);
+            else
                 rnn_step(v, t, g, from, rows);
-                block += g.width - 1;
-            }
+        }
     }
 }
 

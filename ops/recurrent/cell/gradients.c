@@ -40,7 +40,7 @@ static void pack_left(const float *dgates, int64_t row, int64_t rows, int64_t de
 /* dw[u.., block..] += left w: in place, or through a chunk where dw's last vector runs past its row. */
 static void multiply_left(const float *left, const float *w, int width, int64_t depth, float *dw, int64_t columns,
                           int rows, int last_lanes) {
-    rm_product p = {left, 1, LEFT_STEP, w, width * LANES, dw, columns, LANES};
+    rm_product p = {left, 1, LEFT_STEP, w, width * LANES, dw, columns, LANES, 0};
     if (last_lanes == LANES) {
         rm_multiply(p, rows, width, depth);
         return;
@@ -147,7 +147,7 @@ static void input_gradient(const view *v) {
             chunk c;
             memset(&c, 0, sizeof c);
             rm_multiply((rm_product){job->gates + row * v->row, v->row, 1, g.w, g.w_step, c.sum[0][0],
-                                     WIDTH_MAX * LANES, LANES},
+                                     WIDTH_MAX * LANES, LANES, 0},
                         rows, g.width, depth);
             for (int i = 0; i < g.width; i++)
                 for (int64_t r = 0; r < rows; r++)

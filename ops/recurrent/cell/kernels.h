@@ -40,6 +40,7 @@ typedef struct {
     float *carry;                      /* (B,H), scratch: backward's dc (lstm), or the dh that passes by z (gru) */
     float *dx, *dw_ih, *dw_hh, *db_ih, *db_hh; /* NULL: not wanted; dw_ih is the table's when folded */
     rm_barrier *barrier;                       /* zeroed */
+    int64_t cache_bytes;                       /* second-level cache of a core */
 } rm_cell_job;
 
 /* The share of thread `thread` of `threads`. */
@@ -128,6 +129,7 @@ typedef struct {
 } rm_cell_kernels;
 
 const rm_cell_kernels *rm_cell_kernels_get(void);
+int64_t rm_cell_cache_bytes(void); /* of this machine: a core's second-level cache */
 /* All that were compiled, narrowest first; NULL where this processor lacks the instructions, or past the end. For tests
  * and benchmarks: rm_cell_kernels_use makes rm_cell_kernels_get return another one from now on (NULL: the best). Not
  * while other threads compute; packed weights must be made anew. */

@@ -13,6 +13,11 @@
 #define FOUR_TOGETHER(k, n) _Pragma("GCC unroll 4") for (int64_t k = 0; k < (n); k++)
 #endif
 
+/* What a step of k reads of the weights. */
+RM_INLINE void fetch(int width, const float *w) {
+    for (int i = 0; i < width * RM_LANES; i += 16) __builtin_prefetch(w + i);
+}
+
 /* One step of k. */
 RM_INLINE void multiply_step(int rows, int width, const float *a, int64_t a_row, const float *w,
                              rm_vec (*sum)[WIDTH_MAX]) {
@@ -25,31 +30,41 @@ RM_INLINE void multiply_step(int rows, int width, const float *a, int64_t a_row,
 }
 
 /* Few sums leave few multiply-adds to hide a loop behind: then four steps of k at a time, for which registers suffice. */
-RM_INLINE void multiply_tile(int rows, int width, const rm_product *p, int64_t a_row, int64_t a_step, int64_t depth) {
+RM_INLINE void multiply_tile(int rows, int width, const rm_product *p, int64_t a_row, int64_t a_step, int64_t depth,
+                             bool streamed) {
     rm_vec sum[ROWS_MAX][WIDTH_MAX];
     const float *a = p->a, *w = p->w;
-    const int64_t w_step = p->w_step;
+    const int64_t w_step = p->w_step, ahead = p->ahead;
     EACH(r, rows) {
         EACH(v, width) { sum[r][v] = rm_load(p->c + r * p->c_row + v * p->c_vector); }
     }
     if (rows < ROWS_MAX) {
-        FOUR_TOGETHER(k, depth) { multiply_step(rows, width, a + k * a_step, a_row, w + k * w_step, sum); }
+        FOUR_TOGETHER(k, depth) {
+            if (streamed) fetch(width, w + k * w_step + ahead);
+            multiply_step(rows, width, a + k * a_step, a_row, w + k * w_step, sum);
+        }
     } else {
-        for (int64_t k = 0; k < depth; k++) multiply_step(rows, width, a + k * a_step, a_row, w + k * w_step, sum);
+        for (int64_t k = 0; k < depth; k++) {
+            if (streamed) fetch(width, w + k * w_step + ahead);
+            multiply_step(rows, width, a + k * a_step, a_row, w + k * w_step, sum);
+        }
     }
     EACH(r, rows) {
         EACH(v, width) { rm_store(p->c + r * p->c_row + v * p->c_vector, sum[r][v]); }
     }
 }
 
-/* The register tile of each shape, for A along its rows (a_step 1) and along its columns (a_row 1). */
+/* The register tile of each shape, for A along its rows (a_step 1), with weights near or streamed, and along its columns (a_row 1). */
 typedef void tile_kernel(const rm_product *p, int64_t depth);
 #define TILE(rows, width)                                                                                              \
     static void tile_rows_##rows##_##width(const rm_product *p, int64_t depth) {                                       \
-        multiply_tile(rows, width, p, p->a_row, 1, depth);                                                             \
+        multiply_tile(rows, width, p, p->a_row, 1, depth, false);                                                      \
+    }                                                                                                                  \
+    static void tile_streamed_##rows##_##width(const rm_product *p, int64_t depth) {                                   \
+        multiply_tile(rows, width, p, p->a_row, 1, depth, true);                                                       \
     }                                                                                                                  \
     static void tile_columns_##rows##_##width(const rm_product *p, int64_t depth) {                                    \
-        multiply_tile(rows, width, p, 1, p->a_step, depth);                                                            \
+        multiply_tile(rows, width, p, 1, p->a_step, depth, false);                                                     \
     }
 #define TILES(rows) TILE(rows, 1) TILE(rows, 2) TILE(rows, 3) TILE(rows, 4)
 #define NAMES(kind, rows)                                                                                              \
@@ -66,26 +81,27 @@ TILES(5)
 TILES(6)
 #endif
 
-static tile_kernel *const tiles[2][ROWS_MAX][WIDTH_MAX] = {
+enum { NEAR, STREAMED, COLUMNS, KINDS };
 #if RM_LANES == 16
-    {NAMES(rows, 1), NAMES(rows, 2), NAMES(rows, 3), NAMES(rows, 4), NAMES(rows, 5), NAMES(rows, 6)},
-    {NAMES(columns, 1), NAMES(columns, 2), NAMES(columns, 3), NAMES(columns, 4), NAMES(columns, 5), NAMES(columns, 6)},
+#define ALL(kind)                                                                                                      \
+    { NAMES(kind, 1), NAMES(kind, 2), NAMES(kind, 3), NAMES(kind, 4), NAMES(kind, 5), NAMES(kind, 6) }
 #elif RM_LANES == 8
-    {NAMES(rows, 1), NAMES(rows, 2), NAMES(rows, 3)},
-    {NAMES(columns, 1), NAMES(columns, 2), NAMES(columns, 3)},
+#define ALL(kind)                                                                                                      \
+    { NAMES(kind, 1), NAMES(kind, 2), NAMES(kind, 3) }
 #else
-    {NAMES(rows, 1), NAMES(rows, 2)},
-    {NAMES(columns, 1), NAMES(columns, 2)},
+#define ALL(kind)                                                                                                      \
+    { NAMES(kind, 1), NAMES(kind, 2) }
 #endif
-};
+static tile_kernel *const tiles[KINDS][ROWS_MAX][WIDTH_MAX] = {
+    [NEAR] = ALL(rows), [STREAMED] = ALL(streamed), [COLUMNS] = ALL(columns)};
 
 /* Rows are dealt to tiles as evenly as possible: 16 is 6+5+5, not 6+6+4. */
 static void multiply_rows(rm_product p, int64_t rows, int width, int64_t depth) {
     int64_t n_tiles = (rows + ROWS_MAX - 1) / ROWS_MAX, small = rows / n_tiles, larger = rows % n_tiles;
-    bool along_columns = p.a_step != 1;
+    int kind = p.a_step != 1 ? COLUMNS : p.ahead ? STREAMED : NEAR;
     for (int64_t i = 0; i < n_tiles; i++) {
         int64_t count = small + (i < larger);
-        tiles[along_columns][count - 1][width - 1](&p, depth);
+        tiles[kind][count - 1][width - 1](&p, depth);
         p.a += count * p.a_row;
         p.c += count * p.c_row;
     }

@@ -37,6 +37,9 @@ typedef struct {
     int64_t w_step;
     float *c;
     int64_t c_row, c_vector; /* strides of C, in floats */
+    /* Weights that the second-level cache does not hold are fetched so many floats ahead, which lie one behind the other in w; 0: they
+     * are there. Of A along its rows. */
+    int64_t ahead;
 } rm_product;
 
 /* width <= WIDTH_MAX vectors; rows >= 1. */

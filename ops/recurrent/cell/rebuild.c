@@ -24,8 +24,9 @@ RM_INLINE void start_from_x(const view *v, chunk *c, int gates, int64_t block, i
     for (int64_t r = 0; r < rows; r++)
         for (int g = 0; g < gates; g++) rm_store(c->sum[r][g], rm_load(bias + g * v->units));
     group w = gates_at(v, job->packed + v->at.ih, job->in, block);
-    rm_multiply((rm_product){job->x + row * job->in, job->in, 1, w.w, w.w_step, c->sum[0][0], WIDTH_MAX * LANES, LANES},
-                rows, w.width, job->in);
+    rm_multiply(
+        (rm_product){job->x + row * job->in, job->in, 1, w.w, w.w_step, c->sum[0][0], WIDTH_MAX * LANES, LANES, 0},
+        rows, w.width, job->in);
 }
 
 RM_INLINE void start_sums(const view *v, chunk *c, int gates, int64_t block, int64_t row, int64_t rows) {
@@ -46,7 +47,7 @@ static void add_hidden(const view *v, chunk *c, int64_t block, int64_t row, int6
     const float *h = h_before_rows(v, row);
     if (!h) return;
     group w = gates_at(v, v->job->packed + v->at.hh, v->hidden, block);
-    rm_product p = {h, v->hidden, 1, w.w, w.w_step, c->sum[0][v->l->first_h], WIDTH_MAX * LANES, LANES};
+    rm_product p = {h, v->hidden, 1, w.w, w.w_step, c->sum[0][v->l->first_h], WIDTH_MAX * LANES, LANES, 0};
     multiply_states(v, p, row, rows, w.width, v->hidden);
 }
 
