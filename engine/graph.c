@@ -750,9 +750,29 @@ remat_value remat_softmax_cross_entropy_weighted(remat_graph *graph, remat_value
     remat_value weight = BUILD_WITH(sum, "target_weight", targets.id, class_weights.id);
     return BUILD_WITH(attr, "softmax_cross_entropy", logits.id, targets.id, class_weights.id, weight.id);
 }
+/* Rows that are no padding, counted before the first tile. */
+static remat_value real_rows(remat_graph *graph, remat_value padding) {
+    rm_target_weight_attr one = {2, 1}; /* of two classes, 0 and 1, the second is ignored */
+    return BUILD_WITH(one, "target_weight", padding.id);
+}
 remat_value remat_mse(remat_graph *graph, remat_value x, remat_value target) { return BUILD("mse", x.id, target.id); }
 remat_value remat_bce_with_logits(remat_graph *graph, remat_value logits, remat_value targets) {
     return BUILD("bce_with_logits", logits.id, targets.id);
+}
+remat_value remat_mse_padded(remat_graph *graph, remat_value x, remat_value target, remat_value padding) {
+    return BUILD("mse", x.id, target.id, padding.id, real_rows(graph, padding).id);
+}
+remat_value remat_mae_padded(remat_graph *graph, remat_value x, remat_value target, remat_value padding) {
+    return BUILD("mae", x.id, target.id, padding.id, real_rows(graph, padding).id);
+}
+remat_value remat_huber_padded(remat_graph *graph, remat_value x, remat_value target, remat_value padding,
+                               double delta) {
+    rm_huber_attr attr = {delta};
+    return BUILD_WITH(attr, "huber", x.id, target.id, padding.id, real_rows(graph, padding).id);
+}
+remat_value remat_bce_with_logits_padded(remat_graph *graph, remat_value logits, remat_value targets,
+                                         remat_value padding) {
+    return BUILD("bce_with_logits", logits.id, targets.id, padding.id, real_rows(graph, padding).id);
 }
 remat_value remat_softmax(remat_graph *graph, remat_value x) { return BUILD("softmax", x.id); }
 remat_value remat_log_softmax(remat_graph *graph, remat_value x) { return BUILD("log_softmax", x.id); }

@@ -282,6 +282,13 @@ remat_value remat_bce_with_logits(remat_graph *, remat_value logits, remat_value
 remat_value remat_mae(remat_graph *, remat_value x, remat_value target); /* PyTorch's l1_loss */
 /* d^2/2 where |d| <= delta, and delta (|d| - delta/2) beyond; d = x - target, delta > 0. */
 remat_value remat_huber(remat_graph *, remat_value x, remat_value target, double delta);
+/* The same over rows that are no padding: padding I32, of x's shape but for the last axis, (T,B) for (T,B,V), is 1 where a row counts
+ * nothing and what it holds is not read, and 0 elsewhere. The mean is over all tiles' elements that count: rows are counted before the
+ * first. There are none: 0. Each micro step and each rank has a mean of its own, and those are averaged. */
+remat_value remat_mse_padded(remat_graph *, remat_value x, remat_value target, remat_value padding);
+remat_value remat_mae_padded(remat_graph *, remat_value x, remat_value target, remat_value padding);
+remat_value remat_huber_padded(remat_graph *, remat_value x, remat_value target, remat_value padding, double delta);
+remat_value remat_bce_with_logits_padded(remat_graph *, remat_value logits, remat_value targets, remat_value padding);
 /* Connectionist temporal classification (Graves et al. 2006), PyTorch's CTCLoss on log_softmax(logits): logits (T,B,V), a sequence; targets
  * (B,S), I32 without a time axis, a row of labels for each sample, not the blank; lengths (B), I32. A row is as long as target_lengths
  * says, and ends before its first -1. Each sample's loss is divided by its number of labels, if any, and the mean is over samples.

@@ -4,39 +4,76 @@
 
 #include "ops/loss/element_loss_math.h"
 
-enum { X, TARGET, BLOCK = 4096 }; /* BLOCK: element_loss.h's, which sized the scratch */
+enum { X, TARGET, PADDING, TOTAL, BLOCK = 4096 }; /* BLOCK: element_loss.h's, which sized the scratch */
 
-static __global__ void forward(int64_t n, double delta, const float *x, const float *target, double *partial) {
-    int64_t from = (int64_t)blockIdx.x * BLOCK, to = from + BLOCK < n ? from + BLOCK : n;
-    double sum = 0;
-    for (int64_t i = from + threadIdx.x; i < to; i += blockDim.x) sum += VALUE((double)x[i], (double)target[i], delta);
-    sum = rm_block_sum(sum);
-    if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+/* Which rows of `v` elements count, and by how many elements a sum is divided (element_loss.h). */
+typedef struct {
+    const int32_t *padding; /* (rows); NULL: all count, and there are `elements` */
+    const float *total;     /* () */
+    int64_t v;
+    double elements;
+} counting;
+
+static __device__ inline bool counts(const counting &c, int64_t i) { return !c.padding || !c.padding[i / c.v]; }
+static __device__ inline double divided(const counting &c, double sum) {
+    if (!c.total) return sum / c.elements;
+    return *c.total != 0 ? sum / (*c.total * (double)c.v) : 0;
 }
 
-static __global__ void backward(int64_t n, double total, float delta, const float *x, const float *target,
+static __global__ void forward(int64_t n, counting c, double delta, const float *x, const float *target,
+                               double *partial) {
+    int64_t from = (int64_t)blockIdx.x * BLOCK, to = from + BLOCK < n ? from + BLOCK : n;
+    double sum = 0;
+    for (int64_t i = from + threadIdx.x; i < to; i += blockDim.x)
+        if (counts(c, i)) sum += VALUE((double)x[i], (double)target[i], delta);
+    sum = rm_block_sum(sum);
+    if (threadIdx.x == 0) partial[blockIdx.x] = divided(c, sum);
+}
+
+static __global__ void backward(int64_t n, counting c, float delta, const float *x, const float *target,
                                 const float *dy, float *dx, float *dtarget) {
-    float factor = (float)(*dy / total);
-    RM_EACH(i, n) { /* y = sum over i of value(x[i], target[i]) / total */
-        if (dx) dx[i] = SLOPE(x[i], target[i], delta) * factor;
-        if (dtarget) dtarget[i] = TARGET_SLOPE(x[i], target[i], delta) * factor;
+    float factor = (float)divided(c, *dy);
+    RM_EACH(i, n) { /* y = sum over i that count of value(x[i], target[i]) / their number */
+        bool there = counts(c, i);
+        if (dx) dx[i] = there ? SLOPE(x[i], target[i], delta) * factor : 0;
+        if (dtarget) dtarget[i] = there ? TARGET_SLOPE(x[i], target[i], delta) * factor : 0;
     }
+}
+
+/* What a graph hardly ever asks for: one block, which reads all elements in one order. */
+static __global__ void total_gradient(int64_t n, counting c, double delta, const float *x, const float *target,
+                                      const float *dy, float *dtotal) {
+    double sum = 0;
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
+        if (counts(c, i)) sum += VALUE((double)x[i], (double)target[i], delta);
+    sum = rm_block_sum(sum);
+    if (threadIdx.x == 0 && *c.total != 0) *dtotal -= (float)(divided(c, sum * *dy) / *c.total);
 }
 
 static double delta_of(const rm_call *call) { return call->attr ? ((const rm_huber_attr *)call->attr)->delta : 1; }
 
+static counting counting_of(const rm_call *call) {
+    const rm_desc *shape = &call->x[X].desc;
+    return {(const int32_t *)call->x[PADDING].data, (const float *)call->x[TOTAL].data, rm_desc_last(shape),
+            rm_call_total(call, shape, rm_desc_count(shape))};
+}
+
 static void launch_forward(const rm_call *call) {
     int64_t n = rm_desc_count(&call->x[X].desc), blocks = rm_blocks_of(n, BLOCK);
-    double total = rm_call_total(call, &call->x[X].desc, n), *partial = (double *)call->scratch; /* (blocks) */
-    RM_LAUNCH_TOGETHER(forward, blocks, RM_SUM_THREADS, call->queue, n, delta_of(call), (const float *)call->x[X].data,
-                       (const float *)call->x[TARGET].data, partial);
-    RM_LAUNCH_TOGETHER(rm_add_partials, 1, RM_SUM_THREADS, call->queue, partial, blocks, total, (float *)call->y.data);
+    double *partial = (double *)call->scratch; /* (blocks) */
+    RM_LAUNCH_TOGETHER(forward, blocks, RM_SUM_THREADS, call->queue, n, counting_of(call), delta_of(call),
+                       (const float *)call->x[X].data, (const float *)call->x[TARGET].data, partial);
+    RM_LAUNCH_TOGETHER(rm_add_partials, 1, RM_SUM_THREADS, call->queue, partial, blocks, 1.0, (float *)call->y.data);
 }
 
 static void launch_backward(const rm_call *call) {
     int64_t n = rm_desc_count(&call->x[X].desc);
-    double total = rm_call_total(call, &call->x[X].desc, n);
-    RM_LAUNCH_EACH(backward, n, call->queue, n, total, (float)delta_of(call), (const float *)call->x[X].data,
-                   (const float *)call->x[TARGET].data, (const float *)call->dy.data, (float *)call->dx[X].data,
-                   (float *)call->dx[TARGET].data);
+    const float *x = (const float *)call->x[X].data, *target = (const float *)call->x[TARGET].data;
+    const float *dy = (const float *)call->dy.data;
+    float *dtotal = (float *)call->dx[TOTAL].data;
+    if (dtotal)
+        RM_LAUNCH_TOGETHER(total_gradient, 1, RM_SUM_THREADS, call->queue, n, counting_of(call), delta_of(call), x,
+                           target, dy, dtotal);
+    RM_LAUNCH_EACH(backward, n, call->queue, n, counting_of(call), (float)delta_of(call), x, target, dy,
+                   (float *)call->dx[X].data, (float *)call->dx[TARGET].data);
 }

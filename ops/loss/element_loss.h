@@ -1,22 +1,53 @@
 /* element_loss.h: what mse.c, mae.c, huber.c and bce_with_logits.c share: the mean over all elements and timesteps of a function of x
  * and target. Such a file says which, as VALUE, SLOPE and TARGET_SLOPE (element_loss_math.h), includes this, and ends in its
- * descriptor. Either side may want a gradient. */
+ * descriptor. Either side may want a gradient.
+ *
+ * Rows, which lie along the last axis, may be padding: those count nothing, and what they hold is not read. The mean is over the
+ * others then, whose number comes from target_weight, over all timesteps. There are none: 0. */
 #include "ops/real.h"
 
 #include "ops/loss/element_loss_math.h"
 #include "ops/op.h"
 #include "ops/shape.h"
 
-enum { X, TARGET };
+#include <string.h>
+
+enum { X, TARGET, PADDING, TOTAL };
 
 static double delta_of(const void *attr) { return attr ? ((const rm_huber_attr *)attr)->delta : 1; }
+
+static remat_status infer_padding(const char *op, const rm_desc *x) {
+    char x_text[RM_DESC_TEXT], text[RM_DESC_TEXT];
+    TRY(rm_want_integer(op, "padding", &x[PADDING]));
+    bool fits = x[PADDING].rank == x[X].rank - 1;
+    for (int i = 0; i < x[PADDING].rank; i++) fits = fits && x[PADDING].dim[i] == x[X].dim[i];
+    REQUIRE(fits, INVALID, "%s: x is %s and padding is %s; padding must have one integer for each row of x", op,
+            rm_desc_text(&x[X], x_text), rm_desc_text(&x[PADDING], text));
+    return REMAT_OK;
+}
 
 static remat_status infer_elements(const char *op, const rm_desc *x, const void *attr, rm_desc *y) {
     TRY(rm_want_real(op, "x", &x[X]));
     TRY(rm_want_same(op, "x", &x[X], "target", &x[TARGET]));
     REQUIRE(delta_of(attr) > 0, INVALID, "%s: delta is %g; it must be above 0", op, delta_of(attr));
+    if (x[PADDING].rank >= 0) TRY(infer_padding(op, x));
+    REQUIRE(x[TOTAL].rank == (x[PADDING].rank < 0 ? -1 : 0), INVALID,
+            "%s: total goes with padding, and is a scalar: how many rows are none", op);
     *y = (rm_desc)RM_SCALAR(RM_REAL);
     return REMAT_OK;
+}
+
+static int64_t bound(const rm_desc *x, const void *attr, int input) {
+    (void)x, (void)attr;
+    return input == PADDING ? 2 : 0;
+}
+
+/* By the elements of the whole sequence that count. */
+static double divided(const rm_call *call, double sum) {
+    const rm_desc *shape = &call->x[X].desc;
+    const real *rows = call->x[TOTAL].data;
+    if (!rows) return sum / rm_call_total(call, shape, rm_desc_count(shape));
+    return *rows != 0 ? sum / (*rows * (double)rm_desc_last(shape)) : 0;
 }
 
 /* Elements are dealt out in blocks whose sums are added in order: no bit depends on the threads. */
@@ -29,59 +60,120 @@ static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass p
     if (pass == RM_FORWARD) out->scratch_bytes = (uint64_t)count_blocks(rm_desc_count(&x[X])) * sizeof(double);
 }
 
-/* Of block b of n elements. */
-static double block_sum(const rm_call *call, int64_t b, int64_t n) {
+/* Of elements from .. to-1, which count. */
+static double stretch_sum(const rm_call *call, int64_t from, int64_t to) {
     const real *x = call->x[X].data, *target = call->x[TARGET].data;
     double sum = 0, delta = delta_of(call->attr);
     (void)delta;
-    for (int64_t i = b * BLOCK; i < n && i < (b + 1) * BLOCK; i++) sum += VALUE((double)x[i], (double)target[i], delta);
+    for (int64_t i = from; i < to; i++) sum += VALUE((double)x[i], (double)target[i], delta);
     return sum;
 }
 
-static void define_forward(const rm_call *call) {
-    const rm_desc *shape = &call->x[X].desc;
-    int64_t n = rm_desc_count(shape);
-    double sum = 0;
-    for (int64_t b = 0; b < count_blocks(n); b++) sum += block_sum(call, b, n);
-    *(real *)call->y.data = (real)(sum / rm_call_total(call, shape, n));
+static bool counts(const rm_call *call, int64_t i) {
+    const int32_t *padding = call->x[PADDING].data; /* (rows) */
+    return !padding || !padding[i / rm_desc_last(&call->x[X].desc)];
 }
 
+/* Where elements end that count as element i does: its row, or all up to `to`. */
+static int64_t stretch_end(const rm_call *call, int64_t i, int64_t to) {
+    int64_t v = rm_desc_last(&call->x[X].desc), end = call->x[PADDING].data ? (i / v + 1) * v : to;
+    return end < to ? end : to;
+}
+
+/* Of block b of n elements. */
+static double block_sum(const rm_call *call, int64_t b, int64_t n) {
+    int64_t to = (b + 1) * BLOCK < n ? (b + 1) * BLOCK : n;
+    double sum = 0;
+    for (int64_t i = b * BLOCK, end; i < to; i = end) {
+        end = stretch_end(call, i, to);
+        if (counts(call, i)) sum += stretch_sum(call, i, end);
+    }
+    return sum;
+}
+
+static double sum_of(const rm_call *call) {
+    int64_t n = rm_desc_count(&call->x[X].desc);
+    double sum = 0;
+    for (int64_t b = 0; b < count_blocks(n); b++) sum += block_sum(call, b, n);
+    return sum;
+}
+
+static void define_forward(const rm_call *call) { *(real *)call->y.data = (real)divided(call, sum_of(call)); }
+
 static void forward(const rm_call *call) {
-    const rm_desc *shape = &call->x[X].desc;
-    int64_t n = rm_desc_count(shape), blocks = count_blocks(n);
+    int64_t n = rm_desc_count(&call->x[X].desc), blocks = count_blocks(n);
     double *partial = call->scratch, sum = 0; /* (blocks) */
     RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN,
                     for (int64_t b = 0; b < blocks; b++) partial[b] = block_sum(call, b, n););
     for (int64_t b = 0; b < blocks; b++) sum += partial[b];
-    *(real *)call->y.data = (real)(sum / rm_call_total(call, shape, n));
+    *(real *)call->y.data = (real)divided(call, sum);
+}
+
+/* What a graph hardly ever asks for. */
+static void total_gradient(const rm_call *call) {
+    real *dtotal = call->dx[TOTAL].data;
+    const real *rows = call->x[TOTAL].data;
+    if (dtotal && *rows != 0) *dtotal -= (real)(divided(call, sum_of(call) * *(const real *)call->dy.data) / *rows);
+}
+
+/* Of elements from .. to-1, which count. */
+static void stretch_slopes(const rm_call *call, int64_t from, int64_t to, real factor) {
+    const real *x = call->x[X].data, *target = call->x[TARGET].data;
+    real *dx = call->dx[X].data, *dtarget = call->dx[TARGET].data, delta = (real)delta_of(call->attr);
+    (void)delta;
+    for (int64_t i = from; i < to; i++) { /* y = sum over i that count of value(x[i], target[i]) / their number */
+        if (dx) dx[i] = SLOPE(x[i], target[i], delta) * factor;
+        if (dtarget) dtarget[i] = TARGET_SLOPE(x[i], target[i], delta) * factor;
+    }
+}
+
+static void clear(const rm_call *call, int64_t from, int64_t to) {
+    real *dx = call->dx[X].data, *dtarget = call->dx[TARGET].data;
+    if (dx) memset(dx + from, 0, (size_t)(to - from) * sizeof *dx);
+    if (dtarget) memset(dtarget + from, 0, (size_t)(to - from) * sizeof *dtarget);
+}
+
+static void block_slopes(const rm_call *call, int64_t b, int64_t n, real factor) {
+    int64_t to = (b + 1) * BLOCK < n ? (b + 1) * BLOCK : n;
+    for (int64_t i = b * BLOCK, end; i < to; i = end) {
+        end = stretch_end(call, i, to);
+        if (counts(call, i))
+            stretch_slopes(call, i, end, factor);
+        else
+            clear(call, i, end);
+    }
 }
 
 static void backward(const rm_call *call) {
-    const rm_desc *shape = &call->x[X].desc;
-    const real *x = call->x[X].data, *target = call->x[TARGET].data;
-    real *dx = call->dx[X].data, *dtarget = call->dx[TARGET].data;
-    int64_t n = rm_desc_count(shape);
-    real factor = (real)(*(const real *)call->dy.data / rm_call_total(call, shape, n));
-    real delta = (real)delta_of(call->attr);
-    (void)delta;
-    RM_PARALLEL_FOR(
-        call->threads, n > RM_PARALLEL_MIN,
-        for (int64_t i = 0; i < n; i++) { /* y = sum over i of value(x[i], target[i]) / total */
-                                          if (dx) dx[i] = SLOPE(x[i], target[i], delta) * factor;
-                                          if (dtarget) dtarget[i] = TARGET_SLOPE(x[i], target[i], delta) * factor;
-        });
+    int64_t n = rm_desc_count(&call->x[X].desc), blocks = count_blocks(n);
+    real factor = (real)divided(call, *(const real *)call->dy.data);
+    total_gradient(call);
+    RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN,
+                    for (int64_t b = 0; b < blocks; b++) block_slopes(call, b, n, factor););
 }
 
+#define WITHOUT_PADDING RM_ABSENT, RM_ABSENT
 static const rm_sample samples[] = {
-    {.name = "sequence", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 5, 2, 3), RM_SHAPE3(RM_REAL, 5, 2, 3)}},
-    {.name = "sequence of scalars", .sequence = true, .x = {RM_SHAPE2(RM_REAL, 6, 3), RM_SHAPE2(RM_REAL, 6, 3)}},
-    {.name = "whole", .x = {RM_SHAPE2(RM_REAL, 4, 5), RM_SHAPE2(RM_REAL, 4, 5)}},
-    {.name = "several blocks", .x = {RM_SHAPE2(RM_REAL, 3, 3000), RM_SHAPE2(RM_REAL, 3, 3000)}},
+    {.name = "sequence",
+     .sequence = true,
+     .x = {RM_SHAPE3(RM_REAL, 5, 2, 3), RM_SHAPE3(RM_REAL, 5, 2, 3), WITHOUT_PADDING}},
+    {.name = "sequence of scalars",
+     .sequence = true,
+     .x = {RM_SHAPE2(RM_REAL, 6, 3), RM_SHAPE2(RM_REAL, 6, 3), WITHOUT_PADDING}},
+    {.name = "whole", .x = {RM_SHAPE2(RM_REAL, 4, 5), RM_SHAPE2(RM_REAL, 4, 5), WITHOUT_PADDING}},
+    {.name = "several blocks", .x = {RM_SHAPE2(RM_REAL, 3, 3000), RM_SHAPE2(RM_REAL, 3, 3000), WITHOUT_PADDING}},
+    {.name = "padded",
+     .sequence = true,
+     .x = {RM_SHAPE3(RM_REAL, 5, 4, 3), RM_SHAPE3(RM_REAL, 5, 4, 3), RM_SHAPE2(REMAT_I32, 5, 4), RM_SCALAR(RM_REAL)}},
+    {.name = "padded, several blocks",
+     .x = {RM_SHAPE2(RM_REAL, 7, 1500), RM_SHAPE2(RM_REAL, 7, 1500), RM_SHAPE1(REMAT_I32, 7), RM_SCALAR(RM_REAL)}},
 };
 
 /* The descriptor but for doc and attributes. */
 #define RM_ELEMENT_LOSS(op)                                                                                            \
-    .struct_bytes = sizeof(rm_op), .name = #op, .n_in = 2, .time = RM_TIME_SUM,                                        \
-    .saves = {.in = 1u << X | 1u << TARGET}, .infer = infer, .cost = cost, .define_forward = define_forward,           \
-    .define_backward = backward, .on = {{.forward = forward, .backward = backward}, RM_CUDA_KERNELS(op)},              \
-    .samples = samples, .n_samples = sizeof samples / sizeof *samples
+    .struct_bytes = sizeof(rm_op), .name = #op, .n_in = 4, .optional = 1u << PADDING | 1u << TOTAL,                    \
+    .weights = 1u << TOTAL, .discrete = 1u << PADDING, .time = RM_TIME_SUM,                                            \
+    .saves = {.in = 1u << X | 1u << TARGET | 1u << PADDING | 1u << TOTAL}, .infer = infer, .cost = cost,               \
+    .bound = bound, .define_forward = define_forward, .define_backward = backward,                                     \
+    .on = {{.forward = forward, .backward = backward}, RM_CUDA_KERNELS(op)}, .samples = samples,                       \
+    .n_samples = sizeof samples / sizeof *samples

@@ -168,6 +168,10 @@ static char text[REMAT_DESC_TEXT];
     X(remat_softmax_cross_entropy_weighted(NULL, none, none, none, -100, 0).id == 0)                                   \
     X(remat_mae(NULL, none, none).id == 0)                                                                             \
     X(remat_bce_with_logits(NULL, none, none).id == 0)                                                                 \
+    X(remat_mse_padded(NULL, none, none, none).id == 0)                                                                \
+    X(remat_mae_padded(NULL, none, none, none).id == 0)                                                                \
+    X(remat_huber_padded(NULL, none, none, none, 1).id == 0)                                                           \
+    X(remat_bce_with_logits_padded(NULL, none, none, none).id == 0)                                                    \
     X(remat_softmax(NULL, none).id == 0)                                                                               \
     X(remat_log_softmax(NULL, none).id == 0)                                                                           \
     X(remat_huber(NULL, none, none, 1).id == 0)                                                                        \

@@ -503,6 +503,30 @@ START_TEST(losses_have_known_values) {
 }
 END_TEST
 
+/* The means of one row, those of two being known above: of the other nothing is read. Where all is padding, 0. */
+START_TEST(padding_counts_nothing) {
+    double x[6] = {1, 2, 3, NAN, 0.5, INFINITY}, target[6] = {0, 2, 1, 1, NAN, -2}, y, dx[6], scratch[1], dy = 1;
+    static const char *const names[] = {"mse", "mae", "huber", "bce_with_logits"};
+    static const double mean[] = {5.0 / 3, 1, 2.0 / 3, -0.1704076499550209};
+    for (int i = 0; i < 8; i++) {
+        const rm_op *op = rm_op_find_f64(names[i / 2]);
+        int32_t padding[2] = {i % 2, 1};
+        double rows = 1 - i % 2;
+        rm_call call = {.t_total = 1, .threads = 1, .training = true, .scratch = scratch};
+        const rm_desc shape = rm_desc_make(REMAT_F64, 2, (int64_t[]){2, 3}), scalar = rm_desc_make(REMAT_F64, 0, NULL);
+        call.x[0] = (rm_tensor){shape, x}, call.x[1] = (rm_tensor){shape, target};
+        call.x[2] = (rm_tensor){rm_desc_make(REMAT_I32, 1, (int64_t[]){2}), padding};
+        call.x[3] = (rm_tensor){scalar, &rows}, call.y = (rm_tensor){scalar, &y}, call.dy = (rm_tensor){scalar, &dy};
+        call.dx[0] = (rm_tensor){shape, dx};
+        op->on[RM_DEVICE_CPU].forward(&call);
+        op->on[RM_DEVICE_CPU].backward(&call);
+        CLOSE(y, i % 2 ? 0.0 : mean[i / 2]);
+        for (int k = 3 - 3 * (i % 2); k < 6; k++) CLOSE(dx[k], 0.0);
+        if (i == 0) CLOSE(dx[2], 4.0 / 3);
+    }
+}
+END_TEST
+
 /* torch.nn.functional.cross_entropy(x, t, label_smoothing=...), and two numbers of its gradient. */
 START_TEST(label_smoothing_is_pytorchs) {
     static const struct {
@@ -726,6 +750,7 @@ int main(void) {
     tcase_add_test(numbers, rotary_refuses);
     tcase_add_test(numbers, batch_norm_has_known_values);
     tcase_add_test(numbers, losses_have_known_values);
+    tcase_add_test(numbers, padding_counts_nothing);
     tcase_add_test(numbers, label_smoothing_is_pytorchs);
     tcase_add_test(numbers, a_weighted_mean_is_pytorchs);
     tcase_add_test(numbers, a_class_is_ignored);

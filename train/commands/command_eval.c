@@ -6,6 +6,7 @@
 #include "train/run/evaluator.h"
 
 #include <jansson.h>
+#include <string.h>
 
 typedef struct {
     rm_saved_evaluator saved;
@@ -13,10 +14,9 @@ typedef struct {
     int64_t *confusion; /* NULL: it is not shown */
 } evaluation;
 
-static remat_status count_confusion(evaluation *e) {
+static remat_status count_confusion(evaluation *e, const char *task) {
     rm_evaluator *evaluator = &e->saved.evaluator;
-    bool counts = evaluator->dataset->shape.classes && !evaluator->dataset->shape.every_step;
-    size_t classes = counts ? (size_t)evaluator->width : 0;
+    size_t classes = !strcmp(task, "classify") ? (size_t)evaluator->width : 0;
     if (!classes) return REMAT_OK;
     e->confusion = evaluator->confusion = rm_calloc(classes * classes, sizeof *e->confusion);
     REQUIRE(e->confusion, MEMORY, "no memory to count how %zu classes are taken for each other", classes);
@@ -39,7 +39,7 @@ static remat_status evaluate(evaluation *e, rm_options *options) {
     rm_eval_event event = {.step = e->saved.point.step};
     TRY(rm_metrics_open(options->metrics, &(rm_metrics_run){.name = ""},
                         &e->metrics)); /* first: an evaluation can take long */
-    if (options->json) TRY(count_confusion(e));
+    if (options->json) TRY(count_confusion(e, options->task));
     TRY(rm_evaluator_run(evaluator, rm_evaluator_session(evaluator), &event));
     TRY(rm_metrics_eval(&e->metrics, &event));
     TRY(rm_metrics_close(&e->metrics));

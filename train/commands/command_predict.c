@@ -1,5 +1,5 @@
 /* command_predict.c: `remat predict`: what saved weights make of each sample, one row each, in the order of the data: of
- * classify the probability of each class (where each pixel has one, the number of the likeliest), of regress and adding the values (of each timestep, one after the other; with --loss=bce their probabilities), of transcribe the
+ * classify the probability of each class (of each timestep where labels are; where each pixel has one, the number of the likeliest), of regress and adding the values (of each timestep, one after the other; with --loss=bce their probabilities), of transcribe the
  * labels, filled up with -1. Labels are not asked for. As .npy of float32, or as CSV. */
 #include "train/commands/commands.h"
 
@@ -19,8 +19,9 @@ enum { CELL = 16 }; /* "-1.17549435e-38," */
 typedef struct {
     rm_saved_evaluator saved;
     rm_file_writer writer;
-    char unfinished[RM_PATH_BYTES]; /* renamed when it is whole; "": written where it is */
+    char unfinished[RM_PATH_BYTES];     /* renamed when it is whole; "": written where it is */
     bool npy, probabilities, yes_or_no; /* of classes, of which one is right; of labels, each right or not */
+    int64_t sample;                     /* the next one */
     float *row;
     char *text; /* NULL: npy */
 } prediction;
@@ -46,19 +47,40 @@ static remat_status write_row(prediction *p, int64_t width) {
     return rm_file_write(&p->writer, p->text, n);
 }
 
+/* Numbers in the row of a sample. */
+static int64_t row_width(const prediction *p) {
+    const rm_evaluator *e = &p->saved.evaluator;
+    return p->saved.dataset->shape.places ? e->answers : e->answers * e->width;
+}
+
+static void fill_row(const prediction *p, const float *outputs) {
+    int64_t width = p->saved.evaluator.width, answers = p->saved.evaluator.answers, n = answers * width;
+    if (p->saved.dataset->shape.places)
+        likeliest(outputs, answers, width, p->row);
+    else if (p->probabilities)
+        for (int64_t k = 0; k < n; k += width) softmax(outputs + k, width, p->row + k);
+    else if (p->yes_or_no)
+        for (int64_t k = 0; k < n; k++) p->row[k] = (float)(1 / (1 + exp(-(double)outputs[k])));
+    else
+        memcpy(p->row, outputs, (size_t)n * sizeof(float));
+}
+
+/* What is behind the sample's end is 0, as PyTorch's pad_packed_sequence leaves it. */
+static void end_row(prediction *p, int64_t width) {
+    const rm_dataset *d = p->saved.dataset;
+    int64_t T = d->shape.timesteps;
+    if (!d->shape.every_step || d->shape.labels || !d->length) return;
+    int64_t first = d->length(d, p->sample) * (width / T);
+    memset(p->row + first, 0, (size_t)(width - first) * sizeof(float));
+}
+
 static remat_status take(void *context, const float *outputs, int64_t n) {
     prediction *p = context;
-    int64_t width = p->saved.evaluator.width, answers = p->saved.evaluator.answers;
-    for (int64_t i = 0; i < n; i++, outputs += answers * width) {
-        if (answers > 1)
-            likeliest(outputs, answers, width, p->row);
-        else if (p->probabilities)
-            softmax(outputs, width, p->row);
-        else if (p->yes_or_no)
-            for (int64_t k = 0; k < width; k++) p->row[k] = (float)(1 / (1 + exp(-(double)outputs[k])));
-        else
-            memcpy(p->row, outputs, (size_t)width * sizeof(float));
-        TRY(write_row(p, answers > 1 ? answers : width));
+    int64_t each = p->saved.evaluator.answers * p->saved.evaluator.width;
+    for (int64_t i = 0; i < n; i++, p->sample++) {
+        fill_row(p, outputs + i * each);
+        end_row(p, row_width(p));
+        TRY(write_row(p, row_width(p)));
     }
     return REMAT_OK;
 }
@@ -107,8 +129,8 @@ static remat_status write_header(prediction *p) {
     const rm_dataset *d = p->saved.dataset;
     if (d->shape.places)
         rm_npy_make_header(3, (int64_t[]){d->count, d->shape.height, d->shape.width}, header);
-    else if (d->shape.every_step && d->shape.values)
-        rm_npy_make_header(3, (int64_t[]){d->count, d->shape.timesteps, d->shape.values}, header);
+    else if (d->shape.every_step && !d->shape.labels)
+        rm_npy_make_header(3, (int64_t[]){d->count, d->shape.timesteps, rm_data_outputs(&d->shape)}, header);
     else
         rm_npy_make_header(2, (int64_t[]){d->count, p->saved.evaluator.width}, header);
     return rm_file_write(&p->writer, header, sizeof header);
@@ -124,7 +146,7 @@ static remat_status predict(prediction *p, rm_options *o) {
     p->probabilities = !strcmp(o->task, "classify");
     p->yes_or_no = !strcmp(o->loss, "bce");
     p->npy = !is_stdout(o) && ends(o->out, ".npy");
-    size_t row = (size_t)(evaluator->answers > 1 ? evaluator->answers : evaluator->width);
+    size_t row = (size_t)row_width(p);
     p->row = rm_calloc(row, sizeof *p->row);
     p->text = rm_malloc(row * CELL + 1);
     REQUIRE(p->row && p->text, MEMORY, "no memory for a row of %zu numbers", row);

@@ -78,7 +78,8 @@ static remat_status next_batch(rm_trainer *t) {
 
 static remat_status write_class_weights(const rm_trainer *t) {
     int64_t at = remat_find(t->session, REMAT_INPUT, "class_weights");
-    return remat_write(t->session, REMAT_INPUT, at, t->class_weights, (uint64_t)t->model.classes * sizeof(float));
+    return remat_write(t->session, REMAT_INPUT, at, t->class_weights,
+                       (uint64_t)t->dataset->shape.classes * sizeof(float));
 }
 
 /* One update; *seconds is what the session took, and the average of the weights. */

@@ -5,6 +5,7 @@
 #include "train/data/array_file.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Labels are numbers, in the shape that says what an answer is. */
@@ -36,7 +37,9 @@ static remat_status open_classify(const rm_data_source *source, rm_dataset **out
             "each pixel has a class, and nothing says which: say --%slabels=FILE, .npy (N,H,W)", eval);
     if (source->pictures) return rm_dataset_open_pictures(source, out);
     REQUIRE(source->labels || source->unlabelled, INVALID,
-            "there are no labels for %s: say --%slabels=FILE, IDX or .npy, one for each sample", source->data, eval);
+            "there are no labels for %s: say --%slabels=FILE, IDX or .npy, one for each sample, [N], or for each "
+            "timestep, [N,T]",
+            source->data, eval);
     return rm_dataset_open_arrays(source, out);
 }
 
@@ -93,38 +96,69 @@ remat_status rm_dataset_checksum(rm_dataset *dataset, uint32_t *crc32) {
 
 /* ---- Labels ----------------------------------------------------------------------------------------------------- */
 
-static remat_status copy_labels(const rm_array *array, const rm_data_source *source, int32_t *labels,
-                                int64_t *classes) {
-    const char *path = source->labels;
-    int64_t bound = *classes ? *classes : 1000000, largest = -1;
-    int64_t width = array->rank == 3 ? array->dim[2] : 1, places = array->count / array->dim[0];
-    for (int64_t i = 0; i < array->count; i++) {
-        int64_t place = i % places;
-        double label = rm_array_at(array, i / places, place / width, place % width);
-        REQUIRE(!(fabs(label) < 1e15) || label == floor(label), INVALID,
-                "%s: label %g of sample %lld is not whole: labels number the classes, from 0 on", path, label,
-                (long long)(i / places));
-        if (source->ignores && label == (double)source->ignored) {
-            labels[i] = -1;
-            continue;
-        }
-        REQUIRE(label >= 0 && label < (double)bound, INVALID,
-                "%s: label %.15g of sample %lld is outside 0..%lld: check --labels or --classes; or, if such samples "
-                "are not to count, say --ignore-index",
-                path, label, (long long)(i / places), (long long)bound - 1);
-        labels[i] = (int32_t)label;
-        if (labels[i] > largest) largest = labels[i];
-    }
+/* "sample 3", "sample 3, timestep 5" (t -1: it has one label). */
+static const char *place_text(int64_t sample, int64_t t, char text[64]) {
+    int n = snprintf(text, 64, "sample %lld", (long long)sample);
+    if (t >= 0) snprintf(text + n, 64 - (size_t)n, ", timestep %lld", (long long)t);
+    return text;
+}
+
+/* A class; -1 for what is ignored. */
+static remat_status take_label(const rm_data_source *source, double label, int64_t sample, int64_t t, int64_t bound,
+                               int32_t *out) {
+    char place[64];
+    bool whole = !(fabs(label) < 1e15) || label == floor(label);
+    *out = -1;
+    if (source->ignores && label == (double)source->ignored) return REMAT_OK;
+    REQUIRE(whole, INVALID, "%s: label %g of %s is not whole: labels number the classes, from 0 on", source->labels,
+            label, place_text(sample, t, place));
+    REQUIRE(label >= 0 && label < (double)bound, INVALID,
+            "%s: label %.15g of %s is outside 0..%lld: check --labels or --classes; or, if such %s are not to count, "
+            "say --ignore-index",
+            source->labels, label, place_text(sample, t, place), (long long)bound - 1, t < 0 ? "samples" : "timesteps");
+    *out = (int32_t)label;
+    return REMAT_OK;
+}
+
+static int64_t bound_of(const int64_t *classes) { return *classes ? *classes : 1000000; }
+
+static remat_status settle_classes(const rm_data_source *source, int64_t largest, int64_t *classes) {
     REQUIRE(largest >= 0, INVALID,
-            "%s has no label but %lld, which --ignore-index leaves out: nothing is left to count", path,
+            "%s has no label but %lld, which --ignore-index leaves out: nothing is left to count", source->labels,
             (long long)source->ignored);
     REQUIRE(
         *classes || largest > 0, INVALID,
         "%s: all labels are 0, and with one class there is nothing to be learnt: is this the right file? If it is, say "
         "--classes",
-        path);
+        source->labels);
     if (!*classes) *classes = largest + 1;
     return REMAT_OK;
+}
+
+static remat_status copy_labels(const rm_array *array, const rm_data_source *source, int32_t *labels,
+                                int64_t *classes) {
+    int64_t largest = -1, width = array->rank == 3 ? array->dim[2] : 1, places = array->count / array->dim[0];
+    for (int64_t i = 0; i < array->count; i++) {
+        int64_t place = i % places;
+        double label = rm_array_at(array, i / places, place / width, place % width);
+        TRY(take_label(source, label, i / places, -1, bound_of(classes), &labels[i]));
+        if (labels[i] > largest) largest = labels[i];
+    }
+    return settle_classes(source, largest, classes);
+}
+
+static remat_status copy_step_labels(const rm_array *array, const rm_data_source *source, rm_labelled samples,
+                                     int32_t *labels, int64_t *classes) {
+    int64_t largest = -1, T = samples.timesteps;
+    for (int64_t i = 0; i < samples.count; i++)
+        for (int64_t t = 0; t < T; t++) {
+            int32_t *label = labels + i * T + t;
+            *label = -1;
+            if (samples.lengths && t >= samples.lengths[i]) continue;
+            TRY(take_label(source, rm_array_at(array, i, t, 0), i, t, bound_of(classes), label));
+            if (*label > largest) largest = *label;
+        }
+    return settle_classes(source, largest, classes);
 }
 
 static remat_status convert_labels(const rm_array *array, const rm_data_source *source, int64_t count, int32_t **labels,
@@ -137,6 +171,36 @@ static remat_status convert_labels(const rm_array *array, const rm_data_source *
     *labels = rm_calloc((size_t)count, sizeof **labels);
     REQUIRE(*labels, MEMORY, "no memory for %lld labels", (long long)count);
     return copy_labels(array, source, *labels, classes);
+}
+
+static remat_status convert_step_labels(const rm_array *array, const rm_data_source *source, rm_labelled samples,
+                                        int32_t **labels, int64_t *classes) {
+    const char *path = source->labels;
+    REQUIRE(array->dim[0] == samples.count, INVALID,
+            "%s has labels for %lld samples, and there are %lld: give the two files of one set", path,
+            (long long)array->dim[0], (long long)samples.count);
+    REQUIRE(array->dim[1] == samples.most, INVALID,
+            "%s has labels for %lld timesteps, and samples have %lld: give one for each, or [N], one for each sample",
+            path, (long long)array->dim[1], (long long)samples.most);
+    size_t kept = (size_t)(samples.count * samples.timesteps);
+    *labels = rm_calloc(kept, sizeof **labels);
+    REQUIRE(*labels, MEMORY, "no memory for %zu labels", kept);
+    return copy_step_labels(array, source, samples, *labels, classes);
+}
+
+static remat_status convert_sequence_labels(const rm_array *array, const rm_data_source *source, rm_labelled samples,
+                                            bool *every_step, int32_t **labels, int64_t *classes) {
+    *every_step = array->rank == 2;
+    REQUIRE(array->rank <= 2, IO,
+            "%s has %d dimensions; labels are [N], one for each sample, or [N,T], one for each timestep: is this the "
+            "file for --data?",
+            source->labels, array->rank);
+    REQUIRE(!source->steps_known || *every_step == source->every_step, INVALID,
+            "%s has one label a %s, and the model gives one a %s: give labels as it was trained on, or change "
+            "--every-step",
+            source->labels, *every_step ? "timestep" : "sample", source->every_step ? "timestep" : "sample");
+    return *every_step ? convert_step_labels(array, source, samples, labels, classes)
+                       : convert_labels(array, source, samples.count, labels, classes);
 }
 
 static remat_status convert_pixel_labels(const rm_array *array, const rm_data_source *source, const int64_t dim[3],
@@ -198,6 +262,20 @@ remat_status rm_labels_read(const rm_data_source *source, int64_t count, int32_t
     remat_status status = rm_array_file_read(source->labels, source->budget, &file);
     *labels = NULL;
     if (!status) status = convert_labels(&file.array, source, count, labels, classes);
+    rm_array_file_free(&file);
+    if (status) {
+        rm_free(*labels);
+        *labels = NULL;
+    }
+    return status;
+}
+
+remat_status rm_sequence_labels_read(const rm_data_source *source, rm_labelled samples, bool *every_step,
+                                     int32_t **labels, int64_t *classes) {
+    rm_array_file file;
+    remat_status status = rm_array_file_read(source->labels, source->budget, &file);
+    *labels = NULL;
+    if (!status) status = convert_sequence_labels(&file.array, source, samples, every_step, labels, classes);
     rm_array_file_free(&file);
     if (status) {
         rm_free(*labels);

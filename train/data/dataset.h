@@ -2,7 +2,7 @@
  * order of samples is dist/large_batch/sampler.h's business and batches are loader.h's. Any sample can be asked for at any time.
  *
  *     text      lm        any file, or tokens in one: (T,B) and the next ones (T,B)
- *     arrays    classify  .npy (N,T,F), or IDX images as sequences of pixels: reals (T,B,F), labels (B)
+ *     arrays    classify  .npy (N,T,F), or IDX images as sequences of pixels: reals (T,B,F), labels (B), or (T,B) at every timestep
  *     arrays    regress   the same, with reals for labels: (B,V) of whole samples, (T,B,V) at every timestep
  *     pictures  classify  for models of pictures: whole ones, from an album (album.h): reals (B,C,H,W), labels (B)
  *     arrays    transcribe  .npy (N,T,F): reals (T,B,F), rows of labels (B,S), padded with -1
@@ -61,11 +61,17 @@ static inline int64_t rm_data_answers(const rm_data_shape *shape) {
                                  : 1;
 }
 
+/* Numbers at each timestep, of samples that may end before others: an input says what is padding. */
+static inline bool rm_data_pads(const rm_data_shape *shape) {
+    return shape->lengths && shape->every_step && !shape->classes;
+}
+
 /* Of a batch: what says where its samples and documents begin and end (loader.h). */
 static inline uint64_t rm_data_mark_bytes(const rm_data_shape *shape, int64_t batch) {
     int64_t rows = shape->timesteps * batch,
             of_pairs = shape->answer_steps ? 2 * rows + shape->answer_steps * batch : 0;
-    return 4 * (uint64_t)((shape->lengths ? 2 * batch + rows : 0) + (shape->documents ? rows : 0) + of_pairs);
+    int64_t of_lengths = (shape->lengths ? 2 * batch + rows : 0) + (rm_data_pads(shape) ? rows : 0);
+    return 4 * (uint64_t)(of_lengths + (shape->documents ? rows : 0) + of_pairs);
 }
 
 typedef struct rm_dataset rm_dataset;
@@ -117,7 +123,8 @@ typedef struct {
     const char *tokenizer; /* a path; the file holds a text, which it cuts into tokens, or, of lm, .npy of tokens */
     int64_t values;        /* of regress: numbers of an answer; 0: as the labels have */
     bool yes_or_no;        /* ... and each is 0, 1 or between them */
-    bool every_step;       /* ... each timestep has one; false with values 0: as the labels have */
+    bool every_step;       /* ... each timestep has one; false with values 0: as the labels have; of classify likewise, */
+    bool steps_known;      /* ... but every_step binds labels where this is true, and else they say it themselves */
     bool whole;            /* samples of more than `timesteps` are refused, not cut */
     const char *generate;  /* of seq2seq without data: "copy", "reverse", "sort" */
 } rm_data_source;
@@ -157,6 +164,15 @@ remat_status rm_dataset_open_pairs(const rm_data_source *source, rm_dataset **ou
 /* `count` labels from the array of one dimension in source->labels: whole numbers, of whatever type, and -1 for what is ignored. *labels is the caller's, freed
  * with rm_free; *classes, when 0, becomes the largest label + 1, and otherwise bounds them. */
 remat_status rm_labels_read(const rm_data_source *source, int64_t count, int32_t **labels, int64_t *classes);
+/* Of sequences. `most` timesteps are in the file, and the first `timesteps` of them used. */
+typedef struct {
+    int64_t count, most, timesteps;
+    const int32_t *lengths; /* where samples end, (count), maybe behind `timesteps`; NULL: none does */
+} rm_labelled;
+/* The same, (count), or a class for each timestep, (count,most), of which (count,timesteps) are kept: *every_step says which, as
+ * source->steps_known and every_step allow. What is there behind the end of a sample is not read, and -1 stands for it. */
+remat_status rm_sequence_labels_read(const rm_data_source *source, rm_labelled samples, bool *every_step,
+                                     int32_t **labels, int64_t *classes);
 /* Of each pixel of `count` pictures: (count,height,width). */
 remat_status rm_pixel_labels_read(const rm_data_source *source, int64_t count, int64_t height, int64_t width,
                                   int32_t **labels, int64_t *classes);

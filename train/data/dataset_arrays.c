@@ -1,5 +1,5 @@
-/* dataset_arrays.c: an array in a file (array_file.h) as N sequences of numbers, each with its class, with a row of labels, or
- * with what values.h reads:
+/* dataset_arrays.c: an array in a file (array_file.h) as N sequences of numbers, each with its class or one for each timestep, with a
+ * row of labels, or with what values.h reads:
  *
  *     .npy   (N,T,F), or (N,T) with F = 1
  *     IDX    images (N,rows,columns), as MNIST's: pixel by pixel, T = rows * columns and F = 1,
@@ -23,7 +23,7 @@ typedef struct {
     rm_dataset base;
     rm_array_file file; /* its array (N,T or more,F) */
     double unit;        /* what numbers are divided by */
-    int32_t *labels;    /* (N), or (N,S); NULL: unlabelled, or it has values */
+    int32_t *labels;    /* (N), or (N,S), or (N,T); NULL: unlabelled, or it has values */
     int32_t *lengths;   /* NULL: all have T */
     bool regress;
     rm_values values; /* of regress; none: unlabelled */
@@ -60,6 +60,12 @@ static void fill_labels(const array_data *data, int64_t index, int64_t column, i
     if (!S) target[column] = data->labels ? data->labels[index] : 0;
 }
 
+/* A class for each timestep, -1 behind the sample's end; 0 where there are no labels. */
+static void fill_step_labels(const array_data *data, int64_t index, int64_t column, int64_t batch, int32_t *target) {
+    int64_t T = data->base.shape.timesteps;
+    for (int64_t t = 0; t < T; t++) target[t * batch + column] = data->labels ? data->labels[index * T + t] : 0;
+}
+
 static remat_status fill(rm_dataset *base, int64_t index, int64_t column, int64_t batch, void *input, void *target) {
     const array_data *data = (array_data *)base;
     int64_t T = base->shape.timesteps, F = base->shape.features, length = length_of(base, index);
@@ -69,6 +75,8 @@ static remat_status fill(rm_dataset *base, int64_t index, int64_t column, int64_
             x[(t * batch + column) * F + f] = t < length ? (float)value_at(data, index, t, f) : 0;
     if (data->regress)
         fill_values(data, index, column, batch, target);
+    else if (base->shape.tracked)
+        fill_step_labels(data, index, column, batch, target);
     else
         fill_labels(data, index, column, target);
     return REMAT_OK;
@@ -80,7 +88,8 @@ static size_t value_bytes(const array_data *data) {
 }
 
 static int64_t label_count(const rm_dataset *base) {
-    return base->shape.labels ? base->count * base->shape.labels : base->count;
+    const rm_data_shape *shape = &base->shape;
+    return base->count * (shape->labels ? shape->labels : shape->tracked ? shape->timesteps : 1);
 }
 
 static remat_status checksum(rm_dataset *base, uint32_t *crc32) {
@@ -128,6 +137,17 @@ static remat_status take_features(array_data *data, const rm_data_source *source
     return REMAT_OK;
 }
 
+/* One a sample, or one a timestep. */
+static remat_status take_classes(array_data *data, const rm_data_source *source) {
+    rm_data_shape *shape = &data->base.shape;
+    const rm_labelled samples = {data->base.count, data->file.array.dim[1], shape->timesteps, data->lengths};
+    shape->every_step = source->every_step;
+    if (source->labels)
+        TRY(rm_sequence_labels_read(source, samples, &shape->every_step, &data->labels, &shape->classes));
+    shape->tracked = shape->every_step;
+    return REMAT_OK;
+}
+
 static remat_status take_labels(array_data *data, const rm_data_source *source) {
     int64_t *classes = &data->base.shape.classes;
     REQUIRE(source->labels || *classes, INVALID, "without labels the number of classes is needed: say --classes=N");
@@ -135,7 +155,7 @@ static remat_status take_labels(array_data *data, const rm_data_source *source) 
     if (source->transcripts && source->labels)
         return rm_transcripts_read(source, data->base.count, data->base.shape.timesteps, data->lengths, &data->labels,
                                    &data->base.shape.labels, classes);
-    return source->labels ? rm_labels_read(source, data->base.count, &data->labels, classes) : REMAT_OK;
+    return source->transcripts ? REMAT_OK : take_classes(data, source);
 }
 
 static remat_status take_values(array_data *data, const rm_data_source *source) {
@@ -147,12 +167,10 @@ static remat_status take_values(array_data *data, const rm_data_source *source) 
     shape->values = source->values;
     shape->every_step = source->every_step;
     if (!source->labels) return REMAT_OK;
-    TRY(rm_values_read(source, data->base.count, data->file.array.dim[1], &data->values));
+    TRY(rm_values_read(source, data->base.count, data->file.array.dim[1], data->lengths, &data->values));
     shape->values = data->values.width;
     shape->every_step = data->values.every_step;
     data->base.held_bytes += value_bytes(data);
-    REQUIRE(!shape->every_step || !source->lengths, INVALID,
-            "--lengths is for samples with one answer, and %s has one for each timestep: leave it out", source->labels);
     return REMAT_OK;
 }
 

@@ -22,12 +22,13 @@ remat_status rm_batch_create(rm_dataset *dataset, int64_t batch, rm_batch *out) 
         out->length = shape->lengths ? rm_malloc(4 * (size_t)batch) : NULL;
         out->ends = shape->lengths ? rm_malloc(4 * (size_t)rows) : NULL;
         out->begins = shape->documents || pairs ? rm_malloc(4 * (size_t)rows) : NULL;
-        out->padding = pairs ? rm_malloc(4 * (size_t)rows) : NULL;
+        out->padding = pairs || rm_data_pads(shape) ? rm_malloc(4 * (size_t)rows) : NULL;
         out->previous = pairs ? rm_malloc(4 * (size_t)pairs) : NULL;
         out->mark_bytes = rm_data_mark_bytes(shape, batch);
     }
     REQUIRE(out->input && out->target && (!shape->lengths || (out->last && out->length && out->ends)) &&
-                (!shape->documents || out->begins) && (!pairs || (out->begins && out->padding && out->previous)),
+                (!shape->documents || out->begins) && (!pairs || (out->begins && out->padding && out->previous)) &&
+                (!rm_data_pads(shape) || out->padding),
             MEMORY, "no memory for a batch of %lld samples of %lld timesteps: make --batch or --seq-len smaller",
             (long long)batch, (long long)shape->timesteps);
     return REMAT_OK;
@@ -69,7 +70,10 @@ remat_status rm_batch_put(rm_batch *b, int64_t column, int64_t sample) {
     if (!b->last) return REMAT_OK;
     b->length[column] = (int32_t)b->dataset->length(b->dataset, sample);
     b->last[column] = b->length[column] - 1;
-    for (int64_t t = 0; t < b->dataset->shape.timesteps; t++) b->ends[t * b->batch + column] = t == b->last[column];
+    for (int64_t t = 0; t < b->dataset->shape.timesteps; t++) {
+        b->ends[t * b->batch + column] = t == b->last[column];
+        if (b->padding) b->padding[t * b->batch + column] = t > b->last[column];
+    }
     return REMAT_OK;
 }
 

@@ -35,7 +35,7 @@ typedef struct {
     float *ends,
         *begins; /* (T,B): 1 at that timestep; where documents, or pairs' inputs, begin; else 0. NULL likewise */
     int32_t *padding,
-        *previous; /* of pairs: 1 behind inputs, (T,B); the token before each target, (answer_steps,B) */
+        *previous; /* where rm_data_pads, and of pairs: 1 behind inputs, (T,B); of pairs the token before each target, (answer_steps,B) */
 } rm_batch;
 
 /* MEMORY when there is not enough. Free in any case. */

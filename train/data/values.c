@@ -45,38 +45,45 @@ static const char *place(const rm_values *of, int64_t sample, int64_t t, int64_t
 }
 
 /* One number that is none spoils every weight. */
-static remat_status copy(const rm_array *a, const rm_data_source *source, rm_values *out) {
+static remat_status check_number(const rm_data_source *source, const rm_values *of, double value, int64_t i, int64_t t,
+                                 int64_t v) {
     char text[PLACE_BYTES];
-    for (int64_t i = 0, at = 0; i < a->dim[0]; i++)
-        for (int64_t t = 0; t < out->steps; t++)
-            for (int64_t v = 0; v < out->width; v++, at++) {
+    REQUIRE(fabs(value) <= (double)FLT_MAX || (source->allow_nan && isnan(value)), INVALID,
+            "%s: %s is %g; only numbers can be learnt or judged by: put one there, or leave the sample out%s",
+            source->labels, place(of, i, t, v, text), value, isnan(value) ? ", or let it through by --allow-nan" : "");
+    REQUIRE(!source->yes_or_no || !(value < 0 || value > 1), INVALID,
+            "%s: %s is %g; --loss=bce judges labels from 0 to 1", source->labels, place(of, i, t, v, text), value);
+    return REMAT_OK;
+}
+
+static remat_status copy(const rm_array *a, const rm_data_source *source, const int32_t *lengths, rm_values *out) {
+    for (int64_t i = 0; i < a->dim[0]; i++) {
+        int64_t steps = lengths && lengths[i] < out->steps ? lengths[i] : out->steps;
+        float *to = out->value + i * out->steps * out->width;
+        for (int64_t t = 0; t < steps; t++)
+            for (int64_t v = 0; v < out->width; v++) {
                 double value = out->every_step ? rm_array_at(a, i, t, v) : rm_array_at(a, i, v, 0);
-                REQUIRE(fabs(value) <= (double)FLT_MAX || (source->allow_nan && isnan(value)), INVALID,
-                        "%s: %s is %g; only numbers can be learnt or judged by: put one there, or leave the sample "
-                        "out%s",
-                        source->labels, place(out, i, t, v, text), value,
-                        isnan(value) ? ", or let it through by --allow-nan" : "");
-                REQUIRE(!source->yes_or_no || !(value < 0 || value > 1), INVALID,
-                        "%s: %s is %g; --loss=bce judges labels from 0 to 1", source->labels, place(out, i, t, v, text),
-                        value);
-                out->value[at] = (float)value;
+                TRY(check_number(source, out, value, i, t, v));
+                *to++ = (float)value;
             }
+    }
     return REMAT_OK;
 }
 
 static remat_status convert(const rm_data_source *source, const rm_array *a, int64_t count, int64_t timesteps,
-                            rm_values *out) {
+                            const int32_t *lengths, rm_values *out) {
     TRY(take_shape(source, a, count, timesteps, out));
     out->value = rm_calloc((size_t)a->count, sizeof *out->value);
     REQUIRE(out->value, MEMORY, "no memory for the %lld numbers in %s", (long long)a->count, source->labels);
-    return copy(a, source, out);
+    return copy(a, source, lengths, out);
 }
 
-remat_status rm_values_read(const rm_data_source *source, int64_t count, int64_t timesteps, rm_values *out) {
+remat_status rm_values_read(const rm_data_source *source, int64_t count, int64_t timesteps, const int32_t *lengths,
+                            rm_values *out) {
     rm_array_file file;
     *out = (rm_values){0};
     remat_status status = rm_array_file_read(source->labels, source->budget, &file);
-    if (!status) status = convert(source, &file.array, count, timesteps, out);
+    if (!status) status = convert(source, &file.array, count, timesteps, lengths, out);
     rm_array_file_free(&file);
     if (!status) return REMAT_OK;
     rm_free(out->value);

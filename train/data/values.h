@@ -14,7 +14,8 @@ typedef struct {
 } rm_values;
 
 /* Of `count` samples of `timesteps` each, from source->labels. INVALID where they do not fit those, or source->values, or are
- * no numbers. */
-remat_status rm_values_read(const rm_data_source *source, int64_t count, int64_t timesteps, rm_values *out);
+ * no numbers. Of samples that end earlier (`lengths`, (count); NULL: none does) what is there behind the end is not read, and 0. */
+remat_status rm_values_read(const rm_data_source *source, int64_t count, int64_t timesteps, const int32_t *lengths,
+                            rm_values *out);
 
 #endif

@@ -64,7 +64,8 @@ static const rule rules[] = {
     {"ignore-index", NULL, "task", "classify", NULL},
     {"allow-nan", "false", "task", "classify|regress", NULL},
     {"values", "0", "task", "regress", NULL},
-    {"every-step", "false", "task", "regress", NULL},
+    {"every-step", "false", "task", "classify|regress", NULL},
+    {"every-step", "false", "model", RECURRENT, "which read timestep by timestep"},
     {"image-size", "0", "model", PICTURES, NULL},
     {"channels", "0", "model", PICTURES, NULL},
     {"normalize", "none", "model", PICTURES, NULL},
@@ -93,7 +94,7 @@ static const rule rules[] = {
     {"stateful", "false", "task", "lm", "whose samples go on where others end"},
     {"stateful", "false", "model", RECURRENT, "which have states"},
     {"tbptt", "0", "model", RECURRENT, "which have states"},
-    {"tbptt", "0", "task", "lm|copy|s5|regress", "whose targets are at every timestep"},
+    {"tbptt", "0", "task", "lm|copy|s5|classify|regress", "whose targets are at every timestep"},
 
     {"momentum", "0", "optimizer", "sgd|rmsprop|lars", NULL},
     {"nesterov", "false", "optimizer", "sgd|lars", NULL},
@@ -326,6 +327,10 @@ static remat_status check_states(const rm_options *o) {
         "--tbptt=%lld:%lld counts targets of a window's last timesteps alone, and those of --task=regress all count: "
         "give --tbptt one number",
         (long long)o->tbptt.length, (long long)o->tbptt.step);
+    REQUIRE(!o->tbptt.length || !o->lengths, INVALID,
+            "--tbptt=%lld cuts samples into windows of one length, and those of --lengths end within one: leave one of "
+            "the two out",
+            (long long)o->tbptt.length);
     REQUIRE(!overlap || !o->stateful, INVALID,
             "--tbptt=%lld:%lld has windows that would begin in the batch before, and --stateful has left that behind: "
             "leave --stateful out, or give --tbptt one number",

@@ -68,14 +68,14 @@ const rm_option rm_option_table[] = {
     INT("document-end", document_end, RUN, RM_OF_RUN, "-1", -1, 1e9, "lm: the token (of a text: the byte) that ends a document; behind it states begin anew; -1: none"),
     IN("tokenizer", tokenizer, MODEL, RM_FORGOTTEN, "FILE", "lm, seq2seq: a tokenizer.json (byte-level BPE) that cuts the text into tokens, and decides --vocab; training states keep a copy"),
     IN("lengths", lengths, RUN, RM_REMEMBERED, "FILE", "classify, regress, transcribe, .npy [N,T,F]: how many timesteps of each sample count, .npy [N]; padding behind them changes nothing"),
-    IN("labels", labels, FIT | RM_EVAL, RM_REMEMBERED, "FILE", "classify: IDX or .npy labels [N]; regress: numbers [N], [N,V] or, for each timestep, [N,T,V];\n"
+    IN("labels", labels, FIT | RM_EVAL, RM_REMEMBERED, "FILE", "classify: IDX or .npy labels [N] or, for each timestep, [N,T]; regress: numbers [N], [N,V] or, for each timestep, [N,T,V];\n"
         "                                 transcribe: .npy [N,S], from 1 on, -1 fills up rows; seq2seq: a text, whose line N belongs to line N of --data"),
     ONE("generate", generate, RUN, RM_OF_RUN, "none", "none|copy|reverse|sort", "seq2seq, in place of --data: lines of letters, to be written again, backwards, or in order"),
     ONE("loss", loss, RUN, RM_OF_RUN, "mse", "mse|mae|huber|bce", "of numbers: squared, absolute (PyTorch's l1_loss), or Huber's with delta 1; of labels 0 and 1, of which several may be right: BCEWithLogitsLoss"),
     TXT("class-weights", class_weights, FIT, RM_REMEMBERED, "LIST", "classify: what each class counts in the loss of training: 1,0.5,2 or a .npy file; evaluations report the plain loss"),
-    INT("ignore-index", ignore_index, RUN, RM_OF_RUN, NULL, -1e9, 1e9, "classify: samples with this label count nothing, in losses and accuracies"),
+    INT("ignore-index", ignore_index, RUN, RM_OF_RUN, NULL, -1e9, 1e9, "classify: samples (or timesteps) with this label count nothing, in losses and accuracies"),
     INT("values", values, MODEL, RM_OF_MODEL, "0", 0, 1e6, "regress: numbers of an answer; 0: as the labels have"),
-    YES("every-step", every_step, MODEL, RM_OF_MODEL, "regress: an answer at each timestep, which labels [N,T,V] say themselves; of [N,T] one number"),
+    YES("every-step", every_step, MODEL, RM_OF_MODEL, "classify, regress: an answer at each timestep, which labels [N,T] of classes and [N,T,V] of numbers say themselves; of regress's [N,T] one number"),
     IN("eval-data", eval_data, FIT, RM_REMEMBERED, "FILE", "data for --eval-every"),
     IN("eval-labels", eval_labels, FIT, RM_REMEMBERED, "FILE", "their labels"),
     IN("eval-lengths", eval_lengths, FIT, RM_REMEMBERED, "FILE", "their lengths"),

@@ -56,7 +56,7 @@ remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec 
     int64_t outputs = shape->labels ? out->width * shape->classes : out->width;
     int64_t full = batch < dataset->count ? batch : dataset->count, rest = dataset->count % full;
     if (out->width) {
-        int64_t rows = full * out->answers + (shape->every_step && !shape->labels);
+        int64_t rows = (full + (shape->every_step && !shape->labels)) * out->answers;
         out->outputs = rm_calloc((size_t)rows * (size_t)outputs, sizeof(float));
         REQUIRE(out->outputs, MEMORY, "no memory for the outputs of %lld samples", (long long)full);
     }
@@ -126,7 +126,7 @@ static uint64_t part_bytes(const rm_eval_part *part) {
 
 uint64_t rm_evaluator_bytes(const rm_evaluator *e) {
     const rm_data_shape *shape = e->dataset ? &e->dataset->shape : NULL;
-    uint64_t rows = (uint64_t)(e->full.batch.batch * e->answers + (shape && shape->every_step && !shape->labels));
+    uint64_t rows = (uint64_t)((e->full.batch.batch + (shape && shape->every_step && !shape->labels)) * e->answers);
     uint64_t outputs = 4 * rows * (uint64_t)e->width;
     if (e->reading) /* and a sample's labels, twice, and room to compare them */
         outputs = outputs * (uint64_t)shape->classes + 8 * (uint64_t)(e->width + shape->labels + 1);
@@ -161,10 +161,10 @@ static void count(rm_evaluator *e, const int32_t *target, int64_t n, right *sum)
     if (e->confusion) confuse(e, target, n);
 }
 
-/* From (T,B,V), as sessions have them, to a row for each sample. */
+/* From (T,B,V), as sessions have them, to a row for each sample. V: values, or logits of the classes. */
 static remat_status sink_sequences(rm_evaluator *e, int64_t B) {
-    int64_t T = e->dataset->shape.timesteps, V = e->dataset->shape.values;
-    float *row = e->outputs + B * e->width;
+    int64_t T = e->dataset->shape.timesteps, V = rm_data_outputs(&e->dataset->shape);
+    float *row = e->outputs + B * T * V;
     for (int64_t b = 0; b < B; b++) {
         for (int64_t t = 0; t < T; t++) memcpy(row + t * V, e->outputs + (t * B + b) * V, (size_t)V * sizeof *row);
         TRY(e->sink(e->sink_context, row, 1));
@@ -225,14 +225,23 @@ static remat_status fill_batch(rm_evaluator *e, stretch s) {
     return REMAT_OK;
 }
 
+/* What the loss of a batch is the mean of: answers that count, timesteps that samples have, or samples. */
+static int64_t counted_in(const rm_evaluator *e, const rm_batch *batch) {
+    const rm_data_shape *shape = &e->dataset->shape;
+    int64_t sum = 0;
+    if (has_accuracy(shape)) return rm_count_targets(batch->target, batch->batch * e->answers);
+    if (!rm_data_pads(shape)) return batch->batch;
+    for (int64_t i = 0; i < batch->batch; i++) sum += batch->length[i];
+    return sum;
+}
+
 /* The loss of the samples first .. first+B-1, times how many of them count. */
 static remat_status run_part(rm_evaluator *e, rm_eval_part *part, int64_t first, double *loss, right *sum) {
     remat_step_result result;
     TRY(fill_batch(e, (stretch){&part->batch, first}));
     TRY(rm_batch_write(&part->batch, rm_batch_whole(&part->batch), part->session));
     TRY(remat_evaluate(part->session, &result));
-    const int64_t B = part->batch.batch;
-    const int64_t n = has_accuracy(&e->dataset->shape) ? rm_count_targets(part->batch.target, B * e->answers) : B;
+    const int64_t n = counted_in(e, &part->batch);
     *loss = result.loss * (double)n;
     sum->all += n;
     return e->width ? take_outputs(e, part, sum) : REMAT_OK;
@@ -272,7 +281,7 @@ remat_status rm_evaluator_run(rm_evaluator *e, remat_session *weights, rm_eval_e
         int64_t end = first + WINDOW < batches ? first + WINDOW : batches;
         TRY(run_window(e, first, end, &loss_sum, &sum));
     }
-    out->samples = e->answers > 1 ? count : sum.all;
+    out->samples = e->answers > 1 || e->dataset->shape.every_step ? count : sum.all;
     out->loss = loss_sum / (double)sum.all;
     bool counted = has_accuracy(&e->dataset->shape);
     out->accuracy = counted ? (double)sum.first / (double)sum.all : -1;

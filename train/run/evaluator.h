@@ -24,12 +24,12 @@ typedef struct {
     rm_dataset *dataset; /* borrowed */
     rm_eval_part full,
         rest;        /* of `batch` samples each, and of those left over; a part without samples has no session */
-    int64_t answers; /* of a sample: one, or one for each pixel */
+    int64_t answers; /* of a sample: one, or one for each pixel or timestep that has a class */
     /* Of what the sink is given of an answer: its outputs; T V where every timestep has an answer of numbers; of transcripts a label
      * for each timestep, or -1; 0: there are outputs for each timestep, and nobody wants them all. */
     int64_t width;
-    /* Of one batch, (batch,answers,width); with answers at every timestep (T,batch,V), and behind them a sample's (T,V); of transcripts
-     * (T,batch,classes). */
+    /* Of one batch, (batch,answers,width); with answers at every timestep (T,batch,V), V values or logits, and behind them a sample's
+     * (T,V); of transcripts (T,batch,classes). */
     float *outputs;
     int32_t *reading;   /* of transcripts: a sample's labels, (T), */
     int64_t *distance;  /* and room to compare them, (S + 1) */

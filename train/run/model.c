@@ -114,9 +114,20 @@ static remat_value target(remat_graph *g, const rm_data_shape *data, int64_t tim
 }
 
 /* Huber's delta is PyTorch's default. */
-static remat_value loss_of_reals(remat_graph *g, const char *name, remat_value x, remat_value target) {
+enum { DELTA = 1 };
+static remat_value loss_of_padded(remat_graph *g, const char *name, remat_value x, remat_value target,
+                                  remat_value padding) {
+    if (name && !strcmp(name, "mae")) return remat_mae_padded(g, x, target, padding);
+    if (name && !strcmp(name, "huber")) return remat_huber_padded(g, x, target, padding, DELTA);
+    if (name && !strcmp(name, "bce")) return remat_bce_with_logits_padded(g, x, target, padding);
+    return remat_mse_padded(g, x, target, padding);
+}
+
+static remat_value loss_of_reals(remat_graph *g, const rm_model_spec *spec, remat_value x, remat_value target) {
+    const char *name = spec->loss;
+    if (spec->padding.id) return loss_of_padded(g, name, x, target, spec->padding);
     if (name && !strcmp(name, "mae")) return remat_mae(g, x, target);
-    if (name && !strcmp(name, "huber")) return remat_huber(g, x, target, 1);
+    if (name && !strcmp(name, "huber")) return remat_huber(g, x, target, DELTA);
     if (name && !strcmp(name, "bce")) return remat_bce_with_logits(g, x, target);
     return remat_mse(g, x, target);
 }
@@ -129,8 +140,10 @@ static remat_value loss_by_weight(remat_graph *g, const rm_model_spec *spec, rem
 
 static remat_value loss(remat_graph *g, const rm_model_spec *spec, remat_value logits, remat_value target) {
     if (spec->data.labels) return remat_ctc(g, logits, target, spec->length, REMAT_NONE, RM_BLANK, false);
-    if (!spec->data.classes) return loss_of_reals(g, spec->loss, logits, target);
-    if (spec->ignores || spec->class_weights || spec->data.answer_steps) return loss_by_weight(g, spec, logits, target);
+    if (!spec->data.classes) return loss_of_reals(g, spec, logits, target);
+    bool ends =
+        spec->data.answer_steps || (spec->data.every_step && spec->data.lengths); /* targets are -1 behind them */
+    if (spec->ignores || spec->class_weights || ends) return loss_by_weight(g, spec, logits, target);
     if (spec->label_smoothing == 0) return remat_softmax_cross_entropy(g, logits, target);
     return remat_softmax_cross_entropy_smoothed(g, logits, target, spec->label_smoothing);
 }
@@ -141,12 +154,13 @@ static void mark(remat_graph *g, rm_model_spec *spec, int64_t timesteps, int64_t
     spec->last = spec->length = spec->ends = spec->begins = spec->padding = spec->previous = REMAT_NONE;
     if (spec->data.lengths && spec->data.labels)
         spec->length = remat_input(g, "length", REMAT_I32, REMAT_WHOLE, 1, &batch);
-    else if (spec->data.lengths)
+    else if (spec->data.lengths && !spec->data.every_step)
         spec->last = remat_input(g, "last", REMAT_I32, REMAT_WHOLE, 1, &batch);
     if (spec->data.lengths && spec->bidirectional)
         spec->ends = remat_input(g, "ends", REMAT_F32, REMAT_SEQUENCE, 2, rows);
     if (spec->data.documents || pairs) spec->begins = remat_input(g, "begins", REMAT_F32, REMAT_SEQUENCE, 2, rows);
-    if (pairs) spec->padding = remat_input(g, "padding", REMAT_I32, REMAT_SEQUENCE, 2, rows);
+    if (pairs || rm_data_pads(&spec->data))
+        spec->padding = remat_input(g, "padding", REMAT_I32, REMAT_SEQUENCE, 2, rows);
     if (pairs) spec->previous = remat_input(g, "previous", REMAT_I32, REMAT_SEQUENCE, 2, answers);
 }
 

@@ -32,11 +32,11 @@ typedef struct {
     bool small_stem;    /* of a resnet: --stem=cifar */
     bool sync_batchnorm;
     int64_t projection; /* of an lstm: PyTorch's proj_size; 0: none */
-    /* Inputs that rm_model_build makes where data.lengths and data.documents ask for them: each row's last timestep, I32 (B), or for
-     * CTC its length; 1 at that timestep, (T,B); 1 where a document begins, (T,B). */
+    /* Inputs that rm_model_build makes where data.lengths and data.documents ask for them: each row's last timestep, I32 (B), where
+     * the answer is there, or for CTC its length; 1 at that timestep, (T,B); 1 where a document begins, (T,B). */
     remat_value last, length, ends, begins;
     remat_value padding,
-        previous; /* ... and, where data.answer_steps does, of pairs: 1 behind the input, I32 (T,B); the token before
+        previous; /* ... and, where rm_data_pads, or of pairs: 1 behind the input, I32 (T,B); of pairs the token before
                                       each target, I32 (answer_steps,B) */
     remat_value *encoded; /* of pairs: NULL, or room for 1 + 2 * layers: in two parts (model_seq2seq.h) */
 } rm_model_spec;

@@ -78,6 +78,7 @@ rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
                             .ignores = rm_options_given(o, "ignore-index"),
                             .ignored = o->ignore_index,
                             .every_step = o->every_step,
+                            .steps_known = held_out || rm_options_given(o, "every-step"),
                             .whole = held_out && !rm_options_said(o, "seq-len"),
                             .generate = o->generate,
                             .budget = o->memory_budget ? o->memory_budget : o->assume_memory};
@@ -136,10 +137,11 @@ bool rm_setup_windows_fit(const rm_options *o) {
 
 /* A sample of T timesteps is cut into windows of equal length. */
 static remat_status check_windows(const rm_options *o) {
-    REQUIRE(!o->tbptt.length || o->every_step || strcmp(o->task, "regress"), INVALID,
+    bool classes = !strcmp(o->task, "classify"), as_labels = classes || !strcmp(o->task, "regress");
+    REQUIRE(!o->tbptt.length || o->every_step || !as_labels, INVALID,
             "--tbptt=%lld cuts samples into windows, and labels with one answer a sample cannot be cut: give labels "
-            "[N,T,V], or leave --tbptt out",
-            (long long)o->tbptt.length);
+            "%s, or leave --tbptt out",
+            (long long)o->tbptt.length, classes ? "[N,T]" : "[N,T,V]");
     REQUIRE(o->tbptt.step < o->tbptt.length || rm_setup_windows_fit(o), INVALID,
             "--tbptt=%lld: samples of %lld timesteps cannot be cut into windows of so many: make --seq-len a multiple "
             "of it",
@@ -184,6 +186,7 @@ remat_status rm_setup_spec(rm_options *o, const rm_dataset *dataset, rm_model_sp
     if (!strcmp(o->task, "classify") || shape.labels) o->classes = shape.classes;
     if (o->tokenizer) o->vocab = shape.answer_steps ? rm_pair_tokens(&shape) : shape.vocabulary;
     if (!strcmp(o->task, "regress")) o->values = shape.values, o->every_step = shape.every_step;
+    if (!strcmp(o->task, "classify")) o->every_step = shape.every_step;
     return check_windows(o);
 }
 
