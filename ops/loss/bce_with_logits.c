@@ -12,5 +12,6 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
 
 const rm_op RM_OP(bce_with_logits) = {
     RM_ELEMENT_LOSS(bce_with_logits),
-    .doc = "y = mean over all elements of -t log p - (1 - t) log(1 - p); p = sigmoid(x), t the target; same shape",
+    .doc = "y = mean over all elements of -t log p - (1 - t) log(1 - p), padded rows left out; "
+           "p = sigmoid(x), t the target",
 };

@@ -11,7 +11,7 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
 
 const rm_op RM_OP(huber) = {
     RM_ELEMENT_LOSS(huber),
-    .doc = "y = mean over all elements of d^2/2 up to |d| = delta, delta (|d| - delta/2) beyond; d = x - target; same "
-           "shape",
+    .doc = "y = mean over all elements of d^2/2 up to |d| = delta, delta (|d| - delta/2) beyond, padded rows "
+           "left out; d = x - target",
     .attr_bytes = sizeof(rm_huber_attr),
 };

@@ -11,5 +11,5 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
 
 const rm_op RM_OP(mae) = {
     RM_ELEMENT_LOSS(mae),
-    .doc = "y = mean over all elements of |x - target|; same shape",
+    .doc = "y = mean over all elements of |x - target|, padded rows left out",
 };

@@ -11,5 +11,5 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
 
 const rm_op RM_OP(mse) = {
     RM_ELEMENT_LOSS(mse),
-    .doc = "y = mean over all elements of (x - target)^2; same shape",
+    .doc = "y = mean over all elements of (x - target)^2, padded rows left out",
 };
