@@ -97,8 +97,7 @@ START_TEST(longer_samples_are_not_cut_unasked) {
     char *label = strdup(in_scratch(y)), *run = strdup(in_scratch("run"));
     char *two = strdup(make_npy("s.npy", "<f4", "(2, 2, 2)", shorter, sizeof shorter));
     const char *four = make_npy("x.npy", "<f4", "(2, 4, 2)", x, sizeof x),
-               *no = "4 timesteps a sample, and the data "
-                     "that were trained on 2: say --seq-len=2";
+               *no = "4 timesteps a sample, and the network was trained on 2: say --seq-len=2";
     ck_runs("train " SMALL "--batch=2 --data=%s --labels=%s --save=%s", two, label, run);
     ck_refuses(2, no, "eval --resume=%s --data=%s --labels=%s", run, four, label);
     ck_refuses(2, no, "predict --resume=%s --data=%s", run, four);
@@ -110,6 +109,10 @@ START_TEST(longer_samples_are_not_cut_unasked) {
     ck_assert_str_eq(program_output, cut);
     ck_runs("predict --resume=%s --data=%s --seq-len=4", run, four);
     ck_assert_str_ne(program_output, cut);
+    const char *chosen = in_scratch("chosen"); /* and a run that chose goes on */
+    ck_runs("train " SMALL "--batch=2 --data=%s --labels=%s --eval-data=%s --eval-labels=%s --seq-len=2 --save=%s",
+            four, label, four, label, chosen);
+    ck_runs("train --resume=%s --steps=10", chosen);
     free(cut), free(two), free(run), free(label);
 }
 END_TEST

@@ -209,8 +209,8 @@ static remat_status take_shape(array_data *data, const rm_data_source *source, i
             source->data, (long long)most, data->file.images && !source->rows ? "pixels" : "timesteps", (long long)*T,
             (long long)most);
     REQUIRE(*T == most || !source->whole, INVALID,
-            "%s has %lld timesteps a sample, and the data that were trained on %lld: say --seq-len=%lld to read the "
-            "first of them alone; of a saved state `remat eval` and `predict` read all with --seq-len=%lld",
+            "%s has %lld timesteps a sample, and the network was trained on %lld: say --seq-len=%lld to read the first "
+            "of them alone, or, to `remat eval` and `predict`, --seq-len=%lld to read all",
             source->data, (long long)most, (long long)*T, (long long)*T, (long long)most);
     return REMAT_OK;
 }

@@ -79,7 +79,7 @@ rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
                             .ignored = o->ignore_index,
                             .every_step = o->every_step,
                             .steps_known = held_out || rm_options_given(o, "every-step"),
-                            .whole = held_out && !rm_options_said(o, "seq-len"),
+                            .whole = held_out && !o->resume && !rm_options_said(o, "seq-len"),
                             .generate = o->generate,
                             .budget = o->memory_budget ? o->memory_budget : o->assume_memory};
 }
