@@ -4,6 +4,7 @@
 #define GOLDEN_H
 
 #include <check.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -74,6 +75,17 @@ static inline const golden_array *golden_find(const golden *g, const char *folde
 static inline void golden_close(golden *g) {
     for (int i = 0; i < g->count; i++) free(g->array[i].data);
     free(g);
+}
+
+/* Of an array of doubles, in units of 2^-24 of its largest element. */
+static inline void golden_compare(const golden_array *expected, const float *got, double limit) {
+    double largest = 0;
+    for (int64_t i = 0; i < expected->count; i++) largest = fmax(largest, fabs(((double *)expected->data)[i]));
+    for (int64_t i = 0; i < expected->count; i++) {
+        double want = ((double *)expected->data)[i], units = fabs((double)got[i] - want) / (0x1p-24 * largest);
+        ck_assert_msg(units <= limit, "%s[%d] is %.9g, the reference says %.9g: %.1f units", expected->name, (int)i,
+                      (double)got[i], want, units);
+    }
 }
 
 #endif

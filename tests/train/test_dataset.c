@@ -28,16 +28,6 @@ static const char *make_gz(const char *name, const void *data, unsigned size) {
     return path;
 }
 
-/* A .npy file in C order. */
-static const char *make_npy(const char *name, const char *descr, const char *shape, const void *data, size_t bytes) {
-    uint8_t file[128 + 2048] = "\x93NUMPY\1\0\x76\0";
-    ck_assert_uint_le(bytes, 2048);
-    int n = snprintf((char *)file + 10, 118, "{'descr': '%s', 'fortran_order': False, 'shape': %s, }", descr, shape);
-    memset(file + 10 + n, ' ', (size_t)(118 - n));
-    memcpy(file + 128, data, bytes);
-    return make_file(name, file, 128 + bytes);
-}
-
 static uint32_t checksum_of(const char *task, rm_data_source source) {
     uint32_t crc;
     rm_dataset *d = open_ok(task, source);

@@ -9,16 +9,6 @@
 enum { N = 12, T = 6, F = 2 };
 #define SMALL "--task=classify --hidden=5 --layers=2 --threads=1 --batch=4 --tile=2 --lr=0.05 --steps=8 "
 
-/* .npy in C order. */
-static const char *make_npy(const char *name, const char *descr, const char *shape, const void *data, size_t bytes) {
-    uint8_t file[128 + 2048] = "\x93NUMPY\1\0\x76\0";
-    ck_assert_uint_le(bytes, 2048);
-    int n = snprintf((char *)file + 10, 118, "{'descr': '%s', 'fortran_order': False, 'shape': %s, }", descr, shape);
-    memset(file + 10 + n, ' ', (size_t)(118 - n));
-    memcpy(file + 128, data, bytes);
-    return make_file(name, file, 128 + bytes);
-}
-
 static int32_t lengths[N];
 
 /* Features with `padding` behind the ends. */

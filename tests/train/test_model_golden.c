@@ -61,23 +61,13 @@ static void done(fixture *f) {
     golden_close(f->file);
 }
 
-static void compare(const golden_array *expected, const float *got) {
-    double largest = 0;
-    for (int64_t i = 0; i < expected->count; i++) largest = fmax(largest, fabs(((double *)expected->data)[i]));
-    for (int64_t i = 0; i < expected->count; i++) {
-        double want = ((double *)expected->data)[i], units = fabs((double)got[i] - want) / (0x1p-24 * largest);
-        ck_assert_msg(units <= LIMIT, "%s[%d] is %.9g, the reference says %.9g: %.1f units", expected->name, (int)i,
-                      (double)got[i], want, units);
-    }
-}
-
 START_TEST(loss_and_gradients_are_the_references) {
     fixture f = start(cells[_i / PLANS], _i % PLANS, false);
     static float data[MOST];
     remat_step_result r;
     ck_ok(remat_gradients(f.session, &r));
     float loss = (float)r.loss;
-    compare(golden_find(f.file, "loss", NULL), &loss);
+    golden_compare(golden_find(f.file, "loss", NULL), &loss, LIMIT);
     int64_t count = remat_count(f.session, REMAT_GRADIENT);
     ck_assert_int_eq(count, arrays[_i / PLANS]); /* all that the reference has */
     for (int64_t i = 0; i < count; i++) {
@@ -85,7 +75,7 @@ START_TEST(loss_and_gradients_are_the_references) {
         ck_ok(remat_array_info(f.session, REMAT_GRADIENT, i, &info));
         ck_assert_uint_le(info.bytes, sizeof data);
         ck_ok(remat_read(f.session, REMAT_GRADIENT, i, data, info.bytes));
-        compare(golden_find(f.file, "gradient", info.name), data);
+        golden_compare(golden_find(f.file, "gradient", info.name), data, LIMIT);
     }
     done(&f);
 }

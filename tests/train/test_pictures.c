@@ -23,16 +23,6 @@ static void open_fails(rm_data_source source, remat_status status, const char *p
     ck_assert_ptr_null(dataset);
 }
 
-/* A .npy file in C order. */
-static const char *make_npy(const char *name, const char *descr, const char *shape, const void *data, size_t bytes) {
-    uint8_t file[128 + 2048] = "\x93NUMPY\1\0\x76\0";
-    ck_assert_uint_le(bytes, 2048);
-    int n = snprintf((char *)file + 10, 118, "{'descr': '%s', 'fortran_order': False, 'shape': %s, }", descr, shape);
-    memset(file + 10 + n, ' ', (size_t)(118 - n));
-    memcpy(file + 128, data, bytes);
-    return make_file(name, file, 128 + bytes);
-}
-
 /* ---- Kinds of files ---------------------------------------------------------------------------------------------- */
 
 static const uint8_t bytes[48] = {0,  51, 102, 153, 204, 255, 5,  6,  7,   8,   9,   10,  11,  12,  13, 14,

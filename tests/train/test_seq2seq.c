@@ -90,16 +90,6 @@ static void done(fixture *f) {
     golden_close(f->file);
 }
 
-static void compare(const golden_array *expected, const float *got) {
-    double largest = 0;
-    for (int64_t i = 0; i < expected->count; i++) largest = fmax(largest, fabs(((double *)expected->data)[i]));
-    for (int64_t i = 0; i < expected->count; i++) {
-        double want = ((double *)expected->data)[i], units = fabs((double)got[i] - want) / (0x1p-24 * largest);
-        ck_assert_msg(units <= LIMIT, "%s[%d] is %.9g, PyTorch says %.9g: %.1f units", expected->name, (int)i,
-                      (double)got[i], want, units);
-    }
-}
-
 static int64_t read_gradient(const fixture *f, int64_t i, float data[MOST], remat_array *info) {
     ck_ok(remat_array_info(f->session, REMAT_GRADIENT, i, info));
     ck_assert_uint_le(info->bytes, MOST * sizeof *data);
@@ -114,11 +104,11 @@ START_TEST(loss_and_gradients_are_pytorchs) {
     remat_array info;
     ck_ok(remat_gradients(f.session, &r));
     float loss = (float)r.loss;
-    compare(golden_find(f.file, "loss", NULL), &loss);
+    golden_compare(golden_find(f.file, "loss", NULL), &loss, LIMIT);
     ck_assert_int_eq(remat_count(f.session, REMAT_GRADIENT), arrays[_i / PLANS]); /* all that PyTorch has */
     for (int64_t i = 0; i < arrays[_i / PLANS]; i++) {
         read_gradient(&f, i, data, &info);
-        compare(golden_find(f.file, "gradient", info.name), data);
+        golden_compare(golden_find(f.file, "gradient", info.name), data, LIMIT);
     }
     done(&f);
 }

@@ -12,15 +12,6 @@
 
 #include <math.h>
 
-static const char *make_npy(const char *name, const char *descr, const char *shape, const void *data, size_t bytes) {
-    uint8_t file[128 + 2048] = "\x93NUMPY\1\0\x76\0";
-    ck_assert_uint_le(bytes, 2048);
-    int n = snprintf((char *)file + 10, 118, "{'descr': '%s', 'fortran_order': False, 'shape': %s, }", descr, shape);
-    memset(file + 10 + n, ' ', (size_t)(118 - n));
-    memcpy(file + 128, data, bytes);
-    return make_file(name, file, 128 + bytes);
-}
-
 /* ---- Beside PyTorch --------------------------------------------------------------------------------------------- */
 
 #define LIMIT 24
@@ -118,16 +109,6 @@ static void done(fixture *f) {
     golden_close(f->file);
 }
 
-static void compare(const golden_array *expected, const float *got) {
-    double largest = 0;
-    for (int64_t i = 0; i < expected->count; i++) largest = fmax(largest, fabs(((double *)expected->data)[i]));
-    for (int64_t i = 0; i < expected->count; i++) {
-        double want = ((double *)expected->data)[i], units = fabs((double)got[i] - want) / (0x1p-24 * largest);
-        ck_assert_msg(units <= LIMIT, "%s[%d] is %.9g, PyTorch says %.9g: %.1f units", expected->name, (int)i,
-                      (double)got[i], want, units);
-    }
-}
-
 /* The loss, and behind it each gradient. */
 static void run(const fixture *f, float out[1 + ARRAYS][MOST]) {
     remat_step_result r;
@@ -149,11 +130,11 @@ START_TEST(losses_and_gradients_are_pytorchs) {
         fixture f;
         start(&f, q, plan, false);
         run(&f, plan ? planned : plain);
-        if (!plan) compare(golden_find(f.file, q->name, "loss"), plain[0]);
+        if (!plan) golden_compare(golden_find(f.file, q->name, "loss"), plain[0], LIMIT);
         for (int64_t i = 0; i < ARRAYS && !plan; i++) {
             remat_array info;
             ck_ok(remat_array_info(f.session, REMAT_GRADIENT, i, &info));
-            compare(golden_find(f.file, q->name, info.name), plain[1 + i]);
+            golden_compare(golden_find(f.file, q->name, info.name), plain[1 + i], LIMIT);
         }
         ck_assert_msg(!plan || !memcmp(plain, planned, sizeof plain), "plan %d has other bits", plan);
         done(&f);

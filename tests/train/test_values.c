@@ -9,16 +9,8 @@
 enum { N = 7, T = 6, F = 3, V = 2 };
 #define SMALL "--task=regress --hidden=5 --layers=1 --threads=1 --batch=4 --seed=2 "
 
-static const char *make_npy(const char *name, const char *shape, const float *values, int count) {
-    static uint8_t file[128 + 4 * 40 * 30];
-    char header[119];
-    int n = snprintf(header, sizeof header, "{'descr': '<f4', 'fortran_order': False, 'shape': %s, }", shape);
-    ck_assert_uint_le(128 + 4 * (size_t)count, sizeof file);
-    memcpy(file, "\x93NUMPY\1\0\x76\0", 10);
-    memset(file + 10, ' ', 118);
-    memcpy(file + 10, header, (size_t)n);
-    memcpy(file + 128, values, 4 * (size_t)count);
-    return make_file(name, file, 128 + 4 * (size_t)count);
+static const char *make_floats(const char *name, const char *shape, const float *values, int count) {
+    return make_npy(name, "<f4", shape, values, (size_t)count * sizeof *values);
 }
 
 static float features[N * T * F], answers[N * T * V];
@@ -27,7 +19,7 @@ static const char *data_path;
 static void make_data(void) {
     for (int i = 0; i < N * T * F; i++) features[i] = (float)sin(0.37 * i);
     for (int i = 0; i < N * T * V; i++) answers[i] = (float)(2 * cos(0.91 * i));
-    data_path = make_npy("x.npy", "(7, 6, 3)", features, N * T * F);
+    data_path = make_floats("x.npy", "(7, 6, 3)", features, N * T * F);
 }
 
 /* What labels may look like: (N), (N,V), (N,T,V), and (N,T) where they are said to be of timesteps. */
@@ -41,7 +33,7 @@ static const struct {
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
 static const char *make_labels(int kind) {
-    return make_npy("y.npy", kinds[kind].shape, answers, N * kinds[kind].width);
+    return make_floats("y.npy", kinds[kind].shape, answers, N * kinds[kind].width);
 }
 
 static double number_after(const char *label) {
@@ -113,7 +105,8 @@ START_TEST(a_wave_is_forecast) {
             x[i * 20 + t] = (float)sin(0.5 * t + 0.3 * i);
             y[i * 20 + t] = (float)sin(0.5 * (t + 1) + 0.3 * i);
         }
-    const char *data = make_npy("wave.npy", "(40, 20, 1)", x, 800), *next = make_npy("next.npy", "(40, 20, 1)", y, 800);
+    const char *data = make_floats("wave.npy", "(40, 20, 1)", x, 800),
+               *next = make_floats("next.npy", "(40, 20, 1)", y, 800);
     ck_runs("train --task=regress --data=%s --labels=%s --eval-data=%s --eval-labels=%s --hidden=16 --layers=1 "
             "--threads=1 --lr=0.02 --steps=150",
             data, next, data, next);
@@ -155,17 +148,18 @@ START_TEST(labels_that_do_not_fit) {
     make_data();
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         ck_refuses(2, wrong[i].sentence, "train " SMALL "--data=%s --labels=%s %s", data_path,
-                   make_npy("y.npy", wrong[i].shape, answers, wrong[i].count), wrong[i].flags);
+                   make_floats("y.npy", wrong[i].shape, answers, wrong[i].count), wrong[i].flags);
     answers[3] = NAN;
     ck_refuses(2,
                "y.npy: number 1 of sample 1 is nan; only numbers can be learnt or judged by: put one there, or leave "
                "the sample out, or let it through by --allow-nan",
-               "train " SMALL "--data=%s --labels=%s", data_path, make_npy("y.npy", "(7, 2)", answers, 14));
+               "train " SMALL "--data=%s --labels=%s", data_path, make_floats("y.npy", "(7, 2)", answers, 14));
     ck_refuses(2, "y.npy: number 0 at timestep 3 of sample 0 is nan", "train " SMALL "--data=%s --labels=%s", data_path,
-               make_npy("y.npy", "(7, 6, 1)", answers, 42));
+               make_floats("y.npy", "(7, 6, 1)", answers, 42));
     answers[3] = 1.5f, answers[0] = answers[1] = answers[2] = 0;
     ck_refuses(2, "y.npy: number 1 of sample 1 is 1.5; --loss=bce judges labels from 0 to 1",
-               "train " SMALL "--loss=bce --data=%s --labels=%s", data_path, make_npy("y.npy", "(7, 2)", answers, 14));
+               "train " SMALL "--loss=bce --data=%s --labels=%s", data_path,
+               make_floats("y.npy", "(7, 2)", answers, 14));
     ck_refuses(2, "say --labels=FILE.npy", "train " SMALL "--data=%s", data_path);
     ck_refuses(2, "regress needs --data=FILE", "train " SMALL);
     ck_refuses(2, "--loss=bce is for labels 0 and 1", "train --task=adding --loss=bce");
@@ -181,9 +175,9 @@ START_TEST(labels_unlike_those_of_training) {
     const char *state = in_scratch("st"), *labels = make_labels(2);
     ck_runs("train " SMALL "--data=%s --labels=%s --steps=1 --save=%s", data_path, labels, state);
     ck_refuses(2, "has one answer a sample, and the model gives one a timestep",
-               "eval --resume=%s --data=%s --labels=%s", state, data_path, make_npy("z.npy", "(7,)", answers, 7));
+               "eval --resume=%s --data=%s --labels=%s", state, data_path, make_floats("z.npy", "(7,)", answers, 7));
     ck_refuses(2, "has 1 numbers an answer, and the model gives 2", "eval --resume=%s --data=%s --labels=%s", state,
-               data_path, make_npy("z.npy", "(7, 6, 1)", answers, 42));
+               data_path, make_floats("z.npy", "(7, 6, 1)", answers, 42));
     ck_refuses(2, "there are no labels for ", "eval --resume=%s --data=%s", state, data_path);
     char weights[300];
     snprintf(weights, sizeof weights, "--init=%s/step-00000001/model.safetensors", state);
@@ -202,7 +196,7 @@ START_TEST(nan_is_let_through_when_asked) {
     ck_runs("predict --resume=%s --data=%s", state, data_path);
     strcpy(before, program_output);
     features[2 * T * F + 4] = NAN;
-    data_path = make_npy("x.npy", "(7, 6, 3)", features, N * T * F);
+    data_path = make_floats("x.npy", "(7, 6, 3)", features, N * T * F);
     ck_refuses(2, "sample 2, timestep 1, feature 1 is nan", "predict --resume=%s --data=%s", state, data_path);
     ck_runs("predict --resume=%s --data=%s --allow-nan", state, data_path);
     const char *a = before, *b = program_output;

@@ -62,6 +62,20 @@ static inline const char *make_file(const char *name, const void *data, size_t s
     return path;
 }
 
+/* .npy in C order. */
+static inline const char *make_npy(const char *name, const char *descr, const char *shape, const void *data, size_t bytes) {
+    static uint8_t file[128 + 8192];
+    char header[119];
+    int n = snprintf(header, sizeof header, "{'descr': '%s', 'fortran_order': False, 'shape': %s, }", descr, shape);
+    ck_assert_uint_le(128 + bytes, sizeof file);
+    ck_assert_int_lt(n, 118);
+    memcpy(file, "\x93NUMPY\1\0\x76\0", 10);
+    memset(file + 10, ' ', 118);
+    memcpy(file + 10, header, (size_t)n);
+    memcpy(file + 128, data, bytes);
+    return make_file(name, file, 128 + bytes);
+}
+
 /* `bytes` bytes of something like text: a repeating pattern that a model can begin to learn. */
 static inline const char *make_text(const char *name, size_t bytes) {
     char *text = malloc(bytes);

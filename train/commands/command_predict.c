@@ -1,6 +1,7 @@
 /* command_predict.c: `remat predict`: what saved weights make of each sample, one row each, in the order of the data: of
- * classify the probability of each class (of each timestep where labels are; where each pixel has one, the number of the likeliest), of regress and adding the values (of each timestep, one after the other; with --loss=bce their probabilities), of transcribe the
- * labels, filled up with -1. Labels are not asked for. As .npy of float32, or as CSV. */
+ * classify the probability of each class (of each timestep where labels are; where each pixel has one, the number of the
+ * likeliest), of regress and adding the values (of each timestep, one after the other; with --loss=bce their
+ * probabilities), of transcribe the labels, filled up with -1. Labels are not asked for. As .npy of float32, or as CSV. */
 #include "train/commands/commands.h"
 
 #include "memory/host.h"

@@ -196,7 +196,7 @@ static remat_status convert_sequence_labels(const rm_array *array, const rm_data
             "file for --data?",
             source->labels, array->rank);
     REQUIRE(!source->steps_known || *every_step == source->every_step, INVALID,
-            "%s has one label a %s, and the model gives one a %s: give labels as it was trained on, or change "
+            "%s has one label a %s, and the model gives one a %s: give labels of that kind, or change "
             "--every-step",
             source->labels, *every_step ? "timestep" : "sample", source->every_step ? "timestep" : "sample");
     return *every_step ? convert_step_labels(array, source, samples, labels, classes)
