@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test.sh: installs what is missing, builds what is released, and runs the whole suite
 #
-#   scripts/test.sh          some five minutes on two cores. CUDA's kernels are compiled where a GPU answers, or by REMAT_CUDA=ON
+#   scripts/test.sh          five to ten minutes on two cores. CUDA's kernels are compiled where a GPU answers, or by REMAT_CUDA=ON
 #   scripts/test.sh --all    what continuous integration runs: before that, the suite under AddressSanitizer and UBSan, and what
 #                            runs on several threads under ThreadSanitizer (clang); and CUDA's kernels wherever nvcc is
 set -euo pipefail
