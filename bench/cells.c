@@ -4,6 +4,7 @@
  *
  *   bench_cells [cell [B H T [C]]]       C 0 (the default): the embedding folded into the projection
  *   bench_cells lean [cell [B [H]]]      keeping all against keeping lean, a table of B x H
+ *   bench_cells bf16 ...                 the same with products in bf16; the peak remains that of fp32
  */
 #include <math.h>
 #include <omp.h>
@@ -274,6 +275,11 @@ static void lean_table(const char *cell, int64_t batch, int64_t hidden_only, dou
 }
 
 int main(int argc, char **argv) {
+    if (argc > 1 && !strcmp(argv[1], "bf16")) {
+        if (!rm_cell_kernels_list(RM_CELL_BF16)) return fprintf(stderr, "no AVX512_BF16 on this machine\n"), 2;
+        rm_cell_kernels_use(rm_cell_kernels_list(RM_CELL_BF16));
+        argc--, argv++;
+    }
     if (argc > 1 && !strcmp(argv[1], "lean")) {
         lean_table(argc > 2 ? argv[2] : "lstm", argc > 3 ? atoll(argv[3]) : 0, argc > 4 ? atoll(argv[4]) : 0,
                    peak_gflops());

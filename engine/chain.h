@@ -239,9 +239,9 @@ typedef struct {
 } rm_chain_config;
 
 /* Where the device has a descriptor of its own for a node (device.h, variant), that takes the place of the op (variant.c): all
- * tiles of a layer are run by the same kernels, whatever is kept of them. */
+ * tiles of a layer are run by the same kernels, whatever is kept of them. *chosen: how many nodes that is. */
 remat_status rm_graph_choose_variants(remat_graph *graph, const rm_device_api *api, rm_device *device, int64_t tile,
-                                     int64_t carry_after);
+                                     int64_t carry_after, int32_t *chosen);
 
 /* Cuts, lays out what is resident, writes the programs and both problems. *chain zeroed before; rm_chain_free takes what
  * a failure left, too. */

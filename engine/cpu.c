@@ -11,9 +11,12 @@
 #include "memory/host.h"
 #include "memory/spill.h"
 #include "ops/math/gemm.h"
+#include "ops/recurrent/recurrent.h"
 
 struct rm_device {
     int threads;
+    bool bf16;
+    rm_op in_bf16[RM_CELLS]; /* if so */
 };
 struct rm_queue {
     int threads;
@@ -27,6 +30,24 @@ static remat_status cpu_open(int threads, rm_device **out) {
     return REMAT_OK;
 }
 static void cpu_close(rm_device *device) { rm_free(device); }
+
+static remat_status cpu_set_precision(rm_device *device, rm_precision precision) {
+    REQUIRE(precision != RM_TF32, MISSING,
+            "precision tf32 is what a GPU's tensor cores multiply in: use the device cuda, or precision fp32 or bf16");
+    device->bf16 = precision == RM_BF16;
+    for (int i = 0; device->bf16 && i < RM_CELLS; i++)
+        REQUIRE(rm_recurrent_in_bf16((rm_cell)i, &device->in_bf16[i]), MISSING,
+                "precision bf16 takes a processor, and a build, with AVX512_BF16: use precision fp32");
+    return REMAT_OK;
+}
+
+static remat_status cpu_variant(rm_device *device, const rm_op *op, const rm_desc *x, const int64_t tau[2],
+                                rm_variant *out) {
+    (void)x, (void)tau;
+    for (int i = 0; device->bf16 && i < RM_CELLS; i++)
+        if (!strcmp(device->in_bf16[i].name, op->name)) out->op = &device->in_bf16[i];
+    return REMAT_OK;
+}
 
 static uint64_t cpu_free_bytes(rm_device *device) {
     (void)device;
@@ -171,6 +192,9 @@ const rm_device_api rm_device_cpu = {
     .open = cpu_open,
     .close = cpu_close,
     .free_bytes = cpu_free_bytes,
+    .set_precision = cpu_set_precision,
+    .variant = cpu_variant,
+    .rounds_variants = true,
     .rates = cpu_rates,
     .block_create = cpu_block_create,
     .block_free = cpu_block_free,

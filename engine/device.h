@@ -55,7 +55,8 @@ typedef struct {
 } rm_recordings;
 
 /* Another descriptor of an op, for one node: with kernels, aux, scratch and packed weights of its own. `attr`, which takes the
- * place of the node's, holds numbers alone, no addresses: it is part of the key under which times are kept. */
+ * place of the node's, holds numbers alone, no addresses: it is part of the key under which times are kept. attr_bytes 0: the node
+ * keeps its own. */
 typedef struct {
     const rm_op *op; /* the device's, alive as long as it is; NULL: the op is run as it is */
     uint64_t attr[16];
@@ -74,13 +75,14 @@ typedef struct rm_device_api {
     int (*number)(const rm_device *);        /* of the GPU, as CUDA counts here; NULL: it is none */
     bool (*runs)(const rm_op *, rm_pass);    /* NULL: all of them */
     uint64_t (*identity)(rm_device *);       /* another for other hardware, or libraries; NULL: the host's */
-    remat_status (*set_precision)(rm_device *, rm_precision); /* before anything runs; NULL: fp32 alone */
+    remat_status (*set_precision)(rm_device *, rm_precision); /* before anything runs; MISSING: it has not got it */
     void (*products)(rm_device *, rm_products *out);          /* NULL: nothing is chosen */
     void (*recordings)(const rm_queue *, rm_recordings *out); /* NULL: nothing is recorded */
     remat_status (*use_cudnn)(rm_device *);                   /* after set_precision; NULL: it has none */
     /* What a node with these inputs is to be run by; it is called for tiles of tau[0] and tau[1] timesteps. Asked once a
      * node, before a chain is built. NULL: every op is run as it is. */
     remat_status (*variant)(rm_device *, const rm_op *, const rm_desc *x, const int64_t tau[2], rm_variant *out);
+    bool rounds_variants;                              /* in another precision than fp32 only products of ops with a variant are rounded */
     remat_status (*rates)(rm_device *, rm_rates *out); /* measured once, in milliseconds */
 
     remat_status (*block_create)(rm_device *, uint64_t bytes, rm_block **out); /* zero-filled */

@@ -27,12 +27,12 @@ static uint64_t null_free_bytes(rm_device *device) {
     (void)device;
     return 0;
 }
-/* A round figure, the same everywhere: 1 TFLOP/s and 100 GB/s. */
-/* It plans for machines that have any. */
+/* It plans for machines that have any; bytes are those of fp32. */
 static remat_status null_set_precision(rm_device *device, rm_precision precision) {
     (void)device, (void)precision;
     return REMAT_OK;
 }
+/* A round figure, the same everywhere: 1 TFLOP/s and 100 GB/s. */
 static remat_status null_rates(rm_device *device, rm_rates *out) {
     (void)device;
     *out = (rm_rates){.flops_per_s = 1e12, .bytes_per_s = 1e11, .call_ns = 1000};

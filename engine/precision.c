@@ -9,9 +9,5 @@ remat_status rm_device_set_precision(const rm_device_api *api, rm_device *device
     *out = RM_FP32;
     while (name && *out < RM_PRECISIONS && strcmp(name, rm_precision_names[*out])) (*out)++;
     REQUIRE(*out < RM_PRECISIONS, INVALID, "precision is \"%s\"; it can be fp32, tf32 or bf16", name);
-    REQUIRE(*out == RM_FP32 || api->set_precision, MISSING,
-            "precision %s is what a GPU's tensor cores multiply in; the device \"%s\" has fp32 alone: use the device "
-            "cuda, or precision fp32",
-            name, api->name);
-    return api->set_precision ? api->set_precision(device, *out) : REMAT_OK;
+    return api->set_precision(device, *out);
 }

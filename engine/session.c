@@ -121,7 +121,13 @@ static remat_status find_keepers(remat_session *s, int64_t carry_after) {
 static remat_status cut_keeping(remat_session *s, const int32_t *keep, int32_t loss, const remat_config *config) {
     if (config->fold_embedding && !s->cudnn) /* which knows no tables */
         TRY(rm_graph_fold_embeddings(s->graph, keep, config->n_outputs + 1, &s->n_folded));
-    TRY(rm_graph_choose_variants(s->graph, s->api, s->device, config->tile, config->carry_after));
+    int32_t variants;
+    TRY(rm_graph_choose_variants(s->graph, s->api, s->device, config->tile, config->carry_after, &variants));
+    REQUIRE(
+        s->precision == RM_FP32 || variants || !s->api->rounds_variants, MISSING,
+        "precision %s on the device \"%s\" is of the products in lstm, gru and rnn_tanh, which this network lacks: use "
+        "precision fp32",
+        rm_precision_names[s->precision], s->api->name);
     rm_chain_config chain = {.tile = config->tile,
                              .carry_after = config->carry_after,
                              .threads = s->threads,

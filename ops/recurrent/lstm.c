@@ -132,7 +132,7 @@ static void define_backward(const rm_call *call) {
 
 RM_RECURRENT_FUNCTIONS(RM_CELL_LSTM)
 #ifndef RM_REAL_DOUBLE
-static void rebuild(const rm_call *call) { rm_recurrent_rebuild(RM_CELL_LSTM, call); }
+static void rebuild(const rm_call *call) { rm_recurrent_rebuild(rm_cell_kernels_get(), RM_CELL_LSTM, call); }
 #endif
 
 const rm_op RM_OP(lstm) = {

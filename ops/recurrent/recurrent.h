@@ -92,12 +92,16 @@ void rm_recurrent_define_gradients(const rm_call *call, const rm_recurrent *r, c
 #define RM_FAST(fast, definition) definition
 #else
 #define RM_FAST(fast, definition) fast
-uint64_t rm_recurrent_packed_bytes(rm_cell cell, const rm_desc *x);
-void rm_recurrent_pack(rm_cell cell, const rm_call *call, void *packed);
-void rm_recurrent_forward(rm_cell cell, const rm_call *call);
-void rm_recurrent_rebuild(rm_cell cell,
-                          const rm_call *call); /* aux as forward left it; not of rnn_tanh, which has none */
-void rm_recurrent_backward(rm_cell cell, const rm_call *call);
+uint64_t rm_recurrent_packed_bytes(const rm_cell_kernels *kernels, rm_cell cell, const rm_desc *x);
+void rm_recurrent_pack(const rm_cell_kernels *kernels, rm_cell cell, const rm_call *call, void *packed);
+void rm_recurrent_forward(const rm_cell_kernels *kernels, rm_cell cell, const rm_call *call);
+/* aux as forward left it; not of rnn_tanh, which has none */
+void rm_recurrent_rebuild(const rm_cell_kernels *kernels, rm_cell cell, const rm_call *call);
+void rm_recurrent_backward(const rm_cell_kernels *kernels, rm_cell cell, const rm_call *call);
+
+/* bf16.c. *out becomes a cell's descriptor whose CPU kernels round the operands of their products to bf16, for what lasts as long as *out.
+ * False: this processor does not multiply bf16, or the build has no such kernels. */
+bool rm_recurrent_in_bf16(rm_cell cell, rm_op *out);
 #endif
 
 /* ---- Samples: each cell lists the same ones, for its number of gates ------------------------------- */
@@ -143,7 +147,7 @@ void rm_recurrent_backward(rm_cell cell, const rm_call *call);
     static const rm_sample samples[] = {RM_RECURRENT_SAMPLES(GATES)};                                                  \
     static uint64_t packed_bytes(const rm_desc *x, const void *attr, int threads) {                                    \
         (void)attr, (void)threads;                                                                                     \
-        return rm_recurrent_packed_bytes(CELL, x);                                                                     \
+        return rm_recurrent_packed_bytes(rm_cell_kernels_get(), CELL, x);                                                                     \
     }                                                                                                                  \
     static uint64_t cuda_scratch_bytes(const rm_desc *x, const void *attr, rm_pass pass, bool aux) {                   \
         (void)attr;                                                                                                    \
@@ -153,9 +157,9 @@ void rm_recurrent_backward(rm_cell cell, const rm_call *call);
         (void)attr;                                                                                                    \
         return rm_recurrent_cuda_fixed_bytes(CELL, x);                                                                 \
     }                                                                                                                  \
-    static void pack(const rm_call *call, void *packed) { rm_recurrent_pack(CELL, call, packed); }                     \
-    static void forward(const rm_call *call) { rm_recurrent_forward(CELL, call); }                                     \
-    static void backward(const rm_call *call) { rm_recurrent_backward(CELL, call); }
+    static void pack(const rm_call *call, void *packed) { rm_recurrent_pack(rm_cell_kernels_get(), CELL, call, packed); }                     \
+    static void forward(const rm_call *call) { rm_recurrent_forward(rm_cell_kernels_get(), CELL, call); }                                     \
+    static void backward(const rm_call *call) { rm_recurrent_backward(rm_cell_kernels_get(), CELL, call); }
 #endif
 
 /* The members of a descriptor that are the same in all: `op` is its name, without quotes. */

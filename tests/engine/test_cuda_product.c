@@ -422,15 +422,18 @@ START_TEST(precisions_by_name) {
                  {&rm_device_cpu, "tf32", REMAT_MISSING, RM_TF32}, {&rm_device_cpu, "fp16", REMAT_INVALID, 0},
                  {&rm_device_null, "bf16", REMAT_OK, RM_BF16},     {&rm_device_cuda, "bf16", REMAT_OK, RM_BF16}};
     static bench b;
+    rm_device *cpu;
     stand_in_reset(1);
     ck_assert(!open_bench(&b));
+    ck_assert(!rm_device_cpu.open(1, &cpu));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         rm_precision p;
-        rm_device *device = cases[i].api == api ? b.device : NULL;
+        rm_device *device = cases[i].api == api ? b.device : cases[i].api == &rm_device_cpu ? cpu : NULL;
         ck_assert_int_eq(rm_device_set_precision(cases[i].api, device, cases[i].name, &p), cases[i].status);
         if (!cases[i].status) ck_assert_int_eq(p, cases[i].precision);
         if (cases[i].status) ck_assert_msg(!!strstr(remat_last_error(), "precision"), "%s", remat_last_error());
     }
+    rm_device_cpu.close(cpu);
     b.device->major = 7; /* Turing's tensor cores know neither */
     rm_precision p;
     ck_assert_int_eq(rm_device_set_precision(api, b.device, "tf32", &p), REMAT_MISSING);

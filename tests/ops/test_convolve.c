@@ -189,7 +189,7 @@ START_TEST(random_convolutions_are_right_to_rounding_and_in_every_bit_the_same) 
     f.b = e.x[B] ? rounded(e.x[B], e.in[B].dim[0]) : NULL;
     float **result[] = {&f.y, &f.dx, &f.dw, &f.y2, &f.dx2, &f.dw2};
     for (int i = 0; i < 6; i++) *result[i] = take(i % 3 == 0 ? f.ny : i % 3 == 1 ? f.nx : f.nw, sizeof(float));
-    for (int isa = 0; isa < RM_CELL_ISAS; isa++) {
+    for (int isa = 0; isa < RM_CELL_BF16; isa++) {
         if (!rm_cell_kernels_list(isa)) continue;
         rm_cell_kernels_use(rm_cell_kernels_list(isa));
         compare(&e, &f);

@@ -76,7 +76,7 @@ START_TEST(products_of_every_orientation) {
     static const float factor[][2] = {{1, 0}, {1, 1}, {0.5f, -2}};
     const size_t shapes = sizeof shape / sizeof *shape;
     rm_orientation a_is = _i & 1 ? RM_TRANSPOSED : RM_PLAIN, b_is = _i & 2 ? RM_TRANSPOSED : RM_PLAIN;
-    for (int isa = 0; isa < RM_CELL_ISAS; isa++) {
+    for (int isa = 0; isa < RM_CELL_BF16; isa++) {
         const rm_cell_kernels *kernels = rm_cell_kernels_list(isa);
         if (!kernels) continue;
         rm_cell_kernels_use(kernels);

@@ -95,7 +95,7 @@ static const struct {
     {2, "need --device=null", "plan --assume-flops=60T"},
     {2, "need --device=null", "plan --assume-bandwidth=1TB"},
     {2, "precision tf32 is what a GPU's tensor cores multiply in", "plan " SMALL "--precision=tf32"},
-    {2, "precision bf16 is what", "train --data=%1$s/text " SMALL "--precision=bf16"},
+    {2, "precision bf16", "plan --task=copy --model=mingru --hidden=8 --precision=bf16"}, /* no such cell, or processor */
     {2, "must be one of fp32|tf32|bf16", "plan --precision=fp16"},
     {2, "exclude each other", "plan --device=null --assume-memory=80GiB --memory-budget=1GiB"},
     {2, "--checkpoint=optimal exclude each other", "plan --checkpoint-segments=4 --checkpoint=optimal"},

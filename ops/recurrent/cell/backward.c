@@ -96,7 +96,7 @@ static void finish_dh(const view *v, group g, int64_t from, int64_t rows) {
 
 RM_INLINE void backward_step(rm_cell cell, const view *v, int64_t t) {
     const float *panels = v->job->packed + v->at.hh_back;
-    for (int64_t block = v->first; block < v->end;) {
+    for (int64_t i = 0, block; (block = turn(v, WIDTH_MAX, t, i)) >= 0; i++) {
         group g = group_at(panels, v->l->gates * v->hidden, block, v->end, v->blocks);
         for (int64_t from = 0; from < v->batch; from += ROWS_CHUNK) {
             int64_t rows = min64(ROWS_CHUNK, v->batch - from);
@@ -105,7 +105,6 @@ RM_INLINE void backward_step(rm_cell cell, const view *v, int64_t t) {
             else
                 finish_dh(v, g, from, rows);
         }
-        block += g.width;
     }
 }
 

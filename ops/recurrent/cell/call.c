@@ -1,18 +1,17 @@
 /* cell/call.c: from a call of lstm, gru or rnn_tanh to the fast kernels: turns it into a job, opens the parallel region
- * and runs the kernels that choose.c names on every thread of it. Compiled once, for float. Main entries:
+ * and runs the given instruction set's kernels on every thread of it. Compiled once, for float. Main entries:
  * rm_recurrent_forward, rm_recurrent_rebuild, rm_recurrent_backward and rm_recurrent_pack (ops/recurrent/recurrent.h). */
 #include "ops/recurrent/recurrent.h"
 
 #include <omp.h>
 
-uint64_t rm_recurrent_packed_bytes(rm_cell cell, const rm_desc *x) {
+uint64_t rm_recurrent_packed_bytes(const rm_cell_kernels *kernels, rm_cell cell, const rm_desc *x) {
     bool folded = x[RM_X].dtype == REMAT_I32;
-    return rm_cell_kernels_get()->packed_bytes(cell, folded, folded ? 0 : x[RM_X].dim[2], x[RM_W_HH].dim[1]);
+    return kernels->packed_bytes(cell, folded, folded ? 0 : x[RM_X].dim[2], x[RM_W_HH].dim[1]);
 }
 
-void rm_recurrent_pack(rm_cell cell, const rm_call *call, void *packed) {
+void rm_recurrent_pack(const rm_cell_kernels *kernels, rm_cell cell, const rm_call *call, void *packed) {
     rm_recurrent r = rm_recurrent_of(call);
-    const rm_cell_kernels *kernels = rm_cell_kernels_get();
     bool folded = call->x[RM_X].desc.dtype == REMAT_I32;
     bool alone = call->threads < 2 || r.hidden * r.hidden < RM_PARALLEL_MIN / 4;
     if (alone) {
@@ -61,8 +60,7 @@ static rm_cell_job job_of(const rm_call *call, rm_barrier *barrier) {
     };
 }
 
-void rm_recurrent_forward(rm_cell cell, const rm_call *call) {
-    const rm_cell_kernels *kernels = rm_cell_kernels_get();
+void rm_recurrent_forward(const rm_cell_kernels *kernels, rm_cell cell, const rm_call *call) {
     rm_barrier barrier = {0};
     rm_cell_job job = job_of(call, &barrier);
     int64_t wide = rm_cell_columns(cell) * job.hidden;
@@ -79,15 +77,13 @@ void rm_recurrent_forward(rm_cell cell, const rm_call *call) {
     run(kernels->forward[cell], &job, call->threads, kernels->lanes);
 }
 
-void rm_recurrent_rebuild(rm_cell cell, const rm_call *call) {
-    const rm_cell_kernels *kernels = rm_cell_kernels_get();
+void rm_recurrent_rebuild(const rm_cell_kernels *kernels, rm_cell cell, const rm_call *call) {
     rm_cell_job job = job_of(call, NULL); /* nobody waits for anybody */
     if (cell == RM_CELL_LSTM) job.c = job.gates + job.tau * job.batch * rm_cell_columns(cell) * job.hidden;
     run(kernels->rebuild[cell], &job, call->threads, kernels->lanes);
 }
 
-void rm_recurrent_backward(rm_cell cell, const rm_call *call) {
-    const rm_cell_kernels *kernels = rm_cell_kernels_get();
+void rm_recurrent_backward(const rm_cell_kernels *kernels, rm_cell cell, const rm_call *call) {
     rm_barrier barrier = {0};
     rm_cell_job job = job_of(call, &barrier);
     int64_t state = job.batch * job.hidden, rows = job.tau * job.batch;

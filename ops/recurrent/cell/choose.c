@@ -1,5 +1,5 @@
 /* cell/choose.c: which instruction set's kernels run: of those that were compiled, the widest that this processor has, or
- * the ones that a test asks for; and how much its caches hold. Compiled once, unlike the kernels. Main entry: rm_cell_kernels_get. */
+ * the ones that a test or a precision asks for; and how much its caches hold. Compiled once, unlike the kernels. Main entry: rm_cell_kernels_get. */
 #include "ops/recurrent/cell/kernels.h"
 
 #include <stddef.h>
@@ -9,6 +9,9 @@ extern const rm_cell_kernels rm_cell_kernels_baseline;
 #ifdef RM_HAVE_X86_KERNELS
 extern const rm_cell_kernels rm_cell_kernels_avx2, rm_cell_kernels_avx512;
 #endif
+#ifdef RM_HAVE_BF16_KERNELS
+extern const rm_cell_kernels rm_cell_kernels_avx512_bf16;
+#endif
 
 static const rm_cell_kernels *chosen; /* by rm_cell_kernels_use; NULL: the best */
 
@@ -17,9 +20,12 @@ const rm_cell_kernels *rm_cell_kernels_list(int i) {
 #ifdef RM_HAVE_X86_KERNELS
     __builtin_cpu_init();
     if (i == 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &rm_cell_kernels_avx2;
-    if (i == 2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-        return &rm_cell_kernels_avx512;
+    bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    if (i == 2 && avx512) return &rm_cell_kernels_avx512;
+#endif
+#ifdef RM_HAVE_BF16_KERNELS
+    if (i == RM_CELL_BF16 && avx512 && __builtin_cpu_supports("avx512bf16")) return &rm_cell_kernels_avx512_bf16;
 #endif
     return NULL;
 }
@@ -28,7 +34,7 @@ void rm_cell_kernels_use(const rm_cell_kernels *kernels) { chosen = kernels; }
 
 const rm_cell_kernels *rm_cell_kernels_get(void) {
     if (chosen) return chosen;
-    for (int i = RM_CELL_ISAS - 1; i > 0; i--)
+    for (int i = RM_CELL_BF16 - 1; i > 0; i--)
         if (rm_cell_kernels_list(i)) return rm_cell_kernels_list(i);
     return &rm_cell_kernels_baseline;
 }

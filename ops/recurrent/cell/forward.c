@@ -113,10 +113,10 @@ static void rnn_step(const view *v, int64_t t, group g, int64_t from, int64_t ro
 
 /* This thread's units of timestep t: all rows of a block, and then the next, whose weights are read once so. */
 RM_INLINE void forward_step(rm_cell cell, const view *v, int64_t t) {
-    for (int64_t block = v->first, width = 1; block < v->end; block += width) {
+    bool plain = cell == RM_CELL_RNN_TANH;
+    for (int64_t i = 0, block; (block = turn(v, plain ? WIDTH_MAX : 1, t, i)) >= 0; i++) {
         group g = {0};
-        if (cell == RM_CELL_RNN_TANH)
-            g = group_at(v->job->packed + v->at.hh, v->hidden, block, v->end, v->blocks), width = g.width;
+        if (plain) g = group_at(v->job->packed + v->at.hh, v->hidden, block, v->end, v->blocks);
         for (int64_t from = 0; from < v->batch; from += ROWS_CHUNK) {
             int64_t rows = min64(ROWS_CHUNK, v->batch - from);
             if (cell == RM_CELL_LSTM)

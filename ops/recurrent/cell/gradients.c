@@ -16,25 +16,31 @@ static const float *operand_row(const operand *o, int64_t row) {
     return o->first ? o->first + row * o->columns : NULL;
 }
 
+RM_INLINE rm_vec vector_of(const operand *o, const float *row, int64_t block) {
+    return row ? rm_load_n(row + block * LANES, lanes_of(block, o->columns)) : rm_splat(0);
+}
+
 static void pack_operand(const operand *o, int64_t row, int64_t depth, int64_t block, int width, float *w) {
-    for (int64_t k = 0; k < depth; k++) {
-        const float *source = operand_row(o, row + k);
+    for (int64_t k = 0; k < depth; k += STEP, w += width * LANES) {
+        const float *first = operand_row(o, row + k), *second = k + 1 < depth ? operand_row(o, row + k + 1) : NULL;
         for (int i = 0; i < width; i++)
-            rm_store(w + (k * width + i) * LANES,
-                     source ? rm_load_n(source + (block + i) * LANES, lanes_of(block + i, o->columns)) : rm_splat(0));
+            rm_store(w + i * LANES, step_of(vector_of(o, first, block + i), vector_of(o, second, block + i)));
     }
 }
 
-/* Rows [u, u+rows) of dgates^T for a stretch of the tile, as [rows/ROWS_MAX][k][LEFT_STEP]: in place they are columns,
+/* Rows [u, u+rows) of dgates^T for a stretch of the tile, as [rows/ROWS_MAX][step][LEFT_STEP]: in place they are columns,
  * whose strides of 4H floats would put every row into the same few sets of the cache. So each is read once. */
-enum { LEFT_ROWS = 4 * ROWS_MAX, LEFT_STEP = LANES / 2, LEFT_FLOATS = DEPTH_BLOCK * LEFT_STEP + LANES };
+enum { LEFT_ROWS = 4 * ROWS_MAX, LEFT_STEP = LANES / 2, LEFT_FLOATS = DEPTH_STEPS * LEFT_STEP + LANES };
 _Static_assert((int)ROWS_MAX <= (int)LEFT_STEP, "a tile's rows fit their step");
 
 static void pack_left(const float *dgates, int64_t row, int64_t rows, int64_t depth, float (*left)[LEFT_FLOATS]) {
-    for (int64_t k = 0; k < depth; k++)
-        for (int64_t u = 0; u < rows; u += ROWS_MAX)
-            rm_store(left[u / ROWS_MAX] + k * LEFT_STEP,
-                     rm_load_n(dgates + k * row + u, (int)min64(ROWS_MAX, rows - u)));
+    for (int64_t k = 0; k < depth; k += STEP)
+        for (int64_t u = 0; u < rows; u += ROWS_MAX) {
+            const float *first = dgates + k * row + u;
+            int n = (int)min64(ROWS_MAX, rows - u);
+            rm_vec second = STEP > 1 && k + 1 < depth ? rm_load_n(first + row, n) : rm_splat(0);
+            rm_store(left[u / ROWS_MAX] + k / STEP * LEFT_STEP, step_of(rm_load_n(first, n), second));
+        }
 }
 
 /* dw[u.., block..] += left w: in place, or through a chunk where dw's last vector runs past its row. */
@@ -60,13 +66,13 @@ static void multiply_left(const float *left, const float *w, int width, int64_t 
 enum { RIGHT_BLOCKS = 32 };
 typedef struct {
     int64_t first, blocks; /* blocks [first, first+blocks) of its columns */
-    float w[DEPTH_BLOCK * RIGHT_BLOCKS * LANES];
+    float w[DEPTH_STEPS * RIGHT_BLOCKS * LANES];
 } __attribute__((aligned(64))) right;
 
 static void pack_right(const operand *o, int64_t row, int64_t depth, right *to) {
     for (int64_t i = 0; i < to->blocks; i += WIDTH_MAX)
         pack_operand(o, row, depth, to->first + i, (int)min64(WIDTH_MAX, to->blocks - i),
-                     to->w + i * DEPTH_BLOCK * LANES);
+                     to->w + i * DEPTH_STEPS * LANES);
 }
 
 /* What one product adds to: `rows` by `width` vectors from `first` on. */
@@ -111,7 +117,7 @@ static void weight_gradient_rows(const view *v, float *dw, int64_t columns, int6
             tile t = next;
             if (n + 1 < tiles) next = tile_at(dw + from * columns, columns, rows, w, n + 1), prefetch(&next, columns);
             prefetch_left(dgates + (from - u) + LEFT_ROWS, v->row, depth, n, tiles);
-            multiply_left(left[t.r / ROWS_MAX], w->w + t.i * DEPTH_BLOCK * LANES, t.width, depth, t.first, columns,
+            multiply_left(left[t.r / ROWS_MAX], w->w + t.i * DEPTH_STEPS * LANES, t.width, depth, t.first, columns,
                           t.rows, lanes_of(w->first + t.i + t.width - 1, columns));
         }
     }

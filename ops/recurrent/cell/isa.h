@@ -9,6 +9,13 @@
 #define RM_JOIN2(a, b) a##b
 #define RM_JOIN(a, b) RM_JOIN2(a, b)
 
+/* What has no product that is rounded is compiled for fp32 alone, and serves bf16 too. */
+#ifdef RM_BF16
+#define RM_FP32_ISA avx512
+#else
+#define RM_FP32_ISA RM_ISA
+#endif
+
 #define rm_cell_packed_bytes RM_JOIN(rm_cell_packed_bytes_, RM_ISA)
 #define rm_cell_pack RM_JOIN(rm_cell_pack_, RM_ISA)
 #define rm_cell_forward_lstm RM_JOIN(rm_cell_forward_lstm_, RM_ISA)
@@ -19,15 +26,15 @@
 #define rm_cell_backward_lstm RM_JOIN(rm_cell_backward_lstm_, RM_ISA)
 #define rm_cell_backward_gru RM_JOIN(rm_cell_backward_gru_, RM_ISA)
 #define rm_cell_backward_rnn_tanh RM_JOIN(rm_cell_backward_rnn_tanh_, RM_ISA)
-#define rm_cell_forward_min_gru RM_JOIN(rm_cell_forward_min_gru_, RM_ISA)
-#define rm_cell_forward_min_lstm RM_JOIN(rm_cell_forward_min_lstm_, RM_ISA)
-#define rm_cell_backward_min_gru RM_JOIN(rm_cell_backward_min_gru_, RM_ISA)
-#define rm_cell_backward_min_lstm RM_JOIN(rm_cell_backward_min_lstm_, RM_ISA)
+#define rm_cell_forward_min_gru RM_JOIN(rm_cell_forward_min_gru_, RM_FP32_ISA)
+#define rm_cell_forward_min_lstm RM_JOIN(rm_cell_forward_min_lstm_, RM_FP32_ISA)
+#define rm_cell_backward_min_gru RM_JOIN(rm_cell_backward_min_gru_, RM_FP32_ISA)
+#define rm_cell_backward_min_lstm RM_JOIN(rm_cell_backward_min_lstm_, RM_FP32_ISA)
 #define rm_cell_gradients RM_JOIN(rm_cell_gradients_, RM_ISA)
-#define rm_activations RM_JOIN(rm_activations_, RM_ISA)
-#define rm_cell_projected RM_JOIN(rm_cell_projected_, RM_ISA)
-#define rm_cell_convolution RM_JOIN(rm_cell_convolution_, RM_ISA)
-#define rm_cell_small_product RM_JOIN(rm_cell_small_product_, RM_ISA)
+#define rm_activations RM_JOIN(rm_activations_, RM_FP32_ISA)
+#define rm_cell_projected RM_JOIN(rm_cell_projected_, RM_FP32_ISA)
+#define rm_cell_convolution RM_JOIN(rm_cell_convolution_, RM_FP32_ISA)
+#define rm_cell_small_product RM_JOIN(rm_cell_small_product_, RM_FP32_ISA)
 #define rm_multiply RM_JOIN(rm_multiply_, RM_ISA)
 
 uint64_t rm_cell_packed_bytes(rm_cell cell, bool folded, int64_t in, int64_t hidden);

@@ -130,11 +130,12 @@ typedef struct {
 
 const rm_cell_kernels *rm_cell_kernels_get(void);
 int64_t rm_cell_cache_bytes(void); /* of this machine: a core's second-level cache */
-/* All that were compiled, narrowest first; NULL where this processor lacks the instructions, or past the end. For tests
- * and benchmarks: rm_cell_kernels_use makes rm_cell_kernels_get return another one from now on (NULL: the best). Not
- * while other threads compute; packed weights must be made anew. */
+/* All that were compiled, narrowest first, and then those that round the operands of lstm's, gru's and rnn_tanh's products to bf16, which
+ * get never chooses; NULL where this processor lacks the instructions, or past the end. For tests and benchmarks:
+ * rm_cell_kernels_use makes rm_cell_kernels_get return another one from now on (NULL: the best). Not while other threads
+ * compute; packed weights must be made anew. */
 const rm_cell_kernels *rm_cell_kernels_list(int i);
-enum { RM_CELL_ISAS = 3 };
+enum { RM_CELL_BF16 = 3, RM_CELL_ISAS };
 void rm_cell_kernels_use(const rm_cell_kernels *kernels);
 
 /* The input projection runs so many timesteps ahead of the recurrence: rows enough to use each weight often, few enough

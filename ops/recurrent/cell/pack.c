@@ -7,37 +7,50 @@ uint64_t rm_cell_packed_bytes(rm_cell cell, bool folded, int64_t in, int64_t hid
     return ((uint64_t)packing_of(cell, folded, in, hidden).floats * sizeof(float) + 63) / 64 * 64;
 }
 
-/* [block][k][gate][lane] from w (gates*hidden, depth), taking its row blocks in the order gate[]. */
+/* [block][step][gate][lane] from w (gates*hidden, depth), taking its row blocks in the order gate[]. */
 static void pack_gates(const float *w, int gates, const int *gate, int64_t depth, int64_t hidden, int64_t block,
                        float *panels) {
-    float *panel = panels + block * depth * gates * LANES;
+    float *panel = panels + block * steps_of(depth) * gates * LANES;
     int n = lanes_of(block, hidden);
     for (int g = 0; g < gates; g++)
         for (int lane = 0; lane < LANES; lane++) {
             const float *row = w + (gate[g] * hidden + block * LANES + lane) * depth;
-            for (int64_t k = 0; k < depth; k++) panel[(k * gates + g) * LANES + lane] = lane < n ? row[k] : 0;
+            for (int64_t k = 0; k < steps_of(depth); k++)
+                panel[(k * gates + g) * LANES + lane] = lane < n ? step_at(row, k, depth) : 0;
         }
 }
 
-/* [four blocks][k][block][lane] from w (gates*hidden, columns): k runs over its rows, row blocks in the order gate[]. */
-static void pack_back(const float *w, int gates, const int *gate, int64_t hidden, int64_t columns, int64_t block,
-                      float *panels) {
-    int64_t depth = gates * hidden;
-    group into = group_at(panels, depth, block, block + 1, ceil_div(columns, LANES));
-    int n = lanes_of(block, columns);
-    for (int g = 0; g < gates; g++)
-        for (int64_t j = 0; j < hidden; j++)
-            rm_store((float *)into.w + (g * hidden + j) * into.w_step,
-                     rm_load_n(w + (gate[g] * hidden + j) * columns + block * LANES, n));
+/* Row k of w (gates*hidden, columns), its row blocks in the order gate[]; past the last NULL. */
+static const float *row_of(const float *w, int gates, const int *gate, int64_t hidden, int64_t columns, int64_t k) {
+    return k < gates * hidden ? w + (gate[k / hidden] * hidden + k % hidden) * columns : NULL;
 }
 
-/* [four blocks][k][block][lane] from w (hidden, depth): the plain RNN's forward panels. */
+RM_INLINE rm_vec block_of(const float *row, int64_t columns, int64_t block) {
+    return row ? rm_load_n(row + block * LANES, lanes_of(block, columns)) : rm_splat(0);
+}
+
+/* A group of [four blocks][step][block][lane] from w (gates*hidden, columns): k runs over its rows. */
+static void pack_back(const float *w, int gates, const int *gate, int64_t hidden, int64_t columns, int64_t block,
+                      float *panels) {
+    int64_t depth = gates * hidden, blocks = ceil_div(columns, LANES);
+    group into = group_at(panels, depth, block, blocks, blocks);
+    for (int64_t k = 0; k < depth; k += STEP) {
+        const float *first = row_of(w, gates, gate, hidden, columns, k);
+        const float *second = STEP > 1 ? row_of(w, gates, gate, hidden, columns, k + 1) : NULL;
+        for (int i = 0; i < into.width; i++)
+            rm_store((float *)into.w + k / STEP * into.w_step + i * LANES,
+                     step_of(block_of(first, columns, block + i), block_of(second, columns, block + i)));
+    }
+}
+
+/* [four blocks][step][block][lane] from w (hidden, depth): the plain RNN's forward panels. */
 static void pack_units(const float *w, int64_t depth, int64_t hidden, int64_t block, float *panels) {
     group into = group_at(panels, depth, block, block + 1, ceil_div(hidden, LANES));
     int n = lanes_of(block, hidden);
     for (int lane = 0; lane < LANES; lane++)
-        for (int64_t k = 0; k < depth; k++)
-            ((float *)into.w)[k * into.w_step + lane] = lane < n ? w[(block * LANES + lane) * depth + k] : 0;
+        for (int64_t k = 0; k < steps_of(depth); k++)
+            ((float *)into.w)[k * into.w_step + lane] =
+                lane < n ? step_at(w + (block * LANES + lane) * depth, k, depth) : 0;
 }
 
 /* What the sums start from: b_ih + b_hh, except a GRU's n and q, which take one each. */
@@ -69,13 +82,14 @@ void rm_cell_pack(rm_cell cell, bool folded, int64_t in, int64_t hidden, const f
             pack_units(w_hh, hidden, hidden, block, packed + at.hh);
         else
             pack_gates(w_hh, l->gates, in_order, hidden, hidden, block, packed + at.hh);
-        pack_back(w_hh, l->gates, in_order, hidden, hidden, block, packed + at.hh_back);
         if (folded) continue;
         if (plain)
             pack_units(w_ih, in, hidden, block, packed + at.ih);
         else
             pack_gates(w_ih, l->gates, l->x_gate, in, hidden, block, packed + at.ih);
     }
-    for (int64_t block = thread; block < in_blocks; block += threads)
+    for (int64_t block = thread * WIDTH_MAX; block < blocks; block += threads * WIDTH_MAX)
+        pack_back(w_hh, l->gates, in_order, hidden, hidden, block, packed + at.hh_back);
+    for (int64_t block = thread * WIDTH_MAX; block < in_blocks; block += threads * WIDTH_MAX)
         pack_back(w_ih, l->gates, l->x_gate, hidden, in, block, packed + at.ih_back);
 }

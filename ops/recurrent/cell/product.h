@@ -11,6 +11,11 @@
  *
  * W is packed: vector v of step k at w + k*w_step + v*RM_LANES.
  * A is read in place: element (r,k) at a + r*a_row + k*a_step, where one of the two strides is 1.
+ *
+ * In bf16 (RM_BF16) operands are rounded to 8 bits, to nearest, ties to even; sums are floats. A step is two k then, side by side in the 32
+ * bits of a lane, and zero past an odd end; VDPBF16PS adds both products to a sum. W comes in such steps, and so does A along its
+ * columns (a_row 1); A along its rows comes as floats, which rm_multiply rounds. Chains are of pairs from k = 0 on, again
+ * whatever the rows and the cuts.
  */
 #ifndef RM_CELL_PRODUCT_H
 #define RM_CELL_PRODUCT_H
@@ -28,7 +33,38 @@ enum { ROWS_MAX = 3 }; /* 12 + 3 of 16 */
 #else
 enum { ROWS_MAX = 2 };
 #endif
-enum { DEPTH_BLOCK = 128 }; /* a block of W, 128 * 4 vectors, stays in the first-level cache while rows go by */
+#ifdef RM_BF16
+enum { STEP = 2 };
+#else
+enum { STEP = 1 };
+#endif
+enum { DEPTH_STEPS = 128 }; /* a block of W, 128 * 4 vectors, stays in the first-level cache while rows go by */
+enum { DEPTH_BLOCK = DEPTH_STEPS * STEP };
+
+static inline int64_t steps_of(int64_t depth) { return (depth + STEP - 1) / STEP; }
+
+/* What packed operands are made by. step_of: rows k and k+1, the second zeros past the end, as vectors' lanes; step_at: of one row of
+ * `depth` numbers, those of a step. In fp32 there is no second. */
+#ifdef RM_BF16
+RM_INLINE rm_vec step_of(rm_vec first, rm_vec second) {
+    __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)first));
+    __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)second));
+    return (rm_vec)_mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+}
+RM_INLINE float step_at(const float *row, int64_t step, int64_t depth) {
+    const float *k = row + 2 * step;
+    return _mm_cvtss_f32((__m128)_mm_cvtneps_pbh(_mm_set_ps(0, 0, 2 * step + 1 < depth ? k[1] : 0, k[0])));
+}
+#else
+RM_INLINE rm_vec step_of(rm_vec first, rm_vec second) {
+    (void)second;
+    return first;
+}
+RM_INLINE float step_at(const float *row, int64_t step, int64_t depth) {
+    (void)depth;
+    return row[step];
+}
+#endif
 
 typedef struct {
     const float *a;

@@ -40,9 +40,9 @@ static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int lanes_of(int64_t block, int64_t size) { return (int)min64(LANES, size - block * LANES); }
 
-/* Packed weights, in floats from the start. Panels hold vectors in the order the products read them:
- *   hh, ih     [block of units][k][gate][lane]           forward:  k over h, x
- *   back       [four blocks][k][block of the four][lane] backward: k over the gates' columns; blocks of h, of x
+/* Packed weights, in floats from the start. Panels hold vectors in the order the products read them, by steps (product.h):
+ *   hh, ih     [block of units][step][gate][lane]           forward:  k over h, x
+ *   back       [four blocks][step][block of the four][lane] backward: k over the gates' columns; blocks of h, of x
  * (the last four may be fewer). Units past H are zero. A plain RNN's forward panels are laid out like `back`. */
 typedef struct {
     int64_t x_bias, q_bias, hh, hh_back, ih, ih_back, floats;
@@ -54,10 +54,10 @@ static inline packing packing_of(rm_cell cell, bool folded, int64_t in, int64_t 
     packing p = {0};
     p.q_bias = p.x_bias + 4 * units;
     p.hh = p.q_bias + units;
-    p.hh_back = p.hh + units * hidden * l->gates;
-    p.ih = p.hh_back + units * hidden * l->gates;
-    p.ih_back = p.ih + (folded ? 0 : units * in * l->gates);
-    p.floats = p.ih_back + (folded ? 0 : features * hidden * l->gates);
+    p.hh_back = p.hh + units * steps_of(hidden) * l->gates;
+    p.ih = p.hh_back + units * steps_of(hidden * l->gates);
+    p.ih_back = p.ih + (folded ? 0 : units * steps_of(in) * l->gates);
+    p.floats = p.ih_back + (folded ? 0 : features * steps_of(hidden * l->gates));
     return p;
 }
 
@@ -73,7 +73,7 @@ typedef struct {
 static inline group group_at(const float *panels, int64_t depth, int64_t block, int64_t end, int64_t blocks) {
     int64_t base = block / 4 * 4, together = min64(4, blocks - base);
     return (group){block, (int)(min64(end, base + together) - block),
-                   panels + base * depth * LANES + (block - base) * LANES, together * LANES};
+                   panels + base * steps_of(depth) * LANES + (block - base) * LANES, together * LANES};
 }
 
 /* ---- One thread's view of a tile -------------------------------------------------------------------- */
@@ -95,7 +95,7 @@ typedef struct {
  * as good as 8, and better than 2, in two of three shapes. */
 enum { AHEAD = 1024 };
 static inline int64_t ahead_of(const rm_cell_job *job, const layout *l, int64_t blocks) {
-    return blocks * LANES * job->hidden * l->gates * (int64_t)sizeof(float) > job->cache_bytes ? AHEAD : 0;
+    return blocks * LANES * steps_of(job->hidden) * l->gates * (int64_t)sizeof(float) > job->cache_bytes ? AHEAD : 0;
 }
 
 static inline view view_of(rm_cell cell, const rm_cell_job *job, int thread, int threads) {
@@ -125,6 +125,14 @@ static inline void meet(const view *v, int64_t n) {
     if (v->threads > 1) rm_barrier_wait(v->job->barrier, v->thread, v->threads, (unsigned)n);
 }
 
+/* Where a thread's blocks begin that are taken `together`, in the order of timestep t: upwards, and downwards the next time, so that what
+ * the second-level cache still holds of the recurrence's weights is read first. From i = 0 on; past the last: -1. */
+static inline int64_t turn(const view *v, int64_t together, int64_t t, int64_t i) {
+    int64_t low = v->first / together, n = v->first < v->end ? (v->end - 1) / together - low + 1 : 0;
+    int64_t block = (t & 1 ? low + n - 1 - i : low + i) * together;
+    return i == n ? -1 : block < v->first ? v->first : block;
+}
+
 static inline const float *h_before(const view *v, int64_t t) {
     return t > 0 ? v->job->y + (t - 1) * v->batch * v->hidden : v->job->h_in;
 }
@@ -138,7 +146,7 @@ static inline int64_t column_of(const view *v, int64_t block, int g) {
 /* The forward panel of a gated cell's block: its vectors are the gates. */
 static inline group gates_at(const view *v, const float *panels, int64_t depth, int64_t block) {
     int64_t step = v->l->gates * LANES;
-    return (group){block, v->l->gates, panels + block * depth * step, step};
+    return (group){block, v->l->gates, panels + block * steps_of(depth) * step, step};
 }
 
 /* Whether a row (t,b) knows nothing of the timestep before. */
