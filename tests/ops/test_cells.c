@@ -14,6 +14,7 @@
 
 #include "ops/recurrent/cell/kernels.h"
 #include "ops/op.h"
+#include "ops/recurrent/recurrent.h"
 
 enum { Y, H_OUT, C_OUT, DX, DW_IH, DW_HH, DB_IH, DB_HH, DH_IN, DC_IN, ARRAYS };
 static const char *const array_name[ARRAYS] = {"y",     "h_out", "c_out", "dx",    "dw_ih",
@@ -342,6 +343,26 @@ START_TEST(bf16_loses_nothing_else) {
 }
 END_TEST
 
+/* What a device runs instead of an op is that op with these kernels. */
+START_TEST(bf16_is_an_op_of_its_own) {
+    rm_op in_bf16;
+    const rm_cell_kernels *kernels = rm_cell_kernels_list(RM_CELL_BF16);
+    ck_assert_int_eq(rm_recurrent_in_bf16((rm_cell)_i, &in_bf16), kernels != NULL);
+    if (!kernels) return;
+    ck_assert_str_eq(in_bf16.name, cells[_i].name);
+    problem p = {.op = &in_bf16, .gates = cells[_i].gates, .tau = 4, .batch = 3, .in = 5, .hidden = 20, .state = true};
+    result device = run_problem(&p, FAST, 1);
+    p.op = rm_op_find(cells[_i].name);
+    result fp32 = run_problem(&p, FAST, 1);
+    rm_cell_kernels_use(kernels);
+    result bf16 = run_problem(&p, FAST, 1);
+    rm_cell_kernels_use(NULL);
+    same_bits(&p, &device, &bf16, 0, ARRAYS - 1, 1, "than the kernels");
+    ck_assert(memcmp(bf16.array[Y], fp32.array[Y], (size_t)bf16.count[Y] * 4));
+    result_free(&device), result_free(&fp32), result_free(&bf16);
+}
+END_TEST
+
 /* What is not wanted is left out, and the rest is as before. */
 START_TEST(gradients_not_wanted) {
     problem p = {
@@ -389,6 +410,7 @@ int main(void) {
     tcase_add_loop_test(tests, fast_kernels_match_the_definition, 0, RM_CELL_ISAS);
     tcase_add_loop_test(tests, sizes_beyond_one_chunk, 0, COUNT(cells));
     tcase_add_loop_test(tests, bf16_loses_nothing_else, 0, COUNT(cells));
+    tcase_add_loop_test(tests, bf16_is_an_op_of_its_own, 0, COUNT(cells));
     tcase_add_loop_test(tests, gradients_not_wanted, 0, COUNT(cells));
     tcase_add_loop_test(tests, shapes_are_refused, 0, COUNT(cells));
     suite_add_tcase(suite, tests);
