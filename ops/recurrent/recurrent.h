@@ -147,7 +147,7 @@ bool rm_recurrent_in_bf16(rm_cell cell, rm_op *out);
     static const rm_sample samples[] = {RM_RECURRENT_SAMPLES(GATES)};                                                  \
     static uint64_t packed_bytes(const rm_desc *x, const void *attr, int threads) {                                    \
         (void)attr, (void)threads;                                                                                     \
-        return rm_recurrent_packed_bytes(rm_cell_kernels_get(), CELL, x);                                                                     \
+        return rm_recurrent_packed_bytes(rm_cell_kernels_get(), CELL, x);                                              \
     }                                                                                                                  \
     static uint64_t cuda_scratch_bytes(const rm_desc *x, const void *attr, rm_pass pass, bool aux) {                   \
         (void)attr;                                                                                                    \
@@ -157,8 +157,10 @@ bool rm_recurrent_in_bf16(rm_cell cell, rm_op *out);
         (void)attr;                                                                                                    \
         return rm_recurrent_cuda_fixed_bytes(CELL, x);                                                                 \
     }                                                                                                                  \
-    static void pack(const rm_call *call, void *packed) { rm_recurrent_pack(rm_cell_kernels_get(), CELL, call, packed); }                     \
-    static void forward(const rm_call *call) { rm_recurrent_forward(rm_cell_kernels_get(), CELL, call); }                                     \
+    static void pack(const rm_call *call, void *packed) {                                                              \
+        rm_recurrent_pack(rm_cell_kernels_get(), CELL, call, packed);                                                  \
+    }                                                                                                                  \
+    static void forward(const rm_call *call) { rm_recurrent_forward(rm_cell_kernels_get(), CELL, call); }              \
     static void backward(const rm_call *call) { rm_recurrent_backward(rm_cell_kernels_get(), CELL, call); }
 #endif
 
