@@ -7,13 +7,14 @@
 #include "ops/math/gemm.h"
 
 void remat_build_sized(remat_build_info *out, size_t out_bytes) {
+    const rm_cell_kernels *bf16 = rm_cell_kernels_list(RM_CELL_BF16);
     remat_build_info info = {.version = REMAT_VERSION,
 #ifdef __clang__
                              .compiler = "clang " __clang_version__,
 #else
                              .compiler = "gcc " __VERSION__,
 #endif
-                             .instruction_set = rm_cell_kernels_get()->isa,
+                             .instruction_set = (bf16 ? bf16 : rm_cell_kernels_get())->isa,
                              .gemm_library = rm_gemm_library(),
                              .host_allocator = rm_host_allocator(),
                              .threads = omp_get_max_threads(),

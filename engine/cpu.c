@@ -33,7 +33,7 @@ static void cpu_close(rm_device *device) { rm_free(device); }
 
 static remat_status cpu_set_precision(rm_device *device, rm_precision precision) {
     REQUIRE(precision != RM_TF32, MISSING,
-            "precision tf32 is what a GPU's tensor cores multiply in: use the device cuda, or precision fp32 or bf16");
+            "precision tf32 is what a GPU's tensor cores multiply in: use the device cuda, or another precision");
     device->bf16 = precision == RM_BF16;
     for (int i = 0; device->bf16 && i < RM_CELLS; i++)
         REQUIRE(rm_recurrent_in_bf16((rm_cell)i, &device->in_bf16[i]), MISSING,
@@ -194,7 +194,7 @@ const rm_device_api rm_device_cpu = {
     .free_bytes = cpu_free_bytes,
     .set_precision = cpu_set_precision,
     .variant = cpu_variant,
-    .rounds_variants = true,
+    .rounded = "lstm (without a projection), gru and rnn",
     .rates = cpu_rates,
     .block_create = cpu_block_create,
     .block_free = cpu_block_free,

@@ -82,7 +82,7 @@ typedef struct rm_device_api {
     /* What a node with these inputs is to be run by; it is called for tiles of tau[0] and tau[1] timesteps. Asked once a
      * node, before a chain is built. NULL: every op is run as it is. */
     remat_status (*variant)(rm_device *, const rm_op *, const rm_desc *x, const int64_t tau[2], rm_variant *out);
-    bool rounds_variants;                              /* in another precision than fp32 only products of ops with a variant are rounded */
+    const char *rounded; /* layers whose products another precision than fp32 rounds, by variants; NULL: all products */
     remat_status (*rates)(rm_device *, rm_rates *out); /* measured once, in milliseconds */
 
     remat_status (*block_create)(rm_device *, uint64_t bytes, rm_block **out); /* zero-filled */

@@ -309,9 +309,10 @@ typedef struct {
 
 typedef struct {
     const char *device;      /* "cpu"; "cuda": one NVIDIA GPU; or "null": computes nothing, counts everything */
-    const char *precision;   /* what matrix products round their operands to: "fp32"; "bf16" (7 bits behind the point)
-                                on "cuda", or, those of lstm, gru and rnn_tanh, on a CPU with AVX512_BF16;
-                                "tf32" (10 bits) on "cuda". Sums and all that is stored are fp32          */
+    const char *precision;   /* what matrix products round their operands to: "fp32"; on "cuda" also "tf32" (10 bits
+                                behind the point) and "bf16" (7); on a CPU with AVX512_BF16 "bf16", in lstm, gru
+                                and rnn_tanh (a network without is MISSING it). "null" takes any. Sums and
+                                all that is stored are fp32                                               */
     const char *rnn_kernels; /* whose kernels run recurrent layers: "remat", or, on "cuda", "cudnn" (fp32 and tf32; no
                                 lean option, no folded embedding; docs/notes/cuda.md); the same for every
                                 plan, since their bits differ. "auto", NULL: "remat"                      */

@@ -124,10 +124,9 @@ static remat_status cut_keeping(remat_session *s, const int32_t *keep, int32_t l
     int32_t variants;
     TRY(rm_graph_choose_variants(s->graph, s->api, s->device, config->tile, config->carry_after, &variants));
     REQUIRE(
-        s->precision == RM_FP32 || variants || !s->api->rounds_variants, MISSING,
-        "precision %s on the device \"%s\" is of the products in lstm, gru and rnn_tanh, which this network lacks: use "
-        "precision fp32",
-        rm_precision_names[s->precision], s->api->name);
+        s->precision == RM_FP32 || variants || !s->api->rounded, MISSING,
+        "precision %s on the device \"%s\" rounds products of %s alone, and this network has none: use precision fp32",
+        rm_precision_names[s->precision], s->api->name, s->api->rounded);
     rm_chain_config chain = {.tile = config->tile,
                              .carry_after = config->carry_after,
                              .threads = s->threads,

@@ -99,8 +99,8 @@ void rm_recurrent_forward(const rm_cell_kernels *kernels, rm_cell cell, const rm
 void rm_recurrent_rebuild(const rm_cell_kernels *kernels, rm_cell cell, const rm_call *call);
 void rm_recurrent_backward(const rm_cell_kernels *kernels, rm_cell cell, const rm_call *call);
 
-/* bf16.c. *out becomes a cell's descriptor whose CPU kernels round the operands of their products to bf16, for what lasts as long as *out.
- * False: this processor does not multiply bf16, or the build has no such kernels. */
+/* bf16.c. *out becomes a copy of the cell's descriptor whose CPU kernels round the operands of their products to bf16. False: this
+ * processor does not multiply bf16, or the build has no such kernels. */
 bool rm_recurrent_in_bf16(rm_cell cell, rm_op *out);
 #endif
 

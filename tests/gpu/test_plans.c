@@ -43,7 +43,7 @@ enum { POLICIES = sizeof policies / sizeof *policies };
 
 static int failures;
 
-/* What a pass over all nets is made with; cuDNN rounds to no bf16. --small leaves it at the first two. */
+/* What a pass over all nets is made with; cuDNN rounds to no bf16. --small leaves it at the first two on a GPU. */
 typedef struct {
     const char *precision, *cells;
 } kind;

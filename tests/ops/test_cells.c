@@ -3,8 +3,8 @@
  *
  * Against the definition: both round, in different places, sums of up to rows or 4H products; the bound is 400 float
  * epsilons of the array's largest element, or of 0.05 where all are smaller (past a saturated tanh a gradient is a
- * difference, 1 - h^2, whose error does not shrink with it). Kernels in bf16 round each operand by up to 2^-9: their bound is 2^-4 of
- * the largest, or of 1, and that of floats where all operands are bf16's own numbers. Everything else is compared bit for bit.
+ * difference, 1 - h^2, whose error does not shrink with it). Kernels in bf16 round each operand by up to 2^-8 of it: their bound is 2^-4
+ * of an array's norm, and that of floats where all operands are bf16's own numbers. Everything else is compared bit for bit.
  */
 #include <check.h>
 #include <math.h>
@@ -71,7 +71,7 @@ static void shorten(rm_call *call) {
     rm_tensor *t[] = {&call->x[0], &call->x[1], &call->x[2], &call->state_in[0]};
     for (int i = 0; i < 4; i++)
         for (int64_t j = 0; t[i]->data && t[i]->desc.dtype == REMAT_F32 && j < rm_desc_count(&t[i]->desc); j++)
-            ((uint32_t *)t[i]->data)[j] &= 0xffff0000u;
+            memset((float *)t[i]->data + j, 0, 2); /* on a little-endian machine, as all with these kernels are */
 }
 
 static rm_call make_inputs(const problem *p) {
@@ -184,20 +184,32 @@ static const char *say(const problem *p, int threads) {
     return text;
 }
 
-static void same_numbers(const problem *p, const result *got, const result *want, int last, double allowed, double of) {
+static void same_numbers(const problem *p, const result *got, const result *want, int last) {
     for (int i = 0; i <= last; i++) {
-        double largest = of, worst = 0;
+        double largest = 0.05, worst = 0;
         for (int64_t j = 0; j < want->count[i]; j++) {
             double diff = fabs((double)got->array[i][j] - want->array[i][j]);
             if (!(diff <= worst)) worst = diff;
             if (fabs(want->array[i][j]) > largest) largest = fabs(want->array[i][j]);
         }
-        ck_assert_msg(worst <= allowed * largest, "%s: %s differs from the definition by %g of %g", say(p, 1),
+        ck_assert_msg(worst <= 400 * 0x1p-23 * largest, "%s: %s differs from the definition by %g of %g", say(p, 1),
                       array_name[i], worst, largest);
     }
 }
 
-#define EXACT 400 * 0x1p-23, 0.05
+/* Of a few numbers all may be small differences of large ones. */
+static void near_numbers(const problem *p, const result *got, const result *want) {
+    for (int i = 0; i < ARRAYS; i++) {
+        double error = 0, norm = 0;
+        for (int64_t j = 0; want->count[i] > 3 && j < want->count[i]; j++) {
+            error += pow((double)got->array[i][j] - want->array[i][j], 2);
+            norm += pow(want->array[i][j], 2);
+        }
+        ck_assert_msg(sqrt(error) <= 0x1p-4 * sqrt(norm), "%s: %s differs from the definition by %g of %g", say(p, 1),
+                      array_name[i], sqrt(error), sqrt(norm));
+    }
+}
+
 static bool rounds(void) { return rm_cell_kernels_get() == rm_cell_kernels_list(RM_CELL_BF16); }
 
 static void same_bits(const problem *p, const result *a, const result *b, int first, int last, int threads,
@@ -246,9 +258,9 @@ static void check_cut(const problem *p, const result *whole, int64_t cut) {
 static void check_problem(const problem *p, bool every_way) {
     result one = run_problem(p, FAST, 1), defined = run_problem(p, DEFINITION, 1);
     if (rounds())
-        same_numbers(p, &one, &defined, ARRAYS - 1, 0x1p-4, 1);
+        near_numbers(p, &one, &defined);
     else
-        same_numbers(p, &one, &defined, ARRAYS - 1, EXACT);
+        same_numbers(p, &one, &defined, ARRAYS - 1);
     for (int threads = 2; every_way && threads <= 3; threads++) {
         result more = run_problem(p, FAST, threads);
         same_bits(p, &more, &one, Y, DC_IN, threads, "than with one thread");
@@ -325,7 +337,7 @@ START_TEST(sizes_beyond_one_chunk) {
 }
 END_TEST
 
-/* Of one timestep forward, where no operand has more than 8 bits. */
+/* Of one timestep forward, where no operand has more than 8 significant bits. */
 START_TEST(bf16_loses_nothing_else) {
     const rm_cell_kernels *kernels = rm_cell_kernels_list(RM_CELL_BF16);
     if (kernels) rm_cell_kernels_use(kernels);
@@ -336,7 +348,7 @@ START_TEST(bf16_loses_nothing_else) {
         p.hidden = hiddens[i / 2 / COUNT(batches) % COUNT(hiddens)];
         p.in = ins[i / 2 / COUNT(batches) / COUNT(hiddens)];
         result fast = run_problem(&p, FAST, 1), defined = run_problem(&p, DEFINITION, 1);
-        same_numbers(&p, &fast, &defined, C_OUT, EXACT);
+        same_numbers(&p, &fast, &defined, C_OUT);
         result_free(&fast), result_free(&defined);
     }
     rm_cell_kernels_use(NULL);

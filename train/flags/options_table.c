@@ -166,7 +166,7 @@ const rm_option rm_option_table[] = {
     ONE("device", device, MODEL, RM_FORGOTTEN, "cpu", "cpu|cuda|auto|null",
         "cuda: an NVIDIA GPU; auto: cuda where it works, else the CPU; null computes nothing and counts everything"),
     ONE("precision", precision, MODEL, RM_REMEMBERED, "fp32", "fp32|tf32|bf16",
-        "what products round their operands to, on a GPU; bf16 also those in lstm, gru and rnn on a CPU with AVX512_BF16; all else is fp32"),
+        "what products round their operands to: on a GPU; on a CPU with AVX512_BF16 bf16, in lstm, gru and rnn; sums and all else are fp32"),
     ONE("rnn-kernels", rnn_kernels, MODEL, RM_REMEMBERED, "auto", "auto|remat|cudnn",
         "whose kernels run recurrent layers; cudnn: NVIDIA's, on a GPU, without the lean option; auto: remat's"),
     YES("no-fold", no_fold, MODEL, RM_OF_RUN, "do not fold the embedding into the first layer's input weights"),

@@ -12,7 +12,7 @@
  * W is packed: vector v of step k at w + k*w_step + v*RM_LANES.
  * A is read in place: element (r,k) at a + r*a_row + k*a_step, where one of the two strides is 1.
  *
- * In bf16 (RM_BF16) operands are rounded to 8 bits, to nearest, ties to even; sums are floats. A step is two k then, side by side in the 32
+ * In bf16 (RM_BF16) operands are rounded to 8 significant bits, to nearest, ties to even; sums are floats. A step is two k then, side by side in the 32
  * bits of a lane, and zero past an odd end; VDPBF16PS adds both products to a sum. W comes in such steps, and so does A along its
  * columns (a_row 1); A along its rows comes as floats, which rm_multiply rounds. Chains are of pairs from k = 0 on, again
  * whatever the rows and the cuts.
@@ -43,8 +43,8 @@ enum { DEPTH_BLOCK = DEPTH_STEPS * STEP };
 
 static inline int64_t steps_of(int64_t depth) { return (depth + STEP - 1) / STEP; }
 
-/* What packed operands are made by. step_of: rows k and k+1, the second zeros past the end, as vectors' lanes; step_at: of one row of
- * `depth` numbers, those of a step. In fp32 there is no second. */
+/* They make steps of packed operands. step_of: from rows k and k+1, lane by lane (past the end the second is zeros); step_at: from one row
+ * of `depth` numbers. In fp32 a step is one k, and the second row is not looked at. */
 #ifdef RM_BF16
 RM_INLINE rm_vec step_of(rm_vec first, rm_vec second) {
     __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)first));

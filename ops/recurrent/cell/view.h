@@ -125,8 +125,8 @@ static inline void meet(const view *v, int64_t n) {
     if (v->threads > 1) rm_barrier_wait(v->job->barrier, v->thread, v->threads, (unsigned)n);
 }
 
-/* Where a thread's blocks begin that are taken `together`, in the order of timestep t: upwards, and downwards the next time, so that what
- * the second-level cache still holds of the recurrence's weights is read first. From i = 0 on; past the last: -1. */
+/* A thread takes its blocks in groups of `together`, upwards in one timestep and downwards in the next, so that what the second-level
+ * cache still holds of the recurrence's weights is read first. The first block of the i-th group of timestep t; -1: there is none. */
 static inline int64_t turn(const view *v, int64_t together, int64_t t, int64_t i) {
     int64_t low = v->first / together, n = v->first < v->end ? (v->end - 1) / together - low + 1 : 0;
     int64_t block = (t & 1 ? low + n - 1 - i : low + i) * together;
