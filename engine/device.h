@@ -75,7 +75,7 @@ typedef struct rm_device_api {
     int (*number)(const rm_device *);        /* of the GPU, as CUDA counts here; NULL: it is none */
     bool (*runs)(const rm_op *, rm_pass);    /* NULL: all of them */
     uint64_t (*identity)(rm_device *);       /* another for other hardware, or libraries; NULL: the host's */
-    remat_status (*set_precision)(rm_device *, rm_precision); /* before anything runs; MISSING: it has not got it */
+    remat_status (*set_precision)(rm_device *, rm_precision); /* before anything runs; MISSING: it lacks it */
     void (*products)(rm_device *, rm_products *out);          /* NULL: nothing is chosen */
     void (*recordings)(const rm_queue *, rm_recordings *out); /* NULL: nothing is recorded */
     remat_status (*use_cudnn)(rm_device *);                   /* after set_precision; NULL: it has none */

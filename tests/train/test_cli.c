@@ -95,7 +95,6 @@ static const struct {
     {2, "need --device=null", "plan --assume-flops=60T"},
     {2, "need --device=null", "plan --assume-bandwidth=1TB"},
     {2, "precision tf32 is what a GPU's tensor cores multiply in", "plan " SMALL "--precision=tf32"},
-    {2, "precision bf16", "plan --task=copy --model=mingru --hidden=8 --precision=bf16"}, /* no such cell, or processor */
     {2, "must be one of fp32|tf32|bf16", "plan --precision=fp16"},
     {2, "exclude each other", "plan --device=null --assume-memory=80GiB --memory-budget=1GiB"},
     {2, "--checkpoint=optimal exclude each other", "plan --checkpoint-segments=4 --checkpoint=optimal"},
@@ -135,6 +134,17 @@ START_TEST(refusals_are_one_sentence) {
     snprintf(line, sizeof line, refusals[_i].line, scratch());
 #pragma GCC diagnostic pop
     ck_refuses(refusals[_i].status, refusals[_i].part, "%s", line);
+}
+END_TEST
+
+/* By processors without it, and for networks without a layer that it is for. */
+START_TEST(bf16_is_refused_where_it_rounds_nothing) {
+    bool here = !strcmp(remat_build().instruction_set, "avx512_bf16");
+    const char *why =
+        here ? "precision bf16 on the device \"cpu\" rounds products of lstm (without a projection), gru and rnn"
+             : "precision bf16 takes a processor, and a build, with AVX512_BF16: use precision fp32";
+    ck_refuses(2, why, "plan --task=copy --model=mingru --hidden=8 --precision=bf16");
+    ck_refuses(2, why, "plan --task=copy --model=lstm --hidden=8 --proj-size=4 --precision=bf16");
 }
 END_TEST
 
@@ -767,6 +777,7 @@ int main(void) {
     TCase *tests = tcase_create("cli");
     tcase_add_test(tests, usage);
     tcase_add_loop_test(tests, refusals_are_one_sentence, 0, REFUSALS);
+    tcase_add_test(tests, bf16_is_refused_where_it_rounds_nothing);
     tcase_add_test(tests, a_full_disk_ends_a_run_cleanly);
     tcase_add_test(tests, a_full_disk_keeps_the_earlier_gradients);
     tcase_add_test(tests, planted_links_are_not_followed);

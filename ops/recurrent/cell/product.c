@@ -152,7 +152,7 @@ static void multiply_block(rm_product p, int64_t rows, int width, int64_t depth)
 void rm_multiply(rm_product p, int64_t rows, int width, int64_t depth) {
     for (int64_t k = 0; k < depth; k += DEPTH_BLOCK) {
         multiply_block(p, rows, width, depth - k < DEPTH_BLOCK ? depth - k : DEPTH_BLOCK);
-        p.a += p.a_step == 1 ? DEPTH_BLOCK : DEPTH_STEPS * p.a_step;
+        p.a += DEPTH_BLOCK;
         p.w += DEPTH_STEPS * p.w_step;
     }
 }

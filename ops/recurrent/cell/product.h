@@ -78,7 +78,7 @@ typedef struct {
     int64_t ahead;
 } rm_product;
 
-/* width <= WIDTH_MAX vectors; rows >= 1. */
+/* width <= WIDTH_MAX vectors; rows >= 1; depth <= DEPTH_BLOCK of A along its columns, of which callers pack no more at once. */
 void rm_multiply(rm_product p, int64_t rows, int width, int64_t depth);
 
 #endif
