@@ -17,6 +17,7 @@
 #include <gloo/allreduce.h>
 #include <gloo/alltoall.h>
 #include <gloo/broadcast.h>
+#include <gloo/config.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
@@ -103,6 +104,13 @@ struct rm_gloo {
     std::shared_ptr<gloo::rendezvous::Context> context;
     uint32_t tag = 0;
 };
+
+#define NUMBER_TEXT(number) #number
+#define TEXT(macro) NUMBER_TEXT(macro)
+
+extern "C" const char *rm_gloo_version(void) {
+    return TEXT(GLOO_VERSION_MAJOR) "." TEXT(GLOO_VERSION_MINOR) "." TEXT(GLOO_VERSION_PATCH);
+}
 
 extern "C" bool rm_gloo_open(const rm_gloo_config *config, rm_gloo **out, char *why) {
     auto made = std::make_unique<rm_gloo>();

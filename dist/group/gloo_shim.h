@@ -39,6 +39,8 @@ typedef enum {
     RM_GLOO_MAX_U64
 } rm_gloo_sum; /* the last: a maximum */
 
+const char *rm_gloo_version(void);
+
 bool rm_gloo_open(const rm_gloo_config *config, rm_gloo **out, char *why);
 /* Before anything else: is each connection one to its rank? Gloo takes whoever connects first to be the rank that it waits for,
  * and does not ask. Up to connect_ms. */

@@ -136,7 +136,9 @@ void rm_group_abort(rm_group *group, const char *reason);
  * An engine whose device has queues of its own (NCCL's streams) will fill two more slots, issue and wait, which then
  * replace group.c's thread; until there is one, there are no such slots. */
 typedef struct {
-    const char *name, *doc;
+    const char *name;
+    /* What carries the data, with its version: "Open MPI v4.1.4". MISSING: it is not on this machine. May be called at any time. */
+    remat_status (*library)(char *text, size_t bytes);
     remat_status (*open)(const rm_group_config *config, void **engine); /* all fields filled in */
     void (*close)(void *engine);
     void *(*alloc)(void *engine, uint64_t bytes); /* NULL slot: host memory will do */

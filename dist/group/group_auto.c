@@ -41,6 +41,14 @@ static remat_status find(const char *name, const rm_group_api **out) {
     FAIL(INVALID, "there is no way called '%s' to reach other ranks; there are auto, local, mpi, gloo and nccl", name);
 }
 
+const char *const rm_engine_names[] = {"local", "mpi", "gloo", "nccl", NULL};
+
+remat_status rm_engine_library(const char *name, char *text, size_t bytes) {
+    const rm_group_api *api;
+    TRY(find(name, &api));
+    return api->library(text, bytes);
+}
+
 static bool under_mpi(void) { return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK"); }
 
 /* Where somebody listens, ranks are awaited here whatever the engine: it would do so in silence. */

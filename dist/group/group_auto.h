@@ -9,4 +9,10 @@
  * alike. MISSING names what would have to be installed. */
 remat_status rm_group_choose(const rm_group_config *config, const rm_group_api **out);
 
+extern const char *const rm_engine_names[]; /* "local", ...: all there can be; NULL ends them */
+
+/* What the engine `name` computes with, and its version: rm_group_api.library. MISSING: it is not in this build, or cannot be
+ * loaded on this machine. */
+remat_status rm_engine_library(const char *name, char *text, size_t bytes);
+
 #endif

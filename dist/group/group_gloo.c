@@ -260,9 +260,14 @@ static void abort_group(void *engine, const char *reason) {
     rm_gloo_abort(g->gloo);
 }
 
+static remat_status library(char *text, size_t bytes) {
+    snprintf(text, bytes, "Gloo %s, over TCP", rm_gloo_version());
+    return REMAT_OK;
+}
+
 static const rm_group_api rm_group_gloo = {
     .name = "gloo",
-    .doc = "Gloo, over TCP",
+    .library = library,
     .open = open_group,
     .close = close_group,
     .run = run,

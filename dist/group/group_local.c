@@ -322,9 +322,14 @@ static void abort_group(void *engine, const char *reason) {
                             reason);
 }
 
+static remat_status library(char *text, size_t bytes) {
+    snprintf(text, bytes, "shared memory, on one host");
+    return REMAT_OK;
+}
+
 const rm_group_api rm_group_local = {
     .name = "local",
-    .doc = "ranks of one host, over shared memory",
+    .library = library,
     .open = open_group,
     .close = close_group,
     .alloc = alloc,

@@ -211,16 +211,23 @@ static void end_mpi(bool failed) {
     if (--groups_open == 0 && begun_here && !failed) MPI_Finalize();
 }
 
+/* "Open MPI v4.1.4": the rest says who built it. */
+static void version_of_mpi(char text[MPI_MAX_LIBRARY_VERSION_STRING]) {
+    int length = 0;
+    MPI_Get_library_version(text, &length);
+    text[strcspn(text, ",\n")] = 0;
+}
+
 static remat_status check_ranks(const rm_group_config *config) {
-    char library[MPI_MAX_LIBRARY_VERSION_STRING];
-    int rank = 0, size = 0, length = 0;
+    char version[MPI_MAX_LIBRARY_VERSION_STRING];
+    int rank = 0, size = 0;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    MPI_Get_library_version(library, &length);
+    version_of_mpi(version);
     REQUIRE(rank == config->rank && size == config->size, INVALID,
             "this is rank %d of %d, but MPI says %d of %d: with --dist-backend=mpi ranks must be started by the mpirun "
-            "that belongs to the library (%.*s) or by srun --mpi=pmix, and keep its numbers",
-            config->rank, config->size, rank, size, (int)strcspn(library, ",\n"), library);
+            "that belongs to the library (%s) or by srun --mpi=pmix, and keep its numbers",
+            config->rank, config->size, rank, size, version);
     return REMAT_OK;
 }
 
@@ -307,9 +314,16 @@ static void abort_group(void *engine, const char *reason) {
     rm_failure_abort(&g->failure, reason);
 }
 
+static remat_status library(char *text, size_t bytes) {
+    char version[MPI_MAX_LIBRARY_VERSION_STRING];
+    version_of_mpi(version);
+    snprintf(text, bytes, "%s", version);
+    return REMAT_OK;
+}
+
 static const rm_group_api rm_group_mpi = {
     .name = "mpi",
-    .doc = "Open MPI or MPICH",
+    .library = library,
     .open = open_group,
     .close = close_group,
     .run = run,

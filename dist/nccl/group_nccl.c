@@ -455,9 +455,17 @@ static void abort_group(void *engine, const char *reason) {
     g->ended = true;
 }
 
+static remat_status library_text(char *text, size_t bytes) {
+    const rm_nccl_library *lib;
+    TRY(rm_nccl_library_open(&lib));
+    snprintf(text, bytes, "NCCL %d.%d.%d, between GPUs", lib->version / 10000, lib->version / 100 % 100,
+             lib->version % 100);
+    return REMAT_OK;
+}
+
 const rm_group_api rm_group_nccl = {
     .name = "nccl",
-    .doc = "NVIDIA's NCCL, between GPUs",
+    .library = library_text,
     .open = open_group,
     .close = close_group,
     .alloc = alloc_buffer,

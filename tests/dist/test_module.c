@@ -1,14 +1,17 @@
 /* test_module.c: modules are opened when they are of this build, and otherwise not even loaded. */
 #include <dlfcn.h>
 
+#include "dist/group/group_auto.h"
 #include "dist/group/module.h"
 #include "memory/host.h"
 #include "tests/dist/ranks.h"
 
 #if defined(REMAT_HAVE_MPI)
 #define SOME "mpi"
+#define LIBRARY "MPI"
 #elif defined(REMAT_HAVE_GLOO)
 #define SOME "gloo"
+#define LIBRARY "Gloo"
 #endif
 
 #ifdef SOME
@@ -37,9 +40,14 @@ START_TEST(of_this_build_only) {
     copied(folder, "rm_agree rm_failure_abort", "rm_failure_abort rm_agree"); /* a table in another order */
     ck_fails(rm_module_open(SOME, &api), MISSING, "belongs to another build of Remat");
     ck_assert_ptr_null(dlopen(path, RTLD_NOW | RTLD_NOLOAD));
+    char library[200];
+    ck_fails(rm_engine_library(SOME, library, sizeof library), MISSING, "belongs to another build of Remat");
     copied(folder, "same", "same");
     ck_ok(rm_module_open(SOME, &api));
     ck_assert_str_eq(api->name, SOME);
+    ck_ok(rm_engine_library(SOME, library, sizeof library));
+    const char *version = strpbrk(library, "0123456789");
+    ck_assert_msg(strstr(library, LIBRARY) && version, "%s has the library '%s'", SOME, library);
     unlink(path);
     rmdir(folder);
 }

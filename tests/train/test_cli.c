@@ -41,6 +41,7 @@ START_TEST(usage) {
     ck_assert_ptr_nonnull(strstr(program_output, "threads"));
     ck_runs("info --json");
     ck_assert(program_output[0] == '{');
+    ck_assert_ptr_nonnull(strstr(program_output, "\"local\": \"shared memory, on one host\""));
 }
 END_TEST
 

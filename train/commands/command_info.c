@@ -1,12 +1,34 @@
 /* command_info.c: `remat info`: what this build is made of and what it found. */
 #include "train/commands/commands.h"
 
+#include "dist/group/group_auto.h"
 #include "train/data/decode.h"
 #include "train/file.h"
 #include "train/text.h"
 
 #include <jansson.h>
 #include <zlib.h>
+
+enum { LIBRARY = 512 };
+
+/* An engine that is missing is no reason to end: its line says why. */
+static void print_engines(void) {
+    char library[LIBRARY];
+    for (int i = 0; rm_engine_names[i]; i++) {
+        bool found = !rm_engine_library(rm_engine_names[i], library, sizeof library);
+        printf("%-16s %-6s %s\n", i ? "" : "ranks", rm_engine_names[i], found ? library : remat_last_error());
+    }
+}
+
+static json_t *engines_object(void) {
+    char library[LIBRARY];
+    json_t *engines = json_object();
+    for (int i = 0; rm_engine_names[i]; i++) {
+        bool found = !rm_engine_library(rm_engine_names[i], library, sizeof library);
+        json_object_set_new(engines, rm_engine_names[i], found ? json_string(library) : json_null());
+    }
+    return engines;
+}
 
 static void print_text(const remat_build_info *b) {
     char allocated[RM_TEXT], resident[RM_TEXT], peak[RM_TEXT];
@@ -21,6 +43,7 @@ static void print_text(const remat_build_info *b) {
     printf("files            jansson %s, zlib %s\n", jansson_version_str(), zlibVersion());
     printf("JPEG files       %s\n", rm_jpeg_library());
     printf("PNG files        %s\n", rm_png_library());
+    print_engines();
 }
 
 static remat_status print_json(const remat_build_info *b) {
@@ -32,6 +55,7 @@ static remat_status print_json(const remat_build_info *b) {
                   (json_int_t)b->host_resident_bytes, "rss_peak_bytes", (json_int_t)rm_rss_peak_bytes(), "jansson",
                   jansson_version_str(), "zlib", zlibVersion(), "jpeg", rm_jpeg_library(), "png", rm_png_library());
     REQUIRE(root, MEMORY, "no memory for a JSON object");
+    json_object_set_new(root, "engines", engines_object());
     json_dumpf(root, stdout, JSON_INDENT(2));
     putchar('\n');
     json_decref(root);

@@ -261,7 +261,7 @@ static const struct {
      "For each sample, a row: the probabilities of its classes, or its value. Labels are not needed."},
     {RM_SAMPLE, "sample", "",
      "Writes text with a trained lm model, or, with one of seq2seq, a line for each line that it reads."},
-    {RM_INFO, "info", "", "Version, devices, libraries, threads and memory."},
+    {RM_INFO, "info", "", "Version, devices, libraries, engines for ranks, threads and memory."},
     {RM_PLACE, "place", " FILE.csv",
      "Packs buffers with known lifetimes into the smallest block: FILE has the columns id,lower,upper,size."},
     {RM_REPORT, "report", " FILE.jsonl...",

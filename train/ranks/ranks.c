@@ -91,12 +91,13 @@ static remat_status check_engine(rm_ranks *ranks, const rm_options *o) {
 /* There is no group yet to agree over, but what an engine refuses it mostly refuses to all: where rank 0 has heard it too, rank 0
  * says it, and the others leave after it, as some launchers end all when the first has left. */
 static remat_status say_once(rm_ranks *ranks, remat_status status) {
-    rm_reason why = rm_reason_kept();
+    char sentence[1024];
+    snprintf(sentence, sizeof sentence, "%s", remat_last_error());
     if (!ranks->meeting || (status != REMAT_INVALID && status != REMAT_MISSING)) return status;
     if (ranks->rank == 0 && !rm_kv_set(ranks->meeting, "train/no group", "", 0)) rm_ranks_let_others_go_first();
     bool said = ranks->rank && !rm_kv_wait(ranks->meeting, "train/no group", 1000);
     if (said) nanosleep(&(struct timespec){.tv_nsec = 600000000}, NULL);
-    (void)rm_reason_again(status, &why);
+    (void)rm_fail(status, "%s", sentence);
     return said ? rm_ranks_fail_alike(ranks, status) : status;
 }
 
@@ -252,21 +253,17 @@ static remat_status write_same(const rm_options *o, const char *facts, char **te
     return REMAT_OK;
 }
 
-/* After a comparison. The group goes on: a difference is nobody's failure but the user's. */
-static remat_status compared(rm_ranks *ranks, remat_status status) {
-    rm_reason why = rm_reason_kept();
-    bool differ = status == REMAT_PEER && !rm_group_poll(ranks->group);
-    (void)rm_reason_again(status, &why);
-    return differ ? rm_ranks_fail_alike(ranks, REMAT_INVALID) : status;
-}
-
+/* The group goes on: a difference is nobody's failure but the user's. */
 remat_status rm_ranks_compare(rm_ranks *ranks, const char *what, const char *text) {
-    return ranks->ddp ? compared(ranks, rm_ddp_compare(ranks->ddp, what, text)) : REMAT_OK;
+    if (!ranks->ddp) return REMAT_OK;
+    remat_status status = rm_ddp_compare(ranks->ddp, what, text);
+    bool differ = status == REMAT_PEER && !rm_group_poll(ranks->group);
+    return differ ? rm_ranks_fail_alike(ranks, REMAT_INVALID) : status;
 }
 
 /* Before anything is opened that would find a difference in words other than the flags'. */
 static remat_status compare_first(rm_ranks *ranks, const char *text) {
-    TRY(compared(ranks, rm_ddp_open(&(rm_ddp_config){.group = ranks->group, .rows = 1}, &ranks->ddp)));
+    TRY(rm_ddp_open(&(rm_ddp_config){.group = ranks->group, .rows = 1}, &ranks->ddp));
     remat_status status = rm_ranks_compare(ranks, "the run", text);
     rm_ddp_close(ranks->ddp);
     ranks->ddp = NULL;
@@ -373,9 +370,10 @@ static bool is_kept(void) { return getenv("REMAT_JOB_ID") && !getenv("TORCHELAST
 
 /* Aborting has a sentence of its own, which must not take the place of the reason. */
 static void tell_others(const rm_ranks *ranks, remat_status status) {
-    rm_reason why = rm_reason_kept();
-    rm_group_abort(ranks->group, why.text);
-    (void)rm_reason_again(status, &why);
+    char reason[1024];
+    snprintf(reason, sizeof reason, "%s", remat_last_error());
+    rm_group_abort(ranks->group, reason);
+    (void)rm_fail(status, "%s", reason);
 }
 
 remat_status rm_ranks_failed(rm_ranks *ranks, const char *command, remat_status status) {
