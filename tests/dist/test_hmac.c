@@ -57,7 +57,7 @@ END_TEST
 
 /* hmac.new(b"k" * n, bytes(range(n)), "sha256") for n = 0 ... 199, folded into one. */
 START_TEST(all_lengths) {
-    uint8_t key[200], data[200], mac[RM_HMAC_BYTES], sum[RM_HMAC_BYTES] = {0}, both[2 * RM_HMAC_BYTES];
+    uint8_t key[200] = {0}, data[200] = {0}, mac[RM_HMAC_BYTES], sum[RM_HMAC_BYTES] = {0}, both[2 * RM_HMAC_BYTES];
     for (size_t n = 0; n < sizeof data; n++) {
         memset(key, 'k', n);
         for (size_t i = 0; i < n; i++) data[i] = (uint8_t)i;
