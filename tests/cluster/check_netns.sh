@@ -3,6 +3,7 @@
 # whether `remat launch`, mpirun or plain variables start them; and a host that goes is noticed by the other.
 . "$1"/tests/cluster/train.sh
 set_up "$1" "$2"
+has gloo || { echo "skipped: needs Gloo (apt-get install libgloo-dev, then build again)" >&2; exit 77; }
 launch="$remat launch --nnodes=2 --master-addr=hostA --rdzv-id=test"
 
 on_two_hosts() { # NAME COMMAND for hostA, which saves as NAME does; the same on hostB beside it
@@ -25,7 +26,7 @@ RANK=0 WORLD_SIZE=2 MASTER_ADDR=hostA MASTER_PORT=23456 train variables $REMAT_O
 wait
 same variables
 
-if command -v mpirun >/dev/null && mpirun --version 2>/dev/null | grep -q "Open MPI"; then
+if has mpi && command -v mpirun >/dev/null && mpirun --version 2>/dev/null | grep -q "Open MPI"; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     printf 'hostA slots=2\nhostB slots=2\n' >"$dir"/hosts
     mpi="mpirun --hostfile $dir/hosts --bind-to none --mca plm_rsh_agent $REMAT_AGENT --mca btl tcp,self --mca pml ob1

@@ -6,9 +6,11 @@ set_up "$1" "$2"
 
 train srun srun -N2 -n2 "$remat" train --batch=4
 same srun
-train srun-gloo srun -N2 -n2 "$remat" train --batch=4 --dist-backend=gloo
-same srun-gloo
-if srun --mpi=list 2>&1 | grep -q pmix; then
+if has gloo; then
+    train srun-gloo srun -N2 -n2 "$remat" train --batch=4 --dist-backend=gloo
+    same srun-gloo
+fi
+if has mpi && srun --mpi=list 2>&1 | grep -q pmix; then
     OMPI_MCA_btl=tcp,self train srun-mpi srun --mpi=pmix -N2 -n2 "$remat" train --batch=4 --dist-backend=mpi
     same srun-mpi
 fi

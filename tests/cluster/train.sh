@@ -5,7 +5,10 @@
 #   train NAME COMMAND...              COMMAND plus the flags of the model; its states go to $dir/NAME
 #   same NAME [REFERENCE]              compares with the reference; says so; counts failures
 #   finish                             the verdict
+#   has ENGINE                         whether this build has that engine for ranks, and it can be loaded here
 failures=0
+
+has() { "$remat" info --json | grep -q "\"$1\": \""; }
 
 fail() { echo "FAILED: $*" >&2; failures=$((failures + 1)); }
 

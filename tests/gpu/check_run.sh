@@ -5,6 +5,7 @@
 # illegal address.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
+command -v python3 >/dev/null || { echo "skipped: needs python3" && exit 77; }
 build=$(realpath "$1")
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT

@@ -2,8 +2,8 @@
 # cpack makes a .deb that holds what is installed, and depends on what it needs. Usage: package.sh BUILD
 set -eu
 build=$1
-for program in cpack dpkg-deb dpkg-shlibdeps; do
-    command -v $program >/dev/null || { echo "skipped: no $program"; exit 77; }
+for program in cpack dpkg-deb dpkg-shlibdeps file; do
+    command -v $program >/dev/null || { echo "skipped: needs $program"; exit 77; }
 done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
