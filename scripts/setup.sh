@@ -2,22 +2,28 @@
 # setup.sh: installs the Debian/Ubuntu packages that Remat is built from, if any is missing. Sourced or called by
 # quickstart.sh and test.sh; says what it does, asks nothing, and is quick when there is nothing to do.
 #
-#   scripts/setup.sh             what the build and its tests need
-#   scripts/setup.sh --checks    also what scripts/test.sh needs for all of it: clang and its OpenMP for the sanitizers,
-#                                MPI and Gloo for the ranks
+#   scripts/setup.sh             what the build and its tests need, and what the system has of MPI and Gloo, for the ranks
+#   scripts/setup.sh --checks    also what scripts/test.sh --all needs: clang and its OpenMP for the sanitizers, mmdebstrap for
+#                                minimal systems
 #   scripts/setup.sh --cluster   also Slurm, for tests that bring up a cluster of their own. It comes with services for a
 #                                machine that is part of one, so nothing installs it unasked
+#   scripts/setup.sh --aarch64   only what the preset aarch64 needs, which cross-compiles for 64-bit Arm
 #
 # Made for Debian 12, Debian 13 and Ubuntu 24.04. Elsewhere install the same things under the names your system gives
 # them, and set REMAT_SKIP_SETUP=1.
 set -euo pipefail
 
-packages=(build-essential cmake ninja-build pkg-config libopenblas-dev libjemalloc-dev libjansson-dev zlib1g-dev check
-    gnuplot-nox libjpeg-dev libpng-dev)
-optional=() # left out where the system has no such package: so are then the parts of Remat that want it
+libraries=(libopenblas-dev libjemalloc-dev libjansson-dev zlib1g-dev check libjpeg-dev libpng-dev)
+packages=(build-essential cmake ninja-build pkg-config "${libraries[@]}" gnuplot-nox python3 file)
+# Left out where the system has no such package, or does not let it be installed: so are then the parts of Remat that want it.
+optional=(libopenmpi-dev openmpi-bin libgloo-dev)
 case ${1:-} in
---checks) packages+=(clang libomp-dev) optional=(libopenmpi-dev openmpi-bin libgloo-dev) ;;
---cluster) optional=(slurm-wlm munge iproute2) ;;
+--checks) packages+=(clang libomp-dev) optional+=(mmdebstrap) ;;
+--cluster) optional+=(slurm-wlm munge iproute2) ;;
+--aarch64)
+    packages=(crossbuild-essential-arm64 cmake ninja-build pkg-config "${libraries[@]/%/:arm64}")
+    optional=(libopenmpi-dev:arm64 libgloo-dev:arm64)
+    ;;
 esac
 
 say() { printf '%s\n' "$*"; }
@@ -70,17 +76,20 @@ ensure() {
 }
 
 ensure_known() {
-    local known=() package
+    local missing=() package
     for package in "$@"; do
-        if installed "$package" || apt-cache show "$package" >/dev/null 2>&1; then known+=("$package"); fi
+        if ! installed "$package" && apt-cache show "$package" >/dev/null 2>&1; then missing+=("$package"); fi
     done
-    ensure "${known[@]}"
+    [[ ${#missing[@]} == 0 ]] || (install "${missing[@]}") || say "setup: going on without ${missing[*]}"
 }
 
 [[ -z ${REMAT_SKIP_SETUP:-} ]] || exit 0
 command -v dpkg-query >/dev/null ||
     die "no dpkg here. Install a C compiler, CMake >= 3.25, Ninja, pkg-config, OpenBLAS, jemalloc, jansson, zlib, Check
        and gnuplot (it draws the pictures) with your system's tools, then run this again with REMAT_SKIP_SETUP=1"
+if [[ ${1:-} == --aarch64 && $(dpkg --print-foreign-architectures) != *arm64* ]]; then
+    as_root dpkg --add-architecture arm64
+fi
 ensure "${packages[@]}"
 ensure_known "${optional[@]}"
 if [[ ${1:-} == --checks ]]; then
