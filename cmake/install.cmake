@@ -15,16 +15,18 @@ install(TARGETS ${remat_public} EXPORT Remat ARCHIVE DESTINATION ${CMAKE_INSTALL
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT Remat NAMESPACE Remat:: DESTINATION ${package_dir})
 install(TARGETS remat_program DESTINATION ${CMAKE_INSTALL_BINDIR})
-install(FILES ${CMAKE_BINARY_DIR}/train/remat.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
-install(FILES ${CMAKE_BINARY_DIR}/train/remat.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
-        RENAME remat)
-install(CODE "
-  set(zsh site-functions)
-  if(CMAKE_INSTALL_PREFIX STREQUAL \"/usr\" AND EXISTS /etc/debian_version) # where Debian's zsh looks for packages' own
-    set(zsh vendor-completions)
-  endif()
-  file(INSTALL ${CMAKE_BINARY_DIR}/train/_remat
-       DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATADIR}/zsh/\${zsh}\")")
+if(TARGET remat_manual)
+  install(FILES ${CMAKE_BINARY_DIR}/train/remat.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  install(FILES ${CMAKE_BINARY_DIR}/train/remat.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
+          RENAME remat)
+  install(CODE "
+    set(zsh site-functions)
+    if(CMAKE_INSTALL_PREFIX STREQUAL \"/usr\" AND EXISTS /etc/debian_version) # where Debian's zsh looks for packages' own
+      set(zsh vendor-completions)
+    endif()
+    file(INSTALL ${CMAKE_BINARY_DIR}/train/_remat
+         DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATADIR}/zsh/\${zsh}\")")
+endif()
 
 foreach(module mpi gloo)
   if(TARGET remat_${module})

@@ -56,6 +56,9 @@ endif()
 
 # For programs that never leave this machine. clang 19 warns of its own idea of some processors.
 set(REMAT_NATIVE_FLAGS -march=native)
+if(CMAKE_CROSSCOMPILING)
+  set(REMAT_NATIVE_FLAGS "")
+endif()
 if(CMAKE_C_COMPILER_ID MATCHES "Clang")
   list(APPEND REMAT_NATIVE_FLAGS -Wno-unknown-warning-option -Wno-invalid-feature-combination)
 endif()
