@@ -2,8 +2,10 @@
 # test.sh: installs what is missing, builds what is released, and runs the whole suite
 #
 #   scripts/test.sh          five to ten minutes on two cores. CUDA's kernels are compiled where a GPU answers, or by REMAT_CUDA=ON
-#   scripts/test.sh --all    what continuous integration runs: before that, the suite under AddressSanitizer and UBSan, and what
-#                            runs on several threads under ThreadSanitizer (clang); and CUDA's kernels wherever nvcc is
+#   scripts/test.sh --all    what continuous integration runs: the suite under AddressSanitizer and UBSan, and what runs on several
+#                            threads under ThreadSanitizer (clang). Then, on minimal systems (chroot.sh), a build for 64-bit Arm,
+#                            and what README tells people to run: on Debian 13, and on Debian 12 with CUDA's kernels wherever nvcc
+#                            is. Where there can be no chroot, the release suite runs here. A compiler's warning ends it
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,16 +17,10 @@ for argument in "$@"; do
     esac
 done
 
-if [[ $all ]]; then
-    scripts/setup.sh --checks
-    cuda=AUTO
-elif nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
-    scripts/setup.sh
-    cuda=AUTO
-else
-    scripts/setup.sh
-    cuda=OFF
-fi
+scripts/setup.sh ${all:+--checks}
+cuda=OFF gpu=
+! nvidia-smi -L 2>/dev/null | grep -q '^GPU' || gpu=1
+[[ ! $all && ! $gpu ]] || cuda=AUTO
 # Threads that wait for each other by sleeping: the tests are many small programs on whatever cores there are.
 export OMP_WAIT_POLICY=passive
 jobs=$(($(nproc) + 1)) # some tests only wait, for ranks that have died, say
@@ -50,8 +46,22 @@ build() { # build PRESET [flags for CMake]
         echo "test.sh: building '$1' failed; its last lines are above" >&2
         exit 1
     }
-    ! grep -E 'warning:' "$log" || { rm -f "$log"; echo "test.sh: building '$1' gave the warnings above" >&2; exit 1; }
+    ! grep -E 'warning:' "$log" || [[ ! $all ]] || {
+        rm -f "$log"
+        echo "test.sh: building '$1' gave the warnings above" >&2
+        exit 1
+    }
     rm -f "$log"
+}
+
+# bare SUITE COMMAND [FOLDER...]: in a fresh clone on a minimal Debian, where a warning is an error; false, which it says, where
+# this machine allows no chroot
+bare() {
+    local status=0
+    echo "on a minimal $1: $2"
+    scripts/chroot.sh "$1" "export CFLAGS=-Werror CXXFLAGS=-Werror LDFLAGS=-Wl,--fatal-warnings; $2" "${@:3}" || status=$?
+    [[ $status == 0 || $status == 77 ]] || exit "$status"
+    [[ $status == 0 ]]
 }
 
 if [[ $all ]]; then
@@ -59,6 +69,14 @@ if [[ $all ]]; then
     ctest --preset sanitize -j "$jobs"
     build tsan
     ctest --preset tsan -j "$jobs"
+    commands='scripts/quickstart.sh && scripts/test.sh'
+    toolkit=$(realpath -q "$(command -v nvcc || compgen -G '/usr/local/cuda*/bin/nvcc' | head -n 1)") || true
+    toolkit=${toolkit%/bin/nvcc}
+    [[ ! $toolkit ]] || cuda=ON # has to work
+    bare bookworm 'scripts/setup.sh --aarch64 && cmake --preset aarch64 && cmake --build --preset aarch64' || true
+    bare trixie "$commands" || true
+    bare bookworm "${toolkit:+export REMAT_CUDA=ON CUDA_HOME=$toolkit; }$commands" ${toolkit:+"$toolkit"} && [[ ! $gpu ]] && exit
+    echo "here, the release suite:"
 fi
 # For all kinds of GPUs: what quickstart.sh has set for this machine alone is forgotten. Last, so that its summary is too.
 build release "-DREMAT_CUDA=${REMAT_CUDA:-$cuda}" -UCMAKE_CUDA_ARCHITECTURES
