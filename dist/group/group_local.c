@@ -10,6 +10,7 @@
  *
  * The order of every sum is that of ranks, whoever computes it: all ways give the same bits. */
 #define _GNU_SOURCE
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
