@@ -154,9 +154,10 @@ static void open_gloo_alone(rm_kv *store) {
     rm_gloo_config config = {.rank = rank,
                              .size = size,
                              .timeout_ms = 60000,
+                             .connect_ms = 60000,
                              .address = "127.0.0.1",
                              .store = {.set = set_key, .get = get_key, .context = store}};
-    if (rm_gloo_open(&config, &gloo_alone, why)) return;
+    if (rm_gloo_open(&config, &gloo_alone, why) && rm_gloo_meet(gloo_alone, &config, why)) return;
     fprintf(stderr, "rank %d: %s\n", rank, why);
     exit(1);
 }

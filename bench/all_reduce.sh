@@ -14,7 +14,10 @@ if command -v mpirun >/dev/null; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     exec mpirun --bind-to none --oversubscribe -np "$ranks" "$program" "$place" "$rounds"
 fi
+started=()
+trap 'kill "${started[@]}" 2>/dev/null || true' EXIT # a rank that fails leaves the others waiting
 for ((rank = 0; rank < ranks; rank++)); do
     RANK=$rank WORLD_SIZE=$ranks "$program" "$place" "$rounds" &
+    started+=($!)
 done
-wait
+for _ in "${started[@]}"; do wait -n; done

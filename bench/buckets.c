@@ -2,7 +2,7 @@
  * ranks, for a recurrent network and for one without time. There are no other ranks: what is measured is the most that a
  * transfer could hide behind.
  *
- *     bench_buckets [threads] */
+ *     bench_buckets [threads [rounds, default 5]] */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -10,7 +10,9 @@
 #include "memory/clock.h"
 #include "tests/zeros.h"
 
-enum { MOST = 256, ROUNDS = 5 };
+enum { MOST = 256 };
+
+static int rounds = 5;
 
 typedef struct {
     int n;
@@ -61,7 +63,7 @@ static void measure(const char *name, remat_graph *graph, remat_value loss, int 
     remat_step_result result;
     die_unless(remat_session_create(graph, loss, &config, &session));
     die_unless(write_zeros(session));
-    for (int i = 0; i < ROUNDS; i++) {
+    for (int i = 0; i < rounds; i++) {
         now.n = 0;
         uint64_t start = rm_now_ns();
         die_unless(remat_gradients(session, &result));
@@ -105,6 +107,8 @@ static remat_value deep(remat_graph *g) {
 
 int main(int argc, char **argv) {
     int threads = argc > 1 ? atoi(argv[1]) : 0;
+    if (argc > 2) rounds = atoi(argv[2]);
+    if (rounds < 1) return fprintf(stderr, "bench_buckets [threads [rounds, 1 or more]]\n"), 2;
     remat_graph *g;
     die_unless(remat_graph_create(&g));
     remat_value loss = lstm(g);

@@ -12,11 +12,15 @@ program=$build/bench/bench_ddp
 [[ -x $program ]] || { echo "ddp.sh: build $program first: ninja -C $build bench_ddp" >&2; exit 2; }
 place=$(mktemp -u "${TMPDIR:-/tmp}/remat-ddp.XXXXXX")
 export OMP_WAIT_POLICY=passive
+started=()
+end() { kill "${started[@]}" 2>/dev/null || true; } # a rank that fails leaves the others waiting
+trap end EXIT
 
 start() { # RANK [in front of the command]
     local rank=$1
     shift
     RANK=$rank WORLD_SIZE=$ranks "$@" "$program" "$place" "$engine" "$rounds" "$bucket" &
+    started+=($!)
 }
 
 if [[ $engine == mpi ]]; then
@@ -27,7 +31,7 @@ elif [[ -z $link ]]; then
 else
     [[ $ranks == 2 && $engine == gloo ]] || { echo "ddp.sh: LINK is for ENGINE=gloo and 2 ranks" >&2; exit 2; }
     a=rmb$$a b=rmb$$b
-    clean() { ip netns del "$a" 2>/dev/null || true; ip netns del "$b" 2>/dev/null || true; }
+    clean() { end; ip netns del "$a" 2>/dev/null || true; ip netns del "$b" 2>/dev/null || true; }
     trap clean EXIT
     ip netns add "$a"
     ip netns add "$b"
@@ -42,4 +46,4 @@ else
     start 0 ip netns exec "$a"
     start 1 ip netns exec "$b"
 fi
-wait
+for _ in "${started[@]}"; do wait -n; done

@@ -15,9 +15,6 @@ import argparse
 import subprocess
 import sys
 
-import highspy
-import numpy as np
-
 
 def read_problem(path):
     """What problem_text.c writes, as lists by stage and by state."""
@@ -69,6 +66,9 @@ class Program:
         self.rows.append((low, sorted(total.items()), high))
 
     def solve(self, seconds):
+        import highspy
+        import numpy as np
+
         highs = highspy.Highs()
         highs.setOptionValue("output_flag", False)
         highs.setOptionValue("threads", 1)
@@ -95,7 +95,7 @@ class Program:
 def integer_program(problem, limit, scale):
     """The fastest plan within `limit` bytes. Time in units of `scale` ns, bytes in units of limit."""
     stages, made = problem["stages"], problem["made"]
-    count, inf = len(stages), highspy.kHighsInf
+    count, inf = len(stages), float("inf")
     makes = [[i for i, s in enumerate(made) if s == j] for j in range(count)]
     reads, keeps = ([problem[kind].get(j, []) for j in range(count)] for kind in ("reads", "keeps"))
     adders = {i: max(j for j in problem["adds"] if i in problem["adds"][j]) for i in problem["dbytes"]}

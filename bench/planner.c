@@ -5,7 +5,7 @@
  *   3. the gap: chains planned coarse to fine, or by the triangle, against every interval solved with many points
  *   4. tiles of an LSTM: the least time predicted for a share of the activations
  *
- *   bench_planner [repetitions, 7 by default]                 times are the best of all repetitions, of the processor
+ *   bench_planner [repetitions [most stages]]                 7, all; times are the best of all repetitions, of the processor
  *   bench_planner frontier FILE N                             of a problem as text: bytes and time of the plans for N budgets
  *                                                             from the least up, and of keeping everything (integer_program.py) */
 #include <math.h>
@@ -23,6 +23,7 @@
 #include "tests/memory/chains.h"
 
 static int repetitions = 7;
+static int64_t most_stages = INT64_MAX; /* of a chain: larger ones are left out */
 
 static double now_ms(void) {
     struct timespec t;
@@ -106,6 +107,7 @@ static void families(void) {
            "ms |\n|---|--:|--:|--:|--:|--:|--:|\n");
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         chain c = kinds[i].chain;
+        if (c.n_stages > most_stages) continue;
         if (!c.unlike) c.lean = true;
         rm_problem problem;
         must(chain_problem(&c, 1, &problem));
@@ -188,6 +190,7 @@ static void gaps(void) {
     printf("\n| chain | stages | slower on average | at most | least bytes |\n|---|--:|--:|--:|--:|\n");
     for (size_t i = 0; i < sizeof some / sizeof some[0]; i++) {
         gap g = {0};
+        if (some[i].chain.n_stages > most_stages) continue;
         for (uint64_t seed = 0; seed < (some[i].chain.unlike ? 3 : 1); seed++) add_gap(&some[i].chain, seed, &g);
         printf("| %s | %lld | %.2f %% | %.1f %% | x%.3f |\n", some[i].name, (long long)some[i].chain.n_stages,
                100 * g.sum / g.budgets, 100 * g.most, g.least_bytes);
@@ -225,6 +228,7 @@ static void savings(void) {
     } rows[] = {{1000, 8, 0.05}, {1000, 8, 0.02}, {10000, 8, 0.02}, {10000, 32, 0.01}, {100000, 32, 0.01}};
     static const double rebuild[] = {-1, 0.05, 0.12};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (rows[i].timesteps / rows[i].tile > most_stages) continue;
         printf("| %lld | %lld | %.0f %% ", (long long)rows[i].timesteps, (long long)rows[i].tile, 100 * rows[i].share);
         for (int k = 0; k < 3; k++) {
             rm_problem problem;
@@ -276,6 +280,7 @@ int main(int argc, char **argv) {
     if (argc == 4 && !strcmp(argv[1], "frontier")) return frontier(argv[2], atoi(argv[3]));
     if (argc > 1) repetitions = atoi(argv[1]);
     if (repetitions < 1) repetitions = 1;
+    if (argc > 2) most_stages = atoll(argv[2]);
     closed_form();
     families();
     gaps();
