@@ -50,6 +50,7 @@ static const char *name_of_other(uint32_t tag) {
         [RM_TAG_COMPARE - RM_TAG_FIRST] = "comparing ranks",
         [RM_TAG_SHARE - RM_TAG_FIRST] = "what rank 0 tells the others",
         [RM_TAG_PARAMETERS - RM_TAG_FIRST] = "parameters of rank 0",
+        [RM_TAG_VERSION - RM_TAG_FIRST] = "versions of Remat",
     };
     return names[tag - RM_TAG_FIRST];
 }
@@ -382,7 +383,8 @@ remat_status rm_ddp_open(const rm_ddp_config *config, rm_ddp **out) {
     ddp->config = *config;
     fill_in(ddp);
     enter(ddp);
-    remat_status status = compare_config(ddp);
+    remat_status status = rm_ddp_compare_versions(ddp);
+    if (!status) status = compare_config(ddp);
     if (!status) status = check_config(ddp);
     if (!status) status = weigh(ddp);
     if (status)

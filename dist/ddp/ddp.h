@@ -41,7 +41,7 @@ typedef struct {
 
 typedef struct rm_ddp rm_ddp;
 
-/* Collective: compares the config, adds up the rows. */
+/* Collective: compares the versions of Remat and the config (PEER where they differ), adds up the rows. */
 remat_status rm_ddp_open(const rm_ddp_config *config, rm_ddp **out);
 /* NULL allowed. Sessions that are still there are refused from now on (INVALID); their pages stay until they are freed. */
 void rm_ddp_close(rm_ddp *ddp);

@@ -1,8 +1,10 @@
 /* ddp_compare.c: before the first step: what must be the same on all ranks is compared, and what rank 0 decides is sent to
  * the others. The gradients of every step are ddp.c's. */
+#define _GNU_SOURCE /* gethostname */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "dist/ddp/ddp_state.h"
 #include "engine/hash.h"
@@ -109,6 +111,39 @@ static remat_status compare(rm_ddp *ddp, const char *what, const char *text, say
 
 remat_status rm_ddp_compare(rm_ddp *ddp, const char *what, const char *text) {
     return compare(ddp, what, text, say_line);
+}
+
+/* ---- The version of Remat -------------------------------------------------------------------------------------------- */
+
+const char *rm_ddp_version = REMAT_VERSION;
+
+typedef struct {
+    char version[32], host[224];
+} installed;
+
+/* Every rank sees the same list, so all of them fail with the same sentence. */
+static remat_status check_versions(const installed *all, int32_t size) {
+    for (int32_t r = 1; r < size; r++)
+        REQUIRE(
+            !strncmp(all[r].version, all[0].version, sizeof all[r].version), PEER,
+            "rank 0 on %.200s runs Remat %.30s, and rank %d on %.200s runs Remat %.30s; ranks are only promised the "
+            "same bits within one version: install the same version on both hosts",
+            all[0].host, all[0].version, r, all[r].host, all[r].version);
+    return REMAT_OK;
+}
+
+remat_status rm_ddp_compare_versions(rm_ddp *ddp) {
+    installed mine = {.host = ""}, *all = rm_calloc((size_t)ddp->ranks.size, sizeof *all);
+    REQUIRE(all, MEMORY, "no memory to compare the versions of %d ranks", ddp->ranks.size);
+    snprintf(mine.version, sizeof mine.version, "%s", rm_ddp_version);
+    if (gethostname(mine.host, sizeof mine.host - 1)) strcpy(mine.host, "?");
+    rm_collective what = {.kind = RM_ALL_GATHER, .wire = RM_WIRE_U8, .tag = RM_TAG_VERSION, .count = sizeof mine};
+    what.in = &mine;
+    what.out = all;
+    remat_status status = rm_ddp_run(ddp, what);
+    if (!status) status = check_versions(all, ddp->ranks.size);
+    rm_free(all);
+    return status;
 }
 
 /* ---- What rank 0 says -------------------------------------------------------------------------------------------- */

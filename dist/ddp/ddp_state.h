@@ -14,6 +14,7 @@ enum {
     RM_TAG_COMPARE,
     RM_TAG_SHARE,
     RM_TAG_PARAMETERS,
+    RM_TAG_VERSION,
     RM_TAGS_END
 };
 
@@ -42,6 +43,11 @@ struct rm_ddp {
 
 /* One collective of bytes or other small things, under one of the tags above. */
 remat_status rm_ddp_run(rm_ddp *ddp, rm_collective what);
+
+/* Collective: PEER, with the same sentence on all ranks, unless all run the same version of Remat: names two ranks, their
+ * hosts and both versions. */
+remat_status rm_ddp_compare_versions(rm_ddp *ddp);
+extern const char *rm_ddp_version; /* this library's; tests pretend to be another */
 
 /* Bucket `index`, made known: its name in sentences. NULL: no memory, with a sentence. */
 rm_ddp_bucket *rm_ddp_know(rm_ddp *ddp, int32_t index, const char *first);

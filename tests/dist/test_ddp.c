@@ -6,6 +6,7 @@
 #include <math.h>
 #include <sys/mman.h>
 
+#include "dist/ddp/ddp_state.h"
 #include "memory/host.h"
 #include "tests/dist/halves.h"
 #include "tests/dist/mpirun.h"
@@ -279,6 +280,22 @@ static void configs(rm_group *group) {
     need(rm_ddp_open(&(rm_ddp_config){.rows = 1}, &ddp) == REMAT_INVALID, "no group");
 }
 
+/* The last rank pretends to be another version of Remat. */
+static void versions(rm_group *group) {
+    const int rank = rm_group_rank(group), last = rm_group_size(group) - 1;
+    char host[200] = "", sentence[600];
+    rm_ddp *ddp = NULL;
+    gethostname(host, sizeof host - 1);
+    snprintf(sentence, sizeof sentence, "rank 0 on %s runs Remat " REMAT_VERSION ", and rank %d on %s runs Remat 9.8.7",
+             host, last, host);
+    if (rank == last) rm_ddp_version = "9.8.7";
+    need_peer(rm_ddp_open(&(rm_ddp_config){.group = group, .rows = 1}, &ddp), sentence);
+    need_same_sentence(group);
+    rm_ddp_version = REMAT_VERSION;
+    need_ok(rm_ddp_open(&(rm_ddp_config){.group = group, .rows = 1}, &ddp));
+    rm_ddp_close(ddp);
+}
+
 /* ---- Ranks that do something else ------------------------------------------------------------------------------------ */
 
 typedef enum { ANOTHER_ORDER, ANOTHER_CAP, A_BUCKET_TWICE, ONE_IS_MISSING, FAULTS } odd_doing;
@@ -321,7 +338,7 @@ static void play_odd(rm_group *group, rm_ddp **where, odd_doing doing) {
 
 /* ---- Ranks of every engine ------------------------------------------------------------------------------------------- */
 
-static const char *const scenarios[] = {"all_ways", "texts", "configs", "order", "cap", "twice", "missing"};
+static const char *const scenarios[] = {"all_ways", "texts", "configs", "versions", "order", "cap", "twice", "missing"};
 enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };
 
 typedef struct {
@@ -336,13 +353,14 @@ static void in_a_rank(int rank, int size, rm_kv *store, void *context) {
     config.tag_name = rm_ddp_tag_name;
     config.context = &ddp;
     need_ok(rm_group_open(&config, &group));
-    void (*const play[])(rm_group *) = {all_ways, texts, configs};
+    void (*const play[])(rm_group *) = {all_ways, texts, configs, versions};
+    enum { PLAYED = sizeof play / sizeof *play };
     for (int i = 0; i < SCENARIOS; i++) {
         if (strcmp(j->scenario, scenarios[i])) continue;
-        if (i < 3)
+        if (i < PLAYED)
             play[i](group);
         else
-            play_odd(group, &ddp, (odd_doing)(i - 3));
+            play_odd(group, &ddp, (odd_doing)(i - PLAYED));
     }
     rm_group_close(group);
 }

@@ -480,6 +480,29 @@ START_TEST(one_sentence_for_all) {
 }
 END_TEST
 
+/* The program with another version's number in it. */
+static void make_other_version(const char *path) {
+    char command[600];
+    snprintf(command, sizeof command,
+             "sed 's/" REMAT_VERSION "\\x00/9.8.7\\x00/g' " RM_BINARY_DIR "/remat >%s && chmod +x %s", path, path);
+    ck_assert_int_eq(system(command), 0);
+}
+
+START_TEST(another_version_is_refused) {
+    const char *other = in_scratch("remat-9.8.7");
+    char flags[600], command[1500];
+    make_other_version(other);
+    snprintf(flags, sizeof flags,
+             "train --data=%s " FLAGS "--batch=4 --steps=2 --world-size=2 --init-method=file://%s --rank=", text_file(),
+             in_scratch("versions"));
+    snprintf(command, sizeof command, "%s %s1 2>%s &", other, flags, in_scratch("errors"));
+    ck_assert_int_eq(system(command), 0);
+    ck_refuses(2, "rank 0 on ", "%s0", flags);
+    ck_assert_ptr_nonnull(strstr(program_errors, " runs Remat " REMAT_VERSION ", and rank 1 on "));
+    ck_assert_ptr_nonnull(strstr(program_errors, " runs Remat 9.8.7; ranks are only promised"));
+}
+END_TEST
+
 /* All ranks have the same command line: one says what is wrong with it, and nothing is started again. */
 START_TEST(wrong_flags_are_said_once) {
     int status = run_program("launch --nproc-per-node=3 --max-restarts=2 " RM_BINARY_DIR "/remat train --hiden=4");
@@ -907,6 +930,7 @@ int main(void) {
     tcase_add_loop_test(tests, ranks_stay_within_their_budget, 0, MEMORIES);
     tcase_add_test(tests, plans_for_ranks_that_are_not_there);
     tcase_add_loop_test(tests, one_sentence_for_all, 0, REFUSALS);
+    tcase_add_test(tests, another_version_is_refused);
     tcase_add_test(tests, wrong_flags_are_said_once);
     tcase_add_test(tests, what_is_missing_is_not_tried_again);
     tcase_add_loop_test(tests, wrong_engines_are_said_once, 0, 2);

@@ -253,17 +253,19 @@ static remat_status write_same(const rm_options *o, const char *facts, char **te
     return REMAT_OK;
 }
 
-/* The group goes on: a difference is nobody's failure but the user's. */
-remat_status rm_ranks_compare(rm_ranks *ranks, const char *what, const char *text) {
-    if (!ranks->ddp) return REMAT_OK;
-    remat_status status = rm_ddp_compare(ranks->ddp, what, text);
+/* After a comparison. The group goes on: a difference is nobody's failure but the user's. */
+static remat_status compared(rm_ranks *ranks, remat_status status) {
     bool differ = status == REMAT_PEER && !rm_group_poll(ranks->group);
     return differ ? rm_ranks_fail_alike(ranks, REMAT_INVALID) : status;
 }
 
+remat_status rm_ranks_compare(rm_ranks *ranks, const char *what, const char *text) {
+    return ranks->ddp ? compared(ranks, rm_ddp_compare(ranks->ddp, what, text)) : REMAT_OK;
+}
+
 /* Before anything is opened that would find a difference in words other than the flags'. */
 static remat_status compare_first(rm_ranks *ranks, const char *text) {
-    TRY(rm_ddp_open(&(rm_ddp_config){.group = ranks->group, .rows = 1}, &ranks->ddp));
+    TRY(compared(ranks, rm_ddp_open(&(rm_ddp_config){.group = ranks->group, .rows = 1}, &ranks->ddp)));
     remat_status status = rm_ranks_compare(ranks, "the run", text);
     rm_ddp_close(ranks->ddp);
     ranks->ddp = NULL;
