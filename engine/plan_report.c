@@ -136,7 +136,7 @@ const char *rm_session_layer(const remat_session *s, int64_t first, int64_t end,
         name = parameter_of_stage(&s->chain, i);
     const char *dot = name ? strrchr(name, '.') : NULL;
     if (name) snprintf(text, RM_LAYER_TEXT, "%.*s", dot ? (int)(dot - name) : (int)strlen(name), name);
-    for (char *c = text; *c; c++)
-        if (*c == '"' || *c == '\\' || (unsigned char)*c < ' ') *c = '?'; /* it becomes part of JSON */
+    for (char *c = rm_printable(text); *c; c++)
+        if (*c == '"' || *c == '\\') *c = '?'; /* it becomes part of JSON */
     return text;
 }

@@ -30,6 +30,9 @@ static int character(const unsigned char *c) {
     int bytes = c[0] < 0xc2 ? 0 : c[0] < 0xe0 ? 2 : c[0] < 0xf0 ? 3 : c[0] < 0xf5 ? 4 : 0;
     for (int i = 1; i < bytes; i++)
         if ((c[i] & 0xc0) != 0x80) return 0;
+    bool longer_than_needed = (c[0] == 0xe0 && c[1] < 0xa0) || (c[0] == 0xf0 && c[1] < 0x90);
+    bool half_of_a_pair = c[0] == 0xed && c[1] >= 0xa0, past_the_last = c[0] == 0xf4 && c[1] >= 0x90;
+    if (longer_than_needed || half_of_a_pair || past_the_last) return 0;
     return bytes == 2 && c[0] == 0xc2 && c[1] < 0xa0 ? 0 : bytes; /* U+0080 to U+009F are orders too */
 }
 

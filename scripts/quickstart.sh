@@ -35,7 +35,7 @@ train() { # train NAME FLAGS...
     local metrics=$out/$1.jsonl
     shift
     printf '\n$'
-    printf ' %s' "${run[@]}" "$@"
+    printf ' %q' "${run[@]}" "$@"
     printf '\n'
     rm -f "$metrics"
     "${run[@]}" "$@" --metrics="$metrics"

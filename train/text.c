@@ -48,6 +48,22 @@ remat_status rm_text_whole(const char *where, const char *value, int64_t low, in
     return REMAT_OK;
 }
 
+const char *rm_shell_quote(const char *word, char *out, size_t bytes) {
+    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_./:=,+%@";
+    if (*word && !word[strspn(word, plain)]) {
+        snprintf(out, bytes, "%s", word);
+        return out;
+    }
+    size_t n = 0;
+    out[n++] = '\'';
+    for (; *word && n + 6 <= bytes; word++) {
+        bool quote = *word == '\'';
+        n += (size_t)snprintf(out + n, bytes - n, "%.4s", quote ? "'\\''" : (char[]){*word, 0});
+    }
+    snprintf(out + n, bytes - n, "'");
+    return out;
+}
+
 double rm_now_s(void) { return 1e-9 * (double)rm_now_ns(); }
 
 /* Not getrusage: its ru_maxrss includes what the parent process had before it became this program. */

@@ -4,6 +4,7 @@
 
 #include "engine/status.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 #define RM_TEXT 32
@@ -13,6 +14,9 @@ const char *rm_count_text(double count, char text[RM_TEXT]);      /* "812", "45.
 
 /* A whole number in decimal; INVALID when it is none, or out of [low, high]. `where` it stands is for the sentence. */
 remat_status rm_text_whole(const char *where, const char *value, int64_t low, int64_t high, int64_t *out);
+
+/* `word` as one word of a POSIX shell: in quotes where it needs them, up to 4 * strlen(word) + 3 bytes. Returns `out`. */
+const char *rm_shell_quote(const char *word, char *out, size_t bytes);
 
 double rm_now_s(void);            /* of a clock that only goes forward */
 uint64_t rm_rss_peak_bytes(void); /* the most this process has had resident (VmHWM); 0: unknown */

@@ -412,6 +412,22 @@ START_TEST(folding_is_for_small_vocabularies) {
 }
 END_TEST
 
+/* A stage is named after its parameter, which a program may call anything: the JSON has one string of UTF-8 of it. */
+START_TEST(layers_of_any_name_are_json) {
+    remat_value x = remat_input(graph, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){3, 4});
+    remat_value y = remat_linear(graph, x, matrix("a\", \\\n\xff\xe0\x80\x80.weight", 5, 4), REMAT_NONE);
+    remat_value t = remat_input(graph, "t", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){3, 5});
+    remat_config config = REMAT_CONFIG_INIT;
+    config.plan_only = true;
+    remat_session *s;
+    ck_assert_msg(!remat_session_create(graph, remat_mse(graph, y, t), &config, &s), "%s", remat_last_error());
+    char *text = remat_plan_stages_json(s);
+    ck_assert_msg(strstr(text, "\"layer\": \"a?, ??????\", \"first"), "%s", text);
+    remat_text_free(text);
+    remat_session_free(s);
+}
+END_TEST
+
 /* A million timesteps, on the device that computes nothing: planned, checked, placed and run in moments. */
 START_TEST(null_device_counts) {
     int64_t steps = 1000000;
@@ -672,6 +688,7 @@ int main(void) {
     tcase_add_test(tests, null_device_counts);
     tcase_add_test(tests, many_unlike_layers);
     tcase_add_loop_test(tests, parameters_start_from_numbers, 0, sizeof inits / sizeof *inits);
+    tcase_add_test(tests, layers_of_any_name_are_json);
     tcase_add_test(tests, inputs_are_written_first);
     tcase_add_test(tests, parameters_changed_by_hand);
     tcase_add_loop_test(tests, an_output_may_be_made_of_parameters_alone, 0, 3);

@@ -22,6 +22,8 @@ static const struct {
      "?31m?"},
     {"cut \xe6\x9d", "cut ??"}, /* the end comes within a character */
     {"\xc3\x1b[m", "??[m"},
+    {"\xe0\x80\xaf \xed\xa0\x80 \xf0\x80\x80\xaf \xf4\x90\x80\x80", "??? ??? ???? ????"}, /* no reader of UTF-8 takes these */
+    {"\xed\x9f\xbf \xf4\x8f\xbf\xbd", "\xed\x9f\xbf \xf4\x8f\xbf\xbd"},
 };
 
 START_TEST(what_a_terminal_would_obey_is_replaced) {

@@ -127,9 +127,109 @@ START_TEST(drawings_are_whole) {
 }
 END_TEST
 
+/* ---- Strangers' texts -------------------------------------------------------------------------------------------- */
+
+/* Each would touch a file `ran`, or break a script, a page or a terminal, if some program read it as more than a text. */
+static const char *const hostile[] = {"a\nsystem('touch ran')\n#",
+                                      "'\nsystem(\"touch ran\")\n'",
+                                      "`touch ran`",
+                                      "\"`touch ran`\"",
+                                      "$(touch ran)",
+                                      "'; touch ran; '",
+                                      "' . system('touch ran') . '",
+                                      "\\\n!touch ran\n",
+                                      "\r!touch ran\r",
+                                      "<touch ran",
+                                      "|touch ran",
+                                      "@ran",
+                                      "{*9 big}^_",
+                                      "$ran",
+                                      "x\\",
+                                      "%s%n%",
+                                      "<script>alert(1)<!--&\"']]>",
+                                      "\x1b]0;owned\x07",
+                                      "\xff\xfe\x80\xed\xa0\x80\xc3"};
+enum { HOSTILE = sizeof hostile / sizeof *hostile };
+
+static const char *output_of(const char *command) {
+    static char text[1 << 12];
+    FILE *pipe = popen(command, "r");
+    ck_assert_ptr_nonnull(pipe);
+    text[fread(text, 1, sizeof text - 1, pipe)] = 0;
+    ck_assert_int_eq(pclose(pipe), 0);
+    return text;
+}
+
+/* gnuplot prints the very text, but for bytes that are no printable characters. */
+START_TEST(gnuplot_reads_strangers_texts_as_texts) {
+    if (!have_gnuplot()) return;
+    ck_assert_int_eq(chdir(scratch()), 0);
+    char quoted[256], shown[256], script[300];
+    rm_plot_quote(hostile[_i], quoted, sizeof quoted);
+    snprintf(script, sizeof script, "ran = 'touch ran'\nset print '-'\nprint %s", quoted);
+    make_file("script", script, strlen(script));
+    snprintf(shown, sizeof shown, "%s", hostile[_i]);
+    strcat(rm_printable(shown), "\n");
+    ck_assert_str_eq(output_of("gnuplot -d script"), shown);
+    char cut[4096] = "";
+    for (size_t room = 8; room < 24; room++) { /* cut anywhere, it is still one string */
+        strcat(strcat(cut, "\nprint "), rm_plot_quote(hostile[_i], quoted, room));
+        ck_assert_uint_lt(strlen(quoted), room);
+    }
+    make_file("script", cut, strlen(cut));
+    (void)output_of("gnuplot -d script 2>&1");
+    ck_assert(access("ran", F_OK));
+}
+END_TEST
+
+START_TEST(shells_read_strangers_texts_as_texts) {
+    ck_assert_int_eq(chdir(scratch()), 0);
+    char quoted[256], command[300];
+    snprintf(command, sizeof command, "printf %%s %s", rm_shell_quote(hostile[_i], quoted, sizeof quoted));
+    ck_assert_str_eq(output_of(command), hostile[_i]);
+    ck_assert(access("ran", F_OK));
+    for (size_t room = 8; room < 24; room++) ck_assert_uint_lt(strlen(rm_shell_quote(hostile[_i], quoted, room)), room);
+}
+END_TEST
+
+/* Flags, the file's name and the temporary directory's: nothing runs, and the picture is whole. */
+START_TEST(pictures_run_nothing) {
+    if (!have_gnuplot()) return;
+    ck_assert_int_eq(chdir(scratch()), 0);
+    ck_assert_int_eq(mkdir(hostile[_i], 0700), 0); /* a relative path, which begins with the text */
+    setenv("TMPDIR", hostile[_i], 1);
+    remat_live_point point[] = {{0, 0, {10, 0, 0, 5}, 0}, {1, 10, {10, 1000, 0, 70}, 0}};
+    remat_plan_summary plan = {
+        .strategy = "none", .planned_peak_bytes = 4080, .activations_peak_bytes = 1080, .step_ns = 30};
+    remat_pareto_point pareto[] = {{"none", 1, 2000, 5000, 0, 30, 1, true}};
+    rm_timeline timeline = {.planned = point, .n = 2};
+    static const char *const endings[] = {".svg", ".html", ".png"};
+    char data[300], *line[] = {data};
+    snprintf(data, sizeof data, "--data=%s", hostile[_i]);
+    for (int picture = 0; picture < 2; picture++) {
+        rm_options o;
+        int format = (_i + picture) % 3;
+        char path[300];
+        ck_ok(rm_options_parse(&o, RM_TRAIN, 1, line));
+        snprintf(path, sizeof path, "%s/%s%s", hostile[_i], hostile[_i], endings[format]);
+        o.plot = path;
+        ck_ok(picture ? rm_plot_pareto(&o, &plan, pareto, 1) : rm_plot_timeline(&o, &plan, &timeline));
+        const char *text = contents(path);
+        if (format == 2)
+            ck_assert(!memcmp(text, "\x89PNG", 4));
+        else
+            ck_assert(strstr(text, "</svg>") && strstr(text, "--data=") && !strstr(text, "<script"));
+        for (const char *c = text; format < 2 && *c; c++) ck_assert((unsigned char)*c >= ' ' || strchr("\n\t", *c));
+        o.plot = NULL;
+        rm_options_free(&o);
+    }
+    ck_assert(access("ran", F_OK));
+}
+END_TEST
+
 /* One that says nothing: how it ended is told. */
 START_TEST(a_failing_gnuplot_is_told) {
-    make_file("gnuplot", "#!/bin/sh\necho no fonts today\nexit 3\n", 37);
+    make_file("gnuplot", "#!/bin/sh\necho no fonts today >&2\nexit 3\n", 41);
     chmod(in_scratch("gnuplot"), 0755);
     char path[4096];
     snprintf(path, sizeof path, "%s:%s", scratch(), getenv("PATH"));
@@ -173,6 +273,11 @@ START_TEST(flags_are_readable) {
     ck_ok(rm_options_parse(&o, RM_PLAN, 3, decimal));
     rm_plot_flags(&o, text, sizeof text);
     ck_assert_str_eq(text, "--memory-budget=3MB --device=null --assume-flops=6e+13");
+    char *odd[] = {"--data=it's $HOME\n.txt"};
+    rm_options_free(&o);
+    ck_ok(rm_options_parse(&o, RM_PLAN, 1, odd));
+    rm_plot_flags(&o, text, sizeof text);
+    ck_assert_str_eq(text, "'--data=it'\\''s $HOME?.txt'");
     rm_options_free(&o);
 }
 END_TEST
@@ -183,6 +288,9 @@ int main(void) {
     tcase_add_loop_test(tests, thinning_loses_no_peak, 0, 12);
     tcase_add_test(tests, words_are_not_written_over_each_other);
     tcase_add_loop_test(tests, drawings_are_whole, 0, (int)(sizeof names / sizeof names[0]));
+    tcase_add_loop_test(tests, gnuplot_reads_strangers_texts_as_texts, 0, HOSTILE);
+    tcase_add_loop_test(tests, shells_read_strangers_texts_as_texts, 0, HOSTILE);
+    tcase_add_loop_test(tests, pictures_run_nothing, 0, HOSTILE);
     tcase_add_test(tests, a_failing_gnuplot_is_told);
     tcase_add_test(tests, flags_are_readable);
     return run_suite("train/plot", tests);

@@ -3,7 +3,9 @@
 
 #include "memory/host.h"
 #include "train/file.h"
+#include "train/text.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -13,6 +15,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -62,16 +65,18 @@ remat_status rm_plot_check(const char *path) {
 
 /* ---- Texts ------------------------------------------------------------------------------------------------------ */
 
+/* Within double quotes gnuplot runs `commands`, expands @macros and ends at a line's end; within single ones its version 5.4 does not
+ * take back every doubled quote. So all but plain characters are written by their numbers, which nothing but the string's own reader
+ * sees. Bytes that are no printable character become '?': the terminals would write a malformed file of them. */
 const char *rm_plot_quote(const char *text, char *out, size_t bytes) {
     size_t n = 0;
-    out[n++] = '\'';
-    for (; *text && n + 3 < bytes; text++) {
-        if (*text == '\'') out[n++] = '\'';
-        out[n++] = *text;
+    out[n++] = '"';
+    for (const unsigned char *c = (const unsigned char *)text; *c && n + 6 < bytes; c++) {
+        bool control = *c < ' ' || *c == 0x7f, plain = *c >= 0x80 || isalnum(*c) || strchr(" ,.:;=-+_/()%", *c);
+        n += (size_t)snprintf(out + n, bytes - n, control ? "?" : plain ? "%c" : "\\%03o", *c);
     }
-    out[n++] = '\'';
-    out[n] = 0;
-    return out;
+    snprintf(out + n, bytes - n, "\"");
+    return rm_printable(out);
 }
 
 /* Numbers as people type them: 0.2, not 0.20000000000000001; 64MiB, not 67108864; 6e+13. */
@@ -92,16 +97,17 @@ void rm_plot_flags(const rm_options *o, char *text, size_t bytes) {
     size_t n = 0;
     *text = 0;
     for (int i = 0; i < rm_options_count() && n + 1 < bytes; i++) {
-        char value[RM_PATH_BYTES];
+        char value[RM_PATH_BYTES], word[128], quoted[4 * sizeof word + 3];
         bool device = !strcmp(rm_options_name(i), "device") || !strncmp(rm_options_name(i), "assume", 6);
         if (!o->given[i] || (rm_options_memory(i) == RM_FORGOTTEN && !device)) continue;
         rm_options_text(o, i, value, sizeof value);
         bool on = !strcmp(value, "true");
         shorten(rm_options_name(i), value, sizeof value);
-        n += (size_t)snprintf(text + n, bytes - n, "%s--%s%s%.60s", n ? " " : "", rm_options_name(i), on ? "" : "=",
-                              on ? "" : value);
+        snprintf(word, sizeof word, "--%s%s%.60s", rm_options_name(i), on ? "" : "=", on ? "" : value);
+        n += (size_t)snprintf(text + n, bytes - n, "%s%s", n ? " " : "", rm_shell_quote(word, quoted, sizeof quoted));
     }
     if (n + 1 >= bytes) strcpy(text + bytes - 4, "...");
+    (void)rm_printable(text);
 }
 
 void rm_plot_row(rm_plot *plot, const char *name, const char *format, ...) {
@@ -109,7 +115,8 @@ void rm_plot_row(rm_plot *plot, const char *name, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     snprintf(plot->row[plot->n_rows].name, sizeof plot->row[0].name, "%s", name);
-    vsnprintf(plot->row[plot->n_rows++].value, sizeof plot->row[0].value, format, arguments);
+    vsnprintf(plot->row[plot->n_rows].value, sizeof plot->row[0].value, format, arguments);
+    (void)rm_printable(plot->row[plot->n_rows++].value);
     va_end(arguments);
 }
 
@@ -140,7 +147,7 @@ static void remove_directory(const rm_plot *plot) {
 
 /* A line of text above the picture, from the left edge. */
 static void write_line(const rm_plot *plot, int tag, double y, const char *font, const char *colour, const char *text) {
-    char quoted[1024];
+    char quoted[4 * sizeof plot->flags];
     fprintf(plot->script, "set label %d %s at screen 0.025,%.3f left noenhanced font '%s' textcolor rgb '%s'\n", tag,
             rm_plot_quote(text, quoted, sizeof quoted), y, font, colour);
 }
@@ -161,8 +168,6 @@ static double write_flags(const rm_plot *plot) {
 }
 
 static void write_head(const rm_plot *plot) {
-    char picture[RM_PATH_BYTES], quoted[RM_PATH_BYTES];
-    in_directory(plot, "picture", picture);
     const char *font = "DejaVu Sans,Verdana,Helvetica,sans-serif";
     if (plot->format == PNG)
         fprintf(plot->script,
@@ -170,7 +175,6 @@ static void write_head(const rm_plot *plot) {
     else
         fprintf(plot->script,
                 "set terminal svg size 1280,720 dynamic font '%s,12' linewidth 1.2 background '#ffffff'\n", font);
-    fprintf(plot->script, "set output %s\n", rm_plot_quote(picture, quoted, sizeof quoted));
     fprintf(plot->script, "set border 3 linecolor rgb '#888888'\nset tics nomirror out textcolor rgb '%s'\n",
             RM_PLOT_INK);
     fprintf(plot->script, "set grid y linecolor rgb '#dddddd' linewidth 0.8\nset style fill solid 1 noborder\n");
@@ -243,23 +247,26 @@ static remat_status say_reason(const rm_plot *plot, const char *errors, bool in_
     return REMAT_INTERNAL;
 }
 
+/* gnuplot reads the script, draws and complains on its standard streams: it is given no path, since to it some are commands. */
 static remat_status run_gnuplot(const rm_plot *plot) {
-    char script[RM_PATH_BYTES], errors[RM_PATH_BYTES];
+    char script[RM_PATH_BYTES], picture[RM_PATH_BYTES], errors[RM_PATH_BYTES];
     in_directory(plot, "script", script);
+    in_directory(plot, "picture", picture);
     in_directory(plot, "errors", errors);
     posix_spawn_file_actions_t files;
     posix_spawn_file_actions_init(&files);
-    posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_addopen(&files, 1, errors, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    posix_spawn_file_actions_adddup2(&files, 1, 2);
-    char *argument[] = {"gnuplot", "-d", script, NULL}; /* -d: nobody's own settings */
+    posix_spawn_file_actions_addopen(&files, 0, script, O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&files, 1, picture, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    posix_spawn_file_actions_addopen(&files, 2, errors, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    char *argument[] = {"gnuplot", "-d", NULL}; /* -d: nobody's own settings */
     pid_t child;
     int error = posix_spawnp(&child, "gnuplot", &files, NULL, argument, environ), status = 0;
     posix_spawn_file_actions_destroy(&files);
     REQUIRE(!error, MISSING, "cannot run gnuplot: %s", strerror(error));
     bool in_time = wait_for(child, &status);
-    in_directory(plot, "picture", script);
-    if (in_time && WIFEXITED(status) && WEXITSTATUS(status) == 0 && rm_path_is_file(script)) return REMAT_OK;
+    struct stat drawn;
+    if (in_time && WIFEXITED(status) && !WEXITSTATUS(status) && !stat(picture, &drawn) && drawn.st_size)
+        return REMAT_OK;
     return say_reason(plot, errors, in_time, status);
 }
 

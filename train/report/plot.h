@@ -46,9 +46,10 @@ remat_status rm_plot_begin(const char *path, rm_plot *plot);
 remat_status rm_plot_finish(rm_plot *plot);
 
 void rm_plot_row(rm_plot *plot, const char *name, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* The flags that were given, as they would be typed again. */
+/* The flags that were given, quoted as a shell wants them typed again. */
 void rm_plot_flags(const rm_options *options, char *text, size_t bytes);
-/* A text in gnuplot's quotes; returns `out`. */
+/* Any text as one string of gnuplot's, which runs nothing; returns `out`. Whatever a script is told that did not come from Remat's
+ * own sources goes through here. Up to 4 * strlen(text) + 7 bytes. */
 const char *rm_plot_quote(const char *text, char *out, size_t bytes);
 
 /* A unit for axes: the largest power of 1024 that leaves `most` at 1 or more. */

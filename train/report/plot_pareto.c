@@ -88,7 +88,7 @@ static void write_time_axis(const picture *p) {
 static void write_budget(const picture *p) {
     const remat_plan_summary *plan = p->plan;
     uint64_t others = plan->budgeted_bytes - plan->activations_peak_bytes;
-    char text[RM_TEXT], label[96], quoted[128];
+    char text[RM_TEXT], label[96], quoted[4 * sizeof label];
     if (plan->memory_budget <= others) return;
     double x = (double)(plan->memory_budget - others);
     if (x < p->low / 1.25 || x > p->high * 1.25) return;
@@ -135,7 +135,7 @@ static void write_frontier(const picture *p) {
 
 /* A ring, and its words at the right top: less time for more bytes leaves that corner empty. */
 static void write_own(const picture *p) {
-    char text[RM_TEXT], label[160], quoted[200];
+    char text[RM_TEXT], label[160], quoted[4 * sizeof label];
     double x = (double)p->plan->activations_peak_bytes, y = height(p, p->plan->step_ns);
     snprintf(label, sizeof label, "ringed, this plan: %s, %s, x %.2f", p->plan->strategy,
              rm_bytes_text(p->plan->activations_peak_bytes, text), ratio(p, p->plan->step_ns));

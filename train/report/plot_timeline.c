@@ -168,7 +168,7 @@ static void write_level(const picture *p, int tag, double bytes, const char *col
 
 /* Its name, above it. */
 static void name_level(const picture *p, int tag, double bytes, const char *colour, const char *name) {
-    char quoted[160];
+    char quoted[512];
     fprintf(p->plot.script,
             "set label %d %s at graph %s, first %.9g %s offset 0,0.6 front noenhanced font ',11' textcolor rgb '%s'\n",
             tag, rm_plot_quote(name, quoted, sizeof quoted), p->levels_left ? "0.008" : "0.992", bytes / p->unit,
@@ -192,7 +192,7 @@ static double write_levels(const picture *p) {
 }
 
 static void write_peak(const picture *p, double above) {
-    char quoted[160];
+    char quoted[512];
     double x = p->peak_ns / p->time_unit, bytes = p->resident + (double)total(&p->shown[p->peak]);
     fprintf(p->plot.script,
             "set label 120 '' at %.9g,%.9g point pointtype 7 pointsize 0.9 linecolor rgb '%s' front\n"
