@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static _Thread_local char sentence[1024];
+static _Thread_local char sentence[sizeof(rm_reason)];
 
 const char *remat_last_error(void) { return sentence; }
 
@@ -52,6 +52,17 @@ remat_status rm_fail(remat_status status, const char *format, ...) {
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     memcpy(sentence, rm_printable(text), sizeof sentence);
+    return status;
+}
+
+rm_reason rm_reason_kept(void) {
+    rm_reason reason;
+    memcpy(reason.text, sentence, sizeof sentence);
+    return reason;
+}
+
+remat_status rm_reason_again(remat_status status, const rm_reason *reason) {
+    memcpy(sentence, reason->text, sizeof sentence);
     return status;
 }
 

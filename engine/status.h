@@ -22,6 +22,16 @@ remat_status rm_fail_needing(const char *function, const char *what);
 /* Puts "prefix: " before the sentence already recorded; returns `status`. */
 remat_status rm_fail_in(remat_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* The reason of a failure, for as long as other calls follow that may fail as well (a look-up, a goodbye):
+ *     rm_reason why = rm_reason_kept();
+ *     ...
+ *     return rm_reason_again(status, &why); */
+typedef struct {
+    char text[1024];
+} rm_reason;
+rm_reason rm_reason_kept(void);
+remat_status rm_reason_again(remat_status status, const rm_reason *reason);
+
 /* Words that came from elsewhere (another rank, a file), made fit for a terminal: bytes that it would obey, or that are no
  * UTF-8, become '?'. In place; returns `text`. Sentences are made so as they are recorded. */
 char *rm_printable(char *text);

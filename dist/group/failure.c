@@ -27,7 +27,7 @@ static const char *who_is(const rm_group_config *config, int32_t rank, char *tex
     char key[RM_KV_KEY_BYTES];
     uint32_t length = 0;
     snprintf(key, sizeof key, "%s/who/%d", config->name, rank);
-    if (rm_kv_get(config->store, key, text, (uint32_t)bytes - 1, &length, -1)) length = 0;
+    if (!rm_kv_peek(config->store, key, text, (uint32_t)bytes - 1, &length)) length = 0;
     text[length] = 0;
     return length ? text : "on an unknown host";
 }
@@ -46,7 +46,7 @@ static remat_status is_aborted(const rm_group_config *config) {
     char key[RM_KV_KEY_BYTES], reason[700];
     uint32_t length;
     snprintf(key, sizeof key, "%s/abort", config->name);
-    if (rm_kv_get(config->store, key, reason, sizeof reason - 1, &length, -1)) return REMAT_OK;
+    if (!rm_kv_peek(config->store, key, reason, sizeof reason - 1, &length)) return REMAT_OK;
     reason[length] = 0;
     return rm_fail(REMAT_PEER, "%s", reason);
 }
@@ -65,15 +65,18 @@ void rm_failure_abort(rm_failure *failure, const char *reason) {
     if (!failure->config->store) return;
     snprintf(key, sizeof key, "%s/abort", failure->config->name);
     snprintf(text, sizeof text, "rank %d ended the group: %.600s", failure->config->rank, reason);
+    rm_reason why = rm_reason_kept();
     (void)rm_kv_set(failure->config->store, key, text, (uint32_t)strlen(text));
+    (void)rm_reason_again(REMAT_OK, &why);
 }
 
 /* Every rank that came as far as this call says so; -1 when all have. */
 static int32_t who_did_not_come(const rm_group_config *config, uint64_t call) {
     char key[RM_KV_KEY_BYTES];
+    uint32_t bytes;
     for (int32_t r = 0; r < config->size; r++) {
         snprintf(key, sizeof key, "%s/failed/%llu/%d", config->name, (unsigned long long)call, r);
-        if (rm_kv_wait(config->store, key, -1)) return r;
+        if (!rm_kv_peek(config->store, key, NULL, 0, &bytes)) return r;
     }
     return -1;
 }

@@ -386,6 +386,8 @@ void rm_group_close(rm_group *group) {
         pthread_mutex_unlock(&group->lock);
         pthread_join(group->thread, NULL);
     }
+    rm_reason why = rm_reason_kept();
     group->api->close(group->engine);
+    (void)rm_reason_again(REMAT_OK, &why);
     free_group(group);
 }

@@ -43,7 +43,9 @@ remat_status rm_kv_open(const rm_kv_config *config, rm_kv **out) {
 
 void rm_kv_close(rm_kv *store) {
     if (!store) return;
+    rm_reason why = rm_reason_kept();
     store->kind->close(store->store);
+    (void)rm_reason_again(REMAT_OK, &why);
     pthread_mutex_destroy(&store->lock);
     rm_free(store);
 }
@@ -73,6 +75,13 @@ remat_status rm_kv_get(rm_kv *store, const char *key, void *value, uint32_t capa
     return status;
 }
 
+bool rm_kv_peek(rm_kv *store, const char *key, void *value, uint32_t capacity, uint32_t *bytes) {
+    rm_reason why = rm_reason_kept();
+    bool there = !rm_kv_get(store, key, value, capacity, bytes, -1);
+    (void)rm_reason_again(REMAT_OK, &why);
+    return there;
+}
+
 remat_status rm_kv_wait(rm_kv *store, const char *key, int64_t timeout_ms) {
     uint32_t bytes;
     return rm_kv_get(store, key, NULL, 0, &bytes, timeout_ms);
@@ -87,9 +96,11 @@ remat_status rm_kv_add(rm_kv *store, const char *key, int64_t delta, int64_t *su
 }
 
 bool rm_kv_lost(rm_kv *store, int32_t rank, char *who, size_t bytes) {
+    rm_reason why = rm_reason_kept();
     pthread_mutex_lock(&store->lock);
     bool lost = store->kind->lost(store->store, rank, who, bytes);
     pthread_mutex_unlock(&store->lock);
+    (void)rm_reason_again(REMAT_OK, &why);
     if (lost) (void)rm_printable(who);
     return lost;
 }

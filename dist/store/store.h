@@ -40,7 +40,7 @@ typedef struct rm_kv rm_kv;
 
 /* Rank 0 returns at once; others when they have reached rank 0. INVALID: that has a job of another size, or this rank already. */
 remat_status rm_kv_open(const rm_kv_config *config, rm_kv **out);
-/* NULL allowed. Rank 0 waits up to two seconds for the others to close theirs. */
+/* NULL allowed. Rank 0 waits up to two seconds for the others to close theirs. Leaves remat_last_error() as it is. */
 void rm_kv_close(rm_kv *store);
 
 remat_status rm_kv_set(rm_kv *store, const char *key, const void *value, uint32_t bytes); /* replaces */
@@ -48,12 +48,14 @@ remat_status rm_kv_set(rm_kv *store, const char *key, const void *value, uint32_
  * is the size of the value, which must fit `capacity`. */
 remat_status rm_kv_get(rm_kv *store, const char *key, void *value, uint32_t capacity, uint32_t *bytes,
                        int64_t timeout_ms);
+/* Whether the key is there, with its value. A look-up: remat_last_error() stays as it is, also when the store cannot be asked. */
+bool rm_kv_peek(rm_kv *store, const char *key, void *value, uint32_t capacity, uint32_t *bytes);
 remat_status rm_kv_wait(rm_kv *store, const char *key, int64_t timeout_ms);
 /* Adds to a number kept as 8 bytes, 0 before the first; *sum is the new one. Adding 0 writes nothing. */
 remat_status rm_kv_add(rm_kv *store, const char *key, int64_t delta, int64_t *sum);
 
 /* True when `rank` was here and went without closing its store; `who` gets its host and process. Rank -1: when any was,
- * `who` then begins with its number. */
+ * `who` then begins with its number. A look-up, as rm_kv_peek. */
 bool rm_kv_lost(rm_kv *store, int32_t rank, char *who, size_t bytes);
 
 /* tcp: the numeric address by which this rank's connection leaves, or at which it reaches rank 0: how other transports can

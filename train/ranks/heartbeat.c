@@ -40,7 +40,7 @@ static void listen(rm_heartbeat *b, char *text, uint32_t bytes) {
     char key[RM_KV_KEY_BYTES];
     uint32_t length;
     key_of(b->next, key);
-    if (rm_kv_get(b->store, key, text, bytes - 1, &length, -1)) length = 0;
+    if (!rm_kv_peek(b->store, key, text, bytes - 1, &length)) length = 0;
     text[length] = 0;
     rm_printable(text);
 }

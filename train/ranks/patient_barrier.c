@@ -27,8 +27,10 @@ static remat_status wait_for_all(const rm_ranks *ranks) {
 remat_status rm_patient_barrier(void *context, remat_status mine, double *values, int64_t count) {
     rm_ranks *ranks = context;
     if (ranks->size == 1) return mine;
-    if (ranks->store) TRY(wait_for_all(ranks));
-    TRY(rm_ranks_agree(ranks, mine));
+    rm_reason why = rm_reason_kept(); /* of `mine`, which asking how the others fare must not replace */
+    remat_status waited = ranks->store ? wait_for_all(ranks) : REMAT_OK;
+    if (waited) return mine ? rm_reason_again(mine, &why) : waited;
+    TRY(rm_ranks_agree(ranks, rm_reason_again(mine, &why)));
     const remat_ranks *table = rm_ranks_table(ranks);
     return count ? table->sum(table->context, values, count) : REMAT_OK;
 }

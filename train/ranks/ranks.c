@@ -91,13 +91,12 @@ static remat_status check_engine(rm_ranks *ranks, const rm_options *o) {
 /* There is no group yet to agree over, but what an engine refuses it mostly refuses to all: where rank 0 has heard it too, rank 0
  * says it, and the others leave after it, as some launchers end all when the first has left. */
 static remat_status say_once(rm_ranks *ranks, remat_status status) {
-    char sentence[1024];
-    snprintf(sentence, sizeof sentence, "%s", remat_last_error());
+    rm_reason why = rm_reason_kept();
     if (!ranks->meeting || (status != REMAT_INVALID && status != REMAT_MISSING)) return status;
     if (ranks->rank == 0 && !rm_kv_set(ranks->meeting, "train/no group", "", 0)) rm_ranks_let_others_go_first();
     bool said = ranks->rank && !rm_kv_wait(ranks->meeting, "train/no group", 1000);
     if (said) nanosleep(&(struct timespec){.tv_nsec = 600000000}, NULL);
-    (void)rm_fail(status, "%s", sentence);
+    (void)rm_reason_again(status, &why);
     return said ? rm_ranks_fail_alike(ranks, status) : status;
 }
 
@@ -255,7 +254,9 @@ static remat_status write_same(const rm_options *o, const char *facts, char **te
 
 /* After a comparison. The group goes on: a difference is nobody's failure but the user's. */
 static remat_status compared(rm_ranks *ranks, remat_status status) {
+    rm_reason why = rm_reason_kept();
     bool differ = status == REMAT_PEER && !rm_group_poll(ranks->group);
+    (void)rm_reason_again(status, &why);
     return differ ? rm_ranks_fail_alike(ranks, REMAT_INVALID) : status;
 }
 
@@ -372,10 +373,9 @@ static bool is_kept(void) { return getenv("REMAT_JOB_ID") && !getenv("TORCHELAST
 
 /* Aborting has a sentence of its own, which must not take the place of the reason. */
 static void tell_others(const rm_ranks *ranks, remat_status status) {
-    char reason[1024];
-    snprintf(reason, sizeof reason, "%s", remat_last_error());
-    rm_group_abort(ranks->group, reason);
-    (void)rm_fail(status, "%s", reason);
+    rm_reason why = rm_reason_kept();
+    rm_group_abort(ranks->group, why.text);
+    (void)rm_reason_again(status, &why);
 }
 
 remat_status rm_ranks_failed(rm_ranks *ranks, const char *command, remat_status status) {
