@@ -1,7 +1,6 @@
 /* build.c: what this build is made of: remat_build, for `remat info` and bug reports. */
-#include <omp.h>
-
 #include "engine/abi.h"
+#include "engine/session.h"
 #include "memory/host.h"
 #include "ops/recurrent/cell/kernels.h"
 #include "ops/math/gemm.h"
@@ -17,7 +16,7 @@ void remat_build_sized(remat_build_info *out, size_t out_bytes) {
                              .instruction_set = (bf16 ? bf16 : rm_cell_kernels_get())->isa,
                              .gemm_library = rm_gemm_library(),
                              .host_allocator = rm_host_allocator(),
-                             .threads = omp_get_max_threads(),
+                             .threads = rm_default_threads(),
 #ifdef REMAT_HAVE_CUDA
                              .devices = "cpu, cuda, null"};
 #else

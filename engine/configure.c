@@ -3,10 +3,12 @@
 #include <math.h>
 #include <omp.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/abi.h"
 #include "engine/session.h"
+#include "memory/processors.h"
 
 /* ---- Configuration -------------------------------------------------------------------------------------------- */
 
@@ -16,13 +18,21 @@ static void append_name(char *list, size_t size, const char *name) {
     snprintf(list + length, size - length, "%s%s", length ? ", " : "", name);
 }
 
+/* OpenMP knows nothing of quotas. Where the user or the program has told it a number, that counts. */
+int rm_default_threads(void) {
+    const char *said = getenv("OMP_NUM_THREADS");
+    int of_openmp = omp_get_max_threads(), usable = rm_processors_get()->usable;
+    if ((said && *said) || of_openmp != omp_get_num_procs()) return of_openmp;
+    return usable < of_openmp ? usable : of_openmp;
+}
+
 static remat_status set_up_devices(remat_session *s, const remat_config *config) {
     s->api = rm_device_find(config->device ? config->device : "cpu");
     REQUIRE(s->api, MISSING, "this build has no device \"%s\"; it has: %s%s", config->device, remat_build().devices,
             rm_device_remedy(config->device));
     REQUIRE(config->threads >= 0 && config->threads <= 4096, INVALID, "threads is %d; use 1 to 4096, or 0 for all",
             config->threads);
-    s->threads = config->threads ? config->threads : omp_get_max_threads();
+    s->threads = config->threads ? config->threads : rm_default_threads();
     TRY(s->api->open(s->threads, &s->device));
     TRY(rm_device_set_precision(s->api, s->device, config->precision, &s->precision));
     return rm_device_choose_cells(s->api, s->device, config->rnn_kernels, &s->cudnn);

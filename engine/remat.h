@@ -317,9 +317,10 @@ typedef struct {
                                 lean option, no folded embedding; docs/notes/cuda.md); the same for every
                                 plan, since their bits differ. "auto", NULL: "remat"                      */
     int threads;             /* 0: OMP_NUM_THREADS, or else as many as there are processors that this process may
-                             run on. Ranks of one host do not share these out: `remat launch` sets
-                             OMP_NUM_THREADS to each one's part, torchrun to 1; where mpirun or srun has not bound
-                             ranks to processors of their own, each takes all of them, so set it          */
+                             run on, by its affinity mask and its container's quota (cgroups). Ranks of one
+                             host do not share these out: `remat launch` sets OMP_NUM_THREADS to each one's
+                             part, torchrun to 1; where mpirun or srun has not bound ranks to processors of
+                             their own, each takes all of them, so set it                                 */
     uint64_t seed;           /* parameters and dropout are drawn from it                                     */
     const char *strategy;    /* "none", "segments", "sqrt", "lean", "optimal": see memory/strategies.def     */
     int64_t segments;        /* for "segments"                                                               */

@@ -80,6 +80,7 @@ static inline const rm_problem *rm_session_problem(const remat_session *session)
 /* Does its device have memory, and compute? */
 static inline bool rm_session_is_real(const remat_session *session) { return session->api != &rm_device_null; }
 
+int rm_default_threads(void); /* where the user says 0; configure.c */
 remat_status rm_session_configure(remat_session *session, const remat_config *config); /* configure.c */
 remat_status rm_session_list_arrays(remat_session *session);       /* arrays.c */
 void rm_session_free_arrays(remat_session *session);               /* arrays.c */

@@ -2,13 +2,13 @@
  * room, or closed again, when the plan is known. What a tier does is in device.h, what a step does with it in transfer.c.
  *
  * The speed is kept in the calibration file, if there is one: so two runs see the same disk, and plan alike. */
-#include <omp.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "engine/calibration_cache.h"
 #include "engine/hash.h"
 #include "engine/planning.h"
+#include "memory/processors.h"
 
 enum { SAVE_GIB, LOAD_GIB, LATENCY, COST_GIB, FIGURES };
 static const char *const figure_names[] = {"spilling 1 GiB out to", "fetching 1 GiB back from", "one transfer of",
@@ -28,7 +28,7 @@ static uint64_t key_of(const remat_session *s, const char *directory, int figure
  * compute, the copying takes one away from them; otherwise it costs next to nothing, but of plans that take equally long
  * the one that moves least is still the best. */
 static rm_tier from_figures(const remat_session *s, const uint64_t *ns) {
-    bool spare = s->threads < omp_get_num_procs();
+    bool spare = s->threads < rm_processors_get()->usable;
     return (rm_tier){.save_bytes_per_s = (uint64_t)(GIB * 1e9 / (double)ns[SAVE_GIB]) + 1,
                      .load_bytes_per_s = (uint64_t)(GIB * 1e9 / (double)ns[LOAD_GIB]) + 1,
                      .latency_ns = ns[LATENCY],

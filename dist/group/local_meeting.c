@@ -11,17 +11,14 @@
 
 #include "dist/group/local_watch.h"
 #include "memory/clock.h"
+#include "memory/processors.h"
 
 /* How often a rank looks before it sleeps; few when there are more ranks than cores, or when the rank it waits for was last
  * seen on this very core, which spinning only keeps it from (a busy machine does that to ranks that wake each other). */
 enum { SPINS = 2000, SPINS_FEW = 50 };
 #define NAP_NS 20000000 /* a sleeper looks at the verdict and the clock this often */
 
-static int spins_for(int32_t ranks) {
-    cpu_set_t cores;
-    if (sched_getaffinity(0, sizeof cores, &cores)) return SPINS;
-    return ranks <= CPU_COUNT(&cores) ? SPINS : SPINS_FEW;
-}
+static int spins_for(int32_t ranks) { return ranks <= rm_processors_get()->usable ? SPINS : SPINS_FEW; }
 
 void rm_local_meeting_init(const rm_group_config *config, rm_local_arena *arena, rm_local_meeting *out) {
     *out = (rm_local_meeting){.config = config, .arena = arena, .spins = spins_for(config->size), .waits_for = -1};

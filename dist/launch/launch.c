@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +23,7 @@
 #include "dist/store/store.h"
 #include "memory/clock.h"
 #include "memory/host.h"
+#include "memory/processors.h"
 
 #define MOST_CHILDREN 256
 
@@ -134,13 +134,6 @@ static void fill_in(launcher *l, const rm_launch_config *config) {
     else
         snprintf(l->secret, sizeof l->secret, "%.200s", c->nnodes > 1 ? c->run_id : l->run_id);
     if (!c->run_id) c->run_id = l->run_id;
-}
-
-static int32_t processors(void) {
-    cpu_set_t set;
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
-    if (!sched_getaffinity(0, sizeof set, &set)) return CPU_COUNT(&set);
-    return online > 0 ? (int32_t)online : 1; /* more than the set has room for */
 }
 
 /* ---- Signals: written into a pipe, read in the loop ----------------------------------------------------------------- */
@@ -353,6 +346,7 @@ static remat_status open_descriptors(launcher *l) {
 }
 
 _Noreturn static void become_keeper(const launcher *l) {
+    int32_t usable = rm_processors_get()->usable;
     close(l->control);
     close(signal_pipe[0]);
     close(signal_pipe[1]);
@@ -360,7 +354,7 @@ _Noreturn static void become_keeper(const launcher *l) {
                                    .output = l->output,
                                    .secret = l->secret,
                                    .job_id = l->job_id,
-                                   .threads = processors() / l->config.nproc > 1 ? processors() / l->config.nproc : 1,
+                                   .threads = usable / l->config.nproc > 1 ? usable / l->config.nproc : 1,
                                    .control = l->keeper_control,
                                    .launcher = l->self,
                                    .listen_fd = l->listen_fd,

@@ -8,8 +8,8 @@
  * Each rank gets RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE
  * MASTER_ADDR MASTER_PORT TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RUN_ID, REMAT_JOB_SECRET,
  * REMAT_JOB_ID (drawn by each launcher: the same on all attempts, and no other job's), and OMP_NUM_THREADS (this process's
- * processors / nproc, at least 1) unless it is set. On node 0 the launcher itself listens on the port and rank 0
- * takes the socket over (REMAT_LISTEN_FD), so that a port is either taken at once, with a sentence, or ours.
+ * processors, or its container's quota of them, / nproc, at least 1) unless it is set. On node 0 the launcher itself listens on
+ * the port and rank 0 takes the socket over (REMAT_LISTEN_FD), so that a port is either taken at once, with a sentence, or ours.
  *
  * Failure. The first rank to fail decides: its exit code, 128 + signal for signals. The others, who notice, get grace_ms to
  * say so and stop, then SIGTERM, then SIGKILL. A rank that exits with RM_EXIT_PEER only says that another has failed: the

@@ -1,11 +1,13 @@
 /* test_graph.c: describing a network: shapes, the sticky error, the embedding fold, and what a session refuses. */
 #include <check.h>
 #include <math.h>
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/session.h"
+#include "memory/processors.h"
 
 static remat_graph *graph;
 static void set_up(void) { ck_assert_int_eq(remat_graph_create(&graph), REMAT_OK); }
@@ -208,6 +210,37 @@ START_TEST(sessions_refuse) {
     wrong = config, wrong.optimizer = "sgd", wrong.nesterov = true, expect_refused(loss, wrong, "momentum");
     wrong = config, wrong.plan_steps = "run forward 0 all\n", expect_refused(loss, wrong, "given plan");
     wrong = config, wrong.plan_steps = "go 0\n", expect_refused(loss, wrong, "line 1");
+}
+END_TEST
+
+static int threads_of_a_session(remat_value loss, int asked) {
+    remat_session *s;
+    remat_config config = REMAT_CONFIG_INIT;
+    config.threads = asked;
+    ck_assert_msg(!remat_session_create(graph, loss, &config, &s), "%s", remat_last_error());
+    int threads = remat_session_plan(s).threads;
+    remat_session_free(s);
+    return threads;
+}
+
+START_TEST(quota_limits_threads_by_default) {
+    remat_value loss = language_model();
+    int all = omp_get_num_procs();
+    unsetenv("OMP_NUM_THREADS");
+    omp_set_num_threads(all);
+    rm_processors_pretend(&(rm_processors){.allowed = all, .quota = 1.5, .usable = 1});
+    ck_assert_int_eq(threads_of_a_session(loss, 0), 1);
+    ck_assert_int_eq(remat_build().threads, 1);
+    ck_assert_int_eq(threads_of_a_session(loss, 2), 2);
+    omp_set_num_threads(all + 1); /* the program's own wish */
+    ck_assert_int_eq(threads_of_a_session(loss, 0), all + 1);
+    omp_set_num_threads(all);
+    setenv("OMP_NUM_THREADS", "2", 1);
+    ck_assert_int_eq(threads_of_a_session(loss, 0), all);
+    unsetenv("OMP_NUM_THREADS");
+    rm_processors_pretend(&(rm_processors){.allowed = all + 2, .usable = all + 2}); /* more than OpenMP would start */
+    ck_assert_int_eq(threads_of_a_session(loss, 0), all);
+    rm_processors_pretend(NULL);
 }
 END_TEST
 
@@ -694,6 +727,7 @@ int main(void) {
     tcase_add_loop_test(tests, an_output_may_be_made_of_parameters_alone, 0, 3);
     tcase_add_loop_test(tests, weights_may_be_other_than_parameters, INPUTS, KINDS);
     tcase_add_test(tests, outputs_are_read_after_a_pass);
+    tcase_add_test(tests, quota_limits_threads_by_default);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

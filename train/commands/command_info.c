@@ -2,6 +2,7 @@
 #include "train/commands/commands.h"
 
 #include "dist/group/group_auto.h"
+#include "memory/processors.h"
 #include "train/data/decode.h"
 #include "train/file.h"
 #include "train/text.h"
@@ -30,11 +31,25 @@ static json_t *engines_object(void) {
     return engines;
 }
 
+static void print_processors(void) {
+    const rm_processors *p = rm_processors_get();
+    printf("processors       %d", p->usable);
+    if (p->quota > 0) printf(" (%d in the affinity mask; time for %g, by %s)", p->allowed, p->quota, p->limit);
+    printf("\n");
+}
+
+static json_t *processors_object(void) {
+    const rm_processors *p = rm_processors_get();
+    return json_pack("{s:i, s:i, s:f, s:s}", "usable", p->usable, "in_affinity_mask", p->allowed, "quota", p->quota,
+                     "quota_file", p->limit);
+}
+
 static void print_text(const remat_build_info *b) {
     char allocated[RM_TEXT], resident[RM_TEXT], peak[RM_TEXT];
     printf("remat %s, built with %s\n", b->version, b->compiler);
     printf("devices          %s\n", b->devices);
     printf("instruction set  %s\n", b->instruction_set);
+    print_processors();
     printf("threads          %d\n", b->threads);
     printf("matrix products  %s\n", b->gemm_library);
     printf("host memory      %s: %s allocated, %s resident; process peak %s\n", b->host_allocator,
@@ -55,6 +70,7 @@ static remat_status print_json(const remat_build_info *b) {
                   (json_int_t)b->host_resident_bytes, "rss_peak_bytes", (json_int_t)rm_rss_peak_bytes(), "jansson",
                   jansson_version_str(), "zlib", zlibVersion(), "jpeg", rm_jpeg_library(), "png", rm_png_library());
     REQUIRE(root, MEMORY, "no memory for a JSON object");
+    json_object_set_new(root, "processors", processors_object());
     json_object_set_new(root, "engines", engines_object());
     json_dumpf(root, stdout, JSON_INDENT(2));
     putchar('\n');

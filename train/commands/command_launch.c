@@ -6,7 +6,6 @@
 #include "train/file.h"
 #include "train/text.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -14,6 +13,7 @@
 
 #include "dist/launch/launch.h"
 #include "dist/store/rendezvous.h"
+#include "memory/processors.h"
 
 /* ---- The table of flags ------------------------------------------------------------------------------------------ */
 
@@ -72,17 +72,12 @@ typedef struct {
 
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
 
-static int64_t processors(void) {
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) ? sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&set);
-}
-
 static remat_status read_nproc(const char *where, const char *value, int64_t *out) {
     bool gpu = !strcmp(value, "gpu");
     REQUIRE(!gpu, INVALID,
             "%s=gpu: GPUs are not counted here; say how many ranks, one for each, or `cpu` for one a processor", where);
     if (strcmp(value, "cpu") && strcmp(value, "auto")) return rm_text_whole(where, value, 1, 4096, out);
-    *out = processors();
+    *out = rm_processors_get()->usable;
     return REMAT_OK;
 }
 

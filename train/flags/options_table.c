@@ -162,7 +162,7 @@ const rm_option rm_option_table[] = {
     IN("calibration", calibration, FIT, RM_FORGOTTEN, "FILE",
         "where measured times are kept; 'off': measure nothing [optimal: ~/.cache/remat/calibration.txt; else off]"),
     INT("tile", tile, RUN, RM_OF_RUN, "0", 0, 1e9, "timesteps computed together; 0: by batch and device"),
-    INT("threads", threads, MODEL, RM_REMEMBERED, "0", 0, 4096, "0: all that this process may use"),
+    INT("threads", threads, MODEL, RM_REMEMBERED, "0", 0, 4096, "0: as many as this process may use, by affinity mask and container quota"),
     ONE("device", device, MODEL, RM_FORGOTTEN, "cpu", "cpu|cuda|auto|null",
         "cuda: an NVIDIA GPU; auto: cuda where it works, else the CPU; null computes nothing and counts everything"),
     ONE("precision", precision, MODEL, RM_REMEMBERED, "fp32", "fp32|tf32|bf16",

@@ -5,6 +5,7 @@
 #include "engine/device.h"
 #include "engine/hash.h"
 #include "memory/host.h"
+#include "memory/processors.h"
 #include "train/file.h"
 #include "train/ranks/ranks_wait.h"
 #include "train/ranks/ranks_watch.h"
@@ -43,28 +44,35 @@ static remat_status gather(rm_ranks *ranks, uint32_t tag, const void *mine, size
 
 typedef struct {
     uint64_t host, processors; /* hashes of the host's name and of the set of processors that this process may use */
+    uint64_t quota;            /* and of the file that limits how much of their time it may use */
 } place;
 
-/* Ranks of one host that may use the same processors share them. A launcher that binds each to its own leaves one. */
+/* Ranks of one host that may use the same processors share them. A launcher that binds each to its own leaves one. A quota is shared
+ * by those that find it in the same file. */
 static remat_status count_sharing(rm_ranks *ranks) {
     cpu_set_t set;
     void *all;
     CPU_ZERO(&set);
     (void)sched_getaffinity(0, sizeof set, &set);
-    place mine = {rm_hash(ranks->host, strlen(ranks->host), 0), rm_hash(&set, sizeof set, 0)};
+    const char *limit = rm_processors_get()->limit;
+    place mine = {rm_hash(ranks->host, strlen(ranks->host), 0), rm_hash(&set, sizeof set, 0),
+                  rm_hash(limit, strlen(limit), 0)};
     remat_status status = gather(ranks, TAG_HOSTS, &mine, sizeof mine, &all);
-    for (int32_t r = 0; !status && r < ranks->size; r++)
-        ranks->sharing += !memcmp((place *)all + r, &mine, sizeof mine);
+    for (int32_t r = 0; !status && r < ranks->size; r++) {
+        const place *other = (place *)all + r;
+        ranks->sharing += other->host == mine.host && other->processors == mine.processors;
+        ranks->sharing_quota += other->host == mine.host && other->quota == mine.quota;
+    }
     rm_free(all);
     return status;
 }
 
 static void share_processors(const rm_ranks *ranks, rm_options *o) {
-    cpu_set_t set;
+    const rm_processors *p = rm_processors_get();
     const char *said = getenv("OMP_NUM_THREADS");
-    bool known = !sched_getaffinity(0, sizeof set, &set);
-    if (o->threads || (said && *said) || ranks->sharing < 2 || !known) return;
-    int each = CPU_COUNT(&set) / ranks->sharing;
+    if (o->threads || (said && *said) || ranks->size < 2) return;
+    int each = p->allowed / ranks->sharing;
+    if (p->quota > 0 && p->quota / ranks->sharing_quota < each) each = (int)(p->quota / ranks->sharing_quota);
     o->threads = each > 1 ? each : 1;
 }
 

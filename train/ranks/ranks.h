@@ -23,7 +23,7 @@ typedef struct rm_ranks_watch rm_ranks_watch;
 /* Must not move while it is open. */
 typedef struct {
     int32_t rank, size; /* 0 of 1: alone */
-    int32_t sharing;    /* ranks that share this one's processors, itself included */
+    int32_t sharing, sharing_quota; /* ranks that share this one's processors, or its container's quota; itself included */
     char host[RM_HOST_BYTES];
     rm_kv *meeting;  /* where they met; NULL: MPI brought them together */
     rm_kv *store;    /* the same, or else the group's; borrowed */
