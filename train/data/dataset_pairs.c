@@ -150,12 +150,21 @@ static remat_status cut_lines(const rm_tokenizer *tokenizer, const uint8_t *byte
     return REMAT_OK;
 }
 
-static remat_status read_text(const char *path, uint64_t most, const rm_tokenizer *tokenizer, text *out) {
+static remat_status check_size(const char *path, uint64_t size, uint64_t budget) {
+    REQUIRE(size <= (budget ? budget : RM_UNPACKED_BYTES), INFEASIBLE, "%s is more than %llu bytes long, the %s", path,
+            (unsigned long long)(budget ? budget : RM_UNPACKED_BYTES),
+            budget ? "memory budget: give a larger one, or a shorter text"
+                   : "most that is held in memory: give a --memory-budget that has room for it, or a shorter text");
+    return REMAT_OK;
+}
+
+static remat_status read_text(const char *path, uint64_t budget, const rm_tokenizer *tokenizer, text *out) {
     uint8_t *bytes;
     size_t size;
     out->path = path;
-    TRY(rm_file_read(path, most ? most : RM_UNPACKED_BYTES, &bytes, &size));
-    remat_status status = cut_lines(tokenizer, bytes, size, out);
+    TRY(rm_file_read_first(path, (budget ? budget : RM_UNPACKED_BYTES) + 1, &bytes, &size));
+    remat_status status = check_size(path, size, budget);
+    if (!status) status = cut_lines(tokenizer, bytes, size, out);
     rm_free(bytes);
     if (out->tokens.count)
         out->tokens.id = rm_shrink(out->tokens.id, (size_t)out->tokens.count * sizeof *out->tokens.id);

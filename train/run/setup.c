@@ -2,6 +2,7 @@
 #include "train/run/setup.h"
 
 #include "train/data/tokenizer.h"
+#include "train/flags/budget_flag.h"
 #include "train/state/weights.h"
 
 #include <errno.h>
@@ -51,6 +52,13 @@ remat_status rm_setup_init(rm_options *o) {
     return !classes || o->classes || new_head ? REMAT_OK : learn_count(o, "classes", shape.outputs);
 }
 
+/* Data that a small budget has no room for are read all the same: what they take must be known to name the budget that would
+ * do. */
+static uint64_t readable_bytes(const rm_options *o) {
+    uint64_t budget = rm_budget_given(o);
+    return budget > RM_UNPACKED_BYTES ? budget : 0;
+}
+
 rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
     return (rm_data_source){.data = held_out ? o->eval_data : o->data,
                             .labels = held_out ? o->eval_labels : o->labels,
@@ -81,7 +89,7 @@ rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
                             .steps_known = held_out || rm_options_given(o, "every-step"),
                             .whole = held_out && !o->resume && !rm_options_said(o, "seq-len"),
                             .generate = o->generate,
-                            .budget = o->memory_budget ? o->memory_budget : o->assume_memory};
+                            .budget = readable_bytes(o)};
 }
 
 bool rm_setup_generates(const rm_options *o) {
