@@ -194,9 +194,9 @@ static void note_write(rm_residents *at, const rm_where *where, int64_t stage, i
 
 static void note_writes(rm_residents *at, const rm_program *program, int64_t stage, int option) {
     for (int32_t n = 0; n < program->n; n++) {
-        const rm_instruction *item = &program->item[n];
-        for (int i = 0; i < RM_MAX_IN; i++) note_write(at, &item->dx[i], stage, option, n);
-        if (item->what != RM_DO_BACKWARD) note_write(at, &item->y, stage, option, n);
+        rm_instruction item = rm_program_at(program, n);
+        for (int i = 0; i < RM_MAX_IN; i++) note_write(at, &item.dx[i], stage, option, n);
+        if (item.what != RM_DO_BACKWARD) note_write(at, &item.y, stage, option, n);
     }
 }
 

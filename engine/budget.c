@@ -14,7 +14,7 @@ static uint64_t other_tables(const remat_session *s) {
     return rm_problem_bytes(&s->chain.problem) + rm_problem_bytes(&s->chain.evaluation) +
            rm_schedule_table_bytes(&s->evaluation) + (s->verify_recompute ? rm_verify_bytes(&s->chain) : 0) +
            pieces * sizeof *r->piece + stages * (sizeof *r->saved + sizeof *r->kept + sizeof *s->loss) +
-           rm_session_sums_bytes(s);
+           rm_chain_program_bytes(&s->chain) + rm_session_sums_bytes(s);
 }
 
 /* Where gradients travel as something else than floats: a buffer a bucket (remat_ranks.prepare). */

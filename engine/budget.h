@@ -2,9 +2,9 @@
  *
  *   budgeted = arena (resident | activations) + workspace + tables
  *
- * `tables` are the plan, the problem and the executor's arrays: host memory that grows with the number of stages. The
- * process beside that (code, libraries and their own buffers) does not grow with anything; docs/promises.md says how much
- * it is. */
+ * `tables` are the plan, the problem, the stages' programs and the executor's arrays: host memory that grows with the number
+ * of stages. The process beside that (code, libraries and their own buffers) does not grow with anything; docs/promises.md
+ * says how much it is. */
 #ifndef RM_BUDGET_H
 #define RM_BUDGET_H
 

@@ -70,7 +70,10 @@ static uint64_t hash_instruction(const rm_chain *chain, const rm_instruction *it
 
 static uint64_t key_of(const rm_chain *chain, const rm_program *program, int64_t tau, uint64_t hash) {
     for (int32_t n = 0; n < program->n; n++)
-        if (!program->item[n].once) hash = hash_instruction(chain, &program->item[n], tau, hash);
+        if (!program->item[n].once) {
+            rm_instruction instruction = rm_program_at(program, n);
+            hash = hash_instruction(chain, &instruction, tau, hash);
+        }
     return hash ? hash : 1;
 }
 

@@ -307,7 +307,27 @@ remat_status rm_chain_build(const remat_graph *graph, int32_t loss, const int32_
     return rm_chain_write_problems(chain, config);
 }
 
-static void free_program(rm_program *program) { rm_free(program->item); }
+static void free_program(rm_program *program) {
+    rm_free(program->item);
+    rm_free(program->where);
+}
+
+static uint64_t program_bytes(const rm_program *program) {
+    return (uint64_t)program->n * sizeof *program->item + (uint64_t)program->n_where * sizeof *program->where;
+}
+
+uint64_t rm_chain_program_bytes(const rm_chain *chain) {
+    uint64_t bytes = program_bytes(&chain->prologue) + program_bytes(&chain->epilogue);
+    for (int32_t c = 0; c < chain->n_classes; c++) {
+        const rm_class *class = &chain->class[c];
+        int64_t touched = class->reads.n + class->keeps.n + class->adds.n + class->evaluation_reads.n;
+        bytes += sizeof *class + (uint64_t)touched * sizeof(rm_where);
+        bytes += program_bytes(&class->drop) + program_bytes(&class->evaluate);
+        for (int k = 0; k < class->n_options; k++)
+            bytes += program_bytes(&class->option[k].forward) + program_bytes(&class->option[k].backward);
+    }
+    return bytes;
+}
 
 void rm_chain_free(rm_chain *chain) {
     for (int32_t c = 0; chain->class && c < chain->n_classes; c++) {

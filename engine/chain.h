@@ -120,11 +120,23 @@ typedef struct {
 _Static_assert(offsetof(rm_instruction, scratch) == offsetof(rm_instruction, operand[RM_OPERANDS - 1]),
                "RM_OPERANDS is the number of an instruction's operands");
 
+/* An instruction as programs hold it: of some thirty operands few are there, and a deep net has thousands of instructions. */
+typedef struct {
+    uint8_t what;
+    bool once;
+    int32_t node;
+    int64_t count;
+    uint32_t there; /* bit i: operand i is not NOWHERE */
+    int32_t first;  /* of those, in the program's `where`; the others follow */
+} rm_packed_instruction;
+_Static_assert(RM_OPERANDS <= 32, "rm_packed_instruction.there has a bit for each operand");
+
 /* What a stage's first run in a step alone makes is the same in every plan, and counted beside it. */
 typedef struct rm_program {
-    rm_instruction *item;
-    int32_t n, n_once; /* of n, those that are for the first run alone */
-    int64_t capacity;
+    rm_packed_instruction *item; /* n of them; rm_program_at */
+    rm_where *where;             /* n_where */
+    int32_t n, n_once;           /* of n, those that are for the first run alone */
+    int32_t n_where;
     uint64_t scratch_bytes;
     double flops, moved_bytes, once_flops, once_moved_bytes;
     uint64_t time_ns, once_ns; /* predicted */
@@ -259,6 +271,10 @@ remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config);  
 remat_status rm_chain_write_programs(rm_chain *chain, const rm_chain_config *); /* program.c  */
 void rm_chain_lay_out_rest(rm_chain *chain, const rm_chain_config *config);     /* resident.c: known after the programs */
 remat_status rm_chain_write_problems(rm_chain *chain, const rm_chain_config *); /* chain_problem.c */
+
+/* Instruction n, unpacked. */
+rm_instruction rm_program_at(const rm_program *program, int32_t n); /* program.c */
+uint64_t rm_chain_program_bytes(const rm_chain *chain);             /* of all programs; chain.c */
 
 /* A program's time by a device's rates. */
 void rm_program_guess(rm_program *program, const rm_rates *rates); /* program.c */

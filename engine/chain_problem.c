@@ -26,7 +26,8 @@ static void settle(rm_touched *touched) {
     if (touched->n) qsort(touched->item, (size_t)touched->n, sizeof *touched->item, by_piece);
     for (int64_t i = 0; i < touched->n; i++)
         if (!i || lies_before(&touched->item[kept - 1], &touched->item[i])) touched->item[kept++] = touched->item[i];
-    touched->n = kept;
+    touched->n = touched->capacity = kept;
+    touched->item = rm_shrink(touched->item, (size_t)kept * sizeof *touched->item);
 }
 
 static remat_status touch(rm_touched *touched, const rm_where *where) {
@@ -49,14 +50,13 @@ static bool is_own(const rm_chain *chain, const rm_class *class, const rm_where 
 static remat_status touch_all(const rm_chain *chain, const rm_class *class, const rm_program *program, bool own,
                               rm_touched *states, rm_touched *gradients) {
     int64_t n_states = rm_chain_state_pieces(chain);
-    for (int32_t n = 0; n < program->n; n++)
-        for (int i = 0; i < RM_OPERANDS; i++) {
-            const rm_where *where = &program->item[n].operand[i];
-            if (where->space != RM_AT_PIECE) continue;
-            bool its_own = is_own(chain, class, where);
-            if (where->piece < n_states && (own || !its_own)) TRY(touch(states, where));
-            if (where->piece >= n_states && gradients && !its_own) TRY(touch(gradients, where));
-        }
+    for (int32_t i = 0; i < program->n_where; i++) {
+        const rm_where *where = &program->where[i];
+        if (where->space != RM_AT_PIECE) continue;
+        bool its_own = is_own(chain, class, where);
+        if (where->piece < n_states && (own || !its_own)) TRY(touch(states, where));
+        if (where->piece >= n_states && gradients && !its_own) TRY(touch(gradients, where));
+    }
     return REMAT_OK;
 }
 

@@ -34,11 +34,11 @@ static void use(builder *b, const rm_where *where) {
 
 static remat_status emit(builder *b, rm_instruction instruction) {
     rm_program *program = b->program;
-    REQUIRE(rm_grow(&program->item, &program->capacity, program->n + 1, sizeof *program->item), MEMORY,
+    REQUIRE(rm_grow(&b->item, &b->capacity, program->n + 1, sizeof *b->item), MEMORY,
             "out of memory for a stage's program");
     for (int i = 0; i < RM_OPERANDS; i++) use(b, &instruction.operand[i]);
     instruction.once = b->once;
-    program->item[program->n++] = instruction;
+    b->item[program->n++] = instruction;
     program->n_once += b->once;
     return REMAT_OK;
 }
@@ -80,6 +80,46 @@ void rm_program_guess(rm_program *p, const rm_rates *rates) {
     p->once_ns = guess(p->once_flops, p->once_moved_bytes, p->n_once, rates);
 }
 
+static int count_operands(const rm_instruction *instruction) {
+    int n = 0;
+    for (int i = 0; i < RM_OPERANDS; i++) n += instruction->operand[i].space != RM_NOWHERE;
+    return n;
+}
+
+/* What was written, as small as it can be. */
+static remat_status pack(builder *b) {
+    rm_program *program = b->program;
+    int32_t n_where = 0;
+    for (int32_t n = 0; n < program->n; n++) n_where += count_operands(&b->item[n]);
+    program->item = rm_malloc((size_t)program->n * sizeof *program->item);
+    program->where = rm_malloc((size_t)n_where * sizeof *program->where);
+    REQUIRE(program->item && program->where, MEMORY, "out of memory for a stage's program");
+    for (int32_t n = 0; n < program->n; n++) {
+        const rm_instruction *from = &b->item[n];
+        rm_packed_instruction to = {.what = from->what,
+                                    .once = from->once,
+                                    .node = from->node,
+                                    .count = from->count,
+                                    .first = program->n_where};
+        for (int i = 0; i < RM_OPERANDS; i++) {
+            if (from->operand[i].space == RM_NOWHERE) continue;
+            to.there |= UINT32_C(1) << i;
+            program->where[program->n_where++] = from->operand[i];
+        }
+        program->item[n] = to;
+    }
+    return REMAT_OK;
+}
+
+rm_instruction rm_program_at(const rm_program *program, int32_t n) {
+    const rm_packed_instruction *from = &program->item[n];
+    const rm_where *where = program->where + from->first;
+    rm_instruction to = {.what = from->what, .once = from->once, .node = from->node, .count = from->count};
+    for (int i = 0; i < RM_OPERANDS; i++)
+        if (from->there >> i & 1) to.operand[i] = *where++;
+    return to;
+}
+
 /* Puts the buffers' offsets in. */
 static remat_status finish(builder *b) {
     rm_placement placement = {0};
@@ -87,14 +127,14 @@ static remat_status finish(builder *b) {
     rm_program *program = b->program;
     for (int32_t n = 0; n < program->n; n++)
         for (int i = 0; i < RM_OPERANDS; i++) {
-            rm_where *where = &program->item[n].operand[i];
+            rm_where *where = &b->item[n].operand[i];
             if (where->space == RM_AT_SCRATCH) where->offset = placement.offset[where->offset] + where->per_time;
             if (where->space == RM_AT_SCRATCH) where->per_time = 0;
         }
     program->scratch_bytes = rm_align_up(placement.bytes);
     rm_placement_free(&placement);
     rm_program_guess(program, &b->config->rates);
-    return REMAT_OK;
+    return pack(b);
 }
 
 /* ---- Small questions ------------------------------------------------------------------------------------------ */
@@ -650,6 +690,7 @@ static void free_builder(builder *b) {
     rm_free(b->spine);
     rm_free(b->early);
     rm_lifetimes_free(&b->buffers);
+    rm_free(b->item);
 }
 
 static remat_status write_all(builder *b) {

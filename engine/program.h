@@ -14,6 +14,8 @@ typedef struct {
     rm_program *program;
     const rm_chain_config *config;
     rm_lifetimes buffers;
+    rm_instruction *item; /* of the program that is being written: program->n of them */
+    int64_t capacity;
     rm_where *value;       /* by value id: where it is now */
     rm_where *gradient;    /* by value id: where its gradient is collected */
     uint8_t *contributed;  /* by value id: its gradient has a first term already */

@@ -157,7 +157,10 @@ static void run_instruction(const frame *f, const rm_instruction *i) {
 static void run_part(const frame *f, const rm_program *program, int32_t from, int32_t until) {
     if (f->behind) return;
     for (int32_t n = from; n < until; n++)
-        if (f->first || !program->item[n].once) run_instruction(f, &program->item[n]);
+        if (f->first || !program->item[n].once) {
+            rm_instruction instruction = rm_program_at(program, n);
+            run_instruction(f, &instruction);
+        }
 }
 
 static void run_program(const frame *f, const rm_program *program) { run_part(f, program, 0, program->n); }

@@ -186,13 +186,10 @@ static remat_status compare_operands(rm_verify *v, const rm_verify_run *run, boo
     seen s = {0};
     if (made && !forward) return REMAT_OK;
     if (!v->kept) TRY(v->api->synchronize(v->queue)); /* the host reads what is there now */
-    for (int32_t n = 0; n < run->program->n; n++) {
-        const rm_where *operand = run->program->item[n].operand;
-        for (int i = 0; i < RM_OPERANDS; i++) {
-            int32_t piece = piece_of(v, run, &operand[i]);
-            if (piece < 0 || (forward && is_own(v, run, piece) != made) || seen_before(&s, piece)) continue;
-            TRY(compare(v, run, piece, made));
-        }
+    for (int32_t i = 0; i < run->program->n_where; i++) {
+        int32_t piece = piece_of(v, run, &run->program->where[i]);
+        if (piece < 0 || (forward && is_own(v, run, piece) != made) || seen_before(&s, piece)) continue;
+        TRY(compare(v, run, piece, made));
     }
     return REMAT_OK;
 }

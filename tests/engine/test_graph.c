@@ -307,17 +307,17 @@ START_TEST(only_some_are_trained) {
 }
 END_TEST
 
-/* The first backward of a layer in any stage, "all" kept; NULL: there is none. */
-static const rm_instruction *backward_of(const remat_session *s, const char *weight) {
+/* The first backward of a layer in any stage, "all" kept; false: there is none. */
+static bool backward_of(const remat_session *s, const char *weight, rm_instruction *out) {
     for (int32_t c = 0; c < s->chain.n_classes; c++) {
         const rm_program *program = &s->chain.class[c].option[0].backward;
         for (int32_t i = 0; i < program->n; i++) {
-            const rm_instruction *item = &program->item[i];
-            int32_t w = item->what == RM_DO_BACKWARD ? s->graph->node[item->node].x[1] : 0;
-            if (w && s->graph->value[w].name && !strcmp(s->graph->value[w].name, weight)) return item;
+            *out = rm_program_at(program, i);
+            int32_t w = out->what == RM_DO_BACKWARD ? s->graph->node[out->node].x[1] : 0;
+            if (w && s->graph->value[w].name && !strcmp(s->graph->value[w].name, weight)) return true;
         }
     }
-    return NULL;
+    return false;
 }
 
 /* Three linear layers, of which the second is trained: in front of it nothing is differentiated, and nothing saved; behind it, nothing
@@ -338,10 +338,10 @@ START_TEST(what_is_frozen_costs_nothing) {
     config.tile = 1;
     remat_session *s;
     ck_assert_msg(remat_session_create(graph, loss, &config, &s) == REMAT_OK, "%s", remat_last_error());
-    const rm_instruction *b = backward_of(s, "b"), *c = backward_of(s, "c");
-    ck_assert_ptr_null(backward_of(s, "a"));
-    ck_assert(b && !b->dx[0].space && b->dx[1].space && b->x[0].space);
-    ck_assert(c && c->dx[0].space && !c->dx[1].space && !c->x[0].space);
+    rm_instruction b, c, none;
+    ck_assert(backward_of(s, "b", &b) && backward_of(s, "c", &c) && !backward_of(s, "a", &none));
+    ck_assert(!b.dx[0].space && b.dx[1].space && b.x[0].space);
+    ck_assert(c.dx[0].space && !c.dx[1].space && !c.x[0].space);
     const rm_problem *problem = &s->chain.problem;
     for (int64_t k = 0; k < 2; k++) { /* gelu, linear a */
         ck_assert_uint_eq(problem->stage[k].option[0].saved_bytes, 0);

@@ -194,11 +194,11 @@ static void expect_nothing_frozen_has_a_gradient(const remat_session *s, const c
 /* A gradient that nobody wants is not begun. */
 static void expect_no_idle_backward(const rm_program *program, const char *what) {
     for (int32_t n = 0; n < program->n; n++) {
-        const rm_instruction *item = &program->item[n];
-        bool any = item->what != RM_DO_BACKWARD;
-        for (int i = 0; i < RM_MAX_IN; i++) any |= item->dx[i].space != RM_NOWHERE;
-        for (int k = 0; k < RM_MAX_STATE; k++) any |= item->dstate_in[k].space != RM_NOWHERE;
-        ck_assert_msg(any, "%s: node %d is differentiated for nothing", what, item->node);
+        rm_instruction item = rm_program_at(program, n);
+        bool any = item.what != RM_DO_BACKWARD;
+        for (int i = 0; i < RM_MAX_IN; i++) any |= item.dx[i].space != RM_NOWHERE;
+        for (int k = 0; k < RM_MAX_STATE; k++) any |= item.dstate_in[k].space != RM_NOWHERE;
+        ck_assert_msg(any, "%s: node %d is differentiated for nothing", what, item.node);
     }
 }
 
