@@ -107,11 +107,14 @@ static remat_status find_keepers(remat_session *s, int64_t carry_after) {
             !sweep->down, INVALID,
             "carry_after is %lld, and a layer runs backwards in time: nothing goes on from the middle of a sequence",
             (long long)carry_after);
-        REQUIRE(
-            carry_after < sweep->timesteps && carry_after % sweep->tile == 0, INVALID,
-            "carry_after is %lld, and a layer has %lld timesteps in tiles of %lld: make it whole tiles, no more than "
-            "there are",
-            (long long)carry_after, (long long)sweep->timesteps, (long long)sweep->tile);
+        REQUIRE(carry_after < sweep->timesteps, INVALID,
+                "carry_after is %lld, and a layer has %lld timesteps: make it no more than these",
+                (long long)carry_after, (long long)sweep->timesteps);
+        int64_t fits = sweep->tile;
+        while (carry_after % fits) fits--;
+        REQUIRE(fits == sweep->tile, INVALID,
+                "carry_after is %lld, and that is no whole number of tiles of %lld timesteps: set tile = %lld",
+                (long long)carry_after, (long long)sweep->tile, (long long)fits);
         sweep->keeper = carry_after / sweep->tile - 1;
     }
     return REMAT_OK;

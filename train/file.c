@@ -163,7 +163,7 @@ static bool no_room;
 
 remat_status rm_file_failed(const char *verb, const char *path) {
     no_room = errno == ENOSPC || errno == EFBIG || errno == EDQUOT;
-    FAIL(IO, "cannot %s %s: %s%s", verb, path, strerror(errno), no_room ? ": make room, or save elsewhere" : "");
+    FAIL(IO, "cannot %s %s: %s%s", verb, path, strerror(errno), no_room ? ": make room, or write elsewhere" : "");
 }
 
 bool rm_file_had_no_room(void) { return no_room; }

@@ -162,12 +162,21 @@ static void torchrun_job(const source *s, const rm_rendezvous *out, char *job, s
     snprintf(job, bytes, "torchrun %.160s %.20s %d", run ? run : "", port ? port : "", out->attempt);
 }
 
+/* An address of IPv6 may stand in brackets, as in URLs. */
+static bool take_brackets(const char *master, char host[RM_HOST_BYTES]) {
+    size_t length = strlen(master);
+    if (length < 4 || master[0] != '[' || strcspn(master, "]") + 1 != length || !strchr(master, ':')) return false;
+    snprintf(host, RM_HOST_BYTES, "%.*s", (int)length - 2, master + 1);
+    return true;
+}
+
 static remat_status find_host(const source *s, rm_rendezvous *out) {
     const char *master = rm_variable(&s->env, "MASTER_ADDR"), *nodes = rm_variable(&s->env, "SLURM_STEP_NODELIST");
     bool one_host = s->nodes == 1 || out->local_size == out->size;
     if (has_agent(s, out) && one_host) master = NULL; /* this host's name for itself, which may lead nowhere */
     if (master) {
         REQUIRE(strlen(master) < sizeof out->host, INVALID, "MASTER_ADDR has %zu characters", strlen(master));
+        if (take_brackets(master, out->host)) return REMAT_OK;
         REQUIRE(
             !strchr(master, '['), INVALID,
             "MASTER_ADDR is '%.100s', a list of hosts and not one: take the first (scontrol show hostnames), or unset "

@@ -142,6 +142,7 @@ static const struct {
     {FLAGS_METHOD(4, 2, "tcp://[fe80::1]:1234"), "", RM_BY_FLAGS, 2, 4, -1, -1, RM_MEET_TCP, "fe80::1", 1234},
     {FLAGS_METHOD(4, 2, "file:///shared/job 7"), "", RM_BY_FLAGS, 2, 4, -1, -1, RM_MEET_FILE, "/shared/job 7", 0},
     {FLAGS(4, 2), "MASTER_ADDR=h MASTER_PORT=99", RM_BY_FLAGS, 2, 4, -1, -1, RM_MEET_TCP, "h", 99},
+    {FLAGS(4, 2), "MASTER_ADDR=[::1] MASTER_PORT=99", RM_BY_FLAGS, 2, 4, -1, -1, RM_MEET_TCP, "::1", 99},
     /* torchrun keeps its own store at MASTER_PORT; on one host its name for that host may lead nowhere */
     {NO_FLAGS, TORCH " TORCHELASTIC_USE_AGENT_STORE=True", RM_BY_TORCHRUN, 3, 4, 1, 2, RM_MEET_TCP, "hostA", 0},
     {NO_FLAGS,

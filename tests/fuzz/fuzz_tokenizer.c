@@ -12,12 +12,12 @@
 #define VOCABULARY                                                                                                     \
     "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"\xC4\xA0\":3,\"\xC4\xA0"                                                    \
     "a\":4,\"abab\":5,\"'\":6,\"s\":7,\"'s\":8,\"\xC3\xA9\":9,\"\xC3\x83\":10,"                                        \
-    "\"\xC2\xA9\":11,\"\xC3\x83\xC2\xA9\":12,\"\xC4\x8A\":13,\"1\":14,\"<e>\":20,\"<\":15,\"e\":16,\">\":17}"
+    "\"\xC2\xA9\":11,\"\xC3\x83\xC2\xA9\":12,\"\xC4\x8A\":13,\"1\":14,\"<e>\":18,\"<\":15,\"e\":16,\">\":17}"
 #define SEED(text)                                                                                                     \
     { text, sizeof text - 1 }
 static const fuzz_seed seeds[] = {
     SEED(
-        "{\"version\":\"1.0\",\"truncation\":null,\"added_tokens\":[{\"id\":20,\"content\":\"<e>\",\"lstrip\":false,"
+        "{\"version\":\"1.0\",\"truncation\":null,\"added_tokens\":[{\"id\":18,\"content\":\"<e>\",\"lstrip\":false,"
         "\"normalized\":"
         "false}],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_"
         "regex\":true},"

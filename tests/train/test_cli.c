@@ -120,7 +120,7 @@ static const struct {
     {2, "computes nothing, and --dump-grads is", "train --task=copy --device=null --dump-grads=%1$s/g.safetensors"},
     {2, "computes nothing, and --eval-every is", "train --task=copy --device=null --eval-every=1"},
     {2, "is standard output", "train --task=copy --metrics=- --metrics-per-rank"},
-    {2, "computes nothing, so", "eval --task=copy --device=null --init=%1$s/text"},
+    {2, "computes nothing, so", "eval --task=copy --model=lstm --device=null --init=%1$s/text"},
     {1, "cannot look into", "plan --resume=%1$s/text"},
 };
 enum { REFUSALS = sizeof refusals / sizeof refusals[0] };
@@ -702,6 +702,51 @@ START_TEST(weights_say_which_model_they_are) {
 }
 END_TEST
 
+/* Of pictures, too: the model, its task, its sizes. */
+static const char *const picture_models[][2] = {
+    {"mlp", "--layers=3 --hidden=5"}, {"cnn", ""},      {"resnet18", "--stem=cifar"},
+    {"resnet34", "--stem=cifar"},     {"resnet50", ""}, {"unet", "--layers=2 --hidden=2"}};
+START_TEST(weights_say_which_model_of_pictures_they_are) {
+    static uint8_t numbers[4 * 3 * 8 * 8];
+    for (size_t i = 0; i < sizeof numbers; i++) numbers[i] = (uint8_t)(i % 3);
+    const char *model = picture_models[_i][0];
+    bool pixels = !strcmp(model, "unet");
+    const char *x = make_npy("x.npy", "|u1", "(4, 3, 8, 8)", numbers, sizeof numbers),
+               *y = make_npy("y.npy", "|u1", pixels ? "(4, 8, 8)" : "(4,)", numbers, pixels ? 4 * 8 * 8 : 4);
+    char rest[900], init[300];
+    snprintf(rest, sizeof rest, "--data=%s --labels=%s --batch=4 --threads=1", x, y);
+    snprintf(init, sizeof init, "--init=%s/step-00000001/model.safetensors", in_scratch("st"));
+    ck_runs("train --model=%s %s %s --steps=1 --save=%s", model, picture_models[_i][1], rest, in_scratch("st"));
+    ck_runs("train %s %s --steps=1", init, rest);
+    ck_assert_msg(strstr(program_output, model), "%s", program_output);
+    ck_runs("eval %s %s", init, rest);
+    ck_refuses(2, "--task=lm does not agree with the model in ", "train %s %s --task=lm", init, rest);
+}
+END_TEST
+
+/* Element 7 of the first array of a file gets these bits. */
+static void spoil(const char *path, uint32_t bits) {
+    uint64_t header;
+    FILE *file = fopen(path, "r+b");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_uint_eq(fread(&header, sizeof header, 1, file), 1);
+    ck_assert_int_eq(fseek(file, (long)(8 + header + 4 * 7), SEEK_SET), 0);
+    ck_assert_uint_eq(fwrite(&bits, sizeof bits, 1, file), 1);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+START_TEST(weights_that_are_no_numbers_are_not_used) {
+    const char *text = make_text("text", 3000), *path = in_scratch("st/step-00000001/model.safetensors");
+    char says[80];
+    ck_runs("train --data=%s " SMALL "--steps=1 --save=%s", text, in_scratch("st"));
+    spoil(path, _i ? 0x7f800000 : 0x7fc00000);
+    snprintf(says, sizeof says, "is %s at element 7: its training had diverged", _i ? "inf" : "nan");
+    ck_refuses(1, says, "eval --data=%s --seq-len=16 --batch=2 --init=%s", text, path);
+    ck_refuses(1, says, "train --data=%s " SMALL "--steps=1 --init=%s", text, path);
+    ck_refuses(1, says, "sample --length=3 --init=%s", path);
+}
+END_TEST
+
 START_TEST(minimal_models_are_saved_resumed_and_read) {
     const char *model = _i ? "minlstm" : "mingru", *text = make_text("text", 4096), *st = in_scratch("st");
     char init[300];
@@ -807,6 +852,8 @@ int main(void) {
     tcase_add_test(tests, config_files_serve_several_commands);
     tcase_add_test(tests, metrics_on_standard_output);
     tcase_add_test(tests, weights_say_which_model_they_are);
+    tcase_add_loop_test(tests, weights_say_which_model_of_pictures_they_are, 0, 6);
+    tcase_add_loop_test(tests, weights_that_are_no_numbers_are_not_used, 0, 2);
     tcase_add_loop_test(tests, minimal_models_are_saved_resumed_and_read, 0, 2);
     tcase_add_test(tests, every_task_and_model_trains);
     tcase_add_test(tests, the_null_device_has_no_losses);

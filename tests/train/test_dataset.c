@@ -316,6 +316,13 @@ START_TEST(other_files_are_called_by_their_names) {
     open_fails("classify", source, REMAT_IO, "empty, its shape is (0, 1, 3)");
     source.data = make_file("x.npz", "PK\3\4and more", 12);
     open_fails("classify", source, REMAT_IO, "numpy.save('x.npy', numpy.load('/");
+    static const char torch[] = "PK\3\4\0\0\x8\x8\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x10\0\2\0archive/data.pklFB",
+                      older[] = "\x80\2\x8a\nl\xfc\x9c\x46\xf9 j\xa8P\x19.";
+    for (int i = 0; i < 2; i++) {
+        source.data = i ? make_file("x.pt", older, sizeof older - 1) : make_file("x.pt", torch, sizeof torch - 1);
+        open_fails("classify", source, REMAT_IO, "is a file of torch.save");
+        open_fails("lm", (rm_data_source){.data = source.data}, REMAT_INVALID, "is a file of torch.save, not a text");
+    }
     source.data = make_file("x.npy", "nothing of NumPy's", 18);
     open_fails("classify", source, REMAT_IO, "numpy.save");
     source.data = make_file("w", weights, sizeof weights);

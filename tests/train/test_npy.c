@@ -104,6 +104,19 @@ START_TEST(every_cut_is_noticed) {
 }
 END_TEST
 
+/* Python 2 wrote its long integers so; NumPy takes them in the versions of the format that there were then. */
+START_TEST(headers_of_python_2_are_read) {
+    static const char header[] = "{'descr': '<f4', 'fortran_order': False, 'shape': (2L, 3L), }";
+    for (int version = 1; version <= 3; version++) {
+        size_t size = make(version, header, 24);
+        remat_status status = rm_npy_parse(file, size, "x", &array);
+        ck_assert_int_eq(status, version < 3 ? REMAT_OK : REMAT_IO);
+        if (!status) ck_assert(array.rank == 2 && array.dim[0] == 2 && array.dim[1] == 3);
+    }
+    ck_fails(parse("{'descr': '<f4', 'fortran_order': False, 'shape': (L, 3), }", 24), REMAT_IO, "not numbers");
+}
+END_TEST
+
 START_TEST(headers_are_checked) {
     static const char *const refused[][2] = {
         {"'|O'", "Python objects"},       {"'<c8'", "x.real, x.imag"},
@@ -140,6 +153,7 @@ int main(void) {
     tcase_add_test(tests, every_type_in_every_byte_order);
     tcase_add_test(tests, both_orders_of_dimensions);
     tcase_add_test(tests, every_cut_is_noticed);
+    tcase_add_test(tests, headers_of_python_2_are_read);
     tcase_add_test(tests, headers_are_checked);
     return run_suite("train/npy", tests);
 }

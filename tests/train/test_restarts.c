@@ -166,7 +166,7 @@ START_TEST(a_full_disk_is_the_end) {
     setrlimit(RLIMIT_FSIZE, &old);
     ck_assert_msg(status == 2, "%d: %s", status, program_errors);
     ck_assert_msg(strstr(program_errors, "the training state of step 3 was not saved: cannot write ") &&
-                      strstr(program_errors, ": make room, or save elsewhere") &&
+                      strstr(program_errors, ": make room, or write elsewhere") &&
                       strstr(program_errors, "nothing is started again: exit status 2") &&
                       !strstr(program_errors, "restart 1 of 2"),
                   "%s", program_errors);

@@ -108,7 +108,12 @@ START_TEST(resumed_runs_go_on_saving) {
     ck_runs("train --resume=%s/step-00000004 --steps=5", in_scratch("st"));
     ck_assert_ptr_nonnull(strstr(program_output, "nothing will be saved"));
     ck_runs("train --resume=%s --steps=4", in_scratch("st"));
-    ck_assert_ptr_nonnull(strstr(program_output, "step 4 of 4: nothing is left to do"));
+    ck_assert_ptr_nonnull(strstr(program_output, "step 4 of 4: nothing is left to do; give a larger --steps to go on"));
+    ck_assert_msg(!strstr(program_output, "saved in"), "it has saved nothing: %s", program_output);
+    ck_runs("train --data=%s " FLAGS "--epochs=1 --save=%s", text, in_scratch("epoch"));
+    ck_runs("train --resume=%s --epochs=1", in_scratch("epoch"));
+    ck_assert_msg(strstr(program_output, "nothing is left to do; give a larger --epochs to go on"), "%s",
+                  program_output);
 }
 END_TEST
 

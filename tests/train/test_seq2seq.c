@@ -184,6 +184,20 @@ START_TEST(lines_become_pairs) {
 }
 END_TEST
 
+/* Windows ends lines by CR LF; a CR elsewhere is a byte of its line. */
+START_TEST(ends_of_windows_are_ends) {
+    static const char *const texts[][2] = {{"ab\nc\n", "x\n\n"}, {"ab\r\nc\r\n", "x\r\n\r\n"}, {"a\rb\nc\n", "x\n\n"}};
+    uint32_t crc[3];
+    for (int i = 0; i < 3; i++) {
+        rm_dataset *d = pairs_of(texts[i][0], texts[i][1], 0);
+        ck_assert_int_eq(d->shape.timesteps, i == 2 ? 4 : 3);
+        ck_ok(rm_dataset_checksum(d, &crc[i]));
+        rm_dataset_close(d);
+    }
+    ck_assert(crc[0] == crc[1] && crc[0] != crc[2]);
+}
+END_TEST
+
 START_TEST(other_lines_have_another_checksum) {
     static const char *const texts[][2] = {{"ab\nc\n", "x\ny\n"}, {"ab\nd\n", "x\ny\n"}, {"ab\nc\n", "x\nz\n"}};
     uint32_t crc[3];
@@ -542,6 +556,14 @@ START_TEST(decoding_writes_what_evaluations_count) {
     ck_assert_int_eq(lines_that_match(state, answers, ""), exact);
     ck_assert_int_eq(lines_that_match(state, answers, "--beam=1"), exact);
     ck_assert_int_ge(lines_that_match(state, answers, "--beam=5"), exact / 2);
+    char windows[N * 9];
+    size_t n = 0;
+    for (size_t i = 0; i < at; i++) {
+        if (source[i] == '\n') windows[n++] = '\r';
+        windows[n++] = source[i];
+    }
+    make_file("source", windows, n);
+    ck_assert_int_eq(lines_that_match(state, answers, ""), exact);
     ck_runs("sample --resume=%s --prompt=ab --length=1", state);
     ck_assert_uint_le(strlen(program_output), 2);
     ck_runs("eval --resume=%s --json", state);
@@ -706,6 +728,7 @@ int main(void) {
     tcase_add_loop_test(tests, padding_changes_no_bit, 0, 2);
     tcase_add_test(tests, exact_lines_are_counted);
     tcase_add_test(tests, lines_become_pairs);
+    tcase_add_test(tests, ends_of_windows_are_ends);
     tcase_add_test(tests, other_lines_have_another_checksum);
     tcase_add_loop_test(tests, generated_answers_are_right, 0, 3);
     tcase_add_loop_test(tests, ends_change_no_bit, 0, 4);

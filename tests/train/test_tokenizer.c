@@ -95,17 +95,50 @@ END_TEST
 
 START_TEST(numbers_may_be_left_out) {
     static const char json[] = "{\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{}}]},"
-                               "\"added_tokens\":[{\"id\":5,\"content\":\"b a\"}]," MODEL "}" WORDS "}";
+                               "\"added_tokens\":[{\"id\":3,\"content\":\"b a\"}],\"model\":{\"vocab\":{\"a\":0,\"b\":"
+                               "1,\"ab\":5},\"merges\":[]}" WORDS "}";
     size_t length;
     rm_tokenizer *t;
     ck_ok(rm_tokenizer_parse(json, sizeof json - 1, "t.json", &t));
     ck_assert_int_eq(rm_tokenizer_vocabulary(t), 6);
-    ck_assert(!memcmp(rm_tokenizer_decode(t, 5, &length), "b a", 3) && length == 3);
+    ck_assert(!memcmp(rm_tokenizer_decode(t, 3, &length), "b a", 3) && length == 3);
     for (int i = 0; i < 3; i++) {
         rm_tokenizer_decode(t, (int[]){-1, 4, 6}[i], &length);
         ck_assert_uint_eq(length, 0);
     }
     rm_tokenizer_free(t);
+}
+END_TEST
+
+/* What `tokenizers` 0.23.3 makes of these files: an added token comes behind the vocabulary and the added ones before it, whatever
+ * number the file has for it. */
+START_TEST(added_tokens_are_numbered_as_tokenizers_does) {
+    static const struct {
+        const char *added, *text;
+        size_t bytes;
+        int32_t id[4];
+        int64_t vocabulary;
+    } cases[] = {
+        {"{\"id\":9,\"content\":\"<x>\"}", "ab<x>a", 6, {2, 3, 0, -1}, 4},
+        {"{\"id\":9,\"content\":\"<x>\"},{\"id\":3,\"content\":\"<y>\"}", "<x>a<y>", 7, {3, 0, 4, -1}, 5},
+        {"{\"id\":3,\"content\":\"<x>\"},{\"id\":7,\"content\":\"<y>\"}", "<x>a<y>", 7, {3, 0, 4, -1}, 5},
+        {"{\"id\":1,\"content\":\"b\"},{\"id\":2,\"content\":\"<y>\"}", "ba<y>", 5, {1, 0, 3, -1}, 4},
+        {"{\"id\":3,\"content\":\"n\\u0000l\"},{\"id\":4,\"content\":\"n\"}", "an\0lan", 6, {0, 3, 0, 4}, 5},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char json[400];
+        rm_tokenizer *t;
+        rm_tokens tokens = {0};
+        int n = snprintf(json, sizeof json, "{" MODEL "},\"added_tokens\":[%s]" WORDS "}", cases[i].added);
+        ck_ok(rm_tokenizer_parse(json, (size_t)n, "t.json", &t));
+        ck_assert_int_eq(rm_tokenizer_vocabulary(t), cases[i].vocabulary);
+        ck_ok(rm_tokenizer_encode(t, (const uint8_t *)cases[i].text, cases[i].bytes, &tokens));
+        for (int64_t k = 0; k < 4; k++)
+            ck_assert_msg((k < tokens.count ? tokens.id[k] : -1) == cases[i].id[k], "%s: token %lld", cases[i].added,
+                          (long long)k);
+        rm_free(tokens.id);
+        rm_tokenizer_free(t);
+    }
 }
 END_TEST
 
@@ -177,7 +210,10 @@ START_TEST(what_is_not_here_is_named) {
         {REMAT_INVALID, "{" MODEL "},\"added_tokens\":[{\"id\":3,\"content\":\"x\",\"lstrip\":true}]" WORDS "}",
          "`lstrip`"},
         {REMAT_IO, "{" MODEL "},\"added_tokens\":[{\"id\":3}]" WORDS "}", "without a text"},
-        {REMAT_IO, "{" MODEL "},\"added_tokens\":[{\"id\":2,\"content\":\"x\"}]" WORDS "}", "says otherwise"},
+        {REMAT_IO,
+         "{\"model\":{\"vocab\":{\"a\":1},\"merges\":[]},\"added_tokens\":[{\"id\":2,\"content\":\"x\"}]" WORDS "}",
+         "says otherwise"},
+        {REMAT_IO, "{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a\\u0000 a\"]}" WORDS "}", "two tokens of"},
         {REMAT_IO, "{" MODEL "},\"added_tokens\":[{\"id\":3,\"content\":\"ab\"}]" WORDS "}", "says otherwise"},
         {REMAT_IO, "{" MODEL "},\"added_tokens\":[7]" WORDS "}", "is none"},
         {REMAT_INVALID,
@@ -222,6 +258,7 @@ int main(void) {
     tcase_add_loop_test(tests, tokens_are_those_of_tokenizers, 0, 2);
     tcase_add_test(tests, text_comes_back);
     tcase_add_test(tests, numbers_may_be_left_out);
+    tcase_add_test(tests, added_tokens_are_numbered_as_tokenizers_does);
     tcase_add_test(tests, words_are_cut_as_gpt_2_cuts_them);
     tcase_add_test(tests, every_character_has_a_kind);
     tcase_add_test(tests, what_is_not_here_is_named);

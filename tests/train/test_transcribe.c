@@ -168,6 +168,20 @@ START_TEST(segments_change_no_bit) {
 }
 END_TEST
 
+/* Data held out may be without labels altogether: then there is no rate, and no 0 % either. */
+START_TEST(no_labels_have_no_error_rate) {
+    make_toy();
+    const char *state = in_scratch("st");
+    ck_runs("train --task=transcribe --data=%s --labels=%s " SMALL "--steps=1 --save=%s", x_path, y_path, state);
+    memset(y, -1, sizeof y);
+    const char *none = make_array("none.npy", "<i4", "203, 4", y, sizeof y);
+    ck_runs("eval --resume=%s --data=%s --labels=%s", state, x_path, none);
+    ck_assert_msg(strstr(program_output, "no label error rate: there are no labels"), "%s", program_output);
+    ck_runs("eval --resume=%s --data=%s --labels=%s --json", state, x_path, none);
+    ck_assert_msg(strstr(program_output, "\"label_error_rate\":null"), "%s", program_output);
+}
+END_TEST
+
 static const struct {
     int32_t row[S];
     const char *says;
@@ -207,6 +221,7 @@ int main(void) {
     tcase_add_test(tests, labels_are_learnt_without_their_times);
     tcase_add_test(tests, rows_are_written_as_npy);
     tcase_add_test(tests, segments_change_no_bit);
+    tcase_add_test(tests, no_labels_have_no_error_rate);
     tcase_add_loop_test(tests, rows_that_cannot_be_learnt_are_named, 0, sizeof rows / sizeof *rows);
     tcase_add_test(tests, flags_that_do_not_fit_are_named);
     return run_suite("train/transcribe", tests);

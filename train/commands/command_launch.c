@@ -221,6 +221,14 @@ static remat_status split_endpoint(request *r) {
     return colon ? rm_text_whole("the port of --rdzv-endpoint", colon + 1, 0, 65535, &r->port) : REMAT_OK;
 }
 
+/* An address of IPv6 may stand in brackets, as in URLs. */
+static void drop_brackets(request *r) {
+    size_t length = r->addr ? strlen(r->addr) : 0;
+    if (length < 4 || length >= sizeof r->host || r->addr[0] != '[' || r->addr[length - 1] != ']') return;
+    snprintf(r->host, sizeof r->host, "%.*s", (int)length - 2, r->addr + 1);
+    r->addr = r->host;
+}
+
 /* In a step of srun's with one task a host, the usual way to start launchers, Slurm says which host this is. */
 static remat_status find_node_rank(request *r) {
     const char *node = getenv("SLURM_NODEID"), *nodes = getenv("SLURM_STEP_NUM_NODES");
@@ -241,6 +249,7 @@ static remat_status complete(request *r) {
                 "--rdzv-endpoint says what --master-addr and --master-port say: give one or the other");
         TRY(split_endpoint(r));
     }
+    drop_brackets(r);
     REQUIRE(!r->standalone || r->port <= 0, INVALID,
             "--standalone finds a port by itself; leave it out to use port %lld", (long long)r->port);
     REQUIRE(r->port != 0 || r->nnodes == 1, INVALID, "%lld hosts need one port that all know, and not 0",

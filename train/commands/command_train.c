@@ -260,7 +260,9 @@ static remat_status save(rm_trainer *t) {
     TRY(rm_ema_settle(&t->ema, t->session, &weights));
     memcpy(point.run, t->start.run, sizeof point.run);
     t->store.best = rm_watch_best_step(&t->watch, t->options);
-    return rm_state_save(&t->store, t->session, t->options, point);
+    TRY(rm_state_save(&t->store, t->session, t->options, point));
+    t->saved = true;
+    return REMAT_OK;
 }
 
 /* A signal to any rank stops all, or has all save, after the same step. */
@@ -324,7 +326,7 @@ static remat_status finish(rm_trainer *t) {
                         rm_bytes_text(end.rss_peak_bytes, memory));
     else if (t->stop)
         rm_progress_say(&t->progress, "stopped after step %lld, before the first of this run", (long long)t->step);
-    if (t->options->save) rm_progress_say(&t->progress, "saved in %s", t->options->save);
+    if (t->saved) rm_progress_say(&t->progress, "saved in %s", t->options->save);
     if (t->store.best) TRY(say_best(t));
     return t->stop == SIGHUP ? REMAT_OK : rm_file_flush_output(); /* the terminal is gone */
 }
@@ -337,8 +339,9 @@ static remat_status train(rm_trainer *t) {
     rm_trainer_introduce(t);
     stop_early(t);
     if (t->step >= t->last_step && !rm_watch_ends(&t->watch, t->options))
-        rm_progress_say(&t->progress, "step %lld of %lld: nothing is left to do; give a larger --steps to go on",
-                        (long long)t->step, (long long)t->last_step);
+        rm_progress_say(&t->progress, "step %lld of %lld: nothing is left to do; give a larger --%s to go on",
+                        (long long)t->step, (long long)t->last_step,
+                        rm_options_given(t->options, "epochs") ? "epochs" : "steps");
     TRY(heed_signals(t));
     while (t->step < t->last_step && !t->stop) {
         TRY(make_step(t));

@@ -73,13 +73,19 @@ static remat_status translate_line(translation *t, const char *line, size_t byte
     return rm_file_flush_output();
 }
 
+/* Without its end, which Windows writes as CR LF. */
+static size_t length_of_line(const char *line, size_t length) {
+    if (length && line[length - 1] == '\n') length -= length > 1 && line[length - 2] == '\r' ? 2 : 1;
+    return length;
+}
+
 static remat_status translate_lines(translation *t, int32_t *out) {
     char *line = NULL;
     size_t room = 0;
     remat_status status = REMAT_OK;
     if (t->options->prompt) return translate_line(t, t->options->prompt, strlen(t->options->prompt), out);
     for (ssize_t n; !status && (n = getline(&line, &room, stdin)) >= 0;)
-        status = translate_line(t, line, (size_t)(n - (line[n - 1] == '\n')), out);
+        status = translate_line(t, line, length_of_line(line, (size_t)n), out);
     free(line);
     return status;
 }

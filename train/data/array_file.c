@@ -18,13 +18,17 @@ static remat_status refuse_kind(const char *path, rm_file_kind kind) {
             "%s is a .npz, several arrays in one file: save the one that is wanted: numpy.save('x.npy', "
             "numpy.load('%s')['NAME'])",
             path, path);
+    REQUIRE(kind != RM_KIND_TORCH, IO,
+            "%s is a file of torch.save, which only Python can read: save its array as .npy: numpy.save('x.npy', "
+            "torch.load('%s').numpy())",
+            path, path);
     FAIL(IO, "%s holds weights (.safetensors), and data are wanted: give .npy or IDX; weights go to --init", path);
 }
 
 static remat_status read_header(const rm_file_start *start, const char *path, rm_array_file *out, size_t *bytes) {
     rm_file_kind kind = rm_file_kind_of(start, path);
     out->images = kind != RM_KIND_NPY;
-    if (kind == RM_KIND_ZIP || kind == RM_KIND_SAFETENSORS) return refuse_kind(path, kind);
+    if (kind == RM_KIND_ZIP || kind == RM_KIND_TORCH || kind == RM_KIND_SAFETENSORS) return refuse_kind(path, kind);
     return out->images ? rm_idx_header(start->data, start->size, path, &out->array, bytes)
                        : rm_npy_header(start->data, start->size, path, &out->array, bytes);
 }

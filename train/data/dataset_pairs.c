@@ -133,7 +133,7 @@ static remat_status add_line(const rm_tokenizer *tokenizer, const uint8_t *line,
     return REMAT_OK;
 }
 
-/* A last line may lack its end. */
+/* A last line may lack its end. Windows ends lines by CR LF. */
 static remat_status cut_lines(const rm_tokenizer *tokenizer, const uint8_t *bytes, size_t size, text *t) {
     size_t lines = 0, at = 0;
     for (size_t i = 0; i < size; i++) lines += bytes[i] == '\n' || i + 1 == size;
@@ -143,7 +143,8 @@ static remat_status cut_lines(const rm_tokenizer *tokenizer, const uint8_t *byte
     for (; at < size; at++) {
         const uint8_t *end = memchr(bytes + at, '\n', size - at);
         size_t length = end ? (size_t)(end - bytes) - at : size - at;
-        remat_status status = add_line(tokenizer, bytes + at, length, t);
+        bool windows = end && length && end[-1] == '\r';
+        remat_status status = add_line(tokenizer, bytes + at, length - windows, t);
         if (status) return rm_fail_in(status, "%s, line %lld", t->path, (long long)t->count + 1);
         at += length;
     }

@@ -140,6 +140,10 @@ static remat_status refuse_arrays(rm_file_kind kind, const char *path) {
             "%s is a .zip or .npz, not a text: unpack it, and give a file of it; arrays are learnt from with "
             "--task=classify",
             path);
+    REQUIRE(kind != RM_KIND_TORCH, INVALID,
+            "%s is a file of torch.save, not a text: save the array in it as .npy, and give its tokens with --vocab=N; "
+            "weights are given to --init, as .safetensors",
+            path);
     REQUIRE(kind != RM_KIND_PACKED, INVALID,
             "%s is packed in a way that is not read here: unpack it (bzip2 -d, xz -d, zstd -d, tar -x), or pack it "
             "once, by gzip",

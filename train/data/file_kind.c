@@ -14,6 +14,14 @@ static bool ends(const char *path, const char *with) {
     return length > n && !strcmp(path + length - n, with);
 }
 
+/* Its first file is NAME/data.pkl; what PyTorch wrote before 1.6 begins with a pickled number. */
+static bool is_torch(const rm_file_start *start) {
+    static const char old[] = "\x80\2\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
+    size_t length = start->size > 30 ? start->data[26] | (size_t)start->data[27] << 8 : 0;
+    return begins(start, old, sizeof old - 1) || (begins(start, "PK\3\4", 4) && start->size >= 30 + length &&
+                                                  length > 9 && !memcmp(start->data + 30 + length - 9, "/data.pkl", 9));
+}
+
 /* The length of its header in 8 bytes, and then that of JSON. */
 static bool is_safetensors(const rm_file_start *start) {
     return start->size > 10 && !memcmp(start->data + 5, "\0\0\0{\"", 5);
@@ -21,6 +29,7 @@ static bool is_safetensors(const rm_file_start *start) {
 
 rm_file_kind rm_file_kind_of(const rm_file_start *start, const char *path) {
     if (begins(start, RM_NPY_MAGIC, 6)) return RM_KIND_NPY;
+    if (is_torch(start)) return RM_KIND_TORCH;
     if (begins(start, "PK\3\4", 4)) return RM_KIND_ZIP;
     if (begins(start, "BZh", 3) ||
         begins(start,

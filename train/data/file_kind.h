@@ -8,6 +8,7 @@ typedef enum {
     RM_KIND_OTHER, /* a text, or anything */
     RM_KIND_NPY,
     RM_KIND_ZIP,    /* of data: a .npz */
+    RM_KIND_TORCH,  /* of torch.save: a .zip of its own, or a pickle */
     RM_KIND_PACKED, /* by bzip2, xz, zstd or tar, or by gzip a second time */
     RM_KIND_IDX,
     RM_KIND_SAFETENSORS

@@ -24,7 +24,7 @@ enum { OTHERS = sizeof others / sizeof others[0] };
 
 typedef struct {
     const char *at, *end, *name;
-    bool fortran;
+    bool fortran, long_numbers; /* may be 8L, as Python 2 wrote them */
 } reader;
 
 static void skip_spaces(reader *r) {
@@ -62,7 +62,9 @@ static bool read_size(reader *r, int64_t *out) {
     const char *start = r->at;
     for (; r->at < r->end && *r->at >= '0' && *r->at <= '9'; r->at++)
         if (__builtin_mul_overflow(*out, 10, out) || __builtin_add_overflow(*out, *r->at - '0', out)) return false;
-    return r->at > start;
+    const bool found = r->at > start;
+    if (found && r->long_numbers && r->at < r->end && *r->at == 'L') r->at++;
+    return found;
 }
 
 static remat_status refuse_type(const reader *r, const char *descr, char kind) {
@@ -138,6 +140,7 @@ static remat_status find_header(const uint8_t *data, size_t size, reader *r) {
     size_t length = data[8] | (size_t)data[9] << 8;
     if (start == 12) length |= (size_t)data[10] << 16 | (size_t)data[11] << 24;
     REQUIRE(length <= size - start, IO, "%s ends inside its header: save it again", r->name);
+    r->long_numbers = data[6] < 3; /* NumPy reads them in the versions that there were then */
     r->at = (const char *)data + start;
     r->end = r->at + length;
     return REMAT_OK;

@@ -14,6 +14,7 @@ enum { MOST_TOKENS = 1 << 20, LONGEST_TOKEN = 4096 };
 typedef struct {
     const char *name; /* of the file */
     const json_t *root, *model, *vocab;
+    int64_t *added_number; /* of each added token */
     rm_tokenizer *out;
 } reader;
 
@@ -119,13 +120,41 @@ static int64_t bytes_of(const byte_alphabet *a, const char *token, size_t size, 
 static remat_status check_id(const reader *r, const json_t *id, const char *token) {
     REQUIRE(json_is_integer(id) && json_integer_value(id) >= 0 && json_integer_value(id) < MOST_TOKENS, IO,
             "%s: the token '%.40s' has no number from 0 to %d: save it again", r->name, token, MOST_TOKENS - 1);
-    if (json_integer_value(id) >= r->out->vocabulary) r->out->vocabulary = json_integer_value(id) + 1;
     return REMAT_OK;
+}
+
+static void make_room_for(const reader *r, int64_t number) {
+    if (number >= r->out->vocabulary) r->out->vocabulary = number + 1;
 }
 
 static const json_t *added_tokens(const reader *r) { return json_object_get(r->root, "added_tokens"); }
 
+/* Its text, which may hold zeros. */
 static const char *content_of(const json_t *added) { return json_string_value(json_object_get(added, "content")); }
+static size_t length_of(const json_t *added) { return json_string_length(json_object_get(added, "content")); }
+
+/* The number that the vocabulary has for it; NULL: none. Keys of JSON hold no zeros here. */
+static const json_t *known_number(const reader *r, const json_t *added) {
+    const char *content = content_of(added);
+    return strlen(content) == length_of(added) ? json_object_get(r->vocab, content) : NULL;
+}
+
+static bool same_content(const json_t *a, const json_t *b) {
+    return length_of(a) == length_of(b) && !memcmp(content_of(a), content_of(b), length_of(a));
+}
+
+/* As `tokenizers` numbers them when it reads a file, whatever number that says: one that the vocabulary lacks comes behind it,
+ * and behind the added tokens before. */
+static int64_t number_added(const reader *r, size_t i) {
+    const json_t *list = added_tokens(r), *added = json_array_get(list, i), *known = known_number(r, added);
+    int64_t next = (int64_t)json_object_size(r->vocab);
+    if (known) return json_integer_value(known);
+    for (size_t k = 0; k < i; k++) {
+        if (same_content(json_array_get(list, k), added)) return r->added_number[k];
+        if (r->added_number[k] >= next) next = r->added_number[k] + 1;
+    }
+    return next;
+}
 
 /* How many numbers there are, and bytes of all tokens at most. */
 static remat_status measure(reader *r, size_t *bytes) {
@@ -134,14 +163,19 @@ static remat_status measure(reader *r, size_t *bytes) {
     *bytes = 1;
     json_object_foreach((json_t *)r->vocab, token, id) {
         TRY(check_id(r, id, token));
+        make_room_for(r, json_integer_value(id));
         *bytes += strlen(token);
     }
+    r->added_number = rm_calloc(json_array_size(added_tokens(r)) + 1, sizeof *r->added_number);
+    REQUIRE(r->added_number, MEMORY, "no memory for %zu added tokens", json_array_size(added_tokens(r)));
     for (size_t i = 0; i < json_array_size(added_tokens(r)); i++) {
         const json_t *added = json_array_get(added_tokens(r), i);
-        const char *content = content_of(added);
-        REQUIRE(content && *content, IO, "%s has an added token without a text: save it again", r->name);
-        TRY(check_id(r, json_object_get(added, "id"), content));
-        *bytes += strlen(content);
+        REQUIRE(content_of(added) && length_of(added), IO, "%s has an added token without a text: save it again",
+                r->name);
+        TRY(check_id(r, json_object_get(added, "id"), content_of(added)));
+        r->added_number[i] = number_added(r, i);
+        make_room_for(r, r->added_number[i]);
+        *bytes += length_of(added);
     }
     REQUIRE(json_object_size(r->vocab) > 0, IO, "%s has an empty vocabulary: save it again", r->name);
     return REMAT_OK;
@@ -189,18 +223,18 @@ static remat_status read_vocabulary(reader *r) {
 
 /* ---- Added tokens ------------------------------------------------------------------------------------------------- */
 
-static remat_status add_token(reader *r, const json_t *added) {
+static remat_status add_token(reader *r, const json_t *added, int64_t id) {
     static const char *const off[] = {"single_word", "lstrip", "rstrip", NULL};
     rm_tokenizer *t = r->out;
     const char *content = content_of(added);
-    int64_t id = json_integer_value(json_object_get(added, "id"));
+    int64_t said = json_integer_value(json_object_get(added, "id"));
     rm_piece *piece = &t->piece[id];
-    const json_t *known = json_object_get(r->vocab, content);
-    size_t length = strlen(content);
+    const json_t *known = known_number(r, added);
+    size_t length = length_of(added);
     TRY(must_be_off(r, added, off));
-    REQUIRE(known ? json_integer_value(known) == id : piece->at < 0, IO,
+    REQUIRE(known ? said == id : piece->at < 0, IO,
             "%s: the added token '%.40s' has the number %lld, and the vocabulary says otherwise: save it again",
-            r->name, content, (long long)id);
+            r->name, content, (long long)(known ? said : id));
     if (!known) {
         *piece = (rm_piece){t->n_bytes, (int64_t)length};
         memcpy(t->bytes + t->n_bytes, content, length);
@@ -217,7 +251,8 @@ static remat_status add_token(reader *r, const json_t *added) {
 }
 
 static remat_status read_added_tokens(reader *r) {
-    for (size_t i = 0; i < json_array_size(added_tokens(r)); i++) TRY(add_token(r, json_array_get(added_tokens(r), i)));
+    for (size_t i = 0; i < json_array_size(added_tokens(r)); i++)
+        TRY(add_token(r, json_array_get(added_tokens(r), i), r->added_number[i]));
     return REMAT_OK;
 }
 
@@ -238,14 +273,19 @@ static bool join(const char *left, size_t left_length, const char *right, merge_
     return true;
 }
 
+/* Without zeros; NULL: it has some, or is no text. */
+static const char *plain_text(const json_t *value) {
+    const char *text = json_string_value(value);
+    return text && strlen(text) == json_string_length(value) ? text : NULL;
+}
+
 /* "Ġ t", or ["Ġ", "t"]. False: it is neither, or too long. */
 static bool read_pair(const json_t *merge, merge_text *out) {
     if (json_is_string(merge)) {
-        const char *text = json_string_value(merge), *space = strchr(text, ' ');
+        const char *text = plain_text(merge), *space = text ? strchr(text, ' ') : NULL;
         return space && !strchr(space + 1, ' ') && join(text, (size_t)(space - text), space + 1, out);
     }
-    const char *left = json_string_value(json_array_get(merge, 0)),
-               *right = json_string_value(json_array_get(merge, 1));
+    const char *left = plain_text(json_array_get(merge, 0)), *right = plain_text(json_array_get(merge, 1));
     return left && right && json_array_size(merge) == 2 && join(left, strlen(left), right, out);
 }
 
@@ -291,12 +331,13 @@ static remat_status read_tables(reader *r) {
 remat_status rm_tokenizer_parse(const char *text, size_t size, const char *name, rm_tokenizer **out) {
     json_error_t error;
     *out = NULL;
-    json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
+    json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     REQUIRE(root, IO, "%s is not JSON, in line %d: %s: save it again", name, error.line, error.text);
     rm_tokenizer *t = rm_calloc(1, sizeof *t);
     reader r = {.name = name, .root = root, .out = t};
     remat_status status = t ? read_tables(&r) : rm_fail(REMAT_MEMORY, "no memory for the tokenizer %s", name);
     json_decref(root);
+    rm_free(r.added_number);
     if (status)
         rm_tokenizer_free(t);
     else

@@ -405,6 +405,25 @@ remat_status rm_options_check_said(const rm_options *o) {
     return REMAT_OK;
 }
 
+/* Does one of these beginnings, "head.,rnn.", begin the name? */
+static bool begins_one(const char *name, const char *beginnings) {
+    for (const char *at = beginnings; *at; at += *at == ',') {
+        size_t length = strcspn(at, ",");
+        if (length && !strncmp(name, at, length)) return true;
+        at += length;
+    }
+    return false;
+}
+
+static remat_status check_tied_head(const rm_options *o) {
+    if (!o->tie_embeddings || !o->train_only) return REMAT_OK;
+    REQUIRE(!begins_one("head.weight", o->train_only) || begins_one("embedding.weight", o->train_only), INVALID,
+            "--train-only=%s: the head's weight is embedding.weight here, so of the head its bias alone would be "
+            "trained: add embedding., or say head.bias",
+            o->train_only);
+    return REMAT_OK;
+}
+
 remat_status rm_options_check(const rm_options *o, rm_command command) {
     REQUIRE(!o->bidirectional || !is(o->task, "lm"), INVALID,
             "--bidirectional reads what comes next, and --task=lm is to predict it: leave one of them out");
@@ -422,6 +441,7 @@ remat_status rm_options_check(const rm_options *o, rm_command command) {
             "--init-head=new draws the head, which --tie-embeddings makes the embedding: leave one of them out");
     REQUIRE(!is(o->keep_best, "accuracy") || is(o->task, "classify") || is(o->task, "s5"), INVALID,
             "--keep-best=accuracy: --task=%s has none; say --keep-best=loss", o->task);
+    TRY(check_tied_head(o));
     TRY(check_memory(o));
     TRY(check_ranks(o));
     TRY(check_states(o));

@@ -47,7 +47,7 @@ typedef struct {
     bool pairs;            /* seq2seq, where accuracy is of tokens; then there is: */
     double exact;          /* the share of samples with all their tokens right */
     bool transcripts;      /* then there is: */
-    double label_errors;   /* labels put in, left out or replaced, by the number of those that should be there */
+    double label_errors;   /* labels put in, left out or replaced, by the number of those that should be there; not finite: there are none */
     bool tokens;           /* lm: also perplexity */
     double bits_per_byte;  /* of the text; 0: its bytes are not known */
 } rm_eval_event;

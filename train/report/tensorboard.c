@@ -159,7 +159,7 @@ remat_status rm_tensorboard_eval(rm_tensorboard *board, const rm_eval_event *e) 
     if (e->accuracy >= 0) put_value(&summary, "eval/accuracy", e->accuracy);
     if (e->accuracy >= 0 && e->top5 >= 0) put_value(&summary, "eval/top5_accuracy", e->top5);
     if (e->pairs) put_value(&summary, "eval/exact_match", e->exact);
-    if (e->transcripts) put_value(&summary, "eval/label_error_rate", e->label_errors);
+    if (e->transcripts && isfinite(e->label_errors)) put_value(&summary, "eval/label_error_rate", e->label_errors);
     return write_summary(board, e->step, &summary);
 }
 

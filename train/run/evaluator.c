@@ -290,7 +290,7 @@ remat_status rm_evaluator_run(rm_evaluator *e, remat_session *weights, rm_eval_e
     out->top5 = counted && e->width > 5 && !out->pairs ? (double)sum.five / (double)sum.all : -1;
     out->bits_per_byte = e->bytes_per_target > 0 ? out->loss / e->bytes_per_target / M_LN2 : 0;
     out->transcripts = e->reading;
-    out->label_errors = e->reading && sum.labels ? (double)sum.wrong / (double)sum.labels : 0;
+    out->label_errors = e->reading ? (double)sum.wrong / (double)sum.labels : 0; /* NaN, or infinite: there are none */
     out->tokens = e->tokens;
     return REMAT_OK;
 }
@@ -304,7 +304,10 @@ const char *rm_eval_text(const rm_eval_event *event, char *text, size_t bytes) {
     if (event->accuracy >= 0 && event->top5 >= 0)
         snprintf(more + n, sizeof more - (size_t)n, "  top-5 %.2f %%", 100 * event->top5);
     if (event->pairs) snprintf(more + n, sizeof more - (size_t)n, "  exact match %.2f %%", 100 * event->exact);
-    if (event->transcripts) snprintf(more, sizeof more, "  label error rate %.2f %%", 100 * event->label_errors);
+    if (event->transcripts && isfinite(event->label_errors))
+        snprintf(more, sizeof more, "  label error rate %.2f %%", 100 * event->label_errors);
+    else if (event->transcripts)
+        snprintf(more, sizeof more, "  no label error rate: there are no labels");
     snprintf(text, bytes, "loss %.9g%s  (%lld samples)", event->loss, more, (long long)event->samples);
     return text;
 }

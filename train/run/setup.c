@@ -28,12 +28,21 @@ static remat_status learn_count(rm_options *o, const char *name, int64_t count) 
     return count ? rm_options_learn(o, name, text, o->init) : REMAT_OK;
 }
 
+/* Models of pictures have one task. */
+static remat_status learn_pictures(rm_options *o, const rm_weights_shape *shape) {
+    TRY(rm_options_learn(o, "model", shape->pictures, o->init));
+    TRY(rm_options_learn(o, "task", "classify", o->init));
+    bool resnet = !strncmp(shape->pictures, "resnet", 6);
+    return resnet ? rm_options_learn(o, "stem", shape->cifar_stem ? "cifar" : "imagenet", o->init) : REMAT_OK;
+}
+
 /* What the file does not tell, or tells in a way that no model has, is found when its arrays are matched with the session's. */
 remat_status rm_setup_init(rm_options *o) {
     rm_weights_shape shape;
     if (!o->init) return REMAT_OK;
     TRY(rm_weights_shape_of(o->init, &shape));
     const char *cell = shape.gates == 4 ? "lstm" : shape.gates == 3 ? "gru" : shape.gates == 1 ? "rnn" : NULL;
+    if (shape.pictures) TRY(learn_pictures(o, &shape));
     if (shape.minimal) TRY(rm_options_learn(o, "model", shape.minimal == 1 ? "mingru" : "minlstm", o->init));
     if (shape.gpt2_positions) TRY(rm_options_learn(o, "model", "gpt2", o->init));
     TRY(learn_count(o, "positions", shape.gpt2_positions));
@@ -344,15 +353,17 @@ remat_config rm_setup_inference_config(const rm_options *o) {
 
 /* The library names flags by the members of remat_config that they fill. */
 static remat_status by_flags(remat_status status) {
-    static const char *const names[][2] = {
-        {"train_only", "--train-only"}, {"groups", "--groups"}, {"carry_after", "the second number of --tbptt"}};
-    for (int i = 0; i < 3 && status == REMAT_INVALID; i++) {
+    static const char *const names[][2] = {{"train_only", "--train-only"},
+                                           {"groups", "--groups"},
+                                           {"carry_after", "the second number of --tbptt"},
+                                           {"set tile = ", "say --tile="}};
+    for (int i = 0; i < 4 && status == REMAT_INVALID; i++) {
         const char *sentence = remat_last_error(), *at = strstr(sentence, names[i][0]);
         char copy[1024];
         if (!at) continue;
         snprintf(copy, sizeof copy, "%.*s%s%.900s", (int)(at - sentence), sentence, names[i][1],
                  at + strlen(names[i][0]));
-        return rm_fail(status, "%s", copy);
+        status = rm_fail(status, "%s", copy);
     }
     return status;
 }

@@ -36,6 +36,7 @@ typedef struct {
     char new_head[32];         /* parameters so called were drawn, in spite of --init; "" */
     int64_t step, last_step;
     int stop;                              /* the signal that all ranks stop at, or 0 */
+    bool saved;                            /* a training state, by this run */
     bool save_now;                         /* SIGUSR1 has come to one of them */
     bool is_best;                          /* the evaluation after this step, by --keep-best */
     char metrics_path[RM_PATH_BYTES + 32]; /* this rank's */

@@ -16,7 +16,7 @@ static remat_status get_buffer(void **buffer) {
     return REMAT_OK;
 }
 
-/* Elements from number `first` on. */
+/* Elements from number `first` on, that are to be saved. */
 static remat_status must_be_finite(const remat_array *array, const float *x, uint64_t n, uint64_t first) {
     for (uint64_t i = 0; i < n; i++)
         REQUIRE(
@@ -43,6 +43,18 @@ remat_status rm_stream_out(remat_session *session, remat_kind kind, int64_t inde
     return status;
 }
 
+/* Elements from number `first` on, that were read from a file. */
+static remat_status check_read(remat_session *session, remat_kind kind, int64_t index, const char *path, const float *x,
+                               uint64_t n, uint64_t first) {
+    remat_array array;
+    TRY(remat_array_info(session, kind, index, &array));
+    for (uint64_t i = 0; i < n && array.dtype == REMAT_F32; i++)
+        REQUIRE(isfinite(x[i]), IO,
+                "%s: '%s' is %g at element %llu: its training had diverged; give weights from before that", path,
+                array.name, (double)x[i], (unsigned long long)(first + i));
+    return REMAT_OK;
+}
+
 remat_status rm_stream_in(remat_session *session, remat_kind kind, int64_t index, uint64_t first, uint64_t bytes,
                           int fd, const char *path, uint64_t at) {
     void *buffer;
@@ -50,6 +62,7 @@ remat_status rm_stream_in(remat_session *session, remat_kind kind, int64_t index
     remat_status status = REMAT_OK;
     for (uint64_t done = 0, n; !status && (n = next_bytes(done, bytes)) > 0; done += n) {
         status = rm_file_read_at(fd, path, at + done, buffer, n);
+        if (!status) status = check_read(session, kind, index, path, buffer, n / 4, (first + done) / 4);
         if (!status) status = remat_write_part(session, kind, index, first + done, buffer, n);
     }
     rm_free(buffer);
@@ -76,7 +89,8 @@ remat_status rm_stream_in_halves(remat_session *session, remat_kind kind, int64_
         status = rm_file_read_at(fd, path, at + done / 2, buffer, n / 2);
         if (status) break;
         widen(buffer, n / sizeof(float), bf16);
-        status = remat_write_part(session, kind, index, first + done, buffer, n);
+        status = check_read(session, kind, index, path, buffer, n / sizeof(float), (first + done) / sizeof(float));
+        if (!status) status = remat_write_part(session, kind, index, first + done, buffer, n);
     }
     rm_free(buffer);
     return status;

@@ -301,6 +301,45 @@ static void note_gpt2(const char *name, const rm_st_array *array, rm_weights_sha
         out->layers = layer + 1;
 }
 
+/* ---- ... of pictures ------------------------------------------------------------------------------------------------ */
+
+/* What tells the models of pictures apart: blocks in two stages of a resnet, the last linear layer of an mlp, and names. */
+typedef struct {
+    int64_t first_blocks, third_blocks, mlp_last;
+    bool bottleneck, cnn, unet;
+} picture_marks;
+
+static void note_blocks(const char *name, picture_marks *m) {
+    int stage, block, conv;
+    if (sscanf(name, "layer%1d.%3d.conv%1d.weight", &stage, &block, &conv) != 3) return;
+    int64_t *blocks = stage == 1 ? &m->first_blocks : &m->third_blocks;
+    if ((stage == 1 || stage == 3) && block >= *blocks) *blocks = block + 1;
+    m->bottleneck = m->bottleneck || conv == 3;
+}
+
+static void note_pictures(const char *name, const rm_st_array *array, picture_marks *m, rm_weights_shape *out) {
+    int number, end = 0;
+    note_blocks(name, m);
+    if (!strcmp(name, "conv1.weight") && array->rank == 4) out->cifar_stem = array->dim[2] == 3;
+    if (!strcmp(name, "fc1.weight")) m->cnn = true;
+    if (!strcmp(name, "fc2.weight") && array->rank == 2) out->outputs = array->dim[0];
+    if (!strcmp(name, "outc.conv.weight")) out->outputs = array->dim[0];
+    if (!strcmp(name, "inc.double_conv.0.weight")) m->unet = true, out->hidden = array->dim[0];
+    if (sscanf(name, "down%3d.maxpool_conv.", &number) == 1 && number > out->layers) out->layers = number;
+    if (sscanf(name, "%9d.weight%n", &number, &end) == 1 && end && !name[end] && array->rank == 2) {
+        if (number == 0) out->hidden = array->dim[0];
+        if (number >= m->mlp_last) m->mlp_last = number, out->outputs = array->dim[0];
+        if (number / 2 > out->layers) out->layers = number / 2;
+    }
+}
+
+static const char *model_of_pictures(const picture_marks *m) {
+    if (m->unet) return "unet";
+    if (m->first_blocks == 2 && m->third_blocks == 2 && !m->bottleneck) return "resnet18";
+    if (m->first_blocks == 3 && m->third_blocks == 6) return m->bottleneck ? "resnet50" : "resnet34";
+    return m->first_blocks ? NULL : m->cnn ? "cnn" : m->mlp_last ? "mlp" : NULL;
+}
+
 /* What array j says, if it is one of those that say something. */
 static void note_shape(const rm_st_array *array, rm_weights_shape *out) {
     char name[256];
@@ -326,8 +365,13 @@ static void note_shape(const rm_st_array *array, rm_weights_shape *out) {
 remat_status rm_weights_shape_of(const char *path, rm_weights_shape *out) {
     rm_safetensors file;
     *out = (rm_weights_shape){0};
+    picture_marks marks = {0};
     remat_status status = rm_safetensors_open(path, &file);
-    for (int64_t j = 0; j < file.count && !status; j++) note_shape(&file.array[j], out);
+    for (int64_t j = 0; j < file.count && !status; j++) {
+        note_shape(&file.array[j], out);
+        note_pictures(without_prefixes(file.array[j].name), &file.array[j], &marks, out);
+    }
+    out->pictures = model_of_pictures(&marks);
     out->tied = out->tied && out->gates && out->embed && !out->outputs;
     rm_safetensors_free(&file);
     return status;

@@ -24,8 +24,11 @@ remat_status rm_weights_check(remat_session *session, remat_kind kind,
  * BF16. Where the head is tied to the embedding, either name will do, or both for the same numbers. Arrays of the model that begin with `anew` stay as they are, whatever the file has for them; NULL: none. */
 remat_status rm_weights_import(remat_session *session, const char *path, const char *anew);
 
-/* What the shapes in such a file say of its model; 0: nothing. gates: 4 lstm, 3 gru, 1 rnn. minimal: 1 mingru, 2 minlstm. */
+/* What the shapes in such a file say of its model; 0: nothing. gates: 4 lstm, 3 gru, 1 rnn. minimal: 1 mingru, 2 minlstm. pictures: the
+ * model's name, where it is one of pictures. */
 typedef struct {
+    const char *pictures;
+    bool cifar_stem; /* of a resnet */
     int64_t layers, hidden, gates, minimal, embed, outputs, gpt2_positions;
     bool biases, bidirectional; /* there are any; layers in both directions */
     bool tied;                  /* a head that has a bias alone: its weight is the embedding's */
