@@ -50,7 +50,7 @@ program() {
     if [[ -x $file ]]; then
         run "$name" "$file" "$@"
     elif [[ $needed ]]; then
-        skipped+=("$name: needs $needed")
+        skipped+=("needs $needed: $name")
     else
         fail "$name" "$file is not built"
     fi
@@ -73,7 +73,7 @@ script() {
     shift 2
     begin "$name" || return 0
     if [[ ! $python3 ]]; then
-        skipped+=("$name: needs python3")
+        skipped+=("needs python3: $name")
         return
     fi
     run "$name" "$python3" "bench/$name" --help
@@ -81,7 +81,7 @@ script() {
     if [[ ! $modules ]] || has "$modules"; then
         REMAT_TORCH_PYTHON=$torch run "$name" "$with" "bench/$name" "$@"
     else
-        skipped+=("$name, but for --help: needs Python with $modules")
+        skipped+=("needs Python with $modules: $name, but for --help")
     fi
 }
 
@@ -121,14 +121,14 @@ if begin place.sh; then
 fi
 if begin gpu.sh; then
     bench/gpu.sh --build=build/release --device=cpu --quick --steps=1 --rows=c --seconds=10 --json=out/gpu.json >out/log 2>&1 </dev/null
-    case $? in 0) ;; 77) skipped+=("gpu.sh: $(tail -n 1 out/log)") ;; *) fail gpu.sh "it fails:" ;; esac
+    case $? in 0) ;; 77) skipped+=("$(tail -n 1 out/log): gpu.sh") ;; *) fail gpu.sh "it fails:" ;; esac
 fi
 if begin depth.gp; then
     if command -v gnuplot >/dev/null; then
         build/release/bench/bench_depth 8 1 >out/depth.txt && gnuplot -e "table='out/depth.txt'; picture='out/depth.png'" bench/depth.gp \
             >out/log 2>&1 && [[ -s out/depth.png ]] || fail depth.gp "there is no picture:"
     else
-        skipped+=("depth.gp: needs gnuplot")
+        skipped+=("needs gnuplot: depth.gp")
     fi
 fi
 

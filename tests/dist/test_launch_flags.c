@@ -38,6 +38,7 @@ static const struct {
     {"", "--nnodes=4:4 --node-rank=3 --rdzv-endpoint=h:5 --rdzv-id=x --rdzv-backend=c10d", "[3] 3/4 3/4 h 5 x"},
     {"", "--nnodes=2 --node-rank=1 --rdzv_endpoint=h", "[1] 1/2 1/2 h 29400 h:29400"},
     {"", "--nnodes=2 --node-rank=1 --rdzv-endpoint=[fe80::1]:9", "[1] 1/2 1/2 fe80::1 9 "},
+    {"", "--nnodes=2 --node-rank=1 --master-addr=[fe80::1] --master-port=9", "[1] 1/2 1/2 fe80::1 9 "},
     {"", "--rdzv-endpoint=localhost:0 --rdzv-backend=c10d --rdzv-id=7", "[0] 0/1 0/1 127.0.0.1 "},
     {"PET_NNODES=2 PET_NODE_RANK=1 PET_MASTER_ADDR=h PET_NPROC_PER_NODE=2", "--master-port=6", "[2] 2/4 1/2 h 6 h:6"},
     {"PET_NPROC_PER_NODE=3", "--nproc-per-node=1", "[0] 0/1 0/1"},

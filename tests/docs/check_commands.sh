@@ -78,7 +78,7 @@ run() { # WHERE COMMAND TO-BE-RUN
     local first=${command%% *}
     [[ $command != *--plot* ]] || command -v gnuplot >/dev/null || first=gnuplot
     if ! command -v "$first" >/dev/null; then
-        skipped+=("$2: needs $first")
+        skipped+=("needs $first: $2")
         return
     fi
     timeout 30 bash -c "$command" >"$work/log" 2>&1 </dev/null
@@ -154,6 +154,21 @@ helps() { # their examples begin with two spaces, and have a flag
 while IFS=$'\t' read -r where command; do take "$where" "$command"; done <"$work/lines"
 
 [[ $(wc -l <"$work/lines") -gt 150 ]] || fail command_lines.awk "pages" "it finds too few lines"
+# Every flag that a page names, in a table or in passing, is one of remat's, or of a script's, or of another program's here.
+others="cflags cpus-per-task host install libs logdir multi-prog nodes nproc_per_node ntasks-per-node output-on-failure prefix shm-size signal
+    table use-env"
+{
+    remat help --man | sed 's/\\//g'
+    cat "$source"/bench/*.py "$source"/bench/*.sh "$source"/scripts/*.sh "$source"/tests/gpu/run.sh "$source"/examples/large_batch/run.py
+    for name in $others; do echo "--$name"; done
+} | grep -oE -e '--[a-z][a-z0-9_-]*' | sort -u >"$work/flags"
+for page in "$source"/*.md "$source"/docs/*.md "$source"/docs/notes/*.md "$source"/*/README.md "$source"/examples/multi_node.md; do
+    [[ $page != */CHANGELOG.md ]] || continue
+    for flag in $(grep -oE -e '(^|[^-a-zA-Z])--[a-z][a-z0-9_-]*' "$page" | grep -oE -e '--[a-z].*' | sort -u | comm -23 - "$work/flags"); do
+        fail "${page#"$source"/}" "$flag" "nothing has such a flag"
+    done
+done
+
 for command in "${!what[@]}"; do [[ ${used[$command]:-} ]] || fail commands.txt "$command" "no page has this line: remove it"; done
 for reason in "${skipped[@]}"; do echo "skipped: $reason"; done
 exit $failed
