@@ -177,16 +177,18 @@ END_TEST
 
 static struct {
     int most; /* ports that a stranger connects to, in each rank */
-    bool junk, leaves;
+    bool junk, leaves, came;
 } strangers;
 
-/* Gloo waits for one rank at each of its ports; whoever comes first is taken for it. */
+/* Gloo of 2022 waits for one rank at each of its ports; whoever comes first is taken for it. That of 2023 has one port for all ranks,
+ * who say which they are: no stranger comes here. */
 int listen(int fd, int backlog) {
     struct sockaddr_in here;
     socklen_t bytes = sizeof here;
     int status = (int)syscall(SYS_listen, fd, backlog);
     if (backlog != 1 || strangers.most-- <= 0 || getsockname(fd, (struct sockaddr *)&here, &bytes)) return status;
     int stranger = socket(AF_INET, SOCK_STREAM, 0);
+    strangers.came = true;
     need(!connect(stranger, (struct sockaddr *)&here, bytes), "%s", strerror(errno));
     for (int i = 0; strangers.junk && i < 40; i++) (void)!send(stranger, "GET / HTTP/1.0\r\n\r\n", 18, MSG_NOSIGNAL);
     if (strangers.leaves) close(stranger);
@@ -198,8 +200,9 @@ static void meet_strangers(int rank, int size, rm_kv *store, void *context) {
     rm_group_config config = {.engine = "gloo", .rank = rank, .size = size, .store = store, .timeout_ms = 60000};
     int32_t sum = rank;
     (void)context;
-    bool often = strangers.most > 100;
+    bool many = strangers.most > 100;
     remat_status status = rm_group_open(&config, &group);
+    bool often = many && strangers.came;
     if (often) need(status == REMAT_PEER && strstr(remat_last_error(), "a port scanner?"), "%s", remat_last_error());
     if (often) return;
     need_ok(status);
