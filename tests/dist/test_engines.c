@@ -221,7 +221,7 @@ START_TEST(gloo_and_strangers) {
 }
 END_TEST
 
-/* One rank fails before it listens: the others hear of it, long before their time is up. */
+/* One rank fails before it listens: the others hear of it, long before their time is up. Gloo of 2023 takes ten seconds to give up. */
 static void choose_no_interface(int rank, int size, rm_kv *store, void *context) {
     rm_group *group;
     rm_group_config config = {.engine = "gloo", .rank = rank, .size = size, .store = store, .timeout_ms = 60000};
@@ -229,7 +229,7 @@ static void choose_no_interface(int rank, int size, rm_kv *store, void *context)
     (void)context;
     if (rank == 1) setenv("GLOO_SOCKET_IFNAME", "nonexist0", 1);
     need_peer(rm_group_open(&config, &group), "rank 1 could not connect to the other ranks by way of nonexist0");
-    need(seconds() - start < 10, "%.1f s", seconds() - start);
+    need(seconds() - start < 20, "%.1f s", seconds() - start);
 }
 START_TEST(gloo_without_an_interface) { run_ranks(3, choose_no_interface, NULL); }
 END_TEST
