@@ -200,7 +200,8 @@ remat_value remat_group_norm(remat_graph *, remat_value x, int64_t groups, remat
  * to mean 0 and variance 1 over all else, then scaled and shifted. In training by the batch's own statistics, which are made once a
  * step and never again, and of which the running ones take `momentum`: running = (1 - momentum) running + momentum batch's (the
  * variance there is the unbiased one). In evaluation by the running ones. gain, bias: (C), parameters. running_mean, running_var:
- * (C), of remat_buffer, which begin at 0 and 1. sync: statistics over the batches of all ranks (SyncBatchNorm). */
+ * (C), of remat_buffer, which begin at 0 and 1. sync: statistics over the batches of all ranks (SyncBatchNorm). A session that
+ * trains is refused where a channel has one value: its variance is 0, and no gradient would pass. */
 remat_value remat_batch_norm(remat_graph *, remat_value x, remat_value gain /*[b]*/, remat_value bias /*[b]*/,
                              remat_value running_mean, remat_value running_var, double momentum, double epsilon, bool sync);
 /* Scaled dot-product attention, heads side by side along C: y[t] = sum over s of v[s] softmax over s of q[t].k[s] / sqrt(C/heads),

@@ -84,6 +84,33 @@ static remat_status check_kernels(const remat_session *s) {
     return REMAT_OK;
 }
 
+/* The layer whose running statistics a batch norm keeps: "layer4.0.bn1" of "layer4.0.bn1.running_mean". */
+static int layer_name(const char *buffer) {
+    const char *dot = strrchr(buffer, '.');
+    return (int)(dot ? (size_t)(dot - buffer) : strlen(buffer));
+}
+
+/* One value per channel is its own mean: batch norm makes 0 of it, passes no gradient, and its running variance decays. Where ranks
+ * share their statistics there are two values at least. */
+static remat_status check_statistics(const remat_session *s) {
+    const rm_op *norm = rm_op_find("batch_norm");
+    for (int32_t n = 0; n < s->graph->n_nodes && !s->inference; n++) {
+        const rm_node *node = &s->graph->node[n];
+        if (node->op != norm || s->chain.role[n] == RM_ROLE_DEAD || s->chain.use[node->y] == RM_UNUSED) continue;
+        const rm_batch_norm_attr *attr = node->attr;
+        const char *buffer = s->graph->value[node->x[1]].name;
+        rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+        char shape[RM_DESC_TEXT];
+        rm_node_descs(s->graph, node, 0, x, &y, state);
+        bool several = rm_desc_count(x) > x->dim[attr->axis] || (attr->sync && s->ranks.size > 1);
+        REQUIRE(several, INVALID,
+                "the batch norm %.*s has one value per channel, x %s: training makes its output constant and passes no "
+                "gradient; use a larger batch or larger inputs",
+                layer_name(buffer), buffer, rm_desc_text(x, shape));
+    }
+    return REMAT_OK;
+}
+
 /* Sums of 1, 2, 4, ... micro steps that wait for their other half. */
 static int gradient_sums(const remat_session *s) {
     int n = 0;
@@ -147,6 +174,7 @@ static remat_status cut_keeping(remat_session *s, const int32_t *keep, int32_t l
                              .rates = rm_standard_rates()};
     TRY(rm_chain_build(s->graph, loss, keep, config->n_outputs, &chain, &s->chain));
     TRY(find_keepers(s, config->carry_after));
+    TRY(check_statistics(s));
     return check_kernels(s);
 }
 

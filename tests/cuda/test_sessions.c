@@ -405,6 +405,29 @@ START_TEST(kernels_talk) {
 }
 END_TEST
 
+START_TEST(one_value_per_channel_is_refused_in_training) {
+    const int64_t dim[] = {1, CHANNELS};
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_graph *g;
+    remat_session *s;
+    emulated_device_reset(1);
+    CHECKED(remat_graph_create(&g));
+    remat_value mean = remat_buffer(g, "bn.running_mean", 1, dim + 1, remat_init_zero());
+    remat_value var = remat_buffer(g, "bn.running_var", 1, dim + 1, remat_init_constant(1));
+    remat_value gain = remat_param(g, "bn.weight", 1, dim + 1, remat_init_constant(1));
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, dim);
+    remat_value y = remat_batch_norm(g, x, gain, REMAT_NONE, mean, var, 0.1, 1e-5, false);
+    remat_value loss = remat_mse(g, y, x);
+    config.device = "cuda";
+    ck_assert_int_eq(remat_session_create(g, loss, &config, &s), REMAT_INVALID);
+    ck_assert_ptr_nonnull(strstr(remat_last_error(), "the batch norm bn has one value per channel"));
+    config.inference = true;
+    CHECKED(remat_session_create(g, loss, &config, &s));
+    remat_session_free(s);
+    remat_graph_free(g);
+}
+END_TEST
+
 int main(void) {
     Suite *suite = suite_create("sessions");
     TCase *c = tcase_create("sessions");
@@ -415,6 +438,7 @@ int main(void) {
     tcase_add_loop_test(c, whatever_makes_the_products, 0, rm_cases(4, 2));
     tcase_add_test(c, tiles_have_2048_rows);
     tcase_add_test(c, kernels_talk);
+    tcase_add_test(c, one_value_per_channel_is_refused_in_training);
     tcase_add_test(c, a_cell_of_ops_is_refused);
     tcase_add_test(c, losses_by_weight);
     tcase_add_test(c, what_is_switched_off_is_another_machine);

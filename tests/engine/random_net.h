@@ -192,9 +192,11 @@ static remat_value scanned(net *n) {
     }
 }
 
-/* Statistics over all of time; of single elements, too, which a larger epsilon keeps from making much of rounding. */
-static remat_value batch_normalised(net *n) {
+/* Statistics over all of time; of few elements, too, which a larger epsilon keeps from making much of rounding. Of a single one
+ * there are none. */
+static remat_value batch_normalised(net *n, bool timed) {
     remat_graph *g = n->graph;
+    if (n->batch * (timed ? n->steps : 1) == 1) return remat_tanh(g, pick(n));
     const int64_t dim[] = {n->width};
     char name[2][32];
     for (int i = 0; i < 2; i++) snprintf(name[i], sizeof name[i], "running%d.%d", i, g->n_values);
@@ -251,7 +253,7 @@ static remat_value random_layer(net *n, bool timed) {
     switch (draw(timed ? 29 : 13)) {
     case 12:
     case 26:
-        return batch_normalised(n);
+        return batch_normalised(n, timed);
     case 0:
         return remat_linear(g, pick(n), param(n, 2, c, c), param(n, 1, c, 1));
     case 1:

@@ -169,6 +169,40 @@ START_TEST(a_rank_that_fails_ends_the_step) {
 }
 END_TEST
 
+/* Of x (1,FEATURES,1,side), whether a session can be made of it. */
+static remat_status norm_alone(int64_t side, bool sync, bool inference, const remat_ranks *ranks) {
+    remat_graph *g;
+    remat_session *s = NULL;
+    remat_config config = REMAT_CONFIG_INIT;
+    const int64_t dim[] = {1, FEATURES, 1, side};
+    CHECKED(remat_graph_create(&g));
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 4, dim);
+    remat_value gain = remat_param(g, "bn1.weight", 1, dim + 1, remat_init_constant(1));
+    remat_value mean = remat_buffer(g, "layer4.0.bn1.running_mean", 1, dim + 1, remat_init_zero());
+    remat_value var = remat_buffer(g, "layer4.0.bn1.running_var", 1, dim + 1, remat_init_constant(1));
+    remat_value y = remat_batch_norm(g, x, gain, REMAT_NONE, mean, var, 0.1, 1e-5, sync);
+    config.inference = inference;
+    config.ranks = ranks;
+    remat_status status = remat_session_create(g, remat_mse(g, y, x), &config, &s);
+    remat_session_free(s);
+    remat_graph_free(g);
+    return status;
+}
+
+START_TEST(one_value_per_channel_is_refused_in_training) {
+    remat_ranks ranks = {.struct_bytes = sizeof ranks, .size = 2, .sum = fails, .reduce = no_bucket, .wait = no_bucket};
+    const char *sentence = "the batch norm layer4.0.bn1 has one value per channel, x f32 (1,5,1,1): training makes its "
+                           "output constant and passes no gradient; use a larger batch or larger inputs";
+    for (int i = 0; i < 3; i++) { /* sync without other ranks is of one batch, too; ranks without sync have one each */
+        ck_assert_int_eq(norm_alone(1, i == 1, false, i == 2 ? &ranks : NULL), REMAT_INVALID);
+        ck_assert_str_eq(remat_last_error(), sentence);
+    }
+    CHECKED(norm_alone(1, false, true, NULL));
+    CHECKED(norm_alone(2, false, false, NULL));
+    CHECKED(norm_alone(1, true, false, &ranks));
+}
+END_TEST
+
 int main(void) {
     Suite *suite = suite_create("sync_batch_norm");
     TCase *tests = tcase_create("sync_batch_norm");
@@ -176,6 +210,7 @@ int main(void) {
     tcase_add_test(tests, own_batches_are_something_else);
     tcase_add_test(tests, stages_are_compared_where_layers_talk);
     tcase_add_test(tests, a_rank_that_fails_ends_the_step);
+    tcase_add_test(tests, one_value_per_channel_is_refused_in_training);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

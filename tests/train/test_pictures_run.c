@@ -347,6 +347,22 @@ START_TEST(evaluations_tell_more) {
 }
 END_TEST
 
+/* PyTorch's "Expected more than 1 value per channel when training". An evaluation has the running statistics. */
+START_TEST(batch_norm_of_one_value_is_refused) {
+    make_data();
+    outcome run = train("resnet", 1, flags("--stem=imagenet"));
+    free(run.weights);
+    ck_refuses(2, "the batch norm layer2.0.bn1 has one value per channel, x f32 (1,128,1,1)", "train %s",
+               flags("--stem=imagenet --batch=1"));
+    ck_refuses(2, "the batch norm layer2.0.bn1", "plan %s", flags("--stem=imagenet --batch=1"));
+    ck_runs("eval --resume=%s --data=%s --labels=%s --batch=1", in_scratch("resnet"), in_scratch("x.npy"),
+            in_scratch("y"));
+    ck_refuses(2, "the batch norm down3.maxpool_conv.1.double_conv.1 has one value per channel",
+               "plan --model=unet --layers=3 --hidden=4 --image-size=8 --classes=2 --batch=1");
+    ck_runs("plan --model=unet --layers=3 --hidden=4 --image-size=8 --classes=2 --batch=2");
+}
+END_TEST
+
 START_TEST(flags_of_pictures) {
     make_data();
     ck_refuses(2, "--augment has no effect with --model=lstm", "train --data=%s --augment=flip", in_scratch("x.npy"));
@@ -371,6 +387,7 @@ int main(void) {
     tcase_add_test(tests, a_new_head);
     tcase_add_test(tests, plans_need_no_data);
     tcase_add_test(tests, evaluations_tell_more);
+    tcase_add_test(tests, batch_norm_of_one_value_is_refused);
     tcase_add_test(tests, flags_of_pictures);
     return run_suite("pictures_run", tests);
 }
