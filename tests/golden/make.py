@@ -14,7 +14,7 @@ endian, row-major, in the same order, with nothing between them.
 
 It also prints how far PyTorch's own float32 run lies from its float64 run, in units of 2^-24 times the largest magnitude
 of the array: the yardstick for the tolerances in tests/engine/test_golden.c. Other people's models, mingru, minlstm
-and gpt2, lstm_tied and lstm_projected_both have no optimizers in their files; tests/train/test_model_golden.c reads them.
+gpt2 and gpt2_untied, lstm_tied and lstm_projected_both have no optimizers in their files; tests/train/test_model_golden.c reads them.
 """
 import os
 import struct
@@ -99,6 +99,18 @@ class Gpt2(GPT2Model):
         return nn.functional.cross_entropy(logits.transpose(1, 2), targets.t())
 
     batches = staticmethod(ByteModel.batches)
+
+
+class Gpt2Untied(Gpt2):
+    """The same with a head of its own, as GPT2LMHeadModel has it where tie_word_embeddings is False."""
+
+    def __init__(self):
+        super().__init__()
+        self.lm_head = nn.Linear(6, V, bias=False)
+
+    def forward(self, tokens, targets):
+        logits = self.lm_head(GPT2Model.forward(self, tokens.t()).last_hidden_state)
+        return nn.functional.cross_entropy(logits.transpose(1, 2), targets.t())
 
 
 class Planes(nn.Module):
@@ -362,7 +374,7 @@ def main():
                 "mixture": Mixture, "mingru": lambda: MinimalModel(False), "minlstm": lambda: MinimalModel(True),
                 "pictures": Pictures, "gpt2": Gpt2, "lstm_tied": Tied, "packed": Packed, "planes": Planes,
                 "lstm_projected": lambda: ByteModel(nn.LSTM, PROJECTION), "lstm_projected_both": BothDirections,
-                "labels": Labels, "turned": Turned}
+                "labels": Labels, "turned": Turned, "gpt2_untied": Gpt2Untied}
     for index, (name, build) in enumerate(networks.items()):
         torch.manual_seed(1 + index)
         model = build()

@@ -12,10 +12,11 @@
 
 #define LIMIT 48
 enum { T = 7, B = 3, V = 11, H = 6, MOST = 1024, PLANS = 3 };
-static const char *const cells[] = {"mingru", "minlstm", "gpt2", "lstm_tied",
-                                    "lstm_projected_both"}; /* as files are called */
-enum { CELLS = 5, GPT2 = 2, TIED, PROJECTED };
-static const int arrays[CELLS] = {1 + 2 * 12 + 2, 1 + 2 * 12 + 2, 2 + 2 * 12 + 2, 1 + 2 * 4 + 1, 1 + 2 * 2 * 5 + 2};
+static const char *const cells[] = {"mingru",     "minlstm", "gpt2", "lstm_tied", "lstm_projected_both",
+                                    "gpt2_untied"}; /* as files are called */
+enum { CELLS = 6, GPT2 = 2, TIED, PROJECTED, UNTIED };
+static const int arrays[CELLS] = {1 + 2 * 12 + 2, 1 + 2 * 12 + 2,    2 + 2 * 12 + 2,
+                                  1 + 2 * 4 + 1,  1 + 2 * 2 * 5 + 2, 2 + 2 * 12 + 3};
 
 typedef struct {
     rm_model model;
@@ -26,7 +27,8 @@ typedef struct {
 static fixture start(const char *cell, int plan, bool inference) {
     fixture f = {.file = golden_open(cell)};
     rm_model_spec spec = {.cell = cell, .layers = 2, .hidden = H, .embed = H};
-    if (!strcmp(cell, cells[GPT2])) spec.heads = 2, spec.positions = T + 2;
+    if (!strcmp(cell, cells[UNTIED])) spec.cell = cells[GPT2], spec.no_tie = true;
+    if (!strcmp(spec.cell, cells[GPT2])) spec.heads = 2, spec.positions = T + 2;
     if (!strcmp(cell, cells[TIED])) spec.cell = "lstm", spec.tie_embeddings = true;
     if (!strcmp(cell, cells[PROJECTED])) spec.cell = "lstm", spec.projection = 3, spec.bidirectional = true;
     spec.data = (rm_data_shape){.timesteps = T, .vocabulary = V, .classes = V, .every_step = true};

@@ -35,7 +35,7 @@ typedef struct {
     /* The model. 0 in embed: as hidden. */
     char *model;
     int64_t layers, hidden, embed, heads, positions, vocab, classes, values, ignore_index;
-    bool no_bias, bidirectional, sync_batchnorm, tie_embeddings, every_step;
+    bool no_bias, bidirectional, sync_batchnorm, tie_embeddings, no_tie, every_step;
     double dropout;
     char *stem;
     int64_t proj_size; /* 0: h is as wide as the layer */

@@ -82,6 +82,7 @@ static const rule rules[] = {
     {"bidirectional", "false", "model", "lstm|gru|rnn", NULL},
     {"tie-embeddings", "false", "model", "lstm|gru|rnn", NULL},
     {"tie-embeddings", "false", "task", "lm", "whose outputs are the symbols that it reads"},
+    {"no-tie", "false", "model", "gpt2", NULL},
     {"proj-size", "0", "model", "lstm", NULL},
     {"layers", NULL, "model", SEQUENCES "|mlp|unet", NULL},
     {"hidden", NULL, "model", SEQUENCES "|mlp|unet", NULL},

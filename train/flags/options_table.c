@@ -52,6 +52,7 @@ const rm_option rm_option_table[] = {
     YES("bidirectional", bidirectional, MODEL, RM_OF_MODEL,
         "each layer runs in both directions of time, PyTorch's bidirectional=True; not for lm; of seq2seq the encoder's"),
     YES("tie-embeddings", tie_embeddings, MODEL, RM_OF_MODEL, "lm: head.weight is embedding.weight, as in gpt2; --embed is --hidden then"),
+    YES("no-tie", no_tie, MODEL, RM_OF_MODEL, "gpt2: a head of its own, lm_head.weight, in place of the embedding; known from a file of weights"),
     INT("proj-size", proj_size, MODEL, RM_OF_MODEL, "0", 0, 1e6, "lstm: h is projected to so many numbers, PyTorch's proj_size; 0: it is not"),
     INT("classes", classes, MODEL, RM_OF_MODEL, "0", 0, 1e6, "outputs of classify and transcribe; 0: the largest label + 1"),
     NUM("dropout", dropout, FIT, RM_REMEMBERED, "0", 0, 0.999, "probability, after every layer but the last"),

@@ -76,7 +76,9 @@ bool rm_model_has_states(const char *name) {
 
 void rm_model_head(const rm_model_spec *spec, char *out, size_t bytes) {
     const model *m = find_model(spec->cell);
-    if (m && m->head)
+    if (spec->no_tie)
+        snprintf(out, bytes, "lm_head.");
+    else if (m && m->head)
         snprintf(out, bytes, "%s", m->head);
     else
         rm_mlp_head(spec, out, bytes);

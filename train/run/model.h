@@ -23,6 +23,7 @@ typedef struct {
     bool no_bias;             /* of the recurrent layers and the head: PyTorch's bias=False */
     bool bidirectional;       /* each layer reads what both directions of the one below have made */
     bool tie_embeddings;      /* head.weight is embedding.weight */
+    bool no_tie;              /* of gpt2: lm_head.weight is not wte.weight */
     double dropout, label_smoothing;
     rm_data_shape data; /* decides the embedding, the head's width and the loss */
     bool ignores;       /* targets of -1 count nothing */

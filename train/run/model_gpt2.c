@@ -75,6 +75,10 @@ static remat_value feed_forward(builder *b, remat_value x, double into_the_sum) 
     return dropout(b, dense(b, "mlp.c_proj.weight", "mlp.c_proj.bias", x, 4 * C, C, into_the_sum));
 }
 
+static remat_value head(builder *b) {
+    return parameter(b, "lm_head.weight", 2, b->spec->data.classes, b->spec->hidden, remat_init_normal(DEVIATION));
+}
+
 remat_value rm_gpt2_logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
     builder b = {.graph = g, .spec = spec};
     const double into_the_sum = DEVIATION / sqrt(2 * (double)spec->layers); /* of whose terms there are 2 a block */
@@ -87,5 +91,6 @@ remat_value rm_gpt2_logits(remat_graph *g, const rm_model_spec *spec, remat_valu
         x = remat_add(g, x, feed_forward(&b, norm(&b, "ln_2.weight", "ln_2.bias", x), into_the_sum));
     }
     *b.prefix = 0;
-    return remat_linear(g, norm(&b, "ln_f.weight", "ln_f.bias", x), wte, REMAT_NONE);
+    x = norm(&b, "ln_f.weight", "ln_f.bias", x);
+    return remat_linear(g, x, spec->no_tie ? head(&b) : wte, REMAT_NONE);
 }

@@ -46,6 +46,7 @@ remat_status rm_setup_init(rm_options *o) {
     if (shape.minimal) TRY(rm_options_learn(o, "model", shape.minimal == 1 ? "mingru" : "minlstm", o->init));
     if (shape.gpt2_positions) TRY(rm_options_learn(o, "model", "gpt2", o->init));
     TRY(learn_count(o, "positions", shape.gpt2_positions));
+    if (shape.untied) TRY(rm_options_learn(o, "no-tie", "true", o->init));
     if (cell) TRY(rm_options_learn(o, "model", cell, o->init));
     if (cell) TRY(rm_options_learn(o, "no-bias", shape.biases ? "false" : "true", o->init));
     if (cell) TRY(rm_options_learn(o, "bidirectional", shape.bidirectional ? "true" : "false", o->init));
@@ -189,6 +190,7 @@ remat_status rm_setup_spec(rm_options *o, const rm_dataset *dataset, rm_model_sp
                            .no_bias = o->no_bias,
                            .bidirectional = o->bidirectional,
                            .tie_embeddings = o->tie_embeddings,
+                           .no_tie = o->no_tie,
                            .projection = o->proj_size,
                            .dropout = o->dropout,
                            .label_smoothing = o->label_smoothing,

@@ -150,6 +150,9 @@ static remat_status unknown_name(remat_session *session, remat_kind kind, const 
              : "");
 }
 
+/* Of a model whose head is its embedding: what the head is called elsewhere. */
+static const char *const ties[2][2] = {{"head.weight", "embedding.weight"}, {"lm_head.weight", "wte.weight"}};
+
 static bool begins(const char *name, const char *with) { return !strncmp(name, with, strlen(with)); }
 
 /* What this model calls it; it may have a name of its own that is another program's for something else: torchvision's fc. */
@@ -160,8 +163,9 @@ static int64_t find_foreign(const remat_session *session, remat_kind kind, const
     if (i >= 0) return i;
     rm_weights_our_name(theirs, name, bytes);
     i = find_stored(session, kind, name);
-    bool tied = i < 0 && !strcmp(name, "head.weight");
-    return tied ? find_stored(session, kind, "embedding.weight") : i;
+    for (int t = 0; t < 2 && i < 0; t++)
+        if (!strcmp(name, ties[t][0])) i = find_stored(session, kind, ties[t][1]);
+    return i;
 }
 
 /* The same numbers under two names, as PyTorch's state_dict has them of what is tied. */
@@ -182,12 +186,49 @@ static bool ends(const char *name, const char *with) {
     return n >= m && !strcmp(name + n - m, with);
 }
 
-/* What other programs keep beside the numbers of a model: PyTorch's batch norm counts its batches; GPT-2's attention has a mask for
- * what is causal, and its head, tied to the embedding, a second name. */
+/* What other programs keep beside the numbers of a model: PyTorch's batch norm counts its batches; GPT-2's attention has a causal
+ * mask, and a large number to mask with. */
+static bool is_mask(const char *name) { return begins(without_prefixes(name), "h.") && ends(name, ".attn.bias"); }
 static bool is_no_weight(const char *name) {
-    bool of_gpt2 =
-        begins(without_prefixes(name), "h.") && (ends(name, ".attn.bias") || ends(name, ".attn.masked_bias"));
-    return of_gpt2 || ends(name, ".num_batches_tracked") || !strcmp(without_prefixes(name), "lm_head.weight");
+    bool of_gpt2 = begins(without_prefixes(name), "h.") && ends(name, ".attn.masked_bias");
+    return of_gpt2 || is_mask(name) || ends(name, ".num_batches_tracked");
+}
+
+/* Element e of a mask (..,n,n), of so many bytes: is it there exactly where row e/n may look? */
+static bool looks_back(const uint8_t *element, int64_t bytes, int64_t e, int64_t n) {
+    bool set = false;
+    for (int64_t b = 0; b < bytes; b++) set |= element[b] != 0;
+    return set == (e % n <= e / n % n);
+}
+
+/* Attention that may look elsewhere is another model's. */
+static remat_status check_mask(const rm_safetensors *file, const rm_st_array *mask) {
+    uint8_t part[4096];
+    int64_t n = mask->rank < 2 ? 0 : mask->dim[mask->rank - 1], count = 1;
+    for (int d = 0; d < mask->rank; d++) count *= mask->dim[d];
+    int64_t bytes = count > 0 ? (int64_t)(mask->end - mask->begin) / count : 0, some = bytes ? 4096 / bytes : 0;
+    bool causal = n > 0 && bytes > 0 && mask->dim[mask->rank - 2] == n;
+    for (int64_t e = 0; e < count && causal; e += some) {
+        int64_t here = count - e < some ? count - e : some;
+        uint64_t at = file->data_start + mask->begin + (uint64_t)(e * bytes);
+        TRY(rm_file_read_at(file->fd, file->path, at, part, (uint64_t)(here * bytes)));
+        for (int64_t i = 0; i < here && causal; i++) causal = looks_back(part + i * bytes, bytes, e + i, n);
+    }
+    REQUIRE(causal, INVALID, "%s: '%.80s' is not a causal mask, which is the only one that --model=gpt2 has",
+            file->path, mask->name);
+    return REMAT_OK;
+}
+
+/* Two arrays of a file mean one of ours. Names that are tied mean it both. */
+static remat_status two_for_one(const rm_safetensors *file, const rm_st_array *a, const rm_st_array *b,
+                                const char *ours) {
+    char first[256], second[256];
+    rm_weights_our_name(a->name, first, sizeof first);
+    rm_weights_our_name(b->name, second, sizeof second);
+    REQUIRE(!strcmp(first, second), INVALID,
+            "%s: '%.80s' and '%.80s' differ, so the head is not tied to the embedding: %s", file->path, a->name,
+            b->name, !strcmp(ours, ties[1][1]) ? "use --no-tie" : "remove --tie-embeddings");
+    FAIL(INVALID, "%s: '%.80s' and '%.80s' both mean %s", file->path, a->name, b->name, ours);
 }
 
 /* How arrays in a file are told. */
@@ -205,17 +246,17 @@ static remat_status match_all(remat_session *session, remat_kind kind, const rm_
     for (int64_t j = 0; j < file->count; j++) {
         char name[256];
         remat_array ours;
+        if (foreign && is_mask(file->array[j].name)) TRY(check_mask(file, &file->array[j]));
         if (foreign && is_no_weight(file->array[j].name)) continue;
         snprintf(name, sizeof name, "%s", file->array[j].name);
         int64_t i = foreign ? find_foreign(session, kind, file->array[j].name, name, sizeof name)
                             : find_stored(session, kind, name);
-        if (how.anew && begins(name, how.anew)) continue;
+        if (i >= 0) TRY(stored_info(session, kind, i, &ours));
+        if (how.anew && (begins(name, how.anew) || (i >= 0 && begins(ours.name, how.anew)))) continue;
         if (i < 0) return unknown_name(session, kind, file, &file->array[j], foreign);
         if (foreign && source[i] >= 0 && are_same(file, &file->array[source[i]], &file->array[j])) continue;
-        REQUIRE(source[i] < 0, INVALID, "%s: '%.80s' and '%.80s' both mean %s", file->path, file->array[source[i]].name,
-                file->array[j].name, name);
+        if (source[i] >= 0) return two_for_one(file, &file->array[source[i]], &file->array[j], ours.name);
         source[i] = j;
-        TRY(stored_info(session, kind, i, &ours));
         TRY(must_match(file->path, &ours, &file->array[j], foreign));
     }
     for (int64_t i = 0; i < count; i++) {
@@ -362,6 +403,21 @@ static void note_shape(const rm_st_array *array, rm_weights_shape *out) {
     note_gpt2(name, array, out);
 }
 
+static const rm_st_array *named(const rm_safetensors *file, const char *ours) {
+    char name[256];
+    for (int64_t j = 0; j < file->count; j++) {
+        rm_weights_our_name(file->array[j].name, name, sizeof name);
+        if (!strcmp(name, ours)) return &file->array[j];
+    }
+    return NULL;
+}
+
+/* Both names are there, for different numbers. */
+static bool is_untied(const rm_safetensors *file) {
+    const rm_st_array *head = named(file, ties[1][0]), *embedding = named(file, ties[1][1]);
+    return head && embedding && !are_same(file, head, embedding);
+}
+
 remat_status rm_weights_shape_of(const char *path, rm_weights_shape *out) {
     rm_safetensors file;
     *out = (rm_weights_shape){0};
@@ -372,6 +428,7 @@ remat_status rm_weights_shape_of(const char *path, rm_weights_shape *out) {
         note_pictures(without_prefixes(file.array[j].name), &file.array[j], &marks, out);
     }
     out->pictures = model_of_pictures(&marks);
+    out->untied = !status && out->gpt2_positions && is_untied(&file);
     out->tied = out->tied && out->gates && out->embed && !out->outputs;
     rm_safetensors_free(&file);
     return status;

@@ -20,8 +20,9 @@ remat_status rm_weights_check(remat_session *session, remat_kind kind,
 
 /* As rm_weights_load of parameters, but names may be those of other programs: prefixes "module.", "_orig_mod.", "model." and
  * "transformer." are dropped, and the first part may be lstm or gru (rnn), emb, embed or encoder (embedding), fc, linear, out, output or
- * decoder (head), where the model has no such names itself; num_batches_tracked is left out; and they may be halves, F16 or
- * BF16. Where the head is tied to the embedding, either name will do, or both for the same numbers. Arrays of the model that begin with `anew` stay as they are, whatever the file has for them; NULL: none. */
+ * decoder (head), where the model has no such names itself; num_batches_tracked is left out, and so is the causal mask that
+ * GPT-2's attention has (INVALID where it is another mask); and they may be halves, F16 or BF16. Where the head is tied to the
+ * embedding, either name will do, or both for the same numbers. Arrays of the model that begin with `anew` stay as they are, whatever the file has for them; NULL: none. */
 remat_status rm_weights_import(remat_session *session, const char *path, const char *anew);
 
 /* What the shapes in such a file say of its model; 0: nothing. gates: 4 lstm, 3 gru, 1 rnn. minimal: 1 mingru, 2 minlstm. pictures: the
@@ -32,6 +33,7 @@ typedef struct {
     int64_t layers, hidden, gates, minimal, embed, outputs, gpt2_positions;
     bool biases, bidirectional; /* there are any; layers in both directions */
     bool tied;                  /* a head that has a bias alone: its weight is the embedding's */
+    bool untied;                /* gpt2's lm_head.weight is there, and is not its wte.weight */
     int64_t projection;         /* an lstm's proj_size */
 } rm_weights_shape;
 remat_status rm_weights_shape_of(const char *path, rm_weights_shape *out);
