@@ -246,6 +246,33 @@ START_TEST(documents_in_a_row_are_documents_alone) {
 }
 END_TEST
 
+/* What the program writes behind a prompt. */
+static const char *continuation(const char *from, const char *prompt) {
+    ck_runs("sample %s --prompt=%s --length=60 --seed=3", from, prompt);
+    ck_assert_msg(!strncmp(program_output, prompt, strlen(prompt)), "%s", program_output);
+    return program_output + strlen(prompt);
+}
+
+/* As in training: behind a document's end the next begins as the first does. The state has the flag; weights alone do not. */
+START_TEST(samples_begin_behind_ends) {
+    static const char *const model[] = {"lstm", "gru", "mingru", "minlstm", "lstm --proj-size=4"};
+    char text[30 * 8 + 1], state[300], weights[300];
+    for (size_t i = 0; i < sizeof text; i++) text[i] = i % 8 == 7 ? '|' : "abcdefg"[(i * (3 + i / 8)) % 7];
+    ck_runs("train --data=%s --model=%s --hidden=24 --threads=1 --batch=2 --steps=20 --lr=0.2 --seq-len=8 --save=%s "
+            "--document-end=124",
+            make_file("t", text, sizeof text), model[_i], in_scratch("st"));
+    snprintf(state, sizeof state, "--resume=%s", in_scratch("st"));
+    snprintf(weights, sizeof weights, "--init=%s/step-00000020/model.safetensors", in_scratch("st"));
+    char *alone = strdup(continuation(state, "b"));
+    ck_assert_str_eq(continuation(state, "dace|b"), alone);
+    ck_assert_str_ne(continuation(weights, "dace|b"), alone);
+    strcat(weights, " --document-end=124");
+    ck_assert_str_eq(continuation(weights, "dace|b"), alone);
+    ck_refuses(2, "--document-end=256 is no token", "sample %s --document-end=256", weights);
+    free(alone);
+}
+END_TEST
+
 int main(void) {
     Suite *suite = suite_create("lengths");
     TCase *tcase = tcase_create("lengths");
@@ -260,6 +287,7 @@ int main(void) {
     tcase_add_test(tcase, documents_begin_behind_ends);
     tcase_add_test(tcase, nothing_passes_an_end);
     tcase_add_loop_test(tcase, documents_in_a_row_are_documents_alone, 0, 5);
+    tcase_add_loop_test(tcase, samples_begin_behind_ends, 0, 5);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -37,6 +37,8 @@ struct sampling {
     int64_t vocabulary;
     int32_t *read; /* window of them; n_read: so many, from the first on */
     int64_t window, n_read;
+    int64_t document_end; /* the token behind which states begin anew; -1: none */
+    bool ended;           /* the token read last was it */
     float *logits;
     rm_draw_room room;
 };
@@ -98,11 +100,27 @@ static void append(sampling *s, int32_t token) {
     s->read[s->n_read++] = token;
 }
 
+/* A document has ended: the next begins as it did in training, with zeros. */
+static remat_status clear_states(sampling *s) {
+    for (int64_t k = 0; k < remat_count(s->session, REMAT_CARRIED); k++) {
+        remat_array array;
+        TRY(remat_array_info(s->session, REMAT_CARRIED, k, &array));
+        void *zeros = rm_calloc(1, array.bytes);
+        REQUIRE(zeros, MEMORY, "no memory to begin a document");
+        remat_status status = remat_write(s->session, REMAT_CARRIED, k, zeros, array.bytes);
+        rm_free(zeros);
+        TRY(status);
+    }
+    return REMAT_OK;
+}
+
 /* Feeds one token; leaves what the model expects next in s->logits. What lies behind the last no timestep before it sees. */
 static remat_status feed(sampling *s, int32_t token) {
     remat_step_result result;
     uint64_t bytes = (uint64_t)s->vocabulary * sizeof *s->logits;
     append(s, token);
+    if (s->ended) TRY(clear_states(s));
+    s->ended = token == s->document_end;
     TRY(remat_write(s->session, REMAT_INPUT, 0, s->read, (uint64_t)s->window * sizeof *s->read));
     TRY(remat_evaluate(s->session, &result));
     return remat_read_part(s->session, REMAT_OUTPUT, 0, (uint64_t)(s->n_read - 1) * bytes, s->logits, bytes);
@@ -137,6 +155,9 @@ static remat_status write_text(sampling *s, const rm_options *o) {
 static remat_status make_room(sampling *s, const rm_options *o, const rm_data_shape *shape) {
     s->window = o->seq_len;
     s->vocabulary = shape->vocabulary;
+    s->document_end = o->document_end;
+    REQUIRE(o->document_end < shape->vocabulary, INVALID, "--document-end=%lld is no token: there are 0 to %lld",
+            (long long)o->document_end, (long long)shape->vocabulary - 1);
     s->writing = o->tokenizer ? &as_text : o->vocab ? &as_numbers : &as_bytes;
     s->read = rm_calloc((size_t)s->window, sizeof *s->read);
     s->logits = rm_calloc((size_t)s->vocabulary, sizeof *s->logits);

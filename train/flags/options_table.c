@@ -66,7 +66,7 @@ const rm_option rm_option_table[] = {
         "                                 pictures: IDX, .npy [N,C,H,W], [N,H,W,C], [N,H,W], CIFAR-10's .bin, or a folder by class; seq2seq: a text, line by line"),
     INT("vocab", vocab, MODEL, RM_OF_MODEL, "0", 0, 1e9, "lm: --data holds tokens below N: .npy [tokens], or numbers of two bytes each,\n"
         "                                 four beyond 65536, lowest first; 0: a text, whose bytes are tokens"),
-    INT("document-end", document_end, RUN, RM_OF_RUN, "-1", -1, 1e9, "lm: the token (of a text: the byte) that ends a document; behind it states begin anew; -1: none"),
+    INT("document-end", document_end, RUN | RM_SAMPLE, RM_OF_RUN, "-1", -1, 1e9, "lm: the token (of a text: the byte) that ends a document; behind it states begin anew; -1: none"),
     IN("tokenizer", tokenizer, MODEL, RM_FORGOTTEN, "FILE", "lm, seq2seq: a tokenizer.json (byte-level BPE) that cuts the text into tokens, and decides --vocab; training states keep a copy"),
     IN("lengths", lengths, RUN, RM_REMEMBERED, "FILE", "classify, regress, transcribe, .npy [N,T,F]: how many timesteps of each sample count, .npy [N]; padding behind them changes nothing"),
     IN("labels", labels, FIT | RM_EVAL, RM_REMEMBERED, "FILE", "classify: IDX or .npy labels [N] or, for each timestep, [N,T]; regress: numbers [N], [N,V] or, for each timestep, [N,T,V];\n"
