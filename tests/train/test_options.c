@@ -268,6 +268,22 @@ START_TEST(config_files) {
              "run.conf:3: hidden is set for the second");
     ck_fails(parse_config("hidden 1\n"), REMAT_INVALID, "run.conf:1: write `name = value`");
     ck_fails(parse_config("\n\nhidden = x"), REMAT_INVALID, "run.conf:3: hidden = x: is not a whole number");
+    ck_ok(parse_config("data = book#2.txt\nsave = run#2 # the second\n\t# layers = 9\nlabels =#y#\nprompt = a #b\n"));
+    ck_assert_str_eq(o.data, "book#2.txt");
+    ck_assert_str_eq(o.save, "run#2");
+    ck_assert_str_eq(o.labels, "#y#");
+    ck_assert_str_eq(o.prompt, "a");
+    ck_ok(parse_config(
+        "data = \"a #1 's.txt \"  # quoted\nsave='\"run\" # 2'\nprompt = \" \"\nhidden = '8'\r\nlabels = it's"));
+    ck_assert_str_eq(o.data, "a #1 's.txt ");
+    ck_assert_str_eq(o.save, "\"run\" # 2");
+    ck_assert_str_eq(o.prompt, " ");
+    ck_assert_int_eq(o.hidden, 8);
+    ck_assert_str_eq(o.labels, "it's");
+    ck_fails(parse_config("\ndata = \"a.txt\n"), REMAT_INVALID,
+             "run.conf:2: the value begins with \" and has no second one: close the quotes");
+    ck_fails(parse_config("data = 'a'.txt"), REMAT_INVALID, "run.conf:1: remove .txt after the quoted value");
+    ck_fails(parse_config("data # = a"), REMAT_INVALID, "run.conf:1: write `name = value`");
     ck_fails(parse_config("config = other"), REMAT_INVALID, "cannot name another");
     ck_fails(parse_config("= 3"), REMAT_INVALID, "not a flag");
     rm_options_free(&o);

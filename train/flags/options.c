@@ -58,15 +58,46 @@ static size_t trim(const char **text, size_t length) {
     return length;
 }
 
+/* What stands before a comment. One begins at the text's beginning or after a space: "book#2.txt" has none. */
+static size_t without_comment(const char *text, size_t length) {
+    for (size_t i = 0; i < length; i++)
+        if (text[i] == '#' && (!i || isspace((unsigned char)text[i - 1]))) return i;
+    return length;
+}
+
+/* A value in quotes is what stands between them, spaces and # included; only a comment may follow. */
+static remat_status unquote(const char **text, size_t *length, const char *before) {
+    const char *end = memchr(*text + 1, **text, *length - 1);
+    REQUIRE(end, INVALID, "%sthe value begins with %c and has no second one: close the quotes", before, **text);
+    const char *rest = end + 1;
+    size_t left = *length - (size_t)(rest - *text);
+    left = trim(&rest, without_comment(rest, left));
+    REQUIRE(!left, INVALID, "%sremove %.*s after the quoted value", before,
+            left < RM_OPTION_SHOWN ? (int)left : RM_OPTION_SHOWN, rest);
+    *length = (size_t)(end - ++*text);
+    return REMAT_OK;
+}
+
+/* What follows the sign, of so many characters with it. */
+static remat_status find_value(const char *equals, size_t length, const char *before, const char **value,
+                               size_t *value_length) {
+    *value = equals + 1;
+    *value_length = trim(value, length - 1);
+    if (*value_length && (**value == '"' || **value == '\'')) return unquote(value, value_length, before);
+    *value = equals + 1;
+    *value_length = trim(value, without_comment(equals, length) - 1);
+    return REMAT_OK;
+}
+
 static remat_status parse_line(rm_options *o, const char *text, size_t length, const char *before) {
-    const char *comment = memchr(text, '#', length);
-    if (comment) length = (size_t)(comment - text);
-    if (!(length = trim(&text, length))) return REMAT_OK;
-    const char *equals = memchr(text, '=', length);
+    length = trim(&text, length);
+    size_t plain = without_comment(text, length);
+    if (!plain) return REMAT_OK;
+    const char *equals = memchr(text, '=', plain);
     REQUIRE(equals, INVALID, "%swrite `name = value`", before);
-    const char *name = text, *value = equals + 1;
-    size_t name_length = trim(&name, (size_t)(equals - text)),
-           value_length = trim(&value, length - (size_t)(value - text));
+    const char *name = text, *value;
+    size_t name_length = trim(&name, (size_t)(equals - text)), value_length;
+    TRY(find_value(equals, length - (size_t)(equals - text), before, &value, &value_length));
     if (name_length > 2 && !memcmp(name, "--", 2)) name += 2, name_length -= 2;
     const rm_option *line = rm_option_find(name, name_length);
     if (!line) return unknown(before, name, name_length, ~0);
