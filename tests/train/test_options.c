@@ -255,6 +255,17 @@ static remat_status parse_config(const char *text) {
     return rm_options_parse_config(&o, text, strlen(text), "run.conf");
 }
 
+/* What a training state could not keep whole is refused. */
+START_TEST(long_texts_are_refused) {
+    static char line[5000] = "milestones = ";
+    for (int i = 0; i < 1400; i++) strcat(line, "70,");
+    ck_fails(parse_config(line), REMAT_INVALID, "is too long: 4095 bytes are the most");
+    line[13 + 4095] = 0;
+    ck_ok(parse_config(line));
+    rm_options_free(&o);
+}
+END_TEST
+
 START_TEST(config_files) {
     ck_ok(parse_config("# a run\n\n  hidden = 128   # wide\r\nmodel=gru\nno-shuffle = true\n--layers = 4\nlength = 9\n"
                        "data = my text.txt\nlr=0.5"));
@@ -414,6 +425,7 @@ int main(void) {
     tcase_add_loop_test(tests, flags_without_effect_are_refused, 0, IDLE);
     tcase_add_test(tests, flags_that_ask_for_nothing_are_not);
     tcase_add_test(tests, a_resumed_line_is_checked_with_its_state);
+    tcase_add_test(tests, long_texts_are_refused);
     tcase_add_test(tests, config_files);
     tcase_add_test(tests, rivals_in_a_file_give_way);
     tcase_add_test(tests, the_command_line_wins);

@@ -2,6 +2,8 @@
  * hold the same losses, bit for bit, as those of a run that was left alone. Also Ctrl-C and SIGTERM, and restart scripts. */
 #include "tests/train/train_test.h"
 
+#include "train/state/state.h"
+
 #include <jansson.h>
 #include <time.h>
 
@@ -218,6 +220,26 @@ START_TEST(other_data_is_refused) {
 }
 END_TEST
 
+/* Paths are bytes: a flag's text that is not UTF-8 comes back as it was said, in every kind of state. */
+START_TEST(paths_need_not_be_utf_8) {
+    char name[] = "te\xe9xt", log[] = "log\xff.jsonl";
+    const char *text = make_text(name, 8192), *st = in_scratch("st");
+    ck_runs("train --data=%s " FLAGS "--steps=4 --eval-data=%s --eval-every=2 --metrics=%s", text, text,
+            in_scratch(log));
+    ck_runs("train --data=%s " FLAGS "--steps=2 --eval-data=%s --eval-every=2 --save=%s --metrics=%s", text, text, st,
+            in_scratch("part.jsonl"));
+    ck_runs("train --resume=%s --steps=4 --metrics=%s", st, in_scratch("part.jsonl"));
+    ck_runs("report --require-identical %s %s", in_scratch(log), in_scratch("part.jsonl"));
+    rm_options o;
+    rm_state_point point;
+    ck_ok(rm_options_defaults(&o));
+    ck_ok(rm_state_read(in_scratch("st/step-00000004"), RM_TRAIN, &o, &point));
+    ck_assert_str_eq(o.data, text);
+    ck_assert_str_eq(o.eval_data, text);
+    rm_options_free(&o);
+}
+END_TEST
+
 static void damage(const char *path, bool empty) { ck_assert_int_eq(truncate(path, empty ? 0 : 100), 0); }
 static void lose(const char *path, bool empty) {
     (void)empty;
@@ -266,6 +288,7 @@ int main(void) {
     tcase_add_test(tests, sigusr1_saves_and_goes_on);
     tcase_add_test(tests, resuming_from_nowhere);
     tcase_add_test(tests, other_data_is_refused);
+    tcase_add_test(tests, paths_need_not_be_utf_8);
     tcase_add_loop_test(tests, the_state_before_a_damaged_one_is_named, 0, 6);
     return run_suite("train/resume", tests);
 }

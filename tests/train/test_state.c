@@ -466,6 +466,12 @@ START_TEST(damaged_json_is_refused) {
         "{\"format\":1,\"step\":1,\"epoch\":0,\"position\":0,\"samples\":1,\"flags\":{\"hidden\":3}}",
         "{\"format\":1,\"step\":1,\"epoch\":0,\"position\":0,\"samples\":1,\"flags\":{\"nothing\":\"3\"}}",
         "{\"format\":1,\"step\":1,\"epoch\":0,\"position\":0,\"samples\":1,\"flags\":{\"batch\":\"2000000\"}}",
+        "{\"format\":1,\"step\":1,\"epoch\":0,\"position\":0,\"samples\":1,\"flags\":{\"batch\":\"2\",\"data\":{"
+        "\"hex\":\"7\"}}}",
+        "{\"format\":1,\"step\":1,\"epoch\":0,\"position\":0,\"samples\":1,\"flags\":{\"batch\":\"2\",\"data\":{"
+        "\"hex\":\"7400\"}}}",
+        "{\"format\":1,\"step\":1,\"epoch\":0,\"position\":0,\"samples\":1,\"flags\":{\"batch\":\"2\",\"data\":{"
+        "\"hex\":\"zz\"}}}",
         "{\"format\":1,\"step\":1.5,\"epoch\":0,\"position\":0,\"samples\":1,\"flags\":{}}",
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {

@@ -2,6 +2,7 @@
 #include "train/flags/options_table.h"
 
 #include "memory/host.h"
+#include "train/file.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -97,6 +98,8 @@ static remat_status set_text(rm_options *o, const rm_option *line, const char *v
     char why[64];
     snprintf(why, sizeof why, "is empty: a %s is wanted", line->value ? line->value : "value");
     if (!*value) return bad(where, line, value, why);
+    bool too_long = line->memory != RM_FORGOTTEN && strlen(value) >= RM_PATH_BYTES; /* to be kept by a training state */
+    if (too_long) return bad(where, line, value, "is too long: 4095 bytes are the most");
     char *copy = rm_strdup(value);
     REQUIRE(copy, MEMORY, "no memory for the value of --%s", line->name);
     char **text = rm_option_member(o, line);

@@ -75,15 +75,19 @@ void rm_state_store_close(rm_state_store *store) {
  * be changed when resuming is not. */
 static json_t *flags_json(const rm_options *options) {
     json_t *flags = json_object();
+    bool bad = !flags;
     for (int i = 0; i < rm_options_count(); i++) {
         char text[RM_PATH_BYTES];
         rm_option_memory memory = rm_options_memory(i);
         bool keep = memory == RM_OF_MODEL || (memory == RM_OF_RUN && rm_options_has_value(options, i)) ||
                     (memory == RM_REMEMBERED && options->given[i]);
         if (keep)
-            json_object_set_new(flags, rm_options_name(i), json_string(rm_options_text(options, i, text, sizeof text)));
+            bad |= json_object_set_new(flags, rm_options_name(i),
+                                       rm_state_json_text(rm_options_text(options, i, text, sizeof text))) != 0;
     }
-    return flags;
+    if (!bad) return flags;
+    json_decref(flags);
+    return NULL;
 }
 
 /* Lists a file with its size and checksum; what went wrong shows in `files` being incomplete, or not there. */

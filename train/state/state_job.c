@@ -4,6 +4,7 @@
 
 #include "dist/launch/process.h"
 #include "dist/store/boot_id.h"
+#include "train/state/state_json.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,13 +81,14 @@ bool rm_state_job_again(const rm_state_job *job) {
 }
 
 void rm_state_job_write(const rm_state_job *job, json_t *root) {
-    json_object_set_new(root, "job", json_string(job->launch));
-    json_object_set_new(root, "slurm_job", json_string(job->slurm));
+    json_object_set_new(root, "job", rm_state_json_text(job->launch));
+    json_object_set_new(root, "slurm_job", rm_state_json_text(job->slurm));
     json_object_set_new(root, "slurm_requeues", json_integer(job->requeues));
 }
 
 static bool is_text(const json_t *value, const char *text) {
-    const char *theirs = json_string_value(value);
+    char bytes[RM_PATH_BYTES];
+    const char *theirs = rm_state_json_text_of(value, bytes);
     return *text && theirs && !strcmp(theirs, text);
 }
 

@@ -4,6 +4,8 @@
 #include "memory/host.h"
 #include "train/state/state_directory.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <zlib.h>
 
@@ -22,10 +24,38 @@ static remat_status sum_up(json_t *root, const char *name, json_int_t *sum) {
     json_object_del(root, CHECKSUM);
     char *text = json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS);
     if (own) json_object_set_new(root, CHECKSUM, own);
-    REQUIRE(text, MEMORY, "no memory for the text of %s (or a flag that is not UTF-8)", name);
+    REQUIRE(text, MEMORY, "no memory for the text of %s", name);
     *sum = (json_int_t)crc32_z(crc32_z(0, NULL, 0), (const Bytef *)text, strlen(text));
     free_text(text);
     return REMAT_OK;
+}
+
+/* ---- Texts that need not be UTF-8 ----------------------------------------------------------------------------------- */
+
+json_t *rm_state_json_text(const char *text) {
+    json_t *string = json_string(text);
+    size_t length = strlen(text);
+    char *hex = string ? NULL : rm_malloc(2 * length + 1);
+    if (!hex) return string;
+    for (size_t i = 0; i < length; i++) snprintf(hex + 2 * i, 3, "%02x", (unsigned char)text[i]);
+    json_t *object = json_pack("{s:s}", "hex", hex);
+    rm_free(hex);
+    return object;
+}
+
+const char *rm_state_json_text_of(const json_t *value, char buffer[RM_PATH_BYTES]) {
+    const char *hex = json_string_value(json_object_get(value, "hex"));
+    if (json_is_string(value)) return json_string_value(value);
+    size_t length = hex ? strlen(hex) / 2 : 0;
+    if (!length || strlen(hex) % 2 || length >= RM_PATH_BYTES || strspn(hex, "0123456789abcdef") != 2 * length)
+        return NULL;
+    for (size_t i = 0; i < length; i++) {
+        char byte[3] = {hex[2 * i], hex[2 * i + 1], 0};
+        buffer[i] = (char)strtoul(byte, NULL, 16);
+        if (!buffer[i]) return NULL;
+    }
+    buffer[length] = 0;
+    return buffer;
 }
 
 /* ---- Writing ------------------------------------------------------------------------------------------------------ */
@@ -42,7 +72,7 @@ static remat_status write_text(const char *path, const char *text) {
 
 remat_status rm_state_json_write(const char *path, json_t *root) {
     json_int_t sum = 0;
-    REQUIRE(root, MEMORY, "no memory to write %s (or a flag that is not UTF-8)", path);
+    REQUIRE(root, MEMORY, "no memory to write %s", path);
     TRY(sum_up(root, path, &sum));
     char *text = json_object_set_new(root, CHECKSUM, json_integer(sum)) ? NULL : json_dumps(root, JSON_INDENT(2));
     REQUIRE(text, MEMORY, "no memory to write %s", path);

@@ -10,6 +10,11 @@
 /* The remedy for any file of a state that is not as it should be: ends such a sentence. */
 #define RM_STATE_REMEDY "; resume from another training state, or start afresh"
 
+/* A text of any bytes, such as a path: a string where it is UTF-8, else {"hex": "2f746d70e9"}. NULL: no memory. */
+json_t *rm_state_json_text(const char *text);
+/* The text of such a value; `buffer` is for those in hex. NULL: it is neither, or too long. */
+const char *rm_state_json_text_of(const json_t *value, char buffer[RM_PATH_BYTES]);
+
 /* Adds the checksum; fsynced. `root` NULL: there was no memory for it. */
 remat_status rm_state_json_write(const char *path, json_t *root);
 

@@ -57,13 +57,15 @@ static remat_status refuse_flag(void) {
 }
 
 static remat_status adopt_flags(const json_t *flags, const char *name, rm_command command, rm_options *options) {
+    char bytes[RM_PATH_BYTES];
     const char *flag;
     json_t *value;
     REQUIRE(json_is_object(flags), IO, "%s is damaged: it has no flags" REMEDY, name);
     json_object_foreach((json_t *)flags, flag, value) {
-        REQUIRE(json_is_string(value), IO, "%s is damaged at the flag %.40s" REMEDY, name, flag);
+        const char *text = rm_state_json_text_of(value, bytes);
+        REQUIRE(text, IO, "%s is damaged at the flag %.40s" REMEDY, name, flag);
         bool said = is_given(options, flag);
-        remat_status status = rm_options_adopt(options, command, flag, json_string_value(value), name);
+        remat_status status = rm_options_adopt(options, command, flag, text, name);
         if (status == REMAT_INVALID && !said) status = refuse_flag();
         TRY(status);
     }
