@@ -6,6 +6,7 @@
 #include "tests/train/train_test.h"
 #include "train/data/dataset.h"
 
+#include <jansson.h>
 #include <math.h>
 
 enum { PIXELS = PICTURE_HEIGHT * PICTURE_WIDTH };
@@ -62,6 +63,7 @@ static const char *make_folder(void) {
     mkdir(in_scratch("f/b"), 0700);
     mkdir(in_scratch("f/a"), 0700);
     mkdir(in_scratch("f/empty"), 0700);
+    mkdir(in_scratch("f/.ipynb_checkpoints"), 0700); /* no class */
     put("f/b/1.JPEG", 0, 0);
     put("f/b/0.png", 4, 0);
     put("f/a/z.jpg", 2, 0);
@@ -108,13 +110,39 @@ START_TEST(classes_are_folders) {
 }
 END_TEST
 
-/* What torchvision 0.29's ImageFolder lists of the same files, in its order. Each is damaged, so that reading it says its name. */
+/* A folder too high: also where others beside it are empty. Who says how many classes there are knows better. */
+START_TEST(one_class_alone_is_refused) {
+    char command[400];
+    rm_data_source source = {.data = in_scratch("above"), .pictures = true, .image_size = 4};
+    rm_dataset *d;
+    make_folder();
+    snprintf(command, sizeof command, "rm -rf %s && mkdir %s && mv %s %s/train", source.data, source.data,
+             in_scratch("f"), source.data);
+    ck_assert_int_eq(system(command), 0);
+    for (int beside = 0; beside < 2; beside++) {
+        if (beside) mkdir(in_scratch("above/empty"), 0700);
+        ck_fails(
+            rm_dataset_open("classify", &source, &d), REMAT_INVALID,
+            "above has pictures in one folder alone, train, and with one class there is nothing to be learnt: give "
+            "the folder whose folders are the classes, or say --classes");
+        source.classes = 1 + beside;
+        ck_ok(rm_dataset_open("classify", &source, &d));
+        rm_dataset_close(d);
+        source.classes = 0;
+    }
+    source.data = in_scratch("above/train");
+    ck_ok(rm_dataset_open("classify", &source, &d));
+    rm_dataset_close(d);
+}
+END_TEST
+
+/* What torchvision 0.29's ImageFolder lists of the same files, in its order, but for a class that begins with a dot. Each is damaged, so that reading it says its name. */
 START_TEST(files_are_those_of_image_folder) {
     static const char *const folders[] = {".c",  "a",     "a/deep", "a/deep/er", "b",
                                           "b/a", "b/a/y", "b/a-b",  "b/B",       "b/.d"};
-    static const char *const listed[] = {".c/0.png",  "a/deep/er/z.jpg", "b/.h.png",   "b/.jpg",    "b/1.JPEG",
-                                         "b/a.png",   "b/n.bmp",         "b/.d/q.png", "b/B/0.PNG", "b/a/n.webp",
-                                         "b/a/x.png", "b/a-b/z.png",     "b/a/y/0.png"};
+    static const char *const listed[] = {"a/deep/er/z.jpg", "b/.h.png",  "b/.jpg",      "b/1.JPEG",
+                                         "b/a.png",         "b/n.bmp",   "b/.d/q.png",  "b/B/0.PNG",
+                                         "b/a/n.webp",      "b/a/x.png", "b/a-b/z.png", "b/a/y/0.png"};
     enum { LISTED = sizeof listed / sizeof *listed };
     char name[64], command[300], root[300];
     rm_data_source source = {.data = root, .pictures = true, .image_size = 4};
@@ -133,12 +161,13 @@ START_TEST(files_are_those_of_image_folder) {
         snprintf(name, sizeof name, "g/%s", listed[i]);
         put(name, 4, 30);
     }
+    put("g/.c/0.png", 4, 30);
     make_file("g/b/n.txt", "no picture", 10);
     make_file("g/0.png", "of no class", 11);
     ck_assert_int_eq(symlink("../a/deep", in_scratch("g/b/link")), 0);
     ck_ok(rm_dataset_open("classify", &source, &d));
     ck_assert_int_eq(d->count, LISTED + 1);
-    ck_assert_int_eq(d->shape.classes, 3);
+    ck_assert_int_eq(d->shape.classes, 2);
     for (int i = 0; i <= LISTED; i++) {
         snprintf(name, sizeof name, "g/%s is damaged", i < LISTED ? listed[i] : "b/link/er/z.jpg");
         ck_fails(d->fill(d, i, 0, 1, x, &label), REMAT_IO, name);
@@ -236,6 +265,45 @@ START_TEST(a_run_over_folders) {
 }
 END_TEST
 
+static void rename_class(const char *from, const char *to) {
+    ck_assert_int_eq(rename(in_scratch(from), in_scratch(to)), 0);
+}
+
+/* A state of a version that kept no names. */
+static void forget_names(const char *state_json) {
+    json_t *root = json_load_file(state_json, 0, NULL);
+    ck_assert_int_eq(json_array_size(json_object_get(root, "classes")), 3);
+    ck_assert_str_eq(json_string_value(json_array_get(json_object_get(root, "classes"), 1)), "b,1");
+    json_object_del(root, "classes");
+    json_object_del(root, "crc32");
+    ck_assert_int_eq(json_dump_file(root, state_json, 0), 0);
+    json_decref(root);
+}
+
+/* Names number the classes, so they are a part of the model: of other names the numbers would be others. */
+START_TEST(a_state_has_the_names_of_its_classes) {
+    char st[300], f[300];
+    make_folder();
+    rename_class("f/b", "f/b,1");
+    snprintf(st, sizeof st, "%s", in_scratch("st"));
+    snprintf(f, sizeof f, "%s", in_scratch("f"));
+    ck_runs("train --model=cnn --data=%s --image-size=5 --batch=2 --threads=1 --steps=1 --save=%s", f, st);
+    ck_runs("predict --resume=%s --data=%s", st, f);
+    ck_assert_msg(!strncmp(program_output, "a,\"b,1\",empty\n", 14), "%s", program_output);
+    ck_runs("predict --resume=%s --data=%s --out=%s", st, f, in_scratch("p.npy"));
+    ck_assert_str_eq(program_output, "columns: a, b,1, empty\n");
+    rename_class("f/a", "f/c");
+    ck_refuses(2, "class 0 is 'b,1' in", "eval --resume=%s --data=%s", st, f);
+    ck_assert_ptr_nonnull(strstr(program_errors, "and 'a' in"));
+    ck_refuses(2, "class 0 is 'b,1' in", "train --resume=%s --steps=2", st);
+    ck_runs("predict --resume=%s --data=%s", st, f); /* which reads no labels */
+    forget_names(in_scratch("st/step-00000001/state.json"));
+    ck_runs("eval --resume=%s --data=%s", st, f);
+    rename_class("f/c", "f/a");
+    ck_runs("train --resume=%s --steps=2", st);
+}
+END_TEST
+
 int main(void) {
     TCase *tests = tcase_create("folder");
     if (!has(rm_jpeg_library()) || !has(rm_png_library())) {
@@ -245,6 +313,8 @@ int main(void) {
     tcase_add_loop_test(tests, decoders_read_what_pillow_reads, 0, PICTURE_FILES);
     tcase_add_loop_test(tests, files_that_are_cut_short_are_refused, 0, PICTURE_FILES);
     tcase_add_test(tests, classes_are_folders);
+    tcase_add_test(tests, one_class_alone_is_refused);
+    tcase_add_test(tests, a_state_has_the_names_of_its_classes);
     tcase_add_test(tests, files_are_those_of_image_folder);
     tcase_add_test(tests, pictures_are_not_turned);
     tcase_add_test(tests, damaged_files);

@@ -129,6 +129,18 @@ START_TEST(cifar) {
         for (int k = 0; k < 3072; k++) ck_assert(x[k] == (float)((uint8_t)((k + 1) * 7) / 255.0));
         rm_dataset_close(d);
     }
+    mkdir(in_scratch("set1"), 0700); /* which set[1] would be, as a pattern */
+    mkdir(in_scratch("set[1]"), 0700);
+    make_cifar("set1/data_batch_1.bin", 2, 3);
+    make_cifar("set[1]/data_batch_9.bin", 1, 6);
+    make_cifar("set[1]/data_batch_10.bin", 2, 4);
+    rm_dataset *d = open_ok((rm_data_source){.data = in_scratch("set[1]")});
+    ck_assert_int_eq(d->count, 3);
+    for (int i = 0; i < 3; i++) {
+        ck_ok(d->fill(d, i, 0, 1, x, &label));
+        ck_assert_int_eq(label, 4 + i);
+    }
+    rm_dataset_close(d);
     open_fails((rm_data_source){.data = one, .labels = one}, REMAT_INVALID, "has its labels in it: leave --labels out");
     open_fails((rm_data_source){.data = one, .classes = 9}, REMAT_INVALID, "has 10 classes, and --classes=9");
     open_fails((rm_data_source){.data = make_cifar("d.bin", 1, 10)}, REMAT_IO, "picture 0 has the label 10");

@@ -1,7 +1,8 @@
 /* command_predict.c: `remat predict`: what saved weights make of each sample, one row each, in the order of the data: of
  * classify the probability of each class (of each timestep where labels are; where each pixel has one, the number of the
  * likeliest), of regress and adding the values (of each timestep, one after the other; with --loss=bce their
- * probabilities), of transcribe the labels, filled up with -1. Labels are not asked for. As .npy of float32, or as CSV. */
+ * probabilities), of transcribe the labels, filled up with -1. Labels are not asked for. As .npy of float32, or as CSV. Where the
+ * classes have names, CSV begins with a line of them; beside .npy they are printed. */
 #include "train/commands/commands.h"
 
 #include "memory/host.h"
@@ -23,6 +24,7 @@ typedef struct {
     char unfinished[RM_PATH_BYTES];     /* renamed when it is whole; "": written where it is */
     bool npy, probabilities, yes_or_no; /* of classes, of which one is right; of labels, each right or not */
     int64_t sample;                     /* the next one */
+    rm_class_names classes;             /* none where they have no names */
     float *row;
     char *text; /* NULL: npy */
 } prediction;
@@ -137,12 +139,32 @@ static remat_status write_header(prediction *p) {
     return rm_file_write(&p->writer, header, sizeof header);
 }
 
+/* As CSV has it: in quotes where it holds what ends a cell. */
+static remat_status write_name(prediction *p, const char *name, bool last) {
+    bool quoted = name[strcspn(name, ",\"\r\n")];
+    if (quoted) TRY(rm_file_write(&p->writer, "\"", 1));
+    for (; *name; name++) TRY(rm_file_write(&p->writer, *name == '"' ? "\"\"" : name, *name == '"' ? 2 : 1));
+    if (quoted) TRY(rm_file_write(&p->writer, "\"", 1));
+    return rm_file_write(&p->writer, last ? "\n" : ",", 1);
+}
+
+/* Of rows with a number for each class. */
+static remat_status write_class_names(prediction *p) {
+    int64_t n = p->classes.count;
+    if (!n || n != row_width(p)) return REMAT_OK;
+    for (int64_t i = 0; i < n && !p->npy; i++) TRY(write_name(p, p->classes.name[i], i + 1 == n));
+    for (int64_t i = 0; i < n && p->npy; i++)
+        printf("%s%s%s", i ? ", " : "columns: ", p->classes.name[i], i + 1 == n ? "\n" : "");
+    return p->npy ? rm_file_flush_output() : REMAT_OK;
+}
+
 /* ---- The command ------------------------------------------------------------------------------------------------ */
 
 static remat_status predict(prediction *p, rm_options *o) {
     rm_eval_event event;
     TRY(check_name(o));
     TRY(rm_saved_evaluator_open(o, RM_PREDICT, &p->saved));
+    if (*p->saved.state) TRY(rm_state_class_names(p->saved.state, &p->classes));
     rm_evaluator *evaluator = &p->saved.evaluator;
     p->probabilities = !strcmp(o->task, "classify");
     p->yes_or_no = !strcmp(o->loss, "bce");
@@ -153,6 +175,7 @@ static remat_status predict(prediction *p, rm_options *o) {
     REQUIRE(p->row && p->text, MEMORY, "no memory for a row of %zu numbers", row);
     TRY(create(p, o));
     TRY(write_header(p));
+    TRY(write_class_names(p));
     evaluator->sink = take;
     evaluator->sink_context = p;
     TRY(rm_evaluator_run(evaluator, rm_evaluator_session(evaluator), &event));
@@ -165,6 +188,7 @@ remat_status rm_command_predict(rm_options *options, int *exit_status) {
     remat_status status = predict(&p, options);
     rm_file_abandon(&p.writer);
     if (*p.unfinished) rm_file_remove(p.unfinished);
+    rm_class_names_free(&p.classes);
     rm_free(p.row);
     rm_free(p.text);
     rm_saved_evaluator_free(&p.saved);

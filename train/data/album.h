@@ -9,6 +9,7 @@
 #define RM_ALBUM_H
 
 #include "train/data/array.h"
+#include "train/data/class_names.h"
 #include "train/data/dataset.h"
 
 typedef struct rm_album rm_album;
@@ -20,6 +21,7 @@ struct rm_album {
     int32_t *labels;     /* that come with the pictures, below `classes`; NULL: none do */
     int64_t label_count; /* one for each picture, or for each pixel; of arrays */
     int64_t classes;
+    rm_class_names names;   /* of the classes */
     uint32_t class_names;   /* a checksum of them, in order; 0: they have none */
     uint64_t held_bytes;    /* kept in memory, labels included */
     uint64_t scratch_bytes; /* that `read` needs of each thread */
@@ -29,6 +31,8 @@ struct rm_album {
     remat_status (*checksum)(rm_album *, uint32_t *crc32); /* labels included */
     void (*close)(rm_album *);
 };
+
+bool rm_album_is_cifar(const char *folder); /* it has files data_batch_*.bin */
 
 /* Of the kind that source->data is: a folder of files data_batch_*.bin, or files that end in .bin, are CIFAR-10's; another
  * folder has a folder for each class; any other file is an array. */

@@ -5,7 +5,9 @@
 #include "train/data/cifar.h"
 #include "train/file.h"
 
-#include <glob.h>
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <zlib.h>
 
@@ -54,14 +56,40 @@ static remat_status append(cifar_album *album, const char *path) {
     return REMAT_OK;
 }
 
+/* data_batch_*.bin */
+static int is_batch(const struct dirent *entry) {
+    size_t length = strlen(entry->d_name);
+    return length >= 15 && !strncmp(entry->d_name, "data_batch_", 11) && !strcmp(entry->d_name + length - 4, ".bin");
+}
+
+static int by_name(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name); }
+
+/* Without patterns: the folder's own name may hold what would be one. */
+static int list_batches(const char *folder, struct dirent ***list) { return scandir(folder, list, is_batch, by_name); }
+
+static void free_list(struct dirent **list, int count) {
+    for (int i = 0; i < count; i++) free(list[i]);
+    if (count >= 0) free(list);
+}
+
+bool rm_album_is_cifar(const char *folder) {
+    struct dirent **list;
+    int count = list_batches(folder, &list);
+    free_list(list, count);
+    return count > 0;
+}
+
 static remat_status append_folder(cifar_album *album, const char *folder) {
-    char pattern[RM_PATH_BYTES];
-    glob_t found = {0};
-    TRY(rm_path_join(pattern, sizeof pattern, folder, "data_batch_*.bin"));
-    remat_status status =
-        glob(pattern, 0, NULL, &found) ? rm_fail(REMAT_IO, "%s has no data_batch_*.bin", folder) : REMAT_OK;
-    for (size_t i = 0; i < found.gl_pathc && !status; i++) status = append(album, found.gl_pathv[i]);
-    globfree(&found);
+    struct dirent **list;
+    int count = list_batches(folder, &list);
+    REQUIRE(count >= 0, IO, "cannot read the folder %s: %s", folder, strerror(errno));
+    remat_status status = count ? REMAT_OK : rm_fail(REMAT_IO, "%s has no data_batch_*.bin", folder);
+    for (int i = 0; i < count && !status; i++) {
+        char path[RM_PATH_BYTES];
+        status = rm_path_join(path, sizeof path, folder, list[i]->d_name);
+        if (!status) status = append(album, path);
+    }
+    free_list(list, count);
     return status;
 }
 

@@ -1,6 +1,6 @@
 /* album_folder.c: a folder with a folder for each class, and JPEG and PNG files in those and in folders below, as ImageNet lies. The
- * same files are found as by torchvision's ImageFolder, in its order: classes are numbered in the order of their names, links are
- * followed, and names that begin with a dot are names like others. Every file's header is read when the folder is opened, which says how much room the largest will want; with --skip-broken every file is
+ * same files are found as by torchvision's ImageFolder, in its order: classes are numbered in the order of their names, and links are
+ * followed. Unlike there, a folder whose name begins with a dot is no class: editors and notebooks leave such folders. Every file's header is read when the folder is opened, which says how much room the largest will want; with --skip-broken every file is
  * decoded then, and those that cannot be are left out. */
 #include "train/data/album.h"
 
@@ -92,6 +92,7 @@ static void close_album(rm_album *base) {
     folder_album *album = (folder_album *)base;
     for (int64_t i = 0; i < base->count; i++) rm_free(album->picture[i].name);
     rm_free(album->picture);
+    rm_class_names_free(&base->names);
     rm_free(album->folder);
     rm_free(base->labels);
     rm_free(album);
@@ -188,24 +189,43 @@ static remat_status add_class(folder_album *album, const char *class_name, int32
     return status;
 }
 
-static remat_status find_pictures(folder_album *album) {
-    name_list classes = {0};
-    uLong names = crc32_z(0, NULL, 0);
-    remat_status status = add_names(&classes, album->folder, "", true);
-    sort_names(&classes);
-    for (int64_t i = 0; i < classes.count && !status; i++) {
-        status = add_class(album, classes.name[i], (int32_t)i);
-        names = crc32_z(names, (const uint8_t *)classes.name[i], strlen(classes.name[i]) + 1);
+static remat_status find_classes(folder_album *album) {
+    rm_class_names *names = &album->base.names;
+    name_list folders = {0};
+    uLong sum = crc32_z(0, NULL, 0);
+    remat_status status = add_names(&folders, album->folder, "", true);
+    sort_names(&folders);
+    for (int64_t i = 0; i < folders.count && !status; i++) {
+        if (*folders.name[i] == '.') continue;
+        sum = crc32_z(sum, (const uint8_t *)folders.name[i], strlen(folders.name[i]) + 1);
+        status = rm_class_names_add(names, folders.name[i]);
     }
-    album->base.classes = classes.count;
-    album->base.class_names = (uint32_t)names;
-    free_names(&classes);
-    TRY(status);
+    free_names(&folders);
+    album->base.classes = names->count;
+    album->base.class_names = (uint32_t)sum;
+    return status;
+}
+
+/* A folder above that of the classes has one class, and nothing is to be learnt. */
+static remat_status check_classes(const folder_album *album, const rm_data_source *source) {
+    const picture *first = album->picture, *last = first + album->base.count - 1;
+    if (source->classes || source->unlabelled) return REMAT_OK;
+    const char *only = album->base.names.name[first->label];
+    REQUIRE(first->label != last->label, INVALID,
+            "%s has pictures in one folder alone, %s, and with one class there is nothing to be learnt: give the "
+            "folder whose folders are the classes, or say --classes",
+            album->folder, only);
+    return REMAT_OK;
+}
+
+static remat_status find_pictures(folder_album *album, const rm_data_source *source) {
+    TRY(find_classes(album));
+    for (int64_t i = 0; i < album->base.names.count; i++) TRY(add_class(album, album->base.names.name[i], (int32_t)i));
     REQUIRE(album->base.count, INVALID,
             "%s has no JPEG or PNG files in folders of its own, one for each class: give a folder that lies as "
             "ImageNet does, an IDX or .npy file, or CIFAR-10's data_batch_*.bin",
             album->folder);
-    return REMAT_OK;
+    return check_classes(album, source);
 }
 
 /* ---- Looking at all of them ---------------------------------------------------------------------------------------- */
@@ -301,7 +321,7 @@ static remat_status open_folder(folder_album *album, const rm_data_source *sourc
             (long long)album->base.channels);
     album->folder = rm_strdup(source->data);
     REQUIRE(album->folder, MEMORY, "no memory to open %s", source->data);
-    TRY(find_pictures(album));
+    TRY(find_pictures(album, source));
     TRY(look_at_all(album, source->threads));
     if (album->decodes) TRY(leave_broken_out(album));
     return settle(album);

@@ -14,7 +14,7 @@
 #ifndef RM_DATASET_H
 #define RM_DATASET_H
 
-#include "engine/status.h"
+#include "train/data/class_names.h"
 
 /* What a model for this data looks like from outside. */
 typedef struct {
@@ -93,6 +93,7 @@ struct rm_dataset {
     int64_t epoch;            /* set before `fill`, by who takes samples in epochs: a picture is altered anew in each */
     bool threads;             /* several threads may call `fill` at a time, for different columns */
     uint64_t target_bytes;    /* lm: of the text that the targets of all samples stand for; 0: not known */
+    const rm_class_names *class_names; /* what the classes are called; NULL: they have no names */
     const uint8_t *tokenizer; /* the tokenizer.json of source->tokenizer, for a training state; NULL: none */
     size_t tokenizer_bytes;
 };

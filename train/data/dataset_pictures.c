@@ -110,6 +110,7 @@ static remat_status take_shape(picture_data *data, const rm_data_source *source)
     data->base.shape = rm_picture_shape(album->channels, size ? size : album->height, size ? size : album->width,
                                         classes, source->pixels);
     data->base.shape.class_names = album->class_names;
+    data->base.class_names = album->names.count ? &album->names : NULL;
     data->base.count = album->count;
     return REMAT_OK;
 }

@@ -77,6 +77,8 @@ remat_status rm_saved_evaluator_open(rm_options *o, rm_command command, rm_saved
     if (command == RM_PREDICT) TRY(check_predictable(o));
     TRY(check_lengths(o, &out->point));
     TRY(open_data(o, command, &out->dataset));
+    bool labels = command == RM_EVAL && *out->state; /* of `predict` folders are not read as classes */
+    if (labels) TRY(rm_setup_check_classes(out->state, out->dataset, o->data));
     TRY(rm_setup_spec(o, out->dataset, &spec));
     TRY(check_width(o, out->state, out->dataset));
     int64_t batch = said ? 0 : batch_of_run(o, &out->point);

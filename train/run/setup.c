@@ -22,6 +22,15 @@ remat_status rm_setup_resume(rm_options *options, rm_command command, char state
     return rm_options_check(options, command);
 }
 
+remat_status rm_setup_check_classes(const char *state, const rm_dataset *dataset, const char *data) {
+    rm_class_names names;
+    if (!dataset->class_names) return REMAT_OK;
+    remat_status status = rm_state_class_names(state, &names);
+    if (!status) status = rm_class_names_agree(dataset->class_names, data, &names, state);
+    rm_class_names_free(&names);
+    return status;
+}
+
 static remat_status learn_count(rm_options *o, const char *name, int64_t count) {
     char text[32];
     snprintf(text, sizeof text, "%lld", (long long)count);

@@ -55,4 +55,7 @@ double rm_setup_learning_rate(const rm_options *options);
 remat_status rm_setup_weights(const rm_options *options, const char *state, const rm_state_point *point,
                               remat_session *session);
 
+/* INVALID where the data's classes have other names than those that the state's run was trained on. */
+remat_status rm_setup_check_classes(const char *state, const rm_dataset *dataset, const char *data);
+
 #endif

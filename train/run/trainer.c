@@ -27,6 +27,7 @@ static remat_status check_data(rm_trainer *t) {
     const rm_options *o = t->options;
     TRY(rm_dataset_checksum(t->dataset, &t->data_crc32));
     if (!*t->state) return REMAT_OK;
+    TRY(rm_setup_check_classes(t->state, t->dataset, o->data));
     REQUIRE(
         t->start.samples == t->dataset->count, INVALID,
         "the data has %lld samples, but %s was saved with %lld: that is other data; resume with what it was trained on",
@@ -144,6 +145,7 @@ static remat_status open_store(rm_trainer *t) {
     TRY(rm_state_store_open(o->save, o->keep, t->start.step, t->ranks.size > 1 ? &ranks : NULL, &t->store));
     t->store.tokenizer = t->dataset->tokenizer;
     t->store.tokenizer_bytes = t->dataset->tokenizer_bytes;
+    t->store.classes = t->dataset->class_names;
     t->store.best = rm_watch_best_step(&t->watch, o);
     bool links = t->store.best && t->ranks.rank == 0; /* who was killed behind a state may not have come to its link */
     return rm_ranks_agree(&t->ranks, links ? rm_state_link_best(o->save, t->store.best) : REMAT_OK);

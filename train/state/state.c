@@ -223,6 +223,17 @@ static json_t *files_json(const rm_state_store *store, const rm_state_point *poi
     return files;
 }
 
+/* NULL: no memory. */
+static json_t *classes_json(const rm_class_names *names) {
+    json_t *list = json_array();
+    for (int64_t i = 0; i < names->count; i++)
+        if (json_array_append_new(list, rm_state_json_text(names->name[i]))) {
+            json_decref(list);
+            return NULL;
+        }
+    return list;
+}
+
 static remat_status write_state_json(const char *state, const rm_state_store *store, const rm_options *options,
                                      const rm_state_point *point, const double *about) {
     char path[RM_PATH_BYTES];
@@ -233,6 +244,7 @@ static remat_status write_state_json(const char *state, const rm_state_store *st
     rm_state_job_write(&job, root);
     bool bad = json_object_set_new(root, "flags", flags_json(options)) != 0;
     bad = json_object_set_new(root, "files", files_json(store, point, about)) || bad;
+    if (store->classes) bad = json_object_set_new(root, "classes", classes_json(store->classes)) || bad;
     remat_status status = rm_state_json_write(path, bad ? NULL : root);
     json_decref(root);
     return status;

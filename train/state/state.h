@@ -18,6 +18,7 @@
 #ifndef RM_STATE_H
 #define RM_STATE_H
 
+#include "train/data/class_names.h"
 #include "train/file.h"
 #include "train/flags/options.h"
 #include "train/run/watch.h"
@@ -62,6 +63,7 @@ typedef struct {
     rm_state_ranks ranks;
     const uint8_t *tokenizer; /* borrowed: what each state has a copy of; NULL: nothing. Set once it is open */
     size_t tokenizer_bytes;
+    const rm_class_names *classes; /* borrowed: what state.json names; NULL: nothing */
     remat_session *ema; /* borrowed: rank 0's session with the average of the weights; NULL: there is none */
 } rm_state_store;
 
@@ -86,6 +88,10 @@ remat_status rm_state_find(const char *directory, char state[RM_PATH_BYTES], boo
  * it was saved, or one that it lists is missing or has another size. A tokenizer that is there becomes --tokenizer; INVALID where
  * another was said. */
 remat_status rm_state_read(const char *state, rm_command command, rm_options *options, rm_state_point *out);
+
+/* What the classes were called that the run was trained on; none where they had no names, and in states of versions that kept
+ * none. Free in any case. */
+remat_status rm_state_class_names(const char *state, rm_class_names *out);
 
 /* IO unless all that state.json lists is there and as it was saved, every byte of it. */
 remat_status rm_state_check(const char *state);

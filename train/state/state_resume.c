@@ -341,6 +341,29 @@ remat_status rm_state_read(const char *state, rm_command command, rm_options *op
     return status;
 }
 
+static remat_status read_class_names(const json_t *classes, const char *path, rm_class_names *out) {
+    size_t i;
+    json_t *value;
+    REQUIRE(!classes || json_is_array(classes), IO, "%s is damaged: its classes are no list" REMEDY, path);
+    json_array_foreach((json_t *)classes, i, value) {
+        char bytes[RM_PATH_BYTES];
+        const char *name = rm_state_json_text_of(value, bytes);
+        REQUIRE(name, IO, "%s is damaged: class %zu has no name" REMEDY, path, i);
+        TRY(rm_class_names_add(out, name));
+    }
+    return REMAT_OK;
+}
+
+remat_status rm_state_class_names(const char *state, rm_class_names *out) {
+    char path[RM_PATH_BYTES];
+    json_t *root;
+    *out = (rm_class_names){0};
+    TRY(rm_state_json_read(state, path, &root));
+    remat_status status = read_class_names(json_object_get(root, "classes"), path, out);
+    json_decref(root);
+    return status;
+}
+
 remat_status rm_state_check(const char *state) {
     saved_state s;
     remat_status status = open_state(state, &s);
