@@ -81,29 +81,31 @@ remat_status rm_jpeg_size_of(const uint8_t *data, size_t size, const char *name,
     return REMAT_OK;
 }
 
-/* Adobe's programs store ink as its absence, and say that it was they. */
-static void from_cmyk(const uint8_t *row, int64_t width, int64_t channels, bool inverted, uint8_t *out) {
-    for (int64_t x = 0; x < width; x++, row += 4, out += channels) {
-        int rgb[3];
-        for (int c = 0; c < 3; c++) rgb[c] = inverted ? row[c] * row[3] / 255 : (255 - row[c]) * (255 - row[3]) / 255;
-        if (channels == 3)
-            for (int c = 0; c < 3; c++) out[c] = (uint8_t)rgb[c];
-        else
-            *out = (uint8_t)((rgb[0] * 299 + rgb[1] * 587 + rgb[2] * 114 + 500) / 1000);
-    }
+/* a * b / 255, rounded. */
+static int scaled(int a, int b) {
+    int product = a * b + 128;
+    return (product + (product >> 8)) >> 8;
 }
 
+/* In place, of four bytes a pixel three. Adobe's programs store ink as its absence, and say that it was they. */
+static void from_cmyk(uint8_t *row, int64_t width, bool inverted) {
+    for (int64_t x = 0; x < width; x++)
+        for (int c = 0, flip = inverted ? 255 : 0, light = 255 - (row[4 * x + 3] ^ flip); c < 3; c++)
+            row[3 * x + c] = (uint8_t)(light - scaled(row[4 * x + c] ^ flip, light));
+}
+
+/* Colours that become grey do so from red, green and blue: the file's own luma differs where those are cut off at 255. */
 static void read_rows(struct jpeg_decompress_struct *jpeg, int64_t channels, uint8_t *out) {
     const int64_t width = jpeg->output_width;
+    const bool ink = jpeg->out_color_space == JCS_CMYK, colour = ink || jpeg->out_color_space == JCS_RGB;
     JSAMPARRAY line = (*jpeg->mem->alloc_sarray)((j_common_ptr)jpeg, JPOOL_IMAGE, 4 * jpeg->output_width, 1);
     while (jpeg->output_scanline < jpeg->output_height) {
         JSAMPROW row = out + (int64_t)jpeg->output_scanline * width * channels;
-        if (jpeg->out_color_space != JCS_CMYK) {
-            jpeg_read_scanlines(jpeg, &row, 1);
-        } else {
-            jpeg_read_scanlines(jpeg, line, 1);
-            from_cmyk(line[0], width, channels, jpeg->saw_Adobe_marker, row);
-        }
+        const bool direct = !ink && (channels == 3 || !colour);
+        jpeg_read_scanlines(jpeg, direct ? &row : line, 1);
+        if (ink) from_cmyk(line[0], width, jpeg->saw_Adobe_marker);
+        if (!direct && channels == 1) rm_grey_row(line[0], width, row);
+        if (!direct && channels == 3) memcpy(row, line[0], (size_t)(3 * width));
     }
 }
 
@@ -119,7 +121,8 @@ remat_status rm_jpeg_decode(const uint8_t *data, size_t size, const char *name, 
     }
     begin(&jpeg, &e, data, size);
     bool ink = jpeg.jpeg_color_space == JCS_CMYK || jpeg.jpeg_color_space == JCS_YCCK;
-    jpeg.out_color_space = ink ? JCS_CMYK : channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
+    bool grey = channels == 1 && jpeg.jpeg_color_space == JCS_GRAYSCALE;
+    jpeg.out_color_space = ink ? JCS_CMYK : grey ? JCS_GRAYSCALE : JCS_RGB;
     jpeg_start_decompress(&jpeg);
     read_rows(&jpeg, channels, out);
     jpeg_finish_decompress(&jpeg);

@@ -3,6 +3,8 @@
 
 #if REMAT_HAVE_PNG
 
+#include "memory/host.h"
+
 #include <png.h>
 
 #include <stdio.h>
@@ -53,6 +55,8 @@ static void read_header(png_structp png, png_infop info, source *s) {
     png_read_info(png, info);
 }
 
+static bool has_colour(png_structp png, png_infop info) { return png_get_color_type(png, info) & PNG_COLOR_MASK_COLOR; }
+
 remat_status rm_png_size_of(const uint8_t *data, size_t size, const char *name, rm_picture_size *out) {
     source s = {.data = data, .left = size};
     png_infop info;
@@ -64,18 +68,35 @@ remat_status rm_png_size_of(const uint8_t *data, size_t size, const char *name, 
     }
     read_header(png, info, &s);
     *out = (rm_picture_size){png_get_image_height(png, info), png_get_image_width(png, info), 0};
-    out->decoder_bytes = FIXED_BYTES + 32 * (uint64_t)out->width;
+    bool whole = has_colour(png, info) && png_get_interlace_type(png, info) != PNG_INTERLACE_NONE; /* to become grey */
+    out->decoder_bytes =
+        FIXED_BYTES + 32 * (uint64_t)out->width + (whole ? 3 * (uint64_t)(out->width * out->height) : 0);
     png_destroy_read_struct(&png, &info, NULL);
     return REMAT_OK;
 }
 
+/* The library's own way to grey would obey gAMA, sRGB and iCCP chunks. */
 static void ask_for(png_structp png, png_infop info, int64_t channels) {
-    const bool colour = png_get_color_type(png, info) & PNG_COLOR_MASK_COLOR;
     png_set_expand(png);
-    png_set_scale_16(png);
+    png_set_strip_16(png);
     png_set_strip_alpha(png);
-    if (channels == 3 && !colour) png_set_gray_to_rgb(png);
-    if (channels == 1 && colour) png_set_rgb_to_gray_fixed(png, PNG_ERROR_ACTION_NONE, 29900, 58700);
+    if (channels == 3 && !has_colour(png, info)) png_set_gray_to_rgb(png);
+}
+
+/* Colours as grey: rows by way of `rgb`, which has room for one, or for all where they come in several passes. */
+static void read_grey(png_structp png, const rm_picture_size *size, int passes, uint8_t *rgb, uint8_t *out) {
+    const int64_t W = size->width, H = size->height;
+    for (int pass = 0; pass < passes; pass++)
+        for (int64_t y = 0; y < H; y++) {
+            uint8_t *row = rgb + (passes > 1 ? 3 * W * y : 0);
+            png_read_row(png, row, NULL);
+            if (pass + 1 == passes) rm_grey_row(row, W, out + W * y);
+        }
+}
+
+static void read_plain(png_structp png, const rm_picture_size *size, int passes, size_t row, uint8_t *out) {
+    for (int pass = 0; pass < passes; pass++)
+        for (int64_t y = 0; y < size->height; y++) png_read_row(png, out + (size_t)y * row, NULL);
 }
 
 remat_status rm_png_decode(const uint8_t *data, size_t size, const char *name, int64_t channels,
@@ -83,21 +104,29 @@ remat_status rm_png_decode(const uint8_t *data, size_t size, const char *name, i
     source s = {.data = data, .left = size};
     png_infop info;
     png_structp png = begin(&s, &info);
-    const size_t row = (size_t)(expected->width * channels);
+    uint8_t *volatile rgb = NULL;
     REQUIRE(png, MEMORY, "no memory to read %s", name);
     if (setjmp(png_jmpbuf(png))) {
         png_destroy_read_struct(&png, &info, NULL);
+        rm_free(rgb);
         return broken(name, &s);
     }
     read_header(png, info, &s);
+    const bool grey = channels == 1 && has_colour(png, info);
+    const size_t row = (size_t)(expected->width * (grey ? 3 : channels));
     ask_for(png, info, channels);
     const int passes = png_set_interlace_handling(png);
     png_read_update_info(png, info);
     if (png_get_rowbytes(png, info) != row) png_error(png, "its rows are of another length than its header says");
-    for (int pass = 0; pass < passes; pass++)
-        for (int64_t y = 0; y < expected->height; y++) png_read_row(png, out + (size_t)y * row, NULL);
+    if (grey) rgb = rm_malloc(passes > 1 ? row * (size_t)expected->height : row);
+    if (grey && !rgb) png_error(png, "there is no memory to make it grey");
+    if (grey)
+        read_grey(png, expected, passes, rgb, out);
+    else
+        read_plain(png, expected, passes, row, out);
     png_read_end(png, NULL);
     png_destroy_read_struct(&png, &info, NULL);
+    rm_free(rgb);
     return REMAT_OK;
 }
 
