@@ -119,10 +119,9 @@ START_TEST(one_class_alone_is_refused) {
     ck_assert_int_eq(system(command), 0);
     for (int beside = 0; beside < 2; beside++) {
         if (beside) mkdir(in_scratch("above/empty"), 0700);
-        ck_fails(
-            rm_dataset_open("classify", &source, &d), REMAT_INVALID,
-            "above has pictures in one folder alone, train, and with one class there is nothing to be learnt: give "
-            "the folder whose folders are the classes, or say --classes");
+        ck_fails(rm_dataset_open("classify", &source, &d), REMAT_INVALID,
+                 "above: all pictures are in one folder, train, so there is one class and nothing to learn; give the "
+                 "folder whose folders are the classes, or say --classes");
         source.classes = 1 + beside;
         ck_ok(rm_dataset_open("classify", &source, &d));
         rm_dataset_close(d);

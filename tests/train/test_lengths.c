@@ -246,14 +246,14 @@ START_TEST(documents_in_a_row_are_documents_alone) {
 }
 END_TEST
 
-/* What the program writes behind a prompt. */
+/* What the program writes after a prompt. */
 static const char *continuation(const char *from, const char *prompt) {
     ck_runs("sample %s --prompt=%s --length=60 --seed=3", from, prompt);
     ck_assert_msg(!strncmp(program_output, prompt, strlen(prompt)), "%s", program_output);
     return program_output + strlen(prompt);
 }
 
-/* As in training: behind a document's end the next begins as the first does. The state has the flag; weights alone do not. */
+/* As in training: after a document's end the next begins as the first does. The state has the flag; weights alone do not. */
 START_TEST(samples_begin_behind_ends) {
     static const char *const model[] = {"lstm", "gru", "mingru", "minlstm", "lstm --proj-size=4"};
     char text[30 * 8 + 1], state[300], weights[300];

@@ -37,7 +37,7 @@ struct sampling {
     int64_t vocabulary;
     int32_t *read; /* window of them; n_read: so many, from the first on */
     int64_t window, n_read;
-    int64_t document_end; /* the token behind which states begin anew; -1: none */
+    int64_t document_end; /* the token after which states begin anew; -1: none */
     bool ended;           /* the token read last was it */
     float *logits;
     rm_draw_room room;

@@ -212,8 +212,8 @@ static remat_status check_classes(const folder_album *album, const rm_data_sourc
     if (source->classes || source->unlabelled) return REMAT_OK;
     const char *only = album->base.names.name[first->label];
     REQUIRE(first->label != last->label, INVALID,
-            "%s has pictures in one folder alone, %s, and with one class there is nothing to be learnt: give the "
-            "folder whose folders are the classes, or say --classes",
+            "%s: all pictures are in one folder, %s, so there is one class and nothing to learn; give the folder whose "
+            "folders are the classes, or say --classes",
             album->folder, only);
     return REMAT_OK;
 }
