@@ -6,6 +6,7 @@
 #include "ops/real.h"
 
 #include "ops/math/gemm.h"
+#include "ops/math/parallel.h"
 
 #include <stdbool.h>
 
@@ -63,9 +64,7 @@ bool rm_gemm_begin(int threads) {
 void rm_gemm_end(bool open) {
     if (open) rm_openblas_end();
 }
-static bool begin(int threads, int64_t m, int64_t n, int64_t k) {
-    return !is_small(m, n, k) && rm_gemm_begin(threads);
-}
+static bool begin(int threads, int64_t m, int64_t n, int64_t k) { return !is_small(m, n, k) && rm_gemm_begin(threads); }
 
 void rm_gemm_alone(bool open, rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha,
                    const real *a, int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc) {
@@ -114,16 +113,16 @@ void rm_gemm(int threads, rm_orientation a_is, rm_orientation b_is, int64_t m, i
         return;
     }
     int64_t shares = threads < grains ? threads : grains;
-#pragma omp parallel for num_threads(threads) schedule(static, 1)
-    for (int64_t share = 0; share < shares; share++) {
-        int64_t from = grains * share / shares * GRAIN, to = grains * (share + 1) / shares * GRAIN;
-        int64_t size = (to < side ? to : side) - from;
-        if (m >= n)
-            rm_gemm_alone(open, a_is, b_is, size, n, k, alpha, a + from * (a_is == RM_TRANSPOSED ? 1 : lda), lda, b,
-                          ldb, beta, c + from * ldc, ldc);
-        else
-            rm_gemm_alone(open, a_is, b_is, m, size, k, alpha, a, lda, b + from * (b_is == RM_TRANSPOSED ? ldb : 1),
-                          ldb, beta, c + from, ldc);
-    }
+    RM_PARALLEL_EVEN(
+        threads, true, for (int64_t share = 0; share < shares; share++) {
+            int64_t from = grains * share / shares * GRAIN, to = grains * (share + 1) / shares * GRAIN;
+            int64_t size = (to < side ? to : side) - from;
+            if (m >= n)
+                rm_gemm_alone(open, a_is, b_is, size, n, k, alpha, a + from * (a_is == RM_TRANSPOSED ? 1 : lda), lda, b,
+                              ldb, beta, c + from * ldc, ldc);
+            else
+                rm_gemm_alone(open, a_is, b_is, m, size, k, alpha, a, lda, b + from * (b_is == RM_TRANSPOSED ? ldb : 1),
+                              ldb, beta, c + from, ldc);
+        });
     rm_gemm_end(open);
 }

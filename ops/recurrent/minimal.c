@@ -7,12 +7,18 @@
 /* Columns do not meet: each thread takes its own through all of the tile. */
 static void run(rm_cell_kernel *kernel, const rm_cell_job *job, int threads) {
     bool large = job->tau * job->batch * job->hidden > RM_PARALLEL_MIN_HEAVY;
-    if (threads < 2 || !large) {
+    rm_region region = rm_region_begin(large ? threads : 1, true);
+    if (region.threads < 2) {
         kernel(job, 0, 1);
-        return;
+    } else {
+#pragma omp parallel num_threads(region.threads)
+        {
+            kernel(job, omp_get_thread_num(), omp_get_num_threads());
+#pragma omp master
+            rm_region_own(&region);
+        }
     }
-#pragma omp parallel num_threads(threads)
-    kernel(job, omp_get_thread_num(), omp_get_num_threads());
+    rm_region_end(&region, 0);
 }
 
 static rm_cell_job job_of(const rm_call *call) {

@@ -94,6 +94,8 @@ void rm_recurrent_define_gradients(const rm_call *call, const rm_recurrent *r, c
 #define RM_FAST(fast, definition) fast
 uint64_t rm_recurrent_packed_bytes(const rm_cell_kernels *kernels, rm_cell cell, const rm_desc *x);
 void rm_recurrent_pack(const rm_cell_kernels *kernels, rm_cell cell, const rm_call *call, void *packed);
+/* For tests, on this thread: at this meeting thread 0 sends the others away, as if it had waited too long; 0: only if it has. */
+void rm_recurrent_pretend_last(unsigned meeting);
 void rm_recurrent_forward(const rm_cell_kernels *kernels, rm_cell cell, const rm_call *call);
 /* aux as forward left it; not of rnn_tanh, which has none */
 void rm_recurrent_rebuild(const rm_cell_kernels *kernels, rm_cell cell, const rm_call *call);

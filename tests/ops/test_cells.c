@@ -266,6 +266,15 @@ static void check_problem(const problem *p, bool every_way) {
         same_bits(p, &more, &one, Y, DC_IN, threads, "than with one thread");
         result_free(&more);
     }
+    const int64_t lasts[] = {1, 2, p->tau / 2, p->tau - 1, p->tau};
+    for (int i = 0; every_way && i < 5; i++) {
+        rm_recurrent_pretend_last((unsigned)lasts[i]);
+        result less = run_problem(p, FAST, 3), dropped = run_problem(p, FAST_FORWARD_ONLY, 2);
+        rm_recurrent_pretend_last(0);
+        same_bits(p, &less, &one, Y, DC_IN, 3, "when two of them are sent away");
+        same_bits(p, &dropped, &one, Y, C_OUT, 2, "when one of them is sent away, and no gates are kept");
+        result_free(&less), result_free(&dropped);
+    }
     if (every_way) {
         result dropped = run_problem(p, FAST_FORWARD_ONLY, 1);
         same_bits(p, &dropped, &one, Y, C_OUT, 1, "when no gates are kept");
@@ -418,6 +427,7 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("cells");
     TCase *tests = tcase_create("cells");
+    rm_parallel_pretend(1); /* several threads are several, on a busy machine, too */
     tcase_set_timeout(tests, 300);
     tcase_add_loop_test(tests, fast_kernels_match_the_definition, 0, RM_CELL_ISAS);
     tcase_add_loop_test(tests, sizes_beyond_one_chunk, 0, COUNT(cells));

@@ -108,6 +108,24 @@ START_TEST(small_products_are_made_element_by_element) {
 }
 END_TEST
 
+/* How a product is cut follows from the number of threads, whoever computes the shares. */
+START_TEST(shares_are_the_same_on_one_thread) {
+    static const int64_t shape[][3] = {{67, 83, 131}, {520, 260, 260}, {100, 300, 1000}};
+    for (int i = 0; i < 6; i++) {
+        int64_t m = shape[i / 2][0], n = shape[i / 2][1], k = shape[i / 2][2];
+        matrix a = matrix_make(m, k, 1), b = matrix_make(k, n, 7), c[2] = {matrix_make(m, n, 3), matrix_make(m, n, 3)};
+        for (int together = 0; together < 2; together++) {
+            rm_parallel_pretend(together ? 1 : -1);
+            rm_gemm(2 + i % 2, RM_PLAIN, RM_PLAIN, m, n, k, 1, a.at, a.stride, b.at, b.stride, 0, c[together].at,
+                    c[together].stride);
+        }
+        rm_parallel_pretend(0);
+        ck_assert_mem_eq(c[0].at, c[1].at, (size_t)(m * c[0].stride) * sizeof(float));
+        free(a.at), free(b.at), free(c[0].at), free(c[1].at);
+    }
+}
+END_TEST
+
 /* A program that uses OpenBLAS itself finds as many threads there as it asked for: also while products are made on several. */
 START_TEST(the_threads_of_openblas_stay_the_programs) {
     void *blas = strstr(rm_gemm_library(), "OpenBLAS") ? dlopen("libopenblas.so.0", RTLD_NOW | RTLD_NOLOAD) : NULL;
@@ -156,6 +174,7 @@ int main(void) {
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, products_of_every_orientation, 0, 4);
     tcase_add_test(tests, small_products_are_made_element_by_element);
+    tcase_add_test(tests, shares_are_the_same_on_one_thread);
     tcase_add_test(tests, the_threads_of_openblas_stay_the_programs);
     tcase_add_test(tests, exp_is_accurate);
     suite_add_tcase(suite, tests);

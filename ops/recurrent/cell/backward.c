@@ -113,7 +113,7 @@ RM_INLINE void backward(rm_cell cell, const rm_cell_job *job, int thread, int th
     copy_units(&v, job->carry, job->dc_out);
     for (int64_t t = job->tau - 1; t >= 0; t--) {
         backward_step(cell, &v, t);
-        meet(&v, job->tau - t);
+        if (!meet(&v, job->tau - t)) return;
     }
     if (job->dh_in) backward_step(cell, &v, -1);
     copy_units(&v, job->dc_in, job->carry);

@@ -10,7 +10,10 @@
  * thread that moves bytes to a disk) would make the waiting thread sleep, then the other one that waits for it to wake up,
  * and so on, at every timestep from there. Hence a thread whose sleeps are short spins for some hundred microseconds
  * instead; and when even that was in vain, because a stranger took the core for a time slice, it does not for a while, twice
- * as long each time. */
+ * as long each time.
+ *
+ * And when waiting costs more than the threads bring, thread 0 sends the others away: they leave at the meeting after, with nothing
+ * half done, and it goes on alone. The account of ops/math/parallel.h says what a call may lose. */
 #ifndef RM_CELL_BARRIER_H
 #define RM_CELL_BARRIER_H
 
@@ -19,16 +22,21 @@
 #include <stdbool.h>
 
 #include "memory/clock.h"
+#include "ops/math/parallel.h"
 
-enum { RM_BARRIER_THREADS = 64, RM_BARRIER_SPINS = 500, RM_BARRIER_MORE_SPINS = 7500 };
+enum { RM_BARRIER_THREADS = 64, RM_BARRIER_AT_ONCE = 100, RM_BARRIER_SPINS = 500, RM_BARRIER_MORE_SPINS = 7500 };
 enum { RM_BARRIER_LEAST_PAUSE = 8, RM_BARRIER_MOST_PAUSE = 4096 };
 #define RM_BARRIER_SHORT_SLEEP_NS 300000u
+#define RM_BARRIER_NOT_LATE_NS 5000u /* what the meeting itself takes, and shares that are not quite equal */
 
 typedef struct {
     struct {
         _Alignas(64) atomic_uint arrived; /* how often */
         atomic_uint sleepers;             /* threads that may be asleep until `arrived` changes */
+        atomic_uint last;                 /* of thread 0: the meeting at which the others leave; 0: none */
+        _Atomic uint64_t waited_ns;       /* for others that were late */
     } thread[RM_BARRIER_THREADS];
+    rm_region *region; /* what thread 0 may lose, and since when */
 } rm_barrier;
 
 static inline void rm_barrier_pause(void) {
@@ -87,17 +95,40 @@ static inline void rm_barrier_wait_long(atomic_uint *arrived, atomic_uint *sleep
     }
 }
 
+/* All wait while one of them is away, but that one. */
+static inline uint64_t rm_barrier_lost_ns(rm_barrier *barrier, int threads) {
+    uint64_t sum = 0;
+    for (int i = 0; i < threads; i++) sum += atomic_load_explicit(&barrier->thread[i].waited_ns, memory_order_relaxed);
+    return sum / (uint64_t)(threads - 1);
+}
+
+/* Kept out of line: few meetings come here. */
+static __attribute__((noinline)) void rm_barrier_late(rm_barrier *barrier, int thread, int threads, int other,
+                                                      unsigned n) {
+    atomic_uint *arrived = &barrier->thread[other].arrived, *sleepers = &barrier->thread[other].sleepers;
+    atomic_uint *last = &barrier->thread[0].last;
+    uint64_t start_ns = rm_now_ns(), now_ns;
+    if (!rm_barrier_spin(arrived, n, RM_BARRIER_SPINS)) rm_barrier_wait_long(arrived, sleepers, n);
+    now_ns = rm_now_ns();
+    if (now_ns - start_ns < RM_BARRIER_NOT_LATE_NS) return;
+    atomic_fetch_add_explicit(&barrier->thread[thread].waited_ns, now_ns - start_ns, memory_order_relaxed);
+    if (thread || atomic_load_explicit(last, memory_order_relaxed)) return;
+    int64_t gain = rm_region_gain(threads, now_ns - barrier->region->begin_ns, rm_barrier_lost_ns(barrier, threads));
+    if (barrier->region->balance_ns + gain < 0) atomic_store_explicit(last, n + 1, memory_order_relaxed);
+}
+
 /* The n-th meeting (n = 1, 2, ...) of `threads` <= RM_BARRIER_THREADS, of which this is `thread`: what any of them wrote
- * before it is visible to all after it. The barrier starts zeroed.
+ * before it is visible to all after it. The barrier starts zeroed. False: from here on thread 0 is alone, and the others leave. It
+ * has decided that before it came to this meeting, so all see it.
  * No wake-up is lost: either the arriving thread sees the sleeper (both orders are sequentially consistent), or the
  * sleeper, which counts itself before it looks again, sees the arrival, or the kernel does. */
-static inline void rm_barrier_wait(rm_barrier *barrier, int thread, int threads, unsigned n) {
+static inline bool rm_barrier_wait(rm_barrier *barrier, int thread, int threads, unsigned n) {
     atomic_store(&barrier->thread[thread].arrived, n);
     if (atomic_load(&barrier->thread[thread].sleepers)) rm_barrier_wake(&barrier->thread[thread].arrived);
-    for (int other = 0; other < threads; other++) {
-        atomic_uint *arrived = &barrier->thread[other].arrived, *sleepers = &barrier->thread[other].sleepers;
-        if (!rm_barrier_spin(arrived, n, RM_BARRIER_SPINS)) rm_barrier_wait_long(arrived, sleepers, n);
-    }
+    for (int other = 0; other < threads; other++)
+        if (!rm_barrier_spin(&barrier->thread[other].arrived, n, RM_BARRIER_AT_ONCE))
+            rm_barrier_late(barrier, thread, threads, other, n);
+    return n != atomic_load_explicit(&barrier->thread[0].last, memory_order_relaxed);
 }
 
 #endif

@@ -13,30 +13,47 @@ uint64_t rm_recurrent_packed_bytes(const rm_cell_kernels *kernels, rm_cell cell,
 void rm_recurrent_pack(const rm_cell_kernels *kernels, rm_cell cell, const rm_call *call, void *packed) {
     rm_recurrent r = rm_recurrent_of(call);
     bool folded = call->x[RM_X].desc.dtype == REMAT_I32;
-    bool alone = call->threads < 2 || r.hidden * r.hidden < RM_PARALLEL_MIN / 4;
-    if (alone) {
+    bool large = r.hidden * r.hidden >= RM_PARALLEL_MIN / 4;
+    rm_region region = rm_region_begin(large ? call->threads : 1, true);
+    if (region.threads < 2) {
         kernels->pack(cell, folded, r.in, r.hidden, r.w_ih, r.w_hh, r.b_ih, r.b_hh, packed, 0, 1);
-        return;
+    } else {
+#pragma omp parallel num_threads(region.threads)
+        {
+            kernels->pack(cell, folded, r.in, r.hidden, r.w_ih, r.w_hh, r.b_ih, r.b_hh, packed, omp_get_thread_num(),
+                          omp_get_num_threads());
+#pragma omp master
+            rm_region_own(&region);
+        }
     }
-#pragma omp parallel num_threads(call->threads)
-    kernels->pack(cell, folded, r.in, r.hidden, r.w_ih, r.w_hh, r.b_ih, r.b_hh, packed, omp_get_thread_num(),
-                  omp_get_num_threads());
+    rm_region_end(&region, 0);
 }
+
+static _Thread_local unsigned pretended_last;
+
+void rm_recurrent_pretend_last(unsigned meeting) { pretended_last = meeting; }
 
 /* Threads beyond the blocks of units have nothing to do, but the region still asks for all (parallel.h). */
 static void run(rm_cell_kernel *kernel, const rm_cell_job *job, int threads, int lanes) {
     int64_t blocks = (job->hidden + lanes - 1) / lanes,
             most = blocks < RM_BARRIER_THREADS ? blocks : RM_BARRIER_THREADS;
-    if (threads < 2 || blocks < 2) {
+    rm_region region = rm_region_begin(blocks < 2 ? 1 : threads, true);
+    rm_barrier *barrier = job->barrier;
+    int met = 1;
+    if (region.threads < 2) {
         kernel(job, 0, 1);
+        rm_region_end(&region, 0);
         return;
     }
-#pragma omp parallel num_threads(threads)
+    if (barrier) barrier->region = &region, barrier->thread[0].last = pretended_last;
+#pragma omp parallel num_threads(region.threads)
     {
         int thread = omp_get_thread_num(), given = omp_get_num_threads();
         int working = given < most ? given : (int)most;
         if (thread < working) kernel(job, thread, working);
+        if (thread == 0) met = working, rm_region_own(&region);
     }
+    rm_region_end(&region, barrier && met > 1 ? rm_barrier_lost_ns(barrier, met) : 0);
 }
 
 static rm_cell_job job_of(const rm_call *call, rm_barrier *barrier) {

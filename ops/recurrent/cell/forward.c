@@ -138,7 +138,10 @@ RM_INLINE void forward(rm_cell cell, const rm_cell_job *job, int thread, int thr
             project(&v, t, min64(ahead, job->tau - t));
         }
         forward_step(cell, &v, t);
-        if (t + 1 < job->tau) meet(&v, t + 1);
+        if (t + 1 < job->tau && !meet(&v, t + 1)) {
+            rm_stream_end();
+            return;
+        }
     }
     rm_stream_end();
     int64_t last = (job->tau - 1) * v.batch * v.hidden;

@@ -4,7 +4,7 @@
  *
  * Threads share out the hidden units in BLOCKS of one vector. A thread owns its units through the whole tile: it projects
  * the inputs of its gates without waiting for anyone, and then meets the others once per timestep, when all of h (or of
- * dgates, going back) is there.
+ * dgates, going back) is there. Where waiting costs more than they bring, thread 0 takes all units over (barrier.h).
  */
 #ifndef RM_CELL_VIEW_H
 #define RM_CELL_VIEW_H
@@ -120,9 +120,15 @@ static inline view view_of(rm_cell cell, const rm_cell_job *job, int thread, int
     };
 }
 
-/* The n-th time in this call, from 1. */
-static inline void meet(const view *v, int64_t n) {
-    if (v->threads > 1) rm_barrier_wait(v->job->barrier, v->thread, v->threads, (unsigned)n);
+/* The n-th time in this call, from 1. False: this thread leaves. Thread 0 may find that all is its own from here on. */
+static inline bool meet(view *v, int64_t n) {
+    if (v->threads == 1 || rm_barrier_wait(v->job->barrier, v->thread, v->threads, (unsigned)n)) return true;
+    if (v->thread) return false;
+    int64_t window = v->window;
+    *v = view_of(v->cell, v->job, 0, 1);
+    v->window = window;
+    v->job->barrier->region->alone_ns = rm_now_ns();
+    return true;
 }
 
 /* A thread takes its blocks in groups of `together`, upwards in one timestep and downwards in the next, so that what the second-level

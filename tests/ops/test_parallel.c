@@ -1,0 +1,163 @@
+/* test_parallel.c: regions are opened while they gain time, are not while they lose it, and are tried again; what is computed is the
+ * same. Time is made up: a region's beginnings are moved, by more than a test can be held up. */
+#include "ops/math/parallel.h"
+
+#include <check.h>
+#include <omp.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "ops/recurrent/cell/barrier.h"
+
+static const uint64_t ms = 1000000, hour = 3600000 * UINT64_C(1000000);
+
+static void afresh(void) { rm_parallel_pretend(0); }
+
+static int threads_now(int threads) { return rm_region_begin(threads, true).threads; }
+
+/* A region of two threads, if it is opened: thread 0's share took so long, and then it waited. `lost_ns` of its share went by waiting. */
+static void region(bool even, uint64_t own_ns, uint64_t waited_ns, uint64_t lost_ns) {
+    rm_region r = rm_region_begin(2, even);
+    ck_assert_int_eq(r.threads, 2);
+    r.begin_ns -= own_ns + waited_ns;
+    r.own_ns = r.begin_ns + own_ns;
+    rm_region_end(&r, lost_ns);
+}
+
+static void alone(uint64_t time_ns) {
+    rm_region r = rm_region_begin(2, true);
+    ck_assert_int_eq(r.threads, 1);
+    r.begin_ns -= time_ns;
+    rm_region_end(&r, 0);
+}
+
+START_TEST(late_threads_end_the_team_for_a_while) {
+    region(true, hour, 0, 0); /* what was gained long ago does not count for long */
+    region(true, ms, 10000 * ms, 0);
+    ck_assert_int_eq(threads_now(2), 1);
+    ck_assert_int_eq(threads_now(4), 1);
+    ck_assert_int_eq(threads_now(1), 1);
+    alone(ms);
+    ck_assert_int_eq(threads_now(2), 1);
+    for (int i = 0; i < 16; i++) alone(i < 15 ? 90 * ms : 1000 * ms);
+    ck_assert_int_eq(threads_now(2), 2);
+    region(true, ms, 10000 * ms, 0); /* tried, in vain */
+    ck_assert_int_eq(threads_now(2), 1);
+    alone(hour);
+    region(true, 100 * ms, 0, 0);
+    ck_assert_int_eq(threads_now(2), 2);
+}
+END_TEST
+
+START_TEST(a_sixteenth_of_the_time_may_be_lost) {
+    uint64_t lost = 0, paid = 0;
+    for (int i = 0; i < 1000; i++)
+        if (threads_now(2) == 2)
+            region(true, 0, 30 * ms, 0), lost += 30 * ms;
+        else
+            alone(10 * ms), paid += 10 * ms;
+    ck_assert_uint_gt(lost, 0);
+    ck_assert_uint_le(lost, paid / 16 + 64 * ms); /* and what was in the account, and the last */
+}
+END_TEST
+
+START_TEST(waits_count_where_shares_are_equal) {
+    for (int i = 0; i < 100; i++) region(false, 10 * ms, 25 * ms, 0); /* another thread has more to do */
+    ck_assert_int_eq(threads_now(2), 2);
+    for (int i = 0; i < 10; i++)
+        if (threads_now(2) == 2) region(true, 10 * ms, 25 * ms, 0);
+    ck_assert_int_eq(threads_now(2), 1);
+    rm_parallel_pretend(0);
+    for (int i = 0; i < 10; i++)
+        if (threads_now(2) == 2) region(false, ms, 25 * ms, 0); /* so much more it has not */
+    ck_assert_int_eq(threads_now(2), 1);
+}
+END_TEST
+
+START_TEST(waits_within_a_region_count) {
+    for (int i = 0; i < 10; i++) region(true, 100 * ms, 0, 5 * ms);
+    ck_assert_int_eq(threads_now(2), 2);
+    for (int i = 0; i < 10; i++)
+        if (threads_now(2) == 2) region(true, 100 * ms, 0, 90 * ms);
+    ck_assert_int_eq(threads_now(2), 1);
+}
+END_TEST
+
+START_TEST(accounts_are_per_thread_and_may_be_overruled) {
+    region(true, ms, 1000 * ms, 0);
+    int other = 0;
+#pragma omp parallel num_threads(2)
+    if (omp_get_thread_num()) other = threads_now(2);
+    ck_assert_int_eq(other, 2);
+    ck_assert_int_eq(threads_now(2), 1);
+    rm_parallel_pretend(1);
+    ck_assert_int_eq(threads_now(2), 2);
+    rm_parallel_pretend(-1);
+    ck_assert_int_eq(threads_now(2), 1);
+    rm_parallel_pretend(0);
+    ck_assert_int_eq(threads_now(2), 2);
+}
+END_TEST
+
+START_TEST(loops_run_once_over_all) {
+    enum { N = 100000 };
+    static int count[N];
+    for (int worth = -1; worth <= 1; worth += 2)
+        for (int threads = 1; threads <= 3; threads++) {
+            rm_parallel_pretend(worth);
+            RM_PARALLEL_FOR(threads, true, for (int64_t i = 0; i < N; i++) count[i]++;);
+            RM_PARALLEL_EVEN(threads, N > 1, for (int64_t i = 0; i < N; i++) count[i]++;);
+            RM_PARALLEL_SPANS(threads, true, N, for (int64_t i = from; i < to; i++) count[i]++;);
+            RM_PARALLEL_FOR(threads, false, for (int64_t i = 0; i < N; i++) count[i]++;);
+        }
+    for (int i = 0; i < N; i++) ck_assert_int_eq(count[i], 24);
+    rm_parallel_pretend(0);
+}
+END_TEST
+
+/* Thread 1 comes late to one meeting, when thread 0 sleeps: at the next one it is sent away. */
+START_TEST(late_threads_leave_the_barrier) {
+    enum { MEETINGS = 40, LATE = 7 };
+    rm_region r = {.threads = 2, .begin_ns = rm_now_ns()};
+    static rm_barrier barrier;
+    barrier.region = &r;
+    unsigned left[2] = {0};
+#pragma omp parallel num_threads(2)
+    {
+        int me = omp_get_thread_num();
+        ck_assert_int_eq(omp_get_num_threads(), 2);
+        if (me == 0) r.balance_ns = 1000 * hour;
+        for (unsigned n = 1; n <= MEETINGS && !left[me]; n++) {
+            if (me == 0 && n == LATE) r.balance_ns = 0, r.begin_ns = rm_now_ns();
+            if (me == 1 && n == LATE) {
+                while (!atomic_load(&barrier.thread[1].sleepers))
+                    nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+                nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+            }
+            if (!rm_barrier_wait(&barrier, me, 2, n)) left[me] = n;
+        }
+    }
+    ck_assert_uint_eq(left[0], LATE + 1);
+    ck_assert_uint_eq(left[1], LATE + 1);
+    ck_assert_uint_ge(rm_barrier_lost_ns(&barrier, 2), 20 * ms);
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("parallel");
+    TCase *tests = tcase_create("parallel");
+    tcase_add_checked_fixture(tests, afresh, NULL);
+    tcase_add_test(tests, late_threads_end_the_team_for_a_while);
+    tcase_add_test(tests, a_sixteenth_of_the_time_may_be_lost);
+    tcase_add_test(tests, waits_count_where_shares_are_equal);
+    tcase_add_test(tests, waits_within_a_region_count);
+    tcase_add_test(tests, accounts_are_per_thread_and_may_be_overruled);
+    tcase_add_test(tests, loops_run_once_over_all);
+    tcase_add_test(tests, late_threads_leave_the_barrier);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
