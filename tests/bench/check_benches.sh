@@ -139,6 +139,9 @@ smaller checkpointing.py 's/T=10000/T=200/; s/T=1000\b/T=100/; s/10\*\*6/10**3/;
 script checkpointing.py '' --tables=headline,lean,million,every-n --rounds=1 --steps=1 --threads=1 --json=out/checkpointing.json
 smaller compare_pytorch.py 's/H=[0-9]+, L/H=16, L/; s/T=[0-9]+, segments/T=64, segments/' 's/segments=32/segments=2/'
 script compare_pytorch.py torch --rows=b --rounds=1 --steps=1 --threads=1 --json=out/compare.json
+smaller contention.py 's/H=[0-9]+, L/H=16, L/; s/T=[0-9]+\)/T=32)/'
+script contention.py '' --no-torch --rounds=1 --steps=1 --threads=2 --busy=0,1 --before=build/release/remat --json=out/contention.json
+script contention.py torch --rows=a --busy=0 --rounds=1 --steps=1 --threads=1
 smaller conv.py 's/\(128, 16, 128, 3, 1, 1\).*/)/; s/^ +\(128, 32, 128.*//'
 script conv.py torch --rounds=1 --calls=1 --threads=1
 met[gpu.py]=1 # by gpu.sh
