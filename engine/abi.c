@@ -23,11 +23,11 @@ _Static_assert(REMAT_MAX_RANK == 8 && REMAT_MAX_INPUTS == 9 && REMAT_MAX_STATES 
     _Static_assert(offsetof(type, member) + sizeof(((type *)0)->member) == sizeof(type),                               \
                    "name the new last member here, and leave no padding behind it")
 ENDS_WITH(output, remat_cell);
-ENDS_WITH(carry_after, remat_config);
+ENDS_WITH(loss_mean, remat_config);
 ENDS_WITH(poll, remat_ranks);
 ENDS_WITH(bucket_bytes, remat_job_config);
 ENDS_WITH(seed, remat_sampler_config);
-ENDS_WITH(first_for, remat_op);
+ENDS_WITH(denominator, remat_op);
 
 static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 

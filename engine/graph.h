@@ -47,6 +47,19 @@ struct remat_graph {
 /* Where carried state k begins: a value; 0: zeros. */
 static inline int32_t rm_initial(const rm_node *node, int k) { return node->x[node->op->n_in + k]; }
 
+/* What a node's result is a sum divided by (remat_op.denominator): a value; 0: nothing that is given. */
+static inline int32_t rm_denominator(const rm_node *node) {
+    return node->op->denominator ? node->x[__builtin_ctzll(node->op->denominator)] : 0;
+}
+
+/* What the loss divides by, in full: it is a sum over targets divided by `value`, times factors that do not change. 0: by nothing
+ * that is counted. mixed: only a part of it does, or parts divide by different counts. */
+typedef struct {
+    int32_t value;
+    bool mixed;
+} rm_mean;
+remat_status rm_graph_mean(const remat_graph *graph, int32_t loss, rm_mean *out); /* loss_mean.c */
+
 /* A deep copy, in which nodes read views' bytes where they are: what follows knows no views but for their shapes (rm_node_descs). */
 remat_status rm_graph_copy(const remat_graph *graph, remat_graph **out);
 

@@ -80,6 +80,7 @@ char *remat_settings_text(const remat_session *s) {
     if (s->cudnn) fprintf(out, "recurrent layers by cuDNN\n");
     write_number(out, "micro_steps", s->micro_steps);
     write_switch(out, "pairwise", s->pairwise);
+    fprintf(out, "loss_mean %s\n", s->mean_of_parts ? "parts" : s->weighs ? "batch" : "of equal parts");
     write_switch(out, "stateful", s->stateful);
     write_number(out, "updates made", (double)s->runner.updates);
     write_number(out, "learning rate of the last update", s->last_lr);

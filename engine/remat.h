@@ -271,9 +271,9 @@ remat_value remat_softmax_cross_entropy_smoothed(remat_graph *, remat_value logi
                                                  double smoothing);
 /* PyTorch's cross_entropy(weight=class_weights, ignore_index=ignored): rows whose target is `ignored`, which may be -100 or any other
  * number, count nothing; the others count as much as their class's weight (V), REMAT_NONE: 1; and the loss is the mean by
- * weight, over all tiles: the targets are weighed before the first. Where nothing counts it is 0, and PyTorch's NaN. Each micro
- * step and each rank has a mean of its own, and those are averaged, as under PyTorch's DDP. With smoothing,
- * every class's part of a target counts by that class's weight. */
+ * weight, over all tiles, micro steps and ranks (remat_config.loss_mean): the targets are weighed before the first tile. Where
+ * nothing counts, the loss and its gradients are 0; PyTorch gives NaN. With smoothing, every class's part of a target counts by
+ * that class's weight. */
 remat_value remat_softmax_cross_entropy_weighted(remat_graph *, remat_value logits, remat_value targets,
                                                  remat_value class_weights /*[b]*/, int64_t ignored, double smoothing);
 remat_value remat_mse(remat_graph *, remat_value x, remat_value target);
@@ -284,8 +284,8 @@ remat_value remat_mae(remat_graph *, remat_value x, remat_value target); /* PyTo
 /* d^2/2 where |d| <= delta, and delta (|d| - delta/2) beyond; d = x - target, delta > 0. */
 remat_value remat_huber(remat_graph *, remat_value x, remat_value target, double delta);
 /* The same over rows that are no padding: padding I32, of x's shape but for the last axis, (T,B) for (T,B,V), is 1 where a row counts
- * nothing and what it holds is not read, and 0 elsewhere. The mean is over all tiles' elements that count: rows are counted before the
- * first. There are none: 0. Each micro step and each rank has a mean of its own, and those are averaged. */
+ * nothing and what it holds is not read, and 0 elsewhere. The mean is over the elements that count in all tiles, micro steps and
+ * ranks (remat_config.loss_mean): rows are counted before the first tile. Where none count, the loss and its gradients are 0. */
 remat_value remat_mse_padded(remat_graph *, remat_value x, remat_value target, remat_value padding);
 remat_value remat_mae_padded(remat_graph *, remat_value x, remat_value target, remat_value padding);
 remat_value remat_huber_padded(remat_graph *, remat_value x, remat_value target, remat_value padding, double delta);
@@ -386,6 +386,9 @@ typedef struct {
     int64_t carry_after; /* stateful sessions keep states for the next call as they are after so many timesteps, whole tiles
                             (with tile 0 one is chosen that fits): windows that overlap, every `carry_after` timesteps one;
                             0: after all                                                                  */
+    const char *loss_mean; /* of losses that leave targets out or weigh classes, where an update has several micro steps or
+                              ranks. "batch", NULL: the mean over all that counts in the update, as of one batch; "parts":
+                              each has a mean of its own, and those are averaged, as under PyTorch's DDP (docs/large_batch.md) */
 } remat_config;
 
 /* What a config begins as: device "cpu", precision "fp32", strategy "none", recompute "auto", fold_embedding, PyTorch's beta1,
@@ -527,7 +530,8 @@ typedef struct remat_ranks {
     void *context;
     int rank, size;
     uint64_t first_bucket_bytes, bucket_bytes; /* 0: 1 MiB, 25 MiB */
-    double weight;        /* this rank's share of the batch times `size`: 1 when all have as many rows; 0: 1 */
+    double weight;        /* this rank's share of the batch times `size`: 1 when all have as many rows; 0: 1. Where parts of
+                             a batch weigh by what counts in them (remat_config.loss_mean), it is not used   */
     bool shard_optimizer; /* ZeRO stage 1: a rank keeps the optimizer's state of its part of each bucket alone */
     bool fused_update;    /* remat_step updates a bucket when it arrives, not after the last (without clipping) */
     const char *device;   /* whose memory its buckets lie in: "cuda"; NULL: the host's. Must be the session's        */
@@ -556,7 +560,8 @@ typedef struct remat_ranks {
     remat_status (*gather)(void *context, const remat_bucket *bucket);
     remat_status (*gathered)(void *context, const remat_bucket *bucket);
 
-    /* Sums over ranks, in place, the same bits on all: the loss (after the last bucket), norms of what is sharded. Beside the
+    /* Sums over ranks, in place, the same bits on all: what counts in the loss (before the last micro step's backward pass; of losses
+     * that leave targets out), the loss (after the last bucket), norms of what is sharded. Beside the
      * losses every rank tells how many updates it has made, and with which learning rate. Where these are not the same on all
      * ranks, all of them fail with PEER and a sentence that names two: in remat_step before anything has been updated (but
      * for fused_update), in remat_gradients for the update before. */
@@ -657,7 +662,8 @@ int64_t remat_sampler_at(const remat_sampler *, int64_t k);   /* the k-th sample
  * CARRIED the carried states (B,H) of a stateful session: "lstm.0.h" and "lstm.0.c" of its first LSTM layer, "gru.1.h" of its
  * second GRU layer, "rnn_tanh.0.h" and so on (docs/stateful.md). GRADIENT has the trained parameters first, in their order, then the
  * inputs of remat_requires_grad: of the last call's batch alone, neither added up over micro steps nor over ranks; with
- * micro_steps = K they carry its share in the whole batch, 1/K.
+ * micro_steps = K they carry its share in the whole batch, 1/K; of a loss that leaves targets out, their part of what counts, and before
+ * the last micro step, when that is not known yet, 1/K of what counts in it by what counts in the first.
  * OUTPUT_GRADIENT is the program's to write, between remat_forward and remat_backward: of the outputs that are differentiated,
  * shaped like them. Indices run from 0 in order of definition. */
 typedef enum {
@@ -707,11 +713,13 @@ remat_status remat_lend(remat_session *, remat_kind, int64_t index, void *memory
 remat_status remat_set_sequence_end(remat_session *, int64_t timesteps, int64_t end);
 
 typedef struct {
-    double loss;      /* a float's value; mean over all rows (of all ranks), in the units of the loss. Before the last
+    double loss;      /* a float's value; mean over all that counts (of all ranks), in the units of the loss. Before the last
                          micro step: over those so far, of this rank; of remat_evaluate: of this rank     */
     double grad_norm; /* global 2-norm before clipping; of the last micro step, else 0                    */
     uint64_t arena_peak_bytes; /* counted as it runs: the furthest byte of the arena claimed by any step   */
     uint64_t recomputed_stages;
+    double counted; /* what `loss` is a mean over: targets that count, or the sum of their classes' weights; 0: the loss has no
+                       such count, or it is a mean of several ones                                        */
 } remat_step_result;
 
 /* The result is filled by each of these; NULL: not wanted. Inputs stay as they are until they are written again; a pass while

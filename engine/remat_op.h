@@ -204,6 +204,8 @@ typedef struct {
     const remat_sample *samples; /* two to five small ones, for remat_op_check */
     uint64_t first_for; /* bit i: backward reads x[0] for the gradient of input i. Where none of these is wanted, x[0] is not saved,
                            and backward is handed NULL. 0: it reads x[0] for any gradient */
+    uint64_t denominator; /* the bit of one scalar input, marked in `weights`, of a SUM: y is a sum divided by it, the number of targets
+                             that count. Micro steps and ranks weigh such a loss by it (remat_config.loss_mean). 0: none */
 } remat_op;
 
 /* Refuses in infer: records the sentence, printf-style ("softsign: slope is %s; ..."), and returns REMAT_INVALID. */

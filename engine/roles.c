@@ -52,6 +52,15 @@ static bool counts_symbols(const remat_graph *graph, int32_t n, const uint8_t *o
     return counts;
 }
 
+/* What a loss divides by is known before the stages run: micro steps and ranks weigh their losses by it. */
+static void find_denominators(const remat_graph *graph, const uint8_t *on, uint8_t *role) {
+    for (int32_t n = 0; n < graph->n_nodes; n++) {
+        int32_t x = role[n] == RM_ROLE_DEAD ? 0 : rm_denominator(&graph->node[n]);
+        if (x && graph->value[x].origin == RM_VALUE_RESULT && counts_symbols(graph, graph->value[x].node, on))
+            role[graph->value[x].node] = RM_ROLE_TABLE;
+    }
+}
+
 /* What does not depend on a sequence and feeds what runs along time, directly or through others, comes before it: made of
  * parameters alone, as a TABLE; of data, cut by depth. So does, as a TABLE, what counts an input's symbols. */
 static void find_first_part(const remat_graph *graph, const uint8_t *on, uint8_t *role) {
@@ -106,6 +115,7 @@ remat_status rm_roles(const remat_graph *graph, const int32_t *keep, int n_keep,
     mark_live(graph, keep, n_keep, live);
     mark_origins(graph, on);
     assign(graph, live, role);
+    find_denominators(graph, on, role);
     find_first_part(graph, on, role);
     remat_status status = check_sequences(graph, on, role);
     if (!status) status = check_talk(graph, role);

@@ -199,9 +199,11 @@ static remat_status allocate_tables(remat_session *s) {
     r->end = rm_calloc((size_t)s->chain.n_sweeps, sizeof *r->end);
     s->loss = rm_calloc(stages, sizeof *s->loss);
     s->shard_loss = rm_calloc((size_t)rm_session_exchange_count(s), sizeof *s->shard_loss);
+    s->shard_count = rm_calloc((size_t)s->ranks.size * (size_t)s->micro_steps, sizeof *s->shard_count);
     s->squares = rm_calloc(params, sizeof *s->squares);
     s->sums = rm_calloc(params * RM_MAX_OPTIMIZER_SUMS, sizeof *s->sums);
-    REQUIRE(r->piece && r->saved && r->kept && r->end && s->loss && s->shard_loss && s->squares && s->sums, MEMORY,
+    REQUIRE(r->piece && r->saved && r->kept && r->end && s->loss && s->shard_loss && s->shard_count && s->squares && s->sums,
+            MEMORY,
             "out of memory for the executor's tables");
     for (int32_t w = 0; w < s->chain.n_sweeps; w++) r->end[w] = INT64_MAX;
     return s->verify_recompute ? rm_verify_create(&s->chain, s->api, r->queue, r->resident, &r->verify) : REMAT_OK;
@@ -248,11 +250,6 @@ static void unshare_pages(remat_session *s) {
     if (!s->ranks.unmap) return;
     if (s->n_mapped > 0) s->ranks.unmap(s->ranks.context, s->runner.resident + at->gradients_offset);
     if (s->n_mapped > 1) s->ranks.unmap(s->ranks.context, s->runner.resident + at->parameters_offset);
-}
-
-double rm_session_loss_share(const remat_session *s) {
-    double shards = (double)s->micro_steps * (s->pairwise ? s->ranks.size : 1);
-    return s->ranks.weight / shards;
 }
 
 static remat_status allocate(remat_session *s, uint64_t seed) {
@@ -311,6 +308,7 @@ static remat_status create(remat_session *s, const remat_graph *graph, int32_t l
     TRY(rm_graph_copy(graph, &s->graph));
     TRY(freeze(s->graph, loss, config));
     TRY(cut(s, loss, config));
+    TRY(rm_session_choose_mean(s, loss, config));
     TRY(rm_session_choose_groups(s, config->groups));
     TRY(rm_session_open_tier(s, config));
     TRY(rm_session_make_plans(s, config));
@@ -344,6 +342,7 @@ void remat_session_free(remat_session *s) {
     rm_trace_free(s->trace);
     rm_free(s->loss);
     rm_free(s->shard_loss);
+    rm_free(s->shard_count);
     rm_free(s->squares);
     rm_free(s->sums);
     rm_free(s->runner.piece);

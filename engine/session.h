@@ -1,5 +1,5 @@
 /* session.h: what a session is made of; private to configure.c and session.c (life), step.c (forward and backward), update.c
- * (what follows), rank_consistency.c (what ranks must have alike), arrays.c (named arrays in and out), summary.c,
+ * (what follows), loss_mean.c (what the loss is a mean over), rank_consistency.c (what ranks must have alike), arrays.c (named arrays in and out), summary.c,
  * plan_report.c and describe.c (what it will do, in numbers and texts), timeline.c and pareto.c (numbers for pictures). The
  * only place that knows graph, plan and device together. */
 #ifndef RM_SESSION_H
@@ -58,6 +58,11 @@ struct remat_session {
     bool pairwise;
     int micro_steps, n_made; /* ... of them since gradients were last begun anew */
     double *shard_loss;     /* by shard, of this update: those of other ranks are 0; then ranks' words (rank_consistency.c) */
+    int32_t counts;         /* what the loss divides by: a table; 0: by nothing that is counted */
+    bool weighs, mean_of_parts; /* parts of an update weigh by what counts in them; the loss counts, and they do not */
+    float count, divisor, share; /* of the last pass; what its loss was divided by; of the loss's gradient, what backward takes */
+    double *shard_count;    /* weighs: by shard, of this update */
+    double first_divisor, total_count, correction; /* loss_mean.c. correction: pairwise, of gradients when all are added up */
     double *squares;        /* by parameter: sum of squares of this rank's part of its gradient */
     double *sums;           /* by parameter: what an optimizer with a `measure` adds up */
     uint64_t arena_bytes;
@@ -87,10 +92,18 @@ void rm_session_free_arrays(remat_session *session);               /* arrays.c *
 remat_status rm_session_draw_parameters(remat_session *session);   /* arrays.c */
 remat_status rm_session_check_inputs(const remat_session *session); /* arrays.c; INVALID names the first that is missing */
 
-/* session.c. The share of a batch in the mean over all: what backward takes of the loss's gradient, 1, and of those that come
- * from outside. Pairwise it must not depend on how many of the shards a rank computes; that is made up for when a bucket is
- * final (step.c). */
+/* loss_mean.c. Whether the loss counts, and parts of an update weigh by it; when the graph is cut. */
+remat_status rm_session_choose_mean(remat_session *session, int32_t loss, const remat_config *config);
+/* The share of a batch in the mean over all, where parts do not weigh by what counts: what backward takes of the loss's gradient,
+ * 1, and of those that come from outside. Pairwise it must not depend on how many of the shards a rank computes; that is made up
+ * for when a bucket is final (step.c). */
 double rm_session_loss_share(const remat_session *session);
+/* When tables have been run: reads the count. Where parts weigh by it: before the first part of an update; before a part's backward
+ * pass, where ranks meet in the last; the weight of a part in the mean of n, which count `total`, 1 where they do not weigh. */
+remat_status rm_session_count(remat_session *session);
+void rm_session_begin_counting(remat_session *session);
+remat_status rm_session_weigh_part(remat_session *session, int64_t shard);
+double rm_session_part_weight(const remat_session *session, int64_t shard, double total, double n);
 
 /* step.c. For sentences: the call, or calls, that make gradients in this session. */
 const char *rm_session_pass_text(const remat_session *session);

@@ -16,7 +16,7 @@
 /* ---- What every pass begins and ends with --------------------------------------------------------------------- */
 
 /* Fresh packed weights if what they are made of changed, tables, zeroed loss slots. */
-static void begin_pass(remat_session *s, bool training) {
+static remat_status begin_pass(remat_session *s, bool training) {
     s->runner.training = training;
     s->runner.finished = NULL;
     s->runner.trace = NULL;
@@ -27,6 +27,7 @@ static void begin_pass(remat_session *s, bool training) {
     rm_run_tables(&s->runner, &s->chain.prologue);
     if (pack) rm_run_packing(&s->runner, false);
     s->packed_is_stale = false;
+    return rm_session_count(s);
 }
 
 /* The tiles' shares of the loss, added in tile order whatever order the plan made them in. Carried states go on, but not where
@@ -42,6 +43,7 @@ static remat_status end_pass(remat_session *s, remat_step_result *result) {
     double loss = 0;
     for (int64_t i = 0; i < s->chain.n_stages; i++) loss += s->loss[i];
     result->loss = (float)loss;
+    result->counted = s->counts && !s->mean_of_parts ? s->count : 0;
     result->arena_peak_bytes = s->api->high_water(s->runner.block);
     return REMAT_OK;
 }
@@ -90,15 +92,16 @@ static remat_status finish_bucket(void *session, int32_t index) {
     return s->ranks.reduce(s->ranks.context, &shown);
 }
 
-/* Of the micro step that comes next: after the last one, the first. */
-static int64_t shard_of(const remat_session *s) {
-    int64_t t = s->n_made % s->micro_steps;
+static int64_t own_shard(const remat_session *s, int64_t t) {
     return s->ranks.rank + s->ranks.size * remat_micro_shard(t, s->micro_steps, s->pairwise);
 }
 
+/* Of the micro step that comes next: after the last one, the first. */
+static int64_t shard_of(const remat_session *s) { return own_shard(s, s->n_made % s->micro_steps); }
+
 /* Up to the first backward run. */
 static remat_status run_forward(remat_session *s) {
-    begin_pass(s, true);
+    TRY(begin_pass(s, true));
     s->runner.shard = (uint32_t)shard_of(s);
     if (s->trace_next) rm_trace_begin(s->runner.trace = s->trace);
     TRY(rm_run_to_backward(&s->runner, &s->chain.problem, &s->training));
@@ -127,10 +130,14 @@ static void take_share(const remat_session *s) {
  * reads those of tables any more. */
 static void finish_inputs(const remat_session *s) {
     const rm_residents *at = &s->chain.at;
-    if (s->pairwise && s->ranks.size > 1)
-        rm_run_scale(&s->runner, s->runner.resident + at->table_gradients_offset, s->ranks.size,
+    double scale = s->ranks.size * (s->weighs ? s->correction : 1);
+    if (s->pairwise && scale != 1)
+        rm_run_scale(&s->runner, s->runner.resident + at->table_gradients_offset, scale,
                      (int64_t)(at->table_gradients_bytes / sizeof(float)));
 }
+
+/* Of this rank's losses: by its rows, where it does not weigh them by what counts. */
+static double rank_weight(const remat_session *s) { return s->weighs ? 1 : s->ranks.weight; }
 
 static remat_status run_backward(remat_session *s, remat_step_result *result) {
     const rm_residents *at = &s->chain.at;
@@ -140,6 +147,7 @@ static remat_status run_backward(remat_session *s, remat_step_result *result) {
         s->api->fill(s->runner.queue, s->runner.resident + at->gradients_offset, 0, at->section_bytes);
     s->api->fill(s->runner.queue, s->runner.resident + at->table_gradients_offset, 0, at->table_gradients_bytes);
     take_share(s);
+    TRY(rm_session_weigh_part(s, shard_of(s)));
     TRY(run_rest(s));
     TRY(rm_run_epilogue(&s->runner));
     finish_inputs(s);
@@ -147,27 +155,32 @@ static remat_status run_backward(remat_session *s, remat_step_result *result) {
     if (s->runner.verify) TRY(rm_verify_end(s->runner.verify, &s->training.plan));
     TRY(end_pass(s, result));
     s->trained = true;
-    s->shard_loss[shard_of(s)] = result->loss * s->ranks.weight;
+    s->shard_loss[shard_of(s)] = result->loss * rank_weight(s);
     return REMAT_OK;
 }
 
-/* Over this rank's micro steps so far. */
-static double own_loss(const remat_session *s) {
-    double sum = 0;
-    for (int64_t t = 0; t < s->n_made; t++)
-        sum += s->shard_loss[s->ranks.rank + s->ranks.size * remat_micro_shard(t, s->micro_steps, s->pairwise)];
-    return sum / ((double)s->n_made * s->ranks.weight);
+/* Over this rank's micro steps so far, and what counts in them. */
+static void take_own_loss(const remat_session *s, remat_step_result *result) {
+    double sum = 0, counted = 0, n = (double)s->n_made;
+    for (int64_t t = 0; t < s->n_made && s->weighs; t++) counted += s->shard_count[own_shard(s, t)];
+    for (int64_t t = 0; t < s->n_made; t++) {
+        int64_t shard = own_shard(s, t);
+        sum += s->shard_loss[shard] * rm_session_part_weight(s, shard, counted, n);
+    }
+    result->loss = (float)(sum / (n * rank_weight(s)));
+    result->counted = counted;
 }
 
 /* In order of shards, of which only this rank's are not zero until they have been added up: the same bits on all ranks, and,
  * where shards are the same, for any number of ranks. */
-static remat_status mean_loss(remat_session *s, double *loss) {
+static remat_status mean_loss(remat_session *s, remat_step_result *result) {
     int64_t n = (int64_t)s->ranks.size * s->micro_steps;
     if (s->ranks.sum) TRY(s->ranks.sum(s->ranks.context, s->shard_loss, rm_session_exchange_count(s)));
     TRY(rm_session_check_exchange(s));
     double sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += s->shard_loss[i];
-    *loss = (float)(sum / (double)n);
+    for (int64_t i = 0; i < n; i++) sum += s->shard_loss[i] * rm_session_part_weight(s, i, s->total_count, (double)n);
+    result->loss = (float)(sum / (double)n);
+    if (s->weighs) result->counted = s->total_count;
     return REMAT_OK;
 }
 
@@ -184,6 +197,7 @@ static remat_status add_gradients(remat_session *s, double lr, remat_step_result
     if (s->n_made == s->micro_steps) s->n_made = 0;
     if (s->n_made == 0)
         for (int64_t i = 0; i < rm_session_exchange_count(s); i++) s->shard_loss[i] = 0;
+    if (s->n_made == 0) rm_session_begin_counting(s);
     s->coming_lr = lr;
     rm_session_fill_exchange(s);
     remat_status status = run_backward(s, result);
@@ -208,7 +222,7 @@ static remat_status begin_gradients(remat_session *s) {
 
 /* After the last bucket has been taken: numbers over all ranks. */
 static remat_status sum_up(remat_session *s, remat_step_result *result) {
-    TRY(mean_loss(s, &result->loss));
+    TRY(mean_loss(s, result));
     TRY(rm_session_gradient_norm(s));
     TRY(s->api->synchronize(s->runner.queue)); /* squares that failed to come say so here */
     result->grad_norm = s->grad_norm;
@@ -223,7 +237,7 @@ static remat_status take_all(remat_session *s, remat_step_result *result) {
 static remat_status go_backward(remat_session *s, double lr, remat_step_result *result) {
     TRY(add_gradients(s, lr, result));
     if (!rm_session_has_gradients(s)) {
-        result->loss = (float)own_loss(s);
+        take_own_loss(s, result);
         return REMAT_OK;
     }
     remat_status status = take_all(s, result);
@@ -321,7 +335,7 @@ remat_status remat_evaluate_sized(remat_session *s, remat_step_result *result, s
     NEED(s, "a session");
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it cannot run");
     TRY(rm_session_check_inputs(s));
-    begin_pass(s, false);
+    TRY(begin_pass(s, false));
     TRY(rm_run(&s->runner, &s->chain.evaluation, &s->evaluation));
     TRY(end_pass(s, &made));
     s->evaluated = true;
@@ -344,12 +358,13 @@ remat_status remat_set_sequence_end(remat_session *s, int64_t timesteps, int64_t
     NEED(s, "a session");
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it runs no sequence");
     REQUIRE(!s->stateful, INVALID, "in a stateful session all rows go on: its sequences have no other end");
-    REQUIRE(end >= 1 && end <= timesteps, INVALID, "sequences of %lld timesteps cannot end at %lld", (long long)timesteps,
-            (long long)end);
+    REQUIRE(end >= 1 && end <= timesteps, INVALID, "sequences of %lld timesteps cannot end at %lld",
+            (long long)timesteps, (long long)end);
     bool found = false;
     for (int32_t w = 0; w < s->chain.n_sweeps; w++) {
         if (s->chain.sweep[w].timesteps != timesteps) continue;
-        REQUIRE(!talks(s, w), INVALID, "a layer of these sequences talks to other ranks at every tile: all must be run");
+        REQUIRE(!talks(s, w), INVALID,
+                "a layer of these sequences talks to other ranks at every tile: all must be run");
         found = true;
     }
     REQUIRE(found, INVALID, "no sequence of this graph has %lld timesteps", (long long)timesteps);

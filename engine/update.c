@@ -49,6 +49,7 @@ remat_status rm_session_hand_over(const remat_session *s, int64_t index, remat_b
 uint64_t rm_session_sums_bytes(const remat_session *s) {
     uint64_t params = (uint64_t)s->chain.at.buckets.n_params;
     return (uint64_t)rm_session_exchange_count(s) * sizeof *s->shard_loss +
+           (uint64_t)s->ranks.size * (uint64_t)s->micro_steps * sizeof *s->shard_count +
            params * (sizeof *s->squares + RM_MAX_OPTIMIZER_SUMS * sizeof *s->sums);
 }
 
@@ -57,7 +58,7 @@ uint64_t rm_session_sums_bytes(const remat_session *s) {
 /* This rank's part of a parameter. */
 typedef struct {
     float *parameter;
-    const float *gradient;
+    float *gradient;
     float *state[RM_MAX_OPTIMIZER_STATE];
     int64_t count;
 } held;
@@ -67,7 +68,7 @@ static held held_of(const remat_session *s, int32_t param) {
     const rm_parameter *p = &at->buckets.param[param];
     char *resident = s->runner.resident;
     held h = {.parameter = (float *)(resident + at->value[p->value].offset) + p->first,
-              .gradient = (const float *)(resident + at->gradient[p->value].offset) + p->first,
+              .gradient = (float *)(resident + at->gradient[p->value].offset) + p->first,
               .count = p->held};
     int n_state = s->optimizer ? s->optimizer->states_used(&s->update) : 0;
     for (int k = 0; k < n_state; k++)
@@ -111,6 +112,7 @@ remat_status rm_session_take_bucket(remat_session *s, int32_t index) {
         int32_t param = buckets->order[bucket->first_param + k];
         held h = held_of(s, param);
         bool counts = buckets->param[param].used;
+        if (s->weighs && s->correction != 1) rm_run_scale(&s->runner, h.gradient, s->correction, h.count);
         s->squares[param] = counts ? s->api->sum_of_squares(s->runner.queue, h.gradient, h.count) : 0;
     }
     return REMAT_OK;

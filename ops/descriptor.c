@@ -53,6 +53,11 @@ static remat_status check_inputs(const rm_op *op) {
                             !(op->resets & (op->resets - 1)) && !(op->resets & (op->weights | op->discrete | 1u))),
             INVALID, "%s: resets has to be the bit of one optional input, a sequence of f32, of a recurrent op",
             op->name);
+    bool divides = op->time == RM_TIME_SUM && !(op->denominator & (op->denominator - 1)) &&
+                   !(op->denominator & ~(uint64_t)op->weights) && !(op->denominator & (op->discrete | 1u));
+    REQUIRE(!op->denominator || divides, INVALID,
+            "%s: denominator has to be the bit of one scalar input, marked in weights, of an op whose time is SUM",
+            op->name);
     REQUIRE(!op->discrete || op->bound, INVALID, "%s: it has discrete inputs, but no bound for them", op->name);
     REQUIRE((op->n_state > 0) == (op->time == RM_TIME_RECURRENT), INVALID,
             "%s: n_state is %d, and its time is%s RECURRENT; an op has states exactly if it is", op->name, op->n_state,

@@ -303,6 +303,37 @@ static const char *check_needed(const rm_op *op, uint32_t needed) {
     return complain("%s: saves.in declares x[%d], but no gradient depends on it", op->name, item);
 }
 
+/* ---- Promise: a result is a sum divided by what the op says ----------------------------------------------- */
+
+static const char *check_halved(rm_op_setup setup, rm_op_inputs *in, rm_op_array *count) {
+    rm_op_outputs once, half;
+    const char *wrong = rm_op_run(&setup, in, &once);
+    for (int64_t i = 0; i < count->count; i++) count->value[i] *= 2;
+    const char *wrong_half = rm_op_run(&setup, in, &half);
+    bool halved = true;
+    for (int64_t i = 0; !wrong && !wrong_half && i < once.y.count; i++)
+        halved &= fabs(once.y.value[i] - 2 * half.y.value[i]) <= 1e-12 * fabs(once.y.value[i]);
+    rm_op_outputs_free(&once), rm_op_outputs_free(&half);
+    if (wrong || wrong_half) return complain("%s", wrong ? wrong : wrong_half);
+    return halved ? NULL : complain("y is not divided by the denominator: twice as much of it does not halve y");
+}
+
+static const char *check_denominator(subject *s) {
+    rm_op_setup setup = setup_f64(s);
+    rm_op_inputs in;
+    if (!s->op->denominator) return NULL;
+    int i = __builtin_ctzll(s->op->denominator);
+    const rm_desc *x = &s->op->samples[s->sample].x[i];
+    char text[RM_DESC_TEXT];
+    if (x->rank < 0) return NULL;
+    if (x->rank > 0) return complain("x[%d] is %s, and its denominator: it must be a scalar", i, rm_desc_text(x, text));
+    setup.forward_only = true;
+    rm_op_inputs_make(&setup, 5, &in);
+    const char *wrong = check_halved(setup, &in, &in.x[i]);
+    rm_op_inputs_free(&in);
+    return wrong;
+}
+
 /* ---- Promise: the same call gives the same bits, wherever its buffers lie --------------------------------- */
 
 static const char *check_repeats_of(rm_op_setup setup, const rm_op_inputs *in) {
@@ -720,8 +751,8 @@ static remat_status check_twins(const rm_op *op, const rm_op *op_f64) {
                 op->weights == op_f64->weights && op->buffers == op_f64->buffers && op->optional == op_f64->optional &&
                 op->discrete == op_f64->discrete && op->attr_bytes == op_f64->attr_bytes &&
                 op->saves.in == op_f64->saves.in && op->first_for == op_f64->first_for &&
-                op->saves.out == op_f64->saves.out && op->saves.state == op_f64->saves.state &&
-                op->n_samples == op_f64->n_samples;
+                op->denominator == op_f64->denominator && op->saves.out == op_f64->saves.out &&
+                op->saves.state == op_f64->saves.state && op->n_samples == op_f64->n_samples;
     for (int k = 0; same && k < op->n_samples; k++) {
         same &= op->samples[k].sequence == op_f64->samples[k].sequence;
         for (int i = 0; i < op->n_in; i++) {
@@ -740,8 +771,9 @@ static remat_status check_twins(const rm_op *op, const rm_op *op_f64) {
 
 static const char *check_sample(subject *s) {
     static const char *(*const checks[])(subject *) = {
-        check_shapes, check_refusals, check_costs,  check_written,  check_repeats, check_undeclared, note_needed,
-        note_threads, check_adds,     check_no_aux, check_unwanted, check_lean,    check_kernels,    check_gradients,
+        check_shapes,  check_refusals,   check_denominator, check_costs,   check_written,
+        check_repeats, check_undeclared, note_needed,       note_threads,  check_adds,
+        check_no_aux,  check_unwanted,   check_lean,        check_kernels, check_gradients,
     };
     for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
         const char *wrong = checks[i](s);

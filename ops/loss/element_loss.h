@@ -172,7 +172,7 @@ static const rm_sample samples[] = {
 /* The descriptor but for doc and attributes. */
 #define RM_ELEMENT_LOSS(op)                                                                                            \
     .struct_bytes = sizeof(rm_op), .name = #op, .n_in = 4, .optional = 1u << PADDING | 1u << TOTAL,                    \
-    .weights = 1u << TOTAL, .discrete = 1u << PADDING, .time = RM_TIME_SUM,                                            \
+    .weights = 1u << TOTAL, .discrete = 1u << PADDING, .time = RM_TIME_SUM, .denominator = 1u << TOTAL,                \
     .saves = {.in = 1u << X | 1u << TARGET | 1u << PADDING | 1u << TOTAL}, .infer = infer, .cost = cost,               \
     .bound = bound, .define_forward = define_forward, .define_backward = backward,                                     \
     .on = {{.forward = forward, .backward = backward}, RM_CUDA_KERNELS(op)}, .samples = samples,                       \

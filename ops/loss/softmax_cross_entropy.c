@@ -308,6 +308,7 @@ const rm_op RM_OP(softmax_cross_entropy) = {
     .attr_bytes = sizeof(rm_cross_entropy_attr),
     .discrete = 1u << TARGETS,
     .time = RM_TIME_SUM,
+    .denominator = 1u << TOTAL,
     .saves = {.in = 1u << LOGITS | 1u << TARGETS | 1u << WEIGHTS | 1u << TOTAL},
     .infer = infer,
     .cost = cost,

@@ -21,6 +21,7 @@
     X(accumulated_gradient, "dx[0][0] is NaN")                                                                         \
     X(forgotten_origin, "tile 1 of 7 timesteps: y is off")                                                             \
     X(forgotten_row, "y[30] is NaN")                                                                                   \
+    X(denominator_squared, "y is not divided by the denominator")                                                      \
     X(stuck_shape, "infer's y is f32 (7,5) for 6 timesteps, where a part of the whole is f32 (6,5)")                   \
     X(outgoing_state, "`saves` does not declare")                                                                      \
     X(free_of_charge, "claims to compute nothing")                                                                     \

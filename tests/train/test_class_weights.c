@@ -140,7 +140,7 @@ START_TEST(training_weighs_classes) {
     make_images(_i & 1);
     double smoothing = _i >= 4 ? 0.2 : 0;
     ck_runs("train " SMALL "--data=%s --labels=%s --class-weights=%s %s --label-smoothing=%g --batch=%d --lr=0 "
-                           "--steps=1 --save=%s --metrics=- "
+            "--steps=1 --save=%s --metrics=- "
             "--tile=4 --checkpoint-segments=2 --eval-data=%s --eval-labels=%s",
             images_path, labels_path, _i & 2 ? in_file : "0.5,2,0.25", _i & 1 ? "--ignore-index=255" : "", smoothing, N,
             state, images_path, labels_path);
@@ -180,6 +180,89 @@ START_TEST(wrong_ones_are_refused) {
 }
 END_TEST
 
+/* ---- Batches in parts --------------------------------------------------------------------------------------------- */
+
+enum { SAMPLES = 16, STEPS = 6, FEATURES = 3, SIDE = 16 };
+
+/* Of the first four samples nothing counts; of the others some, but for the sixth, all of which does. */
+static bool is_left_out(int i, int at) { return i < 4 || (i != 5 && (i * 7 + at * 5) % 3 == 1); }
+
+static void make_parts(char flags[600], int task) {
+    static float x[SAMPLES * STEPS * FEATURES], y[SAMPLES * STEPS * 2];
+    static int32_t tags[SAMPLES * STEPS], rows[SAMPLES * 2], lengths[SAMPLES];
+    static uint8_t pictures[SAMPLES * SIDE * SIDE], pixels[SAMPLES * SIDE * SIDE];
+    for (int i = 0; i < SAMPLES * STEPS * FEATURES; i++) x[i] = (float)(i * 37 % 101) / 50 - 1;
+    for (int i = 0; i < SAMPLES * STEPS * 2; i++) y[i] = (float)(i * 53 % 97) / 48 - 1;
+    for (int i = 0; i < SAMPLES * STEPS; i++) tags[i] = is_left_out(i / STEPS, i) ? 9 : i * 5 % 7 % 3;
+    for (int i = 0; i < SAMPLES * SIDE * SIDE; i++) pictures[i] = (uint8_t)(i * 37);
+    for (int i = 0; i < SAMPLES * SIDE * SIDE; i++)
+        pixels[i] = (uint8_t)(is_left_out(i / SIDE / SIDE, i) ? 9 : pictures[i] / 90);
+    for (int i = 0; i < SAMPLES; i++) rows[2 * i] = 1 + i % 2, rows[2 * i + 1] = i % 3 ? 1 + i % 3 % 2 : -1;
+    for (int i = 0; i < SAMPLES; i++) lengths[i] = 4 + i * 5 % 3 - i / 4 % 2 * 3;
+    const char *x_path = make_npy("x.npy", "<f4", "(16, 6, 3)", x, sizeof x);
+    const char *y_path = make_npy("y.npy", "<f4", "(16, 6, 2)", y, sizeof y);
+    const char *t_path = make_npy("t.npy", "<i4", "(16, 6)", tags, sizeof tags);
+    const char *l_path = make_npy("l.npy", "<i4", "(16,)", lengths, sizeof lengths);
+    const char *r_path = make_npy("r.npy", "<i4", "(16, 2)", rows, sizeof rows);
+    const char *p_path = make_npy("p.npy", "|u1", "(16, 1, 16, 16)", pictures, sizeof pictures);
+    const char *q_path = make_npy("q.npy", "|u1", "(16, 16, 16)", pixels, sizeof pixels);
+    make_images(true);
+    const char *const of[][4] = {
+        {"classify", images_path, labels_path, "--ignore-index=255"},
+        {"classify", images_path, labels_path, "--ignore-index=255 --model=mlp"},
+        {"classify", images_path, labels_path, "--ignore-index=255 --class-weights=0.5,2,0.25"},
+        {"classify", x_path, t_path, "--ignore-index=9 --label-smoothing=0.1"},
+        {"regress", x_path, y_path, "--lengths="},
+        {"transcribe", x_path, r_path, ""},
+        {"classify", p_path, q_path, "--ignore-index=9 --model=unet --sync-batchnorm"},
+        {"seq2seq", "", "", "--generate=reverse --samples=16"}};
+    const char *const *f = of[task];
+    snprintf(flags, 600, "--task=%s %s%s %s%s %s%s --layers=1 --hidden=4 --optimizer=sgd --threads=1 --no-shuffle",
+             f[0], *f[1] ? "--data=" : "", f[1], *f[2] ? "--labels=" : "", f[2], f[3], task == 4 ? l_path : "");
+}
+
+/* After an update by its gradient. */
+static double second_loss(const char *flags, const char *parts) {
+    ck_runs("train %s %s --lr=0.3 --clip-grad-norm=0.5 --steps=2 --metrics=-", flags, parts);
+    return number_in(strstr(program_output, "\"step\":2,"), "\"loss\":");
+}
+
+/* Micro steps, ranks and shards, in some of which nothing counts. */
+START_TEST(a_batch_in_parts_is_one_batch) {
+    static const char *const parts[] = {
+        "--batch=4 --devices=cpu:2",         "--batch=4 --accumulate-steps=2",
+        "--batch=1 --accumulate-steps=8",    "--batch=2 --accumulate-steps=2 --devices=cpu:2 --zero=1",
+        "--batch=8 --deterministic-world=8", "--batch=4 --deterministic-world=8 --devices=cpu:2"};
+    char flags[600];
+    make_parts(flags, _i);
+    double whole = second_loss(flags, "--batch=8"), of_shards = 0;
+    for (size_t i = 0; i < (strstr(flags, "unet") ? 1 : sizeof parts / sizeof *parts); i++) {
+        double loss = second_loss(flags, parts[i]);
+        ck_assert_msg(fabs(loss - whole) < 2e-6 * whole, "%s %s: loss %.9g, and %.9g of one batch", flags, parts[i],
+                      loss, whole);
+        if (i == 4) of_shards = loss;
+        if (i == 5) ck_assert(loss == of_shards);
+    }
+    if (strstr(flags, "transcribe"))
+        ck_refuses(2, "--loss-mean is \"parts\", but all targets of this loss count", "train %s --loss-mean=parts",
+                   flags);
+    else
+        ck_assert(second_loss(flags, "--batch=4 --devices=cpu:2 --loss-mean=parts") != whole);
+}
+END_TEST
+
+/* Each window is a micro step: what is left out of one makes it weigh less. */
+START_TEST(windows_weigh_by_what_counts) {
+    char flags[600];
+    make_parts(flags, 3);
+    ck_runs("train %s --batch=8 --steps=1 --metrics=-", flags);
+    double whole = number_after("\"loss\":");
+    ck_runs("train %s --batch=8 --steps=1 --metrics=- --tbptt=2", flags);
+    double loss = number_after("\"loss\":");
+    ck_assert_msg(fabs(loss - whole) < 1e-6, "loss %.9g in windows, %.9g in one", loss, whole);
+}
+END_TEST
+
 /* The budget counts what is new, and is kept. */
 START_TEST(it_fits_the_budget) {
     make_images(true);
@@ -196,6 +279,8 @@ int main(void) {
     tcase_add_test(tests, no_target_is_never_right);
     tcase_add_loop_test(tests, training_weighs_classes, 0, 6);
     tcase_add_test(tests, wrong_ones_are_refused);
+    tcase_add_loop_test(tests, a_batch_in_parts_is_one_batch, 0, 8);
+    tcase_add_test(tests, windows_weigh_by_what_counts);
     tcase_add_test(tests, it_fits_the_budget);
     return run_suite("train/class_weights", tests);
 }

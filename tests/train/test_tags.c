@@ -486,8 +486,6 @@ START_TEST(labels_within_and_behind_the_ends) {
     ck_refuses(2, "add --eval-lengths=FILE",
                "train " SMALL "--data=%s --labels=%s --lengths=%s --eval-data=%s --eval-labels=%s", x_path, y_path,
                l_path, x_path, y_path);
-    ck_refuses(2, "--tbptt=2 averages windows as if all counted alike",
-               "train " SMALL "--tbptt=2 --data=%s --labels=%s --ignore-index=1", x_path, y_path);
     ck_refuses(2, "--tbptt=2 cuts samples into windows of one length, and those of --lengths end within one",
                "train " SMALL "--tbptt=2 --data=%s --labels=%s --lengths=%s", x_path, y_path, l_path);
     labels[3][1] = 5; /* the last that counts */

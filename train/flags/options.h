@@ -68,7 +68,7 @@ typedef struct {
     bool verify_recompute;
     /* Ranks. -1 in world_size, rank, local_rank: not given; world_size is how many there are once they have met (ranks.h).
      * 0 in deterministic_world: off, else V. */
-    char *init_method, *dist_backend, *devices, *grad_compress;
+    char *init_method, *dist_backend, *devices, *grad_compress, *loss_mean;
     int64_t world_size, rank, local_rank, accumulate_steps, deterministic_world, zero;
     double bucket_cap_mb, hang_timeout;
     bool fused_update, metrics_per_rank;

@@ -332,11 +332,6 @@ static remat_status check_states(const rm_options *o) {
             "--tbptt=%lld cuts samples into windows of one length, and those of --lengths end within one: leave one of "
             "the two out",
             (long long)o->tbptt.length);
-    REQUIRE(!o->tbptt.length || !is(o->task, "classify") || (!o->class_weights && !rm_options_given(o, "ignore-index")),
-            INVALID,
-            "--tbptt=%lld averages windows as if all counted alike, and with --ignore-index or --class-weights they do "
-            "not: leave one of the two out",
-            (long long)o->tbptt.length);
     REQUIRE(!overlap || !o->stateful, INVALID,
             "--tbptt=%lld:%lld has windows that would begin in the batch before, and --stateful has left that behind: "
             "leave --stateful out, or give --tbptt one number",

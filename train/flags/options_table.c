@@ -181,6 +181,8 @@ const rm_option rm_option_table[] = {
         "auto: local where all ranks share a machine, else mpi under mpirun, else gloo"),
     INT("accumulate-steps", accumulate_steps, FIT, RM_REMEMBERED, "1", 1, 1e6,
         "batches whose gradients make one update; ranks talk after the last"),
+    ONE("loss-mean", loss_mean, FIT, RM_REMEMBERED, "batch", "batch|parts",
+        "where targets are left out or classes weighed: the mean over all that counts in the update's batch; or a mean in each of its parts (ranks, --accumulate-steps, shards), all of which weigh the same, as under PyTorch's DDP"),
     MAY("deterministic-world", deterministic_world, FIT, RM_OF_RUN, "8", 0, 32768,
         "cut the batch of all ranks into N shards, 8 if not said: the same bits for any number of ranks"),
     NUM("bucket-cap-mb", bucket_cap_mb, FIT, RM_REMEMBERED, "25", 0.001, 1e6, "MiB of gradients that travel together"),

@@ -346,6 +346,7 @@ remat_config rm_setup_training_config(const rm_options *o) {
     c.stateful = o->stateful || rm_setup_windows(o) > 1;
     c.carry_after = o->tbptt.step < o->tbptt.length ? o->tbptt.step : 0;
     c.pairwise = o->deterministic_world > 0;
+    c.loss_mean = o->loss_mean;
     return c;
 }
 
@@ -366,9 +367,10 @@ remat_config rm_setup_inference_config(const rm_options *o) {
 static remat_status by_flags(remat_status status) {
     static const char *const names[][2] = {{"train_only", "--train-only"},
                                            {"groups", "--groups"},
+                                           {"loss_mean", "--loss-mean"},
                                            {"carry_after", "the second number of --tbptt"},
                                            {"set tile = ", "say --tile="}};
-    for (int i = 0; i < 4 && status == REMAT_INVALID; i++) {
+    for (size_t i = 0; i < sizeof names / sizeof *names && status == REMAT_INVALID; i++) {
         const char *sentence = remat_last_error(), *at = strstr(sentence, names[i][0]);
         char copy[1024];
         if (!at) continue;
