@@ -410,13 +410,14 @@ static double loss_of_half(int first) {
     return number_after("loss ");
 }
 
-/* Each rank has the mean over its own timesteps, 10 and 3 here, and those two are averaged, as under PyTorch's DDP. */
-START_TEST(ranks_have_means_of_their_own) {
+/* Two ranks, with 10 and 3 timesteps: the mean is over all 13; or that of their two means, as under PyTorch's DDP. */
+START_TEST(ranks_weigh_by_their_timesteps) {
     make_uneven_data();
-    double wanted = (loss_of_half(0) + loss_of_half(1)) / 2;
+    double first = loss_of_half(0), second = loss_of_half(1);
+    double wanted = _i ? (first + second) / 2 : (10 * first + 3 * second) / 13;
     ck_runs("train " SMALL "--batch=2 --classes=3 --steps=1 --no-shuffle --devices=cpu:2 --data=%s --labels=%s "
-            "--lengths=%s",
-            x_path, y_path, l_path);
+            "--lengths=%s --loss-mean=%s",
+            x_path, y_path, l_path, _i ? "parts" : "batch");
     double loss = number_after("loss ");
     ck_assert_msg(fabs(loss - wanted) < 1e-6 * wanted, "%.9g, not %.9g", loss, wanted);
 }
@@ -529,7 +530,7 @@ int main(void) {
     tcase_add_test(tests, marks_count_in_the_budget);
     tcase_add_loop_test(tests, lengths_under_any_plan, 0, 3);
     tcase_add_test(tests, short_samples_are_short_arrays);
-    tcase_add_test(tests, ranks_have_means_of_their_own);
+    tcase_add_loop_test(tests, ranks_weigh_by_their_timesteps, 0, 2);
     tcase_add_test(tests, labels_within_and_behind_the_ends);
     tcase_add_loop_test(tests, plans_and_resumes_agree, 0, 4);
     tcase_add_test(tests, a_sign_is_recognised);
