@@ -78,11 +78,11 @@ static remat_status set_up_optimizer(remat_session *s, const remat_config *confi
                             .weight_decay = config->weight_decay,
                             .nesterov = config->nesterov,
                             .trust_coefficient = config->trust_coefficient,
-                            .decay_vectors = config->decay_vectors,
                             .norm_limit = config->norm_limit,
                             .threads = s->threads};
     s->momentum_correction = config->momentum_correction;
     s->adapt_vectors = config->adapt_vectors;
+    s->decay_vectors = config->decay_vectors;
     if (!config->optimizer || config->inference) return REMAT_OK;
     s->optimizer = rm_optimizer_find(config->optimizer);
     char known[128] = "";

@@ -104,11 +104,18 @@ static remat_status take(remat_session *s, piece group, uint8_t *taken) {
     return REMAT_OK;
 }
 
+/* Layer-wise optimizers do not decay biases and gains, unless they are told to. */
+double rm_session_weight_decay(const remat_session *s, int32_t param) {
+    const rm_value *value = &s->graph->value[s->chain.at.buckets.param[param].value];
+    bool spared = s->optimizer && s->optimizer->measure && value->desc.rank < 2 && !s->decay_vectors;
+    return spared ? 0 : s->update.weight_decay;
+}
+
 remat_status rm_session_choose_groups(remat_session *s, const char *groups) {
     rm_buckets *buckets = &s->chain.at.buckets;
     for (int32_t i = 0; i < buckets->n_params; i++) {
         buckets->param[i].lr_factor = 1;
-        buckets->param[i].weight_decay = s->update.weight_decay;
+        buckets->param[i].weight_decay = rm_session_weight_decay(s, i);
     }
     if (!groups || s->inference || !buckets->n_params) return REMAT_OK;
     uint8_t *taken = rm_calloc((size_t)buckets->n_params, 1);

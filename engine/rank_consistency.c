@@ -43,7 +43,7 @@ static void write_optimizer(FILE *out, const remat_session *s) {
     write_number(out, "trust_coefficient", u->trust_coefficient);
     write_switch(out, "momentum_correction", s->momentum_correction);
     write_switch(out, "adapt_vectors", s->adapt_vectors);
-    write_switch(out, "decay_vectors", u->decay_vectors);
+    write_switch(out, "decay_vectors", s->decay_vectors);
     write_number(out, "norm_limit", u->norm_limit);
 }
 
@@ -55,7 +55,7 @@ static void write_trained(FILE *out, const remat_session *s) {
         const char *name = s->graph->value[p->value].name;
         if (!p->used) fprintf(out, "%s not trained\n", name);
         if (p->lr_factor != 1) fprintf(out, "%s has the learning rate times %.17g\n", name, p->lr_factor);
-        if (p->weight_decay != s->update.weight_decay)
+        if (p->weight_decay != rm_session_weight_decay(s, i))
             fprintf(out, "%s has a weight_decay of %.17g\n", name, p->weight_decay);
     }
 }

@@ -370,7 +370,7 @@ typedef struct {
     bool momentum_correction;     /* lars: momentum is also multiplied by lr / the last update's lr       */
     bool adapt_vectors;           /* lars, lamb: scale biases and gains by their norms too, not only what has two
                                      dimensions or more                                                   */
-    bool decay_vectors;           /* lars, lamb: weight decay for those that are not scaled, too          */
+    bool decay_vectors;           /* lars, lamb: weight decay for biases and gains, too: else they have what a group gives them */
     double norm_limit;            /* lamb: a larger norm of a parameter counts as this much; 0: no limit  */
     const char *train_only;       /* beginnings of names, comma separated: these parameters alone are trained. The others
                                      are frozen, PyTorch's requires_grad_(False): no gradient, no optimizer state, no

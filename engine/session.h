@@ -46,7 +46,7 @@ struct remat_session {
     const rm_optimizer *optimizer;
     rm_update update; /* lr, step and gradient_scale change from update to update */
     double clip_grad_norm, grad_norm;
-    bool momentum_correction, adapt_vectors;
+    bool momentum_correction, adapt_vectors, decay_vectors;
     double last_lr;   /* 0: there was no update yet */
     double coming_lr; /* of the update that gradients are being made for; -1: not known yet */
     bool packed_is_stale;
@@ -134,7 +134,9 @@ int64_t rm_session_exchange_count(const remat_session *session); /* losses by sh
 void rm_session_fill_exchange(remat_session *session);
 remat_status rm_session_check_exchange(const remat_session *session);
 
-remat_status rm_session_choose_groups(remat_session *session, const char *groups); /* groups.c */
+/* groups.c. Weight decays and rates of parameters; and the weight decay of one that no group gives one. */
+remat_status rm_session_choose_groups(remat_session *session, const char *groups);
+double rm_session_weight_decay(const remat_session *session, int32_t param);
 
 /* tier.c. Opens the second tier of config->spill_dir, if any, and puts its speed into the training problem. When the plan
  * is known: makes room for its copies, or closes a tier that it does not use. */

@@ -5,8 +5,7 @@
  *   p -= lr phi(|p|)/|d| d                          phi(z) = z, or at most norm_limit; the ratio is 1 where a norm is 0
  *
  * `measure` brings m and v up to date and adds up |p|^2 and |d|^2; `update` makes d again from the same m, v and p, to the
- * bit. Both norms are those of whole arrays, whatever part of one a rank updates. Arrays that are not adapted have ratio 1,
- * and no weight decay unless decay_vectors. */
+ * bit. Both norms are those of whole arrays, whatever part of one a rank updates. Arrays that are not adapted have ratio 1. */
 #include "ops/optimizers/optimizer_steps.h"
 #include "ops/shape.h"
 

@@ -4,7 +4,7 @@
  * new lr / old lr when the rate changes, is the velocity of the form with the rate outside. lamb.c is the like for Adam.
  *
  * Both norms are those of whole arrays, whatever part of one a rank updates (rm_optimizer.measure). Arrays that are not
- * adapted have trust 1, and no weight decay unless decay_vectors. Zero epsilon is fine: with a norm of 0 trust is 1. */
+ * adapted have trust 1. Zero epsilon is fine: with a norm of 0 trust is 1. */
 #include "ops/optimizers/optimizer_steps.h"
 #include "ops/shape.h"
 

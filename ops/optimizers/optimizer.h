@@ -18,9 +18,9 @@ typedef struct {
     double gradient_limit; /* no element of the gradient counts as more, in either direction; 0: no limit. Not with `measure` */
     int threads;
     /* Of optimizers with a `measure`: what it added up over the whole array, on all ranks; whether this array is scaled by it
-     * (biases and gains are not, by default); whether weight decay holds for arrays that are not. */
+     * (biases and gains are not, by default). */
     double sum[RM_MAX_OPTIMIZER_SUMS];
-    bool adapt, decay_vectors;
+    bool adapt;
     double trust_coefficient; /* lars */
     double momentum_factor;   /* lars: what the velocity is multiplied by beside momentum: lr / last lr, or 1 */
     double norm_limit;        /* lamb: a larger norm of the weights counts as this much; 0: no limit */

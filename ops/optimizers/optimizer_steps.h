@@ -141,7 +141,7 @@ static inline double rm_lars_trust(const rm_update *u) {
 static inline rm_lars rm_lars_of(const rm_update *u) {
     rm_lars l;
     l.scale = (float)u->gradient_scale, l.rate = (float)(u->lr * rm_lars_trust(u));
-    l.decay = u->adapt || u->decay_vectors ? (float)u->weight_decay : 0;
+    l.decay = (float)u->weight_decay;
     l.momentum = (float)u->momentum, l.carried = (float)(u->momentum * u->momentum_factor);
     l.nesterov = u->nesterov;
     return l;
@@ -182,7 +182,7 @@ static inline rm_lamb rm_lamb_of(const rm_update *u) {
     l.correction1 = (float)(1 / (1 - pow(u->beta1, (double)u->step)));
     l.root2 = (float)(1 / sqrt(1 - pow(u->beta2, (double)u->step)));
     l.epsilon = (float)u->epsilon;
-    l.decay = u->adapt || u->decay_vectors ? (float)u->weight_decay : 0;
+    l.decay = (float)u->weight_decay;
     l.rate = (float)(u->lr * rm_lamb_ratio(u));
     return l;
 }

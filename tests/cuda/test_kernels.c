@@ -267,7 +267,6 @@ static const rm_update configurations[] = {
     {.momentum = 0.9,
      .nesterov = true,
      .weight_decay = 0.1,
-     .decay_vectors = true,
      .trust_coefficient = 1e-3,
      .momentum_factor = 1},
     {.adapt = true, .trust_coefficient = 1e-3, .momentum_factor = 1, .norm_limit = 2},

@@ -50,17 +50,16 @@ typedef struct {
     const char *name, *velocity;
     int n;
     bool adapt;
-    double w[WEIGHTS], v[WEIGHTS], g[WEIGHTS];
+    double decay, w[WEIGHTS], v[WEIGHTS], g[WEIGHTS];
 } array;
 
 static void expect_lars(array *a, const remat_config *c, double lr, double last_lr, double clip) {
-    double trust = 1, decay = a->adapt || c->decay_vectors ? c->weight_decay : 0;
+    double trust = 1;
     for (int i = 0; i < a->n; i++) a->g[i] *= clip;
-    if (a->adapt)
-        trust = c->trust_coefficient * norm(a->w, a->n) / (norm(a->g, a->n) + c->weight_decay * norm(a->w, a->n));
+    if (a->adapt) trust = c->trust_coefficient * norm(a->w, a->n) / (norm(a->g, a->n) + a->decay * norm(a->w, a->n));
     for (int i = 0; i < a->n; i++) {
         double correct = c->momentum_correction && last_lr > 0 ? lr / last_lr : 1;
-        a->v[i] = c->momentum * correct * a->v[i] - lr * trust * (a->g[i] + decay * a->w[i]);
+        a->v[i] = c->momentum * correct * a->v[i] - lr * trust * (a->g[i] + a->decay * a->w[i]);
         a->w[i] += a->v[i];
     }
 }
@@ -79,11 +78,15 @@ static void expect_equal(remat_session *s, const array *a) {
                       a->name, i, w[i], a->w[i]);
 }
 
+/* Biases are decayed where decay_vectors or a group says so, scaled or not. */
 static const remat_config configurations[] = {
     {.momentum = 0.9, .weight_decay = 0.01},
     {.momentum = 0.9, .weight_decay = 0.01, .momentum_correction = true},
     {.momentum = 0.9, .weight_decay = 0.01, .adapt_vectors = true},
     {.momentum = 0.9, .weight_decay = 0.01, .decay_vectors = true, .momentum_correction = true, .clip_grad_norm = 0.05},
+    {.momentum = 0.9, .weight_decay = 0.01, .adapt_vectors = true, .decay_vectors = true},
+    {.momentum = 0.9, .weight_decay = 0.01, .groups = "b:weight_decay=0.03"},
+    {.momentum = 0.9, .adapt_vectors = true, .groups = "b:weight_decay=0.03"},
 };
 
 START_TEST(lars_in_a_session) {
@@ -92,8 +95,9 @@ START_TEST(lars_in_a_session) {
     c.device = "cpu", c.strategy = "none", c.recompute = "auto", c.threads = 1, c.optimizer = "lars";
     c.beta1 = 0.9, c.beta2 = 0.999, c.trust_coefficient = 0.05;
     remat_session *s = open_session(&c, 0);
-    array w = {.name = "w", .velocity = "w.momentum_buffer", .n = WEIGHTS, .adapt = true};
+    array w = {.name = "w", .velocity = "w.momentum_buffer", .n = WEIGHTS, .adapt = true, .decay = c.weight_decay};
     array b = {.name = "b", .velocity = "b.momentum_buffer", .n = K, .adapt = c.adapt_vectors};
+    b.decay = c.groups ? 0.03 : c.decay_vectors ? c.weight_decay : 0;
     for (size_t t = 0; t < sizeof rates / sizeof *rates; t++) {
         remat_step_result r;
         CHECKED(remat_gradients(s, &r));

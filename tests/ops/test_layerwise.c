@@ -61,7 +61,7 @@ typedef struct {
 } expected;
 
 static void oracle_lars(const rm_update *u, const array *before, expected *e) {
-    double w[N], g[N], decay = u->adapt || u->decay_vectors ? u->weight_decay : 0, trust = 1;
+    double w[N], g[N], decay = u->weight_decay, trust = 1;
     for (int i = 0; i < N; i++) w[i] = before->p[i], g[i] = before->g[i] * u->gradient_scale;
     if (u->adapt && norm(w) > 0 && norm(g) > 0)
         trust = u->trust_coefficient * norm(w) / (norm(g) + u->weight_decay * norm(w) + u->epsilon);
@@ -76,7 +76,7 @@ static void oracle_lars(const rm_update *u, const array *before, expected *e) {
 }
 
 static void oracle_lamb(const rm_update *u, const array *before, expected *e) {
-    double w[N], d[N], decay = u->adapt || u->decay_vectors ? u->weight_decay : 0;
+    double w[N], d[N], decay = u->weight_decay;
     double rest1 = 1 - pow(u->beta1, (double)u->step), rest2 = 1 - pow(u->beta2, (double)u->step);
     for (int i = 0; i < N; i++) {
         double g = before->g[i] * u->gradient_scale;
@@ -103,15 +103,15 @@ static const struct {
     {"lars", {.lr = 7, .momentum = 0.9, .weight_decay = 1e-2, .adapt = true, .nesterov = true}},
     {"lars", {.lr = 7, .momentum = 0.9, .weight_decay = 1e-2, .adapt = true, .momentum_factor = 1.25}},
     {"lars", {.lr = 7, .adapt = true, .epsilon = 1}},
+    {"lars", {.lr = 0.1, .momentum = 0.9}},
     {"lars", {.lr = 0.1, .momentum = 0.9, .weight_decay = 1e-2}},
-    {"lars", {.lr = 0.1, .momentum = 0.9, .weight_decay = 1e-2, .decay_vectors = true}},
     {"lars", {.lr = 7, .momentum = 0.5, .weight_decay = 1e-2, .adapt = true, .gradient_scale = 0.125}},
     {"lamb", {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-6, .weight_decay = 1e-2, .adapt = true}},
     {"lamb", {.lr = 0.1, .beta1 = 0.5, .beta2 = 0.9, .epsilon = 1e-8, .adapt = true}},
     {"lamb", {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-6, .adapt = true, .norm_limit = 3}},
     {"lamb", {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-6, .adapt = true, .norm_limit = 1e3}},
+    {"lamb", {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-6}},
     {"lamb", {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-6, .weight_decay = 0.1}},
-    {"lamb", {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-6, .weight_decay = 0.1, .decay_vectors = true}},
     {"lamb", {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-3, .adapt = true, .gradient_scale = 0.125}},
 };
 enum { CONFIGURATIONS = sizeof configurations / sizeof *configurations };
@@ -241,8 +241,7 @@ END_TEST
 START_TEST(lamb_of_a_bias_is_adamw) {
     array lamb = array_make(N), adamw = array_make(N);
     for (int64_t t = 1; t <= STEPS; t++) {
-        rm_update u = {
-            .lr = 0.01, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-6, .weight_decay = 0.1, .decay_vectors = true};
+        rm_update u = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-6, .weight_decay = 0.1};
         u = complete(u, t, 1);
         set_gradient(&lamb, t), set_gradient(&adamw, t);
         step("lamb", u, &lamb, 1), step("adamw", u, &adamw, 1);
