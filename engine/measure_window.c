@@ -85,7 +85,7 @@ void rm_measure_settle(rm_measure *m) {
 
 /* ---- What the arrays hold ------------------------------------------------------------------------------------- */
 
-enum { CHUNK = 1 << 14 };
+enum { CHUNK = 1 << 12 };
 
 static uint32_t next_random(rm_measure *m) {
     m->random = m->random * 6364136223846793005u + 1442695040888963407u;

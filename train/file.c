@@ -131,15 +131,19 @@ remat_status rm_file_read(const char *path, uint64_t limit, uint8_t **data, size
     FAIL(IO, "%s is longer than %llu bytes, the most that is read from such a file", path, (unsigned long long)limit);
 }
 
-remat_status rm_file_begin(const char *path, rm_file_start *out) {
+remat_status rm_file_begin(const char *path, rm_file_start **out) {
     struct stat about = {0};
     size_t expected;
     gzFile file;
     TRY(open_packed(path, &about, &expected, 0, &file));
-    remat_status status = read_some(file, path, out->data, sizeof out->data, &out->size);
-    out->file_bytes = (uint64_t)about.st_size;
-    out->packed = !gzdirect(file);
-    return close_packed(file, path, status);
+    rm_file_start *start = rm_malloc(sizeof *start);
+    remat_status status = start ? read_some(file, path, start->data, sizeof start->data, &start->size)
+                                : rm_fail(REMAT_MEMORY, "no memory to open %s", path);
+    if (start) start->file_bytes = (uint64_t)about.st_size, start->packed = !gzdirect(file);
+    status = close_packed(file, path, status);
+    if (status) rm_free(start);
+    *out = status ? NULL : start;
+    return status;
 }
 
 remat_status rm_file_checksum(const char *path, uint64_t *bytes, uint32_t *crc) {

@@ -22,7 +22,7 @@ typedef struct {
     size_t size;
     uint8_t data[1 << 16]; /* unpacked; as much as there is, or fits here */
 } rm_file_start;
-remat_status rm_file_begin(const char *path, rm_file_start *out);
+remat_status rm_file_begin(const char *path, rm_file_start **out); /* rm_free it */
 
 /* Opens a plain file for rm_file_read_at; IO when it is missing, or is a directory or a pipe. */
 remat_status rm_file_open(const char *path, int *fd, uint64_t *size);

@@ -47,7 +47,8 @@ static void mean_f32(void *to, const void *const *in, int32_t ins, int64_t at, i
 /* ---- As a tree -------------------------------------------------------------------------------------------------- */
 
 /* The sum of ranks r, r + w, r + 2w, ...: of those at an even place and those at an odd one, each made in the same way. The
- * recursion keeps a block for each of its log2(ins) levels. */
+ * recursion keeps a piece for each of its log2(ins) levels on the stack. */
+enum { PIECE = BLOCK / 8 };
 #define TREE_BLOCK(name, type)                                                                                         \
     static void name##_part(type *restrict sum, const void *const *in, int32_t ins, int32_t r, int32_t w, int64_t at,  \
                             int64_t n) {                                                                               \
@@ -55,13 +56,14 @@ static void mean_f32(void *to, const void *const *in, int32_t ins, int64_t at, i
             memcpy(sum, (const type *)in[r] + at, (size_t)n * sizeof *sum);                                            \
             return;                                                                                                    \
         }                                                                                                              \
-        type odd[BLOCK];                                                                                               \
+        type odd[PIECE];                                                                                               \
         name##_part(sum, in, ins, r, 2 * w, at, n);                                                                    \
         name##_part(odd, in, ins, r + w, 2 * w, at, n);                                                                \
         for (int64_t i = 0; i < n; i++) sum[i] = sum[i] + odd[i];                                                      \
     }                                                                                                                  \
     static void name(void *sum, const void *const *in, int32_t ins, int64_t at, int64_t n) {                           \
-        name##_part(sum, in, ins, 0, 1, at, n);                                                                        \
+        for (int64_t i = 0; i < n; i += PIECE)                                                                         \
+            name##_part((type *)sum + i, in, ins, 0, 1, at + i, n - i < PIECE ? n - i : PIECE);                        \
     }
 TREE_BLOCK(tree_f32, float)
 TREE_BLOCK(tree_f64, double)

@@ -40,6 +40,7 @@ typedef struct {
 typedef struct {
     const rm_keeper_job *job;
     rank *ranks;
+    pid_t *groups; /* room for those of the living */
     int32_t n, alive;
     phase phase;
     int64_t deadline_ms;   /* of GRACE and TERMINATED */
@@ -175,11 +176,10 @@ static void signal_ranks(const keeper *k, int number) {
 /* Whoever is stopped (SIGSTOP, Ctrl-Z of a shell in between) hears nothing and cannot say that another has failed: woken, it
  * can. */
 static void wake_ranks(const keeper *k) {
-    pid_t groups[k->n];
     int n = 0;
     for (int32_t r = 0; r < k->n; r++)
-        if (k->ranks[r].life == ALIVE) groups[n++] = k->ranks[r].pid;
-    rm_process_wake(groups, n);
+        if (k->ranks[r].life == ALIVE) k->groups[n++] = k->ranks[r].pid;
+    rm_process_wake(k->groups, n);
 }
 
 /* Being stopped by the signal that the launcher passed on is no failure that the others would have to be stopped for: they
@@ -351,8 +351,10 @@ _Noreturn void rm_keeper_run(const rm_keeper_job *job) {
     sigprocmask(SIG_SETMASK, &block, NULL);
     k.children = signalfd(-1, &block, SFD_CLOEXEC | SFD_NONBLOCK);
     k.ranks = rm_calloc((size_t)k.n, sizeof *k.ranks);
-    if (k.children < 0 || !k.ranks) {
-        tell(&k, RM_KEEPER_NO_FORK, 0, 0, k.ranks ? errno : ENOMEM);
+    k.groups = rm_calloc((size_t)k.n, sizeof *k.groups);
+    bool room = k.ranks && k.groups;
+    if (k.children < 0 || !room) {
+        tell(&k, RM_KEEPER_NO_FORK, 0, 0, room ? errno : ENOMEM);
         tell(&k, RM_KEEPER_OVER, 0, 0, 1);
         _exit(1);
     }

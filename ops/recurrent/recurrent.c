@@ -76,7 +76,7 @@ rm_cost rm_recurrent_cost(rm_cell cell, const rm_desc *x, rm_pass pass, double e
         .moved_bytes = passes * (weights * sizeof(real) + (double)rm_desc_bytes(&x[RM_X])),
         .scratch_bytes = pass == RM_REBUILD ? 0
                                             : rm_cell_scratch_bytes(cell, pass == RM_BACKWARD, folded, x[RM_X].dim[0],
-                                                                    x[RM_X].dim[1], x[RM_W_HH].dim[1]) /
+                                                                    x[RM_X].dim[1], (int64_t)in, x[RM_W_HH].dim[1]) /
                                                   sizeof(float) * sizeof(real),
     };
 }

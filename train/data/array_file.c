@@ -51,13 +51,17 @@ static remat_status check_claim(const rm_file_start *start, const char *path, ui
 }
 
 static remat_status begin(const char *path, uint64_t budget, rm_array_file *out, uint64_t *claim) {
-    rm_file_start start;
+    rm_file_start *start;
     size_t header_bytes;
     *out = (rm_array_file){0};
     TRY(rm_file_begin(path, &start));
-    TRY(read_header(&start, path, out, &header_bytes));
-    *claim = header_bytes + (uint64_t)(out->array.count * out->array.bytes);
-    return check_claim(&start, path, *claim, budget);
+    remat_status status = read_header(start, path, out, &header_bytes);
+    if (!status) {
+        *claim = header_bytes + (uint64_t)(out->array.count * out->array.bytes);
+        status = check_claim(start, path, *claim, budget);
+    }
+    rm_free(start);
+    return status;
 }
 
 remat_status rm_array_file_begin(const char *path, uint64_t budget, rm_array_file *out) {

@@ -86,12 +86,23 @@ static bool find_stretch(const text_data *data, uint64_t i, uint64_t *at, size_t
     return true;
 }
 
+/* The stretches, cut into pieces that a stack has room for; the last ones of a short stretch are empty. */
+enum { PIECE = 16384, PIECES = STRETCH / PIECE };
+static bool find_piece(const text_data *data, uint64_t i, uint64_t *at, size_t *part) {
+    size_t before = (size_t)(i % PIECES) * PIECE;
+    if (!find_stretch(data, i / PIECES, at, part)) return false;
+    before = before < *part ? before : *part;
+    *at += before, *part -= before;
+    if (*part > PIECE) *part = PIECE;
+    return true;
+}
+
 static remat_status checksum(rm_dataset *base, uint32_t *crc32) {
     const text_data *data = (text_data *)base;
-    uint8_t block[STRETCH];
+    uint8_t block[PIECE];
     uint64_t at;
     size_t part;
-    for (uint64_t i = 0; find_stretch(data, i, &at, &part); i++) {
+    for (uint64_t i = 0; find_piece(data, i, &at, &part); i++) {
         TRY(read_at(data, data->begin + at, block, part));
         *crc32 = (uint32_t)crc32_z(*crc32, block, part);
     }
@@ -100,12 +111,12 @@ static remat_status checksum(rm_dataset *base, uint32_t *crc32) {
 
 /* A wrong one is to end a run before it begins, not after hours; of very large files `fill` finds the others. */
 static remat_status check_tokens(const text_data *data) {
-    uint8_t block[STRETCH];
+    uint8_t block[PIECE]; /* whole tokens, whatever their size */
     uint64_t at, bytes = (uint64_t)data->sample.bytes;
     size_t part;
     rm_array tokens = data->sample;
     tokens.item = block;
-    for (uint64_t i = 0; find_stretch(data, i, &at, &part); i++) {
+    for (uint64_t i = 0; find_piece(data, i, &at, &part); i++) {
         at -= at % bytes;
         TRY(read_at(data, data->begin + at, block, part));
         for (uint64_t k = 0; k < part / bytes; k++)
@@ -266,21 +277,30 @@ static remat_status find_tokens(text_data *data, const rm_data_source *source, b
     return REMAT_OK;
 }
 
+static remat_status find_kind(const char *path, rm_file_kind *kind, bool *packed) {
+    rm_file_start *start;
+    TRY(rm_file_begin(path, &start));
+    *kind = rm_file_kind_of(start, path);
+    *packed = start->packed;
+    rm_free(start);
+    return REMAT_OK;
+}
+
 static remat_status open_file(text_data *data, const rm_data_source *source) {
     const char *path = source->data;
-    rm_file_start start;
+    rm_file_kind kind;
+    bool packed;
     uint64_t size;
     int64_t T = data->base.shape.timesteps;
     REQUIRE(data->path = rm_strdup(path), MEMORY, "no memory to open %s", path);
-    TRY(rm_file_begin(path, &start));
-    rm_file_kind kind = rm_file_kind_of(&start, path);
+    TRY(find_kind(path, &kind, &packed));
     bool npy = (source->vocab || source->tokenizer) && kind == RM_KIND_NPY, text = source->tokenizer && !npy;
     if (!npy) TRY(refuse_arrays(kind, path));
     if (source->tokenizer) TRY(read_tokenizer(data, source));
     if (text)
         TRY(encode(data, source->budget, &size));
     else
-        TRY(start.packed ? unpack(data, source->budget, &size) : rm_file_open(path, &data->fd, &size));
+        TRY(packed ? unpack(data, source->budget, &size) : rm_file_open(path, &data->fd, &size));
     TRY(find_tokens(data, source, npy, size));
     REQUIRE(source->document_end <= data->base.shape.vocabulary, INVALID,
             "--document-end=%lld is no token: there are 0 to %lld", (long long)source->document_end - 1,

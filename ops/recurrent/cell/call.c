@@ -106,6 +106,7 @@ void rm_recurrent_backward(const rm_cell_kernels *kernels, rm_cell cell, const r
     int64_t state = job.batch * job.hidden, rows = job.tau * job.batch;
     job.carry = call->scratch;
     if (cell == RM_CELL_RNN_TANH) job.gates = job.carry + 2 * state;
+    job.right = job.carry + rm_cell_right_at(cell, job.tau, job.batch, job.hidden);
     if (cell == RM_CELL_LSTM) {
         job.c = job.gates + rows * rm_cell_columns(cell) * job.hidden;
         job.dc_out = call->dstate_out[1].data;

@@ -62,17 +62,29 @@ static void multiply_left(const float *left, const float *w, int width, int64_t 
             rm_store_n(dw + r * columns + i * LANES, rm_load(c.sum[r][i]), i == width - 1 ? last_lanes : LANES);
 }
 
-/* The operand's columns that are packed at once: DEPTH_BLOCK rows of them lie on the stack, 256 KiB at 16 lanes. */
+/* The operand's columns that are packed at once, for some steps of the depth: at 16 lanes up to 256 KiB, in this thread's share of the
+ * scratch. Where many threads share it they pack fewer steps at once; then the rows of dw that each turns to are few, too, and stay in
+ * its caches. */
 enum { RIGHT_BLOCKS = 32 };
 typedef struct {
     int64_t first, blocks; /* blocks [first, first+blocks) of its columns */
-    float w[DEPTH_STEPS * RIGHT_BLOCKS * LANES];
-} __attribute__((aligned(64))) right;
+    int64_t steps;         /* the most of each block */
+    float *w;
+} right;
+_Static_assert((int)RM_CELL_RIGHT_COLUMNS >= RIGHT_BLOCKS * (int)LANES && RM_CELL_WIDEST % (int)LANES == 0 &&
+                   (int)RM_CELL_RIGHT_DEPTH == (int)DEPTH_STEPS,
+               "what is packed fits the scratch");
+
+static right right_of(const view *v) {
+    int64_t steps = min64(DEPTH_STEPS, rm_cell_right_steps(v->rows) / v->threads);
+    int64_t columns = rm_cell_right_columns(v->job->in, v->hidden);
+    return (right){.steps = steps, .w = v->job->right + v->thread * steps * columns};
+}
 
 static void pack_right(const operand *o, int64_t row, int64_t depth, right *to) {
     for (int64_t i = 0; i < to->blocks; i += WIDTH_MAX)
         pack_operand(o, row, depth, to->first + i, (int)min64(WIDTH_MAX, to->blocks - i),
-                     to->w + i * DEPTH_STEPS * LANES);
+                     to->w + i * to->steps * LANES);
 }
 
 /* What one product adds to: `rows` by `width` vectors from `first` on. */
@@ -117,8 +129,8 @@ static void weight_gradient_rows(const view *v, float *dw, int64_t columns, int6
             tile t = next;
             if (n + 1 < tiles) next = tile_at(dw + from * columns, columns, rows, w, n + 1), prefetch(&next, columns);
             prefetch_left(dgates + (from - u) + LEFT_ROWS, v->row, depth, n, tiles);
-            multiply_left(left[t.r / ROWS_MAX], w->w + t.i * DEPTH_STEPS * LANES, t.width, depth, t.first, columns,
-                          t.rows, lanes_of(w->first + t.i + t.width - 1, columns));
+            multiply_left(left[t.r / ROWS_MAX], w->w + t.i * w->steps * LANES, t.width, depth, t.first, columns, t.rows,
+                          lanes_of(w->first + t.i + t.width - 1, columns));
         }
     }
 }
@@ -127,10 +139,10 @@ static void weight_gradient_rows(const view *v, float *dw, int64_t columns, int6
 static void weight_gradient(const view *v, float *dw, operand o, const int64_t *column_of_gate) {
     int64_t wide = v->l->gates * v->hidden, first = wide * v->thread / v->threads;
     int64_t end = wide * (v->thread + 1) / v->threads, blocks = ceil_div(o.columns, LANES);
-    right w;
-    for (int64_t row = 0; row < v->rows; row += DEPTH_BLOCK)
+    right w = right_of(v);
+    for (int64_t row = 0; row < v->rows; row += w.steps * STEP)
         for (w.first = 0; w.first < blocks; w.first += RIGHT_BLOCKS) {
-            int64_t depth = min64(DEPTH_BLOCK, v->rows - row);
+            int64_t depth = min64(w.steps * STEP, v->rows - row);
             w.blocks = min64(RIGHT_BLOCKS, blocks - w.first);
             pack_right(&o, row, depth, &w);
             for (int64_t u = first; u < end;) {

@@ -39,6 +39,7 @@ typedef struct {
     float *dh_in, *dc_in;              /* (B,H) or NULL: not wanted */
     float *carry;                      /* (B,H), scratch: backward's dc (lstm), or the dh that passes by z (gru) */
     float *dx, *dw_ih, *dw_hh, *db_ih, *db_hh; /* NULL: not wanted; dw_ih is the table's when folded */
+    float *right; /* backward: scratch, rm_cell_right_steps of rm_cell_right_columns: the threads share it out */
     rm_barrier *barrier;                       /* zeroed */
     int64_t cache_bytes;                       /* second-level cache of a core */
 } rm_cell_job;
@@ -145,13 +146,33 @@ static inline int64_t rm_cell_steps_ahead(int64_t batch) {
     return batch < RM_CELL_ROWS_AHEAD ? RM_CELL_ROWS_AHEAD / batch : 1;
 }
 
+/* Backward's scratch: states, and a plain RNN's gates; then the right operands of weight gradients, packed. A thread has as many columns
+ * of those as stay in a second-level cache, and its share of the steps: all that it packs at once where there are up to four threads.
+ * The same for all instruction sets and any number of threads. */
+enum { RM_CELL_RIGHT_DEPTH = 128, RM_CELL_RIGHT_COLUMNS = 512, RM_CELL_WIDEST = 16 };
+static inline int64_t rm_cell_right_steps(int64_t rows) {
+    int64_t four = 4 * (rows < RM_CELL_RIGHT_DEPTH ? rows : RM_CELL_RIGHT_DEPTH);
+    return four > RM_BARRIER_THREADS ? four : RM_BARRIER_THREADS; /* one for each */
+}
+static inline int64_t rm_cell_whole_vectors(int64_t floats) {
+    return (floats + RM_CELL_WIDEST - 1) / RM_CELL_WIDEST * RM_CELL_WIDEST;
+}
+static inline int64_t rm_cell_right_columns(int64_t in, int64_t hidden) {
+    int64_t columns = rm_cell_whole_vectors(in > hidden ? in : hidden);
+    return columns < RM_CELL_RIGHT_COLUMNS ? columns : RM_CELL_RIGHT_COLUMNS;
+}
+static inline int64_t rm_cell_right_at(rm_cell cell, int64_t tau, int64_t batch, int64_t hidden) {
+    return rm_cell_whole_vectors(2 * batch * hidden + (cell == RM_CELL_RNN_TANH ? tau * batch * hidden : 0));
+}
+
 /* Scratch of one call, for the fast kernels and (in elements) for the definition. */
 static inline uint64_t rm_cell_scratch_bytes(rm_cell cell, bool backward, bool folded, int64_t tau, int64_t batch,
-                                             int64_t hidden) {
+                                             int64_t in, int64_t hidden) {
     int64_t rows = tau * batch, ahead = rm_cell_steps_ahead(batch) * batch, wide = rm_cell_columns(cell) * hidden,
             floats;
     if (backward)
-        floats = 2 * batch * hidden + (cell == RM_CELL_RNN_TANH ? rows * hidden : 0);
+        floats =
+            rm_cell_right_at(cell, tau, batch, hidden) + rm_cell_right_steps(rows) * rm_cell_right_columns(in, hidden);
     else /* forward-only: projections; when folded they are read from the table, and a plain RNN's lie in y */
         floats = folded || cell == RM_CELL_RNN_TANH ? wide : (ahead < rows ? ahead : rows) * wide;
     return (uint64_t)floats * sizeof(float);

@@ -129,12 +129,9 @@ static void round_row(const float *a, int64_t depth, float *to) {
     }
 }
 
-static void multiply_block(rm_product p, int64_t rows, int width, int64_t depth) {
+/* Not inlined: where nothing is to be rounded, no stack is taken for it. */
+static __attribute__((noinline)) void multiply_rounded(rm_product p, int64_t rows, int width, int64_t depth) {
     float room[ROUNDED_ROWS][ROUNDED_ROW] __attribute__((aligned(64)));
-    if (p.a_step != 1) {
-        multiply_rows(p, rows, width, steps_of(depth));
-        return;
-    }
     for (int64_t r = 0; r < rows; r += ROUNDED_ROWS) {
         int64_t count = rows - r < ROUNDED_ROWS ? rows - r : ROUNDED_ROWS;
         rm_product rounded = p;
@@ -142,6 +139,13 @@ static void multiply_block(rm_product p, int64_t rows, int width, int64_t depth)
         rounded.a = room[0], rounded.a_row = ROUNDED_ROW, rounded.c += r * p.c_row;
         multiply_rows(rounded, count, width, steps_of(depth));
     }
+}
+
+static void multiply_block(rm_product p, int64_t rows, int width, int64_t depth) {
+    if (p.a_step != 1)
+        multiply_rows(p, rows, width, steps_of(depth));
+    else
+        multiply_rounded(p, rows, width, depth);
 }
 #else
 static void multiply_block(rm_product p, int64_t rows, int width, int64_t depth) {
