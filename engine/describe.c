@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/neutral.h"
 #include "engine/plan_report.h"
 #include "memory/host.h"
 
@@ -269,7 +270,9 @@ static char *write_text(const remat_session *s, text_writer *write) {
     size_t length;
     FILE *out = s ? open_memstream(&text, &length) : NULL;
     if (!out) return NULL;
+    locale_t before = rm_neutral_begin();
     write(out, s);
+    rm_neutral_end(before);
     bool failed = ferror(out);
     if (fclose(out) || failed) {
         free(text);

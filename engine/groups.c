@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/neutral.h"
 #include "engine/session.h"
 #include "memory/host.h"
 
@@ -43,7 +44,7 @@ static bool read_number(piece text, double *out) {
     if (!text.length || text.length >= sizeof copy) return false;
     memcpy(copy, text.at, text.length);
     copy[text.length] = 0;
-    *out = strtod(copy, &end);
+    *out = rm_strtod(copy, &end);
     return !*end && isfinite(*out) && *out >= 0;
 }
 

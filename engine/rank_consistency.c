@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "engine/neutral.h"
 #include "engine/session.h"
 
 enum { NUMBER_BYTES = 32 };
@@ -13,8 +14,8 @@ enum { NUMBER_BYTES = 32 };
 /* As few digits as say which number it is. */
 static const char *shortest(double value, char text[NUMBER_BYTES]) {
     for (int digits = 6; digits <= 17; digits++) {
-        snprintf(text, NUMBER_BYTES, "%.*g", digits, value);
-        if (strtod(text, NULL) == value) break;
+        rm_snprintf(text, NUMBER_BYTES, "%.*g", digits, value);
+        if (rm_strtod(text, NULL) == value) break;
     }
     return text;
 }
@@ -75,6 +76,7 @@ char *remat_settings_text(const remat_session *s) {
     size_t bytes;
     FILE *out = s ? open_memstream(&text, &bytes) : NULL;
     if (!out) return NULL;
+    locale_t before = rm_neutral_begin();
     write_optimizer(out, s);
     fprintf(out, "precision %s\n", rm_precision_names[s->precision]);
     if (s->cudnn) fprintf(out, "recurrent layers by cuDNN\n");
@@ -86,6 +88,7 @@ char *remat_settings_text(const remat_session *s) {
     write_number(out, "learning rate of the last update", s->last_lr);
     write_talk(out, s);
     write_trained(out, s);
+    rm_neutral_end(before);
     const bool bad = ferror(out);
     if (!fclose(out) && !bad) return text;
     remat_text_free(text);

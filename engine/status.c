@@ -1,5 +1,6 @@
 /* status.c: the last error's sentence, one buffer per thread; and the end of texts that were handed out, which are the C
  * library's, as its streams in memory make them. */
+#include "engine/neutral.h"
 #include "engine/status.h"
 
 #include <stdarg.h>
@@ -49,7 +50,7 @@ remat_status rm_fail(remat_status status, const char *format, ...) {
     char text[sizeof sentence]; /* a temporary: an argument may be the old sentence */
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    rm_vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     memcpy(sentence, rm_printable(text), sizeof sentence);
     return status;
@@ -76,7 +77,7 @@ remat_status rm_fail_in(remat_status status, const char *format, ...) {
     char prefix[256], text[sizeof sentence];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(prefix, sizeof prefix, format, arguments);
+    rm_vsnprintf(prefix, sizeof prefix, format, arguments);
     va_end(arguments);
     snprintf(text, sizeof text, "%s: %.700s", prefix, sentence);
     memcpy(sentence, rm_printable(text), sizeof sentence);

@@ -1,5 +1,6 @@
 /* check.c: the judge (check.h). One pass over the plan, counting what is alive; time and memory are proportional to the
  * plan and the problem. Nothing here knows how plans are made. Main entry: rm_plan_check. */
+#include "engine/neutral.h"
 #include "memory/check.h"
 
 #include <stdarg.h>
@@ -48,7 +49,7 @@ __attribute__((format(printf, 2, 3))) static remat_status object_to(const judge 
     char why[160], step[RM_STEP_TEXT];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(why, sizeof why, format, arguments);
+    rm_vsnprintf(why, sizeof why, format, arguments);
     va_end(arguments);
     FAIL(INTERNAL, "step %lld (%s): %s", (long long)j->t, rm_step_text(j->problem, j->step, step), why);
 }

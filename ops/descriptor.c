@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/neutral.h"
 #include "engine/rng.h"
 #include "ops/cuda/cuda_queue.h"
 #include "ops/op.h"
@@ -16,7 +17,7 @@ remat_status remat_refuse(const char *format, ...) {
     char text[1024];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    rm_vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     FAIL(INVALID, "%s", text);
 }

@@ -1,5 +1,6 @@
 /* local_meeting.c: see local_meeting.h. Whoever comes late finds the others asleep on its own count, a futex. */
 #define _GNU_SOURCE
+#include "engine/neutral.h"
 #include "dist/group/local_meeting.h"
 
 #include <linux/futex.h>
@@ -110,7 +111,7 @@ bool rm_local_waits(rm_local_meeting *m, char *text, size_t bytes) {
     int32_t rank = atomic_load(&m->waits_for);
     uint64_t waited = rm_now_ns() - atomic_load(&m->waits_since_ns);
     if (rank < 0 || waited < 1000000000) return false;
-    snprintf(text, bytes, "rank %d has waited %.1f s for %.130s, which lives and was last %.230s", m->config->rank,
+    rm_snprintf(text, bytes, "rank %d has waited %.1f s for %.130s, which lives and was last %.230s", m->config->rank,
              (double)waited * 1e-9, rm_local_who(m->arena, rank, who),
              rm_local_doing(m->config, m->arena, rank, doing));
     return true;

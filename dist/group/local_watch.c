@@ -1,5 +1,6 @@
 /* local_watch.c: the thread that gives this rank's sign of life and looks for the others'. */
 #define _GNU_SOURCE
+#include "engine/neutral.h"
 #include "dist/group/local_watch.h"
 
 #include <errno.h>
@@ -50,7 +51,7 @@ remat_status rm_local_announce(rm_local_arena *arena, const char *format, ...) {
     if (atomic_compare_exchange_strong(&stop->state, &nothing, 1)) {
         va_list arguments;
         va_start(arguments, format);
-        vsnprintf(stop->text, sizeof stop->text, format, arguments);
+        rm_vsnprintf(stop->text, sizeof stop->text, format, arguments);
         va_end(arguments);
         atomic_store_explicit(&stop->state, 2, memory_order_release);
         for (int32_t r = 0; r < arena->size; r++) rm_local_wake(rm_local_slot(arena, r));
@@ -98,7 +99,7 @@ static void note_silence(rm_local_watch *watch, int32_t rank, uint64_t silent_ns
     rm_slot *slot = rm_local_slot(watch->arena, rank);
     char who[RM_RANK_TEXT], doing[RM_RANK_TEXT], text[sizeof watch->silent];
     const char *how = rm_process_stopped(slot->pid) ? "is stopped (SIGSTOP, or a debugger)" : "gives no sign of life";
-    snprintf(text, sizeof text, "%.150s %s for %.1f s, %.250s", rm_local_who(watch->arena, rank, who), how,
+    rm_snprintf(text, sizeof text, "%.150s %s for %.1f s, %.250s", rm_local_who(watch->arena, rank, who), how,
              (double)silent_ns * 1e-9, rm_local_doing(watch->config, watch->arena, rank, doing));
     pthread_mutex_lock(&watch->lock);
     memcpy(watch->silent, text, sizeof text);

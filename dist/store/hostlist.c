@@ -54,7 +54,7 @@ static bool read_bracket(const char **at, int64_t index, int64_t *count, char *v
 /* ---- One item of the list: text and brackets, up to ',' or the end ------------------------------------------------ */
 
 static bool plain(char c) {
-    return c && c != ',' && c != '[' && c != ']' && !isspace((unsigned char)c) && isprint((unsigned char)c);
+    return c > ' ' && c < 0x7f && c != ',' && c != '[' && c != ']'; /* isprint would ask the locale */
 }
 
 /* Where the item ends, how many hosts it names, and how many each of its brackets has. */

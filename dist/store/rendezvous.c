@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "engine/hash.h"
 
@@ -153,7 +152,7 @@ static void slurm_job(const source *s, char *out, size_t bytes) {
 /* torchrun serves a store of its own at MASTER_PORT, for ranks that speak its language. */
 static bool has_agent(const source *s, const rm_rendezvous *out) {
     const char *agent = rm_variable(&s->env, "TORCHELASTIC_USE_AGENT_STORE");
-    return out->launcher == RM_BY_TORCHRUN && agent && (!strcasecmp(agent, "true") || !strcmp(agent, "1"));
+    return out->launcher == RM_BY_TORCHRUN && agent && (!strcmp(agent, "True") || !strcmp(agent, "true") || !strcmp(agent, "1"));
 }
 
 /* What torchrun's ranks have in common: by default the name is "none", and then the port tells jobs apart. */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/abi.h"
+#include "engine/neutral.h"
 #include "memory/host.h"
 #include "ops/check/guard.h"
 #include "ops/check/op_run.h"
@@ -18,7 +19,7 @@ __attribute__((format(printf, 1, 2))) static const char *complain(const char *fo
     char text[sizeof sentence]; /* an argument may be the old sentence */
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    rm_vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     memcpy(sentence, text, sizeof sentence);
     return sentence;
