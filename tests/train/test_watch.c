@@ -141,6 +141,7 @@ static const char *const damaged[] = {
     ", \"watch\": {\"since\": 1, \"plateau_since\": 1, \"reductions\": 3, \"best\": \"none\"}",
     ", \"watch\": {\"since\": 1, \"plateau_since\": 1, \"reductions\": 3, \"best_step\": -1}",
     ", \"watch\": {\"since\": 1, \"plateau_since\": 1, \"reductions\": 3, \"best_accuracy\": \"high\"}",
+    ", \"evaluation_due\": 1",
 };
 START_TEST(what_makes_no_sense_is_refused) {
     rm_state_point p;
@@ -195,6 +196,86 @@ START_TEST(where_it_was_interrupted_does_not_matter) {
     ck_runs("train --resume=%s --steps=5", st);
     ck_runs("train --resume=%s --steps=1000", st);
     ck_assert_msg(strstr(program_output, "early stop after step 9: 2 evaluations"), "%s", program_output);
+}
+END_TEST
+
+/* ---- Signals ---- */
+
+/* The evaluations that a metrics file has, a line each. */
+static void read_evaluations(const char *path, char *out, size_t bytes) {
+    static char line[4096];
+    *out = 0;
+    FILE *file = fopen(path, "r");
+    ck_assert_ptr_nonnull(file);
+    while (fgets(line, sizeof line, file)) {
+        char *event = strstr(line, "\"event\":\"eval\""), *end = strstr(line, ",\"time\"");
+        if (!event || !end) continue;
+        *end = 0;
+        ck_assert_uint_lt(strlen(out) + strlen(event) + 2, bytes);
+        strcat(strcat(out, event), "\n");
+    }
+    fclose(file);
+}
+
+static int count_lines(const char *path, const char *with) {
+    static char line[4096];
+    int n = 0;
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof line, file)) n += strstr(line, with) != NULL;
+    if (file) fclose(file);
+    return n;
+}
+
+/* SIGTERM when the metrics file has so many lines with a word. On a busy machine the run may have ended before. */
+static void stop_when(const char *line, const char *metrics, const char *word, int lines) {
+    int null = open("/dev/null", O_WRONLY), status = 0;
+    pid_t child = start_program(line, null, null);
+    close(null);
+    for (int i = 0; i < 20000 && count_lines(metrics, word) < lines; i++) usleep(1000);
+    kill(child, SIGTERM);
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFEXITED(status) && (WEXITSTATUS(status) == 128 + SIGTERM || !WEXITSTATUS(status)));
+}
+
+/* Stopped after steps of which each has an evaluation: all are there, once, with the same bits. */
+START_TEST(stopped_runs_miss_no_evaluation) {
+    static char whole[1 << 14], parts[1 << 14];
+    const char *text = make_text("text", 3000), *few = make_text("few", 70), *a = in_scratch("a.jsonl"),
+               *b = in_scratch("b.jsonl");
+    char line[1000];
+#define EVERY RUN "--eval-every=1 --seq-len=64 --hidden=96"
+    ck_runs("train --data=%s --eval-data=%s " EVERY " --steps=30 --metrics=%s", text, few, a);
+    snprintf(line, sizeof line, "train --data=%s --eval-data=%s " EVERY " --steps=30 --save=%s --metrics=%s", text, few,
+             in_scratch("st"), b);
+    stop_when(line, b, "\"step_ms\"", 2);
+    snprintf(line, sizeof line, "train --resume=%s --metrics=%s", in_scratch("st"), b);
+    for (int i = 0; i < 3; i++) stop_when(line, b, "\"step_ms\"", 6 + 5 * i);
+    ck_runs("%s", line);
+    read_evaluations(a, whole, sizeof whole);
+    read_evaluations(b, parts, sizeof parts);
+    ck_assert_msg(!strcmp(whole, parts), "not the same evaluations");
+    ck_assert_int_eq(count_lines(a, "\"eval\""), 30);
+    expect_identical();
+}
+END_TEST
+
+/* In its last step, behind which the final evaluation is due: the resumed run makes that, and the one after it no more. */
+START_TEST(stopped_runs_miss_no_final_evaluation) {
+    static char whole[1 << 12], parts[1 << 12];
+    const char *text = make_text("text", 100000), *a = in_scratch("a.jsonl"), *b = in_scratch("b.jsonl");
+    char line[1000];
+#define LONG "--hidden=32 --layers=1 --batch=1 --seq-len=90000 --threads=1 --steps=1 --calibration=off"
+    ck_runs("train --data=%s --eval-data=%s " LONG " --metrics=%s", text, text, a);
+    snprintf(line, sizeof line, "train --data=%s --eval-data=%s " LONG " --save=%s --metrics=%s", text, text,
+             in_scratch("st"), b);
+    stop_when(line, b, "\"plan\"", 1);
+    ck_assert_int_eq(access(in_scratch("st/step-00000001/state.json"), F_OK), 0);
+    for (int i = 0; i < 2; i++) ck_runs("train --resume=%s --metrics=%s", in_scratch("st"), b);
+    read_evaluations(a, whole, sizeof whole);
+    read_evaluations(b, parts, sizeof parts);
+    ck_assert_msg(!strcmp(whole, parts), "not the same evaluations");
+    ck_assert_int_eq(count_lines(b, "\"eval\""), 1);
+    ck_assert_int_ne(access(in_scratch("st/step-00000001/.tmp-state.json"), F_OK), 0);
 }
 END_TEST
 
@@ -366,6 +447,8 @@ int main(void) {
     tcase_add_loop_test(tests, what_makes_no_sense_is_refused, 0, sizeof damaged / sizeof *damaged);
     tcase_add_test(tests, a_plateau_is_resumed);
     tcase_add_test(tests, a_run_stops_early_and_is_saved);
+    tcase_add_test(tests, stopped_runs_miss_no_evaluation);
+    tcase_add_test(tests, stopped_runs_miss_no_final_evaluation);
     tcase_add_test(tests, where_it_was_interrupted_does_not_matter);
     tcase_add_loop_test(tests, the_best_state_is_kept, 0, 2);
     tcase_add_test(tests, a_best_that_nobody_kept_is_not_promised);

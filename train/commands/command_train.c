@@ -255,6 +255,7 @@ static remat_status save(rm_trainer *t) {
                             .data_crc32 = t->data_crc32,
                             .last_lr = t->lr,
                             .watch = t->watch,
+                            .evaluation_due = t->evaluation_due,
                             .shards = t->loader.config.shards};
     remat_session *weights;
     TRY(rm_ema_settle(&t->ema, t->session, &weights));
@@ -282,8 +283,10 @@ static remat_status after_step(rm_trainer *t) {
     bool last = t->step == t->last_step;
     TRY(heed_signals(t));
     t->is_best = false;
-    bool wanted = t->stop ? is_due(t) && rm_watch_matters(o) : last || is_due(t);
-    if (t->eval_dataset && wanted) {
+    bool due = t->eval_dataset && (last || is_due(t)), decides = is_due(t) && rm_watch_matters(o);
+    t->evaluation_due =
+        due && t->stop && !decides; /* whoever asks to stop may not wait for it: the resumed run makes it */
+    if (due && !t->evaluation_due) {
         TRY(evaluate(t));
         TRY(heed_signals(t));
         stop_early(t);
@@ -294,6 +297,16 @@ static remat_status after_step(rm_trainer *t) {
     if (t->save_now) rm_progress_say(&t->progress, "saved after step %lld, for SIGUSR1", (long long)t->step);
     t->save_now = false;
     return REMAT_OK;
+}
+
+/* What the run had no time for when a signal stopped it, if it is still due with the flags of now. */
+static remat_status make_up_evaluation(rm_trainer *t) {
+    t->evaluation_due = t->start.evaluation_due && t->eval_dataset && (is_due(t) || t->step == t->last_step);
+    if (!t->evaluation_due || t->stop) return REMAT_OK;
+    TRY(evaluate(t));
+    t->evaluation_due = false;
+    TRY(heed_signals(t));
+    return t->options->save ? save(t) : REMAT_OK; /* so that nobody makes it again */
 }
 
 /* Where --keep-best or --save=DIR came with a resume, the best evaluation may be one of before: then nobody kept its state here. */
@@ -337,12 +350,13 @@ static remat_status train(rm_trainer *t) {
     rm_progress_start(&t->progress, t->ranks.rank ? NULL : rm_metrics_words(&t->metrics), t->start.step, t->last_step,
                       t->options->log_every);
     rm_trainer_introduce(t);
+    TRY(heed_signals(t));
+    TRY(make_up_evaluation(t));
     stop_early(t);
     if (t->step >= t->last_step && !rm_watch_ends(&t->watch, t->options))
         rm_progress_say(&t->progress, "step %lld of %lld: nothing is left to do; give a larger --%s to go on",
                         (long long)t->step, (long long)t->last_step,
                         rm_options_given(t->options, "epochs") ? "epochs" : "steps");
-    TRY(heed_signals(t));
     while (t->step < t->last_step && !t->stop) {
         TRY(make_step(t));
         TRY(after_step(t));

@@ -117,6 +117,7 @@ static json_t *point_json(const rm_state_point *p) {
                              "world_size", (json_int_t)p->world_size, "zero", p->zero, "shards", (json_int_t)p->shards);
     if (root && *p->run) json_object_set_new(root, "run", json_string(p->run));
     if (root && p->watch.seen) json_object_set_new(root, "watch", watch_json(&p->watch));
+    if (root && p->evaluation_due) json_object_set_new(root, "evaluation_due", json_true());
     if (root && p->data_crc32) json_object_set_new(root, "data_crc32", json_integer(p->data_crc32));
     return root;
 }
@@ -282,6 +283,21 @@ static remat_status finish(const saving *s) {
     return rm_directory_sync(s->store->directory);
 }
 
+/* Rank 0, of a state that is there: an evaluation that was due has been made since. Beside it first, then renamed. */
+static remat_status settle(const saving *s) {
+    char path[RM_PATH_BYTES], beside[RM_PATH_BYTES];
+    json_t *root;
+    if (s->point.evaluation_due) return REMAT_OK;
+    TRY(rm_path_join(beside, sizeof beside, s->final, RM_STATE_JSON_BESIDE));
+    TRY(rm_state_json_read(s->final, path, &root));
+    bool was_due = json_object_del(root, "evaluation_due") == 0;
+    bool bad = was_due && s->point.watch.seen && json_object_set_new(root, "watch", watch_json(&s->point.watch));
+    remat_status status = was_due ? rm_state_json_write(beside, bad ? NULL : root) : REMAT_OK;
+    json_decref(root);
+    if (!status && was_due && rename(beside, path)) status = rm_file_failed("rename", beside);
+    return status || !was_due ? status : rm_directory_sync(s->final);
+}
+
 static remat_status prune(const rm_state_store *store) {
     int64_t *steps, count;
     if (store->best) TRY(rm_state_link_best(store->directory, store->best));
@@ -329,7 +345,8 @@ static remat_status save(saving *s, remat_session *session) {
         if (!status) status = agree_saved(s, first ? finish(s) : REMAT_OK, NULL, 0);
         if (status && first) rm_state_remove(s->unfinished);
         if (status) return status;
-    }
+    } else
+        TRY(agree_saved(s, first ? settle(s) : REMAT_OK, NULL, 0));
     return agree(s->store, first ? prune(s->store) : REMAT_OK, NULL, 0);
 }
 

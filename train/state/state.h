@@ -35,6 +35,7 @@ typedef struct {
     int64_t world_size;      /* of the ranks that saved it; rm_state_save fills these in itself */
     int zero;                /* 1: each kept its part of the optimizer's state */
     rm_watch watch;          /* of its evaluations */
+    bool evaluation_due;     /* a signal stopped the run before the one after this step */
     bool stateful;           /* --stateful's states are there */
     bool tokenizer;          /* tokenizer.json is there */
     bool ema;                /* --ema's average is there */

@@ -164,6 +164,7 @@ void rm_state_remove(const char *state) {
     if (fd < 0 && is_link(state)) unlink(state);
     if (fd < 0) return;
     unlinkat(fd, RM_STATE_JSON, 0);
+    unlinkat(fd, RM_STATE_JSON_BESIDE, 0);
     unlinkat(fd, RM_STATE_MODEL, 0);
     unlinkat(fd, RM_STATE_OPTIMIZER, 0);
     unlinkat(fd, RM_STATE_CARRIED, 0);

@@ -11,6 +11,7 @@
 #define RM_STATE_TOKENIZER "tokenizer.json"    /* with --tokenizer: a copy */
 #define RM_STATE_EMA "ema.safetensors"         /* with --ema */
 #define RM_STATE_JSON "state.json"
+#define RM_STATE_JSON_BESIDE ".tmp-state.json" /* what takes its place, until it does */
 #define RM_STATE_UNFINISHED ".tmp-" /* in front of the name of a state that is being written */
 #define RM_STATE_BEST "best"        /* a link to the state after the best evaluation: --keep-best */
 #define RM_STATE_DAMAGED "damaged-" /* ... of one that a restarted job could not read, and put aside */

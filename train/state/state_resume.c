@@ -152,6 +152,13 @@ static remat_status parse_watch(const json_t *root, const char *name, rm_state_p
     return REMAT_OK;
 }
 
+static remat_status parse_due(const json_t *root, const char *name, rm_state_point *out) {
+    const json_t *due = json_object_get(root, "evaluation_due");
+    REQUIRE(!due || json_is_boolean(due), IO, "%s is damaged: what it says of evaluations makes no sense" REMEDY, name);
+    out->evaluation_due = json_is_true(due);
+    return REMAT_OK;
+}
+
 /* Not in states from before there was one, nor in those of generated data. */
 static remat_status parse_data(const json_t *root, const char *name, rm_state_point *out) {
     const json_t *crc = json_object_get(root, "data_crc32");
@@ -183,6 +190,7 @@ static remat_status parse_point(const json_t *root, const char *name, rm_state_p
     snprintf(out->run, sizeof out->run, "%s", run ? run : "");
     TRY(parse_data(root, name, out));
     TRY(parse_watch(root, name, out));
+    TRY(parse_due(root, name, out));
     TRY((format == 1 ? parse_format_1 : parse_format_2)(root, name, out));
     REQUIRE(out->consumed <= samples, IO, "%s is damaged: %lld samples of an epoch of %lld cannot have been had" REMEDY,
             name, (long long)out->consumed, (long long)samples);
