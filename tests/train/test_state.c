@@ -3,6 +3,7 @@
 #include "train/state/state.h"
 #include "train/run/setup.h"
 #include "train/data/loader.h"
+#include "train/state/state_directory.h"
 #include "train/state/weights.h"
 
 #include "memory/host.h"
@@ -373,6 +374,17 @@ START_TEST(no_room_for_a_name_is_no_room) {
 }
 END_TEST
 
+/* The next run that saves there leaves nothing but whole states. */
+static void check_all_whole(const char *directory, int n) {
+    rm_state_store store;
+    int64_t *steps, count;
+    ck_ok(rm_state_store_open(directory, 1, 2, NULL, &store));
+    rm_state_store_close(&store);
+    ck_ok(rm_state_list(directory, &steps, &count));
+    rm_free(steps);
+    ck_assert_msg(count_entries(directory, "") == count, "something stays when it dies at call %d", n);
+}
+
 /* The program dies at the n-th call that changes the disk, for every n: there is always a whole state, the old or the new. */
 START_TEST(dying_at_every_call) {
     bench b;
@@ -401,6 +413,7 @@ START_TEST(dying_at_every_call) {
         ck_assert(point.step == 1 || point.step == 2);
         old_seen = old_seen || point.step == 1;
         new_seen = new_seen || (point.step == 2 && died);
+        check_all_whole(directory, n);
         ck_assert_msg(n < 1000 && (died || point.step == 2), "it ends, with the new state");
     }
     ck_assert(old_seen && new_seen);

@@ -303,9 +303,7 @@ static remat_status prune(const rm_state_store *store) {
     if (store->best) TRY(rm_state_link_best(store->directory, store->best));
     remat_status status = rm_state_list(store->directory, &steps, &count);
     for (int64_t i = store->keep; store->keep && i < count; i++) {
-        char path[RM_PATH_BYTES];
-        if (steps[i] == store->best) continue;
-        if (!rm_state_path(store->directory, "", steps[i], path)) rm_state_remove(path);
+        if (steps[i] != store->best && !status) status = rm_state_discard(store->directory, steps[i]);
     }
     rm_free(steps);
     return status;

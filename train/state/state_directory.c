@@ -180,6 +180,19 @@ void rm_state_remove(const char *state) {
     rmdir(state);
 }
 
+/* Under the name of an unfinished one first: whoever dies amid it leaves what the next run sweeps away. What is not a state's keeps
+ * its folder, and its name. */
+remat_status rm_state_discard(const char *directory, int64_t step) {
+    char state[RM_PATH_BYTES], unfinished[RM_PATH_BYTES];
+    TRY(rm_state_path(directory, "", step, state));
+    TRY(rm_state_path(directory, RM_STATE_UNFINISHED, step, unfinished));
+    rm_state_remove(unfinished);
+    bool renamed = rename(state, unfinished) == 0;
+    rm_state_remove(renamed ? unfinished : state);
+    if (renamed && rm_path_exists(unfinished) && rename(unfinished, state)) return rm_file_failed("rename", unfinished);
+    return REMAT_OK;
+}
+
 remat_status rm_state_remove_unfinished(const char *directory) {
     struct dirent *entry;
     DIR *stream = opendir(directory);

@@ -44,6 +44,7 @@ remat_status rm_state_directory_lock(const char *directory, int *lock);
 remat_status rm_state_put_aside(const char *directory, int64_t step, char aside[RM_PATH_BYTES]);
 
 void rm_state_remove(const char *state); /* only files of a state; quietly, whatever of it is there */
+remat_status rm_state_discard(const char *directory, int64_t step); /* the same of a whole one, so that its rest is never met */
 remat_status rm_state_remove_unfinished(const char *directory);
 
 #endif
