@@ -19,6 +19,11 @@
 
 /* ---- A step ----------------------------------------------------------------------------------------------------- */
 
+/* What only reports ends no run: it is said, once, as what could not be written is not written to again. */
+static void do_without(rm_trainer *t, const char *what, remat_status status) {
+    if (status) rm_progress_warn(&t->progress, "%s; the run goes on without %s", remat_last_error(), what);
+}
+
 /* Of the session, that make an update: each window of each batch. */
 static int64_t calls_of(const rm_trainer *t) { return t->loader.config.micro_steps * rm_setup_windows(t->options); }
 
@@ -93,9 +98,11 @@ static remat_status update(rm_trainer *t, remat_step_result *result, double *sec
         TRY(rm_batch_write(&t->loader.batch, window, t->session));
         if (t->class_weights) TRY(write_class_weights(t));
         double start = rm_now_s();
+        t->intact = false;
         TRY(k + 1 < calls ? remat_gradients(t->session, result) : finish_update(t, result));
         *seconds += rm_now_s() - start;
         TRY(count_right(t));
+        t->intact = k + 1 < calls && !t->options->stateful; /* gradients are nothing that is saved; states are */
     }
     double start = rm_now_s();
     if (computes(t)) TRY(rm_ema_update(&t->ema, t->options->ema, t->session));
@@ -143,6 +150,15 @@ static remat_status draw(const rm_trainer *t) {
     return status;
 }
 
+/* A picture that Ctrl-C ended is nobody's loss. */
+static void show_step(rm_trainer *t) {
+    remat_status status = draw(t);
+    if (!status)
+        rm_progress_say(&t->progress, "step %lld is drawn in %s", (long long)t->step, t->options->plot);
+    else if (!rm_interrupt_caught())
+        do_without(t, "its picture", status);
+}
+
 static void add_cost(const rm_trainer *t, rm_step_event *event) {
     if (!t->ranks.ddp) return;
     rm_ddp_cost cost = rm_ddp_last_cost(t->ranks.ddp);
@@ -162,12 +178,12 @@ static void tell_precision(rm_trainer *t, const remat_products *p) {
 }
 
 /* How a GPU works is settled in the second step: what is slow there would be slow in silence. */
-static remat_status tell_gpu(rm_trainer *t) {
+static void tell_gpu(rm_trainer *t) {
     const remat_products p = remat_session_products(t->session);
     const remat_recordings r = remat_session_recordings(t->session);
     char bytes[RM_TEXT], limit[RM_TEXT];
     const bool only = t->last_step == t->start.step + 1;
-    if (t->step != t->start.step + 2 - only || !r.limit_bytes) return REMAT_OK;
+    if (t->step != t->start.step + 2 - only || !r.limit_bytes) return;
     rm_progress_say(&t->progress,
                     "products: %lld alone; for a whole tile %lld at once, %lld in batches, %lld timestep by timestep; "
                     "of %lld shapes %lld split sums, %lld fell back to cuBLAS in fp32",
@@ -177,7 +193,7 @@ static remat_status tell_gpu(rm_trainer *t) {
                     (long long)r.calls, rm_bytes_text(r.bytes, bytes), rm_bytes_text(r.limit_bytes, limit),
                     r.ended ? "; recording has ended: " : "", r.ended ? r.ended : "");
     tell_precision(t, &p);
-    return rm_metrics_gpu(&t->metrics, t->step, &p, &r);
+    do_without(t, "its metrics", rm_metrics_gpu(&t->metrics, t->step, &p, &r));
 }
 
 static remat_status make_step(rm_trainer *t) {
@@ -206,16 +222,16 @@ static remat_status make_step(rm_trainer *t) {
                            .arena_peak_bytes = result.arena_peak_bytes,
                            .rss_peak_bytes = rm_rss_peak_bytes()};
     add_cost(t, &event);
-    TRY(rm_metrics_step(&t->metrics, &event));
-    TRY(rm_tensorboard_step(&t->tensorboard, &event));
+    do_without(t, "its metrics", rm_metrics_step(&t->metrics, &event));
+    do_without(t, "TensorBoard's file", rm_tensorboard_step(&t->tensorboard, &event));
     rm_progress_step(&t->progress, &event);
-    TRY(tell_gpu(t));
-    remat_status status = drawn ? draw(t) : REMAT_OK;
-    if (status && !rm_interrupt_caught()) return status; /* a picture that Ctrl-C ended is no reason not to save */
-    if (drawn && !status)
-        rm_progress_say(&t->progress, "step %lld is drawn in %s", (long long)t->step, t->options->plot);
-    status = must_be_finite(t, &result);
-    return status ? rm_ranks_fail_alike(&t->ranks, status) : REMAT_OK; /* both numbers are the same on all ranks */
+    tell_gpu(t);
+    if (drawn) show_step(t);
+    remat_status status = must_be_finite(t, &result);
+    if (status) return rm_ranks_fail_alike(&t->ranks, status); /* both numbers are the same on all ranks */
+    t->intact = true;
+    t->epoch = t->loader.epoch, t->consumed = t->loader.consumed;
+    return REMAT_OK;
 }
 
 /* An evaluation, after this step. */
@@ -228,8 +244,8 @@ static remat_status evaluate(rm_trainer *t) {
     TRY(rm_ranks_share_buffers(&t->ranks, t->session));
     TRY(rm_ema_settle(&t->ema, t->session, &weights));
     TRY(rm_evaluator_run(&t->evaluator, weights, &event));
-    TRY(rm_metrics_eval(&t->metrics, &event));
-    TRY(rm_tensorboard_eval(&t->tensorboard, &event));
+    do_without(t, "its metrics", rm_metrics_eval(&t->metrics, &event));
+    do_without(t, "TensorBoard's file", rm_tensorboard_eval(&t->tensorboard, &event));
     rm_progress_say(&t->progress, "eval %6lld  %s", (long long)t->step, rm_eval_text(&event, text, sizeof text));
     if (!is_due(t)) return REMAT_OK; /* the run's last, which one that goes on would not have had */
     if (rm_watch_see(&t->watch, t->options, event.loss, t->step >= t->rate.warmup_steps))
@@ -249,8 +265,8 @@ static void stop_early(rm_trainer *t) {
 
 static remat_status save(rm_trainer *t) {
     rm_state_point point = {.step = t->step,
-                            .epoch = t->loader.epoch,
-                            .consumed = t->loader.consumed,
+                            .epoch = t->epoch,
+                            .consumed = t->consumed,
                             .samples = t->dataset->count,
                             .data_crc32 = t->data_crc32,
                             .last_lr = t->lr,
@@ -261,8 +277,9 @@ static remat_status save(rm_trainer *t) {
     TRY(rm_ema_settle(&t->ema, t->session, &weights));
     memcpy(point.run, t->start.run, sizeof point.run);
     t->store.best = rm_watch_best_step(&t->watch, t->options);
+    t->intact = false; /* what failed is not tried again */
     TRY(rm_state_save(&t->store, t->session, t->options, point));
-    t->saved = true;
+    t->intact = t->saved = true;
     return REMAT_OK;
 }
 
@@ -284,10 +301,10 @@ static remat_status after_step(rm_trainer *t) {
     TRY(heed_signals(t));
     t->is_best = false;
     bool due = t->eval_dataset && (last || is_due(t)), decides = is_due(t) && rm_watch_matters(o);
-    t->evaluation_due =
-        due && t->stop && !decides; /* whoever asks to stop may not wait for it: the resumed run makes it */
-    if (due && !t->evaluation_due) {
+    t->evaluation_due = due;
+    if (due && (!t->stop || decides)) { /* else whoever asks to stop may not wait for it: the resumed run makes it */
         TRY(evaluate(t));
+        t->evaluation_due = false;
         TRY(heed_signals(t));
         stop_early(t);
         last = t->step == t->last_step;
@@ -327,9 +344,9 @@ static remat_status finish(rm_trainer *t) {
                         .arena_peak_bytes = t->arena_peak_bytes,
                         .rss_peak_bytes = rm_rss_peak_bytes(),
                         .signal = t->stop};
-    TRY(rm_metrics_end(&t->metrics, &end));
-    TRY(rm_metrics_close(&t->metrics));
-    TRY(rm_tensorboard_close(&t->tensorboard));
+    do_without(t, "its metrics", rm_metrics_end(&t->metrics, &end));
+    do_without(t, "its metrics", rm_metrics_close(&t->metrics));
+    do_without(t, "TensorBoard's file", rm_tensorboard_close(&t->tensorboard));
     if (computes(t)) snprintf(loss, sizeof loss, "loss %.9g", t->loss);
     if (t->step > t->start.step)
         rm_progress_say(&t->progress, "%s after step %lld: %s, %s, arena %s of %s planned, process %s",
@@ -341,10 +358,29 @@ static remat_status finish(rm_trainer *t) {
         rm_progress_say(&t->progress, "stopped after step %lld, before the first of this run", (long long)t->step);
     if (t->saved) rm_progress_say(&t->progress, "saved in %s", t->options->save);
     if (t->store.best) TRY(say_best(t));
-    return t->stop == SIGHUP ? REMAT_OK : rm_file_flush_output(); /* the terminal is gone */
+    return REMAT_OK;
+}
+
+/* Data that changed under the run, say, cost none of what was trained: the state after the last whole step is saved, and the sentence says
+ * so. Alone: of several ranks, the others wait for this one amid a step. */
+static remat_status save_first(rm_trainer *t, remat_status status) {
+    char sentence[700];
+    if (!t->intact || !t->options->save || t->ranks.size > 1 || t->step == t->start.step) return status;
+    snprintf(sentence, sizeof sentence, "%s", remat_last_error());
+    if (save(t)) return rm_fail(status, "%s; and %s", sentence, remat_last_error());
+    return rm_fail(status, "%s; step %lld is saved in %s", sentence, (long long)t->step, t->options->save);
+}
+
+static remat_status step_by_step(rm_trainer *t) {
+    while (t->step < t->last_step && !t->stop) {
+        TRY(make_step(t));
+        TRY(after_step(t));
+    }
+    return REMAT_OK;
 }
 
 static remat_status train(rm_trainer *t) {
+    t->epoch = t->start.epoch, t->consumed = t->start.consumed;
     TRY(rm_metrics_plan(&t->metrics, &t->plan, t->options, &t->run));
     t->started_s = rm_now_s();
     rm_progress_start(&t->progress, t->ranks.rank ? NULL : rm_metrics_words(&t->metrics), t->start.step, t->last_step,
@@ -357,11 +393,8 @@ static remat_status train(rm_trainer *t) {
         rm_progress_say(&t->progress, "step %lld of %lld: nothing is left to do; give a larger --%s to go on",
                         (long long)t->step, (long long)t->last_step,
                         rm_options_given(t->options, "epochs") ? "epochs" : "steps");
-    while (t->step < t->last_step && !t->stop) {
-        TRY(make_step(t));
-        TRY(after_step(t));
-    }
-    return finish(t);
+    remat_status status = step_by_step(t);
+    return status ? save_first(t, status) : finish(t);
 }
 
 /* Closing things must not take the sentence's place. */

@@ -161,7 +161,11 @@ static remat_status write_event(rm_metrics *metrics, json_t *event) {
         json_dumpf(event, metrics->file, JSON_COMPACT | JSON_REAL_PRECISION(9)) || fputc('\n', metrics->file) < 0;
     bad = fflush(metrics->file) || bad;
     json_decref(event);
-    return bad ? failed(metrics) : REMAT_OK;
+    if (!bad) return REMAT_OK;
+    (void)failed(metrics);
+    (void)fclose(metrics->file);
+    metrics->file = NULL;
+    return REMAT_IO;
 }
 
 /* ---- The events ------------------------------------------------------------------------------------------------- */

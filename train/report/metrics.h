@@ -7,7 +7,7 @@
 #include "train/flags/options.h"
 
 typedef struct {
-    FILE *file; /* NULL: nobody wants metrics; then every function below does nothing */
+    FILE *file; /* NULL: nobody wants metrics, or a line could not be written; then every function below does nothing */
     const char *path;
     bool standard_output;
 } rm_metrics;

@@ -3,8 +3,10 @@
 
 #include "train/text.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -20,6 +22,23 @@ static void erase_bar(rm_progress *p) {
     p->bar_shown = false;
 }
 
+/* Whoever reads may have gone (`| head`), or the disk is full: that ends no run. */
+static void flush(rm_progress *p) {
+    if (!fflush(p->out) && !ferror(p->out)) return;
+    p->out = NULL;
+    rm_progress_warn(p, "cannot write the output: %s; the run goes on without it", strerror(errno));
+}
+
+void rm_progress_warn(rm_progress *p, const char *format, ...) {
+    va_list arguments;
+    if (p->out) erase_bar(p), flush(p);
+    va_start(arguments, format);
+    fputs("remat train: ", stderr);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+}
+
 void rm_progress_say(rm_progress *p, const char *format, ...) {
     va_list arguments;
     if (!p->out) return;
@@ -28,7 +47,7 @@ void rm_progress_say(rm_progress *p, const char *format, ...) {
     vfprintf(p->out, format, arguments);
     va_end(arguments);
     fputc('\n', p->out);
-    fflush(p->out);
+    flush(p);
 }
 
 static double left_s(const rm_progress *p, int64_t step) {
@@ -44,7 +63,6 @@ static void print_line(rm_progress *p, const rm_step_event *e) {
             (long long)p->last, loss, accuracy, e->step_ms, rm_count_text(e->tokens_per_s, speed),
             e->unit ? e->unit : "tokens", rm_bytes_text(e->rss_peak_bytes, memory),
             rm_duration_text(left_s(p, e->step), left));
-    fflush(p->out);
 }
 
 static int terminal_width(const rm_progress *p) {
@@ -67,7 +85,6 @@ static void draw_bar(rm_progress *p, const rm_step_event *e) {
         fputc(']', p->out);
     }
     fprintf(p->out, "%.*s\033[K", terminal_width(p) - (width >= 5 ? width + 3 : 1), tail);
-    fflush(p->out);
     p->bar_shown = true;
 }
 
@@ -85,5 +102,6 @@ void rm_progress_step(rm_progress *p, const rm_step_event *e) {
         if (!due) return;
         print_line(p, e);
     }
+    flush(p);
     p->shown_s = now;
 }

@@ -104,7 +104,9 @@ static remat_status write_record(rm_tensorboard *board, const message *event) {
     message tail = {0};
     put_little(&tail, masked_crc(event->data, event->n), 4);
     memcpy(record + 12 + event->n, tail.data, 4);
-    return rm_file_write(&board->writer, record, event->n + 16);
+    remat_status status = rm_file_write(&board->writer, record, event->n + 16);
+    if (status) rm_file_abandon(&board->writer);
+    return status;
 }
 
 static remat_status write_summary(rm_tensorboard *board, int64_t step, const message *summary) {

@@ -9,7 +9,7 @@
 #include "train/report/metrics.h"
 
 typedef struct {
-    rm_file_writer writer; /* fd -1: nobody wants it, and every function below does nothing */
+    rm_file_writer writer; /* fd -1: nobody wants it, or it could not be written, and every function below does nothing */
     char path[RM_PATH_BYTES];
 } rm_tensorboard;
 

@@ -38,6 +38,8 @@ typedef struct {
     int stop;                              /* the signal that all ranks stop at, or 0 */
     bool saved;                            /* a training state, by this run */
     bool save_now;                         /* SIGUSR1 has come to one of them */
+    int64_t epoch, consumed;               /* where the next step begins, as the loader has them */
+    bool intact;                           /* all that is saved is as it was after `step` */
     bool evaluation_due;                   /* a signal has come before the one after this step */
     bool is_best;                          /* the evaluation after this step, by --keep-best */
     char metrics_path[RM_PATH_BYTES + 32]; /* this rank's */

@@ -1,0 +1,110 @@
+/* test_goes_on.c: what only reports ends no run: metrics, TensorBoard's file, the output and pictures are done without, which is said once. And
+ * what ends a run between steps, data that changed, ends it saved. */
+#include "tests/train/train_test.h"
+
+#define RUN "--hidden=8 --layers=1 --batch=2 --seq-len=16 --threads=1 --calibration=off --log-every=1 "
+
+static char said[1 << 14]; /* on stderr */
+
+static int count(const char *text, const char *part) {
+    int n = 0;
+    for (const char *at = text; (at = strstr(at, part)); at++) n++;
+    return n;
+}
+
+static const char *read_text(const char *path, char *text, size_t bytes) {
+    FILE *file = fopen(path, "r");
+    ck_assert_msg(file, "%s is not there", path);
+    text[fread(text, 1, bytes - 1, file)] = 0;
+    fclose(file);
+    return text;
+}
+
+/* The program with these arguments between two parts of a shell's line; its exit status. */
+static int run_in_shell(const char *before, const char *arguments, const char *behind) {
+    char line[2048], code[16];
+    snprintf(line, sizeof line, "{ %s %s/remat %s; echo $? >%s; } 2>%s %s", before, RM_BINARY_DIR, arguments,
+             in_scratch("code"), in_scratch("said"), behind);
+    ck_assert_int_ge(system(line), 0);
+    read_text(in_scratch("said"), said, sizeof said);
+    return atoi(read_text(in_scratch("code"), code, sizeof code));
+}
+
+static const struct {
+    const char *before, *flags, *behind; /* %s: the scratch directory */
+    const char *reason, *without;
+} reports[] = {
+    {"", "--metrics=- --save=%s/st", "| head -n 2 >/dev/null", "Broken pipe", "without its metrics"},
+    {"", "--save=%s/st", "| head -n 2 >/dev/null", "Broken pipe", "without it"},
+    {"trap '' XFSZ; ulimit -f 8;", "--metrics=%s/m.jsonl", "| cat >/dev/null", "File too large", "without its metrics"},
+    {"trap '' XFSZ; ulimit -f 1;", "--tensorboard=%s/board", "| cat >/dev/null", "File too large",
+     "without TensorBoard's file"},
+    {"PATH=%s:$PATH;", "--plot=%1$s/a.svg --save=%1$s/st", "| cat >/dev/null", "it ended with status 4",
+     "without its picture"},
+};
+
+START_TEST(reports_end_no_run) {
+    char before[512], flags[512], arguments[1024];
+    make_file("gnuplot", "#!/bin/sh\nexit 4\n", 17);
+    chmod(in_scratch("gnuplot"), 0755);
+    snprintf(before, sizeof before, reports[_i].before, scratch());
+    snprintf(flags, sizeof flags, reports[_i].flags, scratch());
+    snprintf(arguments, sizeof arguments, "train --data=%s " RUN "--steps=60 %s", make_text("text", 3000), flags);
+    int code = run_in_shell(before, arguments, reports[_i].behind);
+    ck_assert_msg(code == 0, "exit %d: %.800s", code, said);
+    ck_assert_msg(count(said, "goes on without") == 1 && count(said, reports[_i].without) == 1 &&
+                      strstr(said, reports[_i].reason),
+                  "%s", said);
+    if (strstr(flags, "--save")) ck_assert_int_eq(access(in_scratch("st/step-00000060/state.json"), F_OK), 0);
+}
+END_TEST
+
+/* Before anything was trained there is nothing to go on with. */
+START_TEST(the_first_line_must_be_written) {
+    ck_refuses(1, "make room", "train --data=%s " RUN "--steps=2 --metrics=/dev/full", make_text("text", 300));
+}
+END_TEST
+
+/* A text is cut short under a run, and later is what it was: the run ends saved, and is resumed to the same bits. */
+static const char *const cut[] = {"text", "held"};
+
+START_TEST(data_that_change_cost_no_step) {
+    char line[1024], step[64];
+    int out = temporary(), err = temporary(), status, steps = 0;
+    const char *a = in_scratch("a.jsonl"), *b = in_scratch("b.jsonl"), *st = in_scratch("st");
+    make_text("text", 3000), make_text("held", 60);
+    snprintf(line, sizeof line, "train --data=%s --eval-data=%s --eval-every=1 " RUN "--steps=100 --metrics=%s",
+             in_scratch("text"), in_scratch("held"), a);
+    ck_runs("%s", line);
+    snprintf(line, sizeof line,
+             "train --data=%s --eval-data=%s --eval-every=1 " RUN "--steps=100000 --save=%s --metrics=%s",
+             in_scratch("text"), in_scratch("held"), st, b);
+    pid_t child = start_program(line, out, err);
+    static char metrics[1 << 20];
+    for (int i = 0; i < 20000 && steps < 5; i++) {
+        usleep(1000);
+        steps = access(b, F_OK) ? 0 : count(read_text(b, metrics, sizeof metrics), "\"event\":\"step\"");
+    }
+    ck_assert_int_eq(truncate(in_scratch(cut[_i]), 10), 0);
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    read_back(err, program_errors, sizeof program_errors);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 1, "%s", program_errors);
+    steps = count(read_text(b, metrics, sizeof metrics), "\"event\":\"step\"");
+    snprintf(step, sizeof step, "; step %d is saved in ", steps);
+    ck_assert_msg(strstr(program_errors, "it was cut short") && strstr(program_errors, step), "no '%s': %s", step,
+                  program_errors);
+    make_text("text", 3000), make_text("held", 60);
+    if (steps >= 100) return; /* a busy machine */
+    ck_runs("train --resume=%s --steps=100 --metrics=%s", st, b);
+    ck_runs("report --require-identical %s %s", a, b);
+    ck_assert_int_eq(count(read_text(b, metrics, sizeof metrics), "\"event\":\"eval\""), 100);
+}
+END_TEST
+
+int main(void) {
+    TCase *tests = tcase_create("goes on");
+    tcase_add_loop_test(tests, reports_end_no_run, 0, (int)(sizeof reports / sizeof *reports));
+    tcase_add_test(tests, the_first_line_must_be_written);
+    tcase_add_loop_test(tests, data_that_change_cost_no_step, 0, (int)(sizeof cut / sizeof *cut));
+    return run_suite("train/goes_on", tests);
+}
