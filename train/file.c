@@ -276,6 +276,13 @@ bool rm_path_is_file(const char *path) {
     return stat(path, &about) == 0 && S_ISREG(about.st_mode);
 }
 
+bool rm_path_same(const char *a, const char *b) {
+    size_t n = strlen(a), m = strlen(b);
+    while (n > 1 && a[n - 1] == '/') n--;
+    while (m > 1 && b[m - 1] == '/') m--;
+    return n == m && !memcmp(a, b, n);
+}
+
 remat_status rm_path_join(char *out, size_t out_bytes, const char *directory, const char *name) {
     int wrote = snprintf(out, out_bytes, "%s/%s", directory, name);
     REQUIRE(wrote > 0 && (size_t)wrote < out_bytes, INVALID, "the path %.60s.../%s is too long", directory, name);

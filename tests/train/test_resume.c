@@ -172,6 +172,24 @@ START_TEST(sigusr1_saves_and_goes_on) {
 }
 END_TEST
 
+/* A script that is started again says the same line every time: the first time it begins with --init, later with what it saved. */
+START_TEST(restart_scripts_begin_with_weights) {
+    const char *text = make_text("text", 3000), *st = in_scratch("st"), *init = in_scratch("init");
+    ck_runs("train --data=%s " FLAGS "--steps=3 --save=%s", text, init);
+    for (int i = 0; i < 2; i++) {
+        ck_runs("train --data=%s " FLAGS "--steps=%d --save=%s --resume=%s/ --init=%s/step-00000003/model.safetensors "
+                "--init-head=new --metrics=%s",
+                text, 4 + 4 * i, st, st, init, in_scratch("parts.jsonl"));
+        char command[300];
+        snprintf(command, sizeof command, "rm -r %s", init); /* nobody needs it any more */
+        if (i == 0) ck_assert_int_eq(system(command), 0);
+        ck_assert_ptr_nonnull(strstr(program_output, i ? "resumed from " : "--init="));
+    }
+    ck_refuses(2, "--resume and --init exclude each other", "train --data=%s --resume=%s --init=x --save=%s", text, st,
+               in_scratch("other"));
+}
+END_TEST
+
 START_TEST(resuming_from_nowhere) {
     const char *text = make_text("text", 8192);
     ck_refuses(1, "no training state", "train --data=%s --resume=%s", text, in_scratch("nothing"));
@@ -286,6 +304,7 @@ int main(void) {
     tcase_add_test(tests, sigterm_saves_first);
     tcase_add_test(tests, a_lost_connection_saves_first);
     tcase_add_test(tests, sigusr1_saves_and_goes_on);
+    tcase_add_test(tests, restart_scripts_begin_with_weights);
     tcase_add_test(tests, resuming_from_nowhere);
     tcase_add_test(tests, other_data_is_refused);
     tcase_add_test(tests, paths_need_not_be_utf_8);

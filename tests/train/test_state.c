@@ -121,6 +121,11 @@ int rename(const char *from, const char *to) {
         if (die_at && unsynced[i]) _exit(2); /* a power cut would leave a state of empty files */
     return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
 }
+static int link_error; /* of a file system without links */
+int symlink(const char *to, const char *path) {
+    errno = link_error;
+    return link_error ? -1 : (int)syscall(SYS_symlinkat, to, AT_FDCWD, path);
+}
 int unlink(const char *path) {
     count_call(-1);
     return (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
@@ -370,6 +375,41 @@ START_TEST(no_room_for_a_name_is_no_room) {
              "a place for --save that all hosts see");
     store.ranks.size = 1;
     rm_state_store_close(&store);
+    close_bench(&b);
+}
+END_TEST
+
+/* The best state stays; a link to it is there where there can be links, and takes the place of what `cp -rL` made of one before. */
+START_TEST(the_best_is_kept_without_links) {
+    static const int errors[] = {0, EPERM, EOPNOTSUPP, ENOSYS};
+    bench b;
+    rm_state_store store;
+    struct stat about;
+    open_bench(&b, FLAGS);
+    for (int i = 0; i < 4; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "st%d", i);
+        const char *directory = in_scratch(name);
+        ck_ok(rm_state_store_open(directory, 1, 0, NULL, &store));
+        link_error = errors[i];
+        step(&b);
+        store.best = remat_step_count(b.session);
+        save_ok(&store, &b);
+        if (i == 1) { /* copied from another file system */
+            char copy[300];
+            snprintf(copy, sizeof copy, "mkdir %s/best && touch %s/best/mine", directory, directory);
+            ck_assert_int_eq(system(copy), 0);
+            link_error = 0;
+        }
+        for (int k = 0; k < 2; k++) step(&b), save_ok(&store, &b);
+        ck_assert_int_eq(count_entries(directory, "step-"), 2);
+        ck_assert_int_eq(count_entries(directory, "best$"), link_error == 0);
+        ck_assert_int_eq(count_entries(directory, "best-copy-1"), i == 1);
+        rm_state_store_close(&store);
+        link_error = 0;
+    }
+    ck_assert_int_eq(access(in_scratch("st1/best-copy-1/mine"), F_OK), 0);
+    ck_assert(!lstat(in_scratch("st1/best"), &about) && S_ISLNK(about.st_mode));
     close_bench(&b);
 }
 END_TEST
@@ -887,6 +927,7 @@ int main(void) {
     tcase_add_test(tests, places_are_guarded);
     tcase_add_test(tests, planted_links_are_not_followed);
     tcase_add_test(tests, only_streams_are_written_to_as_they_are);
+    tcase_add_test(tests, the_best_is_kept_without_links);
     tcase_add_test(tests, what_a_killed_run_left_is_removed);
     tcase_add_test(tests, a_full_disk_harms_nothing);
     tcase_add_test(tests, no_room_for_a_name_is_no_room);

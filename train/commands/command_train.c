@@ -328,11 +328,13 @@ static remat_status make_up_evaluation(rm_trainer *t) {
 
 /* Where --keep-best or --save=DIR came with a resume, the best evaluation may be one of before: then nobody kept its state here. */
 static remat_status say_best(rm_trainer *t) {
-    char state[RM_PATH_BYTES];
+    char state[RM_PATH_BYTES], link[RM_PATH_BYTES];
     TRY(rm_state_path(t->options->save, "", t->store.best, state));
+    TRY(rm_path_join(link, sizeof link, t->options->save, RM_STATE_BEST));
     bool kept = rm_path_exists(state);
-    rm_progress_say(&t->progress, "the best evaluation was after step %lld%s%s%s", (long long)t->store.best,
-                    kept ? ": " : ", whose state is not in ", t->options->save, kept ? "/" RM_STATE_BEST : "");
+    const char *there = rm_path_exists(link) ? link : state; /* the file system may have no links */
+    rm_progress_say(&t->progress, "the best evaluation was after step %lld%s%s", (long long)t->store.best,
+                    kept ? ": " : ", whose state is not in ", kept ? there : t->options->save);
     return REMAT_OK;
 }
 

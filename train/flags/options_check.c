@@ -385,7 +385,9 @@ static remat_status exclude(const rm_options *o, const char *one, const char *ot
 remat_status rm_options_check_said(const rm_options *o) {
     TRY(exclude(o, "steps", "epochs"));
     TRY(exclude(o, "warmup-steps", "warmup-epochs"));
-    TRY(exclude(o, "resume", "init"));
+    bool restarts =
+        o->save && o->resume && rm_path_same(o->save, o->resume); /* a script that says the same every time */
+    if (!restarts) TRY(exclude(o, "resume", "init"));
     TRY(exclude(o, "data", "generate"));
     TRY(exclude(o, "json", "steps-text"));
     TRY(exclude(o, "json", "problem"));

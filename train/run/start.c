@@ -8,13 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool same_place(const char *a, const char *b) {
-    size_t n = strlen(a), m = strlen(b);
-    while (n > 1 && a[n - 1] == '/') n--;
-    while (m > 1 && b[m - 1] == '/') m--;
-    return n == m && !memcmp(a, b, n);
-}
-
 /* ---- The samples of an update ----------------------------------------------------------------------------------- */
 
 /* What of it was said on the command line. */
@@ -104,8 +97,6 @@ remat_status rm_start_again(rm_ranks *ranks, rm_options *o) {
     TRY(find_own(ranks, o, state));
     if (!*state) return REMAT_OK;
     rm_free(o->resume);
-    rm_free(o->init); /* what the first attempt began with has become the state */
-    o->init = NULL;
     o->resume = rm_strdup(state);
     REQUIRE(o->resume, MEMORY, "no memory for the name %s", state);
     return REMAT_OK;
@@ -118,12 +109,12 @@ remat_status rm_start_find(rm_options *o, char state[RM_PATH_BYTES], rm_state_po
     *point = (rm_state_point){0};
     if (!o->resume) return REMAT_OK;
     TRY(rm_state_find(o->resume, state, &found));
-    if (found && !o->save && !same_place(state, o->resume)) { /* a run goes on saving where it saved */
+    if (found && !o->save && !rm_path_same(state, o->resume)) { /* a run goes on saving where it saved */
         o->save = rm_strdup(o->resume);
         REQUIRE(o->save, MEMORY, "no memory for the name %s", o->resume);
     }
     if (found) return rm_state_advise(o->resume, state, rm_start_read(o, state, point));
-    if (o->save && same_place(o->save, o->resume)) return REMAT_OK;
+    if (o->save && rm_path_same(o->save, o->resume)) return REMAT_OK;
     FAIL(IO,
          "%s holds no training state: give the directory that was named with --save (or the same one to both, to start "
          "there)",

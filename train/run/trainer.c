@@ -109,7 +109,7 @@ static remat_status prepare(rm_trainer *t, rm_model_spec *spec) {
     bool speaks = t->ranks.rank == 0;
     TRY(rm_plot_check(o->plot));
     TRY(rm_start_find(o, t->state, &t->start));
-    TRY(rm_setup_init(o));
+    if (!*t->state) TRY(rm_setup_init(o)); /* else what the run began with has become the state */
     TRY(rm_device_choose(o, speaks));
     TRY(rm_options_check(o, RM_TRAIN)); /* with what the state says */
     TRY(rm_preset_share_batch(o));

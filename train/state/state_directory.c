@@ -83,7 +83,22 @@ remat_status rm_state_path(const char *directory, const char *prefix, int64_t st
     return rm_path_join(out, RM_PATH_BYTES, directory, name);
 }
 
-/* Under another name first: whoever looks finds the one before or this one. */
+/* What `cp -rL` makes of the link is a folder: out of the way, as it may be the only copy there is. */
+static remat_status move_copy(const char *link) {
+    char aside[RM_PATH_BYTES];
+    struct stat about;
+    if (lstat(link, &about) || !S_ISDIR(about.st_mode)) return REMAT_OK;
+    for (int i = 1; i < 1000; i++) {
+        REQUIRE(snprintf(aside, sizeof aside, "%s-copy-%d", link, i) < RM_PATH_BYTES, INVALID,
+                "the path %.60s... is too long", link);
+        if (!lstat(aside, &about)) continue;
+        return rename(link, aside) ? rm_file_failed("rename", link) : REMAT_OK;
+    }
+    FAIL(IO, "%s is a folder, and there are a thousand copies of such a one beside it: remove them", link);
+}
+
+/* Under another name first: whoever looks finds the one before or this one. Some file systems have no links (vfat, SMB): then there is
+ * none. */
 remat_status rm_state_link_best(const char *directory, int64_t step) {
     char state[RM_PATH_BYTES], link[RM_PATH_BYTES], unfinished[RM_PATH_BYTES];
     TRY(rm_state_path(directory, "", step, state));
@@ -91,7 +106,10 @@ remat_status rm_state_link_best(const char *directory, int64_t step) {
     TRY(rm_path_join(unfinished, sizeof unfinished, directory, RM_STATE_UNFINISHED RM_STATE_BEST));
     if (!rm_path_exists(state)) return REMAT_OK;
     unlink(unfinished);
-    if (symlink(strrchr(state, '/') + 1, unfinished)) return rm_file_failed("create the link", link);
+    if (symlink(strrchr(state, '/') + 1, unfinished))
+        return errno == EPERM || errno == ENOSYS || errno == EOPNOTSUPP ? REMAT_OK
+                                                                        : rm_file_failed("create the link", link);
+    TRY(move_copy(link));
     if (rename(unfinished, link)) return rm_file_failed("rename", unfinished);
     return rm_directory_sync(directory);
 }

@@ -21,7 +21,7 @@
 void rm_state_shard_name(int64_t rank, int64_t size, char out[RM_STATE_SHARD_NAME]);
 int64_t rm_state_ranks_of(const char *name);
 
-/* Makes DIR/best a link to the state of a step, where that is there. */
+/* Makes DIR/best a link to the state of a step, where that is there, and where the file system has links. */
 remat_status rm_state_link_best(const char *directory, int64_t step);
 
 /* "DIR/step-00000100", with `prefix` before the last part. */
