@@ -32,6 +32,26 @@ START_TEST(decoders_read_what_pillow_reads) {
 }
 END_TEST
 
+/* A JPEG file whose data end too soon, but which has its end: Pillow's picture of it, not a refusal. */
+START_TEST(damage_that_pillow_reads_is_read) {
+    static const uint8_t rgb[3 * PIXELS] = {
+        0,   31,  34,  10,  41,  46,  21,  51,  61,  31,  60,  76,  41,  69,  90,  53,  80,  107, 64,  91,  121,
+        25,  56,  59,  36,  67,  72,  46,  76,  86,  57,  86,  102, 67,  95,  116, 79,  106, 133, 89,  116, 146,
+        49,  80,  83,  60,  91,  96,  71,  101, 111, 82,  111, 127, 91,  119, 140, 103, 130, 157, 114, 141, 171,
+        75,  106, 109, 86,  117, 122, 97,  127, 137, 107, 136, 152, 117, 145, 166, 129, 156, 183, 139, 166, 196,
+        100, 131, 134, 111, 142, 147, 122, 152, 162, 133, 162, 178, 142, 170, 191, 154, 181, 208, 165, 192, 222};
+    uint8_t file[1024], out[3 * PIXELS];
+    size_t size = picture_files[0].size - 14;
+    rm_picture_size is;
+    memcpy(file, picture_files[0].data, size);
+    file[size - 2] = 0xff, file[size - 1] = 0xd9;
+    ck_ok(rm_picture_size_of(file, size, "x", &is));
+    ck_ok(rm_picture_decode(file, size, "x", 3, &is, out));
+    for (int i = 0; i < 3 * PIXELS; i++)
+        ck_assert_msg(abs(out[i] - rgb[i]) <= 2, "byte %d is %d, not %d", i, out[i], rgb[i]);
+}
+END_TEST
+
 /* At every byte. */
 START_TEST(files_that_are_cut_short_are_refused) {
     rm_picture_size size, now;
@@ -216,6 +236,26 @@ START_TEST(damaged_files) {
 }
 END_TEST
 
+/* A link to nothing, a pipe, a file that nobody may read: skipped as well. */
+START_TEST(files_that_cannot_be_opened) {
+    rm_data_source source = {.data = make_folder(), .pictures = true, .image_size = 4};
+    rm_dataset *d;
+    ck_ok(rm_dataset_open("classify", &source, &d));
+    int64_t count = d->count;
+    rm_dataset_close(d);
+    put("f/a/secret.png", 4, 0);
+    chmod(in_scratch("f/a/secret.png"), 0);
+    bool readable = access(in_scratch("f/a/secret.png"), R_OK) == 0; /* by root */
+    ck_assert_int_eq(symlink("nothing.jpg", in_scratch("f/a/link.jpg")), 0);
+    ck_assert_int_eq(mkfifo(in_scratch("f/b/pipe.jpeg"), 0600), 0);
+    ck_fails(rm_dataset_open("classify", &source, &d), REMAT_IO, "f/");
+    source.skip_broken = true;
+    ck_ok(rm_dataset_open("classify", &source, &d));
+    ck_assert_int_eq(d->count, count + readable);
+    rm_dataset_close(d);
+}
+END_TEST
+
 /* A file that changes while the run goes on is noticed, whatever it has become. */
 START_TEST(files_that_change) {
     rm_data_source source = {.data = make_folder(), .pictures = true, .image_size = 4};
@@ -314,7 +354,9 @@ int main(void) {
     tcase_add_test(tests, a_state_has_the_names_of_its_classes);
     tcase_add_test(tests, files_are_those_of_image_folder);
     tcase_add_test(tests, pictures_are_not_turned);
+    tcase_add_test(tests, damage_that_pillow_reads_is_read);
     tcase_add_test(tests, damaged_files);
+    tcase_add_test(tests, files_that_cannot_be_opened);
     tcase_add_test(tests, files_that_change);
     tcase_add_test(tests, a_run_over_folders);
     return run_suite("folder", tests);

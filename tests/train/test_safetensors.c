@@ -82,9 +82,28 @@ START_TEST(lengths_are_checked) {
              "torch.load(\"m.pt\", weights_only=True); save_file(");
     ck_fails(rm_safetensors_parse((const uint8_t *)"\x80\2\x8a\nl\xfc\x9c\x46\xf9", 9, "m.pt", &file), REMAT_IO,
              "torch.save");
-    const uint8_t large[8] = {0xc0, 0x9e, 0xe6, 0x05}; /* 99,000,000: what the format allows would take 2 GB */
-    ck_fails(rm_safetensors_parse(large, sizeof large, "x", &file), REMAT_IO, "at most 4194304");
+    const uint8_t large[8] = {0x01, 0xe1, 0xf5, 0x05}; /* 100,000,001 */
+    ck_fails(rm_safetensors_parse(large, sizeof large, "x", &file), REMAT_IO, "the format allows 100000000");
     rm_safetensors_free(&file);
+}
+END_TEST
+
+/* A tokenizer, or whatever else somebody keeps with weights. */
+START_TEST(metadata_may_be_large) {
+    enum { BYTES = 5 << 20 };
+    static const char begin[] = "{\"__metadata__\":{\"note\":\"", end[] = "\"}," ARRAY("a", "1", "0", "4") "}";
+    const size_t length = sizeof begin + BYTES + sizeof end - 2;
+    uint8_t *all = malloc(8 + length + 4);
+    ck_assert_ptr_nonnull(all);
+    memset(all, 'x', 8 + length + 4);
+    for (int i = 0; i < 8; i++) all[i] = (uint8_t)((uint64_t)length >> (8 * i));
+    memcpy(all + 8, begin, sizeof begin - 1);
+    memcpy(all + 8 + length - sizeof end + 1, end, sizeof end - 1);
+    rm_safetensors file;
+    ck_ok(rm_safetensors_parse(all, 8 + length + 4, "x", &file));
+    ck_assert_int_eq(file.count, 1);
+    rm_safetensors_free(&file);
+    free(all);
 }
 END_TEST
 
@@ -133,6 +152,7 @@ END_TEST
 int main(void) {
     TCase *tests = tcase_create("safetensors");
     tcase_add_test(tests, good_headers_are_read);
+    tcase_add_test(tests, metadata_may_be_large);
     tcase_add_test(tests, hostile_headers_are_refused);
     tcase_add_test(tests, lengths_are_checked);
     tcase_add_test(tests, arrays_come_back);

@@ -254,13 +254,13 @@ static remat_status look_at(void *context, int64_t i) {
     folder_album *album = context;
     picture *p = &album->picture[i];
     char path[RM_PATH_BYTES];
-    int fd;
+    int fd = -1;
     uint64_t bytes;
     TRY(path_of(album, i, path));
-    TRY(rm_file_open(path, &fd, &bytes));
-    close(fd);
-    bool part = !album->decodes && bytes > HEADER_BYTES;
-    remat_status status = look_at_bytes(album, path, part ? HEADER_BYTES : bytes, p);
+    remat_status status = rm_file_open(path, &fd, &bytes);
+    if (fd >= 0) close(fd);
+    bool part = !status && !album->decodes && bytes > HEADER_BYTES;
+    if (!status) status = look_at_bytes(album, path, part ? HEADER_BYTES : bytes, p);
     if (status == REMAT_IO && part) status = look_at_bytes(album, path, bytes, p);
     p->broken = status == REMAT_IO && album->decodes;
     return p->broken ? REMAT_OK : status;

@@ -36,10 +36,11 @@ static void on_error(j_common_ptr jpeg) {
     longjmp(e->end, 1);
 }
 
-/* The library makes up what is missing, and warns; other warnings are of files that everybody shows. */
+/* Where the file ends too soon, the library makes up what is missing, and warns. Its other warnings are of damage within a file that has
+ * its end: everybody shows such pictures, and Pillow reads them without a word. */
 static void on_message(j_common_ptr jpeg, int level) {
     errors *e = (errors *)jpeg->err;
-    if (level < 0 && (e->base.msg_code == JWRN_JPEG_EOF || e->base.msg_code == JWRN_HIT_MARKER)) e->cut_short = true;
+    if (level < 0 && e->base.msg_code == JWRN_JPEG_EOF) e->cut_short = true;
 }
 
 static void on_output(j_common_ptr jpeg) { (void)jpeg; }
