@@ -5,7 +5,7 @@
  *
  * The account holds no more than MOST: gains of an hour must not hide that the machine is busy now. That is some time slices, lest
  * single interruptions, which a team soon makes up for, end it. Nor does it hold less than LEAST: what was lost in one long product
- * must not be paid for minutes. */
+ * must not be paid for minutes. Where the same call comes again and again, as in recurrent layers, there is also its pace, below. */
 #include "ops/math/parallel.h"
 
 enum { FIRST_NS = 32000000, MOST_NS = 64000000, LEAST_NS = -100000000, PAID_IN = 16 };
@@ -16,6 +16,61 @@ static _Thread_local int64_t balance_ns = FIRST_NS;
 static _Thread_local int pretended;
 
 void rm_parallel_pretend(int worth) { pretended = worth, balance_ns = FIRST_NS; }
+
+/* ---- The pace of calls of one kind --------------------------------------------------------------------------------- */
+
+/* Threads of narrow layers meet more often than they are worth, on a quiet machine, too. What one thread would take is no guess here: calls
+ * of a kind come thousands of times, so both ways are measured. */
+enum { ALONE, TOGETHER };
+struct rm_pace {
+    uint64_t kind;     /* 0: nothing is known */
+    uint64_t ns[2];    /* of a call alone and together; 0: not tried */
+    uint64_t since_ns; /* time spent in such calls since the slower way was tried */
+    uint64_t every;    /* of how many times the slower way's time it is to take */
+};
+
+/* The slower way takes a 128th of the time in the end. At first it is tried more often: a first call is slow either way. */
+enum { PACES = 64, PROBES = 4, FIRST_EVERY = 4, LAST_EVERY = 128 };
+static _Thread_local rm_pace paces[PACES];
+
+static rm_pace *pace_of(uint64_t kind) {
+    rm_pace *first = &paces[kind % (PACES - PROBES)], *room = first; /* where all is taken, the first makes room */
+    for (int i = 0; i < PROBES; i++)
+        if (first[i].kind == kind)
+            return &first[i];
+        else if (!first[i].kind)
+            room = &first[i];
+    *room = (rm_pace){.kind = kind, .every = FIRST_EVERY};
+    return room;
+}
+
+static int slower(const rm_pace *p) { return p->ns[TOGETHER] > p->ns[ALONE] && p->ns[ALONE] ? TOGETHER : ALONE; }
+
+static int choose(const rm_pace *p) {
+    int other = slower(p);
+    if (!p->ns[TOGETHER]) return TOGETHER;
+    return !p->ns[other] || p->since_ns > p->every * p->ns[other] ? other : !other;
+}
+
+/* Averages over some calls, and over fewer of the way that is seldom tried; in the beginning, which may be slow for other reasons, faster
+ * calls are believed at once. */
+static void note(rm_pace *p, int way, uint64_t ns) {
+    bool tried = way == slower(p), young = p->every < LAST_EVERY / 4;
+    int64_t change = (int64_t)(ns - p->ns[way]);
+    p->ns[way] = !p->ns[way] || (young && change < 0) ? ns : p->ns[way] + (uint64_t)(change / (tried ? 2 : 4));
+    p->since_ns = tried ? 0 : p->since_ns + ns;
+    if (tried && p->every < LAST_EVERY) p->every *= 2;
+}
+
+rm_region rm_region_begin_like(int threads, bool even, uint64_t kind) {
+    rm_region region = rm_region_begin(threads, even);
+    if (threads < 2) return region;
+    region.pace = pace_of(kind | 1);
+    if (!pretended && choose(region.pace) == ALONE) region.threads = 1;
+    return region;
+}
+
+/* ---- Regions ---------------------------------------------------------------------------------------------------------- */
 
 rm_region rm_region_begin(int threads, bool even) {
     rm_region region = {.threads = threads, .even = even};
@@ -35,11 +90,13 @@ static void pay_in(int64_t ns) {
 void rm_region_end(const rm_region *region, uint64_t lost_ns) {
     if (!region->begin_ns) return;
     uint64_t now = rm_now_ns(), alone_since = region->threads < 2 ? region->begin_ns : region->alone_ns;
+    if (region->pace && !region->alone_ns)
+        note(region->pace, region->threads > 1 ? TOGETHER : ALONE, now - region->begin_ns);
     if (region->threads > 1) {
         uint64_t own_ns = (alone_since ? alone_since : region->own_ns) - region->begin_ns, waited_ns = 0;
         if (!alone_since) waited_ns = now - region->own_ns;
         if (!region->even && waited_ns < UNEVEN * own_ns + UNEVEN_NS) waited_ns = 0;
         pay_in(rm_region_gain(region->threads, own_ns + waited_ns, lost_ns + waited_ns));
     }
-    if (alone_since) pay_in((int64_t)(now - alone_since) / PAID_IN);
+    if (alone_since && balance_ns < 0) pay_in((int64_t)(now - alone_since) / PAID_IN);
 }

@@ -15,17 +15,23 @@
 
 #include "memory/clock.h"
 
+typedef struct rm_pace rm_pace; /* parallel.c: how long calls of one kind take, alone and together */
+
 typedef struct {
     int threads;        /* to ask OpenMP for; 1: open no region, and compute alone */
     bool even;          /* all threads have as much to do, so that a wait at the end is time lost */
     uint64_t begin_ns;  /* 0: nothing is measured */
     uint64_t own_ns;    /* when the thread that opened it had done its own share */
     uint64_t alone_ns;  /* since when it has computed alone, the others having been sent away; 0: never */
+    rm_pace *pace;      /* NULL: its kind is not known */
     int64_t balance_ns; /* of the account when it began */
 } rm_region;
 
 /* Of `threads`, if they are worth it now. */
 rm_region rm_region_begin(int threads, bool even);
+/* The same for calls that come again and again, all with as much to do: a hash of all that their time depends on. The faster way is chosen
+ * by their times, and the other tried at times. The first is made together. */
+rm_region rm_region_begin_like(int threads, bool even, uint64_t kind);
 static inline void rm_region_own(rm_region *region) { region->own_ns = rm_now_ns(); } /* by thread 0, in the region */
 /* After the region, or what was computed alone. `lost_ns`: what thread 0's own share took longer because others were late. */
 void rm_region_end(const rm_region *region, uint64_t lost_ns);

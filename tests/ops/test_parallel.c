@@ -83,6 +83,32 @@ START_TEST(waits_within_a_region_count) {
 }
 END_TEST
 
+/* `n` calls of a kind: how many were made together. */
+static int together_of(int n, uint64_t kind, uint64_t alone_ns, uint64_t together_ns) {
+    int together = 0;
+    for (int i = 0; i < n; i++) {
+        rm_region r = rm_region_begin_like(2, true, kind);
+        r.begin_ns -= r.threads > 1 ? together_ns : alone_ns;
+        r.own_ns = rm_now_ns();
+        rm_region_end(&r, 0);
+        together += r.threads > 1;
+    }
+    return together;
+}
+
+START_TEST(calls_of_a_kind_take_the_faster_way) {
+    enum { NARROW = 77, WIDE = 1234567, OTHERS = 1000 };
+    ck_assert_int_eq(together_of(1, NARROW, 20 * ms, 30 * ms), 1); /* OpenMP's threads are made in the first step */
+    ck_assert_int_le(together_of(1000, NARROW, 20 * ms, 30 * ms), 20);
+    ck_assert_int_ge(together_of(1000, WIDE, 50 * ms, 30 * ms), 980);
+    ck_assert_int_ge(together_of(1000, WIDE, 50 * ms, 30 * ms), 990);
+    ck_assert_int_le(together_of(1000, WIDE, 50 * ms, 90 * ms), 200);  /* it has become slower */
+    ck_assert_int_ge(together_of(2000, WIDE, 50 * ms, 30 * ms), 1000); /* and faster */
+    for (int i = 0; i < 10 * OTHERS; i++) together_of(1, (uint64_t)(i % OTHERS), ms, ms);
+    ck_assert_int_eq(threads_now(2), 2);
+}
+END_TEST
+
 START_TEST(accounts_are_per_thread_and_may_be_overruled) {
     region(true, ms, 1000 * ms, 0);
     int other = 0;
@@ -151,6 +177,7 @@ int main(void) {
     tcase_add_test(tests, a_sixteenth_of_the_time_may_be_lost);
     tcase_add_test(tests, waits_count_where_shares_are_equal);
     tcase_add_test(tests, waits_within_a_region_count);
+    tcase_add_test(tests, calls_of_a_kind_take_the_faster_way);
     tcase_add_test(tests, accounts_are_per_thread_and_may_be_overruled);
     tcase_add_test(tests, loops_run_once_over_all);
     tcase_add_test(tests, late_threads_leave_the_barrier);

@@ -33,11 +33,25 @@ static _Thread_local unsigned pretended_last;
 
 void rm_recurrent_pretend_last(unsigned meeting) { pretended_last = meeting; }
 
+/* All that a call's time depends on. */
+static uint64_t kind_of(rm_cell_kernel *kernel, const rm_cell_job *job, int threads) {
+    const uint64_t parts[] = {(uintptr_t)kernel,  (uint64_t)job->tau,    (uint64_t)job->batch,
+                              (uint64_t)job->in,  (uint64_t)job->hidden, (uint64_t)threads,
+                              job->token != NULL, job->reset != NULL,    job->keep,
+                              job->dx != NULL,    job->dw_ih != NULL,    job->dw_hh != NULL};
+    uint64_t hash = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        hash = (hash ^ parts[i]) * UINT64_C(0x9E3779B97F4A7C15);
+        hash ^= hash >> 29;
+    }
+    return hash;
+}
+
 /* Threads beyond the blocks of units have nothing to do, but the region still asks for all (parallel.h). */
 static void run(rm_cell_kernel *kernel, const rm_cell_job *job, int threads, int lanes) {
     int64_t blocks = (job->hidden + lanes - 1) / lanes,
             most = blocks < RM_BARRIER_THREADS ? blocks : RM_BARRIER_THREADS;
-    rm_region region = rm_region_begin(blocks < 2 ? 1 : threads, true);
+    rm_region region = rm_region_begin_like(blocks < 2 ? 1 : threads, true, kind_of(kernel, job, threads));
     rm_barrier *barrier = job->barrier;
     int met = 1;
     if (region.threads < 2) {
