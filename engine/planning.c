@@ -27,13 +27,10 @@ bool rm_session_plans_by_standard(const remat_session *s, const remat_config *co
     return s->strategy->choose && !config->calibration && rm_session_is_real(s);
 }
 
-static remat_status guess_times(remat_session *s, const remat_config *config) {
-    rm_rates rates;
+static remat_status guess_times(remat_session *s, const remat_config *config, bool standard) {
+    rm_rates rates = rm_standard_rates();
     bool assumed = config->assume_flops != 0 || config->assume_bandwidth != 0;
-    if (rm_session_plans_by_standard(s, config))
-        rates = rm_standard_rates();
-    else
-        TRY(s->api->rates(s->device, &rates));
+    if (!standard) TRY(s->api->rates(s->device, &rates));
     REQUIRE(config->assume_flops >= 0 && config->assume_bandwidth >= 0, INVALID,
             "assume_flops and assume_bandwidth are %g and %g; neither may be negative", config->assume_flops,
             config->assume_bandwidth);
@@ -127,20 +124,28 @@ static remat_status plan_again(remat_session *s, const remat_config *config) {
     return status;
 }
 
+/* A plan chosen by standard times is what this machine will run: so its times are told by this machine's rates. */
+static remat_status choose_by_standard(remat_session *s, const remat_config *config) {
+    rm_tier tier = s->chain.problem.tier;
+    rm_tier_by_standard(&s->chain.problem.tier);
+    TRY(guess_times(s, config, true));
+    TRY(propose_or_refuse(s, config));
+    s->chain.problem.tier = tier;
+    TRY(guess_times(s, config, false));
+    return rm_plan_check(&s->chain.problem, &s->training.plan, &s->training.verdict, NULL);
+}
+
 remat_status rm_session_make_plans(remat_session *s, const remat_config *config) {
     TRY(plan_evaluation(s));
     if (s->inference) {
-        TRY(guess_times(s, config));
+        TRY(guess_times(s, config, false));
         TRY(rm_plan_check_forward(&s->chain.evaluation, &s->evaluation.plan, &s->evaluation.verdict, NULL));
         return rm_session_check_budget(s, config->memory_budget);
     }
-    bool standard = rm_session_plans_by_standard(s, config);
-    if (standard) rm_tier_by_standard(&s->chain.problem.tier);
-    if (standard) TRY(guess_times(s, config));
-    if (standard) return propose_or_refuse(s, config);
+    if (rm_session_plans_by_standard(s, config)) return choose_by_standard(s, config);
     if (config->memory_budget) TRY(plan_by_standard_times(s, config));
     rm_host_trim();
-    TRY(guess_times(s, config));
+    TRY(guess_times(s, config, false));
     TRY(measure_times(s, config));
     return plan_again(s, config);
 }

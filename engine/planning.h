@@ -4,7 +4,8 @@
  * Times come in three qualities: standard (the same numbers on every machine), guessed (from the device's rates) and measured
  * (calibrate.h). Whether a budget is enough, and the smallest that would be, is decided by standard times: that answer must
  * not differ from run to run, as anything measured does. The plan that runs is then chosen by the best times there are; without a
- * calibration, on a device that computes, by standard times again, so that the same flags give the same plan everywhere. */
+ * calibration, on a device that computes, by standard times again, so that the same flags give the same plan everywhere. The
+ * times that it is said to take are the best there are in any case. */
 #ifndef RM_PLANNING_H
 #define RM_PLANNING_H
 

@@ -23,9 +23,10 @@
 #include "memory/nest.h"
 #include "memory/schedule.h"
 
-enum { JUDGED_STEPS = 600000, WALKS = 60, NESTED = 24, EDITS_AN_OBJECT = 2 };
+enum { JUDGED_STEPS = 600000, WALKS = 60, NESTED = 32, EDITS_AN_OBJECT = 2 };
 /* The walk from keeping everything is worth as many others; a walk of few steps does so much more in each. */
 enum { SHARES_OF_THE_FIRST = 8, FINE_MOVES = 100 };
+enum { SHORT = 32 }; /* stages */
 
 typedef struct {
     enum { MAKE_STATE_AGAIN, KEEP_OTHERWISE, KEEP_AGAIN } what;
@@ -66,8 +67,14 @@ typedef struct {
 /* ---- Judging ------------------------------------------------------------------------------------ */
 
 static remat_status copy_plan(const rm_plan *from, rm_plan *to) {
-    to->n_steps = 0;
-    for (int64_t i = 0; i < from->n_steps; i++) TRY(rm_plan_add(to, from->step[i]));
+    if (to->capacity < from->n_steps) {
+        rm_plan_free(to);
+        to->step = rm_malloc((size_t)from->n_steps * sizeof *to->step);
+        REQUIRE(to->step, MEMORY, "out of host memory for a plan of %lld steps", (long long)from->n_steps);
+        to->capacity = from->n_steps;
+    }
+    to->n_steps = from->n_steps;
+    memcpy(to->step, from->step, (size_t)from->n_steps * sizeof *to->step);
     return REMAT_OK;
 }
 
@@ -78,7 +85,7 @@ static remat_status judge(family *f, walk *w) {
     return rm_plan_check(f->problem, &w->full, &w->verdict, NULL);
 }
 
-/* Joins the family unless it is no better than a member there is. */
+/* Joins the family unless it is no better than a member there is; in the place of the first that it beats. */
 static remat_status record(family *f, const walk *w, int64_t most_runs) {
     int64_t runs = f->problem->n_stages + w->verdict.recomputed_stages;
     if (runs > most_runs) return REMAT_OK;
@@ -86,14 +93,19 @@ static remat_status record(family *f, const walk *w, int64_t most_runs) {
         const rm_member *m = &f->entry[i].member;
         if (m->peak_bytes <= w->verdict.peak_bytes && m->time_ns <= w->verdict.total_ns) return REMAT_OK;
     }
+    int64_t place = 0;
+    for (; place < f->count; place++) {
+        const rm_member *m = &f->entry[place].member;
+        if (w->verdict.peak_bytes <= m->peak_bytes && w->verdict.total_ns <= m->time_ns) break;
+    }
     REQUIRE(rm_grow(&f->entry, &f->capacity, f->count + 1, sizeof *f->entry), MEMORY, "out of host memory for plans");
-    entry *e = &f->entry[f->count];
-    *e = (entry){.member = {.peak_bytes = w->verdict.peak_bytes,
+    entry *e = &f->entry[place];
+    if (place == f->count) f->entry[f->count++] = (entry){0};
+    e->member = (rm_member){.peak_bytes = w->verdict.peak_bytes,
                             .time_ns = w->verdict.total_ns,
                             .runs = runs,
                             .table_bytes = rm_table_bytes(w->full.n_steps, w->verdict.buffers),
-                            .exact = true}};
-    f->count++;
+                            .exact = true};
     return copy_plan(&w->runs, &e->runs);
 }
 
@@ -375,24 +387,6 @@ static remat_status from_all_even(family *f) {
     return REMAT_OK;
 }
 
-static remat_status from_nested(family *f) {
-    rm_footprint footprint = {0};
-    rm_nest *nest = NULL;
-    remat_status status = rm_footprint_make(f->problem, &footprint);
-    if (!status) status = rm_nest_make(&footprint, (rm_effort){0}, &nest);
-    int count = status ? 0 : rm_nest_count(nest);
-    for (int i = 0; i < NESTED && i < count && !status; i++) {
-        rm_plan plan = {0};
-        int64_t unused;
-        status = rm_nest_write(nest, count <= NESTED ? i : i * (count - 1) / (NESTED - 1), &plan, &unused);
-        if (!status) status = walk_from(f, &plan, JUDGED_STEPS / WALKS);
-        rm_plan_free(&plan);
-    }
-    rm_nest_free(nest);
-    rm_footprint_free(&footprint);
-    return status;
-}
-
 static int by_bytes(const void *a, const void *b) {
     const rm_member *x = &((const entry *)a)->member, *y = &((const entry *)b)->member;
     if (x->peak_bytes != y->peak_bytes) return x->peak_bytes < y->peak_bytes ? -1 : 1;
@@ -410,6 +404,38 @@ static void keep_the_best(family *f) {
             rm_plan_free(&f->entry[i].runs);
     }
     f->count = kept;
+}
+
+static remat_status from_nest(family *f, const rm_footprint *footprint, rm_effort effort) {
+    rm_nest *nest;
+    remat_status status = rm_nest_make(footprint, effort, &nest);
+    int count = status ? 0 : rm_nest_count(nest);
+    for (int i = 0; i < NESTED && i < count && !status; i++) {
+        rm_plan plan = {0};
+        int64_t unused;
+        status = rm_nest_write(nest, count <= NESTED ? i : i * (count - 1) / (NESTED - 1), &plan, &unused);
+        if (!status) status = walk_from(f, &plan, JUDGED_STEPS / WALKS);
+        rm_plan_free(&plan);
+    }
+    rm_nest_free(nest);
+    keep_the_best(f);
+    return status;
+}
+
+/* Where a walk goes from there matters more than how good the nest is: several that are cut into groups differently, each cheap,
+ * find more than one that takes ten times the bytes. Short chains are solved whole. */
+static remat_status from_nested(family *f) {
+    static const rm_effort efforts[] = {{12, 24, 64}, {24, 32, 96}, {48, 24, 96}, {96, 8, 48}};
+    rm_footprint footprint = {0};
+    remat_status status = rm_footprint_make(f->problem, &footprint);
+    if (f->problem->n_stages <= SHORT) {
+        if (!status) status = from_nest(f, &footprint, (rm_effort){0});
+    } else {
+        for (size_t i = 0; i < sizeof efforts / sizeof efforts[0] && !status; i++)
+            status = from_nest(f, &footprint, efforts[i]);
+    }
+    rm_footprint_free(&footprint);
+    return status;
 }
 
 /* ---- The way back ------------------------------------------------------------------------------------ */
@@ -466,7 +492,8 @@ static remat_status save_one(family *f, walk *w, uint64_t peak_bytes, int64_t un
     rm_plan before = {0};
     saving *list = rm_calloc((size_t)w->runs.n_steps * RM_MAX_OPTIONS, sizeof *list);
     uint8_t *ran = rm_calloc((size_t)f->problem->n_stages, 1);
-    remat_status status = list && ran ? copy_plan(&w->runs, &before) : rm_fail(REMAT_MEMORY, "out of host memory to plan");
+    remat_status status =
+        list && ran ? copy_plan(&w->runs, &before) : rm_fail(REMAT_MEMORY, "out of host memory to plan");
     int64_t count = status ? 0 : find_savings(f->problem, &w->runs, ran, list);
     *saved = false;
     for (int64_t i = 0; i < count && !*saved && !status && f->judged_steps < until; i++) {

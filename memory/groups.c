@@ -82,12 +82,14 @@ static remat_status begin_stage(const rm_footprint *footprint, int64_t s, rm_gro
     group->drops = (rm_drops){1, foot->table_bytes};
     group->first_drop_bytes = foot->drop_bytes;
     group->next_dstate_bytes = foot->next_dstate_bytes;
-    group->kept = rm_malloc(sizeof foot->kept);
-    group->alone = rm_malloc(RM_MAX_OPTIONS * sizeof *group->alone);
-    group->alone_drops = rm_calloc(RM_MAX_OPTIONS, sizeof *group->alone_drops);
-    rm_point nothing = {0}, merged[RM_MAX_OPTIONS], one;
+    size_t ways = (size_t)group->n_kept;
+    group->kept = rm_malloc(ways * sizeof *group->kept);
+    group->alone = rm_malloc(ways * sizeof *group->alone);
+    group->alone_drops = rm_calloc(ways, sizeof *group->alone_drops);
+    rm_cost nothing = {0};
+    rm_point merged[RM_MAX_OPTIONS], one;
     if (!group->kept || !group->alone || !group->alone_drops) return no_memory(footprint->problem->n_stages);
-    memcpy(group->kept, foot->kept, sizeof foot->kept);
+    memcpy(group->kept, foot->kept, ways * sizeof *group->kept);
     for (int k = 0; k < group->n_kept; k++) {
         rm_frontier_first(foot->kept[k], foot->next_dstate_bytes, &nothing, 1, 0, &one);
         one.right = (uint16_t)k;

@@ -31,8 +31,8 @@ typedef struct {
     int n_alone;
     rm_point *alone;       /* its frontier. Of a stage: `right` is the option */
     rm_drops *alone_drops; /* of each point */
-    int32_t *first;        /* by interval of its children: where in `how` the points of its frontier are */
-    rm_how *how;
+    int32_t *first;        /* by interval of its children: where in `how` those points of its frontier are ... */
+    rm_how *how;           /* ... which some point of `alone` is made of */
 } rm_group;
 
 typedef struct {
@@ -55,10 +55,12 @@ static inline int32_t rm_child(const rm_level *below, const rm_group *group, int
  * for their time. */
 remat_status rm_group_mixes(const rm_level *below, rm_group *group);
 
-static inline int32_t rm_interval(int32_t n, int u, int v) { return u * (n + 1) + v; }
+/* The children u..v-1, of n: one of rm_intervals(n). */
+static inline int32_t rm_interval(int u, int v) { return v * (v - 1) / 2 + u; }
+static inline int32_t rm_intervals(int32_t n) { return n * (n + 1) / 2; }
 
 static inline rm_how rm_group_how(const rm_group *group, int u, int v, int i) {
-    return group->how[group->first[rm_interval(group->n, u, v)] + i];
+    return group->how[group->first[rm_interval(u, v)] + i];
 }
 
 /* A set of children of one group. */
@@ -78,10 +80,13 @@ typedef struct {
     int32_t *first; /* by interval: its first point in the pool ... */
     int32_t *count; /* ... and how many */
     rm_cuts *cuts;  /* ... and where they split it */
-    rm_point *pool;
-    rm_drops *drops; /* of each point in the pool */
-    int32_t used;
-    int64_t capacity;
+    /* The pool, in pages of page_points each, which never move; an interval's points share a page. */
+    struct rm_solver_page {
+        rm_cost *cost;
+        rm_how *how;
+    } *page;
+    int64_t n_pages, page_capacity;
+    int32_t page_points, used;
     rm_point *scratch;
 } rm_solver;
 

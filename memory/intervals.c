@@ -8,6 +8,7 @@
 
 /* A frontier in the making may be so many times longer than it will end, before it is thinned. */
 #define SLACK 3
+#define PAGE_POINTS 1024
 #define TRY_ALL 12 /* children: up to there an interval is split everywhere */
 
 static remat_status no_memory(int64_t n) {
@@ -28,8 +29,11 @@ static void free_intervals(rm_solver *solver) {
 
 void rm_solver_free(rm_solver *solver) {
     free_intervals(solver);
-    rm_free(solver->pool);
-    rm_free(solver->drops);
+    for (int64_t i = 0; i < solver->n_pages; i++) {
+        rm_free(solver->page[i].cost);
+        rm_free(solver->page[i].how);
+    }
+    rm_free(solver->page);
     rm_free(solver->scratch);
     *solver = (rm_solver){0};
 }
@@ -37,13 +41,14 @@ void rm_solver_free(rm_solver *solver) {
 /* Room for one group's numbers; it stays from group to group. */
 static remat_status make_room(rm_solver *solver, int32_t n) {
     if (!solver->scratch) {
+        solver->page_points = solver->whole_points > PAGE_POINTS ? solver->whole_points : PAGE_POINTS;
         size_t points = (size_t)(2 * (SLACK + 2) + 2) * (size_t)solver->whole_points;
         solver->scratch = rm_malloc(points * sizeof *solver->scratch);
         if (!solver->scratch) return no_memory(n);
     }
     if (n <= solver->room) return REMAT_OK;
     free_intervals(solver);
-    size_t intervals = (size_t)n * (size_t)(n + 1);
+    size_t intervals = (size_t)rm_intervals(n);
     solver->child = rm_malloc((size_t)n * sizeof *solver->child);
     solver->begin = rm_malloc((size_t)(n + 1) * sizeof *solver->begin);
     solver->first = rm_malloc(intervals * sizeof *solver->first);
@@ -67,56 +72,59 @@ static remat_status begin(rm_solver *solver, const rm_group *group) {
     return REMAT_OK;
 }
 
-static remat_status grow(rm_solver *solver, int n) {
-    int64_t pool_capacity = solver->capacity;
-    bool grown = rm_grow(&solver->pool, &pool_capacity, (int64_t)solver->used + n, sizeof *solver->pool) &&
-                 rm_grow(&solver->drops, &solver->capacity, (int64_t)solver->used + n, sizeof *solver->drops);
-    return grown ? REMAT_OK : no_memory(solver->n);
+/* ---- The pool ----------------------------------------------------------------------------------- */
+
+static rm_cost *cost_at(const rm_solver *solver, int32_t i) {
+    return &solver->page[i / solver->page_points].cost[i % solver->page_points];
+}
+static rm_how *how_at(const rm_solver *solver, int32_t i) {
+    return &solver->page[i / solver->page_points].how[i % solver->page_points];
 }
 
-/* The interval's points, once they are final; what they drop is added up for these alone. */
-static remat_status keep_points(rm_solver *solver, int u, int v, const rm_point *point, const rm_drops *drops, int n) {
-    TRY(grow(solver, n));
-    memcpy(solver->pool + solver->used, point, (size_t)n * sizeof *point);
-    memcpy(solver->drops + solver->used, drops, (size_t)n * sizeof *drops);
-    solver->first[rm_interval(solver->n, u, v)] = solver->used;
-    solver->count[rm_interval(solver->n, u, v)] = n;
-    solver->used += n;
+/* Room for n points on one page, from `used` on. */
+static remat_status make_points(rm_solver *solver, int n) {
+    int32_t left = solver->page_points - solver->used % solver->page_points;
+    if (left < n) solver->used += left;
+    if (solver->used / solver->page_points < solver->n_pages) return REMAT_OK;
+    if (!rm_grow(&solver->page, &solver->page_capacity, solver->n_pages + 1, sizeof *solver->page))
+        return no_memory(solver->n);
+    struct rm_solver_page *page = &solver->page[solver->n_pages++];
+    page->cost = rm_malloc((size_t)solver->page_points * sizeof *page->cost);
+    page->how = rm_malloc((size_t)solver->page_points * sizeof *page->how);
+    return page->cost && page->how ? REMAT_OK : no_memory(solver->n);
+}
+
+/* The interval's points, once they are final. */
+static remat_status keep_points(rm_solver *solver, int u, int v, const rm_point *point, int n) {
+    TRY(make_points(solver, n));
+    solver->first[rm_interval(u, v)] = solver->used;
+    solver->count[rm_interval(u, v)] = n;
+    for (int i = 0; i < n; i++, solver->used++) {
+        *cost_at(solver, solver->used) = (rm_cost){point[i].peak_bytes, point[i].time_ns};
+        *how_at(solver, solver->used) = (rm_how){point[i].move, point[i].right, point[i].left};
+    }
     return REMAT_OK;
 }
 
-static const rm_point *points(const rm_solver *solver, int u, int v, int *n) {
-    *n = solver->count[rm_interval(solver->n, u, v)];
-    return &solver->pool[solver->first[rm_interval(solver->n, u, v)]];
+static const rm_cost *costs(const rm_solver *solver, int u, int v, int *n) {
+    *n = solver->count[rm_interval(u, v)];
+    return cost_at(solver, solver->first[rm_interval(u, v)]);
 }
 
 static const rm_group *child(const rm_solver *solver, int u) { return &solver->below->group[solver->child[u]]; }
 
+/* Children that are alike in a row share their points, as longer intervals of them do (rm_solve): a point is numbered once. */
 static remat_status solve_one(rm_solver *solver, int u) {
     const rm_group *alone = child(solver, u);
-    TRY(keep_points(solver, u, u + 1, alone->alone, alone->alone_drops, alone->n_alone));
-    rm_point *point = &solver->pool[solver->used - alone->n_alone];
-    for (int i = 0; i < alone->n_alone; i++) {
-        point[i].move = 0;
-        point[i].right = (uint16_t)i;
+    if (u > 0 && solver->child[u] == solver->child[u - 1]) {
+        solver->first[rm_interval(u, u + 1)] = solver->first[rm_interval(u - 1, u)];
+        solver->count[rm_interval(u, u + 1)] = solver->count[rm_interval(u - 1, u)];
+        return REMAT_OK;
     }
+    TRY(keep_points(solver, u, u + 1, alone->alone, alone->n_alone));
+    for (int i = 0; i < alone->n_alone; i++)
+        *how_at(solver, solver->first[rm_interval(u, u + 1)] + i) = (rm_how){.right = (uint16_t)i};
     return REMAT_OK;
-}
-
-static rm_drops drops_of(const rm_solver *solver, int u, int v, int i) {
-    return solver->drops[solver->first[rm_interval(solver->n, u, v)] + i];
-}
-
-/* What point p of [u,v) drops: a sweep over the left part, and what its parts do. */
-static rm_drops sum_drops(const rm_solver *solver, int u, int v, rm_point p) {
-    if (p.move < 0) return drops_of(solver, u + 1, v, p.right);
-    rm_drops right = drops_of(solver, u + p.move, v, p.right), left = drops_of(solver, u, u + p.move, p.left);
-    rm_drops sum = {right.runs + left.runs, right.table_bytes + left.table_bytes};
-    for (int i = u; i < u + p.move; i++) {
-        sum.runs += child(solver, i)->drops.runs;
-        sum.table_bytes += child(solver, i)->drops.table_bytes;
-    }
-    return sum;
 }
 
 /* ---- One interval ------------------------------------------------------------------------------- */
@@ -158,8 +166,8 @@ static void put(rm_cuts *cuts, int i) { cuts->bit[i / 64] |= (uint64_t)1 << (i %
 static rm_cuts likely_cuts(const rm_solver *solver, int u, int v) {
     rm_cuts likely = {0};
     if (v - u > TRY_ALL) {
-        const rm_cuts *a = &solver->cuts[rm_interval(solver->n, u, v - 1)];
-        const rm_cuts *b = &solver->cuts[rm_interval(solver->n, u + 1, v)];
+        const rm_cuts *a = &solver->cuts[rm_interval(u, v - 1)];
+        const rm_cuts *b = &solver->cuts[rm_interval(u + 1, v)];
         for (int j = u + 1; j < v; j++)
             if (has(a, j - 1) || has(a, j) || has(a, j + 1) || has(b, j - 1) || has(b, j) || has(b, j + 1))
                 put(&likely, j);
@@ -180,7 +188,7 @@ static void try_splits(rm_solver *solver, int u, int v, int most, attempt *a) {
         sweep.sweep_bytes = sweep_bytes + dstate;
         sweep.beside_bytes = rm_beside(solver->footprint, solver->begin[u], solver->begin[j]);
         int n_right, n_left;
-        const rm_point *right = points(solver, j, v, &n_right), *left = points(solver, u, j, &n_left);
+        const rm_cost *right = costs(solver, j, v, &n_right), *left = costs(solver, u, j, &n_left);
         add_way(a, rm_frontier_split(right, n_right, left, n_left, sweep, j - u, a->way), most);
     }
 }
@@ -189,7 +197,7 @@ static void try_firsts(rm_solver *solver, int u, int v, int most, attempt *a) {
     const rm_group *first = child(solver, u);
     uint64_t dstate = child(solver, v - 1)->next_dstate_bytes;
     int n_right;
-    const rm_point *right = points(solver, u + 1, v, &n_right);
+    const rm_cost *right = costs(solver, u + 1, v, &n_right);
     for (int k = 0; k < first->n_kept; k++)
         add_way(a, rm_frontier_first(first->kept[k], dstate, right, n_right, -1 - k, a->way), most);
 }
@@ -201,14 +209,11 @@ static remat_status solve_interval(rm_solver *solver, int u, int v) {
     try_firsts(solver, u, v, most, &a);
     try_splits(solver, u, v, most, &a);
     a.n = rm_frontier_thin(a.best, a.n, most);
-    rm_drops *drops = (rm_drops *)a.way; /* room enough: a point is larger */
-    rm_cuts *cuts = &solver->cuts[rm_interval(solver->n, u, v)];
+    rm_cuts *cuts = &solver->cuts[rm_interval(u, v)];
     *cuts = (rm_cuts){0};
-    for (int i = 0; i < a.n; i++) {
-        drops[i] = sum_drops(solver, u, v, a.best[i]);
+    for (int i = 0; i < a.n; i++)
         if (a.best[i].move > 0) put(cuts, u + a.best[i].move);
-    }
-    return keep_points(solver, u, v, a.best, drops, a.n);
+    return keep_points(solver, u, v, a.best, a.n);
 }
 
 static rm_cuts moved_on(rm_cuts cuts) {
@@ -228,31 +233,115 @@ static bool same_as_before(const rm_solver *solver, int u, int v) {
     return true;
 }
 
+/* ---- What is remembered ------------------------------------------------------------------------- */
+
+static void add_drops(rm_drops *sum, rm_drops more) {
+    sum->runs += more.runs;
+    sum->table_bytes += more.table_bytes;
+}
+
+/* What point i of [u,v) drops: sweeps over left parts, and what lone children do. */
+static rm_drops drops_of(const rm_solver *solver, int u, int v, int i) {
+    rm_drops sum = {0};
+    for (;;) {
+        rm_how how = *how_at(solver, solver->first[rm_interval(u, v)] + i);
+        if (v == u + 1) break;
+        if (how.move < 0) {
+            u++;
+            i = how.right;
+            continue;
+        }
+        for (int k = u; k < u + how.move; k++) add_drops(&sum, child(solver, k)->drops);
+        add_drops(&sum, drops_of(solver, u + how.move, v, how.right));
+        v = u + how.move;
+        i = how.left;
+    }
+    add_drops(&sum, child(solver, u)->alone_drops[i]);
+    return sum;
+}
+
+/* The number that a point will have among those of its interval that are remembered; in place of its cost, which nobody needs
+ * by then. */
+enum { FORGOTTEN = 0, WANTED = 1 };
+static uint64_t *mark(const rm_solver *solver, int u, int v, int i) {
+    return &cost_at(solver, solver->first[rm_interval(u, v)] + i)->peak_bytes;
+}
+
+/* Every point that some point of the whole is made of is WANTED. Longer intervals come first. */
+static void mark_wanted(const rm_solver *solver) {
+    int32_t n = solver->n;
+    for (int u = 0; u < n; u++)
+        for (int v = u + 1; v <= n; v++)
+            for (int i = 0; i < solver->count[rm_interval(u, v)]; i++)
+                *mark(solver, u, v, i) = v - u == n ? WANTED : FORGOTTEN;
+    for (int length = n; length > 1; length--)
+        for (int u = 0, v = length; v <= n; u++, v++)
+            for (int i = 0; i < solver->count[rm_interval(u, v)]; i++) {
+                rm_how how = *how_at(solver, solver->first[rm_interval(u, v)] + i);
+                if (*mark(solver, u, v, i) != WANTED) continue;
+                *mark(solver, how.move < 0 ? u + 1 : u + how.move, v, how.right) = WANTED;
+                if (how.move > 0) *mark(solver, u, u + how.move, how.left) = WANTED;
+            }
+}
+
+/* Is this interval's place in the pool another's, too, which comes before it? */
+static bool is_shared(const rm_solver *solver, int u, int v) {
+    return u > 0 && solver->first[rm_interval(u, v)] == solver->first[rm_interval(u - 1, v - 1)];
+}
+
+/* Gives those that are wanted their numbers, from 1 on, and every interval its place; answers how many there are. */
+static int32_t number_wanted(const rm_solver *solver, int32_t *first) {
+    int32_t used = 0;
+    for (int length = 1; length <= solver->n; length++)
+        for (int u = 0, v = length; v <= solver->n; u++, v++) {
+            first[rm_interval(u, v)] = is_shared(solver, u, v) ? first[rm_interval(u - 1, v - 1)] : used;
+            uint64_t number = 0;
+            for (int i = 0; i < solver->count[rm_interval(u, v)] && !is_shared(solver, u, v); i++)
+                if (*mark(solver, u, v, i) != FORGOTTEN) *mark(solver, u, v, i) = ++number, used++;
+        }
+    return used;
+}
+
+static uint16_t number_of(const rm_solver *solver, int u, int v, int i) {
+    return (uint16_t)(*mark(solver, u, v, i) - 1);
+}
+
+static void copy_wanted(const rm_solver *solver, rm_group *group) {
+    for (int length = 1; length <= solver->n; length++)
+        for (int u = 0, v = length; v <= solver->n; u++, v++)
+            for (int i = 0; i < solver->count[rm_interval(u, v)]; i++) {
+                if (*mark(solver, u, v, i) == FORGOTTEN) continue;
+                rm_how how = *how_at(solver, solver->first[rm_interval(u, v)] + i);
+                if (how.move > 0) how.left = number_of(solver, u, u + how.move, how.left);
+                if (length > 1) how.right = number_of(solver, how.move < 0 ? u + 1 : u + how.move, v, how.right);
+                group->how[group->first[rm_interval(u, v)] + number_of(solver, u, v, i)] = how;
+            }
+}
+
 /* What is needed for writing, and the frontier of the whole. */
 static remat_status remember(const rm_solver *solver, rm_group *group) {
-    int n, intervals = group->n * (group->n + 1);
-    const rm_point *whole = points(solver, 0, group->n, &n);
-    group->alone = rm_malloc((size_t)n * sizeof *group->alone);
+    int n;
+    const rm_cost *whole = costs(solver, 0, group->n, &n);
+    group->alone = rm_calloc((size_t)n, sizeof *group->alone);
     group->alone_drops = rm_malloc((size_t)n * sizeof *group->alone_drops);
-    group->first = rm_malloc((size_t)intervals * sizeof *group->first);
-    group->how = rm_malloc((size_t)solver->used * sizeof *group->how);
-    if (!group->alone || !group->alone_drops || !group->first || !group->how) return no_memory(solver->n);
-    memcpy(group->alone, whole, (size_t)n * sizeof *whole);
-    memcpy(group->alone_drops, solver->drops + (whole - solver->pool), (size_t)n * sizeof *group->alone_drops);
-    memcpy(group->first, solver->first, (size_t)intervals * sizeof *group->first);
-    for (int i = 0; i < solver->used; i++) {
-        const rm_point *p = &solver->pool[i];
-        group->how[i] = (rm_how){p->move, p->right, p->left};
+    group->first = rm_malloc((size_t)rm_intervals(group->n) * sizeof *group->first);
+    if (!group->alone || !group->alone_drops || !group->first) return no_memory(solver->n);
+    for (int i = 0; i < n; i++) {
+        group->alone[i] = (rm_point){.peak_bytes = whole[i].peak_bytes, .time_ns = whole[i].time_ns};
+        group->alone_drops[i] = drops_of(solver, 0, group->n, i);
     }
     group->n_alone = n;
+    mark_wanted(solver);
+    group->how = rm_malloc((size_t)number_wanted(solver, group->first) * sizeof *group->how);
+    if (!group->how) return no_memory(solver->n);
+    copy_wanted(solver, group);
     return REMAT_OK;
 }
 
 remat_status rm_solve(rm_solver *solver, rm_group *group) {
     TRY(begin(solver, group));
-    memset(solver->first, 0, (size_t)group->n * (size_t)(group->n + 1) * sizeof *solver->first);
     for (int u = 0; u < solver->n; u++) {
-        solver->cuts[rm_interval(solver->n, u, u + 1)] = (rm_cuts){0};
+        solver->cuts[rm_interval(u, u + 1)] = (rm_cuts){0};
         TRY(solve_one(solver, u));
     }
     for (int length = 2; length <= solver->n; length++)
@@ -261,8 +350,7 @@ remat_status rm_solve(rm_solver *solver, rm_group *group) {
                 TRY(solve_interval(solver, u, u + length));
                 continue;
             }
-            int32_t here = rm_interval(solver->n, u, u + length),
-                    before = rm_interval(solver->n, u - 1, u - 1 + length);
+            int32_t here = rm_interval(u, u + length), before = rm_interval(u - 1, u - 1 + length);
             solver->first[here] = solver->first[before];
             solver->count[here] = solver->count[before];
             solver->cuts[here] = moved_on(solver->cuts[before]);

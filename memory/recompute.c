@@ -18,6 +18,7 @@
  * plan takes, and each run adds to them. */
 enum { MOST_RUNS = 64, MOST_RUNS_LONG = 8, LONG_CHAIN = 50000 };
 #define MANY_RUNS 1000
+#define MOST_COARSE 2000 /* stages */
 
 typedef enum { NESTED, UNIFORM, EVEN, LEAN } source;
 
@@ -47,10 +48,14 @@ static remat_status add(candidates *c, candidate one) {
 
 /* ---- Candidates --------------------------------------------------------------------------------- */
 
-/* A long chain of stages that are alike is in better hands with `uniform`; little is spent on it here. */
+/* A long chain of stages that are alike is in better hands with `uniform`; little is spent on it here. Where states skip, what is
+ * summed up is no more than a guess, and guessing finely, with as many bytes as stages squared, wins nothing. */
 static remat_status add_nested(candidates *c) {
-    bool little = c->uniform && c->footprint.problem->n_stages > RM_NEST_FLAT;
-    TRY(rm_nest_make(&c->footprint, little ? (rm_effort){16, 16, 64} : (rm_effort){0}, &c->nest));
+    int64_t n_stages = c->footprint.problem->n_stages;
+    rm_effort effort = {0};
+    if (c->uniform && n_stages > RM_NEST_FLAT) effort = (rm_effort){16, 16, 64};
+    if (c->footprint.skips && n_stages <= MOST_COARSE) effort = (rm_effort){48, 32, 256};
+    TRY(rm_nest_make(&c->footprint, effort, &c->nest));
     for (int i = 0; i < rm_nest_count(c->nest); i++) {
         rm_point point = rm_nest_point(c->nest, i);
         rm_drops drops = rm_nest_drops(c->nest, i);

@@ -151,17 +151,44 @@ START_TEST(the_same_plan_everywhere) {
     remat_session *session;
     s.config.plan_only = true;
     s.config.threads = 1;
-    uint64_t step_ns[2], bytes[2], least = smallest_of(&s);
+    uint64_t bytes[2], least = smallest_of(&s);
+    char *steps[2];
     s.config.memory_budget = least + least / 4;
     for (int k = 0; k < 2; k++) {
         s.config.threads = k + 1;
         CHECKED(open_with(&s, &session));
-        step_ns[k] = remat_session_plan(session).step_ns;
+        steps[k] = remat_plan_steps_text(session);
         bytes[k] = remat_session_plan(session).planned_peak_bytes;
         remat_session_free(session);
     }
-    ck_assert_uint_eq(step_ns[0], step_ns[1]);
+    ck_assert_str_eq(steps[0], steps[1]);
     ck_assert_uint_eq(bytes[0], bytes[1]);
+    remat_text_free(steps[0]);
+    remat_text_free(steps[1]);
+}
+END_TEST
+
+/* A plan is predicted to take the same time whether a budget chose it or somebody wrote it down. */
+START_TEST(predicted_time_is_independent_of_the_budget) {
+    setting s = draw_setting(300 + (uint64_t)_i, true);
+    remat_session *session;
+    s.config.plan_only = true;
+    uint64_t least = smallest_of(&s);
+    s.config.memory_budget = least + least / 4;
+    CHECKED(open_with(&s, &session));
+    remat_plan_summary chosen = remat_session_plan(session);
+    char *steps = remat_plan_steps_text(session);
+    remat_session_free(session);
+    s.config.memory_budget = 0;
+    s.config.strategy = "none";
+    s.config.plan_steps = steps;
+    CHECKED(open_with(&s, &session));
+    remat_plan_summary written = remat_session_plan(session);
+    remat_session_free(session);
+    ck_assert_uint_eq(chosen.step_ns, written.step_ns);
+    ck_assert_uint_eq(chosen.recompute_ns, written.recompute_ns);
+    ck_assert_uint_eq(chosen.fixed_ns, written.fixed_ns);
+    remat_text_free(steps);
 }
 END_TEST
 
@@ -191,6 +218,7 @@ int main(void) {
     tcase_add_loop_test(tests, trained_on_the_cpu, 0, settings / 5);
     tcase_add_loop_test(tests, more_bytes_never_hurt, 0, 10);
     tcase_add_loop_test(tests, the_same_plan_everywhere, 0, 4);
+    tcase_add_loop_test(tests, predicted_time_is_independent_of_the_budget, 0, 4);
     tcase_add_loop_test(tests, strategies_are_held_to_it, 0, 5);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
