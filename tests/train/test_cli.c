@@ -704,8 +704,7 @@ END_TEST
 
 /* Of pictures, too: the model, its task, its sizes. */
 static const char *const picture_models[][2] = {
-    {"mlp", "--layers=3 --hidden=5"}, {"cnn", ""},      {"resnet18", "--stem=cifar"},
-    {"resnet34", "--stem=cifar"},     {"resnet50", ""}, {"unet", "--layers=2 --hidden=2"}};
+    {"mlp", "--layers=3 --hidden=5"}, {"cnn", ""}, {"resnet18", "--stem=cifar"}, {"unet", "--layers=2 --hidden=2"}};
 START_TEST(weights_say_which_model_of_pictures_they_are) {
     static uint8_t numbers[4 * 3 * 8 * 8];
     for (size_t i = 0; i < sizeof numbers; i++) numbers[i] = (uint8_t)(i % 3);
@@ -716,8 +715,9 @@ START_TEST(weights_say_which_model_of_pictures_they_are) {
     char rest[900], init[300];
     snprintf(rest, sizeof rest, "--data=%s --labels=%s --batch=4 --threads=1", x, y);
     snprintf(init, sizeof init, "--init=%s/step-00000001/model.safetensors", in_scratch("st"));
-    ck_runs("train --model=%s %s %s --steps=1 --save=%s", model, picture_models[_i][1], rest, in_scratch("st"));
-    ck_runs("train %s %s --steps=1", init, rest);
+    ck_runs("train --model=%s %s %s --optimizer=sgd --steps=1 --save=%s", model, picture_models[_i][1], rest,
+            in_scratch("st"));
+    ck_runs("train %s %s --optimizer=sgd --steps=1", init, rest);
     ck_assert_msg(strstr(program_output, model), "%s", program_output);
     ck_runs("eval %s %s", init, rest);
     ck_refuses(2, "--task=lm does not agree with the model in ", "train %s %s --task=lm", init, rest);
@@ -852,7 +852,7 @@ int main(void) {
     tcase_add_test(tests, config_files_serve_several_commands);
     tcase_add_test(tests, metrics_on_standard_output);
     tcase_add_test(tests, weights_say_which_model_they_are);
-    tcase_add_loop_test(tests, weights_say_which_model_of_pictures_they_are, 0, 6);
+    tcase_add_loop_test(tests, weights_say_which_model_of_pictures_they_are, 0, 4);
     tcase_add_loop_test(tests, weights_that_are_no_numbers_are_not_used, 0, 2);
     tcase_add_loop_test(tests, minimal_models_are_saved_resumed_and_read, 0, 2);
     tcase_add_test(tests, every_task_and_model_trains);

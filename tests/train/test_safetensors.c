@@ -2,6 +2,7 @@
 #include "train/state/safetensors.h"
 
 #include "tests/train/train_test.h"
+#include "train/state/weights.h"
 
 static uint8_t bytes[4096];
 
@@ -43,6 +44,37 @@ END_TEST
 
 #define ARRAY(name, shape, begin, end)                                                                                 \
     "\"" name "\":{\"dtype\":\"F32\",\"shape\":[" shape "],\"data_offsets\":[" begin "," end "]}"
+
+/* Arrays of no elements, which say as much: the blocks of two stages, how many convolutions a block has, and the stem's filter. */
+static const struct {
+    int first, third, convolutions, filter;
+    const char *model;
+} resnets[] = {{2, 2, 2, 7, "resnet18"},
+               {3, 6, 2, 3, "resnet34"},
+               {3, 6, 3, 7, "resnet50"},
+               {3, 23, 3, 7, NULL /* resnet101 */},
+               {2, 2, 3, 7, NULL}};
+START_TEST(names_tell_resnets_apart) {
+    char header[4096];
+    rm_weights_shape shape;
+    int n = snprintf(header, sizeof header,
+                     "{\"module.conv1.weight\":{\"dtype\":\"F32\",\"shape\":[0,3,%d,%d],\"data_offsets\":[0,0]}",
+                     resnets[_i].filter, resnets[_i].filter);
+    for (int stage = 1; stage <= 3; stage += 2)
+        for (int block = 0; block < (stage == 1 ? resnets[_i].first : resnets[_i].third); block++)
+            n += snprintf(header + n, sizeof header - (size_t)n,
+                          "," ARRAY("module.layer%d.%d.conv%d.weight", "0", "0", "0"), stage, block,
+                          resnets[_i].convolutions);
+    n += snprintf(header + n, sizeof header - (size_t)n, "}");
+    ck_assert_int_lt(n, (int)sizeof header);
+    uint8_t file[8 + sizeof header] = {(uint8_t)n, (uint8_t)(n >> 8)};
+    memcpy(file + 8, header, (size_t)n);
+    ck_ok(rm_weights_shape_of(make_file("x", file, 8 + (size_t)n), &shape));
+    const char *found = shape.pictures ? shape.pictures : "none", *wanted = resnets[_i].model;
+    ck_assert_str_eq(found, wanted ? wanted : "none");
+    ck_assert(shape.cifar_stem == (resnets[_i].filter == 3));
+}
+END_TEST
 
 START_TEST(hostile_headers_are_refused) {
     refused("overlaps", 8, "{" ARRAY("a", "2", "0", "8") "," ARRAY("b", "1", "4", "8") "}");
@@ -153,6 +185,7 @@ int main(void) {
     TCase *tests = tcase_create("safetensors");
     tcase_add_test(tests, good_headers_are_read);
     tcase_add_test(tests, metadata_may_be_large);
+    tcase_add_loop_test(tests, names_tell_resnets_apart, 0, sizeof resnets / sizeof *resnets);
     tcase_add_test(tests, hostile_headers_are_refused);
     tcase_add_test(tests, lengths_are_checked);
     tcase_add_test(tests, arrays_come_back);
