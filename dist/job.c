@@ -40,12 +40,15 @@ static remat_status find_place(const remat_job_config *c, rm_rendezvous *where) 
 static remat_status meet(remat_job *job, const remat_job_config *c, const rm_rendezvous *where) {
     REQUIRE(!c->backend || strcmp(c->backend, "nccl"), INVALID,
             "the backend nccl is for GPUs, which remat_join does not hand out yet: use auto, local, mpi or gloo");
-    TRY(rm_rendezvous_store(where, c->timeout_ms, NULL, NULL, &job->store));
+    const int64_t join_ms = c->join_timeout_ms ? c->join_timeout_ms : c->timeout_ms;
+    TRY(rm_rendezvous_store(where, join_ms, NULL, NULL, &job->store));
     rm_group_config group = {.engine = c->backend,
                              .rank = where->rank,
                              .size = where->size,
                              .store = job->store,
                              .timeout_ms = c->timeout_ms,
+                             .join_ms = join_ms,
+                             .join_name = c->join_timeout_ms ? "join_timeout_ms" : NULL,
                              .tag_name = rm_ddp_tag_name,
                              .context = &job->ddp};
     return rm_group_open(&group, &job->group);
@@ -68,6 +71,9 @@ static remat_status join(remat_job *job, const remat_job_config *c) {
     rm_compress compress = RM_COMPRESS_NONE;
     REQUIRE(c->rows >= 0, INVALID, "this rank's batch has %lld rows; 0 means as many as any other's",
             (long long)c->rows);
+    REQUIRE(c->timeout_ms >= 0 && c->join_timeout_ms >= 0, INVALID,
+            "timeout_ms is %lld and join_timeout_ms %lld; use 0 or more", (long long)c->timeout_ms,
+            (long long)c->join_timeout_ms);
     TRY(compress_of(c->grad_compress, &compress));
     TRY(find_place(c, &where));
     job->rank = where.rank;

@@ -25,7 +25,7 @@ _Static_assert(REMAT_MAX_RANK == 8 && REMAT_MAX_INPUTS == 9 && REMAT_MAX_STATES 
 ENDS_WITH(output, remat_cell);
 ENDS_WITH(loss_mean, remat_config);
 ENDS_WITH(poll, remat_ranks);
-ENDS_WITH(bucket_bytes, remat_job_config);
+ENDS_WITH(join_timeout_ms, remat_job_config);
 ENDS_WITH(seed, remat_sampler_config);
 ENDS_WITH(denominator, remat_op);
 

@@ -615,6 +615,7 @@ typedef struct {
     bool pairwise;             /* as in remat_config: for both, or for neither                                   */
     bool shard_optimizer, fused_update; /* as in remat_ranks, and                                                */
     uint64_t first_bucket_bytes, bucket_bytes; /* these too                                                      */
+    int64_t join_timeout_ms;   /* for ranks that remat_join waits for; 0: timeout_ms, and if that is 0, five minutes */
 } remat_job_config;
 
 /* Collective, that is, to be called by all ranks: returns when all are there. INVALID, MISSING: what cannot work, or is not in

@@ -66,7 +66,9 @@ void rm_failure_abort(rm_failure *failure, const char *reason) {
     snprintf(key, sizeof key, "%s/abort", failure->config->name);
     snprintf(text, sizeof text, "rank %d ended the group: %.600s", failure->config->rank, reason);
     rm_reason why = rm_reason_kept();
-    (void)rm_kv_set(failure->config->store, key, text, (uint32_t)strlen(text));
+    uint32_t length;
+    if (!rm_kv_peek(failure->config->store, key, NULL, 0, &length)) /* the first reason is that of all */
+        (void)rm_kv_set(failure->config->store, key, text, (uint32_t)strlen(text));
     (void)rm_reason_again(REMAT_OK, &why);
 }
 

@@ -12,6 +12,7 @@
 
 #include "dist/group/fingerprint.h"
 #include "dist/group/group_auto.h"
+#include "dist/group/joining.h"
 #include "dist/group/reduce.h"
 #include "dist/launch/process.h"
 #include "memory/clock.h"
@@ -325,10 +326,11 @@ static remat_status fill_in(rm_group *group, const rm_group_config *config) {
             config->rank, config->size);
     REQUIRE(!config->name || strlen(config->name) < sizeof group->name - 24, INVALID,
             "the name of a group is too long: %s", config->name);
-    REQUIRE(config->timeout_ms >= 0 && config->silence_ms >= 0, INVALID, "a negative time-out");
+    REQUIRE(config->timeout_ms >= 0 && config->silence_ms >= 0 && config->join_ms >= 0, INVALID, "a negative time-out");
     group->config = *config;
     strcpy(group->name, config->name ? config->name : "world");
     group->config.name = group->name;
+    if (!config->join_ms) group->config.join_ms = config->timeout_ms ? config->timeout_ms : 300000;
     if (!config->timeout_ms) group->config.timeout_ms = 600000;
     if (!config->silence_ms) group->config.silence_ms = 10000;
     return REMAT_OK;
@@ -349,9 +351,16 @@ static remat_status number_name(rm_group *group) {
 
 static void free_group(rm_group *group) {
     if (group->launcher >= 0) close(group->launcher);
+    rm_joining_free(group->config.joining);
     pthread_cond_destroy(&group->change);
     pthread_mutex_destroy(&group->lock);
     rm_free(group);
+}
+
+static remat_status open_engine(rm_group *group) {
+    TRY(rm_group_choose(&group->config, &group->api));
+    group->config.engine = group->api->name;
+    return group->api->open(&group->config, &group->engine);
 }
 
 remat_status rm_group_open(const rm_group_config *config, rm_group **out) {
@@ -366,9 +375,9 @@ remat_status rm_group_open(const rm_group_config *config, rm_group **out) {
         group->launcher =
             rm_process_watch_launcher(&group->launcher_pid, group->launcher_who, sizeof group->launcher_who);
     TRY_GOTO(status, done, number_name(group));
-    TRY_GOTO(status, done, rm_group_choose(&group->config, &group->api));
-    group->config.engine = group->api->name;
-    TRY_GOTO(status, done, group->api->open(&group->config, &group->engine));
+    TRY_GOTO(status, done, rm_joining_begin(&group->config, &group->config.joining));
+    status = open_engine(group);
+    rm_joining_end(group->config.joining, status);
 done:
     if (status)
         free_group(group);

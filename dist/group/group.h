@@ -61,21 +61,29 @@ typedef struct {
                     nothing touches in and out before it is reached, which may be any time from now; NULL: it is */
 } rm_collective;
 
+typedef struct rm_joining rm_joining; /* joining.h */
+
 typedef struct {
     const char *engine; /* "auto", "local", "mpi", "gloo", "nccl"; NULL: auto */
     int32_t rank, size;
     rm_kv *store; /* borrowed until the group is closed. NULL: only for mpi, which then makes one, or when size is 1 */
-    const char *name;     /* tells several groups over one store apart; NULL: "world" */
-    int64_t timeout_ms;   /* for a rank that lives but does not come, and for opening; 0: ten minutes */
-    int64_t silence_ms;   /* for a rank that gives no sign of life; 0: ten seconds */
+    const char *name;   /* tells several groups over one store apart; NULL: "world" */
+    int64_t timeout_ms; /* for a rank that lives but does not come; 0: ten minutes */
+    int64_t join_ms; /* for ranks that do not come, or not on, while the group opens; 0: timeout_ms, or five minutes */
+    int64_t silence_ms; /* for a rank that gives no sign of life; 0: ten seconds */
+    const char *join_name,
+        *silence_name;    /* what these two are called, for sentences: "--join-timeout=300"; NULL: milliseconds */
     int32_t gpu;          /* 1 + CUDA's number of the GPU that buffers lie on, for nccl; 0: they are host memory */
     uint64_t arena_bytes; /* local: the most this rank can rm_group_alloc. Address space, not memory; 0: 16 GiB */
     /* The words for a tag in a sentence, e.g. "bucket 3, which begins with lstm.weight_hh_l0"; NULL: its number. */
     const char *(*tag_name)(void *context, uint32_t tag);
-    /* On rank 0, while others are awaited: what people should know, "waiting for ranks 1, 3-7 of 8 since 5 s; up to 600 s", "has
-     * refused rank 1 of 2 on HOST ...". NULL: nobody listens. */
+    /* While the group opens: what people should know, "waiting for ranks 1, 3-7 of 8 since 2 s; up to 300 s", "has refused rank 1 of 2
+     * on HOST ...". Mostly on rank 0; from a thread of its own. NULL: nobody listens. */
     void (*say)(void *context, const char *sentence);
+    /* Opening has failed, and a library (MPI) does not let go of the thread that opens: the same thread asks. NULL: it stays there. */
+    void (*stuck)(void *context, const char *sentence);
     void *context;
+    rm_joining *joining; /* rm_group_open's, for engines, and until the group is closed */
 } rm_group_config;
 
 typedef struct rm_group rm_group;

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "dist/group/module.h"
-#include "dist/store/arrivals.h"
+#include "dist/group/arrivals.h"
 
 /* mpi and gloo are modules: module.h. */
 static const rm_group_api *const engines[] = {
@@ -51,17 +51,35 @@ remat_status rm_engine_library(const char *name, char *text, size_t bytes) {
 
 static bool under_mpi(void) { return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK"); }
 
-/* Where somebody listens, ranks are awaited here whatever the engine: it would do so in silence. */
+/* What this build has of the engines that reach other hosts. */
+static void arrive(const char *engine, rm_arrival *out) {
+    bool mpi = false, gloo = false;
+#ifdef REMAT_HAVE_MPI
+    mpi = under_mpi() && rm_module_is_there("mpi");
+#endif
+#ifdef REMAT_HAVE_GLOO
+    gloo = rm_module_is_there("gloo");
+#endif
+    rm_arrival_fill(engine, mpi, gloo, out);
+}
+
+static remat_status choose_with_the_others(const rm_group_config *config, const char *wanted,
+                                           const rm_group_api **out) {
+    rm_arrival mine;
+    char engine[16];
+    arrive(wanted, &mine);
+    TRY(rm_wait_for_ranks(config, &mine, engine));
+    return find(engine, out);
+}
+
+/* Only NCCL reads a GPU's memory. */
 remat_status rm_group_choose(const rm_group_config *config, const rm_group_api **out) {
-    bool one_host = true, automatic = !config->engine || !strcmp(config->engine, "auto");
-    bool chooses = automatic && !config->gpu;
-    if (!automatic) TRY(find(config->engine, out));
-    if (config->size > 1 && config->store && (chooses || config->say)) TRY(rm_wait_for_ranks(config, &one_host));
-    if (!automatic) return REMAT_OK;
-    if (config->gpu) return find("nccl", out); /* no other engine reads a GPU's memory */
-    if (config->size > 1 && !config->store && under_mpi()) return find("mpi", out);
-    REQUIRE(config->size == 1 || config->store, INVALID, "%d ranks without a way to meet: --init-method is missing",
-            config->size);
-    if (!one_host && under_mpi() && !find("mpi", out)) return REMAT_OK;
-    return find(one_host ? "local" : "gloo", out);
+    const char *wanted = config->engine ? config->engine : "auto";
+    if (!strcmp(wanted, "auto") && config->gpu) wanted = "nccl";
+    if (strcmp(wanted, "auto")) TRY(find(wanted, out));
+    if (config->size > 1 && config->store) return choose_with_the_others(config, wanted, out);
+    if (strcmp(wanted, "auto")) return REMAT_OK;
+    if (config->size > 1 && under_mpi()) return find("mpi", out);
+    REQUIRE(config->size == 1, INVALID, "%d ranks without a way to meet: --init-method is missing", config->size);
+    return find("local", out);
 }

@@ -11,6 +11,7 @@
 #include "dist/group/agree.h"
 #include "dist/group/failure.h"
 #include "dist/group/gloo_shim.h"
+#include "dist/group/joining.h"
 #include "dist/group/module.h"
 #include "dist/group/contribute.h"
 #include "dist/group/slices.h"
@@ -111,7 +112,6 @@ static remat_status run(void *engine, uint64_t call, const rm_collective *what) 
 
 typedef struct {
     const rm_group_config *config;
-    rm_failure *failure;
     int number; /* of this try: each has keys, and ports, of its own */
     const char *phase;
     bool published; /* the others know where this rank listens, and connect */
@@ -127,23 +127,10 @@ static bool set_key(void *context, const char *key, const void *value, uint32_t 
     a->published = true;
     return !rm_kv_set(a->config->store, key_of(a, key, named), value, bytes);
 }
-/* Waits for a key that another rank sets, unless one has died or ended the group. */
-static remat_status wait_for(const attempt *a, const char *key, void *value, uint32_t capacity, uint32_t *bytes) {
-    rm_kv *store = a->config->store;
-    char who[128];
-    for (int64_t waited = 0; rm_kv_get(store, key, value, capacity, bytes, 1000);) {
-        if (rm_kv_lost(store, -1, who, sizeof who)) FAIL(PEER, "rank %s died before the group had started", who);
-        TRY(rm_failure_look(a->failure, NULL));
-        waited += 1000;
-        REQUIRE(waited < a->config->timeout_ms, PEER,
-                "the other ranks did not say within %lld ms whether they connected", (long long)a->config->timeout_ms);
-    }
-    return REMAT_OK;
-}
 static bool get_key(void *context, const char *key, void *value, uint32_t capacity, uint32_t *bytes) {
     const attempt *a = context;
     char named[RM_KV_KEY_BYTES + 1];
-    return !wait_for(a, key_of(a, key, named), value, capacity, bytes);
+    return !rm_joining_get(a->config->joining, key_of(a, key, named), value, capacity, bytes);
 }
 
 /* Collective: have all ranks come as far as this? *why is "" or one rank's error. No rank may retry, or go on, alone. */
@@ -153,6 +140,7 @@ static remat_status hear_all(attempt *a, const char *phase, bool fine, char *why
     uint32_t length = 0;
     rm_kv *store = a->config->store;
     a->phase = phase;
+    rm_joining_step(a->config->joining, "hearing whether Gloo has connected all");
     if (!fine) TRY(rm_kv_set(store, key_of(a, "failed", key), why, (uint32_t)strlen(why)));
     TRY(rm_kv_add(store, key_of(a, "come", key), 1, &come));
     if (come == a->config->size) {
@@ -160,7 +148,7 @@ static remat_status hear_all(attempt *a, const char *phase, bool fine, char *why
         why[length] = 0;
         return rm_kv_set(store, key_of(a, "verdict", key), why, length);
     }
-    TRY(wait_for(a, key_of(a, "verdict", key), why, RM_GLOO_WHY - 1, &length));
+    TRY(rm_joining_get(a->config->joining, key_of(a, "verdict", key), why, RM_GLOO_WHY - 1, &length));
     why[length] = 0;
     return REMAT_OK;
 }
@@ -176,7 +164,7 @@ static remat_status find_address(const rm_group_config *config, char *text, uint
         TRY(rm_kv_set(config->store, key, text, (uint32_t)strlen(text)));
         known = rm_kv_address(config->store, false, text, bytes);
     } else if (known && config->rank == 0 && config->size > 1) {
-        TRY(rm_kv_get(config->store, key, text, bytes - 1, &length, config->timeout_ms));
+        TRY(rm_joining_get(config->joining, key, text, bytes - 1, &length));
         text[length] = 0;
     }
     if (!known && gethostname(text, bytes - 1)) snprintf(text, bytes, "localhost");
@@ -186,7 +174,7 @@ static remat_status find_address(const rm_group_config *config, char *text, uint
 /* A stranger who connects to a port sooner than the rank that it is for takes that rank's place: then all try other ports. */
 static remat_status enter(gloo_group *g) {
     char address[256] = "", why[RM_GLOO_WHY];
-    attempt a = {.config = &g->config, .failure = &g->failure};
+    attempt a = {.config = &g->config};
     rm_gloo_config config = {.rank = g->config.rank,
                              .size = g->config.size,
                              .timeout_ms = g->config.timeout_ms,
@@ -197,7 +185,9 @@ static remat_status enter(gloo_group *g) {
     TRY(find_address(&g->config, address, sizeof address));
     for (; a.number < TRIES; a.number++) {
         a.phase = "connect";
-        config.connect_ms = CONNECT_MS << a.number;
+        rm_joining_step(g->config.joining, "connecting by Gloo");
+        int64_t patience = CONNECT_MS << a.number, left = rm_joining_left_ms(g->config.joining);
+        config.connect_ms = patience < left ? patience : left;
         bool fine = rm_gloo_open(&config, &g->gloo, why);
         if (!fine && !a.published) break;
         TRY(hear_all(&a, "connected", fine, why));
@@ -210,20 +200,16 @@ static remat_status enter(gloo_group *g) {
         g->gloo = NULL;
     }
     const char *by = config.interface ? config.interface : address;
-    char who[128];
-    /* A dead rank explains more than what Gloo says. */
-    if (rm_kv_lost(g->config.store, -1, who, sizeof who)) FAIL(PEER, "rank %s died before the group had started", who);
+    TRY(rm_joining_look(g->config.joining)); /* a dead rank explains more than what Gloo says */
     REQUIRE(
         a.number < TRIES, PEER,
         "the ranks could not connect to each other by way of %s, %d times, each on new ports: %.350s. Is it somebody "
         "else who connects to these ports, a port scanner? GLOO_SOCKET_IFNAME=NAME chooses another network interface",
         by, TRIES, why);
-    (void)rm_fail(REMAT_PEER,
-                  "rank %d could not connect to the other ranks by way of %s: %.350s. GLOO_SOCKET_IFNAME=NAME chooses "
-                  "another network interface",
-                  g->config.rank, by, why);
-    rm_failure_abort(&g->failure, remat_last_error()); /* they wait for where this rank listens, which it does not */
-    return REMAT_PEER;
+    FAIL(PEER,
+         "rank %d could not connect to the other ranks by way of %s: %.350s. GLOO_SOCKET_IFNAME=NAME chooses "
+         "another network interface",
+         g->config.rank, by, why);
 }
 
 static void close_group(void *engine) {

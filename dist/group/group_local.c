@@ -14,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "dist/group/joining.h"
 #include "dist/group/local_meeting.h"
 #include "dist/group/local_watch.h"
 #include "dist/group/reduce.h"
@@ -257,32 +258,24 @@ static void come_in(local_group *g) {
     atomic_store(&g->mine->presence, RM_HERE);
 }
 
-/* Until all have mapped the arena; who is gone before is known by the store alone. */
+/* Until it has mapped the arena. */
 static remat_status wait_for_presence(local_group *g, int32_t rank) {
     const rm_slot *slot = rm_local_slot(&g->arena, rank);
-    char who[128];
-    uint64_t start = rm_now_ns(), look = start + 50000000;
-    while (atomic_load(&slot->presence) == RM_ABSENT) {
-        uint64_t now = rm_now_ns();
+    for (int64_t pause = 0; atomic_load(&slot->presence) == RM_ABSENT;) {
         TRY(rm_local_stopped(&g->arena));
-        if (now - start > (uint64_t)g->config.timeout_ms * 1000000u)
-            return rm_local_announce(&g->arena, "rank %d of %d did not come to the group's start within %lld ms", rank,
-                                     g->config.size, (long long)g->config.timeout_ms);
-        if (now > look) {
-            if (rm_kv_lost(g->config.store, rank, who, sizeof who))
-                return rm_local_announce(&g->arena, "rank %d (%s) died before the group had started", rank, who);
-            look = now + 50000000;
-        }
-        usleep(50);
+        TRY(rm_joining_pause(g->config.joining, &pause));
     }
     return REMAT_OK;
 }
 
 static remat_status enter(local_group *g) {
+    rm_joining_step(g->config.joining, "mapping the memory that ranks share");
     TRY(rm_local_arena_open(&g->config, &g->arena));
     come_in(g);
+    rm_joining_step(g->config.joining, "waiting until all have mapped it");
     for (int32_t r = 0; r < g->config.size; r++) TRY(wait_for_presence(g, r));
     if (g->config.size > 1) TRY(rm_local_watch_start(&g->config, &g->arena, &g->watch));
+    rm_joining_step(g->config.joining, "meeting for the first time");
     return meet(g); /* pidfds are of the right processes: all were alive after they had been opened */
 }
 

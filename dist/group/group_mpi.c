@@ -16,6 +16,7 @@
 
 #include "dist/group/agree.h"
 #include "dist/group/failure.h"
+#include "dist/group/joining.h"
 #include "dist/store/bootstrap.h"
 #include "dist/group/module.h"
 #include "dist/group/contribute.h"
@@ -260,6 +261,7 @@ static remat_status enter(mpi_group *g) {
     TRY(check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &g->comm), "MPI_Comm_dup"));
     MPI_Comm_set_errhandler(g->comm, MPI_ERRORS_RETURN);
     TRY(check_mpi(MPI_Op_create(add_bytes, 1, &g->add_bytes), "MPI_Op_create"));
+    rm_joining_step(g->config.joining, "meeting by MPI");
     TRY(open_own_store(g));
     return rm_failure_begin(&g->failure, &g->config);
 }
@@ -275,6 +277,7 @@ static void close_group(void *engine) {
 }
 
 static remat_status open_group(const rm_group_config *config, void **engine) {
+    rm_joining_step(config->joining, "starting MPI"); /* whose own waits nobody can end, but rm_group_config.stuck */
     TRY(begin_mpi());
     groups_open++;
     mpi_group *g = rm_calloc(1, sizeof *g);

@@ -12,6 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "dist/group/joining.h"
 #include "memory/host.h"
 
 #define MAGIC UINT64_C(0x314c41434f4c4d52) /* "RMLOCAL1" */
@@ -91,7 +92,7 @@ static remat_status find(const rm_group_config *config, rm_local_arena *a) {
     uint32_t bytes;
     uint64_t region_bytes;
     snprintf(key, sizeof key, "%s/arena", config->name);
-    TRY(rm_kv_get(config->store, key, where, sizeof where - 1, &bytes, config->timeout_ms));
+    TRY(rm_joining_get(config->joining, key, where, sizeof where - 1, &bytes));
     REQUIRE(sscanf(where, "%d %d %" SCNu64, &pid, &fd, &region_bytes) == 3, INTERNAL, "rank 0's arena is '%s'", where);
     snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
     a->fd = open(path, O_RDWR | O_CLOEXEC);

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "dist/group/joining.h"
 #include "dist/group/local_watch.h"
 #include "memory/clock.h"
 #include "memory/processors.h"
@@ -71,6 +72,7 @@ static remat_status sleep_until_it_comes(rm_local_meeting *m, int32_t rank, uint
     atomic_store(&m->waits_for, rank);
     while (!has_come(slot, meeting)) {
         TRY_GOTO(status, done, rm_local_stopped(m->arena));
+        TRY_GOTO(status, done, rm_joining_look(m->config->joining)); /* of the first one */
         if (atomic_load(&slot->presence) == RM_LEFT && !has_come(slot, meeting))
             TRY_GOTO(status, done, has_left(m, rank));
         nap(slot, meeting);

@@ -98,6 +98,9 @@ static void note_end(rm_local_watch *watch, int32_t rank) {
 static void note_silence(rm_local_watch *watch, int32_t rank, uint64_t silent_ns) {
     rm_slot *slot = rm_local_slot(watch->arena, rank);
     char who[RM_RANK_TEXT], doing[RM_RANK_TEXT], text[sizeof watch->silent];
+    char allowed[80];
+    snprintf(allowed, sizeof allowed, "the %lld ms that were allowed", (long long)watch->config->silence_ms);
+    if (watch->config->silence_name) snprintf(allowed, sizeof allowed, "%s", watch->config->silence_name);
     const char *how = rm_process_stopped(slot->pid) ? "is stopped (SIGSTOP, or a debugger)" : "gives no sign of life";
     rm_snprintf(text, sizeof text, "%.150s %s for %.1f s, %.250s", rm_local_who(watch->arena, rank, who), how,
              (double)silent_ns * 1e-9, rm_local_doing(watch->config, watch->arena, rank, doing));
@@ -105,8 +108,7 @@ static void note_silence(rm_local_watch *watch, int32_t rank, uint64_t silent_ns
     memcpy(watch->silent, text, sizeof text);
     pthread_mutex_unlock(&watch->lock);
     if (silent_ns > (uint64_t)watch->config->silence_ms * 1000000u)
-        (void)rm_local_announce(watch->arena, "%s; that is longer than the %lld ms that were allowed", text,
-                                (long long)watch->config->silence_ms);
+        (void)rm_local_announce(watch->arena, "%s, which is longer than %s", text, allowed);
 }
 
 static void look_round(rm_local_watch *watch, uint64_t now) {

@@ -104,6 +104,11 @@ static remat_status load(const char *name, const char *path, const rm_group_api 
     return REMAT_OK;
 }
 
+bool rm_module_is_there(const char *name) {
+    char path[3 * PATH_MAX];
+    return find_file(name, path, sizeof path);
+}
+
 remat_status rm_module_open(const char *name, const rm_group_api **out) {
     char path[3 * PATH_MAX];
     REQUIRE(find_file(name, path, sizeof path), MISSING,

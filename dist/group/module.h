@@ -35,6 +35,7 @@ typedef struct {
 
 /* Opens remat_NAME.so once, and for good: from the folder REMAT_MODULES, from beside the program, or the installation's
  * lib/remat. MISSING when it is not there or cannot be loaded, with a sentence that says why. */
+bool rm_module_is_there(const char *name); /* its file is; only rm_module_open tells whether it fits */
 remat_status rm_module_open(const char *name, const rm_group_api **out);
 
 #endif

@@ -6,6 +6,7 @@
 #include "dist/group/agree.h"
 #include "dist/group/contribute.h"
 #include "dist/group/failure.h"
+#include "dist/group/joining.h"
 #include "dist/group/module.h"
 #include "dist/group/scratch.h"
 #include "dist/group/slices.h"
@@ -30,12 +31,15 @@
     X(rm_bootstrap_join)                                                                                               \
     X(rm_bootstrap_serve)                                                                                              \
     X(rm_is_sliced)                                                                                                    \
+    X(rm_joining_get)                                                                                                  \
+    X(rm_joining_left_ms)                                                                                              \
+    X(rm_joining_look)                                                                                                 \
+    X(rm_joining_step)                                                                                                 \
     X(rm_kind_text)                                                                                                    \
     X(rm_kv_add)                                                                                                       \
     X(rm_kv_address)                                                                                                   \
     X(rm_kv_close)                                                                                                     \
     X(rm_kv_get)                                                                                                       \
-    X(rm_kv_lost)                                                                                                      \
     X(rm_kv_set)                                                                                                       \
     X(rm_malloc)                                                                                                       \
     X(rm_scratch_free)                                                                                                 \
@@ -71,12 +75,15 @@ static const rm_module_calls *rm_calls;
 #define rm_bootstrap_join (*rm_calls->rm_bootstrap_join)
 #define rm_bootstrap_serve (*rm_calls->rm_bootstrap_serve)
 #define rm_is_sliced (*rm_calls->rm_is_sliced)
+#define rm_joining_get (*rm_calls->rm_joining_get)
+#define rm_joining_left_ms (*rm_calls->rm_joining_left_ms)
+#define rm_joining_look (*rm_calls->rm_joining_look)
+#define rm_joining_step (*rm_calls->rm_joining_step)
 #define rm_kind_text (*rm_calls->rm_kind_text)
 #define rm_kv_add (*rm_calls->rm_kv_add)
 #define rm_kv_address (*rm_calls->rm_kv_address)
 #define rm_kv_close (*rm_calls->rm_kv_close)
 #define rm_kv_get (*rm_calls->rm_kv_get)
-#define rm_kv_lost (*rm_calls->rm_kv_lost)
 #define rm_kv_set (*rm_calls->rm_kv_set)
 #define rm_malloc (*rm_calls->rm_malloc)
 #define rm_scratch_free (*rm_calls->rm_scratch_free)

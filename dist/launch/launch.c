@@ -60,7 +60,7 @@ static remat_status check_numbers(const rm_launch_config *c) {
     REQUIRE(c->max_restarts >= 0 && c->grace_ms >= 0, INVALID, "%d restarts, %lld ms of grace: neither can be negative",
             c->max_restarts, (long long)c->grace_ms);
     REQUIRE(c->argv && c->argv[0], INVALID, "there is no command to start");
-    const char *secret = getenv("REMAT_JOB_SECRET"); /* to which the attempt's number is added */
+    const char *secret = getenv("REMAT_JOB_SECRET");
     REQUIRE(!secret || strlen(secret) <= LONGEST_SECRET, INVALID,
             "REMAT_JOB_SECRET has %zu characters; %d are possible", strlen(secret), LONGEST_SECRET);
     return REMAT_OK;

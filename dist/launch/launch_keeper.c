@@ -89,8 +89,6 @@ static void set_number(const char *name, int64_t value) {
 
 static void set_environment(const keeper *k, int32_t local) {
     const rm_launch_config *c = k->job->config;
-    char secret[256];
-    snprintf(secret, sizeof secret, "%s.%d", k->job->secret, k->attempt);
     set_number("RANK", c->node_rank * c->nproc + local);
     set_number("WORLD_SIZE", c->nnodes * c->nproc);
     set_number("LOCAL_RANK", local);
@@ -104,7 +102,7 @@ static void set_environment(const keeper *k, int32_t local) {
     set_number("TORCHELASTIC_RESTART_COUNT", k->attempt);
     set_number("TORCHELASTIC_MAX_RESTARTS", c->max_restarts);
     setenv("TORCHELASTIC_RUN_ID", c->run_id, 1);
-    setenv("REMAT_JOB_SECRET", secret, 1);
+    setenv("REMAT_JOB_SECRET", k->job->secret, 1);
     setenv("REMAT_JOB_ID", k->job->job_id, 1);
     if (!getenv("OMP_NUM_THREADS")) set_number("OMP_NUM_THREADS", k->job->threads);
     unsetenv("TORCHELASTIC_USE_AGENT_STORE"); /* of a torchrun further out */

@@ -18,13 +18,15 @@
 
 #include "dist/group/agree.h"
 #include "dist/group/failure.h"
+#include "dist/group/joining.h"
 #include "dist/nccl/nccl_buffers.h"
 #include "dist/nccl/nccl_tree.h"
 #include "dist/group/reduce.h"
 #include "memory/clock.h"
 #include "memory/host.h"
 
-#define ABORT_MS 5000   /* for NCCL to end a communicator, or the group's time-out, if that is less */
+#define ABORT_MS 5000 /* for NCCL to end a communicator, or the group's time-out, if that is less */
+#define CONNECTING "connecting by NCCL"
 #define TELLING_MS 1000 /* a death behind a lost connection is in the store within this time */
 
 typedef struct {
@@ -52,29 +54,25 @@ typedef struct {
 
 /* ---- While waiting --------------------------------------------------------------------------------------------------- */
 
-/* Nobody can be blamed for a collective before there is one: who has not said its name has not come. */
-static remat_status opening_takes_too_long(const nccl_group *g) {
-    char key[RM_KV_KEY_BYTES];
-    for (int32_t r = 0; g->config.store && r < g->config.size; r++) {
-        snprintf(key, sizeof key, "%s/who/%d", g->config.name, r);
-        if (rm_kv_wait(g->config.store, key, -1))
-            FAIL(PEER, "rank %d has not come within %lld ms; rank %d waited for it to start NCCL", r,
-                 (long long)g->config.timeout_ms, g->config.rank);
-    }
-    FAIL(PEER,
-         "all ranks came, and NCCL has not connected them within %lld ms. A network interface that does not reach the "
-         "others is the usual reason: NCCL_SOCKET_IFNAME=NAME chooses one, NCCL_DEBUG=INFO shows what NCCL tries",
-         (long long)g->config.timeout_ms);
+/* The usual reason why ranks that have all come do not get on. */
+static remat_status check_joining(nccl_group *g) {
+    remat_status status = rm_joining_look(g->config.joining);
+    if (status && strstr(remat_last_error(), CONNECTING))
+        return rm_fail(status,
+                       "%.600s. A network interface that does not reach the others is the usual reason: "
+                       "NCCL_SOCKET_IFNAME=NAME chooses one, NCCL_DEBUG=INFO shows what NCCL tries",
+                       remat_last_error());
+    return status;
 }
 
 static remat_status look_around(nccl_group *g, uint64_t waited_ns) {
     char why[64];
     g->told = true;
     if (g->ended) FAIL(PEER, "rank %d ended the group: %s", g->config.rank, g->reason);
+    TRY(check_joining(g));
     TRY(rm_failure_look(&g->failure, g->now));
     g->told = false;
-    if (waited_ns < (uint64_t)g->config.timeout_ms * 1000000u) return REMAT_OK;
-    if (!g->now) return opening_takes_too_long(g);
+    if (!g->now || waited_ns < (uint64_t)g->config.timeout_ms * 1000000u) return REMAT_OK;
     snprintf(why, sizeof why, "%lld ms have passed", (long long)g->config.timeout_ms);
     return rm_failure_find(&g->failure, g->now, why);
 }
@@ -367,7 +365,9 @@ static remat_status enter(nccl_group *g) {
     TRY(free_memory(g, &before));
     connect_at_once();
     TRY(get_memory(g));
+    rm_joining_step(g->config.joining, "starting NCCL");
     TRY(share_id(g, &id));
+    rm_joining_step(g->config.joining, CONNECTING);
     TRY(rm_nccl_open(&g->nccl, g->config.rank, g->config.size, &id, &g->world));
     TRY(make_means(g));
     TRY(free_memory(g, &after));

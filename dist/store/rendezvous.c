@@ -156,9 +156,17 @@ static bool has_agent(const source *s, const rm_rendezvous *out) {
 }
 
 /* What torchrun's ranks have in common: by default the name is "none", and then the port tells jobs apart. */
-static void torchrun_job(const source *s, const rm_rendezvous *out, char *job, size_t bytes) {
+static void torchrun_job(const source *s, char *job, size_t bytes) {
     const char *run = rm_variable(&s->env, "TORCHELASTIC_RUN_ID"), *port = rm_variable(&s->env, "MASTER_PORT");
-    snprintf(job, bytes, "torchrun %.160s %.20s %d", run ? run : "", port ? port : "", out->attempt);
+    snprintf(job, bytes, "torchrun %.160s %.20s", run ? run : "", port ? port : "");
+}
+
+/* A port of each attempt's own, as the agent's store goes on from one to the next. */
+static int32_t port_of_torchrun(const source *s, const rm_rendezvous *out) {
+    char job[256], attempt[300];
+    torchrun_job(s, job, sizeof job);
+    snprintf(attempt, sizeof attempt, "%s %d", job, out->attempt);
+    return port_of_job(attempt);
 }
 
 /* An address of IPv6 may stand in brackets, as in URLs. */
@@ -200,10 +208,7 @@ static remat_status find_port(const source *s, rm_rendezvous *out) {
     char job[256];
     TRY(rm_variable_number(&s->env, "MASTER_PORT", &port));
     REQUIRE(port != 0 && port <= 65535, INVALID, "MASTER_PORT is %" PRId64 ": ports are 1 to 65535", port);
-    if (has_agent(s, out)) {
-        torchrun_job(s, out, job, sizeof job);
-        port = port_of_job(job);
-    }
+    if (has_agent(s, out)) port = port_of_torchrun(s, out);
     const char *space = rm_variable(&s->env, "PMIX_NAMESPACE");
     slurm_job(s, job, sizeof job);
     if (port < 0 && out->launcher == RM_BY_SLURM) port = port_of_job(job);
@@ -265,7 +270,7 @@ static remat_status find_secret(const source *s, rm_rendezvous *out) {
     if (own)
         strcpy(out->secret, own);
     else if (out->launcher == RM_BY_TORCHRUN && run)
-        torchrun_job(s, out, out->secret, sizeof out->secret);
+        torchrun_job(s, out->secret, sizeof out->secret);
     else if (out->launcher == RM_BY_SLURM)
         slurm_job(s, out->secret, sizeof out->secret);
     else if (out->launcher >= RM_BY_OPEN_MPI && space)
@@ -309,6 +314,7 @@ remat_status rm_rendezvous_store(const rm_rendezvous *where, int64_t timeout_ms,
                            .size = where->size,
                            .secret = where->secret,
                            .stale_ms = where->attempt > 0 ? STALE_MS : 0,
+                           .attempt = where->attempt,
                            .timeout_ms = timeout_ms,
                            .say = say,
                            .context = context};

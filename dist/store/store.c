@@ -105,6 +105,20 @@ bool rm_kv_lost(rm_kv *store, int32_t rank, char *who, size_t bytes) {
     return lost;
 }
 
+bool rm_kv_left(rm_kv *store, int32_t rank, char *who, size_t bytes) {
+    rm_reason why = rm_reason_kept();
+    pthread_mutex_lock(&store->lock);
+    bool left = store->kind->left(store->store, rank, who, bytes);
+    pthread_mutex_unlock(&store->lock);
+    (void)rm_reason_again(REMAT_OK, &why);
+    if (left) (void)rm_printable(who);
+    return left;
+}
+
+bool rm_kv_doubt(rm_kv *store, char *text, size_t bytes) {
+    return store->kind->doubt && store->kind->doubt(store->store, text, bytes);
+}
+
 bool rm_kv_address(rm_kv *store, bool of_rank_0, char *text, size_t bytes) {
     return store->kind->address(store->store, of_rank_0, text, bytes);
 }

@@ -23,7 +23,10 @@ typedef struct {
     int32_t port;
     int32_t listen_fd; /* rank 0: a socket that listens on `port` already (a launcher's), taken over; 0: bind one */
     int32_t rank, size;
-    int64_t stale_ms; /* how long to try again while port or file belong to somebody else: an attempt before; 0: not at all */
+    int64_t
+        stale_ms; /* how long to try again while port or file belong to somebody else: an attempt before; 0: not at all */
+    int32_t
+        attempt; /* of the job, from 0: ranks of different ones do not mix, and a later one waits until an earlier has ended */
     int64_t grace_ms;   /* tcp: how long an answer may take that needs no waiting for others; 0: ten seconds */
     const char *secret; /* the same on all ranks of a job, other than that of any other job; NULL: "" */
     int64_t timeout_ms; /* for reaching the store, and the default for waiting; 0: five minutes */
@@ -38,7 +41,8 @@ typedef struct rm_kv rm_kv;
  * 4711: ...". The first few; over tcp the same words only once. */
 #define RM_KV_REFUSED_KEY "refused/%d"
 
-/* Rank 0 returns at once; others when they have reached rank 0. INVALID: that has a job of another size, or this rank already. */
+/* Rank 0 returns at once; others when they have reached rank 0. INVALID: that has a job of another size, or this rank already. A rank
+ * that was there before, and has ended, has no place in that store any more: it waits for the next one, whose ranks all begin anew. */
 remat_status rm_kv_open(const rm_kv_config *config, rm_kv **out);
 /* NULL allowed. Rank 0 waits up to two seconds for the others to close theirs. Leaves remat_last_error() as it is. */
 void rm_kv_close(rm_kv *store);
@@ -57,6 +61,13 @@ remat_status rm_kv_add(rm_kv *store, const char *key, int64_t delta, int64_t *su
 /* True when `rank` was here and went without closing its store; `who` gets its host and process. Rank -1: when any was,
  * `who` then begins with its number. A look-up, as rm_kv_peek. */
 bool rm_kv_lost(rm_kv *store, int32_t rank, char *who, size_t bytes);
+
+/* True when `rank` was here and has closed its store; `who` gets its host and process. A look-up, as rm_kv_peek. */
+bool rm_kv_left(rm_kv *store, int32_t rank, char *who, size_t bytes);
+
+/* On rank 0, tcp: true where the host's name that its config gives is unknown here or another host's; `text` says so, as others may
+ * look for rank 0 there in vain. May take as long as a look-up of names. */
+bool rm_kv_doubt(rm_kv *store, char *text, size_t bytes);
 
 /* tcp: the numeric address by which this rank's connection leaves, or at which it reaches rank 0: how other transports can
  * find the interface that works. False: there is none (a file). */

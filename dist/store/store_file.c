@@ -23,6 +23,7 @@
 #include "memory/host.h"
 
 enum { REFUSALS = 16 }; /* that are noted */
+#define LOCK_US 10000000
 
 #define REPLACING (((off_t)1 << 40) - 1)
 #define WRITING ((off_t)1 << 40)
@@ -53,9 +54,18 @@ static bool is_locked(int fd, off_t byte) {
 
 /* ---- The functions ------------------------------------------------------------------------------------------------ */
 
+/* A rank that is stopped while it writes keeps the others waiting, but not for ever. Pauses are counted, not time: who was stopped
+ * itself blames nobody. */
 static remat_status begin(file_store *store) {
-    REQUIRE(lock(store->fd, WRITING, F_WRLCK, true), IO,
-            "cannot lock %s: %s. Its file system must have byte-range locks", store->path, strerror(errno));
+    uint64_t waited_us = 0;
+    for (useconds_t pause = 50; !lock(store->fd, WRITING, F_WRLCK, false); pause = pause < 5000 ? 2 * pause : pause) {
+        REQUIRE(errno == EAGAIN || errno == EACCES, IO,
+                "cannot lock %s: %s. Its file system must have byte-range locks", store->path, strerror(errno));
+        REQUIRE(waited_us < LOCK_US, PEER, "another rank has kept %s locked for %d s: is one of the ranks stopped?",
+                store->path, LOCK_US / 1000000);
+        usleep(pause);
+        waited_us += pause;
+    }
     return REMAT_OK;
 }
 static void end(file_store *store) { lock(store->fd, WRITING, F_UNLCK, false); }
@@ -129,6 +139,13 @@ static bool is_lost(file_store *store, int32_t rank, char *who, size_t bytes) {
     return true;
 }
 
+static bool left(void *kind, int32_t rank, char *who, size_t bytes) {
+    char nothing[8];
+    if (!has(kind, "left", rank, nothing, sizeof nothing)) return false;
+    if (!has(kind, "came", rank, who, (uint32_t)bytes)) *who = 0;
+    return true;
+}
+
 static bool first_lost(file_store *store, char *text, uint32_t room) {
     uint32_t length;
     bool there;
@@ -186,10 +203,10 @@ static remat_status refuse_foreign(const char *path) {
 /* With the lock REPLACING. A file in which rank 0's byte is locked belongs to a job that runs. */
 static remat_status remove_old(const char *path, int fd) {
     uint8_t token[RM_KV_TOKEN_BYTES];
-    int32_t size;
+    int32_t size, attempt;
     REQUIRE(!is_locked(fd, PRESENT), IO,
             "%s is in use by a job that runs: choose another path for --init-method=file://", path);
-    if (rm_kv_log_look(fd, token, &size) == RM_KV_LOG_FOREIGN) return refuse_foreign(path);
+    if (rm_kv_log_look(fd, token, &size, &attempt) == RM_KV_LOG_FOREIGN) return refuse_foreign(path);
     if (is_at(fd, path)) unlink(path); /* another may have replaced it meanwhile */
     return REMAT_OK;
 }
@@ -232,7 +249,8 @@ static remat_status make_as(const rm_kv_config *config, file_store *store, char 
     rm_kv_token(config->secret, token);
     store->fd = mkostemp(fresh, O_CLOEXEC);
     REQUIRE(store->fd >= 0, IO, "cannot make %s, where the ranks are to meet: %s", store->path, strerror(errno));
-    bool made = rm_kv_log_make(store->fd, token, config->size) && lock(store->fd, PRESENT, F_WRLCK, false);
+    bool made =
+        rm_kv_log_make(store->fd, token, config->size, config->attempt) && lock(store->fd, PRESENT, F_WRLCK, false);
     remat_status status =
         made ? take_name(fresh, store->path)
              : rm_fail(REMAT_IO, "cannot make %s, where the ranks are to meet: %s", store->path, strerror(errno));
@@ -252,7 +270,8 @@ static remat_status make(const rm_kv_config *config, file_store *store) {
 
 typedef struct {
     uint8_t token[RM_KV_TOKEN_BYTES];
-    int32_t size;
+    int32_t size, attempt;
+    bool later; /* this file is of an attempt that ends */
 } job;
 
 /* *there: the file is, with a living rank 0. */
@@ -260,7 +279,7 @@ static remat_status find_file(file_store *store, job *found, bool *there) {
     *there = false;
     store->fd = open(store->path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
     if (store->fd < 0) return REMAT_OK;
-    rm_kv_log_kind kind = rm_kv_log_look(store->fd, found->token, &found->size);
+    rm_kv_log_kind kind = rm_kv_log_look(store->fd, found->token, &found->size, &found->attempt);
     *there = kind == RM_KV_LOG_OURS && is_locked(store->fd, PRESENT);
     if (*there) return REMAT_OK;
     close(store->fd);
@@ -297,29 +316,69 @@ static void note_refusal(const rm_kv_config *config, file_store *store, const ch
     rm_kv_log_close(&store->log);
 }
 
+/* With its lock: whether an earlier process of this rank was here. The others, who see the lock, must hear that it died. */
+static remat_status check_new(file_store *store, job *found) {
+    char who[128] = "", first[160], nothing[8];
+    rm_kv_log_open(&store->log, store->fd, store->path);
+    bool before = has(store, "came", store->rank, who, sizeof who);
+    if (before && !has(store, "left", store->rank, nothing, sizeof nothing)) {
+        snprintf(first, sizeof first, "%d (%s)", store->rank, who);
+        note_lost(store, first, sizeof first);
+    }
+    rm_kv_log_close(&store->log);
+    store->log.fd = -1;
+    found->later = before;
+    REQUIRE(!before, PEER, "rank %d was in %s before (%s), and has ended: that attempt ends without it", store->rank,
+            store->path, rm_printable(who));
+    return REMAT_OK;
+}
+
+static remat_status check_attempt(const rm_kv_config *config, const file_store *store, job *found) {
+    found->later = config->attempt > found->attempt;
+    REQUIRE(config->attempt == found->attempt, PEER,
+            "%s is of attempt %d of this job, and this is rank %d of attempt %d", store->path, found->attempt,
+            config->rank, config->attempt);
+    return REMAT_OK;
+}
+
 /* PEER: others may make way for it; INVALID: it was started wrongly. */
-static remat_status enter(const rm_kv_config *config, file_store *store, const job *found) {
+static remat_status enter(const rm_kv_config *config, file_store *store, job *found) {
     uint8_t token[RM_KV_TOKEN_BYTES];
     rm_kv_token(config->secret, token);
     REQUIRE(!memcmp(found->token, token, sizeof token), PEER,
             "%s belongs to another job (the secrets differ): choose another path", store->path);
+    TRY(check_attempt(config, store, found));
     bool fits = found->size == config->size, entered = fits && lock(store->fd, PRESENT + config->rank, F_WRLCK, false);
-    if (entered) return REMAT_OK;
+    if (entered) return check_new(store, found);
     note_refusal(config, store, fits ? "that rank is here already" : "this job has another number of ranks");
-    REQUIRE(fits, INVALID,
-            "rank 0 belongs to a job of %d ranks, and this is rank %d of %d: do all ranks have the same --world-size?",
-            found->size, config->rank, config->size);
+    REQUIRE(
+        fits, INVALID,
+        "rank 0 belongs to a job of %d ranks, and this is rank %d of %d: give all ranks the same --world-size, and all "
+        "hosts the same --nnodes and --nproc-per-node",
+        found->size, config->rank, config->size);
     FAIL(INVALID, "rank %d is in %s already: two jobs use one path, or two processes one --rank", config->rank,
          store->path);
 }
 
+static void say_later(const rm_kv_config *config, int64_t left_ms) {
+    char sentence[1500];
+    if (!config->say) return;
+    snprintf(sentence, sizeof sentence, "%s; waiting for the next one, up to %.4g s", remat_last_error(),
+             1e-3 * (double)(left_ms > 0 ? left_ms : 0));
+    config->say(config->context, sentence);
+}
+
 /* As over tcp: an attempt before may still be there, and goes. */
 static remat_status join(const rm_kv_config *config, file_store *store) {
-    int64_t start = rm_now_ms();
+    int64_t start = rm_now_ms(), deadline = start + config->timeout_ms;
+    bool said = false;
     for (job found;;) {
-        TRY(await_file(config, store, start + config->timeout_ms, &found));
+        found.later = false;
+        TRY(await_file(config, store, deadline, &found));
         remat_status status = enter(config, store, &found);
-        if (status != REMAT_PEER || rm_now_ms() >= start + config->stale_ms) return status;
+        if (status != REMAT_PEER || rm_now_ms() >= (found.later ? deadline : start + config->stale_ms)) return status;
+        if (found.later && !said) say_later(config, deadline - rm_now_ms());
+        said |= found.later;
         close(store->fd);
         store->fd = -1;
         usleep(50000);
@@ -375,5 +434,6 @@ const rm_kv_kind rm_kv_file = {.open = open_store,
                                .get = get,
                                .add = add,
                                .lost = lost,
+                               .left = left,
                                .port = port,
                                .address = address};

@@ -16,7 +16,9 @@ typedef struct {
                         int64_t timeout_ms);
     remat_status (*add)(void *kind, const char *key, int64_t delta, int64_t *sum);
     bool (*lost)(void *kind, int32_t rank, char *who, size_t bytes);
+    bool (*left)(void *kind, int32_t rank, char *who, size_t bytes);
     int32_t (*port)(const void *kind);
+    bool (*doubt)(const void *kind, char *text, size_t bytes); /* NULL: never */
     bool (*address)(void *kind, bool of_rank_0, char *text, size_t bytes);
 } rm_kv_kind;
 
@@ -32,20 +34,21 @@ void rm_kv_who(char *text, size_t bytes);
  *
  * A connection begins with two questions, in which both ends show that they know the job's secret, and none tells it:
  *
- *   client                                   rank 0
- *   HELLO rank, nonce, "SIZE WHO"  ────────►
- *                                  ◄────────  FINE nonce
- *   PROOF proof of "client"        ────────►
- *                                  ◄────────  FINE proof of "server"
+ *   client                                           rank 0
+ *   HELLO rank, nonce, "SIZE ATTEMPT WHO"  ────────►
+ *                                          ◄────────  FINE nonce
+ *   PROOF proof of "client"                ────────►
+ *                                          ◄────────  FINE proof of "server"
  */
 
-/* "RKV2"; the digit is the version: 1 sent a token with each request. */
-#define RM_KV_MAGIC UINT32_C(0x32564b52)
+/* "RKV3"; the digit is the version: 1 sent a token with each request, 2 knew no attempts. */
+#define RM_KV_MAGIC UINT32_C(0x33564b52)
 #define RM_KV_IS_STORE(magic) (((magic)&0xffffff) == (RM_KV_MAGIC & 0xffffff)) /* of any version */
 
 typedef enum { RM_KV_HELLO = 1, RM_KV_SET, RM_KV_GET, RM_KV_ADD, RM_KV_BYE, RM_KV_PROOF } rm_kv_op;
-/* REFUSED, MISUSED: the value says why. MISUSED: whoever asks was started wrongly, and would be the next time. */
-typedef enum { RM_KV_FINE, RM_KV_NOT_THERE, RM_KV_REFUSED, RM_KV_MISUSED } rm_kv_answer;
+/* REFUSED, MISUSED, LATER: the value says why. MISUSED: whoever asks was started wrongly, and would be the next time. LATER: this
+ * store is of an attempt that ends, and the next one is for whoever asks. */
+typedef enum { RM_KV_FINE, RM_KV_NOT_THERE, RM_KV_REFUSED, RM_KV_MISUSED, RM_KV_LATER } rm_kv_answer;
 
 typedef struct __attribute__((packed)) {
     uint32_t magic;
@@ -76,7 +79,7 @@ void rm_kv_proof(const char *secret, const char *end, const rm_kv_meeting *meeti
 typedef struct rm_kv_server rm_kv_server;
 
 /* Serves from a thread on a socket that listens, which it takes over. */
-remat_status rm_kv_server_start(int listen_fd, int32_t size, const char *secret, rm_kv_server **out);
+remat_status rm_kv_server_start(int listen_fd, const rm_kv_config *config, rm_kv_server **out);
 /* Waits until every rank has said goodbye, two seconds at most. NULL allowed. */
 void rm_kv_server_stop(rm_kv_server *server);
 

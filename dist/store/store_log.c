@@ -19,7 +19,7 @@ static const char magic[16] = "remat's store 2\n";
 typedef struct {
     char magic[16];
     uint8_t token[RM_KV_TOKEN_BYTES];
-    int32_t size, spare;
+    int32_t size, attempt;
     uint64_t used;
 } head;
 
@@ -56,18 +56,19 @@ static uint64_t check_of_key(const char *key, uint32_t bytes, uint32_t room) {
 
 /* ---- The head ----------------------------------------------------------------------------------------------------- */
 
-rm_kv_log_kind rm_kv_log_look(int fd, uint8_t token[RM_KV_TOKEN_BYTES], int32_t *size) {
+rm_kv_log_kind rm_kv_log_look(int fd, uint8_t token[RM_KV_TOKEN_BYTES], int32_t *size, int32_t *attempt) {
     struct stat info;
     head h;
     if (!fstat(fd, &info) && S_ISREG(info.st_mode) && info.st_size == 0) return RM_KV_LOG_EMPTY;
     if (!read_at(fd, &h, sizeof h, 0) || memcmp(h.magic, magic, sizeof magic)) return RM_KV_LOG_FOREIGN;
     memcpy(token, h.token, sizeof h.token);
     *size = h.size;
+    *attempt = h.attempt;
     return RM_KV_LOG_OURS;
 }
 
-bool rm_kv_log_make(int fd, const uint8_t token[RM_KV_TOKEN_BYTES], int32_t size) {
-    head h = {.size = size, .used = sizeof h};
+bool rm_kv_log_make(int fd, const uint8_t token[RM_KV_TOKEN_BYTES], int32_t size, int32_t attempt) {
+    head h = {.size = size, .attempt = attempt, .used = sizeof h};
     memcpy(h.magic, magic, sizeof magic);
     memcpy(h.token, token, sizeof h.token);
     return write_at(fd, &h, sizeof h, 0);

@@ -29,11 +29,11 @@ typedef struct {
 } rm_kv_log;
 
 typedef enum { RM_KV_LOG_EMPTY, RM_KV_LOG_OURS, RM_KV_LOG_FOREIGN } rm_kv_log_kind;
-/* What is in this file: nothing, a store's head, or something else. Of a store: its job's token and ranks. */
-rm_kv_log_kind rm_kv_log_look(int fd, uint8_t token[RM_KV_TOKEN_BYTES], int32_t *size);
+/* What is in this file: nothing, a store's head, or something else. Of a store: its job's token, ranks and attempt. */
+rm_kv_log_kind rm_kv_log_look(int fd, uint8_t token[RM_KV_TOKEN_BYTES], int32_t *size, int32_t *attempt);
 
 /* Writes the head into an empty file. False, errno. */
-bool rm_kv_log_make(int fd, const uint8_t token[RM_KV_TOKEN_BYTES], int32_t size);
+bool rm_kv_log_make(int fd, const uint8_t token[RM_KV_TOKEN_BYTES], int32_t size, int32_t attempt);
 void rm_kv_log_open(rm_kv_log *log, int fd, const char *path); /* of a file that has a head */
 void rm_kv_log_close(rm_kv_log *log);
 

@@ -45,7 +45,7 @@ typedef struct {
 
 struct rm_kv_server {
     int listen_fd, wake;
-    int32_t size;
+    int32_t size, attempt;
     char *secret;
     entry *table[BUCKETS];
     client *clients;
@@ -179,7 +179,7 @@ static bool refuse_version(rm_kv_server *server, client *c, const rm_kv_request 
 
 /* ---- Requests --------------------------------------------------------------------------------------------------- */
 
-/* The value is a nonce and "SIZE WHO", which is looked at when it is known that this rank is one of ours. */
+/* The value is a nonce and "SIZE ATTEMPT WHO", which is looked at when it is known that this rank is one of ours. */
 static bool hello(client *c, int64_t rank, const char *value, uint32_t bytes) {
     c->meeting.rank = htole64((uint64_t)rank);
     memcpy(c->meeting.client, value, RM_KV_NONCE_BYTES);
@@ -189,19 +189,39 @@ static bool hello(client *c, int64_t rank, const char *value, uint32_t bytes) {
     return reply(c, RM_KV_FINE, 0, c->meeting.server, RM_KV_NONCE_BYTES);
 }
 
+/* Whether it is of another attempt than this store, or was here before: the others hear that it is gone, so their attempt ends. */
+static bool refuse_attempt(rm_kv_server *server, client *c, long long rank, int attempt) {
+    char why[320], key[32];
+    rm_kv_answer answer = attempt < server->attempt ? RM_KV_REFUSED : RM_KV_LATER;
+    snprintf(why, sizeof why, "rank 0 is of attempt %d of this job, and this is rank %lld of attempt %d",
+             server->attempt, rank, attempt);
+    if (attempt == server->attempt) {
+        snprintf(key, sizeof key, "left/%lld", rank);
+        const entry *before = *find(server, key);
+        snprintf(key, sizeof key, "lost/%lld", rank);
+        if (!before) before = *find(server, key);
+        if (!before) return true;
+        snprintf(why, sizeof why, "rank %lld was here before (%.*s), and has ended: this attempt ends without it", rank,
+                 (int)(before->bytes < 96 ? before->bytes : 96), before->value);
+    }
+    (void)reply(c, answer, 0, why, (uint32_t)strlen(why));
+    return false;
+}
+
 /* A rank that is there already means that two jobs, or two launches of one, share this port. */
 static bool take_rank(rm_kv_server *server, client *c, int64_t rank) {
     char why[320];
-    int size = 0, used = 0;
-    if (sscanf(c->greeting, "%d %n", &size, &used) != 1) return refuse(c, "that was no greeting");
+    int size = 0, attempt = 0, used = 0;
+    if (sscanf(c->greeting, "%d %d %n", &size, &attempt, &used) != 2) return refuse(c, "that was no greeting");
     const char *who = c->greeting + used;
     if (size != server->size || rank < 0 || rank >= server->size) {
         snprintf(why, sizeof why,
-                 "rank 0 belongs to a job of %d ranks, and this is rank %lld of %d: do all ranks have the "
-                 "same --world-size?",
+                 "rank 0 belongs to a job of %d ranks, and this is rank %lld of %d: give all ranks the same "
+                 "--world-size, and all hosts the same --nnodes and --nproc-per-node",
                  server->size, (long long)rank, size);
         return send_away(server, c, rank, size, who, why);
     }
+    if (!refuse_attempt(server, c, (long long)rank, attempt)) return false;
     for (int i = 0; i < server->n_clients; i++)
         if (server->clients[i].known && server->clients[i].rank == rank) {
             snprintf(why, sizeof why,
@@ -272,6 +292,8 @@ static bool serve(rm_kv_server *server, client *c, const rm_kv_request *request)
         break;
     default:
         c->goodbye = true;
+        snprintf(key, sizeof key, "left/%d", c->rank);
+        (void)put(server, key, c->who, (uint32_t)strlen(c->who));
         return reply(c, RM_KV_FINE, 0, NULL, 0);
     }
     look_again(server);
@@ -458,15 +480,16 @@ static int start_thread(rm_kv_server *server) {
     return failed;
 }
 
-remat_status rm_kv_server_start(int listen_fd, int32_t size, const char *secret, rm_kv_server **out) {
+remat_status rm_kv_server_start(int listen_fd, const rm_kv_config *config, rm_kv_server **out) {
     rm_kv_server *server = rm_calloc(1, sizeof *server);
     if (!server) {
         close(listen_fd);
         FAIL(MEMORY, "no memory for the store");
     }
     server->listen_fd = listen_fd;
-    server->size = size;
-    server->secret = rm_strdup(secret ? secret : "");
+    server->size = config->size;
+    server->attempt = config->attempt;
+    server->secret = rm_strdup(config->secret ? config->secret : "");
     server->wake = eventfd(0, EFD_CLOEXEC);
     if (server->wake < 0 || !server->secret || !make_room(server) || start_thread(server)) {
         server_free(server);

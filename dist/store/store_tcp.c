@@ -18,15 +18,16 @@
 #define GRACE_MS 10000 /* where the config says nothing */
 
 /* late: rank 0 owes a reply that this rank has given up on. broken: half of one has come, or the connection has failed; what
- * comes now cannot be told apart. refused: rank 0 has said that it does not take this rank. */
+ * comes now cannot be told apart. refused: rank 0 has said that it does not take this rank; later: not in this attempt. */
 typedef struct {
     int fd;
-    int32_t rank, size, port;
+    int32_t rank, size, attempt, port;
     int64_t grace_ms;
-    bool late, broken, refused, said_unknown;
+    bool late, broken, refused, later, said_unknown, said_later;
     rm_kv_server *server;
-    char host[256];  /* where to connect to */
-    char where[300]; /* "rank 0's store at HOST:PORT" */
+    char host[256];      /* where to connect to */
+    char said_host[256]; /* the config's */
+    char where[300];     /* "rank 0's store at HOST:PORT" */
 } tcp_store;
 
 /* ---- Sending and receiving whole messages ----------------------------------------------------------------------- */
@@ -125,6 +126,7 @@ static remat_status skip_late(tcp_store *store) {
 static remat_status receive_refusal(tcp_store *store, const rm_kv_reply *reply, int64_t deadline) {
     char why[512] = "";
     store->refused = true;
+    store->later = reply->answer == RM_KV_LATER;
     if (reply->value_bytes >= sizeof why) return give_up(store, 0);
     TRY(receive_rest(store, why, reply->value_bytes, deadline));
     return rm_fail(reply->answer == RM_KV_MISUSED ? REMAT_INVALID : REMAT_PEER, "%s refuses rank %d: %s", store->where,
@@ -153,8 +155,7 @@ static remat_status ask(tcp_store *store, rm_kv_op op, const char *key, const vo
     if (!send_request(store, op, key, value, bytes, number)) return give_up(store, 0);
     int64_t deadline = rm_now_ms() + patience_ms + store->grace_ms;
     TRY(receive_head(store, reply, deadline));
-    if (reply->answer == RM_KV_REFUSED || reply->answer == RM_KV_MISUSED)
-        return receive_refusal(store, reply, deadline);
+    if (reply->answer >= RM_KV_REFUSED) return receive_refusal(store, reply, deadline);
     return REMAT_OK;
 }
 
@@ -200,6 +201,15 @@ static bool lost(void *kind, int32_t rank, char *who, size_t bytes) {
     if (status)
         snprintf(text, sizeof text, "%swhose store does not answer%s", rank < 0 ? "0 (" : "", rank < 0 ? ")" : "");
     snprintf(who, bytes, "%s", text);
+    return true;
+}
+
+static bool left(void *kind, int32_t rank, char *who, size_t bytes) {
+    char key[32];
+    uint32_t length = 0;
+    snprintf(key, sizeof key, "left/%d", rank);
+    if (get(kind, key, who, (uint32_t)bytes - 1, &length, -1)) return false;
+    who[length] = 0;
     return true;
 }
 
@@ -271,6 +281,29 @@ static int open_listener(const char *host, uint16_t port_number) {
     return fd >= 0 || (length && errno == EADDRINUSE) ? fd : listen_everywhere(port_number);
 }
 
+/* Whether a socket of this host could have this address. */
+static bool is_own(const struct addrinfo *a) {
+    int fd = socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool own = fd >= 0 && (!bind(fd, a->ai_addr, a->ai_addrlen) || errno != EADDRNOTAVAIL);
+    if (fd >= 0) close(fd);
+    return own;
+}
+
+static bool doubt(const void *kind, char *text, size_t bytes) {
+    const char *host = ((const tcp_store *)kind)->said_host;
+    struct addrinfo *found = NULL, hints = {.ai_socktype = SOCK_DGRAM};
+    int failed = getaddrinfo(host, NULL, &hints, &found);
+    bool own = false;
+    for (const struct addrinfo *a = found; a; a = a->ai_next) own |= is_own(a);
+    if (found) freeaddrinfo(found);
+    if (own) return false;
+    snprintf(text, bytes,
+             failed ? "'%.255s' (MASTER_ADDR), where the others look for rank 0, is no name that this host knows"
+                    : "%.255s (MASTER_ADDR), where the others look for rank 0, is no address of this host",
+             host);
+    return true;
+}
+
 /* 0: not a socket with an address. */
 static int32_t port_of(int fd) {
     struct sockaddr_storage at;
@@ -332,7 +365,7 @@ static remat_status serve(const rm_kv_config *config, tcp_store *store) {
     fcntl(fd, F_SETFD, FD_CLOEXEC);
     store->port = port_of(fd);
     own_address(fd, store->host, sizeof store->host);
-    return rm_kv_server_start(fd, config->size, config->secret, &store->server);
+    return rm_kv_server_start(fd, config, &store->server);
 }
 
 /* -1, errno: nobody there, or not reachable. */
@@ -388,7 +421,7 @@ static remat_status reach(const rm_kv_config *config, int64_t deadline, tcp_stor
     bool unknown = false;
     for (long pause_us = 1000;; pause_us = pause_us < 50000 ? pause_us * 2 : pause_us) {
         store->fd = connect_to_any(store->host, store->port, &unknown, why, sizeof why);
-        store->late = store->broken = store->refused = false;
+        store->late = store->broken = store->refused = store->later = false;
         if (store->fd >= 0) return REMAT_OK;
         if (unknown && !store->said_unknown) say_unknown(config, why);
         store->said_unknown |= unknown;
@@ -419,7 +452,7 @@ static remat_status greet(const rm_kv_config *config, tcp_store *store, int64_t 
     memcpy(text, meeting.client, sizeof meeting.client);
     rm_kv_who(who, sizeof who);
     size_t room = sizeof text - sizeof meeting.client;
-    size_t length = (size_t)snprintf(text + sizeof meeting.client, room, "%d %s", store->size, who);
+    size_t length = (size_t)snprintf(text + sizeof meeting.client, room, "%d %d %s", store->size, store->attempt, who);
     if (length >= room) length = room - 1;
     TRY(exchange(store, RM_KV_HELLO, text, sizeof meeting.client + length, patience_ms, meeting.server,
                  sizeof meeting.server));
@@ -432,6 +465,16 @@ static remat_status greet(const rm_kv_config *config, tcp_store *store, int64_t 
     return REMAT_OK;
 }
 
+static void say_later(const rm_kv_config *config, tcp_store *store, int64_t left_ms) {
+    char sentence[900];
+    if (!store->said_later && config->say) {
+        snprintf(sentence, sizeof sentence, "%.700s; waiting for the next one, up to %.4g s", remat_last_error(),
+                 1e-3 * (double)(left_ms > 0 ? left_ms : 0));
+        config->say(config->context, sentence);
+    }
+    store->said_later = true;
+}
+
 /* Who is closed on without a word may only have come when too many strangers did; who is refused, while an attempt before
  * ends. */
 static remat_status join(const rm_kv_config *config, tcp_store *store) {
@@ -440,8 +483,9 @@ static remat_status join(const rm_kv_config *config, tcp_store *store) {
         TRY(reach(config, deadline, store));
         int64_t left = deadline - rm_now_ms();
         remat_status status = greet(config, store, left > 0 ? left : 0);
-        bool unheard = !store->refused && !store->late;
-        if (status != REMAT_PEER || rm_now_ms() >= (unheard ? deadline : start + config->stale_ms)) return status;
+        bool waits = store->later || (!store->refused && !store->late);
+        if (status != REMAT_PEER || rm_now_ms() >= (waits ? deadline : start + config->stale_ms)) return status;
+        if (store->later) say_later(config, store, deadline - rm_now_ms());
         close(store->fd);
         store->fd = -1;
         usleep(50000);
@@ -470,7 +514,9 @@ static remat_status open_store(const rm_kv_config *config, void **out) {
     tcp_store *store = rm_calloc(1, sizeof *store);
     REQUIRE(store, MEMORY, "no memory for a store");
     *store = (tcp_store){.fd = -1, .rank = config->rank, .size = config->size, .port = config->port};
+    store->attempt = config->attempt;
     snprintf(store->host, sizeof store->host, "%s", config->host);
+    snprintf(store->said_host, sizeof store->said_host, "%s", config->host);
     store->grace_ms = config->grace_ms ? config->grace_ms : GRACE_MS;
     remat_status status;
     if (serves) TRY_GOTO(status, failed, serve(config, store));
@@ -491,5 +537,7 @@ const rm_kv_kind rm_kv_tcp = {.open = open_store,
                               .get = get,
                               .add = add,
                               .lost = lost,
+                              .left = left,
+                              .doubt = doubt,
                               .port = port,
                               .address = address};

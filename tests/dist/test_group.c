@@ -5,7 +5,7 @@
 #include <sys/syscall.h>
 
 #include "dist/group/module.h"
-#include "dist/store/arrivals.h"
+#include "dist/group/arrivals.h"
 #include "memory/host.h"
 #include "tests/dist/collectives.h"
 
@@ -661,13 +661,13 @@ static void one_comes_late(int rank, int size, rm_kv *store, void *context) {
     rm_group_config config = {.engine = whatever_engine ? "local" : NULL, .rank = rank, .size = size, .store = store};
     config.say = hear;
     if (rank == 1) need_ok(rm_kv_set(store, "refused/1", refused, sizeof refused - 1));
-    if (rank == 2) nap_ms(6500);
+    if (rank == 2) nap_ms(3000);
     need_ok(rm_group_open(&config, &group));
     rm_group_close(group);
     if (rank) need(!*heard, "rank %d heard '%s'", rank, heard);
     if (rank == 0)
         need(!strcmp(heard,
-                     "has refused rank 7 of 9 from ?[5mnowhere: whywaiting for rank 2 of 3 since 5 s; up to 600 s"),
+                     "has refused rank 7 of 9 from ?[5mnowhere: whywaiting for rank 2 of 3 since 2 s; up to 300 s"),
              "heard '%s'", heard);
 }
 START_TEST(the_missing_and_the_refused_are_told) { run_ranks(3, one_comes_late, &_i); }

@@ -192,10 +192,22 @@ START_TEST(alone_is_a_job_too) {
 }
 END_TEST
 
+START_TEST(join_timeout_ends_the_wait) {
+    remat_job *job;
+    snprintf(place, sizeof place, "file://%s", meeting_place());
+    remat_job_config config = config_of(0, 2);
+    config.join_timeout_ms = 600;
+    ck_fails(remat_join(&config, &job), PEER,
+             "rank 1 of 2 did not come within 600 ms. join_timeout_ms allows no longer");
+}
+END_TEST
+
 START_TEST(what_cannot_work_is_refused) {
     remat_job *job;
     ck_fails(remat_join(&(remat_job_config){.grad_compress = "int8"}, &job), INVALID, "none, fp16 or bf16");
     ck_fails(remat_join(&(remat_job_config){.rows = -1}, &job), INVALID, "-1 rows");
+    ck_fails(remat_join(&(remat_job_config){.join_timeout_ms = -1}, &job), INVALID,
+             "join_timeout_ms -1; use 0 or more");
     ck_fails(remat_join(&(remat_job_config){.rank = 1}, &job), INVALID, "name both");
     ck_fails(remat_join(&(remat_job_config){.world_size = -2}, &job), INVALID, "name both");
     ck_fails(remat_join(&(remat_job_config){.world_size = 2, .rank = 2, .init_method = "file:///nowhere"}, &job),
@@ -219,6 +231,7 @@ int main(void) {
     tcase_add_test(tests, a_rank_that_leaves_is_named);
     tcase_add_loop_test(tests, a_session_may_outlive_its_job, 0, 2);
     tcase_add_test(tests, alone_is_a_job_too);
+    tcase_add_test(tests, join_timeout_ends_the_wait);
     tcase_add_test(tests, what_cannot_work_is_refused);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

@@ -41,8 +41,8 @@ START_TEST(a_node_of_several) {
                                               "$TORCHELASTIC_RUN_ID $REMAT_JOB_SECRET [$REMAT_LISTEN_FD]")};
     ck_assert_int_eq(run(config), 0);
     char *text = output_of("job", "out");
-    ck_assert(contains(text, "4 6 2 hostA:1234 night night.0 []\n"));
-    ck_assert(contains(text, "5 6 2 hostA:1234 night night.0 []\n"));
+    ck_assert(contains(text, "4 6 2 hostA:1234 night night []\n"));
+    ck_assert(contains(text, "5 6 2 hostA:1234 night night []\n"));
     free(text);
 }
 END_TEST
@@ -222,7 +222,7 @@ START_TEST(configs_that_cannot_work) {
 }
 END_TEST
 
-/* Whole, with the attempt's number; or not at all: attempts with one secret would meet. */
+/* Whole, or not at all: jobs with one beginning would meet. */
 START_TEST(long_secrets) {
     char secret[242], words[260];
     int code;
@@ -230,7 +230,7 @@ START_TEST(long_secrets) {
     secret[240] = 0;
     setenv("REMAT_JOB_SECRET", secret, 1);
     ck_assert_int_eq(run(JOB(1, SCRIPT("echo $REMAT_JOB_SECRET"))), 0);
-    snprintf(words, sizeof words, "%s.0\n", secret);
+    snprintf(words, sizeof words, "%s\n", secret);
     char *text = output_of("job", "out");
     ck_assert_str_eq(text, words);
     free(text);

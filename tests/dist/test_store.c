@@ -143,7 +143,7 @@ START_TEST(strangers_are_refused) {
     ck_fails(rm_kv_open(&config, &other), PEER, "another job");
     config = config_for(&p, 1, 3);
     ck_fails(rm_kv_open(&config, &other), INVALID, "a job of 2 ranks, and this is rank 1 of 3");
-    ck_fails(rm_kv_open(&config, &other), INVALID, "the same --world-size?");
+    ck_fails(rm_kv_open(&config, &other), INVALID, "give all ranks the same --world-size");
     config = config_for(&p, 1, 2);
     ck_ok(rm_kv_open(&config, &other));
     rm_kv *third;
@@ -384,7 +384,7 @@ static void greet_by_hand(int fd, rm_kv_meeting *meeting, const char *who, int r
     char text[RM_KV_NONCE_BYTES + 112];
     *meeting = (rm_kv_meeting){.client = "a nonce", .rank = htole64((uint64_t)rank)};
     memcpy(text, meeting->client, sizeof meeting->client);
-    int length = snprintf(text + sizeof meeting->client, 112, "%d %s", size, who);
+    int length = snprintf(text + sizeof meeting->client, 112, "%d 0 %s", size, who);
     ck_assert(request(fd, RM_KV_HELLO, "", text, (uint32_t)(sizeof meeting->client + (size_t)length), rank));
     rm_kv_reply reply = next_reply(fd, meeting->server, sizeof meeting->server);
     ck_assert(reply.answer == RM_KV_FINE && reply.value_bytes == sizeof meeting->server);
@@ -535,7 +535,7 @@ START_TEST(another_version_gets_a_sentence) {
     char why[512];
     rm_kv_config config = config_for(&p, 0, 3);
     ck_ok(rm_kv_open(&config, &store));
-    for (char digit = '1'; digit <= '3'; digit += 2) {
+    for (char digit = '2'; digit <= '4'; digit += 2) {
         char hello[50] = "RKV0\x01\0\0\0\x0e\0\0\0\x02";
         int fd = knock(p.port);
         hello[3] = digit;
@@ -656,7 +656,7 @@ START_TEST(garbage_does_not_matter) {
         }
         size_t n = next_random(&state) % sizeof junk;
         for (size_t k = 0; k < n; k++) junk[k] = (unsigned char)next_random(&state);
-        if (i % 2) memcpy(junk, "RKV2\x01\xff\0\0\xff\xff\xff\xff", 12);
+        if (i % 2) memcpy(junk, "RKV3\x01\xff\0\0\xff\xff\xff\xff", 12);
         if (i % 3 == 0) memcpy(junk, "GET / HTTP/1.1\r\n\r\n", 18);
         if (send(fd, junk, n, MSG_NOSIGNAL) < 0 && i < 0) perror("send");
         if (i % 5 == 0) nap_ms(1);
@@ -679,14 +679,14 @@ END_TEST
 START_TEST(madness_does_not_matter) {
     place p = make_place(false);
     rm_kv *store;
-    rm_kv_config config = config_for(&p, 0, 2);
+    rm_kv_config config = config_for(&p, 0, 401);
     uint64_t state = 7;
     ck_ok(rm_kv_open(&config, &store));
     for (int i = 0; i < 400; i++) {
         char text[3000];
         char who[128];
         size_t n = 0;
-        int fd = enter_by_hand(p.port, 1, 2);
+        int fd = enter_by_hand(p.port, 1 + i, 401) /* each rank once: who was here does not come in again */;
         for (int k = 0; k < 8; k++) {
             uint64_t r = next_random(&state);
             rm_kv_request head = {.magic = htole32(RM_KV_MAGIC),
@@ -758,6 +758,30 @@ START_TEST(the_dead_are_missed) {
     ck_assert(rm_kv_lost(store, -1, who, sizeof who) && who[0] == '1');
     rm_kv_close(store);
     ck_assert_int_eq(end_of(pid[2]), 0);
+}
+END_TEST
+
+/* The launcher's next attempt does not take the one that is still ending for another job, nor mixes with it; what is left of an
+ * earlier attempt is sent away. Over tcp and in a file. */
+START_TEST(attempts_do_not_mix) {
+    place p = make_place(_i);
+    rm_kv *store, *other;
+    rm_kv_config config = config_for(&p, 0, 2);
+    config.attempt = 1;
+    ck_ok(rm_kv_open(&config, &store));
+    config = config_for(&p, 1, 2);
+    config.attempt = 2;
+    config.timeout_ms = 300;
+    ck_fails(rm_kv_open(&config, &other), PEER, "of attempt 1 of this job, and this is rank 1 of attempt 2");
+    config.attempt = 0;
+    config.timeout_ms = 60000;
+    ck_fails(rm_kv_open(&config, &other), PEER, "of attempt 1 of this job, and this is rank 1 of attempt 0");
+    config.attempt = 1;
+    ck_ok(rm_kv_open(&config, &other));
+    rm_kv_close(other);
+    config.timeout_ms = 300;
+    ck_fails(rm_kv_open(&config, &other), PEER, "and has ended: "); /* each comes once */
+    rm_kv_close(store);
 }
 END_TEST
 
@@ -1079,6 +1103,7 @@ int main(void) {
     tcase_add_test(cases, madness_does_not_matter);
     tcase_add_loop_test(cases, the_dead_are_missed, 0, 2);
     tcase_add_test(cases, comers_and_goers_are_not_missed);
+    tcase_add_loop_test(cases, attempts_do_not_mix, 0, 2);
     tcase_add_test(cases, old_files_are_told_from_used_ones);
     tcase_add_test(cases, a_late_answer_is_not_taken_for_the_next);
     tcase_add_test(cases, no_descriptor_is_waited_for);

@@ -97,7 +97,6 @@ START_TEST(a_death_ends_the_wait) {
 END_TEST
 
 int main(void) {
-    setenv("REMAT_MODULES", RM_BINARY_DIR, 1);
     TCase *tests = tcase_create("patient_barrier");
     tcase_set_timeout(tests, 300);
     tcase_add_test(tests, ranks_wait_for_those_who_are_late);

@@ -429,6 +429,8 @@ static const struct {
     {"--batch=4 --eval-data=%s/text", "--eval-data=%s/other", 2, 0, "the evaluation: 'checksum of what is in ",
      "rank 1"},
     {"--batch=4", "--zero=1", 2, 0, "--zero=1", "rank 1"},
+    {"--batch=4", "--dist-backend=local", 2, 0, "rank 0 has --dist-backend=auto, and rank 1 (",
+     ") has --dist-backend=local: give all ranks the same"},
     {"--batch=4 --save=%s/st", "--checkpoint=sqrt", 2, 0,
      "the run: '--checkpoint=none' on rank 0, and '--checkpoint=sqrt' on rank 1", ""},
     {"--batch=4", "--save=%s/st", 2, 0, "--save", "rank 1"},
@@ -728,8 +730,8 @@ START_TEST(the_missing_are_named) {
     ck_assert(is_said(j.err[0], "remat train: rank 0 of 5: has refused rank 1 of 2 from ", 3));
     reap(&j, 1);
     ck_assert_int_eq(j.status[1], 2);
-    ck_says(&j, 1, "do all ranks have the same --world-size?");
-    ck_assert(is_said(j.err[0], "rank 0 of 5: waiting for ranks 1, 2, 4 of 5 since 5 s", 8));
+    ck_says(&j, 1, "give all ranks the same --world-size");
+    ck_assert(is_said(j.err[0], "rank 0 of 5: waiting for ranks 1, 2, 4 of 5 since 2 s; up to 300 s", 8));
     start_one(&j, 1, port, 1, 5, "--dist-backend=local");
     start_one(&j, 3, port, 2, 5, "--dist-backend=local");
     start_one(&j, 4, port, 4, 5, "--dist-backend=local");
@@ -754,6 +756,75 @@ START_TEST(rank_0_is_awaited) {
     finish_ranks(&j);
     ck_all_end(&j, 0);
     ck_assert_str_eq(j.errors[1], "");
+}
+END_TEST
+
+/* The same sentence on all ranks, and the status of ranks that another has kept waiting. */
+START_TEST(join_timeout_ends_the_wait) {
+    job j = {0};
+    int port = free_port();
+    start_one(&j, 0, port, 0, 3, "--join-timeout=2");
+    start_one(&j, 1, port, 2, 3, "--join-timeout=2");
+    finish_ranks(&j);
+    ck_all_end(&j, 3);
+    for (int r = 0; r < 2; r++)
+        ck_says(&j, r, "rank 1 of 3 did not come within 2000 ms. --join-timeout=2 allows no longer");
+    ck_says(&j, 0, "remat train: rank 0 of 3: waiting for rank 1 of 3 since 2 s; up to 2 s\n");
+    start_one(&j, 0, port, 1, 3, "--join-timeout=2");
+    finish_ranks(&j);
+    ck_assert_int_eq(j.status[0], 3);
+    ck_says(&j, 0, "rank 1 cannot reach rank 0");
+    ck_says(&j, 0, "within 2000 ms");
+}
+END_TEST
+
+static void start_at(job *j, int slot, const char *place, int rank, const char *flags) {
+    char line[2048];
+    snprintf(line, sizeof line, "train --data=%s " FLAGS "--batch=4 --init-method=%s --rank=%d --world-size=3 %s",
+             text_file(), place, rank, flags);
+    if (j->size <= slot) j->size = slot + 1;
+    j->out[slot] = temporary();
+    j->err[slot] = temporary();
+    j->process[slot] = start_program(line, j->out[slot], j->err[slot]);
+}
+
+/* Each rank has somebody who starts it again when it ends, as in a cluster. The first that comes again finds the others of the attempt
+ * before, which must hear that it died, and end; it waits for them to come again too. */
+START_TEST(rank_that_comes_again_waits_for_the_others) {
+    static const char *const backends[] = {"auto", "gloo", "gloo"};
+    job before = {0}, after = {0};
+    char place[300], flags[400], again[100];
+    if (_i == 2)
+        snprintf(place, sizeof place, "tcp://127.0.0.1:%d", free_port());
+    else
+        snprintf(place, sizeof place, "file://%s/again", scratch());
+    snprintf(flags, sizeof flags, "--dist-backend=%s --steps=1000000 --metrics=%s", backends[_i],
+             in_scratch("run.jsonl"));
+    snprintf(again, sizeof again, "--dist-backend=%s --steps=3", backends[_i]);
+    for (int r = 0; r < 3; r++) start_at(&before, r, place, r, flags);
+    wait_for_steps(in_scratch("run.jsonl"), 3);
+    kill(before.process[0], SIGSTOP);
+    kill(before.process[2], SIGSTOP);
+    kill(before.process[1], SIGKILL);
+    reap(&before, 1);
+    start_at(&after, 1, place, 1, again);
+    if (_i < 2) ck_assert(is_said(after.err[1], "rank 1 was in ", 10));
+    if (_i == 2) wait_ms(300);
+    kill(before.process[0], SIGCONT);
+    kill(before.process[2], SIGCONT);
+    reap(&before, 0);
+    reap(&before, 2);
+    for (int r = 0; r < 3; r += 2) {
+        ck_assert_msg(before.status[r] == 3, "rank %d: exit %d: %s", r, before.status[r], before.errors[r]);
+        ck_says(&before, r, "rank 1 ");
+    }
+    start_at(&after, 0, place, 0, again);
+    start_at(&after, 2, place, 2, again);
+    finish_ranks(&after);
+    ck_all_end(&after, 0);
+    ck_assert_msg(_i == 2 ||
+                      strstr(after.errors[1], "has ended: that attempt ends without it; waiting for the next one"),
+                  "%s", after.errors[1]);
 }
 END_TEST
 
@@ -947,6 +1018,8 @@ int main(void) {
 #endif
     tcase_add_test(tests, the_missing_are_named);
     tcase_add_test(tests, rank_0_is_awaited);
+    tcase_add_test(tests, join_timeout_ends_the_wait);
+    tcase_add_loop_test(tests, rank_that_comes_again_waits_for_the_others, 0, 3);
     tcase_add_loop_test(tests, signals_stop_all_after_the_same_step, 0, 3);
     tcase_add_loop_test(tests, resumed_on_other_ranks, 0, 2);
     tcase_add_loop_test(tests, evaluations_agree, 0, 2);

@@ -70,7 +70,7 @@ typedef struct {
      * 0 in deterministic_world: off, else V. */
     char *init_method, *dist_backend, *devices, *grad_compress, *loss_mean;
     int64_t world_size, rank, local_rank, accumulate_steps, deterministic_world, zero;
-    double bucket_cap_mb, hang_timeout;
+    double bucket_cap_mb, join_timeout, hang_timeout;
     bool fused_update, metrics_per_rank;
     /* Files. */
     char *save, *keep_best, *resume, *init, *init_head, *metrics, *tensorboard, *dump_grads, *out, *config;

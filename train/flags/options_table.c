@@ -189,6 +189,7 @@ const rm_option rm_option_table[] = {
     ONE("grad-compress", grad_compress, FIT, RM_OF_RUN, "none", "none|fp16|bf16", "gradients travel in half the bytes"),
     INT("zero", zero, FIT, RM_REMEMBERED, "0", 0, 1, "1: each rank keeps its share of the optimizer's state only (ZeRO-1)"),
     YES("fused-update", fused_update, FIT, RM_REMEMBERED, "update parameters bucket by bucket, as gradients arrive"),
+    NUM("join-timeout", join_timeout, RM_TRAIN, RM_FORGOTTEN, "300", 1, 1e6, "seconds that ranks wait for one that does not come, or not on, while they join"),
     NUM("hang-timeout", hang_timeout, RM_TRAIN, RM_FORGOTTEN, "30", 2, 1e6, "seconds until a rank without a sign of life ends the job"),
 
     IN("save", save, RM_TRAIN, RM_FORGOTTEN, "DIR", "write training states here, and one at the end and at SIGUSR1"),

@@ -3,7 +3,7 @@
 #include "train/ranks/heartbeat.h"
 
 #include "memory/host.h"
-#include "train/ranks/side_thread.h"
+#include "dist/group/side_thread.h"
 #include "train/text.h"
 
 #include <stdio.h>

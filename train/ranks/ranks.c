@@ -110,29 +110,48 @@ static remat_status say_once(rm_ranks *ranks, remat_status status) {
 
 static void say(void *context, const char *sentence) {
     const rm_ranks *ranks = context;
-    rm_ranks_wait_say(ranks->rank, ranks->size, sentence);
+    if (!ranks->quiet) rm_ranks_wait_say(ranks->rank, ranks->size, sentence);
 }
 
-static remat_status reach(const rm_rendezvous *where, rm_ranks *ranks) {
+/* MPI, say, waits for a rank that does not come, and cannot be told not to. */
+static void stuck(void *context, const char *sentence) {
+    const rm_ranks *ranks = context;
+    rm_ranks_wait_say(ranks->rank, ranks->size, sentence);
+    fflush(NULL);
+    _exit(RM_PEER_STATUS);
+}
+
+static remat_status reach(const rm_rendezvous *where, const rm_options *o, rm_ranks *ranks) {
     rm_ranks_wait *wait;
-    TRY(rm_ranks_wait_begin(where, &wait));
-    remat_status status = rm_rendezvous_store(where, 0, wait ? say : NULL, ranks, &ranks->meeting);
+    ranks->quiet = where->local_rank > 0 && where->rank != 1;
+    TRY(rm_ranks_wait_begin(where, o->join_timeout, &wait));
+    remat_status status = rm_rendezvous_store(where, (int64_t)(1000 * o->join_timeout), say, ranks, &ranks->meeting);
     rm_ranks_wait_end(wait);
     return status;
+}
+
+static void set_time_outs(rm_ranks *ranks, const rm_options *o, rm_group_config *config) {
+    snprintf(ranks->join_name, sizeof ranks->join_name, "--join-timeout=%.6g", o->join_timeout);
+    snprintf(ranks->silence_name, sizeof ranks->silence_name, "--hang-timeout=%.6g", o->hang_timeout);
+    config->join_ms = (int64_t)(1000 * o->join_timeout);
+    config->silence_ms = (int64_t)(1000 * o->hang_timeout);
+    config->join_name = ranks->join_name;
+    config->silence_name = ranks->silence_name;
+    config->say = say;
+    config->stuck = stuck;
+    config->tag_name = tag_name;
+    config->context = ranks;
 }
 
 static remat_status meet(const rm_rendezvous *where, const rm_options *o, rm_ranks *ranks) {
     const bool nccl = !strcmp(o->dist_backend, "nccl");
     TRY(check_engine(ranks, o));
-    TRY(reach(where, ranks));
+    TRY(reach(where, o, ranks));
     rm_group_config config = {.engine = nccl ? "auto" : o->dist_backend, /* beside NCCL's, which works on GPUs alone */
                               .rank = where->rank,
                               .size = where->size,
-                              .store = ranks->meeting,
-                              .silence_ms = (int64_t)(1000 * o->hang_timeout),
-                              .tag_name = tag_name,
-                              .say = say,
-                              .context = ranks};
+                              .store = ranks->meeting};
+    set_time_outs(ranks, o, &config);
     remat_status status = rm_group_open(&config, &ranks->group);
     if (status) return say_once(ranks, status);
     ranks->store = rm_group_store(ranks->group);
@@ -296,10 +315,8 @@ static remat_status open_gpus(rm_ranks *ranks, const rm_options *o) {
                               .size = ranks->size,
                               .store = ranks->store,
                               .name = "gpus",
-                              .silence_ms = (int64_t)(1000 * o->hang_timeout),
-                              .gpu = 1 + number,
-                              .tag_name = tag_name,
-                              .context = ranks};
+                              .gpu = 1 + number};
+    set_time_outs(ranks, o, &config);
     return rm_group_open(&config, &ranks->gpus);
 }
 

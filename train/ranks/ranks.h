@@ -18,6 +18,8 @@
 #include "dist/store/rendezvous.h"
 #include "train/flags/options.h"
 
+#define RM_PEER_STATUS 3 /* the program's, when another rank failed */
+
 typedef struct rm_ranks_watch rm_ranks_watch;
 
 /* Must not move while it is open. */
@@ -25,11 +27,13 @@ typedef struct {
     int32_t rank, size; /* 0 of 1: alone */
     int32_t sharing, sharing_quota; /* ranks that share this one's processors, or its container's quota; itself included */
     char host[RM_HOST_BYTES];
-    rm_kv *meeting;  /* where they met; NULL: MPI brought them together */
-    rm_kv *store;    /* the same, or else the group's; borrowed */
-    rm_group *group; /* NULL: alone */
-    rm_group *gpus;  /* beside it: what travels between GPUs; NULL: there are none */
-    rm_ddp *ddp;     /* from rm_ranks_connect on */
+    char join_name[40], silence_name[40]; /* the flags of the two time-outs, in the group's sentences */
+    bool quiet;                           /* what ranks wait for, another of this host says */
+    rm_kv *meeting;                       /* where they met; NULL: MPI brought them together */
+    rm_kv *store;                         /* the same, or else the group's; borrowed */
+    rm_group *group;                      /* NULL: alone */
+    rm_group *gpus;                       /* beside it: what travels between GPUs; NULL: there are none */
+    rm_ddp *ddp;                          /* from rm_ranks_connect on */
     rm_ranks_watch *watch;
     bool over;  /* all ranks know that the job has failed, and why */
     bool alike; /* ... and have failed alike */

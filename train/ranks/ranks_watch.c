@@ -5,7 +5,7 @@
 
 #include "memory/host.h"
 #include "train/ranks/heartbeat.h"
-#include "train/ranks/side_thread.h"
+#include "dist/group/side_thread.h"
 #include "train/text.h"
 
 #include <stdio.h>
@@ -17,7 +17,6 @@
 #define QUIET_S 1.5     /* three heartbeats */
 #define STUCK_S 0.8     /* after a failure the main thread has so long to come out of the engine */
 #define STUCK_MPI_S 0.4 /* it does not, out of MPI; whose launcher ends all ranks within a second or two, unnamed */
-#define PEER_STATUS 3   /* the program's, when another rank failed */
 
 struct rm_ranks_watch {
     rm_group *group;
@@ -123,7 +122,7 @@ remat_status rm_ranks_watch_start(const rm_ranks *ranks, double timeout_s, rm_ra
     *w = (rm_ranks_watch){.group = ranks->group,
                           .timeout_s = timeout_s,
                           .stuck_s = mpi ? STUCK_MPI_S : STUCK_S,
-                          .exit_status = PEER_STATUS};
+                          .exit_status = RM_PEER_STATUS};
     remat_status status = start_heartbeat(ranks, w);
     if (!status) status = rm_side_thread_start(&w->side, watch, w, "watch the other ranks");
     if (!status) *out = w;
@@ -143,6 +142,6 @@ void rm_ranks_watch_hush(rm_ranks_watch *w, remat_status status) {
     if (!w) return;
     rm_side_thread_lock(&w->side);
     w->hushed = true;
-    w->exit_status = status == REMAT_PEER ? PEER_STATUS : 1;
+    w->exit_status = status == REMAT_PEER ? RM_PEER_STATUS : 1;
     rm_side_thread_unlock(&w->side);
 }

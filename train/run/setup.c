@@ -266,10 +266,15 @@ int64_t rm_setup_ranks(const rm_options *o) { return o->world_size > 1 ? o->worl
 remat_status rm_setup_world(const rm_options *o) {
     int64_t ranks = rm_setup_ranks(o), shards = o->deterministic_world;
     if (!shards) return REMAT_OK;
+    REQUIRE(!(ranks & (ranks - 1)), INVALID,
+            "--deterministic-world adds up shards as a tree, whose number is a power of two, so they cannot be shared "
+            "out to "
+            "%lld ranks: start 1, 2, 4 or another power of two",
+            (long long)ranks);
     REQUIRE(
         shards % ranks == 0, INVALID,
-        "--deterministic-world=%lld: so many shards cannot be shared out to %lld ranks: it must be a multiple of them",
-        (long long)shards, (long long)ranks);
+        "--deterministic-world=%lld: so few shards cannot be shared out to %lld ranks: use --deterministic-world=%lld",
+        (long long)shards, (long long)ranks, (long long)ranks);
     REQUIRE(o->batch * ranks % shards == 0, INVALID,
             "--batch=%lld on %lld rank%s is %lld samples, which cannot be cut into the %lld shards of "
             "--deterministic-world: make --batch a multiple of %lld",

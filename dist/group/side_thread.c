@@ -1,5 +1,5 @@
 /* side_thread.c: see side_thread.h. */
-#include "train/ranks/side_thread.h"
+#include "dist/group/side_thread.h"
 
 #include <signal.h>
 #include <string.h>

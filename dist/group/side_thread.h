@@ -2,11 +2,11 @@
  *
  *     static void *run(void *context) {
  *         rm_side_thread_lock(&w->side);
- *         while (rm_side_thread_doze(&w->side, rm_now_s() + 0.5)) ...;   // false: it is to end
+ *         while (rm_side_thread_doze(&w->side, now + 0.5)) ...;   // false: it is to end
  *         rm_side_thread_unlock(&w->side);
  *     }
  *
- * The lock may guard what the two share besides. Deadlines are rm_now_s(), the clock that nobody can set back: by the wall's, a
+ * The lock may guard what the two share besides. Deadlines are seconds of CLOCK_MONOTONIC, the clock that nobody can set back: by the wall's, a
  * thread that gives signs of life would sleep for as long as that was. Signals are for the main thread. */
 #ifndef RM_SIDE_THREAD_H
 #define RM_SIDE_THREAD_H

@@ -1,7 +1,7 @@
 /* test_side_thread.c: a thread that dozes wakes in time also when the wall's clock is set back meanwhile, and ends at once. */
-#include "train/ranks/side_thread.h"
+#include "dist/group/side_thread.h"
 
-#include "train/text.h"
+#include "memory/clock.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ typedef struct {
 static void *doze(void *context) {
     dozer *d = context;
     rm_side_thread_lock(&d->side);
-    while (rm_side_thread_doze(&d->side, rm_now_s() + d->between_s)) d->rounds++;
+    while (rm_side_thread_doze(&d->side, (1e-9 * (double)rm_now_ns()) + d->between_s)) d->rounds++;
     rm_side_thread_unlock(&d->side);
     return NULL;
 }
@@ -40,12 +40,12 @@ static int rounds_of(dozer *d) {
 
 START_TEST(a_clock_that_is_set_back) {
     dozer d = {.between_s = 0.01};
-    double start = rm_now_s();
+    double start = (1e-9 * (double)rm_now_ns());
     ck_assert_int_eq(rm_side_thread_start(&d.side, doze, &d, "doze"), REMAT_OK);
-    while (rounds_of(&d) < 3 && rm_now_s() - start < 5) usleep(1000);
+    while (rounds_of(&d) < 3 && (1e-9 * (double)rm_now_ns()) - start < 5) usleep(1000);
     rm_side_thread_end(&d.side);
     ck_assert_int_ge(d.rounds, 3);
-    ck_assert_msg(rm_now_s() - start >= 0.03, "it does not doze");
+    ck_assert_msg((1e-9 * (double)rm_now_ns()) - start >= 0.03, "it does not doze");
 }
 END_TEST
 
@@ -69,7 +69,7 @@ START_TEST(nobody_waits_by_the_wall) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("train/side_thread");
+    Suite *suite = suite_create("dist/side_thread");
     TCase *all = tcase_create("all");
     tcase_add_test(all, a_clock_that_is_set_back);
     tcase_add_test(all, an_end_wakes_it);

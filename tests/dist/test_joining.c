@@ -1,0 +1,234 @@
+/* test_joining.c: ranks that join: whom the others wait for is told within seconds, and every wait ends with a reason, whichever
+ * engine they use: when a rank is stopped, ends, differs, or starts again. */
+#include "dist/group/arrivals.h"
+#include "dist/group/joining.h"
+
+#include <netinet/in.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include "tests/dist/ranks.h"
+
+static const char *const engines[] = {
+    "local",
+#ifdef REMAT_HAVE_GLOO
+    "gloo",
+#endif
+};
+enum { ENGINES = sizeof engines / sizeof *engines, TOLD = 4000 };
+
+/* What the ranks of a test were told, and by whom: in memory that they share. */
+typedef struct {
+    char text[MOST_RANKS][TOLD];
+    double first_s[MOST_RANKS]; /* when; 0: never */
+} hearing;
+static hearing *heard;
+static int this_rank;
+
+static void hear(void *context, const char *sentence) {
+    char *text = heard->text[this_rank];
+    (void)context;
+    size_t used = strlen(text);
+    snprintf(text + used, TOLD - used, "%s\n", sentence);
+    if (heard->first_s[this_rank] == 0) heard->first_s[this_rank] = seconds();
+}
+
+static void prepare(void) {
+    heard = mmap(NULL, sizeof *heard, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert(heard != MAP_FAILED);
+}
+
+static rm_group_config config_of(const char *engine, int rank, int size, rm_kv *store, int64_t join_ms) {
+    this_rank = rank;
+    return (rm_group_config){.engine = engine,
+                             .rank = rank,
+                             .size = size,
+                             .store = store,
+                             .join_ms = join_ms,
+                             .join_name = "--join-timeout=3",
+                             .say = hear};
+}
+
+/* As a rank that has come to the roll call, and gets no further. */
+static rm_joining *only_answer(const char *engine, int rank, int size, rm_kv *store) {
+    static rm_group_config config;
+    rm_arrival mine;
+    char chosen[16];
+    config = config_of(engine, rank, size, store, 60000);
+    config.name = "world#1";
+    need_ok(rm_joining_begin(&config, &config.joining));
+    rm_arrival_fill(engine, false, true, &mine);
+    need_ok(rm_wait_for_ranks(&config, &mine, chosen));
+    need(!strcmp(chosen, engine), "%s", chosen);
+    return config.joining;
+}
+
+/* ---- Stopped -------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *engine;
+    bool answers, ends;
+} scene;
+
+static void one_stays_behind(int rank, int size, rm_kv *store, void *context) {
+    const scene *s = context;
+    rm_group *group;
+    rm_group_config config = config_of(s->engine, rank, size, store, 3000);
+    rm_joining *joining = rank == 1 && s->answers ? only_answer(s->engine, rank, size, store) : NULL;
+    if (rank == 1 && s->ends) rm_joining_free(joining);
+    if (rank == 1 && s->ends) return;
+    if (rank == 1) raise(SIGSTOP);
+    const char *words =
+        s->ends ? "ended before the group had started, while the others waited for it" : "did not come within 3000 ms";
+    need_peer(rm_group_open(&config, &group), words);
+    need(strstr(remat_last_error(), "rank 1 of 3"), "%s", remat_last_error());
+    if (!s->ends) need(strstr(remat_last_error(), "--join-timeout=3"), "%s", remat_last_error());
+    if (s->answers && !s->ends)
+        need(strstr(remat_last_error(), "it was last meeting the others"), "%s", remat_last_error());
+}
+
+/* Rank 0 alone speaks, long before the time is over, and all fail with one sentence. */
+START_TEST(stopped_rank_is_named_and_ends_the_wait) {
+    scene s = {.engine = engines[_i % ENGINES], .answers = _i / ENGINES};
+    pid_t pid[3];
+    double start = seconds();
+    start_ranks(3, one_stays_behind, &s, pid);
+    ck_assert_int_eq(end_of(pid[0]), 0);
+    ck_assert_int_eq(end_of(pid[2]), 0);
+    kill(pid[1], SIGKILL);
+    ck_assert_int_eq(end_of(pid[1]), 128 + SIGKILL);
+    ck_assert_msg(strstr(heard->text[0], "waiting for rank 1 of 3"), "'%s'", heard->text[0]);
+    ck_assert_msg(!s.answers ||
+                      strstr(heard->text[0], "it was last meeting the others, and gave its last sign of life 1."),
+                  "'%s'", heard->text[0]);
+    ck_assert_msg(heard->first_s[0] - start < 3.5, "after %.1f s", heard->first_s[0] - start);
+    ck_assert_msg(!*heard->text[2], "'%s'", heard->text[2]);
+}
+END_TEST
+
+/* Its store is closed as by a rank that has done its work, and it exits with 0. */
+START_TEST(rank_that_ends_in_order_ends_the_wait) {
+    scene s = {.engine = engines[_i % ENGINES], .answers = _i / ENGINES, .ends = true};
+    run_ranks(3, one_stays_behind, &s);
+}
+END_TEST
+
+/* ---- The engine ----------------------------------------------------------------------------------------------------- */
+
+static void engines_differ(int rank, int size, rm_kv *store, void *context) {
+    rm_group *group;
+    const char *const *wanted = context;
+    rm_group_config config = config_of(wanted[rank], rank, size, store, 60000);
+    remat_status status = rm_group_open(&config, &group);
+    need(status == REMAT_INVALID && strstr(remat_last_error(), "rank 0 has --dist-backend=local, and rank 2 (") &&
+             strstr(remat_last_error(), ") has --dist-backend=auto: give all ranks the same"),
+         "status %d, %s", (int)status, status ? remat_last_error() : "");
+}
+START_TEST(different_backends_are_named) {
+    double start = seconds();
+    run_ranks(4, engines_differ, (const char *[]){"local", "local", NULL, "local"});
+    ck_assert_msg(seconds() - start < 20, "%.1f s", seconds() - start);
+}
+END_TEST
+
+static rm_arrival arrival(const char *engine, const char *place, bool mpi, bool gloo) {
+    rm_arrival a = {.mpi = mpi, .gloo = gloo, .who = "node7, process 4711"};
+    strcpy(a.engine, engine);
+    strcpy(a.place, place);
+    return a;
+}
+
+/* What "auto" means follows from what all ranks' builds have, on all of them. */
+START_TEST(auto_is_what_all_ranks_have) {
+    char engine[16];
+    rm_arrival all[3];
+    for (int r = 0; r < 3; r++) all[r] = arrival("auto", "here", true, true);
+    ck_ok(rm_arrivals_choose(all, 3, engine));
+    ck_assert_str_eq(engine, "local");
+    strcpy(all[2].place, "there");
+    ck_ok(rm_arrivals_choose(all, 3, engine));
+    ck_assert_str_eq(engine, "mpi");
+    all[0].mpi = false;
+    ck_ok(rm_arrivals_choose(all, 3, engine));
+    ck_assert_str_eq(engine, "gloo");
+    all[1].gloo = false;
+    ck_fails(rm_arrivals_choose(all, 3, engine), MISSING,
+             "the Remat of rank 1 (node7, process 4711) was built without it");
+    all[0].mpi = true;
+    ck_ok(rm_arrivals_choose(all, 3, engine));
+    ck_assert_str_eq(engine, "mpi");
+}
+END_TEST
+
+static void one_cannot(int rank, int size, rm_kv *store, void *context) {
+    rm_group *group;
+    (void)context;
+    rm_group_config config = config_of(rank == 1 ? "no-such" : "local", rank, size, store, 60000);
+    remat_status status = rm_group_open(&config, &group);
+    if (rank == 1) need(status == REMAT_INVALID, "%d", (int)status);
+    if (rank == 1) nap_ms(500);
+    if (rank != 1)
+        need(status == REMAT_PEER && strstr(remat_last_error(), ") could not join: there is no way called 'no-such'"),
+             "status %d, %s", (int)status, remat_last_error());
+}
+START_TEST(failure_of_one_is_told_to_all) { run_ranks(3, one_cannot, NULL); }
+END_TEST
+
+/* ---- Over tcp ------------------------------------------------------------------------------------------------------- */
+
+static int free_port(void) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof at;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    ck_assert(fd >= 0 && !bind(fd, (struct sockaddr *)&at, sizeof at));
+    ck_assert(!getsockname(fd, (struct sockaddr *)&at, &length));
+    close(fd);
+    return ntohs(at.sin_port);
+}
+
+/* Whose store answers nobody while it is stopped. */
+START_TEST(stopped_rank_0_is_named) {
+    int port = free_port();
+    pid_t pid[2];
+    for (int rank = 0; rank < 2; rank++) {
+        if ((pid[rank] = fork()) > 0) continue;
+        rm_kv *store;
+        rm_group *group;
+        alarm(60);
+        need_ok(rm_kv_open(
+            &(rm_kv_config){.host = "127.0.0.1", .port = port, .rank = rank, .size = 2, .grace_ms = 3000}, &store));
+        if (rank == 0) need_ok(rm_kv_wait(store, "world#1/here/1", 20000));
+        if (rank == 0) raise(SIGSTOP);
+        rm_group_config config = config_of("local", rank, 2, store, 30000);
+        need_peer(rm_group_open(&config, &group), "does not answer: is rank 0 stopped");
+        _exit(0);
+    }
+    ck_assert_int_eq(end_of(pid[1]), 0);
+    kill(pid[0], SIGKILL);
+    ck_assert_int_eq(end_of(pid[0]), 128 + SIGKILL);
+    ck_assert_msg(strstr(heard->text[1], "waiting for rank 0, whose store does not answer, since 2 s"), "'%s'",
+                  heard->text[1]);
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("dist/joining");
+    TCase *all = tcase_create("all"), *tcp = tcase_create("tcp");
+    tcase_set_timeout(all, 120);
+    tcase_add_checked_fixture(all, prepare, NULL);
+    tcase_add_loop_test(all, stopped_rank_is_named_and_ends_the_wait, 0, 2 * ENGINES);
+    tcase_add_loop_test(all, rank_that_ends_in_order_ends_the_wait, 0, 2 * ENGINES);
+    tcase_add_test(all, different_backends_are_named);
+    tcase_add_test(all, auto_is_what_all_ranks_have);
+    tcase_add_test(all, failure_of_one_is_told_to_all);
+    tcase_set_timeout(tcp, 120);
+    tcase_add_checked_fixture(tcp, prepare, NULL);
+    tcase_add_test(tcp, stopped_rank_0_is_named);
+    suite_add_tcase(suite, all);
+    suite_add_tcase(suite, tcp);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
