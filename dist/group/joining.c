@@ -184,9 +184,12 @@ static void describe(const rm_joining *j, const bool *others, double now, char *
 /* Whom all wait for, and what is known of that rank. */
 static void name_awaited(const rm_joining *j, bool *others, double now, char *who, size_t who_bytes, char *how,
                          size_t how_bytes) {
-    if (j->store && (find_behind(j, others) || find_silent(j, others, now)))
+    if (!j->store) {
+        snprintf(who, who_bytes, "the other ranks");
+        snprintf(how, how_bytes, "only MPI knows them, and this one is %s", j->doing);
+    } else if (find_behind(j, others) || find_silent(j, others, now)) {
         describe(j, others, now, who, who_bytes, how, how_bytes);
-    else {
+    } else {
         snprintf(who, who_bytes, "all %d ranks", j->config->size);
         snprintf(how, how_bytes, "they are %s", j->doing);
     }

@@ -104,7 +104,8 @@ static const struct {
     {"--rdzv-endpoint=:5 true", "HOST:PORT"},
     {"--rdzv-endpoint=h:x true", "whole number"},
     {"--rdzv-backend=etcd true", "static|c10d"},
-    {"--max-restarts=-1 true", "is not a whole number"},
+    {"--max-restarts=-1 true", "--max-restarts=-1: must be from 0 to 1000000"},
+    {"--max-restarts=-x true", "--max-restarts=-x: is not a whole number"},
     {"--standalone no-such-script.py", "put python in front"},
     {"--standalone train --data=x", "put remat in front"},
 };

@@ -6,6 +6,8 @@
 #include <arpa/inet.h>
 #include <jansson.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -440,7 +442,7 @@ static const struct {
     {"--batch=4 --metrics=/nowhere/m", "", 1, 0, "--metrics", "rank 0 of 2 on "},
     {"--batch=4 --save=/proc/nowhere", "", 1, 0, "--save", "rank 0 of 2 on "},
     {"--batch=3 --deterministic-world=4", "", 2, 0, "a multiple of 2", "rank 0"},
-    {"--batch=4 --deterministic-world=1", "", 2, 0, "cannot be shared out", "rank 0"},
+    {"--batch=4 --deterministic-world=1", "", 2, 0, "use --deterministic-world=2", "rank 0"},
     {"--batch=4 --device=null", "", 2, 0, "remat plan --world-size=2", "rank 0"},
     {"--batch=4 --zero=1 --dump-grads=%s/g", "", 2, 0, "--dump-grads", "rank 0"},
     {"--task=adding --batch=4 --optimizer=sgd --lr=1e6", "", 1, 0, "--lr smaller", "step"},
@@ -634,6 +636,7 @@ START_TEST(a_stopped_rank_is_named) {
     reap(&j, 0);
     double ended = now_s() - stopped;
     ck_assert_int_eq(j.status[0], 3);
+    ck_says(&j, 0, "which is longer than --hang-timeout=4");
     ck_assert_msg(ended > 3.5 && ended < 9, "rank 0 ended after %.1f s", ended);
     kill(j.process[1], SIGCONT);
     kill(j.process[1], SIGKILL);
@@ -730,7 +733,7 @@ START_TEST(the_missing_are_named) {
     ck_assert(is_said(j.err[0], "remat train: rank 0 of 5: has refused rank 1 of 2 from ", 3));
     reap(&j, 1);
     ck_assert_int_eq(j.status[1], 2);
-    ck_says(&j, 1, "give all ranks the same --world-size");
+    ck_says(&j, 1, "give all ranks the same --world-size, and all hosts the same --nnodes and --nproc-per-node");
     ck_assert(is_said(j.err[0], "rank 0 of 5: waiting for ranks 1, 2, 4 of 5 since 2 s; up to 300 s", 8));
     start_one(&j, 1, port, 1, 5, "--dist-backend=local");
     start_one(&j, 3, port, 2, 5, "--dist-backend=local");
@@ -775,6 +778,97 @@ START_TEST(join_timeout_ends_the_wait) {
     ck_assert_int_eq(j.status[0], 3);
     ck_says(&j, 0, "rank 1 cannot reach rank 0");
     ck_says(&j, 0, "within 2000 ms");
+}
+END_TEST
+
+/* Of three ranks no number of shards would do, and the sentence does not ask for one. */
+START_TEST(three_ranks_have_no_deterministic_world) {
+    job j;
+    run_ranks(&j, 3, "train --data=%s " FLAGS "--batch=4 --steps=2 --deterministic-world=%d", text_file(), _i ? 4 : 8);
+    ck_all_end(&j, 2);
+    ck_says(&j, 0, "cannot be shared out to 3 ranks: start 1, 2, 4 or another power of two");
+}
+END_TEST
+
+/* Where rank 0 itself has the wrong address it hears nobody, and the others look elsewhere. 192.0.2.1 is nobody's (RFC 5737). */
+START_TEST(wrong_address_of_rank_0_is_doubted) {
+    static const char *const wrong[] = {"192.0.2.1", "no-such-host.invalid"};
+    static const char *const words[] = {
+        "192.0.2.1 (MASTER_ADDR), where the others look for rank 0, is no address of this host",
+        "'no-such-host.invalid' (MASTER_ADDR), where the others look for rank 0, is no name"};
+    job j = {0};
+    char more[200];
+    int port = free_port();
+    snprintf(more, sizeof more, "--init-method=tcp://%s:%d --join-timeout=3", wrong[_i], port);
+    start_one(&j, 0, port, 0, 2, more);
+    finish_ranks(&j);
+    ck_all_end(&j, 3);
+    ck_says(&j, 0, words[_i]);
+}
+END_TEST
+
+/* ---- Far apart -------------------------------------------------------------------------------------------------------- */
+
+enum { ONE_WAY_MS = 200 };
+
+static void hand_on(int from, int to) {
+    char bytes[1 << 16];
+    wait_ms(ONE_WAY_MS); /* what came meanwhile goes along */
+    ssize_t n = recv(from, bytes, sizeof bytes, 0);
+    if (n <= 0 || send(to, bytes, (size_t)n, MSG_NOSIGNAL) != n) _exit(0);
+}
+
+static void relay(int near, int far) {
+    static const int one = 1;
+    setsockopt(near, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    setsockopt(far, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    for (;;) {
+        struct pollfd ready[2] = {{.fd = near, .events = POLLIN}, {.fd = far, .events = POLLIN}};
+        if (poll(ready, 2, -1) <= 0) _exit(0);
+        if (ready[0].revents) hand_on(near, far);
+        if (ready[1].revents) hand_on(far, near);
+    }
+}
+
+/* A port that leads to `port` and takes its time, each way. Ends when its connections do, or with the test. */
+static pid_t start_far_away(int port, int *far_port) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof at;
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    ck_assert(listener >= 0 && !bind(listener, (struct sockaddr *)&at, sizeof at) && !listen(listener, 8));
+    ck_assert(!getsockname(listener, (struct sockaddr *)&at, &length));
+    *far_port = ntohs(at.sin_port);
+    pid_t pid = fork();
+    if (pid) {
+        close(listener);
+        return pid;
+    }
+    for (int near; (near = accept(listener, NULL, NULL)) >= 0; close(near)) {
+        int far = socket(AF_INET, SOCK_STREAM, 0);
+        at.sin_port = htons((uint16_t)port);
+        if (connect(far, (struct sockaddr *)&at, sizeof at) == 0 && fork() == 0) relay(near, far);
+        close(far);
+    }
+    _exit(0);
+}
+
+/* With a round trip of 400 ms to the store a sign of life takes two seconds, and that is no silence. */
+START_TEST(distance_is_no_silence) {
+    job j = {0};
+    char more[300];
+    int port = free_port(), far_port;
+    pid_t proxy = start_far_away(port, &far_port);
+    snprintf(more, sizeof more, "--dist-backend=gloo --steps=1000000 --metrics=%s", in_scratch("run.jsonl"));
+    start_one(&j, 0, port, 0, 2, more);
+    start_one(&j, 1, far_port, 1, 2, more);
+    wait_for_steps(in_scratch("run.jsonl"), 1);
+    wait_ms(6000);
+    signal_all(&j, 2, SIGTERM);
+    finish_ranks(&j);
+    kill(proxy, SIGKILL);
+    ck_assert_int_eq(waitpid(proxy, NULL, 0), proxy);
+    ck_all_end(&j, 143);
+    for (int r = 0; r < 2; r++) ck_assert_msg(!strstr(j.errors[r], "no sign of life"), "rank %d: %s", r, j.errors[r]);
 }
 END_TEST
 
@@ -829,14 +923,15 @@ START_TEST(rank_that_comes_again_waits_for_the_others) {
 END_TEST
 
 #ifdef REMAT_HAVE_MPI
-/* Open MPI's, whose ranks take themselves for the only ones of their hosts: nobody tells them where rank 0 is. */
-static pid_t start_under_mpirun(int size, const char *line, int err) {
+/* Open MPI's, whose ranks take themselves for the only ones of their hosts: nobody tells them where rank 0 is. Rank `stopped`, if
+ * there is one, never begins. */
+static pid_t start_under_mpirun(int size, int stopped, const char *line, int err) {
     static char script[4096];
     snprintf(
         script, sizeof script,
         "export OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0; echo $$ >%s/rank.$OMPI_COMM_WORLD_RANK; "
-        "exec %s/remat %s",
-        scratch(), RM_BINARY_DIR, line);
+        "[ $OMPI_COMM_WORLD_RANK != %d ] || kill -STOP $$; exec %s/remat %s",
+        scratch(), stopped, RM_BINARY_DIR, line);
     pid_t child = fork();
     if (child == 0) {
         char ranks[16];
@@ -857,7 +952,7 @@ static pid_t start_under_mpirun(int size, const char *line, int err) {
 START_TEST(mpi_alone_names_the_silent_too) {
     int err = temporary(), pid = 0, status;
     if (system("mpirun --version 2>/dev/null | grep -q 'Open MPI'")) return;
-    pid_t mpirun = start_under_mpirun(3, long_run("--hang-timeout=3"), err);
+    pid_t mpirun = start_under_mpirun(3, -1, long_run("--hang-timeout=3"), err);
     wait_for_steps(in_scratch("run.jsonl"), 5);
     FILE *file = fopen(in_scratch("rank.1"), "r");
     ck_assert(file && fscanf(file, "%d", &pid) == 1);
@@ -876,6 +971,23 @@ START_TEST(mpi_alone_names_the_silent_too) {
     while (!waitpid(mpirun, &status, WNOHANG) && now_s() - start < 15) wait_ms(20);
     ck_assert_msg(now_s() - start < 15, "mpirun goes on");
     ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == (_i ? 137 : 3), "status %x", (unsigned)status);
+    close(err);
+}
+END_TEST
+
+/* MPI waits for a rank that never comes, names nobody, and cannot be told to stop: the program ends by itself. */
+START_TEST(mpi_that_waits_is_ended) {
+    int err = temporary(), status, pid = 0;
+    if (system("mpirun --version 2>/dev/null | grep -q 'Open MPI'")) return;
+    pid_t mpirun = start_under_mpirun(2, 1, long_run("--join-timeout=3"), err);
+    ck_assert(is_said(err, "rank 0 of 2: waiting for the other ranks since 2 s; up to 3 s; only MPI knows them", 20));
+    ck_assert(is_said(err, "the other ranks did not come within 3000 ms", 20));
+    FILE *file = fopen(in_scratch("rank.1"), "r");
+    ck_assert(file && fscanf(file, "%d", &pid) == 1);
+    fclose(file);
+    kill(pid, SIGKILL);
+    ck_assert_int_eq(waitpid(mpirun, &status, 0), mpirun);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status), "status %x", (unsigned)status);
     close(err);
 }
 END_TEST
@@ -1015,10 +1127,16 @@ int main(void) {
     tcase_add_loop_test(tests, who_was_away_accuses_nobody, 0, ENGINES);
 #ifdef REMAT_HAVE_MPI
     tcase_add_loop_test(tests, mpi_alone_names_the_silent_too, 0, 2);
+    tcase_add_test(tests, mpi_that_waits_is_ended);
 #endif
     tcase_add_test(tests, the_missing_are_named);
     tcase_add_test(tests, rank_0_is_awaited);
     tcase_add_test(tests, join_timeout_ends_the_wait);
+    tcase_add_loop_test(tests, three_ranks_have_no_deterministic_world, 0, 2);
+    tcase_add_loop_test(tests, wrong_address_of_rank_0_is_doubted, 0, 2);
+#ifdef REMAT_HAVE_GLOO
+    tcase_add_test(tests, distance_is_no_silence);
+#endif
     tcase_add_loop_test(tests, rank_that_comes_again_waits_for_the_others, 0, 3);
     tcase_add_loop_test(tests, signals_stop_all_after_the_same_step, 0, 3);
     tcase_add_loop_test(tests, resumed_on_other_ranks, 0, 2);

@@ -11,7 +11,8 @@
 #include <unistd.h>
 
 #define BEAT_S 0.5
-#define AWAY_S 1.5 /* neither thread has looked for so long: this process was stopped, or got no processor */
+#define QUIET_S 1.5 /* three of them */
+#define AWAY_S 1.5  /* neither thread has looked for so long: this process was stopped, or got no processor */
 #define LEFT "left"
 
 struct rm_heartbeat {
@@ -21,10 +22,13 @@ struct rm_heartbeat {
     char host[200];
     rm_side_thread side; /* its lock is of what follows */
     double asking_s, heard_s,
-        awake_s;     /* clock: since when it asks, 0: it does not; last new sign; last look by anybody */
-    double failed_s; /* when the group was found to have failed; 0: not yet */
+        awake_s;                  /* clock: since when it asks, 0: it does not; last new sign; last look by anybody */
+    double round_s, next_round_s; /* how long it takes from one sign to the next: this rank's, the next one's */
+    double answer_s;              /* the longest that an answer of the store has taken */
+    double failed_s;              /* when the group was found to have failed; 0: not yet */
     char failure[1024];
-    char sign[300]; /* the next rank's last one: "COUNT rank 2 on node7 (process 4711)" */
+    char sign
+        [300]; /* the next rank's last one: "COUNT ROUND rank 2 on node7 (process 4711)"; ROUND: its round_s, in ms */
 };
 
 static void key_of(int32_t rank, char key[RM_KV_KEY_BYTES]) { snprintf(key, RM_KV_KEY_BYTES, "train/alive/%d", rank); }
@@ -63,6 +67,17 @@ static void note(rm_heartbeat *b, const char *sign) {
     double now = look(b);
     if (strcmp(sign, b->sign)) b->heard_s = now;
     if (*sign) snprintf(b->sign, sizeof b->sign, "%s", sign);
+    int round_ms;
+    if (sscanf(b->sign, "%*d %d", &round_ms) == 1) b->next_round_s = 1e-3 * round_ms;
+}
+
+/* The store has answered, and is asked again. */
+static void note_answer(rm_heartbeat *b) {
+    rm_side_thread_lock(&b->side);
+    double now = look(b), took = now - b->asking_s;
+    if (took > b->answer_s) b->answer_s = took;
+    b->asking_s = now;
+    rm_side_thread_unlock(&b->side);
 }
 
 static void *beat(void *context) {
@@ -71,14 +86,19 @@ static void *beat(void *context) {
     rm_side_thread_lock(&b->side);
     do {
         char mine[300], theirs[300];
+        double start = rm_now_s();
         b->asking_s = look(b);
+        snprintf(mine, sizeof mine, "%lld %d rank %d on %s (process %d)", (long long)count++, (int)(1000 * b->round_s),
+                 b->rank, b->host, (int)getpid());
         rm_side_thread_unlock(&b->side);
-        snprintf(mine, sizeof mine, "%lld rank %d on %s (process %d)", (long long)count++, b->rank, b->host,
-                 (int)getpid());
         say(b, mine);
+        note_answer(b);
         listen(b, theirs, sizeof theirs);
+        note_answer(b);
         bool failed = rm_group_poll(b->group) != REMAT_OK;
+        note_answer(b);
         rm_side_thread_lock(&b->side);
+        b->round_s = BEAT_S + rm_now_s() - start;
         if (failed && b->failed_s == 0) {
             b->failed_s = rm_now_s();
             snprintf(b->failure, sizeof b->failure, "%s", remat_last_error());
@@ -97,6 +117,7 @@ remat_status rm_heartbeat_start(rm_group *group, rm_kv *store, const char *host,
     REQUIRE(b, MEMORY, "no memory for signs of life");
     *b = (rm_heartbeat){.group = group, .store = store, .rank = rank, .next = (rank + 1) % rm_group_size(group)};
     b->heard_s = b->awake_s = rm_now_s();
+    b->round_s = b->next_round_s = BEAT_S;
     snprintf(b->host, sizeof b->host, "%s", host);
     remat_status status = rm_side_thread_start(&b->side, beat, b, "give signs of life");
     if (!status) *out = b;
@@ -113,7 +134,7 @@ void rm_heartbeat_stop(rm_heartbeat *b) {
 
 double rm_heartbeat_silence(rm_heartbeat *b, char *who, size_t bytes) {
     rm_side_thread_lock(&b->side);
-    const char *name = strchr(b->sign, ' ');
+    const char *name = strstr(b->sign, " rank ");
     bool left = !strcmp(b->sign, LEFT), asking = b->asking_s > 0;
     double now = look(b), silence = left || asking ? 0 : now - b->heard_s;
     if (name)
@@ -122,6 +143,20 @@ double rm_heartbeat_silence(rm_heartbeat *b, char *who, size_t bytes) {
         snprintf(who, bytes, "rank %d", b->next);
     rm_side_thread_unlock(&b->side);
     return silence;
+}
+
+double rm_heartbeat_quiet_s(rm_heartbeat *b) {
+    rm_side_thread_lock(&b->side);
+    double rounds = 1.5 * (b->round_s + b->next_round_s);
+    rm_side_thread_unlock(&b->side);
+    return rounds > QUIET_S ? rounds : QUIET_S;
+}
+
+double rm_heartbeat_store_quiet_s(rm_heartbeat *b) {
+    rm_side_thread_lock(&b->side);
+    double answers = 3 * b->answer_s;
+    rm_side_thread_unlock(&b->side);
+    return answers > QUIET_S ? answers : QUIET_S;
 }
 
 double rm_heartbeat_store_silence(rm_heartbeat *b) {

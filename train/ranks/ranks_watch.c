@@ -14,7 +14,6 @@
 
 #define LOOK_S 0.2      /* between looks */
 #define LATE_S 10.0     /* a rank that lives is late after so long */
-#define QUIET_S 1.5     /* three heartbeats */
 #define STUCK_S 0.8     /* after a failure the main thread has so long to come out of the engine */
 #define STUCK_MPI_S 0.4 /* it does not, out of MPI; whose launcher ends all ranks within a second or two, unnamed */
 
@@ -79,9 +78,10 @@ static void end_for_silence(rm_ranks_watch *w, const char *who, double silence, 
 static void heed_heartbeats(rm_ranks_watch *w) {
     char who[300], why[1024];
     double store = rm_heartbeat_store_silence(w->beat), next = rm_heartbeat_silence(w->beat, who, sizeof who);
-    if (store < QUIET_S && next < QUIET_S) w->told = false;
-    if (store >= QUIET_S && rm_group_rank(w->group) == 1) say_quiet(w, w->server, store);
-    if (next >= QUIET_S) say_quiet(w, who, next);
+    bool store_is_quiet = store >= rm_heartbeat_store_quiet_s(w->beat), next_is = next >= rm_heartbeat_quiet_s(w->beat);
+    if (!store_is_quiet && !next_is) w->told = false;
+    if (store_is_quiet && rm_group_rank(w->group) == 1) say_quiet(w, w->server, store);
+    if (next_is) say_quiet(w, who, next);
     if (store >= w->timeout_s) end_for_silence(w, w->server, store, false);
     if (next >= w->timeout_s && !w->aborted) end_for_silence(w, who, next, true);
     if (rm_heartbeat_failure(w->beat, why, sizeof why) > w->stuck_s) give_up(w, why);
