@@ -56,7 +56,8 @@ struct rm_joining {
     char failure[900];        /* "": none */
     double failed_s;
     _Atomic bool silent; /* the store has not answered: it is asked nothing more, as each answer would be waited for */
-    int refused;         /* refusals told so far; of the talking thread */
+    _Atomic bool ending;
+    int refused; /* refusals told so far; of the talking thread */
 };
 
 /* ---- The clock ------------------------------------------------------------------------------------------------------ */
@@ -120,11 +121,20 @@ static void read_word(mate *m, char *text, double now) {
     snprintf(m->who, sizeof m->who, "%s", rm_printable(tab + 1));
 }
 
+/* The store has answered: whoever asks next is not kept waiting since earlier. */
+static void note_answer(rm_joining *j) {
+    rm_side_thread_lock(&j->beats);
+    if (j->asking_s > 0) j->asking_s = now_s();
+    rm_side_thread_unlock(&j->beats);
+}
+
 static void read_mate(rm_joining *j, int32_t rank) {
     char key[RM_KV_KEY_BYTES], text[400];
     uint32_t length;
     key_of(j, rank, key);
-    if (!rm_kv_peek(j->store, key, text, sizeof text - 1, &length)) return;
+    bool there = rm_kv_peek(j->store, key, text, sizeof text - 1, &length);
+    note_answer(j);
+    if (!there) return;
     text[length] = 0;
     rm_side_thread_lock(&j->beats);
     double now = clock_s(j);
@@ -218,6 +228,7 @@ static bool is_over(rm_joining *j) {
     uint32_t length;
     snprintf(key, sizeof key, "%s/abort", j->config->name);
     remat_status status = rm_kv_get(j->store, key, text, sizeof text - 1, &length, -1);
+    note_answer(j);
     if (status == REMAT_OK) {
         text[length] = 0;
         set_failure(j, rm_printable(text));
@@ -263,7 +274,7 @@ static void give_up(rm_joining *j, const char *who, const char *how) {
 
 /* Of the ranks before this one the first that lives: it judges for all. */
 static bool is_judge(rm_joining *j) {
-    for (int32_t r = 0; r < j->config->rank; r++) {
+    for (int32_t r = 0; r < j->config->rank && !j->ending; r++) {
         read_mate(j, r);
         const mate *m = &j->mates[r];
         rm_side_thread_lock(&j->beats);
@@ -279,7 +290,7 @@ static void judge(rm_joining *j, bool late) {
     char who[600], how[240];
     bool *others = rm_calloc((size_t)c->size, sizeof *others);
     if (!others) return;
-    for (int32_t r = 0; j->store && r < c->size; r++) read_mate(j, r);
+    for (int32_t r = 0; j->store && r < c->size && !j->ending; r++) read_mate(j, r);
     rm_side_thread_lock(&j->beats);
     double now = clock_s(j);
     j->mates[c->rank].step = j->step;
@@ -289,7 +300,7 @@ static void judge(rm_joining *j, bool late) {
     rm_side_thread_unlock(&j->beats);
     if (late)
         give_up(j, who, how);
-    else if (j->store)
+    else if (j->store && !j->ending)
         (void)has_one_left(j, others);
     rm_free(others);
 }
@@ -313,12 +324,13 @@ static void look_round(rm_joining *j) {
     bool late = now - j->since_s > 1e-3 * (double)j->config->join_ms;
     rm_side_thread_unlock(&j->beats);
     if (j->store && is_over(j)) return;
+    if (j->ending) return;
     tell_refused(j);
     bool judges = j->store ? is_judge(j) : j->config->rank == 0;
     rm_side_thread_lock(&j->beats);
     j->speaks = judges;
     rm_side_thread_unlock(&j->beats);
-    if (judges || late) judge(j, late);
+    if ((judges || late) && !j->ending) judge(j, late);
 }
 
 /* Between two questions the store has answered. */
@@ -333,8 +345,11 @@ static void *beat(void *context) {
         bool over = *j->failure;
         j->asking_s = start;
         rm_side_thread_unlock(&j->beats);
-        if (!over) leave_word(j, step, count, doing);
-        if (!over && !j->silent) look_round(j);
+        if (!over && !j->ending) leave_word(j, step, count, doing);
+        if (!over && !j->silent && !j->ending) {
+            note_answer(j);
+            look_round(j);
+        }
         rm_side_thread_lock(&j->beats);
         j->asking_s = 0;
         j->round_s = now_s() - start;
@@ -379,8 +394,11 @@ static void speak(rm_joining *j, told *t, char *awaited, double waited) {
 }
 
 static void speak_of_store(rm_joining *j, told *t, double asking) {
-    bool served = rm_kv_port(j->store) > 0;
-    if (!t->store) say(j, served ? "rank 0, whose store does not answer," : "the file in which ranks meet", "", asking);
+    char sentence[128];
+    const char *who =
+        rm_kv_port(j->store) > 0 ? "rank 0, whose store does not answer," : "the file in which ranks meet";
+    snprintf(sentence, sizeof sentence, "waiting for %s since %.0f s", who, asking);
+    if (!t->store) j->config->say(j->config->context, sentence);
     t->store = true;
 }
 
@@ -488,6 +506,7 @@ remat_status rm_joining_get(rm_joining *j, const char *key, void *value, uint32_
             j->silent = true;
             return rm_reason_again(status, &why);
         }
+        note_answer(j);
         TRY(rm_joining_pause(j, &pause));
     }
 }
@@ -501,6 +520,7 @@ int64_t rm_joining_left_ms(rm_joining *j) {
 }
 
 static void stop(rm_joining *j) {
+    j->ending = true;
     if (j->has_talks) rm_side_thread_end(&j->talks);
     if (j->has_beats) rm_side_thread_end(&j->beats);
     j->has_talks = j->has_beats = false;

@@ -71,11 +71,20 @@ typedef struct {
     bool answers, ends;
 } scene;
 
+static void wait_until_here(int size, int but, rm_kv *store) {
+    char key[40];
+    for (int r = 0; r < size; r++) {
+        snprintf(key, sizeof key, "world#1/here/%d", r);
+        if (r != but) need_ok(rm_kv_wait(store, key, 60000));
+    }
+}
+
 static void one_stays_behind(int rank, int size, rm_kv *store, void *context) {
     const scene *s = context;
     rm_group *group;
     rm_group_config config = config_of(s->engine, rank, size, store, 3000);
     rm_joining *joining = rank == s->behind && s->answers ? only_answer(s->engine, rank, size, store) : NULL;
+    if (rank == s->behind && s->ends) wait_until_here(size, rank, store); /* who ends before must not be missed */
     if (rank == s->behind && s->ends) rm_joining_free(joining);
     if (rank == s->behind && s->ends) return;
     if (rank == s->behind) raise(SIGSTOP);

@@ -12,6 +12,7 @@
 
 #define BEAT_S 0.5
 #define QUIET_S 1.5 /* three of them */
+#define FIRST_S 5.0 /* until the first, from a distance that nobody knows yet */
 #define AWAY_S 1.5  /* neither thread has looked for so long: this process was stopped, or got no processor */
 #define LEFT "left"
 
@@ -88,14 +89,15 @@ static void *beat(void *context) {
         char mine[300], theirs[300];
         double start = rm_now_s();
         b->asking_s = look(b);
-        snprintf(mine, sizeof mine, "%lld %d rank %d on %s (process %d)", (long long)count++, (int)(1000 * b->round_s),
-                 b->rank, b->host, (int)getpid());
         rm_side_thread_unlock(&b->side);
-        say(b, mine);
-        note_answer(b);
         listen(b, theirs, sizeof theirs);
         note_answer(b);
         bool failed = rm_group_poll(b->group) != REMAT_OK;
+        note_answer(b);
+        /* Last, so that the first sign knows already how long they take. */
+        snprintf(mine, sizeof mine, "%lld %d rank %d on %s (process %d)", (long long)count++,
+                 (int)(1000 * (BEAT_S + 1.5 * (rm_now_s() - start))), b->rank, b->host, (int)getpid());
+        say(b, mine);
         note_answer(b);
         rm_side_thread_lock(&b->side);
         b->round_s = BEAT_S + rm_now_s() - start;
@@ -147,7 +149,7 @@ double rm_heartbeat_silence(rm_heartbeat *b, char *who, size_t bytes) {
 
 double rm_heartbeat_quiet_s(rm_heartbeat *b) {
     rm_side_thread_lock(&b->side);
-    double rounds = 1.5 * (b->round_s + b->next_round_s);
+    double rounds = *b->sign ? 1.5 * (b->round_s + b->next_round_s) : FIRST_S;
     rm_side_thread_unlock(&b->side);
     return rounds > QUIET_S ? rounds : QUIET_S;
 }
