@@ -143,8 +143,8 @@ static void read_mate(rm_joining *j, int32_t rank) {
 }
 
 static double silence_of(const rm_joining *j, const mate *m, double now) {
-    double allowed = 1.5 * (m->round_s + BEAT_S + j->round_s), silence = now - m->heard_s;
-    return m->step == 0 || m->step == OPEN || silence < (allowed > QUIET_S ? allowed : QUIET_S) ? 0 : silence;
+    double allowed = QUIET_S + 4 * (m->round_s - BEAT_S + j->round_s), silence = now - m->heard_s;
+    return m->step == 0 || m->step == OPEN || silence < allowed ? 0 : silence;
 }
 
 /* ---- Words ---------------------------------------------------------------------------------------------------------- */
@@ -458,6 +458,7 @@ remat_status rm_joining_begin(const rm_group_config *config, rm_joining **out) {
         .config = config, .store = config->store, .mates = mates, .step = 1, .doing = "meeting the others"};
     j->since_s = j->looked_s = now_s();
     if (config->size > 1) leave_word(j, j->step, 0, j->doing);
+    j->round_s = 3 * (now_s() - j->since_s); /* a first guess, from one question of several */
     remat_status status = start(j);
     if (status)
         rm_joining_free(j);

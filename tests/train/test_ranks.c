@@ -868,7 +868,11 @@ START_TEST(distance_is_no_silence) {
     kill(proxy, SIGKILL);
     ck_assert_int_eq(waitpid(proxy, NULL, 0), proxy);
     ck_all_end(&j, 143);
-    for (int r = 0; r < 2; r++) ck_assert_msg(!strstr(j.errors[r], "no sign of life"), "rank %d: %s", r, j.errors[r]);
+    for (int r = 0; r < 2;
+         r++) { /* once, perhaps, while it is not known how far it is; it used to be every two seconds */
+        const char *said = strstr(j.errors[r], "no sign of life");
+        ck_assert_msg(!said || !strstr(said + 1, "no sign of life"), "rank %d: %s", r, j.errors[r]);
+    }
 }
 END_TEST
 

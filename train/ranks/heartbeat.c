@@ -149,14 +149,14 @@ double rm_heartbeat_silence(rm_heartbeat *b, char *who, size_t bytes) {
 
 double rm_heartbeat_quiet_s(rm_heartbeat *b) {
     rm_side_thread_lock(&b->side);
-    double rounds = *b->sign ? 1.5 * (b->round_s + b->next_round_s) : FIRST_S;
+    double asking = b->round_s + b->next_round_s - 2 * BEAT_S, quiet = *b->sign ? QUIET_S + 4 * asking : FIRST_S;
     rm_side_thread_unlock(&b->side);
-    return rounds > QUIET_S ? rounds : QUIET_S;
+    return quiet;
 }
 
 double rm_heartbeat_store_quiet_s(rm_heartbeat *b) {
     rm_side_thread_lock(&b->side);
-    double answers = 3 * b->answer_s;
+    double answers = *b->sign ? 3 * b->answer_s : FIRST_S;
     rm_side_thread_unlock(&b->side);
     return answers > QUIET_S ? answers : QUIET_S;
 }
