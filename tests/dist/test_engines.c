@@ -108,6 +108,7 @@ static void in_a_rank(int rank, int size, rm_kv *store, void *context) {
     rm_group *group;
     rm_group_config config = {.engine = j->engine, .rank = rank, .size = size, .store = store};
     config.timeout_ms = strcmp(j->scenario, "absence") ? 60000 : 1500;
+    config.join_ms = 60000; /* MPI takes long to start on a busy machine */
     need_ok(rm_group_open(&config, &group));
     play(group, j->scenario);
     if (!strcmp(j->scenario, "absence")) rm_group_abort(group, "seen enough"); /* nobody waits for anybody */

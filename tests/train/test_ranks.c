@@ -537,7 +537,9 @@ START_TEST(wrong_engines_are_said_once) {
         status = run_program("train --devices=cpu:3 --dist-backend=%s --data=%s " FLAGS "--batch=4 --steps=9",
                              names[_i], text_file());
     ck_assert_int_eq(status, 2);
-    for (const char *at = program_errors; (at = strstr(at, "remat train: ")); at++) lines++;
+    /* On a busy machine MPI takes long to start, and rank 0 says that it waits. */
+    for (const char *at = program_errors; (at = strstr(at, "remat train: ")); at++)
+        lines += strncmp(at, "remat train: rank 0 of 3: waiting for ", 38) != 0;
     ck_assert_msg(lines == 1 && strstr(program_errors, "remat train: rank 0 of 3 on "), "%s", program_errors);
 #ifdef REMAT_HAVE_MPI
     const char *remedy =
