@@ -421,6 +421,29 @@ START_TEST(folding_changes_rounding_only) {
 }
 END_TEST
 
+/* An output is read as the graph names it, so the embedding is computed for every timestep. */
+START_TEST(embedding_that_is_an_output_is_not_folded) {
+    remat_value loss = language_model(), wanted = {graph->node[0].y};
+    remat_config config = REMAT_CONFIG_INIT;
+    config.plan_only = true;
+    config.outputs = &wanted;
+    config.n_outputs = 1;
+    remat_session *s;
+    ck_assert_str_eq(graph->node[0].op->name, "embedding");
+    ck_assert_int_eq(remat_session_create(graph, loss, &config, &s), REMAT_OK);
+    char *text = remat_plan_describe(s);
+    ck_assert_ptr_null(strstr(text, "folded"));
+    remat_text_free(text);
+    remat_session_free(s);
+    wanted.id = graph->node[1].y;
+    ck_assert_int_eq(remat_session_create(graph, loss, &config, &s), REMAT_OK);
+    text = remat_plan_describe(s);
+    ck_assert_ptr_nonnull(strstr(text, "folded"));
+    remat_text_free(text);
+    remat_session_free(s);
+}
+END_TEST
+
 START_TEST(folding_is_for_small_vocabularies) {
     remat_value loss = language_model(); /* V = 17 < T*B = 80 */
     remat_config config = REMAT_CONFIG_INIT;
@@ -717,6 +740,7 @@ int main(void) {
     tcase_add_test(tests, what_is_frozen_costs_nothing);
     tcase_add_test(tests, groups_have_rates_and_decays_of_their_own);
     tcase_add_test(tests, folding_changes_rounding_only);
+    tcase_add_test(tests, embedding_that_is_an_output_is_not_folded);
     tcase_add_test(tests, folding_is_for_small_vocabularies);
     tcase_add_test(tests, null_device_counts);
     tcase_add_test(tests, many_unlike_layers);

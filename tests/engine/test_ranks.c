@@ -877,6 +877,47 @@ START_TEST(a_part_is_not_read_as_a_whole) {
 }
 END_TEST
 
+/* A plan of four Linear(8,8) along time, all of them in each stage. Each weight is a bucket of its own; their gradients lie
+ * between the first KiB, which holds the weights, and the second. */
+static remat_session *linears_of_batch(int64_t batch) {
+    remat_graph *g;
+    remat_session *s;
+    CHECKED(remat_graph_create(&g));
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){6, batch, 8});
+    for (int i = 0; i < 4; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "%d.weight", i);
+        x = remat_linear(g, x, remat_param(g, name, 2, (int64_t[]){8, 8}, remat_init_uniform(0.05)), REMAT_NONE);
+    }
+    remat_value loss = remat_mse(g, x, remat_input(g, "y", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){6, batch, 8}));
+    remat_config config = REMAT_CONFIG_INIT;
+    config.plan_only = true;
+    config.tile = 2;
+    config.ranks =
+        &(remat_ranks){.struct_bytes = sizeof(remat_ranks), .size = 2, .first_bucket_bytes = 1, .bucket_bytes = 1};
+    CHECKED(remat_session_create(g, loss, &config, &s));
+    remat_graph_free(g);
+    return s;
+}
+
+/* Scratch, activations and their gradients have offsets of their own, which pass those of the gradients of parameters where the
+ * batch is large: they must not be taken for those. */
+START_TEST(buckets_are_final_after_the_same_instruction_for_every_batch) {
+    remat_session *small = linears_of_batch(1);
+    ck_assert_int_eq(small->chain.at.buckets.n, 4);
+    for (int64_t batch = 16; batch <= 256; batch *= 2) {
+        remat_session *s = linears_of_batch(batch);
+        for (int i = 0; i < 4; i++) {
+            const rm_bucket *a = &small->chain.at.buckets.item[i], *b = &s->chain.at.buckets.item[i];
+            ck_assert_int_eq(a->stage, b->stage);
+            for (int k = 0; k < RM_MAX_OPTIONS; k++) ck_assert_int_eq(a->after[k], b->after[k]);
+        }
+        remat_session_free(s);
+    }
+    remat_session_free(small);
+}
+END_TEST
+
 START_TEST(a_device_that_computes_nothing_has_nothing_to_say) {
     remat_config config = REMAT_CONFIG_INIT;
     remat_ranks ranks = alone_as(0, 2);
@@ -918,6 +959,7 @@ int main(void) {
     tcase_add_loop_test(tests, measured_as_by_one_rank, 0, 8);
     tcase_add_loop_test(tests, one_rank_holds_all_parts, 0, 4);
     tcase_add_test(tests, buckets_are_pytorchs);
+    tcase_add_test(tests, buckets_are_final_after_the_same_instruction_for_every_batch);
     tcase_add_loop_test(tests, unused_parameters_stay, 0, 2);
     tcase_add_test(tests, dropout_is_the_shards);
     tcase_add_test(tests, dropout_is_the_updates);

