@@ -64,6 +64,12 @@ static uint64_t own_threads(void) {
     return most;
 }
 
+/* While it is loaded, 0.3.29 takes a buffer for each of its threads, the caller included; 0.3.21 does not. The version is not known
+ * before. */
+static uint64_t room_to_load(uint64_t stack) {
+    return LIBRARY_MIB * MIB + own_threads() * BUFFER_MIB * MIB + (own_threads() - 1) * stack;
+}
+
 static remat_status need_address_space(uint64_t bytes, int threads) {
     uint64_t limit, used;
     if (!rm_host_address_space(&limit, &used)) return REMAT_OK;
@@ -125,7 +131,7 @@ static remat_status prepare(int threads) {
     if (before >= threads) return REMAT_OK;
     uint64_t stack = stack_bytes(), room = REST_MIB * MIB + (uint64_t)(threads - 1) * stack;
     room += (uint64_t)(threads - before) * BUFFER_MIB * MIB;
-    if (!before && !is_loaded()) room += LIBRARY_MIB * MIB + (own_threads() - 1) * (stack + BUFFER_MIB * MIB);
+    if (!before && !is_loaded()) room += room_to_load(stack);
     TRY(need_address_space(room, threads));
     if (!before) TRY(open_library());
     TRY(take_buffers(threads));
