@@ -169,11 +169,11 @@ static void compare_with_cpu(const net *n, const policy *how, int64_t tile, cons
     free(here.arrays);
 }
 
-/* Where the second tier itself takes more than a tiny net, to keep everything is the smallest plan. What is beside the arena was
- * measured by each session for itself, and stays out of it; it is little beside the activations of a large net. */
+/* Where the second tier itself takes more than a tiny net, keeping everything is the smallest plan. Only arenas are compared: what is
+ * beside them differs from session to session, and is small beside the activations of a large net. */
 static bool too_little_for_all(const remat_plan_summary *plan, const remat_plan_summary *kept, const net *n) {
-    const uint64_t room = plan->memory_budget - plan->workspace_bytes;
-    return room < kept->budgeted_bytes - kept->workspace_bytes || n->hidden * n->batch >= 4096;
+    const uint64_t beside = plan->budgeted_bytes - plan->planned_peak_bytes;
+    return plan->memory_budget - beside < kept->planned_peak_bytes || n->hidden * n->batch >= 4096;
 }
 
 static void check(const char *device, const net *n, int64_t tile) {

@@ -94,10 +94,10 @@ START_TEST(plans_are_of_a_window) {
     ck_assert(!strncmp(first, strstr(program_output, "\"planned_peak_bytes\""), strcspn(first, ",")));
     free(first);
     ck_assert_int_eq(
-        run_program("plan --batch=1 --seq-len=4096 --tbptt=2048 --threads=1 --hidden=64 --memory-budget=2500KiB"), 2);
+        run_program("plan --batch=1 --seq-len=4096 --tbptt=2048 --threads=1 --hidden=64 --memory-budget=2600KiB"), 2);
     ck_assert_msg(strstr(program_errors, "--tbptt=128 would fit"), "%s", program_errors);
     ck_assert_int_eq(
-        run_program("plan --batch=1 --seq-len=4096 --tbptt=2048:32 --threads=1 --hidden=64 --memory-budget=2500KiB"),
+        run_program("plan --batch=1 --seq-len=4096 --tbptt=2048:32 --threads=1 --hidden=64 --memory-budget=2600KiB"),
         2);
     ck_assert_msg(strstr(program_errors, "--tbptt=256:32 would fit"), "%s", program_errors);
 }
