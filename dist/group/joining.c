@@ -52,7 +52,7 @@ struct rm_joining {
     double slept_s, looked_s; /* how much that clock is behind, and when it was last looked at */
     double asking_s;          /* since when the store owes an answer; 0: it does not */
     bool stuck, speaks;       /* speaks: this rank is the lowest that lives */
-    char awaited[700];        /* whom this step waits for, in words */
+    char awaited[600 + 240];  /* whom this step waits for, in words */
     char failure[900];        /* "": none */
     double failed_s;
     _Atomic bool silent; /* the store has not answered: it is asked nothing more, as each answer would be waited for */
@@ -387,7 +387,7 @@ static void speak(rm_joining *j, told *t, char *awaited, double waited) {
     *how++ = 0;
     if (!is_due(t, awaited, waited)) return;
     if (waited >= t->next_s) t->next_s = t->next_s < SECOND_S ? SECOND_S : waited + LATER_S;
-    snprintf(t->who, sizeof t->who, "%s", awaited);
+    snprintf(t->who, sizeof t->who, "%.*s", (int)sizeof t->who - 1, awaited);
     char doubt[400] = "";
     bool doubtful = t->step == 1 && j->config->rank == 0 && j->store && rm_kv_doubt(j->store, doubt, sizeof doubt);
     say(j, awaited, doubtful ? doubt : how, waited);
