@@ -14,7 +14,7 @@
  * Failure. The first rank to fail decides: its exit code, 128 + signal for signals. The others, who notice, get grace_ms to
  * say so and stop, then SIGTERM, then SIGKILL. A rank that exits with RM_EXIT_PEER only says that another has failed: the
  * next to end otherwise decides, if there is one. With max_restarts left, all ranks are started again, in a fresh attempt with a
- * secret of its own; unless what decided is RM_EXIT_USE, as the same flags would fail the same way, or a rank that was asked to
+ * number of its own; unless what decided is RM_EXIT_USE, as the same flags would fail the same way, or a rank that was asked to
  * stop, by somebody's SIGTERM say, and exited with 128 + signal. Ranks that are stopped (SIGSTOP) are woken when another fails.
  *
  * Signals INT, TERM, HUP, QUIT to the launcher are passed on to all ranks once; a second one kills. A rank that ends as the

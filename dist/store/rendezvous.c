@@ -152,7 +152,8 @@ static void slurm_job(const source *s, char *out, size_t bytes) {
 /* torchrun serves a store of its own at MASTER_PORT, for ranks that speak its language. */
 static bool has_agent(const source *s, const rm_rendezvous *out) {
     const char *agent = rm_variable(&s->env, "TORCHELASTIC_USE_AGENT_STORE");
-    return out->launcher == RM_BY_TORCHRUN && agent && (!strcmp(agent, "True") || !strcmp(agent, "true") || !strcmp(agent, "1"));
+    return out->launcher == RM_BY_TORCHRUN && agent &&
+           (!strcmp(agent, "True") || !strcmp(agent, "true") || !strcmp(agent, "1"));
 }
 
 /* What torchrun's ranks have in common: by default the name is "none", and then the port tells jobs apart. */
@@ -264,7 +265,8 @@ static remat_status find_secret(const source *s, rm_rendezvous *out) {
                *space = rm_variable(&s->env, "PMIX_NAMESPACE");
     int64_t attempt;
     TRY(rm_variable_number(&s->env, "TORCHELASTIC_RESTART_COUNT", &attempt));
-    if (out->launcher == RM_BY_TORCHRUN && attempt > 0) out->attempt = (int32_t)attempt;
+    bool counts = out->launcher == RM_BY_TORCHRUN || (out->launcher == RM_BY_FLAGS && own); /* `remat launch` gave it */
+    if (counts && attempt > 0) out->attempt = (int32_t)attempt;
     REQUIRE(!own || strlen(own) < sizeof out->secret, INVALID, "REMAT_JOB_SECRET has %zu characters; 255 are possible",
             own ? strlen(own) : 0);
     if (own)

@@ -7,7 +7,9 @@
 
 /* ---- Restarts --------------------------------------------------------------------------------------------------------- */
 
-START_TEST(restarts_have_numbers_and_secrets) {
+/* The secret is of the job: a rank of the next attempt must be able to tell that of an earlier one that it waits for its end.
+ * Their numbers keep them apart (test_store.c: attempts_do_not_mix). Another job has another secret. */
+START_TEST(restarts_have_numbers_and_the_secret_of_the_job) {
     rm_launch_config config = JOB(2, SCRIPT("echo $RANK $TORCHELASTIC_RESTART_COUNT $TORCHELASTIC_MAX_RESTARTS "
                                             "$MASTER_PORT $REMAT_JOB_SECRET; "
                                             "test $TORCHELASTIC_RESTART_COUNT = 2 || exit 5"));
@@ -26,13 +28,17 @@ START_TEST(restarts_have_numbers_and_secrets) {
     ck_assert_int_eq(n, 6);
     for (int a = 0; a < 3; a++) {
         ck_assert_str_eq(secret[0][a], secret[1][a]);
-        ck_assert_str_ne(secret[0][a], secret[0][(a + 1) % 3]);
+        ck_assert_str_eq(secret[0][a], secret[0][0]);
         ck_assert_int_eq(ports[2 * a], ports[0]);
     }
+    ck_assert_uint_eq(strlen(secret[0][0]), 32);
     free(text);
     config.max_restarts = 1; /* the last attempt's failure decides */
     ck_assert_int_eq(run(config), 5);
     ck_said("restart 1 of 1", NULL);
+    text = output_of("job", "out");
+    ck_assert(contains(text, "0 1 1 ") && !contains(text, secret[0][0]));
+    free(text);
 }
 END_TEST
 
@@ -280,7 +286,7 @@ int main(int argc, char **argv) {
     find_self();
     if (argc == 3 && !strcmp(argv[1], "--print")) return print_lines(atoi(getenv("RANK")), atoi(argv[2])), 0;
     TCase *cases = tcase_create("launch_output");
-    tcase_add_test(cases, restarts_have_numbers_and_secrets);
+    tcase_add_test(cases, restarts_have_numbers_and_the_secret_of_the_job);
     tcase_add_test(cases, wrong_use_is_not_repeated);
     tcase_add_test(cases, what_was_asked_to_stop_is_not_repeated);
     tcase_add_test(cases, jobs_have_an_id);

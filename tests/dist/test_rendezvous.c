@@ -368,6 +368,22 @@ START_TEST(launchers_leave_sockets_and_attempts) {
 }
 END_TEST
 
+/* A program under `remat launch` may be given its numbers as flags: it belongs to the attempt all the same, which alone keeps it
+ * apart from the others of the job. Flags without the launcher's secret are of no launcher. */
+START_TEST(flags_belong_to_the_attempt) {
+    static const char *const environments[] = {
+        "MASTER_ADDR=h MASTER_PORT=7 REMAT_JOB_SECRET=xyzzy TORCHELASTIC_RESTART_COUNT=3",
+        "MASTER_ADDR=h MASTER_PORT=7 TORCHELASTIC_RESTART_COUNT=3"};
+    rm_rendezvous_flags flags = {.world_size = 2, .rank = 1, .local_rank = -1};
+    rm_rendezvous got;
+    for (int i = 0; i < 2; i++) {
+        ck_ok(rm_rendezvous_resolve(&flags, look_up, (void *)environments[i], &got));
+        ck_assert_int_eq(got.launcher, RM_BY_FLAGS);
+        ck_assert_int_eq(got.attempt, i ? 0 : 3);
+    }
+}
+END_TEST
+
 /* One of two ranks, with what its environment says: finds a number that both have added to. */
 _Noreturn static void meet(int rank, const char *method) {
     rm_rendezvous where;
@@ -434,6 +450,7 @@ int main(void) {
     tcase_add_test(cases, one_command_line_for_all);
     tcase_add_test(cases, ranks_know_that_they_are);
     tcase_add_test(cases, launchers_leave_sockets_and_attempts);
+    tcase_add_test(cases, flags_belong_to_the_attempt);
     tcase_add_test(cases, ranks_meet_beside_torchruns_store);
     tcase_add_test(cases, ranks_meet);
     suite_add_tcase(suite, cases);
