@@ -262,10 +262,25 @@ typedef struct {
     int64_t n_about;
 } saving;
 
+/* Rank 0, of a state that is there: an evaluation that was due has been made since. Beside it first, then renamed. */
+static remat_status settle(const saving *s) {
+    char path[RM_PATH_BYTES], beside[RM_PATH_BYTES];
+    json_t *root;
+    if (s->point.evaluation_due) return REMAT_OK;
+    TRY(rm_path_join(beside, sizeof beside, s->final, RM_STATE_JSON_BESIDE));
+    TRY(rm_state_json_read(s->final, path, &root));
+    bool was_due = json_object_del(root, "evaluation_due") == 0;
+    bool bad = was_due && s->point.watch.seen && json_object_set_new(root, "watch", watch_json(&s->point.watch));
+    remat_status status = was_due ? rm_state_json_write(beside, bad ? NULL : root) : REMAT_OK;
+    json_decref(root);
+    if (!status && was_due && rename(beside, path)) status = rm_file_failed("rename", beside);
+    return status || !was_due ? status : rm_directory_sync(s->final);
+}
+
 /* Rank 0. *there: such a state is there already. */
 static remat_status begin(const saving *s, double *there) {
     *there = rm_state_is_whole(s->final);
-    if (*there != 0) return REMAT_OK;
+    if (*there != 0) return settle(s);
     char aside[RM_PATH_BYTES];
     struct stat about;
     if (lstat(s->final, &about) == 0)
@@ -281,21 +296,6 @@ static remat_status finish(const saving *s) {
     TRY(rm_directory_sync(s->unfinished));
     if (rename(s->unfinished, s->final)) return rm_file_failed("rename", s->unfinished);
     return rm_directory_sync(s->store->directory);
-}
-
-/* Rank 0, of a state that is there: an evaluation that was due has been made since. Beside it first, then renamed. */
-static remat_status settle(const saving *s) {
-    char path[RM_PATH_BYTES], beside[RM_PATH_BYTES];
-    json_t *root;
-    if (s->point.evaluation_due) return REMAT_OK;
-    TRY(rm_path_join(beside, sizeof beside, s->final, RM_STATE_JSON_BESIDE));
-    TRY(rm_state_json_read(s->final, path, &root));
-    bool was_due = json_object_del(root, "evaluation_due") == 0;
-    bool bad = was_due && s->point.watch.seen && json_object_set_new(root, "watch", watch_json(&s->point.watch));
-    remat_status status = was_due ? rm_state_json_write(beside, bad ? NULL : root) : REMAT_OK;
-    json_decref(root);
-    if (!status && was_due && rename(beside, path)) status = rm_file_failed("rename", beside);
-    return status || !was_due ? status : rm_directory_sync(s->final);
 }
 
 static remat_status prune(const rm_state_store *store) {
@@ -343,8 +343,7 @@ static remat_status save(saving *s, remat_session *session) {
         if (!status) status = agree_saved(s, first ? finish(s) : REMAT_OK, NULL, 0);
         if (status && first) rm_state_remove(s->unfinished);
         if (status) return status;
-    } else
-        TRY(agree_saved(s, first ? settle(s) : REMAT_OK, NULL, 0));
+    }
     return agree(s->store, first ? prune(s->store) : REMAT_OK, NULL, 0);
 }
 
