@@ -7,6 +7,7 @@
 #include "dist/large_batch/learning_rate.h"
 
 #include <math.h>
+#include <time.h>
 
 #include "tests/train/train_test.h"
 
@@ -226,12 +227,25 @@ static int count_lines(const char *path, const char *with) {
     return n;
 }
 
-/* SIGTERM when the metrics file has so many lines with a word. On a busy machine the run may have ended before. */
-static void stop_when(const char *line, const char *metrics, const char *word, int lines) {
+/* Until a process has computed for so long, whatever else the machine does; or has ended. */
+static void let_compute(pid_t process, int ms) {
+    struct timespec begin, now;
+    clockid_t clock;
+    if (clock_getcpuclockid(process, &clock) || clock_gettime(clock, &begin)) return;
+    for (int i = 0; i < 20000 && !clock_gettime(clock, &now); i++) {
+        if (1e3 * (double)(now.tv_sec - begin.tv_sec) + 1e-6 * (double)(now.tv_nsec - begin.tv_nsec) >= ms) return;
+        usleep(1000);
+    }
+}
+
+/* SIGTERM when the metrics file has so many lines with a word, and the run has computed for so long after that. On a busy machine
+ * the run may have ended before. */
+static void stop_when(const char *line, const char *metrics, const char *word, int lines, int ms) {
     int null = open("/dev/null", O_WRONLY), status = 0;
     pid_t child = start_program(line, null, null);
     close(null);
     for (int i = 0; i < 20000 && count_lines(metrics, word) < lines; i++) usleep(1000);
+    let_compute(child, ms);
     kill(child, SIGTERM);
     ck_assert_int_eq(waitpid(child, &status, 0), child);
     ck_assert(WIFEXITED(status) && (WEXITSTATUS(status) == 128 + SIGTERM || !WEXITSTATUS(status)));
@@ -247,9 +261,9 @@ START_TEST(stopped_runs_miss_no_evaluation) {
     ck_runs("train --data=%s --eval-data=%s " EVERY " --steps=30 --metrics=%s", text, few, a);
     snprintf(line, sizeof line, "train --data=%s --eval-data=%s " EVERY " --steps=30 --save=%s --metrics=%s", text, few,
              in_scratch("st"), b);
-    stop_when(line, b, "\"step_ms\"", 2);
+    stop_when(line, b, "\"step_ms\"", 2, 0);
     snprintf(line, sizeof line, "train --resume=%s --metrics=%s", in_scratch("st"), b);
-    for (int i = 0; i < 3; i++) stop_when(line, b, "\"step_ms\"", 6 + 5 * i);
+    for (int i = 0; i < 3; i++) stop_when(line, b, "\"step_ms\"", 6 + 5 * i, 0);
     ck_runs("%s", line);
     read_evaluations(a, whole, sizeof whole);
     read_evaluations(b, parts, sizeof parts);
@@ -268,7 +282,8 @@ START_TEST(stopped_runs_miss_no_final_evaluation) {
     ck_runs("train --data=%s --eval-data=%s " LONG " --metrics=%s", text, text, a);
     snprintf(line, sizeof line, "train --data=%s --eval-data=%s " LONG " --save=%s --metrics=%s", text, text,
              in_scratch("st"), b);
-    stop_when(line, b, "\"plan\"", 1);
+    stop_when(line, b, "\"plan\"", 1,
+              60); /* between the two a signal ends the run before its step, which takes far longer */
     ck_assert_int_eq(access(in_scratch("st/step-00000001/state.json"), F_OK), 0);
     for (int i = 0; i < 2; i++) ck_runs("train --resume=%s --metrics=%s", in_scratch("st"), b);
     read_evaluations(a, whole, sizeof whole);
