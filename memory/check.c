@@ -366,8 +366,13 @@ static void shrink(rm_lifetimes *list) {
     list->capacity = list->count;
 }
 
+static _Thread_local uint64_t judged_steps;
+
+uint64_t rm_judged_steps(void) { return judged_steps; }
+
 static remat_status judge_plan(const rm_problem *problem, const rm_plan *plan, bool forward_only, rm_verdict *verdict,
                                rm_lifetimes *lifetimes, uint64_t *begin_ns) {
+    judged_steps += (uint64_t)plan->n_steps;
     judge j = {.problem = problem, .forward_only = forward_only, .lifetimes = lifetimes, .verdict = verdict};
     *verdict = (rm_verdict){.recompute_factor = 1};
     j.likely_buffers = 64 + 3 * plan->n_steps;

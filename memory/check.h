@@ -42,6 +42,9 @@ typedef struct {
     int64_t buffers;                 /* lifetimes, counted */
 } rm_verdict;
 
+/* Steps of all plans that this thread has judged: how much has been planned, counted, so that it is the same on every machine. */
+uint64_t rm_judged_steps(void);
+
 /* INTERNAL names the first step that is wrong and why ("step 12 (run backward 3): saved 3 is not alive"). On success
  * *lifetimes (zeroed or freed before) is filled; it may be NULL. */
 remat_status rm_plan_check(const rm_problem *problem, const rm_plan *plan, rm_verdict *verdict,

@@ -1,6 +1,7 @@
 /* budget_flag.c: see budget_flag.h. */
 #include "train/flags/budget_flag.h"
 
+#include "memory/check.h"
 #include "train/data/by_length.h"
 #include "train/run/setup.h"
 #include "train/text.h"
@@ -67,10 +68,13 @@ remat_status rm_budget_apply(const rm_options *o, uint64_t held, remat_config *c
 
 /* ---- What would fit --------------------------------------------------------------------------------------------- */
 
-/* A search plans so many layers of tiles for each kind of change, some tenth of a second's worth: counted, not timed, so that
- * the advice is the same everywhere. The smallest batch and the shortest sequence are planned in any case. */
+/* A search plans so many layers of tiles for each kind of change, some tenth of a second's worth, and less where many plans are
+ * judged for each of them, as where states skip: counted, not timed, so that the advice is the same everywhere. The first smaller
+ * tile, the smallest batch and the shortest sequence are planned in any case. */
 #define MOST_PLANNED 8000
-#define MOST_HALVINGS 6 /* what is left then is another task */
+#define MOST_JUDGED 8000000       /* steps of plans, ... */
+#define MOST_JUDGED_TILES 3000000 /* ... which take longer to place where tiles are fine */
+#define MOST_HALVINGS 6           /* what is left then is another task */
 
 typedef struct {
     const rm_model_spec *spec;
@@ -79,9 +83,11 @@ typedef struct {
     int64_t tile;  /* in timesteps, as the plan that did not fit has it */
     bool resuming; /* the shapes are those of the training state */
     const remat_ranks *ranks;
-    int64_t planned; /* layers of tiles, up to now, for this kind of change */
-    bool ended;      /* there was more to try */
-    char text[160];  /* the flags that would fit, and what they need */
+    uint64_t least;        /* that the flags as they are can do with; 0: no answer */
+    int64_t planned;       /* layers of tiles, up to now, for this kind of change */
+    uint64_t judged, last; /* steps of plans, for this kind of change, and for the last of its numbers */
+    bool ended;            /* there was more to try */
+    char text[160];        /* the flags that would fit, and what they need */
 } search;
 
 /* Plans with these flags. INFEASIBLE is the ordinary answer; *out is NULL unless OK. */
@@ -136,8 +142,10 @@ static uint64_t least_budget(const search *s, const rm_options *with) {
 static bool fits(search *s, const rm_options *o, const char *changes) {
     char bytes[RM_TEXT];
     int64_t tile = o->tile ? o->tile : s->tile;
+    uint64_t judged = rm_judged_steps(), needs = least_budget(s, o);
     s->planned += o->layers * (o->seq_len / (tile ? tile : 1) + 1);
-    uint64_t needs = least_budget(s, o);
+    s->last = rm_judged_steps() - judged;
+    s->judged += s->last;
     if (!needs || needs > rm_budget_given(o)) return false;
     snprintf(s->text, sizeof s->text, "%s would fit (needs %s)", changes, size_text(needs, bytes));
     return true;
@@ -181,11 +189,23 @@ static int most_halvings(int64_t from) {
     return n;
 }
 
-/* Finer tiles need fewer bytes only up to where their tables outgrow them, and are more to plan: so the largest comes first. */
+static void begin_kind(search *s) {
+    s->planned = 0;
+    s->judged = s->last = 0;
+}
+
+/* Whether the next number, which takes about so many steps, is still to be tried. */
+static bool may_try(const search *s, uint64_t steps, uint64_t most_judged) {
+    return s->planned < MOST_PLANNED && s->judged + steps <= most_judged;
+}
+
+/* Finer tiles need fewer bytes only up to where their tables outgrow them, and each is twice as much to plan as the one before: so
+ * the largest comes first. */
 static bool halve_tile(search *s, const rm_options *base, const char *before) {
     const number tile = {before, "tile", s->tile};
     int most = most_halvings(s->tile), n = 1;
-    for (s->planned = 0; n <= most && s->planned < MOST_PLANNED; n++)
+    begin_kind(s);
+    for (; n <= most && may_try(s, 2 * s->last, MOST_JUDGED_TILES); n++)
         if (fits_halved(s, base, &tile, n)) return true;
     s->ended = s->ended || n <= most;
     return false;
@@ -196,10 +216,10 @@ static bool halve_tile(search *s, const rm_options *base, const char *before) {
 static bool halve(search *s, const rm_options *base, const char *before, const char *name, int64_t from) {
     const number of = {before, name, from};
     int fitting = most_halvings(from), not_fitting = 0;
-    s->planned = 0;
+    begin_kind(s);
     while (fitting && !can_be_halved(base, &of, fitting)) fitting--;
     if (!fitting || !fits_halved(s, base, &of, fitting)) return false;
-    while (fitting - not_fitting > 1 && s->planned < MOST_PLANNED) {
+    while (fitting - not_fitting > 1 && may_try(s, s->last, MOST_JUDGED)) {
         int between = (fitting + not_fitting) / 2;
         if (fits_halved(s, base, &of, between))
             fitting = between;
@@ -269,26 +289,28 @@ static int64_t find_tile(const search *s, const rm_options *o) {
     rm_options plain = *o;
     plain.checkpoint = "none";
     plain.checkpoint_segments = 0;
+    plain.memory_budget = plain.assume_memory = 0;
     int64_t tile = plan_with(s, &plain, false, &session) ? 0 : remat_session_plan(session).tile;
     remat_session_free(session);
     return tile;
 }
 
 static void say_least(const search *s, const rm_options *base) {
-    uint64_t bytes = least_budget(s, base);
-    if (bytes)
+    if (s->least)
         fprintf(stderr, "  --%s=%llu is the least that would do, %llu of it for what the program holds beside\n",
-                base->memory_budget ? "memory-budget" : "assume-memory", (unsigned long long)bytes,
+                base->memory_budget ? "memory-budget" : "assume-memory", (unsigned long long)s->least,
                 (unsigned long long)held_bytes(s, base));
 }
 
-/* The engine speaks of the session's share, which nobody typed. */
-static void say_refusal(const search *s, const rm_options *base, const char *command) {
+/* The engine speaks of the session's share, which nobody typed, and knows the least that the session can do with. */
+static void say_refusal(search *s, const rm_options *base, const char *command) {
     static const char engines[] = "a memory budget of ", reason[] = " is too small: ";
     char given[64];
     const char *sentence = remat_last_error(), *why = strstr(sentence, reason);
     uint64_t held = held_bytes(s, base), budget = rm_budget_given(base);
-    if (!why || strncmp(sentence, engines, strlen(engines)))
+    bool from_engine = why && !strncmp(sentence, engines, strlen(engines));
+    s->least = from_engine ? held + remat_smallest_budget() : 0;
+    if (!from_engine)
         fprintf(stderr, "remat %s: %s\n", command, sentence);
     else
         fprintf(stderr,
@@ -309,6 +331,7 @@ remat_status rm_budget_advise(const rm_options *o, const rm_model_spec *spec, co
     fflush(stdout);
     base.seq_len = spec->data.timesteps;
     say_refusal(&s, &base, about->command);
+    if (!s.least) s.least = least_budget(&s, &base);
     say_least(&s, &base);
     s.tile = find_tile(&s, &base);
     if (find_change(&s, &base))
@@ -316,7 +339,8 @@ remat_status rm_budget_advise(const rm_options *o, const rm_model_spec *spec, co
     else if (about->resuming)
         fprintf(stderr, "  nothing else that may change when a run is resumed would fit: make the budget larger\n");
     else if (spec->data.channels)
-        fprintf(stderr, "  no --batch down to 1/%d would fit: take a smaller --image-size or --model, or a larger budget\n",
+        fprintf(stderr,
+                "  no --batch down to 1/%d would fit: take a smaller --image-size or --model, or a larger budget\n",
                 1 << MOST_HALVINGS);
     else
         fprintf(stderr,
