@@ -379,7 +379,7 @@ START_TEST(no_room_for_a_name_is_no_room) {
 }
 END_TEST
 
-/* The best state stays; a link to it is there where there can be links, and takes the place of what `cp -rL` made of one before. */
+/* The best state stays; a link to it is there where there can be links, and takes the place of an earlier one. */
 START_TEST(the_best_is_kept_without_links) {
     static const int errors[] = {0, EPERM, EOPNOTSUPP, ENOSYS};
     bench b;
@@ -395,20 +395,13 @@ START_TEST(the_best_is_kept_without_links) {
         step(&b);
         store.best = remat_step_count(b.session);
         save_ok(&store, &b);
-        if (i == 1) { /* copied from another file system */
-            char copy[300];
-            snprintf(copy, sizeof copy, "mkdir %s/best && touch %s/best/mine", directory, directory);
-            ck_assert_int_eq(system(copy), 0);
-            link_error = 0;
-        }
+        if (i == 1) link_error = 0; /* copied to another file system */
         for (int k = 0; k < 2; k++) step(&b), save_ok(&store, &b);
         ck_assert_int_eq(count_entries(directory, "step-"), 2);
         ck_assert_int_eq(count_entries(directory, "best$"), link_error == 0);
-        ck_assert_int_eq(count_entries(directory, "best-copy-1"), i == 1);
         rm_state_store_close(&store);
         link_error = 0;
     }
-    ck_assert_int_eq(access(in_scratch("st1/best-copy-1/mine"), F_OK), 0);
     ck_assert(!lstat(in_scratch("st1/best"), &about) && S_ISLNK(about.st_mode));
     close_bench(&b);
 }

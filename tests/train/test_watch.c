@@ -386,6 +386,56 @@ START_TEST(a_best_that_nobody_kept_is_not_promised) {
 }
 END_TEST
 
+static void shell(const char *format, const char *a) {
+    char command[1000];
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+    snprintf(command, sizeof command, format, a);
+#pragma GCC diagnostic pop
+    ck_assert_msg(system(command) == 0, "%s", command);
+}
+
+/* DIR/best is replaced only where it is an earlier run's link. What else there is stays, and is named before the first step. */
+static const struct {
+    const char *make, *intact; /* %1$s: the directory of --save */
+} others[] = {
+    {"echo mine >%1$s/best", "grep -q mine %1$s/best"},
+    {"mkdir %1$s/best; echo mine >%1$s/best/notes", "grep -q mine %1$s/best/notes && ! test -e %1$s/best-copy-1"},
+    {"mkdir %1$s/best", "test -d %1$s/best && ! test -L %1$s/best"},
+    {"ln -s ../images %1$s/best", "test $(readlink %1$s/best) = ../images"},
+    {"ln -s nowhere %1$s/best", "test $(readlink %1$s/best) = nowhere"},
+    {"ln -s step-00000001/.. %1$s/best", "test $(readlink %1$s/best) = step-00000001/.."},
+};
+
+START_TEST(the_best_state_replaces_nothing_of_others) {
+    const char *st = in_scratch("st"), *data = make_images();
+    shell("mkdir %1$s", st);
+    shell(others[_i].make, st);
+    ck_refuses(
+        2, "st/best is no link to a training state beside it, and --keep-best replaces nothing else: move it away",
+        "train %s --hidden=8 --layers=1 --threads=1 --eval-every=1 --steps=2 --keep-best=loss --save=%s", data, st);
+    ck_assert_msg(!strstr(program_output, "step "), "a step was made: %s", program_output);
+    shell(others[_i].intact, st);
+    ck_runs("train %s --hidden=8 --layers=1 --threads=1 --eval-every=1 --steps=2 --save=%s", data, st);
+    shell(others[_i].intact, st);
+}
+END_TEST
+
+/* `cp -rL` makes a folder of the link. */
+START_TEST(a_copied_best_state_is_moved_aside_aloud) {
+    const char *st = in_scratch("st"), *data = make_images();
+    ck_runs("train %s --hidden=8 --layers=1 --threads=1 --lr=0 --eval-every=1 --steps=2 --keep-best=loss --save=%s",
+            data, st);
+    shell("cd %1$s && mv best b && cp -rL b best && rm b", st);
+    ck_runs("train --resume=%s --steps=3", st);
+    ck_assert_msg(strstr(program_errors, "st/best is a copy of a state: renamed to ") &&
+                      strstr(program_errors, "st/best-copy-1\n"),
+                  "%s", program_errors);
+    expect_link(st, 1);
+    shell("test -f %1$s/best-copy-1/state.json", st);
+}
+END_TEST
+
 START_TEST(a_best_needs_evaluations) {
     ck_refuses(2, "--keep-best has no effect with --eval-every=0", "train --task=copy --keep-best=loss --save=%s",
                in_scratch("st"));
@@ -467,6 +517,8 @@ int main(void) {
     tcase_add_test(tests, where_it_was_interrupted_does_not_matter);
     tcase_add_loop_test(tests, the_best_state_is_kept, 0, 2);
     tcase_add_test(tests, a_best_that_nobody_kept_is_not_promised);
+    tcase_add_loop_test(tests, the_best_state_replaces_nothing_of_others, 0, (int)(sizeof others / sizeof *others));
+    tcase_add_test(tests, a_copied_best_state_is_moved_aside_aloud);
     tcase_add_test(tests, a_best_needs_evaluations);
     tcase_add_test(tests, the_best_is_known_by_its_step);
     tcase_add_test(tests, ranks_stop_early_together);

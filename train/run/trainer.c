@@ -138,6 +138,16 @@ static remat_status connect_ranks(rm_trainer *t) {
     return rm_ranks_connect(&t->ranks, t->options, facts);
 }
 
+/* Whoever was killed after a state was saved may not have come to its link. */
+static remat_status prepare_best(rm_trainer *t) {
+    char aside[RM_PATH_BYTES];
+    const char *save = t->options->save;
+    if (t->ranks.rank || !strcmp(t->options->keep_best, "none")) return REMAT_OK;
+    TRY(rm_state_make_way(save, aside));
+    if (*aside) rm_progress_warn(&t->progress, "%s/" RM_STATE_BEST " is a copy of a state: renamed to %s", save, aside);
+    return t->store.best ? rm_state_link_best(save, t->store.best) : REMAT_OK;
+}
+
 static remat_status open_store(rm_trainer *t) {
     const rm_options *o = t->options;
     rm_state_ranks ranks = rm_patient_barrier_ranks(&t->ranks, o->zero);
@@ -147,8 +157,7 @@ static remat_status open_store(rm_trainer *t) {
     t->store.tokenizer_bytes = t->dataset->tokenizer_bytes;
     t->store.classes = t->dataset->class_names;
     t->store.best = rm_watch_best_step(&t->watch, o);
-    bool links = t->store.best && t->ranks.rank == 0; /* who was killed behind a state may not have come to its link */
-    return rm_ranks_agree(&t->ranks, links ? rm_state_link_best(o->save, t->store.best) : REMAT_OK);
+    return rm_ranks_agree(&t->ranks, prepare_best(t));
 }
 
 static remat_status create_evaluator(rm_trainer *t, const rm_model_spec *spec, uint32_t *crc32) {

@@ -83,13 +83,32 @@ remat_status rm_state_path(const char *directory, const char *prefix, int64_t st
     return rm_path_join(out, RM_PATH_BYTES, directory, name);
 }
 
-/* What `cp -rL` makes of the link is a folder: out of the way, as it may be the only copy there is. */
-static remat_status move_copy(const char *link) {
-    char aside[RM_PATH_BYTES];
+/* "step-00000100": as rm_state_link_best makes them. */
+static bool is_own_link(const char *path) {
+    char target[64];
+    ssize_t n = readlink(path, target, sizeof target - 1);
+    target[n > 0 ? n : 0] = 0;
+    return n > 0 && n < (ssize_t)sizeof target - 1 && step_of(target) >= 0;
+}
+
+static remat_status spare_others(const char *link) {
     struct stat about;
-    if (lstat(link, &about) || !S_ISDIR(about.st_mode)) return REMAT_OK;
+    REQUIRE(lstat(link, &about) || is_own_link(link), INVALID,
+            "%s is no link to a training state beside it, and --keep-best replaces nothing else: move it away, or "
+            "choose another place for --save",
+            link);
+    return REMAT_OK;
+}
+
+/* What `cp -rL` makes of the link may be the only copy there is. */
+remat_status rm_state_make_way(const char *directory, char aside[RM_PATH_BYTES]) {
+    char link[RM_PATH_BYTES];
+    struct stat about;
+    *aside = 0;
+    TRY(rm_path_join(link, sizeof link, directory, RM_STATE_BEST));
+    if (!rm_state_is_whole(link)) return spare_others(link);
     for (int i = 1; i < 1000; i++) {
-        REQUIRE(snprintf(aside, sizeof aside, "%s-copy-%d", link, i) < RM_PATH_BYTES, INVALID,
+        REQUIRE(snprintf(aside, RM_PATH_BYTES, "%s-copy-%d", link, i) < RM_PATH_BYTES, INVALID,
                 "the path %.60s... is too long", link);
         if (!lstat(aside, &about)) continue;
         return rename(link, aside) ? rm_file_failed("rename", link) : REMAT_OK;
@@ -105,11 +124,11 @@ remat_status rm_state_link_best(const char *directory, int64_t step) {
     TRY(rm_path_join(link, sizeof link, directory, RM_STATE_BEST));
     TRY(rm_path_join(unfinished, sizeof unfinished, directory, RM_STATE_UNFINISHED RM_STATE_BEST));
     if (!rm_path_exists(state)) return REMAT_OK;
-    unlink(unfinished);
+    TRY(spare_others(link));
+    if (is_own_link(unfinished)) unlink(unfinished);
     if (symlink(strrchr(state, '/') + 1, unfinished))
         return errno == EPERM || errno == ENOSYS || errno == EOPNOTSUPP ? REMAT_OK
                                                                         : rm_file_failed("create the link", link);
-    TRY(move_copy(link));
     if (rename(unfinished, link)) return rm_file_failed("rename", unfinished);
     return rm_directory_sync(directory);
 }

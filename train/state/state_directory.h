@@ -12,16 +12,19 @@
 #define RM_STATE_EMA "ema.safetensors"         /* with --ema */
 #define RM_STATE_JSON "state.json"
 #define RM_STATE_JSON_BESIDE ".tmp-state.json" /* what takes its place, until it does */
-#define RM_STATE_UNFINISHED ".tmp-" /* in front of the name of a state that is being written */
-#define RM_STATE_BEST "best"        /* a link to the state after the best evaluation: --keep-best */
-#define RM_STATE_DAMAGED "damaged-" /* ... of one that a restarted job could not read, and put aside */
+#define RM_STATE_UNFINISHED ".tmp-"            /* in front of the name of a state that is being written */
+#define RM_STATE_BEST "best"                   /* a link to the state after the best evaluation: --keep-best */
+#define RM_STATE_DAMAGED "damaged-"            /* ... of one that a restarted job could not read, and put aside */
 
 #define RM_STATE_SHARD_NAME 80
 /* "optimizer-3-of-8.safetensors", and back: 8; 0 for any other name. */
 void rm_state_shard_name(int64_t rank, int64_t size, char out[RM_STATE_SHARD_NAME]);
 int64_t rm_state_ranks_of(const char *name);
 
-/* Makes DIR/best a link to the state of a step, where that is there, and where the file system has links. */
+/* Before the first link: a copy of a state that is DIR/best is renamed to `aside`, else ""; INVALID where it is somebody's, and no
+ * earlier link. */
+remat_status rm_state_make_way(const char *directory, char aside[RM_PATH_BYTES]);
+/* Makes DIR/best a link to the state of a step, where that is there, and where the file system has links; INVALID as above. */
 remat_status rm_state_link_best(const char *directory, int64_t step);
 
 /* "DIR/step-00000100", with `prefix` before the last part. */
@@ -44,7 +47,8 @@ remat_status rm_state_directory_lock(const char *directory, int *lock);
 remat_status rm_state_put_aside(const char *directory, int64_t step, char aside[RM_PATH_BYTES]);
 
 void rm_state_remove(const char *state); /* only files of a state; quietly, whatever of it is there */
-remat_status rm_state_discard(const char *directory, int64_t step); /* the same of a whole one, so that its rest is never met */
+remat_status rm_state_discard(const char *directory,
+                              int64_t step); /* the same of a whole one, so that its rest is never met */
 remat_status rm_state_remove_unfinished(const char *directory);
 
 #endif
