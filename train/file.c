@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -276,7 +277,34 @@ bool rm_path_is_file(const char *path) {
     return stat(path, &about) == 0 && S_ISREG(about.st_mode);
 }
 
+/* Of what is not there yet: the folder that it will be in. */
+static bool resolve(const char *path, char out[RM_PATH_BYTES]) {
+    char above[RM_PATH_BYTES], name[256];
+    char *real = realpath(path, NULL);
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') n--;
+    if (!real && n < sizeof above) {
+        memcpy(above, path, n);
+        above[n] = 0;
+        char *slash = strrchr(above, '/');
+        const char *last = slash ? slash + 1 : above;
+        if (!*last || strlen(last) >= sizeof name) return false;
+        strcpy(name, last);
+        if (slash) slash[slash == above] = 0;
+        real = realpath(slash ? above : ".", NULL);
+        bool fits = real && !rm_path_join(out, RM_PATH_BYTES, real, name);
+        free(real);
+        return fits;
+    }
+    bool fits = real && strlen(real) < RM_PATH_BYTES;
+    if (fits) strcpy(out, real);
+    free(real);
+    return fits;
+}
+
 bool rm_path_same(const char *a, const char *b) {
+    char at_a[RM_PATH_BYTES], at_b[RM_PATH_BYTES];
+    if (resolve(a, at_a) && resolve(b, at_b)) return !strcmp(at_a, at_b);
     size_t n = strlen(a), m = strlen(b);
     while (n > 1 && a[n - 1] == '/') n--;
     while (m > 1 && b[m - 1] == '/') m--;

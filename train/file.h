@@ -62,7 +62,7 @@ remat_status rm_file_flush_output(void);
 /* Also the directories above it, where they are missing. `flag` named it, for the sentence. */
 remat_status rm_directory_make(const char *path, const char *flag);
 remat_status rm_directory_sync(const char *path); /* makes renames inside it survive a power cut */
-bool rm_path_same(const char *a, const char *b); /* the same text, but for slashes at the end */
+bool rm_path_same(const char *a, const char *b); /* the same place by any name or link; it need not be there */
 bool rm_path_exists(const char *path);
 bool rm_path_is_file(const char *path); /* a plain file: no directory, device or pipe */
 /* "directory/name" into `out`; INVALID when it does not fit. */

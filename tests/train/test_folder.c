@@ -141,7 +141,7 @@ START_TEST(one_class_alone_is_refused) {
         if (beside) mkdir(in_scratch("above/empty"), 0700);
         ck_fails(rm_dataset_open("classify", &source, &d), REMAT_INVALID,
                  "above: all pictures are in one folder, train, so there is one class and nothing to learn; give the "
-                 "folder whose folders are the classes, or say --classes");
+                 "folder whose folders are the classes");
         source.classes = 1 + beside;
         ck_ok(rm_dataset_open("classify", &source, &d));
         rm_dataset_close(d);

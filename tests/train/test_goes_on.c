@@ -39,6 +39,7 @@ static const struct {
     {"trap '' XFSZ; ulimit -f 8;", "--metrics=%s/m.jsonl", "| cat >/dev/null", "File too large", "without its metrics"},
     {"trap '' XFSZ; ulimit -f 1;", "--tensorboard=%s/board", "| cat >/dev/null", "File too large",
      "without TensorBoard's file"},
+    {"trap '' XFSZ; ulimit -f 8;", "--dump-grads=%s/g", "| cat >/dev/null", "File too large", "without its gradients"},
     {"PATH=%s:$PATH;", "--plot=%1$s/a.svg --save=%1$s/st", "| cat >/dev/null", "it ended with status 4",
      "without its picture"},
 };
@@ -101,10 +102,35 @@ START_TEST(data_that_change_cost_no_step) {
 }
 END_TEST
 
+/* Of several ranks none can save amid a step: the sentence names the state that there is. */
+START_TEST(ranks_whose_data_change_name_the_last_state) {
+    char line[1024];
+    int out = temporary(), err = temporary(), status;
+    const char *st = in_scratch("st");
+    make_text("text", 3000);
+    snprintf(line, sizeof line,
+             "train --data=%s " RUN "--devices=cpu:2 --steps=1000000 --save=%s --save-every=5 --keep=1",
+             in_scratch("text"), st);
+    pid_t child = start_program(line, out, err);
+    wait_for_state(st);
+    ck_assert_int_eq(truncate(in_scratch("text"), 10), 0);
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    read_back(err, program_errors, sizeof program_errors);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 1, "%s", program_errors);
+    const char *named = strstr(program_errors, "; nothing was saved since the last training state, ");
+    ck_assert_msg(strstr(program_errors, "it was cut short") && named, "%s", program_errors);
+    ck_assert_int_eq(snprintf(line, sizeof line, "test -f %.*s/state.json", (int)strcspn(strchr(named, ','), "\n") - 2,
+                              strchr(named, ',') + 2) > 0 &&
+                         system(line),
+                     0);
+}
+END_TEST
+
 int main(void) {
     TCase *tests = tcase_create("goes on");
     tcase_add_loop_test(tests, reports_end_no_run, 0, (int)(sizeof reports / sizeof *reports));
     tcase_add_test(tests, the_first_line_must_be_written);
     tcase_add_loop_test(tests, data_that_change_cost_no_step, 0, (int)(sizeof cut / sizeof *cut));
+    tcase_add_test(tests, ranks_whose_data_change_name_the_last_state);
     return run_suite("train/goes_on", tests);
 }

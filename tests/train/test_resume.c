@@ -185,6 +185,8 @@ START_TEST(restart_scripts_begin_with_weights) {
         if (i == 0) ck_assert_int_eq(system(command), 0);
         ck_assert_ptr_nonnull(strstr(program_output, i ? "resumed from " : "--init="));
     }
+    ck_runs("train --data=%s " FLAGS "--steps=8 --save=%s/./st/ --resume=%s --init=none", text, scratch(), st);
+    ck_runs("train --data=%s " FLAGS "--steps=1 --save=%s/./new/ --resume=%s", text, scratch(), in_scratch("new"));
     ck_refuses(2, "--resume and --init exclude each other", "train --data=%s --resume=%s --init=x --save=%s", text, st,
                in_scratch("other"));
 }

@@ -3,6 +3,7 @@
  * alone plans, prints and writes. Main entry: rm_command_train. */
 #include "train/commands/commands.h"
 
+#include "memory/host.h"
 #include "train/report/dump.h"
 #include "train/file.h"
 #include "train/run/interrupt.h"
@@ -33,7 +34,7 @@ static remat_status finish_update(rm_trainer *t, remat_step_result *result) {
     const char *dump = t->step == t->start.step ? t->options->dump_grads : NULL;
     if (calls_of(t) == 1 && !dump) return remat_step(t->session, t->lr, result);
     TRY(remat_gradients(t->session, result));
-    if (dump && t->ranks.rank == 0) TRY(rm_dump_gradients(t->session, dump));
+    if (dump && t->ranks.rank == 0) do_without(t, "its gradients", rm_dump_gradients(t->session, dump));
     double loss = result->loss;
     TRY(remat_update(t->session, t->lr, result));
     result->loss = loss;
@@ -363,11 +364,23 @@ static remat_status finish(rm_trainer *t) {
     return REMAT_OK;
 }
 
+/* Of several ranks, the others wait for this one amid a step: none can save, and the sentence says what there is to resume. */
+static remat_status name_last_state(const rm_trainer *t, remat_status status) {
+    char sentence[700], state[RM_PATH_BYTES] = "";
+    int64_t *steps = NULL, count = 0;
+    snprintf(sentence, sizeof sentence, "%s", remat_last_error());
+    if (!rm_state_list(t->options->save, &steps, &count) && count) rm_state_path(t->options->save, "", steps[0], state);
+    rm_free(steps);
+    if (!*state) return rm_fail(status, "%s; no training state was saved before it", sentence);
+    return rm_fail(status, "%s; nothing was saved since the last training state, %s", sentence, state);
+}
+
 /* Data that changed under the run, say, cost none of what was trained: the state after the last whole step is saved, and the sentence says
- * so. Alone: of several ranks, the others wait for this one amid a step. */
+ * so. */
 static remat_status save_first(rm_trainer *t, remat_status status) {
     char sentence[700];
-    if (!t->intact || !t->options->save || t->ranks.size > 1 || t->step == t->start.step) return status;
+    if (!t->intact || !t->options->save || t->step == t->start.step) return status;
+    if (t->ranks.size > 1) return name_last_state(t, status);
     snprintf(sentence, sizeof sentence, "%s", remat_last_error());
     if (save(t)) return rm_fail(status, "%s; and %s", sentence, remat_last_error());
     return rm_fail(status, "%s; step %lld is saved in %s", sentence, (long long)t->step, t->options->save);

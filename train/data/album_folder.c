@@ -213,7 +213,7 @@ static remat_status check_classes(const folder_album *album, const rm_data_sourc
     const char *only = album->base.names.name[first->label];
     REQUIRE(first->label != last->label, INVALID,
             "%s: all pictures are in one folder, %s, so there is one class and nothing to learn; give the folder whose "
-            "folders are the classes, or say --classes",
+            "folders are the classes",
             album->folder, only);
     return REMAT_OK;
 }

@@ -128,8 +128,8 @@ static remat_status settle_classes(const rm_data_source *source, int64_t largest
             (long long)source->ignored);
     REQUIRE(
         *classes || largest > 0, INVALID,
-        "%s: all labels are 0, and with one class there is nothing to be learnt: is this the right file? If it is, say "
-        "--classes",
+        "%s: all labels are 0, and with one class there is nothing to be learnt: give labels of "
+        "two classes or more",
         source->labels);
     if (!*classes) *classes = largest + 1;
     return REMAT_OK;

@@ -430,6 +430,8 @@ remat_status rm_options_check(const rm_options *o, rm_command command) {
             o->model, o->task);
     REQUIRE(strcmp(o->loss, "bce") || !strcmp(o->task, "regress"), INVALID,
             "--loss=bce is for labels 0 and 1, which --task=regress reads");
+    REQUIRE(!is(o->task, "classify") || o->classes != 1 || command != RM_TRAIN, INVALID,
+            "--classes=1: with one class there is nothing to learn; say how many there are, 2 or more");
     REQUIRE(!o->bucket_by_length || o->lengths || is(o->task, "seq2seq"), INVALID,
             "--bucket-by-length is for samples of different lengths: add --lengths=FILE");
     REQUIRE(!o->lengths || !o->eval_data || o->eval_lengths, INVALID,

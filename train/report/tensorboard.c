@@ -137,7 +137,8 @@ remat_status rm_tensorboard_open(const char *directory, const rm_metrics_run *ru
     if (gethostname(host, sizeof host - 1)) strcpy(host, "host");
     snprintf(name, sizeof name, "events.out.tfevents.%" PRId64 ".%s.%ld", (int64_t)time(NULL), host, (long)getpid());
     TRY(rm_path_join(out->path, sizeof out->path, directory, name));
-    TRY(rm_file_create(out->path, &out->writer));
+    remat_status status = rm_file_create(out->path, &out->writer);
+    if (status) return rm_fail(status, "%s: name another directory with --tensorboard", remat_last_error());
     return begin_file(out, run->resumed_step);
 }
 

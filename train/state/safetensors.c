@@ -122,12 +122,33 @@ static void set_up(rm_safetensors *out, const char *path) {
     strncpy(out->path, path, sizeof out->path - 1);
 }
 
-/* What torch.save writes: a zip archive, or in old versions pickles. Their first 8 bytes are no length. */
+/* What torch.save writes: a zip archive, or in old versions pickles of which the first is a number. Their first 8 bytes are no length. */
 static bool is_pytorchs(const uint8_t prefix[8]) {
-    return !memcmp(prefix, "PK\3\4", 4) || (prefix[0] == 0x80 && prefix[1] >= 2 && prefix[1] <= 5);
+    return !memcmp(prefix, "PK\3\4", 4) || !memcmp(prefix, "\x80\2\x8a\x0a\x6c\xfc\x9c\x46", 8);
+}
+
+static bool is_pickle(const uint8_t prefix[8]) { return prefix[0] == 0x80 && prefix[1] >= 2 && prefix[1] <= 5; }
+
+/* A zip archive whose first file is NAME.npy. */
+static bool is_npz(const char *path, const uint8_t prefix[8]) {
+    uint8_t *data = NULL;
+    size_t size = 0, length = 0;
+    if (memcmp(prefix, "PK\3\4", 4) || rm_file_read_first(path, 512, &data, &size)) return false;
+    if (size > 30) length = data[26] | (size_t)data[27] << 8;
+    bool npy = length > 4 && 30 + length <= size && !memcmp(data + 30 + length - 4, ".npy", 4);
+    rm_free(data);
+    return npy;
 }
 
 static remat_status refuse_prefix(const char *path, const uint8_t prefix[8], uint64_t length) {
+    REQUIRE(!is_npz(path, prefix), IO,
+            "%s is no safetensors file but one of numpy.savez's; type in Python: from safetensors.numpy import "
+            "save_file; save_file(dict(numpy.load(\"%s\")), \"model.safetensors\")",
+            path, path);
+    REQUIRE(is_pytorchs(prefix) || !is_pickle(prefix), IO,
+            "%s is no safetensors file but a Python pickle: load it in Python, and write its arrays with "
+            "safetensors.numpy.save_file or its tensors with safetensors.torch.save_file",
+            path);
     REQUIRE(
         !is_pytorchs(prefix), IO,
         "%s is no safetensors file but one of torch.save's; type in Python: from safetensors.torch import save_file; "
