@@ -90,11 +90,52 @@ static remat_status take_by_word(remat_session *s, piece word, const settings *o
     return REMAT_OK;
 }
 
-static remat_status take(remat_session *s, piece group, uint8_t *taken) {
+/* Layer-wise optimizers do not decay biases and gains, unless they are told to. */
+double rm_session_weight_decay(const remat_session *s, int32_t param) {
+    const rm_value *value = &s->graph->value[s->chain.at.buckets.param[param].value];
+    bool spared = s->optimizer && s->optimizer->measure && value->desc.rank < 2 && !s->decay_vectors;
+    return spared ? 0 : s->update.weight_decay;
+}
+
+/* Does a group of these name it? */
+static bool names(piece groups, const char *name) {
+    while (groups.length) {
+        piece group = cut(&groups, ";"), words = cut(&group, ":");
+        while (words.length) {
+            piece word = cut(&words, ",");
+            if (word.length && occurs(word, name)) return true;
+        }
+    }
+    return false;
+}
+
+/* A group that changes none of its parameters: none is trained, or its weight decay is what they have anyway, and no later group
+ * would take them. `before`: what was taken before it. */
+static remat_status check_effect(const remat_session *s, piece words, const settings *own, piece later,
+                                 const uint8_t *before, const uint8_t *taken) {
+    const rm_buckets *b = &s->chain.at.buckets;
+    bool trained = false, changes = own->lr >= 0;
+    for (int32_t i = 0; i < b->n_params; i++) {
+        const rm_value *value = &s->graph->value[b->param[i].value];
+        if (before[i] || !taken[i] || !value->needs_gradient) continue;
+        trained = true;
+        changes = changes || own->weight_decay != rm_session_weight_decay(s, i) || names(later, value->name);
+    }
+    REQUIRE(trained, INVALID,
+            "groups: nothing that \"%.*s\" names is trained: name it in train_only, too, or leave the group out",
+            (int)words.length, words.at);
+    REQUIRE(changes, INVALID,
+            "groups: \"%.*s\" has weight_decay=%g, which its parameters have anyway: leave it out, or set another",
+            (int)words.length, words.at, own->weight_decay);
+    return REMAT_OK;
+}
+
+static remat_status take(remat_session *s, piece group, piece later, uint8_t *taken, uint8_t *before) {
     piece words = cut(&group, ":");
     const piece all = words;
     settings own;
     bool took = false;
+    memcpy(before, taken, (size_t)s->chain.at.buckets.n_params);
     TRY(read_settings(words, group, &own));
     do {
         piece word = cut(&words, ",");
@@ -102,14 +143,7 @@ static remat_status take(remat_session *s, piece group, uint8_t *taken) {
     } while (words.length);
     REQUIRE(took, INVALID, "groups: all that \"%.*s\" names is in the groups before it: put it first, or leave it out",
             (int)all.length, all.at);
-    return REMAT_OK;
-}
-
-/* Layer-wise optimizers do not decay biases and gains, unless they are told to. */
-double rm_session_weight_decay(const remat_session *s, int32_t param) {
-    const rm_value *value = &s->graph->value[s->chain.at.buckets.param[param].value];
-    bool spared = s->optimizer && s->optimizer->measure && value->desc.rank < 2 && !s->decay_vectors;
-    return spared ? 0 : s->update.weight_decay;
+    return check_effect(s, all, &own, later, before, taken);
 }
 
 remat_status rm_session_choose_groups(remat_session *s, const char *groups) {
@@ -119,13 +153,13 @@ remat_status rm_session_choose_groups(remat_session *s, const char *groups) {
         buckets->param[i].weight_decay = rm_session_weight_decay(s, i);
     }
     if (!groups || s->inference || !buckets->n_params) return REMAT_OK;
-    uint8_t *taken = rm_calloc((size_t)buckets->n_params, 1);
+    uint8_t *taken = rm_calloc((size_t)buckets->n_params, 2);
     REQUIRE(taken, MEMORY, "out of memory for the groups of %d parameters", buckets->n_params);
     remat_status status = REMAT_OK;
     piece text = {groups, strlen(groups)};
     do {
         piece group = cut(&text, ";");
-        status = take(s, group, taken);
+        status = take(s, group, text, taken, taken + buckets->n_params);
     } while (!status && text.length);
     rm_free(taken);
     return status;

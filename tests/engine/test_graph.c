@@ -374,7 +374,11 @@ START_TEST(groups_have_rates_and_decays_of_their_own) {
         {"head:lr", "lr= is not a number"},
         {"head:lr=-1", "lr=-1 is not a number of 0 or more"},
         {"head:lr=1x", "lr=1x is not a number"},
-        {"head:lr=nan", "is not a number"}};
+        {"head:lr=nan", "is not a number"},
+        {"head:weight_decay=0.1", "\"head\" has weight_decay=0.1, which its parameters have anyway"},
+        {"head:weight_decay=0.1;w_:lr=2", "which its parameters have anyway"}};
+    static const char *const kept[] = {"ead:weight_decay=0.1;ead,w_h:weight_decay=0", "head:lr=2,weight_decay=0.1",
+                                       "head:lr=1"};
     remat_value loss = language_model();
     remat_config config = REMAT_CONFIG_INIT;
     config.optimizer = "sgd";
@@ -404,6 +408,16 @@ START_TEST(groups_have_rates_and_decays_of_their_own) {
     remat_session_free(s);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         config.groups = wrong[i][0], expect_refused(loss, config, wrong[i][1]);
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
+        config.groups = kept[i];
+        ck_assert_msg(!remat_session_create(graph, loss, &config, &s), "%s", remat_last_error());
+        remat_session_free(s);
+    }
+    config.train_only = "w_";
+    config.groups = "head,emb:lr=3", expect_refused(loss, config, "nothing that \"head,emb\" names is trained");
+    config.groups = "head,w_ih:lr=3";
+    ck_assert_msg(!remat_session_create(graph, loss, &config, &s), "%s", remat_last_error());
+    remat_session_free(s);
 }
 END_TEST
 

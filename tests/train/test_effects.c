@@ -143,6 +143,24 @@ START_TEST(a_group_changes_its_parameters) {
 }
 END_TEST
 
+/* What changes nothing, by the words that it is refused with. */
+START_TEST(a_group_without_effect_is_refused) {
+    static const char *const refused[][2] = {
+        {"--optimizer=lamb --weight-decay=0.1 --groups=bias:weight-decay=0", "its parameters have anyway"},
+        {"--optimizer=lars --weight-decay=0.1 --groups=bias:weight-decay=0", "its parameters have anyway"},
+        {"--optimizer=adam --groups=bias:weight-decay=0", "its parameters have anyway"},
+        {"--optimizer=adamw --weight-decay=0.1 --groups=weight:weight-decay=0.1", "its parameters have anyway"},
+        {"--groups=head.bias:lr=3 --train-only=rnn.", "names is trained: name it in --train-only"}};
+    const char *text = make_text("text", 4096);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        ck_refuses(2, refused[i][1], "train --data=%s --hidden=4 --layers=1 --seq-len=16 --batch=2 --threads=1 %s",
+                   text, refused[i][0]);
+    ck_runs("train --data=%s --hidden=4 --layers=1 --seq-len=16 --batch=2 --threads=1 --steps=1 --optimizer=lamb "
+            "--weight-decay=0.1 --decay-vectors --groups=bias:weight-decay=0",
+            text);
+}
+END_TEST
+
 /* ---- Schedules ---------------------------------------------------------------------------------------------------- */
 
 static const struct {
@@ -213,6 +231,7 @@ int main(void) {
     TCase *tests = tcase_create("effects");
     tcase_add_loop_test(tests, a_setting_changes_the_parameters_or_is_refused, 0, OPTIMIZERS);
     tcase_add_loop_test(tests, a_group_changes_its_parameters, 0, OPTIMIZERS);
+    tcase_add_test(tests, a_group_without_effect_is_refused);
     tcase_add_loop_test(tests, a_setting_changes_the_rates_or_is_refused, 0, SCHEDULES);
     tcase_add_loop_test(tests, what_waits_for_evaluations_is_refused_without_them, 0, SCHEDULES);
     return run_suite("train/effects", tests);

@@ -189,9 +189,17 @@ START_TEST(what_cannot_be_tied_is_refused) {
     ck_refuses(2, "--embed=4 is not --hidden=8", "plan --tie-embeddings --embed=4 --hidden=8");
     ck_refuses(2, "--tie-embeddings has no effect with --model=gpt2", "plan --tie-embeddings --model=gpt2");
     ck_refuses(2, "--tie-embeddings has no effect with --task=copy", "plan --tie-embeddings --task=copy");
-    ck_refuses(2, "leave one of them out", "train --model=lstm --tie-embeddings --init-head=new --init=a.safetensors");
+    ck_refuses(2, "leave one of them out",
+               "train --task=lm --model=lstm --tie-embeddings --init-head=new --init=a.safetensors");
     const char *rest = "--embed=8 --hidden=8 --layers=1 --seq-len=16 --batch=2 --threads=1 --steps=1";
     const char *text = make_text("text", 4096);
+    static const char *const groups[] = {"head:lr=0", "rnn,head.:lr=0", "rnn:lr=2;d.w,head:lr=0"};
+    static const char *const kept[] = {"head,emb:lr=0", "head.bias:lr=0", "embedding:lr=2;head:lr=0"};
+    for (int i = 0; i < 3; i++) {
+        ck_refuses(2, "of the head its bias alone would be in the group: add embedding, or say head.bias",
+                   "train --tie-embeddings --groups=%s --data=%s %s", groups[i], text, rest);
+        ck_runs("train --tie-embeddings --groups=%s --data=%s %s", kept[i], text, rest);
+    }
     ck_refuses(2, "so of the head its bias alone would be trained: add embedding., or say head.bias",
                "train --data=%s --tie-embeddings --train-only=head. %s", text, rest);
     ck_runs("train --data=%s --tie-embeddings --train-only=head.,embedding. %s", text, rest);

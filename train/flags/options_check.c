@@ -413,7 +413,33 @@ static bool begins_one(const char *name, const char *beginnings) {
     return false;
 }
 
+/* Does one of the words before the colons, "head,emb:lr=0;rnn:lr=2", occur in the name? */
+static bool group_names(const char *groups, const char *name) {
+    char word[64];
+    for (const char *at = groups; *at; at += strcspn(at, ";"), at += *at == ';')
+        for (bool more = true; more; at += more) {
+            at += strspn(at, " ");
+            size_t length = strcspn(at, ",:;");
+            more = at[length] == ',';
+            snprintf(word, sizeof word, "%.*s", (int)length, at);
+            at += length;
+            while (length && length < sizeof word && word[length - 1] == ' ') word[--length] = 0;
+            if (length && length < sizeof word && strstr(name, word)) return true;
+        }
+    return false;
+}
+
+static remat_status check_tied_groups(const rm_options *o) {
+    if (!o->tie_embeddings || !said(o, "groups")) return REMAT_OK;
+    REQUIRE(!group_names(o->groups, "head.weight") || group_names(o->groups, "embedding.weight"), INVALID,
+            "--groups=%s: the head's weight is embedding.weight here, so of the head its bias alone would be in the "
+            "group: add embedding, or say head.bias",
+            o->groups);
+    return REMAT_OK;
+}
+
 static remat_status check_tied_head(const rm_options *o) {
+    TRY(check_tied_groups(o));
     if (!o->tie_embeddings || !o->train_only) return REMAT_OK;
     REQUIRE(!begins_one("head.weight", o->train_only) || begins_one("embedding.weight", o->train_only), INVALID,
             "--train-only=%s: the head's weight is embedding.weight here, so of the head its bias alone would be "
