@@ -2,6 +2,8 @@
  * probabilities that `remat predict` writes. */
 #include "train/run/model.h"
 
+#include "train/state/state_json.h"
+
 #include "tests/train/train_test.h"
 
 #include <math.h>
@@ -251,6 +253,42 @@ START_TEST(a_batch_in_parts_is_one_batch) {
 }
 END_TEST
 
+/* As a version before --loss-mean left it. */
+static void forget_mean(const char *state) {
+    char path[RM_PATH_BYTES];
+    json_t *root;
+    ck_ok(rm_state_json_read(state, path, &root));
+    json_object_del(json_object_get(root, "flags"), "loss-mean"); /* is there where the loss counts */
+    ck_ok(rm_state_json_write(path, root));
+    json_decref(root);
+}
+
+/* What was a mean of parts then continues as one, and says so; where nothing would differ, nothing is said. */
+START_TEST(state_before_loss_mean_continues_with_means_of_parts) {
+    static const char *const cases[][2] = {{"--ignore-index=255", "--batch=4 --accumulate-steps=2"},
+                                           {"--ignore-index=255", "--batch=4 --devices=cpu:2"},
+                                           {"--ignore-index=255", "--batch=8"},
+                                           {"", "--batch=4 --accumulate-steps=2"}};
+    bool counts = *cases[_i][0], parts = counts && !strstr(cases[_i][1], "--batch=8");
+    char flags[600];
+    make_images(counts);
+    snprintf(flags, sizeof flags, SMALL "--data=%s --labels=%s --no-shuffle %s %s", images_path, labels_path,
+             cases[_i][0], cases[_i][1]);
+    ck_runs("train %s --steps=4 %s --metrics=%s", flags, parts ? "--loss-mean=parts" : "", in_scratch("a.jsonl"));
+    ck_runs("train %s --steps=2 %s --metrics=%s --save=%s", flags, parts ? "--loss-mean=parts" : "",
+            in_scratch("b.jsonl"), in_scratch("old"));
+    forget_mean(in_scratch("old/step-00000002"));
+    const char *again = strstr(cases[_i][1], "--devices") ? "--devices=cpu:2" : "";
+    ck_runs("train --resume=%s --steps=5 %s --loss-mean=batch", in_scratch("old/step-00000002"), again);
+    ck_assert_ptr_null(strstr(program_errors, "--loss-mean"));
+    ck_runs("train --resume=%s --steps=3 %s --metrics=%s", in_scratch("old"), again, in_scratch("b.jsonl"));
+    ck_assert_msg(parts == (strstr(program_errors, "continues with --loss-mean=parts") != NULL), "%s", program_errors);
+    ck_runs("train --resume=%s --steps=4 %s --metrics=%s", in_scratch("old"), again, in_scratch("b.jsonl"));
+    ck_assert_ptr_null(strstr(program_errors, "--loss-mean")); /* the state says it now */
+    ck_runs("report --require-identical %s %s", in_scratch("a.jsonl"), in_scratch("b.jsonl"));
+}
+END_TEST
+
 /* Each window is a micro step: what is left out of one makes it weigh less. */
 START_TEST(windows_weigh_by_what_counts) {
     char flags[600];
@@ -275,6 +313,7 @@ END_TEST
 int main(void) {
     TCase *tests = tcase_create("class_weights");
     tcase_add_test(tests, what_is_ignored_counts_nowhere);
+    tcase_add_loop_test(tests, state_before_loss_mean_continues_with_means_of_parts, 0, 4);
     tcase_add_test(tests, what_is_no_number_is_never_right);
     tcase_add_test(tests, no_target_is_never_right);
     tcase_add_loop_test(tests, training_weighs_classes, 0, 6);

@@ -140,12 +140,18 @@ static remat_value loss_by_weight(remat_graph *g, const rm_model_spec *spec, rem
     return remat_softmax_cross_entropy_weighted(g, logits, target, weights, -1, spec->label_smoothing);
 }
 
+/* Targets are -1 behind their ends. */
+static bool has_ends(const rm_data_shape *data) { return data->answer_steps || (data->every_step && data->lengths); }
+
+bool rm_model_counts(const rm_model_spec *spec) {
+    if (spec->data.labels || !spec->data.classes) return rm_data_pads(&spec->data);
+    return spec->ignores || spec->class_weights || has_ends(&spec->data);
+}
+
 static remat_value loss(remat_graph *g, const rm_model_spec *spec, remat_value logits, remat_value target) {
     if (spec->data.labels) return remat_ctc(g, logits, target, spec->length, REMAT_NONE, RM_BLANK, false);
     if (!spec->data.classes) return loss_of_reals(g, spec, logits, target);
-    bool ends =
-        spec->data.answer_steps || (spec->data.every_step && spec->data.lengths); /* targets are -1 behind them */
-    if (spec->ignores || spec->class_weights || ends) return loss_by_weight(g, spec, logits, target);
+    if (rm_model_counts(spec)) return loss_by_weight(g, spec, logits, target);
     if (spec->label_smoothing == 0) return remat_softmax_cross_entropy(g, logits, target);
     return remat_softmax_cross_entropy_smoothed(g, logits, target, spec->label_smoothing);
 }

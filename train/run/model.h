@@ -61,6 +61,7 @@ void rm_model_head(const rm_model_spec *spec, char *out, size_t bytes);
  * any case. */
 remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_loss, rm_model *out);
 void rm_model_free(rm_model *model);
+bool rm_model_counts(const rm_model_spec *spec); /* its loss is a mean over targets that count: remat_config.loss_mean */
 
 /* Of n samples, with logits (n,K) and targets (n): how many have their class among the `among` largest logits, and how many
  * have one, not -1. */

@@ -40,10 +40,27 @@ static remat_status check_data(rm_trainer *t) {
     return REMAT_OK;
 }
 
+/* A run continues with the mean that it began with. Its states say which, as versions before --loss-mean had parts alone. */
+static remat_status keep_mean(rm_trainer *t, const rm_model_spec *spec) {
+    rm_options *o = t->options;
+    int64_t parts = t->ranks.size * rm_setup_micro_steps(o) * rm_setup_windows(o);
+    bool said = rm_options_given(o, "loss-mean"), older = *t->state && t->start.mean_unsaid && !said;
+    if (!rm_model_counts(spec)) return REMAT_OK;
+    if (older && parts > 1) TRY(rm_options_adopt(o, RM_TRAIN, "loss-mean", "parts", t->state));
+    if (older && parts > 1 && t->ranks.rank == 0)
+        fprintf(stderr,
+                "remat train: note: %s was saved by a version without --loss-mean; the run continues with "
+                "--loss-mean=parts\n",
+                t->state);
+    rm_options_mark(o, "loss-mean", true);
+    return REMAT_OK;
+}
+
 static remat_status open_data(rm_trainer *t, rm_model_spec *spec) {
     TRY(rm_setup_dataset(t->options, false, &t->dataset));
     TRY(check_data(t));
     TRY(rm_setup_spec(t->options, t->dataset, spec));
+    TRY(keep_mean(t, spec));
     const rm_options *o = t->options;
     if (o->class_weights)
         TRY(rm_class_weights_read(o->class_weights, rm_budget_given(o), spec->data.classes, &t->class_weights));

@@ -40,6 +40,7 @@ typedef struct {
     bool tokenizer;          /* tokenizer.json is there */
     bool ema;                /* --ema's average is there */
     bool lengths;            /* its samples had --lengths */
+    bool mean_unsaid;        /* it does not say --loss-mean: saved by a version that had parts alone, or its loss counts all */
     char precision[8];       /* of its products; "fp32" in states of versions that had no other */
 } rm_state_point;
 

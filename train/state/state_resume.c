@@ -186,6 +186,7 @@ static remat_status parse_point(const json_t *root, const char *name, rm_state_p
     parse_precision(root, out);
     parse_stateful(root, out);
     out->lengths = json_object_get(json_object_get(root, "flags"), "lengths") != NULL;
+    out->mean_unsaid = !json_object_get(json_object_get(root, "flags"), "loss-mean");
     const char *run = json_string_value(json_object_get(root, "run"));
     snprintf(out->run, sizeof out->run, "%s", run ? run : "");
     TRY(parse_data(root, name, out));
