@@ -329,7 +329,12 @@ START_TEST(a_state_has_the_names_of_its_classes) {
     ck_assert_msg(!strncmp(program_output, "a,\"b,1\",empty\n", 14), "%s", program_output);
     ck_runs("predict --resume=%s --data=%s --out=%s", st, f, in_scratch("p.npy"));
     ck_assert_str_eq(program_output, "columns: a, b,1, empty\n");
+    ck_runs("predict --init=%s/step-00000001/model.safetensors --data=%s --image-size=5", st, f);
+    ck_assert_msg(!strncmp(program_output, "a,\"b,1\",empty\n", 14), "%s", program_output);
+    ck_runs("eval --init=%s/step-00000001/model.safetensors --data=%s --image-size=5", st, f);
     rename_class("f/a", "f/c");
+    ck_refuses(2, "class 0 is 'b,1' in", "eval --init=%s/step-00000001/model.safetensors --data=%s --image-size=5", st,
+               f);
     ck_refuses(2, "class 0 is 'b,1' in", "eval --resume=%s --data=%s", st, f);
     ck_assert_ptr_nonnull(strstr(program_errors, "and 'a' in"));
     ck_refuses(2, "class 0 is 'b,1' in", "train --resume=%s --steps=2", st);

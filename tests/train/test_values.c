@@ -187,6 +187,45 @@ START_TEST(labels_unlike_those_of_training) {
 }
 END_TEST
 
+/* A file of weights says how many numbers an answer has, and which tasks it is not of. */
+START_TEST(weights_tell_their_task_and_answers) {
+    make_data();
+    char state[300], flags[400];
+    snprintf(state, sizeof state, "%s", in_scratch("st"));
+    ck_runs("train " SMALL "--data=%s --labels=%s --steps=1 --save=%s", data_path, make_labels(1), state);
+    snprintf(flags, sizeof flags, "--init=%s/step-00000001/model.safetensors --data=%s", state, data_path);
+    ck_runs("predict --resume=%s --data=%s", state, data_path);
+    static char row[sizeof program_output];
+    strcpy(row, program_output);
+    ck_runs("predict --task=regress %s", flags);
+    ck_assert_str_eq(program_output, row);
+    ck_refuses(2, "'head.weight' is (2,5), but this model's", "predict --task=regress --values=7 %s", flags);
+    for (int named = 0; named < 2; named++)
+        ck_refuses(2, "has no embedding, so it is not of --task=lm: say --task=classify, regress, transcribe or adding",
+                   "eval %s --labels=%s %s", flags, make_labels(1), named ? "--model=lstm" : "");
+}
+END_TEST
+
+/* Flags that nobody gave are not complained of. */
+START_TEST(weights_that_are_not_of_a_language_model) {
+    static const char *const small = "--hidden=5 --layers=1 --threads=1 --batch=4 --steps=1";
+    char pairs[300], both[300];
+    snprintf(pairs, sizeof pairs, "%s", in_scratch("pairs"));
+    snprintf(both, sizeof both, "%s", in_scratch("both"));
+    ck_runs("train --task=seq2seq --generate=copy --samples=8 %s --save=%s", small, pairs);
+    ck_runs("eval --init=%s/step-00000001/model.safetensors --generate=copy --samples=8", pairs);
+    ck_runs("eval --model=lstm --init=%s/step-00000001/model.safetensors --generate=copy --samples=8", pairs);
+    ck_refuses(2, "--task=lm does not agree",
+               "eval --task=lm --init=%s/step-00000001/model.safetensors --generate=copy", pairs);
+    ck_runs("train --task=copy --bidirectional --seq-len=24 --samples=8 %s --save=%s", small, both);
+    ck_runs("eval --task=copy --init=%s/step-00000001/model.safetensors --seq-len=24 --samples=8", both);
+    ck_refuses(2, "reads in both directions, so it is not of --task=lm: say --task=copy or s5",
+               "eval --init=%s/step-00000001/model.safetensors --seq-len=24", both);
+    ck_runs("train --task=adding --model=mingru --seq-len=24 --samples=8 %s --save=%s", small, in_scratch("minimal"));
+    ck_refuses(2, "has no embedding", "plan --init=%s/step-00000001/model.safetensors", in_scratch("minimal"));
+}
+END_TEST
+
 /* Its own row is NaN, and the others are what they are without it; nothing is learnt from it. */
 START_TEST(nan_is_let_through_when_asked) {
     static char before[sizeof program_output];
@@ -230,5 +269,7 @@ int main(void) {
     tcase_add_loop_test(tests, plans_and_resumes_agree, 0, 2);
     tcase_add_test(tests, labels_that_do_not_fit);
     tcase_add_test(tests, labels_unlike_those_of_training);
+    tcase_add_test(tests, weights_tell_their_task_and_answers);
+    tcase_add_test(tests, weights_that_are_not_of_a_language_model);
     return run_suite("train/values", tests);
 }

@@ -164,7 +164,7 @@ static remat_status predict(prediction *p, rm_options *o) {
     rm_eval_event event;
     TRY(check_name(o));
     TRY(rm_saved_evaluator_open(o, RM_PREDICT, &p->saved));
-    if (*p->saved.state) TRY(rm_state_class_names(p->saved.state, &p->classes));
+    if (*p->saved.named) TRY(rm_state_class_names(p->saved.named, &p->classes));
     rm_evaluator *evaluator = &p->saved.evaluator;
     p->probabilities = !strcmp(o->task, "classify");
     p->yes_or_no = !strcmp(o->loss, "bce");

@@ -274,8 +274,8 @@ remat_status rm_options_parse(rm_options *o, rm_command command, int argc, char 
     TRY(apply_preset(o, set_by_preset));
     TRY(follow_model(o));
     if (!o->help) TRY(rm_options_check_said(o));
-    bool more =
-        o->resume || (o->init && !rm_options_given(o, "model")); /* is said by a file: setup.c, main.c, trainer.c */
+    bool named = rm_options_given(o, "model") && rm_options_given(o, "task");
+    bool more = o->resume || (o->init && !named); /* is said by a file: setup.c, main.c, trainer.c */
     if (!o->help && !more) TRY(rm_options_check(o, command));
     for (int i = 0; i < rm_n_options; i++) o->given[i] |= set_by_preset[i];
     return REMAT_OK;

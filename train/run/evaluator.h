@@ -74,6 +74,7 @@ const char *rm_eval_text(const rm_eval_event *event, char *text, size_t bytes);
 
 typedef struct {
     char state[RM_PATH_BYTES]; /* "": they are --init's */
+    char named[RM_PATH_BYTES]; /* the state that says what its classes are called, which the file of --init may lie in; "": none */
     rm_state_point point;
     rm_dataset *dataset;
     rm_evaluator evaluator; /* its session has the weights */

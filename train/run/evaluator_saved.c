@@ -3,8 +3,10 @@
 #include "train/run/evaluator.h"
 
 #include "train/state/safetensors.h"
+#include "train/state/state_directory.h"
 #include "train/state/weights.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static bool is(const rm_options *o, const char *task) { return !strcmp(o->task, task); }
@@ -69,6 +71,19 @@ static int64_t batch_of_run(const rm_options *o, const rm_state_point *run) {
     return run->shards ? o->batch * run->world_size / run->shards : 0;
 }
 
+/* Weights of a training state have its names of classes, whichever flag they come by. */
+static remat_status find_named(const rm_options *o, rm_saved_evaluator *e) {
+    char path[RM_PATH_BYTES];
+    snprintf(e->named, sizeof e->named, "%s", e->state);
+    if (*e->state || !o->init) return REMAT_OK;
+    const char *slash = strrchr(o->init, '/'), *file = slash ? slash + 1 : o->init;
+    if (strcmp(file, RM_STATE_MODEL) && strcmp(file, RM_STATE_EMA)) return REMAT_OK;
+    snprintf(e->named, sizeof e->named, "%.*s", slash ? (int)(file - o->init) : 1, slash ? o->init : ".");
+    TRY(rm_path_join(path, sizeof path, e->named, RM_STATE_JSON));
+    if (!rm_path_exists(path)) *e->named = 0;
+    return REMAT_OK;
+}
+
 remat_status rm_saved_evaluator_open(rm_options *o, rm_command command, rm_saved_evaluator *out) {
     const bool said = rm_options_given(o, "batch");
     rm_model_spec spec;
@@ -77,8 +92,9 @@ remat_status rm_saved_evaluator_open(rm_options *o, rm_command command, rm_saved
     if (command == RM_PREDICT) TRY(check_predictable(o));
     TRY(check_lengths(o, &out->point));
     TRY(open_data(o, command, &out->dataset));
-    bool labels = command == RM_EVAL && *out->state; /* of `predict` folders are not read as classes */
-    if (labels) TRY(rm_setup_check_classes(out->state, out->dataset, o->data));
+    TRY(find_named(o, out));
+    bool labels = command == RM_EVAL && *out->named; /* of `predict` folders are not read as classes */
+    if (labels) TRY(rm_setup_check_classes(out->named, out->dataset, o->data));
     TRY(rm_setup_spec(o, out->dataset, &spec));
     TRY(check_width(o, out->state, out->dataset));
     int64_t batch = said ? 0 : batch_of_run(o, &out->point);

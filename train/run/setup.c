@@ -45,6 +45,28 @@ static remat_status learn_pictures(rm_options *o, const rm_weights_shape *shape)
     return resnet ? rm_options_learn(o, "stem", shape->cifar_stem ? "cifar" : "imagenet", o->init) : REMAT_OK;
 }
 
+/* Weights that cannot be those of the task by default: flags that go with another would be refused, though nobody named a task. */
+static remat_status learn_task(rm_options *o, const rm_weights_shape *shape) {
+    bool given = rm_options_given(o, "task"), recurrent = shape->gates || shape->minimal;
+    if (shape->pairs) return rm_options_learn(o, "task", "seq2seq", o->init);
+    if (given || !recurrent || strcmp(o->task, "lm")) return REMAT_OK;
+    REQUIRE(shape->symbols, INVALID,
+            "%s has no embedding, so it is not of --task=lm: say --task=classify, regress, transcribe or adding",
+            o->init);
+    REQUIRE(!shape->bidirectional, INVALID,
+            "%s reads in both directions, so it is not of --task=lm: say --task=copy or s5", o->init);
+    return REMAT_OK;
+}
+
+/* How wide an answer is. Labels say it of values themselves. */
+static remat_status learn_answers(rm_options *o, int64_t outputs) {
+    bool classes = !strcmp(o->task, "classify") || !strcmp(o->task, "transcribe");
+    bool values = !strcmp(o->task, "regress");
+    if (!strcmp(o->init_head, "new")) return REMAT_OK;
+    if (classes && !o->classes) return learn_count(o, "classes", outputs);
+    return values && !o->values && !o->labels ? learn_count(o, "values", outputs) : REMAT_OK;
+}
+
 /* What the file does not tell, or tells in a way that no model has, is found when its arrays are matched with the session's. */
 remat_status rm_setup_init(rm_options *o) {
     rm_weights_shape shape;
@@ -52,6 +74,7 @@ remat_status rm_setup_init(rm_options *o) {
     TRY(rm_weights_shape_of(o->init, &shape));
     const char *cell = shape.gates == 4 ? "lstm" : shape.gates == 3 ? "gru" : shape.gates == 1 ? "rnn" : NULL;
     if (shape.pictures) TRY(learn_pictures(o, &shape));
+    TRY(learn_task(o, &shape));
     if (shape.minimal) TRY(rm_options_learn(o, "model", shape.minimal == 1 ? "mingru" : "minlstm", o->init));
     if (shape.gpt2_positions) TRY(rm_options_learn(o, "model", "gpt2", o->init));
     TRY(learn_count(o, "positions", shape.gpt2_positions));
@@ -62,13 +85,11 @@ remat_status rm_setup_init(rm_options *o) {
     if (shape.tied) TRY(rm_options_learn(o, "tie-embeddings", "true", o->init));
     if (cell && !shape.projection) TRY(rm_options_learn(o, "proj-size", "0", o->init));
     TRY(learn_count(o, "proj-size", shape.projection));
-    bool new_head = !strcmp(o->init_head, "new");
     TRY(learn_count(o, "layers", shape.layers));
     TRY(learn_count(o, "hidden", shape.hidden));
     bool as_hidden = !o->embed && shape.embed == shape.hidden; /* which is what 0 means */
     if (!as_hidden) TRY(learn_count(o, "embed", shape.embed));
-    bool classes = !strcmp(o->task, "classify") || !strcmp(o->task, "transcribe");
-    return !classes || o->classes || new_head ? REMAT_OK : learn_count(o, "classes", shape.outputs);
+    return learn_answers(o, shape.outputs);
 }
 
 /* Data that a small budget has no room for are read all the same: what they take must be known to name the budget that would

@@ -389,6 +389,8 @@ static void note_shape(const rm_st_array *array, rm_weights_shape *out) {
     if (strstr(name, "bias")) out->biases = true;
     if (!strcmp(name, "head.bias")) out->tied = true; /* unless there is a weight */
     if (!strcmp(name, "rnn.weight_hh_l0_reverse")) out->bidirectional = true;
+    if (!strcmp(name, "decoder_rnn.weight_ih_l0")) out->pairs = true;
+    if (!strcmp(name, "embedding.weight") || !strcmp(name, "token_emb.weight")) out->symbols = true;
     if (array->rank != 2) return;
     if (sscanf(name, "rnn.weight_hh_l%9d%n", &layer, &end) == 1 && !name[end] && layer >= out->layers) {
         out->layers = layer + 1;

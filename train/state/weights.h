@@ -35,6 +35,7 @@ typedef struct {
     bool tied;                  /* a head that has a bias alone: its weight is the embedding's */
     bool untied;                /* gpt2's lm_head.weight is there, and is not its wte.weight */
     int64_t projection;         /* an lstm's proj_size */
+    bool symbols, pairs;        /* there is an embedding; an encoder and a decoder */
 } rm_weights_shape;
 remat_status rm_weights_shape_of(const char *path, rm_weights_shape *out);
 
