@@ -113,8 +113,8 @@ static const char *const kinds[] = {
     RNN "--task=copy --samples=20",
     RNN "--task=s5 --samples=20",
     RNN "--task=classify --model=mlp --data=@images.idx --labels=@labels.idx",
-    "--batch=2 --task=classify --model=resnet18 --stem=cifar --data=@pictures.npy --labels=@kinds.npy "
-    "--loader-threads=1",
+    ("--batch=2 --task=classify --model=resnet18 --stem=cifar --data=@pictures.npy --labels=@kinds.npy "
+     "--loader-threads=1"),
     "--batch=2 --task=classify --model=unet --hidden=2 --layers=2 --data=@pictures.npy --labels=@pixels.npy",
 };
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
